@@ -1,0 +1,48 @@
+# Every target says what it does: make help.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.SUFFIXES:
+
+GO       ?= go
+LINT     := $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
+MODULES  := . bench
+FUZZTIME ?= 10s
+
+.PHONY: help
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: test
+test: deps lint verify test-race ## Install what is missing, lint, verify, and run every test: what CI runs
+
+.PHONY: test-race
+test-race: ## Run every test under the race detector, in random order
+	$(GO) test -race -shuffle=on -count=1 ./...
+
+.PHONY: lint
+lint: ## Run the linters over every module
+	@for m in $(MODULES); do echo "lint $$m"; (cd $$m && $(LINT) run -c $(CURDIR)/.golangci.yml ./...) || exit 1; done
+
+.PHONY: verify
+verify: ## Check that module files are tidy and modules are what they were
+	@for m in $(MODULES) tools; do echo "verify $$m"; (cd $$m && $(GO) mod tidy -diff && $(GO) mod verify) || exit 1; done
+	$(GO) build ./...
+	cd bench && $(GO) build -o /dev/null .
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME (10s)
+	@for p in $$($(GO) list ./...); do \
+		for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz'); do \
+			echo "fuzz $$p $$f"; \
+			$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p || exit 1; \
+		done; \
+	done
+
+.PHONY: bench
+bench: ## Measure against the peers, in one run, and print the ratios
+	cd bench && $(GO) run .
+
+.PHONY: deps
+deps: ## Install what the tests need, by package name
+	@tools/install.sh cc:gcc cc:libc6-dev redis-server:redis-server

@@ -1,0 +1,86 @@
+package stint
+
+import "strconv"
+
+// Algorithm is the way a limit counts. The zero value is [SlidingWindow].
+type Algorithm uint8
+
+const (
+	// SlidingWindow weighs the previous window's count by how much of it still
+	// overlaps the last window's length. Two counters, conservative.
+	SlidingWindow Algorithm = iota
+	// FixedWindow counts in windows aligned to the epoch or to the calendar.
+	FixedWindow
+	// SlidingLog remembers every unit of the last window: exact, and its memory
+	// grows with the limit, which is therefore capped at [MaxLog].
+	SlidingLog
+	// TokenBucket refills continuously up to a burst. GCRA is the same thing.
+	TokenBucket
+	// LeakyBucket spaces requests evenly and says how long to hold each one.
+	LeakyBucket
+)
+
+var algorithmNames = [...]struct{ name, short string }{
+	SlidingWindow: {"sliding_window", "sw"},
+	FixedWindow:   {"fixed_window", "fw"},
+	SlidingLog:    {"sliding_log", "sl"},
+	TokenBucket:   {"token_bucket", "tb"},
+	LeakyBucket:   {"leaky_bucket", "lb"},
+}
+
+const algorithmWant = "sliding_window, fixed_window, sliding_log, token_bucket (or gcra) or leaky_bucket"
+
+// Algorithms returns every algorithm.
+func Algorithms() []Algorithm {
+	return []Algorithm{SlidingWindow, FixedWindow, SlidingLog, TokenBucket, LeakyBucket}
+}
+
+// ParseAlgorithm reads the name of an algorithm. "gcra" is an alias for
+// "token_bucket".
+func ParseAlgorithm(name string) (Algorithm, error) {
+	for a := range algorithmNames {
+		if algorithmNames[a].name == name {
+			return Algorithm(a), nil
+		}
+	}
+	if name == "gcra" {
+		return TokenBucket, nil
+	}
+	return 0, invalid("algorithm", name, algorithmWant)
+}
+
+func (a Algorithm) known() bool { return int(a) < len(algorithmNames) }
+
+// String returns the algorithm's name, as [ParseAlgorithm] reads it.
+func (a Algorithm) String() string {
+	if !a.known() {
+		return "algorithm(" + strconv.Itoa(int(a)) + ")"
+	}
+	return algorithmNames[a].name
+}
+
+// Short returns the two letters that stand for the algorithm in a counter's
+// name: sw, fw, sl, tb, lb.
+func (a Algorithm) Short() string {
+	if !a.known() {
+		return ""
+	}
+	return algorithmNames[a].short
+}
+
+// MarshalText implements [encoding.TextMarshaler].
+func (a Algorithm) MarshalText() ([]byte, error) {
+	if !a.known() {
+		return nil, invalid("algorithm", a.String(), algorithmWant)
+	}
+	return []byte(algorithmNames[a].name), nil
+}
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (a *Algorithm) UnmarshalText(text []byte) error {
+	v, err := ParseAlgorithm(string(text))
+	if err == nil {
+		*a = v
+	}
+	return err
+}

@@ -1,0 +1,268 @@
+package stint_test
+
+import (
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+const module = "github.com/stintdev/stint"
+
+// floors is the house: a package may import packages of lower floors, and of no
+// other. Packages of one floor are blind to each other.
+var floors = map[string]int{
+	"cmd/stint":        6,
+	"internal/daemon":  5,
+	"internal/admin":   4,
+	"httplimit":        3,
+	"grpclimit":        3,
+	"internal/catalog": 3,
+	"internal/audit":   3,
+	"internal/sim":     3,
+	"engine":           2,
+	"memstore":         1,
+	"redisstore":       1,
+	"layer":            1,
+	"rule":             1,
+	"identity":         1,
+	"storetest":        1,
+	".":                0,
+	"testdata/limits":  -1, // the scripts, for storetest
+}
+
+// goFile is what these tests look at in a file.
+type goFile struct {
+	dir, name string
+	doc       bool
+	imports   []string
+}
+
+func (f goFile) isTest() bool { return strings.HasSuffix(f.name, "_test.go") }
+
+// goFiles reads the Go files of the module. It reads them itself: what go list
+// says is served stale from the test cache.
+func goFiles(tree fs.FS) ([]goFile, error) {
+	var out []goFile
+	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			_, nested := fs.Stat(tree, path.Join(name, "go.mod"))
+			if name != "." && (nested == nil || strings.HasPrefix(d.Name(), ".") || d.Name() == "node_modules") {
+				return fs.SkipDir // another module
+			}
+			return nil
+		}
+		if !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		text, err := fs.ReadFile(tree, name)
+		if err != nil {
+			return err
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, text, parser.ImportsOnly|parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		file := goFile{dir: path.Dir(name), name: path.Base(name), doc: f.Doc != nil}
+		for _, i := range f.Imports {
+			p, err := strconv.Unquote(i.Path.Value)
+			if err != nil {
+				return err
+			}
+			file.imports = append(file.imports, p)
+		}
+		out = append(out, file)
+		return nil
+	})
+	return out, err
+}
+
+// checkFloors returns what breaks the table of floors. Test files may import
+// what they need: they are not part of the house.
+func checkFloors(files []goFile) []string {
+	var out []string
+	for _, f := range files {
+		floor, ok := floors[f.dir]
+		if !ok {
+			out = append(out, fmt.Sprintf("%s: package %s has no floor in the table of arch_test.go", f.name, f.dir))
+			continue
+		}
+		if f.isTest() {
+			continue
+		}
+		for _, i := range f.imports {
+			dir, ours := strings.CutPrefix(i, module+"/")
+			if i == module {
+				dir, ours = ".", true
+			}
+			switch below, known := floors[dir]; {
+			case !ours:
+				if f.dir == "." && strings.Contains(strings.Split(i, "/")[0], ".") {
+					out = append(out, fmt.Sprintf("%s: the root imports %s, and may import the standard library only", f.name, i))
+				}
+			case !known || below >= floor:
+				out = append(out, fmt.Sprintf("%s/%s: floor %d imports %s of floor %d", f.dir, f.name, floor, dir, below))
+			case dir == "storetest" || (dir == "testdata/limits" && f.dir != "storetest"):
+				out = append(out, fmt.Sprintf("%s/%s: imports %s, which is for tests", f.dir, f.name, dir))
+			}
+		}
+	}
+	return out
+}
+
+// checkDocs returns the packages that have not exactly one package doc.
+func checkDocs(files []goFile) []string {
+	docs := map[string][]string{}
+	for _, f := range files {
+		if !f.isTest() {
+			docs[f.dir] = append(docs[f.dir], "")
+			if f.doc {
+				docs[f.dir] = append(docs[f.dir], f.name)
+			}
+		}
+	}
+	var out []string
+	for dir, names := range docs {
+		names = slices.DeleteFunc(names, func(s string) bool { return s == "" })
+		if len(names) != 1 {
+			out = append(out, fmt.Sprintf("%s has %d package docs (%s), want one", dir, len(names), strings.Join(names, ", ")))
+		}
+	}
+	return out
+}
+
+func TestFloors(t *testing.T) {
+	t.Parallel()
+	files, err := goFiles(os.DirFS("."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) < 20 {
+		t.Fatalf("read only %d files", len(files))
+	}
+	for _, problem := range append(checkFloors(files), checkDocs(files)...) {
+		t.Error(problem)
+	}
+}
+
+// TestFloorsFail plants what must be caught.
+func TestFloorsFail(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ file, text, says string }{
+		"upward":     {"memstore/x.go", `package memstore; import _ "` + module + `/engine"`, "floor 1 imports engine of floor 2"},
+		"sideways":   {"memstore/x.go", `package memstore; import _ "` + module + `/layer"`, "floor 1 imports layer of floor 1"},
+		"root":       {"x.go", `package stint; import _ "` + module + `/memstore"`, "floor 0 imports memstore of floor 1"},
+		"dependency": {"x.go", `package stint; import _ "pgregory.net/rapid"`, "the standard library only"},
+		"for tests":  {"engine/x.go", `package engine; import _ "` + module + `/storetest"`, "which is for tests"},
+		"no floor":   {"util/x.go", `package util`, "has no floor"},
+		"two docs":   {"memstore/doc.go", "// Package memstore again.\npackage memstore", "has 2 package docs"},
+		"no doc":     {"rule/x.go", "package rule", "has 0 package docs"},
+	} {
+		tree := fstest.MapFS{
+			"stint.go":             {Data: []byte("// Package stint.\npackage stint")},
+			"memstore/memstore.go": {Data: []byte("// Package memstore.\npackage memstore\nimport _ \"" + module + "\"")},
+			"bench/go.mod":         {},
+			"bench/x.go":           {Data: []byte("package main")},
+		}
+		files, err := goFiles(tree)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if problems := append(checkFloors(files), checkDocs(files)...); problems != nil {
+			t.Fatalf("a sound house: %v", problems)
+		}
+		tree[c.file] = &fstest.MapFile{Data: []byte(c.text)}
+		if files, err = goFiles(tree); err != nil {
+			t.Fatal(err)
+		}
+		if problems := append(checkFloors(files), checkDocs(files)...); !strings.Contains(strings.Join(problems, "\n"), c.says) {
+			t.Errorf("%s: got %q, want a problem that says %q", name, problems, c.says)
+		}
+	}
+}
+
+// TestPathsExist checks that every path that ARCHITECTURE.md names in code
+// quotes is there, unless its line says that it is to come, and that the links
+// of all documents lead somewhere.
+func TestPathsExist(t *testing.T) {
+	t.Parallel()
+	tree := os.DirFS(".")
+	exists := func(doc, name string) {
+		t.Helper()
+		if found, err := fs.Glob(tree, strings.TrimSuffix(name, "/")); err != nil || len(found) == 0 {
+			t.Errorf("%s names %s, which is not there", doc, name)
+		}
+	}
+
+	// A path has a slash or a file's ending.
+	paths := regexp.MustCompile("`([A-Za-z_.][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.*-]*)+|[A-Za-z0-9_.-]+\\.(?:go|md|yml|toml|txt|sh))`")
+	text, err := fs.ReadFile(tree, "ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "(to come)") {
+			continue
+		}
+		for _, m := range paths.FindAllStringSubmatch(line, -1) {
+			exists("ARCHITECTURE.md", m[1])
+			named++
+		}
+	}
+	if named < 20 {
+		t.Errorf("ARCHITECTURE.md names only %d paths", named)
+	}
+
+	links := regexp.MustCompile(`\]\(([^)#:]+)\)`)
+	for _, pattern := range []string{"*.md", "docs/*.md", "bench/*.md"} {
+		docs, err := fs.Glob(tree, pattern)
+		if err != nil || len(docs) == 0 {
+			t.Fatalf("%s: %v, %v", pattern, docs, err)
+		}
+		for _, doc := range docs {
+			text, err := fs.ReadFile(tree, doc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range links.FindAllStringSubmatch(string(text), -1) {
+				exists(doc, path.Join(path.Dir(doc), m[1]))
+			}
+		}
+	}
+}
+
+// TestReadmeCode checks that the README's Go is the code of an example, which
+// is compiled and run.
+func TestReadmeCode(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	examples, err := os.ReadFile("example_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	squeeze := func(s string) string { return strings.Join(strings.Fields(s), " ") }
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
+	if len(blocks) == 0 {
+		t.Fatal("the README shows no Go")
+	}
+	for _, b := range blocks {
+		if !strings.Contains(squeeze(string(examples)), squeeze(b[1])) {
+			t.Errorf("this is in the README and in no example:\n%s", b[1])
+		}
+	}
+}

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/didip/tollbooth/v8"
+	"github.com/go-chi/httprate"
+	juju "github.com/juju/ratelimit"
+	"github.com/sethvargo/go-limiter/memorystore"
+	"github.com/throttled/throttled/v2"
+	throttledstore "github.com/throttled/throttled/v2/store/memstore"
+	ulule "github.com/ulule/limiter/v3"
+	ululestore "github.com/ulule/limiter/v3/drivers/store/memory"
+	uber "go.uber.org/ratelimit"
+	"golang.org/x/time/rate"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/memstore"
+)
+
+// decide asks for one unit of the i-th key and reports whether it was admitted.
+type decide func(i int) bool
+
+// contestant is a limiter with a counter for each key. It is called by the
+// cheapest way it offers to decide about a key and charge it; how much more
+// that tells than yes or no (what is left, when to retry) is its own business.
+type contestant struct {
+	name   string
+	module string // whose version is printed, if any
+	open   func(keys) decide
+}
+
+// The contestants to which the others are compared.
+const (
+	reference = "stint sliding_window"
+	rival     = "go-limiter"
+)
+
+// Every contestant allows this much for each key, which is never reached. The
+// window outlasts every cell, so what is measured is a decision on a counter
+// that is live; the fill before has made all counters.
+const (
+	most   = 1e9
+	window = time.Hour
+)
+
+// ctx is for the signatures: nothing here waits.
+var ctx = context.Background()
+
+func contestants() []contestant {
+	return []contestant{
+		{reference, "", func(k keys) decide { return openStint(k, stint.Limit{Algorithm: stint.SlidingWindow}) }},
+		{"stint fixed_window", "", func(k keys) decide { return openStint(k, stint.Limit{Algorithm: stint.FixedWindow}) }},
+		{"stint token_bucket", "", func(k keys) decide { return openStint(k, stint.Limit{Algorithm: stint.TokenBucket}) }},
+		{"stint leaky_bucket", "", func(k keys) decide { return openStint(k, stint.Limit{Algorithm: stint.LeakyBucket, Burst: most}) }},
+		{rival, "github.com/sethvargo/go-limiter", openGoLimiter},
+		{"x/time/rate in sync.Map", "golang.org/x/time", openXTime},
+		{"ulule/limiter", "github.com/ulule/limiter/v3", openUlule},
+		{"throttled", "github.com/throttled/throttled/v2", openThrottled},
+		{"tollbooth", "github.com/didip/tollbooth/v8", openTollbooth},
+		{"httprate", "github.com/go-chi/httprate", openHTTPRate},
+		{"uber/ratelimit in sync.Map", "go.uber.org/ratelimit", openUber},
+		{"juju/ratelimit in sync.Map", "github.com/juju/ratelimit", openJuju},
+		{"the clock, no limiter", "", openClock},
+	}
+}
+
+func newStore(o memstore.Options) *memstore.Store {
+	o.MaxKeys = 2 * maxKeys
+	return must(memstore.New(o))
+}
+
+// openStint makes each ask where it is needed, as a caller does that has a key
+// in hand. Take does not keep it, so it stays on the stack.
+func openStint(k keys, l stint.Limit) decide {
+	l.Max, l.Window = most, stint.Every(window)
+	s := newStore(memstore.Options{})
+	return func(i int) bool {
+		ask := [1]stint.Ask{{Key: stint.Key{Subject: k.at(i), Name: "api"}, Limit: l, Cost: 1}}
+		d, err := s.Take(ctx, ask[:])
+		return err == nil && d[0].Allowed
+	}
+}
+
+// openGoLimiter turns off the purge, which would not run before six hours but
+// would keep the store alive until then.
+func openGoLimiter(k keys) decide {
+	s := must(memorystore.New(&memorystore.Config{Tokens: most, Interval: window, DisablePurge: true}))
+	return func(i int) bool {
+		_, _, _, ok, err := s.Take(ctx, k.at(i))
+		return err == nil && ok
+	}
+}
+
+func openXTime(k keys) decide {
+	var m sync.Map
+	fresh := func() any { return rate.NewLimiter(most/rate.Limit(window.Seconds()), most) }
+	return func(i int) bool { return load(&m, k.at(i), fresh).(*rate.Limiter).Allow() }
+}
+
+// openUlule calls the store, which is all that its Limiter does. Without the
+// clean-up, which would first run after 30 seconds, it starts no goroutine.
+func openUlule(k keys) decide {
+	s := ululestore.NewStoreWithOptions(ulule.StoreOptions{Prefix: ulule.DefaultPrefix})
+	r := ulule.Rate{Period: window, Limit: most}
+	return func(i int) bool {
+		c, err := s.Get(ctx, k.at(i), r)
+		return err == nil && !c.Reached
+	}
+}
+
+// openThrottled takes the store without a bound: a map under a read lock is
+// cheaper than the list of recent use that a bound would add.
+func openThrottled(k keys) decide {
+	s := must(throttledstore.NewCtx(0))
+	l := must(throttled.NewGCRARateLimiterCtx(s, throttled.RateQuota{
+		MaxRate:  throttled.PerDuration(most, window),
+		MaxBurst: most - 1,
+	}))
+	return func(i int) bool {
+		limited, _, err := l.RateLimitCtx(ctx, k.at(i), 1)
+		return err == nil && !limited
+	}
+}
+
+// openTollbooth calls the limiter itself: LimitByKeys does the same and then
+// looks the key up again, for what is left.
+func openTollbooth(k keys) decide {
+	l := tollbooth.NewLimiter(most/window.Seconds(), nil).SetBurst(most)
+	return func(i int) bool { return !l.LimitReached(k.at(i)) }
+}
+
+// openHTTPRate calls OnLimit, its only way to check and count in one step. With
+// no headers to set it touches neither the response nor the request, but for
+// the request's empty context.
+func openHTTPRate(k keys) decide {
+	l := httprate.NewRateLimiter(most, window, httprate.WithResponseHeaders(httprate.ResponseHeaders{}))
+	var r http.Request
+	return func(i int) bool { return !l.OnLimit(nil, &r, k.at(i)) }
+}
+
+// openUber has no other answer than to block, so its rate is one that cannot be
+// exceeded: a billion per second.
+func openUber(k keys) decide {
+	var m sync.Map
+	fresh := func() any { return uber.New(int(time.Second)) }
+	return func(i int) bool { return !load(&m, k.at(i), fresh).(uber.Limiter).Take().IsZero() }
+}
+
+func openJuju(k keys) decide {
+	var m sync.Map
+	fresh := func() any { return juju.NewBucketWithQuantum(window, most, most) }
+	return func(i int) bool { return load(&m, k.at(i), fresh).(*juju.Bucket).TakeAvailable(1) == 1 }
+}
+
+// openClock is what no contestant can do without: the loop, the key, and the
+// time, read in the cheapest way there is.
+func openClock(k keys) decide {
+	start := time.Now()
+	return func(i int) bool { return k.at(i) != "" && time.Since(start) > 0 }
+}
+
+// load finds the limiter of a key, for limiters that know no keys.
+func load(m *sync.Map, key string, fresh func() any) any {
+	if v, ok := m.Load(key); ok {
+		return v
+	}
+	v, _ := m.LoadOrStore(key, fresh())
+	return v
+}
+
+// must is for constructors whose arguments are written above.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// kind is a way to count, for the measurements of Stint alone.
+type kind struct {
+	name  string
+	admit stint.Limit // never reached
+	deny  stint.Limit // reached after one unit; zero if there is no such cell
+}
+
+func kinds() []kind {
+	hour := stint.Every(window)
+	// So long that the end of an aligned window, which would admit another
+	// unit, is not to be expected in a cell.
+	long := stint.Every(30 * 24 * time.Hour)
+	return []kind{
+		{reference, stint.Limit{Max: most, Window: hour}, stint.Limit{Max: 1, Window: long}},
+		// Windows so short that the one before is never empty: its share has
+		// to be worked out every time.
+		{reference + " of 10ms", stint.Limit{Max: most, Window: stint.Every(10 * time.Millisecond)}, stint.Limit{}},
+		{
+			"stint fixed_window",
+			stint.Limit{Algorithm: stint.FixedWindow, Max: most, Window: hour},
+			stint.Limit{Algorithm: stint.FixedWindow, Max: 1, Window: long},
+		},
+		{
+			"stint token_bucket",
+			stint.Limit{Algorithm: stint.TokenBucket, Max: most, Window: hour},
+			stint.Limit{Algorithm: stint.TokenBucket, Max: 1, Window: long},
+		},
+		{
+			"stint leaky_bucket",
+			stint.Limit{Algorithm: stint.LeakyBucket, Max: most, Window: hour, Burst: most},
+			stint.Limit{Algorithm: stint.LeakyBucket, Max: 1, Window: long},
+		},
+	}
+}

@@ -1,0 +1,35 @@
+// Package stint is the vocabulary and the maths of the rate limiter: what a
+// limit is, what a counter holds, and what the answer to "may one more pass?"
+// is at any instant.
+//
+// It is the specification. [Limit.Take] and [Limit.Adjust] are pure functions
+// from a [State], a time and a cost to the next state and a [Decision]; every
+// store, in memory or in Redis, is held to them by the conformance suite in
+// package storetest. Around them stand the words that the rest of the house
+// speaks: [Key], [Ask], [Store], and [Limiter] for programs that need no rules.
+//
+// # Invariants
+//
+//   - Integers only. Times are microseconds since the Unix epoch, and no
+//     intermediate value exceeds 2^53-1, so a script language whose only number
+//     is the double computes the same answers bit for bit.
+//   - Rounding never favours the client.
+//   - A state holds what was used, not what is left, so a changed limit acts at
+//     once on the usage already counted.
+//   - A state says itself when it has recovered ([State.Until]); from then on it
+//     is the same as no state, and a store may drop it.
+//   - [Decision.RetryAfter] is exact: the same ask passes at now+RetryAfter and
+//     not one microsecond earlier, if nothing else comes.
+//
+// # What it refuses to do
+//
+// It reads no clock, takes no lock, starts no goroutine and does no I/O, with
+// two exceptions that say so: [Limiter.Wait] holds a timer, and naming a time
+// zone loads it. It imports the standard library only.
+package stint
+
+import (
+	// Time zones must mean the same on every node, including those built from
+	// images that carry no zone database.
+	_ "time/tzdata"
+)

@@ -1,0 +1,172 @@
+package stint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/memstore"
+)
+
+func Example() {
+	store, err := memstore.New(memstore.Options{})
+	if err != nil {
+		panic(err)
+	}
+	defer store.Close()
+	limiter, err := stint.New(store, stint.Options{Limit: stint.PerMinute(2)})
+	if err != nil {
+		panic(err)
+	}
+	for range 3 {
+		d, err := limiter.Take(context.Background(), "user:42")
+		if err != nil {
+			panic(err) // the store is out of reach; a denial is no error
+		}
+		fmt.Println(d.Allowed, d.Remaining)
+	}
+	// Output:
+	// true 1
+	// true 0
+	// false 0
+}
+
+func ExampleParseLimit() {
+	for _, text := range []string{
+		"100/1m",
+		"10/1s burst=20 token_bucket",
+		"1000/month tz=Europe/Berlin anchor=15",
+		"10/1s burst=20",
+	} {
+		l, err := stint.ParseLimit(text)
+		if err != nil {
+			fmt.Println(err)
+			continue
+		}
+		fmt.Println(l.Algorithm, l.Max, l.Window, l.Burst)
+	}
+	// Output:
+	// sliding_window 100 1m 0
+	// token_bucket 10 1s 20
+	// fixed_window 1000 month tz=Europe/Berlin anchor=15 0
+	// limit "10/1s burst=20": stint: burst "20": want none: sliding_window has no burst; token_bucket and leaky_bucket have
+}
+
+// The pure function at the bottom: states and times go in, states and decisions
+// come out.
+func ExampleLimit_Take() {
+	limit, _ := stint.ParseLimit("10/1s token_bucket")
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	state, d := limit.Take(stint.State{}, noon, 10)
+	fmt.Println(d.Allowed, d.Remaining)
+	_, d = limit.Take(state, noon.Add(50*time.Millisecond), 1)
+	fmt.Println(d.Allowed, d.RetryAfter)
+	_, d = limit.Take(state, noon.Add(100*time.Millisecond), 1)
+	fmt.Println(d.Allowed)
+	// Output:
+	// true 0
+	// false 50ms
+	// true
+}
+
+func ExampleLimiter_TakeN() {
+	store, _ := memstore.New(memstore.Options{})
+	defer store.Close()
+	limiter, _ := stint.New(store, stint.Options{Limit: stint.PerHour(100)})
+	ctx := context.Background()
+	d, _ := limiter.TakeN(ctx, "user:42", 70)
+	fmt.Println(d.Allowed, d.Remaining)
+	d, _ = limiter.TakeN(ctx, "user:42", 40) // all or nothing
+	fmt.Println(d.Allowed, d.Remaining)
+	d, _ = limiter.TakeN(ctx, "user:42", 500)
+	fmt.Println(d.RetryAfter == stint.Never)
+	// Output:
+	// true 30
+	// false 30
+	// true
+}
+
+func ExampleLimiter_Wait() {
+	store, _ := memstore.New(memstore.Options{})
+	defer store.Close()
+	limiter, _ := stint.New(store, stint.Options{Limit: stint.PerHour(1)})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	fmt.Println(limiter.Wait(ctx, "job"))
+	// The next one would have to wait longer than ctx lasts: Wait says so at once.
+	err := limiter.Wait(ctx, "job")
+	fmt.Println(errors.Is(err, context.DeadlineExceeded))
+	// Output:
+	// <nil>
+	// true
+}
+
+func ExampleLimiter_Peek() {
+	store, _ := memstore.New(memstore.Options{})
+	defer store.Close()
+	limiter, _ := stint.New(store, stint.Options{Limit: stint.PerHour(10)})
+	d, _ := limiter.Peek(context.Background(), "user:42")
+	fmt.Println(d.Remaining, "of", d.Limit)
+	// Output: 10 of 10
+}
+
+func ExampleLimiter_Usage() {
+	store, _ := memstore.New(memstore.Options{})
+	defer store.Close()
+	limiter, _ := stint.New(store, stint.Options{Limit: stint.PerHour(10)})
+	ctx := context.Background()
+	_, _ = limiter.TakeN(ctx, "user:42", 3)
+	used, _ := limiter.Usage(ctx, "user:42")
+	fmt.Println(used)
+	// Output: 3
+}
+
+// Reserve what a request may cost at most, and give back what it did not use.
+func ExampleLimiter_Refund() {
+	store, _ := memstore.New(memstore.Options{})
+	defer store.Close()
+	limiter, _ := stint.New(store, stint.Options{Limit: stint.PerHour(1000)})
+	ctx := context.Background()
+	_, _ = limiter.TakeN(ctx, "user:42", 500)
+	d, _ := limiter.Refund(ctx, "user:42", 380)
+	fmt.Println(d.Remaining)
+	// Output: 880
+}
+
+func ExampleLimiter_Reset() {
+	store, _ := memstore.New(memstore.Options{})
+	defer store.Close()
+	limiter, _ := stint.New(store, stint.Options{Limit: stint.PerHour(1)})
+	ctx := context.Background()
+	_, _ = limiter.Take(ctx, "user:42")
+	_ = limiter.Reset(ctx, "user:42")
+	d, _ := limiter.Take(ctx, "user:42")
+	fmt.Println(d.Allowed)
+	// Output: true
+}
+
+// Several limits at once, on several subjects: all are charged, or none.
+func ExampleStore() {
+	store, _ := memstore.New(memstore.Options{})
+	defer store.Close()
+	asks := []stint.Ask{
+		{Key: stint.Key{Subject: "user:42", Name: "second"}, Limit: stint.PerSecond(100), Cost: 1},
+		{Key: stint.Key{Subject: "user:42", Name: "hour"}, Limit: stint.PerHour(1), Cost: 1},
+		{Key: stint.Key{Subject: "tenant:acme", Name: "month"}, Limit: stint.PerMonth(1_000_000), Cost: 1},
+	}
+	for range 2 {
+		decisions, _ := store.Take(context.Background(), asks)
+		for i, d := range decisions {
+			fmt.Println(asks[i].Limit, d.Allowed, d.Remaining)
+		}
+	}
+	// Output:
+	// 100/1s true 99
+	// 1/1h true 0
+	// 1000000/month true 999999
+	// 100/1s true 99
+	// 1/1h false 0
+	// 1000000/month true 999999
+}

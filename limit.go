@@ -1,0 +1,314 @@
+package stint
+
+import (
+	"database/sql/driver"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Limit is so many units per window, counted by an algorithm. Limits are
+// comparable; equal limits count alike.
+type Limit struct {
+	Algorithm Algorithm
+	// Max is the units per window, from 1 to 2^53-1 ([MaxLog] for a sliding_log).
+	Max    int64
+	Window Window
+	// Burst is the capacity of a token_bucket (0: Max) or the slots that may
+	// wait in a leaky_bucket (0: none). Other algorithms have none.
+	Burst int64
+}
+
+// PerSecond returns the limit "n/second".
+func PerSecond(n int64) Limit { return Limit{Max: n, Window: Every(time.Second)} }
+
+// PerMinute returns the limit "n/minute".
+func PerMinute(n int64) Limit { return Limit{Max: n, Window: Every(time.Minute)} }
+
+// PerHour returns the limit "n/hour".
+func PerHour(n int64) Limit { return Limit{Max: n, Window: Every(time.Hour)} }
+
+// PerDay returns the limit "n/day": a fixed window from midnight to midnight, UTC.
+func PerDay(n int64) Limit { return perPeriod(n, day) }
+
+// PerWeek returns the limit "n/week": a fixed window from Monday to Monday, UTC.
+func PerWeek(n int64) Limit { return perPeriod(n, week) }
+
+// PerMonth returns the limit "n/month": a fixed window of a calendar month, UTC.
+func PerMonth(n int64) Limit { return perPeriod(n, month) }
+
+// PerYear returns the limit "n/year": a fixed window of a calendar year, UTC.
+func PerYear(n int64) Limit { return perPeriod(n, year) }
+
+func perPeriod(n int64, u unit) Limit {
+	return Limit{Algorithm: FixedWindow, Max: n, Window: Window{unit: u, anchor: units[u].anchor}}
+}
+
+// Take judges a cost at an instant. If it passes, the returned state has it
+// charged; if not, or if the cost is 0 (a peek), the state is returned as it
+// was. Time that runs backwards is held at the last time the state has seen. A
+// limit that is not valid and a negative cost are denied, forever.
+//
+// The state may have been written under another limit: its usage counts in full
+// under this one, until the state's own Until.
+func (l Limit) Take(s State, now time.Time, cost int64) (State, Decision) {
+	next := s
+	var d Decision
+	p := l.decide(&next.Counter, &next.Log, now, cost, &d)
+	if !d.Allowed || cost == 0 {
+		return s, d
+	}
+	if l.Algorithm == SlidingLog {
+		next.Log = p.logCharge(next.Log, next.At, cost)
+	}
+	return next, d
+}
+
+// TakeIn is Take without the copies, for stores. It answers in d. If the cost
+// passes and is not 0, c is charged; otherwise what is left in c is of no use.
+// For a sliding_log, c is the counter that goes with the log, and the log's
+// upkeep is the caller's.
+func (l *Limit) TakeIn(c *Counter, log []Entry, now time.Time, cost int64, d *Decision) {
+	l.decide(c, &log, now, cost, d)
+}
+
+func (l *Limit) decide(c *Counter, log *[]Entry, now time.Time, cost int64, d *Decision) *plan {
+	p := planOf(l)
+	if p == nil || cost < 0 {
+		*d = Decision{RetryAfter: Never}
+		return nil
+	}
+	p.decide(c, log, micros(now), cost, d)
+	return p
+}
+
+// Adjust charges without asking (cost > 0) or gives back (cost < 0, never below
+// nothing used). The decision describes the counter afterwards; Allowed says
+// whether its usage is within the limit.
+func (l Limit) Adjust(s State, now time.Time, cost int64) (State, Decision) {
+	if cost == 0 {
+		return l.Take(s, now, 0)
+	}
+	p := planOf(&l)
+	if p == nil {
+		return s, Decision{RetryAfter: Never}
+	}
+	t := micros(now)
+	p.advance(&s.Counter, &s.Log, t)
+	cost = max(-maxInt, min(cost, maxInt))
+	if l.Algorithm == SlidingLog {
+		cost = clamp(s.Used+cost, maxInt) - s.Used // what the log can gain or lose
+		s.Log = p.logCharge(s.Log, max(t, s.At), cost)
+	}
+	p.charge(&s.Counter, t, cost)
+	if n := len(s.Log); n > 0 {
+		s.At = s.Log[n-1].At
+	}
+	if p.settle(&s.Counter); s.Until == 0 {
+		s.Log = nil
+	}
+	left := p.left(&s.Counter, t)
+	d := Decision{
+		Allowed:    left >= 0,
+		Limit:      p.cap,
+		Remaining:  max(left, 0),
+		ResetAfter: until(s.Until, t),
+	}
+	if !d.Allowed {
+		d.RetryAfter = until(p.passAt(&s.Counter, s.Log, 0), t)
+	}
+	return s, d
+}
+
+// Tick is the resolution at which the limit keeps time: a microsecond, or the
+// finest power of ten of them, up to a second, at which its products fit in 53
+// bits. It is zero if the limit is not valid.
+func (l Limit) Tick() time.Duration {
+	p := planOf(&l)
+	if p == nil {
+		return 0
+	}
+	return time.Duration(p.tick) * time.Microsecond
+}
+
+// Validate reports what is wrong with the limit, as an [*InvalidError].
+func (l Limit) Validate() error {
+	_, err := newPlan(l)
+	return err
+}
+
+func (l Limit) check() error {
+	switch {
+	case !l.Algorithm.known():
+		return invalid("algorithm", l.Algorithm.String(), algorithmWant)
+	case l.Max < 1 || l.Max > maxInt:
+		return invalid("max", strconv.FormatInt(l.Max, 10), "a whole number from 1 to "+strconv.Itoa(maxInt))
+	case l.Algorithm == SlidingLog && l.Max > MaxLog:
+		return invalid("max", strconv.FormatInt(l.Max, 10), "at most "+strconv.Itoa(MaxLog)+
+			" for a sliding_log, which remembers every unit; sliding_window has no such bound")
+	case l.Burst < 0 || l.Burst >= maxInt:
+		return invalid("burst", strconv.FormatInt(l.Burst, 10), "a whole number from 0 to "+strconv.Itoa(maxInt-1))
+	case l.Burst != 0 && l.Algorithm != TokenBucket && l.Algorithm != LeakyBucket:
+		return invalid("burst", strconv.FormatInt(l.Burst, 10), "none: "+l.Algorithm.String()+
+			" has no burst; token_bucket and leaky_bucket have")
+	case l.Window.unit != noUnit && l.Algorithm != FixedWindow:
+		return invalid("window", l.Window.String(), "a length such as 24h or 30d for "+l.Algorithm.String()+
+			"; only fixed_window follows the calendar")
+	}
+	return l.Window.validate()
+}
+
+const limitWant = "MAX/WINDOW and options, such as 100/1m, 10/1s burst=20 token_bucket, " +
+	"or 1000/month tz=Europe/Berlin anchor=15"
+
+// ParseLimit reads a limit: the units, a slash, the window, and then in any
+// order the algorithm and the options burst=, tz= and anchor=.
+//
+//	100/1m
+//	10/1s burst=20 token_bucket
+//	1000/month tz=Europe/Berlin anchor=15
+//
+// A length (1m, 24h, 7d) is counted by sliding_window unless another algorithm
+// is named. The words day, week, month and year are periods of the calendar
+// and are counted by fixed_window; under another algorithm day and week are
+// lengths of 24 hours and 7 days.
+func ParseLimit(text string) (Limit, error) {
+	l, err := parseLimit(text)
+	if err == nil {
+		err = l.Validate()
+	}
+	if err != nil {
+		const most = 128
+		shown := text
+		if len(shown) > most {
+			shown = shown[:most] + "..."
+		}
+		return Limit{}, fmt.Errorf("limit %q: %w", shown, err)
+	}
+	return l, nil
+}
+
+func parseLimit(text string) (Limit, error) {
+	if !utf8.ValidString(text) {
+		return Limit{}, invalid("limit", text, "valid UTF-8")
+	}
+	fields := strings.Fields(text)
+	if len(fields) == 0 {
+		return Limit{}, invalid("limit", text, limitWant)
+	}
+	count, window, ok := strings.Cut(fields[0], "/")
+	if !ok {
+		return Limit{}, invalid("limit", fields[0], limitWant)
+	}
+	var l Limit
+	var err error
+	if l.Max, err = parseCount("max", count, 1); err != nil {
+		return Limit{}, err
+	}
+	if l.Window, err = parseWindow(window); err != nil {
+		return Limit{}, err
+	}
+	seen := map[string]string{}
+	for _, f := range fields[1:] {
+		name, value, isOption := strings.Cut(f, "=")
+		if !isOption {
+			name, value = "algorithm", f
+		}
+		if _, twice := seen[name]; twice {
+			return Limit{}, invalid(name, value, "it only once")
+		}
+		seen[name] = value
+		switch name {
+		case "algorithm":
+			l.Algorithm, err = ParseAlgorithm(value)
+		case "burst":
+			// Burst 0 is a leaky_bucket's default and is not written.
+			l.Burst, err = parseCount("burst", value, 1)
+		case "tz", "anchor":
+			if value == "" {
+				err = invalid(name, value, "a value")
+			}
+		default:
+			err = invalid("option", f, "an algorithm, burst=, tz= or anchor=")
+		}
+		if err != nil {
+			return Limit{}, err
+		}
+	}
+	if l.Window.unit != noUnit {
+		if _, named := seen["algorithm"]; !named {
+			l.Algorithm = FixedWindow
+		} else if l.Algorithm != FixedWindow {
+			length := units[l.Window.unit].length
+			if length == 0 {
+				return Limit{}, invalid("window", window, "a length such as 30d for "+l.Algorithm.String()+
+					": a "+window+" has none of its own")
+			}
+			l.Window = Every(length)
+		}
+	}
+	return l, l.Window.place(seen["tz"], seen["anchor"])
+}
+
+func parseCount(field, text string, least int64) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < least || n > maxInt || text[0] == '+' {
+		return 0, invalid(field, text, fmt.Sprintf("a whole number from %d to %d", least, maxInt))
+	}
+	return n, nil
+}
+
+// String returns the limit as [ParseLimit] reads it, without what goes without
+// saying.
+func (l Limit) String() string {
+	window, options := l.Window.format()
+	text := strconv.FormatInt(l.Max, 10) + "/" + window
+	if l.Burst != 0 {
+		text += " burst=" + strconv.FormatInt(l.Burst, 10)
+	}
+	usual := SlidingWindow
+	if l.Window.unit != noUnit {
+		usual = FixedWindow
+	}
+	if l.Algorithm != usual {
+		text += " " + l.Algorithm.String()
+	}
+	return text + options
+}
+
+// MarshalText implements [encoding.TextMarshaler].
+func (l Limit) MarshalText() ([]byte, error) {
+	if err := l.Validate(); err != nil {
+		return nil, err
+	}
+	return []byte(l.String()), nil
+}
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (l *Limit) UnmarshalText(text []byte) error {
+	v, err := ParseLimit(string(text))
+	if err == nil {
+		*l = v
+	}
+	return err
+}
+
+// Value implements [driver.Valuer]: a column holds the limit's text.
+func (l Limit) Value() (driver.Value, error) {
+	text, err := l.MarshalText()
+	return string(text), err
+}
+
+// Scan implements [database/sql.Scanner].
+func (l *Limit) Scan(src any) error {
+	switch v := src.(type) {
+	case string:
+		return l.UnmarshalText([]byte(v))
+	case []byte:
+		return l.UnmarshalText(v)
+	default:
+		return fmt.Errorf("stint: limit from a column of type %T: want text", src)
+	}
+}

@@ -1,0 +1,156 @@
+package stint
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Options are a Limiter's settings.
+type Options struct {
+	// Limit is what each subject is held to. Required.
+	Limit Limit
+	// Name tells this limiter's counters from others in the same store.
+	// Defaults to "default".
+	Name string
+}
+
+// Limiter holds subjects to one limit, for programs that need no rules. It is
+// safe for concurrent use. It does not own its store.
+type Limiter struct {
+	store Store
+	limit Limit
+	name  string
+}
+
+// New returns a limiter over a store.
+func New(store Store, o Options) (*Limiter, error) {
+	if store == nil {
+		return nil, invalid("store", "nil", "a store, such as memstore.New returns")
+	}
+	if err := o.Limit.Validate(); err != nil {
+		return nil, err
+	}
+	if o.Name == "" {
+		o.Name = "default"
+	}
+	if err := validPart("name", o.Name); err != nil {
+		return nil, err
+	}
+	return &Limiter{store: store, limit: o.Limit, name: o.Name}, nil
+}
+
+// Take asks for one unit.
+func (l *Limiter) Take(ctx context.Context, subject string) (Decision, error) {
+	return l.TakeN(ctx, subject, 1)
+}
+
+// TakeN asks for n units, all or none.
+func (l *Limiter) TakeN(ctx context.Context, subject string, n int64) (Decision, error) {
+	if n < 0 {
+		return Decision{}, invalid("cost", strconv.FormatInt(n, 10), "0 or more; use Refund to give units back")
+	}
+	return l.ask(ctx, l.store.Take, subject, n)
+}
+
+// Peek reports how the subject stands and charges nothing. Allowed says that
+// its usage is within the limit; Remaining says what would pass.
+func (l *Limiter) Peek(ctx context.Context, subject string) (Decision, error) {
+	return l.TakeN(ctx, subject, 0)
+}
+
+// Usage returns the units counted against the subject now, at most the limit's
+// capacity. What has partly recovered counts as a whole unit.
+func (l *Limiter) Usage(ctx context.Context, subject string) (int64, error) {
+	d, err := l.Peek(ctx, subject)
+	return d.Limit - d.Remaining, err
+}
+
+// Refund gives n units back, never below nothing used.
+func (l *Limiter) Refund(ctx context.Context, subject string, n int64) (Decision, error) {
+	if n < 0 {
+		return Decision{}, invalid("refund", strconv.FormatInt(n, 10), "0 or more")
+	}
+	return l.ask(ctx, l.store.Adjust, subject, -n)
+}
+
+// Reset forgets what the subject has used.
+func (l *Limiter) Reset(ctx context.Context, subject string) error {
+	k, err := l.key(subject)
+	if err != nil {
+		return err
+	}
+	return l.store.Reset(ctx, k)
+}
+
+// Wait takes one unit, and blocks until it is allowed or ctx ends. If ctx's
+// deadline would come first, Wait returns at once, with an error that is
+// [context.DeadlineExceeded], and nothing is charged. Under a leaky_bucket it
+// also waits for the request's slot.
+func (l *Limiter) Wait(ctx context.Context, subject string) error {
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		d, err := l.Take(ctx, subject)
+		if err != nil {
+			return err
+		}
+		if !d.Allowed {
+			// A store that denies without a wait must not make this loop spin.
+			if err := sleep(ctx, max(d.RetryAfter, time.Millisecond)); err != nil {
+				return err
+			}
+			continue
+		}
+		if d.Delay == 0 {
+			return nil
+		}
+		if err = sleep(ctx, d.Delay); err != nil {
+			// The slot will not be used. ctx may have ended, and giving back
+			// should still be tried.
+			_, _ = l.Refund(context.WithoutCancel(ctx), subject, 1)
+		}
+		return err
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	if deadline, ok := ctx.Deadline(); ok && d > time.Until(deadline) {
+		return fmt.Errorf("stint: allowed only in %v: %w", d, context.DeadlineExceeded)
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (l *Limiter) key(subject string) (Key, error) {
+	k := Key{Subject: subject, Name: l.name}
+	return k, k.Validate()
+}
+
+// asks spares a heap allocation a call: stores do not keep what they are given.
+var asks = sync.Pool{New: func() any { return new([1]Ask) }}
+
+func (l *Limiter) ask(ctx context.Context, do func(context.Context, []Ask) ([]Decision, error), subject string, cost int64) (Decision, error) {
+	k, err := l.key(subject)
+	if err != nil {
+		return Decision{}, err
+	}
+	a := asks.Get().(*[1]Ask)
+	defer asks.Put(a)
+	a[0] = Ask{Key: k, Limit: l.limit, Cost: cost}
+	ds, err := do(ctx, a[:])
+	a[0] = Ask{}
+	if err != nil {
+		return Decision{}, err
+	}
+	return ds[0], nil
+}

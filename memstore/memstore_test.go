@@ -1,0 +1,324 @@
+package memstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/memstore"
+	"github.com/stintdev/stint/storetest"
+)
+
+func newStore(t testing.TB, o memstore.Options) *memstore.Store {
+	t.Helper()
+	s, err := memstore.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func open(t testing.TB, now func() time.Time) stint.Store {
+	t.Helper()
+	return newStore(t, memstore.Options{Now: now})
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, open)
+	t.Run("across subjects", func(t *testing.T) { storetest.AcrossSubjects(t, open) })
+}
+
+// TestConformanceSmall runs the suite on a store that is always full of other
+// counters, so that slots move, tables grow and sweeps come at every step.
+func TestConformanceCrowded(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, func(t testing.TB, now func() time.Time) stint.Store {
+		t.Helper()
+		return &crowd{Store: newStore(t, memstore.Options{Now: now, MaxKeys: 2000}), t: t}
+	})
+}
+
+// crowd takes for a stranger before it takes for whom it was asked.
+type crowd struct {
+	*memstore.Store
+	t  testing.TB
+	mu sync.Mutex
+	n  int
+}
+
+func (c *crowd) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+	c.mu.Lock()
+	c.n++
+	n := c.n
+	c.mu.Unlock()
+	// Strangers recover soon: they are the first to go.
+	limit := stint.Limit{Algorithm: stint.Algorithms()[n%5], Max: 1, Window: stint.Every(time.Microsecond)}
+	for i := range 3 {
+		_, err := c.Store.Take(ctx, []stint.Ask{{Key: stint.Key{Subject: fmt.Sprint("stranger", n, i)}, Limit: limit, Cost: 1}})
+		if err != nil && !errors.Is(err, stint.ErrClosed) {
+			c.t.Error(err)
+		}
+	}
+	return c.Store.Take(ctx, asks)
+}
+
+func BenchmarkTake(b *testing.B) {
+	storetest.Bench(b, func(t testing.TB, _ func() time.Time) stint.Store {
+		t.Helper()
+		return newStore(t, memstore.Options{})
+	})
+}
+
+func ask(subject, limit string) stint.Ask {
+	l, err := stint.ParseLimit(limit)
+	if err != nil {
+		panic(err)
+	}
+	return stint.Ask{Key: stint.Key{Subject: subject}, Limit: l, Cost: 1}
+}
+
+func take(t testing.TB, s *memstore.Store, asks ...stint.Ask) []stint.Decision {
+	t.Helper()
+	out, err := s.Take(context.Background(), asks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestBadOptions(t *testing.T) {
+	t.Parallel()
+	var invalid *stint.InvalidError
+	if _, err := memstore.New(memstore.Options{MaxKeys: -1}); !errors.As(err, &invalid) || invalid.Field != "MaxKeys" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestEviction fills a store and looks at who has to go: those who have
+// recovered, and else the one who is nearest to it.
+func TestEviction(t *testing.T) {
+	t.Parallel()
+	clock := storetest.NewClock()
+	s := newStore(t, memstore.Options{MaxKeys: 4, Now: clock.Now})
+	const limit = "/1h token_bucket" // of 1 unit in n: n/60 of an hour to recover
+	keys := map[string]stint.Ask{}
+	for name, max := range map[string]int{"long": 1, "middle": 2, "short": 60, "shortest": 3600} {
+		keys[name] = ask(name, strconv.Itoa(max)+limit)
+		take(t, s, keys[name])
+	}
+	here := func(name string) bool {
+		a := keys[name]
+		a.Cost = 0
+		return take(t, s, a)[0].ResetAfter > 0
+	}
+	check := func(when string, evicted uint64, names ...string) {
+		t.Helper()
+		if st := s.Stats(); st.Keys > 4 || st.Evicted != evicted {
+			t.Errorf("%s: %+v, want %d evicted", when, st, evicted)
+		}
+		for _, n := range names {
+			if !here(n) {
+				t.Errorf("%s: %s is gone", when, n)
+			}
+		}
+	}
+	check("full", 0, "long", "middle", "short", "shortest")
+
+	clock.Add(2 * time.Second) // the shortest has recovered
+	take(t, s, ask("new", "1/1h token_bucket"))
+	check("one more", 0, "long", "middle", "short")
+
+	take(t, s, ask("newer", "1/1h token_bucket"))
+	check("two more", 1, "long", "middle")
+	if here("short") {
+		t.Error("short was nearest to recovery and stayed")
+	}
+	take(t, s, ask("newest", "1/1h token_bucket"))
+	check("three more", 2, "long")
+	if here("middle") {
+		t.Error("middle was nearest to recovery and stayed")
+	}
+}
+
+// TestMaxKeys throws new keys at a large store: it never holds more than it
+// may, and hardly fewer.
+func TestMaxKeys(t *testing.T) {
+	t.Parallel()
+	const most = 20_000
+	s := newStore(t, memstore.Options{MaxKeys: most})
+	for i := range 3 * most {
+		take(t, s, ask(strconv.Itoa(i), "5/1h"))
+		if i%1000 == 0 {
+			if st := s.Stats(); st.Keys > most {
+				t.Fatalf("after %d keys: %+v", i, st)
+			}
+		}
+	}
+	if st := s.Stats(); st.Keys < most*85/100 || st.Evicted < most {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestEvictionWithLogs has logs come and go: a log must not outlive its counter
+// nor be found by another.
+func TestEvictionWithLogs(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, memstore.Options{MaxKeys: 50})
+	for i := range 5000 {
+		a := ask(strconv.Itoa(i), "5/1h sliding_log")
+		a.Cost = int64(1 + i%3)
+		if d := take(t, s, a)[0]; !d.Allowed || d.Remaining != 5-a.Cost {
+			t.Fatalf("key %d: %s", i, storetest.Format(d))
+		}
+		if i%7 == 0 {
+			if err := s.Reset(context.Background(), a.Key); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if st := s.Stats(); st.Keys > 50 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestSweep lets keys recover: the calls that come after clear them away, of
+// one key as of many, and the tables shrink.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	clock := storetest.NewClock()
+	s := newStore(t, memstore.Options{Now: clock.Now})
+	const keys = 100_000
+	for i := range keys {
+		take(t, s, ask(strconv.Itoa(i), "5/1s token_bucket"))
+	}
+	if st := s.Stats(); st.Keys != keys {
+		t.Fatalf("%+v, want %d keys", st, keys)
+	}
+	clock.Add(time.Minute)
+	for i := range keys { // half new ones
+		take(t, s, ask(strconv.Itoa(i+keys/2), "5/1h"))
+	}
+	st := s.Stats()
+	if st.Keys > keys*11/10 || st.Swept < keys*9/10 || st.Evicted != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestMemory counts what a million keys cost: bytes, and objects that the
+// collector would have to visit.
+func TestMemory(t *testing.T) {
+	const keys = 1 << 20
+	s := newStore(t, memstore.Options{MaxKeys: 2 * keys})
+	a := ask("", "5/1h")
+	buf := []byte("user:0000000000000000000")
+	heap := func() (bytes, objects uint64) {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc, m.HeapObjects
+	}
+	bytes, objects := heap()
+	asks := make([]stint.Ask, 1)
+	for i := range keys {
+		a.Key.Subject = string(strconv.AppendInt(buf[:5], int64(i), 10))
+		asks[0] = a
+		if _, err := s.Take(t.Context(), asks); err != nil {
+			t.Fatal(err)
+		}
+	}
+	moreBytes, moreObjects := heap()
+	perKey := float64(moreBytes-bytes) / keys
+	objectsPerKey := float64(int64(moreObjects)-int64(objects)) / keys
+	if perKey > 80 || objectsPerKey > 0.01 {
+		t.Errorf("%.1f bytes and %.4f objects a key; want at most 80 and 0.01", perKey, objectsPerKey)
+	}
+	t.Logf("%.1f bytes and %.4f objects a key", perKey, objectsPerKey)
+	runtime.KeepAlive(s)
+}
+
+func TestNoAllocations(t *testing.T) {
+	s := newStore(t, memstore.Options{})
+	for _, limit := range []string{
+		"1000000/1h", "1000000/1h fixed_window", "1000000/month tz=Europe/Berlin", "10000/1h sliding_log",
+		"1000000/1h token_bucket", "1000000/1h burst=1000000 leaky_bucket", "1/1h", "1/1h sliding_log",
+	} {
+		for _, n := range []int{1, 3, 8} {
+			asks := make([]stint.Ask, n)
+			for i := range asks {
+				asks[i] = ask("user:42", limit)
+				asks[i].Key.Name = fmt.Sprint(limit, n, i)
+			}
+			if got := testing.AllocsPerRun(2000, func() { _, _ = s.Take(t.Context(), asks) }); got != 0 {
+				t.Errorf("%s, %d asks: %v allocations a take", limit, n, got)
+			}
+		}
+	}
+}
+
+// TestDecisionsAreTheCallers checks that answers cut from one piece of memory
+// do not reach each other.
+func TestDecisionsAreTheCallers(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, memstore.Options{})
+	first := take(t, s, ask("a", "5/1h"))
+	second := take(t, s, ask("b", "9/1h"))
+	_ = append(first, stint.Decision{Limit: -1})
+	first[0].Limit = -2
+	if second[0].Limit != 9 {
+		t.Errorf("got %+v", second[0])
+	}
+}
+
+// TestClock checks the default clock: it moves with time, and a wall clock that
+// is set does not move it.
+func TestClock(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t, memstore.Options{})
+		a := ask("alice", "1/1s token_bucket")
+		if d := take(t, s, a)[0]; !d.Allowed {
+			t.Fatal(storetest.Format(d))
+		}
+		<-time.After(time.Second - time.Microsecond)
+		if d := take(t, s, a)[0]; d.Allowed || d.RetryAfter != time.Microsecond {
+			t.Fatal(storetest.Format(d))
+		}
+		<-time.After(time.Microsecond)
+		if d := take(t, s, a)[0]; !d.Allowed {
+			t.Fatal(storetest.Format(d))
+		}
+	})
+}
+
+// TestCloseWhileInUse closes a store that others are using.
+func TestCloseWhileInUse(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, memstore.Options{})
+	a, b := ask("a", "5/1h sliding_log"), ask("b", "5/1h")
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for {
+				if _, err := s.Take(context.Background(), []stint.Ask{a, b}); err != nil {
+					if !errors.Is(err, stint.ErrClosed) {
+						t.Error(err)
+					}
+					return
+				}
+			}
+		})
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+}

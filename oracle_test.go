@@ -1,0 +1,308 @@
+package stint_test
+
+import (
+	"fmt"
+	"math/big"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/stintdev/stint"
+)
+
+// The oracle answers from the definitions in DESIGN, with rational numbers and
+// a list of everything that was ever admitted, knowing nothing of states, ticks
+// or parts of units.
+type oracle struct {
+	limit  stint.Limit
+	events []event
+}
+
+type event struct{ at, units int64 }
+
+// allows reports whether the cost may pass at that time.
+func (o *oracle) allows(at, cost int64) bool {
+	var (
+		w    = o.limit.Window.Length().Microseconds()
+		zero = new(big.Rat)
+		sum  = func(from, to int64) int64 { // of events in [from, to)
+			var n int64
+			for _, e := range o.events {
+				if from <= e.at && e.at < to {
+					n += e.units
+				}
+			}
+			return n
+		}
+		rate = big.NewRat(o.limit.Max, w)
+	)
+	switch o.limit.Algorithm {
+	case stint.FixedWindow:
+		return sum(at-at%w, at+1)+cost <= o.limit.Max
+	case stint.SlidingLog:
+		return sum(at-w+1, at+1)+cost <= o.limit.Max
+	case stint.SlidingWindow:
+		start := at - at%w
+		carried := new(big.Rat).Mul(big.NewRat(sum(start-w, start), 1), big.NewRat(w-(at-start), w))
+		used := carried.Add(carried, big.NewRat(sum(start, at+1)+cost, 1))
+		return used.Cmp(big.NewRat(o.limit.Max, 1)) <= 0
+	default: // a bucket: what is used drains at the rate, never below nothing
+		used, last := new(big.Rat), int64(0)
+		drain := func(to int64) {
+			used.Sub(used, new(big.Rat).Mul(rate, big.NewRat(to-last, 1)))
+			if used.Cmp(zero) < 0 {
+				used.Set(zero)
+			}
+			last = to
+		}
+		for _, e := range o.events {
+			drain(e.at)
+			used.Add(used, big.NewRat(e.units, 1))
+		}
+		drain(at)
+		capacity := o.limit.Burst + 1
+		if o.limit.Algorithm == stint.TokenBucket {
+			capacity = max(o.limit.Burst, o.limit.Max)
+			if o.limit.Burst > 0 {
+				capacity = o.limit.Burst
+			}
+		}
+		return used.Add(used, big.NewRat(cost, 1)).Cmp(big.NewRat(capacity, 1)) <= 0
+	}
+}
+
+// TestOracle compares whole histories with the definitions. At a tick of one
+// microsecond the answers are the same; at a coarser one nothing passes that
+// the definitions would not let pass.
+func TestOracle(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		l := stint.Limit{
+			Algorithm: rapid.SampledFrom(stint.Algorithms()).Draw(t, "algorithm"),
+			Max:       rapid.Int64Range(1, 20).Draw(t, "max"),
+			Window:    stint.Every(time.Duration(rapid.Int64Range(1, 100).Draw(t, "window")) * time.Microsecond),
+		}
+		if l.Algorithm == stint.TokenBucket || l.Algorithm == stint.LeakyBucket {
+			l.Burst = rapid.Int64Range(0, 30).Draw(t, "burst")
+		}
+		if rapid.Bool().Draw(t, "coarse") && l.Algorithm != stint.SlidingLog {
+			// At a hundred ticks to the window, this many units need a coarser one.
+			l.Max = rapid.Int64Range(1<<45, 1<<46).Draw(t, "large")
+			l.Window = stint.Every(time.Duration(rapid.Int64Range(1000, 2000).Draw(t, "ms")) * time.Millisecond)
+			if l.Algorithm == stint.SlidingWindow {
+				// A window that no tick divides is held at the next that it does,
+				// and its edges lie elsewhere.
+				l.Window = stint.Every(l.Window.Length().Truncate(time.Second))
+			}
+			if l.Algorithm == stint.LeakyBucket {
+				l.Burst = rapid.Int64Range(0, l.Max).Draw(t, "queue")
+			} else {
+				l.Burst = 0
+			}
+		}
+		if l.Validate() != nil {
+			t.Skip("does not fit at any tick")
+		}
+		exact := l.Tick() == time.Microsecond
+		span := l.Window.Length().Microseconds()
+		o := oracle{limit: l}
+		var s stint.State
+		now := int64(1_800_000_000_000_000)
+		for range 60 {
+			now += rapid.Int64Range(0, 2+span/3).Draw(t, "step")
+			cost := rapid.Int64Range(1, 1+max(l.Max, l.Burst)/3).Draw(t, "cost")
+			next, d := l.Take(s, time.UnixMicro(now), cost)
+			want := o.allows(now, cost)
+			if d.Allowed && !want || exact && want && !d.Allowed {
+				t.Fatalf("%v at %d, cost %d, after %v: got %v, want %v", l, now, cost, o.events, d.Allowed, want)
+			}
+			if s = next; d.Allowed {
+				o.events = append(o.events, event{now, cost})
+			}
+		}
+	})
+}
+
+func drawLimit(t *rapid.T) stint.Limit {
+	l := stint.Limit{
+		Algorithm: rapid.SampledFrom(stint.Algorithms()).Draw(t, "algorithm"),
+		Max:       rapid.SampledFrom([]int64{1, 2, 3, 7, 10, 60, 1000, 9999}).Draw(t, "max"),
+		Window: stint.Every(rapid.SampledFrom([]time.Duration{
+			time.Microsecond, 3 * time.Microsecond, time.Millisecond, time.Second, 333_333 * time.Microsecond, time.Minute, 24 * time.Hour,
+		}).Draw(t, "window")),
+	}
+	if l.Algorithm != stint.SlidingLog && rapid.Bool().Draw(t, "coarse") {
+		l.Max = rapid.SampledFrom([]int64{1_234_567, 10_000_019, 1 << 41}).Draw(t, "large")
+	}
+	switch l.Algorithm {
+	case stint.TokenBucket, stint.LeakyBucket:
+		l.Burst = rapid.Int64Range(0, 2*l.Max).Draw(t, "burst")
+	case stint.FixedWindow:
+		w, err := stint.ParseWindow(rapid.SampledFrom([]string{
+			l.Window.String(), "day", "month tz=Europe/Berlin anchor=31", "year anchor=02-29", "week tz=Africa/Cairo",
+		}).Draw(t, "calendar"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Window = w
+	default:
+	}
+	if l.Validate() != nil {
+		t.Skip("does not fit at any tick")
+	}
+	return l
+}
+
+// drawState draws a limit and a state that it can have reached, and the time.
+func drawState(t *rapid.T) (stint.Limit, stint.State, time.Time) {
+	l := drawLimit(t)
+	var s stint.State
+	span := max(l.Window.Length(), time.Microsecond)
+	now := time.UnixMicro(1_800_000_000_000_000 + rapid.Int64Range(0, 1<<40).Draw(t, "now"))
+	for range rapid.IntRange(0, 20).Draw(t, "before") {
+		step := time.Duration(rapid.Int64Range(-int64(span)/20, int64(span)/3).Draw(t, "step"))
+		now = now.Add(step.Truncate(time.Microsecond))
+		cost := rapid.Int64Range(0, max(l.Max, l.Burst)/2+1).Draw(t, "cost")
+		switch rapid.IntRange(0, 9).Draw(t, "verb") {
+		case 0:
+			s, _ = l.Adjust(s, now, -cost)
+		case 1:
+			s, _ = l.Adjust(s, now, cost)
+		default:
+			s, _ = l.Take(s, now, cost)
+		}
+	}
+	return l, s, now
+}
+
+// TestDecisionIsExact checks each word of a decision against what Take answers
+// when it is put to the test.
+func TestDecisionIsExact(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		l, s, now := drawState(t)
+		changed := rapid.Bool().Draw(t, "change")
+		if changed {
+			other := drawLimit(t)
+			if other.Algorithm = l.Algorithm; other.Validate() == nil {
+				l = other
+			}
+		}
+		_, standing := l.Take(s, now, 0)
+		cost := rapid.OneOf(
+			rapid.Int64Range(0, standing.Limit+1),
+			rapid.Int64Range(max(standing.Remaining-1, 0), standing.Remaining+1),
+		).Draw(t, "cost")
+		next, d := l.Take(s, now, cost)
+		about := fmt.Sprintf("%v, %+v at %d, cost %d: %+v", l, s, now.UnixMicro(), cost, d)
+
+		passes := func(s stint.State, at time.Time, cost int64) bool {
+			_, d := l.Take(s, at, cost)
+			return d.Allowed
+		}
+		if d.Allowed != (d.RetryAfter == 0) {
+			t.Fatalf("%s: RetryAfter goes with a denial", about)
+		}
+		if (cost > d.Limit) != (d.RetryAfter == stint.Never) {
+			t.Fatalf("%s: never means above capacity", about)
+		}
+		if d.RetryAfter > 0 && d.RetryAfter != stint.Never {
+			if !passes(s, now.Add(d.RetryAfter), cost) {
+				t.Fatalf("%s: does not pass after RetryAfter", about)
+			}
+			if passes(s, now.Add(d.RetryAfter-time.Microsecond), cost) {
+				t.Fatalf("%s: passes a microsecond before RetryAfter", about)
+			}
+		}
+		if passes(next, now, d.Remaining+1) || (d.Remaining > 0 && !passes(next, now, d.Remaining)) {
+			t.Fatalf("%s: Remaining is not the largest cost that passes", about)
+		}
+		full := func(after time.Duration) bool {
+			_, d := l.Take(next, now.Add(after), 0)
+			return d.Remaining == d.Limit && d.ResetAfter == 0
+		}
+		if !full(d.ResetAfter) || (d.ResetAfter > 0 && full(d.ResetAfter-time.Microsecond)) {
+			t.Fatalf("%s: ResetAfter is not when the full allowance is back", about)
+		}
+		at := now.Add(d.ResetAfter)
+		a, da := l.Take(next, at, 1)
+		b, db := l.Take(stint.State{}, at, 1)
+		if da != db || a.Counter != b.Counter {
+			t.Fatalf("%s: a recovered state differs from none: %+v, %+v", about, da, db)
+		}
+		if !changed && max(next.Until, now.UnixMicro()) != at.UnixMicro() {
+			t.Fatalf("%s: %+v does not recover at ResetAfter", about, next)
+		}
+		if (d.Delay > 0) && l.Algorithm != stint.LeakyBucket {
+			t.Fatalf("%s: a delay", about)
+		}
+		if !d.Allowed || cost == 0 {
+			if fmt.Sprint(next) != fmt.Sprint(s) {
+				t.Fatalf("%s: a take that charges nothing changed the state", about)
+			}
+		}
+	})
+}
+
+// TestLoweredLimit checks that a lowered limit frees nothing.
+func TestLoweredLimit(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		l, s, now := drawState(t)
+		_, before := l.Take(s, now, 0)
+		changed := l
+		changed.Max = rapid.Int64Range(1, l.Max).Draw(t, "lower max")
+		if l.Burst > 0 {
+			changed.Burst = rapid.Int64Range(1, l.Burst).Draw(t, "lower burst")
+		}
+		if changed.Validate() != nil {
+			t.Skip("does not fit at any tick")
+		}
+		_, after := changed.Take(s, now, 0)
+		if after.Remaining > before.Remaining {
+			t.Fatalf("%v to %v frees: %+v, %+v", l, changed, before, after)
+		}
+	})
+}
+
+// TestExtremes asks at the ends of every range. Nothing may panic, and every
+// answer must make sense.
+func TestExtremes(t *testing.T) {
+	t.Parallel()
+	const big = 1<<53 - 1
+	values := []int64{-1 << 63, -big, -1, 0, 1, 2, big - 1, big, big + 1, 1<<63 - 1}
+	times := []time.Time{{}, time.Unix(0, 0), time.UnixMicro(1), time.Unix(1_800_000_000, 0), time.Unix(1<<33, 0), time.Unix(1<<40, 0)}
+	windows := []time.Duration{-1, 0, 1, time.Microsecond, time.Second, stint.MaxWindow, stint.MaxWindow + 1}
+	for _, a := range append(stint.Algorithms(), 200) {
+		for _, maxUnits := range values {
+			for _, burst := range values {
+				for _, w := range windows {
+					l := stint.Limit{Algorithm: a, Max: maxUnits, Window: stint.Every(w), Burst: burst}
+					var s stint.State
+					for _, now := range times {
+						for _, cost := range values {
+							var d stint.Decision
+							s, d = l.Adjust(s, now, cost)
+							checkSane(t, l, d)
+							if s, d = l.Take(s, now, cost); cost >= 0 {
+								checkSane(t, l, d)
+							} else if d != (stint.Decision{RetryAfter: stint.Never}) {
+								t.Fatalf("%v, cost %d: %+v", l, cost, d)
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func checkSane(t *testing.T, l stint.Limit, d stint.Decision) {
+	t.Helper()
+	valid := l.Validate() == nil
+	if d.Remaining < 0 || d.Remaining > d.Limit || d.RetryAfter < 0 || d.ResetAfter < 0 || d.Delay < 0 ||
+		valid != (d.Limit > 0) || (!valid && d.Allowed) {
+		t.Fatalf("%v (valid: %v): %+v", l, valid, d)
+	}
+}

@@ -1,0 +1,225 @@
+package stint
+
+import (
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// maxInt is the largest integer that a double holds with all below it.
+	maxInt = 1<<53 - 1
+	// maxTime is the year 2200, which leaves the sums of times and windows
+	// below maxInt. Times outside [0, maxTime] are moved to its ends.
+	maxTime = 7258118400 * 1_000_000
+
+	maxTick = 1_000_000
+)
+
+// plan is a valid limit made ready for arithmetic: times in ticks, products
+// within maxInt.
+type plan struct {
+	limit Limit
+	cap   int64 // the largest cost that can pass
+
+	tick   int64 // microseconds; 1 unless a product would not fit
+	window int64 // ticks, for all but calendar windows
+
+	// Buckets gain rate parts of a unit per tick, and a unit has unit parts:
+	// max and window divided by their greatest common divisor.
+	rate, unit int64
+	// most is the largest previous count whose product with window fits.
+	most int64
+}
+
+// Compiling a limit costs more than a decision, so plans are remembered by the
+// limit's hash. It is a cache and nothing more: bounded, lock-free, and a
+// collision only costs time.
+var plans [1 << 10]atomic.Pointer[plan]
+
+// planOf returns the limit's plan, or nil if the limit is invalid.
+func planOf(l *Limit) *plan {
+	h := uint64(l.Max)*0x9E3779B97F4A7C15 ^ uint64(l.Window.span)*0xC2B2AE3D27D4EB4F
+	h ^= uint64(l.Burst)<<32 ^ uint64(l.Window.anchor)<<16 ^ uint64(l.Window.unit)<<8 ^ uint64(l.Algorithm)
+	slot := &plans[h*0xD6E8FEB86659FD93>>54]
+	if p := slot.Load(); p != nil && p.limit == *l {
+		return p
+	}
+	p, err := newPlan(*l)
+	if err != nil {
+		return nil
+	}
+	slot.Store(p)
+	return p
+}
+
+func newPlan(l Limit) (*plan, error) {
+	if err := l.check(); err != nil {
+		return nil, err
+	}
+	p := &plan{limit: l, cap: l.Max, tick: 1, window: l.Window.span.Microseconds()}
+	switch l.Algorithm {
+	case TokenBucket:
+		if l.Burst > 0 {
+			p.cap = l.Burst
+		}
+	case LeakyBucket:
+		p.cap = l.Burst + 1
+	case FixedWindow, SlidingLog:
+		return p, nil // no products
+	case SlidingWindow:
+	}
+	// The finest tick at which the largest product fits.
+	span := p.window
+	for ; p.tick <= min(maxTick, span); p.tick *= 10 {
+		p.window = ceilDiv(span, p.tick)
+		if l.Algorithm == SlidingWindow {
+			p.most = maxInt / p.window
+			if l.Max <= p.most {
+				return p, nil
+			}
+			continue
+		}
+		g := gcd(l.Max, p.window)
+		p.rate, p.unit = l.Max/g, p.window/g
+		if p.cap <= maxInt/p.unit {
+			return p, nil
+		}
+	}
+	field, value := "max", l.Max
+	if l.Burst > 0 {
+		field, value = "burst", l.Burst
+	}
+	return nil, invalid(field, strconv.FormatInt(value, 10), "less: over "+l.Window.String()+
+		" it fits into 53 bits at no tick; "+strconv.FormatInt(maxInt/p.window, 10)+" does")
+}
+
+// decide judges the cost, charges it if it passes, and answers in d. A log is
+// only read: its charge is left to the caller.
+func (p *plan) decide(c *Counter, log *[]Entry, now, cost int64, d *Decision) {
+	// What was written under another limit recovers, at the latest, when it
+	// would have recovered under that one.
+	recovered := c.Until
+	p.advance(c, log, now)
+	left := p.left(c, now)
+	*d = Decision{Limit: p.cap, Remaining: max(left, 0)}
+	switch {
+	case cost <= left:
+		d.Allowed = true
+		if p.limit.Algorithm == LeakyBucket {
+			d.Delay = until(p.emptyAt(c), now)
+		}
+		if cost > 0 {
+			d.Remaining = left - cost
+			p.charge(c, now, cost)
+			p.settle(c)
+			recovered = c.Until
+		}
+	case cost > p.cap:
+		d.RetryAfter = Never
+	default:
+		d.RetryAfter = until(min(p.passAt(c, *log, cost), recovered), now)
+	}
+	d.ResetAfter = until(min(p.emptyAt(c), recovered), now)
+}
+
+// settle notes when the counter will have recovered. One that has is zero.
+func (p *plan) settle(c *Counter) {
+	if c.Until = p.emptyAt(c); c.Until == 0 {
+		*c = Counter{}
+	}
+}
+
+// advance brings the counter to now: one that has recovered becomes fresh,
+// windows roll, buckets drain.
+func (p *plan) advance(c *Counter, log *[]Entry, now int64) {
+	if now >= c.Until {
+		*c, *log = Counter{}, nil
+	}
+	switch p.limit.Algorithm {
+	case SlidingWindow:
+		p.slidingAdvance(c, now)
+	case FixedWindow:
+		p.fixedAdvance(c, now)
+	case SlidingLog:
+		p.logAdvance(c, log, now)
+	case TokenBucket, LeakyBucket:
+		p.bucketAdvance(c, now)
+	}
+}
+
+// left returns the largest cost that would pass, negative if more is used than
+// the limit allows.
+func (p *plan) left(c *Counter, now int64) int64 {
+	switch p.limit.Algorithm {
+	case SlidingWindow:
+		return p.slidingLeft(c, now)
+	case TokenBucket, LeakyBucket:
+		return p.bucketLeft(c)
+	default:
+		return p.cap - c.Used
+	}
+}
+
+// charge adds units, or takes them back if negative.
+func (p *plan) charge(c *Counter, now, units int64) {
+	switch p.limit.Algorithm {
+	case SlidingWindow:
+		p.slidingCharge(c, units)
+	case FixedWindow:
+		c.Used = clamp(c.Used+units, maxInt)
+	case SlidingLog:
+		c.At, c.Used = max(now, c.At), clamp(c.Used+units, maxInt)
+	case TokenBucket, LeakyBucket:
+		p.bucketCharge(c, units)
+	}
+}
+
+// passAt returns when the cost, which does not pass now but is within the
+// capacity, will pass.
+func (p *plan) passAt(c *Counter, log []Entry, cost int64) int64 {
+	switch p.limit.Algorithm {
+	case SlidingWindow:
+		return p.slidingPassAt(c, cost)
+	case FixedWindow:
+		return c.Aux
+	case SlidingLog:
+		return p.logPassAt(c, log, cost)
+	default:
+		return p.bucketPassAt(c, cost)
+	}
+}
+
+// emptyAt returns when nothing will be used any more, or zero if nothing is.
+func (p *plan) emptyAt(c *Counter) int64 {
+	switch {
+	case p.limit.Algorithm == SlidingWindow:
+		return p.slidingEmptyAt(c)
+	case c.Used == 0:
+		return 0
+	case p.limit.Algorithm == FixedWindow:
+		return c.Aux
+	case p.limit.Algorithm == SlidingLog:
+		return c.At + p.window
+	default:
+		return p.bucketEmptyAt(c)
+	}
+}
+
+// until returns the time from now to at, zero if it is past.
+func until(at, now int64) time.Duration {
+	return time.Duration(max(at-now, 0)) * time.Microsecond
+}
+
+func micros(t time.Time) int64 { return clamp(t.UnixMicro(), maxTime) }
+
+func clamp(n, most int64) int64 { return max(0, min(n, most)) }
+
+func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
+
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}

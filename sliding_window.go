@@ -1,0 +1,69 @@
+package stint
+
+// Sliding window: two counts, of the current window and of the one before. At
+// e ticks into a window of w ticks, the part of the previous window that still
+// lies within the last w ticks is (w-e)/w, and so much of its count is carried,
+// rounded up:
+//
+//	carried = ceil(previous * (w-e) / w)
+//	allowed when carried + current + cost <= max
+//
+// After a change of the window, counts are placed on the new grid by the start
+// of the window they were counted in: in the current window, in the previous
+// one, or forgotten.
+
+func (p *plan) slidingAdvance(c *Counter, now int64) {
+	t := max(now, c.At) / p.tick
+	start := (t - t%p.window) * p.tick
+	switch {
+	case c.At == start:
+		return
+	case c.At > start:
+		c.Used, c.Aux = clamp(c.Used+c.Aux, maxInt), 0
+	case c.At >= start-p.window*p.tick:
+		c.Used, c.Aux = 0, c.Used
+	default:
+		c.Used, c.Aux = 0, 0
+	}
+	c.At = start
+}
+
+func (p *plan) slidingLeft(c *Counter, now int64) int64 {
+	if c.Aux == 0 {
+		return p.cap - c.Used
+	}
+	e := (max(now, c.At) - c.At) / p.tick
+	carried := ceilDiv(min(c.Aux, p.most)*(p.window-e), p.window)
+	return p.cap - c.Used - carried
+}
+
+// slidingCharge gives back from the current window first: a refund follows its
+// take.
+func (p *plan) slidingCharge(c *Counter, units int64) {
+	if units < -c.Used {
+		c.Aux = max(c.Aux+units+c.Used, 0)
+	}
+	c.Used = clamp(c.Used+units, maxInt)
+}
+
+// slidingPassAt solves the condition for e: carried <= room when
+// e >= w - floor(room*w/previous). If the current count leaves no room, it is
+// solved in the next window, where the current count is the previous one.
+func (p *plan) slidingPassAt(c *Counter, cost int64) int64 {
+	start, previous, room := c.At, c.Aux, p.cap-c.Used-cost
+	if room < 0 {
+		start, previous, room = c.At+p.window*p.tick, c.Used, p.cap-cost
+	}
+	e := p.window - room*p.window/min(previous, p.most)
+	return start + e*p.tick
+}
+
+func (p *plan) slidingEmptyAt(c *Counter) int64 {
+	switch {
+	case c.Used > 0:
+		return c.At + 2*p.window*p.tick
+	case c.Aux > 0:
+		return c.At + p.window*p.tick
+	}
+	return 0
+}

@@ -1,0 +1,77 @@
+package stint
+
+import (
+	"context"
+	"strconv"
+	"time"
+)
+
+// Never is the RetryAfter of a cost that can never pass because it is above
+// the limit's capacity.
+const Never time.Duration = 1<<63 - 1
+
+// Ask is one question: may Cost units of Key pass under Limit? Cost 0 peeks.
+type Ask struct {
+	Key   Key
+	Limit Limit
+	Cost  int64
+}
+
+// Validate reports what is wrong with the ask as an argument of Take.
+func (a Ask) Validate() error {
+	if a.Cost < 0 {
+		return invalid("cost", strconv.FormatInt(a.Cost, 10), "0 or more; use Adjust to give units back")
+	}
+	if err := a.Key.Validate(); err != nil {
+		return err
+	}
+	return a.Limit.Validate()
+}
+
+// Decision is the answer to one ask. A denial is a value, not an error.
+type Decision struct {
+	Allowed bool
+
+	// Limit is the capacity: the most that Remaining can be.
+	Limit int64
+	// Remaining is the largest cost that would pass now.
+	Remaining int64
+	// RetryAfter is zero when allowed. When denied it is how long until this
+	// cost would pass if nothing else came, exactly, or [Never].
+	RetryAfter time.Duration
+	// ResetAfter is how long until the full allowance is back.
+	ResetAfter time.Duration
+	// Delay is how long to hold an allowed request so that requests are evenly
+	// spaced. Zero but for [LeakyBucket].
+	Delay time.Duration
+}
+
+// Store holds counters. Implementations are safe for concurrent use.
+//
+// Take decides all asks at one instant of the store's own clock and charges
+// every one of them, or none. The decisions come in the order of the asks and
+// belong to the caller. If every ask was allowed, each decision describes its
+// counter after the charge. If any was denied, nothing was charged anywhere:
+// the decisions of the asks that would have passed have Allowed set and
+// describe their counters as they stand. Asks on the same counter (same key,
+// same algorithm) add up in their order.
+//
+// Adjust charges without asking (Cost > 0) or gives back (Cost < 0, never below
+// nothing used), each ask on its own but all at one instant. Its decisions
+// describe the counters afterwards.
+//
+// Reset forgets every counter of the keys, whatever its algorithm.
+//
+// An error means that the machinery broke or that an ask is invalid (an
+// [*InvalidError]); it wraps [ErrUnavailable] where the store is out of reach.
+// On an error no decision was made, though a store out of reach may have
+// charged. Take, Adjust and Reset do not keep asks or keys after they return.
+//
+// A store names a counter by its key's bytes and its limit's algorithm, and
+// needs no more of a key than that: [Key.Validate] is for whoever makes it.
+type Store interface {
+	Take(ctx context.Context, asks []Ask) ([]Decision, error)
+	Adjust(ctx context.Context, asks []Ask) ([]Decision, error)
+	Reset(ctx context.Context, keys ...Key) error
+	Close() error
+}

@@ -1,0 +1,340 @@
+package storetest
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/stintdev/stint"
+)
+
+// fault is a way for a store to go wrong. What is not set is right.
+type fault struct {
+	take   func(b *broken, asks []stint.Ask) ([]stint.Decision, error)
+	adjust func(b *broken, asks []stint.Ask) ([]stint.Decision, error)
+	reset  func(b *broken, keys []stint.Key) error
+	close  func() error
+}
+
+// broken is a store with a fault.
+type broken struct {
+	stint.Store
+	fault
+	now  func() time.Time
+	mu   sync.Mutex
+	last map[stint.Key]time.Time
+}
+
+func (b *broken) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+	if b.take != nil {
+		return b.take(b, asks)
+	}
+	return b.Store.Take(ctx, asks)
+}
+
+func (b *broken) Adjust(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+	if b.adjust != nil {
+		return b.adjust(b, asks)
+	}
+	return b.Store.Adjust(ctx, asks)
+}
+
+func (b *broken) Reset(ctx context.Context, keys ...stint.Key) error {
+	if b.reset != nil {
+		return b.reset(b, keys)
+	}
+	return b.Store.Reset(ctx, keys...)
+}
+
+func (b *broken) Close() error {
+	if b.close != nil {
+		return b.close()
+	}
+	return b.Store.Close()
+}
+
+// oneByOne charges the asks of a take one after the other.
+func oneByOne(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+	out := make([]stint.Decision, 0, len(asks))
+	for i := range asks {
+		d, err := b.Store.Take(context.Background(), asks[i:i+1])
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, d...)
+	}
+	return out, nil
+}
+
+// lookThenCharge decides and charges in two steps that others can come between.
+func lookThenCharge(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+	look := make([]stint.Ask, len(asks))
+	for i, a := range asks {
+		look[i] = a
+		look[i].Cost = 0
+	}
+	standing, err := b.Store.Take(context.Background(), look)
+	if err != nil {
+		return nil, err
+	}
+	for i, d := range standing {
+		if d.Remaining < asks[i].Cost {
+			return b.Store.Take(context.Background(), asks)
+		}
+	}
+	runtime.Gosched()
+	out, err := b.Store.Adjust(context.Background(), asks)
+	for i := range out {
+		out[i].Allowed = true
+	}
+	return out, err
+}
+
+// stale answers some calls with an answer from before.
+func stale() func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+	var mu sync.Mutex
+	var before []stint.Decision
+	return func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+		out, err := b.Store.Take(context.Background(), asks)
+		mu.Lock()
+		defer mu.Unlock()
+		if len(before) == len(out) && err == nil {
+			out, before = before, out
+			return out, nil
+		}
+		before = out
+		return out, err
+	}
+}
+
+// each applies a change to every decision of a take.
+func each(change func(a stint.Ask, d *stint.Decision)) func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+	return func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+		out, err := b.Store.Take(context.Background(), asks)
+		for i := range out {
+			change(asks[i], &out[i])
+		}
+		return out, err
+	}
+}
+
+// TestBroken breaks a store in one way at a time, and checks that the parts of
+// the suite that should notice do.
+func TestBroken(t *testing.T) {
+	if err := flag.Set("rapid.nofailfile", "true"); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name   string
+		fault  fault
+		caught []string // by the checks whose names begin so
+	}{
+		{
+			"not all or nothing",
+			fault{take: oneByOne},
+			[]string{"traces", "hierarchies", "linearizable", "script hierarchy-of-two", "script hierarchy-of-ten", "bad input"},
+		},
+		{
+			"looks, then charges",
+			fault{take: lookThenCharge},
+			[]string{"one key", "hierarchies", "linearizable"},
+		},
+		{
+			"one unit too many",
+			fault{take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+				more := make([]stint.Ask, len(asks))
+				for i, a := range asks {
+					if more[i] = a; a.Limit.Max > 0 {
+						more[i].Limit.Max++
+					}
+				}
+				return b.Store.Take(context.Background(), more)
+			}},
+			[]string{"traces", "one key", "linearizable", "script fixed_window-admission", "script calendar-day.txt"},
+		},
+		{
+			"charges what it denies",
+			fault{take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+				out, err := b.Store.Take(context.Background(), asks)
+				for i := range out {
+					if !out[i].Allowed {
+						_, err = b.Store.Adjust(context.Background(), asks[i:i+1])
+					}
+				}
+				return out, err
+			}},
+			[]string{"traces", "linearizable", "script fixed_window-cost.txt", "script token_bucket-admission"},
+		},
+		{
+			"answers with what another was told",
+			fault{take: stale()},
+			[]string{"traces", "linearizable", "script"},
+		},
+		{
+			"retry a microsecond late",
+			fault{take: each(func(_ stint.Ask, d *stint.Decision) {
+				if d.RetryAfter > 0 && d.RetryAfter != stint.Never {
+					d.RetryAfter += time.Microsecond
+				}
+			})},
+			[]string{"traces", "linearizable", "script sliding_window-boundary", "script token_bucket-boundary", "script calendar-dst-spring"},
+		},
+		{
+			"forgets the algorithm",
+			fault{take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+				same := make([]stint.Ask, len(asks))
+				for i, a := range asks {
+					if same[i] = a; a.Limit.Algorithm != stint.FixedWindow && a.Limit.Validate() == nil {
+						same[i].Limit.Algorithm, same[i].Limit.Burst = stint.FixedWindow, 0
+					}
+				}
+				return b.Store.Take(context.Background(), same)
+			}},
+			[]string{"traces", "script sliding_window", "script token_bucket", "script leaky_bucket", "script sliding_log-boundary"},
+		},
+		{
+			"its clock only runs forwards",
+			fault{take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+				b.mu.Lock()
+				if b.last == nil {
+					b.last = map[stint.Key]time.Time{}
+				}
+				back := false
+				for _, a := range asks {
+					back = back || b.now().Before(b.last[a.Key])
+					b.last[a.Key] = b.now()
+				}
+				b.mu.Unlock()
+				if back {
+					_ = b.Store.Reset(context.Background(), asks[0].Key)
+				}
+				return b.Store.Take(context.Background(), asks)
+			}},
+			[]string{"traces", "script fixed_window-backwards", "script token_bucket-backwards", "script leaky_bucket-backwards"},
+		},
+		{
+			"keys run together",
+			fault{take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+				same := make([]stint.Ask, len(asks))
+				for i, a := range asks {
+					same[i] = a
+					same[i].Key = stint.Key{Subject: a.Key.Subject + "_" + a.Key.Name}
+				}
+				return b.Store.Take(context.Background(), same)
+			}},
+			[]string{"bad input"},
+		},
+		{
+			"takes a negative cost",
+			fault{take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+				for _, a := range asks {
+					if a.Cost < 0 {
+						return b.Store.Adjust(context.Background(), asks)
+					}
+				}
+				return b.Store.Take(context.Background(), asks)
+			}},
+			[]string{"bad input"},
+		},
+		{
+			"refunds nothing",
+			fault{adjust: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+				look := make([]stint.Ask, len(asks))
+				for i, a := range asks {
+					if look[i] = a; a.Cost < 0 {
+						look[i].Cost = 0
+					}
+				}
+				return b.Store.Adjust(context.Background(), look)
+			}},
+			[]string{"traces", "linearizable", "script fixed_window-refund", "script sliding_log-refund", "script leaky_bucket-refund"},
+		},
+		{
+			"forgets no one",
+			fault{reset: func(*broken, []stint.Key) error { return nil }},
+			[]string{"traces", "linearizable", "script fixed_window-reset", "close"},
+		},
+		{
+			"never closes",
+			fault{close: func() error { return nil }},
+			[]string{"close"},
+		},
+		{
+			"fails without asks",
+			fault{take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+				if len(asks) == 0 {
+					return nil, stint.ErrUnavailable
+				}
+				return b.Store.Take(context.Background(), asks)
+			}},
+			[]string{"empty calls"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			failed := map[string]string{}
+			for _, ch := range checks() {
+				clock := NewClock()
+				store := &broken{Store: Spec(clock.Now), fault: c.fault, now: clock.Now}
+				if said := attempt(func(t rapid.TB) { ch.run(t, store, clock) }); said != "" {
+					failed[ch.name] = said
+				}
+			}
+			for _, want := range c.caught {
+				seen := false
+				for name := range failed {
+					seen = seen || strings.HasPrefix(name, want)
+				}
+				if !seen {
+					t.Errorf("not caught by %q", want)
+				}
+			}
+		})
+	}
+}
+
+// attempt runs a check and returns what it failed with, or nothing.
+func attempt(check func(t rapid.TB)) string {
+	r := &recorder{}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		check(r)
+	}()
+	<-done
+	return r.said
+}
+
+// recorder is a test that notes its failure.
+type recorder struct {
+	rapid.TB // nil: what the checks do not call
+	said     string
+}
+
+func (r *recorder) Helper()             {}
+func (r *recorder) Name() string        { return "broken" }
+func (r *recorder) Logf(string, ...any) {}
+func (r *recorder) Log(...any)          {}
+func (r *recorder) Failed() bool        { return r.said != "" }
+func (r *recorder) Fail()               { r.said += "failed" }
+func (r *recorder) FailNow() {
+	r.Fail()
+	runtime.Goexit()
+}
+func (r *recorder) Errorf(format string, args ...any) { r.said += fmt.Sprintf(format, args...) }
+func (r *recorder) Error(args ...any)                 { r.said += fmt.Sprint(args...) }
+func (r *recorder) Fatalf(format string, args ...any) {
+	r.Errorf(format, args...)
+	runtime.Goexit()
+}
+
+func (r *recorder) Fatal(args ...any) {
+	r.Error(args...)
+	runtime.Goexit()
+}

@@ -1,0 +1,267 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"pgregory.net/rapid"
+
+	"github.com/stintdev/stint"
+)
+
+// goroutines is how many take at once.
+const goroutines = 64
+
+// together runs work on many goroutines that start at once, and returns the
+// first error.
+func together(n int, work func(worker int) error) error {
+	var (
+		wg    sync.WaitGroup
+		start = make(chan struct{})
+		errs  = make(chan error, n)
+	)
+	for i := range n {
+		wg.Go(func() {
+			<-start
+			if err := work(i); err != nil {
+				errs <- err
+			}
+		})
+	}
+	close(start)
+	wg.Wait()
+	close(errs)
+	return <-errs
+}
+
+// everyLimit returns a limit of each algorithm, with a capacity of n.
+func everyLimit(n int64) []stint.Limit {
+	out := make([]stint.Limit, 0, 5)
+	for _, a := range stint.Algorithms() {
+		l := stint.Limit{Algorithm: a, Max: n, Window: stint.Every(time.Hour)}
+		if a == stint.LeakyBucket {
+			l.Burst = n - 1
+		}
+		out = append(out, l)
+	}
+	return out
+}
+
+// checkOneKey takes from one counter on many goroutines at one instant. The
+// store must admit exactly the limit, and tell each caller a different number
+// of units that remain.
+func checkOneKey(t rapid.TB, store stint.Store, _ *Clock) {
+	const capacity, each = 100, 5
+	for _, limit := range everyLimit(capacity) {
+		ask := stint.Ask{Key: stint.Key{Subject: "alice", Name: "one"}, Limit: limit, Cost: 1}
+		var mu sync.Mutex
+		var remaining []int64
+		err := together(goroutines, func(int) error {
+			for range each {
+				out, err := store.Take(context.Background(), []stint.Ask{ask})
+				if err != nil {
+					return err
+				}
+				if out[0].Allowed {
+					mu.Lock()
+					remaining = append(remaining, out[0].Remaining)
+					mu.Unlock()
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(remaining)
+		want := make([]int64, capacity)
+		for i := range want {
+			want[i] = int64(i)
+		}
+		if !slices.Equal(remaining, want) {
+			t.Fatalf("%v: %d takes admitted %d, which were told that %v remain", limit, goroutines*each, len(remaining), remaining)
+		}
+	}
+}
+
+// checkHierarchies takes from overlapping hierarchies on many goroutines: user,
+// tenant and everyone, in random order and with random costs. No limit may be
+// exceeded, and what each counter has left must be its limit less what was
+// admitted: a denied take has charged nothing.
+func checkHierarchies(t rapid.TB, store stint.Store, _ *Clock) {
+	limits := everyLimit(60)
+	var mu sync.Mutex
+	admitted := map[stint.Key]int64{}
+	limitOf := map[stint.Key]stint.Limit{}
+	err := together(goroutines, func(worker int) error {
+		r := rand.New(rand.NewPCG(uint64(worker), 1))
+		for range 20 {
+			user, tenant := r.IntN(12), r.IntN(4)
+			cost := 1 + r.Int64N(3)
+			asks := []stint.Ask{
+				{Key: stint.Key{Subject: fmt.Sprint("user:", user), Name: "h"}, Limit: limits[user%5], Cost: cost},
+				{Key: stint.Key{Subject: fmt.Sprint("tenant:", tenant), Name: "h"}, Limit: limits[tenant], Cost: cost},
+				{Key: stint.Key{Subject: "everyone", Name: "h"}, Limit: limits[4], Cost: cost},
+			}
+			r.Shuffle(len(asks), func(i, j int) { asks[i], asks[j] = asks[j], asks[i] })
+			out, err := store.Take(context.Background(), asks)
+			if err != nil {
+				return err
+			}
+			passed := !slices.ContainsFunc(out, func(d stint.Decision) bool { return !d.Allowed })
+			mu.Lock()
+			for _, a := range asks {
+				limitOf[a.Key] = a.Limit
+				if passed {
+					admitted[a.Key] += a.Cost
+				}
+			}
+			mu.Unlock()
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, limit := range limitOf {
+		out, err := store.Take(context.Background(), []stint.Ask{{Key: key, Limit: limit}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := out[0].Remaining, out[0].Limit-admitted[key]; got != want {
+			t.Fatalf("%v of %v: %d units admitted, so %d should remain, not %d", key, limit, admitted[key], want, got)
+		}
+	}
+}
+
+// checkLinearizable records histories of concurrent takes, adjustments and
+// resets, each on one subject, and looks for an order that explains them.
+func checkLinearizable(t rapid.TB, store stint.Store, clock *Clock) {
+	linearizable(t, store, clock, []string{"alice"})
+}
+
+// AcrossSubjects checks that takes whose asks have different subjects are
+// linearizable too. A store that is spread over machines may not promise that;
+// call it for those that do.
+func AcrossSubjects(t *testing.T, open Open) {
+	t.Helper()
+	clock := NewClock()
+	linearizable(t, open(t, clock.Now), clock, []string{"alice", "bob"})
+}
+
+// call is one operation of a history.
+type call struct {
+	verb string
+	asks []stint.Ask
+}
+
+func linearizable(t rapid.TB, store stint.Store, clock *Clock, subjects []string) {
+	const histories, workers, calls = 40, 6, 5
+	now := clock.Now()
+	model := porcupine.Model{
+		Init: func() any { return counters{} },
+		Step: func(state, input, output any) (bool, any) {
+			next, want := apply(state.(counters), input.(call), now)
+			return slices.Equal(want, output.([]stint.Decision)), next
+		},
+		Equal: func(a, b any) bool {
+			return maps.EqualFunc(a.(counters), b.(counters), func(x, y stint.State) bool {
+				return x.Counter == y.Counter && slices.Equal(x.Log, y.Log)
+			})
+		},
+		DescribeOperation: func(input, output any) string { return fmt.Sprint(input, output) },
+	}
+	for h := range histories {
+		var (
+			mu      sync.Mutex
+			history []porcupine.Operation
+			instant atomic.Int64
+		)
+		err := together(workers, func(worker int) error {
+			r := rand.New(rand.NewPCG(uint64(h), uint64(worker)))
+			for range calls {
+				c := drawCall(r, h, subjects)
+				op := porcupine.Operation{ClientId: worker, Input: c, Call: instant.Add(1)}
+				out, err := do(store, c)
+				if err != nil {
+					return err
+				}
+				op.Output, op.Return = out, instant.Add(1)
+				mu.Lock()
+				history = append(history, op)
+				mu.Unlock()
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res := porcupine.CheckOperationsTimeout(model, history, time.Minute); res != porcupine.Ok {
+			for _, op := range history {
+				t.Logf("%d: %d to %d: %v -> %v", op.ClientId, op.Call, op.Return, op.Input, op.Output)
+			}
+			t.Fatalf("no order of these calls explains their answers (%v)", res)
+		}
+	}
+}
+
+// drawCall draws a call on small limits, so that answers depend on the order.
+// A history has one algorithm for each name.
+func drawCall(r *rand.Rand, history int, subjects []string) call {
+	limits := everyLimit(4)
+	c := call{verb: "take"}
+	switch r.IntN(8) {
+	case 0:
+		c.verb = "reset"
+	case 1:
+		c.verb = "adjust"
+	}
+	for i := range 1 + r.IntN(2) {
+		a := stint.Ask{
+			Key: stint.Key{
+				Subject: fmt.Sprint(subjects[r.IntN(len(subjects))], "-", history),
+				Name:    fmt.Sprint("linear-", i),
+			},
+			Limit: limits[(history+i)%len(limits)],
+			Cost:  1 + r.Int64N(2),
+		}
+		if c.verb == "adjust" && r.IntN(2) == 0 {
+			a.Cost = -a.Cost
+		}
+		c.asks = append(c.asks, a)
+	}
+	if c.verb == "reset" {
+		c.asks = c.asks[:1] // a reset of several keys is not one step
+	}
+	return c
+}
+
+func do(store stint.Store, c call) ([]stint.Decision, error) {
+	switch c.verb {
+	case "reset":
+		return nil, store.Reset(context.Background(), c.asks[0].Key)
+	case "adjust":
+		return store.Adjust(context.Background(), c.asks)
+	default:
+		return store.Take(context.Background(), c.asks)
+	}
+}
+
+func apply(cs counters, c call, now time.Time) (counters, []stint.Decision) {
+	switch c.verb {
+	case "reset":
+		return cs.reset([]stint.Key{c.asks[0].Key}), nil
+	case "adjust":
+		return cs.adjust(c.asks, now)
+	default:
+		return cs.take(c.asks, now)
+	}
+}

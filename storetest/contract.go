@@ -1,0 +1,130 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strconv"
+
+	"pgregory.net/rapid"
+
+	"github.com/stintdev/stint"
+)
+
+// checkBadInput asks what must be refused, and what looks odd but must work.
+func checkBadInput(t rapid.TB, store stint.Store, _ *Clock) {
+	ctx := context.Background()
+	good := stint.Ask{Key: stint.Key{Subject: "alice", Name: "n"}, Limit: stint.PerMinute(10), Cost: 1}
+	with := func(change func(a *stint.Ask)) stint.Ask {
+		a := good
+		change(&a)
+		return a
+	}
+	for name, a := range map[string]stint.Ask{
+		"negative cost": with(func(a *stint.Ask) { a.Cost = -1 }),
+		"zero limit":    with(func(a *stint.Ask) { a.Limit = stint.Limit{} }),
+		"no window":     with(func(a *stint.Ask) { a.Limit.Window = stint.Window{} }),
+		"bad algorithm": with(func(a *stint.Ask) { a.Limit.Algorithm = 99 }),
+		"burst":         with(func(a *stint.Ask) { a.Limit.Burst = 5 }),
+	} {
+		calls := map[string]func() ([]stint.Decision, error){
+			"take":          func() ([]stint.Decision, error) { return store.Take(ctx, []stint.Ask{a}) },
+			"take with one": func() ([]stint.Decision, error) { return store.Take(ctx, []stint.Ask{good, a}) },
+		}
+		if a.Cost >= 0 {
+			calls["adjust with one"] = func() ([]stint.Decision, error) { return store.Adjust(ctx, []stint.Ask{good, a}) }
+		}
+		for verb, do := range calls {
+			out, err := do()
+			if invalid := new(stint.InvalidError); !errors.As(err, &invalid) || out != nil {
+				t.Fatalf("%s, %s: got %v, %v; want no decisions and an InvalidError", verb, name, out, err)
+			}
+		}
+	}
+	out, err := store.Take(ctx, []stint.Ask{with(func(a *stint.Ask) { a.Cost = 0 })})
+	if err != nil || out[0].Remaining != 10 {
+		t.Fatalf("after refused calls: %v, %v; want 10 remaining", out, err)
+	}
+	out, err = store.Take(ctx, []stint.Ask{with(func(a *stint.Ask) { a.Cost = math.MaxInt64 })})
+	if err != nil || out[0].Allowed || out[0].RetryAfter != stint.Never {
+		t.Fatalf("cost above capacity: %v, %v; want a denial that says never", out, err)
+	}
+	for _, cost := range []int64{math.MaxInt64, math.MinInt64} {
+		out, err = store.Adjust(ctx, []stint.Ask{with(func(a *stint.Ask) { a.Cost = cost })})
+		if want := cost < 0; err != nil || out[0].Allowed != want {
+			t.Fatalf("adjust by %d: %v, %v; want allowed to be %v", cost, out, err, want)
+		}
+	}
+
+	// Each of these is a counter of its own.
+	for i, k := range []stint.Key{
+		{Subject: "a", Name: "b_c"},
+		{Subject: "a_b", Name: "c"},
+		{Subject: "a", Name: "b:c"},
+		{Subject: "a:b", Name: "c"},
+		{Subject: "{a}", Name: "}:{"},
+		{Subject: "a}", Name: ":{"},
+		{Subject: "%7B", Name: ""},
+		{Subject: "{", Name: ""},
+		{Subject: "\x00\xff", Name: "\xff"},
+		{Subject: "\x00", Name: "\xff\xff"},
+		{Subject: "日本", Name: "語"},
+		{Subject: string(make([]byte, 5000)), Name: "x"},
+		{Subject: string(make([]byte, 5001)), Name: "x"},
+	} {
+		out, err := store.Take(ctx, []stint.Ask{{Key: k, Limit: stint.PerMinute(3), Cost: 2}})
+		if err != nil || !out[0].Allowed {
+			t.Fatalf("key %d, %q: %v, %v; want its first take allowed", i, k, out, err)
+		}
+	}
+}
+
+// checkEmptyCalls makes calls about nothing, and one about a great many.
+func checkEmptyCalls(t rapid.TB, store stint.Store, _ *Clock) {
+	ctx := context.Background()
+	if out, err := store.Take(ctx, nil); err != nil || len(out) != 0 {
+		t.Fatalf("take of nothing: %v, %v", out, err)
+	}
+	if out, err := store.Adjust(ctx, nil); err != nil || len(out) != 0 {
+		t.Fatalf("adjust of nothing: %v, %v", out, err)
+	}
+	if err := store.Reset(ctx); err != nil {
+		t.Fatalf("reset of nothing: %v", err)
+	}
+	const many = 100
+	limits := everyLimit(3)
+	asks := make([]stint.Ask, many)
+	for i := range asks {
+		asks[i] = stint.Ask{Key: stint.Key{Subject: "alice", Name: strconv.Itoa(i)}, Limit: limits[i%5], Cost: 1}
+	}
+	for want := int64(2); want >= 0; want-- {
+		out, err := store.Take(ctx, asks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, d := range out {
+			if !d.Allowed || d.Remaining != want {
+				t.Fatalf("ask %d of %d: %s; want %d remaining", i, many, Format(d), want)
+			}
+		}
+	}
+}
+
+// checkClose uses a store that is closed.
+func checkClose(t rapid.TB, store stint.Store, _ *Clock) {
+	ctx := context.Background()
+	ask := stint.Ask{Key: stint.Key{Subject: "alice"}, Limit: stint.PerMinute(10), Cost: 1}
+	for range 2 {
+		if err := store.Close(); err != nil {
+			t.Fatalf("close: %v", err)
+		}
+	}
+	_, take := store.Take(ctx, []stint.Ask{ask})
+	_, adjust := store.Adjust(ctx, []stint.Ask{ask})
+	reset := store.Reset(ctx, ask.Key)
+	for verb, err := range map[string]error{"take": take, "adjust": adjust, "reset": reset} {
+		if !errors.Is(err, stint.ErrClosed) {
+			t.Fatalf("%s after close: %v; want ErrClosed", verb, err)
+		}
+	}
+}

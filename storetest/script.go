@@ -1,0 +1,367 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/testdata/limits"
+)
+
+// Script is a behaviour script: limits, what happens when, and what the answer
+// must be. docs/behaviour-scripts.md describes the language.
+type Script struct {
+	Name  string
+	Start time.Time
+	steps []step
+}
+
+// Scripts returns the scripts of testdata/limits.
+func Scripts() []*Script {
+	var out []*Script
+	for _, name := range must(fs.Glob(limits.Scripts, "*.txt")) {
+		text := must(fs.ReadFile(limits.Scripts, name))
+		out = append(out, must(ParseScript(name, string(text))))
+	}
+	return out
+}
+
+// step is one line of a script that does something.
+type step struct {
+	line  int
+	text  string
+	at    time.Time
+	verb  string
+	names []string // of the limits asked, in their order in the script
+	asks  []stint.Ask
+	times int
+	want  *expectation
+}
+
+// expectation is what stands after the arrow.
+type expectation struct {
+	outcome string            // "allow", "deny" or empty
+	by      []string          // the limits that deny
+	fields  map[string]string // "remaining" or "hour.remaining" to its value
+}
+
+// ParseScript reads a script. The error names the file and the line.
+func ParseScript(name, text string) (*Script, error) {
+	p := parser{script: &Script{Name: name, Start: Epoch}, limits: map[string]scriptLimit{}}
+	for i, line := range strings.Split(text, "\n") {
+		line, _, _ = strings.Cut(line, "#")
+		if err := p.parse(strings.TrimSpace(line), i+1); err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", name, i+1, err)
+		}
+	}
+	if len(p.script.steps) == 0 {
+		return nil, fmt.Errorf("%s: no steps", name)
+	}
+	return p.script, nil
+}
+
+type parser struct {
+	script *Script
+	limits map[string]scriptLimit
+	order  []string
+}
+
+type scriptLimit struct {
+	limit   stint.Limit
+	subject string // empty: that of the step
+}
+
+func (p *parser) parse(line string, number int) error {
+	word, rest, _ := strings.Cut(line, " ")
+	rest = strings.TrimSpace(rest)
+	switch word {
+	case "":
+		return nil
+	case "start":
+		if len(p.script.steps) > 0 {
+			return errors.New("start comes before the first step")
+		}
+		t, err := time.Parse(time.RFC3339Nano, rest)
+		p.script.Start = t
+		return err
+	case "limit":
+		return p.parseLimit(rest)
+	case "at":
+		s, err := p.parseStep(rest)
+		s.line, s.text = number, line
+		p.script.steps = append(p.script.steps, s)
+		return err
+	default:
+		return fmt.Errorf("%q: want start, limit or at", word)
+	}
+}
+
+// parseLimit reads "[name:] limit [for subject]".
+func (p *parser) parseLimit(text string) error {
+	name, spec := "limit", text
+	if before, after, ok := strings.Cut(text, ": "); ok {
+		name, spec = before, after
+	}
+	spec, subject, _ := strings.Cut(spec, " for ")
+	l, err := stint.ParseLimit(spec)
+	if err != nil {
+		return err
+	}
+	if _, ok := p.limits[name]; !ok {
+		p.order = append(p.order, name)
+	}
+	p.limits[name] = scriptLimit{l, strings.TrimSpace(subject)}
+	return nil
+}
+
+// parseStep reads "time verb subject [cost] [xN] [on limit,limit] [-> expectation]".
+func (p *parser) parseStep(text string) (step, error) {
+	text, expect, arrow := strings.Cut(text, "->")
+	f := strings.Fields(text)
+	if len(f) < 3 {
+		return step{}, errors.New("want: at TIME VERB SUBJECT")
+	}
+	s := step{verb: f[1], times: 1, names: p.order}
+	var err error
+	if s.at, err = p.parseTime(f[0]); err != nil {
+		return step{}, err
+	}
+	subject, cost := f[2], int64(1)
+	for i := 3; i < len(f); i++ {
+		switch {
+		case f[i] == "on" && i+1 < len(f):
+			i++
+			s.names = strings.Split(f[i], ",")
+		case strings.HasPrefix(f[i], "x"):
+			s.times, err = strconv.Atoi(f[i][1:])
+		default:
+			cost, err = strconv.ParseInt(f[i], 10, 64)
+		}
+		if err != nil {
+			return step{}, fmt.Errorf("%q: want a cost, xTIMES or on LIMIT", f[i])
+		}
+	}
+	switch s.verb {
+	case "take", "charge", "reset":
+	case "refund":
+		cost = -cost
+	case "peek":
+		cost = 0
+	default:
+		return step{}, fmt.Errorf("%q: want take, peek, charge, refund or reset", s.verb)
+	}
+	for _, name := range s.names {
+		l, ok := p.limits[name]
+		if !ok {
+			return step{}, fmt.Errorf("no limit %q above this line", name)
+		}
+		if l.subject == "" {
+			l.subject = subject
+		}
+		s.asks = append(s.asks, stint.Ask{Key: stint.Key{Subject: l.subject, Name: name}, Limit: l.limit, Cost: cost})
+	}
+	if len(s.asks) == 0 {
+		return step{}, errors.New("no limit above this line")
+	}
+	if arrow {
+		s.want, err = parseExpectation(expect, s.names)
+	} else if s.verb == "take" || s.verb == "peek" {
+		err = fmt.Errorf("a %s says what it expects: -> allow or -> deny", s.verb)
+	}
+	return s, err
+}
+
+// parseTime reads an offset from the start or a date.
+func (p *parser) parseTime(text string) (time.Time, error) {
+	if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
+		return t, nil
+	}
+	d, err := parseWait(text)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("time %q: want an offset such as 250ms or 2d4h, or a date such as 2026-03-29T02:00:00+01:00", text)
+	}
+	return p.script.Start.Add(d), nil
+}
+
+// parseWait reads a duration that may begin with days.
+func parseWait(text string) (time.Duration, error) {
+	var d time.Duration
+	if days, rest, ok := strings.Cut(text, "d"); ok {
+		n, err := strconv.Atoi(days)
+		if err != nil || rest == "" {
+			return time.Duration(n) * 24 * time.Hour, err
+		}
+		d, text = time.Duration(n)*24*time.Hour, rest
+	}
+	more, err := time.ParseDuration(text)
+	return d + more, err
+}
+
+// fieldsOf are the fields of a decision that a script can expect.
+var fieldsOf = map[string]func(d stint.Decision) string{
+	"limit":     func(d stint.Decision) string { return strconv.FormatInt(d.Limit, 10) },
+	"remaining": func(d stint.Decision) string { return strconv.FormatInt(d.Remaining, 10) },
+	"retry":     func(d stint.Decision) string { return formatWait(d.RetryAfter) },
+	"reset":     func(d stint.Decision) string { return formatWait(d.ResetAfter) },
+	"delay":     func(d stint.Decision) string { return formatWait(d.Delay) },
+}
+
+func formatWait(d time.Duration) string {
+	if d == stint.Never {
+		return "never"
+	}
+	if days := d / (24 * time.Hour); days > 0 {
+		text := strconv.Itoa(int(days)) + "d"
+		if rest := d % (24 * time.Hour); rest > 0 {
+			text += rest.String()
+		}
+		return text
+	}
+	return d.String()
+}
+
+func parseExpectation(text string, names []string) (*expectation, error) {
+	e := &expectation{fields: map[string]string{}}
+	f := strings.Fields(text)
+	for i := 0; i < len(f); i++ {
+		name, value, isField := strings.Cut(f[i], "=")
+		switch {
+		case isField:
+			limit, plain, prefixed := strings.Cut(name, ".")
+			if !prefixed {
+				limit, plain = names[0], name
+			}
+			switch {
+			case fieldsOf[plain] == nil:
+				return nil, fmt.Errorf("%q: want one of %s", name, strings.Join(slices.Sorted(maps.Keys(fieldsOf)), ", "))
+			case !slices.Contains(names, limit), !prefixed && len(names) > 1:
+				return nil, fmt.Errorf("%q: say of which limit: %s.%s", name, names[0], plain)
+			}
+			if d, err := parseWait(value); err == nil && plain != "limit" && plain != "remaining" {
+				value = formatWait(d) // 60s is 1m0s
+			}
+			e.fields[name] = value
+		case f[i] == "by" && e.outcome == "deny" && i+1 < len(f):
+			i++
+			e.by = strings.Split(f[i], ",")
+			for _, name := range e.by {
+				if !slices.Contains(names, name) {
+					return nil, fmt.Errorf("%q: this step asks no such limit", name)
+				}
+			}
+		case (f[i] == "allow" || f[i] == "deny") && e.outcome == "":
+			e.outcome = f[i]
+		default:
+			return nil, fmt.Errorf("%q: want allow, deny, by LIMIT or FIELD=VALUE", f[i])
+		}
+	}
+	return e, nil
+}
+
+// Run runs the script against an empty store and fails at the first step that
+// differs.
+func (s *Script) Run(t rapid.TB, store stint.Store, clock *Clock) {
+	t.Helper()
+	for i := range s.steps {
+		st := &s.steps[i]
+		clock.Set(st.at)
+		for n := range st.times {
+			out, err := st.do(store)
+			if err != nil {
+				t.Fatalf("%s:%d: %s\n%v", s.Name, st.line, st.text, err)
+			}
+			if diff := st.diff(out, n == st.times-1); diff != "" {
+				t.Fatalf("%s:%d: %s\nwant %s\ngot  %s", s.Name, st.line, st.text, diff, st.format(out))
+			}
+		}
+	}
+}
+
+func (st *step) do(store stint.Store) ([]stint.Decision, error) {
+	ctx := context.Background()
+	switch st.verb {
+	case "reset":
+		keys := make([]stint.Key, len(st.asks))
+		for i := range st.asks {
+			keys[i] = st.asks[i].Key
+		}
+		return nil, store.Reset(ctx, keys...)
+	case "charge", "refund":
+		return store.Adjust(ctx, st.asks)
+	default:
+		return store.Take(ctx, st.asks)
+	}
+}
+
+// denied returns the names of the limits that deny.
+func (st *step) denied(out []stint.Decision) []string {
+	var names []string
+	for i, d := range out {
+		if !d.Allowed {
+			names = append(names, st.names[i])
+		}
+	}
+	return names
+}
+
+// diff returns the first expectation that does not hold. Of a repeated step,
+// every outcome counts, but only the last one's fields.
+func (st *step) diff(out []stint.Decision, last bool) string {
+	if st.want == nil || st.verb == "reset" {
+		return ""
+	}
+	denied := st.denied(out)
+	switch {
+	case st.want.outcome == "allow" && denied != nil, st.want.outcome == "deny" && denied == nil:
+		return st.want.outcome
+	case st.want.by != nil && !slices.Equal(denied, st.want.by):
+		return "deny by " + strings.Join(st.want.by, ",")
+	}
+	if !last {
+		return ""
+	}
+	for name, want := range st.want.fields {
+		i, field := 0, name
+		if limit, f, ok := strings.Cut(name, "."); ok {
+			i, field = slices.Index(st.names, limit), f
+		}
+		if fieldsOf[field](out[i]) != want {
+			return name + "=" + want
+		}
+	}
+	return ""
+}
+
+func (st *step) format(out []stint.Decision) string {
+	var b strings.Builder
+	for i, d := range out {
+		if len(out) > 1 {
+			b.WriteString("\n  " + st.names[i] + ": ")
+		}
+		b.WriteString(Format(d))
+	}
+	return b.String()
+}
+
+// Format writes a decision the way scripts do.
+func Format(d stint.Decision) string {
+	text := "allow"
+	if !d.Allowed {
+		text = "deny"
+	}
+	for _, f := range []string{"limit", "remaining", "retry", "reset", "delay"} {
+		if v := fieldsOf[f](d); v != "0s" {
+			text += " " + f + "=" + v
+		}
+	}
+	return text
+}

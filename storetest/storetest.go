@@ -1,0 +1,139 @@
+// Package storetest is the conformance suite of [stint.Store]. A store, or a
+// layer around one, that passes [Run] gives the answers of the specification:
+//
+//	func TestStore(t *testing.T) {
+//		storetest.Run(t, func(t testing.TB, now func() time.Time) stint.Store {
+//			s, err := memstore.New(memstore.Options{Now: now})
+//			...
+//			return s
+//		})
+//	}
+//
+// The suite holds a store to the pure functions of package stint in four ways:
+// the behaviour scripts of testdata/limits; random traces compared step by step
+// with [Spec]; many goroutines on shared counters, which must admit exactly
+// what the limits allow and be charged for nothing else; and recorded
+// concurrent histories, which must be linearizable. Beyond that it checks how a
+// store treats bad input, empty calls and Close. It never sleeps, and looks at
+// a store only through the interface.
+//
+// It refuses to measure: [Bench] does that, and nothing here depends on how
+// fast a store is.
+package storetest
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/stintdev/stint"
+)
+
+// Open returns an empty store that takes its time from now. The store is closed
+// when t ends, by Open's own doing.
+type Open func(t testing.TB, now func() time.Time) stint.Store
+
+// Clock is the clock of a store under test: it stands still until it is set.
+type Clock struct{ micros atomic.Int64 }
+
+// Epoch is where a new clock stands and where scripts begin, unless they say
+// otherwise: a Thursday, at midnight.
+var Epoch = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
+
+// NewClock returns a clock that stands at [Epoch].
+func NewClock() *Clock {
+	c := new(Clock)
+	c.Set(Epoch)
+	return c
+}
+
+// Now returns the clock's time.
+func (c *Clock) Now() time.Time { return time.UnixMicro(c.micros.Load()) }
+
+// Set moves the clock, forwards or backwards.
+func (c *Clock) Set(t time.Time) { c.micros.Store(t.UnixMicro()) }
+
+// Add moves the clock by d.
+func (c *Clock) Add(d time.Duration) { c.micros.Add(d.Microseconds()) }
+
+// check is one part of the suite. Each gets a store of its own.
+type check struct {
+	name string
+	run  func(t rapid.TB, s stint.Store, c *Clock)
+}
+
+func checks() []check {
+	out := []check{
+		{"traces", checkTraces},
+		{"one key", checkOneKey},
+		{"hierarchies", checkHierarchies},
+		{"linearizable", checkLinearizable},
+		{"bad input", checkBadInput},
+		{"empty calls", checkEmptyCalls},
+		{"close", checkClose},
+	}
+	for _, s := range Scripts() {
+		out = append(out, check{"script " + s.Name, s.Run})
+	}
+	return out
+}
+
+// Run runs the suite against the stores that open returns.
+func Run(t *testing.T, open Open) {
+	t.Helper()
+	for _, c := range checks() {
+		t.Run(c.name, func(t *testing.T) {
+			clock := NewClock()
+			c.run(t, open(t, clock.Now), clock)
+		})
+	}
+}
+
+// Bench measures takes of one ask and of several, admitted and denied, over a
+// thousand keys. The store runs on the real clock.
+func Bench(b *testing.B, open Open) {
+	b.Helper()
+	const keys = 1000
+	for _, limit := range []string{
+		"1000000000/1h", "1000000000/1h fixed_window", "10000/1ms sliding_log",
+		"1000000000/1h token_bucket", "1000000000/1h burst=1000000000 leaky_bucket",
+		"1/1h fixed_window",
+	} {
+		for _, n := range []int{1, 3, 10} {
+			b.Run(fmt.Sprintf("%s/asks=%d", limit, n), func(b *testing.B) {
+				s := open(b, time.Now)
+				asks := make([][]stint.Ask, keys)
+				for i := range asks {
+					for j := range n {
+						asks[i] = append(asks[i], stint.Ask{
+							Key:   stint.Key{Subject: fmt.Sprintf("user:%019d", i), Name: fmt.Sprintf("limit-%d", j)},
+							Limit: must(stint.ParseLimit(limit)),
+							Cost:  1,
+						})
+					}
+				}
+				b.ReportAllocs()
+				b.ResetTimer()
+				b.RunParallel(func(pb *testing.PB) {
+					for i := uint32(0); pb.Next(); i = i*1664525 + 1013904223 {
+						if _, err := s.Take(b.Context(), asks[int(i>>8)%keys]); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// must returns v: the limits written in this package are valid.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

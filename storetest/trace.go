@@ -1,0 +1,199 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/stintdev/stint"
+)
+
+// checkTraces runs random traces on the store and on the specification, and
+// compares every answer. A run has at least 10,000 steps.
+func checkTraces(t rapid.TB, store stint.Store, clock *Clock) {
+	traces := 0
+	rapid.Check(t, func(t *rapid.T) {
+		traces++ // each trace has subjects of its own; the store is shared
+		tr := trace{t: t, store: store, clock: clock, model: counters{}, id: traces}
+		tr.run()
+	})
+}
+
+type trace struct {
+	t      *rapid.T
+	store  stint.Store
+	clock  *Clock
+	model  counters
+	id     int
+	limits []stint.Limit
+	latest time.Time
+	wait   time.Duration // of the last denial
+	log    []string
+}
+
+func (tr *trace) run() {
+	for range rapid.IntRange(1, 4).Draw(tr.t, "limits") {
+		tr.limits = append(tr.limits, drawLimit(tr.t))
+	}
+	tr.latest = tr.clock.Now()
+	for range rapid.IntRange(100, 110).Draw(tr.t, "steps") {
+		tr.move()
+		switch rapid.IntRange(0, 19).Draw(tr.t, "verb") {
+		case 0:
+			tr.change()
+		case 1:
+			tr.reset()
+		case 2, 3, 4:
+			tr.adjust()
+		default:
+			tr.take()
+		}
+	}
+}
+
+// move sets the clock: mostly onwards, often to where the last denial said to
+// come back or to just before, now and then a little backwards.
+func (tr *trace) move() {
+	now := tr.clock.Now()
+	switch rapid.IntRange(0, 9).Draw(tr.t, "move") {
+	case 0, 1, 2:
+	case 3:
+		now = now.Add(tr.wait)
+	case 4:
+		now = now.Add(max(0, tr.wait-time.Microsecond))
+	case 5:
+		// A store may drop what recovered a second ago.
+		back := time.Duration(rapid.Int64Range(0, 900_000).Draw(tr.t, "back")) * time.Microsecond
+		if earliest := tr.latest.Add(-back); now.After(earliest) {
+			now = earliest
+		}
+	case 6:
+		now = now.Add(time.Duration(rapid.Int64Range(0, int64(48*time.Hour)).Draw(tr.t, "far")))
+	default:
+		now = now.Add(time.Duration(rapid.Int64Range(0, int64(2*time.Second)).Draw(tr.t, "near")))
+	}
+	tr.clock.Set(now)
+	if now.After(tr.latest) {
+		tr.latest = now
+	}
+}
+
+// asks draws a hierarchy: some of the limits, each for one of two subjects,
+// possibly the same counter twice.
+func (tr *trace) asks(least int64) []stint.Ask {
+	var out []stint.Ask
+	for range rapid.IntRange(1, 4).Draw(tr.t, "asks") {
+		i := rapid.IntRange(0, len(tr.limits)-1).Draw(tr.t, "limit")
+		l := tr.limits[i]
+		most := max(l.Max, l.Burst) + 1
+		cost := rapid.Int64Range(max(least, -most), most).Draw(tr.t, "cost")
+		if rapid.Bool().Draw(tr.t, "one") {
+			cost = 1
+		}
+		out = append(out, stint.Ask{Key: tr.key(i), Limit: l, Cost: cost})
+	}
+	return out
+}
+
+func (tr *trace) key(limit int) stint.Key {
+	subject := rapid.SampledFrom([]string{"alice", "bob"}).Draw(tr.t, "subject")
+	return stint.Key{Subject: fmt.Sprintf("%s-%d", subject, tr.id), Name: fmt.Sprintf("limit-%d", limit)}
+}
+
+func (tr *trace) take() {
+	asks := tr.asks(0)
+	got, err := tr.store.Take(context.Background(), asks)
+	next, want := tr.model.take(asks, tr.clock.Now())
+	tr.compare("take", asks, got, want, err)
+	tr.model = next
+	for _, d := range want {
+		if !d.Allowed && d.RetryAfter != stint.Never {
+			tr.wait = d.RetryAfter
+		}
+	}
+}
+
+func (tr *trace) adjust() {
+	asks := tr.asks(-1 << 40)
+	got, err := tr.store.Adjust(context.Background(), asks)
+	next, want := tr.model.adjust(asks, tr.clock.Now())
+	tr.compare("adjust", asks, got, want, err)
+	tr.model = next
+}
+
+func (tr *trace) reset() {
+	k := tr.key(rapid.IntRange(0, len(tr.limits)-1).Draw(tr.t, "limit"))
+	tr.model = tr.model.reset([]stint.Key{k})
+	if err := tr.store.Reset(context.Background(), k); err != nil {
+		tr.t.Fatalf("reset %v: %v", k, err)
+	}
+	tr.log = append(tr.log, fmt.Sprintf("reset %v", k))
+}
+
+// change gives a limit another size, or makes it another limit altogether.
+func (tr *trace) change() {
+	l := &tr.limits[rapid.IntRange(0, len(tr.limits)-1).Draw(tr.t, "limit")]
+	if rapid.Bool().Draw(tr.t, "other") {
+		*l = drawLimit(tr.t)
+		return
+	}
+	resized := *l
+	resized.Max = rapid.Int64Range(1, 2*l.Max).Draw(tr.t, "max")
+	if resized.Validate() == nil {
+		*l = resized
+	}
+}
+
+func (tr *trace) compare(verb string, asks []stint.Ask, got, want []stint.Decision, err error) {
+	line := tr.clock.Now().UTC().Format("15:04:05.000000 ") + verb
+	for _, a := range asks {
+		line += fmt.Sprintf("\n    %s %d of %s", a.Key, a.Cost, a.Limit)
+	}
+	tr.log = append(tr.log, line)
+	if err == nil && slices.Equal(got, want) {
+		return
+	}
+	show := func(ds []stint.Decision) string {
+		var b strings.Builder
+		for _, d := range ds {
+			b.WriteString("\n    " + Format(d))
+		}
+		return b.String()
+	}
+	recent := tr.log[max(0, len(tr.log)-12):]
+	tr.t.Fatalf("after\n  %s\ngot %v%s\nwant%s", strings.Join(recent, "\n  "), err, show(got), show(want))
+}
+
+// drawLimit draws a valid limit: small ones, whose edges are reached, and now
+// and then one so large that it keeps time in coarser ticks.
+func drawLimit(t *rapid.T) stint.Limit {
+	l := stint.Limit{
+		Algorithm: rapid.SampledFrom(stint.Algorithms()).Draw(t, "algorithm"),
+		Max:       rapid.Int64Range(1, 12).Draw(t, "max"),
+		Window: stint.Every(rapid.SampledFrom([]time.Duration{
+			time.Microsecond, 7 * time.Microsecond, time.Millisecond, 333_333 * time.Microsecond,
+			time.Second, 7 * time.Second, time.Minute, time.Hour, 24 * time.Hour,
+		}).Draw(t, "window")),
+	}
+	switch l.Algorithm {
+	case stint.TokenBucket, stint.LeakyBucket:
+		l.Burst = rapid.Int64Range(0, 15).Draw(t, "burst")
+	case stint.FixedWindow:
+		if w := rapid.SampledFrom([]string{"", "day", "week anchor=sunday", "month anchor=31", "day tz=America/New_York", "year tz=Asia/Tokyo"}).Draw(t, "calendar"); w != "" {
+			l.Window = must(stint.ParseWindow(w))
+		}
+	default:
+	}
+	if rapid.IntRange(0, 3).Draw(t, "size") == 0 {
+		large := l
+		large.Max = rapid.SampledFrom([]int64{1000, 1_234_567, 10_000_019, 1 << 40}).Draw(t, "large")
+		if large.Validate() == nil {
+			return large
+		}
+	}
+	return l
+}
