@@ -14,11 +14,15 @@ help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: deps lint verify test-race ## Install what is missing, lint, verify, and run every test: what CI runs
+test: deps lint verify test-exact test-race ## Install what is missing, lint, verify, and run every test: what CI runs
 
 .PHONY: test-race
 test-race: ## Run every test under the race detector, in random order
 	$(GO) test -race -shuffle=on -count=1 ./...
+
+.PHONY: test-exact
+test-exact: ## Run the tests that count allocations and memory, which the race detector would disturb
+	$(GO) test -count=1 -run 'Allocations|Memory' ./...
 
 .PHONY: lint
 lint: ## Run the linters over every module

@@ -7,6 +7,9 @@ package stint
 // began inside the current one.
 
 func (p *plan) fixedAdvance(c *Counter, now int64) {
+	if c.Aux == c.At+p.window && now >= c.At && now < c.Aux {
+		return // in the window that it was written in, as nearly always
+	}
 	start, end := p.limit.Window.bounds(max(now, c.At))
 	if c.At < start {
 		c.Used = 0

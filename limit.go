@@ -56,7 +56,7 @@ func perPeriod(n int64, u unit) Limit {
 func (l Limit) Take(s State, now time.Time, cost int64) (State, Decision) {
 	next := s
 	var d Decision
-	p := l.decide(&next.Counter, &next.Log, now, cost, &d)
+	p := l.decide(&next.Counter, &next.Log, micros(now), cost, &d)
 	if !d.Allowed || cost == 0 {
 		return s, d
 	}
@@ -66,21 +66,21 @@ func (l Limit) Take(s State, now time.Time, cost int64) (State, Decision) {
 	return next, d
 }
 
-// TakeIn is Take without the copies, for stores. It answers in d. If the cost
-// passes and is not 0, c is charged; otherwise what is left in c is of no use.
-// For a sliding_log, c is the counter that goes with the log, and the log's
-// upkeep is the caller's.
-func (l *Limit) TakeIn(c *Counter, log []Entry, now time.Time, cost int64, d *Decision) {
-	l.decide(c, &log, now, cost, d)
+// TakeIn is Take without the copies, for stores. The time is in microseconds
+// since the Unix epoch; the answer is in d. If the cost passes and is not 0, c
+// is charged; otherwise what is left in c is of no use. For a sliding_log, c is
+// the counter that goes with the log, and the log's upkeep is the caller's.
+func (l *Limit) TakeIn(c *Counter, log []Entry, now, cost int64, d *Decision) {
+	l.decide(c, &log, clamp(now, maxTime), cost, d)
 }
 
-func (l *Limit) decide(c *Counter, log *[]Entry, now time.Time, cost int64, d *Decision) *plan {
+func (l *Limit) decide(c *Counter, log *[]Entry, now, cost int64, d *Decision) *plan {
 	p := planOf(l)
 	if p == nil || cost < 0 {
 		*d = Decision{RetryAfter: Never}
 		return nil
 	}
-	p.decide(c, log, micros(now), cost, d)
+	p.decide(c, log, now, cost, d)
 	return p
 }
 

@@ -277,19 +277,6 @@ func TestLimitRoundTrip(t *testing.T) {
 	})
 }
 
-func TestNoAllocations(t *testing.T) {
-	now := time.Unix(1_800_000_000, 0)
-	for _, text := range []string{
-		"100/1m", "100/1m fixed_window", "100/month tz=Europe/Berlin", "100/1m token_bucket", "100/1m burst=10 leaky_bucket",
-	} {
-		l := parse(t, text)
-		var s stint.State
-		if n := testing.AllocsPerRun(100, func() { s, _ = l.Take(s, now, 1) }); n != 0 {
-			t.Errorf("%s: %v allocations a take", text, n)
-		}
-	}
-}
-
 func FuzzParseLimit(f *testing.F) {
 	for _, s := range []string{
 		"100/1m", "10/1s burst=20 token_bucket", "1000/month tz=Europe/Berlin anchor=15", "5/1h30m gcra",

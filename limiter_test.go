@@ -258,10 +258,3 @@ func TestWaitNeverBusy(t *testing.T) {
 		}
 	})
 }
-
-func TestLimiterAllocations(t *testing.T) {
-	l := newLimiter(t, "1000000/1s")
-	if n := testing.AllocsPerRun(1000, func() { _, _ = l.Take(t.Context(), "alice") }); n != 0 {
-		t.Errorf("%v allocations a take", n)
-	}
-}

@@ -113,7 +113,8 @@ func (p *plan) decide(c *Counter, log *[]Entry, now, cost int64, d *Decision) {
 			d.Remaining = left - cost
 			p.charge(c, now, cost)
 			p.settle(c)
-			recovered = c.Until
+			d.ResetAfter = until(c.Until, now)
+			return
 		}
 	case cost > p.cap:
 		d.RetryAfter = Never
@@ -204,6 +205,14 @@ func (p *plan) emptyAt(c *Counter) int64 {
 	default:
 		return p.bucketEmptyAt(c)
 	}
+}
+
+// ticks converts microseconds to whole ticks.
+func (p *plan) ticks(micros int64) int64 {
+	if p.tick == 1 { // nearly always, and a division costs
+		return micros
+	}
+	return micros / p.tick
 }
 
 // until returns the time from now to at, zero if it is past.

@@ -13,14 +13,18 @@ package stint
 // one, or forgotten.
 
 func (p *plan) slidingAdvance(c *Counter, now int64) {
-	t := max(now, c.At) / p.tick
+	span := p.window * p.tick
+	if c.Until == c.At+2*span && now >= c.At && now < c.At+span {
+		return // in the window that it was written in, as nearly always
+	}
+	t := p.ticks(max(now, c.At))
 	start := (t - t%p.window) * p.tick
 	switch {
 	case c.At == start:
 		return
 	case c.At > start:
 		c.Used, c.Aux = clamp(c.Used+c.Aux, maxInt), 0
-	case c.At >= start-p.window*p.tick:
+	case c.At >= start-span:
 		c.Used, c.Aux = 0, c.Used
 	default:
 		c.Used, c.Aux = 0, 0
@@ -32,7 +36,7 @@ func (p *plan) slidingLeft(c *Counter, now int64) int64 {
 	if c.Aux == 0 {
 		return p.cap - c.Used
 	}
-	e := (max(now, c.At) - c.At) / p.tick
+	e := p.ticks(max(now, c.At) - c.At)
 	carried := ceilDiv(min(c.Aux, p.most)*(p.window-e), p.window)
 	return p.cap - c.Used - carried
 }

@@ -21,10 +21,10 @@ func (p *plan) bucketAdvance(c *Counter, now int64) {
 		}
 		c.Aux = p.unit
 	}
-	last := ceilDiv(c.At, p.tick)
-	t := max(now/p.tick, last)
+	last := p.ticks(c.At + p.tick - 1)
+	t := max(p.ticks(now), last)
 	if passed := t - last; passed >= ceilDiv(c.Used, p.rate) {
-		c.Used, t = 0, ceilDiv(now, p.tick)
+		c.Used, t = 0, p.ticks(now+p.tick-1)
 	} else {
 		c.Used -= passed * p.rate
 	}

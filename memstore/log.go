@@ -1,6 +1,45 @@
 package memstore
 
-import "github.com/stintdev/stint"
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/stintdev/stint"
+)
+
+// logs are the logs of all counters that have one. The Aux of such a counter
+// names its log: minus one minus the index.
+type logs struct {
+	all  atomic.Pointer[[]*log]
+	mu   sync.Mutex
+	free []int64
+}
+
+// get returns a log, which its counter's cell guards.
+func (ls *logs) get(aux int64) *log { return (*ls.all.Load())[-1-aux] }
+
+// make returns the name of an empty log.
+func (ls *logs) make() int64 {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if last := len(ls.free) - 1; last >= 0 {
+		aux := ls.free[last]
+		ls.free = ls.free[:last]
+		return aux
+	}
+	// Those who read the old slice do not look past its end.
+	all := append(*ls.all.Load(), new(log))
+	ls.all.Store(&all)
+	return int64(-len(all))
+}
+
+// drop forgets a log.
+func (ls *logs) drop(aux int64) {
+	*ls.get(aux) = log{}
+	ls.mu.Lock()
+	ls.free = append(ls.free, aux)
+	ls.mu.Unlock()
+}
 
 // log holds the entries of one sliding_log, oldest first, in a buffer that
 // they move through from front to back: a ring that is brought back to the

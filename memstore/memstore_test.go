@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"strconv"
 	"sync"
 	"testing"
@@ -37,13 +36,13 @@ func TestConformance(t *testing.T) {
 	t.Run("across subjects", func(t *testing.T) { storetest.AcrossSubjects(t, open) })
 }
 
-// TestConformanceSmall runs the suite on a store that is always full of other
-// counters, so that slots move, tables grow and sweeps come at every step.
+// TestConformanceCrowded runs the suite among strangers who come and go, so that
+// cells change hands, tables grow and split, and sweeps come at every step.
 func TestConformanceCrowded(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t testing.TB, now func() time.Time) stint.Store {
 		t.Helper()
-		return &crowd{Store: newStore(t, memstore.Options{Now: now, MaxKeys: 2000}), t: t}
+		return &crowd{Store: newStore(t, memstore.Options{Now: now, MaxKeys: 50_000}), t: t}
 	})
 }
 
@@ -153,11 +152,11 @@ func TestEviction(t *testing.T) {
 // may, and hardly fewer.
 func TestMaxKeys(t *testing.T) {
 	t.Parallel()
-	const most = 20_000
+	const most = 6000
 	s := newStore(t, memstore.Options{MaxKeys: most})
 	for i := range 3 * most {
 		take(t, s, ask(strconv.Itoa(i), "5/1h"))
-		if i%1000 == 0 {
+		if i%100 == 0 {
 			if st := s.Stats(); st.Keys > most {
 				t.Fatalf("after %d keys: %+v", i, st)
 			}
@@ -196,7 +195,7 @@ func TestSweep(t *testing.T) {
 	t.Parallel()
 	clock := storetest.NewClock()
 	s := newStore(t, memstore.Options{Now: clock.Now})
-	const keys = 100_000
+	const keys = 20_000
 	for i := range keys {
 		take(t, s, ask(strconv.Itoa(i), "5/1s token_bucket"))
 	}
@@ -210,57 +209,6 @@ func TestSweep(t *testing.T) {
 	st := s.Stats()
 	if st.Keys > keys*11/10 || st.Swept < keys*9/10 || st.Evicted != 0 {
 		t.Errorf("%+v", st)
-	}
-}
-
-// TestMemory counts what a million keys cost: bytes, and objects that the
-// collector would have to visit.
-func TestMemory(t *testing.T) {
-	const keys = 1 << 20
-	s := newStore(t, memstore.Options{MaxKeys: 2 * keys})
-	a := ask("", "5/1h")
-	buf := []byte("user:0000000000000000000")
-	heap := func() (bytes, objects uint64) {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc, m.HeapObjects
-	}
-	bytes, objects := heap()
-	asks := make([]stint.Ask, 1)
-	for i := range keys {
-		a.Key.Subject = string(strconv.AppendInt(buf[:5], int64(i), 10))
-		asks[0] = a
-		if _, err := s.Take(t.Context(), asks); err != nil {
-			t.Fatal(err)
-		}
-	}
-	moreBytes, moreObjects := heap()
-	perKey := float64(moreBytes-bytes) / keys
-	objectsPerKey := float64(int64(moreObjects)-int64(objects)) / keys
-	if perKey > 80 || objectsPerKey > 0.01 {
-		t.Errorf("%.1f bytes and %.4f objects a key; want at most 80 and 0.01", perKey, objectsPerKey)
-	}
-	t.Logf("%.1f bytes and %.4f objects a key", perKey, objectsPerKey)
-	runtime.KeepAlive(s)
-}
-
-func TestNoAllocations(t *testing.T) {
-	s := newStore(t, memstore.Options{})
-	for _, limit := range []string{
-		"1000000/1h", "1000000/1h fixed_window", "1000000/month tz=Europe/Berlin", "10000/1h sliding_log",
-		"1000000/1h token_bucket", "1000000/1h burst=1000000 leaky_bucket", "1/1h", "1/1h sliding_log",
-	} {
-		for _, n := range []int{1, 3, 8} {
-			asks := make([]stint.Ask, n)
-			for i := range asks {
-				asks[i] = ask("user:42", limit)
-				asks[i].Key.Name = fmt.Sprint(limit, n, i)
-			}
-			if got := testing.AllocsPerRun(2000, func() { _, _ = s.Take(t.Context(), asks) }); got != 0 {
-				t.Errorf("%s, %d asks: %v allocations a take", limit, n, got)
-			}
-		}
 	}
 }
 

@@ -39,6 +39,7 @@ func (tr *trace) run() {
 	for range rapid.IntRange(1, 4).Draw(tr.t, "limits") {
 		tr.limits = append(tr.limits, drawLimit(tr.t))
 	}
+	tr.clock.Set(Epoch.Add(time.Duration(rapid.Int64Range(0, int64(3*365*24*time.Hour)).Draw(tr.t, "start"))))
 	tr.latest = tr.clock.Now()
 	for range rapid.IntRange(100, 110).Draw(tr.t, "steps") {
 		tr.move()
@@ -111,7 +112,7 @@ func (tr *trace) take() {
 	tr.compare("take", asks, got, want, err)
 	tr.model = next
 	for _, d := range want {
-		if !d.Allowed && d.RetryAfter != stint.Never {
+		if !d.Allowed && d.RetryAfter < 365*24*time.Hour {
 			tr.wait = d.RetryAfter
 		}
 	}

@@ -1,0 +1,272 @@
+package memstore
+
+import (
+	"cmp"
+	"context"
+	"hash/maphash"
+	"slices"
+	"time"
+
+	"github.com/stintdev/stint"
+)
+
+// few is how many asks are worked on without allocating.
+const few = 16
+
+// item is one ask of several, on its way. A twin asks the same counter as the
+// item before it.
+type item struct {
+	id   id
+	ask  int32
+	twin bool
+	cell *cell  // nil: there is none; a twin has its elder's
+	sh   *shard // where the cell is, or will be
+}
+
+// plan fills in the items of the asks and puts them in the order of their
+// counters, which is the order of locks; asks on one counter stay in their own
+// order. It reports whether there are twins.
+func (s *Store) plan(items []item, asks []stint.Ask) (twins bool) {
+	var subject id
+	for i := range asks {
+		k := &asks[i].Key
+		if i == 0 || k.Subject != asks[i-1].Key.Subject {
+			subject = s.subject(k.Subject)
+		}
+		items[i].id = subject.of(maphash.String(s.seeds[2], k.Name), asks[i].Limit.Algorithm)
+		items[i].ask = int32(i)
+	}
+	if len(items) <= few {
+		for i := 1; i < len(items); i++ {
+			for k := i; k > 0 && items[k].id.less(items[k-1].id); k-- {
+				items[k], items[k-1] = items[k-1], items[k]
+			}
+		}
+	} else {
+		slices.SortStableFunc(items, func(a, b item) int {
+			return cmp.Or(cmp.Compare(a.id.hi, b.id.hi), cmp.Compare(a.id.lo, b.id.lo))
+		})
+	}
+	for i := 1; i < len(items); i++ {
+		if items[i].id == items[i-1].id {
+			items[i].twin, twins = true, true
+		}
+	}
+	return twins
+}
+
+// acquireAll locks the cells of all items. If one is not there, it locks none
+// and returns false.
+func (s *Store) acquireAll(items []item) bool {
+	for i := range items {
+		it := &items[i]
+		it.sh = s.shardOf(it.id)
+		if it.cell = it.sh.acquire(it.id); it.cell == nil {
+			releaseAll(items[:i])
+			return false
+		}
+	}
+	return true
+}
+
+// lockAll locks the shards of all items, and the cells of those that have one.
+func (s *Store) lockAll(items []item) {
+	for i := range items {
+		it := &items[i]
+		if i > 0 && s.shardOf(it.id) == items[i-1].sh {
+			it.sh = items[i-1].sh
+		} else {
+			it.sh = s.lock(it.id)
+		}
+	}
+	for i := range items {
+		if it := &items[i]; it.twin {
+			it.cell = items[i-1].cell
+		} else {
+			it.cell = it.sh.acquire(it.id)
+		}
+	}
+}
+
+// unlockAll unlocks the shards.
+func (s *Store) unlockAll(items []item) {
+	for i := range items {
+		if i == 0 || items[i].sh != items[i-1].sh {
+			s.unlock(items[i].sh)
+		}
+	}
+}
+
+func releaseAll(items []item) {
+	for i := range items {
+		if it := &items[i]; it.cell != nil && !it.twin {
+			it.cell.release(it.id)
+		}
+	}
+}
+
+func (s *Store) takeAll(asks []stint.Ask) ([]stint.Decision, error) {
+	var itemBuf [few]item
+	var nextBuf [few]stint.Counter
+	items, next := itemBuf[:], nextBuf[:]
+	if n := len(asks); n > few {
+		items, next = make([]item, n), make([]stint.Counter, n)
+	} else {
+		items = items[:n]
+	}
+	if s.plan(items, asks) {
+		return s.takeTwins(items, asks)
+	}
+	out := decisions(len(asks))
+	now := s.micros()
+	whole := s.acquireAll(items)
+	if !whole {
+		s.lockAll(items)
+		defer s.unlockAll(items)
+	}
+
+	var err error
+	allowed := true
+	for k := range items {
+		it := &items[k]
+		a, d := &asks[it.ask], &out[it.ask]
+		var log []stint.Entry
+		next[k], log = it.sh.load(it.cell)
+		a.Limit.TakeIn(&next[k], log, now, a.Cost, d)
+		if d.Limit == 0 { // no valid limit has no capacity
+			err = a.Validate()
+		}
+		allowed = allowed && d.Allowed
+	}
+	for k := range items {
+		it := &items[k]
+		a, d, sh := &asks[it.ask], &out[it.ask], it.sh
+		switch {
+		case allowed && a.Cost > 0 && it.cell != nil:
+			sh.commit(it.cell, a, &next[k])
+		case !allowed && d.Allowed:
+			// It would have passed; say how its counter stands.
+			c, log := sh.load(it.cell)
+			a.Limit.TakeIn(&c, log, now, 0, d)
+			d.Allowed = true
+		}
+	}
+	releaseAll(items)
+	if allowed && !whole {
+		// No one else can have made these meanwhile, or looked for them.
+		for k := range items {
+			it := &items[k]
+			if a := &asks[it.ask]; it.cell == nil && a.Cost > 0 {
+				x := it.sh.insert(it.id, a.Limit.Algorithm, now)
+				it.sh.commit(x, a, &next[k])
+				x.release(it.id)
+			}
+		}
+	}
+	if now%1024 == 0 && whole {
+		items[0].sh.sweepSome(now)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// takeTwins is a take in which a counter is asked more than once.
+func (s *Store) takeTwins(items []item, asks []stint.Ask) ([]stint.Decision, error) {
+	for i := range asks {
+		if asks[i].Cost < 0 || asks[i].Limit.Tick() == 0 {
+			return nil, asks[i].Validate()
+		}
+	}
+	return s.transact(items, asks, stint.Limit.Take, true), nil
+}
+
+// Adjust implements [stint.Store].
+func (s *Store) Adjust(_ context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+	if s.closed.Load() {
+		return nil, stint.ErrClosed
+	}
+	for i := range asks {
+		if err := asks[i].Limit.Validate(); err != nil {
+			return nil, err
+		}
+	}
+	items := make([]item, len(asks))
+	s.plan(items, asks)
+	return s.transact(items, asks, stint.Limit.Adjust, false), nil
+}
+
+// transact brings the counters of all items from state to state, at one
+// instant: what is not worth a faster way. All or nothing, it writes none if any
+// is denied.
+func (s *Store) transact(
+	items []item, asks []stint.Ask,
+	step func(stint.Limit, stint.State, time.Time, int64) (stint.State, stint.Decision),
+	allOrNothing bool,
+) []stint.Decision {
+	out := make([]stint.Decision, len(asks))
+	states := make([]stint.State, len(items))
+	micros := s.micros()
+	now := time.UnixMicro(micros)
+	s.lockAll(items)
+	defer s.unlockAll(items)
+
+	stored := func(it *item) stint.State {
+		c, log := it.sh.load(it.cell)
+		return stint.State{Counter: c, Log: log}
+	}
+	allowed := true
+	for k := range items {
+		it := &items[k]
+		var before stint.State
+		if it.twin {
+			before = states[k-1]
+		} else {
+			before = stored(it)
+		}
+		a := &asks[it.ask]
+		states[k], out[it.ask] = step(a.Limit, before, now, a.Cost)
+		allowed = allowed && out[it.ask].Allowed
+	}
+	if allOrNothing && !allowed {
+		for k := range items {
+			it := &items[k]
+			if d := &out[it.ask]; d.Allowed {
+				_, *d = asks[it.ask].Limit.Take(stored(it), now, 0)
+				d.Allowed = true
+			}
+		}
+		releaseAll(items)
+		return out
+	}
+	// All cells are written and let go before the first is made or dropped:
+	// that may move others, and must not wait for one that is held here.
+	last := func(k int) bool { return k+1 == len(items) || !items[k+1].twin }
+	for k := range items {
+		if it := &items[k]; last(k) && it.cell != nil {
+			it.sh.put(it.cell, states[k])
+			it.cell.release(it.id)
+		}
+	}
+	for k := range items {
+		it, st := &items[k], states[k]
+		if !last(k) {
+			continue
+		}
+		switch {
+		case st.Until == 0 && it.cell != nil:
+			// It may have been swept already, or used again.
+			if x := it.sh.acquire(it.id); x != nil && x.Until == 0 {
+				it.sh.remove(x)
+			} else if x != nil {
+				x.release(it.id)
+			}
+		case st.Until != 0 && it.cell == nil:
+			x := it.sh.insert(it.id, asks[it.ask].Limit.Algorithm, micros)
+			it.sh.put(x, st)
+			x.release(it.id)
+		}
+	}
+	return out
+}

@@ -1,0 +1,67 @@
+//go:build !race
+
+package memstore_test
+
+import (
+	"fmt"
+	"runtime"
+	"strconv"
+	"testing"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/memstore"
+)
+
+// The race detector allocates on its own account, so what is counted here is
+// counted without it.
+
+// TestMemory counts what a million keys cost: bytes, and objects that the
+// collector would have to visit.
+func TestMemory(t *testing.T) {
+	const keys = 1 << 20
+	s := newStore(t, memstore.Options{MaxKeys: 2 * keys})
+	a := ask("", "5/1h")
+	buf := []byte("user:0000000000000000000")
+	heap := func() (bytes, objects uint64) {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc, m.HeapObjects
+	}
+	bytes, objects := heap()
+	asks := make([]stint.Ask, 1)
+	for i := range keys {
+		a.Key.Subject = string(strconv.AppendInt(buf[:5], int64(i), 10))
+		asks[0] = a
+		if _, err := s.Take(t.Context(), asks); err != nil {
+			t.Fatal(err)
+		}
+	}
+	moreBytes, moreObjects := heap()
+	perKey := float64(moreBytes-bytes) / keys
+	objectsPerKey := float64(int64(moreObjects)-int64(objects)) / keys
+	if perKey > 80 || objectsPerKey > 0.01 {
+		t.Errorf("%.1f bytes and %.4f objects a key; want at most 80 and 0.01", perKey, objectsPerKey)
+	}
+	t.Logf("%.1f bytes and %.4f objects a key", perKey, objectsPerKey)
+	runtime.KeepAlive(s)
+}
+
+func TestNoAllocations(t *testing.T) {
+	s := newStore(t, memstore.Options{})
+	for _, limit := range []string{
+		"1000000/1h", "1000000/1h fixed_window", "1000000/month tz=Europe/Berlin", "10000/1h sliding_log",
+		"1000000/1h token_bucket", "1000000/1h burst=1000000 leaky_bucket", "1/1h", "1/1h sliding_log",
+	} {
+		for _, n := range []int{1, 3, 8} {
+			asks := make([]stint.Ask, n)
+			for i := range asks {
+				asks[i] = ask("user:42", limit)
+				asks[i].Key.Name = fmt.Sprint(limit, n, i)
+			}
+			if got := testing.AllocsPerRun(2000, func() { _, _ = s.Take(t.Context(), asks) }); got != 0 {
+				t.Errorf("%s, %d asks: %v allocations a take", limit, n, got)
+			}
+		}
+	}
+}

@@ -1,0 +1,234 @@
+package memstore
+
+import (
+	"cmp"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stintdev/stint"
+)
+
+// shard is the part of the store whose fingerprints begin alike.
+type shard struct {
+	// What every take reads comes first, on a cache line that seldom changes.
+	table atomic.Pointer[table]
+	logs  *logs
+	_     [48]byte
+
+	// mu is held by those who make or drop counters, and by those who must be
+	// sure that one is not there. It is taken before cells: whoever holds a cell
+	// does not wait for it.
+	mu             sync.Mutex
+	live, quota    int
+	prefix         uint64 // the first depth bits that its fingerprints have
+	depth          uint8
+	hand           int // where the sweep goes on
+	victims        []victim
+	swept, evicted uint64
+}
+
+// victim is a counter that was nearest to recovery when it was last looked at.
+type victim struct {
+	id    id
+	until int64
+}
+
+// acquire finds the counter's cell and locks it. Without the shard's lock, nil
+// means that the counter is probably not there.
+func (sh *shard) acquire(c id) *cell { return sh.table.Load().acquire(c) }
+
+// load returns the counter in a cell, and its log if it has one. There may be
+// no cell.
+func (sh *shard) load(x *cell) (c stint.Counter, log []stint.Entry) {
+	if x == nil {
+		return c, nil
+	}
+	c = x.Counter
+	if c.Aux < 0 {
+		log = sh.logs.get(c.Aux).live()
+		c.Aux = 0
+	}
+	return c, log
+}
+
+// commit writes what a take has charged to the counter.
+func (sh *shard) commit(x *cell, a *stint.Ask, next *stint.Counter) {
+	if a.Limit.Algorithm != stint.SlidingLog {
+		x.Counter = *next
+		return
+	}
+	aux := x.Aux
+	l := sh.logs.get(aux)
+	l.forget(x.Used + a.Cost - next.Used)
+	l.push(stint.Entry{At: next.At, Units: a.Cost})
+	x.Counter = *next
+	x.Aux = aux
+}
+
+// put writes a whole state.
+func (sh *shard) put(x *cell, st stint.State) {
+	if x.Aux < 0 {
+		*sh.logs.get(x.Aux) = log{buf: st.Log}
+		st.Aux = x.Aux
+	}
+	x.Counter = st.Counter
+}
+
+// What follows is done under the shard's lock, and while holding no cell but
+// the one it is about.
+
+// insert makes a cell for a counter that has none, and returns it locked.
+func (sh *shard) insert(c id, a stint.Algorithm, now int64) *cell {
+	sh.sweep(4, now)
+	for sh.live >= sh.quota && !sh.evict(now) {
+		runtime.Gosched() // all that could go are in use at this moment
+	}
+	sh.live++
+	if sh.table.Load().full() {
+		sh.resize()
+	}
+	var counter stint.Counter
+	if a == stint.SlidingLog {
+		counter.Aux = sh.logs.make()
+	}
+	return sh.table.Load().settle(c, counter, c.hi|held)
+}
+
+// resize makes a table of the right size for the counters that there are.
+func (sh *shard) resize() {
+	next := newTable(sh.live)
+	sh.table.Load().moveTo(func(id) *table { return next })
+	sh.table.Store(next)
+}
+
+// remove drops a counter whose cell is locked, and unlocks it.
+func (sh *shard) remove(x *cell) {
+	if x.Aux < 0 {
+		sh.logs.drop(x.Aux)
+	}
+	sh.table.Load().remove(x)
+	sh.live--
+}
+
+// visit looks at the next n cells, passes over those that someone is using,
+// drops the counters that have recovered by the time given, and hands the rest
+// to keep. It reports whether it dropped any.
+func (sh *shard) visit(n int, by int64, keep func(v victim)) (dropped bool) {
+	t := sh.table.Load()
+	for ; n > 0; n-- {
+		if sh.hand >= len(t.cells) {
+			sh.hand = 0
+		}
+		x := &t.cells[sh.hand]
+		c := id{lo: x.lo.Load(), hi: x.owner.Load() &^ held}
+		if c.hi == 0 || !x.tryAcquire(c) {
+			sh.hand++
+			continue
+		}
+		if x.Until <= by {
+			sh.remove(x)
+			sh.swept++
+			dropped = true
+			sh.hand++
+			continue
+		}
+		v := victim{c, x.Until}
+		x.release(c)
+		if keep != nil {
+			keep(v)
+		}
+		sh.hand++
+	}
+	return dropped
+}
+
+// sweep drops counters that have recovered, and gives back the room of a table
+// that has become too large. Counters have a second's grace, so that a clock
+// that steps back a little finds what it left.
+func (sh *shard) sweep(n int, now int64) {
+	const grace = int64(time.Second / time.Microsecond)
+	if !sh.visit(n, now-grace, nil) {
+		return
+	}
+	if n := len(sh.table.Load().cells); n > 64 && sh.live < n/4 {
+		sh.resize()
+	}
+}
+
+// sweepSome sweeps if no one else is at work in the shard. Without it, counters
+// would only be swept while new ones come.
+func (sh *shard) sweepSome(now int64) {
+	if sh.mu.TryLock() {
+		sh.sweep(16, now)
+		sh.mu.Unlock()
+	}
+}
+
+// evict makes room: it drops the counters that have recovered, or else the one
+// nearest to it. It reports whether it could. A large shard remembers the few
+// nearest for the next time, since looking at all takes microseconds.
+func (sh *shard) evict(now int64) bool {
+	if sh.evictVictim() {
+		return true
+	}
+	few := min(max(sh.live/64, 1), 16)
+	if sh.visit(len(sh.table.Load().cells), now, func(v victim) {
+		i, _ := slices.BinarySearchFunc(sh.victims, v, func(a, b victim) int {
+			return cmp.Compare(b.until, a.until) // the nearest last
+		})
+		if sh.victims = slices.Insert(sh.victims, i, v); len(sh.victims) > few {
+			sh.victims = slices.Delete(sh.victims, 0, 1)
+		}
+	}) {
+		sh.victims = sh.victims[:0]
+		return true
+	}
+	return sh.evictVictim()
+}
+
+// evictVictim drops the nearest counter that is remembered and has not been
+// used since.
+func (sh *shard) evictVictim() bool {
+	for last := len(sh.victims) - 1; last >= 0; last-- {
+		v := sh.victims[last]
+		sh.victims = sh.victims[:last]
+		x := sh.acquire(v.id)
+		if x == nil {
+			continue
+		}
+		if x.Until == v.until {
+			sh.remove(x)
+			sh.evicted++
+			return true
+		}
+		x.release(v.id)
+	}
+	return false
+}
+
+// split gives half of the fingerprints, and of the quota, to a new shard.
+func (sh *shard) split() *shard {
+	sh.depth++
+	other := &shard{logs: sh.logs, depth: sh.depth, prefix: sh.prefix | held>>sh.depth, quota: sh.quota / 2}
+	sh.quota -= other.quota
+	old := sh.table.Load()
+	for i := range old.cells {
+		if hi := old.cells[i].owner.Load() &^ held; hi != 0 && hi >= other.prefix {
+			other.live++
+		}
+	}
+	sh.live -= other.live
+	low, high := newTable(sh.live), newTable(other.live)
+	old.moveTo(func(c id) *table {
+		if c.hi >= other.prefix {
+			return high
+		}
+		return low
+	})
+	sh.table.Store(low)
+	other.table.Store(high)
+	return other
+}
