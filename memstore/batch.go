@@ -3,7 +3,6 @@ package memstore
 import (
 	"cmp"
 	"context"
-	"hash/maphash"
 	"slices"
 	"time"
 
@@ -11,16 +10,15 @@ import (
 )
 
 // few is how many asks are worked on without allocating.
-const few = 16
+const few = 10
 
 // item is one ask of several, on its way. A twin asks the same counter as the
 // item before it.
 type item struct {
 	id   id
+	cell *cell // nil: there is none; a twin has its elder's
 	ask  int32
 	twin bool
-	cell *cell  // nil: there is none; a twin has its elder's
-	sh   *shard // where the cell is, or will be
 }
 
 // plan fills in the items of the asks and puts them in the order of their
@@ -33,7 +31,7 @@ func (s *Store) plan(items []item, asks []stint.Ask) (twins bool) {
 		if i == 0 || k.Subject != asks[i-1].Key.Subject {
 			subject = s.subject(k.Subject)
 		}
-		items[i].id = subject.of(maphash.String(s.seeds[2], k.Name), asks[i].Limit.Algorithm)
+		items[i].id = subject.of(s.fold(k.Name), asks[i].Limit.Algorithm)
 		items[i].ask = int32(i)
 	}
 	if len(items) <= few {
@@ -60,8 +58,7 @@ func (s *Store) plan(items []item, asks []stint.Ask) (twins bool) {
 func (s *Store) acquireAll(items []item) bool {
 	for i := range items {
 		it := &items[i]
-		it.sh = s.shardOf(it.id)
-		if it.cell = it.sh.acquire(it.id); it.cell == nil {
+		if it.cell = s.shardOf(it.id).acquire(it.id); it.cell == nil {
 			releaseAll(items[:i])
 			return false
 		}
@@ -69,39 +66,36 @@ func (s *Store) acquireAll(items []item) bool {
 	return true
 }
 
-// lockAll locks the shards of all items, and the cells of those that have one.
-func (s *Store) lockAll(items []item) {
+func releaseAll(items []item) {
 	for i := range items {
-		it := &items[i]
-		if i > 0 && s.shardOf(it.id) == items[i-1].sh {
-			it.sh = items[i-1].sh
-		} else {
-			it.sh = s.lock(it.id)
+		if it := &items[i]; it.cell != nil && !it.twin {
+			it.cell.release(it.id)
+		}
+	}
+}
+
+// lockAll locks the shards of all items, and the cells of those that have one.
+// It returns the shards, for unlockAll.
+func (s *Store) lockAll(items []item) []*shard {
+	locked := make([]*shard, 0, len(items))
+	for i := range items {
+		if n := len(locked); n == 0 || s.shardOf(items[i].id) != locked[n-1] {
+			locked = append(locked, s.lock(items[i].id))
 		}
 	}
 	for i := range items {
 		if it := &items[i]; it.twin {
 			it.cell = items[i-1].cell
 		} else {
-			it.cell = it.sh.acquire(it.id)
+			it.cell = s.shardOf(it.id).acquire(it.id)
 		}
 	}
+	return locked
 }
 
-// unlockAll unlocks the shards.
-func (s *Store) unlockAll(items []item) {
-	for i := range items {
-		if i == 0 || items[i].sh != items[i-1].sh {
-			s.unlock(items[i].sh)
-		}
-	}
-}
-
-func releaseAll(items []item) {
-	for i := range items {
-		if it := &items[i]; it.cell != nil && !it.twin {
-			it.cell.release(it.id)
-		}
+func (s *Store) unlockAll(locked []*shard) {
+	for _, sh := range locked {
+		s.unlock(sh)
 	}
 }
 
@@ -121,8 +115,7 @@ func (s *Store) takeAll(asks []stint.Ask) ([]stint.Decision, error) {
 	now := s.micros()
 	whole := s.acquireAll(items)
 	if !whole {
-		s.lockAll(items)
-		defer s.unlockAll(items)
+		defer s.unlockAll(s.lockAll(items))
 	}
 
 	var err error
@@ -131,7 +124,7 @@ func (s *Store) takeAll(asks []stint.Ask) ([]stint.Decision, error) {
 		it := &items[k]
 		a, d := &asks[it.ask], &out[it.ask]
 		var log []stint.Entry
-		next[k], log = it.sh.load(it.cell)
+		next[k], log = s.logs.load(it.cell)
 		a.Limit.TakeIn(&next[k], log, now, a.Cost, d)
 		if d.Limit == 0 { // no valid limit has no capacity
 			err = a.Validate()
@@ -140,31 +133,33 @@ func (s *Store) takeAll(asks []stint.Ask) ([]stint.Decision, error) {
 	}
 	for k := range items {
 		it := &items[k]
-		a, d, sh := &asks[it.ask], &out[it.ask], it.sh
+		a, d := &asks[it.ask], &out[it.ask]
 		switch {
 		case allowed && a.Cost > 0 && it.cell != nil:
-			sh.commit(it.cell, a, &next[k])
+			s.logs.commit(it.cell, a, &next[k])
 		case !allowed && d.Allowed:
 			// It would have passed; say how its counter stands.
-			c, log := sh.load(it.cell)
+			c, log := s.logs.load(it.cell)
 			a.Limit.TakeIn(&c, log, now, 0, d)
 			d.Allowed = true
 		}
+		if it.cell != nil {
+			it.cell.release(it.id)
+		}
 	}
-	releaseAll(items)
 	if allowed && !whole {
 		// No one else can have made these meanwhile, or looked for them.
 		for k := range items {
 			it := &items[k]
 			if a := &asks[it.ask]; it.cell == nil && a.Cost > 0 {
-				x := it.sh.insert(it.id, a.Limit.Algorithm, now)
-				it.sh.commit(x, a, &next[k])
+				x := s.shardOf(it.id).insert(it.id, a.Limit.Algorithm, now)
+				s.logs.commit(x, a, &next[k])
 				x.release(it.id)
 			}
 		}
 	}
 	if now%1024 == 0 && whole {
-		items[0].sh.sweepSome(now)
+		s.shardOf(items[0].id).sweepSome(now)
 	}
 	if err != nil {
 		return nil, err
@@ -209,11 +204,10 @@ func (s *Store) transact(
 	states := make([]stint.State, len(items))
 	micros := s.micros()
 	now := time.UnixMicro(micros)
-	s.lockAll(items)
-	defer s.unlockAll(items)
+	defer s.unlockAll(s.lockAll(items))
 
 	stored := func(it *item) stint.State {
-		c, log := it.sh.load(it.cell)
+		c, log := s.logs.load(it.cell)
 		return stint.State{Counter: c, Log: log}
 	}
 	allowed := true
@@ -245,7 +239,7 @@ func (s *Store) transact(
 	last := func(k int) bool { return k+1 == len(items) || !items[k+1].twin }
 	for k := range items {
 		if it := &items[k]; last(k) && it.cell != nil {
-			it.sh.put(it.cell, states[k])
+			s.logs.put(it.cell, states[k])
 			it.cell.release(it.id)
 		}
 	}
@@ -257,14 +251,15 @@ func (s *Store) transact(
 		switch {
 		case st.Until == 0 && it.cell != nil:
 			// It may have been swept already, or used again.
-			if x := it.sh.acquire(it.id); x != nil && x.Until == 0 {
-				it.sh.remove(x)
+			sh := s.shardOf(it.id)
+			if x := sh.acquire(it.id); x != nil && x.Until == 0 {
+				sh.remove(x)
 			} else if x != nil {
 				x.release(it.id)
 			}
 		case st.Until != 0 && it.cell == nil:
-			x := it.sh.insert(it.id, asks[it.ask].Limit.Algorithm, micros)
-			it.sh.put(x, st)
+			x := s.shardOf(it.id).insert(it.id, asks[it.ask].Limit.Algorithm, micros)
+			s.logs.put(x, st)
 			x.release(it.id)
 		}
 	}

@@ -58,7 +58,7 @@ func (s *Store) lock(c id) *shard {
 // of which searching or moving all counters takes microseconds.
 func (s *Store) unlock(sh *shard) {
 	const most = 1024
-	if sh.live > most {
+	if sh.live() > most {
 		other := sh.split()
 		s.grow.Lock()
 		if d := s.dir.Load(); other.depth > d.depth {

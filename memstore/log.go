@@ -41,6 +41,43 @@ func (ls *logs) drop(aux int64) {
 	ls.mu.Unlock()
 }
 
+// load returns the counter in a cell, and its log if it has one. There may be
+// no cell.
+func (ls *logs) load(x *cell) (c stint.Counter, log []stint.Entry) {
+	if x == nil {
+		return c, nil
+	}
+	c = x.Counter
+	if c.Aux < 0 {
+		log = ls.get(c.Aux).live()
+		c.Aux = 0
+	}
+	return c, log
+}
+
+// commit writes what a take has charged to the counter.
+func (ls *logs) commit(x *cell, a *stint.Ask, next *stint.Counter) {
+	if a.Limit.Algorithm != stint.SlidingLog {
+		x.Counter = *next
+		return
+	}
+	aux := x.Aux
+	l := ls.get(aux)
+	l.forget(x.Used + a.Cost - next.Used)
+	l.push(stint.Entry{At: next.At, Units: a.Cost})
+	x.Counter = *next
+	x.Aux = aux
+}
+
+// put writes a whole state.
+func (ls *logs) put(x *cell, st stint.State) {
+	if x.Aux < 0 {
+		*ls.get(x.Aux) = log{buf: st.Log}
+		st.Aux = x.Aux
+	}
+	x.Counter = st.Counter
+}
+
 // log holds the entries of one sliding_log, oldest first, in a buffer that
 // they move through from front to back: a ring that is brought back to the
 // front, rather than bent around, so that it can be read as a slice.

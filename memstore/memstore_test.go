@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -208,6 +210,66 @@ func TestSweep(t *testing.T) {
 	}
 	st := s.Stats()
 	if st.Keys > keys*11/10 || st.Swept < keys*9/10 || st.Evicted != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestGrowthUnderLoad has many make counters and use them while tables grow and
+// split under them: not a unit may be lost or counted twice.
+func TestGrowthUnderLoad(t *testing.T) {
+	t.Parallel()
+	const workers, rounds, keys = 8, 4000, 6000
+	s := newStore(t, memstore.Options{})
+	var used [keys]atomic.Int64
+	askFor := func(key int, cost int64) stint.Ask {
+		// Every algorithm, each under its own keys.
+		l := stint.Limit{Algorithm: stint.Algorithms()[key%5], Max: 10_000, Window: stint.Every(1000 * time.Hour)}
+		if l.Algorithm == stint.LeakyBucket {
+			l.Burst = l.Max - 1
+		}
+		return stint.Ask{Key: stint.Key{Subject: strconv.Itoa(key)}, Limit: l, Cost: cost}
+	}
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(w), 0))
+			for i := range rounds {
+				// New keys come all the while, old ones are used again.
+				var asks []stint.Ask
+				for range 1 + r.IntN(3) {
+					key := r.IntN(1 + keys*(i+1)/rounds)
+					asks = append(asks, askFor(min(key, keys-1), 1+r.Int64N(3)))
+				}
+				do := s.Take
+				if r.IntN(4) == 0 {
+					do = s.Adjust
+				}
+				out, err := do(context.Background(), asks)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for k, a := range asks {
+					if !out[k].Allowed {
+						t.Errorf("%v: %s", a, storetest.Format(out[k]))
+					}
+					key, err := strconv.Atoi(a.Key.Subject)
+					if err != nil {
+						t.Error(err)
+					}
+					used[key].Add(a.Cost)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for key := range used {
+		d := take(t, s, askFor(key, 0))[0]
+		if got, want := d.Limit-d.Remaining, used[key].Load(); got != want {
+			t.Errorf("key %d has %d used, want %d", key, got, want)
+		}
+	}
+	if st := s.Stats(); st.Keys > keys || st.Evicted != 0 {
 		t.Errorf("%+v", st)
 	}
 }

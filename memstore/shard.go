@@ -22,7 +22,7 @@ type shard struct {
 	// sure that one is not there. It is taken before cells: whoever holds a cell
 	// does not wait for it.
 	mu             sync.Mutex
-	live, quota    int
+	quota          int
 	prefix         uint64 // the first depth bits that its fingerprints have
 	depth          uint8
 	hand           int // where the sweep goes on
@@ -40,55 +40,19 @@ type victim struct {
 // means that the counter is probably not there.
 func (sh *shard) acquire(c id) *cell { return sh.table.Load().acquire(c) }
 
-// load returns the counter in a cell, and its log if it has one. There may be
-// no cell.
-func (sh *shard) load(x *cell) (c stint.Counter, log []stint.Entry) {
-	if x == nil {
-		return c, nil
-	}
-	c = x.Counter
-	if c.Aux < 0 {
-		log = sh.logs.get(c.Aux).live()
-		c.Aux = 0
-	}
-	return c, log
-}
-
-// commit writes what a take has charged to the counter.
-func (sh *shard) commit(x *cell, a *stint.Ask, next *stint.Counter) {
-	if a.Limit.Algorithm != stint.SlidingLog {
-		x.Counter = *next
-		return
-	}
-	aux := x.Aux
-	l := sh.logs.get(aux)
-	l.forget(x.Used + a.Cost - next.Used)
-	l.push(stint.Entry{At: next.At, Units: a.Cost})
-	x.Counter = *next
-	x.Aux = aux
-}
-
-// put writes a whole state.
-func (sh *shard) put(x *cell, st stint.State) {
-	if x.Aux < 0 {
-		*sh.logs.get(x.Aux) = log{buf: st.Log}
-		st.Aux = x.Aux
-	}
-	x.Counter = st.Counter
-}
-
 // What follows is done under the shard's lock, and while holding no cell but
 // the one it is about.
+
+func (sh *shard) live() int { return sh.table.Load().live }
 
 // insert makes a cell for a counter that has none, and returns it locked.
 func (sh *shard) insert(c id, a stint.Algorithm, now int64) *cell {
 	sh.sweep(4, now)
-	for sh.live >= sh.quota && !sh.evict(now) {
+	for sh.live() >= sh.quota && !sh.evict(now) {
 		runtime.Gosched() // all that could go are in use at this moment
 	}
-	sh.live++
 	if sh.table.Load().full() {
-		sh.resize()
+		sh.resize(sh.live() + 1)
 	}
 	var counter stint.Counter
 	if a == stint.SlidingLog {
@@ -97,9 +61,9 @@ func (sh *shard) insert(c id, a stint.Algorithm, now int64) *cell {
 	return sh.table.Load().settle(c, counter, c.hi|held)
 }
 
-// resize makes a table of the right size for the counters that there are.
-func (sh *shard) resize() {
-	next := newTable(sh.live)
+// resize makes a table of the right size for so many counters.
+func (sh *shard) resize(counters int) {
+	next := newTable(counters)
 	sh.table.Load().moveTo(func(id) *table { return next })
 	sh.table.Store(next)
 }
@@ -110,7 +74,6 @@ func (sh *shard) remove(x *cell) {
 		sh.logs.drop(x.Aux)
 	}
 	sh.table.Load().remove(x)
-	sh.live--
 }
 
 // visit looks at the next n cells, passes over those that someone is using,
@@ -153,8 +116,8 @@ func (sh *shard) sweep(n int, now int64) {
 	if !sh.visit(n, now-grace, nil) {
 		return
 	}
-	if n := len(sh.table.Load().cells); n > 64 && sh.live < n/4 {
-		sh.resize()
+	if n := len(sh.table.Load().cells); n > 64 && sh.live() < n/4 {
+		sh.resize(sh.live())
 	}
 }
 
@@ -174,7 +137,7 @@ func (sh *shard) evict(now int64) bool {
 	if sh.evictVictim() {
 		return true
 	}
-	few := min(max(sh.live/64, 1), 16)
+	few := min(max(sh.live()/64, 1), 16)
 	if sh.visit(len(sh.table.Load().cells), now, func(v victim) {
 		i, _ := slices.BinarySearchFunc(sh.victims, v, func(a, b victim) int {
 			return cmp.Compare(b.until, a.until) // the nearest last
@@ -215,13 +178,13 @@ func (sh *shard) split() *shard {
 	other := &shard{logs: sh.logs, depth: sh.depth, prefix: sh.prefix | held>>sh.depth, quota: sh.quota / 2}
 	sh.quota -= other.quota
 	old := sh.table.Load()
+	moving := 0
 	for i := range old.cells {
-		if hi := old.cells[i].owner.Load() &^ held; hi != 0 && hi >= other.prefix {
-			other.live++
+		if old.cells[i].owner.Load()&^held >= other.prefix {
+			moving++
 		}
 	}
-	sh.live -= other.live
-	low, high := newTable(sh.live), newTable(other.live)
+	low, high := newTable(old.live-moving), newTable(moving)
 	old.moveTo(func(c id) *table {
 		if c.hi >= other.prefix {
 			return high

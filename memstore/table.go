@@ -7,30 +7,33 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// table holds the cells of a shard. Beside them it has a tag of one byte for
-// each, eight to a word: empty, left, or seven bits of the fingerprint of who
-// lives there. A search looks at the tags of the group that the fingerprint
-// names, goes on to the next group while that is full, and so finds the one cell
-// worth a look; the tags of a million counters fit into a processor's cache. It
-// is between 85 and 92 per cent full, unless it is small, so a counter costs
-// less than 78 bytes.
+// table holds the cells of a shard, in groups of seven. Beside them it has a
+// word for each group: a byte for each cell, which is zero or seven bits of the
+// fingerprint of who lives there, and in the top byte how many went past the
+// group because it was full. A search looks at the word of the group that the
+// fingerprint names, and at the next while some have gone past, and so finds the
+// one cell worth a look; the words of a million counters fit into a processor's
+// cache. Nothing has to be tidied up when a counter leaves.
+//
+// A table is between 85 and 92 per cent full, unless it is small, so that a
+// counter costs less than 80 bytes, all told.
 //
 // It is searched without a lock while counters come and go: a search may miss
 // one that is there, but never finds one that is not.
 type table struct {
-	tags  []atomic.Uint64
+	words []atomic.Uint64
 	cells []cell
-	used  int // cells that are not empty
+	live  int
 }
 
 const (
-	empty  = 0
-	left   = 1 // someone lived there; those who came after may live further on
-	lodged = 0x80
+	group  = 7
+	lodged = 0x80 // set in the byte of a cell that is taken
 
-	group = 8 // tags in a word
-	lows  = 0x0101010101010101
-	highs = 0x8080808080808080
+	lows  = 0x0001010101010101
+	highs = 0x0080808080808080
+	past  = 1 << 56 // one in the top byte
+	many  = 0xff    // in the top byte: no longer counted
 )
 
 // newTable returns an empty table for so many counters.
@@ -40,20 +43,20 @@ func newTable(counters int) *table {
 		n = 2 * counters // small tables need not be so full
 	}
 	groups := n/group + 1
-	return &table{tags: make([]atomic.Uint64, groups), cells: make([]cell, groups*group)}
+	return &table{words: make([]atomic.Uint64, groups), cells: make([]cell, groups*group)}
 }
 
-// full reports whether the table should be made anew before the next counter.
-func (t *table) full() bool { return t.used >= len(t.cells)*23/25 }
+// full reports whether a larger table is needed for the next counter.
+func (t *table) full() bool { return t.live >= len(t.cells)*23/25 }
 
 // home returns the group where the search for a fingerprint begins.
-func (t *table) home(c id) int {
-	h, _ := bits.Mul64(c.lo, uint64(len(t.tags)))
+func (t *table) home(lo uint64) int {
+	h, _ := bits.Mul64(lo, uint64(len(t.words)))
 	return int(h)
 }
 
 func (t *table) after(g int) int {
-	if g++; g < len(t.tags) {
+	if g++; g < len(t.words) {
 		return g
 	}
 	return 0
@@ -61,24 +64,19 @@ func (t *table) after(g int) int {
 
 func tagOf(c id) uint64 { return c.lo&0x7f | lodged }
 
-// withTag returns a bit for each tag of the word that is the one given, and
-// perhaps for some that are not.
-func withTag(word, tag uint64) uint64 {
-	x := word ^ tag*lows
-	return (x - lows) &^ x & highs
-}
-
 // acquire finds the counter's cell and locks it, or returns nil.
 func (t *table) acquire(c id) *cell {
-	tag, g := tagOf(c), t.home(c)
-	for range t.tags { // counters that come and go could keep a search going round
-		word := t.tags[g].Load()
-		for m := withTag(word, tag); m != 0; m &= m - 1 {
+	tag, g := tagOf(c)*lows, t.home(c.lo)
+	for range t.words { // counters that come and go could keep a search going round
+		word := t.words[g].Load()
+		x := (word ^ tag) &^ (many * past)
+		// A bit for each byte that is the tag, and perhaps for some that are not.
+		for m := (x - lows) &^ x & highs; m != 0; m &= m - 1 {
 			if x := &t.cells[g*group+bits.TrailingZeros64(m)/8]; x.acquire(c) {
 				return x
 			}
 		}
-		if withTag(word, empty) != 0 {
+		if word < past {
 			return nil
 		}
 		g = t.after(g)
@@ -90,39 +88,36 @@ func (t *table) acquire(c id) *cell {
 
 // settle moves a counter that is not there into a free cell, and returns it.
 func (t *table) settle(c id, counter stint.Counter, owner uint64) *cell {
-	g := t.home(c)
+	g := t.home(c.lo)
 	for {
-		word := t.tags[g].Load()
+		word := t.words[g].Load()
 		if free := ^word & highs; free != 0 {
 			i := bits.TrailingZeros64(free) / 8
-			if byte(word>>(8*i)) == empty {
-				t.used++
-			}
 			x := &t.cells[g*group+i]
 			x.Counter, x.place = counter, uint32(g*group+i)
 			x.lo.Store(c.lo)
 			x.owner.Store(owner)
-			t.setTag(x, tagOf(c))
+			t.words[g].Store(word | tagOf(c)<<(8*i))
+			t.live++
 			return x
+		}
+		if word>>56 != many {
+			t.words[g].Store(word + past)
 		}
 		g = t.after(g)
 	}
 }
 
-func (t *table) setTag(x *cell, tag uint64) {
-	word, shift := &t.tags[x.place/group], 8*(x.place%group)
-	word.Store(word.Load()&^(0xff<<shift) | tag<<shift)
-}
-
-// remove empties a cell that is locked. Its tag must go on leading those who
-// search past it, unless there is no one to find behind it.
+// remove empties a cell that is locked.
 func (t *table) remove(x *cell) {
-	if withTag(t.tags[x.place/group].Load(), empty) != 0 {
-		t.setTag(x, empty)
-		t.used--
-	} else {
-		t.setTag(x, left)
+	last := int(x.place / group)
+	for g := t.home(x.lo.Load()); g != last; g = t.after(g) {
+		if word := t.words[g].Load(); word>>56 != many {
+			t.words[g].Store(word - past)
+		}
 	}
+	t.words[last].Store(t.words[last].Load() &^ (0xff << (8 * (x.place % group))))
+	t.live--
 	x.owner.Store(0)
 }
 
