@@ -47,9 +47,14 @@ func (sh *shard) live() int { return sh.table.Load().live }
 
 // insert makes a cell for a counter that has none, and returns it locked.
 func (sh *shard) insert(c id, a stint.Algorithm, now int64) *cell {
-	sh.sweep(4, now)
+	// One look for one counter: what leaves is never more than what comes, or
+	// counters that recover quickly would be dropped and made again all the time.
+	sh.sweep(1, now)
 	for sh.live() >= sh.quota && !sh.evict(now) {
 		runtime.Gosched() // all that could go are in use at this moment
+	}
+	if sh.table.Load().full() {
+		sh.sweep(32, now)
 	}
 	if sh.table.Load().full() {
 		sh.resize(sh.live() + 1)
