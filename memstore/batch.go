@@ -31,7 +31,7 @@ func (s *Store) plan(items []item, asks []stint.Ask) (twins bool) {
 		if i == 0 || k.Subject != asks[i-1].Key.Subject {
 			subject = s.subject(k.Subject)
 		}
-		items[i].id = subject.of(s.fold(k.Name), asks[i].Limit.Algorithm)
+		items[i].id = subject.of(s.name(k.Name), asks[i].Limit.Algorithm)
 		items[i].ask = int32(i)
 	}
 	if len(items) <= few {

@@ -37,8 +37,6 @@ package memstore
 import (
 	"context"
 	"hash/maphash"
-	"math/bits"
-	"math/rand/v2"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -65,8 +63,7 @@ type Store struct {
 	now    func() time.Time // nil: start and the monotonic clock
 	start  time.Time
 	origin int64 // start in microseconds
-	seed   maphash.Seed
-	secret [3]uint64
+	seeds  [3]maphash.Seed
 	logs   logs
 	dir    atomic.Pointer[directory]
 	grow   sync.Mutex // held while the directory changes
@@ -85,9 +82,8 @@ func New(o Options) (*Store, error) {
 	}
 	s := &Store{now: o.Now, start: time.Now()}
 	s.origin = s.start.UnixMicro()
-	s.seed = maphash.MakeSeed()
-	for i := range s.secret {
-		s.secret[i] = rand.Uint64() | 1
+	for i := range s.seeds {
+		s.seeds[i] = maphash.MakeSeed()
 	}
 	s.logs.all.Store(new([]*log))
 	sh := &shard{logs: &s.logs, quota: o.MaxKeys}
@@ -138,33 +134,17 @@ func (s *Store) micros() int64 {
 	return s.origin + int64(time.Since(s.start)/time.Microsecond)
 }
 
-// fingerprint hashes the subject in two ways and folds the name and the
-// algorithm into both.
+// fingerprint hashes the subject twice, under independent seeds, and folds the
+// name and the algorithm into both.
 func (s *Store) fingerprint(k *stint.Key, a stint.Algorithm) id {
-	return s.subject(k.Subject).of(s.fold(k.Name), a)
+	return s.subject(k.Subject).of(s.name(k.Name), a)
 }
 
 func (s *Store) subject(subject string) id {
-	return id{lo: maphash.String(s.seed, subject), hi: s.fold(subject)}
+	return id{lo: maphash.String(s.seeds[0], subject), hi: maphash.String(s.seeds[1], subject)}
 }
 
-// fold is a hash that multiplies eight bytes at a time with secrets. It is
-// there beside maphash because that gives no more than 64 bits.
-func (s *Store) fold(text string) uint64 {
-	h := s.secret[0] ^ uint64(len(text))
-	for ; len(text) >= 8; text = text[8:] {
-		word := uint64(text[0]) | uint64(text[1])<<8 | uint64(text[2])<<16 | uint64(text[3])<<24 |
-			uint64(text[4])<<32 | uint64(text[5])<<40 | uint64(text[6])<<48 | uint64(text[7])<<56
-		hi, lo := bits.Mul64(h^word, s.secret[1])
-		h = hi ^ lo
-	}
-	var word uint64
-	for i := range len(text) {
-		word |= uint64(text[i]) << (8 * i)
-	}
-	hi, lo := bits.Mul64(h^word, s.secret[2])
-	return hi ^ lo
-}
+func (s *Store) name(name string) uint64 { return maphash.String(s.seeds[2], name) }
 
 // of folds a counter's name and algorithm into the fingerprint of its subject.
 func (c id) of(name uint64, a stint.Algorithm) id {

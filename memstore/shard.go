@@ -114,10 +114,11 @@ func (sh *shard) visit(n int, by int64, keep func(v victim)) (dropped bool) {
 }
 
 // sweep drops counters that have recovered, and gives back the room of a table
-// that has become too large. Counters have a second's grace, so that a clock
-// that steps back a little finds what it left.
+// that has become too large. Counters have a grace of ten seconds: those who come
+// back within them need not be made anew, and a clock that steps back a little
+// finds what it left.
 func (sh *shard) sweep(n int, now int64) {
-	const grace = int64(time.Second / time.Microsecond)
+	const grace = int64(10 * time.Second / time.Microsecond)
 	if !sh.visit(n, now-grace, nil) {
 		return
 	}
