@@ -18,13 +18,17 @@ type Key struct {
 
 // Validate reports what is wrong with the key.
 func (k Key) Validate() error {
-	if k.Subject == "" {
-		return invalid("subject", "", "at least one character, such as user:42")
-	}
-	if err := validPart("subject", k.Subject); err != nil {
+	if err := validSubject(k.Subject); err != nil {
 		return err
 	}
 	return validPart("name", k.Name)
+}
+
+func validSubject(s string) error {
+	if s == "" {
+		return invalid("subject", "", "at least one character, such as user:42")
+	}
+	return validPart("subject", s)
 }
 
 func validPart(field, s string) error {

@@ -52,7 +52,7 @@ func (l *Limiter) TakeN(ctx context.Context, subject string, n int64) (Decision,
 	if n < 0 {
 		return Decision{}, invalid("cost", strconv.FormatInt(n, 10), "0 or more; use Refund to give units back")
 	}
-	return l.ask(ctx, l.store.Take, subject, n)
+	return l.ask(ctx, subject, n)
 }
 
 // Peek reports how the subject stands and charges nothing. Allowed says that
@@ -73,16 +73,15 @@ func (l *Limiter) Refund(ctx context.Context, subject string, n int64) (Decision
 	if n < 0 {
 		return Decision{}, invalid("refund", strconv.FormatInt(n, 10), "0 or more")
 	}
-	return l.ask(ctx, l.store.Adjust, subject, -n)
+	return l.ask(ctx, subject, -n)
 }
 
 // Reset forgets what the subject has used.
 func (l *Limiter) Reset(ctx context.Context, subject string) error {
-	k, err := l.key(subject)
-	if err != nil {
+	if err := validSubject(subject); err != nil {
 		return err
 	}
-	return l.store.Reset(ctx, k)
+	return l.store.Reset(ctx, Key{Subject: subject, Name: l.name})
 }
 
 // Wait takes one unit, and blocks until it is allowed or ctx ends. If ctx's
@@ -131,24 +130,26 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (l *Limiter) key(subject string) (Key, error) {
-	k := Key{Subject: subject, Name: l.name}
-	return k, k.Validate()
-}
-
 // asks spares a heap allocation a call: stores do not keep what they are given.
 var asks = sync.Pool{New: func() any { return new([1]Ask) }}
 
-func (l *Limiter) ask(ctx context.Context, do func(context.Context, []Ask) ([]Decision, error), subject string, cost int64) (Decision, error) {
-	k, err := l.key(subject)
-	if err != nil {
+// ask takes a cost, or gives back a negative one.
+func (l *Limiter) ask(ctx context.Context, subject string, cost int64) (Decision, error) {
+	if err := validSubject(subject); err != nil {
 		return Decision{}, err
 	}
 	a := asks.Get().(*[1]Ask)
-	defer asks.Put(a)
-	a[0] = Ask{Key: k, Limit: l.limit, Cost: cost}
-	ds, err := do(ctx, a[:])
-	a[0] = Ask{}
+	a[0].Key.Subject, a[0].Key.Name = subject, l.name
+	a[0].Limit, a[0].Cost = l.limit, cost
+	var ds []Decision
+	var err error
+	if cost >= 0 {
+		ds, err = l.store.Take(ctx, a[:])
+	} else {
+		ds, err = l.store.Adjust(ctx, a[:])
+	}
+	a[0].Key.Subject = "" // may be large
+	asks.Put(a)
 	if err != nil {
 		return Decision{}, err
 	}

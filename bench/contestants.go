@@ -56,6 +56,7 @@ func contestants() []contestant {
 		{"stint fixed_window", "", func(k keys) decide { return openStint(k, stint.Limit{Algorithm: stint.FixedWindow}) }},
 		{"stint token_bucket", "", func(k keys) decide { return openStint(k, stint.Limit{Algorithm: stint.TokenBucket}) }},
 		{"stint leaky_bucket", "", func(k keys) decide { return openStint(k, stint.Limit{Algorithm: stint.LeakyBucket, Burst: most}) }},
+		{"stint.Limiter sliding_window", "", openLimiter},
 		{rival, "github.com/sethvargo/go-limiter", openGoLimiter},
 		{"x/time/rate in sync.Map", "golang.org/x/time", openXTime},
 		{"ulule/limiter", "github.com/ulule/limiter/v3", openUlule},
@@ -74,14 +75,26 @@ func newStore(o memstore.Options) *memstore.Store {
 }
 
 // openStint makes each ask where it is needed, as a caller does that has a key
-// in hand. Take does not keep it, so it stays on the stack.
+// in hand, and has room for the answer. The store keeps neither, so both stay on
+// the stack.
 func openStint(k keys, l stint.Limit) decide {
 	l.Max, l.Window = most, stint.Every(window)
 	s := newStore(memstore.Options{})
 	return func(i int) bool {
 		ask := [1]stint.Ask{{Key: stint.Key{Subject: k.at(i), Name: "api"}, Limit: l, Cost: 1}}
-		d, err := s.Take(ctx, ask[:])
+		var room [1]stint.Decision
+		d, err := s.TakeAppend(room[:0], ask[:])
 		return err == nil && d[0].Allowed
+	}
+}
+
+// openLimiter is what a program pays that could have any store: a call through
+// the interface, and answers in memory that is the caller's from then on.
+func openLimiter(k keys) decide {
+	l := must(stint.New(newStore(memstore.Options{}), stint.Options{Limit: stint.Limit{Max: most, Window: stint.Every(window)}}))
+	return func(i int) bool {
+		d, err := l.Take(ctx, k.at(i))
+		return err == nil && d.Allowed
 	}
 }
 

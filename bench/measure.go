@@ -178,7 +178,8 @@ func openAsks(k keys, l stint.Limit, n int) decide {
 		}
 	}
 	return func(i int) bool {
-		d, err := s.Take(ctx, asks[n*i:n*(i+1)])
+		var room [10]stint.Decision
+		d, err := s.TakeAppend(room[:0], asks[n*i:n*(i+1)])
 		return err == nil && d[0].Allowed
 	}
 }
@@ -245,7 +246,8 @@ func sweep(n int) []pause {
 		s := newStore(memstore.Options{Now: func() time.Time { return now }})
 		ask := func(i int) bool {
 			asks := [1]stint.Ask{{Key: stint.Key{Subject: k.at(i), Name: "api"}, Limit: l, Cost: 1}}
-			d, err := s.Take(ctx, asks[:])
+			var room [1]stint.Decision
+			d, err := s.TakeAppend(room[:0], asks[:])
 			return err == nil && d[0].Allowed
 		}
 		fill(ask, n)

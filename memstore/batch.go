@@ -99,7 +99,8 @@ func (s *Store) unlockAll(locked []*shard) {
 	}
 }
 
-func (s *Store) takeAll(asks []stint.Ask) ([]stint.Decision, error) {
+// takeAll decides several asks together, and answers in out.
+func (s *Store) takeAll(asks []stint.Ask, out []stint.Decision) error {
 	var itemBuf [few]item
 	var nextBuf [few]stint.Counter
 	items, next := itemBuf[:], nextBuf[:]
@@ -109,9 +110,8 @@ func (s *Store) takeAll(asks []stint.Ask) ([]stint.Decision, error) {
 		items = items[:n]
 	}
 	if s.plan(items, asks) {
-		return s.takeTwins(items, asks)
+		return s.takeTwins(items, asks, out)
 	}
-	out := decisions(len(asks))
 	now := s.micros()
 	whole := s.acquireAll(items)
 	if !whole {
@@ -161,20 +161,18 @@ func (s *Store) takeAll(asks []stint.Ask) ([]stint.Decision, error) {
 	if now%1024 == 0 && whole {
 		s.shardOf(items[0].id).sweepSome(now)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
+	return err
 }
 
 // takeTwins is a take in which a counter is asked more than once.
-func (s *Store) takeTwins(items []item, asks []stint.Ask) ([]stint.Decision, error) {
+func (s *Store) takeTwins(items []item, asks []stint.Ask, out []stint.Decision) error {
 	for i := range asks {
 		if asks[i].Cost < 0 || asks[i].Limit.Tick() == 0 {
-			return nil, asks[i].Validate()
+			return asks[i].Validate()
 		}
 	}
-	return s.transact(items, asks, stint.Limit.Take, true), nil
+	s.transact(items, asks, out, stint.Limit.Take, true)
+	return nil
 }
 
 // Adjust implements [stint.Store].
@@ -189,18 +187,19 @@ func (s *Store) Adjust(_ context.Context, asks []stint.Ask) ([]stint.Decision, e
 	}
 	items := make([]item, len(asks))
 	s.plan(items, asks)
-	return s.transact(items, asks, stint.Limit.Adjust, false), nil
+	out := make([]stint.Decision, len(asks))
+	s.transact(items, asks, out, stint.Limit.Adjust, false)
+	return out, nil
 }
 
 // transact brings the counters of all items from state to state, at one
 // instant: what is not worth a faster way. All or nothing, it writes none if any
 // is denied.
 func (s *Store) transact(
-	items []item, asks []stint.Ask,
+	items []item, asks []stint.Ask, out []stint.Decision,
 	step func(stint.Limit, stint.State, time.Time, int64) (stint.State, stint.Decision),
 	allOrNothing bool,
-) []stint.Decision {
-	out := make([]stint.Decision, len(asks))
+) {
 	states := make([]stint.State, len(items))
 	micros := s.micros()
 	now := time.UnixMicro(micros)
@@ -232,7 +231,7 @@ func (s *Store) transact(
 			}
 		}
 		releaseAll(items)
-		return out
+		return
 	}
 	// All cells are written and let go before the first is made or dropped:
 	// that may move others, and must not wait for one that is held here.
@@ -263,5 +262,4 @@ func (s *Store) transact(
 			x.release(it.id)
 		}
 	}
-	return out
 }

@@ -62,6 +62,10 @@ func TestNoAllocations(t *testing.T) {
 			if got := testing.AllocsPerRun(2000, func() { _, _ = s.Take(t.Context(), asks) }); got != 0 {
 				t.Errorf("%s, %d asks: %v allocations a take", limit, n, got)
 			}
+			var room [8]stint.Decision
+			if got := testing.AllocsPerRun(2000, func() { _, _ = s.TakeAppend(room[:0], asks) }); got != 0 {
+				t.Errorf("%s, %d asks: %v allocations with room for the answers", limit, n, got)
+			}
 		}
 	}
 }

@@ -37,6 +37,7 @@ package memstore
 import (
 	"context"
 	"hash/maphash"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -155,22 +156,32 @@ func (c id) of(name uint64, a stint.Algorithm) id {
 
 // Take implements [stint.Store].
 func (s *Store) Take(_ context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+	return s.TakeAppend(decisions(len(asks)), asks)
+}
+
+// TakeAppend is Take for those who have room for the answers: it appends the
+// decisions to dst, and allocates nothing if they fit.
+func (s *Store) TakeAppend(dst []stint.Decision, asks []stint.Ask) ([]stint.Decision, error) {
 	if s.closed.Load() {
 		return nil, stint.ErrClosed
 	}
+	n := len(dst)
+	dst = slices.Grow(dst, len(asks))[:n+len(asks)]
+	var err error
 	switch len(asks) {
 	case 0:
-		return nil, nil
 	case 1:
-		return s.takeOne(&asks[0])
+		err = s.takeOne(&asks[0], &dst[n])
 	default:
-		return s.takeAll(asks)
+		err = s.takeAll(asks, dst[n:])
 	}
+	if err != nil {
+		return nil, err
+	}
+	return dst, nil
 }
 
-func (s *Store) takeOne(a *stint.Ask) ([]stint.Decision, error) {
-	out := decisions(1)
-	d := &out[0]
+func (s *Store) takeOne(a *stint.Ask, d *stint.Decision) error {
 	c := s.fingerprint(&a.Key, a.Limit.Algorithm)
 	sh := s.shardOf(c)
 	now := s.micros()
@@ -188,9 +199,9 @@ func (s *Store) takeOne(a *stint.Ask) ([]stint.Decision, error) {
 		sh.sweepSome(now)
 	}
 	if d.Limit == 0 { // no valid limit has no capacity
-		return nil, a.Validate()
+		return a.Validate()
 	}
-	return out, nil
+	return nil
 }
 
 // takeFirst is a take from a counter that is probably not there.
@@ -220,15 +231,16 @@ type chunk struct {
 
 var chunks = sync.Pool{New: func() any { return new(chunk) }}
 
+// decisions returns an empty slice with room for n.
 func decisions(n int) []stint.Decision {
 	if n > few {
-		return make([]stint.Decision, n)
+		return make([]stint.Decision, 0, n)
 	}
 	c := chunks.Get().(*chunk)
 	if c.used+n > len(c.room) {
 		c = new(chunk)
 	}
-	out := c.room[c.used : c.used+n : c.used+n]
+	out := c.room[c.used : c.used : c.used+n]
 	c.used += n
 	chunks.Put(c)
 	return out

@@ -303,6 +303,39 @@ func TestDecisionsAreTheCallers(t *testing.T) {
 	}
 }
 
+// TestTakeAppend checks that answers come after what is there, and that a call
+// that fails gives nothing.
+func TestTakeAppend(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, memstore.Options{})
+	room := make([]stint.Decision, 1, 8)
+	room[0].Limit = -1
+	for _, asks := range [][]stint.Ask{
+		nil,
+		{ask("a", "5/1h")},
+		{ask("a", "5/1h"), ask("b", "7/1h")},
+		{ask("a", "5/1h"), ask("a", "5/1h"), ask("c", "9/1h sliding_log")},
+	} {
+		out, err := s.TakeAppend(room, asks)
+		if err != nil || len(out) != 1+len(asks) || out[0].Limit != -1 || &out[0] != &room[0] {
+			t.Fatalf("%d asks: %v, %v", len(asks), out, err)
+		}
+		for i, a := range asks {
+			if d := out[1+i]; !d.Allowed || d.Limit != a.Limit.Max {
+				t.Errorf("ask %d of %d: %s", i, len(asks), storetest.Format(d))
+			}
+		}
+	}
+	if d := take(t, s, ask("a", "5/1h"))[0]; d.Remaining != 0 {
+		t.Errorf("after four takes: %s", storetest.Format(d))
+	}
+	bad := ask("a", "5/1h")
+	bad.Cost = -1
+	if out, err := s.TakeAppend(room, []stint.Ask{bad}); err == nil || out != nil {
+		t.Errorf("a negative cost: %v, %v", out, err)
+	}
+}
+
 // TestClock checks the default clock: it moves with time, and a wall clock that
 // is set does not move it.
 func TestClock(t *testing.T) {
