@@ -20,12 +20,12 @@ const (
 	LeakyBucket
 )
 
-var algorithmNames = [...]struct{ name, short string }{
-	SlidingWindow: {"sliding_window", "sw"},
-	FixedWindow:   {"fixed_window", "fw"},
-	SlidingLog:    {"sliding_log", "sl"},
-	TokenBucket:   {"token_bucket", "tb"},
-	LeakyBucket:   {"leaky_bucket", "lb"},
+var algorithmNames = [...]string{
+	SlidingWindow: "sliding_window",
+	FixedWindow:   "fixed_window",
+	SlidingLog:    "sliding_log",
+	TokenBucket:   "token_bucket",
+	LeakyBucket:   "leaky_bucket",
 }
 
 const algorithmWant = "sliding_window, fixed_window, sliding_log, token_bucket (or gcra) or leaky_bucket"
@@ -39,7 +39,7 @@ func Algorithms() []Algorithm {
 // "token_bucket".
 func ParseAlgorithm(name string) (Algorithm, error) {
 	for a := range algorithmNames {
-		if algorithmNames[a].name == name {
+		if algorithmNames[a] == name {
 			return Algorithm(a), nil
 		}
 	}
@@ -56,16 +56,7 @@ func (a Algorithm) String() string {
 	if !a.known() {
 		return "algorithm(" + strconv.Itoa(int(a)) + ")"
 	}
-	return algorithmNames[a].name
-}
-
-// Short returns the two letters that stand for the algorithm in a counter's
-// name: sw, fw, sl, tb, lb.
-func (a Algorithm) Short() string {
-	if !a.known() {
-		return ""
-	}
-	return algorithmNames[a].short
+	return algorithmNames[a]
 }
 
 // MarshalText implements [encoding.TextMarshaler].
@@ -73,7 +64,7 @@ func (a Algorithm) MarshalText() ([]byte, error) {
 	if !a.known() {
 		return nil, invalid("algorithm", a.String(), algorithmWant)
 	}
-	return []byte(algorithmNames[a].name), nil
+	return []byte(algorithmNames[a]), nil
 }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -125,16 +124,17 @@ func checkFloors(files []goFile) []string {
 func checkDocs(files []goFile) []string {
 	docs := map[string][]string{}
 	for _, f := range files {
-		if !f.isTest() {
-			docs[f.dir] = append(docs[f.dir], "")
-			if f.doc {
-				docs[f.dir] = append(docs[f.dir], f.name)
-			}
+		if f.isTest() {
+			continue
 		}
+		names := docs[f.dir]
+		if f.doc {
+			names = append(names, f.name)
+		}
+		docs[f.dir] = names // also of a package without any
 	}
 	var out []string
 	for dir, names := range docs {
-		names = slices.DeleteFunc(names, func(s string) bool { return s == "" })
 		if len(names) != 1 {
 			out = append(out, fmt.Sprintf("%s has %d package docs (%s), want one", dir, len(names), strings.Join(names, ", ")))
 		}

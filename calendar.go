@@ -3,6 +3,7 @@ package stint
 import (
 	"fmt"
 	"maps"
+	"path"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -126,8 +127,8 @@ type period struct {
 
 var utc = &zone{name: "UTC", loc: time.UTC}
 
-// zones holds the zones loaded so far. It is copied on write and cannot grow
-// beyond the names in the zone database.
+// zones holds the zones loaded so far. It is copied on write, and cannot grow
+// beyond the names in the zone database as long as each has one spelling.
 var zones atomic.Pointer[map[string]*zone]
 
 // loadZone returns the zone of that IANA name; UTC is nil.
@@ -141,7 +142,10 @@ func loadZone(name string) (*zone, error) {
 			return (*old)[name], nil
 		}
 		loc, err := time.LoadLocation(name)
-		if err != nil || name == "Local" || name == "" {
+		// A zone is a file, and paths have many spellings: Europe//Berlin. Others
+		// are whatever the machine is set to.
+		local := name == "Local" || path.Base(name) == "localtime"
+		if err != nil || local || path.Clean(name) != name {
 			return nil, invalid("tz", name, "an IANA time zone such as Europe/Berlin")
 		}
 		next := map[string]*zone{name: {name: name, loc: loc}}

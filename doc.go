@@ -29,7 +29,7 @@
 package stint
 
 import (
-	// Time zones must mean the same on every node, including those built from
-	// images that carry no zone database.
+	// A zone must be known on every node, also on one whose image carries no
+	// zone database.
 	_ "time/tzdata"
 )

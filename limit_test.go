@@ -133,6 +133,10 @@ func TestBadLimit(t *testing.T) {
 		{"5/1h anchor=3", "anchor", "calendar"},
 		{"5/day tz=Mars/Olympus", "tz", "IANA"},
 		{"5/day tz=Local", "tz", "IANA"},
+		{"5/day tz=localtime", "tz", "IANA"},
+		{"5/day tz=Europe//Berlin", "tz", "IANA"}, // one spelling for each zone
+		{"5/day tz=./Europe/Berlin", "tz", "IANA"},
+		{"5/day tz=Europe/./Berlin", "tz", "IANA"},
 		{"5/day tz=../../etc/passwd", "tz", "IANA"},
 		{"5/day tz=", "tz", "a value"},
 		{"5/day anchor=25:00", "anchor", "08:00"},

@@ -11,8 +11,8 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// The oracle answers from the definitions in DESIGN, with rational numbers and
-// a list of everything that was ever admitted, knowing nothing of states, ticks
+// The oracle answers from the definitions of the algorithms, with rational
+// numbers and a list of everything that was ever admitted, knowing nothing of states, ticks
 // or parts of units.
 type oracle struct {
 	limit  stint.Limit

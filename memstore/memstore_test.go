@@ -110,7 +110,7 @@ func TestEviction(t *testing.T) {
 	t.Parallel()
 	clock := storetest.NewClock()
 	s := newStore(t, memstore.Options{MaxKeys: 4, Now: clock.Now})
-	const limit = "/1h token_bucket" // of 1 unit in n: n/60 of an hour to recover
+	const limit = "/1h token_bucket" // a unit of n recovers in an nth of an hour
 	keys := map[string]stint.Ask{}
 	for name, max := range map[string]int{"long": 1, "middle": 2, "short": 60, "shortest": 3600} {
 		keys[name] = ask(name, strconv.Itoa(max)+limit)
