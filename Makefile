@@ -8,6 +8,8 @@ GO       ?= go
 LINT     := $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 MODULES  := . bench
 FUZZTIME ?= 10s
+# The parts of the Redis script, which are one script: what one defines, the next uses.
+LUA      := $(shell sed 's,.*,redisstore/lua/&.lua,' redisstore/lua/order)
 
 .PHONY: help
 help: ## Show this help
@@ -27,6 +29,7 @@ test-exact: ## Run the tests that count allocations and memory, which the race d
 .PHONY: lint
 lint: ## Run the linters over every module
 	@for m in $(MODULES); do echo "lint $$m"; (cd $$m && $(LINT) run -c $(CURDIR)/.golangci.yml ./...) || exit 1; done
+	@echo "lint redisstore/lua"; cat $(LUA) | luacheck --quiet --config .luacheckrc -
 
 .PHONY: verify
 verify: ## Check that module files are tidy and modules are what they were
@@ -49,4 +52,4 @@ bench: ## Measure against the peers, in one run, and print the ratios
 
 .PHONY: deps
 deps: ## Install what the tests need, by package name
-	@tools/install.sh cc:gcc cc:libc6-dev redis-server:redis-server
+	@tools/install.sh cc:gcc cc:libc6-dev redis-server:redis-server luacheck:lua-check

@@ -32,6 +32,27 @@ type plan struct {
 	most int64
 }
 
+// Terms are the numbers that a limit is judged by, for a store that counts in
+// another language.
+type Terms struct {
+	Cap    int64 // the largest cost that can pass
+	Tick   int64 // microseconds; times are whole ticks
+	Window int64 // ticks; 0 for a calendar window
+	// A bucket gains Rate parts of a unit per tick, and a unit has Unit parts.
+	Rate, Unit int64
+	// Most is the largest previous count that a sliding_window weighs in full.
+	Most int64
+}
+
+// Terms returns the limit's terms, or false if the limit is not valid.
+func (l *Limit) Terms() (Terms, bool) {
+	p := planOf(l)
+	if p == nil {
+		return Terms{}, false
+	}
+	return Terms{Cap: p.cap, Tick: p.tick, Window: p.window, Rate: p.rate, Unit: p.unit, Most: p.most}, true
+}
+
 // Compiling a limit costs more than a decision, so plans are remembered by the
 // limit's hash. It is a cache and nothing more: bounded, lock-free, and a
 // collision only costs time.

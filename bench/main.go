@@ -1,11 +1,13 @@
-// Command bench measures what a decision of Stint's memory store costs, beside
-// the limiters that Go programs use for the same job. It prints three tables:
+// Command bench measures what a decision of Stint costs, in memory and over
+// Redis, beside the limiters that Go programs use for the same job. It prints:
 //
 //   - one decision, for each contestant, with few keys and with many, from one
 //     goroutine and from as many as there are processors;
 //   - Stint alone: several asks in one take, and takes that are denied;
 //   - the memory that each contestant holds, what that costs the garbage
-//     collector, and the slowest single take while Stint drops old counters.
+//     collector, and the slowest single take while Stint drops old counters;
+//   - one decision over a Redis of its own, from many goroutines and from one,
+//     and the memory that Redis holds for a counter.
 //
 // All contestants run in one process, in rounds. Each round measures each of
 // them once, in an order drawn anew, so that the noise of the machine falls on
@@ -67,7 +69,7 @@ func run(out io.Writer) error {
 	if s.only.MatchString(reference) {
 		printSweep(out, largest, sweep(largest))
 	}
-	return nil
+	return compareRedis(out, s)
 }
 
 // settings are the flags.

@@ -1,0 +1,202 @@
+package redisstore
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/stintdev/stint"
+)
+
+// slots is the number of slots of a Redis Cluster.
+const slots = 16384
+
+// slot returns the slot of a key, which is that of its subject: what stands in
+// the braces.
+func slot(key string) int {
+	tag := key
+	if i := strings.IndexByte(key, '{'); i >= 0 {
+		if j := strings.IndexByte(key[i+1:], '}'); j > 0 {
+			tag = key[i+1 : i+1+j]
+		}
+	}
+	return int(crc16(tag)) % slots
+}
+
+// crc16 is the XMODEM variant, which Redis Cluster uses.
+func crc16(s string) (crc uint16) {
+	for i := range len(s) {
+		crc = crc<<8 ^ crcTable[byte(crc>>8)^s[i]]
+	}
+	return crc
+}
+
+var crcTable = func() (t [256]uint16) {
+	for i := range t {
+		c := uint16(i) << 8
+		for range 8 {
+			if c&0x8000 != 0 {
+				c = c<<1 ^ 0x1021
+			} else {
+				c <<= 1
+			}
+		}
+		t[i] = c
+	}
+	return t
+}()
+
+// oneSlot reports whether all asks can be in one call.
+func (s *Store) oneSlot(asks []stint.Ask) bool {
+	if s.config.topology != cluster {
+		return true
+	}
+	for i := range asks {
+		if asks[i].Key.Subject != asks[0].Key.Subject {
+			return false
+		}
+	}
+	return true
+}
+
+// lane returns the lane of a key.
+func (s *Store) lane(key string) *lane {
+	n := 0
+	if len(s.lanes) > 1 {
+		n = slot(key)
+	}
+	l := s.lanes[n].Load()
+	if l == nil {
+		s.lanes[n].CompareAndSwap(nil, new(lane))
+		l = s.lanes[n].Load()
+	}
+	return l
+}
+
+// scatter decides a request whose counters are in several slots.
+func (s *Store) scatter(ctx context.Context, r *request) error {
+	parts := split(r, func(it *item) string { return strconv.Itoa(slot(it.key)) })
+	return s.gather(ctx, r, parts, func(p *request) { s.start(s.lane(p.items[0].key), p) })
+}
+
+// apart decides, counter by counter, a request that Redis cannot decide at once
+// because its slot is on the move and some of its counters have arrived while
+// others have not.
+func (s *Store) apart(ctx context.Context, r *request) {
+	parts := split(r, func(it *item) string { return it.key })
+	// Not through the lane, in which this request is.
+	start := func(p *request) {
+		s.work.Go(func() {
+			s.alone(ctx, p, s.wall())
+			s.finish(ctx, p)
+		})
+	}
+	if err := s.gather(ctx, r, parts, start); err != nil {
+		r.err = err
+	}
+}
+
+// part is what one place has of a request.
+type part struct {
+	*request
+	from []int // the places of its items in the whole
+}
+
+// passed reports whether the part is a take that was charged.
+func (p *part) passed() bool {
+	return p.err == nil && p.kind != adjust && p.kind != undo && p.charges != nil
+}
+
+func split(r *request, place func(*item) string) []*part {
+	var parts []*part
+	byPlace := map[string]*part{}
+	for i := range r.items {
+		at := place(&r.items[i])
+		p := byPlace[at]
+		if p == nil {
+			p = &part{request: &request{kind: r.kind, done: make(chan struct{}, 1), track: r.kind == take || r.kind == twins}}
+			byPlace[at] = p
+			parts = append(parts, p)
+		}
+		p.items = append(p.items, r.items[i])
+		p.from = append(p.from, i)
+		if r.kind == undo {
+			p.charges = append(p.charges, r.charges[i])
+		}
+	}
+	for _, p := range parts {
+		if p.kind == twins && !repeats(p.items) {
+			p.kind = take
+		}
+	}
+	return parts
+}
+
+// gather has every part decided, all at once. If one part of a take is denied,
+// what the others have charged is undone.
+func (s *Store) gather(ctx context.Context, r *request, parts []*part, start func(*request)) error {
+	for _, p := range parts {
+		start(p.request)
+	}
+	for i, p := range parts {
+		if err := s.wait(ctx, p.request); err != nil {
+			s.work.Go(func() {
+				for _, p := range parts[i:] {
+					<-p.done // its call has a deadline
+				}
+				s.undo(parts, start)
+			})
+			return err
+		}
+	}
+	r.err, r.out = nil, make([]stint.Decision, len(r.items))
+	denied := false
+	for _, p := range parts {
+		if p.err != nil {
+			r.err, denied = p.err, true
+		}
+		for i, d := range p.out {
+			r.out[p.from[i]] = d
+			denied = denied || !d.Allowed
+		}
+	}
+	if !denied {
+		return nil
+	}
+	for _, p := range parts {
+		if p.passed() {
+			for i := range p.items {
+				stand(&p.items[i].limit, p.charges[i].stood, p.now, &r.out[p.from[i]])
+			}
+		}
+	}
+	s.undo(parts, start)
+	return nil
+}
+
+// undo takes back what parts of a take have charged, as if it had not been,
+// unless others have been at the counters since: then it gives back the units.
+func (s *Store) undo(parts []*part, start func(*request)) {
+	var sent []*request
+	for _, p := range parts {
+		if !p.passed() {
+			continue
+		}
+		u := &request{kind: undo, done: make(chan struct{}, 1)}
+		for i := len(p.items) - 1; i >= 0; i-- { // one counter's charges in reverse
+			if it := p.items[i]; it.cost > 0 {
+				it.cost = -it.cost
+				u.items = append(u.items, it)
+				u.charges = append(u.charges, p.charges[i])
+			}
+		}
+		if len(u.items) > 0 {
+			s.stats.undone.Add(1)
+			start(u)
+			sent = append(sent, u)
+		}
+	}
+	for _, u := range sent {
+		<-u.done // its call has a deadline
+	}
+}

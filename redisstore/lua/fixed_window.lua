@@ -1,0 +1,47 @@
+-- Fixed window: a count that starts anew at each edge of the window.
+--
+-- The edges of a calendar window are the caller's: four of them, the starts of
+-- the window before, of this one, of the next and of the one after that. If the
+-- time is in none of the three windows, left is nil and the next result is the
+-- time for which edges are wanted.
+
+local function fixed_window()
+  local function judge(l, at, used, aux, now)
+    local window, edges = l.window, l.edges
+    if aux == at + window and now >= at and now < aux then
+      return l.cap - used, at, used, aux
+    end
+    local t = now
+    if at > t then
+      t = at
+    end
+    local start, finish
+    if not edges then
+      start = t - mod(t, window)
+      finish = start + window
+    else
+      for i = 1, 3 do
+        if edges[i] <= t and t < edges[i + 1] then
+          start, finish = edges[i], edges[i + 1]
+        end
+      end
+      if not start then
+        return nil, t
+      end
+    end
+    if at < start then
+      used = 0
+    end
+    return l.cap - used, start, used, finish
+  end
+
+  local function charge(_, at, used, aux, units)
+    used = clamp(used + units)
+    if used == 0 then
+      return 0, 0, 0, 0
+    end
+    return at, used, aux, aux
+  end
+
+  return judge, charge
+end

@@ -1,0 +1,156 @@
+-- The groups that are not lone takes: those of several asks, of logs, and of
+-- counters that several groups ask. Counters are objects: four numbers, or a log.
+
+local TAKE, ADJUST, UNDO, TWINS = 0, 1, 2, 3
+
+local log = sliding_log()
+local objects, found = {}, {}
+local denied = false -- a twin
+
+local function load(k, algorithm)
+  local o, problem
+  if algorithm == LOG then
+    o, problem = log.load(KEYS[k])
+  else
+    local a, u, x, r = decode(k, algorithm)
+    if a then
+      o = { at = a, used = u, aux = x, recovery = r, new = not states[k] }
+    else
+      problem = u
+    end
+  end
+  objects[k] = o
+  return problem
+end
+
+local function judge(l, o)
+  if l.algorithm == LOG then
+    return log.judge(l, o, now)
+  elseif now < o.recovery then
+    return l.judge(l, o.at, o.used, o.aux, now)
+  end
+  return l.judge(l, 0, 0, 0, now)
+end
+
+local function charge(l, o, a, u, x, first, units)
+  o.changed = l.algorithm
+  if l.algorithm == LOG then
+    log.charge(l, o, a, u, x, first, units, now)
+  else
+    o.at, o.used, o.aux, o.recovery = l.charge(l, a, u, x, units)
+  end
+end
+
+-- note tells how an ask found a log, and when the units leave it that so large a
+-- need waits for.
+local function note(o, u, base, first, need)
+  local leaves = need > 0 and log.leaves(o, base, first, need) or 0
+  found[#found + 1] = pack('>I7I7I7I7I7I7', o.at, u, o.recovery, leaves, o.base, o.total)
+end
+
+-- group decides the asks, n of them at pos of the blob, and returns its value.
+local function group(kind, count, n)
+  local asks, problem = {}, nil
+  for i = 1, n do
+    local k, l, c, was
+    k, l, c, pos = unpack_('>I2I2i8', blob, pos)
+    l = limits[l]
+    if kind == UNDO then
+      was = {}
+      for j = 1, 8 do
+        was[j], pos = unpack_('>I7', blob, pos)
+      end
+    end
+    if not objects[k] then
+      problem = load(k, l.algorithm) or problem
+    end
+    asks[i] = { limit = l, object = objects[k], cost = c, was = was }
+  end
+  for i = 1, n do
+    local ask = asks[i]
+    if ask.limit.edges and not problem then
+      local room, t = judge(ask.limit, ask.object)
+      problem = not room and format('EDGES %.0f', t)
+    end
+  end
+  if problem then
+    return problem
+  end
+
+  local pass = count
+  if kind == TAKE then
+    for i = 1, n do
+      local ask = asks[i]
+      ask.room, ask.at, ask.used, ask.aux, ask.first = judge(ask.limit, ask.object)
+      local c, room = ask.cost, ask.room
+      if c > room then
+        pass = 0
+      elseif c * pass > room then
+        pass = (room - mod(room, c)) / c
+      end
+    end
+    for i = 1, n do
+      local ask = asks[i]
+      local c, o = ask.cost, ask.object
+      if ask.limit.algorithm == LOG then
+        note(o, ask.used, ask.aux, ask.first, pass < count and c * (pass + 1) - ask.room or 0)
+      end
+      if pass > 0 and c > 0 then
+        charge(ask.limit, o, ask.at, ask.used, ask.aux, ask.first, c * pass)
+      end
+    end
+    return pass
+  end
+
+  for i = 1, n do
+    local ask = asks[i]
+    local l, o, c, was = ask.limit, ask.object, ask.cost, ask.was
+    if was and l.algorithm == LOG and o.total == was[1] then
+      log.undo(o, -c, was[1], was[2], was[3])
+      o.changed = LOG
+    elseif was and l.algorithm ~= LOG
+      and o.at == was[1] and o.used == was[2] and o.aux == was[3] and o.recovery == was[4] then
+      o.at, o.used, o.aux, o.recovery, o.changed = was[5], was[6], was[7], was[8], l.algorithm
+    else
+      local room, a, u, x, first = judge(l, o)
+      if kind == TWINS and l.algorithm == LOG then
+        note(o, u, x, first, c - room)
+      end
+      if kind == TWINS and c > room then
+        pass, denied = 0, true
+      elseif c ~= 0 then
+        charge(l, o, a, u, x, first, c)
+      end
+      if kind == ADJUST and l.algorithm == LOG then
+        local left, _, in_log, base, live = judge(l, o)
+        note(o, in_log, base, live, -left)
+      end
+    end
+  end
+  return pass
+end
+
+for g = lone_count + 1, group_count do
+  local kind, count, n
+  kind, count, n, pos = unpack_('>BI2B', blob, pos)
+  out[g + 1] = group(kind, count, n)
+end
+
+for k, name in ipairs(KEYS) do
+  local o = objects[k]
+  if o and o.changed and not denied then
+    if o.changed == LOG then
+      log.store(o, ttl(o.recovery))
+    else
+      write(name, o.changed, o.at, o.used, o.aux, o.recovery)
+    end
+  elseif o and not o.new then
+    heal(name, o.recovery)
+  end
+end
+
+finish()
+for i = 1, #found do
+  out[group_count + state_count + 1 + i] = found[i]
+end
+return out

@@ -1,0 +1,171 @@
+-- The entry point, and all that most calls need. One call carries groups, which are decided one after another
+-- at one instant, each for itself:
+--
+--   lone    a take of one ask, whose counter no other group asks and is no log
+--   take    asks that are charged all or none
+--   adjust  asks that are charged, or given back, without asking
+--   undo    asks of a take that passed here and was denied elsewhere
+--   twins   a take that asks one counter more than once; alone but for peeks
+--
+-- A take has a count: as many equal takes, of which the first that fit pass. Lone
+-- takes come first and are decided here, by the way; the others in general.lua.
+--
+-- KEYS are the counters, those of logs last. ARGV[1] is the call, in binary:
+-- encode in call.go writes it and says how. A key is read once and written once,
+-- however many groups ask it.
+--
+-- The answer is the time, then one value for each group, then the state of each
+-- counter as it was found (but for logs), then what each ask of a log found. A
+-- group's value is the number of takes that passed, or, as text, why it could
+-- not be decided; such a group changed nothing. The decisions themselves are
+-- made from this by the caller, with the functions that this script follows.
+
+local SLIDING, FIXED, LOG, BUCKET = 0, 1, 2, 3
+local SECOND = 1000000
+
+local blob = ARGV[1]
+local now, limit_count, state_count, lone_count, group_count, pos = unpack_('>I7I2I2I2I2', blob)
+if now == 0 then
+  local t = call('TIME')
+  now = t[1] * SECOND + t[2]
+end
+
+local limits = {}
+for i = 1, limit_count do
+  local algorithm, tick, window, rate, unit, cap, most
+  algorithm, tick, window, rate, unit, cap, most, pos = unpack_('>BI3I7I7I7I7I7', blob, pos)
+  local l = { algorithm = algorithm, tick = tick, window = window, cap = cap }
+  if algorithm == SLIDING then
+    l.most = most
+    l.judge, l.charge = sliding_window()
+  elseif algorithm == FIXED then
+    l.judge, l.charge = fixed_window()
+    if window == 0 then
+      local a, b, c, d
+      a, b, c, d, pos = unpack_('>I7I7I7I7', blob, pos)
+      l.edges = { a, b, c, d }
+    end
+  elseif algorithm ~= LOG then
+    l.rate, l.unit = rate, unit
+    if algorithm == BUCKET then
+      l.judge, l.charge = token_bucket()
+    else
+      l.judge, l.charge = leaky_bucket()
+    end
+  end
+  limits[i] = l
+end
+
+local states = state_count > 0 and call('MGET', unpack(KEYS, 1, state_count)) or {}
+local out = { now }
+
+-- decode returns the numbers of a counter, or false and what is wrong with it.
+local function decode(k, algorithm)
+  local raw = states[k]
+  if not raw then
+    if call('EXISTS', KEYS[k]) == 1 then
+      return false, 'WRONGTYPE'
+    end
+    return 0, 0, 0, 0
+  end
+  local a, u, x, r
+  if #raw == 12 then
+    a, r, u, x = unpack_('>I5I3I2I2', raw)
+    a = a * SECOND
+    r = a + r * SECOND
+    if algorithm == FIXED then
+      x = r
+    end
+  elseif #raw == 28 then
+    a, u, x, r = unpack_('>I7I7I7I7', raw)
+  else
+    return false, 'STATE of ' .. #raw .. ' bytes'
+  end
+  if a > MAX then
+    return false, 'STATE of another schema'
+  end
+  return a, u, x, r
+end
+
+-- ttl is a counter's time to live: until its recovery, and a second more. Many
+-- counters of a call recover together.
+local px, px_for
+local function ttl(r)
+  if r ~= px_for then
+    local micros = r - now
+    px_for, px = r, format('%d', micros > 0 and micros / 1000 + 1001 or 1000)
+  end
+  return px
+end
+
+-- heal gives a time to live to a counter that has lost it.
+local function heal(name, r)
+  if call('PTTL', name) == -1 then
+    call('PEXPIRE', name, ttl(r))
+  end
+end
+
+local function write(name, algorithm, a, u, x, r)
+  if r == 0 then
+    call('DEL', name)
+    return
+  end
+  -- Windows of whole seconds, and their counts, mostly fit into less. What has
+  -- 12 bytes takes 32 of Redis' memory, what has 28 takes 48.
+  if algorithm <= FIXED and u < 65536 and a % SECOND == 0 then
+    local length, y = (r - a) / SECOND, x
+    if algorithm == FIXED then
+      y = 0
+    end
+    if y < 65536 and length < 16777216 and length % 1 == 0 then
+      call('SET', name, pack('>I5I3I2I2', a / SECOND, length, u, y), 'PX', ttl(r))
+      return
+    end
+  end
+  call('SET', name, pack('>I7I7I7I7', a, u, x, r), 'PX', ttl(r))
+end
+
+for g = 1, lone_count do
+  local count, k, l, c
+  count, k, l, c, pos = unpack_('>I2I2I2i8', blob, pos)
+  l = limits[l]
+  local a, u, x, r = decode(k, l.algorithm)
+  local room = false
+  if a then
+    if now >= r then
+      a, u, x = 0, 0, 0
+    end
+    room, a, u, x = l.judge(l, a, u, x, now)
+    if not room then
+      out[g + 1] = format('EDGES %.0f', a)
+    end
+  else
+    out[g + 1] = u
+  end
+  if room then
+    if c > room then
+      count = 0
+    elseif c * count > room then
+      count = (room - mod(room, c)) / c
+    end
+    out[g + 1] = count
+    if c * count > 0 then
+      write(KEYS[k], l.algorithm, l.charge(l, a, u, x, c * count))
+    elseif states[k] then
+      heal(KEYS[k], r)
+    end
+  end
+end
+
+-- finish adds the states, and returns the answer.
+local function finish()
+  local n = #out
+  for k = 1, state_count do
+    out[n + k] = states[k]
+  end
+  return out
+end
+
+if lone_count == group_count then
+  return finish()
+end

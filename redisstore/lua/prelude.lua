@@ -1,0 +1,60 @@
+-- What every algorithm needs. The files of this folder are put together, in the
+-- order prelude, algorithms, main, into one script; the algorithms bear the
+-- names of the Go files that they follow.
+--
+-- Numbers are doubles that hold integers of at most 53 bits. No product or sum
+-- here exceeds that: a limit for which one would is kept at a coarser tick. Times
+-- are microseconds since the Unix epoch.
+
+local call, pcall_, unpack_, pack, format = redis.call, redis.pcall, struct.unpack, struct.pack, string.format
+local MAX = 9007199254740991
+
+-- mod is a % b. The quotient a/b may be rounded up to a whole number, never
+-- down below one, so the remainder that % computes may be negative.
+local function mod(a, b)
+  local r = a % b
+  if r < 0 then
+    return r + b
+  end
+  return r
+end
+
+-- ceil_div is a/b, rounded up.
+local function ceil_div(a, b)
+  local r = mod(a, b)
+  if r > 0 then
+    return (a - r) / b + 1
+  end
+  return a / b
+end
+
+-- ticks converts microseconds to whole ticks.
+local function ticks(l, micros)
+  if l.tick == 1 then
+    return micros
+  end
+  return (micros - mod(micros, l.tick)) / l.tick
+end
+
+-- clamp holds n between nothing and what fits.
+local function clamp(n)
+  if n < 0 then
+    return 0
+  elseif n > MAX then
+    return MAX
+  end
+  return n
+end
+
+-- An algorithm is a function that returns two, over a counter (at, used, aux: see
+-- Counter in the Go package stint). It is called only for those that a call
+-- needs: to make a function costs as much as to run it.
+--
+--   judge(l, at, used, aux, now) -> left, at, used, aux
+--     brings the counter to now; left is the largest cost that would pass,
+--     negative if more is used than the limit allows
+--   charge(l, at, used, aux, units) -> at, used, aux, recovery
+--     adds units, or takes them back if negative; recovery is when nothing will
+--     be used any more, 0 if nothing is
+--
+-- sliding_log, whose state has no fixed size, has its like over an object.

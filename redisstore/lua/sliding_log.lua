@@ -1,0 +1,226 @@
+-- Sliding log: the units charged in (now-w, now], each with its time.
+--
+-- A log is a string: when it recovers, its base, then entries, oldest first. An
+-- entry is a time and the total of all units up to and including it, so that
+-- every question is a binary search and a log of ten thousand entries is as
+-- quick as one of a hundred. Units up to the base are no longer part of the log.
+-- Their entries go one write later, so that a charge can be undone as if it had
+-- never been.
+--
+-- A log of less than a piece is read and written whole; of a longer one only
+-- what is asked for is read, and only its end is written.
+
+local function sliding_log()
+  local HEAD, ENTRY, PIECE = 14, 14, 1024
+
+  -- clear forgets all that was charged.
+  local function clear(o)
+    o.raw, o.whole, o.tail = string.rep('\0', HEAD), true, nil
+    o.n, o.kept, o.at, o.total, o.base, o.out, o.recovery = 0, 0, 0, 0, 0, 0, 0
+  end
+
+  local function load(key)
+    local raw = pcall_('GETRANGE', key, 0, PIECE - 1)
+    if type(raw) == 'table' then
+      return nil, raw.err
+    end
+    local size = #raw
+    if size == 0 then
+      local o = { key = key, new = true }
+      clear(o)
+      return o
+    elseif size == PIECE then
+      size = call('STRLEN', key)
+    end
+    local n = (size - HEAD) / ENTRY
+    if n < 1 or n % 1 ~= 0 then
+      return nil, 'STATE of ' .. size .. ' bytes'
+    end
+    local recovery, base = unpack_('>I7I7', raw)
+    if recovery > MAX then
+      return nil, 'STATE of another schema'
+    end
+    local o = { key = key, raw = raw, n = n, kept = n, base = base, out = base, recovery = recovery }
+    o.whole = size < PIECE
+    local from = HEAD + (n - 1) * ENTRY
+    if from + ENTRY <= #raw then
+      o.at, o.total = unpack_('>I7I7', raw, from + 1)
+    else
+      o.at, o.total = unpack_('>I7I7', call('GETRANGE', key, from, from + ENTRY - 1))
+    end
+    return o
+  end
+
+  -- entry returns the time and the total of the i-th entry.
+  local function entry(o, i)
+    if i == o.n then
+      return o.at, o.total
+    end
+    local from = HEAD + (i - 1) * ENTRY
+    if from + ENTRY <= #o.raw then
+      return unpack_('>I7I7', o.raw, from + 1)
+    end
+    return unpack_('>I7I7', call('GETRANGE', o.key, from, from + ENTRY - 1))
+  end
+
+  -- after returns the first entry from low on whose time (field 1) or total
+  -- (field 2) is above the value, or n+1.
+  local function after(o, low, field, value)
+    local high = o.n + 1
+    while low < high do
+      local middle = low + high
+      middle = (middle - middle % 2) / 2
+      local at, total = entry(o, middle)
+      if (field == 1 and at or total) > value then
+        high = middle
+      else
+        low = middle + 1
+      end
+    end
+    return low
+  end
+
+  -- judge is judge, and also returns the first entry that is still in the log.
+  -- Here aux is the base.
+  local function judge(l, o, now)
+    if now >= o.recovery then
+      return l.cap, 0, 0, o.total, o.n + 1
+    end
+    local t = now
+    if o.at > t then
+      t = o.at
+    end
+    local first, base = after(o, 1, 1, t - l.window), o.base
+    local _, total
+    if first > 1 then
+      _, total = entry(o, first - 1)
+      if total > base then
+        base = total
+      end
+    end
+    -- What has left the log once stays out of it, also under a longer window.
+    if first <= o.n then
+      _, total = entry(o, first)
+      if total <= base then
+        first = after(o, first + 1, 2, base)
+      end
+    end
+    local used = o.total - base
+    return l.cap - used, o.at, used, base, first
+  end
+
+  -- read reads the rest of a log, with what was charged in this call.
+  local function read(o)
+    if not o.whole then
+      o.raw, o.whole = call('GETRANGE', o.key, 0, -1), true
+    end
+    if o.tail then
+      o.raw = string.sub(o.raw, 1, HEAD + o.kept * ENTRY) .. pack('>I7I7', o.at, o.total)
+      o.tail, o.kept = nil, o.n
+    end
+  end
+
+  -- cut makes the i-th entry the last, with that total.
+  local function cut(o, i, total)
+    read(o)
+    o.at = entry(o, i)
+    o.raw = string.sub(o.raw, 1, HEAD + (i - 1) * ENTRY) .. pack('>I7I7', o.at, total)
+    o.n, o.kept, o.total = i, i, total
+  end
+
+  -- rebase counts totals from the base, when they would grow too large.
+  local function rebase(o, first)
+    read(o)
+    local entries = {}
+    for i = first, o.n do
+      local at, total = entry(o, i)
+      entries[#entries + 1] = pack('>I7I7', at, total - o.base)
+    end
+    o.raw = string.rep('\0', HEAD) .. table.concat(entries)
+    o.n, o.kept, o.total, o.base, o.out = #entries, #entries, o.total - o.base, 0, 0
+  end
+
+  -- charge is charge. What judge answered comes in; the object changes.
+  local function charge(l, o, at, used, base, first, units, now)
+    o.base = base
+    units = clamp(used + units) - used
+    if used + units == 0 then
+      clear(o)
+      return
+    end
+    if units > 0 then
+      if o.total + units > MAX then
+        rebase(o, first)
+        first = 1
+      end
+      if now > at then
+        at = now
+      end
+      -- The newest entry takes what is charged at its instant, and what is forced
+      -- on a log that has as many entries as its limit has units.
+      local live = o.n - first + 1
+      if live > 0 and (at == o.at or live >= l.cap) then
+        if not o.tail then
+          o.tail, o.kept = true, o.n - 1
+        end
+      else
+        o.n, o.tail = o.n + 1, true
+      end
+      o.at, o.total = at, o.total + units
+    elseif units < 0 then
+      -- A refund follows its take: the newest units go first.
+      local total = o.total + units
+      cut(o, after(o, first, 2, total - 1), total)
+    end
+    o.recovery = o.at + l.window
+  end
+
+  -- leaves returns when so many units, counted from the base, will have left
+  -- the log: the time of the entry that has the last of them.
+  local function leaves(o, base, first, need)
+    local i = after(o, first, 2, base + need - 1)
+    if i > o.n then
+      return 0
+    end
+    return (entry(o, i))
+  end
+
+  -- undo_charge takes back a charge as if it had not been made. What it made of the
+  -- log comes in, and what the log was before.
+  local function undo_charge(o, cost, total, base, recovery)
+    if recovery == 0 then
+      clear(o)
+      return
+    end
+    o.base, o.out, o.recovery = base, base, recovery
+    local last = o.n
+    if last > 1 then
+      local _, before = entry(o, last - 1)
+      if before == total - cost then
+        last = last - 1 -- the charge had an entry of its own
+      end
+    end
+    cut(o, last, total - cost)
+  end
+
+  local function store(o, px)
+    if o.recovery == 0 then
+      call('DEL', o.key)
+      return
+    end
+    local gone = after(o, 1, 2, o.out) - 1
+    local head = pack('>I7I7', o.recovery, o.base)
+    if o.whole or gone > o.n / 2 then
+      read(o)
+      call('SET', o.key, head .. string.sub(o.raw, HEAD + gone * ENTRY + 1), 'PX', px)
+      return
+    end
+    call('SETRANGE', o.key, 0, head)
+    if o.tail then
+      call('SETRANGE', o.key, HEAD + o.kept * ENTRY, pack('>I7I7', o.at, o.total))
+    end
+    call('PEXPIRE', o.key, px)
+  end
+
+  return { load = load, judge = judge, charge = charge, leaves = leaves, undo = undo_charge, store = store }
+end

@@ -1,0 +1,390 @@
+// Package redisstore holds counters in Redis, shared by any number of
+// processes: one server, a primary that Sentinels watch over, or a Cluster.
+//
+//	store, err := redisstore.Open("redis://localhost:6379", redisstore.Options{})
+//
+// Every decision is one atomic call of one Lua script, however many limits it
+// asks, by Redis' own clock. The script judges and charges; it answers with the
+// states as it found them, and the decisions are made from those by the functions
+// of package stint. So there are two implementations of the arithmetic, and only
+// one of what is told to clients; the conformance suite holds the first to the
+// second, to the bit.
+//
+// # Group commit
+//
+// Requests that arrive while a call is on its way travel together in the next
+// one, as groups that are decided one after another, each for itself. Equal
+// requests become one group with a count, of which the first that fit pass, so a
+// counter that everyone wants is read, judged and written once per call. A
+// request that comes alone is sent at once. A call is bounded so that it holds
+// Redis for about a quarter of a millisecond at most.
+//
+// In a Cluster only counters of one slot can be in one call. All counters of a
+// subject are. A take over several slots is one call to each, all at once; if one
+// of them denies, what the others charged is taken back. Meanwhile those units
+// are not available to others: a concurrent take may be denied that need not
+// have been. None is admitted that should not be.
+//
+// # State
+//
+// A counter is one key, prefix:{subject}:name:algorithm, of type string, whose
+// time to live is the counter's recovery and a second; it is set by every write,
+// and again by whoever finds it missing. Its value is binary, read by one call
+// of struct.unpack: 12 bytes for windows of whole seconds with counts below
+// 65,536, 28 for everything else but logs. Redis' memory comes in steps: 12 bytes
+// take 32 with their header, 13 to 28 take 48, so nothing in between would save
+// anything. Decimal text would take 64, a hash of two fields 112, and parsing
+// either costs a microsecond more.
+//
+// # What it refuses
+//
+// It does not retry what may have been applied: a take that timed out is an
+// error, [stint.ErrUnavailable], and may have been charged. It has no fallback and
+// no circuit breaker; those are layers. It never reads a caller's clock to
+// decide, and never touches a key that it did not declare to Redis.
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/stintdev/stint"
+)
+
+// MaxAsks is the most asks in one Take or Adjust, so that no call holds Redis for
+// much longer than a millisecond.
+const MaxAsks = 128
+
+// Options are what a URL cannot say.
+type Options struct {
+	// Now replaces Redis' clock. It is for tests: processes whose clocks differ
+	// would not agree on what a window is.
+	Now func() time.Time
+}
+
+// Store is a [stint.Store] in Redis.
+type Store struct {
+	config config
+	now    func() time.Time // nil: Redis' clock
+	wall   func() time.Time // to guess which calendar window it is
+	skew   atomic.Int64     // what to add to wall, in microseconds
+	client atomic.Pointer[rueidis.Client]
+	why    atomic.Pointer[error] // there is no client
+
+	lanes []atomic.Pointer[lane] // one, or one for each slot
+
+	base   context.Context
+	cancel context.CancelFunc
+	span   atomic.Pointer[span]
+
+	open   sync.RWMutex // held by calls, so that Close can wait for them
+	closed bool
+	work   sync.WaitGroup
+
+	requests, calls sync.Pool
+	stats           counts
+}
+
+// Open returns a store on the Redis that the URL names; docs/redis-url.md says
+// how. It fails only if the URL is wrong. A Redis that is not there yet is
+// waited for: until then every call returns [stint.ErrUnavailable], as it does
+// whenever Redis is out of reach.
+func Open(url string, o Options) (*Store, error) {
+	c, err := parseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	return open(c, o), nil
+}
+
+func open(c config, o Options) *Store {
+	s := &Store{config: c, now: o.Now, wall: time.Now}
+	s.lanes = make([]atomic.Pointer[lane], 1)
+	if c.topology == cluster {
+		s.lanes = make([]atomic.Pointer[lane], slots)
+	}
+	s.requests.New = func() any { return &request{done: make(chan struct{}, 1)} }
+	s.calls.New = func() any { return newCall() }
+	s.base, s.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // the store's own life, which no call's context bounds
+	if !s.connect() {
+		s.work.Go(s.reconnect)
+	}
+	return s
+}
+
+// Take implements [stint.Store].
+func (s *Store) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+	for i := range asks {
+		if a := &asks[i]; a.Cost < 0 || !valid(&a.Limit) {
+			return nil, a.Validate()
+		}
+	}
+	return s.decide(ctx, take, asks)
+}
+
+// Adjust implements [stint.Store].
+func (s *Store) Adjust(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+	for i := range asks {
+		if err := asks[i].Limit.Validate(); err != nil {
+			return nil, err
+		}
+	}
+	return s.decide(ctx, adjust, asks)
+}
+
+func valid(l *stint.Limit) bool {
+	_, ok := l.Terms()
+	return ok
+}
+
+func (s *Store) decide(ctx context.Context, k kind, asks []stint.Ask) ([]stint.Decision, error) {
+	s.open.RLock()
+	defer s.open.RUnlock()
+	switch {
+	case s.closed:
+		return nil, stint.ErrClosed
+	case len(asks) == 0:
+		return nil, nil
+	case len(asks) > MaxAsks:
+		return nil, &stint.InvalidError{
+			Field: "asks", Value: strconv.Itoa(len(asks)),
+			Want: "at most " + strconv.Itoa(MaxAsks) + " in one call, which keeps everyone else waiting",
+		}
+	}
+	s.stats.requests.Add(1)
+	r := s.newRequest(k, asks)
+	if s.oneSlot(asks) {
+		if err := s.do(ctx, s.lane(r.items[0].key), r); err != nil {
+			return nil, err // the request may still be on its way
+		}
+	} else if err := s.scatter(ctx, r); err != nil {
+		return nil, err
+	}
+	out, err := r.out, r.err
+	s.recycle(r)
+	return out, err
+}
+
+// newRequest copies the asks: a caller may stop waiting and use them again.
+func (s *Store) newRequest(k kind, asks []stint.Ask) *request {
+	r := s.requests.Get().(*request)
+	r.kind = k
+	var buf [512]byte
+	text := buf[:0]
+	var ends [MaxAsks]int
+	for i := range asks {
+		text = append(append(text, s.config.prefix...), ':')
+		text = asks[i].Key.Append(text)
+		text = append(text, suffixes[asks[i].Limit.Algorithm]...)
+		ends[i] = len(text)
+	}
+	all, start := string(text), 0
+	for i := range asks {
+		r.items = append(r.items, item{all[start:ends[i]], asks[i].Limit, asks[i].Cost})
+		start = ends[i]
+	}
+	if k == take && repeats(r.items) {
+		r.kind = twins
+	}
+	return r
+}
+
+// repeats reports whether a counter is asked more than once.
+func repeats(items []item) bool {
+	for i := range items {
+		for j := range i {
+			if items[i].key == items[j].key {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (s *Store) recycle(r *request) {
+	clear(r.items)
+	*r = request{done: r.done, items: r.items[:0]}
+	s.requests.Put(r)
+}
+
+// wait waits for the answer, as long as the caller does.
+func (s *Store) wait(ctx context.Context, r *request) error {
+	select {
+	case <-r.done:
+		return nil
+	case <-ctx.Done():
+		s.stats.unavailable.Add(1)
+		return unavailable(ctx.Err())
+	}
+}
+
+// Reset implements [stint.Store].
+func (s *Store) Reset(ctx context.Context, keys ...stint.Key) error {
+	s.open.RLock()
+	defer s.open.RUnlock()
+	if s.closed {
+		return stint.ErrClosed
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.config.timeout)
+	defer cancel()
+	for _, k := range keys {
+		stem := string(k.Append([]byte(s.config.prefix + ":")))
+		names := make([]string, len(suffixes))
+		for i, suffix := range suffixes {
+			names[i] = stem + suffix
+		}
+		if err := s.retry(ctx, func(client rueidis.Client) error {
+			return client.Do(ctx, client.B().Del().Key(names...).Build()).Error()
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Ping reports whether decisions can be made now: it runs the script.
+func (s *Store) Ping(ctx context.Context) error {
+	s.open.RLock()
+	defer s.open.RUnlock()
+	if s.closed {
+		return stint.ErrClosed
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.config.timeout)
+	defer cancel()
+	c := newCall()
+	c.encode(0, time.Time{})
+	return s.retry(ctx, func(client rueidis.Client) error {
+		_, err := s.eval(ctx, client, nil, string(c.blob)).ToArray()
+		return err
+	})
+}
+
+// Close implements [stint.Store]. Calls that are on their way fail.
+func (s *Store) Close() error {
+	s.cancel()
+	s.open.Lock()
+	closed := s.closed
+	s.closed = true
+	s.open.Unlock()
+	s.work.Wait()
+	if client := s.client.Load(); client != nil && !closed {
+		(*client).Close()
+	}
+	return nil
+}
+
+// unavailable is an error that says that Redis is out of reach, and why.
+func unavailable(cause error) error {
+	return fmt.Errorf("%w: redis: %w", stint.ErrUnavailable, cause)
+}
+
+// span is a stretch of time in which all calls have one deadline.
+type span struct {
+	ctx   context.Context
+	end   context.CancelFunc
+	since time.Time
+}
+
+// deadline returns a context for a call that begins now: it lasts as long as an
+// answer may take, and at most an eighth longer. A context of its own for each
+// call would cost as much as the rest of it.
+func (s *Store) deadline() context.Context {
+	p := s.span.Load()
+	if now := time.Now(); p == nil || now.Sub(p.since) > s.config.timeout/8 {
+		p = &span{since: now}
+		p.ctx, p.end = context.WithTimeout(s.base, s.config.timeout+s.config.timeout/8)
+		s.span.Store(p)
+	}
+	return p.ctx
+}
+
+// inline returns the context for a call made on the caller's own goroutine, or
+// nil if the caller might stop waiting before the call does.
+func (s *Store) inline(ctx context.Context) context.Context {
+	if ctx.Done() == nil {
+		return s.deadline()
+	}
+	if d, ok := ctx.Deadline(); ok && time.Until(d) <= s.config.timeout {
+		return ctx
+	}
+	return nil
+}
+
+func (s *Store) newCall() *call { return s.calls.Get().(*call) }
+
+// send makes the call and answers its requests.
+func (s *Store) send(ctx context.Context, c *call) {
+	near := s.wall().Add(time.Duration(s.skew.Load()) * time.Microsecond)
+	err := s.exec(ctx, c, near)
+	for _, r := range c.requests {
+		if r.err == nil {
+			r.err = err
+		}
+		s.finish(ctx, r)
+	}
+	if err == nil { // otherwise the client may still hold on to it
+		c.reset()
+		s.calls.Put(c)
+	}
+}
+
+// finish ends a request whose call has returned: by its answer, or by another
+// call of its own.
+func (s *Store) finish(ctx context.Context, r *request) {
+	// Two moves of a clock would be needed for a third attempt.
+	for range 2 {
+		var edges *edgesError
+		if !errors.As(r.err, &edges) {
+			break
+		}
+		near := time.UnixMicro(edges.at)
+		s.skew.Store(near.Sub(s.wall()).Microseconds())
+		s.alone(ctx, r, near)
+	}
+	if tryAgain(r.err) {
+		s.stats.retries.Add(1)
+		if s.alone(ctx, r, s.wall()); tryAgain(r.err) { // what travelled with it was not to blame
+			s.apart(ctx, r)
+		}
+	}
+	if r.err != nil {
+		s.count(r.err)
+		r.out = nil
+	}
+	r.done <- struct{}{}
+}
+
+// alone sends the request in a call of its own.
+func (s *Store) alone(ctx context.Context, r *request, near time.Time) {
+	c := newCall()
+	r.err, r.out = nil, nil
+	c.add(r)
+	if err := s.exec(ctx, c, near); r.err == nil {
+		r.err = err
+	}
+}
+
+// exec makes the call.
+func (s *Store) exec(ctx context.Context, c *call, near time.Time) error {
+	now := int64(0)
+	if s.now != nil {
+		near = s.now()
+		now = max(near.UnixMicro(), 1)
+	}
+	c.encode(now, near)
+	s.stats.calls.Add(1)
+	return s.retry(ctx, func(client rueidis.Client) error {
+		answer, err := s.eval(ctx, client, c.keys, rueidis.BinaryString(c.blob)).ToArray()
+		if err != nil {
+			return err
+		}
+		return c.decode(answer)
+	})
+}

@@ -1,0 +1,61 @@
+package redisstore_test
+
+import (
+	"fmt"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/redisstore"
+	"github.com/stintdev/stint/storetest"
+)
+
+func TestMain(m *testing.M) {
+	if url := os.Getenv(workerURL); url != "" {
+		os.Exit(work(url))
+	}
+	defer testredis.StopShared()
+	m.Run()
+}
+
+// stores counts the stores opened, to give each a prefix of its own.
+var stores atomic.Int64
+
+// open returns a store with counters of its own, on servers that others use.
+func open(t testing.TB, url string, o redisstore.Options) *redisstore.Store {
+	t.Helper()
+	s, err := redisstore.Open(fmt.Sprintf("%s?prefix=t%d", url, stores.Add(1)), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// topologies are the servers that every store runs on.
+var topologies = map[string]func(testing.TB) string{
+	"single":   func(t testing.TB) string { t.Helper(); return testredis.Shared(t).URL() },
+	"sentinel": func(t testing.TB) string { t.Helper(); return testredis.SharedSentinels(t).URL() },
+	"cluster":  func(t testing.TB) string { t.Helper(); return testredis.SharedCluster(t).URL() },
+}
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	for name, urlOf := range topologies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := urlOf(t)
+			suite := func(t testing.TB, now func() time.Time) stint.Store {
+				t.Helper()
+				return open(t, url, redisstore.Options{Now: now})
+			}
+			storetest.Run(t, suite)
+			if name != "cluster" { // whose takes of several subjects are several calls
+				t.Run("across subjects", func(t *testing.T) { storetest.AcrossSubjects(t, suite) })
+			}
+		})
+	}
+}

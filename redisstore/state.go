@@ -1,0 +1,45 @@
+package redisstore
+
+import (
+	"github.com/stintdev/stint"
+)
+
+// suffixes end the keys of counters, one for each algorithm.
+var suffixes = [...]string{
+	stint.SlidingWindow: ":sw",
+	stint.FixedWindow:   ":fw",
+	stint.SlidingLog:    ":sl",
+	stint.TokenBucket:   ":tb",
+	stint.LeakyBucket:   ":lb",
+}
+
+const numberSize = 7
+
+// decodeState reads a counter's state, as lua/main.lua wrote it: in 12 bytes if
+// it is of windows of whole seconds and its counts are small, or in 28.
+func decodeState(s string, fixed bool) (c stint.Counter, ok bool) {
+	const second = 1_000_000
+	switch len(s) {
+	case 12:
+		c.At = uintOf(s[:5]) * second
+		c.Until = c.At + uintOf(s[5:8])*second
+		c.Used, c.Aux = uintOf(s[8:10]), uintOf(s[10:])
+		if fixed {
+			c.Aux = c.Until
+		}
+	case 4 * numberSize:
+		c = stint.Counter{At: number(s), Used: number(s[7:]), Aux: number(s[14:]), Until: number(s[21:])}
+	default:
+		return c, false
+	}
+	return c, c.At <= maxInt
+}
+
+func number(s string) int64 { return uintOf(s[:numberSize]) }
+
+func uintOf(s string) (n int64) {
+	for i := range len(s) {
+		n = n<<8 | int64(s[i])
+	}
+	return n
+}

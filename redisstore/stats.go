@@ -1,0 +1,48 @@
+package redisstore
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/stintdev/stint"
+)
+
+// Stats are counts since the store was opened.
+type Stats struct {
+	Requests    uint64 // takes and adjustments
+	Calls       uint64 // of the script; fewer, as requests share them
+	Scripts     uint64 // times that Redis did not know the script
+	Retries     uint64 // because servers were changing places
+	Undone      uint64 // charges taken back because another slot denied
+	Unavailable uint64 // requests that failed because Redis was out of reach
+	BadStates   uint64 // requests that failed because a counter could not be read
+}
+
+type counts struct {
+	requests, calls, scripts, retries, undone, unavailable, badStates atomic.Uint64
+}
+
+// Stats returns the counts so far.
+func (s *Store) Stats() Stats {
+	c := &s.stats
+	return Stats{
+		Requests:    c.requests.Load(),
+		Calls:       c.calls.Load(),
+		Scripts:     c.scripts.Load(),
+		Retries:     c.retries.Load(),
+		Undone:      c.undone.Load(),
+		Unavailable: c.unavailable.Load(),
+		BadStates:   c.badStates.Load(),
+	}
+}
+
+// count counts a request's error.
+func (s *Store) count(err error) {
+	var state *StateError
+	switch {
+	case errors.As(err, &state):
+		s.stats.badStates.Add(1)
+	case errors.Is(err, stint.ErrUnavailable):
+		s.stats.unavailable.Add(1)
+	}
+}

@@ -1,0 +1,580 @@
+package redisstore
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io/fs"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stintdev/stint"
+)
+
+// topology is how the servers behind a URL stand together.
+type topology uint8
+
+const (
+	single topology = iota + 1
+	sentinel
+	cluster
+)
+
+const (
+	upToMinute = "a duration from 1ms to 1m, as 250ms"
+	numberOfDB = "a number from 0 to 1000000; in a cluster 0"
+)
+
+// schemes are the ways in which a URL may begin.
+var schemes = []struct {
+	name     string
+	topology topology
+	tls      bool
+}{
+	{"redis", single, false},
+	{"rediss", single, true},
+	{"redis+sentinel", sentinel, false},
+	{"rediss+sentinel", sentinel, true},
+	{"redis+cluster", cluster, false},
+	{"rediss+cluster", cluster, true},
+}
+
+// otherSchemes are those that people write for ours, and what to tell them.
+var otherSchemes = map[string]string{
+	"http":            "redis://",
+	"https":           "rediss://",
+	"redis+ssl":       "rediss://",
+	"redis+tls":       "rediss://",
+	"redis-cluster":   "redis+cluster://",
+	"rediss-cluster":  "rediss+cluster://",
+	"redis-sentinel":  "redis+sentinel://",
+	"rediss-sentinel": "rediss+sentinel://",
+	"sentinel":        "redis+sentinel://",
+	"valkey":          "redis://, also for Valkey",
+	"valkeys":         "rediss://, also for Valkey",
+	"unix":            "redis://host:port; unix sockets are not supported",
+	"redis+unix":      "redis://host:port; unix sockets are not supported",
+	"redis+socket":    "redis://host:port; unix sockets are not supported",
+	"redis-socket":    "redis://host:port; unix sockets are not supported",
+}
+
+// param is a parameter of the query. docs/redis-url.md shows all of it but the
+// function, and a test compares them.
+type param struct {
+	name  string
+	takes string
+	def   string // read like a value of the URL; "": not set
+	means string
+	only  topology // 0: with all of them
+
+	tls    bool                       // only under rediss
+	secret bool                       // no log and no error shows its value
+	needs  string                     // the parameter without which it says nothing
+	set    func(*config, string) bool // false: not what it takes
+}
+
+var params = []param{
+	{
+		name: "user", takes: "a name", means: "the ACL user", needs: "password",
+		set: func(c *config, v string) bool { c.user = v; return v != "" },
+	},
+	{
+		name: "password", takes: "a password", means: "the password of `user`, or of the default user", secret: true,
+		set: func(c *config, v string) bool { c.password = v; return v != "" },
+	},
+	{
+		name: "sentinel_user", takes: "a name", means: "the ACL user on the sentinels", only: sentinel, needs: "sentinel_password",
+		set: func(c *config, v string) bool { c.sentinelUser = v; return v != "" },
+	},
+	{
+		name: "sentinel_password", takes: "a password", means: "the password on the sentinels; they are not sent `password`", only: sentinel, secret: true,
+		set: func(c *config, v string) bool { c.sentinelPassword = v; return v != "" },
+	},
+	{
+		name: "db", takes: numberOfDB, def: "0", means: "the database, if the path does not say it",
+		set: (*config).setDB,
+	},
+	{
+		name: "prefix", takes: "1 to 32 letters, digits, `.`, `_`, `-`, `:`", def: "rl", means: "what every key begins with; stores with one prefix share their counters",
+		set: func(c *config, v string) bool { c.prefix = v; return len(v) <= 32 && consistsOf(v, "._-:") },
+	},
+	{
+		name: "dial_timeout", takes: upToMinute, def: "500ms", means: "how long connecting may take",
+		set: func(c *config, v string) bool { return between(v, time.Millisecond, time.Minute, &c.dialTimeout) },
+	},
+	{
+		name: "timeout", takes: upToMinute, def: "500ms", means: "how long an answer may take",
+		set: func(c *config, v string) bool { return between(v, time.Millisecond, time.Minute, &c.timeout) },
+	},
+	{
+		name: "conns", takes: "1, 2, 4, 8 or 16", def: "1", means: "connections to each server; all requests share them",
+		set: func(c *config, v string) (ok bool) { c.multiplex, ok = multiplexes[v]; return ok },
+	},
+	{
+		name: "flush_delay", takes: "a duration from 0 to 10ms, as 20us", def: "0", means: "how long a connection may wait for more commands before it sends: fewer system calls, later answers",
+		set: func(c *config, v string) bool { return between(v, 0, 10*time.Millisecond, &c.flushDelay) },
+	},
+	{
+		name: "buffer", takes: "a size from 4KiB to 16MiB, in KiB or MiB", def: "64KiB", means: "the size of each connection's two buffers",
+		set: (*config).setBuffer,
+	},
+	{
+		name: "client_name", takes: "1 to 64 letters, digits, `.`, `_`, `-`, `:`", means: "the name in Redis' `CLIENT LIST`",
+		set: func(c *config, v string) bool { c.clientName = v; return len(v) <= 64 && consistsOf(v, "._-:") },
+	},
+	{
+		name: "tls_ca", takes: "a PEM file", means: "the authorities to trust, instead of the system's", tls: true,
+		set: func(c *config, v string) bool { c.caFile = v; return v != "" },
+	},
+	{
+		name: "tls_cert", takes: "a PEM file", means: "the certificate to show", tls: true, needs: "tls_key",
+		set: func(c *config, v string) bool { c.certFile = v; return v != "" },
+	},
+	{
+		name: "tls_key", takes: "a PEM file", means: "the key of `tls_cert`", tls: true, needs: "tls_cert",
+		set: func(c *config, v string) bool { c.keyFile = v; return v != "" },
+	},
+	{
+		name: "tls_server_name", takes: "a host name", means: "the name that the certificates of all servers must bear, instead of each server's host", tls: true,
+		set: func(c *config, v string) bool { c.tls.ServerName = v; return consistsOf(v, "._-:") },
+	},
+}
+
+// multiplexes are the exponents that rueidis takes for a number of connections.
+// One is -1: at 0 rueidis takes as many as the processors suggest.
+var multiplexes = map[string]int{"1": -1, "2": 1, "4": 2, "8": 3, "16": 4}
+
+// config is what a URL says.
+type config struct {
+	topology topology
+	addrs    []string // host:port, IPv6 in brackets; the sentinels, the seeds of a cluster
+	primary  string   // the primary's name, for sentinel
+	db       int
+
+	user, password                 string // of the servers that count; sentinels are not sent them
+	sentinelUser, sentinelPassword string
+
+	tls                       *tls.Config // for sentinels too; nil: none
+	caFile, certFile, keyFile string      // already read into tls
+
+	prefix               string
+	clientName           string
+	dialTimeout, timeout time.Duration
+	flushDelay           time.Duration // rueidis' MaxFlushDelay
+	multiplex            int           // rueidis' PipelineMultiplex
+	buffer               int           // bytes, for reading and as many for writing
+}
+
+// parseURL reads a URL. Every error is a *stint.InvalidError, and none holds a
+// password, wherever in the URL it was put.
+func parseURL(raw string) (config, error) {
+	u, err := takeApart(raw)
+	if err != nil {
+		return config{}, err
+	}
+	c := u.config
+	for _, a := range u.args {
+		if !a.set(&c, a.value) {
+			return config{}, a.wrong(a.takes)
+		}
+	}
+	if err := c.readFiles(); err != nil {
+		return config{}, err
+	}
+	return c, nil
+}
+
+// redact returns a URL for logs: its passwords are replaced, and if it is not
+// well formed, when a password may be anywhere, all of it is.
+func redact(raw string) string {
+	u, err := takeApart(raw)
+	if err != nil {
+		return hidden
+	}
+	s := u.scheme + "://"
+	if u.password != "" {
+		s += u.rawUser + ":" + hidden + "@"
+	}
+	s += u.rawHosts
+	sep := "?"
+	for _, a := range u.args {
+		if a.secret {
+			a.raw = hidden
+		}
+		s += sep + a.name + "=" + a.raw
+		sep = "&"
+	}
+	return s
+}
+
+// hidden stands for what may be a password.
+const hidden = "xxxxx"
+
+const howToEscape = "@ / ? # , and % in a user or password written as %40 %2F %3F %23 %2C %25"
+
+// badURL says what is wrong with a part of a URL.
+func badURL(part, value, want string) error {
+	return &stint.InvalidError{Field: "redis url " + part, Value: value, Want: want}
+}
+
+// pieces is a URL whose form is right. The values of args are still unread.
+type pieces struct {
+	config
+	scheme            string
+	rawUser, rawHosts string // as written; with the hosts, the path
+	args              []arg
+}
+
+// arg is a parameter with its value.
+type arg struct {
+	*param
+	raw, value string // as written, and what it stands for
+}
+
+func (a arg) wrong(want string) error {
+	if a.secret {
+		a.value = hidden
+	}
+	return badURL(a.name, a.value, want)
+}
+
+// takeApart splits a URL and refuses what is not well formed. net/url cannot: it
+// knows no lists of hosts, and its errors quote the whole URL. A password that
+// was not escaped, or not put where one belongs, makes other pieces of itself.
+// So none of those is quoted, but for numbers and what is almost a word of ours.
+func takeApart(raw string) (pieces, error) {
+	var u pieces
+	scheme, rest, _ := strings.Cut(raw, ":")
+	if err := u.setScheme(strings.ToLower(scheme)); err != nil {
+		return u, err
+	}
+	rest, slashes := strings.CutPrefix(rest, "//")
+	if !slashes {
+		return u, badURL("after the scheme", hidden, "//, as in redis://host")
+	}
+	if strings.ContainsFunc(rest, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		return u, badURL("as a whole", hidden, "no spaces, line ends or control characters")
+	}
+	if strings.Contains(rest, "#") {
+		return u, badURL("after the #", hidden, "no fragment, and "+howToEscape)
+	}
+	rest, query, _ := strings.Cut(rest, "?")
+	authority, _, _ := strings.Cut(rest, "/")
+	userinfo, _, at := strings.Cut(authority, "@")
+	if n := strings.Count(raw, "@"); n > 1 || n == 1 && !at {
+		return u, badURL("as a whole", hidden, "one @ at most, between the password and the first host, and "+howToEscape)
+	}
+
+	seen := map[string]bool{}
+	if at {
+		if err := u.setUser(userinfo); err != nil {
+			return u, err
+		}
+		seen["user"], seen["password"] = true, true
+		rest = rest[len(userinfo)+1:]
+	}
+	u.rawHosts = rest
+	hosts, path, _ := strings.Cut(rest, "/")
+	if err := u.setHosts(hosts); err != nil {
+		return u, err
+	}
+	db, err := u.setPath(path)
+	if err != nil {
+		return u, err
+	}
+	seen["db"] = db
+	err = u.setQuery(query, seen)
+	return u, err
+}
+
+func (u *pieces) setScheme(name string) error {
+	var names []string
+	for _, s := range schemes {
+		if s.name == name {
+			u.scheme, u.topology = name, s.topology
+			if s.tls {
+				u.tls = &tls.Config{MinVersion: tls.VersionTLS12}
+			}
+			for _, p := range params {
+				// The table's own values: the tests see that they are right.
+				if p.def != "" {
+					p.set(&u.config, p.def)
+				}
+			}
+			return nil
+		}
+		names = append(names, s.name)
+	}
+	if want := otherSchemes[name]; want != "" {
+		return badURL("scheme", name, want)
+	}
+	if near := nearest(name, names); near != "" {
+		return badURL("scheme", name, near+"://")
+	}
+	return badURL("scheme", hidden, "one of "+strings.Join(names, ", "))
+}
+
+func (u *pieces) setUser(userinfo string) error {
+	user, password, colon := strings.Cut(userinfo, ":")
+	if !colon || password == "" {
+		return badURL("before the @", hidden, "user:password, or :password for the default user")
+	}
+	// RFC 3986 allows the comma. But then a user before the second of two hosts
+	// reads as one whose name begins with the first.
+	if strings.Contains(userinfo, ",") {
+		return badURL("before the @", hidden, "the user and password before the first host, and "+howToEscape)
+	}
+	var errs [2]error
+	u.user, errs[0] = url.PathUnescape(user)
+	u.password, errs[1] = url.PathUnescape(password)
+	if errs != [2]error{} {
+		return badURL("before the @", hidden, howToEscape)
+	}
+	u.rawUser = user
+	return nil
+}
+
+func (u *pieces) setHosts(list string) error {
+	port := "6379"
+	if u.topology == sentinel {
+		port = "26379"
+	}
+	hosts := strings.Split(list, ",")
+	if len(hosts) > 1 && u.topology == single {
+		return badURL("host", hidden, "one host, or redis+sentinel:// or redis+cluster://")
+	}
+	for i, h := range hosts {
+		which := "host"
+		if len(hosts) > 1 {
+			which += " " + strconv.Itoa(i+1)
+		}
+		host, p := h, port
+		if colon := strings.LastIndexByte(h, ':'); colon > strings.LastIndexByte(h, ']') {
+			host, p = h[:colon], h[colon+1:]
+		}
+		n, err := strconv.ParseUint(p, 10, 16)
+		if err != nil || n == 0 {
+			return badURL(which+" port", showNumber(p, 5), "a number from 1 to 65535")
+		}
+		if v6, ok := strings.CutPrefix(host, "["); ok {
+			v6, ok = strings.CutSuffix(v6, "]")
+			if ip, err := netip.ParseAddr(v6); !ok || err != nil || !ip.Is6() || ip.Zone() != "" {
+				return badURL(which, hidden, "an IPv6 address without a zone between [ and ]")
+			}
+			host = v6
+		} else if !consistsOf(host, "._-") {
+			return badURL(which, hidden, "a host name or address, IPv6 in brackets")
+		}
+		u.addrs = append(u.addrs, net.JoinHostPort(host, strconv.FormatUint(n, 10)))
+	}
+	return nil
+}
+
+// setPath reads what stands after the hosts, and reports whether a database does.
+func (u *pieces) setPath(path string) (db bool, err error) {
+	if u.topology == sentinel {
+		u.primary, path, _ = strings.Cut(path, "/")
+		// The characters that Sentinel allows in a name.
+		if !consistsOf(u.primary, "._-") {
+			return false, badURL("primary", hidden, "the primary's name after the hosts, as in redis+sentinel://host/name")
+		}
+	}
+	if path == "" {
+		return false, nil
+	}
+	if !u.setDB(path) {
+		return false, badURL("db", showNumber(path, 7), numberOfDB+", and nothing after it")
+	}
+	return true, nil
+}
+
+// setQuery splits the query. In seen is what the URL said before it.
+func (u *pieces) setQuery(query string, seen map[string]bool) error {
+	if query == "" {
+		return nil
+	}
+	for i, s := range strings.Split(query, "&") {
+		name, raw, _ := strings.Cut(s, "=")
+		p, err := lookUp(name, i+1)
+		if err != nil {
+			return err
+		}
+		value, err := url.PathUnescape(raw)
+		a := arg{p, raw, value}
+		switch {
+		// Half of the world reads + as a space, and a password may hold either.
+		case err != nil || strings.Contains(raw, "+"):
+			return badURL(name, hidden, "% written as %25, + as %2B and a space as %20")
+		case p.only != 0 && p.only != u.topology:
+			return a.wrong("no " + name + " with " + u.scheme + "://")
+		case p.tls && u.tls == nil:
+			return a.wrong("no " + name + " without TLS, which is rediss" + strings.TrimPrefix(u.scheme, "redis") + "://")
+		case seen[name]:
+			return a.wrong("it once; user and password stand either before the @ or in the query")
+		}
+		seen[name] = true
+		u.args = append(u.args, a)
+	}
+	for _, a := range u.args {
+		if a.needs != "" && !seen[a.needs] {
+			// A lone user may be a password.
+			return badURL(a.name, hidden, "also "+a.needs)
+		}
+	}
+	return nil
+}
+
+func lookUp(name string, position int) (*param, error) {
+	var names []string
+	for i := range params {
+		if params[i].name == name {
+			return &params[i], nil
+		}
+		names = append(names, params[i].name)
+	}
+	if name == "tls" || name == "ssl" {
+		return nil, badURL("parameter", name, "a scheme that begins with rediss, which turns TLS on")
+	}
+	if near := nearest(name, names); near != "" {
+		return nil, badURL("parameter", name, near)
+	}
+	return nil, badURL("parameter "+strconv.Itoa(position), hidden, "one of "+strings.Join(names, ", ")+"; & in a value written as %26")
+}
+
+func (c *config) setDB(v string) bool {
+	most := uint64(1_000_000)
+	if c.topology == cluster {
+		most = 0
+	}
+	n, err := strconv.ParseUint(v, 10, 32)
+	c.db = int(n)
+	return err == nil && n <= most
+}
+
+func (c *config) setBuffer(v string) bool {
+	shift := 10
+	digits, unit := strings.CutSuffix(v, "KiB")
+	if !unit {
+		shift = 20
+		digits, unit = strings.CutSuffix(v, "MiB")
+	}
+	n, err := strconv.ParseUint(digits, 10, 16) // at most 2^36 with its unit
+	c.buffer = int(n << shift)
+	return unit && err == nil && c.buffer >= 4<<10 && c.buffer <= 16<<20
+}
+
+// readFiles fills tls from the files that the URL names.
+func (c *config) readFiles() error {
+	if c.caFile != "" {
+		_, pool, err := readCertificates("tls_ca", c.caFile)
+		if err != nil {
+			return err
+		}
+		c.tls.RootCAs = pool
+	}
+	if c.certFile == "" {
+		return nil
+	}
+	cert, _, err := readCertificates("tls_cert", c.certFile)
+	if err != nil {
+		return err
+	}
+	key, err := readFile("tls_key", c.keyFile)
+	if err != nil {
+		return err
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return badURL("tls_key", c.keyFile, "the key of tls_cert, in PEM: "+err.Error())
+	}
+	c.tls.Certificates = []tls.Certificate{pair}
+	return nil
+}
+
+func readCertificates(name, path string) ([]byte, *x509.CertPool, error) {
+	text, err := readFile(name, path)
+	if err != nil {
+		return nil, nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, nil, badURL(name, path, "a file with a certificate, in PEM")
+	}
+	return text, pool, nil
+}
+
+func readFile(name, path string) ([]byte, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		if p := (*fs.PathError)(nil); errors.As(err, &p) {
+			err = p.Err // the path is in the error already
+		}
+		return nil, badURL(name, path, "a file that can be read: "+err.Error())
+	}
+	return text, nil
+}
+
+// between reads a duration into d.
+func between(v string, least, most time.Duration, d *time.Duration) bool {
+	var err error
+	*d, err = time.ParseDuration(v)
+	return err == nil && *d >= least && *d <= most
+}
+
+// consistsOf reports whether s has only letters, digits and these, and some.
+func consistsOf(s, these string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune(these, r)
+	})
+}
+
+// showNumber returns s for an error: as it is if it has only so many digits, else
+// it may be a password.
+func showNumber(s string, most int) string {
+	if len(s) > most || strings.Trim(s, "0123456789") != "" {
+		return hidden
+	}
+	return s
+}
+
+// nearest returns the name that s was meant to be, or "".
+func nearest(s string, names []string) string {
+	best, least := "", 3 // two slips at most, and less than half of a short name
+	for _, name := range names {
+		if d := distance(s, name); d < least && 2*d < len(name) {
+			best, least = name, d
+		}
+	}
+	return best
+}
+
+// distance is how many letters must be added, dropped or changed to make b of
+// a. Lengths far apart are not looked at: a is as long as someone cares to make
+// it.
+func distance(a, b string) int {
+	if len(a) > 2*len(b) {
+		return len(a)
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}
