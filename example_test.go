@@ -8,6 +8,7 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/memstore"
+	"github.com/stintdev/stint/redisstore"
 )
 
 func Example() {
@@ -31,6 +32,27 @@ func Example() {
 	// true 1
 	// true 0
 	// false 0
+}
+
+func Example_redis() {
+	store, err := redisstore.Open("redis://localhost:6379", redisstore.Options{})
+	if err != nil {
+		panic(err) // the URL is wrong; a Redis that is not there yet is no error
+	}
+	defer store.Close()
+	limiter, err := stint.New(store, stint.Options{Limit: stint.PerMinute(100)})
+	if err != nil {
+		panic(err)
+	}
+	d, err := limiter.Take(context.Background(), "user:42")
+	switch {
+	case errors.Is(err, stint.ErrUnavailable):
+		fmt.Println("let it pass, or not: Redis is out of reach")
+	case err != nil:
+		panic(err)
+	case !d.Allowed:
+		fmt.Println("come back in", d.RetryAfter)
+	}
 }
 
 func ExampleParseLimit() {

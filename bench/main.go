@@ -6,8 +6,7 @@
 //   - Stint alone: several asks in one take, and takes that are denied;
 //   - the memory that each contestant holds, what that costs the garbage
 //     collector, and the slowest single take while Stint drops old counters;
-//   - one decision over a Redis of its own, from many goroutines and from one,
-//     and the memory that Redis holds for a counter.
+//   - one decision over a Redis of its own, from many goroutines and from one.
 //
 // All contestants run in one process, in rounds. Each round measures each of
 // them once, in an order drawn anew, so that the noise of the machine falls on

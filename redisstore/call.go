@@ -366,11 +366,12 @@ func (c *call) decode(answer []rueidis.RedisMessage) error {
 	}
 	for n, i := range c.order {
 		g, value := &c.groups[i], &groups[n]
-		pass, err := value.AsInt64()
-		if text, failed := value.ToString(); failed == nil {
-			err = c.problem(g, text)
-		} else if err == nil {
+		err := errAnswer
+		if value.IsInt64() {
+			pass, _ := value.AsInt64()
 			err = c.decide(g, int(pass))
+		} else if text, failed := value.ToString(); failed == nil {
+			err = c.problem(g, text)
 		}
 		for _, r := range g.requests {
 			if r.err == nil {

@@ -114,7 +114,7 @@ func split(r *request, place func(*item) string) []*part {
 		at := place(&r.items[i])
 		p := byPlace[at]
 		if p == nil {
-			p = &part{request: &request{kind: r.kind, done: make(chan struct{}, 1), track: r.kind == take || r.kind == twins}}
+			p = &part{request: &request{kind: r.kind, ctx: r.ctx, done: make(chan struct{}, 1), track: r.kind == take || r.kind == twins}}
 			byPlace[at] = p
 			parts = append(parts, p)
 		}
@@ -139,7 +139,7 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 		start(p.request)
 	}
 	for i, p := range parts {
-		if err := s.wait(ctx, p.request); err != nil {
+		if err := p.wait(ctx); err != nil {
 			s.work.Go(func() {
 				for _, p := range parts[i:] {
 					<-p.done // its call has a deadline

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
 	"github.com/stintdev/stint"
@@ -11,7 +12,8 @@ import (
 type request struct {
 	kind  kind
 	items []item
-	done  chan struct{} // gets a value when the request is answered
+	done  chan struct{}   // gets a value when the request is answered
+	ctx   context.Context // the caller's; nil: it is to be sent whoever waits
 
 	out []stint.Decision
 	err error
@@ -23,6 +25,17 @@ type request struct {
 	now     int64
 }
 
+// left reports whether no one waits for the answer any more. Then that is the
+// answer.
+func (r *request) left() bool {
+	if r.ctx == nil || r.ctx.Err() == nil {
+		return false
+	}
+	r.err = unavailable(r.ctx.Err())
+	r.done <- struct{}{}
+	return true
+}
+
 // lane is where the requests meet that one call can carry: all of them, or in a
 // cluster those of one slot. While a call is on its way, those that arrive wait
 // for the next; a request that comes alone does not wait.
@@ -32,20 +45,32 @@ type lane struct {
 	waiting []*request
 }
 
-// laneCalls is how many calls of a lane may be on their way at once: while Redis
-// is busy with one, the next is made.
-const laneCalls = 2
+const (
+	// laneCalls is how many calls of a lane may be on their way at once: while
+	// Redis is busy with one, the next is made.
+	laneCalls = 2
+	// laneQueue is how many requests may wait. That many arrive only if Redis
+	// does not answer; the others fail at once.
+	laneQueue = 10_000
+)
+
+var errQueue = unavailable(fmt.Errorf("%d requests are waiting already", laneQueue))
 
 // enter returns whether the request may be sent at once. If not it is in the
-// queue, and will be answered.
+// queue, and will be answered; or it is refused, and has been.
 func (l *lane) enter(r *request) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.calls < laneCalls {
+	switch {
+	case l.calls < laneCalls:
 		l.calls++
 		return true
+	case len(l.waiting) >= laneQueue:
+		r.err = errQueue
+		r.done <- struct{}{}
+	default:
+		l.waiting = append(l.waiting, r)
 	}
-	l.waiting = append(l.waiting, r)
 	return false
 }
 
@@ -55,10 +80,12 @@ func (l *lane) next(c *call) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := 0
-	for n < len(l.waiting) && c.add(l.waiting[n]) {
+	for n < len(l.waiting) && (l.waiting[n].left() || c.add(l.waiting[n])) {
 		n++
 	}
-	if n == 0 {
+	if len(c.requests) == 0 {
+		clear(l.waiting) // all of them are gone
+		l.waiting = l.waiting[:0]
 		l.calls--
 		return false
 	}
@@ -100,12 +127,17 @@ func (s *Store) do(ctx context.Context, l *lane, r *request) error {
 	} else if inline == nil {
 		s.start(l, r)
 	}
-	return s.wait(ctx, r)
+	return r.wait(ctx)
 }
 
 // drain sends calls until no one waits in the lane.
 func (s *Store) drain(l *lane) {
-	for c := s.newCall(); l.next(c); c = s.newCall() {
+	for {
+		c := s.newCall()
+		if !l.next(c) {
+			s.calls.Put(c)
+			return
+		}
 		s.send(s.deadline(), c)
 	}
 }

@@ -1,5 +1,188 @@
 package redisstore_test
 
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/redisstore"
+)
+
+// workerURL is set for the processes that TestProcesses starts.
 const workerURL = "STINT_TEST_WORKER"
 
-func work(string) int { return 0 }
+// eternity is a window whose end no test will see.
+var eternity = stint.Every(stint.MaxWindow)
+
+// limitOf returns a limit of the algorithm whose capacity is n, for eternity.
+func limitOf(a stint.Algorithm, n int64) stint.Limit {
+	l := stint.Limit{Algorithm: a, Max: n, Window: eternity}
+	if a == stint.LeakyBucket {
+		l.Burst = n - 1
+	}
+	return l
+}
+
+// A worker has 16 goroutines that take from a total and from a user's share of
+// it, until nothing is left.
+const (
+	processes, takers, users = 3, 16, 4
+	wholeLimit, userLimit    = 600, 200
+)
+
+// work is the life of a worker. It prints what it was admitted, by algorithm.
+func work(url string) int {
+	s, err := redisstore.Open(url, redisstore.Options{})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer s.Close()
+	var (
+		wg       sync.WaitGroup
+		mu       sync.Mutex
+		admitted = map[string]int64{}
+	)
+	for taker := range takers {
+		wg.Go(func() {
+			mine := map[string]int64{}
+			for _, a := range stint.Algorithms() {
+				whole := stint.Ask{Key: stint.Key{Subject: a.String(), Name: "all"}, Limit: limitOf(a, wholeLimit), Cost: 1}
+				user := stint.Ask{Key: stint.Key{Subject: a.String(), Name: fmt.Sprint("user-", taker%users)}, Limit: limitOf(a, userLimit), Cost: 1}
+				for range 60 {
+					out, err := s.Take(context.Background(), []stint.Ask{whole, user})
+					if err != nil {
+						fmt.Fprintln(os.Stderr, err)
+						os.Exit(1)
+					}
+					if out[0].Allowed && out[1].Allowed {
+						mine[whole.Key.String()]++
+						mine[user.Key.String()]++
+					}
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for k, n := range mine {
+				admitted[k] += n
+			}
+		})
+	}
+	wg.Wait()
+	if err := json.NewEncoder(os.Stdout).Encode(admitted); err != nil {
+		return 1
+	}
+	return 0
+}
+
+// TestProcesses has processes take from the same counters at once. Together they
+// are admitted what the limit allows, no more and no less.
+func TestProcesses(t *testing.T) {
+	t.Parallel()
+	for name, urlOf := range topologies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := fmt.Sprintf("%s?prefix=p%d&timeout=10s", urlOf(t), stores.Add(1))
+			var outs, errs [processes]bytes.Buffer
+			var workers [processes]*exec.Cmd
+			for i := range workers {
+				workers[i] = exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
+				workers[i].Env = append(os.Environ(), workerURL+"="+url)
+				workers[i].Stdout, workers[i].Stderr = &outs[i], &errs[i]
+				if err := workers[i].Start(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			admitted := map[string]int64{}
+			for i, w := range workers {
+				if err := w.Wait(); err != nil {
+					t.Fatalf("%v: %s", err, errs[i].String())
+				}
+				var mine map[string]int64
+				if err := json.Unmarshal(outs[i].Bytes(), &mine); err != nil {
+					t.Fatal(err)
+				}
+				for k, n := range mine {
+					admitted[k] += n
+				}
+			}
+			s, err := redisstore.Open(url, redisstore.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			for _, a := range stint.Algorithms() {
+				key := stint.Key{Subject: a.String(), Name: "all"}
+				if got := admitted[key.String()]; got != wholeLimit {
+					t.Errorf("%v: %d admitted, want %d", a, got, wholeLimit)
+				}
+				for user := range users {
+					k := stint.Key{Subject: a.String(), Name: fmt.Sprint("user-", user)}
+					out, err := s.Take(t.Context(), []stint.Ask{{Key: k, Limit: limitOf(a, userLimit)}})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if got := userLimit - out[0].Remaining; got != admitted[k.String()] {
+						t.Errorf("%v: %d admitted, %d charged", k, admitted[k.String()], got)
+					}
+				}
+			}
+			if t.Failed() {
+				t.Log(maps.Collect(maps.All(admitted)))
+			}
+		})
+	}
+}
+
+// TestClocks gives stores clocks that are wrong. They only use them to guess
+// which calendar window it is, and no answer depends on the guess.
+func TestClocks(t *testing.T) {
+	t.Parallel()
+	for name, urlOf := range topologies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := fmt.Sprintf("%s?prefix=c%d", urlOf(t), stores.Add(1))
+			for _, text := range []string{"100/day", "100/month tz=Asia/Tokyo", "100/1h token_bucket", "100/100h", "100/1h sliding_log"} {
+				l, err := stint.ParseLimit(text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				remaining := int64(100)
+				for _, skew := range []time.Duration{0, time.Hour, -time.Hour, 400 * 24 * time.Hour, -50 * 365 * 24 * time.Hour} {
+					s, err := redisstore.Open(url, redisstore.Options{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					redisstore.SetWall(s, func() time.Time { return time.Now().Add(skew) })
+					for range 2 {
+						out, err := s.Take(t.Context(), []stint.Ask{{Key: stint.Key{Subject: "alice", Name: text}, Limit: l, Cost: 1}})
+						if remaining--; err != nil || out[0].Remaining != remaining {
+							t.Errorf("%s, clock off by %v: %v, %v; want %d remaining", text, skew, out, err, remaining)
+						}
+						if most := 32 * 24 * time.Hour; err == nil && out[0].ResetAfter > 2*most {
+							t.Errorf("%s, clock off by %v: resets after %v", text, skew, out[0].ResetAfter)
+						}
+					}
+					s.Close()
+				}
+			}
+		})
+	}
+}
+
+// only reports an error that is not ErrUnavailable.
+func only(t testing.TB, err error) {
+	t.Helper()
+	if err != nil && !errors.Is(err, stint.ErrUnavailable) {
+		t.Errorf("%v; want ErrUnavailable or none", err)
+	}
+}

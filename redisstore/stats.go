@@ -36,13 +36,15 @@ func (s *Store) Stats() Stats {
 	}
 }
 
-// count counts a request's error.
-func (s *Store) count(err error) {
+// count counts a request by how it ended.
+func (c *counts) count(err error) {
+	c.requests.Add(1)
 	var state *StateError
 	switch {
+	case err == nil:
 	case errors.As(err, &state):
-		s.stats.badStates.Add(1)
+		c.badStates.Add(1)
 	case errors.Is(err, stint.ErrUnavailable):
-		s.stats.unavailable.Add(1)
+		c.unavailable.Add(1)
 	}
 }

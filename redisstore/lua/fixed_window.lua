@@ -5,11 +5,10 @@
 -- time is in none of the three windows, left is nil and the next result is the
 -- time for which edges are wanted.
 
-local function fixed_window()
-  local function judge(l, at, used, aux, now)
-    local window, edges = l.window, l.edges
+local function fixed_window(window, cap, edges)
+  local function judge(at, used, aux, now)
     if aux == at + window and now >= at and now < aux then
-      return l.cap - used, at, used, aux
+      return cap - used, at, used, aux
     end
     local t = now
     if at > t then
@@ -32,10 +31,10 @@ local function fixed_window()
     if at < start then
       used = 0
     end
-    return l.cap - used, start, used, finish
+    return cap - used, start, used, finish
   end
 
-  local function charge(_, at, used, aux, units)
+  local function charge(at, used, aux, units)
     used = clamp(used + units)
     if used == 0 then
       return 0, 0, 0, 0

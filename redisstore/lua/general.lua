@@ -27,9 +27,9 @@ local function judge(l, o)
   if l.algorithm == LOG then
     return log.judge(l, o, now)
   elseif now < o.recovery then
-    return l.judge(l, o.at, o.used, o.aux, now)
+    return l.judge(o.at, o.used, o.aux, now)
   end
-  return l.judge(l, 0, 0, 0, now)
+  return l.judge(0, 0, 0, now)
 end
 
 local function charge(l, o, a, u, x, first, units)
@@ -37,7 +37,7 @@ local function charge(l, o, a, u, x, first, units)
   if l.algorithm == LOG then
     log.charge(l, o, a, u, x, first, units, now)
   else
-    o.at, o.used, o.aux, o.recovery = l.charge(l, a, u, x, units)
+    o.at, o.used, o.aux, o.recovery = l.charge(a, u, x, units)
   end
 end
 
@@ -86,7 +86,7 @@ local function group(kind, count, n)
       if c > room then
         pass = 0
       elseif c * pass > room then
-        pass = (room - mod(room, c)) / c
+        pass = whole(room, c)
       end
     end
     for i = 1, n do

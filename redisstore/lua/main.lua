@@ -34,30 +34,26 @@ local limits = {}
 for i = 1, limit_count do
   local algorithm, tick, window, rate, unit, cap, most
   algorithm, tick, window, rate, unit, cap, most, pos = unpack_('>BI3I7I7I7I7I7', blob, pos)
-  local l = { algorithm = algorithm, tick = tick, window = window, cap = cap }
+  local judge, charge, edges
   if algorithm == SLIDING then
-    l.most = most
-    l.judge, l.charge = sliding_window()
+    judge, charge = sliding_window(tick, window, cap, most)
   elseif algorithm == FIXED then
-    l.judge, l.charge = fixed_window()
     if window == 0 then
       local a, b, c, d
       a, b, c, d, pos = unpack_('>I7I7I7I7', blob, pos)
-      l.edges = { a, b, c, d }
+      edges = { a, b, c, d }
     end
+    judge, charge = fixed_window(window, cap, edges)
+  elseif algorithm == BUCKET then
+    judge, charge = token_bucket(tick, cap, rate, unit)
   elseif algorithm ~= LOG then
-    l.rate, l.unit = rate, unit
-    if algorithm == BUCKET then
-      l.judge, l.charge = token_bucket()
-    else
-      l.judge, l.charge = leaky_bucket()
-    end
+    judge, charge = leaky_bucket(tick, cap, rate, unit)
   end
-  limits[i] = l
+  limits[i] = { algorithm = algorithm, judge = judge, charge = charge, edges = edges, window = window, cap = cap }
 end
 
 local states = state_count > 0 and call('MGET', unpack(KEYS, 1, state_count)) or {}
-local out = { now }
+local out = { now, false, false }
 
 -- decode returns the numbers of a counter, or false and what is wrong with it.
 local function decode(k, algorithm)
@@ -118,11 +114,11 @@ local function write(name, algorithm, a, u, x, r)
       y = 0
     end
     if y < 65536 and length < 16777216 and length % 1 == 0 then
-      call('SET', name, pack('>I5I3I2I2', a / SECOND, length, u, y), 'PX', ttl(r))
+      call('PSETEX', name, px_for == r and px or ttl(r), pack('>I5I3I2I2', a / SECOND, length, u, y))
       return
     end
   end
-  call('SET', name, pack('>I7I7I7I7', a, u, x, r), 'PX', ttl(r))
+  call('PSETEX', name, px_for == r and px or ttl(r), pack('>I7I7I7I7', a, u, x, r))
 end
 
 for g = 1, lone_count do
@@ -135,7 +131,7 @@ for g = 1, lone_count do
     if now >= r then
       a, u, x = 0, 0, 0
     end
-    room, a, u, x = l.judge(l, a, u, x, now)
+    room, a, u, x = l.judge(a, u, x, now)
     if not room then
       out[g + 1] = format('EDGES %.0f', a)
     end
@@ -146,11 +142,11 @@ for g = 1, lone_count do
     if c > room then
       count = 0
     elseif c * count > room then
-      count = (room - mod(room, c)) / c
+      count = whole(room, c)
     end
     out[g + 1] = count
     if c * count > 0 then
-      write(KEYS[k], l.algorithm, l.charge(l, a, u, x, c * count))
+      write(KEYS[k], l.algorithm, l.charge(a, u, x, c * count))
     elseif states[k] then
       heal(KEYS[k], r)
     end
@@ -159,9 +155,8 @@ end
 
 -- finish adds the states, and returns the answer.
 local function finish()
-  local n = #out
   for k = 1, state_count do
-    out[n + k] = states[k]
+    out[group_count + 1 + k] = states[k]
   end
   return out
 end

@@ -28,12 +28,9 @@ local function ceil_div(a, b)
   return a / b
 end
 
--- ticks converts microseconds to whole ticks.
-local function ticks(l, micros)
-  if l.tick == 1 then
-    return micros
-  end
-  return (micros - mod(micros, l.tick)) / l.tick
+-- whole is how many times b fits into a.
+local function whole(a, b)
+  return (a - mod(a, b)) / b
 end
 
 -- clamp holds n between nothing and what fits.
@@ -46,15 +43,15 @@ local function clamp(n)
   return n
 end
 
--- An algorithm is a function that returns two, over a counter (at, used, aux: see
--- Counter in the Go package stint). It is called only for those that a call
--- needs: to make a function costs as much as to run it.
+-- An algorithm is a function that takes a limit's numbers and returns two
+-- functions over a counter (at, used, aux: see Counter in the Go package stint):
 --
---   judge(l, at, used, aux, now) -> left, at, used, aux
+--   judge(at, used, aux, now) -> left, at, used, aux
 --     brings the counter to now; left is the largest cost that would pass,
 --     negative if more is used than the limit allows
---   charge(l, at, used, aux, units) -> at, used, aux, recovery
+--   charge(at, used, aux, units) -> at, used, aux, recovery
 --     adds units, or takes them back if negative; recovery is when nothing will
 --     be used any more, 0 if nothing is
 --
--- sliding_log, whose state has no fixed size, has its like over an object.
+-- A call pays for those that it needs only: to make a function costs as much as
+-- to call it. sliding_log, whose state has no fixed size, is another thing.

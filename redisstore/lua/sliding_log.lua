@@ -212,7 +212,7 @@ local function sliding_log()
     local head = pack('>I7I7', o.recovery, o.base)
     if o.whole or gone > o.n / 2 then
       read(o)
-      call('SET', o.key, head .. string.sub(o.raw, HEAD + gone * ENTRY + 1), 'PX', px)
+      call('PSETEX', o.key, px, head .. string.sub(o.raw, HEAD + gone * ENTRY + 1))
       return
     end
     call('SETRANGE', o.key, 0, head)

@@ -1,29 +1,20 @@
 -- Token bucket: parts of units that were used and come back, so many at each
 -- tick. Aux is how many parts made a unit when the state was written.
 
-local function token_bucket()
-  local function parts_of(l, units)
-    local parts = units * l.unit
-    if parts > MAX then
-      return MAX
-    end
-    return parts
-  end
-
-  local function judge(l, at, used, aux, now)
-    local rate, unit, tick = l.rate, l.unit, l.tick
+local function token_bucket(tick, cap, rate, unit)
+  local function judge(at, used, aux, now)
     if now < at then
       now = at
     end
     if aux ~= unit then
       if used > 0 then
-        used = parts_of(l, ceil_div(used, aux))
+        used = clamp(ceil_div(used, aux) * unit)
       end
       aux = unit
     end
     local last, t = at, now
     if tick > 1 then
-      last, t = ticks(l, at + tick - 1), ticks(l, now)
+      last, t = whole(at + tick - 1, tick), whole(now, tick)
       if t < last then
         t = last
       end
@@ -32,29 +23,19 @@ local function token_bucket()
     local gained = (t - last) * rate
     if gained < used then
       used = used - gained
-    else
-      used, t = 0, ticks(l, now + tick - 1)
+      return cap - ceil_div(used, unit), t * tick, used, aux
+    elseif tick > 1 then
+      t = whole(now + tick - 1, tick)
     end
-    return l.cap - ceil_div(used, unit), t * tick, used, aux
+    return cap, t * tick, 0, aux
   end
 
-  local function charge(l, at, used, aux, units)
-    if units >= 0 then
-      used = used + parts_of(l, units)
-      if used > MAX then
-        used = MAX
-      end
-    else
-      used = used - parts_of(l, -units)
-      if used <= 0 then
-        return 0, 0, 0, 0
-      end
+  local function charge(at, used, aux, units)
+    used = clamp(used + units * unit)
+    if used == 0 then
+      return 0, 0, 0, 0
     end
-    local recovery = at + ceil_div(used, l.rate) * l.tick
-    if recovery > MAX then
-      recovery = MAX
-    end
-    return at, used, aux, recovery
+    return at, used, aux, clamp(at + ceil_div(used, rate) * tick)
   end
 
   return judge, charge

@@ -1,0 +1,111 @@
+//go:build !race
+
+package redisstore_test
+
+import (
+	"fmt"
+	"runtime"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/redisstore"
+)
+
+// TestAllocations counts what a decision costs its caller.
+func TestAllocations(t *testing.T) {
+	s := open(t, testredis.Shared(t).URL(), redisstore.Options{})
+	for _, a := range stint.Algorithms() {
+		asks := []stint.Ask{{Key: stint.Key{Subject: "user:123456", Name: "api"}, Limit: limitOf(a, 10_000), Cost: 1}}
+		one := func() {
+			if _, err := s.Take(t.Context(), asks); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 100 {
+			one()
+		}
+		var before, after runtime.MemStats
+		const runs = 500
+		runtime.ReadMemStats(&before)
+		allocs := testing.AllocsPerRun(runs, one)
+		runtime.ReadMemStats(&after)
+		if bytes := (after.TotalAlloc - before.TotalAlloc) / runs; allocs > 10 || bytes > 2048 {
+			t.Errorf("%v: %v allocations of %d bytes, want at most 10 of 2048", a, allocs, bytes)
+		} else {
+			t.Logf("%v: %v allocations, %d bytes", a, allocs, bytes)
+		}
+	}
+}
+
+// TestMemory measures what a counter takes in Redis, as docs/redis.md says.
+func TestMemory(t *testing.T) {
+	const counters = 100_000
+	server := testredis.Start(t)
+	used := func() int {
+		_, rest, _ := strings.Cut(server.Do(t, "INFO", "memory").(string), "used_memory:")
+		n, err := strconv.Atoi(strings.SplitN(rest, "\r", 2)[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for _, c := range []struct {
+		limit       string
+		usage, most int // MEMORY USAGE, and of used_memory
+	}{
+		{"100/1m", 88, 150},
+		{"100/1h fixed_window", 88, 150},
+		{"100/123456us", 104, 166},
+		{"100/1m token_bucket", 104, 166},
+		{"100/1m burst=20 leaky_bucket", 104, 166},
+	} {
+		s, err := redisstore.Open(server.URL(), redisstore.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := stint.ParseLimit(c.limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Window = stint.Every(l.Window.Length() + 1000*time.Hour) // none recovers meanwhile
+		var wg sync.WaitGroup
+		asks := func(i int) []stint.Ask {
+			return []stint.Ask{{Key: stint.Key{Subject: fmt.Sprintf("user:%06d", i), Name: "api"}, Limit: l, Cost: 1}}
+		}
+		// What Redis needs for the script and its caller is not the counters'.
+		if _, err := s.Take(t.Context(), asks(0)); err != nil {
+			t.Fatal(err)
+		}
+		server.Do(t, "FLUSHALL")
+		before := used()
+		const takers = 50
+		for g := range takers {
+			wg.Go(func() {
+				for i := g; i < counters; i += takers {
+					if _, err := s.Take(t.Context(), asks(i)); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		each := sort.Search(1000, func(n int) bool { return before+n*counters >= used() })
+		// The first value that a call writes may have room that it does not need.
+		usage := 1000
+		for i := range 100 {
+			usage = min(usage, int(server.Do(t, "MEMORY", "USAGE", keyOf(asks(i)[0])).(int64)))
+		}
+		s.Close()
+		t.Logf("%s: %d bytes by MEMORY USAGE, %d by used_memory", c.limit, usage, each)
+		if usage > c.usage || each > c.most {
+			t.Errorf("%s: %d bytes by MEMORY USAGE and %d by used_memory; docs/redis.md says %d and %d", c.limit, usage, each, c.usage, c.most)
+		}
+	}
+}

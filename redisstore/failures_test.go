@@ -1,0 +1,488 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/redisstore"
+)
+
+// ask is one unit of a subject, out of n.
+func ask(subject string, n int64) []stint.Ask {
+	return []stint.Ask{{Key: stint.Key{Subject: subject, Name: "api"}, Limit: limitOf(stint.SlidingWindow, n), Cost: 1}}
+}
+
+// eventually waits for f, which may fail meanwhile.
+func eventually(t testing.TB, within time.Duration, f func() error) {
+	t.Helper()
+	start := time.Now()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Since(start) > within {
+			t.Fatalf("after %v still: %v", within, err)
+		}
+		<-tick.C
+	}
+}
+
+// replicates waits until what is written to a primary arrives at its replicas:
+// they begin to listen about a second after they are attached.
+func replicates(t testing.TB, primary *testredis.Server, replicas []*testredis.Server, look ...string) {
+	t.Helper()
+	primary.Do(t, "SET", "{alice}", "x")
+	for _, r := range replicas {
+		eventually(t, 10*time.Second, func() error {
+			if v, err := r.Try(look...); err != nil || v == nil || v == int64(0) {
+				return fmt.Errorf("%v: %v, %w", look, v, err)
+			}
+			return nil
+		})
+	}
+}
+
+// TestFailover kills the primary under load. Decisions come back, and what was
+// admitted too much is what the replica had not yet been told.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(testing.TB) (url string, primary func() *testredis.Server){
+		"sentinel": func(t testing.TB) (string, func() *testredis.Server) {
+			t.Helper()
+			s := testredis.StartSentinels(t)
+			replicates(t, s.Primary(t), s.Servers(), "GET", "{alice}")
+			return s.URL(), func() *testredis.Server { return s.Primary(t) }
+		},
+		"cluster": func(t testing.TB) (string, func() *testredis.Server) {
+			t.Helper()
+			c := testredis.StartCluster(t)
+			p := c.Primary(t, "{alice}")
+			i := slices.Index(c.Nodes(), p)
+			replicates(t, p, c.Nodes()[i+3:i+4], "DBSIZE")
+			return c.URL(), func() *testredis.Server { return c.Primary(t, "{alice}") }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, primary := start(t)
+			s := open(t, url, redisstore.Options{})
+			const limit = 40_000
+			var (
+				wg       sync.WaitGroup
+				mu       sync.Mutex
+				admitted []time.Time
+				killed   atomic.Pointer[time.Time]
+				failed   atomic.Int64
+				back     atomic.Pointer[time.Time]
+				half     = make(chan struct{})
+			)
+			for range 16 {
+				wg.Go(func() {
+					for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
+						out, err := s.Take(t.Context(), ask("alice", limit))
+						now := time.Now()
+						if err != nil {
+							only(t, err)
+							failed.Add(1)
+							<-time.After(time.Millisecond)
+							continue
+						}
+						if k := killed.Load(); k != nil && failed.Load() > 0 {
+							back.CompareAndSwap(nil, &now)
+						}
+						if !out[0].Allowed {
+							return
+						}
+						mu.Lock()
+						if admitted = append(admitted, now); len(admitted) == limit/2 {
+							close(half)
+						}
+						mu.Unlock()
+					}
+				})
+			}
+			<-half
+			p := primary()
+			now := time.Now()
+			p.Kill(t)
+			killed.Store(&now)
+			wg.Wait()
+			if back.Load() == nil {
+				t.Fatal("no decision failed, or none came back")
+			}
+			if outage := back.Load().Sub(now); outage > 15*time.Second {
+				t.Errorf("decisions came back after %v", outage)
+			}
+			recent := 0
+			for _, at := range admitted {
+				if d := now.Sub(at); d >= 0 && d < 100*time.Millisecond {
+					recent++
+				}
+			}
+			excess := len(admitted) - limit
+			t.Logf("decisions came back after %v; %d failed; %d of %d admitted too many, where %d were admitted in the last 100ms before",
+				back.Load().Sub(now).Round(time.Millisecond), failed.Load(), excess, limit, recent)
+			if excess > recent {
+				t.Errorf("%d admitted too many, but only %d could have been lost", excess, recent)
+			}
+		})
+	}
+}
+
+// TestRestart restarts Redis without its data: nothing changes but the counts.
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	s := open(t, server.URL(), redisstore.Options{})
+	for want := int64(9); want >= 7; want-- {
+		if out, err := s.Take(t.Context(), ask("alice", 10)); err != nil || out[0].Remaining != want {
+			t.Fatal(out, err)
+		}
+	}
+	server.Kill(t)
+	if _, err := s.Take(t.Context(), ask("alice", 10)); !errors.Is(err, stint.ErrUnavailable) {
+		t.Fatalf("take from a dead Redis: %v; want ErrUnavailable", err)
+	}
+	if err := s.Ping(t.Context()); !errors.Is(err, stint.ErrUnavailable) {
+		t.Fatalf("ping of a dead Redis: %v; want ErrUnavailable", err)
+	}
+	server.Restart(t)
+	eventually(t, 5*time.Second, func() error { return s.Ping(t.Context()) })
+	if out, err := s.Take(t.Context(), ask("alice", 10)); err != nil || out[0].Remaining != 9 {
+		t.Fatal(out, err)
+	}
+}
+
+// TestScriptFlush makes Redis forget the script, which no one notices.
+func TestScriptFlush(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	s := open(t, server.URL(), redisstore.Options{})
+	for i := range int64(5) {
+		server.Do(t, "SCRIPT", "FLUSH")
+		if out, err := s.Take(t.Context(), ask("alice", 10)); err != nil || out[0].Remaining != 9-i {
+			t.Fatal(out, err)
+		}
+	}
+	if n := s.Stats().Scripts; n != 5 {
+		t.Errorf("sent the script %d times, want 5", n)
+	}
+}
+
+// TestAbsent opens a store before there is a Redis.
+func TestAbsent(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	server.Kill(t)
+	s := open(t, server.URL(), redisstore.Options{})
+	start := time.Now()
+	if _, err := s.Take(t.Context(), ask("alice", 10)); !errors.Is(err, stint.ErrUnavailable) {
+		t.Fatalf("take: %v; want ErrUnavailable", err)
+	}
+	if err := s.Ping(t.Context()); !errors.Is(err, stint.ErrUnavailable) || !strings.Contains(err.Error(), "refused") {
+		t.Fatalf("ping: %v; want ErrUnavailable, and why", err)
+	}
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("it took %v to say so", took)
+	}
+	server.Restart(t)
+	eventually(t, 5*time.Second, func() error { return s.Ping(t.Context()) })
+	if out, err := s.Take(t.Context(), ask("alice", 10)); err != nil || out[0].Remaining != 9 {
+		t.Fatal(out, err)
+	}
+}
+
+// TestDisconnected cuts all connections again and again, under load.
+func TestDisconnected(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	s := open(t, server.URL(), redisstore.Options{})
+	const limit = 3000
+	var admitted, failed atomic.Int64
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for t.Context().Err() == nil {
+				out, err := s.Take(t.Context(), ask("alice", limit))
+				switch {
+				case err != nil:
+					only(t, err)
+					failed.Add(1)
+				case out[0].Allowed:
+					admitted.Add(1)
+				default:
+					return
+				}
+			}
+		})
+	}
+	for admitted.Load()+failed.Load() < limit/2 {
+		server.Do(t, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+	}
+	wg.Wait()
+	if a, f := admitted.Load(), failed.Load(); a > limit || a+f < limit {
+		t.Errorf("%d admitted and %d failed, of %d", a, f, limit)
+	}
+}
+
+// TestPause stops Redis' mouth. Callers wait as long as they want, and no longer
+// than the store's timeout.
+func TestPause(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	s, err := redisstore.Open(server.URL()+"?timeout=300ms", redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.Take(t.Context(), ask("alice", 100)); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		timeout, most time.Duration
+	}{
+		"a deadline of 5ms": {5 * time.Millisecond, 150 * time.Millisecond},
+		"a late deadline":   {time.Minute, time.Second},
+		"no deadline":       {0, time.Second},
+	} {
+		server.Do(t, "CLIENT", "PAUSE", "1500", "ALL")
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				ctx, cancel := context.Background(), func() {}
+				if c.timeout > 0 {
+					ctx, cancel = context.WithTimeout(ctx, c.timeout)
+				}
+				defer cancel()
+				start := time.Now()
+				_, err := s.Take(ctx, ask("alice", 100))
+				if took := time.Since(start); !errors.Is(err, stint.ErrUnavailable) || took > c.most {
+					t.Errorf("%s: %v after %v; want ErrUnavailable within %v", name, err, took, c.most)
+				}
+			})
+		}
+		wg.Wait()
+		eventually(t, 5*time.Second, func() error {
+			_, err := s.Take(t.Context(), ask("alice", 100))
+			return err
+		})
+	}
+}
+
+// TestQueue has more requests wait than may. Those who stopped waiting are not
+// charged when Redis comes back.
+func TestQueue(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	s, err := redisstore.Open(server.URL()+"?timeout=10s", redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	const limit, takers, most = 100_000, 12_000, 10_000 + 2 // waiting, and on their way
+	if _, err := s.Take(t.Context(), ask("alice", limit)); err != nil {
+		t.Fatal(err)
+	}
+	server.Pause(t)
+	var wg sync.WaitGroup
+	var refused atomic.Int64
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for range takers {
+		wg.Go(func() {
+			_, err := s.Take(ctx, ask("alice", limit))
+			if !errors.Is(err, stint.ErrUnavailable) {
+				t.Errorf("take: %v; want ErrUnavailable", err)
+			} else if strings.Contains(err.Error(), "waiting already") {
+				refused.Add(1)
+			}
+		})
+	}
+	eventually(t, 10*time.Second, func() error {
+		if n := refused.Load(); n != takers-most {
+			return fmt.Errorf("%d of %d refused, where %d may wait", n, takers, most)
+		}
+		return nil
+	})
+	cancel()
+	wg.Wait()
+	if n := s.Stats().Unavailable; n != takers {
+		t.Errorf("%d counted as unavailable, want %d", n, takers)
+	}
+	server.Resume(t)
+	eventually(t, 5*time.Second, func() error {
+		out, err := s.Take(t.Context(), ask("alice", limit))
+		if err == nil && limit-out[0].Remaining > 4 {
+			t.Errorf("%v; want no charge for those who did not wait", out)
+		}
+		return err
+	})
+}
+
+// TestHalf takes from two servers of which one does not answer. What the other has
+// charged is taken back, also after the caller has left.
+func TestHalf(t *testing.T) {
+	t.Parallel()
+	c := testredis.StartCluster(t)
+	s := open(t, c.URL(), redisstore.Options{})
+	deaf := c.Primary(t, "{alice}")
+	other := "bob"
+	for i := 0; c.Primary(t, "{"+other+"}") == deaf; i++ {
+		other = fmt.Sprint("bob-", i)
+	}
+	both := append(ask("alice", 10), ask(other, 10)...)
+	if _, err := s.Take(t.Context(), both); err != nil {
+		t.Fatal(err)
+	}
+	deaf.Pause(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := s.Take(ctx, both)
+	deaf.Resume(t)
+	if !errors.Is(err, stint.ErrUnavailable) {
+		t.Errorf("take: %v; want ErrUnavailable", err)
+	}
+	eventually(t, 5*time.Second, func() error {
+		out, err := s.Take(t.Context(), []stint.Ask{{Key: both[1].Key, Limit: both[1].Limit}})
+		if err == nil && out[0].Remaining != 9 {
+			err = fmt.Errorf("%d remain, want 9", out[0].Remaining)
+		}
+		return err
+	})
+	if n := s.Stats().Undone; n == 0 {
+		t.Error("nothing was undone")
+	}
+}
+
+// TestMigration moves a slot to and fro under load. No one notices.
+func TestMigration(t *testing.T) {
+	t.Parallel()
+	c := testredis.StartCluster(t)
+	s := open(t, c.URL(), redisstore.Options{})
+	asks := func(i int) []stint.Ask {
+		var out []stint.Ask
+		for _, a := range stint.Algorithms() {
+			out = append(out, stint.Ask{Key: stint.Key{Subject: "alice", Name: "all"}, Limit: limitOf(a, 1200), Cost: 1})
+		}
+		// A counter that may not exist yet.
+		return append(out, stint.Ask{Key: stint.Key{Subject: "alice", Name: strconv.Itoa(i)}, Limit: limitOf(stint.FixedWindow, 1), Cost: 1})
+	}
+	var admitted, next atomic.Int64
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for {
+				out, err := s.Take(t.Context(), asks(int(next.Add(1))))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for _, d := range out {
+					if !d.Allowed {
+						return
+					}
+				}
+				admitted.Add(1)
+			}
+		})
+	}
+	from, to := c.Primary(t, "{alice}"), c.Nodes()[0]
+	if to == from {
+		to = c.Nodes()[1]
+	}
+	slot := int(from.Do(t, "CLUSTER", "KEYSLOT", "{alice}").(int64))
+	moves := 0
+	for ; moves < 20 && admitted.Load() < 1000; moves++ {
+		c.Migrate(t, slot, from, to)
+		from, to = to, from
+	}
+	wg.Wait()
+	if n := admitted.Load(); n != 1200 {
+		t.Errorf("%d admitted over %d moves, want 1200 (%+v)", n, moves, s.Stats())
+	}
+	t.Logf("%d moves, %+v", moves, s.Stats())
+}
+
+// TestGarbage has the store talk to something that is not Redis.
+func TestGarbage(t *testing.T) {
+	t.Parallel()
+	for name, reply := range map[string]string{
+		"web server": "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+		"noise":      "\x00\xff\x13\r\n\r\n",
+		"silence":    "",
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = c.Write([]byte(reply))
+				c.Close()
+			}
+		})
+		s := open(t, "redis://"+l.Addr().String(), redisstore.Options{})
+		if _, err := s.Take(t.Context(), ask("alice", 10)); !errors.Is(err, stint.ErrUnavailable) {
+			t.Errorf("%s: %v; want ErrUnavailable", name, err)
+		}
+		s.Close()
+		l.Close()
+		wg.Wait()
+	}
+}
+
+// TestMissingCommand runs on a Redis that lacks what the script needs.
+func TestMissingCommand(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t, "--rename-command", "MGET", "")
+	s := open(t, server.URL(), redisstore.Options{})
+	if _, err := s.Take(t.Context(), ask("alice", 10)); !errors.Is(err, stint.ErrUnavailable) || !strings.Contains(err.Error(), "Unknown Redis command") {
+		t.Errorf("%v; want ErrUnavailable that says what is missing", err)
+	}
+}
+
+// TestLeavesNothing closes stores, and looks for what they left running.
+func TestLeavesNothing(t *testing.T) { //nolint:paralleltest // it looks at all goroutines
+	for name, urlOf := range topologies {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, urlOf(t), redisstore.Options{})
+			for range 10 {
+				ctx, cancel := context.WithCancel(t.Context())
+				if _, err := s.Take(ctx, append(ask("alice", 10), ask("bob", 10)...)); err != nil {
+					t.Fatal(err)
+				}
+				cancel()
+			}
+			s.Close()
+			eventually(t, 5*time.Second, func() error {
+				buf := make([]byte, 1<<20)
+				for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+					if strings.Contains(g, "rueidis") || strings.Contains(g, "redisstore.(*Store)") {
+						return errors.New(g)
+					}
+				}
+				return nil
+			})
+		})
+	}
+}

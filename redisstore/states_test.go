@@ -1,0 +1,286 @@
+package redisstore_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/redisstore"
+	"github.com/stintdev/stint/storetest"
+)
+
+// keyOf is the key in Redis of the counter that open's store has for an ask.
+func keyOf(a stint.Ask) string {
+	suffix := map[stint.Algorithm]string{
+		stint.FixedWindow: "fw", stint.SlidingWindow: "sw", stint.SlidingLog: "sl",
+		stint.TokenBucket: "tb", stint.LeakyBucket: "lb",
+	}
+	return fmt.Sprintf("rl:%s:%s", a.Key, suffix[a.Limit.Algorithm])
+}
+
+// TestTTL looks at how long Redis keeps counters, and takes that away from them.
+func TestTTL(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	s, err := redisstore.Open(server.URL(), redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ttl := func(key string) time.Duration {
+		ms := server.Do(t, "PTTL", key).(int64)
+		return time.Duration(ms) * time.Millisecond
+	}
+	for _, text := range []string{
+		"2/1h", "2/1h fixed_window", "2/1h sliding_log", "2/1h token_bucket", "2/1h burst=1 leaky_bucket", "2/day",
+	} {
+		l, err := stint.ParseLimit(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := stint.Ask{Key: stint.Key{Subject: "alice", Name: text}, Limit: l, Cost: 1}
+		key := keyOf(a)
+		check := func(what string, reset time.Duration) {
+			t.Helper()
+			if got := ttl(key); got < reset || got > reset+2*time.Second {
+				t.Errorf("%s, %s: lives for %v, resets after %v", text, what, got, reset)
+			}
+		}
+		for i := range 4 { // two pass, two are denied
+			out, err := s.Take(t.Context(), []stint.Ask{a})
+			if err != nil || out[0].Allowed != (i < 2) {
+				t.Fatal(text, out, err)
+			}
+			check("take", out[0].ResetAfter)
+			server.Do(t, "PERSIST", key)
+		}
+		for name, call := range map[string]func() ([]stint.Decision, error){
+			"peek":              func() ([]stint.Decision, error) { return s.Take(t.Context(), []stint.Ask{{Key: a.Key, Limit: l}}) },
+			"adjust":            func() ([]stint.Decision, error) { return s.Adjust(t.Context(), []stint.Ask{a}) },
+			"take with another": func() ([]stint.Decision, error) { return s.Take(t.Context(), append(ask("bob", 100), a)) },
+		} {
+			out, err := call()
+			if err != nil {
+				t.Fatal(err)
+			}
+			check(name, out[len(out)-1].ResetAfter)
+			server.Do(t, "PERSIST", key)
+		}
+		if _, err := s.Adjust(t.Context(), []stint.Ask{{Key: a.Key, Limit: l, Cost: -100}}); err != nil {
+			t.Fatal(err)
+		}
+		if n := server.Do(t, "EXISTS", key); n != int64(0) {
+			t.Errorf("%s: a counter of nothing is kept", text)
+		}
+	}
+}
+
+// TestBadStates puts what is no state under the keys of counters.
+func TestBadStates(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	s, err := redisstore.Open(server.URL(), redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	failed := uint64(0)
+	for _, a := range stint.Algorithms() {
+		bad := stint.Ask{Key: stint.Key{Subject: "mallory", Name: "api"}, Limit: limitOf(a, 10), Cost: 1}
+		key := keyOf(bad)
+		for name, put := range map[string][]string{
+			"a list":         {"RPUSH", key, "x"},
+			"a hash":         {"HSET", key, "x", "1"},
+			"a number":       {"SET", key, "17"},
+			"text":           {"SET", key, strings.Repeat("x", 27)},
+			"another schema": {"SET", key, "\xff" + strings.Repeat("\x01", 27)},
+		} {
+			server.Do(t, "DEL", key)
+			server.Do(t, put...)
+			var wg sync.WaitGroup
+			for i := range 8 { // some of them in one call
+				wg.Go(func() {
+					asks := []stint.Ask{bad}
+					switch i {
+					case 0, 1, 2:
+						asks = ask("alice", 1000)
+					case 3:
+						asks = append(ask("alice", 1000), bad)
+					}
+					out, err := s.Take(t.Context(), asks)
+					if i < 3 {
+						if err != nil || !out[0].Allowed {
+							t.Errorf("%v, %s: beside it: %v, %v", a, name, out, err)
+						}
+						return
+					}
+					var state *redisstore.StateError
+					if !errors.As(err, &state) || !slices.Contains(state.Keys, key) || errors.Is(err, stint.ErrUnavailable) || out != nil {
+						t.Errorf("%v, %s: %v, %v; want a StateError that names the key", a, name, out, err)
+					}
+				})
+			}
+			wg.Wait()
+			failed += 5
+			if _, err := s.Adjust(t.Context(), []stint.Ask{bad}); err == nil {
+				t.Errorf("%v, %s: adjusted", a, name)
+			}
+			failed++
+		}
+		if err := s.Reset(t.Context(), bad.Key); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := s.Take(t.Context(), []stint.Ask{bad}); err != nil || out[0].Remaining != 9 {
+			t.Errorf("%v: after reset: %v, %v", a, out, err)
+		}
+	}
+	if n := s.Stats().BadStates; n != failed {
+		t.Errorf("%d bad states counted, want %d", n, failed)
+	}
+	out, err := s.Take(t.Context(), []stint.Ask{{Key: ask("alice", 1)[0].Key, Limit: limitOf(stint.SlidingWindow, 1000)}})
+	if want := int64(1000 - 3*5*5); err != nil || out[0].Remaining != want {
+		t.Errorf("%v, %v; want %d remaining: what was asked with a bad counter is not charged", out, err, want)
+	}
+}
+
+// TestMany asks more than one call may carry.
+func TestMany(t *testing.T) {
+	t.Parallel()
+	s := open(t, testredis.Shared(t).URL(), redisstore.Options{})
+	asks := make([]stint.Ask, 1000)
+	for i := range asks {
+		asks[i] = stint.Ask{Key: stint.Key{Subject: "alice", Name: strconv.Itoa(i)}, Limit: limitOf(stint.SlidingWindow, 10), Cost: 1}
+	}
+	var invalid *stint.InvalidError
+	if _, err := s.Take(t.Context(), asks); !errors.As(err, &invalid) || invalid.Field != "asks" {
+		t.Errorf("1,000 asks: %v; want an InvalidError about asks", err)
+	}
+	out, err := s.Take(t.Context(), asks[:redisstore.MaxAsks])
+	if err != nil || len(out) != redisstore.MaxAsks || slices.ContainsFunc(out, func(d stint.Decision) bool { return d.Remaining != 9 }) {
+		t.Errorf("%d asks: %v, %v", redisstore.MaxAsks, out, err)
+	}
+}
+
+// TestLongLogs compares logs with the specification that are too long to be read
+// and written whole.
+func TestLongLogs(t *testing.T) {
+	t.Parallel()
+	for _, max := range []int64{100, 500, 3000} {
+		t.Run(strconv.FormatInt(max, 10), func(t *testing.T) {
+			t.Parallel()
+			clock := storetest.NewClock()
+			store := open(t, testredis.Shared(t).URL(), redisstore.Options{Now: clock.Now})
+			spec := storetest.Spec(clock.Now)
+			r := rand.New(rand.NewPCG(uint64(max), 1))
+			for step := range 8000 {
+				l := stint.Limit{Algorithm: stint.SlidingLog, Max: max, Window: stint.Every(time.Second)}
+				switch r.IntN(200) {
+				case 0:
+					l.Window = stint.Every(2 * time.Second)
+				case 1:
+					l.Window = stint.Every(500 * time.Millisecond)
+				case 2:
+					l.Max = 1 + r.Int64N(max)
+				}
+				a := stint.Ask{Key: stint.Key{Subject: "alice"}, Limit: l, Cost: 1 + r.Int64N(2)}
+				verb, of := "take", stint.Store.Take
+				switch r.IntN(100) {
+				case 0:
+					a.Cost = r.Int64N(max + 2)
+				case 1:
+					verb, of = "adjust", stint.Store.Adjust
+				case 2:
+					verb, of, a.Cost = "adjust", stint.Store.Adjust, -r.Int64N(max)
+				case 3:
+					clock.Add(time.Duration(r.Int64N(int64(900 * time.Millisecond))))
+				case 4:
+					clock.Add(-100 * time.Microsecond)
+				default:
+					clock.Add(time.Duration(r.Int64N(int64(2*time.Second) / max)))
+				}
+				asks := []stint.Ask{a}
+				if r.IntN(10) == 0 {
+					asks = append(asks, a)
+				}
+				want, err := of(spec, t.Context(), asks)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got, err := of(store, t.Context(), asks); err != nil || !slices.Equal(got, want) {
+					t.Fatalf("step %d, %s of %d x%d: got %v, %v; want %v", step, verb, a.Cost, len(asks), got, err, want)
+				}
+			}
+		})
+	}
+}
+
+// TestSlots takes from several slots of a cluster at once.
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	s := open(t, testredis.SharedCluster(t).URL(), redisstore.Options{})
+	asks := append(append(ask("alice", 3), ask("bob", 100)...), ask("carol", 100)...)
+	for i := range int64(5) {
+		before := s.Stats()
+		out, err := s.Take(t.Context(), asks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after := s.Stats()
+		calls, undone := after.Calls-before.Calls, after.Undone-before.Undone
+		if i < 3 && (calls != 3 || undone != 0) {
+			t.Errorf("take %d: %d calls, %d undone; want one for each slot, none undone", i, calls, undone)
+		}
+		if i >= 3 && (calls != 5 || undone != 2) {
+			t.Errorf("denied take %d: %d calls, %d undone; want 3 and 2 more that undo", i, calls, undone)
+		}
+		if used := min(i+1, 3); out[0].Allowed != (i < 3) || out[1].Remaining != 100-used || out[2].Remaining != 100-used {
+			t.Errorf("take %d: %v", i, out)
+		}
+	}
+}
+
+// TestSharedCalls takes from one counter on many goroutines, which share calls
+// and yet are each told a different number that remains.
+func TestSharedCalls(t *testing.T) {
+	t.Parallel()
+	s := open(t, testredis.Shared(t).URL(), redisstore.Options{})
+	const limit, takers = 5000, 64
+	var mu sync.Mutex
+	var remaining []int64
+	var wg sync.WaitGroup
+	for range takers {
+		wg.Go(func() {
+			for {
+				out, err := s.Take(t.Context(), ask("alice", limit))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if !out[0].Allowed {
+					return
+				}
+				mu.Lock()
+				remaining = append(remaining, out[0].Remaining)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	slices.Sort(remaining)
+	for i, n := range remaining {
+		if n != int64(i) {
+			t.Fatalf("%d takers: the one after %d was told that %d remain", len(remaining), i, n)
+		}
+	}
+	if st := s.Stats(); len(remaining) != limit || st.Calls > st.Requests/4 {
+		t.Errorf("%d admitted of %d, in %d calls for %d requests; want at most a quarter", len(remaining), limit, st.Calls, st.Requests)
+	}
+}

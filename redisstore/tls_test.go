@@ -1,0 +1,76 @@
+package redisstore_test
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/redisstore"
+	"github.com/stintdev/stint/storetest"
+)
+
+// allow makes the user that docs/redis.md advises, on every server.
+func allow(t testing.TB, user string, servers ...*testredis.Server) {
+	t.Helper()
+	doc, err := os.ReadFile("../docs/redis.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^    (ACL SETUSER ` + user + ` [^\n\\]*(?:\\\n[^\n\\]*)*)$`).FindSubmatch(doc)
+	if m == nil {
+		t.Fatal("docs/redis.md shows no ACL SETUSER " + user)
+	}
+	rule := strings.ReplaceAll(string(m[1]), "\\\n", " ")
+	for _, s := range servers {
+		s.Do(t, strings.Fields(rule)...)
+	}
+}
+
+// suiteAs runs the suite as that user.
+func suiteAs(t *testing.T, url string) {
+	t.Helper()
+	scheme, rest, _ := strings.Cut(url, "://")
+	storetest.Run(t, func(t testing.TB, now func() time.Time) stint.Store {
+		t.Helper()
+		s, err := redisstore.Open(fmt.Sprintf("%s://stint:PASSWORD@%s&prefix=rl:%d", scheme, rest, stores.Add(1)), redisstore.Options{Now: now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		return s
+	})
+}
+
+// TestTLS runs the suite over TLS, with a client's certificate, as a user that
+// may do what the documentation says and nothing else.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	server := testredis.StartTLS(t, "--tls-auth-clients", "yes")
+	allow(t, "stint", server.Server)
+	server.Do(t, "ACL", "SETUSER", "default", "off")
+	suiteAs(t, server.URL()+"?tls_ca="+server.CAFile+"&tls_cert="+server.CertFile+"&tls_key="+server.KeyFile+
+		"&tls_server_name=localhost&client_name=test&conns=4&flush_delay=20us&buffer=16KiB&db=3")
+}
+
+// TestACL runs the suite as that user where there are several servers.
+func TestACL(t *testing.T) {
+	t.Parallel()
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		c := testredis.StartCluster(t)
+		allow(t, "stint", c.Nodes()...)
+		suiteAs(t, c.URL()+"?client_name=test")
+	})
+	t.Run("sentinel", func(t *testing.T) {
+		t.Parallel()
+		s := testredis.StartSentinels(t)
+		allow(t, "stint", s.Servers()...)
+		allow(t, "stint-sentinel", s.Nodes()...)
+		suiteAs(t, s.URL()+"?client_name=test&db=2&sentinel_user=stint-sentinel&sentinel_password=PASSWORD")
+	})
+}
