@@ -327,7 +327,7 @@ func put(b []byte, numbers ...int64) []byte {
 }
 
 // errAnswer is an answer that the script cannot have given.
-var errAnswer = errors.New("the answer makes no sense")
+var errAnswer = unavailable(errors.New("the answer is not one that the script gives; is something else behind the URL, or in between?"))
 
 // edgesError asks for the calendar windows around a time.
 type edgesError struct{ at int64 }

@@ -1,9 +1,11 @@
 package redisstore_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"runtime"
 	"slices"
@@ -418,36 +420,94 @@ func TestMigration(t *testing.T) {
 	t.Logf("%d moves, %+v", moves, s.Stats())
 }
 
-// TestGarbage has the store talk to something that is not Redis.
+// TestGarbage has the store talk to something that is not Redis, or only seems to
+// be.
 func TestGarbage(t *testing.T) {
 	t.Parallel()
-	for name, reply := range map[string]string{
-		"web server": "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
-		"noise":      "\x00\xff\x13\r\n\r\n",
-		"silence":    "",
+	const hello = "%2\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n"
+	for name, replies := range map[string]struct{ hello, eval string }{
+		"a web server":       {hello: "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"},
+		"noise":              {hello: "\x00\xff\x13\r\n\r\n"},
+		"silence":            {},
+		"OK":                 {hello, "+OK\r\n"},
+		"a number":           {hello, ":1\r\n"},
+		"nothing":            {hello, "*0\r\n"},
+		"null":               {hello, "$-1\r\n"},
+		"too little":         {hello, "*2\r\n:1\r\n:1\r\n"},
+		"too many passed":    {hello, "*3\r\n:1763164800000000\r\n:2\r\n$-1\r\n"},
+		"fewer than none":    {hello, "*3\r\n:1763164800000000\r\n:-1\r\n$-1\r\n"},
+		"denied for nothing": {hello, "*3\r\n:1763164800000000\r\n:0\r\n$-1\r\n"},
+		"text for the time":  {hello, "*3\r\n$3\r\nnow\r\n:1\r\n$-1\r\n"},
+		"a list for a state": {hello, "*3\r\n:1763164800000000\r\n:1\r\n*1\r\n:1\r\n"},
+		"an error":           {hello, "-ERR no\r\n"},
 	} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				_, _ = c.Write([]byte(reply))
-				c.Close()
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
 			}
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					wg.Go(func() {
+						defer c.Close()
+						impostor(c, replies.hello, replies.eval)
+					})
+				}
+			})
+			s := open(t, "redis://"+l.Addr().String(), redisstore.Options{})
+			for range 3 {
+				if out, err := s.Take(t.Context(), ask("alice", 10)); !errors.Is(err, stint.ErrUnavailable) || out != nil {
+					t.Errorf("%v, %v; want ErrUnavailable", out, err)
+				}
+			}
+			if n := s.Stats().Unavailable; n != 3 {
+				t.Errorf("%d counted, want 3", n)
+			}
+			s.Close()
+			l.Close()
+			wg.Wait()
 		})
-		s := open(t, "redis://"+l.Addr().String(), redisstore.Options{})
-		if _, err := s.Take(t.Context(), ask("alice", 10)); !errors.Is(err, stint.ErrUnavailable) {
-			t.Errorf("%s: %v; want ErrUnavailable", name, err)
+	}
+}
+
+// impostor answers commands with what it was given.
+func impostor(c net.Conn, hello, eval string) {
+	r := bufio.NewReader(c)
+	for {
+		var n int
+		if _, err := fmt.Fscanf(r, "*%d\r\n", &n); err != nil {
+			return
 		}
-		s.Close()
-		l.Close()
-		wg.Wait()
+		var command string
+		for i := range n {
+			var size int
+			if _, err := fmt.Fscanf(r, "$%d\r\n", &size); err != nil {
+				return
+			}
+			arg := make([]byte, size+2)
+			if _, err := io.ReadFull(r, arg); err != nil {
+				return
+			}
+			if i == 0 {
+				command = string(arg[:size])
+			}
+		}
+		reply := "+OK\r\n"
+		switch command {
+		case "HELLO":
+			reply = hello
+		case "EVALSHA", "EVAL":
+			reply = eval
+		}
+		if _, err := io.WriteString(c, reply); err != nil || reply == "" {
+			return
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 type request struct {
 	kind  kind
 	items []item
+	ends  []int           // of the keys in their common text
 	done  chan struct{}   // gets a value when the request is answered
 	ctx   context.Context // the caller's; nil: it is to be sent whoever waits
 
@@ -109,25 +110,30 @@ func (s *Store) start(l *lane, r *request) {
 
 // do has the request answered. It returns when that is done, or ctx is.
 func (s *Store) do(ctx context.Context, l *lane, r *request) error {
-	if inline := s.inline(ctx); inline != nil && l.enter(r) {
-		c := s.newCall()
-		c.add(r)
-		s.send(inline, c)
-		<-r.done
-		l.mu.Lock()
-		more := len(l.waiting) > 0
-		if !more {
-			l.calls--
-		}
-		l.mu.Unlock()
-		if more {
-			s.work.Go(func() { s.drain(l) })
-		}
-		return nil
-	} else if inline == nil {
+	if !s.patient(ctx) {
 		s.start(l, r)
+		return r.wait(ctx)
 	}
-	return r.wait(ctx)
+	if !l.enter(r) {
+		return r.wait(ctx)
+	}
+	if ctx.Done() == nil {
+		ctx = s.deadline()
+	}
+	c := s.newCall()
+	c.add(r)
+	s.send(ctx, c)
+	<-r.done
+	l.mu.Lock()
+	more := len(l.waiting) > 0
+	if !more {
+		l.calls--
+	}
+	l.mu.Unlock()
+	if more {
+		s.work.Go(func() { s.drain(l) })
+	}
+	return nil
 }
 
 // drain sends calls until no one waits in the lane.

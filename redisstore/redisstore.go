@@ -167,7 +167,9 @@ func (s *Store) decide(ctx context.Context, k kind, asks []stint.Ask) ([]stint.D
 		}
 	}
 	out, err := s.answer(ctx, k, asks)
-	s.stats.count(err)
+	if err != nil {
+		s.stats.count(err)
+	}
 	return out, err
 }
 
@@ -193,19 +195,18 @@ func (s *Store) answer(ctx context.Context, k kind, asks []stint.Ask) ([]stint.D
 func (s *Store) newRequest(k kind, asks []stint.Ask) *request {
 	r := s.requests.Get().(*request)
 	r.kind = k
-	var buf [512]byte
+	var buf [256]byte
 	text := buf[:0]
-	var ends [MaxAsks]int
 	for i := range asks {
 		text = append(append(text, s.config.prefix...), ':')
 		text = asks[i].Key.Append(text)
 		text = append(text, suffixes[asks[i].Limit.Algorithm]...)
-		ends[i] = len(text)
+		r.ends = append(r.ends, len(text))
 	}
-	all, start := string(text), 0
+	all, start := string(text), 0 // one allocation for all keys
 	for i := range asks {
-		r.items = append(r.items, item{all[start:ends[i]], asks[i].Limit, asks[i].Cost})
-		start = ends[i]
+		r.items = append(r.items, item{all[start:r.ends[i]], asks[i].Limit, asks[i].Cost})
+		start = r.ends[i]
 	}
 	if k == take && repeats(r.items) {
 		r.kind = twins
@@ -227,12 +228,16 @@ func repeats(items []item) bool {
 
 func (s *Store) recycle(r *request) {
 	clear(r.items)
-	r.items, r.out, r.err, r.charges, r.ctx = r.items[:0], nil, nil, nil, nil
+	r.items, r.ends, r.out, r.err, r.charges, r.ctx = r.items[:0], r.ends[:0], nil, nil, nil, nil
 	s.requests.Put(r)
 }
 
 // wait waits for the answer, as long as the caller does.
 func (r *request) wait(ctx context.Context) error {
+	if ctx.Done() == nil { // a select of one costs more
+		<-r.done
+		return nil
+	}
 	select {
 	case <-r.done:
 		return nil
@@ -321,16 +326,15 @@ func (s *Store) deadline() context.Context {
 	return p.ctx
 }
 
-// inline returns the context for a call made on the caller's own goroutine, or
-// nil if the caller might stop waiting before the call does.
-func (s *Store) inline(ctx context.Context) context.Context {
+// patient reports whether the caller waits for as long as a call may take, or for
+// less than that if it says so beforehand: then the call can be made on the
+// caller's own goroutine.
+func (s *Store) patient(ctx context.Context) bool {
 	if ctx.Done() == nil {
-		return s.deadline()
+		return true
 	}
-	if d, ok := ctx.Deadline(); ok && time.Until(d) <= s.config.timeout {
-		return ctx
-	}
-	return nil
+	d, ok := ctx.Deadline()
+	return ok && time.Until(d) <= s.config.timeout
 }
 
 func (s *Store) newCall() *call { return s.calls.Get().(*call) }
@@ -339,6 +343,7 @@ func (s *Store) newCall() *call { return s.calls.Get().(*call) }
 func (s *Store) send(ctx context.Context, c *call) {
 	near := s.wall().Add(time.Duration(s.skew.Load()) * time.Microsecond)
 	err := s.exec(ctx, c, near)
+	s.stats.requests.Add(uint64(len(c.requests)))
 	for _, r := range c.requests {
 		if r.err == nil {
 			r.err = err

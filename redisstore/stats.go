@@ -9,7 +9,7 @@ import (
 
 // Stats are counts since the store was opened.
 type Stats struct {
-	Requests    uint64 // takes and adjustments
+	Requests    uint64 // takes and adjustments sent, in a cluster once for each slot
 	Calls       uint64 // of the script; fewer, as requests share them
 	Scripts     uint64 // times that Redis did not know the script
 	Retries     uint64 // because servers were changing places
@@ -36,12 +36,10 @@ func (s *Store) Stats() Stats {
 	}
 }
 
-// count counts a request by how it ended.
+// count counts a request that failed.
 func (c *counts) count(err error) {
-	c.requests.Add(1)
 	var state *StateError
 	switch {
-	case err == nil:
 	case errors.As(err, &state):
 		c.badStates.Add(1)
 	case errors.Is(err, stint.ErrUnavailable):
