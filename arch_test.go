@@ -37,8 +37,9 @@ var floors = map[string]int{
 
 	"internal/testredis": 1, // real servers, for tests
 
-	".":               0,
-	"testdata/limits": -1, // the scripts, for storetest
+	"internal/deadline": 0,
+	".":                 0,
+	"testdata/limits":   -1, // the scripts, for storetest
 }
 
 // goFile is what these tests look at in a file.

@@ -10,6 +10,10 @@ import (
 // looks at.
 var ErrUnavailable = errors.New("stint: store unavailable")
 
+// ErrNotApplied is wrapped, beside [ErrUnavailable], by the error of a store that
+// knows that the call has changed nothing. It may be made again.
+var ErrNotApplied = errors.New("stint: nothing was changed")
+
 // ErrClosed is wrapped by a store's error after its Close.
 var ErrClosed = errors.New("stint: store closed")
 

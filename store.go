@@ -31,6 +31,9 @@ func (a Ask) Validate() error {
 // Decision is the answer to one ask. A denial is a value, not an error.
 type Decision struct {
 	Allowed bool
+	// Basis is what the answer rests on: the count, unless a layer around the
+	// store says otherwise.
+	Basis Basis
 
 	// Limit is the capacity: the most that Remaining can be.
 	Limit int64
@@ -45,6 +48,37 @@ type Decision struct {
 	// spaced. Zero but for [LeakyBucket].
 	Delay time.Duration
 }
+
+// Basis is what a decision rests on.
+type Basis uint8
+
+const (
+	// Counted means that the store has counted it, or would have.
+	Counted Basis = iota
+	// Remembered means that it was denied a moment ago and cannot have recovered
+	// since. What it says of other limits is as old as that.
+	Remembered
+	// Local means that the store was out of reach, and this process decided by its
+	// share of the limit.
+	Local
+	// Open means that no one could count, and it passes by the rule for that case.
+	Open
+	// Closed means that no one could count, and it is denied by that rule.
+	Closed
+)
+
+var basisNames = [...]string{Counted: "counted", Remembered: "remembered", Local: "local", Open: "open", Closed: "closed"}
+
+// String returns the basis in a word.
+func (b Basis) String() string {
+	if int(b) >= len(basisNames) {
+		return "basis(" + strconv.Itoa(int(b)) + ")"
+	}
+	return basisNames[b]
+}
+
+// MarshalText implements [encoding.TextMarshaler].
+func (b Basis) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
 // Store holds counters. Implementations are safe for concurrent use.
 //

@@ -38,9 +38,12 @@ func (it *item) log() bool { return it.limit.Algorithm == stint.SlidingLog }
 
 // charge is what a passed ask did to its counter, so that it can be undone.
 type charge struct {
+	now           int64
 	before, after stint.Counter
-	log           found         // before, if it is one
-	stood         stint.Counter // before any ask of the take
+	log           found // before, if it is one
+	// How the counter stood before any ask of the take.
+	stood    stint.Counter
+	stoodLog []stint.Entry
 }
 
 // call is one call of the script: requests, merged into groups, and the answer
@@ -216,22 +219,25 @@ func (c *call) group(k kind, items []item, r *request) {
 // states is how many counters are not logs.
 func (c *call) states() int { return len(c.counters) - c.logs }
 
+// redisClock is the time that stands for Redis' own.
+const redisClock = -1
+
 // encode writes KEYS and ARGV[1]. Numbers are big-endian; a number that is not
 // given its size has 7 bytes.
 //
-//	now (0: Redis' own), number of limits (2), of states (2), of lone takes (2),
+//	now + 1 (0: by Redis' clock), number of limits (2), of states (2), of lone takes (2),
 //	  of groups (2)
 //	each limit: algorithm (1), tick (3), window, rate, unit, cap, most;
-//	  if the window is 0, the edges of three calendar windows: 4 numbers
+//	  if the window is 0, how many edges of calendar windows follow (1), and those
 //	each lone take: count (2), ask
 //	each other group: kind (1), count (2), number of asks (1), asks
 //	an ask: place in KEYS (2), of the limit (2), cost (8, signed);
 //	  of an undo, 8 more numbers: what is expected, and what was before
 //
-// The time is for the choice of calendar windows only, unless it is the store's.
-func (c *call) encode(now int64, near time.Time) {
+// Near are times whose calendar windows the script may need, at least one.
+func (c *call) encode(now int64, near []time.Time) {
 	c.place()
-	b := put(c.blob[:0], now)
+	b := put(c.blob[:0], now+1)
 	for _, n := range [...]int{len(c.limits), c.states(), c.lone, len(c.groups)} {
 		b = binary.BigEndian.AppendUint16(b, uint16(n))
 	}
@@ -241,10 +247,15 @@ func (c *call) encode(now int64, near time.Time) {
 		b = append(b, byte(l.Algorithm), byte(t.Tick>>16), byte(t.Tick>>8), byte(t.Tick))
 		b = put(b, t.Window, t.Rate, t.Unit, t.Cap, t.Most)
 		if t.Window == 0 {
-			start, end := l.Window.Bounds(near)
-			before, _ := l.Window.Bounds(start.Add(-time.Microsecond))
-			_, after := l.Window.Bounds(end)
-			b = put(b, before.UnixMicro(), start.UnixMicro(), end.UnixMicro(), after.UnixMicro())
+			b = append(b, byte(4*len(near)))
+			for _, t := range near {
+				start, end := l.Window.Bounds(t)
+				before, _ := l.Window.Bounds(start.Add(-time.Microsecond))
+				_, after := l.Window.Bounds(end)
+				for _, e := range [...]time.Time{before, start, end, after} {
+					b = put(b, max(e.UnixMicro(), 0))
+				}
+			}
 		}
 	}
 	for _, i := range c.order[:c.lone] {
@@ -278,22 +289,28 @@ func (c *call) appendAsk(b []byte, g *group, i int) []byte {
 }
 
 // place gives every counter its place among KEYS, and every group its place in
-// the call: takes of one ask first, if no one else asks their counter.
+// the call: takes of one ask first, if no one else asks their counter; what is to
+// be undone last, so that no answer depends on what came of it.
 func (c *call) place() {
-	lone := func(g *group) bool {
-		k := &c.counters[g.asks[0].counter]
-		return g.kind == take && len(g.asks) == 1 && k.asks == 1 && !k.log
+	const first, middle, last = 0, 1, 2
+	placeOf := func(g *group) int {
+		switch k := &c.counters[g.asks[0].counter]; {
+		case g.kind == take && len(g.asks) == 1 && k.asks == 1 && !k.log:
+			return first
+		case g.kind == undo:
+			return last
+		}
+		return middle
 	}
 	c.order = c.order[:0]
-	for i := range c.groups {
-		if lone(&c.groups[i]) {
-			c.order = append(c.order, int32(i))
+	for place := first; place <= last; place++ {
+		for i := range c.groups {
+			if placeOf(&c.groups[i]) == place {
+				c.order = append(c.order, int32(i))
+			}
 		}
-	}
-	c.lone = len(c.order)
-	for i := range c.groups {
-		if !lone(&c.groups[i]) {
-			c.order = append(c.order, int32(i))
+		if place == first {
+			c.lone = len(c.order)
 		}
 	}
 	c.keys = append(c.keys[:0], make([]string, len(c.counters))...)
@@ -313,7 +330,7 @@ func (c *call) place() {
 func (ch *charge) append(b []byte, it *item) []byte {
 	if it.log() {
 		f := &ch.log
-		return put(b, f.total-it.cost, f.base, f.recovery, 0, 0, 0, 0, 0)
+		return put(b, ch.after.At, f.total-it.cost, f.base, f.recovery, ch.after.Until, 0, 0, 0)
 	}
 	return put(b, ch.after.At, ch.after.Used, ch.after.Aux, ch.after.Until,
 		ch.before.At, ch.before.Used, ch.before.Aux, ch.before.Until)
@@ -329,8 +346,8 @@ func put(b []byte, numbers ...int64) []byte {
 // errAnswer is an answer that the script cannot have given.
 var errAnswer = unavailable(errors.New("the answer is not one that the script gives; is something else behind the URL, or in between?"))
 
-// edgesError asks for the calendar windows around a time.
-type edgesError struct{ at int64 }
+// edgesError asks for the calendar windows around a time. Now is Redis' time.
+type edgesError struct{ at, now int64 }
 
 func (e *edgesError) Error() string { return "the clocks are too far apart for a calendar window" }
 
@@ -386,7 +403,7 @@ func (c *call) decode(answer []rueidis.RedisMessage) error {
 func (c *call) problem(g *group, text string) error {
 	if at, ok := strings.CutPrefix(text, "EDGES "); ok {
 		if t, err := strconv.ParseInt(at, 10, 64); err == nil {
-			return &edgesError{t}
+			return &edgesError{at: t, now: c.now}
 		}
 	}
 	var keys []string
@@ -447,16 +464,6 @@ func (c *call) decide(g *group, pass int) error {
 			denied = r.out
 		}
 	case undo:
-		// Groups that come after it see what it did.
-		for i, a := range g.asks {
-			state, ch, it := &c.counters[a.counter].state, &r.charges[i], &r.items[i]
-			if *state == ch.after {
-				*state = ch.before
-			} else if !it.log() {
-				next, _ := it.limit.Adjust(stint.State{Counter: *state}, time.UnixMicro(c.now), it.cost)
-				*state = next.Counter
-			}
-		}
 	}
 	return nil
 }
@@ -518,7 +525,6 @@ func (c *call) pass(g *group, r *request, found []found) error {
 	r.out = make([]stint.Decision, len(g.asks))
 	if r.track {
 		r.charges = make([]charge, len(g.asks))
-		r.now = c.now
 	}
 	for i, a := range g.asks {
 		it, state := &r.items[i], &c.counters[a.counter].state
@@ -528,7 +534,7 @@ func (c *call) pass(g *group, r *request, found []found) error {
 			state = &log
 		}
 		if r.track {
-			r.charges[i].before, r.charges[i].stood = *state, *state
+			r.charges[i].now, r.charges[i].before, r.charges[i].stood = c.now, *state, *state
 			if found != nil {
 				r.charges[i].log = found[i]
 			}
@@ -565,7 +571,7 @@ func (c *call) deny(g *group, r *request, found []found) []stint.Decision {
 		judged := state
 		it.limit.TakeIn(&judged, log, c.now, it.cost, &out[i])
 		if out[i].Allowed {
-			stand(&it.limit, state, c.now, &out[i])
+			stand(&it.limit, state, nil, c.now, &out[i])
 		} else {
 			denied = true
 		}
@@ -576,9 +582,14 @@ func (c *call) deny(g *group, r *request, found []found) []stint.Decision {
 	return out
 }
 
+// stand answers an ask that passed, and that another ask of the take has undone.
+func (ch *charge) stand(l *stint.Limit, d *stint.Decision) {
+	stand(l, ch.stood, ch.stoodLog, ch.now, d)
+}
+
 // stand answers an ask that would have passed, had not another denied.
-func stand(l *stint.Limit, state stint.Counter, now int64, d *stint.Decision) {
-	l.TakeIn(&state, nil, now, 0, d)
+func stand(l *stint.Limit, state stint.Counter, log []stint.Entry, now int64, d *stint.Decision) {
+	l.TakeIn(&state, log, now, 0, d)
 	d.Allowed = true
 }
 
@@ -596,18 +607,21 @@ func (c *call) adjust(state *stint.Counter, found []found, i int, it *item, d *s
 // of its asks. Before it came a peek for each ask.
 func (c *call) decideTwins(g *group, r *request, found []found, pass int) error {
 	r.out = make([]stint.Decision, len(g.asks))
-	r.charges, r.now = make([]charge, len(g.asks)), c.now
+	if len(c.peeks) != len(g.asks) {
+		return errAnswer
+	}
+	r.charges = make([]charge, len(g.asks))
 	scratch := map[int32]stint.Counter{}
 	for i, a := range g.asks {
 		it, ch := &r.items[i], &r.charges[i]
-		ch.stood = c.counters[a.counter].state
+		ch.now, ch.stood = c.now, c.counters[a.counter].state
 		state, seen := scratch[a.counter]
 		if !seen {
 			state = ch.stood
 		}
 		var log []stint.Entry
 		if it.log() {
-			ch.stood, ch.log = c.peeks[i].counter(), found[i]
+			ch.stood, ch.stoodLog, ch.log = c.peeks[i].counter(), c.peeks[i].entry(), found[i]
 			state, log = found[i].counter(), found[i].entry()
 		}
 		next := state
@@ -625,7 +639,7 @@ func (c *call) decideTwins(g *group, r *request, found []found, pass int) error 
 	}
 	for i := range g.asks {
 		if r.out[i].Allowed {
-			stand(&r.items[i].limit, r.charges[i].stood, c.now, &r.out[i])
+			r.charges[i].stand(&r.items[i].limit, &r.out[i])
 		}
 	}
 	r.charges = nil

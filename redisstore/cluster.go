@@ -52,7 +52,8 @@ func (s *Store) oneSlot(asks []stint.Ask) bool {
 		return true
 	}
 	for i := range asks {
-		if asks[i].Key.Subject != asks[0].Key.Subject {
+		// What has no subject has no tag: its slot is that of the whole key.
+		if k := &asks[i].Key; k.Subject != asks[0].Key.Subject || (k.Subject == "" && len(asks) > 1) {
 			return false
 		}
 	}
@@ -87,7 +88,7 @@ func (s *Store) apart(ctx context.Context, r *request) {
 	// Not through the lane, in which this request is.
 	start := func(p *request) {
 		s.work.Go(func() {
-			s.alone(ctx, p, s.wall())
+			s.alone(ctx, p)
 			s.finish(ctx, p)
 		})
 	}
@@ -160,17 +161,32 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 			denied = denied || !d.Allowed
 		}
 	}
-	if !denied {
-		return nil
+	if r.track && !denied { // it is itself a part
+		r.charges = make([]charge, len(r.items))
 	}
 	for _, p := range parts {
-		if p.passed() {
-			for i := range p.items {
-				stand(&p.items[i].limit, p.charges[i].stood, p.now, &r.out[p.from[i]])
+		for i := range p.charges {
+			switch {
+			case !p.passed():
+			case denied:
+				p.charges[i].stand(&p.items[i].limit, &r.out[p.from[i]])
+			case r.track:
+				r.charges[p.from[i]] = p.charges[i]
 			}
 		}
 	}
-	s.undo(parts, start)
+	if denied {
+		// The decision does not wait for longer than its caller.
+		undone := make(chan struct{})
+		s.work.Go(func() {
+			s.undo(parts, start)
+			close(undone)
+		})
+		select {
+		case <-undone:
+		case <-ctx.Done():
+		}
+	}
 	return nil
 }
 

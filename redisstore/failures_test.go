@@ -157,8 +157,12 @@ func TestRestart(t *testing.T) {
 		}
 	}
 	server.Kill(t)
+	// The first may have been on its way, the second has not.
 	if _, err := s.Take(t.Context(), ask("alice", 10)); !errors.Is(err, stint.ErrUnavailable) {
 		t.Fatalf("take from a dead Redis: %v; want ErrUnavailable", err)
+	}
+	if _, err := s.Take(t.Context(), ask("alice", 10)); !errors.Is(err, stint.ErrNotApplied) {
+		t.Fatalf("take from a dead Redis: %v; want ErrNotApplied", err)
 	}
 	if err := s.Ping(t.Context()); !errors.Is(err, stint.ErrUnavailable) {
 		t.Fatalf("ping of a dead Redis: %v; want ErrUnavailable", err)
@@ -193,8 +197,8 @@ func TestAbsent(t *testing.T) {
 	server.Kill(t)
 	s := open(t, server.URL(), redisstore.Options{})
 	start := time.Now()
-	if _, err := s.Take(t.Context(), ask("alice", 10)); !errors.Is(err, stint.ErrUnavailable) {
-		t.Fatalf("take: %v; want ErrUnavailable", err)
+	if _, err := s.Take(t.Context(), ask("alice", 10)); !errors.Is(err, stint.ErrUnavailable) || !errors.Is(err, stint.ErrNotApplied) {
+		t.Fatalf("take: %v; want ErrUnavailable and ErrNotApplied", err)
 	}
 	if err := s.Ping(t.Context()); !errors.Is(err, stint.ErrUnavailable) || !strings.Contains(err.Error(), "refused") {
 		t.Fatalf("ping: %v; want ErrUnavailable, and why", err)

@@ -19,11 +19,10 @@ type request struct {
 	out []stint.Decision
 	err error
 
-	// track asks for what the request did, so that it can be undone; it did it
-	// at now. For an undo, charges is what to undo.
+	// track asks for what the request did, so that it can be undone. For an undo,
+	// charges is what to undo.
 	track   bool
 	charges []charge
-	now     int64
 }
 
 // left reports whether no one waits for the answer any more. Then that is the
@@ -32,7 +31,7 @@ func (r *request) left() bool {
 	if r.ctx == nil || r.ctx.Err() == nil {
 		return false
 	}
-	r.err = unavailable(r.ctx.Err())
+	r.err = untouched(r.ctx.Err())
 	r.done <- struct{}{}
 	return true
 }
@@ -55,7 +54,7 @@ const (
 	laneQueue = 10_000
 )
 
-var errQueue = unavailable(fmt.Errorf("%d requests are waiting already", laneQueue))
+var errQueue = untouched(fmt.Errorf("%d requests are waiting already", laneQueue))
 
 // enter returns whether the request may be sent at once. If not it is in the
 // queue, and will be answered; or it is refused, and has been.
@@ -66,7 +65,7 @@ func (l *lane) enter(r *request) bool {
 	case l.calls < laneCalls:
 		l.calls++
 		return true
-	case len(l.waiting) >= laneQueue:
+	case len(l.waiting) >= laneQueue && r.ctx != nil:
 		r.err = errQueue
 		r.done <- struct{}{}
 	default:
@@ -102,7 +101,7 @@ func (s *Store) start(l *lane, r *request) {
 		s.work.Go(func() {
 			c := s.newCall()
 			c.add(r)
-			s.send(s.deadline(), c)
+			s.send(s.deadline.Context(), c)
 			s.drain(l)
 		})
 	}
@@ -110,30 +109,30 @@ func (s *Store) start(l *lane, r *request) {
 
 // do has the request answered. It returns when that is done, or ctx is.
 func (s *Store) do(ctx context.Context, l *lane, r *request) error {
-	if !s.patient(ctx) {
+	if ctx.Done() != nil {
+		// The call has a goroutine of its own, since the caller may leave it.
 		s.start(l, r)
 		return r.wait(ctx)
 	}
-	if !l.enter(r) {
-		return r.wait(ctx)
+	if l.enter(r) {
+		defer s.handOver(l)
+		c := s.newCall()
+		c.add(r)
+		s.send(s.deadline.Context(), c)
 	}
-	if ctx.Done() == nil {
-		ctx = s.deadline()
-	}
-	c := s.newCall()
-	c.add(r)
-	s.send(ctx, c)
 	<-r.done
-	l.mu.Lock()
-	more := len(l.waiting) > 0
-	if !more {
-		l.calls--
-	}
-	l.mu.Unlock()
-	if more {
-		s.work.Go(func() { s.drain(l) })
-	}
 	return nil
+}
+
+// handOver ends the turn of a caller that has made a call itself.
+func (s *Store) handOver(l *lane) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.waiting) == 0 {
+		l.calls--
+		return
+	}
+	s.work.Go(func() { s.drain(l) })
 }
 
 // drain sends calls until no one waits in the lane.
@@ -144,6 +143,6 @@ func (s *Store) drain(l *lane) {
 			s.calls.Put(c)
 			return
 		}
-		s.send(s.deadline(), c)
+		s.send(s.deadline.Context(), c)
 	}
 }

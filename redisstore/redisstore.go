@@ -54,6 +54,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -62,6 +63,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/deadline"
 )
 
 // MaxAsks is the most asks in one Take or Adjust, so that no call holds Redis for
@@ -86,9 +88,9 @@ type Store struct {
 
 	lanes []atomic.Pointer[lane] // one, or one for each slot
 
-	base   context.Context
-	cancel context.CancelFunc
-	span   atomic.Pointer[span]
+	base     context.Context
+	cancel   context.CancelFunc
+	deadline *deadline.Shared // of a call
 
 	open   sync.RWMutex // held by calls, so that Close can wait for them
 	closed bool
@@ -121,6 +123,7 @@ func open(c config, o Options) *Store {
 	s.requests.New = func() any { return &request{done: make(chan struct{}, 1)} }
 	s.calls.New = func() any { return newCall() }
 	s.base, s.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // the store's own life, which no call's context bounds
+	s.deadline = deadline.New(s.base, c.timeout)
 	if !s.connect() {
 		s.work.Go(s.reconnect)
 	}
@@ -257,12 +260,19 @@ func (s *Store) Reset(ctx context.Context, keys ...stint.Key) error {
 	defer cancel()
 	for _, k := range keys {
 		stem := string(k.Append([]byte(s.config.prefix + ":")))
-		names := make([]string, len(suffixes))
-		for i, suffix := range suffixes {
-			names[i] = stem + suffix
-		}
+		// One by one: in a cluster they may be on the move, and without a subject
+		// they are in several slots.
 		if err := s.retry(ctx, func(client rueidis.Client) error {
-			return client.Do(ctx, client.B().Del().Key(names...).Build()).Error()
+			cmds := make([]rueidis.Completed, len(suffixes))
+			for i, suffix := range suffixes {
+				cmds[i] = client.B().Del().Key(stem + suffix).Build()
+			}
+			for _, res := range client.DoMulti(ctx, cmds...) {
+				if err := res.Error(); err != nil {
+					return err
+				}
+			}
+			return nil
 		}); err != nil {
 			return err
 		}
@@ -280,7 +290,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.config.timeout)
 	defer cancel()
 	c := newCall()
-	c.encode(0, time.Time{})
+	c.encode(redisClock, nil)
 	return s.retry(ctx, func(client rueidis.Client) error {
 		_, err := s.eval(ctx, client, nil, string(c.blob)).ToArray()
 		return err
@@ -301,77 +311,38 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// unavailable is an error that says that Redis is out of reach, and why.
+// unavailable is an error that says that Redis is out of reach, and why. What was
+// asked may have been done.
 func unavailable(cause error) error {
 	return fmt.Errorf("%w: redis: %w", stint.ErrUnavailable, cause)
 }
 
-// span is a stretch of time in which all calls have one deadline.
-type span struct {
-	ctx   context.Context
-	end   context.CancelFunc
-	since time.Time
-}
-
-// deadline returns a context for a call that begins now: it lasts as long as an
-// answer may take, and at most an eighth longer. A context of its own for each
-// call would cost as much as the rest of it.
-func (s *Store) deadline() context.Context {
-	p := s.span.Load()
-	if now := time.Now(); p == nil || now.Sub(p.since) > s.config.timeout/8 {
-		p = &span{since: now}
-		p.ctx, p.end = context.WithTimeout(s.base, s.config.timeout+s.config.timeout/8)
-		s.span.Store(p)
-	}
-	return p.ctx
-}
-
-// patient reports whether the caller waits for as long as a call may take, or for
-// less than that if it says so beforehand: then the call can be made on the
-// caller's own goroutine.
-func (s *Store) patient(ctx context.Context) bool {
-	if ctx.Done() == nil {
-		return true
-	}
-	d, ok := ctx.Deadline()
-	return ok && time.Until(d) <= s.config.timeout
+// untouched is an error that also says that nothing was done.
+func untouched(cause error) error {
+	return fmt.Errorf("%w: redis: %w; %w", stint.ErrUnavailable, cause, stint.ErrNotApplied)
 }
 
 func (s *Store) newCall() *call { return s.calls.Get().(*call) }
 
 // send makes the call and answers its requests.
 func (s *Store) send(ctx context.Context, c *call) {
-	near := s.wall().Add(time.Duration(s.skew.Load()) * time.Microsecond)
-	err := s.exec(ctx, c, near)
 	s.stats.requests.Add(uint64(len(c.requests)))
-	for _, r := range c.requests {
-		if r.err == nil {
-			r.err = err
-		}
+	requests := c.requests
+	reusable := s.run(ctx, c)
+	for _, r := range requests {
 		s.finish(ctx, r)
 	}
-	if err == nil { // otherwise the client may still hold on to it
+	if reusable {
 		c.reset()
 		s.calls.Put(c)
 	}
 }
 
-// finish ends a request whose call has returned: by its answer, or by another
-// call of its own.
+// finish ends a request whose call has returned.
 func (s *Store) finish(ctx context.Context, r *request) {
-	// Two moves of a clock would be needed for a third attempt.
-	for tries := 0; r.err != nil && tries < 2; tries++ {
-		var edges *edgesError
-		if !errors.As(r.err, &edges) {
-			break
-		}
-		near := time.UnixMicro(edges.at)
-		s.skew.Store(near.Sub(s.wall()).Microseconds())
-		s.alone(ctx, r, near)
-	}
 	if tryAgain(r.err) {
 		s.stats.retries.Add(1)
-		if s.alone(ctx, r, s.wall()); tryAgain(r.err) { // what travelled with it was not to blame
+		if s.alone(ctx, r); tryAgain(r.err) { // what travelled with it was not to blame
 			s.apart(ctx, r)
 		}
 	}
@@ -382,21 +353,64 @@ func (s *Store) finish(ctx context.Context, r *request) {
 }
 
 // alone sends the request in a call of its own.
-func (s *Store) alone(ctx context.Context, r *request, near time.Time) {
+func (s *Store) alone(ctx context.Context, r *request) {
 	c := newCall()
-	r.err, r.out = nil, nil
+	r.err = nil
 	c.add(r)
-	if err := s.exec(ctx, c, near); r.err == nil {
-		r.err = err
+	s.run(ctx, c)
+}
+
+// run makes the call, and others for those of its requests that need calendar
+// windows around other times than was guessed. It reports whether the client is
+// through with the call.
+func (s *Store) run(ctx context.Context, c *call) (reusable bool) {
+	near := []time.Time{s.wall().Add(time.Duration(s.skew.Load()) * time.Microsecond)}
+	err := s.exec(ctx, c, near)
+	reusable = err == nil
+	// A request can ask for as many times as it has asks, and Redis' own.
+	for tries := 0; ; tries++ {
+		var more *call
+		for _, r := range c.requests {
+			if r.err == nil {
+				r.err = err
+			}
+			var edges *edgesError
+			if r.err == nil || !errors.As(r.err, &edges) {
+				continue
+			}
+			r.err = unavailable(edges)
+			if tries > MaxAsks || len(near) >= mostNear {
+				continue
+			}
+			if more == nil {
+				more = newCall()
+			}
+			if more.add(r) {
+				r.err = nil
+				if t := time.UnixMicro(edges.at); !slices.ContainsFunc(near, t.Equal) {
+					near = append(near, t)
+				}
+				s.skew.Store(edges.now - s.wall().UnixMicro())
+			}
+		}
+		if more == nil {
+			return reusable
+		}
+		c, err = more, s.exec(ctx, more, near)
 	}
 }
 
+// mostNear is how many times a call can name the calendar windows of.
+const mostNear = 60
+
 // exec makes the call.
-func (s *Store) exec(ctx context.Context, c *call, near time.Time) error {
-	now := int64(0)
+func (s *Store) exec(ctx context.Context, c *call, near []time.Time) error {
+	now := int64(redisClock)
 	if s.now != nil {
-		near = s.now()
-		now = max(near.UnixMicro(), 1)
+		t := s.now()
+		const last = 7258118400 * 1_000_000 // the year 2200, as the specification
+		now = max(0, min(t.UnixMicro(), last))
+		near = append(near, t)
 	}
 	c.encode(now, near)
 	s.stats.calls.Add(1)

@@ -1,6 +1,7 @@
 package redisstore_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -102,6 +103,7 @@ func TestBadStates(t *testing.T) {
 			"a number":       {"SET", key, "17"},
 			"text":           {"SET", key, strings.Repeat("x", 27)},
 			"another schema": {"SET", key, "\xff" + strings.Repeat("\x01", 27)},
+			"a large number": {"SET", key, strings.Repeat("\x01", 7) + strings.Repeat("\xff", 7) + strings.Repeat("\x01", 14)},
 		} {
 			server.Do(t, "DEL", key)
 			server.Do(t, put...)
@@ -146,8 +148,36 @@ func TestBadStates(t *testing.T) {
 		t.Errorf("%d bad states counted, want %d", n, failed)
 	}
 	out, err := s.Take(t.Context(), []stint.Ask{{Key: ask("alice", 1)[0].Key, Limit: limitOf(stint.SlidingWindow, 1000)}})
-	if want := int64(1000 - 3*5*5); err != nil || out[0].Remaining != want {
+	if want := int64(1000 - 3*5*6); err != nil || out[0].Remaining != want {
 		t.Errorf("%v, %v; want %d remaining: what was asked with a bad counter is not charged", out, err, want)
+	}
+}
+
+// TestForeignStates puts the state of one algorithm under the key of another.
+func TestForeignStates(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	s, err := redisstore.Open(server.URL(), redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, from := range []string{"10/1h", "10/3601001us", "10/1h fixed_window", "10/1h token_bucket", "10/1h sliding_log"} {
+		for _, to := range []string{"10/1h", "10/1h fixed_window", "10/1h token_bucket", "10/1h burst=3 leaky_bucket", "10/1h sliding_log"} {
+			a := stint.Ask{Key: stint.Key{Subject: "alice", Name: "api"}, Limit: parse(t, from), Cost: 3}
+			b := stint.Ask{Key: a.Key, Limit: parse(t, to), Cost: 1}
+			if _, err := s.Take(t.Context(), []stint.Ask{a}); err != nil {
+				t.Fatal(err)
+			}
+			server.Do(t, "RENAME", keyOf(a), keyOf(b))
+			var state *redisstore.StateError
+			for range 3 { // an answer, or an error that says why there is none
+				if _, err := s.Take(context.Background(), []stint.Ask{b}); err != nil && !errors.As(err, &state) {
+					t.Errorf("%s as %s: %v", from, to, err)
+				}
+			}
+			server.Do(t, "FLUSHALL")
+		}
 	}
 }
 

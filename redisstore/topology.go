@@ -90,12 +90,16 @@ func (s *Store) retry(ctx context.Context, f func(rueidis.Client) error) error {
 	for pause := least; ; pause = min(2*pause, most) {
 		client := s.client.Load()
 		if client == nil {
-			return unavailable(*s.why.Load())
+			return untouched(*s.why.Load())
 		}
 		err := f(*client)
 		if err == nil || errors.Is(err, errAnswer) {
 			return err
 		}
+		if s.base.Err() != nil {
+			return stint.ErrClosed
+		}
+		var dial *net.OpError
 		reply, ok := rueidis.IsRedisErr(err)
 		switch {
 		case tryAgain(err):
@@ -105,8 +109,9 @@ func (s *Store) retry(ctx context.Context, f func(rueidis.Client) error) error {
 			if wait(ctx, pause) == nil {
 				continue
 			}
-		case errors.Is(s.base.Err(), context.Canceled):
-			return stint.ErrClosed
+			return untouched(err)
+		case errors.As(err, &dial) && dial.Op == "dial":
+			return untouched(err)
 		}
 		return unavailable(err)
 	}
@@ -120,7 +125,8 @@ func moving(reply string) bool {
 	case "LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "MOVED", "ASK":
 		return true
 	}
-	return false
+	// Before Redis 7, what the first write of a script meets is told like this.
+	return strings.Contains(reply, " -READONLY ")
 }
 
 // tryAgain reports whether the error is that some keys of a call are already in

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -278,22 +279,23 @@ func TestBroken(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			failed := map[string]string{}
-			for _, ch := range checks() {
-				clock := NewClock()
-				store := &broken{Store: Spec(clock.Now), fault: c.fault, now: clock.Now}
-				if said := attempt(func(t rapid.TB) { ch.run(t, store, clock) }); said != "" {
-					failed[ch.name] = said
+			missed := slices.Clone(c.caught)
+			// A race is not lost every time, least of all on a busy machine.
+			for tries := 0; len(missed) > 0 && tries < 30; tries++ {
+				for _, ch := range checks() {
+					wanted := func(name string) bool { return strings.HasPrefix(ch.name, name) }
+					if !slices.ContainsFunc(missed, wanted) {
+						continue
+					}
+					clock := NewClock()
+					store := &broken{Store: Spec(clock.Now), fault: c.fault, now: clock.Now}
+					if attempt(func(t rapid.TB) { ch.run(t, store, clock) }) != "" {
+						missed = slices.DeleteFunc(missed, wanted)
+					}
 				}
 			}
-			for _, want := range c.caught {
-				seen := false
-				for name := range failed {
-					seen = seen || strings.HasPrefix(name, want)
-				}
-				if !seen {
-					t.Errorf("not caught by %q", want)
-				}
+			if len(missed) > 0 {
+				t.Errorf("not caught by %q", missed)
 			}
 		})
 	}

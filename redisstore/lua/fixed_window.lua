@@ -1,9 +1,9 @@
 -- Fixed window: a count that starts anew at each edge of the window.
 --
--- The edges of a calendar window are the caller's: four of them, the starts of
--- the window before, of this one, of the next and of the one after that. If the
--- time is in none of the three windows, left is nil and the next result is the
--- time for which edges are wanted.
+-- The edges of a calendar window are the caller's, four for each time that it
+-- thinks of: the starts of the window before, of the one that holds the time, of
+-- the next and of the one after that. If the time is in none of these windows,
+-- left is nil and the next result is the time for which edges are wanted.
 
 local function fixed_window(window, cap, edges)
   local function judge(at, used, aux, now)
@@ -19,8 +19,8 @@ local function fixed_window(window, cap, edges)
       start = t - mod(t, window)
       finish = start + window
     else
-      for i = 1, 3 do
-        if edges[i] <= t and t < edges[i + 1] then
+      for i = 1, #edges - 1 do
+        if i % 4 > 0 and edges[i] <= t and t < edges[i + 1] then
           start, finish = edges[i], edges[i + 1]
         end
       end

@@ -48,6 +48,38 @@ local function note(o, u, base, first, need)
   found[#found + 1] = pack('>I7I7I7I7I7I7', o.at, u, o.recovery, leaves, o.base, o.total)
 end
 
+-- undo takes back a charge as if it had not been made, if no one has been at the
+-- counter since. Otherwise it gives back what is left of it: nothing that others
+-- have charged, and nothing that has recovered meanwhile.
+local function undo(l, o, cost, was)
+  local algorithm = l.algorithm
+  o.changed = algorithm
+  if algorithm == LOG then
+    if o.at == was[1] and o.total == was[2] and o.recovery == was[5] then
+      log.undo(o, cost, was[2], was[3], was[4])
+    else
+      log.give_back(l, o, cost, was[1], now)
+    end
+    return
+  elseif o.at == was[1] and o.used == was[2] and o.aux == was[3] and o.recovery == was[4] then
+    o.at, o.used, o.aux, o.recovery = was[5], was[6], was[7], was[8]
+    return
+  end
+  local _, tick, window, rate, unit = unpack_('>BI3I7I7I7', blob, l.from)
+  local a, u, x
+  _, a, u, x = judge(l, o)
+  if algorithm <= FIXED then
+    if a == was[1] then
+      u = clamp(u - cost)
+    elseif algorithm == SLIDING and a == was[1] + window * tick then
+      x = clamp(x - cost)
+    end
+  else
+    u = clamp(u - clamp(cost * unit - (a - was[1]) / tick * rate))
+  end
+  o.at, o.used, o.aux, o.recovery = l.charge(a, u, x, 0)
+end
+
 -- group decides the asks, n of them at pos of the blob, and returns its value.
 local function group(kind, count, n)
   local asks, problem = {}, nil
@@ -70,6 +102,9 @@ local function group(kind, count, n)
     local ask = asks[i]
     if ask.limit.edges and not problem then
       local room, t = judge(ask.limit, ask.object)
+      if room then -- it may also be judged afresh, by an ask before it
+        room, t = ask.limit.judge(0, 0, 0, now)
+      end
       problem = not room and format('EDGES %.0f', t)
     end
   end
@@ -105,12 +140,8 @@ local function group(kind, count, n)
   for i = 1, n do
     local ask = asks[i]
     local l, o, c, was = ask.limit, ask.object, ask.cost, ask.was
-    if was and l.algorithm == LOG and o.total == was[1] then
-      log.undo(o, -c, was[1], was[2], was[3])
-      o.changed = LOG
-    elseif was and l.algorithm ~= LOG
-      and o.at == was[1] and o.used == was[2] and o.aux == was[3] and o.recovery == was[4] then
-      o.at, o.used, o.aux, o.recovery, o.changed = was[5], was[6], was[7], was[8], l.algorithm
+    if was then
+      undo(l, o, -c, was)
     else
       local room, a, u, x, first = judge(l, o)
       if kind == TWINS and l.algorithm == LOG then

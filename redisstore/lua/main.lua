@@ -21,27 +21,35 @@
 -- made from this by the caller, with the functions that this script follows.
 
 local SLIDING, FIXED, LOG, BUCKET = 0, 1, 2, 3
-local SECOND = 1000000
+local SECOND, LAST = 1000000, 7258118400000000 -- the year 2200
 
 local blob = ARGV[1]
 local now, limit_count, state_count, lone_count, group_count, pos = unpack_('>I7I2I2I2I2', blob)
 if now == 0 then
   local t = call('TIME')
   now = t[1] * SECOND + t[2]
+  if now > LAST then
+    now = LAST
+  end
+else
+  now = now - 1
 end
 
 local limits = {}
 for i = 1, limit_count do
   local algorithm, tick, window, rate, unit, cap, most
+  local from = pos
   algorithm, tick, window, rate, unit, cap, most, pos = unpack_('>BI3I7I7I7I7I7', blob, pos)
   local judge, charge, edges
   if algorithm == SLIDING then
     judge, charge = sliding_window(tick, window, cap, most)
   elseif algorithm == FIXED then
     if window == 0 then
-      local a, b, c, d
-      a, b, c, d, pos = unpack_('>I7I7I7I7', blob, pos)
-      edges = { a, b, c, d }
+      local n
+      edges, n, pos = {}, unpack_('>B', blob, pos)
+      for e = 1, n do
+        edges[e], pos = unpack_('>I7', blob, pos)
+      end
     end
     judge, charge = fixed_window(window, cap, edges)
   elseif algorithm == BUCKET then
@@ -49,7 +57,9 @@ for i = 1, limit_count do
   elseif algorithm ~= LOG then
     judge, charge = leaky_bucket(tick, cap, rate, unit)
   end
-  limits[i] = { algorithm = algorithm, judge = judge, charge = charge, edges = edges, window = window, cap = cap }
+  limits[i] = {
+    algorithm = algorithm, judge = judge, charge = charge, edges = edges, window = window, cap = cap, from = from,
+  }
 end
 
 local states = state_count > 0 and call('MGET', unpack(KEYS, 1, state_count)) or {}
@@ -65,7 +75,7 @@ local function decode(k, algorithm)
     return 0, 0, 0, 0
   end
   local a, u, x, r
-  if #raw == 12 then
+  if #raw == 12 and algorithm <= FIXED then
     a, r, u, x = unpack_('>I5I3I2I2', raw)
     a = a * SECOND
     r = a + r * SECOND
@@ -77,8 +87,10 @@ local function decode(k, algorithm)
   else
     return false, 'STATE of ' .. #raw .. ' bytes'
   end
-  if a > MAX then
+  if a > MAX or u > MAX or x > MAX or r > MAX then
     return false, 'STATE of another schema'
+  elseif algorithm > FIXED and u > 0 and x == 0 then
+    return false, 'STATE of another algorithm'
   end
   return a, u, x, r
 end

@@ -37,9 +37,6 @@ local function sliding_log()
       return nil, 'STATE of ' .. size .. ' bytes'
     end
     local recovery, base = unpack_('>I7I7', raw)
-    if recovery > MAX then
-      return nil, 'STATE of another schema'
-    end
     local o = { key = key, raw = raw, n = n, kept = n, base = base, out = base, recovery = recovery }
     o.whole = size < PIECE
     local from = HEAD + (n - 1) * ENTRY
@@ -47,6 +44,9 @@ local function sliding_log()
       o.at, o.total = unpack_('>I7I7', raw, from + 1)
     else
       o.at, o.total = unpack_('>I7I7', call('GETRANGE', key, from, from + ENTRY - 1))
+    end
+    if recovery > MAX or base > o.total or o.total > MAX or o.at > MAX then
+      return nil, 'STATE of another schema'
     end
     return o
   end
@@ -203,6 +203,44 @@ local function sliding_log()
     cut(o, last, total - cost)
   end
 
+  -- give_back takes units back from the entry of an instant, as far as they are
+  -- still there. Those of other instants are other callers'.
+  local function give_back(l, o, cost, at, now)
+    local _, _, used, base, first = judge(l, o, now)
+    local i = after(o, first, 1, at - 1)
+    if i > o.n then
+      return
+    end
+    local when, total = entry(o, i)
+    local before = base
+    if i > first then
+      _, before = entry(o, i - 1)
+    end
+    local units = total - before
+    if when ~= at then
+      return
+    elseif units > cost then
+      units = cost
+    end
+    if units == used then
+      clear(o)
+      return
+    end
+    read(o)
+    local rest = {}
+    for j = i, o.n do
+      when, total = entry(o, j)
+      if j > i or total - units > before then
+        rest[#rest + 1] = pack('>I7I7', when, total - units)
+      end
+    end
+    o.raw = string.sub(o.raw, 1, HEAD + (i - 1) * ENTRY) .. table.concat(rest)
+    o.n = i - 1 + #rest
+    o.kept, o.base = o.n, base
+    o.at, o.total = unpack_('>I7I7', o.raw, HEAD + (o.n - 1) * ENTRY + 1)
+    o.recovery = o.at + l.window
+  end
+
   local function store(o, px)
     if o.recovery == 0 then
       call('DEL', o.key)
@@ -222,5 +260,8 @@ local function sliding_log()
     call('PEXPIRE', o.key, px)
   end
 
-  return { load = load, judge = judge, charge = charge, leaves = leaves, undo = undo_charge, store = store }
+  return {
+    load = load, judge = judge, charge = charge, leaves = leaves,
+    undo = undo_charge, give_back = give_back, store = store,
+  }
 end
