@@ -323,6 +323,8 @@ func (st *step) diff(out []stint.Decision, last bool) string {
 	switch {
 	case st.want.outcome == "allow" && denied != nil, st.want.outcome == "deny" && denied == nil:
 		return st.want.outcome
+	case remembered(out):
+		return ""
 	case st.want.by != nil && !slices.Equal(denied, st.want.by):
 		return "deny by " + strings.Join(st.want.by, ",")
 	}

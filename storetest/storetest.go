@@ -17,12 +17,17 @@
 // store treats bad input, empty calls and Close. It never sleeps, and looks at
 // a store only through the interface.
 //
+// A denial that says it is [stint.Remembered] is only held to being one: the same
+// ask must be denied by the specification, too. Its other fields may be a moment
+// old.
+//
 // It refuses to measure: [Bench] does that, and nothing here depends on how
 // fast a store is.
 package storetest
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -58,6 +63,26 @@ func (c *Clock) Set(t time.Time) { c.micros.Store(t.UnixMicro()) }
 
 // Add moves the clock by d.
 func (c *Clock) Add(d time.Duration) { c.micros.Add(d.Microseconds()) }
+
+// agree reports whether the answer is that of the specification.
+func agree(got, want []stint.Decision) bool {
+	if !remembered(got) {
+		return slices.Equal(got, want)
+	}
+	denied := false
+	for i := range got {
+		if i >= len(want) || (!got[i].Allowed && want[i].Allowed) {
+			return false
+		}
+		denied = denied || !got[i].Allowed
+	}
+	return denied
+}
+
+// remembered reports whether an answer was not asked for.
+func remembered(ds []stint.Decision) bool {
+	return slices.ContainsFunc(ds, func(d stint.Decision) bool { return d.Basis == stint.Remembered })
+}
 
 // check is one part of the suite. Each gets a store of its own.
 type check struct {

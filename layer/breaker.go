@@ -1,0 +1,319 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stintdev/stint"
+)
+
+// BreakerOptions are the options of [Breaker]. Zero values mean defaults.
+type BreakerOptions struct {
+	// Failures is how many calls in a row may fail. Default 5.
+	Failures int
+	// Rate is the part of the calls of the last Window that may fail, once there
+	// have been Least. Defaults 0.5, 10 s and 20.
+	Rate   float64
+	Window time.Duration
+	Least  int
+	// Slow is how long a call may take before it counts as failed, though its
+	// answer is used. Default 40 ms; negative: no matter how long.
+	Slow time.Duration
+	// Open is how long the store is left alone at first. It doubles each time
+	// that a probe fails, up to MostOpen. Defaults 1 s and 30 s.
+	Open, MostOpen time.Duration
+	// Probes is how many calls in a row must succeed before all are let through
+	// again; meanwhile one in ten is tried, and always one if none is. Default 3.
+	Probes int
+	// OnChange is told of every change of state, in order. It must not call back.
+	OnChange func(Change)
+}
+
+// State is what a breaker does with calls.
+type State uint8
+
+const (
+	// BreakerClosed lets all calls through.
+	BreakerClosed State = iota
+	// BreakerOpen lets none through.
+	BreakerOpen
+	// BreakerHalfOpen lets a few through, to see.
+	BreakerHalfOpen
+)
+
+// String returns the state in a word.
+func (s State) String() string {
+	switch s {
+	case BreakerClosed:
+		return "closed"
+	case BreakerOpen:
+		return "open"
+	default:
+		return "half-open"
+	}
+}
+
+// Change is a change of a breaker's state.
+type Change struct {
+	From, To State
+	Reason   string
+	// For is how long it will be open.
+	For time.Duration
+}
+
+// ErrOpen is wrapped by the error of a call that a breaker has refused.
+var ErrOpen = errors.New("breaker open")
+
+var errOpen = fmt.Errorf("%w: %w; %w", stint.ErrUnavailable, ErrOpen, stint.ErrNotApplied)
+
+// Breaker stops asking a store that fails or is slow, and asks again after a
+// while. Only errors that wrap [stint.ErrUnavailable] are failures, and only if
+// the caller was still waiting.
+func Breaker(next stint.Store, o BreakerOptions) (stint.Store, error) {
+	if o.Failures == 0 {
+		o.Failures = 5
+	}
+	if o.Rate == 0 {
+		o.Rate = 0.5
+	}
+	if o.Window == 0 {
+		o.Window = 10 * time.Second
+	}
+	if o.Least == 0 {
+		o.Least = 20
+	}
+	if o.Slow == 0 {
+		o.Slow = 40 * time.Millisecond
+	}
+	if o.Open == 0 {
+		o.Open = time.Second
+	}
+	if o.MostOpen == 0 {
+		o.MostOpen = max(30*time.Second, o.Open)
+	}
+	if o.Probes == 0 {
+		o.Probes = 3
+	}
+	switch {
+	case o.Failures < 0:
+		return nil, invalid("failures", o.Failures, "at least 1")
+	case o.Rate < 0 || o.Rate > 1:
+		return nil, invalid("rate", o.Rate, "a part, from 0 to 1")
+	case o.Window < 0:
+		return nil, invalid("window", o.Window, "some time")
+	case o.Least < 0:
+		return nil, invalid("least", o.Least, "at least 1")
+	case o.Open < 0:
+		return nil, invalid("open", o.Open, "some time")
+	case o.MostOpen < o.Open:
+		return nil, invalid("most open", o.MostOpen, "at least "+o.Open.String()+", the time it is open at first")
+	case o.Probes < 0:
+		return nil, invalid("probes", o.Probes, "at least 1")
+	}
+	if err := check(atBreaker, next); err != nil {
+		return nil, err
+	}
+	return &breaker{next: next, o: o, open: o.Open}, nil
+}
+
+// pieces is into how many the window of a breaker is divided: it moves on
+// by one of them at a time.
+const pieces = 10
+
+type breaker struct {
+	next stint.Store
+	o    BreakerOptions
+
+	state atomic.Uint32 // a State; changed under mu
+	row   atomic.Int64  // failures in a row
+	begin atomic.Int64  // when the current piece began, in nanoseconds of the clock
+	calls [pieces]piece
+	at    atomic.Int32 // the current piece
+
+	mu     sync.Mutex
+	open   time.Duration // how long to be open next time
+	until  time.Time     // when it is open
+	probes int           // calls in a row that succeeded while half-open
+	tries  int           // probes on their way
+}
+
+type piece struct{ good, bad atomic.Int64 }
+
+func (*breaker) position() position { return atBreaker }
+
+func (l *breaker) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+	start := time.Now()
+	probe, err := l.enter(start)
+	if err != nil {
+		return nil, err
+	}
+	out, err := l.next.Take(ctx, asks)
+	l.leave(ctx, start, probe, err)
+	return out, err
+}
+
+func (l *breaker) Adjust(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+	start := time.Now()
+	probe, err := l.enter(start)
+	if err != nil {
+		return nil, err
+	}
+	out, err := l.next.Adjust(ctx, asks)
+	l.leave(ctx, start, probe, err)
+	return out, err
+}
+
+func (l *breaker) Reset(ctx context.Context, keys ...stint.Key) error {
+	start := time.Now()
+	probe, err := l.enter(start)
+	if err != nil {
+		return err
+	}
+	err = l.next.Reset(ctx, keys...)
+	l.leave(ctx, start, probe, err)
+	return err
+}
+
+func (l *breaker) Close() error { return l.next.Close() }
+
+// enter lets a call through, or does not.
+func (l *breaker) enter(now time.Time) (probe bool, err error) {
+	if State(l.state.Load()) == BreakerClosed {
+		return false, nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch State(l.state.Load()) {
+	case BreakerClosed:
+		return false, nil
+	case BreakerOpen:
+		if now.Before(l.until) {
+			return false, errOpen
+		}
+		l.probes, l.tries = 0, 0
+		l.change(BreakerHalfOpen, "time to see", 0)
+	case BreakerHalfOpen:
+		const share = 10
+		if l.tries > 0 && rand.N(share) > 0 {
+			return false, errOpen
+		}
+	}
+	l.tries++
+	return true, nil
+}
+
+// leave notes how a call has ended.
+func (l *breaker) leave(ctx context.Context, start time.Time, probe bool, err error) {
+	took := time.Since(start)
+	slow := l.o.Slow > 0 && took > l.o.Slow
+	failed := err != nil && out(err) && ctx.Err() == nil
+	switch {
+	case probe:
+		l.probed(start, failed || slow, err, took)
+	case err != nil && !failed && !slow:
+		// The caller's own doing.
+	case failed || slow:
+		l.failed(start.Add(took), slow && !failed, took, err)
+	default:
+		if l.row.Load() != 0 {
+			l.row.Store(0)
+		}
+		l.piece(start.Add(took)).good.Add(1)
+	}
+}
+
+// piece returns the piece of the window for a call that ends now.
+func (l *breaker) piece(now time.Time) *piece {
+	length := int64(l.o.Window) / pieces
+	begin, nanos := l.begin.Load(), now.UnixNano()
+	if nanos-begin < length {
+		return &l.calls[l.at.Load()]
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	begin = l.begin.Load()
+	for n := 0; nanos-begin >= length && n < pieces; n++ {
+		at := (l.at.Load() + 1) % pieces
+		l.calls[at].good.Store(0)
+		l.calls[at].bad.Store(0)
+		l.at.Store(at)
+		begin += length
+	}
+	l.begin.Store(max(begin, nanos-nanos%length))
+	return &l.calls[l.at.Load()]
+}
+
+// failed notes a call that failed while the breaker was closed.
+func (l *breaker) failed(now time.Time, slow bool, took time.Duration, err error) {
+	row := l.row.Add(1)
+	l.piece(now).bad.Add(1)
+	var good, bad int64
+	for i := range l.calls {
+		good += l.calls[i].good.Load()
+		bad += l.calls[i].bad.Load()
+	}
+	what := "failed"
+	if slow {
+		what, err = "took too long", fmt.Errorf("the last took %v", took.Round(time.Millisecond))
+	}
+	switch {
+	case row >= int64(l.o.Failures):
+		l.trip(now, fmt.Sprintf("%d calls in a row %s: %v", row, what, err))
+	case good+bad >= int64(l.o.Least) && float64(bad) >= l.o.Rate*float64(good+bad):
+		l.trip(now, fmt.Sprintf("%d of %d calls %s: %v", bad, good+bad, what, err))
+	}
+}
+
+// trip opens a breaker that is closed.
+func (l *breaker) trip(now time.Time, reason string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if State(l.state.Load()) == BreakerClosed {
+		l.openFor(now, reason)
+	}
+}
+
+// openFor opens the breaker, each time for longer. It is called with the lock
+// held.
+func (l *breaker) openFor(now time.Time, reason string) {
+	l.until = now.Add(l.open)
+	l.change(BreakerOpen, reason, l.open)
+	l.open = min(2*l.open, l.o.MostOpen)
+}
+
+// probed notes how a probe has ended.
+func (l *breaker) probed(start time.Time, failed bool, err error, took time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if State(l.state.Load()) != BreakerHalfOpen {
+		return // another probe has decided
+	}
+	l.tries--
+	if failed {
+		l.openFor(start.Add(took), fmt.Sprintf("a probe failed after %v: %v", took.Round(time.Millisecond), err))
+		return
+	}
+	if l.probes++; l.probes < l.o.Probes {
+		return
+	}
+	l.row.Store(0)
+	for i := range l.calls {
+		l.calls[i].good.Store(0)
+		l.calls[i].bad.Store(0)
+	}
+	l.open = l.o.Open
+	l.change(BreakerClosed, fmt.Sprintf("%d probes in a row succeeded", l.probes), 0)
+}
+
+// change changes the state. It is called with the lock held.
+func (l *breaker) change(to State, reason string, length time.Duration) {
+	from := State(l.state.Swap(uint32(to)))
+	if l.o.OnChange != nil {
+		l.o.OnChange(Change{From: from, To: to, Reason: reason, For: length})
+	}
+}

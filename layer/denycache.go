@@ -1,0 +1,218 @@
+package layer
+
+import (
+	"context"
+	"hash/maphash"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/stintdev/stint"
+)
+
+// DenyCacheOptions are the options of [DenyCache]. Zero values mean defaults.
+type DenyCacheOptions struct {
+	// For is how long a denial is remembered at most. Default 1 s.
+	For time.Duration
+	// Size is how many denials are remembered; newer ones take the places of
+	// older ones. Default 4,096, at most 1 << 20.
+	Size int
+	// Now is the clock. Default [time.Now].
+	Now func() time.Time
+}
+
+// DenyCache remembers takes that were denied, and denies them again without
+// asking, until the first of their RetryAfter has passed, and at most for a
+// second: the same keys under the same limits, for costs that are at least as
+// large. A flood against an exhausted limit costs the store one call in that
+// time, for each key and node.
+//
+// It does not deny what the store would have allowed, with one exception: within
+// that second it does not see that another node has reset a counter or given
+// units back. What is reset or adjusted through it, it forgets. A changed limit is
+// another limit.
+//
+// What it answers by itself has the basis [stint.Remembered]. Times are counted on
+// from the denial; what it says of the asks that would have passed is as old as
+// the denial.
+func DenyCache(next stint.Store, o DenyCacheOptions) (stint.Store, error) {
+	if o.For == 0 {
+		o.For = time.Second
+	}
+	if o.Size == 0 {
+		o.Size = 1 << 12
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	switch {
+	case o.For < 0:
+		return nil, invalid("for", o.For, "some time")
+	case o.Size < 0 || o.Size > 1<<20:
+		return nil, invalid("size", o.Size, "at most "+strconv.Itoa(1<<20))
+	}
+	if err := check(atDenyCache, next); err != nil {
+		return nil, err
+	}
+	return &denyCache{
+		next: next, o: o, seed: maphash.MakeSeed(),
+		denials: make([]atomic.Pointer[denial], o.Size), changes: make([]atomic.Uint64, o.Size),
+	}, nil
+}
+
+type denyCache struct {
+	next stint.Store
+	o    DenyCacheOptions
+	seed maphash.Seed
+
+	// denials has a place for each hash of a take's keys. One take of its place
+	// pushes out another.
+	denials []atomic.Pointer[denial]
+	// changes tells, for each hash of a key, what is done to it through this
+	// layer other than takes: how many of these are on their way, in the lower
+	// half, and above it how many there have been. Meanwhile nothing is
+	// remembered of the key: some takes would see the change, and some not.
+	changes []atomic.Uint64
+}
+
+const (
+	begun = 1<<32 + 1
+	ended = 1<<32 - 1
+)
+
+// denial is a take that was denied. It does not change.
+type denial struct {
+	asks      []stint.Ask
+	decisions []stint.Decision
+	changes   []uint64 // of each key, before the store was asked
+	at, until time.Time
+}
+
+func (*denyCache) position() position { return atDenyCache }
+
+func (l *denyCache) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+	if len(asks) == 0 {
+		return l.next.Take(ctx, asks)
+	}
+	now := l.o.Now()
+	place := &l.denials[l.hash(asks)]
+	if d := place.Load(); d != nil {
+		if ds := l.answer(d, asks, now); ds != nil {
+			return ds, nil
+		}
+	}
+	before := l.read(asks)
+	ds, err := l.next.Take(ctx, asks)
+	if err == nil {
+		// The store decided at now or later, so what it says ends no sooner.
+		l.remember(place, asks, ds, before, now)
+	}
+	return ds, err
+}
+
+func (l *denyCache) Adjust(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+	for i := range asks {
+		change := &l.changes[l.hashKey(&asks[i].Key)]
+		change.Add(begun)
+		defer change.Add(ended)
+	}
+	return l.next.Adjust(ctx, asks)
+}
+
+func (l *denyCache) Reset(ctx context.Context, keys ...stint.Key) error {
+	for i := range keys {
+		change := &l.changes[l.hashKey(&keys[i])]
+		change.Add(begun)
+		defer change.Add(ended)
+	}
+	return l.next.Reset(ctx, keys...)
+}
+
+func (l *denyCache) Close() error { return l.next.Close() }
+
+func (l *denyCache) hashKey(k *stint.Key) uint64 {
+	h := maphash.String(l.seed, k.Subject)*31 + maphash.String(l.seed, k.Name)
+	return h % uint64(len(l.changes))
+}
+
+func (l *denyCache) hash(asks []stint.Ask) uint64 {
+	h := uint64(0)
+	for i := range asks {
+		h = h*31 + l.hashKey(&asks[i].Key)
+	}
+	return h % uint64(len(l.denials))
+}
+
+// few is how many counts of changes are kept without allocating.
+const few = 8
+
+type counts struct {
+	few  [few]uint64
+	rest []uint64
+}
+
+// read reads how often the keys were changed.
+func (l *denyCache) read(asks []stint.Ask) (c counts) {
+	for i := range asks {
+		n := l.changes[l.hashKey(&asks[i].Key)].Load()
+		if i < few {
+			c.few[i] = n
+		} else {
+			c.rest = append(c.rest, n)
+		}
+	}
+	return c
+}
+
+// answer returns the decisions if the take is remembered, and nil if it is not.
+func (l *denyCache) answer(d *denial, asks []stint.Ask, now time.Time) []stint.Decision {
+	if len(d.asks) != len(asks) {
+		return nil
+	}
+	for i := range asks {
+		a, b := &asks[i], &d.asks[i]
+		same := a.Cost == b.Cost || (a.Cost > b.Cost && !d.decisions[i].Allowed)
+		if !same || a.Key != b.Key || a.Limit != b.Limit || l.changes[l.hashKey(&a.Key)].Load() != d.changes[i] {
+			return nil
+		}
+	}
+	if now.Before(d.at) || !now.Before(d.until) {
+		return nil
+	}
+	ds := slices.Clone(d.decisions)
+	passed := now.Sub(d.at)
+	for i := range ds {
+		x := &ds[i]
+		x.Basis = stint.Remembered
+		x.ResetAfter = max(x.ResetAfter-passed, 0)
+		if x.RetryAfter != stint.Never {
+			x.RetryAfter = max(x.RetryAfter-passed, 0)
+		}
+		if asks[i].Cost > x.Limit {
+			x.RetryAfter = stint.Never
+		}
+	}
+	return ds
+}
+
+// remember notes a take that was denied.
+func (l *denyCache) remember(place *atomic.Pointer[denial], asks []stint.Ask, ds []stint.Decision, before counts, now time.Time) {
+	length, denied := l.o.For, false
+	for i := range ds {
+		if !ds[i].Allowed {
+			denied = true
+			length = min(length, ds[i].RetryAfter)
+		}
+	}
+	if !denied || length <= 0 {
+		return
+	}
+	changes := append(slices.Clone(before.few[:min(few, len(asks))]), before.rest...)
+	if slices.ContainsFunc(changes, func(n uint64) bool { return uint32(n) != 0 }) {
+		return // one is on its way
+	}
+	place.Store(&denial{
+		asks: slices.Clone(asks), decisions: slices.Clone(ds), changes: changes, at: now, until: now.Add(length),
+	})
+}

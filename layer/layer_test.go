@@ -1,0 +1,288 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/layer"
+	"github.com/stintdev/stint/memstore"
+	"github.com/stintdev/stint/redisstore"
+	"github.com/stintdev/stint/storetest"
+)
+
+func TestMain(m *testing.M) {
+	defer testredis.StopShared()
+	m.Run()
+}
+
+func memory(t testing.TB, now func() time.Time) stint.Store {
+	t.Helper()
+	s, err := memstore.New(memstore.Options{Now: now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+var stores atomic.Int64
+
+func redis(t testing.TB, url string, now func() time.Time) stint.Store {
+	t.Helper()
+	sep := "?"
+	if strings.Contains(url, "?") {
+		sep = "&"
+	}
+	s, err := redisstore.Open(fmt.Sprintf("%s%sprefix=l%d", url, sep, stores.Add(1)), redisstore.Options{Now: now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// must is for layers whose options are written here.
+func must(t testing.TB) func(stint.Store, error) stint.Store {
+	t.Helper()
+	return func(s stint.Store, err error) stint.Store {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		return s
+	}
+}
+
+// patient are options for a machine that is busy with tests: what is slow here is
+// not the store.
+func patient(t testing.TB, now func() time.Time) layer.Options {
+	t.Helper()
+	return layer.Options{
+		Retry:    layer.RetryOptions{Budget: 20 * time.Second},
+		Breaker:  layer.BreakerOptions{Slow: -1},
+		Fallback: &layer.FallbackOptions{Local: memory(t, now)},
+		Deny:     layer.DenyCacheOptions{Now: now},
+	}
+}
+
+// TestStores runs the suite on each layer and on the whole stack, in memory and
+// over Redis.
+func TestStores(t *testing.T) {
+	t.Parallel()
+	for name, wrap := range map[string]func(testing.TB, stint.Store, func() time.Time) (stint.Store, error){
+		"retry": func(t testing.TB, s stint.Store, now func() time.Time) (stint.Store, error) {
+			t.Helper()
+			return layer.Retry(s, patient(t, now).Retry)
+		},
+		"breaker": func(t testing.TB, s stint.Store, now func() time.Time) (stint.Store, error) {
+			t.Helper()
+			return layer.Breaker(s, patient(t, now).Breaker)
+		},
+		"fallback": func(t testing.TB, s stint.Store, now func() time.Time) (stint.Store, error) {
+			t.Helper()
+			return layer.Fallback(s, *patient(t, now).Fallback)
+		},
+		"denycache": func(t testing.TB, s stint.Store, now func() time.Time) (stint.Store, error) {
+			t.Helper()
+			return layer.DenyCache(s, patient(t, now).Deny)
+		},
+		"failmode": func(_ testing.TB, s stint.Store, _ func() time.Time) (stint.Store, error) {
+			return layer.FailMode(s, layer.FailModeOptions{})
+		},
+		"observe": func(_ testing.TB, s stint.Store, _ func() time.Time) (stint.Store, error) {
+			return layer.Observe(s, "test", new(watcher))
+		},
+		"stack": func(t testing.TB, s stint.Store, now func() time.Time) (stint.Store, error) {
+			t.Helper()
+			o := patient(t, now)
+			o.Observer = new(watcher)
+			return layer.New(s, o)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for on, base := range map[string]storetest.Open{
+				"memory": memory,
+				"redis": func(t testing.TB, now func() time.Time) stint.Store {
+					t.Helper()
+					return redis(t, testredis.Shared(t).URL()+"?timeout=20s", now)
+				},
+			} {
+				open := func(t testing.TB, now func() time.Time) stint.Store {
+					t.Helper()
+					return must(t)(wrap(t, base(t, now), now))
+				}
+				t.Run(on, func(t *testing.T) {
+					t.Parallel()
+					storetest.Run(t, open)
+					t.Run("across subjects", func(t *testing.T) { storetest.AcrossSubjects(t, open) })
+				})
+			}
+		})
+	}
+}
+
+// watcher is an observer that counts.
+type watcher struct {
+	mu    sync.Mutex
+	calls map[string]int
+}
+
+func (w *watcher) Observe(c layer.Call) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.calls == nil {
+		w.calls = map[string]int{}
+	}
+	outcome := "allow"
+	switch {
+	case c.Err != nil:
+		outcome = "error"
+	case !c.Allowed:
+		outcome = "deny"
+	}
+	w.calls[fmt.Sprintf("%s %s %s %s", c.Layer, c.Verb, outcome, c.Basis)]++
+}
+
+func (w *watcher) count(what string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.calls[what]
+}
+
+// faulty is a store that fails as it is told. It stands for what real faults do
+// to errors, where a test is about what a layer makes of them; faults_test.go has
+// the real ones.
+type faulty struct {
+	stint.Store
+	fault atomic.Pointer[func(context.Context) error]
+	calls atomic.Int64
+}
+
+func (f *faulty) fail(how func(context.Context) error) { f.fault.Store(&how) }
+func (f *faulty) heal()                                { f.fault.Store(nil) }
+
+func (f *faulty) ask(ctx context.Context) error {
+	f.calls.Add(1)
+	if how := f.fault.Load(); how != nil {
+		return (*how)(ctx)
+	}
+	return nil
+}
+
+func (f *faulty) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+	if err := f.ask(ctx); err != nil {
+		return nil, err
+	}
+	return f.Store.Take(ctx, asks)
+}
+
+func (f *faulty) Adjust(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+	if err := f.ask(ctx); err != nil {
+		return nil, err
+	}
+	return f.Store.Adjust(ctx, asks)
+}
+
+func (f *faulty) Reset(ctx context.Context, keys ...stint.Key) error {
+	if err := f.ask(ctx); err != nil {
+		return err
+	}
+	return f.Store.Reset(ctx, keys...)
+}
+
+var (
+	errAway    = fmt.Errorf("%w: away; %w", stint.ErrUnavailable, stint.ErrNotApplied)
+	errUnknown = fmt.Errorf("%w: who knows", stint.ErrUnavailable)
+)
+
+func away(context.Context) error    { return errAway }
+func unknown(context.Context) error { return errUnknown }
+func hang(ctx context.Context) error {
+	<-ctx.Done()
+	return fmt.Errorf("%w: %w", stint.ErrUnavailable, ctx.Err())
+}
+
+func ask(subject string, n, cost int64) []stint.Ask {
+	return []stint.Ask{{Key: stint.Key{Subject: subject, Name: "api"}, Limit: stint.PerHour(n), Cost: cost}}
+}
+
+// TestRefused builds what must not be built.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	base := memory(t, nil)
+	retry := must(t)(layer.Retry(base, layer.RetryOptions{}))
+	breaker := must(t)(layer.Breaker(retry, layer.BreakerOptions{}))
+	fallback := must(t)(layer.Fallback(breaker, layer.FallbackOptions{Local: memory(t, nil)}))
+	deny := must(t)(layer.DenyCache(fallback, layer.DenyCacheOptions{}))
+	fail := must(t)(layer.FailMode(deny, layer.FailModeOptions{}))
+	seen := must(t)(layer.Observe(deny, "x", new(watcher)))
+	for says, build := range map[string]func() (stint.Store, error){
+		"layer budget":     func() (stint.Store, error) { return layer.Retry(base, layer.RetryOptions{Budget: -1}) },
+		"layer pause":      func() (stint.Store, error) { return layer.Retry(base, layer.RetryOptions{Pause: -1}) },
+		"may take to conn": func() (stint.Store, error) { return layer.Retry(base, layer.RetryOptions{Dial: time.Second}) },
+		"layer failures":   func() (stint.Store, error) { return layer.Breaker(base, layer.BreakerOptions{Failures: -1}) },
+		"layer rate":       func() (stint.Store, error) { return layer.Breaker(base, layer.BreakerOptions{Rate: 2}) },
+		"layer most open": func() (stint.Store, error) {
+			return layer.Breaker(base, layer.BreakerOptions{Open: time.Minute, MostOpen: time.Second})
+		},
+		"layer local": func() (stint.Store, error) { return layer.Fallback(base, layer.FallbackOptions{}) },
+		"layer replicas": func() (stint.Store, error) {
+			return layer.Fallback(base, layer.FallbackOptions{Local: base, Replicas: func() int { return 0 }})
+		},
+		"layer for":  func() (stint.Store, error) { return layer.DenyCache(base, layer.DenyCacheOptions{For: -1}) },
+		"layer size": func() (stint.Store, error) { return layer.DenyCache(base, layer.DenyCacheOptions{Size: 1 << 30}) },
+		"layer retry": func() (stint.Store, error) {
+			return layer.FailMode(base, layer.FailModeOptions{Retry: -1})
+		},
+		"Retry around Breaker":      func() (stint.Store, error) { return layer.Retry(breaker, layer.RetryOptions{}) },
+		"Retry around Retry":        func() (stint.Store, error) { return layer.Retry(retry, layer.RetryOptions{}) },
+		"Breaker around Fallback":   func() (stint.Store, error) { return layer.Breaker(fallback, layer.BreakerOptions{}) },
+		"Fallback around DenyCache": func() (stint.Store, error) { return layer.Fallback(seen, layer.FallbackOptions{Local: base}) },
+		"DenyCache around FailMode": func() (stint.Store, error) { return layer.DenyCache(fail, layer.DenyCacheOptions{}) },
+		"around no store":           func() (stint.Store, error) { return layer.Breaker(nil, layer.BreakerOptions{}) },
+		"layer observer":            func() (stint.Store, error) { return layer.Observe(base, "x", nil) },
+		"budget \"-1s\"": func() (stint.Store, error) {
+			return layer.New(base, layer.Options{Retry: layer.RetryOptions{Budget: -time.Second}})
+		},
+	} {
+		s, err := build()
+		if err == nil || s != nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, %v; want an error that says it", says, s, err)
+		}
+	}
+}
+
+// TestFailMode has takes that no one can decide.
+func TestFailMode(t *testing.T) {
+	t.Parallel()
+	f := &faulty{Store: memory(t, nil)}
+	s := must(t)(layer.FailMode(f, layer.FailModeOptions{Closed: func(a *stint.Ask) bool { return a.Key.Subject == "bank" }}))
+	f.fail(unknown)
+	out, err := s.Take(t.Context(), ask("alice", 10, 1))
+	if err != nil || out[0] != (stint.Decision{Allowed: true, Basis: stint.Open, Limit: 10}) {
+		t.Errorf("open: %+v, %v", out, err)
+	}
+	out, err = s.Take(t.Context(), append(ask("alice", 10, 1), ask("bank", 5, 1)...))
+	if err != nil || !out[0].Allowed || out[1] != (stint.Decision{Basis: stint.Closed, Limit: 5, RetryAfter: time.Second}) {
+		t.Errorf("closed: %+v, %v", out, err)
+	}
+	if _, err := s.Adjust(t.Context(), ask("alice", 10, 1)); !errors.Is(err, stint.ErrUnavailable) {
+		t.Errorf("adjust: %v", err)
+	}
+	f.fail(func(context.Context) error { return errors.New("broken") })
+	if _, err := s.Take(t.Context(), ask("alice", 10, 1)); err == nil || errors.Is(err, stint.ErrUnavailable) {
+		t.Errorf("another error: %v; want it as it is", err)
+	}
+	f.heal()
+	if out, err := s.Take(t.Context(), ask("alice", 10, 1)); err != nil || out[0].Basis != stint.Counted || out[0].Remaining != 9 {
+		t.Errorf("healed: %+v, %v", out, err)
+	}
+}

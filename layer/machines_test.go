@@ -1,0 +1,524 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/layer"
+	"github.com/stintdev/stint/memstore"
+)
+
+// virtual runs a test in virtual time, with a store in memory that can be made to
+// fail.
+func virtual(t *testing.T, test func(t *testing.T, f *faulty)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		t.Helper()
+		test(t, &faulty{Store: memory(t, nil)})
+	})
+}
+
+func TestRetry(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) {
+		t.Helper()
+		s := must(t)(layer.Retry(f, layer.RetryOptions{}))
+		take := func(ctx context.Context, cost int64) (calls int64, took time.Duration, err error) {
+			before, start := f.calls.Load(), time.Now()
+			_, err = s.Take(ctx, ask("alice", 100, cost))
+			return f.calls.Load() - before, time.Since(start), err
+		}
+		bg := context.Background()
+		if calls, _, err := take(bg, 1); err != nil || calls != 1 {
+			t.Errorf("well: %d calls, %v", calls, err)
+		}
+		f.fail(away)
+		if calls, took, err := take(bg, 1); !errors.Is(err, stint.ErrUnavailable) || calls < 3 || took < 20*time.Millisecond || took > 60*time.Millisecond {
+			t.Errorf("not applied: %d calls, %v after %v; want several within 50ms", calls, err, took)
+		}
+		f.fail(unknown)
+		if calls, took, err := take(bg, 1); !errors.Is(err, errUnknown) || calls != 1 || took > 0 {
+			t.Errorf("perhaps applied: %d calls, %v after %v; want one", calls, err, took)
+		}
+		if calls, _, err := take(bg, 0); !errors.Is(err, errUnknown) || calls < 3 {
+			t.Errorf("a peek: %d calls, %v; want several", calls, err)
+		}
+		before := f.calls.Load()
+		if err := s.Reset(bg, stint.Key{Subject: "alice"}); !errors.Is(err, errUnknown) || f.calls.Load()-before < 3 {
+			t.Errorf("a reset: %d calls, %v; want several", f.calls.Load()-before, err)
+		}
+		before = f.calls.Load()
+		if _, err := s.Adjust(bg, ask("alice", 100, -1)); !errors.Is(err, errUnknown) || f.calls.Load()-before != 1 {
+			t.Errorf("an adjustment: %d calls, %v; want one", f.calls.Load()-before, err)
+		}
+		f.fail(func(context.Context) error { return errors.New("broken") })
+		if calls, _, err := take(bg, 0); err == nil || calls != 1 {
+			t.Errorf("another error: %d calls, %v; want one", calls, err)
+		}
+		f.fail(hang)
+		if _, took, err := take(bg, 1); !errors.Is(err, stint.ErrUnavailable) || took > 60*time.Millisecond {
+			t.Errorf("hangs: %v after %v; want 50ms", err, took)
+		}
+		short, cancel := context.WithTimeout(bg, 5*time.Millisecond)
+		defer cancel()
+		if _, took, err := take(short, 1); !errors.Is(err, stint.ErrUnavailable) || took > 5*time.Millisecond {
+			t.Errorf("hangs, the caller has 5ms: %v after %v", err, took)
+		}
+		// It comes back in time.
+		f.fail(away)
+		time.AfterFunc(15*time.Millisecond, f.heal)
+		if calls, took, err := take(bg, 1); err != nil || calls < 2 || took < 15*time.Millisecond {
+			t.Errorf("comes back: %d calls, %v after %v", calls, err, took)
+		}
+	})
+}
+
+func TestBreaker(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) {
+		t.Helper()
+		var changes []layer.Change
+		s := must(t)(layer.Breaker(f, layer.BreakerOptions{OnChange: func(c layer.Change) { changes = append(changes, c) }}))
+		take := func() error {
+			_, err := s.Take(t.Context(), ask("alice", 1000, 1))
+			return err
+		}
+		states := func() (out []string) {
+			for _, c := range changes {
+				text := c.To.String()
+				if c.For > 0 {
+					text += " " + c.For.String()
+				}
+				out = append(out, text)
+			}
+			changes = nil
+			return out
+		}
+		expect := func(what string, want ...string) {
+			t.Helper()
+			if got := states(); !slices.Equal(got, want) {
+				t.Errorf("%s: %v, want %v", what, got, want)
+			}
+		}
+
+		// Failures in a row.
+		f.fail(unknown)
+		for range 4 {
+			_ = take()
+		}
+		expect("4 failures")
+		f.heal()
+		_ = take()
+		f.fail(unknown)
+		for range 4 {
+			_ = take()
+		}
+		expect("4 failures and a success between")
+		_ = take()
+		expect("5 failures", "open 1s")
+		calls := f.calls.Load()
+		for range 100 {
+			if err := take(); !errors.Is(err, layer.ErrOpen) || !errors.Is(err, stint.ErrUnavailable) || !errors.Is(err, stint.ErrNotApplied) {
+				t.Fatalf("open: %v", err)
+			}
+		}
+		if n := f.calls.Load() - calls; n != 0 {
+			t.Errorf("open: %d calls", n)
+		}
+
+		// Each probe that fails doubles the time, up to 30 s.
+		open := time.Second
+		for _, next := range []string{"2s", "4s", "8s", "16s", "30s", "30s"} {
+			<-time.After(open - time.Millisecond)
+			if err := take(); !errors.Is(err, layer.ErrOpen) {
+				t.Fatalf("a millisecond early: %v", err)
+			}
+			<-time.After(time.Millisecond)
+			if err := take(); !errors.Is(err, errUnknown) {
+				t.Fatalf("the probe: %v", err)
+			}
+			expect("a probe", "half-open", "open "+next)
+			open, _ = time.ParseDuration(next)
+		}
+
+		// Three probes that succeed close it, and the time is short again.
+		f.heal()
+		<-time.After(open)
+		for range 3 {
+			if err := take(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expect("three good probes", "half-open", "closed")
+		f.fail(unknown)
+		for range 5 {
+			_ = take()
+		}
+		expect("again", "open 1s")
+		f.heal()
+		<-time.After(time.Second)
+		for range 3 {
+			_ = take()
+		}
+		expect("and back", "half-open", "closed")
+
+		// A rate of failures, over ten seconds.
+		for i := range 19 {
+			if i%2 == 0 {
+				f.heal()
+			} else {
+				f.fail(unknown)
+			}
+			_ = take()
+		}
+		expect("9 of 19")
+		<-time.After(11 * time.Second)
+		for i := range 19 {
+			if i%2 == 0 {
+				f.heal()
+			} else {
+				f.fail(unknown)
+			}
+			_ = take()
+		}
+		expect("9 of 19 again, the others are forgotten")
+		f.fail(unknown)
+		_ = take()
+		expect("10 of 20", "open 1s")
+
+		// Slow calls are failures, though their answers are used.
+		f.heal()
+		<-time.After(time.Second)
+		for range 3 {
+			_ = take()
+		}
+		states()
+		f.fail(func(context.Context) error { <-time.After(41 * time.Millisecond); return nil })
+		for range 5 {
+			if err := take(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expect("slow", "open 1s")
+
+		// What the caller did is not the store's fault.
+		f.heal()
+		<-time.After(time.Second)
+		for range 3 {
+			_ = take()
+		}
+		states()
+		f.fail(hang)
+		for range 20 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			_, err := s.Take(ctx, ask("alice", 1000, 1))
+			cancel()
+			if !errors.Is(err, stint.ErrUnavailable) {
+				t.Fatal(err)
+			}
+		}
+		f.fail(func(context.Context) error { return errors.New("broken") })
+		for range 20 {
+			_ = take()
+		}
+		expect("callers that leave, and errors that are not the store's absence")
+	})
+}
+
+// TestProbes has many callers while a breaker is half-open: few get through.
+func TestProbes(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) {
+		t.Helper()
+		s := must(t)(layer.Breaker(f, layer.BreakerOptions{Slow: -1}))
+		f.fail(unknown)
+		for range 5 {
+			_, _ = s.Take(t.Context(), ask("alice", 10, 1))
+		}
+		<-time.After(time.Second)
+		f.fail(func(context.Context) error { <-time.After(10 * time.Second); return nil })
+		before := f.calls.Load()
+		var wg sync.WaitGroup
+		for range 1000 {
+			wg.Go(func() { _, _ = s.Take(t.Context(), ask("alice", 10, 1)) })
+		}
+		synctest.Wait()
+		if n := f.calls.Load() - before; n < 1 || n > 200 {
+			t.Errorf("%d of 1000 calls got through, want about a tenth", n)
+		}
+		wg.Wait()
+	})
+}
+
+func TestFallback(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) {
+		t.Helper()
+		returns := make(chan layer.Return, 1)
+		replicas := 4
+		s := must(t)(layer.Fallback(f, layer.FallbackOptions{
+			Local: memory(t, nil), Replicas: func() int { return replicas },
+			OnReturn: func(r layer.Return) { returns <- r },
+		}))
+		take := func(cost int64) stint.Decision {
+			t.Helper()
+			out, err := s.Take(t.Context(), ask("alice", 100, cost))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return out[0]
+		}
+		if d := take(10); d.Basis != stint.Counted || d.Remaining != 90 {
+			t.Errorf("well: %+v", d)
+		}
+		f.fail(unknown)
+		if d := take(20); d.Basis != stint.Local || d.Limit != 25 || d.Remaining != 5 {
+			t.Errorf("out of reach: %+v; want a quarter of the limit", d)
+		}
+		if d := take(6); d.Basis != stint.Local || d.Allowed {
+			t.Errorf("out of reach, exhausted: %+v", d)
+		}
+		replicas = 2
+		if d := take(6); d.Basis != stint.Local || d.Limit != 50 || !d.Allowed {
+			t.Errorf("two nodes have left: %+v", d)
+		}
+		replicas = 1000
+		if d := take(1); d.Limit != 1 || d.Allowed {
+			t.Errorf("a thousand nodes: %+v; want a share of one unit", d)
+		}
+		f.heal()
+		if d := take(0); d.Basis != stint.Counted || d.Remaining != 90 {
+			t.Errorf("back: %+v; want the store's own count", d)
+		}
+		if r := <-returns; r != (layer.Return{Paid: 26}) {
+			t.Errorf("returned %+v, want 26 units charged", r)
+		}
+		if d := take(0); d.Remaining != 64 {
+			t.Errorf("after that: %+v; want 64", d)
+		}
+
+		// What has recovered meanwhile is not charged.
+		f.fail(unknown)
+		replicas = 1
+		take(5)
+		<-time.After(3 * time.Hour)
+		f.heal()
+		take(0)
+		if r := <-returns; r != (layer.Return{Expired: 5}) {
+			t.Errorf("returned %+v, want 5 units expired", r)
+		}
+
+		// A reset is for both.
+		f.fail(unknown)
+		take(7)
+		if err := s.Reset(t.Context(), ask("alice", 1, 1)[0].Key); !errors.Is(err, errUnknown) {
+			t.Errorf("reset: %v; want the store's error", err)
+		}
+		if d := take(0); d.Remaining != 100 {
+			t.Errorf("after the reset: %+v", d)
+		}
+	})
+}
+
+// TestDebts has more counters in debt than are remembered.
+func TestDebts(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) {
+		t.Helper()
+		returns := make(chan layer.Return, 1)
+		s := must(t)(layer.Fallback(f, layer.FallbackOptions{
+			Local: memory(t, nil), MaxDebts: 100, OnReturn: func(r layer.Return) { returns <- r },
+		}))
+		f.fail(unknown)
+		for i := range 150 {
+			if _, err := s.Take(t.Context(), ask(fmt.Sprint("user:", i), 10, 2)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.heal()
+		if _, err := s.Take(t.Context(), ask("alice", 10, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if r := <-returns; r != (layer.Return{Paid: 200, Lost: 100}) {
+			t.Errorf("returned %+v, want 200 paid and 100 lost", r)
+		}
+	})
+}
+
+// TestFleet has twenty nodes in fallback share a limit.
+func TestFleet(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, _ *faulty) {
+		t.Helper()
+		const nodes, limit, seconds = 20, 1000, 10
+		for _, a := range []stint.Algorithm{stint.FixedWindow, stint.TokenBucket} {
+			var fleet []stint.Store
+			for range nodes {
+				down := &faulty{Store: memory(t, nil)}
+				down.fail(away)
+				local, err := memstore.New(memstore.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				fleet = append(fleet, must(t)(layer.New(down, layer.Options{
+					Fallback: &layer.FallbackOptions{Local: local, Replicas: func() int { return nodes }},
+				})))
+			}
+			l := stint.Limit{Algorithm: a, Max: limit, Window: stint.Every(time.Second)}
+			var admitted atomic.Int64
+			var wg sync.WaitGroup
+			start := time.Now()
+			for _, s := range fleet {
+				wg.Go(func() {
+					for time.Since(start) < seconds*time.Second {
+						for range 2 { // 4,000 a second ask
+							out, err := s.Take(t.Context(), []stint.Ask{{Key: stint.Key{Subject: "all"}, Limit: l, Cost: 1}})
+							if err != nil {
+								t.Error(err)
+							} else if out[0].Allowed {
+								admitted.Add(1)
+							}
+						}
+						<-time.After(10 * time.Millisecond)
+					}
+				})
+			}
+			wg.Wait()
+			// A window more at the edges; a bucket begins full.
+			if n := admitted.Load(); n > limit*(seconds+1) || n < limit*(seconds-1) {
+				t.Errorf("%v: %d admitted in %d s, want about %d", a, n, seconds, limit*seconds)
+			}
+		}
+	})
+}
+
+func TestDenyCache(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) {
+		t.Helper()
+		s := must(t)(layer.DenyCache(f, layer.DenyCacheOptions{}))
+		take := func(asks []stint.Ask) ([]stint.Decision, int64) {
+			t.Helper()
+			before := f.calls.Load()
+			out, err := s.Take(t.Context(), asks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return out, f.calls.Load() - before
+		}
+		one := ask("alice", 3, 3)
+		take(one)
+		one[0].Cost = 1
+		first, calls := take(one)
+		if first[0].Allowed || first[0].Basis != stint.Counted || calls != 1 {
+			t.Fatalf("denied: %+v, %d calls", first, calls)
+		}
+		// For a second it is not asked, and the times are counted on.
+		<-time.After(300 * time.Millisecond)
+		second, calls := take(one)
+		want := first[0]
+		want.Basis = stint.Remembered
+		want.RetryAfter -= 300 * time.Millisecond
+		want.ResetAfter -= 300 * time.Millisecond
+		if second[0] != want || calls != 0 {
+			t.Errorf("remembered: %+v, %d calls; want %+v", second, calls, want)
+		}
+		for _, c := range []struct {
+			what  string
+			asks  []stint.Ask
+			calls int64
+		}{
+			{"a larger cost", ask("alice", 3, 2), 0},
+			{"a cost above capacity", ask("alice", 3, 9), 0},
+			{"a peek", ask("alice", 3, 0), 1},
+			{"another limit", ask("alice", 4, 1), 1},
+			{"another subject", ask("bob", 3, 1), 1},
+			{"another ask with it", append(ask("alice", 3, 1), ask("bob", 3, 1)...), 1},
+			{"the same again", append(ask("alice", 3, 1), ask("bob", 3, 1)...), 0},
+		} {
+			if _, calls := take(c.asks); calls != c.calls {
+				t.Errorf("%s: %d calls, want %d", c.what, calls, c.calls)
+			}
+		}
+		if out, _ := take(ask("alice", 3, 9)); out[0].RetryAfter != stint.Never {
+			t.Errorf("a cost above capacity: %+v", out)
+		}
+		<-time.After(700 * time.Millisecond)
+		if _, calls := take(one); calls != 1 {
+			t.Errorf("after a second: %d calls", calls)
+		}
+		// A reset, and a refund, are seen at once.
+		if err := s.Reset(t.Context(), one[0].Key); err != nil {
+			t.Fatal(err)
+		}
+		if out, _ := take(one); !out[0].Allowed {
+			t.Error("denied after a reset")
+		}
+		take(ask("alice", 3, 2))
+		take(one)
+		if _, err := s.Adjust(t.Context(), ask("alice", 3, -1)); err != nil {
+			t.Fatal(err)
+		}
+		if out, _ := take(one); !out[0].Allowed {
+			t.Error("denied after a refund")
+		}
+		// Another node's reset is seen within a second.
+		take(one)
+		if err := f.Store.Reset(t.Context(), one[0].Key); err != nil {
+			t.Fatal(err)
+		}
+		if out, _ := take(one); out[0].Allowed {
+			t.Error("this is what the cache does not see")
+		}
+		<-time.After(time.Second)
+		if out, _ := take(one); !out[0].Allowed {
+			t.Error("denied a second after another node's reset")
+		}
+		// It ends with RetryAfter, to the microsecond.
+		tight := []stint.Ask{{Key: stint.Key{Subject: "carol"}, Limit: stint.Limit{Algorithm: stint.TokenBucket, Max: 10, Window: stint.Every(time.Second), Burst: 1}, Cost: 1}}
+		take(tight)
+		out, _ := take(tight)
+		<-time.After(out[0].RetryAfter - time.Microsecond)
+		if out, calls := take(tight); out[0].Allowed || calls != 0 {
+			t.Errorf("a microsecond early: %+v, %d calls", out, calls)
+		}
+		<-time.After(time.Microsecond)
+		if out, _ := take(tight); !out[0].Allowed {
+			t.Errorf("at RetryAfter: %+v", out)
+		}
+	})
+}
+
+// TestObserver watches a stack through an outage.
+func TestObserver(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) {
+		t.Helper()
+		w := new(watcher)
+		s := must(t)(layer.New(f, layer.Options{Fallback: &layer.FallbackOptions{Local: memory(t, nil)}, Observer: w}))
+		for range 3 {
+			_, _ = s.Take(t.Context(), ask("alice", 2, 1))
+		}
+		f.fail(unknown)
+		for range 7 {
+			_, _ = s.Take(t.Context(), ask("bob", 5, 1))
+		}
+		for what, want := range map[string]int{
+			"store take allow counted": 2, "store take deny counted": 1, "store take error counted": 5,
+			"stack take allow counted": 2, "stack take deny counted": 1,
+			"stack take allow local": 5, "stack take deny local": 1, "stack take deny remembered": 1,
+		} {
+			if got := w.count(what); got != want {
+				t.Errorf("%s: %d, want %d", what, got, want)
+			}
+		}
+	})
+}

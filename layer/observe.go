@@ -1,0 +1,82 @@
+package layer
+
+import (
+	"context"
+	"time"
+
+	"github.com/stintdev/stint"
+)
+
+// Observer is told of every call that passes a layer made by [Observe]. Its method
+// is called on the caller's goroutine and must be quick.
+type Observer interface {
+	Observe(Call)
+}
+
+// Call is a call that has ended.
+type Call struct {
+	Layer string // as given to Observe
+	Verb  Verb
+	Asks  int // or keys
+	// Outcome of a take: whether it passed, and what that rests on.
+	Allowed bool
+	Basis   stint.Basis
+	Err     error
+	Took    time.Duration
+}
+
+// Verb is what a call does.
+type Verb uint8
+
+// The calls of a store.
+const (
+	Take Verb = iota
+	Adjust
+	Reset
+)
+
+// String returns the verb.
+func (v Verb) String() string { return [...]string{"take", "adjust", "reset"}[v] }
+
+// Observe tells an observer of the calls to the store under it: put it around any
+// layer, or several.
+func Observe(next stint.Store, name string, o Observer) (stint.Store, error) {
+	if next == nil || o == nil {
+		return nil, invalid("observer", name, "a store and an observer")
+	}
+	return &observed{next: next, name: name, o: o}, nil
+}
+
+type observed struct {
+	next stint.Store
+	name string
+	o    Observer
+}
+
+func (l *observed) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+	start := time.Now()
+	ds, err := l.next.Take(ctx, asks)
+	c := Call{Layer: l.name, Verb: Take, Asks: len(asks), Err: err, Allowed: err == nil, Took: time.Since(start)}
+	for i := range ds {
+		c.Allowed = c.Allowed && ds[i].Allowed
+		c.Basis = max(c.Basis, ds[i].Basis)
+	}
+	l.o.Observe(c)
+	return ds, err
+}
+
+func (l *observed) Adjust(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+	start := time.Now()
+	ds, err := l.next.Adjust(ctx, asks)
+	l.o.Observe(Call{Layer: l.name, Verb: Adjust, Asks: len(asks), Err: err, Allowed: err == nil, Took: time.Since(start)})
+	return ds, err
+}
+
+func (l *observed) Reset(ctx context.Context, keys ...stint.Key) error {
+	start := time.Now()
+	err := l.next.Reset(ctx, keys...)
+	l.o.Observe(Call{Layer: l.name, Verb: Reset, Asks: len(keys), Err: err, Allowed: err == nil, Took: time.Since(start)})
+	return err
+}
+
+func (l *observed) Close() error { return l.next.Close() }
