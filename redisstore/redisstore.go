@@ -280,7 +280,9 @@ func (s *Store) Reset(ctx context.Context, keys ...stint.Key) error {
 	return nil
 }
 
-// Ping reports whether decisions can be made now: it runs the script.
+// Ping reports whether decisions can be made now: it runs the script, without
+// asks, and deletes a counter that does not exist, which a server that may not
+// write refuses.
 func (s *Store) Ping(ctx context.Context) error {
 	s.open.RLock()
 	defer s.open.RUnlock()
@@ -291,9 +293,12 @@ func (s *Store) Ping(ctx context.Context) error {
 	defer cancel()
 	c := newCall()
 	c.encode(redisClock, nil)
+	none := s.config.prefix + ":{}" + suffixes[stint.SlidingWindow]
 	return s.retry(ctx, func(client rueidis.Client) error {
-		_, err := s.eval(ctx, client, nil, string(c.blob)).ToArray()
-		return err
+		if _, err := s.eval(ctx, client, nil, string(c.blob)).ToArray(); err != nil {
+			return err
+		}
+		return client.Do(ctx, client.B().Del().Key(none).Build()).Error()
 	})
 }
 

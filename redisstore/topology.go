@@ -13,10 +13,9 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// connect makes the client, or notes why it cannot.
-func (s *Store) connect() bool {
-	c := &s.config
-	o := rueidis.ClientOption{
+// options are those of every connection.
+func (c *config) options() rueidis.ClientOption {
+	return rueidis.ClientOption{
 		InitAddress:         c.addrs,
 		Username:            c.user,
 		Password:            c.password,
@@ -34,6 +33,12 @@ func (s *Store) connect() bool {
 		DisableRetry:        true, // what may be sent again is decided here
 		ForceSingleClient:   c.topology == single,
 	}
+}
+
+// connect makes the client, or notes why it cannot.
+func (s *Store) connect() bool {
+	c := &s.config
+	o := c.options()
 	switch c.topology {
 	case single:
 	case sentinel:
