@@ -1,0 +1,49 @@
+//go:build !race
+
+package layer_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/layer"
+)
+
+// TestAllocations counts what the stack adds to its store, for a caller that
+// waits.
+func TestAllocations(t *testing.T) {
+	ctx := context.Background()
+	count := func(s stint.Store, asks []stint.Ask) float64 {
+		return testing.AllocsPerRun(1000, func() {
+			if _, err := s.Take(ctx, asks); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	for name, asks := range map[string][]stint.Ask{
+		"one ask":    ask("alice", 1<<40, 1),
+		"three asks": append(append(ask("alice", 1<<40, 1), ask("bob", 1<<40, 1)...), ask("carol", 1<<40, 1)...),
+	} {
+		bare := count(memory(t, nil), asks)
+		stack := must(t)(layer.New(memory(t, nil), layer.Options{Fallback: &layer.FallbackOptions{Local: memory(t, nil)}}))
+		if got := count(stack, asks); got > bare {
+			t.Errorf("%s: %v allocations, the store alone %v", name, got, bare)
+		}
+		// Out of reach: the answer comes from the store of this node.
+		down := &faulty{Store: memory(t, nil)}
+		down.fail(unknown)
+		local := must(t)(layer.New(down, layer.Options{
+			Fallback: &layer.FallbackOptions{Local: memory(t, nil)},
+			Breaker:  layer.BreakerOptions{Open: time.Hour},
+		}))
+		if got := count(local, asks); got > bare {
+			t.Errorf("%s, out of reach: %v allocations, a store alone %v", name, got, bare)
+		}
+	}
+	exhausted := must(t)(layer.New(memory(t, nil), layer.Options{}))
+	if got := count(exhausted, ask("alice", 1, 1)); got > 1 {
+		t.Errorf("a remembered denial: %v allocations, want one, for the answer", got)
+	}
+}
