@@ -247,26 +247,43 @@ func TestPathsExist(t *testing.T) {
 	}
 }
 
-// TestReadmeCode checks that the README's Go is the code of an example, which
-// is compiled and run.
-func TestReadmeCode(t *testing.T) {
+// TestDocumentedCode checks that the Go in documents is the code of examples, which
+// are compiled and run.
+func TestDocumentedCode(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	examples, err := os.ReadFile("example_test.go")
-	if err != nil {
-		t.Fatal(err)
+	tree := os.DirFS(".")
+	read := func(patterns ...string) map[string]string {
+		out := map[string]string{}
+		for _, pattern := range patterns {
+			names, err := fs.Glob(tree, pattern)
+			if err != nil || len(names) == 0 {
+				t.Fatalf("%s: %v, %v", pattern, names, err)
+			}
+			for _, name := range names {
+				text, err := fs.ReadFile(tree, name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				out[name] = string(text)
+			}
+		}
+		return out
 	}
 	squeeze := func(s string) string { return strings.Join(strings.Fields(s), " ") }
-	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
-	if len(blocks) == 0 {
-		t.Fatal("the README shows no Go")
+	var examples strings.Builder
+	for _, text := range read("example_test.go", "*/example_test.go") {
+		examples.WriteString(squeeze(text) + "\n")
 	}
-	for _, b := range blocks {
-		if !strings.Contains(squeeze(string(examples)), squeeze(b[1])) {
-			t.Errorf("this is in the README and in no example:\n%s", b[1])
+	blocks := 0
+	for name, text := range read("*.md", "docs/*.md") {
+		for _, b := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(text, -1) {
+			blocks++
+			if !strings.Contains(examples.String(), squeeze(b[1])) {
+				t.Errorf("this is in %s and in no example:\n%s", name, b[1])
+			}
 		}
+	}
+	if blocks < 4 {
+		t.Errorf("the documents show only %d pieces of Go", blocks)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/memstore"
 )
 
@@ -57,6 +58,7 @@ func contestants() []contestant {
 		{"stint token_bucket", "", func(k keys) decide { return openStint(k, stint.Limit{Algorithm: stint.TokenBucket}) }},
 		{"stint leaky_bucket", "", func(k keys) decide { return openStint(k, stint.Limit{Algorithm: stint.LeakyBucket, Burst: most}) }},
 		{"stint.Limiter sliding_window", "", openLimiter},
+		{"stint layers, their store away", "", openAway},
 		{rival, "github.com/sethvargo/go-limiter", openGoLimiter},
 		{"x/time/rate in sync.Map", "golang.org/x/time", openXTime},
 		{"ulule/limiter", "github.com/ulule/limiter/v3", openUlule},
@@ -96,6 +98,28 @@ func openLimiter(k keys) decide {
 		d, err := l.Take(ctx, k.at(i))
 		return err == nil && d.Allowed
 	}
+}
+
+// openAway is what a decision costs while Redis is out of reach: the breaker is
+// open, and the node decides by itself.
+func openAway(k keys) decide {
+	s := must(layer.New(away{}, layer.Options{
+		Breaker:  layer.BreakerOptions{Open: window},
+		Fallback: &layer.FallbackOptions{Local: newStore(memstore.Options{}), Replicas: func() int { return 1 }, MaxDebts: maxKeys},
+	}))
+	l := stint.Limit{Max: most, Window: stint.Every(window)}
+	return func(i int) bool {
+		ask := [1]stint.Ask{{Key: stint.Key{Subject: k.at(i), Name: "api"}, Limit: l, Cost: 1}}
+		d, err := s.Take(ctx, ask[:])
+		return err == nil && d[0].Allowed
+	}
+}
+
+// away is a store out of reach.
+type away struct{ stint.Store }
+
+func (away) Take(context.Context, []stint.Ask) ([]stint.Decision, error) {
+	return nil, stint.ErrUnavailable
 }
 
 // openGoLimiter turns off the purge, which would not run before six hours but

@@ -23,6 +23,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/layer"
+	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/redisstore"
 )
 
@@ -38,12 +40,14 @@ type redisCell struct {
 	name       string
 	keys       int
 	goroutines int
+	exhausted  bool // nothing is admitted
 }
 
 var redisCells = []redisCell{
-	{"one hot key, 512 goroutines", 1, 512},
-	{"100,000 random keys, 128 goroutines", redisKeys, 128},
-	{"100,000 random keys, 1 goroutine", redisKeys, 1},
+	{"one hot key, 512 goroutines", 1, 512, false},
+	{"100,000 random keys, 128 goroutines", redisKeys, 128, false},
+	{"100,000 random keys, 1 goroutine", redisKeys, 1, false},
+	{"one exhausted key, 128 goroutines", 1, 128, true},
 }
 
 // redisDecide asks for one unit of the i-th key.
@@ -51,7 +55,7 @@ type redisDecide func(ctx context.Context, i int) (bool, error)
 
 type redisContestant struct {
 	name, module string
-	open         func(addr string) (redisDecide, func(), error)
+	open         func(addr string, limit int) (redisDecide, func(), error)
 }
 
 func redisContestants() []redisContestant {
@@ -60,45 +64,68 @@ func redisContestants() []redisContestant {
 		{"stint/redis fixed_window", "", openRedis(stint.Limit{Algorithm: stint.FixedWindow}, 1)},
 		{"stint/redis token_bucket", "", openRedis(stint.Limit{Algorithm: stint.TokenBucket}, 1)},
 		{"stint/redis sliding_window, 10 limits", "", openRedis(stint.Limit{Algorithm: stint.SlidingWindow}, 10)},
+		{"stint/redis sliding_window, layers", "", openLayers},
 		{redisRival, "github.com/go-redis/redis_rate/v10", openRedisRate},
 	}
 }
 
-func openRedis(l stint.Limit, limits int) func(string) (redisDecide, func(), error) {
-	l.Max, l.Window = most, stint.Every(window)
-	return func(addr string) (redisDecide, func(), error) {
+func openRedis(l stint.Limit, limits int) func(string, int) (redisDecide, func(), error) {
+	return func(addr string, limit int) (redisDecide, func(), error) {
 		s, err := redisstore.Open("redis://"+addr, redisstore.Options{})
 		if err != nil {
 			return nil, nil, err
 		}
-		return func(ctx context.Context, i int) (bool, error) {
-			asks := make([]stint.Ask, limits)
-			subject := "user:" + strconv.Itoa(i)
-			for j := range asks {
-				asks[j] = stint.Ask{Key: stint.Key{Subject: subject, Name: names[j]}, Limit: l, Cost: 1}
-			}
-			d, err := s.Take(ctx, asks)
-			return err == nil && d[0].Allowed, err
-		}, func() { s.Close() }, nil
+		return takes(s, l, limits, limit)
 	}
+}
+
+// openLayers is the store inside the recommended layers, on a machine so busy
+// that a decision may take a second.
+func openLayers(addr string, limit int) (redisDecide, func(), error) {
+	s, err := redisstore.Open("redis://"+addr, redisstore.Options{})
+	if err != nil {
+		return nil, nil, err
+	}
+	stack, err := layer.New(s, layer.Options{
+		Retry:    layer.RetryOptions{Budget: time.Second},
+		Breaker:  layer.BreakerOptions{Slow: -1},
+		Fallback: &layer.FallbackOptions{Local: newStore(memstore.Options{})},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return takes(stack, stint.Limit{Algorithm: stint.SlidingWindow}, 1, limit)
+}
+
+func takes(s stint.Store, l stint.Limit, limits, limit int) (redisDecide, func(), error) {
+	l.Max, l.Window = int64(limit), stint.Every(window)
+	return func(ctx context.Context, i int) (bool, error) {
+		asks := make([]stint.Ask, limits)
+		subject := "user:" + strconv.Itoa(i)
+		for j := range asks {
+			asks[j] = stint.Ask{Key: stint.Key{Subject: subject, Name: names[j]}, Limit: l, Cost: 1}
+		}
+		d, err := s.Take(ctx, asks)
+		return err == nil && d[0].Allowed, err
+	}, func() { s.Close() }, nil
 }
 
 // names are the names of limits.
 var names = [...]string{"api", "api-1", "api-2", "api-3", "api-4", "api-5", "api-6", "api-7", "api-8", "api-9"}
 
-func openRedisRate(addr string) (redisDecide, func(), error) {
+func openRedisRate(addr string, limit int) (redisDecide, func(), error) {
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	l := redis_rate.NewLimiter(client)
-	limit := redis_rate.Limit{Rate: most, Burst: most, Period: window}
+	rate := redis_rate.Limit{Rate: limit, Burst: limit, Period: window}
 	return func(ctx context.Context, i int) (bool, error) {
-		r, err := l.Allow(ctx, "user:"+strconv.Itoa(i), limit)
+		r, err := l.Allow(ctx, "user:"+strconv.Itoa(i), rate)
 		return err == nil && r.Allowed == 1, err
 	}, func() { client.Close() }, nil
 }
 
 // redisResult is what was measured of a contestant in a cell.
 type redisResult struct {
-	perSecond, p50, p99, cpu, allocs, bytes samples
+	perSecond, p50, p99, cpu, calls, allocs, bytes samples
 }
 
 // redisServer is a server of the benchmark's own.
@@ -140,23 +167,23 @@ func (s *redisServer) stop() {
 	_ = s.cmd.Wait()
 }
 
-// redisCPU is the time that the server has used.
-func redisCPU(ctx context.Context, client *redis.Client) (time.Duration, error) {
-	text, err := client.Info(ctx, "cpu").Result()
+// redisCost is the time that the server has used, and the scripts it has run.
+func redisCost(ctx context.Context, client *redis.Client) (cpu time.Duration, calls float64, err error) {
+	text, err := client.Info(ctx, "cpu", "commandstats").Result()
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	var sum float64
-	for _, field := range []string{"used_cpu_user:", "used_cpu_sys:"} {
-		_, rest, ok := strings.Cut(text, field)
-		value, _, _ := strings.Cut(rest, "\r\n")
-		f, err := strconv.ParseFloat(value, 64)
-		if !ok || err != nil {
-			return 0, errors.New("INFO cpu: no " + field)
-		}
-		sum += f
+	number := func(field, end string) (n float64) {
+		_, rest, _ := strings.Cut(text, field)
+		value, _, _ := strings.Cut(rest, end)
+		n, _ = strconv.ParseFloat(value, 64) // what is not there is 0
+		return n
 	}
-	return time.Duration(sum * float64(time.Second)), nil
+	sum := number("used_cpu_user:", "\r\n") + number("used_cpu_sys:", "\r\n")
+	if sum == 0 {
+		return 0, 0, errors.New("INFO tells no processor time")
+	}
+	return time.Duration(sum * float64(time.Second)), number("cmdstat_evalsha:calls=", ","), nil
 }
 
 // compareRedis measures every contestant in every cell, in rounds.
@@ -192,7 +219,15 @@ func compareRedis(out io.Writer, s settings) error {
 func measureRedis(server *redisServer, c redisContestant, cell redisCell, length time.Duration, r *redisResult) error {
 	client := redis.NewClient(&redis.Options{Addr: server.addr})
 	defer client.Close()
-	decide, closeIt, err := c.open(server.addr)
+	limit := int(most)
+	if cell.exhausted {
+		limit = 1
+		// What was admitted in other cells counts against a smaller limit, too.
+		if err := client.FlushAll(ctx).Err(); err != nil {
+			return err
+		}
+	}
+	decide, closeIt, err := c.open(server.addr, limit)
 	if err != nil {
 		return err
 	}
@@ -203,7 +238,7 @@ func measureRedis(server *redisServer, c redisContestant, cell redisCell, length
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	start, err := redisCPU(ctx, client)
+	start, startCalls, err := redisCost(ctx, client)
 	if err != nil {
 		return err
 	}
@@ -211,7 +246,7 @@ func measureRedis(server *redisServer, c redisContestant, cell redisCell, length
 	if err != nil {
 		return err
 	}
-	end, err := redisCPU(ctx, client)
+	end, endCalls, err := redisCost(ctx, client)
 	if err != nil {
 		return err
 	}
@@ -222,6 +257,7 @@ func measureRedis(server *redisServer, c redisContestant, cell redisCell, length
 	r.p50 = append(r.p50, float64(each.latencies[len(each.latencies)/2]))
 	r.p99 = append(r.p99, float64(each.latencies[len(each.latencies)*99/100]))
 	r.cpu = append(r.cpu, float64(end-start)/n)
+	r.calls = append(r.calls, (endCalls-startCalls)/each.took.Seconds())
 	r.allocs = append(r.allocs, float64(after.Mallocs-before.Mallocs)/n)
 	r.bytes = append(r.bytes, float64(after.TotalAlloc-before.TotalAlloc)/n)
 	return nil
@@ -246,8 +282,8 @@ func loadRedis(decide redisDecide, cell redisCell, length time.Duration) (redisL
 			each := make([]time.Duration, 0, 1024)
 			for begin := start; begin.Sub(start) < length; {
 				ok, err := decide(ctx, w.next(cell.keys))
-				if err == nil && !ok {
-					err = errors.New("denied")
+				if err == nil && ok == cell.exhausted && len(each) > 0 {
+					err = fmt.Errorf("admitted: %t", ok)
 				}
 				if err != nil {
 					fail.Store(&err)
@@ -277,13 +313,13 @@ func printRedis(out io.Writer, name string, list []redisContestant, results []re
 			riv = results[i]
 		}
 	}
-	t := table{{"", "decisions/s", "", "×" + redisRival, "p50 µs", "×" + redisRival, "p99 µs", "Redis CPU µs", "×" + redisRival, "allocs", "bytes"}}
+	t := table{{"", "decisions/s", "", "×" + redisRival, "p50 µs", "×" + redisRival, "p99 µs", "Redis CPU µs", "×" + redisRival, "calls/s", "allocs", "bytes"}}
 	for i, c := range list {
 		r := results[i]
 		t.row(c.name+version(c.module),
 			thousands(int(r.perSecond.median())), spread(r.perSecond), ratio(r.perSecond, riv.perSecond),
 			micros(r.p50), ratio(r.p50, riv.p50), micros(r.p99),
-			micros(r.cpu), ratio(r.cpu, riv.cpu),
+			micros(r.cpu), ratio(r.cpu, riv.cpu), thousands(int(r.calls.median()+0.5)),
 			fmt.Sprintf("%.1f", r.allocs.median()), thousands(int(r.bytes.median())))
 	}
 	t.print(out, "One decision over Redis: "+name)

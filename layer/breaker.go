@@ -118,7 +118,7 @@ func Breaker(next stint.Store, o BreakerOptions) (stint.Store, error) {
 	if err := check(atBreaker, next); err != nil {
 		return nil, err
 	}
-	return &breaker{next: next, o: o, open: o.Open}, nil
+	return &breaker{next: next, o: o, open: o.Open, born: time.Now()}, nil
 }
 
 // pieces is into how many the window of a breaker is divided: it moves on
@@ -128,16 +128,18 @@ const pieces = 10
 type breaker struct {
 	next stint.Store
 	o    BreakerOptions
+	born time.Time // times are counted from here, which is quicker to read
 
 	state atomic.Uint32 // a State; changed under mu
 	row   atomic.Int64  // failures in a row
-	begin atomic.Int64  // when the current piece began, in nanoseconds of the clock
+	begin atomic.Int64  // when the current piece began
 	calls [pieces]piece
 	at    atomic.Int32 // the current piece
 
+	until atomic.Int64 // when it is open; changed under mu
+
 	mu     sync.Mutex
 	open   time.Duration // how long to be open next time
-	until  time.Time     // when it is open
 	probes int           // calls in a row that succeeded while half-open
 	tries  int           // probes on their way
 }
@@ -147,7 +149,7 @@ type piece struct{ good, bad atomic.Int64 }
 func (*breaker) position() position { return atBreaker }
 
 func (l *breaker) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	start := time.Now()
+	start := time.Since(l.born)
 	probe, err := l.enter(start)
 	if err != nil {
 		return nil, err
@@ -158,7 +160,7 @@ func (l *breaker) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision,
 }
 
 func (l *breaker) Adjust(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	start := time.Now()
+	start := time.Since(l.born)
 	probe, err := l.enter(start)
 	if err != nil {
 		return nil, err
@@ -169,7 +171,7 @@ func (l *breaker) Adjust(ctx context.Context, asks []stint.Ask) ([]stint.Decisio
 }
 
 func (l *breaker) Reset(ctx context.Context, keys ...stint.Key) error {
-	start := time.Now()
+	start := time.Since(l.born)
 	probe, err := l.enter(start)
 	if err != nil {
 		return err
@@ -182,9 +184,15 @@ func (l *breaker) Reset(ctx context.Context, keys ...stint.Key) error {
 func (l *breaker) Close() error { return l.next.Close() }
 
 // enter lets a call through, or does not.
-func (l *breaker) enter(now time.Time) (probe bool, err error) {
-	if State(l.state.Load()) == BreakerClosed {
+func (l *breaker) enter(now time.Duration) (probe bool, err error) {
+	switch State(l.state.Load()) {
+	case BreakerClosed:
 		return false, nil
+	case BreakerOpen:
+		if now < time.Duration(l.until.Load()) {
+			return false, errOpen
+		}
+	case BreakerHalfOpen:
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -192,8 +200,8 @@ func (l *breaker) enter(now time.Time) (probe bool, err error) {
 	case BreakerClosed:
 		return false, nil
 	case BreakerOpen:
-		if now.Before(l.until) {
-			return false, errOpen
+		if now < time.Duration(l.until.Load()) {
+			return false, errOpen // someone has looked just now
 		}
 		l.probes, l.tries = 0, 0
 		l.change(BreakerHalfOpen, "time to see", 0)
@@ -208,29 +216,30 @@ func (l *breaker) enter(now time.Time) (probe bool, err error) {
 }
 
 // leave notes how a call has ended.
-func (l *breaker) leave(ctx context.Context, start time.Time, probe bool, err error) {
-	took := time.Since(start)
+func (l *breaker) leave(ctx context.Context, start time.Duration, probe bool, err error) {
+	now := time.Since(l.born)
+	took := now - start
 	slow := l.o.Slow > 0 && took > l.o.Slow
 	failed := err != nil && out(err) && ctx.Err() == nil
 	switch {
 	case probe:
-		l.probed(start, failed || slow, err, took)
+		l.probed(now, failed || slow, err, took)
 	case err != nil && !failed && !slow:
 		// The caller's own doing.
 	case failed || slow:
-		l.failed(start.Add(took), slow && !failed, took, err)
+		l.failed(now, slow && !failed, took, err)
 	default:
 		if l.row.Load() != 0 {
 			l.row.Store(0)
 		}
-		l.piece(start.Add(took)).good.Add(1)
+		l.piece(now).good.Add(1)
 	}
 }
 
 // piece returns the piece of the window for a call that ends now.
-func (l *breaker) piece(now time.Time) *piece {
+func (l *breaker) piece(now time.Duration) *piece {
 	length := int64(l.o.Window) / pieces
-	begin, nanos := l.begin.Load(), now.UnixNano()
+	begin, nanos := l.begin.Load(), int64(now)
 	if nanos-begin < length {
 		return &l.calls[l.at.Load()]
 	}
@@ -249,7 +258,7 @@ func (l *breaker) piece(now time.Time) *piece {
 }
 
 // failed notes a call that failed while the breaker was closed.
-func (l *breaker) failed(now time.Time, slow bool, took time.Duration, err error) {
+func (l *breaker) failed(now time.Duration, slow bool, took time.Duration, err error) {
 	row := l.row.Add(1)
 	l.piece(now).bad.Add(1)
 	var good, bad int64
@@ -270,7 +279,7 @@ func (l *breaker) failed(now time.Time, slow bool, took time.Duration, err error
 }
 
 // trip opens a breaker that is closed.
-func (l *breaker) trip(now time.Time, reason string) {
+func (l *breaker) trip(now time.Duration, reason string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if State(l.state.Load()) == BreakerClosed {
@@ -280,14 +289,14 @@ func (l *breaker) trip(now time.Time, reason string) {
 
 // openFor opens the breaker, each time for longer. It is called with the lock
 // held.
-func (l *breaker) openFor(now time.Time, reason string) {
-	l.until = now.Add(l.open)
+func (l *breaker) openFor(now time.Duration, reason string) {
+	l.until.Store(int64(now + l.open))
 	l.change(BreakerOpen, reason, l.open)
 	l.open = min(2*l.open, l.o.MostOpen)
 }
 
 // probed notes how a probe has ended.
-func (l *breaker) probed(start time.Time, failed bool, err error, took time.Duration) {
+func (l *breaker) probed(now time.Duration, failed bool, err error, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if State(l.state.Load()) != BreakerHalfOpen {
@@ -295,7 +304,7 @@ func (l *breaker) probed(start time.Time, failed bool, err error, took time.Dura
 	}
 	l.tries--
 	if failed {
-		l.openFor(start.Add(took), fmt.Sprintf("a probe failed after %v: %v", took.Round(time.Millisecond), err))
+		l.openFor(now, fmt.Sprintf("a probe failed after %v: %v", took.Round(time.Millisecond), err))
 		return
 	}
 	if l.probes++; l.probes < l.o.Probes {

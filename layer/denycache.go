@@ -18,7 +18,7 @@ type DenyCacheOptions struct {
 	// Size is how many denials are remembered; newer ones take the places of
 	// older ones. Default 4,096, at most 1 << 20.
 	Size int
-	// Now is the clock. Default [time.Now].
+	// Now is the clock. Default: the process's own.
 	Now func() time.Time
 }
 
@@ -43,9 +43,6 @@ func DenyCache(next stint.Store, o DenyCacheOptions) (stint.Store, error) {
 	if o.Size == 0 {
 		o.Size = 1 << 12
 	}
-	if o.Now == nil {
-		o.Now = time.Now
-	}
 	switch {
 	case o.For < 0:
 		return nil, invalid("for", o.For, "some time")
@@ -55,16 +52,22 @@ func DenyCache(next stint.Store, o DenyCacheOptions) (stint.Store, error) {
 	if err := check(atDenyCache, next); err != nil {
 		return nil, err
 	}
+	born := time.Now()
+	clock := func() time.Duration { return time.Since(born) } // quicker than the time of day
+	if o.Now != nil {
+		clock = func() time.Duration { return o.Now().Sub(born) }
+	}
 	return &denyCache{
-		next: next, o: o, seed: maphash.MakeSeed(),
+		next: next, length: o.For, clock: clock, seed: maphash.MakeSeed(),
 		denials: make([]atomic.Pointer[denial], o.Size), changes: make([]atomic.Uint64, o.Size),
 	}, nil
 }
 
 type denyCache struct {
-	next stint.Store
-	o    DenyCacheOptions
-	seed maphash.Seed
+	next   stint.Store
+	length time.Duration
+	clock  func() time.Duration
+	seed   maphash.Seed
 
 	// denials has a place for each hash of a take's keys. One take of its place
 	// pushes out another.
@@ -86,7 +89,7 @@ type denial struct {
 	asks      []stint.Ask
 	decisions []stint.Decision
 	changes   []uint64 // of each key, before the store was asked
-	at, until time.Time
+	at, until time.Duration
 }
 
 func (*denyCache) position() position { return atDenyCache }
@@ -95,25 +98,33 @@ func (l *denyCache) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decisio
 	if len(asks) == 0 {
 		return l.next.Take(ctx, asks)
 	}
-	now := l.o.Now()
-	place := &l.denials[l.hash(asks)]
+	now := l.clock()
+	var room [few]*atomic.Uint64
+	keys, place := l.find(asks, room[:0])
 	if d := place.Load(); d != nil {
-		if ds := l.answer(d, asks, now); ds != nil {
+		if ds := l.answer(d, asks, keys, now); ds != nil {
 			return ds, nil
 		}
 	}
-	before := l.read(asks)
+	var before [few]uint64
+	changes := before[:0]
+	for _, k := range keys {
+		changes = append(changes, k.Load())
+	}
 	ds, err := l.next.Take(ctx, asks)
 	if err == nil {
 		// The store decided at now or later, so what it says ends no sooner.
-		l.remember(place, asks, ds, before, now)
+		l.remember(place, asks, ds, changes, now)
 	}
 	return ds, err
 }
 
+// few is how many asks are worked on without allocating.
+const few = 8
+
 func (l *denyCache) Adjust(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
 	for i := range asks {
-		change := &l.changes[l.hashKey(&asks[i].Key)]
+		change := l.change(&asks[i].Key)
 		change.Add(begun)
 		defer change.Add(ended)
 	}
@@ -122,7 +133,7 @@ func (l *denyCache) Adjust(ctx context.Context, asks []stint.Ask) ([]stint.Decis
 
 func (l *denyCache) Reset(ctx context.Context, keys ...stint.Key) error {
 	for i := range keys {
-		change := &l.changes[l.hashKey(&keys[i])]
+		change := l.change(&keys[i])
 		change.Add(begun)
 		defer change.Add(ended)
 	}
@@ -131,57 +142,41 @@ func (l *denyCache) Reset(ctx context.Context, keys ...stint.Key) error {
 
 func (l *denyCache) Close() error { return l.next.Close() }
 
-func (l *denyCache) hashKey(k *stint.Key) uint64 {
-	h := maphash.String(l.seed, k.Subject)*31 + maphash.String(l.seed, k.Name)
-	return h % uint64(len(l.changes))
+func (l *denyCache) hash(k *stint.Key) uint64 {
+	return maphash.String(l.seed, k.Subject)*31 + maphash.String(l.seed, k.Name)
 }
 
-func (l *denyCache) hash(asks []stint.Ask) uint64 {
-	h := uint64(0)
+// change is where changes of the key are counted.
+func (l *denyCache) change(k *stint.Key) *atomic.Uint64 {
+	return &l.changes[l.hash(k)%uint64(len(l.changes))]
+}
+
+// find returns where changes of the keys are counted, and where a denial of the
+// asks is.
+func (l *denyCache) find(asks []stint.Ask, keys []*atomic.Uint64) ([]*atomic.Uint64, *atomic.Pointer[denial]) {
+	all := uint64(0)
 	for i := range asks {
-		h = h*31 + l.hashKey(&asks[i].Key)
+		h := l.hash(&asks[i].Key)
+		all = all*31 + h
+		keys = append(keys, &l.changes[h%uint64(len(l.changes))])
 	}
-	return h % uint64(len(l.denials))
-}
-
-// few is how many counts of changes are kept without allocating.
-const few = 8
-
-type counts struct {
-	few  [few]uint64
-	rest []uint64
-}
-
-// read reads how often the keys were changed.
-func (l *denyCache) read(asks []stint.Ask) (c counts) {
-	for i := range asks {
-		n := l.changes[l.hashKey(&asks[i].Key)].Load()
-		if i < few {
-			c.few[i] = n
-		} else {
-			c.rest = append(c.rest, n)
-		}
-	}
-	return c
+	return keys, &l.denials[all%uint64(len(l.denials))]
 }
 
 // answer returns the decisions if the take is remembered, and nil if it is not.
-func (l *denyCache) answer(d *denial, asks []stint.Ask, now time.Time) []stint.Decision {
-	if len(d.asks) != len(asks) {
+func (l *denyCache) answer(d *denial, asks []stint.Ask, keys []*atomic.Uint64, now time.Duration) []stint.Decision {
+	if len(d.asks) != len(asks) || now < d.at || now >= d.until {
 		return nil
 	}
 	for i := range asks {
 		a, b := &asks[i], &d.asks[i]
 		same := a.Cost == b.Cost || (a.Cost > b.Cost && !d.decisions[i].Allowed)
-		if !same || a.Key != b.Key || a.Limit != b.Limit || l.changes[l.hashKey(&a.Key)].Load() != d.changes[i] {
+		if !same || a.Key != b.Key || a.Limit != b.Limit || keys[i].Load() != d.changes[i] {
 			return nil
 		}
 	}
-	if now.Before(d.at) || !now.Before(d.until) {
-		return nil
-	}
 	ds := slices.Clone(d.decisions)
-	passed := now.Sub(d.at)
+	passed := now - d.at
 	for i := range ds {
 		x := &ds[i]
 		x.Basis = stint.Remembered
@@ -197,8 +192,8 @@ func (l *denyCache) answer(d *denial, asks []stint.Ask, now time.Time) []stint.D
 }
 
 // remember notes a take that was denied.
-func (l *denyCache) remember(place *atomic.Pointer[denial], asks []stint.Ask, ds []stint.Decision, before counts, now time.Time) {
-	length, denied := l.o.For, false
+func (l *denyCache) remember(place *atomic.Pointer[denial], asks []stint.Ask, ds []stint.Decision, changes []uint64, now time.Duration) {
+	length, denied := l.length, false
 	for i := range ds {
 		if !ds[i].Allowed {
 			denied = true
@@ -208,11 +203,10 @@ func (l *denyCache) remember(place *atomic.Pointer[denial], asks []stint.Ask, ds
 	if !denied || length <= 0 {
 		return
 	}
-	changes := append(slices.Clone(before.few[:min(few, len(asks))]), before.rest...)
 	if slices.ContainsFunc(changes, func(n uint64) bool { return uint32(n) != 0 }) {
 		return // one is on its way
 	}
 	place.Store(&denial{
-		asks: slices.Clone(asks), decisions: slices.Clone(ds), changes: changes, at: now, until: now.Add(length),
+		asks: slices.Clone(asks), decisions: slices.Clone(ds), changes: slices.Clone(changes), at: now, until: now + length,
 	})
 }

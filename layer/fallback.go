@@ -70,21 +70,25 @@ type fallback struct {
 	mu    sync.Mutex
 	debts map[debtor]*debt
 	lost  int64
+	// now is when it was last looked at the clock, every so many charges.
+	now     time.Time
+	charges uint64
 	// closed is set when no more payments may begin.
 	closed bool
 	paying sync.WaitGroup
 }
 
-// debtor is a counter, with the limit it was asked under.
+// debtor is a counter.
 type debtor struct {
-	key   stint.Key
-	limit stint.Limit
+	key       stint.Key
+	algorithm stint.Algorithm
 }
 
-// debt is what was admitted of a counter, and when last.
+// debt is what was admitted of a counter, when last, and under which limit.
 type debt struct {
 	units int64
 	last  time.Time
+	limit stint.Limit
 }
 
 func (*fallback) position() position { return atFallback }
@@ -196,13 +200,17 @@ func Share(l stint.Limit, n int64) stint.Limit {
 func (l *fallback) owe(asks []stint.Ask) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
+	// About the time is enough, and a look at the clock costs as much as the rest.
+	if l.charges%64 == 0 {
+		l.now = time.Now()
+	}
+	l.charges++
 	for i := range asks {
 		a := &asks[i]
 		if a.Cost == 0 {
 			continue
 		}
-		k := debtor{a.Key, a.Limit}
+		k := debtor{a.Key, a.Limit.Algorithm}
 		d := l.debts[k]
 		if d == nil {
 			if len(l.debts) >= l.o.MaxDebts {
@@ -213,7 +221,7 @@ func (l *fallback) owe(asks []stint.Ask) {
 			l.debts[k] = d
 		}
 		d.units += a.Cost
-		d.last = now
+		d.last, d.limit = l.now, a.Limit
 	}
 	if len(l.debts) > 0 && !l.owing.Load() {
 		l.owing.Store(true)
@@ -252,12 +260,12 @@ func (l *fallback) pay() {
 		}
 		now := time.Now()
 		for k, d := range debts {
-			if over(&k.limit, d.units, d.last, now) {
+			if over(&d.limit, d.units, d.last, now) {
 				r.Expired += max(d.units, 0)
 				continue
 			}
 			if d.units != 0 {
-				asks = append(asks, stint.Ask{Key: k.key, Limit: k.limit, Cost: d.units})
+				asks = append(asks, stint.Ask{Key: k.key, Limit: d.limit, Cost: d.units})
 			}
 			if len(asks) == some {
 				flush()

@@ -83,4 +83,6 @@ func invalid(field string, value any, want string) error {
 }
 
 // out reports whether the error says that the store is out of reach.
-func out(err error) bool { return errors.Is(err, stint.ErrUnavailable) }
+func out(err error) bool {
+	return err == errOpen || errors.Is(err, stint.ErrUnavailable) //nolint:errorlint // the first is the usual one while a breaker is open, and need not be searched
+}

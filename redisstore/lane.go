@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/stintdev/stint"
 )
@@ -109,19 +110,30 @@ func (s *Store) start(l *lane, r *request) {
 
 // do has the request answered. It returns when that is done, or ctx is.
 func (s *Store) do(ctx context.Context, l *lane, r *request) error {
-	if ctx.Done() != nil {
+	if !s.patient(ctx) {
 		// The call has a goroutine of its own, since the caller may leave it.
 		s.start(l, r)
 		return r.wait(ctx)
 	}
-	if l.enter(r) {
-		defer s.handOver(l)
-		c := s.newCall()
-		c.add(r)
-		s.send(s.deadline.Context(), c)
+	if !l.enter(r) {
+		return r.wait(ctx)
 	}
+	defer s.handOver(l)
+	c := s.newCall()
+	c.add(r)
+	s.send(s.deadline.Context(), c)
 	<-r.done
 	return nil
+}
+
+// patient reports whether the caller waits for as long as a call may take. Then
+// the call can be made on its own goroutine, which is quicker.
+func (s *Store) patient(ctx context.Context) bool {
+	if ctx.Done() == nil {
+		return true
+	}
+	d, ok := ctx.Deadline()
+	return ok && time.Until(d) >= s.deadline.Length()
 }
 
 // handOver ends the turn of a caller that has made a call itself.
