@@ -188,7 +188,7 @@ type exam struct {
 
 // dial connects to the server. The store's own client has no connections to the
 // replicas of a sentinel's primary, and none at all if it cannot be made.
-func (e *exam) dial() (err error) {
+func (e *exam) dial() error {
 	c := &e.config
 	o := c.options()
 	o.InitAddress, o.ForceSingleClient, o.PipelineMultiplex = []string{e.addr}, true, -1
@@ -196,7 +196,10 @@ func (e *exam) dial() (err error) {
 	if e.duty == asSentinel {
 		o.Username, o.Password, o.SelectDB = c.sentinelUser, c.sentinelPassword, 0
 	}
-	e.client, err = rueidis.NewClient(o)
+	client, err := rueidis.NewClient(o)
+	if err == nil { // otherwise it may be one that never connects
+		e.client = client
+	}
 	return err
 }
 
@@ -818,7 +821,7 @@ func (e *exam) peers(ctx context.Context) (map[string]duty, error) {
 		}
 	}
 	nodes, _ := e.do(ctx, "CLUSTER", "NODES").ToString()
-	for line := range strings.Lines(nodes) {
+	for line := range strings.Lines(strings.TrimPrefix(nodes, "txt:")) {
 		// id, host:port@bus, flags, and what does not matter here
 		f := strings.Fields(line)
 		if len(f) < 3 || ids[f[0]] || strings.Contains(f[2], "noaddr") {

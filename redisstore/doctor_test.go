@@ -1,10 +1,18 @@
 package redisstore_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,224 +22,522 @@ import (
 	"github.com/stintdev/stint/redisstore"
 )
 
-// finding is what a test expects the doctor to say, of any server.
-type finding struct {
-	severity redisstore.Severity
+// symptom is a finding that is expected.
+type symptom struct {
 	check    string
-	says     string
+	severity redisstore.Severity
+	says     string // in Found or Advice
+	server   string // "": whichever
 }
 
-// examine opens a store, has it examined, and returns a function that looks for a
-// finding.
-func examine(t *testing.T, url string) (all []redisstore.Finding, expect func(...finding)) {
+func (w symptom) in(findings []redisstore.Finding) bool {
+	return slices.ContainsFunc(findings, func(f redisstore.Finding) bool {
+		return f.Check == w.check && f.Severity == w.severity && (w.server == "" || f.Server == w.server) &&
+			strings.Contains(f.Found+"\n"+f.Advice, w.says)
+	})
+}
+
+// doctor returns the findings, and looks at what holds for all of them.
+func doctor(t testing.TB, url string) []redisstore.Finding {
 	t.Helper()
-	s, err := redisstore.Open(url, redisstore.Options{})
+	sep := "?"
+	if strings.Contains(url, "?") {
+		sep = "&"
+	}
+	s, err := redisstore.Open(url+sep+"prefix=doc", redisstore.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	all, err = s.Doctor(t.Context())
+	findings, err := s.Doctor(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return all, func(want ...finding) {
-		t.Helper()
+	sorted := slices.IsSortedFunc(findings, func(a, b redisstore.Finding) int {
+		return cmp.Or(cmp.Compare(b.Severity, a.Severity), cmp.Compare(a.Server, b.Server), cmp.Compare(a.Check, b.Check))
+	})
+	if !sorted {
+		t.Error("the findings are not sorted")
+	}
+	checks := map[string][]string{}
+	for _, f := range findings {
+		if f.Found == "" || f.Severity >= redisstore.Warning && f.Advice == "" {
+			t.Errorf("nothing found or no advice: %+v", f)
+		}
+		checks[f.Server] = append(checks[f.Server], f.Check)
+	}
+	for _, f := range findings {
+		if f.Check != "reach" || f.Severity != redisstore.OK {
+			continue
+		}
+		for _, c := range []string{"acl", "clock", "cluster", "eviction", "latency", "memory", "persistence", "replication", "role", "version"} {
+			if !slices.Contains(checks[f.Server], c) {
+				t.Errorf("%s: nothing about its %s", f.Server, c)
+			}
+		}
+	}
+	return findings
+}
+
+// expect examines the servers until the symptoms show.
+func expect(t testing.TB, url string, want ...symptom) []redisstore.Finding {
+	t.Helper()
+	var findings []redisstore.Finding
+	eventually(t, 10*time.Second, func() error {
+		findings = doctor(t, url)
 		for _, w := range want {
-			found := false
-			for _, f := range all {
-				found = found || (f.Severity == w.severity && f.Check == w.check && strings.Contains(f.Found+f.Advice, w.says))
+			if !w.in(findings) {
+				return fmt.Errorf("no %+v in\n%s", w, report(findings))
 			}
-			if !found {
-				t.Errorf("nothing of severity %v about %s that says %q in\n%s", w.severity, w.check, w.says, show(all))
-			}
+		}
+		return nil
+	})
+	return findings
+}
+
+// healthy fails if something is worse than that. How long a round trip takes is
+// this machine's affair.
+func healthy(t testing.TB, findings []redisstore.Finding, worst redisstore.Severity) {
+	t.Helper()
+	for _, f := range findings {
+		if f.Severity > worst && f.Check != "latency" {
+			t.Errorf("%+v", f)
 		}
 	}
 }
 
-func show(all []redisstore.Finding) string {
+func report(findings []redisstore.Finding) string {
 	var b strings.Builder
-	for _, f := range all {
-		fmt.Fprintf(&b, "  %-8v %-12s %-16s %s | %s\n", f.Severity, f.Check, f.Server, f.Found, f.Advice)
+	for _, f := range findings {
+		fmt.Fprintf(&b, "%-8s %-16s %-12s %s\n\t%s\n", f.Severity, f.Server, f.Check, f.Found, f.Advice)
 	}
 	return b.String()
 }
 
-// worst fails if there is anything worse.
-func worst(t *testing.T, all []redisstore.Finding, most redisstore.Severity) {
+// detour returns an address from which everything goes to a server, and its
+// answers come back changed.
+func detour(t testing.TB, to string, change func([]byte) []byte) string {
 	t.Helper()
-	for i, f := range all {
-		if f.Severity > most || f.Check == "" || f.Found == "" || (f.Severity > redisstore.Info && f.Advice == "") {
-			t.Errorf("%v", f)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	carry := func(c net.Conn) {
+		defer c.Close()
+		server, err := net.Dial("tcp", to)
+		if err != nil {
+			return
 		}
-		if i > 0 && all[i-1].Severity < f.Severity {
-			t.Errorf("%v comes after %v; want the worst first", f, all[i-1])
+		go func() {
+			_, _ = io.Copy(server, c)
+			server.Close()
+		}()
+		b := make([]byte, 1<<16)
+		for {
+			n, err := server.Read(b)
+			if err == nil {
+				_, err = c.Write(change(b[:n]))
+			}
+			if err != nil {
+				return
+			}
+		}
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go carry(c)
+		}
+	}()
+	return l.Addr().String()
+}
+
+// late delays every answer.
+func late(d time.Duration) func([]byte) []byte {
+	return func(b []byte) []byte { <-time.After(d); return b }
+}
+
+var seconds = regexp.MustCompile(`\$10\r\n(\d{10})\r\n`)
+
+// ahead makes a server's clock be five seconds ahead.
+func ahead(b []byte) []byte {
+	return seconds.ReplaceAllFunc(b, func(m []byte) []byte {
+		n, _ := strconv.Atoi(string(m[5:15]))
+		return fmt.Appendf(nil, "$10\r\n%d\r\n", n+5)
+	})
+}
+
+var version = regexp.MustCompile(`redis_version:\d+\.\d+`)
+
+// old makes a server be of a version that is too old.
+func old(b []byte) []byte {
+	return version.ReplaceAllFunc(b, func(m []byte) []byte { // of the same length
+		return fmt.Appendf(nil, "redis_version:%0*d.1", len(m)-len("redis_version:.1"), 6)
+	})
+}
+
+// dir returns the server's directory.
+func dir(t testing.TB, s *testredis.Server) string {
+	t.Helper()
+	reply, _ := s.Do(t, "CONFIG", "GET", "dir").([]any)
+	return fmt.Sprint(reply[1])
+}
+
+// least is what docs/redis.md says the store needs.
+const least = "resetkeys ~doc:* -@all +eval +evalsha +time +mget +exists +pttl +strlen +getrange +setrange +pexpire +psetex +del"
+
+// as returns a URL of a user with these rules.
+func as(t testing.TB, s *testredis.Server, rules string) string {
+	t.Helper()
+	s.Do(t, append([]string{"ACL", "SETUSER", "limiter", "reset", "on", ">pw"}, strings.Fields(rules)...)...)
+	return "redis://limiter:pw@" + s.Addr()
+}
+
+func TestDoctorSingle(t *testing.T) {
+	t.Parallel()
+	const ok, info, warning, problem = redisstore.OK, redisstore.Info, redisstore.Warning, redisstore.Problem
+	for name, c := range map[string]struct {
+		args []string
+		do   func(t testing.TB, s *testredis.Server) (url string) // nil: the server's
+		want []symptom
+	}{
+		"no persistence": {want: []symptom{{check: "persistence", severity: info, says: "start anew"}}},
+		"append-only file": {
+			args: []string{"--appendonly", "yes"},
+			want: []symptom{{check: "persistence", severity: ok, says: "appendonly true"}},
+		},
+		"append-only file, always": {
+			args: []string{"--appendonly", "yes", "--appendfsync", "always"},
+			want: []symptom{{check: "persistence", severity: warning, says: "appendfsync everysec"}},
+		},
+		"snapshot failed": {
+			args: []string{"--save", "3600 1"},
+			do: func(t testing.TB, s *testredis.Server) string {
+				t.Helper()
+				failSave(t, s)
+				return s.URL()
+			},
+			want: []symptom{{check: "persistence", severity: problem, says: "writes are refused"}},
+		},
+		"snapshot failed, and writes go on": {
+			args: []string{"--save", "3600 1", "--stop-writes-on-bgsave-error", "no"},
+			do: func(t testing.TB, s *testredis.Server) string {
+				t.Helper()
+				failSave(t, s)
+				return s.URL()
+			},
+			want: []symptom{{check: "persistence", severity: warning, says: "then BGSAVE"}},
+		},
+		"append-only file failed": {
+			do: func(t testing.TB, s *testredis.Server) string {
+				t.Helper()
+				appendix := filepath.Join(dir(t, s), "appendonlydir")
+				if err := errors.Join(os.Mkdir(appendix, 0o700), os.Symlink("/dev/full", filepath.Join(appendix, "temp-appendonly.aof.incr"))); err != nil {
+					t.Fatal(err)
+				}
+				s.Do(t, "CONFIG", "SET", "appendonly", "yes")
+				s.Do(t, "SET", "some", "thing", "EX", "100")
+				return s.URL()
+			},
+			want: []symptom{{check: "persistence", severity: problem, says: "aof_last_write_status"}},
+		},
+		"allkeys-lru": {
+			args: []string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"},
+			want: []symptom{{check: "eviction", severity: problem, says: "allkeys-lru"}, {check: "memory", severity: ok}},
+		},
+		"allkeys-lru without a limit": {
+			args: []string{"--maxmemory-policy", "allkeys-lru"},
+			want: []symptom{{check: "eviction", severity: ok}, {check: "memory", severity: ok}},
+		},
+		"volatile-lru": {
+			args: []string{"--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru"},
+			want: []symptom{{check: "eviction", severity: warning, says: "CONFIG SET maxmemory-policy volatile-ttl"}},
+		},
+		"volatile-ttl": {
+			args: []string{"--maxmemory", "100mb", "--maxmemory-policy", "volatile-ttl"},
+			want: []symptom{{check: "eviction", severity: warning, says: "least harm"}},
+		},
+		"noeviction": {
+			args: []string{"--maxmemory", "100mb"},
+			want: []symptom{{check: "eviction", severity: info, says: "OOM"}},
+		},
+		"memory full": {
+			args: []string{"--maxmemory", "1mb"},
+			want: []symptom{{check: "memory", severity: warning, says: "CONFIG SET maxmemory 2097152"}},
+		},
+		"too few replicas": {
+			args: []string{"--min-replicas-to-write", "1"},
+			want: []symptom{{check: "replication", severity: problem, says: "min-replicas-to-write"}},
+		},
+		"no time to live": {
+			do: func(t testing.TB, s *testredis.Server) string {
+				t.Helper()
+				s.Do(t, "SET", "other:{carol}:api:sw", "x")
+				s.Do(t, "SET", "doc:{bob}:api:sw", "x", "EX", "100")
+				for i := range 5 {
+					s.Do(t, "SET", fmt.Sprintf("doc:{alice%d}:api:sw", i), "x")
+				}
+				return s.URL()
+			},
+			want: []symptom{{check: "ttl", severity: warning, says: `of 6 counters looked at, 5 have no time to live, as ["doc:{alice`}},
+		},
+		"others' keys without a time to live": {
+			do: func(t testing.TB, s *testredis.Server) string {
+				t.Helper()
+				for _, prefix := range []string{"other", "docs", "doc:other"} {
+					s.Do(t, "SET", prefix+":{carol}:api:sw", "x")
+				}
+				return s.URL()
+			},
+			want: []symptom{{check: "ttl", severity: ok, says: "of 0 counters"}},
+		},
+		"many keys": {
+			do: func(t testing.TB, s *testredis.Server) string {
+				t.Helper()
+				s.Do(t, "EVAL", "for i = 1, 30000 do redis.call('SET', 'doc:{' .. i .. '}:api:sw', '', 'EX', 100) end", "0")
+				return s.URL()
+			},
+			want: []symptom{{check: "ttl", severity: ok, says: "there are more keys"}},
+		},
+		"a replica": {
+			args: []string{"--replicaof", "127.0.0.1 1"},
+			want: []symptom{{check: "role", severity: problem, says: "a replica of 127.0.0.1:1"}, {check: "replication", severity: warning, says: "link"}, {check: "script", severity: problem, says: "does not run"}},
+		},
+		"a node of a cluster": {
+			do: func(t testing.TB, _ *testredis.Server) string {
+				t.Helper()
+				return testredis.SharedCluster(t).Nodes()[0].URL()
+			},
+			want: []symptom{{check: "cluster", severity: problem, says: "redis+cluster://"}},
+		},
+		"no cluster": {
+			do:   func(_ testing.TB, s *testredis.Server) string { return "redis+cluster://" + s.Addr() },
+			want: []symptom{{check: "cluster", severity: problem, says: "use redis://"}},
+		},
+		"no cluster of several": {
+			do:   func(_ testing.TB, s *testredis.Server) string { return "redis+cluster://" + s.Addr() + ",127.0.0.1:1" },
+			want: []symptom{{check: "cluster", severity: problem, says: "use redis://"}, {check: "reach", severity: problem, server: "127.0.0.1:1"}},
+		},
+		"an old version": {
+			do: func(t testing.TB, s *testredis.Server) string {
+				t.Helper()
+				return "redis://" + detour(t, s.Addr(), old)
+			},
+			want: []symptom{{check: "version", severity: problem, says: "6.2"}},
+		},
+		"another time": {
+			do: func(t testing.TB, s *testredis.Server) string {
+				t.Helper()
+				return "redis://" + detour(t, s.Addr(), ahead)
+			},
+			want: []symptom{{check: "clock", severity: info, says: "ahead of this machine's clock"}},
+		},
+		"far away": {
+			do: func(t testing.TB, s *testredis.Server) string {
+				t.Helper()
+				return "redis://" + detour(t, s.Addr(), late(8*time.Millisecond))
+			},
+			want: []symptom{{check: "latency", severity: warning, says: "nearer"}},
+		},
+		"too far away": {
+			do: func(t testing.TB, s *testredis.Server) string {
+				t.Helper()
+				return "redis://" + detour(t, s.Addr(), late(8*time.Millisecond)) + "?timeout=4ms"
+			},
+			want: []symptom{{check: "latency", severity: problem, says: "timeout is 4ms"}, {check: "script", severity: problem}},
+		},
+		"a user with no more than is needed": {
+			do: func(t testing.TB, s *testredis.Server) string { t.Helper(); return as(t, s, least) },
+			want: []symptom{
+				{check: "version", severity: info, says: "ACL SETUSER limiter +info"},
+				{check: "persistence", severity: info, says: "+config|get"},
+				{check: "cluster", severity: info, says: "+cluster|info"},
+				{check: "ttl", severity: info, says: "+scan"},
+				{check: "clock", severity: ok},
+				{check: "acl", severity: ok, says: "limiter"},
+				{check: "script", severity: ok},
+			},
+		},
+		"a user that may not see the configuration": {
+			do: func(t testing.TB, s *testredis.Server) string { t.Helper(); return as(t, s, least+" +info") },
+			want: []symptom{
+				{check: "version", severity: ok},
+				{check: "persistence", severity: info, says: "+config|get"},
+				{check: "replication", severity: info, says: "+config|get"},
+			},
+		},
+		"a user with less than is needed": {
+			do: func(t testing.TB, s *testredis.Server) string {
+				t.Helper()
+				return as(t, s, least+" -psetex -time -del")
+			},
+			want: []symptom{
+				{check: "acl", severity: problem, says: "ACL SETUSER limiter +del +psetex +time; docs/redis.md"},
+				{check: "script", severity: problem},
+			},
+		},
+		"a user of other keys": {
+			do:   func(t testing.TB, s *testredis.Server) string { t.Helper(); return as(t, s, "~other:* +@all") },
+			want: []symptom{{check: "acl", severity: problem, says: "ACL SETUSER limiter ~doc:*"}},
+		},
+		"a wrong password": {
+			do:   func(_ testing.TB, s *testredis.Server) string { return "redis://limiter:wrong@" + s.Addr() },
+			want: []symptom{{check: "reach", severity: problem, says: "WRONGPASS"}},
+		},
+		"dead": {
+			do:   func(t testing.TB, s *testredis.Server) string { t.Helper(); s.Kill(t); return s.URL() },
+			want: []symptom{{check: "reach", severity: problem, says: "connection refused"}, {check: "script", severity: problem}},
+		},
+		"silent": {
+			do:   func(t testing.TB, s *testredis.Server) string { t.Helper(); s.Pause(t); return s.URL() },
+			want: []symptom{{check: "reach", severity: problem, says: "cannot be reached"}, {check: "script", severity: problem}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := testredis.Start(t, c.args...)
+			url := s.URL()
+			if c.do != nil {
+				url = c.do(t, s)
+			}
+			expect(t, url, c.want...)
+		})
+	}
+}
+
+// failSave makes a snapshot fail: in the place of its file is a directory.
+func failSave(t testing.TB, s *testredis.Server) {
+	t.Helper()
+	if err := os.Mkdir(filepath.Join(dir(t, s), "dump.rdb"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s.Do(t, "BGSAVE")
+}
+
+// TestDoctorChangesNothing also sees that a server that is well is called so.
+func TestDoctorChangesNothing(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t, "--save", "3600 1")
+	for range 3 {
+		s.Do(t, "INCR", "doc:{alice}:api:sw")
+	}
+	s.Do(t, "EXPIRE", "doc:{alice}:api:sw", "1000")
+	state := func() string {
+		_, rest, _ := strings.Cut(fmt.Sprint(s.Do(t, "INFO", "persistence")), "rdb_changes_since_last_save:")
+		changes, _, _ := strings.Cut(rest, "\r\n")
+		return fmt.Sprint(changes, s.Do(t, "DBSIZE"), s.Do(t, "CONFIG", "GET", "*"))
+	}
+	before := state()
+	healthy(t, doctor(t, s.URL()), redisstore.OK)
+	if after := state(); after != before {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
+	stats := fmt.Sprint(s.Do(t, "INFO", "commandstats"))
+	for _, never := range []string{"cmdstat_keys", "cmdstat_config|set", "cmdstat_multi", "cmdstat_flush"} {
+		if strings.Contains(stats, never) {
+			t.Errorf("%s in\n%s", never, stats)
 		}
 	}
 }
 
-func TestDoctor(t *testing.T) {
+func TestDoctorSentinel(t *testing.T) {
 	t.Parallel()
-	const ok, info, warning, problem = redisstore.OK, redisstore.Info, redisstore.Warning, redisstore.Problem
-
-	t.Run("single", func(t *testing.T) {
-		t.Parallel()
-		server := testredis.Start(t)
-		server.Do(t, "SET", "rl:{alice}:api:sw", "x")
-		server.Do(t, "SET", "other:{alice}:api:sw", "x")
-		server.Do(t, "SET", "rl:{bob}:api:sw", "x", "PX", "100000")
-		before := server.Do(t, "INFO", "commandstats").(string)
-		all, expect := examine(t, server.URL())
-		worst(t, all, warning)
-		expect(
-			finding{ok, "version", "Redis 7"}, finding{ok, "role", "master"}, finding{ok, "eviction", "nothing is evicted"},
-			finding{ok, "memory", "no limit"}, finding{info, "persistence", "limits start anew"}, finding{ok, "replication", "0 replicas"},
-			finding{ok, "cluster", "not of a cluster"}, finding{ok, "clock", "this machine's"}, finding{ok, "latency", "round trip"},
-			finding{warning, "ttl", "of 2 counters looked at, 1 have no time to live, as [\"rl:{alice}:api:sw\"]"},
-			finding{ok, "acl", "user default may run all"}, finding{ok, "script", "runs"}, finding{ok, "reach", "answers"},
-		)
-		// It has changed nothing.
-		if n := server.Do(t, "DBSIZE"); n != int64(3) {
-			t.Errorf("%v keys, want 3", n)
+	set := testredis.SharedSentinels(t)
+	primary := set.Primary(t)
+	want := []symptom{{check: "role", severity: redisstore.OK, says: "master", server: primary.Addr()}}
+	for _, s := range set.Servers() {
+		want = append(want, symptom{check: "reach", severity: redisstore.OK, server: s.Addr()})
+		if s != primary {
+			want = append(want, symptom{check: "replication", severity: redisstore.OK, says: "in step", server: s.Addr()})
 		}
-		if after := server.Do(t, "INFO", "commandstats").(string); strings.Contains(after, "config|set") && !strings.Contains(before, "config|set") {
-			t.Error("it set something")
+	}
+	for _, s := range set.Nodes() {
+		want = append(want, symptom{check: "sentinel", severity: redisstore.OK, says: primary.Addr(), server: s.Addr()})
+	}
+	want = append(want, symptom{check: "clock", severity: redisstore.OK, says: "agree"})
+	healthy(t, expect(t, set.URL(), want...), redisstore.Info) // they have no persistence
+
+	one := "redis+sentinel://127.0.0.1:1," + set.Nodes()[0].Addr()
+	expect(t, one+"/primary", symptom{check: "reach", severity: redisstore.Warning, server: "127.0.0.1:1"})
+	expect(t, one+"/nobody",
+		symptom{check: "sentinel", severity: redisstore.Problem, says: "knows no primary called nobody", server: set.Nodes()[0].Addr()},
+		symptom{check: "sentinel", severity: redisstore.Problem, says: "no sentinel names"})
+	expect(t, strings.Replace(one, "//", "//user:pw@", 1)+"/primary?sentinel_user=nobody&sentinel_password=wrong",
+		symptom{check: "reach", severity: redisstore.Warning, says: "WRONGPASS", server: set.Nodes()[0].Addr()})
+}
+
+func TestDoctorCluster(t *testing.T) {
+	t.Parallel()
+	c := testredis.StartCluster(t)
+	n := c.Nodes()
+	var want []symptom
+	for i, s := range n {
+		role := "master"
+		if i > 2 {
+			role = "slave"
 		}
-	})
+		want = append(want,
+			symptom{check: "role", severity: redisstore.OK, says: role, server: s.Addr()},
+			symptom{check: "cluster", severity: redisstore.OK, says: "16384 of 16384", server: s.Addr()})
+	}
+	for _, s := range n { // each of them tells of the others in an order of its own
+		healthy(t, expect(t, "redis+cluster://"+s.Addr(), want...), redisstore.Info)
+	}
+	url := "redis+cluster://" + n[0].Addr()
 
-	t.Run("eviction", func(t *testing.T) {
-		t.Parallel()
-		server := testredis.Start(t, "--maxmemory", "100mb")
-		for policy, want := range map[string]finding{
-			"allkeys-lru":  {problem, "eviction", "CONFIG SET maxmemory-policy noeviction"},
-			"volatile-lru": {warning, "eviction", "volatile-ttl"},
-			"volatile-ttl": {warning, "eviction", "least harm"},
-			"noeviction":   {info, "eviction", "OOM"},
-		} {
-			server.Do(t, "CONFIG", "SET", "maxmemory-policy", policy)
-			_, expect := examine(t, server.URL())
-			expect(want)
-		}
-		server.Do(t, "CONFIG", "SET", "maxmemory", "1100000")
-		_, expect := examine(t, server.URL())
-		expect(finding{warning, "memory", "CONFIG SET maxmemory"})
-	})
+	expect(t, url+",127.0.0.1:1", symptom{check: "reach", severity: redisstore.Warning, server: "127.0.0.1:1"})
 
-	t.Run("persistence", func(t *testing.T) {
-		t.Parallel()
-		server := testredis.Start(t)
-		server.Do(t, "CONFIG", "SET", "appendonly", "yes")
-		server.Do(t, "CONFIG", "SET", "appendfsync", "always")
-		_, expect := examine(t, server.URL())
-		expect(finding{warning, "persistence", "appendfsync everysec"})
-		server.Do(t, "CONFIG", "SET", "appendfsync", "everysec")
-		_, expect = examine(t, server.URL())
-		expect(finding{ok, "persistence", "appendonly true"})
-	})
+	_, port, _ := net.SplitHostPort(detour(t, n[0].Addr(), ahead))
+	n[0].Do(t, "CONFIG", "SET", "cluster-announce-port", port)
+	expect(t, url, symptom{check: "clock", severity: redisstore.Warning, says: "the clock of 127.0.0.1:" + port})
 
-	t.Run("replica", func(t *testing.T) {
-		t.Parallel()
-		s := testredis.SharedSentinels(t)
-		primary := s.Primary(t)
-		for _, server := range s.Servers() {
-			if server == primary {
-				continue
-			}
-			_, expect := examine(t, server.URL())
-			expect(finding{problem, "role", "a replica of " + primary.Addr()}, finding{problem, "script", "does not run"})
-		}
-		server := testredis.Start(t, "--min-replicas-to-write", "1")
-		_, expect := examine(t, server.URL())
-		expect(finding{problem, "replication", "min-replicas-to-write"})
-	})
+	n[5].Kill(t)
+	expect(t, url,
+		symptom{check: "reach", severity: redisstore.Warning, server: n[5].Addr()},
+		symptom{check: "replication", severity: redisstore.Warning, says: "add-node", server: n[2].Addr()})
 
-	t.Run("sentinel", func(t *testing.T) {
-		t.Parallel()
-		s := testredis.SharedSentinels(t)
-		all, expect := examine(t, s.URL())
-		worst(t, all, info)
-		expect(finding{ok, "sentinel", "names " + s.Primary(t).Addr() + " the primary, with 2 replicas"},
-			finding{ok, "replication", "2 replicas"}, finding{ok, "replication", "in step"}, finding{ok, "clock", "clocks agree"})
-		_, expect = examine(t, strings.Replace(s.URL(), "/primary", "/nobody", 1))
-		expect(finding{problem, "sentinel", "no sentinel names a primary called nobody"})
-	})
+	n[4].Kill(t)
+	n[1].Kill(t)
+	expect(t, c.URL(),
+		symptom{check: "reach", severity: redisstore.Problem, server: n[1].Addr()},
+		symptom{check: "cluster", severity: redisstore.Problem, says: "cluster_state fail", server: n[2].Addr()})
+}
 
-	t.Run("cluster", func(t *testing.T) {
-		t.Parallel()
-		c := testredis.StartCluster(t)
-		all, expect := examine(t, c.URL())
-		worst(t, all, info)
-		expect(finding{ok, "cluster", "16384 of 16384 slots"}, finding{ok, "clock", "clocks agree"})
-		_, expect = examine(t, c.Nodes()[0].URL())
-		expect(finding{problem, "cluster", "use redis+cluster://" + c.Nodes()[0].Addr()})
-		server := testredis.Start(t)
-		_, expect = examine(t, "redis+cluster://"+server.Addr())
-		expect(finding{problem, "cluster", "not in cluster mode"})
-		// Without a primary and its replica some slots have no one.
-		c.Nodes()[3].Kill(t)
-		c.Nodes()[0].Kill(t)
-		eventually(t, 15*time.Second, func() error {
-			v, err := c.Nodes()[1].Try("CLUSTER", "INFO")
-			if text, _ := v.(string); err != nil || !strings.Contains(text, "cluster_state:fail") {
-				return errors.New("the cluster does not know yet")
-			}
-			return nil
-		})
-		_, expect = examine(t, c.URL())
-		expect(finding{problem, "cluster", "cluster_state fail"}, finding{warning, "reach", "cannot be reached"})
-	})
-
-	t.Run("acl", func(t *testing.T) {
-		t.Parallel()
-		server := testredis.Start(t)
-		allow(t, "stint", server)
-		url := "redis://stint:PASSWORD@" + server.Addr()
-		all, expect := examine(t, url)
-		worst(t, all, info)
-		expect(finding{ok, "acl", "user stint may run all"}, finding{info, "version", "ACL SETUSER stint +info"},
-			finding{info, "persistence", "not allowed to look"}, finding{ok, "script", "runs"})
-		server.Do(t, "ACL", "SETUSER", "stint", "-psetex", "resetkeys", "~other:*")
-		_, expect = examine(t, url)
-		expect(finding{problem, "acl", "+psetex"}, finding{problem, "acl", "~rl:*"}, finding{problem, "script", "does not run"})
-		_, expect = examine(t, "redis://stint:wrong@"+server.Addr())
-		expect(finding{problem, "reach", "refuses the connection: WRONGPASS"})
-	})
-
-	t.Run("away", func(t *testing.T) {
-		t.Parallel()
-		server := testredis.Start(t)
-		server.Kill(t)
-		_, expect := examine(t, server.URL())
-		expect(finding{problem, "reach", "cannot be reached"}, finding{problem, "script", "does not run"})
-	})
-
-	t.Run("no answer", func(t *testing.T) {
-		t.Parallel()
-		s, err := redisstore.Open(testredis.Shared(t).URL(), redisstore.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if _, err := s.Doctor(ctx); !errors.Is(err, context.Canceled) {
-			t.Errorf("cancelled: %v", err)
-		}
-		s.Close()
-		if _, err := s.Doctor(t.Context()); !errors.Is(err, stint.ErrClosed) {
-			t.Errorf("closed: %v", err)
-		}
-	})
+func TestDoctorErrors(t *testing.T) {
+	t.Parallel()
+	s := open(t, testredis.Shared(t).URL(), redisstore.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if f, err := s.Doctor(ctx); !errors.Is(err, context.Canceled) || f != nil {
+		t.Errorf("canceled: %v, %v", f, err)
+	}
+	s.Close()
+	if f, err := s.Doctor(t.Context()); !errors.Is(err, stint.ErrClosed) || f != nil {
+		t.Errorf("closed: %v, %v", f, err)
+	}
 }
 
 func TestSeverity(t *testing.T) {
 	t.Parallel()
-	for v := redisstore.OK; v <= redisstore.Problem; v++ {
-		text, err := json.Marshal(redisstore.Finding{Severity: v})
+	for v, name := range []string{"ok", "info", "warning", "problem"} {
+		f := redisstore.Finding{Severity: redisstore.Severity(v), Check: "clock", Found: "x"}
+		text, err := json.Marshal(f)
+		if want := `{"severity":"` + name + `","check":"clock","found":"x"}`; err != nil || string(text) != want {
+			t.Errorf("%s, %v, want %s", text, err, want)
+		}
 		var back redisstore.Finding
-		if err != nil || json.Unmarshal(text, &back) != nil || back.Severity != v {
-			t.Errorf("%v: %s, %v", v, text, err)
+		if err := json.Unmarshal(text, &back); err != nil || back != f {
+			t.Errorf("%s reads as %+v, %v", text, back, err)
 		}
 	}
+	if text, err := json.Marshal(redisstore.Severity(9)); err == nil {
+		t.Errorf("9 is written as %s", text)
+	}
 	if err := new(redisstore.Severity).UnmarshalText([]byte("bad")); err == nil {
-		t.Error("bad: no error")
+		t.Error("bad is read")
 	}
 }
