@@ -72,8 +72,9 @@ var ErrOpen = errors.New("breaker open")
 var errOpen = fmt.Errorf("%w: %w; %w", stint.ErrUnavailable, ErrOpen, stint.ErrNotApplied)
 
 // Breaker stops asking a store that fails or is slow, and asks again after a
-// while. Only errors that wrap [stint.ErrUnavailable] are failures, and only if
-// the caller was still waiting.
+// while. Only errors that wrap [stint.ErrUnavailable] are failures. If the caller
+// has left meanwhile, that says nothing; if its own deadline has passed, the call
+// is a failure from a quarter of Slow on (10 ms without one).
 func Breaker(next stint.Store, o BreakerOptions) (stint.Store, error) {
 	if o.Failures == 0 {
 		o.Failures = 5
@@ -102,10 +103,10 @@ func Breaker(next stint.Store, o BreakerOptions) (stint.Store, error) {
 	switch {
 	case o.Failures < 0:
 		return nil, invalid("failures", o.Failures, "at least 1")
-	case o.Rate < 0 || o.Rate > 1:
+	case !(o.Rate > 0 && o.Rate <= 1):
 		return nil, invalid("rate", o.Rate, "a part, from 0 to 1")
-	case o.Window < 0:
-		return nil, invalid("window", o.Window, "some time")
+	case o.Window < time.Millisecond:
+		return nil, invalid("window", o.Window, "at least a millisecond")
 	case o.Least < 0:
 		return nil, invalid("least", o.Least, "at least 1")
 	case o.Open < 0:
@@ -129,6 +130,8 @@ type breaker struct {
 	next stint.Store
 	o    BreakerOptions
 	born time.Time // times are counted from here, which is quicker to read
+
+	closed atomic.Bool
 
 	state atomic.Uint32 // a State; changed under mu
 	row   atomic.Int64  // failures in a row
@@ -181,7 +184,10 @@ func (l *breaker) Reset(ctx context.Context, keys ...stint.Key) error {
 	return err
 }
 
-func (l *breaker) Close() error { return l.next.Close() }
+func (l *breaker) Close() error {
+	l.closed.Store(true)
+	return l.next.Close()
+}
 
 // enter lets a call through, or does not.
 func (l *breaker) enter(now time.Duration) (probe bool, err error) {
@@ -189,6 +195,9 @@ func (l *breaker) enter(now time.Duration) (probe bool, err error) {
 	case BreakerClosed:
 		return false, nil
 	case BreakerOpen:
+		if l.closed.Load() {
+			return false, stint.ErrClosed
+		}
 		if now < time.Duration(l.until.Load()) {
 			return false, errOpen
 		}
@@ -220,12 +229,19 @@ func (l *breaker) leave(ctx context.Context, start time.Duration, probe bool, er
 	now := time.Since(l.born)
 	took := now - start
 	slow := l.o.Slow > 0 && took > l.o.Slow
-	failed := err != nil && out(err) && ctx.Err() == nil
+	failed := err != nil && out(err)
+	if failed && ctx.Err() != nil {
+		least := 10 * time.Millisecond
+		if l.o.Slow > 0 {
+			least = l.o.Slow / 4
+		}
+		failed = took >= least && !left(ctx)
+	}
+	silent := err != nil && !failed && !slow && (out(err) || isInvalid(err))
 	switch {
 	case probe:
-		l.probed(now, failed || slow, err, took)
-	case err != nil && !failed && !slow:
-		// The caller's own doing.
+		l.probed(now, failed || slow, silent, err, took)
+	case silent:
 	case failed || slow:
 		l.failed(now, slow && !failed, took, err)
 	default:
@@ -234,6 +250,12 @@ func (l *breaker) leave(ctx context.Context, start time.Duration, probe bool, er
 		}
 		l.piece(now).good.Add(1)
 	}
+}
+
+// isInvalid reports whether the store was not even asked.
+func isInvalid(err error) bool {
+	var invalid *stint.InvalidError
+	return errors.As(err, &invalid)
 }
 
 // piece returns the piece of the window for a call that ends now.
@@ -296,13 +318,16 @@ func (l *breaker) openFor(now time.Duration, reason string) {
 }
 
 // probed notes how a probe has ended.
-func (l *breaker) probed(now time.Duration, failed bool, err error, took time.Duration) {
+func (l *breaker) probed(now time.Duration, failed, silent bool, err error, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if State(l.state.Load()) != BreakerHalfOpen {
 		return // another probe has decided
 	}
-	l.tries--
+	l.tries = max(l.tries-1, 0)
+	if silent {
+		return // it says nothing about the store
+	}
 	if failed {
 		l.openFor(now, fmt.Sprintf("a probe failed after %v: %v", took.Round(time.Millisecond), err))
 		return

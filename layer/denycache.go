@@ -5,6 +5,7 @@ import (
 	"hash/maphash"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -28,14 +29,17 @@ type DenyCacheOptions struct {
 // large. A flood against an exhausted limit costs the store one call in that
 // time, for each key and node.
 //
-// It does not deny what the store would have allowed, with one exception: within
-// that second it does not see that another node has reset a counter or given
-// units back. What is reset or adjusted through it, it forgets. A changed limit is
-// another limit.
+// It does not deny what the store would have allowed, with these exceptions, within
+// that second: it does not see that another node has reset a counter or given
+// units back, or that a counter has been asked under a second limit with another
+// window, which may have dropped what it held. What is reset or adjusted through
+// it, it forgets. A changed limit is another limit. Only what the store itself has
+// denied is remembered.
 //
 // What it answers by itself has the basis [stint.Remembered]. Times are counted on
-// from the denial; what it says of the asks that would have passed is as old as
-// the denial.
+// from the denial, and a larger cost is told that of the smaller one, so that it
+// may have to wait longer; what it says of the asks that would have passed is as
+// old as the denial.
 func DenyCache(next stint.Store, o DenyCacheOptions) (stint.Store, error) {
 	if o.For == 0 {
 		o.For = time.Second
@@ -140,7 +144,12 @@ func (l *denyCache) Reset(ctx context.Context, keys ...stint.Key) error {
 	return l.next.Reset(ctx, keys...)
 }
 
-func (l *denyCache) Close() error { return l.next.Close() }
+func (l *denyCache) Close() error {
+	for i := range l.denials {
+		l.denials[i].Store(nil)
+	}
+	return l.next.Close()
+}
 
 func (l *denyCache) hash(k *stint.Key) uint64 {
 	return maphash.String(l.seed, k.Subject)*31 + maphash.String(l.seed, k.Name)
@@ -195,6 +204,9 @@ func (l *denyCache) answer(d *denial, asks []stint.Ask, keys []*atomic.Uint64, n
 func (l *denyCache) remember(place *atomic.Pointer[denial], asks []stint.Ask, ds []stint.Decision, changes []uint64, now time.Duration) {
 	length, denied := l.length, false
 	for i := range ds {
+		if ds[i].Basis != stint.Counted {
+			return // what stands in for the store is quick, and soon wrong
+		}
 		if !ds[i].Allowed {
 			denied = true
 			length = min(length, ds[i].RetryAfter)
@@ -206,7 +218,12 @@ func (l *denyCache) remember(place *atomic.Pointer[denial], asks []stint.Ask, ds
 	if slices.ContainsFunc(changes, func(n uint64) bool { return uint32(n) != 0 }) {
 		return // one is on its way
 	}
+	asks = slices.Clone(asks)
+	for i := range asks { // the caller's strings may be parts of something large
+		k := &asks[i].Key
+		k.Subject, k.Name = strings.Clone(k.Subject), strings.Clone(k.Name)
+	}
 	place.Store(&denial{
-		asks: slices.Clone(asks), decisions: slices.Clone(ds), changes: slices.Clone(changes), at: now, until: now + length,
+		asks: asks, decisions: slices.Clone(ds), changes: slices.Clone(changes), at: now, until: now + length,
 	})
 }

@@ -42,8 +42,11 @@ func (*failMode) position() position { return atFailMode }
 
 func (l *failMode) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
 	ds, err := l.Store.Take(ctx, asks)
-	if err == nil || !out(err) {
+	if err == nil || !out(err) || left(ctx) {
 		return ds, err
+	}
+	if err := valid(asks); err != nil {
+		return nil, err
 	}
 	ds = make([]stint.Decision, len(asks))
 	for i := range asks {

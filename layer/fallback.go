@@ -2,6 +2,8 @@ package layer
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,7 +22,8 @@ type FallbackOptions struct {
 	// MaxDebts is how many counters are remembered that were charged here and
 	// not in the store. Default 10,000; what does not fit is not given back.
 	MaxDebts int
-	// OnReturn is told what was charged in the store when it came back.
+	// OnReturn is told what was charged in the store when it came back. It must
+	// not close the layer.
 	OnReturn func(Return)
 }
 
@@ -29,18 +32,19 @@ type FallbackOptions struct {
 type Return struct {
 	Paid    int64 // charged in the store
 	Lost    int64 // not charged: the store failed again, or there were too many counters
-	Expired int64 // not charged: their windows were over
+	Expired int64 // not charged: they have recovered meanwhile
 }
 
 // Fallback decides by a store of this node's own while the store is out of reach
-// (errors that wrap [stint.ErrUnavailable]): each limit divided by the number of
-// nodes, at least one unit. So the nodes together admit about the limit, and at
-// most one unit for each node beyond it. Decisions have the basis [stint.Local].
+// (errors that wrap [stint.ErrUnavailable], unless the caller has left): each
+// limit divided by the number of nodes, at least one unit. So the nodes together
+// admit about the limit, and at most one unit for each node beyond it, on top of
+// what the store had admitted before. Decisions have the basis [stint.Local].
 //
-// When the store is back its counts hold again, and what was admitted here is
-// charged there ([stint.Store.Adjust]), in the background: bounded, once, at best.
-// What the store may have charged for takes that timed out stays charged, so the
-// client may pay twice, and not too little.
+// When the store is back its counts hold again, and what was admitted here and has
+// not recovered is charged there ([stint.Store.Adjust]), in the background:
+// bounded, once, at best. What the store may have charged for takes that timed out
+// stays charged, so the client may pay twice, and not too little.
 //
 // Resets go to both. Adjustments that the store cannot take go to the local one.
 func Fallback(next stint.Store, o FallbackOptions) (stint.Store, error) {
@@ -48,12 +52,15 @@ func Fallback(next stint.Store, o FallbackOptions) (stint.Store, error) {
 		o.MaxDebts = 10_000
 	}
 	switch {
-	case o.Local == nil:
-		return nil, invalid("local", o.Local, "a store")
+	case o.Local == nil || o.Local == next:
+		return nil, invalid("local", o.Local, "a store of this node's own")
 	case o.MaxDebts < 0:
 		return nil, invalid("max debts", o.MaxDebts, "0 or more")
 	case o.Replicas != nil && o.Replicas() < 1:
 		return nil, invalid("replicas", o.Replicas(), "at least 1: this node")
+	}
+	if _, ok := o.Local.(placed); ok {
+		return nil, invalid("local", o.Local, "a store without layers, which cannot be out of reach")
 	}
 	if err := check(atFallback, next); err != nil {
 		return nil, err
@@ -67,15 +74,13 @@ type fallback struct {
 	asks sync.Pool // of *[]stint.Ask
 
 	owing atomic.Bool // there are debts, and no one pays them yet
-	mu    sync.Mutex
-	debts map[debtor]*debt
-	lost  int64
-	// now is when it was last looked at the clock, every so many charges.
-	now     time.Time
-	charges uint64
-	// closed is set when no more payments may begin.
-	closed bool
-	paying sync.WaitGroup
+
+	mu     sync.Mutex
+	debts  map[debtor]*debt
+	lost   int64
+	paying bool
+	closed bool // no more payments may begin
+	work   sync.WaitGroup
 }
 
 // debtor is a counter.
@@ -84,55 +89,57 @@ type debtor struct {
 	algorithm stint.Algorithm
 }
 
-// debt is what was admitted of a counter, when last, and under which limit.
+// debt is what was admitted of a counter, and under which limit last: the whole,
+// and this node's share of it.
 type debt struct {
-	units int64
-	last  time.Time
-	limit stint.Limit
+	units        int64
+	limit, share stint.Limit
 }
 
 func (*fallback) position() position { return atFallback }
 
 func (l *fallback) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
 	ds, err := l.next.Take(ctx, asks)
-	if err == nil || !out(err) {
+	if err == nil || !out(err) || left(ctx) {
 		if err == nil && l.owing.Load() {
 			l.pay()
 		}
 		return ds, err
 	}
-	mine := l.shares(asks)
-	ds, err = l.o.Local.Take(ctx, *mine)
-	l.asks.Put(mine)
+	if err := valid(asks); err != nil {
+		return nil, err
+	}
+	ds, err = l.locally(asks, func(mine []stint.Ask) ([]stint.Decision, error) { return l.o.Local.Take(ctx, mine) })
 	if err != nil {
 		return nil, err
 	}
 	passed := true
 	for i := range ds {
-		ds[i].Basis = stint.Local
-		passed = passed && ds[i].Allowed
+		d := &ds[i]
+		passed = passed && d.Allowed
+		// It is too much for this node, and perhaps not for the limit.
+		if t, _ := asks[i].Limit.Terms(); d.RetryAfter == stint.Never && asks[i].Cost <= t.Cap {
+			d.RetryAfter = time.Second
+		}
 	}
 	if passed {
-		l.owe(asks)
+		l.owe(asks, true)
 	}
 	return ds, nil
 }
 
 func (l *fallback) Adjust(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
 	ds, err := l.next.Adjust(ctx, asks)
-	if err == nil || !out(err) {
+	if err == nil || !out(err) || left(ctx) {
 		return ds, err
 	}
-	mine := l.shares(asks)
-	ds, err = l.o.Local.Adjust(ctx, *mine)
-	l.asks.Put(mine)
+	// What may have been given back already is not given back again.
+	refunds := errors.Is(err, stint.ErrNotApplied)
+	ds, err = l.locally(asks, func(mine []stint.Ask) ([]stint.Decision, error) { return l.o.Local.Adjust(ctx, mine) })
 	if err != nil {
 		return nil, err
 	}
-	for i := range ds {
-		ds[i].Basis = stint.Local
-	}
-	l.owe(asks)
+	l.owe(asks, refunds)
 	return ds, nil
 }
 
@@ -144,47 +151,59 @@ func (l *fallback) Reset(ctx context.Context, keys ...stint.Key) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, k := range keys {
-		for d := range l.debts {
-			if d.key == k {
-				delete(l.debts, d)
-			}
+		for _, a := range stint.Algorithms() {
+			delete(l.debts, debtor{k, a})
 		}
 	}
 	return err
 }
 
-// Close waits for payments that are on their way.
+// Close waits for a payment that is on its way. What is owed after that stays
+// unpaid.
 func (l *fallback) Close() error {
 	l.mu.Lock()
 	l.closed = true
 	l.mu.Unlock()
 	err := l.next.Close()
-	l.paying.Wait()
+	l.work.Wait()
 	if local := l.o.Local.Close(); err == nil {
 		err = local
 	}
 	return err
 }
 
-// shares returns the asks under this node's share of their limits.
-func (l *fallback) shares(asks []stint.Ask) *[]stint.Ask {
+// locally asks the local store, under this node's share of the limits.
+func (l *fallback) locally(asks []stint.Ask, call func([]stint.Ask) ([]stint.Decision, error)) ([]stint.Decision, error) {
 	mine, ok := l.asks.Get().(*[]stint.Ask)
 	if !ok {
 		mine = new([]stint.Ask)
 	}
-	n := int64(1)
-	if l.o.Replicas != nil {
-		n = int64(max(l.o.Replicas(), 1))
-	}
+	n := l.replicas()
 	*mine = append((*mine)[:0], asks...)
 	for i := range *mine {
 		(*mine)[i].Limit = Share((*mine)[i].Limit, n)
 	}
-	return mine
+	ds, err := call(*mine)
+	clear(*mine)
+	l.asks.Put(mine)
+	for i := range ds {
+		ds[i].Basis = stint.Local
+	}
+	return ds, err
+}
+
+func (l *fallback) replicas() int64 {
+	if l.o.Replicas == nil {
+		return 1
+	}
+	return int64(l.o.Replicas())
 }
 
 // Share returns one of n parts of a limit: at least one unit.
 func Share(l stint.Limit, n int64) stint.Limit {
+	if _, ok := l.Terms(); !ok || n <= 1 {
+		return l
+	}
 	l.Max = max(l.Max/n, 1)
 	if l.Burst > 0 {
 		// No burst is a burst of the whole; for a leaky bucket it is none.
@@ -193,37 +212,43 @@ func Share(l stint.Limit, n int64) stint.Limit {
 			l.Burst = max(l.Burst, 1)
 		}
 	}
+	if _, ok := l.Terms(); !ok {
+		l.Burst = 0 // another rate, and now it is too large a burst to be exact
+	}
 	return l
 }
 
+// most is as much as a counter can hold.
+const most = 1<<53 - 1
+
 // owe remembers what the store does not know.
-func (l *fallback) owe(asks []stint.Ask) {
+func (l *fallback) owe(asks []stint.Ask, refunds bool) {
+	n := l.replicas()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// About the time is enough, and a look at the clock costs as much as the rest.
-	if l.charges%64 == 0 {
-		l.now = time.Now()
-	}
-	l.charges++
 	for i := range asks {
-		a := &asks[i]
-		if a.Cost == 0 {
-			continue
+		if a := &asks[i]; a.Cost > 0 || (a.Cost < 0 && refunds) {
+			l.add(debtor{a.Key, a.Limit.Algorithm}, debt{a.Cost, a.Limit, Share(a.Limit, n)})
 		}
-		k := debtor{a.Key, a.Limit.Algorithm}
-		d := l.debts[k]
-		if d == nil {
-			if len(l.debts) >= l.o.MaxDebts {
-				l.lost += max(a.Cost, 0)
-				continue
-			}
-			d = new(debt)
-			l.debts[k] = d
-		}
-		d.units += a.Cost
-		d.last, d.limit = l.now, a.Limit
 	}
-	if len(l.debts) > 0 && !l.owing.Load() {
+}
+
+// add adds to a debt. It is called with the lock held.
+func (l *fallback) add(k debtor, more debt) {
+	d := l.debts[k]
+	if d == nil {
+		if len(l.debts) >= l.o.MaxDebts {
+			l.lost += max(more.units, 0)
+			return
+		}
+		// The caller's strings may be parts of something large.
+		k.key = stint.Key{Subject: strings.Clone(k.key.Subject), Name: strings.Clone(k.key.Name)}
+		d = new(debt)
+		l.debts[k] = d
+	}
+	d.units = max(-most, min(d.units+max(-most, min(more.units, most)), most))
+	d.limit, d.share = more.limit, more.share
+	if !l.owing.Load() {
 		l.owing.Store(true)
 	}
 }
@@ -232,63 +257,85 @@ func (l *fallback) owe(asks []stint.Ask) {
 func (l *fallback) pay() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || !l.owing.Swap(false) {
+	if l.closed || l.paying || !l.owing.Swap(false) {
 		return
 	}
-	debts, lost := l.debts, l.lost
-	l.debts, l.lost = map[debtor]*debt{}, 0
-	l.paying.Go(func() {
-		r := Return{Lost: lost}
-		// A few at a time: nobody waits for it, and the store has just come back.
-		const some = 32
-		var asks []stint.Ask
-		flush := func() {
-			if len(asks) == 0 {
-				return
+	l.paying = true
+	l.work.Go(func() {
+		r, again := Return{}, false
+		for !again {
+			due := l.some()
+			if len(due) == 0 {
+				break
 			}
-			ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // no caller waits for this
-			_, err := l.next.Adjust(ctx, asks)
-			cancel()
-			for i := range asks {
-				if err != nil {
-					r.Lost += max(asks[i].Cost, 0)
-				} else {
-					r.Paid += max(asks[i].Cost, 0)
-				}
-			}
-			asks = asks[:0]
+			again = l.charge(due, &r)
 		}
-		now := time.Now()
-		for k, d := range debts {
-			if over(&d.limit, d.units, d.last, now) {
-				r.Expired += max(d.units, 0)
-				continue
-			}
-			if d.units != 0 {
-				asks = append(asks, stint.Ask{Key: k.key, Limit: d.limit, Cost: d.units})
-			}
-			if len(asks) == some {
-				flush()
-			}
-		}
-		flush()
-		if l.o.OnReturn != nil {
+		l.mu.Lock()
+		r.Lost += l.lost
+		l.lost, l.paying = 0, false
+		l.mu.Unlock()
+		if l.o.OnReturn != nil && r != (Return{}) {
 			l.o.OnReturn(r)
 		}
 	})
 }
 
-// over reports whether so many units that were charged then have recovered.
-func over(l *stint.Limit, units int64, then, now time.Time) bool {
-	length := l.Window.Length()
-	switch {
-	case length == 0:
-		_, end := l.Window.Bounds(then)
-		return !now.Before(end)
-	case l.Algorithm == stint.SlidingWindow:
-		length *= 2
-	case l.Algorithm == stint.TokenBucket || l.Algorithm == stint.LeakyBucket:
-		length = time.Duration(float64(length) * float64(units) / float64(l.Max))
+// some takes out a few debts: nobody waits for it, and the store has just come
+// back.
+func (l *fallback) some() map[debtor]debt {
+	const few = 32
+	out := map[debtor]debt{}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for k, d := range l.debts {
+		if len(out) == few {
+			break
+		}
+		delete(l.debts, k)
+		out[k] = *d
 	}
-	return now.Sub(then) >= length
+	return out
+}
+
+// charge charges debts in the store, as far as they have not recovered. It reports
+// whether the store is away again, so that they have to wait.
+func (l *fallback) charge(due map[debtor]debt, r *Return) (again bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // no caller waits for this
+	defer cancel()
+	var asks []stint.Ask
+	for k, d := range due {
+		if d.units > 0 {
+			// The local counter knows what has recovered.
+			ds, err := l.o.Local.Take(ctx, []stint.Ask{{Key: k.key, Limit: d.share}})
+			if err == nil {
+				left := min(d.units, ds[0].Limit-ds[0].Remaining)
+				r.Expired += d.units - left
+				d.units = left
+			}
+		}
+		if d.units != 0 {
+			asks = append(asks, stint.Ask{Key: k.key, Limit: d.limit, Cost: d.units})
+		}
+	}
+	if len(asks) == 0 {
+		return false
+	}
+	_, err := l.next.Adjust(ctx, asks)
+	if errors.Is(err, stint.ErrNotApplied) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, a := range asks {
+			k := debtor{a.Key, a.Limit.Algorithm}
+			l.add(k, debt{a.Cost, a.Limit, due[k].share})
+		}
+		return true
+	}
+	for _, a := range asks {
+		if err != nil {
+			r.Lost += max(a.Cost, 0)
+		} else {
+			r.Paid += max(a.Cost, 0)
+		}
+	}
+	return false
 }

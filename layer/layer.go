@@ -26,6 +26,7 @@
 package layer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -85,4 +86,19 @@ func invalid(field string, value any, want string) error {
 // out reports whether the error says that the store is out of reach.
 func out(err error) bool {
 	return err == errOpen || errors.Is(err, stint.ErrUnavailable) //nolint:errorlint // the first is the usual one while a breaker is open, and need not be searched
+}
+
+// left reports whether the caller does not want the answer any more. It gets
+// none: else whoever leaves early enough would be let through.
+func left(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }
+
+// valid reports what the store would have said against the asks, had it been
+// reached.
+func valid(asks []stint.Ask) error {
+	for i := range asks {
+		if _, ok := asks[i].Limit.Terms(); !ok || asks[i].Cost < 0 {
+			return asks[i].Validate()
+		}
+	}
+	return nil
 }

@@ -235,7 +235,14 @@ func TestRefused(t *testing.T) {
 		},
 		"layer local": func() (stint.Store, error) { return layer.Fallback(base, layer.FallbackOptions{}) },
 		"layer replicas": func() (stint.Store, error) {
-			return layer.Fallback(base, layer.FallbackOptions{Local: base, Replicas: func() int { return 0 }})
+			return layer.Fallback(base, layer.FallbackOptions{Local: memory(t, nil), Replicas: func() int { return 0 }})
+		},
+		"own": func() (stint.Store, error) { return layer.Fallback(base, layer.FallbackOptions{Local: base}) },
+		"without layers": func() (stint.Store, error) {
+			return layer.Fallback(base, layer.FallbackOptions{Local: fail})
+		},
+		"layer window": func() (stint.Store, error) {
+			return layer.Breaker(base, layer.BreakerOptions{Window: time.Nanosecond})
 		},
 		"layer for":  func() (stint.Store, error) { return layer.DenyCache(base, layer.DenyCacheOptions{For: -1}) },
 		"layer size": func() (stint.Store, error) { return layer.DenyCache(base, layer.DenyCacheOptions{Size: 1 << 30}) },

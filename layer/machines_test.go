@@ -514,7 +514,7 @@ func TestObserver(t *testing.T) {
 		for what, want := range map[string]int{
 			"store take allow counted": 2, "store take deny counted": 1, "store take error counted": 5,
 			"stack take allow counted": 2, "stack take deny counted": 1,
-			"stack take allow local": 5, "stack take deny local": 1, "stack take deny remembered": 1,
+			"stack take allow local": 5, "stack take deny local": 2, "stack take deny remembered": 0,
 		} {
 			if got := w.count(what); got != want {
 				t.Errorf("%s: %d, want %d", what, got, want)

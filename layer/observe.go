@@ -36,7 +36,16 @@ const (
 )
 
 // String returns the verb.
-func (v Verb) String() string { return [...]string{"take", "adjust", "reset"}[v] }
+func (v Verb) String() string {
+	switch v {
+	case Take:
+		return "take"
+	case Adjust:
+		return "adjust"
+	default:
+		return "reset"
+	}
+}
 
 // Observe tells an observer of the calls to the store under it: put it around any
 // layer, or several.

@@ -110,7 +110,11 @@ func (l *retry) Close() error {
 // there is time. Harmless calls may be applied twice.
 func (l *retry) again(ctx context.Context, err error, harmless bool, call func() error) error {
 	for bound := l.pause; out(err) && (harmless || errors.Is(err, stint.ErrNotApplied)); bound *= 2 {
-		t := time.NewTimer(rand.N(bound))
+		pause := rand.N(bound)
+		if d, ok := ctx.Deadline(); ok && time.Until(d) <= pause {
+			return err
+		}
+		t := time.NewTimer(pause)
 		select {
 		case <-t.C:
 		case <-ctx.Done():

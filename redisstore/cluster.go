@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 
@@ -151,15 +152,20 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 		}
 	}
 	r.err, r.out = nil, make([]stint.Decision, len(r.items))
-	denied := false
+	denied, untouched := false, true
 	for _, p := range parts {
 		if p.err != nil {
 			r.err, denied = p.err, true
 		}
+		untouched = untouched && errors.Is(p.err, stint.ErrNotApplied)
 		for i, d := range p.out {
 			r.out[p.from[i]] = d
 			denied = denied || !d.Allowed
 		}
+	}
+	if errors.Is(r.err, stint.ErrNotApplied) && !untouched {
+		// True of that part, and not of the whole.
+		r.err = unavailable(errors.New("of several servers, one: " + r.err.Error()))
 	}
 	if r.track && !denied { // it is itself a part
 		r.charges = make([]charge, len(r.items))

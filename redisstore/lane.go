@@ -126,14 +126,14 @@ func (s *Store) do(ctx context.Context, l *lane, r *request) error {
 	return nil
 }
 
-// patient reports whether the caller waits for as long as a call may take. Then
-// the call can be made on its own goroutine, which is quicker.
+// patient reports whether the caller waits for about as long as a call may take.
+// Then the call can be made on its own goroutine, which is quicker.
 func (s *Store) patient(ctx context.Context) bool {
 	if ctx.Done() == nil {
 		return true
 	}
 	d, ok := ctx.Deadline()
-	return ok && time.Until(d) >= s.deadline.Length()
+	return ok && time.Until(d) >= s.deadline.Length()*7/8
 }
 
 // handOver ends the turn of a caller that has made a call itself.

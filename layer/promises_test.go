@@ -1,0 +1,306 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/layer"
+	"github.com/stintdev/stint/redisstore"
+)
+
+// TestCallersThatLeave takes for callers who do not wait for the answer. They are
+// not let through, or everyone would be who leaves early enough.
+func TestCallersThatLeave(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) {
+		t.Helper()
+		f.fail(func(ctx context.Context) error {
+			if ctx.Err() != nil {
+				return fmt.Errorf("%w: %w", stint.ErrUnavailable, ctx.Err())
+			}
+			return nil
+		})
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		for name, o := range map[string]layer.Options{
+			"open": {}, "local": {Fallback: &layer.FallbackOptions{Local: memory(t, nil)}},
+		} {
+			s := must(t)(layer.New(f, o))
+			for range 20 {
+				if out, err := s.Take(gone, ask("alice", 1, 1)); err == nil {
+					t.Fatalf("%s: %+v for a caller that has left", name, out)
+				}
+			}
+		}
+	})
+}
+
+// TestLongOutage has a client go on at its legal rate through an outage. It owes
+// what has not recovered, and no more.
+func TestLongOutage(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) {
+		t.Helper()
+		returns := make(chan layer.Return, 1)
+		s := must(t)(layer.Fallback(f, layer.FallbackOptions{
+			Local: memory(t, nil), OnReturn: func(r layer.Return) { returns <- r },
+		}))
+		for _, text := range []string{"10/1s token_bucket", "10/1s burst=9 leaky_bucket", "10/1s", "10/1s fixed_window", "10/1s sliding_log", "600/day"} {
+			l, err := stint.ParseLimit(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			one := []stint.Ask{{Key: stint.Key{Subject: text}, Limit: l, Cost: 1}}
+			f.fail(unknown)
+			admitted := int64(0)
+			for range 60 * 5 { // five a second, for a minute
+				out, err := s.Take(t.Context(), one)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if out[0].Allowed {
+					admitted++
+				}
+				<-time.After(200 * time.Millisecond)
+			}
+			f.heal()
+			one[0].Cost = 0
+			if _, err := s.Take(t.Context(), one); err != nil {
+				t.Fatal(err)
+			}
+			r := <-returns
+			if r.Lost != 0 || r.Paid+r.Expired != admitted || (text != "600/day" && r.Paid > 20) {
+				t.Errorf("%s: %+v of %d admitted", text, r, admitted)
+			}
+			one[0].Cost = 1
+			if out, err := s.Take(t.Context(), one); err != nil || !out[0].Allowed && out[0].RetryAfter > time.Second {
+				t.Errorf("%s: afterwards %+v, %v", text, out, err)
+			}
+		}
+	})
+}
+
+// TestDay has an outage over midnight: yesterday's units are not today's.
+func TestDay(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) { // which begins at midnight
+		t.Helper()
+		returns := make(chan layer.Return, 1)
+		s := must(t)(layer.Fallback(f, layer.FallbackOptions{
+			Local: memory(t, nil), OnReturn: func(r layer.Return) { returns <- r },
+		}))
+		take := func(cost int64) {
+			t.Helper()
+			asks := []stint.Ask{{Key: stint.Key{Subject: "alice"}, Limit: stint.PerDay(1000), Cost: cost}}
+			if _, err := s.Take(t.Context(), asks); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.fail(unknown)
+		<-time.After(23 * time.Hour)
+		take(999)
+		<-time.After(2 * time.Hour)
+		take(64)
+		f.heal()
+		take(0)
+		if r := <-returns; r != (layer.Return{Paid: 64, Expired: 999}) {
+			t.Errorf("%+v; want 64 charged to the new day", r)
+		}
+	})
+}
+
+// TestSilentProbes has probes that say nothing about the store.
+func TestSilentProbes(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) {
+		t.Helper()
+		var state layer.State
+		s := must(t)(layer.Breaker(f, layer.BreakerOptions{OnChange: func(c layer.Change) { state = c.To }}))
+		f.fail(unknown)
+		for range 5 {
+			_, _ = s.Take(t.Context(), ask("alice", 10, 1))
+		}
+		<-time.After(time.Second)
+		f.fail(hang)
+		for range 10 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			_, _ = s.Take(ctx, ask("alice", 10, 1))
+			cancel()
+		}
+		f.fail(func(context.Context) error { return &stint.InvalidError{Field: "cost"} })
+		for range 10 {
+			_, _ = s.Take(t.Context(), ask("alice", 10, 1))
+		}
+		if state != layer.BreakerHalfOpen {
+			t.Errorf("%v, though no probe has said anything", state)
+		}
+		f.heal()
+		for range 3 {
+			_, _ = s.Take(t.Context(), ask("alice", 10, 1))
+		}
+		if state != layer.BreakerClosed {
+			t.Errorf("%v after three good probes", state)
+		}
+		// Callers with deadlines of their own do not keep it from opening.
+		f.fail(hang)
+		for range 5 {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			_, _ = s.Take(ctx, ask("alice", 10, 1))
+			cancel()
+		}
+		if state != layer.BreakerOpen {
+			t.Errorf("%v, though the store has not answered five callers for 20ms", state)
+		}
+		s.Close()
+		if _, err := s.Take(t.Context(), ask("alice", 10, 1)); !errors.Is(err, stint.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+	})
+}
+
+// TestUnpaid has the store go away again before debts are paid: they wait.
+func TestUnpaid(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) {
+		t.Helper()
+		returns := make(chan layer.Return, 9)
+		s := must(t)(layer.Fallback(f, layer.FallbackOptions{
+			Local: memory(t, nil), OnReturn: func(r layer.Return) { returns <- r },
+		}))
+		f.fail(unknown)
+		for i := range 100 {
+			if _, err := s.Take(t.Context(), ask(fmt.Sprint("user:", i), 10, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// One call gets through, and nothing after it for a while.
+		first := true
+		f.fail(func(context.Context) error {
+			if first {
+				first = false
+				return nil
+			}
+			return errAway
+		})
+		_, _ = s.Take(t.Context(), ask("alice", 10, 0))
+		<-time.After(time.Second)
+		f.heal()
+		paid := int64(0)
+		for paid < 100 {
+			if _, err := s.Take(t.Context(), ask("alice", 10, 0)); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case r := <-returns:
+				if paid += r.Paid; r.Lost > 0 || r.Expired > 0 {
+					t.Fatalf("%+v; want all paid", r)
+				}
+			case <-time.After(time.Second):
+				t.Fatalf("%d paid, want 100", paid)
+			}
+		}
+	})
+}
+
+// TestRefundOnce gives units back of which the store may know already.
+func TestRefundOnce(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) {
+		t.Helper()
+		s := must(t)(layer.Fallback(f, layer.FallbackOptions{Local: memory(t, nil)}))
+		if _, err := s.Take(t.Context(), ask("alice", 10, 10)); err != nil {
+			t.Fatal(err)
+		}
+		// Applied, but the answer was lost.
+		if _, err := f.Store.Adjust(t.Context(), ask("alice", 10, -5)); err != nil {
+			t.Fatal(err)
+		}
+		f.fail(unknown)
+		if _, err := s.Adjust(t.Context(), ask("alice", 10, -5)); err != nil {
+			t.Fatal(err)
+		}
+		f.heal()
+		for range 3 {
+			out, err := s.Take(t.Context(), ask("alice", 10, 0))
+			if err != nil || out[0].Remaining != 5 {
+				t.Errorf("%+v, %v; want 5 remaining", out, err)
+			}
+			<-time.After(time.Second)
+		}
+	})
+}
+
+// TestInvalidAway asks what is invalid while the store is away: it is not let
+// through for that.
+func TestInvalidAway(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) {
+		t.Helper()
+		f.fail(unknown)
+		for name, s := range map[string]stint.Store{
+			"local": must(t)(layer.Fallback(f, layer.FallbackOptions{Local: memory(t, nil), Replicas: func() int { return 2 }})),
+			"open":  must(t)(layer.FailMode(f, layer.FailModeOptions{})),
+		} {
+			for _, l := range []stint.Limit{{}, {Max: -1, Window: stint.Every(time.Second)}, {Algorithm: stint.SlidingLog, Max: 20_000, Window: stint.Every(time.Second)}} {
+				var invalid *stint.InvalidError
+				if out, err := s.Take(t.Context(), []stint.Ask{{Key: stint.Key{Subject: "alice"}, Limit: l, Cost: 1}}); !errors.As(err, &invalid) {
+					t.Errorf("%s, %v: %+v, %v; want an InvalidError", name, l, out, err)
+				}
+			}
+		}
+	})
+}
+
+// TestLocalIsNotRemembered denies locally, and has the store come back.
+func TestLocalIsNotRemembered(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) {
+		t.Helper()
+		s := must(t)(layer.New(f, layer.Options{
+			Fallback: &layer.FallbackOptions{Local: memory(t, nil), Replicas: func() int { return 4 }},
+		}))
+		f.fail(unknown)
+		if out, err := s.Take(t.Context(), ask("alice", 100, 30)); err != nil || out[0].Allowed || out[0].RetryAfter == stint.Never {
+			t.Errorf("more than this node's share: %+v, %v; want a denial that does not say never", out, err)
+		}
+		f.heal()
+		if out, err := s.Take(t.Context(), ask("alice", 100, 30)); err != nil || !out[0].Allowed {
+			t.Errorf("back: %+v, %v", out, err)
+		}
+	})
+}
+
+// TestHalfApplied adjusts counters on two servers of which one is gone. What was
+// applied is not applied again.
+func TestHalfApplied(t *testing.T) {
+	t.Parallel()
+	c := testredis.StartCluster(t)
+	bob := "bob"
+	for i := 0; c.Primary(t, "{"+bob+"}") == c.Primary(t, "{alice}"); i++ {
+		bob = fmt.Sprint("bob-", i)
+	}
+	r, err := redisstore.Open(c.URL(), redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := must(t)(layer.Retry(r, layer.RetryOptions{Budget: 300 * time.Millisecond}))
+	both := append(ask("alice", 1000, 10), ask(bob, 1000, 10)...)
+	if _, err := s.Adjust(t.Context(), both); err != nil {
+		t.Fatal(err)
+	}
+	c.Primary(t, "{"+bob+"}").Kill(t)
+	for range 2 { // the first may still have found a connection
+		if _, err := s.Adjust(t.Context(), both); err == nil || errors.Is(err, stint.ErrNotApplied) {
+			t.Errorf("adjust: %v; want an error that does not say that nothing was done", err)
+		}
+	}
+	out, err := s.Take(t.Context(), ask("alice", 1000, 0))
+	if err != nil || out[0].Remaining != 970 {
+		t.Errorf("%+v, %v; want 970 remaining after three adjustments by 10", out, err)
+	}
+}
