@@ -98,7 +98,9 @@ func openLayers(addr string, limit int) (redisDecide, func(), error) {
 }
 
 func takes(s stint.Store, l stint.Limit, limits, limit int) (redisDecide, func(), error) {
-	l.Max, l.Window = int64(limit), stint.Every(window)
+	// So long that the end of an aligned window, which would admit another unit,
+	// is not to be expected in a cell.
+	l.Max, l.Window = int64(limit), stint.Every(30*24*time.Hour)
 	return func(ctx context.Context, i int) (bool, error) {
 		asks := make([]stint.Ask, limits)
 		subject := "user:" + strconv.Itoa(i)
