@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -97,12 +96,12 @@ func TestStores(t *testing.T) {
 			return layer.FailMode(s, layer.FailModeOptions{})
 		},
 		"observe": func(_ testing.TB, s stint.Store, _ func() time.Time) (stint.Store, error) {
-			return layer.Observe(s, "test", new(watcher))
+			return layer.Observe(s, "test", new(layer.Meter))
 		},
 		"stack": func(t testing.TB, s stint.Store, now func() time.Time) (stint.Store, error) {
 			t.Helper()
 			o := patient(t, now)
-			o.Observer = new(watcher)
+			o.Observer = new(layer.Meter)
 			return layer.New(s, o)
 		},
 	} {
@@ -127,34 +126,6 @@ func TestStores(t *testing.T) {
 			}
 		})
 	}
-}
-
-// watcher is an observer that counts.
-type watcher struct {
-	mu    sync.Mutex
-	calls map[string]int
-}
-
-func (w *watcher) Observe(c layer.Call) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.calls == nil {
-		w.calls = map[string]int{}
-	}
-	outcome := "allow"
-	switch {
-	case c.Err != nil:
-		outcome = "error"
-	case !c.Allowed:
-		outcome = "deny"
-	}
-	w.calls[fmt.Sprintf("%s %s %s %s", c.Layer, c.Verb, outcome, c.Basis)]++
-}
-
-func (w *watcher) count(what string) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.calls[what]
 }
 
 // faulty is a store that fails as it is told. It stands for what real faults do
@@ -223,7 +194,7 @@ func TestRefused(t *testing.T) {
 	fallback := must(t)(layer.Fallback(breaker, layer.FallbackOptions{Local: memory(t, nil)}))
 	deny := must(t)(layer.DenyCache(fallback, layer.DenyCacheOptions{}))
 	fail := must(t)(layer.FailMode(deny, layer.FailModeOptions{}))
-	seen := must(t)(layer.Observe(deny, "x", new(watcher)))
+	seen := must(t)(layer.Observe(deny, "x", new(layer.Meter)))
 	for says, build := range map[string]func() (stint.Store, error){
 		"layer budget":     func() (stint.Store, error) { return layer.Retry(base, layer.RetryOptions{Budget: -1}) },
 		"layer pause":      func() (stint.Store, error) { return layer.Retry(base, layer.RetryOptions{Pause: -1}) },

@@ -502,23 +502,63 @@ func TestObserver(t *testing.T) {
 	t.Parallel()
 	virtual(t, func(t *testing.T, f *faulty) {
 		t.Helper()
-		w := new(watcher)
-		s := must(t)(layer.New(f, layer.Options{Fallback: &layer.FallbackOptions{Local: memory(t, nil)}, Observer: w}))
-		for range 3 {
+		m := new(layer.Meter)
+		s := must(t)(layer.New(f, layer.Options{Fallback: &layer.FallbackOptions{Local: memory(t, nil)}, Observer: m}))
+		for range 4 {
 			_, _ = s.Take(t.Context(), ask("alice", 2, 1))
 		}
-		f.fail(unknown)
+		f.fail(func(context.Context) error { <-time.After(3 * time.Millisecond); return errUnknown })
 		for range 7 {
 			_, _ = s.Take(t.Context(), ask("bob", 5, 1))
 		}
-		for what, want := range map[string]int{
-			"store take allow counted": 2, "store take deny counted": 1, "store take error counted": 5,
-			"stack take allow counted": 2, "stack take deny counted": 1,
-			"stack take allow local": 5, "stack take deny local": 2, "stack take deny remembered": 0,
+		_ = s.Reset(t.Context(), stint.Key{Subject: "bob"})
+		got := m.Read()
+		for _, want := range []struct {
+			layer  string
+			result layer.Result
+			basis  stint.Basis
+			calls  uint64
+		}{
+			{"store", layer.Allowed, stint.Counted, 2},
+			{"store", layer.Denied, stint.Counted, 1},
+			{"store", layer.Failed, stint.Counted, 5},
+			{"retry", layer.Failed, stint.Counted, 5},
+			{"breaker", layer.Failed, stint.Counted, 7},
+			{"fallback", layer.Allowed, stint.Local, 5},
+			{"fallback", layer.Denied, stint.Local, 2},
+			{"denycache", layer.Denied, stint.Remembered, 1},
+			{"denycache", layer.Allowed, stint.Local, 5},
+			{"failmode", layer.Allowed, stint.Counted, 2},
+			{"failmode", layer.Denied, stint.Counted, 1},
 		} {
-			if got := w.count(what); got != want {
-				t.Errorf("%s: %d, want %d", what, got, want)
+			o := layer.Outcome{Layer: want.layer, Verb: layer.Take, Result: want.result, Basis: want.basis}
+			if l := got[o]; l.Calls != want.calls {
+				t.Errorf("%+v: %d calls, want %d", o, l.Calls, want.calls)
 			}
 		}
+		failed := got[layer.Outcome{Layer: "store", Verb: layer.Take, Result: layer.Failed}]
+		if failed.Total != 15*time.Millisecond || failed.Quantile(0.5) < 3*time.Millisecond || failed.Quantile(0.99) > 6*time.Millisecond {
+			t.Errorf("5 calls of 3ms: %v in all, half below %v", failed.Total, failed.Quantile(0.5))
+		}
+		if l := got[layer.Outcome{Layer: "failmode", Verb: layer.Reset, Result: layer.Failed}]; l.Calls != 1 {
+			t.Errorf("%d resets failed, want 1", l.Calls)
+		}
 	})
+}
+
+// TestMeter sorts times into buckets.
+func TestMeter(t *testing.T) {
+	t.Parallel()
+	for took, bucket := range map[time.Duration]int{
+		0: 0, 1: 0, time.Microsecond: 0, time.Microsecond + 1: 1, 2 * time.Microsecond: 1, 2*time.Microsecond + 1: 2,
+		time.Millisecond: 10, 20 * time.Second: 25, time.Hour: 25,
+	} {
+		m := new(layer.Meter)
+		m.Observe(layer.Call{Layer: "x", Took: took})
+		for o, l := range m.Read() {
+			if l.Calls != 1 || l.Buckets[bucket] != 1 || (bucket < 25 && l.Bound(bucket) < took) {
+				t.Errorf("%v of %+v is in %v", took, o, l.Buckets)
+			}
+		}
+	}
 }

@@ -11,8 +11,9 @@ type Options struct {
 	Fallback *FallbackOptions // nil: none
 	Deny     DenyCacheOptions
 	Fail     FailModeOptions
-	// Observer, if there is one, is told of calls to the store, as "store", and
-	// of calls to the whole, as "stack".
+	// Observer, if there is one, is told of calls to the store and to each layer:
+	// "store", "retry", "breaker", "fallback", "denycache" and "failmode", which
+	// is the whole. A [Meter] will do.
 	Observer Observer
 }
 
@@ -20,25 +21,22 @@ type Options struct {
 // store.
 func New(store stint.Store, o Options) (stint.Store, error) {
 	s, err := store, error(nil)
-	add := func(f func(stint.Store) (stint.Store, error)) {
+	add := func(name string, f func(stint.Store) (stint.Store, error)) {
 		if err == nil {
 			s, err = f(s)
 		}
-	}
-	observe := func(name string) {
-		if o.Observer != nil {
-			add(func(s stint.Store) (stint.Store, error) { return Observe(s, name, o.Observer) })
+		if err == nil && o.Observer != nil {
+			s, err = Observe(s, name, o.Observer)
 		}
 	}
-	observe("store")
-	add(func(s stint.Store) (stint.Store, error) { return Retry(s, o.Retry) })
-	add(func(s stint.Store) (stint.Store, error) { return Breaker(s, o.Breaker) })
+	add("store", func(s stint.Store) (stint.Store, error) { return s, nil })
+	add("retry", func(s stint.Store) (stint.Store, error) { return Retry(s, o.Retry) })
+	add("breaker", func(s stint.Store) (stint.Store, error) { return Breaker(s, o.Breaker) })
 	if o.Fallback != nil {
-		add(func(s stint.Store) (stint.Store, error) { return Fallback(s, *o.Fallback) })
+		add("fallback", func(s stint.Store) (stint.Store, error) { return Fallback(s, *o.Fallback) })
 	}
-	add(func(s stint.Store) (stint.Store, error) { return DenyCache(s, o.Deny) })
-	add(func(s stint.Store) (stint.Store, error) { return FailMode(s, o.Fail) })
-	observe("stack")
+	add("denycache", func(s stint.Store) (stint.Store, error) { return DenyCache(s, o.Deny) })
+	add("failmode", func(s stint.Store) (stint.Store, error) { return FailMode(s, o.Fail) })
 	if err != nil {
 		return nil, err
 	}
