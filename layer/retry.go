@@ -17,8 +17,9 @@ type RetryOptions struct {
 	// Dial is how long the store may take to connect, if it is known. A budget
 	// below it is refused: on a slow day no connection would ever be made.
 	Dial time.Duration
-	// Pause bounds the first pause between attempts; it doubles from there.
-	// Pauses are drawn between nothing and the bound. Default 2 ms.
+	// Pause bounds the first pause between attempts; it doubles from there, up to
+	// a quarter of the budget. Pauses are drawn between nothing and the bound.
+	// Default 2 ms.
 	Pause time.Duration
 }
 
@@ -109,7 +110,8 @@ func (l *retry) Close() error {
 // again makes attempts at a call that has failed, as long as that is safe and
 // there is time. Harmless calls may be applied twice.
 func (l *retry) again(ctx context.Context, err error, harmless bool, call func() error) error {
-	for bound := l.pause; out(err) && (harmless || errors.Is(err, stint.ErrNotApplied)); bound *= 2 {
+	longest := max(l.pause, l.budget.Length()/4) // so that the budget is used
+	for bound := l.pause; out(err) && (harmless || errors.Is(err, stint.ErrNotApplied)); bound = min(2*bound, longest) {
 		pause := rand.N(bound)
 		if d, ok := ctx.Deadline(); ok && time.Until(d) <= pause {
 			return err
