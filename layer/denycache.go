@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"hash/maphash"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,7 +20,8 @@ type DenyCacheOptions struct {
 	// Size is how many denials are remembered; newer ones take the places of
 	// older ones. Default 4,096, at most 1 << 20.
 	Size int
-	// Now is the clock. Default: the process's own.
+	// Now is the clock. While it is behind what it has shown before, nothing is
+	// remembered. Default: the process's own, which never is.
 	Now func() time.Time
 }
 
@@ -57,9 +59,19 @@ func DenyCache(next stint.Store, o DenyCacheOptions) (stint.Store, error) {
 		return nil, err
 	}
 	born := time.Now()
-	clock := func() time.Duration { return time.Since(born) } // quicker than the time of day
+	clock := func() (time.Duration, bool) { return time.Since(born), true } // quicker than the time of day
 	if o.Now != nil {
-		clock = func() time.Duration { return o.Now().Sub(born) }
+		var latest atomic.Int64
+		latest.Store(math.MinInt64)
+		clock = func() (time.Duration, bool) {
+			now := o.Now().Sub(born)
+			for {
+				last := latest.Load()
+				if int64(now) <= last || latest.CompareAndSwap(last, int64(now)) {
+					return now, int64(now) >= last
+				}
+			}
+		}
 	}
 	return &denyCache{
 		next: next, length: o.For, clock: clock, seed: maphash.MakeSeed(),
@@ -70,7 +82,7 @@ func DenyCache(next stint.Store, o DenyCacheOptions) (stint.Store, error) {
 type denyCache struct {
 	next   stint.Store
 	length time.Duration
-	clock  func() time.Duration
+	clock  func() (now time.Duration, ok bool)
 	seed   maphash.Seed
 
 	// denials has a place for each hash of a take's keys. One take of its place
@@ -102,7 +114,10 @@ func (l *denyCache) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decisio
 	if len(asks) == 0 {
 		return l.next.Take(ctx, asks)
 	}
-	now := l.clock()
+	now, ok := l.clock()
+	if !ok {
+		return l.next.Take(ctx, asks)
+	}
 	var room [few]*atomic.Uint64
 	keys, place := l.find(asks, room[:0])
 	if d := place.Load(); d != nil {
