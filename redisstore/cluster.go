@@ -220,5 +220,8 @@ func (s *Store) undo(parts []*part, start func(*request)) {
 	}
 	for _, u := range sent {
 		<-u.done // its call has a deadline
+		if u.err != nil {
+			s.stats.kept.Add(1)
+		}
 	}
 }

@@ -251,11 +251,7 @@ func TestDisconnected(t *testing.T) {
 func TestPause(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
-	s, err := redisstore.Open(server.URL()+"?timeout=300ms", redisstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := openURL(t, server.URL()+"?timeout=300ms", redisstore.Options{})
 	if _, err := s.Take(t.Context(), ask("alice", 100)); err != nil {
 		t.Fatal(err)
 	}
@@ -295,11 +291,7 @@ func TestPause(t *testing.T) {
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
-	s, err := redisstore.Open(server.URL()+"?timeout=10s", redisstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := openURL(t, server.URL()+"?timeout=10s", redisstore.Options{})
 	const limit, takers, most = 100_000, 12_000, 10_000 + 2 // waiting, and on their way
 	if _, err := s.Take(t.Context(), ask("alice", limit)); err != nil {
 		t.Fatal(err)

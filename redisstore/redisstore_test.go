@@ -27,7 +27,13 @@ var stores atomic.Int64
 // open returns a store with counters of its own, on servers that others use.
 func open(t testing.TB, url string, o redisstore.Options) *redisstore.Store {
 	t.Helper()
-	s, err := redisstore.Open(fmt.Sprintf("%s?prefix=t%d", url, stores.Add(1)), o)
+	return openURL(t, fmt.Sprintf("%s?prefix=t%d", url, stores.Add(1)), o)
+}
+
+// openURL returns the store that the URL says.
+func openURL(t testing.TB, url string, o redisstore.Options) *redisstore.Store {
+	t.Helper()
+	s, err := redisstore.Open(url, o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,14 +17,14 @@ const numberSize = 7
 
 // decodeState reads a counter's state, as lua/main.lua wrote it: in 12 bytes if
 // it is of windows of whole seconds and its counts are small, or in 28.
-func decodeState(s string, fixed bool) (c stint.Counter, ok bool) {
+func decodeState(s string, a stint.Algorithm) (c stint.Counter, ok bool) {
 	const second = 1_000_000
 	switch len(s) {
 	case 12:
 		c.At = uintOf(s[:5]) * second
 		c.Until = c.At + uintOf(s[5:8])*second
 		c.Used, c.Aux = uintOf(s[8:10]), uintOf(s[10:])
-		if fixed {
+		if a == stint.FixedWindow {
 			c.Aux = c.Until
 		}
 	case 4 * numberSize:

@@ -31,11 +31,7 @@ func keyOf(a stint.Ask) string {
 func TestTTL(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
-	s, err := redisstore.Open(server.URL(), redisstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := openURL(t, server.URL(), redisstore.Options{})
 	ttl := func(key string) time.Duration {
 		ms := server.Do(t, "PTTL", key).(int64)
 		return time.Duration(ms) * time.Millisecond
@@ -88,11 +84,7 @@ func TestTTL(t *testing.T) {
 func TestBadStates(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
-	s, err := redisstore.Open(server.URL(), redisstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := openURL(t, server.URL(), redisstore.Options{})
 	failed := uint64(0)
 	for _, a := range stint.Algorithms() {
 		bad := stint.Ask{Key: stint.Key{Subject: "mallory", Name: "api"}, Limit: limitOf(a, 10), Cost: 1}
@@ -157,11 +149,7 @@ func TestBadStates(t *testing.T) {
 func TestForeignStates(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
-	s, err := redisstore.Open(server.URL(), redisstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := openURL(t, server.URL(), redisstore.Options{})
 	for _, from := range []string{"10/1h", "10/3601001us", "10/1h fixed_window", "10/1h token_bucket", "10/1h sliding_log"} {
 		for _, to := range []string{"10/1h", "10/1h fixed_window", "10/1h token_bucket", "10/1h burst=3 leaky_bucket", "10/1h sliding_log"} {
 			a := stint.Ask{Key: stint.Key{Subject: "alice", Name: "api"}, Limit: parse(t, from), Cost: 3}

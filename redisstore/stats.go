@@ -14,12 +14,13 @@ type Stats struct {
 	Scripts     uint64 // times that Redis did not know the script
 	Retries     uint64 // because servers were changing places
 	Undone      uint64 // charges taken back because another slot denied
+	Kept        uint64 // charges of these that could not be taken back
 	Unavailable uint64 // requests that failed because Redis was out of reach
 	BadStates   uint64 // requests that failed because a counter could not be read
 }
 
 type counts struct {
-	requests, calls, scripts, retries, undone, unavailable, badStates atomic.Uint64
+	requests, calls, scripts, retries, undone, kept, unavailable, badStates atomic.Uint64
 }
 
 // Stats returns the counts so far.
@@ -31,6 +32,7 @@ func (s *Store) Stats() Stats {
 		Scripts:     c.scripts.Load(),
 		Retries:     c.retries.Load(),
 		Undone:      c.undone.Load(),
+		Kept:        c.kept.Load(),
 		Unavailable: c.unavailable.Load(),
 		BadStates:   c.badStates.Load(),
 	}

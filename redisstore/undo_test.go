@@ -184,11 +184,7 @@ func split(t testing.TB, c *testredis.Cluster, key string) {
 func TestMovingSlot(t *testing.T) {
 	t.Parallel()
 	c := testredis.StartCluster(t)
-	s, err := redisstore.Open(c.URL(), redisstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := openURL(t, c.URL(), redisstore.Options{})
 	l, once := parse(t, "20/1h"), parse(t, "1/1h")
 	asks := []stint.Ask{
 		{Key: stint.Key{Subject: "alice", Name: "a"}, Limit: l, Cost: 1},
@@ -233,11 +229,7 @@ func TestUndoDoesNotHold(t *testing.T) {
 	for i := 0; c.Primary(t, "{"+bob+"}") == c.Primary(t, "{alice}"); i++ {
 		bob = fmt.Sprint("bob-", i)
 	}
-	s, err := redisstore.Open(c.URL()+"?timeout=5s", redisstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := openURL(t, c.URL()+"?timeout=5s", redisstore.Options{})
 	l, once := parse(t, "20/1h"), parse(t, "1/1h")
 	takeOne(t, s, bob, once, 1)
 	takeOne(t, s, "alice", l, 0)
@@ -271,6 +263,42 @@ func TestUndoDoesNotHold(t *testing.T) {
 	}
 }
 
+// TestKept has a charge that cannot be taken back, because its server is gone.
+func TestKept(t *testing.T) {
+	t.Parallel()
+	c := testredis.StartCluster(t)
+	bob := "bob"
+	for i := 0; c.Primary(t, "{"+bob+"}") == c.Primary(t, "{alice}"); i++ {
+		bob = fmt.Sprint("bob-", i)
+	}
+	s := openURL(t, c.URL()+"?timeout=1s", redisstore.Options{})
+	l, once := parse(t, "20/1h"), parse(t, "1/1h")
+	takeOne(t, s, bob, once, 1)
+	takeOne(t, s, "alice", l, 0)
+	slow, lost := c.Primary(t, "{"+bob+"}"), c.Primary(t, "{alice}")
+	slow.Pause(t)
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Take(t.Context(), []stint.Ask{
+			{Key: stint.Key{Subject: "alice", Name: "api"}, Limit: l, Cost: 1},
+			{Key: stint.Key{Subject: bob, Name: "api"}, Limit: once, Cost: 1},
+		})
+		done <- err
+	}()
+	eventually(t, 3*time.Second, func() error {
+		if takeOne(t, s, "alice", l, 0).Remaining == 20 {
+			return errors.New("alice is not charged yet")
+		}
+		return nil
+	})
+	lost.Kill(t)
+	slow.Resume(t)
+	only(t, <-done)
+	if st := s.Stats(); st.Undone != 1 || st.Kept != 1 {
+		t.Errorf("%+v; want one charge that could not be taken back", st)
+	}
+}
+
 // TestNoSubject uses keys whose subject is empty, which have no slot in common.
 func TestNoSubject(t *testing.T) {
 	t.Parallel()
@@ -293,11 +321,7 @@ func TestNoSubject(t *testing.T) {
 func TestShortDeadlines(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
-	s, err := redisstore.Open(server.URL()+"?timeout=5s", redisstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := openURL(t, server.URL()+"?timeout=5s", redisstore.Options{})
 	if _, err := s.Take(t.Context(), ask("alice", 100)); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,316 @@
+package redisstore
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/stintdev/stint"
+)
+
+// errAnswer is an answer that the script cannot have given.
+var errAnswer = unavailable(errors.New("the answer is not one that the script gives; is something else behind the URL, or in between?"))
+
+// edgesError asks for the calendar windows around a time. Now is Redis' time.
+type edgesError struct{ at, now int64 }
+
+func (e *edgesError) Error() string { return "the clocks are too far apart for a calendar window" }
+
+// decode reads the answer and decides every request. Requests that could not be
+// decided get an error of their own.
+func (c *call) decode(answer []rueidis.RedisMessage) error {
+	if len(answer) < 1+len(c.groups)+c.states() {
+		return errAnswer
+	}
+	var err error
+	if c.now, err = answer[0].AsInt64(); err != nil {
+		return errAnswer
+	}
+	groups, rest := answer[1:1+len(c.groups)], answer[1+len(c.groups):]
+	states := rest[:c.states()]
+	c.found = rest[c.states():]
+	for i := range c.counters {
+		k := &c.counters[i]
+		if k.log() {
+			continue
+		}
+		m := &states[k.place-1]
+		if m.IsNil() {
+			continue
+		}
+		text, err := m.ToString()
+		if err != nil {
+			return errAnswer
+		}
+		// A state that cannot be read is its group's problem, and the script
+		// has said so.
+		k.state, _ = decodeState(text, k.algorithm)
+	}
+	for n, i := range c.order {
+		g, value := &c.groups[i], &groups[n]
+		err := errAnswer
+		if value.IsInt64() {
+			pass, _ := value.AsInt64()
+			err = c.decide(g, int(pass))
+		} else if text, failed := value.ToString(); failed == nil {
+			err = c.problem(g, text)
+		}
+		for _, r := range g.requests {
+			if r.err == nil {
+				r.err = err
+			}
+		}
+	}
+	return nil
+}
+
+// problem makes an error of what the script says about a group.
+func (c *call) problem(g *group, text string) error {
+	if at, ok := strings.CutPrefix(text, "EDGES "); ok {
+		if t, err := strconv.ParseInt(at, 10, 64); err == nil {
+			return &edgesError{at: t, now: c.now}
+		}
+	}
+	var keys []string
+	for _, a := range g.asks {
+		keys = append(keys, c.counters[a.counter].key)
+	}
+	return &StateError{Keys: keys, Problem: text}
+}
+
+// StateError says that a counter cannot be read: something else lies under its
+// key, or another version of Stint wrote it. Other counters are not affected.
+type StateError struct {
+	Keys    []string // the counter is one of these
+	Problem string
+}
+
+func (e *StateError) Error() string {
+	return fmt.Sprintf("stint: redis: %s under the key of a counter (%s): want what this version wrote; delete it, or use another prefix",
+		e.Problem, strings.Join(e.Keys, ", "))
+}
+
+// decide answers the requests of a group of which so many passed.
+func (c *call) decide(g *group, pass int) error {
+	if pass < 0 || pass > max(len(g.requests), 1) {
+		return errAnswer
+	}
+	found, err := c.findings(g)
+	if err != nil {
+		return err
+	}
+	if len(g.requests) == 0 {
+		c.peeks = append(c.peeks, firstOf(found))
+		return nil
+	}
+	switch r := g.requests[0]; g.kind {
+	case adjust:
+		r.out = make([]stint.Decision, len(g.asks))
+		for i, a := range g.asks {
+			c.adjust(&c.counters[a.counter].state, found, i, &r.items[i], &r.out[i])
+		}
+	case twins:
+		return c.decideTwins(g, r, found, pass)
+	case take:
+		for _, r := range g.requests[:pass] {
+			if err := c.pass(g, r, found); err != nil {
+				return err
+			}
+		}
+		var denied []stint.Decision
+		for _, r := range g.requests[pass:] {
+			if denied != nil {
+				r.out = append([]stint.Decision(nil), denied...)
+				continue
+			}
+			if r.out = c.deny(g, r, found); r.out == nil {
+				return errAnswer
+			}
+			denied = r.out
+		}
+	case undo:
+	}
+	return nil
+}
+
+// found is how an ask found a log: its newest entry, the units in it, when it
+// recovers, when the units leave it that a denied cost waits for; and, for an
+// undo, its base and its total.
+type found struct{ at, used, recovery, leaves, base, total int64 }
+
+// findings reads what the asks of logs in the group found, in place of their
+// index in the group. Most groups ask none.
+func (c *call) findings(g *group) ([]found, error) {
+	var out []found
+	for i, a := range g.asks {
+		if !c.counters[a.counter].log() {
+			continue
+		}
+		if out == nil {
+			out = make([]found, len(g.asks))
+		}
+		if g.kind == undo {
+			continue
+		}
+		if len(c.found) == 0 {
+			return nil, errAnswer
+		}
+		text, err := c.found[0].ToString()
+		if err != nil || len(text) != 6*numberSize {
+			return nil, errAnswer
+		}
+		c.found = c.found[1:]
+		out[i] = found{number(text), number(text[7:]), number(text[14:]), number(text[21:]), number(text[28:]), number(text[35:])}
+	}
+	return out, nil
+}
+
+func firstOf(fs []found) (f found) {
+	if len(fs) > 0 {
+		f = fs[0]
+	}
+	return f
+}
+
+func (f *found) counter() stint.Counter {
+	return stint.Counter{At: f.at, Used: f.used, Until: f.recovery}
+}
+
+// entry is as much of a log as the specification needs to answer: what leaves it
+// in time for the cost.
+func (f *found) entry() []stint.Entry {
+	if f.leaves == 0 {
+		return nil
+	}
+	return []stint.Entry{{At: f.leaves, Units: maxInt}}
+}
+
+// pass answers a request that has passed.
+func (c *call) pass(g *group, r *request, found []found) error {
+	r.out = make([]stint.Decision, len(g.asks))
+	if r.track {
+		r.charges = make([]charge, len(g.asks))
+	}
+	for i, a := range g.asks {
+		it, state := &r.items[i], &c.counters[a.counter].state
+		var log stint.Counter
+		if found != nil && it.log() {
+			log = found[i].counter()
+			state = &log
+		}
+		if r.track {
+			r.charges[i].now, r.charges[i].before, r.charges[i].stood = c.now, *state, *state
+			if found != nil {
+				r.charges[i].log = found[i]
+			}
+		}
+		next := *state
+		it.limit.TakeIn(&next, nil, c.now, it.cost, &r.out[i])
+		if !r.out[i].Allowed {
+			return errAnswer
+		}
+		if it.cost > 0 {
+			*state = next
+			if found != nil && it.log() {
+				found[i].at, found[i].used, found[i].recovery = next.At, next.Used, next.Until
+				found[i].total += it.cost
+			}
+		}
+		if r.track {
+			r.charges[i].after = *state
+		}
+	}
+	return nil
+}
+
+// deny answers a request that was denied, or returns nil if it should not have
+// been.
+func (c *call) deny(g *group, r *request, found []found) []stint.Decision {
+	out := make([]stint.Decision, len(g.asks))
+	denied := false
+	for i, a := range g.asks {
+		it, state, log := &r.items[i], c.counters[a.counter].state, []stint.Entry(nil)
+		if found != nil && it.log() {
+			state, log = found[i].counter(), found[i].entry()
+		}
+		judged := state
+		it.limit.TakeIn(&judged, log, c.now, it.cost, &out[i])
+		if out[i].Allowed {
+			stand(&it.limit, state, nil, c.now, &out[i])
+		} else {
+			denied = true
+		}
+	}
+	if !denied {
+		return nil
+	}
+	return out
+}
+
+// stand answers an ask that passed, and that another ask of the take has undone.
+func (ch *charge) stand(l *stint.Limit, d *stint.Decision) {
+	stand(l, ch.stood, ch.stoodLog, ch.now, d)
+}
+
+// stand answers an ask that would have passed, had not another denied.
+func stand(l *stint.Limit, state stint.Counter, log []stint.Entry, now int64, d *stint.Decision) {
+	l.TakeIn(&state, log, now, 0, d)
+	d.Allowed = true
+}
+
+func (c *call) adjust(state *stint.Counter, found []found, i int, it *item, d *stint.Decision) {
+	if found != nil && it.log() {
+		after := found[i].counter()
+		it.limit.TakeIn(&after, found[i].entry(), c.now, 0, d)
+		return
+	}
+	next, answer := it.limit.Adjust(stint.State{Counter: *state}, time.UnixMicro(c.now), it.cost)
+	*state, *d = next.Counter, answer
+}
+
+// decideTwins follows a take that asks a counter more than once, in the order
+// of its asks. Before it came a peek for each ask.
+func (c *call) decideTwins(g *group, r *request, found []found, pass int) error {
+	r.out = make([]stint.Decision, len(g.asks))
+	if len(c.peeks) != len(g.asks) {
+		return errAnswer
+	}
+	r.charges = make([]charge, len(g.asks))
+	scratch := map[int32]stint.Counter{}
+	for i, a := range g.asks {
+		it, ch := &r.items[i], &r.charges[i]
+		ch.now, ch.stood = c.now, c.counters[a.counter].state
+		state, seen := scratch[a.counter]
+		if !seen {
+			state = ch.stood
+		}
+		var log []stint.Entry
+		if it.log() {
+			ch.stood, ch.stoodLog, ch.log = c.peeks[i].counter(), c.peeks[i].entry(), found[i]
+			state, log = found[i].counter(), found[i].entry()
+		}
+		next := state
+		it.limit.TakeIn(&next, log, c.now, it.cost, &r.out[i])
+		switch {
+		case !r.out[i].Allowed && pass > 0:
+			return errAnswer
+		case r.out[i].Allowed && it.cost > 0:
+			scratch[a.counter] = next
+			ch.before, ch.after = state, next
+		}
+	}
+	if pass > 0 {
+		return nil
+	}
+	for i := range g.asks {
+		if r.out[i].Allowed {
+			r.charges[i].stand(&r.items[i].limit, &r.out[i])
+		}
+	}
+	r.charges = nil
+	return nil
+}
