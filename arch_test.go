@@ -38,6 +38,7 @@ var floors = map[string]int{
 	"internal/testredis": 1, // real servers, for tests
 
 	"internal/deadline": 0,
+	"internal/strict":   0, // reads files, and says where they are wrong
 	".":                 0,
 	"testdata/limits":   -1, // the scripts, for storetest
 }

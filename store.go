@@ -15,6 +15,9 @@ type Ask struct {
 	Key   Key
 	Limit Limit
 	Cost  int64
+	// Penalty, if there is one, takes the place of Limit: is Key banned? With a
+	// cost of 0 it records nothing.
+	Penalty *Penalty
 }
 
 // Validate reports what is wrong with the ask as an argument of Take.
@@ -25,7 +28,52 @@ func (a Ask) Validate() error {
 	if err := a.Key.Validate(); err != nil {
 		return err
 	}
+	if a.Penalty != nil {
+		return a.Penalty.Validate()
+	}
 	return a.Limit.Validate()
+}
+
+// ValidateTake reports what is wrong with the asks of a take, for stores: with
+// costs, limits and penalties, though not with keys.
+func ValidateTake(asks []Ask) error {
+	penalties := false
+	for i := range asks {
+		a := &asks[i]
+		switch {
+		case a.Cost < 0:
+			return a.Validate()
+		case a.Penalty != nil:
+			penalties = true
+			if err := a.Penalty.Validate(); err != nil {
+				return err
+			}
+		case planOf(&a.Limit) == nil:
+			return a.Limit.Validate()
+		}
+	}
+	for i := range asks {
+		for j := 0; penalties && j < i; j++ {
+			if a, b := &asks[i], &asks[j]; a.Key == b.Key && (a.Penalty != nil) == (b.Penalty != nil) &&
+				a.Limit.Algorithm == b.Limit.Algorithm {
+				return invalid("key", a.Key.String(), "no counter twice in a take that has a penalty")
+			}
+		}
+	}
+	return nil
+}
+
+// ValidateAdjust is ValidateTake for Adjust.
+func ValidateAdjust(asks []Ask) error {
+	for i := range asks {
+		if asks[i].Penalty != nil {
+			return invalid("penalty", asks[i].Penalty.String(), "none: bans are lifted by Reset, and not adjusted")
+		}
+		if err := asks[i].Limit.Validate(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Decision is the answer to one ask. A denial is a value, not an error.
@@ -88,7 +136,9 @@ func (b Basis) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 // counter after the charge. If any was denied, nothing was charged anywhere:
 // the decisions of the asks that would have passed have Allowed set and
 // describe their counters as they stand. Asks on the same counter (same key,
-// same algorithm) add up in their order.
+// same algorithm) add up in their order. A denied take is charged nothing, but
+// for its penalties: those that answer for what denied record a violation, and
+// their decisions describe them afterwards.
 //
 // Adjust charges without asking (Cost > 0) or gives back (Cost < 0, never below
 // nothing used), each ask on its own but all at one instant. Its decisions
@@ -101,8 +151,8 @@ func (b Basis) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 // On an error no decision was made, though a store out of reach may have
 // charged. Take, Adjust and Reset do not keep asks or keys after they return.
 //
-// A store names a counter by its key's bytes and its limit's algorithm, and
-// needs no more of a key than that: [Key.Validate] is for whoever makes it.
+// A store names a counter by its key's bytes and its limit's algorithm, or by its
+// key and that it is a penalty, and needs no more of a key than that: [Key.Validate] is for whoever makes it.
 type Store interface {
 	Take(ctx context.Context, asks []Ask) ([]Decision, error)
 	Adjust(ctx context.Context, asks []Ask) ([]Decision, error)

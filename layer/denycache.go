@@ -36,7 +36,8 @@ type DenyCacheOptions struct {
 // units back, or that a counter has been asked under a second limit with another
 // window, which may have dropped what it held. What is reset or adjusted through
 // it, it forgets. A changed limit is another limit. Only what the store itself has
-// denied is remembered.
+// denied is remembered. What a penalty might count as a violation is not, until it
+// has led to a ban.
 //
 // What it answers by itself has the basis [stint.Remembered]. Times are counted on
 // from the denial, and a larger cost is told that of the smaller one, so that it
@@ -194,8 +195,8 @@ func (l *denyCache) answer(d *denial, asks []stint.Ask, keys []*atomic.Uint64, n
 	}
 	for i := range asks {
 		a, b := &asks[i], &d.asks[i]
-		same := a.Cost == b.Cost || (a.Cost > b.Cost && !d.decisions[i].Allowed)
-		if !same || a.Key != b.Key || a.Limit != b.Limit || keys[i].Load() != d.changes[i] {
+		same := a.Cost == b.Cost || (a.Cost > b.Cost && !d.decisions[i].Allowed && a.Penalty == nil)
+		if !same || a.Key != b.Key || a.Limit != b.Limit || a.Penalty != b.Penalty || keys[i].Load() != d.changes[i] {
 			return nil
 		}
 	}
@@ -208,11 +209,22 @@ func (l *denyCache) answer(d *denial, asks []stint.Ask, keys []*atomic.Uint64, n
 		if x.RetryAfter != stint.Never {
 			x.RetryAfter = max(x.RetryAfter-passed, 0)
 		}
-		if asks[i].Cost > x.Limit {
+		if asks[i].Cost > x.Limit && asks[i].Penalty == nil {
 			x.RetryAfter = stint.Never
 		}
 	}
 	return ds
+}
+
+// counts reports whether the take, denied again, could be a violation that a
+// penalty wants to know of.
+func counts(asks []stint.Ask, ds []stint.Decision) bool {
+	for i := range asks {
+		if asks[i].Penalty != nil && asks[i].Cost > 0 && ds[i].Allowed {
+			return true
+		}
+	}
+	return false
 }
 
 // remember notes a take that was denied.
@@ -227,7 +239,7 @@ func (l *denyCache) remember(place *atomic.Pointer[denial], asks []stint.Ask, ds
 			length = min(length, ds[i].RetryAfter)
 		}
 	}
-	if !denied || length <= 0 {
+	if !denied || length <= 0 || counts(asks, ds) {
 		return
 	}
 	if slices.ContainsFunc(changes, func(n uint64) bool { return uint32(n) != 0 }) {

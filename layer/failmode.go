@@ -45,7 +45,7 @@ func (l *failMode) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision
 	if err == nil || !out(err) || left(ctx) {
 		return ds, err
 	}
-	if err := valid(asks); err != nil {
+	if err := stint.ValidateTake(asks); err != nil {
 		return nil, err
 	}
 	ds = make([]stint.Decision, len(asks))

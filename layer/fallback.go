@@ -46,6 +46,8 @@ type Return struct {
 // bounded, once, at best. What the store may have charged for takes that timed out
 // stays charged, so the client may pay twice, and not too little.
 //
+// Violations that penalties record here stay here.
+//
 // Resets go to both. Adjustments that the store cannot take go to the local one.
 func Fallback(next stint.Store, o FallbackOptions) (stint.Store, error) {
 	if o.MaxDebts == 0 {
@@ -106,7 +108,7 @@ func (l *fallback) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision
 		}
 		return ds, err
 	}
-	if err := valid(asks); err != nil {
+	if err := stint.ValidateTake(asks); err != nil {
 		return nil, err
 	}
 	ds, err = l.locally(asks, func(mine []stint.Ask) ([]stint.Decision, error) { return l.o.Local.Take(ctx, mine) })
@@ -118,7 +120,7 @@ func (l *fallback) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision
 		d := &ds[i]
 		passed = passed && d.Allowed
 		// It is too much for this node, and perhaps not for the limit.
-		if t, _ := asks[i].Limit.Terms(); d.RetryAfter == stint.Never && asks[i].Cost <= t.Cap {
+		if t, _ := asks[i].Limit.Terms(); asks[i].Penalty == nil && d.RetryAfter == stint.Never && asks[i].Cost <= t.Cap {
 			d.RetryAfter = time.Second
 		}
 	}
@@ -227,7 +229,7 @@ func (l *fallback) owe(asks []stint.Ask, refunds bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range asks {
-		if a := &asks[i]; a.Cost > 0 || (a.Cost < 0 && refunds) {
+		if a := &asks[i]; a.Penalty == nil && (a.Cost > 0 || (a.Cost < 0 && refunds)) {
 			l.add(debtor{a.Key, a.Limit.Algorithm}, debt{a.Cost, a.Limit, Share(a.Limit, n)})
 		}
 	}

@@ -91,14 +91,3 @@ func out(err error) bool {
 // left reports whether the caller does not want the answer any more. It gets
 // none: else whoever leaves early enough would be let through.
 func left(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }
-
-// valid reports what the store would have said against the asks, had it been
-// reached.
-func valid(asks []stint.Ask) error {
-	for i := range asks {
-		if _, ok := asks[i].Limit.Terms(); !ok || asks[i].Cost < 0 {
-			return asks[i].Validate()
-		}
-	}
-	return nil
-}

@@ -21,17 +21,25 @@ type item struct {
 	twin bool
 }
 
+// penalty is the algorithm of penalties, to tell their counters from others. They
+// are kept like logs.
+const penalty stint.Algorithm = 0xff
+
 // plan fills in the items of the asks and puts them in the order of their
 // counters, which is the order of locks; asks on one counter stay in their own
-// order. It reports whether there are twins.
-func (s *Store) plan(items []item, asks []stint.Ask) (twins bool) {
+// order. It reports whether there are twins or penalties.
+func (s *Store) plan(items []item, asks []stint.Ask) (special bool) {
 	var subject id
 	for i := range asks {
 		k := &asks[i].Key
 		if i == 0 || k.Subject != asks[i-1].Key.Subject {
 			subject = s.subject(k.Subject)
 		}
-		items[i].id = subject.of(s.name(k.Name), asks[i].Limit.Algorithm)
+		algorithm := asks[i].Limit.Algorithm
+		if asks[i].Penalty != nil {
+			algorithm, special = penalty, true
+		}
+		items[i].id = subject.of(s.name(k.Name), algorithm)
 		items[i].ask = int32(i)
 	}
 	if len(items) <= few {
@@ -47,10 +55,10 @@ func (s *Store) plan(items []item, asks []stint.Ask) (twins bool) {
 	}
 	for i := 1; i < len(items); i++ {
 		if items[i].id == items[i-1].id {
-			items[i].twin, twins = true, true
+			items[i].twin, special = true, true
 		}
 	}
-	return twins
+	return special
 }
 
 // acquireAll locks the cells of all items. If one is not there, it locks none
@@ -110,7 +118,7 @@ func (s *Store) takeAll(asks []stint.Ask, out []stint.Decision) error {
 		items = items[:n]
 	}
 	if s.plan(items, asks) {
-		return s.takeTwins(items, asks, out)
+		return s.takeSpecial(items, asks, out)
 	}
 	now := s.micros()
 	whole := s.acquireAll(items)
@@ -164,12 +172,11 @@ func (s *Store) takeAll(asks []stint.Ask, out []stint.Decision) error {
 	return err
 }
 
-// takeTwins is a take in which a counter is asked more than once.
-func (s *Store) takeTwins(items []item, asks []stint.Ask, out []stint.Decision) error {
-	for i := range asks {
-		if asks[i].Cost < 0 || asks[i].Limit.Tick() == 0 {
-			return asks[i].Validate()
-		}
+// takeSpecial is a take in which a counter is asked more than once, or that has a
+// penalty.
+func (s *Store) takeSpecial(items []item, asks []stint.Ask, out []stint.Decision) error {
+	if err := stint.ValidateTake(asks); err != nil {
+		return err
 	}
 	s.transact(items, asks, out, stint.Limit.Take, true)
 	return nil
@@ -180,10 +187,8 @@ func (s *Store) Adjust(_ context.Context, asks []stint.Ask) ([]stint.Decision, e
 	if s.closed.Load() {
 		return nil, stint.ErrClosed
 	}
-	for i := range asks {
-		if err := asks[i].Limit.Validate(); err != nil {
-			return nil, err
-		}
+	if err := stint.ValidateAdjust(asks); err != nil {
+		return nil, err
 	}
 	items := make([]item, len(asks))
 	s.plan(items, asks)
@@ -193,7 +198,7 @@ func (s *Store) Adjust(_ context.Context, asks []stint.Ask) ([]stint.Decision, e
 }
 
 // transact brings the counters of all items from state to state, at one
-// instant: what is not worth a faster way. All or nothing, it writes none if any
+// instant: what is not worth a faster way. All or nothing, it charges none if any
 // is denied.
 func (s *Store) transact(
 	items []item, asks []stint.Ask, out []stint.Decision,
@@ -201,6 +206,7 @@ func (s *Store) transact(
 	allOrNothing bool,
 ) {
 	states := make([]stint.State, len(items))
+	changed := make([]bool, len(items))
 	micros := s.micros()
 	now := time.UnixMicro(micros)
 	defer s.unlockAll(s.lockAll(items))
@@ -218,33 +224,44 @@ func (s *Store) transact(
 		} else {
 			before = stored(it)
 		}
-		a := &asks[it.ask]
-		states[k], out[it.ask] = step(a.Limit, before, now, a.Cost)
+		if a := &asks[it.ask]; a.Penalty != nil {
+			_, out[it.ask] = a.Penalty.Take(before, now, false)
+		} else {
+			states[k], out[it.ask] = step(a.Limit, before, now, a.Cost)
+			changed[k] = k+1 == len(items) || !items[k+1].twin // the last of its counter
+		}
 		allowed = allowed && out[it.ask].Allowed
 	}
 	if allOrNothing && !allowed {
+		clear(changed)
 		for k := range items {
 			it := &items[k]
-			if d := &out[it.ask]; d.Allowed {
-				_, *d = asks[it.ask].Limit.Take(stored(it), now, 0)
+			a, i := &asks[it.ask], int(it.ask)
+			denied := func(d stint.Decision) bool { return !d.Allowed }
+			if a.Penalty != nil && a.Cost > 0 && slices.ContainsFunc(out[stint.Guarded(asks, i):i], denied) {
+				states[k], out[i] = a.Penalty.Take(stored(it), now, true)
+				changed[k] = true
+			}
+		}
+		for k := range items {
+			it := &items[k]
+			if a, d := &asks[it.ask], &out[it.ask]; a.Penalty == nil && d.Allowed {
+				_, *d = a.Limit.Take(stored(it), now, 0)
 				d.Allowed = true
 			}
 		}
-		releaseAll(items)
-		return
 	}
 	// All cells are written and let go before the first is made or dropped:
 	// that may move others, and must not wait for one that is held here.
-	last := func(k int) bool { return k+1 == len(items) || !items[k+1].twin }
 	for k := range items {
-		if it := &items[k]; last(k) && it.cell != nil {
+		if it := &items[k]; changed[k] && it.cell != nil {
 			s.logs.put(it.cell, states[k])
-			it.cell.release(it.id)
 		}
 	}
+	releaseAll(items)
 	for k := range items {
 		it, st := &items[k], states[k]
-		if !last(k) {
+		if !changed[k] {
 			continue
 		}
 		switch {
@@ -257,7 +274,11 @@ func (s *Store) transact(
 				x.release(it.id)
 			}
 		case st.Until != 0 && it.cell == nil:
-			x := s.shardOf(it.id).insert(it.id, asks[it.ask].Limit.Algorithm, micros)
+			algorithm := asks[it.ask].Limit.Algorithm
+			if asks[it.ask].Penalty != nil {
+				algorithm = penalty
+			}
+			x := s.shardOf(it.id).insert(it.id, algorithm, micros)
 			s.logs.put(x, st)
 			x.release(it.id)
 		}

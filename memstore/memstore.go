@@ -168,9 +168,9 @@ func (s *Store) TakeAppend(dst []stint.Decision, asks []stint.Ask) ([]stint.Deci
 	n := len(dst)
 	dst = slices.Grow(dst, len(asks))[:n+len(asks)]
 	var err error
-	switch len(asks) {
-	case 0:
-	case 1:
+	switch {
+	case len(asks) == 0:
+	case len(asks) == 1 && asks[0].Penalty == nil:
 		err = s.takeOne(&asks[0], &dst[n])
 	default:
 		err = s.takeAll(asks, dst[n:])
@@ -252,7 +252,7 @@ func (s *Store) Reset(_ context.Context, keys ...stint.Key) error {
 		return stint.ErrClosed
 	}
 	for i := range keys {
-		for _, a := range stint.Algorithms() {
+		for _, a := range append(stint.Algorithms(), penalty) {
 			c := s.fingerprint(&keys[i], a)
 			sh := s.lock(c)
 			if x := sh.acquire(c); x != nil {

@@ -60,7 +60,7 @@ func (sh *shard) insert(c id, a stint.Algorithm, now int64) *cell {
 		sh.resize(sh.live() + 1)
 	}
 	var counter stint.Counter
-	if a == stint.SlidingLog {
+	if a == stint.SlidingLog || a == penalty {
 		counter.Aux = sh.logs.make()
 	}
 	return sh.table.Load().settle(c, counter, c.hi|held)

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -35,7 +36,7 @@ func (c *call) decode(answer []rueidis.RedisMessage) error {
 	c.found = rest[c.states():]
 	for i := range c.counters {
 		k := &c.counters[i]
-		if k.log() {
+		if k.long {
 			continue
 		}
 		m := &states[k.place-1]
@@ -123,14 +124,13 @@ func (c *call) decide(g *group, pass int) error {
 		}
 		var denied []stint.Decision
 		for _, r := range g.requests[pass:] {
-			if denied != nil {
-				r.out = append([]stint.Decision(nil), denied...)
-				continue
+			if denied == nil {
+				if denied = c.deny(g, r, found); denied == nil {
+					return errAnswer
+				}
 			}
-			if r.out = c.deny(g, r, found); r.out == nil {
-				return errAnswer
-			}
-			denied = r.out
+			r.out = slices.Clone(denied)
+			c.violate(r, found)
 		}
 	case undo:
 	}
@@ -139,15 +139,18 @@ func (c *call) decide(g *group, pass int) error {
 
 // found is how an ask found a log: its newest entry, the units in it, when it
 // recovers, when the units leave it that a denied cost waits for; and, for an
-// undo, its base and its total.
-type found struct{ at, used, recovery, leaves, base, total int64 }
+// undo, its base and its total. Of a penalty it is the state.
+type found struct {
+	at, used, recovery, leaves, base, total int64
+	penalty                                 stint.State
+}
 
-// findings reads what the asks of logs in the group found, in place of their
-// index in the group. Most groups ask none.
+// findings reads what the asks of logs and penalties in the group found, in place
+// of their index in the group. Most groups ask none.
 func (c *call) findings(g *group) ([]found, error) {
 	var out []found
 	for i, a := range g.asks {
-		if !c.counters[a.counter].log() {
+		if !c.counters[a.counter].long {
 			continue
 		}
 		if out == nil {
@@ -160,11 +163,21 @@ func (c *call) findings(g *group) ([]found, error) {
 			return nil, errAnswer
 		}
 		text, err := c.found[0].ToString()
-		if err != nil || len(text) != 6*numberSize {
+		if err != nil {
 			return nil, errAnswer
 		}
 		c.found = c.found[1:]
-		out[i] = found{number(text), number(text[7:]), number(text[14:]), number(text[21:]), number(text[28:]), number(text[35:])}
+		if a.limit < 0 {
+			out[i].penalty = decodePenalty(text)
+			continue
+		}
+		if len(text) != 6*numberSize {
+			return nil, errAnswer
+		}
+		out[i] = found{
+			at: number(text), used: number(text[7:]), recovery: number(text[14:]),
+			leaves: number(text[21:]), base: number(text[28:]), total: number(text[35:]),
+		}
 	}
 	return out, nil
 }
@@ -197,6 +210,12 @@ func (c *call) pass(g *group, r *request, found []found) error {
 	}
 	for i, a := range g.asks {
 		it, state := &r.items[i], &c.counters[a.counter].state
+		if it.penalty != nil {
+			if _, r.out[i] = it.penalty.Take(found[i].penalty, time.UnixMicro(c.now), false); !r.out[i].Allowed {
+				return errAnswer
+			}
+			continue
+		}
 		var log stint.Counter
 		if found != nil && it.log() {
 			log = found[i].counter()
@@ -233,6 +252,11 @@ func (c *call) deny(g *group, r *request, found []found) []stint.Decision {
 	out := make([]stint.Decision, len(g.asks))
 	denied := false
 	for i, a := range g.asks {
+		if p := r.items[i].penalty; p != nil {
+			_, out[i] = p.Take(found[i].penalty, time.UnixMicro(c.now), false)
+			denied = denied || !out[i].Allowed
+			continue
+		}
 		it, state, log := &r.items[i], c.counters[a.counter].state, []stint.Entry(nil)
 		if found != nil && it.log() {
 			state, log = found[i].counter(), found[i].entry()
@@ -249,6 +273,18 @@ func (c *call) deny(g *group, r *request, found []found) []stint.Decision {
 		return nil
 	}
 	return out
+}
+
+// violate brings penalties to where they are after one more take that was denied.
+func (c *call) violate(r *request, found []found) {
+	for i := range r.items {
+		it := &r.items[i]
+		denied := func(d stint.Decision) bool { return !d.Allowed }
+		if it.penalty != nil {
+			violation := it.cost > 0 && slices.ContainsFunc(r.out[i-it.guarded:i], denied)
+			found[i].penalty, r.out[i] = it.penalty.Take(found[i].penalty, time.UnixMicro(c.now), violation)
+		}
+	}
 }
 
 // stand answers an ask that passed, and that another ask of the take has undone.

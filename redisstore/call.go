@@ -27,10 +27,17 @@ type item struct {
 	key   string
 	limit stint.Limit
 	cost  int64
+	// A penalty, and how many asks before it it answers for.
+	penalty *stint.Penalty
+	guarded int
 }
 
 // log reports whether the counter is a log, which travels differently.
-func (it *item) log() bool { return it.limit.Algorithm == stint.SlidingLog }
+func (it *item) log() bool { return it.penalty == nil && it.limit.Algorithm == stint.SlidingLog }
+
+// long reports whether the counter's state has no fixed size: of a log, or a
+// penalty.
+func (it *item) long() bool { return it.penalty != nil || it.log() }
 
 // charge is what a passed ask did to its counter, so that it can be undone.
 type charge struct {
@@ -48,11 +55,11 @@ type call struct {
 	requests []*request
 	groups   []group
 
-	// Counters, each once. Those of logs come last among KEYS, so a counter's
-	// place is known only when all have been added.
+	// Counters, each once. Those of logs and penalties come last among KEYS, so a
+	// counter's place is known only when all have been added.
 	counters []counter
 	index    map[string]int32
-	logs     int
+	longs    int
 
 	limits     []stint.Limit
 	limitIndex map[stint.Limit]int32
@@ -74,13 +81,12 @@ type call struct {
 type counter struct {
 	key       string
 	algorithm stint.Algorithm
+	long      bool  // it is a log or a penalty
 	place     int32 // among KEYS, from 1
 	last      int32 // the last group that asks it
 	asks      int32 // how many groups ask it
 	state     stint.Counter
 }
-
-func (k *counter) log() bool { return k.algorithm == stint.SlidingLog }
 
 // group is requests that are the same. The script judges them together.
 type group struct {
@@ -97,8 +103,8 @@ type ask struct{ counter, limit int32 }
 const (
 	callAsks     = 64
 	callRequests = 1024
-	// A log costs several commands.
-	logAsks = 4
+	// A log, or a penalty, costs several commands.
+	longAsks = 4
 )
 
 func newCall() *call {
@@ -115,15 +121,15 @@ func (c *call) reset() {
 	clear(c.limitIndex)
 	clear(c.keys)
 	c.requests, c.groups, c.counters, c.limits, c.keys = c.requests[:0], c.groups[:0], c.counters[:0], c.limits[:0], c.keys[:0]
-	c.logs, c.asks, c.found, c.peeks = 0, 0, nil, nil
+	c.longs, c.asks, c.found, c.peeks = 0, 0, nil, nil
 }
 
 // add takes the request along, unless the call is full.
 func (c *call) add(r *request) bool {
 	weight := 0
 	for i := range r.items {
-		if weight++; r.items[i].log() {
-			weight += logAsks - 1
+		if weight++; r.items[i].long() {
+			weight += longAsks - 1
 		}
 	}
 	switch {
@@ -170,7 +176,7 @@ func (c *call) merge(r *request) bool {
 	first := g.requests[0]
 	for i := range r.items {
 		a, b := &r.items[i], &first.items[i]
-		if a.cost != b.cost || a.limit != b.limit || a.key != b.key {
+		if a.cost != b.cost || a.limit != b.limit || a.key != b.key || a.penalty != b.penalty {
 			return false
 		}
 	}
@@ -197,13 +203,17 @@ func (c *call) group(k kind, items []item, r *request) {
 		if !ok {
 			j = int32(len(c.counters))
 			c.index[it.key] = j
-			c.counters = append(c.counters, counter{key: it.key, algorithm: it.limit.Algorithm})
-			if it.log() {
-				c.logs++
+			c.counters = append(c.counters, counter{key: it.key, algorithm: it.limit.Algorithm, long: it.long()})
+			if it.long() {
+				c.longs++
 			}
 		}
 		c.counters[j].last = int32(n)
 		c.counters[j].asks++
+		if it.penalty != nil {
+			g.asks = append(g.asks, ask{j, -1})
+			continue
+		}
 		l, ok := c.limitIndex[it.limit]
 		if !ok {
 			l = int32(len(c.limits))
@@ -214,8 +224,8 @@ func (c *call) group(k kind, items []item, r *request) {
 	}
 }
 
-// states is how many counters are not logs.
-func (c *call) states() int { return len(c.counters) - c.logs }
+// states is how many counters have a state of a fixed size.
+func (c *call) states() int { return len(c.counters) - c.longs }
 
 // redisClock is the time that stands for Redis' own.
 const redisClock = -1
@@ -229,8 +239,10 @@ const redisClock = -1
 //	  if the window is 0, how many edges of calendar windows follow (1), and those
 //	each lone take: count (2), ask
 //	each other group: kind (1), count (2), number of asks (1), asks
-//	an ask: place in KEYS (2), of the limit (2), cost (8, signed);
+//	an ask: place in KEYS (2), of the limit (2; 0: a penalty), cost (8, signed);
 //	  of an undo, 8 more numbers: what is expected, and what was before
+//	  of a penalty, how many asks it answers for (1), threshold (2), within, number of bans (1),
+//	  their lengths
 //
 // Near are times whose calendar windows the script may need, at least one.
 func (c *call) encode(now int64, near []time.Time) {
@@ -280,8 +292,22 @@ func (c *call) appendAsk(b []byte, g *group, i int) []byte {
 		cost = max(-maxInt, min(g.requests[0].items[i].cost, maxInt+1))
 	}
 	b = binary.BigEndian.AppendUint64(b, uint64(cost))
+	if len(g.requests) > 0 && g.requests[0].items[i].penalty != nil {
+		return appendPenalty(b, &g.requests[0].items[i])
+	}
 	if g.kind == undo {
 		b = g.requests[0].charges[i].append(b, &g.requests[0].items[i])
+	}
+	return b
+}
+
+func appendPenalty(b []byte, it *item) []byte {
+	p := it.penalty
+	steps := max(len(p.Multipliers), 1)
+	b = append(b, byte(it.guarded), byte(p.Threshold>>8), byte(p.Threshold))
+	b = append(put(b, p.Within.Microseconds()), byte(steps))
+	for i := range steps {
+		b = put(b, p.Ban(p.Threshold+int64(i)))
 	}
 	return b
 }
@@ -293,7 +319,7 @@ func (c *call) place() {
 	const first, middle, last = 0, 1, 2
 	placeOf := func(g *group) int {
 		switch k := &c.counters[g.asks[0].counter]; {
-		case g.kind == take && len(g.asks) == 1 && k.asks == 1 && !k.log():
+		case g.kind == take && len(g.asks) == 1 && k.asks == 1 && !k.long:
 			return first
 		case g.kind == undo:
 			return last
@@ -312,11 +338,11 @@ func (c *call) place() {
 		}
 	}
 	c.keys = append(c.keys[:0], make([]string, len(c.counters))...)
-	state, log := 0, c.states()
+	state, long := 0, c.states()
 	for i := range c.counters {
 		p := &state
-		if c.counters[i].log() {
-			p = &log
+		if c.counters[i].long {
+			p = &long
 		}
 		c.keys[*p] = c.counters[i].key
 		*p++

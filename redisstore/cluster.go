@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -120,7 +121,11 @@ func split(r *request, place func(*item) string) []*part {
 			byPlace[at] = p
 			parts = append(parts, p)
 		}
-		p.items = append(p.items, r.items[i])
+		it := r.items[i]
+		if it.guarded > 0 { // what it answers for may be elsewhere
+			it.guarded = len(p.from) - sort.SearchInts(p.from, i-it.guarded)
+		}
+		p.items = append(p.items, it)
 		p.from = append(p.from, i)
 		if r.kind == undo {
 			p.charges = append(p.charges, r.charges[i])
@@ -173,7 +178,7 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 	for _, p := range parts {
 		for i := range p.charges {
 			switch {
-			case !p.passed():
+			case !p.passed() || p.items[i].penalty != nil:
 			case denied:
 				p.charges[i].stand(&p.items[i].limit, &r.out[p.from[i]])
 			case r.track:
@@ -206,7 +211,7 @@ func (s *Store) undo(parts []*part, start func(*request)) {
 		}
 		u := &request{kind: undo, done: make(chan struct{}, 1)}
 		for i := len(p.items) - 1; i >= 0; i-- { // one counter's charges in reverse
-			if it := p.items[i]; it.cost > 0 {
+			if it := p.items[i]; it.cost > 0 && it.penalty == nil {
 				it.cost = -it.cost
 				u.items = append(u.items, it)
 				u.charges = append(u.charges, p.charges[i])

@@ -132,27 +132,18 @@ func open(c config, o Options) *Store {
 
 // Take implements [stint.Store].
 func (s *Store) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	for i := range asks {
-		if a := &asks[i]; a.Cost < 0 || !valid(&a.Limit) {
-			return nil, a.Validate()
-		}
+	if err := stint.ValidateTake(asks); err != nil {
+		return nil, err
 	}
 	return s.decide(ctx, take, asks)
 }
 
 // Adjust implements [stint.Store].
 func (s *Store) Adjust(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	for i := range asks {
-		if err := asks[i].Limit.Validate(); err != nil {
-			return nil, err
-		}
+	if err := stint.ValidateAdjust(asks); err != nil {
+		return nil, err
 	}
 	return s.decide(ctx, adjust, asks)
-}
-
-func valid(l *stint.Limit) bool {
-	_, ok := l.Terms()
-	return ok
 }
 
 func (s *Store) decide(ctx context.Context, k kind, asks []stint.Ask) ([]stint.Decision, error) {
@@ -203,12 +194,20 @@ func (s *Store) newRequest(k kind, asks []stint.Ask) *request {
 	for i := range asks {
 		text = append(append(text, s.config.prefix...), ':')
 		text = asks[i].Key.Append(text)
-		text = append(text, suffixes[asks[i].Limit.Algorithm]...)
+		if asks[i].Penalty != nil {
+			text = append(text, penaltySuffix...)
+		} else {
+			text = append(text, suffixes[asks[i].Limit.Algorithm]...)
+		}
 		r.ends = append(r.ends, len(text))
 	}
 	all, start := string(text), 0 // one allocation for all keys
 	for i := range asks {
-		r.items = append(r.items, item{all[start:r.ends[i]], asks[i].Limit, asks[i].Cost})
+		it := item{key: all[start:r.ends[i]], limit: asks[i].Limit, cost: asks[i].Cost}
+		if it.penalty = asks[i].Penalty; it.penalty != nil {
+			it.guarded = i - stint.Guarded(asks, i)
+		}
+		r.items = append(r.items, it)
 		start = r.ends[i]
 	}
 	if k == take && repeats(r.items) {
@@ -263,9 +262,9 @@ func (s *Store) Reset(ctx context.Context, keys ...stint.Key) error {
 		// One by one: in a cluster they may be on the move, and without a subject
 		// they are in several slots.
 		if err := s.retry(ctx, func(client rueidis.Client) error {
-			cmds := make([]rueidis.Completed, len(suffixes))
-			for i, suffix := range suffixes {
-				cmds[i] = client.B().Del().Key(stem + suffix).Build()
+			var cmds []rueidis.Completed
+			for _, suffix := range append(suffixes[:], penaltySuffix) {
+				cmds = append(cmds, client.B().Del().Key(stem+suffix).Build())
 			}
 			for _, res := range client.DoMulti(ctx, cmds...) {
 				if err := res.Error(); err != nil {

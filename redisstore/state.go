@@ -13,6 +13,9 @@ var suffixes = [...]string{
 	stint.LeakyBucket:   ":lb",
 }
 
+// penaltySuffix ends the keys of penalties.
+const penaltySuffix = ":pn"
+
 const numberSize = 7
 
 // decodeState reads a counter's state, as lua/main.lua wrote it: in 12 bytes if
@@ -33,6 +36,19 @@ func decodeState(s string, a stint.Algorithm) (c stint.Counter, ok bool) {
 		return c, false
 	}
 	return c, c.At <= maxInt
+}
+
+// decodePenalty reads the state of a penalty, as lua/penalty.lua wrote it. The
+// script has checked its size.
+func decodePenalty(s string) (st stint.State) {
+	for i := numberSize; i+numberSize <= len(s); i += numberSize {
+		st.At = number(s[i:])
+		st.Log = append(st.Log, stint.Entry{At: st.At, Units: 1})
+	}
+	if n := len(st.Log); n > 0 {
+		st.Used, st.Until = int64(n), number(s)
+	}
+	return st
 }
 
 func number(s string) int64 { return uintOf(s[:numberSize]) }

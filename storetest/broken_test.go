@@ -86,7 +86,7 @@ func lookThenCharge(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
 		return nil, err
 	}
 	for i, d := range standing {
-		if d.Remaining < asks[i].Cost {
+		if d.Remaining < asks[i].Cost || asks[i].Penalty != nil {
 			return b.Store.Take(context.Background(), asks)
 		}
 	}
@@ -165,7 +165,7 @@ func TestBroken(t *testing.T) {
 			fault{take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
 				out, err := b.Store.Take(context.Background(), asks)
 				for i := range out {
-					if !out[i].Allowed {
+					if !out[i].Allowed && asks[i].Penalty == nil {
 						_, err = b.Store.Adjust(context.Background(), asks[i:i+1])
 					}
 				}
@@ -256,6 +256,39 @@ func TestBroken(t *testing.T) {
 				return b.Store.Adjust(context.Background(), look)
 			}},
 			[]string{"traces", "linearizable", "script fixed_window-refund", "script sliding_log-refund", "script leaky_bucket-refund"},
+		},
+		{
+			"records no violation",
+			fault{take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+				look := slices.Clone(asks)
+				for i := range look {
+					if look[i].Penalty != nil && look[i].Penalty.Threshold > 0 {
+						look[i].Cost = 0
+					}
+				}
+				return b.Store.Take(context.Background(), look)
+			}},
+			[]string{"traces", "linearizable", "penalty", "script penalty-ladder", "script penalty-changed"},
+		},
+		{
+			"blames everyone",
+			fault{take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+				out, err := b.Store.Take(context.Background(), asks)
+				for i := range out {
+					if p := asks[i].Penalty; p != nil && deniedAmong(out) && out[i].Allowed {
+						never := stint.Limit{Max: 1, Window: stint.Every(time.Second)}
+						again, err := b.Store.Take(context.Background(), []stint.Ask{
+							{Key: asks[i].Key, Limit: never, Cost: 2}, {Key: asks[i].Key, Cost: 1, Penalty: p},
+						})
+						if err != nil {
+							return nil, err
+						}
+						out[i] = again[1]
+					}
+				}
+				return out, err
+			}},
+			[]string{"traces", "script penalty-scope", "script penalty-peek"},
 		},
 		{
 			"forgets no one",

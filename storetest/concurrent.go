@@ -92,6 +92,51 @@ func checkOneKey(t rapid.TB, store stint.Store, _ *Clock) {
 	}
 }
 
+// checkPenalty asks for more than there is on many goroutines at one instant. After
+// the units, exactly as many are denied by the limit as lead to a ban, each is told
+// a different number of violations that remain, and all others are banned.
+func checkPenalty(t rapid.TB, store stint.Store, _ *Clock) {
+	const capacity, threshold, each = 20, 50, 5
+	for _, limit := range everyLimit(capacity) {
+		asks := []stint.Ask{
+			{Key: stint.Key{Subject: "mallory", Name: "one"}, Limit: limit, Cost: 1},
+			{Key: stint.Key{Subject: "mallory", Name: "ban-" + limit.Algorithm.String()}, Cost: 1,
+				Penalty: &stint.Penalty{Threshold: threshold, Within: time.Hour, Cooldown: time.Hour}},
+		}
+		var mu sync.Mutex
+		var passed int
+		violations := map[int64]int{}
+		err := together(goroutines, func(int) error {
+			for range each {
+				out, err := store.Take(context.Background(), asks)
+				if err != nil {
+					return err
+				}
+				mu.Lock()
+				switch {
+				case out[0].Allowed && out[1].Allowed:
+					passed++
+				case !out[0].Allowed && out[1].Allowed:
+					violations[out[1].Remaining]++
+				}
+				mu.Unlock()
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range int64(threshold) {
+			if want := min(n, 1); violations[n] != int(want) { // 0 remain only of the banned
+				t.Fatalf("%v: %d callers were told that %d violations remain, want %d", limit, violations[n], n, want)
+			}
+		}
+		if passed != capacity {
+			t.Fatalf("%v: %d passed, want %d", limit, passed, capacity)
+		}
+	}
+}
+
 // checkHierarchies takes from overlapping hierarchies on many goroutines: user,
 // tenant and everyone, in random order and with random costs. No limit may be
 // exceeded, and what each counter has left must be its limit less what was
@@ -241,8 +286,14 @@ func drawCall(r *rand.Rand, history int, subjects []string) call {
 	if c.verb == "reset" {
 		c.asks = c.asks[:1] // a reset of several keys is not one step
 	}
+	if c.verb == "take" && r.IntN(2) == 0 {
+		last := c.asks[len(c.asks)-1].Key.Subject
+		c.asks = append(c.asks, stint.Ask{Key: stint.Key{Subject: last, Name: "linear-ban"}, Cost: 1, Penalty: ladder})
+	}
 	return c
 }
+
+var ladder = &stint.Penalty{Threshold: 3, Within: time.Hour, Cooldown: time.Minute}
 
 func do(store stint.Store, c call) ([]stint.Decision, error) {
 	switch c.verb {

@@ -41,6 +41,22 @@ func checkBadInput(t rapid.TB, store stint.Store, _ *Clock) {
 			}
 		}
 	}
+	penalty := with(func(a *stint.Ask) { a.Limit, a.Penalty = stint.Limit{}, ladder })
+	for name, do := range map[string]func() ([]stint.Decision, error){
+		"a penalty without a threshold": func() ([]stint.Decision, error) {
+			return store.Take(ctx, []stint.Ask{good, with(func(a *stint.Ask) { a.Penalty = new(stint.Penalty) })})
+		},
+		"an adjusted penalty": func() ([]stint.Decision, error) { return store.Adjust(ctx, []stint.Ask{penalty}) },
+		"a penalty twice":     func() ([]stint.Decision, error) { return store.Take(ctx, []stint.Ask{penalty, penalty}) },
+		"a counter twice, and a penalty": func() ([]stint.Decision, error) {
+			return store.Take(ctx, []stint.Ask{good, good, penalty})
+		},
+	} {
+		out, err := do()
+		if invalid := new(stint.InvalidError); !errors.As(err, &invalid) || out != nil {
+			t.Fatalf("%s: got %v, %v; want no decisions and an InvalidError", name, out, err)
+		}
+	}
 	out, err := store.Take(ctx, []stint.Ask{with(func(a *stint.Ask) { a.Cost = 0 })})
 	if err != nil || out[0].Remaining != 10 {
 		t.Fatalf("after refused calls: %v, %v; want 10 remaining", out, err)

@@ -77,6 +77,7 @@ type parser struct {
 
 type scriptLimit struct {
 	limit   stint.Limit
+	penalty *stint.Penalty
 	subject string // empty: that of the step
 }
 
@@ -94,32 +95,40 @@ func (p *parser) parse(line string, number int) error {
 		p.script.Start = t
 		return err
 	case "limit":
-		return p.parseLimit(rest)
+		return p.parseLimit(rest, "limit")
+	case "penalty":
+		return p.parseLimit(rest, "penalty")
 	case "at":
 		s, err := p.parseStep(rest)
 		s.line, s.text = number, line
 		p.script.steps = append(p.script.steps, s)
 		return err
 	default:
-		return fmt.Errorf("%q: want start, limit or at", word)
+		return fmt.Errorf("%q: want start, limit, penalty or at", word)
 	}
 }
 
-// parseLimit reads "[name:] limit [for subject]".
-func (p *parser) parseLimit(text string) error {
-	name, spec := "limit", text
+// parseLimit reads "[name:] limit [for subject]", or the same with a penalty.
+func (p *parser) parseLimit(text, kind string) error {
+	name, spec := kind, text
 	if before, after, ok := strings.Cut(text, ": "); ok {
 		name, spec = before, after
 	}
 	spec, subject, _ := strings.Cut(spec, " for ")
-	l, err := stint.ParseLimit(spec)
+	l := scriptLimit{subject: strings.TrimSpace(subject)}
+	var err error
+	if kind == "penalty" {
+		l.penalty, err = stint.ParsePenalty(spec)
+	} else {
+		l.limit, err = stint.ParseLimit(spec)
+	}
 	if err != nil {
 		return err
 	}
 	if _, ok := p.limits[name]; !ok {
 		p.order = append(p.order, name)
 	}
-	p.limits[name] = scriptLimit{l, strings.TrimSpace(subject)}
+	p.limits[name] = l
 	return nil
 }
 
@@ -167,7 +176,7 @@ func (p *parser) parseStep(text string) (step, error) {
 		if l.subject == "" {
 			l.subject = subject
 		}
-		s.asks = append(s.asks, stint.Ask{Key: stint.Key{Subject: l.subject, Name: name}, Limit: l.limit, Cost: cost})
+		s.asks = append(s.asks, stint.Ask{Key: stint.Key{Subject: l.subject, Name: name}, Limit: l.limit, Cost: cost, Penalty: l.penalty})
 	}
 	if len(s.asks) == 0 {
 		return step{}, errors.New("no limit above this line")

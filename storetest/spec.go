@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,30 +32,50 @@ type counters map[counterID]stint.State
 type counterID struct {
 	key       stint.Key
 	algorithm stint.Algorithm
+	penalty   bool
 }
 
-func idOf(a *stint.Ask) counterID { return counterID{a.Key, a.Limit.Algorithm} }
+func idOf(a *stint.Ask) counterID {
+	if a.Penalty != nil {
+		return counterID{key: a.Key, penalty: true}
+	}
+	return counterID{key: a.Key, algorithm: a.Limit.Algorithm}
+}
 
-// take charges every ask or none.
+// take charges every ask or none. If none, penalties may have counted it.
 func (cs counters) take(asks []stint.Ask, now time.Time) (counters, []stint.Decision) {
 	next := maps.Clone(cs)
 	out := make([]stint.Decision, len(asks))
 	allowed := true
 	for i := range asks {
-		id := idOf(&asks[i])
-		next[id], out[i] = asks[i].Limit.Take(next[id], now, asks[i].Cost)
+		a, id := &asks[i], idOf(&asks[i])
+		if a.Penalty != nil {
+			_, out[i] = a.Penalty.Take(next[id], now, false)
+		} else {
+			next[id], out[i] = a.Limit.Take(next[id], now, a.Cost)
+		}
 		allowed = allowed && out[i].Allowed
 	}
 	if allowed {
 		return next, out
 	}
+	next = maps.Clone(cs)
 	for i := range asks {
-		if out[i].Allowed {
-			_, out[i] = asks[i].Limit.Take(cs[idOf(&asks[i])], now, 0)
+		if a, id := &asks[i], idOf(&asks[i]); a.Penalty != nil && a.Cost > 0 && deniedAmong(out[stint.Guarded(asks, i):i]) {
+			next[id], out[i] = a.Penalty.Take(next[id], now, true)
+		}
+	}
+	for i := range asks {
+		if a := &asks[i]; a.Penalty == nil && out[i].Allowed {
+			_, out[i] = a.Limit.Take(cs[idOf(a)], now, 0)
 			out[i].Allowed = true
 		}
 	}
-	return cs, out
+	return next, out
+}
+
+func deniedAmong(ds []stint.Decision) bool {
+	return slices.ContainsFunc(ds, func(d stint.Decision) bool { return !d.Allowed })
 }
 
 func (cs counters) adjust(asks []stint.Ask, now time.Time) (counters, []stint.Decision) {
@@ -71,8 +92,9 @@ func (cs counters) reset(keys []stint.Key) counters {
 	next := maps.Clone(cs)
 	for _, k := range keys {
 		for _, a := range stint.Algorithms() {
-			delete(next, counterID{k, a})
+			delete(next, counterID{key: k, algorithm: a})
 		}
+		delete(next, counterID{key: k, penalty: true})
 	}
 	return next
 }
@@ -83,10 +105,8 @@ func (s *spec) Take(_ context.Context, asks []stint.Ask) ([]stint.Decision, erro
 	if s.closed {
 		return nil, stint.ErrClosed
 	}
-	for i := range asks {
-		if asks[i].Cost < 0 || asks[i].Limit.Tick() == 0 {
-			return nil, asks[i].Validate()
-		}
+	if err := stint.ValidateTake(asks); err != nil {
+		return nil, err
 	}
 	var out []stint.Decision
 	s.counters, out = s.counters.take(asks, s.now())
@@ -99,10 +119,8 @@ func (s *spec) Adjust(_ context.Context, asks []stint.Ask) ([]stint.Decision, er
 	if s.closed {
 		return nil, stint.ErrClosed
 	}
-	for i := range asks {
-		if err := asks[i].Limit.Validate(); err != nil {
-			return nil, err
-		}
+	if err := stint.ValidateAdjust(asks); err != nil {
+		return nil, err
 	}
 	var out []stint.Decision
 	s.counters, out = s.counters.adjust(asks, s.now())

@@ -95,6 +95,7 @@ func checks() []check {
 		{"traces", checkTraces},
 		{"one key", checkOneKey},
 		{"hierarchies", checkHierarchies},
+		{"penalty", checkPenalty},
 		{"linearizable", checkLinearizable},
 		{"bad input", checkBadInput},
 		{"empty calls", checkEmptyCalls},

@@ -44,7 +44,7 @@ func TestBadScript(t *testing.T) {
 		{"", "no steps"},
 		{limit, "no steps"},
 		{"at 0s take alice -> allow", "x.txt:1: no limit above"},
-		{limit + "whenever", `x.txt:2: "whenever": want start, limit or at`},
+		{limit + "whenever", `x.txt:2: "whenever": want start, limit, penalty or at`},
 		{limit + "limit 0/1s", "max"},
 		{"start yesterday", "yesterday"},
 		{limit + "at 0s take alice -> allow\nstart 2026-01-01T00:00:00Z", "before the first step"},

@@ -29,6 +29,7 @@ type trace struct {
 	model  counters
 	id     int
 	limits []stint.Limit
+	ladder *stint.Penalty
 	latest time.Time
 	wait   time.Duration // of the last denial
 	log    []string
@@ -38,6 +39,7 @@ func (tr *trace) run() {
 	for range rapid.IntRange(1, 4).Draw(tr.t, "limits") {
 		tr.limits = append(tr.limits, drawLimit(tr.t))
 	}
+	tr.ladder = drawPenalty(tr.t)
 	tr.clock.Set(Epoch.Add(time.Duration(rapid.Int64Range(0, int64(3*365*24*time.Hour)).Draw(tr.t, "start"))))
 	tr.latest = tr.clock.Now()
 	for range rapid.IntRange(100, 110).Draw(tr.t, "steps") {
@@ -104,8 +106,29 @@ func (tr *trace) key(limit int) stint.Key {
 	return stint.Key{Subject: fmt.Sprintf("%s-%d", subject, tr.id), Name: fmt.Sprintf("limit-%d", limit)}
 }
 
+// guard puts penalties behind some of the asks, if no counter is asked twice.
+func (tr *trace) guard(asks []stint.Ask) []stint.Ask {
+	var out []stint.Ask
+	for i, a := range asks {
+		out = append(out, a)
+		if rapid.Bool().Draw(tr.t, "guarded") {
+			out = append(out, stint.Ask{
+				Key:  stint.Key{Subject: a.Key.Subject, Name: fmt.Sprintf("ban-%d", i)},
+				Cost: rapid.Int64Range(0, 3).Draw(tr.t, "counts"), Penalty: tr.ladder,
+			})
+		}
+	}
+	if stint.ValidateTake(out) != nil {
+		return asks
+	}
+	return out
+}
+
 func (tr *trace) take() {
 	asks := tr.asks(0)
+	if rapid.IntRange(0, 2).Draw(tr.t, "penalties") == 0 {
+		asks = tr.guard(asks)
+	}
 	got, err := tr.store.Take(context.Background(), asks)
 	next, want := tr.model.take(asks, tr.clock.Now())
 	tr.compare("take", asks, got, want, err)
@@ -127,6 +150,9 @@ func (tr *trace) adjust() {
 
 func (tr *trace) reset() {
 	k := tr.key(rapid.IntRange(0, len(tr.limits)-1).Draw(tr.t, "limit"))
+	if rapid.Bool().Draw(tr.t, "pardon") {
+		k.Name = "ban-0"
+	}
 	tr.model = tr.model.reset([]stint.Key{k})
 	if err := tr.store.Reset(context.Background(), k); err != nil {
 		tr.t.Fatalf("reset %v: %v", k, err)
@@ -136,6 +162,10 @@ func (tr *trace) reset() {
 
 // change gives a limit another size, or makes it another limit altogether.
 func (tr *trace) change() {
+	if rapid.Bool().Draw(tr.t, "ladder") {
+		tr.ladder = drawPenalty(tr.t)
+		return
+	}
 	l := &tr.limits[rapid.IntRange(0, len(tr.limits)-1).Draw(tr.t, "limit")]
 	if rapid.Bool().Draw(tr.t, "other") {
 		*l = drawLimit(tr.t)
@@ -151,7 +181,11 @@ func (tr *trace) change() {
 func (tr *trace) compare(verb string, asks []stint.Ask, got, want []stint.Decision, err error) {
 	line := tr.clock.Now().UTC().Format("15:04:05.000000 ") + verb
 	for _, a := range asks {
-		line += fmt.Sprintf("\n    %s %d of %s", a.Key, a.Cost, a.Limit)
+		var of fmt.Stringer = a.Limit
+		if a.Penalty != nil {
+			of = a.Penalty
+		}
+		line += fmt.Sprintf("\n    %s %d of %s", a.Key, a.Cost, of)
 	}
 	tr.log = append(tr.log, line)
 	if err == nil && agree(got, want) {
@@ -166,6 +200,16 @@ func (tr *trace) compare(verb string, asks []stint.Ask, got, want []stint.Decisi
 	}
 	recent := tr.log[max(0, len(tr.log)-12):]
 	tr.t.Fatalf("after\n  %s\ngot %v%s\nwant%s", strings.Join(recent, "\n  "), err, show(got), show(want))
+}
+
+func drawPenalty(t *rapid.T) *stint.Penalty {
+	lengths := rapid.SampledFrom([]time.Duration{time.Microsecond, time.Millisecond, time.Second, 10 * time.Second, time.Hour})
+	return &stint.Penalty{
+		Threshold:   rapid.Int64Range(1, 4).Draw(t, "threshold"),
+		Within:      lengths.Draw(t, "within"),
+		Cooldown:    lengths.Draw(t, "cooldown"),
+		Multipliers: rapid.SliceOfN(rapid.Int64Range(1, 5), 0, 4).Draw(t, "multipliers"),
+	}
 }
 
 // drawLimit draws a valid limit: small ones, whose edges are reached, and now

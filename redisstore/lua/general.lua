@@ -3,13 +3,16 @@
 
 local TAKE, ADJUST, UNDO, TWINS = 0, 1, 2, 3
 
-local log = sliding_log()
+local log, ladder = sliding_log(), penalty()
 local objects, found = {}, {}
 local denied = false -- a twin
+local NONE = {} -- the limit of a penalty
 
 local function load(k, algorithm)
   local o, problem
-  if algorithm == LOG then
+  if not algorithm then
+    o, problem = ladder.load(KEYS[k])
+  elseif algorithm == LOG then
     o, problem = log.load(KEYS[k])
   else
     local a, u, x, r = decode(k, algorithm)
@@ -80,13 +83,32 @@ local function undo(l, o, cost, was)
   o.at, o.used, o.aux, o.recovery = l.charge(a, u, x, 0)
 end
 
+-- violate records what the penalty at i of asks has to do with the takes of a group
+-- that did not pass: if what it answers for denies, each is a violation, up to the
+-- one that leads to a ban.
+local function violate(asks, i, pass, count)
+  local ask = asks[i]
+  local p, o = ask.penalty, ask.object
+  for j = i - p.guarded, i - 1 do
+    if ask.cost > 0 and pass < count and asks[j].cost * (pass + 1) > asks[j].room then
+      for _ = pass + 1, count do
+        if ladder.banned(p, o) then
+          return
+        end
+        ladder.record(p, o)
+      end
+      return
+    end
+  end
+end
+
 -- group decides the asks, n of them at pos of the blob, and returns its value.
 local function group(kind, count, n)
   local asks, problem = {}, nil
   for i = 1, n do
     local k, l, c, was
     k, l, c, pos = unpack_('>I2I2i8', blob, pos)
-    l = limits[l]
+    l = limits[l] or NONE
     if kind == UNDO then
       was = {}
       for j = 1, 8 do
@@ -97,6 +119,9 @@ local function group(kind, count, n)
       problem = load(k, l.algorithm) or problem
     end
     asks[i] = { limit = l, object = objects[k], cost = c, was = was }
+    if l == NONE then
+      asks[i].penalty, pos = ladder.read(pos)
+    end
   end
   for i = 1, n do
     local ask = asks[i]
@@ -116,21 +141,30 @@ local function group(kind, count, n)
   if kind == TAKE then
     for i = 1, n do
       local ask = asks[i]
-      ask.room, ask.at, ask.used, ask.aux, ask.first = judge(ask.limit, ask.object)
-      local c, room = ask.cost, ask.room
-      if c > room then
-        pass = 0
-      elseif c * pass > room then
-        pass = whole(room, c)
+      if ask.penalty then
+        if ladder.banned(ask.penalty, ask.object) then
+          pass = 0
+        end
+      else
+        ask.room, ask.at, ask.used, ask.aux, ask.first = judge(ask.limit, ask.object)
+        local c, room = ask.cost, ask.room
+        if c > room then
+          pass = 0
+        elseif c * pass > room then
+          pass = whole(room, c)
+        end
       end
     end
     for i = 1, n do
       local ask = asks[i]
       local c, o = ask.cost, ask.object
-      if ask.limit.algorithm == LOG then
+      if ask.penalty then
+        found[#found + 1] = o.raw
+        violate(asks, i, pass, count)
+      elseif ask.limit.algorithm == LOG then
         note(o, ask.used, ask.aux, ask.first, pass < count and c * (pass + 1) - ask.room or 0)
       end
-      if pass > 0 and c > 0 then
+      if pass > 0 and c > 0 and not ask.penalty then
         charge(ask.limit, o, ask.at, ask.used, ask.aux, ask.first, c * pass)
       end
     end
@@ -170,7 +204,9 @@ end
 for k, name in ipairs(KEYS) do
   local o = objects[k]
   if o and o.changed and not denied then
-    if o.changed == LOG then
+    if o.changed == 'penalty' then
+      call('PSETEX', name, ttl(o.recovery), o.raw)
+    elseif o.changed == LOG then
       log.store(o, ttl(o.recovery))
     else
       write(name, o.changed, o.at, o.used, o.aux, o.recovery)

@@ -1,0 +1,96 @@
+-- Penalty: violations, each with its time, and the bans that follow from them. The
+-- state holds no ban: when the newest violation led to one, those before it tell.
+--
+-- A state is a string: when it recovers, then the times of violations, oldest
+-- first.
+
+local function penalty()
+  local ENTRY = 7
+
+  local function load(key)
+    local raw = pcall_('GETRANGE', key, 0, -1)
+    if type(raw) == 'table' then
+      return nil, raw.err
+    elseif raw == '' then
+      return { key = key, raw = raw, recovery = 0, new = true }
+    end
+    local n = #raw / ENTRY
+    if n < 2 or n % 1 ~= 0 then
+      return nil, 'STATE of ' .. #raw .. ' bytes'
+    end
+    local recovery, newest = unpack_('>I7', raw), unpack_('>I7', raw, #raw - ENTRY + 1)
+    if recovery > MAX or newest > recovery then
+      return nil, 'STATE of another schema'
+    end
+    return { key = key, raw = raw, recovery = recovery }
+  end
+
+  -- entry returns the time of the i-th violation, of n, the oldest being the first.
+  local function entry(o, i)
+    return (unpack_('>I7', o.raw, i * ENTRY + 1))
+  end
+
+  -- count returns how many of n violations count at an instant.
+  local function count(o, n, within, at)
+    local i = n
+    while i > 0 and entry(o, i) > at - within do
+      i = i - 1
+    end
+    return n - i
+  end
+
+  -- ban returns the length of the ban that so many violations lead to, or 0.
+  local function ban(p, violations)
+    local step = violations - p.threshold + 1
+    if step < 1 then
+      return 0
+    end
+    return p.bans[step] or p.bans[p.steps]
+  end
+
+  -- banned returns whether the subject is.
+  local function banned(p, o)
+    local n = #o.raw / ENTRY - 1
+    if n < p.threshold or now >= o.recovery then
+      return false
+    end
+    local last = entry(o, n)
+    local length = ban(p, count(o, n, p.within, last))
+    return length > 0 and now < last + length
+  end
+
+  -- record adds a violation, and drops those that no longer count.
+  local function record(p, o)
+    local n, at = #o.raw / ENTRY - 1, now
+    if n > 0 and now < o.recovery then
+      local last = entry(o, n)
+      if last > at then
+        at = last
+      end
+      local most = p.threshold + p.steps - 2
+      local keep = count(o, n, p.within, at)
+      if keep > most then
+        keep = most
+      end
+      n = keep
+    else
+      n = 0
+    end
+    local old = n > 0 and string.sub(o.raw, -n * ENTRY) or ''
+    local length = ban(p, n + 1)
+    o.recovery = at + (length > p.within and length or p.within)
+    o.raw, o.changed = pack('>I7', o.recovery) .. old .. pack('>I7', at), 'penalty'
+  end
+
+  -- read reads a penalty's numbers from the call.
+  local function read(at)
+    local p = { bans = {} }
+    p.guarded, p.threshold, p.within, p.steps, at = unpack_('>BI2I7B', blob, at)
+    for i = 1, p.steps do
+      p.bans[i], at = unpack_('>I7', blob, at)
+    end
+    return p, at
+  end
+
+  return { load = load, banned = banned, record = record, read = read }
+end

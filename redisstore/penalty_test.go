@@ -1,0 +1,109 @@
+package redisstore_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/redisstore"
+)
+
+// penalized returns asks for what alice may have once an hour, with a penalty.
+func penalized(t testing.TB, penalty string) []stint.Ask {
+	t.Helper()
+	p, err := stint.ParsePenalty(penalty)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []stint.Ask{
+		{Key: stint.Key{Subject: "alice", Name: "a"}, Limit: parse(t, "1/1h"), Cost: 1},
+		{Key: stint.Key{Subject: "alice", Name: "b"}, Limit: parse(t, "9/1h"), Cost: 1},
+		{Key: stint.Key{Subject: "alice", Name: "ban"}, Cost: 1, Penalty: p},
+	}
+}
+
+const banKey = "rl:{alice}:ban:pn"
+
+// TestPenaltyState looks at what Redis keeps of violations: for how long, how many,
+// and what becomes of something else in their place.
+func TestPenaltyState(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	s := openURL(t, server.URL(), redisstore.Options{})
+	asks := penalized(t, "3/1h cooldown=1us multipliers=1,2")
+	if _, err := s.Take(t.Context(), asks); err != nil {
+		t.Fatal(err)
+	}
+	if n := server.Do(t, "EXISTS", banKey); n != int64(0) {
+		t.Error("a penalty without violations is kept")
+	}
+	for range 10 {
+		out, err := s.Take(t.Context(), asks)
+		if err != nil || out[0].Allowed || !out[1].Allowed {
+			t.Fatal(out, err)
+		}
+		ttl := time.Duration(server.Do(t, "PTTL", banKey).(int64)) * time.Millisecond
+		if ttl < out[2].ResetAfter || ttl > out[2].ResetAfter+2*time.Second {
+			t.Errorf("lives for %v, resets after %v", ttl, out[2].ResetAfter)
+		}
+		server.Do(t, "PERSIST", banKey)
+		if _, err := s.Take(t.Context(), asks[2:]); err != nil { // a look heals it
+			t.Fatal(err)
+		}
+	}
+	if n := server.Do(t, "STRLEN", banKey); n != int64(7*(1+4)) {
+		t.Errorf("%d bytes for the 4 violations that matter", n)
+	}
+	for name, put := range map[string][]string{
+		"a list":         {"RPUSH", banKey, "x"},
+		"a number":       {"SET", banKey, "17"},
+		"no violation":   {"SET", banKey, strings.Repeat("\x01", 7)},
+		"another schema": {"SET", banKey, strings.Repeat("\xff", 14)},
+	} {
+		server.Do(t, "DEL", banKey)
+		server.Do(t, put...)
+		out, err := s.Take(t.Context(), asks)
+		if state := new(redisstore.StateError); !errors.As(err, &state) || out != nil {
+			t.Errorf("%s: %v, %v; want a StateError", name, out, err)
+		}
+	}
+	if err := s.Reset(t.Context(), asks[2].Key); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := s.Take(t.Context(), asks); err != nil || out[2].Remaining != 2 {
+		t.Errorf("after reset: %v, %v; want 2 violations left", out, err)
+	}
+}
+
+// TestPenaltyOfMovingSlot asks while the counters of a take are in two places: bans
+// hold, though what happens meanwhile may be no violation.
+func TestPenaltyOfMovingSlot(t *testing.T) {
+	t.Parallel()
+	c := testredis.StartCluster(t)
+	s := openURL(t, c.URL(), redisstore.Options{})
+	asks := penalized(t, "2/1h cooldown=1h")
+	for range 2 {
+		if _, err := s.Take(t.Context(), asks); err != nil {
+			t.Fatal(err)
+		}
+	}
+	split(t, c, keyOf(asks[0]))
+	if out, err := s.Take(t.Context(), asks); err != nil || out[0].Allowed || !out[2].Allowed || out[1].Remaining != 8 {
+		t.Fatalf("%v, %v; want a denial by the first limit", out, err)
+	}
+	// What the moving server has is decided there.
+	if out, err := s.Take(t.Context(), asks[1:]); err != nil || !out[0].Allowed || !out[1].Allowed {
+		t.Fatalf("%v, %v; want it allowed", out, err)
+	}
+	asks[1].Cost = 100
+	if out, err := s.Take(t.Context(), asks[1:]); err != nil || out[0].Allowed || out[1].Allowed {
+		t.Fatalf("%v, %v; want a ban", out, err)
+	}
+	asks[1].Cost = 1
+	if out, err := s.Take(t.Context(), asks); err != nil || out[2].Allowed || out[1].Remaining != 7 {
+		t.Fatalf("%v, %v; want the ban, and nothing charged", out, err)
+	}
+}
