@@ -204,7 +204,7 @@ func parseLimit(text string) (Limit, error) {
 	}
 	var l Limit
 	var err error
-	if l.Max, err = parseCount("max", count, 1); err != nil {
+	if l.Max, err = parseCount("max", count); err != nil {
 		return Limit{}, err
 	}
 	if l.Window, err = parseWindow(window); err != nil {
@@ -225,7 +225,7 @@ func parseLimit(text string) (Limit, error) {
 			l.Algorithm, err = ParseAlgorithm(value)
 		case "burst":
 			// Burst 0 is a leaky_bucket's default and is not written.
-			l.Burst, err = parseCount("burst", value, 1)
+			l.Burst, err = parseCount("burst", value)
 		case "tz", "anchor":
 			if value == "" {
 				err = invalid(name, value, "a value")
@@ -252,10 +252,10 @@ func parseLimit(text string) (Limit, error) {
 	return l, l.Window.place(seen["tz"], seen["anchor"])
 }
 
-func parseCount(field, text string, least int64) (int64, error) {
+func parseCount(field, text string) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < least || n > maxInt || text[0] == '+' {
-		return 0, invalid(field, text, fmt.Sprintf("a whole number from %d to %d", least, maxInt))
+	if err != nil || n < 1 || n > maxInt || text[0] == '+' {
+		return 0, invalid(field, text, "a whole number from 1 to "+strconv.Itoa(maxInt))
 	}
 	return n, nil
 }

@@ -158,7 +158,7 @@ func ParsePenalty(text string) (*Penalty, error) {
 	count, window, _ := strings.Cut(fields[0], "/")
 	p := new(Penalty)
 	var err error
-	if p.Threshold, err = parseCount("threshold", count, 1); err != nil {
+	if p.Threshold, err = parseCount("threshold", count); err != nil {
 		return nil, err
 	}
 	if p.Within, err = parseLength("within", window); err != nil {
@@ -171,7 +171,7 @@ func ParsePenalty(text string) (*Penalty, error) {
 			p.Cooldown, err = parseLength(name, value)
 		case name == "multipliers" && p.Multipliers == nil:
 			for part := range strings.SplitSeq(value, ",") {
-				m, failed := parseCount(name, part, 1)
+				m, failed := parseCount(name, part)
 				if failed != nil {
 					err = failed
 				}

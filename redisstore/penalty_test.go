@@ -45,7 +45,8 @@ func TestPenaltyState(t *testing.T) {
 		if err != nil || out[0].Allowed || !out[1].Allowed {
 			t.Fatal(out, err)
 		}
-		ttl := time.Duration(server.Do(t, "PTTL", banKey).(int64)) * time.Millisecond
+		ms := server.Do(t, "PTTL", banKey).(int64)
+		ttl := time.Duration(ms) * time.Millisecond
 		if ttl < out[2].ResetAfter || ttl > out[2].ResetAfter+2*time.Second {
 			t.Errorf("lives for %v, resets after %v", ttl, out[2].ResetAfter)
 		}

@@ -100,8 +100,10 @@ func checkPenalty(t rapid.TB, store stint.Store, _ *Clock) {
 	for _, limit := range everyLimit(capacity) {
 		asks := []stint.Ask{
 			{Key: stint.Key{Subject: "mallory", Name: "one"}, Limit: limit, Cost: 1},
-			{Key: stint.Key{Subject: "mallory", Name: "ban-" + limit.Algorithm.String()}, Cost: 1,
-				Penalty: &stint.Penalty{Threshold: threshold, Within: time.Hour, Cooldown: time.Hour}},
+			{
+				Key: stint.Key{Subject: "mallory", Name: "ban-" + limit.Algorithm.String()}, Cost: 1,
+				Penalty: &stint.Penalty{Threshold: threshold, Within: time.Hour, Cooldown: time.Hour},
+			},
 		}
 		var mu sync.Mutex
 		var passed int
