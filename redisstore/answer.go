@@ -49,7 +49,7 @@ func (c *call) decode(answer []rueidis.RedisMessage) error {
 		}
 		// A state that cannot be read is its group's problem, and the script
 		// has said so.
-		k.state, _ = decodeState(text, k.algorithm)
+		k.state, _ = decodeState(text, k.algorithm, c.now)
 	}
 	for n, i := range c.order {
 		g, value := &c.groups[i], &groups[n]

@@ -235,7 +235,7 @@ const redisClock = -1
 //
 //	now + 1 (0: by Redis' clock), number of limits (2), of states (2), of lone takes (2),
 //	  of groups (2)
-//	each limit: algorithm (1), tick (3), window, rate, unit, cap, most;
+//	each limit: algorithm (1), tick (3), window, rate, unit, cap, most or, of a bucket, short;
 //	  if the window is 0, how many edges of calendar windows follow (1), and those
 //	each lone take: count (2), ask
 //	each other group: kind (1), count (2), number of asks (1), asks
@@ -255,6 +255,9 @@ func (c *call) encode(now int64, near []time.Time) {
 		l := &c.limits[i]
 		t, _ := l.Terms() // a request's limits are valid
 		b = append(b, byte(l.Algorithm), byte(t.Tick>>16), byte(t.Tick>>8), byte(t.Tick))
+		if l.Algorithm == stint.TokenBucket || l.Algorithm == stint.LeakyBucket {
+			t.Most = short(t)
+		}
 		b = put(b, t.Window, t.Rate, t.Unit, t.Cap, t.Most)
 		if t.Window == 0 {
 			b = append(b, byte(4*len(near)))
@@ -282,6 +285,23 @@ func (c *call) encode(now int64, near []time.Time) {
 		}
 	}
 	c.blob = b
+}
+
+// short is how a short state tells how many parts a unit has: a number below 4096
+// times a power of ten, in two bytes. It is 0 if there is none, or if not one part
+// comes back every microsecond, which is what else such a state says.
+func short(t stint.Terms) int64 {
+	if t.Tick != 1 || t.Rate != 1 {
+		return 0
+	}
+	n, tens := t.Unit, int64(0)
+	for ; n%10 == 0 && tens < 15; tens++ {
+		n /= 10
+	}
+	if n >= 4096 {
+		return 0
+	}
+	return n*16 + tens
 }
 
 func (c *call) appendAsk(b []byte, g *group, i int) []byte {

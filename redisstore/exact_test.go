@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/testredis"
@@ -57,13 +56,16 @@ func TestMemory(t *testing.T) {
 	}
 	for _, c := range []struct {
 		limit       string
+		cost        int64
 		usage, most int // MEMORY USAGE, and of used_memory
 	}{
-		{"100/1m", 88, 150},
-		{"100/1h fixed_window", 88, 150},
-		{"100/123456us", 104, 166},
-		{"100/1m token_bucket", 104, 166},
-		{"100/1m burst=20 leaky_bucket", 104, 166},
+		// None recovers meanwhile.
+		{"100/1000h", 1, 88, 150},
+		{"100/1000h fixed_window", 1, 88, 150},
+		{"100/3600000123us", 90, 104, 166},
+		{"100/1h token_bucket", 90, 88, 150},
+		{"100/1h burst=100 leaky_bucket", 90, 88, 150},
+		{"99/1000h token_bucket", 1, 104, 166},
 	} {
 		s, err := redisstore.Open(server.URL(), redisstore.Options{})
 		if err != nil {
@@ -73,10 +75,9 @@ func TestMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.Window = stint.Every(l.Window.Length() + 1000*time.Hour) // none recovers meanwhile
 		var wg sync.WaitGroup
 		asks := func(i int) []stint.Ask {
-			return []stint.Ask{{Key: stint.Key{Subject: fmt.Sprintf("user:%06d", i), Name: "api"}, Limit: l, Cost: 1}}
+			return []stint.Ask{{Key: stint.Key{Subject: fmt.Sprintf("user:%06d", i), Name: "api"}, Limit: l, Cost: c.cost}}
 		}
 		// What Redis needs for the script and its caller is not the counters'.
 		if _, err := s.Take(t.Context(), asks(0)); err != nil {

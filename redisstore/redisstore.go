@@ -30,7 +30,9 @@
 // A counter is one key, prefix:{subject}:name:algorithm, of type string, whose
 // time to live is the counter's recovery and a second; it is set by every write,
 // and again by whoever finds it missing. Its value is binary: 12 bytes for windows
-// of whole seconds with counts below 65,536, 28 for everything else but logs.
+// of whole seconds with counts below 65,536, and for buckets that are full again
+// within an hour and whose max divides the microseconds of their window; 28 for
+// everything else but logs and penalties.
 // Redis' memory comes in steps, so nothing in between would save anything. With a
 // key of 24 bytes, by MEMORY USAGE, and in instructions of the server for reading
 // and writing the numbers once, out of about 31,000 for an ask in a full call:

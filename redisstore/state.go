@@ -19,18 +19,27 @@ const penaltySuffix = ":pn"
 const numberSize = 7
 
 // decodeState reads a counter's state, as lua/main.lua wrote it: in 12 bytes if
-// it is of windows of whole seconds and its counts are small, or in 28.
-func decodeState(s string, a stint.Algorithm) (c stint.Counter, ok bool) {
-	const second = 1_000_000
-	switch len(s) {
-	case 12:
+// it is of windows of whole seconds and its counts are small, or of a bucket that
+// recovers soon, or in 28.
+func decodeState(s string, a stint.Algorithm, now int64) (c stint.Counter, ok bool) {
+	const second, wrap, ahead = 1_000_000, 1 << 48, 1 << 40
+	switch {
+	case len(s) == 12 && (a == stint.TokenBucket || a == stint.LeakyBucket):
+		c.At = now + ahead - (now+ahead-uintOf(s[:6])+wrap)%wrap
+		c.Used = uintOf(s[6:10])
+		c.Until = c.At + c.Used
+		code := uintOf(s[10:])
+		for c.Aux = code / 16; code%16 > 0; code-- {
+			c.Aux *= 10
+		}
+	case len(s) == 12:
 		c.At = uintOf(s[:5]) * second
 		c.Until = c.At + uintOf(s[5:8])*second
 		c.Used, c.Aux = uintOf(s[8:10]), uintOf(s[10:])
 		if a == stint.FixedWindow {
 			c.Aux = c.Until
 		}
-	case 4 * numberSize:
+	case len(s) == 4*numberSize:
 		c = stint.Counter{At: number(s), Used: number(s[7:]), Aux: number(s[14:]), Until: number(s[21:])}
 	default:
 		return c, false

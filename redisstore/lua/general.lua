@@ -36,7 +36,7 @@ local function judge(l, o)
 end
 
 local function charge(l, o, a, u, x, first, units)
-  o.changed = l.algorithm
+  o.changed, o.short = l.algorithm, l.short
   if l.algorithm == LOG then
     log.charge(l, o, a, u, x, first, units, now)
   else
@@ -56,7 +56,7 @@ end
 -- have charged, and nothing that has recovered meanwhile.
 local function undo(l, o, cost, was)
   local algorithm = l.algorithm
-  o.changed = algorithm
+  o.changed, o.short = algorithm, l.short
   if algorithm == LOG then
     if o.at == was[1] and o.total == was[2] and o.recovery == was[5] then
       log.undo(o, cost, was[2], was[3], was[4])
@@ -66,6 +66,7 @@ local function undo(l, o, cost, was)
     return
   elseif o.at == was[1] and o.used == was[2] and o.aux == was[3] and o.recovery == was[4] then
     o.at, o.used, o.aux, o.recovery = was[5], was[6], was[7], was[8]
+    o.short = 0 -- it may be of another limit
     return
   end
   local _, tick, window, rate, unit = unpack_('>BI3I7I7I7', blob, l.from)
@@ -209,7 +210,7 @@ for k, name in ipairs(KEYS) do
     elseif o.changed == LOG then
       log.store(o, ttl(o.recovery))
     else
-      write(name, o.changed, o.at, o.used, o.aux, o.recovery)
+      write(name, o.changed, o.short, o.at, o.used, o.aux, o.recovery)
     end
   elseif o and not o.new then
     heal(name, o.recovery)

@@ -22,6 +22,7 @@
 
 local SLIDING, FIXED, LOG, BUCKET = 0, 1, 2, 3
 local SECOND, LAST = 1000000, 7258118400000000 -- the year 2200
+local WRAP, AHEAD = 281474976710656, 1099511627776 -- 9 years; 12 days, by which a clock may step back
 
 local blob = ARGV[1]
 local now, limit_count, state_count, lone_count, group_count, pos = unpack_('>I7I2I2I2I2', blob)
@@ -59,6 +60,7 @@ for i = 1, limit_count do
   end
   limits[i] = {
     algorithm = algorithm, judge = judge, charge = charge, edges = edges, window = window, cap = cap, from = from,
+    short = most,
   }
 end
 
@@ -82,6 +84,13 @@ local function decode(k, algorithm)
     if algorithm == FIXED then
       x = r
     end
+  elseif #raw == 12 then
+    a, u, x = unpack_('>I6I4I2', raw)
+    -- Of a time, 48 bits are enough to tell which it is: not far from now.
+    a = now + AHEAD - (now + AHEAD - a) % WRAP
+    r = a + u
+    local tens = x % 16
+    x = (x - tens) / 16 * 10 ^ tens
   elseif #raw == 28 then
     a, u, x, r = unpack_('>I7I7I7I7', raw)
   else
@@ -113,14 +122,22 @@ local function heal(name, r)
   end
 end
 
-local function write(name, algorithm, a, u, x, r)
+-- write writes a counter. Short is how its limit says what x is, in two bytes, if
+-- that is possible and it is a bucket of which a part comes back every microsecond.
+local function write(name, algorithm, short, a, u, x, r)
   if r == 0 then
     call('DEL', name)
     return
   end
-  -- Windows of whole seconds, and their counts, mostly fit into less. What has
-  -- 12 bytes takes 32 of Redis' memory, what has 28 takes 48.
-  if algorithm <= FIXED and u < 65536 and a % SECOND == 0 then
+  -- Windows of whole seconds, and their counts, mostly fit into less; buckets that
+  -- recover within an hour, too. What has 12 bytes takes 32 of Redis' memory, what
+  -- has 28 takes 48.
+  if algorithm >= BUCKET then
+    if short > 0 and u < 4294967296 then
+      call('PSETEX', name, px_for == r and px or ttl(r), pack('>I6I4I2', a % WRAP, u, short))
+      return
+    end
+  elseif u < 65536 and a % SECOND == 0 then
     local length, y = (r - a) / SECOND, x
     if algorithm == FIXED then
       y = 0
@@ -158,7 +175,7 @@ for g = 1, lone_count do
     end
     out[g + 1] = count
     if c * count > 0 then
-      write(KEYS[k], l.algorithm, l.charge(a, u, x, c * count))
+      write(KEYS[k], l.algorithm, l.short, l.charge(a, u, x, c * count))
     elseif states[k] then
       heal(KEYS[k], r)
     end
