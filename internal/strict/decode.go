@@ -1,0 +1,228 @@
+package strict
+
+import (
+	"encoding"
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+)
+
+// Unmarshaler is a value that may be written in more than one shape. It is told
+// what was found, and has decode read it into whatever suits that. An error is what
+// is wrong with the value as a whole.
+type Unmarshaler interface {
+	UnmarshalStrict(found Kind, decode func(into any)) error
+}
+
+type decoder struct {
+	doc    *Doc
+	fields map[reflect.Type]*fields
+	open   []scope // the structs around what is being decoded, outermost first
+}
+
+type scope struct {
+	where  *place
+	fields *fields
+}
+
+func newDecoder(d *Doc) *decoder {
+	return &decoder{doc: d, fields: map[reflect.Type]*fields{}}
+}
+
+// decode reads the document into what into points to.
+func (d *decoder) decode(n *node, into any) { d.value(n, reflect.ValueOf(into).Elem(), nil) }
+
+func (d *decoder) value(n *node, v reflect.Value, where *place) {
+	if d.doc.full() {
+		return
+	}
+	if v.Kind() == reflect.Pointer {
+		v.Set(reflect.New(v.Type().Elem()))
+		v = v.Elem()
+	}
+	switch u := v.Addr().Interface().(type) {
+	case Unmarshaler:
+		err := u.UnmarshalStrict(n.kind, func(into any) { d.value(n, reflect.ValueOf(into).Elem(), where) })
+		if err != nil {
+			d.report(n, where, err.Error(), "")
+		}
+		return
+	case encoding.TextUnmarshaler:
+		if n.kind != String && n.kind != Time {
+			d.mismatch(n, where, String)
+		} else if err := u.UnmarshalText([]byte(n.text)); err != nil {
+			d.report(n, where, err.Error(), "")
+		}
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		if d.is(n, where, Table) {
+			d.structure(n, v, where)
+		}
+	case reflect.Map:
+		if d.is(n, where, Table) {
+			d.mapping(n, v, where)
+		}
+	case reflect.Slice:
+		if d.is(n, where, Array) {
+			v.Set(reflect.MakeSlice(v.Type(), len(n.items), len(n.items)))
+			for i, item := range n.items {
+				d.value(item, v.Index(i), &place{where, "", i})
+			}
+		}
+	case reflect.String:
+		if d.is(n, where, String) {
+			v.SetString(n.text)
+		}
+	case reflect.Bool:
+		if d.is(n, where, Bool) {
+			v.SetBool(n.text == "true")
+		}
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		if d.is(n, where, Integer) {
+			i, err := strconv.ParseInt(strings.ReplaceAll(n.text, "_", ""), 0, v.Type().Bits())
+			if err != nil {
+				most := int64(math.MaxInt64) >> (64 - v.Type().Bits())
+				d.report(n, where, brief(n.text)+" is out of range, want an integer from "+
+					strconv.FormatInt(-most-1, 10)+" to "+strconv.FormatInt(most, 10), "")
+			}
+			v.SetInt(i)
+		}
+	case reflect.Float64:
+		if n.kind == Integer || d.is(n, where, Float) {
+			f, err := strconv.ParseFloat(strings.ReplaceAll(n.text, "_", ""), 64)
+			if err != nil || math.IsInf(f, 0) || math.IsNaN(f) {
+				d.report(n, where, brief(n.text)+" is out of range, want a finite number", "")
+			}
+			v.SetFloat(f)
+		}
+	default:
+		panic("strict: cannot decode into " + v.Type().String())
+	}
+}
+
+func (d *decoder) structure(n *node, v reflect.Value, where *place) {
+	known := d.fieldsOf(v.Type())
+	d.open = append(d.open, scope{where, known})
+	for _, m := range n.members {
+		inside := &place{where, m.name, -1}
+		if f, ok := known.byName[m.name]; ok {
+			d.value(m.value, v.FieldByIndex(f.Index), inside)
+		} else if !d.doc.full() {
+			d.unknown(m, where)
+		}
+	}
+	d.open = d.open[:len(d.open)-1]
+}
+
+func (d *decoder) mapping(n *node, v reflect.Value, where *place) {
+	v.Set(reflect.MakeMapWithSize(v.Type(), len(n.members)))
+	for _, m := range n.members {
+		value := reflect.New(v.Type().Elem()).Elem()
+		d.value(m.value, value, &place{where, m.name, -1})
+		v.SetMapIndex(reflect.ValueOf(m.name).Convert(v.Type().Key()), value)
+	}
+}
+
+// unknown reports a name that the innermost struct does not have. It may be
+// misspelled, or be one of a struct inside it or around it: in TOML, what follows
+// a header belongs to its table, though it may have been meant for the one before.
+func (d *decoder) unknown(m member, where *place) {
+	known := d.open[len(d.open)-1].fields
+	hint := ""
+	if name, ok := Closest(m.name, known.names); ok {
+		hint = DidYouMean(name)
+		d.doc.broken[Member(where.String(), name)] = true // it is there, under another name
+	} else if path, ok := d.elsewhere(m.name, known); ok {
+		hint = DidYouMean(path)
+	} else if len(known.names) > 0 {
+		hint = "want one of " + strings.Join(known.names, ", ")
+	}
+	d.doc.report(m.at, Member(where.String(), m.name), "unknown field", hint)
+}
+
+func (d *decoder) elsewhere(name string, known *fields) (path string, ok bool) {
+	for _, outer := range known.names {
+		t, step := known.byName[outer].Type, outer
+		for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+			if t.Kind() == reflect.Slice {
+				step = Item(step, 0)
+			}
+			t = t.Elem()
+		}
+		if t.Kind() != reflect.Struct {
+			continue
+		}
+		if _, ok := d.fieldsOf(t).byName[name]; ok {
+			return step + "." + name, true
+		}
+	}
+	for i := len(d.open) - 2; i >= 0; i-- {
+		if _, ok := d.open[i].fields.byName[name]; ok {
+			return Member(d.open[i].where.String(), name), true
+		}
+	}
+	return "", false
+}
+
+func (d *decoder) is(n *node, where *place, want Kind) bool {
+	if n.kind != want {
+		d.mismatch(n, where, want)
+	}
+	return n.kind == want
+}
+
+func (d *decoder) mismatch(n *node, where *place, want Kind) {
+	hint := ""
+	switch _, err := strconv.ParseInt(n.text, 10, 64); {
+	case n.kind == Null:
+		hint = "leave it out instead"
+	case n.kind == String && (want == Integer && err == nil || want == Bool && (n.text == "true" || n.text == "false")):
+		hint = "write it without quotes"
+	case want == String && n.kind >= Integer:
+		hint = "write it in quotes"
+	case want == Array && n.kind != Table:
+		hint = "write it in brackets"
+	case want == Array && n.made == byHeader:
+		hint = "write its header in double brackets"
+	}
+	d.report(n, where, "found "+n.kind.String()+", want "+want.String(), hint)
+}
+
+func (d *decoder) report(n *node, where *place, message, hint string) {
+	d.doc.report(n.at, where.String(), message, hint)
+}
+
+// brief returns the text, cut to what can be shown.
+func brief(text string) string {
+	const most = 64
+	if len(text) > most {
+		return text[:most] + "..."
+	}
+	return text
+}
+
+// fields are the names that a struct has in documents.
+type fields struct {
+	names  []string
+	byName map[string]reflect.StructField
+}
+
+func (d *decoder) fieldsOf(t reflect.Type) *fields {
+	if f, ok := d.fields[t]; ok {
+		return f
+	}
+	f := &fields{byName: map[string]reflect.StructField{}}
+	for _, field := range reflect.VisibleFields(t) {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if !field.IsExported() || name == "" || name == "-" {
+			continue
+		}
+		f.names = append(f.names, name)
+		f.byName[name] = field
+	}
+	d.fields[t] = f
+	return f
+}

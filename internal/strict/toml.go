@@ -1,0 +1,224 @@
+package strict
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/pelletier/go-toml/v2/unstable"
+)
+
+// TOML decodes a TOML document into what into points to, and returns all that is
+// wrong with it. After a problem with the syntax the rest is not read.
+func TOML(file string, data []byte, into any) (*Doc, Problems) {
+	return read(file, data, into, parseTOML)
+}
+
+// made is how a TOML table came about, which decides what may be added to it.
+type made uint8
+
+const (
+	onTheWay made = iota // to a table with a header of its own: [a] by [a.b]
+	byHeader
+	byDots // a.b = 1
+	byValue
+)
+
+type tomlParser struct {
+	doc     *Doc
+	parser  unstable.Parser
+	root    *node
+	current *node // the table of the last header
+	where   *place
+	depth   int
+}
+
+func parseTOML(d *Doc) (root *node) {
+	p := tomlParser{doc: d, root: &node{}}
+	p.current = p.root
+	// The parser is not ours, and its documentation names cases in which it
+	// panics.
+	defer func() {
+		if r := recover(); r != nil {
+			d.report(0, "", fmt.Sprint("the document cannot be read: ", r), "")
+			root = p.root
+		}
+	}()
+	p.parser.Reset(d.data)
+	for p.parser.NextExpression() && !d.full() {
+		switch e := p.parser.Expression(); e.Kind {
+		case unstable.KeyValue:
+			p.keyValue(p.current, p.where, e, p.depth)
+		case unstable.Table, unstable.ArrayTable:
+			p.header(e)
+		default: // comments are not kept
+		}
+	}
+	if err := p.parser.Error(); err != nil {
+		at := len(d.data)
+		var detail *unstable.ParserError
+		if errors.As(err, &detail) && detail.Highlight != nil {
+			at = min(max(cap(d.data)-cap(detail.Highlight), 0), len(d.data))
+		}
+		d.report(at, "", err.Error(), "")
+	}
+	return p.root
+}
+
+// header makes the table of a header the current one.
+func (p *tomlParser) header(e *unstable.Node) {
+	t, where := p.root, (*place)(nil)
+	// If the header is wrong, what follows goes where no one looks.
+	p.current, p.depth = &node{}, 0
+	begin := -1
+	for keys := e.Key(); keys.Next(); {
+		key := keys.Node()
+		name, at := string(key.Data), int(key.Raw.Offset)
+		if begin < 0 {
+			begin = p.bracket(at, e.Kind)
+		}
+		if p.depth++; p.depth > MaxDepth {
+			p.tooDeep(at, where)
+			return
+		}
+		where = &place{where, name, -1}
+		p.where = where
+		next := t.member(name)
+		if keys.IsLast() {
+			p.current, p.where = p.open(t, next, e.Kind, name, begin, where)
+			return
+		}
+		switch {
+		case next == nil:
+			next = &node{at: begin}
+			t.add(name, at, next)
+		case next.kind == Array && next.made == byHeader:
+			where = &place{where, "", len(next.items) - 1}
+			next = next.items[len(next.items)-1]
+		case next.kind != Table || next.made == byValue:
+			p.twice(at, where, next)
+			return
+		}
+		t = next
+	}
+}
+
+// open returns the table that a header begins: t's member of that name.
+func (p *tomlParser) open(t, old *node, kind unstable.Kind, name string, at int, where *place) (*node, *place) {
+	made := &node{at: at, made: byHeader}
+	switch {
+	case kind == unstable.ArrayTable && (old == nil || (old.kind == Array && old.made == byHeader)):
+		if old == nil {
+			old = &node{kind: Array, at: at, made: byHeader}
+			t.add(name, at, old)
+		}
+		old.items = append(old.items, made)
+		where = &place{where, "", len(old.items) - 1}
+	case old == nil:
+		t.add(name, at, made)
+	case kind == unstable.Table && old.kind == Table && old.made == onTheWay:
+		old.at, old.made = at, byHeader
+		made = old
+	default:
+		p.twice(at, where, old)
+	}
+	return made, where
+}
+
+// bracket returns where the header begins whose first key is at the offset.
+func (p *tomlParser) bracket(at int, kind unstable.Kind) int {
+	for at > 0 && p.doc.data[at] != '[' {
+		at--
+	}
+	if kind == unstable.ArrayTable {
+		at--
+	}
+	return at
+}
+
+// keyValue adds what is written as a.b.c = value to a table.
+func (p *tomlParser) keyValue(t *node, where *place, e *unstable.Node, depth int) {
+	for keys := e.Key(); keys.Next(); {
+		key := keys.Node()
+		name, at := string(key.Data), int(key.Raw.Offset)
+		if depth++; depth > MaxDepth {
+			p.tooDeep(at, where)
+			return
+		}
+		where = &place{where, name, -1}
+		next := t.member(name)
+		if keys.IsLast() {
+			value := p.value(e.Value(), at, where, depth)
+			if next != nil {
+				p.twice(at, where, next)
+				return
+			}
+			t.add(name, at, value)
+			return
+		}
+		switch {
+		case next == nil:
+			next = &node{at: at, made: byDots}
+			t.add(name, at, next)
+		case next.kind != Table || next.made != byDots:
+			p.twice(at, where, next)
+			return
+		}
+		t = next
+	}
+}
+
+// value returns the tree of a value. The offset is for arrays, which do not know
+// theirs.
+func (p *tomlParser) value(e *unstable.Node, at int, where *place, depth int) *node {
+	if e.Raw.Length > 0 {
+		at = int(e.Raw.Offset)
+	}
+	n := &node{at: at, made: byValue}
+	switch e.Kind {
+	case unstable.Array, unstable.InlineTable:
+		if depth >= MaxDepth {
+			p.tooDeep(at, where)
+			return n
+		}
+		if e.Kind == unstable.Array {
+			n.kind = Array
+		}
+		for children := e.Children(); children.Next(); {
+			child := children.Node()
+			if e.Kind == unstable.Array {
+				n.items = append(n.items, p.value(child, at, &place{where, "", len(n.items)}, depth+1))
+			} else {
+				p.keyValue(n, where, child, depth)
+			}
+		}
+		return n
+	case unstable.String:
+		n.kind = String
+	case unstable.Bool:
+		n.kind = Bool
+	case unstable.Integer:
+		n.kind = Integer
+	case unstable.Float:
+		n.kind = Float
+	default:
+		n.kind = Time
+	}
+	n.text = string(e.Data)
+	return n
+}
+
+func (p *tomlParser) twice(at int, where *place, first *node) {
+	p.doc.twice(at, where.String(), first.at)
+}
+
+func (p *tomlParser) tooDeep(at int, where *place) { p.doc.tooDeep(at, where.String()) }
+
+func (d *Doc) twice(at int, path string, first int) {
+	line, _ := d.position(first)
+	d.report(at, path, "given twice, first in line "+strconv.Itoa(line), "")
+}
+
+func (d *Doc) tooDeep(at int, path string) {
+	d.report(at, path, "nested more than "+strconv.Itoa(MaxDepth)+" levels deep", "")
+}

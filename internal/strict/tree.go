@@ -1,0 +1,138 @@
+package strict
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Kind is what a value of a document is.
+type Kind uint8
+
+// The kinds of values.
+const (
+	Table Kind = iota
+	Array
+	String
+	Integer
+	Float
+	Bool
+	Time // only in TOML
+	Null // only in JSON
+)
+
+var kindNames = [...]string{
+	Table: "a table", Array: "an array", String: "a string", Integer: "an integer",
+	Float: "a float", Bool: "a boolean", Time: "a date or time", Null: "null",
+}
+
+// String returns the kind with its article.
+func (k Kind) String() string { return kindNames[k] }
+
+// node is a value of a document.
+type node struct {
+	kind Kind
+	at   int    // its offset
+	text string // of a string, its value; of other scalars, as they are written
+
+	members []member // of a table
+	index   map[string]int
+	items   []*node // of an array
+
+	made made // how a table came about, in TOML
+}
+
+type member struct {
+	name  string
+	at    int // the offset of the name
+	value *node
+}
+
+func (n *node) member(name string) *node {
+	if i, ok := n.index[name]; ok {
+		return n.members[i].value
+	}
+	return nil
+}
+
+// add gives a table a member that it does not have.
+func (n *node) add(name string, at int, value *node) {
+	if n.index == nil {
+		n.index = map[string]int{}
+	}
+	n.index[name] = len(n.members)
+	n.members = append(n.members, member{name, at, value})
+}
+
+// find returns what the path leads to, as far as it leads.
+func (n *node) find(path string) *node {
+	for path != "" {
+		var next *node
+		if rest, ok := strings.CutPrefix(path, "["); ok {
+			number, rest, _ := strings.Cut(rest, "]")
+			if i, err := strconv.Atoi(number); err == nil && i >= 0 && i < len(n.items) {
+				next = n.items[i]
+			}
+			path = rest
+		} else {
+			var name string
+			name, path = cutName(strings.TrimPrefix(path, "."))
+			next = n.member(name)
+		}
+		if next == nil {
+			return n
+		}
+		n = next
+	}
+	return n
+}
+
+// cutName cuts the first name off a path.
+func cutName(path string) (name, rest string) {
+	if quoted, err := strconv.QuotedPrefix(path); err == nil {
+		if name, err := strconv.Unquote(quoted); err == nil {
+			return name, path[len(quoted):]
+		}
+	}
+	if end := strings.IndexAny(path, ".["); end >= 0 {
+		return path[:end], path[end:]
+	}
+	return path, ""
+}
+
+// Member returns the path of a member of the table at the path.
+func Member(path, name string) string {
+	for _, c := range []byte(name) {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-' {
+			name = strconv.Quote(name)
+			break
+		}
+	}
+	if name == "" {
+		name = `""`
+	}
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+// Item returns the path of an item of the array at the path.
+func Item(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
+
+// place is a path while the tree is walked: it is spelled out only for problems.
+type place struct {
+	up   *place
+	name string
+	item int // -1 for a member
+}
+
+func (p *place) String() string {
+	switch {
+	case p == nil:
+		return ""
+	case p.item >= 0:
+		return Item(p.up.String(), p.item)
+	default:
+		return Member(p.up.String(), p.name)
+	}
+}
