@@ -1,0 +1,307 @@
+package rule
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"net/textproto"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/stintdev/stint"
+)
+
+// Asks appends to dst what the hits ask of a store, and writes into each hit where
+// that is. Rules that block or allow ask nothing, nor does a limit that is
+// unlimited for this request. Each rule asks its limits in their order and then, if
+// it asked any, its penalty. Rules that have a penalty come first, since a penalty
+// answers for the asks before it.
+//
+// The subject of a key is the first that the rule counts by of user, API key,
+// address, tenant, claim, header, endpoint and method, such as user:42, or global.
+// The name is the rule's and the limit's name, which have no colons, and the values
+// of the rest, each with its length: search:burst:11:/api/search. Values of more
+// than 256 bytes, or that are not UTF-8, are there as their SHA-256. Different
+// rules, limits or values never have the same key.
+//
+// Hits are from this set, and matched the same request. Scratch is room for the
+// texts of keys, and is returned to be used again: if it has enough, and dst too,
+// then there is at most one allocation for up to 32 asks.
+func (s *Set) Asks(dst []stint.Ask, hits []Hit, a *Attrs, scratch []byte) ([]stint.Ask, []byte) {
+	w := asking{asks: dst, text: scratch[:0], attrs: a, tier: s.tiers[a.Tier]}
+	var room [32]keySpan
+	spans := room[:0] // of each new ask
+	for _, penalized := range [...]bool{true, false} {
+		for i := range hits {
+			if h := &hits[i]; (h.Rule.Penalty != nil) == penalized {
+				spans = w.add(spans, h)
+			}
+		}
+	}
+	text := string(w.text)
+	for i, at := range spans {
+		k := &w.asks[len(dst)+i].Key
+		at.subject.cut(text, &k.Subject)
+		at.name.cut(text, &k.Name)
+	}
+	return w.asks, w.text
+}
+
+// asking is a call of Asks. What keys have of the request is written into one text,
+// and cut when that is whole.
+type asking struct {
+	asks  []stint.Ask
+	text  []byte
+	attrs *Attrs
+	tier  Values
+}
+
+// keySpan is where the parts of a key are in the text. Those that are empty are in
+// the ask already.
+type keySpan struct{ subject, name span }
+
+type span struct{ from, to int32 }
+
+func (s span) cut(text string, part *string) {
+	if s.from < s.to {
+		*part = text[s.from:s.to]
+	}
+}
+
+// add adds what a hit asks, and where its keys are.
+func (w *asking) add(spans []keySpan, h *Hit) []keySpan {
+	r, e, dims := h.Rule, h.entry, h.Rule.countedBy(w.attrs)
+	h.From = len(w.asks)
+	cost := r.costOf(w.attrs)
+	for i := range r.limits {
+		if v, _ := r.limits[i].valueFor(w.attrs, w.tier); v != (stint.Limit{}) {
+			w.asks = append(w.asks, stint.Ask{Key: stint.Key{Subject: e.subject, Name: e.names[i]}, Limit: v, Cost: cost})
+		}
+	}
+	if r.Penalty != nil && len(w.asks) > h.From {
+		w.asks = append(w.asks, stint.Ask{Key: stint.Key{Subject: e.subject, Name: e.names[len(r.limits)]}, Penalty: r.Penalty, Cost: 1})
+	}
+	h.To = len(w.asks)
+	if h.From == h.To {
+		return spans
+	}
+	var at keySpan
+	if e.subject == "" {
+		at.subject.from = int32(len(w.text))
+		w.text = dims[0].appendSubject(w.text, w.attrs)
+		at.subject.to = int32(len(w.text))
+	}
+	for i := h.From; i < h.To; i++ {
+		if !e.whole && len(dims) > 1 {
+			at.name.from = int32(len(w.text))
+			w.text = append(w.text, w.asks[i].Key.Name...)
+			for j := 1; j < len(dims); j++ {
+				w.text = dims[j].appendPart(w.text, w.attrs, e)
+			}
+			at.name.to = int32(len(w.text))
+		}
+		spans = append(spans, at)
+	}
+	return spans
+}
+
+// LimitOf returns the name of the limit that the rule asks with an ask of
+// [Set.Asks], or that of its penalty.
+func (r *Compiled) LimitOf(a *stint.Ask) string {
+	name, _, _ := strings.Cut(a.Key.Name[len(r.Name)+1:], ":")
+	return name
+}
+
+// valueFor returns what the limit is for a request, and who says so.
+func (l *limit) valueFor(a *Attrs, tier Values) (value stint.Limit, source string) {
+	if v, ok := a.KeyLimits[l.name]; ok {
+		return v, fromKey
+	}
+	if v, ok := a.UserLimits[l.name]; ok {
+		return v, fromUser
+	}
+	if v, ok := tier[l.name]; ok {
+		return v, fromTier
+	}
+	return l.value, fromRule
+}
+
+const (
+	fromKey  = "api_key"
+	fromUser = "user"
+	fromTier = "tier"
+	fromRule = "rule"
+)
+
+// costOf is what a request costs under the rule.
+func (r *Compiled) costOf(a *Attrs) int64 {
+	switch {
+	case a.Cost > 0:
+		return a.Cost
+	case r.cost.Header == "" || !a.Trusted:
+		return r.cost.Units
+	}
+	n, err := strconv.ParseUint(first(a.Headers[r.cost.Header]), 10, 63)
+	if n == 0 || (err != nil && !errors.Is(err, strconv.ErrRange)) {
+		return r.cost.Units
+	}
+	return min(int64(n), r.cost.Max)
+}
+
+func first(values []string) string {
+	if len(values) == 0 {
+		return ""
+	}
+	return values[0]
+}
+
+// dim is one thing that is counted by.
+type dim struct {
+	kind   kind
+	name   string // of a claim or header
+	prefix string // of a subject
+}
+
+type kind int
+
+// In the order of keys: the first names the subject, and who it is comes before
+// what anyone may send.
+const (
+	byUser kind = iota
+	byKey
+	byIP
+	byTenant
+	byClaim
+	byHeader
+	byEndpoint
+	byMethod
+)
+
+// kinds are their names in files and, but for byKey, in keys.
+var kinds = [...]string{
+	byUser: "user", byKey: "api_key", byIP: "ip", byTenant: "tenant",
+	byClaim: "claim", byHeader: "header", byEndpoint: "endpoint", byMethod: "method",
+}
+
+// dimsOf reads what is counted by, if headers are not trusted, and if they are.
+func dimsOf(by []Dimension) [2][]dim {
+	var dims []dim
+	for _, d := range by {
+		word, name, _ := strings.Cut(string(d), ":")
+		k := kind(slices.Index(kinds[:], word))
+		switch k {
+		case -1:
+			continue // global
+		case byKey:
+			word = "key"
+		case byClaim:
+			word += ":" + name
+		case byHeader:
+			name = textproto.CanonicalMIMEHeaderKey(name)
+			word += ":" + name
+		default:
+		}
+		dims = append(dims, dim{k, name, word + ":"})
+	}
+	order := func(a, b dim) int { return cmp.Or(cmp.Compare(a.kind, b.kind), strings.Compare(a.name, b.name)) }
+	slices.SortFunc(dims, order)
+	has := func(k kind) bool { return slices.ContainsFunc(dims, func(d dim) bool { return d.kind == k }) }
+	if !has(byHeader) || has(byIP) {
+		return [2][]dim{dims, dims}
+	}
+	untrusted := append(slices.Clone(dims), dim{kind: byIP, prefix: "ip:"})
+	slices.SortFunc(untrusted, order)
+	return [2][]dim{untrusted, dims}
+}
+
+// countedBy is what the request is counted by.
+func (c *conditions) countedBy(a *Attrs) []dim {
+	if a.Trusted {
+		return c.dims[1]
+	}
+	return c.dims[0]
+}
+
+// in says whether the request has a value of it.
+func (d *dim) in(a *Attrs) bool {
+	switch d.kind {
+	case byIP:
+		return a.IP.IsValid()
+	case byEndpoint:
+		return true // a rule that counts by it has paths
+	default:
+		return d.value(a) != ""
+	}
+}
+
+// value is the request's, but for addresses and endpoints.
+func (d *dim) value(a *Attrs) string {
+	switch d.kind {
+	case byUser:
+		return a.User
+	case byKey:
+		return a.APIKey
+	case byTenant:
+		return a.Tenant
+	case byClaim:
+		return a.Claims[d.name]
+	case byHeader:
+		return first(a.Headers[d.name])
+	case byMethod:
+		return a.Method
+	default:
+		return ""
+	}
+}
+
+func (d *dim) appendSubject(b []byte, a *Attrs) []byte {
+	b = append(b, d.prefix...)
+	if d.kind == byIP {
+		return appendAddress(b, a)
+	}
+	return append(b, bounded(d.value(a))...)
+}
+
+func (d *dim) appendPart(b []byte, a *Attrs, e *entry) []byte {
+	switch d.kind {
+	case byIP:
+		var room [64]byte
+		return appendPart(b, appendAddress(room[:0], a))
+	case byEndpoint:
+		return appendPart(b, e.path.text)
+	default:
+		return appendPart(b, bounded(d.value(a)))
+	}
+}
+
+// appendPart appends a value so that it ends where it says, whatever is in it.
+func appendPart[T string | []byte](b []byte, value T) []byte {
+	b = strconv.AppendInt(append(b, ':'), int64(len(value)), 10)
+	return append(append(b, ':'), value...)
+}
+
+// appendAddress appends the network that is counted for the address, or the
+// address if that is all of it.
+func appendAddress(b []byte, a *Attrs) []byte {
+	if !a.Net.IsValid() {
+		return a.IP.AppendTo(b)
+	}
+	if a.Net.IsSingleIP() {
+		return a.Net.Addr().AppendTo(b)
+	}
+	return a.Net.AppendTo(b)
+}
+
+// bounded returns a value as it is in a key: itself, or # and its hash if it is
+// long, not UTF-8, or could be taken for one.
+func bounded(value string) string {
+	const longest = 256
+	if len(value) <= longest && !strings.HasPrefix(value, "#") && utf8.ValidString(value) {
+		return value
+	}
+	sum := sha256.Sum256([]byte(value))
+	return "#" + base64.RawURLEncoding.EncodeToString(sum[:])
+}

@@ -1,0 +1,232 @@
+package rule
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math/bits"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/strict"
+)
+
+// checkNeverReached finds limits that have no effect, since another limit of their
+// rule always refuses first: with the values of the rules themselves, and with
+// those that tiers have in their place.
+func (c *checker) checkNeverReached() {
+	tiers := make([]Values, len(c.file.Tiers))
+	for i, t := range c.file.Tiers {
+		tiers[i] = make(Values, len(t.Limits))
+		for name, text := range t.Limits {
+			if v, err := ParseValue(text); err == nil {
+				tiers[i][name] = v
+			}
+		}
+	}
+	for _, r := range c.rules {
+		if !r.sound {
+			continue
+		}
+		own := func(x, y string) bool { return c.holds(r, x, y) }
+		for _, p := range r.neverReached(r.values, own) {
+			c.add(strict.Item(r.path+".limits", p.never), fmt.Sprintf("%v is never reached: the limit %q (%v) always refuses first",
+				r.values[r.Limits[p.never].Name], r.Limits[p.first].Name, r.values[r.Limits[p.first].Name]), "")
+		}
+	}
+	for i, t := range c.file.Tiers {
+		for _, r := range c.rulesOf(t) {
+			values := make(map[string]stint.Limit, len(r.Limits))
+			for name, v := range r.values {
+				if tier, ok := tiers[i][name]; ok {
+					v = tier
+				}
+				values[name] = v
+			}
+			changed := func(x, y string) bool { return has(tiers[i], x) || has(tiers[i], y) }
+			for _, p := range r.neverReached(values, changed) {
+				never, first := r.Limits[p.never].Name, r.Limits[p.first].Name
+				at := first
+				if has(tiers[i], never) {
+					at = never
+				}
+				c.add(strict.Member(strict.Item("tiers", i)+".limits", at),
+					fmt.Sprintf("for this tier the limit %q (%v) of the rule %q is never reached: %q (%v) always refuses first",
+						never, values[never], r.Name, first, values[first]), "")
+			}
+		}
+	}
+}
+
+func has(values Values, name string) bool {
+	_, ok := values[name]
+	return ok
+}
+
+// rulesOf returns the rules of several limits of which a tier has values for some.
+func (c *checker) rulesOf(t Tier) []*checked {
+	var out []*checked
+	seen := map[*checked]bool{}
+	for _, name := range slices.Sorted(maps.Keys(t.Limits)) {
+		for _, r := range c.limits[name] {
+			if len(r.Limits) > 1 && r.sound && !seen[r] && r.appliesTo(t.Name) {
+				seen[r] = true
+				out = append(out, r)
+			}
+		}
+	}
+	return out
+}
+
+// hidden is a limit that is never reached, and the one that is always reached
+// first, by their places in the rule.
+type hidden struct{ never, first int }
+
+// neverReached returns the limits that are never reached when they have the given
+// values, as far as the pair of names is of interest.
+func (r *checked) neverReached(values map[string]stint.Limit, of func(x, y string) bool) []hidden {
+	var out []hidden
+	for y, b := range r.Limits {
+		for x, a := range r.Limits {
+			va, vb := values[a.Name], values[b.Name]
+			if x == y || va.Max == 0 || vb.Max == 0 || !of(a.Name, b.Name) || !alwaysFirst(va, vb) {
+				continue
+			}
+			if x > y && alwaysFirst(vb, va) {
+				continue // they are the same to requests, and the first one is kept
+			}
+			out = append(out, hidden{y, x})
+			break
+		}
+	}
+	return out
+}
+
+// alwaysFirst says whether b can be proved never to refuse what a lets pass, when
+// both count the same requests and both are charged, or neither.
+//
+// The proof is by the most that a lets pass in any time w: burst + w*rate, where the
+// burst is what can come at once, or around an edge of its windows; and, for a whole
+// number of its windows, that many times max.
+//
+//   - A fixed_window never refuses if a lets no more than its max pass in a window.
+//   - A sliding_log never refuses if that holds for every interval of its length,
+//     wherever it begins.
+//   - A sliding_window counts the window before by the share e of this one that has
+//     not passed yet. With p the most for a window, its count is at most
+//     p*e + burst + (1-e)*w*rate, which is at most p + burst, since w*rate <= p.
+//   - A token_bucket is never empty if it is as deep as the burst and fills at
+//     least at the rate.
+//   - A leaky_bucket holds requests also where it refuses none.
+//
+// A limit with a coarser tick than a microsecond rounds, and nothing is claimed.
+func alwaysFirst(a, b stint.Limit) bool {
+	if a.Tick() != time.Microsecond || b.Tick() != time.Microsecond {
+		return false
+	}
+	if a.Window == b.Window && a.Algorithm == b.Algorithm && a.Algorithm <= stint.SlidingLog {
+		return a.Max <= b.Max // they count alike
+	}
+	if period(a) != "" {
+		n, ok := periods[[2]string{period(a), period(b)}]
+		return ok && scale(a.Max, n, 1) <= b.Max
+	}
+	wa, wb := a.Window.Length().Microseconds(), b.Window.Length().Microseconds()
+	// Windows are counted from the epoch, so that these begin and end together.
+	nested := wb > 0 && (wa%wb == 0 || wb%wa == 0) && b.Algorithm <= stint.FixedWindow
+	switch b.Algorithm {
+	case stint.FixedWindow:
+		if wb == 0 {
+			wb = longest[period(b)].Microseconds()
+		}
+		return most(a, wb, nested) <= b.Max
+	case stint.SlidingLog:
+		return most(a, wb, false) <= b.Max
+	case stint.SlidingWindow:
+		return most(a, wb, nested)+burst(a, nested) <= b.Max
+	case stint.TokenBucket:
+		return burst(a, false) <= capacity(b) && compareProducts(a.Max, wb, b.Max, wa) <= 0
+	default:
+		return false
+	}
+}
+
+// periods are how many of one calendar period another one touches at most,
+// whatever their zones and anchors; longest is how long they are at most. Both are
+// a day or two on the safe side.
+var (
+	periods = map[[2]string]int64{
+		{"day", "week"}: 9, {"day", "month"}: 33, {"day", "year"}: 368,
+		{"week", "month"}: 7, {"week", "year"}: 55, {"month", "year"}: 14,
+	}
+	longest = map[string]time.Duration{
+		"day": 48 * time.Hour, "week": 9 * 24 * time.Hour, "month": 33 * 24 * time.Hour, "year": 368 * 24 * time.Hour,
+	}
+)
+
+// period returns the calendar period of a limit, or nothing.
+func period(l stint.Limit) string {
+	if l.Window.Length() > 0 {
+		return ""
+	}
+	name, _, _ := strings.Cut(l.Window.String(), " ")
+	return name
+}
+
+// most is the most that a limit lets pass in an interval, which begins or ends with
+// a window of the limit if they are nested.
+func most(l stint.Limit, micros int64, nested bool) int64 {
+	window := l.Window.Length().Microseconds()
+	switch l.Algorithm {
+	case stint.TokenBucket, stint.LeakyBucket:
+		return min(capacity(l)+scale(l.Max, micros, window), tooMany)
+	case stint.SlidingLog:
+		nested = true // every interval of its window's length is one of its windows
+	default:
+	}
+	n := (micros + window - 1) / window
+	if !nested {
+		n++
+	}
+	return scale(l.Max, n, 1)
+}
+
+// burst is the most that a limit lets pass in an instant, and around one unless it
+// is nested.
+func burst(l stint.Limit, nested bool) int64 {
+	switch {
+	case l.Algorithm > stint.SlidingLog:
+		return capacity(l)
+	case nested || l.Algorithm == stint.SlidingLog:
+		return l.Max
+	default:
+		return 2 * l.Max
+	}
+}
+
+func capacity(l stint.Limit) int64 {
+	terms, _ := l.Terms()
+	return terms.Cap
+}
+
+// tooMany is more than any limit has units.
+const tooMany = maxCost + 1
+
+// scale returns n*by/per, rounded up, or tooMany if it is more.
+func scale(n, by, per int64) int64 {
+	hi, lo := bits.Mul64(uint64(n), uint64(by))
+	if hi >= uint64(per) {
+		return tooMany
+	}
+	q, rest := bits.Div64(hi, lo, uint64(per))
+	return int64(min(q+min(rest, 1), tooMany))
+}
+
+// compareProducts compares a*x with b*y.
+func compareProducts(a, x, b, y int64) int {
+	hi1, lo1 := bits.Mul64(uint64(a), uint64(x))
+	hi2, lo2 := bits.Mul64(uint64(b), uint64(y))
+	return cmp.Or(cmp.Compare(hi1, hi2), cmp.Compare(lo1, lo2))
+}

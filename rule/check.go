@@ -1,0 +1,639 @@
+package rule
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"net/textproto"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/strict"
+)
+
+// The bounds of a file. Most are there because no one means more; maxDelay is how
+// long a request may be held.
+const (
+	maxName       = 64     // bytes of a name of a rule, a limit, a group or a tier
+	maxLimits     = 32     // limits of a rule
+	maxValues     = 10_000 // values of a condition
+	maxDimensions = 8      // things that a rule counts by
+	maxFieldName  = 128    // bytes of a name of a header or a claim
+	maxMessage    = 1024   // bytes of the message of a response
+	maxDelay      = time.Minute
+	maxCost       = 1<<53 - 1
+)
+
+var (
+	actions    = []string{string(Reject), string(Throttle), string(LogOnly), string(Block), string(Allow)}
+	onFailures = []string{string(Local), string(Open), string(Closed)}
+	dimensions = []string{"global", "tenant", "user", "api_key", "ip", "endpoint", "method", "header:", "claim:"}
+	methods    = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE"}
+)
+
+// Check returns everything that is wrong with the file: what cannot be read, what
+// contradicts itself, and rules and limits that can never have an effect.
+func (f *File) Check() Problems { return f.check(true) }
+
+// check is Check. What follows from several rules together can only be said if the
+// file is whole.
+func (f *File) check(whole bool) Problems {
+	c := checker{file: f, tiers: map[string]int{}, limits: map[string][]*checked{}}
+	c.checkTierNames()
+	c.checkRules()
+	c.checkTierLimits()
+	if whole {
+		c.checkNeverReached()
+		c.checkUnreachable()
+	}
+	return c.problems
+}
+
+type checker struct {
+	file      *File
+	problems  Problems
+	rules     []*checked
+	tiers     map[string]int // tiers by name
+	tierNames []string
+	limits    map[string][]*checked // rules by the names of their limits
+}
+
+// checked is a rule, and what was learned of it.
+type checked struct {
+	*Rule
+	path     string
+	sound    bool // nothing is wrong with it by itself
+	patterns []pattern
+	networks []netip.Prefix
+	headers  map[string]string // by canonical name
+	countBy  []Dimension       // canonical, without those that every request has
+	values   map[string]stint.Limit
+}
+
+// add notes a problem.
+func (c *checker) add(path, message, hint string) {
+	if len(c.problems) < strict.MaxProblems {
+		c.problems = append(c.problems, Problem{Path: path, Message: message, Hint: hint})
+	}
+}
+
+// refuse notes a value that is wrong, and what is wanted.
+func (c *checker) refuse(path, value, want, hint string) {
+	c.add(path, quote(value)+": want "+want, hint)
+}
+
+// refuseNumber is refuse for a number.
+func (c *checker) refuseNumber(path string, value int64, want string) {
+	c.add(path, strconv.FormatInt(value, 10)+": want "+want, "")
+}
+
+// refuseOf notes a value that is none of those there are.
+func (c *checker) refuseOf(path, value string, those []string) {
+	c.refuse(path, value, "one of "+strings.Join(those, ", "), c.closest(value, those))
+}
+
+// refuseAs notes what a parser says of a value. The name of its field is left out if
+// it is the one that goes without saying.
+func (c *checker) refuseAs(path, field string, e *stint.InvalidError, hint string) {
+	message := quote(e.Value) + ": want " + e.Want
+	if e.Field != field {
+		message = e.Field + " " + message
+	}
+	c.add(path, message, hint)
+}
+
+// invalid returns what a parser says of a value.
+func invalid(err error) *stint.InvalidError {
+	e := &stint.InvalidError{Want: err.Error()}
+	errors.As(err, &e)
+	return e
+}
+
+// quote returns a value in quotes, cut to what can be shown.
+func quote(value string) string {
+	const most = 64
+	return fmt.Sprintf("%.*q", most, value)
+}
+
+// closest returns the hint that one of the words was meant, if one was. In a file
+// that has very much wrong it does not look.
+func (c *checker) closest(word string, among []string) string {
+	const enough = 100
+	if len(c.problems) < enough {
+		if w, ok := strict.Closest(word, among); ok {
+			return strict.DidYouMean(w)
+		}
+	}
+	return ""
+}
+
+// checkName checks the name of something.
+func (c *checker) checkName(path, name string) bool {
+	if name == "" {
+		c.add(path, "missing, want a name", "")
+		return false
+	}
+	if !validName(name) {
+		c.refuse(path, name, "letters, digits and, between them, any of . _ -, at most "+strconv.Itoa(maxName)+" bytes", "")
+		return false
+	}
+	return true
+}
+
+func validName(name string) bool {
+	for i := range len(name) {
+		switch c := name[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case i == 0 || i == len(name)-1 || strings.IndexByte("._-", c) < 0:
+			return false
+		}
+	}
+	return name != "" && len(name) <= maxName
+}
+
+// checkTierNames comes first, since rules name tiers.
+func (c *checker) checkTierNames() {
+	for i, t := range c.file.Tiers {
+		path := strict.Item("tiers", i) + ".name"
+		if !c.checkName(path, t.Name) {
+			continue
+		}
+		if first, twice := c.tiers[t.Name]; twice {
+			c.add(path, fmt.Sprintf("%q is the name of tiers[%d] already", t.Name, first), "")
+			continue
+		}
+		c.tiers[t.Name] = i
+		c.tierNames = append(c.tierNames, t.Name)
+	}
+}
+
+func (c *checker) checkRules() {
+	names := map[string]int{}
+	for i := range c.file.Rules {
+		r := &checked{Rule: &c.file.Rules[i], path: strict.Item("rules", i)}
+		before := len(c.problems)
+		if c.checkName(r.path+".name", r.Name) {
+			if first, twice := names[r.Name]; twice {
+				c.add(r.path+".name", fmt.Sprintf("%q is the name of rules[%d] already", r.Name, first), "")
+			} else {
+				names[r.Name] = i
+			}
+		}
+		if r.Group != "" {
+			c.checkName(r.path+".group", r.Group)
+		}
+		c.checkMatch(r)
+		c.checkCountBy(r)
+		c.checkAction(r)
+		c.checkLimits(r)
+		c.checkCost(r)
+		c.checkPenalty(r)
+		c.checkResponse(r)
+		r.sound = len(c.problems) == before
+		c.rules = append(c.rules, r)
+	}
+}
+
+func (c *checker) checkMatch(r *checked) {
+	path := r.path + ".match"
+	c.checkList(path+".paths", r.Match.Paths, func(path, text string) string {
+		p, err := parsePattern(text)
+		if err != nil {
+			c.refuseAs(path, "path", invalid(err), "")
+			return ""
+		}
+		r.patterns = append(r.patterns, p)
+		return p.shape()
+	})
+	c.checkList(path+".methods", r.Match.Methods, func(path, m string) string {
+		switch upper := strings.ToUpper(m); {
+		case !isToken(m):
+			c.refuse(path, m, "a method such as GET", "")
+		case m != upper:
+			if w, ok := strict.Closest(m, methods); ok {
+				upper = w
+			}
+			c.refuse(path, m, "upper case", strict.DidYouMean(upper))
+		}
+		return m
+	})
+	c.checkList(path+".tiers", r.Match.Tiers, func(path, tier string) string {
+		if _, ok := c.tiers[tier]; !ok {
+			c.refuse(path, tier, "the name of a tier in this file", c.closest(tier, c.tierNames))
+		}
+		return tier
+	})
+	c.checkList(path+".ip_ranges", r.Match.IPRanges, func(path, text string) string {
+		p, want := parseNetwork(text)
+		if want != "" {
+			c.refuse(path, text, want, "")
+			return ""
+		}
+		r.networks = append(r.networks, p)
+		return p.String()
+	})
+	if len(r.Match.Headers) > maxValues {
+		c.add(path+".headers", "has "+strconv.Itoa(len(r.Match.Headers))+" headers, want at most "+strconv.Itoa(maxValues), "")
+		return
+	}
+	r.headers = make(map[string]string, len(r.Match.Headers))
+	for _, name := range slices.Sorted(maps.Keys(r.Match.Headers)) {
+		canonical := textproto.CanonicalMIMEHeaderKey(name)
+		if _, twice := r.headers[canonical]; twice {
+			c.add(strict.Member(path+".headers", name), "the header "+canonical+" is there already: case does not matter", "")
+		}
+		r.headers[canonical] = r.Match.Headers[name]
+		c.checkHeader(strict.Member(path+".headers", name), name, name)
+	}
+}
+
+// checkList checks the values of a condition, each by itself and that none is
+// there twice: check returns the one form of all spellings of a value, or none if
+// it is wrong.
+func (c *checker) checkList(path string, values []string, check func(path, value string) string) {
+	if len(values) > maxValues {
+		c.add(path, "has "+strconv.Itoa(len(values))+" values, want at most "+strconv.Itoa(maxValues), "")
+		return
+	}
+	seen := make(map[string]int, len(values))
+	for i, v := range values {
+		form := check(strict.Item(path, i), v)
+		if form == "" {
+			continue
+		}
+		if first, twice := seen[form]; twice {
+			c.add(strict.Item(path, i), quote(v)+" is there already, as "+quote(values[first]), "")
+			continue
+		}
+		seen[form] = i
+	}
+}
+
+// shape is the same for patterns that match the same paths.
+func (p pattern) shape() string {
+	var b strings.Builder
+	for _, s := range p.segments {
+		if b.WriteByte('/'); s.wild {
+			b.WriteByte('*')
+		} else {
+			// A segment that is a * by itself is escaped in a pattern.
+			b.WriteString(strings.ReplaceAll(s.text, "*", "%2A"))
+		}
+	}
+	if p.rest || b.Len() == 0 {
+		b.WriteByte('/')
+	}
+	if p.rest {
+		b.WriteString("**")
+	}
+	return b.String()
+}
+
+// parseNetwork reads an address or a network, or says what it should be.
+func parseNetwork(text string) (p netip.Prefix, want string) {
+	text, _, zoned := strings.Cut(text, "%")
+	bare := !strings.Contains(text, "/")
+	if bare {
+		if a, err := netip.ParseAddr(text); err == nil {
+			p = netip.PrefixFrom(a, a.BitLen())
+		}
+	} else {
+		p, _ = netip.ParsePrefix(text)
+	}
+	a, bits := p.Addr(), p.Bits()
+	switch {
+	case !p.IsValid():
+		return p, "an address or a network, such as 192.0.2.1, 10.0.0.0/8 or 2001:db8::/32"
+	case zoned:
+		return p, "it without the zone: rules see addresses without"
+	case a.Is4In6() && bits < 96:
+		return p, "an IPv4 network such as 10.0.0.0/8: rules see IPv4 addresses as such"
+	case a.Is4In6():
+		p = netip.PrefixFrom(a.Unmap(), bits-96).Masked()
+		if bare {
+			return p, p.Addr().String() + ": rules see IPv4 addresses as such"
+		}
+		return p, p.String() + ": rules see IPv4 addresses as such"
+	case p != p.Masked():
+		return p, p.Masked().String() + ", or " + a.String() + " for the one address"
+	}
+	return p, ""
+}
+
+// checkHeader checks the name of a header that a value has.
+func (c *checker) checkHeader(path, value, name string) {
+	if !isToken(name) || len(name) > maxFieldName {
+		c.refuse(path, value, "the name of a header, such as X-App, at most "+strconv.Itoa(maxFieldName)+" bytes", "")
+	}
+}
+
+// isToken says whether the text can be a method or the name of a header.
+func isToken(s string) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0:
+			return false
+		}
+	}
+	return s != ""
+}
+
+func (c *checker) checkCountBy(r *checked) {
+	path := r.path + ".count_by"
+	if len(r.CountBy) > maxDimensions {
+		c.add(path, "has "+strconv.Itoa(len(r.CountBy))+" values, want at most "+strconv.Itoa(maxDimensions), "")
+		return
+	}
+	seen := map[Dimension]bool{}
+	for i, d := range r.CountBy {
+		path := strict.Item(path, i)
+		kind, name, named := strings.Cut(string(d), ":")
+		switch {
+		case named && kind == "header":
+			c.checkHeader(path, string(d), name)
+			d = Dimension("header:" + textproto.CanonicalMIMEHeaderKey(name))
+		case named && kind == "claim":
+			if name == "" || len(name) > maxFieldName || hasControls(name) {
+				c.refuse(path, string(d), "the name of a claim after claim:, at most "+strconv.Itoa(maxFieldName)+" bytes", "")
+			}
+		case named || kind == "header" || kind == "claim" || !slices.Contains(dimensions, kind):
+			c.refuseOf(path, string(d), dimensions)
+			continue
+		case d == "global" && len(r.CountBy) > 1:
+			c.add(path, "global is one counter for all, and stands alone", "")
+		case d == "endpoint" && len(r.Match.Paths) == 0:
+			c.add(path, "endpoint is the path of the rule that matched, and the rule has none: want match.paths", "")
+		}
+		if seen[d] {
+			c.add(path, quote(string(d))+" is there already", "")
+		}
+		if seen[d] = true; d != "global" && d != "endpoint" {
+			r.countBy = append(r.countBy, d)
+		}
+	}
+}
+
+// hasControls says whether the text is not plain: control characters, or bytes
+// that are not UTF-8.
+func hasControls(s string) bool {
+	return !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl)
+}
+
+func (c *checker) checkAction(r *checked) {
+	if r.OnStoreFailure != "" && !slices.Contains(onFailures, string(r.OnStoreFailure)) {
+		c.refuseOf(r.path+".on_store_failure", string(r.OnStoreFailure), onFailures)
+	}
+	path, delay := r.path+".max_delay", time.Duration(r.MaxDelay)
+	switch {
+	case !r.Action.known():
+		c.refuseOf(r.path+".action", string(r.Action), actions)
+	case delay == 0 && r.Action == Throttle:
+		c.add(path, "missing, want how long the action throttle may hold a request, such as 2s", "")
+	case delay != 0 && !r.counts():
+		c.add(path, "the action "+string(r.Action)+" holds no request: want none", "")
+	}
+	if delay < 0 || delay > maxDelay {
+		c.refuse(path, r.MaxDelay.String(), "more than nothing, and at most "+Duration(maxDelay).String(), "")
+	}
+}
+
+func (a Action) known() bool { return a == "" || slices.Contains(actions, string(a)) }
+
+// counts says whether the rule has counters.
+func (r *Rule) counts() bool { return r.Action != Block && r.Action != Allow }
+
+// enabled says whether the rule is in force.
+func (r *Rule) enabled() bool { return r.Enabled == nil || *r.Enabled }
+
+func (c *checker) checkLimits(r *checked) {
+	path := r.path + ".limits"
+	switch n := len(r.Limits); {
+	case n > 0 && !r.counts():
+		c.add(path, "the action "+string(r.Action)+" counts nothing: want none", "")
+	case n == 0 && r.counts() && r.Action.known():
+		c.add(path, "missing, want at least one limit, unless the action is block or allow", "")
+	case n > maxLimits:
+		c.add(path, "has "+strconv.Itoa(n)+" limits, want at most "+strconv.Itoa(maxLimits), "")
+		return
+	}
+	r.values = make(map[string]stint.Limit, len(r.Limits))
+	seen := make(map[string]int, len(r.Limits))
+	for i, l := range r.Limits {
+		path := strict.Item(path, i)
+		if c.checkName(path+".name", l.Name) {
+			if first, twice := seen[l.Name]; twice {
+				c.add(path+".name", fmt.Sprintf("%q is the name of limits[%d] of this rule already", l.Name, first), "")
+			} else {
+				seen[l.Name] = i
+				c.limits[l.Name] = append(c.limits[l.Name], r)
+			}
+		}
+		if v, ok := c.checkLimit(path, l); ok {
+			r.values[l.Name] = v
+		}
+	}
+}
+
+// checkLimit returns the value of a limit of a rule. What is wrong is noted at the
+// field that is at fault.
+func (c *checker) checkLimit(path string, l Limit) (v stint.Limit, ok bool) {
+	var algorithm, burst bool // are in the text
+	for i, f := range strings.Fields(l.Limit) {
+		algorithm = algorithm || (i > 0 && !strings.Contains(f, "="))
+		burst = burst || strings.HasPrefix(f, "burst=")
+	}
+	switch {
+	case l.Limit == "":
+		c.add(path+".limit", "missing, want a limit such as 100/1m", "")
+		return v, false
+	case algorithm && l.Algorithm != "":
+		c.add(path+".algorithm", "the limit "+quote(l.Limit)+" names its algorithm already: want it once", "")
+		return v, false
+	case burst && l.Burst != 0:
+		c.add(path+".burst", "the limit "+quote(l.Limit)+" has its burst already: want it once", "")
+		return v, false
+	}
+	v, err := l.value()
+	if err == nil {
+		return v, true
+	}
+	switch e := invalid(err); {
+	case e.Field == "algorithm" && l.Algorithm != "":
+		c.refuseAs(path+".algorithm", "algorithm", e, c.algorithmHint(l.Algorithm))
+	case e.Field == "burst" && l.Burst != 0:
+		c.refuseAs(path+".burst", "burst", e, "")
+	default:
+		c.refuseAs(path+".limit", "limit", e, c.limitHint(l.Limit, e))
+	}
+	return v, false
+}
+
+func (c *checker) algorithmHint(name string) string {
+	var names []string
+	for _, a := range stint.Algorithms() {
+		names = append(names, a.String())
+	}
+	return c.closest(name, append(names, "gcra"))
+}
+
+// unitNames are units as people write them.
+var unitNames = strings.NewReplacer(
+	" per ", "/", " / ", "/", "/ ", "/", " /", "/",
+	"milliseconds", "ms", "millisecond", "ms", "seconds", "s", "secs", "s", "sec", "s", "minutes", "m", "minute", "m",
+	"mins", "m", "min", "m", "hours", "h", "hrs", "h", "hr", "h", "days", "d", "weeks", "w", "µs", "us",
+)
+
+// limitHint returns the hint what limit was meant, if there is one that can be read.
+func (c *checker) limitHint(text string, e *stint.InvalidError) string {
+	if e.Field == "algorithm" || e.Field == "option" {
+		return c.algorithmHint(e.Value)
+	}
+	const longest = 128
+	if len(text) > longest {
+		return ""
+	}
+	lower := strings.ToLower(text)
+	for _, meant := range []string{lower, unitNames.Replace(lower)} {
+		if _, err := stint.ParseLimit(meant); err == nil && meant != text {
+			return strict.DidYouMean(meant)
+		}
+	}
+	return ""
+}
+
+func (c *checker) checkCost(r *checked) {
+	path, cost := r.path+".cost", r.Cost
+	if cost.Units < 0 || cost.Units > maxCost {
+		c.refuseNumber(path, cost.Units, "from 1 to "+strconv.Itoa(maxCost)+" units")
+		return
+	}
+	switch {
+	case cost.Header == "" && cost.Max != 0:
+		c.add(path+".max", "bounds what a header says, and there is none: want header", "")
+	case cost.Header != "":
+		c.checkHeader(path+".header", cost.Header, cost.Header)
+		if cost.Max < 1 || cost.Max > maxCost {
+			c.refuseNumber(path+".max", cost.Max, "the most that the header may say, from 1 to "+strconv.Itoa(maxCost))
+		}
+	}
+	for _, l := range r.Limits {
+		if v, ok := r.values[l.Name]; ok && tooCostly(cost, v) && c.holds(r, l.Name) {
+			c.add(path, fmt.Sprintf("%d units are more than the limit %s (%v) can ever let pass", cost.Units, quote(l.Name), v), "")
+		}
+	}
+}
+
+// holds says whether there are requests for which the rule's own values of these
+// limits hold together: there are none if it is for tiers only that have others.
+func (c *checker) holds(r *checked, limits ...string) bool {
+	kept := func(tier string) bool {
+		i, ok := c.tiers[tier]
+		return !ok || !slices.ContainsFunc(limits, func(name string) bool {
+			_, replaced := c.file.Tiers[i].Limits[name]
+			return replaced
+		})
+	}
+	return len(r.Match.Tiers) == 0 || slices.ContainsFunc(r.Match.Tiers, kept)
+}
+
+// tooCostly says whether the units of a cost can never pass a limit.
+func tooCostly(cost Cost, l stint.Limit) bool {
+	terms, ok := l.Terms()
+	return ok && cost.Units > terms.Cap
+}
+
+func (c *checker) checkPenalty(r *checked) {
+	p, path := r.Penalty, r.path+".penalty"
+	if p == nil {
+		return
+	}
+	switch {
+	case !r.counts():
+		c.add(path, "the action "+string(r.Action)+" counts nothing: want none", "")
+	case r.Action == LogOnly:
+		c.add(path, "the action log_only lets everything pass: want none", "")
+	}
+	most := int64(stint.MaxViolations)
+	if steps := len(p.Multipliers); steps > stint.MaxSteps {
+		c.add(path+".multipliers", "has "+strconv.Itoa(steps)+" values, want at most "+strconv.Itoa(stint.MaxSteps), "")
+	} else if steps > 0 {
+		most -= int64(steps) - 1
+	}
+	if p.Threshold < 1 || p.Threshold > most {
+		c.refuseNumber(path+".threshold", p.Threshold, "from 1 to "+strconv.FormatInt(most, 10)+
+			": it and the steps of the multipliers are remembered")
+	}
+	c.checkPenaltyTime(path+".within", p.Within)
+	c.checkPenaltyTime(path+".cooldown", p.Cooldown)
+	largest := max(int64(stint.MaxWindow)/max(int64(p.Cooldown), 1), 1)
+	for i, m := range p.Multipliers {
+		if m < 1 || m > largest {
+			c.refuseNumber(strict.Item(path+".multipliers", i), m, "from 1 to "+strconv.FormatInt(largest, 10)+
+				": a ban lasts at most "+Duration(stint.MaxWindow).String())
+		}
+	}
+}
+
+func (c *checker) checkPenaltyTime(path string, d Duration) {
+	switch {
+	case d == 0:
+		c.add(path, "missing, want a length of time such as 10m", "")
+	case d < 0 || time.Duration(d) > stint.MaxWindow:
+		c.refuse(path, d.String(), "more than nothing, and at most "+Duration(stint.MaxWindow).String(), "")
+	case time.Duration(d)%time.Microsecond != 0:
+		c.refuse(path, d.String(), "a whole number of microseconds", "")
+	}
+}
+
+func (c *checker) checkResponse(r *checked) {
+	path := r.path + ".response"
+	if s := r.Response.Status; s != 0 && (s < 400 || s > 599) {
+		c.refuseNumber(path+".status", int64(s), "from 400 to 599")
+	}
+	switch m := r.Response.Message; {
+	case len(m) > maxMessage:
+		c.add(path+".message", "has "+strconv.Itoa(len(m))+" bytes, want at most "+strconv.Itoa(maxMessage), "")
+	case hasControls(m):
+		c.refuse(path+".message", m, "one line of text, without control characters", "")
+	}
+}
+
+// checkTierLimits checks the values that tiers have, by themselves and for the
+// costs of the rules that they are for.
+func (c *checker) checkTierLimits() {
+	limits := slices.Sorted(maps.Keys(c.limits))
+	for i, t := range c.file.Tiers {
+		for _, name := range slices.Sorted(maps.Keys(t.Limits)) {
+			path := strict.Member(strict.Item("tiers", i)+".limits", name)
+			if len(c.limits[name]) == 0 {
+				c.refuse(path, name, "the name of a limit of a rule", c.closest(name, limits))
+			}
+			v, err := ParseValue(t.Limits[name])
+			if err != nil {
+				e, hint := invalid(err), c.closest(t.Limits[name], []string{"unlimited"})
+				if hint == "" {
+					hint = c.limitHint(t.Limits[name], e)
+				}
+				c.refuseAs(path, "limit", e, hint)
+				continue
+			}
+			for _, r := range c.limits[name] {
+				if r.appliesTo(t.Name) && tooCostly(r.Cost, v) {
+					c.add(path, fmt.Sprintf("the %d units that the rule %s costs are more than %v can ever let pass", r.Cost.Units, quote(r.Name), v), "")
+				}
+			}
+		}
+	}
+}
+
+// appliesTo says whether the rule may match requests of a tier.
+func (r *Rule) appliesTo(tier string) bool {
+	return len(r.Match.Tiers) == 0 || slices.Contains(r.Match.Tiers, tier)
+}

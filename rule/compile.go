@@ -1,0 +1,231 @@
+package rule
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/textproto"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stintdev/stint"
+)
+
+// Set is rules that are ready to be matched. It never changes and may be used by
+// many goroutines at once.
+type Set struct {
+	rules []*Compiled // by priority and name
+	tiers map[string]Values
+	paths node   // enabled rules that have paths
+	other bucket // enabled rules that have none
+}
+
+// Compiled is a rule as a [Set] holds it, with its defaults filled in. It is
+// shared and only to be read.
+type Compiled struct {
+	Name      string
+	Enabled   bool
+	Action    Action
+	MaxDelay  time.Duration
+	Priority  int
+	Group     string
+	Penalty   *stint.Penalty // nil: none
+	OnFailure OnFailure
+	Status    int
+	Message   string
+
+	*conditions
+	match   Match    // as it is written
+	entries []*entry // one for each path, the most specific first, or the only one
+	limits  []limit
+	cost    Cost
+}
+
+// entry is a rule under one of its paths, or under none. What matching looks at
+// stands together, at the start.
+type entry struct {
+	*conditions
+	rule  *Compiled
+	rank  int32 // of the rule among all, by priority and name
+	group int32 // one number for all rules of a group; without one, the rule's own
+	place int32 // among the entries of all rules, by priority, specificity and name
+	whole bool  // names are whole
+	path  pattern
+
+	// subject and names are the parts of keys that are the same for every request:
+	// subject may be empty; names, one for each limit and one for the penalty, may
+	// want the values of all dims but the first.
+	subject string
+	names   []string
+}
+
+type limit struct {
+	name  string
+	value stint.Limit
+}
+
+// Compile checks the file and makes a set of it. The error is [Problems].
+func Compile(f File) (*Set, error) {
+	if ps := f.Check(); len(ps) > 0 {
+		return nil, ps
+	}
+	s := &Set{tiers: make(map[string]Values, len(f.Tiers))}
+	for _, t := range f.Tiers {
+		values := make(Values, len(t.Limits))
+		for name, text := range t.Limits {
+			values[name], _ = ParseValue(text) // Check has read it, and all that follows
+		}
+		s.tiers[t.Name] = values
+	}
+	shared := map[string]*conditions{}
+	for i := range f.Rules {
+		s.rules = append(s.rules, compile(&f.Rules[i], shared))
+	}
+	slices.SortFunc(s.rules, func(a, b *Compiled) int {
+		return cmp.Or(cmp.Compare(a.Priority, b.Priority), strings.Compare(a.Name, b.Name))
+	})
+	groups := map[string]int32{}
+	var entries []*entry
+	for i, r := range s.rules {
+		rank := int32(i)
+		group := rank
+		if first, ok := groups[r.Group]; ok {
+			group = first
+		} else if r.Group != "" {
+			groups[r.Group] = rank
+		}
+		for _, e := range r.entries {
+			e.rank, e.group = rank, group
+		}
+		entries = append(entries, r.entries...)
+	}
+	slices.SortFunc(entries, standing)
+	for i, e := range entries {
+		e.place = int32(i)
+		switch {
+		case !e.rule.Enabled:
+		case len(e.rule.match.Paths) > 0:
+			s.paths.add(e)
+		default:
+			s.other.list = append(s.other.list, e)
+		}
+	}
+	s.paths.sort()
+	s.other.sort()
+	return s, nil
+}
+
+// standing orders entries as they stand in a group: by priority, by how specific
+// they are, and by name; those of one rule by their paths.
+func standing(a, b *entry) int {
+	return cmp.Or(
+		cmp.Compare(a.rule.Priority, b.rule.Priority),
+		-compareBools(len(a.rule.match.Paths) > 0, len(b.rule.match.Paths) > 0),
+		a.path.compare(b.path),
+		-cmp.Compare(a.rule.match.conditions(), b.rule.match.conditions()),
+		strings.Compare(a.rule.Name, b.rule.Name),
+		strings.Compare(a.path.text, b.path.text),
+	)
+}
+
+func (m *Match) clone() Match {
+	return Match{
+		Paths:    slices.Clone(m.Paths),
+		Methods:  slices.Clone(m.Methods),
+		Tiers:    slices.Clone(m.Tiers),
+		IPRanges: slices.Clone(m.IPRanges),
+		Headers:  maps.Clone(m.Headers),
+	}
+}
+
+// conditions is how many there are.
+func (m *Match) conditions() int {
+	n := 0
+	for _, size := range [...]int{len(m.Paths), len(m.Methods), len(m.Tiers), len(m.IPRanges), len(m.Headers)} {
+		n += min(size, 1)
+	}
+	return n
+}
+
+// compile compiles a rule that is sound.
+func compile(r *Rule, shared map[string]*conditions) *Compiled {
+	c := &Compiled{
+		Name:      r.Name,
+		Enabled:   r.enabled(),
+		Action:    cmp.Or(r.Action, Reject),
+		MaxDelay:  time.Duration(r.MaxDelay),
+		Priority:  r.Priority,
+		Group:     r.Group,
+		OnFailure: cmp.Or(r.OnStoreFailure, Local),
+		Status:    r.Response.Status,
+		Message:   r.Response.Message,
+		match:     r.Match.clone(),
+		cost:      r.Cost,
+	}
+	same := fmt.Sprintf("%q", []any{r.Match.Methods, r.Match.Tiers, r.Match.IPRanges, r.Match.Headers, r.CountBy})
+	if c.conditions = shared[same]; c.conditions == nil {
+		c.conditions = newConditions(c.match, r.CountBy)
+		shared[same] = c.conditions
+	}
+	if c.Status == 0 {
+		c.Status = 429
+		if c.Action == Block {
+			c.Status = 403
+		}
+	}
+	if p := r.Penalty; p != nil {
+		c.Penalty = &stint.Penalty{
+			Threshold: p.Threshold, Within: time.Duration(p.Within), Cooldown: time.Duration(p.Cooldown),
+			Multipliers: slices.Clone(p.Multipliers),
+		}
+	}
+	c.cost.Units = cmp.Or(c.cost.Units, 1)
+	c.cost.Header = textproto.CanonicalMIMEHeaderKey(c.cost.Header)
+	for _, l := range r.Limits {
+		v, _ := l.value()
+		c.limits = append(c.limits, limit{l.Name, v})
+	}
+	for _, text := range r.Match.Paths {
+		p, _ := parsePattern(text)
+		c.entries = append(c.entries, c.under(p))
+	}
+	if len(r.Match.Paths) == 0 {
+		c.entries = []*entry{c.under(pattern{})}
+	}
+	slices.SortFunc(c.entries, standing)
+	return c
+}
+
+// under is the rule under one of its paths.
+func (r *Compiled) under(p pattern) *entry {
+	e := &entry{conditions: r.conditions, rule: r, path: p}
+	tail := ""
+	switch dims := r.dims[1]; {
+	case len(dims) == 0:
+		e.subject, e.whole = "global", true
+	case dims[0].kind == byEndpoint:
+		e.subject, e.whole = dims[0].prefix+p.text, len(dims) == 1
+	case len(dims) == 2 && dims[0].kind != byHeader && dims[1].kind == byEndpoint:
+		tail, e.whole = string(appendPart(nil, p.text)), true
+	}
+	for _, l := range r.limits {
+		e.names = append(e.names, r.Name+":"+l.name+tail)
+	}
+	if r.Penalty != nil {
+		e.names = append(e.names, r.Name+":penalty!"+tail)
+	}
+	return e
+}
+
+// Rules returns every rule, those that are not enabled too, by priority and name.
+func (s *Set) Rules() []*Compiled { return slices.Clone(s.rules) }
+
+// Len is how many rules there are, those that are not enabled too.
+func (s *Set) Len() int { return len(s.rules) }
+
+// Tier says whether there is a tier of that name.
+func (s *Set) Tier(name string) bool {
+	_, ok := s.tiers[name]
+	return ok
+}

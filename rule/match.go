@@ -1,0 +1,332 @@
+package rule
+
+import (
+	"cmp"
+	"net/netip"
+	"net/textproto"
+	"slices"
+	"strings"
+)
+
+// Hit is a rule that applies to a request.
+type Hit struct {
+	Rule *Compiled
+	// Endpoint is the path of the rule that the request has: the most specific, if
+	// there are several. It is empty if the rule has no paths.
+	Endpoint string
+	// From and To are where [Set.Asks] has put what the rule asks.
+	From, To int
+
+	entry *entry
+}
+
+// Match appends the rules that apply to the request to dst, by priority and name:
+// all that match, but only the best one of each group, by priority, by how
+// specific it is, and by name. The order of rules in a file makes no difference.
+//
+// A rule does not match a request that lacks something that the rule counts by.
+func (s *Set) Match(dst []Hit, a *Attrs) []Hit {
+	start := len(dst)
+	dst = s.paths.collect(dst, strings.TrimSuffix(CleanPath(a.Path), "/"), a)
+	dst = s.other.collect(dst, a)
+	if len(dst)-start < 2 {
+		return dst
+	}
+	// The entries of a rule are alternatives, like the rules of a group.
+	found := dst[start:]
+	slices.SortFunc(found, func(x, y Hit) int {
+		return cmp.Or(cmp.Compare(x.entry.group, y.entry.group), cmp.Compare(x.entry.place, y.entry.place))
+	})
+	found = slices.CompactFunc(found, func(x, y Hit) bool { return x.entry.group == y.entry.group })
+	slices.SortFunc(found, func(x, y Hit) int { return cmp.Compare(x.entry.rank, y.entry.rank) })
+	return dst[:start+len(found)]
+}
+
+// Every appends a hit to dst for every counter that rules may keep for a subject:
+// Attrs have whatever is known of its user, tenant, API key, address and tier. A
+// rule that counts by its endpoints has a hit for each. Conditions other than tiers
+// and, if the address is known, networks are taken to hold.
+//
+// What is not the subject's alone, and what cannot be known, is left out: rules
+// that count by none of these, or also by a method, a header or a claim.
+func (s *Set) Every(dst []Hit, a *Attrs) []Hit {
+	for _, r := range s.rules {
+		if !r.Enabled || len(r.limits) == 0 || !r.isOf(a) || !r.takesTier(a) || (a.IP.IsValid() && !r.takesAddress(a)) {
+			continue
+		}
+		if !slices.ContainsFunc(r.dims[1], func(d dim) bool { return d.kind == byEndpoint }) {
+			dst = append(dst, Hit{Rule: r, entry: r.entries[0]})
+			continue
+		}
+		for _, e := range r.entries {
+			dst = append(dst, e.hit())
+		}
+	}
+	return dst
+}
+
+func (e *entry) hit() Hit { return Hit{Rule: e.rule, Endpoint: e.path.text, entry: e} }
+
+// node is a place in the tree of paths.
+type node struct {
+	literal map[string]*node
+	wild    *node  // after any one segment
+	rest    *node  // after any number of them
+	here    bucket // paths that end here
+}
+
+func (n *node) add(e *entry) {
+	for _, s := range e.path.segments {
+		if s.wild {
+			n = grow(&n.wild)
+			continue
+		}
+		next := n.literal[s.text]
+		if next == nil {
+			next = new(node)
+			if n.literal == nil {
+				n.literal = map[string]*node{}
+			}
+			n.literal[s.text] = next
+		}
+		n = next
+	}
+	if e.path.rest {
+		n = grow(&n.rest)
+	}
+	n.here.list = append(n.here.list, e)
+}
+
+func grow(n **node) *node {
+	if *n == nil {
+		*n = new(node)
+	}
+	return *n
+}
+
+// sort sorts the buckets of all nodes from n on.
+func (n *node) sort() {
+	if n == nil {
+		return
+	}
+	n.here.sort()
+	n.wild.sort()
+	n.rest.sort()
+	for _, next := range n.literal {
+		next.sort()
+	}
+}
+
+// collect appends the entries that match. The path is empty, or a slash, a
+// segment, and the rest. It comes to a node at most once.
+func (n *node) collect(dst []Hit, path string, a *Attrs) []Hit {
+	if n.rest != nil {
+		dst = n.rest.here.collect(dst, a)
+	}
+	if path == "" {
+		return n.here.collect(dst, a)
+	}
+	segment, rest := cutSegment(path)
+	if next := n.literal[segment]; next != nil {
+		dst = next.collect(dst, rest, a)
+	}
+	if n.wild != nil {
+		dst = n.wild.collect(dst, rest, a)
+	}
+	return dst
+}
+
+// bucket holds the entries that have one path, or none.
+type bucket struct {
+	list []*entry
+	more *index // of those that are not in the list, if there are many
+}
+
+// index has entries where only requests come by that meet one of their conditions.
+type index struct {
+	networks networks
+	tiers    map[string][]*entry
+	headers  []*header
+}
+
+type header struct {
+	name    string
+	present []*entry            // any value will do
+	values  map[string][]*entry // by the value
+}
+
+// sort moves entries to an index if there are many.
+func (b *bucket) sort() {
+	const few = 8
+	if len(b.list) <= few {
+		return
+	}
+	entries := b.list
+	b.list = nil
+	b.more = &index{tiers: map[string][]*entry{}}
+	inside := map[netip.Prefix][]*entry{}
+	for _, e := range entries {
+		switch {
+		case len(e.ranges) > 0:
+			for _, p := range e.ranges {
+				inside[p] = append(inside[p], e)
+			}
+		case len(e.tiers) > 0:
+			for _, t := range e.tiers {
+				b.more.tiers[t] = append(b.more.tiers[t], e)
+			}
+		case len(e.headers) > 0:
+			b.more.addHeader(e)
+		default:
+			b.list = append(b.list, e)
+		}
+	}
+	b.more.networks = newNetworks(inside)
+}
+
+func (x *index) addHeader(e *entry) {
+	want := e.headers[0]
+	i := slices.IndexFunc(x.headers, func(h *header) bool { return h.name == want.name })
+	if i < 0 {
+		i = len(x.headers)
+		x.headers = append(x.headers, &header{name: want.name, values: map[string][]*entry{}})
+	}
+	if h := x.headers[i]; want.value == "*" {
+		h.present = append(h.present, e)
+	} else {
+		h.values[want.value] = append(h.values[want.value], e)
+	}
+}
+
+func (b *bucket) collect(dst []Hit, a *Attrs) []Hit {
+	dst = appendMet(dst, b.list, a)
+	if b.more != nil {
+		dst = b.more.collect(dst, a)
+	}
+	return dst
+}
+
+func (x *index) collect(dst []Hit, a *Attrs) []Hit {
+	for n := x.networks.of(a.IP); n != nil; n = n.outer {
+		dst = appendMet(dst, n.entries, a)
+	}
+	dst = appendMet(dst, x.tiers[a.Tier], a)
+	for _, h := range x.headers {
+		values := a.Headers[h.name]
+		if len(values) == 0 {
+			continue
+		}
+		dst = appendMet(dst, h.present, a)
+		start := len(dst)
+		for _, v := range values {
+			same := h.values[v]
+			// A client may send a value a thousand times.
+			if !slices.ContainsFunc(dst[start:], func(h Hit) bool { return slices.Contains(same, h.entry) }) {
+				dst = appendMet(dst, same, a)
+			}
+		}
+	}
+	return dst
+}
+
+func appendMet(dst []Hit, entries []*entry, a *Attrs) []Hit {
+	for _, e := range entries {
+		if e.meets(a) {
+			dst = append(dst, e.hit())
+		}
+	}
+	return dst
+}
+
+// conditions are what a request must meet, beside the path, and what it is counted
+// by. Rules that have the same share them: those of many rules are mostly few, and
+// stay in the processor's cache.
+type conditions struct {
+	methods, tiers []string
+	ranges         []netip.Prefix
+	networks       networks // of the ranges
+	headers        []wanted
+	// dims are what is counted by, in the order in which keys have them, if headers
+	// are not trusted and if they are.
+	dims [2][]dim
+}
+
+// wanted is a header that must be there, with a value unless that is "*".
+type wanted struct{ name, value string }
+
+func newConditions(m Match, by []Dimension) *conditions {
+	c := &conditions{methods: m.Methods, tiers: m.Tiers, dims: dimsOf(by)}
+	ranges := map[netip.Prefix][]*entry{}
+	for _, text := range m.IPRanges {
+		p, _ := parseNetwork(text)
+		c.ranges = append(c.ranges, p)
+		ranges[p] = nil
+	}
+	c.networks = newNetworks(ranges)
+	for name, value := range m.Headers {
+		c.headers = append(c.headers, wanted{textproto.CanonicalMIMEHeaderKey(name), value})
+	}
+	slices.SortFunc(c.headers, func(a, b wanted) int { return strings.Compare(a.name, b.name) })
+	return c
+}
+
+// meets says whether the request meets all conditions but those for its path.
+func (c *conditions) meets(a *Attrs) bool {
+	return c.takesMethod(a) && c.takesTier(a) && c.takesAddress(a) && c.lacksHeader(a) == nil && c.lacksDim(a) == nil
+}
+
+func (c *conditions) takesMethod(a *Attrs) bool {
+	return len(c.methods) == 0 || slices.Contains(c.methods, a.Method)
+}
+
+func (c *conditions) takesTier(a *Attrs) bool {
+	return len(c.tiers) == 0 || slices.Contains(c.tiers, a.Tier)
+}
+
+func (c *conditions) takesAddress(a *Attrs) bool {
+	return len(c.ranges) == 0 || c.networks.of(a.IP) != nil
+}
+
+// lacksHeader returns the first header that is wanted and the request does
+// not have.
+func (c *conditions) lacksHeader(a *Attrs) *wanted {
+	for i := range c.headers {
+		w := &c.headers[i]
+		if !slices.ContainsFunc(a.Headers[w.name], w.is) {
+			return w
+		}
+	}
+	return nil
+}
+
+func (w *wanted) is(value string) bool {
+	return value == w.value || (w.value == "*" && value != "")
+}
+
+// lacksDim returns the first thing that the rule counts by and the request does
+// not have.
+func (c *conditions) lacksDim(a *Attrs) *dim {
+	dims := c.countedBy(a)
+	for i := range dims {
+		if !dims[i].in(a) {
+			return &dims[i]
+		}
+	}
+	return nil
+}
+
+// isOf says whether the rule counts by what names a subject, which is known, and by
+// nothing else but endpoints.
+func (c *conditions) isOf(a *Attrs) bool {
+	named := false
+	for _, d := range c.dims[1] {
+		switch d.kind {
+		case byUser, byKey, byIP, byTenant:
+			named = true
+		case byEndpoint:
+		default:
+			return false
+		}
+	}
+	return named && c.lacksDim(a) == nil
+}

@@ -1,0 +1,125 @@
+package rule
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/strict"
+)
+
+// Problem is one thing that is wrong with a file, with its place.
+type Problem = strict.Problem
+
+// Problems are all that is wrong with a file. They are an error.
+type Problems = strict.Problems
+
+// ParseTOML reads and checks rules and tiers that are written in TOML. The name of
+// the file is for problems. The error is of type [Problems].
+func ParseTOML(file string, data []byte) (File, error) { return read(strict.TOML, file, data) }
+
+// ParseJSON reads and checks rules and tiers that are written in JSON. The name of
+// the file is for problems. The error is of type [Problems].
+func ParseJSON(file string, data []byte) (File, error) { return read(strict.JSON, file, data) }
+
+func read(decode func(string, []byte, any) (*strict.Doc, Problems), file string, data []byte) (File, error) {
+	var f File
+	doc, problems := decode(file, data, &f)
+	if err := problems.And(doc.Locate(f.check(len(problems) == 0))).Err(); err != nil {
+		return File{}, err
+	}
+	return f, nil
+}
+
+// ParseValue reads what a tier, a user or an API key has for a named limit: a
+// limit, or "unlimited", which is the zero Limit.
+func ParseValue(text string) (stint.Limit, error) {
+	if text == "unlimited" {
+		return stint.Limit{}, nil
+	}
+	return stint.ParseLimit(text)
+}
+
+// value returns the rule's own value of a limit.
+func (l Limit) value() (stint.Limit, error) {
+	text := l.Limit
+	if l.Burst != 0 {
+		text += " burst=" + strconv.FormatInt(l.Burst, 10)
+	}
+	if l.Algorithm != "" {
+		if _, err := stint.ParseAlgorithm(l.Algorithm); err != nil {
+			return stint.Limit{}, err
+		}
+		text += " " + l.Algorithm
+	}
+	return stint.ParseLimit(text)
+}
+
+// MarshalText implements [encoding.TextMarshaler].
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// String returns the duration as it is written: 500ms, 1h, 7d.
+func (d Duration) String() string { return stint.Every(time.Duration(d)).String() }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (d *Duration) UnmarshalText(text []byte) error {
+	w, err := stint.ParseWindow(string(text))
+	if err != nil || w.Length() == 0 {
+		const most = 64
+		return fmt.Errorf("%.*q is not a length of time, want one such as 500ms, 10s, 1h30m or 7d, at most %v",
+			most, text, Duration(stint.MaxWindow))
+	}
+	*d = Duration(w.Length())
+	return nil
+}
+
+// MarshalJSON implements [json.Marshaler]: a cost without a header is a number.
+func (c Cost) MarshalJSON() ([]byte, error) {
+	if c.Header == "" && c.Max == 0 {
+		return strconv.AppendInt(nil, c.Units, 10), nil
+	}
+	return json.Marshal(costTable{units(c.Units), c.Header, c.Max})
+}
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (c *Cost) UnmarshalJSON(data []byte) error {
+	_, problems := strict.JSON("", data, c)
+	return problems.Err()
+}
+
+// UnmarshalStrict reads a cost that is written as a number or as a table.
+func (c *Cost) UnmarshalStrict(found strict.Kind, decode func(into any)) error {
+	var t costTable
+	switch found {
+	case strict.Integer:
+		decode(&t.Units)
+	case strict.Table:
+		decode(&t)
+	default:
+		return errors.New("found " + found.String() + `, want an integer or a table such as { header = "X-Cost", max = 100 }`)
+	}
+	*c = Cost{int64(t.Units), t.Header, t.Max}
+	return nil
+}
+
+type costTable struct {
+	Units  units  `json:"units,omitempty"`
+	Header string `json:"header,omitempty"`
+	Max    int64  `json:"max,omitempty"`
+}
+
+// units are the units of a cost. A cost that is written as 0 is not one that is
+// left out, which is 1.
+type units int64
+
+// UnmarshalStrict implements [strict.Unmarshaler].
+func (u *units) UnmarshalStrict(found strict.Kind, decode func(into any)) error {
+	decode((*int64)(u))
+	if *u == 0 && found == strict.Integer {
+		return errors.New("0 units are not a cost, want at least 1; a rule with the action allow counts nothing")
+	}
+	return nil
+}

@@ -1,0 +1,197 @@
+package rule
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// checkUnreachable finds rules that can never have an effect: in their group
+// another rule always wins, or a rule that allows or blocks applies to everything
+// that they match. Only what can be proved from the conditions of two rules is
+// reported.
+func (c *checker) checkUnreachable() {
+	rules := slices.DeleteFunc(slices.Clone(c.rules), func(r *checked) bool { return !r.sound || !r.enabled() })
+	slices.SortFunc(rules, func(a, b *checked) int {
+		return cmp.Or(cmp.Compare(a.Priority, b.Priority), strings.Compare(a.Name, b.Name))
+	})
+	// Rules that may hide others, by something that whatever they hide must have:
+	// to compare each rule with each would take too long.
+	index := map[place][]*checked{}
+	for _, r := range rules {
+		if scope, ok := r.hides(); ok {
+			for _, key := range r.keys() {
+				at := place{scope, key}
+				index[at] = append(index[at], r)
+			}
+		}
+	}
+	for _, r := range rules {
+		switch w := find(index, r); {
+		case w == nil:
+		case r.Group != "" && w.Group == r.Group:
+			c.add(r.path, fmt.Sprintf("the rule %q can never apply: %q of the same group matches everything that it matches, and comes first",
+				r.Name, w.Name), "")
+		default:
+			c.add(r.path, fmt.Sprintf("the rule %q can never count: %q, which matches everything that it matches, has the action %s",
+				r.Name, w.Name, w.Action), "")
+		}
+	}
+}
+
+// exempt is the scope of rules that hide whatever counts. No group has that name.
+const exempt = "\x00"
+
+// hides returns among which rules the rule may hide others: those of its group, or
+// all that count if it allows or blocks and has no group, in which it could lose.
+func (r *checked) hides() (scope string, ok bool) {
+	if r.Group == "" {
+		return exempt, !r.counts()
+	}
+	return r.Group, true
+}
+
+// place is where rules are found that may hide others.
+type place struct{ scope, key string }
+
+// find returns a rule that hides r, or nil.
+func find(index map[place][]*checked, r *checked) *checked {
+	// A group of very many rules with the same conditions is cut off: what is not
+	// looked at is not claimed.
+	left := 256
+	for _, key := range r.probes() {
+		for _, scope := range []string{r.Group, exempt} {
+			for _, w := range index[place{scope, key}] {
+				if left--; left < 0 {
+					return nil
+				}
+				if w == r || !w.covers(r) {
+					continue
+				}
+				if (scope == exempt && r.counts()) || (scope != exempt && w.beats(r)) {
+					return w
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// keys are what the rule is found under: the values of one of its conditions.
+func (r *checked) keys() []string {
+	var out []string
+	switch {
+	case len(r.patterns) > 0:
+		for _, p := range r.patterns {
+			out = append(out, "p"+p.fixed())
+		}
+	case len(r.Match.Tiers) > 0:
+		for _, t := range r.Match.Tiers {
+			out = append(out, "t"+t)
+		}
+	case len(r.Match.Methods) > 0:
+		for _, m := range r.Match.Methods {
+			out = append(out, "m"+m)
+		}
+	case len(r.headers) > 0:
+		// All of them must be there, so one is enough.
+		return []string{"h" + slices.Min(slices.Collect(maps.Keys(r.headers)))}
+	case len(r.networks) > 0:
+		for _, n := range r.networks {
+			out = append(out, "n"+n.String())
+		}
+	default:
+		return []string{""}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// probes are the keys of all rules that could cover this one. A rule covers all
+// values of a condition, so the first is enough.
+func (r *checked) probes() []string {
+	out := []string{""}
+	if len(r.patterns) > 0 {
+		fixed := r.patterns[0].fixed()
+		for ; fixed != ""; fixed = fixed[:strings.LastIndexByte(fixed, '/')] {
+			out = append(out, "p"+fixed)
+		}
+		out = append(out, "p")
+	}
+	if len(r.Match.Tiers) > 0 {
+		out = append(out, "t"+r.Match.Tiers[0])
+	}
+	if len(r.Match.Methods) > 0 {
+		out = append(out, "m"+r.Match.Methods[0])
+	}
+	for name := range r.headers {
+		out = append(out, "h"+name)
+	}
+	if len(r.networks) > 0 {
+		for n := r.networks[0]; ; n = netip.PrefixFrom(n.Addr(), n.Bits()-1).Masked() {
+			if out = append(out, "n"+n.String()); n.Bits() == 0 {
+				break
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// fixed returns the segments of a pattern before the first that is wild.
+func (p pattern) fixed() string {
+	var b strings.Builder
+	for _, s := range p.segments {
+		if s.wild {
+			break
+		}
+		b.WriteString("/" + s.text)
+	}
+	return b.String()
+}
+
+// covers says whether the rule matches everything that another one matches.
+func (r *checked) covers(other *checked) bool {
+	for name, value := range r.headers {
+		wanted, ok := other.headers[name]
+		if !ok || (value != wanted && (value != "*" || wanted == "")) {
+			return false
+		}
+	}
+	return (len(r.Match.Methods) == 0 || within(other.Match.Methods, r.Match.Methods, equal)) &&
+		(len(r.Match.Tiers) == 0 || within(other.Match.Tiers, r.Match.Tiers, equal)) &&
+		(len(r.countBy) == 0 || within(r.countBy, other.countBy, equal)) &&
+		(len(r.networks) == 0 || within(other.networks, r.networks, contains)) &&
+		(len(r.patterns) == 0 || within(other.patterns, r.patterns, pattern.covers))
+}
+
+// beats says whether the rule always comes before another one of its group, which it
+// covers. Among those of one priority the more specific one does: the rule is not
+// less specific if it has the paths of the other and the same conditions.
+func (r *checked) beats(other *checked) bool {
+	if r.Priority != other.Priority {
+		return r.Priority < other.Priority
+	}
+	same := func(p, q pattern) bool { return p.shape() == q.shape() }
+	return r.Name < other.Name && r.Match.conditions() == other.Match.conditions() &&
+		(len(r.patterns) == 0 || within(other.patterns, r.patterns, same))
+}
+
+// within says whether there are some, and each is covered by one of the others.
+func within[T any](some, others []T, covers func(other, one T) bool) bool {
+	for _, one := range some {
+		if !slices.ContainsFunc(others, func(other T) bool { return covers(other, one) }) {
+			return false
+		}
+	}
+	return len(some) > 0
+}
+
+func equal[T comparable](a, b T) bool { return a == b }
+
+func contains(wide, narrow netip.Prefix) bool {
+	return wide.Bits() <= narrow.Bits() && wide.Contains(narrow.Addr())
+}
