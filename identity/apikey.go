@@ -1,0 +1,259 @@
+package identity
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
+	"fmt"
+	"hash"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/stintdev/stint"
+)
+
+// Key is an API key, as a [Directory] knows it: everything but its secret.
+//
+// A client sends PREFIX_ID_SECRET. The id has 8 to 64 letters and digits; it finds
+// the key and may be shown. The secret has 27 to 128 letters and digits, 160 random
+// bits or more, so that it cannot be guessed and a quick hash is enough.
+type Key struct {
+	ID      string
+	Hash    [sha256.Size]byte
+	Hashing Hashing
+
+	User, Tenant, Tier string
+	Limits             map[string]stint.Limit
+
+	Disabled bool
+	// Expires and Revoked are when the key stops being good. Zero: never.
+	Expires, Revoked time.Time
+}
+
+// Hashing is how a key's hash was made of its secret.
+type Hashing uint8
+
+// The ways of hashing.
+const (
+	SHA256 Hashing = iota // of the secret
+	HMAC                  // with SHA-256, and the pepper as its key
+)
+
+var hashingNames = [...]string{SHA256: "sha256", HMAC: "hmac-sha256"}
+
+// String returns "sha256" or "hmac-sha256".
+func (h Hashing) String() string { return nameOf(hashingNames[:], h) }
+
+// MarshalText implements [encoding.TextMarshaler].
+func (h Hashing) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (h *Hashing) UnmarshalText(text []byte) error {
+	return parseName("hashing", hashingNames[:], text, h)
+}
+
+const (
+	defaultPrefix               = "stint"
+	shortestID, longestKeyID    = 8, 64
+	shortestSecret, longestText = 27, 128
+	madeID, madeSecret          = 16, 32 // 95 and 190 bits
+	shortestPepper              = 16
+)
+
+const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+// GenerateKey makes a key from random bytes, such as those of crypto/rand.Reader. The
+// text is what the client sends, and is to be shown once: the key does not hold it.
+func GenerateKey(random io.Reader, prefix string, pepper Secret) (text string, k Key, err error) {
+	if !validPrefix(prefix) {
+		return "", Key{}, &stint.InvalidError{Field: "identity prefix", Value: prefix, Want: wantPrefix}
+	}
+	var made [madeID + madeSecret]byte
+	for i := range made {
+		// 248 is the largest multiple of 62 that fits: beyond it, some letters would
+		// be likelier than others.
+		b := made[i : i+1]
+		for {
+			if _, err := io.ReadFull(random, b); err != nil {
+				return "", Key{}, fmt.Errorf("identity: random bytes: %w", err)
+			}
+			if b[0] < 248 {
+				break
+			}
+		}
+		b[0] = base62[b[0]%62]
+	}
+	k.ID = string(made[:madeID])
+	secret := string(made[madeID:])
+	k.Hash, k.Hashing = HashSecret(secret, pepper)
+	return prefix + "_" + k.ID + "_" + secret, k, nil
+}
+
+// HashSecret returns what a directory keeps of a key's secret, and how it was made:
+// with the pepper if there is one.
+func HashSecret(secret string, pepper Secret) ([sha256.Size]byte, Hashing) {
+	if pepper == "" {
+		return sha256.Sum256([]byte(secret)), SHA256
+	}
+	h := hmac.New(sha256.New, []byte(pepper))
+	h.Write([]byte(secret))
+	return [sha256.Size]byte(h.Sum(nil)), HMAC
+}
+
+// keyChecker finds keys in requests and checks them.
+type keyChecker struct {
+	header, prefix string // the prefix with its underscore
+	bearer         bool
+	usual          Hashing
+	macs           *sync.Pool // of *mac; nil: there is no pepper
+}
+
+// mac is a keyed hash with room for what goes in and out, which would be allocated
+// otherwise.
+type mac struct {
+	hash.Hash
+	text [longestText]byte
+	sum  [sha256.Size]byte
+}
+
+func newKeyChecker(o *Options, p *problems) *keyChecker {
+	c := &keyChecker{header: p.header("KeyHeader", o.KeyHeader), prefix: o.KeyPrefix, bearer: o.KeyBearer}
+	if c.header == "" {
+		c.header = "X-Api-Key"
+	}
+	if c.prefix == "" {
+		c.prefix = defaultPrefix
+	}
+	if !validPrefix(c.prefix) {
+		p.add("KeyPrefix", c.prefix, wantPrefix)
+	}
+	c.prefix += "_"
+	if o.Pepper != "" {
+		pepper := []byte(o.Pepper)
+		if len(pepper) < shortestPepper {
+			p.add("Pepper", o.Pepper, "at least 16 bytes")
+		}
+		c.usual = HMAC
+		c.macs = &sync.Pool{New: func() any { return &mac{Hash: hmac.New(sha256.New, pepper)} }}
+	}
+	return c
+}
+
+// find returns the text of the request's key, and "" if it has none.
+func (c *keyChecker) find(q *Request) (string, error) {
+	switch lines := q.Headers[c.header]; {
+	case len(lines) > 1:
+		return "", &RefusedError{Reason: Ambiguous}
+	case len(lines) == 1 && lines[0] != "":
+		return lines[0], nil
+	}
+	if c.bearer {
+		text, err := bearer(q)
+		if err != nil || c.owns(text) {
+			return text, err
+		}
+	}
+	return "", nil
+}
+
+// owns reports whether a bearer token is meant as a key.
+func (c *keyChecker) owns(text string) bool { return c.bearer && strings.HasPrefix(text, c.prefix) }
+
+// check returns the key of the text if it is good.
+func (c *keyChecker) check(ctx context.Context, d Directory, text string, now time.Time) (*Key, error) {
+	id, secret, ok := c.split(text)
+	if !ok {
+		return nil, &RefusedError{Reason: KeyInvalid}
+	}
+	k, err := d.Key(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("identity: key %s: %w", id, err)
+	}
+	unknown := Key{Hashing: c.usual} // costs as much to check as a known one
+	found := k
+	if found == nil {
+		found = &unknown
+	}
+	sum, ok := c.hash(found.Hashing, secret)
+	if !ok {
+		return nil, &RefusedError{Reason: KeyUncheckable}
+	}
+	if subtle.ConstantTimeCompare(sum[:], found.Hash[:]) != 1 || k == nil {
+		return nil, &RefusedError{Reason: KeyInvalid}
+	}
+	switch {
+	case !k.Revoked.IsZero() && !now.Before(k.Revoked):
+		return nil, &RefusedError{Reason: KeyRevoked, Key: k.ID}
+	case !k.Expires.IsZero() && !now.Before(k.Expires):
+		return nil, &RefusedError{Reason: KeyExpired, Key: k.ID}
+	case k.Disabled:
+		return nil, &RefusedError{Reason: KeyDisabled, Key: k.ID}
+	}
+	return k, nil
+}
+
+func (c *keyChecker) split(text string) (id, secret string, ok bool) {
+	rest, ok := strings.CutPrefix(text, c.prefix)
+	if !ok || len(rest) > longestKeyID+1+longestText {
+		return "", "", false
+	}
+	id, secret, _ = strings.Cut(rest, "_")
+	ok = len(id) >= shortestID && len(id) <= longestKeyID &&
+		len(secret) >= shortestSecret && len(secret) <= longestText && alphanumeric(id) && alphanumeric(secret)
+	return id, secret, ok
+}
+
+// hash hashes a secret of at most longestText bytes. It is false if that takes a
+// pepper and there is none.
+func (c *keyChecker) hash(how Hashing, secret string) (sum [sha256.Size]byte, ok bool) {
+	if how == SHA256 {
+		var text [longestText]byte
+		n := copy(text[:], secret)
+		return sha256.Sum256(text[:n]), true
+	}
+	if how != HMAC || c.macs == nil {
+		return sum, false
+	}
+	m := c.macs.Get().(*mac)
+	defer c.macs.Put(m)
+	m.Reset()
+	m.Write(m.text[:copy(m.text[:], secret)])
+	m.Sum(m.sum[:0])
+	return m.sum, true
+}
+
+const wantPrefix = "1 to 32 letters, digits and underscores, with letters or digits at both ends"
+
+func validPrefix(p string) bool {
+	return p != "" && len(p) <= 32 && strings.Trim(p, "_") == p && consists(p, base62+"_")
+}
+
+// alphanumeric is consists for base62, and quicker.
+func alphanumeric(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') {
+			return false
+		}
+	}
+	return true
+}
+
+// bearer returns the request's bearer token, and "" if it has none. Two lines are
+// refused: who comes after us may read the other one.
+func bearer(q *Request) (string, error) {
+	lines := q.Headers["Authorization"]
+	if len(lines) == 0 {
+		return "", nil
+	}
+	if len(lines) > 1 {
+		return "", &RefusedError{Reason: Ambiguous}
+	}
+	const scheme = "Bearer "
+	if line := lines[0]; len(line) > len(scheme) && strings.EqualFold(line[:len(scheme)], scheme) {
+		return strings.TrimLeft(line[len(scheme):], " "), nil
+	}
+	return "", nil
+}

@@ -1,0 +1,134 @@
+package identity
+
+import (
+	"fmt"
+	"net/textproto"
+	"strconv"
+	"strings"
+
+	"github.com/stintdev/stint"
+)
+
+// RefusedError says that a request must be refused, as 401 says it in HTTP. It holds
+// no secret and may be shown.
+type RefusedError struct {
+	Reason Reason
+	// Key is the id of a key whose secret was right, and which is not good any more.
+	Key string
+}
+
+func (e *RefusedError) Error() string {
+	if e.Key != "" {
+		return "identity: key " + e.Key + ": " + e.Reason.text()
+	}
+	return "identity: " + e.Reason.text()
+}
+
+// Reason is why a credential was not accepted. There are few, so that they can be
+// counted each.
+type Reason uint8
+
+// The reasons.
+const (
+	NoReason Reason = iota
+	NoCredentials
+	Ambiguous
+	KeyInvalid
+	KeyDisabled
+	KeyExpired
+	KeyRevoked
+	KeyUncheckable
+	TokenTooLong
+	TokenMalformed
+	TokenAlgorithm
+	TokenUnknownKey
+	TokenNoKeys
+	TokenSignature
+	TokenExpired
+	TokenNotYetValid
+	TokenIssuer
+	TokenAudience
+	TokenClaims
+	HeaderInvalid
+)
+
+var reasons = [...]struct{ name, text string }{
+	NoReason:         {"", "accepted"},
+	NoCredentials:    {"no_credentials", "an API key or a token is required"},
+	Ambiguous:        {"ambiguous", "the header of credentials was sent more than once"},
+	KeyInvalid:       {"key_invalid", "the API key is not valid"},
+	KeyDisabled:      {"key_disabled", "the API key is not active"},
+	KeyExpired:       {"key_expired", "the API key has expired"},
+	KeyRevoked:       {"key_revoked", "the API key was revoked"},
+	KeyUncheckable:   {"key_uncheckable", "the API key was hashed with a pepper, and none is set"},
+	TokenTooLong:     {"token_too_long", "the token is longer than 8 KiB"},
+	TokenMalformed:   {"token_malformed", "the token is not a JWT"},
+	TokenAlgorithm:   {"token_algorithm", "the token's algorithm does not fit any key"},
+	TokenUnknownKey:  {"token_unknown_key", "the token's key is not known"},
+	TokenNoKeys:      {"token_no_keys", "the keys of tokens could not be fetched yet"},
+	TokenSignature:   {"token_signature", "the token's signature is not valid"},
+	TokenExpired:     {"token_expired", "the token has expired"},
+	TokenNotYetValid: {"token_not_yet_valid", "the token is not valid yet"},
+	TokenIssuer:      {"token_issuer", "the token is of another issuer"},
+	TokenAudience:    {"token_audience", "the token is for another audience"},
+	TokenClaims:      {"token_claims", "the token lacks a claim, or has one that cannot be used"},
+	HeaderInvalid:    {"header_invalid", "a trusted header was sent twice or cannot be used"},
+}
+
+// reasonError makes a reason travel through those who know errors only.
+type reasonError Reason
+
+func (e reasonError) Error() string { return Reason(e).text() }
+
+// String returns the reason's name, such as "token_expired". That of [NoReason] is
+// empty.
+func (r Reason) String() string {
+	if int(r) >= len(reasons) {
+		return "reason(" + strconv.Itoa(int(r)) + ")"
+	}
+	return reasons[r].name
+}
+
+func (r Reason) text() string {
+	if int(r) >= len(reasons) {
+		return r.String()
+	}
+	return reasons[r].text
+}
+
+// problems are what is wrong with options, all of it.
+type problems []error
+
+func (p *problems) add(field string, value any, want string) {
+	*p = append(*p, &stint.InvalidError{Field: "identity " + field, Value: fmt.Sprint(value), Want: want})
+}
+
+// header returns the canonical name of a header. It may be empty.
+func (p *problems) header(field, name string) string {
+	if !consists(name, base62+"-_") {
+		p.add(field, name, "a header's name: letters, digits, - and _")
+	}
+	return textproto.CanonicalMIMEHeaderKey(name)
+}
+
+// consists reports whether there are no other letters in s.
+func consists(s, letters string) bool { return strings.Trim(s, letters) == "" }
+
+// nameOf returns the i-th of the names.
+func nameOf[T ~uint8](names []string, i T) string {
+	if int(i) >= len(names) {
+		return "unknown(" + strconv.Itoa(int(i)) + ")"
+	}
+	return names[i]
+}
+
+// parseName finds the text among the names.
+func parseName[T ~uint8](field string, names []string, text []byte, out *T) error {
+	for i, name := range names {
+		if name == string(text) {
+			*out = T(i)
+			return nil
+		}
+	}
+	return &stint.InvalidError{Field: "identity " + field, Value: string(text), Want: strings.Join(names, " or ")}
+}
