@@ -1,0 +1,166 @@
+package engine_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/memstore"
+	"github.com/stintdev/stint/rule"
+)
+
+// hierarchy is n rules, of which three apply to GET /api/v1/items-7: everyone, the
+// subject, and the subject's endpoint.
+func hierarchy(n int, subject rule.Dimension) rule.File {
+	f := rule.File{Rules: []rule.Rule{
+		{Name: "everyone", Limits: []rule.Limit{{Name: "all", Limit: "100000000000/1h"}}},
+		{Name: "subject", CountBy: []rule.Dimension{subject}, Limits: []rule.Limit{{Name: "mine", Limit: "100000000000/1h"}}},
+	}}
+	for i := range n - len(f.Rules) {
+		f.Rules = append(f.Rules, rule.Rule{
+			Name:    fmt.Sprintf("endpoint-%d", i),
+			Match:   rule.Match{Paths: []string{fmt.Sprintf("/api/v1/items-%d", i)}},
+			CountBy: []rule.Dimension{subject, "endpoint"},
+			Limits:  []rule.Limit{{Name: "endpoint", Limit: "100000000000/1h"}},
+		})
+	}
+	return f
+}
+
+// known is a directory of one key.
+type known struct{ key identity.Key }
+
+func (d *known) Key(_ context.Context, id string) (*identity.Key, error) {
+	if id == d.key.ID {
+		return &d.key, nil
+	}
+	return nil, nil
+}
+
+func (d *known) User(context.Context, string) (*identity.User, error) { return nil, nil }
+
+// callers are requests of each kind of identity, and engines that know them.
+func callers(tb testing.TB) map[string]func() (*engine.Engine, engine.Request) {
+	tb.Helper()
+	peer := netip.MustParseAddr("192.0.2.1")
+	get := func(headers map[string][]string) engine.Request {
+		return engine.Request{Method: "GET", Path: "/api/v1/items-7", Peer: peer, Headers: headers}
+	}
+	return map[string]func() (*engine.Engine, engine.Request){
+		"ip": func() (*engine.Engine, engine.Request) {
+			return newEngine(tb, hierarchy(1000, "ip"), identity.Options{}), get(nil)
+		},
+		"key": func() (*engine.Engine, engine.Request) {
+			text, key, err := identity.GenerateKey(rand.Reader, "stint", "")
+			if err != nil {
+				tb.Fatal(err)
+			}
+			key.User = "alice"
+			return newEngine(tb, hierarchy(1000, "user"), identity.Options{Directory: &known{key}}),
+				get(map[string][]string{"X-Api-Key": {text}})
+		},
+		"jwt": func() (*engine.Engine, engine.Request) {
+			secret := "a secret that is long enough for HMAC-SHA-256"
+			token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{
+				"sub": "alice", "iss": "https://id.example", "aud": "api", "exp": time.Now().Add(time.Hour).Unix(),
+			}).SignedString([]byte(secret))
+			if err != nil {
+				tb.Fatal(err)
+			}
+			o := identity.Options{JWT: &identity.JWTOptions{Secret: identity.Secret(secret), Issuer: "https://id.example", Audience: []string{"api"}}}
+			return newEngine(tb, hierarchy(1000, "user"), o), get(map[string][]string{"Authorization": {"Bearer " + token}})
+		},
+	}
+}
+
+func newEngine(tb testing.TB, f rule.File, o identity.Options) *engine.Engine {
+	tb.Helper()
+	store, err := memstore.New(memstore.Options{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	rules, err := rule.Compile(f)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	who, err := identity.New(o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = who.Close() })
+	e, err := engine.New(engine.Options{Store: store, Rules: rules, Identity: who})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return e
+}
+
+func BenchmarkDecide(b *testing.B) {
+	for name, make := range callers(b) {
+		b.Run(name, func(b *testing.B) {
+			e, q := make()
+			b.ReportAllocs()
+			for b.Loop() {
+				v, err := e.Decide(b.Context(), q)
+				if err != nil || v.Outcome != engine.Allowed || len(v.Limits) != 3 {
+					b.Fatal(v, err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkUse measures decisions while rules are replaced a thousand times a second,
+// and while they are not: the median, and the slowest of a thousand.
+func BenchmarkUse(b *testing.B) {
+	for _, replacing := range []bool{false, true} {
+		b.Run(fmt.Sprintf("replacing=%v", replacing), func(b *testing.B) {
+			e := newEngine(b, hierarchy(10_000, "ip"), identity.Options{})
+			who := resolver(b, identity.Options{})
+			var sets []*rule.Set
+			for range 2 {
+				rules, err := rule.Compile(hierarchy(10_000, "ip"))
+				if err != nil {
+					b.Fatal(err)
+				}
+				sets = append(sets, rules)
+			}
+			done, ended := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(ended)
+				tick := time.NewTicker(time.Millisecond)
+				defer tick.Stop()
+				for i := 0; replacing; i++ {
+					select {
+					case <-tick.C:
+						_ = e.Use(sets[i%2], who)
+					case <-done:
+						return
+					}
+				}
+			}()
+			q := engine.Request{Method: "GET", Path: "/api/v1/items-7", Peer: netip.MustParseAddr("192.0.2.1")}
+			var took []time.Duration
+			for b.Loop() {
+				begin := time.Now()
+				if _, err := e.Decide(b.Context(), q); err != nil {
+					b.Fatal(err)
+				}
+				took = append(took, time.Since(begin))
+			}
+			close(done)
+			<-ended
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2]), "p50-ns")
+			b.ReportMetric(float64(took[len(took)*999/1000]), "p99.9-ns")
+		})
+	}
+}

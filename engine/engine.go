@@ -1,0 +1,289 @@
+// Package engine takes a request to a verdict: who is asking, which rules apply,
+// what the counters say, and why.
+//
+//	verdict, err := e.Decide(ctx, engine.Request{Method: "GET", Path: "/search", Peer: addr, Headers: h})
+//
+// A decision reads the clock once, resolves an identity, matches the rules, makes
+// one take for all limits of all rules, and is told to a [Recorder]. Only what a
+// rule asks for beyond that costs more: to be held (throttle), or to be tried out
+// (log_only, a take for each such rule that applies, after the request has passed).
+//
+// # What holds
+//
+//   - Every rule that applies must let the request pass; what is refused is charged
+//     to no one.
+//   - A block and a ban win over everything, an exemption over all limits. Between a
+//     rule that blocks and one that allows, the lower priority decides, and on equal
+//     terms the block.
+//   - The limit that is named is the one that matters: of those that deny, the one
+//     that takes longest; otherwise the one of which the smallest share is left.
+//   - Rules and identity are replaced at one instant. A request sees the old or the
+//     new, never both.
+//   - Requests that are held are counted, and no more are held than allowed.
+//
+// # What it refuses to do
+//
+// It speaks no protocol: what a verdict looks like to a client is for doors to say.
+// It holds no counters; these are a [stint.Store]'s.
+package engine
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/rule"
+)
+
+// Request is a request, as far as it matters to whether it may pass.
+type Request struct {
+	Method string
+	Path   string // as it came; a query is ignored
+	// Headers have canonical names, as http.Header has.
+	Headers map[string][]string
+	// Peer is the other end of the connection.
+	Peer netip.Addr
+	// Subject, if it is not nil, is who is asking, on the word of a caller that is
+	// trusted to know: User, Tenant, Key, Tier and IP, any of them. Otherwise it is
+	// found out from the headers and the peer.
+	Subject *identity.Subject
+	// Cost, if it is not 0, is what the request costs, whatever rules say.
+	Cost int64
+}
+
+// Options are an engine's settings. Store, Rules and Identity are required.
+type Options struct {
+	Store    stint.Store // it is not closed with the engine
+	Rules    *rule.Set
+	Identity *identity.Resolver
+	// Recorder is told every verdict. Nil: no one is.
+	Recorder Recorder
+	// MaxWaiting is how many requests may be held at once; further ones are refused
+	// rather than held. Default 10,000.
+	MaxWaiting int
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
+}
+
+// Engine decides. It may be used by many goroutines at once.
+type Engine struct {
+	store    stint.Store
+	recorder Recorder
+	most     int64
+	now      func() time.Time
+
+	current atomic.Pointer[setup]
+	bans    bans
+	waiting atomic.Int64
+	work    sync.Pool
+}
+
+// setup is what is replaced as one.
+type setup struct {
+	rules    *rule.Set
+	identity *identity.Resolver
+}
+
+// New returns an engine.
+func New(o Options) (*Engine, error) {
+	if o.MaxWaiting == 0 {
+		o.MaxWaiting = 10_000
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	switch {
+	case o.Store == nil:
+		return nil, invalid("Store", "nil", "a store, such as memstore.New returns")
+	case o.MaxWaiting < 0:
+		return nil, invalid("MaxWaiting", strconv.Itoa(o.MaxWaiting), "1 or more, or 0 for the default")
+	}
+	e := &Engine{store: o.Store, recorder: o.Recorder, most: int64(o.MaxWaiting), now: o.Now}
+	e.work.New = func() any { return new(work) }
+	if err := e.Use(o.Rules, o.Identity); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+func invalid(field, value, want string) error {
+	return &stint.InvalidError{Field: field, Value: value, Want: want}
+}
+
+// Use replaces rules and identity, at one instant, while requests are decided.
+// Those that have begun end with what they began with: the old resolver can be
+// closed, but has to go on working for them.
+func (e *Engine) Use(rules *rule.Set, who *identity.Resolver) error {
+	if rules == nil {
+		return invalid("Rules", "nil", "what rule.Compile returns")
+	}
+	if who == nil {
+		return invalid("Identity", "nil", "what identity.New returns")
+	}
+	e.current.Store(&setup{rules: rules, identity: who})
+	return nil
+}
+
+// Rules returns the rules in use.
+func (e *Engine) Rules() *rule.Set { return e.current.Load().rules }
+
+// Waiting is how many requests are held now.
+func (e *Engine) Waiting() int { return int(e.waiting.Load()) }
+
+// work is what a decision needs on its way. It is used again and again.
+type work struct {
+	now   time.Time
+	setup *setup
+	who   identity.Request
+	attrs rule.Attrs
+	hits  []rule.Hit
+	asks  []stint.Ask
+	text  []byte
+}
+
+func (e *Engine) begin(now time.Time) *work {
+	w := e.work.Get().(*work)
+	w.now, w.setup = now, e.current.Load()
+	return w
+}
+
+// end lets go of what belongs to the request.
+func (e *Engine) end(w *work) {
+	clear(w.hits)
+	clear(w.asks)
+	const most = 64 << 10 // a client's making
+	if cap(w.text) > most {
+		w.text = nil
+	}
+	*w = work{hits: w.hits[:0], asks: w.asks[:0], text: w.text[:0]}
+	e.work.Put(w)
+}
+
+// Decide decides whether the request may pass, and holds it as long as it has to
+// wait for that. An error means that it could not be decided: the context has
+// ended, the directory cannot tell about a key, or something is wrong with a
+// counter. That a store is out of reach is not an error: rules say what then.
+func (e *Engine) Decide(ctx context.Context, q Request) (Verdict, error) {
+	return e.answer(ctx, &q, false)
+}
+
+// Peek tells what Decide would, and changes nothing. It holds no one, and its
+// RetryAfter is not exact: the request passes then at the latest.
+func (e *Engine) Peek(ctx context.Context, q Request) (Verdict, error) {
+	return e.answer(ctx, &q, true)
+}
+
+func (e *Engine) answer(ctx context.Context, q *Request, peek bool) (v Verdict, err error) {
+	if q.Cost < 0 {
+		return v, invalid("cost", strconv.FormatInt(q.Cost, 10), "1 or more, or 0 for what rules say")
+	}
+	now := e.now()
+	v.ID, v.At = newID(now), now
+	w := e.begin(now)
+	defer e.end(w)
+	if err := e.decide(ctx, q, w, &v, peek); err != nil {
+		return Verdict{}, err
+	}
+	if e.recorder != nil && !peek {
+		e.recorder.Record(v.event(q, e.now().Sub(now)))
+	}
+	return v, nil
+}
+
+func (e *Engine) decide(ctx context.Context, q *Request, w *work, v *Verdict, peek bool) error {
+	if done, err := e.identify(ctx, q, w, v); done || err != nil {
+		return err
+	}
+	w.hits = w.setup.rules.Match(w.hits, &w.attrs)
+	if decided(w.hits, v) {
+		return nil
+	}
+	enforced := partition(w.hits)
+	if err := e.enforce(ctx, w, v, enforced, peek); err != nil {
+		return err
+	}
+	if v.Outcome.Passed() {
+		e.tryOut(ctx, w, v, w.hits[enforced:], peek)
+	}
+	return nil
+}
+
+// identify tells who is asking, and reports whether that decides.
+func (e *Engine) identify(ctx context.Context, q *Request, w *work, v *Verdict) (done bool, err error) {
+	s := &v.Subject
+	if q.Subject != nil {
+		*s = *q.Subject
+		err = w.setup.identity.Describe(ctx, w.now, s)
+	} else {
+		w.who = identity.Request{Peer: q.Peer, Headers: q.Headers}
+		err = w.setup.identity.Resolve(ctx, &w.who, w.now, s)
+	}
+	if err != nil {
+		refused := new(identity.RefusedError)
+		if !errors.As(err, &refused) {
+			return true, err
+		}
+		v.Outcome, v.Status, v.Reason = Unauthorized, 401, refused.Error()
+		return true, nil
+	}
+	if s.Banned == nil {
+		s.Banned = e.bans.find(s, w.now)
+	}
+	switch {
+	case s.Banned != nil:
+		v.ban(s.Banned)
+		return true, nil
+	case s.Exempt != nil:
+		v.Outcome, v.Reason = Exempt, s.Exempt.Reason
+		return true, nil
+	}
+	w.attrs = rule.Attrs{
+		Method: q.Method, Path: q.Path, Headers: q.Headers, Trusted: s.Trusted || q.Subject != nil,
+		IP: s.IP, Net: s.Net, User: s.User, Tenant: s.Tenant, APIKey: s.Key, Tier: s.Tier, Claims: s.Claims,
+		KeyLimits: s.KeyLimits, UserLimits: s.UserLimits, Cost: q.Cost,
+	}
+	return false, nil
+}
+
+// decided reports whether a rule blocks or allows the request. Hits are by
+// priority.
+func decided(hits []rule.Hit, v *Verdict) bool {
+	var first *rule.Compiled
+	for i := range hits {
+		r := hits[i].Rule
+		switch {
+		case r.Action != rule.Block && r.Action != rule.Allow:
+		case first == nil, r.Priority == first.Priority && r.Action == rule.Block && first.Action == rule.Allow:
+			first = r
+		}
+	}
+	if first == nil {
+		return false
+	}
+	v.Rule = first
+	if first.Action == rule.Allow {
+		v.Outcome = Exempt
+	} else {
+		v.Outcome, v.Status, v.Reason = Blocked, first.Status, first.Message
+	}
+	return true
+}
+
+// partition puts the rules that only log behind the others, and returns how many
+// the others are.
+func partition(hits []rule.Hit) int {
+	n := 0
+	for i := range hits {
+		if hits[i].Rule.Action != rule.LogOnly {
+			hits[n], hits[i] = hits[i], hits[n]
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,63 @@
+package engine
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/stintdev/stint/identity"
+)
+
+// Event is a verdict as it is recorded.
+type Event struct {
+	ID      ID
+	At      time.Time
+	Outcome Outcome
+	// Shadow says that the request passed, and that a rule that is only tried out
+	// would have refused it. Rule, Limit and the rest are about that.
+	Shadow bool
+
+	User, Tenant, Key, Tier string
+	IP                      netip.Addr
+	Source                  identity.Source
+	// Unaccepted is why credentials that were sent were not accepted.
+	Unaccepted identity.Reason
+
+	Rule, Limit string // names; empty if none applied
+	Endpoint    string
+	Method      string
+	Used, Max   int64 // of the limit
+	Cost        int64
+	Status      int
+	RetryAfter  time.Duration
+	Waited      time.Duration // how long the request was held
+	Latency     time.Duration // how long it took, without that
+}
+
+// Recorder is told about verdicts. It must not block, and must not keep the request
+// waiting: what it cannot take it drops, and counts.
+type Recorder interface {
+	Record(e Event)
+}
+
+func (v *Verdict) event(q *Request, took time.Duration) Event {
+	s := &v.Subject
+	e := Event{
+		ID: v.ID, At: v.At, Outcome: v.Outcome, User: s.User, Tenant: s.Tenant, Key: s.Key, Tier: s.Tier, IP: s.IP,
+		Source: s.Source, Unaccepted: s.Unaccepted, Method: q.Method, Status: v.Status, RetryAfter: v.RetryAfter,
+		Waited: v.Waited, Latency: took - v.Waited,
+	}
+	if v.Rule != nil {
+		e.Rule = v.Rule.Name
+	}
+	l := v.Shadowed()
+	if l != nil {
+		e.Shadow, e.Rule, e.RetryAfter = true, l.Rule.Name, l.Decision.RetryAfter
+	} else {
+		l = v.Binding()
+	}
+	if l != nil {
+		d := &l.Decision
+		e.Limit, e.Endpoint, e.Cost, e.Max, e.Used = l.Name, l.Endpoint, l.Cost, d.Limit, d.Limit-d.Remaining
+	}
+	return e
+}

@@ -1,0 +1,187 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/rule"
+)
+
+// some is how many counters are asked for in one call, so that others can come
+// between.
+const some = 64
+
+// every returns every counter that rules keep for a subject, of which User, Tenant,
+// Key and IP are given, any of them.
+func (e *Engine) every(ctx context.Context, w *work, s identity.Subject) ([]rule.Hit, []stint.Ask, error) {
+	if err := w.setup.identity.Describe(ctx, w.now, &s); err != nil {
+		return nil, nil, err
+	}
+	a := rule.Attrs{
+		Trusted: true, IP: s.IP, Net: s.Net, User: s.User, Tenant: s.Tenant, APIKey: s.Key, Tier: s.Tier,
+		KeyLimits: s.KeyLimits, UserLimits: s.UserLimits,
+	}
+	hits := w.setup.rules.Every(nil, &a)
+	asks, _ := w.setup.rules.Asks(nil, hits, &a, nil)
+	return hits, asks, nil
+}
+
+// Usage returns every limit of a subject, of which User, Tenant, Key and IP are
+// given, any of them, and how it stands. A rule that counts by endpoints has one for
+// each. Limits that are shared by all, and those that count by what only a request
+// has, are left out.
+func (e *Engine) Usage(ctx context.Context, s identity.Subject) ([]Limit, error) {
+	w := e.begin(e.now())
+	defer e.end(w)
+	hits, asks, err := e.every(ctx, w, s)
+	if err != nil {
+		return nil, err
+	}
+	var ds []stint.Decision
+	for i := range asks {
+		asks[i].Cost = 0
+	}
+	for part := range slices.Chunk(asks, some) {
+		out, err := e.store.Take(ctx, part)
+		if err != nil {
+			return nil, err
+		}
+		ds = append(ds, out...)
+	}
+	var v Verdict
+	v.add(hits, asks, ds, false)
+	return v.Limits, nil
+}
+
+// Reset forgets what a subject has used, and its violations and the bans that came
+// of them; of one rule only, if it is named.
+func (e *Engine) Reset(ctx context.Context, s identity.Subject, ruleName string) error {
+	w := e.begin(e.now())
+	defer e.end(w)
+	hits, asks, err := e.every(ctx, w, s)
+	if err != nil {
+		return err
+	}
+	var keys []stint.Key
+	for _, h := range hits {
+		if ruleName != "" && h.Rule.Name != ruleName {
+			continue
+		}
+		for _, a := range asks[h.From:h.To] {
+			keys = append(keys, a.Key)
+		}
+	}
+	for part := range slices.Chunk(keys, some) {
+		if err := e.store.Reset(ctx, part...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// MaxBans is how many bans an engine can be told.
+const MaxBans = 10_000
+
+// bans are what the engine was told, beside those of the resolver's list. They
+// outlive a change of rules.
+type bans struct {
+	list atomic.Pointer[identity.List]
+
+	mu      sync.Mutex
+	entries []identity.Entry
+}
+
+func (b *bans) find(s *identity.Subject, now time.Time) *identity.Entry {
+	list := b.list.Load()
+	if list == nil {
+		return nil
+	}
+	return list.Find(s, now)
+}
+
+// change replaces the entries by what edit makes of those that are not over.
+func (b *bans) change(now time.Time, edit func([]identity.Entry) []identity.Entry) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	next := edit(current(b.entries, now))
+	if len(next) > MaxBans {
+		return invalid("bans", strconv.Itoa(len(next)), "at most "+strconv.Itoa(MaxBans)+": lift some, or ban networks")
+	}
+	list, err := identity.NewList(next)
+	if err != nil {
+		return err
+	}
+	b.entries = next
+	b.list.Store(list)
+	return nil
+}
+
+// Ban refuses all requests of addresses, networks, users, tenants or keys, on this
+// node, from now on. A ban of the same replaces one that was there.
+func (e *Engine) Ban(entries ...identity.Entry) error {
+	return e.bans.change(e.now(), func(all []identity.Entry) []identity.Entry {
+		return append(without(all, entries), entries...)
+	})
+}
+
+// Unban lifts what Ban has said of the same. Bans that came of violations are lifted
+// by Reset.
+func (e *Engine) Unban(entries ...identity.Entry) error {
+	return e.bans.change(e.now(), func(all []identity.Entry) []identity.Entry { return without(all, entries) })
+}
+
+// Bans returns what Ban has said and is not over.
+func (e *Engine) Bans() []identity.Entry {
+	e.bans.mu.Lock()
+	defer e.bans.mu.Unlock()
+	return current(e.bans.entries, e.now())
+}
+
+// current returns the entries that are not over.
+func current(entries []identity.Entry, now time.Time) []identity.Entry {
+	return slices.DeleteFunc(slices.Clone(entries), func(e identity.Entry) bool { return !e.Holds(now) })
+}
+
+// without returns the entries that are not about any of others.
+func without(entries, others []identity.Entry) []identity.Entry {
+	type about struct {
+		kind  identity.Kind
+		value string
+	}
+	gone := map[about]bool{}
+	for _, e := range others {
+		gone[about{e.Kind, e.Value}] = true
+	}
+	return slices.DeleteFunc(entries, func(e identity.Entry) bool { return gone[about{e.Kind, e.Value}] })
+}
+
+// Explanation says what rules make of a request, and why.
+type Explanation struct {
+	// Verdict is what Peek says.
+	Verdict Verdict
+	// Rules are all there are, by priority and name.
+	Rules []rule.Explained
+}
+
+// Explain tells what would become of a request, and of every rule why it applies or
+// does not. It changes nothing. It looks at every rule: it is for people.
+func (e *Engine) Explain(ctx context.Context, q Request) (Explanation, error) {
+	now := e.now()
+	w := e.begin(now)
+	defer e.end(w)
+	var x Explanation
+	x.Verdict.ID, x.Verdict.At = newID(now), now
+	if err := e.decide(ctx, &q, w, &x.Verdict, true); err != nil {
+		return Explanation{}, err
+	}
+	if o := x.Verdict.Outcome; o != Unauthorized && x.Verdict.Subject.Banned == nil && x.Verdict.Subject.Exempt == nil {
+		x.Rules = w.setup.rules.Explain(&w.attrs)
+	}
+	return x, nil
+}
