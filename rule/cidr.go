@@ -1,49 +1,64 @@
 package rule
 
 import (
+	"encoding/binary"
 	"maps"
 	"net/netip"
 	"slices"
+	"sort"
 )
 
 // networks finds those that an address is in. Two networks have no address in
 // common, or one is inside the other; so the one that begins last before an address
 // is the innermost that has it, or is inside that.
 type networks struct {
-	starts []netip.Addr // sorted, to be searched
-	all    []*network   // which begin there
+	v4  []uint32     // where networks begin, sorted, to be searched
+	v6  []netip.Addr // the same of IPv6
+	all []*network   // which begin there, those of IPv4 first
 }
 
 type network struct {
 	prefix  netip.Prefix
-	outer   *network // the smallest that this one is in, or nil
-	entries []*entry // of an index: those for which the network is a condition
+	outer   *network    // the smallest that this one is in, or nil
+	entries []candidate // of an index: those for which the network is a condition
 }
 
 // newNetworks arranges networks, with the entries of each.
-func newNetworks(of map[netip.Prefix][]*entry) networks {
+func newNetworks(of map[netip.Prefix][]candidate) networks {
 	var ns networks
 	var last *network
 	for _, p := range slices.SortedFunc(maps.Keys(of), netip.Prefix.Compare) {
 		last = &network{prefix: p, outer: last.with(p.Addr()), entries: of[p]}
-		ns.starts = append(ns.starts, p.Addr())
+		if p.Addr().Is4() {
+			ns.v4 = append(ns.v4, number(p.Addr()))
+		} else {
+			ns.v6 = append(ns.v6, p.Addr())
+		}
 		ns.all = append(ns.all, last)
 	}
 	return ns
 }
 
+// number is an IPv4 address as one.
+func number(a netip.Addr) uint32 {
+	b := a.As4()
+	return binary.BigEndian.Uint32(b[:])
+}
+
 // of returns the innermost network that the address is in, or nil.
 func (ns *networks) of(a netip.Addr) *network {
-	i, _ := slices.BinarySearchFunc(ns.starts, a, func(start, a netip.Addr) int {
-		if start.Compare(a) <= 0 {
-			return -1
-		}
-		return 1
-	})
-	if i == 0 {
+	first, end := 0, 0
+	if a.Is4() {
+		x := number(a)
+		end = sort.Search(len(ns.v4), func(i int) bool { return ns.v4[i] > x })
+	} else {
+		first = len(ns.v4)
+		end = first + sort.Search(len(ns.v6), func(i int) bool { return ns.v6[i].Compare(a) > 0 })
+	}
+	if end == first {
 		return nil
 	}
-	return ns.all[i-1].with(a)
+	return ns.all[end-1].with(a)
 }
 
 // with returns the innermost network, from n outwards, that the address is in.

@@ -17,7 +17,7 @@ import (
 type Set struct {
 	rules []*Compiled // by priority and name
 	tiers map[string]Values
-	paths node   // enabled rules that have paths
+	paths *tree  // enabled rules that have paths
 	other bucket // enabled rules that have none
 }
 
@@ -42,22 +42,19 @@ type Compiled struct {
 	cost    Cost
 }
 
-// entry is a rule under one of its paths, or under none. What matching looks at
-// stands together, at the start.
+// entry is a rule under one of its paths, or under none.
 type entry struct {
 	*conditions
-	rule  *Compiled
-	rank  int32 // of the rule among all, by priority and name
-	group int32 // one number for all rules of a group; without one, the rule's own
-	place int32 // among the entries of all rules, by priority, specificity and name
-	whole bool  // names are whole
-	path  pattern
+	rule *Compiled
+	path pattern
+	hit  Hit
 
 	// subject and names are the parts of keys that are the same for every request:
 	// subject may be empty; names, one for each limit and one for the penalty, may
-	// want the values of all dims but the first.
+	// want the values of all dims but the first, unless they are whole.
 	subject string
 	names   []string
+	whole   bool
 }
 
 type limit struct {
@@ -96,22 +93,23 @@ func Compile(f File) (*Set, error) {
 			groups[r.Group] = rank
 		}
 		for _, e := range r.entries {
-			e.rank, e.group = rank, group
+			e.hit = Hit{Rule: r, Endpoint: e.path.text, entry: e, rank: rank, group: group}
 		}
 		entries = append(entries, r.entries...)
 	}
 	slices.SortFunc(entries, standing)
+	var paths []*entry
 	for i, e := range entries {
-		e.place = int32(i)
+		e.hit.place = int32(i)
 		switch {
 		case !e.rule.Enabled:
 		case len(e.rule.match.Paths) > 0:
-			s.paths.add(e)
+			paths = append(paths, e)
 		default:
-			s.other.list = append(s.other.list, e)
+			s.other.list = append(s.other.list, candidate{e.conditions, e.hit})
 		}
 	}
-	s.paths.sort()
+	s.paths = newTree(paths)
 	s.other.sort()
 	return s, nil
 }

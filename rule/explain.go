@@ -47,13 +47,13 @@ func (s *Set) Explain(a *Attrs) []Explained {
 		matched[i] = e
 		out[i].Endpoint = e.path.text
 		out[i].Limits = s.explainLimits(e, a)
-		if b := best[e.group]; b == nil || e.place < b.place {
-			best[e.group] = e
+		if b := best[e.hit.group]; b == nil || e.hit.place < b.hit.place {
+			best[e.hit.group] = e
 		}
 	}
 	for i, e := range matched {
-		if e != nil && best[e.group] != e {
-			out[i].BeatenBy = best[e.group].rule.Name
+		if e != nil && best[e.hit.group] != e {
+			out[i].BeatenBy = best[e.hit.group].rule.Name
 		}
 	}
 	return out
@@ -122,7 +122,7 @@ func printable(value string) string {
 }
 
 func (s *Set) explainLimits(e *entry, a *Attrs) []ExplainedLimit {
-	asks, _ := s.Asks(nil, []Hit{e.hit()}, a, nil)
+	asks, _ := s.Asks(nil, []Hit{e.hit}, a, nil)
 	var out []ExplainedLimit
 	for i := range e.rule.limits {
 		l := &e.rule.limits[i]

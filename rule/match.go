@@ -18,6 +18,9 @@ type Hit struct {
 	From, To int
 
 	entry *entry
+	rank  int32 // of the rule among all, by priority and name
+	group int32 // one number for all rules of a group; without one, the rule's own
+	place int32 // among the entries of all rules, by priority, specificity and name
 }
 
 // Match appends the rules that apply to the request to dst, by priority and name:
@@ -27,7 +30,7 @@ type Hit struct {
 // A rule does not match a request that lacks something that the rule counts by.
 func (s *Set) Match(dst []Hit, a *Attrs) []Hit {
 	start := len(dst)
-	dst = s.paths.collect(dst, strings.TrimSuffix(CleanPath(a.Path), "/"), a)
+	dst = s.paths.collect(dst, 0, strings.TrimSuffix(CleanPath(a.Path), "/"), a)
 	dst = s.other.collect(dst, a)
 	if len(dst)-start < 2 {
 		return dst
@@ -35,10 +38,10 @@ func (s *Set) Match(dst []Hit, a *Attrs) []Hit {
 	// The entries of a rule are alternatives, like the rules of a group.
 	found := dst[start:]
 	slices.SortFunc(found, func(x, y Hit) int {
-		return cmp.Or(cmp.Compare(x.entry.group, y.entry.group), cmp.Compare(x.entry.place, y.entry.place))
+		return cmp.Or(cmp.Compare(x.group, y.group), cmp.Compare(x.place, y.place))
 	})
-	found = slices.CompactFunc(found, func(x, y Hit) bool { return x.entry.group == y.entry.group })
-	slices.SortFunc(found, func(x, y Hit) int { return cmp.Compare(x.entry.rank, y.entry.rank) })
+	found = slices.CompactFunc(found, func(x, y Hit) bool { return x.group == y.group })
+	slices.SortFunc(found, func(x, y Hit) int { return cmp.Compare(x.rank, y.rank) })
 	return dst[:start+len(found)]
 }
 
@@ -55,104 +58,42 @@ func (s *Set) Every(dst []Hit, a *Attrs) []Hit {
 			continue
 		}
 		if !slices.ContainsFunc(r.dims[1], func(d dim) bool { return d.kind == byEndpoint }) {
-			dst = append(dst, Hit{Rule: r, entry: r.entries[0]})
+			h := r.entries[0].hit
+			h.Endpoint = "" // any
+			dst = append(dst, h)
 			continue
 		}
 		for _, e := range r.entries {
-			dst = append(dst, e.hit())
+			dst = append(dst, e.hit)
 		}
 	}
 	return dst
 }
 
-func (e *entry) hit() Hit { return Hit{Rule: e.rule, Endpoint: e.path.text, entry: e} }
-
-// node is a place in the tree of paths.
-type node struct {
-	literal map[string]*node
-	wild    *node  // after any one segment
-	rest    *node  // after any number of them
-	here    bucket // paths that end here
-}
-
-func (n *node) add(e *entry) {
-	for _, s := range e.path.segments {
-		if s.wild {
-			n = grow(&n.wild)
-			continue
-		}
-		next := n.literal[s.text]
-		if next == nil {
-			next = new(node)
-			if n.literal == nil {
-				n.literal = map[string]*node{}
-			}
-			n.literal[s.text] = next
-		}
-		n = next
-	}
-	if e.path.rest {
-		n = grow(&n.rest)
-	}
-	n.here.list = append(n.here.list, e)
-}
-
-func grow(n **node) *node {
-	if *n == nil {
-		*n = new(node)
-	}
-	return *n
-}
-
-// sort sorts the buckets of all nodes from n on.
-func (n *node) sort() {
-	if n == nil {
-		return
-	}
-	n.here.sort()
-	n.wild.sort()
-	n.rest.sort()
-	for _, next := range n.literal {
-		next.sort()
-	}
-}
-
-// collect appends the entries that match. The path is empty, or a slash, a
-// segment, and the rest. It comes to a node at most once.
-func (n *node) collect(dst []Hit, path string, a *Attrs) []Hit {
-	if n.rest != nil {
-		dst = n.rest.here.collect(dst, a)
-	}
-	if path == "" {
-		return n.here.collect(dst, a)
-	}
-	segment, rest := cutSegment(path)
-	if next := n.literal[segment]; next != nil {
-		dst = next.collect(dst, rest, a)
-	}
-	if n.wild != nil {
-		dst = n.wild.collect(dst, rest, a)
-	}
-	return dst
+// candidate is an entry as buckets hold it: all that matching looks at, side by
+// side. Of ten thousand rules, hardly any are in the processor's cache.
+type candidate struct {
+	*conditions
+	hit Hit
 }
 
 // bucket holds the entries that have one path, or none.
 type bucket struct {
-	list []*entry
+	list []candidate
 	more *index // of those that are not in the list, if there are many
 }
 
 // index has entries where only requests come by that meet one of their conditions.
 type index struct {
 	networks networks
-	tiers    map[string][]*entry
+	tiers    map[string][]candidate
 	headers  []*header
 }
 
 type header struct {
 	name    string
-	present []*entry            // any value will do
-	values  map[string][]*entry // by the value
+	present []candidate            // any value will do
+	values  map[string][]candidate // by the value
 }
 
 // sort moves entries to an index if there are many.
@@ -163,8 +104,8 @@ func (b *bucket) sort() {
 	}
 	entries := b.list
 	b.list = nil
-	b.more = &index{tiers: map[string][]*entry{}}
-	inside := map[netip.Prefix][]*entry{}
+	b.more = &index{tiers: map[string][]candidate{}}
+	inside := map[netip.Prefix][]candidate{}
 	for _, e := range entries {
 		switch {
 		case len(e.ranges) > 0:
@@ -184,12 +125,12 @@ func (b *bucket) sort() {
 	b.more.networks = newNetworks(inside)
 }
 
-func (x *index) addHeader(e *entry) {
+func (x *index) addHeader(e candidate) {
 	want := e.headers[0]
 	i := slices.IndexFunc(x.headers, func(h *header) bool { return h.name == want.name })
 	if i < 0 {
 		i = len(x.headers)
-		x.headers = append(x.headers, &header{name: want.name, values: map[string][]*entry{}})
+		x.headers = append(x.headers, &header{name: want.name, values: map[string][]candidate{}})
 	}
 	if h := x.headers[i]; want.value == "*" {
 		h.present = append(h.present, e)
@@ -221,7 +162,9 @@ func (x *index) collect(dst []Hit, a *Attrs) []Hit {
 		for _, v := range values {
 			same := h.values[v]
 			// A client may send a value a thousand times.
-			if !slices.ContainsFunc(dst[start:], func(h Hit) bool { return slices.Contains(same, h.entry) }) {
+			if !slices.ContainsFunc(dst[start:], func(h Hit) bool {
+				return slices.ContainsFunc(same, func(c candidate) bool { return c.hit.entry == h.entry })
+			}) {
 				dst = appendMet(dst, same, a)
 			}
 		}
@@ -229,10 +172,10 @@ func (x *index) collect(dst []Hit, a *Attrs) []Hit {
 	return dst
 }
 
-func appendMet(dst []Hit, entries []*entry, a *Attrs) []Hit {
-	for _, e := range entries {
-		if e.meets(a) {
-			dst = append(dst, e.hit())
+func appendMet(dst []Hit, those []candidate, a *Attrs) []Hit {
+	for i := range those {
+		if c := &those[i]; c.meets(a) {
+			dst = append(dst, c.hit)
 		}
 	}
 	return dst
@@ -256,7 +199,7 @@ type wanted struct{ name, value string }
 
 func newConditions(m Match, by []Dimension) *conditions {
 	c := &conditions{methods: m.Methods, tiers: m.Tiers, dims: dimsOf(by)}
-	ranges := map[netip.Prefix][]*entry{}
+	ranges := map[netip.Prefix][]candidate{}
 	for _, text := range m.IPRanges {
 		p, _ := parseNetwork(text)
 		c.ranges = append(c.ranges, p)

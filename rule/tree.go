@@ -1,0 +1,141 @@
+package rule
+
+import (
+	"hash/maphash"
+	"strings"
+)
+
+// tree finds the entries whose path a request has. It is tables rather than nodes
+// that point to each other: those of ten thousand rules are still within reach of a
+// processor's cache, and a heap is not.
+type tree struct {
+	nodes []node // the first is the root
+	edges []edge // a hash table of a power of two, half empty
+	text  string // of all segments
+	seed  maphash.Seed
+}
+
+// node is a place in the tree.
+type node struct {
+	wild int32  // the node after any one segment, or 0: nothing leads to the root
+	rest int32  // the node after any number of them
+	here bucket // entries whose paths end here
+}
+
+// edge leads from a node to the next, by a literal segment.
+type edge struct {
+	from, to int32 // to is 0 where there is no edge
+	at, size int32 // of the segment, in the text
+}
+
+// step is an edge while the tree is built.
+type step struct {
+	from    int32
+	segment string
+}
+
+// newTree builds the tree of entries that have paths.
+func newTree(entries []*entry) *tree {
+	t := &tree{nodes: make([]node, 1), seed: maphash.MakeSeed()}
+	steps := map[step]int32{}
+	grow := func() int32 {
+		t.nodes = append(t.nodes, node{})
+		return int32(len(t.nodes) - 1)
+	}
+	for _, e := range entries {
+		at := int32(0)
+		for _, s := range e.path.segments {
+			next := t.nodes[at].wild
+			if !s.wild {
+				next = steps[step{at, s.text}]
+			}
+			if next == 0 {
+				next = grow()
+				if s.wild {
+					t.nodes[at].wild = next
+				} else {
+					steps[step{at, s.text}] = next
+				}
+			}
+			at = next
+		}
+		if e.path.rest {
+			next := t.nodes[at].rest
+			if next == 0 {
+				next = grow()
+				t.nodes[at].rest = next
+			}
+			at = next
+		}
+		here := &t.nodes[at].here
+		here.list = append(here.list, candidate{e.conditions, e.hit})
+	}
+	t.connect(steps)
+	all := make([]candidate, 0, len(entries)) // side by side, too
+	for i := range t.nodes {
+		here := &t.nodes[i].here
+		here.sort()
+		from := len(all)
+		all = append(all, here.list...)
+		here.list = all[from:len(all):len(all)]
+	}
+	return t
+}
+
+// connect puts the steps into the table of edges.
+func (t *tree) connect(steps map[step]int32) {
+	size := 2
+	for size < 2*len(steps) {
+		size *= 2
+	}
+	t.edges = make([]edge, size)
+	var text strings.Builder
+	for s, to := range steps {
+		i := t.place(s.from, s.segment)
+		for t.edges[i].to != 0 {
+			i = (i + 1) % size
+		}
+		t.edges[i] = edge{from: s.from, to: to, at: int32(text.Len()), size: int32(len(s.segment))}
+		text.WriteString(s.segment)
+	}
+	t.text = text.String()
+}
+
+// place is where the search for an edge begins.
+func (t *tree) place(from int32, segment string) int {
+	const odd = 0x9E3779B97F4A7C15
+	h := maphash.String(t.seed, segment) ^ uint64(from)*odd
+	return int(h & uint64(len(t.edges)-1))
+}
+
+// next returns the node after a segment, or 0.
+func (t *tree) next(from int32, segment string) int32 {
+	for i := t.place(from, segment); ; i = (i + 1) & (len(t.edges) - 1) {
+		switch e := &t.edges[i]; {
+		case e.to == 0:
+			return 0
+		case e.from == from && int(e.size) == len(segment) && t.text[e.at:e.at+e.size] == segment:
+			return e.to
+		}
+	}
+}
+
+// collect appends the entries, from a node on, that match. The path is empty, or a
+// slash, a segment, and the rest. It comes to a node at most once.
+func (t *tree) collect(dst []Hit, at int32, path string, a *Attrs) []Hit {
+	n := &t.nodes[at]
+	if n.rest != 0 {
+		dst = t.nodes[n.rest].here.collect(dst, a)
+	}
+	if path == "" {
+		return n.here.collect(dst, a)
+	}
+	segment, rest := cutSegment(path)
+	if next := t.next(at, segment); next != 0 {
+		dst = t.collect(dst, next, rest, a)
+	}
+	if n.wild != 0 {
+		dst = t.collect(dst, n.wild, rest, a)
+	}
+	return dst
+}
