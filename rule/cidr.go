@@ -47,18 +47,19 @@ func number(a netip.Addr) uint32 {
 
 // of returns the innermost network that the address is in, or nil.
 func (ns *networks) of(a netip.Addr) *network {
-	first, end := 0, 0
+	var before int // how many begin at the address, or before it
+	all := ns.all[:len(ns.v4)]
 	if a.Is4() {
 		x := number(a)
-		end = sort.Search(len(ns.v4), func(i int) bool { return ns.v4[i] > x })
+		before = sort.Search(len(ns.v4), func(i int) bool { return ns.v4[i] > x })
 	} else {
-		first = len(ns.v4)
-		end = first + sort.Search(len(ns.v6), func(i int) bool { return ns.v6[i].Compare(a) > 0 })
+		all = ns.all[len(ns.v4):]
+		before = sort.Search(len(ns.v6), func(i int) bool { return ns.v6[i].Compare(a) > 0 })
 	}
-	if end == first {
+	if before == 0 {
 		return nil
 	}
-	return ns.all[end-1].with(a)
+	return all[before-1].with(a)
 }
 
 // with returns the innermost network, from n outwards, that the address is in.
