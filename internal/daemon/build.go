@@ -1,0 +1,125 @@
+package daemon
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"log/slog"
+	"reflect"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/layer"
+	"github.com/stintdev/stint/memstore"
+	"github.com/stintdev/stint/redisstore"
+	"github.com/stintdev/stint/rule"
+)
+
+// RuleSet returns the rules of the configuration.
+func (c *Config) RuleSet() (*rule.Set, error) { return rule.Compile(c.File) }
+
+// Resolver returns what tells who is asking. Close it.
+func (c *Config) Resolver() (*identity.Resolver, error) {
+	o := c.options()
+	var err error
+	if o.Lists.Exempt, err = newList(c.Exemptions); err != nil {
+		return nil, fmt.Errorf("exemptions: %w", err)
+	}
+	if o.Lists.Banned, err = newList(c.Bans); err != nil {
+		return nil, fmt.Errorf("bans: %w", err)
+	}
+	return identity.New(o)
+}
+
+func newList(list []Entry) (*identity.List, error) {
+	var entries []identity.Entry
+	for i := range list {
+		entries = append(entries, list[i].entries()...)
+	}
+	return identity.NewList(entries)
+}
+
+// options are those of the resolver, without its lists.
+func (c *Config) options() identity.Options {
+	i := &c.Identity
+	o := identity.Options{
+		Methods: []identity.Source{}, Directory: c.Directory(), Require: i.Require, DefaultTier: i.DefaultTier,
+		KeyHeader: i.APIKeyHeader, KeyPrefix: i.APIKeyPrefix, KeyBearer: i.APIKeyBearer, Pepper: c.credentials.pepper,
+		UserHeader: i.UserHeader, TenantHeader: i.TenantHeader, TierHeader: i.TierHeader,
+		TrustedDepth: i.TrustedProxyDepth, ForwardedHeader: i.ForwardedHeader, IPv6Prefix: i.IPv6Prefix,
+	}
+	for _, text := range i.TrustedProxies {
+		if p, err := parseProxy(text); err == nil { // checked
+			o.TrustedProxies = append(o.TrustedProxies, p)
+		}
+	}
+	if j := &i.JWT; j.used() {
+		o.JWT = &identity.JWTOptions{
+			Secret: c.credentials.secret, PublicKeys: c.credentials.publicKeys, JWKS: cmp.Or(j.JWKSFile, string(j.JWKSURL)), Refresh: time.Duration(j.JWKSRefresh),
+			Issuer: j.Issuer, Audience: j.Audience,
+			Leeway:    max(time.Duration(j.Leeway), 1), // a resolver takes 0 for its default
+			UserClaim: j.UserClaim, TenantClaim: j.TenantClaim, TierClaim: j.TierClaim, Remember: j.Remember,
+		}
+	}
+	for _, name := range i.Methods {
+		var m identity.Source
+		if m.UnmarshalText([]byte(name)) == nil { // checked
+			o.Methods = append(o.Methods, m)
+		}
+	}
+	if len(i.Methods) == 0 {
+		// Where there are no keys, their header is someone else's.
+		if len(c.APIKeys) > 0 {
+			o.Methods = append(o.Methods, identity.ByKey)
+		}
+		if o.JWT != nil {
+			o.Methods = append(o.Methods, identity.ByJWT)
+		}
+		if o.UserHeader != "" || o.TenantHeader != "" {
+			o.Methods = append(o.Methods, identity.ByHeader)
+		}
+	}
+	return o
+}
+
+// used reports whether anything of it is set.
+func (j *JWT) used() bool { return !reflect.DeepEqual(*j, defaults().Identity.JWT) }
+
+// OpenStore returns the store of counters, in memory or in Redis. One in Redis is in
+// the recommended layers, and falls back on this node's memory. It need not be there
+// yet. Close the store.
+func (c *Config) OpenStore() (stint.Store, error) {
+	s := &c.Server
+	local, err := memstore.New(memstore.Options{MaxKeys: s.MaxKeys})
+	if err != nil {
+		return nil, err
+	}
+	if s.Counters == inMemory {
+		return local, nil
+	}
+	shared, err := redisstore.Open(string(s.Counters), redisstore.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("server.counters: %w", err)
+	}
+	stack, err := layer.New(shared, layer.Options{
+		Retry:    layer.RetryOptions{Budget: time.Duration(s.StoreBudget)},
+		Fallback: &layer.FallbackOptions{Local: local, Replicas: func() int { return s.Replicas }},
+	})
+	if err != nil {
+		_ = shared.Close() // the first error counts
+		return nil, err
+	}
+	return stack, nil
+}
+
+// Logger returns a logger that writes as the settings say.
+func (c *Config) Logger(w io.Writer) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(c.Server.LogLevel)) // checked
+	o := &slog.HandlerOptions{Level: level}
+	if c.Server.LogFormat == "text" {
+		return slog.New(slog.NewTextHandler(w, o))
+	}
+	return slog.New(slog.NewJSONHandler(w, o))
+}

@@ -1,0 +1,270 @@
+// Package daemon is Stint as a program: it reads the configuration, builds from it
+// what decides, and replaces that when the configuration changes.
+//
+// A configuration is one TOML file and the environment. The file has everything;
+// STINT_ variables override the settings of [server] and [identity], so that what
+// differs between machines, and what is secret, need not be in it.
+//
+// # What holds
+//
+//   - All problems are said at once, each with its line and column or the name of
+//     its variable, and what would be right.
+//   - A configuration is used as a whole or not at all. One that is wrong leaves the
+//     one before it in use.
+//   - Secrets are in no error, in no log and in no [Setting].
+//
+// # What it refuses to do
+//
+// It guesses no names: a setting, a variable, a tier or a limit that does not exist
+// is a problem. To check a configuration it reaches for no network.
+package daemon
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/rule"
+)
+
+// Config is everything that is configured, as [Load] returns it.
+type Config struct {
+	Server   Server   `json:"server"`
+	Identity Identity `json:"identity"`
+	rule.File
+	Users      []User   `json:"users,omitempty"`
+	APIKeys    []APIKey `json:"api_keys,omitempty"`
+	Exemptions []Entry  `json:"exemptions,omitempty"`
+	Bans       []Entry  `json:"bans,omitempty"`
+
+	origins map[string]string // of settings that have no default, by name
+	named   []namedFile       // in the order of reading
+	hash    [sha256.Size]byte // of the file
+
+	credentials *credentials
+}
+
+// credentials are what settings hold, or the files that they name. They are behind a
+// pointer since what prints a Config does not ask fields that are not exported how
+// they want to be shown.
+type credentials struct {
+	pepper     identity.Secret
+	secret     identity.Secret // of tokens
+	publicKeys string
+}
+
+// namedFile is a file that the configuration names, as it was read.
+type namedFile struct {
+	path string
+	hash [sha256.Size]byte // zero, if it could not be read
+}
+
+// Server is how the process runs. All of it is read at the start, but for
+// ReloadInterval.
+type Server struct {
+	Counters       URL      `json:"counters" doc:"where counters are: memory: for this process alone, or a Redis URL, for all that share it"`
+	StoreBudget    Duration `json:"store_budget" doc:"how long a decision may wait for Redis, with all attempts; then this node decides alone"`
+	Replicas       int      `json:"replicas" doc:"how many nodes share the counters; a node that decides alone has this share of each limit"`
+	MaxKeys        int      `json:"max_keys" doc:"how many counters are held in memory; beyond it, those nearest to recovery are dropped"`
+	MaxWaiting     int      `json:"max_waiting" doc:"how many requests may be held at once by throttle and leaky_bucket; further ones are refused"`
+	ReloadInterval Duration `json:"reload_interval" doc:"how often the file is looked at for changes; 0 is never"`
+	LogFormat      string   `json:"log_format" doc:"json or text"`
+	LogLevel       string   `json:"log_level" doc:"the least that is logged: debug, info, warn or error"`
+}
+
+// Identity is how callers are told apart.
+type Identity struct {
+	Methods     []string `json:"methods" doc:"what is tried, in this order: key, jwt, header. Unless set, those of them that are configured. The address is what remains"`
+	Require     bool     `json:"require" doc:"refuse those who bring neither a good key, nor a good token, nor a trusted header"`
+	DefaultTier string   `json:"default_tier" doc:"the tier of those who have no other"`
+
+	APIKeyHeader string          `json:"api_key_header" doc:"the header of API keys"`
+	APIKeyPrefix string          `json:"api_key_prefix" doc:"what API keys begin with, before the first underscore"`
+	APIKeyBearer bool            `json:"api_key_bearer" doc:"accept API keys as Authorization: Bearer, too"`
+	Pepper       identity.Secret `json:"pepper" doc:"the secret of keys whose hash is hmac-sha256, at least 16 bytes"`
+	PepperFile   string          `json:"pepper_file" doc:"a file that holds the pepper"`
+
+	JWT JWT `json:"jwt"`
+
+	UserHeader   string `json:"user_header" doc:"the header by which a trusted proxy names the user"`
+	TenantHeader string `json:"tenant_header" doc:"the header by which a trusted proxy names the tenant"`
+	TierHeader   string `json:"tier_header" doc:"the header by which a trusted proxy names the tier"`
+
+	TrustedProxies    []string `json:"trusted_proxies" doc:"the addresses and networks of proxies whose headers are believed"`
+	TrustedProxyDepth int      `json:"trusted_proxy_depth" doc:"in place of them, how many proxies every request comes through, at most 64"`
+	ForwardedHeader   string   `json:"forwarded_header" doc:"the one header that tells the client's address: X-Forwarded-For, Forwarded, or one that holds a single address"`
+	IPv6Prefix        int      `json:"ipv6_prefix" doc:"how many bits of an IPv6 address are counted, 32 to 128"`
+}
+
+// JWT is how tokens are verified. There are tokens if any of it is set.
+type JWT struct {
+	Secret         identity.Secret `json:"secret" doc:"the secret of HMAC, at least 32 bytes"`
+	SecretFile     string          `json:"secret_file" doc:"a file that holds the secret"`
+	PublicKeys     string          `json:"public_keys" doc:"public keys or certificates, in PEM, at most 8"`
+	PublicKeyFiles []string        `json:"public_key_files" doc:"files of them"`
+	JWKSFile       string          `json:"jwks_file" doc:"a file that is a JSON Web Key Set"`
+	JWKSURL        URL             `json:"jwks_url" doc:"the http or https URL of one"`
+	JWKSRefresh    Duration        `json:"jwks_refresh" doc:"how often the set is fetched, 1m or more"`
+	Issuer         string          `json:"issuer" doc:"who must have issued a token"`
+	Audience       []string        `json:"audience" doc:"those for one of whom a token must be"`
+	Leeway         Duration        `json:"leeway" doc:"how far clocks may be apart, at most 5m"`
+	UserClaim      string          `json:"user_claim" doc:"the claim that names the user; one within an object has a dot, as in org.id"`
+	TenantClaim    string          `json:"tenant_claim" doc:"the claim that names the tenant"`
+	TierClaim      string          `json:"tier_claim" doc:"the claim that names the tier"`
+	Remember       int             `json:"remember" doc:"how many verified tokens are remembered, at least 128"`
+}
+
+// User is a user of whom something is known. Others need not be listed.
+type User struct {
+	ID      string            `json:"id"`
+	Tenant  string            `json:"tenant,omitempty"`
+	Tier    string            `json:"tier,omitempty"`
+	Limits  map[string]string `json:"limits,omitempty"` // as rule.ParseValue reads them
+	Blocked *Blocked          `json:"blocked,omitempty"`
+}
+
+// Blocked says that a user is banned.
+type Blocked struct {
+	Reason string `json:"reason,omitempty"`
+	Until  Time   `json:"until,omitzero"` // zero: for good
+}
+
+// APIKey is an API key, without its secret.
+type APIKey struct {
+	ID   string `json:"id"`
+	Hash string `json:"hash"`           // sha256:HEX or hmac-sha256:HEX
+	Name string `json:"name,omitempty"` // for people
+
+	User     string            `json:"user,omitempty"`
+	Tenant   string            `json:"tenant,omitempty"`
+	Tier     string            `json:"tier,omitempty"`
+	Limits   map[string]string `json:"limits,omitempty"`
+	Disabled bool              `json:"disabled,omitempty"`
+	// Expires and Revoked are when the key stops being good. Zero: never.
+	Expires Time `json:"expires,omitzero"`
+	Revoked Time `json:"revoked,omitzero"`
+}
+
+// Entry exempts or bans one of IP, which may be a network, User, Tenant and Key.
+type Entry struct {
+	IP     string `json:"ip,omitempty"`
+	User   string `json:"user,omitempty"`
+	Tenant string `json:"tenant,omitempty"`
+	Key    string `json:"key,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	Until  Time   `json:"until,omitzero"` // zero: for good
+}
+
+// defaults returns what holds where nothing is set.
+func defaults() *Config {
+	return &Config{
+		Server: Server{
+			Counters: inMemory, StoreBudget: Duration(50 * time.Millisecond), Replicas: 1, MaxKeys: 1 << 20,
+			MaxWaiting: 10_000, ReloadInterval: Duration(time.Second), LogFormat: "json", LogLevel: "info",
+		},
+		Identity: Identity{
+			APIKeyHeader: "X-API-Key", APIKeyPrefix: "stint", ForwardedHeader: "X-Forwarded-For", IPv6Prefix: 64,
+			JWT: JWT{
+				JWKSRefresh: Duration(15 * time.Minute), Leeway: Duration(30 * time.Second), UserClaim: "sub",
+				Remember: 100_000,
+			},
+		},
+	}
+}
+
+// Load reads the file and the environment, whose variables are written NAME=value,
+// and checks all of it. Without a path there is only the environment. If the file
+// can be read, the error is of type [rule.Problems].
+func Load(path string, environ []string) (*Config, error) {
+	var data []byte
+	if path != "" {
+		var err error
+		if data, err = os.ReadFile(path); err != nil {
+			return nil, err
+		}
+	}
+	c, problems := parse(path, data, environ)
+	if err := problems.Err(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// parse is Load of what was read. It returns as much of the configuration as there
+// is, whatever the problems.
+func parse(path string, data []byte, environ []string) (*Config, strict.Problems) {
+	c := defaults()
+	c.origins, c.hash, c.credentials = map[string]string{}, sha256.Sum256(data), &credentials{}
+	doc, problems := strict.TOML(path, data, c)
+	whole := len(problems) == 0
+	c.noteOrigins(path, doc)
+	wrong := c.override(environ)
+	if whole {
+		wrong = append(wrong, c.Check()...) // rules and tiers
+	} else {
+		problems = withRules(problems, path, data)
+	}
+	wrong = append(wrong, c.check(whole)...)
+	return c, problems.And(c.locate(path, doc, wrong))
+}
+
+// withRules adds what is wrong with the rules and tiers of a file of which not all
+// could be decoded. Package rule knows what can be said of such a part.
+func withRules(problems strict.Problems, path string, data []byte) strict.Problems {
+	ours := func(p strict.Problem) bool {
+		return strings.HasPrefix(p.Path, "rules") || strings.HasPrefix(p.Path, "tiers")
+	}
+	var out, theirs strict.Problems
+	for _, p := range problems {
+		if p.Path == "" {
+			return problems // the file ends there, for all we know
+		}
+		if !ours(p) {
+			out = append(out, p)
+		}
+	}
+	if _, err := rule.ParseTOML(path, data); err != nil {
+		all, _ := err.(rule.Problems) //nolint:errorlint // it is of no other type
+		for _, p := range all {
+			if ours(p) {
+				theirs = append(theirs, p)
+			}
+		}
+	}
+	return out.And(theirs)
+}
+
+// locate adds the places of problems: the variable that sets what is wrong, or else
+// where it stands in the file.
+func (c *Config) locate(path string, doc *strict.Doc, problems strict.Problems) strict.Problems {
+	var out, inFile strict.Problems
+	for _, p := range problems {
+		name, _, _ := strings.Cut(p.Path, "[")
+		switch origin := c.origins[name]; {
+		case strings.HasPrefix(origin, envPrefix):
+			p.Path = origin
+			out = append(out, p)
+		case path == "" || strings.HasPrefix(p.Path, envPrefix):
+			out = append(out, p)
+		default:
+			inFile = append(inFile, p)
+		}
+	}
+	return out.And(doc.Locate(inFile))
+}
+
+// readNamed reads a file that the configuration names, and remembers that.
+func (c *Config) readNamed(path string) (string, error) {
+	data, err := os.ReadFile(path)
+	f := namedFile{path: path}
+	if err == nil {
+		f.hash = sha256.Sum256(data)
+	}
+	c.named = append(c.named, f)
+	// Editors end a file with a line end, which is not part of a secret.
+	return string(bytes.TrimRight(data, "\r\n")), err
+}

@@ -1,0 +1,213 @@
+package daemon_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stintdev/stint/internal/daemon"
+	"github.com/stintdev/stint/rule"
+)
+
+// write writes a file into a directory of the test's own and returns its path.
+func write(t testing.TB, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func load(t testing.TB, text string, environ ...string) *daemon.Config {
+	t.Helper()
+	c, err := daemon.Load(write(t, "stint.toml", text), environ)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// problems returns what is wrong, one in a line, without the directory.
+func problems(t *testing.T, text string, environ ...string) string {
+	t.Helper()
+	path := write(t, "stint.toml", text)
+	c, err := daemon.Load(path, environ)
+	if err == nil {
+		return ""
+	}
+	if _, ok := err.(rule.Problems); !ok || c != nil { //nolint:errorlint // the type is promised
+		t.Fatalf("%T, %v", err, c)
+	}
+	return strings.ReplaceAll(err.Error(), filepath.Dir(path)+string(filepath.Separator), "")
+}
+
+func TestNoFile(t *testing.T) {
+	t.Parallel()
+	if c, err := daemon.Load(filepath.Join(t.TempDir(), "stint.toml"), nil); c != nil || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v, %v", c, err)
+	}
+}
+
+// someRules are for what names limits and tiers.
+const someRules = `
+[[rules]]
+name = "api"
+count_by = ["user"]
+limits = [{ name = "requests", limit = "100/1m" }]
+
+[[tiers]]
+name = "free"
+
+[[tiers]]
+name = "premium"
+limits = { requests = "1000/1m" }
+`
+
+const (
+	pepper  = "0123456789abcdef-pepper"
+	secret  = "0123456789abcdef0123456789abcdef-secret"
+	someSum = "ee9c859c26d6b7e6e3b663354ed5947d41ef6e14f87c9dfa625f960a84bdd935"
+)
+
+func TestProblems(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		text    string
+		environ []string
+		want    string
+	}{
+		"nothing": {},
+		"syntax":  {text: "[server", want: "stint.toml:1:7: expected ']' to close table name"},
+		"unknown": {
+			text: "[server]\nreplcas = 2\n",
+			want: `stint.toml:2:1: server.replcas: unknown field; did you mean "replicas"?`,
+		},
+		"all at once": {
+			text: "[server]\nreplicas = 0\nlog_level = \"wran\"\n[identity]\nipv6_prefix = 200\n[[users]]\nid = \"\"\n",
+			want: "stint.toml:2:12: server.replicas: 0: want 1 or more\n" +
+				"stint.toml:3:13: server.log_level: \"wran\": want one of debug, info, warn, error; did you mean \"warn\"?\n" +
+				"stint.toml:5:15: identity.ipv6_prefix: \"200\": want 32 to 128\n" +
+				"stint.toml:7:6: users[0].id: \"\": want 1 to 255 bytes",
+		},
+		"decoding and meaning": {
+			text: "[server]\nreplicas = \"2\"\nmax_keys = 0\n[[rules]]\nname = \"a\"\nlimit = 3\naction = \"rejct\"\n",
+			want: "stint.toml:2:12: server.replicas: found a string, want an integer; write it without quotes\n" +
+				"stint.toml:3:12: server.max_keys: 0: want 1 or more\n" +
+				"stint.toml:6:1: rules[0].limit: unknown field; did you mean \"limits\"?\n" +
+				"stint.toml:7:10: rules[0].action: \"rejct\": want one of reject,",
+		},
+		"rules": {
+			text: "[[rules]]\nname = \"a\"\nlimits = [{ name = \"x\", limit = \"100 per hour\" }]\n",
+			want: `stint.toml:3:33: rules[0].limits[0].limit: `,
+		},
+
+		"counters":        {text: "[server]\ncounters = \"postgres://me:hunter2@db\"", want: `stint.toml:2:12: server.counters: want memory: or a URL that begins with redis://`},
+		"store budget":    {text: "[server]\nstore_budget = \"0\"", want: `server.store_budget: "0": want from 1ms to 1m`},
+		"interval":        {text: "[server]\nreload_interval = \"1us\"", want: `server.reload_interval: "1us": want from 10ms to`},
+		"interval off":    {text: "[server]\nreload_interval = \"0\""},
+		"interval number": {text: "[server]\nreload_interval = 5", want: "server.reload_interval: found an integer, want a string; write it in quotes"},
+		"waiting":         {text: "[server]\nmax_waiting = -1", want: "server.max_waiting: -1: want 1 or more"},
+		"format":          {text: "[server]\nlog_format = \"jsn\"", want: `"jsn": want one of json, text; did you mean "json"?`},
+
+		"default tier":  {text: someRules + "[identity]\ndefault_tier = \"fre\"", want: `identity.default_tier: "fre": want the name of a tier in this file; did you mean "free"?`},
+		"key prefix":    {text: "[identity]\napi_key_prefix = \"a-b\"", want: `stint.toml:2:18: identity.api_key_prefix: "a-b": want 1 to 32 letters`},
+		"key header":    {text: "[identity]\napi_key_header = \"\"", want: `identity.api_key_header: "": leave it out for the default, X-API-Key`},
+		"no ipv6":       {text: "[identity]\nipv6_prefix = 0", want: `identity.ipv6_prefix: "0": leave it out for the default, 64`},
+		"pepper":        {text: "[identity]\npepper = \"hunter2\"", want: `identity.pepper: "[redacted]": want at least 16 bytes`},
+		"pepper number": {text: "[identity]\npepper = 4711", want: `identity.pepper: found an integer, want a string`},
+		"pepper twice":  {text: "[identity]\npepper = \"" + pepper + "\"\npepper_file = \"p\"", want: `identity.pepper_file: want either it or pepper`},
+		"no pepper":     {text: "[identity]\npepper_file = \"/nowhere\"", want: `identity.pepper_file: "/nowhere": want a file that can be read: no such file`},
+		"methods":       {text: "[identity]\nmethods = [\"jtw\"]", want: `stint.toml:2:12: identity.methods[0]: "jtw": want one of key, jwt, header; did you mean "jwt"?`},
+		"no jwt":        {text: "[identity]\nmethods = [\"jwt\"]", want: `identity.methods: "jwt": want key, jwt and header at most once each`},
+		"proxy":         {text: "[identity]\ntrusted_proxies = [\"10.0.0.0/33\"]", want: `stint.toml:2:20: identity.trusted_proxies[0]: "10.0.0.0/33": want an address or a network`},
+		"proxy host":    {text: "[identity]\ntrusted_proxies = [\"10.1.2.3/8\"]", want: `identity.trusted_proxies: "10.1.2.3/8": want 10.0.0.0/8`},
+		"proxies":       {text: "[identity]\ntrusted_proxies = [\"192.0.2.1\", \"2001:db8::/32\"]\nuser_header = \"X-User\""},
+		"depth":         {text: "[identity]\ntrusted_proxies = [\"192.0.2.1\"]\ntrusted_proxy_depth = 1", want: `identity.trusted_proxy_depth: "1": want either a depth or trusted proxies`},
+		"header":        {text: "[identity]\nuser_header = \"X-User\"", want: `identity.user_header: "X-User": want trusted proxies`},
+
+		"jwt without keys": {text: "[identity.jwt]\nissuer = \"me\"", want: `stint.toml:1:1: identity.jwt: has no keys: want secret,`},
+		"jwt secret":       {text: "[identity.jwt]\nsecret = \"hunter2\"", want: `identity.jwt.secret: "[redacted]": want at least 32 bytes`},
+		"jwt no file":      {text: "[identity.jwt]\nsecret_file = \"/nowhere\"", want: `identity.jwt.secret_file: "/nowhere": want a file that can be read`},
+		"jwt keys":         {text: "[identity.jwt]\npublic_keys = \"hunter2\"", want: `identity.jwt.public_keys: "text that is not PEM": want public keys in PEM`},
+		"jwt key file":     {text: "[identity.jwt]\npublic_key_files = [\"/nowhere\"]", want: `identity.jwt.public_key_files[0]: "/nowhere": want a file that can be read`},
+		"jwks file":        {text: "[identity.jwt]\njwks_file = \"/nowhere\"", want: `identity.jwt.jwks_file: identity: keys of /nowhere: open /nowhere: no such file`},
+		"jwks file is url": {text: "[identity.jwt]\njwks_file = \"https://id.example\"", want: `identity.jwt.jwks_file: want a file; did you mean "jwks_url"?`},
+		"jwks url":         {text: "[identity.jwt]\njwks_url = \"https://id.example.invalid/keys\""},
+		"jwks url is file": {text: "[identity.jwt]\njwks_url = \"keys.json\"", want: `identity.jwt.jwks_url: want an http or https URL; did you mean "jwks_file"?`},
+		"jwks scheme":      {text: "[identity.jwt]\njwks_url = \"ftp://me:hunter2@x\"", want: `identity.jwt.jwks_url: "ftp://...": want an http or https URL`},
+		"jwks twice":       {text: "[identity.jwt]\njwks_url = \"https://id.example.invalid\"\njwks_file = \"x\"", want: `identity.jwt.jwks_file: want either it or jwks_url`},
+		"leeway":           {text: "[identity.jwt]\nsecret = \"" + secret + "\"\nleeway = \"10m\"", want: `identity.jwt.leeway: "10m0s": want 0 to 5m0s`},
+		"no leeway":        {text: "[identity.jwt]\nsecret = \"" + secret + "\"\nleeway = \"0\""},
+		"refresh":          {text: "[identity.jwt]\njwks_url = \"https://id.example.invalid\"\njwks_refresh = \"1s\"", want: `identity.jwt.jwks_refresh: "1s": want 1m or more`},
+		"remember":         {text: "[identity.jwt]\nsecret = \"" + secret + "\"\nremember = 5", want: `identity.jwt.remember: "5": want 128 or more`},
+
+		"user": {
+			text: someRules + "[[users]]\nid = \"alice\"\ntenant = \"acme\"\ntier = \"free\"\nlimits = { requests = \"unlimited\" }\nblocked = { reason = \"abuse\", until = 2026-12-31 23:59:59Z }\n",
+		},
+		"user twice": {text: "[[users]]\nid = \"a\"\n[[users]]\nid = \"a\"", want: `stint.toml:4:6: users[1].id: "a": want it only once`},
+		"user tier":  {text: someRules + "[[users]]\nid = \"a\"\ntier = \"premum\"", want: `users[0].tier: "premum": want the name of a tier in this file; did you mean "premium"?`},
+		"user limit": {
+			text: someRules + "[[users]]\nid = \"a\"\nlimits = { request = \"5/1m\", requests = \"unlimitd\" }",
+			want: "users[0].limits.request: \"request\": want the name of a limit of a rule; did you mean \"requests\"?\n" +
+				"users[0].limits.requests: ",
+		},
+		"user value":   {text: someRules + "[[users]]\nid = \"a\"\nlimits = { requests = \"unlimitd\" }", want: `did you mean "unlimited"?`},
+		"user tenant":  {text: "[[users]]\nid = \"a\"\ntenant = \"a\\tb\"", want: `users[0].tenant: "a\tb": want 1 to 255 bytes`},
+		"user blocked": {text: "[[users]]\nid = \"a\"\nblocked = { until = 2026-12-31 }", want: `users[0].blocked.until: "2026-12-31" is not a time, want a date, a time and a zone`},
+
+		"key": {text: someRules + "[[api_keys]]\nid = \"abcdefgh\"\nhash = \"sha256:" + someSum + "\"\nname = \"CI\"\nuser = \"alice\"\ntier = \"free\"\ndisabled = true\nexpires = 2026-12-31T23:59:59+01:00\nrevoked = \"2026-12-31T23:59:59.5Z\"\n"},
+		"key without": {
+			text: "[[api_keys]]\nname = \"CI\"",
+			want: "stint.toml:1:1: api_keys[0].id: \"\": want 8 to 64 letters and digits\n" +
+				"stint.toml:1:1: api_keys[0].hash: want sha256: or hmac-sha256: and the hash",
+		},
+		"key id":     {text: "[[api_keys]]\nid = \"abc_efgh\"\nhash = \"sha256:" + someSum + "\"", want: `api_keys[0].id: "abc_efgh": want 8 to 64 letters and digits`},
+		"key twice":  {text: strings.Repeat("[[api_keys]]\nid = \"abcdefgh\"\nhash = \"sha256:"+someSum+"\"\n", 2), want: `api_keys[1].id: "abcdefgh": want it only once`},
+		"key hash":   {text: "[[api_keys]]\nid = \"abcdefgh\"\nhash = \"hunter2\"", want: `api_keys[0].hash: want sha256: or hmac-sha256:`},
+		"key pepper": {text: "[[api_keys]]\nid = \"abcdefgh\"\nhash = \"hmac-sha256:" + someSum + "\"", want: `api_keys[0].hash: was made with a pepper, and none is set`},
+		"key limit":  {text: someRules + "[[api_keys]]\nid = \"abcdefgh\"\nhash = \"sha256:" + someSum + "\"\nlimits = { requests = \"5/0s\" }", want: `api_keys[0].limits.requests: `},
+
+		"entries":    {text: "[[bans]]\nip = \"192.0.2.0/24\"\nuntil = 2026-12-31T23:59:59Z\n[[bans]]\nuser = \"a\"\n[[exemptions]]\ntenant = \"a\"\n[[exemptions]]\nkey = \"abcdefgh\"\nreason = \"ours\"\n"},
+		"entry none": {text: "[[bans]]\nreason = \"x\"", want: `stint.toml:1:1: bans[0]: has 0 of ip, user, tenant and key, want one of them`},
+		"entry two":  {text: "[[exemptions]]\nuser = \"x\"\nkey = \"y\"", want: `exemptions[0]: has 2 of ip, user, tenant and key, want one of them`},
+		"host bits":  {text: "[[bans]]\nuser = \"x\"\n[[bans]]\nip = \"10.1.2.3/8\"", want: `stint.toml:4:6: bans[1].ip: "10.1.2.3/8": want 10.0.0.0/8, without bits of a host`},
+		"ban twice":  {text: "[[bans]]\nip = \"192.0.2.1\"\n[[bans]]\nip = \"192.0.2.1/32\"", want: `bans[1].ip: "192.0.2.1/32": want it only once`},
+
+		"variable":          {environ: []string{"STINT_SERVER_REPLICAS=0"}, want: "STINT_SERVER_REPLICAS: 0: want 1 or more"},
+		"variable over":     {text: "[server]\nreplicas = 0", environ: []string{"STINT_SERVER_REPLICAS=3"}},
+		"variable integer":  {environ: []string{"STINT_SERVER_MAX_KEYS=many"}, want: `STINT_SERVER_MAX_KEYS: "many": want an integer`},
+		"variable boolean":  {environ: []string{"STINT_IDENTITY_REQUIRE=yes"}, want: `STINT_IDENTITY_REQUIRE: "yes": want true or false`},
+		"variable duration": {environ: []string{"STINT_SERVER_RELOAD_INTERVAL=soon"}, want: `STINT_SERVER_RELOAD_INTERVAL: "soon" is not a length of time`},
+		"variable list":     {environ: []string{"STINT_IDENTITY_TRUSTED_PROXIES=10.0.0.0/8, x"}, want: `STINT_IDENTITY_TRUSTED_PROXIES: "x": want an address or a network`},
+		"variable secret":   {environ: []string{"STINT_IDENTITY_JWT_SECRET=hunter2"}, want: `STINT_IDENTITY_JWT_SECRET: "[redacted]": want at least 32 bytes`},
+		"variable counters": {environ: []string{"STINT_SERVER_COUNTERS=hunter2"}, want: `STINT_SERVER_COUNTERS: want memory: or a URL`},
+		"variable unknown":  {environ: []string{"STINT_SERVER_COUNTER=x"}, want: `STINT_SERVER_COUNTER: unknown variable; did you mean "STINT_SERVER_COUNTERS"?`},
+		"variable of all":   {environ: []string{"STINT_CONFIG=stint.toml", "HOME=/", "STINT=1", "X_STINT_Y=1", "=x", "y"}},
+		"variable of Kubernetes": {environ: []string{
+			"STINT_SERVICE_HOST=10.0.0.1", "STINT_SERVICE_PORT=8080", "STINT_SERVICE_PORT_HTTP=8080", "STINT_PORT=tcp://10.0.0.1:8080",
+			"STINT_PORT_8080_TCP=tcp://10.0.0.1:8080", "STINT_PORT_8080_TCP_ADDR=10.0.0.1", "STINT_ADMIN_PORT_9090_TCP_PROTO=tcp",
+		}},
+		"variable port": {environ: []string{"STINT_PORT=8080"}, want: "STINT_PORT: unknown variable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := problems(t, c.text, c.environ...)
+			lines := strings.Split(got, "\n")
+			want := strings.Split(c.want, "\n")
+			ok := len(lines) == len(want) && (c.want == "") == (got == "")
+			for i := range want {
+				ok = ok && strings.Contains(lines[i], want[i])
+			}
+			if !ok {
+				t.Errorf("got:\n%s\nwant:\n%s", got, c.want)
+			}
+			if strings.Contains(got, "hunter2") {
+				t.Errorf("it shows a secret: %s", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,197 @@
+package daemon_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stintdev/stint/internal/daemon"
+)
+
+func settings(c *daemon.Config) map[string]daemon.Setting {
+	out := map[string]daemon.Setting{}
+	for _, s := range c.Settings() {
+		out[s.Name] = s
+	}
+	return out
+}
+
+func TestSettings(t *testing.T) {
+	t.Parallel()
+	path := write(t, "stint.toml", `server.replicas = 1
+[identity]
+pepper = "`+pepper+`"
+trusted_proxies = [
+  "10.0.0.0/8",
+]
+jwt = { secret = "`+secret+`", audience = ["a", "b"] }
+`)
+	c, err := daemon.Load(path, []string{
+		"STINT_SERVER_COUNTERS=redis://me:hunter2@redis.example:6379/1?timeout=50ms",
+		"STINT_SERVER_RELOAD_INTERVAL=0s", "STINT_IDENTITY_API_KEY_BEARER=true",
+		"STINT_IDENTITY_JWT_AUDIENCE=c, d,", "STINT_IDENTITY_JWT_ISSUER=me",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := settings(c)
+	for name, want := range map[string]struct{ value, origin string }{
+		"server.counters":          {"redis://[redacted]@redis.example:6379/1?[redacted]", "STINT_SERVER_COUNTERS"},
+		"server.replicas":          {"1", path + ":1"},
+		"server.max_keys":          {"1048576", "default"},
+		"server.reload_interval":   {"0", "STINT_SERVER_RELOAD_INTERVAL"},
+		"identity.pepper":          {"[redacted]", path + ":3"},
+		"identity.pepper_file":     {"", "default"},
+		"identity.trusted_proxies": {"10.0.0.0/8", path + ":4"},
+		"identity.api_key_bearer":  {"true", "STINT_IDENTITY_API_KEY_BEARER"},
+		"identity.require":         {"false", "default"},
+		"identity.jwt.secret":      {"[redacted]", path + ":7"},
+		"identity.jwt.audience":    {"c,d", "STINT_IDENTITY_JWT_AUDIENCE"},
+		"identity.jwt.issuer":      {"me", "STINT_IDENTITY_JWT_ISSUER"},
+		"identity.jwt.leeway":      {"30s", "default"},
+	} {
+		if s := got[name]; s.Value != want.value || s.Origin != want.origin {
+			t.Errorf("%s: %q of %s, want %q of %s", name, s.Value, s.Origin, want.value, want.origin)
+		}
+	}
+	text, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	slog.New(slog.NewJSONHandler(&log, nil)).Info("", "config", c)
+	for _, shown := range []string{fmt.Sprintf("%+v %#v", c, c.Server), string(text), log.String()} {
+		for _, hidden := range []string{"hunter2", pepper, secret} {
+			if strings.Contains(shown, hidden) {
+				t.Errorf("%s shows %s", shown, hidden)
+			}
+		}
+	}
+}
+
+func TestURLs(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[daemon.URL]string{
+		"memory:":                         "memory:",
+		"redis://localhost":               "redis://localhost",
+		"redis://a:1,b:2/main":            "redis://a:1,b:2/main",
+		"rediss://me:hunter2@a,b/0":       "rediss://[redacted]@a,b/0",
+		"redis://a?password=hunter2":      "redis://a?[redacted]",
+		"redis://me:hunter2?x@a":          "redis://[redacted]",
+		"redis://a?password=x@hunter2":    "redis://[redacted]",
+		"redis://me:hun@ter2/hunter2@a/0": "redis://[redacted]@a/0",
+	} {
+		if got := url.String(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+func TestSecretFiles(t *testing.T) {
+	t.Parallel()
+	c, err := daemon.Load("", []string{
+		"STINT_IDENTITY_PEPPER_FILE=" + write(t, "pepper", pepper+"\n"),
+		"STINT_IDENTITY_JWT_SECRET_FILE=" + write(t, "secret", secret+"\r\n"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.Resolver()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for name, environ := range map[string]string{
+		"STINT_IDENTITY_PEPPER_FILE: ":          "STINT_IDENTITY_PEPPER_FILE=" + write(t, "empty", "\n"),
+		"STINT_IDENTITY_JWT_SECRET_FILE: ":      "STINT_IDENTITY_JWT_SECRET_FILE=" + write(t, "short", "hunter2"),
+		"STINT_IDENTITY_JWT_PUBLIC_KEY_FILES: ": "STINT_IDENTITY_JWT_PUBLIC_KEY_FILES=" + write(t, "pem", "hunter2"),
+	} {
+		if _, err := daemon.Load("", []string{environ}); err == nil || !strings.HasPrefix(err.Error(), name) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%v, want %s", err, name)
+		}
+	}
+}
+
+var update = flag.Bool("update", false, "write the table of settings into docs/configuration.md")
+
+// TestDocument checks that docs/configuration.md has the table of all settings, and
+// that its examples are read.
+func TestDocument(t *testing.T) {
+	t.Parallel()
+	const path, begin, end = "../../docs/configuration.md", "<!-- settings -->\n", "<!-- end of settings -->\n"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := daemon.Load("", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := "\n| setting | variable | default | meaning |\n|---|---|---|---|\n"
+	for _, s := range c.Settings() {
+		def := ""
+		if s.Value != "" {
+			def = "`" + s.Value + "`"
+		}
+		table += "| `" + s.Name + "` | `" + s.Env + "` | " + def + " | " + s.Doc + " |\n"
+	}
+	before, rest, ok := strings.Cut(string(text), begin)
+	old, after, found := strings.Cut(rest, end)
+	if !ok || !found {
+		t.Fatalf("%s has no place for the table of settings", path)
+	}
+	if table += "\n"; table != old {
+		if !*update {
+			t.Fatalf("%s has another table of settings: go test ./internal/daemon -update", path)
+		}
+		if err := os.WriteFile(path, []byte(before+begin+table+end+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	parts := strings.Split(string(text), "```toml\n")
+	if len(parts) < 4 {
+		t.Errorf("%s has only %d examples", path, len(parts)-1)
+	}
+	for _, part := range parts[1:] {
+		example, _, _ := strings.Cut(part, "```")
+		if got := problems(t, example); got != "" {
+			t.Errorf("%s\n%s", got, example)
+		}
+	}
+}
+
+// TestExample checks that stint.example.toml is right, and that it has every table and,
+// set or commented out, every setting.
+func TestExample(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../stint.example.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := daemon.Load("../../stint.example.toml", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Rules) == 0 || len(c.Tiers) == 0 || len(c.Users) == 0 || len(c.APIKeys) == 0 || len(c.Exemptions) == 0 || len(c.Bans) == 0 {
+		t.Error("a table is missing")
+	}
+	table, has := "", map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimPrefix(line, "#") // settings that are not set stand right behind it
+		if strings.HasPrefix(line, "[") {
+			table = strings.Trim(strings.TrimSpace(line), "[]")
+		}
+		if name, _, ok := strings.Cut(line, " = "); ok {
+			has[table+"."+strings.TrimSpace(name)] = true
+		}
+	}
+	for _, s := range c.Settings() {
+		if !has[s.Name] {
+			t.Errorf("%s is missing", s.Name)
+		}
+	}
+}

@@ -1,0 +1,374 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/rule"
+)
+
+// settle is how long a file that has changed must stay as it is before it is used: a
+// file that is half written may well be one without problems.
+const settle = 100 * time.Millisecond
+
+// ReloaderOptions are what a reloader needs. All but Path and Now are required.
+type ReloaderOptions struct {
+	// Path and Environ are what Config was loaded from.
+	Path    string
+	Environ []string
+	Config  *Config
+	// Resolver is that of Config. From now on it is the reloader's to close.
+	Resolver *identity.Resolver
+	// Engine uses the rules of Config, and Resolver.
+	Engine *engine.Engine
+	Log    *slog.Logger
+	// Now is the clock of Status. Default time.Now.
+	Now func() time.Time
+}
+
+// Reloader has an engine use what the configuration says, whenever that changes: the
+// file, or one of those that it names. The files are read again and again and their
+// content is compared, so it does not matter how they are replaced.
+//
+// A configuration that is wrong, and a file that is missing or empty, change nothing.
+type Reloader struct {
+	path    string
+	environ []string
+	engine  *engine.Engine
+	log     *slog.Logger
+	now     func() time.Time
+	first   *Config // what [server] settings were at the start
+
+	turn     sync.Mutex // of those who read and apply
+	config   *Config    // in use
+	resolver *identity.Resolver
+	closed   bool
+	named    []string          // files that the last configuration named, good or bad
+	seen     [sha256.Size]byte // what was tried last
+	pending  [sha256.Size]byte // what is new, if it stays
+	missed   bool              // the file could not be read the last time
+
+	mu     sync.Mutex
+	status Status
+
+	changed chan struct{} // has room for one: there may be another interval
+	cancel  context.CancelFunc
+	polling sync.WaitGroup
+}
+
+// Status is which configuration is in use, and what is wrong with a newer one.
+type Status struct {
+	Loaded time.Time `json:"loaded"` // when it came into use
+	Hash   string    `json:"hash"`   // SHA-256 of the file
+	Rules  int       `json:"rules"`
+
+	// Problem is why the file as it is now is not in use. Empty: it is.
+	Problem   string    `json:"problem,omitempty"`
+	ProblemAt time.Time `json:"problem_at,omitzero"` // since when
+	// NeedsRestart are the settings that have changed and are read at the start only.
+	NeedsRestart []string `json:"needs_restart,omitempty"`
+}
+
+// NewReloader returns a reloader. Stop it.
+func NewReloader(o ReloaderOptions) (*Reloader, error) {
+	if o.Config == nil || o.Resolver == nil || o.Engine == nil || o.Log == nil {
+		return nil, errors.New("daemon: a reloader wants a Config, its Resolver, an Engine and a Log")
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	r := &Reloader{
+		path: o.Path, environ: o.Environ, engine: o.Engine, log: o.Log, now: o.Now,
+		first: o.Config, config: o.Config, resolver: o.Resolver, changed: make(chan struct{}, 1),
+	}
+	r.note(o.Config)
+	r.status = r.inUse()
+	return r, nil
+}
+
+// Status returns how things stand.
+func (r *Reloader) Status() Status {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.status
+	s.NeedsRestart = slices.Clone(s.NeedsRestart)
+	return s
+}
+
+// Start begins to look for changes, until ctx ends or Stop is called. It may be
+// called more than once.
+func (r *Reloader) Start(ctx context.Context) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	if r.cancel != nil || r.closed || r.path == "" {
+		return
+	}
+	ctx, r.cancel = context.WithCancel(ctx)
+	r.polling.Go(func() { r.poll(ctx) })
+}
+
+// Stop ends that, and closes the resolver in use, which goes on working. It may be
+// called more than once.
+func (r *Reloader) Stop() {
+	r.turn.Lock()
+	r.closed = true
+	if r.cancel != nil {
+		r.cancel()
+	}
+	_ = r.resolver.Close() // it never fails
+	r.turn.Unlock()
+	r.polling.Wait()
+}
+
+// Reload reads the configuration and uses it, now, whether it has changed or not.
+func (r *Reloader) Reload(ctx context.Context) error {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	if r.closed {
+		return errors.New("daemon: the reloader was stopped")
+	}
+	data, _, err := r.read()
+	if err != nil {
+		r.refuse(ctx, err)
+		return err
+	}
+	return r.apply(ctx, data)
+}
+
+func (r *Reloader) poll(ctx context.Context) {
+	for {
+		var due <-chan time.Time
+		if wait := r.wait(); wait > 0 {
+			due = time.After(wait)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.changed:
+		case <-due:
+			r.look(ctx)
+		}
+	}
+}
+
+// wait returns how long to wait before looking again. 0: for ever.
+func (r *Reloader) wait() time.Duration {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	interval := time.Duration(r.config.Server.ReloadInterval)
+	if r.pending != [sha256.Size]byte{} {
+		return min(interval, settle)
+	}
+	return interval
+}
+
+// look applies what has changed and has stayed so since the last look. A file that
+// was replaced by renaming others may be missing for a moment, so that is said only
+// if it is the second time.
+func (r *Reloader) look(ctx context.Context) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	if r.closed {
+		return
+	}
+	data, mark, err := r.read()
+	switch pending := r.pending; {
+	case err != nil:
+		r.pending = [sha256.Size]byte{}
+		if again := r.missed; again {
+			r.refuse(ctx, err)
+		}
+		r.missed = true
+		return
+	case mark == r.seen:
+		r.pending = [sha256.Size]byte{}
+	case mark != pending:
+		r.pending = mark
+	default:
+		_ = r.apply(ctx, data) // which logs it
+	}
+	r.missed = false
+}
+
+// read returns the content of the file, and a fingerprint of it and of the files that
+// it is known to name.
+func (r *Reloader) read() (data []byte, mark [sha256.Size]byte, err error) {
+	if r.path != "" {
+		if data, err = os.ReadFile(r.path); err != nil {
+			return nil, mark, err
+		}
+		if len(bytes.TrimSpace(data)) == 0 {
+			// Whoever writes a file empties it first, and may get no further.
+			return nil, mark, fmt.Errorf("%s is empty", r.path)
+		}
+	}
+	var named []namedFile
+	for _, path := range r.named {
+		f := namedFile{path: path}
+		if text, err := os.ReadFile(path); err == nil {
+			f.hash = sha256.Sum256(text)
+		}
+		named = append(named, f)
+	}
+	return data, fingerprint(sha256.Sum256(data), named), nil
+}
+
+func fingerprint(hash [sha256.Size]byte, named []namedFile) [sha256.Size]byte {
+	all := hash[:]
+	for _, f := range named {
+		all = append(all, f.hash[:]...)
+	}
+	return sha256.Sum256(all)
+}
+
+// note remembers what was tried.
+func (r *Reloader) note(c *Config) {
+	r.named = nil
+	for _, f := range c.named {
+		r.named = append(r.named, f.path)
+	}
+	r.seen, r.pending = fingerprint(c.hash, c.named), [sha256.Size]byte{}
+}
+
+// apply has the engine use a configuration, if nothing is wrong with it.
+func (r *Reloader) apply(ctx context.Context, data []byte) error {
+	next, problems := parse(r.path, data, r.environ)
+	r.note(next)
+	if err := problems.Err(); err != nil {
+		r.refuse(ctx, err)
+		return err
+	}
+	if err := r.use(next); err != nil {
+		r.refuse(ctx, err)
+		return err
+	}
+	before := r.config
+	r.config = next
+	r.mu.Lock()
+	r.status = r.inUse()
+	s := r.status
+	r.mu.Unlock()
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
+	added, removed, changed := compare(before.Rules, next.Rules)
+	r.log.InfoContext(ctx, "configuration in use", "file", r.path, "hash", s.Hash, "rules", s.Rules,
+		"added", some(added), "removed", some(removed), "changed", some(changed), "needs_restart", s.NeedsRestart)
+	return nil
+}
+
+// use replaces rules and resolver, at one instant. A resolver that would be the same
+// is kept: it knows tokens, and has fetched keys.
+func (r *Reloader) use(next *Config) error {
+	rules, err := next.RuleSet()
+	if err != nil {
+		return err
+	}
+	if r.config.identifiesLike(next) {
+		return r.engine.Use(rules, r.resolver)
+	}
+	resolver, err := next.Resolver()
+	if err != nil {
+		return err
+	}
+	if err := r.engine.Use(rules, resolver); err != nil {
+		_ = resolver.Close() // it never fails
+		return err
+	}
+	_ = r.resolver.Close()
+	r.resolver = resolver
+	return nil
+}
+
+// identifiesLike reports whether both make the same resolver.
+func (c *Config) identifiesLike(o *Config) bool {
+	type part struct {
+		Identity
+		users      []User
+		keys       []APIKey
+		exemptions []Entry
+		bans       []Entry
+		named      []namedFile
+	}
+	return reflect.DeepEqual(
+		part{c.Identity, c.Users, c.APIKeys, c.Exemptions, c.Bans, c.named},
+		part{o.Identity, o.Users, o.APIKeys, o.Exemptions, o.Bans, o.named},
+	)
+}
+
+// inUse is the status of the configuration in use when nothing is wrong.
+func (r *Reloader) inUse() Status {
+	s := Status{Loaded: r.now(), Hash: hex.EncodeToString(r.config.hash[:]), Rules: len(r.config.Rules)}
+	before := r.first.settings()
+	for i, after := range r.config.settings() {
+		if strings.HasPrefix(after.name, "server.") && after.name != "server.reload_interval" &&
+			!reflect.DeepEqual(after.value.Interface(), before[i].value.Interface()) {
+			s.NeedsRestart = append(s.NeedsRestart, after.name)
+		}
+	}
+	return s
+}
+
+// refuse notes and logs why a configuration is not used, once.
+func (r *Reloader) refuse(ctx context.Context, why error) {
+	r.mu.Lock()
+	again := r.status.Problem == why.Error()
+	if !again {
+		r.status.Problem, r.status.ProblemAt = why.Error(), r.now()
+	}
+	r.mu.Unlock()
+	if !again {
+		r.log.ErrorContext(ctx, "configuration not used, the one before stays in use", "file", r.path, "problem", why.Error())
+	}
+	var problems rule.Problems
+	if !errors.As(why, &problems) {
+		r.seen = [sha256.Size]byte{} // when the file is back it is tried again, whatever it holds
+	}
+}
+
+// compare returns the names of the rules that are new, gone, or not as they were.
+func compare(before, after []rule.Rule) (added, removed, changed []string) {
+	old := make(map[string]*rule.Rule, len(before))
+	for i := range before {
+		old[before[i].Name] = &before[i]
+	}
+	for i := range after {
+		name := after[i].Name
+		switch was, ok := old[name]; {
+		case !ok:
+			added = append(added, name)
+		case !reflect.DeepEqual(*was, after[i]):
+			changed = append(changed, name)
+		}
+		delete(old, name)
+	}
+	for _, r := range before {
+		if old[r.Name] != nil {
+			removed = append(removed, r.Name)
+		}
+	}
+	return added, removed, changed
+}
+
+// some returns as many of the names as a line of a log can take.
+func some(names []string) []string {
+	const most = 20
+	if len(names) > most {
+		return append(slices.Clone(names[:most]), fmt.Sprintf("and %d more", len(names)-most))
+	}
+	return names
+}

@@ -1,0 +1,81 @@
+package daemon
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/stintdev/stint/rule"
+)
+
+// inMemory is the URL of counters in this process.
+const inMemory = "memory:"
+
+const redacted = "[redacted]"
+
+// URL is a URL that may hold a password. Whatever prints or marshals it gets it
+// without. Convert it to a string to use it.
+type URL string
+
+// String returns the URL without what stands before an @, and without its query.
+func (u URL) String() string {
+	scheme, rest, ok := strings.Cut(string(u), "://")
+	if !ok {
+		return string(u)
+	}
+	place, query, asks := strings.Cut(rest, "?")
+	switch at := strings.LastIndexByte(place, '@'); {
+	case strings.Contains(query, "@"): // a password that is not escaped
+		return scheme + "://" + redacted
+	case at >= 0:
+		place = redacted + place[at:]
+	}
+	if asks {
+		place += "?" + redacted
+	}
+	return scheme + "://" + place
+}
+
+// GoString returns what String does.
+func (u URL) GoString() string { return u.String() }
+
+// MarshalText implements [encoding.TextMarshaler].
+func (u URL) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
+
+// Duration is a [rule.Duration] that may be nothing, which is written as 0.
+type Duration time.Duration
+
+// String returns the duration as it is written.
+func (d Duration) String() string {
+	if d == 0 {
+		return "0"
+	}
+	return rule.Duration(d).String()
+}
+
+// MarshalText implements [encoding.TextMarshaler].
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (d *Duration) UnmarshalText(text []byte) error {
+	if s := string(text); s == "0" || s == "0s" {
+		*d = 0
+		return nil
+	}
+	return (*rule.Duration)(d).UnmarshalText(text)
+}
+
+// Time is a time that is written by RFC 3339, or as a date and time of TOML that has
+// a zone.
+type Time struct{ time.Time }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (t *Time) UnmarshalText(text []byte) (err error) {
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02 15:04:05.999999999Z07:00"} {
+		if t.Time, err = time.Parse(layout, strings.ToUpper(string(text))); err == nil {
+			return nil
+		}
+	}
+	const most = 64
+	return fmt.Errorf("%.*q is not a time, want a date, a time and a zone, such as 2026-12-31T23:59:59Z", most, text)
+}
