@@ -184,15 +184,20 @@ func (c *keyChecker) check(ctx context.Context, d Directory, text string, now ti
 	if subtle.ConstantTimeCompare(sum[:], found.Hash[:]) != 1 || k == nil {
 		return nil, &RefusedError{Reason: KeyInvalid}
 	}
+	return k, k.good(now)
+}
+
+// good returns why the key is not good any more.
+func (k *Key) good(now time.Time) error {
 	switch {
 	case !k.Revoked.IsZero() && !now.Before(k.Revoked):
-		return nil, &RefusedError{Reason: KeyRevoked, Key: k.ID}
+		return &RefusedError{Reason: KeyRevoked, Key: k.ID}
 	case !k.Expires.IsZero() && !now.Before(k.Expires):
-		return nil, &RefusedError{Reason: KeyExpired, Key: k.ID}
+		return &RefusedError{Reason: KeyExpired, Key: k.ID}
 	case k.Disabled:
-		return nil, &RefusedError{Reason: KeyDisabled, Key: k.ID}
+		return &RefusedError{Reason: KeyDisabled, Key: k.ID}
 	}
-	return k, nil
+	return nil
 }
 
 func (c *keyChecker) split(text string) (id, secret string, ok bool) {

@@ -304,8 +304,9 @@ func (r *Resolver) Resolve(ctx context.Context, q *Request, now time.Time, s *Su
 }
 
 // Describe adds to a subject what is known of it, for callers who know who it is. Of
-// User, Tenant, Key, Tier and IP any may be given, and what is given stays. An error
-// says that the directory could not tell about the key.
+// User, Tenant, Key, Tier and IP any may be given, and what is given stays. A
+// [*RefusedError] says that the key is not good any more; the rest of the subject is
+// there. Any other error says that the directory could not tell about the key.
 func (r *Resolver) Describe(ctx context.Context, now time.Time, s *Subject) error {
 	if s.IP.IsValid() {
 		s.IP = canonical(s.IP)
@@ -314,18 +315,20 @@ func (r *Resolver) Describe(ctx context.Context, now time.Time, s *Subject) erro
 	if r.bannedAddress(now, s) {
 		return nil
 	}
+	var refused error
 	if s.Key != "" && r.directory != nil {
 		k, err := r.directory.Key(ctx, s.Key)
 		if err != nil {
 			return fmt.Errorf("identity: key %s: %w", s.Key, err)
 		}
 		if k != nil {
+			refused = k.good(now)
 			s.KeyLimits = k.Limits
 			s.User, s.Tenant, s.Tier = cmp.Or(s.User, k.User), cmp.Or(s.Tenant, k.Tenant), cmp.Or(s.Tier, k.Tier)
 		}
 	}
 	r.complete(ctx, now, s)
-	return nil
+	return refused
 }
 
 // bannedAddress reports whether the subject's address is banned, which ends it: it is
@@ -364,7 +367,7 @@ func (r *Resolver) identify(ctx context.Context, q *Request, now time.Time, s *S
 		case ByJWT:
 			err = r.byToken(ctx, q, now, s)
 		case ByHeader:
-			r.headers.read(q, s)
+			err = r.headers.read(q, s)
 		case ByIP: // never among them
 		}
 		if err != nil || s.Source != ByIP {
@@ -431,9 +434,9 @@ func (r *Resolver) addUser(ctx context.Context, now time.Time, s *Subject) {
 // trustedHeaders are the names of headers by which a trusted proxy says who is asking.
 type trustedHeaders struct{ user, tenant, tier string }
 
-func (h *trustedHeaders) read(q *Request, s *Subject) {
+func (h *trustedHeaders) read(q *Request, s *Subject) error {
 	if !s.Trusted {
-		return
+		return nil
 	}
 	var values [3]string
 	for i, name := range [...]string{h.user, h.tenant, h.tier} {
@@ -441,18 +444,21 @@ func (h *trustedHeaders) read(q *Request, s *Subject) {
 		if name == "" || len(lines) == 0 || (len(lines) == 1 && lines[0] == "") {
 			continue
 		}
-		// Of two lines, one may be the client's.
-		if len(lines) > 1 || !validID(lines[0]) {
+		if len(lines) > 1 { // of two lines, one may be the client's
+			return &RefusedError{Reason: Ambiguous}
+		}
+		if !validID(lines[0]) {
 			s.Unaccepted = HeaderInvalid
-			return
+			return nil
 		}
 		values[i] = lines[0]
 	}
 	if values[0] == "" && values[1] == "" {
-		return // a tier says nothing of who it is
+		return nil // a tier says nothing of who it is
 	}
 	s.Source = ByHeader
 	s.User, s.Tenant, s.Tier = values[0], values[1], values[2]
+	return nil
 }
 
 // longestID is the most bytes of a user, tenant or tier.
