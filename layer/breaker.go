@@ -235,7 +235,7 @@ func (l *breaker) leave(ctx context.Context, start time.Duration, probe bool, er
 		if l.o.Slow > 0 {
 			least = l.o.Slow / 4
 		}
-		failed = took >= least && !left(ctx)
+		failed = took >= least && !canceled(ctx)
 	}
 	silent := err != nil && !failed && !slow && (out(err) || isInvalid(err))
 	switch {

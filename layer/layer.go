@@ -88,6 +88,10 @@ func out(err error) bool {
 	return err == errOpen || errors.Is(err, stint.ErrUnavailable) //nolint:errorlint // the first is the usual one while a breaker is open, and need not be searched
 }
 
-// left reports whether the caller does not want the answer any more. It gets
-// none: else whoever leaves early enough would be let through.
-func left(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }
+// left reports whether the caller does not want the answer any more, or its time is
+// over. It gets none: else whoever leaves early enough would be let through.
+func left(ctx context.Context) bool { return ctx.Err() != nil }
+
+// canceled reports whether the caller has left before its time was over: that the
+// store had not answered by then says nothing against it.
+func canceled(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }

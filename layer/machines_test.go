@@ -329,6 +329,62 @@ func TestFallback(t *testing.T) {
 }
 
 // TestDebts has more counters in debt than are remembered.
+// TestDenyCachePenalties remembers a take with a penalty only while it is banned, and
+// by that penalty.
+func TestDenyCachePenalties(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) {
+		t.Helper()
+		s := must(t)(layer.DenyCache(f, layer.DenyCacheOptions{}))
+		ban := func(threshold int64) *stint.Penalty {
+			return &stint.Penalty{Threshold: threshold, Within: time.Hour, Cooldown: time.Minute}
+		}
+		first, other := ban(3), ban(4)
+		take := func(p *stint.Penalty, cost int64, want int64) {
+			t.Helper()
+			before := f.calls.Load()
+			asks := append(ask("alice", 1, 1), stint.Ask{Key: stint.Key{Subject: "alice", Name: "ban"}, Cost: cost, Penalty: p})
+			if _, err := s.Take(t.Context(), asks); err != nil {
+				t.Fatal(err)
+			}
+			if calls := f.calls.Load() - before; calls != want {
+				t.Errorf("%v, cost %d: %d calls, want %d", p, cost, calls, want)
+			}
+		}
+		take(first, 1, 1) // passes
+		for range 3 {
+			take(first, 1, 1) // the violations, of which the last bans
+		}
+		take(first, 1, 0)
+		take(first, 2, 1) // another cost is another take
+		take(other, 1, 1) // and so is another penalty, by which there is no ban yet
+		take(other, 1, 0)
+	})
+}
+
+// TestPenaltiesAreNotOwed falls back with a penalty: only what was charged is owed.
+func TestPenaltiesAreNotOwed(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) {
+		t.Helper()
+		returns := make(chan layer.Return, 1)
+		s := must(t)(layer.Fallback(f, layer.FallbackOptions{Local: memory(t, nil), OnReturn: func(r layer.Return) { returns <- r }}))
+		f.fail(unknown)
+		p := &stint.Penalty{Threshold: 3, Within: time.Hour, Cooldown: time.Minute}
+		asks := append(ask("alice", 10, 2), stint.Ask{Key: stint.Key{Subject: "alice", Name: "ban"}, Cost: 1, Penalty: p})
+		if _, err := s.Take(t.Context(), asks); err != nil {
+			t.Fatal(err)
+		}
+		f.heal()
+		if _, err := s.Take(t.Context(), asks); err != nil {
+			t.Fatal(err)
+		}
+		if r := <-returns; r != (layer.Return{Paid: 2}) {
+			t.Errorf("returned %+v, want 2 paid", r)
+		}
+	})
+}
+
 func TestDebts(t *testing.T) {
 	t.Parallel()
 	virtual(t, func(t *testing.T, f *faulty) {

@@ -72,6 +72,24 @@ func checkBadInput(t rapid.TB, store stint.Store, _ *Clock) {
 		}
 	}
 
+	// A penalty and the limits under its key are counters of their own.
+	for _, l := range everyLimit(1) {
+		k := stint.Key{Subject: "mallory", Name: "same"}
+		asks := []stint.Ask{{Key: k, Limit: l, Cost: 1}, {Key: k, Cost: 1, Penalty: ladder}}
+		var last []stint.Decision
+		for range 2 {
+			if last, err = store.Take(ctx, asks); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if last[0].Allowed || !last[1].Allowed || last[1].Remaining != 2 {
+			t.Fatalf("%v and a penalty under one key: %v; want a denial, and 2 violations left", l, last)
+		}
+		if err := store.Reset(ctx, k); err != nil {
+			t.Fatal(err)
+		}
+	}
+
 	// Each of these is a counter of its own.
 	for i, k := range []stint.Key{
 		{Subject: "a", Name: "b_c"},
