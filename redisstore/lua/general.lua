@@ -92,11 +92,8 @@ local function violate(asks, i, pass, count)
   local p, o = ask.penalty, ask.object
   for j = i - p.guarded, i - 1 do
     if ask.cost > 0 and pass < count and asks[j].cost * (pass + 1) > asks[j].room then
-      for _ = pass + 1, count do
-        if ladder.banned(p, o) then
-          return
-        end
-        ladder.record(p, o)
+      if not ladder.banned(p, o) then
+        ladder.record(p, o, count - pass)
       end
       return
     end

@@ -59,27 +59,34 @@ local function penalty()
     return length > 0 and now < last + length
   end
 
-  -- record adds a violation, and drops those that no longer count.
-  local function record(p, o)
+  -- record adds as many violations as there are, up to the one that leads to a ban,
+  -- and drops those that no longer count.
+  local function record(p, o, violations)
     local n, at = #o.raw / ENTRY - 1, now
     if n > 0 and now < o.recovery then
       local last = entry(o, n)
       if last > at then
         at = last
       end
-      local most = p.threshold + p.steps - 2
-      local keep = count(o, n, p.within, at)
-      if keep > most then
-        keep = most
-      end
-      n = keep
+      n = count(o, n, p.within, at)
     else
       n = 0
     end
+    local missing = p.threshold - n
+    if missing < 1 then
+      missing = 1
+    end
+    if violations > missing then
+      violations = missing
+    end
+    local most = p.threshold + p.steps - 1 - violations
+    if n > most then
+      n = most
+    end
     local old = n > 0 and string.sub(o.raw, -n * ENTRY) or ''
-    local length = ban(p, n + 1)
+    local length = ban(p, n + violations)
     o.recovery = at + (length > p.within and length or p.within)
-    o.raw, o.changed = pack('>I7', o.recovery) .. old .. pack('>I7', at), 'penalty'
+    o.raw, o.changed = pack('>I7', o.recovery) .. old .. string.rep(pack('>I7', at), violations), 'penalty'
   end
 
   -- read reads a penalty's numbers from the call.
