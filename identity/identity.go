@@ -180,6 +180,10 @@ type Options struct {
 
 	// Lists are who is exempt and who is banned.
 	Lists Lists
+
+	// Previous is the resolver that this one takes the place of, if any. The keys that it
+	// has fetched from the same URL hold until they are fetched again.
+	Previous *Resolver
 }
 
 // Format prints the options without their secrets, by whatever verb.
@@ -235,6 +239,9 @@ func New(o Options) (*Resolver, error) {
 	}
 	if err := errors.Join(p...); err != nil {
 		return nil, err
+	}
+	if o.Previous != nil {
+		r.tokens.inherit(o.Previous.tokens)
 	}
 	if err := r.tokens.start(); err != nil {
 		return nil, err

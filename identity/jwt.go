@@ -127,6 +127,14 @@ func newVerifier(o *JWTOptions, p *problems) *verifier {
 	return v
 }
 
+// inherit takes over the keys that another has fetched from the same place.
+func (v *verifier) inherit(from *verifier) {
+	if v == nil || from == nil || v.set == nil || from.set == nil || v.set.file || v.set.place != from.set.place {
+		return
+	}
+	v.set.state.Load().keys = from.set.state.Load().keys // no one else has seen this state yet
+}
+
 func (v *verifier) start() error {
 	if v == nil || v.set == nil {
 		return nil

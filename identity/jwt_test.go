@@ -547,6 +547,28 @@ func (i *issuer) RoundTrip(q *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
+// TestPrevious replaces a resolver while the server of keys is away: what was fetched
+// from the same place still holds, and from another it does not.
+func TestPrevious(t *testing.T) {
+	t.Parallel()
+	key := newSigner(t, "ES256")
+	key.kid = "1"
+	i := newIssuer(keySet(t, key.jwk(t)))
+	server := httptest.NewServer(i)
+	url := server.URL
+	old := open(t, identity.Options{JWT: &identity.JWTOptions{JWKS: url + "/keys"}})
+	if why := accept(t, old, key.sign(t, claims{"sub": "ann"}), start); why != identity.NoReason {
+		t.Fatal(why)
+	}
+	server.Close()
+	for place, want := range map[string]identity.Reason{"/keys": identity.NoReason, "/others": identity.TokenNoKeys} {
+		r := open(t, identity.Options{Previous: old, JWT: &identity.JWTOptions{JWKS: url + place}})
+		if why := accept(t, r, key.sign(t, claims{"sub": "bob"}), start); why != want {
+			t.Errorf("%s: %v, want %v", place, why, want)
+		}
+	}
+}
+
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	first, second, oct := newSigner(t, "ES256"), newSigner(t, "EdDSA"), newSigner(t, "HS256")
