@@ -7,16 +7,20 @@ import (
 
 // Closest returns the word among the given ones that was probably meant: the one
 // that the fewest changes of a letter lead to, if they are few. Case does not
-// matter, nor whether words are joined by - or _.
+// matter, nor whether words are joined by - or _. Of very many words it looks at the
+// first thousand.
 func Closest(word string, among []string) (string, bool) {
-	const longest = 64 // no one misspells a name that long
+	const (
+		longest = 64 // no one misspells a name that long
+		most    = 1000
+	)
 	if word == "" || len(word) > longest {
 		return "", false
 	}
 	word = fold(word)
 	best, found := "", false
 	least := max(len(word)/3, 1) + 1
-	for _, w := range among {
+	for _, w := range among[:min(len(among), most)] {
 		if len(w) > longest {
 			continue
 		}

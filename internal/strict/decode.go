@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // Unmarshaler is a value that may be written in more than one shape. It is told
@@ -140,7 +141,7 @@ func (d *decoder) unknown(m member, where *place) {
 	} else if len(known.names) > 0 {
 		hint = "want one of " + strings.Join(known.names, ", ")
 	}
-	d.doc.report(m.at, Member(where.String(), m.name), "unknown field", hint)
+	d.doc.report(m.at, &place{where, m.name, -1}, "unknown field", hint)
 }
 
 func (d *decoder) elsewhere(name string, known *fields) (path string, ok bool) {
@@ -192,16 +193,19 @@ func (d *decoder) mismatch(n *node, where *place, want Kind) {
 }
 
 func (d *decoder) report(n *node, where *place, message, hint string) {
-	d.doc.report(n.at, where.String(), message, hint)
+	d.doc.report(n.at, where, message, hint)
 }
 
-// brief returns the text, cut to what can be shown.
+// brief returns the text, cut to what can be shown: 64 bytes, of whole characters.
 func brief(text string) string {
-	const most = 64
-	if len(text) > most {
-		return text[:most] + "..."
+	most := 64
+	if len(text) <= most {
+		return text
 	}
-	return text
+	for most > 0 && !utf8.RuneStart(text[most]) {
+		most--
+	}
+	return text[:most] + "..."
 }
 
 // fields are the names that a struct has in documents.

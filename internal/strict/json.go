@@ -27,7 +27,7 @@ func parseJSON(d *Doc) *node {
 		if errors.As(err, &syntax) {
 			at = int(syntax.Offset) - 1
 		}
-		d.report(max(at, 0), "", err.Error(), "")
+		d.report(max(at, 0), nil, err.Error(), "")
 	}
 	p := jsonParser{d, json.NewDecoder(bytes.NewReader(d.data))}
 	p.dec.UseNumber()
@@ -65,7 +65,7 @@ func (p *jsonParser) value(where *place, depth int) *node {
 			return nil
 		}
 		if depth >= MaxDepth {
-			p.doc.tooDeep(at, where.String())
+			p.doc.tooDeep(at, where)
 			p.skip()
 			return n
 		}
@@ -112,7 +112,7 @@ func (p *jsonParser) members(n *node, where *place, depth int) {
 			return
 		}
 		if i, twice := n.index[name]; twice {
-			p.doc.twice(at, where.String(), n.members[i].at)
+			p.doc.twice(at, where, n.members[i].at)
 			continue
 		}
 		n.add(name, at, value)

@@ -135,12 +135,12 @@ func read(file string, data []byte, into any, parse func(*Doc) *node) (*Doc, Pro
 	d := &Doc{file: file, data: data, marks: []mark{{0, 1, 1}}, root: &node{}, broken: map[string]bool{}}
 	if len(data) > MaxSize {
 		d.data = nil
-		d.report(0, "", "the document has "+strconv.Itoa(len(data))+" bytes, want at most "+strconv.Itoa(MaxSize), "")
+		d.report(0, nil, "the document has "+strconv.Itoa(len(data))+" bytes, want at most "+strconv.Itoa(MaxSize), "")
 		return d, d.problems
 	}
 	d.mark()
 	if at := invalidUTF8(data); at >= 0 {
-		d.report(at, "", "byte "+strconv.Quote(string(data[at:at+1]))+" is not UTF-8", "")
+		d.report(at, nil, "byte "+strconv.Quote(string(data[at:at+1]))+" is not UTF-8", "")
 		return d, d.problems
 	}
 	d.root = parse(d)
@@ -161,11 +161,12 @@ func invalidUTF8(data []byte) int {
 	}
 }
 
-// report notes a problem with what stands at the offset and has the path.
-func (d *Doc) report(at int, path, message, hint string) {
+// report notes a problem with what stands at the offset and has that place.
+func (d *Doc) report(at int, where *place, message, hint string) {
 	if d.full() {
 		return
 	}
+	path := where.String()
 	d.broken[path] = true
 	line, column := d.position(at)
 	d.problems = append(d.problems, Problem{
@@ -222,14 +223,12 @@ func (d *Doc) Locate(problems Problems) Problems {
 	return Problems{}.And(out)
 }
 
+// isBroken says whether the path, or one that it begins with, is.
 func (d *Doc) isBroken(path string) bool {
-	for {
-		if d.broken[path] {
-			return true
-		}
-		if path == "" {
+	for rest := path; !d.broken[path[:len(path)-len(rest)]]; _, _, rest = cutStep(rest) {
+		if rest == "" {
 			return false
 		}
-		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
 	}
+	return true
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"reflect"
 	"regexp"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -329,6 +331,61 @@ f:7:9: rules[1].title: too short`
 	}
 }
 
+// TestLongNames has documents whose names would be long in every problem. It is not
+// parallel, since it counts what is allocated.
+func TestLongNames(t *testing.T) {
+	long := strings.Repeat("\u00ad", 256<<10)
+	deep, end := strings.Repeat(`{"`+strings.Repeat("a", 60)+`":`, strict.MaxDepth-1), strings.Repeat("}", strict.MaxDepth-1)
+	many := strings.Repeat(`"a":1,`, 100_000)
+	for name, c := range map[string]struct {
+		read func(string, []byte, any) (*strict.Doc, strict.Problems)
+		doc  string
+	}{
+		"JSON":            {strict.JSON, `{"` + long + `":{` + many + `"b":1}}`},
+		"TOML":            {strict.TOML, `["` + long + "\"]\n" + strings.Repeat("a=1\n", 2000)},
+		"JSON, deep":      {strict.JSON, deep + "{" + many + `"b":1}` + end},
+		"JSON, unknown":   {strict.JSON, `{"rules":[{"options":{` + strings.ReplaceAll(many, `"a"`, `"`+long[:2000]+`"`)[:1<<20]},
+		"JSON, in a word": {strict.JSON, `{"labels":{"` + long + `":` + strings.Repeat("[", 100)},
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, problems := c.read("f", []byte(c.doc), new(config))
+		runtime.ReadMemStats(&after)
+		// A tree takes some hundred bytes for each value.
+		if got, most := after.TotalAlloc-before.TotalAlloc, uint64(100*len(c.doc)); got > most {
+			t.Errorf("%s: %d bytes were allocated for %d", name, got, len(c.doc))
+		}
+		if len(problems) == 0 || len(problems) > strict.MaxProblems {
+			t.Errorf("%s: %d problems", name, len(problems))
+		}
+		for _, p := range problems {
+			if n := len(p.String()); n > strict.MaxDepth*80 {
+				t.Fatalf("%s: a problem of %d bytes: %.200s", name, n, p)
+			}
+		}
+	}
+}
+
+// TestDots has a name that looks like a path of millions of steps. It would not end
+// if each were looked up by all that is before it.
+func TestDots(t *testing.T) {
+	t.Parallel()
+	dots := strings.Repeat(".[", 4<<20)
+	unknown := "x = 1\n"
+	for i := range 20 {
+		unknown += "x" + strconv.Itoa(i) + " = 1\n"
+	}
+	doc, _ := strict.TOML("f", []byte("labels = {a = 'b'}\n"+unknown), new(config))
+	for _, path := range []string{`labels."` + dots + `"`, `"` + dots + `".a`} {
+		if got := doc.Locate(strict.Problems{{Path: path, Message: "wrong"}}); len(got) != 1 || got[0].Line != 1 {
+			t.Errorf("%.20s: located as %d problems", path, len(got))
+		}
+	}
+	if got := doc.Locate(strict.Problems{{Path: `x."` + dots + `"`}, {Path: "x[3].a"}, {Path: "x"}}); got != nil {
+		t.Errorf("%d problems with what was not decoded", len(got))
+	}
+}
+
 func TestMember(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ path, name, want string }{
@@ -337,6 +394,10 @@ func TestMember(t *testing.T) {
 		{"a", "", `a.""`},
 		{"a", "b.c", `a."b.c"`},
 		{"a[0]", "ä", `a[0]."ä"`},
+		{"a", strings.Repeat("b", 64), "a." + strings.Repeat("b", 64)},
+		{"a", strings.Repeat("b", 65), `a."` + strings.Repeat("b", 64) + `..."`},
+		{"a", strings.Repeat("ä", 64) + "x", `a."` + strings.Repeat("ä", 32) + `..."`},
+		{"a", "b" + strings.Repeat("ä", 64), `a."b` + strings.Repeat("ä", 31) + `..."`},
 	} {
 		if got := strict.Member(c.path, c.name); got != c.want {
 			t.Errorf("member %q of %q is %s, want %s", c.name, c.path, got, c.want)
@@ -346,6 +407,9 @@ func TestMember(t *testing.T) {
 
 func TestClosest(t *testing.T) {
 	t.Parallel()
+	if got, ok := strict.Closest("name", append(slices.Repeat([]string{"other"}, 1000), "names")); ok {
+		t.Errorf("%q is the last of very many words", got)
+	}
 	words := []string{"name", "count_by", "limits", "priority", "on", "on_store_failure"}
 	for word, want := range map[string]string{
 		"naame":        "name",

@@ -40,7 +40,7 @@ func parseTOML(d *Doc) (root *node) {
 	// panics.
 	defer func() {
 		if r := recover(); r != nil {
-			d.report(0, "", fmt.Sprint("the document cannot be read: ", r), "")
+			d.report(0, nil, fmt.Sprint("the document cannot be read: ", r), "")
 			root = p.root
 		}
 	}()
@@ -60,7 +60,7 @@ func parseTOML(d *Doc) (root *node) {
 		if errors.As(err, &detail) && detail.Highlight != nil {
 			at = min(max(cap(d.data)-cap(detail.Highlight), 0), len(d.data))
 		}
-		d.report(at, "", err.Error(), "")
+		d.report(at, nil, err.Error(), "")
 	}
 	return p.root
 }
@@ -78,7 +78,7 @@ func (p *tomlParser) header(e *unstable.Node) {
 			begin = p.bracket(at, e.Kind)
 		}
 		if p.depth++; p.depth > MaxDepth {
-			p.tooDeep(at, where)
+			p.doc.tooDeep(at, where)
 			return
 		}
 		where = &place{where, name, -1}
@@ -142,7 +142,7 @@ func (p *tomlParser) keyValue(t *node, where *place, e *unstable.Node, depth int
 		key := keys.Node()
 		name, at := string(key.Data), int(key.Raw.Offset)
 		if depth++; depth > MaxDepth {
-			p.tooDeep(at, where)
+			p.doc.tooDeep(at, where)
 			return
 		}
 		where = &place{where, name, -1}
@@ -178,7 +178,7 @@ func (p *tomlParser) value(e *unstable.Node, at int, where *place, depth int) *n
 	switch e.Kind {
 	case unstable.Array, unstable.InlineTable:
 		if depth >= MaxDepth {
-			p.tooDeep(at, where)
+			p.doc.tooDeep(at, where)
 			return n
 		}
 		if e.Kind == unstable.Array {
@@ -209,16 +209,17 @@ func (p *tomlParser) value(e *unstable.Node, at int, where *place, depth int) *n
 }
 
 func (p *tomlParser) twice(at int, where *place, first *node) {
-	p.doc.twice(at, where.String(), first.at)
+	p.doc.twice(at, where, first.at)
 }
 
-func (p *tomlParser) tooDeep(at int, where *place) { p.doc.tooDeep(at, where.String()) }
-
-func (d *Doc) twice(at int, path string, first int) {
+func (d *Doc) twice(at int, where *place, first int) {
+	if d.full() {
+		return // a document may be nothing but one name
+	}
 	line, _ := d.position(first)
-	d.report(at, path, "given twice, first in line "+strconv.Itoa(line), "")
+	d.report(at, where, "given twice, first in line "+strconv.Itoa(line), "")
 }
 
-func (d *Doc) tooDeep(at int, path string) {
-	d.report(at, path, "nested more than "+strconv.Itoa(MaxDepth)+" levels deep", "")
+func (d *Doc) tooDeep(at int, where *place) {
+	d.report(at, where, "nested more than "+strconv.Itoa(MaxDepth)+" levels deep", "")
 }

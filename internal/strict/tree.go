@@ -66,24 +66,33 @@ func (n *node) add(name string, at int, value *node) {
 // find returns what the path leads to, as far as it leads.
 func (n *node) find(path string) *node {
 	for path != "" {
-		var next *node
-		if rest, ok := strings.CutPrefix(path, "["); ok {
-			number, rest, _ := strings.Cut(rest, "]")
-			if i, err := strconv.Atoi(number); err == nil && i >= 0 && i < len(n.items) {
-				next = n.items[i]
-			}
-			path = rest
-		} else {
-			var name string
-			name, path = cutName(strings.TrimPrefix(path, "."))
-			next = n.member(name)
+		name, item, rest := cutStep(path)
+		next := n.member(name)
+		if item >= 0 && item < len(n.items) {
+			next = n.items[item]
 		}
 		if next == nil {
 			return n
 		}
-		n = next
+		n, path = next, rest
 	}
 	return n
+}
+
+// cutStep cuts the first step off a path: the name of a member, or the number of
+// an item, which is -1 for a member.
+func cutStep(path string) (name string, item int, rest string) {
+	inside, ok := strings.CutPrefix(path, "[")
+	if !ok {
+		name, rest = cutName(strings.TrimPrefix(path, "."))
+		return name, -1, rest
+	}
+	number, rest, _ := strings.Cut(inside, "]")
+	item, err := strconv.Atoi(number)
+	if err != nil {
+		item = -1
+	}
+	return "", item, rest
 }
 
 // cutName cuts the first name off a path.
@@ -99,21 +108,24 @@ func cutName(path string) (name, rest string) {
 	return path, ""
 }
 
-// Member returns the path of a member of the table at the path.
-func Member(path, name string) string {
+// Member returns the path of a member of the table at the path. Of a long name it
+// has the beginning: a document may have a thousand problems under one name.
+func Member(path, name string) string { return string(appendMember([]byte(path), name)) }
+
+func appendMember(path []byte, name string) []byte {
+	if len(path) > 0 {
+		path = append(path, '.')
+	}
+	name = brief(name)
 	for _, c := range []byte(name) {
 		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-' {
-			name = strconv.Quote(name)
-			break
+			return strconv.AppendQuote(path, name)
 		}
 	}
 	if name == "" {
 		name = `""`
 	}
-	if path == "" {
-		return name
-	}
-	return path + "." + name
+	return append(path, name...)
 }
 
 // Item returns the path of an item of the array at the path.
@@ -126,13 +138,16 @@ type place struct {
 	item int // -1 for a member
 }
 
-func (p *place) String() string {
+func (p *place) String() string { return string(p.appendTo(nil)) }
+
+func (p *place) appendTo(path []byte) []byte {
 	switch {
 	case p == nil:
-		return ""
+		return path
 	case p.item >= 0:
-		return Item(p.up.String(), p.item)
+		path = strconv.AppendInt(append(p.up.appendTo(path), '['), int64(p.item), 10)
+		return append(path, ']')
 	default:
-		return Member(p.up.String(), p.name)
+		return appendMember(p.up.appendTo(path), p.name)
 	}
 }
