@@ -23,9 +23,13 @@ import (
 // The subject of a key is the first that the rule counts by of user, API key,
 // address, tenant, claim, header, endpoint and method, such as user:42, or global.
 // The name is the rule's and the limit's name, which have no colons, and the values
-// of the rest, each with its length: search:burst:11:/api/search. Values of more
-// than 256 bytes, or that are not UTF-8, are there as their SHA-256. Different
-// rules, limits or values never have the same key.
+// of the rest, each with its length: search:burst:11:/api/search. Values of headers
+// are there as their SHA-256, since they may be secrets, and so are others of more
+// than 256 bytes or that are not UTF-8. Different rules, limits or values never have
+// the same key.
+//
+// A leaky_bucket has no more burst than can be held within the rule's max_delay, or
+// [MaxDelay] if it has none, so that a store refuses what would wait for longer.
 //
 // Hits are from this set, and matched the same request. Scratch is room for the
 // texts of keys, and is returned to be used again: if it has enough, and dst too,
@@ -77,7 +81,7 @@ func (w *asking) add(spans []keySpan, h *Hit) []keySpan {
 	h.From = len(w.asks)
 	cost := r.costOf(w.attrs)
 	for i := range r.limits {
-		if v, _ := r.limits[i].valueFor(w.attrs, w.tier); v != (stint.Limit{}) {
+		if v, _ := r.valueOf(&r.limits[i], w.attrs, w.tier); v != (stint.Limit{}) {
 			w.asks = append(w.asks, stint.Ask{Key: stint.Key{Subject: e.subject, Name: e.names[i]}, Limit: v, Cost: cost})
 		}
 	}
@@ -115,16 +119,16 @@ func (r *Compiled) LimitOf(a *stint.Ask) string {
 	return name
 }
 
-// valueFor returns what the limit is for a request, and who says so.
-func (l *limit) valueFor(a *Attrs, tier Values) (value stint.Limit, source string) {
+// valueOf returns what a limit of the rule is for a request, and who says so.
+func (r *Compiled) valueOf(l *limit, a *Attrs, tier Values) (value stint.Limit, source string) {
 	if v, ok := a.KeyLimits[l.name]; ok {
-		return v, fromKey
+		return heldWithin(v, r.longestDelay()), fromKey
 	}
 	if v, ok := a.UserLimits[l.name]; ok {
-		return v, fromUser
+		return heldWithin(v, r.longestDelay()), fromUser
 	}
 	if v, ok := tier[l.name]; ok {
-		return v, fromTier
+		return heldWithin(v, r.longestDelay()), fromTier
 	}
 	return l.value, fromRule
 }
@@ -136,7 +140,8 @@ const (
 	fromRule = "rule"
 )
 
-// costOf is what a request costs under the rule.
+// costOf is what a request costs under the rule. Of several lines of the header the
+// highest counts: a client may send one of its own through the proxy.
 func (r *Compiled) costOf(a *Attrs) int64 {
 	switch {
 	case a.Cost > 0:
@@ -144,18 +149,16 @@ func (r *Compiled) costOf(a *Attrs) int64 {
 	case r.cost.Header == "" || !a.Trusted:
 		return r.cost.Units
 	}
-	n, err := strconv.ParseUint(first(a.Headers[r.cost.Header]), 10, 63)
-	if n == 0 || (err != nil && !errors.Is(err, strconv.ErrRange)) {
+	var most int64
+	for _, text := range a.lines(r.cost.Header) {
+		if n, err := strconv.ParseUint(text, 10, 63); err == nil || errors.Is(err, strconv.ErrRange) {
+			most = max(most, int64(n))
+		}
+	}
+	if most == 0 {
 		return r.cost.Units
 	}
-	return min(int64(n), r.cost.Max)
-}
-
-func first(values []string) string {
-	if len(values) == 0 {
-		return ""
-	}
-	return values[0]
+	return min(most, r.cost.Max)
 }
 
 // dim is one thing that is counted by.
@@ -249,7 +252,14 @@ func (d *dim) value(a *Attrs) string {
 	case byClaim:
 		return a.Claims[d.name]
 	case byHeader:
-		return first(a.Headers[d.name])
+		// What a proxy adds comes last, and what comes before it is the client's.
+		lines := a.lines(d.name)
+		for i := len(lines) - 1; i >= 0; i-- {
+			if lines[i] != "" {
+				return lines[i]
+			}
+		}
+		return ""
 	case byMethod:
 		return a.Method
 	default:
@@ -259,10 +269,14 @@ func (d *dim) value(a *Attrs) string {
 
 func (d *dim) appendSubject(b []byte, a *Attrs) []byte {
 	b = append(b, d.prefix...)
-	if d.kind == byIP {
+	switch d.kind {
+	case byIP:
 		return appendAddress(b, a)
+	case byHeader:
+		return appendHash(b, d.value(a))
+	default:
+		return append(b, bounded(d.value(a))...)
 	}
-	return append(b, bounded(d.value(a))...)
 }
 
 func (d *dim) appendPart(b []byte, a *Attrs, e *entry) []byte {
@@ -270,6 +284,9 @@ func (d *dim) appendPart(b []byte, a *Attrs, e *entry) []byte {
 	case byIP:
 		var room [64]byte
 		return appendPart(b, appendAddress(room[:0], a))
+	case byHeader:
+		var room [64]byte
+		return appendPart(b, appendHash(room[:0], d.value(a)))
 	case byEndpoint:
 		return appendPart(b, e.path.text)
 	default:
@@ -302,6 +319,11 @@ func bounded(value string) string {
 	if len(value) <= longest && !strings.HasPrefix(value, "#") && utf8.ValidString(value) {
 		return value
 	}
-	sum := sha256.Sum256([]byte(value))
-	return "#" + base64.RawURLEncoding.EncodeToString(sum[:])
+	return string(appendHash(nil, value))
+}
+
+func appendHash(b []byte, value string) []byte {
+	var room [512]byte // few values are longer
+	sum := sha256.Sum256(append(room[:0], value...))
+	return base64.RawURLEncoding.AppendEncode(append(b, '#'), sum[:])
 }

@@ -2,11 +2,14 @@ package rule_test
 
 import (
 	"fmt"
+	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"pgregory.net/rapid"
@@ -32,7 +35,12 @@ func asksOf(s *rule.Set, a *rule.Attrs) []string {
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("a", 257)
-	const hashed = "#6NlcwrS8GYxUtAvSFN-Vivtl9ec9LC6v4Fk89cY1wfA"
+	const (
+		hashed = "#6NlcwrS8GYxUtAvSFN-Vivtl9ec9LC6v4Fk89cY1wfA"
+		again  = "#PAJEm64_W3ulnD1iLyqLVukKCSvrFpwacrmhFMYw7Gs" // of hashed itself
+		m      = "#YsZqel3XDDFGYYBjw0TlMebUtZ43mAhEPOlis6vWPFo"
+		n      = "#Gxax31OLoS3D-X7buFyqcFDUbBSBNCkP66gPgjbIPbk"
+	)
 	for _, c := range []struct{ rule, attrs, want string }{
 		{"r", "- /", "global r:n"},
 		{"r by=global", "- /", "global r:n"},
@@ -42,14 +50,14 @@ func TestKeys(t *testing.T) {
 		{"r by=ip", "- / ip=2001:db8::1", "ip:2001:db8::/64 r:n"},
 		{"r by=tenant", "- / tenant=acme", "tenant:acme r:n"},
 		{"r by=claim:org", "- / claim=org:x:y", "claim:org:x:y r:n"},
-		{"r by=header:x-app", "- / header=X-App:m trusted", "header:X-App:m r:n"},
-		{"r by=header:x-app", "- / header=X-App:m header=X-App:n trusted", "header:X-App:m r:n"},
-		{"r by=header:x-app", "- / header=X-App:m ip=192.0.2.1", "ip:192.0.2.1 r:n:1:m"},
-		{"r by=header:x-app,ip", "- / header=X-App:m ip=192.0.2.1", "ip:192.0.2.1 r:n:1:m"},
-		{"r by=header:x-app,user", "- / header=X-App:m user=1 ip=192.0.2.1", "user:1 r:n:9:192.0.2.1:1:m"},
-		{"r by=header:x-app,user", "- / header=X-App:m user=1 trusted", "user:1 r:n:1:m"},
-		{"r by=header:x-app,endpoint paths=/a", "- /a header=X-App:m trusted", "header:X-App:m r:n:2:/a"},
-		{"r by=header:x-app,endpoint paths=/a", "- /a header=X-App:m ip=192.0.2.1", "ip:192.0.2.1 r:n:1:m:2:/a"},
+		{"r by=header:x-app", "- / header=X-App:m trusted", "header:X-App:" + m + " r:n"},
+		{"r by=header:x-app", "- / header=X-App:m header=X-App:n trusted", "header:X-App:" + n + " r:n"},
+		{"r by=header:x-app", "- / header=X-App:m ip=192.0.2.1", "ip:192.0.2.1 r:n:44:" + m},
+		{"r by=header:x-app,ip", "- / header=X-App:m ip=192.0.2.1", "ip:192.0.2.1 r:n:44:" + m},
+		{"r by=header:x-app,user", "- / header=X-App:m user=1 ip=192.0.2.1", "user:1 r:n:9:192.0.2.1:44:" + m},
+		{"r by=header:x-app,user", "- / header=X-App:m user=1 trusted", "user:1 r:n:44:" + m},
+		{"r by=header:x-app,endpoint paths=/a", "- /a header=X-App:m trusted", "header:X-App:" + m + " r:n:2:/a"},
+		{"r by=header:x-app,endpoint paths=/a", "- /a header=X-App:m ip=192.0.2.1", "ip:192.0.2.1 r:n:44:" + m + ":2:/a"},
 		{"r by=endpoint paths=/a/*", "- /a/b", "endpoint:/a/* r:n"},
 		{"r by=endpoint,method paths=/a/*", "GET /a/b", "endpoint:/a/* r:n:3:GET"},
 		{"r by=method", "GET /", "method:GET r:n"},
@@ -58,6 +66,8 @@ func TestKeys(t *testing.T) {
 		{"r by=ip,user", "- / user=1 ip=2001:db8::1", "user:1 r:n:13:2001:db8::/64"},
 		{"r by=claim:b,claim:a", "- / claim=a:1 claim=b:2", "claim:a:1 r:n:1:2"},
 		{"r by=user", "- / user=" + long, "user:" + hashed + " r:n"},
+		{"r by=user", "- / user=" + hashed, "user:" + again + " r:n"},
+		{"r by=user,tenant", "- / user=1 tenant=" + hashed, "user:1 r:n:44:" + again},
 		{"r by=user,tenant", "- / user=1 tenant=" + long, "user:1 r:n:44:" + hashed},
 	} {
 		s := compile(t, rule.File{Rules: []rule.Rule{readRule(t, strings.Fields(c.rule))}})
@@ -167,11 +177,127 @@ func TestCosts(t *testing.T) {
 		{header, "7.5", false, 0, 2},
 		{header, "seven", false, 0, 2},
 		{header, "9e99999", false, 0, 2},
+		{header, "1|9", false, 0, 9},
+		{header, "9|1|x|", false, 0, 9},
+		{header, "x|0|", false, 0, 2},
+		{header, "1|9", true, 0, 2},
+		{header, strings.Repeat("1|", 1000) + "50", false, 0, 50}, // what a proxy adds comes last
+		{header, "50" + strings.Repeat("|1", 32), false, 0, 1},
+		{header, "50" + strings.Repeat("|1", 31), false, 0, 50},
 	} {
-		a := &rule.Attrs{Headers: map[string][]string{"X-Cost": {c.header}}, Trusted: !c.open, Cost: c.cost}
+		a := &rule.Attrs{Headers: map[string][]string{"X-Cost": strings.Split(c.header, "|")}, Trusted: !c.open, Cost: c.cost}
 		asks, _ := c.set.Asks(nil, c.set.Match(nil, a), a, nil)
 		if asks[0].Cost != c.want {
 			t.Errorf("%+v: cost %d", c, asks[0].Cost)
+		}
+	}
+}
+
+// TestDelays checks that no request is held for longer than the rule says, whoever
+// says what the limit is.
+func TestDelays(t *testing.T) {
+	t.Parallel()
+	compiled := map[time.Duration]*rule.Set{}
+	for _, most := range []time.Duration{0, time.Microsecond, 1500 * time.Microsecond, time.Second, 7 * time.Second, time.Minute} {
+		compiled[most] = compile(t, rule.File{
+			Rules: []rule.Rule{{Name: "r", Limits: []rule.Limit{{Name: "n", Limit: "1/1s"}}, MaxDelay: rule.Duration(most)}},
+		})
+	}
+	lowered, kept := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		limit := stint.Limit{
+			Algorithm: stint.LeakyBucket,
+			Max:       rapid.Int64Range(1, 1<<rapid.IntRange(1, 53).Draw(t, "bits of max")-1).Draw(t, "max"),
+			Burst:     rapid.Int64Range(0, 1<<rapid.IntRange(1, 53).Draw(t, "bits of burst")-2).Draw(t, "burst"),
+			Window: stint.Every(rapid.SampledFrom([]time.Duration{
+				time.Microsecond, 15 * time.Microsecond, time.Millisecond, time.Second, 7 * time.Second, time.Hour, 30 * 24 * time.Hour, stint.MaxWindow,
+			}).Draw(t, "window")),
+		}
+		if limit.Validate() != nil {
+			return
+		}
+		most := rapid.SampledFrom(slices.Sorted(maps.Keys(compiled))).Draw(t, "max_delay")
+		s := compiled[most]
+		if most == 0 {
+			most = rule.MaxDelay
+		}
+		a := &rule.Attrs{KeyLimits: rule.Values{"n": limit}}
+		if rapid.Bool().Draw(t, "user") {
+			a = &rule.Attrs{UserLimits: a.KeyLimits}
+		}
+		asks, _ := s.Asks(nil, s.Match(nil, a), a, nil)
+		got := asks[0].Limit
+		if got.Burst == limit.Burst {
+			kept++
+		} else {
+			lowered++
+		}
+		if err := got.Validate(); err != nil {
+			t.Fatalf("%v became %v: %v", limit, got, err)
+		}
+		var state stint.State
+		now := time.Unix(1_700_000_000, rapid.Int64Range(0, 999_999).Draw(t, "now")*1000)
+		for range 20 {
+			_, d := got.Take(state, now, 0)
+			// All but one unit at once, all there is, or a little.
+			cost := max(1, d.Remaining-rapid.Int64Range(0, 1).Draw(t, "left"))
+			if rapid.IntRange(0, 3).Draw(t, "little") == 0 {
+				cost = 1
+			}
+			next, d := got.Take(state, now, cost)
+			if d.Allowed && d.Delay > most {
+				t.Fatalf("%v, as %v: held for %v, want at most %v", limit, got, d.Delay, most)
+			}
+			state = next
+			now = now.Add(time.Duration(rapid.Int64Range(0, int64(most/time.Microsecond)).Draw(t, "passed")) * time.Microsecond)
+		}
+	})
+	if lowered == 0 || kept == 0 {
+		t.Errorf("%d limits were lowered, and %d were not", lowered, kept)
+	}
+
+	// What is not valid is for the store to refuse.
+	for _, limit := range []stint.Limit{
+		{Algorithm: stint.LeakyBucket, Max: 1, Burst: 5},
+		{Algorithm: stint.LeakyBucket, Max: -1, Burst: 5, Window: stint.Every(-time.Second)},
+		{Algorithm: stint.LeakyBucket, Max: math.MinInt64, Burst: math.MaxInt64, Window: stint.Every(time.Second)},
+	} {
+		a := &rule.Attrs{UserLimits: rule.Values{"n": limit}}
+		s := compiled[time.Second]
+		if asks, _ := s.Asks(nil, s.Match(nil, a), a, nil); asks[0].Limit.Validate() == nil {
+			t.Errorf("%+v became %v", limit, asks[0].Limit)
+		}
+	}
+
+	// No more is taken away than has to be.
+	for _, c := range []struct {
+		limit, delay, want string
+	}{
+		{"10/1s burst=100 leaky_bucket", "2s", "10/1s burst=20 leaky_bucket"},
+		{"10/1s burst=20 leaky_bucket", "2s", "10/1s burst=20 leaky_bucket"},
+		{"10/1s burst=19 leaky_bucket", "2s", "10/1s burst=19 leaky_bucket"},
+		{"3/1s burst=100 leaky_bucket", "1s", "3/1s burst=3 leaky_bucket"},
+		{"3/1s burst=100 leaky_bucket", "999999us", "3/1s burst=2 leaky_bucket"},
+		{"10/1s burst=1000 leaky_bucket", "", "10/1s burst=600 leaky_bucket"},
+		{"5/1h burst=10 leaky_bucket", "", "5/1h leaky_bucket"},
+		{"9007199254740991/1us burst=5 leaky_bucket", "1s", "9007199254740991/1us burst=5 leaky_bucket"},
+		{"35184372088831/30d burst=20226 leaky_bucket", "1500us", "35184372088831/30d burst=20225 leaky_bucket"}, // it has coarser ticks
+		{"10/1s burst=100 token_bucket", "2s", "10/1s burst=100 token_bucket"},
+	} {
+		r := rule.Rule{Name: "r", Limits: []rule.Limit{{Name: "n", Limit: c.limit}}}
+		if c.delay != "" {
+			if err := r.MaxDelay.UnmarshalText([]byte(c.delay)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		other := rule.Tier{Name: "tier", Limits: map[string]string{"n": c.limit}}
+		own := compile(t, rule.File{Rules: []rule.Rule{r}})
+		r.Limits[0].Limit = "1/1s"
+		tier := compile(t, rule.File{Rules: []rule.Rule{r}, Tiers: []rule.Tier{other}})
+		for _, s := range []*rule.Set{own, tier} {
+			if got, want := asksOf(s, &rule.Attrs{Tier: "tier"}), []string{"global r:n " + c.want + " x1"}; !slices.Equal(got, want) {
+				t.Errorf("%s within %s: %q, want %q", c.limit, c.delay, got, want)
+			}
 		}
 	}
 }
@@ -195,7 +321,7 @@ func named(h rule.Hit, by []rule.Dimension, ask int, a *rule.Attrs) string {
 		case "claim":
 			out = append(out, a.Claims[name])
 		case "header":
-			if out = append(out, a.Headers[name][0]); !a.Trusted && !slices.Contains(by, "ip") {
+			if out = append(out, a.Headers[name][len(a.Headers[name])-1]); !a.Trusted && !slices.Contains(by, "ip") {
 				out = append(out, "from "+a.Net.String())
 			}
 		case "endpoint":
@@ -217,8 +343,10 @@ func keyFile(t rapid.TB, names ...string) (rule.File, *rule.Set) {
 		for _, name := range names {
 			r := rule.Rule{
 				Name: name + "." + strconv.Itoa(i), Match: rule.Match{Paths: []string{"/**", "/a/*", "/{b}"}},
-				Limits:  []rule.Limit{{Name: "n", Limit: "1/1s"}, {Name: "n1", Limit: "2/1m"}},
-				Penalty: &rule.Penalty{Threshold: 1, Within: 1e9, Cooldown: 1e9},
+				Limits: []rule.Limit{{Name: "n", Limit: "1/1s"}, {Name: "n1", Limit: "2/1m"}},
+			}
+			if strings.Contains(by, "user") || strings.Contains(by, "api_key") || strings.Contains(by, "ip") {
+				r.Penalty = &rule.Penalty{Threshold: 1, Within: 1e9, Cooldown: 1e9}
 			}
 			if by != "" {
 				for d := range strings.SplitSeq(by, ",") {
@@ -276,7 +404,7 @@ func TestKeysAreDifferent(t *testing.T) {
 				Method: value.Draw(t, "method"), User: value.Draw(t, "user"), Tenant: value.Draw(t, "tenant"), APIKey: value.Draw(t, "key"),
 				Path:    rapid.SampledFrom([]string{"/", "/a/b", "/b"}).Draw(t, "path"),
 				Claims:  map[string]string{"a": value.Draw(t, "claim a"), "a:b": value.Draw(t, "claim a:b")},
-				Headers: map[string][]string{"A": {value.Draw(t, "header a")}, "B": {value.Draw(t, "header b")}},
+				Headers: map[string][]string{"A": rapid.SliceOfN(value, 1, 2).Draw(t, "header a"), "B": {value.Draw(t, "header b")}},
 				Trusted: rapid.Bool().Draw(t, "trusted"),
 				IP:      netip.MustParseAddr(rapid.SampledFrom([]string{"192.0.2.1", "192.0.2.11", "2001:db8::1", "2001:db8::1:1"}).Draw(t, "ip")),
 			}
@@ -308,7 +436,7 @@ func TestAllocs(t *testing.T) {
 	f, _ := keyFile(t, "r")
 	for i := range f.Rules {
 		if i%2 > 0 {
-			f.Rules[i].Enabled = new(bool) // ten rules with three asks each are enough
+			f.Rules[i].Enabled = new(bool) // ten rules with up to three asks each are enough
 		}
 	}
 	s := compile(t, f)
@@ -316,7 +444,7 @@ func TestAllocs(t *testing.T) {
 		Method: "GET", Path: "/a/b", User: "42", Tenant: "acme", APIKey: "k1", Tier: "free",
 		IP: netip.MustParseAddr("2001:db8::1"), Net: netip.MustParsePrefix("2001:db8::/64"),
 		Claims:  map[string]string{"a": "1", "a:b": "2"},
-		Headers: map[string][]string{"A": {"1"}, "B": {"2"}},
+		Headers: map[string][]string{"A": {strings.Repeat("1", 500)}, "B": {"2"}},
 	}
 	hits := make([]rule.Hit, 0, 128)
 	asks := make([]stint.Ask, 0, 128)
@@ -327,9 +455,16 @@ func TestAllocs(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { asks, scratch = s.Asks(asks[:0], hits, a, scratch) }); n > 1 {
 		t.Errorf("Asks of %d rules: %v allocations", len(hits), n)
 	}
+	if n := testing.AllocsPerRun(100, func() { s.Method("GET"); s.Method("post"); s.Method("SOME-OTHER") }); n != 0 {
+		t.Errorf("Method: %v allocations", n)
+	}
+	a.KeyLimits = rule.Values{"n": {Algorithm: stint.LeakyBucket, Max: 3, Burst: 1 << 40, Window: stint.Every(1e9)}}
+	if n := testing.AllocsPerRun(100, func() { asks, scratch = s.Asks(asks[:0], hits, a, scratch) }); n > 1 {
+		t.Errorf("Asks of %d rules with a leaky_bucket: %v allocations", len(hits), n)
+	}
 	// Keys that are known beforehand cost none.
 	hits = slices.DeleteFunc(hits, func(h rule.Hit) bool { return h.Rule.Name != "r.0" && h.Rule.Name != "r.8" })
-	if n := testing.AllocsPerRun(100, func() { asks, scratch = s.Asks(asks[:0], hits, a, scratch) }); n != 0 || len(asks) != 6 {
+	if n := testing.AllocsPerRun(100, func() { asks, scratch = s.Asks(asks[:0], hits, a, scratch) }); n != 0 || len(asks) != 4 {
 		t.Errorf("Asks of %d rules: %v allocations", len(hits), n)
 	}
 }

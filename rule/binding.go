@@ -3,9 +3,7 @@ package rule
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"math/bits"
-	"slices"
 	"strings"
 	"time"
 
@@ -14,94 +12,41 @@ import (
 )
 
 // checkNeverReached finds limits that have no effect, since another limit of their
-// rule always refuses first: with the values of the rules themselves, and with
-// those that tiers have in their place.
+// rule always refuses first: with the values of the rule itself, and with those of
+// every tier. A tier that has other values may be what a limit is for.
 func (c *checker) checkNeverReached() {
-	tiers := make([]Values, len(c.file.Tiers))
-	for i, t := range c.file.Tiers {
-		tiers[i] = make(Values, len(t.Limits))
-		for name, text := range t.Limits {
-			if v, err := ParseValue(text); err == nil {
-				tiers[i][name] = v
-			}
-		}
-	}
 	for _, r := range c.rules {
 		if !r.sound {
 			continue
 		}
-		own := func(x, y string) bool { return c.holds(r, x, y) }
-		for _, p := range r.neverReached(r.values, own) {
-			c.add(strict.Item(r.path+".limits", p.never), fmt.Sprintf("%v is never reached: the limit %q (%v) always refuses first",
-				r.values[r.Limits[p.never].Name], r.Limits[p.first].Name, r.values[r.Limits[p.first].Name]), "")
-		}
-	}
-	for i, t := range c.file.Tiers {
-		for _, r := range c.rulesOf(t) {
-			values := make(map[string]stint.Limit, len(r.Limits))
-			for name, v := range r.values {
-				if tier, ok := tiers[i][name]; ok {
-					v = tier
-				}
-				values[name] = v
-			}
-			changed := func(x, y string) bool { return has(tiers[i], x) || has(tiers[i], y) }
-			for _, p := range r.neverReached(values, changed) {
-				never, first := r.Limits[p.never].Name, r.Limits[p.first].Name
-				at := first
-				if has(tiers[i], never) {
-					at = never
-				}
-				c.add(strict.Member(strict.Item("tiers", i)+".limits", at),
-					fmt.Sprintf("for this tier the limit %q (%v) of the rule %q is never reached: %q (%v) always refuses first",
-						never, values[never], r.Name, first, values[first]), "")
+		for i, l := range r.Limits {
+			first, never := r.hiddenBy(i, nil)
+			if never && c.always(r, func(tier Values) bool { _, never := r.hiddenBy(i, tier); return never }) {
+				c.add(strict.Item(r.path+".limits", i), fmt.Sprintf("%v is never reached: the limit %q (%v) always refuses first",
+					r.values[l.Name], first, r.values[first]), "")
 			}
 		}
 	}
 }
 
-func has(values Values, name string) bool {
-	_, ok := values[name]
-	return ok
-}
-
-// rulesOf returns the rules of several limits of which a tier has values for some.
-func (c *checker) rulesOf(t Tier) []*checked {
-	var out []*checked
-	seen := map[*checked]bool{}
-	for _, name := range slices.Sorted(maps.Keys(t.Limits)) {
-		for _, r := range c.limits[name] {
-			if len(r.Limits) > 1 && r.sound && !seen[r] && r.appliesTo(t.Name) {
-				seen[r] = true
-				out = append(out, r)
-			}
+// hiddenBy returns the limit that always refuses before the one with that number
+// does, if there is one, for those of a tier or of none. A limit that is unlimited
+// refuses nothing anyway.
+func (r *checked) hiddenBy(i int, tier Values) (first string, never bool) {
+	b := r.valueFor(r.Limits[i].Name, tier)
+	if b.Max == 0 {
+		return "", true
+	}
+	for j, l := range r.Limits {
+		a := r.valueFor(l.Name, tier)
+		if i == j || a.Max == 0 || !alwaysFirst(a, b) {
+			continue
+		}
+		if j < i || !alwaysFirst(b, a) { // of two that are the same to requests, the first is kept
+			return l.Name, true
 		}
 	}
-	return out
-}
-
-// hidden is a limit that is never reached, and the one that is always reached
-// first, by their places in the rule.
-type hidden struct{ never, first int }
-
-// neverReached returns the limits that are never reached when they have the given
-// values, as far as the pair of names is of interest.
-func (r *checked) neverReached(values map[string]stint.Limit, of func(x, y string) bool) []hidden {
-	var out []hidden
-	for y, b := range r.Limits {
-		for x, a := range r.Limits {
-			va, vb := values[a.Name], values[b.Name]
-			if x == y || va.Max == 0 || vb.Max == 0 || !of(a.Name, b.Name) || !alwaysFirst(va, vb) {
-				continue
-			}
-			if x > y && alwaysFirst(vb, va) {
-				continue // they are the same to requests, and the first one is kept
-			}
-			out = append(out, hidden{y, x})
-			break
-		}
-	}
-	return out
+	return "", false
 }
 
 // alwaysFirst says whether b can be proved never to refuse what a lets pass, when

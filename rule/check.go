@@ -1,6 +1,7 @@
 package rule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -17,16 +18,14 @@ import (
 	"github.com/stintdev/stint/internal/strict"
 )
 
-// The bounds of a file. Most are there because no one means more; maxDelay is how
-// long a request may be held.
+// The bounds of a file. They are there because no one means more.
 const (
-	maxName       = 64     // bytes of a name of a rule, a limit, a group or a tier
+	maxName       = 64     // bytes of a name of a rule, a limit, a group or a tier, and of a method
 	maxLimits     = 32     // limits of a rule
 	maxValues     = 10_000 // values of a condition
 	maxDimensions = 8      // things that a rule counts by
 	maxFieldName  = 128    // bytes of a name of a header or a claim
 	maxMessage    = 1024   // bytes of the message of a response
-	maxDelay      = time.Minute
 	maxCost       = 1<<53 - 1
 )
 
@@ -61,6 +60,7 @@ type checker struct {
 	rules     []*checked
 	tiers     map[string]int // tiers by name
 	tierNames []string
+	values    []Values              // of each tier, as far as they can be read
 	limits    map[string][]*checked // rules by the names of their limits
 }
 
@@ -157,9 +157,17 @@ func validName(name string) bool {
 	return name != "" && len(name) <= maxName
 }
 
-// checkTierNames comes first, since rules name tiers.
+// checkTierNames comes first, since rules name tiers, and what tiers have may stand
+// in place of what is theirs.
 func (c *checker) checkTierNames() {
 	for i, t := range c.file.Tiers {
+		values := make(Values, len(t.Limits))
+		for name, text := range t.Limits {
+			if v, err := ParseValue(text); err == nil {
+				values[name] = v
+			}
+		}
+		c.values = append(c.values, values)
 		path := strict.Item("tiers", i) + ".name"
 		if !c.checkName(path, t.Name) {
 			continue
@@ -213,8 +221,8 @@ func (c *checker) checkMatch(r *checked) {
 	})
 	c.checkList(path+".methods", r.Match.Methods, func(path, m string) string {
 		switch upper := strings.ToUpper(m); {
-		case !isToken(m):
-			c.refuse(path, m, "a method such as GET", "")
+		case !isToken(m) || len(m) > maxName:
+			c.refuse(path, m, "a method such as GET, at most "+strconv.Itoa(maxName)+" bytes", "")
 		case m != upper:
 			if w, ok := strict.Closest(m, methods); ok {
 				upper = w
@@ -399,8 +407,8 @@ func (c *checker) checkAction(r *checked) {
 	case delay != 0 && !r.counts():
 		c.add(path, "the action "+string(r.Action)+" holds no request: want none", "")
 	}
-	if delay < 0 || delay > maxDelay {
-		c.refuse(path, r.MaxDelay.String(), "more than nothing, and at most "+Duration(maxDelay).String(), "")
+	if delay < 0 || delay > MaxDelay {
+		c.refuse(path, r.MaxDelay.String(), "more than nothing, and at most "+Duration(MaxDelay).String(), "")
 	}
 }
 
@@ -436,7 +444,7 @@ func (c *checker) checkLimits(r *checked) {
 			}
 		}
 		if v, ok := c.checkLimit(path, l); ok {
-			r.values[l.Name] = v
+			r.values[l.Name] = r.held(v)
 		}
 	}
 }
@@ -524,10 +532,47 @@ func (c *checker) checkCost(r *checked) {
 		}
 	}
 	for _, l := range r.Limits {
-		if v, ok := r.values[l.Name]; ok && tooCostly(cost, v) && c.holds(r, l.Name) {
+		v, ok := r.values[l.Name]
+		if !ok {
+			continue
+		}
+		if tooCostly(cost.Units, v) && c.holds(r, l.Name) {
 			c.add(path, fmt.Sprintf("%d units are more than the limit %s (%v) can ever let pass", cost.Units, quote(l.Name), v), "")
 		}
+		never := func(tier Values) bool { return tooCostly(cost.Max, r.valueFor(l.Name, tier)) }
+		if never(nil) && c.always(r, never) {
+			c.add(path+".max", fmt.Sprintf("%d units are more than the limit %s (%v) can ever let pass", cost.Max, quote(l.Name), v), "")
+		}
 	}
+}
+
+// held returns a value of a limit as it is under the rule.
+func (r *Rule) held(v stint.Limit) stint.Limit {
+	return heldWithin(v, cmp.Or(time.Duration(r.MaxDelay), MaxDelay))
+}
+
+// valueFor returns the value of a limit of the rule for those of a tier, or for
+// those of none.
+func (r *checked) valueFor(limit string, tier Values) stint.Limit {
+	if v, ok := tier[limit]; ok {
+		return r.held(v)
+	}
+	return r.values[limit]
+}
+
+// always says whether something holds for every tier that the rule may apply to.
+func (c *checker) always(r *checked, holds func(tier Values) bool) bool {
+	tiers := c.values
+	if len(r.Match.Tiers) > 0 {
+		tiers = nil
+		for _, name := range r.Match.Tiers {
+			if i, ok := c.tiers[name]; ok {
+				tiers = append(tiers, c.values[i])
+			}
+		}
+	}
+	const most = 256 // of more tiers nothing is claimed: it would take too long
+	return len(tiers) <= most && !slices.ContainsFunc(tiers, func(tier Values) bool { return !holds(tier) })
 }
 
 // holds says whether there are requests for which the rule's own values of these
@@ -543,10 +588,13 @@ func (c *checker) holds(r *checked, limits ...string) bool {
 	return len(r.Match.Tiers) == 0 || slices.ContainsFunc(r.Match.Tiers, kept)
 }
 
-// tooCostly says whether the units of a cost can never pass a limit.
-func tooCostly(cost Cost, l stint.Limit) bool {
+// tooCostly says whether so many units can never pass a limit.
+func tooCostly(units int64, l stint.Limit) bool {
+	if units <= 1 {
+		return false // and there may be very many rules and tiers
+	}
 	terms, ok := l.Terms()
-	return ok && cost.Units > terms.Cap
+	return ok && units > terms.Cap
 }
 
 func (c *checker) checkPenalty(r *checked) {
@@ -559,6 +607,8 @@ func (c *checker) checkPenalty(r *checked) {
 		c.add(path, "the action "+string(r.Action)+" counts nothing: want none", "")
 	case r.Action == LogOnly:
 		c.add(path, "the action log_only lets everything pass: want none", "")
+	case !slices.ContainsFunc(r.CountBy, Dimension.isClient):
+		c.add(path, "a ban is for all who share a counter, and one of them could bring it on the others: want user, api_key or ip in count_by", "")
 	}
 	most := int64(stint.MaxViolations)
 	if steps := len(p.Multipliers); steps > stint.MaxSteps {
@@ -580,6 +630,9 @@ func (c *checker) checkPenalty(r *checked) {
 		}
 	}
 }
+
+// isClient says whether it tells clients apart, and no client can choose it.
+func (d Dimension) isClient() bool { return d == "user" || d == "api_key" || d == "ip" }
 
 func (c *checker) checkPenaltyTime(path string, d Duration) {
 	switch {
@@ -625,7 +678,7 @@ func (c *checker) checkTierLimits() {
 				continue
 			}
 			for _, r := range c.limits[name] {
-				if r.appliesTo(t.Name) && tooCostly(r.Cost, v) {
+				if v := r.held(v); tooCostly(r.Cost.Units, v) && r.appliesTo(t.Name) {
 					c.add(path, fmt.Sprintf("the %d units that the rule %s costs are more than %v can ever let pass", r.Cost.Units, quote(r.Name), v), "")
 				}
 			}

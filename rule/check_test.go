@@ -96,11 +96,10 @@ func TestNeverReached(t *testing.T) {
 			never = 1
 		}
 		var limits [2]stint.Limit
-		for i, text := range texts {
-			var err error
-			if limits[i], err = stint.ParseLimit(text); err != nil {
-				t.Fatal(err)
-			}
+		for i := range limits {
+			s := compile(t, rule.File{Rules: []rule.Rule{{Name: "r", Limits: f.Rules[0].Limits[i : i+1]}}})
+			asks, _ := s.Asks(nil, s.Match(nil, &rule.Attrs{}), &rule.Attrs{}, nil)
+			limits[i] = asks[0].Limit
 		}
 		var states [2]stint.State
 		now := time.Unix(1_700_000_000, 0)
@@ -138,6 +137,63 @@ func TestNeverReached(t *testing.T) {
 	}
 }
 
+// TestNeverReachedByCalendar takes all that a limit of one calendar period lets pass
+// from the beginning of a longer one, and of that the least that is said never to be
+// reached then.
+func TestNeverReachedByCalendar(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		short, long string
+		days, most  int
+	}{
+		{"day", "week", 7, 9},
+		{"day", "month", 31, 33},
+		{"day", "year", 366, 368},
+		{"week", "month", 31, 7},
+		{"week", "year", 366, 55},
+		{"month", "year", 366, 14},
+	} {
+		reported := func(n int) bool {
+			f := rule.File{Rules: []rule.Rule{{Name: "r", Limits: []rule.Limit{
+				{Name: "x", Limit: "1/" + c.short}, {Name: "y", Limit: strconv.Itoa(n) + "/" + c.long},
+			}}}}
+			return len(f.Check()) > 0
+		}
+		least := 1
+		for !reported(least) {
+			least++
+		}
+		if least > c.most {
+			t.Errorf("%d/%s after 1/%s is not reported, want from %d on", least-1, c.long, c.short, c.most)
+		}
+		for _, zone := range []string{"", " tz=Asia/Tokyo", " tz=Pacific/Honolulu"} {
+			a, errA := stint.ParseLimit("1/" + c.short + zone)
+			b, errB := stint.ParseLimit(strconv.Itoa(least) + "/" + c.long)
+			if errA != nil || errB != nil {
+				t.Fatal(errA, errB)
+			}
+			for day := range 731 {
+				from := time.Date(2028, 1, 1+day, 0, 0, 0, 0, time.UTC)
+				if from.Day() > 1 && from.Weekday() != time.Monday {
+					continue
+				}
+				var sa, sb stint.State
+				for now := from; now.Before(from.AddDate(0, 0, c.days)); now = now.Add(6 * time.Hour) {
+					nextA, da := a.Take(sa, now, 1)
+					if !da.Allowed {
+						continue
+					}
+					nextB, db := b.Take(sb, now, 1)
+					if !db.Allowed {
+						t.Fatalf("%v was reached before %v at %v", b, a, now)
+					}
+					sa, sb = nextA, nextB
+				}
+			}
+		}
+	}
+}
+
 // TestUnreachable puts rules that are said never to apply to the test: whatever
 // matches them must match the rule that hides them.
 func TestUnreachable(t *testing.T) {
@@ -158,6 +214,9 @@ func TestUnreachable(t *testing.T) {
 		if v := rapid.SampledFrom([]string{"", "*", "1"}).Draw(t, "header"); v != "" {
 			r.Match.Headers = map[string]string{"X-App": v}
 		}
+		if rapid.IntRange(0, 3).Draw(t, "tried out") == 0 {
+			r.Action = rule.LogOnly
+		}
 		for _, d := range some(t, "count", "user", "ip") {
 			r.CountBy = append(r.CountBy, rule.Dimension(d))
 		}
@@ -175,6 +234,9 @@ func TestUnreachable(t *testing.T) {
 		hidden := 0
 		if problems[0].Path == "rules[1]" {
 			hidden = 1
+		}
+		if rules[1-hidden].Action != rules[hidden].Action {
+			t.Fatalf("hidden by a rule that is no rival: %v", problems)
 		}
 		if rules[1-hidden].Priority > rules[hidden].Priority {
 			t.Fatalf("hidden by a rule that comes later: %v", problems)

@@ -19,6 +19,8 @@ type Set struct {
 	tiers map[string]Values
 	paths *tree  // enabled rules that have paths
 	other bucket // enabled rules that have none
+
+	methods map[string]string // those that are told apart, by themselves
 }
 
 // Compiled is a rule as a [Set] holds it, with its defaults filled in. It is
@@ -82,15 +84,23 @@ func Compile(f File) (*Set, error) {
 	slices.SortFunc(s.rules, func(a, b *Compiled) int {
 		return cmp.Or(cmp.Compare(a.Priority, b.Priority), strings.Compare(a.Name, b.Name))
 	})
-	groups := map[string]int32{}
+	s.methods = make(map[string]string, len(methods))
+	for _, m := range methods {
+		s.methods[m] = m
+	}
+	groups := map[rivals]int32{}
 	var entries []*entry
 	for i, r := range s.rules {
 		rank := int32(i)
 		group := rank
-		if first, ok := groups[r.Group]; ok {
+		of := rivalsOf(r.Group, r.Action)
+		if first, ok := groups[of]; ok {
 			group = first
 		} else if r.Group != "" {
-			groups[r.Group] = rank
+			groups[of] = rank
+		}
+		for _, m := range r.methods {
+			s.methods[m] = m
 		}
 		for _, e := range r.entries {
 			e.hit = Hit{Rule: r, Endpoint: e.path.text, entry: e, rank: rank, group: group}
@@ -113,6 +123,15 @@ func Compile(f File) (*Set, error) {
 	s.other.sort()
 	return s, nil
 }
+
+// rivals are the rules of a group of which one applies. Those that are only tried
+// out have no rival among those that are in force: none takes the place of another.
+type rivals struct {
+	group   string
+	logOnly bool
+}
+
+func rivalsOf(group string, a Action) rivals { return rivals{group, a == LogOnly} }
 
 // standing orders entries as they stand in a group: by priority, by how specific
 // they are, and by name; those of one rule by their paths.
@@ -182,7 +201,7 @@ func compile(r *Rule, shared map[string]*conditions) *Compiled {
 	c.cost.Header = textproto.CanonicalMIMEHeaderKey(c.cost.Header)
 	for _, l := range r.Limits {
 		v, _ := l.value()
-		c.limits = append(c.limits, limit{l.Name, v})
+		c.limits = append(c.limits, limit{l.Name, heldWithin(v, c.longestDelay())})
 	}
 	for _, text := range r.Match.Paths {
 		p, _ := parsePattern(text)
@@ -194,6 +213,9 @@ func compile(r *Rule, shared map[string]*conditions) *Compiled {
 	slices.SortFunc(c.entries, standing)
 	return c
 }
+
+// longestDelay is how long the rule may hold a request.
+func (r *Compiled) longestDelay() time.Duration { return cmp.Or(r.MaxDelay, MaxDelay) }
 
 // under is the rule under one of its paths.
 func (r *Compiled) under(p pattern) *entry {

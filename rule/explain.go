@@ -14,7 +14,8 @@ type Explained struct {
 	// Matched says that all conditions are met. The rule applies if it is not
 	// beaten, too.
 	Matched bool `json:"matched"`
-	// Reason is the first condition that is not met.
+	// Reason is the first condition that is not met. It does not have values of
+	// headers that hold credentials.
 	Reason string `json:"reason,omitempty"`
 	// BeatenBy is the rule of its group that applies instead.
 	BeatenBy string           `json:"beaten_by,omitempty"`
@@ -31,65 +32,106 @@ type ExplainedLimit struct {
 }
 
 // Explain says of every rule, those that are not enabled too, by priority and name,
-// why it applies to the request or why it does not. It looks at each: it is for
-// people, not for every request.
+// why it applies to the request or why it does not. Of a path that may be read in
+// several ways, it is the reading for which a rule matches best. It looks at each
+// rule: it is for people, not for every request.
 func (s *Set) Explain(a *Attrs) []Explained {
-	path := CleanPath(a.Path)
-	matched := make([]*entry, len(s.rules))
-	best := map[int32]*entry{} // by group
-	out := make([]Explained, len(s.rules))
-	for i, r := range s.rules {
-		e, reason := r.explain(a, path)
-		out[i] = Explained{Rule: r.Name, Matched: e != nil, Reason: reason}
-		if e == nil {
-			continue
-		}
-		matched[i] = e
-		out[i].Endpoint = e.path.text
-		out[i].Limits = s.explainLimits(e, a)
-		if b := best[e.hit.group]; b == nil || e.hit.place < b.hit.place {
-			best[e.hit.group] = e
+	paths := readings(a.Path)
+	applies := map[*Compiled]*entry{}
+	for _, h := range s.matchAny(nil, paths, a) {
+		applies[h.Rule] = h.entry
+	}
+	best := make([]map[int32]*Compiled, len(paths)) // by group
+	for i, path := range paths {
+		best[i] = map[int32]*Compiled{}
+		for _, h := range s.match(nil, path, a) {
+			best[i][h.group] = h.Rule
 		}
 	}
-	for i, e := range matched {
-		if e != nil && best[e.hit.group] != e {
-			out[i].BeatenBy = best[e.hit.group].rule.Name
+	out := make([]Explained, len(s.rules))
+	for i, r := range s.rules {
+		x := &out[i]
+		x.Rule = r.Name
+		e, reading, reason := r.explain(a, paths)
+		switch applied := applies[r]; {
+		case e == nil:
+			x.Reason = reason
+			continue
+		case applied != nil:
+			e = applied
+		case best[reading][e.hit.group] == r:
+			x.Reason = "path " + printable(paths[0]) + " may be read as another one, which is not allowed"
+			continue
+		default:
+			x.BeatenBy = best[reading][e.hit.group].Name
 		}
+		x.Matched, x.Endpoint, x.Limits = true, e.path.text, s.explainLimits(e, a)
 	}
 	return out
 }
 
-// explain returns the entry that matches, or why none does.
-func (r *Compiled) explain(a *Attrs, path string) (*entry, string) {
+// explain returns the best entry that matches, and for which of the paths, or why
+// none does.
+func (r *Compiled) explain(a *Attrs, paths []string) (found *entry, reading int, reason string) {
 	if !r.Enabled {
-		return nil, "disabled"
+		return nil, 0, "disabled"
 	}
-	i := slices.IndexFunc(r.entries, func(e *entry) bool { return len(r.match.Paths) == 0 || e.path.matches(path) })
+	if len(r.match.Paths) == 0 {
+		found = r.entries[0]
+	}
+	for i := 0; found == nil; i++ {
+		if i == len(r.entries) {
+			return nil, 0, differs("path", paths[0], "", r.match.Paths)
+		}
+		if reading = slices.IndexFunc(paths, r.entries[i].path.matches); reading >= 0 {
+			found = r.entries[i]
+		}
+	}
+	if reason = r.lacks(a); reason != "" {
+		return nil, 0, reason
+	}
+	return found, reading, ""
+}
+
+// lacks returns the first condition, but those for paths, that the request does not
+// meet.
+func (r *Compiled) lacks(a *Attrs) string {
 	switch {
-	case i < 0:
-		return nil, differs("path", path, "", r.match.Paths)
 	case !r.takesMethod(a):
-		return nil, differs("method", a.Method, "", r.methods)
+		return differs("method", a.Method, "", r.methods)
 	case !r.takesTier(a):
-		return nil, differs("tier", a.Tier, "", r.tiers)
+		return differs("tier", a.Tier, "", r.tiers)
 	case !r.takesAddress(a):
 		address := ""
 		if a.IP.IsValid() {
 			address = a.IP.String()
 		}
-		return nil, differs("address", address, "in ", r.match.IPRanges)
+		return differs("address", address, "in ", r.match.IPRanges)
 	}
 	if w := r.lacksHeader(a); w != nil {
-		want := w.value
-		if want == "*" {
+		what, value, want := "header "+w.name, strings.Join(a.lines(w.name), ", "), w.value
+		switch {
+		case want == "*":
 			want = "any value"
+		case value != "" && isSecret(w.name):
+			return what + " does not have the value that is wanted"
+		case isSecret(w.name):
+			want = "the value of the rule"
 		}
-		return nil, differs("header "+w.name, strings.Join(a.Headers[w.name], ", "), "", []string{want})
+		return differs(what, value, "", []string{want})
 	}
 	if d := r.lacksDim(a); d != nil {
-		return nil, "no " + strings.TrimSpace(kinds[d.kind]+" "+d.name) + " to count by"
+		return "no " + strings.TrimSpace(kinds[d.kind]+" "+d.name) + " to count by"
 	}
-	return r.entries[i], ""
+	return ""
+}
+
+// isSecret says whether a header, by its name, holds what no one may see.
+func isSecret(header string) bool {
+	header = strings.ToLower(header)
+	return slices.ContainsFunc([]string{"auth", "cookie", "key", "token", "secret", "password"}, func(word string) bool {
+		return strings.Contains(header, word)
+	})
 }
 
 // differs says what a value is, and what is wanted. In is "in " for networks.
@@ -126,7 +168,7 @@ func (s *Set) explainLimits(e *entry, a *Attrs) []ExplainedLimit {
 	var out []ExplainedLimit
 	for i := range e.rule.limits {
 		l := &e.rule.limits[i]
-		v, from := l.valueFor(a, s.tiers[a.Tier])
+		v, from := e.rule.valueOf(l, a, s.tiers[a.Tier])
 		x := ExplainedLimit{Name: l.name, Limit: "unlimited", Source: from}
 		if v != (stint.Limit{}) {
 			x.Limit, x.Key = v.String(), asks[0].Key.String()

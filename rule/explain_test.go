@@ -2,6 +2,7 @@ package rule_test
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,6 +32,18 @@ func TestReasons(t *testing.T) {
 		{"r header=x-app:mobile", "GET / header=X-App:web", "header X-App web is not mobile"},
 		{"r header=x-app:mobile", "GET /", "no header X-App: want mobile"},
 		{"r header=x-app:*", "GET /", "no header X-App: want any value"},
+		{"r header=x-app:1", "GET /" + strings.Repeat(" header=X-App:2", 33), "header X-App " + strings.Repeat("2, ", 31) + "2 is not 1"},
+		{"r header=authorization:hunter2", "GET / header=Authorization:hunter3", "header Authorization does not have the value that is wanted"},
+		{"r header=authorization:hunter2", "GET /", "no header Authorization: want the value of the rule"},
+		{"r header=proxy-authorization:hunter2", "GET / header=Proxy-Authorization:x", "header Proxy-Authorization does not have the value that is wanted"},
+		{"r header=cookie:hunter2", "GET / header=Cookie:x", "header Cookie does not have the value that is wanted"},
+		{"r header=x-api-key:hunter2", "GET / header=X-Api-Key:x", "header X-Api-Key does not have the value that is wanted"},
+		{"r header=x-token:hunter2", "GET / header=X-Token:x header=X-Token:y", "header X-Token does not have the value that is wanted"},
+		{"r header=x-secret:hunter2", "GET / header=X-Secret:x", "header X-Secret does not have the value that is wanted"},
+		{"r header=my-password:hunter2", "GET / header=My-Password:x", "header My-Password does not have the value that is wanted"},
+		{"r header=x-api-key:*", "GET /", "no header X-Api-Key: want any value"},
+		{"r action=allow paths=/a", "GET /a;b", "path /a;b may be read as another one, which is not allowed"},
+		{"r paths=/a", "GET /x%2fy", "path /x%2Fy is not /a"},
 		{"r by=user", "GET /", "no user to count by"},
 		{"r by=api_key", "GET /", "no api_key to count by"},
 		{"r by=claim:org", "GET /", "no claim org to count by"},
@@ -118,6 +131,26 @@ func TestExplain(t *testing.T) {
 ]`
 	if string(got) != want {
 		t.Errorf("%s", got)
+	}
+}
+
+// TestExplainReadings has a path that may be read in two ways.
+func TestExplainReadings(t *testing.T) {
+	t.Parallel()
+	s := compile(t, rule.File{Rules: []rule.Rule{
+		readRule(t, strings.Fields("both group=g paths=/x/y,/**")),
+		readRule(t, strings.Fields("beaten group=g paths=/x/*")),
+		readRule(t, strings.Fields("tried group=g action=log_only by=tenant")),
+		readRule(t, strings.Fields("worse group=g priority=1 action=log_only paths=/x/**")),
+		readRule(t, strings.Fields("other paths=/y")),
+	}})
+	var got []string
+	for _, x := range s.Explain(&rule.Attrs{Path: `/x\y`, Tenant: "t"}) {
+		got = append(got, strings.Join(strings.Fields(x.Rule+" "+x.Endpoint+" "+x.BeatenBy+x.Reason), " "))
+	}
+	want := []string{"beaten /x/* both", "both /x/y", `other path "/x\\y" is not /y`, "tried", "worse /x/** tried"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

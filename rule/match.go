@@ -19,18 +19,66 @@ type Hit struct {
 
 	entry *entry
 	rank  int32 // of the rule among all, by priority and name
-	group int32 // one number for all rules of a group; without one, the rule's own
+	group int32 // one number for all rivals; without a group, the rule's own
 	place int32 // among the entries of all rules, by priority, specificity and name
 }
 
 // Match appends the rules that apply to the request to dst, by priority and name:
 // all that match, but only the best one of each group, by priority, by how
-// specific it is, and by name. The order of rules in a file makes no difference.
+// specific it is, and by name. Those of a group with the action log_only stand apart:
+// the best of them applies, too. The order of rules in a file makes no difference.
 //
 // A rule does not match a request that lacks something that the rule counts by.
+//
+// Servers do not agree on what an escaped slash, a backslash, or a semicolon is in a
+// path. Where there is one, the rules apply that would for any reading of the path;
+// but one that allows does only if the request is allowed by each.
 func (s *Set) Match(dst []Hit, a *Attrs) []Hit {
+	path, plain := cleanPath(a.Path)
+	if plain {
+		return s.match(dst, path, a)
+	}
+	return s.matchAny(dst, readings(a.Path), a)
+}
+
+// matchAny appends the rules that apply for any of the paths, each once.
+func (s *Set) matchAny(dst []Hit, paths []string, a *Attrs) []Hit {
+	start, allowed := len(dst), true
+	for _, path := range paths {
+		from := len(dst)
+		dst = s.match(dst, path, a)
+		allowed = allowed && allows(dst[from:])
+	}
+	found := dst[start:]
+	slices.SortFunc(found, func(x, y Hit) int {
+		return cmp.Or(cmp.Compare(x.rank, y.rank), cmp.Compare(x.place, y.place))
+	})
+	found = slices.CompactFunc(found, func(x, y Hit) bool { return x.rank == y.rank })
+	if !allowed && len(paths) > 1 {
+		found = slices.DeleteFunc(found, func(h Hit) bool { return h.Rule.Action == Allow })
+	}
+	return dst[:start+len(found)]
+}
+
+// allows says whether hits, which are in their order, exempt a request: of those
+// that allow or block the first decides, and block if their priority is equal.
+func allows(hits []Hit) bool {
+	var first *Compiled
+	for i := range hits {
+		switch r := hits[i].Rule; {
+		case r.Action == Allow && first == nil:
+			first = r
+		case r.Action == Block:
+			return first != nil && first.Priority < r.Priority
+		}
+	}
+	return first != nil
+}
+
+// match appends the rules that apply if the request has that path, which is clean.
+func (s *Set) match(dst []Hit, path string, a *Attrs) []Hit {
 	start := len(dst)
-	dst = s.paths.collect(dst, 0, strings.TrimSuffix(CleanPath(a.Path), "/"), a)
+	dst = s.paths.collect(dst, 0, strings.TrimSuffix(path, "/"), a)
 	dst = s.other.collect(dst, a)
 	if len(dst)-start < 2 {
 		return dst
@@ -44,6 +92,32 @@ func (s *Set) Match(dst []Hit, a *Attrs) []Hit {
 	slices.SortFunc(found, func(x, y Hit) int { return cmp.Compare(x.rank, y.rank) })
 	return dst[:start+len(found)]
 }
+
+// Method returns the form in which a method is matched and counted: upper case, and
+// one of those of net/http or one that a rule names. All others are OTHER, since a
+// client may make up as many as it likes. No method is none.
+func (s *Set) Method(m string) string {
+	if m == "" {
+		return ""
+	}
+	var room [maxName]byte // no rule names a longer one
+	if len(m) > len(room) {
+		return otherMethod
+	}
+	upper := room[:len(m)]
+	for i := range upper {
+		upper[i] = m[i]
+		if 'a' <= m[i] && m[i] <= 'z' {
+			upper[i] -= 'a' - 'A'
+		}
+	}
+	if known, ok := s.methods[string(upper)]; ok {
+		return known
+	}
+	return otherMethod
+}
+
+const otherMethod = "OTHER"
 
 // Every appends a hit to dst for every counter that rules may keep for a subject:
 // Attrs have whatever is known of its user, tenant, API key, address and tier. A
@@ -153,18 +227,13 @@ func (x *index) collect(dst []Hit, a *Attrs) []Hit {
 	}
 	dst = appendMet(dst, x.tiers[a.Tier], a)
 	for _, h := range x.headers {
-		values := a.Headers[h.name]
-		if len(values) == 0 {
+		lines := a.lines(h.name)
+		if len(lines) == 0 {
 			continue
 		}
 		dst = appendMet(dst, h.present, a)
-		start := len(dst)
-		for _, v := range values {
-			same := h.values[v]
-			// A client may send a value a thousand times.
-			if !slices.ContainsFunc(dst[start:], func(h Hit) bool {
-				return slices.ContainsFunc(same, func(c candidate) bool { return c.hit.entry == h.entry })
-			}) {
+		for i, v := range lines {
+			if same := h.values[v]; len(same) > 0 && !slices.Contains(lines[:i], v) {
 				dst = appendMet(dst, same, a)
 			}
 		}
@@ -235,7 +304,7 @@ func (c *conditions) takesAddress(a *Attrs) bool {
 func (c *conditions) lacksHeader(a *Attrs) *wanted {
 	for i := range c.headers {
 		w := &c.headers[i]
-		if !slices.ContainsFunc(a.Headers[w.name], w.is) {
+		if !slices.ContainsFunc(a.lines(w.name), w.is) {
 			return w
 		}
 	}

@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"net/textproto"
 	"os"
+	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -109,6 +112,10 @@ func readRule(t *testing.T, fields []string) rule.Rule {
 			r.Priority, _ = strconv.Atoi(value)
 		case "disabled":
 			r.Enabled = new(bool)
+		case "action":
+			if r.Action = rule.Action(value); r.Action == rule.Allow || r.Action == rule.Block {
+				r.Limits = nil
+			}
 		default:
 			t.Fatalf("rule %s: what is %s?", r.Name, f)
 		}
@@ -194,57 +201,50 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// naive is what applies to a request, as one would say it: every rule is looked at.
+// candidate is a rule that matches a request.
+type candidate struct {
+	rule       *rule.Rule
+	endpoint   string
+	conditions int
+}
+
+// better says whether x stands before y in a group, or as a path of its rule.
+func (x candidate) better(y candidate) bool {
+	return cmp.Or(
+		cmp.Compare(x.rule.Priority, y.rule.Priority),
+		slices.Compare(specificity(y.endpoint), specificity(x.endpoint)),
+		cmp.Compare(y.conditions, x.conditions),
+		strings.Compare(x.rule.Name, y.rule.Name),
+		strings.Compare(x.endpoint, y.endpoint),
+	) < 0
+}
+
+// naive is what applies to a request, as one would say it: every rule is looked at,
+// for every way in which its path may be read.
 func naive(f rule.File, a *rule.Attrs) string {
-	type candidate struct {
-		rule       *rule.Rule
-		endpoint   string
-		conditions int
-	}
-	// better says whether x stands before y in a group, or as a path of its rule.
-	better := func(x, y candidate) bool {
-		return cmp.Or(
-			cmp.Compare(x.rule.Priority, y.rule.Priority),
-			slices.Compare(specificity(y.endpoint), specificity(x.endpoint)),
-			cmp.Compare(y.conditions, x.conditions),
-			strings.Compare(x.rule.Name, y.rule.Name),
-			strings.Compare(x.endpoint, y.endpoint),
-		) < 0
-	}
-	best := map[string]candidate{}
-	for i := range f.Rules {
-		r := &f.Rules[i]
-		if !naiveMeets(r, a) {
-			continue
-		}
-		c := candidate{rule: r}
-		for _, n := range []int{
-			len(r.Match.Paths), len(r.Match.Methods), len(r.Match.Tiers), len(r.Match.IPRanges), len(r.Match.Headers),
-		} {
-			if n > 0 {
-				c.conditions++
+	best := map[string]candidate{} // by rule
+	exempt := true
+	readings := naiveReadings(a.Path)
+	for path := range readings {
+		allows, blocks := math.MaxInt, math.MaxInt // the first priority of those that do
+		for _, c := range naiveMatch(f, a, path) {
+			if b, ok := best[c.rule.Name]; !ok || c.better(b) {
+				best[c.rule.Name] = c
+			}
+			if c.rule.Action == rule.Allow {
+				allows = min(allows, c.rule.Priority)
+			}
+			if c.rule.Action == rule.Block {
+				blocks = min(blocks, c.rule.Priority)
 			}
 		}
-		group := "group " + r.Group
-		if r.Group == "" {
-			group = "rule " + r.Name
-		}
-		for _, p := range append(slices.Clone(r.Match.Paths), "") {
-			if p == "" && len(r.Match.Paths) > 0 || p != "" && !naivePath(p, a.Path) {
-				continue
-			}
-			c.endpoint = strings.TrimSuffix(p, "/")
-			if p == "/" {
-				c.endpoint = p
-			}
-			if b, ok := best[group]; !ok || better(c, b) {
-				best[group] = c
-			}
-		}
+		exempt = exempt && allows < blocks
 	}
 	var hits []candidate
 	for _, c := range best {
-		hits = append(hits, c)
+		if exempt || len(readings) == 1 || c.rule.Action != rule.Allow {
+			hits = append(hits, c)
+		}
 	}
 	slices.SortFunc(hits, func(x, y candidate) int {
 		return cmp.Or(cmp.Compare(x.rule.Priority, y.rule.Priority), strings.Compare(x.rule.Name, y.rule.Name))
@@ -258,6 +258,69 @@ func naive(f rule.File, a *rule.Attrs) string {
 		out = append(out, name)
 	}
 	return strings.Join(out, ", ")
+}
+
+// naiveReadings returns what a path may mean: what servers do with it, in any order.
+func naiveReadings(path string) map[string]bool {
+	does := []func(string) string{
+		func(p string) string { return regexp.MustCompile("%2F").ReplaceAllString(p, "/") },
+		func(p string) string { return regexp.MustCompile(`\\`).ReplaceAllString(p, "/") },
+		func(p string) string { return regexp.MustCompile(";[^/]*").ReplaceAllString(p, "") },
+	}
+	// Escapes that are not of slashes, in one spelling.
+	path = regexp.MustCompile(`(?s)[?#].*`).ReplaceAllString(path, "")
+	path = "/" + regexp.MustCompile("(?i)%(61|5c|3b|2e|2f)").ReplaceAllStringFunc(path, func(s string) string {
+		return map[string]string{"%61": "a", "%5c": `\`, "%3b": ";", "%2e": ".", "%2f": "%2F"}[strings.ToLower(s)]
+	})
+	all := map[string]bool{rule.CleanPath(path): true}
+	for _, one := range does {
+		for _, two := range does {
+			for _, three := range does {
+				p, q := path, rule.CleanPath(path)
+				for _, do := range []func(string) string{one, two, three} {
+					p, q = do(p), rule.CleanPath(do(q))
+					all[rule.CleanPath(p)], all[q] = true, true
+				}
+			}
+		}
+	}
+	return all
+}
+
+// naiveMatch is what applies to a request for a path.
+func naiveMatch(f rule.File, a *rule.Attrs, path string) map[string]candidate {
+	best := map[string]candidate{} // by group
+	for i := range f.Rules {
+		r := &f.Rules[i]
+		if !naiveMeets(r, a) {
+			continue
+		}
+		c := candidate{rule: r}
+		for _, n := range []int{
+			len(r.Match.Paths), len(r.Match.Methods), len(r.Match.Tiers), len(r.Match.IPRanges), len(r.Match.Headers),
+		} {
+			if n > 0 {
+				c.conditions++
+			}
+		}
+		group := fmt.Sprint("group ", r.Group, r.Action == rule.LogOnly)
+		if r.Group == "" {
+			group = "rule " + r.Name
+		}
+		for _, p := range append(slices.Clone(r.Match.Paths), "") {
+			if p == "" && len(r.Match.Paths) > 0 || p != "" && !naivePath(p, path) {
+				continue
+			}
+			c.endpoint = strings.TrimSuffix(p, "/")
+			if p == "/" {
+				c.endpoint = p
+			}
+			if b, ok := best[group]; !ok || c.better(b) {
+				best[group] = c
+			}
+		}
+	}
+	return best
 }
 
 // specificity has its most important number first.
@@ -289,7 +352,7 @@ func segments(path string) []string {
 }
 
 func naivePath(pattern, path string) bool {
-	want, got := segments(pattern), segments(rule.CleanPath(path))
+	want, got := segments(pattern), segments(path)
 	for i, w := range want {
 		switch {
 		case w == "**":
@@ -337,7 +400,7 @@ func naiveMeets(r *rule.Rule, a *rule.Attrs) bool {
 			holds = holds && a.Claims[name] != ""
 		case "header":
 			vs := a.Headers[textproto.CanonicalMIMEHeaderKey(name)]
-			holds = holds && len(vs) > 0 && vs[0] != "" && (a.Trusted || a.IP.IsValid())
+			holds = holds && strings.Join(vs, "") != "" && (a.Trusted || a.IP.IsValid())
 		}
 	}
 	return holds
@@ -346,6 +409,7 @@ func naiveMeets(r *rule.Rule, a *rule.Attrs) bool {
 var (
 	somePaths = []string{
 		"/", "/**", "/a", "/c/", "/a/b", "/a/*", "/a/{x}/c", "/*/b", "/{y}", "/a/**", "/a/b/**", "/a/*/**", "/*/*/c", "/b", "/b/%61",
+		"/a%2fb", "/a;b/*", "/a%5Cb",
 	}
 	someNetworks = []string{
 		"0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24", "10.1.2.3", "10.128.0.0/9", "192.0.2.0/31", "::/0", "2001:db8::/32", "2001:db8::1",
@@ -383,6 +447,14 @@ func drawRule(t *rapid.T, name string) rule.Rule {
 			r.Match.Headers = map[string]string{}
 		}
 		r.Match.Headers[h] = rapid.SampledFrom([]string{"1", "2", "*"}).Draw(t, h)
+	}
+	switch rapid.IntRange(0, 9).Draw(t, "action") {
+	case 0:
+		r.Action, r.Limits = rule.Allow, nil
+	case 1:
+		r.Action, r.Limits = rule.Block, nil
+	case 2, 3:
+		r.Action = rule.LogOnly
 	}
 	if rapid.IntRange(0, 9).Draw(t, "disabled") == 0 {
 		r.Enabled = new(bool)
@@ -437,8 +509,10 @@ func drawAttrs(t *rapid.T) *rule.Attrs {
 		return rapid.SampledFrom(append(from, "")).Draw(t, label)
 	}
 	a := &rule.Attrs{
-		Method:  value("method", "GET", "PUT", "POST", "get"),
-		Path:    strings.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"", "/", "/a", "/b", "/c", "/x", "/..", "/.", "/%61", "?q"}), 0, 5).Draw(t, "path"), ""),
+		Method: value("method", "GET", "PUT", "POST", "get"),
+		Path: strings.Join(rapid.SliceOfN(rapid.SampledFrom([]string{
+			"", "/", "/a", "/b", "/c", "/x", "/..", "/.", "/%61", "?q", "%2Fb", "%2f..", `\c`, "%5Cb", ";", ";x", "%3b",
+		}), 0, 5).Draw(t, "path"), ""),
 		User:    value("user", "1", "2"),
 		Tenant:  value("tenant", "1", "2"),
 		APIKey:  value("key", "1", "2"),
@@ -492,18 +566,19 @@ func TestMatchTakesOneOfAGroup(t *testing.T) {
 		a := drawAttrs(t)
 		took := map[string]int{}
 		for _, h := range s.Match(nil, a) {
-			took[h.Rule.Group]++
+			took[fmt.Sprint(h.Rule.Group, h.Rule.Action == rule.LogOnly)]++
 		}
-		for _, group := range []string{"g", "h"} {
+		for _, group := range []string{"gtrue", "gfalse", "htrue", "hfalse"} {
 			want := 0
 			for _, r := range f.Rules {
 				// By itself the rule is in no one's way.
 				alone := compile(t, withTiers(rule.File{Rules: []rule.Rule{r}}))
-				if r.Group == group && len(alone.Match(nil, a)) > 0 {
+				if fmt.Sprint(r.Group, r.Action == rule.LogOnly) == group && len(alone.Match(nil, a)) > 0 {
 					want = 1
 				}
 			}
-			if took[group] != want {
+			// A path with several readings has a rule for each.
+			if took[group] != want && len(naiveReadings(a.Path)) == 1 {
 				t.Fatalf("%d rules of group %s, want %d", took[group], group, want)
 			}
 		}
@@ -515,9 +590,14 @@ func TestMatchKeepsWhatApplied(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f, s := drawFile(t, 20)
 		added := drawRule(t, "added")
-		added.Group = ""
+		if added.Group = ""; len(added.Limits) == 0 {
+			return // it may take others' places
+		}
 		f.Rules = append(f.Rules, added)
-		more := compile(t, withTiers(f))
+		more, err := rule.Compile(withTiers(f))
+		if err != nil {
+			return // it can never count
+		}
 		a := drawAttrs(t)
 		var kept []rule.Hit
 		for _, h := range more.Match(nil, a) {
@@ -572,6 +652,90 @@ func TestMatchManyOfOnePath(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestMatchManyLines has a client send as many lines of a header as it can, for rules
+// that all want one.
+func TestMatchManyLines(t *testing.T) {
+	const rules, lines = 5000, 200_000
+	var f rule.File
+	for i := range rules {
+		r := rule.Rule{
+			Name: "r" + strconv.Itoa(i), Limits: []rule.Limit{{Name: "n", Limit: "10/1s"}},
+			Match: rule.Match{Headers: map[string]string{"X-A": strconv.Itoa(i % 100)}},
+		}
+		if i%100 == 99 {
+			r.Match.Headers["X-A"], r.Match.Headers["X-B"] = "*", "last"
+		}
+		f.Rules = append(f.Rules, r)
+	}
+	s := compile(t, f)
+	a := &rule.Attrs{Headers: map[string][]string{"X-A": slices.Repeat([]string{"x"}, lines), "X-B": slices.Repeat([]string{"y"}, lines)}}
+	copy(a.Headers["X-A"], []string{"1", "2"})           // too early
+	copy(a.Headers["X-A"][lines-3:], []string{"3", "4"}) // late enough
+	a.Headers["X-B"][lines-33] = "last"
+	hits := s.Match(nil, a)
+	for _, h := range hits {
+		if !strings.HasSuffix(h.Rule.Name, "3") && !strings.HasSuffix(h.Rule.Name, "4") {
+			t.Fatal(h.Rule.Name)
+		}
+	}
+	if len(hits) != 2*rules/100 {
+		t.Errorf("%d rules", len(hits))
+	}
+	if a.Headers["X-B"][lines-32] = "last"; len(s.Match(nil, a)) != 3*rules/100 {
+		t.Errorf("%d rules", len(s.Match(nil, a)))
+	}
+	if n := testing.AllocsPerRun(10, func() { hits = s.Match(hits[:0], a) }); n > 1 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestMethod(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("X", 64)
+	s := compile(t, rule.File{Rules: []rule.Rule{
+		readRule(t, []string{"a", "methods=PURGE,GET," + long}), readRule(t, []string{"b", "methods=REPORT", "disabled"}),
+	}})
+	for method, want := range map[string]string{
+		"":          "",
+		"GET":       "GET",
+		"get":       "GET",
+		"GeT":       "GET",
+		"HEAD":      "HEAD",
+		"trace":     "TRACE",
+		"purge":     "PURGE",
+		"REPORT":    "REPORT",
+		"FOO1":      "OTHER",
+		"other":     "OTHER",
+		"G T":       "OTHER",
+		"PO\u017fT": "OTHER", // a letter whose upper case is S
+		"\xff":      "OTHER",
+
+		strings.ToLower(long):        long,
+		long + "X":                   "OTHER",
+		strings.Repeat("GET", 1<<20): "OTHER",
+	} {
+		if got := s.Method(method); got != want {
+			t.Errorf("%.20q: %q, want %q", method, got, want)
+		}
+	}
+}
+
+// TestMatchLongPath has a client send a long path that can be read in many ways.
+func TestMatchLongPath(t *testing.T) {
+	s := compile(t, rule.File{Rules: []rule.Rule{readRule(t, []string{"a", "paths=/a/**,/b"})}})
+	path := "/a" + strings.Repeat(`/x%2Fy\z;q%2F..\..;/..`, 1<<15)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	hits := s.Match(nil, &rule.Attrs{Path: path})
+	runtime.ReadMemStats(&after)
+	if got := names(hits); got != "a@/a/**" {
+		t.Error(got)
+	}
+	if got, most := after.TotalAlloc-before.TotalAlloc, uint64(200*len(path)); got > most {
+		t.Errorf("%d bytes were allocated for %d", got, len(path))
 	}
 }
 

@@ -27,7 +27,7 @@ type Rule struct {
 	Cost    Cost        `json:"cost,omitzero"`
 	Action  Action      `json:"action,omitempty"` // default Reject
 	// MaxDelay is how long Throttle may hold a request, and a leaky_bucket under
-	// any action.
+	// any action, for which it is [MaxDelay] if there is none.
 	MaxDelay Duration `json:"max_delay,omitzero"`
 	// Priority decides among the rules of a group: lower first.
 	Priority int    `json:"priority,omitempty"`
@@ -43,7 +43,7 @@ type Rule struct {
 // any of its values may.
 type Match struct {
 	Paths    []string          `json:"paths,omitempty"`
-	Methods  []string          `json:"methods,omitempty"`
+	Methods  []string          `json:"methods,omitempty"` // as [Set.Method] returns them
 	Tiers    []string          `json:"tiers,omitempty"`
 	IPRanges []string          `json:"ip_ranges,omitempty"`
 	Headers  map[string]string `json:"headers,omitempty"` // "*": any value, but one

@@ -2,6 +2,7 @@ package rule
 
 import (
 	"cmp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -152,22 +153,30 @@ func (p pattern) covers(q pattern) bool {
 	return true
 }
 
-// CleanPath brings all spellings of a path into one, so that no other spelling
-// gets past a rule: it has one slash first, between segments, and none at the end;
-// . and .. are resolved, also where they are escaped; escapes are decoded, but for
-// those of / ? # and %, which are other characters than the ones they stand for,
-// and those that do not stand for any, which stay as they are. A query or fragment
-// is cut off. Letters keep their case, and a backslash is a character.
+// CleanPath brings spellings that mean the same to every server into one: the path
+// has one slash first, between segments, and none at the end; . and .. are resolved,
+// also where they are escaped; escapes are decoded, but for those of / ? # and %,
+// which are other characters than the ones they stand for, and those that do not
+// stand for any, which stay as they are. A query or fragment is cut off. Letters
+// keep their case. Escapes are decoded once: %252F is an escaped percent sign.
+//
+// An escaped slash, a backslash, and a semicolon stay, though some servers take them
+// for more than a character: [Set.Match] looks at all that they may mean.
 //
 // The path may be of any length: one that was cut could get past a rule. It takes
 // time in proportion, and memory only if it is not clean.
 func CleanPath(p string) string {
-	if isClean(p) {
-		return p
+	path, _ := cleanPath(p)
+	return path
+}
+
+// cleanPath is CleanPath. Plain paths have one reading only.
+func cleanPath(p string) (path string, plain bool) {
+	if isPlain(p) {
+		return p, true
 	}
-	if i := strings.IndexAny(p, "?#"); i >= 0 {
-		p = p[:i]
-	}
+	p = withoutQuery(p)
+	plain = true
 	b := lazy{from: p}
 	for i := 0; i < len(p); {
 		if p[i] == '/' {
@@ -177,13 +186,16 @@ func CleanPath(p string) string {
 		start := b.n
 		b.add('/')
 		for i < len(p) && p[i] != '/' {
-			if c, ok := unescape(p[i:]); ok {
+			c, escaped := unescape(p[i:])
+			if escaped {
 				b.addEscaped(c)
 				i += 3
 			} else {
-				b.add(p[i])
+				c = p[i]
+				b.add(c)
 				i++
 			}
+			plain = plain && c != ';' && c != '\\' && c != '/'
 		}
 		switch size := b.n - start; {
 		case size == 2 && b.at(start+1) == '.':
@@ -193,30 +205,122 @@ func CleanPath(p string) string {
 			b.drop()
 		}
 	}
+	return b.path(), plain
+}
+
+func withoutQuery(p string) string {
+	if i := strings.IndexAny(p, "?#"); i >= 0 {
+		return p[:i]
+	}
+	return p
+}
+
+// readings returns what a path may mean to servers, all of it clean and [CleanPath]
+// first: some decode escaped slashes before they look at segments, some take a
+// backslash for a slash, and some cut parameters off segments, in any order. They do
+// so before they resolve . and .., or after that, and resolve them again.
+func readings(p string) []string {
+	all := rewritten(CleanPath(p), CleanPath)
+	for _, r := range rewritten(decode(p), func(p string) string { return p }) {
+		if r = CleanPath(r); !slices.Contains(all, r) {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// rewritten returns the path and what becomes of it when some of that is done, in any
+// order and each time followed by the same. Nothing brings back what was taken away,
+// so each of the three is done once at most, and there are at most 16.
+func rewritten(path string, then func(string) string) []string {
+	all := []string{path}
+	for i := 0; i < len(all); i++ {
+		for _, next := range [...]string{
+			strings.ReplaceAll(all[i], "%2F", "/"),
+			strings.ReplaceAll(all[i], `\`, "/"),
+			withoutParameters(all[i]),
+		} {
+			if next == all[i] {
+				continue
+			}
+			if next = then(next); !slices.Contains(all, next) {
+				all = append(all, next)
+			}
+		}
+	}
+	return all
+}
+
+// decode returns the path with its escapes as [CleanPath] has them, and nothing else
+// changed.
+func decode(p string) string {
+	p = "/" + withoutQuery(p)
+	b := lazy{from: p}
+	for i := 0; i < len(p); {
+		if c, ok := unescape(p[i:]); ok {
+			b.addEscaped(c)
+			i += 3
+		} else {
+			b.add(p[i])
+			i++
+		}
+	}
 	return b.path()
 }
 
-// isClean says of most clean paths that they are, and quickly.
-func isClean(p string) bool {
+// withoutParameters returns the path with each segment up to its first semicolon.
+func withoutParameters(path string) string {
+	var b strings.Builder
+	for {
+		before, after, found := strings.Cut(path, ";")
+		if !found && b.Len() == 0 {
+			return path
+		}
+		b.WriteString(before)
+		slash := strings.IndexByte(after, '/')
+		if slash < 0 {
+			return b.String()
+		}
+		path = after[slash:]
+	}
+}
+
+// isPlain says of most paths that are clean and have one reading that they do, and
+// quickly.
+func isPlain(p string) bool {
 	if p == "" || p[0] != '/' {
 		return false
 	}
 	slash := false
 	for i := range len(p) {
-		switch c := p[i]; {
-		case c == '/':
+		switch special[p[i]] {
+		case ordinary:
+			slash = false
+		case separator:
 			if slash {
 				return false
 			}
 			slash = true
-		case c == '%' || c == '?' || c == '#' || (c == '.' && slash):
-			return false
+		case dot:
+			if slash {
+				return false
+			}
 		default:
-			slash = false
+			return false
 		}
 	}
 	return !slash || len(p) == 1
 }
+
+// special is what bytes may mean in a path.
+var special = [256]byte{'/': separator, '.': dot, '%': other, '?': other, '#': other, ';': other, '\\': other}
+
+const (
+	ordinary = iota
+	separator
+	dot
+	other
+)
 
 // unescape returns the byte that an escape at the start of s stands for.
 func unescape(s string) (c byte, ok bool) {

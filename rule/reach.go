@@ -43,19 +43,22 @@ func (c *checker) checkUnreachable() {
 }
 
 // exempt is the scope of rules that hide whatever counts. No group has that name.
-const exempt = "\x00"
+var exempt = rivals{group: "\x00"}
 
-// hides returns among which rules the rule may hide others: those of its group, or
-// all that count if it allows or blocks and has no group, in which it could lose.
-func (r *checked) hides() (scope string, ok bool) {
+// hides returns among which rules the rule may hide others: its rivals, or all that
+// count if it allows or blocks and has no group, in which it could lose.
+func (r *checked) hides() (scope rivals, ok bool) {
 	if r.Group == "" {
 		return exempt, !r.counts()
 	}
-	return r.Group, true
+	return rivalsOf(r.Group, r.Action), true
 }
 
 // place is where rules are found that may hide others.
-type place struct{ scope, key string }
+type place struct {
+	scope rivals
+	key   string
+}
 
 // find returns a rule that hides r, or nil.
 func find(index map[place][]*checked, r *checked) *checked {
@@ -63,7 +66,7 @@ func find(index map[place][]*checked, r *checked) *checked {
 	// looked at is not claimed.
 	left := 256
 	for _, key := range r.probes() {
-		for _, scope := range []string{r.Group, exempt} {
+		for _, scope := range []rivals{rivalsOf(r.Group, r.Action), exempt} {
 			for _, w := range index[place{scope, key}] {
 				if left--; left < 0 {
 					return nil

@@ -1,0 +1,38 @@
+package rule
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/stintdev/stint"
+)
+
+// MaxDelay is the longest that a request may be held: the most that a rule may
+// have, and what holds for a leaky_bucket where a rule has none.
+const MaxDelay = time.Minute
+
+// heldWithin returns the limit so that it holds no request for longer: a leaky_bucket
+// has no more slots for waiting than pass in that time. What would wait longer is
+// then refused by the store, and takes no slot.
+func heldWithin(l stint.Limit, most time.Duration) stint.Limit {
+	if l.Algorithm != stint.LeakyBucket || l.Burst <= 0 || l.Window.Length() <= 0 {
+		return l // it holds nothing, or is not valid, which a store says
+	}
+	// Ticks are tried as the limit does it: the finest at which products fit.
+	for tick := int64(1); ; tick *= 10 {
+		window := (l.Window.Length().Microseconds() + tick - 1) / tick
+		ticks := most.Microseconds() / tick
+		if tick > 1 {
+			ticks-- // one that has begun counts in full
+		}
+		slots := l.Burst
+		if hi, lo := bits.Mul64(uint64(max(ticks, 0)), uint64(l.Max)); hi < uint64(window) {
+			whole, _ := bits.Div64(hi, lo, uint64(window))
+			slots = int64(min(whole, uint64(l.Burst)))
+		}
+		if slots < maxCost/window {
+			l.Burst = slots
+			return l
+		}
+	}
+}
