@@ -22,33 +22,90 @@ func (e *Engine) enforce(ctx context.Context, w *work, v *Verdict, n int, peek b
 		ds, err := e.look(ctx, w.asks)
 		return e.judge(ctx, w, v, hits, ds, err, peek)
 	}
-	lenient(hits, w.asks, 0)
+	if spaced(w.asks) {
+		ds, err := e.queue(ctx, w, v)
+		if ds != nil || err != nil {
+			return e.judge(ctx, w, v, hits, ds, err, true)
+		}
+		defer e.waits.leave(w.client)
+	}
+	lenient(hits, w.asks)
 	for {
-		ds, err := e.store.Take(ctx, w.asks)
+		ds, err := e.take(ctx, hits, w.asks)
 		if err == nil && denied(ds) {
-			if wait := hold(hits, ds, v.Waited); wait > 0 && e.wait(ctx, wait) {
+			if wait := hold(hits, ds, v.Waited); wait > 0 && e.wait(ctx, w.client, wait) {
 				v.Waited += wait
+				if banned := e.bans.find(&v.Subject, e.now()); banned != nil {
+					v.ban(banned)
+					return nil
+				}
 				continue
 			}
-			if err := ctx.Err(); err != nil && errors.Is(err, context.Canceled) {
+			if err := ctx.Err(); errors.Is(err, context.Canceled) {
 				return err // the client has left
 			}
-			if lenient(hits, w.asks, 1) {
+			if blame(hits, w.asks, ds) {
 				// It will not be held, so this is the one that counts.
-				ds, err = e.store.Take(ctx, w.asks)
+				ds, err = e.take(ctx, hits, w.asks)
 			}
 		}
 		return e.judge(ctx, w, v, hits, ds, err, peek)
 	}
 }
 
-// lenient gives a cost to the penalties of rules that hold requests: one that is
-// held and then passes has violated nothing. It reports whether there are any.
-func lenient(hits []rule.Hit, asks []stint.Ask, cost int64) (found bool) {
+// take asks the store. While this node decides in its place, rules that are open do
+// not refuse, and must not keep the others from counting.
+func (e *Engine) take(ctx context.Context, hits []rule.Hit, asks []stint.Ask) ([]stint.Decision, error) {
+	ds, err := e.store.Take(ctx, asks)
+	if err != nil || ds[0].Basis != stint.Local || !denied(ds) {
+		return ds, err
+	}
+	var rest []stint.Ask
+	var from []int
+	open := false
 	for i := range hits {
 		h := &hits[i]
-		if h.Rule.Action == rule.Throttle && h.Rule.Penalty != nil && h.From < h.To {
-			asks[h.To-1].Cost = cost
+		for j := h.From; j < h.To; j++ {
+			if h.Rule.OnFailure != rule.Open {
+				rest, from = append(rest, asks[j]), append(from, j)
+				continue
+			}
+			open = open || !ds[j].Allowed
+			ds[j] = stint.Decision{Allowed: true, Basis: stint.Open, Limit: ds[j].Limit}
+		}
+	}
+	if !open || len(rest) == 0 {
+		return ds, nil
+	}
+	out, err := e.store.Take(ctx, rest)
+	for i, d := range out {
+		ds[from[i]] = d
+	}
+	return ds, err
+}
+
+// lenient has the penalties of rules that hold requests look on: one that is held
+// and then passes has violated nothing.
+func lenient(hits []rule.Hit, asks []stint.Ask) {
+	for i := range hits {
+		if h := &hits[i]; h.Rule.Action == rule.Throttle && h.Rule.Penalty != nil && h.From < h.To {
+			asks[h.To-1].Cost = 0
+		}
+	}
+}
+
+// blame has those of these penalties count whose own limits have denied. Others have
+// counted already. It reports whether there are any.
+func blame(hits []rule.Hit, asks []stint.Ask, ds []stint.Decision) (found bool) {
+	for i := range hits {
+		h := &hits[i]
+		if h.Rule.Penalty == nil || h.From == h.To {
+			continue
+		}
+		last := h.To - 1
+		asks[last].Cost = 0
+		if h.Rule.Action == rule.Throttle && ds[last].Allowed && denied(ds[h.From:last]) {
+			asks[last].Cost = 1
 			found = true
 		}
 	}
@@ -87,17 +144,60 @@ func hold(hits []rule.Hit, ds []stint.Decision, waited time.Duration) (wait time
 	return wait
 }
 
+// spaced reports whether the request may have to wait for its turn.
+func spaced(asks []stint.Ask) bool {
+	for i := range asks {
+		if asks[i].Limit.Algorithm == stint.LeakyBucket {
+			return true
+		}
+	}
+	return false
+}
+
+// queue takes a place for a request that may have to wait for its turn, before it is
+// charged. If it could not wait, because too many do or because its context would end
+// before, it is refused: then queue returns how limits stand. What has waited and then
+// leaves stays charged. Of what it was charged some has recovered by then, and to give
+// that back, too, would be to give it twice.
+func (e *Engine) queue(ctx context.Context, w *work, v *Verdict) ([]stint.Decision, error) {
+	entered := e.waits.enter(w.client)
+	deadline, hurried := ctx.Deadline()
+	if entered && !hurried {
+		return nil, nil
+	}
+	ds, err := e.look(ctx, w.asks)
+	refused := false
+	for i := range ds {
+		if d := &ds[i]; d.Delay > 0 && (!entered || deadline.Sub(v.At) < d.Delay) {
+			d.Allowed, d.RetryAfter, refused = false, d.Delay, true
+		}
+	}
+	if !refused && err == nil {
+		if !entered {
+			e.waits.force(w.client) // its turn is now, or was a moment ago
+		}
+		return nil, nil
+	}
+	if entered {
+		e.waits.leave(w.client)
+	}
+	return ds, err
+}
+
 // wait holds the request. It returns false, at once, if too many are held already
 // or if the context would end before, and when it does end.
-func (e *Engine) wait(ctx context.Context, d time.Duration) bool {
+func (e *Engine) wait(ctx context.Context, c client, d time.Duration) bool {
 	if deadline, ok := ctx.Deadline(); ok && deadline.Sub(e.now()) < d {
 		return false
 	}
-	if e.waiting.Add(1) > e.most {
-		e.waiting.Add(-1)
+	if !e.waits.enter(c) {
 		return false
 	}
-	defer e.waiting.Add(-1)
+	defer e.waits.leave(c)
+	return pause(ctx, d)
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -136,7 +236,9 @@ func (e *Engine) look(ctx context.Context, asks []stint.Ask) ([]stint.Decision, 
 // silence.
 func (e *Engine) judge(ctx context.Context, w *work, v *Verdict, hits []rule.Hit, ds []stint.Decision, err error, peek bool) error {
 	switch {
-	case err != nil && (!errors.Is(err, stint.ErrUnavailable) || errors.Is(ctx.Err(), context.Canceled)):
+	case err != nil && ctx.Err() != nil:
+		return ctx.Err() // it is the caller that is gone, and not the store
+	case err != nil && !errors.Is(err, stint.ErrUnavailable):
 		return err
 	case err != nil:
 		ds = make([]stint.Decision, len(w.asks))
@@ -158,7 +260,7 @@ func (e *Engine) judge(ctx context.Context, w *work, v *Verdict, hits []rule.Hit
 			e.refund(ctx, w.asks)
 		}
 	case v.Outcome == Allowed && !peek:
-		return e.space(ctx, w, v)
+		return e.space(ctx, v)
 	}
 	return nil
 }
@@ -184,43 +286,28 @@ func withoutStore(hits []rule.Hit, ds []stint.Decision) (closed *rule.Compiled) 
 }
 
 // space holds a request that has passed until it is its turn, which a leaky_bucket
-// says. If that is longer than a rule allows, or it cannot be held, it is refused.
-func (e *Engine) space(ctx context.Context, w *work, v *Verdict) error {
+// says. It has a place.
+func (e *Engine) space(ctx context.Context, v *Verdict) error {
 	if v.Waited > 0 {
 		v.Outcome = Throttled
 	}
-	var wait time.Duration
-	late := false
+	var turn time.Duration
 	for i := range v.Limits {
-		d, most := &v.Limits[i].Decision, v.Limits[i].Rule.MaxDelay
-		wait = max(wait, d.Delay)
-		if left := most - v.Waited; most > 0 && d.Delay > left {
-			late, d.Allowed, d.RetryAfter = true, false, d.Delay-left
-		}
+		turn = max(turn, v.Limits[i].Decision.Delay)
 	}
-	if wait == 0 {
+	if turn == 0 {
 		return nil
 	}
-	if !late && e.wait(ctx, wait) {
-		v.Outcome = Throttled
-		v.Waited += wait
-		return nil
-	}
-	e.refund(ctx, w.asks)
-	if errors.Is(ctx.Err(), context.Canceled) {
+	if !pause(ctx, turn) {
 		return ctx.Err()
 	}
-	for i := range v.Limits {
-		if d := &v.Limits[i].Decision; !late && d.Delay == wait {
-			d.Allowed, d.RetryAfter = false, wait
-		}
-	}
-	v.conclude()
+	v.Outcome = Throttled
+	v.Waited += turn
 	return nil
 }
 
-// refund gives back what a request was charged that does not pass after all. It may
-// be because the client has left.
+// refund gives back, at once, what this node has counted for a request that does not
+// pass after all.
 func (e *Engine) refund(ctx context.Context, asks []stint.Ask) {
 	back := make([]stint.Ask, 0, len(asks))
 	for _, a := range asks {
@@ -229,9 +316,7 @@ func (e *Engine) refund(ctx context.Context, asks []stint.Ask) {
 			back = append(back, a)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	_, _ = e.store.Adjust(ctx, back) // it has been charged, then: against the client, and not for it
+	_, _ = e.store.Adjust(ctx, back) // if not, it stays charged: against the client, and not for it
 }
 
 // tryOut asks for the limits of rules that only log, each rule for itself and all at

@@ -64,8 +64,8 @@ type Options struct {
 	Identity *identity.Resolver
 	// Recorder is told every verdict. Nil: no one is.
 	Recorder Recorder
-	// MaxWaiting is how many requests may be held at once; further ones are refused
-	// rather than held. Default 10,000.
+	// MaxWaiting is how many requests may be held at once, and a sixteenth of it how
+	// many of one client; further ones are refused rather than held. Default 10,000.
 	MaxWaiting int
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
@@ -75,12 +75,11 @@ type Options struct {
 type Engine struct {
 	store    stint.Store
 	recorder Recorder
-	most     int64
 	now      func() time.Time
 
 	current atomic.Pointer[setup]
 	bans    bans
-	waiting atomic.Int64
+	waits   waits
 	work    sync.Pool
 }
 
@@ -104,7 +103,7 @@ func New(o Options) (*Engine, error) {
 	case o.MaxWaiting < 0:
 		return nil, invalid("MaxWaiting", strconv.Itoa(o.MaxWaiting), "1 or more, or 0 for the default")
 	}
-	e := &Engine{store: o.Store, recorder: o.Recorder, most: int64(o.MaxWaiting), now: o.Now}
+	e := &Engine{store: o.Store, recorder: o.Recorder, waits: newWaits(o.MaxWaiting), now: o.Now}
 	e.work.New = func() any { return new(work) }
 	if err := e.Use(o.Rules, o.Identity); err != nil {
 		return nil, err
@@ -134,17 +133,21 @@ func (e *Engine) Use(rules *rule.Set, who *identity.Resolver) error {
 func (e *Engine) Rules() *rule.Set { return e.current.Load().rules }
 
 // Waiting is how many requests are held now.
-func (e *Engine) Waiting() int { return int(e.waiting.Load()) }
+func (e *Engine) Waiting() int { return int(e.waits.all.Load()) }
 
 // work is what a decision needs on its way. It is used again and again.
 type work struct {
 	now   time.Time
 	setup *setup
 	who   identity.Request
-	attrs rule.Attrs
-	hits  []rule.Hit
-	asks  []stint.Ask
-	text  []byte
+	// refused is why the credentials were. Such a request is no one's, and rules that
+	// count by address count it: or guessing would be free.
+	refused *identity.RefusedError
+	client  client
+	attrs   rule.Attrs
+	hits    []rule.Hit
+	asks    []stint.Ask
+	text    []byte
 }
 
 func (e *Engine) begin(now time.Time) *work {
@@ -191,7 +194,7 @@ func (e *Engine) answer(ctx context.Context, q *Request, peek bool) (v Verdict, 
 		return Verdict{}, err
 	}
 	if e.recorder != nil && !peek {
-		e.recorder.Record(v.event(q, e.now().Sub(now)))
+		e.recorder.Record(v.event(e.now().Sub(now)))
 	}
 	return v, nil
 }
@@ -201,15 +204,17 @@ func (e *Engine) decide(ctx context.Context, q *Request, w *work, v *Verdict, pe
 		return err
 	}
 	w.hits = w.setup.rules.Match(w.hits, &w.attrs)
-	if decided(w.hits, v) {
-		return nil
+	if !decided(w.hits, v) {
+		enforced := partition(w.hits)
+		if err := e.enforce(ctx, w, v, enforced, peek); err != nil {
+			return err
+		}
+		if v.Outcome.Passed() && w.refused == nil {
+			e.tryOut(ctx, w, v, w.hits[enforced:], peek)
+		}
 	}
-	enforced := partition(w.hits)
-	if err := e.enforce(ctx, w, v, enforced, peek); err != nil {
-		return err
-	}
-	if v.Outcome.Passed() {
-		e.tryOut(ctx, w, v, w.hits[enforced:], peek)
+	if v.Outcome.Passed() && w.refused != nil {
+		v.Outcome, v.Status, v.Reason, v.Rule = Unauthorized, 401, w.refused.Error(), nil
 	}
 	return nil
 }
@@ -224,13 +229,8 @@ func (e *Engine) identify(ctx context.Context, q *Request, w *work, v *Verdict) 
 		w.who = identity.Request{Peer: q.Peer, Headers: q.Headers}
 		err = w.setup.identity.Resolve(ctx, &w.who, w.now, s)
 	}
-	if err != nil {
-		refused := new(identity.RefusedError)
-		if !errors.As(err, &refused) {
-			return true, err
-		}
-		v.Outcome, v.Status, v.Reason = Unauthorized, 401, refused.Error()
-		return true, nil
+	if err != nil && !errors.As(err, &w.refused) {
+		return true, err
 	}
 	if s.Banned == nil {
 		s.Banned = e.bans.find(s, w.now)
@@ -243,8 +243,10 @@ func (e *Engine) identify(ctx context.Context, q *Request, w *work, v *Verdict) 
 		v.Outcome, v.Reason = Exempt, s.Exempt.Reason
 		return true, nil
 	}
+	w.client = clientOf(s)
+	v.Method = w.setup.rules.Method(q.Method)
 	w.attrs = rule.Attrs{
-		Method: q.Method, Path: q.Path, Headers: q.Headers, Trusted: s.Trusted || q.Subject != nil,
+		Method: v.Method, Path: q.Path, Headers: q.Headers, Trusted: s.Trusted || q.Subject != nil,
 		IP: s.IP, Net: s.Net, User: s.User, Tenant: s.Tenant, APIKey: s.Key, Tier: s.Tier, Claims: s.Claims,
 		KeyLimits: s.KeyLimits, UserLimits: s.UserLimits, Cost: q.Cost,
 	}

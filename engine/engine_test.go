@@ -383,8 +383,13 @@ on_store_failure = %q`, mode)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	e = start(t, text("open"), engine.Options{Store: &away{err: gone}})
-	if _, err := e.Decide(ctx, from("alice", "GET", "/")); !errors.Is(err, stint.ErrUnavailable) {
+	if _, err := e.Decide(ctx, from("alice", "GET", "/")); !errors.Is(err, context.Canceled) {
 		t.Errorf("a caller that has left: %v", err)
+	}
+	ctx, cancel = context.WithDeadline(t.Context(), time.Unix(0, 0))
+	defer cancel()
+	if _, err := e.Decide(ctx, from("alice", "GET", "/")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a caller whose time is over: %v", err)
 	}
 }
 
@@ -518,7 +523,7 @@ count_by = ["tenant"]
 limits = [ { name = "tenant", limit = "1/1h" } ]
 `
 	synctest.Test(t, func(t *testing.T) {
-		e := start(t, text, engine.Options{MaxWaiting: 4})
+		e := start(t, text, engine.Options{MaxWaiting: 64})
 		begin := time.Now()
 		at := func(want time.Duration, v engine.Verdict, text string) {
 			t.Helper()
@@ -569,8 +574,8 @@ limits = [ { name = "tenant", limit = "1/1h" } ]
 
 		// A leaky bucket has each request wait for its turn, up to what the rule allows.
 		spaced := from("bob", "GET", "/spaced")
-		at(0, decide(t, e, spaced), "allowed by spaced:spaced 5/6")
-		at(time.Second, decide(t, e, spaced), "throttled by spaced:spaced 4/6")
+		at(0, decide(t, e, spaced), "allowed by spaced:spaced 2/3")
+		at(time.Second, decide(t, e, spaced), "throttled by spaced:spaced 1/3")
 		begin = time.Now()
 		var turns sync.WaitGroup
 		for range 4 {
@@ -585,7 +590,7 @@ limits = [ { name = "tenant", limit = "1/1h" } ]
 			t.Errorf("the last one waited for %v", got)
 		}
 
-		// Who leaves is not charged.
+		// Who leaves stays charged: its place in the queue is not given to another.
 		begin = time.Now()
 		decide(t, e, from("carol", "GET", "/spaced"))
 		ctx, cancel = context.WithCancel(t.Context())
@@ -602,41 +607,46 @@ limits = [ { name = "tenant", limit = "1/1h" } ]
 		if err := <-left; !errors.Is(err, context.Canceled) {
 			t.Errorf("who left: %v", err)
 		}
-		at(time.Second, decide(t, e, from("carol", "GET", "/spaced")), "throttled by spaced:spaced 4/6")
+		at(2*time.Second, decide(t, e, from("carol", "GET", "/spaced")), "throttled by spaced:spaced 0/3")
 		if n := e.Waiting(); n != 0 {
 			t.Errorf("%d are still held", n)
 		}
 	})
 }
 
-// TestMostWaiting refuses rather than to hold too many.
+// TestMostWaiting refuses rather than to hold too many, of all or of one client.
 func TestMostWaiting(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e := start(t, `
-[[rules]]
-name = "slow"
-action = "throttle"
-max_delay = "1m"
-limits = [ { name = "slow", limit = "1/1s token_bucket" } ]
-`, engine.Options{MaxWaiting: 5})
-		decide(t, e, engine.Request{Path: "/"})
-		counts := map[engine.Outcome]int{}
-		var mu sync.Mutex
-		var wg sync.WaitGroup
-		for range 20 {
-			wg.Go(func() {
-				v := decide(t, e, engine.Request{Path: "/"})
-				mu.Lock()
-				counts[v.Outcome]++
-				mu.Unlock()
+	for name, text := range map[string]string{
+		"throttle":     `action = "throttle"` + "\n" + `limits = [ { name = "slow", limit = "1/1s token_bucket" } ]`,
+		"leaky_bucket": `limits = [ { name = "slow", limit = "1/1s burst=100 leaky_bucket" } ]`,
+	} {
+		for clients, want := range map[int]int{1: 2, 40: 32} {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, "[[rules]]\nname = \"slow\"\nmax_delay = \"1m\"\n"+text, engine.Options{MaxWaiting: 32})
+				decide(t, e, from("first", "GET", "/"))
+				counts := map[engine.Outcome]int{}
+				var mu sync.Mutex
+				var wg sync.WaitGroup
+				for i := range 40 {
+					wg.Go(func() {
+						v := decide(t, e, from(fmt.Sprint("user-", i%clients), "GET", "/"))
+						mu.Lock()
+						counts[v.Outcome]++
+						mu.Unlock()
+					})
+				}
+				wg.Wait()
+				if counts[engine.Throttled] != want || counts[engine.Denied] != 40-want || e.Waiting() != 0 {
+					t.Errorf("%s, %d clients: %v; want %d held and the others refused", name, clients, counts, want)
+				}
+				// Who was refused was charged nothing.
+				if v, err := e.Peek(t.Context(), from("first", "GET", "/")); err != nil || v.Binding().Decision.Delay > time.Second {
+					t.Errorf("%s, %d clients: %+v, %v", name, clients, v.Limits, err)
+				}
 			})
 		}
-		wg.Wait()
-		if counts[engine.Throttled] != 5 || counts[engine.Denied] != 15 {
-			t.Errorf("%v; want 5 held and 15 refused", counts)
-		}
-	})
+	}
 }
 
 // TestUsage tells what a subject has used, whatever the endpoint, and forgets it.

@@ -21,6 +21,9 @@ type Event struct {
 	Source                  identity.Source
 	// Unaccepted is why credentials that were sent were not accepted.
 	Unaccepted identity.Reason
+	// Unknown says that the directory could not tell about the user, whose tier, limits
+	// and block are therefore missing.
+	Unknown bool
 
 	Rule, Limit string // names; empty if none applied
 	Endpoint    string
@@ -39,11 +42,11 @@ type Recorder interface {
 	Record(e Event)
 }
 
-func (v *Verdict) event(q *Request, took time.Duration) Event {
+func (v *Verdict) event(took time.Duration) Event {
 	s := &v.Subject
 	e := Event{
 		ID: v.ID, At: v.At, Outcome: v.Outcome, User: s.User, Tenant: s.Tenant, Key: s.Key, Tier: s.Tier, IP: s.IP,
-		Source: s.Source, Unaccepted: s.Unaccepted, Method: q.Method, Status: v.Status, RetryAfter: v.RetryAfter,
+		Source: s.Source, Unaccepted: s.Unaccepted, Unknown: s.UserError != nil, Method: v.Method, Status: v.Status, RetryAfter: v.RetryAfter,
 		Waited: v.Waited, Latency: took - v.Waited,
 	}
 	if v.Rule != nil {

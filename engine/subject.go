@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"errors"
+	"net/netip"
 	"slices"
 	"strconv"
 	"sync"
@@ -19,12 +21,14 @@ const some = 64
 
 // every returns every counter that rules keep for a subject, of which User, Tenant,
 // Key and IP are given, any of them.
-func (e *Engine) every(ctx context.Context, w *work, s identity.Subject) ([]rule.Hit, []stint.Ask, error) {
-	if err := w.setup.identity.Describe(ctx, w.now, &s); err != nil {
+func (e *Engine) every(ctx context.Context, w *work, given identity.Subject) ([]rule.Hit, []stint.Ask, error) {
+	s := given
+	if err := w.setup.identity.Describe(ctx, w.now, &s); err != nil && !errors.As(err, new(*identity.RefusedError)) {
 		return nil, nil, err
 	}
+	// What is counted for a user's tenant is not the user's.
 	a := rule.Attrs{
-		Trusted: true, IP: s.IP, Net: s.Net, User: s.User, Tenant: s.Tenant, APIKey: s.Key, Tier: s.Tier,
+		Trusted: true, IP: s.IP, Net: s.Net, User: given.User, Tenant: given.Tenant, APIKey: given.Key, Tier: s.Tier,
 		KeyLimits: s.KeyLimits, UserLimits: s.UserLimits,
 	}
 	hits := w.setup.rules.Every(nil, &a)
@@ -106,10 +110,13 @@ func (b *bans) find(s *identity.Subject, now time.Time) *identity.Entry {
 }
 
 // change replaces the entries by what edit makes of those that are not over.
-func (b *bans) change(now time.Time, edit func([]identity.Entry) []identity.Entry) error {
+func (b *bans) change(now time.Time, edit func([]identity.Entry) ([]identity.Entry, error)) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	next := edit(current(b.entries, now))
+	next, err := edit(current(b.entries, now))
+	if err != nil {
+		return err
+	}
 	if len(next) > MaxBans {
 		return invalid("bans", strconv.Itoa(len(next)), "at most "+strconv.Itoa(MaxBans)+": lift some, or ban networks")
 	}
@@ -125,15 +132,22 @@ func (b *bans) change(now time.Time, edit func([]identity.Entry) []identity.Entr
 // Ban refuses all requests of addresses, networks, users, tenants or keys, on this
 // node, from now on. A ban of the same replaces one that was there.
 func (e *Engine) Ban(entries ...identity.Entry) error {
-	return e.bans.change(e.now(), func(all []identity.Entry) []identity.Entry {
-		return append(without(all, entries), entries...)
+	return e.bans.change(e.now(), func(all []identity.Entry) ([]identity.Entry, error) {
+		return append(without(all, entries), entries...), nil
 	})
 }
 
-// Unban lifts what Ban has said of the same. Bans that came of violations are lifted
-// by Reset.
+// Unban lifts what Ban has said of the same, however an address is spelled. It is an
+// error if it has said nothing. Bans that came of violations are lifted by Reset.
 func (e *Engine) Unban(entries ...identity.Entry) error {
-	return e.bans.change(e.now(), func(all []identity.Entry) []identity.Entry { return without(all, entries) })
+	return e.bans.change(e.now(), func(all []identity.Entry) ([]identity.Entry, error) {
+		n := len(all)
+		rest := without(all, entries)
+		if n == len(rest) && len(entries) > 0 {
+			return nil, invalid("ban", entries[0].Kind.String()+" "+entries[0].Value, "one that there is")
+		}
+		return rest, nil
+	})
 }
 
 // Bans returns what Ban has said and is not over.
@@ -154,11 +168,22 @@ func without(entries, others []identity.Entry) []identity.Entry {
 		kind  identity.Kind
 		value string
 	}
-	gone := map[about]bool{}
-	for _, e := range others {
-		gone[about{e.Kind, e.Value}] = true
+	of := func(e *identity.Entry) about {
+		if e.Kind == identity.KindIP {
+			if a, err := netip.ParseAddr(e.Value); err == nil {
+				return about{e.Kind, a.String()}
+			}
+			if p, err := netip.ParsePrefix(e.Value); err == nil {
+				return about{e.Kind, p.String()}
+			}
+		}
+		return about{e.Kind, e.Value}
 	}
-	return slices.DeleteFunc(entries, func(e identity.Entry) bool { return gone[about{e.Kind, e.Value}] })
+	gone := map[about]bool{}
+	for i := range others {
+		gone[of(&others[i])] = true
+	}
+	return slices.DeleteFunc(entries, func(e identity.Entry) bool { return gone[of(&e)] })
 }
 
 // Explanation says what rules make of a request, and why.

@@ -14,6 +14,7 @@ type Verdict struct {
 	At      time.Time // by the engine's clock, when it began
 	Outcome Outcome
 	Subject identity.Subject
+	Method  string // as rules count it
 
 	// Rule is the one that decided: that of the binding limit, or the one that blocks
 	// or allows. Nil if no rule has.
@@ -143,8 +144,10 @@ func (v *Verdict) conclude() {
 		return
 	}
 	v.Outcome, v.Status, v.Reason, v.RetryAfter = Denied, b.Rule.Status, b.Rule.Message, b.Decision.RetryAfter
-	if b.Penalty != nil {
-		v.Outcome = Banned
+	for i := range v.Limits {
+		if l := &v.Limits[i]; l.Penalty != nil && !l.Decision.Allowed {
+			v.Outcome = Banned // though another limit may take longer
+		}
 	}
 }
 
