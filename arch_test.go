@@ -21,6 +21,7 @@ const module = "github.com/stintdev/stint"
 var floors = map[string]int{
 	"cmd/stint":        6,
 	"internal/daemon":  5,
+	"internal/e2e":     7, // the whole, with the clients that people have; for tests
 	"internal/admin":   4,
 	"httplimit":        3,
 	"grpclimit":        3,

@@ -1,0 +1,645 @@
+package httplimit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unicode"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/rule"
+)
+
+const (
+	maxBody  = 1 << 20
+	maxBatch = 4 << 20
+
+	maxRequests = 1000 // in a batch
+	maxAsks     = 100  // in a take
+)
+
+// APIOptions are the settings of the decision API. Engine and Store are required.
+type APIOptions struct {
+	Engine *engine.Engine
+	// Store is where /v1/take counts. It may be the engine's: the counters are others.
+	Store   stint.Store
+	Headers HeaderSet // default X and IETF
+	// OnError answers a call that could not be served. Default: a problem with status
+	// 500, which does not say why.
+	OnError func(w http.ResponseWriter, r *http.Request, err error)
+}
+
+// API returns the decision API, below /v1/: check, check/batch, take, usage,
+// forward-auth, and openapi.json, which describes them.
+//
+// It believes its callers, about who is asking and what it costs. It is not for
+// clients, but for the programs that serve them.
+func API(o APIOptions) (http.Handler, error) {
+	if o.Engine == nil {
+		return nil, invalid("Engine", "nil", "what engine.New returns")
+	}
+	if o.Store == nil {
+		return nil, invalid("Store", "nil", "a store, such as memstore.New returns")
+	}
+	if o.OnError == nil {
+		o.OnError = undecided
+	}
+	a := &api{APIOptions: o}
+	mux := http.NewServeMux()
+	mux.Handle("/", http.HandlerFunc(notFound))
+	mux.Handle("/v1/check", methods{http.MethodPost: a.check})
+	mux.Handle("/v1/check/batch", methods{http.MethodPost: a.batch})
+	mux.Handle("/v1/take", methods{http.MethodPost: a.take})
+	mux.Handle("/v1/usage", methods{http.MethodGet: a.usage, http.MethodDelete: a.reset})
+	mux.Handle("/v1/openapi.json", methods{http.MethodGet: serveOpenAPI})
+	mux.Handle("/v1/forward-auth", http.HandlerFunc(a.forwardAuth))
+	return mux, nil
+}
+
+type api struct{ APIOptions }
+
+// methods are the methods of a path.
+type methods map[string]http.HandlerFunc
+
+func (m methods) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	method := r.Method
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	serve, ok := m[method]
+	if !ok {
+		allow := strings.Join(slices.Sorted(maps.Keys(m)), ", ")
+		w.Header().Set("Allow", allow)
+		Problem{Status: http.StatusMethodNotAllowed, Detail: "method " + r.Method + ": want " + allow}.Write(w, r)
+		return
+	}
+	serve(w, r)
+}
+
+func notFound(w http.ResponseWriter, r *http.Request) {
+	Problem{Status: http.StatusNotFound, Detail: "There is nothing here. /v1/openapi.json tells what is where."}.Write(w, r)
+}
+
+// badRequest answers a call that cannot be understood.
+func badRequest(w http.ResponseWriter, r *http.Request, err error) {
+	Problem{Status: http.StatusBadRequest, Detail: err.Error()}.Write(w, r)
+}
+
+// failed answers a call that could not be served.
+func (a *api) failed(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(err, stint.ErrUnavailable) {
+		v := engine.Verdict{Outcome: engine.Unavailable, Status: http.StatusServiceUnavailable, RetryAfter: time.Second}
+		None.Set(w.Header(), &v)
+		p := ProblemOf(&v)
+		p.DecisionID = "" // there is no decision
+		p.Write(w, r)
+		return
+	}
+	a.OnError(w, r, err)
+}
+
+// room is what a call needs to read and write. It is used again and again.
+type room struct{ in, out []byte }
+
+var rooms = sync.Pool{New: func() any { return &room{in: make([]byte, 0, 1<<10), out: make([]byte, 0, 1<<10)} }}
+
+func (b *room) release() {
+	const most = 64 << 10
+	if cap(b.in) <= most && cap(b.out) <= most {
+		b.in, b.out = b.in[:0], b.out[:0]
+		rooms.Put(b)
+	}
+}
+
+// read reads the body, of no more than so many bytes. If it cannot, it has answered.
+func (b *room) read(w http.ResponseWriter, r *http.Request, most int) bool {
+	if kind := r.Header.Get("Content-Type"); kind != "application/json" {
+		if media, _, err := mime.ParseMediaType(kind); err != nil || media != "application/json" {
+			w.Header().Set("Accept", "application/json")
+			Problem{
+				Status: http.StatusUnsupportedMediaType,
+				Detail: "Content-Type " + strconv.Quote(kind) + ": want application/json",
+			}.Write(w, r)
+			return false
+		}
+	}
+	for {
+		if len(b.in) == cap(b.in) {
+			b.in = slices.Grow(b.in, len(b.in)+1)
+		}
+		n, err := r.Body.Read(b.in[len(b.in):cap(b.in)])
+		b.in = b.in[:len(b.in)+n]
+		switch {
+		case len(b.in) > most || r.ContentLength > int64(most):
+			Problem{
+				Status: http.StatusRequestEntityTooLarge,
+				Detail: "body: want at most " + strconv.Itoa(most) + " bytes",
+			}.Write(w, r)
+			return false
+		case errors.Is(err, io.EOF):
+			return true
+		case err != nil:
+			badRequest(w, r, &inputError{"body", "it could not be read to its end"})
+			return false
+		}
+	}
+}
+
+func (b *room) write(w http.ResponseWriter) {
+	w.Header()["Content-Type"] = typeJSON
+	_, _ = w.Write(b.out) // the caller may be gone
+}
+
+// described is a request that a caller describes.
+type described struct {
+	request engine.Request
+	subject identity.Subject
+	peek    bool
+}
+
+var checkFields = []string{"method", "path", "ip", "user", "tenant", "api_key", "tier", "headers", "cost", "peek"}
+
+// check reads the description of a request.
+func (s *scanner) check(d *described) *inputError {
+	q := &d.request
+	q.Method = http.MethodGet
+	err := s.object(checkFields, func(i int) (err *inputError) {
+		switch checkFields[i] {
+		case "method":
+			q.Method, err = s.method()
+		case "path":
+			q.Path, err = s.path()
+		case "ip":
+			q.Peer, err = s.address()
+		case "user":
+			d.subject.User, err = s.id()
+		case "tenant":
+			d.subject.Tenant, err = s.id()
+		case "api_key":
+			d.subject.Key, err = s.id()
+		case "tier":
+			d.subject.Tier, err = s.id()
+		case "headers":
+			q.Headers, err = s.headers()
+		case "cost":
+			q.Cost, err = s.cost(1)
+		case "peek":
+			d.peek, err = s.boolean()
+		}
+		return err
+	})
+	if err == nil && q.Path == "" {
+		err = &inputError{"path", "want the path of the request, such as /search"}
+	}
+	// Where the caller does not say who is asking, headers and address do.
+	if who := &d.subject; who.User != "" || who.Tenant != "" || who.Key != "" || who.Tier != "" {
+		who.IP = q.Peer
+		q.Subject = who
+	}
+	return err
+}
+
+func (s *scanner) method() (string, *inputError) {
+	start := s.i
+	text, err := s.text()
+	if err != nil {
+		return "", err
+	}
+	const longest = 32
+	for _, c := range text {
+		if (c < 'A' || c > 'Z') && c != '-' && c != '_' {
+			text = nil
+		}
+	}
+	if len(text) == 0 || len(text) > longest {
+		return "", s.wrong(start, "a method in upper case, such as GET")
+	}
+	for _, m := range [...]string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete} {
+		if string(text) == m {
+			return m, nil
+		}
+	}
+	return string(text), nil
+}
+
+func (s *scanner) path() (string, *inputError) {
+	start := s.i
+	text, err := s.text()
+	if err == nil && (len(text) == 0 || text[0] != '/') {
+		err = s.wrong(start, "a path that begins with a slash, such as /search")
+	}
+	return string(text), err
+}
+
+func (s *scanner) address() (netip.Addr, *inputError) {
+	start := s.i
+	text, err := s.text()
+	if err != nil || len(text) == 0 {
+		return netip.Addr{}, err
+	}
+	a, bad := netip.ParseAddr(string(text))
+	if bad != nil {
+		return a, s.wrong(start, wantAddress)
+	}
+	return a, nil
+}
+
+const (
+	wantAddress = "an address, such as 192.0.2.1 or 2001:db8::1"
+	wantID      = "at most 255 bytes without control characters"
+)
+
+// id reads the name of someone. It may be empty, which is no one.
+func (s *scanner) id() (string, *inputError) {
+	start := s.i
+	text, err := s.text()
+	if err != nil {
+		return "", err
+	}
+	id := string(text)
+	if !validID(id) {
+		return "", s.wrong(start, wantID)
+	}
+	return id, nil
+}
+
+func validID(id string) bool {
+	const longest = 255
+	return len(id) <= longest && strings.IndexFunc(id, unicode.IsControl) < 0 && !strings.ContainsRune(id, unicode.ReplacementChar)
+}
+
+// decide decides about the request, or tells what would be decided.
+func (a *api) decide(ctx context.Context, d *described) (engine.Verdict, error) {
+	if d.peek {
+		return a.Engine.Peek(ctx, d.request)
+	}
+	return a.Engine.Decide(ctx, d.request)
+}
+
+func (a *api) check(w http.ResponseWriter, r *http.Request) {
+	b := rooms.Get().(*room)
+	defer b.release()
+	if !b.read(w, r, maxBody) {
+		return
+	}
+	var d described
+	s := scanner{data: b.in}
+	if err := s.document(func() *inputError { return s.check(&d) }); err != nil {
+		badRequest(w, r, err)
+		return
+	}
+	v, err := a.decide(r.Context(), &d)
+	if err != nil {
+		a.failed(w, r, err)
+		return
+	}
+	a.Headers.Set(w.Header(), &v)
+	b.out = appendVerdict(b.out, &v)
+	b.write(w)
+}
+
+// batch decides about requests, several at once: a store that is a network away
+// answers many as fast as one.
+func (a *api) batch(w http.ResponseWriter, r *http.Request) {
+	b := rooms.Get().(*room)
+	defer b.release()
+	if !b.read(w, r, maxBatch) {
+		return
+	}
+	// Each has a path: room for so many, and no growing.
+	all := make([]described, 0, min(bytes.Count(b.in, []byte(`"path"`)), maxRequests))
+	s := scanner{data: b.in}
+	err := s.document(func() *inputError {
+		return s.object([]string{"requests"}, func(int) *inputError {
+			return s.array(maxRequests, func() *inputError {
+				all = append(all, described{})
+				return s.check(&all[len(all)-1])
+			})
+		})
+	})
+	if err == nil && len(all) == 0 {
+		err = &inputError{"requests", "want at least one request"}
+	}
+	if err != nil {
+		badRequest(w, r, err)
+		return
+	}
+	verdicts, errs := a.decideAll(r.Context(), all)
+	b.out = append(b.out, `{"verdicts":[`...)
+	for i := range verdicts {
+		if i > 0 {
+			b.out = append(b.out, ',')
+		}
+		if errs[i] != nil {
+			b.out = notDecided.append(b.out)
+		} else {
+			b.out = appendVerdict(b.out, &verdicts[i])
+		}
+	}
+	b.out = append(b.out, `]}`...)
+	b.write(w)
+}
+
+func (a *api) decideAll(ctx context.Context, all []described) ([]engine.Verdict, []error) {
+	const most = 16 // at once
+	verdicts, errs := make([]engine.Verdict, len(all)), make([]error, len(all))
+	var next atomic.Int64
+	work := func() {
+		for {
+			i := int(next.Add(1)) - 1
+			if i >= len(all) {
+				return
+			}
+			d := &all[i]
+			if d.request.Subject != nil {
+				d.request.Subject = &d.subject // it was moved with the slice
+			}
+			verdicts[i], errs[i] = a.decide(ctx, d)
+		}
+	}
+	var wg sync.WaitGroup
+	for range min(len(all), most) - 1 {
+		wg.Go(work)
+	}
+	work()
+	wg.Wait()
+	return verdicts, errs
+}
+
+// appendVerdict appends a verdict as JSON.
+func appendVerdict(b []byte, v *engine.Verdict) []byte {
+	b = strconv.AppendBool(append(b, `{"allowed":`...), v.Outcome.Passed())
+	b = appendString(append(b, `,"outcome":`...), v.Outcome.String())
+	if v.Rule != nil {
+		b = appendString(append(b, `,"rule":`...), v.Rule.Name)
+	}
+	if l, _ := next(v, 0); l != nil && counted(l) {
+		remaining, _, reset := standing(v, l)
+		b = appendNumbers(b, `,"limit":`, l.Decision.Limit, remaining, reset)
+	}
+	wait := v.RetryAfter
+	if wait == stint.Never || (wait == 0 && !v.Outcome.Passed()) {
+		wait = -1
+	}
+	b = appendWait(append(b, `,"retry_after":`...), wait)
+	if !v.Outcome.Passed() {
+		b = strconv.AppendInt(append(b, `,"status":`...), int64(v.Status), 10)
+		b = appendString(append(b, `,"reason":`...), reason(v))
+	}
+	id, _ := v.ID.MarshalText() // it never fails
+	b = append(append(append(b, `,"decision_id":"`...), id...), '"')
+	return append(appendLimits(append(b, ','), v.Limits), '}')
+}
+
+// appendNumbers appends what a counter says, by the name of its capacity.
+func appendNumbers(b []byte, name string, limit, remaining int64, reset time.Duration) []byte {
+	b = strconv.AppendInt(append(b, name...), limit, 10)
+	b = strconv.AppendInt(append(b, `,"remaining":`...), remaining, 10)
+	return appendSeconds(append(b, `,"reset_after":`...), reset)
+}
+
+func appendLimits(b []byte, limits []engine.Limit) []byte {
+	b = append(b, `"limits":[`...)
+	for i := range limits {
+		l := &limits[i]
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(append(b, `{"rule":`...), l.Rule.Name)
+		if l.Endpoint != "" {
+			b = appendString(append(b, `,"endpoint":`...), l.Endpoint)
+		}
+		if l.Penalty != nil {
+			b = append(b, `,"name":"penalty"`...)
+			b = appendDecision(b, l.Penalty.String(), 0, &l.Decision) // it has no units
+			b = append(b, `,"penalty":true`...)
+		} else {
+			b = appendString(append(b, `,"name":`...), l.Name)
+			b = appendDecision(b, l.Limit.String(), l.Cost, &l.Decision)
+		}
+		b = strconv.AppendBool(append(b, `,"shadow":`...), l.Shadow)
+		b = append(b, '}')
+	}
+	return append(b, ']')
+}
+
+// appendDecision appends a limit and how it stands.
+func appendDecision(b []byte, limit string, cost int64, d *stint.Decision) []byte {
+	b = appendString(append(b, `,"limit":`...), limit)
+	b = strconv.AppendInt(append(b, `,"cost":`...), cost, 10)
+	b = strconv.AppendBool(append(b, `,"allowed":`...), d.Allowed)
+	if d.Basis < stint.Open {
+		b = appendNumbers(b, `,"max":`, d.Limit, d.Remaining, d.ResetAfter)
+	}
+	if d.Basis != stint.Counted {
+		b = appendString(append(b, `,"basis":`...), d.Basis.String())
+	}
+	wait := d.RetryAfter
+	if wait == stint.Never {
+		wait = -1
+	}
+	return appendWait(append(b, `,"retry_after":`...), wait)
+}
+
+var (
+	askFields  = []string{"subject", "name", "limit", "cost"}
+	takeFields = append(slices.Clone(askFields), "asks")
+)
+
+// take takes from bare counters, of all of them or of none.
+func (a *api) take(w http.ResponseWriter, r *http.Request) {
+	b := rooms.Get().(*room)
+	defer b.release()
+	if !b.read(w, r, maxBody) {
+		return
+	}
+	s := scanner{data: b.in}
+	var asks []stint.Ask
+	if err := s.document(func() (err *inputError) { asks, err = s.asks(); return err }); err != nil {
+		badRequest(w, r, err)
+		return
+	}
+	ds, err := a.Store.Take(r.Context(), asks)
+	if err != nil {
+		a.failed(w, r, err)
+		return
+	}
+	b.out = appendTake(b.out, asks, ds)
+	b.write(w)
+}
+
+// asks reads one ask, or several.
+func (s *scanner) asks() (asks []stint.Ask, err *inputError) {
+	one, alone := stint.Ask{Cost: 1}, false
+	err = s.object(takeFields, func(i int) *inputError {
+		if i < len(askFields) {
+			alone = true
+			return s.askField(&one, i)
+		}
+		return s.array(maxAsks, func() *inputError {
+			ask := stint.Ask{Cost: 1}
+			err := s.object(askFields, func(i int) *inputError { return s.askField(&ask, i) })
+			if err == nil {
+				err = complete(&ask)
+			}
+			asks = append(asks, ask)
+			return err
+		})
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case alone && asks != nil:
+		return nil, &inputError{"asks", "want either these or one ask beside them, not both"}
+	case asks != nil:
+		return asks, nil
+	}
+	return []stint.Ask{one}, complete(&one)
+}
+
+func (s *scanner) askField(a *stint.Ask, i int) *inputError {
+	if askFields[i] == "cost" {
+		cost, err := s.cost(0)
+		a.Cost = cost
+		return err
+	}
+	text, err := s.text()
+	if err != nil {
+		return err
+	}
+	switch askFields[i] {
+	case "subject":
+		a.Key.Subject = string(text)
+	case "name":
+		a.Key.Name = string(text)
+	default:
+		limit, bad := stint.ParseLimit(string(text))
+		if bad != nil {
+			return &inputError{says: bad.Error()}
+		}
+		a.Limit = limit
+	}
+	return nil
+}
+
+// bare begins the names of counters that callers name, and no others: no rule has
+// such a name.
+const bare = "take!"
+
+// complete reports what the ask lacks, and puts its key where it reaches no counter
+// of a rule.
+func complete(a *stint.Ask) *inputError {
+	if bad := new(stint.InvalidError); errors.As(a.Key.Validate(), &bad) {
+		return &inputError{bad.Field, "want " + bad.Want}
+	}
+	if a.Limit == (stint.Limit{}) {
+		return &inputError{"limit", "want a limit, such as 100/1m"}
+	}
+	a.Key.Name = bare + a.Key.Name
+	return nil
+}
+
+func appendTake(b []byte, asks []stint.Ask, ds []stint.Decision) []byte {
+	allowed, wait, delay := true, time.Duration(0), time.Duration(0)
+	for i := range ds {
+		d := &ds[i]
+		allowed = allowed && d.Allowed
+		wait, delay = max(wait, d.RetryAfter), max(delay, d.Delay)
+	}
+	if wait == stint.Never {
+		wait = -1
+	}
+	b = strconv.AppendBool(append(b, `{"allowed":`...), allowed)
+	b = appendWait(append(b, `,"retry_after":`...), wait)
+	b = appendSeconds(append(b, `,"delay":`...), delay)
+	b = append(b, `,"limits":[`...)
+	for i := range ds {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(append(b, `{"subject":`...), asks[i].Key.Subject)
+		b = appendString(append(b, `,"name":`...), strings.TrimPrefix(asks[i].Key.Name, bare))
+		b = append(appendDecision(b, asks[i].Limit.String(), asks[i].Cost, &ds[i]), '}')
+	}
+	return append(b, `]}`...)
+}
+
+// subjectOf reads who a query is about: parameters that are not known, or there
+// twice, or that leave everyone possible, are errors.
+func subjectOf(query string, more ...string) (s identity.Subject, values url.Values, err *inputError) {
+	values, bad := url.ParseQuery(query)
+	if bad != nil {
+		return s, nil, &inputError{"query", "want names and values, escaped as in URLs"}
+	}
+	known := append([]string{"user", "tenant", "api_key", "ip"}, more...)
+	for name, all := range values {
+		switch {
+		case !slices.Contains(known, name):
+			return s, nil, &inputError{strconv.Quote(name), "there is no such parameter; want " + strings.Join(known, ", ")}
+		case len(all) > 1:
+			return s, nil, &inputError{name, "want it only once"}
+		case !validID(all[0]):
+			return s, nil, &inputError{name, "want " + wantID}
+		}
+	}
+	s.User, s.Tenant, s.Key = values.Get("user"), values.Get("tenant"), values.Get("api_key")
+	if text := values.Get("ip"); text != "" {
+		if s.IP, bad = netip.ParseAddr(text); bad != nil {
+			return s, nil, &inputError{"ip", "want " + wantAddress + ", found " + strconv.Quote(text)}
+		}
+	}
+	if s.User == "" && s.Tenant == "" && s.Key == "" && !s.IP.IsValid() {
+		return s, nil, &inputError{"query", "want one of user, tenant, api_key, ip"}
+	}
+	return s, values, nil
+}
+
+func (a *api) usage(w http.ResponseWriter, r *http.Request) {
+	who, _, bad := subjectOf(r.URL.RawQuery)
+	if bad != nil {
+		badRequest(w, r, bad)
+		return
+	}
+	limits, err := a.Engine.Usage(r.Context(), who)
+	if err != nil {
+		a.failed(w, r, err)
+		return
+	}
+	b := rooms.Get().(*room)
+	defer b.release()
+	b.out = append(appendLimits(append(b.out, '{'), limits), '}')
+	b.write(w)
+}
+
+func (a *api) reset(w http.ResponseWriter, r *http.Request) {
+	who, values, bad := subjectOf(r.URL.RawQuery, "rule")
+	if bad != nil {
+		badRequest(w, r, bad)
+		return
+	}
+	name := values.Get("rule")
+	is := func(c *rule.Compiled) bool { return c.Name == name }
+	if values.Has("rule") && !slices.ContainsFunc(a.Engine.Rules().Rules(), is) {
+		badRequest(w, r, &inputError{"rule", "there is no rule " + strconv.Quote(name)})
+		return
+	}
+	if err := a.Engine.Reset(r.Context(), who, name); err != nil {
+		a.failed(w, r, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}

@@ -1,0 +1,88 @@
+package httplimit
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/stintdev/stint/engine"
+)
+
+// forwardAuth decides about a request that a proxy holds and describes in headers. The
+// proxy is the peer: whether it is believed about the client's address is for the
+// engine's identity to say.
+func (a *api) forwardAuth(w http.ResponseWriter, r *http.Request) {
+	refused, err := refusal(r)
+	if err != nil {
+		badRequest(w, r, err)
+		return
+	}
+	q := engine.Request{Headers: r.Header, Peer: peerOf(r)}
+	if q.Method, q.Path, err = original(r); err != nil {
+		badRequest(w, r, err)
+		return
+	}
+	v, bad := a.Engine.Decide(r.Context(), q)
+	if bad != nil {
+		a.failed(w, r, bad)
+		return
+	}
+	a.Headers.Set(w.Header(), &v)
+	if v.Outcome.Passed() {
+		w.WriteHeader(http.StatusOK)
+		return
+	}
+	p := ProblemOf(&v)
+	if refused != 0 && v.Status != http.StatusUnauthorized && v.Status != http.StatusForbidden {
+		p.Status = refused
+	}
+	p.Write(w, r)
+}
+
+// refusal returns the status that the proxy wants in place of those that it cannot
+// pass on, or 0: nginx takes any but 401 and 403 for an error of its own.
+func refusal(r *http.Request) (int, *inputError) {
+	if r.URL.RawQuery == "" {
+		return 0, nil
+	}
+	text := r.URL.Query().Get("status")
+	status, err := strconv.Atoi(text)
+	if text != "" && (err != nil || status < 400 || status > 599) {
+		return 0, &inputError{"status", "want a status from 400 to 599, such as 403, found " + strconv.Quote(text)}
+	}
+	return status, nil
+}
+
+// original returns the method and the path of the request that the proxy holds. The
+// headers of one convention are read, never of both: a proxy that sets those of one
+// passes on what the client has sent of the other.
+func original(r *http.Request) (method, path string, err *inputError) {
+	uri, methodHeader := "", ""
+	for _, by := range [...]struct{ uri, method string }{
+		{"X-Forwarded-Uri", "X-Forwarded-Method"},
+		{"X-Original-Uri", "X-Original-Method"},
+	} {
+		switch lines := r.Header[by.uri]; {
+		case len(lines) == 0 || (len(lines) == 1 && lines[0] == ""):
+		case len(lines) > 1 || (uri != "" && uri != lines[0]):
+			return "", "", &inputError{by.uri, "want one of X-Forwarded-Uri and X-Original-URI, once; the proxy should remove the other"}
+		case uri == "":
+			uri, methodHeader = lines[0], by.method
+		}
+	}
+	if uri == "" {
+		return "", "", &inputError{"X-Forwarded-Uri", "want the path of the request here or in X-Original-URI"}
+	}
+	if !strings.HasPrefix(uri, "/") {
+		// A client may write a whole URL, and its proxy may pass that on as it is.
+		_, rest, _ := strings.Cut(uri, "://")
+		uri = "/"
+		if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+			uri += rest[i:]
+		}
+	}
+	if method = r.Header.Get(methodHeader); method == "" {
+		method = r.Method
+	}
+	return method, uri, nil
+}

@@ -1,0 +1,314 @@
+package httplimit
+
+import (
+	"bytes"
+	"net/textproto"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// scanner reads JSON of a known shape, strictly: no field that is not known, none
+// twice, no other types, valid UTF-8. The shape has no more depth than the code that
+// asks for it, so nothing a client sends is nested deeper.
+type scanner struct {
+	data []byte
+	i    int
+}
+
+// inputError says what is wrong with what a client has sent, and where.
+type inputError struct{ path, says string }
+
+func (e *inputError) Error() string {
+	if e.path == "" {
+		return e.says
+	}
+	return e.path + ": " + e.says
+}
+
+// within adds what the value is a part of.
+func (e *inputError) within(outer string) *inputError {
+	if e.path != "" && e.path[0] != '[' {
+		outer += "."
+	}
+	e.path = outer + e.path
+	return e
+}
+
+// wrong returns the error about the value that begins at start.
+func (s *scanner) wrong(start int, want string) *inputError {
+	const most = 40
+	found := s.data[min(start, len(s.data)):]
+	if end := bytes.IndexAny(found, ",]}\n"); end > 0 {
+		found = found[:end]
+	}
+	text := string(bytes.ToValidUTF8(found[:min(len(found), most)], []byte("?")))
+	switch {
+	case text == "":
+		text = "the end"
+	case len(found) > most:
+		text += "..."
+	}
+	return &inputError{says: "want " + want + ", found " + text}
+}
+
+func (s *scanner) space() {
+	for s.i < len(s.data) {
+		switch s.data[s.i] {
+		case ' ', '\t', '\r', '\n':
+			s.i++
+		default:
+			return
+		}
+	}
+}
+
+// next skips space and returns the byte after it, or 0 at the end.
+func (s *scanner) next() byte {
+	if s.space(); s.i < len(s.data) {
+		return s.data[s.i]
+	}
+	return 0
+}
+
+// skip goes past the byte if it is the next, and reports whether it was.
+func (s *scanner) skip(c byte) bool {
+	if s.next() != c {
+		return false
+	}
+	s.i++
+	return true
+}
+
+// document reads all there is.
+func (s *scanner) document(read func() *inputError) *inputError {
+	if err := read(); err != nil {
+		return err
+	}
+	if s.next(); s.i < len(s.data) {
+		return s.wrong(s.i, "nothing after the object")
+	}
+	return nil
+}
+
+// members reads an object, and has member read the values.
+func (s *scanner) members(member func(name []byte) *inputError) *inputError {
+	if !s.skip('{') {
+		return s.wrong(s.i, "an object")
+	}
+	for first := true; !s.skip('}'); first = false {
+		if !first && !s.skip(',') {
+			return s.wrong(s.i, "a comma or the end of the object")
+		}
+		s.next()
+		start := s.i
+		name, err := s.text()
+		if err != nil {
+			return s.wrong(start, "a name in quotes")
+		}
+		if !s.skip(':') {
+			return s.wrong(s.i, "a colon").within(string(name))
+		}
+		s.next()
+		if err := member(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// object reads an object that has no other fields than these, at most 16, and has
+// field read their values, by their place among the names.
+func (s *scanner) object(names []string, field func(i int) *inputError) *inputError {
+	var seen uint16
+	return s.members(func(name []byte) *inputError {
+		for i, n := range names {
+			if string(name) != n {
+				continue
+			}
+			if seen&(1<<i) != 0 {
+				return &inputError{n, "want it only once"}
+			}
+			seen |= 1 << i
+			if err := field(i); err != nil {
+				return err.within(n)
+			}
+			return nil
+		}
+		const most = 64
+		return &inputError{
+			strconv.Quote(string(name[:min(len(name), most)])),
+			"there is no such field; want " + strings.Join(names, ", "),
+		}
+	})
+}
+
+// array reads an array of no more than so many elements, and has element read them.
+func (s *scanner) array(most int, element func() *inputError) *inputError {
+	if !s.skip('[') {
+		return s.wrong(s.i, "an array")
+	}
+	for n := 0; !s.skip(']'); n++ {
+		if n > 0 && !s.skip(',') {
+			return s.wrong(s.i, "a comma or the end of the array")
+		}
+		if n == most {
+			return &inputError{says: "want at most " + strconv.Itoa(most) + " of them"}
+		}
+		s.next()
+		if err := element(); err != nil {
+			return err.within("[" + strconv.Itoa(n) + "]")
+		}
+	}
+	return nil
+}
+
+// text reads a string. What it returns may be a part of the data.
+func (s *scanner) text() ([]byte, *inputError) {
+	start := s.i
+	if s.i >= len(s.data) || s.data[s.i] != '"' {
+		return nil, s.wrong(start, "a string")
+	}
+	s.i++
+	from, ascii := s.i, true
+	for s.i < len(s.data) {
+		switch c := s.data[s.i]; {
+		case c == '"':
+			b := s.data[from:s.i]
+			s.i++
+			if !ascii && !utf8.Valid(b) {
+				return nil, s.wrong(start, "valid UTF-8")
+			}
+			return b, nil
+		case c == '\\':
+			return s.escaped(start, bytes.Clone(s.data[from:s.i]))
+		case c < ' ':
+			return nil, s.wrong(start, "no control characters in a string but as escapes")
+		case c >= utf8.RuneSelf:
+			ascii = false
+			fallthrough
+		default:
+			s.i++
+		}
+	}
+	return nil, s.wrong(start, "a string that ends")
+}
+
+// escaped reads the rest of a string that has escapes, behind b.
+func (s *scanner) escaped(start int, b []byte) ([]byte, *inputError) {
+	for s.i < len(s.data) {
+		c := s.data[s.i]
+		s.i++
+		switch {
+		case c == '"':
+			if !utf8.Valid(b) {
+				return nil, s.wrong(start, "valid UTF-8")
+			}
+			return b, nil
+		case c < ' ':
+			return nil, s.wrong(start, "no control characters in a string but as escapes")
+		case c != '\\':
+			b = append(b, c)
+		case s.i == len(s.data):
+			return nil, s.wrong(start, "a string that ends")
+		default:
+			c = s.data[s.i]
+			s.i++
+			if i := strings.IndexByte(`"\/bfnrt`, c); i >= 0 {
+				b = append(b, "\"\\/\b\f\n\r\t"[i])
+				continue
+			}
+			r, ok := rune(0), false
+			if c == 'u' {
+				r, ok = s.hex4()
+			}
+			if ok && utf16.IsSurrogate(r) {
+				var low rune
+				if bytes.HasPrefix(s.data[s.i:], []byte(`\u`)) {
+					s.i += 2
+					low, _ = s.hex4()
+				}
+				r = utf16.DecodeRune(r, low)
+				ok = r != unicode.ReplacementChar
+			}
+			if !ok {
+				return nil, s.wrong(start, "escapes that JSON has")
+			}
+			b = utf8.AppendRune(b, r)
+		}
+	}
+	return nil, s.wrong(start, "a string that ends")
+}
+
+// hex4 reads four hexadecimal digits.
+func (s *scanner) hex4() (rune, bool) {
+	if len(s.data)-s.i < 4 {
+		return 0, false
+	}
+	var n rune
+	for _, c := range s.data[s.i : s.i+4] {
+		d := strings.IndexByte("0123456789abcdef", c|0x20)
+		if d < 0 || c < '0' {
+			return 0, false
+		}
+		n = n<<4 | rune(d)
+	}
+	s.i += 4
+	return n, true
+}
+
+// maxCost is the most that a request can cost: what all stores count exactly.
+const maxCost = 1<<53 - 1
+
+// cost reads a whole number, of at least so much.
+func (s *scanner) cost(least int64) (int64, *inputError) {
+	start := s.i
+	for s.i < len(s.data) && (s.data[s.i] >= '0' && s.data[s.i] <= '9' || strings.IndexByte("+-.eE", s.data[s.i]) >= 0) {
+		s.i++
+	}
+	digits := s.data[start:s.i]
+	n, err := strconv.ParseInt(string(digits), 10, 64)
+	if err != nil || n < least || n > maxCost || (len(digits) > 1 && digits[0] < '1') { // a sign, or a zero before it
+		return 0, s.wrong(start, "a whole number from "+strconv.FormatInt(least, 10)+" to "+strconv.Itoa(maxCost))
+	}
+	return n, nil
+}
+
+func (s *scanner) boolean() (bool, *inputError) {
+	for _, word := range [...]string{"true", "false"} {
+		if bytes.HasPrefix(s.data[s.i:], []byte(word)) {
+			s.i += len(word)
+			return word == "true", nil
+		}
+	}
+	return false, s.wrong(s.i, "true or false")
+}
+
+// headers reads an object of headers: a string each, or an array of strings.
+func (s *scanner) headers() (map[string][]string, *inputError) {
+	h := map[string][]string{}
+	return h, s.members(func(raw []byte) *inputError {
+		name := textproto.CanonicalMIMEHeaderKey(string(raw))
+		if _, twice := h[name]; twice {
+			return &inputError{name, "want it only once; several values are an array"}
+		}
+		var values []string
+		one := func() *inputError {
+			text, err := s.text()
+			values = append(values, string(text))
+			return err
+		}
+		read := one
+		if s.next() == '[' {
+			const most = 1000
+			read = func() *inputError { return s.array(most, one) }
+		}
+		if err := read(); err != nil {
+			return err.within(name)
+		}
+		h[name] = values
+		return nil
+	})
+}

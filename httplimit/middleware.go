@@ -1,0 +1,111 @@
+package httplimit
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/identity"
+)
+
+// Options are the settings of a middleware. Engine is required.
+type Options struct {
+	Engine  *engine.Engine
+	Headers HeaderSet // default X and IETF
+	// Cost is what a request costs, whatever rules say; 0 leaves it to them.
+	Cost func(*http.Request) int64
+	// Subject is who is asking, where the program knows: User, Tenant, Key, Tier and
+	// IP, any of them. Nil leaves it to the engine's identity.
+	Subject func(*http.Request) *identity.Subject
+	// OnError answers a request that could not be decided, because its context has
+	// ended, a directory could not tell about its key, or a counter is broken. It is
+	// not let through. Default: a problem with status 500, which does not say why.
+	OnError func(w http.ResponseWriter, r *http.Request, err error)
+}
+
+// New returns a middleware that decides about each request, once, before the handler
+// sees it. The handler gets the connection's own ResponseWriter, which has the
+// headers of the verdict already, and finds the verdict with [VerdictOf].
+func New(o Options) (func(http.Handler) http.Handler, error) {
+	if o.Engine == nil {
+		return nil, invalid("Engine", "nil", "what engine.New returns")
+	}
+	if o.OnError == nil {
+		o.OnError = undecided
+	}
+	return func(next http.Handler) http.Handler {
+		return &middleware{Options: o, next: next}
+	}, nil
+}
+
+func invalid(field, value, want string) error {
+	return &stint.InvalidError{Field: field, Value: value, Want: want}
+}
+
+// notDecided is about a request of which an error is all that is known. What the error
+// says is not for clients.
+var notDecided = Problem{Status: http.StatusInternalServerError, Detail: "Whether this request may pass could not be decided."}
+
+func undecided(w http.ResponseWriter, r *http.Request, _ error) { notDecided.Write(w, r) }
+
+type middleware struct {
+	Options
+	next http.Handler
+}
+
+func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ctx := &decided{Context: r.Context()}
+	q := engine.Request{Method: r.Method, Path: r.URL.EscapedPath(), Headers: r.Header, Peer: peerOf(r)}
+	if m.Cost != nil {
+		q.Cost = m.Cost(r)
+	}
+	if m.Subject != nil {
+		q.Subject = m.Subject(r)
+	}
+	var err error
+	if ctx.verdict, err = m.Engine.Decide(ctx.Context, q); err != nil {
+		m.OnError(w, r, err)
+		return
+	}
+	if !ctx.verdict.Outcome.Passed() {
+		Refuse(w, r, m.Headers, &ctx.verdict)
+		return
+	}
+	m.Headers.Set(w.Header(), &ctx.verdict)
+	m.next.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// peerOf returns the address of the other end of the connection. It is not valid if
+// there is none, as with a Unix socket.
+func peerOf(r *http.Request) netip.Addr {
+	if a, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+		return a.Addr()
+	}
+	a, _ := netip.ParseAddr(r.RemoteAddr) // some who go before leave the port out
+	return a
+}
+
+// decided is the context of a request that has passed.
+type decided struct {
+	context.Context
+	verdict engine.Verdict
+}
+
+type verdictKey struct{}
+
+// Value implements [context.Context].
+func (d *decided) Value(key any) any {
+	if key == (verdictKey{}) {
+		return &d.verdict
+	}
+	return d.Context.Value(key)
+}
+
+// VerdictOf returns the verdict about the request that the context is of, or nil if
+// it has not come through a middleware.
+func VerdictOf(ctx context.Context) *engine.Verdict {
+	v, _ := ctx.Value(verdictKey{}).(*engine.Verdict)
+	return v
+}

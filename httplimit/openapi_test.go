@@ -1,0 +1,309 @@
+package httplimit_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stintdev/stint/identity"
+)
+
+// object is JSON.
+type object = map[string]any
+
+// document is a document of OpenAPI.
+type document struct{ root any }
+
+// at follows a path, and references on its way.
+func (d document) at(v any, path ...string) any {
+	for {
+		o, _ := v.(object)
+		if to, ok := o["$ref"].(string); ok {
+			v = d.at(d.root, strings.Split(strings.TrimPrefix(to, "#/"), "/")...)
+			continue
+		}
+		if len(path) == 0 {
+			return v
+		}
+		v, path = o[path[0]], path[1:]
+	}
+}
+
+// validate returns what is wrong with a value, by a schema of those words that the
+// document uses. A word it does not know is wrong, too.
+func (d document) validate(schema, v any, where string) (wrong []string) {
+	s, ok := d.at(schema).(object)
+	if !ok {
+		return []string{where + ": no schema"}
+	}
+	fail := func(format string, args ...any) { wrong = append(wrong, where+": "+fmt.Sprintf(format, args...)) }
+	number, isNumber := v.(float64)
+	text, isText := v.(string)
+	list, isList := v.([]any)
+	members, isObject := v.(object)
+	for word, want := range s {
+		switch word {
+		case "description", "default", "example":
+		case "type":
+			types, several := want.([]any)
+			if !several {
+				types = []any{want}
+			}
+			_, isBool := v.(bool)
+			is := map[string]bool{
+				"object": isObject, "array": isList, "string": isText, "number": isNumber, "boolean": isBool, "null": v == nil,
+				"integer": isNumber && number == math.Trunc(number),
+			}
+			if !slices.ContainsFunc(types, func(name any) bool { return is[name.(string)] }) {
+				fail("%v is no %v", v, want)
+			}
+		case "enum":
+			if !slices.Contains(want.([]any), v) {
+				fail("%v is none of %v", v, want)
+			}
+		case "oneOf":
+			n := 0
+			for _, one := range want.([]any) {
+				if d.validate(one, v, where) == nil {
+					n++
+				}
+			}
+			if n != 1 {
+				fail("%v fits %d of %v", v, n, want)
+			}
+		case "minimum":
+			if isNumber && number < want.(float64) {
+				fail("%v is less than %v", v, want)
+			}
+		case "maximum":
+			if isNumber && number > want.(float64) {
+				fail("%v is more than %v", v, want)
+			}
+		case "minLength":
+			if isText && len(text) < int(want.(float64)) {
+				fail("%q is too short", text)
+			}
+		case "maxLength":
+			if isText && len(text) > int(want.(float64)) {
+				fail("%q is too long", text)
+			}
+		case "minItems":
+			if isList && len(list) < int(want.(float64)) {
+				fail("too few")
+			}
+		case "maxItems":
+			if isList && len(list) > int(want.(float64)) {
+				fail("too many")
+			}
+		case "items":
+			for i, item := range list {
+				wrong = append(wrong, d.validate(want, item, fmt.Sprintf("%s[%d]", where, i))...)
+			}
+		case "required":
+			for _, name := range want.([]any) {
+				if _, ok := members[name.(string)]; isObject && !ok {
+					fail("no %v", name)
+				}
+			}
+		case "properties":
+			for name, property := range want.(object) {
+				if member, ok := members[name]; ok {
+					wrong = append(wrong, d.validate(property, member, where+"."+name)...)
+				}
+			}
+		case "additionalProperties":
+			for name, member := range members {
+				if s["properties"] != nil && d.at(s, "properties", name) != nil {
+					continue
+				}
+				if want == false {
+					fail("there is no %s", name)
+				} else {
+					wrong = append(wrong, d.validate(want, member, where+"."+name)...)
+				}
+			}
+		default:
+			fail("the validator does not know %s", word)
+		}
+	}
+	return wrong
+}
+
+// TestOpenAPI holds the document against the handler: every request in it is sent,
+// every response that comes is in it and is as it says, every response in it comes,
+// and every example fits its schema.
+func TestOpenAPI(t *testing.T) {
+	t.Parallel()
+	w := worldOf(t, apiRules, identity.Options{})
+	h := apiOf(t, w)
+	var doc document
+	rec := call(h, "GET", "/v1/openapi.json", "")
+	if err := json.Unmarshal(rec.Body.Bytes(), &doc.root); err != nil {
+		t.Fatal(err)
+	}
+	paths := doc.at(doc.root, "paths").(object)
+	seen := map[string]bool{}
+	check := func(method, target, body string, rec *httptest.ResponseRecorder) {
+		t.Helper()
+		path, _, _ := strings.Cut(target, "?")
+		what := strings.ToLower(method) + " " + path + " " + strconv.Itoa(rec.Code)
+		seen[what] = true
+		operation := strings.ToLower(method)
+		if rec.Code == http.StatusMethodNotAllowed { // told where there are methods
+			operation = slices.Sorted(maps.Keys(paths[path].(object)))[0]
+			if path == "/v1/usage" {
+				operation = "get"
+			}
+			seen[operation+" "+path+" 405"] = true
+		}
+		response, ok := doc.at(doc.root, "paths", path, operation, "responses", strconv.Itoa(rec.Code)).(object)
+		if !ok {
+			t.Errorf("%s %s: %d is not in the document: %s", what, brief(body), rec.Code, rec.Body)
+			return
+		}
+		for name := range rec.Header() {
+			switch name {
+			case "Content-Type", "X-Content-Type-Options", "Accept":
+				continue
+			}
+			documented := maps.Keys(doc.at(response, "headers").(object))
+			if !slices.ContainsFunc(slices.Collect(documented), func(d string) bool { return http.CanonicalHeaderKey(d) == name }) {
+				t.Errorf("%s: %s is not in the document", what, name)
+			}
+		}
+		if response["content"] == nil {
+			if rec.Body.Len() > 0 {
+				t.Errorf("%s: answered with %s", what, rec.Body)
+			}
+			return
+		}
+		schema := doc.at(response, "content", rec.Header().Get("Content-Type"), "schema")
+		var got any
+		if err := json.Unmarshal(rec.Body.Bytes(), &got); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		for _, wrong := range doc.validate(schema, got, what) {
+			t.Error(wrong)
+		}
+	}
+
+	// What the document shows.
+	for path, methods := range paths {
+		for method, operation := range methods.(object) {
+			for status, response := range doc.at(operation, "responses").(object) {
+				contents, _ := doc.at(response, "content").(object)
+				for _, content := range contents {
+					for _, value := range examples(content) {
+						for _, wrong := range doc.validate(doc.at(content, "schema"), value, path+" "+status) {
+							t.Error(wrong)
+						}
+					}
+				}
+			}
+			content := doc.at(operation, "requestBody", "content", "application/json")
+			for _, value := range examples(content) {
+				body, err := json.Marshal(value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, wrong := range doc.validate(doc.at(content, "schema"), value, path) {
+					t.Error(wrong)
+				}
+				rec := call(h, strings.ToUpper(method), path, string(body))
+				if check(method, path, string(body), rec); rec.Code != http.StatusOK {
+					t.Errorf("%s %s: %s", path, body, rec.Body)
+				}
+			}
+		}
+	}
+
+	// What it tells.
+	send := func(h http.Handler, method, target, kind, body string, headers ...string) {
+		t.Helper()
+		r := httptest.NewRequest(method, target, strings.NewReader(body))
+		r.RemoteAddr = "10.0.0.1:80"
+		r.Header.Set("Content-Type", kind)
+		for i := 0; i < len(headers); i += 2 {
+			r.Header.Set(headers[i], headers[i+1])
+		}
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, r)
+		check(method, target, body, rec)
+	}
+	const kind = "application/json"
+	large := strings.Repeat(" ", 4<<20+1)
+	for _, path := range []string{"/v1/check", "/v1/check/batch", "/v1/take"} {
+		send(h, "POST", path, kind, `{"x":1}`)
+		send(h, "POST", path, kind, large)
+		send(h, "POST", path, "text/plain", "hello")
+		send(h, "PATCH", path, kind, "")
+	}
+	send(h, "PATCH", "/v1/usage", kind, "")
+	send(h, "PATCH", "/v1/openapi.json", kind, "")
+	send(h, "GET", "/v1/openapi.json", kind, "")
+	send(h, "GET", "/v1/usage", kind, "")
+	send(h, "GET", "/v1/usage?user=alice", kind, "")
+	send(h, "DELETE", "/v1/usage?user=alice", kind, "")
+	send(h, "DELETE", "/v1/usage", kind, "")
+	const auth = "/v1/forward-auth"
+	send(h, "GET", auth, kind, "")
+	for range 3 {
+		send(h, "GET", auth, kind, "", "X-Forwarded-Uri", "/search", "X-User", "bob")
+	}
+	send(h, "GET", auth, kind, "", "X-Forwarded-Uri", "/admin/x")
+	for range 4 { // until a ban
+		send(h, "POST", "/v1/check", kind, `{"path":"/search","user":"bob"}`)
+	}
+	send(h, "POST", "/v1/check", kind, `{"path":"/new","user":"carol","cost":2}`)
+	send(h, "POST", "/v1/check", kind, `{"path":"/admin/x"}`)
+
+	strict := apiOf(t, worldOf(t, apiRules, identity.Options{Require: true}))
+	send(strict, "GET", auth, kind, "", "X-Forwarded-Uri", "/")
+	failed := apiOf(t, worldOf(t, apiRules, identity.Options{Directory: failing{}}))
+	send(failed, "POST", "/v1/check", kind, `{"path":"/","api_key":"0123456789abcdef"}`)
+	send(failed, "POST", "/v1/check/batch", kind, `{"requests":[{"path":"/","api_key":"0123456789abcdef"}]}`)
+	send(failed, "GET", auth, kind, "", "X-Forwarded-Uri", "/", "X-API-Key", "stint_0123456789abcdef_0123456789abcdef0123456789abcdef")
+	gone := worldOf(t, apiRules, identity.Options{})
+	gone.store.(*broken).down = true
+	send(apiOf(t, gone), "POST", "/v1/take", kind, `{"subject":"a","limit":"1/1s"}`)
+	send(apiOf(t, gone), "GET", "/v1/usage?user=alice", kind, "")
+	send(apiOf(t, gone), "DELETE", "/v1/usage?user=alice", kind, "")
+	send(apiOf(t, gone), "POST", "/v1/check", kind, `{"path":"/","user":"alice"}`)
+	closed := worldOf(t, oneLimit+`on_store_failure = "closed"`, identity.Options{})
+	closed.store.(*broken).down = true
+	send(apiOf(t, closed), "GET", auth, kind, "", "X-Forwarded-Uri", "/search")
+	send(apiOf(t, closed), "POST", "/v1/check", kind, `{"path":"/search","ip":"192.0.2.1"}`)
+
+	for path, methods := range paths {
+		if path == "/healthz" || path == "/readyz" {
+			continue // these are the server's
+		}
+		for method, operation := range methods.(object) {
+			for status := range doc.at(operation, "responses").(object) {
+				if what := method + " " + path + " " + status; !seen[what] {
+					t.Errorf("%s is in the document, and did not come", what)
+				}
+			}
+		}
+	}
+}
+
+// examples are those of a content.
+func examples(content any) (out []any) {
+	o, _ := content.(object)
+	if one, ok := o["example"]; ok {
+		out = append(out, one)
+	}
+	several, _ := o["examples"].(object)
+	for _, e := range several {
+		out = append(out, e.(object)["value"])
+	}
+	return out
+}

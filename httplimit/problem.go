@@ -1,0 +1,209 @@
+package httplimit
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/engine"
+)
+
+// Problem is what a client is told that does not get what it asked for, as RFC 9457
+// has it.
+type Problem struct {
+	Type   string // default about:blank
+	Title  string // default: what the status means
+	Status int
+	Detail string
+
+	// ViolatedPolicies are the names of the limits that refuse the request, as the
+	// headers have them.
+	ViolatedPolicies []string
+	// RetryAfter is how long to wait; negative if waiting does not help. Zero: it is
+	// not said.
+	RetryAfter time.Duration
+	DecisionID string
+}
+
+const problemTypes = "https://iana.org/assignments/http-problem-types#"
+
+// ProblemOf is the problem of a request that was refused.
+func ProblemOf(v *engine.Verdict) Problem {
+	p := Problem{Status: v.Status, Detail: reason(v), DecisionID: v.ID.String()}
+	switch v.Outcome {
+	case engine.Denied:
+		p.Type = problemTypes + "quota-exceeded"
+		p.Title = "Request cannot be satisfied as assigned quota has been exceeded"
+	case engine.Banned:
+		p.Type = problemTypes + "abnormal-usage-detected"
+		p.Title = "Request cannot be satisfied due to abnormal request pattern detected"
+	case engine.Unavailable:
+		p.Type = problemTypes + "temporary-reduced-capacity"
+		p.Title = "Request cannot be satisfied due to temporary server capacity constraints"
+	default:
+	}
+	if wait, ok := retryAfter(v); ok {
+		p.RetryAfter = wait
+	} else if v.RetryAfter == stint.Never {
+		p.RetryAfter = -1
+	}
+	for l, at := next(v, 0); l != nil; l, at = next(v, at) {
+		if !l.Decision.Allowed || banned(v, l) {
+			rule, slash, name := policyName(v, l)
+			p.ViolatedPolicies = append(p.ViolatedPolicies, rule+slash+name)
+		}
+	}
+	return p
+}
+
+// reason says why the request was refused: what the verdict has for the client, or
+// else what refused it, and when to come back.
+func reason(v *engine.Verdict) string {
+	if v.Reason != "" {
+		return strings.TrimPrefix(v.Reason, "identity: ") // who says so does not matter to a client
+	}
+	wait, ok := retryAfter(v)
+	when := ""
+	if ok {
+		when = " Try again in " + strconv.FormatInt(seconds(wait), 10) + " s."
+	}
+	switch b := v.Binding(); {
+	case v.Outcome == engine.Banned && ok:
+		return "Requests are refused for a while, after too many that were over the limit." + when
+	case v.Outcome == engine.Banned:
+		return "Requests of this client are refused."
+	case v.Outcome == engine.Unavailable:
+		return "Requests cannot be counted at the moment." + when
+	case v.Outcome != engine.Denied || b == nil:
+		return "This request is refused."
+	case ok:
+		return "The limit " + b.Name + " (" + b.Limit.String() + ") is used up." + when
+	default:
+		return "This request costs " + strconv.FormatInt(b.Cost, 10) + ", which is more than the limit " + b.Name +
+			" (" + b.Limit.String() + ") ever allows."
+	}
+}
+
+// Refuse answers a request that was refused, with the headers of the sets.
+func Refuse(w http.ResponseWriter, r *http.Request, s HeaderSet, v *engine.Verdict) {
+	s.Set(w.Header(), v)
+	ProblemOf(v).Write(w, r)
+}
+
+// Write answers a request with the problem. It sets no header that tells of limits.
+func (p Problem) Write(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	delete(h, "Content-Length") // of an answer that was not to be
+	h["Content-Type"] = typeProblem
+	h["X-Content-Type-Options"] = noSniff // details may quote the request
+	if p.Status == http.StatusUnauthorized {
+		h.Set("WWW-Authenticate", "Bearer")
+	}
+	w.WriteHeader(p.Status)
+	if r.Method != http.MethodHead {
+		b := rooms.Get().(*room)
+		defer b.release()
+		b.out = p.append(b.out[:0])
+		_, _ = w.Write(b.out) // the client may be gone
+	}
+}
+
+// Values of headers that are the same for all: they are replaced, never written into.
+var (
+	typeJSON    = []string{"application/json"}
+	typeProblem = []string{"application/problem+json"}
+	noSniff     = []string{"nosniff"}
+)
+
+// append appends the problem as JSON.
+func (p *Problem) append(b []byte) []byte {
+	kind, title := p.Type, p.Title
+	if kind == "" {
+		kind = "about:blank"
+	}
+	if title == "" {
+		title = http.StatusText(p.Status)
+	}
+	b = appendString(append(b, `{"type":`...), kind)
+	b = appendString(append(b, `,"title":`...), title)
+	b = strconv.AppendInt(append(b, `,"status":`...), int64(p.Status), 10)
+	if p.Detail != "" {
+		b = appendString(append(b, `,"detail":`...), p.Detail)
+	}
+	for i, name := range p.ViolatedPolicies {
+		if i == 0 {
+			b = append(b, `,"violated-policies":[`...)
+		} else {
+			b = append(b, ',')
+		}
+		b = appendString(b, name)
+	}
+	if p.ViolatedPolicies != nil {
+		b = append(b, ']')
+	}
+	if p.RetryAfter != 0 {
+		b = appendWait(append(b, `,"retry_after":`...), p.RetryAfter)
+	}
+	if p.DecisionID != "" {
+		b = appendString(append(b, `,"decision_id":`...), p.DecisionID)
+	}
+	return append(b, '}')
+}
+
+// appendWait appends a duration in seconds, or null if it is negative: waiting does
+// not help.
+func appendWait(b []byte, d time.Duration) []byte {
+	if d < 0 {
+		return append(b, "null"...)
+	}
+	return appendSeconds(b, d)
+}
+
+// appendSeconds appends a duration in seconds, with as many of six decimals as it
+// needs.
+func appendSeconds(b []byte, d time.Duration) []byte {
+	micros := int64((d + time.Microsecond - 1) / time.Microsecond)
+	b = strconv.AppendInt(b, micros/1e6, 10)
+	if micros %= 1e6; micros == 0 {
+		return b
+	}
+	n := len(b)
+	b = strconv.AppendInt(b, micros+1e6, 10)
+	b[n] = '.' // in place of the million, which is for the zeros
+	for b[len(b)-1] == '0' {
+		b = b[:len(b)-1]
+	}
+	return b
+}
+
+// appendString appends a string in JSON. What is not UTF-8 becomes replacement
+// characters.
+func appendString(b []byte, s string) []byte {
+	b = append(b, '"')
+	from := 0 // what is not appended yet
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c >= ' ' && c <= '~' && c != '"' && c != '\\' {
+			i++
+			continue
+		}
+		b = append(b, s[from:i]...)
+		r, n := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case n > 1:
+			b = append(b, s[i:i+n]...)
+		case r == utf8.RuneError:
+			b = utf8.AppendRune(b, r)
+		default:
+			b = append(b, '\\', 'u', '0', '0', upperHex[c>>4], upperHex[c&15])
+		}
+		i += n
+		from = i
+	}
+	return append(append(b, s[from:]...), '"')
+}
