@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"strings"
 	"testing"
@@ -181,7 +182,7 @@ limits = [ { name = "all", limit = "10/10s `+algorithm+`" } ]
 				}()
 			}
 			synctest.Wait()
-			time.Sleep(19 * time.Second) // virtual: all that was charged has recovered
+			<-time.After(19 * time.Second) // virtual: all that was charged has recovered
 			passed := 0
 			for range 5 {
 				if decide(t, e, from("bob", "GET", "/")).Outcome.Passed() {
@@ -327,7 +328,7 @@ limits = [ { name = "any", limit = "3/1h fixed_window" } ]
 		t.Errorf("%v passed; want 2 by POST and 3 by all others", passed)
 	}
 	for _, ev := range r.events {
-		if ev.Method != "POST" && ev.Method != "OTHER" {
+		if ev.Method != http.MethodPost && ev.Method != "OTHER" {
 			t.Fatalf("recorded %.20q", ev.Method)
 		}
 	}
