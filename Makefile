@@ -15,6 +15,14 @@ LUA      := $(shell sed 's,.*,redisstore/lua/&.lua,' redisstore/lua/order)
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+.PHONY: run
+run: build ## Build and serve: a demo, in memory; RUN="--config stint.toml" for your own
+	./stint serve $(RUN)
+
+.PHONY: build
+build: ## Build the binary
+	CGO_ENABLED=0 $(GO) build -trimpath -o stint ./cmd/stint
+
 .PHONY: test
 test: deps lint verify test-exact test-race ## Install what is missing, lint, verify, and run every test: what CI runs
 

@@ -229,8 +229,11 @@ func (e *Engine) identify(ctx context.Context, q *Request, w *work, v *Verdict) 
 		w.who = identity.Request{Peer: q.Peer, Headers: q.Headers}
 		err = w.setup.identity.Resolve(ctx, &w.who, w.now, s)
 	}
-	if err != nil && !errors.As(err, &w.refused) {
-		return true, err
+	if err != nil {
+		if !errors.As(err, &w.refused) {
+			return true, err
+		}
+		s.Unaccepted = w.refused.Reason
 	}
 	if s.Banned == nil {
 		s.Banned = e.bans.find(s, w.now)

@@ -267,6 +267,7 @@ limits = [ { name = "user", limit = "10/1h fixed_window" } ]
 func TestGuessing(t *testing.T) {
 	t.Parallel()
 	clock := storetest.NewClock()
+	r := new(recorder)
 	e := start(t, `
 [[rules]]
 name = "address"
@@ -277,7 +278,7 @@ limits = [ { name = "address", limit = "3/1h fixed_window" } ]
 name = "free"
 match = { paths = ["/free"] }
 action = "allow"
-`, engine.Options{Now: clock.Now, Identity: resolver(t, identity.Options{Directory: members{}})})
+`, engine.Options{Now: clock.Now, Recorder: r, Identity: resolver(t, identity.Options{Directory: members{}})})
 	guess := func(path string) string {
 		return summary(decide(t, e, engine.Request{
 			Path: path, Peer: netip.MustParseAddr("192.0.2.1"),
@@ -293,6 +294,11 @@ action = "allow"
 	}
 	if got, want := guess("/free"), "unauthorized 401"; got != want {
 		t.Errorf("where everyone is allowed: %s; want %s", got, want)
+	}
+	for _, ev := range r.events {
+		if ev.Unaccepted != identity.KeyInvalid {
+			t.Errorf("recorded %+v", ev)
+		}
 	}
 }
 

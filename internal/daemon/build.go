@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/memstore"
@@ -87,30 +88,63 @@ func (c *Config) options() identity.Options {
 func (j *JWT) used() bool { return !reflect.DeepEqual(*j, defaults().Identity.JWT) }
 
 // OpenStore returns the store of counters, in memory or in Redis. One in Redis is in
-// the recommended layers, and falls back on this node's memory. It need not be there
-// yet. Close the store.
-func (c *Config) OpenStore() (stint.Store, error) {
+// the recommended layers, of which the observer is told, and falls back on this node's
+// memory. It need not be there yet. Close the store; the Redis beneath it, which is nil
+// if there is none, is closed with it.
+func (c *Config) OpenStore(observer layer.Observer, log *slog.Logger) (stint.Store, *redisstore.Store, error) {
 	s := &c.Server
 	local, err := memstore.New(memstore.Options{MaxKeys: s.MaxKeys})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if s.Counters == inMemory {
-		return local, nil
+		return local, nil, nil
 	}
 	shared, err := redisstore.Open(string(s.Counters), redisstore.Options{})
 	if err != nil {
-		return nil, fmt.Errorf("server.counters: %w", err)
+		return nil, nil, fmt.Errorf("server.counters: %w", err)
 	}
 	stack, err := layer.New(shared, layer.Options{
-		Retry:    layer.RetryOptions{Budget: time.Duration(s.StoreBudget)},
-		Fallback: &layer.FallbackOptions{Local: local, Replicas: func() int { return s.Replicas }},
+		Retry: layer.RetryOptions{Budget: time.Duration(s.StoreBudget)},
+		Breaker: layer.BreakerOptions{OnChange: func(to layer.Change) {
+			log.Warn("breaker", "state", to.To.String(), "reason", to.Reason)
+		}},
+		Fallback: &layer.FallbackOptions{
+			Local: local, Replicas: func() int { return s.Replicas },
+			OnReturn: func(r layer.Return) {
+				log.Info("redis is back", "charged", r.Paid, "lost", r.Lost, "recovered", r.Expired)
+			},
+		},
+		Observer: observer,
 	})
 	if err != nil {
 		_ = shared.Close() // the first error counts
-		return nil, err
+		return nil, nil, err
 	}
-	return stack, nil
+	return stack, shared, nil
+}
+
+// routes are the gateway's.
+func (c *Config) routes() []httplimit.Route {
+	var out []httplimit.Route
+	for _, u := range c.Upstreams {
+		r := httplimit.Route{
+			Host: u.Host, Prefix: u.PathPrefix, Targets: u.Targets, StripPrefix: u.StripPrefix, PreserveHost: u.PreserveHost,
+			Cost: u.Cost, DialTimeout: time.Duration(u.DialTimeout), ResponseTimeout: time.Duration(u.ResponseTimeout),
+			Timeout: time.Duration(u.Timeout),
+		}
+		if u.Check != nil {
+			r.Check = &httplimit.Check{Path: u.Check.Path, Interval: time.Duration(u.Check.Interval), Timeout: time.Duration(u.Check.Timeout)}
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// headers are the headers that tell clients about their limits.
+func (c *Config) headers() httplimit.HeaderSet {
+	set, _ := httplimit.ParseHeaderSets(c.Server.Headers) // checked
+	return set
 }
 
 // Logger returns a logger that writes as the settings say.

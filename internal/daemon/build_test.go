@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
@@ -116,11 +117,11 @@ func TestOpenStore(t *testing.T) {
 			[]string{"STINT_SERVER_COUNTERS=redis://127.0.0.1:1", "STINT_SERVER_REPLICAS=5"}, stint.Local,
 		},
 	} {
-		config, err := daemon.Load("", c.environ)
+		config, err := loadFile("", c.environ)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := config.OpenStore()
+		s, _, err := config.OpenStore(nil, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,11 +134,11 @@ func TestOpenStore(t *testing.T) {
 			t.Errorf("%s: %d remain of a share of 2, want 1", name, ds[0].Remaining)
 		}
 	}
-	c, err := daemon.Load("", []string{"STINT_SERVER_COUNTERS=redis://me:hunter2@a?hunter2"})
+	c, err := loadFile("", []string{"STINT_SERVER_COUNTERS=redis://me:hunter2@a?hunter2"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.OpenStore(); err == nil || !strings.HasPrefix(err.Error(), "server.counters: ") || strings.Contains(err.Error(), "hunter2") {
+	if _, _, err := c.OpenStore(nil, slog.New(slog.DiscardHandler)); err == nil || !strings.HasPrefix(err.Error(), "server.counters: ") || strings.Contains(err.Error(), "hunter2") {
 		t.Error(err)
 	}
 }
@@ -145,7 +146,7 @@ func TestOpenStore(t *testing.T) {
 func TestLogger(t *testing.T) {
 	t.Parallel()
 	for format, want := range map[string]string{"json": `"msg":"heard"`, "text": "msg=heard"} {
-		c, err := daemon.Load("", []string{"STINT_SERVER_LOG_FORMAT=" + format, "STINT_SERVER_LOG_LEVEL=warn"})
+		c, err := loadFile("", []string{"STINT_SERVER_LOG_FORMAT=" + format, "STINT_SERVER_LOG_LEVEL=warn"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +173,7 @@ limits = [{ name = "requests", limit = "100/1m" }, { name = "burst", limit = "10
 	}
 	path := write(b, "stint.toml", text.String())
 	for b.Loop() {
-		c, err := daemon.Load(path, nil)
+		c, err := loadFile(path, nil)
 		if err != nil {
 			b.Fatal(err)
 		}

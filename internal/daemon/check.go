@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/strict"
 	"github.com/stintdev/stint/rule"
@@ -40,6 +41,7 @@ func (c *Config) check(whole bool) strict.Problems {
 	k.checkKeys()
 	k.checkEntries("exemptions", c.Exemptions)
 	k.checkEntries("bans", c.Bans)
+	k.checkUpstreams()
 	return k.problems
 }
 
@@ -132,6 +134,19 @@ func (k *checker) checkServer() {
 	if s.ReloadInterval != 0 {
 		k.between("server.reload_interval", s.ReloadInterval, 10*time.Millisecond, 24*time.Hour)
 	}
+	k.checkListeners()
+	for n, name := range s.Headers {
+		k.oneOf(strict.Item("server.headers", n), name, "x", "ietf", "none")
+	}
+	if _, err := httplimit.ParseHeaderSets(s.Headers); err != nil && !k.has("server.headers") {
+		k.refuseErr("server.headers", err, "")
+	}
+	k.atLeast("server.max_body", s.MaxBody, 0)
+	k.between("server.header_timeout", s.HeaderTimeout, 10*time.Millisecond, time.Hour)
+	k.between("server.stall_timeout", s.StallTimeout, 10*time.Millisecond, time.Hour)
+	k.between("server.idle_timeout", s.IdleTimeout, 10*time.Millisecond, 24*time.Hour)
+	k.between("server.drain_delay", s.DrainDelay, 0, 10*time.Minute)
+	k.between("server.drain", s.Drain, 0, time.Hour)
 	k.oneOf("server.log_format", s.LogFormat, "json", "text")
 	k.oneOf("server.log_level", s.LogLevel, "debug", "info", "warn", "error")
 }

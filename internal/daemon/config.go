@@ -1,9 +1,11 @@
 // Package daemon is Stint as a program: it reads the configuration, builds from it
-// what decides, and replaces that when the configuration changes.
+// what decides, opens the doors, and replaces what it can when the configuration
+// changes.
 //
-// A configuration is one TOML file and the environment. The file has everything;
-// STINT_ variables override the settings of [server] and [identity], so that what
-// differs between machines, and what is secret, need not be in it.
+// A configuration is one TOML file, the environment and flags. The file has
+// everything; STINT_ variables override the settings of [server] and [identity], so
+// that what differs between machines, and what is secret, need not be in it; and
+// flags override both.
 //
 // # What holds
 //
@@ -12,6 +14,9 @@
 //   - A configuration is used as a whole or not at all. One that is wrong leaves the
 //     one before it in use.
 //   - Secrets are in no error, in no log and in no [Setting].
+//   - A daemon that is told to stop says so first, and cuts no request off that ends
+//     in time. After [Daemon.Stop] nothing of it is left.
+//   - What clients send makes no new metric.
 //
 // # What it refuses to do
 //
@@ -22,6 +27,7 @@ package daemon
 import (
 	"bytes"
 	"crypto/sha256"
+	"crypto/tls"
 	"os"
 	"strings"
 	"time"
@@ -40,7 +46,10 @@ type Config struct {
 	APIKeys    []APIKey `json:"api_keys,omitempty"`
 	Exemptions []Entry  `json:"exemptions,omitempty"`
 	Bans       []Entry  `json:"bans,omitempty"`
+	// Upstreams are what the gateway is in front of.
+	Upstreams []Upstream `json:"upstreams,omitempty"`
 
+	file    bool              // there is one
 	origins map[string]string // of settings that have no default, by name
 	named   []namedFile       // in the order of reading
 	hash    [sha256.Size]byte // of the file
@@ -55,25 +64,72 @@ type credentials struct {
 	pepper     identity.Secret
 	secret     identity.Secret // of tokens
 	publicKeys string
+	pairs      map[string]*tls.Certificate // by the name of the listener
 }
 
 // namedFile is a file that the configuration names, as it was read.
 type namedFile struct {
 	path string
 	hash [sha256.Size]byte // zero, if it could not be read
+	tls  bool              // it is not for the resolver
 }
 
 // Server is how the process runs. All of it is read at the start, but for
-// ReloadInterval.
+// ReloadInterval and the files of certificates.
 type Server struct {
 	Counters       URL      `json:"counters" doc:"where counters are: memory: for this process alone, or a Redis URL, for all that share it"`
 	StoreBudget    Duration `json:"store_budget" doc:"how long a decision may wait for Redis, with all attempts; then this node decides alone"`
 	Replicas       int      `json:"replicas" doc:"how many nodes share the counters; a node that decides alone has this share of each limit"`
 	MaxKeys        int      `json:"max_keys" doc:"how many counters are held in memory; beyond it, those nearest to recovery are dropped"`
 	MaxWaiting     int      `json:"max_waiting" doc:"how many requests may be held at once by throttle and leaky_bucket; further ones are refused"`
+	HTTP           Listener `json:"http"`
+	Gateway        Listener `json:"gateway"`
+	Admin          Admin    `json:"admin"`
+	Headers        []string `json:"headers" doc:"what responses say about limits: x (X-RateLimit-...), ietf (RateLimit, RateLimit-Policy), or both"`
+	MaxBody        int      `json:"max_body" doc:"how many bytes the body of a request through the gateway may have; 0 is any number"`
+	HeaderTimeout  Duration `json:"header_timeout" doc:"how long a client may take to send the header of a request"`
+	StallTimeout   Duration `json:"stall_timeout" doc:"how long a client may pause while it sends a body, or while it should read a response"`
+	IdleTimeout    Duration `json:"idle_timeout" doc:"how long a connection may wait for its next request"`
+	DrainDelay     Duration `json:"drain_delay" doc:"how long a server that was told to stop goes on accepting requests, with /readyz at 503 and connections told to close, so that balancers can notice"`
+	Drain          Duration `json:"drain" doc:"how long requests that have begun may take after that; then they are cut off"`
 	ReloadInterval Duration `json:"reload_interval" doc:"how often the file is looked at for changes; 0 is never"`
 	LogFormat      string   `json:"log_format" doc:"json or text"`
 	LogLevel       string   `json:"log_level" doc:"the least that is logged: debug, info, warn or error"`
+}
+
+// Listener is where a server listens.
+type Listener struct {
+	Address       string `json:"address" doc:"host:port, or :port for all addresses; empty is nowhere"`
+	TLSCert       string `json:"tls_cert" doc:"a file with the certificate, in PEM, which is read again when it changes; without one there is no TLS"`
+	TLSKey        string `json:"tls_key" doc:"a file with its key"`
+	ProxyProtocol bool   `json:"proxy_protocol" doc:"trusted proxies say whom they speak for by the PROXY protocol"`
+}
+
+// Admin is a listener for operators: whoever reaches it may see everything.
+type Admin struct {
+	Listener
+	Insecure bool `json:"insecure" doc:"allow an address that others can reach without TLS"`
+}
+
+// Upstream is servers that the gateway passes requests on to.
+type Upstream struct {
+	Host            string   `json:"host,omitempty"`        // api.example.com, *.example.com, or any
+	PathPrefix      string   `json:"path_prefix,omitempty"` // default /
+	Targets         []string `json:"targets"`
+	StripPrefix     bool     `json:"strip_prefix,omitempty"`
+	PreserveHost    bool     `json:"preserve_host,omitempty"`
+	Cost            int64    `json:"cost,omitempty"`
+	DialTimeout     Duration `json:"dial_timeout,omitzero"`
+	ResponseTimeout Duration `json:"response_timeout,omitzero"`
+	Timeout         Duration `json:"timeout,omitzero"`
+	Check           *Check   `json:"check,omitempty"`
+}
+
+// Check is how it is found out whether a target is up.
+type Check struct {
+	Path     string   `json:"path,omitempty"`
+	Interval Duration `json:"interval,omitzero"`
+	Timeout  Duration `json:"timeout,omitzero"`
 }
 
 // Identity is how callers are told apart.
@@ -165,6 +221,9 @@ func defaults() *Config {
 		Server: Server{
 			Counters: inMemory, StoreBudget: Duration(50 * time.Millisecond), Replicas: 1, MaxKeys: 1 << 20,
 			MaxWaiting: 10_000, ReloadInterval: Duration(time.Second), LogFormat: "json", LogLevel: "info",
+			HTTP: Listener{Address: ":8080"}, Gateway: Listener{Address: ":8000"}, Admin: Admin{Listener: Listener{Address: "127.0.0.1:9090"}},
+			Headers: []string{"x", "ietf"}, HeaderTimeout: Duration(10 * time.Second), StallTimeout: Duration(30 * time.Second),
+			IdleTimeout: Duration(2 * time.Minute), DrainDelay: Duration(time.Second), Drain: Duration(30 * time.Second),
 		},
 		Identity: Identity{
 			APIKeyHeader: "X-API-Key", APIKeyPrefix: "stint", ForwardedHeader: "X-Forwarded-For", IPv6Prefix: 64,
@@ -176,33 +235,66 @@ func defaults() *Config {
 	}
 }
 
-// Load reads the file and the environment, whose variables are written NAME=value,
-// and checks all of it. Without a path there is only the environment. If the file
-// can be read, the error is of type [rule.Problems].
-func Load(path string, environ []string) (*Config, error) {
-	var data []byte
-	if path != "" {
-		var err error
-		if data, err = os.ReadFile(path); err != nil {
-			return nil, err
-		}
+// Source is where a configuration comes from. What flags say goes over the
+// environment, and that over the file.
+type Source struct {
+	Path    string   // of the file; empty: there is none
+	Environ []string // variables, written NAME=value
+	Flags   []Flag
+
+	text []byte // in place of what the file holds, if it is not nil
+}
+
+// Flag is a setting of a command line.
+type Flag struct {
+	Name    string // as it was written, with its dashes
+	Setting string // server.http.address
+	Value   string
+}
+
+// Load reads the configuration and checks all of it. If the file can be read, the
+// error is of type [rule.Problems].
+func (s Source) Load() (*Config, error) {
+	data, err := s.read()
+	if err != nil {
+		return nil, err
 	}
-	c, problems := parse(path, data, environ)
+	c, problems := s.parse(data)
 	if err := problems.Err(); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
+// read returns what the file holds.
+func (s Source) read() ([]byte, error) {
+	if s.text != nil || s.Path == "" {
+		return s.text, nil
+	}
+	return os.ReadFile(s.Path)
+}
+
+// bare reports whether nothing says what to do: there is no file, and no setting but
+// for where to listen and how to log.
+func (c *Config) bare() bool {
+	for name := range c.origins {
+		if !strings.HasSuffix(name, ".address") && !strings.HasPrefix(name, "server.log_") {
+			return false
+		}
+	}
+	return !c.file
+}
+
 // parse is Load of what was read. It returns as much of the configuration as there
 // is, whatever the problems.
-func parse(path string, data []byte, environ []string) (*Config, strict.Problems) {
-	c := defaults()
+func (s Source) parse(data []byte) (*Config, strict.Problems) {
+	c, path := defaults(), s.Path
+	c.file = path != ""
 	c.origins, c.hash, c.credentials = map[string]string{}, sha256.Sum256(data), &credentials{}
 	doc, problems := strict.TOML(path, data, c)
 	whole := len(problems) == 0
 	c.noteOrigins(path, doc)
-	wrong := c.override(environ)
+	wrong := c.override(s.Environ, s.Flags)
 	if whole {
 		wrong = append(wrong, c.Check()...) // rules and tiers
 	} else {
@@ -238,23 +330,28 @@ func withRules(problems strict.Problems, path string, data []byte) strict.Proble
 	return out.And(theirs)
 }
 
-// locate adds the places of problems: the variable that sets what is wrong, or else
-// where it stands in the file.
+// locate adds the places of problems: the flag or the variable that sets what is
+// wrong, or else where it stands in the file.
 func (c *Config) locate(path string, doc *strict.Doc, problems strict.Problems) strict.Problems {
 	var out, inFile strict.Problems
 	for _, p := range problems {
 		name, _, _ := strings.Cut(p.Path, "[")
 		switch origin := c.origins[name]; {
-		case strings.HasPrefix(origin, envPrefix):
+		case outsideFile(origin):
 			p.Path = origin
 			out = append(out, p)
-		case path == "" || strings.HasPrefix(p.Path, envPrefix):
+		case path == "" || outsideFile(p.Path):
 			out = append(out, p)
 		default:
 			inFile = append(inFile, p)
 		}
 	}
 	return out.And(doc.Locate(inFile))
+}
+
+// outsideFile reports whether this is the name of a variable or of a flag.
+func outsideFile(name string) bool {
+	return strings.HasPrefix(name, envPrefix) || strings.HasPrefix(name, flagPrefix)
 }
 
 // readNamed reads a file that the configuration names, and remembers that.

@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -22,9 +23,14 @@ func write(t testing.TB, name, text string) string {
 	return path
 }
 
+// loadFile loads a file and an environment.
+func loadFile(path string, environ []string) (*daemon.Config, error) {
+	return daemon.Source{Path: path, Environ: environ}.Load()
+}
+
 func load(t testing.TB, text string, environ ...string) *daemon.Config {
 	t.Helper()
-	c, err := daemon.Load(write(t, "stint.toml", text), environ)
+	c, err := loadFile(write(t, "stint.toml", text), environ)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +41,7 @@ func load(t testing.TB, text string, environ ...string) *daemon.Config {
 func problems(t *testing.T, text string, environ ...string) string {
 	t.Helper()
 	path := write(t, "stint.toml", text)
-	c, err := daemon.Load(path, environ)
+	c, err := loadFile(path, environ)
 	if err == nil {
 		return ""
 	}
@@ -47,7 +53,7 @@ func problems(t *testing.T, text string, environ ...string) string {
 
 func TestNoFile(t *testing.T) {
 	t.Parallel()
-	if c, err := daemon.Load(filepath.Join(t.TempDir(), "stint.toml"), nil); c != nil || !errors.Is(err, fs.ErrNotExist) {
+	if c, err := loadFile(filepath.Join(t.TempDir(), "stint.toml"), nil); c != nil || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%v, %v", c, err)
 	}
 }
@@ -72,6 +78,15 @@ const (
 	secret  = "0123456789abcdef0123456789abcdef-secret"
 	someSum = "ee9c859c26d6b7e6e3b663354ed5947d41ef6e14f87c9dfa625f960a84bdd935"
 )
+
+// tooMany are more targets than an upstream may have.
+func tooMany() string {
+	var targets []string
+	for i := range 65 {
+		targets = append(targets, fmt.Sprintf("\"http://a:%d\"", i+1))
+	}
+	return strings.Join(targets, ", ")
+}
 
 func TestProblems(t *testing.T) {
 	t.Parallel()
@@ -112,6 +127,43 @@ func TestProblems(t *testing.T) {
 		"interval number": {text: "[server]\nreload_interval = 5", want: "server.reload_interval: found an integer, want a string; write it in quotes"},
 		"waiting":         {text: "[server]\nmax_waiting = -1", want: "server.max_waiting: -1: want 1 or more"},
 		"format":          {text: "[server]\nlog_format = \"jsn\"", want: `"jsn": want one of json, text; did you mean "json"?`},
+
+		"address":         {text: "[server.http]\naddress = \"8080\"", want: `stint.toml:2:11: server.http.address: "8080": want host:port, such as 127.0.0.1:8080`},
+		"address port":    {text: "[server.gateway]\naddress = \":99999\"", want: `server.gateway.address: ":99999": want host:port`},
+		"address service": {text: "[server.gateway]\naddress = \":http\"", want: `server.gateway.address: ":http": want host:port`},
+		"address none":    {text: "[server]\nhttp = { address = \"\" }\ngateway = { address = \"\" }\nadmin = { address = \"\" }"},
+		"address six":     {text: "[server.http]\naddress = \"[::1]:0\"\n[server.gateway]\naddress = \"localhost:0\"\n[server.admin]\naddress = \"[::1]:0\""},
+		"address twice":   {text: "[server.http]\naddress = \":8000\"", want: `server.http.address: ":8000": want another: it is that of server.gateway`},
+		"admin":           {text: "[server.admin]\naddress = \"0.0.0.0:9090\"", want: `stint.toml:2:11: server.admin.address: "0.0.0.0:9090": want one that only this machine can reach, such as 127.0.0.1:9090, or server.admin.tls_cert, or server.admin.insecure = true`},
+		"admin all":       {text: "[server.admin]\naddress = \":9090\"", want: `server.admin.address: ":9090": want one that`},
+		"admin insecure":  {text: "[server.admin]\naddress = \":9090\"\ninsecure = true"},
+		"insecure http":   {text: "[server.http]\ninsecure = true", want: "stint.toml:2:1: server.http.insecure: unknown field"},
+		"no proxies":      {text: "[server.http]\nproxy_protocol = true", want: "stint.toml:2:18: server.http.proxy_protocol: want identity.trusted_proxies, too"},
+		"headers":         {text: "[server]\nheaders = [\"x\", \"itef\"]", want: `stint.toml:2:17: server.headers[1]: "itef": want one of x, ietf, none; did you mean "ietf"?`},
+		"headers none":    {text: "[server]\nheaders = [\"none\", \"x\"]", want: `server.headers: "x": want "x", "ietf" or both, or "none" alone`},
+		"body":            {text: "[server]\nmax_body = -1", want: "server.max_body: -1: want 0 or more"},
+		"times": {
+			text: "[server]\nheader_timeout = \"0\"\nstall_timeout = \"2h\"\nidle_timeout = \"1ms\"\ndrain_delay = \"1h\"\ndrain = \"2h\"",
+			want: "server.header_timeout: \"0\": want from 10ms to 1h\n" + "server.stall_timeout: \"2h\": want from 10ms to 1h\n" +
+				"server.idle_timeout: \"1ms\": want from 10ms to 1d\n" + "server.drain_delay: \"1h\": want from 0 to 10m\n" + "server.drain: \"2h\": want from 0 to 1h",
+		},
+		"no drain": {text: "[server]\ndrain_delay = \"0\"\ndrain = \"0\""},
+
+		"upstream": {text: "[[upstreams]]\ntargets = [\"http://a\"]\n[[upstreams]]\nhost = \"*.example.com\"\npath_prefix = \"/api\"\ntargets = [\"https://b:8443/v1\", \"h2c://c\"]\ncheck = {}"},
+		"upstream all at once": {
+			text: "[[upstreams]]\nhost = \"A.example:80\"\npath_prefix = \"api\"\ntargets = [\"http://a\", \"ftp://me:hunter2@b\", \"http://a\"]\ncost = -1\ncheck = { path = \"up\" }",
+			want: "stint.toml:2:8: upstreams[0].host: \"A.example:80\": want a name in lower case\n" +
+				"stint.toml:3:15: upstreams[0].path_prefix: \"api\": want a path such as /api\n" +
+				"stint.toml:4:24: upstreams[0].targets[1]: \"ftp://[redacted]@b\": want a URL such as http://10.0.0.1:8080\n" +
+				"stint.toml:4:46: upstreams[0].targets[2]: \"http://a\": want it only once\n" +
+				"stint.toml:5:8: upstreams[0].cost: \"-1\": want 1 or more\n" +
+				"stint.toml:6:18: upstreams[0].check.path: \"up\": want a path such as /healthz",
+		},
+		"upstream nowhere": {text: "[[upstreams]]\nhost = \"a\"", want: "stint.toml:1:1: upstreams[0].targets: \"0\": want 1 to 64 of them"},
+		"upstream many":    {text: "[[upstreams]]\ntargets = [" + tooMany() + "]", want: `stint.toml:2:1: upstreams[0].targets: "65": want 1 to 64 of them`},
+		"upstream twice":   {text: strings.Repeat("[[upstreams]]\nhost = \"a\"\ntargets = [\"http://a\"]\n", 2) + "path_prefix = \"/\"", want: "stint.toml:4:1: upstreams[1]: has the host and path_prefix of another, want each only once"},
+		"upstream field":   {text: "[[upstreams]]\ntarget = [\"http://a\"]", want: `stint.toml:2:1: upstreams[0].target: unknown field; did you mean "targets"?`},
+		"upstream time":    {text: "[[upstreams]]\ntargets = [\"http://a\"]\ntimeout = \"-1s\"", want: "upstreams[0].timeout: "},
 
 		"default tier":  {text: someRules + "[identity]\ndefault_tier = \"fre\"", want: `identity.default_tier: "fre": want the name of a tier in this file; did you mean "free"?`},
 		"key prefix":    {text: "[identity]\napi_key_prefix = \"a-b\"", want: `stint.toml:2:18: identity.api_key_prefix: "a-b": want 1 to 32 letters`},

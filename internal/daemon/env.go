@@ -4,8 +4,10 @@ import (
 	"encoding"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -13,8 +15,9 @@ import (
 )
 
 const (
-	envPrefix = "STINT_"
-	envConfig = "STINT_CONFIG" // the path of the file, which is for the caller of Load
+	envPrefix  = "STINT_"
+	envConfig  = "STINT_CONFIG" // the path of the file, which is for the caller of Load
+	flagPrefix = "--"
 )
 
 // Setting is one setting of [server] or [identity], and where it comes from.
@@ -22,7 +25,7 @@ type Setting struct {
 	Name   string `json:"name"`   // server.counters
 	Env    string `json:"env"`    // STINT_SERVER_COUNTERS
 	Value  string `json:"value"`  // lists have commas, and secrets are masked
-	Origin string `json:"origin"` // default, FILE:LINE, or the variable
+	Origin string `json:"origin"` // default, FILE:LINE, the variable or the flag
 	Doc    string `json:"doc"`
 }
 
@@ -39,6 +42,9 @@ func (c *Config) Settings() []Setting {
 	return out
 }
 
+// Defaults returns every setting as it is where nothing is set.
+func Defaults() []Setting { return defaults().Settings() }
+
 // setting is a field of [Server], [Identity] or [JWT].
 type setting struct {
 	name, doc string
@@ -53,6 +59,10 @@ func (c *Config) settings() []setting {
 func fields(all []setting, path string, v reflect.Value) []setting {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
+		if f.Anonymous {
+			all = fields(all, path, v.Field(i))
+			continue
+		}
 		name := strict.Member(path, f.Tag.Get("json"))
 		if f.Type.Kind() == reflect.Struct {
 			all = fields(all, name, v.Field(i))
@@ -112,31 +122,41 @@ func (s *setting) set(text string) error {
 	return nil
 }
 
-// override takes the settings that the environment has, and returns what is wrong
-// with them.
-func (c *Config) override(environ []string) strict.Problems {
+// override takes the settings that the environment has, and then those of flags, and
+// returns what is wrong with them.
+func (c *Config) override(environ []string, flags []Flag) strict.Problems {
 	all := c.settings()
-	byEnv, names := map[string]*setting{}, []string{}
+	byEnv, byName := map[string]*setting{}, map[string]*setting{}
 	for i := range all {
-		byEnv[all[i].env()] = &all[i]
-		names = append(names, all[i].env())
+		byEnv[all[i].env()], byName[all[i].name] = &all[i], &all[i]
 	}
 	var problems strict.Problems
+	take := func(s *setting, origin, text string) {
+		c.origins[s.name] = origin
+		if err := s.set(text); err != nil {
+			problems = append(problems, strict.Problem{Path: origin, Message: err.Error()})
+		}
+	}
+	unknown := func(origin, what, name string, known map[string]*setting) {
+		p := strict.Problem{Path: origin, Message: "unknown " + what}
+		if near, ok := strict.Closest(name, slices.Sorted(maps.Keys(known))); ok {
+			p.Hint = strict.DidYouMean(near)
+		}
+		problems = append(problems, p)
+	}
 	for _, variable := range environ {
 		name, text, _ := strings.Cut(variable, "=")
-		s, known := byEnv[name]
-		switch {
-		case known:
-			c.origins[s.name] = name
-			if err := s.set(text); err != nil {
-				problems = append(problems, strict.Problem{Path: name, Message: err.Error()})
-			}
-		case strings.HasPrefix(name, envPrefix) && name != envConfig && !ofKubernetes(name, text):
-			hint := ""
-			if near, ok := strict.Closest(name, names); ok {
-				hint = strict.DidYouMean(near)
-			}
-			problems = append(problems, strict.Problem{Path: name, Message: "unknown variable", Hint: hint})
+		if s, ok := byEnv[name]; ok {
+			take(s, name, text)
+		} else if strings.HasPrefix(name, envPrefix) && name != envConfig && !ofKubernetes(name, text) {
+			unknown(name, "variable", name, byEnv)
+		}
+	}
+	for _, f := range flags {
+		if s, ok := byName[f.Setting]; ok {
+			take(s, f.Name, f.Value)
+		} else {
+			unknown(f.Name, "setting", f.Setting, byName)
 		}
 	}
 	return problems

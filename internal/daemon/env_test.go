@@ -30,7 +30,7 @@ trusted_proxies = [
 ]
 jwt = { secret = "`+secret+`", audience = ["a", "b"] }
 `)
-	c, err := daemon.Load(path, []string{
+	c, err := loadFile(path, []string{
 		"STINT_SERVER_COUNTERS=redis://me:hunter2@redis.example:6379/1?timeout=50ms",
 		"STINT_SERVER_RELOAD_INTERVAL=0s", "STINT_IDENTITY_API_KEY_BEARER=true",
 		"STINT_IDENTITY_JWT_AUDIENCE=c, d,", "STINT_IDENTITY_JWT_ISSUER=me",
@@ -73,6 +73,42 @@ jwt = { secret = "`+secret+`", audience = ["a", "b"] }
 	}
 }
 
+// TestFlags has flags win over variables, and these over the file.
+func TestFlags(t *testing.T) {
+	t.Parallel()
+	path := write(t, "stint.toml", "[server]\nreplicas = 2\nmax_keys = 20\nmax_waiting = 200\n")
+	source := daemon.Source{Path: path, Environ: []string{"STINT_SERVER_REPLICAS=3", "STINT_SERVER_MAX_KEYS=30"}, Flags: []daemon.Flag{
+		{Name: "--replicas", Setting: "server.replicas", Value: "4"}, set("server.headers", "x"),
+	}}
+	c, err := source.Load()
+	do(t, err)
+	got := settings(c)
+	for name, want := range map[string][2]string{
+		"server.replicas":    {"4", "--replicas"},
+		"server.max_keys":    {"30", "STINT_SERVER_MAX_KEYS"},
+		"server.max_waiting": {"200", path + ":4"},
+		"server.headers":     {"x", "--set server.headers"},
+		"server.max_body":    {"0", "default"},
+	} {
+		if s := got[name]; s.Value != want[0] || s.Origin != want[1] {
+			t.Errorf("%s: %q of %s, want %q of %s", name, s.Value, s.Origin, want[0], want[1])
+		}
+	}
+	for _, source.Path = range []string{path, ""} {
+		source.Flags = []daemon.Flag{
+			set("server.replica", "1"), set("server.replicas", "0"), set("server.max_keys", "many"), set("identity.jwt.secret", "hunter2"),
+		}
+		_, err = source.Load()
+		const want = `--set server.replica: unknown setting; did you mean "server.replicas"?
+--set server.max_keys: "many": want an integer
+--set server.replicas: 0: want 1 or more
+--set identity.jwt.secret: "[redacted]": want at least 32 bytes`
+		if err == nil || err.Error() != want {
+			t.Errorf("%q: %v", source.Path, err)
+		}
+	}
+}
+
 func TestURLs(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[daemon.URL]string{
@@ -93,7 +129,7 @@ func TestURLs(t *testing.T) {
 
 func TestSecretFiles(t *testing.T) {
 	t.Parallel()
-	c, err := daemon.Load("", []string{
+	c, err := loadFile("", []string{
 		"STINT_IDENTITY_PEPPER_FILE=" + write(t, "pepper", pepper+"\n"),
 		"STINT_IDENTITY_JWT_SECRET_FILE=" + write(t, "secret", secret+"\r\n"),
 	})
@@ -110,24 +146,24 @@ func TestSecretFiles(t *testing.T) {
 		"STINT_IDENTITY_JWT_SECRET_FILE: ":      "STINT_IDENTITY_JWT_SECRET_FILE=" + write(t, "short", "hunter2"),
 		"STINT_IDENTITY_JWT_PUBLIC_KEY_FILES: ": "STINT_IDENTITY_JWT_PUBLIC_KEY_FILES=" + write(t, "pem", "hunter2"),
 	} {
-		if _, err := daemon.Load("", []string{environ}); err == nil || !strings.HasPrefix(err.Error(), name) || strings.Contains(err.Error(), "hunter2") {
+		if _, err := loadFile("", []string{environ}); err == nil || !strings.HasPrefix(err.Error(), name) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%v, want %s", err, name)
 		}
 	}
 }
 
-var update = flag.Bool("update", false, "write the table of settings into docs/configuration.md")
+var update = flag.Bool("update", false, "write the tables of settings and metrics into the documents")
 
 // TestDocument checks that docs/configuration.md has the table of all settings, and
 // that its examples are read.
 func TestDocument(t *testing.T) {
 	t.Parallel()
-	const path, begin, end = "../../docs/configuration.md", "<!-- settings -->\n", "<!-- end of settings -->\n"
+	const path = "../../docs/configuration.md"
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := daemon.Load("", nil)
+	c, err := loadFile("", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,19 +175,7 @@ func TestDocument(t *testing.T) {
 		}
 		table += "| `" + s.Name + "` | `" + s.Env + "` | " + def + " | " + s.Doc + " |\n"
 	}
-	before, rest, ok := strings.Cut(string(text), begin)
-	old, after, found := strings.Cut(rest, end)
-	if !ok || !found {
-		t.Fatalf("%s has no place for the table of settings", path)
-	}
-	if table += "\n"; table != old {
-		if !*update {
-			t.Fatalf("%s has another table of settings: go test ./internal/daemon -update", path)
-		}
-		if err := os.WriteFile(path, []byte(before+begin+table+end+after), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	keepTable(t, path, "settings", table)
 	parts := strings.Split(string(text), "```toml\n")
 	if len(parts) < 4 {
 		t.Errorf("%s has only %d examples", path, len(parts)-1)
@@ -172,11 +196,11 @@ func TestExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := daemon.Load("../../stint.example.toml", nil)
+	c, err := loadFile("../../stint.example.toml", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Rules) == 0 || len(c.Tiers) == 0 || len(c.Users) == 0 || len(c.APIKeys) == 0 || len(c.Exemptions) == 0 || len(c.Bans) == 0 {
+	if len(c.Rules) == 0 || len(c.Tiers) == 0 || len(c.Users) == 0 || len(c.APIKeys) == 0 || len(c.Exemptions) == 0 || len(c.Bans) == 0 || len(c.Upstreams) == 0 {
 		t.Error("a table is missing")
 	}
 	table, has := "", map[string]bool{}

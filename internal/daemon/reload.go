@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stintdev/stint/engine"
@@ -24,17 +25,20 @@ import (
 // file that is half written may well be one without problems.
 const settle = 100 * time.Millisecond
 
-// ReloaderOptions are what a reloader needs. All but Path and Now are required.
+// ReloaderOptions are what a reloader needs. All but Source, Prepare and Now are
+// required.
 type ReloaderOptions struct {
-	// Path and Environ are what Config was loaded from.
-	Path    string
-	Environ []string
-	Config  *Config
+	// Source is what Config was loaded from.
+	Source Source
+	Config *Config
 	// Resolver is that of Config. From now on it is the reloader's to close.
 	Resolver *identity.Resolver
 	// Engine uses the rules of Config, and Resolver.
 	Engine *engine.Engine
 	Log    *slog.Logger
+	// Prepare makes of a configuration what else depends on it, and may refuse. What it
+	// returns puts that to use, and is called when the engine uses the rest.
+	Prepare func(next *Config) (use func(context.Context), err error)
 	// Now is the clock of Status. Default time.Now.
 	Now func() time.Time
 }
@@ -45,16 +49,16 @@ type ReloaderOptions struct {
 //
 // A configuration that is wrong, and a file that is missing or empty, change nothing.
 type Reloader struct {
-	path    string
-	environ []string
+	source  Source
 	engine  *engine.Engine
 	log     *slog.Logger
+	prepare func(*Config) (func(context.Context), error)
 	now     func() time.Time
 	first   *Config // what [server] settings were at the start
 
-	turn     sync.Mutex // of those who read and apply
-	config   *Config    // in use
-	resolver *identity.Resolver
+	resolver atomic.Pointer[identity.Resolver] // replaced by those whose turn it is
+	turn     sync.Mutex                        // of those who read and apply
+	config   *Config                           // in use
 	closed   bool
 	named    []string          // files that the last configuration named, good or bad
 	seen     [sha256.Size]byte // what was tried last
@@ -90,10 +94,14 @@ func NewReloader(o ReloaderOptions) (*Reloader, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	r := &Reloader{
-		path: o.Path, environ: o.Environ, engine: o.Engine, log: o.Log, now: o.Now,
-		first: o.Config, config: o.Config, resolver: o.Resolver, changed: make(chan struct{}, 1),
+	if o.Prepare == nil {
+		o.Prepare = func(*Config) (func(context.Context), error) { return func(context.Context) {}, nil }
 	}
+	r := &Reloader{
+		source: o.Source, engine: o.Engine, log: o.Log, prepare: o.Prepare, now: o.Now,
+		first: o.Config, config: o.Config, changed: make(chan struct{}, 1),
+	}
+	r.resolver.Store(o.Resolver)
 	r.note(o.Config)
 	r.status = r.inUse()
 	return r, nil
@@ -108,12 +116,15 @@ func (r *Reloader) Status() Status {
 	return s
 }
 
+// Ready tells what keeps tokens from being verified, if anything does.
+func (r *Reloader) Ready() error { return r.resolver.Load().Ready() }
+
 // Start begins to look for changes, until ctx ends or Stop is called. It may be
 // called more than once.
 func (r *Reloader) Start(ctx context.Context) {
 	r.turn.Lock()
 	defer r.turn.Unlock()
-	if r.cancel != nil || r.closed || r.path == "" {
+	if r.cancel != nil || r.closed || (r.source.Path == "" && len(r.named) == 0) {
 		return
 	}
 	ctx, r.cancel = context.WithCancel(ctx)
@@ -128,7 +139,7 @@ func (r *Reloader) Stop() {
 	if r.cancel != nil {
 		r.cancel()
 	}
-	_ = r.resolver.Close() // it never fails
+	_ = r.resolver.Load().Close() // it never fails
 	r.turn.Unlock()
 	r.polling.Wait()
 }
@@ -206,14 +217,12 @@ func (r *Reloader) look(ctx context.Context) {
 // read returns the content of the file, and a fingerprint of it and of the files that
 // it is known to name.
 func (r *Reloader) read() (data []byte, mark [sha256.Size]byte, err error) {
-	if r.path != "" {
-		if data, err = os.ReadFile(r.path); err != nil {
-			return nil, mark, err
-		}
-		if len(bytes.TrimSpace(data)) == 0 {
-			// Whoever writes a file empties it first, and may get no further.
-			return nil, mark, fmt.Errorf("%s is empty", r.path)
-		}
+	if data, err = r.source.read(); err != nil {
+		return nil, mark, err
+	}
+	if r.source.Path != "" && len(bytes.TrimSpace(data)) == 0 {
+		// Whoever writes a file empties it first, and may get no further.
+		return nil, mark, fmt.Errorf("%s is empty", r.source.Path)
 	}
 	var named []namedFile
 	for _, path := range r.named {
@@ -245,13 +254,13 @@ func (r *Reloader) note(c *Config) {
 
 // apply has the engine use a configuration, if nothing is wrong with it.
 func (r *Reloader) apply(ctx context.Context, data []byte) error {
-	next, problems := parse(r.path, data, r.environ)
+	next, problems := r.source.parse(data)
 	r.note(next)
 	if err := problems.Err(); err != nil {
 		r.refuse(ctx, err)
 		return err
 	}
-	if err := r.use(next); err != nil {
+	if err := r.use(ctx, next); err != nil {
 		r.refuse(ctx, err)
 		return err
 	}
@@ -266,31 +275,40 @@ func (r *Reloader) apply(ctx context.Context, data []byte) error {
 	default:
 	}
 	added, removed, changed := compare(before.Rules, next.Rules)
-	r.log.InfoContext(ctx, "configuration in use", "file", r.path, "hash", s.Hash, "rules", s.Rules,
+	r.log.InfoContext(ctx, "configuration in use", "file", r.source.Path, "hash", s.Hash, "rules", s.Rules,
 		"added", some(added), "removed", some(removed), "changed", some(changed), "needs_restart", s.NeedsRestart)
 	return nil
 }
 
-// use replaces rules and resolver, at one instant. A resolver that would be the same
-// is kept: it knows tokens, and has fetched keys.
-func (r *Reloader) use(next *Config) error {
+// use replaces rules and resolver, at one instant, and what else was prepared. A
+// resolver that would be the same is kept: it knows tokens, and has fetched keys.
+func (r *Reloader) use(ctx context.Context, next *Config) error {
 	rules, err := next.RuleSet()
 	if err != nil {
 		return err
 	}
-	if r.config.identifiesLike(next) {
-		return r.engine.Use(rules, r.resolver)
-	}
-	resolver, err := next.Resolver()
+	use, err := r.prepare(next)
 	if err != nil {
 		return err
 	}
+	before := r.resolver.Load()
+	resolver := before
+	if !r.config.identifiesLike(next) {
+		if resolver, err = next.Resolver(); err != nil {
+			return err
+		}
+	}
 	if err := r.engine.Use(rules, resolver); err != nil {
-		_ = resolver.Close() // it never fails
+		if resolver != before {
+			_ = resolver.Close() // it never fails
+		}
 		return err
 	}
-	_ = r.resolver.Close()
-	r.resolver = resolver
+	if resolver != before {
+		r.resolver.Store(resolver)
+		_ = before.Close()
+	}
+	use(ctx)
 	return nil
 }
 
@@ -304,10 +322,11 @@ func (c *Config) identifiesLike(o *Config) bool {
 		bans       []Entry
 		named      []namedFile
 	}
-	return reflect.DeepEqual(
-		part{c.Identity, c.Users, c.APIKeys, c.Exemptions, c.Bans, c.named},
-		part{o.Identity, o.Users, o.APIKeys, o.Exemptions, o.Bans, o.named},
-	)
+	of := func(c *Config) part {
+		named := slices.DeleteFunc(slices.Clone(c.named), func(f namedFile) bool { return f.tls })
+		return part{c.Identity, c.Users, c.APIKeys, c.Exemptions, c.Bans, named}
+	}
+	return reflect.DeepEqual(of(c), of(o))
 }
 
 // inUse is the status of the configuration in use when nothing is wrong.
@@ -315,10 +334,16 @@ func (r *Reloader) inUse() Status {
 	s := Status{Loaded: r.now(), Hash: hex.EncodeToString(r.config.hash[:]), Rules: len(r.config.Rules)}
 	before := r.first.settings()
 	for i, after := range r.config.settings() {
-		if strings.HasPrefix(after.name, "server.") && after.name != "server.reload_interval" &&
-			!reflect.DeepEqual(after.value.Interface(), before[i].value.Interface()) {
+		was, is := before[i].value, after.value
+		switch {
+		case !strings.HasPrefix(after.name, "server."), after.name == "server.reload_interval", reflect.DeepEqual(was.Interface(), is.Interface()):
+		case strings.Contains(after.name, ".tls_") && !was.IsZero() && !is.IsZero(): // another file
+		default:
 			s.NeedsRestart = append(s.NeedsRestart, after.name)
 		}
+	}
+	if len(r.first.Upstreams) == 0 && len(r.config.Upstreams) > 0 {
+		s.NeedsRestart = append(s.NeedsRestart, "upstreams") // there is no listener for them
 	}
 	return s
 }
@@ -332,7 +357,7 @@ func (r *Reloader) refuse(ctx context.Context, why error) {
 	}
 	r.mu.Unlock()
 	if !again {
-		r.log.ErrorContext(ctx, "configuration not used, the one before stays in use", "file", r.path, "problem", why.Error())
+		r.log.ErrorContext(ctx, "configuration not used, the one before stays in use", "file", r.source.Path, "problem", why.Error())
 	}
 	var problems rule.Problems
 	if !errors.As(why, &problems) {

@@ -52,7 +52,7 @@ func (l *lockedBuffer) String() string {
 
 func newRig(t *testing.T, path string, environ ...string) *rig {
 	t.Helper()
-	c, err := daemon.Load(path, environ)
+	c, err := loadFile(path, environ)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func newRig(t *testing.T, path string, environ ...string) *rig {
 		t.Fatal(err)
 	}
 	if r.Reloader, err = daemon.NewReloader(daemon.ReloaderOptions{
-		Path: path, Environ: environ, Config: c, Resolver: who, Engine: r.engine, Log: slog.New(slog.NewTextHandler(&r.log, nil)),
+		Source: daemon.Source{Path: path, Environ: environ}, Config: c, Resolver: who, Engine: r.engine, Log: slog.New(slog.NewTextHandler(&r.log, nil)),
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -316,6 +316,20 @@ func TestNamedFiles(t *testing.T) {
 		put(t, named, pepper)
 		if pass(enough); r.uses() != 2 || r.rules() != "one" {
 			t.Errorf("%d changes, want 2: %+v", r.uses(), r.Status())
+		}
+	})
+}
+
+// TestNamedAlone changes a file that the environment names, where there is no other.
+func TestNamedAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		named := write(t, "pepper", pepper)
+		r := newRig(t, "", "STINT_IDENTITY_PEPPER_FILE="+named)
+		r.Start(t.Context())
+		put(t, named, pepper+"2")
+		if pass(enough); r.uses() != 1 {
+			t.Errorf("%d changes, want 1", r.uses())
 		}
 	})
 }

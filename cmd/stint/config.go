@@ -1,0 +1,47 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+func newConfig(t *terminal) *cobra.Command {
+	var f sourceFlags
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "config",
+		Short: "Show every setting, its value and where it comes from",
+		Long: `Show every setting, its value and where it comes from: a flag, a variable of the
+environment, a line of the config file, or the default. Secrets are masked.
+
+Rules, tiers, users, keys and upstreams are in the file only, and not shown here.`,
+		Example: `  stint config
+  stint config --config stint.toml --json
+  STINT_SERVER_REPLICAS=3 stint config --set server.http.address=:9000`,
+		Args: nothing,
+		RunE: func(*cobra.Command, []string) error {
+			source, err := f.source(t)
+			if err != nil {
+				return err
+			}
+			config, err := source.Load()
+			if err != nil {
+				return advise(source, err)
+			}
+			if asJSON {
+				return t.writeJSON(config.Settings())
+			}
+			w := t.table()
+			fmt.Fprintln(w, "SETTING\tVALUE\tFROM\tVARIABLE")
+			for _, s := range config.Settings() {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, cmp.Or(s.Value, "-"), s.Origin, s.Env)
+			}
+			return w.Flush()
+		},
+	}
+	f.add(c)
+	addJSON(c, &asJSON)
+	return c
+}

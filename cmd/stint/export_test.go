@@ -1,0 +1,4 @@
+package main
+
+// Run is for tests.
+var Run = run

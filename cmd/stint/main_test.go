@@ -1,0 +1,203 @@
+package main_test
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+
+	stint "github.com/stintdev/stint/cmd/stint"
+	"github.com/stintdev/stint/httplimit"
+)
+
+var update = flag.Bool("update", false, "write what commands say into testdata")
+
+// asStint is the variable that makes a process of this test one of stint.
+const asStint = "BE_STINT"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asStint) != "" {
+		os.Exit(stint.Run(context.Background(), os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
+	}
+	m.Run()
+}
+
+const file = "testdata/stint.toml"
+
+// answers are what a server says, by the path that it is asked about.
+var answers = map[string]string{
+	"/search": `{"allowed":true,"outcome":"allowed","rule":"search","limit":5,"remaining":4,"reset_after":12,"retry_after":0,` +
+		`"decision_id":"019b7709-b400-7cf5-a3d6-0e31d5b38a17","limits":[` +
+		`{"rule":"search","endpoint":"/search","name":"search","limit":"5/1m","cost":1,"allowed":true,"max":5,"remaining":4,"reset_after":12,"retry_after":0,"shadow":false},` +
+		`{"rule":"tried","endpoint":"","name":"less","limit":"1/1m","cost":1,"allowed":false,"max":1,"remaining":0,"reset_after":58.5,"retry_after":58.5,"shadow":true}]}`,
+	"/busy": `{"allowed":false,"outcome":"denied","rule":"search","limit":5,"remaining":0,"reset_after":60,"retry_after":12,"status":429,` +
+		`"reason":"The limit search (5/1m) is used up. Try again in 12 s.","decision_id":"019b7709-b400-7cf5-a3d6-0e31d5b38a17","limits":[` +
+		`{"rule":"search","endpoint":"/search","name":"search","limit":"5/1m","cost":1,"allowed":false,"max":5,"remaining":0,"reset_after":60,"retry_after":12,"shadow":false}]}`,
+	"/blocked": `{"allowed":false,"outcome":"blocked","rule":"internal","retry_after":null,"status":403,"reason":"This is not for you.",` +
+		`"decision_id":"019b7709-b400-7cf5-a3d6-0e31d5b38a17","limits":[]}`,
+	"/free": `{"allowed":true,"outcome":"allowed","retry_after":0,"decision_id":"019b7709-b400-7cf5-a3d6-0e31d5b38a17","limits":[]}`,
+}
+
+// oracle answers as the decision API does, always the same.
+func oracle(t *testing.T) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		for path, answer := range answers {
+			if bytes.Contains(body, []byte(`"path":"`+path+`"`)) {
+				fmt.Fprintln(w, answer)
+				return
+			}
+		}
+		if bytes.Contains(body, []byte("nonsense")) {
+			fmt.Fprintln(w, "nonsense")
+			return
+		}
+		httplimit.Problem{Status: http.StatusBadRequest, Detail: "path: want a path that begins with a slash, such as /search"}.Write(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// TestSays compares what commands say, and their exit codes, with what is in testdata.
+func TestSays(t *testing.T) {
+	t.Parallel()
+	server := oracle(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = taken.Close() })
+	port := taken.Addr().String()
+	elsewhere := []string{"--http", "127.0.0.1:0", "--gateway", "127.0.0.1:0", "--admin", "127.0.0.1:0"}
+	for name, c := range map[string]struct {
+		args    []string
+		environ []string
+		code    int
+	}{
+		"help":             {args: nil},
+		"help-serve":       {args: []string{"serve", "--help"}},
+		"help-config":      {args: []string{"config", "--help"}},
+		"help-check":       {args: []string{"check", "--help"}},
+		"help-rules":       {args: []string{"rules"}},
+		"help-rules-check": {args: []string{"rules", "check", "--help"}},
+		"help-version":     {args: []string{"version", "--help"}},
+		"unknown-command":  {args: []string{"sreve"}, code: 2},
+		"unknown-rules":    {args: []string{"rules", "chekc"}, code: 2},
+		"unknown-flag":     {args: []string{"serve", "--confg", "x"}, code: 2},
+
+		"config":         {args: []string{"config"}},
+		"config-json":    {args: []string{"config", "--json", "-c", file}},
+		"config-origins": {args: []string{"config", "--set", "server.http.address=:9000"}, environ: []string{"STINT_CONFIG=" + file, "STINT_SERVER_COUNTERS=redis://me:hunter2@redis"}},
+		"config-bad":     {args: []string{"config", "--config", "testdata/bad.toml"}, code: 2},
+		"config-missing": {args: []string{"config", "--config", "testdata/none.toml"}, code: 2},
+		"config-set":     {args: []string{"config", "--set", "server.replicas"}, code: 2},
+		"config-unknown": {args: []string{"config", "--set", "server.replica=1"}, environ: []string{"STINT_SERVER_HTTP=x"}, code: 2},
+		"config-args":    {args: []string{"config", "x"}, code: 2},
+
+		"check-file":        {args: []string{"check", "/search", "--user", "alice", "--config", file}},
+		"check-file-group":  {args: []string{"check", "/search", "--user", "bob", "-H", "x-app: mobile"}, environ: []string{"STINT_CONFIG=" + file}},
+		"check-file-no-one": {args: []string{"check", "/search", "--ip", "192.0.2.1", "--config", file}},
+		"check-file-json":   {args: []string{"check", "/internal/x", "--user", "alice", "--config", file, "--json"}, code: 1},
+		"check-file-no":     {args: []string{"check", "/internal/x", "-X", "post", "--user", "alice", "--config", file}, code: 1},
+		"check-file-take":   {args: []string{"check", "/", "--take", "--config", file}, code: 2},
+		"check-file-bad":    {args: []string{"check", "/", "--config", "testdata/bad.toml"}, code: 2},
+		"check-ip":          {args: []string{"check", "/", "--ip", "localhost", "--config", file}, code: 2},
+		"check-header":      {args: []string{"check", "/", "-H", "X-App", "--config", file}, code: 2},
+		"check-both":        {args: []string{"check", "/", "--config", file, "--server", server}, code: 2},
+		"check-args":        {args: []string{"check"}, code: 2},
+		"check":             {args: []string{"check", "/search", "--user", "alice", "--server", server}},
+		"check-json":        {args: []string{"check", "/search", "--take", "--json", "--server", server + "/"}},
+		"check-none":        {args: []string{"check", "/free", "--server", server}},
+		"check-no":          {args: []string{"check", "/busy", "--server", server}, code: 1},
+		"check-never":       {args: []string{"check", "/blocked", "--server", server}, code: 1},
+		"check-refused":     {args: []string{"check", "search", "--server", server}, code: 2},
+		"check-nonsense":    {args: []string{"check", "/nonsense", "--server", server}, code: 2},
+		"check-not-there":   {args: []string{"check", "/", "--server", "http://127.0.0.1:1"}, code: 2},
+		"check-no-url":      {args: []string{"check", "/", "--server", ":"}, code: 2},
+
+		"rules-check":         {args: []string{"rules", "check", file}},
+		"rules-check-bad":     {args: []string{"rules", "check", file, "testdata/bad.toml"}, code: 1},
+		"rules-check-json":    {args: []string{"rules", "check", "--json", file, "testdata/bad.toml"}, code: 1},
+		"rules-check-missing": {args: []string{"rules", "check", "testdata/none.toml"}, code: 2},
+		"rules-check-none":    {args: []string{"rules", "check"}, code: 2},
+
+		"serve-taken":      {args: append([]string{"serve", "--config", file}, "--http", port, "--admin", "127.0.0.1:0"), code: 2},
+		"serve-taken-demo": {args: append(append([]string{"serve"}, elsewhere...), "--gateway", port), code: 2},
+		"serve-bad":        {args: []string{"serve", "--config", "testdata/bad.toml"}, code: 2},
+		"serve-missing":    {args: []string{"serve", "--config", "testdata/none.toml"}, code: 2},
+		"serve-admin":      {args: []string{"serve", "--admin", ":9090"}, code: 2},
+
+		"version":      {args: []string{"version"}},
+		"version-json": {args: []string{"version", "--json"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out, errs bytes.Buffer
+			code := stint.Run(t.Context(), c.args, c.environ, &out, &errs)
+			if code != c.code {
+				t.Errorf("exit code %d, want %d", code, c.code)
+			}
+			if tail := lastLine(errs.String()); c.code == 2 && !strings.HasPrefix(tail, "try: ") {
+				t.Errorf("it ends with %q, and not with what to do", tail)
+			}
+			line := strings.Join(append(append([]string{}, c.environ...), append([]string{"stint"}, c.args...)...), " ")
+			got := fmt.Sprintf("$ %s\n%s-- stderr --\n%s-- exit %d --\n", line, out.String(), errs.String(), code)
+			got = strings.NewReplacer(server, "http://SERVER", port, "TAKEN", runtime.Version(), "GOVERSION", runtime.GOOS+"/"+runtime.GOARCH, "OS/ARCH").Replace(got)
+			got = regexp.MustCompile(`(?m)^time=.*\n`).ReplaceAllString(got, "")                          // logs
+			got = regexp.MustCompile(`(?m)^\{"time".*\n`).ReplaceAllString(got, "")                       // logs
+			got = regexp.MustCompile(`(dev)( [0-9a-f]{12})?( \(modified\))?`).ReplaceAllString(got, "$1") // of the build
+			compare(t, filepath.Join("testdata", name+".txt"), got)
+		})
+	}
+}
+
+func lastLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return lines[len(lines)-1]
+}
+
+func compare(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s: go test ./cmd/stint -update if this is right:\n%s", path, got)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"completion bash": "__start_stint",
+		"completion zsh":  "#compdef stint",
+		"completion fish": "complete -c stint",
+		"__complete ser":  "serve\tRun the server",
+		"__complete config --set server.http.addr": "server.http.address=\thost:port",
+		"__complete rules check x":                 "toml",
+		"__complete serve --config x":              "toml",
+	} {
+		var out, errs bytes.Buffer
+		if code := stint.Run(t.Context(), strings.Fields(args), nil, &out, &errs); code != 0 || !strings.Contains(out.String(), want) {
+			t.Errorf("%s: %d, %.200s %s", args, code, out.String(), errs.String())
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stintdev/stint/internal/daemon"
+	"github.com/stintdev/stint/rule"
+)
+
+func newRules(t *terminal) *cobra.Command {
+	c := &cobra.Command{
+		Use: "rules", Short: "Work with rules", Args: wants(0, 0, "one of its commands"),
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(newRulesCheck(t))
+	return c
+}
+
+// checked is what "rules check" says of a file.
+type checked struct {
+	File     string        `json:"file"`
+	Rules    int           `json:"rules"`
+	Tiers    int           `json:"tiers"`
+	Problems rule.Problems `json:"problems"`
+}
+
+func newRulesCheck(t *terminal) *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "check FILE...",
+		Short: "Check config files, and say all that is wrong with them",
+		Long: `Check config files, and say all that is wrong with them, with file, line and column.
+The exit code is 1 if anything is.
+
+What differs between machines, such as variables and the files that settings name, is
+checked as well: use this where the file will be used, or set the same variables.`,
+		Example: `  stint rules check stint.toml
+  stint rules check --json deploy/*.toml`,
+		Args: wants(1, math.MaxInt, "one FILE or more"),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return []string{"toml"}, cobra.ShellCompDirectiveFilterFileExt
+		},
+		RunE: func(_ *cobra.Command, files []string) error {
+			var all []checked
+			bad := false
+			for _, file := range files {
+				x, err := checkRules(t, file)
+				if err != nil {
+					return err
+				}
+				bad = bad || len(x.Problems) > 0
+				all = append(all, x)
+			}
+			if asJSON {
+				if err := t.writeJSON(all); err != nil {
+					return err
+				}
+			} else {
+				showChecked(t, all)
+			}
+			if bad {
+				return errNo
+			}
+			return nil
+		},
+	}
+	addJSON(c, &asJSON)
+	return c
+}
+
+func checkRules(t *terminal, file string) (checked, error) {
+	x := checked{File: file, Problems: rule.Problems{}}
+	source := daemon.Source{Path: file, Environ: t.environ}
+	config, err := source.Load()
+	if errors.As(err, &x.Problems) {
+		return x, nil
+	}
+	if err != nil {
+		return x, advice{err, "stint rules check with a file that is there and can be read"}
+	}
+	x.Rules, x.Tiers = len(config.Rules), len(config.Tiers)
+	return x, nil
+}
+
+func showChecked(t *terminal, all []checked) {
+	for _, x := range all {
+		if len(x.Problems) > 0 {
+			fmt.Fprintln(t.out, x.Problems.Error())
+		} else {
+			fmt.Fprintf(t.out, "%s: rules: %d, tiers: %d, no problems\n", x.File, x.Rules, x.Tiers)
+		}
+	}
+}

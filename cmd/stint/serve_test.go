@@ -1,0 +1,168 @@
+package main_test
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	stint "github.com/stintdev/stint/cmd/stint"
+)
+
+// server is "stint serve" in a process of its own.
+type server struct {
+	*exec.Cmd
+	lines *bufio.Scanner // of what it logs
+	out   bytes.Buffer
+}
+
+// serve starts a server, with all its listeners at ports that are free.
+func serve(t *testing.T, args ...string) *server {
+	t.Helper()
+	args = append([]string{"serve", "--http", "127.0.0.1:0", "--gateway", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, args...)
+	s := &server{Cmd: exec.CommandContext(t.Context(), os.Args[0], args...)}
+	s.Env = append(os.Environ(), asStint+"=1")
+	s.Stdout = &s.out
+	log, err := s.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.lines = bufio.NewScanner(log)
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// logs waits for a line, and returns what the parentheses hold.
+func (s *server) logs(t *testing.T, pattern string) string {
+	t.Helper()
+	re := regexp.MustCompile(pattern)
+	for s.lines.Scan() {
+		if m := re.FindStringSubmatch(s.lines.Text()); m != nil {
+			return m[len(m)-1]
+		}
+	}
+	t.Fatalf("it ended without %s", pattern)
+	return ""
+}
+
+func (s *server) signal(t *testing.T, signal syscall.Signal) {
+	t.Helper()
+	if err := s.Process.Signal(signal); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ends waits for the end, and returns the exit code.
+func (s *server) ends() int {
+	for s.lines.Scan() {
+	}
+	_ = s.Wait()
+	return s.ProcessState.ExitCode()
+}
+
+// TestSignals reloads a server and stops it, as people and systemd do.
+func TestSignals(t *testing.T) {
+	t.Parallel()
+	for _, last := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		path := filepath.Join(t.TempDir(), "stint.toml")
+		write := func(text string) {
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		const settings = "[server]\nreload_interval = \"0\"\ndrain_delay = \"0\"\nlog_format = \"text\"\n"
+		write(settings)
+		s := serve(t, "--config", path)
+		s.logs(t, "msg=listening listener=admin")
+		write(settings + "[[rules]]\nname = \"one\"\naction = \"block\"\n")
+		s.signal(t, syscall.SIGHUP)
+		s.logs(t, `msg="configuration in use".* added=\[one\]`)
+		write("nonsense")
+		s.signal(t, syscall.SIGHUP)
+		s.logs(t, `msg="configuration not used`)
+		s.signal(t, last)
+		s.logs(t, "msg=stopping")
+		s.logs(t, "msg=stopped")
+		if code := s.ends(); code != 0 || s.out.Len() > 0 {
+			t.Errorf("exit code %d, %s", code, s.out.String())
+		}
+	}
+}
+
+// TestDemo starts a server without any configuration, and asks it.
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	url := s.logs(t, "listener=http url=(.*)")
+	s.logs(t, "listener=admin")
+	for _, c := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"check /search/cats --ip 192.0.2.1", 0, "allowed by "},
+		{"check /internal/x --ip 192.0.2.1", 1, "blocked by internal"},
+		{"check /login -X POST --ip 192.0.2.1 --take --cost 3 --json", 0, `"rule": "login"`},
+		{"check /login -X POST --ip 192.0.2.1", 1, "Too many attempts to log in."},
+		{"check login", 2, ""},
+	} {
+		var out, errs bytes.Buffer
+		code := stint.Run(t.Context(), append(strings.Fields(c.args), "--server", url), nil, &out, &errs)
+		if code != c.code || !strings.Contains(out.String(), c.says) {
+			t.Errorf("%s: exit code %d, %s%s", c.args, code, out.String(), errs.String())
+		}
+	}
+	s.signal(t, syscall.SIGINT)
+	if code := s.ends(); code != 0 || !strings.Contains(s.out.String(), url+"/v1/check") {
+		t.Errorf("exit code %d, %s", code, s.out.String())
+	}
+}
+
+// TestTwice sends a second signal while a request does not end.
+func TestTwice(t *testing.T) {
+	t.Parallel()
+	begun := make(chan struct{})
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		close(begun)
+		<-r.Context().Done()
+	}))
+	defer upstream.Close()
+	path := filepath.Join(t.TempDir(), "stint.toml")
+	text := fmt.Sprintf("[server]\ndrain_delay = \"0\"\nlog_format = \"text\"\n[[upstreams]]\ntargets = [%q]\n", upstream.URL)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, "--config", path)
+	url := s.logs(t, "listener=gateway url=(.*)")
+	s.logs(t, "listener=admin")
+	cut := make(chan error, 1)
+	go func() {
+		answer, err := http.Get(url)
+		if err == nil {
+			_, err = io.Copy(io.Discard, answer.Body)
+			_ = answer.Body.Close()
+		}
+		cut <- err
+	}()
+	<-begun
+	s.signal(t, syscall.SIGTERM)
+	s.logs(t, "msg=stopping")
+	s.signal(t, syscall.SIGTERM)
+	s.logs(t, "^stint: gateway: requests were cut off")
+	s.logs(t, "^try: ")
+	if code := s.ends(); code != 2 {
+		t.Errorf("exit code %d", code)
+	}
+	<-cut
+}

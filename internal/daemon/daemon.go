@@ -1,0 +1,292 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/redisstore"
+)
+
+// Options are what a daemon is made of.
+type Options struct {
+	// Source is where its configuration comes from. If that says nothing but where to
+	// listen and how to log, the daemon shows what it can do: [Daemon.Demo].
+	Source Source
+	// Out is where it logs. Default os.Stderr.
+	Out io.Writer
+}
+
+// Daemon is Stint as a process: counters, rules, identity, and the doors to them.
+type Daemon struct {
+	source   Source
+	config   *Config // as it was at the start
+	log      *slog.Logger
+	store    stint.Store
+	redis    *redisstore.Store // nil: counters are in memory
+	engine   *engine.Engine
+	reloader *Reloader
+	metrics  *metrics
+	gateway  gateway
+	demo     *demo // nil: it is for real
+
+	servers []*server
+	failed  chan error // a server that ended by itself
+	state   atomic.Int32
+	lost    atomic.Pointer[error] // why Redis could not be reached; nil: it can
+	quit    context.CancelFunc    // ends what works in the background; nil: nothing does
+	work    sync.WaitGroup
+	stop    sync.Once
+}
+
+// The states of a daemon.
+const (
+	starting int32 = iota
+	serving
+	stopping
+)
+
+// New reads the configuration and builds what it says. Nothing listens yet. Stop the
+// daemon, also if it was not started.
+func New(o Options) (*Daemon, error) {
+	if o.Out == nil {
+		o.Out = os.Stderr
+	}
+	d := &Daemon{source: o.Source}
+	var err error
+	if d.config, err = d.source.Load(); err != nil {
+		return nil, err
+	}
+	if d.config.bare() {
+		if d.demo, err = newDemo(); err != nil {
+			return nil, err
+		}
+		d.source.Path, d.source.text = demoFile, d.demo.text()
+		if d.config, err = d.source.Load(); err != nil {
+			d.demo.stop()
+			return nil, err
+		}
+	}
+	d.log = d.config.Logger(o.Out)
+	if err := d.build(); err != nil {
+		d.close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// build makes all parts, from the store up.
+func (d *Daemon) build() error {
+	d.metrics = newMetrics(d)
+	var err error
+	if d.store, d.redis, err = d.config.OpenStore(&d.metrics.meter, d.log); err != nil {
+		return err
+	}
+	rules, err := d.config.RuleSet()
+	if err != nil {
+		return err
+	}
+	who, err := d.config.Resolver()
+	if err != nil {
+		return err
+	}
+	d.engine, err = engine.New(engine.Options{
+		Store: d.store, Rules: rules, Identity: who, Recorder: d.metrics, MaxWaiting: d.config.Server.MaxWaiting,
+	})
+	if err != nil {
+		_ = who.Close() // it never fails
+		return err
+	}
+	d.reloader, err = NewReloader(ReloaderOptions{
+		Source: d.source, Config: d.config, Resolver: who, Engine: d.engine, Log: d.log, Prepare: d.prepare,
+	})
+	if err != nil {
+		_ = who.Close()
+		return err
+	}
+	d.gateway.engine, d.gateway.log = d.engine, d.log
+	d.gateway.headers, d.gateway.maxBody = d.config.headers(), int64(d.config.Server.MaxBody)
+	return nil
+}
+
+// prepare makes of a new configuration what the reloader does not know of: the
+// gateway's upstreams, certificates, and metrics of rules.
+func (d *Daemon) prepare(next *Config) (func(context.Context), error) {
+	p, err := d.gateway.prepare(next)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) {
+		d.gateway.use(ctx, p)
+		for _, s := range d.servers {
+			if pair := next.credentials.pairs[s.name]; pair != nil && s.pair.Load() != nil {
+				s.pair.Store(pair)
+			}
+		}
+		d.metrics.keep(next.Rules)
+	}, nil
+}
+
+// Start listens, and serves in the background. When it returns, the daemon is ready.
+// Stop it also if this fails.
+func (d *Daemon) Start(ctx context.Context) error {
+	use, err := d.prepare(d.config)
+	if err != nil {
+		return err
+	}
+	use(ctx)
+	if err := d.listen(ctx); err != nil {
+		return err
+	}
+	if d.demo != nil {
+		d.work.Go(d.demo.serve)
+	}
+	ctx, d.quit = context.WithCancel(ctx)
+	if d.redis != nil {
+		d.reach(ctx)
+		d.work.Go(func() { d.watch(ctx) })
+	}
+	d.reloader.Start(ctx)
+	d.failed = make(chan error, len(d.servers))
+	for _, s := range d.servers {
+		d.work.Go(func() {
+			if err := s.serve(); err != nil {
+				d.failed <- err
+			}
+		})
+		d.log.InfoContext(ctx, "listening", "listener", s.name, "url", s.URL())
+	}
+	d.state.Store(serving)
+	d.log.InfoContext(ctx, "ready", "rules", d.engine.Rules().Len(), "counters", d.config.Server.Counters.String())
+	notify(d.source.Environ, "READY=1")
+	return nil
+}
+
+// listen opens the listeners that there should be.
+func (d *Daemon) listen(ctx context.Context) error {
+	api, err := d.api()
+	if err != nil {
+		return err
+	}
+	handlers := map[string]http.Handler{httpListener: api, adminListener: d.admin()}
+	if len(d.config.Upstreams) > 0 {
+		handlers[gatewayListener] = &d.gateway
+	}
+	for _, l := range d.config.Server.doors() {
+		h := handlers[l.name]
+		if h == nil || l.Address == "" {
+			continue
+		}
+		s, err := d.config.listen(ctx, l, h, d.log)
+		if err != nil {
+			return err
+		}
+		d.servers = append(d.servers, s)
+	}
+	return nil
+}
+
+// Failed tells of a listener that ended by itself.
+func (d *Daemon) Failed() <-chan error { return d.failed }
+
+// URL is where a listener can be reached from this machine: gateway, http or admin.
+// It is empty if there is none.
+func (d *Daemon) URL(listener string) string {
+	for _, s := range d.servers {
+		if s.name == listener {
+			return s.URL()
+		}
+	}
+	return ""
+}
+
+// Reload reads the configuration again. That it could not be used is logged, too.
+func (d *Daemon) Reload(ctx context.Context) error {
+	notify(d.source.Environ, reloading())
+	defer notify(d.source.Environ, "READY=1")
+	return d.reloader.Reload(ctx)
+}
+
+// Stop first lets it be known that the daemon will stop, and goes on for
+// server.drain_delay; then it stops listening and waits up to server.drain for the
+// requests that have begun, and closes everything. It hurries as soon as ctx ends. An
+// error says that requests were cut off. Stop may be called more than once.
+func (d *Daemon) Stop(ctx context.Context) error {
+	var err error
+	d.stop.Do(func() { err = d.drain(ctx) })
+	return err
+}
+
+func (d *Daemon) drain(ctx context.Context) error {
+	notify(d.source.Environ, "STOPPING=1")
+	was := d.state.Swap(stopping)
+	var doors, admin []*server
+	for _, s := range d.servers {
+		s.closing.Store(true)
+		if s.name == adminListener {
+			admin = append(admin, s)
+		} else {
+			doors = append(doors, s)
+		}
+	}
+	if was == serving {
+		d.log.InfoContext(ctx, "stopping", "delay", d.config.Server.DrainDelay.String(), "drain", d.config.Server.Drain.String())
+		select {
+		case <-time.After(time.Duration(d.config.Server.DrainDelay)):
+		case <-ctx.Done():
+		}
+	}
+	waiting, cancel := context.WithTimeout(ctx, time.Duration(d.config.Server.Drain))
+	defer cancel()
+	// Those who watch see the others end.
+	err := errors.Join(stopAll(waiting, doors), stopAll(waiting, admin))
+	if d.quit != nil {
+		d.quit()
+	}
+	d.reloader.Stop() // it may be about to use another gateway
+	d.gateway.stop(context.WithoutCancel(ctx))
+	d.close()
+	d.work.Wait()
+	d.log.InfoContext(ctx, "stopped")
+	return err
+}
+
+// stopAll stops servers at the same time.
+func stopAll(ctx context.Context, servers []*server) error {
+	errs := make([]error, len(servers))
+	var wg sync.WaitGroup
+	for i, s := range servers {
+		wg.Go(func() { errs[i] = s.stop(ctx) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// close closes what New has opened.
+func (d *Daemon) close() {
+	if d.reloader != nil {
+		d.reloader.Stop()
+	}
+	if d.store != nil {
+		_ = d.store.Close() // counters need no farewell
+	}
+	if d.demo != nil {
+		d.demo.stop()
+	}
+}
+
+// Demo says what to try, if the daemon was started without any configuration.
+func (d *Daemon) Demo() string {
+	if d.demo == nil {
+		return ""
+	}
+	return d.demo.help(d)
+}

@@ -1,0 +1,46 @@
+package daemon
+
+import (
+	"net/http"
+	"net/http/pprof"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/stintdev/stint/httplimit"
+)
+
+// api is what is served to programs that ask.
+func (d *Daemon) api() (http.Handler, error) {
+	decisions, err := httplimit.API(httplimit.APIOptions{
+		Engine: d.engine, Store: d.store, Headers: d.config.headers(), OnError: d.undecided,
+	})
+	if err != nil {
+		return nil, err
+	}
+	m := http.NewServeMux()
+	m.Handle("/", decisions)
+	d.serveHealth(m)
+	return m, nil
+}
+
+// undecided answers a call that could not be served, and logs why, unless it is that
+// the caller has left.
+func (d *Daemon) undecided(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Context().Err() == nil {
+		d.log.ErrorContext(r.Context(), "call failed", "path", r.URL.Path, "error", err.Error())
+	}
+	httplimit.Problem{Status: http.StatusInternalServerError, Detail: "This could not be decided."}.Write(w, r)
+}
+
+// admin is what is served to operators.
+func (d *Daemon) admin() http.Handler {
+	m := http.NewServeMux()
+	d.serveHealth(m)
+	m.Handle("GET /metrics", promhttp.HandlerFor(d.metrics.registry, promhttp.HandlerOpts{ErrorLog: newErrorLog(d.log)}))
+	// All of pprof but the command line, which may hold a password.
+	m.HandleFunc("/debug/pprof/", pprof.Index)
+	m.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	m.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	m.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return m
+}

@@ -1,0 +1,49 @@
+package daemon
+
+import (
+	"context"
+	"sync"
+)
+
+// inflight counts requests, for those who wait until there are none. A
+// [sync.WaitGroup] does not allow that one begins while someone waits.
+type inflight struct {
+	mu   sync.Mutex
+	n    int
+	none chan struct{} // nil: no one waits
+}
+
+func (f *inflight) add() {
+	f.mu.Lock()
+	f.n++
+	f.mu.Unlock()
+}
+
+func (f *inflight) done() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.n--; f.n == 0 && f.none != nil {
+		close(f.none)
+		f.none = nil
+	}
+}
+
+// wait returns when there is no request, or when ctx ends.
+func (f *inflight) wait(ctx context.Context) error {
+	f.mu.Lock()
+	if f.n == 0 {
+		f.mu.Unlock()
+		return nil
+	}
+	if f.none == nil {
+		f.none = make(chan struct{})
+	}
+	none := f.none
+	f.mu.Unlock()
+	select {
+	case <-none:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

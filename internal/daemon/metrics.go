@@ -1,0 +1,222 @@
+package daemon
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/layer"
+	"github.com/stintdev/stint/rule"
+)
+
+// Metric is one of the daemon's metrics, as the documentation lists it.
+type Metric struct {
+	Name   string
+	Type   string
+	Labels []string
+	Help   string
+}
+
+// Metrics are all that a daemon has, besides those of Go and of the process.
+func Metrics() []Metric { return exported[:] }
+
+// The metrics, by their places in exported.
+const (
+	decisionsTotal = iota
+	decisionSeconds
+	heldSeconds
+	waitingRequests
+	shadowDeniedTotal
+	unacceptedTotal
+	rulesGauge
+	reloadGauge
+	loadedGauge
+	restartGauge
+	storeSeconds
+	redisUp
+	redisTotal
+	upstreamUp
+)
+
+var exported = [...]Metric{
+	decisionsTotal:    {"stint_decisions_total", "counter", []string{"rule", "outcome", "source"}, "Requests decided, by the rule that decided, what became of them, and what told who was asking."},
+	decisionSeconds:   {"stint_decision_seconds", "histogram", nil, "How long decisions took, without the time that requests were held."},
+	heldSeconds:       {"stint_held_seconds", "histogram", nil, "How long requests were held that were held."},
+	waitingRequests:   {"stint_waiting_requests", "gauge", nil, "Requests that are held now."},
+	shadowDeniedTotal: {"stint_shadow_denied_total", "counter", []string{"rule"}, "Requests that passed and that a rule with log_only would have refused."},
+	unacceptedTotal:   {"stint_credentials_unaccepted_total", "counter", []string{"reason"}, "API keys, tokens and headers of proxies that were sent and not accepted, by reason. A request that was refused for it has the outcome unauthorized; the others went on without."},
+	rulesGauge:        {"stint_rules", "gauge", nil, "Rules in use, those that are not enabled included."},
+	reloadGauge:       {"stint_config_last_reload_successful", "gauge", nil, "1 if what is configured is in use, 0 if it has problems and what was in use before stays."},
+	loadedGauge:       {"stint_config_loaded_timestamp_seconds", "gauge", nil, "When the configuration in use was loaded, in Unix seconds."},
+	restartGauge:      {"stint_config_needs_restart", "gauge", nil, "Settings that have changed and are read at the start only."},
+	storeSeconds:      {"stint_store_seconds", "histogram", []string{"layer", "call", "result", "basis"}, "Calls to Redis and to each layer around it: how long they took, what came of them, and what the answer rests on."},
+	redisUp:           {"stint_redis_up", "gauge", nil, "1 if Redis could be reached within the last seconds. Only if counters are there."},
+	redisTotal:        {"stint_redis_total", "counter", []string{"what"}, "What was sent to Redis, and what went wrong. Only if counters are there."},
+	upstreamUp:        {"stint_upstream_up", "gauge", []string{"route", "target"}, "1 if a target of the gateway gets its share of requests, 0 if it is left out."},
+}
+
+// metrics counts what the daemon does. Labels are what the configuration names and
+// what the program knows, never anything that a client sends.
+type metrics struct {
+	registry *prometheus.Registry
+	meter    layer.Meter
+	daemon   *Daemon
+	descs    [len(exported)]*prometheus.Desc
+
+	latency, held prometheus.Histogram
+	unaccepted    [identity.HeaderInvalid + 1]atomic.Uint64
+
+	mu    sync.RWMutex
+	rules map[string]*tally // by name; "" is that of no rule
+}
+
+// tally is what became of requests that a rule decided.
+type tally struct {
+	verdicts [engine.Unavailable + 1][identity.ByHeader + 1]atomic.Uint64
+	shadow   atomic.Uint64
+}
+
+var _ engine.Recorder = (*metrics)(nil)
+
+func newMetrics(d *Daemon) *metrics {
+	histogram := func(i int, buckets ...float64) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: exported[i].Name, Help: exported[i].Help, Buckets: buckets})
+	}
+	m := &metrics{
+		registry: prometheus.NewRegistry(), daemon: d, rules: map[string]*tally{},
+		latency: histogram(decisionSeconds, 1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1),
+		held:    histogram(heldSeconds, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60),
+	}
+	for i, e := range exported {
+		m.descs[i] = prometheus.NewDesc(e.Name, e.Help, e.Labels, nil)
+	}
+	m.registry.MustRegister(m, m.latency, m.held, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// Record implements [engine.Recorder].
+func (m *metrics) Record(e engine.Event) {
+	if e.Shadow {
+		m.of(e.Rule).shadow.Add(1)
+		e.Rule = "" // it is not the one that decided
+	}
+	m.of(e.Rule).verdicts[e.Outcome][e.Source].Add(1)
+	if e.Unaccepted != identity.NoReason {
+		m.unaccepted[e.Unaccepted].Add(1)
+	}
+	m.latency.Observe(e.Latency.Seconds())
+	if e.Waited > 0 {
+		m.held.Observe(e.Waited.Seconds())
+	}
+}
+
+// of returns the tally of a rule.
+func (m *metrics) of(name string) *tally {
+	m.mu.RLock()
+	t := m.rules[name]
+	m.mu.RUnlock()
+	if t != nil {
+		return t
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t = m.rules[name]; t == nil {
+		t = new(tally)
+		m.rules[name] = t
+	}
+	return t
+}
+
+// keep forgets rules that there are not any more.
+func (m *metrics) keep(rules []rule.Rule) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	kept := map[string]*tally{"": m.rules[""]}
+	for i := range rules {
+		kept[rules[i].Name] = m.rules[rules[i].Name]
+	}
+	m.rules = kept
+}
+
+// Describe implements [prometheus.Collector].
+func (m *metrics) Describe(out chan<- *prometheus.Desc) {
+	for i, d := range m.descs {
+		if i != decisionSeconds && i != heldSeconds { // which are collectors themselves
+			out <- d
+		}
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (m *metrics) Collect(out chan<- prometheus.Metric) {
+	count := func(i int, n uint64, labels ...string) {
+		if n > 0 {
+			out <- prometheus.MustNewConstMetric(m.descs[i], prometheus.CounterValue, float64(n), labels...)
+		}
+	}
+	gauge := func(i int, n float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(m.descs[i], prometheus.GaugeValue, n, labels...)
+	}
+	m.mu.RLock()
+	for name, t := range m.rules {
+		if t == nil {
+			continue // it has decided nothing yet
+		}
+		count(shadowDeniedTotal, t.shadow.Load(), name)
+		for outcome := range t.verdicts {
+			for source := range t.verdicts[outcome] {
+				count(decisionsTotal, t.verdicts[outcome][source].Load(), name, engine.Outcome(outcome).String(), identity.Source(source).String())
+			}
+		}
+	}
+	m.mu.RUnlock()
+	for reason := range m.unaccepted {
+		count(unacceptedTotal, m.unaccepted[reason].Load(), identity.Reason(reason).String())
+	}
+	d := m.daemon
+	gauge(waitingRequests, float64(d.engine.Waiting()))
+	gauge(rulesGauge, float64(d.engine.Rules().Len()))
+	status := d.reloader.Status()
+	gauge(reloadGauge, oneIf(status.Problem == ""))
+	gauge(loadedGauge, float64(status.Loaded.UnixMicro())/1e6)
+	gauge(restartGauge, float64(len(status.NeedsRestart)))
+	for _, t := range d.gateway.health() {
+		gauge(upstreamUp, oneIf(t.Healthy), t.Route, t.Target)
+	}
+	if d.redis != nil {
+		gauge(redisUp, oneIf(d.lost.Load() == nil))
+		m.collectStore(out)
+	}
+}
+
+// collectStore collects what is counted of calls to Redis.
+func (m *metrics) collectStore(out chan<- prometheus.Metric) {
+	for o, l := range m.meter.Read() {
+		buckets := map[float64]uint64{}
+		sum := uint64(0)
+		for i, n := range l.Buckets[:len(l.Buckets)-1] {
+			sum += n
+			buckets[l.Bound(i).Seconds()] = sum
+		}
+		out <- prometheus.MustNewConstHistogram(m.descs[storeSeconds], l.Calls, l.Total.Seconds(), buckets,
+			o.Layer, o.Verb.String(), o.Result.String(), o.Basis.String())
+	}
+	s := m.daemon.redis.Stats()
+	for what, n := range map[string]uint64{
+		"requests": s.Requests, "calls": s.Calls, "scripts": s.Scripts, "retries": s.Retries, "undone": s.Undone,
+		"kept": s.Kept, "unavailable": s.Unavailable, "bad_states": s.BadStates,
+	} {
+		out <- prometheus.MustNewConstMetric(m.descs[redisTotal], prometheus.CounterValue, float64(n), what)
+	}
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
