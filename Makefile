@@ -60,4 +60,5 @@ bench: ## Measure against the peers, in one run, and print the ratios
 
 .PHONY: deps
 deps: ## Install what the tests need, by package name
-	@tools/install.sh cc:gcc cc:libc6-dev redis-server:redis-server luacheck:lua-check
+	@tools/install.sh cc:gcc cc:libc6-dev redis-server:redis-server luacheck:lua-check \
+		nginx:nginx-light caddy:caddy curl:curl h2load:nghttp2-client

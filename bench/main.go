@@ -6,7 +6,9 @@
 //   - Stint alone: several asks in one take, and takes that are denied;
 //   - the memory that each contestant holds, what that costs the garbage
 //     collector, and the slowest single take while Stint drops old counters;
-//   - one decision over a Redis of its own, from many goroutines and from one.
+//   - one decision over a Redis of its own, from many goroutines and from one;
+//   - one request at each door of a stint process, beside servers that decide
+//     nothing.
 //
 // All contestants run in one process, in rounds. Each round measures each of
 // them once, in an order drawn anew, so that the noise of the machine falls on
@@ -32,6 +34,10 @@ import (
 const maxKeys = 1 << 20
 
 func main() {
+	if len(os.Args) == 3 && strings.HasPrefix(os.Args[1], "serve-") {
+		fmt.Fprintln(os.Stderr, "bench:", serveDoor(os.Args[1], os.Args[2]))
+		os.Exit(1)
+	}
 	if err := run(os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -68,7 +74,10 @@ func run(out io.Writer) error {
 	if s.only.MatchString(reference) {
 		printSweep(out, largest, sweep(largest))
 	}
-	return compareRedis(out, s)
+	if err := compareRedis(out, s); err != nil {
+		return err
+	}
+	return compareDoors(out, s)
 }
 
 // settings are the flags.

@@ -3,6 +3,9 @@
 # As root, or through sudo; elsewhere it says what to install.
 set -eu
 
+# Where Debian keeps servers, which is not on everyone's path.
+PATH=$PATH:/usr/sbin:/sbin
+
 missing=
 for pair in "$@"; do
 	if ! command -v "${pair%%:*}" >/dev/null 2>&1; then

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -147,6 +148,14 @@ func (k *checker) checkServer() {
 	k.between("server.idle_timeout", s.IdleTimeout, 10*time.Millisecond, 24*time.Hour)
 	k.between("server.drain_delay", s.DrainDelay, 0, 10*time.Minute)
 	k.between("server.drain", s.Drain, 0, time.Hour)
+	if e := string(s.Trace.Endpoint); e != "" {
+		if u, err := url.Parse(e); err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || strings.HasSuffix(e, "/") {
+			k.refuse("server.trace.endpoint", s.Trace.Endpoint.String(), "an http or https URL without a slash at its end, such as http://localhost:4318", "")
+		}
+	}
+	if s.Trace.Sample < 0 || s.Trace.Sample > mostSample {
+		k.refuse("server.trace.sample", strconv.Itoa(s.Trace.Sample), "from 0 to 10000", "")
+	}
 	k.oneOf("server.log_format", s.LogFormat, "json", "text")
 	k.oneOf("server.log_level", s.LogLevel, "debug", "info", "warn", "error")
 }

@@ -93,6 +93,7 @@ type Server struct {
 	DrainDelay     Duration `json:"drain_delay" doc:"how long a server that was told to stop goes on accepting requests, with /readyz at 503 and connections told to close, so that balancers can notice"`
 	Drain          Duration `json:"drain" doc:"how long requests that have begun may take after that; then they are cut off"`
 	ReloadInterval Duration `json:"reload_interval" doc:"how often the file is looked at for changes; 0 is never"`
+	Trace          Trace    `json:"trace"`
 	LogFormat      string   `json:"log_format" doc:"json or text"`
 	LogLevel       string   `json:"log_level" doc:"the least that is logged: debug, info, warn or error"`
 }
@@ -109,6 +110,12 @@ type Listener struct {
 type Admin struct {
 	Listener
 	Insecure bool `json:"insecure" doc:"allow an address that others can reach without TLS"`
+}
+
+// Trace is where spans of requests go.
+type Trace struct {
+	Endpoint URL `json:"endpoint" doc:"the http or https URL of an OpenTelemetry collector, such as http://localhost:4318; empty is none"`
+	Sample   int `json:"sample" doc:"how many of 10,000 requests are traced"`
 }
 
 // Upstream is servers that the gateway passes requests on to.
@@ -222,7 +229,7 @@ func defaults() *Config {
 			Counters: inMemory, StoreBudget: Duration(50 * time.Millisecond), Replicas: 1, MaxKeys: 1 << 20,
 			MaxWaiting: 10_000, ReloadInterval: Duration(time.Second), LogFormat: "json", LogLevel: "info",
 			HTTP: Listener{Address: ":8080"}, Gateway: Listener{Address: ":8000"}, Admin: Admin{Listener: Listener{Address: "127.0.0.1:9090"}},
-			Headers: []string{"x", "ietf"}, HeaderTimeout: Duration(10 * time.Second), StallTimeout: Duration(30 * time.Second),
+			Trace: Trace{Sample: 100}, Headers: []string{"x", "ietf"}, HeaderTimeout: Duration(10 * time.Second), StallTimeout: Duration(30 * time.Second),
 			IdleTimeout: Duration(2 * time.Minute), DrainDelay: Duration(time.Second), Drain: Duration(30 * time.Second),
 		},
 		Identity: Identity{

@@ -36,7 +36,8 @@ type Daemon struct {
 	reloader *Reloader
 	metrics  *metrics
 	gateway  gateway
-	demo     *demo // nil: it is for real
+	demo     *demo    // nil: it is for real
+	trace    *tracing // nil: there is none
 
 	servers []*server
 	failed  chan error // a server that ended by itself
@@ -143,6 +144,9 @@ func (d *Daemon) Start(ctx context.Context) error {
 		return err
 	}
 	use(ctx)
+	if d.trace, err = newTracing(ctx, d.config.Server.Trace); err != nil {
+		return err
+	}
 	if err := d.listen(ctx); err != nil {
 		return err
 	}
@@ -184,6 +188,9 @@ func (d *Daemon) listen(ctx context.Context) error {
 		h := handlers[l.name]
 		if h == nil || l.Address == "" {
 			continue
+		}
+		if l.name != adminListener {
+			h = d.trace.around(l.name, h)
 		}
 		s, err := d.config.listen(ctx, l, h, d.log)
 		if err != nil {
@@ -248,6 +255,7 @@ func (d *Daemon) drain(ctx context.Context) error {
 	defer cancel()
 	// Those who watch see the others end.
 	err := errors.Join(stopAll(waiting, doors), stopAll(waiting, admin))
+	d.trace.close(waiting)
 	if d.quit != nil {
 		d.quit()
 	}

@@ -1,0 +1,393 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// The doors are measured by the processor time of a server process, for which this
+// process is the client.
+const (
+	serveEmpty = "serve-empty" // this program as a server that does nothing
+	serveProxy = "serve-proxy" // and as one that passes requests on,
+	servePool  = "serve-pool"  // with buffers that it uses again
+
+	doorConnections = 32
+	doorCells       = 5 // the kernel counts in hundredths of a second
+	doorBatch       = 64
+
+	emptyDoor = "door: net/http, an empty handler"
+	proxyDoor = "door: httputil.ReverseProxy"
+)
+
+// door is a server, and what it is asked.
+type door struct {
+	name      string
+	base      string // the door to which it is compared
+	target    float64
+	decisions int // of one request
+	status    int
+	request   []byte
+	start     func(dir, upstream string) (*doorServer, error)
+}
+
+func doors() []door {
+	check := `{"method":"GET","path":"/search","user":"alice","ip":"192.0.2.1"}`
+	batch := `{"requests":[` + strings.Repeat(check+",", doorBatch-1) + check + `]}`
+	post := func(path, body string) []byte {
+		return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: stint\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
+	}
+	get := []byte("GET /search?q=cats HTTP/1.1\r\nHost: app\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n")
+	return []door{
+		{emptyDoor, emptyDoor, 0, 1, 200, post("/v1/check", check), startSelf(serveEmpty)},
+		{"door: stint /v1/check", emptyDoor, 1.5, 1, 200, post("/v1/check", check), startStint("http", most)},
+		{"door: stint /v1/check/batch of 64", emptyDoor, 0, doorBatch, 200, post("/v1/check/batch", batch), startStint("http", most)},
+		{proxyDoor, proxyDoor, 0, 1, 200, get, startSelf(serveProxy)},
+		{"door: httputil.ReverseProxy with a BufferPool", proxyDoor, 0, 1, 200, get, startSelf(servePool)},
+		{"door: stint gateway", proxyDoor, 1.15, 1, 200, get, startStint("gateway", most)},
+		{"door: stint gateway, refused", proxyDoor, 0.35, 1, 429, get, startStint("gateway", 1)},
+		{"door: nginx limit_req, proxy_pass", proxyDoor, 0, 1, 200, get, startNginx},
+	}
+}
+
+// doorServer is a server in a process of its own.
+type doorServer struct {
+	cmd  *exec.Cmd
+	addr string
+}
+
+func (s *doorServer) stop() {
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait()
+}
+
+// startProcess starts a server, which dies with this process. Its address is what find
+// finds in a line of its output, or addr.
+func startProcess(cmd *exec.Cmd, addr string, find func(line []byte) string) (*doorServer, error) {
+	out, err := cmd.StderrPipe()
+	if err != nil {
+		return nil, err
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	s := &doorServer{cmd, addr}
+	var said bytes.Buffer
+	for lines := bufio.NewScanner(io.TeeReader(out, &said)); s.addr == "" && lines.Scan(); {
+		s.addr = find(lines.Bytes())
+	}
+	for deadline := time.Now().Add(5 * time.Second); s.addr != ""; {
+		c, err := net.Dial("tcp", s.addr)
+		if err == nil {
+			c.Close()
+			go io.Copy(io.Discard, out) //nolint:errcheck // it ends with the process
+			return s, nil
+		}
+		if time.Now().After(deadline) {
+			break
+		}
+	}
+	s.stop()
+	return nil, fmt.Errorf("%s does not listen: %s", cmd.Path, said.String())
+}
+
+func startSelf(as string) func(dir, upstream string) (*doorServer, error) {
+	return func(_, upstream string) (*doorServer, error) {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, err
+		}
+		return startProcess(exec.Command(self, as, upstream), "", func(line []byte) string { return string(line) })
+	}
+}
+
+// serveDoor is this program as a server. It says where it listens.
+func serveDoor(as, upstream string) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	var h http.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	if as != serveEmpty {
+		to := &url.URL{Scheme: "http", Host: upstream}
+		proxy := &httputil.ReverseProxy{
+			Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(to); r.SetXForwarded() },
+			Transport: &http.Transport{MaxIdleConnsPerHost: 2 * doorConnections},
+		}
+		if as == servePool {
+			proxy.BufferPool = new(bufferPool)
+		}
+		h = proxy
+	}
+	fmt.Fprintln(os.Stderr, l.Addr())
+	s := http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+	return s.Serve(l)
+}
+
+type bufferPool struct{ sync.Pool }
+
+func (p *bufferPool) Get() []byte {
+	if b, ok := p.Pool.Get().(*[]byte); ok {
+		return *b
+	}
+	return make([]byte, 32<<10)
+}
+
+func (p *bufferPool) Put(b []byte) { p.Pool.Put(&b) }
+
+// startStint starts the stint that compareDoors has built, with one rule.
+func startStint(listener string, limit int) func(dir, upstream string) (*doorServer, error) {
+	return func(dir, upstream string) (*doorServer, error) {
+		config := filepath.Join(dir, fmt.Sprintf("%s-%d.toml", listener, limit))
+		text := fmt.Sprintf(`
+[[rules]]
+name     = "per-address"
+count_by = ["ip"]
+limits   = [{ name = "address", limit = "%d/month" }]
+
+[[upstreams]]
+targets = ["http://%s"]
+`, limit, upstream)
+		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+			return nil, err
+		}
+		cmd := exec.Command(filepath.Join(dir, "stint"), "serve", "--config", config)
+		cmd.Env = []string{"STINT_SERVER_GATEWAY_ADDRESS=127.0.0.1:0", "STINT_SERVER_HTTP_ADDRESS=127.0.0.1:0", "STINT_SERVER_ADMIN_ADDRESS="}
+		return startProcess(cmd, "", func(line []byte) string {
+			var entry struct{ Listener, URL string }
+			if json.Unmarshal(line, &entry) != nil || entry.Listener != listener {
+				return ""
+			}
+			return strings.TrimPrefix(entry.URL, "http://")
+		})
+	}
+}
+
+// startNginx starts nginx as one process, with a limit that is never reached.
+func startNginx(dir, upstream string) (*doorServer, error) {
+	path, err := findNginx()
+	if err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	addr := l.Addr().String()
+	l.Close()
+	config := fmt.Sprintf(`
+daemon off;
+master_process off;
+pid nginx.pid;
+error_log stderr;
+events { worker_connections 4096; }
+http {
+    access_log off;
+    client_body_temp_path body;
+    proxy_temp_path       proxy;
+    fastcgi_temp_path     fastcgi;
+    uwsgi_temp_path       uwsgi;
+    scgi_temp_path        scgi;
+    keepalive_requests    1000000000;
+    limit_req_zone $binary_remote_addr zone=address:1m rate=1000000r/s;
+    upstream app {
+        server %s;
+        keepalive %d;
+        keepalive_requests 1000000000;
+    }
+    server {
+        listen %s;
+        location / {
+            limit_req zone=address burst=1000000 nodelay;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_set_header X-Forwarded-For $remote_addr;
+            proxy_pass http://app;
+        }
+    }
+}
+`, upstream, 2*doorConnections, addr)
+	file := filepath.Join(dir, "nginx.conf")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		return nil, err
+	}
+	return startProcess(exec.Command(path, "-e", "stderr", "-p", dir, "-c", file), addr, nil)
+}
+
+func findNginx() (string, error) {
+	path, err := exec.LookPath("nginx")
+	if err != nil {
+		path, err = exec.LookPath("/usr/sbin/nginx")
+	}
+	return path, err
+}
+
+// doorResult is what was measured of a door: processor time and requests.
+type doorResult struct{ cpu, perSecond samples }
+
+// compareDoors measures every door, in rounds.
+func compareDoors(out io.Writer, s settings) error {
+	list := slices.DeleteFunc(doors(), func(d door) bool { return !s.only.MatchString(d.name) })
+	if _, err := findNginx(); err != nil {
+		list = slices.DeleteFunc(list, func(d door) bool { return strings.Contains(d.name, "nginx") })
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	dir, err := os.MkdirTemp("", "bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	build := exec.Command("go", "-C", "..", "build", "-o", filepath.Join(dir, "stint"), "./cmd/stint")
+	if text, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, text)
+	}
+	upstream, err := startSelf(serveEmpty)(dir, "")
+	if err != nil {
+		return err
+	}
+	defer upstream.stop()
+	servers := make([]*doorServer, len(list))
+	for i, d := range list {
+		if servers[i], err = d.start(dir, upstream.addr); err != nil {
+			return fmt.Errorf("%s: %w", d.name, err)
+		}
+		defer servers[i].stop()
+		if _, err := knock(servers[i].addr, d, s.cell, 0); err != nil { // caches fill, and the limit of one is used up
+			return fmt.Errorf("%s: %w", d.name, err)
+		}
+	}
+	results := make([]doorResult, len(list))
+	for range s.rounds {
+		for _, i := range rand.Perm(len(list)) {
+			if err := measureDoor(servers[i], list[i], doorCells*s.cell, &results[i]); err != nil {
+				return fmt.Errorf("%s: %w", list[i].name, err)
+			}
+		}
+	}
+	printDoors(out, list, results)
+	return nil
+}
+
+func measureDoor(s *doorServer, d door, length time.Duration, r *doorResult) error {
+	before, err := s.cpu()
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	n, err := knock(s.addr, d, length, d.status)
+	took := time.Since(start)
+	if err != nil {
+		return err
+	}
+	after, err := s.cpu()
+	r.cpu = append(r.cpu, float64(after-before)/float64(n))
+	r.perSecond = append(r.perSecond, float64(n)/took.Seconds())
+	return err
+}
+
+// cpu is the processor time that the server has used, of which /proc tells in
+// hundredths of a second.
+func (s *doorServer) cpu() (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	// The name, in parentheses, may have spaces in it.
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	const user, system = 11, 12
+	if len(fields) <= system {
+		return 0, fmt.Errorf("/proc tells no processor time: %q", stat)
+	}
+	u, err := strconv.Atoi(fields[user])
+	k, err2 := strconv.Atoi(fields[system])
+	return time.Duration(u+k) * 10 * time.Millisecond, errors.Join(err, err2)
+}
+
+// knock sends requests for so long, on connections that stay open, and returns how many
+// were answered. All must have this status, unless it is 0.
+func knock(addr string, d door, length time.Duration, status int) (int, error) {
+	var (
+		wg   sync.WaitGroup
+		mu   sync.Mutex
+		sum  int
+		errs []error
+		end  = time.Now().Add(length)
+	)
+	for range doorConnections {
+		wg.Go(func() {
+			n, err := knockOne(addr, d.request, end, status)
+			mu.Lock()
+			defer mu.Unlock()
+			sum += n
+			errs = append(errs, err)
+		})
+	}
+	wg.Wait()
+	return sum, errors.Join(errs...)
+}
+
+func knockOne(addr string, request []byte, end time.Time, status int) (n int, err error) {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	r := bufio.NewReader(conn)
+	for ; time.Now().Before(end); n++ {
+		if _, err := conn.Write(request); err != nil {
+			return n, err
+		}
+		w, err := http.ReadResponse(r, nil)
+		if err != nil {
+			return n, err
+		}
+		_, err = io.Copy(io.Discard, w.Body)
+		w.Body.Close()
+		if err != nil {
+			return n, err
+		}
+		if status != 0 && w.StatusCode != status {
+			return n, fmt.Errorf("got %s, want %d", w.Status, status)
+		}
+	}
+	return n, nil
+}
+
+func printDoors(out io.Writer, list []door, results []doorResult) {
+	base := map[string]samples{}
+	for i, d := range list {
+		base[d.name] = results[i].cpu
+	}
+	t := table{{"", "CPU µs", "", "×base", "at most", "µs/decision", "requests/s", ""}}
+	for i, d := range list {
+		r, target := results[i], ""
+		if d.target > 0 {
+			target = fmt.Sprintf("%.2f", d.target)
+		}
+		t.row(d.name, micros(r.cpu), spread(r.cpu), ratio(r.cpu, base[d.base]), target,
+			fmt.Sprintf("%.1f", r.cpu.median()/1000/float64(d.decisions)), thousands(int(r.perSecond.median())), spread(r.perSecond))
+	}
+	t.print(out, fmt.Sprintf("Doors: processor time of the server for a request, HTTP/1.1, %d connections (×base: those to the API × an empty handler, the others × ReverseProxy)",
+		doorConnections))
+}

@@ -1,0 +1,93 @@
+package daemon
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// tracing sends a span of every request, or of some, to an OpenTelemetry collector. A
+// nil tracing sends none.
+type tracing struct {
+	provider *sdktrace.TracerProvider
+	tracer   trace.Tracer
+	headers  propagation.TraceContext
+}
+
+// newTracing returns nil if there is nowhere to send spans to. The collector need not
+// be there: what cannot be sent is dropped.
+func newTracing(ctx context.Context, t Trace) (*tracing, error) {
+	if t.Endpoint == "" {
+		return nil, nil
+	}
+	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(string(t.Endpoint)+"/v1/traces"), otlptracehttp.WithTimeout(5*time.Second))
+	if err != nil {
+		return nil, err
+	}
+	p := sdktrace.NewTracerProvider(
+		sdktrace.WithBatcher(exporter),
+		// What a client's header says about sampling is not asked: it would have us trace
+		// everything.
+		sdktrace.WithSampler(sdktrace.TraceIDRatioBased(float64(t.Sample)/mostSample)),
+		sdktrace.WithResource(resource.NewSchemaless(attribute.String("service.name", "stint"))),
+	)
+	return &tracing{provider: p, tracer: p.Tracer("github.com/stintdev/stint")}, nil
+}
+
+// mostSample is the sample that is all.
+const mostSample = 10_000
+
+// around traces what a handler serves. Who comes after it sees the span as its parent.
+func (t *tracing) around(listener string, h http.Handler) http.Handler {
+	if t == nil {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		carrier := propagation.HeaderCarrier(r.Header)
+		ctx := t.headers.Extract(r.Context(), carrier)
+		ctx, span := t.tracer.Start(ctx, listener, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(
+			attribute.String("http.request.method", r.Method), attribute.String("url.path", r.URL.Path),
+			attribute.String("server.address", r.Host), attribute.String("network.protocol.version", r.Proto),
+		))
+		defer span.End()
+		t.headers.Inject(ctx, carrier)
+		s := &statusWriter{ResponseWriter: w, status: http.StatusOK}
+		h.ServeHTTP(s, r.WithContext(ctx))
+		span.SetAttributes(attribute.Int("http.response.status_code", s.status))
+		if s.status >= http.StatusInternalServerError {
+			span.SetStatus(codes.Error, "")
+		}
+	})
+}
+
+// close sends what has not been sent, as long as ctx allows.
+func (t *tracing) close(ctx context.Context) {
+	if t != nil {
+		_ = t.provider.Shutdown(ctx) // no one waits for spans
+	}
+}
+
+// statusWriter remembers the status. All else that a writer can do is found by
+// [http.ResponseController], which asks Unwrap.
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *statusWriter) WriteHeader(status int) {
+	if status >= http.StatusOK || status == http.StatusSwitchingProtocols {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap returns the writer beneath.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

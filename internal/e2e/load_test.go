@@ -1,0 +1,356 @@
+package e2e_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint/internal/testredis"
+)
+
+// zeros is a gigabyte when it is limited to one.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+func TestGigabyte(t *testing.T) {
+	t.Parallel()
+	const size, slack = 1 << 30, 64 << 20
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, err := io.Copy(io.Discard, r.Body)
+		if r.Method == http.MethodPut && (err != nil || n != size) {
+			t.Errorf("the upstream got %d bytes, %v", n, err)
+		}
+		if r.Method == http.MethodGet {
+			_, _ = io.CopyN(w, zeros{}, size) // the client counts
+		}
+	}))
+	defer upstream.Close()
+	s := serve(t, limited("1000/1h", upstream.Listener.Addr().String()))
+	c := newClient(t, "127.0.0.1", s.gateway)
+	c.Timeout = time.Minute
+	c.do(t, http.MethodHead, "/", "") // connections are there from now on
+	before, _ := s.rss(t)
+	for _, method := range []string{http.MethodPut, http.MethodGet} {
+		var body io.Reader
+		if method == http.MethodPut {
+			body = io.LimitReader(zeros{}, size)
+		}
+		r, err := http.NewRequestWithContext(t.Context(), method, s.gateway+"/", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := c.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := io.Copy(io.Discard, w.Body)
+		w.Body.Close()
+		if err != nil || w.StatusCode != http.StatusOK || (method == http.MethodGet && n != size) {
+			t.Errorf("%s: got %s and %d bytes, %v", method, w.Status, n, err)
+		}
+		_, peak := s.rss(t)
+		t.Logf("%s of 1 GiB: from %d MiB to %d MiB", method, before>>20, peak>>20)
+		if peak > before+slack {
+			t.Errorf("%s: stint held %d MiB, and %d MiB before", method, peak>>20, before>>20)
+		}
+	}
+}
+
+func TestIdleConnections(t *testing.T) {
+	t.Parallel()
+	const want, least, spare = 10_000, 1_000, 2_000
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	count := min(want, int(min(limit.Max, 1<<30))-spare) // Go has raised it as far as it may
+	if count < least {
+		t.Fatalf("only %d files may be open, want %d", limit.Max, least+spare)
+	}
+	if count < want {
+		t.Logf("only %d files may be open", limit.Max)
+	}
+	s := serve(t, limited("1000000/1h", "127.0.0.1:9"))
+	before, _ := s.rss(t)
+	conns := make([]net.Conn, count)
+	defer func() {
+		for _, c := range conns {
+			if c != nil {
+				c.Close()
+			}
+		}
+	}()
+	// The first request opens a connection, and the second finds it still open.
+	for round := range 2 {
+		var wg sync.WaitGroup
+		var next atomic.Int64
+		for range 32 {
+			wg.Go(func() {
+				for i := next.Add(1) - 1; i < int64(count); i = next.Add(1) - 1 {
+					if err := ask(&conns[i], s.api); err != nil {
+						t.Errorf("round %d, connection %d: %v", round, i, err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if t.Failed() {
+			return
+		}
+	}
+	now, _ := s.rss(t)
+	t.Logf("%d idle connections hold %d KiB each", count, (now-before)>>10/int64(count))
+}
+
+// ask makes a request on a connection, which it opens if there is none.
+func ask(conn *net.Conn, url string) (err error) {
+	if *conn == nil {
+		if *conn, err = net.Dial("tcp", strings.TrimPrefix(url, "http://")); err != nil {
+			return err
+		}
+	}
+	if err := (*conn).SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(*conn, "GET /healthz HTTP/1.1\r\nHost: stint\r\n\r\n"); err != nil {
+		return err
+	}
+	w, err := http.ReadResponse(bufio.NewReaderSize(*conn, 512), nil)
+	if err != nil {
+		return err
+	}
+	defer w.Body.Close()
+	if _, err := io.Copy(io.Discard, w.Body); err != nil || w.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s, %w", w.Status, err)
+	}
+	return nil
+}
+
+// TestSlowClients has clients that take their time, in all the ways there are. Stint
+// lets go of each.
+func TestSlowClients(t *testing.T) {
+	t.Parallel()
+	gone := make(chan struct{}, 1)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/endless":
+			_, _ = io.Copy(w, zeros{}) // until it is let go of
+			gone <- struct{}{}
+		case "/early":
+			conn, rw, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			fmt.Fprint(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+			_, _ = io.Copy(io.Discard, rw)
+		default:
+			_, _ = io.Copy(io.Discard, r.Body)
+		}
+	}))
+	defer upstream.Close()
+	s := serve(t, limited("1000/1h", upstream.Listener.Addr().String())+others,
+		"STINT_SERVER_HEADER_TIMEOUT=300ms", "STINT_SERVER_STALL_TIMEOUT=300ms")
+	for _, url := range []string{s.gateway, s.api} {
+		// Byte by byte: that something comes is not enough.
+		conn := dial(t, url)
+		drip, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			tick := time.NewTicker(20 * time.Millisecond)
+			defer tick.Stop()
+			fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: app\r\nX-Slow: ")
+			for drip.Err() == nil {
+				<-tick.C
+				fmt.Fprint(conn, "x")
+			}
+		})
+		expectCut(t, "a header that does not end", conn)
+		stop()
+		wg.Wait()
+
+		// A body that does not come, asked for or not: what came late would be taken for
+		// the next request.
+		for _, request := range []string{"POST /v1/check", "POST /early", "DELETE /closed/door"} {
+			conn = dial(t, url)
+			fmt.Fprint(conn, request, " HTTP/1.1\r\nHost: app\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+			expectCut(t, request, conn)
+		}
+	}
+	fmt.Fprint(dial(t, s.gateway), "GET /endless HTTP/1.1\r\nHost: app\r\n\r\n")
+	select {
+	case <-gone:
+	case <-time.After(patience):
+		t.Error("a response that is not read: still sent")
+	}
+}
+
+// expectCut waits for the end of a connection, whatever comes before it.
+func expectCut(t testing.TB, name string, conn net.Conn) {
+	t.Helper()
+	_, err := io.Copy(io.Discard, conn)
+	if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() {
+		t.Errorf("%s: the connection to %s is open", name, conn.RemoteAddr())
+	}
+}
+
+// TestDrain stops a stint while clients send as fast as they can, each on a connection
+// that it keeps for as long as it may.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	const clients = 32
+	begun, finish := make(chan struct{}), make(chan struct{})
+	answer := strings.Repeat("x", 8<<10)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			close(begun)
+			<-finish
+		}
+		_, _ = io.WriteString(w, answer)
+	}))
+	defer upstream.Close()
+	s := serve(t, limited("1000000000/1h", upstream.Listener.Addr().String()), "STINT_SERVER_DRAIN_DELAY=300ms")
+	address := strings.TrimPrefix(s.gateway, "http://")
+
+	exchange := func(conn net.Conn, r *bufio.Reader, path string) (last bool, err error) {
+		if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: app\r\n\r\n", path); err != nil {
+			return false, err
+		}
+		w, err := http.ReadResponse(r, nil)
+		if err != nil {
+			return false, err
+		}
+		defer w.Body.Close()
+		body, err := io.ReadAll(w.Body)
+		if err == nil && (w.StatusCode != http.StatusOK || string(body) != answer) {
+			err = fmt.Errorf("%s and %d bytes", w.Status, len(body))
+		}
+		return w.Close, err
+	}
+	var wg sync.WaitGroup
+	// A connection that waits to be accepted when the listener is closed is reset, by the
+	// kernel: no one has heard of it.
+	var whole, connections, unheard atomic.Int64
+	var told atomic.Bool
+	busy := make(chan struct{}, clients)
+	for range clients {
+		wg.Go(func() {
+			for {
+				conn, err := net.Dial("tcp", address)
+				if err != nil {
+					if refused := errors.Is(err, syscall.ECONNREFUSED) || reset(err); !refused || !told.Load() {
+						t.Error(err)
+					}
+					return
+				}
+				connections.Add(1)
+				_ = conn.SetDeadline(time.Now().Add(patience)) // reading would tell
+				r := bufio.NewReader(conn)
+				for n, last := 0, false; !last; n++ {
+					last, err = exchange(conn, r, "/")
+					if n == 0 && told.Load() && reset(err) {
+						unheard.Add(1)
+						break
+					}
+					if err != nil {
+						t.Errorf("request %d of a connection: %v", n, err)
+						break
+					}
+					if whole.Add(1); n == 10 {
+						select {
+						case busy <- struct{}{}:
+						default:
+						}
+					}
+				}
+				conn.Close()
+			}
+		})
+	}
+	slow := dial(t, s.gateway)
+	wg.Go(func() {
+		if _, err := exchange(slow, bufio.NewReader(slow), "/slow"); err != nil {
+			t.Errorf("the slow request: %v", err)
+		}
+	})
+	<-begun
+	for range clients {
+		<-busy
+	}
+	told.Store(true)
+	s.terminate()
+	s.wait(t, func() error {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			return nil //nolint:nilerr // it is what is waited for
+		}
+		conn.Close()
+		return errors.New("stint still listens")
+	})
+	close(finish)
+	wg.Wait()
+	s.stop(t)
+	t.Logf("%d requests on %d connections, and %d that were not accepted", whole.Load(), connections.Load(), unheard.Load())
+}
+
+func reset(err error) bool {
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// TestTwoNodes has two processes hold one limit.
+func TestTwoNodes(t *testing.T) {
+	t.Parallel()
+	const limit, clients, requests = 300, 16, 40
+	redis := testredis.Shared(t)
+	a := newApp(t)
+	var nodes []*server
+	for range 2 {
+		config := replace(t, limited(fmt.Sprint(limit, "/1h"), a.address), "[[upstreams]]", "on_store_failure = \"closed\"\n\n[[upstreams]]")
+		nodes = append(nodes, serve(t, config, "STINT_SERVER_COUNTERS="+redis.URL(), "STINT_SERVER_STORE_BUDGET=10s"))
+	}
+	var statuses [600]atomic.Int64
+	var wg sync.WaitGroup
+	for i := range clients {
+		wg.Go(func() {
+			c := newClient(t, "127.0.0.1", nodes[i%2].gateway)
+			for answers := 0; answers < requests; {
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.url, nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				w, err := c.Do(r)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				w.Body.Close()
+				// On a machine that is busy, a node may lose patience with Redis. Then it
+				// refuses, which is not an answer.
+				if w.StatusCode != http.StatusServiceUnavailable {
+					statuses[w.StatusCode].Add(1)
+					answers++
+				}
+			}
+		})
+	}
+	wg.Wait()
+	passed, refused := statuses[http.StatusOK].Load(), statuses[http.StatusTooManyRequests].Load()
+	if passed != limit || passed+refused != clients*requests || a.served.Load() != limit {
+		t.Errorf("%d passed, %d were refused, the app has seen %d, want %d and %d", passed, refused, a.served.Load(), limit, clients*requests-limit)
+	}
+}

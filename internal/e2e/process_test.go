@@ -1,0 +1,260 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint/internal/testredis"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = 20 * time.Second
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "e2e-")
+	if err != nil {
+		panic(err)
+	}
+	program.path = filepath.Join(dir, "stint")
+	code := m.Run()
+	testredis.StopShared()
+	_ = os.RemoveAll(dir) // what is left there is no test's business
+	os.Exit(code)
+}
+
+// program is the stint that the tests start.
+var program struct {
+	path  string
+	build sync.Once
+	err   error
+}
+
+// buildProgram builds stint, once.
+func buildProgram(t testing.TB) {
+	t.Helper()
+	program.build.Do(func() {
+		out, err := exec.Command("go", "build", "-o", program.path, "github.com/stintdev/stint/cmd/stint").CombinedOutput()
+		if err != nil {
+			program.err = fmt.Errorf("%w: %s", err, out)
+		}
+	})
+	if program.err != nil {
+		t.Fatal(program.err)
+	}
+}
+
+// packages are what to install for commands, by their Debian names.
+var packages = map[string]string{"nginx": "nginx-light", "caddy": "caddy", "curl": "curl", "h2load": "nghttp2-client"}
+
+// tool returns the path of a command. Servers may be where only root looks.
+func tool(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		path, err = exec.LookPath("/usr/sbin/" + name)
+	}
+	if err != nil {
+		t.Fatalf("%s is not installed: make deps installs it, or apt-get install %s", name, packages[name])
+	}
+	return path
+}
+
+// process is a program that a test has started.
+type process struct {
+	*exec.Cmd
+	log   string        // what it writes
+	ended chan struct{} // closed when it is gone
+	err   error         // how it ended
+}
+
+// run starts a program, which is killed at the end of the test if it still runs.
+func run(t testing.TB, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{Cmd: cmd, log: filepath.Join(t.TempDir(), "log"), ended: make(chan struct{})}
+	out, err := os.Create(p.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := spawn(cmd); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(p.ended)
+		p.err = cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended
+		<-p.ended
+		if t.Failed() {
+			t.Logf("%s wrote:\n%s", filepath.Base(cmd.Path), p.output())
+		}
+	})
+	return p
+}
+
+// spawn starts a process on a thread that never ends. The kernel kills the process when
+// the thread ends that has started it, and Go ends threads as it sees fit.
+func spawn(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	failed := make(chan error)
+	spawner() <- func() { failed <- cmd.Start() }
+	return <-failed
+}
+
+var spawner = sync.OnceValue(func() chan<- func() {
+	starts := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for start := range starts {
+			start()
+		}
+	}()
+	return starts
+})
+
+// output is the end of what the process has written.
+func (p *process) output() string {
+	const most = 8 << 10
+	text, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-most):])
+}
+
+// wait waits until check returns nil.
+func (p *process) wait(t testing.TB, check func() error) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	end := time.NewTimer(patience)
+	defer end.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-p.ended:
+			t.Fatalf("%s ended: %v", p.Path, p.err)
+		case <-end.C:
+			t.Fatalf("still after %v: %v", patience, err)
+		}
+	}
+}
+
+// rss returns the memory that the process holds now, and the most it has held, in bytes.
+func (p *process) rss(t testing.TB) (now, peak int64) {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	field := func(name string) int64 {
+		_, rest, _ := strings.Cut(string(status), name+":")
+		value, _, _ := strings.Cut(rest, " kB")
+		n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		return n << 10
+	}
+	return field("VmRSS"), field("VmHWM")
+}
+
+// server is a stint.
+type server struct {
+	*process
+	gateway, api string // where they are: http://127.0.0.1:12345
+	told         sync.Once
+}
+
+// serve starts a stint with a configuration. Variables go over it.
+func serve(t testing.TB, config string, environ ...string) *server {
+	t.Helper()
+	buildProgram(t)
+	file := filepath.Join(t.TempDir(), "stint.toml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program.path, "serve", "--config", file)
+	cmd.Env = append([]string{
+		"STINT_SERVER_GATEWAY_ADDRESS=127.0.0.1:0", "STINT_SERVER_HTTP_ADDRESS=127.0.0.1:0", "STINT_SERVER_ADMIN_ADDRESS=",
+		"STINT_SERVER_DRAIN_DELAY=0s",
+	}, environ...)
+	s := &server{process: run(t, cmd)}
+	s.wait(t, func() error {
+		s.gateway, s.api = s.url("gateway"), s.url("http")
+		if s.api == "" || (s.gateway == "" && strings.Contains(config, "[[upstreams]]")) {
+			return errors.New("stint does not listen")
+		}
+		return nil
+	})
+	t.Cleanup(func() { s.stop(t) })
+	return s
+}
+
+// url returns where the log says that a listener is.
+func (s *server) url(listener string) string {
+	for line := range strings.Lines(s.output()) {
+		var entry struct{ Msg, Listener, URL string }
+		if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "listening" && entry.Listener == listener {
+			return entry.URL
+		}
+	}
+	return ""
+}
+
+// terminate tells the process to stop. A second signal would tell it to hurry.
+func (s *server) terminate() {
+	s.told.Do(func() { _ = s.Process.Signal(syscall.SIGTERM) }) // it may have ended
+}
+
+// stop tells the process to stop, and waits until it has.
+func (s *server) stop(t testing.TB) {
+	t.Helper()
+	s.terminate()
+	select {
+	case <-s.ended:
+	case <-time.After(patience):
+		t.Errorf("stint has not stopped after %v", patience)
+		return
+	}
+	if s.err != nil {
+		t.Errorf("stint: %v", s.err)
+	}
+	if log := s.output(); strings.Contains(log, "panic") {
+		t.Errorf("stint panicked:\n%s", log)
+	}
+}
+
+// freeAddress returns an address for a program that cannot choose one by itself. Its
+// port is below those that the kernel gives to clients.
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	for range 100 {
+		address := fmt.Sprintf("127.0.0.1:%d", 30000+rand.IntN(2768))
+		if l, err := net.Listen("tcp", address); err == nil {
+			l.Close()
+			return address
+		}
+	}
+	t.Fatal("found no free port")
+	return ""
+}
