@@ -14,7 +14,7 @@ import (
 type networks struct {
 	v4  []uint32     // where networks begin, sorted, to be searched
 	v6  []netip.Addr // the same of IPv6
-	all []*network   // which begin there, those of IPv4 first
+	all []network    // which begin there, those of IPv4 first
 }
 
 type network struct {
@@ -25,16 +25,16 @@ type network struct {
 
 // newNetworks arranges networks, with the entries of each.
 func newNetworks(of map[netip.Prefix][]candidate) networks {
-	var ns networks
+	ns := networks{all: make([]network, 0, len(of))} // which point to each other, and stay
 	var last *network
 	for _, p := range slices.SortedFunc(maps.Keys(of), netip.Prefix.Compare) {
-		last = &network{prefix: p, outer: last.with(p.Addr()), entries: of[p]}
+		ns.all = append(ns.all, network{prefix: p, outer: last.with(p.Addr()), entries: of[p]})
+		last = &ns.all[len(ns.all)-1]
 		if p.Addr().Is4() {
 			ns.v4 = append(ns.v4, number(p.Addr()))
 		} else {
 			ns.v6 = append(ns.v6, p.Addr())
 		}
-		ns.all = append(ns.all, last)
 	}
 	return ns
 }

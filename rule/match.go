@@ -2,6 +2,7 @@ package rule
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"net/textproto"
 	"slices"
@@ -180,18 +181,27 @@ func (b *bucket) sort() {
 	b.list = nil
 	b.more = &index{tiers: map[string][]candidate{}}
 	inside := map[netip.Prefix][]candidate{}
+	shared := map[string]*conditions{}
 	for _, e := range entries {
+		// Who finds an entry has met the condition that led there. What remains is often
+		// the same for many, and need not be fetched from memory for each.
+		rest := *e.conditions
 		switch {
 		case len(e.ranges) > 0:
+			rest.ranges, rest.networks = nil, networks{}
 			for _, p := range e.ranges {
-				inside[p] = append(inside[p], e)
+				inside[p] = append(inside[p], candidate{rest.among(shared), e.hit})
 			}
 		case len(e.tiers) > 0:
+			rest.tiers = nil
 			for _, t := range e.tiers {
-				b.more.tiers[t] = append(b.more.tiers[t], e)
+				b.more.tiers[t] = append(b.more.tiers[t], candidate{rest.among(shared), e.hit})
 			}
 		case len(e.headers) > 0:
-			b.more.addHeader(e)
+			if e.headers[0].value != "*" {
+				rest.headers = rest.headers[1:]
+			}
+			b.more.addHeader(e.headers[0], candidate{rest.among(shared), e.hit})
 		default:
 			b.list = append(b.list, e)
 		}
@@ -199,8 +209,16 @@ func (b *bucket) sort() {
 	b.more.networks = newNetworks(inside)
 }
 
-func (x *index) addHeader(e candidate) {
-	want := e.headers[0]
+// among returns the conditions that are the same among those that are shared.
+func (c *conditions) among(shared map[string]*conditions) *conditions {
+	same := fmt.Sprintf("%q %v", []any{c.methods, c.tiers, c.ranges, c.headers}, c.dims)
+	if shared[same] == nil {
+		shared[same] = c
+	}
+	return shared[same]
+}
+
+func (x *index) addHeader(want wanted, e candidate) {
 	i := slices.IndexFunc(x.headers, func(h *header) bool { return h.name == want.name })
 	if i < 0 {
 		i = len(x.headers)
