@@ -371,17 +371,29 @@ func tripOf(ctx context.Context) *trip { return ctx.Value(tripKey{}).(*trip) }
 type body struct {
 	io.ReadCloser
 	failed atomic.Bool
+	owed   atomic.Bool // by HTTP/1, the end of it was not seen yet
 }
 
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
+	switch {
+	case errors.Is(err, io.EOF):
+		b.owed.Store(false)
+	case err != nil:
 		b.failed.Store(true)
 	}
 	return n, err
 }
 
 func (*body) Close() error { return nil }
+
+// settle has the connection of a response end with it if more of the request is to
+// come: that must not be taken for the next one.
+func (b *body) settle(h http.Header) {
+	if b.owed.Load() {
+		h.Set("Connection", "close")
+	}
+}
 
 // ServeHTTP implements [http.Handler].
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -432,6 +444,12 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, t *trip) {
 		defer cancel()
 	}
 	r = r.WithContext(ctx)
+	if r.ProtoMajor == 1 && r.ContentLength != 0 {
+		// A target may answer while it reads. Otherwise the server would throw away what
+		// has not been read by then.
+		_ = http.NewResponseController(w).EnableFullDuplex() // who cannot do so is no server of net/http
+		t.body.owed.Store(true)
+	}
 	if g.maxBody > 0 && r.Body != nil {
 		r.Body = http.MaxBytesReader(w, r.Body, g.maxBody)
 	}
@@ -545,7 +563,11 @@ func (g *Gateway) respond(res *http.Response) error {
 	if len(res.Trailer) > 0 {
 		res.Header.Del("Content-Length") // HTTP/1.1 has either a length or trailers
 	}
-	v := &tripOf(res.Request.Context()).verdict
+	t := tripOf(res.Request.Context())
+	if res.StatusCode != http.StatusSwitchingProtocols {
+		t.body.settle(res.Header)
+	}
+	v := &t.verdict
 	if v.Binding() == nil {
 		return nil
 	}
@@ -564,6 +586,7 @@ const statusGone = 499
 // fail answers a request that was let pass, and got no answer.
 func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
 	t := tripOf(r.Context())
+	t.body.settle(w.Header())
 	if errors.Is(r.Context().Err(), context.Canceled) {
 		w.WriteHeader(statusGone)
 		return

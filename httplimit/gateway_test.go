@@ -657,6 +657,98 @@ func TestGatewayContinue(t *testing.T) {
 	}
 }
 
+// TestGatewayDuplex has a target that answers while it reads: not a byte of the body is
+// lost on the way.
+func TestGatewayDuplex(t *testing.T) {
+	t.Parallel()
+	target := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		_ = http.NewResponseController(w).Flush()
+		_, _ = io.Copy(w, r.Body) // the client counts
+	}), false)
+	_, s := gateway(t, httplimit.GatewayOptions{Routes: to(target.URL)})
+	const part = 1000 // far less than a server would throw away
+	for name, c := range map[string]struct{ header, before, after, end string }{
+		"length": {"Content-Length: 2000", "", "", ""},
+		"chunks": {"Transfer-Encoding: chunked", "3e8\r\n", "\r\n", "0\r\n\r\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn, r := connect(t, s)
+			send := func(letter string) { fmt.Fprint(conn, c.before+strings.Repeat(letter, part)+c.after) }
+			fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n", c.header)
+			send("a")
+			res, err := http.ReadResponse(r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer res.Body.Close()
+			send("b")
+			fmt.Fprint(conn, c.end)
+			body, err := io.ReadAll(res.Body)
+			if err != nil || string(body) != strings.Repeat("a", part)+strings.Repeat("b", part) {
+				t.Errorf("%d bytes, %v; want %d", len(body), err, 2*part)
+			}
+		})
+	}
+}
+
+// TestGatewayRest has clients that are answered before they have sent all. What they
+// send then is not taken for another request.
+func TestGatewayRest(t *testing.T) {
+	t.Parallel()
+	var hidden atomic.Int64
+	target := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/hidden":
+			hidden.Add(1)
+		case "/all":
+			_, _ = io.Copy(io.Discard, r.Body)
+		default:
+			_ = http.NewResponseController(w).EnableFullDuplex()
+		}
+	}), false)
+	_, s := gateway(t, httplimit.GatewayOptions{Routes: []httplimit.Route{
+		{Targets: []string{target.URL}}, {Prefix: "/down", Targets: []string{"http://127.0.0.1:1"}},
+	}})
+	const rest = "GET /hidden HTTP/1.1\r\nHost: x\r\n\r\n"
+	for path, c := range map[string]struct {
+		status int
+		close  bool
+	}{
+		"/at-once": {http.StatusOK, true}, "/down": {http.StatusBadGateway, true}, "/all": {http.StatusOK, false},
+	} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			conn, r := connect(t, s)
+			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", path, len(rest))
+			if !c.close {
+				fmt.Fprint(conn, rest)
+			}
+			res, err := http.ReadResponse(r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer res.Body.Close()
+			_, _ = io.Copy(io.Discard, res.Body)
+			if res.StatusCode != c.status || res.Close != c.close {
+				t.Errorf("%s, close %t; want %d, %t", res.Status, res.Close, c.status, c.close)
+			}
+			if c.close {
+				fmt.Fprint(conn, rest)
+				if got, _ := io.ReadAll(r); len(got) > 0 {
+					t.Errorf("there is another response: %q", got)
+				}
+			}
+		})
+	}
+	t.Cleanup(func() {
+		if n := hidden.Load(); n > 0 {
+			t.Errorf("%d requests were hidden in bodies", n)
+		}
+	})
+}
+
 // TestGatewayBodies passes a gigabyte there and back without holding it.
 func TestGatewayBodies(t *testing.T) {
 	size := int64(1 << 30)
@@ -668,12 +760,7 @@ func TestGatewayBodies(t *testing.T) {
 		_, _ = io.Copy(w, r.Body)
 	}), false)
 	_, s := gateway(t, httplimit.GatewayOptions{Routes: to(target.URL), MaxBody: size})
-	// The gateway must have the client's permission to answer before it has all.
-	front := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = http.NewResponseController(w).EnableFullDuplex()
-		s.Config.Handler.ServeHTTP(w, r)
-	}), false)
-	r := get(t, front.URL+"/")
+	r := get(t, s.URL+"/")
 	r.Method, r.Body, r.ContentLength = http.MethodPost, io.NopCloser(io.LimitReader(zeros{}, size)), size
 	var before, now runtime.MemStats
 	runtime.GC()

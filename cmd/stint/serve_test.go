@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -126,6 +127,34 @@ func TestDemo(t *testing.T) {
 	s.signal(t, syscall.SIGINT)
 	if code := s.ends(); code != 0 || !strings.Contains(s.out.String(), url+"/v1/check") {
 		t.Errorf("exit code %d, %s", code, s.out.String())
+	}
+}
+
+// TestTwiceIdle sends a second signal while there are connections, and no requests.
+func TestTwiceIdle(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "stint.toml")
+	if err := os.WriteFile(path, []byte("[server]\ndrain_delay = \"10m\"\nlog_format = \"text\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, "--config", path)
+	url := s.logs(t, "listener=http url=(.*)")
+	s.logs(t, "listener=admin")
+	silent, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	answer, err := http.Get(url + "/healthz") // connections are accepted in order
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = answer.Body.Close()
+	s.signal(t, syscall.SIGTERM)
+	s.logs(t, "msg=stopping")
+	s.signal(t, syscall.SIGTERM)
+	if code := s.ends(); code != 0 {
+		t.Errorf("exit code %d", code)
 	}
 }
 

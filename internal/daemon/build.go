@@ -106,9 +106,12 @@ func (c *Config) OpenStore(observer layer.Observer, log *slog.Logger) (stint.Sto
 	}
 	stack, err := layer.New(shared, layer.Options{
 		Retry: layer.RetryOptions{Budget: time.Duration(s.StoreBudget)},
-		Breaker: layer.BreakerOptions{OnChange: func(to layer.Change) {
-			log.Warn("breaker", "state", to.To.String(), "reason", to.Reason)
-		}},
+		Breaker: layer.BreakerOptions{
+			Slow: time.Duration(s.StoreBudget) / 5 * 4, // below the budget, or it is never seen
+			OnChange: func(to layer.Change) {
+				log.Warn("breaker", "state", to.To.String(), "reason", to.Reason)
+			},
+		},
 		Fallback: &layer.FallbackOptions{
 			Local: local, Replicas: func() int { return s.Replicas },
 			OnReturn: func(r layer.Return) {

@@ -143,6 +143,33 @@ func TestOpenStore(t *testing.T) {
 	}
 }
 
+// TestSlowStore has a Redis that is slow, and a budget that allows for it. It is not left
+// alone.
+func TestSlowStore(t *testing.T) {
+	t.Parallel()
+	proxy := testredis.StartProxy(t, testredis.Start(t))
+	config, err := loadFile("", []string{"STINT_SERVER_COUNTERS=" + proxy.URL(), "STINT_SERVER_STORE_BUDGET=10s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	s, _, err := config.OpenStore(nil, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	proxy.Set(t, testredis.Fault{Latency: 30 * time.Millisecond})
+	for range 6 {
+		ds, err := s.Take(t.Context(), []stint.Ask{{Key: stint.Key{Subject: "user:1", Name: "n"}, Limit: stint.PerHour(10), Cost: 1}})
+		if err != nil || ds[0].Basis != stint.Counted {
+			t.Errorf("%+v, %v", ds, err)
+		}
+	}
+	if log.Len() > 0 {
+		t.Error(log.String())
+	}
+}
+
 func TestLogger(t *testing.T) {
 	t.Parallel()
 	for format, want := range map[string]string{"json": `"msg":"heard"`, "text": "msg=heard"} {

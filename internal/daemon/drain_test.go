@@ -144,6 +144,46 @@ func TestDrain(t *testing.T) {
 	t.Logf("%d requests, none lost", sent.Load())
 }
 
+// TestFirstRequest has a client that is connected when a daemon stops, and sends its
+// first request after that.
+func TestFirstRequest(t *testing.T) {
+	t.Parallel()
+	p := start(t, many+newGate(t).upstreams(), set("server.drain_delay", "0"))
+	conn := dial(t, p, "gateway")
+	p.get(t, "gateway", "/") // connections are accepted in order
+	stopped := make(chan error, 1)
+	go func() { stopped <- p.Stop(context.WithoutCancel(t.Context())) }()
+	until(t, "no more connections", func() bool {
+		c, err := net.Dial("tcp", strings.TrimPrefix(p.URL("gateway"), "http://"))
+		if err == nil {
+			_ = c.Close()
+		}
+		return err != nil
+	})
+	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	do(t, err)
+	defer answer.Body.Close()
+	if body, err := io.ReadAll(answer.Body); err != nil || string(body) != "done" || !answer.Close {
+		t.Errorf("%s %q %v, close %t", answer.Status, body, err, answer.Close)
+	}
+	do(t, <-stopped)
+}
+
+// TestSilent stops a daemon in a hurry while clients are connected that ask for nothing,
+// or for nothing more: no request is cut off.
+func TestSilent(t *testing.T) {
+	t.Parallel()
+	p := start(t, many+newGate(t).upstreams())
+	for _, l := range []string{"gateway", "http", "admin"} {
+		dial(t, p, l)
+		p.get(t, l, "/")
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	cancel()
+	do(t, p.Stop(ctx))
+}
+
 // TestCutOff stops a daemon while there are requests that do not end.
 func TestCutOff(t *testing.T) {
 	t.Parallel()

@@ -5,8 +5,9 @@ import (
 	"sync"
 )
 
-// inflight counts requests, for those who wait until there are none. A
-// [sync.WaitGroup] does not allow that one begins while someone waits.
+// inflight counts requests, or what else begins and ends, for those who wait until
+// there are none. A [sync.WaitGroup] does not allow that one begins while someone
+// waits.
 type inflight struct {
 	mu   sync.Mutex
 	n    int
@@ -28,7 +29,7 @@ func (f *inflight) done() {
 	}
 }
 
-// wait returns when there is no request, or when ctx ends.
+// wait returns when there are none, or when ctx ends.
 func (f *inflight) wait(ctx context.Context) error {
 	f.mu.Lock()
 	if f.n == 0 {

@@ -44,6 +44,7 @@ type server struct {
 	stall    time.Duration
 	closing  atomic.Bool        // connections are told to close
 	requests inflight           // those too that have become connections of their own
+	fresh    inflight           // connections that have had no request yet, and who accepts them
 	cut      context.CancelFunc // ends all requests
 }
 
@@ -56,17 +57,23 @@ func (c *Config) listen(ctx context.Context, l door, h http.Handler, log *slog.L
 		return nil, &ListenError{l.name, err}
 	}
 	s := &server{name: l.name, handler: h, stall: time.Duration(c.Server.StallTimeout)}
-	s.listener = patientListener{listener, s.stall}
 	if l.ProxyProtocol {
-		s.listener = httplimit.ProxyListener(s.listener, c.trusted())
+		listener = httplimit.ProxyListener(listener, c.trusted())
 	}
+	s.listener = patientListener{listener, s.stall, &s.fresh}
 	base, cut := context.WithCancel(context.WithoutCancel(ctx))
 	s.cut = cut
 	s.http = http.Server{
 		Handler: s, ReadHeaderTimeout: time.Duration(c.Server.HeaderTimeout), IdleTimeout: time.Duration(c.Server.IdleTimeout),
 		MaxHeaderBytes: maxHeader, Protocols: new(http.Protocols),
 		BaseContext: func(net.Listener) context.Context { return base },
-		ErrorLog:    newErrorLog(log.With("listener", l.name)),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			if t, ok := c.(*tls.Conn); ok {
+				c = t.NetConn()
+			}
+			return context.WithValue(ctx, connKey{}, c)
+		},
+		ErrorLog: newErrorLog(log.With("listener", l.name)),
 	}
 	s.http.Protocols.SetHTTP1(true)
 	s.http.Protocols.SetHTTP2(true)
@@ -100,7 +107,7 @@ func (s *server) serve() error {
 	} else {
 		err = s.http.Serve(s.listener)
 	}
-	if errors.Is(err, http.ErrServerClosed) {
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
 		return nil
 	}
 	return fmt.Errorf("%s: %w", s.name, err)
@@ -110,12 +117,16 @@ func (s *server) serve() error {
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.requests.add()
 	defer s.requests.done()
+	if c, ok := r.Context().Value(connKey{}).(*patientConn); ok {
+		c.asked()
+	}
 	if s.closing.Load() && r.Header.Get("Upgrade") == "" {
 		w.Header().Set("Connection", "close")
 	}
 	if r.ContentLength != 0 {
 		b := &patientBody{ReadCloser: r.Body, stall: s.stall, conn: http.NewResponseController(w)}
 		defer b.leave()
+		r = r.WithContext(r.Context()) // the server looks at what its own request has for a body
 		r.Body = b
 		if r.ProtoMajor > 1 {
 			w = duplexWriter{w, b}
@@ -128,21 +139,36 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // ends are cut off, which is an error.
 func (s *server) stop(ctx context.Context) error {
 	defer s.cut()
-	err := s.http.Shutdown(ctx)
-	_ = s.listener.Close() // also if it was never served
-	if err == nil {
-		err = s.requests.wait(ctx)
+	_ = s.listener.Close()
+	s.hear(ctx)
+	idle := s.http.Shutdown(ctx)
+	err := s.requests.wait(ctx)
+	if idle == nil && err == nil {
+		return nil
 	}
+	const moment = time.Second
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), moment)
+	defer cancel()
 	if err == nil {
+		// What is open has asked for nothing, or its answer is on the way.
+		_ = s.http.Shutdown(ctx)
+		_ = s.http.Close()
 		return nil
 	}
 	s.cut()
 	_ = s.http.Close() // the first error counts
-	const moment = time.Second
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), moment)
-	defer cancel()
 	_ = s.requests.wait(ctx)
 	return fmt.Errorf("%s: requests were cut off: %w", s.name, err)
+}
+
+// hear waits until all connections have had a request. A server that shuts down closes
+// those whose first one it reads later, and does not answer. Some clients connect and
+// say nothing, so there is an end to it.
+func (s *server) hear(ctx context.Context) {
+	const most = 2 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	_ = s.fresh.wait(ctx)
 }
 
 // URL is where the server can be reached from this machine.
@@ -163,22 +189,34 @@ func (s *server) URL() string {
 type patientListener struct {
 	net.Listener
 	stall time.Duration
+	fresh *inflight
 }
 
 func (l patientListener) Accept() (net.Conn, error) {
+	l.fresh.add() // before there is a connection, so that none is missed
 	c, err := l.Listener.Accept()
 	if err != nil {
+		l.fresh.done()
 		return nil, err
 	}
-	return patientConn{c, l.stall}, nil
+	return &patientConn{c, l.stall, sync.OnceFunc(l.fresh.done)}, nil
 }
 
 type patientConn struct {
 	net.Conn
 	stall time.Duration
+	asked func() // it is not fresh any more
 }
 
-func (c patientConn) Write(p []byte) (int, error) {
+// connKey is where the context of a request has its connection.
+type connKey struct{}
+
+func (c *patientConn) Close() error {
+	c.asked()
+	return c.Conn.Close()
+}
+
+func (c *patientConn) Write(p []byte) (int, error) {
 	if err := c.SetWriteDeadline(time.Now().Add(c.stall)); err != nil {
 		return 0, err
 	}
@@ -186,7 +224,7 @@ func (c patientConn) Write(p []byte) (int, error) {
 }
 
 // CloseWrite ends what is sent, for a server that wants its last answer to arrive.
-func (c patientConn) CloseWrite() error {
+func (c *patientConn) CloseWrite() error {
 	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return w.CloseWrite()
 	}
@@ -197,7 +235,8 @@ func (c patientConn) CloseWrite() error {
 // as long as this.
 type patientBody struct {
 	io.ReadCloser
-	stall time.Duration
+	stall   time.Duration
+	reading sync.Mutex // held by Read
 
 	mu   sync.Mutex
 	calm bool                     // the client may take its time
@@ -205,11 +244,13 @@ type patientBody struct {
 }
 
 func (b *patientBody) Read(p []byte) (int, error) {
+	b.reading.Lock()
+	defer b.reading.Unlock()
 	b.expect(time.Now().Add(b.stall))
 	n, err := b.ReadCloser.Read(p)
 	if errors.Is(err, io.EOF) {
 		// From now on the server looks whether the client is still there.
-		b.relax()
+		b.part(time.Time{})
 	}
 	return n, err
 }
@@ -236,11 +277,25 @@ func (b *patientBody) relax() {
 }
 
 // leave is called when the request is answered. The server reads some of what is left,
-// and then the connection is the next request's.
+// and then the connection is the next request's. Whoever still reads, to pass it on, is
+// stopped first: the server would do so itself, and then wait without a deadline.
 func (b *patientBody) leave() {
 	b.mu.Lock()
+	b.calm = false
+	b.set(time.Unix(1, 0))
+	b.calm = true // the next read does not wait either
+	b.mu.Unlock()
+	b.reading.Lock()
+	defer b.reading.Unlock()
+	b.part(time.Now().Add(b.stall))
+}
+
+// part leaves the connection to the server, with this as its last deadline.
+func (b *patientBody) part(by time.Time) {
+	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.set(time.Now().Add(b.stall))
+	b.calm = false
+	b.set(by)
 	b.conn = nil
 }
 

@@ -263,7 +263,10 @@ func TestPatient(t *testing.T) {
 func TestDuplex(t *testing.T) {
 	t.Parallel()
 	upstream := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/silent" {
+		switch r.URL.Path {
+		case "/early":
+			return
+		case "/silent":
 			_, _ = io.Copy(io.Discard, r.Body)
 			return
 		}
@@ -296,6 +299,14 @@ func TestDuplex(t *testing.T) {
 	if body, err := io.ReadAll(answer.Body); err != nil || string(body) != "heard" {
 		t.Errorf("%q %v", body, err)
 	}
+
+	answer, w, err = post("/early")
+	do(t, err)
+	defer answer.Body.Close()
+	if _, err := io.ReadAll(answer.Body); err != nil || answer.StatusCode != http.StatusOK {
+		t.Errorf("%s %v", answer.Status, err)
+	}
+	do(t, w.Close())
 
 	answer, w, err = post("/silent")
 	defer w.Close()
