@@ -166,7 +166,7 @@ func explain(ctx context.Context, c *daemon.Config, r engine.Request) (engine.Ex
 	if err != nil {
 		return engine.Explanation{}, err
 	}
-	who, err := c.Resolver()
+	who, err := c.Resolver(nil)
 	if err != nil {
 		return engine.Explanation{}, err
 	}

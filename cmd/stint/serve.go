@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -67,6 +68,7 @@ func serve(ctx context.Context, t *terminal, source daemon.Source) error {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGTERM, syscall.SIGINT)
 	defer signal.Stop(signals)
+	defer runtime.KeepAlive(reserve())
 	d, err := daemon.New(daemon.Options{Source: source, Out: t.err})
 	if err != nil {
 		return advise(source, err)

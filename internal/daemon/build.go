@@ -20,9 +20,11 @@ import (
 // RuleSet returns the rules of the configuration.
 func (c *Config) RuleSet() (*rule.Set, error) { return rule.Compile(c.File) }
 
-// Resolver returns what tells who is asking. Close it.
-func (c *Config) Resolver() (*identity.Resolver, error) {
+// Resolver returns what tells who is asking, in place of a previous one, if there is
+// any. Close it.
+func (c *Config) Resolver(previous *identity.Resolver) (*identity.Resolver, error) {
 	o := c.options()
+	o.Previous = previous
 	var err error
 	if o.Lists.Exempt, err = newList(c.Exemptions); err != nil {
 		return nil, fmt.Errorf("exemptions: %w", err)

@@ -22,7 +22,7 @@ var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 // resolve tells who sends the headers from 192.0.2.1.
 func resolve(t testing.TB, c *daemon.Config, headers map[string][]string) (identity.Subject, error) {
 	t.Helper()
-	r, err := c.Resolver()
+	r, err := c.Resolver(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

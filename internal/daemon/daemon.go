@@ -95,7 +95,7 @@ func (d *Daemon) build() error {
 	if err != nil {
 		return err
 	}
-	who, err := d.config.Resolver()
+	who, err := d.config.Resolver(nil)
 	if err != nil {
 		return err
 	}

@@ -136,7 +136,7 @@ func TestSecretFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := c.Resolver()
+	r, err := c.Resolver(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

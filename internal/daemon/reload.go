@@ -294,7 +294,7 @@ func (r *Reloader) use(ctx context.Context, next *Config) error {
 	before := r.resolver.Load()
 	resolver := before
 	if !r.config.identifiesLike(next) {
-		if resolver, err = next.Resolver(); err != nil {
+		if resolver, err = next.Resolver(r.resolver.Load()); err != nil {
 			return err
 		}
 	}

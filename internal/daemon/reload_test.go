@@ -60,7 +60,7 @@ func newRig(t *testing.T, path string, environ ...string) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	who, err := c.Resolver()
+	who, err := c.Resolver(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
