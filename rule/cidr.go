@@ -12,9 +12,16 @@ import (
 // common, or one is inside the other; so the one that begins last before an address
 // is the innermost that has it, or is inside that.
 type networks struct {
-	v4  []uint32     // where networks begin, sorted, to be searched
-	v6  []netip.Addr // the same of IPv6
-	all []network    // which begin there, those of IPv4 first
+	v4  []span4      // of IPv4, sorted, to be searched without a look at the networks
+	v6  []netip.Addr // where those of IPv6 begin
+	all []network    // those of IPv4 first
+}
+
+// span4 is the first and the last address of a network, and the place of the smallest
+// that it is in, or -1.
+type span4 struct {
+	first, last uint32
+	outer       int32
 }
 
 type network struct {
@@ -30,11 +37,15 @@ func newNetworks(of map[netip.Prefix][]candidate) networks {
 	for _, p := range slices.SortedFunc(maps.Keys(of), netip.Prefix.Compare) {
 		ns.all = append(ns.all, network{prefix: p, outer: last.with(p.Addr()), entries: of[p]})
 		last = &ns.all[len(ns.all)-1]
-		if p.Addr().Is4() {
-			ns.v4 = append(ns.v4, number(p.Addr()))
-		} else {
+		if !p.Addr().Is4() {
 			ns.v6 = append(ns.v6, p.Addr())
+			continue
 		}
+		first, outer := number(p.Addr()), int32(len(ns.v4)-1)
+		for outer >= 0 && first > ns.v4[outer].last {
+			outer = ns.v4[outer].outer
+		}
+		ns.v4 = append(ns.v4, span4{first, first | uint32(1<<(32-p.Bits())-1), outer})
 	}
 	return ns
 }
@@ -47,19 +58,22 @@ func number(a netip.Addr) uint32 {
 
 // of returns the innermost network that the address is in, or nil.
 func (ns *networks) of(a netip.Addr) *network {
-	var before int // how many begin at the address, or before it
-	all := ns.all[:len(ns.v4)]
 	if a.Is4() {
 		x := number(a)
-		before = sort.Search(len(ns.v4), func(i int) bool { return ns.v4[i] > x })
-	} else {
-		all = ns.all[len(ns.v4):]
-		before = sort.Search(len(ns.v6), func(i int) bool { return ns.v6[i].Compare(a) > 0 })
+		i := int32(sort.Search(len(ns.v4), func(i int) bool { return ns.v4[i].first > x })) - 1
+		for i >= 0 && x > ns.v4[i].last {
+			i = ns.v4[i].outer
+		}
+		if i < 0 {
+			return nil
+		}
+		return &ns.all[i]
 	}
-	if before == 0 {
+	i := sort.Search(len(ns.v6), func(i int) bool { return ns.v6[i].Compare(a) > 0 })
+	if i == 0 {
 		return nil
 	}
-	return all[before-1].with(a)
+	return ns.all[len(ns.v4)+i-1].with(a)
 }
 
 // with returns the innermost network, from n outwards, that the address is in.

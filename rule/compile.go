@@ -116,7 +116,7 @@ func Compile(f File) (*Set, error) {
 		case len(e.rule.match.Paths) > 0:
 			paths = append(paths, e)
 		default:
-			s.other.list = append(s.other.list, candidate{e.conditions, e.hit})
+			s.other.list = append(s.other.list, e.hit.under(e.conditions))
 		}
 	}
 	s.paths = newTree(paths)

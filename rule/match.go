@@ -149,7 +149,19 @@ func (s *Set) Every(dst []Hit, a *Attrs) []Hit {
 // side. Of ten thousand rules, hardly any are in the processor's cache.
 type candidate struct {
 	*conditions
-	hit Hit
+	rule               *Compiled
+	endpoint           string
+	entry              *entry
+	rank, group, place int32
+}
+
+// under returns the entry of a hit as a candidate, under what remains of its conditions.
+func (h *Hit) under(c *conditions) candidate {
+	return candidate{c, h.Rule, h.Endpoint, h.entry, h.rank, h.group, h.place}
+}
+
+func (c *candidate) hit() Hit {
+	return Hit{Rule: c.rule, Endpoint: c.endpoint, entry: c.entry, rank: c.rank, group: c.group, place: c.place}
 }
 
 // bucket holds the entries that have one path, or none.
@@ -190,18 +202,18 @@ func (b *bucket) sort() {
 		case len(e.ranges) > 0:
 			rest.ranges, rest.networks = nil, networks{}
 			for _, p := range e.ranges {
-				inside[p] = append(inside[p], candidate{rest.among(shared), e.hit})
+				inside[p] = append(inside[p], e.entry.hit.under(rest.among(shared)))
 			}
 		case len(e.tiers) > 0:
 			rest.tiers = nil
 			for _, t := range e.tiers {
-				b.more.tiers[t] = append(b.more.tiers[t], candidate{rest.among(shared), e.hit})
+				b.more.tiers[t] = append(b.more.tiers[t], e.entry.hit.under(rest.among(shared)))
 			}
 		case len(e.headers) > 0:
 			if e.headers[0].value != "*" {
 				rest.headers = rest.headers[1:]
 			}
-			b.more.addHeader(e.headers[0], candidate{rest.among(shared), e.hit})
+			b.more.addHeader(e.headers[0], e.entry.hit.under(rest.among(shared)))
 		default:
 			b.list = append(b.list, e)
 		}
@@ -262,7 +274,7 @@ func (x *index) collect(dst []Hit, a *Attrs) []Hit {
 func appendMet(dst []Hit, those []candidate, a *Attrs) []Hit {
 	for i := range those {
 		if c := &those[i]; c.meets(a) {
-			dst = append(dst, c.hit)
+			dst = append(dst, c.hit())
 		}
 	}
 	return dst

@@ -10,16 +10,19 @@ import (
 // processor's cache, and a heap is not.
 type tree struct {
 	nodes []node // the first is the root
-	edges []edge // a hash table of a power of two, half empty
-	text  string // of all segments
+	all   []candidate
+	more  []*index // the first is none
+	edges []edge   // a hash table of a power of two, half empty
+	text  string   // of all segments
 	seed  maphash.Seed
 }
 
 // node is a place in the tree.
 type node struct {
-	wild int32  // the node after any one segment, or 0: nothing leads to the root
-	rest int32  // the node after any number of them
-	here bucket // entries whose paths end here
+	wild int32 // the node after any one segment, or 0: nothing leads to the root
+	rest int32 // the node after any number of them
+	// Entries whose paths end here: in all, and in more if there are many.
+	from, to, more int32
 }
 
 // edge leads from a node to the next, by a literal segment.
@@ -36,10 +39,11 @@ type step struct {
 
 // newTree builds the tree of entries that have paths.
 func newTree(entries []*entry) *tree {
-	t := &tree{nodes: make([]node, 1), seed: maphash.MakeSeed()}
+	t := &tree{nodes: make([]node, 1), more: make([]*index, 1), seed: maphash.MakeSeed()}
+	buckets := make([]bucket, 1) // of the nodes
 	steps := map[step]int32{}
 	grow := func() int32 {
-		t.nodes = append(t.nodes, node{})
+		t.nodes, buckets = append(t.nodes, node{}), append(buckets, bucket{})
 		return int32(len(t.nodes) - 1)
 	}
 	for _, e := range entries {
@@ -67,17 +71,20 @@ func newTree(entries []*entry) *tree {
 			}
 			at = next
 		}
-		here := &t.nodes[at].here
-		here.list = append(here.list, candidate{e.conditions, e.hit})
+		buckets[at].list = append(buckets[at].list, e.hit.under(e.conditions))
 	}
 	t.connect(steps)
-	all := make([]candidate, 0, len(entries)) // side by side, too
+	t.all = make([]candidate, 0, len(entries))
 	for i := range t.nodes {
-		here := &t.nodes[i].here
-		here.sort()
-		from := len(all)
-		all = append(all, here.list...)
-		here.list = all[from:len(all):len(all)]
+		n, b := &t.nodes[i], &buckets[i]
+		b.sort()
+		n.from = int32(len(t.all))
+		t.all = append(t.all, b.list...)
+		n.to = int32(len(t.all))
+		if b.more != nil {
+			n.more = int32(len(t.more))
+			t.more = append(t.more, b.more)
+		}
 	}
 	return t
 }
@@ -125,10 +132,10 @@ func (t *tree) next(from int32, segment string) int32 {
 func (t *tree) collect(dst []Hit, at int32, path string, a *Attrs) []Hit {
 	n := &t.nodes[at]
 	if n.rest != 0 {
-		dst = t.nodes[n.rest].here.collect(dst, a)
+		dst = t.here(dst, &t.nodes[n.rest], a)
 	}
 	if path == "" {
-		return n.here.collect(dst, a)
+		return t.here(dst, n, a)
 	}
 	segment, rest := cutSegment(path)
 	if next := t.next(at, segment); next != 0 {
@@ -136,6 +143,15 @@ func (t *tree) collect(dst []Hit, at int32, path string, a *Attrs) []Hit {
 	}
 	if n.wild != 0 {
 		dst = t.collect(dst, n.wild, rest, a)
+	}
+	return dst
+}
+
+// here appends the entries whose paths end at a node, and that match.
+func (t *tree) here(dst []Hit, n *node, a *Attrs) []Hit {
+	dst = appendMet(dst, t.all[n.from:n.to], a)
+	if n.more != 0 {
+		dst = t.more[n.more].collect(dst, a)
 	}
 	return dst
 }
