@@ -16,7 +16,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
@@ -271,15 +270,10 @@ func (s *scanner) id() (string, *inputError) {
 		return "", err
 	}
 	id := string(text)
-	if !validID(id) {
+	if id != "" && !identity.ValidID(id) {
 		return "", s.wrong(start, wantID)
 	}
 	return id, nil
-}
-
-func validID(id string) bool {
-	const longest = 255
-	return len(id) <= longest && strings.IndexFunc(id, unicode.IsControl) < 0 && !strings.ContainsRune(id, unicode.ReplacementChar)
 }
 
 // decide decides about the request, or tells what would be decided.
@@ -592,7 +586,7 @@ func subjectOf(query string, more ...string) (s identity.Subject, values url.Val
 			return s, nil, &inputError{strconv.Quote(name), "there is no such parameter; want " + strings.Join(known, ", ")}
 		case len(all) > 1:
 			return s, nil, &inputError{name, "want it only once"}
-		case !validID(all[0]):
+		case all[0] != "" && !identity.ValidID(all[0]):
 			return s, nil, &inputError{name, "want " + wantID}
 		}
 	}

@@ -229,7 +229,7 @@ func New(o Options) (*Resolver, error) {
 	if r.bits < 32 || r.bits > 128 {
 		p.add("IPv6Prefix", r.bits, "32 to 128")
 	}
-	if o.DefaultTier != "" && !validID(o.DefaultTier) {
+	if o.DefaultTier != "" && !ValidID(o.DefaultTier) {
 		p.add("DefaultTier", o.DefaultTier, wantID)
 	}
 	r.choose(&o, &p)
@@ -454,7 +454,7 @@ func (h *trustedHeaders) read(q *Request, s *Subject) error {
 		if len(lines) > 1 { // of two lines, one may be the client's
 			return &RefusedError{Reason: Ambiguous}
 		}
-		if !validID(lines[0]) {
+		if !ValidID(lines[0]) {
 			s.Unaccepted = HeaderInvalid
 			return nil
 		}
@@ -473,9 +473,10 @@ const longestID = 255
 
 const wantID = "1 to 255 bytes of UTF-8 without control characters"
 
-// validID reports whether a client may be counted by such a name. The replacement
-// character stands for what was not UTF-8, and so for many names.
-func validID(id string) bool {
+// ValidID reports whether a client may be counted by such a name: 1 to 255 bytes of
+// UTF-8 without control characters. The replacement character stands for what was not
+// UTF-8, and so for many names.
+func ValidID(id string) bool {
 	for _, c := range id {
 		if c == utf8.RuneError || unicode.IsControl(c) {
 			return false

@@ -290,7 +290,7 @@ func flatten(into map[string]string, prefix string, said map[string]any, depth i
 		default:
 			continue
 		}
-		if _, taken := into[prefix+name]; !taken && validID(text) {
+		if _, taken := into[prefix+name]; !taken && ValidID(text) {
 			into[prefix+name] = text
 			size += len(prefix) + len(name) + len(text)
 		}

@@ -80,7 +80,7 @@ func (l *List) add(e *Entry) string {
 		if (*ids)[e.Value] != nil {
 			return once
 		}
-		if !validID(e.Value) {
+		if !ValidID(e.Value) {
 			return wantID
 		}
 		if *ids == nil {
