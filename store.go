@@ -52,15 +52,42 @@ func ValidateTake(asks []Ask) error {
 			return a.Limit.Validate()
 		}
 	}
-	for i := range asks {
-		for j := 0; penalties && j < i; j++ {
-			if a, b := &asks[i], &asks[j]; a.Key == b.Key && (a.Penalty != nil) == (b.Penalty != nil) &&
-				a.Limit.Algorithm == b.Limit.Algorithm {
-				return invalid("key", a.Key.String(), "no counter twice in a take that has a penalty")
-			}
+	if penalties {
+		if i := repeated(asks); i >= 0 {
+			return invalid("key", asks[i].Key.String(), "no counter twice in a take that has a penalty")
 		}
 	}
 	return nil
+}
+
+// repeated returns the first ask whose counter was asked before, or -1.
+func repeated(asks []Ask) int {
+	type counter struct {
+		key       Key
+		algorithm Algorithm
+		penalty   bool
+	}
+	of := func(a *Ask) counter { return counter{a.Key, a.Limit.Algorithm, a.Penalty != nil} }
+	const few = 32 // of which it takes longer to fill a map than to compare all
+	if len(asks) <= few {
+		for i := range asks {
+			for j := range i {
+				if of(&asks[i]) == of(&asks[j]) {
+					return i
+				}
+			}
+		}
+		return -1
+	}
+	seen := make(map[counter]bool, len(asks))
+	for i := range asks {
+		c := of(&asks[i])
+		if seen[c] {
+			return i
+		}
+		seen[c] = true
+	}
+	return -1
 }
 
 // ValidateAdjust is ValidateTake for Adjust.

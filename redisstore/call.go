@@ -238,10 +238,10 @@ const redisClock = -1
 //	each limit: algorithm (1), tick (3), window, rate, unit, cap, most or, of a bucket, short;
 //	  if the window is 0, how many edges of calendar windows follow (1), and those
 //	each lone take: count (2), ask
-//	each other group: kind (1), count (2), number of asks (1), asks
+//	each other group: kind (1), count (2), number of asks (2), asks
 //	an ask: place in KEYS (2), of the limit (2; 0: a penalty), cost (8, signed);
 //	  of an undo, 8 more numbers: what is expected, and what was before
-//	  of a penalty, how many asks it answers for (1), threshold (2), within, number of bans (1),
+//	  of a penalty, how many asks it answers for (2), threshold (2), within, number of bans (1),
 //	  their lengths
 //
 // Near are times whose calendar windows the script may need, at least one.
@@ -279,7 +279,7 @@ func (c *call) encode(now int64, near []time.Time) {
 	for _, i := range c.order[c.lone:] {
 		g := &c.groups[i]
 		count := max(len(g.requests), 1)
-		b = append(b, byte(g.kind), byte(count>>8), byte(count), byte(len(g.asks)))
+		b = append(b, byte(g.kind), byte(count>>8), byte(count), byte(len(g.asks)>>8), byte(len(g.asks)))
 		for j := range g.asks {
 			b = c.appendAsk(b, g, j)
 		}
@@ -324,7 +324,7 @@ func (c *call) appendAsk(b []byte, g *group, i int) []byte {
 func appendPenalty(b []byte, it *item) []byte {
 	p := it.penalty
 	steps := max(len(p.Multipliers), 1)
-	b = append(b, byte(it.guarded), byte(p.Threshold>>8), byte(p.Threshold))
+	b = append(b, byte(it.guarded>>8), byte(it.guarded), byte(p.Threshold>>8), byte(p.Threshold))
 	b = append(put(b, p.Within.Microseconds()), byte(steps))
 	for i := range steps {
 		b = put(b, p.Ban(p.Threshold+int64(i)))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sort"
-	"strconv"
 	"strings"
 
 	"github.com/stintdev/stint"
@@ -76,17 +75,64 @@ func (s *Store) lane(key string) *lane {
 	return l
 }
 
-// scatter decides a request whose counters are in several slots.
+// scatter decides a request that is more than one call: its counters are in
+// several slots, or it has too many asks.
 func (s *Store) scatter(ctx context.Context, r *request) error {
-	parts := split(r, func(it *item) string { return strconv.Itoa(slot(it.key)) })
-	return s.gather(ctx, r, parts, func(p *request) { s.start(s.lane(p.items[0].key), p) })
+	place := func(i int) int { return slot(r.items[i].key) }
+	if len(r.items) > wholeAsks {
+		places := s.places(r.items)
+		place = func(i int) int { return places[i] }
+		var cancel context.CancelFunc
+		ctx, cancel = s.deadline.Within(ctx) // its calls come one after another
+		defer cancel()
+	}
+	return s.gather(ctx, r, split(r, place), func(p *request) { s.start(s.lane(p.items[0].key), p) })
+}
+
+// places returns the part that each item is in. A part has counters of one slot,
+// and no more than wholeAsks asks, unless they have to be decided together: asks
+// of one counter, or a penalty and what it answers for. No take has both.
+func (s *Store) places(items []item) []int {
+	size := make([]int, len(items)) // of what begins there and stays together
+	first := make(map[string]int, len(items))
+	for i := range items {
+		if _, ok := first[items[i].key]; !ok {
+			first[items[i].key] = i
+		}
+		size[first[items[i].key]]++
+		if n := items[i].guarded; n > 0 {
+			clear(size[i-n : i+1])
+			size[i-n] = n + 1
+		}
+	}
+	type part struct{ place, asks int }
+	filling := map[int]part{} // by slot
+	places, n := make([]int, len(items)), 0
+	for i := range items {
+		if j := first[items[i].key]; j < i {
+			places[i] = places[j]
+			continue
+		}
+		at := 0
+		if s.config.topology == cluster {
+			at = slot(items[i].key)
+		}
+		p, ok := filling[at]
+		if !ok || (size[i] > 0 && p.asks+size[i] > wholeAsks) {
+			p = part{place: n}
+			n++
+		}
+		p.asks += size[i]
+		filling[at], places[i] = p, p.place
+	}
+	return places
 }
 
 // apart decides, counter by counter, a request that Redis cannot decide at once
 // because its slot is on the move and some of its counters have arrived while
 // others have not.
 func (s *Store) apart(ctx context.Context, r *request) {
-	parts := split(r, func(it *item) string { return it.key })
+	parts := split(r, func(i int) string { return r.items[i].key })
 	// Not through the lane, in which this request is.
 	start := func(p *request) {
 		s.work.Go(func() {
@@ -110,11 +156,11 @@ func (p *part) passed() bool {
 	return p.err == nil && p.kind != adjust && p.kind != undo && p.charges != nil
 }
 
-func split(r *request, place func(*item) string) []*part {
+func split[P comparable](r *request, place func(i int) P) []*part {
 	var parts []*part
-	byPlace := map[string]*part{}
+	byPlace := map[P]*part{}
 	for i := range r.items {
-		at := place(&r.items[i])
+		at := place(i)
 		p := byPlace[at]
 		if p == nil {
 			p = &part{request: &request{kind: r.kind, ctx: r.ctx, done: make(chan struct{}, 1), track: r.kind == take || r.kind == twins}}
@@ -139,22 +185,49 @@ func split(r *request, place func(*item) string) []*part {
 	return parts
 }
 
-// gather has every part decided, all at once. If one part of a take is denied,
-// what the others have charged is undone.
-func (s *Store) gather(ctx context.Context, r *request, parts []*part, start func(*request)) error {
-	for _, p := range parts {
-		start(p.request)
-	}
-	for i, p := range parts {
-		if err := p.wait(ctx); err != nil {
-			s.work.Go(func() {
-				for _, p := range parts[i:] {
-					<-p.done // its call has a deadline
-				}
-				s.undo(parts, start)
-			})
-			return err
+// convoy starts the parts in their order and waits for each in turn, until wait
+// says that no more are to be started. No more than wholeAsks asks are on their way
+// at once, so that others get a turn. It returns how many were started.
+func convoy(parts []*part, start func(*request), wait func(*part) bool) (started int) {
+	asks := 0
+	for i := 0; i < len(parts); i++ {
+		for ; started < len(parts) && (started == i || asks+len(parts[started].items) <= wholeAsks); started++ {
+			asks += len(parts[started].items)
+			start(parts[started].request)
 		}
+		if !wait(parts[i]) {
+			parts = parts[:started]
+		}
+		asks -= len(parts[i].items)
+	}
+	return started
+}
+
+// gather has every part decided. If one part of a take is denied, what the others
+// have charged is undone; those that were not asked yet still are, since the
+// decision tells of all.
+func (s *Store) gather(ctx context.Context, r *request, parts []*part, start func(*request)) error {
+	var gone error
+	waited := 0
+	started := convoy(parts, start, func(p *part) bool {
+		if gone == nil {
+			gone = p.wait(ctx)
+		}
+		if gone != nil {
+			return false
+		}
+		waited++
+		return p.err == nil
+	})
+	parts = parts[:started]
+	if gone != nil {
+		s.work.Go(func() {
+			for _, p := range parts[waited:] {
+				<-p.done // its call has a deadline
+			}
+			s.undo(parts, start)
+		})
+		return gone
 	}
 	r.err, r.out = nil, make([]stint.Decision, len(r.items))
 	denied, untouched := false, true
@@ -170,7 +243,7 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 	}
 	if errors.Is(r.err, stint.ErrNotApplied) && !untouched {
 		// True of that part, and not of the whole.
-		r.err = unavailable(errors.New("of several servers, one: " + r.err.Error()))
+		r.err = unavailable(errors.New("of several calls, one: " + r.err.Error()))
 	}
 	if r.track && !denied { // it is itself a part
 		r.charges = make([]charge, len(r.items))
@@ -204,12 +277,12 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 // undo takes back what parts of a take have charged, as if it had not been,
 // unless others have been at the counters since: then it gives back the units.
 func (s *Store) undo(parts []*part, start func(*request)) {
-	var sent []*request
+	var undos []*part
 	for _, p := range parts {
 		if !p.passed() {
 			continue
 		}
-		u := &request{kind: undo, done: make(chan struct{}, 1)}
+		u := &part{request: &request{kind: undo, done: make(chan struct{}, 1)}}
 		for i := len(p.items) - 1; i >= 0; i-- { // one counter's charges in reverse
 			if it := p.items[i]; it.cost > 0 && it.penalty == nil {
 				it.cost = -it.cost
@@ -219,14 +292,14 @@ func (s *Store) undo(parts []*part, start func(*request)) {
 		}
 		if len(u.items) > 0 {
 			s.stats.undone.Add(1)
-			start(u)
-			sent = append(sent, u)
+			undos = append(undos, u)
 		}
 	}
-	for _, u := range sent {
+	convoy(undos, start, func(u *part) bool {
 		<-u.done // its call has a deadline
 		if u.err != nil {
 			s.stats.kept.Add(1)
 		}
-	}
+		return true
+	})
 }

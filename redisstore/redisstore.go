@@ -3,12 +3,11 @@
 //
 //	store, err := redisstore.Open("redis://localhost:6379", redisstore.Options{})
 //
-// Every decision is one atomic call of one Lua script, however many limits it
-// asks, by Redis' own clock. The script judges and charges; it answers with the
-// states as it found them, and the decisions are made from those by the functions
-// of package stint. So there are two implementations of the arithmetic, and only
-// one of what is told to clients; the conformance suite holds the first to the
-// second, to the bit.
+// Every decision of up to 128 asks is one atomic call of one Lua script, by Redis'
+// own clock. The script judges and charges; it answers with the states as it found
+// them, and the decisions are made from those by the functions of package stint. So
+// there are two implementations of the arithmetic, and only one of what is told to
+// clients; the conformance suite holds the first to the second, to the bit.
 //
 // # Group commit
 //
@@ -20,10 +19,15 @@
 // Redis for about a quarter of a millisecond at most.
 //
 // In a Cluster only counters of one slot can be in one call. All counters of a
-// subject are. A take over several slots is one call to each, all at once; if one
-// of them denies, what the others charged is taken back. Meanwhile those units
-// are not available to others: a concurrent take may be denied that need not
-// have been. None is admitted that should not be.
+// subject are. A take over several slots is one call to each; if one of them
+// denies, what the others charged is taken back. Meanwhile those units are not
+// available to others: a concurrent take may be denied that need not have been.
+// None is admitted that should not be.
+//
+// A take of more than 128 asks is several calls in the same way, on one server too,
+// and no more than 128 asks are on their way at once: in one call, a thousand would
+// keep everyone else waiting for several milliseconds. Only the asks of one counter,
+// and a penalty with those it answers for, are never apart, however many they are.
 //
 // # State
 //
@@ -68,9 +72,12 @@ import (
 	"github.com/stintdev/stint/internal/deadline"
 )
 
-// MaxAsks is the most asks in one Take or Adjust, so that no call holds Redis for
-// much longer than a millisecond.
-const MaxAsks = 128
+// MaxAsks is the most asks in one Take or Adjust.
+const MaxAsks = 4096
+
+// wholeAsks is the most asks that are decided in one call, if there is a choice, so
+// that none holds Redis for much longer than a millisecond.
+const wholeAsks = 128
 
 // Options are what a URL cannot say.
 type Options struct {
@@ -159,7 +166,7 @@ func (s *Store) decide(ctx context.Context, k kind, asks []stint.Ask) ([]stint.D
 	case len(asks) > MaxAsks:
 		return nil, &stint.InvalidError{
 			Field: "asks", Value: strconv.Itoa(len(asks)),
-			Want: "at most " + strconv.Itoa(MaxAsks) + " in one call, which keeps everyone else waiting",
+			Want: "at most " + strconv.Itoa(MaxAsks) + " in one take or adjustment",
 		}
 	}
 	out, err := s.answer(ctx, k, asks)
@@ -172,7 +179,7 @@ func (s *Store) decide(ctx context.Context, k kind, asks []stint.Ask) ([]stint.D
 func (s *Store) answer(ctx context.Context, k kind, asks []stint.Ask) ([]stint.Decision, error) {
 	r := s.newRequest(k, asks)
 	r.ctx = ctx
-	if s.oneSlot(asks) {
+	if len(asks) <= wholeAsks && s.oneSlot(asks) {
 		if err := s.do(ctx, s.lane(r.items[0].key), r); err != nil {
 			return nil, err // the request may still be on its way
 		}
@@ -220,6 +227,13 @@ func (s *Store) newRequest(k kind, asks []stint.Ask) *request {
 
 // repeats reports whether a counter is asked more than once.
 func repeats(items []item) bool {
+	if len(items) > wholeAsks {
+		keys := make(map[string]struct{}, len(items))
+		for i := range items {
+			keys[items[i].key] = struct{}{}
+		}
+		return len(keys) < len(items)
+	}
 	for i := range items {
 		for j := range i {
 			if items[i].key == items[j].key {
@@ -259,14 +273,20 @@ func (s *Store) Reset(ctx context.Context, keys ...stint.Key) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.config.timeout)
 	defer cancel()
-	for _, k := range keys {
-		stem := string(k.Append([]byte(s.config.prefix + ":")))
-		// One by one: in a cluster they may be on the move, and without a subject
-		// they are in several slots.
+	for some := range slices.Chunk(keys, wholeAsks) {
+		var names []string
+		for _, k := range some {
+			stem := string(k.Append([]byte(s.config.prefix + ":")))
+			for _, suffix := range append(suffixes[:], penaltySuffix) {
+				names = append(names, stem+suffix)
+			}
+		}
+		// Each in a command of its own: in a cluster they may be on the move, and are
+		// in several slots.
 		if err := s.retry(ctx, func(client rueidis.Client) error {
 			var cmds []rueidis.Completed
-			for _, suffix := range append(suffixes[:], penaltySuffix) {
-				cmds = append(cmds, client.B().Del().Key(stem+suffix).Build())
+			for _, name := range names {
+				cmds = append(cmds, client.B().Del().Key(name).Build())
 			}
 			for _, res := range client.DoMulti(ctx, cmds...) {
 				if err := res.Error(); err != nil {
@@ -338,7 +358,7 @@ func (s *Store) send(ctx context.Context, c *call) {
 	for _, r := range requests {
 		s.finish(ctx, r)
 	}
-	if reusable {
+	if reusable && len(c.counters) <= wholeAsks { // a large map is slow to clear, for ever
 		c.reset()
 		s.calls.Put(c)
 	}
@@ -385,7 +405,7 @@ func (s *Store) run(ctx context.Context, c *call) (reusable bool) {
 				continue
 			}
 			r.err = unavailable(edges)
-			if tries > MaxAsks || len(near) >= mostNear {
+			if tries > wholeAsks || len(near) >= mostNear {
 				continue
 			}
 			if more == nil {

@@ -65,3 +65,10 @@ func TestStore(t *testing.T) {
 		})
 	}
 }
+
+func BenchmarkTake(b *testing.B) {
+	storetest.Bench(b, func(t testing.TB, _ func() time.Time) stint.Store {
+		t.Helper()
+		return open(t, testredis.Shared(t).URL(), redisstore.Options{})
+	})
+}

@@ -169,24 +169,6 @@ func TestForeignStates(t *testing.T) {
 	}
 }
 
-// TestMany asks more than one call may carry.
-func TestMany(t *testing.T) {
-	t.Parallel()
-	s := open(t, testredis.Shared(t).URL(), redisstore.Options{})
-	asks := make([]stint.Ask, 1000)
-	for i := range asks {
-		asks[i] = stint.Ask{Key: stint.Key{Subject: "alice", Name: strconv.Itoa(i)}, Limit: limitOf(stint.SlidingWindow, 10), Cost: 1}
-	}
-	var invalid *stint.InvalidError
-	if _, err := s.Take(t.Context(), asks); !errors.As(err, &invalid) || invalid.Field != "asks" {
-		t.Errorf("1,000 asks: %v; want an InvalidError about asks", err)
-	}
-	out, err := s.Take(t.Context(), asks[:redisstore.MaxAsks])
-	if err != nil || len(out) != redisstore.MaxAsks || slices.ContainsFunc(out, func(d stint.Decision) bool { return d.Remaining != 9 }) {
-		t.Errorf("%d asks: %v, %v", redisstore.MaxAsks, out, err)
-	}
-}
-
 // TestLongLogs compares logs with the specification that are too long to be read
 // and written whole.
 func TestLongLogs(t *testing.T) {

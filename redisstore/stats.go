@@ -9,11 +9,11 @@ import (
 
 // Stats are counts since the store was opened.
 type Stats struct {
-	Requests    uint64 // takes and adjustments sent, in a cluster once for each slot
+	Requests    uint64 // takes and adjustments sent, once for each part of those that are split
 	Calls       uint64 // of the script; fewer, as requests share them
 	Scripts     uint64 // times that Redis did not know the script
 	Retries     uint64 // because servers were changing places
-	Undone      uint64 // charges taken back because another slot denied
+	Undone      uint64 // charges taken back because another part denied
 	Kept        uint64 // charges of these that could not be taken back
 	Unavailable uint64 // requests that failed because Redis was out of reach
 	BadStates   uint64 // requests that failed because a counter could not be read

@@ -310,6 +310,20 @@ func TestBroken(t *testing.T) {
 			}},
 			[]string{"empty calls"},
 		},
+		{
+			"charges many in parts",
+			fault{take: func(b *broken, asks []stint.Ask) (out []stint.Decision, err error) {
+				for some := range slices.Chunk(asks, 500) {
+					part, failed := b.Store.Take(context.Background(), some)
+					if failed != nil {
+						err = failed
+					}
+					out = append(out, part...)
+				}
+				return out, err
+			}},
+			[]string{"many asks"},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			missed := slices.Clone(c.caught)

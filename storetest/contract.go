@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"strconv"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -141,6 +143,68 @@ func checkEmptyCalls(t rapid.TB, store stint.Store, _ *Clock) {
 				t.Fatalf("ask %d of %d: %s; want %d remaining", i, many, Format(d), want)
 			}
 		}
+	}
+}
+
+// checkMany makes calls of a thousand asks, and compares the answers with the
+// specification. One ask denies, wherever it stands; counters are asked again far
+// from where they were asked first; penalties answer for a few of the asks.
+func checkMany(t rapid.TB, store stint.Store, clock *Clock) {
+	const many, subjects = 1000, 7
+	limits := everyLimit(30)
+	for name, askOf := range map[string]func(i int) stint.Ask{
+		"counters asked once": func(i int) stint.Ask {
+			return stint.Ask{Key: stint.Key{Subject: strconv.Itoa(i % subjects), Name: strconv.Itoa(i)}, Limit: limits[i%5], Cost: 1}
+		},
+		"counters asked again": func(i int) stint.Ask {
+			i %= many / 3
+			return stint.Ask{Key: stint.Key{Subject: strconv.Itoa(i % subjects), Name: "again-" + strconv.Itoa(i)}, Limit: limits[i%5], Cost: 1}
+		},
+		"penalties": func(i int) stint.Ask {
+			a := stint.Ask{Key: stint.Key{Subject: "p" + strconv.Itoa(i/6%subjects), Name: strconv.Itoa(i)}, Limit: limits[i%5], Cost: 1}
+			if i%6 == 5 {
+				a.Limit, a.Penalty = stint.Limit{}, ladder
+			}
+			return a
+		},
+	} {
+		asks, keys := make([]stint.Ask, many), make([]stint.Key, many)
+		for i := range asks {
+			asks[i] = askOf(i)
+			keys[i] = asks[i].Key
+		}
+		spec := Spec(clock.Now)
+		both := func(step string, do func(stint.Store) ([]stint.Decision, error)) {
+			want, err := do(spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := do(store)
+			if err != nil || !agree(got, want) {
+				t.Fatalf("%d asks, %s, %s: %v\ngot  %v\nwant %v", many, name, step, err, got, want)
+			}
+		}
+		take := func(step string, asks []stint.Ask) {
+			both(step, func(s stint.Store) ([]stint.Decision, error) { return s.Take(context.Background(), asks) })
+		}
+		look := slices.Clone(asks)
+		for i := range look {
+			look[i].Cost = 0
+		}
+		take("the first take", asks)
+		for _, i := range []int{0, many / 2, many - 2} {
+			denied := slices.Clone(asks)
+			denied[i].Cost = 30
+			take("a take that ask "+strconv.Itoa(i)+" denies", denied)
+			take("a look after it", look)
+			clock.Add(time.Second)
+		}
+		if name != "penalties" {
+			both("an adjustment", func(s stint.Store) ([]stint.Decision, error) { return s.Adjust(context.Background(), asks) })
+		}
+		take("the last take", asks)
+		both("a reset", func(s stint.Store) ([]stint.Decision, error) { return nil, s.Reset(context.Background(), keys...) })
+		take("a look at nothing", look)
 	}
 }
 

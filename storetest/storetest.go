@@ -14,7 +14,7 @@
 // with [Spec]; many goroutines on shared counters, which must admit exactly
 // what the limits allow and be charged for nothing else; and recorded
 // concurrent histories, which must be linearizable. Beyond that it checks how a
-// store treats bad input, empty calls and Close. It never sleeps, and looks at
+// store treats bad input, empty calls, calls of a thousand asks, and Close. It never sleeps, and looks at
 // a store only through the interface.
 //
 // A denial that says it is [stint.Remembered] is only held to being one: the same
@@ -99,6 +99,7 @@ func checks() []check {
 		{"linearizable", checkLinearizable},
 		{"bad input", checkBadInput},
 		{"empty calls", checkEmptyCalls},
+		{"many asks", checkMany},
 		{"close", checkClose},
 	}
 	for _, s := range Scripts() {

@@ -195,7 +195,7 @@ end
 
 for g = lone_count + 1, group_count do
   local kind, count, n
-  kind, count, n, pos = unpack_('>BI2B', blob, pos)
+  kind, count, n, pos = unpack_('>BI2I2', blob, pos)
   out[g + 1] = group(kind, count, n)
 end
 

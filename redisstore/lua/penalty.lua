@@ -92,7 +92,7 @@ local function penalty()
   -- read reads a penalty's numbers from the call.
   local function read(at)
     local p = { bans = {} }
-    p.guarded, p.threshold, p.within, p.steps, at = unpack_('>BI2I7B', blob, at)
+    p.guarded, p.threshold, p.within, p.steps, at = unpack_('>I2I2I7B', blob, at)
     for i = 1, p.steps do
       p.bans[i], at = unpack_('>I7', blob, at)
     end

@@ -1,0 +1,437 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/redisstore"
+	"github.com/stintdev/stint/storetest"
+)
+
+// manyAsks returns asks of n counters: of one subject, or each of another.
+func manyAsks(n int, subjects bool) []stint.Ask {
+	asks := make([]stint.Ask, n)
+	for i := range asks {
+		k := stint.Key{Subject: "alice", Name: strconv.Itoa(i)}
+		if subjects {
+			k.Subject = "user-" + k.Name
+		}
+		asks[i] = stint.Ask{Key: k, Limit: limitOf(stint.Algorithms()[i%5], 10), Cost: 1}
+	}
+	return asks
+}
+
+// looks returns the asks as peeks.
+func looks(asks []stint.Ask) []stint.Ask {
+	out := slices.Clone(asks)
+	for i := range out {
+		out[i].Cost = 0
+	}
+	return out
+}
+
+// pair is a store and the specification, which get the same calls.
+type pair struct {
+	*redisstore.Store
+	spec  stint.Store
+	clock *storetest.Clock
+}
+
+// slow is part of a URL: the race detector and a busy machine make calls long.
+const slow = "&timeout=30s"
+
+func newPair(t testing.TB, url string) *pair {
+	t.Helper()
+	clock := storetest.NewClock()
+	s := openURL(t, fmt.Sprintf("%s?prefix=m%d%s", url, stores.Add(1), slow), redisstore.Options{Now: clock.Now})
+	return &pair{Store: s, spec: storetest.Spec(clock.Now), clock: clock}
+}
+
+// take takes from both, and compares the answers.
+func (p *pair) take(t testing.TB, what string, asks []stint.Ask) {
+	t.Helper()
+	p.both(t, what, asks, stint.Store.Take)
+}
+
+// adjust adjusts both, and compares the answers.
+func (p *pair) adjust(t testing.TB, what string, asks []stint.Ask) {
+	t.Helper()
+	p.both(t, what, asks, stint.Store.Adjust)
+}
+
+func (p *pair) both(t testing.TB, what string, asks []stint.Ask, of func(stint.Store, context.Context, []stint.Ask) ([]stint.Decision, error)) {
+	t.Helper()
+	want, err := of(p.spec, t.Context(), asks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := of(p.Store, t.Context(), asks)
+	if err != nil || len(got) != len(want) {
+		t.Fatalf("%s: %d answers to %d asks, %v", what, len(got), len(asks), err)
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			t.Fatalf("%s: answer %d of %d is %v, want %v", what, i, len(asks), got[i], want[i])
+		}
+	}
+}
+
+// TestMany makes calls of more asks than are decided at once. They are charged all
+// or none, whichever of them denies.
+func TestMany(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"single", "cluster"} {
+		for _, n := range []int{128, 129, 1000, redisstore.MaxAsks} {
+			for _, subjects := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%d/subjects=%v", name, n, subjects), func(t *testing.T) {
+					t.Parallel()
+					p := newPair(t, topologies[name](t))
+					asks := manyAsks(n, subjects)
+					p.take(t, "the first take", asks)
+					places := []int{0, n / 2, n - 1}
+					if n > 1000 {
+						places = places[1:2] // a cluster of six servers on one machine takes its time
+					}
+					for _, i := range places {
+						denied := slices.Clone(asks)
+						denied[i].Cost = 10
+						p.take(t, fmt.Sprintf("a take that ask %d denies", i), denied)
+						p.take(t, "a look after it", looks(asks))
+					}
+					if st := p.Stats(); st.Kept > 0 {
+						t.Errorf("%+v; want all taken back", st)
+					}
+					p.clock.Add(time.Minute) // the states, and not only the counts, are as they were
+					p.adjust(t, "an adjustment", asks)
+					p.take(t, "the last take", asks)
+					keys := make([]stint.Key, n)
+					for i := range asks {
+						keys[i] = asks[i].Key
+					}
+					for _, s := range []stint.Store{p, p.spec} {
+						if err := s.Reset(t.Context(), keys...); err != nil {
+							t.Fatal(err)
+						}
+					}
+					p.take(t, "a look at nothing", looks(asks))
+				})
+			}
+		}
+	}
+}
+
+// TestTooMany asks more than is accepted.
+func TestTooMany(t *testing.T) {
+	t.Parallel()
+	s := open(t, testredis.Shared(t).URL(), redisstore.Options{})
+	asks := manyAsks(redisstore.MaxAsks+1, false)
+	for verb, do := range map[string]func() ([]stint.Decision, error){
+		"take":   func() ([]stint.Decision, error) { return s.Take(t.Context(), asks) },
+		"adjust": func() ([]stint.Decision, error) { return s.Adjust(t.Context(), asks) },
+	} {
+		var invalid *stint.InvalidError
+		if out, err := do(); !errors.As(err, &invalid) || invalid.Field != "asks" || invalid.Value != "4097" || out != nil {
+			t.Errorf("%s: %v, %v; want an InvalidError about 4097 asks", verb, out, err)
+		}
+	}
+	if st := s.Stats(); st.Calls > 0 {
+		t.Errorf("%d calls; want none", st.Calls)
+	}
+}
+
+// TestManyTogether has asks that are decided together, wherever they stand among
+// others: those of one counter, and a penalty with those it answers for.
+func TestManyTogether(t *testing.T) {
+	t.Parallel()
+	penalty, err := stint.ParsePenalty("2/1h cooldown=1h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// guarded returns asks of which the last are a user's, and a penalty.
+	guarded := func(before, own, after int) []stint.Ask {
+		asks := manyAsks(before+own+1+after, true)
+		for i := range own + 1 {
+			asks[before+i].Key.Subject = "mallory"
+		}
+		asks[before+own].Limit, asks[before+own].Penalty = stint.Limit{}, penalty
+		return asks
+	}
+	// again returns asks of so many counters, in turn.
+	again := func(n, counters int) []stint.Ask {
+		asks := manyAsks(n, true)
+		for i := range asks {
+			asks[i] = asks[i%counters]
+			asks[i].Limit = limitOf(asks[i].Limit.Algorithm, 3*int64((n+counters-1)/counters))
+		}
+		return asks
+	}
+	rows := map[string]struct {
+		asks []stint.Ask
+		deny int // the ask that denies, when it wants too much
+	}{
+		"a counter first and last":    {append(manyAsks(999, true), manyAsks(1, true)...), 999},
+		"every counter ten times":     {again(1000, 100), 999},
+		"every counter twice":         {again(1000, 500), 500},
+		"one counter":                 {again(300, 1), 299},
+		"one counter, all asks":       {again(redisstore.MaxAsks, 1), redisstore.MaxAsks - 1},
+		"a penalty for a whole part":  {guarded(0, 127, 300), 126},
+		"a penalty for more":          {guarded(10, 300, 100), 11},
+		"a penalty for all":           {guarded(0, 999, 0), 0},
+		"a penalty after the border":  {guarded(126, 3, 200), 126},
+		"a penalty on the border":     {guarded(125, 2, 200), 125},
+		"a penalty before the border": {guarded(124, 2, 200), 125},
+		"a penalty at the end":        {guarded(300, 2, 0), 301},
+		"a penalty that is not meant": {guarded(300, 2, 100), 0},
+	}
+	for _, name := range []string{"single", "cluster"} {
+		for what, row := range rows {
+			t.Run(name+"/"+what, func(t *testing.T) {
+				t.Parallel()
+				p := newPair(t, topologies[name](t))
+				p.take(t, "the first take", row.asks)
+				denied := slices.Clone(row.asks)
+				denied[row.deny].Cost = 1000 * int64(len(row.asks))
+				for range 3 { // violations lead to a ban
+					p.take(t, "a denied take", denied)
+					p.take(t, "a look after it", looks(row.asks))
+				}
+				p.clock.Add(2 * time.Hour)
+				p.take(t, "the last take", row.asks)
+			})
+		}
+	}
+}
+
+// TestManyAtOnce has takes of many asks compete, which ask the same counters in
+// different orders. Each is charged whole or not at all, and no limit is exceeded.
+func TestManyAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"single", "cluster"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const counters, each, takers, rounds = 400, 300, 6, 8
+			p := newPair(t, topologies[name](t))
+			all := manyAsks(counters, true)
+			var mu sync.Mutex
+			used := map[stint.Key]int64{}
+			passed := 0
+			var wg sync.WaitGroup
+			for taker := range takers {
+				wg.Go(func() {
+					r := rand.New(rand.NewPCG(uint64(taker), 1))
+					for range rounds {
+						asks := slices.Clone(all)
+						r.Shuffle(counters, func(i, j int) { asks[i], asks[j] = asks[j], asks[i] })
+						asks = asks[:each]
+						out, err := p.Take(t.Context(), asks)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						if slices.ContainsFunc(out, func(d stint.Decision) bool { return !d.Allowed }) {
+							continue
+						}
+						mu.Lock()
+						passed++
+						for _, a := range asks {
+							used[a.Key]++
+						}
+						mu.Unlock()
+					}
+				})
+			}
+			wg.Wait()
+			out, err := p.Take(t.Context(), looks(all))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, a := range all {
+				if n := used[a.Key]; n > 10 || out[i].Remaining != 10-n {
+					t.Fatalf("counter %d: %d passed of 10, and %d remain", i, n, out[i].Remaining)
+				}
+			}
+			t.Logf("%d of %d takes passed, %d parts undone", passed, takers*rounds, p.Stats().Undone)
+			if passed == 0 {
+				t.Error("no take passed")
+			}
+		})
+	}
+}
+
+// scriptKeys returns how many keys each call of the script had, in the order in
+// which the server ran them. The server must note every command.
+func scriptKeys(t testing.TB, server *testredis.Server) (out []int) {
+	t.Helper()
+	for _, entry := range server.Do(t, "SLOWLOG", "GET", "-1").([]any) {
+		args := entry.([]any)[3].([]any)
+		if args[0] != "EVALSHA" && args[0] != "EVAL" {
+			continue
+		}
+		n, err := strconv.Atoi(args[2].(string))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, n)
+	}
+	slices.Reverse(out)
+	return out
+}
+
+// TestManyHoldNoOne takes a unit again and again while takes of many asks are on
+// their way: each call of theirs is short, and others come in between.
+func TestManyHoldNoOne(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	server.Do(t, "CONFIG", "SET", "slowlog-max-len", "1000000")
+	server.Do(t, "CONFIG", "SET", "slowlog-log-slower-than", "0")
+	s := openURL(t, server.URL()+"?"+slow[1:], redisstore.Options{})
+	if _, err := s.Take(t.Context(), ask("bob", 1_000_000)); err != nil { // the server knows the script
+		t.Fatal(err)
+	}
+	server.Do(t, "SLOWLOG", "RESET")
+	asks := manyAsks(redisstore.MaxAsks, true)
+	denied := slices.Clone(asks)
+	denied[0].Cost = 100 // and the rest is undone
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Take(t.Context(), asks)
+		if err == nil {
+			_, err = s.Take(t.Context(), denied)
+		}
+		done <- err
+	}()
+	for running := true; running; {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Fatal(err)
+			}
+			running = false
+		default:
+			if _, err := s.Take(t.Context(), ask("bob", 1_000_000)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	keys := scriptKeys(t, server)
+	parts, row, longest := 0, 0, 0
+	for _, n := range keys {
+		if row++; n == 1 {
+			row = 0
+		} else {
+			parts++
+		}
+		longest = max(longest, row)
+	}
+	if most := slices.Max(keys); most > 128 {
+		t.Errorf("a call of %d keys, want at most 128", most)
+	}
+	if want := 2*redisstore.MaxAsks/128 + redisstore.MaxAsks/128 - 1; parts != want {
+		t.Errorf("%d calls of two takes of which one is undone, want %d", parts, want)
+	}
+	t.Logf("%d parts, at most %d in a row, and %d other calls", parts, longest, len(keys)-parts)
+	if longest > redisstore.MaxAsks/128/2 {
+		t.Errorf("%d parts in a row; want others served in between", longest)
+	}
+}
+
+// TestManyStop has no server for the rest of a take: it does not wait for each part
+// of it.
+func TestManyStop(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	s := openURL(t, server.URL()+"?timeout=200ms", redisstore.Options{})
+	asks := manyAsks(redisstore.MaxAsks, true)
+	takeOne(t, s, "bob", limitOf(stint.SlidingWindow, 10), 1)
+	server.Pause(t)
+	before := s.Stats()
+	out, err := s.Take(t.Context(), asks)
+	server.Resume(t)
+	if !errors.Is(err, stint.ErrUnavailable) || errors.Is(err, stint.ErrNotApplied) || out != nil {
+		t.Errorf("%v, %v; want ErrUnavailable", out, err)
+	}
+	if n := s.Stats().Calls - before.Calls; n != 1 {
+		t.Errorf("%d calls to a server that does not answer, want 1", n)
+	}
+	server.Kill(t)
+	eventually(t, 5*time.Second, func() error {
+		if _, err := s.Take(t.Context(), asks); !errors.Is(err, stint.ErrNotApplied) {
+			return fmt.Errorf("%w; want ErrNotApplied from a server that is gone", err)
+		}
+		return nil
+	})
+}
+
+// TestManyLeft has the caller leave in the middle of a take: what it has charged is
+// taken back.
+func TestManyLeft(t *testing.T) {
+	t.Parallel()
+	p := newPair(t, testredis.Shared(t).URL())
+	asks := manyAsks(redisstore.MaxAsks, true)
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.Take(ctx, asks)
+		done <- err
+	}()
+	remaining := func(i int) int64 {
+		out, err := p.Take(t.Context(), looks(asks[i:i+1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out[0].Remaining
+	}
+	eventually(t, 5*time.Second, func() error {
+		if remaining(0) == 10 {
+			return errors.New("the first part is not charged yet")
+		}
+		return nil
+	})
+	leave()
+	want := int64(10)
+	if err := <-done; err == nil {
+		want = 9 // it was done sooner
+	} else if !errors.Is(err, stint.ErrUnavailable) {
+		t.Error(err)
+	}
+	eventually(t, 5*time.Second, func() error {
+		for i := 0; i < len(asks); i += 64 {
+			if got := remaining(i); got != want {
+				return fmt.Errorf("counter %d: %d remain, want %d", i, got, want)
+			}
+		}
+		return nil
+	})
+}
+
+// TestManyMovingSlot takes from counters of which some have moved and others have
+// not.
+func TestManyMovingSlot(t *testing.T) {
+	t.Parallel()
+	c := testredis.StartCluster(t)
+	clock := storetest.NewClock()
+	p := &pair{
+		Store: openURL(t, c.URL()+"?"+slow[1:], redisstore.Options{Now: clock.Now}),
+		spec:  storetest.Spec(clock.Now), clock: clock,
+	}
+	asks := append(manyAsks(300, false), manyAsks(10, true)...)
+	p.take(t, "the first take", asks)
+	split(t, c, keyOf(asks[0]))
+	p.take(t, "a take of what moves", asks)
+	for _, i := range []int{0, 200, 305} {
+		denied := slices.Clone(asks)
+		denied[i].Cost = 10
+		p.take(t, fmt.Sprintf("a take that ask %d denies", i), denied)
+		p.take(t, "a look after it", looks(asks))
+	}
+}
