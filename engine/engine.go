@@ -187,7 +187,7 @@ func (e *Engine) answer(ctx context.Context, q *Request, peek bool) (v Verdict, 
 		return v, invalid("cost", strconv.FormatInt(q.Cost, 10), "1 or more, or 0 for what rules say")
 	}
 	now := e.now()
-	v.ID, v.At = newID(now), now
+	v.ID, v.At = NewID(now), now
 	w := e.begin(now)
 	defer e.end(w)
 	if err := e.decide(ctx, q, w, &v, peek); err != nil {

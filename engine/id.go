@@ -11,8 +11,12 @@ import (
 // behind.
 type ID [16]byte
 
-func newID(now time.Time) (id ID) {
-	binary.BigEndian.PutUint64(id[:8], uint64(now.UnixMilli())<<16|rand.Uint64()&0xfff|0x7000)
+// NewID returns the ID of a decision that is made now. The 12 bits behind its
+// milliseconds are their fraction, and 62 are random.
+func NewID(now time.Time) (id ID) {
+	micros := uint64(now.UnixMicro())
+	millis, fraction := micros/1000, micros%1000<<12/1000
+	binary.BigEndian.PutUint64(id[:8], millis<<16|0x7000|fraction)
 	binary.BigEndian.PutUint64(id[8:], rand.Uint64()&^(3<<62)|2<<62)
 	return id
 }

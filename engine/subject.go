@@ -201,7 +201,7 @@ func (e *Engine) Explain(ctx context.Context, q Request) (Explanation, error) {
 	w := e.begin(now)
 	defer e.end(w)
 	var x Explanation
-	x.Verdict.ID, x.Verdict.At = newID(now), now
+	x.Verdict.ID, x.Verdict.At = NewID(now), now
 	if err := e.decide(ctx, &q, w, &x.Verdict, true); err != nil {
 		return Explanation{}, err
 	}

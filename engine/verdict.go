@@ -119,7 +119,7 @@ func (v *Verdict) add(hits []rule.Hit, asks []stint.Ask, ds []stint.Decision, sh
 		h := &hits[i]
 		for j := h.From; j < h.To; j++ {
 			v.Limits = append(v.Limits, Limit{
-				Rule: h.Rule, Name: h.Rule.LimitOf(&asks[j]), Endpoint: h.Endpoint, Limit: asks[j].Limit, Cost: asks[j].Cost,
+				Rule: h.Rule, Name: h.LimitOf(asks, j), Endpoint: h.Endpoint, Limit: asks[j].Limit, Cost: asks[j].Cost,
 				Penalty: asks[j].Penalty, Decision: ds[j], Shadow: shadow,
 			})
 		}

@@ -112,15 +112,26 @@ func (w *asking) add(spans []keySpan, h *Hit) []keySpan {
 	return spans
 }
 
-// LimitOf returns the name of the limit that the rule asks with an ask of
+// LimitOf returns the name of the limit that the hit's rule asks with the i-th ask of
 // [Set.Asks], or that of its penalty.
-func (r *Compiled) LimitOf(a *stint.Ask) string {
-	name, _, _ := strings.Cut(a.Key.Name[len(r.Name)+1:], ":")
+func (h *Hit) LimitOf(asks []stint.Ask, i int) string {
+	r := h.Rule
+	all := len(r.limits)
+	if r.Penalty != nil {
+		all++
+	}
+	if n := i - h.From; n < len(r.limits) && h.To-h.From == all { // none was left out
+		return r.limits[n].name
+	}
+	name, _, _ := strings.Cut(asks[i].Key.Name[len(r.Name)+1:], ":")
 	return name
 }
 
 // valueOf returns what a limit of the rule is for a request, and who says so.
 func (r *Compiled) valueOf(l *limit, a *Attrs, tier Values) (value stint.Limit, source string) {
+	if a.KeyLimits == nil && a.UserLimits == nil && tier == nil {
+		return l.value, fromRule
+	}
 	if v, ok := a.KeyLimits[l.name]; ok {
 		return heldWithin(v, r.longestDelay()), fromKey
 	}
