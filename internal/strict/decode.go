@@ -35,7 +35,7 @@ func newDecoder(d *Doc) *decoder {
 func (d *decoder) decode(n *node, into any) { d.value(n, reflect.ValueOf(into).Elem(), nil) }
 
 func (d *decoder) value(n *node, v reflect.Value, where *place) {
-	if d.doc.full() {
+	if d.doc.full() || d.doc.loose && n.kind == Null {
 		return
 	}
 	if v.Kind() == reflect.Pointer {
@@ -50,7 +50,7 @@ func (d *decoder) value(n *node, v reflect.Value, where *place) {
 		}
 		return
 	case encoding.TextUnmarshaler:
-		if n.kind != String && n.kind != Time {
+		if n.kind != String && n.kind != Time && !d.text(n) {
 			d.mismatch(n, where, String)
 		} else if err := u.UnmarshalText([]byte(n.text)); err != nil {
 			d.report(n, where, err.Error(), "")
@@ -74,16 +74,17 @@ func (d *decoder) value(n *node, v reflect.Value, where *place) {
 			}
 		}
 	case reflect.String:
-		if d.is(n, where, String) {
+		if d.text(n) || d.is(n, where, String) {
 			v.SetString(n.text)
 		}
 	case reflect.Bool:
 		if d.is(n, where, Bool) {
-			v.SetBool(n.text == "true")
+			on, _ := truth(n.text)
+			v.SetBool(on)
 		}
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		if d.is(n, where, Integer) {
-			i, err := strconv.ParseInt(strings.ReplaceAll(n.text, "_", ""), 0, v.Type().Bits())
+			i, err := strconv.ParseInt(digits(n.text), 0, v.Type().Bits())
 			if err != nil {
 				most := int64(math.MaxInt64) >> (64 - v.Type().Bits())
 				d.report(n, where, brief(n.text)+" is out of range, want an integer from "+
@@ -91,16 +92,73 @@ func (d *decoder) value(n *node, v reflect.Value, where *place) {
 			}
 			v.SetInt(i)
 		}
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		if d.is(n, where, Integer) {
+			i, err := strconv.ParseUint(digits(n.text), 0, v.Type().Bits())
+			if err != nil {
+				d.report(n, where, brief(n.text)+" is out of range, want an integer from 0 to "+
+					strconv.FormatUint(math.MaxUint64>>(64-v.Type().Bits()), 10), "")
+			}
+			v.SetUint(i)
+		}
 	case reflect.Float64:
 		if n.kind == Integer || d.is(n, where, Float) {
-			f, err := strconv.ParseFloat(strings.ReplaceAll(n.text, "_", ""), 64)
-			if err != nil || math.IsInf(f, 0) || math.IsNaN(f) {
-				d.report(n, where, brief(n.text)+" is out of range, want a finite number", "")
-			}
-			v.SetFloat(f)
+			v.SetFloat(d.number(n, where))
+		}
+	case reflect.Interface:
+		if whole := d.any(n, where); whole != nil {
+			v.Set(reflect.ValueOf(whole))
 		}
 	default:
 		panic("strict: cannot decode into " + v.Type().String())
+	}
+}
+
+// text says whether the value is one that YAML has for a string, though it is none.
+func (d *decoder) text(n *node) bool { return d.doc.loose && n.kind >= Integer && n.kind <= Time }
+
+// digits returns a number without what is only there to be read more easily.
+func digits(text string) string {
+	return strings.TrimPrefix(strings.ReplaceAll(text, "_", ""), "+")
+}
+
+func (d *decoder) number(n *node, where *place) float64 {
+	text := digits(n.text)
+	f, err := strconv.ParseFloat(text, 64)
+	if i, other := strconv.ParseInt(text, 0, 64); n.kind == Integer && other == nil {
+		f, err = float64(i), nil // 0x10, and 010 in YAML
+	}
+	if err != nil || math.IsInf(f, 0) || math.IsNaN(f) {
+		d.report(n, where, brief(n.text)+" is out of range, want a finite number", "")
+	}
+	return f
+}
+
+// any returns the whole of a value: a map[string]any, []any, string, bool or float64,
+// or nil for a null.
+func (d *decoder) any(n *node, where *place) any {
+	switch n.kind {
+	case Table:
+		members := make(map[string]any, len(n.members))
+		for _, m := range n.members {
+			members[m.name] = d.any(m.value, &place{where, m.name, -1})
+		}
+		return members
+	case Array:
+		items := make([]any, len(n.items))
+		for i, item := range n.items {
+			items[i] = d.any(item, &place{where, "", i})
+		}
+		return items
+	case Integer, Float:
+		return d.number(n, where)
+	case Bool:
+		on, _ := truth(n.text)
+		return on
+	case Null:
+		return nil
+	default:
+		return n.text
 	}
 }
 

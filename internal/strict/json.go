@@ -65,7 +65,7 @@ func (p *jsonParser) value(where *place, depth int) *node {
 			return nil
 		}
 		if depth >= MaxDepth {
-			p.doc.tooDeep(at, where)
+			p.doc.tooDeep(at, where, MaxDepth)
 			p.skip()
 			return n
 		}

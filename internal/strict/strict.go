@@ -1,19 +1,20 @@
-// Package strict decodes TOML and JSON documents into Go values, and says
+// Package strict decodes TOML, JSON and YAML documents into Go values, and says
 // everything that is wrong with a document at once: each problem with its line and
 // column, what was found, and what would be right.
 //
 // A document is read into a tree whose nodes know where they stand, and one
-// decoder takes the tree apart for both formats, by the names in json tags.
+// decoder takes the tree apart for all formats, by the names in json tags.
 // Nothing is guessed: a name that the value does not have, a key that is given
-// twice, a number that does not fit, a null, all are problems.
+// twice, a number that does not fit, a null, all are problems. Only in YAML, whose
+// readers have always taken a number for a string where one is wanted, it is one.
 //
 // The package knows nothing of what documents are about. Checks that are made
 // later, on the decoded value, name what they are about by its path, such as
 // rules[3].match.paths[1], and [Doc.Locate] finds the place.
 //
 // It does not write documents. Whatever a document holds, it does not panic, and
-// a document has at most [MaxSize] bytes, [MaxDepth] levels and [MaxProblems]
-// problems.
+// a document has at most [MaxSize] bytes, [MaxDepth] levels and [MaxProblems] problems;
+// in YAML, [MaxSizeYAML] and [MaxDepthYAML].
 package strict
 
 import (
@@ -119,6 +120,7 @@ type Doc struct {
 	data  []byte
 	marks []mark
 	root  *node
+	loose bool // it is YAML: see [YAML]
 
 	problems Problems
 	// broken are the paths that were not decoded, or not in full. What is found
@@ -135,10 +137,10 @@ func read(file string, data []byte, into any, parse func(*Doc) *node) (*Doc, Pro
 	d := &Doc{file: file, data: data, marks: []mark{{0, 1, 1}}, root: &node{}, broken: map[string]bool{}}
 	if len(data) > MaxSize {
 		d.data = nil
-		d.report(0, nil, "the document has "+strconv.Itoa(len(data))+" bytes, want at most "+strconv.Itoa(MaxSize), "")
+		d.tooLarge(len(data), MaxSize)
 		return d, d.problems
 	}
-	d.mark()
+	d.marks = marks(data, func(data []byte, i int) bool { return data[i] == '\n' })
 	if at := invalidUTF8(data); at >= 0 {
 		d.report(at, nil, "byte "+strconv.Quote(string(data[at:at+1]))+" is not UTF-8", "")
 		return d, d.problems
@@ -146,6 +148,10 @@ func read(file string, data []byte, into any, parse func(*Doc) *node) (*Doc, Pro
 	d.root = parse(d)
 	newDecoder(d).decode(d.root, into)
 	return d, Problems{}.And(d.problems)
+}
+
+func (d *Doc) tooLarge(size, most int) {
+	d.report(0, nil, "the document has "+strconv.Itoa(size)+" bytes, want at most "+strconv.Itoa(most), "")
 }
 
 func invalidUTF8(data []byte) int {
@@ -176,21 +182,24 @@ func (d *Doc) report(at int, where *place, message, hint string) {
 
 func (d *Doc) full() bool { return len(d.problems) >= MaxProblems }
 
-func (d *Doc) mark() {
+// marks returns the marks of a document, whose lines end where the function says.
+func marks(data []byte, ends func(data []byte, i int) bool) []mark {
 	const often = 4096
-	at := d.marks[0]
-	for i, c := range d.data {
-		if utf8.RuneStart(c) && i-d.marks[len(d.marks)-1].at >= often {
-			d.marks = append(d.marks, mark{i, at.line, at.column})
+	at := mark{0, 1, 1}
+	all := []mark{at}
+	for i, c := range data {
+		if utf8.RuneStart(c) && i-all[len(all)-1].at >= often {
+			all = append(all, mark{i, at.line, at.column})
 		}
 		switch {
-		case c == '\n':
+		case ends(data, i):
 			at = mark{i + 1, at.line + 1, 1}
-			d.marks = append(d.marks, at)
+			all = append(all, at)
 		case utf8.RuneStart(c):
 			at.column++
 		}
 	}
+	return all
 }
 
 func (d *Doc) position(at int) (line, column int) {

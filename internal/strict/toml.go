@@ -78,7 +78,7 @@ func (p *tomlParser) header(e *unstable.Node) {
 			begin = p.bracket(at, e.Kind)
 		}
 		if p.depth++; p.depth > MaxDepth {
-			p.doc.tooDeep(at, where)
+			p.doc.tooDeep(at, where, MaxDepth)
 			return
 		}
 		where = &place{where, name, -1}
@@ -142,7 +142,7 @@ func (p *tomlParser) keyValue(t *node, where *place, e *unstable.Node, depth int
 		key := keys.Node()
 		name, at := string(key.Data), int(key.Raw.Offset)
 		if depth++; depth > MaxDepth {
-			p.doc.tooDeep(at, where)
+			p.doc.tooDeep(at, where, MaxDepth)
 			return
 		}
 		where = &place{where, name, -1}
@@ -178,7 +178,7 @@ func (p *tomlParser) value(e *unstable.Node, at int, where *place, depth int) *n
 	switch e.Kind {
 	case unstable.Array, unstable.InlineTable:
 		if depth >= MaxDepth {
-			p.doc.tooDeep(at, where)
+			p.doc.tooDeep(at, where, MaxDepth)
 			return n
 		}
 		if e.Kind == unstable.Array {
@@ -220,6 +220,6 @@ func (d *Doc) twice(at int, where *place, first int) {
 	d.report(at, where, "given twice, first in line "+strconv.Itoa(line), "")
 }
 
-func (d *Doc) tooDeep(at int, where *place) {
-	d.report(at, where, "nested more than "+strconv.Itoa(MaxDepth)+" levels deep", "")
+func (d *Doc) tooDeep(at int, where *place, most int) {
+	d.report(at, where, "nested more than "+strconv.Itoa(most)+" levels deep", "")
 }

@@ -16,8 +16,8 @@ const (
 	Integer
 	Float
 	Bool
-	Time // only in TOML
-	Null // only in JSON
+	Time // not in JSON
+	Null // not in TOML
 )
 
 var kindNames = [...]string{
@@ -39,6 +39,10 @@ type node struct {
 	items   []*node // of an array
 
 	made made // how a table came about, in TOML
+
+	// In YAML: how many values it is, and how many levels are below it, if what
+	// aliases stand for is counted.
+	size, height int
 }
 
 type member struct {

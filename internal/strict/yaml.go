@@ -1,0 +1,301 @@
+package strict
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const (
+	// MaxSizeYAML is the most bytes that a YAML document may have: the parser takes some
+	// hundred for each of them.
+	MaxSizeYAML = 4 << 20
+	// MaxDepthYAML is the most levels that a YAML document may have. Its lists of
+	// tables take two for each step, and people nest them.
+	MaxDepthYAML = 4 * MaxDepth
+	// MaxAliased is the most values that the aliases of a YAML document may stand for.
+	MaxAliased = 100_000
+)
+
+// YAML decodes a YAML document into what into points to, and returns all that is
+// wrong with it. With a problem with the syntax nothing of it is read.
+//
+// Words are what YAML 1.1 takes them for, as those expect who wrote for yaml.v2: yes
+// and off are booleans. Where a string is wanted, a number, a boolean or a date is the
+// text as written, and a null is a field that is left out. Anchors, aliases and merge
+// keys do what they do everywhere, and a problem with what an alias stands for has the
+// place of its anchor. There is one document in a file; an empty one is an empty table.
+func YAML(file string, data []byte, into any) (*Doc, Problems) {
+	return read(file, data, into, parseYAML)
+}
+
+type yamlParser struct {
+	doc     *Doc
+	marks   []mark
+	anchors map[*yaml.Node]*node // nil while the anchor's value is being read
+	aliased int
+	last    mark // the last place that was looked up: the next is often near
+}
+
+func parseYAML(d *Doc) (root *node) {
+	d.loose = true
+	root = &node{}
+	if len(d.data) > MaxSizeYAML {
+		d.tooLarge(len(d.data), MaxSizeYAML)
+		return root
+	}
+	p := yamlParser{doc: d, marks: marks(d.data, yamlBreak), anchors: map[*yaml.Node]*node{}}
+	// As with TOML, the parser is not ours.
+	defer func() {
+		if r := recover(); r != nil {
+			d.report(0, nil, fmt.Sprint("the document cannot be read: ", r), "")
+		}
+	}()
+	var first, second yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(d.data))
+	switch err := decoder.Decode(&first); {
+	case errors.Is(err, io.EOF):
+		return root
+	case err != nil:
+		p.syntax(err)
+		return root
+	}
+	if len(first.Content) > 0 {
+		if n := p.value(first.Content[0], nil, 0); n.kind != Null {
+			root = n
+		}
+	}
+	switch err := decoder.Decode(&second); {
+	case errors.Is(err, io.EOF):
+	case err != nil:
+		p.syntax(err)
+	default:
+		d.report(p.offset(second.Line, second.Column), nil, "a second document begins here, want one", "write it to a file of its own")
+	}
+	return root
+}
+
+// syntax reports what the parser says, at the line that it names, if it does.
+func (p *yamlParser) syntax(err error) {
+	message, at := strings.TrimPrefix(err.Error(), "yaml: "), 0
+	if rest, ok := strings.CutPrefix(message, "line "); ok {
+		number, rest, _ := strings.Cut(rest, ": ")
+		if line, err := strconv.Atoi(number); err == nil {
+			message, at = rest, p.offset(line, 1)
+			for at < len(p.doc.data) && p.doc.data[at] == ' ' {
+				at++
+			}
+		}
+	} else if _, rest, ok := strings.Cut(message, "unknown anchor '"); ok {
+		name, _, _ := strings.Cut(rest, "'")
+		message, at = "there is no anchor "+strconv.Quote(brief(name))+" before this", max(bytes.Index(p.doc.data, []byte("*"+name)), 0)
+	}
+	p.doc.report(at, nil, message, "")
+}
+
+// yamlBreak says whether a line of YAML ends with the byte.
+func yamlBreak(data []byte, i int) bool {
+	switch data[i] {
+	case '\n':
+		return true
+	case '\r':
+		return i+1 == len(data) || data[i+1] != '\n'
+	case 0x85: // next line
+		return i > 0 && data[i-1] == 0xC2
+	case 0xA8, 0xA9: // line and paragraph separator
+		return i > 1 && data[i-1] == 0x80 && data[i-2] == 0xE2
+	}
+	return false
+}
+
+// offset returns where a line and column of the parser are.
+func (p *yamlParser) offset(line, column int) int {
+	i, found := slices.BinarySearchFunc(p.marks, mark{line: line, column: column}, func(a, b mark) int {
+		return cmp.Or(cmp.Compare(a.line, b.line), cmp.Compare(a.column, b.column))
+	})
+	if !found {
+		i = max(i-1, 0)
+	}
+	m := p.marks[i]
+	if p.last.line == line && p.last.column <= column && p.last.column > m.column {
+		m = p.last
+	}
+	for ; m.at < len(p.doc.data) && m.line == line && m.column < column; m.column++ {
+		_, n := utf8.DecodeRune(p.doc.data[m.at:])
+		m.at += n
+	}
+	p.last = m
+	return m.at
+}
+
+// value returns the tree of a value.
+func (p *yamlParser) value(y *yaml.Node, where *place, depth int) *node {
+	n := &node{at: p.offset(y.Line, y.Column), size: 1}
+	if y.Kind == yaml.AliasNode {
+		return p.alias(y, n, where, depth)
+	}
+	if y.Anchor != "" {
+		p.anchors[y] = nil
+		defer func() { p.anchors[y] = n }()
+	}
+	if y.Kind == yaml.ScalarNode {
+		p.scalar(y, n, where)
+		return n
+	}
+	if tag := y.ShortTag(); tag != "!!map" && tag != "!!seq" {
+		p.tagged(n, where, tag)
+	}
+	if depth >= MaxDepthYAML {
+		p.doc.tooDeep(n.at, where, MaxDepthYAML)
+		return n
+	}
+	if y.Kind == yaml.MappingNode {
+		p.members(y, n, where, depth+1)
+		return n
+	}
+	n.kind = Array
+	n.items = make([]*node, 0, len(y.Content))
+	for i, c := range y.Content {
+		item := p.value(c, &place{where, "", i}, depth+1)
+		n.items = append(n.items, item)
+		n.holds(item)
+	}
+	return n
+}
+
+// holds has a value take part in the size and the height of the one that it is in.
+func (n *node) holds(value *node) {
+	n.size += value.size
+	n.height = max(n.height, value.height+1)
+}
+
+// alias returns what an alias stands for. It is there once, however often it is named,
+// but it is decoded each time, so that has a bound.
+func (p *yamlParser) alias(y *yaml.Node, n *node, where *place, depth int) *node {
+	stands, known := p.anchors[y.Alias]
+	if !known { // the anchor is a name's
+		stands = p.value(y.Alias, where, depth)
+	}
+	switch {
+	case stands == nil:
+		p.doc.report(n.at, where, "the anchor "+strconv.Quote(brief(y.Value))+" contains itself", "")
+	case p.aliased+stands.size > MaxAliased:
+		if p.aliased <= MaxAliased { // once is enough
+			p.doc.report(n.at, where, "the aliases so far stand for more than "+strconv.Itoa(MaxAliased)+" values", "")
+		}
+		p.aliased = MaxAliased + 1
+	case depth+stands.height > MaxDepthYAML:
+		p.doc.tooDeep(n.at, where, MaxDepthYAML)
+	default:
+		p.aliased += stands.size
+		return stands
+	}
+	n.kind = Null
+	return n
+}
+
+func (p *yamlParser) members(y *yaml.Node, n *node, where *place, depth int) {
+	merge := -1 // where the merge key is
+	var merged *node
+	for i := 0; i+1 < len(y.Content); i += 2 {
+		key, value := y.Content[i], y.Content[i+1]
+		at := p.offset(key.Line, key.Column)
+		if key.Kind == yaml.AliasNode {
+			key = key.Alias
+		}
+		if key.Kind != yaml.ScalarNode {
+			p.doc.report(at, where, "found "+nodeKinds[key.Kind]+" as a name, want a string", "")
+			continue
+		}
+		inside := &place{where, key.Value, -1}
+		v := p.value(value, inside, depth)
+		if key.ShortTag() == "!!merge" {
+			if merge >= 0 {
+				p.doc.twice(at, inside, merge)
+			}
+			merge, merged = at, v
+			continue
+		}
+		if i, twice := n.index[key.Value]; twice {
+			p.doc.twice(at, inside, n.members[i].at)
+			continue
+		}
+		n.add(key.Value, at, v)
+		n.holds(v)
+	}
+	if merged == nil {
+		return
+	}
+	tables := []*node{merged}
+	if merged.kind == Array {
+		tables = merged.items
+	}
+	for _, t := range tables {
+		if t.kind != Table {
+			p.doc.report(merge, where, "found "+t.kind.String()+" to merge, want an alias of a table, or an array of them", "")
+			continue
+		}
+		for _, m := range t.members {
+			// What is written out wins, wherever it stands, and then what comes first.
+			if n.member(m.name) == nil {
+				n.add(m.name, m.at, m.value)
+				n.holds(m.value)
+			}
+		}
+	}
+}
+
+var nodeKinds = map[yaml.Kind]string{yaml.MappingNode: "a table", yaml.SequenceNode: "an array", yaml.DocumentNode: "a document"}
+
+func (p *yamlParser) scalar(y *yaml.Node, n *node, where *place) {
+	n.text = y.Value
+	plain := yaml.Node{Kind: yaml.ScalarNode, Value: y.Value}
+	tag := y.ShortTag()
+	if y.Style&yaml.TaggedStyle != 0 && tag != "!!str" && tag != plain.ShortTag() {
+		p.tagged(n, where, tag)
+	}
+	n.kind = String
+	switch tag {
+	case "!!int":
+		n.kind = Integer
+	case "!!float":
+		n.kind = Float
+		if strings.Trim(y.Value, "+-_0123456789") == "" {
+			n.kind = Integer // too large for the parser's
+		}
+	case "!!bool":
+		n.kind = Bool
+	case "!!timestamp":
+		n.kind = Time
+	case "!!null":
+		n.kind = Null
+	case "!!str":
+		const quoted = yaml.SingleQuotedStyle | yaml.DoubleQuotedStyle | yaml.LiteralStyle | yaml.FoldedStyle | yaml.TaggedStyle
+		if _, ok := truth(y.Value); ok && y.Style&quoted == 0 {
+			n.kind = Bool
+		}
+	}
+}
+
+func (p *yamlParser) tagged(n *node, where *place, tag string) {
+	p.doc.report(n.at, where, "the tag "+strconv.Quote(brief(tag))+" means nothing here", "leave it out")
+}
+
+// truth returns what a word of YAML 1.1 means, and whether it is a boolean.
+func truth(word string) (value, ok bool) {
+	switch word {
+	case "true", "True", "TRUE", "yes", "Yes", "YES", "y", "Y", "on", "On", "ON":
+		return true, true
+	case "false", "False", "FALSE", "no", "No", "NO", "n", "N", "off", "Off", "OFF":
+		return false, true
+	}
+	return false, false
+}
