@@ -19,22 +19,26 @@ const module = "github.com/stintdev/stint"
 // floors is the house: a package may import packages of lower floors, and of no
 // other. Packages of one floor are blind to each other.
 var floors = map[string]int{
-	"cmd/stint":        6,
-	"internal/daemon":  5,
-	"internal/e2e":     7, // the whole, with the clients that people have; for tests
-	"internal/admin":   4,
-	"httplimit":        3,
-	"grpclimit":        3,
-	"internal/catalog": 3,
-	"internal/audit":   3,
-	"internal/sim":     3,
-	"engine":           2,
-	"memstore":         1,
-	"redisstore":       1,
-	"layer":            1,
-	"rule":             1,
-	"identity":         1,
-	"storetest":        1,
+	"cmd/stint":            7,
+	"internal/daemon":      6,
+	"internal/e2e":         8, // the whole, with the clients that people have; for tests
+	"internal/admin":       5,
+	"httplimit":            4,
+	"grpclimit":            4,
+	"grpclimit/rls":        3,
+	"grpclimit/xds":        3,
+	"internal/field":       3, // what clients are told, in headers and trailers
+	"internal/catalog":     3,
+	"internal/audit":       3,
+	"internal/sim":         3,
+	"grpclimit/descriptor": 2, // what Envoy is limited by
+	"engine":               2,
+	"memstore":             1,
+	"redisstore":           1,
+	"layer":                1,
+	"rule":                 1,
+	"identity":             1,
+	"storetest":            1,
 
 	"internal/testredis": 1, // real servers, for tests
 

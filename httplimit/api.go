@@ -20,6 +20,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/field"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -58,18 +59,28 @@ func API(o APIOptions) (http.Handler, error) {
 		o.OnError = undecided
 	}
 	a := &api{APIOptions: o}
-	mux := http.NewServeMux()
-	mux.Handle("/", http.HandlerFunc(notFound))
-	mux.Handle("/v1/check", methods{http.MethodPost: a.check})
-	mux.Handle("/v1/check/batch", methods{http.MethodPost: a.batch})
-	mux.Handle("/v1/take", methods{http.MethodPost: a.take})
-	mux.Handle("/v1/usage", methods{http.MethodGet: a.usage, http.MethodDelete: a.reset})
-	mux.Handle("/v1/openapi.json", methods{http.MethodGet: serveOpenAPI})
-	mux.Handle("/v1/forward-auth", http.HandlerFunc(a.forwardAuth))
-	return mux, nil
+	return paths{
+		"/v1/check":        methods{http.MethodPost: a.check},
+		"/v1/check/batch":  methods{http.MethodPost: a.batch},
+		"/v1/take":         methods{http.MethodPost: a.take},
+		"/v1/usage":        methods{http.MethodGet: a.usage, http.MethodDelete: a.reset},
+		"/v1/openapi.json": methods{http.MethodGet: serveOpenAPI},
+		"/v1/forward-auth": http.HandlerFunc(a.forwardAuth),
+	}, nil
 }
 
 type api struct{ APIOptions }
+
+// paths are those of the API. None has parts that vary, so there is nothing to match.
+type paths map[string]http.Handler
+
+func (p paths) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h, ok := p[r.URL.Path]; ok {
+		h.ServeHTTP(w, r)
+	} else {
+		notFound(w, r)
+	}
+}
 
 // methods are the methods of a path.
 type methods map[string]http.HandlerFunc
@@ -150,6 +161,7 @@ func (b *room) read(w http.ResponseWriter, r *http.Request, most int) bool {
 			}.Write(w, r)
 			return false
 		case errors.Is(err, io.EOF):
+			_ = r.Body.Close() // or the server looks for more of it
 			return true
 		case err != nil:
 			badRequest(w, r, &inputError{"body", "it could not be read to its end"})
@@ -381,8 +393,8 @@ func appendVerdict(b []byte, v *engine.Verdict) []byte {
 	if v.Rule != nil {
 		b = appendString(append(b, `,"rule":`...), v.Rule.Name)
 	}
-	if l, _ := next(v, 0); l != nil && counted(l) {
-		remaining, _, reset := standing(v, l)
+	if l, _ := field.Next(v, 0); l != nil && field.Counted(l) {
+		remaining, _, reset := field.Standing(v, l)
 		b = appendNumbers(b, `,"limit":`, l.Decision.Limit, remaining, reset)
 	}
 	wait := v.RetryAfter

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/internal/field"
 )
 
 // Problem is what a client is told that does not get what it asked for, as RFC 9457
@@ -45,14 +46,14 @@ func ProblemOf(v *engine.Verdict) Problem {
 		p.Title = "Request cannot be satisfied due to temporary server capacity constraints"
 	default:
 	}
-	if wait, ok := retryAfter(v); ok {
+	if wait, ok := field.RetryAfter(v); ok {
 		p.RetryAfter = wait
 	} else if v.RetryAfter == stint.Never {
 		p.RetryAfter = -1
 	}
-	for l, at := next(v, 0); l != nil; l, at = next(v, at) {
-		if !l.Decision.Allowed || banned(v, l) {
-			rule, slash, name := policyName(v, l)
+	for l, at := field.Next(v, 0); l != nil; l, at = field.Next(v, at) {
+		if !l.Decision.Allowed || field.Banned(v, l) {
+			rule, slash, name := field.PolicyName(v, l)
 			p.ViolatedPolicies = append(p.ViolatedPolicies, rule+slash+name)
 		}
 	}
@@ -65,10 +66,10 @@ func reason(v *engine.Verdict) string {
 	if v.Reason != "" {
 		return strings.TrimPrefix(v.Reason, "identity: ") // who says so does not matter to a client
 	}
-	wait, ok := retryAfter(v)
+	wait, ok := field.RetryAfter(v)
 	when := ""
 	if ok {
-		when = " Try again in " + strconv.FormatInt(seconds(wait), 10) + " s."
+		when = " Try again in " + strconv.FormatInt(field.Seconds(wait), 10) + " s."
 	}
 	switch b := v.Binding(); {
 	case v.Outcome == engine.Banned && ok:
@@ -207,3 +208,5 @@ func appendString(b []byte, s string) []byte {
 	}
 	return append(append(b, s[from:]...), '"')
 }
+
+const upperHex = "0123456789ABCDEF"

@@ -1,0 +1,208 @@
+package grpclimit
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// Client is for clients: interceptors that keep to what servers say when they refuse.
+// The zero value is ready for use, by several goroutines and connections at once.
+//
+// After a refusal, with ResourceExhausted or Unavailable, that tells how long to wait
+// (in RetryInfo, or else the trailer retry-after), calls of the same method of the same
+// target wait before they are sent. A unary call that was refused with
+// ResourceExhausted and RetryInfo is sent again, since that says that nothing has been
+// done; streams, and what was refused otherwise, are not. A little is added to every
+// wait, so that clients do not come back all at once.
+//
+// No call waits for longer than MaxWait in all, or until after its context's deadline:
+// it is sent at once, or the refusal returned.
+type Client struct {
+	// MaxRetries is how often a call is sent again. Default 3; negative: never.
+	MaxRetries int
+	// MaxWait is how long a call waits, in all. Default 1 minute.
+	MaxWait time.Duration
+
+	mu      sync.Mutex
+	refused map[route]time.Time // until when; at most maxRoutes
+}
+
+// route is what a server's refusal is about.
+type route struct{ target, method string }
+
+// maxRoutes is how many refusals a client remembers. Beyond them, others are forgotten.
+const maxRoutes = 1024
+
+// Unary is a [grpc.UnaryClientInterceptor].
+func (c *Client) Unary(ctx context.Context, method string, request, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	retries, patience := c.MaxRetries, c.patience()
+	if retries == 0 {
+		retries = 3
+	}
+	to := route{cc.Target(), method}
+	var trailer metadata.MD
+	opts = append(slices.Clip(opts), grpc.Trailer(&trailer))
+	for try := 0; ; try++ {
+		if err := c.pause(ctx, to, &patience); err != nil {
+			return err
+		}
+		trailer = nil // that of the last attempt, should this one get nowhere
+		err := invoke(ctx, method, request, reply, cc, opts...)
+		wait, again := c.learn(to, err, trailer)
+		if !again || try >= retries {
+			return err
+		}
+		switch waited, ended := sleep(ctx, wait, &patience); {
+		case ended != nil:
+			return ended
+		case !waited:
+			return err
+		}
+	}
+}
+
+// Stream is a [grpc.StreamClientInterceptor].
+func (c *Client) Stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	to, patience := route{cc.Target(), method}, c.patience()
+	if err := c.pause(ctx, to, &patience); err != nil {
+		return nil, err
+	}
+	stream, err := open(ctx, desc, cc, method, opts...)
+	if err != nil {
+		c.learn(to, err, nil)
+		return nil, err
+	}
+	return &listening{stream, c, to}, nil
+}
+
+// listening is a stream that hears how it ends.
+type listening struct {
+	grpc.ClientStream
+	client *Client
+	to     route
+}
+
+// RecvMsg implements [grpc.ClientStream].
+func (l *listening) RecvMsg(message any) error {
+	err := l.ClientStream.RecvMsg(message)
+	if err != nil {
+		l.client.learn(l.to, err, l.Trailer())
+	}
+	return err
+}
+
+func (c *Client) patience() time.Duration {
+	if c.MaxWait == 0 {
+		return time.Minute
+	}
+	return c.MaxWait
+}
+
+// pause waits as long as the server wants no such calls, if patience and the deadline
+// allow it.
+func (c *Client) pause(ctx context.Context, to route, patience *time.Duration) error {
+	for {
+		c.mu.Lock()
+		until, ok := c.refused[to]
+		wait := until.Sub(now())
+		if ok && wait <= 0 {
+			delete(c.refused, to)
+		}
+		c.mu.Unlock()
+		if !ok || wait <= 0 {
+			return nil
+		}
+		if waited, err := sleep(ctx, wait, patience); !waited {
+			return err
+		}
+	}
+}
+
+// learn remembers what a refusal says, and returns how long to wait, and whether to
+// send the call again then.
+func (c *Client) learn(to route, err error, trailer metadata.MD) (wait time.Duration, again bool) {
+	s := status.Convert(err)
+	if s.Code() != codes.ResourceExhausted && s.Code() != codes.Unavailable {
+		return 0, false
+	}
+	wait, again = retryInfo(s)
+	if !again {
+		if values := trailer.Get("retry-after"); len(values) > 0 {
+			seconds, err := strconv.ParseUint(values[0], 10, 31)
+			if err != nil {
+				return 0, false
+			}
+			wait = time.Duration(seconds) * time.Second
+		}
+	}
+	if wait > 0 {
+		c.remember(to, now().Add(wait))
+	}
+	return wait, again && s.Code() == codes.ResourceExhausted
+}
+
+// retryInfo returns how long a status says to wait, if it does.
+func retryInfo(s *status.Status) (time.Duration, bool) {
+	for _, detail := range s.Details() {
+		if info, ok := detail.(*errdetails.RetryInfo); ok && info.GetRetryDelay().IsValid() {
+			const longest = 1 << 40 * time.Microsecond // no one waits for it
+			return min(max(info.GetRetryDelay().AsDuration(), 0), longest), true
+		}
+	}
+	return 0, false
+}
+
+func (c *Client) remember(to route, until time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refused == nil {
+		c.refused = map[route]time.Time{}
+	}
+	if _, ok := c.refused[to]; !ok && len(c.refused) >= maxRoutes {
+		for other := range c.refused {
+			delete(c.refused, other)
+			break
+		}
+	}
+	c.refused[to] = until
+}
+
+// sleep waits, if patience and the context's deadline allow it, and reports whether it
+// has. The error is the status of a context that has ended.
+func sleep(ctx context.Context, wait time.Duration, patience *time.Duration) (bool, error) {
+	const most = 10 * time.Second
+	wait += rand.N(min(wait, most)/10 + time.Millisecond)
+	deadline, ok := ctx.Deadline()
+	if wait > *patience || (ok && wait > deadline.Sub(now())) {
+		return false, ended(ctx)
+	}
+	*patience -= wait
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true, nil
+	case <-ctx.Done():
+		return false, ended(ctx)
+	}
+}
+
+// ended returns the status of a context that has ended, or nil.
+func ended(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return status.FromContextError(err).Err()
+	}
+	return nil
+}
+
+func now() time.Time { return time.Now() }

@@ -1,0 +1,255 @@
+package grpclimit
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/textproto"
+	"strings"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/field"
+)
+
+// TrailerSet says which trailers tell a client about its limits. The zero value is X
+// and IETF. It is the same type as httplimit.HeaderSet.
+type TrailerSet = field.Set
+
+const (
+	// X is x-ratelimit-limit, -remaining and -reset, of the binding limit, and
+	// x-ratelimit-cost if the call does not cost 1.
+	X = field.X
+	// IETF is ratelimit-policy and ratelimit, of all limits.
+	IETF = field.IETF
+	// None is neither. A client that is refused still gets retry-after.
+	None = field.None
+)
+
+// Options are the settings of a server's interceptors. Engine is required.
+type Options struct {
+	Engine   *engine.Engine
+	Trailers TrailerSet // default X and IETF
+	// Cost is what a call costs, whatever rules say; 0 leaves it to them. The message
+	// is the request, that of the stream with PerMessage, or nil for a stream that is
+	// opened.
+	Cost func(ctx context.Context, method string, message any) int64
+	// Subject is who is asking, where the program knows: User, Tenant, Key, Tier and
+	// IP, any of them. Nil leaves it to the engine's identity.
+	Subject func(ctx context.Context, method string) *identity.Subject
+	// PerMessage decides about every message of a stream that is received, as it has
+	// about opening it. The stream ends with the one that is refused.
+	PerMessage bool
+	// LimitHealth limits the service grpc.health.v1.Health as any other. By default it
+	// is not, or those who watch a server under load would take it for dead.
+	LimitHealth bool
+	// OnError returns the status of a call that could not be decided, because its
+	// context has ended, a directory could not tell about its key, or a counter is
+	// broken. It is not let through, even if that is nil. Default: Canceled or
+	// DeadlineExceeded for what has ended, and Internal, which does not say why.
+	OnError func(ctx context.Context, method string, err error) error
+}
+
+// Server limits the calls to a server. Unary and Stream are its interceptors, which are
+// to be the first that do any work.
+type Server struct{ o Options }
+
+// New returns the interceptors of a server.
+func New(o Options) (*Server, error) {
+	if o.Engine == nil {
+		return nil, &stint.InvalidError{Field: "Engine", Value: "nil", Want: "what engine.New returns"}
+	}
+	return &Server{o}, nil
+}
+
+// Unary decides about a call. It is a [grpc.UnaryServerInterceptor].
+func (s *Server) Unary(ctx context.Context, message any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if s.passes(info.FullMethod) {
+		return handler(ctx, message)
+	}
+	q := s.request(ctx, info.FullMethod)
+	d := &decided{Context: ctx}
+	err := s.decide(ctx, &q, message, &d.verdict)
+	_ = grpc.SetTrailer(ctx, s.trailers(&d.verdict)) // there is no stream if it is not a server that calls
+	if err != nil {
+		return nil, err
+	}
+	return handler(d, message)
+}
+
+// Stream decides about a stream, and its messages. It is a
+// [grpc.StreamServerInterceptor].
+func (s *Server) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if s.passes(info.FullMethod) {
+		return handler(srv, stream)
+	}
+	ctx := stream.Context()
+	q := s.request(ctx, info.FullMethod)
+	d := &decided{Context: ctx}
+	err := s.decide(ctx, &q, nil, &d.verdict)
+	if err != nil || !s.o.PerMessage {
+		stream.SetTrailer(s.trailers(&d.verdict))
+	}
+	switch {
+	case err != nil:
+		return err
+	case !s.o.PerMessage:
+		return handler(srv, &opened{stream, d})
+	}
+	m := &metered{opened: opened{stream, d}, server: s, request: q}
+	m.last.Store(&metering{verdict: d.verdict})
+	err = handler(srv, m)
+	last := m.last.Load()
+	stream.SetTrailer(s.trailers(&last.verdict)) // once: trailers that are set again are added
+	if last.err != nil {
+		return last.err // whatever the handler makes of it
+	}
+	return err
+}
+
+// passes reports whether the method is not limited.
+func (s *Server) passes(method string) bool {
+	return !s.o.LimitHealth && strings.HasPrefix(method, "/grpc.health.v1.Health/")
+}
+
+func (s *Server) request(ctx context.Context, method string) engine.Request {
+	q := engine.Request{Method: http.MethodPost, Path: method, Headers: headersOf(ctx), Peer: peerOf(ctx)}
+	if s.o.Subject != nil {
+		q.Subject = s.o.Subject(ctx, method)
+	}
+	return q
+}
+
+// decide decides about a message, and returns the status if it is refused. The verdict
+// is zero if there is none.
+func (s *Server) decide(ctx context.Context, q *engine.Request, message any, v *engine.Verdict) (err error) {
+	if s.o.Cost != nil {
+		q.Cost = s.o.Cost(ctx, q.Path, message)
+	}
+	if *v, err = s.o.Engine.Decide(ctx, *q); err != nil {
+		return s.undecided(ctx, q.Path, err)
+	}
+	if !v.Outcome.Passed() {
+		return refusal(v)
+	}
+	return nil
+}
+
+// undecided returns the status of a call of which an error is all that is known. What
+// the error says is not for clients.
+func (s *Server) undecided(ctx context.Context, method string, err error) error {
+	if s.o.OnError != nil {
+		if err := s.o.OnError(ctx, method, err); err != nil {
+			return err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return status.FromContextError(err).Err()
+	}
+	return status.Error(codes.Internal, "Whether this call may pass could not be decided.")
+}
+
+func (s *Server) trailers(v *engine.Verdict) metadata.MD {
+	md := metadata.MD{}
+	s.o.Trailers.SetLower(md, v)
+	return md
+}
+
+// headersOf returns the metadata of a call as headers.
+func headersOf(ctx context.Context) map[string][]string {
+	md, _ := metadata.FromIncomingContext(ctx) // a copy, with names in lower case
+	for name, values := range md {
+		canonical := textproto.CanonicalMIMEHeaderKey(name)
+		switch {
+		case strings.HasPrefix(name, ":"), strings.HasSuffix(name, "-bin"):
+			delete(md, name)
+		case canonical != name: // or it is one that was just put there
+			delete(md, name)
+			md[canonical] = values
+		}
+	}
+	return md
+}
+
+// peerOf returns the address of the other end of the connection. It is not valid if
+// there is none, as with a Unix socket.
+func peerOf(ctx context.Context) netip.Addr {
+	p, ok := peer.FromContext(ctx)
+	if !ok || p.Addr == nil {
+		return netip.Addr{}
+	}
+	if tcp, ok := p.Addr.(*net.TCPAddr); ok {
+		return tcp.AddrPort().Addr()
+	}
+	a, _ := netip.ParseAddrPort(p.Addr.String()) // that of a server behind net/http
+	return a.Addr()
+}
+
+// opened is a stream that has passed.
+type opened struct {
+	grpc.ServerStream
+	ctx *decided
+}
+
+// Context implements [grpc.ServerStream].
+func (o *opened) Context() context.Context { return o.ctx }
+
+// metered is a stream of which every message has to pass.
+type metered struct {
+	opened
+	server  *Server
+	request engine.Request           // of RecvMsg, which is not called twice at once
+	last    atomic.Pointer[metering] // a handler may return while another goroutine receives
+}
+
+// metering is what became of a message.
+type metering struct {
+	verdict engine.Verdict
+	err     error
+}
+
+// RecvMsg implements [grpc.ServerStream].
+func (m *metered) RecvMsg(message any) error {
+	if last := m.last.Load(); last.err != nil {
+		return last.err
+	}
+	if err := m.ServerStream.RecvMsg(message); err != nil {
+		return err // at the end, or of the connection
+	}
+	next := new(metering)
+	next.err = m.server.decide(m.ctx, &m.request, message, &next.verdict)
+	m.last.Store(next)
+	return next.err
+}
+
+// decided is the context of a call that has passed.
+type decided struct {
+	context.Context
+	verdict engine.Verdict
+}
+
+type verdictKey struct{}
+
+// Value implements [context.Context].
+func (d *decided) Value(key any) any {
+	if key == (verdictKey{}) {
+		return &d.verdict
+	}
+	return d.Context.Value(key)
+}
+
+// VerdictOf returns the verdict about the call that the context is of, or nil if it has
+// not come through an interceptor. Of a stream, it is that about opening it.
+func VerdictOf(ctx context.Context) *engine.Verdict {
+	v, _ := ctx.Value(verdictKey{}).(*engine.Verdict)
+	return v
+}

@@ -1,0 +1,863 @@
+package grpclimit_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/grpclimit"
+	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/memstore"
+	"github.com/stintdev/stint/rule"
+	"github.com/stintdev/stint/storetest"
+)
+
+// world is an engine, its store and its clock.
+type world struct {
+	*engine.Engine
+	store *broken
+	clock *storetest.Clock
+}
+
+// broken is a store out of reach, if it is so.
+type broken struct {
+	stint.Store
+	down atomic.Bool
+}
+
+func (b *broken) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+	if b.down.Load() {
+		return nil, stint.ErrUnavailable
+	}
+	return b.Store.Take(ctx, asks)
+}
+
+// worldOf is a world with rules in TOML.
+func worldOf(tb testing.TB, toml string, o identity.Options) world {
+	tb.Helper()
+	w := world{clock: storetest.NewClock()}
+	store, err := memstore.New(memstore.Options{Now: w.clock.Now})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	w.store = &broken{Store: store}
+	f, err := rule.ParseTOML("test.toml", []byte(toml))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	rules, err := rule.Compile(f)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	who, err := identity.New(o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = who.Close() })
+	w.Engine, err = engine.New(engine.Options{Store: w.store, Rules: rules, Identity: who, Now: w.clock.Now})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return w
+}
+
+// service is what is limited. Its functions may be nil.
+type service struct {
+	grpc_testing.UnimplementedTestServiceServer
+	call   func(ctx context.Context) error
+	duplex func(stream grpc.BidiStreamingServer[grpc_testing.StreamingOutputCallRequest, grpc_testing.StreamingOutputCallResponse]) error
+}
+
+func (s *service) EmptyCall(ctx context.Context, _ *grpc_testing.Empty) (*grpc_testing.Empty, error) {
+	if s.call != nil {
+		return &grpc_testing.Empty{}, s.call(ctx)
+	}
+	return &grpc_testing.Empty{}, nil
+}
+
+func (s *service) UnaryCall(context.Context, *grpc_testing.SimpleRequest) (*grpc_testing.SimpleResponse, error) {
+	return &grpc_testing.SimpleResponse{}, nil
+}
+
+// FullDuplexCall answers every message, and ends when the client does.
+func (s *service) FullDuplexCall(stream grpc.BidiStreamingServer[grpc_testing.StreamingOutputCallRequest, grpc_testing.StreamingOutputCallResponse]) error {
+	if s.duplex != nil {
+		return s.duplex(stream)
+	}
+	for {
+		switch _, err := stream.Recv(); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		if err := stream.Send(&grpc_testing.StreamingOutputCallResponse{}); err != nil {
+			return err
+		}
+	}
+}
+
+// serve runs a server on the loopback interface, until the test is over, and returns
+// its address.
+func serve(tb testing.TB, o grpclimit.Options, s *service) string {
+	tb.Helper()
+	limit, err := grpclimit.New(o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.WaitForHandlers(true),
+		grpc.ChainUnaryInterceptor(limit.Unary), grpc.ChainStreamInterceptor(limit.Stream))
+	grpc_testing.RegisterTestServiceServer(server, s)
+	grpc_health_v1.RegisterHealthServer(server, health.NewServer())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(l) }()
+	tb.Cleanup(func() {
+		server.Stop()
+		if err := <-done; err != nil {
+			tb.Error(err)
+		}
+	})
+	return l.Addr().String()
+}
+
+// dial connects to a server, until the test is over.
+func dial(tb testing.TB, address string, opts ...grpc.DialOption) *grpc.ClientConn {
+	tb.Helper()
+	cc, err := grpc.NewClient("passthrough:///"+address, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = cc.Close() })
+	return cc
+}
+
+// client is a client of a server that is limited so.
+func client(tb testing.TB, o grpclimit.Options, s *service) grpc_testing.TestServiceClient {
+	tb.Helper()
+	return grpc_testing.NewTestServiceClient(dial(tb, serve(tb, o, s)))
+}
+
+// told is what a client sees of a call: its code and message, the details, and the
+// trailers.
+func told(err error, trailer metadata.MD) string {
+	s := status.Convert(err)
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s\n", s.Code(), s.Message())
+	for _, detail := range s.Details() {
+		switch d := detail.(type) {
+		case *errdetails.ErrorInfo:
+			fmt.Fprintf(&b, "info %s %s, id of %d\n", d.GetDomain(), d.GetReason(), len(d.GetMetadata()["decision_id"]))
+		case *errdetails.RetryInfo:
+			fmt.Fprintf(&b, "retry %s\n", d.GetRetryDelay().AsDuration())
+		case *errdetails.QuotaFailure:
+			for _, v := range d.GetViolations() {
+				fmt.Fprintf(&b, "quota %s: %s\n", v.GetSubject(), v.GetDescription())
+			}
+		default:
+			fmt.Fprintf(&b, "%T\n", d)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(trailer)) {
+		if name != "content-type" && !strings.HasPrefix(name, "grpc-") { // of a response that is trailers only
+			fmt.Fprintf(&b, "%s: %s\n", name, strings.Join(trailer[name], " | "))
+		}
+	}
+	return b.String()
+}
+
+const oneLimit = `
+	[[rules]]
+	name     = "calls"
+	match    = { paths = ["/grpc.testing.TestService/**"], methods = ["POST"] }
+	count_by = ["ip"]
+	limits   = [ { name = "calls", limit = "2/1m fixed_window" } ]
+`
+
+func TestOptions(t *testing.T) {
+	t.Parallel()
+	bad := new(stint.InvalidError)
+	if _, err := grpclimit.New(grpclimit.Options{}); !errors.As(err, &bad) || bad.Field != "Engine" {
+		t.Errorf("no engine: %v", err)
+	}
+}
+
+// TestAnswers compares what clients see.
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	const (
+		info     = "info github.com/stintdev/stint "
+		id       = ", id of 36\n"
+		standing = "ratelimit: \"calls\";r=0;t=59\nratelimit-policy: \"calls\";q=2;w=60\nretry-after: 59\n" +
+			"x-ratelimit-limit: 2\nx-ratelimit-remaining: 0\nx-ratelimit-reset: 1767225660\n"
+	)
+	for _, c := range []struct {
+		about  string
+		rules  string
+		o      identity.Options
+		sets   grpclimit.TrailerSet
+		cost   int64
+		before int  // calls before the one that is shown
+		down   bool // the store
+		ban    *identity.Entry
+		want   string
+	}{
+		{
+			about: "a limit, the first call", rules: oneLimit,
+			want: "OK \nratelimit: \"calls\";r=1;t=59\nratelimit-policy: \"calls\";q=2;w=60\n" +
+				"x-ratelimit-limit: 2\nx-ratelimit-remaining: 1\nx-ratelimit-reset: 1767225660\n",
+		},
+		{
+			about: "a limit that is used up", rules: oneLimit, before: 2,
+			want: "ResourceExhausted A limit is used up.\n" + info + "DENIED" + id + "retry 58.5s\n" +
+				"quota calls: limit calls (2/1m fixed_window)\n" + standing,
+		},
+		{
+			about: "no trailers but retry-after", rules: oneLimit, before: 2, sets: grpclimit.None,
+			want: "ResourceExhausted A limit is used up.\n" + info + "DENIED" + id + "retry 58.5s\n" +
+				"quota calls: limit calls (2/1m fixed_window)\nretry-after: 59\n",
+		},
+		{
+			about: "a cost that can never pass", rules: oneLimit, cost: 3, sets: grpclimit.X,
+			want: "ResourceExhausted This call costs more than a limit ever allows.\n" + info + "DENIED" + id + "quota calls: limit calls (2/1m fixed_window)\n" +
+				"x-ratelimit-cost: 3\nx-ratelimit-limit: 2\nx-ratelimit-remaining: 2\nx-ratelimit-reset: 1767225602\n",
+		},
+		{
+			about: "what the rule says", rules: oneLimit + `response = { status = 420, message = "Calm down." }`, before: 2, sets: grpclimit.None,
+			want: "ResourceExhausted Calm down.\n" + info + "DENIED" + id + "retry 58.5s\nquota calls: limit calls (2/1m fixed_window)\n",
+		},
+		{
+			about: "limits of several rules that have one name", before: 1, sets: grpclimit.None, rules: `
+				[[rules]]
+				name   = "everyone"
+				limits = [ { name = "hourly", limit = "1000/1h" } ]
+				[[rules]]
+				name     = "each"
+				count_by = ["ip"]
+				limits   = [ { name = "hourly", limit = "1/1h fixed_window" } ]
+			`,
+			want: "ResourceExhausted A limit is used up.\n" + info + "DENIED" + id + "retry 59m58.5s\n" +
+				"quota each/hourly: limit hourly (1/1h fixed_window)\nretry-after: 3599\n",
+		},
+		{
+			about: "banned for not stopping", before: 3, sets: grpclimit.None,
+			rules: oneLimit + `penalty = { threshold = 1, within = "1h", cooldown = "10m" }`,
+			want: "ResourceExhausted Calls of this client are refused.\n" + info + "BANNED" + id + "retry 9m58.5s\n" +
+				"quota calls: limit calls (2/1m fixed_window)\nretry-after: 599\n",
+		},
+		{
+			about: "banned for good", rules: oneLimit, ban: &identity.Entry{Value: "127.0.0.1"},
+			want: "PermissionDenied Calls of this client are refused.\n" + info + "BANNED" + id,
+		},
+		{
+			about: "banned for a while, with what is not UTF-8", rules: oneLimit,
+			ban:  &identity.Entry{Value: "127.0.0.0/8", Until: storetest.Epoch.Add(time.Hour), Reason: "Please write to \xff."},
+			want: "PermissionDenied Please write to \uFFFD.\n" + info + "BANNED" + id + "retry 59m58.5s\n",
+		},
+		{
+			about: "blocked", rules: "[[rules]]\nname = \"closed\"\naction = \"block\"",
+			want: "PermissionDenied This call is refused.\n" + info + "BLOCKED" + id,
+		},
+		{
+			about: "blocked with 429", rules: "[[rules]]\nname = \"closed\"\naction = \"block\"\nresponse = { status = 429 }",
+			want: "ResourceExhausted This call is refused.\n" + info + "BLOCKED" + id,
+		},
+		{
+			about: "credentials are required", rules: oneLimit, o: identity.Options{Require: true}, sets: grpclimit.None,
+			want: "Unauthenticated an API key or a token is required\n" + info + "UNAUTHORIZED" + id,
+		},
+		{about: "exempt", rules: "[[rules]]\nname = \"free\"\naction = \"allow\"", want: "OK \n"},
+		{about: "no rule applies", want: "OK \n"},
+		{
+			about: "the store is out of reach, and the rule is closed", rules: oneLimit + `on_store_failure = "closed"`, down: true, sets: grpclimit.None,
+			want: "Unavailable Calls cannot be counted at the moment.\n" + info + "UNAVAILABLE" + id + "retry 1s\nretry-after: 1\n",
+		},
+		{
+			about: "the store is out of reach, and the rule is open", rules: oneLimit + `on_store_failure = "open"`, down: true,
+			want: "OK \nratelimit-policy: \"calls\";q=2;w=60\n",
+		},
+	} {
+		t.Run(c.about, func(t *testing.T) {
+			t.Parallel()
+			w := worldOf(t, c.rules, c.o)
+			if c.ban != nil {
+				if err := w.Ban(*c.ban); err != nil {
+					t.Fatal(err)
+				}
+			}
+			calls := 0
+			s := client(t, grpclimit.Options{
+				Engine: w.Engine, Trailers: c.sets, Cost: func(context.Context, string, any) int64 { return c.cost },
+			}, &service{call: func(context.Context) error { calls++; return nil }})
+			for range c.before {
+				_, _ = s.EmptyCall(t.Context(), &grpc_testing.Empty{})
+			}
+			w.clock.Add(1500 * time.Millisecond)
+			w.store.down.Store(c.down)
+			calls = 0
+			var trailer metadata.MD
+			_, err := s.EmptyCall(t.Context(), &grpc_testing.Empty{}, grpc.Trailer(&trailer))
+			if got := told(err, trailer); got != c.want {
+				t.Errorf("%s\nwant\n%s", got, c.want)
+			}
+			if (calls == 1) != (err == nil) {
+				t.Errorf("the handler was called %d times, and the client told %v", calls, err)
+			}
+
+			// A stream is told the same.
+			stream, err := s.FullDuplexCall(t.Context())
+			if err == nil {
+				err = stream.CloseSend()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err = stream.Recv(); errors.Is(err, io.EOF) {
+				err = nil
+			}
+			if got := status.Code(err).String(); c.before != 1 && !strings.HasPrefix(c.want, got) {
+				t.Errorf("a stream ends with %s", got)
+			}
+			if len(trailer["ratelimit"]) != len(stream.Trailer()["ratelimit"]) {
+				t.Errorf("a stream has the trailers %v", stream.Trailer())
+			}
+		})
+	}
+}
+
+// directory has one key.
+type directory struct{ key *identity.Key }
+
+func (d directory) Key(_ context.Context, id string) (*identity.Key, error) {
+	if d.key == nil {
+		return nil, errors.New("secret of ours")
+	}
+	if id != d.key.ID {
+		return nil, nil
+	}
+	return d.key, nil
+}
+
+func (directory) User(context.Context, string) (*identity.User, error) { return nil, nil }
+
+// newKey returns a key, and what its client sends.
+func newKey(tb testing.TB) (string, *identity.Key) {
+	tb.Helper()
+	text, key, err := identity.GenerateKey(rand.Reader, "stint", "")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	key.User = "alice"
+	return text, &key
+}
+
+// TestMetadata checks what rules and identity see of a call, and what handlers learn.
+func TestMetadata(t *testing.T) {
+	t.Parallel()
+	text, key := newKey(t)
+	w := worldOf(t, `
+		[[rules]]
+		name     = "users"
+		match    = { paths = ["/grpc.testing.TestService/EmptyCall"], headers = { X-Plan = "free" } }
+		count_by = ["user"]
+		limits   = [ { name = "users", limit = "1/1h" } ]
+	`, identity.Options{Directory: directory{key}, KeyBearer: true})
+	var verdicts []*engine.Verdict
+	s := client(t, grpclimit.Options{Engine: w.Engine}, &service{call: func(ctx context.Context) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		verdicts = append(verdicts, grpclimit.VerdictOf(ctx))
+		if _, ok := peer.FromContext(ctx); !ok {
+			t.Error("the handler's context has lost what it had")
+		}
+		return nil
+	}})
+	for _, c := range []struct {
+		about string
+		md    []string
+		code  codes.Code
+	}{
+		{about: "by a header", md: []string{"x-api-key", text, "x-plan", "free"}},
+		{about: "the same, used up", md: []string{"X-API-Key", text, "X-Plan", "free"}, code: codes.ResourceExhausted},
+		{about: "as a token", md: []string{"authorization", "Bearer " + text, "x-plan", "free"}, code: codes.ResourceExhausted},
+		{about: "to which no rule applies", md: []string{"x-api-key", text}},
+		{about: "in binary", md: []string{"x-api-key-bin", text, "x-plan-bin", "free"}},
+		{about: "that is not good", md: []string{"x-api-key", text + "x"}, code: codes.Unauthenticated},
+	} {
+		_, err := s.EmptyCall(metadata.AppendToOutgoingContext(t.Context(), c.md...), &grpc_testing.Empty{})
+		if status.Code(err) != c.code {
+			t.Errorf("a key %s: %v, want %s", c.about, err, c.code)
+		}
+		if strings.Contains(status.Convert(err).Message(), text) {
+			t.Errorf("a key %s is told: %v", c.about, err)
+		}
+	}
+	if len(verdicts) != 3 || verdicts[0] == nil || verdicts[0].Subject.User != "alice" || verdicts[0].Method != http.MethodPost {
+		t.Errorf("the handler has seen %v", verdicts)
+	}
+	if v := grpclimit.VerdictOf(t.Context()); v != nil {
+		t.Errorf("a verdict out of nowhere: %v", v)
+	}
+}
+
+// TestBadMetadata sends what no one should.
+func TestBadMetadata(t *testing.T) {
+	t.Parallel()
+	w := worldOf(t, oneLimit, identity.Options{})
+	limit, err := grpclimit.New(grpclimit.Options{Engine: w.Engine})
+	if err != nil {
+		t.Fatal(err)
+	}
+	many := metadata.MD{}
+	for i := range 20_000 {
+		many.Append("k-"+strconv.Itoa(i), "v")
+	}
+	for about, md := range map[string]metadata.MD{
+		"none": nil, "many names": many, "a long value": {"authorization": {strings.Repeat("x", 4<<20)}},
+		"many values": {"x-forwarded-for": slices.Repeat([]string{"1.2.3.4,"}, 100_000)},
+		"not UTF-8":   {"x-api-key": {"\xff\xfe\x00"}, "authorization": {"Bearer \xff"}},
+		"odd names":   {"": {"a"}, ":path": {"/other"}, "-bin": {"b"}, "a b": {"c"}, "\xff": {"d"}, "ſ": {"e"}},
+		"no values":   {"authorization": nil, "x-api-key": {}},
+	} {
+		w.clock.Add(time.Minute)
+		ctx := metadata.NewIncomingContext(t.Context(), md)
+		info := &grpc.UnaryServerInfo{FullMethod: grpc_testing.TestService_EmptyCall_FullMethodName}
+		called := false
+		_, err := limit.Unary(ctx, nil, info, func(context.Context, any) (any, error) { called = true; return nil, nil })
+		if err != nil || !called {
+			t.Errorf("%s: %v", about, err)
+		}
+	}
+
+	// And over a connection, as far as gRPC lets it through.
+	s := client(t, grpclimit.Options{Engine: w.Engine}, &service{})
+	w.clock.Add(time.Minute)
+	ctx := metadata.NewOutgoingContext(t.Context(), many)
+	for _, want := range []codes.Code{codes.OK, codes.OK, codes.ResourceExhausted} {
+		if _, err := s.EmptyCall(ctx, &grpc_testing.Empty{}); status.Code(err) != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// TestPeers checks that clients are told apart by the addresses they come from.
+func TestPeers(t *testing.T) {
+	t.Parallel()
+	w := worldOf(t, oneLimit, identity.Options{})
+	address := serve(t, grpclimit.Options{Engine: w.Engine}, &service{})
+	for _, from := range []string{"127.0.0.1", "127.0.0.2"} {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		s := grpc_testing.NewTestServiceClient(dial(t, address, grpc.WithContextDialer(func(ctx context.Context, to string) (net.Conn, error) {
+			return d.DialContext(ctx, "tcp", to)
+		})))
+		for _, want := range []codes.Code{codes.OK, codes.OK, codes.ResourceExhausted} {
+			if _, err := s.EmptyCall(t.Context(), &grpc_testing.Empty{}); status.Code(err) != want {
+				t.Errorf("%s: %v, want %s", from, err, want)
+			}
+		}
+	}
+
+	limit, err := grpclimit.New(grpclimit.Options{Engine: w.Engine})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		addr net.Addr
+		want string
+	}{
+		{addr: &net.TCPAddr{IP: net.ParseIP("::ffff:192.0.2.1"), Port: 1}, want: "192.0.2.1"},
+		{addr: &net.TCPAddr{IP: net.ParseIP("fe80::1"), Zone: "eth0"}, want: "fe80::1"},
+		{addr: text("[2001:db8::1]:80"), want: "2001:db8::1"},
+		{addr: &net.UnixAddr{Name: "@"}, want: "invalid IP"},
+		{addr: text("bufconn"), want: "invalid IP"},
+		{addr: nil, want: "invalid IP"},
+	} {
+		ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: c.addr})
+		info := &grpc.UnaryServerInfo{FullMethod: "/other/Method"}
+		_, err := limit.Unary(ctx, nil, info, func(ctx context.Context, _ any) (any, error) {
+			if got := grpclimit.VerdictOf(ctx).Subject.IP.String(); got != c.want {
+				t.Errorf("%v is %s, want %s", c.addr, got, c.want)
+			}
+			return nil, nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// text is an address that is no more than that.
+type text string
+
+func (text) Network() string  { return "" }
+func (a text) String() string { return string(a) }
+
+// TestSubject checks that a program can say who is asking, and what that costs.
+func TestSubject(t *testing.T) {
+	t.Parallel()
+	w := worldOf(t, `
+		[[rules]]
+		name     = "users"
+		count_by = ["user"]
+		limits   = [ { name = "users", limit = "5/1h" } ]
+	`, identity.Options{})
+	s := client(t, grpclimit.Options{
+		Engine: w.Engine,
+		Cost: func(_ context.Context, method string, message any) int64 {
+			if m, ok := message.(*grpc_testing.SimpleRequest); ok && method == grpc_testing.TestService_UnaryCall_FullMethodName {
+				return int64(m.GetResponseSize())
+			}
+			return 0
+		},
+		Subject: func(ctx context.Context, _ string) *identity.Subject {
+			return &identity.Subject{User: strings.Join(metadata.ValueFromIncomingContext(ctx, "name"), "")}
+		},
+	}, &service{})
+	for _, c := range []struct {
+		user string
+		cost int32
+		want codes.Code
+	}{{"alice", 4, codes.OK}, {"alice", 2, codes.ResourceExhausted}, {"bob", 5, codes.OK}, {"alice", 0, codes.OK}, {"carol", -1, codes.Internal}} {
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "name", c.user)
+		if _, err := s.UnaryCall(ctx, &grpc_testing.SimpleRequest{ResponseSize: c.cost}); status.Code(err) != c.want {
+			t.Errorf("%s, %d: %v, want %s", c.user, c.cost, err, c.want)
+		}
+	}
+}
+
+// TestHealth checks that health checks pass, unless they are to be limited.
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	for _, limited := range []bool{false, true} {
+		w := worldOf(t, "[[rules]]\nname = \"closed\"\naction = \"block\"", identity.Options{})
+		h := grpc_health_v1.NewHealthClient(dial(t, serve(t, grpclimit.Options{Engine: w.Engine, LimitHealth: limited}, &service{})))
+		_, err := h.Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+		if got := status.Code(err) == codes.PermissionDenied; got != limited {
+			t.Errorf("LimitHealth %t: %v", limited, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		watch, err := h.Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
+		if err == nil {
+			_, err = watch.Recv()
+		}
+		if got := status.Code(err) == codes.PermissionDenied; got != limited {
+			t.Errorf("LimitHealth %t, a stream: %v", limited, err)
+		}
+		cancel()
+	}
+}
+
+// TestUndecided checks that what cannot be decided is not let through, and that the
+// client does not learn why.
+func TestUndecided(t *testing.T) {
+	t.Parallel()
+	w := worldOf(t, oneLimit, identity.Options{Directory: directory{}})
+	sent, _ := newKey(t)
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-api-key", sent)
+	let := &service{call: func(context.Context) error { t.Error("let through"); return nil }}
+	var got atomic.Value
+	for _, c := range []struct {
+		onError func(context.Context, string, error) error
+		want    codes.Code
+	}{
+		{nil, codes.Internal},
+		{func(context.Context, string, error) error { return nil }, codes.Internal},
+		{func(_ context.Context, method string, err error) error {
+			got.Store(method + ": " + err.Error())
+			return status.Error(codes.Aborted, "")
+		}, codes.Aborted},
+	} {
+		s := client(t, grpclimit.Options{Engine: w.Engine, OnError: c.onError}, let)
+		_, err := s.EmptyCall(ctx, &grpc_testing.Empty{})
+		if status.Code(err) != c.want || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%v, want %s", err, c.want)
+		}
+		stream, err := s.FullDuplexCall(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); status.Code(err) != c.want {
+			t.Errorf("a stream: %v, want %s", err, c.want)
+		}
+	}
+	if text, _ := got.Load().(string); !strings.Contains(text, "secret of ours") || !strings.HasPrefix(text, "/grpc.testing.TestService/") {
+		t.Errorf("OnError was told %q", text)
+	}
+}
+
+// TestHeld cancels calls that a rule holds.
+func TestHeld(t *testing.T) {
+	t.Parallel()
+	w := worldOf(t, `
+		[[rules]]
+		name   = "slow"
+		action = "throttle"
+		limits = [ { name = "slow", limit = "1/1m burst=5 leaky_bucket" } ]
+		max_delay = "1m"
+	`, identity.Options{})
+	var passed atomic.Int32
+	s := client(t, grpclimit.Options{Engine: w.Engine}, &service{call: func(context.Context) error { passed.Add(1); return nil }})
+	if _, err := s.EmptyCall(t.Context(), &grpc_testing.Empty{}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.EmptyCall(ctx, &grpc_testing.Empty{})
+		done <- err
+	}()
+	eventually(t, func() bool { return w.Waiting() == 1 })
+	cancel()
+	if err := <-done; status.Code(err) != codes.Canceled {
+		t.Error(err)
+	}
+	eventually(t, func() bool { return w.Waiting() == 0 })
+	if n := passed.Load(); n != 1 {
+		t.Errorf("%d calls passed, want 1", n)
+	}
+}
+
+// eventually polls until something is so.
+func eventually(tb testing.TB, so func() bool) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 30*time.Second)
+	defer cancel()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !so() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			tb.Fatal("it does not come to pass")
+		}
+	}
+}
+
+// TestExact has many call at once: as many pass as the limit says.
+func TestExact(t *testing.T) {
+	t.Parallel()
+	const callers, each, limit = 16, 25, 100
+	w := worldOf(t, `
+		[[rules]]
+		name     = "each"
+		count_by = ["ip"]
+		limits   = [ { name = "hourly", limit = "`+strconv.Itoa(limit)+`/1h fixed_window" } ]
+	`, identity.Options{})
+	var handled, passed, refused atomic.Int32
+	s := client(t, grpclimit.Options{Engine: w.Engine}, &service{call: func(context.Context) error { handled.Add(1); return nil }})
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			for range each {
+				switch _, err := s.EmptyCall(t.Context(), &grpc_testing.Empty{}); status.Code(err) {
+				case codes.OK:
+					passed.Add(1)
+				case codes.ResourceExhausted:
+					refused.Add(1)
+				default:
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if handled.Load() != limit || passed.Load() != limit || refused.Load() != callers*each-limit {
+		t.Errorf("%d handled, %d passed and %d refused, want %d to pass", handled.Load(), passed.Load(), refused.Load(), limit)
+	}
+}
+
+// TestPerMessage counts the messages of streams.
+func TestPerMessage(t *testing.T) {
+	t.Parallel()
+	const rules = `
+		[[rules]]
+		name   = "messages"
+		limits = [ { name = "messages", limit = "3/1m fixed_window" } ]
+	`
+	for _, c := range []struct {
+		about    string
+		per      bool
+		messages int
+		duplex   func(grpc.BidiStreamingServer[grpc_testing.StreamingOutputCallRequest, grpc_testing.StreamingOutputCallResponse]) error
+		answers  int
+		code     codes.Code
+		trailer  string
+	}{
+		{about: "not counted", messages: 5, answers: 5, trailer: `"messages";r=2;t=60`},
+		{about: "no message", per: true, trailer: `"messages";r=2;t=60`},
+		{about: "as many as may pass", per: true, messages: 2, answers: 2, trailer: `"messages";r=0;t=60`},
+		{about: "one more", per: true, messages: 3, answers: 2, code: codes.ResourceExhausted, trailer: `"messages";r=0;t=60`},
+		{about: "many more", per: true, messages: 9, answers: 2, code: codes.ResourceExhausted, trailer: `"messages";r=0;t=60`},
+		{
+			about: "a handler that makes light of it", per: true, messages: 4, code: codes.ResourceExhausted, trailer: `"messages";r=0;t=60`,
+			duplex: func(stream grpc.BidiStreamingServer[grpc_testing.StreamingOutputCallRequest, grpc_testing.StreamingOutputCallResponse]) error {
+				if grpclimit.VerdictOf(stream.Context()).Binding().Decision.Remaining != 2 {
+					t.Error("the verdict is not that about the opening")
+				}
+				var first error
+				for range 10 {
+					if _, err := stream.Recv(); first == nil {
+						first = err
+					} else if err.Error() != first.Error() {
+						t.Errorf("%v after %v", err, first)
+					}
+				}
+				return nil
+			},
+		},
+		{
+			about: "a handler that fails", per: true, messages: 1, code: codes.DataLoss, trailer: `"messages";r=1;t=60`,
+			duplex: func(stream grpc.BidiStreamingServer[grpc_testing.StreamingOutputCallRequest, grpc_testing.StreamingOutputCallResponse]) error {
+				_, err := stream.Recv()
+				return errors.Join(err, status.Error(codes.DataLoss, ""))
+			},
+		},
+	} {
+		t.Run(c.about, func(t *testing.T) {
+			t.Parallel()
+			w := worldOf(t, rules, identity.Options{})
+			s := client(t, grpclimit.Options{Engine: w.Engine, PerMessage: c.per}, &service{duplex: c.duplex})
+			stream, err := s.FullDuplexCall(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range c.messages {
+				if err := stream.Send(&grpc_testing.StreamingOutputCallRequest{}); err != nil {
+					break // it has ended
+				}
+			}
+			_ = stream.CloseSend() // it may have ended
+			answers := 0
+			for {
+				if _, err = stream.Recv(); err != nil {
+					break
+				}
+				answers++
+			}
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			if status.Code(err) != c.code || answers != c.answers {
+				t.Errorf("%d answers and %v, want %d and %s", answers, err, c.answers, c.code)
+			}
+			if got := stream.Trailer()["ratelimit"]; !slices.Equal(got, []string{c.trailer}) {
+				t.Errorf("the trailer is %q, want %q", got, c.trailer)
+			}
+		})
+	}
+}
+
+// TestTrailersOfHandlers checks that handlers can set trailers of their own.
+func TestTrailersOfHandlers(t *testing.T) {
+	t.Parallel()
+	w := worldOf(t, oneLimit, identity.Options{})
+	s := client(t, grpclimit.Options{Engine: w.Engine}, &service{call: func(ctx context.Context) error {
+		return errors.Join(grpc.SetTrailer(ctx, metadata.Pairs("mine", "1")), status.Error(codes.NotFound, "not here"))
+	}})
+	var trailer metadata.MD
+	_, err := s.EmptyCall(t.Context(), &grpc_testing.Empty{}, grpc.Trailer(&trailer))
+	if status.Code(err) != codes.NotFound || len(trailer["mine"]) != 1 || len(trailer["ratelimit"]) != 1 {
+		t.Errorf("%v, %v", err, trailer)
+	}
+}
+
+// TestDocument checks that the rules of docs/grpc.md can be used, and apply.
+func TestDocument(t *testing.T) {
+	t.Parallel()
+	doc, err := os.ReadFile("../docs/grpc.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?s)```toml\n(.*?)```").FindAllStringSubmatch(string(doc), -1)
+	if len(blocks) != 1 {
+		t.Fatalf("it has %d examples of rules, want 1", len(blocks))
+	}
+	w := worldOf(t, blocks[0][1], identity.Options{})
+	v, err := w.Decide(t.Context(), engine.Request{
+		Method: http.MethodPost, Path: "/shop.v1.Orders/Create", Subject: &identity.Subject{User: "alice"},
+	})
+	if err != nil || v.Rule == nil || v.Rule.Name != "orders" {
+		t.Errorf("%v, %v", v.Rule, err)
+	}
+}
+
+// BenchmarkUnary measures what the interceptor takes, beside the decision itself.
+func BenchmarkUnary(b *testing.B) {
+	each := `
+		[[rules]]
+		name     = "each"
+		count_by = ["ip"]
+		limits   = [ { name = "hourly", limit = "%d/1h fixed_window" } ]
+	`
+	w, none := worldOf(b, fmt.Sprintf(each, 100_000_000_000), identity.Options{}), worldOf(b, fmt.Sprintf(each, 1), identity.Options{})
+	ctx := peer.NewContext(b.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 80}})
+	ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(":authority", "a", "content-type", "application/grpc", "user-agent", "grpc-go", "x-request", "1"))
+	ctx = grpc.NewContextWithServerTransportStream(ctx, sink{})
+	info := &grpc.UnaryServerInfo{FullMethod: grpc_testing.TestService_EmptyCall_FullMethodName}
+	handler := func(context.Context, any) (any, error) { return nil, nil }
+	b.Run("decide", func(b *testing.B) {
+		q := engine.Request{Method: "POST", Path: info.FullMethod, Peer: netip.MustParseAddr("192.0.2.1")}
+		b.ReportAllocs()
+		for b.Loop() {
+			_, _ = w.Decide(ctx, q)
+		}
+	})
+	for _, c := range []struct {
+		name string
+		o    grpclimit.Options
+	}{
+		{"allowed", grpclimit.Options{Engine: w.Engine}},
+		{"allowed, no trailers", grpclimit.Options{Engine: w.Engine, Trailers: grpclimit.None}},
+		{"denied", grpclimit.Options{Engine: none.Engine}},
+	} {
+		limit, err := grpclimit.New(c.o)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				_, _ = limit.Unary(ctx, nil, info, handler)
+			}
+		})
+	}
+}
+
+// sink is a stream that takes trailers.
+type sink struct{}
+
+func (sink) Method() string               { return "" }
+func (sink) SetHeader(metadata.MD) error  { return nil }
+func (sink) SendHeader(metadata.MD) error { return nil }
+func (sink) SetTrailer(metadata.MD) error { return nil }

@@ -1,0 +1,297 @@
+// Package field tells a verdict in fields, which are headers to HTTP and trailers to
+// gRPC: what is said of limits, and how it is rounded and written, is said here once.
+//
+// # What holds
+//
+//   - Every number is rounded against the client: one that does what the fields say is
+//     not refused, as long as no one else uses the same limits.
+//   - A number that no one has counted is not said.
+//
+// # What it refuses to do
+//
+// It reads no fields, and knows no protocol beyond how it spells their names.
+package field
+
+import (
+	"math/bits"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/engine"
+)
+
+// Set says which fields tell a client about its limits. The zero value is X and IETF.
+type Set uint8
+
+const (
+	// X is X-RateLimit-Limit, -Remaining and -Reset, of the binding limit, and
+	// X-RateLimit-Cost if the request does not cost 1.
+	X Set = 1 << iota
+	// IETF is RateLimit-Policy and RateLimit, of all limits, as
+	// draft-ietf-httpapi-ratelimit-headers-11 has them.
+	IETF
+	// None is neither. A client that is refused still gets Retry-After.
+	None
+)
+
+// has reports whether one of the sets is chosen.
+func (s Set) has(one Set) bool { return s == 0 || s&one != 0 }
+
+// Set sets the headers that tell a verdict. They are about limits that were counted
+// for this request: those that were only tried out, and penalties, are left out, and
+// so is everything if there are none. Of a limit that no one could count, only the
+// policy is told. Who is banned by a penalty has nothing left of its rule's limits
+// until the ban is over.
+//
+// A policy has the name of its limit, or rule/limit if limits of several rules that
+// applied have the same name.
+//
+// Retry-After is there if the request was refused with 429 or 503 and can pass later.
+func (s Set) Set(h http.Header, v *engine.Verdict) { s.set(h, v, false) }
+
+// SetLower is Set for maps in which names are in lower case, as those of gRPC are.
+func (s Set) SetLower(md map[string][]string, v *engine.Verdict) { s.set(md, v, true) }
+
+func (s Set) set(to map[string][]string, v *engine.Verdict, lower bool) {
+	f := pool.Get().(*fields)
+	defer pool.Put(f)
+	f.text, f.start, f.n = f.text[:0], 0, 0
+	if s.has(X) {
+		f.addX(v)
+	}
+	if s.has(IETF) {
+		f.addPolicies(v)
+		f.addStandings(v)
+	}
+	if wait, ok := RetryAfter(v); ok && (v.Status == http.StatusTooManyRequests || v.Status == http.StatusServiceUnavailable) {
+		f.number(&retryAfter, Seconds(wait))
+	}
+	f.set(to, lower)
+}
+
+// RetryAfter returns how long to wait, if the request was refused and waiting helps.
+func RetryAfter(v *engine.Verdict) (wait time.Duration, ok bool) {
+	return v.RetryAfter, !v.Outcome.Passed() && v.RetryAfter > 0 && v.RetryAfter != stint.Never
+}
+
+// isPolicy reports whether the limit is one that a client is told of.
+func isPolicy(l *engine.Limit) bool { return l.Penalty == nil && !l.Shadow }
+
+// Next goes through the policies in the order in which a client is told of them:
+// first the binding one or, if that is a penalty, those of its rule. It returns one,
+// and where to go on, or nil after the last.
+func Next(v *engine.Verdict, at int) (l *engine.Limit, after int) {
+	for n := len(v.Limits); at < 2*n; at++ { // twice: once for those that lead
+		i := at % n
+		l = &v.Limits[i]
+		if isPolicy(l) && (i == 0 || Banned(v, l)) == (at < n) {
+			return l, at + 1
+		}
+	}
+	return nil, at
+}
+
+// Banned reports whether a penalty of the limit's rule is what refuses the request.
+func Banned(v *engine.Verdict, l *engine.Limit) bool {
+	first := &v.Limits[0]
+	return first.Penalty != nil && !first.Decision.Allowed && first.Rule == l.Rule
+}
+
+// PolicyName returns the limit's name, with its rule's if it would not be the only
+// one of that name.
+func PolicyName(v *engine.Verdict, l *engine.Limit) (rule, slash, name string) {
+	for i := range v.Limits {
+		if other := &v.Limits[i]; other.Rule != l.Rule && other.Name == l.Name && isPolicy(other) {
+			return l.Rule.Name, "/", l.Name
+		}
+	}
+	return "", "", l.Name
+}
+
+// Counted reports whether there are numbers to tell.
+func Counted(l *engine.Limit) bool { return l.Decision.Basis < stint.Open }
+
+// Standing returns what remains of a limit, for how long at most that is all, and how
+// long until nothing is used.
+func Standing(v *engine.Verdict, l *engine.Limit) (remaining int64, during, reset time.Duration) {
+	d := &l.Decision
+	switch during = longest(v, l); {
+	case Banned(v, l):
+		during = v.Limits[0].Decision.RetryAfter
+		return 0, during, max(d.ResetAfter, during)
+	case !d.Allowed && d.RetryAfter != stint.Never:
+		during = d.RetryAfter
+	case d.ResetAfter > 0 && (d.ResetAfter < during || d.Basis == stint.Local): // a share of a limit takes longer
+		during = d.ResetAfter
+	}
+	return d.Remaining, during, d.ResetAfter
+}
+
+// longest returns how long it can take until the same cost passes again, however the
+// limit was used.
+func longest(v *engine.Verdict, l *engine.Limit) time.Duration {
+	window := windowOf(v, l)
+	if l.Limit.Algorithm == stint.FixedWindow || l.Limit.Algorithm == stint.SlidingLog {
+		return window
+	}
+	part := stint.MaxWindow // in which the cost comes back
+	if high, low := bits.Mul64(uint64(window), uint64(max(l.Cost, 1))); high < uint64(l.Limit.Max) {
+		quotient, rest := bits.Div64(high, low, uint64(l.Limit.Max))
+		part = time.Duration(min(quotient+min(rest, 1), uint64(part)))
+	}
+	if tick := l.Limit.Tick(); tick > time.Microsecond {
+		part += tick // times are rounded to it
+	}
+	if l.Limit.Algorithm == stint.SlidingWindow {
+		// What was used in one window begins to come back in the next, at the end of
+		// which nothing is used.
+		next := window
+		if reset := l.Decision.ResetAfter; reset > 0 {
+			next = max(min(next, reset-window), 0)
+		}
+		part += next
+	}
+	return part
+}
+
+// windowOf returns the length of the limit's window: of the one that it is in, if
+// they differ.
+func windowOf(v *engine.Verdict, l *engine.Limit) time.Duration {
+	if n := l.Limit.Window.Length(); n > 0 {
+		return n
+	}
+	start, end := l.Limit.Window.Bounds(v.At)
+	return end.Sub(start)
+}
+
+// Seconds rounds up, to 1 at least.
+func Seconds(d time.Duration) int64 { return max(int64((d-1)/time.Second)+1, 1) }
+
+// name is a field's, as HTTP/1 spells it and in lower case.
+type name struct{ canonical, lower string }
+
+var (
+	limit      = name{"X-Ratelimit-Limit", "x-ratelimit-limit"}
+	remaining  = name{"X-Ratelimit-Remaining", "x-ratelimit-remaining"}
+	reset      = name{"X-Ratelimit-Reset", "x-ratelimit-reset"}
+	cost       = name{"X-Ratelimit-Cost", "x-ratelimit-cost"}
+	policy     = name{"Ratelimit-Policy", "ratelimit-policy"}
+	rateLimit  = name{"Ratelimit", "ratelimit"}
+	retryAfter = name{"Retry-After", "retry-after"}
+)
+
+// fields are written into one text that is cut when it is whole.
+type fields struct {
+	text  []byte
+	start int // of the value that is being written
+	names [7]*name
+	ends  [7]int
+	n     int
+}
+
+// pool has room for fields. How long they get is not a client's to say.
+var pool = sync.Pool{New: func() any { return new(fields) }}
+
+// end ends the value of a field. One that is empty is left out.
+func (f *fields) end(n *name) {
+	if len(f.text) > f.start {
+		f.start = len(f.text)
+		f.names[f.n], f.ends[f.n] = n, f.start
+		f.n++
+	}
+}
+
+func (f *fields) number(n *name, value int64) {
+	f.text = strconv.AppendInt(f.text, value, 10)
+	f.end(n)
+}
+
+func (f *fields) set(to map[string][]string, lower bool) {
+	text, values, start := string(f.text), make([]string, f.n), 0
+	for i, end := range f.ends[:f.n] {
+		values[i] = text[start:end]
+		name := f.names[i].canonical
+		if lower {
+			name = f.names[i].lower
+		}
+		to[name] = values[i : i+1 : i+1]
+		start = end
+	}
+}
+
+func (f *fields) addX(v *engine.Verdict) {
+	l, _ := Next(v, 0)
+	if l == nil {
+		return
+	}
+	if Counted(l) {
+		left, _, full := Standing(v, l)
+		f.number(&limit, l.Decision.Limit)
+		f.number(&remaining, left)
+		f.number(&reset, v.At.Add(v.Waited+full+time.Second-1).Unix())
+	}
+	if l.Cost != 1 {
+		f.number(&cost, l.Cost)
+	}
+}
+
+func (f *fields) addPolicies(v *engine.Verdict) {
+	for l, at := Next(v, 0); l != nil; l, at = Next(v, at) {
+		f.item(v, l)
+		f.parameter(";q=", l.Decision.Limit)
+		f.parameter(";w=", Seconds(windowOf(v, l)))
+	}
+	f.end(&policy)
+}
+
+func (f *fields) addStandings(v *engine.Verdict) {
+	for l, at := Next(v, 0); l != nil; l, at = Next(v, at) {
+		if Counted(l) {
+			left, during, _ := Standing(v, l)
+			f.item(v, l)
+			f.parameter(";r=", left)
+			f.parameter(";t=", Seconds(during))
+		}
+	}
+	f.end(&rateLimit)
+}
+
+// item begins another item of a list: the policy's name, as a string.
+func (f *fields) item(v *engine.Verdict, l *engine.Limit) {
+	if len(f.text) > f.start {
+		f.text = append(f.text, ", "...)
+	}
+	f.text = append(f.text, '"')
+	rule, slash, name := PolicyName(v, l)
+	for _, part := range [...]string{rule, slash, name} {
+		f.text = appendEscaped(f.text, part)
+	}
+	f.text = append(f.text, '"')
+}
+
+// appendEscaped appends the inside of a structured string, which has printable ASCII
+// only.
+func appendEscaped(b []byte, s string) []byte {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case c < ' ' || c > '~':
+			b = append(b, '%', upperHex[c>>4], upperHex[c&15])
+		default:
+			b = append(b, c)
+		}
+	}
+	return b
+}
+
+const upperHex = "0123456789ABCDEF"
+
+// parameter writes an integer. Structured fields have no longer ones.
+func (f *fields) parameter(name string, n int64) {
+	const most = 999_999_999_999_999
+	f.text = strconv.AppendInt(append(f.text, name...), min(n, most), 10)
+}
