@@ -1,0 +1,432 @@
+package descriptor
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/strict"
+)
+
+// words are the units as they are written.
+var words = [...]string{Second: "second", Minute: "minute", Hour: "hour", Day: "day", Month: "month", Year: "year", Week: "week"}
+
+// lengths are those of the units, as envoyproxy/ratelimit counts them.
+var lengths = [...]time.Duration{
+	Second: time.Second, Minute: time.Minute, Hour: time.Hour, Day: 24 * time.Hour,
+	Month: 30 * 24 * time.Hour, Year: 365 * 24 * time.Hour, Week: 7 * 24 * time.Hour,
+}
+
+// windows are those of the units.
+type windows [len(words)]stint.Window
+
+func newWindows(fixedMonths bool) (w windows) {
+	for u := Second; u <= Week; u++ {
+		if fixedMonths && lengths[u] > lengths[Day] {
+			w[u] = stint.Every(lengths[u])
+			continue
+		}
+		w[u], _ = stint.ParseWindow(words[u]) // all of them are words of its
+	}
+	return w
+}
+
+// unit returns the unit that has the window, or Unknown.
+func (w *windows) unit(window stint.Window) Unit {
+	if window == stint.Every(lengths[Day]) {
+		return Day // its windows are those of the calendar's, in UTC
+	}
+	return Unit(slices.Index(w[Second:], window) + 1)
+}
+
+// Window returns the window of so many units; 0 is one. More than one week, month or
+// year are lengths of 7, 30 and 365 days.
+func (c *Config) Window(u Unit, multiplier uint32) (stint.Window, error) {
+	if u < Second || u > Week {
+		return stint.Window{}, &stint.InvalidError{Field: "unit", Value: u.String(), Want: "one of " + strings.Join(words[Second:], ", ")}
+	}
+	if multiplier <= 1 {
+		return c.windows[u], nil
+	}
+	if time.Duration(multiplier) > stint.MaxWindow/lengths[u] {
+		return stint.Window{}, &stint.InvalidError{
+			Field: "unit_multiplier", Value: strconv.FormatUint(uint64(multiplier), 10),
+			Want: "at most " + strconv.FormatInt(int64(stint.MaxWindow/lengths[u]), 10) + " for the unit " + words[u],
+		}
+	}
+	return stint.Every(time.Duration(multiplier) * lengths[u]), nil
+}
+
+// Counter returns what [Limit.Counter] is for a limit. How many may pass has no part in
+// it, so that a limit can be changed without beginning to count anew.
+func Counter(l stint.Limit) string {
+	text := l.Window.String()
+	if l.Algorithm != stint.FixedWindow {
+		text += " " + l.Algorithm.String()
+	}
+	return text
+}
+
+// origin is where something stands.
+type origin struct {
+	file         string
+	line, column int
+}
+
+func (o origin) String() string {
+	if o.line == 0 {
+		return o.file
+	}
+	return o.file + ":" + strconv.Itoa(o.line) + ":" + strconv.Itoa(o.column)
+}
+
+type compiler struct {
+	o      Options
+	config *Config
+	began  map[string]origin           // domains
+	nodes  map[*level]map[Entry]*node  // as declared
+	joined map[*level]map[string]*node // by what envoyproxy/ratelimit has as their key
+	names  map[*Tree]map[string]bool   // of limits
+	count  int                         // of problems
+
+	// Of what is being compiled:
+	tree     *Tree
+	file     string
+	at       func(path string) (line, column int)
+	broken   func(path string) bool // it could not be read
+	problems Problems
+	chain    []*node
+	replaces []replace
+}
+
+// replace is a name that a limit replaces.
+type replace struct {
+	tree *Tree
+	at   origin
+	path string
+	name string
+}
+
+func newCompiler(o Options) *compiler {
+	return &compiler{
+		o:      o,
+		config: &Config{trees: map[string]*Tree{}, windows: newWindows(o.FixedMonths)},
+		began:  map[string]origin{},
+		nodes:  map[*level]map[Entry]*node{},
+		joined: map[*level]map[string]*node{},
+		names:  map[*Tree]map[string]bool{},
+	}
+}
+
+// add compiles what a document holds, or what is from none, and returns all that is
+// wrong with it.
+func (c *compiler) add(file string, d *Domain, doc *strict.Doc) Problems {
+	c.file, c.problems = file, nil
+	c.at = func(string) (line, column int) { return 0, 0 }
+	c.broken = func(string) bool { return false }
+	if doc != nil {
+		c.at = doc.At
+		c.broken = func(path string) bool { return doc.Locate(Problems{{Path: path}}) == nil }
+	}
+	if d.Domain == "" && d.Compat == "" && d.Descriptors == nil {
+		c.problem("", "there is nothing in it, want a domain and its descriptors", "")
+		return c.problems
+	}
+	if d.Compat != "" && d.Compat != "independent" {
+		c.problem("compat", quote(d.Compat)+`: want "independent", or nothing`, closest(d.Compat, "independent"))
+	}
+	c.open(d)
+	c.tree.independent = c.tree.independent || d.Compat == "independent"
+	c.descriptors(&c.tree.root, "descriptors", d.Descriptors)
+	return c.problems
+}
+
+// open finds or makes the tree of a domain. That of one that is wrong is no one's.
+func (c *compiler) open(d *Domain) {
+	c.tree = &Tree{domain: d.Domain, independent: c.o.Independent}
+	first, again := c.began[d.Domain]
+	switch {
+	case d.Domain == "":
+		c.problem("domain", "missing, want the name of the domain", "")
+	case again && c.o.Merge:
+		c.tree = c.config.trees[d.Domain]
+		c.differ("domain", fmt.Sprintf("the domain %s is in %s, too: without MERGE_DOMAIN_CONFIG that is an error there", quote(d.Domain), first.file))
+	case again:
+		c.problem("domain", fmt.Sprintf("%s is the domain of %s already", quote(d.Domain), first.file), "give each domain one file, or have domains merged")
+	default:
+		c.began[d.Domain] = c.origin("domain")
+		c.config.trees[d.Domain] = c.tree
+	}
+	if d.Compat != "" {
+		c.differ("compat", "it does not know this field")
+	}
+}
+
+func (c *compiler) descriptors(l *level, path string, all []Descriptor) {
+	if len(c.chain) == MaxLevels && len(all) > 0 {
+		c.problem(path, "nested more than "+strconv.Itoa(MaxLevels)+" descriptors deep", "")
+		return
+	}
+	for i := range all {
+		if c.count >= strict.MaxProblems {
+			return
+		}
+		c.descriptor(l, strict.Item(path, i), &all[i])
+	}
+}
+
+func (c *compiler) descriptor(l *level, path string, d *Descriptor) {
+	n := &node{
+		key: d.Key, value: d.Value, kind: kindOf(d.Key, d.Value), at: c.origin(path), path: path,
+		valueToMetric: d.ValueToMetric, shared: d.ShareThreshold,
+	}
+	if d.Key == "" {
+		c.problem(path+".key", "missing, want a key", "")
+	} else if c.declare(l, path, n) {
+		l.add(n)
+	}
+	if d.ShareThreshold && n.kind != ValuePattern && n.kind != KeyPattern {
+		c.problem(path+".share_threshold", "it is for all that fit a pattern, and there is no * in the value", "")
+		n.shared = false
+	}
+	c.differDescriptor(path, n, d)
+	c.chain = append(c.chain, n)
+	if d.RateLimit != nil {
+		n.limit = c.limit(path, d)
+		c.config.limits = append(c.config.limits, n.limit)
+	}
+	c.descriptors(&n.below, path+".descriptors", d.Descriptors)
+	c.chain = c.chain[:len(c.chain)-1]
+}
+
+// declare notes that a level has a descriptor. It says no if it has it already.
+func (c *compiler) declare(l *level, path string, n *node) bool {
+	if c.nodes[l] == nil {
+		c.nodes[l], c.joined[l] = map[Entry]*node{}, map[string]*node{}
+	}
+	e := Entry{n.key, n.value}
+	if first := c.nodes[l][e]; first != nil {
+		where := first.path
+		if first.at.file != c.file || first.at.line > 0 {
+			where = first.at.String()
+		}
+		c.problem(path, quote(n.name())+" is there already, at "+where, "")
+		return false
+	}
+	c.nodes[l][e] = n
+	if first := c.joined[l][n.name()]; first != nil {
+		c.differ(path, fmt.Sprintf("key %s and value %s are one with key %s and value %s there, which is an error; here they are two",
+			quote(n.key), quote(n.value), quote(first.key), quote(first.value)))
+	} else {
+		c.joined[l][n.name()] = n
+	}
+	return true
+}
+
+func (c *compiler) limit(path string, d *Descriptor) *Limit {
+	r := d.RateLimit
+	l := &Limit{
+		Path: c.tree.domain, Name: r.Name, Requests: r.RequestsPerUnit, Unlimited: r.Unlimited,
+		Shadow: d.ShadowMode, Quota: d.QuotaMode, Metadata: d.Metadata,
+		tree: c.tree, chain: slices.Clone(c.chain), detailed: d.DetailedMetric,
+	}
+	for i, n := range l.chain {
+		l.Path += "." + n.name()
+		if !n.shared {
+			continue
+		}
+		if l.Shared == nil {
+			l.Shared = make([]Entry, len(l.chain))
+		}
+		l.Shared[i] = Entry{n.key, n.value}
+	}
+	l.varies = l.statVaries()
+	path += ".rate_limit"
+	c.replacesOf(path+".replaces", l, r)
+	if r.Name != "" {
+		if c.names[c.tree] == nil {
+			c.names[c.tree] = map[string]bool{}
+		}
+		c.names[c.tree][r.Name] = true
+	}
+	if r.Unlimited {
+		for _, f := range []struct {
+			name  string
+			given bool
+		}{{"unit", r.Unit != ""}, {"window", r.Window != ""}, {"algorithm", r.Algorithm != ""}, {"burst", r.Burst != 0}, {"penalty", r.Penalty != ""}} {
+			if f.given {
+				c.problem(path+"."+f.name, "what is unlimited has none", "leave it out, or unlimited")
+			}
+		}
+		return l
+	}
+	c.counted(path, l, r)
+	c.penalty(path+".penalty", l, r)
+	c.differLimit(path, r)
+	return l
+}
+
+func (c *compiler) replacesOf(path string, l *Limit, r *RateLimit) {
+	for i, other := range r.Replaces {
+		path := strict.Item(path, i) + ".name"
+		switch other.Name {
+		case "":
+			c.problem(path, "missing, want the name of a limit", "")
+		case r.Name:
+			c.problem(path, quote(other.Name)+" is the limit's own name, want that of another", "")
+		default:
+			l.Replaces = append(l.Replaces, other.Name)
+			c.replaces = append(c.replaces, replace{c.tree, c.origin(path), path, other.Name})
+		}
+	}
+}
+
+// counted sets what is counted.
+func (c *compiler) counted(path string, l *Limit, r *RateLimit) {
+	limit := stint.Limit{Algorithm: stint.FixedWindow, Max: max(int64(r.RequestsPerUnit), 1), Burst: r.Burst}
+	var ok bool
+	if limit.Window, ok = c.window(path, r); !ok {
+		return
+	}
+	l.Unit = c.config.windows.unit(limit.Window)
+	if r.Algorithm != "" {
+		var err error
+		if limit.Algorithm, err = stint.ParseAlgorithm(r.Algorithm); err != nil {
+			c.invalid(path+".algorithm", err, closest(r.Algorithm, "gcra", algorithmNames()...))
+			return
+		}
+	}
+	// As in limits that are written as a text: a day and a week have a length.
+	for _, u := range []Unit{Day, Week} {
+		if w, _ := stint.ParseWindow(words[u]); limit.Algorithm != stint.FixedWindow && limit.Window == w {
+			limit.Window = stint.Every(lengths[u])
+		}
+	}
+	if err := limit.Validate(); err != nil {
+		field, hint := "unit", "write window: 30d, or another length, in place of the unit"
+		if r.Window != "" {
+			field, hint = "window", ""
+		}
+		var e *stint.InvalidError
+		switch errors.As(err, &e); {
+		case e == nil:
+			field, hint = "requests_per_unit", ""
+		case e.Field == "max":
+			field, hint = "requests_per_unit", ""
+		case e.Field == "burst":
+			field, hint = "burst", ""
+		}
+		c.invalid(path+"."+field, err, hint)
+		return
+	}
+	l.Counter, l.Limit = Counter(limit), limit
+	l.Limit.Max = int64(r.RequestsPerUnit)
+}
+
+// window returns the window of a limit.
+func (c *compiler) window(path string, r *RateLimit) (w stint.Window, ok bool) {
+	switch {
+	case r.Unit != "" && r.Window != "":
+		c.problem(path+".window", "there is a unit, too: want one of them", "")
+		return w, false
+	case r.Window != "":
+		w, err := stint.ParseWindow(r.Window)
+		if err != nil {
+			c.invalid(path+".window", err, "")
+		}
+		return w, err == nil
+	case r.Unit == "" && (c.broken(path+".window") || c.broken(path+".unlimited")):
+		return w, false // it may be that it is not missing
+	case r.Unit == "":
+		c.problem(path+".unit", "missing, want one of "+strings.Join(words[Second:], ", ")+"; or a window, or unlimited", "")
+		return w, false
+	}
+	if u := slices.Index(words[Second:], strings.ToLower(r.Unit)); u >= 0 {
+		return c.config.windows[u+int(Second)], true
+	}
+	hint := closest(r.Unit, "", words[Second:]...)
+	if _, err := stint.ParseWindow(r.Unit); err == nil && hint == "" {
+		hint = "did you mean window: " + r.Unit + "?"
+	}
+	c.problem(path+".unit", quote(r.Unit)+": want one of "+strings.Join(words[Second:], ", "), hint)
+	return w, false
+}
+
+func (c *compiler) penalty(path string, l *Limit, r *RateLimit) {
+	if r.Penalty == "" {
+		return
+	}
+	p, err := stint.ParsePenalty(r.Penalty)
+	switch {
+	case err != nil:
+		c.invalid(path, err, "")
+	case l.Shadow:
+		c.problem(path, "with shadow_mode no one is refused, so no one would be banned", "leave one of them out")
+	case l.Quota:
+		c.problem(path, "with quota_mode no one is refused for it alone, so no one would be banned", "leave one of them out")
+	case r.RequestsPerUnit == 0:
+		c.problem(path, "with requests_per_unit 0 nothing is counted, so no one would be banned", "leave it out: nothing passes anyway")
+	default:
+		l.Penalty = p
+	}
+}
+
+// finish returns the configuration, or all that is wrong with it.
+func (c *compiler) finish(problems Problems) (*Config, error) {
+	if len(problems) > 0 {
+		return nil, problems[:min(len(problems), strict.MaxProblems)]
+	}
+	c.differWhole()
+	return c.config, nil
+}
+
+func (c *compiler) origin(path string) origin {
+	line, column := c.at(path)
+	return origin{c.file, line, column}
+}
+
+func (c *compiler) problem(path, message, hint string) {
+	if c.count++; c.count <= strict.MaxProblems {
+		c.problems = append(c.problems, Problem{Path: path, Message: message, Hint: hint})
+	}
+}
+
+// invalid notes what a parser says of a value.
+func (c *compiler) invalid(path string, err error, hint string) {
+	message := err.Error()
+	var e *stint.InvalidError
+	if errors.As(err, &e) {
+		message = quote(e.Value) + ": want " + e.Want
+		if e.Field != "window" && e.Field != "max" && !strings.HasSuffix(path, e.Field) {
+			message = e.Field + " " + message
+		}
+	}
+	c.problem(path, message, hint)
+}
+
+// quote returns a text in quotes, cut to what can be shown.
+func quote(text string) string {
+	const most = 64
+	return fmt.Sprintf("%.*q", most, text)
+}
+
+func closest(word, also string, among ...string) string {
+	if also != "" {
+		among = append(slices.Clone(among), also)
+	}
+	if w, ok := strict.Closest(word, among); ok {
+		return strict.DidYouMean(w)
+	}
+	return ""
+}
+
+func algorithmNames() (names []string) {
+	for _, a := range stint.Algorithms() {
+		names = append(names, a.String())
+	}
+	return names
+}
