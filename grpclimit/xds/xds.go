@@ -1,0 +1,344 @@
+// Package xds keeps the configurations of domains as a management server has them: it
+// is the client of an aggregated discovery stream, state of the world, for resources
+// of the type ratelimit.config.ratelimit.v3.RateLimitConfig.
+//
+// What the server sends is put to use as a whole or not at all. Of what is refused the
+// server is told why, and what was in use stays, as it does while there is no
+// connection. The next answer is read when the last one is in use, so a server that
+// sends faster is held up, and nothing piles up here.
+//
+// # What it refuses to do
+//
+// It does not check configurations: that is for whoever uses them. It keeps nothing
+// beyond the process. It asks for no other resources, and knows no delta stream.
+package xds
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/grpclimit/descriptor"
+)
+
+// TypeURL is the type of the resources.
+const TypeURL = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
+
+// Options are a client's settings. Server and Use are required.
+type Options struct {
+	// Server is where the management server is: host:port, or another target that gRPC
+	// knows, such as unix:/run/xds.sock.
+	Server string
+	// NodeID is who asks. Default "default".
+	NodeID string
+	// Metadata is what else the server is told about who asks.
+	Metadata map[string]string
+	// Headers are sent with each stream.
+	Headers map[string]string
+	// TLS is how to connect. Nil: in plain text.
+	TLS *tls.Config
+	// MaxMessage is how many bytes an answer may have. Default 16 MiB.
+	MaxMessage int
+	// Use is given every state of the world, and may refuse it with an error, whose text
+	// the server is told. It is called by Run, never twice at once, and is not to keep
+	// it waiting for long: meanwhile no answer is read.
+	Use func(context.Context, []descriptor.Named) error
+	// Log is told what happens. Default: no one is.
+	Log *slog.Logger
+	// MinPause bounds the first pause between attempts to connect; it doubles from there,
+	// up to MaxPause, an hour at most. Pauses are drawn between nothing and the bound.
+	// Defaults 1 s and 30 s.
+	MinPause, MaxPause time.Duration
+	// Ping is after how much silence the server is asked whether it is there. It is gone
+	// if it does not answer within 20 s. Default 5 minutes; many servers hang up on
+	// clients that ask more often, and gRPC does not ask more often than every 10 s.
+	Ping time.Duration
+	// Now is the clock of State. Default time.Now.
+	Now func() time.Time
+}
+
+// State is how things stand.
+type State struct {
+	Connected bool      `json:"connected"`      // there is a stream
+	Since     time.Time `json:"since,omitzero"` // when it began, or ended. Zero: neither yet
+
+	Version string    `json:"version,omitempty"` // in use, as the server calls it
+	Used    time.Time `json:"used,omitzero"`     // when it came into use. Zero: none did
+
+	// Problem is why there is no stream, or why what the server sent last is not in use.
+	// Empty: nothing is wrong.
+	Problem   string    `json:"problem,omitempty"`
+	ProblemAt time.Time `json:"problem_at,omitzero"` // since when
+}
+
+// Client is a client of one server. Its methods are safe for concurrent use, but Run
+// is to be called once at a time.
+type Client struct {
+	o       Options
+	node    *core.Node
+	headers metadata.MD
+	dial    []grpc.DialOption
+
+	mu    sync.Mutex
+	state State
+}
+
+// New returns a client. It connects in Run.
+func New(o Options) (*Client, error) {
+	if o.NodeID == "" {
+		o.NodeID = "default"
+	}
+	if o.MaxMessage == 0 {
+		o.MaxMessage = 16 << 20
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.MinPause == 0 {
+		o.MinPause = time.Second
+	}
+	if o.MaxPause == 0 {
+		o.MaxPause = max(30*time.Second, o.MinPause)
+	}
+	if o.Ping == 0 {
+		o.Ping = 5 * time.Minute
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	switch {
+	case o.Server == "":
+		return nil, invalid("Server", o.Server, "host:port")
+	case !utf8.ValidString(o.NodeID):
+		return nil, invalid("NodeID", o.NodeID, "UTF-8")
+	case o.MaxMessage < 0:
+		return nil, invalid("MaxMessage", strconv.Itoa(o.MaxMessage), "1 or more, or 0 for 16 MiB")
+	case o.Use == nil:
+		return nil, invalid("Use", "nil", "what is done with configurations")
+	case o.MinPause < 0:
+		return nil, invalid("MinPause", o.MinPause.String(), "some time")
+	case o.MaxPause < o.MinPause || o.MaxPause > time.Hour:
+		return nil, invalid("MaxPause", o.MaxPause.String(), "MinPause, "+o.MinPause.String()+", to 1h")
+	case o.Ping < 10*time.Second:
+		return nil, invalid("Ping", o.Ping.String(), "10s or more")
+	}
+	c := &Client{o: o, headers: metadata.MD{}}
+	for name, value := range o.Headers {
+		if err := checkHeader(name, value); err != nil {
+			return nil, err
+		}
+		c.headers.Append(name, value)
+	}
+	fields := make(map[string]*structpb.Value, len(o.Metadata))
+	for k, v := range o.Metadata {
+		if !utf8.ValidString(k) || !utf8.ValidString(v) {
+			return nil, invalid("Metadata", k+"="+v, "UTF-8")
+		}
+		fields[k] = structpb.NewStringValue(v)
+	}
+	c.node = &core.Node{Id: o.NodeID, UserAgentName: "stint", Metadata: &structpb.Struct{Fields: fields}}
+
+	secure := insecure.NewCredentials()
+	if o.TLS != nil {
+		secure = credentials.NewTLS(o.TLS)
+	}
+	c.dial = []grpc.DialOption{
+		grpc.WithTransportCredentials(secure),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(o.MaxMessage)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: o.Ping, Timeout: 20 * time.Second}),
+		grpc.WithDisableServiceConfig(), // no one else decides how often to try
+	}
+	conn, err := grpc.NewClient(o.Server, c.dial...)
+	if err != nil {
+		return nil, invalid("Server", o.Server, "host:port, or another target of gRPC ("+err.Error()+")")
+	}
+	return c, conn.Close()
+}
+
+// checkHeader refuses what gRPC would refuse for each stream, or not send.
+func checkHeader(name, value string) error {
+	key := strings.ToLower(name)
+	switch key {
+	case "", "connection", "content-type", "host", "te", "user-agent":
+		return invalid("Headers", name, "a header that is not the protocol's own")
+	}
+	if strings.Trim(key, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "" || strings.HasPrefix(key, "grpc-") {
+		return invalid("Headers", name, "a name of letters, digits, -, _ and . that does not begin with grpc-")
+	}
+	if strings.HasSuffix(key, "-bin") {
+		return nil // gRPC encodes it
+	}
+	for _, b := range []byte(value) {
+		if b < ' ' || b > '~' {
+			return invalid("Headers", name, "a value of printable ASCII, or a name that ends in -bin") // the value may be a secret
+		}
+	}
+	return nil
+}
+
+func invalid(field, value, want string) error {
+	return &stint.InvalidError{Field: field, Value: value, Want: want}
+}
+
+// State returns how things stand.
+func (c *Client) State() State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state
+}
+
+func (c *Client) change(f func(s *State, now time.Time)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f(&c.state, c.o.Now())
+}
+
+// Run connects, again and again, and puts to use what the server sends, until ctx
+// ends. It returns the error of ctx.
+func (c *Client) Run(ctx context.Context) error {
+	for bound := c.o.MinPause; ; bound = min(2*bound, c.o.MaxPause) {
+		answered, err := c.stream(ctx)
+		c.lost(ctx, err)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if answered {
+			bound = c.o.MinPause
+		}
+		t := time.NewTimer(rand.N(bound))
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
+// stream is a connection, and one stream on it, until that ends. Each has a connection
+// of its own: names are looked up again, and only Run decides when to try.
+func (c *Client) stream(ctx context.Context) (answered bool, err error) {
+	conn, err := grpc.NewClient(c.o.Server, c.dial...)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).
+		StreamAggregatedResources(metadata.NewOutgoingContext(ctx, c.headers))
+	if err != nil {
+		return false, err
+	}
+	c.change(func(s *State, now time.Time) {
+		s.Connected, s.Since, s.Problem, s.ProblemAt = true, now, "", time.Time{}
+	})
+	c.o.Log.LogAttrs(ctx, slog.LevelInfo, "xds connected", slog.String("server", c.o.Server))
+
+	ask := c.request("", nil)
+	for {
+		if ask != nil {
+			// What has ended a stream is not for Send to tell, but for Recv.
+			if err := stream.Send(ask); err != nil && !errors.Is(err, io.EOF) {
+				return answered, err
+			}
+		}
+		answer, err := stream.Recv()
+		if err != nil {
+			return answered, err
+		}
+		answered = true
+		if ask = c.answer(ctx, answer); ctx.Err() != nil {
+			return answered, ctx.Err()
+		}
+	}
+}
+
+// request asks for what is newer than the version in use. After an answer it says that
+// the answer is in use, or why not.
+func (c *Client) request(nonce string, refused error) *discovery.DiscoveryRequest {
+	r := &discovery.DiscoveryRequest{
+		VersionInfo: c.State().Version, Node: c.node, TypeUrl: TypeURL, ResponseNonce: nonce,
+	}
+	if refused != nil {
+		r.ErrorDetail = &status.Status{Code: int32(codes.InvalidArgument), Message: refused.Error()}
+	}
+	return r
+}
+
+// brief cuts an error to what a message can carry: UTF-8, and not a word on each of
+// thousands of descriptors.
+func brief(err error) error {
+	const most = 8 << 10
+	text := err.Error()
+	return errors.New(strings.ToValidUTF8(text[:min(len(text), most)], ""))
+}
+
+// answer puts an answer to use, and returns what to say to it, if anything.
+func (c *Client) answer(ctx context.Context, r *discovery.DiscoveryResponse) *discovery.DiscoveryRequest {
+	if r.GetTypeUrl() != TypeURL {
+		c.o.Log.LogAttrs(ctx, slog.LevelWarn, "xds answer ignored", slog.String("type", r.GetTypeUrl()), slog.String("want", TypeURL))
+		return nil
+	}
+	domains, err := read(r.GetResources())
+	if err == nil {
+		err = c.o.Use(ctx, domains)
+	}
+	version := slog.String("version", r.GetVersionInfo())
+	switch {
+	case err == nil:
+		c.change(func(s *State, now time.Time) {
+			s.Version, s.Used, s.Problem, s.ProblemAt = r.GetVersionInfo(), now, "", time.Time{}
+		})
+		c.o.Log.LogAttrs(ctx, slog.LevelInfo, "xds version used", version, slog.Int("resources", len(domains)))
+	case ctx.Err() == nil: // otherwise that is why
+		err = brief(err)
+		c.problem("version " + strconv.Quote(r.GetVersionInfo()) + " is refused: " + err.Error())
+		c.o.Log.LogAttrs(ctx, slog.LevelError, "xds version refused", version, slog.Any("error", err))
+	}
+	return c.request(r.GetNonce(), err)
+}
+
+// lost notes that there is no stream.
+func (c *Client) lost(ctx context.Context, err error) {
+	c.change(func(s *State, now time.Time) {
+		if s.Connected || s.Since.IsZero() {
+			s.Connected, s.Since = false, now
+		}
+	})
+	if ctx.Err() != nil {
+		return
+	}
+	if errors.Is(err, io.EOF) {
+		err = errors.New("the server has ended the stream")
+	}
+	c.problem("no stream from " + c.o.Server + ": " + err.Error())
+	c.o.Log.LogAttrs(ctx, slog.LevelWarn, "xds connection lost", slog.String("server", c.o.Server), slog.Any("error", err))
+}
+
+// problem notes what is wrong, and since when.
+func (c *Client) problem(text string) {
+	c.change(func(s *State, now time.Time) {
+		if s.Problem != text {
+			s.Problem, s.ProblemAt = text, now
+		}
+	})
+}
