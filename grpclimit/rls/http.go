@@ -1,0 +1,193 @@
+package rls
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/grpclimit/descriptor"
+)
+
+const maxBody = 4 << 20 // as gRPC's
+
+// Handler serves POST /json, which is ShouldRateLimit for those who do not speak gRPC,
+// and GET and DELETE /v1/descriptors, which tell how the limit of one descriptor stands
+// and forget what it has used.
+func (s *Service) Handler() http.Handler {
+	m := http.NewServeMux()
+	m.HandleFunc("POST /json", s.serveJSON)
+	m.HandleFunc("GET /v1/descriptors", s.serveUsage)
+	m.HandleFunc("DELETE /v1/descriptors", s.serveReset)
+	return m
+}
+
+func (s *Service) serveJSON(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		var large *http.MaxBytesError
+		if errors.As(err, &large) {
+			writeError(w, http.StatusRequestEntityTooLarge, status.Newf(codes.ResourceExhausted, "the body has more than %d bytes", int64(maxBody)))
+		} else {
+			writeError(w, http.StatusBadRequest, status.New(codes.InvalidArgument, "the body could not be read"))
+		}
+		return
+	}
+	var q rlsv3.RateLimitRequest
+	if err := protojson.Unmarshal(body, &q); err != nil {
+		writeError(w, http.StatusBadRequest, status.New(codes.InvalidArgument, err.Error()))
+		return
+	}
+	a, err := s.ShouldRateLimit(r.Context(), &q)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	out, err := protojson.Marshal(a)
+	if err != nil {
+		writeError(w, http.StatusInternalServerError, status.New(codes.Internal, err.Error()))
+		return
+	}
+	code := http.StatusOK
+	if a.GetOverallCode() == rlsv3.RateLimitResponse_OVER_LIMIT {
+		code = http.StatusTooManyRequests
+	}
+	write(w, code, out)
+}
+
+// usage is how a limit stands, for people and programs.
+type usage struct {
+	Domain     string      `json:"domain"`
+	Entries    []string    `json:"entries"`
+	Limit      string      `json:"limit"` // where it is configured
+	Name       string      `json:"name,omitempty"`
+	Rate       string      `json:"rate,omitempty"`
+	Unlimited  bool        `json:"unlimited,omitempty"`
+	Max        int64       `json:"max"`
+	Used       int64       `json:"used"`
+	Remaining  int64       `json:"remaining"`
+	ResetAfter float64     `json:"reset_after"` // seconds
+	Banned     bool        `json:"banned,omitempty"`
+	RetryAfter float64     `json:"retry_after,omitempty"`
+	Basis      stint.Basis `json:"basis,omitempty"`
+}
+
+func (s *Service) serveUsage(w http.ResponseWriter, r *http.Request) {
+	domain, entries, err := named(r.URL.Query())
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	u, err := s.Usage(r.Context(), domain, entries)
+	switch {
+	case err != nil:
+		fail(w, err)
+		return
+	case u == nil:
+		writeError(w, http.StatusNotFound, status.New(codes.NotFound, "no limit applies to this descriptor"))
+		return
+	}
+	l, d := u.Limit, &u.Decision
+	out := usage{
+		Domain: domain, Entries: r.URL.Query()["entry"], Limit: l.Path, Name: l.Name, Unlimited: l.Unlimited,
+		Max: int64(l.Requests), Remaining: d.Remaining, ResetAfter: d.ResetAfter.Seconds(), Basis: d.Basis,
+	}
+	if l.Requests > 0 && !l.Unlimited {
+		out.Rate, out.Max, out.Used = l.Limit.String(), d.Limit, d.Limit-d.Remaining
+	}
+	if u.Banned {
+		out.Banned, out.RetryAfter = true, d.RetryAfter.Seconds()
+	}
+	text, err := json.Marshal(out)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	write(w, http.StatusOK, text)
+}
+
+func (s *Service) serveReset(w http.ResponseWriter, r *http.Request) {
+	domain, entries, err := named(r.URL.Query())
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	found, err := s.Reset(r.Context(), domain, entries)
+	switch {
+	case err != nil:
+		fail(w, err)
+	case !found:
+		writeError(w, http.StatusNotFound, status.New(codes.NotFound, "no limit applies to this descriptor"))
+	default:
+		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+// named reads which descriptor is meant: domain=mongo&entry=database=users&entry=...
+func named(q url.Values) (domain string, entries []descriptor.Entry, err error) {
+	for name := range q {
+		if name != "domain" && name != "entry" {
+			return "", nil, invalid(name, "unknown; want domain, and entry=key=value for each entry")
+		}
+	}
+	for i, text := range q["entry"] {
+		key, value, ok := strings.Cut(text, "=")
+		if !ok {
+			return "", nil, invalid("entry "+strconv.Itoa(i+1), strconv.Quote(text)+"; want key=value")
+		}
+		entries = append(entries, descriptor.Entry{Key: key, Value: value})
+	}
+	return q.Get("domain"), entries, nil
+}
+
+// ServeConfig writes what is limited, as envoyproxy/ratelimit does at /rlconfig: a line
+// for each limit.
+func (s *Service) ServeConfig(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	c := s.Config()
+	if c == nil {
+		return
+	}
+	for l := range c.Limits() {
+		_, _ = fmt.Fprintln(w, l.String()) // who has left needs no answer
+	}
+}
+
+func fail(w http.ResponseWriter, err error) {
+	s := status.Convert(err)
+	code := http.StatusServiceUnavailable
+	switch s.Code() {
+	case codes.InvalidArgument:
+		code = http.StatusBadRequest
+	case codes.DeadlineExceeded:
+		code = http.StatusGatewayTimeout
+	default:
+	}
+	writeError(w, code, s)
+}
+
+// writeError writes an error as gRPC's are written in JSON.
+func writeError(w http.ResponseWriter, code int, s *status.Status) {
+	text, err := protojson.Marshal(s.Proto())
+	if err != nil {
+		text = []byte(`{}`)
+	}
+	write(w, code, text)
+}
+
+func write(w http.ResponseWriter, code int, text []byte) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+	w.WriteHeader(code)
+	_, _ = w.Write(text) // who has left needs no answer
+}
