@@ -172,13 +172,18 @@ targets = ["http://%s"]
 		}
 		cmd := exec.Command(filepath.Join(dir, "stint"), "serve", "--config", config)
 		cmd.Env = []string{"STINT_SERVER_GATEWAY_ADDRESS=127.0.0.1:0", "STINT_SERVER_HTTP_ADDRESS=127.0.0.1:0", "STINT_SERVER_ADMIN_ADDRESS="}
-		return startProcess(cmd, "", func(line []byte) string {
-			var entry struct{ Listener, URL string }
-			if json.Unmarshal(line, &entry) != nil || entry.Listener != listener {
-				return ""
-			}
-			return strings.TrimPrefix(entry.URL, "http://")
-		})
+		return startProcess(cmd, "", listening(listener))
+	}
+}
+
+// listening finds in the log of stint where it listens.
+func listening(listener string) func(line []byte) string {
+	return func(line []byte) string {
+		var entry struct{ Listener, URL string }
+		if json.Unmarshal(line, &entry) != nil || entry.Listener != listener {
+			return ""
+		}
+		return strings.TrimPrefix(entry.URL, "http://")
 	}
 }
 

@@ -8,7 +8,8 @@
 //     collector, and the slowest single take while Stint drops old counters;
 //   - one decision over a Redis of its own, from many goroutines and from one;
 //   - one request at each door of a stint process, beside servers that decide
-//     nothing.
+//     nothing;
+//   - one call of Envoy's rate limit service, beside envoyproxy/ratelimit.
 //
 // All contestants run in one process, in rounds. Each round measures each of
 // them once, in an order drawn anew, so that the noise of the machine falls on
@@ -35,7 +36,11 @@ const maxKeys = 1 << 20
 
 func main() {
 	if len(os.Args) == 3 && strings.HasPrefix(os.Args[1], "serve-") {
-		fmt.Fprintln(os.Stderr, "bench:", serveDoor(os.Args[1], os.Args[2]))
+		serve := func() error { return serveDoor(os.Args[1], os.Args[2]) }
+		if os.Args[1] == serveGRPC {
+			serve = serveEmptyService
+		}
+		fmt.Fprintln(os.Stderr, "bench:", serve())
 		os.Exit(1)
 	}
 	if err := run(os.Stdout); err != nil {
@@ -77,7 +82,10 @@ func run(out io.Writer) error {
 	if err := compareRedis(out, s); err != nil {
 		return err
 	}
-	return compareDoors(out, s)
+	if err := compareDoors(out, s); err != nil {
+		return err
+	}
+	return compareServices(out, s)
 }
 
 // settings are the flags.

@@ -1,0 +1,357 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	serveGRPC = "serve-grpc" // this program as a service that passes everything
+
+	envoyCallers     = 64
+	envoyConnections = 4
+	envoyUsers       = 10_000
+	envoyMany        = 16
+
+	emptyEnvoy = "envoy: an empty grpc-go server"
+	theirEnvoy = "envoy: envoyproxy/ratelimit, Redis"
+)
+
+// service is a rate limit service, and what it is compared to.
+type service struct {
+	name        string
+	descriptors int
+	redis       bool // it has one, all for itself
+	start       func(dir, redis string) (*doorServer, error)
+	// What it may cost, × the empty server and × envoyproxy/ratelimit. 0: any.
+	empty, theirs, redisCPU, p99 float64
+}
+
+func services() []service {
+	many := fmt.Sprintf(", %d descriptors", envoyMany)
+	return []service{
+		{name: emptyEnvoy, descriptors: 1, start: startEmptyService},
+		{name: theirEnvoy, descriptors: 1, redis: true, start: startRatelimit},
+		{name: "envoy: stint, Redis", descriptors: 1, redis: true, start: startEnvoy, empty: 1.3, theirs: 0.4, redisCPU: 0.6, p99: 0.5},
+		{name: "envoy: stint, in memory", descriptors: 1, start: startEnvoy, empty: 1.1},
+		{name: emptyEnvoy + many, descriptors: envoyMany, start: startEmptyService},
+		{name: theirEnvoy + many, descriptors: envoyMany, redis: true, start: startRatelimit},
+		{name: "envoy: stint, Redis" + many, descriptors: envoyMany, redis: true, start: startEnvoy, theirs: 0.4},
+		{name: "envoy: stint, in memory" + many, descriptors: envoyMany, start: startEnvoy},
+	}
+}
+
+func startEmptyService(_, _ string) (*doorServer, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return startProcess(exec.Command(self, serveGRPC, ""), "", func(line []byte) string { return string(line) })
+}
+
+// emptyService is what the transport costs, with protobuf's own messages.
+type emptyService struct{}
+
+func (emptyService) ShouldRateLimit(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	return &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OK}, nil
+}
+
+// serveEmptyService says where it listens.
+func serveEmptyService() error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	s := grpc.NewServer()
+	rlsv3.RegisterRateLimitServiceServer(s, emptyService{})
+	fmt.Fprintln(os.Stderr, l.Addr())
+	return s.Serve(l)
+}
+
+// envoyConfig writes what both services are configured with.
+func envoyConfig(dir string) (string, error) {
+	var text strings.Builder
+	text.WriteString("domain: bench\ndescriptors:\n")
+	for i := range envoyMany {
+		fmt.Fprintf(&text, "  - key: user%d\n    rate_limit: {unit: day, requests_per_unit: 4294967295}\n", i)
+	}
+	dir = filepath.Join(dir, "ratelimit", "config")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	return dir, os.WriteFile(filepath.Join(dir, "bench.yaml"), []byte(text.String()), 0o600)
+}
+
+func startEnvoy(dir, redis string) (*doorServer, error) {
+	config, err := envoyConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(filepath.Join(dir, "stint"), "serve")
+	cmd.Env = []string{
+		"STINT_ENVOY_CONFIG=" + config, "STINT_SERVER_GRPC_ADDRESS=127.0.0.1:0", "STINT_SERVER_HTTP_ADDRESS=127.0.0.1:0", "STINT_SERVER_ADMIN_ADDRESS=",
+	}
+	if redis != "" {
+		cmd.Env = append(cmd.Env, "STINT_SERVER_COUNTERS=redis://"+redis)
+	}
+	return startProcess(cmd, "", listening("grpc"))
+}
+
+func startRatelimit(dir, redis string) (*doorServer, error) {
+	if _, err := envoyConfig(dir); err != nil {
+		return nil, err
+	}
+	var ports [3]string
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		_, ports[i], _ = net.SplitHostPort(l.Addr().String())
+		l.Close()
+	}
+	cmd := exec.Command(filepath.Join(dir, "envoyproxy-ratelimit"))
+	cmd.Env = []string{
+		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + redis, "USE_STATSD=false", "LOG_LEVEL=error",
+		"RUNTIME_ROOT=" + dir, "RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_WATCH_ROOT=false",
+		"HOST=127.0.0.1", "GRPC_HOST=127.0.0.1", "DEBUG_HOST=127.0.0.1",
+		"GRPC_PORT=" + ports[0], "PORT=" + ports[1], "DEBUG_PORT=" + ports[2],
+	}
+	return startProcess(cmd, "127.0.0.1:"+ports[0], nil)
+}
+
+// rawCodec sends messages that are written already, and reads none, so that the client
+// does not hold the servers up.
+type rawCodec struct{}
+
+func (rawCodec) Name() string { return "proto" }
+
+func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
+	b, ok := v.([]byte)
+	if !ok {
+		return nil, errors.New("not bytes")
+	}
+	return mem.BufferSlice{mem.SliceBuffer(b)}, nil
+}
+
+func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	b, ok := v.(*[]byte)
+	if !ok {
+		return errors.New("not bytes")
+	}
+	*b = data.Materialize()
+	return nil
+}
+
+// envoyRequests are the requests of all users.
+func envoyRequests(descriptors int) ([][]byte, error) {
+	var out [][]byte
+	for user := range envoyUsers {
+		q := &rlsv3.RateLimitRequest{Domain: "bench"}
+		for i := range descriptors {
+			q.Descriptors = append(q.Descriptors, &ratelimitv3.RateLimitDescriptor{
+				Entries: []*ratelimitv3.RateLimitDescriptor_Entry{{Key: "user" + strconv.Itoa(i), Value: "user-" + strconv.Itoa(user)}},
+			})
+		}
+		b, err := proto.Marshal(q)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, b)
+	}
+	return out, nil
+}
+
+// envoyResult is what was measured of a service.
+type envoyResult struct{ cpu, redis, p50, p99, perSecond samples }
+
+// compareServices measures every rate limit service, in rounds.
+func compareServices(out io.Writer, s settings) error {
+	list := slices.DeleteFunc(services(), func(v service) bool { return !s.only.MatchString(v.name) })
+	if len(list) == 0 {
+		return nil
+	}
+	dir, err := os.MkdirTemp("", "bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	for _, build := range [][]string{
+		{"-C", "..", "build", "-o", filepath.Join(dir, "stint"), "./cmd/stint"},
+		{"-C", "ratelimit", "build", "-o", filepath.Join(dir, "envoyproxy-ratelimit"), "github.com/envoyproxy/ratelimit/src/service_cmd"},
+	} {
+		if text, err := exec.Command("go", build...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, text)
+		}
+	}
+	results := make([]envoyResult, len(list))
+	running := make([]*runningService, len(list))
+	for i, v := range list {
+		if running[i], err = startService(dir, v); err != nil {
+			return fmt.Errorf("%s: %w", v.name, err)
+		}
+		defer running[i].stop()
+		if err := running[i].measure(5*s.cell, new(envoyResult)); err != nil { // it warms up
+			return fmt.Errorf("%s: %w", v.name, err)
+		}
+	}
+	for range s.rounds {
+		for _, i := range rand.Perm(len(list)) {
+			if err := running[i].measure(doorCells*s.cell, &results[i]); err != nil {
+				return fmt.Errorf("%s: %w", list[i].name, err)
+			}
+		}
+	}
+	printServices(out, list, results)
+	return nil
+}
+
+type runningService struct {
+	server   *doorServer
+	redis    *redisServer // nil: none
+	conns    []*grpc.ClientConn
+	requests [][]byte
+}
+
+func startService(dir string, v service) (r *runningService, err error) {
+	r = &runningService{}
+	defer func() {
+		if err != nil {
+			r.stop()
+		}
+	}()
+	addr := ""
+	if v.redis {
+		if r.redis, err = startRedis(context.Background()); err != nil {
+			return r, err
+		}
+		addr = r.redis.addr
+	}
+	if r.server, err = v.start(dir, addr); err != nil {
+		return r, err
+	}
+	for range envoyConnections {
+		c, err := grpc.NewClient(r.server.addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{})))
+		if err != nil {
+			return r, err
+		}
+		r.conns = append(r.conns, c)
+	}
+	r.requests, err = envoyRequests(v.descriptors)
+	return r, err
+}
+
+func (r *runningService) stop() {
+	for _, c := range r.conns {
+		c.Close()
+	}
+	if r.server != nil {
+		r.server.stop()
+	}
+	if r.redis != nil {
+		r.redis.stop()
+	}
+}
+
+// cpu is the processor time of the service, and of its Redis.
+func (r *runningService) cpu() (server, redis time.Duration, err error) {
+	if server, err = r.server.cpu(); err != nil || r.redis == nil {
+		return server, 0, err
+	}
+	redis, err = (&doorServer{cmd: r.redis.cmd}).cpu()
+	return server, redis, err
+}
+
+func (r *runningService) measure(length time.Duration, to *envoyResult) error {
+	server, redis, err := r.cpu()
+	if err != nil {
+		return err
+	}
+	took := make([][]time.Duration, envoyCallers)
+	errs := make([]error, envoyCallers)
+	var wg sync.WaitGroup
+	start := time.Now()
+	for i := range envoyCallers {
+		wg.Go(func() {
+			conn, w := r.conns[i%len(r.conns)], walk(rand.Uint64())
+			for time.Since(start) < length {
+				var answer []byte
+				began := time.Now()
+				if errs[i] = conn.Invoke(context.Background(), rlsv3.RateLimitService_ShouldRateLimit_FullMethodName, r.requests[w.next(len(r.requests))], &answer); errs[i] != nil {
+					return
+				}
+				took[i] = append(took[i], time.Since(began))
+				if len(answer) < 2 || answer[0] != 1<<3 || answer[1] != 1 { // overall_code: OK
+					errs[i] = fmt.Errorf("answered %x", answer)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	elapsed := time.Since(start)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	serverAfter, redisAfter, err := r.cpu()
+	if err != nil {
+		return err
+	}
+	all := slices.Concat(took...)
+	slices.Sort(all)
+	n := float64(len(all))
+	to.cpu = append(to.cpu, float64(serverAfter-server)/n)
+	to.redis = append(to.redis, float64(redisAfter-redis)/n)
+	to.perSecond = append(to.perSecond, n/elapsed.Seconds())
+	to.p50 = append(to.p50, float64(all[len(all)/2]))
+	to.p99 = append(to.p99, float64(all[len(all)*99/100]))
+	return nil
+}
+
+func printServices(out io.Writer, list []service, results []envoyResult) {
+	find := func(prefix string, descriptors int) (r envoyResult) {
+		for i, v := range list {
+			if v.descriptors == descriptors && strings.HasPrefix(v.name, prefix) {
+				return results[i]
+			}
+		}
+		return r
+	}
+	atMost := func(x float64) string {
+		if x == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%.2f", x)
+	}
+	t := table{{"", "CPU µs", "", "×empty", "at most", "×theirs", "at most", "Redis µs", "×theirs", "at most", "p50 µs", "p99 µs", "×theirs", "below", "calls/s"}}
+	for i, v := range list {
+		r, empty, theirs := results[i], find(emptyEnvoy, v.descriptors), find(theirEnvoy, v.descriptors)
+		redis, redisRatio := "", ""
+		if v.redis {
+			redis, redisRatio = micros(r.redis), ratio(r.redis, theirs.redis)
+		}
+		t.row(v.name, micros(r.cpu), spread(r.cpu), ratio(r.cpu, empty.cpu), atMost(v.empty), ratio(r.cpu, theirs.cpu), atMost(v.theirs),
+			redis, redisRatio, atMost(v.redisCPU), micros(r.p50), micros(r.p99), ratio(r.p99, theirs.p99), atMost(v.p99), thousands(int(r.perSecond.median())))
+	}
+	t.print(out, fmt.Sprintf("Envoy's rate limit service: processor time of the server, and of its Redis, for a call; %d callers on %d connections, %s users",
+		envoyCallers, envoyConnections, thousands(envoyUsers)))
+}
