@@ -41,7 +41,7 @@ lint: ## Run the linters over every module
 
 .PHONY: verify
 verify: ## Check that module files are tidy and modules are what they were
-	@for m in $(MODULES) tools; do echo "verify $$m"; (cd $$m && $(GO) mod tidy -diff && $(GO) mod verify) || exit 1; done
+	@for m in $(MODULES) bench/ratelimit tools; do echo "verify $$m"; (cd $$m && $(GO) mod tidy -diff && $(GO) mod verify) || exit 1; done
 	$(GO) build ./...
 	cd bench && $(GO) build -o /dev/null .
 

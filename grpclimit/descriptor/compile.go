@@ -26,7 +26,8 @@ type windows [len(words)]stint.Window
 
 func newWindows(fixedMonths bool) (w windows) {
 	for u := Second; u <= Week; u++ {
-		if fixedMonths && lengths[u] > lengths[Day] {
+		// A day of UTC is as long as any, and needs no calendar.
+		if fixedMonths || lengths[u] <= lengths[Day] {
 			w[u] = stint.Every(lengths[u])
 			continue
 		}
@@ -37,8 +38,8 @@ func newWindows(fixedMonths bool) (w windows) {
 
 // unit returns the unit that has the window, or Unknown.
 func (w *windows) unit(window stint.Window) Unit {
-	if window == stint.Every(lengths[Day]) {
-		return Day // its windows are those of the calendar's, in UTC
+	if calendar, _ := stint.ParseWindow(words[Day]); window == calendar {
+		return Day // the same windows
 	}
 	return Unit(slices.Index(w[Second:], window) + 1)
 }

@@ -41,7 +41,7 @@ func TestLimits(t *testing.T) {
 		"{unit: second, requests_per_unit: 5}":    {Requests: 5, Unit: descriptor.Second, Limit: fixed(5, stint.Every(time.Second)), Counter: "1s"},
 		"{unit: Minute, requests_per_unit: 5}":    {Requests: 5, Unit: descriptor.Minute, Limit: fixed(5, stint.Every(time.Minute)), Counter: "1m"},
 		"{unit: HOUR, requests_per_unit: 5}":      {Requests: 5, Unit: descriptor.Hour, Limit: fixed(5, stint.Every(time.Hour)), Counter: "1h"},
-		"{unit: day, requests_per_unit: 5}":       {Requests: 5, Unit: descriptor.Day, Limit: stint.PerDay(5), Counter: "day"},
+		"{unit: day, requests_per_unit: 5}":       {Requests: 5, Unit: descriptor.Day, Limit: fixed(5, stint.Every(day)), Counter: "1d"},
 		"{unit: week, requests_per_unit: 5}":      {Requests: 5, Unit: descriptor.Week, Limit: stint.PerWeek(5), Counter: "week"},
 		"{unit: month, requests_per_unit: 5}":     {Requests: 5, Unit: descriptor.Month, Limit: stint.PerMonth(5), Counter: "month"},
 		"{unit: year, requests_per_unit: 5}":      {Requests: 5, Unit: descriptor.Year, Limit: stint.PerYear(5), Counter: "year"},

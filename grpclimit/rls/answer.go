@@ -4,10 +4,9 @@ import (
 	"math"
 	"strconv"
 
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
-
-	"github.com/stintdev/stint/grpclimit/descriptor"
 )
 
 // The codes of the protocol.
@@ -114,7 +113,7 @@ func overrideText(d *asked) string {
 	if d.requests > 0 {
 		text = "requests_per_unit:" + strconv.FormatUint(uint64(d.requests), 10) + " "
 	}
-	return text + "unit:" + descriptor.Unit(d.unit).String()
+	return text + "unit:" + typev3.RateLimitUnit(d.unit).String()
 }
 
 // merge adds what is not there yet, also within tables.
