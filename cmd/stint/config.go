@@ -19,7 +19,8 @@ environment, a line of the config file, or the default. Secrets are masked.
 Rules, tiers, users, keys and upstreams are in the file only, and not shown here.`,
 		Example: `  stint config
   stint config --config stint.toml --json
-  STINT_SERVER_REPLICAS=3 stint config --set server.http.address=:9000`,
+  STINT_SERVER_REPLICAS=3 stint config --set server.http.address=:9000
+  REDIS_URL=redis:6379 stint config --envoy-env`,
 		Args: nothing,
 		RunE: func(*cobra.Command, []string) error {
 			source, err := f.source(t)
@@ -30,6 +31,7 @@ Rules, tiers, users, keys and upstreams are in the file only, and not shown here
 			if err != nil {
 				return advise(source, err)
 			}
+			t.notes(f.notes)
 			if asJSON {
 				return t.writeJSON(config.Settings())
 			}
@@ -42,6 +44,7 @@ Rules, tiers, users, keys and upstreams are in the file only, and not shown here
 		},
 	}
 	f.add(c)
+	f.addEnvoy(c)
 	addJSON(c, &asJSON)
 	return c
 }

@@ -74,8 +74,8 @@ func newRoot(t *terminal) *cobra.Command {
 		Long: `Stint decides whether one more request may pass.
 
 It runs as a server: a gateway in front of HTTP services, an API that any program can
-ask, and an endpoint for the forward-auth of nginx, Traefik and Caddy. Without any
-configuration it shows what it can do:
+ask, an endpoint for the forward-auth of nginx, Traefik and Caddy, and the rate limit
+service of Envoy. Without any configuration it shows what it can do:
 
   stint serve
 
@@ -84,7 +84,7 @@ request that is refused or a file that has problems; 2 if it could not be done.`
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return advice{err, c.CommandPath() + " --help"} })
-	root.AddCommand(newServe(t), newConfig(t), newCheck(t), newRules(t), newVersion(t))
+	root.AddCommand(newServe(t), newConfig(t), newCheck(t), newRules(t), newEnvoy(t), newVersion(t))
 	return root
 }
 

@@ -34,6 +34,9 @@ func TestMain(m *testing.M) {
 
 const file = "testdata/stint.toml"
 
+// asEnvoy is an environment of envoyproxy/ratelimit.
+var asEnvoy = []string{"REDIS_URL=redis:6379", "REDIS_AUTH=me:hunter2", "RUNTIME_ROOT=testdata", "RUNTIME_APPDIRECTORY=envoy", "LOCAL_CACHE_SIZE_IN_BYTES=4096", "USE_STATSD=true", "STATSD_HOST=statsd"}
+
 // answers are what a server says, by the path that it is asked about.
 var answers = map[string]string{
 	"/search": `{"allowed":true,"outcome":"allowed","rule":"search","limit":5,"remaining":4,"reset_after":12,"retry_after":0,` +
@@ -85,25 +88,32 @@ func TestSays(t *testing.T) {
 		environ []string
 		code    int
 	}{
-		"help":             {args: nil},
-		"help-serve":       {args: []string{"serve", "--help"}},
-		"help-config":      {args: []string{"config", "--help"}},
-		"help-check":       {args: []string{"check", "--help"}},
-		"help-rules":       {args: []string{"rules"}},
-		"help-rules-check": {args: []string{"rules", "check", "--help"}},
-		"help-version":     {args: []string{"version", "--help"}},
-		"unknown-command":  {args: []string{"sreve"}, code: 2},
-		"unknown-rules":    {args: []string{"rules", "chekc"}, code: 2},
-		"unknown-flag":     {args: []string{"serve", "--confg", "x"}, code: 2},
+		"help":               {args: nil},
+		"help-serve":         {args: []string{"serve", "--help"}},
+		"help-config":        {args: []string{"config", "--help"}},
+		"help-check":         {args: []string{"check", "--help"}},
+		"help-rules":         {args: []string{"rules"}},
+		"help-rules-check":   {args: []string{"rules", "check", "--help"}},
+		"help-rules-list":    {args: []string{"rules", "list", "--help"}},
+		"help-envoy":         {args: []string{"envoy"}},
+		"help-envoy-check":   {args: []string{"envoy", "check", "--help"}},
+		"help-envoy-convert": {args: []string{"envoy", "convert", "--help"}},
+		"help-version":       {args: []string{"version", "--help"}},
+		"unknown-command":    {args: []string{"sreve"}, code: 2},
+		"unknown-rules":      {args: []string{"rules", "chekc"}, code: 2},
+		"unknown-envoy":      {args: []string{"envoy", "chekc"}, code: 2},
+		"unknown-flag":       {args: []string{"serve", "--confg", "x"}, code: 2},
 
-		"config":         {args: []string{"config"}},
-		"config-json":    {args: []string{"config", "--json", "-c", file}},
-		"config-origins": {args: []string{"config", "--set", "server.http.address=:9000"}, environ: []string{"STINT_CONFIG=" + file, "STINT_SERVER_COUNTERS=redis://me:hunter2@redis"}},
-		"config-bad":     {args: []string{"config", "--config", "testdata/bad.toml"}, code: 2},
-		"config-missing": {args: []string{"config", "--config", "testdata/none.toml"}, code: 2},
-		"config-set":     {args: []string{"config", "--set", "server.replicas"}, code: 2},
-		"config-unknown": {args: []string{"config", "--set", "server.replica=1"}, environ: []string{"STINT_SERVER_HTTP=x"}, code: 2},
-		"config-args":    {args: []string{"config", "x"}, code: 2},
+		"config":           {args: []string{"config"}},
+		"config-json":      {args: []string{"config", "--json", "-c", file}},
+		"config-origins":   {args: []string{"config", "--set", "server.http.address=:9000"}, environ: []string{"STINT_CONFIG=" + file, "STINT_SERVER_COUNTERS=redis://me:hunter2@redis"}},
+		"config-bad":       {args: []string{"config", "--config", "testdata/bad.toml"}, code: 2},
+		"config-missing":   {args: []string{"config", "--config", "testdata/none.toml"}, code: 2},
+		"config-set":       {args: []string{"config", "--set", "server.replicas"}, code: 2},
+		"config-unknown":   {args: []string{"config", "--set", "server.replica=1"}, environ: []string{"STINT_SERVER_HTTP=x"}, code: 2},
+		"config-envoy":     {args: []string{"config", "--envoy-env"}, environ: asEnvoy},
+		"config-envoy-bad": {args: []string{"config", "--envoy-env"}, environ: []string{"BACKEND_TYPE=memcache", "PORT=http", "RUNTIME_ROOT=testdata"}, code: 2},
+		"config-args":      {args: []string{"config", "x"}, code: 2},
 
 		"check-file":        {args: []string{"check", "/search", "--user", "alice", "--config", file}},
 		"check-file-group":  {args: []string{"check", "/search", "--user", "bob", "-H", "x-app: mobile"}, environ: []string{"STINT_CONFIG=" + file}},
@@ -131,9 +141,43 @@ func TestSays(t *testing.T) {
 		"rules-check-json":    {args: []string{"rules", "check", "--json", file, "testdata/bad.toml"}, code: 1},
 		"rules-check-missing": {args: []string{"rules", "check", "testdata/none.toml"}, code: 2},
 		"rules-check-none":    {args: []string{"rules", "check"}, code: 2},
+		"rules-check-envoy":   {args: []string{"rules", "check", "testdata/envoy.toml"}},
+
+		"rules-list":       {args: []string{"rules", "list", "--config", "testdata/envoy.toml"}},
+		"rules-list-json":  {args: []string{"rules", "list", "--config", "testdata/envoy.toml", "--json"}},
+		"rules-list-set":   {args: []string{"rules", "list", "--config", file, "--set", "envoy.config=testdata/envoy/shop.yaml", "--set", "envoy.shadow_mode=true"}},
+		"rules-list-envoy": {args: []string{"rules", "list", "--envoy-env"}, environ: asEnvoy},
+		"rules-list-bad":   {args: []string{"rules", "list", "--set", "envoy.config=testdata/envoy-bad"}, code: 2},
+		"rules-list-args":  {args: []string{"rules", "list", "x"}, code: 2},
+
+		"envoy-check":         {args: []string{"envoy", "check", "testdata/envoy"}},
+		"envoy-check-fixed":   {args: []string{"envoy", "check", "testdata/envoy", "--fixed-months"}},
+		"envoy-check-json":    {args: []string{"envoy", "check", "testdata/envoy", "--json", "--domain", "shop", "--entry", "path=/files/a"}},
+		"envoy-check-bad":     {args: []string{"envoy", "check", "testdata/envoy-bad"}, code: 1},
+		"envoy-check-merge":   {args: []string{"envoy", "check", "testdata/envoy-bad", "--merge-domains", "--json"}, code: 1},
+		"envoy-check-request": {args: []string{"envoy", "check", "testdata/envoy", "--domain", "shop", "--entry", "generic_key=search", "--entry", "user=bob"}},
+		"envoy-check-hits":    {args: []string{"envoy", "check", "testdata/envoy", "--domain", "shop", "--entry", "generic_key=search", "--entry", "user=bob", "--hits", "11"}, code: 1},
+		"envoy-check-zero":    {args: []string{"envoy", "check", "testdata/envoy/mail.yml", "--entry", "sender=banned"}, code: 1},
+		"envoy-check-free":    {args: []string{"envoy", "check", "testdata/envoy", "--domain", "mail", "--entry", "sender=newsletter", "--hits", "4294967295"}},
+		"envoy-check-shadow":  {args: []string{"envoy", "check", "testdata/envoy/shop.yaml", "--entry", "path=/files/a", "--hits", "21"}},
+		"envoy-check-none":    {args: []string{"envoy", "check", "testdata/envoy", "--domain", "shop", "--entry", "user=bob"}},
+		"envoy-check-domain":  {args: []string{"envoy", "check", "testdata/envoy", "--entry", "user=bob"}, code: 2},
+		"envoy-check-unknown": {args: []string{"envoy", "check", "testdata/envoy", "--domain", "shpo", "--entry", "user=bob"}, code: 2},
+		"envoy-check-entry":   {args: []string{"envoy", "check", "testdata/envoy", "--entry", "user"}, code: 2},
+		"envoy-check-entries": {args: []string{"envoy", "check", "testdata/envoy", "--domain", "shop"}, code: 2},
+		"envoy-check-no-hits": {args: []string{"envoy", "check", "testdata/envoy", "--entry", "a=b", "--hits", "0"}, code: 2},
+		"envoy-check-missing": {args: []string{"envoy", "check", "testdata/none"}, code: 2},
+		"envoy-check-empty":   {args: []string{"envoy", "check", "."}, code: 2},
+		"envoy-check-args":    {args: []string{"envoy", "check"}, code: 2},
+		"envoy-convert":       {args: []string{"envoy", "convert", "testdata/envoy", "--map", "user=user", "--map", "sender=header:X-Sender"}},
+		"envoy-convert-map":   {args: []string{"envoy", "convert", "testdata/envoy", "--map", "user=usr"}, code: 2},
+		"envoy-convert-bad":   {args: []string{"envoy", "convert", "testdata/envoy-bad"}, code: 2},
+		"envoy-convert-none":  {args: []string{"envoy", "convert", "testdata/none"}, code: 2},
 
 		"serve-taken":      {args: append([]string{"serve", "--config", file}, "--http", port, "--admin", "127.0.0.1:0"), code: 2},
 		"serve-taken-demo": {args: append(append([]string{"serve"}, elsewhere...), "--gateway", port), code: 2},
+		"serve-envoy":      {args: []string{"serve", "--envoy-env"}, environ: []string{"RUNTIME_ROOT=testdata", "GRPC_CLIENT_TLS_SAN=x", "GRPC_SERVER_USE_TLS=true"}, code: 2},
+		"serve-taken-grpc": {args: append(append([]string{"serve", "--set", "envoy.config=testdata/envoy"}, elsewhere...), "--grpc", port), code: 2},
 		"serve-bad":        {args: []string{"serve", "--config", "testdata/bad.toml"}, code: 2},
 		"serve-missing":    {args: []string{"serve", "--config", "testdata/none.toml"}, code: 2},
 		"serve-admin":      {args: []string{"serve", "--admin", ":9090"}, code: 2},
@@ -193,6 +237,7 @@ func TestCompletion(t *testing.T) {
 		"__complete ser":  "serve\tRun the server",
 		"__complete config --set server.http.addr": "server.http.address=\thost:port",
 		"__complete rules check x":                 "toml",
+		"__complete envoy c":                       "check\tCheck a configuration",
 		"__complete serve --config x":              "toml",
 	} {
 		var out, errs bytes.Buffer

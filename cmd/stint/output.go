@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -16,6 +17,13 @@ func (t *terminal) writeJSON(v any) error {
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
+}
+
+// notes writes what is to be known beside the answer.
+func (t *terminal) notes(notes []string) {
+	for _, n := range notes {
+		fmt.Fprintln(t.err, "note:", n)
+	}
 }
 
 // table returns a writer of lines whose cells have tabs between them. Flush it.

@@ -16,7 +16,7 @@ func newRules(t *terminal) *cobra.Command {
 		Use: "rules", Short: "Work with rules", Args: wants(0, 0, "one of its commands"),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newRulesCheck(t))
+	c.AddCommand(newRulesCheck(t), newRulesList(t))
 	return c
 }
 
@@ -25,6 +25,7 @@ type checked struct {
 	File     string        `json:"file"`
 	Rules    int           `json:"rules"`
 	Tiers    int           `json:"tiers"`
+	Envoy    int           `json:"envoy_limits,omitempty"` // of descriptors
 	Problems rule.Problems `json:"problems"`
 }
 
@@ -83,6 +84,11 @@ func checkRules(t *terminal, file string) (checked, error) {
 		return x, advice{err, "stint rules check with a file that is there and can be read"}
 	}
 	x.Rules, x.Tiers = len(config.Rules), len(config.Tiers)
+	if d := config.Descriptors(); d != nil {
+		for range d.Limits() {
+			x.Envoy++
+		}
+	}
 	return x, nil
 }
 
@@ -91,7 +97,11 @@ func showChecked(t *terminal, all []checked) {
 		if len(x.Problems) > 0 {
 			fmt.Fprintln(t.out, x.Problems.Error())
 		} else {
-			fmt.Fprintf(t.out, "%s: rules: %d, tiers: %d, no problems\n", x.File, x.Rules, x.Tiers)
+			text := fmt.Sprintf("%s: rules: %d, tiers: %d, ", x.File, x.Rules, x.Tiers)
+			if x.Envoy > 0 {
+				text += fmt.Sprintf("limits of descriptors: %d, ", x.Envoy)
+			}
+			fmt.Fprintln(t.out, text+"no problems")
 		}
 	}
 }

@@ -20,18 +20,24 @@ func newServe(t *terminal) *cobra.Command {
 		{"counters", "server.counters", "where counters are: memory: or a Redis `URL`"},
 		{"http", "server.http.address", "the `address` of the decision API"},
 		{"gateway", "server.gateway.address", "the `address` of the gateway"},
+		{"grpc", "server.grpc.address", "the `address` that Envoy asks"},
 		{"admin", "server.admin.address", "the `address` of metrics and health"},
 	}
 	values := make([]string, len(shortcuts))
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the server",
-		Long: `Run the server: the gateway (:8000, if there are upstreams), the decision API (:8080)
-and metrics (127.0.0.1:9090).
+		Long: `Run the server: the gateway (:8000, if there are upstreams), the decision API (:8080),
+the rate limit service of Envoy (:8081, if it is configured) and metrics
+(127.0.0.1:9090).
 
 Settings come from flags, then the environment (STINT_...), then the config file, then
 defaults; "stint config" shows each with its origin. Where nothing is set but where to
 listen, the server runs a demo: rules to try and an upstream that echoes.
+
+With --envoy-env it takes the place of envoyproxy/ratelimit, with the environment that
+is set for it: its variables mean here what they mean there, STINT_ variables go over
+them, and the log says which have no effect.
 
 SIGHUP reads the config file again, as does a change of it. A file that is wrong
 changes nothing, and the log, /readyz and the metrics say so.
@@ -42,34 +48,36 @@ server.drain to end. A second signal cuts them off.`,
 		Example: `  stint serve
   stint serve --config stint.toml
   stint serve --config stint.toml --counters redis://localhost:6379 --http :9000
-  STINT_SERVER_COUNTERS=redis://redis:6379 stint serve --config stint.toml`,
+  STINT_SERVER_COUNTERS=redis://redis:6379 stint serve --config stint.toml
+  REDIS_URL=redis:6379 RUNTIME_ROOT=/data stint serve --envoy-env`,
 		Args: nothing,
 		RunE: func(c *cobra.Command, _ []string) error {
+			for i, s := range shortcuts {
+				if c.Flags().Changed(s.flag) {
+					f.more = append(f.more, daemon.Flag{Name: "--" + s.flag, Setting: s.setting, Value: values[i]})
+				}
+			}
 			source, err := f.source(t)
 			if err != nil {
 				return err
 			}
-			for i, s := range shortcuts {
-				if c.Flags().Changed(s.flag) {
-					source.Flags = append(source.Flags, daemon.Flag{Name: "--" + s.flag, Setting: s.setting, Value: values[i]})
-				}
-			}
-			return serve(c.Context(), t, source)
+			return serve(c.Context(), t, source, f.notes)
 		},
 	}
 	f.add(c)
+	f.addEnvoy(c)
 	for i, s := range shortcuts {
 		c.Flags().StringVar(&values[i], s.flag, "", s.usage)
 	}
 	return c
 }
 
-func serve(ctx context.Context, t *terminal, source daemon.Source) error {
+func serve(ctx context.Context, t *terminal, source daemon.Source, notes []string) error {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGTERM, syscall.SIGINT)
 	defer signal.Stop(signals)
 	defer runtime.KeepAlive(reserve())
-	d, err := daemon.New(daemon.Options{Source: source, Out: t.err})
+	d, err := daemon.New(daemon.Options{Source: source, Notes: notes, Out: t.err})
 	if err != nil {
 		return advise(source, err)
 	}
@@ -80,7 +88,7 @@ func serve(ctx context.Context, t *terminal, source daemon.Source) error {
 	}
 	if taken := new(daemon.ListenError); errors.As(failed, &taken) {
 		failed = advice{failed, fmt.Sprintf("stint serve --%s with another address, such as %s",
-			taken.Listener, map[string]string{"gateway": ":8001", "http": ":8081", "admin": "127.0.0.1:9091"}[taken.Listener])}
+			taken.Listener, map[string]string{"gateway": ":8001", "http": ":8090", "grpc": ":8091", "admin": "127.0.0.1:9091"}[taken.Listener])}
 	}
 	return errors.Join(failed, stop(ctx, d, signals))
 }

@@ -29,9 +29,15 @@ type server struct {
 // serve starts a server, with all its listeners at ports that are free.
 func serve(t *testing.T, args ...string) *server {
 	t.Helper()
-	args = append([]string{"serve", "--http", "127.0.0.1:0", "--gateway", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, args...)
+	return serveIn(t, nil, args...)
+}
+
+// serveIn starts one with more variables in its environment.
+func serveIn(t *testing.T, environ []string, args ...string) *server {
+	t.Helper()
+	args = append([]string{"serve", "--http", "127.0.0.1:0", "--gateway", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, args...)
 	s := &server{Cmd: exec.CommandContext(t.Context(), os.Args[0], args...)}
-	s.Env = append(os.Environ(), asStint+"=1")
+	s.Env = append(append(os.Environ(), asStint+"=1"), environ...)
 	s.Stdout = &s.out
 	log, err := s.StderrPipe()
 	if err != nil {
@@ -194,4 +200,33 @@ func TestTwice(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	<-cut
+}
+
+// TestEnvoyEnv starts a server with the environment of envoyproxy/ratelimit, and asks it
+// as that can be asked.
+func TestEnvoyEnv(t *testing.T) {
+	t.Parallel()
+	s := serveIn(t, []string{
+		"RUNTIME_ROOT=testdata", "RUNTIME_APPDIRECTORY=envoy", "LOG_FORMAT=text", "LOG_LEVEL=info", "USE_STATSD=true",
+		"REDIS_URL=redis:6379", "REDIS_AUTH=hunter2", "STINT_SERVER_DRAIN_DELAY=0",
+	}, "--envoy-env", "--counters", "memory:")
+	s.logs(t, `level=WARN msg=note text="USE_STATSD: metrics are served to Prometheus`)
+	s.logs(t, `level=WARN msg=note text="REDIS_URL, REDIS_AUTH: --counters says where counters are"`)
+	url := s.logs(t, "listener=http url=(.*)")
+	s.logs(t, "listener=grpc")
+	const ask = `{"domain": "mail", "descriptors": [{"entries": [{"key": "sender", "value": "%s"}]}]}`
+	for sender, want := range map[string]int{"bob": http.StatusOK, "banned": http.StatusTooManyRequests} {
+		answer, err := http.Post(url+"/json", "application/json", strings.NewReader(fmt.Sprintf(ask, sender)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode != want {
+			t.Errorf("%s: %s", sender, answer.Status)
+		}
+	}
+	s.signal(t, syscall.SIGTERM)
+	if code := s.ends(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
 }

@@ -14,8 +14,12 @@ import (
 
 // sourceFlags are the flags of commands that read a configuration.
 type sourceFlags struct {
-	path string
-	sets []string
+	path     string
+	sets     []string
+	envoyEnv bool
+
+	more  []daemon.Flag // of the command itself
+	notes []string      // what is to be known of the source
 }
 
 func (f *sourceFlags) add(c *cobra.Command) {
@@ -31,7 +35,13 @@ func (f *sourceFlags) add(c *cobra.Command) {
 	})
 }
 
-// source is where the configuration comes from: flags over environment over file.
+// addEnvoy adds --envoy-env.
+func (f *sourceFlags) addEnvoy(c *cobra.Command) {
+	c.Flags().BoolVar(&f.envoyEnv, "envoy-env", false, "take settings from the variables of envoyproxy/ratelimit, such as REDIS_URL, too")
+}
+
+// source is where the configuration comes from: flags over environment over what the
+// environment of another program means over file.
 func (f *sourceFlags) source(t *terminal) (daemon.Source, error) {
 	s := daemon.Source{Path: f.path, Environ: t.environ}
 	if s.Path == "" {
@@ -43,6 +53,13 @@ func (f *sourceFlags) source(t *terminal) (daemon.Source, error) {
 			return s, advice{fmt.Errorf("--set %s: want name=value", set), "--set server.http.address=:9000; stint config lists all settings"}
 		}
 		s.Flags = append(s.Flags, daemon.Flag{Name: "--set " + name, Setting: name, Value: value})
+	}
+	s.Flags = append(s.Flags, f.more...)
+	if f.envoyEnv {
+		var err error
+		if s.Given, f.notes, err = daemon.EnvoyEnv(t.environ, s.Flags...); err != nil {
+			return s, advice{err, "correct what is listed; stint config --envoy-env shows what comes of the variables"}
+		}
 	}
 	return s, nil
 }

@@ -35,7 +35,8 @@ func General() []string {
 		"A key and its value are never joined, neither to find a limit nor to count: a client cannot choose a value that is counted with those of another descriptor.",
 		"An entry without a value does not match a descriptor with a value. There it matches key_* and whatever has a key that ends in _.",
 		"What is counted together is charged in one step, at one clock. There counters are raised one by one, at the clock of each node.",
-		"The time until a limit is reset is exact. There it is in whole seconds.",
+		"A check without hits (hits_addend: 0) of a limit of which nothing is left says that it is over. There it does so only after one more was refused.",
+		"Files are read whose names end in .yaml or .yml, in the directory itself. There all files are, also in directories below.",
 		"A limit keeps its counters when its requests_per_unit is changed, and begins anew when its unit is.",
 	}
 }

@@ -103,7 +103,7 @@ descriptors:
 		"other=1":        "other=1: is not declared, neither with its value nor by its key alone, and does not fit the one pattern; so there is no limit",
 		"deep=1":         "deep=1: is declared by its key alone, as deep, and does not fit the one pattern; it has no rate_limit, those below it have: the descriptor is not deep enough",
 		"deep=1 below=2": "deep=1: is declared by its key alone, as deep, and does not fit the one pattern\n" +
-			"below=2: is declared by its key alone, as below; the limit is 3/1d fixed_window (quota_mode: it refuses no one alone)",
+			"below=2: is declared by its key alone, as below; the limit is 3/1d fixed_window (quota_mode: it refuses if all such limits of a request do)",
 		"": "",
 	} {
 		var lines []string

@@ -121,7 +121,7 @@ func (l *Limit) describe() string {
 		notes = append(notes, "shadow_mode: it refuses no one")
 	}
 	if l.Quota {
-		notes = append(notes, "quota_mode: it refuses no one alone")
+		notes = append(notes, "quota_mode: it refuses if all such limits of a request do")
 	}
 	for _, e := range l.Shared {
 		if e != (Entry{}) {

@@ -335,7 +335,8 @@ func (w *work) learn(ds []stint.Decision) (denied bool) {
 		switch {
 		case w.asks[i].Penalty == nil:
 			it.decision = *d
-			it.over = !d.Allowed || it.cost == 0 && d.Remaining == 0
+			// Where less was asked than it costs, what is left tells.
+			it.over = !d.Allowed || w.asks[i].Cost == 0 && d.Remaining < max(it.cost, 1)
 		case !d.Allowed: // it is banned, whatever is left
 			it.over, it.banned = true, true
 			it.decision.RetryAfter = d.RetryAfter

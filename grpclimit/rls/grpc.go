@@ -3,7 +3,6 @@ package rls
 import (
 	"context"
 	"errors"
-	"runtime"
 	"sync"
 
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -19,8 +18,9 @@ func NewGRPC(s *Service, o ...grpc.ServerOption) *grpc.Server {
 	others := encoding.GetCodecV2("proto")
 	server := grpc.NewServer(append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{others}),
-		// Goroutines that live on have grown their stacks already.
-		grpc.NumStreamWorkers(uint32(4 * runtime.GOMAXPROCS(0))),
+		// Goroutines that live on have grown their stacks already. As many calls as there
+		// are of them can wait for a store; those beyond get new ones.
+		grpc.NumStreamWorkers(256),
 	}, o...)...)
 	server.RegisterService(&grpc.ServiceDesc{
 		ServiceName: rlsv3.RateLimitService_ServiceDesc.ServiceName,

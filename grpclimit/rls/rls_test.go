@@ -211,18 +211,19 @@ func TestKinds(t *testing.T) {
 		asks []*rlsv3.RateLimitRequest
 		want []string
 	}{
-		"unknown domain":   {[]*rlsv3.RateLimitRequest{ask("x", "user=a")}, []string{"OK [OK none]"}},
-		"no such key":      {[]*rlsv3.RateLimitRequest{ask("d", "x=y", "user=a")}, []string{"OK [OK none, OK 2]"}},
-		"no rate_limit":    {[]*rlsv3.RateLimitRequest{ask("d", "open=a")}, []string{"OK [OK none]"}},
-		"too deep":         {[]*rlsv3.RateLimitRequest{ask("d", "user=a x=y")}, []string{"OK [OK none]"}},
-		"unlimited":        {[]*rlsv3.RateLimitRequest{ask("d", "free=a")}, []string{"OK [OK unlimited]"}},
-		"none at all":      {[]*rlsv3.RateLimitRequest{ask("d", "banned=a", "user=a"), ask("d", "user=a")}, []string{"OVER [OVER 0, OK 3]", "OK [OK 2]"}},
-		"shadow":           {[]*rlsv3.RateLimitRequest{ask("d", "shadow=a", "user=a"), ask("d", "shadow=a", "user=a")}, []string{"OK [OK 0, OK 2]", "OK [OK 0, OK 1]"}},
-		"one quota":        {[]*rlsv3.RateLimitRequest{ask("d", "q1=a"), ask("d", "q1=a")}, []string{"OK [OK 0]", "OVER [OVER 0]"}},
-		"quotas":           {[]*rlsv3.RateLimitRequest{ask("d", "q1=a", "q2=a"), ask("d", "q1=a", "q2=a"), ask("d", "q1=a", "q2=a", "user=a"), ask("d", "user=a")}, []string{"OK [OK 0, OK 1]", "OK [OVER 0, OK 0]", "OVER [OVER 0, OVER 0, OK 3]", "OK [OK 2]"}},
-		"replaces":         {[]*rlsv3.RateLimitRequest{ask("d", "special=a", "path=/"), ask("d", "path=/")}, []string{"OK [OK 4, OK none]", "OK [OK 9]"}},
-		"shared threshold": {[]*rlsv3.RateLimitRequest{ask("d", "file=img/a"), ask("d", "file=img/b"), ask("d", "file=img/c")}, []string{"OK [OK 1]", "OK [OK 0]", "OVER [OVER 0]"}},
-		"same twice":       {[]*rlsv3.RateLimitRequest{ask("d", "user=a", "user=a"), ask("d", "user=a", "user=a"), ask("d", "user=a")}, []string{"OK [OK 2, OK 1]", "OVER [OK 1, OVER 0]", "OK [OK 0]"}},
+		"unknown domain":    {[]*rlsv3.RateLimitRequest{ask("x", "user=a")}, []string{"OK [OK none]"}},
+		"no such key":       {[]*rlsv3.RateLimitRequest{ask("d", "x=y", "user=a")}, []string{"OK [OK none, OK 2]"}},
+		"no rate_limit":     {[]*rlsv3.RateLimitRequest{ask("d", "open=a")}, []string{"OK [OK none]"}},
+		"too deep":          {[]*rlsv3.RateLimitRequest{ask("d", "user=a x=y")}, []string{"OK [OK none]"}},
+		"unlimited":         {[]*rlsv3.RateLimitRequest{ask("d", "free=a")}, []string{"OK [OK unlimited]"}},
+		"none at all":       {[]*rlsv3.RateLimitRequest{ask("d", "banned=a", "user=a"), ask("d", "user=a")}, []string{"OVER [OVER 0, OK 3]", "OK [OK 2]"}},
+		"none, and another": {[]*rlsv3.RateLimitRequest{ask("d", "user=a"), ask("d", "user=a"), ask("d", "user=a"), ask("d", "user=a", "banned=a")}, []string{"OK [OK 2]", "OK [OK 1]", "OK [OK 0]", "OVER [OVER 0, OVER 0]"}},
+		"shadow":            {[]*rlsv3.RateLimitRequest{ask("d", "shadow=a", "user=a"), ask("d", "shadow=a", "user=a")}, []string{"OK [OK 0, OK 2]", "OK [OK 0, OK 1]"}},
+		"one quota":         {[]*rlsv3.RateLimitRequest{ask("d", "q1=a"), ask("d", "q1=a")}, []string{"OK [OK 0]", "OVER [OVER 0]"}},
+		"quotas":            {[]*rlsv3.RateLimitRequest{ask("d", "q1=a", "q2=a"), ask("d", "q1=a", "q2=a"), ask("d", "q1=a", "q2=a", "user=a"), ask("d", "user=a")}, []string{"OK [OK 0, OK 1]", "OK [OVER 0, OK 0]", "OVER [OVER 0, OVER 0, OK 3]", "OK [OK 2]"}},
+		"replaces":          {[]*rlsv3.RateLimitRequest{ask("d", "special=a", "path=/"), ask("d", "path=/")}, []string{"OK [OK 4, OK none]", "OK [OK 9]"}},
+		"shared threshold":  {[]*rlsv3.RateLimitRequest{ask("d", "file=img/a"), ask("d", "file=img/b"), ask("d", "file=img/c")}, []string{"OK [OK 1]", "OK [OK 0]", "OVER [OVER 0]"}},
+		"same twice":        {[]*rlsv3.RateLimitRequest{ask("d", "user=a", "user=a"), ask("d", "user=a", "user=a"), ask("d", "user=a")}, []string{"OK [OK 2, OK 1]", "OVER [OK 1, OVER 0]", "OK [OK 0]"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -43,6 +43,7 @@ func (c *Config) check(whole bool) strict.Problems {
 	k.checkEntries("exemptions", c.Exemptions)
 	k.checkEntries("bans", c.Bans)
 	k.checkUpstreams()
+	k.checkEnvoy()
 	return k.problems
 }
 

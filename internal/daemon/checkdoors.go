@@ -3,11 +3,14 @@ package daemon
 import (
 	"cmp"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"net"
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
+	"sync/atomic"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
@@ -19,6 +22,7 @@ import (
 const (
 	gatewayListener = "gateway"
 	httpListener    = "http"
+	grpcListener    = "grpc"
 	adminListener   = "admin"
 )
 
@@ -30,16 +34,18 @@ type door struct {
 
 // doors are all there may be, in the order in which they open.
 func (s *Server) doors() []door {
-	return []door{{gatewayListener, &s.Gateway}, {httpListener, &s.HTTP}, {adminListener, &s.Admin.Listener}}
+	return []door{{gatewayListener, &s.Gateway}, {httpListener, &s.HTTP}, {grpcListener, &s.GRPC}, {adminListener, &s.Admin.Listener}}
 }
 
 func (k *checker) checkListeners() {
 	c := k.config
-	c.credentials.pairs = map[string]*tls.Certificate{}
+	c.credentials.tls = map[string]*tls.Config{}
 	taken := map[string]string{}
 	for _, l := range c.Server.doors() {
 		path := "server." + l.name
-		k.checkAddress(path, l.Address)
+		if l.name != grpcListener || !strings.HasPrefix(l.Address, unixPrefix) {
+			k.checkAddress(path, l.Address)
+		}
 		if other := taken[l.Address]; other != "" {
 			k.refuse(path+".address", l.Address, "another: it is that of "+other, "")
 		} else if _, port, _ := net.SplitHostPort(l.Address); port != "" && port != "0" {
@@ -47,11 +53,16 @@ func (k *checker) checkListeners() {
 		}
 		switch {
 		case l.TLSCert != "" && l.TLSKey != "":
-			k.checkPair(l)
+			k.checkTLS(l)
 		case l.TLSCert != "":
 			k.add(path+".tls_cert", "want tls_key, too: the file with its key", "")
 		case l.TLSKey != "":
 			k.add(path+".tls_key", "want tls_cert, too: the file with the certificate", "")
+		case l.TLSClientCA != "":
+			k.add(path+".tls_client_ca", "want tls_cert and tls_key, too: without TLS no one shows a certificate", "")
+		}
+		if l.ProxyProtocol && l.name == grpcListener {
+			k.add(path+".proxy_protocol", "not for this one: nothing there asks who the client is", "")
 		}
 		if l.ProxyProtocol && len(c.Identity.TrustedProxies) == 0 {
 			k.add(path+".proxy_protocol", "want identity.trusted_proxies, too: those who may speak it", "")
@@ -80,8 +91,8 @@ func isLoopback(address string) bool {
 	return host == "localhost" || err == nil && a.IsLoopback()
 }
 
-// checkPair reads a certificate and its key.
-func (k *checker) checkPair(l door) {
+// checkTLS reads a certificate and its key, and those that vouch for clients.
+func (k *checker) checkTLS(l door) {
 	c, path := k.config, "server."+l.name
 	cert, err := c.readNamed(l.TLSCert)
 	if err != nil {
@@ -92,8 +103,9 @@ func (k *checker) checkPair(l door) {
 		k.refuseFile(path+".tls_key", l.TLSKey, keyErr)
 	}
 	for i := range 2 {
-		c.named[len(c.named)-1-i].tls = true
+		c.named[len(c.named)-1-i].other = true
 	}
+	clients := k.readClientCA(l)
 	if err != nil || keyErr != nil {
 		return
 	}
@@ -102,7 +114,54 @@ func (k *checker) checkPair(l door) {
 		k.refuse(path+".tls_cert", l.TLSCert, "a certificate in PEM, with tls_key the file of its key: "+err.Error(), "")
 		return
 	}
-	c.credentials.pairs[l.name] = &pair
+	t := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"}}
+	if l.name != grpcListener {
+		t.NextProtos = append(t.NextProtos, "http/1.1")
+	}
+	if clients != nil {
+		t.ClientCAs, t.ClientAuth = clients, tls.RequireAndVerifyClientCert
+	}
+	c.credentials.tls[l.name] = t
+}
+
+// readClientCA returns nil if clients need not show a certificate, or if there is a
+// problem.
+func (k *checker) readClientCA(l door) *x509.CertPool {
+	if l.TLSClientCA == "" {
+		return nil
+	}
+	path := "server." + l.name + ".tls_client_ca"
+	text, err := k.config.readNamed(l.TLSClientCA)
+	k.config.named[len(k.config.named)-1].other = true
+	if err != nil {
+		k.refuseFile(path, l.TLSClientCA, err)
+		return nil
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM([]byte(text)) {
+		k.refuse(path, l.TLSClientCA, "a file with a certificate, in PEM", "")
+		return nil
+	}
+	return pool
+}
+
+// tlsPointer is the TLS of a listener, which a reload replaces. It is nil if there is
+// none.
+type tlsPointer struct{ atomic.Pointer[tls.Config] }
+
+// config has every handshake use what there is then.
+func (p *tlsPointer) config() *tls.Config {
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return p.Load(), nil },
+	}
+}
+
+// replace uses another, unless there was none or would be none: that needs a restart.
+func (p *tlsPointer) replace(next *tls.Config) {
+	if next != nil && p.Load() != nil {
+		p.Store(next)
+	}
 }
 
 // routeSettings are the settings behind the fields of a route, and how one is made

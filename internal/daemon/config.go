@@ -29,9 +29,12 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/stintdev/stint/grpclimit/descriptor"
+	"github.com/stintdev/stint/grpclimit/rls"
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/strict"
 	"github.com/stintdev/stint/rule"
@@ -41,6 +44,7 @@ import (
 type Config struct {
 	Server   Server   `json:"server"`
 	Identity Identity `json:"identity"`
+	Envoy    Envoy    `json:"envoy"`
 	rule.File
 	Users      []User   `json:"users,omitempty"`
 	APIKeys    []APIKey `json:"api_keys,omitempty"`
@@ -54,6 +58,9 @@ type Config struct {
 	named   []namedFile       // in the order of reading
 	hash    [sha256.Size]byte // of the file
 
+	descriptors *descriptor.Config // of the files that [envoy] names; nil: there are none
+	elsewhere   strict.Problems    // with files of others, which know their places
+
 	credentials *credentials
 }
 
@@ -64,14 +71,14 @@ type credentials struct {
 	pepper     identity.Secret
 	secret     identity.Secret // of tokens
 	publicKeys string
-	pairs      map[string]*tls.Certificate // by the name of the listener
+	tls        map[string]*tls.Config // by the name of the listener
 }
 
 // namedFile is a file that the configuration names, as it was read.
 type namedFile struct {
-	path string
-	hash [sha256.Size]byte // zero, if it could not be read
-	tls  bool              // it is not for the resolver
+	path  string
+	hash  [sha256.Size]byte // zero, if it could not be read
+	other bool              // it is not for the resolver
 }
 
 // Server is how the process runs. All of it is read at the start, but for
@@ -84,6 +91,7 @@ type Server struct {
 	MaxWaiting     int      `json:"max_waiting" doc:"how many requests may be held at once by throttle and leaky_bucket; further ones are refused"`
 	HTTP           Listener `json:"http"`
 	Gateway        Listener `json:"gateway"`
+	GRPC           Listener `json:"grpc"`
 	Admin          Admin    `json:"admin"`
 	Headers        []string `json:"headers" doc:"what responses say about limits: x (X-RateLimit-...), ietf (RateLimit, RateLimit-Policy), or both"`
 	MaxBody        int      `json:"max_body" doc:"how many bytes the body of a request through the gateway may have; 0 is any number"`
@@ -100,9 +108,10 @@ type Server struct {
 
 // Listener is where a server listens.
 type Listener struct {
-	Address       string `json:"address" doc:"host:port, or :port for all addresses; empty is nowhere"`
+	Address       string `json:"address" doc:"host:port, or :port for all addresses; for gRPC also unix:PATH; empty is nowhere"`
 	TLSCert       string `json:"tls_cert" doc:"a file with the certificate, in PEM, which is read again when it changes; without one there is no TLS"`
 	TLSKey        string `json:"tls_key" doc:"a file with its key"`
+	TLSClientCA   string `json:"tls_client_ca" doc:"a file with the certificates that vouch for clients, in PEM, which is read again when it changes; with it, clients must show one that they vouch for"`
 	ProxyProtocol bool   `json:"proxy_protocol" doc:"trusted proxies say whom they speak for by the PROXY protocol"`
 }
 
@@ -116,6 +125,40 @@ type Admin struct {
 type Trace struct {
 	Endpoint URL `json:"endpoint" doc:"the http or https URL of an OpenTelemetry collector, such as http://localhost:4318; empty is none"`
 	Sample   int `json:"sample" doc:"how many of 10,000 requests are traced"`
+}
+
+// Envoy is what Envoy is limited by, in the place of envoyproxy/ratelimit. All of it is
+// read at the start, but for the files themselves. It is served if Config or XDS.Server
+// is set.
+type Envoy struct {
+	Config           string   `json:"config" doc:"the directory of the YAML files of envoyproxy/ratelimit, or one such file; changes are used at once"`
+	MergeDomains     bool     `json:"merge_domains" doc:"allow several files to have descriptors of one domain"`
+	FixedMonths      bool     `json:"fixed_months" doc:"count weeks, months and years as envoyproxy/ratelimit does: 7, 30 and 365 days, from the first of January 1970 on"`
+	Independent      bool     `json:"independent" doc:"count each descriptor of a request for itself, in domains that do not say; or else all are charged, or none"`
+	ShadowMode       bool     `json:"shadow_mode" doc:"refuse nothing"`
+	QuotaMode        bool     `json:"quota_mode" doc:"have all limits be in quota_mode"`
+	ResponseHeaders  bool     `json:"response_headers" doc:"have Envoy add headers to responses that tell how the tightest limit stands"`
+	LimitHeader      string   `json:"limit_header" doc:"the name of the header that tells the limit"`
+	RemainingHeader  string   `json:"remaining_header" doc:"the name of the one that tells what is left"`
+	ResetHeader      string   `json:"reset_header" doc:"the name of the one that tells in how many seconds all is back"`
+	DynamicMetadata  bool     `json:"dynamic_metadata" doc:"tell Envoy what was asked, and the metadata of limits that passed, as dynamic metadata"`
+	NearLimitPercent int      `json:"near_limit_percent" doc:"how much of a limit is used when hits begin to be counted as near it"`
+	MaxConnectionAge Duration `json:"max_connection_age" doc:"how long a connection may live before it is told to go, so that connections spread over nodes; 0 is for ever"`
+	XDS              XDS      `json:"xds"`
+}
+
+// XDS is where domains come from, in the place of files.
+type XDS struct {
+	Server        string   `json:"server" doc:"the management server that has the domains, as host:port, in the place of envoy.config"`
+	NodeID        string   `json:"node_id" doc:"who asks it"`
+	Metadata      []string `json:"metadata" doc:"what else it is told about who asks, each as name=value"`
+	Headers       []Header `json:"headers" doc:"what is sent with each stream, each as name=value"`
+	TLS           bool     `json:"tls" doc:"connect with TLS"`
+	TLSCA         string   `json:"tls_ca" doc:"a file with the certificates that vouch for the server, in PEM; the system's, unless set"`
+	TLSCert       string   `json:"tls_cert" doc:"a file with the certificate to show, in PEM"`
+	TLSKey        string   `json:"tls_key" doc:"a file with its key"`
+	TLSServerName string   `json:"tls_server_name" doc:"the name that the server's certificate has, if not that of its address"`
+	MaxMessage    int      `json:"max_message" doc:"how many bytes an answer may have"`
 }
 
 // Upstream is servers that the gateway passes requests on to.
@@ -228,7 +271,8 @@ func defaults() *Config {
 		Server: Server{
 			Counters: inMemory, StoreBudget: Duration(50 * time.Millisecond), Replicas: 1, MaxKeys: 1 << 20,
 			MaxWaiting: 10_000, ReloadInterval: Duration(time.Second), LogFormat: "json", LogLevel: "info",
-			HTTP: Listener{Address: ":8080"}, Gateway: Listener{Address: ":8000"}, Admin: Admin{Listener: Listener{Address: "127.0.0.1:9090"}},
+			HTTP: Listener{Address: ":8080"}, Gateway: Listener{Address: ":8000"}, GRPC: Listener{Address: ":8081"},
+			Admin: Admin{Listener: Listener{Address: "127.0.0.1:9090"}},
 			Trace: Trace{Sample: 100}, Headers: []string{"x", "ietf"}, HeaderTimeout: Duration(10 * time.Second), StallTimeout: Duration(30 * time.Second),
 			IdleTimeout: Duration(2 * time.Minute), DrainDelay: Duration(time.Second), Drain: Duration(30 * time.Second),
 		},
@@ -239,13 +283,18 @@ func defaults() *Config {
 				Remember: 100_000,
 			},
 		},
+		Envoy: Envoy{
+			LimitHeader: rls.DefaultHeaders.Limit, RemainingHeader: rls.DefaultHeaders.Remaining, ResetHeader: rls.DefaultHeaders.Reset,
+			NearLimitPercent: 80, MaxConnectionAge: Duration(24 * time.Hour), XDS: XDS{NodeID: "default", MaxMessage: 16 << 20},
+		},
 	}
 }
 
 // Source is where a configuration comes from. What flags say goes over the
-// environment, and that over the file.
+// environment, that over what is given, and that over the file.
 type Source struct {
 	Path    string   // of the file; empty: there is none
+	Given   []Flag   // what the environment of another program says
 	Environ []string // variables, written NAME=value
 	Flags   []Flag
 
@@ -301,14 +350,14 @@ func (s Source) parse(data []byte) (*Config, strict.Problems) {
 	doc, problems := strict.TOML(path, data, c)
 	whole := len(problems) == 0
 	c.noteOrigins(path, doc)
-	wrong := c.override(s.Environ, s.Flags)
+	wrong := c.override(s.Given, s.Environ, s.Flags)
 	if whole {
 		wrong = append(wrong, c.Check()...) // rules and tiers
 	} else {
 		problems = withRules(problems, path, data)
 	}
 	wrong = append(wrong, c.check(whole)...)
-	return c, problems.And(c.locate(path, doc, wrong))
+	return c, slices.Concat(problems.And(c.locate(path, doc, wrong)), c.elsewhere)
 }
 
 // withRules adds what is wrong with the rules and tiers of a file of which not all
@@ -358,7 +407,7 @@ func (c *Config) locate(path string, doc *strict.Doc, problems strict.Problems) 
 
 // outsideFile reports whether this is the name of a variable or of a flag.
 func outsideFile(name string) bool {
-	return strings.HasPrefix(name, envPrefix) || strings.HasPrefix(name, flagPrefix)
+	return strings.HasPrefix(name, flagPrefix) || name != "" && strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == ""
 }
 
 // readNamed reads a file that the configuration names, and remembers that.

@@ -21,6 +21,8 @@ type Options struct {
 	// Source is where its configuration comes from. If that says nothing but where to
 	// listen and how to log, the daemon shows what it can do: [Daemon.Demo].
 	Source Source
+	// Notes are logged at the start, as warnings: what else is to be known of the source.
+	Notes []string
 	// Out is where it logs. Default os.Stderr.
 	Out io.Writer
 }
@@ -36,6 +38,7 @@ type Daemon struct {
 	reloader *Reloader
 	metrics  *metrics
 	gateway  gateway
+	envoy    *envoy   // nil: it is not served
 	demo     *demo    // nil: it is for real
 	trace    *tracing // nil: there is none
 
@@ -77,6 +80,9 @@ func New(o Options) (*Daemon, error) {
 		}
 	}
 	d.log = d.config.Logger(o.Out)
+	for _, note := range o.Notes {
+		d.log.Warn("note", "text", note)
+	}
 	if err := d.build(); err != nil {
 		d.close()
 		return nil, err
@@ -113,13 +119,16 @@ func (d *Daemon) build() error {
 		_ = who.Close()
 		return err
 	}
+	if d.envoy, err = d.newEnvoy(); err != nil {
+		return err
+	}
 	d.gateway.engine, d.gateway.log = d.engine, d.log
 	d.gateway.headers, d.gateway.maxBody = d.config.headers(), int64(d.config.Server.MaxBody)
 	return nil
 }
 
 // prepare makes of a new configuration what the reloader does not know of: the
-// gateway's upstreams, certificates, and metrics of rules.
+// gateway's upstreams, what Envoy is limited by, certificates, and metrics of rules.
 func (d *Daemon) prepare(next *Config) (func(context.Context), error) {
 	p, err := d.gateway.prepare(next)
 	if err != nil {
@@ -128,11 +137,15 @@ func (d *Daemon) prepare(next *Config) (func(context.Context), error) {
 	return func(ctx context.Context) {
 		d.gateway.use(ctx, p)
 		for _, s := range d.servers {
-			if pair := next.credentials.pairs[s.name]; pair != nil && s.pair.Load() != nil {
-				s.pair.Store(pair)
-			}
+			s.tls.replace(next.credentials.tls[s.name])
 		}
-		d.metrics.keep(next.Rules)
+		if d.envoy != nil && d.envoy.grpc != nil {
+			d.envoy.grpc.tls.replace(next.credentials.tls[grpcListener])
+		}
+		if d.envoy != nil && next.descriptors != nil {
+			d.useDescriptors(next.descriptors)
+		}
+		d.metrics.keep(next)
 	}, nil
 }
 
@@ -159,7 +172,7 @@ func (d *Daemon) Start(ctx context.Context) error {
 		d.work.Go(func() { d.watch(ctx) })
 	}
 	d.reloader.Start(ctx)
-	d.failed = make(chan error, len(d.servers))
+	d.failed = make(chan error, len(d.servers)+1)
 	for _, s := range d.servers {
 		d.work.Go(func() {
 			if err := s.serve(); err != nil {
@@ -169,6 +182,9 @@ func (d *Daemon) Start(ctx context.Context) error {
 		d.log.InfoContext(ctx, "listening", "listener", s.name, "url", s.URL())
 	}
 	d.state.Store(serving)
+	if d.envoy != nil {
+		d.startEnvoy(ctx)
+	}
 	d.log.InfoContext(ctx, "ready", "rules", d.engine.Rules().Len(), "counters", d.config.Server.Counters.String())
 	notify(d.source.Environ, "READY=1")
 	return nil
@@ -198,19 +214,25 @@ func (d *Daemon) listen(ctx context.Context) error {
 		}
 		d.servers = append(d.servers, s)
 	}
-	return nil
+	if d.envoy != nil && d.config.Server.GRPC.Address != "" {
+		d.envoy.grpc, err = d.config.listenGRPC(ctx, d.envoy)
+	}
+	return err
 }
 
 // Failed tells of a listener that ended by itself.
 func (d *Daemon) Failed() <-chan error { return d.failed }
 
-// URL is where a listener can be reached from this machine: gateway, http or admin.
+// URL is where a listener can be reached from this machine: gateway, http, grpc or admin.
 // It is empty if there is none.
 func (d *Daemon) URL(listener string) string {
 	for _, s := range d.servers {
 		if s.name == listener {
 			return s.URL()
 		}
+	}
+	if listener == grpcListener && d.envoy != nil && d.envoy.grpc != nil {
+		return d.envoy.grpc.URL()
 	}
 	return ""
 }
@@ -235,6 +257,9 @@ func (d *Daemon) Stop(ctx context.Context) error {
 func (d *Daemon) drain(ctx context.Context) error {
 	notify(d.source.Environ, "STOPPING=1")
 	was := d.state.Swap(stopping)
+	if d.envoy != nil {
+		d.envoy.health.Shutdown() // which says that it is not serving
+	}
 	var doors, admin []*server
 	for _, s := range d.servers {
 		s.closing.Store(true)
@@ -254,7 +279,7 @@ func (d *Daemon) drain(ctx context.Context) error {
 	waiting, cancel := context.WithTimeout(ctx, time.Duration(d.config.Server.Drain))
 	defer cancel()
 	// Those who watch see the others end.
-	err := errors.Join(stopAll(waiting, doors), stopAll(waiting, admin))
+	err := errors.Join(d.stopDoors(waiting, doors), stopAll(waiting, admin))
 	d.trace.close(waiting)
 	if d.quit != nil {
 		d.quit()
@@ -265,6 +290,18 @@ func (d *Daemon) drain(ctx context.Context) error {
 	d.work.Wait()
 	d.log.InfoContext(ctx, "stopped")
 	return err
+}
+
+// stopDoors stops them, and Envoy's, at the same time.
+func (d *Daemon) stopDoors(ctx context.Context, doors []*server) error {
+	var calls error
+	var wg sync.WaitGroup
+	if d.envoy != nil && d.envoy.grpc != nil {
+		wg.Go(func() { calls = d.envoy.grpc.stop(ctx) })
+	}
+	err := stopAll(ctx, doors)
+	wg.Wait()
+	return errors.Join(err, calls)
 }
 
 // stopAll stops servers at the same time.

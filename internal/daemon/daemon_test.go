@@ -28,6 +28,7 @@ func anywhere(more ...daemon.Flag) []daemon.Flag {
 	return append([]daemon.Flag{
 		{Name: "--http", Setting: "server.http.address", Value: "127.0.0.1:0"},
 		{Name: "--gateway", Setting: "server.gateway.address", Value: "127.0.0.1:0"},
+		{Name: "--grpc", Setting: "server.grpc.address", Value: "127.0.0.1:0"},
 		{Name: "--admin", Setting: "server.admin.address", Value: "127.0.0.1:0"},
 		{Name: "--set", Setting: "server.drain_delay", Value: "0"},
 	}, more...)

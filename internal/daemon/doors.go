@@ -20,7 +20,16 @@ func (d *Daemon) api() (http.Handler, error) {
 	m := http.NewServeMux()
 	m.Handle("/", decisions)
 	d.serveHealth(m)
-	return m, nil
+	if d.envoy != nil {
+		d.envoy.serveHTTP(m)
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/check" { // most are, and they need no mux
+			decisions.ServeHTTP(w, r)
+		} else {
+			m.ServeHTTP(w, r)
+		}
+	}), nil
 }
 
 // undecided answers a call that could not be served, and logs why, unless it is that
@@ -37,6 +46,9 @@ func (d *Daemon) admin() http.Handler {
 	m := http.NewServeMux()
 	d.serveHealth(m)
 	m.Handle("GET /metrics", promhttp.HandlerFor(d.metrics.registry, promhttp.HandlerOpts{ErrorLog: newErrorLog(d.log)}))
+	if d.envoy != nil {
+		m.HandleFunc("GET /rlconfig", d.envoy.service.ServeConfig)
+	}
 	// All of pprof but the command line, which may hold a password.
 	m.HandleFunc("/debug/pprof/", pprof.Index)
 	m.HandleFunc("/debug/pprof/profile", pprof.Profile)

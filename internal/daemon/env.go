@@ -20,7 +20,7 @@ const (
 	flagPrefix = "--"
 )
 
-// Setting is one setting of [server] or [identity], and where it comes from.
+// Setting is one setting of [server], [identity] or [envoy], and where it comes from.
 type Setting struct {
 	Name   string `json:"name"`   // server.counters
 	Env    string `json:"env"`    // STINT_SERVER_COUNTERS
@@ -45,7 +45,7 @@ func (c *Config) Settings() []Setting {
 // Defaults returns every setting as it is where nothing is set.
 func Defaults() []Setting { return defaults().Settings() }
 
-// setting is a field of [Server], [Identity] or [JWT].
+// setting is a field of [Server], [Identity], [Envoy] or what is in them.
 type setting struct {
 	name, doc string
 	value     reflect.Value
@@ -53,7 +53,9 @@ type setting struct {
 
 // settings are all there are. Their names are those of the file.
 func (c *Config) settings() []setting {
-	return fields(fields(nil, "server", reflect.ValueOf(&c.Server).Elem()), "identity", reflect.ValueOf(&c.Identity).Elem())
+	all := fields(nil, "server", reflect.ValueOf(&c.Server).Elem())
+	all = fields(all, "identity", reflect.ValueOf(&c.Identity).Elem())
+	return fields(all, "envoy", reflect.ValueOf(&c.Envoy).Elem())
 }
 
 func fields(all []setting, path string, v reflect.Value) []setting {
@@ -81,7 +83,10 @@ func (s *setting) env() string {
 func (s *setting) text() string {
 	switch {
 	case s.value.Kind() == reflect.Slice:
-		list, _ := s.value.Interface().([]string)
+		list := make([]string, s.value.Len())
+		for i := range list {
+			list[i] = fmt.Sprint(s.value.Index(i).Interface())
+		}
 		return strings.Join(list, ",")
 	case s.value.Kind() == reflect.String && s.value.Len() == 0:
 		return ""
@@ -109,22 +114,22 @@ func (s *setting) set(text string) error {
 		}
 		s.value.SetInt(int64(n))
 	case reflect.Slice:
-		list := []string{}
+		list := reflect.MakeSlice(s.value.Type(), 0, 0)
 		for item := range strings.SplitSeq(text, ",") {
 			if item = strings.TrimSpace(item); item != "" {
-				list = append(list, item)
+				list = reflect.Append(list, reflect.ValueOf(item).Convert(list.Type().Elem()))
 			}
 		}
-		s.value.Set(reflect.ValueOf(list))
+		s.value.Set(list)
 	default:
 		panic("daemon: a setting of type " + s.value.Type().String())
 	}
 	return nil
 }
 
-// override takes the settings that the environment has, and then those of flags, and
-// returns what is wrong with them.
-func (c *Config) override(environ []string, flags []Flag) strict.Problems {
+// override takes the settings that are given, then those that the environment has, and
+// then those of flags, and returns what is wrong with them.
+func (c *Config) override(given []Flag, environ []string, flags []Flag) strict.Problems {
 	all := c.settings()
 	byEnv, byName := map[string]*setting{}, map[string]*setting{}
 	for i := range all {
@@ -144,6 +149,16 @@ func (c *Config) override(environ []string, flags []Flag) strict.Problems {
 		}
 		problems = append(problems, p)
 	}
+	named := func(flags []Flag) {
+		for _, f := range flags {
+			if s, ok := byName[f.Setting]; ok {
+				take(s, f.Name, f.Value)
+			} else {
+				unknown(f.Name, "setting", f.Setting, byName)
+			}
+		}
+	}
+	named(given)
 	for _, variable := range environ {
 		name, text, _ := strings.Cut(variable, "=")
 		if s, ok := byEnv[name]; ok {
@@ -152,13 +167,7 @@ func (c *Config) override(environ []string, flags []Flag) strict.Problems {
 			unknown(name, "variable", name, byEnv)
 		}
 	}
-	for _, f := range flags {
-		if s, ok := byName[f.Setting]; ok {
-			take(s, f.Name, f.Value)
-		} else {
-			unknown(f.Name, "setting", f.Setting, byName)
-		}
-	}
+	named(flags)
 	return problems
 }
 

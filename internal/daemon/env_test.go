@@ -29,6 +29,8 @@ trusted_proxies = [
   "10.0.0.0/8",
 ]
 jwt = { secret = "`+secret+`", audience = ["a", "b"] }
+[envoy.xds]
+headers = ["x-token=hunter2"]
 `)
 	c, err := loadFile(path, []string{
 		"STINT_SERVER_COUNTERS=redis://me:hunter2@redis.example:6379/1?timeout=50ms",
@@ -53,6 +55,7 @@ jwt = { secret = "`+secret+`", audience = ["a", "b"] }
 		"identity.jwt.audience":    {"c,d", "STINT_IDENTITY_JWT_AUDIENCE"},
 		"identity.jwt.issuer":      {"me", "STINT_IDENTITY_JWT_ISSUER"},
 		"identity.jwt.leeway":      {"30s", "default"},
+		"envoy.xds.headers":        {"x-token=[redacted]", path + ":9"},
 	} {
 		if s := got[name]; s.Value != want.value || s.Origin != want.origin {
 			t.Errorf("%s: %q of %s, want %q of %s", name, s.Value, s.Origin, want.value, want.origin)

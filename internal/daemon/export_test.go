@@ -6,4 +6,12 @@ import "github.com/stintdev/stint/engine"
 var (
 	NewErrorLog = newErrorLog
 	NewRecorder = func() engine.Recorder { return newMetrics(nil) }
+
+	// EnvoyVariables are the names of the variables that EnvoyEnv knows.
+	EnvoyVariables = func() (names []string) {
+		for _, v := range envoyVariables {
+			names = append(names, v.name)
+		}
+		return names
+	}
 )

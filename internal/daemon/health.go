@@ -62,6 +62,9 @@ func (d *Daemon) Health() Health {
 	if len(d.config.Upstreams) > 0 {
 		part("upstreams", d.upstreamsProblem())
 	}
+	if d.envoy != nil {
+		part("envoy", d.envoy.problem())
+	}
 	return h
 }
 

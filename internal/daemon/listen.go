@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,7 +39,7 @@ type server struct {
 	name     string
 	listener net.Listener
 	http     http.Server
-	pair     atomic.Pointer[tls.Certificate] // nil: there is no TLS
+	tls      tlsPointer
 
 	handler  http.Handler
 	stall    time.Duration
@@ -78,12 +79,9 @@ func (c *Config) listen(ctx context.Context, l door, h http.Handler, log *slog.L
 	s.http.Protocols.SetHTTP1(true)
 	s.http.Protocols.SetHTTP2(true)
 	s.http.Protocols.SetUnencryptedHTTP2(true)
-	if pair := c.credentials.pairs[l.name]; pair != nil {
-		s.pair.Store(pair)
-		s.http.TLSConfig = &tls.Config{
-			MinVersion:     tls.VersionTLS12,
-			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.pair.Load(), nil },
-		}
+	if t := c.credentials.tls[l.name]; t != nil {
+		s.tls.Store(t)
+		s.http.TLSConfig = s.tls.config()
 	}
 	return s, nil
 }
@@ -102,7 +100,7 @@ func (c *Config) trusted() []netip.Prefix {
 // serve serves until the server is stopped.
 func (s *server) serve() error {
 	var err error
-	if s.pair.Load() != nil {
+	if s.tls.Load() != nil {
 		err = s.http.ServeTLS(s.listener, "", "")
 	} else {
 		err = s.http.Serve(s.listener)
@@ -174,7 +172,7 @@ func (s *server) hear(ctx context.Context) {
 // URL is where the server can be reached from this machine.
 func (s *server) URL() string {
 	scheme := "http://"
-	if s.pair.Load() != nil {
+	if s.tls.Load() != nil {
 		scheme = "https://"
 	}
 	address := s.listener.Addr().String()
@@ -199,13 +197,22 @@ func (l patientListener) Accept() (net.Conn, error) {
 		l.fresh.done()
 		return nil, err
 	}
-	return &patientConn{c, l.stall, sync.OnceFunc(l.fresh.done)}, nil
+	return &patientConn{Conn: c, stall: l.stall, asked: sync.OnceFunc(l.fresh.done)}, nil
 }
 
+// patientConn is a connection of a server. A server sets deadlines many times for every
+// request, and few of them are ever waited for, so they are noted, and set when it comes
+// to that: as long as what is set is not later than what is wanted it can stay, and a
+// read that it ends too early goes on.
 type patientConn struct {
 	net.Conn
 	stall time.Duration
 	asked func() // it is not fresh any more
+
+	mu        sync.Mutex
+	reads     int       // that wait
+	want, set time.Time // deadlines of reads; zero: none
+	writeBy   time.Time
 }
 
 // connKey is where the context of a request has its connection.
@@ -216,11 +223,63 @@ func (c *patientConn) Close() error {
 	return c.Conn.Close()
 }
 
+// Write waits for the client, for the time that it may take or up to a quarter longer.
 func (c *patientConn) Write(p []byte) (int, error) {
-	if err := c.SetWriteDeadline(time.Now().Add(c.stall)); err != nil {
-		return 0, err
+	c.mu.Lock()
+	if now := time.Now(); c.writeBy.Sub(now) < c.stall {
+		c.writeBy = now.Add(c.stall + c.stall/4)
+		if err := c.SetWriteDeadline(c.writeBy); err != nil {
+			c.mu.Unlock()
+			return 0, err
+		}
 	}
+	c.mu.Unlock()
 	return c.Conn.Write(p)
+}
+
+// SetReadDeadline implements [net.Conn].
+func (c *patientConn) SetReadDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.want = t
+	if c.reads > 0 {
+		return c.arm()
+	}
+	return nil
+}
+
+// SetDeadline implements [net.Conn].
+func (c *patientConn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+// arm sets the deadline that is wanted, unless what is set comes first anyway.
+func (c *patientConn) arm() error {
+	if c.want.IsZero() || !c.set.IsZero() && !c.set.After(c.want) {
+		return nil
+	}
+	c.set = c.want
+	return c.Conn.SetReadDeadline(c.want)
+}
+
+func (c *patientConn) Read(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reads++
+	defer func() { c.reads-- }()
+	err := c.arm()
+	for err == nil {
+		var n int
+		c.mu.Unlock()
+		n, err = c.Conn.Read(p)
+		c.mu.Lock()
+		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || !c.want.IsZero() && !c.want.After(time.Now()) {
+			return n, err
+		}
+		c.set = c.want
+		err = c.Conn.SetReadDeadline(c.want)
+	}
+	return 0, err
 }
 
 // CloseWrite ends what is sent, for a server that wants its last answer to arrive.

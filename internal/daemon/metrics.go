@@ -10,7 +10,6 @@ import (
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/layer"
-	"github.com/stintdev/stint/rule"
 )
 
 // Metric is one of the daemon's metrics, as the documentation lists it.
@@ -40,6 +39,7 @@ const (
 	redisUp
 	redisTotal
 	upstreamUp
+	envoyHits
 )
 
 var exported = [...]Metric{
@@ -56,6 +56,7 @@ var exported = [...]Metric{
 	storeSeconds:      {"stint_store_seconds", "histogram", []string{"layer", "call", "result", "basis"}, "Calls to Redis and to each layer around it: how long they took, what came of them, and what the answer rests on."},
 	redisUp:           {"stint_redis_up", "gauge", nil, "1 if Redis could be reached within the last seconds. Only if counters are there."},
 	redisTotal:        {"stint_redis_total", "counter", []string{"what"}, "What was sent to Redis, and what went wrong. Only if counters are there."},
+	envoyHits:         {"stint_envoy_hits_total", "counter", []string{"limit", "hits"}, "Hits of Envoy's descriptors, by the limit that applied: those within it, of these those near it, those over it, and of these those that passed in shadow_mode."},
 	upstreamUp:        {"stint_upstream_up", "gauge", []string{"route", "target"}, "1 if a target of the gateway gets its share of requests, 0 if it is left out."},
 }
 
@@ -131,13 +132,20 @@ func (m *metrics) of(name string) *tally {
 	return t
 }
 
-// keep forgets rules that there are not any more.
-func (m *metrics) keep(rules []rule.Rule) {
+// keep forgets rules, and limits of Envoy, that there are not any more.
+func (m *metrics) keep(c *Config) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	kept := map[string]*tally{"": m.rules[""]}
-	for i := range rules {
-		kept[rules[i].Name] = m.rules[rules[i].Name]
+	for i := range c.Rules {
+		kept[c.Rules[i].Name] = m.rules[c.Rules[i].Name]
+	}
+	if m.daemon.envoy != nil {
+		if limits := m.daemon.envoy.service.Config(); limits != nil {
+			for l := range limits.Limits() {
+				kept[l.Path] = m.rules[l.Path]
+			}
+		}
 	}
 	m.rules = kept
 }
@@ -186,6 +194,14 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	gauge(restartGauge, float64(len(status.NeedsRestart)))
 	for _, t := range d.gateway.health() {
 		gauge(upstreamUp, oneIf(t.Healthy), t.Route, t.Target)
+	}
+	if d.envoy != nil {
+		for limit, n := range d.envoy.service.Stats() {
+			count(envoyHits, n.Within, limit, "within")
+			count(envoyHits, n.Near, limit, "near")
+			count(envoyHits, n.Over, limit, "over")
+			count(envoyHits, n.Shadow, limit, "shadow")
+		}
 	}
 	if d.redis != nil {
 		gauge(redisUp, oneIf(d.lost.Load() == nil))

@@ -106,7 +106,7 @@ func TestMetrics(t *testing.T) {
 	redis := testredis.Start(t)
 	p := start(t, "[server]\ncounters = \""+redis.URL()+"\"\n"+many+
 		"[[rules]]\nname = \"tried\"\naction = \"log_only\"\nlimits = [{ name = \"none\", limit = \"1/1h\" }]\n"+
-		"[identity.jwt]\nsecret = \""+secret+"\"\n"+echo(t))
+		"[identity.jwt]\nsecret = \""+secret+"\"\n"+echo(t), set("envoy.config", write(t, "shop.yaml", shop)))
 	for range 3 {
 		check(t, p)
 	}
@@ -114,6 +114,10 @@ func TestMetrics(t *testing.T) {
 	do(t, err)
 	r.Header.Set("Authorization", "Bearer nonsense")
 	answer, err := p.client.Do(r)
+	do(t, err)
+	do(t, answer.Body.Close())
+	answer, err = p.client.Post(p.URL("http")+"/json", "application/json",
+		strings.NewReader(`{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "alice"}]}]}`))
 	do(t, err)
 	do(t, answer.Body.Close())
 	_, text := p.get(t, "admin", "/metrics")

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/grpclimit/descriptor"
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/rule"
 )
@@ -220,19 +221,26 @@ func (r *Reloader) read() (data []byte, mark [sha256.Size]byte, err error) {
 	if data, err = r.source.read(); err != nil {
 		return nil, mark, err
 	}
-	if r.source.Path != "" && len(bytes.TrimSpace(data)) == 0 {
+	if r.source.Path != "" && len(bytes.TrimSpace(data)) == 0 && sha256.Sum256(data) != r.config.hash {
 		// Whoever writes a file empties it first, and may get no further.
 		return nil, mark, fmt.Errorf("%s is empty", r.source.Path)
 	}
 	var named []namedFile
 	for _, path := range r.named {
-		f := namedFile{path: path}
-		if text, err := os.ReadFile(path); err == nil {
-			f.hash = sha256.Sum256(text)
-		}
-		named = append(named, f)
+		named = append(named, readMark(path))
 	}
 	return data, fingerprint(sha256.Sum256(data), named), nil
+}
+
+// readMark reads a file, or the files of a directory, to tell whether they have changed.
+func readMark(path string) namedFile {
+	f := namedFile{path: path}
+	if text, err := os.ReadFile(path); err == nil {
+		f.hash = sha256.Sum256(text)
+	} else if files, err := descriptor.ReadDir(path); err == nil {
+		f.hash = hashFiles(files)
+	}
+	return f
 }
 
 func fingerprint(hash [sha256.Size]byte, named []namedFile) [sha256.Size]byte {
@@ -323,7 +331,7 @@ func (c *Config) identifiesLike(o *Config) bool {
 		named      []namedFile
 	}
 	of := func(c *Config) part {
-		named := slices.DeleteFunc(slices.Clone(c.named), func(f namedFile) bool { return f.tls })
+		named := slices.DeleteFunc(slices.Clone(c.named), func(f namedFile) bool { return f.other })
 		return part{c.Identity, c.Users, c.APIKeys, c.Exemptions, c.Bans, named}
 	}
 	return reflect.DeepEqual(of(c), of(o))
@@ -336,8 +344,9 @@ func (r *Reloader) inUse() Status {
 	for i, after := range r.config.settings() {
 		was, is := before[i].value, after.value
 		switch {
-		case !strings.HasPrefix(after.name, "server."), after.name == "server.reload_interval", reflect.DeepEqual(was.Interface(), is.Interface()):
-		case strings.Contains(after.name, ".tls_") && !was.IsZero() && !is.IsZero(): // another file
+		case strings.HasPrefix(after.name, "identity."), after.name == "server.reload_interval", reflect.DeepEqual(was.Interface(), is.Interface()):
+		case strings.HasSuffix(after.name, ".tls_client_ca"):
+		case strings.HasPrefix(after.name, "server.") && strings.Contains(after.name, ".tls_") && !was.IsZero() && !is.IsZero(): // another file
 		default:
 			s.NeedsRestart = append(s.NeedsRestart, after.name)
 		}

@@ -42,6 +42,24 @@ func (u URL) GoString() string { return u.String() }
 // MarshalText implements [encoding.TextMarshaler].
 func (u URL) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
 
+// Header is the header of a request, as name=value. Whatever prints or marshals it gets
+// it without the value, which may be a token. Convert it to a string to use it.
+type Header string
+
+// String returns the name.
+func (h Header) String() string {
+	if name, _, ok := strings.Cut(string(h), "="); ok {
+		return name + "=" + redacted
+	}
+	return redacted
+}
+
+// GoString returns what String does.
+func (h Header) GoString() string { return h.String() }
+
+// MarshalText implements [encoding.TextMarshaler].
+func (h Header) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
+
 // Duration is a [rule.Duration] that may be nothing, which is written as 0.
 type Duration time.Duration
 

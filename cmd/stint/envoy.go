@@ -1,0 +1,288 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/grpclimit/descriptor"
+	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/rule"
+)
+
+func newEnvoy(t *terminal) *cobra.Command {
+	c := &cobra.Command{
+		Use: "envoy", Short: "Work with configurations of envoyproxy/ratelimit", Args: wants(0, 0, "one of its commands"),
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(newEnvoyCheck(t), newEnvoyConvert(t))
+	return c
+}
+
+// envoyFlags are how descriptors are understood, as the settings of [envoy] have it.
+type envoyFlags struct{ descriptor.Options }
+
+func (f *envoyFlags) add(c *cobra.Command) {
+	c.Flags().BoolVar(&f.Merge, "merge-domains", false, "allow several files to have descriptors of one domain")
+	c.Flags().BoolVar(&f.FixedMonths, "fixed-months", false, "count weeks, months and years as envoyproxy/ratelimit does")
+	c.Flags().BoolVar(&f.Independent, "independent", false, "count each descriptor of a request for itself")
+}
+
+// read reads the files of a directory. The error is of type [rule.Problems], unless they
+// could not be read.
+func (f *envoyFlags) read(dir string) (files int, limits *descriptor.Config, err error) {
+	all, err := descriptor.ReadDir(dir)
+	if err != nil {
+		return 0, nil, advice{err, "a directory of YAML files of envoyproxy/ratelimit, or one such file"}
+	}
+	limits, err = descriptor.Read(all, f.Options)
+	return len(all), limits, err
+}
+
+// descriptors is what "envoy check" says of a directory.
+type descriptors struct {
+	Dir         string        `json:"dir"`
+	Files       int           `json:"files"`
+	Domains     []string      `json:"domains"`
+	Limits      int           `json:"limits"`
+	Problems    rule.Problems `json:"problems"`
+	Differences []difference  `json:"differences"`
+	General     []string      `json:"general"`
+	Request     *traced       `json:"request,omitempty"`
+}
+
+// difference is a [descriptor.Difference].
+type difference struct {
+	Path   string `json:"path"`
+	File   string `json:"file"`
+	Line   int    `json:"line"`
+	Column int    `json:"column"`
+	Text   string `json:"text"`
+}
+
+// traced is how the limit of a descriptor was found, and what it says.
+type traced struct {
+	Domain  string   `json:"domain"`
+	Steps   []string `json:"steps"`
+	Limit   string   `json:"limit,omitempty"` // the path; empty: there is none
+	Hits    int64    `json:"hits"`
+	Allowed bool     `json:"allowed"` // if nothing was counted before
+}
+
+func newEnvoyCheck(t *terminal) *cobra.Command {
+	var (
+		f      envoyFlags
+		q      question
+		asJSON bool
+	)
+	c := &cobra.Command{
+		Use:   "check DIR",
+		Short: "Check a configuration, and say what differs from envoyproxy/ratelimit",
+		Long: `Check the YAML files of a directory, and say all that is wrong with them, with file,
+line and column; or else what envoyproxy/ratelimit would do otherwise with them. The
+exit code is 1 if anything is wrong.
+
+With --entry, say entry by entry how the limit of a descriptor is found, and whether it
+would pass if nothing had been counted yet. The exit code is 1 if it would not.`,
+		Example: `  stint envoy check ratelimit/config
+  stint envoy check ratelimit/config --domain shop --entry generic_key=search --entry user=alice
+  stint envoy check ratelimit/config --json`,
+		Args: wants(1, 1, "one DIR"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := q.parse(); err != nil {
+				return err
+			}
+			x := descriptors{Dir: args[0], Domains: []string{}, Problems: rule.Problems{}, Differences: []difference{}, General: descriptor.General()}
+			files, limits, err := f.read(args[0])
+			x.Files = files
+			if err == nil {
+				x.describe(limits)
+				x.Request, err = q.ask(limits)
+			}
+			if err != nil && !errors.As(err, &x.Problems) {
+				return err
+			}
+			if asJSON {
+				if err := t.writeJSON(x); err != nil {
+					return err
+				}
+			} else {
+				x.show(t)
+			}
+			if len(x.Problems) > 0 || x.Request != nil && !x.Request.Allowed {
+				return errNo
+			}
+			return nil
+		},
+	}
+	f.add(c)
+	c.Flags().StringVar(&q.domain, "domain", "", "the `name` of the domain (default: that of the files, if there is one only)")
+	c.Flags().StringArrayVar(&q.entries, "entry", nil, "an entry of a descriptor, as `key=value`; can be repeated")
+	c.Flags().Int64Var(&q.hits, "hits", 1, "how many `hits` the request has")
+	addJSON(c, &asJSON)
+	return c
+}
+
+func (x *descriptors) describe(c *descriptor.Config) {
+	x.Domains = c.Domains()
+	for range c.Limits() {
+		x.Limits++
+	}
+	for _, d := range c.Differences() {
+		x.Differences = append(x.Differences, difference(d))
+	}
+}
+
+// show writes it for people.
+func (x *descriptors) show(t *terminal) {
+	if len(x.Problems) > 0 {
+		fmt.Fprintln(t.out, x.Problems.Error())
+		return
+	}
+	if x.Request != nil {
+		x.Request.show(t)
+		return
+	}
+	fmt.Fprintf(t.out, "%s: files: %d, domains: %d, limits: %d, no problems\n", x.Dir, x.Files, len(x.Domains), x.Limits)
+	if len(x.Differences) > 0 {
+		fmt.Fprintln(t.out, "\nWhat envoyproxy/ratelimit does otherwise with it:")
+		for _, d := range x.Differences {
+			fmt.Fprintln(t.out, " ", descriptor.Difference(d))
+		}
+	}
+	fmt.Fprintln(t.out, "\nWhat is otherwise than there in any case:")
+	for _, text := range x.General {
+		fmt.Fprintln(t.out, " ", text)
+	}
+}
+
+// question is a request with one descriptor.
+type question struct {
+	domain  string
+	entries []string
+	hits    int64
+
+	parsed []descriptor.Entry
+}
+
+func (q *question) parse() error {
+	const example = "--domain shop --entry user=alice"
+	for _, text := range q.entries {
+		key, value, ok := strings.Cut(text, "=")
+		if !ok || key == "" {
+			return advice{fmt.Errorf("--entry %q: want key=value", text), example}
+		}
+		q.parsed = append(q.parsed, descriptor.Entry{Key: key, Value: value})
+	}
+	switch {
+	case q.domain != "" && len(q.parsed) == 0:
+		return advice{errors.New("--domain: want the entries of a descriptor, too"), example}
+	case q.hits < 1 || q.hits > math.MaxUint32:
+		return advice{fmt.Errorf("--hits %d: want from 1 to %d", q.hits, uint32(math.MaxUint32)), "--hits 1"}
+	}
+	return nil
+}
+
+// ask returns nil if nothing is asked.
+func (q *question) ask(c *descriptor.Config) (*traced, error) {
+	if len(q.parsed) == 0 {
+		return nil, nil
+	}
+	domains := c.Domains()
+	if q.domain == "" && len(domains) == 1 {
+		q.domain = domains[0]
+	}
+	if !slices.Contains(domains, q.domain) {
+		meant, ok := strict.Closest(q.domain, domains)
+		if !ok {
+			meant = domains[0]
+		}
+		return nil, advice{fmt.Errorf("--domain %q: want one of %s", q.domain, strings.Join(domains, ", ")), "--domain " + meant}
+	}
+	x := &traced{Domain: q.domain, Hits: q.hits, Allowed: true}
+	var found *descriptor.Limit
+	for _, s := range c.Domain(q.domain).Explain(q.parsed) {
+		x.Steps, found = append(x.Steps, s.String()), s.Limit
+	}
+	if found == nil {
+		return x, nil
+	}
+	x.Limit = found.Path
+	if !found.Unlimited && !found.Shadow {
+		x.Allowed = found.Requests > 0 && fits(found.Limit, q.hits)
+	}
+	return x, nil
+}
+
+// fits reports whether a limit of which nothing is used lets so many pass.
+func fits(l stint.Limit, hits int64) bool {
+	_, d := l.Take(stint.State{}, time.Unix(0, 0), hits)
+	return d.Allowed
+}
+
+// show writes it for people.
+func (x *traced) show(t *terminal) {
+	for _, s := range x.Steps {
+		fmt.Fprintln(t.out, s)
+	}
+	outcome := "allowed"
+	if !x.Allowed {
+		outcome = "refused"
+	}
+	fmt.Fprintf(t.out, "\n%s, if nothing was counted before, with hits: %d\n", outcome, x.Hits)
+}
+
+func newEnvoyConvert(t *terminal) *cobra.Command {
+	var f envoyFlags
+	var meanings map[string]string
+	c := &cobra.Command{
+		Use:   "convert DIR",
+		Short: "Write a configuration of envoyproxy/ratelimit as rules",
+		Long: `Write the descriptors of a directory as rules, in TOML, to the standard output, and
+what is not the same, or could not be converted, to the standard error.
+
+The keys of descriptors come from Envoy's actions, and rules look at requests: --map
+says what a key means. It is ip, user, tenant, api_key, path, method, header:NAME, or
+ignore, for one that is always the same. Keys of Envoy's own actions, such as
+remote_address, are known; any other is taken for the name of a header.`,
+		Example: `  stint envoy convert ratelimit/config > stint.toml
+  stint envoy convert ratelimit/config --map account=user --map plan=header:X-Plan`,
+		Args: wants(1, 1, "one DIR"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			for key, meaning := range meanings {
+				if !isMeaning(meaning) {
+					return advice{
+						fmt.Errorf("--map %s=%s: want %s=, and then ip, user, tenant, api_key, path, method, header:NAME or ignore", key, meaning, key),
+						"--map " + key + "=user",
+					}
+				}
+			}
+			_, limits, err := f.read(args[0])
+			if problems := rule.Problems(nil); errors.As(err, &problems) {
+				return advice{err, "correct what is listed, and then: stint envoy check " + args[0]}
+			} else if err != nil {
+				return err
+			}
+			text, notes := limits.Convert(descriptor.ConvertOptions{Map: meanings})
+			fmt.Fprint(t.out, text)
+			t.notes(notes)
+			return nil
+		},
+	}
+	f.add(c)
+	c.Flags().StringToStringVar(&meanings, "map", nil, "what a key means, as `key=meaning`; can be repeated")
+	return c
+}
+
+// isMeaning reports whether a key may mean this.
+func isMeaning(text string) bool {
+	name, isHeader := strings.CutPrefix(text, "header:")
+	return isHeader && name != "" ||
+		slices.Contains([]string{"ip", "user", "tenant", "api_key", "path", "method", "ignore"}, text)
+}

@@ -1,0 +1,387 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	grpctls "google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
+
+	"github.com/stintdev/stint/grpclimit/descriptor"
+	"github.com/stintdev/stint/grpclimit/rls"
+	"github.com/stintdev/stint/grpclimit/xds"
+	"github.com/stintdev/stint/internal/strict"
+)
+
+// used reports whether Envoy is served.
+func (e *Envoy) used() bool { return e.Config != "" || e.XDS.Server != "" }
+
+func (e *Envoy) options() descriptor.Options {
+	return descriptor.Options{Merge: e.MergeDomains, FixedMonths: e.FixedMonths, Independent: e.Independent}
+}
+
+// Descriptors are those of the files that envoy.config names. They are nil if it names
+// none.
+func (c *Config) Descriptors() *descriptor.Config { return c.descriptors }
+
+// checkEnvoy checks what Envoy is limited by, and reads its files.
+func (k *checker) checkEnvoy() {
+	c := k.config
+	e := &c.Envoy
+	if e.Config != "" && e.XDS.Server != "" {
+		k.add("envoy.xds.server", "want either this or envoy.config: domains come from one of them", "")
+	}
+	for path, name := range map[string]string{
+		"envoy.limit_header": e.LimitHeader, "envoy.remaining_header": e.RemainingHeader, "envoy.reset_header": e.ResetHeader,
+	} {
+		if !isHeaderName(name) {
+			k.refuse(path, name, "the name of a header", "")
+		}
+	}
+	if e.NearLimitPercent < 1 || e.NearLimitPercent > 100 {
+		k.add("envoy.near_limit_percent", fmt.Sprintf("%d: want 1 to 100", e.NearLimitPercent), "")
+	}
+	if e.MaxConnectionAge != 0 {
+		k.between("envoy.max_connection_age", e.MaxConnectionAge, time.Second, 365*24*time.Hour)
+	}
+	k.checkXDS()
+	if e.Config != "" {
+		k.readDescriptors()
+	}
+}
+
+// isHeaderName reports whether HTTP allows the name.
+func isHeaderName(name string) bool {
+	return name != "" && strings.IndexFunc(name, func(r rune) bool {
+		return r >= 0x7f || r <= ' ' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
+	}) < 0
+}
+
+func (k *checker) readDescriptors() {
+	c := k.config
+	files, err := descriptor.ReadDir(c.Envoy.Config)
+	mark := namedFile{path: c.Envoy.Config, other: true}
+	if err != nil {
+		c.named = append(c.named, mark)
+		if errors.Is(err, fs.ErrNotExist) {
+			k.refuse("envoy.config", c.Envoy.Config, "a directory of YAML files, or one such file", "")
+		} else {
+			k.add("envoy.config", err.Error(), "")
+		}
+		return
+	}
+	mark.hash = readMark(mark.path).hash
+	c.named = append(c.named, mark)
+	c.descriptors, err = descriptor.Read(files, c.Envoy.options())
+	if problems := strict.Problems(nil); errors.As(err, &problems) {
+		c.elsewhere = append(c.elsewhere, problems...)
+	} else if err != nil {
+		k.add("envoy.config", err.Error(), "")
+	}
+}
+
+func hashFiles(files []descriptor.File) [sha256.Size]byte {
+	h := sha256.New()
+	for _, f := range files {
+		fmt.Fprintf(h, "%q %d\n", f.Name, len(f.Data))
+		h.Write(f.Data)
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+func (k *checker) checkXDS() {
+	x := &k.config.Envoy.XDS
+	if x.Server == "" {
+		return
+	}
+	for i, text := range x.Metadata {
+		if name, _, ok := strings.Cut(text, "="); !ok || name == "" {
+			k.refuse(strict.Item("envoy.xds.metadata", i), text, "name=value", "")
+		}
+	}
+	for i, h := range x.Headers {
+		if name, _, ok := strings.Cut(string(h), "="); !ok || name == "" {
+			k.add(strict.Item("envoy.xds.headers", i), "want name=value", "") // it may be a token
+		}
+	}
+	if (x.TLSCert == "") != (x.TLSKey == "") {
+		k.add("envoy.xds.tls_cert", "want both tls_cert and tls_key, or neither", "")
+	}
+	k.atLeast("envoy.xds.max_message", x.MaxMessage, 1024)
+	if _, err := x.tls(); err != nil && !k.has("envoy.xds.tls") {
+		k.add("envoy.xds.tls", err.Error(), "")
+	}
+	if o, err := x.options(); err == nil {
+		o.Use = func(context.Context, []descriptor.Named) error { return nil }
+		if _, err := xds.New(o); err != nil {
+			k.refuseErr("envoy.xds.server", err, "")
+		}
+	}
+}
+
+// tls is how to connect to the management server. It is nil for plain text.
+func (x *XDS) tls() (*tls.Config, error) {
+	if !x.TLS && x.TLSCA == "" && x.TLSCert == "" && x.TLSServerName == "" {
+		return nil, nil
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: x.TLSServerName}
+	if x.TLSCA != "" {
+		text, err := os.ReadFile(x.TLSCA)
+		if err != nil {
+			return nil, fmt.Errorf("tls_ca: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("tls_ca: %s has no certificate in PEM", x.TLSCA)
+		}
+	}
+	if x.TLSCert != "" && x.TLSKey != "" {
+		pair, err := tls.LoadX509KeyPair(x.TLSCert, x.TLSKey)
+		if err != nil {
+			return nil, fmt.Errorf("tls_cert: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+func (x *XDS) options() (xds.Options, error) {
+	t, err := x.tls()
+	return xds.Options{
+		Server: x.Server, NodeID: x.NodeID, Metadata: pairs(x.Metadata), Headers: pairs(x.Headers), TLS: t, MaxMessage: x.MaxMessage,
+	}, err
+}
+
+// pairs are what is written as name=value.
+func pairs[T ~string](list []T) map[string]string {
+	out := map[string]string{}
+	for _, text := range list {
+		name, value, _ := strings.Cut(string(text), "=")
+		out[name] = value
+	}
+	return out
+}
+
+// envoy is what is served to Envoy.
+type envoy struct {
+	service *rls.Service
+	health  *health.Server
+	xds     *xds.Client // nil: domains come from files
+	grpc    *grpcServer // nil: nothing listens
+}
+
+// newEnvoy returns nil if Envoy is not served.
+func (d *Daemon) newEnvoy() (*envoy, error) {
+	c := &d.config.Envoy
+	if !c.used() {
+		return nil, nil
+	}
+	o := rls.Options{
+		Store: d.store, Config: d.config.descriptors, Recorder: d.metrics, Shadow: c.ShadowMode, Quota: c.QuotaMode,
+		Metadata: c.DynamicMetadata, NearRatio: float64(c.NearLimitPercent) / 100,
+	}
+	if c.ResponseHeaders {
+		o.Headers = &rls.Headers{Limit: c.LimitHeader, Remaining: c.RemainingHeader, Reset: c.ResetHeader}
+	}
+	service, err := rls.New(o)
+	if err != nil {
+		return nil, err
+	}
+	e := &envoy{service: service, health: health.NewServer()}
+	e.health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	e.health.SetServingStatus(envoyService, grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	if c.XDS.Server != "" {
+		options, err := c.XDS.options()
+		if err != nil {
+			return nil, err
+		}
+		options.Log = d.log
+		options.Use = func(_ context.Context, domains []descriptor.Named) error {
+			limits, err := descriptor.Compile(domains, c.options())
+			if err != nil {
+				return err
+			}
+			d.useDescriptors(limits)
+			return nil
+		}
+		if e.xds, err = xds.New(options); err != nil {
+			return nil, err
+		}
+	}
+	return e, nil
+}
+
+// envoyService is the name under which health is told, as envoyproxy/ratelimit has it.
+const envoyService = "ratelimit"
+
+// useDescriptors has Envoy limited by these from now on.
+func (d *Daemon) useDescriptors(limits *descriptor.Config) {
+	d.envoy.service.Use(limits)
+	if d.state.Load() == serving {
+		d.envoy.ready()
+	}
+}
+
+// startEnvoy serves Envoy in the background.
+func (d *Daemon) startEnvoy(ctx context.Context) {
+	d.envoy.ready()
+	if d.envoy.xds != nil {
+		d.work.Go(func() { _ = d.envoy.xds.Run(ctx) }) // it ends with ctx
+	}
+	if s := d.envoy.grpc; s != nil {
+		d.work.Go(func() {
+			if err := s.serve(); err != nil {
+				d.failed <- err
+			}
+		})
+		d.log.InfoContext(ctx, "listening", "listener", grpcListener, "url", s.URL())
+	}
+}
+
+// ready says that Envoy is served, if there is something to serve.
+func (e *envoy) ready() {
+	if e.service.Config() != nil {
+		e.health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)
+		e.health.SetServingStatus(envoyService, grpc_health_v1.HealthCheckResponse_SERVING)
+	}
+}
+
+// problem is what is wrong with the domains.
+func (e *envoy) problem() string {
+	if e.xds == nil {
+		return ""
+	}
+	switch s := e.xds.State(); {
+	case s.Problem != "" && s.Version == "":
+		return "no domains are known yet, and calls of Envoy fail: " + s.Problem
+	case s.Problem != "":
+		return "what is limited is as of version " + s.Version + ": " + s.Problem
+	case s.Version == "":
+		return "no domains are known yet, and calls of Envoy fail"
+	}
+	return ""
+}
+
+// serveHTTP adds what is served by HTTP.
+func (e *envoy) serveHTTP(m *http.ServeMux) {
+	h := e.service.Handler()
+	m.Handle("POST /json", h)
+	m.Handle("/v1/descriptors", h)
+}
+
+// grpcServer is the listener that Envoy speaks to.
+type grpcServer struct {
+	ending   chan struct{} // closed when it stops
+	listener net.Listener
+	grpc     *grpc.Server
+	tls      tlsPointer
+}
+
+// listenGRPC listens where the configuration says.
+func (c *Config) listenGRPC(ctx context.Context, e *envoy) (*grpcServer, error) {
+	l := &c.Server.GRPC
+	network, address := "tcp", l.Address
+	if path, ok := strings.CutPrefix(l.Address, unixPrefix); ok {
+		network, address = "unix", path
+		// One that was left behind by a process that was killed would be in the way.
+		if conn, err := net.Dial(network, address); err == nil {
+			_ = conn.Close()
+		} else if info, err := os.Stat(path); err == nil && info.Mode()&fs.ModeSocket != 0 {
+			_ = os.Remove(path) // listening will tell
+		}
+	}
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, network, address)
+	if err != nil {
+		return nil, &ListenError{grpcListener, err}
+	}
+	s := &grpcServer{listener: listener, ending: make(chan struct{})}
+	options := []grpc.ServerOption{
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionIdle: time.Duration(c.Server.IdleTimeout), MaxConnectionAge: time.Duration(c.Envoy.MaxConnectionAge),
+			MaxConnectionAgeGrace: time.Duration(c.Server.Drain),
+		}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+		grpc.ConnectionTimeout(time.Duration(c.Server.HeaderTimeout)),
+		grpc.MaxHeaderListSize(maxHeader),
+		grpc.StreamInterceptor(s.stream),
+	}
+	if t := c.credentials.tls[grpcListener]; t != nil {
+		s.tls.Store(t)
+		options = append(options, grpc.Creds(grpctls.NewTLS(s.tls.config())))
+	}
+	s.grpc = rls.NewGRPC(e.service, options...)
+	grpc_health_v1.RegisterHealthServer(s.grpc, e.health)
+	reflection.Register(s.grpc)
+	return s, nil
+}
+
+// unixPrefix begins the address of a unix socket.
+const unixPrefix = "unix:"
+
+// serve serves until the server is stopped.
+func (s *grpcServer) serve() error {
+	if err := s.grpc.Serve(s.listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("%s: %w", grpcListener, err)
+	}
+	return nil
+}
+
+// stream serves a stream, and ends it when the server stops: those who watch health, or
+// ask what is served, would stay for ever.
+func (s *grpcServer) stream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	ended := make(chan error, 1)
+	go func() { ended <- next(srv, stream) }() // it ends with the stream, at the latest
+	select {
+	case err := <-ended:
+		return err
+	case <-s.ending:
+		return status.Error(codes.Unavailable, "the server stops")
+	}
+}
+
+// stop stops listening and waits for calls to end. Those that have not when ctx ends
+// are cut off, which is an error.
+func (s *grpcServer) stop(ctx context.Context) error {
+	close(s.ending)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.grpc.GracefulStop()
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		s.grpc.Stop()
+		<-ended
+		return fmt.Errorf("%s: calls were cut off: %w", grpcListener, ctx.Err())
+	}
+}
+
+// URL is where the server can be reached from this machine.
+func (s *grpcServer) URL() string {
+	address := s.listener.Addr()
+	if a, err := netip.ParseAddrPort(address.String()); err == nil && a.Addr().IsUnspecified() {
+		return fmt.Sprintf("localhost:%d", a.Port())
+	}
+	return cmp.Or(address.String(), address.Network())
+}
