@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/grpclimit/descriptor"
 	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/rule"
@@ -18,6 +20,7 @@ type listed struct {
 	CountBy []string `json:"count_by"`
 	Limits  []string `json:"limits"`
 	Action  string   `json:"action"`
+	Penalty string   `json:"penalty,omitempty"`
 	Enabled bool     `json:"enabled"`
 }
 
@@ -51,6 +54,9 @@ and what becomes of that which is over.`,
 			fmt.Fprintln(w, "NAME\tCOUNTED BY\tLIMITS\tACTION")
 			for _, l := range all {
 				action := l.Action
+				if l.Penalty != "" {
+					action += ", penalty " + l.Penalty
+				}
 				if !l.Enabled {
 					action += ", not enabled"
 				}
@@ -99,6 +105,10 @@ func listRule(r *rule.Rule) listed {
 		}
 		out.Limits = append(out.Limits, text)
 	}
+	if p := r.Penalty; p != nil {
+		penalty := stint.Penalty{Threshold: p.Threshold, Within: time.Duration(p.Within), Cooldown: time.Duration(p.Cooldown), Multipliers: p.Multipliers}
+		out.Penalty = penalty.String()
+	}
 	return out
 }
 
@@ -119,6 +129,9 @@ func listDescriptor(l *descriptor.Limit, e *daemon.Envoy) listed {
 		out.Action = string(rule.LogOnly)
 	case l.Quota || e.QuotaMode:
 		out.Action = "quota_mode"
+	}
+	if l.Penalty != nil {
+		out.Penalty = l.Penalty.String()
 	}
 	return out
 }

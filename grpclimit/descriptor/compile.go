@@ -301,6 +301,10 @@ func (c *compiler) counted(path string, l *Limit, r *RateLimit) {
 			return
 		}
 	}
+	if limit.Algorithm == stint.LeakyBucket && r.Burst > 0 {
+		c.problem(path+".burst", "a leaky_bucket holds those who wait, which Envoy cannot", "leave it out, or take token_bucket")
+		return
+	}
 	// As in limits that are written as a text: a day and a week have a length.
 	for _, u := range []Unit{Day, Week} {
 		if w, _ := stint.ParseWindow(words[u]); limit.Algorithm != stint.FixedWindow && limit.Window == w {

@@ -30,12 +30,13 @@ func (c *Config) Differences() []Difference { return c.differences }
 // configuration.
 func General() []string {
 	return []string{
-		"A request that is refused is not charged. There every request is, also those that are over the limit.",
+		"A request that is refused is not charged; only where its descriptors are counted for themselves does one that does not fit use up what is left. There every request is charged, also those that are over the limit.",
 		"The descriptors of a request are charged all or none, unless the domain has compat: independent. There each is charged for itself.",
 		"A key and its value are never joined, neither to find a limit nor to count: a client cannot choose a value that is counted with those of another descriptor.",
 		"An entry without a value does not match a descriptor with a value. There it matches key_* and whatever has a key that ends in _.",
 		"What is counted together is charged in one step, at one clock. There counters are raised one by one, at the clock of each node.",
 		"A check without hits (hits_addend: 0) of a limit of which nothing is left says that it is over. There it does so only after one more was refused.",
+		"If Redis is out of reach, this node's memory decides, by its share of the limits. There calls fail, as they do here with envoy.on_store_failure = \"error\".",
 		"Files are read whose names end in .yaml or .yml, in the directory itself. There all files are, also in directories below.",
 		"A limit keeps its counters when its requests_per_unit is changed, and begins anew when its unit is.",
 	}

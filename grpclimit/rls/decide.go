@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -12,6 +13,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/grpclimit/descriptor"
+	"github.com/stintdev/stint/identity"
 )
 
 const (
@@ -20,6 +22,10 @@ const (
 	// What a request may have. A take has two asks for each, at most.
 	maxDescriptors = 2000
 	maxEntries     = 64
+
+	// How that is said. It is found out while a request is read, before it takes room.
+	tooManyDescriptors = "descriptors: want at most 2000"
+	tooManyEntries     = ".entries: want at most 64"
 )
 
 // request is what Envoy asks. It is read from protobuf, or from what was.
@@ -74,6 +80,7 @@ type work struct {
 	text  []byte
 	keys  string
 	over  bool // all in all
+	quiet bool // no one is told
 }
 
 func (s *Service) begin() *work { return s.works.Get().(*work) }
@@ -81,7 +88,7 @@ func (s *Service) begin() *work { return s.works.Get().(*work) }
 // end lets go of what belongs to the request.
 func (s *Service) end(w *work) {
 	const most = 1 << 10 // a client's making
-	if cap(w.items) > most || cap(w.q.entries) > most || cap(w.text) > 64*most {
+	if cap(w.items) > most || cap(w.q.descriptors) > most || cap(w.q.entries) > most || cap(w.text) > 64*most {
 		return
 	}
 	clear(w.q.entries)
@@ -127,16 +134,10 @@ func (q *request) check() error {
 		return invalid("domain", "must not be empty")
 	case len(q.descriptors) == 0:
 		return invalid("descriptors", "want at least one")
-	case len(q.descriptors) > maxDescriptors:
-		return invalid("descriptors", "want at most "+strconv.Itoa(maxDescriptors)+", not "+strconv.Itoa(len(q.descriptors)))
 	}
 	for i := range q.descriptors {
-		d := &q.descriptors[i]
-		switch {
-		case d.from == d.to:
+		if d := &q.descriptors[i]; d.from == d.to {
 			return invalid(place(i)+".entries", "want at least one")
-		case d.to-d.from > maxEntries:
-			return invalid(place(i)+".entries", "want at most "+strconv.Itoa(maxEntries)+", not "+strconv.Itoa(d.to-d.from))
 		}
 		for j, e := range q.of(i) {
 			if e.Key == "" {
@@ -162,7 +163,7 @@ func (w *work) find(config *descriptor.Config, tree *descriptor.Tree, apart bool
 		switch {
 		case d.override:
 			if err := it.override(config, d); err != nil {
-				return invalid(place(i)+".limit", err.Error())
+				return invalid(place(i)+".limit", strings.TrimPrefix(err.Error(), "stint: "))
 			}
 		case tree != nil:
 			it.limit = tree.Find(w.q.of(i))
@@ -265,6 +266,9 @@ func (s *Service) count(ctx context.Context, w *work) error {
 	w.fold()
 	for len(w.asks) > 0 {
 		ds, err := s.o.Store.Take(ctx, w.asks)
+		if err == nil && s.o.Counted && ds[0].Basis >= stint.Local {
+			err = s.uncounted(ctx, w, ds)
+		}
 		if err != nil {
 			return err
 		}
@@ -278,6 +282,24 @@ func (s *Service) count(ctx context.Context, w *work) error {
 
 // refuses reports whether the request is refused, for all that is known.
 func (s *Service) refuses(w *work) bool { return !s.o.Shadow && w.refused(s.o.Quota) }
+
+// uncounted is the error of a call that was decided in the store's place. What was
+// charged then is given back.
+func (s *Service) uncounted(ctx context.Context, w *work, ds []stint.Decision) error {
+	if ds[0].Basis == stint.Local && !slices.ContainsFunc(ds, func(d stint.Decision) bool { return !d.Allowed }) {
+		var back []stint.Ask
+		for _, a := range w.asks {
+			if a.Penalty == nil && a.Cost > 0 {
+				a.Cost = -a.Cost
+				back = append(back, a)
+			}
+		}
+		if len(back) > 0 {
+			_, _ = s.o.Store.Adjust(ctx, back) // if not, it stays charged: against the client, and not for it
+		}
+	}
+	return stint.ErrUnavailable
+}
 
 // ask adds the asks of an item.
 func (w *work) ask(i int, cost int64) {
@@ -375,7 +397,7 @@ func (s *Service) settle(ctx context.Context, w *work) error {
 		case d.negative:
 			cost = -cost
 		// If nothing is left, more than that could not be told from it.
-		case !it.apart || !it.over || it.banned || it.as > 0 || it.decision.Remaining == 0:
+		case !it.apart || !it.over || it.banned || it.decision.Remaining == 0:
 			continue
 		}
 		w.asks, w.of = append(w.asks, stint.Ask{Key: w.key(it), Limit: it.limit.Limit, Cost: cost}), append(w.of, i)
@@ -384,6 +406,9 @@ func (s *Service) settle(ctx context.Context, w *work) error {
 		return nil
 	}
 	ds, err := s.o.Store.Adjust(ctx, w.asks)
+	if err == nil && s.o.Counted && ds[0].Basis >= stint.Local {
+		err = stint.ErrUnavailable
+	}
 	if err != nil {
 		return err
 	}
@@ -412,6 +437,9 @@ func (it *item) reset(now time.Time) int64 {
 
 // tell tells the recorder and the metrics what has become of the request.
 func (s *Service) tell(w *work, u *setup, began time.Time) {
+	if w.quiet {
+		return
+	}
 	var which *item
 	for i := range w.items {
 		it := &w.items[i]
@@ -429,7 +457,7 @@ func (s *Service) tell(w *work, u *setup, began time.Time) {
 	}
 	d := &which.decision
 	e := engine.Event{
-		ID: engine.NewID(began), At: began, Rule: which.limit.Path, Limit: which.limit.Name, Cost: which.cost,
+		ID: engine.NewID(began), At: began, Source: identity.ByHeader, Rule: which.limit.Path, Limit: which.limit.Name, Cost: which.cost,
 		Max: int64(which.limit.Requests), Used: max(int64(which.limit.Requests)-d.Remaining, 0), Latency: s.o.Now().Sub(began),
 	}
 	switch {

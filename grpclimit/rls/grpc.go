@@ -13,7 +13,8 @@ import (
 )
 
 // NewGRPC returns a server that answers Envoy by the shortest way, and has room for
-// other services.
+// other services. Interceptors see its calls, but neither requests nor answers, which
+// are no protobuf messages.
 func NewGRPC(s *Service, o ...grpc.ServerOption) *grpc.Server {
 	others := encoding.GetCodecV2("proto")
 	server := grpc.NewServer(append([]grpc.ServerOption{

@@ -1,6 +1,7 @@
 package rls
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +20,12 @@ import (
 	"github.com/stintdev/stint/grpclimit/descriptor"
 )
 
-const maxBody = 4 << 20 // as gRPC's
+const (
+	maxBody = 1 << 20
+	// maxObjects is how many objects a body may have: {} takes two bytes of it, and a
+	// hundred of memory.
+	maxObjects = maxDescriptors * 8
+)
 
 // Handler serves POST /json, which is ShouldRateLimit for those who do not speak gRPC,
 // and GET and DELETE /v1/descriptors, which tell how the limit of one descriptor stands
@@ -41,6 +47,10 @@ func (s *Service) serveJSON(w http.ResponseWriter, r *http.Request) {
 		} else {
 			writeError(w, http.StatusBadRequest, status.New(codes.InvalidArgument, "the body could not be read"))
 		}
+		return
+	}
+	if bytes.Count(body, []byte("{")) > maxObjects {
+		writeError(w, http.StatusBadRequest, status.Newf(codes.InvalidArgument, "the body has more than %d objects", maxObjects))
 		return
 	}
 	var q rlsv3.RateLimitRequest

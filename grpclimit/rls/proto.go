@@ -29,7 +29,15 @@ func (s *Service) ShouldRateLimit(ctx context.Context, m *rlsv3.RateLimitRequest
 
 func (q *request) fromProto(m *rlsv3.RateLimitRequest) {
 	q.domain, q.hits = m.GetDomain(), m.GetHitsAddend()
-	for _, d := range m.GetDescriptors() {
+	if len(m.GetDescriptors()) > maxDescriptors {
+		q.wrong = tooManyDescriptors
+		return
+	}
+	for i, d := range m.GetDescriptors() {
+		if len(d.GetEntries()) > maxEntries {
+			q.wrong = place(i) + tooManyEntries
+			return
+		}
 		a := asked{from: len(q.entries), negative: d.GetIsNegativeHits()}
 		for _, e := range d.GetEntries() {
 			q.entries = append(q.entries, descriptor.Entry{Key: e.GetKey(), Value: e.GetValue()})

@@ -50,6 +50,9 @@ type Options struct {
 	Config *descriptor.Config
 	// Recorder is told of every request to which a limit applied. Nil: no one is.
 	Recorder engine.Recorder
+	// Counted has calls fail, and Envoy's failure_mode_deny decide, that a layer around
+	// the store has decided because the store is out of reach.
+	Counted bool
 	// Shadow has nothing refused, and Quota has all limits be in quota_mode.
 	Shadow, Quota bool
 	// Headers has responses carry how the tightest limit stands. Nil: they do not.
@@ -115,14 +118,7 @@ func New(o Options) (*Service, error) {
 func (s *Service) Use(c *descriptor.Config) {
 	s.use.Lock()
 	defer s.use.Unlock()
-	next := &setup{config: c, hits: map[*descriptor.Limit]*hits{}}
-	for l := range c.Limits() {
-		if !l.StatVaries() {
-			next.hits[l] = s.stats.of(l.Path)
-		}
-	}
-	s.current.Store(next)
-	s.stats.keep(c)
+	s.current.Store(&setup{config: c, hits: s.stats.use(c)})
 }
 
 // Config returns what is in use. It is nil if nothing is.
@@ -138,7 +134,7 @@ func (s *Service) Config() *descriptor.Config {
 func (s *Service) Usage(ctx context.Context, domain string, entries []descriptor.Entry) (*Usage, error) {
 	w := s.begin()
 	defer s.end(w)
-	w.q.domain = domain
+	w.quiet, w.q.domain = true, domain
 	w.q.entries = append(w.q.entries, entries...)
 	w.q.descriptors = append(w.q.descriptors, asked{to: len(entries), hits: 0, own: true})
 	if err := s.decide(ctx, w); err != nil {

@@ -320,6 +320,8 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 0}
   - key: minute
     rate_limit: {unit: minute, requests_per_unit: 1}
+  - key: strict
+    rate_limit: {unit: hour, requests_per_unit: 5, penalty: "9/1h cooldown=1m"}
   - key: naughty
     rate_limit: {unit: second, requests_per_unit: 1, penalty: "2/1h cooldown=1m"}
 `, nil)
@@ -356,6 +358,8 @@ descriptors:
 	// Twice in one request is once for both.
 	b.want(ask("d", "naughty=c", "month=c", "naughty=c"), "OVER [OVER 0, OK 10, OVER 0]")
 	b.want(ask("d", "naughty=c", "month=c"), "OK [OK 0, OK 9]")
+	b.want(ask("d", "3:strict=d", "3:strict=d"), "OVER [OVER 0, OVER 0]")
+	b.want(ask("d", "0:strict=d"), "OVER [OVER 0]")
 }
 
 func TestModesOfAll(t *testing.T) {
@@ -470,8 +474,8 @@ func TestBadRequests(t *testing.T) {
 		"no descriptors":   {ask("d"), "descriptors: want at least one"},
 		"no entries":       {ask("d", "user=a", ""), "descriptors[1].entries: want at least one"},
 		"no key":           {ask("d", "user=a =b"), "descriptors[0].entries[1].key: must not be empty"},
-		"many entries":     {ask("d", strings.Repeat("user=a ", 65)), "descriptors[0].entries: want at most 64, not 65"},
-		"many descriptors": {many, "descriptors: want at most 2000, not 2001"},
+		"many entries":     {ask("d", strings.Repeat("user=a ", 65)), "descriptors[0].entries: want at most 64"},
+		"many descriptors": {many, "descriptors: want at most 2000"},
 	} {
 		_, err := b.ShouldRateLimit(t.Context(), c.q)
 		if s := status.Convert(err); s.Code() != codes.InvalidArgument || s.Message() != c.want {
@@ -522,6 +526,32 @@ func TestMachineryErrors(t *testing.T) {
 	}
 }
 
+// local is a store that decides in another's place.
+type local struct{ stint.Store }
+
+func (l local) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+	ds, err := l.Store.Take(ctx, asks)
+	for i := range ds {
+		ds[i].Basis = stint.Local
+	}
+	return ds, err
+}
+
+// TestCounted: where only the store may decide, no one else does, and nothing is charged.
+func TestCounted(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, plain, func(o *rls.Options) { o.Store = local{o.Store} })
+	b.want(ask("d", "user=a"), "OK [OK 2]")
+	strict, err := rls.New(rls.Options{Store: b.store, Config: limits(t, plain), Counted: true, Now: b.clock.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := strict.ShouldRateLimit(t.Context(), ask("d", "user=a", "path=/")); status.Code(err) != codes.Unavailable {
+		t.Error(err)
+	}
+	b.want(ask("d", "user=a", "path=/"), "OK [OK 1, OK 9]")
+}
+
 // events are those that were recorded.
 type events struct {
 	mu  sync.Mutex
@@ -545,6 +575,9 @@ func TestRecorded(t *testing.T) {
 	b.send(ask("d", "shadow=a"))
 	b.send(ask("d", "shadow=a"))
 	b.send(ask("d", "nothing=a"))
+	if _, err := b.Usage(t.Context(), "d", []descriptor.Entry{{Key: "user", Value: "a"}}); err != nil { // no one is told
+		t.Error(err)
+	}
 	var got []string
 	for _, v := range e.all {
 		got = append(got, fmt.Sprintf("%s %s %d/%d %v", v.Outcome, v.Rule, v.Used, v.Max, v.Shadow))
@@ -602,8 +635,24 @@ descriptors:
 		names++
 		others = others || name == rls.Others
 	}
-	if names > 10_001 || !others {
+	if names > 10_003 || !others {
 		t.Error(names, others)
+	}
+	// A new limit is counted also then, and what was counted stays.
+	b.Use(limits(t, `
+domain: d
+descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 10}
+  - key: new
+    rate_limit: {unit: minute, requests_per_unit: 10}
+`))
+	b.send(ask("d", "new=x"))
+	for name, h := range b.Stats() {
+		got[name] = h
+	}
+	if got["d.new"].Within != 1 || got["d.user"].Total != 12 || got["d.detail_x"].Total != 1 {
+		t.Error(got["d.new"], got["d.user"], got["d.detail_x"])
 	}
 }
 

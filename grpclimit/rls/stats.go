@@ -1,6 +1,7 @@
 package rls
 
 import (
+	"cmp"
 	"iter"
 	"sync"
 	"sync/atomic"
@@ -29,49 +30,53 @@ type hits struct{ total, within, near, over, shadow atomic.Uint64 }
 // stats counts hits by name.
 type stats struct {
 	mu     sync.RWMutex
-	byName map[string]*hits
+	fixed  map[string]*hits // names that the configuration has
+	varied map[string]*hits // names that requests have made
 }
 
-// of returns the hits of a name.
-func (s *stats) of(name string) *hits { return s.at([]byte(name)) }
+// use returns the hits of limits whose names are the configuration's, and forgets those
+// of others.
+func (s *stats) use(c *descriptor.Config) map[*descriptor.Limit]*hits {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	byLimit, fixed := map[*descriptor.Limit]*hits{}, map[string]*hits{}
+	for l := range c.Limits() {
+		if l.StatVaries() {
+			continue
+		}
+		h := cmp.Or(fixed[l.Path], s.fixed[l.Path], s.varied[l.Path], new(hits))
+		delete(s.varied, l.Path)
+		fixed[l.Path], byLimit[l] = h, h
+	}
+	s.fixed = fixed
+	if len(s.varied) > maxStats/2 {
+		s.varied = nil // they may be no one's any more, and others need the room
+	}
+	return byLimit
+}
 
+// at returns the hits of a name that a request has made.
 func (s *stats) at(name []byte) *hits {
 	s.mu.RLock()
-	h := s.byName[string(name)]
+	h := cmp.Or(s.fixed[string(name)], s.varied[string(name)])
 	s.mu.RUnlock()
 	if h != nil {
 		return h
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.byName == nil {
-		s.byName = map[string]*hits{}
+	if s.varied == nil {
+		s.varied = map[string]*hits{}
 	}
-	if h = s.byName[string(name)]; h != nil {
-		return h
-	}
-	if len(s.byName) >= maxStats {
+	if len(s.varied) >= maxStats {
 		name = []byte(Others)
-		if h = s.byName[Others]; h != nil {
-			return h
-		}
 	}
-	h = new(hits)
-	s.byName[string(name)] = h
+	h = cmp.Or(s.fixed[string(name)], s.varied[string(name)])
+	if h == nil {
+		h = new(hits)
+		s.varied[string(name)] = h
+	}
 	return h
-}
-
-// keep forgets the names of limits that there are not any more.
-func (s *stats) keep(c *descriptor.Config) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	kept := map[string]*hits{}
-	for l := range c.Limits() {
-		if h := s.byName[l.Path]; h != nil {
-			kept[l.Path] = h
-		}
-	}
-	s.byName = kept
 }
 
 // add counts the hits of an item.
@@ -117,9 +122,11 @@ func (s *Service) Stats() iter.Seq2[string, Hits] {
 	return func(yield func(string, Hits) bool) {
 		s.stats.mu.RLock()
 		defer s.stats.mu.RUnlock()
-		for name, h := range s.stats.byName {
-			if !yield(name, Hits{h.total.Load(), h.within.Load(), h.near.Load(), h.over.Load(), h.shadow.Load()}) {
-				return
+		for _, names := range []map[string]*hits{s.stats.fixed, s.stats.varied} {
+			for name, h := range names {
+				if !yield(name, Hits{h.total.Load(), h.within.Load(), h.near.Load(), h.over.Load(), h.shadow.Load()}) {
+					return
+				}
 			}
 		}
 	}

@@ -24,6 +24,10 @@ func (q *request) readRequest(text string) {
 				q.wrong = "domain: not valid UTF-8"
 			}
 		case 2 | isBytes:
+			if len(q.descriptors) == maxDescriptors {
+				q.wrong = tooManyDescriptors
+				return
+			}
 			q.readDescriptor(m.bytes)
 		case 3 | isNumber:
 			q.hits = uint32(m.number)
@@ -40,6 +44,11 @@ func (q *request) readDescriptor(text string) {
 	for m.next() {
 		switch m.field {
 		case 1 | isBytes:
+			if len(q.entries)-d.from == maxEntries {
+				q.wrong = place(len(q.descriptors)) + tooManyEntries
+				m.rest = ""
+				break
+			}
 			e := message{rest: m.bytes}
 			var entry descriptor.Entry
 			for e.next() {

@@ -135,6 +135,7 @@ type Envoy struct {
 	MergeDomains     bool     `json:"merge_domains" doc:"allow several files to have descriptors of one domain"`
 	FixedMonths      bool     `json:"fixed_months" doc:"count weeks, months and years as envoyproxy/ratelimit does: 7, 30 and 365 days, from the first of January 1970 on"`
 	Independent      bool     `json:"independent" doc:"count each descriptor of a request for itself, in domains that do not say; or else all are charged, or none"`
+	OnStoreFailure   string   `json:"on_store_failure" doc:"what happens while Redis is out of reach: local, this node decides by its share of the limits, or error, calls fail and Envoy's failure_mode_deny decides"`
 	ShadowMode       bool     `json:"shadow_mode" doc:"refuse nothing"`
 	QuotaMode        bool     `json:"quota_mode" doc:"have all limits be in quota_mode"`
 	ResponseHeaders  bool     `json:"response_headers" doc:"have Envoy add headers to responses that tell how the tightest limit stands"`
@@ -284,7 +285,7 @@ func defaults() *Config {
 			},
 		},
 		Envoy: Envoy{
-			LimitHeader: rls.DefaultHeaders.Limit, RemainingHeader: rls.DefaultHeaders.Remaining, ResetHeader: rls.DefaultHeaders.Reset,
+			OnStoreFailure: onFailureLocal, LimitHeader: rls.DefaultHeaders.Limit, RemainingHeader: rls.DefaultHeaders.Remaining, ResetHeader: rls.DefaultHeaders.Reset,
 			NearLimitPercent: 80, MaxConnectionAge: Duration(24 * time.Hour), XDS: XDS{NodeID: "default", MaxMessage: 16 << 20},
 		},
 	}

@@ -142,7 +142,7 @@ func (d *Daemon) prepare(next *Config) (func(context.Context), error) {
 		if d.envoy != nil && d.envoy.grpc != nil {
 			d.envoy.grpc.tls.replace(next.credentials.tls[grpcListener])
 		}
-		if d.envoy != nil && next.descriptors != nil {
+		if d.envoy != nil && next.descriptors != nil && next.Envoy.readsLike(&d.config.Envoy) {
 			d.useDescriptors(next.descriptors)
 		}
 		d.metrics.keep(next)

@@ -25,10 +25,17 @@ import (
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 
+	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/grpclimit/descriptor"
 	"github.com/stintdev/stint/grpclimit/rls"
 	"github.com/stintdev/stint/grpclimit/xds"
 	"github.com/stintdev/stint/internal/strict"
+)
+
+// What may happen while Redis is out of reach.
+const (
+	onFailureLocal = "local"
+	onFailureError = "error"
 )
 
 // used reports whether Envoy is served.
@@ -41,6 +48,10 @@ func (e *Envoy) options() descriptor.Options {
 // Descriptors are those of the files that envoy.config names. They are nil if it names
 // none.
 func (c *Config) Descriptors() *descriptor.Config { return c.descriptors }
+
+// readsLike reports whether both read the same files in the same way. If not, a restart
+// is needed before others are used.
+func (e *Envoy) readsLike(o *Envoy) bool { return e.Config == o.Config && e.options() == o.options() }
 
 // checkEnvoy checks what Envoy is limited by, and reads its files.
 func (k *checker) checkEnvoy() {
@@ -56,6 +67,7 @@ func (k *checker) checkEnvoy() {
 			k.refuse(path, name, "the name of a header", "")
 		}
 	}
+	k.oneOf("envoy.on_store_failure", e.OnStoreFailure, onFailureLocal, onFailureError)
 	if e.NearLimitPercent < 1 || e.NearLimitPercent > 100 {
 		k.add("envoy.near_limit_percent", fmt.Sprintf("%d: want 1 to 100", e.NearLimitPercent), "")
 	}
@@ -88,7 +100,10 @@ func (k *checker) readDescriptors() {
 		}
 		return
 	}
-	mark.hash = readMark(mark.path).hash
+	mark.hash = hashFiles(files)
+	if files[0].Name == mark.path { // it is one file, and watched as others are
+		mark.hash = sha256.Sum256(files[0].Data)
+	}
 	c.named = append(c.named, mark)
 	c.descriptors, err = descriptor.Read(files, c.Envoy.options())
 	if problems := strict.Problems(nil); errors.As(err, &problems) {
@@ -132,10 +147,17 @@ func (k *checker) checkXDS() {
 	if o, err := x.options(); err == nil {
 		o.Use = func(context.Context, []descriptor.Named) error { return nil }
 		if _, err := xds.New(o); err != nil {
-			k.refuseErr("envoy.xds.server", err, "")
+			setting := "server"
+			if wrong := new(stint.InvalidError); errors.As(err, &wrong) {
+				setting = cmp.Or(xdsSettings[wrong.Field], setting)
+			}
+			k.refuseErr("envoy.xds."+setting, err, "")
 		}
 	}
 }
+
+// xdsSettings are the settings behind the options of its client.
+var xdsSettings = map[string]string{"NodeID": "node_id", "Metadata": "metadata", "Headers": "headers", "MaxMessage": "max_message"}
 
 // tls is how to connect to the management server. It is nil for plain text.
 func (x *XDS) tls() (*tls.Config, error) {
@@ -195,7 +217,7 @@ func (d *Daemon) newEnvoy() (*envoy, error) {
 		return nil, nil
 	}
 	o := rls.Options{
-		Store: d.store, Config: d.config.descriptors, Recorder: d.metrics, Shadow: c.ShadowMode, Quota: c.QuotaMode,
+		Store: d.store, Config: d.config.descriptors, Recorder: d.metrics, Counted: c.OnStoreFailure == onFailureError, Shadow: c.ShadowMode, Quota: c.QuotaMode,
 		Metadata: c.DynamicMetadata, NearRatio: float64(c.NearLimitPercent) / 100,
 	}
 	if c.ResponseHeaders {
@@ -287,6 +309,11 @@ func (e *envoy) serveHTTP(m *http.ServeMux) {
 	m.Handle("/v1/descriptors", h)
 }
 
+const (
+	maxCall  = 1 << 20 // bytes, which are more than descriptors can fill
+	maxCalls = 10_000  // at once, on a connection
+)
+
 // grpcServer is the listener that Envoy speaks to.
 type grpcServer struct {
 	ending   chan struct{} // closed when it stops
@@ -321,7 +348,7 @@ func (c *Config) listenGRPC(ctx context.Context, e *envoy) (*grpcServer, error) 
 		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.ConnectionTimeout(time.Duration(c.Server.HeaderTimeout)),
-		grpc.MaxHeaderListSize(maxHeader),
+		grpc.MaxHeaderListSize(maxHeader), grpc.MaxRecvMsgSize(maxCall), grpc.MaxConcurrentStreams(maxCalls),
 		grpc.StreamInterceptor(s.stream),
 	}
 	if t := c.credentials.tls[grpcListener]; t != nil {

@@ -153,4 +153,7 @@ func (d *Daemon) serveHealth(m *http.ServeMux) {
 	}
 	serve("/healthz", http.StatusOK)
 	serve("/readyz", http.StatusServiceUnavailable)
+	if d.envoy != nil {
+		serve("/healthcheck", http.StatusInternalServerError) // as envoyproxy/ratelimit does
+	}
 }

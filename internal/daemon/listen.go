@@ -228,13 +228,21 @@ func (c *patientConn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	if now := time.Now(); c.writeBy.Sub(now) < c.stall {
 		c.writeBy = now.Add(c.stall + c.stall/4)
-		if err := c.SetWriteDeadline(c.writeBy); err != nil {
+		if err := c.Conn.SetWriteDeadline(c.writeBy); err != nil {
 			c.mu.Unlock()
 			return 0, err
 		}
 	}
 	c.mu.Unlock()
 	return c.Conn.Write(p)
+}
+
+// SetWriteDeadline implements [net.Conn]. It holds until the next write.
+func (c *patientConn) SetWriteDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writeBy = time.Time{}
+	return c.Conn.SetWriteDeadline(t)
 }
 
 // SetReadDeadline implements [net.Conn].

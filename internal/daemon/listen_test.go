@@ -209,22 +209,48 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// TestUnread has a client that does not read what it asked for.
+// TestUnread has clients that do not read what they asked for: at once, after another
+// answer, and through TLS.
 func TestUnread(t *testing.T) {
 	t.Parallel()
-	ended := make(chan struct{})
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		defer close(ended)
-		for b := make([]byte, 1<<16); ; {
-			if _, err := w.Write(b); err != nil {
-				return
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	newPair(t, cert, key, "x")
+	for name, secure := range map[string]bool{"plain": false, "TLS": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ended := make(chan struct{})
+			upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/first" {
+					return
+				}
+				defer close(ended)
+				for b := make([]byte, 1<<16); ; {
+					if _, err := w.Write(b); err != nil {
+						return
+					}
+				}
+			}))
+			defer upstream.Close()
+			flags := []daemon.Flag{set("server.stall_timeout", "100ms")}
+			if secure {
+				flags = append(flags, set("server.gateway.tls_cert", cert), set("server.gateway.tls_key", key))
 			}
-		}
-	}))
-	defer upstream.Close()
-	p := start(t, many+fmt.Sprintf("[[upstreams]]\ntargets = [%q]\n", upstream.URL), set("server.stall_timeout", "100ms"))
-	fmt.Fprint(dial(t, p, "gateway"), "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-	<-ended
+			p := start(t, many+fmt.Sprintf("[[upstreams]]\ntargets = [%q]\n", upstream.URL), flags...)
+			conn, err := net.Dial("tcp", p.URL("gateway")[strings.LastIndex(p.URL("gateway"), "/")+1:])
+			do(t, err)
+			defer conn.Close()
+			if secure {
+				conn = tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
+			}
+			fmt.Fprint(conn, "GET /first HTTP/1.1\r\nHost: x\r\n\r\n")
+			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			do(t, err)
+			do(t, answer.Body.Close())
+			fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+			<-ended
+		})
+	}
 }
 
 // TestPatient has a client whose pauses are not too long, though all together are, and

@@ -1,0 +1,213 @@
+package e2e_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/status"
+)
+
+// difference is a way in which Stint does not answer as the reference does.
+type difference struct {
+	key    string // docs/envoy.md has it, with the reason
+	reason string
+	// apply makes of an answer of the reference what Stint is to answer, and reports
+	// whether that is anything else. Nil: no request that is compared is such.
+	apply func(*exchange) bool
+	shown []step
+}
+
+// step is a request, and what is answered in brief: there, here, and by a Stint that is
+// set up as it comes. Empty: it is not asked.
+type step struct{ request, theirs, ours, plain string }
+
+// differences are all that there may be between the reference and Stint. All but the
+// first two are also there with envoy.independent and envoy.fixed_months.
+var differences = []difference{
+	{
+		"together",
+		"The descriptors of a request are charged all or none, unless the domain has `compat: independent` or all have, by `envoy.independent`. There each is charged for itself.",
+		nil,
+		[]step{
+			{"three=a | closed=a", "OVER_LIMIT: OK 2, OVER_LIMIT 0", "OVER_LIMIT: OK 2, OVER_LIMIT 0", "OVER_LIMIT: OK 3, OVER_LIMIT 0"},
+			{"three=a", "OK: OK 1", "OK: OK 1", "OK: OK 2"},
+			{"three=a hits=1 | closed=a", "OVER_LIMIT: OK 0, OVER_LIMIT 0", "OVER_LIMIT: OK 0, OVER_LIMIT 0", "OVER_LIMIT: OK 1, OVER_LIMIT 0"},
+			{"three=b hits=0", "OK: OK 3", "OK: OK 3", "OK: OK 3"},
+			{"contract hits=5: three=b", "OVER_LIMIT: OVER_LIMIT 0", "OVER_LIMIT: OVER_LIMIT 0", "OVER_LIMIT: OVER_LIMIT 0"},
+			{"three=b", "OVER_LIMIT: OVER_LIMIT 0", "OVER_LIMIT: OVER_LIMIT 0", "OK: OK 2"},
+		},
+	},
+	{
+		"calendar",
+		"Weeks begin on Monday, months and years on their first day, in UTC, unless `envoy.fixed_months` is set. There they are 7, 30 and 365 days, counted from the first of January 1970.",
+		nil, nil, // TestEnvoyCalendar
+	},
+	{
+		"quota",
+		"A limit in `quota_mode` that is used up is told as such, and a request is refused if all such limits of it are used up: as newer versions do. In that of January 2026 it is told as one that is not used up, without the time of its reset, and never refuses.",
+		(*exchange).quota,
+		[]step{
+			{"quota=a hits=2 | three=q", "OK: OK 0 without reset, OK 2", "OVER_LIMIT: OVER_LIMIT 0, OK 2", ""},
+			{"quota=a | quota=b", "OK: OK 0 without reset, OK 0", "OK: OVER_LIMIT 0, OK 0", ""},
+			{"quota=a | quota=b", "OK: OK 0 without reset, OK 0 without reset", "OVER_LIMIT: OVER_LIMIT 0, OVER_LIMIT 0", ""},
+		},
+	},
+	{
+		"check",
+		"A `hits_addend` of 0 asks whether anything is left. There it asks whether more was asked for than there was, so a limit of which just the last hit is used is told as one that is not used up.",
+		(*exchange).check,
+		[]step{
+			{"three=c hits=3", "OK: OK 0", "OK: OK 0", "OK: OK 0"},
+			{"three=c hits=0", "OK: OK 0", "OVER_LIMIT: OVER_LIMIT 0", "OVER_LIMIT: OVER_LIMIT 0"},
+			{"three=c", "OVER_LIMIT: OVER_LIMIT 0", "OVER_LIMIT: OVER_LIMIT 0", "OVER_LIMIT: OVER_LIMIT 0"},
+			{"three=c hits=0", "OVER_LIMIT: OVER_LIMIT 0", "OVER_LIMIT: OVER_LIMIT 0", "OVER_LIMIT: OVER_LIMIT 0"},
+			{"closed=c hits=0", "OK: OK 0", "OVER_LIMIT: OVER_LIMIT 0", "OVER_LIMIT: OVER_LIMIT 0"},
+		},
+	},
+	{
+		"uncharged",
+		"What is refused where nothing is left is not counted. There it is, which shows when the limit is raised, or when another limit comes with a request; and a descriptor that a request has twice is refused the second time for the hits of the first.",
+		(*exchange).uncharged,
+		[]step{
+			{"three=d hits=3", "OK: OK 0", "OK: OK 0", ""},
+			{"three=d hits=9", "OVER_LIMIT: OVER_LIMIT 0", "OVER_LIMIT: OVER_LIMIT 0", ""},
+			{"three=d limit=8/DAY", "OVER_LIMIT: OVER_LIMIT 0", "OK: OK 4", ""},
+			{"three=e hits=4 | three=e", "OVER_LIMIT: OVER_LIMIT 0, OVER_LIMIT 0", "OVER_LIMIT: OVER_LIMIT 0, OK 2", ""},
+		},
+	},
+	{
+		"brought",
+		"A limit that comes with a request applies in every domain. There it does not in those that have no configuration.",
+		nil,
+		[]step{{"nowhere: any=a limit=2/DAY", "OK: OK 0 without limit", "OK: OK 1", "OK: OK 1"}},
+	},
+	{
+		"names",
+		"Keys and values are never joined, neither to find a limit nor to count: no one can choose a value that is counted with another descriptor. There `a` with the value `b_c` and `a_b` with the value `c` are one.",
+		nil,
+		[]step{
+			{"a=b_c", "OK: OK 0", "OK: OK 0", "OK: OK 0"},
+			{"a_b=c", "OVER_LIMIT: OVER_LIMIT 0", "OK: OK 0", "OK: OK 0"},
+			{"a=x,three_y=z", "OK: OK 0", "OK: OK 0", ""},
+			{"a=x_three,y=z", "OVER_LIMIT: OVER_LIMIT 0", "OK: OK 0", ""},
+			{"three=exact_value", "OK: OK 8", "OK: OK 2", "OK: OK 2"},
+		},
+	},
+	{
+		"windows",
+		"A counter knows how long its window is. There only when it began, so in the first minute of an hour, or the first hour of a day, a limit that comes with a request may be counted with the configured one.",
+		nil,
+		[]step{{"three=f hits=2 limit=3/YEAR | three=f limit=3/DAY", "", "OK: OK 1, OK 2", "OK: OK 1, OK 2"}},
+	},
+	{
+		"empty",
+		"An entry without a value is matched by the key alone. There also by `key` with the value `*`.",
+		nil,
+		[]step{
+			{"star=x", "OK: OK 4", "OK: OK 4", "OK: OK 4"},
+			{"star=", "OK: OK 4", "OK: OK 0 without limit", "OK: OK 0 without limit"},
+		},
+	},
+	{
+		"shared",
+		"With `share_threshold`, a key that ends in `*` has all keys that fit counted together. There each key has a counter.",
+		nil,
+		[]step{
+			{"pre1=x", "OK: OK 4", "OK: OK 4", "OK: OK 4"},
+			{"pre2=x", "OK: OK 4", "OK: OK 3", "OK: OK 3"},
+		},
+	},
+	{
+		"remembered",
+		"With counters in Redis, a request that was refused is refused again for up to a second without asking. What it is told of its other descriptors is then as old as that, unless each is counted for itself.",
+		nil, nil, // TestEnvoyAllOrNone
+	},
+	{
+		"invalid",
+		"What is not a request is refused as `INVALID_ARGUMENT`, with the field: no domain, no descriptors, no entries, an empty key, a limit without a unit. There the first two are `UNKNOWN`, others are not noticed, and the last ends the process.",
+		nil,
+		[]step{
+			{" : three=a", "Unknown", "InvalidArgument", "InvalidArgument"},
+			{"contract:", "Unknown", "InvalidArgument", "InvalidArgument"},
+			{"=x", "OK: OK 0 without limit", "InvalidArgument", "InvalidArgument"},
+		}, // TestEnvoyReferenceDies
+	},
+	{
+		"newer",
+		"`metadata`, a `*` within a value, `unit_multiplier` and `is_negative_hits`, which newer versions have, are known. That of January 2026 refuses the first, takes the second for a character, and does not see the others.",
+		nil, nil, // TestEnvoyNewer, TestEnvoyContract
+	},
+}
+
+const differentDomains = `
+domain: contract
+descriptors:
+  - key: three
+    rate_limit: {unit: day, requests_per_unit: 3}
+  - key: three_exact
+    value: value
+    rate_limit: {unit: day, requests_per_unit: 9}
+  - key: closed
+    rate_limit: {unit: day, requests_per_unit: 0}
+  - key: quota
+    quota_mode: true
+    rate_limit: {unit: day, requests_per_unit: 1}
+  - key: a
+    rate_limit: {unit: day, requests_per_unit: 1}
+    descriptors:
+      - key: three_y
+        rate_limit: {unit: day, requests_per_unit: 1}
+      - key: y
+        rate_limit: {unit: day, requests_per_unit: 1}
+  - key: a_b
+    rate_limit: {unit: day, requests_per_unit: 1}
+  - key: star
+    value: "*"
+    rate_limit: {unit: day, requests_per_unit: 5}
+  - key: pre*
+    share_threshold: true
+    rate_limit: {unit: day, requests_per_unit: 5}
+`
+
+func TestEnvoyDifferences(t *testing.T) {
+	t.Parallel()
+	dir := writeDomains(t, map[string]string{"contract": differentDomains})
+	theirs, ours, redis := startReference(t, dir), serveEnvoy(t, dir).peer, serveEnvoy(t, dir, inRedis(t)...).peer
+	plain := serveEnvoy(t, dir, "STINT_ENVOY_INDEPENDENT=false", "STINT_ENVOY_FIXED_MONTHS=false").peer
+	for _, d := range differences {
+		for _, s := range d.shown {
+			q := short(t, s.request)
+			for _, c := range []struct {
+				p    *peer
+				want string
+			}{{theirs, s.theirs}, {ours, s.ours}, {redis, s.ours}, {plain, s.plain}} {
+				if c.want == "" {
+					continue
+				}
+				if got := brief(c.p.try(t, q)); got != c.want {
+					t.Errorf("%s: %s: %s answers %q, want %q", d.key, s.request, c.p.name, got, c.want)
+				}
+			}
+		}
+	}
+}
+
+// brief is an answer in a line.
+func brief(a *rlsv3.RateLimitResponse, err error) string {
+	if err != nil {
+		return status.Code(err).String()
+	}
+	var all []string
+	for _, s := range a.GetStatuses() {
+		text := fmt.Sprintf("%v %d", s.GetCode(), s.GetLimitRemaining())
+		if s.GetCurrentLimit() == nil {
+			text += " without limit"
+		} else if s.GetDurationUntilReset() == nil {
+			text += " without reset"
+		}
+		all = append(all, text)
+	}
+	return a.GetOverallCode().String() + ": " + strings.Join(all, ", ")
+}

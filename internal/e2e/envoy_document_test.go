@@ -1,0 +1,175 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	managerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/stintdev/stint/grpclimit/descriptor"
+)
+
+// decode reads YAML as Envoy does: strictly.
+func decode(t *testing.T, text string, into proto.Message) {
+	t.Helper()
+	var tree any
+	if err := yaml.Unmarshal([]byte(text), &tree); err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	data, err := json.Marshal(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := protojson.Unmarshal(data, into); err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	if v, ok := into.(interface{ ValidateAll() error }); ok {
+		if err := v.ValidateAll(); err != nil {
+			t.Fatalf("%v in\n%s", err, text)
+		}
+	}
+}
+
+// opened returns what an Any holds, which must be this.
+func opened[M proto.Message](t *testing.T, a *anypb.Any, into M) M {
+	t.Helper()
+	if err := a.UnmarshalTo(into); err != nil {
+		t.Fatal(err)
+	}
+	if v, ok := any(into).(interface{ ValidateAll() error }); ok {
+		if err := v.ValidateAll(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return into
+}
+
+func TestEnvoyDocument(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/envoy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var boot bootstrapv3.Bootstrap
+	var files []descriptor.File
+	for _, b := range blocks(t, "envoy.md", "yaml") {
+		switch {
+		case strings.HasPrefix(b, "static_resources:"):
+			decode(t, b, &boot)
+		case strings.HasPrefix(b, "rate_limits:"):
+			decode(t, "name: x\ndomains: [\"*\"]\n"+b, new(routev3.VirtualHost))
+		case strings.HasPrefix(b, "domain:"):
+			files = append(files, descriptor.File{Name: "envoy.md", Data: []byte(b)})
+		default:
+			t.Errorf("what is this?\n%s", b)
+		}
+	}
+	config, err := descriptor.Read(files, descriptor.Options{})
+	if err != nil || len(files) != 2 {
+		t.Fatalf("%d domains, %v", len(files), err)
+	}
+
+	// What Envoy is told to send is limited.
+	filter := boot.GetStaticResources().GetListeners()[0].GetFilterChains()[0].GetFilters()[0]
+	manager := opened(t, filter.GetTypedConfig(), &managerv3.HttpConnectionManager{})
+	limits := opened(t, manager.GetHttpFilters()[0].GetTypedConfig(), &ratelimitv3.RateLimit{})
+	found := map[string]bool{}
+	for _, r := range manager.GetRouteConfig().GetVirtualHosts()[0].GetRoutes()[0].GetRoute().GetRateLimits() {
+		var entries []descriptor.Entry
+		for _, a := range r.GetActions() {
+			switch {
+			case a.GetRemoteAddress() != nil:
+				entries = append(entries, descriptor.Entry{Key: "remote_address", Value: "192.0.2.1"})
+			case a.GetGenericKey() != nil:
+				entries = append(entries, descriptor.Entry{Key: a.GetGenericKey().GetDescriptorKey(), Value: a.GetGenericKey().GetDescriptorValue()})
+			default:
+				entries = append(entries, descriptor.Entry{Key: a.GetRequestHeaders().GetDescriptorKey(), Value: "alice"})
+			}
+		}
+		l := config.Domain(limits.GetDomain()).Find(entries)
+		if l == nil {
+			t.Fatalf("%v has no limit", entries)
+		}
+		found[l.Path] = true
+	}
+	if !found["shop.remote_address"] || !found["shop.route_shop.user"] {
+		t.Errorf("found %v", found)
+	}
+
+	for _, d := range differences {
+		if !strings.Contains(string(text), "| "+d.key+" | "+d.reason+" |") {
+			t.Errorf("the document does not tell of the difference %s: %s", d.key, d.reason)
+		}
+	}
+	_, listed, _ := strings.Cut(string(text), "\n## What is otherwise\n")
+	listed, _, _ = strings.Cut(listed, "\n## ")
+	if n := strings.Count(listed, "\n| ") - 1; n != len(differences) { // without the head
+		t.Errorf("the document has %d differences, want %d", n, len(differences))
+	}
+	for _, field := range fieldsOf(reflect.TypeFor[descriptor.Domain]()) {
+		if !strings.Contains(string(text), "`"+field+"`") {
+			t.Errorf("the document does not tell of the field %s", field)
+		}
+	}
+
+	// What is asked by hand is answered so.
+	s := serveEnvoy(t, writeDomains(t, map[string]string{"shop": string(files[0].Data)}))
+	caller := newClient(t, "127.0.0.1", s.api)
+	_, path, _ := strings.Cut(string(text), "curl 'localhost:8080")
+	path, _, _ = strings.Cut(path, "'")
+	s.same(t, "shop hits=3: route=shop,user=alice", "OK: OK 997")
+	var got, want map[string]any
+	if err := json.Unmarshal([]byte(caller.do(t, http.MethodGet, path, "").body), &got); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(blocks(t, "envoy.md", "json")[0]), &want); err != nil {
+		t.Fatal(err)
+	}
+	got["reset_after"] = want["reset_after"]
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if w := caller.do(t, http.MethodDelete, path, ""); w.status != http.StatusNoContent {
+		t.Errorf("got %d %s, want 204", w.status, w.body)
+	}
+	s.same(t, "shop: route=shop,user=alice", "OK: OK 999")
+	if w := caller.do(t, http.MethodGet, "/v1/descriptors?domain=shop&entry=user=alice", ""); w.status != http.StatusNotFound {
+		t.Errorf("got %d %s, want 404", w.status, w.body)
+	}
+}
+
+// fieldsOf returns the names of the fields, also of those within.
+func fieldsOf(r reflect.Type) (names []string) {
+	for i := range r.NumField() {
+		f := r.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		names = append(names, name)
+		within := f.Type
+		for within.Kind() == reflect.Slice || within.Kind() == reflect.Pointer {
+			within = within.Elem()
+		}
+		if within.Kind() != reflect.Struct || within == r {
+			continue
+		}
+		for _, inner := range fieldsOf(within) {
+			if name == "rate_limit" {
+				inner = name + "." + inner
+			}
+			names = append(names, inner)
+		}
+	}
+	return names
+}

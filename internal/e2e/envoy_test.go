@@ -1,0 +1,262 @@
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/stintdev/stint/internal/testredis"
+)
+
+// reference is envoyproxy/ratelimit, as the module in bench/ratelimit has it.
+var reference struct {
+	build sync.Once
+	err   error
+}
+
+// buildReference builds it, once, and returns its path.
+func buildReference(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(filepath.Dir(program.path), "ratelimit")
+	reference.build.Do(func() {
+		out, err := exec.Command("go", "build", "-C", "../../bench/ratelimit", "-o", path, "github.com/envoyproxy/ratelimit/src/service_cmd").CombinedOutput()
+		if err != nil {
+			reference.err = fmt.Errorf("%w: %s", err, out)
+		}
+	})
+	if reference.err != nil {
+		t.Fatal(reference.err)
+	}
+	return path
+}
+
+// peer is a rate limit service, and a connection to it.
+type peer struct {
+	rlsv3.RateLimitServiceClient
+	name  string
+	conn  *grpc.ClientConn
+	ended <-chan struct{} // closed when its process is gone
+}
+
+// connect connects to a service, and waits until it says that it serves.
+func connect(t testing.TB, name string, p *process, target string) *peer {
+	t.Helper()
+	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	p.wait(t, func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		h, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: "ratelimit"})
+		if err == nil && h.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+			err = errors.New(h.GetStatus().String())
+		}
+		return err
+	})
+	return &peer{rlsv3.NewRateLimitServiceClient(conn), name, conn, p.ended}
+}
+
+// startReference starts the reference with the files of a directory, and a Redis of its
+// own.
+func startReference(t testing.TB, dir string, environ ...string) *peer {
+	t.Helper()
+	cmd := exec.Command(buildReference(t))
+	socket := filepath.Join(t.TempDir(), "grpc")
+	cmd.Env = append([]string{
+		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + testredis.Start(t).Addr(), "DISABLE_STATS=true", "LOG_LEVEL=error",
+		"RUNTIME_ROOT=" + filepath.Dir(dir), "RUNTIME_APPDIRECTORY=" + filepath.Base(dir), "RUNTIME_WATCH_ROOT=false",
+		"HOST=127.0.0.1", "DEBUG_HOST=127.0.0.1", "PORT=0", "DEBUG_PORT=0", "GRPC_UDS=" + socket,
+	}, environ...)
+	return connect(t, "envoyproxy/ratelimit", run(t, cmd), "unix:"+socket)
+}
+
+// envoyServer is a stint that serves Envoy.
+type envoyServer struct {
+	*server
+	*peer
+}
+
+// serveEnvoy starts a stint with the files of a directory. Variables go over what is
+// set here: counters in memory, and all as the reference has it.
+func serveEnvoy(t testing.TB, dir string, environ ...string) *envoyServer {
+	t.Helper()
+	s := serve(t, "# all is in the environment\n", append([]string{
+		"STINT_SERVER_GRPC_ADDRESS=127.0.0.1:0", "STINT_ENVOY_CONFIG=" + dir,
+		"STINT_ENVOY_INDEPENDENT=true", "STINT_ENVOY_FIXED_MONTHS=true",
+	}, environ...)...)
+	name := "stint in memory"
+	for _, e := range environ {
+		if strings.HasPrefix(e, "STINT_SERVER_COUNTERS=") {
+			name = "stint with Redis"
+		}
+	}
+	s.wait(t, func() error {
+		if s.url("grpc") == "" {
+			return errors.New("stint does not listen for Envoy")
+		}
+		return nil
+	})
+	return &envoyServer{s, connect(t, name, s.process, s.url("grpc"))}
+}
+
+// inRedis are the variables for counters in a Redis of the test's own. A slow machine
+// must not have a node decide alone.
+func inRedis(t testing.TB) []string {
+	t.Helper()
+	return []string{"STINT_SERVER_COUNTERS=" + testredis.Start(t).URL(), "STINT_SERVER_STORE_BUDGET=20s"}
+}
+
+// writeDomains writes files into a directory, by name and text, and returns it.
+func writeDomains(t testing.TB, files map[string]string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "config")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name+".yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// ask sends a request, which must be answered.
+func (p *peer) ask(t testing.TB, q *rlsv3.RateLimitRequest) *rlsv3.RateLimitResponse {
+	t.Helper()
+	a, err := p.try(t, q)
+	if err != nil {
+		t.Fatalf("%s: %v\n%v", p.name, err, q)
+	}
+	return a
+}
+
+func (p *peer) try(t testing.TB, q *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	return p.ShouldRateLimit(ctx, q)
+}
+
+// short reads a request that is written "domain hits=2: key=value,key=value hits=1
+// limit=5/DAY | key=value". Without a domain, it is of the domain contract.
+func short(t testing.TB, text string) *rlsv3.RateLimitRequest {
+	t.Helper()
+	number := func(text string) uint64 {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	q := &rlsv3.RateLimitRequest{Domain: "contract"}
+	head, rest, ok := strings.Cut(text, ":")
+	if ok {
+		name, hits, _ := strings.Cut(strings.TrimSpace(head), " hits=")
+		if q.Domain = name; hits != "" {
+			q.HitsAddend = uint32(number(hits))
+		}
+		text = rest
+	}
+	for part := range strings.SplitSeq(text, "|") {
+		if strings.TrimSpace(part) == "" {
+			continue
+		}
+		d := new(commonv3.RateLimitDescriptor)
+		for i, word := range strings.Fields(part) {
+			hits, isHits := strings.CutPrefix(word, "hits=")
+			limit, isLimit := strings.CutPrefix(word, "limit=")
+			switch {
+			case i == 0:
+				for entry := range strings.SplitSeq(word, ",") {
+					key, value, _ := strings.Cut(entry, "=")
+					d.Entries = append(d.Entries, &commonv3.RateLimitDescriptor_Entry{Key: key, Value: value})
+				}
+			case isHits:
+				d.HitsAddend = wrapperspb.UInt64(number(hits))
+			case isLimit:
+				requests, unit, _ := strings.Cut(limit, "/")
+				d.Limit = &commonv3.RateLimitDescriptor_RateLimitOverride{
+					RequestsPerUnit: uint32(number(requests)), Unit: typev3.RateLimitUnit(typev3.RateLimitUnit_value[unit]),
+				}
+			default:
+				t.Fatalf("what is %s in %s?", word, text)
+			}
+		}
+		q.Descriptors = append(q.Descriptors, d)
+	}
+	return q
+}
+
+// lengths are those of units, in seconds, as the reference has them.
+var lengths = map[rlsv3.RateLimitResponse_RateLimit_Unit]int64{
+	rlsv3.RateLimitResponse_RateLimit_SECOND: 1,
+	rlsv3.RateLimitResponse_RateLimit_MINUTE: 60,
+	rlsv3.RateLimitResponse_RateLimit_HOUR:   3600,
+	rlsv3.RateLimitResponse_RateLimit_DAY:    86400,
+	rlsv3.RateLimitResponse_RateLimit_WEEK:   7 * 86400,
+	rlsv3.RateLimitResponse_RateLimit_MONTH:  30 * 86400,
+	rlsv3.RateLimitResponse_RateLimit_YEAR:   365 * 86400,
+}
+
+// span is the seconds, since the epoch, within which something was answered.
+type span struct{ from, to int64 }
+
+// resets reports whether so many seconds were left of a window.
+func (s span) resets(unit rlsv3.RateLimitResponse_RateLimit_Unit, seconds int64) bool {
+	length := lengths[unit]
+	for now := s.from; now <= s.to && length > 0; now++ {
+		if seconds == length-now%length {
+			return true
+		}
+	}
+	return false
+}
+
+// settle replaces what depends on the time by what does not, where it is right: how
+// long it is until a reset by one second, also in headers. What is wrong is left, and
+// will be seen. The text of limits within metadata has as many blanks as its writer
+// likes.
+func settle(a *rlsv3.RateLimitResponse, during span) {
+	for _, s := range a.GetStatuses() {
+		d := s.GetDurationUntilReset()
+		if d == nil || d.GetNanos() != 0 || !during.resets(s.GetCurrentLimit().GetUnit(), d.GetSeconds()) {
+			continue
+		}
+		s.DurationUntilReset = durationpb.New(time.Second)
+	}
+	for _, h := range a.GetResponseHeadersToAdd() {
+		seconds, err := strconv.ParseInt(h.GetValue(), 10, 64)
+		if err == nil && h.GetKey() == "RateLimit-Reset" && slices.ContainsFunc(slices.Collect(maps.Keys(lengths)),
+			func(u rlsv3.RateLimitResponse_RateLimit_Unit) bool { return during.resets(u, seconds) }) {
+			h.Value = "soon"
+		}
+	}
+	for _, d := range a.GetDynamicMetadata().GetFields()["descriptors"].GetListValue().GetValues() {
+		if fields := d.GetStructValue().GetFields(); fields["limit"] != nil {
+			fields["limit"] = structpb.NewStringValue(strings.Join(strings.Fields(fields["limit"].GetStringValue()), " "))
+		}
+	}
+}
