@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"encoding/binary"
+	"slices"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -66,6 +67,7 @@ type call struct {
 
 	order []int32 // of the groups in the call
 	lone  int     // how many of them are takes of one ask, whose counter no one else asks
+	plain int     // and how many with those of several
 
 	asks int // a measure of how long it will hold Redis
 	keys []string
@@ -234,10 +236,11 @@ const redisClock = -1
 // given its size has 7 bytes.
 //
 //	now + 1 (0: by Redis' clock), number of limits (2), of states (2), of lone takes (2),
-//	  of groups (2)
+//	  of plain takes (2), of groups (2)
 //	each limit: algorithm (1), tick (3), window, rate, unit, cap, most or, of a bucket, short;
 //	  if the window is 0, how many edges of calendar windows follow (1), and those
 //	each lone take: count (2), ask
+//	each plain take: count (2), number of asks (2), asks
 //	each other group: kind (1), count (2), number of asks (2), asks
 //	an ask: place in KEYS (2), of the limit (2; 0: a penalty), cost (8, signed);
 //	  of an undo, 8 more numbers: what is expected, and what was before
@@ -248,7 +251,7 @@ const redisClock = -1
 func (c *call) encode(now int64, near []time.Time) {
 	c.place()
 	b := put(c.blob[:0], now+1)
-	for _, n := range [...]int{len(c.limits), c.states(), c.lone, len(c.groups)} {
+	for _, n := range [...]int{len(c.limits), c.states(), c.lone, c.plain - c.lone, len(c.groups)} {
 		b = binary.BigEndian.AppendUint16(b, uint16(n))
 	}
 	for i := range c.limits {
@@ -276,10 +279,13 @@ func (c *call) encode(now int64, near []time.Time) {
 		b = binary.BigEndian.AppendUint16(b, uint16(max(len(g.requests), 1)))
 		b = c.appendAsk(b, g, 0)
 	}
-	for _, i := range c.order[c.lone:] {
+	for n, i := range c.order[c.lone:] {
 		g := &c.groups[i]
 		count := max(len(g.requests), 1)
-		b = append(b, byte(g.kind), byte(count>>8), byte(count), byte(len(g.asks)>>8), byte(len(g.asks)))
+		if n >= c.plain-c.lone {
+			b = append(b, byte(g.kind))
+		}
+		b = append(b, byte(count>>8), byte(count), byte(len(g.asks)>>8), byte(len(g.asks)))
 		for j := range g.asks {
 			b = c.appendAsk(b, g, j)
 		}
@@ -333,28 +339,36 @@ func appendPenalty(b []byte, it *item) []byte {
 }
 
 // place gives every counter its place among KEYS, and every group its place in
-// the call: takes of one ask first, if no one else asks their counter; what is to
-// be undone last, so that no answer depends on what came of it.
+// the call: takes whose counters no one else asks first, those of one ask before the
+// others; what is to be undone last, so that no answer depends on what came of it.
 func (c *call) place() {
-	const first, middle, last = 0, 1, 2
+	const lone, plain, middle, last = 0, 1, 2, 3
 	placeOf := func(g *group) int {
-		switch k := &c.counters[g.asks[0].counter]; {
-		case g.kind == take && len(g.asks) == 1 && k.asks == 1 && !k.long:
-			return first
+		switch {
 		case g.kind == undo:
 			return last
+		case g.kind != take || slices.ContainsFunc(g.asks, func(a ask) bool {
+			k := &c.counters[a.counter]
+			return k.asks > 1 || k.long
+		}):
+			return middle
+		case len(g.asks) > 1:
+			return plain
 		}
-		return middle
+		return lone
 	}
 	c.order = c.order[:0]
-	for place := first; place <= last; place++ {
+	for place := lone; place <= last; place++ {
 		for i := range c.groups {
 			if placeOf(&c.groups[i]) == place {
 				c.order = append(c.order, int32(i))
 			}
 		}
-		if place == first {
+		switch place {
+		case lone:
 			c.lone = len(c.order)
+		case plain:
+			c.plain = len(c.order)
 		}
 	}
 	c.keys = append(c.keys[:0], make([]string, len(c.counters))...)

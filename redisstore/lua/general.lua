@@ -193,7 +193,7 @@ local function group(kind, count, n)
   return pass
 end
 
-for g = lone_count + 1, group_count do
+for g = lone_count + plain_count + 1, group_count do
   local kind, count, n
   kind, count, n, pos = unpack_('>BI2I2', blob, pos)
   out[g + 1] = group(kind, count, n)

@@ -2,13 +2,14 @@
 -- at one instant, each for itself:
 --
 --   lone    a take of one ask, whose counter no other group asks and is no log
+--   plain   a take of several such asks, of which none has a penalty
 --   take    asks that are charged all or none
 --   adjust  asks that are charged, or given back, without asking
 --   undo    asks of a take that passed here and was denied elsewhere
 --   twins   a take that asks one counter more than once; alone but for peeks
 --
 -- A take has a count: as many equal takes, of which the first that fit pass. Lone
--- takes come first and are decided here, by the way; the others in general.lua.
+-- and plain takes come first and are decided here, by the way; the others in general.lua.
 --
 -- KEYS are the counters, those of logs last. ARGV[1] is the call, in binary:
 -- encode in call.go writes it and says how. A key is read once and written once,
@@ -25,7 +26,7 @@ local SECOND, LAST = 1000000, 7258118400000000 -- the year 2200
 local WRAP, AHEAD = 281474976710656, 1099511627776 -- 9 years; 12 days, by which a clock may step back
 
 local blob = ARGV[1]
-local now, limit_count, state_count, lone_count, group_count, pos = unpack_('>I7I2I2I2I2', blob)
+local now, limit_count, state_count, lone_count, plain_count, group_count, pos = unpack_('>I7I2I2I2I2I2', blob)
 if now == 0 then
   local t = call('TIME')
   now = t[1] * SECOND + t[2]
@@ -154,7 +155,19 @@ for g = 1, lone_count do
   local count, k, l, c
   count, k, l, c, pos = unpack_('>I2I2I2i8', blob, pos)
   l = limits[l]
-  local a, u, x, r = decode(k, l.algorithm)
+  local algorithm, raw = l.algorithm, states[k]
+  local a, u, x, r
+  if raw and #raw == 12 and algorithm <= FIXED then
+    -- What decode would do: most counters are like this.
+    a, r, u, x = unpack_('>I5I3I2I2', raw)
+    a = a * SECOND
+    r = a + r * SECOND
+    if algorithm == FIXED then
+      x = r
+    end
+  else
+    a, u, x, r = decode(k, algorithm)
+  end
   local room = false
   if a then
     if now >= r then
@@ -175,9 +188,49 @@ for g = 1, lone_count do
     end
     out[g + 1] = count
     if c * count > 0 then
-      write(KEYS[k], l.algorithm, l.short, l.charge(a, u, x, c * count))
-    elseif states[k] then
+      write(KEYS[k], algorithm, l.short, l.charge(a, u, x, c * count))
+    elseif raw then
       heal(KEYS[k], r)
+    end
+  end
+end
+
+if plain_count > 0 then
+  local ks, ls, cs, as, us, xs, rs = {}, {}, {}, {}, {}, {}, {}
+  for g = lone_count + 1, lone_count + plain_count do
+    local count, n, problem
+    count, n, pos = unpack_('>I2I2', blob, pos)
+    for i = 1, n do
+      local k, l, c
+      k, l, c, pos = unpack_('>I2I2i8', blob, pos)
+      l = limits[l]
+      local a, u, x, r = decode(k, l.algorithm)
+      if not a then
+        problem = u
+      else
+        local room
+        if now >= r then
+          a, u, x = 0, 0, 0
+        end
+        room, a, u, x = l.judge(a, u, x, now)
+        if not room then
+          problem = format('EDGES %.0f', a)
+        elseif c > room then
+          count = 0
+        elseif c * count > room then
+          count = whole(room, c)
+        end
+        ks[i], ls[i], cs[i], as[i], us[i], xs[i], rs[i] = k, l, c, a, u, x, r
+      end
+    end
+    out[g + 1] = problem or count
+    for i = 1, problem and 0 or n do
+      local k, l, units = ks[i], ls[i], cs[i] * count
+      if units > 0 then
+        write(KEYS[k], l.algorithm, l.short, l.charge(as[i], us[i], xs[i], units))
+      elseif states[k] then
+        heal(KEYS[k], rs[i])
+      end
     end
   end
 end
@@ -190,6 +243,6 @@ local function finish()
   return out
 end
 
-if lone_count == group_count then
+if lone_count + plain_count == group_count then
   return finish()
 end

@@ -1,5 +1,5 @@
 -- What every algorithm needs. The files of this folder are put together, in the
--- order prelude, algorithms, main, into one script; the algorithms bear the
+-- order that the file order says, into one script; the algorithms bear the
 -- names of the Go files that they follow.
 --
 -- Numbers are doubles that hold integers of at most 53 bits. No product or sum

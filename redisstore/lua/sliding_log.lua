@@ -82,11 +82,11 @@ local function sliding_log()
 
   -- judge is judge, and also returns the first entry that is still in the log.
   -- Here aux is the base.
-  local function judge(l, o, now)
-    if now >= o.recovery then
+  local function judge(l, o, time)
+    if time >= o.recovery then
       return l.cap, 0, 0, o.total, o.n + 1
     end
-    local t = now
+    local t = time
     if o.at > t then
       t = o.at
     end
@@ -141,7 +141,7 @@ local function sliding_log()
   end
 
   -- charge is charge. What judge answered comes in; the object changes.
-  local function charge(l, o, at, used, base, first, units, now)
+  local function charge(l, o, at, used, base, first, units, time)
     o.base = base
     units = clamp(used + units) - used
     if used + units == 0 then
@@ -153,8 +153,8 @@ local function sliding_log()
         rebase(o, first)
         first = 1
       end
-      if now > at then
-        at = now
+      if time > at then
+        at = time
       end
       -- The newest entry takes what is charged at its instant, and what is forced
       -- on a log that has as many entries as its limit has units.
@@ -205,8 +205,8 @@ local function sliding_log()
 
   -- give_back takes units back from the entry of an instant, as far as they are
   -- still there. Those of other instants are other callers'.
-  local function give_back(l, o, cost, at, now)
-    local _, _, used, base, first = judge(l, o, now)
+  local function give_back(l, o, cost, at, time)
+    local _, _, used, base, first = judge(l, o, time)
     local i = after(o, first, 1, at - 1)
     if i > o.n then
       return
@@ -241,7 +241,7 @@ local function sliding_log()
     o.recovery = o.at + l.window
   end
 
-  local function store(o, px)
+  local function store(o, life)
     if o.recovery == 0 then
       call('DEL', o.key)
       return
@@ -250,14 +250,14 @@ local function sliding_log()
     local head = pack('>I7I7', o.recovery, o.base)
     if o.whole or gone > o.n / 2 then
       read(o)
-      call('PSETEX', o.key, px, head .. string.sub(o.raw, HEAD + gone * ENTRY + 1))
+      call('PSETEX', o.key, life, head .. string.sub(o.raw, HEAD + gone * ENTRY + 1))
       return
     end
     call('SETRANGE', o.key, 0, head)
     if o.tail then
       call('SETRANGE', o.key, HEAD + o.kept * ENTRY, pack('>I7I7', o.at, o.total))
     end
-    call('PEXPIRE', o.key, px)
+    call('PEXPIRE', o.key, life)
   end
 
   return {
