@@ -155,21 +155,25 @@ for g = 1, lone_count do
   local count, k, l, c
   count, k, l, c, pos = unpack_('>I2I2I2i8', blob, pos)
   l = limits[l]
-  local algorithm, raw = l.algorithm, states[k]
-  local a, u, x, r
+  local algorithm, raw, name = l.algorithm, states[k], KEYS[k]
+  local a, u, x, r, length, room
   if raw and #raw == 12 and algorithm <= FIXED then
     -- What decode would do: most counters are like this.
-    a, r, u, x = unpack_('>I5I3I2I2', raw)
+    a, length, u, x = unpack_('>I5I3I2I2', raw)
     a = a * SECOND
-    r = a + r * SECOND
+    r = a + length * SECOND
     if algorithm == FIXED then
       x = r
+      if r - a == l.window and now >= a and now < r then
+        room = l.cap - u -- and what judge would
+      end
     end
   else
     a, u, x, r = decode(k, algorithm)
   end
-  local room = false
-  if a then
+  if not a then
+    out[g + 1] = u
+  elseif not room then
     if now >= r then
       a, u, x = 0, 0, 0
     end
@@ -177,8 +181,6 @@ for g = 1, lone_count do
     if not room then
       out[g + 1] = format('EDGES %.0f', a)
     end
-  else
-    out[g + 1] = u
   end
   if room then
     if c > room then
@@ -188,9 +190,9 @@ for g = 1, lone_count do
     end
     out[g + 1] = count
     if c * count > 0 then
-      write(KEYS[k], algorithm, l.short, l.charge(a, u, x, c * count))
+      write(name, algorithm, l.short, l.charge(a, u, x, c * count))
     elseif raw then
-      heal(KEYS[k], r)
+      heal(name, r)
     end
   end
 end
