@@ -117,13 +117,22 @@ func (s *Service) decide(ctx context.Context, w *work) error {
 		return err
 	}
 	w.writeKeys()
-	if err := s.count(ctx, w); err != nil {
+	err := ctx.Err()
+	if err == nil {
+		err = s.count(unending, w)
+	}
+	if err != nil {
 		return failure(err)
 	}
 	w.over = s.refuses(w)
 	s.tell(w, u, began)
 	return nil
 }
+
+// unending is the context of stores. Who leaves while they are asked has asked: what is
+// on its way cannot be called back, and stores bound how long it takes. A context that
+// can end would cost a tenth of the call.
+var unending = context.Background() //nolint:forbidigo // see above
 
 // check reports what is wrong with the request.
 func (q *request) check() error {

@@ -552,6 +552,18 @@ func TestCounted(t *testing.T) {
 	b.want(ask("d", "user=a", "path=/"), "OK [OK 1, OK 9]")
 }
 
+// TestLeft: who has left before is charged nothing.
+func TestLeft(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, plain, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := b.ShouldRateLimit(ctx, ask("d", "user=a")); status.Code(err) != codes.Canceled {
+		t.Error(err)
+	}
+	b.want(ask("d", "user=a"), "OK [OK 2]")
+}
+
 // events are those that were recorded.
 type events struct {
 	mu  sync.Mutex
