@@ -77,9 +77,9 @@ func (s *Server) Unary(ctx context.Context, message any, info *grpc.UnaryServerI
 		return handler(ctx, message)
 	}
 	q := s.request(ctx, info.FullMethod)
-	d := &decided{Context: ctx}
-	err := s.decide(ctx, &q, message, &d.verdict)
-	_ = grpc.SetTrailer(ctx, s.trailers(&d.verdict)) // there is no stream if it is not a server that calls
+	d := &field.Decided{Context: ctx}
+	err := s.decide(ctx, &q, message, &d.Verdict)
+	_ = grpc.SetTrailer(ctx, s.trailers(&d.Verdict)) // there is no stream if it is not a server that calls
 	if err != nil {
 		return nil, err
 	}
@@ -94,10 +94,10 @@ func (s *Server) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	}
 	ctx := stream.Context()
 	q := s.request(ctx, info.FullMethod)
-	d := &decided{Context: ctx}
-	err := s.decide(ctx, &q, nil, &d.verdict)
+	d := &field.Decided{Context: ctx}
+	err := s.decide(ctx, &q, nil, &d.Verdict)
 	if err != nil || !s.o.PerMessage {
-		stream.SetTrailer(s.trailers(&d.verdict))
+		stream.SetTrailer(s.trailers(&d.Verdict))
 	}
 	switch {
 	case err != nil:
@@ -106,7 +106,7 @@ func (s *Server) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 		return handler(srv, &opened{stream, d})
 	}
 	m := &metered{opened: opened{stream, d}, server: s, request: q}
-	m.last.Store(&metering{verdict: d.verdict})
+	m.last.Store(&metering{verdict: d.Verdict})
 	err = handler(srv, m)
 	last := m.last.Load()
 	stream.SetTrailer(s.trailers(&last.verdict)) // once: trailers that are set again are added
@@ -197,7 +197,7 @@ func peerOf(ctx context.Context) netip.Addr {
 // opened is a stream that has passed.
 type opened struct {
 	grpc.ServerStream
-	ctx *decided
+	ctx *field.Decided
 }
 
 // Context implements [grpc.ServerStream].
@@ -231,25 +231,8 @@ func (m *metered) RecvMsg(message any) error {
 	return next.err
 }
 
-// decided is the context of a call that has passed.
-type decided struct {
-	context.Context
-	verdict engine.Verdict
-}
-
-type verdictKey struct{}
-
-// Value implements [context.Context].
-func (d *decided) Value(key any) any {
-	if key == (verdictKey{}) {
-		return &d.verdict
-	}
-	return d.Context.Value(key)
-}
-
 // VerdictOf returns the verdict about the call that the context is of, or nil if it has
 // not come through an interceptor. Of a stream, it is that about opening it.
 func VerdictOf(ctx context.Context) *engine.Verdict {
-	v, _ := ctx.Value(verdictKey{}).(*engine.Verdict)
-	return v
+	return field.VerdictOf(ctx)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/field"
 )
 
 // Options are the settings of a middleware. Engine is required.
@@ -56,7 +57,7 @@ type middleware struct {
 }
 
 func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	ctx := &decided{Context: r.Context()}
+	ctx := &field.Decided{Context: r.Context()}
 	q := engine.Request{Method: r.Method, Path: r.URL.EscapedPath(), Headers: r.Header, Peer: peerOf(r)}
 	if m.Cost != nil {
 		q.Cost = m.Cost(r)
@@ -65,15 +66,15 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		q.Subject = m.Subject(r)
 	}
 	var err error
-	if ctx.verdict, err = m.Engine.Decide(ctx.Context, q); err != nil {
+	if ctx.Verdict, err = m.Engine.Decide(ctx.Context, q); err != nil {
 		m.OnError(w, r, err)
 		return
 	}
-	if !ctx.verdict.Outcome.Passed() {
-		Refuse(w, r, m.Headers, &ctx.verdict)
+	if !ctx.Verdict.Outcome.Passed() {
+		Refuse(w, r, m.Headers, &ctx.Verdict)
 		return
 	}
-	m.Headers.Set(w.Header(), &ctx.verdict)
+	m.Headers.Set(w.Header(), &ctx.Verdict)
 	m.next.ServeHTTP(w, r.WithContext(ctx))
 }
 
@@ -87,25 +88,8 @@ func peerOf(r *http.Request) netip.Addr {
 	return a
 }
 
-// decided is the context of a request that has passed.
-type decided struct {
-	context.Context
-	verdict engine.Verdict
-}
-
-type verdictKey struct{}
-
-// Value implements [context.Context].
-func (d *decided) Value(key any) any {
-	if key == (verdictKey{}) {
-		return &d.verdict
-	}
-	return d.Context.Value(key)
-}
-
 // VerdictOf returns the verdict about the request that the context is of, or nil if
 // it has not come through a middleware.
 func VerdictOf(ctx context.Context) *engine.Verdict {
-	v, _ := ctx.Value(verdictKey{}).(*engine.Verdict)
-	return v
+	return field.VerdictOf(ctx)
 }

@@ -1,0 +1,30 @@
+package field
+
+import (
+	"context"
+
+	"github.com/stintdev/stint/engine"
+)
+
+// Decided is the context of what has passed a door.
+type Decided struct {
+	context.Context
+	Verdict engine.Verdict
+}
+
+type verdictKey struct{}
+
+// Value implements [context.Context].
+func (d *Decided) Value(key any) any {
+	if key == (verdictKey{}) {
+		return &d.Verdict
+	}
+	return d.Context.Value(key)
+}
+
+// VerdictOf returns the verdict about what the context is of, or nil if it has not come
+// through a door.
+func VerdictOf(ctx context.Context) *engine.Verdict {
+	v, _ := ctx.Value(verdictKey{}).(*engine.Verdict)
+	return v
+}
