@@ -51,6 +51,7 @@ type lane struct {
 	waiting []*request
 	asks    int  // of those who wait
 	open    bool // one who is about to make a call will take along those who wait
+	crowd   int  // requests in the last call
 }
 
 const (
@@ -146,6 +147,7 @@ func (l *lane) board(c *call) {
 	rest := copy(l.waiting, l.waiting[n:])
 	clear(l.waiting[rest:])
 	l.waiting = l.waiting[:rest]
+	l.crowd = len(c.requests)
 	l.flying += c.size()
 }
 
@@ -173,9 +175,11 @@ func (s *Store) start(l *lane, r *request) {
 
 // lead makes a call for the request, and those who come meanwhile.
 func (s *Store) lead(l *lane, r *request) {
-	// Those who are about to ask come first: where the processors are busy, more then
-	// travel together, and where they are not this takes no time.
-	runtime.Gosched()
+	if l.crowded() {
+		// Those who are about to ask come first: where the processors are busy, more then
+		// travel together.
+		runtime.Gosched()
+	}
 	c := s.newCall()
 	c.add(r)
 	l.mu.Lock()
@@ -183,6 +187,13 @@ func (s *Store) lead(l *lane, r *request) {
 	l.board(c)
 	l.mu.Unlock()
 	s.fly(l, c)
+}
+
+// crowded reports whether several travelled together the last time.
+func (l *lane) crowded() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.crowd > 1
 }
 
 // fly sends a call.

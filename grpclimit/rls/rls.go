@@ -45,7 +45,9 @@ import (
 
 // Options are a service's settings. Store is required.
 type Options struct {
-	Store stint.Store // it is not closed with the service
+	// Store is where to count. It bounds how long it takes, as that of package redisstore
+	// does: callers who leave do not stop it. It is not closed with the service.
+	Store stint.Store
 	// Config is what to limit. Nil: calls fail until [Service.Use] says.
 	Config *descriptor.Config
 	// Recorder is told of every request to which a limit applied. Nil: no one is.
