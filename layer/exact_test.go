@@ -27,7 +27,9 @@ func TestAllocations(t *testing.T) {
 		"three asks": append(append(ask("alice", 1<<40, 1), ask("bob", 1<<40, 1)...), ask("carol", 1<<40, 1)...),
 	} {
 		bare := count(memory(t, nil), asks)
-		stack := must(t)(layer.New(memory(t, nil), layer.Options{Fallback: &layer.FallbackOptions{Local: memory(t, nil)}}))
+		stack := must(t)(layer.New(memory(t, nil), layer.Options{
+			Fallback: &layer.FallbackOptions{Local: memory(t, nil)}, Observer: new(layer.Meter),
+		}))
 		if got := count(stack, asks); got > bare {
 			t.Errorf("%s: %v allocations, the store alone %v", name, got, bare)
 		}

@@ -1,8 +1,8 @@
 package layer
 
 import (
-	"maps"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,7 +14,14 @@ import (
 // there were, and how long they took. The zero Meter is ready. Its size depends on
 // the layers, not on who calls them.
 type Meter struct {
-	outcomes sync.Map // of Outcome to *histogram
+	mu     sync.Mutex                  // of those who add one
+	layers atomic.Pointer[[]*outcomes] // which are few, and found by their names
+}
+
+// outcomes are those of a layer: a histogram for each that there was.
+type outcomes struct {
+	layer string
+	cells [Reset + 1][Failed + 1][stint.Closed + 1]atomic.Pointer[histogram]
 }
 
 // Outcome is how a call to a layer ended.
@@ -82,35 +89,79 @@ type histogram struct {
 
 // Observe implements [Observer].
 func (m *Meter) Observe(c Call) {
-	o := Outcome{Layer: c.Layer, Verb: c.Verb, Basis: c.Basis}
+	result := Allowed
 	switch {
 	case c.Err != nil:
-		o.Result = Failed
+		result = Failed
 	case !c.Allowed:
-		o.Result = Denied
+		result = Denied
 	}
-	h, ok := m.outcomes.Load(o)
-	if !ok {
-		h, _ = m.outcomes.LoadOrStore(o, new(histogram))
+	cell := &m.of(c.Layer).cells[c.Verb][result][min(c.Basis, stint.Closed)]
+	h := cell.Load()
+	if h == nil {
+		cell.CompareAndSwap(nil, new(histogram))
+		h = cell.Load()
 	}
-	in := h.(*histogram)
-	in.total.Add(int64(c.Took))
+	h.total.Add(int64(c.Took))
 	// The bucket of a time is the number of bits of the microseconds below it.
 	micros := uint64(max(c.Took-1, 0) / time.Microsecond)
-	in.buckets[min(bits.Len64(micros), buckets-1)].Add(1)
+	h.buckets[min(bits.Len64(micros), buckets-1)].Add(1)
+}
+
+// of returns the outcomes of a layer.
+func (m *Meter) of(layer string) *outcomes {
+	if o := m.find(layer); o != nil {
+		return o
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	o := m.find(layer)
+	if o == nil {
+		o = &outcomes{layer: layer}
+		all := append(slices.Clone(m.all()), o)
+		m.layers.Store(&all)
+	}
+	return o
+}
+
+func (m *Meter) find(layer string) *outcomes {
+	for _, o := range m.all() {
+		if o.layer == layer {
+			return o
+		}
+	}
+	return nil
+}
+
+func (m *Meter) all() []*outcomes {
+	if p := m.layers.Load(); p != nil {
+		return *p
+	}
+	return nil
 }
 
 // Read returns what has been counted so far.
 func (m *Meter) Read() map[Outcome]Latency {
-	return maps.Collect(func(yield func(Outcome, Latency) bool) {
-		m.outcomes.Range(func(k, v any) bool {
-			h := v.(*histogram)
-			l := Latency{Total: time.Duration(h.total.Load())}
-			for i := range h.buckets {
-				l.Buckets[i] = h.buckets[i].Load()
-				l.Calls += l.Buckets[i]
+	out := map[Outcome]Latency{}
+	for _, o := range m.all() {
+		for verb := range o.cells {
+			for result := range o.cells[verb] {
+				for basis := range o.cells[verb][result] {
+					if h := o.cells[verb][result][basis].Load(); h != nil {
+						out[Outcome{o.layer, Verb(verb), Result(result), stint.Basis(basis)}] = h.read()
+					}
+				}
 			}
-			return yield(k.(Outcome), l)
-		})
-	})
+		}
+	}
+	return out
+}
+
+func (h *histogram) read() Latency {
+	l := Latency{Total: time.Duration(h.total.Load())}
+	for i := range h.buckets {
+		l.Buckets[i] = h.buckets[i].Load()
+		l.Calls += l.Buckets[i]
+	}
+	return l
 }
