@@ -170,7 +170,7 @@ func (d *decoder) structure(n *node, v reflect.Value, where *place) {
 		if f, ok := known.byName[m.name]; ok {
 			d.value(m.value, v.FieldByIndex(f.Index), inside)
 		} else if !d.doc.full() {
-			d.unknown(m, where)
+			d.unknown(n, m, where)
 		}
 	}
 	d.open = d.open[:len(d.open)-1]
@@ -185,15 +185,17 @@ func (d *decoder) mapping(n *node, v reflect.Value, where *place) {
 	}
 }
 
-// unknown reports a name that the innermost struct does not have. It may be
+// unknown reports a name of the table that the innermost struct does not have. It may be
 // misspelled, or be one of a struct inside it or around it: in TOML, what follows
 // a header belongs to its table, though it may have been meant for the one before.
-func (d *decoder) unknown(m member, where *place) {
+func (d *decoder) unknown(table *node, m member, where *place) {
 	known := d.open[len(d.open)-1].fields
 	hint := ""
 	if name, ok := Closest(m.name, known.names); ok {
 		hint = DidYouMean(name)
-		d.doc.broken[Member(where.String(), name)] = true // it is there, under another name
+		if table.member(name) == nil {
+			d.doc.broken[Member(where.String(), name)] = true // it is there, under another name
+		}
 	} else if path, ok := d.elsewhere(m.name, known); ok {
 		hint = DidYouMean(path)
 	} else if len(known.names) > 0 {

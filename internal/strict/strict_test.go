@@ -329,6 +329,11 @@ f:7:9: rules[1].title: too short`
 	if later := doc.Locate(strict.Problems{{Path: "port", Message: "missing"}}); later != nil {
 		t.Errorf("got %v", later)
 	}
+	// What is there under its own name, too, was decoded.
+	doc, _ = strict.TOML("f", []byte("port = 1\nprot = 2\n"), new(config))
+	if later := doc.Locate(strict.Problems{{Path: "port", Message: "taken"}}); len(later) != 1 || later[0].Line != 1 {
+		t.Errorf("%v", later)
+	}
 }
 
 // TestLongNames has documents whose names would be long in every problem. It is not
