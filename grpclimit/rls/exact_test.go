@@ -29,9 +29,11 @@ func TestAllocations(t *testing.T) {
 	// two headers of it; and one of the test's own.
 	const most = 7
 	if n := testing.AllocsPerRun(1000, func() {
-		if err := rls.Serve(t.Context(), s, data); err != nil {
+		out, err := rls.Serve(t.Context(), s, data)
+		if err != nil {
 			t.Fatal(err)
 		}
+		out.Free()
 	}); n > most {
 		t.Errorf("%v allocations, want at most %d", n, most)
 	}

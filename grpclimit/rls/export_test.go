@@ -6,13 +6,11 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Serve answers a message, as the server does, without gRPC.
-func Serve(ctx context.Context, s *Service, data []byte) error {
+// Serve answers a message, as the server does, without gRPC. The answer is to be freed.
+func Serve(ctx context.Context, s *Service, data []byte) (mem.BufferSlice, error) {
 	a, err := shouldRateLimit(s, ctx, func(v any) error { return codec{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, v) }, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	out, err := codec{}.Marshal(a)
-	out.Free()
-	return err
+	return codec{}.Marshal(a)
 }

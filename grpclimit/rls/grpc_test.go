@@ -193,21 +193,22 @@ func FuzzMessage(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var q rlsv3.RateLimitRequest
-		if proto.Unmarshal(data, &q) != nil {
-			t.Skip()
-		}
 		short, long := newBench(t, plain, nil), newBench(t, plain, nil)
-		c := dial(t, rls.NewGRPC(short.Service), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(raw{})))
-		var out []byte
-		err := c.Invoke(t.Context(), rlsv3.RateLimitService_ShouldRateLimit_FullMethodName, &data, &out)
+		out, err := rls.Serve(t.Context(), short.Service, data)
+		var q rlsv3.RateLimitRequest
+		if broken := proto.Unmarshal(data, &q); broken != nil {
+			if status.Code(err) != codes.InvalidArgument {
+				t.Fatalf("%v: got %v", broken, err)
+			}
+			return
+		}
 		want, wantErr := long.ShouldRateLimit(t.Context(), &q)
 		if fmt.Sprint(err) != fmt.Sprint(wantErr) {
 			t.Fatalf("%v: got %v, want %v", &q, err, wantErr)
 		}
 		if err == nil {
 			var got rlsv3.RateLimitResponse
-			if err := proto.Unmarshal(out, &got); err != nil || !proto.Equal(&got, want) {
+			if err := proto.Unmarshal(out.Materialize(), &got); err != nil || !proto.Equal(&got, want) {
 				t.Fatalf("%v: got %v %v, want %v", &q, &got, err, want)
 			}
 		}
@@ -290,9 +291,11 @@ func BenchmarkServe(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := rls.Serve(b.Context(), s, data); err != nil {
+				out, err := rls.Serve(b.Context(), s, data)
+				if err != nil {
 					b.Fatal(err)
 				}
+				out.Free()
 			}
 		})
 	}
