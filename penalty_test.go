@@ -111,3 +111,18 @@ func FuzzParsePenalty(f *testing.F) {
 		}
 	})
 }
+
+// TestRefund gives back what a take has charged, and neither peeks nor violations.
+func TestRefund(t *testing.T) {
+	t.Parallel()
+	p := &stint.Penalty{Threshold: 1, Within: time.Hour, Cooldown: time.Minute}
+	key := stint.Key{Subject: "alice"}
+	asks := []stint.Ask{{Key: key, Limit: stint.PerHour(5), Cost: 3}, {Key: key, Limit: stint.PerDay(5)}, {Key: key, Penalty: p, Cost: 1}}
+	got := stint.Refund(asks)
+	if len(got) != 1 || got[0].Cost != -3 || got[0].Limit != stint.PerHour(5) || asks[0].Cost != 3 {
+		t.Errorf("%v of %v", got, asks)
+	}
+	if got := stint.Refund(nil); got != nil {
+		t.Error(got)
+	}
+}

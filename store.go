@@ -90,6 +90,18 @@ func repeated(asks []Ask) int {
 	return -1
 }
 
+// Refund returns the asks of an Adjust that gives back what a take of these has charged.
+func Refund(asks []Ask) []Ask {
+	var back []Ask
+	for _, a := range asks {
+		if a.Penalty == nil && a.Cost > 0 {
+			a.Cost = -a.Cost
+			back = append(back, a)
+		}
+	}
+	return back
+}
+
 // ValidateAdjust is ValidateTake for Adjust.
 func ValidateAdjust(asks []Ask) error {
 	for i := range asks {

@@ -309,14 +309,7 @@ func (e *Engine) space(ctx context.Context, v *Verdict) error {
 // refund gives back, at once, what this node has counted for a request that does not
 // pass after all.
 func (e *Engine) refund(ctx context.Context, asks []stint.Ask) {
-	back := make([]stint.Ask, 0, len(asks))
-	for _, a := range asks {
-		if a.Penalty == nil && a.Cost > 0 {
-			a.Cost = -a.Cost
-			back = append(back, a)
-		}
-	}
-	_, _ = e.store.Adjust(ctx, back) // if not, it stays charged: against the client, and not for it
+	_, _ = e.store.Adjust(ctx, stint.Refund(asks)) // if not, it stays charged: against the client, and not for it
 }
 
 // tryOut asks for the limits of rules that only log, each rule for itself and all at

@@ -221,7 +221,7 @@ func (c *checker) checkMatch(r *checked) {
 	})
 	c.checkList(path+".methods", r.Match.Methods, func(path, m string) string {
 		switch upper := strings.ToUpper(m); {
-		case !isToken(m) || len(m) > maxName:
+		case !IsToken(m) || len(m) > maxName:
 			c.refuse(path, m, "a method such as GET, at most "+strconv.Itoa(maxName)+" bytes", "")
 		case m != upper:
 			if w, ok := strict.Closest(m, methods); ok {
@@ -336,13 +336,13 @@ func parseNetwork(text string) (p netip.Prefix, want string) {
 
 // checkHeader checks the name of a header that a value has.
 func (c *checker) checkHeader(path, value, name string) {
-	if !isToken(name) || len(name) > maxFieldName {
+	if !IsToken(name) || len(name) > maxFieldName {
 		c.refuse(path, value, "the name of a header, such as X-App, at most "+strconv.Itoa(maxFieldName)+" bytes", "")
 	}
 }
 
-// isToken says whether the text can be a method or the name of a header.
-func isToken(s string) bool {
+// IsToken says whether the text can be a method or the name of a header.
+func IsToken(s string) bool {
 	for i := range len(s) {
 		switch c := s[i]; {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':

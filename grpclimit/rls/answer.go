@@ -17,7 +17,6 @@ const (
 
 // answer writes what Envoy is told.
 func (s *Service) answer(w *work, a *answer) error {
-	now := s.o.Now()
 	a.code = codeOK
 	if w.over {
 		a.code = codeOver
@@ -32,7 +31,7 @@ func (s *Service) answer(w *work, a *answer) error {
 			t.remaining = math.MaxUint32
 		default:
 			t.limited, t.requests, t.unit, t.name, t.multiplier = true, l.Requests, int32(l.Unit), l.Name, l.Multiplier
-			t.reset = it.reset(now)
+			t.reset = it.reset(w.began)
 			switch {
 			case !it.over:
 				t.remaining = uint32(min(max(it.decision.Remaining, 0), math.MaxUint32))

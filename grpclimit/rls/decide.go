@@ -81,6 +81,7 @@ type work struct {
 	keys  string
 	over  bool // all in all
 	quiet bool // no one is told
+	began time.Time
 }
 
 func (s *Service) begin() *work { return s.works.Get().(*work) }
@@ -110,7 +111,7 @@ func (s *Service) decide(ctx context.Context, w *work) error {
 	if u == nil {
 		return status.Error(codes.Unavailable, "no limits are loaded yet")
 	}
-	began := s.o.Now()
+	w.began = s.o.Now()
 	tree := u.config.Domain(w.q.domain)
 	apart := tree != nil && tree.Independent()
 	if err := w.find(u.config, tree, apart); err != nil {
@@ -125,7 +126,7 @@ func (s *Service) decide(ctx context.Context, w *work) error {
 		return failure(err)
 	}
 	w.over = s.refuses(w)
-	s.tell(w, u, began)
+	s.tell(w, u)
 	return nil
 }
 
@@ -296,16 +297,8 @@ func (s *Service) refuses(w *work) bool { return !s.o.Shadow && w.refused(s.o.Qu
 // charged then is given back.
 func (s *Service) uncounted(ctx context.Context, w *work, ds []stint.Decision) error {
 	if ds[0].Basis == stint.Local && !slices.ContainsFunc(ds, func(d stint.Decision) bool { return !d.Allowed }) {
-		var back []stint.Ask
-		for _, a := range w.asks {
-			if a.Penalty == nil && a.Cost > 0 {
-				a.Cost = -a.Cost
-				back = append(back, a)
-			}
-		}
-		if len(back) > 0 {
-			_, _ = s.o.Store.Adjust(ctx, back) // if not, it stays charged: against the client, and not for it
-		}
+		// If not, it stays charged: against the client, and not for it.
+		_, _ = s.o.Store.Adjust(ctx, stint.Refund(w.asks))
 	}
 	return stint.ErrUnavailable
 }
@@ -445,7 +438,7 @@ func (it *item) reset(now time.Time) int64 {
 }
 
 // tell tells the recorder and the metrics what has become of the request.
-func (s *Service) tell(w *work, u *setup, began time.Time) {
+func (s *Service) tell(w *work, u *setup) {
 	if w.quiet {
 		return
 	}
@@ -466,8 +459,8 @@ func (s *Service) tell(w *work, u *setup, began time.Time) {
 	}
 	d := &which.decision
 	e := engine.Event{
-		ID: engine.NewID(began), At: began, Source: identity.ByHeader, Rule: which.limit.Path, Limit: which.limit.Name, Cost: which.cost,
-		Max: int64(which.limit.Requests), Used: max(int64(which.limit.Requests)-d.Remaining, 0), Latency: s.o.Now().Sub(began),
+		ID: engine.NewID(w.began), At: w.began, Source: identity.ByHeader, Rule: which.limit.Path, Limit: which.limit.Name, Cost: which.cost,
+		Max: int64(which.limit.Requests), Used: max(int64(which.limit.Requests)-d.Remaining, 0), Latency: s.o.Now().Sub(w.began),
 	}
 	switch {
 	case w.over && which.banned:

@@ -30,6 +30,7 @@ import (
 	"github.com/stintdev/stint/grpclimit/rls"
 	"github.com/stintdev/stint/grpclimit/xds"
 	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/rule"
 )
 
 // What may happen while Redis is out of reach.
@@ -63,7 +64,7 @@ func (k *checker) checkEnvoy() {
 	for path, name := range map[string]string{
 		"envoy.limit_header": e.LimitHeader, "envoy.remaining_header": e.RemainingHeader, "envoy.reset_header": e.ResetHeader,
 	} {
-		if !isHeaderName(name) {
+		if !rule.IsToken(name) {
 			k.refuse(path, name, "the name of a header", "")
 		}
 	}
@@ -78,13 +79,6 @@ func (k *checker) checkEnvoy() {
 	if e.Config != "" {
 		k.readDescriptors()
 	}
-}
-
-// isHeaderName reports whether HTTP allows the name.
-func isHeaderName(name string) bool {
-	return name != "" && strings.IndexFunc(name, func(r rune) bool {
-		return r >= 0x7f || r <= ' ' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
-	}) < 0
 }
 
 func (k *checker) readDescriptors() {
