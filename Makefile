@@ -13,7 +13,7 @@ LUA      := $(shell sed 's,.*,redisstore/lua/&.lua,' redisstore/lua/order)
 
 .PHONY: help
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: run
 run: build ## Build and serve: a demo, in memory; RUN="--config stint.toml" for your own
@@ -58,7 +58,11 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s)
 bench: ## Measure against the peers, in one run, and print the ratios
 	cd bench && $(GO) run .
 
+.PHONY: bench-scale
+bench-scale: ## Look up API keys among USERS (10 million) in PostgreSQL; takes minutes and gigabytes
+	$(GO) test -tags scale -run '^TestScale$$' -count=1 -timeout 2h -v ./internal/catalog -args -users $(or $(USERS),10000000)
+
 .PHONY: deps
 deps: ## Install what the tests need, by package name
-	@tools/install.sh cc:gcc cc:libc6-dev redis-server:redis-server luacheck:lua-check \
+	@tools/install.sh cc:gcc cc:libc6-dev redis-server:redis-server postgres:postgresql luacheck:lua-check \
 		nginx:nginx-light caddy:caddy curl:curl h2load:nghttp2-client

@@ -19,30 +19,34 @@ const module = "github.com/stintdev/stint"
 // floors is the house: a package may import packages of lower floors, and of no
 // other. Packages of one floor are blind to each other.
 var floors = map[string]int{
-	"cmd/stint":            7,
-	"internal/daemon":      6,
-	"internal/e2e":         8, // the whole, with the clients that people have; for tests
-	"internal/admin":       5,
-	"httplimit":            4,
-	"grpclimit":            4,
-	"grpclimit/rls":        3,
-	"grpclimit/xds":        3,
-	"internal/field":       3, // what clients are told, in headers and trailers
-	"internal/catalog":     3,
-	"internal/audit":       3,
-	"internal/sim":         3,
-	"grpclimit/descriptor": 2, // what Envoy is limited by
-	"engine":               2,
-	"memstore":             1,
-	"redisstore":           1,
-	"layer":                1,
-	"rule":                 1,
-	"identity":             1,
-	"storetest":            1,
+	"cmd/stint":                    7,
+	"internal/daemon":              6,
+	"internal/e2e":                 8, // the whole, with the clients that people have; for tests
+	"internal/admin":               5,
+	"internal/catalog/catalogtest": 4, // the suite of its databases
+	"httplimit":                    4,
+	"grpclimit":                    4,
+	"grpclimit/rls":                3,
+	"grpclimit/xds":                3,
+	"internal/field":               3, // what clients are told, in headers and trailers
+	"internal/catalog":             3,
+	"internal/audit":               3,
+	"internal/sim":                 3,
+	"grpclimit/descriptor":         2, // what Envoy is limited by
+	"engine":                       2,
+	"memstore":                     1,
+	"redisstore":                   1,
+	"layer":                        1,
+	"rule":                         1,
+	"identity":                     1,
+	"storetest":                    1,
 
-	"internal/testredis": 1, // real servers, for tests
+	"internal/testredis":    1, // real servers, for tests
+	"internal/testpostgres": 1,
+	"internal/testserver":   0, // what starts them
 
 	"internal/deadline": 0,
+	"internal/lookup":   0, // what a database has said of ids
 	"internal/strict":   0, // reads files, and says where they are wrong
 	".":                 0,
 	"testdata/limits":   -1, // the scripts, for storetest
@@ -122,7 +126,7 @@ func checkFloors(files []goFile) []string {
 				}
 			case !known || below >= floor:
 				out = append(out, fmt.Sprintf("%s/%s: floor %d imports %s of floor %d", f.dir, f.name, floor, dir, below))
-			case dir == "storetest" || dir == "internal/testredis" || (dir == "testdata/limits" && f.dir != "storetest"):
+			case dir == "storetest" || (strings.HasPrefix(dir, "internal/test") && !strings.HasPrefix(f.dir, "internal/test")) || (dir == "testdata/limits" && f.dir != "storetest"):
 				out = append(out, fmt.Sprintf("%s/%s: imports %s, which is for tests", f.dir, f.name, dir))
 			}
 		}

@@ -5,6 +5,9 @@ set -eu
 
 # Where Debian keeps servers, which is not on everyone's path.
 PATH=$PATH:/usr/sbin:/sbin
+for dir in /usr/lib/postgresql/*/bin; do # without a match, a path that is not there
+	PATH=$PATH:$dir
+done
 
 missing=
 for pair in "$@"; do

@@ -4,12 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/internal/testserver"
 )
 
 // patience is how long a test waits for what must happen.
@@ -30,7 +27,7 @@ func TestMain(m *testing.M) {
 	}
 	program.path = filepath.Join(dir, "stint")
 	code := m.Run()
-	testredis.StopShared()
+	testserver.StopShared()
 	_ = os.RemoveAll(dir) // what is left there is no test's business
 	os.Exit(code)
 }
@@ -90,7 +87,7 @@ func run(t testing.TB, cmd *exec.Cmd) *process {
 	}
 	defer out.Close()
 	cmd.Stdout, cmd.Stderr = out, out
-	if err := spawn(cmd); err != nil {
+	if err := testserver.Spawn(cmd); err != nil {
 		t.Fatal(err)
 	}
 	go func() {
@@ -106,26 +103,6 @@ func run(t testing.TB, cmd *exec.Cmd) *process {
 	})
 	return p
 }
-
-// spawn starts a process on a thread that never ends. The kernel kills the process when
-// the thread ends that has started it, and Go ends threads as it sees fit.
-func spawn(cmd *exec.Cmd) error {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	failed := make(chan error)
-	spawner() <- func() { failed <- cmd.Start() }
-	return <-failed
-}
-
-var spawner = sync.OnceValue(func() chan<- func() {
-	starts := make(chan func())
-	go func() {
-		runtime.LockOSThread()
-		for start := range starts {
-			start()
-		}
-	}()
-	return starts
-})
 
 // output is the end of what the process has written.
 func (p *process) output() string {
@@ -183,10 +160,25 @@ type server struct {
 	*process
 	gateway, api string // where they are: http://127.0.0.1:12345
 	told         sync.Once
+	killed       bool
 }
 
 // serve starts a stint with a configuration. Variables go over it.
 func serve(t testing.TB, config string, environ ...string) *server {
+	t.Helper()
+	s := launch(t, config, environ...)
+	s.wait(t, func() error {
+		s.gateway, s.api = s.url("gateway"), s.url("http")
+		if s.api == "" || (s.gateway == "" && strings.Contains(config, "[[upstreams]]")) {
+			return errors.New("stint does not listen")
+		}
+		return nil
+	})
+	return s
+}
+
+// launch is serve without waiting.
+func launch(t testing.TB, config string, environ ...string) *server {
 	t.Helper()
 	buildProgram(t)
 	file := filepath.Join(t.TempDir(), "stint.toml")
@@ -199,13 +191,6 @@ func serve(t testing.TB, config string, environ ...string) *server {
 		"STINT_SERVER_DRAIN_DELAY=0s",
 	}, environ...)
 	s := &server{process: run(t, cmd)}
-	s.wait(t, func() error {
-		s.gateway, s.api = s.url("gateway"), s.url("http")
-		if s.api == "" || (s.gateway == "" && strings.Contains(config, "[[upstreams]]")) {
-			return errors.New("stint does not listen")
-		}
-		return nil
-	})
 	t.Cleanup(func() { s.stop(t) })
 	return s
 }
@@ -226,6 +211,16 @@ func (s *server) terminate() {
 	s.told.Do(func() { _ = s.Process.Signal(syscall.SIGTERM) }) // it may have ended
 }
 
+// kill ends the process at once, so that it can tell no one.
+func (s *server) kill(t testing.TB) {
+	t.Helper()
+	if err := s.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-s.ended
+	s.killed = true
+}
+
 // stop tells the process to stop, and waits until it has.
 func (s *server) stop(t testing.TB) {
 	t.Helper()
@@ -236,7 +231,7 @@ func (s *server) stop(t testing.TB) {
 		t.Errorf("stint has not stopped after %v", patience)
 		return
 	}
-	if s.err != nil {
+	if s.err != nil && !s.killed {
 		t.Errorf("stint: %v", s.err)
 	}
 	if log := s.output(); strings.Contains(log, "panic") {
@@ -244,17 +239,8 @@ func (s *server) stop(t testing.TB) {
 	}
 }
 
-// freeAddress returns an address for a program that cannot choose one by itself. Its
-// port is below those that the kernel gives to clients.
+// freeAddress returns an address for a program that cannot choose one by itself.
 func freeAddress(t testing.TB) string {
 	t.Helper()
-	for range 100 {
-		address := fmt.Sprintf("127.0.0.1:%d", 30000+rand.IntN(2768))
-		if l, err := net.Listen("tcp", address); err == nil {
-			l.Close()
-			return address
-		}
-	}
-	t.Fatal("found no free port")
-	return ""
+	return testserver.FreeAddr(t)
 }

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/stintdev/stint/internal/testserver"
 )
 
 const slots = 16384
@@ -20,14 +22,14 @@ type Cluster struct {
 // says that the cluster is well, and every replica has a copy of its primary.
 func StartCluster(t testing.TB) *Cluster {
 	t.Helper()
-	return own(t, newCluster)
+	return testserver.Own(t, newCluster)
 }
 
-func newCluster(g *group) (*Cluster, error) {
+func newCluster(g *testserver.Group) (*Cluster, error) {
 	const primaries = 3
 	c := new(Cluster)
 	for range 2 * primaries {
-		node, err := g.start(spec{args: []string{"--cluster-enabled", "yes", "--cluster-node-timeout", "1000"}})
+		node, err := start(g, spec{args: []string{"--cluster-enabled", "yes", "--cluster-node-timeout", "1000"}})
 		if err != nil {
 			return nil, err
 		}
@@ -50,13 +52,13 @@ func newCluster(g *group) (*Cluster, error) {
 	// Each meets each: waiting for the gossip would take a second more.
 	for i, n := range c.nodes {
 		for _, other := range c.nodes[i+1:] {
-			if _, err := n.Try("CLUSTER", "MEET", host, other.portText()); err != nil {
+			if _, err := n.Try("CLUSTER", "MEET", testserver.Host, other.portText()); err != nil {
 				return nil, err
 			}
 		}
 	}
 	for i, n := range c.nodes[primaries:] {
-		err := poll(readyLimit, func() error { // An error until they have met.
+		err := testserver.Poll(testserver.ReadyLimit, func() error { // An error until they have met.
 			id, err := c.nodes[i].askText("CLUSTER", "MYID")
 			if err == nil {
 				_, err = n.ask(glanceLimit, "CLUSTER", "REPLICATE", id)
@@ -68,7 +70,7 @@ func newCluster(g *group) (*Cluster, error) {
 		}
 	}
 	for i, n := range c.nodes {
-		if err := poll(readyLimit, n.seesCluster); err != nil {
+		if err := testserver.Poll(testserver.ReadyLimit, n.seesCluster); err != nil {
 			return nil, err
 		}
 		if i >= primaries {
@@ -105,7 +107,7 @@ func (c *Cluster) Nodes() []*Server { return c.nodes }
 func (c *Cluster) Primary(t testing.TB, key string) *Server {
 	t.Helper()
 	var primary *Server
-	err := poll(readyLimit, func() (err error) {
+	err := testserver.Poll(testserver.ReadyLimit, func() (err error) {
 		primary, err = c.primary(key)
 		return err
 	})
@@ -155,7 +157,7 @@ func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server) {
 		if len(keys) == 0 {
 			break
 		}
-		migrate := []string{"MIGRATE", host, to.portText(), "", "0", "5000", "KEYS"}
+		migrate := []string{"MIGRATE", testserver.Host, to.portText(), "", "0", "5000", "KEYS"}
 		for _, k := range keys {
 			migrate = append(migrate, fmt.Sprint(k))
 		}
@@ -226,7 +228,7 @@ func (v view) serves(slot any) bool {
 
 // waitInfo waits until a field of a section of INFO contains want.
 func waitInfo(s *Server, section, field, want string) error {
-	return poll(readyLimit, func() error {
+	return testserver.Poll(testserver.ReadyLimit, func() error {
 		info, err := s.askText("INFO", section)
 		if err != nil {
 			return err

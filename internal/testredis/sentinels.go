@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"github.com/stintdev/stint/internal/testserver"
 )
 
 // primaryName is what the sentinels call the primary.
@@ -20,18 +22,18 @@ type Sentinels struct {
 // when a failover would succeed.
 func StartSentinels(t testing.TB) *Sentinels {
 	t.Helper()
-	return own(t, newSentinels)
+	return testserver.Own(t, newSentinels)
 }
 
-func newSentinels(g *group) (*Sentinels, error) {
+func newSentinels(g *testserver.Group) (*Sentinels, error) {
 	s := new(Sentinels)
 	for i := range 3 {
 		// In the file, where sentinels change it, not in the arguments.
 		config := ""
 		if i > 0 {
-			config = fmt.Sprintf("replicaof %s %d\n", host, s.servers[0].port)
+			config = fmt.Sprintf("replicaof %s %d\n", testserver.Host, s.servers[0].Port)
 		}
-		server, err := g.start(spec{config: config})
+		server, err := start(g, spec{config: config})
 		if err != nil {
 			return nil, err
 		}
@@ -49,7 +51,7 @@ func newSentinels(g *group) (*Sentinels, error) {
 		config: fmt.Sprintf(`sentinel monitor %[1]s %[2]s %[3]d 2
 sentinel down-after-milliseconds %[1]s 1000
 sentinel failover-timeout %[1]s 3000
-`, primaryName, host, s.servers[0].port),
+`, primaryName, testserver.Host, s.servers[0].Port),
 		// Sentinels look around every one to ten seconds, which is long for a
 		// test. Pings have to be well below the second after which a primary
 		// is down: its time runs from before the first ping, so that with
@@ -60,14 +62,14 @@ sentinel failover-timeout %[1]s 3000
 		setup: []string{"SENTINEL", "DEBUG", "ping-period", "300", "publish-period", "300", "info-period", "300"},
 	}
 	for range 3 {
-		node, err := g.start(sentinel)
+		node, err := start(g, sentinel)
 		if err != nil {
 			return nil, err
 		}
 		s.nodes = append(s.nodes, node)
 	}
 	for _, n := range s.nodes {
-		if err := poll(readyLimit, n.seesAll); err != nil {
+		if err := testserver.Poll(testserver.ReadyLimit, n.seesAll); err != nil {
 			return nil, err
 		}
 	}
@@ -124,7 +126,7 @@ func (s *Sentinels) Nodes() []*Server { return s.nodes }
 func (s *Sentinels) Primary(t testing.TB) *Server {
 	t.Helper()
 	var primary *Server
-	err := poll(readyLimit, func() (err error) {
+	err := testserver.Poll(testserver.ReadyLimit, func() (err error) {
 		primary, err = s.primary()
 		return err
 	})

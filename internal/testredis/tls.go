@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/stintdev/stint/internal/testserver"
 )
 
 // TLSServer is a server that speaks TLS only. Its certificate is for 127.0.0.1
@@ -28,26 +30,26 @@ type TLSServer struct {
 // unless args have --tls-auth-clients yes.
 func StartTLS(t testing.TB, args ...string) *TLSServer {
 	t.Helper()
-	return own(t, func(g *group) (*TLSServer, error) { return newTLS(g, args) })
+	return testserver.Own(t, func(g *testserver.Group) (*TLSServer, error) { return newTLS(g, args) })
 }
 
 // URL returns the server's address, as in rediss://127.0.0.1:12345.
 func (s *TLSServer) URL() string { return "rediss://" + s.Addr() }
 
-func newTLS(g *group, args []string) (*TLSServer, error) {
+func newTLS(g *testserver.Group, args []string) (*TLSServer, error) {
 	ca, err := newAuthority()
 	if err != nil {
 		return nil, err
 	}
-	caFile := filepath.Join(g.dir, "ca.crt")
+	caFile := filepath.Join(g.Dir, "ca.crt")
 	if err := writePEM(caFile, "CERTIFICATE", ca.cert.Raw); err != nil {
 		return nil, err
 	}
-	serverCert, serverKey, err := ca.issue(g.dir, "server", x509.ExtKeyUsageServerAuth)
+	serverCert, serverKey, err := ca.issue(g.Dir, "server", x509.ExtKeyUsageServerAuth)
 	if err != nil {
 		return nil, err
 	}
-	clientCert, clientKey, err := ca.issue(g.dir, "client", x509.ExtKeyUsageClientAuth)
+	clientCert, clientKey, err := ca.issue(g.Dir, "client", x509.ExtKeyUsageClientAuth)
 	if err != nil {
 		return nil, err
 	}
@@ -58,12 +60,12 @@ func newTLS(g *group, args []string) (*TLSServer, error) {
 	config := &tls.Config{
 		RootCAs:      x509.NewCertPool(),
 		Certificates: []tls.Certificate{client},
-		ServerName:   host,
+		ServerName:   testserver.Host,
 		MinVersion:   tls.VersionTLS12,
 	}
 	config.RootCAs.AddCert(ca.cert)
 
-	server, err := g.start(spec{tls: config, args: append([]string{
+	server, err := start(g, spec{tls: config, args: append([]string{
 		"--tls-ca-cert-file", caFile, "--tls-cert-file", serverCert, "--tls-key-file", serverKey,
 		"--tls-auth-clients", "optional",
 	}, args...)})
@@ -117,7 +119,7 @@ func (a *authority) issue(dir, name string, use x509.ExtKeyUsage) (certFile, key
 	c := template(name)
 	c.KeyUsage = x509.KeyUsageDigitalSignature
 	c.ExtKeyUsage = []x509.ExtKeyUsage{use}
-	c.IPAddresses = []net.IP{net.ParseIP(host)}
+	c.IPAddresses = []net.IP{net.ParseIP(testserver.Host)}
 	c.DNSNames = []string{"localhost"}
 	certDER, err := x509.CreateCertificate(rand.Reader, c, a.cert, key.Public(), a.key)
 	if err != nil {

@@ -1,0 +1,259 @@
+package testserver
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Process is one server. Packages embed it in a type of their own, for which it
+// does what is the same for every kind of server.
+type Process struct {
+	Port int
+	Dir  string // where it works; gone with the group
+
+	name   string
+	group  *Group
+	hold   net.Listener // what makes the port ours, see reservePort
+	launch func() error
+	cmd    *exec.Cmd // nil when dead
+}
+
+// Run starts the process, and returns when ready returns nil. What cmd needs to
+// share the group's fate is added to it.
+func (p *Process) Run(cmd *exec.Cmd, ready func() error) error {
+	log, err := os.OpenFile(p.logFile(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd.Dir = p.Dir
+	// Files, not buffers: exec starts no goroutine for them.
+	cmd.Stdout, cmd.Stderr = log, log
+	err = Spawn(cmd)
+	if errors.Is(err, exec.ErrNotFound) {
+		return fmt.Errorf("%s is not installed, make deps installs it: %w", p.name, err)
+	}
+	if err != nil {
+		return err
+	}
+	p.cmd = cmd
+
+	died := false
+	err = Poll(ReadyLimit, func() error {
+		if died = p.state() == zombie; died {
+			return nil
+		}
+		return ready()
+	})
+	if died {
+		err = errors.New("exited")
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w; it wrote:\n%s", p, err, p.logTail())
+	}
+	return nil
+}
+
+// Addr returns the server's address, as in 127.0.0.1:12345.
+func (p *Process) Addr() string { return addr(p.Port) }
+
+// String names the server in messages.
+func (p *Process) String() string { return p.name + " " + p.Addr() }
+
+// Pid returns the process of a server that runs.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Kill kills the server with SIGKILL, and what it has forked, and returns when
+// all are gone. A dead server stays dead.
+func (p *Process) Kill(t testing.TB) {
+	t.Helper()
+	p.refuseShared(t, "Kill")
+	if err := p.kill(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Restart starts the server again with the same port, directory and arguments,
+// after a Kill if it still runs, and returns when it answers.
+func (p *Process) Restart(t testing.TB) {
+	t.Helper()
+	p.Kill(t)
+	if err := p.launch(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Pause stops the server with SIGSTOP, and what it has forked: connections stay
+// open, and nothing answers. It returns when all of them stand still.
+func (p *Process) Pause(t testing.TB) {
+	t.Helper()
+	p.refuseShared(t, "Pause")
+	p.refuseDead(t, "Pause")
+	if _, err := p.freeze(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Resume lets a paused server go on.
+func (p *Process) Resume(t testing.TB) {
+	t.Helper()
+	p.refuseDead(t, "Resume")
+	for _, pid := range family(p.Pid()) {
+		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+			t.Fatalf("Resume of %s: process %d: %v", p, pid, err)
+		}
+	}
+}
+
+func (p *Process) refuseShared(t testing.TB, what string) {
+	t.Helper()
+	if p.group.shared {
+		t.Fatalf("%s of %s, which other tests share", what, p)
+	}
+}
+
+func (p *Process) refuseDead(t testing.TB, what string) {
+	t.Helper()
+	switch {
+	case p.cmd == nil:
+		t.Fatalf("%s of %s, which was killed", what, p)
+	case p.state() == zombie:
+		t.Fatalf("%s of %s, which has exited", what, p)
+	}
+}
+
+func (p *Process) kill() error {
+	if p.cmd == nil {
+		return nil
+	}
+	// They stand still first, so that none forks behind our back.
+	pids, err := p.freeze()
+	for _, pid := range pids {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // It may have ended.
+	}
+	_ = p.cmd.Wait() // Says that it was killed.
+	for _, pid := range pids[1:] {
+		for again := true; again; {
+			_, err := syscall.Wait4(pid, nil, 0, nil) // It is ours now, see spawner.
+			again = errors.Is(err, syscall.EINTR)
+		}
+	}
+	p.cmd = nil
+	return err
+}
+
+// freeze stops the process and all that descend from it, and returns them,
+// parents first.
+func (p *Process) freeze() (pids []int, err error) {
+	const limit = 5 * time.Second
+	err = Poll(limit, func() error {
+		var running error
+		pids = family(p.Pid())
+		for _, pid := range pids {
+			if s := state(pid); s != stopped && s != zombie {
+				_ = syscall.Kill(pid, syscall.SIGSTOP) // It may have ended.
+				running = fmt.Errorf("%s: process %d is in state %c, not stopped", p, pid, s)
+			}
+		}
+		return running
+	})
+	return pids, err
+}
+
+// family returns a process and all that descend from it, parents first. It is
+// complete when none of them can end or fork.
+func family(pid int) []int {
+	out := []int{pid}
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // The pattern is a good one.
+	for _, file := range threads {
+		children, _ := os.ReadFile(file) // Of a thread that has ended, none.
+		for word := range strings.FieldsSeq(string(children)) {
+			if child, err := strconv.Atoi(word); err == nil {
+				out = append(out, family(child)...)
+			}
+		}
+	}
+	return out
+}
+
+// The states of a process that matter here, as /proc has them.
+const (
+	stopped = 'T'
+	zombie  = 'Z'
+)
+
+// state returns the state of a process. It asks the kernel, so that no goroutine
+// has to wait for the process' end.
+func state(pid int) byte {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	// The state follows the name, which is in parentheses.
+	if i := bytes.LastIndexByte(stat, ')'); err == nil && i >= 0 && i+2 < len(stat) {
+		return stat[i+2]
+	}
+	return '?'
+}
+
+func (p *Process) state() byte { return state(p.Pid()) }
+
+// logTail returns the end of what the server wrote.
+func (p *Process) logTail() string {
+	const most = 4096
+	text, err := os.ReadFile(p.logFile())
+	if err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(string(text[max(0, len(text)-most):]))
+}
+
+func (p *Process) logFile() string { return filepath.Join(p.Dir, "log") }
+
+// Spawn starts a process that the kernel kills when the test process ends. It is
+// for programs that are no servers of a group, which their test has to wait for.
+func Spawn(cmd *exec.Cmd) error {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = new(syscall.SysProcAttr)
+	}
+	cmd.SysProcAttr.Setpgid, cmd.SysProcAttr.Pdeathsig = true, syscall.SIGKILL
+	done := make(chan error)
+	spawnRequests() <- spawnRequest{cmd, done}
+	return <-done
+}
+
+type spawnRequest struct {
+	cmd  *exec.Cmd
+	done chan<- error
+}
+
+var spawnRequests = sync.OnceValue(func() chan<- spawnRequest {
+	requests := make(chan spawnRequest)
+	go spawner(requests)
+	return requests
+})
+
+// spawner starts processes. The kernel sends the signal of Pdeathsig when the
+// thread that started the process ends, and Go ends threads as it sees fit. So
+// one goroutine starts them all, on a thread that it never gives back, and it
+// ends with the test process.
+//
+// It also makes the test process adopt the children that a killed server leaves
+// behind, for kill to reap: not every container has an init that does.
+func spawner(requests <-chan spawnRequest) {
+	runtime.LockOSThread()
+	const setChildSubreaper = 36
+	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, setChildSubreaper, 1, 0)
+	for r := range requests {
+		r.done <- r.cmd.Start()
+	}
+}
