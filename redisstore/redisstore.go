@@ -48,6 +48,12 @@
 //	a hash           120        16,700 for its two commands, where a string's
 //	                            take 13,700, and the numbers are still text
 //
+// # Beside the counters
+//
+// [Store.Side] is for programs that have more to share than counters: values that may
+// vanish, messages that may be lost, and who is present. Its keys are others than
+// those of counters, and messages come over connections of their own.
+//
 // # What it refuses
 //
 // It does not retry what may have been applied: a take that timed out is an
@@ -264,8 +270,8 @@ func (r *request) wait(ctx context.Context) error {
 	}
 }
 
-// Reset implements [stint.Store].
-func (s *Store) Reset(ctx context.Context, keys ...stint.Key) error {
+// within runs f, unless the store is closed, for as long as an answer may take.
+func (s *Store) within(ctx context.Context, f func(context.Context) error) error {
 	s.open.RLock()
 	defer s.open.RUnlock()
 	if s.closed {
@@ -273,53 +279,59 @@ func (s *Store) Reset(ctx context.Context, keys ...stint.Key) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.config.timeout)
 	defer cancel()
-	for some := range slices.Chunk(keys, wholeAsks) {
-		var names []string
-		for _, k := range some {
-			stem := string(k.Append([]byte(s.config.prefix + ":")))
-			for _, suffix := range append(suffixes[:], penaltySuffix) {
-				names = append(names, stem+suffix)
-			}
-		}
-		// Each in a command of its own: in a cluster they may be on the move, and are
-		// in several slots.
-		if err := s.retry(ctx, func(client rueidis.Client) error {
-			var cmds []rueidis.Completed
-			for _, name := range names {
-				cmds = append(cmds, client.B().Del().Key(name).Build())
-			}
-			for _, res := range client.DoMulti(ctx, cmds...) {
-				if err := res.Error(); err != nil {
-					return err
+	return f(ctx)
+}
+
+// Reset implements [stint.Store].
+func (s *Store) Reset(ctx context.Context, keys ...stint.Key) error {
+	return s.within(ctx, func(ctx context.Context) error {
+		for some := range slices.Chunk(keys, wholeAsks) {
+			var names []string
+			for _, k := range some {
+				stem := string(k.Append([]byte(s.config.prefix + ":")))
+				for _, suffix := range append(suffixes[:], penaltySuffix) {
+					names = append(names, stem+suffix)
 				}
 			}
-			return nil
-		}); err != nil {
-			return err
+			if err := s.erase(ctx, names); err != nil {
+				return err
+			}
 		}
-	}
-	return nil
+		return nil
+	})
+}
+
+// erase deletes keys, each in a command of its own: in a cluster they may be on the
+// move, and are in several slots.
+func (s *Store) erase(ctx context.Context, keys []string) error {
+	return s.retry(ctx, func(client rueidis.Client) error {
+		var cmds []rueidis.Completed
+		for _, key := range keys {
+			cmds = append(cmds, client.B().Del().Key(key).Build())
+		}
+		for _, res := range client.DoMulti(ctx, cmds...) {
+			if err := res.Error(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // Ping reports whether decisions can be made now: it runs the script, without
 // asks, and deletes a counter that does not exist, which a server that may not
 // write refuses.
 func (s *Store) Ping(ctx context.Context) error {
-	s.open.RLock()
-	defer s.open.RUnlock()
-	if s.closed {
-		return stint.ErrClosed
-	}
-	ctx, cancel := context.WithTimeout(ctx, s.config.timeout)
-	defer cancel()
 	c := newCall()
 	c.encode(redisClock, nil)
 	none := s.config.prefix + ":{}" + suffixes[stint.SlidingWindow]
-	return s.retry(ctx, func(client rueidis.Client) error {
-		if _, err := s.eval(ctx, client, nil, string(c.blob)).ToArray(); err != nil {
-			return err
-		}
-		return client.Do(ctx, client.B().Del().Key(none).Build()).Error()
+	return s.within(ctx, func(ctx context.Context) error {
+		return s.retry(ctx, func(client rueidis.Client) error {
+			if _, err := s.eval(ctx, client, nil, string(c.blob)).ToArray(); err != nil {
+				return err
+			}
+			return client.Do(ctx, client.B().Del().Key(none).Build()).Error()
+		})
 	})
 }
 

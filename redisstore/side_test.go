@@ -1,0 +1,551 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/redisstore"
+)
+
+func TestSideValues(t *testing.T) {
+	t.Parallel()
+	for name, urlOf := range topologies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x, ctx := open(t, urlOf(t), redisstore.Options{}).Side(), t.Context()
+			want := func(name, value string, exists bool) {
+				t.Helper()
+				if v, ok, err := x.Get(ctx, name); string(v) != value || ok != exists || err != nil {
+					t.Fatalf("%s: %q, %v, %v; want %q, %v", name, v, ok, err, value, exists)
+				}
+			}
+			want("a", "", false)
+			for _, v := range []string{"one", "", strings.Repeat("\x00\xff", redisstore.MaxSideValue/2)} {
+				if err := x.Set(ctx, "a", []byte(v), time.Minute); err != nil {
+					t.Fatal(err)
+				}
+				want("a", v, true)
+			}
+			if err := x.Set(ctx, "a", nil, time.Nanosecond); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, 5*time.Second, func() error {
+				if _, ok, err := x.Get(ctx, "a"); ok || err != nil {
+					return fmt.Errorf("still there, %w", err)
+				}
+				return nil
+			})
+			var names []string
+			for i := range 1200 {
+				names = append(names, "many"+strconv.Itoa(i))
+			}
+			for _, name := range []string{names[0], names[600], names[1199], "kept"} {
+				if err := x.Set(ctx, name, []byte("x"), time.Minute); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := errors.Join(x.Delete(ctx, names...), x.Delete(ctx)); err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range names {
+				want(name, "", false)
+			}
+			want("kept", "x", true)
+		})
+	}
+}
+
+// TestSideApart has a store whose prefix and names look like the counters of others.
+func TestSideApart(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	counter := "{alice}:api:sw"
+	var stores []*redisstore.Store
+	for _, prefix := range []string{"rl", "rl:side", "rl:present", "rl:side:", "rl:"} {
+		stores = append(stores, openURL(t, server.URL()+"?prefix="+prefix, redisstore.Options{}))
+	}
+	keys := int64(0)
+	for i, s := range stores {
+		x := s.Side()
+		for _, name := range []string{counter, ":" + counter, "side/" + counter, "/" + counter} {
+			if _, ok, err := x.Get(t.Context(), name); ok || err != nil {
+				t.Errorf("store %d has %s already, or %v", i, name, err)
+			}
+			if err := x.Set(t.Context(), name, []byte("x"), time.Minute); err != nil {
+				t.Error(err)
+			}
+			if n, err := x.Present(t.Context(), name, "me", time.Minute); n != 1 || err != nil {
+				t.Errorf("store %d: %d present in %s, %v; want 1", i, n, name, err)
+			}
+			keys += 2
+		}
+		if out, err := s.Take(t.Context(), ask("alice", 10)); err != nil || out[0].Remaining != 9 {
+			t.Errorf("store %d: %v, %v; want 9 remaining", i, out, err)
+		}
+		keys++
+	}
+	if n := server.Do(t, "DBSIZE"); n != keys {
+		t.Errorf("%d keys, want %d", n, keys)
+	}
+}
+
+func TestSideRefuses(t *testing.T) {
+	t.Parallel()
+	x, ctx := open(t, testredis.Shared(t).URL(), redisstore.Options{}).Side(), t.Context()
+	name, value := strings.Repeat("n", redisstore.MaxSideName), strings.Repeat("v", redisstore.MaxSideValue)
+	get := func(name string) error { _, _, err := x.Get(ctx, name); return err }
+	set := func(name, value string, ttl time.Duration) error { return x.Set(ctx, name, []byte(value), ttl) }
+	present := func(group, node string, ttl time.Duration) error {
+		_, err := x.Present(ctx, group, node, ttl)
+		return err
+	}
+	for _, c := range []struct {
+		err  error
+		want string // "": nothing
+	}{
+		{get(name), ""},
+		{set(name, value, 1<<63-1), ""},
+		{x.Delete(ctx, name), ""},
+		{x.Publish(ctx, name, value), ""},
+		{present(name, name, 1<<63-1), ""},
+		{x.Leave(ctx, name, name), ""},
+
+		{get(""), `name "": want 1 to 512 bytes, not 0`},
+		{get(name + "n"), "want 1 to 512 bytes, not 513"},
+		{set("", value, 1), "name"},
+		{set("a", value+"v", 1), `value "65537 bytes": want at most 65536`},
+		{set("a", value, 0), `ttl "0s": want a duration above 0`},
+		{set("a", value, -time.Second), "ttl"},
+		{x.Delete(ctx, "a", name+"n"), "name"},
+		{x.Publish(ctx, "", value), "channel"},
+		{x.Publish(ctx, "a", value+"v"), "message"},
+		{present("", "n", 1), "group"},
+		{present("g", "", 1), "node"},
+		{present("g", "n", 0), "ttl"},
+		{x.Leave(ctx, "", "n"), "group"},
+		{x.Leave(ctx, "g", name+"n"), "node"},
+	} {
+		var invalid *stint.InvalidError
+		switch {
+		case c.want == "":
+			if c.err != nil {
+				t.Error(c.err)
+			}
+		case !errors.As(c.err, &invalid) || !strings.Contains(c.err.Error(), c.want):
+			t.Errorf("%v; want an InvalidError that says %s", c.err, c.want)
+		}
+	}
+}
+
+func TestSidePresent(t *testing.T) {
+	t.Parallel()
+	for name, urlOf := range topologies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x, ctx := open(t, urlOf(t), redisstore.Options{}).Side(), t.Context()
+			for _, c := range []struct {
+				group, node string
+				ttl         time.Duration
+				want        int
+			}{
+				{"g", "a", time.Minute, 1},
+				{"g", "b", time.Minute, 2},
+				{"g", "a", time.Second, 2}, // it does not shorten the group's life
+				{"g", "c", time.Hour, 3},
+				{"other", "a", time.Minute, 1},
+				{"g", "\x00{\xff}", time.Minute, 4},
+			} {
+				if n, err := x.Present(ctx, c.group, c.node, c.ttl); n != c.want || err != nil {
+					t.Fatalf("%+v: %d, %v", c, n, err)
+				}
+			}
+			for range 2 {
+				if err := x.Leave(ctx, "g", "c"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			eventually(t, 5*time.Second, func() error { // a's second ends
+				if n, err := x.Present(ctx, "g", "b", time.Minute); n != 2 || err != nil {
+					return fmt.Errorf("%d present, %w", n, err)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestSidePresentExpires looks at the group itself: it outlives its first members, not
+// its last.
+func TestSidePresentExpires(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	x := open(t, server.URL(), redisstore.Options{}).Side()
+	for _, c := range []struct{ ttl, want time.Duration }{
+		{time.Hour, time.Hour},
+		{time.Minute, time.Hour},
+		{2 * time.Hour, 2 * time.Hour},
+	} {
+		server.Do(t, "SCRIPT", "FLUSH")
+		if _, err := x.Present(t.Context(), "g", c.ttl.String(), c.ttl); err != nil {
+			t.Fatal(err)
+		}
+		key := server.Do(t, "KEYS", "*").([]any)[0].(string)
+		if ms := server.Do(t, "PTTL", key).(int64); ms > c.want.Milliseconds() || ms < (c.want-time.Minute).Milliseconds() {
+			t.Errorf("after %v the group lives for %dms, want %v", c.ttl, ms, c.want)
+		}
+	}
+}
+
+// ear is one who listens.
+type ear struct {
+	heard  chan string // "(connected)", or a message
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+const connected = "(connected)"
+
+// listen subscribes until the test ends, and returns when that is so.
+func listen(t testing.TB, x *redisstore.Side, channel string) *ear {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	e := &ear{heard: make(chan string, 1000), cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(e.done)
+		x.Subscribe(ctx, channel, func(message string, again bool) {
+			if again {
+				message += connected
+			}
+			e.heard <- message
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-e.done
+	})
+	e.want(t, 5*time.Second, connected)
+	return e
+}
+
+// want waits for what is heard next.
+func (e *ear) want(t testing.TB, within time.Duration, want string) {
+	t.Helper()
+	select {
+	case m := <-e.heard:
+		if m != want {
+			t.Fatalf("heard %q, want %q", m, want)
+		}
+	case <-time.After(within):
+		t.Fatalf("heard nothing within %v, want %q", within, want)
+	}
+}
+
+// reaches waits until messages arrive that were published after a loss.
+func (e *ear) reaches(t testing.TB, x *redisstore.Side, channel string) {
+	t.Helper()
+	eventually(t, 15*time.Second, func() error {
+		if err := x.Publish(t.Context(), channel, "back"); err != nil {
+			return err
+		}
+		select {
+		case m := <-e.heard:
+			if m == "back" {
+				return nil
+			}
+			return errors.New("heard " + m)
+		case <-time.After(100 * time.Millisecond):
+			return errors.New("heard nothing")
+		}
+	})
+}
+
+func TestSideMessages(t *testing.T) {
+	t.Parallel()
+	for name, urlOf := range topologies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := urlOf(t)
+			s := open(t, url, redisstore.Options{})
+			other := open(t, url, redisstore.Options{}).Side()
+			x := s.Side()
+			ears := []*ear{listen(t, x, "news"), listen(t, x, "news"), listen(t, s.Side(), "{news}")}
+			if err := other.Publish(t.Context(), "news", "of another prefix"); err != nil {
+				t.Fatal(err)
+			}
+			// More than can wait; no one is told twice, and none of another's.
+			var want []string
+			for i := range 200 {
+				want = append(want, fmt.Sprintf("%d\x00\xff", i))
+				if err := x.Publish(t.Context(), "news", want[i]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := x.Publish(t.Context(), "{news}", ""); err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range want {
+				ears[0].want(t, 5*time.Second, m)
+				ears[1].want(t, 5*time.Second, m)
+			}
+			ears[2].want(t, 5*time.Second, "")
+			for i, e := range ears {
+				if len(e.heard) > 0 {
+					t.Errorf("ear %d: %q more", i, <-e.heard)
+				}
+			}
+			if _, err := s.Take(t.Context(), ask("alice", 10)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestSideSlow has someone listen who does not come to an end. Counters are not held
+// up, and the others hear.
+func TestSideSlow(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	s := open(t, server.URL(), redisstore.Options{})
+	x := s.Side()
+	busy, again := make(chan struct{}), make(chan struct{}, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		x.Subscribe(ctx, "news", func(_ string, connected bool) {
+			if connected {
+				again <- struct{}{}
+				return
+			}
+			<-busy
+		})
+	})
+	<-again
+	quick := listen(t, x, "news")
+	for i := range 500 {
+		if err := x.Publish(t.Context(), "news", strconv.Itoa(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 500 {
+		quick.want(t, 5*time.Second, strconv.Itoa(i))
+	}
+	if _, err := s.Take(t.Context(), ask("alice", 10)); err != nil {
+		t.Error(err)
+	}
+	listeners(t, server, subscribed(t, server), 1)
+	close(busy)
+	select {
+	case <-again:
+	case <-time.After(10 * time.Second):
+		t.Error("the slow one was not told that it had been disconnected")
+	}
+	cancel()
+	wg.Wait()
+}
+
+// subscribed returns the one channel that is listened to.
+func subscribed(t testing.TB, server *testredis.Server) string {
+	t.Helper()
+	channels := server.Do(t, "PUBSUB", "CHANNELS", "*side/*").([]any)
+	if len(channels) != 1 {
+		t.Fatalf("channels %v, want one", channels)
+	}
+	return channels[0].(string)
+}
+
+// listeners waits until so many connections listen.
+func listeners(t testing.TB, server *testredis.Server, channel string, want int64) {
+	t.Helper()
+	eventually(t, 10*time.Second, func() error {
+		if n := server.Do(t, "PUBSUB", "NUMSUB", channel).([]any)[1]; n != want {
+			return fmt.Errorf("%v connections listen, want %d", n, want)
+		}
+		return nil
+	})
+}
+
+// TestSideSilence has the connection die without a word.
+func TestSideSilence(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	proxy := testredis.StartProxy(t, server)
+	x := open(t, proxy.URL(), redisstore.Options{}).Side()
+	e := listen(t, x, "news")
+	channel := subscribed(t, server)
+
+	proxy.Forget()
+	e.want(t, 10*time.Second, connected)
+	server.Do(t, "PUBLISH", channel, "one")
+	e.want(t, 5*time.Second, "one")
+
+	proxy.Set(t, testredis.Fault{Swallow: true})
+	listeners(t, server, channel, 0)
+	if err := x.Publish(t.Context(), "news", "lost"); !errors.Is(err, stint.ErrUnavailable) {
+		t.Errorf("publish: %v; want ErrUnavailable", err)
+	}
+	proxy.Set(t, testredis.Fault{})
+	e.want(t, 10*time.Second, connected)
+	server.Do(t, "PUBLISH", channel, "two")
+	e.want(t, 5*time.Second, "two")
+}
+
+// TestSideOutage is without a Redis at first, and again later.
+func TestSideOutage(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	server.Kill(t)
+	s := open(t, server.URL(), redisstore.Options{})
+	x := s.Side()
+	unavailable := func() {
+		t.Helper()
+		_, _, get := x.Get(t.Context(), "a")
+		_, present := x.Present(t.Context(), "g", "me", time.Minute)
+		for i, err := range []error{
+			get, present, x.Set(t.Context(), "a", nil, time.Minute), x.Delete(t.Context(), "a"),
+			x.Publish(t.Context(), "news", "x"), x.Leave(t.Context(), "g", "me"),
+		} {
+			if !errors.Is(err, stint.ErrUnavailable) {
+				t.Errorf("%d: %v; want ErrUnavailable", i, err)
+			}
+		}
+	}
+	unavailable()
+	server.Restart(t)
+	e := listen(t, x, "news")
+	server.Kill(t)
+	unavailable()
+	server.Restart(t)
+	e.want(t, 10*time.Second, connected)
+	e.reaches(t, x, "news")
+
+	server.Pause(t)
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, _, err := x.Get(ctx, "a"); !errors.Is(err, stint.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("get: %v; want ErrUnavailable because of the deadline", err)
+	}
+	if took := time.Since(start); took > 300*time.Millisecond {
+		t.Errorf("a deadline of 20ms was noticed after %v", took)
+	}
+	unavailable()
+	server.Resume(t)
+}
+
+// TestSideFailover kills the server that is listened to.
+func TestSideFailover(t *testing.T) {
+	t.Parallel()
+	t.Run("sentinel", func(t *testing.T) {
+		t.Parallel()
+		servers := testredis.StartSentinels(t)
+		x := open(t, servers.URL(), redisstore.Options{}).Side()
+		e := listen(t, x, "news")
+		servers.Primary(t).Kill(t)
+		e.want(t, 20*time.Second, connected)
+		e.reaches(t, x, "news")
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		servers := testredis.StartCluster(t)
+		x := open(t, servers.URL(), redisstore.Options{}).Side()
+		e := listen(t, x, "news")
+		i := slices.IndexFunc(servers.Nodes(), func(s *testredis.Server) bool {
+			return len(s.Do(t, "PUBSUB", "CHANNELS").([]any)) > 0
+		})
+		servers.Nodes()[i].Kill(t)
+		e.want(t, 20*time.Second, connected)
+		e.reaches(t, x, "news")
+	})
+}
+
+// TestSideReplaced has sentinels name another primary while the old one lives on and
+// is not told, as if it could not be reached by them.
+func TestSideReplaced(t *testing.T) {
+	t.Parallel()
+	servers, next := testredis.StartSentinels(t), testredis.Start(t)
+	x := open(t, servers.URL(), redisstore.Options{}).Side()
+	e := listen(t, x, "news")
+	host, port, _ := strings.Cut(next.Addr(), ":")
+	name := servers.URL()[strings.LastIndexByte(servers.URL(), '/')+1:]
+	for _, s := range servers.Nodes() {
+		s.Do(t, "SENTINEL", "REMOVE", name)
+		s.Do(t, "SENTINEL", "MONITOR", name, host, port, "2")
+	}
+	e.want(t, 10*time.Second, connected)
+	next.Do(t, "PUBLISH", subscribed(t, next), "here")
+	e.want(t, 5*time.Second, "here")
+}
+
+// TestSideACL does all of it as a user that may do what the documentation says.
+func TestSideACL(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	allow(t, "stint", server)
+	allow(t, `stint &rl:side/\*`, server)
+	x := openURL(t, "redis://stint:PASSWORD@"+server.Addr(), redisstore.Options{}).Side()
+	e := listen(t, x, "news")
+	_, _, get := x.Get(t.Context(), "a")
+	_, present := x.Present(t.Context(), "g", "me", time.Minute)
+	if err := errors.Join(
+		get, present, x.Set(t.Context(), "a", nil, time.Minute), x.Delete(t.Context(), "a"),
+		x.Publish(t.Context(), "news", "x"), x.Leave(t.Context(), "g", "me"),
+	); err != nil {
+		t.Error(err)
+	}
+	e.want(t, 5*time.Second, "x")
+}
+
+// TestSideEnds ends subscriptions by their context and by the store, in the middle of
+// a call, and looks for what they left running.
+func TestSideEnds(t *testing.T) { //nolint:paralleltest // it looks at all goroutines
+	for name, urlOf := range topologies {
+		t.Run(name, func(t *testing.T) {
+			url := urlOf(t)
+			before := runtime.NumGoroutine()
+			s := open(t, url, redisstore.Options{})
+			x := s.Side()
+			e, others := listen(t, x, "news"), []*ear{listen(t, x, "news"), listen(t, x, "other")}
+			e.cancel()
+			<-e.done
+
+			inside, closed := make(chan struct{}), make(chan struct{})
+			var err error
+			go func() {
+				defer close(closed)
+				x.Subscribe(t.Context(), "news", func(string, bool) {
+					close(inside)
+					for !errors.Is(err, stint.ErrClosed) { // until the store closes, and is not kept from it
+						_, _, err = x.Get(t.Context(), "a")
+					}
+				})
+			}()
+			<-inside
+			s.Close()
+			<-closed
+			for _, e := range others {
+				<-e.done
+			}
+			x.Subscribe(t.Context(), "news", func(string, bool) { t.Error("told of a closed store") })
+			if err := x.Set(t.Context(), "a", nil, time.Minute); !errors.Is(err, stint.ErrClosed) {
+				t.Errorf("set: %v; want ErrClosed", err)
+			}
+			eventually(t, 5*time.Second, func() error {
+				if n := runtime.NumGoroutine(); n > before {
+					buf := make([]byte, 1<<20)
+					return fmt.Errorf("%d goroutines, %d before: %s", n, before, buf[:runtime.Stack(buf, true)])
+				}
+				return nil
+			})
+		})
+	}
+}
