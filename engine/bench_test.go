@@ -47,6 +47,8 @@ func (d *known) Key(_ context.Context, id string) (*identity.Key, error) {
 	return nil, nil
 }
 
+func (*known) Tenant(context.Context, string) (*identity.Tenant, error) { return nil, nil }
+
 func (d *known) User(context.Context, string) (*identity.User, error) { return nil, nil }
 
 // callers are requests of each kind of identity, and engines that know them.

@@ -217,6 +217,8 @@ func (members) Key(_ context.Context, id string) (*identity.Key, error) {
 	return &identity.Key{ID: id, User: "alice", Tenant: "acme", Disabled: true}, nil
 }
 
+func (members) Tenant(context.Context, string) (*identity.Tenant, error) { return nil, nil }
+
 func (members) User(_ context.Context, id string) (*identity.User, error) {
 	return &identity.User{ID: id, Tenant: "acme"}, nil
 }

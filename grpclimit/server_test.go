@@ -369,6 +369,8 @@ func (d directory) Key(_ context.Context, id string) (*identity.Key, error) {
 	return d.key, nil
 }
 
+func (directory) Tenant(context.Context, string) (*identity.Tenant, error) { return nil, nil }
+
 func (directory) User(context.Context, string) (*identity.User, error) { return nil, nil }
 
 // newKey returns a key, and what its client sends.

@@ -933,6 +933,8 @@ func (d lost) Key(ctx context.Context, _ string) (*identity.Key, error) {
 	return nil, errors.New("secret of ours")
 }
 
+func (lost) Tenant(context.Context, string) (*identity.Tenant, error) { return nil, nil }
+
 func (lost) User(context.Context, string) (*identity.User, error) { return nil, nil }
 
 // TestGatewayUndecided lets nothing pass that could not be decided.

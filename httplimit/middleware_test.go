@@ -86,6 +86,8 @@ func (failing) Key(context.Context, string) (*identity.Key, error) {
 	return nil, errors.New("secret of ours")
 }
 
+func (failing) Tenant(context.Context, string) (*identity.Tenant, error) { return nil, nil }
+
 func (failing) User(context.Context, string) (*identity.User, error) { return nil, nil }
 
 // TestUndecided checks that what cannot be decided is not let through, and that the

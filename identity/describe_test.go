@@ -28,6 +28,55 @@ func (d people) User(_ context.Context, id string) (*identity.User, error) {
 	return &identity.User{ID: id, Tenant: "other", Tier: "free", Limits: map[string]stint.Limit{"a": stint.PerHour(2)}}, nil
 }
 
+func (people) Tenant(context.Context, string) (*identity.Tenant, error) { return nil, nil }
+
+// TestTenant has the tier of a tenant stand in for that of its users, and for nothing
+// nearer.
+func TestTenant(t *testing.T) {
+	t.Parallel()
+	d := &directory{
+		users:   map[string]*identity.User{"ann": {ID: "ann", Tenant: "acme"}, "bob": {ID: "bob", Tenant: "acme", Tier: "free"}},
+		tenants: map[string]*identity.Tenant{"acme": {ID: "acme", Tier: "gold"}, "bare": {ID: "bare"}},
+	}
+	r := open(t, identity.Options{Directory: d, DefaultTier: "basic"})
+	for _, c := range []struct {
+		who  identity.Subject
+		tier string
+		err  error
+	}{
+		{identity.Subject{Tenant: "acme"}, "gold", nil},
+		{identity.Subject{User: "ann"}, "gold", nil},
+		{identity.Subject{User: "bob"}, "free", nil},
+		{identity.Subject{User: "bob", Tier: "trial"}, "trial", nil},
+		{identity.Subject{User: "eve", Tenant: "bare"}, "basic", nil},
+		{identity.Subject{Tenant: "unheard-of"}, "basic", nil},
+		{identity.Subject{Tenant: "broken"}, "basic", errBroken},
+		{identity.Subject{Tenant: "broken", Tier: "gold"}, "gold", nil},
+	} {
+		who := c.who
+		if err := r.Describe(t.Context(), time.Now(), &who); err != nil || who.Tier != c.tier || !errors.Is(who.UserError, c.err) {
+			t.Errorf("%+v: %q, %v, %v; want %q, %v", c.who, who.Tier, who.UserError, err, c.tier, c.err)
+		}
+	}
+}
+
+// TestWith replaces the lists of a resolver and shares the rest.
+func TestWith(t *testing.T) {
+	t.Parallel()
+	banned, err := identity.NewList([]identity.Entry{{Kind: identity.KindUser, Value: "ann"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := open(t, identity.Options{Directory: &directory{users: map[string]*identity.User{"ann": {ID: "ann", Tier: "gold"}}}})
+	other := r.With(identity.Lists{Banned: banned})
+	for r, want := range map[*identity.Resolver]bool{r: false, other: true} {
+		who := identity.Subject{User: "ann"}
+		if err := r.Describe(t.Context(), time.Now(), &who); err != nil || (who.Banned != nil) != want || who.Tier != "gold" {
+			t.Errorf("%+v, %v; want it banned: %v", who, err, want)
+		}
+	}
+}
+
 // TestDescribe adds what is known to subjects that a caller has named.
 func TestDescribe(t *testing.T) {
 	t.Parallel()

@@ -67,7 +67,8 @@ func (q Request) LogValue() slog.Value {
 type Subject struct {
 	// User, Tenant and Key are empty if they are not known. Key is an API key's id.
 	User, Tenant, Key string
-	// Tier is what the key says, or else the token or header, the user, the default.
+	// Tier is what the key says, or else the token or header, the user, the tenant, the
+	// default.
 	Tier string
 	// IP is the client's address: unmapped, without a zone. It is not valid if the
 	// door knows none.
@@ -92,8 +93,8 @@ type Subject struct {
 	KeyLimits, UserLimits map[string]stint.Limit
 	// Unaccepted is why a token or a trusted header was sent and not accepted.
 	Unaccepted Reason
-	// UserError is why the directory could not tell about the user. Tier, limits and
-	// block of the user are missing then.
+	// UserError is why the directory could not tell about the user, whose tier, limits and
+	// block are missing then, or about the tenant, whose tier is.
 	UserError error
 }
 
@@ -118,12 +119,13 @@ func (s *Source) UnmarshalText(text []byte) error {
 	return parseName("source", sourceNames[:], text, s)
 }
 
-// Directory knows keys and users. It is asked on every request that has one, by
+// Directory knows keys, users and tenants. It is asked on every request that has one, by
 // several goroutines at once, so it should remember. What it returns is not changed
 // by either side; nil without an error says that there is none.
 type Directory interface {
 	Key(ctx context.Context, id string) (*Key, error)
 	User(ctx context.Context, id string) (*User, error)
+	Tenant(ctx context.Context, id string) (*Tenant, error)
 }
 
 // User is what is known of a user.
@@ -134,14 +136,20 @@ type User struct {
 	Blocked *Entry
 }
 
+// Tenant is what is known of a tenant.
+type Tenant struct {
+	ID   string
+	Tier string // of those of it who have no other
+}
+
 // Options are a resolver's settings. The zero value identifies by the peer's address.
 type Options struct {
 	// Methods are tried in this order; the address, [ByIP], is not among them, being
 	// what remains. Default: a key if there is a Directory, a JWT if there is JWT,
 	// headers if one is named.
 	Methods []Source
-	// Directory knows keys and users. Without one there are no API keys, and a user
-	// has no tier of its own.
+	// Directory knows keys, users and tenants. Without one there are no API keys, and
+	// users and tenants have no tier of their own.
 	Directory Directory
 	// Require refuses who brings neither a good key, nor a good token, nor a trusted
 	// header.
@@ -277,6 +285,17 @@ func (r *Resolver) choose(o *Options, p *problems) {
 // SetLists replaces who is exempt and who is banned.
 func (r *Resolver) SetLists(l Lists) { r.lists.Store(&l) }
 
+// With returns a resolver that is the same but for its lists. All else is shared: to
+// close one of them closes both.
+func (r *Resolver) With(l Lists) *Resolver {
+	other := &Resolver{
+		methods: r.methods, directory: r.directory, require: r.require, tier: r.tier, keys: r.keys, tokens: r.tokens,
+		headers: r.headers, proxies: r.proxies, bits: r.bits,
+	}
+	other.SetLists(l)
+	return other
+}
+
 // Ready returns nil, or why the last fetch of a key set failed or that there was none
 // yet. Tokens of keys that are known are accepted all the same, and so is everything
 // that needs no token.
@@ -348,11 +367,14 @@ func (r *Resolver) bannedAddress(now time.Time, s *Subject) bool {
 	return true
 }
 
-// complete adds what is known of the user, the default tier, and whether the subject
-// is on a list.
+// complete adds what is known of the user and the tenant, the default tier, and whether
+// the subject is on a list.
 func (r *Resolver) complete(ctx context.Context, now time.Time, s *Subject) {
 	if s.User != "" && r.directory != nil {
 		r.addUser(ctx, now, s)
+	}
+	if s.Tier == "" && s.Tenant != "" && r.directory != nil {
+		r.addTenant(ctx, s)
 	}
 	s.Tier = cmp.Or(s.Tier, r.tier)
 	lists := r.lists.Load()
@@ -435,6 +457,17 @@ func (r *Resolver) addUser(ctx context.Context, now time.Time, s *Subject) {
 	s.UserLimits = u.Limits
 	if u.Blocked != nil && u.Blocked.Holds(now) {
 		s.Banned = u.Blocked
+	}
+}
+
+// addTenant adds the tier of the tenant.
+func (r *Resolver) addTenant(ctx context.Context, s *Subject) {
+	t, err := r.directory.Tenant(ctx, s.Tenant)
+	switch {
+	case err == nil && t != nil:
+		s.Tier = t.Tier
+	case err != nil && s.UserError == nil:
+		s.UserError = fmt.Errorf("identity: tenant %q: %w", s.Tenant, err)
 	}
 }
 

@@ -36,6 +36,8 @@ var errBroken = errors.New("the directory is broken")
 type directory struct {
 	keys  map[string]*identity.Key
 	users map[string]*identity.User
+
+	tenants map[string]*identity.Tenant
 }
 
 var _ identity.Directory = (*directory)(nil)
@@ -52,6 +54,13 @@ func (d *directory) User(_ context.Context, id string) (*identity.User, error) {
 		return nil, errBroken
 	}
 	return d.users[id], nil
+}
+
+func (d *directory) Tenant(_ context.Context, id string) (*identity.Tenant, error) {
+	if id == "broken" {
+		return nil, errBroken
+	}
+	return d.tenants[id], nil
 }
 
 // add makes a key and returns what its client sends.
