@@ -2,6 +2,7 @@ package grpclimit
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -155,7 +156,11 @@ func (s *Server) undecided(ctx context.Context, method string, err error) error 
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
 	}
-	return status.Error(codes.Internal, "Whether this call may pass could not be decided.")
+	code := codes.Internal
+	if errors.Is(err, stint.ErrUnavailable) || errors.Is(err, identity.ErrDirectory) {
+		code = codes.Unavailable // it may well be possible in a moment
+	}
+	return status.Error(code, "Whether this call may pass could not be decided.")
 }
 
 func (s *Server) trailers(v *engine.Verdict) metadata.MD {

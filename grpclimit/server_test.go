@@ -593,8 +593,8 @@ func TestUndecided(t *testing.T) {
 		onError func(context.Context, string, error) error
 		want    codes.Code
 	}{
-		{nil, codes.Internal},
-		{func(context.Context, string, error) error { return nil }, codes.Internal},
+		{nil, codes.Unavailable},
+		{func(context.Context, string, error) error { return nil }, codes.Unavailable},
 		{func(_ context.Context, method string, err error) error {
 			got.Store(method + ": " + err.Error())
 			return status.Error(codes.Aborted, "")

@@ -22,7 +22,7 @@ func (c *checker) checkNeverReached() {
 		for i, l := range r.Limits {
 			first, never := r.hiddenBy(i, nil)
 			if never && c.always(r, func(tier Values) bool { _, never := r.hiddenBy(i, tier); return never }) {
-				c.add(strict.Item(r.path+".limits", i), fmt.Sprintf("%v is never reached: the limit %q (%v) always refuses first",
+				c.Add(strict.Item(r.path+".limits", i), fmt.Sprintf("%v is never reached: the limit %q (%v) always refuses first",
 					r.values[l.Name], first, r.values[first]), "")
 			}
 		}

@@ -26,6 +26,8 @@ const (
 	maxDimensions = 8      // things that a rule counts by
 	maxFieldName  = 128    // bytes of a name of a header or a claim
 	maxMessage    = 1024   // bytes of the message of a response
+	maxValue      = 4096   // bytes of a header's value
+	maxText       = 255    // bytes of what else is for people
 	maxCost       = 1<<53 - 1
 )
 
@@ -51,12 +53,12 @@ func (f *File) check(whole bool) Problems {
 		c.checkNeverReached()
 		c.checkUnreachable()
 	}
-	return c.problems
+	return c.Problems
 }
 
 type checker struct {
+	strict.Report
 	file      *File
-	problems  Problems
 	rules     []*checked
 	tiers     map[string]int // tiers by name
 	tierNames []string
@@ -76,36 +78,24 @@ type checked struct {
 	values   map[string]stint.Limit
 }
 
-// add notes a problem.
-func (c *checker) add(path, message, hint string) {
-	if len(c.problems) < strict.MaxProblems {
-		c.problems = append(c.problems, Problem{Path: path, Message: message, Hint: hint})
-	}
-}
-
-// refuse notes a value that is wrong, and what is wanted.
-func (c *checker) refuse(path, value, want, hint string) {
-	c.add(path, quote(value)+": want "+want, hint)
-}
-
 // refuseNumber is refuse for a number.
 func (c *checker) refuseNumber(path string, value int64, want string) {
-	c.add(path, strconv.FormatInt(value, 10)+": want "+want, "")
+	c.Add(path, strconv.FormatInt(value, 10)+": want "+want, "")
 }
 
 // refuseOf notes a value that is none of those there are.
 func (c *checker) refuseOf(path, value string, those []string) {
-	c.refuse(path, value, "one of "+strings.Join(those, ", "), c.closest(value, those))
+	c.Refuse(path, value, "one of "+strings.Join(those, ", "), c.Closest(value, those))
 }
 
 // refuseAs notes what a parser says of a value. The name of its field is left out if
 // it is the one that goes without saying.
 func (c *checker) refuseAs(path, field string, e *stint.InvalidError, hint string) {
-	message := quote(e.Value) + ": want " + e.Want
+	message := strict.Quote(e.Value) + ": want " + e.Want
 	if e.Field != field {
 		message = e.Field + " " + message
 	}
-	c.add(path, message, hint)
+	c.Add(path, message, hint)
 }
 
 // invalid returns what a parser says of a value.
@@ -115,32 +105,14 @@ func invalid(err error) *stint.InvalidError {
 	return e
 }
 
-// quote returns a value in quotes, cut to what can be shown.
-func quote(value string) string {
-	const most = 64
-	return fmt.Sprintf("%.*q", most, value)
-}
-
-// closest returns the hint that one of the words was meant, if one was. In a file
-// that has very much wrong it does not look.
-func (c *checker) closest(word string, among []string) string {
-	const enough = 100
-	if len(c.problems) < enough {
-		if w, ok := strict.Closest(word, among); ok {
-			return strict.DidYouMean(w)
-		}
-	}
-	return ""
-}
-
 // checkName checks the name of something.
 func (c *checker) checkName(path, name string) bool {
 	if name == "" {
-		c.add(path, "missing, want a name", "")
+		c.Add(path, "missing, want a name", "")
 		return false
 	}
 	if !validName(name) {
-		c.refuse(path, name, "letters, digits and, between them, any of . _ -, at most "+strconv.Itoa(maxName)+" bytes", "")
+		c.Refuse(path, name, "letters, digits and, between them, any of . _ -, at most "+strconv.Itoa(maxName)+" bytes", "")
 		return false
 	}
 	return true
@@ -173,11 +145,20 @@ func (c *checker) checkTierNames() {
 			continue
 		}
 		if first, twice := c.tiers[t.Name]; twice {
-			c.add(path, fmt.Sprintf("%q is the name of tiers[%d] already", t.Name, first), "")
+			c.Add(path, fmt.Sprintf("%q is the name of tiers[%d] already", t.Name, first), "")
 			continue
 		}
+		c.checkText(strict.Item("tiers", i)+".display_name", t.DisplayName)
+		c.checkText(strict.Item("tiers", i)+".price", t.Price)
 		c.tiers[t.Name] = i
 		c.tierNames = append(c.tierNames, t.Name)
+	}
+}
+
+// checkText checks what is for people.
+func (c *checker) checkText(path, text string) {
+	if len(text) > maxText || !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
+		c.Refuse(path, text, "at most "+strconv.Itoa(maxText)+" bytes of UTF-8 without control characters", "")
 	}
 }
 
@@ -185,10 +166,10 @@ func (c *checker) checkRules() {
 	names := map[string]int{}
 	for i := range c.file.Rules {
 		r := &checked{Rule: &c.file.Rules[i], path: strict.Item("rules", i)}
-		before := len(c.problems)
+		before := len(c.Problems)
 		if c.checkName(r.path+".name", r.Name) {
 			if first, twice := names[r.Name]; twice {
-				c.add(r.path+".name", fmt.Sprintf("%q is the name of rules[%d] already", r.Name, first), "")
+				c.Add(r.path+".name", fmt.Sprintf("%q is the name of rules[%d] already", r.Name, first), "")
 			} else {
 				names[r.Name] = i
 			}
@@ -203,7 +184,7 @@ func (c *checker) checkRules() {
 		c.checkCost(r)
 		c.checkPenalty(r)
 		c.checkResponse(r)
-		r.sound = len(c.problems) == before
+		r.sound = len(c.Problems) == before
 		c.rules = append(c.rules, r)
 	}
 }
@@ -222,41 +203,45 @@ func (c *checker) checkMatch(r *checked) {
 	c.checkList(path+".methods", r.Match.Methods, func(path, m string) string {
 		switch upper := strings.ToUpper(m); {
 		case !IsToken(m) || len(m) > maxName:
-			c.refuse(path, m, "a method such as GET, at most "+strconv.Itoa(maxName)+" bytes", "")
+			c.Refuse(path, m, "a method such as GET, at most "+strconv.Itoa(maxName)+" bytes", "")
 		case m != upper:
 			if w, ok := strict.Closest(m, methods); ok {
 				upper = w
 			}
-			c.refuse(path, m, "upper case", strict.DidYouMean(upper))
+			c.Refuse(path, m, "upper case", strict.DidYouMean(upper))
 		}
 		return m
 	})
 	c.checkList(path+".tiers", r.Match.Tiers, func(path, tier string) string {
 		if _, ok := c.tiers[tier]; !ok {
-			c.refuse(path, tier, "the name of a tier in this file", c.closest(tier, c.tierNames))
+			c.Refuse(path, tier, "the name of a tier in this file", c.Closest(tier, c.tierNames))
 		}
 		return tier
 	})
 	c.checkList(path+".ip_ranges", r.Match.IPRanges, func(path, text string) string {
 		p, want := parseNetwork(text)
 		if want != "" {
-			c.refuse(path, text, want, "")
+			c.Refuse(path, text, want, "")
 			return ""
 		}
 		r.networks = append(r.networks, p)
 		return p.String()
 	})
 	if len(r.Match.Headers) > maxValues {
-		c.add(path+".headers", "has "+strconv.Itoa(len(r.Match.Headers))+" headers, want at most "+strconv.Itoa(maxValues), "")
+		c.Add(path+".headers", "has "+strconv.Itoa(len(r.Match.Headers))+" headers, want at most "+strconv.Itoa(maxValues), "")
 		return
 	}
 	r.headers = make(map[string]string, len(r.Match.Headers))
 	for _, name := range slices.Sorted(maps.Keys(r.Match.Headers)) {
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
 		if _, twice := r.headers[canonical]; twice {
-			c.add(strict.Member(path+".headers", name), "the header "+canonical+" is there already: case does not matter", "")
+			c.Add(strict.Member(path+".headers", name), "the header "+canonical+" is there already: case does not matter", "")
 		}
-		r.headers[canonical] = r.Match.Headers[name]
+		value := r.Match.Headers[name]
+		if len(value) > maxValue {
+			c.Add(strict.Member(path+".headers", name), "has "+strconv.Itoa(len(value))+" bytes, want at most "+strconv.Itoa(maxValue), "")
+		}
+		r.headers[canonical] = value
 		c.checkHeader(strict.Member(path+".headers", name), name, name)
 	}
 }
@@ -266,7 +251,7 @@ func (c *checker) checkMatch(r *checked) {
 // it is wrong.
 func (c *checker) checkList(path string, values []string, check func(path, value string) string) {
 	if len(values) > maxValues {
-		c.add(path, "has "+strconv.Itoa(len(values))+" values, want at most "+strconv.Itoa(maxValues), "")
+		c.Add(path, "has "+strconv.Itoa(len(values))+" values, want at most "+strconv.Itoa(maxValues), "")
 		return
 	}
 	seen := make(map[string]int, len(values))
@@ -276,7 +261,7 @@ func (c *checker) checkList(path string, values []string, check func(path, value
 			continue
 		}
 		if first, twice := seen[form]; twice {
-			c.add(strict.Item(path, i), quote(v)+" is there already, as "+quote(values[first]), "")
+			c.Add(strict.Item(path, i), strict.Quote(v)+" is there already, as "+strict.Quote(values[first]), "")
 			continue
 		}
 		seen[form] = i
@@ -337,7 +322,7 @@ func parseNetwork(text string) (p netip.Prefix, want string) {
 // checkHeader checks the name of a header that a value has.
 func (c *checker) checkHeader(path, value, name string) {
 	if !IsToken(name) || len(name) > maxFieldName {
-		c.refuse(path, value, "the name of a header, such as X-App, at most "+strconv.Itoa(maxFieldName)+" bytes", "")
+		c.Refuse(path, value, "the name of a header, such as X-App, at most "+strconv.Itoa(maxFieldName)+" bytes", "")
 	}
 }
 
@@ -356,7 +341,7 @@ func IsToken(s string) bool {
 func (c *checker) checkCountBy(r *checked) {
 	path := r.path + ".count_by"
 	if len(r.CountBy) > maxDimensions {
-		c.add(path, "has "+strconv.Itoa(len(r.CountBy))+" values, want at most "+strconv.Itoa(maxDimensions), "")
+		c.Add(path, "has "+strconv.Itoa(len(r.CountBy))+" values, want at most "+strconv.Itoa(maxDimensions), "")
 		return
 	}
 	seen := map[Dimension]bool{}
@@ -369,18 +354,18 @@ func (c *checker) checkCountBy(r *checked) {
 			d = Dimension("header:" + textproto.CanonicalMIMEHeaderKey(name))
 		case named && kind == "claim":
 			if name == "" || len(name) > maxFieldName || hasControls(name) {
-				c.refuse(path, string(d), "the name of a claim after claim:, at most "+strconv.Itoa(maxFieldName)+" bytes", "")
+				c.Refuse(path, string(d), "the name of a claim after claim:, at most "+strconv.Itoa(maxFieldName)+" bytes", "")
 			}
 		case named || kind == "header" || kind == "claim" || !slices.Contains(dimensions, kind):
 			c.refuseOf(path, string(d), dimensions)
 			continue
 		case d == "global" && len(r.CountBy) > 1:
-			c.add(path, "global is one counter for all, and stands alone", "")
+			c.Add(path, "global is one counter for all, and stands alone", "")
 		case d == "endpoint" && len(r.Match.Paths) == 0:
-			c.add(path, "endpoint is the path of the rule that matched, and the rule has none: want match.paths", "")
+			c.Add(path, "endpoint is the path of the rule that matched, and the rule has none: want match.paths", "")
 		}
 		if seen[d] {
-			c.add(path, quote(string(d))+" is there already", "")
+			c.Add(path, strict.Quote(string(d))+" is there already", "")
 		}
 		if seen[d] = true; d != "global" && d != "endpoint" {
 			r.countBy = append(r.countBy, d)
@@ -403,12 +388,12 @@ func (c *checker) checkAction(r *checked) {
 	case !r.Action.known():
 		c.refuseOf(r.path+".action", string(r.Action), actions)
 	case delay == 0 && r.Action == Throttle:
-		c.add(path, "missing, want how long the action throttle may hold a request, such as 2s", "")
+		c.Add(path, "missing, want how long the action throttle may hold a request, such as 2s", "")
 	case delay != 0 && !r.counts():
-		c.add(path, "the action "+string(r.Action)+" holds no request: want none", "")
+		c.Add(path, "the action "+string(r.Action)+" holds no request: want none", "")
 	}
 	if delay < 0 || delay > MaxDelay {
-		c.refuse(path, r.MaxDelay.String(), "more than nothing, and at most "+Duration(MaxDelay).String(), "")
+		c.Refuse(path, r.MaxDelay.String(), "more than nothing, and at most "+Duration(MaxDelay).String(), "")
 	}
 }
 
@@ -424,11 +409,11 @@ func (c *checker) checkLimits(r *checked) {
 	path := r.path + ".limits"
 	switch n := len(r.Limits); {
 	case n > 0 && !r.counts():
-		c.add(path, "the action "+string(r.Action)+" counts nothing: want none", "")
+		c.Add(path, "the action "+string(r.Action)+" counts nothing: want none", "")
 	case n == 0 && r.counts() && r.Action.known():
-		c.add(path, "missing, want at least one limit, unless the action is block or allow", "")
+		c.Add(path, "missing, want at least one limit, unless the action is block or allow", "")
 	case n > maxLimits:
-		c.add(path, "has "+strconv.Itoa(n)+" limits, want at most "+strconv.Itoa(maxLimits), "")
+		c.Add(path, "has "+strconv.Itoa(n)+" limits, want at most "+strconv.Itoa(maxLimits), "")
 		return
 	}
 	r.values = make(map[string]stint.Limit, len(r.Limits))
@@ -437,7 +422,7 @@ func (c *checker) checkLimits(r *checked) {
 		path := strict.Item(path, i)
 		if c.checkName(path+".name", l.Name) {
 			if first, twice := seen[l.Name]; twice {
-				c.add(path+".name", fmt.Sprintf("%q is the name of limits[%d] of this rule already", l.Name, first), "")
+				c.Add(path+".name", fmt.Sprintf("%q is the name of limits[%d] of this rule already", l.Name, first), "")
 			} else {
 				seen[l.Name] = i
 				c.limits[l.Name] = append(c.limits[l.Name], r)
@@ -459,13 +444,13 @@ func (c *checker) checkLimit(path string, l Limit) (v stint.Limit, ok bool) {
 	}
 	switch {
 	case l.Limit == "":
-		c.add(path+".limit", "missing, want a limit such as 100/1m", "")
+		c.Add(path+".limit", "missing, want a limit such as 100/1m", "")
 		return v, false
 	case algorithm && l.Algorithm != "":
-		c.add(path+".algorithm", "the limit "+quote(l.Limit)+" names its algorithm already: want it once", "")
+		c.Add(path+".algorithm", "the limit "+strict.Quote(l.Limit)+" names its algorithm already: want it once", "")
 		return v, false
 	case burst && l.Burst != 0:
-		c.add(path+".burst", "the limit "+quote(l.Limit)+" has its burst already: want it once", "")
+		c.Add(path+".burst", "the limit "+strict.Quote(l.Limit)+" has its burst already: want it once", "")
 		return v, false
 	}
 	v, err := l.value()
@@ -488,7 +473,7 @@ func (c *checker) algorithmHint(name string) string {
 	for _, a := range stint.Algorithms() {
 		names = append(names, a.String())
 	}
-	return c.closest(name, append(names, "gcra"))
+	return c.Closest(name, append(names, "gcra"))
 }
 
 // unitNames are units as people write them.
@@ -524,7 +509,7 @@ func (c *checker) checkCost(r *checked) {
 	}
 	switch {
 	case cost.Header == "" && cost.Max != 0:
-		c.add(path+".max", "bounds what a header says, and there is none: want header", "")
+		c.Add(path+".max", "bounds what a header says, and there is none: want header", "")
 	case cost.Header != "":
 		c.checkHeader(path+".header", cost.Header, cost.Header)
 		if cost.Max < 1 || cost.Max > maxCost {
@@ -537,11 +522,11 @@ func (c *checker) checkCost(r *checked) {
 			continue
 		}
 		if tooCostly(cost.Units, v) && c.holds(r, l.Name) {
-			c.add(path, fmt.Sprintf("%d units are more than the limit %s (%v) can ever let pass", cost.Units, quote(l.Name), v), "")
+			c.Add(path, fmt.Sprintf("%d units are more than the limit %s (%v) can ever let pass", cost.Units, strict.Quote(l.Name), v), "")
 		}
 		never := func(tier Values) bool { return tooCostly(cost.Max, r.valueFor(l.Name, tier)) }
 		if never(nil) && c.always(r, never) {
-			c.add(path+".max", fmt.Sprintf("%d units are more than the limit %s (%v) can ever let pass", cost.Max, quote(l.Name), v), "")
+			c.Add(path+".max", fmt.Sprintf("%d units are more than the limit %s (%v) can ever let pass", cost.Max, strict.Quote(l.Name), v), "")
 		}
 	}
 }
@@ -604,15 +589,15 @@ func (c *checker) checkPenalty(r *checked) {
 	}
 	switch {
 	case !r.counts():
-		c.add(path, "the action "+string(r.Action)+" counts nothing: want none", "")
+		c.Add(path, "the action "+string(r.Action)+" counts nothing: want none", "")
 	case r.Action == LogOnly:
-		c.add(path, "the action log_only lets everything pass: want none", "")
+		c.Add(path, "the action log_only lets everything pass: want none", "")
 	case !slices.ContainsFunc(r.CountBy, Dimension.isClient):
-		c.add(path, "a ban is for all who share a counter, and one of them could bring it on the others: want user, api_key or ip in count_by", "")
+		c.Add(path, "a ban is for all who share a counter, and one of them could bring it on the others: want user, api_key or ip in count_by", "")
 	}
 	most := int64(stint.MaxViolations)
 	if steps := len(p.Multipliers); steps > stint.MaxSteps {
-		c.add(path+".multipliers", "has "+strconv.Itoa(steps)+" values, want at most "+strconv.Itoa(stint.MaxSteps), "")
+		c.Add(path+".multipliers", "has "+strconv.Itoa(steps)+" values, want at most "+strconv.Itoa(stint.MaxSteps), "")
 	} else if steps > 0 {
 		most -= int64(steps) - 1
 	}
@@ -637,11 +622,11 @@ func (d Dimension) isClient() bool { return d == "user" || d == "api_key" || d =
 func (c *checker) checkPenaltyTime(path string, d Duration) {
 	switch {
 	case d == 0:
-		c.add(path, "missing, want a length of time such as 10m", "")
+		c.Add(path, "missing, want a length of time such as 10m", "")
 	case d < 0 || time.Duration(d) > stint.MaxWindow:
-		c.refuse(path, d.String(), "more than nothing, and at most "+Duration(stint.MaxWindow).String(), "")
+		c.Refuse(path, d.String(), "more than nothing, and at most "+Duration(stint.MaxWindow).String(), "")
 	case time.Duration(d)%time.Microsecond != 0:
-		c.refuse(path, d.String(), "a whole number of microseconds", "")
+		c.Refuse(path, d.String(), "a whole number of microseconds", "")
 	}
 }
 
@@ -652,9 +637,9 @@ func (c *checker) checkResponse(r *checked) {
 	}
 	switch m := r.Response.Message; {
 	case len(m) > maxMessage:
-		c.add(path+".message", "has "+strconv.Itoa(len(m))+" bytes, want at most "+strconv.Itoa(maxMessage), "")
+		c.Add(path+".message", "has "+strconv.Itoa(len(m))+" bytes, want at most "+strconv.Itoa(maxMessage), "")
 	case hasControls(m):
-		c.refuse(path+".message", m, "one line of text, without control characters", "")
+		c.Refuse(path+".message", m, "one line of text, without control characters", "")
 	}
 }
 
@@ -666,11 +651,11 @@ func (c *checker) checkTierLimits() {
 		for _, name := range slices.Sorted(maps.Keys(t.Limits)) {
 			path := strict.Member(strict.Item("tiers", i)+".limits", name)
 			if len(c.limits[name]) == 0 {
-				c.refuse(path, name, "the name of a limit of a rule", c.closest(name, limits))
+				c.Refuse(path, name, "the name of a limit of a rule", c.Closest(name, limits))
 			}
 			v, err := ParseValue(t.Limits[name])
 			if err != nil {
-				e, hint := invalid(err), c.closest(t.Limits[name], []string{"unlimited"})
+				e, hint := invalid(err), c.Closest(t.Limits[name], []string{"unlimited"})
 				if hint == "" {
 					hint = c.limitHint(t.Limits[name], e)
 				}
@@ -679,7 +664,7 @@ func (c *checker) checkTierLimits() {
 			}
 			for _, r := range c.limits[name] {
 				if v := r.held(v); tooCostly(r.Cost.Units, v) && r.appliesTo(t.Name) {
-					c.add(path, fmt.Sprintf("the %d units that the rule %s costs are more than %v can ever let pass", r.Cost.Units, quote(r.Name), v), "")
+					c.Add(path, fmt.Sprintf("the %d units that the rule %s costs are more than %v can ever let pass", r.Cost.Units, strict.Quote(r.Name), v), "")
 				}
 			}
 		}

@@ -84,8 +84,10 @@ type Response struct {
 // Tier is a plan: a name, and values for named limits, as stint.ParseLimit reads
 // them, or "unlimited".
 type Tier struct {
-	Name   string            `json:"name"`
-	Limits map[string]string `json:"limits,omitempty"`
+	Name        string            `json:"name"`
+	DisplayName string            `json:"display_name,omitempty"` // for people
+	Price       string            `json:"price,omitempty"`        // for people: 49 EUR a month
+	Limits      map[string]string `json:"limits,omitempty"`
 }
 
 // Duration is a time.Duration that is written like a window: 500ms, 1h, 7d.

@@ -33,10 +33,10 @@ func (c *checker) checkUnreachable() {
 		switch w := find(index, r); {
 		case w == nil:
 		case r.Group != "" && w.Group == r.Group:
-			c.add(r.path, fmt.Sprintf("the rule %q can never apply: %q of the same group matches everything that it matches, and comes first",
+			c.Add(r.path, fmt.Sprintf("the rule %q can never apply: %q of the same group matches everything that it matches, and comes first",
 				r.Name, w.Name), "")
 		default:
-			c.add(r.path, fmt.Sprintf("the rule %q can never count: %q, which matches everything that it matches, has the action %s",
+			c.Add(r.path, fmt.Sprintf("the rule %q can never count: %q, which matches everything that it matches, has the action %s",
 				r.Name, w.Name, w.Action), "")
 		}
 	}

@@ -1,9 +1,7 @@
 package descriptor
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -12,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/stintdev/stint/internal/strict"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -336,74 +335,15 @@ func (v *converter) name(text string) string {
 
 // write returns the rules as TOML.
 func (v *converter) write() string {
-	var b strings.Builder
-	b.WriteString("# Rules, converted from descriptors. What is not quite the same is noted here.\n")
+	b := []byte("# Rules, converted from descriptors. What is not quite the same is noted here.\n")
 	for _, n := range v.notes {
-		b.WriteString("#\n# " + comment(n) + "\n")
+		b = append(b, "#\n# "+comment(n)+"\n"...)
 	}
 	for _, r := range v.rules {
-		fmt.Fprintf(&b, "\n# %s\n[[rules]]\nname = %s\n", comment(r.limit.Path), text(r.Name))
-		if r.Group != "" {
-			fmt.Fprintf(&b, "group = %s\npriority = %d\n", text(r.Group), r.Priority)
-		}
-		if m := r.match(); m != "" {
-			b.WriteString("match = { " + m + " }\n")
-		}
-		if len(r.CountBy) > 0 {
-			b.WriteString("count_by = " + list(r.CountBy) + "\n")
-		}
-		if len(r.Limits) > 0 {
-			fmt.Fprintf(&b, "limits = [{ name = %s, limit = %s }]\n", text(r.Limits[0].Name), text(r.Limits[0].Limit))
-		}
-		if r.Action != "" {
-			b.WriteString("action = " + text(string(r.Action)) + "\n")
-		}
-		if p := r.Penalty; p != nil {
-			fmt.Fprintf(&b, "penalty = { threshold = %d, within = %s, cooldown = %s", p.Threshold, text(p.Within.String()), text(p.Cooldown.String()))
-			if len(p.Multipliers) > 0 {
-				b.WriteString(", multipliers = " + strings.ReplaceAll(fmt.Sprint(p.Multipliers), " ", ", "))
-			}
-			b.WriteString(" }\n")
-		}
+		b = append(b, "\n# "+comment(r.limit.Path)+"\n"...)
+		b, _ = strict.AppendTOML(b, rule.File{Rules: []rule.Rule{r.Rule}}) // a rule can be written
 	}
-	return b.String()
-}
-
-func (r *converted) match() string {
-	var parts []string
-	for _, c := range []struct {
-		name   string
-		values []string
-	}{{"paths", r.Match.Paths}, {"methods", r.Match.Methods}, {"ip_ranges", r.Match.IPRanges}} {
-		if len(c.values) > 0 {
-			parts = append(parts, c.name+" = "+list(c.values))
-		}
-	}
-	var headers []string
-	for _, name := range slices.Sorted(maps.Keys(r.Match.Headers)) {
-		headers = append(headers, text(name)+" = "+text(r.Match.Headers[name]))
-	}
-	if len(headers) > 0 {
-		parts = append(parts, "headers = { "+strings.Join(headers, ", ")+" }")
-	}
-	return strings.Join(parts, ", ")
-}
-
-func list[T ~string](values []T) string {
-	var texts []string
-	for _, v := range values {
-		texts = append(texts, text(string(v)))
-	}
-	return "[" + strings.Join(texts, ", ") + "]"
-}
-
-// text returns a string of TOML. Those of JSON are such, but for one character.
-func text(s string) string {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	_ = e.Encode(s) // a string can be encoded
-	return strings.ReplaceAll(strings.TrimSuffix(b.String(), "\n"), "\x7f", `\u007f`)
+	return string(b)
 }
 
 // comment returns a text in one line.

@@ -215,42 +215,39 @@ penalty = { threshold = 3, within = "1h", cooldown = "1m", multipliers = [1, 2] 
 # d.method_get.path_/api/*.hdr_a"b
 [[rules]]
 name = "d.method_get.path_-api--.hdr_a-b"
-match = { paths = ["/api/**"], methods = ["GET"], headers = { "X-App" = "a\"b" } }
+match = { paths = ["/api/**"], methods = ["GET"], headers = { X-App = "a\"b" } }
 limits = [{ name = "d.method_get.path_-api--.hdr_a-b", limit = "5/1s fixed_window" }]
 `, notes: `d.method_get.path_/api/*.hdr_a"b: "/api/*" is written "/api/**", which "/api" fits as well`},
 		"{key: x-plan, value: free, " + second + "}\n- {key: x-plan, value: gold, rate_limit: {unlimited: true}}\n- {key: x-plan, shadow_mode: true, " + second + "}\n- {key: x-plan, value: bad, rate_limit: {unit: second}}": {rules: `
 # d.x-plan_free
 [[rules]]
 name = "d.x-plan_free"
-group = "d.x-plan-2"
-priority = 0
-match = { headers = { "x-plan" = "free" } }
+match = { headers = { x-plan = "free" } }
 limits = [{ name = "d.x-plan_free", limit = "5/1s fixed_window" }]
+group = "d.x-plan-2"
 
 # d.x-plan_gold
 [[rules]]
 name = "d.x-plan_gold"
-group = "d.x-plan-2"
-priority = 0
-match = { headers = { "x-plan" = "gold" } }
+match = { headers = { x-plan = "gold" } }
 action = "allow"
+group = "d.x-plan-2"
 
 # d.x-plan
 [[rules]]
 name = "d.x-plan"
-group = "d.x-plan-2"
-priority = 1
 count_by = ["header:x-plan"]
 limits = [{ name = "d.x-plan", limit = "5/1s fixed_window" }]
 action = "log_only"
+priority = 1
+group = "d.x-plan-2"
 
 # d.x-plan_bad
 [[rules]]
 name = "d.x-plan_bad"
-group = "d.x-plan-2"
-priority = 0
-match = { headers = { "x-plan" = "bad" } }
+match = { headers = { x-plan = "bad" } }
 action = "block"
+group = "d.x-plan-2"
 `, notes: "d.x-plan_gold: what is allowed passes whatever other rules say, not only this one"},
 		"{key: path, " + second + "}":                          {notes: "d.path: not converted: rules do not count by path; they do by pattern: name some"},
 		"{key: path, value: /a*, " + second + "}":              {notes: `d.path_/a*: not converted: rules have * for whole segments of a path, not as in "/a*"`},
@@ -284,13 +281,13 @@ limits = [{ name = "d.x-a", limit = "5/1s fixed_window" }]
 # d.x-b_*
 [[rules]]
 name = "d.x-b"
-match = { headers = { "x-b" = "*" } }
+match = { headers = { x-b = "*" } }
 limits = [{ name = "d.x-b", limit = "5/1s fixed_window" }]
 
 # d.x-c
 [[rules]]
 name = "d.x-c"
-match = { headers = { "x-c" = "*" } }
+match = { headers = { x-c = "*" } }
 action = "block"
 `},
 		"{key: remote_address, rate_limit: {unlimited: true}}\n- {key: x-a, " + second + "}": {

@@ -12,7 +12,8 @@
 // later, on the decoded value, name what they are about by its path, such as
 // rules[3].match.paths[1], and [Doc.Locate] finds the place.
 //
-// It does not write documents. Whatever a document holds, it does not panic, and
+// It writes TOML ([AppendTOML]), which it reads back to the same value, and no other
+// format; comments are not kept. Whatever a document holds, it does not panic, and
 // a document has at most [MaxSize] bytes, [MaxDepth] levels and [MaxProblems] problems;
 // in YAML, [MaxSizeYAML] and [MaxDepthYAML].
 package strict

@@ -120,16 +120,20 @@ func appendMember(path []byte, name string) []byte {
 	if len(path) > 0 {
 		path = append(path, '.')
 	}
-	name = brief(name)
-	for _, c := range []byte(name) {
-		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-' {
-			return strconv.AppendQuote(path, name)
-		}
-	}
-	if name == "" {
-		name = `""`
+	if name = brief(name); !isBare(name) {
+		return strconv.AppendQuote(path, name)
 	}
 	return append(path, name...)
+}
+
+// isBare reports whether a name can stand without quotes, in a path as in TOML.
+func isBare(name string) bool {
+	for _, c := range []byte(name) {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-' {
+			return false
+		}
+	}
+	return name != ""
 }
 
 // Item returns the path of an item of the array at the path.

@@ -1,0 +1,156 @@
+package rule
+
+import (
+	"slices"
+
+	"github.com/stintdev/stint"
+)
+
+// Quota is a limit that requests of a subject may be counted by, or a penalty.
+type Quota struct {
+	Rule *Compiled
+	Name string // of the limit; that of a penalty is penalty!
+	// Endpoint is the path that is counted, if the rule counts by endpoints.
+	Endpoint string
+	// Source is who says what the limit is: api_key, user, tier NAME, or rule.
+	Source string
+	// Ask looks at the counter, and takes nothing. Its Limit is zero if there is none
+	// and it is no penalty: the subject is not limited, and the key is empty.
+	Ask stint.Ask
+	// Unknown is what the limit is counted by and only a request tells. There is a
+	// counter for each value of it, and so the key is empty.
+	Unknown Dimension
+}
+
+// Unlimited says that the limit is none for this subject.
+func (q *Quota) Unlimited() bool { return q.Ask.Penalty == nil && q.Ask.Limit == stint.Limit{} }
+
+// Quotas returns every limit that may count a request of a subject, by the priority and
+// name of rules: also those that others are counted by, too, and those whose counter
+// cannot be told. Attrs have whatever is known of its user, tenant, API key, address and
+// tier. A rule that counts by its endpoints has one of each limit for each.
+//
+// Conditions other than tiers and, if the address is known, networks are taken to hold. A
+// rule is left out if it is proved that another one of its group always comes first, or
+// that one that blocks or allows always decides. It looks at each rule: it is for people.
+func (s *Set) Quotas(a *Attrs) []Quota {
+	groups := map[int32][]*entry{} // of what the subject may meet
+	var deciding []*entry
+	var met []*Compiled
+	for _, r := range s.rules {
+		if !r.Enabled || !r.takesTier(a) || (a.IP.IsValid() && !r.takesAddress(a)) {
+			continue
+		}
+		met = append(met, r)
+		for _, e := range r.entries {
+			switch {
+			case r.Group != "":
+				groups[e.hit.group] = append(groups[e.hit.group], e)
+			case r.Action == Block || r.Action == Allow:
+				deciding = append(deciding, e)
+			}
+		}
+	}
+	var out []Quota
+	for _, r := range met {
+		if len(r.limits) == 0 {
+			continue
+		}
+		entries := slices.DeleteFunc(slices.Clone(r.entries), func(e *entry) bool {
+			return e.hiddenBy(groups[e.hit.group], true, a) || e.hiddenBy(deciding, false, a)
+		})
+		lacks := r.lacksDim(a)
+		if byEach := slices.ContainsFunc(r.dims[1], func(d dim) bool { return d.kind == byEndpoint }); !byEach || lacks != nil {
+			entries = entries[:min(len(entries), 1)]
+			for _, e := range entries {
+				out = s.appendQuotas(out, e, "", lacks, a)
+			}
+			continue
+		}
+		for _, e := range entries {
+			out = s.appendQuotas(out, e, e.path.text, nil, a)
+		}
+	}
+	return out
+}
+
+// appendQuotas appends what a rule counts under one of its paths.
+func (s *Set) appendQuotas(dst []Quota, e *entry, endpoint string, lacks *dim, a *Attrs) []Quota {
+	hits := []Hit{e.hit}
+	var asks []stint.Ask
+	unknown := Dimension("")
+	if lacks != nil {
+		unknown = lacks.dimension()
+	} else {
+		asks, _ = s.Asks(nil, hits, a, nil)
+	}
+	next := 0
+	for i := range e.rule.limits {
+		l := &e.rule.limits[i]
+		v, source := e.rule.valueOf(l, a, s.tiers[a.Tier])
+		if source == fromTier {
+			source += " " + a.Tier
+		}
+		q := Quota{Rule: e.rule, Name: l.name, Endpoint: endpoint, Source: source, Ask: stint.Ask{Limit: v}, Unknown: unknown}
+		if lacks == nil && !q.Unlimited() {
+			q.Ask.Key = asks[next].Key
+			next++
+		}
+		dst = append(dst, q)
+	}
+	if next < len(asks) {
+		p := asks[next]
+		p.Cost = 0
+		dst = append(dst, Quota{Rule: e.rule, Name: hits[0].LimitOf(asks, next), Endpoint: endpoint, Source: fromRule, Ask: p})
+	}
+	return dst
+}
+
+// hiddenBy says whether one of others, which the subject's tier and address meet, applies
+// to every request of the subject that the entry matches; and, if they are rivals, before
+// it.
+func (e *entry) hiddenBy(others []*entry, rivals bool, a *Attrs) bool {
+	// Of very many only some are looked at: what is not proved is not left out.
+	const most = 1000
+	return slices.ContainsFunc(others[:min(len(others), most)], func(w *entry) bool {
+		return w.rule != e.rule && (!rivals || w.hit.place < e.hit.place) && w.covers(e, a)
+	})
+}
+
+// covers says whether the entry matches every request of the subject that another does.
+func (e *entry) covers(other *entry, a *Attrs) bool {
+	for _, w := range e.headers {
+		if !slices.ContainsFunc(other.headers, func(o wanted) bool { return o.name == w.name && w.is(o.value) }) {
+			return false
+		}
+	}
+	for _, d := range e.countedBy(a) {
+		if !d.in(a) && !slices.ContainsFunc(other.countedBy(a), func(o dim) bool { return o == d }) {
+			return false
+		}
+	}
+	return (len(e.methods) == 0 || within(other.methods, e.methods, equal)) &&
+		(len(e.ranges) == 0 || a.IP.IsValid() || within(other.ranges, e.ranges, contains)) &&
+		(len(e.rule.match.Paths) == 0 || len(other.rule.match.Paths) > 0 && e.path.covers(other.path))
+}
+
+// CountBy is what has a counter of its own, in the order of keys, or global.
+func (r *Compiled) CountBy() []Dimension {
+	dims := r.dims[1]
+	if len(dims) == 0 {
+		return []Dimension{"global"}
+	}
+	out := make([]Dimension, len(dims))
+	for i := range dims {
+		out[i] = dims[i].dimension()
+	}
+	return out
+}
+
+// dimension is how a file writes it.
+func (d *dim) dimension() Dimension {
+	if d.name == "" {
+		return Dimension(kinds[d.kind])
+	}
+	return Dimension(kinds[d.kind] + ":" + d.name)
+}
