@@ -111,15 +111,11 @@ func badRequest(w http.ResponseWriter, r *http.Request, err error) {
 
 // failed answers a call that could not be served.
 func (a *api) failed(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, stint.ErrUnavailable) {
-		v := engine.Verdict{Outcome: engine.Unavailable, Status: http.StatusServiceUnavailable, RetryAfter: time.Second}
-		None.Set(w.Header(), &v)
-		p := ProblemOf(&v)
-		p.DecisionID = "" // there is no decision
-		p.Write(w, r)
-		return
+	if unavailable(err) {
+		undecided(w, r, err)
+	} else {
+		a.OnError(w, r, err)
 	}
-	a.OnError(w, r, err)
 }
 
 // room is what a call needs to read and write. It is used again and again.
@@ -351,7 +347,8 @@ func (a *api) batch(w http.ResponseWriter, r *http.Request) {
 			b.out = append(b.out, ',')
 		}
 		if errs[i] != nil {
-			b.out = notDecided.append(b.out)
+			p := undecidedProblem(errs[i])
+			b.out = p.append(b.out)
 		} else {
 			b.out = appendVerdict(b.out, &verdicts[i])
 		}

@@ -106,6 +106,9 @@ type Gateway struct {
 	maxBody int64
 	log     *slog.Logger
 	hosts   map[string][]*route // by host, .domain for all below it, and "" for any
+	now     func() time.Time
+
+	complained, silent atomic.Int64 // when it was last logged that requests are undecided, and how many since
 
 	mu     sync.Mutex
 	stop   context.CancelFunc // of the checks; nil: there are none
@@ -136,7 +139,7 @@ func NewGateway(o GatewayOptions) (*Gateway, error) {
 	case o.MaxBody < 0:
 		return nil, invalid("MaxBody", strconv.FormatInt(o.MaxBody, 10), "1 or more, or 0 for no limit")
 	}
-	g := &Gateway{engine: o.Engine, headers: o.Headers, maxBody: o.MaxBody, log: o.Logger, hosts: map[string][]*route{}}
+	g := &Gateway{engine: o.Engine, headers: o.Headers, maxBody: o.MaxBody, log: o.Logger, now: o.Now, hosts: map[string][]*route{}}
 	for i := range o.Routes {
 		r := &route{Route: o.Routes[i]}
 		if err := g.add(r, o.Now); err != nil {
@@ -395,6 +398,17 @@ func (b *body) settle(h http.Header) {
 	}
 }
 
+// complain logs that a request could not be decided: the first of each second, and how
+// many others there were. It is clients who make requests.
+func (g *Gateway) complain(ctx context.Context, to *route, err error) {
+	now, last := g.now().UnixNano(), g.complained.Load()
+	if now-last < int64(time.Second) || !g.complained.CompareAndSwap(last, now) {
+		g.silent.Add(1)
+		return
+	}
+	g.log.LogAttrs(ctx, slog.LevelError, "request undecided", slog.String("route", to.name), slog.Any("error", err), slog.Int64("others", g.silent.Swap(0)))
+}
+
 // ServeHTTP implements [http.Handler].
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.EscapedPath()
@@ -421,7 +435,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case err != nil && r.Context().Err() != nil:
 		w.WriteHeader(statusGone)
 	case err != nil:
-		g.log.LogAttrs(r.Context(), slog.LevelError, "request undecided", slog.String("route", to.name), slog.Any("error", err))
+		g.complain(r.Context(), to, err)
 		undecided(w, r, err)
 	case !v.Outcome.Passed():
 		Refuse(w, r, g.headers, v)

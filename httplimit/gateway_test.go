@@ -944,7 +944,7 @@ func TestGatewayUndecided(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []int{http.StatusInternalServerError, 499} {
+	for _, want := range []int{http.StatusServiceUnavailable, 499} {
 		ctx, cancel := context.WithCancel(t.Context())
 		var d lost
 		if want == 499 {

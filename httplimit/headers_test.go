@@ -2,6 +2,7 @@ package httplimit_test
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"net/http"
@@ -39,11 +40,15 @@ type world struct {
 type broken struct {
 	stint.Store
 	down bool
+	bad  bool // a counter is broken
 }
 
 func (b *broken) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	if b.down {
+	switch {
+	case b.down:
 		return nil, stint.ErrUnavailable
+	case b.bad:
+		return nil, errors.New("secret of ours")
 	}
 	return b.Store.Take(ctx, asks)
 }

@@ -2,8 +2,10 @@ package httplimit
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/netip"
+	"time"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
@@ -22,7 +24,8 @@ type Options struct {
 	Subject func(*http.Request) *identity.Subject
 	// OnError answers a request that could not be decided, because its context has
 	// ended, a directory could not tell about its key, or a counter is broken. It is
-	// not let through. Default: a problem with status 500, which does not say why.
+	// not let through. Default: a problem with status 503 if it may be decided in a moment,
+	// and otherwise 500, which does not say why.
 	OnError func(w http.ResponseWriter, r *http.Request, err error)
 }
 
@@ -49,7 +52,33 @@ func invalid(field, value, want string) error {
 // says is not for clients.
 var notDecided = Problem{Status: http.StatusInternalServerError, Detail: "Whether this request may pass could not be decided."}
 
-func undecided(w http.ResponseWriter, r *http.Request, _ error) { notDecided.Write(w, r) }
+func undecided(w http.ResponseWriter, r *http.Request, err error) {
+	if unavailable(err) {
+		None.Set(w.Header(), &notNow)
+	}
+	undecidedProblem(err).Write(w, r)
+}
+
+// unavailable reports whether the error says that a decision may well be possible in a
+// moment.
+func unavailable(err error) bool {
+	return errors.Is(err, stint.ErrUnavailable) || errors.Is(err, identity.ErrDirectory)
+}
+
+// notNow is what there is in place of a verdict then.
+var notNow = engine.Verdict{Outcome: engine.Unavailable, Status: http.StatusServiceUnavailable, RetryAfter: time.Second}
+
+func undecidedProblem(err error) Problem {
+	if !unavailable(err) {
+		return notDecided
+	}
+	p := ProblemOf(&notNow)
+	p.DecisionID = "" // there is no decision
+	if errors.Is(err, identity.ErrDirectory) {
+		p.Detail = "Whether this request may pass cannot be decided at the moment. Try again in 1 s."
+	}
+	return p
+}
 
 type middleware struct {
 	Options

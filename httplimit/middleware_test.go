@@ -100,6 +100,13 @@ func TestUndecided(t *testing.T) {
 	next := func(http.ResponseWriter, *http.Request) { t.Error("let through") }
 	rec := httptest.NewRecorder()
 	limited(t, httplimit.Options{Engine: w.Engine}, next).ServeHTTP(rec, r)
+	if rec.Code != 503 || rec.Header().Get("Retry-After") != "1" || strings.Contains(rec.Body.String(), "secret") {
+		t.Errorf("%s", transcript(rec))
+	}
+	counted := worldOf(t, oneLimit, identity.Options{})
+	counted.store.(*broken).bad = true
+	rec = httptest.NewRecorder()
+	limited(t, httplimit.Options{Engine: counted.Engine}, next).ServeHTTP(rec, from("192.0.2.1", "GET", "/search"))
 	if rec.Code != 500 || strings.Contains(rec.Body.String(), "secret") || !strings.Contains(rec.Body.String(), "could not be decided") {
 		t.Errorf("%s", transcript(rec))
 	}

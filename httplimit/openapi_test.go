@@ -270,6 +270,10 @@ func TestOpenAPI(t *testing.T) {
 	send(failed, "POST", "/v1/check", kind, `{"path":"/","api_key":"0123456789abcdef"}`)
 	send(failed, "POST", "/v1/check/batch", kind, `{"requests":[{"path":"/","api_key":"0123456789abcdef"}]}`)
 	send(failed, "GET", auth, kind, "", "X-Forwarded-Uri", "/", "X-API-Key", "stint_0123456789abcdef_0123456789abcdef0123456789abcdef")
+	bad := worldOf(t, oneLimit, identity.Options{})
+	bad.store.(*broken).bad = true
+	send(apiOf(t, bad), "POST", "/v1/check", kind, `{"path":"/search","ip":"192.0.2.1"}`)
+	send(apiOf(t, bad), "GET", auth, kind, "", "X-Forwarded-Uri", "/search")
 	gone := worldOf(t, apiRules, identity.Options{})
 	gone.store.(*broken).down = true
 	send(apiOf(t, gone), "POST", "/v1/take", kind, `{"subject":"a","limit":"1/1s"}`)

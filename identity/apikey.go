@@ -170,7 +170,7 @@ func (c *keyChecker) check(ctx context.Context, d Directory, text string, now ti
 	}
 	k, err := d.Key(ctx, id)
 	if err != nil {
-		return nil, fmt.Errorf("identity: key %s: %w", id, err)
+		return nil, unknownKey(id, err)
 	}
 	unknown := Key{Hashing: c.usual} // costs as much to check as a known one
 	found := k

@@ -128,6 +128,14 @@ type Directory interface {
 	Tenant(ctx context.Context, id string) (*Tenant, error)
 }
 
+// ErrDirectory is wrapped, beside the directory's own error, by an error that says that
+// the directory could not tell about a key. It may be able to later.
+var ErrDirectory = errors.New("the directory could not tell")
+
+func unknownKey(id string, err error) error {
+	return fmt.Errorf("identity: key %s: %w: %w", id, ErrDirectory, err)
+}
+
 // User is what is known of a user.
 type User struct {
 	ID, Tenant, Tier string
@@ -309,7 +317,7 @@ func (r *Resolver) Close() error {
 
 // Resolve tells who is asking, in s, which it overwrites. A [*RefusedError] says that
 // the request must be refused for what it brought or did not bring; s then has the
-// address. Any other error says that the directory could not tell about a key.
+// address. Any other error is [ErrDirectory].
 func (r *Resolver) Resolve(ctx context.Context, q *Request, now time.Time, s *Subject) error {
 	*s = Subject{}
 	s.IP, s.Trusted = r.proxies.client(q)
@@ -332,7 +340,7 @@ func (r *Resolver) Resolve(ctx context.Context, q *Request, now time.Time, s *Su
 // Describe adds to a subject what is known of it, for callers who know who it is. Of
 // User, Tenant, Key, Tier and IP any may be given, and what is given stays. A
 // [*RefusedError] says that the key is not good any more; the rest of the subject is
-// there. Any other error says that the directory could not tell about the key.
+// there. Any other error is [ErrDirectory].
 func (r *Resolver) Describe(ctx context.Context, now time.Time, s *Subject) error {
 	if s.IP.IsValid() {
 		s.IP = canonical(s.IP)
@@ -345,7 +353,7 @@ func (r *Resolver) Describe(ctx context.Context, now time.Time, s *Subject) erro
 	if s.Key != "" && r.directory != nil {
 		k, err := r.directory.Key(ctx, s.Key)
 		if err != nil {
-			return fmt.Errorf("identity: key %s: %w", s.Key, err)
+			return unknownKey(s.Key, err)
 		}
 		if k != nil {
 			refused = k.good(now)
