@@ -162,11 +162,12 @@ func (q *asked) request() (engine.Request, error) {
 }
 
 func explain(ctx context.Context, c *daemon.Config, r engine.Request) (engine.Explanation, error) {
-	rules, err := c.RuleSet()
+	content, done, err := c.Read(ctx)
 	if err != nil {
 		return engine.Explanation{}, err
 	}
-	who, err := c.Resolver(nil)
+	defer done()
+	who, err := c.Resolver(content, nil)
 	if err != nil {
 		return engine.Explanation{}, err
 	}
@@ -176,7 +177,7 @@ func explain(ctx context.Context, c *daemon.Config, r engine.Request) (engine.Ex
 		return engine.Explanation{}, err
 	}
 	defer store.Close()
-	e, err := engine.New(engine.Options{Store: store, Rules: rules, Identity: who})
+	e, err := engine.New(engine.Options{Store: store, Rules: content.Rules, Identity: who})
 	if err != nil {
 		return engine.Explanation{}, err
 	}

@@ -16,7 +16,8 @@ func newConfig(t *terminal) *cobra.Command {
 		Long: `Show every setting, its value and where it comes from: a flag, a variable of the
 environment, a line of the config file, or the default. Secrets are masked.
 
-Rules, tiers, users, keys and upstreams are in the file only, and not shown here.`,
+Rules, tiers, users and keys are in the file or in the database, and upstreams in the
+file; these are not shown here.`,
 		Example: `  stint config
   stint config --config stint.toml --json
   STINT_SERVER_REPLICAS=3 stint config --set server.http.address=:9000

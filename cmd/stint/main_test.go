@@ -18,6 +18,7 @@ import (
 
 	stint "github.com/stintdev/stint/cmd/stint"
 	"github.com/stintdev/stint/httplimit"
+	"github.com/stintdev/stint/internal/testpostgres"
 )
 
 var update = flag.Bool("update", false, "write what commands say into testdata")
@@ -29,6 +30,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asStint) != "" {
 		os.Exit(stint.Run(context.Background(), os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 	}
+	defer testpostgres.StopShared()
 	m.Run()
 }
 
@@ -98,6 +100,9 @@ func TestSays(t *testing.T) {
 		"help-envoy":         {args: []string{"envoy"}},
 		"help-envoy-check":   {args: []string{"envoy", "check", "--help"}},
 		"help-envoy-convert": {args: []string{"envoy", "convert", "--help"}},
+		"help-apply":         {args: []string{"apply", "--help"}},
+		"help-export":        {args: []string{"export", "--help"}},
+		"help-migrate":       {args: []string{"migrate"}},
 		"help-version":       {args: []string{"version", "--help"}},
 		"unknown-command":    {args: []string{"sreve"}, code: 2},
 		"unknown-rules":      {args: []string{"rules", "chekc"}, code: 2},
@@ -181,6 +186,14 @@ func TestSays(t *testing.T) {
 		"serve-bad":        {args: []string{"serve", "--config", "testdata/bad.toml"}, code: 2},
 		"serve-missing":    {args: []string{"serve", "--config", "testdata/none.toml"}, code: 2},
 		"serve-admin":      {args: []string{"serve", "--admin", ":9090"}, code: 2},
+
+		"apply-none":        {args: []string{"apply"}, code: 2},
+		"apply-missing":     {args: []string{"apply", "-f", "testdata/none.toml"}, code: 2},
+		"apply-no-database": {args: []string{"apply", "-f", "testdata/catalog.toml"}, code: 2},
+		"apply-memory":      {args: []string{"apply", "-f", "testdata/catalog.toml", "--database", "sqlite::memory:"}, code: 2},
+		"apply-no-file":     {args: []string{"apply", "-f", "testdata/catalog.toml", "--database", "sqlite:testdata/none.db"}, code: 2},
+		"apply-not-there":   {args: []string{"apply", "-f", "testdata/catalog.toml", "--database", "postgres://me:hunter2@127.0.0.1:1/stint?sslmode=disable"}, code: 2},
+		"export-url":        {args: []string{"export", "--database", "mysql://me:hunter2@127.0.0.1/stint"}, code: 2},
 
 		"version":      {args: []string{"version"}},
 		"version-json": {args: []string{"version", "--json"}},

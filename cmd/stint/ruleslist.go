@@ -30,13 +30,13 @@ func newRulesList(t *terminal) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List the rules, and the limits of Envoy's descriptors",
-		Long: `List the rules of a config file, in its order, and after them the limits of
-descriptors that envoy.config names: what has a counter of its own, what it may take,
-and what becomes of that which is over.`,
+		Long: `List the rules of a config file, in its order, or of the database that it names, by
+their names; and after them the limits of descriptors that envoy.config names: what
+has a counter of its own, what it may take, and what becomes of that which is over.`,
 		Example: `  stint rules list --config stint.toml
   stint rules list --set envoy.config=ratelimit/config --json`,
 		Args: nothing,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(c *cobra.Command, _ []string) error {
 			source, err := f.source(t)
 			if err != nil {
 				return err
@@ -46,6 +46,9 @@ and what becomes of that which is over.`,
 				return advise(source, err)
 			}
 			t.notes(f.notes)
+			if err := fromDatabase(c.Context(), config); err != nil {
+				return err
+			}
 			all := list(config)
 			if asJSON {
 				return t.writeJSON(all)

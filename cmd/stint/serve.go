@@ -18,6 +18,7 @@ func newServe(t *terminal) *cobra.Command {
 	var f sourceFlags
 	shortcuts := []struct{ flag, setting, usage string }{
 		{"counters", "server.counters", "where counters are: memory: or a Redis `URL`"},
+		{"database", "server.database", "where rules are: sqlite:FILE or a PostgreSQL `URL`; in the config file, unless set"},
 		{"http", "server.http.address", "the `address` of the decision API"},
 		{"gateway", "server.gateway.address", "the `address` of the gateway"},
 		{"grpc", "server.grpc.address", "the `address` that Envoy asks"},
@@ -77,7 +78,7 @@ func serve(ctx context.Context, t *terminal, source daemon.Source, notes []strin
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGTERM, syscall.SIGINT)
 	defer signal.Stop(signals)
 	defer runtime.KeepAlive(reserve())
-	d, err := daemon.New(daemon.Options{Source: source, Notes: notes, Out: t.err})
+	d, err := daemon.New(ctx, daemon.Options{Source: source, Notes: notes, Version: version, Out: t.err})
 	if err != nil {
 		return advise(source, err)
 	}

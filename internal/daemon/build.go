@@ -17,37 +17,40 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// RuleSet returns the rules of the configuration.
-func (c *Config) RuleSet() (*rule.Set, error) { return rule.Compile(c.File) }
+// Content is what decides, besides settings: that of the file, or of the database.
+type Content struct {
+	Rules     *rule.Set
+	Lists     identity.Lists
+	Directory identity.Directory
+	// Keys says that there may be API keys. Where there are none, their header is
+	// someone else's.
+	Keys bool
+}
+
+// Content returns that of the file.
+func (c *Config) Content() (Content, error) {
+	out := Content{Directory: c.Directory(nil), Keys: len(c.APIKeys) > 0}
+	var err error
+	if out.Rules, err = rule.Compile(c.File); err != nil {
+		return out, err
+	}
+	out.Lists, err = c.Lists()
+	return out, err
+}
 
 // Resolver returns what tells who is asking, in place of a previous one, if there is
 // any. Close it.
-func (c *Config) Resolver(previous *identity.Resolver) (*identity.Resolver, error) {
-	o := c.options()
-	o.Previous = previous
-	var err error
-	if o.Lists.Exempt, err = newList(c.Exemptions); err != nil {
-		return nil, fmt.Errorf("exemptions: %w", err)
-	}
-	if o.Lists.Banned, err = newList(c.Bans); err != nil {
-		return nil, fmt.Errorf("bans: %w", err)
-	}
+func (c *Config) Resolver(from Content, previous *identity.Resolver) (*identity.Resolver, error) {
+	o := c.options(from.Directory, from.Keys)
+	o.Lists, o.Previous = from.Lists, previous
 	return identity.New(o)
 }
 
-func newList(list []Entry) (*identity.List, error) {
-	var entries []identity.Entry
-	for i := range list {
-		entries = append(entries, list[i].entries()...)
-	}
-	return identity.NewList(entries)
-}
-
 // options are those of the resolver, without its lists.
-func (c *Config) options() identity.Options {
+func (c *Config) options(d identity.Directory, keys bool) identity.Options {
 	i := &c.Identity
 	o := identity.Options{
-		Methods: []identity.Source{}, Directory: c.Directory(), Require: i.Require, DefaultTier: i.DefaultTier,
+		Methods: []identity.Source{}, Directory: d, Require: i.Require, DefaultTier: i.DefaultTier,
 		KeyHeader: i.APIKeyHeader, KeyPrefix: i.APIKeyPrefix, KeyBearer: i.APIKeyBearer, Pepper: c.credentials.pepper,
 		UserHeader: i.UserHeader, TenantHeader: i.TenantHeader, TierHeader: i.TierHeader,
 		TrustedDepth: i.TrustedProxyDepth, ForwardedHeader: i.ForwardedHeader, IPv6Prefix: i.IPv6Prefix,
@@ -72,8 +75,7 @@ func (c *Config) options() identity.Options {
 		}
 	}
 	if len(i.Methods) == 0 {
-		// Where there are no keys, their header is someone else's.
-		if len(c.APIKeys) > 0 {
+		if keys {
 			o.Methods = append(o.Methods, identity.ByKey)
 		}
 		if o.JWT != nil {
@@ -91,9 +93,9 @@ func (j *JWT) used() bool { return !reflect.DeepEqual(*j, defaults().Identity.JW
 
 // OpenStore returns the store of counters, in memory or in Redis. One in Redis is in
 // the recommended layers, of which the observer is told, and falls back on this node's
-// memory. It need not be there yet. Close the store; the Redis beneath it, which is nil
-// if there is none, is closed with it.
-func (c *Config) OpenStore(observer layer.Observer, log *slog.Logger) (stint.Store, *redisstore.Store, error) {
+// memory, by its share among the replicas. It need not be there yet. Close the store; the
+// Redis beneath it, which is nil if there is none, is closed with it.
+func (c *Config) OpenStore(observer layer.Observer, log *slog.Logger, replicas func() int) (stint.Store, *redisstore.Store, error) {
 	s := &c.Server
 	local, err := memstore.New(memstore.Options{MaxKeys: s.MaxKeys})
 	if err != nil {
@@ -115,7 +117,7 @@ func (c *Config) OpenStore(observer layer.Observer, log *slog.Logger) (stint.Sto
 			},
 		},
 		Fallback: &layer.FallbackOptions{
-			Local: local, Replicas: func() int { return s.Replicas },
+			Local: local, Replicas: replicas,
 			OnReturn: func(r layer.Return) {
 				log.Info("redis is back", "charged", r.Paid, "lost", r.Lost, "recovered", r.Expired)
 			},

@@ -19,10 +19,18 @@ import (
 
 var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
+func resolverOf(c *daemon.Config) (*identity.Resolver, error) {
+	content, err := c.Content()
+	if err != nil {
+		return nil, err
+	}
+	return c.Resolver(content, nil)
+}
+
 // resolve tells who sends the headers from 192.0.2.1.
 func resolve(t testing.TB, c *daemon.Config, headers map[string][]string) (identity.Subject, error) {
 	t.Helper()
-	r, err := c.Resolver(nil)
+	r, err := resolverOf(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +97,7 @@ func TestResolver(t *testing.T) {
 }
 
 func TestDirectoryAllocations(t *testing.T) {
-	d := load(t, someRules+"[[users]]\nid = \"alice\"\n[[api_keys]]\nid = \"abcdefgh\"\nhash = \"sha256:"+someSum+"\"").Directory()
+	d := load(t, someRules+"[[users]]\nid = \"alice\"\n[[api_keys]]\nid = \"abcdefgh\"\nhash = \"sha256:"+someSum+"\"").Directory(nil)
 	if n := testing.AllocsPerRun(100, func() {
 		u, err := d.User(t.Context(), "alice")
 		k, err2 := d.Key(t.Context(), "abcdefgh")
@@ -121,7 +129,7 @@ func TestOpenStore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, _, err := config.OpenStore(nil, slog.New(slog.DiscardHandler))
+		s, _, err := config.OpenStore(nil, slog.New(slog.DiscardHandler), func() int { return max(1, config.Server.Replicas) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +146,7 @@ func TestOpenStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := c.OpenStore(nil, slog.New(slog.DiscardHandler)); err == nil || !strings.HasPrefix(err.Error(), "server.counters: ") || strings.Contains(err.Error(), "hunter2") {
+	if _, _, err := c.OpenStore(nil, slog.New(slog.DiscardHandler), func() int { return max(1, c.Server.Replicas) }); err == nil || !strings.HasPrefix(err.Error(), "server.counters: ") || strings.Contains(err.Error(), "hunter2") {
 		t.Error(err)
 	}
 }
@@ -153,7 +161,7 @@ func TestSlowStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log strings.Builder
-	s, _, err := config.OpenStore(nil, slog.New(slog.NewTextHandler(&log, nil)))
+	s, _, err := config.OpenStore(nil, slog.New(slog.NewTextHandler(&log, nil)), func() int { return max(1, config.Server.Replicas) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +212,7 @@ limits = [{ name = "requests", limit = "100/1m" }, { name = "burst", limit = "10
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, err := c.RuleSet(); err != nil {
+		if _, err := c.Content(); err != nil {
 			b.Fatal(err)
 		}
 	}

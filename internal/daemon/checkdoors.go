@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
+	"unicode/utf8"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
@@ -47,7 +49,7 @@ func (k *checker) checkListeners() {
 			k.checkAddress(path, l.Address)
 		}
 		if other := taken[l.Address]; other != "" {
-			k.refuse(path+".address", l.Address, "another: it is that of "+other, "")
+			k.Refuse(path+".address", l.Address, "another: it is that of "+other, "")
 		} else if _, port, _ := net.SplitHostPort(l.Address); port != "" && port != "0" {
 			taken[l.Address] = path
 		}
@@ -55,21 +57,21 @@ func (k *checker) checkListeners() {
 		case l.TLSCert != "" && l.TLSKey != "":
 			k.checkTLS(l)
 		case l.TLSCert != "":
-			k.add(path+".tls_cert", "want tls_key, too: the file with its key", "")
+			k.Add(path+".tls_cert", "want tls_key, too: the file with its key", "")
 		case l.TLSKey != "":
-			k.add(path+".tls_key", "want tls_cert, too: the file with the certificate", "")
+			k.Add(path+".tls_key", "want tls_cert, too: the file with the certificate", "")
 		case l.TLSClientCA != "":
-			k.add(path+".tls_client_ca", "want tls_cert and tls_key, too: without TLS no one shows a certificate", "")
+			k.Add(path+".tls_client_ca", "want tls_cert and tls_key, too: without TLS no one shows a certificate", "")
 		}
 		if l.ProxyProtocol && l.name == grpcListener {
-			k.add(path+".proxy_protocol", "not for this one: nothing there asks who the client is", "")
+			k.Add(path+".proxy_protocol", "not for this one: nothing there asks who the client is", "")
 		}
 		if l.ProxyProtocol && len(c.Identity.TrustedProxies) == 0 {
-			k.add(path+".proxy_protocol", "want identity.trusted_proxies, too: those who may speak it", "")
+			k.Add(path+".proxy_protocol", "want identity.trusted_proxies, too: those who may speak it", "")
 		}
 	}
 	if a := &c.Server.Admin; a.Address != "" && !k.has("server.admin.address") && !isLoopback(a.Address) && a.TLSCert == "" && !a.Insecure {
-		k.refuse("server.admin.address", a.Address,
+		k.Refuse("server.admin.address", a.Address,
 			"one that only this machine can reach, such as 127.0.0.1:9090, or server.admin.tls_cert, or server.admin.insecure = true", "")
 	}
 }
@@ -80,7 +82,7 @@ func (k *checker) checkAddress(path, address string) {
 	}
 	_, port, err := net.SplitHostPort(address)
 	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || strconv.FormatUint(n, 10) != port {
-		k.refuse(path+".address", address, "host:port, such as 127.0.0.1:8080, :8080 for all addresses, or nothing", "")
+		k.Refuse(path+".address", address, "host:port, such as 127.0.0.1:8080, :8080 for all addresses, or nothing", "")
 	}
 }
 
@@ -111,7 +113,7 @@ func (k *checker) checkTLS(l door) {
 	}
 	pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
 	if err != nil {
-		k.refuse(path+".tls_cert", l.TLSCert, "a certificate in PEM, with tls_key the file of its key: "+err.Error(), "")
+		k.Refuse(path+".tls_cert", l.TLSCert, "a certificate in PEM, with tls_key the file of its key: "+err.Error(), "")
 		return
 	}
 	t := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"}}
@@ -139,7 +141,7 @@ func (k *checker) readClientCA(l door) *x509.CertPool {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM([]byte(text)) {
-		k.refuse(path, l.TLSClientCA, "a file with a certificate, in PEM", "")
+		k.Refuse(path, l.TLSClientCA, "a file with a certificate, in PEM", "")
 		return nil
 	}
 	return pool
@@ -188,14 +190,14 @@ func (k *checker) checkUpstreams() {
 		r.Targets = slices.Repeat([]string{"http://localhost"}, len(r.Targets)) // of which the number may be wrong
 		for invalid := tryRoute(r); invalid != nil; invalid = tryRoute(r) {
 			setting, known := routeSettings[invalid.Field]
-			k.refuse(path+setting.name, invalid.Value, invalid.Want, "")
+			k.Refuse(path+setting.name, invalid.Value, invalid.Want, "")
 			if !known {
 				break
 			}
 			setting.clear(&r)
 		}
 		if seen[place] {
-			k.add(path, "has the host and path_prefix of another, want each only once", "")
+			k.Add(path, "has the host and path_prefix of another, want each only once", "")
 		}
 		seen[place] = true
 	}
@@ -206,9 +208,9 @@ func (k *checker) checkTargets(path string, targets []string) {
 	for j, t := range targets {
 		item := strict.Item(path+".targets", j)
 		if invalid := tryRoute(httplimit.Route{Targets: []string{t}}); invalid != nil {
-			k.refuse(item, URL(t).String(), invalid.Want, "") // it may hold a password
+			k.Refuse(item, URL(t).String(), invalid.Want, "") // it may hold a password
 		} else if seen[t] {
-			k.refuse(item, t, "it only once", "")
+			k.Refuse(item, t, "it only once", "")
 		}
 		seen[t] = true
 	}
@@ -222,4 +224,63 @@ func tryRoute(r httplimit.Route) *stint.InvalidError {
 		return invalid
 	}
 	return nil
+}
+
+// checkCatalog checks the database, as far as that can be said without it.
+func (k *checker) checkCatalog() {
+	s, c := &k.config.Server, &k.config.Server.Catalog
+	if s.Database != "" {
+		// It reaches for nothing.
+		if db, err := k.config.OpenCatalog(nil); err != nil {
+			k.refuseDatabase(err)
+		} else {
+			_ = db.Close()
+		}
+		if k.whole && !k.config.Empty() {
+			k.Add(k.config.firstSection(), "is in the database that server.database names, want nothing of it in this file", "stint apply -f FILE puts it there")
+		}
+	}
+	k.between("server.catalog.poll", c.Poll, 100*time.Millisecond, 10*time.Minute)
+	k.between("server.catalog.cache_ttl", c.CacheTTL, time.Second, 24*time.Hour)
+	k.atLeast("server.catalog.cache_size", c.CacheSize, 1000)
+	if len(c.Node) > longestNode || !utf8.ValidString(c.Node) {
+		k.Refuse("server.catalog.node", c.Node, "at most 255 bytes of UTF-8", "")
+	}
+}
+
+const longestNode = 255
+
+// refuseDatabase notes what is wrong with the URL, which is not shown if it may hold a
+// password.
+func (k *checker) refuseDatabase(err error) {
+	if invalid := new(stint.InvalidError); errors.As(err, &invalid) {
+		if invalid.Value == "" {
+			k.Add("server.database", "want "+invalid.Want, "")
+		} else {
+			k.Refuse("server.database", invalid.Value, invalid.Want, "")
+		}
+		return
+	}
+	k.Add("server.database", err.Error(), "")
+}
+
+// firstSection is the first section of the file that belongs to a catalog.
+func (c *Config) firstSection() string {
+	for _, s := range []struct {
+		name string
+		n    int
+	}{
+		{"rules", len(c.Rules)},
+		{"tiers", len(c.Tiers)},
+		{"tenants", len(c.Tenants)},
+		{"users", len(c.Users)},
+		{"api_keys", len(c.APIKeys)},
+		{"exemptions", len(c.Exemptions)},
+		{"bans", len(c.Bans)},
+	} {
+		if s.n > 0 {
+			return s.name
+		}
+	}
+	return ""
 }

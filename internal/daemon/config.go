@@ -36,6 +36,7 @@ import (
 	"github.com/stintdev/stint/grpclimit/descriptor"
 	"github.com/stintdev/stint/grpclimit/rls"
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/catalog"
 	"github.com/stintdev/stint/internal/strict"
 	"github.com/stintdev/stint/rule"
 )
@@ -45,11 +46,8 @@ type Config struct {
 	Server   Server   `json:"server"`
 	Identity Identity `json:"identity"`
 	Envoy    Envoy    `json:"envoy"`
-	rule.File
-	Users      []User   `json:"users,omitempty"`
-	APIKeys    []APIKey `json:"api_keys,omitempty"`
-	Exemptions []Entry  `json:"exemptions,omitempty"`
-	Bans       []Entry  `json:"bans,omitempty"`
+	// Document is the catalog, if it is not in a database.
+	catalog.Document
 	// Upstreams are what the gateway is in front of.
 	Upstreams []Upstream `json:"upstreams,omitempty"`
 
@@ -85,8 +83,10 @@ type namedFile struct {
 // ReloadInterval and the files of certificates.
 type Server struct {
 	Counters       URL      `json:"counters" doc:"where counters are: memory: for this process alone, or a Redis URL, for all that share it"`
+	Database       URL      `json:"database" doc:"where rules, tiers, users and keys are: sqlite:FILE, or a PostgreSQL URL, for all nodes that share it; empty is in this file"`
+	Catalog        Catalog  `json:"catalog"`
 	StoreBudget    Duration `json:"store_budget" doc:"how long a decision may wait for Redis, with all attempts; then this node decides alone"`
-	Replicas       int      `json:"replicas" doc:"how many nodes share the counters; a node that decides alone has this share of each limit"`
+	Replicas       int      `json:"replicas" doc:"how many nodes share the counters; a node that decides alone has this share of each limit; 0 is as many as the database or Redis has seen lately"`
 	MaxKeys        int      `json:"max_keys" doc:"how many counters are held in memory; beyond it, those nearest to recovery are dropped"`
 	MaxWaiting     int      `json:"max_waiting" doc:"how many requests may be held at once by throttle and leaky_bucket; further ones are refused"`
 	HTTP           Listener `json:"http"`
@@ -104,6 +104,16 @@ type Server struct {
 	Trace          Trace    `json:"trace"`
 	LogFormat      string   `json:"log_format" doc:"json or text"`
 	LogLevel       string   `json:"log_level" doc:"the least that is logged: debug, info, warn or error"`
+}
+
+// Catalog is how the database is followed.
+type Catalog struct {
+	Migrate   bool     `json:"migrate" doc:"bring the schema of the database up to date at the start"`
+	Poll      Duration `json:"poll" doc:"how often the database is told that this node is there, and asked for changes that no notification told of"`
+	LastGood  string   `json:"last_good" doc:"a directory that keeps the last good rules, for a start without the database, or none; unless set, stint in the directory that systemd or the user has for state"`
+	CacheSize int      `json:"cache_size" doc:"how many users, and how many keys, are remembered"`
+	CacheTTL  Duration `json:"cache_ttl" doc:"how long they are, unless they change"`
+	Node      string   `json:"node" doc:"the name of this node; that of the machine, unless set"`
 }
 
 // Listener is where a server listens.
@@ -225,53 +235,12 @@ type JWT struct {
 	Remember       int             `json:"remember" doc:"how many verified tokens are remembered, at least 128"`
 }
 
-// User is a user of whom something is known. Others need not be listed.
-type User struct {
-	ID      string            `json:"id"`
-	Tenant  string            `json:"tenant,omitempty"`
-	Tier    string            `json:"tier,omitempty"`
-	Limits  map[string]string `json:"limits,omitempty"` // as rule.ParseValue reads them
-	Blocked *Blocked          `json:"blocked,omitempty"`
-}
-
-// Blocked says that a user is banned.
-type Blocked struct {
-	Reason string `json:"reason,omitempty"`
-	Until  Time   `json:"until,omitzero"` // zero: for good
-}
-
-// APIKey is an API key, without its secret.
-type APIKey struct {
-	ID   string `json:"id"`
-	Hash string `json:"hash"`           // sha256:HEX or hmac-sha256:HEX
-	Name string `json:"name,omitempty"` // for people
-
-	User     string            `json:"user,omitempty"`
-	Tenant   string            `json:"tenant,omitempty"`
-	Tier     string            `json:"tier,omitempty"`
-	Limits   map[string]string `json:"limits,omitempty"`
-	Disabled bool              `json:"disabled,omitempty"`
-	// Expires and Revoked are when the key stops being good. Zero: never.
-	Expires Time `json:"expires,omitzero"`
-	Revoked Time `json:"revoked,omitzero"`
-}
-
-// Entry exempts or bans one of IP, which may be a network, User, Tenant and Key.
-type Entry struct {
-	IP     string `json:"ip,omitempty"`
-	User   string `json:"user,omitempty"`
-	Tenant string `json:"tenant,omitempty"`
-	Key    string `json:"key,omitempty"`
-	Reason string `json:"reason,omitempty"`
-	Until  Time   `json:"until,omitzero"` // zero: for good
-}
-
 // defaults returns what holds where nothing is set.
 func defaults() *Config {
 	return &Config{
 		Server: Server{
-			Counters: inMemory, StoreBudget: Duration(50 * time.Millisecond), Replicas: 1, MaxKeys: 1 << 20,
-			MaxWaiting: 10_000, ReloadInterval: Duration(time.Second), LogFormat: "json", LogLevel: "info",
+			Counters: inMemory, StoreBudget: Duration(50 * time.Millisecond), MaxKeys: 1 << 20,
+			MaxWaiting: 10_000, Catalog: Catalog{Migrate: true, Poll: Duration(5 * time.Second), CacheSize: 100_000, CacheTTL: Duration(5 * time.Minute)}, ReloadInterval: Duration(time.Second), LogFormat: "json", LogLevel: "info",
 			HTTP: Listener{Address: ":8080"}, Gateway: Listener{Address: ":8000"}, GRPC: Listener{Address: ":8081"},
 			Admin: Admin{Listener: Listener{Address: "127.0.0.1:9090"}},
 			Trace: Trace{Sample: 100}, Headers: []string{"x", "ietf"}, HeaderTimeout: Duration(10 * time.Second), StallTimeout: Duration(30 * time.Second),
@@ -298,6 +267,9 @@ type Source struct {
 	Given   []Flag   // what the environment of another program says
 	Environ []string // variables, written NAME=value
 	Flags   []Flag
+	// SettingsOnly has the catalog that is in the file not looked at if there is a
+	// database: it is still to go there.
+	SettingsOnly bool
 
 	text []byte // in place of what the file holds, if it is not nil
 }
@@ -352,6 +324,9 @@ func (s Source) parse(data []byte) (*Config, strict.Problems) {
 	whole := len(problems) == 0
 	c.noteOrigins(path, doc)
 	wrong := c.override(s.Given, s.Environ, s.Flags)
+	if s.SettingsOnly && c.Server.Database != "" {
+		c.Document = catalog.Document{}
+	}
 	if whole {
 		wrong = append(wrong, c.Check()...) // rules and tiers
 	} else {

@@ -102,8 +102,8 @@ func TestProblems(t *testing.T) {
 			want: `stint.toml:2:1: server.replcas: unknown field; did you mean "replicas"?`,
 		},
 		"all at once": {
-			text: "[server]\nreplicas = 0\nlog_level = \"wran\"\n[identity]\nipv6_prefix = 200\n[[users]]\nid = \"\"\n",
-			want: "stint.toml:2:12: server.replicas: 0: want 1 or more\n" +
+			text: "[server]\nreplicas = -1\nlog_level = \"wran\"\n[identity]\nipv6_prefix = 200\n[[users]]\nid = \"\"\n",
+			want: "stint.toml:2:12: server.replicas: -1: want 0 or more\n" +
 				"stint.toml:3:13: server.log_level: \"wran\": want one of debug, info, warn, error; did you mean \"warn\"?\n" +
 				"stint.toml:5:15: identity.ipv6_prefix: \"200\": want 32 to 128\n" +
 				"stint.toml:7:6: users[0].id: \"\": want 1 to 255 bytes",
@@ -229,8 +229,8 @@ func TestProblems(t *testing.T) {
 		"host bits":  {text: "[[bans]]\nuser = \"x\"\n[[bans]]\nip = \"10.1.2.3/8\"", want: `stint.toml:4:6: bans[1].ip: "10.1.2.3/8": want 10.0.0.0/8, without bits of a host`},
 		"ban twice":  {text: "[[bans]]\nip = \"192.0.2.1\"\n[[bans]]\nip = \"192.0.2.1/32\"", want: `bans[1].ip: "192.0.2.1/32": want it only once`},
 
-		"variable":          {environ: []string{"STINT_SERVER_REPLICAS=0"}, want: "STINT_SERVER_REPLICAS: 0: want 1 or more"},
-		"variable over":     {text: "[server]\nreplicas = 0", environ: []string{"STINT_SERVER_REPLICAS=3"}},
+		"variable":          {environ: []string{"STINT_SERVER_REPLICAS=-1"}, want: "STINT_SERVER_REPLICAS: -1: want 0 or more"},
+		"variable over":     {text: "[server]\nreplicas = -1", environ: []string{"STINT_SERVER_REPLICAS=3"}},
 		"variable integer":  {environ: []string{"STINT_SERVER_MAX_KEYS=many"}, want: `STINT_SERVER_MAX_KEYS: "many": want an integer`},
 		"variable boolean":  {environ: []string{"STINT_IDENTITY_REQUIRE=yes"}, want: `STINT_IDENTITY_REQUIRE: "yes": want true or false`},
 		"variable duration": {environ: []string{"STINT_SERVER_RELOAD_INTERVAL=soon"}, want: `STINT_SERVER_RELOAD_INTERVAL: "soon" is not a length of time`},

@@ -23,6 +23,8 @@ type Options struct {
 	Source Source
 	// Notes are logged at the start, as warnings: what else is to be known of the source.
 	Notes []string
+	// Version is that of the program, for those who look at its nodes.
+	Version string
 	// Out is where it logs. Default os.Stderr.
 	Out io.Writer
 }
@@ -30,12 +32,15 @@ type Options struct {
 // Daemon is Stint as a process: counters, rules, identity, and the doors to them.
 type Daemon struct {
 	source   Source
+	version  string
 	config   *Config // as it was at the start
 	log      *slog.Logger
 	store    stint.Store
 	redis    *redisstore.Store // nil: counters are in memory
 	engine   *engine.Engine
 	reloader *Reloader
+	control  *control     // nil: rules are in the file
+	peers    atomic.Int64 // nodes that Redis has seen lately; 0: not asked yet
 	metrics  *metrics
 	gateway  gateway
 	envoy    *envoy   // nil: it is not served
@@ -60,11 +65,11 @@ const (
 
 // New reads the configuration and builds what it says. Nothing listens yet. Stop the
 // daemon, also if it was not started.
-func New(o Options) (*Daemon, error) {
+func New(ctx context.Context, o Options) (*Daemon, error) {
 	if o.Out == nil {
 		o.Out = os.Stderr
 	}
-	d := &Daemon{source: o.Source}
+	d := &Daemon{source: o.Source, version: o.Version}
 	var err error
 	if d.config, err = d.source.Load(); err != nil {
 		return nil, err
@@ -83,37 +88,45 @@ func New(o Options) (*Daemon, error) {
 	for _, note := range o.Notes {
 		d.log.Warn("note", "text", note)
 	}
-	if err := d.build(); err != nil {
-		d.close()
+	if err := d.build(ctx); err != nil {
+		d.close(ctx)
 		return nil, err
 	}
 	return d, nil
 }
 
 // build makes all parts, from the store up.
-func (d *Daemon) build() error {
+func (d *Daemon) build(ctx context.Context) error {
 	d.metrics = newMetrics(d)
 	var err error
-	if d.store, d.redis, err = d.config.OpenStore(&d.metrics.meter, d.log); err != nil {
+	if d.store, d.redis, err = d.config.OpenStore(&d.metrics.meter, d.log, d.countReplicas); err != nil {
 		return err
 	}
-	rules, err := d.config.RuleSet()
+	var database *Content
+	var recorder engine.Recorder = d.metrics
+	if d.config.Server.Database != "" {
+		if database, err = d.openCatalog(ctx); err != nil {
+			return err
+		}
+		recorder = recorders{d.metrics, d.control.usage}
+	}
+	content, err := d.content(database)
 	if err != nil {
 		return err
 	}
-	who, err := d.config.Resolver(nil)
+	who, err := d.config.Resolver(content, nil)
 	if err != nil {
 		return err
 	}
 	d.engine, err = engine.New(engine.Options{
-		Store: d.store, Rules: rules, Identity: who, Recorder: d.metrics, MaxWaiting: d.config.Server.MaxWaiting,
+		Store: d.store, Rules: content.Rules, Identity: who, Recorder: recorder, MaxWaiting: d.config.Server.MaxWaiting,
 	})
 	if err != nil {
 		_ = who.Close() // it never fails
 		return err
 	}
 	d.reloader, err = NewReloader(ReloaderOptions{
-		Source: d.source, Config: d.config, Resolver: who, Engine: d.engine, Log: d.log, Prepare: d.prepare,
+		Source: d.source, Config: d.config, Database: database, Resolver: who, Engine: d.engine, Log: d.log, Prepare: d.prepare,
 	})
 	if err != nil {
 		_ = who.Close()
@@ -125,6 +138,14 @@ func (d *Daemon) build() error {
 	d.gateway.engine, d.gateway.log = d.engine, d.log
 	d.gateway.headers, d.gateway.maxBody = d.config.headers(), int64(d.config.Server.MaxBody)
 	return nil
+}
+
+// content is what decides at the start.
+func (d *Daemon) content(database *Content) (Content, error) {
+	if database != nil {
+		return *database, nil
+	}
+	return d.config.Content()
 }
 
 // prepare makes of a new configuration what the reloader does not know of: the
@@ -145,7 +166,7 @@ func (d *Daemon) prepare(next *Config) (func(context.Context), error) {
 		if d.envoy != nil && next.descriptors != nil && next.Envoy.readsLike(&d.config.Envoy) {
 			d.useDescriptors(next.descriptors)
 		}
-		d.metrics.keep(next)
+		d.metrics.keep()
 	}, nil
 }
 
@@ -170,8 +191,14 @@ func (d *Daemon) Start(ctx context.Context) error {
 	if d.redis != nil {
 		d.reach(ctx)
 		d.work.Go(func() { d.watch(ctx) })
+		if d.control == nil && d.config.Server.Replicas == 0 {
+			d.work.Go(func() { d.present(ctx) })
+		}
 	}
 	d.reloader.Start(ctx)
+	if d.control != nil {
+		d.control.start(ctx, d)
+	}
 	d.failed = make(chan error, len(d.servers)+1)
 	for _, s := range d.servers {
 		d.work.Go(func() {
@@ -185,7 +212,7 @@ func (d *Daemon) Start(ctx context.Context) error {
 	if d.envoy != nil {
 		d.startEnvoy(ctx)
 	}
-	d.log.InfoContext(ctx, "ready", "rules", d.engine.Rules().Len(), "counters", d.config.Server.Counters.String())
+	d.log.InfoContext(ctx, "ready", "rules", d.engine.Rules().Len(), "counters", d.config.Server.Counters.String(), "database", d.config.Server.Database.String())
 	notify(d.source.Environ, "READY=1")
 	return nil
 }
@@ -241,7 +268,11 @@ func (d *Daemon) URL(listener string) string {
 func (d *Daemon) Reload(ctx context.Context) error {
 	notify(d.source.Environ, reloading())
 	defer notify(d.source.Environ, "READY=1")
-	return d.reloader.Reload(ctx)
+	err := d.reloader.Reload(ctx)
+	if d.control != nil && d.control.started {
+		err = errors.Join(err, d.control.node.Look(ctx))
+	}
+	return err
 }
 
 // Stop first lets it be known that the daemon will stop, and goes on for
@@ -286,7 +317,7 @@ func (d *Daemon) drain(ctx context.Context) error {
 	}
 	d.reloader.Stop() // it may be about to use another gateway
 	d.gateway.stop(context.WithoutCancel(ctx))
-	d.close()
+	d.close(ctx)
 	d.work.Wait()
 	d.log.InfoContext(ctx, "stopped")
 	return err
@@ -316,7 +347,10 @@ func stopAll(ctx context.Context, servers []*server) error {
 }
 
 // close closes what New has opened.
-func (d *Daemon) close() {
+func (d *Daemon) close(ctx context.Context) {
+	if d.control != nil {
+		d.control.close(ctx)
+	}
 	if d.reloader != nil {
 		d.reloader.Stop()
 	}

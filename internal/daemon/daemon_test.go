@@ -51,7 +51,7 @@ func start(t testing.TB, text string, flags ...daemon.Flag) *process {
 	t.Helper()
 	p := &process{path: write(t, "stint.toml", text), client: &http.Client{Transport: &http.Transport{}}}
 	var err error
-	p.Daemon, err = daemon.New(daemon.Options{Source: daemon.Source{Path: p.path, Flags: anywhere(flags...)}, Out: &p.log})
+	p.Daemon, err = daemon.New(t.Context(), daemon.Options{Source: daemon.Source{Path: p.path, Flags: anywhere(flags...)}, Out: &p.log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +170,7 @@ func TestTaken(t *testing.T) {
 	defer l.Close()
 	for _, name := range []string{"gateway", "http", "admin"} {
 		flags := anywhere(set("server."+name+".address", l.Addr().String()))
-		d, err := daemon.New(daemon.Options{Source: daemon.Source{Path: write(t, "stint.toml", few+echo(t)), Flags: flags}, Out: io.Discard})
+		d, err := daemon.New(t.Context(), daemon.Options{Source: daemon.Source{Path: write(t, "stint.toml", few+echo(t)), Flags: flags}, Out: io.Discard})
 		do(t, err)
 		err = d.Start(t.Context())
 		taken := new(daemon.ListenError)
@@ -192,17 +192,17 @@ func TestTaken(t *testing.T) {
 func TestNotStarted(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"", write(t, "stint.toml", few+echo(t))} {
-		d, err := daemon.New(daemon.Options{Source: daemon.Source{Path: path}, Out: io.Discard})
+		d, err := daemon.New(t.Context(), daemon.Options{Source: daemon.Source{Path: path}, Out: io.Discard})
 		do(t, err)
 		if h := d.Health(); h.Status != "not_ready" {
 			t.Errorf("%+v", h)
 		}
 		do(t, d.Stop(t.Context()))
 	}
-	if _, err := daemon.New(daemon.Options{Source: daemon.Source{Path: write(t, "stint.toml", "x")}}); err == nil {
+	if _, err := daemon.New(t.Context(), daemon.Options{Source: daemon.Source{Path: write(t, "stint.toml", "x")}}); err == nil {
 		t.Error("a daemon of nonsense")
 	}
-	if _, err := daemon.New(daemon.Options{Source: daemon.Source{Environ: []string{"STINT_SERVER_COUNTERS=redis://a?nonsense=1"}}}); err == nil {
+	if _, err := daemon.New(t.Context(), daemon.Options{Source: daemon.Source{Environ: []string{"STINT_SERVER_COUNTERS=redis://a?nonsense=1"}}}); err == nil {
 		t.Error("a store of nonsense")
 	}
 }
@@ -211,7 +211,7 @@ func TestNotStarted(t *testing.T) {
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	var log lockedBuffer
-	d, err := daemon.New(daemon.Options{Source: daemon.Source{Flags: anywhere()[:3]}, Out: &log})
+	d, err := daemon.New(t.Context(), daemon.Options{Source: daemon.Source{Flags: anywhere()[:3]}, Out: &log})
 	do(t, err)
 	do(t, d.Start(t.Context()))
 	do(t, d.Reload(t.Context()))
@@ -292,7 +292,7 @@ func TestNotify(t *testing.T) {
 		return string(b[:n])
 	}
 	path := write(t, "stint.toml", few)
-	d, err := daemon.New(daemon.Options{
+	d, err := daemon.New(t.Context(), daemon.Options{
 		Source: daemon.Source{Path: path, Environ: []string{"NOTIFY_SOCKET=" + socket}, Flags: anywhere()}, Out: io.Discard,
 	})
 	do(t, err)
@@ -338,7 +338,7 @@ func TestLeavesNothing(t *testing.T) {
 		put(t, p.path, few+echo(t)) // other upstreams
 		do(t, p.Reload(t.Context()))
 		_, _ = p.get(t, "gateway", "/")
-		d, err := daemon.New(daemon.Options{Source: daemon.Source{Flags: anywhere()[:3]}, Out: io.Discard})
+		d, err := daemon.New(t.Context(), daemon.Options{Source: daemon.Source{Flags: anywhere()[:3]}, Out: io.Discard})
 		do(t, err)
 		do(t, d.Start(t.Context()))
 		if status, _ := fetch(t, p.client, d.URL("gateway")+"/"); status != http.StatusOK {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	_ "embed"
 	"fmt"
 	"net"
@@ -8,12 +9,18 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/httplimit"
+	"github.com/stintdev/stint/internal/catalog"
+	"github.com/stintdev/stint/internal/strict"
 )
 
 const demoFile = "demo.toml"
 
-//go:embed demo.toml
-var demoText string
+var (
+	//go:embed demo.toml
+	demoText string
+	//go:embed demo-rules.toml
+	demoRules []byte
+)
 
 // demo is what a daemon without any configuration has: rules to try, and an upstream
 // that echoes.
@@ -32,7 +39,20 @@ func newDemo() (*demo, error) {
 
 // text is the config file of the demo.
 func (d *demo) text() []byte {
-	return fmt.Appendf(nil, "%s\n[[upstreams]]\ntargets = [%q]\n", demoText, "http://"+d.listener.Addr().String())
+	return fmt.Appendf(nil, "%s\ndatabase = %q\n[[upstreams]]\ntargets = [%q]\n", demoText, inMemoryDatabase, "http://"+d.listener.Addr().String())
+}
+
+// fill puts the rules of the demo into its database.
+func (*demo) fill(ctx context.Context, c *catalog.Catalog) error {
+	var d catalog.Document
+	if _, problems := strict.TOML("demo-rules.toml", demoRules, &d); len(problems) > 0 {
+		return problems
+	}
+	if _, err := c.Up(ctx, 0); err != nil {
+		return err
+	}
+	_, err := c.Apply(ctx, &d, catalog.ApplyOptions{Actor: "demo"})
+	return err
 }
 
 // serve echoes until stop is called.
@@ -46,7 +66,8 @@ func (d *demo) stop() {
 func (*demo) help(of *Daemon) string {
 	gateway, api, admin := of.URL(gatewayListener), of.URL(httpListener), of.URL(adminListener)
 	return fmt.Sprintf(`
-Stint is running: counters in memory, rules to try, and an upstream that echoes.
+Stint is running: counters in memory, rules to try in a database in memory, and an
+upstream that echoes.
 
   gateway       %[1]s   what it serves comes from the upstream
   decision API  %[2]s

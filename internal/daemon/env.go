@@ -104,13 +104,13 @@ func (s *setting) set(text string) error {
 		s.value.SetString(text)
 	case reflect.Bool:
 		if text != "true" && text != "false" {
-			return errors.New(quote(text) + ": want true or false")
+			return errors.New(strict.Quote(text) + ": want true or false")
 		}
 		s.value.SetBool(text == "true")
 	case reflect.Int:
 		n, err := strconv.Atoi(text)
 		if err != nil {
-			return errors.New(quote(text) + ": want an integer")
+			return errors.New(strict.Quote(text) + ": want an integer")
 		}
 		s.value.SetInt(int64(n))
 	case reflect.Slice:

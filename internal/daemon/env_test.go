@@ -99,12 +99,12 @@ func TestFlags(t *testing.T) {
 	}
 	for _, source.Path = range []string{path, ""} {
 		source.Flags = []daemon.Flag{
-			set("server.replica", "1"), set("server.replicas", "0"), set("server.max_keys", "many"), set("identity.jwt.secret", "hunter2"),
+			set("server.replica", "1"), set("server.replicas", "-1"), set("server.max_keys", "many"), set("identity.jwt.secret", "hunter2"),
 		}
 		_, err = source.Load()
 		const want = `--set server.replica: unknown setting; did you mean "server.replicas"?
 --set server.max_keys: "many": want an integer
---set server.replicas: 0: want 1 or more
+--set server.replicas: -1: want 0 or more
 --set identity.jwt.secret: "[redacted]": want at least 32 bytes`
 		if err == nil || err.Error() != want {
 			t.Errorf("%q: %v", source.Path, err)
@@ -139,7 +139,7 @@ func TestSecretFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := c.Resolver(nil)
+	r, err := resolverOf(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +203,7 @@ func TestExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Rules) == 0 || len(c.Tiers) == 0 || len(c.Users) == 0 || len(c.APIKeys) == 0 || len(c.Exemptions) == 0 || len(c.Bans) == 0 || len(c.Upstreams) == 0 {
+	if len(c.Rules) == 0 || len(c.Tiers) == 0 || len(c.Tenants) == 0 || len(c.Users) == 0 || len(c.APIKeys) == 0 || len(c.Exemptions) == 0 || len(c.Bans) == 0 || len(c.Upstreams) == 0 {
 		t.Error("a table is missing")
 	}
 	table, has := "", map[string]bool{}

@@ -59,18 +59,18 @@ func (k *checker) checkEnvoy() {
 	c := k.config
 	e := &c.Envoy
 	if e.Config != "" && e.XDS.Server != "" {
-		k.add("envoy.xds.server", "want either this or envoy.config: domains come from one of them", "")
+		k.Add("envoy.xds.server", "want either this or envoy.config: domains come from one of them", "")
 	}
 	for path, name := range map[string]string{
 		"envoy.limit_header": e.LimitHeader, "envoy.remaining_header": e.RemainingHeader, "envoy.reset_header": e.ResetHeader,
 	} {
 		if !rule.IsToken(name) {
-			k.refuse(path, name, "the name of a header", "")
+			k.Refuse(path, name, "the name of a header", "")
 		}
 	}
 	k.oneOf("envoy.on_store_failure", e.OnStoreFailure, onFailureLocal, onFailureError)
 	if e.NearLimitPercent < 1 || e.NearLimitPercent > 100 {
-		k.add("envoy.near_limit_percent", fmt.Sprintf("%d: want 1 to 100", e.NearLimitPercent), "")
+		k.Add("envoy.near_limit_percent", fmt.Sprintf("%d: want 1 to 100", e.NearLimitPercent), "")
 	}
 	if e.MaxConnectionAge != 0 {
 		k.between("envoy.max_connection_age", e.MaxConnectionAge, time.Second, 365*24*time.Hour)
@@ -88,9 +88,9 @@ func (k *checker) readDescriptors() {
 	if err != nil {
 		c.named = append(c.named, mark)
 		if errors.Is(err, fs.ErrNotExist) {
-			k.refuse("envoy.config", c.Envoy.Config, "a directory of YAML files, or one such file", "")
+			k.Refuse("envoy.config", c.Envoy.Config, "a directory of YAML files, or one such file", "")
 		} else {
-			k.add("envoy.config", err.Error(), "")
+			k.Add("envoy.config", err.Error(), "")
 		}
 		return
 	}
@@ -103,7 +103,7 @@ func (k *checker) readDescriptors() {
 	if problems := strict.Problems(nil); errors.As(err, &problems) {
 		c.elsewhere = append(c.elsewhere, problems...)
 	} else if err != nil {
-		k.add("envoy.config", err.Error(), "")
+		k.Add("envoy.config", err.Error(), "")
 	}
 }
 
@@ -123,20 +123,20 @@ func (k *checker) checkXDS() {
 	}
 	for i, text := range x.Metadata {
 		if name, _, ok := strings.Cut(text, "="); !ok || name == "" {
-			k.refuse(strict.Item("envoy.xds.metadata", i), text, "name=value", "")
+			k.Refuse(strict.Item("envoy.xds.metadata", i), text, "name=value", "")
 		}
 	}
 	for i, h := range x.Headers {
 		if name, _, ok := strings.Cut(string(h), "="); !ok || name == "" {
-			k.add(strict.Item("envoy.xds.headers", i), "want name=value", "") // it may be a token
+			k.Add(strict.Item("envoy.xds.headers", i), "want name=value", "") // it may be a token
 		}
 	}
 	if (x.TLSCert == "") != (x.TLSKey == "") {
-		k.add("envoy.xds.tls_cert", "want both tls_cert and tls_key, or neither", "")
+		k.Add("envoy.xds.tls_cert", "want both tls_cert and tls_key, or neither", "")
 	}
 	k.atLeast("envoy.xds.max_message", x.MaxMessage, 1024)
 	if _, err := x.tls(); err != nil && !k.has("envoy.xds.tls") {
-		k.add("envoy.xds.tls", err.Error(), "")
+		k.Add("envoy.xds.tls", err.Error(), "")
 	}
 	if o, err := x.options(); err == nil {
 		o.Use = func(context.Context, []descriptor.Named) error { return nil }
@@ -145,7 +145,7 @@ func (k *checker) checkXDS() {
 			if wrong := new(stint.InvalidError); errors.As(err, &wrong) {
 				setting = cmp.Or(xdsSettings[wrong.Field], setting)
 			}
-			k.refuseErr("envoy.xds."+setting, err, "")
+			k.refuseErr("envoy.xds."+setting, err)
 		}
 	}
 }

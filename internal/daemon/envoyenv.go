@@ -323,7 +323,7 @@ func (e *envoyEnv) read(environ []string, flags []Flag) {
 		case v.secret:
 			e.problem(name, "want "+v.kind.want)
 		default:
-			e.problem(name, quote(text)+": want "+v.kind.want)
+			e.problem(name, strict.Quote(text)+": want "+v.kind.want)
 		}
 	}
 }
@@ -398,7 +398,7 @@ func (e *envoyEnv) addresses() {
 	}
 	if name := e.set("GRPC_CLIENT_TLS_SAN"); name != "" {
 		// To ignore it would let others in.
-		e.problem(name, quote(e.get(name))+": want it not set: of clients it can only be asked that GRPC_CLIENT_TLS_CACERT vouches for them")
+		e.problem(name, strict.Quote(e.get(name))+": want it not set: of clients it can only be asked that GRPC_CLIENT_TLS_CACERT vouches for them")
 	}
 	var admin string
 	name, scrape := e.set("DEBUG_PORT", "DEBUG_HOST"), e.get("USE_PROMETHEUS") == "true"
@@ -482,12 +482,12 @@ func (e *envoyEnv) redis() (string, bool) {
 	if prefix := e.get("CACHE_KEY_PREFIX"); prefix != "" {
 		u.query["prefix"] = prefix
 		if len(prefix) > 32 || !consistsOf(prefix, "._-:") {
-			e.problem("CACHE_KEY_PREFIX", quote(prefix)+": want at most 32 letters, digits and . _ - :")
+			e.problem("CACHE_KEY_PREFIX", strict.Quote(prefix)+": want at most 32 letters, digits and . _ - :")
 		}
 	}
 	if timeout := e.get("REDIS_TIMEOUT"); timeout != "" {
 		if d, err := time.ParseDuration(timeout); err != nil || d < time.Millisecond || d > time.Minute {
-			e.problem("REDIS_TIMEOUT", quote(timeout)+": want from 1ms to 1m")
+			e.problem("REDIS_TIMEOUT", strict.Quote(timeout)+": want from 1ms to 1m")
 		}
 		u.query["timeout"], u.query["dial_timeout"] = timeout, timeout
 	}
@@ -530,7 +530,7 @@ func (e *envoyEnv) redisHosts(u *redisURL) {
 	text := e.get("REDIS_URL")
 	refuse := func(want string) {
 		if strings.ContainsAny(text, ":/,") && !strings.ContainsAny(text, "@?") { // or else it may be a password, or hold one
-			want = quote(text) + ": want " + want
+			want = strict.Quote(text) + ": want " + want
 		} else {
 			want = "want " + want
 		}
@@ -583,7 +583,8 @@ func (e *envoyEnv) redisHosts(u *redisURL) {
 
 // consistsOf reports whether there are only letters, digits and these, and some.
 func consistsOf(text, these string) bool {
-	return text != "" && !strings.ContainsFunc(text, func(r rune) bool { return notAlphanumeric(r) && !strings.ContainsRune(these, r) })
+	const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+	return text != "" && strings.Trim(text, base62+these) == ""
 }
 
 // isAddress reports whether this is host:port.

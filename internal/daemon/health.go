@@ -58,6 +58,9 @@ func (d *Daemon) Health() Health {
 	}
 	part("config", d.configProblem())
 	part("counters", d.countersProblem())
+	if d.control != nil {
+		part("catalog", d.catalogProblem())
+	}
 	part("identity", d.identityProblem())
 	if len(d.config.Upstreams) > 0 {
 		part("upstreams", d.upstreamsProblem())

@@ -40,6 +40,15 @@ const (
 	redisTotal
 	upstreamUp
 	envoyHits
+	replicasGauge
+	catalogRevision
+	catalogCurrent
+	databaseUp
+	catalogLoads
+	directoryLookups
+	directoryRatio
+	directoryEntries
+	usageTotal
 )
 
 var exported = [...]Metric{
@@ -57,6 +66,15 @@ var exported = [...]Metric{
 	redisUp:           {"stint_redis_up", "gauge", nil, "1 if Redis could be reached within the last seconds. Only if counters are there."},
 	redisTotal:        {"stint_redis_total", "counter", []string{"what"}, "What was sent to Redis, and what went wrong. Only if counters are there."},
 	envoyHits:         {"stint_envoy_hits_total", "counter", []string{"limit", "hits"}, "Hits of Envoy's descriptors, by the limit that applied: those within it, of these those near it, those over it, and of these those that passed in shadow_mode."},
+	replicasGauge:     {"stint_replicas", "gauge", nil, "Nodes that share the limits, as far as is known. Only if counters are in Redis."},
+	catalogRevision:   {"stint_catalog_revision", "gauge", nil, "The revision of the database that is served. Only if there is one, as all that follow."},
+	catalogCurrent:    {"stint_catalog_current", "gauge", nil, "1 if what is served is all that the database was last known to have, 0 if a newer revision could not be used or it comes from disk."},
+	databaseUp:        {"stint_database_up", "gauge", nil, "1 if the database could be asked the last time."},
+	catalogLoads:      {"stint_catalog_loads_total", "counter", nil, "How often rules and lists were read from the database."},
+	directoryLookups:  {"stint_directory_lookups_total", "counter", []string{"kind", "result"}, "Lookups of keys, users and tenants: hit, negative (known not to be there), stale (known, and could not be asked again), miss, and of loads those that failed."},
+	directoryRatio:    {"stint_directory_hit_ratio", "gauge", []string{"kind"}, "The part of these lookups since the start that did not wait for the database."},
+	directoryEntries:  {"stint_directory_entries", "gauge", []string{"kind"}, "How many are remembered now."},
+	usageTotal:        {"stint_usage_total", "counter", []string{"what"}, "What users and keys have used, in rows: written, dropped since there were too many, and writes that failed and are tried again."},
 	upstreamUp:        {"stint_upstream_up", "gauge", []string{"route", "target"}, "1 if a target of the gateway gets its share of requests, 0 if it is left out."},
 }
 
@@ -133,12 +151,12 @@ func (m *metrics) of(name string) *tally {
 }
 
 // keep forgets rules, and limits of Envoy, that there are not any more.
-func (m *metrics) keep(c *Config) {
+func (m *metrics) keep() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	kept := map[string]*tally{"": m.rules[""]}
-	for i := range c.Rules {
-		kept[c.Rules[i].Name] = m.rules[c.Rules[i].Name]
+	for _, r := range m.daemon.engine.Rules().Rules() {
+		kept[r.Name] = m.rules[r.Name]
 	}
 	if m.daemon.envoy != nil {
 		if limits := m.daemon.envoy.service.Config(); limits != nil {
@@ -205,7 +223,37 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	if d.redis != nil {
 		gauge(redisUp, oneIf(d.lost.Load() == nil))
+		gauge(replicasGauge, float64(d.countReplicas()))
 		m.collectStore(out)
+	}
+	if d.control != nil {
+		m.collectCatalog(out, gauge, count)
+	}
+}
+
+// collectCatalog collects what is known of the database.
+func (m *metrics) collectCatalog(out chan<- prometheus.Metric, gauge func(i int, n float64, labels ...string), count func(i int, n uint64, labels ...string)) {
+	c := m.daemon.control
+	s := c.node.Status()
+	gauge(catalogRevision, float64(s.Revision))
+	gauge(catalogCurrent, oneIf(s.Problem == "" && s.Saved.IsZero()))
+	gauge(databaseUp, oneIf(s.Away == nil))
+	count(catalogLoads, s.Loads)
+	for kind, l := range c.node.Lookups() {
+		for result, n := range map[string]int64{
+			"hit": l.Hits, "negative": l.NegativeHits, "stale": l.Stale, "miss": l.Misses, "failed": l.LoadErrors,
+		} {
+			count(directoryLookups, uint64(n), kind, result)
+		}
+		known := l.Hits + l.NegativeHits + l.Stale
+		if all := known + l.Misses; all > 0 {
+			gauge(directoryRatio, float64(known)/float64(all), kind)
+		}
+		gauge(directoryEntries, float64(l.Len), kind)
+	}
+	u := c.usage.Stats()
+	for what, n := range map[string]float64{"written": float64(u.Flushed), "dropped": float64(u.Dropped), "failed": float64(u.Errors)} {
+		out <- prometheus.MustNewConstMetric(m.descs[usageTotal], prometheus.CounterValue, n, what)
 	}
 }
 

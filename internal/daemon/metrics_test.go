@@ -104,16 +104,19 @@ func TestRulesVanish(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	redis := testredis.Start(t)
-	p := start(t, "[server]\ncounters = \""+redis.URL()+"\"\n"+many+
-		"[[rules]]\nname = \"tried\"\naction = \"log_only\"\nlimits = [{ name = \"none\", limit = \"1/1h\" }]\n"+
+	database := fill(t, many+"[[rules]]\nname = \"tried\"\naction = \"log_only\"\nlimits = [{ name = \"none\", limit = \"1/1h\" }]\n")
+	p := start(t, "[server]\ncounters = \""+redis.URL()+"\"\ndatabase = \""+database+"\"\ncatalog = { last_good = \"none\" }\n"+
 		"[identity.jwt]\nsecret = \""+secret+"\"\n"+echo(t), set("envoy.config", write(t, "shop.yaml", shop)))
 	for range 3 {
 		check(t, p)
 	}
+	answer, err := p.client.Post(p.URL("http")+"/v1/check", "application/json", strings.NewReader(`{"method": "GET", "path": "/", "user": "alice", "tenant": "acme", "api_key": "abcdefgh"}`))
+	do(t, err)
+	do(t, answer.Body.Close())
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.URL("gateway"), nil)
 	do(t, err)
 	r.Header.Set("Authorization", "Bearer nonsense")
-	answer, err := p.client.Do(r)
+	answer, err = p.client.Do(r)
 	do(t, err)
 	do(t, answer.Body.Close())
 	answer, err = p.client.Post(p.URL("http")+"/json", "application/json",

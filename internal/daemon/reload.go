@@ -19,6 +19,7 @@ import (
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/grpclimit/descriptor"
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/catalog"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -26,12 +27,15 @@ import (
 // file that is half written may well be one without problems.
 const settle = 100 * time.Millisecond
 
-// ReloaderOptions are what a reloader needs. All but Source, Prepare and Now are
-// required.
+// ReloaderOptions are what a reloader needs. All but Source, Database, Prepare and Now
+// are required.
 type ReloaderOptions struct {
 	// Source is what Config was loaded from.
 	Source Source
 	Config *Config
+	// Database is what the database has, if what decides is there: then the file has
+	// settings only. What is new there comes by [Reloader.Use].
+	Database *Content
 	// Resolver is that of Config. From now on it is the reloader's to close.
 	Resolver *identity.Resolver
 	// Engine uses the rules of Config, and Resolver.
@@ -60,6 +64,7 @@ type Reloader struct {
 	resolver atomic.Pointer[identity.Resolver] // replaced by those whose turn it is
 	turn     sync.Mutex                        // of those who read and apply
 	config   *Config                           // in use
+	database *Content                          // nil: the file has it all
 	closed   bool
 	named    []string          // files that the last configuration named, good or bad
 	seen     [sha256.Size]byte // what was tried last
@@ -100,7 +105,7 @@ func NewReloader(o ReloaderOptions) (*Reloader, error) {
 	}
 	r := &Reloader{
 		source: o.Source, engine: o.Engine, log: o.Log, prepare: o.Prepare, now: o.Now,
-		first: o.Config, config: o.Config, changed: make(chan struct{}, 1),
+		first: o.Config, config: o.Config, database: o.Database, changed: make(chan struct{}, 1),
 	}
 	r.resolver.Store(o.Resolver)
 	r.note(o.Config)
@@ -291,7 +296,7 @@ func (r *Reloader) apply(ctx context.Context, data []byte) error {
 // use replaces rules and resolver, at one instant, and what else was prepared. A
 // resolver that would be the same is kept: it knows tokens, and has fetched keys.
 func (r *Reloader) use(ctx context.Context, next *Config) error {
-	rules, err := next.RuleSet()
+	content, err := r.content(next)
 	if err != nil {
 		return err
 	}
@@ -302,11 +307,11 @@ func (r *Reloader) use(ctx context.Context, next *Config) error {
 	before := r.resolver.Load()
 	resolver := before
 	if !r.config.identifiesLike(next) {
-		if resolver, err = next.Resolver(r.resolver.Load()); err != nil {
+		if resolver, err = next.Resolver(content, before); err != nil {
 			return err
 		}
 	}
-	if err := r.engine.Use(rules, resolver); err != nil {
+	if err := r.engine.Use(content.Rules, resolver); err != nil {
 		if resolver != before {
 			_ = resolver.Close() // it never fails
 		}
@@ -320,26 +325,54 @@ func (r *Reloader) use(ctx context.Context, next *Config) error {
 	return nil
 }
 
+// content returns what decides.
+func (r *Reloader) content(c *Config) (Content, error) {
+	if r.database != nil {
+		return *r.database, nil
+	}
+	return c.Content()
+}
+
+// Use has the engine use what is new in the database: rules and lists, at one instant.
+func (r *Reloader) Use(s *catalog.Snapshot) error {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	if r.closed {
+		return errors.New("daemon: the reloader was stopped")
+	}
+	next := *r.database
+	next.Rules, next.Lists = s.Rules, s.Lists
+	resolver := r.resolver.Load().With(next.Lists)
+	if err := r.engine.Use(next.Rules, resolver); err != nil {
+		return err
+	}
+	r.resolver.Store(resolver)
+	r.database = &next
+	r.mu.Lock()
+	r.status.Rules = next.Rules.Len()
+	r.mu.Unlock()
+	return nil
+}
+
 // identifiesLike reports whether both make the same resolver.
 func (c *Config) identifiesLike(o *Config) bool {
 	type part struct {
 		Identity
-		users      []User
-		keys       []APIKey
-		exemptions []Entry
-		bans       []Entry
-		named      []namedFile
+		catalog.Document
+		named []namedFile
 	}
 	of := func(c *Config) part {
 		named := slices.DeleteFunc(slices.Clone(c.named), func(f namedFile) bool { return f.other })
-		return part{c.Identity, c.Users, c.APIKeys, c.Exemptions, c.Bans, named}
+		people := c.Document
+		people.File = rule.File{}
+		return part{c.Identity, people, named}
 	}
 	return reflect.DeepEqual(of(c), of(o))
 }
 
 // inUse is the status of the configuration in use when nothing is wrong.
 func (r *Reloader) inUse() Status {
-	s := Status{Loaded: r.now(), Hash: hex.EncodeToString(r.config.hash[:]), Rules: len(r.config.Rules)}
+	s := Status{Loaded: r.now(), Hash: hex.EncodeToString(r.config.hash[:]), Rules: r.engine.Rules().Len()}
 	before := r.first.settings()
 	for i, after := range r.config.settings() {
 		was, is := before[i].value, after.value

@@ -56,11 +56,11 @@ func newRig(t *testing.T, path string, environ ...string) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules, err := c.RuleSet()
+	content, err := c.Content()
 	if err != nil {
 		t.Fatal(err)
 	}
-	who, err := c.Resolver(nil)
+	who, err := c.Resolver(content, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func newRig(t *testing.T, path string, environ ...string) *rig {
 		t.Fatal(err)
 	}
 	r := &rig{}
-	if r.engine, err = engine.New(engine.Options{Store: store, Rules: rules, Identity: who}); err != nil {
+	if r.engine, err = engine.New(engine.Options{Store: store, Rules: content.Rules, Identity: who}); err != nil {
 		t.Fatal(err)
 	}
 	if r.Reloader, err = daemon.NewReloader(daemon.ReloaderOptions{
@@ -204,8 +204,8 @@ func TestNotUsed(t *testing.T) {
 		reason string
 	}{
 		"bad": {func(path string) error {
-			return os.WriteFile(path, []byte(version("two")+"actoin = \"block\"\n[server]\nreplicas = 0\n"), 0o600)
-		}, "stint.toml:7:12: server.replicas: 0: want 1 or more"},
+			return os.WriteFile(path, []byte(version("two")+"actoin = \"block\"\n[server]\nreplicas = -1\n"), 0o600)
+		}, "stint.toml:7:12: server.replicas: -1: want 0 or more"},
 		"deleted": {os.Remove, "no such file"},
 		"emptied": {func(path string) error { return os.Truncate(path, 0) }, "stint.toml is empty"},
 		"directory": {func(path string) error {

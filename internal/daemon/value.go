@@ -1,15 +1,18 @@
 package daemon
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
 	"github.com/stintdev/stint/rule"
 )
 
-// inMemory is the URL of counters in this process.
-const inMemory = "memory:"
+// inMemory is the URL of counters in this process, and inMemoryDatabase that of a
+// database that ends with it.
+const (
+	inMemory         = "memory:"
+	inMemoryDatabase = "sqlite::memory:"
+)
 
 const redacted = "[redacted]"
 
@@ -81,19 +84,4 @@ func (d *Duration) UnmarshalText(text []byte) error {
 		return nil
 	}
 	return (*rule.Duration)(d).UnmarshalText(text)
-}
-
-// Time is a time that is written by RFC 3339, or as a date and time of TOML that has
-// a zone.
-type Time struct{ time.Time }
-
-// UnmarshalText implements [encoding.TextUnmarshaler].
-func (t *Time) UnmarshalText(text []byte) (err error) {
-	for _, layout := range []string{time.RFC3339Nano, "2006-01-02 15:04:05.999999999Z07:00"} {
-		if t.Time, err = time.Parse(layout, strings.ToUpper(string(text))); err == nil {
-			return nil
-		}
-	}
-	const most = 64
-	return fmt.Errorf("%.*q is not a time, want a date, a time and a zone, such as 2026-12-31T23:59:59Z", most, text)
 }

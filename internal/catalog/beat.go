@@ -1,0 +1,86 @@
+package catalog
+
+import (
+	"context"
+	"time"
+)
+
+// NodeInfo is a node as the others see it.
+type NodeInfo struct {
+	ID       string    `json:"id"`
+	Name     string    `json:"name"`
+	Version  string    `json:"version"`
+	Started  time.Time `json:"started"`
+	Seen     time.Time `json:"seen"`
+	Revision int64     `json:"revision"` // that it serves
+	Problem  string    `json:"problem,omitempty"`
+}
+
+// forgotten is how long a node that is gone is listed.
+const forgotten = 24 * time.Hour
+
+// beats beats every so often, and when something has changed. A beat is a write, and may
+// have to wait for others, for which no look is to wait.
+func (n *Node) beats(ctx context.Context) {
+	tick := time.NewTicker(n.o.Poll)
+	defer tick.Stop()
+	for {
+		n.beat(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-n.moved:
+		}
+	}
+}
+
+// beat says that the node is there and what it serves, and counts those that are. How
+// long ago that was is by the clock of the database. While that is away, there are as
+// many nodes as there were.
+func (n *Node) beat(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	s, d := n.Status(), n.c.dialect
+	_, err := n.c.db.ExecContext(ctx, `INSERT INTO stint_nodes (id, name, version, started_at, seen_at, revision, problem)
+		VALUES ($1, $2, $3, $4, `+d.now()+`, $5, $6)
+		ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, revision = excluded.revision, problem = excluded.problem`,
+		n.id, n.o.Name, n.o.Version, d.time(n.started), s.Revision, s.Problem)
+	if err != nil {
+		return // whoever looks will say so
+	}
+	var live int64
+	err = n.c.db.QueryRowContext(ctx, "SELECT count(*) FROM stint_nodes WHERE seen_at > "+d.ago(3*n.o.Poll+time.Second)).Scan(&live)
+	if err == nil {
+		n.replicas.Store(max(1, live))
+		_, _ = n.c.db.ExecContext(ctx, "DELETE FROM stint_nodes WHERE seen_at < "+d.ago(forgotten)) // or the next time
+	}
+}
+
+// leave says that the node is not there any more.
+func (n *Node) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_, _ = n.c.db.ExecContext(ctx, "DELETE FROM stint_nodes WHERE id = $1", n.id) // or it is forgotten
+}
+
+// Nodes returns the nodes that have been seen within a time, by name.
+func (c *Catalog) Nodes(ctx context.Context, within time.Duration) ([]NodeInfo, error) {
+	rows, err := c.reading.QueryContext(ctx, `SELECT id, name, version, started_at, seen_at, revision, problem FROM stint_nodes
+		WHERE seen_at > `+c.dialect.ago(within)+` ORDER BY name, id`)
+	if err != nil {
+		return nil, c.wrap(err)
+	}
+	defer rows.Close()
+	var out []NodeInfo
+	for rows.Next() {
+		var n NodeInfo
+		var started, seen stamp
+		if err := rows.Scan(&n.ID, &n.Name, &n.Version, &started, &seen, &n.Revision, &n.Problem); err != nil {
+			return nil, c.wrap(err)
+		}
+		n.Started, n.Seen = started.Time, seen.Time
+		out = append(out, n)
+	}
+	return out, c.wrap(rows.Err())
+}

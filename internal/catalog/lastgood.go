@@ -1,0 +1,118 @@
+package catalog
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// lastGood is a file that keeps the last snapshot that was put to use, so that a node
+// can start without the database. It is replaced as a whole, and known to be whole by
+// its checksum.
+type lastGood struct{ path string } // empty: it is not kept
+
+// goodHeader begins the first line, which ends with the checksum of the rest.
+const goodHeader = "stint last good 1 sha256:"
+
+// goodDraft are the names of files that are being written.
+const goodDraft = ".last-good-*"
+
+// tidy removes what processes that were killed have not finished.
+func (l lastGood) tidy(now time.Time) {
+	drafts, _ := filepath.Glob(filepath.Join(filepath.Dir(l.path), goodDraft)) // the pattern is a good one
+	for _, draft := range drafts {
+		if info, err := os.Stat(draft); err == nil && now.Sub(info.ModTime()) > time.Hour {
+			_ = os.Remove(draft) // or the next time
+		}
+	}
+}
+
+// kept is what the file holds.
+type kept struct {
+	mark
+	Saved    time.Time `json:"saved"`
+	Document Document  `json:"document"`
+}
+
+// newLastGood returns the file in a directory that is for the database at a place.
+func newLastGood(dir, place string) lastGood {
+	if dir == "" {
+		return lastGood{}
+	}
+	sum := sha256.Sum256([]byte(place))
+	return lastGood{filepath.Join(dir, "last-good-"+hex.EncodeToString(sum[:6])+".json")}
+}
+
+// save replaces the file. If the machine stops meanwhile, the old one is there, or the
+// new one.
+func (l lastGood) save(s *Snapshot, now time.Time) error {
+	if l.path == "" {
+		return nil
+	}
+	body, err := json.MarshalIndent(kept{s.mark, now.UTC(), s.document}, "", " ")
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(body)
+	dir := filepath.Dir(l.path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	l.tidy(now)
+	f, err := os.CreateTemp(dir, goodDraft)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // it has another name if all went well
+	_, err = fmt.Fprintf(f, "%s%x\n%s\n", goodHeader, sum, body)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), l.path); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// load reads the file.
+func (l lastGood) load() (s *Snapshot, saved time.Time, err error) {
+	if l.path == "" {
+		return nil, saved, errors.New("no last good rules are kept")
+	}
+	text, err := os.ReadFile(l.path)
+	if err != nil {
+		return nil, saved, err
+	}
+	first, body, _ := bytes.Cut(text, []byte("\n"))
+	body = bytes.TrimSuffix(body, []byte("\n"))
+	if !bytes.HasPrefix(first, []byte(goodHeader)) {
+		return nil, saved, fmt.Errorf("%s does not begin with %q: it is damaged, of another version, or not a file of last good rules", l.path, goodHeader)
+	}
+	if want := fmt.Sprintf("%s%x", goodHeader, sha256.Sum256(body)); string(first) != want {
+		return nil, saved, fmt.Errorf("%s is damaged: its checksum is not that of what it holds", l.path)
+	}
+	var k kept
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.DisallowUnknownFields() // for the reason that it has with rows
+	if err := decoder.Decode(&k); err != nil {
+		return nil, saved, fmt.Errorf("%s: %w", l.path, err)
+	}
+	s, err = newSnapshot(k.mark, k.Document)
+	if err != nil {
+		return nil, saved, fmt.Errorf("%s: %w", l.path, err)
+	}
+	return s, k.Saved, nil
+}

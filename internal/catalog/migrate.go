@@ -1,0 +1,139 @@
+package catalog
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/lock"
+)
+
+//go:embed migrations
+var migrations embed.FS
+
+// Migration is one step of the schema.
+type Migration struct {
+	Version int64     `json:"version"`
+	Name    string    `json:"name"`
+	Applied time.Time `json:"applied,omitzero"` // zero: it is not
+}
+
+// Schema is how far the schema of a database is.
+type Schema struct {
+	Migrations []Migration `json:"migrations"`
+	// Current is the version of the database, and Latest that of this program. A
+	// database may be ahead: its nodes are updated one by one.
+	Current int64 `json:"current"`
+	Latest  int64 `json:"latest"`
+}
+
+// provider returns what applies migrations. On PostgreSQL it holds a lock meanwhile, so
+// that nodes that start together take turns; SQLite has one writer anyway.
+func (c *Catalog) provider() (*goose.Provider, error) {
+	files, err := fs.Sub(migrations, "migrations/"+c.dialect.name())
+	if err != nil {
+		return nil, err
+	}
+	options := []goose.ProviderOption{goose.WithTableName("stint_migrations")}
+	dialect := goose.DialectSQLite3
+	if c.dialect.name() == "postgres" {
+		dialect = goose.DialectPostgres
+		locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 60))
+		if err != nil {
+			return nil, err
+		}
+		options = append(options, goose.WithSessionLocker(locker))
+	}
+	return goose.NewProvider(dialect, c.db, files, options...)
+}
+
+// Schema tells how far the schema is.
+func (c *Catalog) Schema(ctx context.Context) (s Schema, err error) {
+	p, err := c.provider()
+	if err != nil {
+		return s, err
+	}
+	all, err := p.Status(ctx)
+	if err != nil {
+		return s, c.wrap(err)
+	}
+	if s.Current, s.Latest, err = p.GetVersions(ctx); err != nil {
+		return s, c.wrap(err)
+	}
+	for _, m := range all {
+		s.Migrations = append(s.Migrations, Migration{Version: m.Source.Version, Name: nameOf(m.Source.Path), Applied: m.AppliedAt})
+	}
+	return s, nil
+}
+
+// nameOf returns the name of a migration without its number and ending.
+func nameOf(file string) string {
+	var version int
+	var name string
+	_, _ = fmt.Sscanf(file, "%d_%s", &version, &name) // checked by a test
+	return name[:max(0, len(name)-len(".sql"))]
+}
+
+// Up brings the schema up to date, or to a version if that is not 0, and returns what
+// was applied.
+func (c *Catalog) Up(ctx context.Context, to int64) ([]Migration, error) {
+	if err := c.dialect.create(); err != nil {
+		return nil, err
+	}
+	p, err := c.provider()
+	if err != nil {
+		return nil, err
+	}
+	var all []*goose.MigrationResult
+	// Who comes second where there is no lock fails, with nothing done, and finds when
+	// trying again what the first has done: each time, one has come further.
+	for range len(p.ListSources()) + 2 {
+		var results []*goose.MigrationResult
+		if to == 0 {
+			results, err = p.Up(ctx)
+		} else {
+			results, err = p.UpTo(ctx, to)
+		}
+		if partial := (*goose.PartialError)(nil); errors.As(err, &partial) {
+			results = partial.Applied
+		}
+		if all = append(all, results...); err == nil || ctx.Err() != nil || c.dialect.name() == "postgres" {
+			break
+		}
+	}
+	return c.applied(all, err)
+}
+
+// Down undoes the last migration, or all that are above a version if that is not
+// negative, and returns what was undone. What their tables hold is lost.
+func (c *Catalog) Down(ctx context.Context, to int64) ([]Migration, error) {
+	p, err := c.provider()
+	if err != nil {
+		return nil, err
+	}
+	var results []*goose.MigrationResult
+	if to < 0 {
+		var one *goose.MigrationResult
+		if one, err = p.Down(ctx); one != nil {
+			results = append(results, one)
+		}
+	} else {
+		results, err = p.DownTo(ctx, to)
+	}
+	return c.applied(results, err)
+}
+
+func (c *Catalog) applied(results []*goose.MigrationResult, err error) ([]Migration, error) {
+	if errors.Is(err, goose.ErrNoNextVersion) {
+		err = nil // there is nothing to do
+	}
+	var out []Migration
+	for _, r := range results {
+		out = append(out, Migration{Version: r.Source.Version, Name: nameOf(r.Source.Path), Applied: c.options.Now()})
+	}
+	return out, c.wrap(err)
+}

@@ -1,0 +1,234 @@
+package catalog
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/stintdev/stint"
+)
+
+// postgres is the dialect of PostgreSQL.
+type postgres struct {
+	hosts []*pgx.ConnConfig // the same, but for the host
+	// first is the host to begin with: the last that could be reached, or else another
+	// than the last that could not.
+	first atomic.Int64
+}
+
+const (
+	// channel is where PostgreSQL tells nodes that there is something new.
+	channel = "stint_catalog"
+
+	// connectLimit is the time for a connection, whichever host it is to.
+	connectLimit = 5 * time.Second
+	// pingLimit is the time to find that a connection is gone, and use another.
+	pingLimit = 300 * time.Millisecond
+	// A connection that listens is asked whether it is still there as often, and given as
+	// long to answer.
+	listenProbe, listenLimit = 5 * time.Second, 3 * time.Second
+)
+
+func newPostgres(url string) (*postgres, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		// What the parser says may hold the password.
+		return nil, &stint.InvalidError{Field: "database", Want: "a PostgreSQL URL, such as postgres://user:password@host:5432/name?sslmode=require"}
+	}
+	if config.RuntimeParams["application_name"] == "" {
+		config.RuntimeParams["application_name"] = "stint"
+	}
+	p := new(postgres)
+	for _, f := range append([]*pgconn.FallbackConfig{{Host: config.Host, Port: config.Port, TLSConfig: config.TLSConfig}}, config.Fallbacks...) {
+		if n := len(p.hosts); n > 0 && p.hosts[n-1].Host == f.Host && p.hosts[n-1].Port == f.Port {
+			p.hosts[n-1].Fallbacks = append(p.hosts[n-1].Fallbacks, f) // the same without TLS, or with
+			continue
+		}
+		host := config.Copy()
+		host.Host, host.Port, host.TLSConfig, host.Fallbacks = f.Host, f.Port, f.TLSConfig, nil
+		p.hosts = append(p.hosts, host)
+	}
+	for _, host := range p.hosts {
+		if host.ConnectTimeout == 0 {
+			host.ConnectTimeout = connectLimit / time.Duration(len(p.hosts))
+		}
+		if host.ValidateConnect == nil && len(p.hosts) > 1 {
+			// Of several hosts, the one that can be written to.
+			host.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+		}
+	}
+	return p, nil
+}
+
+// reach calls connect for one host after the other until it succeeds. One that does not
+// answer may take all the time that there is, so the next time it is not the first.
+func (p *postgres) reach(ctx context.Context, connect func(*pgx.ConnConfig) error) (err error) {
+	first := p.first.Load()
+	for i := range int64(len(p.hosts)) {
+		at := (first + i) % int64(len(p.hosts))
+		last := err
+		if err = connect(p.hosts[at].Copy()); err == nil {
+			p.first.Store(at)
+			return nil
+		}
+		if err = joinFirst(last, err); errors.Is(ctx.Err(), context.Canceled) {
+			return err
+		}
+		p.first.Store((at + 1) % int64(len(p.hosts)))
+		if ctx.Err() != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// connector makes the connections of a pool.
+type connector struct{ *postgres }
+
+// Connect implements [driver.Connector].
+func (p connector) Connect(ctx context.Context) (conn driver.Conn, err error) {
+	err = p.reach(ctx, func(host *pgx.ConnConfig) error {
+		conn, err = stdlib.GetConnector(*host, stdlib.OptionShouldPing(gone)).Connect(ctx)
+		return err
+	})
+	return conn, err
+}
+
+// Driver implements [driver.Connector].
+func (connector) Driver() driver.Driver { return stdlib.GetDefaultDriver() }
+
+// gone reports whether a connection that has been idle does not answer. It takes little
+// of the time of the question that the connection is for, which others may answer.
+func gone(ctx context.Context, p stdlib.ShouldPingParams) bool {
+	if p.IdleDuration < time.Second {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, pingLimit)
+	defer cancel()
+	return p.Conn.Ping(ctx) != nil // which has closed it, so that it is not used
+}
+
+func (p *postgres) open() (write, read *sql.DB, err error) {
+	db := sql.OpenDB(connector{p})
+	db.SetMaxOpenConns(16)
+	db.SetMaxIdleConns(4)
+	db.SetConnMaxIdleTime(5 * time.Minute)
+	return db, db, nil
+}
+
+func (p *postgres) place() string {
+	place := "postgres:" + strconv.Quote(p.hosts[0].Database)
+	for _, host := range p.hosts {
+		place += " " + net.JoinHostPort(host.Host, strconv.Itoa(int(host.Port)))
+	}
+	return place
+}
+
+func (*postgres) create() error { return nil } // it is for its operators to create
+
+func (*postgres) time(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return t
+}
+
+func (*postgres) now() string { return "clock_timestamp()" }
+
+func (*postgres) ago(d time.Duration) string {
+	return fmt.Sprintf("clock_timestamp() - interval '%d microseconds'", d.Microseconds())
+}
+
+func (*postgres) readOnly() *sql.TxOptions {
+	return &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}
+}
+
+func (*postgres) name() string   { return "postgres" }
+func (*postgres) notify() string { return "SELECT pg_notify('" + channel + "', '')" }
+
+func (*postgres) unavailable(err error) bool {
+	if e := (*pgconn.PgError)(nil); errors.As(err, &e) {
+		switch e.Code[:min(2, len(e.Code))] {
+		case "08", "53", "57", "58": // connection, resources, operator, system
+			return true
+		}
+		return e.Code == "25006" // it can only be read: it is a standby
+	}
+	return errors.As(err, new(*pgconn.ConnectError)) || errors.As(err, new(*net.OpError)) || pgconn.Timeout(err) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, sql.ErrConnDone) ||
+		strings.Contains(err.Error(), "conn closed") || strings.Contains(err.Error(), "unexpected EOF") ||
+		strings.Contains(err.Error(), "driver: bad connection")
+}
+
+// watch listens. A connection that is lost is made anew, after a pause that grows; and
+// as one may die without a word, it is asked whether it is there.
+func (p *postgres) watch(ctx context.Context, _ *Catalog, told func()) {
+	const first, most = 50 * time.Millisecond, 2 * time.Second
+	pause := first
+	for ctx.Err() == nil {
+		if p.listen(ctx, func() { pause = first; told() }) == nil {
+			return
+		}
+		wait := time.NewTimer(pause/2 + rand.N(pause))
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return
+		case <-wait.C:
+		}
+		pause = min(2*pause, most)
+	}
+}
+
+func (p *postgres) listen(ctx context.Context, told func()) error {
+	var conn *pgx.Conn
+	err := p.reach(ctx, func(host *pgx.ConnConfig) (err error) {
+		conn, err = pgx.ConnectConfig(ctx, host)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = conn.Close(closing) // it is of no more use
+	}()
+	if _, err := conn.Exec(ctx, "LISTEN "+channel); err != nil {
+		return err
+	}
+	told()       // of what was missed meanwhile
+	defer told() // that there is no connection any more: to look is to find out whether there can be one
+	for {
+		waiting, cancel := context.WithTimeout(ctx, listenProbe)
+		_, err := conn.WaitForNotification(waiting)
+		cancel()
+		switch {
+		case err == nil:
+			told()
+		case ctx.Err() != nil:
+			return nil
+		case !pgconn.Timeout(err):
+			return err
+		default:
+			asking, cancel := context.WithTimeout(ctx, listenLimit)
+			err := conn.Ping(asking)
+			cancel()
+			if err != nil {
+				return err
+			}
+		}
+	}
+}

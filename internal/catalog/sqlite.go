@@ -1,0 +1,158 @@
+package catalog
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/stintdev/stint"
+)
+
+// embedded is the dialect of SQLite.
+type embedded struct {
+	path   string // empty: in memory
+	memory string // its name there
+}
+
+// memories tells databases in memory apart.
+var memories atomic.Int64
+
+// glance is how often it is looked whether another process has written to the file.
+const glance = 100 * time.Millisecond
+
+func newSQLite(text string) (*embedded, error) {
+	path := strings.TrimPrefix(strings.TrimPrefix(text, "sqlite:"), "//")
+	switch {
+	case path == ":memory:":
+		return &embedded{memory: "stint-" + strconv.FormatInt(memories.Add(1), 10)}, nil
+	case path == "" || strings.ContainsAny(path, "?#\x00"):
+		return nil, &stint.InvalidError{Field: "database", Value: text, Want: "sqlite: and the path of a file, such as sqlite:/var/lib/stint/stint.db, or sqlite::memory:"}
+	}
+	return &embedded{path: path}, nil
+}
+
+func (e *embedded) open() (write, read *sql.DB, err error) {
+	pragmas := []string{"busy_timeout(5000)", "synchronous(normal)", "foreign_keys(1)"}
+	if e.path == "" {
+		q := url.Values{"_pragma": pragmas, "_txlock": {"immediate"}, "vfs": {"memdb"}}
+		// It is gone with its last connection, so there is always one.
+		db, err := sql.Open("sqlite", "file:/"+e.memory+"?"+q.Encode())
+		if err != nil {
+			return nil, nil, err
+		}
+		db.SetMaxOpenConns(1)
+		return db, db, nil
+	}
+	place := (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: e.path}).EscapedPath()}).String()
+	q := url.Values{"_pragma": append(pragmas, "journal_mode(wal)"), "_txlock": {"immediate"}}
+	if write, err = sql.Open("sqlite", place+"?"+q.Encode()); err != nil {
+		return nil, nil, err
+	}
+	write.SetMaxOpenConns(1) // SQLite has one writer
+	q.Set("_txlock", "deferred")
+	if read, err = sql.Open("sqlite", place+"?"+q.Encode()); err != nil {
+		return nil, nil, joinFirst(err, write.Close())
+	}
+	read.SetMaxOpenConns(8)
+	return write, read, nil
+}
+
+func (e *embedded) place() string {
+	path, err := filepath.Abs(e.path)
+	if e.path == "" || err != nil {
+		path = e.path
+	}
+	return "sqlite:" + path
+}
+
+// create makes the directory of the file.
+func (e *embedded) create() error {
+	if e.path == "" {
+		return nil
+	}
+	return os.MkdirAll(filepath.Dir(e.path), 0o700)
+}
+
+func (*embedded) time(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return t.UnixMicro()
+}
+
+func (*embedded) now() string {
+	return "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
+}
+
+func (e *embedded) ago(d time.Duration) string {
+	return fmt.Sprintf("%s - %d", e.now(), d.Microseconds())
+}
+
+func (*embedded) readOnly() *sql.TxOptions { return &sql.TxOptions{ReadOnly: true} }
+
+func (*embedded) name() string   { return "sqlite" }
+func (*embedded) notify() string { return "" }
+
+func (*embedded) unavailable(err error) bool {
+	e := new(sqlite.Error)
+	if errors.As(err, &e) {
+		switch e.Code() & 0xff {
+		case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE, sqlite3.SQLITE_TOOBIG:
+			return false
+		}
+		return true // busy, full, not readable, damaged
+	}
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, sql.ErrConnDone)
+}
+
+// watch looks whether another connection has written, which SQLite counts and tells in
+// a few microseconds.
+func (e *embedded) watch(ctx context.Context, c *Catalog, told func()) {
+	if e.path == "" {
+		<-ctx.Done() // no one else has it
+		return
+	}
+	tick := time.NewTicker(glance)
+	defer tick.Stop()
+	var conn *sql.Conn // the count is a connection's own
+	defer func() {
+		if conn != nil {
+			_ = conn.Close()
+		}
+	}()
+	last := int64(-1)
+	for {
+		var version int64
+		var err error
+		if conn == nil {
+			conn, err = c.reading.Conn(ctx)
+		}
+		if err == nil {
+			err = conn.QueryRowContext(ctx, "PRAGMA data_version").Scan(&version)
+		}
+		switch {
+		case err != nil && conn != nil:
+			_ = conn.Close()
+			conn, last = nil, -1
+		case err == nil && version != last:
+			last = version
+			told()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
