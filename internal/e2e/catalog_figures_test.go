@@ -1,0 +1,365 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint/internal/catalog"
+	"github.com/stintdev/stint/internal/testpostgres"
+	"github.com/stintdev/stint/rule"
+)
+
+// soon is how long a change may take to be enforced. A second is what is promised of a
+// machine that has not as much else to do as one that runs tests.
+const soon = 2 * time.Second
+
+// verdict is what the decision API says, as far as these tests look at it. One that
+// could not be made has no outcome.
+type verdict struct {
+	Allowed bool
+	Outcome string
+	Rule    string
+	Status  int
+	Reason  string
+	Limits  []struct {
+		Rule string
+		Max  int64
+	}
+}
+
+// post asks the decision API.
+func post(c *http.Client, url, body string, into any) error {
+	w, err := c.Post(url, "application/json", strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	defer w.Body.Close()
+	text, err := io.ReadAll(w.Body)
+	if err != nil || w.StatusCode != http.StatusOK {
+		return errors.Join(fmt.Errorf("%s: %s", w.Status, text), err)
+	}
+	return json.Unmarshal(text, into)
+}
+
+// check asks for one decision.
+func (s *server) check(t testing.TB, request string) verdict {
+	t.Helper()
+	var v verdict
+	if err := post(http.DefaultClient, s.api+"/v1/check", request, &v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// load is requests for decisions, at a constant rate.
+type load struct {
+	decided atomic.Int64
+	batches []atomic.Int64 // of each node
+	slowest atomic.Int64   // batch, in nanoseconds
+	begun   time.Time
+	quit    chan struct{}
+	work    sync.WaitGroup
+}
+
+// batch is how many decisions a load asks for at once, and pace how often it does.
+const (
+	batch = 25
+	pace  = 10 * time.Millisecond
+)
+
+// startLoad asks each node for 2,500 decisions a second, if the machine can, until the
+// load is stopped. They are about the requests, in turn. Each verdict is looked at, in
+// the order in which the node was asked; if something is wrong with one, that load ends.
+func startLoad(t *testing.T, nodes []*server, requests []string, look func(node int, v *verdict) error) *load {
+	t.Helper()
+	var body strings.Builder
+	for i := range batch {
+		fmt.Fprintf(&body, "%s,", requests[i%len(requests)])
+	}
+	text := `{"requests": [` + strings.TrimSuffix(body.String(), ",") + `]}`
+	l := &load{batches: make([]atomic.Int64, len(nodes)), begun: time.Now(), quit: make(chan struct{})}
+	t.Cleanup(func() { l.stop() })
+	for node, s := range nodes {
+		c := newClient(t, "127.0.0.1", s.api)
+		l.work.Go(func() {
+			tick := time.NewTicker(pace)
+			defer tick.Stop()
+			for {
+				select {
+				case <-tick.C:
+				case <-l.quit:
+					return
+				}
+				var got struct{ Verdicts []verdict }
+				asked := time.Now()
+				err := post(&c.Client, c.url+"/v1/check/batch", text, &got)
+				if err == nil && len(got.Verdicts) != batch {
+					err = fmt.Errorf("%d verdicts, want %d", len(got.Verdicts), batch)
+				}
+				for i := range got.Verdicts {
+					err = errors.Join(err, look(node, &got.Verdicts[i]))
+				}
+				if err != nil {
+					t.Errorf("node %d, after %d decisions: %v", node, l.decided.Load(), err)
+					return
+				}
+				for took := int64(time.Since(asked)); ; {
+					if slowest := l.slowest.Load(); took <= slowest || l.slowest.CompareAndSwap(slowest, took) {
+						break
+					}
+				}
+				l.decided.Add(batch)
+				l.batches[node].Add(1)
+			}
+		})
+	}
+	return l
+}
+
+// stop ends the load, and says how much it was.
+func (l *load) stop() string {
+	select {
+	case <-l.quit:
+	default:
+		close(l.quit)
+	}
+	l.work.Wait()
+	took := time.Since(l.begun)
+	return fmt.Sprintf("%d decisions in %.1f s, %.0f/s, the slowest %d of them in %v", l.decided.Load(), took.Seconds(),
+		float64(l.decided.Load())/took.Seconds(), batch, time.Duration(l.slowest.Load()).Round(time.Millisecond))
+}
+
+// moves waits until each node has decided what it was asked since.
+func (l *load) moves(t testing.TB) {
+	t.Helper()
+	for node := range l.batches {
+		before := l.batches[node].Load()
+		eventually(t, patience, func() error {
+			if n := l.batches[node].Load() - before; n < 2 { // the first may have been asked before
+				return fmt.Errorf("node %d has decided %d batches", node, n)
+			}
+			return nil
+		})
+	}
+}
+
+// quantiles are for people.
+func quantiles(all []time.Duration) string {
+	return fmt.Sprintf("p50 %v, p99 %v, max %v", quantile(all, 0.5), quantile(all, 0.99), quantile(all, 1))
+}
+
+func quantile(all []time.Duration, q float64) time.Duration {
+	all = slices.Sorted(slices.Values(all))
+	return all[int(math.Ceil(q*float64(len(all))))-1].Round(10 * time.Microsecond)
+}
+
+// generations begin here: no limit of a generation is ever reached.
+const generations = 1_000_000_000
+
+// generation is a catalog in which three rules that apply to every request have the same
+// limit, one of them by a tier.
+func generation(n int64) *catalog.Document {
+	limit := fmt.Sprintf("%d/1h fixed_window", generations+n)
+	by := func(name, limit string) rule.Rule {
+		return rule.Rule{Name: name, CountBy: []rule.Dimension{"user"}, Limits: []rule.Limit{{Name: name, Limit: limit}}}
+	}
+	return &catalog.Document{File: rule.File{
+		Rules: []rule.Rule{by("one", limit), by("three", "1/1h"), by("two", limit)},
+		Tiers: []rule.Tier{{Name: "gold", Limits: map[string]string{"three": limit}}},
+	}}
+}
+
+// generationOf returns which generation has decided, and an error if it was not one, or
+// not one alone.
+func generationOf(v *verdict) (int64, error) {
+	if v.Outcome != "allowed" || len(v.Limits) != 3 {
+		return 0, fmt.Errorf("%+v, want it allowed by three limits", *v)
+	}
+	for _, l := range v.Limits {
+		if l.Max != v.Limits[0].Max {
+			return 0, fmt.Errorf("%+v, want all of one generation", v.Limits)
+		}
+	}
+	return v.Limits[0].Max - generations, nil
+}
+
+// sighting is a node that was seen to enforce a generation for the first time.
+type sighting struct {
+	node       int
+	generation int64
+	at         time.Time
+}
+
+// TestCatalogPropagates changes rules and a tier together, again and again, while two
+// nodes decide by them.
+func TestCatalogPropagates(t *testing.T) {
+	t.Parallel()
+	for name, counters := range map[string]func(testing.TB) []string{
+		"memory": func(testing.TB) []string { return nil }, "Redis": inRedis,
+	} {
+		t.Run(name, func(t *testing.T) {
+			const alone, inARow = 15, 15
+			c, url := newCatalog(t)
+			write := func(n int64) {
+				t.Helper()
+				if _, err := c.Apply(t.Context(), generation(n), catalog.ApplyOptions{Actor: "test"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write(0)
+			environ := counters(t)
+			nodes := []*server{follow(t, url, environ...), follow(t, url, environ...)}
+			var requests []string
+			for i := range batch {
+				requests = append(requests, fmt.Sprintf(`{"path": "/", "user": "user%d", "tier": "gold"}`, i))
+			}
+			sightings := make(chan sighting, 2*(alone+inARow))
+			var last [2]int64
+			l := startLoad(t, nodes, requests, func(node int, v *verdict) error {
+				n, err := generationOf(v)
+				switch {
+				case err != nil:
+					return err
+				case n < last[node]-1: // one batch may have been decided by two
+					return fmt.Errorf("generation %d after %d", n, last[node])
+				case n > last[node]:
+					last[node] = n
+					sightings <- sighting{node, n, time.Now()}
+				}
+				return nil
+			})
+			enforced := func(n int64) (took [2]time.Duration) {
+				t.Helper()
+				begun := time.Now()
+				write(n)
+				end := time.NewTimer(patience)
+				defer end.Stop()
+				for range nodes {
+					select {
+					case s := <-sightings:
+						if s.generation != n {
+							t.Fatalf("node %d is at generation %d, want %d", s.node, s.generation, n)
+						}
+						took[s.node] = s.at.Sub(begun)
+					case <-end.C:
+						t.Fatalf("generation %d is not enforced after %v", n, patience)
+					}
+				}
+				return took
+			}
+			measure := func(what string, changes []int64, before func()) {
+				t.Helper()
+				var took [2][]time.Duration
+				for _, n := range changes {
+					before()
+					for node, d := range enforced(n) {
+						took[node] = append(took[node], d)
+					}
+				}
+				for node, all := range took {
+					t.Logf("%d changes %s, node %d: %s", len(changes), what, node, quantiles(all))
+					if p99 := quantile(all, 0.99); p99 > soon {
+						t.Errorf("changes %s: node %d took %v, want at most %v", what, node, p99, soon)
+					}
+				}
+			}
+			var numbers []int64
+			for n := range int64(alone + inARow) {
+				numbers = append(numbers, n+1)
+			}
+			const idle = 500 * time.Millisecond // longer than nodes let changes gather
+			measure("one at a time", numbers[:alone], func() { <-time.After(idle) })
+			measure("in a row", numbers[alone:], func() {})
+			t.Log(l.stop())
+		})
+	}
+}
+
+// TestCatalogReload changes one of very many rules again and again, and looks at how long
+// decisions take meanwhile.
+func TestCatalogReload(t *testing.T) {
+	t.Parallel()
+	const (
+		rules, clients = 10_000, 4
+		// Where p99 is a millisecond, that others have the processors is most of it.
+		worst, least = 5, 50 * time.Millisecond
+	)
+	_, url := newCatalog(t)
+	// By SQL: that a writer reads and checks all rules should not be this machine's work.
+	const body = `jsonb_build_object('name', 'rule' || n, 'match', jsonb_build_object('paths', jsonb_build_array('/area' || n %% 100 || '/thing' || n || '/*')),
+		'count_by', jsonb_build_array('user'), 'limits', jsonb_build_array(jsonb_build_object('name', 'limit' || n, 'limit', '%d/1h')))`
+	testpostgres.Exec(t, url, raise("rule1", fmt.Sprintf(`insert into stint_rules
+		select 'rule' || n, `+body+`, 1, now(), now(), 'test' from generate_series(1, %d) n`, generations, rules)))
+	s := follow(t, url)
+
+	var reloads int64
+	sample := func(d time.Duration, change bool) []time.Duration {
+		var mu sync.Mutex
+		var all []time.Duration
+		var last atomic.Int64
+		last.Store(reloads)
+		stop := make(chan struct{})
+		var work sync.WaitGroup
+		for range clients {
+			c := newClient(t, "127.0.0.1", s.api)
+			work.Go(func() {
+				tick := time.NewTicker(5 * time.Millisecond)
+				defer tick.Stop()
+				for {
+					select {
+					case <-tick.C:
+					case <-stop:
+						return
+					}
+					begun := time.Now()
+					var v verdict
+					err := post(&c.Client, s.api+"/v1/check", `{"path": "/area1/thing1/x", "user": "user1"}`, &v)
+					took := time.Since(begun)
+					if err != nil || v.Outcome != "allowed" || len(v.Limits) != 1 {
+						t.Errorf("%+v, %v", v, err)
+						return
+					}
+					mu.Lock()
+					all = append(all, took)
+					mu.Unlock()
+					last.Store(max(last.Load(), v.Limits[0].Max-generations)) // or another client, soon
+				}
+			})
+		}
+		for end := time.Now().Add(d); change && time.Now().Before(end) && !t.Failed(); {
+			reloads++
+			testpostgres.Exec(t, url, raise("rule1",
+				fmt.Sprintf(`update stint_rules set body = `+body+` from (select 1 as n) one where id = 'rule1'`, generations+reloads)))
+			eventually(t, patience, func() error {
+				if n := last.Load(); n != reloads {
+					return fmt.Errorf("change %d is enforced, not %d", n, reloads)
+				}
+				return nil
+			})
+		}
+		if !change {
+			<-time.After(d)
+		}
+		close(stop)
+		work.Wait()
+		return all
+	}
+	before := sample(3*time.Second, false)
+	during := sample(6*time.Second, true)
+	ratio := float64(quantile(during, 0.99)) / float64(quantile(before, 0.99))
+	t.Logf("%d rules: %d decisions, %s", rules, len(before), quantiles(before))
+	t.Logf("%d reloads: %d decisions, %s; p99 is %.1f times as long", reloads, len(during), quantiles(during), ratio)
+	if p99 := quantile(during, 0.99); p99 > max(least, worst*quantile(before, 0.99)) {
+		t.Errorf("p99 is %v while rules are reloaded, want at most %d times as long as without, or %v", p99, worst, least)
+	}
+}

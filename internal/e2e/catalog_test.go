@@ -1,0 +1,522 @@
+package e2e_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint/internal/catalog"
+	"github.com/stintdev/stint/internal/testpostgres"
+	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/internal/testserver"
+	"github.com/stintdev/stint/rule"
+)
+
+// newCatalog returns an empty catalog in PostgreSQL, and its URL.
+func newCatalog(t testing.TB) (*catalog.Catalog, string) {
+	t.Helper()
+	url := testpostgres.Shared(t).Database(t)
+	return openCatalog(t, url), url
+}
+
+// openCatalog opens a catalog that a test writes to, and brings it up to date.
+func openCatalog(t testing.TB, url string) *catalog.Catalog {
+	t.Helper()
+	c, err := catalog.Open(url, catalog.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := c.Up(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// follow starts a stint that follows a catalog. Variables go over that.
+func follow(t testing.TB, url string, environ ...string) *server {
+	t.Helper()
+	return serve(t, noSettings, following(t, url, environ...)...)
+}
+
+// noSettings are for a stint that has all in its environment.
+const noSettings = "# all is in the environment\n"
+
+func following(t testing.TB, url string, environ ...string) []string {
+	t.Helper()
+	return append([]string{
+		"STINT_SERVER_DATABASE=" + url, "STINT_SERVER_CATALOG_LAST_GOOD=" + t.TempDir(), "STINT_SERVER_ADMIN_ADDRESS=127.0.0.1:0",
+	}, environ...)
+}
+
+// apply makes a catalog what a document says. The database may just have come back.
+func apply(t testing.TB, c *catalog.Catalog, d *catalog.Document) {
+	t.Helper()
+	eventually(t, patience, func() error {
+		_, err := c.Apply(t.Context(), d, catalog.ApplyOptions{Actor: "test"})
+		if err != nil && !errors.Is(err, catalog.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		return err
+	})
+}
+
+// raise returns SQL that changes a rule as a writer does, but unchecked.
+func raise(id, sql string) string {
+	return `update stint_catalog set revision = revision + 1, stamp = gen_random_uuid();
+		` + sql + `;
+		insert into stint_changes (revision, place, stamp, at, actor, kind, subject)
+			select revision, 0, stamp, now(), 'test', 'rule', '` + id + `' from stint_catalog;
+		notify stint_catalog`
+}
+
+// eventually waits until check returns nil, which it must within a time.
+func eventually(t testing.TB, limit time.Duration, check func() error) {
+	t.Helper()
+	if err := testserver.Poll(limit, check); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// get returns what is at a URL.
+func get(t testing.TB, url string) (status int, body string) {
+	t.Helper()
+	w, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Body.Close()
+	text, err := io.ReadAll(w.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w.StatusCode, string(text)
+}
+
+// ready waits until /readyz says all of these, with 200.
+func (s *server) ready(t testing.TB, want ...string) {
+	t.Helper()
+	eventually(t, patience, func() error { return says(t, s.api+"/readyz", want...) })
+}
+
+// measures waits until /metrics has all of these lines.
+func (s *server) measures(t testing.TB, want ...string) {
+	t.Helper()
+	s.wait(t, func() error {
+		if s.url("admin") == "" {
+			return errors.New("stint does not listen for operators")
+		}
+		return nil
+	})
+	url := s.url("admin") + "/metrics"
+	for i := range want {
+		want[i] = "\n" + want[i] + "\n"
+	}
+	eventually(t, patience, func() error { return says(t, url, want...) })
+}
+
+// allWell is how /readyz begins then.
+const allWell = "{\n  \"status\": \"ok\""
+
+func says(t testing.TB, url string, want ...string) error {
+	t.Helper()
+	status, text := get(t, url)
+	if status != http.StatusOK {
+		t.Fatalf("%s: %d %s", url, status, text)
+	}
+	for _, w := range want {
+		if !strings.Contains(text, w) {
+			return fmt.Errorf("%s says\n%s\nwant %s in it", url, text, w)
+		}
+	}
+	return nil
+}
+
+// known is a request whose key and user a catalog has: those of a user of the tier gold.
+func known(t testing.TB, c *catalog.Catalog) (request string) {
+	t.Helper()
+	apply(t, c, generation(0))
+	if _, err := c.Users.Create(t.Context(), "test", catalog.User{ID: "alice", Tier: "gold"}); err != nil {
+		t.Fatal(err)
+	}
+	text, _, _, err := c.CreateKey(t.Context(), "test", catalog.APIKey{User: "alice"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf(`{"path": "/", "headers": {"X-API-Key": "%s"}}`, text)
+}
+
+// enforces waits until nodes decide by a generation.
+func enforces(t testing.TB, request string, n int64, nodes ...*server) {
+	t.Helper()
+	begun := time.Now()
+	for _, s := range nodes {
+		eventually(t, patience, func() error {
+			v := s.check(t, request)
+			got, err := generationOf(&v)
+			if err == nil && got != n {
+				err = fmt.Errorf("generation %d, want %d", got, n)
+			}
+			return err
+		})
+	}
+	t.Logf("generation %d is enforced after %v", n, time.Since(begun))
+}
+
+// TestCatalogOutage takes the database away from nodes that decide.
+func TestCatalogOutage(t *testing.T) {
+	t.Parallel()
+	first := testpostgres.Start(t)
+	testpostgres.Exec(t, first.URL(), "alter system set wal_retrieve_retry_interval = '100ms'") // of the standby
+	url := first.Database(t)
+	second := first.Standby(t)
+	ofSecond := strings.Replace(url, first.Addr(), second.Addr(), 1)
+	url = strings.Replace(url, first.Addr(), first.Addr()+","+second.Addr(), 1)
+	c := openCatalog(t, url)
+	request := known(t, c)
+	lastGood := "STINT_SERVER_CATALOG_LAST_GOOD=" + t.TempDir()
+	nodes := []*server{follow(t, url, lastGood), follow(t, url)}
+	enforces(t, request, 0, nodes...) // and know the key
+	l := startLoad(t, nodes, []string{request, `{"path": "/", "user": "alice"}`}, func(_ int, v *verdict) error {
+		_, err := generationOf(v)
+		return err
+	})
+	each := func(do func(*server)) {
+		l.moves(t)
+		for _, s := range nodes {
+			do(s)
+		}
+		l.moves(t)
+	}
+
+	first.Kill(t)
+	each(func(s *server) {
+		s.ready(t, `"status": "degraded"`, "the database cannot be asked since ", "what is known stays in use")
+		s.measures(t, "stint_database_up 0", "stint_catalog_current 1")
+	})
+	first.Restart(t)
+	apply(t, c, generation(1))
+	enforces(t, request, 1, nodes...)
+	each(func(s *server) {
+		s.ready(t, allWell)
+		s.measures(t, "stint_database_up 1")
+	})
+
+	// The standby takes over.
+	revision := testpostgres.Exec(t, strings.Replace(url, ","+second.Addr(), "", 1), "select revision from stint_catalog")[0][0]
+	eventually(t, patience, func() error {
+		rows, err := testpostgres.Try(ofSecond, "select revision from stint_catalog")
+		if err == nil && rows[0][0] != revision {
+			err = fmt.Errorf("the standby is at revision %s, want %s", rows[0][0], revision)
+		}
+		return err
+	})
+	first.Kill(t)
+	second.Promote(t)
+	apply(t, c, generation(2))
+	enforces(t, request, 2, nodes...)
+	each(func(s *server) { s.ready(t, allWell) })
+
+	// A node that was stopped starts while there is no database.
+	second.Kill(t)
+	each(func(s *server) { s.ready(t, "the database cannot be asked since ") })
+	t.Log(l.stop())
+	nodes[0].stop(t)
+	nodes[0] = follow(t, url, lastGood)
+	nodes[0].ready(t, `"status": "degraded"`, "the database cannot be asked since ", "rules are as they were kept on disk at ")
+	nodes[0].measures(t, "stint_database_up 0", "stint_catalog_current 0", fmt.Sprint("stint_catalog_revision ", nodes[1].metric(t, "stint_catalog_revision")))
+	anyone := `{"path": "/", "user": "alice", "tier": "gold"}`
+	enforces(t, anyone, 2, nodes...)
+	enforces(t, request, 2, nodes[1])
+	if v := new(verdict); post(http.DefaultClient, nodes[0].api+"/v1/check", request, v) == nil {
+		t.Errorf("a key that the node has not seen, without a database: %+v, want an error", v)
+	}
+	second.Restart(t)
+	for _, s := range nodes {
+		s.ready(t, allWell)
+	}
+	apply(t, c, generation(3))
+	enforces(t, request, 3, nodes...)
+	nodes[0].measures(t, "stint_database_up 1", "stint_catalog_current 1")
+}
+
+// metric returns the value of a metric that has no labels.
+func (s *server) metric(t testing.TB, name string) int64 {
+	t.Helper()
+	s.measures(t) // waits for the listener
+	_, text := get(t, s.url("admin")+"/metrics")
+	_, rest, _ := strings.Cut(text, "\n"+name+" ")
+	value, _, _ := strings.Cut(rest, "\n")
+	n, err := strconv.ParseFloat(value, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return int64(n)
+}
+
+// TestCatalogBad has a database say what it should not.
+func TestCatalogBad(t *testing.T) {
+	t.Parallel()
+	c, url := newCatalog(t)
+	request := known(t, c)
+	nodes := []*server{follow(t, url), follow(t, url)}
+	l := startLoad(t, nodes, []string{request}, func(_ int, v *verdict) error {
+		_, err := generationOf(v)
+		return err
+	})
+	each := func(do func(*server)) {
+		for _, s := range nodes {
+			do(s)
+		}
+		l.moves(t)
+	}
+
+	// Notifications that say nothing, or nonsense.
+	loads := nodes[0].metric(t, "stint_catalog_loads_total")
+	for range 5 {
+		testpostgres.Exec(t, url, "select count(pg_notify('stint_catalog', repeat('\"', n))) from generate_series(1, 4000) n")
+	}
+	apply(t, c, generation(1))
+	enforces(t, request, 1, nodes...)
+	if got := nodes[0].metric(t, "stint_catalog_loads_total"); got != loads+1 {
+		t.Errorf("rules were read %d times for one change, want 1", got-loads)
+	}
+
+	// A revision that was there before: that of a backup.
+	apply(t, c, generation(2))
+	apply(t, c, generation(3))
+	enforces(t, request, 3, nodes...)
+	revision := nodes[0].metric(t, "stint_catalog_revision")
+	testpostgres.Exec(t, url, `update stint_catalog set revision = revision - 2;
+		delete from stint_changes where revision > (select revision from stint_catalog);
+		notify stint_catalog`)
+	each(func(s *server) {
+		s.ready(t, `"status": "degraded"`, "what the database has is not in use since ", "it was set back")
+		s.measures(t, "stint_catalog_current 0", fmt.Sprint("stint_catalog_revision ", revision))
+	})
+	if err := nodes[0].Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	nodes[0].measures(t, "stint_catalog_current 1")
+	apply(t, c, generation(4))
+	enforces(t, request, 4, nodes[0])
+	nodes[1].measures(t, "stint_catalog_current 0", fmt.Sprint("stint_catalog_revision ", revision))
+	for n := range int64(2) {
+		apply(t, c, generation(5+n))
+	}
+	enforces(t, request, 6, nodes...)
+	each(func(s *server) { s.measures(t, "stint_catalog_current 1") })
+
+	// Rules that no writer would have let through.
+	for name, body := range map[string]string{
+		"no limit": `{"name": "bad", "count_by": ["user"], "limits": [{"name": "bad", "limit": "many"}]}`,
+		"newer":    `{"name": "bad", "count_by": ["user"], "phase_of_moon": "full", "limits": [{"name": "bad", "limit": "1/1h"}]}`,
+		"no rule":  `[]`,
+	} {
+		revision = nodes[0].metric(t, "stint_catalog_revision")
+		testpostgres.Exec(t, url, raise("bad", `insert into stint_rules
+			select 'bad', '`+body+`', revision, now(), now(), 'test' from stint_catalog`))
+		each(func(s *server) {
+			s.ready(t, `"status": "degraded"`, "what the database has is not in use since ", "bad")
+			s.measures(t, "stint_catalog_current 0", fmt.Sprint("stint_catalog_revision ", revision))
+		})
+		enforces(t, request, 6, nodes...)
+		testpostgres.Exec(t, url, raise("bad", "delete from stint_rules where id = 'bad'"))
+		each(func(s *server) { s.measures(t, "stint_catalog_current 1") })
+		if t.Failed() {
+			t.Fatal(name)
+		}
+	}
+	apply(t, c, generation(7))
+	enforces(t, request, 7, nodes...)
+	t.Log(l.stop())
+}
+
+// TestCatalogKeys has people and their keys change while they make requests.
+func TestCatalogKeys(t *testing.T) {
+	t.Parallel()
+	c, url := newCatalog(t)
+	apply(t, c, &catalog.Document{
+		File: rule.File{
+			Rules: []rule.Rule{{Name: "all", CountBy: []rule.Dimension{"user"}, Limits: []rule.Limit{{Name: "all", Limit: "100000/1h"}}}},
+			Tiers: []rule.Tier{{Name: "gold", Limits: map[string]string{"all": "200000/1h"}}},
+		},
+		Users: []catalog.User{{ID: "alice"}},
+	})
+	dir := t.TempDir()
+	config := fmt.Sprintf("[[upstreams]]\ntargets = [\"http://%s\"]\n", newApp(t).address)
+	var nodes []*server
+	for range 2 {
+		nodes = append(nodes, serve(t, config, following(t, url, "STINT_SERVER_CATALOG_LAST_GOOD="+dir, "STINT_SERVER_LOG_LEVEL=debug")...))
+	}
+	text, key, _, err := c.CreateKey(t.Context(), "test", catalog.APIKey{User: "alice"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var counted int64
+	send := func(s *server) answer {
+		a := newClient(t, "127.0.0.1", s.gateway).do(t, http.MethodGet, "/", "", "X-API-Key", text)
+		if a.status != http.StatusUnauthorized {
+			counted++
+		}
+		return a
+	}
+	for _, s := range nodes {
+		if a := send(s); a.status != http.StatusOK || a.header.Get("X-Ratelimit-Limit") != "100000" {
+			t.Fatalf("a new key: %+v", a)
+		}
+	}
+	change := func(what string, status int, limit string, do func() error) {
+		t.Helper()
+		begun := time.Now()
+		if err := do(); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range nodes {
+			eventually(t, soon, func() error {
+				if a := send(s); a.status != status || a.header.Get("X-Ratelimit-Limit") != limit {
+					return fmt.Errorf("%s: %d, limit %s", what, a.status, a.header.Get("X-Ratelimit-Limit"))
+				}
+				return nil
+			})
+		}
+		t.Logf("%s: on both nodes after %v", what, time.Since(begun))
+	}
+	user := func(with func(*catalog.User)) func() error {
+		return func() error {
+			_, err := c.Users.Modify(t.Context(), "test", "alice", func(u *catalog.User) error { with(u); return nil })
+			return err
+		}
+	}
+	change("another tier", http.StatusOK, "200000", user(func(u *catalog.User) { u.Tier = "gold" }))
+	change("blocked", http.StatusForbidden, "", user(func(u *catalog.User) { u.Blocked = &catalog.Blocked{Reason: "spam"} }))
+	change("not blocked", http.StatusOK, "200000", user(func(u *catalog.User) { u.Blocked = nil }))
+	change("an override", http.StatusOK, "300000", user(func(u *catalog.User) {
+		u.Limits = map[string]catalog.Override{"all": {Limit: "300000/1h"}}
+	}))
+	change("revoked", http.StatusUnauthorized, "", func() error { return c.RevokeKey(t.Context(), "test", key.ID) })
+
+	for _, s := range nodes {
+		s.stop(t) // and writes what it has counted
+	}
+	ofUser, err := c.UserStatus(t.Context(), "alice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ofKey, err := c.KeyStatus(t.Context(), key.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ofUser.Total != counted || ofKey.Total != counted {
+		t.Errorf("%d requests of the user and %d of the key are counted, want %d", ofUser.Total, ofKey.Total, counted)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no rules were kept in %s, %v", dir, err)
+	}
+	for _, path := range append(files, nodes[0].log, nodes[1].log) {
+		kept, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(kept), text) {
+			t.Errorf("%s has the key in it:\n%s", path, kept)
+		}
+	}
+}
+
+// TestCatalogReplicas has nodes share limits that Redis does not count for them.
+func TestCatalogReplicas(t *testing.T) {
+	t.Parallel()
+	const limit = 100
+	redis := testredis.Start(t)
+	counters := "STINT_SERVER_COUNTERS=" + redis.URL()
+	c, url := newCatalog(t)
+	rules := fmt.Sprintf("[[rules]]\nname = \"all\"\nlimits = [{ name = \"all\", limit = \"%d/1h fixed_window\" }]\n", limit)
+	apply(t, c, &catalog.Document{File: rule.File{
+		Rules: []rule.Rule{{Name: "all", Limits: []rule.Limit{{Name: "all", Limit: fmt.Sprint(limit, "/1h fixed_window")}}}},
+	}})
+	var nodes, others []*server
+	for range 2 {
+		others = append(others, serve(t, rules, counters, "STINT_SERVER_ADMIN_ADDRESS=127.0.0.1:0"))
+		nodes = append(nodes, follow(t, url, counters, "STINT_SERVER_CATALOG_POLL=500ms"))
+	}
+	for _, s := range append(nodes, others...) {
+		s.measures(t, "stint_replicas 2")
+	}
+	redis.Kill(t)
+	for i, s := range append(nodes, others...) {
+		s.ready(t, "Redis cannot be reached")
+		passed := 0
+		for range limit {
+			if s.check(t, `{"path": "/"}`).Allowed {
+				passed++
+			}
+		}
+		if passed != limit/2 {
+			t.Errorf("node %d: %d passed, want %d", i, passed, limit/2)
+		}
+	}
+	nodes[1].kill(t)
+	nodes[0].measures(t, "stint_replicas 1")
+}
+
+// TestCatalogRollout starts nodes at once on a database that has nothing in it.
+func TestCatalogRollout(t *testing.T) {
+	t.Parallel()
+	url := testpostgres.Shared(t).Database(t)
+	var nodes []*server
+	for range 4 {
+		nodes = append(nodes, launch(t, noSettings, following(t, url)...))
+	}
+	for _, s := range nodes {
+		s.measures(t, "stint_catalog_current 1", "stint_catalog_revision 0")
+	}
+	c := openCatalog(t, url)
+	apply(t, c, generation(1))
+	for _, s := range nodes {
+		s.measures(t, "stint_catalog_revision 1")
+	}
+}
+
+// TestCatalogFile has a node follow a file that another process writes to.
+func TestCatalogFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	url := "sqlite:" + filepath.Join(dir, "stint.db")
+	s := follow(t, url)
+	for n := range 3 {
+		file := filepath.Join(dir, "rules.toml")
+		text := fmt.Sprintf("[[rules]]\nname = \"all\"\nlimits = [{ name = \"all\", limit = \"%d/1h\" }]\n", generations+n)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), program.path, "apply", "-f", file)
+		cmd.Env = []string{"STINT_SERVER_DATABASE=" + url}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		begun := time.Now()
+		eventually(t, soon, func() error {
+			v := s.check(t, `{"path": "/"}`)
+			if len(v.Limits) != 1 || v.Limits[0].Max != int64(generations+n) {
+				return fmt.Errorf("%+v, want generation %d", v, n)
+			}
+			return nil
+		})
+		t.Logf("enforced after %v", time.Since(begun))
+	}
+}
