@@ -127,8 +127,8 @@ func run(dir, name string, args ...string) error {
 	return nil
 }
 
-// command returns a command that runs as a server's user. It is PostgreSQL's own
-// if there is one of that name.
+// command returns a command that runs as a server's user, with PostgreSQL's own
+// programs before all others.
 func command(name string, args ...string) (*exec.Cmd, error) {
 	bin, err := binaries(debian)
 	if err != nil {
@@ -143,6 +143,7 @@ func command(name string, args ...string) (*exec.Cmd, error) {
 	}
 	cmd := exec.Command(name, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as}
+	cmd.Env = append(os.Environ(), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))
 	return cmd, nil
 }
 

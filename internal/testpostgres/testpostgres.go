@@ -33,6 +33,7 @@ package testpostgres
 import (
 	"context"
 	"fmt"
+	"os/exec"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -178,6 +179,17 @@ func try(url, sql string, limit time.Duration) ([][]string, error) {
 		rows = append(rows, row)
 	}
 	return rows, nil
+}
+
+// Command returns a command that runs as the servers' user, to whom their
+// directories belong, with PostgreSQL's own programs on its path.
+func Command(t testing.TB, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd, err := command(name, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cmd
 }
 
 // template is the directory of a cluster that no server uses: to copy one is

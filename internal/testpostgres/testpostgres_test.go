@@ -75,6 +75,19 @@ func TestDatabase(t *testing.T) {
 	}
 }
 
+func TestCommand(t *testing.T) {
+	t.Parallel()
+	s := testpostgres.Start(t)
+	cmd := testpostgres.Command(t, "sh", "-c", "psql -At -c 'show data_directory' \"$1\" >\"$2/said\"", "sh", s.URL(), s.Dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	said, err := os.ReadFile(filepath.Join(s.Dir, "said"))
+	if want := filepath.Join(s.Dir, "data") + "\n"; err != nil || string(said) != want {
+		t.Errorf("got %q, %v, want %q", said, err, want)
+	}
+}
+
 func TestKillAndRestart(t *testing.T) {
 	t.Parallel()
 	s := testpostgres.Start(t)
