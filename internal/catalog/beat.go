@@ -43,17 +43,17 @@ func (n *Node) beat(ctx context.Context) {
 	defer cancel()
 	s, d := n.Status(), n.c.dialect
 	_, err := n.c.db.ExecContext(ctx, `INSERT INTO stint_nodes (id, name, version, started_at, seen_at, revision, problem)
-		VALUES ($1, $2, $3, $4, `+d.now()+`, $5, $6)
+		VALUES ($1, $2, $3, $4, `+d.Now()+`, $5, $6)
 		ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, revision = excluded.revision, problem = excluded.problem`,
-		n.id, n.o.Name, n.o.Version, d.time(n.started), s.Revision, s.Problem)
+		n.id, n.o.Name, n.o.Version, d.Time(n.started), s.Revision, s.Problem)
 	if err != nil {
 		return // whoever looks will say so
 	}
 	var live int64
-	err = n.c.db.QueryRowContext(ctx, "SELECT count(*) FROM stint_nodes WHERE seen_at > "+d.ago(3*n.o.Poll+time.Second)).Scan(&live)
+	err = n.c.db.QueryRowContext(ctx, "SELECT count(*) FROM stint_nodes WHERE seen_at > "+d.Ago(3*n.o.Poll+time.Second)).Scan(&live)
 	if err == nil {
 		n.replicas.Store(max(1, live))
-		_, _ = n.c.db.ExecContext(ctx, "DELETE FROM stint_nodes WHERE seen_at < "+d.ago(forgotten)) // or the next time
+		_, _ = n.c.db.ExecContext(ctx, "DELETE FROM stint_nodes WHERE seen_at < "+d.Ago(forgotten)) // or the next time
 	}
 }
 
@@ -67,7 +67,7 @@ func (n *Node) leave(ctx context.Context) {
 // Nodes returns the nodes that have been seen within a time, by name.
 func (c *Catalog) Nodes(ctx context.Context, within time.Duration) ([]NodeInfo, error) {
 	rows, err := c.reading.QueryContext(ctx, `SELECT id, name, version, started_at, seen_at, revision, problem FROM stint_nodes
-		WHERE seen_at > `+c.dialect.ago(within)+` ORDER BY name, id`)
+		WHERE seen_at > `+c.dialect.Ago(within)+` ORDER BY name, id`)
 	if err != nil {
 		return nil, c.wrap(err)
 	}

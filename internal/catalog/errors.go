@@ -7,11 +7,12 @@ import (
 	"net/http"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/database"
 	"github.com/stintdev/stint/internal/strict"
 )
 
 // ErrUnavailable is that the database cannot be reached, or does not answer.
-var ErrUnavailable = errors.New("the database is out of reach")
+var ErrUnavailable = database.ErrUnavailable
 
 // NotFoundError is that there is no such thing.
 type NotFoundError struct{ Kind, ID string }

@@ -85,7 +85,7 @@ func (c *Catalog) ExportJSON(ctx context.Context, w io.Writer, o ExportOptions) 
 // pages reads the catalog in one transaction, and hands it over in pieces of one kind
 // each, one kind after the other.
 func (c *Catalog) pages(ctx context.Context, o ExportOptions, each func(Document) error) error {
-	tx, err := c.reading.BeginTx(ctx, c.dialect.readOnly())
+	tx, err := c.reading.BeginTx(ctx, c.dialect.ReadOnly())
 	if err != nil {
 		return c.wrap(err)
 	}

@@ -53,7 +53,7 @@ func ask(t *testing.T, db *sql.DB, query string, args ...any) (out []string) {
 func TestMigrationFiles(t *testing.T) {
 	t.Parallel()
 	list := func(dialect string) (names []string) {
-		files, err := filepath.Glob("migrations/" + dialect + "/*")
+		files, err := filepath.Glob("../database/migrations/" + dialect + "/*")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/database"
 	"github.com/stintdev/stint/internal/lookup"
 )
 
@@ -80,8 +81,8 @@ type NodeStatus struct {
 }
 
 const (
-	askLimit  = connectLimit     // of one question
-	loadLimit = 30 * time.Second // of one that reads all rules
+	askLimit  = database.ConnectLimit // of one question
+	loadLimit = 30 * time.Second      // of one that reads all rules
 	// Others may be at it.
 	migrateLimit = 2 * time.Minute
 	// After a look comes a pause: a short one, for so many looks in a row, and a long one
@@ -110,7 +111,7 @@ func (c *Catalog) NewNode(o NodeOptions) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{
-		c: c, o: o, id: rand.Text(), started: c.options.Now(), directory: d, good: newLastGood(o.LastGood, c.dialect.place()),
+		c: c, o: o, id: rand.Text(), started: c.options.Now(), directory: d, good: newLastGood(o.LastGood, c.dialect.Place()),
 		wake: make(chan struct{}, 1), moved: make(chan struct{}, 1),
 	}
 	n.replicas.Store(1)
@@ -194,7 +195,7 @@ func (n *Node) Start(ctx context.Context, use func(context.Context, *Snapshot) e
 	ctx, n.cancel = context.WithCancel(ctx)
 	remove := n.c.wakers.add(n.wake)
 	told := func() { nudge(n.wake) }
-	n.work.Go(func() { n.c.dialect.watch(ctx, n.c, told) })
+	n.work.Go(func() { n.c.dialect.Watch(ctx, told) })
 	if side := n.c.options.Side; side != nil {
 		n.work.Go(func() { side.Subscribe(ctx, sideChannel, func(string, bool) { told() }) })
 	}

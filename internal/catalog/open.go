@@ -6,11 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
-	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/database"
 )
 
 // Options are a catalog's settings.
@@ -40,7 +39,7 @@ type Side interface {
 type Catalog struct {
 	options Options
 	clock   func() time.Time // that of the options; nil: none was given
-	dialect dialect
+	dialect *database.DB
 	db      *sql.DB // to write
 	reading *sql.DB // to read
 
@@ -55,35 +54,8 @@ type Catalog struct {
 	Bans       *Table[Entry]
 }
 
-// dialect is what differs between databases.
-type dialect interface {
-	// open returns what to write and what to read with, which may be the same. It
-	// reaches for nothing.
-	open() (write, read *sql.DB, err error)
-	// place is which database it is, whoever asks.
-	place() string
-	// create makes room for a database, if that is not there yet.
-	create() error
-	// time returns a time as an argument.
-	time(t time.Time) any
-	// now is the time of the database, and ago that so long before.
-	now() string
-	ago(d time.Duration) string
-	// readOnly are the options of a transaction that sees one moment.
-	readOnly() *sql.TxOptions
-	// name is that of goose, and of the directory of migrations.
-	name() string
-	// notify is what tells others of a revision, within its transaction. Empty: nothing.
-	notify() string
-	// watch calls told whenever there may be something new, until ctx ends.
-	watch(ctx context.Context, c *Catalog, told func())
-	// unavailable reports whether the error says that the database is, and not that
-	// something was wrong with what it was asked.
-	unavailable(err error) bool
-}
-
-// Open returns the catalog at a URL: postgres://..., sqlite:FILE or sqlite::memory:.
-// The database need not be there yet. Close it.
+// Open returns the catalog at a URL, as [database.Open] takes it. The database need not
+// be there yet. Close it.
 func Open(url string, o Options) (*Catalog, error) {
 	clock := o.Now
 	if o.Now == nil {
@@ -92,55 +64,53 @@ func Open(url string, o Options) (*Catalog, error) {
 	if o.KeyPrefix == "" {
 		o.KeyPrefix = "stint"
 	}
-	c := &Catalog{options: o, clock: clock}
-	var err error
-	switch scheme, _, _ := strings.Cut(url, ":"); scheme {
-	case "postgres", "postgresql":
-		c.dialect, err = newPostgres(url)
-	case "sqlite":
-		c.dialect, err = newSQLite(url)
-	default:
-		// It is not shown: what does not begin like a URL may be a password.
-		err = &stint.InvalidError{Field: "database", Want: "a URL that begins with postgres:// or sqlite:"}
-	}
+	d, err := database.Open(url)
 	if err != nil {
 		return nil, err
 	}
-	if c.db, c.reading, err = c.dialect.open(); err != nil {
-		return nil, err
-	}
+	c := &Catalog{options: o, clock: clock, dialect: d, db: d.Write, reading: d.Read}
 	c.makeTables()
 	return c, nil
 }
 
+// Database is what the catalog is in, for others that have something there. It is closed
+// with the catalog.
+func (c *Catalog) Database() *database.DB { return c.dialect }
+
 // Close closes the connections to the database.
-func (c *Catalog) Close() error {
-	err := c.db.Close()
-	if c.reading != c.db {
-		err = joinFirst(err, c.reading.Close())
-	}
-	return err
+func (c *Catalog) Close() error { return c.dialect.Close() }
+
+// What package database says of the schema.
+type (
+	// Migration is one step of the schema.
+	Migration = database.Migration
+	// Schema is how far the schema of a database is.
+	Schema = database.Schema
+)
+
+// Schema tells how far the schema is.
+func (c *Catalog) Schema(ctx context.Context) (Schema, error) { return c.dialect.Schema(ctx) }
+
+// Up brings the schema up to date, as [database.DB.Up] does.
+func (c *Catalog) Up(ctx context.Context, to int64) ([]Migration, error) {
+	return c.dialect.Up(ctx, to)
 }
 
-func joinFirst(a, b error) error {
-	if a != nil {
-		return a
-	}
-	return b
+// Down undoes migrations, as [database.DB.Down] does.
+func (c *Catalog) Down(ctx context.Context, to int64) ([]Migration, error) {
+	return c.dialect.Down(ctx, to)
 }
 
 // Ping reports whether the database answers.
 func (c *Catalog) Ping(ctx context.Context) error { return c.wrap(c.reading.PingContext(ctx)) }
 
-// wrap says of an error whether the database is out of reach.
+// wrap says of an error whether the database is out of reach, unless it is about what was
+// asked.
 func (c *Catalog) wrap(err error) error {
-	switch {
-	case Status(err) < http.StatusInternalServerError, errors.Is(err, ErrUnavailable), errors.Is(err, context.Canceled):
-		return err // it is about what was asked, or about who has asked
-	case c.dialect.unavailable(err) || strings.Contains(err.Error(), "sql: database is closed"):
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	if Status(err) < http.StatusInternalServerError {
+		return err
 	}
-	return err
+	return c.dialect.Wrap(err)
 }
 
 // ended says of an error that comes of the end of a context that it does: SQLite says no
@@ -152,21 +122,5 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// stamp is a time of a row, which is a time in one database and a number of
-// microseconds in another. It may be null.
-type stamp struct{ time.Time }
-
-// Scan implements [sql.Scanner].
-func (s *stamp) Scan(v any) error {
-	switch v := v.(type) {
-	case nil:
-		s.Time = time.Time{}
-	case time.Time:
-		s.Time = v.UTC()
-	case int64:
-		s.Time = time.UnixMicro(v).UTC()
-	default:
-		return fmt.Errorf("catalog: a time is a %T", v)
-	}
-	return nil
-}
+// stamp is a time of a row.
+type stamp = database.Stamp

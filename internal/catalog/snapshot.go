@@ -86,7 +86,7 @@ func (c *Catalog) since(ctx context.Context, last, served, failed mark, anyway b
 	if err != nil || n.mark == served && served == last && !anyway {
 		return n, c.wrap(err)
 	}
-	tx, err := c.reading.BeginTx(ctx, c.dialect.readOnly())
+	tx, err := c.reading.BeginTx(ctx, c.dialect.ReadOnly())
 	if err != nil {
 		return n, c.wrap(err)
 	}

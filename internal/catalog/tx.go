@@ -102,12 +102,12 @@ func (t *tx) log(ctx context.Context) error {
 		ch := &t.changes[i]
 		_, err := t.ExecContext(ctx, `INSERT INTO stint_changes (revision, place, stamp, at, actor, kind, subject, before, after)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-			t.revision, i, t.stamp, t.c.dialect.time(t.now), t.actor, ch.Kind, ch.ID, nullJSON(ch.Before), nullJSON(ch.After))
+			t.revision, i, t.stamp, t.c.dialect.Time(t.now), t.actor, ch.Kind, ch.ID, nullJSON(ch.Before), nullJSON(ch.After))
 		if err != nil {
 			return err
 		}
 	}
-	if tell := t.c.dialect.notify(); tell != "" {
+	if tell := t.c.dialect.Notify(); tell != "" {
 		_, err := t.ExecContext(ctx, tell)
 		return err
 	}
@@ -159,7 +159,7 @@ func (t *tx) put(ctx context.Context, k *kind, id string, found *row, value any,
 	ch := Change{Kind: k.name, ID: id, After: body}
 	if found == nil {
 		_, err = t.ExecContext(ctx, "INSERT INTO "+k.table+" (id, body, version, created_at, updated_at, updated_by) VALUES ($1, $2, $3, $4, $4, $5)",
-			id, string(body), t.revision, t.c.dialect.time(t.now), t.actor)
+			id, string(body), t.revision, t.c.dialect.Time(t.now), t.actor)
 	} else {
 		if ch.Before, err = k.canonical(found.body); err != nil {
 			return err
@@ -168,7 +168,7 @@ func (t *tx) put(ctx context.Context, k *kind, id string, found *row, value any,
 			return nil
 		}
 		_, err = t.ExecContext(ctx, "UPDATE "+k.table+" SET body = $2, version = $3, updated_at = $4, updated_by = $5 WHERE id = $1",
-			id, string(body), t.revision, t.c.dialect.time(t.now), t.actor)
+			id, string(body), t.revision, t.c.dialect.Time(t.now), t.actor)
 	}
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", k.name, strict.Quote(id), err)
@@ -191,7 +191,7 @@ func (t *tx) noteTier(ctx context.Context, u *User, before []byte) error {
 	if before == nil && u.Tier == "" || was.Tier == u.Tier {
 		return nil
 	}
-	_, err := t.ExecContext(ctx, "UPDATE stint_users SET upgraded_at = $2 WHERE id = $1", u.ID, t.c.dialect.time(t.now))
+	_, err := t.ExecContext(ctx, "UPDATE stint_users SET upgraded_at = $2 WHERE id = $1", u.ID, t.c.dialect.Time(t.now))
 	return err
 }
 

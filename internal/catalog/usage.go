@@ -429,7 +429,7 @@ const (
 
 // write writes what is kept, and forgets what is written.
 func (u *Usage) write(ctx context.Context) error {
-	moment := func(micros int64) any { return u.c.dialect.time(time.UnixMicro(micros)) }
+	moment := func(micros int64) any { return u.c.dialect.Time(time.UnixMicro(micros)) }
 	err := writeAll(ctx, u, &userUpsert, u.kept.users, strings.Compare, func(args []any, id string, c *userCount) []any {
 		return append(args, id, c.day, c.today, c.month, c.thisMonth, c.total, c.exceeded, moment(c.seen))
 	})

@@ -1,4 +1,4 @@
-package catalog
+package database
 
 import (
 	"context"
@@ -33,14 +33,14 @@ type Schema struct {
 
 // provider returns what applies migrations. On PostgreSQL it holds a lock meanwhile, so
 // that nodes that start together take turns; SQLite has one writer anyway.
-func (c *Catalog) provider() (*goose.Provider, error) {
-	files, err := fs.Sub(migrations, "migrations/"+c.dialect.name())
+func (d *DB) provider() (*goose.Provider, error) {
+	files, err := fs.Sub(migrations, "migrations/"+d.dialect.name())
 	if err != nil {
 		return nil, err
 	}
 	options := []goose.ProviderOption{goose.WithTableName("stint_migrations")}
 	dialect := goose.DialectSQLite3
-	if c.dialect.name() == "postgres" {
+	if d.dialect.name() == "postgres" {
 		dialect = goose.DialectPostgres
 		locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 60))
 		if err != nil {
@@ -48,21 +48,21 @@ func (c *Catalog) provider() (*goose.Provider, error) {
 		}
 		options = append(options, goose.WithSessionLocker(locker))
 	}
-	return goose.NewProvider(dialect, c.db, files, options...)
+	return goose.NewProvider(dialect, d.Write, files, options...)
 }
 
 // Schema tells how far the schema is.
-func (c *Catalog) Schema(ctx context.Context) (s Schema, err error) {
-	p, err := c.provider()
+func (d *DB) Schema(ctx context.Context) (s Schema, err error) {
+	p, err := d.provider()
 	if err != nil {
 		return s, err
 	}
 	all, err := p.Status(ctx)
 	if err != nil {
-		return s, c.wrap(err)
+		return s, d.Wrap(err)
 	}
 	if s.Current, s.Latest, err = p.GetVersions(ctx); err != nil {
-		return s, c.wrap(err)
+		return s, d.Wrap(err)
 	}
 	for _, m := range all {
 		s.Migrations = append(s.Migrations, Migration{Version: m.Source.Version, Name: nameOf(m.Source.Path), Applied: m.AppliedAt})
@@ -80,11 +80,11 @@ func nameOf(file string) string {
 
 // Up brings the schema up to date, or to a version if that is not 0, and returns what
 // was applied.
-func (c *Catalog) Up(ctx context.Context, to int64) ([]Migration, error) {
-	if err := c.dialect.create(); err != nil {
+func (d *DB) Up(ctx context.Context, to int64) ([]Migration, error) {
+	if err := d.dialect.create(); err != nil {
 		return nil, err
 	}
-	p, err := c.provider()
+	p, err := d.provider()
 	if err != nil {
 		return nil, err
 	}
@@ -101,17 +101,17 @@ func (c *Catalog) Up(ctx context.Context, to int64) ([]Migration, error) {
 		if partial := (*goose.PartialError)(nil); errors.As(err, &partial) {
 			results = partial.Applied
 		}
-		if all = append(all, results...); err == nil || ctx.Err() != nil || c.dialect.name() == "postgres" {
+		if all = append(all, results...); err == nil || ctx.Err() != nil || d.dialect.name() == "postgres" {
 			break
 		}
 	}
-	return c.applied(all, err)
+	return d.applied(all, err)
 }
 
 // Down undoes the last migration, or all that are above a version if that is not
 // negative, and returns what was undone. What their tables hold is lost.
-func (c *Catalog) Down(ctx context.Context, to int64) ([]Migration, error) {
-	p, err := c.provider()
+func (d *DB) Down(ctx context.Context, to int64) ([]Migration, error) {
+	p, err := d.provider()
 	if err != nil {
 		return nil, err
 	}
@@ -124,16 +124,17 @@ func (c *Catalog) Down(ctx context.Context, to int64) ([]Migration, error) {
 	} else {
 		results, err = p.DownTo(ctx, to)
 	}
-	return c.applied(results, err)
+	return d.applied(results, err)
 }
 
-func (c *Catalog) applied(results []*goose.MigrationResult, err error) ([]Migration, error) {
+func (d *DB) applied(results []*goose.MigrationResult, err error) ([]Migration, error) {
+	now := func() time.Time { return time.Now().UTC() }
 	if errors.Is(err, goose.ErrNoNextVersion) {
 		err = nil // there is nothing to do
 	}
 	var out []Migration
 	for _, r := range results {
-		out = append(out, Migration{Version: r.Source.Version, Name: nameOf(r.Source.Path), Applied: c.options.Now()})
+		out = append(out, Migration{Version: r.Source.Version, Name: nameOf(r.Source.Path), Applied: now()})
 	}
-	return out, c.wrap(err)
+	return out, d.Wrap(err)
 }

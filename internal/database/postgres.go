@@ -1,4 +1,4 @@
-package catalog
+package database
 
 import (
 	"context"
@@ -32,8 +32,6 @@ const (
 	// channel is where PostgreSQL tells nodes that there is something new.
 	channel = "stint_catalog"
 
-	// connectLimit is the time for a connection, whichever host it is to.
-	connectLimit = 5 * time.Second
 	// pingLimit is the time to find that a connection is gone, and use another.
 	pingLimit = 300 * time.Millisecond
 	// A connection that listens is asked whether it is still there as often, and given as
@@ -62,7 +60,7 @@ func newPostgres(url string) (*postgres, error) {
 	}
 	for _, host := range p.hosts {
 		if host.ConnectTimeout == 0 {
-			host.ConnectTimeout = connectLimit / time.Duration(len(p.hosts))
+			host.ConnectTimeout = ConnectLimit / time.Duration(len(p.hosts))
 		}
 		if host.ValidateConnect == nil && len(p.hosts) > 1 {
 			// Of several hosts, the one that can be written to.
@@ -174,7 +172,7 @@ func (*postgres) unavailable(err error) bool {
 
 // watch listens. A connection that is lost is made anew, after a pause that grows; and
 // as one may die without a word, it is asked whether it is there.
-func (p *postgres) watch(ctx context.Context, _ *Catalog, told func()) {
+func (p *postgres) watch(ctx context.Context, _ *DB, told func()) {
 	const first, most = 50 * time.Millisecond, 2 * time.Second
 	pause := first
 	for ctx.Err() == nil {

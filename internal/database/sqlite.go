@@ -1,4 +1,4 @@
-package catalog
+package database
 
 import (
 	"context"
@@ -118,7 +118,7 @@ func (*embedded) unavailable(err error) bool {
 
 // watch looks whether another connection has written, which SQLite counts and tells in
 // a few microseconds.
-func (e *embedded) watch(ctx context.Context, c *Catalog, told func()) {
+func (e *embedded) watch(ctx context.Context, d *DB, told func()) {
 	if e.path == "" {
 		<-ctx.Done() // no one else has it
 		return
@@ -136,7 +136,7 @@ func (e *embedded) watch(ctx context.Context, c *Catalog, told func()) {
 		var version int64
 		var err error
 		if conn == nil {
-			conn, err = c.reading.Conn(ctx)
+			conn, err = d.Read.Conn(ctx)
 		}
 		if err == nil {
 			err = conn.QueryRowContext(ctx, "PRAGMA data_version").Scan(&version)
