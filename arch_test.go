@@ -45,6 +45,8 @@ var floors = map[string]int{
 	"internal/testpostgres": 1,
 	"internal/testserver":   0, // what starts them
 
+	"internal/database": 1, // PostgreSQL or SQLite
+
 	"internal/deadline": 0,
 	"internal/lookup":   0, // what a database has said of ids
 	"internal/strict":   0, // reads files, and says where they are wrong
