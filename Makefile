@@ -16,7 +16,7 @@ help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: run
-run: build ## Build and serve: a demo, in memory; RUN="--config stint.toml" for your own
+run: build ## Build and serve: a demo, all in memory; RUN="--config stint.toml" for your own
 	./stint serve $(RUN)
 
 .PHONY: build
@@ -64,5 +64,5 @@ bench-scale: ## Look up API keys among USERS (10 million) in PostgreSQL; takes m
 
 .PHONY: deps
 deps: ## Install what the tests need, by package name
-	@tools/install.sh cc:gcc cc:libc6-dev redis-server:redis-server postgres:postgresql luacheck:lua-check \
+	@tools/install.sh cc:gcc cc:libc6-dev redis-server:redis-server postgres:postgresql sqlite3:sqlite3 luacheck:lua-check \
 		nginx:nginx-light caddy:caddy curl:curl h2load:nghttp2-client
