@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/identity"
 )
 
@@ -15,6 +16,8 @@ type Event struct {
 	// Shadow says that the request passed, and that a rule that is only tried out
 	// would have refused it. Rule, Limit and the rest are about that.
 	Shadow bool
+	// Cached says that the decision about Limit was remembered, not counted.
+	Cached bool
 
 	User, Tenant, Key, Tier string
 	IP                      netip.Addr
@@ -61,6 +64,7 @@ func (v *Verdict) event(took time.Duration) Event {
 	if l != nil {
 		d := &l.Decision
 		e.Limit, e.Endpoint, e.Cost, e.Max, e.Used = l.Name, l.Endpoint, l.Cost, d.Limit, d.Limit-d.Remaining
+		e.Cached = d.Basis == stint.Remembered
 	}
 	return e
 }

@@ -81,6 +81,7 @@ func TestBannedIsRemembered(t *testing.T) {
 		t.Fatal(err)
 	}
 	calls.Store = newStore(t, clock.Now)
+	r := new(recorder)
 	e := start(t, `
 [[rules]]
 name = "slow"
@@ -89,12 +90,15 @@ action = "throttle"
 max_delay = "1ms"
 limits = [ { name = "slow", limit = "1/1h fixed_window" } ]
 penalty = { threshold = 1, within = "1h", cooldown = "1h" }
-`, engine.Options{Now: clock.Now, Store: cached})
+`, engine.Options{Now: clock.Now, Store: cached, Recorder: r})
 	for range 1000 {
 		decide(t, e, from("alice", "GET", "/"))
 	}
 	if calls.n > 5 {
 		t.Errorf("%d calls of the store for 1000 requests", calls.n)
+	}
+	if first, last := r.events[0], r.events[999]; first.Cached || !last.Cached {
+		t.Errorf("cached: %v, then %v; want what was remembered to say so", first.Cached, last.Cached)
 	}
 }
 
