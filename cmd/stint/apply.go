@@ -142,15 +142,11 @@ func (x *applied) show(t *terminal) {
 // sees it.
 func (t *terminal) progress() func(done, all int) {
 	const many = 1000
-	f, ok := t.err.(*os.File)
-	if !ok {
-		return nil
-	}
-	if info, err := f.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+	f := t.screen()
+	if f == nil {
 		return nil
 	}
 	return func(done, all int) {
-		const wipe = "\r\x1b[K" // the line
 		switch {
 		case all <= many:
 		case done < all:
@@ -159,4 +155,19 @@ func (t *terminal) progress() func(done, all int) {
 			fmt.Fprint(f, wipe)
 		}
 	}
+}
+
+// wipe clears the line of a terminal.
+const wipe = "\r\x1b[K"
+
+// screen returns where errors go, if that is a terminal, or nil.
+func (t *terminal) screen() *os.File {
+	f, ok := t.err.(*os.File)
+	if !ok {
+		return nil
+	}
+	if info, err := f.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return nil
+	}
+	return f
 }

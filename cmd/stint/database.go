@@ -18,6 +18,8 @@ import (
 type databaseFlags struct {
 	sourceFlags
 	url string
+
+	config *daemon.Config // what was read, while the database is used
 }
 
 func (f *databaseFlags) add(c *cobra.Command) {
@@ -51,6 +53,7 @@ func (f *databaseFlags) use(ctx context.Context, t *terminal, want state, do fun
 	if err != nil {
 		return advise(source, err)
 	}
+	f.config = config
 	const example = "--database sqlite:/var/lib/stint/stint.db, or --config with a file that sets server.database"
 	url := config.Server.Database
 	file, isFile := strings.CutPrefix(string(url), "sqlite:")

@@ -20,7 +20,7 @@ func TestCommandsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := string(text)
-	for _, command := range []string{"serve", "config", "check", "rules check", "rules list", "envoy check", "envoy convert", "apply", "export", "migrate status", "migrate up", "migrate down", "version"} {
+	for _, command := range []string{"serve", "config", "check", "rules check", "rules list", "envoy check", "envoy convert", "apply", "export", "migrate status", "migrate up", "migrate down", "events", "events top", "events series", "events violations", "events clients", "archive run", "archive list", "archive verify", "archive restore", "archive expire", "top", "version"} {
 		var out bytes.Buffer
 		if code := stint.Run(t.Context(), append(strings.Fields(command), "--help"), nil, &out, &out); code != 0 {
 			t.Fatal(command, code)

@@ -1,4 +1,7 @@
 package main
 
-// Run is for tests.
-var Run = run
+// For tests.
+var (
+	Run         = run
+	NewProgress = newProgress
+)

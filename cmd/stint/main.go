@@ -84,7 +84,7 @@ request that is refused or a file that has problems; 2 if it could not be done.`
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return advice{err, c.CommandPath() + " --help"} })
-	root.AddCommand(newServe(t), newConfig(t), newCheck(t), newRules(t), newEnvoy(t), newApply(t), newExport(t), newMigrate(t), newVersion(t))
+	root.AddCommand(newServe(t), newConfig(t), newCheck(t), newRules(t), newEnvoy(t), newApply(t), newExport(t), newMigrate(t), newEvents(t), newArchive(t), newTop(t), newVersion(t))
 	return root
 }
 

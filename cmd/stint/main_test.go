@@ -103,6 +103,9 @@ func TestSays(t *testing.T) {
 		"help-apply":         {args: []string{"apply", "--help"}},
 		"help-export":        {args: []string{"export", "--help"}},
 		"help-migrate":       {args: []string{"migrate"}},
+		"help-events":        {args: []string{"events", "--help"}},
+		"help-archive":       {args: []string{"archive"}},
+		"help-top":           {args: []string{"top", "--help"}},
 		"help-version":       {args: []string{"version", "--help"}},
 		"unknown-command":    {args: []string{"sreve"}, code: 2},
 		"unknown-rules":      {args: []string{"rules", "chekc"}, code: 2},
@@ -194,6 +197,9 @@ func TestSays(t *testing.T) {
 		"apply-no-file":     {args: []string{"apply", "-f", "testdata/catalog.toml", "--database", "sqlite:testdata/none.db"}, code: 2},
 		"apply-not-there":   {args: []string{"apply", "-f", "testdata/catalog.toml", "--database", "postgres://me:hunter2@127.0.0.1:1/stint?sslmode=disable"}, code: 2},
 		"export-url":        {args: []string{"export", "--database", "mysql://me:hunter2@127.0.0.1/stint"}, code: 2},
+
+		"events-no-database": {args: []string{"events"}, code: 2},
+		"archive-no-archive": {args: []string{"archive", "list"}, code: 2},
 
 		"version":      {args: []string{"version"}},
 		"version-json": {args: []string{"version", "--json"}},

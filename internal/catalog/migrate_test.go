@@ -85,7 +85,8 @@ func schemaOf(t *testing.T, c *catalog.Catalog, isPostgres bool) map[string][]st
 	if isPostgres {
 		// Types of PostgreSQL, in those of SQLite.
 		columns := `SELECT CASE data_type WHEN 'text' THEN 'TEXT' WHEN 'jsonb' THEN 'TEXT' WHEN 'bigint' THEN 'INTEGER'
-			WHEN 'timestamp with time zone' THEN 'INTEGER' WHEN 'boolean' THEN 'INTEGER' ELSE data_type END,
+			WHEN 'timestamp with time zone' THEN 'INTEGER' WHEN 'boolean' THEN 'INTEGER'
+			WHEN 'smallint' THEN 'INTEGER' WHEN 'uuid' THEN 'BLOB' WHEN 'bytea' THEN 'BLOB' ELSE data_type END,
 			CASE is_nullable WHEN 'YES' THEN 'null' ELSE 'not null' END, CASE is_generated WHEN 'ALWAYS' THEN 'generated' ELSE '' END, column_name
 			FROM information_schema.columns WHERE table_name = $1 ORDER BY ordinal_position`
 		keys := `SELECT CASE c.contype WHEN 'p' THEN 'primary' WHEN 'u' THEN 'unique' WHEN 'f' THEN 'foreign ' || c.confrelid::regclass || ' ' || CAST(c.confdeltype AS TEXT) END,

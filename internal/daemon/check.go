@@ -82,6 +82,7 @@ func (k *checker) checkServer() {
 		k.Add("server.counters", "want "+inMemory+" or a URL that begins with "+strings.Join(redisSchemes, ", "), "")
 	}
 	k.checkCatalog()
+	k.checkRecord()
 	k.between("server.store_budget", s.StoreBudget, time.Millisecond, time.Minute)
 	k.atLeast("server.replicas", s.Replicas, 0)
 	k.atLeast("server.max_keys", s.MaxKeys, 1)

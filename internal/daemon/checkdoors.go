@@ -248,7 +248,34 @@ func (k *checker) checkCatalog() {
 	}
 }
 
-const longestNode = 255
+// checkRecord checks what is written down of decisions.
+func (k *checker) checkRecord() {
+	r := &k.config.Server.Record
+	k.atLeast("server.record.sample_every", r.SampleEvery, 0)
+	k.oneOf("server.record.ip", r.IP, keepIP, truncateIP, hashIP)
+	k.config.credentials.ipKey = k.readSecret("server.record.ip_key", r.IPKey, r.IPKeyFile)
+	const shortest = 16
+	if n := len(k.config.credentials.ipKey); r.IP == hashIP && n < shortest && !k.has("server.record.ip_key") {
+		k.Add("server.record.ip_key", "has "+strconv.Itoa(n)+" bytes, want at least 16, for addresses to be hashed with", "")
+	}
+	k.between("server.record.retention", r.Retention, 24*time.Hour, 10*365*24*time.Hour)
+	k.atLeast("server.record.spool_size", r.SpoolSize, 1<<20)
+	if r.ArchiveYears < 0 || r.ArchiveYears > mostYears {
+		k.Refuse("server.record.archive_years", strconv.Itoa(r.ArchiveYears), "from 0, which is for ever, to 100", "")
+	} else if r.ArchiveYears > 0 && time.Duration(r.Retention) > years(r.ArchiveYears) {
+		k.Add("server.record.archive_years", strconv.Itoa(r.ArchiveYears)+": want no less than server.record.retention, which is "+r.Retention.String(), "")
+	}
+	if len(r.Region) > longestNode || !utf8.ValidString(r.Region) {
+		k.Refuse("server.record.region", r.Region, "at most 255 bytes of UTF-8", "")
+	}
+	if a := string(r.Archive); a != "" && a != archiveNone && !strings.HasPrefix(a, "file:///") && !strings.HasPrefix(a, "s3://") {
+		k.Refuse("server.record.archive", r.Archive.String(), "file:///path, s3://bucket/prefix, none, or nothing", "")
+	}
+}
+
+const longestNode, mostYears = 255, 100
+
+func years(n int) time.Duration { return time.Duration(n) * 366 * 24 * time.Hour }
 
 // refuseDatabase notes what is wrong with the URL, which is not shown if it may hold a
 // password.

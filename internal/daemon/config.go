@@ -67,6 +67,7 @@ type Config struct {
 // they want to be shown.
 type credentials struct {
 	pepper     identity.Secret
+	ipKey      identity.Secret
 	secret     identity.Secret // of tokens
 	publicKeys string
 	tls        map[string]*tls.Config // by the name of the listener
@@ -85,6 +86,7 @@ type Server struct {
 	Counters       URL      `json:"counters" doc:"where counters are: memory: for this process alone, or a Redis URL, for all that share it"`
 	Database       URL      `json:"database" doc:"where rules, tiers, users and keys are: sqlite:FILE, or a PostgreSQL URL, for all nodes that share it; empty is in this file"`
 	Catalog        Catalog  `json:"catalog"`
+	Record         Record   `json:"record"`
 	StoreBudget    Duration `json:"store_budget" doc:"how long a decision may wait for Redis, with all attempts; then this node decides alone"`
 	Replicas       int      `json:"replicas" doc:"how many nodes share the counters; a node that decides alone has this share of each limit; 0 is as many as the database or Redis has seen lately"`
 	MaxKeys        int      `json:"max_keys" doc:"how many counters are held in memory; beyond it, those nearest to recovery are dropped"`
@@ -114,6 +116,21 @@ type Catalog struct {
 	CacheSize int      `json:"cache_size" doc:"how many users, and how many keys, are remembered"`
 	CacheTTL  Duration `json:"cache_ttl" doc:"how long they are, unless they change"`
 	Node      string   `json:"node" doc:"the name of this node; that of the machine, unless set"`
+}
+
+// Record is what is written down of decisions, in the database.
+type Record struct {
+	Enabled      bool            `json:"enabled" doc:"keep a record of decisions, if there is a database"`
+	SampleEvery  int             `json:"sample_every" doc:"of requests that passed, one in so many is recorded, and 0 is none; all are that were refused or held"`
+	Region       string          `json:"region" doc:"where this node is, for those who look at the record"`
+	IP           string          `json:"ip" doc:"what is kept of addresses: keep (all), truncate (24 bits, or 48 of IPv6) or hash"`
+	IPKey        identity.Secret `json:"ip_key" doc:"the secret that addresses are hashed with, at least 16 bytes"`
+	IPKeyFile    string          `json:"ip_key_file" doc:"a file that holds it"`
+	Spool        string          `json:"spool" doc:"a directory that holds events while the database is away, for one process, or none; unless set, stint/spool in the directory that systemd or the user has for state"`
+	SpoolSize    int             `json:"spool_size" doc:"how many bytes it may hold; what is beyond is dropped and counted"`
+	Retention    Duration        `json:"retention" doc:"how long events stay in the database: a month goes when all of it is older"`
+	Archive      URL             `json:"archive" doc:"where months go then, as Parquet files: file:///path or s3://bucket/prefix; none deletes them; empty leaves them"`
+	ArchiveYears int             `json:"archive_years" doc:"how many years they are kept there; 0 is for ever"`
 }
 
 // Listener is where a server listens.
@@ -240,7 +257,9 @@ func defaults() *Config {
 	return &Config{
 		Server: Server{
 			Counters: inMemory, StoreBudget: Duration(50 * time.Millisecond), MaxKeys: 1 << 20,
-			MaxWaiting: 10_000, Catalog: Catalog{Migrate: true, Poll: Duration(5 * time.Second), CacheSize: 100_000, CacheTTL: Duration(5 * time.Minute)}, ReloadInterval: Duration(time.Second), LogFormat: "json", LogLevel: "info",
+			MaxWaiting: 10_000, Catalog: Catalog{Migrate: true, Poll: Duration(5 * time.Second), CacheSize: 100_000, CacheTTL: Duration(5 * time.Minute)},
+			Record:         Record{Enabled: true, SampleEvery: 100, IP: keepIP, SpoolSize: 1 << 30, Retention: Duration(90 * 24 * time.Hour), ArchiveYears: 7},
+			ReloadInterval: Duration(time.Second), LogFormat: "json", LogLevel: "info",
 			HTTP: Listener{Address: ":8080"}, Gateway: Listener{Address: ":8000"}, GRPC: Listener{Address: ":8081"},
 			Admin: Admin{Listener: Listener{Address: "127.0.0.1:9090"}},
 			Trace: Trace{Sample: 100}, Headers: []string{"x", "ietf"}, HeaderTimeout: Duration(10 * time.Second), StallTimeout: Duration(30 * time.Second),

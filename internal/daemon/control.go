@@ -21,6 +21,7 @@ type control struct {
 	catalog *catalog.Catalog
 	node    *catalog.Node
 	usage   *catalog.Usage
+	record  *record // nil: there is none
 	started bool
 }
 
@@ -102,6 +103,11 @@ func (c *Config) lastGood(environ []string) string {
 	case set != "":
 		return set
 	}
+	return stateDir(environ)
+}
+
+// stateDir is where systemd or the user wants state to be. Empty: nowhere.
+func stateDir(environ []string) string {
 	variable := func(name string) string {
 		for _, v := range slices.Backward(environ) {
 			if value, ok := strings.CutPrefix(v, name+"="); ok {
@@ -124,6 +130,9 @@ func (c *Config) lastGood(environ []string) string {
 
 func (c *control) start(ctx context.Context, d *Daemon) {
 	c.started = true
+	if c.record != nil {
+		c.record.start(ctx, d)
+	}
 	c.usage.Start(ctx)
 	c.node.Start(ctx, func(_ context.Context, s *catalog.Snapshot) error {
 		if err := d.reloader.Use(s); err != nil {
@@ -139,6 +148,9 @@ func (c *control) close(ctx context.Context) {
 	const limit = 3 * time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
+	if c.record != nil {
+		c.record.close(ctx)
+	}
 	if c.started {
 		_ = c.usage.Stop(ctx) // it says so itself
 	}

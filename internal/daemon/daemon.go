@@ -13,6 +13,7 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/internal/audit"
 	"github.com/stintdev/stint/redisstore"
 )
 
@@ -42,6 +43,7 @@ type Daemon struct {
 	control  *control     // nil: rules are in the file
 	peers    atomic.Int64 // nodes that Redis has seen lately; 0: not asked yet
 	metrics  *metrics
+	live     *audit.Live
 	gateway  gateway
 	envoy    *envoy   // nil: it is not served
 	demo     *demo    // nil: it is for real
@@ -103,12 +105,21 @@ func (d *Daemon) build(ctx context.Context) error {
 		return err
 	}
 	var database *Content
-	var recorder engine.Recorder = d.metrics
+	if d.live, err = d.config.newLive(); err != nil {
+		return err
+	}
+	all := recorders{d.metrics, d.live}
 	if d.config.Server.Database != "" {
 		if database, err = d.openCatalog(ctx); err != nil {
 			return err
 		}
-		recorder = recorders{d.metrics, d.control.usage}
+		all = append(all, d.control.usage)
+		if d.config.Server.Record.Enabled {
+			if err = d.openRecord(ctx); err != nil {
+				return err
+			}
+			all = append(all, d.control.record.recorder)
+		}
 	}
 	content, err := d.content(database)
 	if err != nil {
@@ -119,7 +130,7 @@ func (d *Daemon) build(ctx context.Context) error {
 		return err
 	}
 	d.engine, err = engine.New(engine.Options{
-		Store: d.store, Rules: content.Rules, Identity: who, Recorder: recorder, MaxWaiting: d.config.Server.MaxWaiting,
+		Store: d.store, Rules: content.Rules, Identity: who, Recorder: all, MaxWaiting: d.config.Server.MaxWaiting,
 	})
 	if err != nil {
 		_ = who.Close() // it never fails

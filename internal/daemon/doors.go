@@ -46,6 +46,7 @@ func (d *Daemon) admin() http.Handler {
 	m := http.NewServeMux()
 	d.serveHealth(m)
 	m.Handle("GET /metrics", promhttp.HandlerFor(d.metrics.registry, promhttp.HandlerOpts{ErrorLog: newErrorLog(d.log)}))
+	m.HandleFunc("GET /live", d.serveLive)
 	if d.envoy != nil {
 		m.HandleFunc("GET /rlconfig", d.envoy.service.ServeConfig)
 	}

@@ -60,6 +60,9 @@ func (d *Daemon) Health() Health {
 	part("counters", d.countersProblem())
 	if d.control != nil {
 		part("catalog", d.catalogProblem())
+		if d.control.record != nil {
+			part("record", d.recordProblem())
+		}
 	}
 	part("identity", d.identityProblem())
 	if len(d.config.Upstreams) > 0 {

@@ -49,6 +49,8 @@ const (
 	directoryRatio
 	directoryEntries
 	usageTotal
+	recordTotal
+	recordSpooled
 )
 
 var exported = [...]Metric{
@@ -75,6 +77,8 @@ var exported = [...]Metric{
 	directoryRatio:    {"stint_directory_hit_ratio", "gauge", []string{"kind"}, "The part of these lookups since the start that did not wait for the database."},
 	directoryEntries:  {"stint_directory_entries", "gauge", []string{"kind"}, "How many are remembered now."},
 	usageTotal:        {"stint_usage_total", "counter", []string{"what"}, "What users and keys have used, in rows: written, dropped since there were too many, and writes that failed and are tried again."},
+	recordTotal:       {"stint_record_events_total", "counter", []string{"what"}, "Events of the record: written, dropped since there was no room for them, and refused since their time cannot be."},
+	recordSpooled:     {"stint_record_spooled_bytes", "gauge", nil, "Events that wait on disk for the database."},
 	upstreamUp:        {"stint_upstream_up", "gauge", []string{"route", "target"}, "1 if a target of the gateway gets its share of requests, 0 if it is left out."},
 }
 
@@ -250,6 +254,13 @@ func (m *metrics) collectCatalog(out chan<- prometheus.Metric, gauge func(i int,
 			gauge(directoryRatio, float64(known)/float64(all), kind)
 		}
 		gauge(directoryEntries, float64(l.Len), kind)
+	}
+	if r := c.record; r != nil {
+		state := r.pipeline.State()
+		for what, n := range map[string]int64{"written": state.Written, "dropped": state.Dropped, "refused": r.store.Refused()} {
+			out <- prometheus.MustNewConstMetric(m.descs[recordTotal], prometheus.CounterValue, float64(n), what)
+		}
+		gauge(recordSpooled, float64(state.Spooled))
 	}
 	u := c.usage.Stats()
 	for what, n := range map[string]float64{"written": float64(u.Flushed), "dropped": float64(u.Dropped), "failed": float64(u.Errors)} {

@@ -87,6 +87,8 @@ type dialect interface {
 	place() string
 	// create makes room for a database, if that is not there yet.
 	create() error
+	// sweep drops tables that were made after the pattern of one that is no more.
+	sweep(ctx context.Context, d *DB) error
 	// time returns a time as an argument.
 	time(t time.Time) any
 	// now is the time of the database, and ago that so long before.

@@ -124,6 +124,9 @@ func (d *DB) Down(ctx context.Context, to int64) ([]Migration, error) {
 	} else {
 		results, err = p.DownTo(ctx, to)
 	}
+	if err == nil {
+		err = d.dialect.sweep(ctx, d)
+	}
 	return d.applied(results, err)
 }
 

@@ -136,6 +136,8 @@ func (p *postgres) place() string {
 
 func (*postgres) create() error { return nil } // it is for its operators to create
 
+func (*postgres) sweep(context.Context, *DB) error { return nil } // partitions go with their table
+
 func (*postgres) time(t time.Time) any {
 	if t.IsZero() {
 		return nil

@@ -84,6 +84,32 @@ func (e *embedded) create() error {
 	return os.MkdirAll(filepath.Dir(e.path), 0o700)
 }
 
+func (*embedded) sweep(ctx context.Context, d *DB) error {
+	rows, err := d.Write.QueryContext(ctx, `SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'stint_events_*'
+		AND NOT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'stint_events')`)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	var names []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return err
+		}
+		names = append(names, name)
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if _, err := d.Write.ExecContext(ctx, `DROP TABLE "`+name+`"`); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (*embedded) time(t time.Time) any {
 	if t.IsZero() {
 		return nil

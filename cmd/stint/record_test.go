@@ -1,0 +1,290 @@
+package main_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	stintlib "github.com/stintdev/stint"
+	stint "github.com/stintdev/stint/cmd/stint"
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/internal/audit"
+	"github.com/stintdev/stint/internal/database"
+	"github.com/stintdev/stint/internal/testpostgres"
+)
+
+// recordIn returns the record in a new database, where it is a time.
+func recordIn(t *testing.T, url string, now func() time.Time) *audit.Store {
+	t.Helper()
+	db, err := database.Open(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	if _, err := db.Up(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	s, err := audit.NewStore(db, audit.StoreOptions{Now: now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// denial returns the refusal of a number, at a time.
+func denial(n int, at time.Time, user string) audit.Event {
+	e := audit.Event{
+		At: at, Outcome: engine.Denied, User: user, Tenant: "acme", Tier: "free", IP: "192.0.2.1", Rule: "search", Limit: "requests",
+		Endpoint: "/search", Method: "GET", Used: 100, Max: 100, Cost: 1, Status: 429, RetryAfter: 12 * time.Second, Latency: 80 * time.Microsecond,
+		Region: "eu", Node: "n1", Weight: 1,
+	}
+	binary.BigEndian.PutUint64(e.ID[:], uint64(at.UnixMicro()))
+	binary.BigEndian.PutUint64(e.ID[8:], uint64(n))
+	return e
+}
+
+// TestRecord asks for what was recorded, archives it and puts it back, step by step, and
+// compares what commands say: the same for every kind of database.
+func TestRecord(t *testing.T) {
+	t.Parallel()
+	for name, url := range map[string]string{
+		"sqlite":   "sqlite:" + filepath.Join(t.TempDir(), "stint.db"),
+		"postgres": testpostgres.Shared(t).Database(t),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			store := recordIn(t, url, func() time.Time { return time.Date(2024, 6, 1, 0, 0, 0, 0, time.UTC) })
+			var events []audit.Event
+			for n := range 8 {
+				at := time.Date(2024, 3, 30+n/2, 12, n, n, 1000*n, time.UTC) // over the end of a month
+				events = append(events, denial(n, at, []string{"alice", "bob", "alice", ""}[n%4]))
+			}
+			events[1].Rule, events[1].Outcome, events[1].RetryAfter, events[1].Status, events[1].Limit = "internal", engine.Blocked, stintlib.Never, 403, ""
+			events[2].Outcome, events[2].Shadow, events[2].Status = engine.Allowed, true, 0
+			events[3].IP = "2001:db8::1"
+			events[4].Outcome, events[4].RetryAfter, events[4].Used, events[4].Status, events[4].Weight = engine.Allowed, 0, 7, 0, 100
+			events[5].User, events[5].Key = "", "key\x1b[2J\tone"
+			if err := store.Write(t.Context(), events); err != nil {
+				t.Fatal(err)
+			}
+			for more := true; more; {
+				n, err := store.RollUp(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				more = n > 0
+			}
+			if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			const during = " --from 2024-03-01T00:00:00Z --to 2024-05-01T00:00:00Z"
+			archive := " --archive file://" + filepath.Join(dir, "archive")
+			var got strings.Builder
+			say := func(lines ...string) {
+				for _, line := range lines {
+					var out, errs bytes.Buffer
+					code := stint.Run(t.Context(), strings.Fields(line), []string{"STINT_SERVER_DATABASE=" + url}, &out, &errs)
+					if tail := lastLine(errs.String()); code == 2 && !strings.HasPrefix(tail, "try: ") {
+						t.Errorf("%s: it ends with %q, and not with what to do", line, tail)
+					}
+					fmt.Fprintf(&got, "$ stint %s\n%s%s-- exit %d --\n\n", line, out.String(), errs.String(), code)
+				}
+			}
+			say(
+				"events"+during,
+				"events"+during+" --limit 2 --json",
+				"events"+during+" --user alice --outcome denied",
+				"events"+during+" --ip 2001:DB8:0::1 --tenant acme --rule search --endpoint /search --method GET",
+				"events"+during+" --shadow",
+				"events"+during+" --key none",
+				"events"+during+" --key none --json",
+				"events --since 1h",
+				"events --since 1x",
+				"events --from yesterday",
+				"events --from 24h --since 24h",
+				"events --from 2024-05-01T00:00:00Z --to 2024-04-01T00:00:00Z",
+				"events --from 2020-05-01T00:00:00Z --to 2030-04-01T00:00:00Z",
+				"events --since 3650d",
+				"events --to 7d --from 2016-01-01T00:00:00Z",
+				"events --outcome deneid",
+				"events --limit 0",
+				"events --follow --to 1h",
+				"events --follow --limit 10001",
+				"events tpo",
+				"events top"+during,
+				"events top --by ip --rule search"+during,
+				"events top --by rule --json"+during,
+				"events top --by usr --limit 1001",
+				"events top",
+				"events series"+during,
+				"events series --by rule --outcome denied --limit 1 --step 7d"+during,
+				"events series --json --step 1m --from 2024-03-30T12:00:00Z --to 2024-03-30T12:02:00Z",
+				"events series --step 90s",
+				"events series --step often",
+				"events series --by user",
+				"events violations"+during,
+				"events violations --user alice --json"+during,
+				"events violations --user no-one"+during,
+				"events clients"+during,
+				"events clients --by ip --rule search --json"+during,
+				"events clients --by rule",
+
+				"archive run",
+				"archive run --archive none",
+				"archive run --archive ftp://x",
+				"archive run --archive file://"+filepath.Join(dir, "file", "archive"),
+				"archive list"+archive,
+				"archive list --json"+archive,
+				"events clients --by ip"+during, // nothing was dropped
+				"archive run"+archive+" --set server.record.retention=3650d --set server.record.archive_years=0",
+				"archive run"+archive,
+				"archive run"+archive+" --json",
+				"events"+during,
+				"events top --limit 1"+during,
+				"archive list"+archive,
+				"archive list --json"+archive,
+				"archive verify 2024-03"+archive,
+				"archive verify 2024-03 --json"+archive,
+				"archive verify 2024-02"+archive,
+				"archive verify march"+archive,
+				"archive verify"+archive,
+				"archive restore 2024-03"+archive,
+				"archive restore 2024-03 --json"+archive,
+				"archive restore 2024-02"+archive,
+				"events"+during+" --user alice",
+				"archive run"+archive,
+			)
+			parts, err := filepath.Glob(filepath.Join(dir, "archive", "2024-04", "*.parquet"))
+			if err != nil || len(parts) != 1 {
+				t.Fatal(parts, err)
+			}
+			if err := os.WriteFile(parts[0], []byte("something else"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			say(
+				"archive verify 2024-04"+archive,
+				"archive verify 2024-04 --json"+archive,
+				"archive restore 2024-04"+archive,
+				"archive expire"+archive,
+				"archive expire --yes --set server.record.archive_years=0"+archive,
+				"archive expire --yes --set server.record.archive_years=100"+archive,
+				"archive expire --yes --set server.record.archive_years=1"+archive,
+				"archive expire --yes --set server.record.archive_years=1 --json"+archive,
+				"archive list"+archive,
+			)
+			if *update && name != "sqlite" {
+				return // one writes
+			}
+			text := strings.ReplaceAll(got.String(), dir, "/DIR")
+			for pattern, with := range map[string]string{
+				`(bytes"?: )\d+`:                      "${1}SIZE",
+				`(?m)^(\d{4}-\d\d +\d+ +\d+ +)\d+`:    "${1}SIZE",
+				`(part-\d+-\d+-)[0-9a-f]{16}`:         "${1}HASH",
+				`(want )[0-9a-f]{64}`:                 "${1}HASH",
+				`(?m)^[a-z]+ \d{4}-\d\d: \d+ of .*\n`: "", // progress
+			} {
+				text = regexp.MustCompile(pattern).ReplaceAllString(text, with)
+			}
+			text = regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:.]+Z`).ReplaceAllStringFunc(text, func(when string) string {
+				if strings.HasPrefix(when, "2024-") || strings.HasSuffix(when, "-01T00:00:00Z") || when == "2026-01-31T12:00:00Z" {
+					return when // of the events, of a command, and of what is said about it
+				}
+				return "TIME"
+			})
+			compare(t, "testdata/record.txt", text)
+		})
+	}
+}
+
+// TestFollow has events shown as they come, until it is interrupted.
+func TestFollow(t *testing.T) {
+	t.Parallel()
+	for name, url := range map[string]string{
+		"sqlite":   "sqlite:" + filepath.Join(t.TempDir(), "stint.db"),
+		"postgres": testpostgres.Shared(t).Database(t),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := recordIn(t, url, time.Now)
+			begin := time.Now().UTC().Truncate(time.Microsecond)
+			n := 0
+			write := func(before time.Duration, user string) {
+				t.Helper()
+				n++
+				if err := store.Write(t.Context(), []audit.Event{denial(n, begin.Add(-before), user)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write(time.Minute, "first")
+			write(3*time.Second, "second")
+			write(2*time.Second, "third")
+			c := exec.CommandContext(t.Context(), os.Args[0], "events", "--database", url, "--follow", "--limit", "2", "--rule", "search")
+			c.Env = append(os.Environ(), asStint+"=1")
+			var errs bytes.Buffer
+			c.Stderr = &errs
+			out, err := c.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			lines := bufio.NewScanner(out)
+			for _, want := range []string{"TIME ", "user:second ", "user:third ", "user:late ", "user:new "} {
+				switch want {
+				case "user:late ":
+					write(2500*time.Millisecond, "late")
+				case "user:new ":
+					write(0, "new")
+				}
+				if !lines.Scan() || !strings.Contains(lines.Text(), want) {
+					t.Fatalf("got %q, want %q", lines.Text(), want)
+				}
+			}
+			if err := c.Process.Signal(syscall.SIGINT); err != nil {
+				t.Fatal(err)
+			}
+			if lines.Scan() {
+				t.Errorf("got %q, want no more", lines.Text())
+			}
+			if err := c.Wait(); err != nil || errs.Len() > 0 {
+				t.Errorf("%v, %s", err, errs.String())
+			}
+		})
+	}
+}
+
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	for bar, want := range map[bool]string{
+		false: "writing 2024-03: 3 of 9 events\nwriting 2024-03: 6 of 9 events\nwriting 2024-03: 9 of 9 events\n",
+		true: "\r\x1b[Kwriting 2024-03 [###...........................] 11%\r\x1b[Kwriting 2024-03 [######........................] 22%" +
+			"\r\x1b[Kwriting 2024-03 [##########....................] 33%\r\x1b[Kwriting 2024-03 [#############.................] 44%" +
+			"\r\x1b[Kwriting 2024-03 [################..............] 55%\r\x1b[Kwriting 2024-03 [####################..........] 66%" +
+			"\r\x1b[Kwriting 2024-03 [#######################.......] 77%\r\x1b[Kwriting 2024-03 [##########################....] 88%\r\x1b[K\r\x1b[K",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var out bytes.Buffer
+			show := stint.NewProgress(&out, bar)
+			for done := range int64(9) {
+				<-time.After(400 * time.Millisecond)
+				show(done+1, 9, "writing 2024-03")
+				show(done+1, 9, "writing 2024-03") // too soon
+			}
+			if out.String() != want {
+				t.Errorf("got %q, want %q", out.String(), want)
+			}
+		})
+	}
+}

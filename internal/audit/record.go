@@ -1,0 +1,223 @@
+package audit
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"hash"
+	"math"
+	"math/bits"
+	"net/netip"
+	"runtime"
+	"strconv"
+	"sync"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/engine"
+)
+
+// Privacy is what is kept of addresses.
+type Privacy uint8
+
+const (
+	// KeepIP keeps addresses as they are.
+	KeepIP Privacy = iota
+	// TruncateIP keeps the network: 24 bits of an IPv4 address, 48 of an IPv6 address.
+	TruncateIP
+	// HashIP keeps 128 bits of an HMAC-SHA-256, in hexadecimal digits: the same for the
+	// same address and key. Who has the key can try all addresses.
+	HashIP
+)
+
+// RecorderOptions are the settings of a [Recorder].
+type RecorderOptions struct {
+	// Sample is the share of the decisions that let a request pass, without having
+	// held it, of which events are kept: 1 in a whole number. Default 0.01; negative:
+	// none.
+	Sample float64
+	// Buffer is how many bytes of events a shard holds until they are taken. There are
+	// as many shards as threads, at most 64, each with two buffers. An event takes
+	// about 150. Default 1 MiB, at least 64 KiB.
+	Buffer int
+	// Region and Node are where it is.
+	Region, Node string
+	// Privacy is what is kept of addresses, and HashKey, of 16 bytes or more, what
+	// their hashes are made with.
+	Privacy Privacy
+	HashKey []byte
+}
+
+// Recorder writes decisions down in memory, for a [Pipeline] to take. What finds no room
+// is dropped and counted.
+//
+// Those that have refused or held a request, and those that a rule that is only tried
+// out would have refused, are all kept; of the others a sample is, which is drawn by
+// their ids.
+type Recorder struct {
+	every   uint64 // it is one in so many that is kept of those that pass; 0: none
+	privacy Privacy
+	place   []byte        // as it is encoded
+	shards  []shard       // a power of 2
+	half    chan struct{} // a shard is half full
+
+	mac hash.Hash         // of who takes, like sum
+	sum [sha256.Size]byte // here, or it would be allocated
+}
+
+var _ engine.Recorder = (*Recorder)(nil)
+
+// shard is some of the events.
+type shard struct {
+	mu      sync.Mutex
+	filling Batch
+	woken   bool // it was said that it is half full
+	dropped int64
+
+	spare Batch    // of who takes
+	_     [40]byte // so that those who record do not meet
+}
+
+// NewRecorder returns a recorder.
+func NewRecorder(o RecorderOptions) (*Recorder, error) {
+	if o.Sample == 0 {
+		o.Sample = 0.01
+	}
+	if o.Buffer == 0 {
+		o.Buffer = 1 << 20
+	}
+	switch {
+	case !(o.Sample <= 1): // or it is no number
+		return nil, invalid("Sample", strconv.FormatFloat(o.Sample, 'g', -1, 64), "a share of at most 1, 0 for the default, or a negative number for none")
+	case o.Buffer < 64<<10:
+		return nil, invalid("Buffer", strconv.Itoa(o.Buffer), "65536 bytes or more, or 0 for the default")
+	case o.Privacy > HashIP:
+		return nil, invalid("Privacy", strconv.Itoa(int(o.Privacy)), "KeepIP, TruncateIP or HashIP")
+	case o.Privacy == HashIP && len(o.HashKey) < 16:
+		return nil, invalid("HashKey", strconv.Itoa(len(o.HashKey))+" bytes", "16 bytes or more")
+	}
+	r := &Recorder{
+		privacy: o.Privacy, place: appendPlace(nil, o.Region, o.Node),
+		shards: make([]shard, 1<<bits.Len(uint(min(64, runtime.GOMAXPROCS(0))-1))),
+		half:   make(chan struct{}, 1),
+	}
+	if o.Sample > 0 {
+		r.every = uint64(min(math.Round(1/o.Sample), math.MaxInt32))
+	}
+	if o.Privacy == HashIP {
+		r.mac = hmac.New(sha256.New, o.HashKey)
+	}
+	for i := range r.shards {
+		r.shards[i].filling, r.shards[i].spare = make(Batch, 0, o.Buffer), make(Batch, 0, o.Buffer)
+	}
+	return r, nil
+}
+
+func invalid(field, value, want string) error {
+	return &stint.InvalidError{Field: field, Value: value, Want: want}
+}
+
+// Record implements [engine.Recorder]. It copies what it keeps.
+func (r *Recorder) Record(e engine.Event) {
+	weight := int64(1)
+	if (e.Outcome == engine.Allowed || e.Outcome == engine.Exempt) && !e.Shadow {
+		// The 62 random bits of the id are a fraction of which so many make a whole.
+		if n, _ := bits.Mul64(binary.BigEndian.Uint64(e.ID[8:])<<2, r.every); n > 0 || r.every == 0 {
+			return
+		}
+		weight = int64(r.every)
+	}
+	var room [48]byte
+	ip := r.address(room[:0], e.IP)
+	s := &r.shards[int(e.ID[15])&(len(r.shards)-1)]
+	s.mu.Lock()
+	if cap(s.filling)-len(s.filling) < longestRecord {
+		s.dropped++
+		s.mu.Unlock()
+		return
+	}
+	start := len(s.filling)
+	s.filling = Batch(appendEvent(s.filling.open(), &e, ip, r.place, weight)).close(start)
+	wake := !s.woken && len(s.filling) > cap(s.filling)/2
+	s.woken = s.woken || wake
+	s.mu.Unlock()
+	if wake {
+		select {
+		case r.half <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// hashBytes is how long a hash is as text.
+const hashBytes = 32
+
+// address appends what is kept of an address. One that is to be hashed is left for that
+// as it is, at the beginning of as many bytes as the hash will have.
+func (r *Recorder) address(b []byte, ip netip.Addr) []byte {
+	if !ip.IsValid() {
+		return b
+	}
+	ip = ip.Unmap().WithZone("")
+	switch r.privacy {
+	case HashIP:
+		raw := ip.As16()
+		b = append(b, raw[:]...)
+		return append(b, make([]byte, hashBytes-len(raw))...)
+	case TruncateIP:
+		size := 48
+		if ip.Is4() {
+			size = 24
+		}
+		network, _ := ip.Prefix(size) // it is not too long
+		return network.AppendTo(b)
+	default:
+		return ip.AppendTo(b)
+	}
+}
+
+// Take appends what was recorded, and begins anew. Only one may do so at a time.
+func (r *Recorder) Take(b Batch) Batch {
+	start := len(b)
+	for i := range r.shards {
+		s := &r.shards[i]
+		s.mu.Lock()
+		s.filling, s.spare = s.spare[:0], s.filling
+		s.woken = false
+		s.mu.Unlock()
+		b = append(b, s.spare...)
+	}
+	if r.mac != nil {
+		r.hash(b[start:])
+	}
+	return b
+}
+
+// hash replaces addresses by their hashes.
+func (r *Recorder) hash(b Batch) {
+	for {
+		record, _ := b.first()
+		if record == nil {
+			return
+		}
+		if record[addressAt] == hashBytes {
+			ip := record[addressAt+1:][:hashBytes]
+			r.mac.Reset()
+			r.mac.Write(ip[:16])
+			hex.Encode(ip, r.mac.Sum(r.sum[:0])[:hashBytes/2])
+		}
+		b = b[len(record):]
+	}
+}
+
+// stats returns how many events were dropped, and how many bytes are to be taken.
+func (r *Recorder) stats() (dropped, buffered int64) {
+	for i := range r.shards {
+		s := &r.shards[i]
+		s.mu.Lock()
+		dropped += s.dropped
+		buffered += int64(len(s.filling))
+		s.mu.Unlock()
+	}
+	return dropped, buffered
+}

@@ -1,0 +1,167 @@
+//go:build scale
+
+package audit_test
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/internal/audit"
+	"github.com/stintdev/stint/internal/testpostgres"
+)
+
+var (
+	scaleEvents = flag.Int("events", 10_000_000, "how many events there are in a day")
+	scaleWrites = flag.Int("writes", 1_000_000, "how many events are written to measure that")
+)
+
+// TestScalePipeline is TestPipelineIntoPostgres with a million events.
+func TestScalePipeline(t *testing.T) { intoPostgres(t, 1_000_000) }
+
+// typical returns an event like those of a large service: three in ten are refusals, and
+// some users make far more requests than others.
+func typical(random *rand.Rand, zipf *rand.Zipf, at time.Time) audit.Event {
+	user := zipf.Uint64()
+	e := audit.Event{
+		ID: engine.NewID(at), At: at.Truncate(time.Microsecond), User: fmt.Sprintf("user-%d", user), Tenant: fmt.Sprintf("tenant-%d", user%5000), Key: fmt.Sprintf("k%011d", user), Tier: "free",
+		IP: fmt.Sprintf("198.51.%d.%d", user>>8&255, user&255), Rule: fmt.Sprintf("rule-%d", random.IntN(10)), Limit: "per-minute", Endpoint: fmt.Sprintf("/v1/resource-%d/{id}", random.IntN(20)), Method: "GET",
+		Used: 600, Max: 600, Cost: 1, Status: 200, Latency: time.Duration(random.ExpFloat64()*2000) * time.Microsecond, Region: "eu", Node: "n1", Weight: 100,
+	}
+	if random.IntN(10) < 3 {
+		e.Outcome, e.Status, e.RetryAfter, e.Weight = engine.Denied, 429, time.Second, 1
+	}
+	return e
+}
+
+func users(seed uint64) (*rand.Rand, *rand.Zipf) {
+	random := rand.New(rand.NewPCG(seed, seed))
+	return random, rand.NewZipf(random, 1.1, 10, 1_000_000)
+}
+
+// TestScaleWrites compares what a store writes with what COPY from one client does.
+func TestScaleWrites(t *testing.T) {
+	const size = 5000
+	now := time.Date(2026, 3, 15, 12, 0, 0, 0, time.UTC)
+	random, zipf := users(1)
+	var events []audit.Event
+	for i := range *scaleWrites {
+		events = append(events, typical(random, zipf, now.Add(time.Duration(i)*20*time.Microsecond)))
+	}
+	server := testpostgres.Start(t)
+	rate := func(what string, write func([]audit.Event) error) float64 {
+		began := time.Now()
+		for batch := range slices.Chunk(events, size) {
+			if err := write(batch); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n := float64(len(events)) / time.Since(began).Seconds()
+		t.Logf("%s: %.0f events/s", what, n)
+		return n
+	}
+	ceiling := func(what, constraint string) float64 {
+		conn, err := pgx.Connect(t.Context(), server.Database(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(t.Context())
+		if _, err := conn.Exec(t.Context(), `CREATE TABLE plain (id uuid NOT NULL, at timestamptz NOT NULL, outcome smallint NOT NULL, shadow boolean NOT NULL, cached boolean NOT NULL,
+			user_id text NOT NULL, tenant text NOT NULL, key_id text NOT NULL, tier text NOT NULL, ip text NOT NULL, rule text NOT NULL, limit_name text NOT NULL, endpoint text NOT NULL, method text NOT NULL,
+			used bigint NOT NULL, max bigint NOT NULL, cost bigint NOT NULL, status bigint NOT NULL, retry_after_us bigint NOT NULL, waited_us bigint NOT NULL, latency_us bigint NOT NULL,
+			region text NOT NULL, node text NOT NULL, weight bigint NOT NULL`+constraint+")"); err != nil {
+			t.Fatal(err)
+		}
+		return rate(what, func(batch []audit.Event) error {
+			_, err := conn.CopyFrom(t.Context(), pgx.Identifier{"plain"}, []string{
+				"id", "at", "outcome", "shadow", "cached", "user_id", "tenant", "key_id", "tier", "ip", "rule", "limit_name", "endpoint", "method",
+				"used", "max", "cost", "status", "retry_after_us", "waited_us", "latency_us", "region", "node", "weight",
+			}, pgx.CopyFromSlice(len(batch), func(i int) ([]any, error) {
+				e := &batch[i]
+				return []any{
+					[16]byte(e.ID), e.At, int64(e.Outcome), e.Shadow, e.Cached, e.User, e.Tenant, e.Key, e.Tier, e.IP, e.Rule, e.Limit, e.Endpoint, e.Method,
+					e.Used, e.Max, e.Cost, int64(e.Status), e.RetryAfter.Microseconds(), e.Waited.Microseconds(), e.Latency.Microseconds(), e.Region, e.Node, e.Weight,
+				}, nil
+			}))
+			return err
+		})
+	}
+	bare := ceiling("COPY into a table without an index", "")
+	unique := ceiling("COPY into a table whose ids are unique", ", PRIMARY KEY (at, id)")
+	db := openDatabase(t, server.Database(t))
+	if _, err := db.Up(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	s := storeAt(t, db, now)
+	own := rate("Store.Write", func(batch []audit.Event) error { return s.Write(t.Context(), batch) })
+	t.Logf("Store.Write is %.2f of COPY without an index, %.2f of that with unique ids", own/bare, own/unique)
+	rate("Store.Write of what is there already", func(batch []audit.Event) error { return s.Write(t.Context(), batch) })
+}
+
+// TestScaleTop asks who was denied most in the last day.
+func TestScaleTop(t *testing.T) {
+	now := time.Date(2026, 3, 15, 12, 34, 56, 0, time.UTC)
+	db := openDatabase(t, testpostgres.Start(t).Database(t))
+	if _, err := db.Up(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	s := storeAt(t, db, now)
+	random, zipf := users(2)
+	n := *scaleEvents
+	step := 24 * time.Hour / time.Duration(n)
+	began := time.Now()
+	var batch []audit.Event
+	for i := range n {
+		batch = append(batch, typical(random, zipf, now.Add(-time.Duration(n-i)*step)))
+		if len(batch) == 20_000 || i == n-1 {
+			if err := s.Write(t.Context(), batch); err != nil {
+				t.Fatal(err)
+			}
+			batch = batch[:0]
+		}
+		if (i+1)%2_000_000 == 0 {
+			t.Logf("%d of %d in %v", i+1, n, time.Since(began).Round(time.Second))
+		}
+	}
+	t.Logf("%d events were written in %v", n, time.Since(began).Round(time.Second))
+	began = time.Now()
+	done, err := s.RollUp(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d minutes and hours were rolled up in %v", done, time.Since(began).Round(time.Second))
+	t.Logf("%d roll-ups, %d of subjects", number64(t, db, "SELECT count(*) FROM stint_rollups"), number64(t, db, "SELECT count(*) FROM stint_subject_rollups"))
+	if _, err := db.Write.ExecContext(t.Context(), "ANALYZE"); err != nil {
+		t.Fatal(err)
+	}
+	measure := func(what string, ask func() (any, error)) {
+		for range 3 {
+			began := time.Now()
+			answer, err := ask()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%s: %v: %v", what, time.Since(began).Round(time.Millisecond/10), answer)
+		}
+	}
+	measure("top 10 users by denials in the last day", func() (any, error) { return s.Top(t.Context(), audit.TopQuery{}) })
+	measure("top 10 rules", func() (any, error) { return s.Top(t.Context(), audit.TopQuery{By: "rule"}) })
+	measure("distinct users", func() (any, error) { return s.Distinct(t.Context(), audit.DistinctQuery{}) })
+	measure("violations of a user", func() (any, error) {
+		return s.Violations(t.Context(), audit.ViolationQuery{User: "user-7"})
+	})
+	measure("series by rule", func() (any, error) {
+		all, err := s.Series(t.Context(), audit.SeriesQuery{By: "rule"})
+		return len(all), err
+	})
+	measure("100 denials of a user", func() (any, error) {
+		events, _, err := s.Find(t.Context(), audit.EventQuery{User: "user-7", Outcome: "denied"})
+		return len(events), err
+	})
+}

@@ -1,0 +1,118 @@
+package audit
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"strings"
+	"time"
+)
+
+// Sketch is how many decisions took how long, in buckets of whole microseconds whose
+// width grows with what they hold: a quantile is off by at most one part in 32. Two that
+// are added are the sketch of all their decisions.
+type Sketch struct{ counts []int64 }
+
+const (
+	// sketchBits is how many bits of a number count: there are half as many buckets for
+	// each power of 2 as these can tell apart.
+	sketchBits = 5
+	sketchHalf = 1 << (sketchBits - 1)
+	// What takes longer than the longest, twelve days, is counted as that.
+	sketchLongest = 1<<40 - 1
+)
+
+var (
+	sketchBuckets = bucketOf(sketchLongest) + 1
+	// sketchColumn is the lower end of the bucket of latency_us, in SQL.
+	sketchColumn = func() string {
+		var b strings.Builder
+		fmt.Fprintf(&b, "CASE WHEN latency_us < %d THEN latency_us", 2*sketchHalf)
+		for shift := 1; 2*sketchHalf<<shift <= sketchLongest+1; shift++ {
+			fmt.Fprintf(&b, " WHEN latency_us < %d THEN (latency_us >> %d) << %d", 2*sketchHalf<<shift, shift, shift)
+		}
+		fmt.Fprintf(&b, " ELSE %d END", sketchLongest)
+		return b.String()
+	}()
+)
+
+func bucketOf(micros int64) int {
+	v := uint64(min(max(0, micros), sketchLongest))
+	shift := max(0, bits.Len64(v)-sketchBits)
+	return shift*sketchHalf + int(v>>shift)
+}
+
+// middle is what a bucket stands for.
+func middle(bucket int) int64 {
+	shift := max(0, bucket/sketchHalf-1)
+	return int64(bucket-shift*sketchHalf)<<shift + 1<<shift/2
+}
+
+// Add counts n decisions.
+func (s *Sketch) Add(took time.Duration, n int64) { s.add(bucketOf(took.Microseconds()), n) }
+
+func (s *Sketch) add(bucket int, n int64) {
+	if more := bucket + 1 - len(s.counts); more > 0 {
+		s.counts = append(s.counts, make([]int64, more)...)
+	}
+	s.counts[bucket] += n
+}
+
+// Merge adds what another has counted.
+func (s *Sketch) Merge(o *Sketch) {
+	for bucket, n := range o.counts {
+		if n != 0 {
+			s.add(bucket, n)
+		}
+	}
+}
+
+// Quantile returns what the share q of the decisions took at most, or 0 if there were
+// none.
+func (s *Sketch) Quantile(q float64) time.Duration {
+	var total int64
+	for _, n := range s.counts {
+		total += n
+	}
+	rank := max(1, int64(math.Ceil(q*float64(total))))
+	for bucket, n := range s.counts {
+		if rank -= n; rank <= 0 {
+			return time.Duration(middle(bucket)) * time.Microsecond
+		}
+	}
+	return 0
+}
+
+// AppendBinary implements [encoding.BinaryAppender]. It does not fail.
+func (s *Sketch) AppendBinary(b []byte) ([]byte, error) {
+	last := -1
+	for bucket, n := range s.counts {
+		if n != 0 {
+			b = binary.AppendUvarint(b, uint64(bucket-last))
+			b = binary.AppendVarint(b, n)
+			last = bucket
+		}
+	}
+	return b, nil
+}
+
+// UnmarshalBinary implements [encoding.BinaryUnmarshaler].
+func (s *Sketch) UnmarshalBinary(data []byte) error {
+	s.counts = s.counts[:0]
+	for bucket := -1; len(data) > 0; {
+		step, n := binary.Uvarint(data)
+		if n <= 0 || step == 0 || step > uint64(sketchBuckets-1-bucket) {
+			return errors.New("audit: a sketch has a bucket that there is not")
+		}
+		count, m := binary.Varint(data[n:])
+		if m <= 0 {
+			return errors.New("audit: a sketch ends too early")
+		}
+		bucket += int(step)
+		s.add(bucket, count)
+		data = data[n+m:]
+	}
+	return nil
+}

@@ -1,0 +1,80 @@
+package daemon_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint/internal/audit"
+	"github.com/stintdev/stint/internal/daemon"
+)
+
+// TestRecord denies requests, and finds them in the record, with as much of the address
+// as the settings allow.
+func TestRecord(t *testing.T) {
+	t.Parallel()
+	url := fill(t, few)
+	p := start(t, strings.ReplaceAll(inDatabase, "%", url)+
+		"record = { sample_every = 1, region = \"here\", ip = \"truncate\", spool = \""+t.TempDir()+"\" }\n"+echo(t))
+	const most = 20
+	passed := 0
+	for range most {
+		status, _ := p.get(t, "gateway", "/")
+		if status == http.StatusOK {
+			passed++
+		}
+	}
+	if passed == 0 || passed == most {
+		t.Fatalf("%d of %d passed", passed, most)
+	}
+	store, err := audit.NewStore(openCatalog(t, url).Database(), audit.StoreOptions{})
+	do(t, err)
+	q := audit.EventQuery{Range: audit.Range{From: time.Now().Add(-time.Hour), To: time.Now().Add(time.Hour)}}
+	var events []audit.Event
+	until(t, "all events are written", func() bool {
+		events, _, err = store.Find(t.Context(), q)
+		do(t, err)
+		return len(events) >= most
+	})
+	kept := 0
+	for _, e := range events {
+		if e.Region != "here" || e.Node == "" || e.IP != "127.0.0.0/24" || e.Weight != 1 {
+			t.Errorf("%+v", e)
+		}
+		if e.Outcome.Passed() {
+			kept++
+		}
+	}
+	if kept != passed || len(events) != most {
+		t.Errorf("%d events, of which %d passed; want %d, %d", len(events), kept, most, passed)
+	}
+	p.becomes(t, "record", "ok", "")
+	if s := p.series(t); s[`stint_record_events_total{what="dropped"}`] != "0" || s["stint_record_spooled_bytes"] != "0" {
+		t.Error(s)
+	}
+}
+
+// TestRecordProblems are said of settings.
+func TestRecordProblems(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ text, want string }{
+		"ip":        {`ip = "some"`, `server.record.ip: "some": want one of keep, truncate, hash`},
+		"no key":    {`ip = "hash"`, "server.record.ip_key: has 0 bytes, want at least 16, for addresses to be hashed with"},
+		"short key": {"ip = \"hash\"\nip_key = \"hunter2\"", "server.record.ip_key: has 7 bytes, want at least 16, for addresses to be hashed with"},
+		"retention": {`retention = "1h"`, `server.record.retention: "1h": want from 1d to 3650d`},
+		"archive":   {`archive = "ftp://me:hunter2@there"`, "want file:///path, s3://bucket/prefix, none, or nothing"},
+		"years":     {`archive_years = 101`, `server.record.archive_years: "101": want from 0, which is for ever, to 100`},
+		"too few":   {"archive_years = 1\nretention = \"400d\"", "server.record.archive_years: 1: want no less than server.record.retention, which is 400d"},
+		"sample":    {`sample_every = -1`, "server.record.sample_every: -1: want 0 or more"},
+		"spool":     {`spool_size = 1`, "server.record.spool_size: 1: want 1048576 or more"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := daemon.Source{Path: write(t, "stint.toml", "[server.record]\n"+c.text)}.Load()
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%v; want %s", err, c.want)
+			}
+		})
+	}
+}
