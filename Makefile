@@ -28,7 +28,7 @@ test: deps lint verify test-exact test-race ## Install what is missing, lint, ve
 
 .PHONY: test-race
 test-race: ## Run every test under the race detector, in random order
-	$(GO) test -race -shuffle=on -count=1 ./...
+	$(GO) test -race -shuffle=on -count=1 -timeout 30m ./...
 
 .PHONY: test-exact
 test-exact: ## Run the tests that count allocations and memory, which the race detector would disturb

@@ -180,3 +180,59 @@ func BenchmarkUse(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkReload decides again and again, with pauses as between requests, first as it is
+// and then while 10,000 rules are compiled and put to use without a pause, and reports p99
+// of both.
+func BenchmarkReload(b *testing.B) {
+	f := hierarchy(10_000, "ip")
+	who, err := identity.New(identity.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer who.Close()
+	e := newEngine(b, f, identity.Options{})
+	request := engine.Request{Method: "GET", Path: "/api/v1/items-7", Peer: netip.MustParseAddr("192.0.2.1")}
+	p99 := func() float64 {
+		const decisions = 15_000
+		took := make([]time.Duration, 0, decisions)
+		tick := time.NewTicker(200 * time.Microsecond)
+		defer tick.Stop()
+		for range decisions {
+			<-tick.C
+			begun := time.Now()
+			if v, err := e.Decide(b.Context(), request); err != nil || v.Outcome != engine.Allowed {
+				b.Fatal(v, err)
+			}
+			took = append(took, time.Since(begun))
+		}
+		slices.Sort(took)
+		return float64(took[decisions*99/100].Nanoseconds())
+	}
+	var quiet, busy float64
+	for b.Loop() {
+		quiet = p99()
+		ctx, stop := context.WithCancel(b.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for ctx.Err() == nil {
+				rules, err := rule.Compile(f)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				if err := e.Use(rules, who); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		}()
+		busy = p99()
+		stop()
+		<-done
+	}
+	b.ReportMetric(quiet, "ns-p99")
+	b.ReportMetric(busy, "ns-p99-reloading")
+	b.ReportMetric(busy/quiet, "ratio")
+}
