@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"strings"
 	"time"
 
 	"github.com/stintdev/stint/internal/blob"
@@ -67,11 +66,11 @@ func (m *Manifest) cursor() (c Cursor, err error) {
 		return c, nil
 	}
 	p := m.Parts[len(m.Parts)-1]
-	id, err := hex.DecodeString(strings.ReplaceAll(p.LastID, "-", ""))
-	if err != nil || len(id) != len(c.ID) {
-		return c, fmt.Errorf("last_id %.40q: want a UUID", p.LastID)
+	id, err := parseID(p.LastID)
+	if err != nil {
+		return c, fmt.Errorf("last_id: %w", err)
 	}
-	return Cursor{p.Last, [16]byte(id)}, nil
+	return Cursor{p.Last, id}, nil
 }
 
 // seal returns the manifest as it is written, with its own hash.

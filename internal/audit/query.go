@@ -156,8 +156,11 @@ func ParseCursor(text string) (c Cursor, err error) {
 
 // parseID reads an id as its String writes it.
 func parseID(text string) (id engine.ID, err error) {
-	n, err := hex.Decode(id[:], []byte(strings.ReplaceAll(text[:min(len(text), 36)], "-", "")))
-	if err != nil || n != len(id) || id.String() != text {
+	digits := strings.ReplaceAll(text, "-", "")
+	if len(digits) == hex.EncodedLen(len(id)) {
+		_, err = hex.Decode(id[:], []byte(digits))
+	}
+	if err != nil || id.String() != text {
 		return engine.ID{}, fmt.Errorf("id %s: want a UUID", strict.Quote(text))
 	}
 	return id, nil

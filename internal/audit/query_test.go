@@ -336,6 +336,11 @@ func TestBadQueries(t *testing.T) {
 			t.Errorf("%d:\n%v, want\n%v", i, c.err, c.want)
 		}
 	}
+	for _, id := range []string{"", "7", strings.Repeat("a", 36), strings.Repeat("a", 1000), "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaaa"} {
+		if c, err := audit.ParseCursor("1763000000000000." + id); err == nil {
+			t.Errorf("%q: %v, want an error", id, c)
+		}
+	}
 	if c, err := audit.ParseCursor(""); err != nil || c != (audit.Cursor{}) || c.String() != "" {
 		t.Errorf("no cursor is %v, %v", c, err)
 	}
