@@ -15,15 +15,16 @@ import (
 // rule always refuses first: with the values of the rule itself, and with those of
 // every tier. A tier that has other values may be what a limit is for.
 func (c *checker) checkNeverReached() {
-	for _, r := range c.rules {
-		if !r.sound {
+	for n := range c.rules {
+		r := &c.rules[n]
+		if !r.sound || len(r.Limits) < 2 {
 			continue
 		}
 		for i, l := range r.Limits {
 			first, never := r.hiddenBy(i, nil)
 			if never && c.always(r, func(tier Values) bool { _, never := r.hiddenBy(i, tier); return never }) {
-				c.Add(strict.Item(r.path+".limits", i), fmt.Sprintf("%v is never reached: the limit %q (%v) always refuses first",
-					r.values[l.Name], first, r.values[first]), "")
+				c.Add(strict.Item(r.path()+".limits", i), fmt.Sprintf("%v is never reached: the limit %q (%v) always refuses first",
+					r.value(l.Name), first, r.value(first)), "")
 			}
 		}
 	}

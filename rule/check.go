@@ -44,8 +44,11 @@ func (f *File) Check() Problems { return f.check(true) }
 
 // check is Check. What follows from several rules together can only be said if the
 // file is whole.
-func (f *File) check(whole bool) Problems {
-	c := checker{file: f, tiers: map[string]int{}, limits: map[string][]*checked{}}
+func (f *File) check(whole bool) Problems { return f.learn(whole).Problems }
+
+// learn is check, and keeps what was learned of the rules on the way.
+func (f *File) learn(whole bool) *checker {
+	c := &checker{file: f, tiers: map[string]int{}}
 	c.checkTierNames()
 	c.checkRules()
 	c.checkTierLimits()
@@ -53,29 +56,41 @@ func (f *File) check(whole bool) Problems {
 		c.checkNeverReached()
 		c.checkUnreachable()
 	}
-	return c.Problems
+	return c
 }
 
 type checker struct {
 	strict.Report
 	file      *File
-	rules     []*checked
+	rules     []checked
 	tiers     map[string]int // tiers by name
 	tierNames []string
-	values    []Values              // of each tier, as far as they can be read
-	limits    map[string][]*checked // rules by the names of their limits
+	values    []Values // of each tier, as far as they can be read
 }
 
 // checked is a rule, and what was learned of it.
 type checked struct {
 	*Rule
-	path     string
+	place    int  // among the rules of the file
 	sound    bool // nothing is wrong with it by itself
 	patterns []pattern
 	networks []netip.Prefix
-	headers  map[string]string // by canonical name
+	headers  map[string]string // by canonical name; nil: there are none
 	countBy  []Dimension       // canonical, without those that every request has
-	values   map[string]stint.Limit
+	values   []stint.Limit     // of its limits; zero: it cannot be read, or has the name of one before
+}
+
+// path is where the rule is in the file.
+func (r *checked) path() string { return strict.Item("rules", r.place) }
+
+// value returns the value of a limit of the rule.
+func (r *checked) value(name string) stint.Limit {
+	for i, l := range r.Limits[:len(r.values)] {
+		if l.Name == name {
+			return r.values[i]
+		}
+	}
+	return stint.Limit{}
 }
 
 // refuseNumber is refuse for a number.
@@ -163,19 +178,21 @@ func (c *checker) checkText(path, text string) {
 }
 
 func (c *checker) checkRules() {
-	names := map[string]int{}
+	names := make(map[string]int, len(c.file.Rules))
+	c.rules = make([]checked, len(c.file.Rules))
 	for i := range c.file.Rules {
-		r := &checked{Rule: &c.file.Rules[i], path: strict.Item("rules", i)}
+		r := &c.rules[i]
+		r.Rule, r.place = &c.file.Rules[i], i
 		before := len(c.Problems)
-		if c.checkName(r.path+".name", r.Name) {
+		if c.checkName("name", r.Name) {
 			if first, twice := names[r.Name]; twice {
-				c.Add(r.path+".name", fmt.Sprintf("%q is the name of rules[%d] already", r.Name, first), "")
+				c.Add("name", fmt.Sprintf("%q is the name of rules[%d] already", r.Name, first), "")
 			} else {
 				names[r.Name] = i
 			}
 		}
 		if r.Group != "" {
-			c.checkName(r.path+".group", r.Group)
+			c.checkName("group", r.Group)
 		}
 		c.checkMatch(r)
 		c.checkCountBy(r)
@@ -185,84 +202,96 @@ func (c *checker) checkRules() {
 		c.checkPenalty(r)
 		c.checkResponse(r)
 		r.sound = len(c.Problems) == before
-		c.rules = append(c.rules, r)
+		// Hardly any rule is wrong, and paths of very many would be made for nothing.
+		for n := before; n < len(c.Problems); n++ {
+			c.Problems[n].Path = r.path() + "." + c.Problems[n].Path
+		}
 	}
 }
 
 func (c *checker) checkMatch(r *checked) {
-	path := r.path + ".match"
-	c.checkList(path+".paths", r.Match.Paths, func(path, text string) string {
+	c.checkList("match.paths", r.Match.Paths, func(i int, text string) string {
 		p, err := parsePattern(text)
 		if err != nil {
-			c.refuseAs(path, "path", invalid(err), "")
+			c.refuseAs(strict.Item("match.paths", i), "path", invalid(err), "")
 			return ""
 		}
 		r.patterns = append(r.patterns, p)
+		if len(r.Match.Paths) == 1 {
+			return "" // there is no other that could be the same
+		}
 		return p.shape()
 	})
-	c.checkList(path+".methods", r.Match.Methods, func(path, m string) string {
+	c.checkList("match.methods", r.Match.Methods, func(i int, m string) string {
 		switch upper := strings.ToUpper(m); {
 		case !IsToken(m) || len(m) > maxName:
-			c.Refuse(path, m, "a method such as GET, at most "+strconv.Itoa(maxName)+" bytes", "")
+			c.Refuse(strict.Item("match.methods", i), m, "a method such as GET, at most "+strconv.Itoa(maxName)+" bytes", "")
 		case m != upper:
 			if w, ok := strict.Closest(m, methods); ok {
 				upper = w
 			}
-			c.Refuse(path, m, "upper case", strict.DidYouMean(upper))
+			c.Refuse(strict.Item("match.methods", i), m, "upper case", strict.DidYouMean(upper))
 		}
 		return m
 	})
-	c.checkList(path+".tiers", r.Match.Tiers, func(path, tier string) string {
+	c.checkList("match.tiers", r.Match.Tiers, func(i int, tier string) string {
 		if _, ok := c.tiers[tier]; !ok {
-			c.Refuse(path, tier, "the name of a tier in this file", c.Closest(tier, c.tierNames))
+			c.Refuse(strict.Item("match.tiers", i), tier, "the name of a tier in this file", c.Closest(tier, c.tierNames))
 		}
 		return tier
 	})
-	c.checkList(path+".ip_ranges", r.Match.IPRanges, func(path, text string) string {
+	c.checkList("match.ip_ranges", r.Match.IPRanges, func(i int, text string) string {
 		p, want := parseNetwork(text)
 		if want != "" {
-			c.Refuse(path, text, want, "")
+			c.Refuse(strict.Item("match.ip_ranges", i), text, want, "")
 			return ""
 		}
 		r.networks = append(r.networks, p)
 		return p.String()
 	})
-	if len(r.Match.Headers) > maxValues {
-		c.Add(path+".headers", "has "+strconv.Itoa(len(r.Match.Headers))+" headers, want at most "+strconv.Itoa(maxValues), "")
+	const path = "match.headers"
+	switch n := len(r.Match.Headers); {
+	case n == 0:
+		return
+	case n > maxValues:
+		c.Add(path, "has "+strconv.Itoa(n)+" headers, want at most "+strconv.Itoa(maxValues), "")
 		return
 	}
 	r.headers = make(map[string]string, len(r.Match.Headers))
 	for _, name := range slices.Sorted(maps.Keys(r.Match.Headers)) {
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
 		if _, twice := r.headers[canonical]; twice {
-			c.Add(strict.Member(path+".headers", name), "the header "+canonical+" is there already: case does not matter", "")
+			c.Add(strict.Member(path, name), "the header "+canonical+" is there already: case does not matter", "")
 		}
 		value := r.Match.Headers[name]
 		if len(value) > maxValue {
-			c.Add(strict.Member(path+".headers", name), "has "+strconv.Itoa(len(value))+" bytes, want at most "+strconv.Itoa(maxValue), "")
+			c.Add(strict.Member(path, name), "has "+strconv.Itoa(len(value))+" bytes, want at most "+strconv.Itoa(maxValue), "")
 		}
 		r.headers[canonical] = value
-		c.checkHeader(strict.Member(path+".headers", name), name, name)
+		c.checkHeader(strict.Member(path, name), name, name)
 	}
 }
 
 // checkList checks the values of a condition, each by itself and that none is
 // there twice: check returns the one form of all spellings of a value, or none if
 // it is wrong.
-func (c *checker) checkList(path string, values []string, check func(path, value string) string) {
+func (c *checker) checkList(path string, values []string, check func(i int, value string) string) {
 	if len(values) > maxValues {
 		c.Add(path, "has "+strconv.Itoa(len(values))+" values, want at most "+strconv.Itoa(maxValues), "")
 		return
 	}
-	seen := make(map[string]int, len(values))
+	var seen map[string]int
 	for i, v := range values {
-		form := check(strict.Item(path, i), v)
-		if form == "" {
+		form := check(i, v)
+		if form == "" || len(values) == 1 {
 			continue
 		}
 		if first, twice := seen[form]; twice {
 			c.Add(strict.Item(path, i), strict.Quote(v)+" is there already, as "+strict.Quote(values[first]), "")
 			continue
+		}
+		if seen == nil {
+			seen = make(map[string]int, len(values))
 		}
 		seen[form] = i
 	}
@@ -339,35 +368,34 @@ func IsToken(s string) bool {
 }
 
 func (c *checker) checkCountBy(r *checked) {
-	path := r.path + ".count_by"
+	const list = "count_by"
 	if len(r.CountBy) > maxDimensions {
-		c.Add(path, "has "+strconv.Itoa(len(r.CountBy))+" values, want at most "+strconv.Itoa(maxDimensions), "")
+		c.Add(list, "has "+strconv.Itoa(len(r.CountBy))+" values, want at most "+strconv.Itoa(maxDimensions), "")
 		return
 	}
-	seen := map[Dimension]bool{}
+	seen := make([]Dimension, 0, maxDimensions)
 	for i, d := range r.CountBy {
-		path := strict.Item(path, i)
 		kind, name, named := strings.Cut(string(d), ":")
 		switch {
 		case named && kind == "header":
-			c.checkHeader(path, string(d), name)
+			c.checkHeader(strict.Item(list, i), string(d), name)
 			d = Dimension("header:" + textproto.CanonicalMIMEHeaderKey(name))
 		case named && kind == "claim":
 			if name == "" || len(name) > maxFieldName || hasControls(name) {
-				c.Refuse(path, string(d), "the name of a claim after claim:, at most "+strconv.Itoa(maxFieldName)+" bytes", "")
+				c.Refuse(strict.Item(list, i), string(d), "the name of a claim after claim:, at most "+strconv.Itoa(maxFieldName)+" bytes", "")
 			}
 		case named || kind == "header" || kind == "claim" || !slices.Contains(dimensions, kind):
-			c.refuseOf(path, string(d), dimensions)
+			c.refuseOf(strict.Item(list, i), string(d), dimensions)
 			continue
 		case d == "global" && len(r.CountBy) > 1:
-			c.Add(path, "global is one counter for all, and stands alone", "")
+			c.Add(strict.Item(list, i), "global is one counter for all, and stands alone", "")
 		case d == "endpoint" && len(r.Match.Paths) == 0:
-			c.Add(path, "endpoint is the path of the rule that matched, and the rule has none: want match.paths", "")
+			c.Add(strict.Item(list, i), "endpoint is the path of the rule that matched, and the rule has none: want match.paths", "")
 		}
-		if seen[d] {
-			c.Add(path, strict.Quote(string(d))+" is there already", "")
+		if slices.Contains(seen, d) {
+			c.Add(strict.Item(list, i), strict.Quote(string(d))+" is there already", "")
 		}
-		if seen[d] = true; d != "global" && d != "endpoint" {
+		if seen = append(seen, d); d != "global" && d != "endpoint" {
 			r.countBy = append(r.countBy, d)
 		}
 	}
@@ -381,12 +409,13 @@ func hasControls(s string) bool {
 
 func (c *checker) checkAction(r *checked) {
 	if r.OnStoreFailure != "" && !slices.Contains(onFailures, string(r.OnStoreFailure)) {
-		c.refuseOf(r.path+".on_store_failure", string(r.OnStoreFailure), onFailures)
+		c.refuseOf("on_store_failure", string(r.OnStoreFailure), onFailures)
 	}
-	path, delay := r.path+".max_delay", time.Duration(r.MaxDelay)
+	const path = "max_delay"
+	delay := time.Duration(r.MaxDelay)
 	switch {
 	case !r.Action.known():
-		c.refuseOf(r.path+".action", string(r.Action), actions)
+		c.refuseOf("action", string(r.Action), actions)
 	case delay == 0 && r.Action == Throttle:
 		c.Add(path, "missing, want how long the action throttle may hold a request, such as 2s", "")
 	case delay != 0 && !r.counts():
@@ -406,37 +435,35 @@ func (r *Rule) counts() bool { return r.Action != Block && r.Action != Allow }
 func (r *Rule) enabled() bool { return r.Enabled == nil || *r.Enabled }
 
 func (c *checker) checkLimits(r *checked) {
-	path := r.path + ".limits"
+	const list = "limits"
 	switch n := len(r.Limits); {
 	case n > 0 && !r.counts():
-		c.Add(path, "the action "+string(r.Action)+" counts nothing: want none", "")
+		c.Add(list, "the action "+string(r.Action)+" counts nothing: want none", "")
 	case n == 0 && r.counts() && r.Action.known():
-		c.Add(path, "missing, want at least one limit, unless the action is block or allow", "")
+		c.Add(list, "missing, want at least one limit, unless the action is block or allow", "")
 	case n > maxLimits:
-		c.Add(path, "has "+strconv.Itoa(n)+" limits, want at most "+strconv.Itoa(maxLimits), "")
+		c.Add(list, "has "+strconv.Itoa(n)+" limits, want at most "+strconv.Itoa(maxLimits), "")
 		return
 	}
-	r.values = make(map[string]stint.Limit, len(r.Limits))
-	seen := make(map[string]int, len(r.Limits))
+	r.values = make([]stint.Limit, len(r.Limits))
 	for i, l := range r.Limits {
-		path := strict.Item(path, i)
-		if c.checkName(path+".name", l.Name) {
-			if first, twice := seen[l.Name]; twice {
-				c.Add(path+".name", fmt.Sprintf("%q is the name of limits[%d] of this rule already", l.Name, first), "")
-			} else {
-				seen[l.Name] = i
-				c.limits[l.Name] = append(c.limits[l.Name], r)
-			}
+		before := len(c.Problems)
+		first := slices.IndexFunc(r.Limits, func(o Limit) bool { return o.Name == l.Name })
+		if c.checkName("name", l.Name) && first < i {
+			c.Add("name", fmt.Sprintf("%q is the name of limits[%d] of this rule already", l.Name, first), "")
 		}
-		if v, ok := c.checkLimit(path, l); ok {
-			r.values[l.Name] = r.held(v)
+		if v, ok := c.checkLimit(l); ok {
+			r.values[i] = r.held(v)
+		}
+		for n := before; n < len(c.Problems); n++ {
+			c.Problems[n].Path = strict.Item(list, i) + "." + c.Problems[n].Path
 		}
 	}
 }
 
 // checkLimit returns the value of a limit of a rule. What is wrong is noted at the
 // field that is at fault.
-func (c *checker) checkLimit(path string, l Limit) (v stint.Limit, ok bool) {
+func (c *checker) checkLimit(l Limit) (v stint.Limit, ok bool) {
 	var algorithm, burst bool // are in the text
 	for i, f := range strings.Fields(l.Limit) {
 		algorithm = algorithm || (i > 0 && !strings.Contains(f, "="))
@@ -444,13 +471,13 @@ func (c *checker) checkLimit(path string, l Limit) (v stint.Limit, ok bool) {
 	}
 	switch {
 	case l.Limit == "":
-		c.Add(path+".limit", "missing, want a limit such as 100/1m", "")
+		c.Add("limit", "missing, want a limit such as 100/1m", "")
 		return v, false
 	case algorithm && l.Algorithm != "":
-		c.Add(path+".algorithm", "the limit "+strict.Quote(l.Limit)+" names its algorithm already: want it once", "")
+		c.Add("algorithm", "the limit "+strict.Quote(l.Limit)+" names its algorithm already: want it once", "")
 		return v, false
 	case burst && l.Burst != 0:
-		c.Add(path+".burst", "the limit "+strict.Quote(l.Limit)+" has its burst already: want it once", "")
+		c.Add("burst", "the limit "+strict.Quote(l.Limit)+" has its burst already: want it once", "")
 		return v, false
 	}
 	v, err := l.value()
@@ -459,11 +486,11 @@ func (c *checker) checkLimit(path string, l Limit) (v stint.Limit, ok bool) {
 	}
 	switch e := invalid(err); {
 	case e.Field == "algorithm" && l.Algorithm != "":
-		c.refuseAs(path+".algorithm", "algorithm", e, c.algorithmHint(l.Algorithm))
+		c.refuseAs("algorithm", "algorithm", e, c.algorithmHint(l.Algorithm))
 	case e.Field == "burst" && l.Burst != 0:
-		c.refuseAs(path+".burst", "burst", e, "")
+		c.refuseAs("burst", "burst", e, "")
 	default:
-		c.refuseAs(path+".limit", "limit", e, c.limitHint(l.Limit, e))
+		c.refuseAs("limit", "limit", e, c.limitHint(l.Limit, e))
 	}
 	return v, false
 }
@@ -502,7 +529,8 @@ func (c *checker) limitHint(text string, e *stint.InvalidError) string {
 }
 
 func (c *checker) checkCost(r *checked) {
-	path, cost := r.path+".cost", r.Cost
+	const path = "cost"
+	cost := r.Cost
 	if cost.Units < 0 || cost.Units > maxCost {
 		c.refuseNumber(path, cost.Units, "from 1 to "+strconv.Itoa(maxCost)+" units")
 		return
@@ -516,9 +544,9 @@ func (c *checker) checkCost(r *checked) {
 			c.refuseNumber(path+".max", cost.Max, "the most that the header may say, from 1 to "+strconv.Itoa(maxCost))
 		}
 	}
-	for _, l := range r.Limits {
-		v, ok := r.values[l.Name]
-		if !ok {
+	for i, v := range r.values {
+		l := &r.Limits[i]
+		if v.Max == 0 {
 			continue
 		}
 		if tooCostly(cost.Units, v) && c.holds(r, l.Name) {
@@ -542,7 +570,7 @@ func (r *checked) valueFor(limit string, tier Values) stint.Limit {
 	if v, ok := tier[limit]; ok {
 		return r.held(v)
 	}
-	return r.values[limit]
+	return r.value(limit)
 }
 
 // always says whether something holds for every tier that the rule may apply to.
@@ -583,7 +611,8 @@ func tooCostly(units int64, l stint.Limit) bool {
 }
 
 func (c *checker) checkPenalty(r *checked) {
-	p, path := r.Penalty, r.path+".penalty"
+	const path = "penalty"
+	p := r.Penalty
 	if p == nil {
 		return
 	}
@@ -631,7 +660,7 @@ func (c *checker) checkPenaltyTime(path string, d Duration) {
 }
 
 func (c *checker) checkResponse(r *checked) {
-	path := r.path + ".response"
+	const path = "response"
 	if s := r.Response.Status; s != 0 && (s < 400 || s > 599) {
 		c.refuseNumber(path+".status", int64(s), "from 400 to 599")
 	}
@@ -646,11 +675,23 @@ func (c *checker) checkResponse(r *checked) {
 // checkTierLimits checks the values that tiers have, by themselves and for the
 // costs of the rules that they are for.
 func (c *checker) checkTierLimits() {
-	limits := slices.Sorted(maps.Keys(c.limits))
+	if len(c.file.Tiers) == 0 {
+		return
+	}
+	named := map[string][]*checked{} // rules, by the names of their limits
+	for i := range c.rules {
+		r := &c.rules[i]
+		for n, l := range r.Limits[:len(r.values)] {
+			if validName(l.Name) && !slices.ContainsFunc(r.Limits[:n], func(o Limit) bool { return o.Name == l.Name }) {
+				named[l.Name] = append(named[l.Name], r)
+			}
+		}
+	}
+	limits := slices.Sorted(maps.Keys(named))
 	for i, t := range c.file.Tiers {
 		for _, name := range slices.Sorted(maps.Keys(t.Limits)) {
 			path := strict.Member(strict.Item("tiers", i)+".limits", name)
-			if len(c.limits[name]) == 0 {
+			if len(named[name]) == 0 {
 				c.Refuse(path, name, "the name of a limit of a rule", c.Closest(name, limits))
 			}
 			v, err := ParseValue(t.Limits[name])
@@ -662,7 +703,7 @@ func (c *checker) checkTierLimits() {
 				c.refuseAs(path, "limit", e, hint)
 				continue
 			}
-			for _, r := range c.limits[name] {
+			for _, r := range named[name] {
 				if v := r.held(v); tooCostly(r.Cost.Units, v) && r.appliesTo(t.Name) {
 					c.Add(path, fmt.Sprintf("the %d units that the rule %s costs are more than %v can ever let pass", r.Cost.Units, strict.Quote(r.Name), v), "")
 				}

@@ -66,20 +66,20 @@ type limit struct {
 
 // Compile checks the file and makes a set of it. The error is [Problems].
 func Compile(f File) (*Set, error) {
-	if ps := f.Check(); len(ps) > 0 {
-		return nil, ps
+	known := f.learn(true)
+	if len(known.Problems) > 0 {
+		return nil, known.Problems
 	}
 	s := &Set{tiers: make(map[string]Values, len(f.Tiers))}
-	for _, t := range f.Tiers {
-		values := make(Values, len(t.Limits))
-		for name, text := range t.Limits {
-			values[name], _ = ParseValue(text) // Check has read it, and all that follows
-		}
-		s.tiers[t.Name] = values
+	for i, t := range f.Tiers {
+		s.tiers[t.Name] = known.values[i]
 	}
 	shared := map[string]*conditions{}
-	for i := range f.Rules {
-		s.rules = append(s.rules, compile(&f.Rules[i], shared))
+	compiled := make([]Compiled, len(f.Rules))
+	s.rules = make([]*Compiled, len(f.Rules))
+	for i := range compiled {
+		compiled[i].compile(&known.rules[i], shared)
+		s.rules[i] = &compiled[i]
 	}
 	slices.SortFunc(s.rules, func(a, b *Compiled) int {
 		return cmp.Or(cmp.Compare(a.Priority, b.Priority), strings.Compare(a.Name, b.Name))
@@ -89,7 +89,7 @@ func Compile(f File) (*Set, error) {
 		s.methods[m] = m
 	}
 	groups := map[rivals]int32{}
-	var entries []*entry
+	entries := make([]*entry, 0, len(s.rules))
 	for i, r := range s.rules {
 		rank := int32(i)
 		group := rank
@@ -108,7 +108,7 @@ func Compile(f File) (*Set, error) {
 		entries = append(entries, r.entries...)
 	}
 	slices.SortFunc(entries, standing)
-	var paths []*entry
+	paths := make([]*entry, 0, len(entries))
 	for i, e := range entries {
 		e.hit.place = int32(i)
 		switch {
@@ -166,8 +166,8 @@ func (m *Match) conditions() int {
 }
 
 // compile compiles a rule that is sound.
-func compile(r *Rule, shared map[string]*conditions) *Compiled {
-	c := &Compiled{
+func (c *Compiled) compile(r *checked, shared map[string]*conditions) {
+	*c = Compiled{
 		Name:      r.Name,
 		Enabled:   r.enabled(),
 		Action:    cmp.Or(r.Action, Reject),
@@ -180,7 +180,7 @@ func compile(r *Rule, shared map[string]*conditions) *Compiled {
 		match:     r.Match.clone(),
 		cost:      r.Cost,
 	}
-	same := fmt.Sprintf("%q", []any{r.Match.Methods, r.Match.Tiers, r.Match.IPRanges, r.Match.Headers, r.CountBy})
+	same := r.sharing()
 	if c.conditions = shared[same]; c.conditions == nil {
 		c.conditions = newConditions(c.match, r.CountBy)
 		shared[same] = c.conditions
@@ -199,23 +199,35 @@ func compile(r *Rule, shared map[string]*conditions) *Compiled {
 	}
 	c.cost.Units = cmp.Or(c.cost.Units, 1)
 	c.cost.Header = textproto.CanonicalMIMEHeaderKey(c.cost.Header)
-	for _, l := range r.Limits {
-		v, _ := l.value()
-		c.limits = append(c.limits, limit{l.Name, heldWithin(v, c.longestDelay())})
+	c.limits = make([]limit, len(r.Limits))
+	for i, l := range r.Limits {
+		c.limits[i] = limit{l.Name, r.values[i]}
 	}
-	for _, text := range r.Match.Paths {
-		p, _ := parsePattern(text)
+	c.entries = make([]*entry, 0, max(len(r.patterns), 1))
+	for _, p := range r.patterns {
 		c.entries = append(c.entries, c.under(p))
 	}
-	if len(r.Match.Paths) == 0 {
-		c.entries = []*entry{c.under(pattern{})}
+	if len(r.patterns) == 0 {
+		c.entries = append(c.entries, c.under(pattern{}))
 	}
 	slices.SortFunc(c.entries, standing)
-	return c
 }
 
 // longestDelay is how long the rule may hold a request.
 func (r *Compiled) longestDelay() time.Duration { return cmp.Or(r.MaxDelay, MaxDelay) }
+
+// sharing is the same for rules with the same conditions, but for paths, that count by
+// the same.
+func (r *Rule) sharing() string {
+	m := &r.Match
+	if len(m.Methods)+len(m.Tiers)+len(m.IPRanges)+len(m.Headers) == 0 && len(r.CountBy) < 2 {
+		if len(r.CountBy) == 0 {
+			return ""
+		}
+		return string(r.CountBy[0]) // as most are
+	}
+	return fmt.Sprintf("%q", []any{m.Methods, m.Tiers, m.IPRanges, m.Headers, r.CountBy})
+}
 
 // under is the rule under one of its paths.
 func (r *Compiled) under(p pattern) *entry {
@@ -229,6 +241,7 @@ func (r *Compiled) under(p pattern) *entry {
 	case len(dims) == 2 && dims[0].kind != byHeader && dims[1].kind == byEndpoint:
 		tail, e.whole = string(appendPart(nil, p.text)), true
 	}
+	e.names = make([]string, 0, len(r.limits)+1)
 	for _, l := range r.limits {
 		e.names = append(e.names, r.Name+":"+l.name+tail)
 	}

@@ -14,7 +14,12 @@ import (
 // that they match. Only what can be proved from the conditions of two rules is
 // reported.
 func (c *checker) checkUnreachable() {
-	rules := slices.DeleteFunc(slices.Clone(c.rules), func(r *checked) bool { return !r.sound || !r.enabled() })
+	var rules []*checked
+	for i := range c.rules {
+		if r := &c.rules[i]; r.sound && r.enabled() {
+			rules = append(rules, r)
+		}
+	}
 	slices.SortFunc(rules, func(a, b *checked) int {
 		return cmp.Or(cmp.Compare(a.Priority, b.Priority), strings.Compare(a.Name, b.Name))
 	})
@@ -29,14 +34,17 @@ func (c *checker) checkUnreachable() {
 			}
 		}
 	}
+	if len(index) == 0 {
+		return
+	}
 	for _, r := range rules {
 		switch w := find(index, r); {
 		case w == nil:
 		case r.Group != "" && w.Group == r.Group:
-			c.Add(r.path, fmt.Sprintf("the rule %q can never apply: %q of the same group matches everything that it matches, and comes first",
+			c.Add(r.path(), fmt.Sprintf("the rule %q can never apply: %q of the same group matches everything that it matches, and comes first",
 				r.Name, w.Name), "")
 		default:
-			c.Add(r.path, fmt.Sprintf("the rule %q can never count: %q, which matches everything that it matches, has the action %s",
+			c.Add(r.path(), fmt.Sprintf("the rule %q can never count: %q, which matches everything that it matches, has the action %s",
 				r.Name, w.Name, w.Action), "")
 		}
 	}

@@ -2,6 +2,8 @@ package rule
 
 import (
 	"hash/maphash"
+	"iter"
+	"slices"
 	"strings"
 )
 
@@ -39,54 +41,90 @@ type step struct {
 
 // newTree builds the tree of entries that have paths.
 func newTree(entries []*entry) *tree {
-	t := &tree{nodes: make([]node, 1), more: make([]*index, 1), seed: maphash.MakeSeed()}
-	buckets := make([]bucket, 1) // of the nodes
-	steps := map[step]int32{}
-	grow := func() int32 {
-		t.nodes, buckets = append(t.nodes, node{}), append(buckets, bucket{})
-		return int32(len(t.nodes) - 1)
-	}
-	for _, e := range entries {
-		at := int32(0)
-		for _, s := range e.path.segments {
-			next := t.nodes[at].wild
-			if !s.wild {
-				next = steps[step{at, s.text}]
-			}
-			if next == 0 {
-				next = grow()
-				if s.wild {
-					t.nodes[at].wild = next
-				} else {
-					steps[step{at, s.text}] = next
-				}
-			}
-			at = next
-		}
-		if e.path.rest {
-			next := t.nodes[at].rest
-			if next == 0 {
-				next = grow()
-				t.nodes[at].rest = next
-			}
-			at = next
-		}
-		buckets[at].list = append(buckets[at].list, e.hit.under(e.conditions))
+	t := &tree{nodes: make([]node, 1, 2*len(entries)+1), more: make([]*index, 1), seed: maphash.MakeSeed()}
+	steps := make(map[step]int32, 2*len(entries))
+	ends := make([]int32, len(entries)) // the nodes at which paths end
+	for i, e := range entries {
+		ends[i] = t.lead(e.path, steps)
 	}
 	t.connect(steps)
 	t.all = make([]candidate, 0, len(entries))
-	for i := range t.nodes {
-		n, b := &t.nodes[i], &buckets[i]
-		b.sort()
+	var here bucket
+	for i, those := range group(ends, len(t.nodes)) {
+		here.list, here.more = here.list[:0], nil
+		for _, e := range those {
+			here.list = append(here.list, entries[e].hit.under(entries[e].conditions))
+		}
+		here.sort()
+		n := &t.nodes[i]
 		n.from = int32(len(t.all))
-		t.all = append(t.all, b.list...)
+		t.all = append(t.all, here.list...)
 		n.to = int32(len(t.all))
-		if b.more != nil {
+		if here.more != nil {
 			n.more = int32(len(t.more))
-			t.more = append(t.more, b.more)
+			t.more = append(t.more, here.more)
 		}
 	}
 	return t
+}
+
+// lead returns the node at which a path ends, and makes those that lead there.
+func (t *tree) lead(p pattern, steps map[step]int32) int32 {
+	grow := func() int32 {
+		t.nodes = append(t.nodes, node{})
+		return int32(len(t.nodes) - 1)
+	}
+	at := int32(0)
+	for _, s := range p.segments {
+		next := t.nodes[at].wild
+		if !s.wild {
+			next = steps[step{at, s.text}]
+		}
+		if next == 0 {
+			next = grow()
+			if s.wild {
+				t.nodes[at].wild = next
+			} else {
+				steps[step{at, s.text}] = next
+			}
+		}
+		at = next
+	}
+	if !p.rest {
+		return at
+	}
+	if t.nodes[at].rest == 0 {
+		next := grow()
+		t.nodes[at].rest = next
+	}
+	return t.nodes[at].rest
+}
+
+// group yields, for each of n nodes, the places of those that have it, in their order.
+func group(nodes []int32, n int) iter.Seq2[int, []int32] {
+	ends := make([]int32, n) // of the nodes, in the list of places
+	for _, at := range nodes {
+		ends[at]++
+	}
+	for i := 1; i < n; i++ {
+		ends[i] += ends[i-1]
+	}
+	places := make([]int32, len(nodes))
+	for i, at := range slices.Backward(nodes) {
+		ends[at]--
+		places[ends[at]] = int32(i)
+	}
+	return func(yield func(int, []int32) bool) {
+		for i, from := range ends {
+			to := int32(len(places))
+			if i+1 < n {
+				to = ends[i+1]
+			}
+			if !yield(i, places[from:to]) {
+				return
+			}
+		}
+	}
 }
 
 // connect puts the steps into the table of edges.
