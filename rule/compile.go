@@ -78,7 +78,7 @@ func Compile(f File) (*Set, error) {
 	compiled := make([]Compiled, len(f.Rules))
 	s.rules = make([]*Compiled, len(f.Rules))
 	for i := range compiled {
-		compiled[i].compile(&known.rules[i], shared)
+		compile(&compiled[i], &known.rules[i], shared)
 		s.rules[i] = &compiled[i]
 	}
 	slices.SortFunc(s.rules, func(a, b *Compiled) int {
@@ -165,8 +165,8 @@ func (m *Match) conditions() int {
 	return n
 }
 
-// compile compiles a rule that is sound.
-func (c *Compiled) compile(r *checked, shared map[string]*conditions) {
+// compile compiles a rule that is sound, in place.
+func compile(c *Compiled, r *checked, shared map[string]*conditions) {
 	*c = Compiled{
 		Name:      r.Name,
 		Enabled:   r.enabled(),

@@ -1,0 +1,368 @@
+package sim
+
+import (
+	"cmp"
+	"container/heap"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/memstore"
+	"github.com/stintdev/stint/rule"
+)
+
+// replay is a call of Run.
+type replay struct {
+	candidate rule.Rule
+	off       bool // the candidate is switched off
+	set       *rule.Set
+	rule      *rule.Compiled
+	values    *rule.Set // the rule's limits only
+	paths     *rule.Set // the rule's paths only; nil if it has none
+	patterns  []pattern // the same
+	methods   map[string]bool
+	tiers     map[string]bool
+	networks  []netip.Prefix // in order, and none in another
+	by        []rule.Dimension
+	known     map[string]path // endpoints
+	asksOf    map[string][]stint.Ask
+
+	store *memstore.Store
+	now   time.Time
+	steps int // that are left
+	held  waiting
+	asks  []stint.Ask
+	ds    []stint.Decision
+
+	preview  Preview
+	step     time.Duration // of the series
+	subjects map[string]*Subject
+	stopped  time.Time     // zero: all was replayed
+	window   time.Duration // the longest of the limits that were asked
+	crowded  bool          // more had to be held than could be
+	seq      int64         // of the last that was held
+
+	// How many requests notes are about; sampled is events.
+	unclear                                    [answers]int64
+	sampled, sampledFor, ownCost, recordedCost int64
+	otherRefused, byNetwork, late, full        int64
+}
+
+func newReplay(o Options) (*replay, error) {
+	if took := o.To.Sub(o.From); took <= 0 || took > longest {
+		return nil, &stint.InvalidError{Field: "from", Value: o.From.Format(time.RFC3339), Want: "a time before to, which is " +
+			o.To.Format(time.RFC3339) + ", and at most 366 days before"}
+	}
+	r := &replay{
+		candidate: o.Rule, steps: maxSteps, now: o.From,
+		known: map[string]path{}, asksOf: map[string][]stint.Ask{}, subjects: map[string]*Subject{},
+	}
+	r.off = o.Rule.Enabled != nil && !*o.Rule.Enabled
+	r.candidate.Enabled = nil
+	// Tiers may have values for limits of other rules.
+	names := map[string]bool{}
+	for _, l := range o.Rule.Limits {
+		names[l.Name] = true
+	}
+	tiers := slices.Clone(o.Tiers)
+	for i := range tiers {
+		tiers[i].Limits = maps.Clone(tiers[i].Limits)
+		maps.DeleteFunc(tiers[i].Limits, func(name, _ string) bool { return !names[name] })
+	}
+	compile := func(c rule.Rule) (set *rule.Set, err error) {
+		return rule.Compile(rule.File{Rules: []rule.Rule{c}, Tiers: tiers})
+	}
+	var err error
+	if r.set, err = compile(r.candidate); err != nil {
+		return nil, err
+	}
+	r.rule = r.set.Rules()[0]
+	r.by = r.rule.CountBy()
+	only := r.candidate
+	only.Match, only.CountBy, only.Penalty, only.Group = rule.Match{Tiers: o.Rule.Match.Tiers}, nil, nil, ""
+	if r.values, err = compile(only); err != nil {
+		return nil, err
+	}
+	if paths := o.Rule.Match.Paths; len(paths) > 0 {
+		only := rule.Rule{Name: "paths", Match: rule.Match{Paths: paths}, Action: rule.Block}
+		if r.paths, err = rule.Compile(rule.File{Rules: []rule.Rule{only}}); err != nil {
+			return nil, err
+		}
+		for _, text := range paths {
+			r.patterns = append(r.patterns, parse(text))
+		}
+	}
+	r.methods, r.tiers, r.networks = setOf(o.Rule.Match.Methods), setOf(o.Rule.Match.Tiers), networksOf(o.Rule.Match.IPRanges)
+	r.preview.From, r.preview.To = o.From.UTC(), o.To.UTC()
+	r.preview.Series, r.step = newSeries(r.preview.From, r.preview.To)
+	r.store, err = memstore.New(memstore.Options{MaxKeys: maxKeys, Now: func() time.Time { return r.now }})
+	return r, err
+}
+
+func setOf(values []string) map[string]bool {
+	set := make(map[string]bool, len(values))
+	for _, v := range values {
+		set[v] = true
+	}
+	return set
+}
+
+// add replays a request, and those before it whose turn it is.
+func (r *replay) add(q *Request) error {
+	if err := r.release(q.At); err != nil {
+		return err
+	}
+	r.steps--
+	weight := min(max(q.Weight, 1), maxWeight)
+	p := &r.preview
+	p.Events++
+	p.Requests += weight
+	subject, a := r.match(q)
+	switch a {
+	case no:
+		return nil
+	case yes:
+	default:
+		p.Unclear += weight
+		r.unclear[a] += weight
+		return nil
+	}
+	if q.At.Before(r.now) {
+		r.late += weight
+	} else {
+		r.now = q.At
+	}
+	if weight > 1 {
+		r.sampled++
+		r.sampledFor += weight
+	}
+	point := &p.Series[q.At.Sub(p.Series[0].Start)/r.step]
+	p.Matched += weight
+	point.Matched += weight
+	if q.Refused {
+		p.RefusedNow += weight
+		if q.RefusedBy != r.rule.Name {
+			r.otherRefused += weight
+		}
+	}
+	t := turn{point: point, subject: subject, left: weight, of: r.subject(subject)}
+	if t.of != nil {
+		t.of.Requests += weight
+	} else {
+		r.full += weight
+	}
+	switch r.rule.Action {
+	case rule.Block:
+		r.refuse(&t, weight)
+		return nil
+	case rule.Allow:
+		return nil
+	default:
+	}
+	if p, ok := network(q.IP); ok && !p.IsSingleIP() && slices.Contains(r.by, "ip") {
+		r.byNetwork += weight
+	}
+	t.asks, t.cost = r.asksFor(q.Tier), r.costOf(q, weight)
+	return r.take(t)
+}
+
+// subject returns the figures of a subject, or nil if there are too many.
+func (r *replay) subject(name string) *Subject {
+	s := r.subjects[name]
+	if s == nil && len(r.subjects) < maxSubjects {
+		s = &Subject{Subject: name}
+		r.subjects[name] = s
+	}
+	return s
+}
+
+// costOf is what a request takes. What a header said is in the record only as what the
+// request took then.
+func (r *replay) costOf(q *Request, weight int64) int64 {
+	own := max(r.candidate.Cost.Units, 1)
+	switch {
+	case q.Cost <= 0 || q.Cost == own:
+		return own
+	case r.candidate.Cost.Header != "":
+		r.recordedCost += weight
+		return min(q.Cost, r.candidate.Cost.Max)
+	case own > 1:
+		r.ownCost += weight
+		return own
+	default:
+		r.recordedCost += weight
+		return q.Cost
+	}
+}
+
+// asksFor returns what the rule asks for those of a tier, without subjects and costs.
+func (r *replay) asksFor(tier string) []stint.Ask {
+	if !r.set.Tier(tier) {
+		tier = ""
+	}
+	asks, ok := r.asksOf[tier]
+	if ok {
+		return asks
+	}
+	for _, q := range r.values.Quotas(&rule.Attrs{Tier: tier}) {
+		if q.Unlimited() {
+			continue
+		}
+		asks = append(asks, stint.Ask{Key: stint.Key{Name: q.Name}, Limit: q.Ask.Limit})
+		from, to := q.Ask.Limit.Window.Bounds(r.preview.From)
+		r.window = max(r.window, to.Sub(from))
+	}
+	if r.rule.Penalty != nil && len(asks) > 0 {
+		asks = append(asks, stint.Ask{Key: stint.Key{Name: "penalty!"}, Penalty: r.rule.Penalty})
+	}
+	r.asksOf[tier] = asks
+	return asks
+}
+
+// turn is requests that are alike, and ask at one instant.
+type turn struct {
+	point   *Point
+	subject string
+	of      *Subject // nil: one too many
+	asks    []stint.Ask
+	cost    int64 // of each
+	left    int64 // how many
+	waited  time.Duration
+	at      time.Time // when they are to ask again
+	seq     int64     // in the order of those at one time
+}
+
+func (r *replay) refuse(t *turn, n int64) {
+	r.preview.WouldRefuse += n
+	t.point.WouldRefuse += n
+	if t.of != nil {
+		t.of.WouldRefuse += n
+	}
+	t.left -= n
+}
+
+// take asks for all of a turn, and has those wait that would be held.
+func (r *replay) take(t turn) error {
+	if len(t.asks) == 0 {
+		return nil // unlimited
+	}
+	lenient := r.rule.Action == rule.Throttle // who is held and then passes has violated nothing
+	for t.left > 0 {
+		violation := int64(1)
+		if lenient {
+			violation = 0
+		}
+		if err := r.ask(&t, t.cost, violation); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(r.ds, func(d stint.Decision) bool { return !d.Allowed }) {
+			t.left--
+			// As many more pass as there is room for.
+			more := t.left
+			for i, d := range r.ds {
+				if t.asks[i].Penalty == nil {
+					more = min(more, d.Remaining/t.cost)
+				}
+			}
+			if more > 0 {
+				t.left -= more
+				if err := r.ask(&t, more*t.cost, violation); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		if wait := r.hold(&t); wait > 0 {
+			t.waited += wait
+			t.at = r.now.Add(wait)
+			r.seq++
+			t.seq = r.seq
+			heap.Push(&r.held, t)
+			return nil
+		}
+		last := len(t.asks) - 1
+		if lenient && t.asks[last].Penalty != nil && r.ds[last].Allowed {
+			if err := r.ask(&t, t.cost, 1); err != nil {
+				return err
+			}
+		}
+		if t.asks[last].Penalty == nil || !r.ds[last].Allowed {
+			r.refuse(&t, t.left) // nothing changes for those that are left
+			return nil
+		}
+		r.refuse(&t, 1)
+	}
+	return nil
+}
+
+// ask asks for so many units of each limit.
+func (r *replay) ask(t *turn, units, violation int64) (err error) {
+	r.asks = append(r.asks[:0], t.asks...)
+	for i := range r.asks {
+		a := &r.asks[i]
+		a.Key.Subject = t.subject
+		if a.Cost = units; a.Penalty != nil {
+			a.Cost = violation
+			r.steps -= int(a.Penalty.Threshold) / 16 // what it remembers is copied
+		}
+	}
+	r.steps -= len(r.asks)
+	r.ds, err = r.store.TakeAppend(r.ds[:0], r.asks)
+	return err
+}
+
+// hold returns how long those who were refused can be held so that they might pass, or
+// 0 if they cannot.
+func (r *replay) hold(t *turn) (wait time.Duration) {
+	if r.rule.Action != rule.Throttle {
+		return 0
+	}
+	for i := range r.ds {
+		d := &r.ds[i]
+		if d.Allowed {
+			continue
+		}
+		if t.asks[i].Penalty != nil || d.RetryAfter > r.rule.MaxDelay-t.waited {
+			return 0
+		}
+		wait = max(wait, d.RetryAfter, time.Millisecond)
+	}
+	if len(r.held) >= maxHeld {
+		r.crowded = true
+		return 0
+	}
+	return wait
+}
+
+// release has those ask again whose turn it is until a time.
+func (r *replay) release(until time.Time) error {
+	for len(r.held) > 0 && !r.held[0].at.After(until) && r.steps > 0 {
+		t := heap.Pop(&r.held).(turn)
+		r.now = t.at
+		if err := r.take(t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// waiting is those who are held, the next first.
+type waiting []turn
+
+func (w waiting) Len() int      { return len(w) }
+func (w waiting) Swap(i, j int) { w[i], w[j] = w[j], w[i] }
+func (w *waiting) Push(t any)   { *w = append(*w, t.(turn)) }
+
+func (w waiting) Less(i, j int) bool {
+	return cmp.Or(w[i].at.Compare(w[j].at), cmp.Compare(w[i].seq, w[j].seq)) < 0
+}
+
+func (w *waiting) Pop() any {
+	last := len(*w) - 1
+	t := (*w)[last]
+	(*w)[last] = turn{}
+	*w = (*w)[:last]
+	return t
+}

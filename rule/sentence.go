@@ -1,0 +1,479 @@
+package rule
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"net/textproto"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/strict"
+)
+
+// Sentence returns the rule in plain English, for people: whom it is about, how much
+// may pass, and what happens to the rest. It is what the rule itself says: tiers, users
+// and API keys may have other values for its limits.
+//
+// The rule need not be sound, and what cannot be read is quoted as it is written. Values
+// of headers that hold credentials are left out, and of long lists there is the beginning.
+func (r *Rule) Sentence() string {
+	all := []string{r.sayAll()}
+	if r.counts() && len(r.Limits) > 0 {
+		all = []string{r.sayLimits(), r.sayCost(), r.sayPenalty(), failures[r.OnStoreFailure]}
+	}
+	if r.Action == LogOnly {
+		all = []string{"only tried out: nothing is refused", all[0], r.sayCost()}
+	}
+	if !r.enabled() {
+		all = slices.Insert(all, 0, "switched off")
+	}
+	var b strings.Builder
+	for _, text := range append(all, r.sayGroup()) {
+		if text == "" {
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteByte(' ')
+		}
+		first := text[0]
+		if 'a' <= first && first <= 'z' {
+			first -= 'a' - 'A'
+		}
+		b.WriteByte(first)
+		b.WriteString(text[1:] + ".")
+	}
+	return b.String()
+}
+
+// failures are said where it is not the default.
+var failures = map[OnFailure]string{
+	Open:   "while the counters cannot be reached, requests pass",
+	Closed: "while the counters cannot be reached, requests are refused with 503",
+}
+
+// sayAll says what becomes of requests that are not counted.
+func (r *Rule) sayAll() string {
+	subject, has := r.requests(true), []string(nil)
+	for _, d := range r.CountBy[:min(len(r.CountBy), maxDimensions)] {
+		if d != "global" && d != "endpoint" {
+			has = append(has, an(d.noun()))
+		}
+	}
+	switch {
+	case len(has) > 0:
+		subject += " that have " + join(has, "and")
+	case subject == "requests" && !r.counts():
+		subject = "all requests"
+	}
+	switch r.Action {
+	case Block:
+		return subject + " are " + r.refused()
+	case Allow:
+		return subject + " pass, whatever the limits of other rules"
+	default:
+		return subject + " have no limit yet"
+	}
+}
+
+// sayLimits says how much may pass, and what becomes of the rest.
+func (r *Rule) sayLimits() string {
+	who, apart := r.counted()
+	var text, how string
+	switch requests := r.requests(who == ""); {
+	case who != "" && r.inUnits():
+		text, how = r.allowed("unit")
+		text = "each " + who + r.onTiers() + " may use " + text
+		if requests != "requests" {
+			text += " on " + requests
+		}
+	case who != "":
+		text, how = r.allowed(r.methods() + "request")
+		text = "each " + who + r.onTiers() + " may make " + text + r.where()
+	default:
+		may, noun := " may be ", ""
+		if r.inUnits() {
+			may, noun = " may use ", "unit"
+		}
+		if apart == nil {
+			requests, may = "all "+requests, " together"+may
+		}
+		text, how = r.allowed(noun)
+		text = requests + may + text
+	}
+	if apart != nil {
+		text += ", counted apart for " + join(apart, "and")
+	}
+	return text + how + "; " + r.sayRest()
+}
+
+// sayRest says what becomes of requests that are over a limit.
+func (r *Rule) sayRest() string {
+	switch {
+	case r.Action == Throttle:
+		return "what is over is held for up to " + amount(time.Duration(r.MaxDelay)) + ", or " + r.refused() + " if that is not enough"
+	case r.Action == LogOnly:
+		return "what is over passes, and is recorded"
+	case r.Action.known():
+		return "what is over is " + r.refused()
+	default:
+		return "what becomes of the rest is not clear: there is no action " + strict.Quote(string(r.Action))
+	}
+}
+
+func (r *Rule) refused() string {
+	status := 429
+	if r.Action == Block {
+		status = 403
+	}
+	text := "refused with " + strconv.Itoa(cmp.Or(r.Response.Status, status))
+	if r.Response.Message != "" {
+		text += " and the message " + strict.Quote(r.Response.Message)
+	}
+	return text
+}
+
+// inUnits says that not every request takes one unit.
+func (r *Rule) inUnits() bool { return r.Cost.Header != "" || r.Cost.Units != 0 && r.Cost.Units != 1 }
+
+func (r *Rule) sayCost() string {
+	n := cmp.Or(r.Cost.Units, 1)
+	switch {
+	case !r.inUnits():
+		return ""
+	case r.Cost.Header == "":
+		return "a request takes " + count(n, "unit")
+	}
+	return "a request takes as many units as a trusted proxy says in the header " + headerName(r.Cost.Header) +
+		", up to " + figure(r.Cost.Max) + ", or else " + figure(n)
+}
+
+func (r *Rule) sayPenalty() string {
+	p := r.Penalty
+	if p == nil {
+		return ""
+	}
+	who, _ := r.counted()
+	text := "after " + count(p.Threshold, "refusal") + " within " + one(time.Duration(p.Within)) + " " +
+		an(cmp.Or(who, "client")) + " is banned for " + amount(time.Duration(p.Cooldown)*time.Duration(p.step(0)))
+	const most = 4
+	for i := 1; i < min(len(p.Multipliers), most); i++ {
+		text += ", then " + amount(time.Duration(p.Cooldown)*time.Duration(p.step(i)))
+	}
+	if n := len(p.Multipliers); n > most {
+		text += " and so on, up to " + amount(time.Duration(p.Cooldown)*time.Duration(p.step(n-1)))
+	}
+	return text
+}
+
+// step is the i-th multiplier, or 1 if there is none or none that can be used.
+func (p *Penalty) step(i int) int64 {
+	if i < len(p.Multipliers) && p.Multipliers[i] > 0 && p.Multipliers[i] <= math.MaxInt64/max(int64(p.Cooldown), 1) {
+		return p.Multipliers[i]
+	}
+	return 1
+}
+
+func (r *Rule) sayGroup() string {
+	if r.Group == "" {
+		return ""
+	}
+	text := "only the best rule of the group " + printable(r.Group) + " applies to a request"
+	if r.Action == LogOnly {
+		text = "only the best rule of the group " + printable(r.Group) + " that is tried out applies to a request"
+	}
+	if r.Priority != 0 {
+		text += "; this one has the priority " + strconv.Itoa(r.Priority)
+	}
+	return text
+}
+
+// counted returns who has a counter, and what else has one of its own. A counter for
+// the only path that there is, is one for all.
+func (r *Rule) counted() (who string, apart []string) {
+	for _, k := range kinds {
+		for _, d := range r.CountBy[:min(len(r.CountBy), maxDimensions)] {
+			switch word, _, _ := strings.Cut(string(d), ":"); {
+			case word != k || slices.Contains(apart, "each "+d.noun()) || who == d.noun():
+			case d == "endpoint" && len(r.Match.Paths) < 2:
+			case who == "" && (d.isClient() || d == "tenant"):
+				who = d.noun()
+			default:
+				apart = append(apart, "each "+d.noun())
+			}
+		}
+	}
+	for _, d := range r.CountBy[:min(len(r.CountBy), maxDimensions)] {
+		if word, _, _ := strings.Cut(string(d), ":"); d != "global" && !slices.Contains(kinds[:], word) {
+			apart = append(apart, "each "+d.noun())
+		}
+	}
+	return who, apart
+}
+
+// noun is what has a counter, after each or a.
+func (d Dimension) noun() string {
+	switch word, name, _ := strings.Cut(string(d), ":"); {
+	case d == "api_key":
+		return "API key"
+	case d == "ip":
+		return "IP address"
+	case d == "endpoint":
+		return "of these paths"
+	case word == "header" && name != "":
+		return "value of the header " + headerName(name)
+	case word == "claim" && name != "":
+		return "value of the claim " + printable(name)
+	case slices.Contains(kinds[:], string(d)):
+		return string(d)
+	default:
+		return strict.Quote(string(d))
+	}
+}
+
+// requests are those that the rule is about.
+func (r *Rule) requests(tiers bool) string {
+	text := r.methods() + "requests"
+	if on := r.onTiers(); tiers && on != "" {
+		text += " of clients" + on
+	}
+	return text + r.where()
+}
+
+func (r *Rule) methods() string {
+	if len(r.Match.Methods) == 0 {
+		return ""
+	}
+	return values(r.Match.Methods, "methods") + " "
+}
+
+func (r *Rule) onTiers() string {
+	switch n := len(r.Match.Tiers); {
+	case n == 0:
+		return ""
+	case n > mostValues:
+		return " on " + values(r.Match.Tiers, "tiers")
+	default:
+		return " on the " + values(r.Match.Tiers, "tiers") + " tier"
+	}
+}
+
+// where is the conditions that are not about methods and tiers.
+func (r *Rule) where() (text string) {
+	if len(r.Match.IPRanges) > 0 {
+		text += " from " + values(r.Match.IPRanges, "networks")
+	}
+	if len(r.Match.Paths) > 0 {
+		text += " to " + values(r.Match.Paths, "paths")
+	}
+	var headers []string
+	for _, name := range slices.Sorted(maps.Keys(r.Match.Headers)) {
+		switch value := r.Match.Headers[name]; {
+		case value == "*":
+			headers = append(headers, "a header "+headerName(name))
+		case isSecret(name):
+			headers = append(headers, "a certain header "+headerName(name))
+		default:
+			headers = append(headers, "the header "+headerName(name)+" "+strict.Quote(value))
+		}
+	}
+	if n := len(headers) - mostValues; n > 0 {
+		headers = append(headers[:mostValues], count(int64(n), "other"))
+	}
+	if len(headers) > 0 {
+		text += " with " + join(headers, "and")
+	}
+	return text
+}
+
+// allowed says what limits let pass, of what, and how they count: among the limits, or
+// after them if that is the same for all. What is counted stands with the first.
+func (r *Rule) allowed(noun string) (text, how string) {
+	limits := r.Limits[:min(len(r.Limits), maxLimits)]
+	var all, hows []string
+	for _, l := range limits {
+		v, err := l.value()
+		if err != nil {
+			text := strings.Join(strings.Fields(l.Limit+" "+l.Algorithm), " ")
+			if l.Burst != 0 {
+				text += " burst=" + strconv.FormatInt(l.Burst, 10)
+			}
+			all, hows = append(all, plural(noun)+" up to "+strict.Quote(text)+" (which cannot be read)"), append(hows, "")
+		} else {
+			v = r.held(v)
+			per, how := spoken(v)
+			all, hows = append(all, count(v.Max, noun)+" "+per), append(hows, how)
+		}
+		noun = ""
+	}
+	same := len(slices.Compact(slices.Clone(hows))) == 1
+	for i := range all {
+		switch {
+		case hows[i] == "":
+		case same:
+			how = ", " + hows[i]
+		default:
+			all[i] += " (" + hows[i] + ")"
+		}
+	}
+	if n := len(r.Limits) - len(limits); n > 0 {
+		all = append(all, count(int64(n), "other"))
+	}
+	return strings.Join(strings.Fields(join(all, "and")), " "), how
+}
+
+// spoken says over what time a limit counts, and how.
+func spoken(l stint.Limit) (per, how string) {
+	d := l.Window.Length()
+	if d == 0 {
+		return calendar(l.Window)
+	}
+	n, unit := length(d)
+	per = an(unit)
+	again := "each " + unit
+	if n != 1 {
+		per = "every " + amount(d)
+		again = per
+	}
+	switch l.Algorithm {
+	case stint.FixedWindow:
+		return per, "counted anew " + again + " by the clock"
+	case stint.SlidingLog:
+		return "in any " + strings.TrimPrefix(amount(d), "1 "), "counted exactly"
+	case stint.TokenBucket:
+		return per + " on average", "up to " + figure(cmp.Or(l.Burst, l.Max)) + " at once"
+	case stint.LeakyBucket:
+		if l.Burst == 0 {
+			return per, "evenly spaced, with none waiting"
+		}
+		return per, "evenly spaced, with up to " + figure(l.Burst) + " waiting"
+	default:
+		return "in any " + strings.TrimPrefix(amount(d), "1 "), "closely estimated"
+	}
+}
+
+// calendar says what a calendar period is, and when it begins.
+func calendar(w stint.Window) (per, how string) {
+	zone, anchor := "UTC", ""
+	fields := strings.Fields(w.String())
+	for _, f := range fields[1:] {
+		if name, value, _ := strings.Cut(f, "="); name == "tz" {
+			zone = value
+		} else {
+			anchor = value
+		}
+	}
+	switch fields[0] {
+	case "day":
+		how = "from " + cmp.Or(anchor, "midnight") + " to " + cmp.Or(anchor, "midnight")
+	case "week":
+		day := cmp.Or(anchor, "monday")
+		how = "from " + strings.ToUpper(day[:1]) + day[1:]
+	default:
+		how = "by the calendar"
+		if t, err := time.Parse("01-02", anchor); err == nil {
+			how = "from " + t.Format("2 January")
+		} else if anchor != "" {
+			how = "from day " + anchor
+		}
+	}
+	return "a " + fields[0], "counted " + how + ", " + zone
+}
+
+const mostValues = 5 // of a condition that are shown
+
+// values are any of some.
+func values(all []string, noun string) string {
+	shown := make([]string, 0, mostValues)
+	for _, v := range all[:min(len(all), mostValues)] {
+		shown = append(shown, cmp.Or(printable(v), `""`))
+	}
+	if n := len(all) - mostValues; n > 0 {
+		return "any of " + figure(int64(len(all))) + " " + noun + " (" + join(append(shown, figure(int64(n))+" more"), "and") + ")"
+	}
+	return join(shown, "or")
+}
+
+// join joins words: a, b or c.
+func join(words []string, last string) string {
+	n := len(words) - 1
+	if n < 1 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:n], ", ") + " " + last + " " + words[n]
+}
+
+// figure writes a number with its thousands apart.
+func figure(n int64) string {
+	text := strconv.FormatInt(n, 10)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+// count is so many: 1 request, 1,000 requests.
+func count(n int64, noun string) string {
+	if n != 1 {
+		noun = plural(noun)
+	}
+	return figure(n) + " " + noun
+}
+
+func plural(noun string) string {
+	if noun == "" {
+		return ""
+	}
+	return noun + "s"
+}
+
+// an puts an article before a noun.
+func an(noun string) string {
+	if strings.HasPrefix(noun, "hour") || strings.ContainsAny(noun[:1], "AEIOaeio") {
+		return "an " + noun
+	}
+	return "a " + noun
+}
+
+// length is a time in the longest unit of which it is a whole number. A day is 24
+// hours, so that it is not taken for one of the calendar.
+func length(d time.Duration) (n int64, unit string) {
+	for _, u := range []struct {
+		unit   string
+		length time.Duration
+	}{
+		{"day", 24 * time.Hour},
+		{"hour", time.Hour},
+		{"minute", time.Minute},
+		{"second", time.Second},
+		{"millisecond", time.Millisecond},
+		{"microsecond", time.Microsecond},
+	} {
+		if n = int64(d / u.length); d%u.length == 0 && (n > 1 || n == 1 && u.unit != "day") {
+			return n, u.unit
+		}
+	}
+	if d == 0 {
+		return 0, "second"
+	}
+	return int64(d), "nanosecond"
+}
+
+// amount is a time: 1 hour, 90 minutes.
+func amount(d time.Duration) string {
+	n, unit := length(d)
+	return count(n, unit)
+}
+
+// one is a time after within: an hour, 90 minutes.
+func one(d time.Duration) string {
+	if n, unit := length(d); n == 1 {
+		return an(unit)
+	}
+	return amount(d)
+}
+
+func headerName(name string) string { return printable(textproto.CanonicalMIMEHeaderKey(name)) }
