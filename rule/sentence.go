@@ -44,7 +44,10 @@ func (r *Rule) Sentence() string {
 			first -= 'a' - 'A'
 		}
 		b.WriteByte(first)
-		b.WriteString(text[1:] + ".")
+		b.WriteString(text[1:])
+		if !strings.HasSuffix(text, `."`) {
+			b.WriteByte('.')
+		}
 	}
 	return b.String()
 }

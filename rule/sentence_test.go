@@ -71,7 +71,7 @@ func FuzzSentence(f *testing.F) {
 		_ = json.Unmarshal(data, &r) // what could be read of it
 		got := r.Sentence()
 		odd := func(c rune) bool { return !unicode.IsPrint(c) }
-		if !utf8.ValidString(got) || strings.ContainsFunc(got, odd) || len(got) > 32<<10 || !strings.HasSuffix(got, ".") {
+		if !utf8.ValidString(got) || strings.ContainsFunc(got, odd) || len(got) > 32<<10 || !strings.HasSuffix(strings.TrimSuffix(got, `"`), ".") {
 			t.Errorf("%s:\n%q", data, got)
 		}
 	})
