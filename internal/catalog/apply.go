@@ -89,8 +89,7 @@ func (c *Catalog) Apply(ctx context.Context, d *Document, o ApplyOptions) (Diff,
 		partOf(c.Tenants, "tenants", "id", d.Tenants), partOf(c.Users, "users", "id", d.Users), partOf(c.APIKeys, "api_keys", "id", d.APIKeys),
 		partOf(c.Exemptions, "exemptions", "", d.Exemptions), partOf(c.Bans, "bans", "", d.Bans),
 	}
-	order := append([]part{tiers, rules}, people...)
-	for _, p := range order {
+	for _, p := range append([]part{tiers, rules}, people...) {
 		a.all += len(p.ids)
 	}
 	revision, err := c.write(ctx, o.Actor, func(x *tx) error {
@@ -106,21 +105,30 @@ func (c *Catalog) Apply(ctx context.Context, d *Document, o ApplyOptions) (Diff,
 			slices.Reverse(people)
 			err = a.prune(ctx, append(people, tiers)...)
 		}
-		if err != nil || !o.DryRun {
-			return err
-		}
-		if err := x.check(ctx); err != nil {
-			return err
-		}
-		return errUndo
+		return x.end(ctx, err, o.DryRun)
 	})
+	return a.diff(revision, err)
+}
+
+// end ends a write whose error is known, by undoing it if it was a dry run.
+func (t *tx) end(ctx context.Context, err error, dryRun bool) error {
+	if err == nil && dryRun {
+		if err = t.check(ctx); err == nil {
+			err = errUndo
+		}
+	}
+	return err
+}
+
+// diff says what a write has done, which has made a revision, or failed.
+func (t *tx) diff(revision int64, err error) (Diff, error) {
 	if err != nil && !errors.Is(err, errUndo) {
 		return Diff{}, err
 	}
-	if errors.Is(err, errUndo) {
-		revision = a.revision - 1
+	if err != nil {
+		revision = t.revision - 1
 	}
-	items, err := diff(a.changes, order)
+	items, err := diff(t.changes)
 	return Diff{Revision: revision, Items: items}, err
 }
 
@@ -256,20 +264,12 @@ func (a *application) prune(ctx context.Context, parts ...part) error {
 }
 
 // diff says what changes are, in the order of the kinds.
-func diff(changes []Change, order []part) ([]DiffItem, error) {
-	place := map[string]int{}
-	for i, p := range order {
-		place[p.name] = i
-	}
+func diff(changes []Change) ([]DiffItem, error) {
 	items := make([]DiffItem, 0, len(changes))
-	for _, ch := range changes {
-		item := DiffItem{Kind: ch.Kind, ID: ch.ID, Action: Updated}
-		switch {
-		case ch.Before == nil:
-			item.Action = Created
-		case ch.After == nil:
-			item.Action = Deleted
-		default:
+	for i := range changes {
+		ch := &changes[i]
+		item := DiffItem{Kind: ch.Kind, ID: ch.ID, Action: ch.action()}
+		if item.Action == Updated {
 			before, err := decode(ch.Before)
 			if err != nil {
 				return nil, err
@@ -278,14 +278,41 @@ func diff(changes []Change, order []part) ([]DiffItem, error) {
 			if err != nil {
 				return nil, err
 			}
-			item.Fields = differ(nil, "", before, after)
+			item.Fields = ch.differ(before, after)
 		}
 		items = append(items, item)
 	}
 	slices.SortFunc(items, func(a, b DiffItem) int {
-		return cmp.Or(cmp.Compare(place[a.Kind], place[b.Kind]), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(slices.Index(kindOrder, a.Kind), slices.Index(kindOrder, b.Kind)), cmp.Compare(a.ID, b.ID))
 	})
 	return items, nil
+}
+
+// action is what became of the thing.
+func (ch *Change) action() string {
+	switch {
+	case ch.Before == nil:
+		return Created
+	case ch.After == nil:
+		return Deleted
+	default:
+		return Updated
+	}
+}
+
+// hidden is what is shown of the hash of a key.
+const hidden = "(hidden)"
+
+// differ returns the fields in which what there was differs from what there is. That the
+// hash of a key is another is said, and not which.
+func (ch *Change) differ(before, after any) []FieldDiff {
+	fields := differ(nil, "", before, after)
+	for i := range fields {
+		if f := &fields[i]; ch.Kind == kindKey && f.Path == "hash" {
+			f.Before, f.After = encode(hidden), encode(hidden)
+		}
+	}
+	return fields
 }
 
 // decode reads JSON, and keeps numbers as they are.

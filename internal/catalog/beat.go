@@ -2,6 +2,8 @@ package catalog
 
 import (
 	"context"
+	"database/sql"
+	"encoding/json"
 	"time"
 )
 
@@ -14,7 +16,12 @@ type NodeInfo struct {
 	Seen     time.Time `json:"seen"`
 	Revision int64     `json:"revision"` // that it serves
 	Problem  string    `json:"problem,omitempty"`
+	// State is what the node says of itself. Nil: nothing.
+	State json.RawMessage `json:"state,omitempty"`
 }
+
+// maxState is how much a node may say of itself, in bytes.
+const maxState = 64 << 10
 
 // forgotten is how long a node that is gone is listed.
 const forgotten = 24 * time.Hour
@@ -42,10 +49,10 @@ func (n *Node) beat(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	s, d := n.Status(), n.c.dialect
-	_, err := n.c.db.ExecContext(ctx, `INSERT INTO stint_nodes (id, name, version, started_at, seen_at, revision, problem)
-		VALUES ($1, $2, $3, $4, `+d.Now()+`, $5, $6)
-		ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, revision = excluded.revision, problem = excluded.problem`,
-		n.id, n.o.Name, n.o.Version, d.Time(n.started), s.Revision, s.Problem)
+	_, err := n.c.db.ExecContext(ctx, `INSERT INTO stint_nodes (id, name, version, started_at, seen_at, revision, problem, state)
+		VALUES ($1, $2, $3, $4, `+d.Now()+`, $5, $6, $7)
+		ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, revision = excluded.revision, problem = excluded.problem, state = excluded.state`,
+		n.id, n.o.Name, n.o.Version, d.Time(n.started), s.Revision, s.Problem, nullJSON(n.state()))
 	if err != nil {
 		return // whoever looks will say so
 	}
@@ -57,6 +64,18 @@ func (n *Node) beat(ctx context.Context) {
 	}
 }
 
+// state returns what the node says of itself, if that can be shown.
+func (n *Node) state() json.RawMessage {
+	if n.o.State == nil {
+		return nil
+	}
+	s := n.o.State()
+	if len(s) > maxState || !json.Valid(s) || !storable(string(s)) {
+		return nil
+	}
+	return s
+}
+
 // leave says that the node is not there any more.
 func (n *Node) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -66,7 +85,7 @@ func (n *Node) leave(ctx context.Context) {
 
 // Nodes returns the nodes that have been seen within a time, by name.
 func (c *Catalog) Nodes(ctx context.Context, within time.Duration) ([]NodeInfo, error) {
-	rows, err := c.reading.QueryContext(ctx, `SELECT id, name, version, started_at, seen_at, revision, problem FROM stint_nodes
+	rows, err := c.reading.QueryContext(ctx, `SELECT id, name, version, started_at, seen_at, revision, problem, state FROM stint_nodes
 		WHERE seen_at > `+c.dialect.Ago(within)+` ORDER BY name, id`)
 	if err != nil {
 		return nil, c.wrap(err)
@@ -76,8 +95,12 @@ func (c *Catalog) Nodes(ctx context.Context, within time.Duration) ([]NodeInfo, 
 	for rows.Next() {
 		var n NodeInfo
 		var started, seen stamp
-		if err := rows.Scan(&n.ID, &n.Name, &n.Version, &started, &seen, &n.Revision, &n.Problem); err != nil {
+		var state sql.NullString
+		if err := rows.Scan(&n.ID, &n.Name, &n.Version, &started, &seen, &n.Revision, &n.Problem, &state); err != nil {
 			return nil, c.wrap(err)
+		}
+		if state.Valid {
+			n.State = json.RawMessage(state.String)
 		}
 		n.Started, n.Seen = started.Time, seen.Time
 		out = append(out, n)

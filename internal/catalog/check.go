@@ -79,8 +79,8 @@ type checker struct {
 	strict.Report
 	*names
 	whole, peppered bool
-	// had are limits that there is an override of already. That their rule has gone since
-	// is no reason to refuse whatever else is to change.
+	// had are limits that there is an override of already, or was before what is reverted.
+	// That their rule has gone since is no reason to refuse whatever else is to change.
 	had map[string]json.RawMessage
 }
 

@@ -1,5 +1,6 @@
 // Package catalog is the database of rules, tiers, tenants, users, API keys,
-// exemptions and bans: PostgreSQL for many nodes, or SQLite for one machine.
+// exemptions and bans, and of the tokens and sessions of those who may change them:
+// PostgreSQL for many nodes, or SQLite for one machine.
 //
 // A [Catalog] is what is written: each thing has a version, and who writes says which
 // one was read; every write is checked as a whole, noted in the log of changes, and
@@ -9,7 +10,9 @@
 //
 // The same things can be written in a file: a [Document] is what both have in common,
 // and what both are checked by. [Catalog.Apply] makes the database what a document
-// says, and [Catalog.Export] returns it as one.
+// says, and [Catalog.Export] returns it as one. [Catalog.Changes] tells what has become of
+// it, by whom, [Catalog.Revert] undoes what a revision has changed, and [Catalog.Trial]
+// says what a write would do.
 //
 // # What holds
 //
@@ -21,8 +24,8 @@
 //     or the revision has gone back) changes nothing, and the node says so.
 //   - The data plane does not wait for the database: what is known is used while the
 //     database is away, and rules are kept on disk for a start without it.
-//   - The text of an API key is returned once, when it is made, and is in no table, no
-//     log and no error.
+//   - The text of an API key, of a token and of a session is returned once, when it is
+//     made, and is in no table, no log and no error.
 //
 // # What it refuses to do
 //

@@ -26,7 +26,8 @@ func (e *NotFoundError) Error() string {
 // since, or it is there already.
 type ConflictError struct {
 	Kind, ID string
-	// Seen is the version that the writer has seen, 0 for none; Found is what there is.
+	// Seen is the version that the writer has seen, 0 for none; Found is what there is, 0
+	// for none.
 	Seen, Found int64
 }
 
@@ -34,6 +35,9 @@ type ConflictError struct {
 func (e *ConflictError) Error() string {
 	if e.Seen == 0 {
 		return fmt.Sprintf("there is a %s %s already, of version %d", e.Kind, strict.Quote(e.ID), e.Found)
+	}
+	if e.Found == 0 {
+		return fmt.Sprintf("the %s %s is not there any more: it has been deleted since", e.Kind, strict.Quote(e.ID))
 	}
 	return fmt.Sprintf("the %s %s is of version %d now, not %d: it has changed since it was read", e.Kind, strict.Quote(e.ID), e.Found, e.Seen)
 }
@@ -55,6 +59,8 @@ func Status(err error) int {
 	switch {
 	case err == nil:
 		return http.StatusOK
+	case errors.Is(err, ErrBadToken):
+		return http.StatusUnauthorized
 	case errors.As(err, new(*NotFoundError)):
 		return http.StatusNotFound
 	case errors.As(err, new(*ConflictError)):

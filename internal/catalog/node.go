@@ -3,6 +3,7 @@ package catalog
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -31,7 +32,10 @@ type NodeOptions struct {
 	// for how long. Default 100,000 and 5 minutes.
 	CacheSize int
 	CacheTTL  time.Duration
-	Log       *slog.Logger // required
+	// State, if it is set, returns what the node says of itself, in JSON. It is asked
+	// whenever the node says that it is there.
+	State func() json.RawMessage
+	Log   *slog.Logger // required
 }
 
 // Node is what a process serves of a catalog. Stop it.
@@ -227,6 +231,9 @@ func (n *Node) Lookups() map[string]lookup.Stats {
 	return map[string]lookup.Stats{kindKey: all.keys.Stats(), kindUser: all.users.Stats(), kindTenant: all.tenants.Stats()}
 }
 
+// ID is what the node is called in [Catalog.Nodes].
+func (n *Node) ID() string { return n.id }
+
 // Replicas is how many nodes there are, as far as is known, itself included.
 func (n *Node) Replicas() int { return int(n.replicas.Load()) }
 
@@ -294,6 +301,14 @@ func (n *Node) Look(ctx context.Context) error {
 		return errors.New(s.Problem)
 	}
 	return nil
+}
+
+// Refresh puts to use what is new, now, for one who has just written it.
+func (n *Node) Refresh(ctx context.Context) error {
+	n.turn.Lock()
+	defer n.turn.Unlock()
+	n.look(ctx, false)
+	return ctx.Err()
 }
 
 // look puts to use what is new, and reports whether anything was.

@@ -43,7 +43,9 @@ type Catalog struct {
 	db      *sql.DB // to write
 	reading *sql.DB // to read
 
-	wakers wakers
+	wakers *wakers
+	used   *uses
+	trial  bool // nothing stays
 
 	Rules      *Table[Rule]
 	Tiers      *Table[Tier]
@@ -68,9 +70,18 @@ func Open(url string, o Options) (*Catalog, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Catalog{options: o, clock: clock, dialect: d, db: d.Write, reading: d.Read}
+	c := &Catalog{options: o, clock: clock, dialect: d, db: d.Write, reading: d.Read, wakers: new(wakers), used: new(uses)}
 	c.makeTables()
 	return c, nil
+}
+
+// Trial returns the same catalog, but for what people write by it: that is checked, and
+// answered, as by the other, and then undone. It is closed with the other.
+func (c *Catalog) Trial() *Catalog {
+	trial := *c
+	trial.trial = true
+	trial.makeTables()
+	return &trial
 }
 
 // Database is what the catalog is in, for others that have something there. It is closed

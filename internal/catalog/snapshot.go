@@ -159,9 +159,10 @@ func (n *news) read(ctx context.Context, q querier, last mark) (rules bool, err 
 			return false, err
 		}
 		n.marks[of.Revision] = of.Stamp
-		if people(kind) {
+		switch {
+		case people(kind):
 			n.changed[kind] = append(n.changed[kind], id)
-		} else {
+		case kind != kindToken: // of which a node holds none
 			rules = true
 		}
 		n.all = count == mostChanges

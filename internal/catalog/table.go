@@ -39,11 +39,16 @@ const (
 // of the others.
 func people(kind string) bool { return kind == kindTenant || kind == kindUser || kind == kindKey }
 
+// kindOrder is the order in which things of several kinds are listed, and stored: those
+// that are referred to come first.
+var kindOrder = []string{kindTier, kindRule, kindTenant, kindUser, kindKey, kindExemption, kindBan}
+
 // kind is one kind of things.
 type kind struct {
 	name, table string
-	filters     []string // columns that can be asked for
+	filters     filters
 	canonical   func(body string) ([]byte, error)
+	parse       func(body []byte) (any, error) // into a pointer
 	// strict says that every field has to be known. A condition of a rule that a newer
 	// program has written, and this one ignored, would make the rule match more.
 	strict bool
@@ -65,17 +70,43 @@ type Record[T any] struct {
 	By               string // who wrote it last
 }
 
-func (c *Catalog) makeTables() {
-	c.Rules = newTable(c, kindRule, "stint_rules", func(r *Rule) string { return r.Name })
-	c.Tiers = newTable(c, kindTier, "stint_tiers", func(t *Tier) string { return t.Name })
-	c.Tenants = newTable(c, kindTenant, "stint_tenants", func(t *Tenant) string { return t.ID }, "tier")
-	c.Users = newTable(c, kindUser, "stint_users", func(u *User) string { return u.ID }, "tier", "tenant", "blocked")
-	c.APIKeys = newTable(c, kindKey, "stint_api_keys", func(k *APIKey) string { return k.ID }, "tier", "tenant", "user_id")
-	c.Exemptions = newTable(c, kindExemption, "stint_exemptions", (*Entry).ID)
-	c.Bans = newTable(c, kindBan, "stint_bans", (*Entry).ID)
+// filters are what a table can be asked for, and what has that value: a column, or, of
+// rules, which are few, what the body says.
+type filters map[string]string
+
+func columns(names ...string) filters {
+	f := filters{}
+	for _, name := range names {
+		f[name] = name
+	}
+	return f
 }
 
-func newTable[T any](c *Catalog, name, table string, id func(*T) string, filters ...string) *Table[T] {
+func (c *Catalog) makeTables() {
+	c.Rules = newTable(c, kindRule, "stint_rules", func(r *Rule) string { return r.Name }, filters{
+		"action": "COALESCE(body ->> 'action', 'reject')",
+		"group":  "body ->> 'group'",
+		// What is true in one database is 1 in the other.
+		"enabled": "CASE WHEN CAST(body ->> 'enabled' AS TEXT) IN ('false', '0') THEN 'false' ELSE 'true' END",
+	})
+	c.Tiers = newTable(c, kindTier, "stint_tiers", func(t *Tier) string { return t.Name }, nil)
+	c.Tenants = newTable(c, kindTenant, "stint_tenants", func(t *Tenant) string { return t.ID }, columns("tier"))
+	c.Users = newTable(c, kindUser, "stint_users", func(u *User) string { return u.ID }, columns("tier", "tenant", "blocked"))
+	c.APIKeys = newTable(c, kindKey, "stint_api_keys", func(k *APIKey) string { return k.ID }, columns("tier", "tenant", "user_id"))
+	c.Exemptions = newTable(c, kindExemption, "stint_exemptions", (*Entry).ID, nil)
+	c.Bans = newTable(c, kindBan, "stint_bans", (*Entry).ID, nil)
+}
+
+// kinds returns all kinds, by name.
+func (c *Catalog) kinds() map[string]*kind {
+	out := map[string]*kind{}
+	for _, k := range []*kind{&c.Rules.kind, &c.Tiers.kind, &c.Tenants.kind, &c.Users.kind, &c.APIKeys.kind, &c.Exemptions.kind, &c.Bans.kind} {
+		out[k.name] = k
+	}
+	return out
+}
+
+func newTable[T any](c *Catalog, name, table string, id func(*T) string, f filters) *Table[T] {
 	canonical := func(body string) ([]byte, error) {
 		var v T
 		switch err := json.Unmarshal([]byte(body), &v); {
@@ -87,7 +118,13 @@ func newTable[T any](c *Catalog, name, table string, id func(*T) string, filters
 			return json.Marshal(body)
 		}
 	}
-	return &Table[T]{kind: kind{name, table, filters, canonical, !people(name)}, c: c, id: id}
+	t := &Table[T]{c: c, id: id}
+	parse := func(body []byte) (any, error) {
+		v := new(T)
+		return v, t.decode(string(body), t.strict, v)
+	}
+	t.kind = kind{name, table, f, canonical, parse, !people(name)}
+	return t
 }
 
 // Get returns the thing with the id, or a [NotFoundError].
@@ -109,9 +146,13 @@ func (t *Table[T]) Get(ctx context.Context, id string) (Record[T], error) {
 type Query struct {
 	After  string // ids beyond this one
 	Prefix string // ids that begin so
-	Limit  int    // at most so many, from 1 to 1000; default 100
-	// Filters are the columns that have these values: tier, tenant, user_id. Blocked
-	// asks for users that have been blocked, whether or not that is over.
+	// Contains are ids that have it anywhere, whatever the case of its letters A to Z. It
+	// cannot be asked of tenants, users and API keys, of which there may be millions.
+	Contains string
+	Limit    int // at most so many, from 1 to 1000; default 100
+	// Filters are what has these values: tier, tenant and user_id, and of rules action,
+	// group and enabled, which is "true" or "false". Blocked asks for users that have been
+	// blocked, whether or not that is over.
 	Filters map[string]string
 	Blocked bool
 }
@@ -122,9 +163,15 @@ func (t *Table[T]) List(ctx context.Context, q Query) ([]Record[T], error) {
 	if q.Limit == 0 {
 		q.Limit = 100
 	}
-	if err := q.check(t.filters); err != nil {
+	if err := q.check(&t.kind); err != nil {
 		return nil, err
 	}
+	where, args := q.where(&t.kind)
+	return t.query(ctx, t.c.reading, where, args...)
+}
+
+// where returns what the query says, in SQL.
+func (q *Query) where(of *kind) (condition string, args []any) {
 	where, args := []string{"id > $1"}, []any{q.After}
 	add := func(condition string, arg any) {
 		args = append(args, arg)
@@ -136,31 +183,50 @@ func (t *Table[T]) List(ctx context.Context, q Query) ([]Record[T], error) {
 			add("id < ?", end)
 		}
 	}
-	for column, value := range q.Filters {
-		add(column+" = ?", value)
+	if q.Contains != "" {
+		add("lower(id) <> replace(lower(id), ?, '')", lower(q.Contains))
+	}
+	for name, value := range q.Filters {
+		add(of.filters[name]+" = ?", value)
 	}
 	if q.Blocked {
 		where = append(where, "blocked IS NOT NULL")
 	}
 	args = append(args, q.Limit)
-	return t.query(ctx, t.c.reading, "WHERE "+strings.Join(where, " AND ")+" ORDER BY id LIMIT $"+strconv.Itoa(len(args)), args...)
+	return "WHERE " + strings.Join(where, " AND ") + " ORDER BY id LIMIT $" + strconv.Itoa(len(args)), args
 }
 
-// check returns what is wrong with the query of a table that has filters.
-func (q *Query) check(filters []string) error {
+// lower makes small letters of A to Z, as databases do that know no language.
+func lower(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'A' && r <= 'Z' {
+			r += 'a' - 'A'
+		}
+		return r
+	}, text)
+}
+
+// check returns what is wrong with the query of a table of a kind.
+func (q *Query) check(of *kind) error {
 	var k checker
 	if q.Limit < 1 || q.Limit > 1000 {
 		k.Add("limit", strconv.Itoa(q.Limit)+": want from 1 to 1000", "")
 	}
 	k.checkStorable("after", q.After)
 	k.checkStorable("prefix", q.Prefix)
-	for column, value := range q.Filters {
-		if !slices.Contains(filters, column) || column == "blocked" { // which is asked for otherwise
-			k.Add(column, "unknown filter", "")
-		}
-		k.checkStorable(column, value)
+	if k.checkStorable("contains", q.Contains); q.Contains != "" && people(of.name) {
+		k.Add("contains", "cannot be asked of a "+of.name+", of which there may be millions: want prefix", "")
 	}
-	if q.Blocked && !slices.Contains(filters, "blocked") {
+	for name, value := range q.Filters {
+		if of.filters[name] == "" || name == "blocked" { // which is asked for otherwise
+			k.Add(name, "unknown filter", "")
+		}
+		if name == "enabled" && value != "true" && value != "false" {
+			k.Refuse(name, value, "true or false", "")
+		}
+		k.checkStorable(name, value)
+	}
+	if q.Blocked && of.filters["blocked"] == "" {
 		k.Add("blocked", "unknown filter", "")
 	}
 	return k.Problems.Err()
@@ -216,10 +282,11 @@ func (t *Table[T]) read(ctx context.Context, q querier, strict bool, where strin
 }
 
 func (*Table[T]) decode(body string, strict bool, into *T) error {
-	d := json.NewDecoder(strings.NewReader(body))
-	if strict {
-		d.DisallowUnknownFields()
+	if !strict {
+		return json.Unmarshal([]byte(body), into) // which is the quicker of the two
 	}
+	d := json.NewDecoder(strings.NewReader(body))
+	d.DisallowUnknownFields()
 	return d.Decode(into)
 }
 

@@ -30,6 +30,8 @@ type tx struct {
 	touched  []touch
 	checker  *checker // of people; nil: what it goes by has changed
 	problems strict.Problems
+	// back is what something is brought back to, as it was. Nil: nothing is.
+	back json.RawMessage
 }
 
 // Change is one line of the log of changes.
@@ -77,6 +79,9 @@ func (c *Catalog) write(ctx context.Context, actor string, do func(*tx) error) (
 	}
 	if err := t.log(ctx); err != nil {
 		return 0, c.wrap(err)
+	}
+	if c.trial {
+		return t.revision, nil
 	}
 	if err := t.Commit(); err != nil {
 		return 0, c.wrap(err)
@@ -230,7 +235,7 @@ var references = map[string][]struct{ table, column, what string }{
 func (t *tx) unused(ctx context.Context, k *kind, id string) error {
 	for _, r := range references[k.name] {
 		var by string
-		err := t.QueryRowContext(ctx, "SELECT id FROM "+r.table+" WHERE "+r.column+" = $1 LIMIT 1", id).Scan(&by)
+		err := t.QueryRowContext(ctx, "SELECT id FROM "+r.table+" WHERE "+r.column+" = $1 ORDER BY id LIMIT 1", id).Scan(&by)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
 		case err != nil:
@@ -250,25 +255,25 @@ func (t *tx) check(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		t.problems = append(t.problems, t.relate(&file, file.Check())...)
+		t.problems = append(t.problems, relate(&file, t.touched, file.Check())...)
 	}
 	return t.problems.Err()
 }
 
 // checkOne checks what is to be written as far as it can be said before.
 func (t *tx) checkOne(ctx context.Context, id string, found *row, value any, path string) error {
-	if t.checker == nil {
-		file, err := t.c.file(ctx, t) // so that others can be written meanwhile
-		if err != nil {
-			return err
-		}
-		t.checker = &checker{names: namesOf(&file, "in the catalog"), whole: true, peppered: true}
+	check, err := t.checkerOf(ctx, value)
+	if err != nil {
+		return err
 	}
-	check := t.checker
 	check.Problems, check.had = nil, nil
-	if found != nil {
+	before := t.back
+	if before == nil && found != nil {
+		before = json.RawMessage(found.body)
+	}
+	if before != nil {
 		var had struct{ Limits map[string]json.RawMessage }
-		_ = json.Unmarshal([]byte(found.body), &had) // what cannot be read has none
+		_ = json.Unmarshal(before, &had) // what cannot be read has none
 		check.had = had.Limits
 	}
 	switch v := value.(type) {
@@ -313,11 +318,27 @@ func (t *tx) checkOne(ctx context.Context, id string, found *row, value any, pat
 	return nil
 }
 
+// checkerOf returns what checks a value. Only people want to know all rules and tiers.
+func (t *tx) checkerOf(ctx context.Context, value any) (*checker, error) {
+	switch value.(type) {
+	case *Rule, *Tier, *Entry:
+		return new(checker), nil
+	}
+	if t.checker == nil {
+		file, err := t.c.file(ctx, t) // so that others can be written meanwhile
+		if err != nil {
+			return nil, err
+		}
+		t.checker = &checker{names: namesOf(&file, "in the catalog"), whole: true, peppered: true}
+	}
+	return t.checker, nil
+}
+
 // relate says what is wrong with rules and tiers in terms of what was written: those
 // that were not are told by their names.
-func (t *tx) relate(file *rule.File, problems strict.Problems) strict.Problems {
+func relate(file *rule.File, touched []touch, problems strict.Problems) strict.Problems {
 	paths := map[[2]string]string{}
-	for _, c := range t.touched {
+	for _, c := range touched {
 		paths[[2]string{c.kind, c.id}] = c.path
 	}
 	for i := range problems {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
+	"time"
 
 	"github.com/stintdev/stint/internal/catalog"
 )
@@ -31,9 +33,44 @@ func (h *house) calls() map[string]func(context.Context) error {
 			return err
 		},
 		"revoke key": func(ctx context.Context) error { return h.RevokeKey(ctx, actor, "12345678") },
-		"ping":       h.Ping,
-		"schema":     func(ctx context.Context) error { _, err := h.Schema(ctx); return err },
-		"up":         func(ctx context.Context) error { _, err := h.Up(ctx, 0); return err },
+		"create token": func(ctx context.Context) error {
+			_, _, err := h.CreateToken(ctx, actor, catalog.Token{Name: "a", Role: catalog.Viewer})
+			return err
+		},
+		"tokens":       func(ctx context.Context) error { _, err := h.Tokens(ctx); return err },
+		"any token":    func(ctx context.Context) error { _, err := h.AnyToken(ctx); return err },
+		"revoke token": func(ctx context.Context) error { return h.RevokeToken(ctx, actor, "a") },
+		"token of": func(ctx context.Context) error {
+			_, err := h.TokenOf(ctx, "stint_admin_"+strings.Repeat("a", 16)+"_"+strings.Repeat("b", 26))
+			return err
+		},
+		"create session": func(ctx context.Context) error {
+			_, _, err := h.CreateSession(ctx, catalog.Token{ID: "a"}, time.Hour)
+			return err
+		},
+		"session of":  func(ctx context.Context) error { _, err := h.SessionOf(ctx, strings.Repeat("a", 26)); return err },
+		"end session": func(ctx context.Context) error { return h.EndSession(ctx, strings.Repeat("a", 26)) },
+		"changes": func(ctx context.Context) error {
+			_, _, err := h.Changes(ctx, catalog.ChangeQuery{Actor: actor})
+			return err
+		},
+		"revert": func(ctx context.Context) error {
+			_, err := h.Revert(ctx, catalog.RevertOptions{Actor: actor, Revision: 3})
+			return err
+		},
+		"check rule": func(ctx context.Context) error { _, err := h.CheckRule(ctx, catalog.Rule{Name: "x"}, ""); return err },
+		"order rules": func(ctx context.Context) error {
+			_, err := h.OrderRules(ctx, actor, []string{"base"})
+			return err
+		},
+		"find subjects": func(ctx context.Context) error { _, err := h.FindSubjects(ctx, "a", 1); return err },
+		"trial": func(ctx context.Context) error {
+			_, err := h.Trial().Users.Create(ctx, actor, catalog.User{ID: "u"})
+			return err
+		},
+		"ping":   h.Ping,
+		"schema": func(ctx context.Context) error { _, err := h.Schema(ctx); return err },
+		"up":     func(ctx context.Context) error { _, err := h.Up(ctx, 0); return err },
 	}
 }
 

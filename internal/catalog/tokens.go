@@ -1,0 +1,250 @@
+package catalog
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"database/sql"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Role is what the owner of a token may do.
+type Role string
+
+// The roles. Each includes those before it.
+const (
+	Viewer        Role = "viewer"   // look
+	Operator      Role = "operator" // write what is limited, and how
+	Administrator Role = "admin"    // say who may do so
+)
+
+var roles = []Role{Viewer, Operator, Administrator}
+
+// Includes reports whether one may do all that the other may.
+func (r Role) Includes(other Role) bool {
+	asked := slices.Index(roles, other)
+	return asked >= 0 && slices.Index(roles, r) >= asked
+}
+
+// Token is what a person or a program shows to the admin API, without its secret.
+type Token struct {
+	ID        string    `json:"id"`
+	Name      string    `json:"name"` // who writes, in the log of changes
+	Role      Role      `json:"role"`
+	Created   time.Time `json:"created_at,omitzero"`
+	CreatedBy string    `json:"created_by,omitempty"`
+	Expires   time.Time `json:"expires_at,omitzero"`   // zero: never
+	LastUsed  time.Time `json:"last_used_at,omitzero"` // to the minute; zero: never
+}
+
+// kindToken is that of tokens in the log of changes. No node serves any.
+const kindToken = "token"
+
+// ErrBadToken is that a token or a session is not known, or not good any more.
+var ErrBadToken = errors.New("the token is not known, or has expired or been revoked")
+
+const (
+	tokenPrefix = "stint_admin_"
+	tokenIDSize = 16          // letters: 80 bits
+	textSize    = 26          // of [rand.Text]: 130 bits
+	maxTokens   = 1000        // that there may be
+	maxYear     = 9999        // that JSON has room for
+	usePeriod   = time.Minute // how exactly it is known when a token was used
+	// noteLimit is the time to note that. One who is let in anyway does not wait for a
+	// long write of others.
+	noteLimit = time.Second
+)
+
+// CreateToken makes a token of a name, a role and, if it is to expire, when, and returns
+// it with its text, which is nowhere else.
+func (c *Catalog) CreateToken(ctx context.Context, actor string, t Token) (text string, made Token, err error) {
+	secret := newText()
+	t.ID, t.CreatedBy, t.LastUsed = newText()[:tokenIDSize], actor, time.Time{}
+	t.Expires = t.Expires.UTC().Truncate(time.Microsecond)
+	_, err = c.write(ctx, actor, func(x *tx) error {
+		t.Created = x.now
+		if err := x.checkToken(ctx, &t); err != nil || len(x.problems) > 0 {
+			return err
+		}
+		_, err := x.ExecContext(ctx, "INSERT INTO stint_tokens (id, hash, name, role, created_at, created_by, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7)",
+			t.ID, hashText(secret), t.Name, string(t.Role), c.dialect.Time(t.Created), t.CreatedBy, c.dialect.Time(t.Expires))
+		if err != nil {
+			return err
+		}
+		body, err := json.Marshal(t)
+		x.note(Change{Kind: kindToken, ID: t.ID, After: body}, "")
+		return err
+	})
+	if err != nil {
+		return "", Token{}, err
+	}
+	return tokenPrefix + t.ID + "_" + secret, t, nil
+}
+
+// checkToken notes what is wrong with a token that is to be made.
+func (t *tx) checkToken(ctx context.Context, token *Token) error {
+	var k checker
+	if k.checkText("name", token.Name, maxTitle); token.Name == "" {
+		k.Add("name", "missing, want who or what it is for", "")
+	}
+	if !slices.Contains(roles, token.Role) {
+		k.Refuse("role", string(token.Role), "one of viewer, operator and admin", k.Closest(string(token.Role), []string{"viewer", "operator", "admin"}))
+	}
+	if at := token.Expires; !at.IsZero() && (!at.After(t.now) || at.Year() > maxYear) {
+		k.Add("expires_at", at.Format(time.RFC3339)+": want a time that is to come, before the year "+strconv.Itoa(maxYear+1), "")
+	}
+	var n int
+	if err := t.QueryRowContext(ctx, "SELECT count(*) FROM stint_tokens").Scan(&n); err != nil {
+		return err
+	}
+	if n >= maxTokens {
+		k.Add("", "there are "+strconv.Itoa(n)+" tokens, and no more can be made: revoke some that are not used", "")
+	}
+	t.problems = append(t.problems, k.Problems...)
+	return nil
+}
+
+// newText returns letters and digits that no one can guess.
+func newText() string { return strings.ToLower(rand.Text()) }
+
+// hashText returns what is kept of a text that no one can guess.
+func hashText(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
+const tokenColumns = "SELECT id, name, role, created_at, created_by, expires_at, last_used_at, hash FROM stint_tokens "
+
+// scanToken reads a row of tokenColumns.
+func scanToken(scan func(into ...any) error) (t Token, hash string, err error) {
+	var created, expires, used stamp
+	err = scan(&t.ID, &t.Name, &t.Role, &created, &t.CreatedBy, &expires, &used, &hash)
+	t.Created, t.Expires, t.LastUsed = created.Time, expires.Time, used.Time
+	return t, hash, err
+}
+
+// token returns a token and its hash, or a [NotFoundError].
+func (c *Catalog) token(ctx context.Context, q querier, id string) (Token, string, error) {
+	missing := &NotFoundError{kindToken, id}
+	if !storable(id) {
+		return Token{}, "", missing
+	}
+	t, hash, err := scanToken(q.QueryRowContext(ctx, tokenColumns+"WHERE id = $1", id).Scan)
+	if errors.Is(err, sql.ErrNoRows) {
+		return Token{}, "", missing
+	}
+	return t, hash, c.wrap(ended(ctx, err))
+}
+
+// Tokens returns all tokens, also those that have expired, by when they were made.
+func (c *Catalog) Tokens(ctx context.Context) (out []Token, err error) {
+	defer func() { err = ended(ctx, err) }()
+	rows, err := c.reading.QueryContext(ctx, tokenColumns+"ORDER BY created_at, id")
+	if err != nil {
+		return nil, c.wrap(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		t, _, err := scanToken(rows.Scan)
+		if err != nil {
+			return nil, c.wrap(err)
+		}
+		out = append(out, t)
+	}
+	return out, c.wrap(rows.Err())
+}
+
+// AnyToken reports whether there is a token of an administrator that is good.
+func (c *Catalog) AnyToken(ctx context.Context) (bool, error) {
+	all, err := c.Tokens(ctx)
+	now := c.options.Now()
+	return slices.ContainsFunc(all, func(t Token) bool { return t.Role == Administrator && t.good(now) }), err
+}
+
+func (t *Token) good(now time.Time) bool { return t.Expires.IsZero() || now.Before(t.Expires) }
+
+// RevokeToken deletes a token and ends its sessions. It may be the last one. Who gives all
+// of its text for its id is not shown that again.
+func (c *Catalog) RevokeToken(ctx context.Context, actor, id string) error {
+	if rest, ok := strings.CutPrefix(id, tokenPrefix); ok {
+		id, _, _ = strings.Cut(rest, "_")
+	}
+	_, err := c.write(ctx, actor, func(x *tx) error {
+		t, _, err := c.token(ctx, x, id)
+		if err != nil {
+			return err
+		}
+		t.LastUsed = time.Time{} // which is no one's doing
+		body, err := json.Marshal(t)
+		if err != nil {
+			return err
+		}
+		if _, err := x.ExecContext(ctx, "DELETE FROM stint_sessions WHERE token = $1", id); err != nil {
+			return err
+		}
+		if _, err := x.ExecContext(ctx, "DELETE FROM stint_tokens WHERE id = $1", id); err != nil {
+			return err
+		}
+		x.note(Change{Kind: kindToken, ID: id, Before: body}, "")
+		return nil
+	})
+	return err
+}
+
+// TokenOf returns the token that has a text, or [ErrBadToken].
+func (c *Catalog) TokenOf(ctx context.Context, text string) (Token, error) {
+	rest, ok := strings.CutPrefix(text, tokenPrefix)
+	id, secret, _ := strings.Cut(rest, "_")
+	if !ok || len(id) != tokenIDSize || len(secret) != textSize {
+		return Token{}, ErrBadToken
+	}
+	t, hash, err := c.token(ctx, c.reading, id)
+	if err != nil && !errors.As(err, new(*NotFoundError)) {
+		return Token{}, err
+	}
+	now := c.options.Now()
+	same := subtle.ConstantTimeCompare([]byte(hash), []byte(hashText(secret))) == 1
+	if err != nil || !same || !t.good(now) {
+		return Token{}, ErrBadToken
+	}
+	c.use(ctx, &t, now)
+	return t, nil
+}
+
+// uses are when tokens were last noted to be used by this process.
+type uses struct {
+	mu sync.Mutex
+	at map[string]time.Time
+}
+
+// due reports whether a use is to be noted, which its caller then does.
+func (u *uses) due(id string, now time.Time) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if now.Sub(u.at[id]) < usePeriod {
+		return false
+	}
+	if u.at == nil || len(u.at) >= 2*maxTokens { // most of them were revoked
+		u.at = map[string]time.Time{}
+	}
+	u.at[id] = now
+	return true
+}
+
+// use notes when a token was used. That it cannot be noted is no reason to refuse it.
+func (c *Catalog) use(ctx context.Context, t *Token, now time.Time) {
+	if c.trial || now.Sub(t.LastUsed) < usePeriod || !c.used.due(t.ID, now) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, noteLimit)
+	defer cancel()
+	_, _ = c.db.ExecContext(ctx, "UPDATE stint_tokens SET last_used_at = $2 WHERE id = $1", t.ID, c.dialect.Time(now)) // or in a minute
+}
