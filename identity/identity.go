@@ -309,6 +309,9 @@ func (r *Resolver) With(l Lists) *Resolver {
 // that needs no token.
 func (r *Resolver) Ready() error { return r.tokens.ready() }
 
+// KeyHeader returns the header of API keys, in its canonical form.
+func (r *Resolver) KeyHeader() string { return r.keys.header }
+
 // Close ends what fetches keys. The resolver goes on with those it has.
 func (r *Resolver) Close() error {
 	r.tokens.stop()

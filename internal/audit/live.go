@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,69 +40,85 @@ type LiveOptions struct {
 // Live knows what was decided in the last seconds, and who has asked most. It may be
 // used by several at once.
 type Live struct {
-	o      LiveOptions
-	began  time.Time
-	seed   maphash.Seed
-	shards []liveShard // a power of 2
+	o         LiveOptions
+	began     time.Time
+	seed      maphash.Seed
+	addresses shownAddress
+	shards    []liveShard // a power of 2
 }
 
 var _ engine.Recorder = (*Live)(nil)
 
 // Snapshot is what a [Live] knows at an instant.
 type Snapshot struct {
-	At   time.Time `json:"at"`
-	Node string    `json:"node,omitempty"`
+	At   time.Time `json:"at" doc:"When." example:"2026-01-31T12:00:00Z"`
+	Node string    `json:"node,omitempty" doc:"Where." example:"node-7"`
 	// Seconds is how long the time was that the rates and the latency are about. Rates
 	// are in requests per second.
-	Seconds  float64            `json:"seconds"`
-	Requests float64            `json:"requests_per_second"`
-	Refused  float64            `json:"refused_per_second"`
-	Shadow   float64            `json:"shadow_refused_per_second"` // would have been refused
-	Outcomes map[string]float64 `json:"outcomes_per_second"`       // all that there are, by name
-	Latency  LiveLatency        `json:"latency_us"`
-	Talkers  LiveTalkers        `json:"talkers"`
+	Seconds  float64 `json:"seconds" doc:"How long the time was that rates and latency are about: the last 10 seconds, unless it has just begun." example:"9.5"`
+	Requests float64 `json:"requests_per_second" doc:"How many requests were decided." example:"1234.5"`
+	Refused  float64 `json:"refused_per_second" doc:"How many were refused." example:"34.25"`
+	// Shadow would have been refused, and Outcomes are all that there are, by name.
+	Shadow   float64            `json:"shadow_refused_per_second" doc:"How many passed that a rule that is only tried out would have refused." example:"2"`
+	Outcomes map[string]float64 `json:"outcomes_per_second" doc:"What became of them, by its name. All that there are are here." example:"{\"allowed\":1200,\"denied\":34.25}"`
+	Latency  LiveLatency        `json:"latency_us" doc:"How long decisions took, in microseconds, without the time that requests were held."`
+	// Rules are those that decided most, the first first: at most 50, and "other" for
+	// what was decided by more rules than are told apart.
+	Rules   []RuleRate  `json:"rules" nullable:"false" doc:"The rules that decided most, the first first: at most 50. One of the name other may stand for those that are too many to be told apart."`
+	Talkers LiveTalkers `json:"talkers" doc:"Those who have asked most."`
+}
+
+// RuleRate is how many requests per second a rule has decided, and refused.
+type RuleRate struct {
+	Name     string  `json:"name" doc:"The name of the rule." example:"search"`
+	Requests float64 `json:"requests_per_second" doc:"How many requests it has decided." example:"120.5"`
+	Refused  float64 `json:"refused_per_second" doc:"How many of these were refused." example:"3.5"`
 }
 
 // LiveLatency is how long decisions took, in microseconds, without the time that
 // requests were held.
 type LiveLatency struct {
-	P50 int64 `json:"p50"`
-	P95 int64 `json:"p95"`
-	P99 int64 `json:"p99"`
+	P50 int64 `json:"p50" doc:"What half of them took at most." example:"60"`
+	P95 int64 `json:"p95" doc:"What 95 in 100 took at most." example:"180"`
+	P99 int64 `json:"p99" doc:"What 99 in 100 took at most." example:"2500"`
 }
 
 // LiveTalkers are those who have asked most.
 type LiveTalkers struct {
 	// Seconds is how long the time was in which they were counted: between 10 and 20,
 	// unless it has just begun.
-	Seconds   float64 `json:"seconds"`
-	Users     Talkers `json:"users"`
-	Tenants   Talkers `json:"tenants"`
-	Keys      Talkers `json:"keys"`
-	Addresses Talkers `json:"addresses"`
+	Seconds   float64 `json:"seconds" doc:"How long the time was in which they were counted: between 10 and 20, unless it has just begun." example:"15"`
+	Users     Talkers `json:"users" doc:"Users."`
+	Tenants   Talkers `json:"tenants" doc:"Tenants."`
+	Keys      Talkers `json:"keys" doc:"API keys, by their ids."`
+	Addresses Talkers `json:"addresses" doc:"Addresses, or as much of them as the settings say."`
 }
 
 // Talkers are those of one kind, the first first. Counts are never too high.
 type Talkers struct {
-	ByRequests []Talker `json:"by_requests"`
-	ByRefused  []Talker `json:"by_refused"`
+	ByRequests []Talker `json:"by_requests" nullable:"false" doc:"Those with most requests, the first first."`
+	ByRefused  []Talker `json:"by_refused" nullable:"false" doc:"Those of whom most requests were refused."`
 	// RequestsOff and RefusedOff are by how much counts may be too low. They are 0 unless
 	// there were more names than counters; who has more is not missing.
-	RequestsOff int64 `json:"requests_off"`
-	RefusedOff  int64 `json:"refused_off"`
+	RequestsOff int64 `json:"requests_off" doc:"By how much numbers of requests may be too low: 0, unless there were very many who asked." example:"0"`
+	RefusedOff  int64 `json:"refused_off" doc:"The same, of those that were refused." example:"0"`
 }
 
 // Talker is one of them.
 type Talker struct {
-	Name     string `json:"name"`
-	Requests int64  `json:"requests"`
-	Refused  int64  `json:"refused"`
+	Name     string `json:"name" doc:"Who it is." example:"alice"`
+	Requests int64  `json:"requests" doc:"How many requests there were." example:"9000"`
+	Refused  int64  `json:"refused" doc:"How many of these were refused." example:"300"`
 }
 
 const (
 	liveSeconds = 10 // that rates are about
 	liveRing    = 16 // seconds that are kept: more than that, and a power of 2
 	liveWindow  = 10 // seconds, of which there are two
+
+	liveRules      = 256 // that a shard tells apart in a second: more than people write
+	liveRulesShown = 50
+	otherRules     = "other"
 )
 
 // The kinds of talkers, and what they are counted by.
@@ -130,6 +147,44 @@ type liveSecond struct {
 	outcomes [engine.Unavailable + 1]int64
 	shadow   int64
 	latency  Sketch
+	rules    ruleCounts
+}
+
+// ruleCounts are how often rules have decided in one second. Those beyond so many are
+// one.
+type ruleCounts struct {
+	counts []ruleCount
+	index  [2 * liveRules]uint16 // places of counts, from 1, by hash; 0: none
+	other  ruleCount
+}
+
+type ruleCount struct {
+	hash              uint64
+	name              string
+	requests, refused int64
+}
+
+// of returns the count of a rule.
+func (c *ruleCounts) of(hash uint64, name string) *ruleCount {
+	at := hash % uint64(len(c.index))
+	for ; c.index[at] != 0; at = (at + 1) % uint64(len(c.index)) {
+		if one := &c.counts[c.index[at]-1]; one.hash == hash {
+			return one
+		}
+	}
+	if len(c.counts) == liveRules {
+		return &c.other
+	}
+	c.counts = append(c.counts, ruleCount{hash: hash, name: name})
+	c.index[at] = uint16(len(c.counts))
+	return &c.counts[len(c.counts)-1]
+}
+
+// reset forgets all, names included, and keeps the room.
+func (c *ruleCounts) reset() {
+	clear(c.counts)
+	clear(c.index[:])
+	c.counts, c.other = c.counts[:0], ruleCount{}
 }
 
 // liveTalk is who has asked in one window.
@@ -149,13 +204,13 @@ func NewLive(o LiveOptions) (*Live, error) {
 		return nil, invalid("Counters", strconv.Itoa(o.Counters), "2 to 32768, or 0 for the default")
 	case o.Top < 0:
 		return nil, invalid("Top", strconv.Itoa(o.Top), "a positive number, or 0 for the default")
-	case o.Privacy > HashIP:
-		return nil, invalid("Privacy", strconv.Itoa(int(o.Privacy)), "KeepIP, TruncateIP or HashIP")
-	case o.Privacy == HashIP && len(o.HashKey) < 16:
-		return nil, invalid("HashKey", strconv.Itoa(len(o.HashKey))+" bytes", "16 bytes or more")
+	}
+	shown := shownAddress{o.Privacy, o.HashKey}
+	if err := shown.check(); err != nil {
+		return nil, err
 	}
 	l := &Live{
-		o: o, began: o.Now(), seed: maphash.MakeSeed(),
+		o: o, began: o.Now(), seed: maphash.MakeSeed(), addresses: shown,
 		shards: make([]liveShard, 1<<bits.Len(uint(min(8, runtime.GOMAXPROCS(0))-1))),
 	}
 	for i := range l.shards {
@@ -177,14 +232,18 @@ func (l *Live) Record(e engine.Event) {
 	// What can be done before the shard is taken is.
 	names := [...]string{liveUser: e.User, liveTenant: e.Tenant, liveKey: e.Key}
 	var hashes [liveKinds]uint64
-	for kind, name := range names {
-		if name != "" {
-			hashes[kind] = maphash.String(l.seed, name)
+	for kind := range names { // by its place: a copy of all of them would cost as much as a hash
+		if names[kind] != "" {
+			hashes[kind] = maphash.String(l.seed, names[kind])
 		}
+	}
+	var rule uint64
+	if e.Rule != "" {
+		rule = maphash.String(l.seed, e.Rule)
 	}
 	var ip [16]byte
 	if e.IP.IsValid() {
-		ip = l.address(e.IP)
+		ip = l.addresses.counted(e.IP)
 		hashes[liveAddress] = maphash.Bytes(l.seed, ip[:])
 	}
 
@@ -195,23 +254,31 @@ func (l *Live) Record(e engine.Event) {
 		now.at, now.shadow = second, 0
 		clear(now.outcomes[:])
 		clear(now.latency.counts)
+		now.rules.reset()
 	}
 	now.outcomes[e.Outcome]++
 	if e.Shadow {
 		now.shadow++
 	}
 	now.latency.Add(e.Latency, 1)
+	if e.Rule != "" {
+		one := now.rules.of(rule, e.Rule)
+		one.requests++
+		if refused {
+			one.refused++
+		}
+	}
 	talk := &s.windows[second/liveWindow%2]
 	if talk.at != second/liveWindow {
 		talk.begin(second / liveWindow)
 	}
-	for kind, name := range names {
-		if name == "" {
+	for kind := range names {
+		if names[kind] == "" {
 			continue
 		}
-		hear(&talk.kinds[kind][byRequests], hashes[kind], name)
+		hear(&talk.kinds[kind][byRequests], hashes[kind], names[kind])
 		if refused {
-			hear(&talk.kinds[kind][byRefused], hashes[kind], name)
+			hear(&talk.kinds[kind][byRefused], hashes[kind], names[kind])
 		}
 	}
 	if e.IP.IsValid() {
@@ -231,19 +298,6 @@ func (w *liveTalk) begin(at int64) {
 	}
 }
 
-// address returns what an address is counted as: itself, or its network.
-func (l *Live) address(ip netip.Addr) [16]byte {
-	raw := ip.As16()
-	switch {
-	case l.o.Privacy != TruncateIP:
-	case ip.Is4() || ip.Is4In6():
-		raw[15] = 0
-	default:
-		clear(raw[6:])
-	}
-	return raw
-}
-
 // Snapshot returns what is known now.
 func (l *Live) Snapshot() Snapshot {
 	now := l.o.Now()
@@ -256,8 +310,9 @@ func (l *Live) Snapshot() Snapshot {
 	}
 
 	var sum liveSecond
+	rules := map[string]*ruleCount{}
 	for i := range l.shards {
-		l.shards[i].add(&sum, second)
+		l.shards[i].add(&sum, rules, second)
 	}
 	seconds := since(second - liveSeconds + 1)
 	s := Snapshot{
@@ -274,6 +329,7 @@ func (l *Live) Snapshot() Snapshot {
 			s.Refused += rate
 		}
 	}
+	s.Rules = ratesOf(rules, seconds)
 
 	window := second / liveWindow
 	text := func(name []byte) string { return string(name) }
@@ -282,13 +338,25 @@ func (l *Live) Snapshot() Snapshot {
 		Users:     l.talkers(liveUser, window, text),
 		Tenants:   l.talkers(liveTenant, window, text),
 		Keys:      l.talkers(liveKey, window, text),
-		Addresses: l.talkers(liveAddress, window, l.show),
+		Addresses: l.talkers(liveAddress, window, l.addresses.show),
 	}
 	return s
 }
 
+// ratesOf returns the rules that decided most.
+func ratesOf(rules map[string]*ruleCount, seconds float64) []RuleRate {
+	out := make([]RuleRate, 0, len(rules))
+	for name, c := range rules {
+		out = append(out, RuleRate{name, float64(c.requests) / seconds, float64(c.refused) / seconds})
+	}
+	slices.SortFunc(out, func(a, b RuleRate) int {
+		return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Name, b.Name))
+	})
+	return out[:min(len(out), liveRulesShown)]
+}
+
 // add adds the last seconds.
-func (s *liveShard) add(sum *liveSecond, last int64) {
+func (s *liveShard) add(sum *liveSecond, rules map[string]*ruleCount, last int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for at := max(0, last-liveSeconds+1); at <= last; at++ {
@@ -301,7 +369,23 @@ func (s *liveShard) add(sum *liveSecond, last int64) {
 		}
 		sum.shadow += one.shadow
 		sum.latency.Merge(&one.latency)
+		for i := range one.rules.counts {
+			addRule(rules, one.rules.counts[i].name, &one.rules.counts[i])
+		}
+		if one.rules.other.requests > 0 {
+			addRule(rules, otherRules, &one.rules.other)
+		}
 	}
+}
+
+func addRule(rules map[string]*ruleCount, name string, c *ruleCount) {
+	sum := rules[name]
+	if sum == nil {
+		sum = &ruleCount{}
+		rules[name] = sum
+	}
+	sum.requests += c.requests
+	sum.refused += c.refused
 }
 
 // talkers returns those of one kind, in the last two windows.
@@ -370,12 +454,41 @@ func (s *liveShard) copy(at int64, kind, by int, heard []counter, names []byte) 
 	return heard, names, t.lost
 }
 
-// show returns what is shown of an address.
-func (l *Live) show(raw []byte) string {
+// shownAddress is what is shown of addresses: the same that is recorded.
+type shownAddress struct {
+	privacy Privacy
+	key     []byte // of hashes
+}
+
+func (a shownAddress) check() error {
+	switch {
+	case a.privacy > HashIP:
+		return invalid("Privacy", strconv.Itoa(int(a.privacy)), "KeepIP, TruncateIP or HashIP")
+	case a.privacy == HashIP && len(a.key) < 16:
+		return invalid("HashKey", strconv.Itoa(len(a.key))+" bytes", "16 bytes or more")
+	}
+	return nil
+}
+
+// counted returns what an address is counted as: itself, or its network.
+func (a shownAddress) counted(ip netip.Addr) [16]byte {
+	raw := ip.As16()
+	switch {
+	case a.privacy != TruncateIP:
+	case ip.Is4() || ip.Is4In6():
+		raw[15] = 0
+	default:
+		clear(raw[6:])
+	}
+	return raw
+}
+
+// show returns what is shown of what was counted.
+func (a shownAddress) show(raw []byte) string {
 	ip := netip.AddrFrom16([16]byte(raw)).Unmap()
-	switch l.o.Privacy {
+	switch a.privacy {
 	case HashIP:
-		mac := hmac.New(sha256.New, l.o.HashKey)
+		mac := hmac.New(sha256.New, a.key)
 		mac.Write(raw)
 		return hex.EncodeToString(mac.Sum(nil)[:hashBytes/2])
 	case TruncateIP:

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -129,9 +130,54 @@ func TestLiveEmpty(t *testing.T) {
 	const none = `{"by_requests":[],"by_refused":[],"requests_off":0,"refused_off":0}`
 	const want = `{"at":"2026-03-01T12:00:00.000001999Z","seconds":1,"requests_per_second":0,"refused_per_second":0,"shadow_refused_per_second":0,` +
 		`"outcomes_per_second":{"allowed":0,"banned":0,"blocked":0,"denied":0,"exempt":0,"throttled":0,"unauthorized":0,"unavailable":0},` +
-		`"latency_us":{"p50":0,"p95":0,"p99":0},"talkers":{"seconds":1,"users":` + none + `,"tenants":` + none + `,"keys":` + none + `,"addresses":` + none + `}}`
+		`"latency_us":{"p50":0,"p95":0,"p99":0},"rules":[],"talkers":{"seconds":1,"users":` + none + `,"tenants":` + none + `,"keys":` + none + `,"addresses":` + none + `}}`
 	if err != nil || string(text) != want {
 		t.Errorf("%v, %s, want\n%s", err, text, want)
+	}
+}
+
+// TestLiveRules has some rules decide, and then more than can be told apart.
+func TestLiveRules(t *testing.T) {
+	t.Parallel()
+	c := &hand{noon}
+	l := newLive(t, audit.LiveOptions{Now: c.now})
+	record := func(n int, rule string, outcome engine.Outcome) {
+		for i := range n {
+			e := engine.Event{At: c.Time, Rule: rule, Outcome: outcome}
+			e.ID[15] = byte(i)
+			l.Record(e)
+		}
+	}
+	record(30, "search", engine.Allowed)
+	record(10, "search", engine.Denied)
+	record(40, "abuse", engine.Blocked)
+	record(5, "login", engine.Throttled)
+	record(100, "", engine.Allowed)
+	want := []audit.RuleRate{{Name: "abuse", Requests: 40, Refused: 40}, {Name: "search", Requests: 40, Refused: 10}, {Name: "login", Requests: 5}}
+	if got := l.Snapshot().Rules; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+
+	c.Time = noon.Add(time.Minute)
+	if got := l.Snapshot().Rules; len(got) != 0 {
+		t.Errorf("after a minute: %v", got)
+	}
+	const rules = 1000
+	for i := range rules {
+		e := engine.Event{At: c.Time, Rule: "rule-" + strconv.Itoa(i)}
+		l.Record(e)
+		l.Record(e)
+	}
+	c.Time = c.Add(time.Second)
+	got := l.Snapshot()
+	other, perSecond := got.Rules[0], 1/got.Seconds
+	if other.Name != "other" || math.Abs(other.Requests/perSecond-2*(rules-256)) > 1 || len(got.Rules) != 50 {
+		t.Errorf("%d rules, the first %+v", len(got.Rules), other)
+	}
+	for i, r := range got.Rules[1:] {
+		if math.Abs(r.Requests/perSecond-2) > 0.1 || i > 0 && r.Name <= got.Rules[i].Name {
+			t.Errorf("%+v", r)
+		}
 	}
 }
 

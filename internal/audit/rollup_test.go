@@ -2,9 +2,11 @@ package audit_test
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,101 +19,168 @@ import (
 	"github.com/stintdev/stint/internal/database"
 )
 
-// rolled is the content of the roll-ups: of each row all but its numbers, and these.
-func rolled(t rapid.TB, db *database.DB) map[string]string {
+// ask returns all that a store says of roll-ups in a time, which has whole minutes.
+func ask(t rapid.TB, s *audit.Store, r audit.Range) map[string]string {
 	t.Helper()
-	out := map[string]string{}
-	rows, err := db.Read.Query("SELECT level, start, rule, tier, endpoint, region, outcome, shadow, total, events, cached, latency FROM stint_rollups")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for rows.Next() {
-		var level, outcome int
-		var start database.Stamp
-		var rule, tier, endpoint, region string
-		var shadow bool
-		var total, events, cached int64
-		var latency []byte
-		var s audit.Sketch
-		if err := cmp.Or(rows.Scan(&level, &start, &rule, &tier, &endpoint, &region, &outcome, &shadow, &total, &events, &cached, &latency), s.UnmarshalBinary(latency)); err != nil {
-			t.Fatal(err)
+	ctx, out := context.Background(), map[string]string{}
+	put := func(key string, answer any, err error) {
+		if err != nil {
+			t.Fatalf("%s: %v", key, err)
 		}
-		key := fmt.Sprintf("%d %s %s|%s|%s|%s|%v|%v", level, start.Format(time.RFC3339), rule, tier, endpoint, region, engine.Outcome(outcome), shadow)
-		out[key] = fmt.Sprintf("%d %d %d %x", total, events, cached, latency)
+		out[key] = fmt.Sprint(answer)
 	}
-	if err := cmp.Or(rows.Err(), rows.Close()); err != nil {
-		t.Fatal(err)
-	}
-	rows, err = db.Read.Query("SELECT level, kind, start, subject, rule, denied, refused FROM stint_subject_rollups")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for rows.Next() {
-		var level, kind int
-		var start database.Stamp
-		var subject, rule string
-		var denied, refused int64
-		if err := rows.Scan(&level, &kind, &start, &subject, &rule, &denied, &refused); err != nil {
-			t.Fatal(err)
+	for _, rule := range []string{"", "a"} {
+		for by := range counted {
+			for _, limit := range []int{1, 1000} {
+				top, err := s.Top(ctx, audit.TopQuery{Range: r, By: by, Rule: rule, Limit: limit})
+				put(fmt.Sprintf("top %d %s by %q", limit, by, rule), top, err)
+			}
+			if by != "rule" && by != "endpoint" {
+				n, err := s.Distinct(ctx, audit.DistinctQuery{Range: r, By: by, Rule: rule})
+				put(fmt.Sprintf("distinct %s by %q", by, rule), n, err)
+			}
 		}
-		out[fmt.Sprintf("subject %d %d %s %s|%s", level, kind, start.Format(time.RFC3339), subject, rule)] = fmt.Sprintf("%d %d", denied, refused)
-	}
-	if err := cmp.Or(rows.Err(), rows.Close()); err != nil {
-		t.Fatal(err)
+		for _, user := range []string{"", "ann"} {
+			violations, err := s.Violations(ctx, audit.ViolationQuery{Range: r, User: user, Rule: rule})
+			put(fmt.Sprintf("violations of %q by %q", user, rule), violations, err)
+		}
+		for _, by := range []string{"", "outcome", "rule", "tier", "endpoint", "region"} {
+			for _, step := range stepsOf(r) {
+				all, err := s.Series(ctx, audit.SeriesQuery{Range: r, By: by, Rule: rule, Step: step, Limit: 50})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, series := range all {
+					for _, p := range series.Points {
+						if p.Total != 0 {
+							put(fmt.Sprintf("series by %s of %q, step %v: %q at %s", by, rule, step, series.Name, p.Start.Format(time.RFC3339)), p, nil)
+						}
+					}
+				}
+			}
+		}
 	}
 	return out
 }
 
-// recomputed is what the roll-ups of events have to be at a time.
-func recomputed(events []audit.Event, now time.Time) map[string]string {
-	type sum struct {
-		total, events, cached int64
-		latency               audit.Sketch
+// stepsOf returns steps that are not too short for a time.
+func stepsOf(r audit.Range) (out []time.Duration) {
+	for _, step := range []time.Duration{time.Minute, 5 * time.Minute, 20 * time.Minute, time.Hour, 24 * time.Hour} {
+		if r.To.Sub(r.From) < 498*step {
+			out = append(out, step)
+		}
 	}
-	sums, subjects := map[string]*sum{}, map[string]*[2]int64{}
-	lengths := []time.Duration{time.Minute, time.Hour, 24 * time.Hour}
+	return out
+}
+
+// counted is what refusals are counted by.
+var counted = map[string]func(*audit.Event) string{
+	"user": func(e *audit.Event) string { return e.User }, "tenant": func(e *audit.Event) string { return e.Tenant },
+	"key": func(e *audit.Event) string { return e.Key }, "ip": func(e *audit.Event) string { return e.IP },
+	"rule": func(e *audit.Event) string { return e.Rule }, "endpoint": func(e *audit.Event) string { return e.Endpoint },
+}
+
+// topOf counts refusals one by one.
+func topOf(events []audit.Event, of func(*audit.Event) string, rule string) (out []audit.Refusals) {
+	sums := map[string]*audit.Refusals{}
+	for i := range events {
+		e := &events[i]
+		name := of(e)
+		if e.Outcome.Passed() || name == "" || rule != "" && e.Rule != rule {
+			continue
+		}
+		if sums[name] == nil {
+			sums[name] = &audit.Refusals{Name: name}
+		}
+		sums[name].Refused += e.Weight
+		if e.Outcome == engine.Denied {
+			sums[name].Denied += e.Weight
+		}
+	}
+	for _, n := range sums {
+		out = append(out, *n)
+	}
+	slices.SortFunc(out, func(a, b audit.Refusals) int {
+		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(b.Refused, a.Refused), strings.Compare(a.Name, b.Name))
+	})
+	return out
+}
+
+// violationsOf counts denials of users one by one.
+func violationsOf(events []audit.Event, rule string) (out []audit.Violation) {
+	sums := map[[2]string]int64{}
 	for _, e := range events {
-		if e.At.Truncate(time.Minute).Add(time.Minute).After(now) {
-			continue // its minute is not over
-		}
-		for level, length := range lengths {
-			key := fmt.Sprintf("%d %s %s|%s|%s|%s|%v|%v", level, e.At.Truncate(length).Format(time.RFC3339), e.Rule, e.Tier, e.Endpoint, e.Region, e.Outcome, e.Shadow)
-			if sums[key] == nil {
-				sums[key] = new(sum)
-			}
-			s := sums[key]
-			s.total += e.Weight
-			s.events++
-			if e.Cached {
-				s.cached += e.Weight
-			}
-			s.latency.Add(e.Latency, e.Weight)
-			over := !e.At.Truncate(time.Hour).Add(time.Hour).After(now)
-			if e.Outcome.Passed() || over != (level > 0) {
-				continue
-			}
-			for kind, subject := range []string{e.User, e.Tenant, e.Key, e.IP} {
-				if subject == "" {
-					continue
-				}
-				key := fmt.Sprintf("subject %d %d %s %s|%s", level, kind, e.At.Truncate(length).Format(time.RFC3339), subject, e.Rule)
-				if subjects[key] == nil {
-					subjects[key] = new([2]int64)
-				}
-				subjects[key][1] += e.Weight
-				if e.Outcome == engine.Denied {
-					subjects[key][0] += e.Weight
-				}
-			}
+		if e.Outcome == engine.Denied && e.User != "" && (rule == "" || e.Rule == rule) {
+			sums[[2]string{e.User, e.Rule}] += e.Weight
 		}
 	}
+	for key, n := range sums {
+		out = append(out, audit.Violation{User: key[0], Rule: key[1], Denied: n})
+	}
+	slices.SortFunc(out, func(a, b audit.Violation) int {
+		return cmp.Or(cmp.Compare(b.Denied, a.Denied), strings.Compare(a.User, b.User), strings.Compare(a.Rule, b.Rule))
+	})
+	return out
+}
+
+// recount returns what ask has to, of events that were rolled up at a time.
+func recount(all []audit.Event, now time.Time, r audit.Range) map[string]string {
 	out := map[string]string{}
-	for key, s := range sums {
-		latency, _ := s.latency.AppendBinary(nil)
-		out[key] = fmt.Sprintf("%d %d %d %x", s.total, s.events, s.cached, latency)
+	within := func(from, to time.Time) (some []audit.Event) {
+		for _, e := range all {
+			if !e.At.Before(from) && e.At.Before(to) && !e.At.Truncate(time.Minute).Add(time.Minute).After(now) {
+				some = append(some, e)
+			}
+		}
+		return some
 	}
-	for key, n := range subjects {
-		out[key] = fmt.Sprintf("%d %d", n[0], n[1])
+	hours := within(r.From.Truncate(time.Hour), r.To.Add(time.Hour-1).Truncate(time.Hour))
+	minutes := within(r.From, r.To)
+	for _, rule := range []string{"", "a"} {
+		for by, of := range counted {
+			top := topOf(hours, of, rule)
+			for _, limit := range []int{1, 1000} {
+				out[fmt.Sprintf("top %d %s by %q", limit, by, rule)] = fmt.Sprint(top[:min(limit, len(top))])
+			}
+			if by != "rule" && by != "endpoint" {
+				top = slices.DeleteFunc(top, func(n audit.Refusals) bool { return n.Denied == 0 })
+				out[fmt.Sprintf("distinct %s by %q", by, rule)] = strconv.Itoa(len(top))
+			}
+		}
+		violations := violationsOf(hours, rule)
+		out[fmt.Sprintf("violations of %q by %q", "", rule)] = fmt.Sprint(violations)
+		violations = slices.DeleteFunc(violations, func(v audit.Violation) bool { return v.User != "ann" })
+		out[fmt.Sprintf("violations of %q by %q", "ann", rule)] = fmt.Sprint(violations)
+		for by, of := range map[string]func(audit.Event) string{
+			"": func(audit.Event) string { return "" }, "outcome": func(e audit.Event) string { return e.Outcome.String() }, "rule": func(e audit.Event) string { return e.Rule },
+			"tier": func(e audit.Event) string { return e.Tier }, "endpoint": func(e audit.Event) string { return e.Endpoint }, "region": func(e audit.Event) string { return e.Region },
+		} {
+			for _, step := range stepsOf(r) {
+				points, latencies := map[string]*audit.Point{}, map[string]*audit.Sketch{}
+				for _, e := range minutes {
+					if rule != "" && e.Rule != rule {
+						continue
+					}
+					key := fmt.Sprintf("series by %s of %q, step %v: %q at %s", by, rule, step, of(e), e.At.Truncate(step).Format(time.RFC3339))
+					p := points[key]
+					if p == nil {
+						p, latencies[key] = &audit.Point{Start: e.At.Truncate(step)}, new(audit.Sketch)
+						points[key] = p
+					}
+					p.Total += e.Weight
+					p.Events++
+					if e.Cached {
+						p.Cached += e.Weight
+					}
+					latencies[key].Add(e.Latency, e.Weight)
+				}
+				for key, p := range points {
+					l := latencies[key]
+					p.P50, p.P95, p.P99 = l.Quantile(0.5), l.Quantile(0.95), l.Quantile(0.99)
+					out[key] = fmt.Sprint(*p)
+				}
+			}
+		}
 	}
 	return out
 }
@@ -130,7 +199,7 @@ func compare(t rapid.TB, got, want map[string]string) {
 		}
 	}
 	if len(wrong) > 0 {
-		t.Fatalf("%d roll-ups are wrong:\n%s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "\n"))
+		t.Fatalf("%d answers are wrong:\n%s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "\n"))
 	}
 }
 
@@ -154,7 +223,7 @@ func anyOf(t *rapid.T, n int, base time.Time) []audit.Event {
 // wipe empties what a store has.
 func wipe(t rapid.TB, db *database.DB, months ...audit.Month) {
 	t.Helper()
-	statements := []string{"DELETE FROM stint_rollup_todo", "DELETE FROM stint_rollups", "DELETE FROM stint_subject_rollups"}
+	statements := []string{"DELETE FROM stint_rollup_todo", "DELETE FROM stint_rollup_counts", "DELETE FROM stint_rollup_lists", "DELETE FROM stint_rollup_since"}
 	for _, m := range months {
 		statements = append(statements, fmt.Sprintf("DELETE FROM stint_events_%04d_%02d", m.Year, m.Month))
 	}
@@ -209,7 +278,14 @@ func TestRollUp(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				compare(t, rolled(t, db), recomputed(events, now))
+				until := now.Truncate(time.Minute).Add(time.Minute)
+				r := rapid.SampledFrom([]audit.Range{
+					{From: until.Add(-80 * time.Hour), To: until},
+					{From: until.Add(-24 * time.Hour), To: until},
+					{From: until.Add(-7 * time.Hour), To: until.Add(-10 * time.Minute)},
+					{From: base.Truncate(24 * time.Hour), To: base.Truncate(24*time.Hour).AddDate(0, 0, 1)},
+				}).Draw(t, "range")
+				compare(t, ask(t, s, r), recount(events, now, r))
 			})
 		})
 	}
@@ -228,6 +304,7 @@ func TestRollUpOnce(t *testing.T) {
 			for i := range 400 {
 				events = append(events, refusal(i, now.Add(-time.Duration(i+1)*10*time.Second)))
 			}
+			r := audit.Range{From: now.AddDate(0, 0, -1), To: now}
 			var writing, rolling sync.WaitGroup
 			var mu sync.Mutex
 			done, over := 0, make(chan struct{})
@@ -265,10 +342,10 @@ func TestRollUpOnce(t *testing.T) {
 			close(over)
 			rolling.Wait()
 			rollUp(t, s) // those who found it taken went home
-			if left := number64(t, db, "SELECT count(*) FROM stint_rollup_todo"); left != 0 {
-				t.Errorf("%d are left to do", left)
+			if left := number64(t, db, "SELECT count(*) FROM stint_rollup_todo WHERE level < 2"); left != 0 {
+				t.Errorf("%d are left to do", left) // but for the day
 			}
-			compare(t, rolled(t, db), recomputed(events, now))
+			compare(t, ask(t, s, r), recount(events, now, r))
 
 			// Without new events there is nothing to do, and with all at once each is done once.
 			if n := rollUp(t, s); n != 0 {
@@ -298,7 +375,7 @@ func TestRollUpOnce(t *testing.T) {
 			if done != want {
 				t.Errorf("%d minutes and hours were done, want %d", done, want)
 			}
-			compare(t, rolled(t, db), recomputed(events, now))
+			compare(t, ask(t, s, r), recount(events, now, r))
 		})
 	}
 }

@@ -136,32 +136,63 @@ func TestScaleTop(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%d minutes and hours were rolled up in %v", done, time.Since(began).Round(time.Second))
-	t.Logf("%d roll-ups, %d of subjects", number64(t, db, "SELECT count(*) FROM stint_rollups"), number64(t, db, "SELECT count(*) FROM stint_subject_rollups"))
+	t.Logf("roll-ups take %d MB, events %d MB",
+		number64(t, db, "SELECT (pg_total_relation_size('stint_rollup_counts') + pg_total_relation_size('stint_rollup_lists')) >> 20"),
+		number64(t, db, "SELECT sum(pg_total_relation_size(inhrelid))::bigint >> 20 FROM pg_inherits WHERE inhparent = 'stint_events'::regclass"))
 	if _, err := db.Write.ExecContext(t.Context(), "ANALYZE"); err != nil {
 		t.Fatal(err)
 	}
-	measure := func(what string, ask func() (any, error)) {
-		for range 3 {
+	measure := func(what string, ask func() (int, error)) {
+		const times = 40
+		took := make([]time.Duration, times)
+		n := 0
+		for i := range took {
 			began := time.Now()
-			answer, err := ask()
-			if err != nil {
+			if n, err = ask(); err != nil {
 				t.Fatal(err)
 			}
-			t.Logf("%s: %v: %v", what, time.Since(began).Round(time.Millisecond/10), answer)
+			took[i] = time.Since(began)
 		}
+		slices.Sort(took)
+		t.Logf("%-45s %8.1f ms, at most %8.1f ms (%d)", what, took[times/2].Seconds()*1e3, took[times-1].Seconds()*1e3, n)
 	}
-	measure("top 10 users by denials in the last day", func() (any, error) { return s.Top(t.Context(), audit.TopQuery{}) })
-	measure("top 10 rules", func() (any, error) { return s.Top(t.Context(), audit.TopQuery{By: "rule"}) })
-	measure("distinct users", func() (any, error) { return s.Distinct(t.Context(), audit.DistinctQuery{}) })
-	measure("violations of a user", func() (any, error) {
-		return s.Violations(t.Context(), audit.ViolationQuery{User: "user-7"})
-	})
-	measure("series by rule", func() (any, error) {
-		all, err := s.Series(t.Context(), audit.SeriesQuery{By: "rule"})
-		return len(all), err
-	})
-	measure("100 denials of a user", func() (any, error) {
-		events, _, err := s.Find(t.Context(), audit.EventQuery{User: "user-7", Outcome: "denied"})
-		return len(events), err
-	})
+	top := func(q audit.TopQuery) func() (int, error) {
+		return func() (int, error) { all, err := s.Top(t.Context(), q); return len(all), err }
+	}
+	series := func(q audit.SeriesQuery) func() (int, error) {
+		return func() (int, error) { all, err := s.Series(t.Context(), q); return len(all), err }
+	}
+	violations := func(q audit.ViolationQuery) func() (int, error) {
+		return func() (int, error) { all, err := s.Violations(t.Context(), q); return len(all), err }
+	}
+	distinct := func(q audit.DistinctQuery) func() (int, error) {
+		return func() (int, error) { n, err := s.Distinct(t.Context(), q); return int(n), err }
+	}
+	find := func(q audit.EventQuery) func() (int, error) {
+		return func() (int, error) { all, _, err := s.Find(t.Context(), q); return len(all), err }
+	}
+	measure("top 10 users of a day", top(audit.TopQuery{}))
+	measure("top 10 users of a day by a rule", top(audit.TopQuery{Rule: "rule-3"}))
+	measure("top 100 users of a day", top(audit.TopQuery{Limit: 100}))
+	measure("top 1,000 users of a day", top(audit.TopQuery{Limit: 1000}))
+	measure("top 10 addresses of a day", top(audit.TopQuery{By: "ip"}))
+	measure("top 10 users of an hour", top(audit.TopQuery{Range: audit.Range{From: now.Add(-time.Hour)}}))
+	measure("top 10 rules of a day", top(audit.TopQuery{By: "rule"}))
+	measure("top 10 endpoints of a day by a rule", top(audit.TopQuery{By: "endpoint", Rule: "rule-3"}))
+	measure("distinct users of a day", distinct(audit.DistinctQuery{}))
+	measure("distinct tenants of a day by a rule", distinct(audit.DistinctQuery{By: "tenant", Rule: "rule-3"}))
+	measure("violations of a user in a day", violations(audit.ViolationQuery{User: "user-7"}))
+	measure("100 violations of a day", violations(audit.ViolationQuery{}))
+	measure("series of a day", series(audit.SeriesQuery{}))
+	measure("series of a day by rule", series(audit.SeriesQuery{By: "rule"}))
+	measure("series of a day by endpoint, denied", series(audit.SeriesQuery{By: "endpoint", Outcome: "denied"}))
+	measure("series of a day by endpoint, of a rule", series(audit.SeriesQuery{By: "endpoint", Rule: "rule-3"}))
+	measure("series of an hour by rule", series(audit.SeriesQuery{Range: audit.Range{From: now.Add(-time.Hour)}, By: "rule"}))
+	measure("100 events", find(audit.EventQuery{}))
+	measure("100 denials of a user", find(audit.EventQuery{User: "user-7", Outcome: "denied"}))
+	measure("events of a user, where there are none", find(audit.EventQuery{User: "user-0", Outcome: "banned"}))
+	measure("denials by a rule of a rare address", find(audit.EventQuery{Rule: "rule-3", Outcome: "denied", IP: "198.51.100.7"}))
+	measure("events of a rare address", find(audit.EventQuery{IP: "198.51.100.7"}))
+	measure("events of an outcome that there is not", find(audit.EventQuery{Outcome: "banned"}))
+	measure("1,000 events of an endpoint", find(audit.EventQuery{Endpoint: "/v1/resource-3/{id}", Limit: 1000}))
 }

@@ -3,10 +3,8 @@ package audit
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math"
 	"math/bits"
-	"strings"
 	"time"
 )
 
@@ -20,23 +18,13 @@ const (
 	// each power of 2 as these can tell apart.
 	sketchBits = 5
 	sketchHalf = 1 << (sketchBits - 1)
+	// sketchUsual is how many buckets most sketches do with, in which there is half a second.
+	sketchUsual = 256
 	// What takes longer than the longest, twelve days, is counted as that.
 	sketchLongest = 1<<40 - 1
 )
 
-var (
-	sketchBuckets = bucketOf(sketchLongest) + 1
-	// sketchColumn is the lower end of the bucket of latency_us, in SQL.
-	sketchColumn = func() string {
-		var b strings.Builder
-		fmt.Fprintf(&b, "CASE WHEN latency_us < %d THEN latency_us", 2*sketchHalf)
-		for shift := 1; 2*sketchHalf<<shift <= sketchLongest+1; shift++ {
-			fmt.Fprintf(&b, " WHEN latency_us < %d THEN (latency_us >> %d) << %d", 2*sketchHalf<<shift, shift, shift)
-		}
-		fmt.Fprintf(&b, " ELSE %d END", sketchLongest)
-		return b.String()
-	}()
-)
+var sketchBuckets = bucketOf(sketchLongest) + 1
 
 func bucketOf(micros int64) int {
 	v := uint64(min(max(0, micros), sketchLongest))
@@ -101,6 +89,14 @@ func (s *Sketch) AppendBinary(b []byte) ([]byte, error) {
 // UnmarshalBinary implements [encoding.BinaryUnmarshaler].
 func (s *Sketch) UnmarshalBinary(data []byte) error {
 	s.counts = s.counts[:0]
+	return s.mergeBinary(data)
+}
+
+// mergeBinary adds what another has counted, as that was appended.
+func (s *Sketch) mergeBinary(data []byte) error {
+	if s.counts == nil {
+		s.counts = make([]int64, 0, sketchUsual)
+	}
 	for bucket := -1; len(data) > 0; {
 		step, n := binary.Uvarint(data)
 		if n <= 0 || step == 0 || step > uint64(sketchBuckets-1-bucket) {

@@ -76,6 +76,9 @@ type tables interface {
 	// alone calls f with what begins transactions that see one moment, unless another
 	// node is doing the same.
 	alone(ctx context.Context, f func(begin func() (*sql.Tx, error)) error) error
+	// inOrder has the rest of a transaction find rows in the order that is asked for, by an
+	// index, rather than find all and sort them.
+	inOrder(ctx context.Context, tx *sql.Tx) error
 	// id returns an id as an argument.
 	id(id engine.ID) any
 }
@@ -86,9 +89,8 @@ type querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// todo is a minute or an hour that is to be rolled up.
+// todo is a minute that is to be counted.
 type todo struct {
-	level int
 	start time.Time
 	token int64
 }
@@ -286,10 +288,8 @@ func (s *Store) write(ctx context.Context, given []Event) error {
 	token := rand.Int64()
 	for i := range events {
 		at := events[i].At
-		for level := minute; level <= hour; level++ {
-			if start := at.Truncate(level.length()); i == 0 || start.After(events[i-1].At) {
-				todos = append(todos, todo{int(level), start, token})
-			}
+		if start := at.Truncate(time.Minute); i == 0 || start.After(events[i-1].At) {
+			todos = append(todos, todo{start, token})
 		}
 		if m := MonthOf(at); len(months) == 0 || m != months[len(months)-1] {
 			months = append(months, m)

@@ -109,7 +109,7 @@ func copyEvents(ctx context.Context, conn *pgx.Conn, events []Event, todos []tod
 			return err
 		}
 		_, err = tx.CopyFrom(ctx, pgx.Identifier{"stint_rollup_todo"}, []string{"level", "start", "token"}, pgx.CopyFromSlice(len(todos), func(i int) ([]any, error) {
-			return []any{int64(todos[i].level), todos[i].start, todos[i].token}, nil
+			return []any{int64(minute), todos[i].start, todos[i].token}, nil
 		}))
 		return err
 	})
@@ -130,6 +130,13 @@ func (postgresTables) hold(ctx context.Context, tx *sql.Tx, m Month) (there bool
 	}
 	_, err = tx.ExecContext(ctx, "LOCK TABLE "+m.table()+" IN SHARE MODE")
 	return true, err
+}
+
+// inOrder decides what a plan that does not know its arguments gets wrong: those whom
+// someone looks for have far more events than most.
+func (postgresTables) inOrder(ctx context.Context, tx *sql.Tx) error {
+	_, err := tx.ExecContext(ctx, "SELECT set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true)")
+	return err
 }
 
 // alone holds a lock of its connection, which is gone with that.

@@ -62,7 +62,7 @@ func (s sqliteTables) insert(ctx context.Context, events []Event, todos []todo) 
 			events = events[n:]
 		}
 		for _, t := range todos {
-			if _, err := tx.ExecContext(ctx, "INSERT INTO stint_rollup_todo (level, start, token) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", t.level, s.db.Time(t.start), t.token); err != nil {
+			if _, err := tx.ExecContext(ctx, "INSERT INTO stint_rollup_todo (level, start, token) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", minute, s.db.Time(t.start), t.token); err != nil {
 				return err
 			}
 		}
@@ -75,6 +75,9 @@ func (sqliteTables) hold(ctx context.Context, tx *sql.Tx, m Month) (there bool, 
 	err = tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = $1)", m.table()).Scan(&there)
 	return there, err
 }
+
+// inOrder is how it does it anyway.
+func (sqliteTables) inOrder(context.Context, *sql.Tx) error { return nil }
 
 // alone needs no lock: whoever writes is alone with all that he has read.
 func (s sqliteTables) alone(ctx context.Context, f func(func() (*sql.Tx, error)) error) error {

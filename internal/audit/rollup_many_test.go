@@ -1,0 +1,389 @@
+package audit_test
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/internal/audit"
+	"github.com/stintdev/stint/internal/database"
+)
+
+// crowd returns denials of many in some hours: of those who come most often, or of all as
+// often as of any other.
+func crowd(n, users int, skewed bool, until time.Time, over time.Duration) (out []audit.Event) {
+	random := rand.New(rand.NewPCG(uint64(n), uint64(users)))
+	zipf := rand.NewZipf(random, 1.2, 3, uint64(users-1))
+	for i := range n {
+		user := i % users
+		if skewed {
+			user = int(zipf.Uint64())
+		}
+		e := refusal(i, until.Add(-time.Duration(random.Int64N(int64(over)))).Truncate(time.Microsecond))
+		e.User, e.IP, e.Key, e.Tenant = fmt.Sprintf("user-%d", user), fmt.Sprintf("192.0.2.%d", user%256), "", ""
+		e.Rule = fmt.Sprintf("r%d", random.IntN(4))
+		if random.IntN(10) == 0 {
+			e.Outcome = engine.Blocked
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+// TestTopOfMany asks for the first among more than the heads of lists have room for: they
+// are easy to tell from the others, or not at all.
+func TestTopOfMany(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 4, 5, 30, 0, 0, time.UTC)
+	for name, events := range map[string][]audit.Event{
+		"skewed": crowd(10_000, 4000, true, now, 2*time.Hour),
+		"few more than have room, some never denied": crowd(8000, 3000, true, now, 3*time.Hour),
+		"flat": crowd(6000, 3000, false, now, 2*time.Hour),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			each(t, now, func(t *testing.T, s *audit.Store, _ *database.DB) {
+				t.Helper()
+				for batch := range slices.Chunk(events, 5000) {
+					write(t, s, batch...)
+				}
+				rollUp(t, s)
+				for _, r := range []audit.Range{{}, {From: now.Add(-90 * time.Minute)}, {From: now.AddDate(0, 0, -1), To: now.Add(-time.Hour)}} {
+					to := r.To
+					if to.IsZero() {
+						to = now
+					}
+					var some []audit.Event
+					for _, e := range events {
+						if (r.From.IsZero() || !e.At.Before(r.From.Truncate(time.Hour))) && e.At.Before(to.Add(time.Hour-1).Truncate(time.Hour)) {
+							some = append(some, e)
+						}
+					}
+					for _, limit := range []int{1, 10, 300, 1000} {
+						for _, rule := range []string{"", "r1"} {
+							got, err := s.Top(t.Context(), audit.TopQuery{Range: r, Rule: rule, Limit: limit})
+							want := topOf(some, counted["user"], rule)
+							if want = want[:min(limit, len(want))]; err != nil || !slices.Equal(got, want) {
+								t.Fatalf("top %d by %q in %v: %v, %v; want %v", limit, rule, r, got, err, want)
+							}
+							found, err := s.Violations(t.Context(), audit.ViolationQuery{Range: r, Rule: rule, Limit: limit})
+							violations := violationsOf(some, rule)
+							if violations = violations[:min(limit, len(violations))]; err != nil || !slices.Equal(found, violations) {
+								t.Fatalf("%d violations by %q in %v: %v, %v; want %v", limit, rule, r, found, err, violations)
+							}
+						}
+					}
+					n, err := s.Distinct(t.Context(), audit.DistinctQuery{Range: r})
+					denied := slices.DeleteFunc(topOf(some, counted["user"], ""), func(n audit.Refusals) bool { return n.Denied == 0 })
+					if err != nil || n != int64(len(denied)) {
+						t.Errorf("%d users in %v, %v; want %d", n, r, err, len(denied))
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestLongNames has names that are so long, and so many in one minute, that they are
+// counted in slices and merged in several steps.
+func TestLongNames(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 4, 5, 0, 0, 0, time.UTC)
+	const n = 21_000
+	db, _ := databaseOf(t, "postgres")
+	s := storeAt(t, db, now)
+	var events []audit.Event
+	for i := range n {
+		e := refusal(i, now.Add(-time.Minute+time.Duration(i)*time.Millisecond))
+		e.User = fmt.Sprintf("%d-%s", i-i%5*2, strings.Repeat("x", 500))
+		events = append(events, e)
+	}
+	for batch := range slices.Chunk(events, 5000) {
+		write(t, s, batch...)
+	}
+	rollUp(t, s)
+	want := topOf(events, counted["user"], "")
+	got, err := s.Distinct(t.Context(), audit.DistinctQuery{})
+	if err != nil || got != int64(len(want)) {
+		t.Errorf("%d users, %v; want %d", got, err, len(want))
+	}
+	top, err := s.Top(t.Context(), audit.TopQuery{Limit: 1000})
+	if err != nil || !slices.Equal(top, want[:1000]) {
+		t.Errorf("the top is %.200v, %v; want %.200v", top, err, want)
+	}
+	for _, user := range []string{want[0].Name, want[len(want)-1].Name} {
+		all, err := s.Violations(t.Context(), audit.ViolationQuery{User: user})
+		mine := slices.DeleteFunc(violationsOf(events, ""), func(v audit.Violation) bool { return v.User != user })
+		if err != nil || !slices.Equal(all, mine) {
+			t.Errorf("violations: %v, %v; want %v", all, err, mine)
+		}
+	}
+}
+
+// TestRollUpsExpire deletes what is old, and answers from what is left.
+func TestRollUpsExpire(t *testing.T) {
+	t.Parallel()
+	begin := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	for _, kind := range []string{"postgres", "sqlite memory"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			db, _ := databaseOf(t, kind)
+			now := begin
+			s, err := audit.NewStore(db, audit.StoreOptions{Now: func() time.Time { return now }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			events := manyEvents(400, begin, 30*time.Hour)
+			write(t, s, events...)
+			rows := func(level int) int64 {
+				return number64(t, db, fmt.Sprintf("SELECT (SELECT count(*) FROM stint_rollup_counts WHERE level = %d) + (SELECT count(*) FROM stint_rollup_lists WHERE level = %d)", level, level))
+			}
+			const minutes, hours, days, fives = 0, 1, 2, 3
+			at := func(after time.Duration) {
+				t.Helper()
+				now = begin.Add(after)
+				for range 5 { // each deletes so much
+					rollUp(t, s)
+				}
+			}
+			const day = 24 * time.Hour
+			r := audit.Range{From: begin.Add(-36 * time.Hour), To: begin.Add(time.Minute)}
+			total := func(step time.Duration) (n int64) {
+				t.Helper()
+				all, err := s.Series(t.Context(), audit.SeriesQuery{Range: r, Step: step})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, p := range all[0].Points {
+					n += p.Total
+				}
+				return n
+			}
+			refused := func(step time.Duration) {
+				t.Helper()
+				if _, err := s.Series(t.Context(), audit.SeriesQuery{Range: r, Step: step}); err == nil || !strings.Contains(err.Error(), "is not kept") {
+					t.Errorf("with a step of %v: %v", step, err)
+				}
+			}
+			at(3 * time.Hour)
+			all := total(time.Hour)
+			if total(5*time.Minute) != all || total(0) != all || rows(minutes) == 0 || rows(fives) == 0 || rows(hours) == 0 || rows(days) == 0 {
+				t.Fatalf("at first there are %d, %d, %d and %d", rows(minutes), rows(fives), rows(hours), rows(days))
+			}
+			before, err := s.Top(t.Context(), audit.TopQuery{Range: r})
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			at(9 * day)
+			if rows(minutes) != 0 || rows(fives) != 0 || rows(hours) == 0 {
+				t.Errorf("after 9 days there are %d, %d and %d", rows(minutes), rows(fives), rows(hours))
+			}
+			refused(5 * time.Minute)
+			if total(time.Hour) != all || total(0) != all {
+				t.Errorf("after 9 days there are %d and %d, want %d", total(time.Hour), total(0), all)
+			}
+			// One that comes late is counted with those of its hour.
+			late := refusal(1, events[0].At.Add(time.Second))
+			write(t, s, late)
+			rollUp(t, s)
+			if all++; total(time.Hour) != all || total(day) != all {
+				t.Errorf("with one that came late there are %d and %d, want %d", total(time.Hour), total(day), all)
+			}
+			if at(9 * day); rows(minutes) != 0 {
+				t.Errorf("%d minutes are back", rows(minutes))
+			}
+			top, err := s.Top(t.Context(), audit.TopQuery{Range: r})
+			want := topOf(append(slices.Clone(events), late), counted["user"], "")
+			if err != nil || len(top) != len(before) || !slices.Equal(top, want) {
+				t.Errorf("the top is %v, %v; want %v", top, err, want)
+			}
+
+			at(100 * day)
+			if rows(hours) != 0 || rows(days) == 0 {
+				t.Errorf("after 100 days there are %d and %d", rows(hours), rows(days))
+			}
+			refused(time.Hour)
+			if total(day) != all || total(0) != all {
+				t.Errorf("after 100 days there are %d and %d, want %d", total(day), total(0), all)
+			}
+			r = audit.Range{From: events[0].At, To: events[0].At.Add(time.Minute)} // which is that day
+			top, err = s.Top(t.Context(), audit.TopQuery{Range: r})
+			want = topOf(slices.DeleteFunc(append(slices.Clone(events), late), func(e audit.Event) bool { return e.At.YearDay() != events[0].At.YearDay() }), counted["user"], "")
+			if err != nil || !slices.Equal(top, want) {
+				t.Errorf("the top of a day is %v, %v; want %v", top, err, want)
+			}
+			// It is too late for this one.
+			write(t, s, refusal(2, events[0].At.Add(2*time.Second)))
+			if again, err := s.Top(t.Context(), audit.TopQuery{Range: r}); rollUp(t, s) == 0 || err != nil || !slices.Equal(again, want) {
+				t.Errorf("what came much too late made it %v, %v", again, err)
+			}
+
+			if at(8 * 365 * day); rows(days) != 0 {
+				t.Errorf("after 8 years there are %d days", rows(days))
+			}
+		})
+	}
+}
+
+// TestLate has two nodes roll up, in turn, while a third writes what is late.
+func TestLate(t *testing.T) {
+	t.Parallel()
+	begin := time.Date(2026, 2, 28, 22, 0, 30, 0, time.UTC)
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			db, url := databaseOf(t, kind)
+			now := begin
+			var nodes []*audit.Store
+			for range 2 {
+				s, err := audit.NewStore(openDatabase(t, url), audit.StoreOptions{Now: func() time.Time { return now }})
+				if err != nil {
+					t.Fatal(err)
+				}
+				nodes = append(nodes, s)
+			}
+			var events []audit.Event
+			for i := range 60 {
+				now = now.Add(4 * time.Minute) // into March
+				for j, late := range []time.Duration{30 * time.Second, 3 * time.Minute, 61 * time.Minute, 2 * time.Hour}[:1+i%4] {
+					e := refusal(4*i+j, now.Add(-late))
+					e.User, e.Rule = []string{"ann", "bob"}[i%2], []string{"a", "b"}[j%2]
+					write(t, storeAt(t, db, now), e)
+					events = append(events, e)
+				}
+				rollUp(t, nodes[i%2])
+				if i%10 == 9 {
+					r := audit.Range{From: begin.Add(-3 * time.Hour).Truncate(time.Minute), To: now.Truncate(time.Minute)}
+					compare(t, ask(t, nodes[(i+1)%2], r), recount(events, now, r))
+				}
+			}
+		})
+	}
+}
+
+// TestFindBounded looks for what is rare among many: answers may be short, and all of them
+// together are complete.
+func TestFindBounded(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 1, 0, 0, 10, 0, time.UTC)
+	var events []audit.Event
+	for i := range 22_000 {
+		e := refusal(i, now.Add(-time.Duration(i+1)*10*time.Millisecond)) // from February on
+		e.User, e.Rule, e.Node = "ann", "r1", "n1"
+		if i%1000 == 0 { // also the first that an answer does not look at
+			e.IP = "2001:db8::1"
+		}
+		events = append(events, e)
+	}
+	each(t, now, func(t *testing.T, s *audit.Store, _ *database.DB) {
+		t.Helper()
+		for batch := range slices.Chunk(events, 5000) {
+			write(t, s, batch...)
+		}
+		for name, q := range map[string]audit.EventQuery{
+			"in order": {IP: "2001:db8::1"},
+			"by user":  {IP: "2001:db8::1", User: "ann"},
+			"by rule":  {IP: "2001:db8::1", Rule: "r1", Outcome: "denied"},
+			"one":      {IP: "2001:db8::1", Limit: 1},
+			"none":     {Node: "n2"},
+		} {
+			var got []audit.Event
+			calls, short := 0, 0
+			for {
+				some, next, err := s.Find(t.Context(), q)
+				if err != nil {
+					t.Fatal(err)
+				}
+				calls++
+				got = append(got, some...)
+				if next == (audit.Cursor{}) {
+					break
+				}
+				if len(some) < cmp.Or(q.Limit, 100) {
+					short++
+				}
+				q.After = next
+			}
+			want := slices.DeleteFunc(slices.Clone(events), func(e audit.Event) bool { return e.IP != q.IP })
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: %d events, want %d", name, len(got), len(want))
+			}
+			if short == 0 && q.Limit == 0 || calls > 60 {
+				t.Errorf("%s: %d answers, %d of them short", name, calls, short)
+			}
+		}
+	})
+}
+
+// TestOldRollUps moves what was rolled up of months that are gone to where roll-ups are
+// kept now.
+func TestOldRollUps(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 15, 12, 0, 0, 0, time.UTC)
+	for _, kind := range []string{"postgres", "sqlite memory"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			url := "sqlite::memory:"
+			if kind == "postgres" {
+				_, url = databaseOf(t, kind)
+			}
+			db := openDatabase(t, url)
+			ctx := t.Context()
+			if _, err := db.Up(ctx, 0); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := db.Down(ctx, 5); err != nil {
+				t.Fatal(err)
+			}
+			var latency audit.Sketch
+			latency.Add(time.Millisecond, 8)
+			sketch, _ := latency.AppendBinary(nil)
+			january, march := time.Date(2026, 1, 31, 23, 0, 0, 0, time.UTC), time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+			exec := func(query string, args ...any) {
+				t.Helper()
+				if _, err := db.Write.ExecContext(ctx, query, args...); err != nil {
+					t.Fatal(err)
+				}
+			}
+			exec("INSERT INTO stint_dropped_months (start, events) VALUES ($1, 8)", db.Time(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)))
+			for level, start := range []time.Time{january.Add(59 * time.Minute), january, january.Truncate(24 * time.Hour)} {
+				exec("INSERT INTO stint_rollups (level, start, rule, tier, endpoint, region, outcome, shadow, total, events, cached, latency) VALUES ($1, $2, 'a', 'free', '/', 'eu', 3, $3, 8, 8, 2, $4)", level, db.Time(start), false, sketch)
+				exec("INSERT INTO stint_subject_rollups (level, kind, start, subject, rule, denied, refused) VALUES ($1, 0, $2, 'ann', 'a', 7, 8), ($1, 3, $2, '192.0.2.1', 'a', 7, 8)", level, db.Time(start))
+			}
+			// Of a month that is there, roll-ups are counted anew.
+			exec("INSERT INTO stint_rollups (level, start, rule, tier, endpoint, region, outcome, shadow, total, events, cached, latency) VALUES (0, $1, 'a', 'free', '/', 'eu', 3, $2, 999, 999, 0, $3)", db.Time(march), false, sketch)
+			if _, err := db.Up(ctx, 0); err != nil {
+				t.Fatal(err)
+			}
+			s := storeAt(t, db, now)
+			e := refusal(1, march.Add(time.Second))
+			e.User, e.Rule = "ann", "a"
+			write(t, s, e)
+			exec("DELETE FROM stint_rollup_todo WHERE token <> 0") // as if it had been there
+			rollUp(t, s)
+			if left := number64(t, db, "SELECT (SELECT count(*) FROM stint_old_rollups) + (SELECT count(*) FROM stint_old_subject_rollups)"); left != 0 {
+				t.Errorf("%d old rows are left", left)
+			}
+			for _, r := range []audit.Range{{From: january, To: january.Add(time.Hour)}, {From: january.Truncate(24 * time.Hour), To: january.Add(time.Hour)}} {
+				top, err := s.Top(ctx, audit.TopQuery{Range: r})
+				if want := []audit.Refusals{{Name: "ann", Denied: 7, Refused: 8}}; err != nil || !slices.Equal(top, want) {
+					t.Errorf("top of what was moved: %v, %v", top, err)
+				}
+				all, err := s.Series(ctx, audit.SeriesQuery{Range: r, Step: 24 * time.Hour})
+				if err != nil || len(all) != 1 || all[0].Points[0].Total != 8 || all[0].Points[0].P50 == 0 {
+					t.Errorf("series of what was moved: %v, %v", all, err)
+				}
+			}
+			top, err := s.Top(ctx, audit.TopQuery{Range: audit.Range{From: march, To: now}})
+			if want := []audit.Refusals{{Name: "ann", Denied: 1, Refused: 1}}; err != nil || !slices.Equal(top, want) {
+				t.Errorf("top of what was counted anew: %v, %v", top, err)
+			}
+		})
+	}
+}

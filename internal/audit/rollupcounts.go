@@ -1,0 +1,294 @@
+package audit
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/internal/database"
+)
+
+// group is what is counted apart.
+type group struct {
+	rule, tier, endpoint, region string
+	outcome                      engine.Outcome
+	shadow                       bool
+}
+
+// sums is what is known of a group.
+type sums struct {
+	total, events, cached int64
+	latency               Sketch
+}
+
+func (s *sums) merge(o *sums) {
+	s.total += o.total
+	s.events += o.events
+	s.cached += o.cached
+	s.latency.Merge(&o.latency)
+}
+
+// tally is what was counted in some time.
+type tally map[group]*sums
+
+// of returns the sums of a group.
+func (t tally) of(g group) *sums {
+	if t[g] == nil {
+		t[g] = new(sums)
+	}
+	return t[g]
+}
+
+// dim says by what decisions are counted apart, besides their outcome: all, or one of
+// rule, tier, endpoint and region. Most questions are about one, of which there are few.
+// The numbers are those of the database.
+type dim int
+
+const (
+	allDims dim = iota
+	byRule
+	byTier
+	byEndpoint
+	byRegion
+	dims // is how many there are
+)
+
+// only returns a group with nothing but what a dim tells apart.
+func (d dim) only(g group) group {
+	out := group{outcome: g.outcome, shadow: g.shadow}
+	switch d {
+	case byRule:
+		out.rule = g.rule
+	case byTier:
+		out.tier = g.tier
+	case byEndpoint:
+		out.endpoint = g.endpoint
+	case byRegion:
+		out.region = g.region
+	default:
+		return g
+	}
+	return out
+}
+
+// dimOf returns the dim that tells apart what is not empty.
+func dimOf(rule, tier, endpoint, region string) dim {
+	n, d := 0, byRegion
+	for i, text := range []string{rule, tier, endpoint, region} {
+		if text != "" {
+			n, d = n+1, byRule+dim(i)
+		}
+	}
+	if n > 1 {
+		return allDims
+	}
+	return d
+}
+
+// putCounts writes what was counted, to where there is nothing.
+func (s *Store) putCounts(ctx context.Context, tx *sql.Tx, l level, start time.Time, all tally) error {
+	if len(all) == 0 {
+		return nil
+	}
+	var args []any
+	for d := range dims {
+		sum := all
+		if d != allDims {
+			sum = tally{}
+			for g, n := range all {
+				sum.of(d.only(g)).merge(n)
+			}
+		}
+		args = append(args, l, d, s.db.Time(start), sum.encode())
+	}
+	return insert(ctx, tx, "stint_rollup_counts (level, dim, start, data)", 4, args)
+}
+
+// encode returns it as it is kept: the texts, and then each group by the numbers of its
+// texts.
+func (t tally) encode() []byte {
+	groups := slices.SortedFunc(maps.Keys(t), func(a, b group) int {
+		return cmp.Or(strings.Compare(a.rule, b.rule), strings.Compare(a.tier, b.tier), strings.Compare(a.endpoint, b.endpoint), strings.Compare(a.region, b.region),
+			cmp.Compare(a.outcome, b.outcome), compareBool(a.shadow, b.shadow))
+	})
+	var w words
+	var body, latency []byte
+	for _, g := range groups {
+		for _, text := range []string{g.rule, g.tier, g.endpoint, g.region} {
+			body = binary.AppendUvarint(body, uint64(idOf(&w, text)))
+		}
+		flags := uint64(g.outcome) << 1
+		if g.shadow {
+			flags |= 1
+		}
+		n := t[g]
+		for _, v := range []uint64{flags, uint64(n.total), uint64(n.events), uint64(n.cached)} {
+			body = binary.AppendUvarint(body, v)
+		}
+		latency, _ = n.latency.AppendBinary(latency[:0]) // it does not fail
+		body = appendBytes(body, latency)
+	}
+	return append(w.encode(nil), body...)
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// counted is a group of what is kept.
+type counted struct {
+	group
+	total, events, cached int64
+	latency               []byte
+}
+
+// add adds what is known of a group.
+func (s *sums) add(c *counted) error {
+	s.total += c.total
+	s.events += c.events
+	s.cached += c.cached
+	return s.latency.mergeBinary(c.latency)
+}
+
+var errDamaged = errors.New("a roll-up is damaged, or that of a newer version")
+
+// eachCounts calls f with each group of what is kept of some time.
+func (s *Store) eachCounts(ctx context.Context, q querier, d dim, parts []part, f func(start time.Time, c *counted) error) error {
+	var w where
+	w.and(fmt.Sprintf("dim = %d", d))
+	s.during(&w, parts)
+	var known words
+	var c counted
+	_, err := collect(ctx, q, func(rows *sql.Rows, _ *struct{}) error {
+		var start database.Stamp
+		var data sql.RawBytes
+		if err := rows.Scan(&start, &data); err != nil {
+			return err
+		}
+		return c.each(&known, data, func() error { return f(start.Time, &c) })
+	}, "SELECT start, data FROM stint_rollup_counts WHERE "+w.text.String(), w.args...)
+	return err
+}
+
+// each reads one group after the other.
+func (c *counted) each(known *words, data []byte, f func() error) error {
+	r := reader{rest: data}
+	texts := r.words(known)
+	for len(r.rest) > 0 && !r.bad {
+		for _, into := range []*string{&c.rule, &c.tier, &c.endpoint, &c.region} {
+			if n := r.number(); n < uint64(len(texts)) {
+				*into = known.all[texts[n]]
+			} else {
+				r.bad = true
+			}
+		}
+		flags := r.number()
+		c.outcome, c.shadow = engine.Outcome(min(flags>>1, 0xff)), flags&1 == 1
+		c.total, c.events, c.cached = int64(r.number()), int64(r.number()), int64(r.number())
+		c.latency = r.text()
+		if r.bad || c.outcome > engine.Unavailable {
+			return errDamaged
+		}
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	if r.bad {
+		return errDamaged
+	}
+	return nil
+}
+
+// words are texts with numbers.
+type words struct {
+	ids map[string]int
+	all []string
+}
+
+// idOf returns the number of a text.
+func idOf[T string | ~[]byte](w *words, text T) int {
+	if id, ok := w.ids[string(text)]; ok {
+		return id
+	}
+	if w.ids == nil {
+		w.ids = map[string]int{}
+	}
+	id := len(w.all)
+	w.all = append(w.all, string(text))
+	w.ids[w.all[id]] = id
+	return id
+}
+
+// encode appends all texts.
+func (w *words) encode(b []byte) []byte {
+	b = binary.AppendUvarint(b, uint64(len(w.all)))
+	for _, text := range w.all {
+		b = appendBytes(b, text)
+	}
+	return b
+}
+
+func appendBytes[T string | ~[]byte](b []byte, text T) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
+}
+
+// reader reads what is kept. When something is wrong with it, it is bad, and all that
+// follows is zero.
+type reader struct {
+	rest []byte
+	bad  bool
+}
+
+func (r *reader) number() uint64 {
+	if len(r.rest) > 0 && r.rest[0] < 0x80 { // as most are
+		v := uint64(r.rest[0])
+		r.rest = r.rest[1:]
+		return v
+	}
+	v, n := binary.Uvarint(r.rest)
+	if n <= 0 {
+		r.rest, r.bad = nil, true
+		return 0
+	}
+	r.rest = r.rest[n:]
+	return v
+}
+
+func (r *reader) text() []byte {
+	n := r.number()
+	if n > uint64(len(r.rest)) {
+		r.rest, r.bad = nil, true
+		return nil
+	}
+	text := r.rest[:n]
+	r.rest = r.rest[n:]
+	return text
+}
+
+// words returns the numbers that texts have elsewhere.
+func (r *reader) words(known *words) []int {
+	n := r.number()
+	if n > uint64(len(r.rest)) {
+		r.rest, r.bad = nil, true
+		return nil
+	}
+	out := make([]int, n)
+	for i := range out {
+		out[i] = idOf(known, r.text())
+	}
+	return out
+}

@@ -1,0 +1,60 @@
+-- +goose Up
+-- Roll-ups are kept by the time that they are about, and not one row for each number: most
+-- of the time went into rows and their indexes.
+
+-- What was rolled up is counted anew from its events. Of months whose events are gone, it
+-- stays in the old tables until the program has moved it.
+ALTER TABLE stint_rollups RENAME TO stint_old_rollups;
+ALTER TABLE stint_subject_rollups RENAME TO stint_old_subject_rollups;
+
+INSERT INTO stint_rollup_todo (level, start, token)
+SELECT DISTINCT 0, r.start, 0 FROM stint_old_rollups r WHERE r.level = 0
+AND NOT EXISTS (SELECT 1 FROM stint_dropped_months d WHERE r.start >= d.start AND r.start < (d.start AT TIME ZONE 'UTC' + INTERVAL '1 month') AT TIME ZONE 'UTC')
+ON CONFLICT DO NOTHING;
+
+DELETE FROM stint_old_rollups r WHERE r.level = 0
+OR NOT EXISTS (SELECT 1 FROM stint_dropped_months d WHERE r.start >= d.start AND r.start < (d.start AT TIME ZONE 'UTC' + INTERVAL '1 month') AT TIME ZONE 'UTC');
+DELETE FROM stint_old_subject_rollups r WHERE r.level = 0
+OR NOT EXISTS (SELECT 1 FROM stint_dropped_months d WHERE r.start >= d.start AND r.start < (d.start AT TIME ZONE 'UTC' + INTERVAL '1 month') AT TIME ZONE 'UTC');
+
+-- Of stint_rollup_todo, level 0 is what has events that are not counted. Who counts them
+-- notes the hour (1) and the day (2) that are to be made of it.
+
+-- How many decisions there were of which kind.
+CREATE TABLE stint_rollup_counts (
+    level SMALLINT NOT NULL, -- 0 minute, 1 hour, 2 day, 3 five minutes
+    dim   SMALLINT NOT NULL, -- 0 all, 1 rule, 2 tier, 3 endpoint, 4 region: apart from these it is a sum
+    start TIMESTAMPTZ NOT NULL,
+    data  BYTEA NOT NULL,
+    PRIMARY KEY (level, start, dim)
+);
+
+-- Who was refused how often by which rule, sorted by a hash of the name, in pages.
+CREATE TABLE stint_rollup_lists (
+    level    SMALLINT NOT NULL, -- 0 minute, 1 hour, 2 day
+    kind     SMALLINT NOT NULL, -- 0 user, 1 tenant, 2 key, 3 ip
+    start    TIMESTAMPTZ NOT NULL,
+    page     BIGINT NOT NULL,
+    part     SMALLINT NOT NULL, -- 0 some of all, 1 those who were denied most, once more, 2 some of all where there is no 1
+    low      BIGINT NOT NULL,   -- the first hash
+    high     BIGINT NOT NULL,   -- the last
+    at_most  BIGINT NOT NULL,   -- in part 1: who is not in it was not denied more often
+    data     BYTEA NOT NULL,
+    PRIMARY KEY (level, start, kind, page)
+);
+
+-- They are as small as they get.
+ALTER TABLE stint_rollup_counts ALTER COLUMN data SET STORAGE EXTERNAL;
+ALTER TABLE stint_rollup_lists ALTER COLUMN data SET STORAGE EXTERNAL;
+
+-- Before this, roll-ups of a level were deleted.
+CREATE TABLE stint_rollup_since (
+    level SMALLINT PRIMARY KEY,
+    start TIMESTAMPTZ NOT NULL
+);
+
+-- +goose Down
+DROP TABLE stint_rollup_since, stint_rollup_lists, stint_rollup_counts;
+DELETE FROM stint_rollup_todo WHERE level = 2;
+ALTER TABLE stint_old_subject_rollups RENAME TO stint_subject_rollups;
+ALTER TABLE stint_old_rollups RENAME TO stint_rollups;
