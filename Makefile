@@ -20,11 +20,30 @@ run: build ## Build and serve: a demo, all in memory; RUN="--config stint.toml" 
 	./stint serve $(RUN)
 
 .PHONY: build
-build: ## Build the binary
+build: $(if $(shell command -v npm),web,no-web) ## Build the binary, with the dashboard if there is Node
 	CGO_ENABLED=0 $(GO) build -trimpath -o stint ./cmd/stint
 
+.PHONY: web
+web: web/dist/index.html ## Build the dashboard
+
+web/dist/index.html: web/node_modules/.package-lock.json web/index.html $(wildcard web/*.ts web/*.js) $(shell find web/src -type f)
+	cd web && npm run --silent build
+
+web/node_modules/.package-lock.json: web/package.json web/package-lock.json
+	@node -e 'const [a, b] = process.versions.node.split(".").map(Number); if (a < 20 || a === 20 && b < 19) { console.error("the dashboard is built with Node 20.19 or later, and this is " + process.versions.node); process.exit(1) }'
+	cd web && npm ci --no-audit --no-fund
+	@touch $@
+
+.PHONY: no-web
+no-web:
+	@echo "there is no npm here: what is built has a page in place of the dashboard, which says how to get it"
+
+.PHONY: test-web
+test-web: web ## Check the dashboard's types, and run its tests
+	cd web && npm run --silent check && npm test --silent
+
 .PHONY: test
-test: deps lint verify test-exact test-race ## Install what is missing, lint, verify, and run every test: what CI runs
+test: deps lint verify test-web test-exact test-race ## Install what is missing, lint, verify, and run every test: what CI runs
 
 .PHONY: test-race
 test-race: ## Run every test under the race detector, in random order
@@ -66,4 +85,4 @@ bench-scale: ## Look up API keys among USERS, and ask about EVENTS (10 million e
 .PHONY: deps
 deps: ## Install what the tests need, by package name
 	@tools/install.sh cc:gcc cc:libc6-dev redis-server:redis-server postgres:postgresql sqlite3:sqlite3 luacheck:lua-check \
-		nginx:nginx-light caddy:caddy curl:curl h2load:nghttp2-client
+		nginx:nginx-light caddy:caddy curl:curl h2load:nghttp2-client chromium:chromium

@@ -2,11 +2,15 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"os"
 	"os/user"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -15,35 +19,65 @@ import (
 	"github.com/stintdev/stint/internal/strict"
 )
 
-// applied is what "apply" says that it has done.
+// diffed is what was changed, or would be.
+type diffed struct{ catalog.Diff }
+
+// applied is the same in JSON.
 type applied struct {
 	catalog.Diff
 	DryRun bool `json:"dry_run"`
 }
 
+// appliedRow is the same in CSV: a row for each field, or for each thing without any.
+type appliedRow struct {
+	Kind   string `json:"kind"`
+	ID     string `json:"id"`
+	Action string `json:"action"`
+	catalog.FieldDiff
+}
+
+func (x diffed) say(t *terminal, as string, dryRun bool) error {
+	rows := []appliedRow{}
+	for _, i := range x.Items {
+		for _, f := range append([]catalog.FieldDiff{}, i.Fields...) {
+			rows = append(rows, appliedRow{i.Kind, i.ID, i.Action, f})
+		}
+		if len(i.Fields) == 0 {
+			rows = append(rows, appliedRow{Kind: i.Kind, ID: i.ID, Action: i.Action})
+		}
+	}
+	return t.say(as, applied{x.Diff, dryRun}, rows, func() error {
+		x.show(t.out)
+		x.sum(t.out, dryRun)
+		return nil
+	})
+}
+
 func newApply(t *terminal) *cobra.Command {
 	var (
-		f      databaseFlags
-		o      catalog.ApplyOptions
-		file   string
-		asJSON bool
+		f    eitherFlags
+		o    catalog.ApplyOptions
+		file string
+		yes  consent
+		as   string
 	)
 	c := &cobra.Command{
 		Use:   "apply -f FILE",
-		Short: "Make the database what a file says",
-		Long: `Make the rules, tiers, tenants, users, API keys, exemptions and bans of the database
-what a file says, and say what was changed. All of it is changed, or nothing, as one
-revision; nodes use it at once. The file is a config file, whose settings do not matter
-here, or what "stint export" writes, in TOML or JSON; - is the standard input.
+		Short: "Make rules, tiers and people what a file says",
+		Long: `Make the rules, tiers, tenants, users, API keys, exemptions and bans of a server, or of a
+database, what a file says, and say what was changed. All of it is changed, or nothing, as
+one revision; nodes use it at once. The file is a config file, whose settings do not
+matter here, or what "stint export" writes, in TOML or JSON; - is the standard input.
 
 What the file lacks stays. With --prune it is deleted: rules, tiers, exemptions and bans
 always, and tenants, users and API keys if the file has any of that kind, since many
-files have none. A file that has nothing in it is refused then.
+files have none. A file that has nothing in it is refused then. If something is to be
+deleted, it asks whether that is meant, unless there is --yes.
 
 With --dry-run all of it is done, checked and undone: the answer is what it would be
 without. The exit code is 0 whether or not there is something to change, and 2 if the
 file, or what would become of the database, has problems.`,
-		Example: `  stint apply -f stint.toml --database sqlite:stint.db --dry-run
+		Example: `  stint apply -f stint.toml --dry-run
   stint apply -f rules.toml --prune --config /etc/stint/stint.toml
   stint export --database sqlite:old.db | stint apply -f - --database "$DATABASE_URL"`,
 		Args: nothing,
@@ -55,20 +89,28 @@ file, or what would become of the database, has problems.`,
 			if err != nil {
 				return err
 			}
-			return f.use(c.Context(), t, upToDate, func(k *catalog.Catalog) error {
-				o.Progress = t.progress()
-				diff, err := k.Apply(c.Context(), d, o)
+			run := func(apply func(catalog.ApplyOptions) (catalog.Diff, error)) error {
+				diff, err := applyWith(c, t, o, yes, apply)
 				if problems := strict.Problems(nil); errors.As(err, &problems) {
 					return advice{locate(problems), "correct what is listed; nothing was changed"}
 				} else if err != nil {
 					return err
 				}
-				x := applied{diff, o.DryRun}
-				if asJSON {
-					return t.writeJSON(x)
-				}
-				x.show(t)
-				return nil
+				return diff.say(t, as, o.DryRun)
+			}
+			a, err := f.remote(t)
+			switch {
+			case err != nil:
+				return err
+			case a != nil && c.Flags().Changed("actor"):
+				return advice{errors.New("--actor: a server knows who asks, by the name of the token"), "the same without it"}
+			case a != nil:
+				defer a.close()
+				return run(func(o catalog.ApplyOptions) (catalog.Diff, error) { return a.apply(c.Context(), d, o) })
+			}
+			return f.use(c.Context(), t, upToDate, func(k *catalog.Catalog) error {
+				o.Progress = t.progress()
+				return run(func(o catalog.ApplyOptions) (catalog.Diff, error) { return k.Apply(c.Context(), d, o) })
 			})
 		},
 	}
@@ -76,11 +118,43 @@ file, or what would become of the database, has problems.`,
 	c.Flags().StringVarP(&file, "file", "f", "", "the `FILE`, or - for the standard input")
 	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "say what would be changed, and change nothing")
 	c.Flags().BoolVar(&o.Prune, "prune", false, "delete what the file lacks")
-	c.Flags().StringVar(&o.Actor, "actor", actor(), "who the log of changes says it was, as a `name` (default: cli: and the name of the user)")
+	c.Flags().StringVar(&o.Actor, "actor", actor(), "who the log of changes of a database says it was, as a `name` (default: cli: and the name of the user)")
 	c.Flags().Lookup("actor").DefValue = "" // which differs between machines
 	_ = c.MarkFlagFilename("file", "toml", "json")
-	addJSON(c, &asJSON)
+	yes.add(c)
+	addOutput(c, &as)
 	return c
+}
+
+// applyWith applies, and asks before something is deleted.
+func applyWith(c *cobra.Command, t *terminal, o catalog.ApplyOptions, yes consent, apply func(catalog.ApplyOptions) (catalog.Diff, error)) (diffed, error) {
+	if o.Prune && !o.DryRun && !bool(yes) {
+		trial := o
+		trial.DryRun = true
+		diff, err := apply(trial)
+		if err != nil {
+			return diffed{}, err
+		}
+		if n := diff.Count(catalog.Deleted); n > 0 {
+			diffed{diff}.show(t.err)
+			if err := yes.ask(c, t, fmt.Sprintf("what the file lacks will be deleted, in number: %d", n)); err != nil {
+				return diffed{}, err
+			}
+		}
+	}
+	diff, err := apply(o)
+	return diffed{diff}, err
+}
+
+// apply has a server do it.
+func (a *client) apply(ctx context.Context, d *catalog.Document, o catalog.ApplyOptions) (catalog.Diff, error) {
+	var diff catalog.Diff
+	q := url.Values{"dry_run": {strconv.FormatBool(o.DryRun)}, "prune": {strconv.FormatBool(o.Prune)}}
+	err := a.do(ctx, call{method: http.MethodPost, path: "/apply", query: q, body: d, into: &diff})
+	if r := new(refused); errors.As(err, &r) && r.Status == http.StatusUnprocessableEntity && len(r.Errors) > 0 {
+		return diff, r.problems()
+	}
+	return diff, err
 }
 
 // actor is who runs this.
@@ -119,22 +193,26 @@ func readDocument(stdin io.Reader, file string) (*catalog.Document, func(strict.
 	return d, locate, nil
 }
 
-// show writes it for people.
-func (x *applied) show(t *terminal) {
+// show writes what was changed for people.
+func (x diffed) show(w io.Writer) {
 	for _, i := range x.Items {
-		fmt.Fprintln(t.out, map[string]string{catalog.Created: "+", catalog.Updated: "~", catalog.Deleted: "-"}[i.Action], i.Kind, i.ID)
+		fmt.Fprintln(w, map[string]string{catalog.Created: "+", catalog.Updated: "~", catalog.Deleted: "-"}[i.Action], i.Kind, printable(i.ID))
 		for _, d := range i.Fields {
-			fmt.Fprintf(t.out, "    %s: %s -> %s\n", d.Path, cmp.Or(d.Before, "none"), cmp.Or(d.After, "none"))
+			fmt.Fprintf(w, "    %s: %s -> %s\n", d.Path, printable(cmp.Or(d.Before, "none")), printable(cmp.Or(d.After, "none")))
 		}
 	}
+}
+
+// sum writes how much that was.
+func (x diffed) sum(w io.Writer, dryRun bool) {
 	counts := fmt.Sprintf("%d created, %d updated, %d deleted", x.Count(catalog.Created), x.Count(catalog.Updated), x.Count(catalog.Deleted))
 	switch {
 	case len(x.Items) == 0:
-		fmt.Fprintf(t.out, "nothing to change: the database is at revision %d\n", x.Revision)
-	case x.DryRun:
-		fmt.Fprintf(t.out, "would be: %s; the database stays at revision %d\n", counts, x.Revision)
+		fmt.Fprintf(w, "nothing to change: the database is at revision %d\n", x.Revision)
+	case dryRun:
+		fmt.Fprintf(w, "would be: %s; the database stays at revision %d\n", counts, x.Revision)
 	default:
-		fmt.Fprintf(t.out, "revision %d: %s\n", x.Revision, counts)
+		fmt.Fprintf(w, "revision %d: %s\n", x.Revision, counts)
 	}
 }
 
@@ -157,17 +235,46 @@ func (t *terminal) progress() func(done, all int) {
 	}
 }
 
+// count shows how many bytes were written, if someone sees it.
+func (t *terminal) count(w io.Writer, write func(io.Writer) error) error {
+	f := t.screen()
+	if f == nil {
+		return write(w)
+	}
+	c := &counter{w: w, screen: f}
+	defer c.end()
+	return write(c)
+}
+
+type counter struct {
+	w         io.Writer
+	screen    *os.File
+	n, showed int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	const often = 256 << 10
+	n, err := c.w.Write(p)
+	if c.n += int64(n); c.n-c.showed >= often {
+		c.showed = c.n
+		fmt.Fprintf(c.screen, wipe+"%.1f MB", float64(c.n)/1e6)
+	}
+	return n, err
+}
+
+func (c *counter) end() {
+	if c.showed > 0 {
+		fmt.Fprint(c.screen, wipe)
+	}
+}
+
 // wipe clears the line of a terminal.
 const wipe = "\r\x1b[K"
 
 // screen returns where errors go, if that is a terminal, or nil.
 func (t *terminal) screen() *os.File {
-	f, ok := t.err.(*os.File)
-	if !ok {
-		return nil
+	if f, ok := t.err.(*os.File); ok && isTerminal(f) {
+		return f
 	}
-	if info, err := f.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
-		return nil
-	}
-	return f
+	return nil
 }

@@ -19,19 +19,14 @@ import (
 )
 
 func newArchive(t *terminal) *cobra.Command {
-	c := &cobra.Command{
-		Use: "archive", Short: "Work with the archive of the record", Args: wants(0, 0, "one of its commands"),
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	c.AddCommand(newArchiveRun(t), newArchiveList(t), newArchiveVerify(t), newArchiveRestore(t), newArchiveExpire(t))
-	return c
+	return family("archive", "Work with the archive of the record", newArchiveRun(t), newArchiveList(t), newArchiveVerify(t), newArchiveRestore(t), newArchiveExpire(t))
 }
 
 // archiveFlags are the flags of commands that work on the archive.
 type archiveFlags struct {
 	databaseFlags
 	archive string
-	asJSON  bool
+	as      string
 }
 
 // add adds the flags, with those of the database if it is needed.
@@ -42,7 +37,7 @@ func (f *archiveFlags) add(c *cobra.Command, database bool) {
 		f.sourceFlags.add(c)
 	}
 	c.Flags().StringVar(&f.archive, "archive", "", "the archive, as a `URL`: file:///path or s3://bucket/prefix (default: server.record.archive)")
-	addJSON(c, &f.asJSON)
+	addOutput(c, &f.as)
 }
 
 // withSource opens the archive of what is in the database, has something done with it,
@@ -146,6 +141,11 @@ type archived struct {
 	Held    time.Time   `json:"held_until,omitzero"`
 }
 
+// months is what "archive run" and "archive expire" have done.
+type months struct {
+	Months any `json:"months"`
+}
+
 func newArchiveRun(t *terminal) *cobra.Command {
 	var f archiveFlags
 	c := &cobra.Command{
@@ -166,25 +166,22 @@ every hour, one of them at a time; a run that was interrupted is continued.`,
 				for _, m := range r.Months {
 					all = append(all, archived{m.Month, m.Events, m.Parts, m.Bytes, m.Resumed, m.Dropped, m.Held})
 				}
-				switch {
-				case f.asJSON:
-					return errors.Join(t.writeJSON(struct {
-						Months []archived `json:"months"`
-					}{all}), err)
-				case len(all) == 0 && err == nil:
-					fmt.Fprintf(t.out, "nothing to do: the database has no month of which all is older than %s\n", f.config.Server.Record.Retention)
-				}
-				for _, m := range all {
-					switch {
-					case !m.Held.IsZero():
-						fmt.Fprintf(t.out, "%v: was restored, and stays until %s\n", m.Month, m.Held.UTC().Format(time.RFC3339))
-					case m.Events == 0:
-						fmt.Fprintf(t.out, "%v: had no events, and was dropped\n", m.Month)
-					default:
-						fmt.Fprintf(t.out, "%v: archived and dropped, %s\n", m.Month, amount(m.Events, m.Files, m.Bytes))
+				return errors.Join(t.say(f.as, months{all}, all, func() error {
+					if len(all) == 0 && err == nil {
+						fmt.Fprintf(t.out, "nothing to do: the database has no month of which all is older than %s\n", f.config.Server.Record.Retention)
 					}
-				}
-				return err
+					for _, m := range all {
+						switch {
+						case !m.Held.IsZero():
+							fmt.Fprintf(t.out, "%v: was restored, and stays until %s\n", m.Month, cell(m.Held))
+						case m.Events == 0:
+							fmt.Fprintf(t.out, "%v: had no events, and was dropped\n", m.Month)
+						default:
+							fmt.Fprintf(t.out, "%v: archived and dropped, %s\n", m.Month, amount(m.Events, m.Files, m.Bytes))
+						}
+					}
+					return nil
+				}), err)
 			})
 		},
 	}
@@ -218,7 +215,7 @@ func newArchiveList(t *terminal) *cobra.Command {
 		Long: `List the months that the archive has, the oldest first. It reads their manifests, and not
 their files: whether these are sound is what "stint archive verify" says.`,
 		Example: `  stint archive list --config /etc/stint/stint.toml
-  stint archive list --archive 's3://stint-archive/events?region=eu-central-1' --json`,
+  stint archive list --archive 's3://stint-archive/events?region=eu-central-1' -o json`,
 		Args: nothing,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return f.alone(c.Context(), t, func(ctx context.Context, a *audit.Archive) error {
@@ -237,29 +234,24 @@ their files: whether these are sound is what "stint archive verify" says.`,
 					}
 					all = append(all, x)
 				}
-				if f.asJSON {
-					return t.writeJSON(all)
-				}
-				if len(all) == 0 {
-					t.notes([]string{"the archive is empty"})
-					return nil
-				}
-				w := t.table()
-				fmt.Fprintln(w, "MONTH\tEVENTS\tFILES\tBYTES\tEDITION\tWRITTEN\tSTATE")
-				for _, m := range all {
-					state, written := "archived", "-"
-					switch {
-					case m.Problem != "":
-						state = visible(m.Problem)
-					case m.Unfinished:
-						state = "unfinished"
+				return t.say(f.as, all, nil, func() error {
+					if len(all) == 0 {
+						t.notes("the archive is empty")
+						return nil
 					}
-					if !m.Written.IsZero() {
-						written = m.Written.Format(time.RFC3339)
+					w := t.grid("MONTH", "EVENTS", "FILES", "BYTES", "EDITION", "WRITTEN", "STATE")
+					for _, m := range all {
+						state := "archived"
+						switch {
+						case m.Problem != "":
+							state = m.Problem
+						case m.Unfinished:
+							state = "unfinished"
+						}
+						w.row(m.Month, m.Events, m.Files, m.Bytes, m.Edition, m.Written, state)
 					}
-					fmt.Fprintf(w, "%v\t%d\t%d\t%d\t%d\t%s\t%s\n", m.Month, m.Events, m.Files, m.Bytes, m.Edition, written, state)
-				}
-				return w.Flush()
+					return w.Flush()
+				})
 			})
 		},
 	}
@@ -295,7 +287,7 @@ func newArchiveVerify(t *terminal) *cobra.Command {
 events it has, and their digest. The exit code is 0 if all of it is, and 1 if anything is
 missing or damaged: all such files are named.`,
 		Example: `  stint archive verify 2026-01 --config /etc/stint/stint.toml
-  stint archive verify 2026-01 --archive file:///var/lib/stint/archive --json`,
+  stint archive verify 2026-01 --archive file:///var/lib/stint/archive -o json`,
 		Args: wants(1, 1, "a month, as 2026-01"),
 		RunE: func(c *cobra.Command, args []string) error {
 			which, err := month(c, args[0])
@@ -315,14 +307,14 @@ missing or damaged: all such files are named.`,
 						x.Bytes += p.Bytes
 					}
 				}
-				switch {
-				case f.asJSON:
-					err = t.writeJSON(x)
-				case x.Sound:
-					fmt.Fprintf(t.out, "%v: sound, %s\n", which, amount(x.Events, x.Files, x.Bytes))
-				default:
-					fmt.Fprintln(t.out, x.Problem)
-				}
+				err = t.say(f.as, x, nil, func() error {
+					if x.Sound {
+						fmt.Fprintf(t.out, "%v: sound, %s\n", which, amount(x.Events, x.Files, x.Bytes))
+					} else {
+						fmt.Fprintln(t.out, x.Problem)
+					}
+					return nil
+				})
 				if !x.Sound {
 					return errNo
 				}
@@ -344,7 +336,7 @@ files are verified before, and if any is damaged nothing is put back. Events tha
 database still has are not added again. The month also stays in the archive; it is
 dropped from the database by the first run after seven days.`,
 		Example: `  stint archive restore 2026-01 --config /etc/stint/stint.toml
-  stint events --from 2026-01-10T00:00:00Z --to 2026-01-11T00:00:00Z --user alice`,
+  stint events list --from 2026-01-10T00:00:00Z --to 2026-01-11T00:00:00Z --user alice`,
 		Args: wants(1, 1, "a month, as 2026-01"),
 		RunE: func(c *cobra.Command, args []string) error {
 			which, err := month(c, args[0])
@@ -356,14 +348,14 @@ dropped from the database by the first run after seven days.`,
 				if err != nil {
 					return err
 				}
-				if f.asJSON {
-					return t.writeJSON(struct {
-						Month  audit.Month `json:"month"`
-						Events int64       `json:"events"`
-					}{which, n})
-				}
-				fmt.Fprintf(t.out, "%v: restored, events: %d; they stay in the database for seven days\n", which, n)
-				return nil
+				x := struct {
+					Month  audit.Month `json:"month"`
+					Events int64       `json:"events"`
+				}{which, n}
+				return t.say(f.as, x, nil, func() error {
+					_, err := fmt.Fprintf(t.out, "%v: restored, events: %d; they stay in the database for seven days\n", which, n)
+					return err
+				})
 			})
 		},
 	}
@@ -371,43 +363,50 @@ dropped from the database by the first run after seven days.`,
 	return c
 }
 
+// expired is a month that was deleted, in CSV.
+type expired struct {
+	Month audit.Month `json:"month"`
+}
+
 func newArchiveExpire(t *terminal) *cobra.Command {
 	var f archiveFlags
-	var yes bool
+	var yes consent
 	c := &cobra.Command{
 		Use:   "expire",
 		Short: "Delete the months that the archive has kept for long enough",
 		Long: `Delete the months of the archive of which all is older than server.record.archive_years,
-for good. It wants --yes, and asks nothing. Nodes do this by themselves.`,
+for good. It asks whether that is meant, unless there is --yes. Nodes do this by
+themselves.`,
 		Example: `  stint archive list --config /etc/stint/stint.toml
   stint archive expire --config /etc/stint/stint.toml --yes`,
 		Args: nothing,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if !yes {
-				return advice{errors.New("months that have expired are deleted for good"), "stint archive list first, and then the same with --yes"}
+			if err := yes.ask(c, t, "months that have expired will be deleted for good"); err != nil {
+				return err
 			}
 			return f.alone(c.Context(), t, func(ctx context.Context, a *audit.Archive) error {
 				gone, err := a.Expire(ctx)
-				if f.asJSON {
-					return errors.Join(t.writeJSON(struct {
-						Months []audit.Month `json:"months"`
-					}{append([]audit.Month{}, gone...)}), err)
-				}
+				rows := []expired{}
 				for _, m := range gone {
-					fmt.Fprintf(t.out, "%v: deleted\n", m)
+					rows = append(rows, expired{m})
 				}
-				switch years := f.config.Server.Record.ArchiveYears; {
-				case err != nil || len(gone) > 0:
-				case years == 0:
-					fmt.Fprintln(t.out, "nothing to do: server.record.archive_years is 0, so that months are kept for ever")
-				default:
-					fmt.Fprintf(t.out, "nothing to do: no month is older than server.record.archive_years, which is %d\n", years)
-				}
-				return err
+				return errors.Join(t.say(f.as, months{append([]audit.Month{}, gone...)}, rows, func() error {
+					for _, m := range gone {
+						fmt.Fprintf(t.out, "%v: deleted\n", m)
+					}
+					switch years := f.config.Server.Record.ArchiveYears; {
+					case err != nil || len(gone) > 0:
+					case years == 0:
+						fmt.Fprintln(t.out, "nothing to do: server.record.archive_years is 0, so that months are kept for ever")
+					default:
+						fmt.Fprintf(t.out, "nothing to do: no month is older than server.record.archive_years, which is %d\n", years)
+					}
+					return nil
+				}), err)
 			})
 		},
 	}
 	f.add(c, false)
-	c.Flags().BoolVar(&yes, "yes", false, "delete them")
+	yes.add(c)
 	return c
 }

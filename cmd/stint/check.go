@@ -21,7 +21,7 @@ import (
 
 // asked is a request, as the decision API takes it.
 type asked struct {
-	Method  string            `json:"method"`
+	Method  string            `json:"method,omitempty"`
 	Path    string            `json:"path"`
 	IP      string            `json:"ip,omitempty"`
 	User    string            `json:"user,omitempty"`
@@ -37,10 +37,10 @@ func newCheck(t *terminal) *cobra.Command {
 	var (
 		f       sourceFlags
 		q       asked
-		server  string
+		api     string
 		headers []string
 		take    bool
-		asJSON  bool
+		as      string
 	)
 	c := &cobra.Command{
 		Use:   "check PATH",
@@ -52,8 +52,8 @@ Who is asking is said by --user, --tenant, --api-key or --tier; without these, i
 found out from --ip and headers, as for a request itself. Nothing is counted, unless
 --take is given. The exit code is 1 if the request is refused.`,
 		Example: `  stint check /search --user alice --config stint.toml
-  stint check /search --ip 192.0.2.1 --server http://localhost:8080
-  stint check /login --method POST -H 'X-App: mobile' --tier free --json`,
+  stint check /search --ip 192.0.2.1 --http http://localhost:8080
+  stint check /login --method POST -H 'X-App: mobile' --tier free -o json`,
 		Args: wants(1, 1, "one PATH, such as /search"),
 		RunE: func(c *cobra.Command, args []string) error {
 			q.Path, q.Method, q.Peek = args[0], strings.ToUpper(q.Method), !take
@@ -64,30 +64,35 @@ found out from --ip and headers, as for a request itself. Nothing is counted, un
 			if err != nil {
 				return err
 			}
-			switch remote := c.Flags().Changed("server"); {
+			switch remote := c.Flags().Changed("http"); {
 			case remote && f.path != "":
-				return advice{errors.New("--config and --server: want one of them"), "--config FILE, to ask a file, or --server URL, to ask a server"}
+				return advice{errors.New("--config and --http: want one of them"), "--config FILE, to ask a file, or --http URL, to ask a server"}
 			case remote || source.Path == "":
-				return checkServer(c.Context(), t, &q, server, asJSON)
+				return checkServer(c.Context(), t, &q, api, as)
 			case take:
-				return advice{errors.New("--take: a file counts nothing"), "--take with --server URL"}
+				return advice{errors.New("--take: a file counts nothing"), "--take with --http URL"}
 			}
-			return checkFile(c.Context(), t, &q, source, asJSON)
+			return checkFile(c.Context(), t, &q, source, as)
 		},
 	}
 	f.add(c)
 	c.Flags().StringVarP(&q.Method, "method", "X", http.MethodGet, "the `method`")
+	q.add(c, &headers)
+	c.Flags().StringVar(&api, "http", "http://localhost:8080", "the decision API of a running server, as a `URL`")
+	c.Flags().BoolVar(&take, "take", false, "count it")
+	addOutput(c, &as)
+	return c
+}
+
+// add adds the flags that say who is asking, and how.
+func (q *asked) add(c *cobra.Command, headers *[]string) {
 	c.Flags().StringVar(&q.IP, "ip", "", "the client's `address`")
 	c.Flags().StringVar(&q.User, "user", "", "the `user`")
 	c.Flags().StringVar(&q.Tenant, "tenant", "", "the `tenant`")
 	c.Flags().StringVar(&q.APIKey, "api-key", "", "the `id` of an API key, without its secret")
 	c.Flags().StringVar(&q.Tier, "tier", "", "the `tier`, in place of the user's")
-	c.Flags().StringArrayVarP(&headers, "header", "H", nil, "a `header`, as Name: value; can be repeated")
+	c.Flags().StringArrayVarP(headers, "header", "H", nil, "a `header`, as Name: value; can be repeated")
 	c.Flags().Int64Var(&q.Cost, "cost", 0, "how many `units` it costs, whatever rules say")
-	c.Flags().StringVar(&server, "server", "http://localhost:8080", "the decision API of a running server, as a `URL`")
-	c.Flags().BoolVar(&take, "take", false, "count it")
-	addJSON(c, &asJSON)
-	return c
 }
 
 // addHeaders adds headers that are written as Name: value.
@@ -115,7 +120,7 @@ type explained struct {
 }
 
 // checkFile asks a file, with counters that are all fresh.
-func checkFile(ctx context.Context, t *terminal, q *asked, source daemon.Source, asJSON bool) error {
+func checkFile(ctx context.Context, t *terminal, q *asked, source daemon.Source, as string) error {
 	r, err := q.request()
 	if err != nil {
 		return err
@@ -132,11 +137,7 @@ func checkFile(ctx context.Context, t *terminal, q *asked, source daemon.Source,
 	if x.Verdict.Rule != nil {
 		out.Rule = x.Verdict.Rule.Name
 	}
-	if asJSON {
-		err = t.writeJSON(out)
-	} else {
-		err = out.show(t)
-	}
+	err = t.say(as, out, out.Rules, func() error { return out.show(t) })
 	if err == nil && !out.Allowed {
 		err = errNo
 	}
@@ -197,21 +198,13 @@ func (x *explained) show(t *terminal) error {
 	if len(x.Rules) == 0 {
 		return nil
 	}
-	w := t.table()
-	fmt.Fprintln(w, "\nRULE\tAPPLIES\tWHY")
-	for _, r := range x.Rules {
-		switch {
-		case !r.Matched:
-			fmt.Fprintf(w, "%s\tno\t%s\n", r.Rule, r.Reason)
-		case r.BeatenBy != "":
-			fmt.Fprintf(w, "%s\tno\t%s of its group applies instead\n", r.Rule, r.BeatenBy)
-		default:
-			var limits []string
-			for _, l := range r.Limits {
-				limits = append(limits, fmt.Sprintf("%s %s (%s)", l.Name, l.Limit, l.Source))
-			}
-			fmt.Fprintf(w, "%s\tyes\t%s\n", r.Rule, cmp.Or(strings.Join(limits, ", "), "it matches"))
+	fmt.Fprintln(t.out)
+	all := make([]why, len(x.Rules))
+	for i, r := range x.Rules {
+		all[i] = why{r.Rule, r.Matched, r.Reason, r.BeatenBy, nil}
+		for _, l := range r.Limits {
+			all[i].limits = append(all[i].limits, fmt.Sprintf("%s %s (%s)", l.Name, l.Limit, l.Source))
 		}
 	}
-	return w.Flush()
+	return showWhy(t, all)
 }

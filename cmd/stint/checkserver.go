@@ -33,22 +33,16 @@ type standing struct {
 }
 
 // checkServer asks a server that is running.
-func checkServer(ctx context.Context, t *terminal, q *asked, server string, asJSON bool) error {
+func checkServer(ctx context.Context, t *terminal, q *asked, server string, as string) error {
 	text, err := post(ctx, strings.TrimSuffix(server, "/")+"/v1/check", q)
 	if err != nil {
 		return err
 	}
 	var a answered
 	if err := json.Unmarshal(text, &a); err != nil {
-		return advice{fmt.Errorf("%s does not answer as Stint does: %w", server, err), "--server with the URL of the decision API"}
+		return advice{fmt.Errorf("%s does not answer as Stint does: %w", server, err), "--http with the URL of the decision API"}
 	}
-	if asJSON {
-		var all bytes.Buffer
-		if err := json.Indent(&all, bytes.TrimSpace(text), "", "  "); err != nil {
-			return err
-		}
-		fmt.Fprintln(t.out, all.String())
-	} else if err := a.show(t); err != nil {
+	if err := t.say(as, json.RawMessage(text), a.Limits, func() error { return a.show(t) }); err != nil {
 		return err
 	}
 	if !a.Allowed {
@@ -65,14 +59,14 @@ func post(ctx context.Context, url string, q *asked) ([]byte, error) {
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
-		return nil, advice{fmt.Errorf("--server: %w", err), "--server http://localhost:8080"}
+		return nil, advice{fmt.Errorf("--http: %w", err), "--http http://localhost:8080"}
 	}
 	r.Header.Set("Content-Type", "application/json")
 	client := http.Client{Timeout: 30 * time.Second}
 	defer client.CloseIdleConnections()
 	answer, err := client.Do(r)
 	if err != nil {
-		return nil, advice{err, "stint serve, to have a server; --server URL, to ask another; or --config FILE, to ask a file"}
+		return nil, advice{err, "stint serve, to have a server; --http URL, to ask another; or --config FILE, to ask a file"}
 	}
 	defer answer.Body.Close()
 	const most = 4 << 20
@@ -85,7 +79,7 @@ func post(ctx context.Context, url string, q *asked) ([]byte, error) {
 	}
 	var problem struct{ Detail string }
 	if json.Unmarshal(text, &problem) != nil || problem.Detail == "" {
-		return nil, advice{fmt.Errorf("%s answers %s", url, answer.Status), "--server with the URL of the decision API"}
+		return nil, advice{fmt.Errorf("%s answers %s", url, answer.Status), "--http with the URL of the decision API"}
 	}
 	return nil, advice{fmt.Errorf("%s: %s", answer.Status, problem.Detail), "stint check --help"}
 }
@@ -106,8 +100,8 @@ func (a *answered) show(t *terminal) error {
 	if len(a.Limits) == 0 {
 		return nil
 	}
-	w := t.table()
-	fmt.Fprintln(w, "\nRULE\tLIMIT\tREMAINING\tOF\tFULL IN\tSAYS")
+	fmt.Fprintln(t.out)
+	w := t.grid("RULE", "LIMIT", "REMAINING", "OF", "FULL IN", "SAYS")
 	for _, l := range a.Limits {
 		note := "passes"
 		if !l.Allowed {
@@ -116,7 +110,7 @@ func (a *answered) show(t *terminal) error {
 		if l.Shadow {
 			note += " (log_only)"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%gs\t%s\n", l.Rule, l.Name, l.Remaining, l.Max, l.Reset, note)
+		w.row(l.Rule, l.Name, l.Remaining, l.Max, fmt.Sprintf("%gs", l.Reset), note)
 	}
 	return w.Flush()
 }

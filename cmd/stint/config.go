@@ -1,15 +1,12 @@
 package main
 
 import (
-	"cmp"
-	"fmt"
-
 	"github.com/spf13/cobra"
 )
 
 func newConfig(t *terminal) *cobra.Command {
 	var f sourceFlags
-	var asJSON bool
+	var as string
 	c := &cobra.Command{
 		Use:   "config",
 		Short: "Show every setting, its value and where it comes from",
@@ -19,7 +16,7 @@ environment, a line of the config file, or the default. Secrets are masked.
 Rules, tiers, users and keys are in the file or in the database, and upstreams in the
 file; these are not shown here.`,
 		Example: `  stint config
-  stint config --config stint.toml --json
+  stint config --config stint.toml -o json
   STINT_SERVER_REPLICAS=3 stint config --set server.http.address=:9000
   REDIS_URL=redis:6379 stint config --envoy-env`,
 		Args: nothing,
@@ -32,20 +29,19 @@ file; these are not shown here.`,
 			if err != nil {
 				return advise(source, err)
 			}
-			t.notes(f.notes)
-			if asJSON {
-				return t.writeJSON(config.Settings())
-			}
-			w := t.table()
-			fmt.Fprintln(w, "SETTING\tVALUE\tFROM\tVARIABLE")
-			for _, s := range config.Settings() {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, cmp.Or(s.Value, "-"), s.Origin, s.Env)
-			}
-			return w.Flush()
+			t.notes(f.notes...)
+			all := config.Settings()
+			return t.say(as, all, nil, func() error {
+				w := t.grid("SETTING", "VALUE", "FROM", "VARIABLE")
+				for _, s := range all {
+					w.row(s.Name, s.Value, s.Origin, s.Env)
+				}
+				return w.Flush()
+			})
 		},
 	}
 	f.add(c)
 	f.addEnvoy(c)
-	addJSON(c, &asJSON)
+	addOutput(c, &as)
 	return c
 }

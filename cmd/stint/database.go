@@ -38,13 +38,24 @@ const (
 
 const tryMigrate = "stint migrate up, with the same --database or --config"
 
-// use opens the database that flags and settings name, has something done with it, and
-// closes it.
-func (f *databaseFlags) use(ctx context.Context, t *terminal, want state, do func(*catalog.Catalog) error) (err error) {
+// located is where the configuration comes from, with the database that a flag names.
+func (f *databaseFlags) located(t *terminal) (daemon.Source, error) {
 	if f.url != "" {
 		f.more = append(f.more, daemon.Flag{Name: "--database", Setting: "server.database", Value: f.url})
 	}
-	source, err := f.source(t)
+	return f.source(t)
+}
+
+// sqliteFile is the file of the database, if it has one.
+func sqliteFile(c *daemon.Config) (string, bool) {
+	file, ok := strings.CutPrefix(string(c.Server.Database), "sqlite:")
+	return strings.TrimPrefix(file, "//"), ok && file != ":memory:"
+}
+
+// use opens the database that flags and settings name, has something done with it, and
+// closes it.
+func (f *databaseFlags) use(ctx context.Context, t *terminal, want state, do func(*catalog.Catalog) error) (err error) {
+	source, err := f.located(t)
 	if err != nil {
 		return err
 	}
@@ -56,11 +67,10 @@ func (f *databaseFlags) use(ctx context.Context, t *terminal, want state, do fun
 	f.config = config
 	const example = "--database sqlite:/var/lib/stint/stint.db, or --config with a file that sets server.database"
 	url := config.Server.Database
-	file, isFile := strings.CutPrefix(string(url), "sqlite:")
-	switch file = strings.TrimPrefix(file, "//"); {
+	switch file, isFile := sqliteFile(config); {
 	case url == "":
 		return advice{errors.New("no database is named"), example}
-	case isFile && file == ":memory:":
+	case url == "sqlite::memory:":
 		return advice{fmt.Errorf("%s is a database in the memory of the process that serves, which no other can reach", url), example}
 	case isFile && want != anyhow:
 		if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {

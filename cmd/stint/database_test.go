@@ -31,32 +31,34 @@ func TestDatabase(t *testing.T) {
 				"migrate up --to 1",
 				"migrate status",
 				"apply -f " + first,
+				"migrate status -o csv",
 				"migrate up --to 99",
 				"migrate up",
-				"migrate up --json",
+				"migrate up -o json",
 				"export",
-				"export --json",
+				"export -o json",
 				"apply -f " + first + " --dry-run",
 				"apply -f " + first,
 				"apply -f " + first + " --prune",
-				"apply -f " + next + " --dry-run --prune --json",
+				"apply -f " + next + " --dry-run --prune -o json",
 				"apply -f " + next,
 				"apply -f " + next + " --prune",
+				"apply -f " + next + " --prune --yes -o csv",
 				"apply -f testdata/catalog-bad.toml",
 				"apply -f testdata/catalog-bad.toml --dry-run",
 				"apply -f testdata/bad.toml",
 				"apply -f " + os.DevNull + " --prune",
 				"export",
-				"export --json --without-users",
-				"export -o " + exported,
+				"export -o json --without-users",
+				"export -f " + exported,
 				"apply -f " + exported + " --prune",
 				"apply -f " + exported + " --prune --actor " + strings.Repeat("x", 256),
 				"migrate down",
 				"migrate down --yes --to -1",
+				"migrate down --yes -o csv",
+				"migrate down --yes --to 0 -o json",
 				"migrate down --yes",
-				"migrate down --yes --to 0 --json",
-				"migrate down --yes",
-				"migrate status --json",
+				"migrate status -o json",
 				"apply -f " + first,
 			} {
 				var out, errs bytes.Buffer
@@ -103,10 +105,10 @@ func TestExportApply(t *testing.T) {
 	}
 	command(nil, "apply", "-f", "testdata/catalog.toml", "--database", from)
 	const created = "+ tier premium\n+ rule per-user\n+ user alice\n+ user bob\n+ ban ip:198.51.100.0/24\nrevision 1: 5 created, 0 updated, 0 deleted\n"
-	for _, format := range []string{"--json=false", "--json"} {
-		out := command(nil, "export", format, "--database", from)
+	for _, format := range []string{"toml", "json"} {
+		out := command(nil, "export", "-o", format, "--database", from)
 		for url, want := range map[string]string{from: "nothing to change: the database is at revision 1\n", to: created} {
-			if format == "--json" {
+			if format == "json" {
 				want = "nothing to change: the database is at revision 1\n"
 			}
 			if got := command(out, "apply", "-f", "-", "--prune", "--database", url); string(got) != want {

@@ -17,12 +17,7 @@ import (
 )
 
 func newEnvoy(t *terminal) *cobra.Command {
-	c := &cobra.Command{
-		Use: "envoy", Short: "Work with configurations of envoyproxy/ratelimit", Args: wants(0, 0, "one of its commands"),
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	c.AddCommand(newEnvoyCheck(t), newEnvoyConvert(t))
-	return c
+	return family("envoy", "Work with configurations of envoyproxy/ratelimit", newEnvoyCheck(t), newEnvoyConvert(t))
 }
 
 // envoyFlags are how descriptors are understood, as the settings of [envoy] have it.
@@ -77,9 +72,9 @@ type traced struct {
 
 func newEnvoyCheck(t *terminal) *cobra.Command {
 	var (
-		f      envoyFlags
-		q      question
-		asJSON bool
+		f  envoyFlags
+		q  question
+		as string
 	)
 	c := &cobra.Command{
 		Use:   "check DIR",
@@ -92,7 +87,7 @@ With --entry, say entry by entry how the limit of a descriptor is found, and whe
 would pass if nothing had been counted yet. The exit code is 1 if it would not.`,
 		Example: `  stint envoy check ratelimit/config
   stint envoy check ratelimit/config --domain shop --entry generic_key=search --entry user=alice
-  stint envoy check ratelimit/config --json`,
+  stint envoy check ratelimit/config -o json`,
 		Args: wants(1, 1, "one DIR"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := q.parse(); err != nil {
@@ -108,12 +103,12 @@ would pass if nothing had been counted yet. The exit code is 1 if it would not.`
 			if err != nil && !errors.As(err, &x.Problems) {
 				return err
 			}
-			if asJSON {
-				if err := t.writeJSON(x); err != nil {
-					return err
-				}
-			} else {
-				x.show(t)
+			rows := x.Problems // or, as these do, what differs
+			for _, d := range x.Differences {
+				rows = append(rows, rule.Problem{File: d.File, Line: d.Line, Column: d.Column, Path: d.Path, Message: d.Text})
+			}
+			if err := t.say(as, x, rows, func() error { return x.show(t) }); err != nil {
+				return err
 			}
 			if len(x.Problems) > 0 || x.Request != nil && !x.Request.Allowed {
 				return errNo
@@ -125,7 +120,7 @@ would pass if nothing had been counted yet. The exit code is 1 if it would not.`
 	c.Flags().StringVar(&q.domain, "domain", "", "the `name` of the domain (default: that of the files, if there is one only)")
 	c.Flags().StringArrayVar(&q.entries, "entry", nil, "an entry of a descriptor, as `key=value`; can be repeated")
 	c.Flags().Int64Var(&q.hits, "hits", 1, "how many `hits` the request has")
-	addJSON(c, &asJSON)
+	addOutput(c, &as)
 	return c
 }
 
@@ -140,14 +135,14 @@ func (x *descriptors) describe(c *descriptor.Config) {
 }
 
 // show writes it for people.
-func (x *descriptors) show(t *terminal) {
+func (x *descriptors) show(t *terminal) error {
 	if len(x.Problems) > 0 {
-		fmt.Fprintln(t.out, x.Problems.Error())
-		return
+		_, err := fmt.Fprintln(t.out, x.Problems.Error())
+		return err
 	}
 	if x.Request != nil {
 		x.Request.show(t)
-		return
+		return nil
 	}
 	fmt.Fprintf(t.out, "%s: files: %d, domains: %d, limits: %d, no problems\n", x.Dir, x.Files, len(x.Domains), x.Limits)
 	if len(x.Differences) > 0 {
@@ -160,6 +155,7 @@ func (x *descriptors) show(t *terminal) {
 	for _, text := range x.General {
 		fmt.Fprintln(t.out, " ", text)
 	}
+	return nil
 }
 
 // question is a request with one descriptor.
@@ -271,7 +267,7 @@ remote_address, are known; any other is taken for the name of a header.`,
 			}
 			text, notes := limits.Convert(descriptor.ConvertOptions{Map: meanings})
 			fmt.Fprint(t.out, text)
-			t.notes(notes)
+			t.notes(notes...)
 			return nil
 		},
 	}

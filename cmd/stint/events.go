@@ -1,24 +1,20 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
+	"encoding/csv"
 	"errors"
 	"fmt"
-	"iter"
+	"io"
 	"net/netip"
 	"os/signal"
-	"slices"
-	"strconv"
+	"reflect"
 	"strings"
 	"syscall"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
-	"github.com/stintdev/stint"
-	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/internal/admin"
 	"github.com/stintdev/stint/internal/audit"
 	"github.com/stintdev/stint/internal/catalog"
 	"github.com/stintdev/stint/internal/strict"
@@ -30,21 +26,26 @@ func now() time.Time { return time.Now() } //nolint:forbidigo // a command is as
 
 // recordFlags are the flags of commands that ask the record about a time.
 type recordFlags struct {
-	databaseFlags
+	eitherFlags
 	from, to, since string
-	asJSON          bool
+	as              string
 }
 
-func (f *recordFlags) add(c *cobra.Command) {
-	f.databaseFlags.add(c)
+// command makes a command that asks the record about a time.
+func (f *recordFlags) command(t *terminal, c *cobra.Command, ask func(c *cobra.Command, b book, r audit.Range) error) *cobra.Command {
+	f.add(c)
 	c.Flags().StringVar(&f.from, "from", "", "from this `time` on, as 2026-01-31T12:00:00Z or, before now, as 15m, 24h, 7d (default: a day before --to)")
 	c.Flags().StringVar(&f.to, "to", "", "before this `time` (default: now)")
 	c.Flags().StringVar(&f.since, "since", "", "the same as --from, as a `time`")
-	addJSON(c, &f.asJSON)
+	if c.Args == nil {
+		c.Args = nothing
+	}
+	c.RunE = func(c *cobra.Command, _ []string) error { return f.use(c, t, ask) }
+	return c
 }
 
 // use opens the record, has something asked about the time that flags say, and closes it.
-func (f *recordFlags) use(c *cobra.Command, t *terminal, ask func(*audit.Store, audit.Range) error) error {
+func (f *recordFlags) use(c *cobra.Command, t *terminal, ask func(*cobra.Command, book, audit.Range) error) error {
 	help := c.CommandPath() + " --help"
 	if f.from != "" && f.since != "" {
 		return advice{errors.New("--from and --since are the same: give one of them"), help}
@@ -62,10 +63,18 @@ func (f *recordFlags) use(c *cobra.Command, t *terminal, ask func(*audit.Store, 
 			return advice{fmt.Errorf("%s %s: %w", b.flag, strict.Quote(b.text), err), help}
 		}
 	}
+	a, err := f.remote(t)
+	if err != nil {
+		return err
+	}
+	if a != nil {
+		defer a.close()
+		return ask(c, serverBook{a}, r)
+	}
 	return f.databaseFlags.use(c.Context(), t, upToDate, func(k *catalog.Catalog) error {
 		s, err := audit.NewStore(k.Database(), audit.StoreOptions{})
 		if err == nil {
-			err = ask(s, r)
+			err = ask(c, storeBook{s}, r)
 		}
 		if problems := strict.Problems(nil); errors.As(err, &problems) {
 			return advice{f.flagged(problems), help}
@@ -98,203 +107,156 @@ func parseTime(text string, now time.Time) (time.Time, error) {
 }
 
 func newEvents(t *terminal) *cobra.Command {
-	var (
-		f              recordFlags
-		q              audit.EventQuery
-		follow, shadow bool
-	)
-	c := &cobra.Command{
-		Use:   "events",
-		Short: "Show what was decided",
-		Long: `Show the record of decisions in the database, the newest first: all requests that were
-refused or held, those that a rule that is only tried out would have refused, and a
-sample of those that passed. It is that of the last day, unless flags say otherwise; a
-range has at most 366 days. Months that were archived are not in it ("stint archive").
+	return family("events", "Look at the record of what was decided",
+		newEventsList(t), newEventsFollow(t), newEventsExport(t), newEventsTop(t), newEventsSeries(t), newEventsViolations(t), newEventsClients(t))
+}
 
-With --follow it shows these, the oldest first, and then those that come, until it is
-interrupted. What comes more than ten seconds after it was decided, as from a node that
-could not reach the database, is not shown.`,
-		Example: `  stint events --user alice --since 1h
-  stint events --rule search --outcome denied --follow
-  stint events --from 2026-01-31T00:00:00Z --to 2026-02-01T00:00:00Z --limit 100000 --json
-  stint events top --by rule --since 7d`,
-		Args: wants(0, 0, "no arguments, or one of its commands"),
-		RunE: func(c *cobra.Command, _ []string) error {
-			if follow && f.to != "" {
-				return advice{errors.New("--follow goes on until it is interrupted, and --to says when to end"), "one of them"}
-			}
-			if follow && q.Limit > mostFollowed {
-				return advice{fmt.Errorf("--limit %d: want at most %d with --follow", q.Limit, mostFollowed), "--limit 100, or without --follow"}
-			}
-			if q.Limit < 1 {
-				return advice{fmt.Errorf("--limit %d: want 1 or more", q.Limit), "--limit 100"}
-			}
-			if shadow {
-				q.Shadow = &shadow
-			}
-			if ip, err := netip.ParseAddr(q.IP); err == nil {
-				q.IP = ip.Unmap().String() // as it is recorded
-			}
-			return f.use(c, t, func(s *audit.Store, r audit.Range) error {
-				q.Range = r
-				if follow {
-					return followEvents(c.Context(), t, s, q, f.asJSON)
-				}
-				return t.showEvents(find(c.Context(), s, q), f.asJSON)
-			})
-		},
-	}
-	f.add(c)
+// eventFlags say which events are meant.
+type eventFlags struct {
+	recordFlags
+	audit.EventQuery
+	shadow bool
+}
+
+func (f *eventFlags) add(c *cobra.Command) {
 	for _, x := range []struct {
 		into       *string
 		name, what string
 	}{
-		{&q.User, "user", "of this `user` only"},
-		{&q.Tenant, "tenant", "of this `tenant` only"},
-		{&q.Key, "key", "of the API key with this `id` only"},
-		{&q.IP, "ip", "of this `address` only, in the form in which the record has it"},
-		{&q.Rule, "rule", "by this `rule` only"},
-		{&q.Endpoint, "endpoint", "at this `endpoint` only: the pattern of a rule"},
-		{&q.Method, "method", "with this `method` only"},
-		{&q.Outcome, "outcome", "with this `outcome` only: allowed, throttled, exempt, denied, banned, blocked, unauthorized, unavailable"},
+		{&f.User, "user", "of this `user` only"},
+		{&f.Tenant, "tenant", "of this `tenant` only"},
+		{&f.Key, "key", "of the API key with this `id` only"},
+		{&f.IP, "ip", "of this `address` only, in the form in which the record has it"},
+		{&f.Rule, "rule", "by this `rule` only"},
+		{&f.Endpoint, "endpoint", "at this `endpoint` only: the pattern of a rule"},
+		{&f.Method, "method", "with this `method` only"},
+		{&f.Region, "region", "of nodes in this `region` only"},
+		{&f.Node, "node", "of this `node` only"},
+		{&f.Outcome, "outcome", "with this `outcome` only: allowed, throttled, exempt, denied, banned, blocked, unauthorized, unavailable"},
 	} {
 		c.Flags().StringVar(x.into, x.name, "", x.what)
 	}
-	c.Flags().BoolVar(&shadow, "shadow", false, "only those that a rule that is only tried out would have refused")
-	c.Flags().IntVar(&q.Limit, "limit", 100, "at most this `number` of them, the newest")
-	c.Flags().BoolVar(&follow, "follow", false, "go on with those that come")
-	c.AddCommand(newEventsTop(t), newEventsSeries(t), newEventsViolations(t), newEventsClients(t))
+	c.Flags().BoolVar(&f.shadow, "shadow", false, "only those that a rule that is only tried out would have refused")
+}
+
+// query is what the flags say.
+func (f *eventFlags) query(r audit.Range) (audit.EventQuery, error) {
+	q := f.EventQuery
+	q.Range = r
+	if q.Limit < 1 {
+		return q, advice{fmt.Errorf("--limit %d: want 1 or more", q.Limit), "--limit 100"}
+	}
+	if f.shadow {
+		q.Shadow = &f.shadow
+	}
+	if ip, err := netip.ParseAddr(q.IP); err == nil {
+		q.IP = ip.Unmap().String() // as it is recorded
+	}
+	return q, nil
+}
+
+func newEventsList(t *terminal) *cobra.Command {
+	var f eventFlags
+	c := f.command(t, &cobra.Command{
+		Use:   "list",
+		Short: "List what was decided",
+		Long: `List what the record has of decisions, the newest first: all requests that were refused
+or held, those that a rule that is only tried out would have refused, and a sample of
+those that passed. It is that of the last day, unless flags say otherwise; a range has
+at most 366 days. Months that were archived are not in it ("stint archive").`,
+		Example: `  stint events list --user alice --since 1h
+  stint events list --from 2026-01-31T00:00:00Z --to 2026-02-01T00:00:00Z --limit 100000 -o json`,
+	}, func(c *cobra.Command, b book, r audit.Range) error {
+		q, err := f.query(r)
+		if err != nil {
+			return err
+		}
+		s := eventSheet{t: t, as: f.as}
+		for e, err := range b.find(c.Context(), q) {
+			if err != nil {
+				return err
+			}
+			if err := s.row(&e); err != nil {
+				return err
+			}
+		}
+		return s.end()
+	})
+	f.add(c)
+	c.Flags().IntVar(&f.Limit, "limit", 100, "at most this `number` of them, the newest")
+	addOutput(c, &f.as)
 	return c
 }
 
-// find goes through events, the newest first, until there are as many as wanted.
-func find(ctx context.Context, s *audit.Store, q audit.EventQuery) iter.Seq2[audit.Event, error] {
-	return func(yield func(audit.Event, error) bool) {
-		const page = 1000
-		for left := q.Limit; left > 0; left -= page {
-			q.Limit = min(left, page)
-			events, after, err := s.Find(ctx, q)
-			for i := range events {
-				if !yield(events[i], nil) {
-					return
-				}
-			}
-			if err != nil {
-				yield(audit.Event{}, err)
-				return
-			}
-			if q.After = after; after == (audit.Cursor{}) {
-				return
-			}
+func newEventsFollow(t *terminal) *cobra.Command {
+	var f eventFlags
+	c := f.command(t, &cobra.Command{
+		Use:   "follow",
+		Short: "Show what is decided, as it comes",
+		Long: `Show what is decided, as it comes, until it is interrupted. A server shows what it
+decides itself: what it refuses or holds, and a sample of the rest, at most 50 in a
+second.
+
+Of a database it shows what all nodes record: first what there is, the oldest first, and
+then what comes. What comes more than ten seconds after it was decided, as from a node
+that could not reach the database, is not shown.`,
+		Example: `  stint events follow --rule search --outcome denied
+  stint events follow --config stint.toml --since 5m -o json`,
+	}, func(c *cobra.Command, b book, r audit.Range) error {
+		if f.to != "" {
+			return advice{errors.New("this goes on until it is interrupted, and --to says when to end"), "stint events list"}
 		}
-	}
+		if f.Limit > mostFollowed {
+			return advice{fmt.Errorf("--limit %d: want at most %d", f.Limit, mostFollowed), "--limit 100; or stint events list"}
+		}
+		q, err := f.query(r)
+		if err != nil {
+			return err
+		}
+		ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGINT, syscall.SIGTERM)
+		defer stop()
+		s := eventSheet{t: t, as: f.as, live: true}
+		if err := s.begin(); err != nil {
+			return err
+		}
+		return b.follow(ctx, q, s.row, func(text string) { t.notes(text) })
+	})
+	f.add(c)
+	c.Flags().IntVar(&f.Limit, "limit", 100, "of a database, begin with at most this `number` of those that there are")
+	addOutput(c, &f.as)
+	return c
 }
 
-// mostFollowed is how many events are shown at once, for others to keep up.
-const mostFollowed = 10_000
+const asParquet = "parquet"
 
-// followEvents shows events, and then those that come.
-func followEvents(ctx context.Context, t *terminal, s *audit.Store, q audit.EventQuery, asJSON bool) error {
-	const (
-		every = time.Second
-		late  = 10 * time.Second // for how long after its time an event may come
-	)
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if !asJSON {
-		fmt.Fprintf(t.out, eventFormat, toAny(eventHeader)...)
-	}
-	seen := map[engine.ID]time.Time{} // of those that may be found again
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for wanted := q.Limit; ; wanted = mostFollowed {
-		q.Limit = wanted + 1 // one more tells whether there are more
-		var all []audit.Event
-		var oldest time.Time // of those found
-		found := 0
-		for e, err := range find(ctx, s, q) {
-			if ctx.Err() != nil {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			if found++; found > wanted {
-				break
-			}
-			oldest = e.At
-			if _, ok := seen[e.ID]; !ok {
-				all = append(all, e)
-			}
+func newEventsExport(t *terminal) *cobra.Command {
+	var f eventFlags
+	var file string
+	c := f.command(t, &cobra.Command{
+		Use:   "export",
+		Short: "Write what was decided into a file",
+		Long: `Write what the record has of decisions into a file, the newest first, for other programs
+to read: as CSV, as an object of JSON in each line, or as Parquet, with the columns of the
+archive.`,
+		Example: `  stint events export --since 7d -f week.csv
+  stint events export --from 2026-01-01T00:00:00Z --to 2026-02-01T00:00:00Z -o parquet -f january.parquet
+  stint events export --rule search -o json | jq -r .user_id | sort | uniq -c`,
+	}, func(c *cobra.Command, b book, r audit.Range) error {
+		q, err := f.query(r)
+		if err != nil {
+			return err
 		}
-		if found > wanted && len(all) == mostFollowed {
-			t.notes([]string{"there are more than can be shown here: stint events without --follow has them all"})
+		to := func(w io.Writer) error { return b.export(c.Context(), q, f.as, w) }
+		if file == "" || file == "-" {
+			return to(t.out)
 		}
-		for _, e := range slices.Backward(all) {
-			seen[e.ID] = e.At
-			if err := t.showEvent(&e, asJSON); err != nil {
-				return err
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		if found > wanted { // what is older was left out, and stays so
-			q.From = oldest
-		}
-		if from := now().Add(-late); from.After(q.From) {
-			q.From = from
-		}
-		for id, at := range seen {
-			if at.Before(q.From) {
-				delete(seen, id)
-			}
-		}
-	}
-}
-
-// recorded is an event in JSON, in the words of the columns of the archive.
-type recorded struct {
-	ID         engine.ID      `json:"decision_id"`
-	Time       time.Time      `json:"time"`
-	Outcome    engine.Outcome `json:"outcome"`
-	Shadow     bool           `json:"shadow"`
-	Cached     bool           `json:"cached"`
-	User       string         `json:"user_id"`
-	Tenant     string         `json:"tenant_id"`
-	Key        string         `json:"key_id"`
-	Tier       string         `json:"tier"`
-	IP         string         `json:"ip"`
-	Rule       string         `json:"rule"`
-	Limit      string         `json:"limit_name"`
-	Endpoint   string         `json:"endpoint"`
-	Method     string         `json:"method"`
-	Used       int64          `json:"count"`
-	Max        int64          `json:"limit_value"`
-	Cost       int64          `json:"cost"`
-	Status     int            `json:"status"`
-	RetryAfter int64          `json:"retry_after_us"`
-	Waited     int64          `json:"waited_us"`
-	Latency    int64          `json:"latency_us"`
-	Region     string         `json:"region"`
-	Node       string         `json:"node"`
-	Weight     int64          `json:"weight"`
-}
-
-func (t *terminal) writeEvent(e *audit.Event) error {
-	r := recorded{
-		ID: e.ID, Time: e.At, Outcome: e.Outcome, Shadow: e.Shadow, Cached: e.Cached, User: e.User, Tenant: e.Tenant, Key: e.Key, Tier: e.Tier, IP: e.IP,
-		Rule: e.Rule, Limit: e.Limit, Endpoint: e.Endpoint, Method: e.Method, Used: e.Used, Max: e.Max, Cost: e.Cost, Status: e.Status,
-		RetryAfter: e.RetryAfter.Microseconds(), Waited: e.Waited.Microseconds(), Latency: e.Latency.Microseconds(), Region: e.Region, Node: e.Node, Weight: e.Weight,
-	}
-	if e.RetryAfter == stint.Never {
-		r.RetryAfter = -1
-	}
-	w := json.NewEncoder(t.out)
-	w.SetEscapeHTML(false)
-	return w.Encode(r)
+		return replace(file, func(w io.Writer) error { return t.count(w, to) })
+	})
+	f.add(c)
+	c.Flags().IntVar(&f.Limit, "limit", 100_000, "at most this `number` of them, the newest")
+	c.Flags().StringVarP(&file, "file", "f", "", "the `FILE` to write (default: the standard output)")
+	addChoice(c, &f.as, "output", "o", "how to write it, as a `format`: csv, json or parquet", asCSV, asJSON, asParquet)
+	return c
 }
 
 // eventHeader and eventFormat are for lines that are written one by one, as wide as most
@@ -304,39 +266,28 @@ var eventHeader = []string{"TIME", "OUTCOME", "RULE", "LIMIT", "SUBJECT", "ENDPO
 const eventFormat = "%-27s  %-12s  %-16s  %-12s  %-20s  %-20s  %-9s  %s\n"
 
 // cells are what people see of an event.
-func cells(e *audit.Event) []string {
-	outcome, used, retry := e.Outcome.String(), "-", "-"
-	if e.Shadow {
+func cells(r *recorded) []string {
+	outcome, used, retry := visible(r.Outcome), "-", "-"
+	if r.Shadow {
 		outcome += " (shadow)"
 	}
-	if e.Limit != "" {
-		used = fmt.Sprintf("%d/%d", e.Used, e.Max)
+	if r.Limit != "" {
+		used = fmt.Sprintf("%d/%d", r.Used, r.Max)
 	}
 	switch {
-	case e.RetryAfter == stint.Never:
+	case r.RetryAfter < 0:
 		retry = "never"
-	case e.RetryAfter > 0:
-		retry = e.RetryAfter.Round(time.Millisecond).String()
+	case r.RetryAfter > 0:
+		retry = (time.Duration(r.RetryAfter) * time.Microsecond).Round(time.Millisecond).String()
 	}
 	subject := ""
-	for _, s := range []struct{ kind, id string }{{"user", e.User}, {"key", e.Key}, {"ip", e.IP}, {"tenant", e.Tenant}} {
+	for _, s := range []struct{ kind, id string }{{"user", r.User}, {"key", r.Key}, {"ip", r.IP}, {"tenant", r.Tenant}} {
 		if s.id != "" {
 			subject = s.kind + ":" + s.id
 			break
 		}
 	}
-	return []string{e.At.Format("2006-01-02T15:04:05.000000Z"), outcome, visible(e.Rule), visible(e.Limit), visible(subject), visible(e.Endpoint), used, retry}
-}
-
-// visible is a text that a client may have chosen, without what a terminal would obey.
-func visible(text string) string {
-	switch {
-	case text == "":
-		return "-"
-	case strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }):
-		return strconv.Quote(text)
-	}
-	return text
+	return []string{r.Time.Format("2006-01-02T15:04:05.000000Z"), outcome, visible(r.Rule), visible(r.Limit), visible(subject), visible(r.Endpoint), used, retry}
 }
 
 func toAny(cells []string) []any {
@@ -347,48 +298,68 @@ func toAny(cells []string) []any {
 	return out
 }
 
-// showEvent writes one event, for others may follow only later.
-func (t *terminal) showEvent(e *audit.Event, asJSON bool) error {
-	if asJSON {
-		return t.writeEvent(e)
+// eventSheet writes events one after the other: however many there are, they need not
+// be in memory, but for those of a table that ends.
+type eventSheet struct {
+	t     *terminal
+	as    string
+	live  bool // each is seen at once
+	begun bool
+	table grid
+	csv   csvWriter
+}
+
+func (s *eventSheet) begin() error {
+	s.begun = true
+	switch {
+	case s.as == asCSV:
+		s.csv = csvWriter{csv.NewWriter(s.t.out)}
+		return errors.Join(s.csv.head(reflect.TypeFor[recorded]()), s.csv.end())
+	case s.as == asTable && s.live:
+		fmt.Fprintf(s.t.out, eventFormat, toAny(eventHeader)...)
+	case s.as == asTable:
+		s.table = s.t.grid(eventHeader...)
 	}
-	_, err := fmt.Fprintf(t.out, eventFormat, toAny(cells(e))...)
+	return nil
+}
+
+func (s *eventSheet) row(e *recorded) (err error) {
+	if !s.begun {
+		err = s.begin()
+	}
+	switch {
+	case err != nil:
+	case s.as == asJSON:
+		err = s.t.writeLine(e)
+	case s.as == asCSV:
+		if err = s.csv.row(reflect.ValueOf(e)); s.live {
+			err = errors.Join(err, s.csv.end())
+		}
+	case s.live:
+		_, err = fmt.Fprintf(s.t.out, eventFormat, toAny(cells(e))...)
+	default:
+		_, err = fmt.Fprintln(s.table, strings.Join(cells(e), "\t"))
+	}
 	return err
 }
 
-func (t *terminal) showEvents(events iter.Seq2[audit.Event, error], asJSON bool) error {
-	w := t.table()
-	n := 0
-	for e, err := range events {
-		if err != nil {
-			return err
-		}
-		if asJSON {
-			if err := t.writeEvent(&e); err != nil {
-				return err
-			}
-			continue
-		}
-		if n++; n == 1 {
-			fmt.Fprintln(w, strings.Join(eventHeader, "\t"))
-		}
-		fmt.Fprintln(w, strings.Join(cells(&e), "\t"))
+func (s *eventSheet) end() error {
+	switch {
+	case s.as == asJSON:
+		return nil
+	case s.as == asTable && !s.begun:
+		s.t.none()
+		return nil
+	case s.as == asTable:
+		return s.table.Flush()
+	case !s.begun:
+		return s.begin()
 	}
-	if n == 0 && !asJSON {
-		t.none()
-	}
-	return w.Flush()
+	return s.csv.end()
 }
 
 // none says that there is nothing, where a table would be.
-func (t *terminal) none() { t.notes([]string{"the record has none in this time"}) }
-
-// refusals is one of the top in JSON.
-type refusals struct {
-	Name    string `json:"name"`
-	Denied  int64  `json:"denied"`
-	Refused int64  `json:"refused"`
-}
+func (t *terminal) none() { t.notes("the record has none in this time") }
 
 // rolled is what is to be known of numbers that are not counted on demand.
 const rolled = `
@@ -398,64 +369,37 @@ adds events up as they come. They stay when events are archived.`
 func newEventsTop(t *terminal) *cobra.Command {
 	var f recordFlags
 	var q audit.TopQuery
-	c := &cobra.Command{
+	c := f.command(t, &cobra.Command{
 		Use:   "top",
 		Short: "Show who or what was refused most",
 		Long: `Show which users, tenants, API keys, addresses, rules or endpoints were denied most: how
 often by a limit, and how often for whatever reason.
 ` + rolled,
 		Example: `  stint events top --by user --since 7d
-  stint events top --by ip --rule search --limit 100 --json`,
-		Args: nothing,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return f.use(c, t, func(s *audit.Store, r audit.Range) error {
-				q.Range = r
-				top, err := s.Top(c.Context(), q)
-				if err != nil {
-					return err
-				}
-				all := []refusals{}
-				for _, r := range top {
-					all = append(all, refusals(r))
-				}
-				if f.asJSON {
-					return t.writeJSON(all)
-				}
-				if len(all) == 0 {
-					t.none()
-					return nil
-				}
-				w := t.table()
-				fmt.Fprintln(w, strings.ToUpper(q.By)+"\tDENIED\tREFUSED")
-				for _, r := range all {
-					fmt.Fprintf(w, "%s\t%d\t%d\n", visible(r.Name), r.Denied, r.Refused)
-				}
-				return w.Flush()
-			})
-		},
-	}
-	f.add(c)
+  stint events top --by ip --rule search --limit 100 -o json`,
+	}, func(c *cobra.Command, b book, r audit.Range) error {
+		q.Range = r
+		all, err := b.top(c.Context(), q)
+		if err != nil {
+			return err
+		}
+		return t.say(f.as, all, nil, func() error {
+			if len(all) == 0 {
+				t.none()
+				return nil
+			}
+			w := t.grid(strings.ToUpper(q.By), "DENIED", "REFUSED")
+			for _, r := range all {
+				w.row(r.Name, r.Denied, r.Refused)
+			}
+			return w.Flush()
+		})
+	})
 	c.Flags().StringVar(&q.By, "by", "user", "of which `kind`: user, tenant, key, ip, rule or endpoint")
 	c.Flags().StringVar(&q.Rule, "rule", "", "by this `rule` only")
 	c.Flags().IntVar(&q.Limit, "limit", 10, "at most this `number` of them, from 1 to 1,000")
+	addOutput(c, &f.as)
 	return c
-}
-
-// series is how numbers have changed, in JSON.
-type series struct {
-	Name   string  `json:"name"`
-	Rest   bool    `json:"rest"`
-	Points []point `json:"points"`
-}
-
-type point struct {
-	Start  time.Time `json:"start"`
-	Total  int64     `json:"total"`
-	Events int64     `json:"events"`
-	Cached int64     `json:"cached"`
-	P50    int64     `json:"p50_us"`
-	P95    int64     `json:"p95_us"`
-	P99    int64     `json:"p99_us"`
 }
 
 func newEventsSeries(t *terminal) *cobra.Command {
@@ -464,49 +408,39 @@ func newEventsSeries(t *terminal) *cobra.Command {
 		q    audit.SeriesQuery
 		step string
 	)
-	c := &cobra.Command{
+	c := f.command(t, &cobra.Command{
 		Use:   "series",
 		Short: "Show how many decisions there were, and how long they took, over time",
 		Long: `Show how many decisions there were over time, by their outcome or by something else, and
 how long half of them, 95 and 99 in a hundred took at most. Points lie at multiples of
-the step; those without any decision are not shown, except with --json.
+the step; a table does not have those without any decision.
 
 Numbers are those of whole minutes that are over, and also count decisions that passed
 and of which the record has a sample only.`,
 		Example: `  stint events series --since 1h
   stint events series --by rule --outcome denied --since 30d --step 1d
-  stint events series --by endpoint --json`,
-		Args: nothing,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if step != "" {
-				var d rule.Duration
-				if err := d.UnmarshalText([]byte(step)); err != nil || d <= 0 {
-					return advice{fmt.Errorf("--step %s: want a length such as 1m, 2h, 1d", strict.Quote(step)), c.CommandPath() + " --help"}
-				}
-				q.Step = time.Duration(d)
+  stint events series --by endpoint -o json`,
+	}, func(c *cobra.Command, b book, r audit.Range) error {
+		if step != "" {
+			var d rule.Duration
+			if err := d.UnmarshalText([]byte(step)); err != nil || d <= 0 {
+				return advice{fmt.Errorf("--step %s: want a length such as 1m, 2h, 1d", strict.Quote(step)), c.CommandPath() + " --help"}
 			}
-			return f.use(c, t, func(s *audit.Store, r audit.Range) error {
-				q.Range = r
-				found, err := s.Series(c.Context(), q)
-				if err != nil {
-					return err
-				}
-				all := []series{}
-				for _, s := range found {
-					x := series{Name: s.Name, Rest: s.Rest, Points: []point{}}
-					for _, p := range s.Points {
-						x.Points = append(x.Points, point{p.Start, p.Total, p.Events, p.Cached, p.P50.Microseconds(), p.P95.Microseconds(), p.P99.Microseconds()})
-					}
-					all = append(all, x)
-				}
-				if f.asJSON {
-					return t.writeJSON(all)
-				}
-				return t.showSeries(q.By, all)
-			})
-		},
-	}
-	f.add(c)
+			q.Step = time.Duration(d)
+		}
+		q.Range = r
+		all, err := b.series(c.Context(), q)
+		if err != nil {
+			return err
+		}
+		rows := []seriesRow{}
+		for _, s := range all {
+			for _, p := range s.Points {
+				rows = append(rows, seriesRow{s.Name, s.Rest, p})
+			}
+		}
+		return t.say(f.as, all, rows, func() error { return t.showSeries(q.By, all) })
+	})
 	c.Flags().StringVar(&q.By, "by", "outcome", "one for each of which `kind`: outcome, rule, tier, endpoint or region")
 	c.Flags().StringVar(&step, "step", "", "the `time` between points: whole minutes, hours or days (default: the shortest that makes at most 500)")
 	c.Flags().StringVar(&q.Rule, "rule", "", "by this `rule` only")
@@ -515,117 +449,98 @@ and of which the record has a sample only.`,
 	c.Flags().StringVar(&q.Region, "region", "", "in this `region` only")
 	c.Flags().StringVar(&q.Outcome, "outcome", "", "with this `outcome` only")
 	c.Flags().IntVar(&q.Limit, "limit", 20, "at most this `number` of series, from 1 to 50; the rest are one")
+	addOutput(c, &f.as)
 	return c
 }
 
-func (t *terminal) showSeries(by string, all []series) error {
+// seriesRow is a point of a series in CSV.
+type seriesRow struct {
+	Name string `json:"name"`
+	Rest bool   `json:"rest"`
+	admin.Point
+}
+
+func (t *terminal) showSeries(by string, all []admin.Series) error {
 	if len(all) == 0 {
 		t.none()
 		return nil
 	}
-	w := t.table()
-	fmt.Fprintf(w, "START\t%s\tDECISIONS\tCACHED\tP50\tP95\tP99\n", strings.ToUpper(by))
+	w := t.grid("START", strings.ToUpper(by), "DECISIONS", "CACHED", "P50", "P95", "P99")
 	micros := func(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 	for i := range all[0].Points {
 		for _, s := range all {
-			p := s.Points[i]
-			if p.Total == 0 {
+			if i >= len(s.Points) || s.Points[i].Total == 0 {
 				continue
 			}
-			name := visible(s.Name)
+			p, name := s.Points[i], s.Name
 			if s.Rest {
 				name = "(the rest)"
 			}
-			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%v\t%v\t%v\n", p.Start.Format(time.RFC3339), name, p.Total, p.Cached, micros(p.P50), micros(p.P95), micros(p.P99))
+			w.row(p.Start, name, p.Total, p.Cached, micros(p.P50), micros(p.P95), micros(p.P99))
 		}
 	}
 	return w.Flush()
 }
 
-// violation is how often a user was denied by a rule, in JSON.
-type violation struct {
-	User   string `json:"user"`
-	Rule   string `json:"rule"`
-	Denied int64  `json:"denied"`
-}
-
 func newEventsViolations(t *terminal) *cobra.Command {
 	var f recordFlags
 	var q audit.ViolationQuery
-	c := &cobra.Command{
+	c := f.command(t, &cobra.Command{
 		Use:   "violations",
 		Short: "Show which users were denied by which rules",
 		Long: `Show how often each user was denied by each rule, the most frequent first.
 ` + rolled,
 		Example: `  stint events violations --user alice --since 30d
-  stint events violations --rule search --json`,
-		Args: nothing,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return f.use(c, t, func(s *audit.Store, r audit.Range) error {
-				q.Range = r
-				found, err := s.Violations(c.Context(), q)
-				if err != nil {
-					return err
-				}
-				all := []violation{}
-				for _, v := range found {
-					all = append(all, violation(v))
-				}
-				if f.asJSON {
-					return t.writeJSON(all)
-				}
-				if len(all) == 0 {
-					t.none()
-					return nil
-				}
-				w := t.table()
-				fmt.Fprintln(w, "USER\tRULE\tDENIED")
-				for _, v := range all {
-					fmt.Fprintf(w, "%s\t%s\t%d\n", visible(v.User), visible(v.Rule), v.Denied)
-				}
-				return w.Flush()
-			})
-		},
-	}
-	f.add(c)
+  stint events violations --rule search -o json`,
+	}, func(c *cobra.Command, b book, r audit.Range) error {
+		q.Range = r
+		all, err := b.violations(c.Context(), q)
+		if err != nil {
+			return err
+		}
+		return t.say(f.as, all, nil, func() error {
+			if len(all) == 0 {
+				t.none()
+				return nil
+			}
+			w := t.grid("USER", "RULE", "DENIED")
+			for _, v := range all {
+				w.row(v.User, v.Rule, v.Denied)
+			}
+			return w.Flush()
+		})
+	})
 	c.Flags().StringVar(&q.User, "user", "", "of this `user` only")
 	c.Flags().StringVar(&q.Rule, "rule", "", "by this `rule` only")
 	c.Flags().IntVar(&q.Limit, "limit", 100, "at most this `number` of them, from 1 to 1,000")
+	addOutput(c, &f.as)
 	return c
 }
 
 func newEventsClients(t *terminal) *cobra.Command {
 	var f recordFlags
 	var q audit.DistinctQuery
-	c := &cobra.Command{
+	c := f.command(t, &cobra.Command{
 		Use:   "clients",
 		Short: "Count the clients that were limited",
 		Long: `Count how many different users, tenants, API keys or addresses were denied something by a
 limit.
 ` + rolled,
 		Example: `  stint events clients --by ip --since 24h
-  stint events clients --rule search --json`,
-		Args: nothing,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return f.use(c, t, func(s *audit.Store, r audit.Range) error {
-				q.Range = r
-				n, err := s.Distinct(c.Context(), q)
-				if err != nil {
-					return err
-				}
-				if f.asJSON {
-					return t.writeJSON(struct {
-						By      string `json:"by"`
-						Clients int64  `json:"clients"`
-					}{q.By, n})
-				}
-				fmt.Fprintln(t.out, n)
-				return nil
-			})
-		},
-	}
-	f.add(c)
+  stint events clients --rule search -o json`,
+	}, func(c *cobra.Command, b book, r audit.Range) error {
+		q.Range = r
+		n, err := b.clients(c.Context(), q)
+		if err != nil {
+			return err
+		}
+		return t.say(f.as, n, nil, func() error {
+			fmt.Fprintln(t.out, n.Clients)
+			return nil
+		})
+	})
 	c.Flags().StringVar(&q.By, "by", "user", "of which `kind`: user, tenant, key or ip")
 	c.Flags().StringVar(&q.Rule, "rule", "", "by this `rule` only")
+	addOutput(c, &f.as)
 	return c
 }

@@ -3,51 +3,67 @@ package main
 import (
 	"errors"
 	"io"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"github.com/stintdev/stint/internal/catalog"
 )
 
+const asTOML = "toml"
+
 func newExport(t *terminal) *cobra.Command {
 	var (
-		f            databaseFlags
-		file         string
+		f            eitherFlags
+		file, as     string
 		withoutUsers bool
-		asJSON       bool
 	)
 	c := &cobra.Command{
 		Use:   "export",
-		Short: "Write what is in the database as a file",
-		Long: `Write the rules, tiers, tenants, users, API keys, exemptions and bans of the database as
-TOML, as it is at one moment. It can be used as a config file, and "stint apply" makes
-another database the same. Of keys it has the hashes, and not the keys themselves.
+		Short: "Write rules, tiers and people as a file",
+		Long: `Write the rules, tiers, tenants, users, API keys, exemptions and bans of a server, or of a
+database, as TOML, as they are at one moment. It can be used as a config file, and "stint
+apply" makes another database the same. Of keys it has the hashes, and not the keys
+themselves.
 
 A file has at most 16 MiB: of a database that has hundreds of thousands of users,
 --without-users writes what fits.`,
 		Example: `  stint export --database sqlite:stint.db
-  stint export --config /etc/stint/stint.toml --without-users -o rules.toml
-  stint export --json | jq '.users | length'`,
+  stint export --config /etc/stint/stint.toml --without-users -f rules.toml
+  stint export -o json | jq '.users | length'`,
 		Args: nothing,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return f.use(c.Context(), t, upToDate, func(k *catalog.Catalog) error {
-				write, o := k.ExportTOML, catalog.ExportOptions{Users: !withoutUsers}
-				if asJSON {
-					write = k.ExportJSON
-				}
+			write := func(export func(io.Writer) error) error {
 				if file == "" || file == "-" {
-					return write(c.Context(), t.out, o)
+					return export(t.out)
 				}
-				return replace(file, func(w io.Writer) error { return write(c.Context(), w, o) })
+				return replace(file, func(w io.Writer) error { return t.count(w, export) })
+			}
+			a, err := f.remote(t)
+			if err != nil {
+				return err
+			}
+			if a != nil {
+				defer a.close()
+				q := url.Values{"users": {strconv.FormatBool(!withoutUsers)}, "format": {as}}
+				return write(func(w io.Writer) error { return a.copy(c.Context(), call{path: "/export", query: q}, w) })
+			}
+			return f.use(c.Context(), t, upToDate, func(k *catalog.Catalog) error {
+				export, o := k.ExportTOML, catalog.ExportOptions{Users: !withoutUsers}
+				if as == asJSON {
+					export = k.ExportJSON
+				}
+				return write(func(w io.Writer) error { return export(c.Context(), w, o) })
 			})
 		},
 	}
 	f.add(c)
-	c.Flags().StringVarP(&file, "output", "o", "", "the `FILE` to write (default: the standard output)")
+	c.Flags().StringVarP(&file, "file", "f", "", "the `FILE` to write (default: the standard output)")
 	c.Flags().BoolVar(&withoutUsers, "without-users", false, "leave out users and API keys")
-	addJSON(c, &asJSON)
+	addChoice(c, &as, "output", "o", "how to write it, as a `format`: toml or json", asTOML, asJSON)
 	return c
 }
 
@@ -56,7 +72,7 @@ A file has at most 16 MiB: of a database that has hundreds of thousands of users
 func replace(path string, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
-		return advice{err, "-o with a file in a directory that can be written to"}
+		return advice{err, "-f with a file in a directory that can be written to"}
 	}
 	err = errors.Join(write(f), f.Close())
 	if err == nil {

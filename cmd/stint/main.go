@@ -79,13 +79,76 @@ service of Envoy. Without any configuration it shows what it can do:
 
   stint serve
 
+Commands that look at a server, or change what it holds, ask its admin API: "stint help
+server" tells how they find it. All write tables for people, and with -o json or -o csv
+what programs read: "stint help output".
+
 Exit codes: 0 if all is well; 1 if something was asked and the answer is no, as for a
 request that is refused or a file that has problems; 2 if it could not be done.`,
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return advice{err, c.CommandPath() + " --help"} })
-	root.AddCommand(newServe(t), newConfig(t), newCheck(t), newRules(t), newEnvoy(t), newApply(t), newExport(t), newMigrate(t), newEvents(t), newArchive(t), newTop(t), newVersion(t))
+	for _, g := range []struct {
+		title    string
+		commands []*cobra.Command
+	}{
+		{"Serve:", []*cobra.Command{newServe(t), newConfig(t), newDoctor(t)}},
+		{"Rules and people:", []*cobra.Command{newRules(t), newTiers(t), newUsers(t), newKeys(t), newTenants(t), newExempt(t), newBan(t), newApply(t), newExport(t), newChanges(t)}},
+		{"Who is limited, and why:", []*cobra.Command{newUsage(t), newReset(t), newExplain(t), newCheck(t)}},
+		{"What is going on:", []*cobra.Command{newStatus(t), newNodes(t), newTop(t), newEvents(t)}},
+		{"The house:", []*cobra.Command{newTokens(t), newMigrate(t), newArchive(t), newEnvoy(t), newVersion(t)}},
+	} {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
+		for _, c := range g.commands {
+			c.GroupID = g.title
+		}
+		root.AddCommand(g.commands...)
+	}
+	root.AddCommand(topics()...)
+	addCompletion(t, root)
 	return root
+}
+
+// topics are what "stint help" also tells.
+func topics() []*cobra.Command {
+	return []*cobra.Command{
+		{Use: "exit-codes", Short: "What exit codes mean", Long: `Exit codes are the same for all commands:
+
+  0  All is well. What was asked for is done, or the answer is yes.
+  1  Something was asked, and the answer is no: the request is refused ("check",
+     "explain"), a file or a rule has problems ("rules check", "rules validate"), an archive
+     is not sound, the doctor has found something that fails, or whoever was asked whether
+     something is meant did not agree. What is written is the answer.
+  2  It could not be done: the command is wrong, the server cannot be reached or refuses,
+     something is not there, or has changed meanwhile. The standard error says what, and
+     its last line begins with "try:".`},
+		{Use: "server", Short: "How commands find a server", Long: `Commands such as "rules", "users" and "usage" ask the admin API of a server that runs.
+
+  --server URL       where it is, or else $STINT_SERVER, or else http://127.0.0.1:9090;
+                     server.admin.address says where a server has it
+  --token-file FILE  a file that holds a token, or else $STINT_TOKEN, which is the token
+                     itself, or else the file that $STINT_TOKEN_FILE names
+  --ca-file FILE     the certificates that vouch for a server with TLS
+
+No flag takes the token itself, which everyone on the machine could read. The first start
+of a server prints a token that is good for a day; "stint tokens create" makes others,
+with --config also without one.
+
+"rules list", "events", "apply" and "export" look themselves where --config, --database,
+--set, $STINT_CONFIG or $STINT_SERVER_DATABASE name a config file or a database, unless
+there is --server.`},
+		{Use: "output", Short: "Formats of what commands write", Long: `-o says how an answer is written to the standard output:
+
+  table  For people, and not for programs: it may change. It is the default.
+  json   Fields stay as they are, and more may come. Lists are arrays; what goes on, as
+         "events follow", is an object in each line.
+  csv    With a header, of which the names are those of the fields in JSON. Of what is
+         within a field there are columns such as value.tier; lists and maps are JSON.
+
+Times are in UTC, as 2026-01-31T12:00:00Z. Names that clients have chosen may hold
+characters that a terminal would obey: tables and CSV have such names in quotes, with
+escapes. Notes, questions and progress go to the standard error.`},
+	}
 }
 
 // wants has those who give another number of arguments look at the help.
@@ -96,6 +159,16 @@ func wants(least, most int, what string) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// family is a command that only has others.
+func family(name, short string, commands ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{
+		Use: name, Short: short, Args: wants(0, 0, "one of its commands"),
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(commands...)
+	return c
 }
 
 // nothing is for commands that have flags only.

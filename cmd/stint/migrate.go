@@ -1,9 +1,7 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -13,17 +11,12 @@ import (
 )
 
 func newMigrate(t *terminal) *cobra.Command {
-	c := &cobra.Command{
-		Use: "migrate", Short: "Work with the schema of the database", Args: wants(0, 0, "one of its commands"),
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	c.AddCommand(newMigrateStatus(t), newMigrateUp(t), newMigrateDown(t))
-	return c
+	return family("migrate", "Work with the schema of the database", newMigrateStatus(t), newMigrateUp(t), newMigrateDown(t))
 }
 
 func newMigrateStatus(t *terminal) *cobra.Command {
 	var f databaseFlags
-	var asJSON bool
+	var as string
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Show which migrations were applied",
@@ -32,7 +25,7 @@ The exit code is 0 whether or not some are left. A database may be ahead of a pr
 later versions leave in place what this one reads, so that nodes can be updated one by
 one.`,
 		Example: `  stint migrate status --database sqlite:stint.db
-  stint migrate status --config stint.toml --json`,
+  stint migrate status --config stint.toml -o json`,
 		Args: nothing,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return f.use(c.Context(), t, there, func(k *catalog.Catalog) error {
@@ -40,28 +33,22 @@ one.`,
 				if err != nil {
 					return err
 				}
-				if asJSON {
-					return t.writeJSON(s)
-				}
-				w := t.table()
-				fmt.Fprintln(w, "VERSION\tNAME\tAPPLIED")
-				for _, m := range s.Migrations {
-					when := ""
-					if !m.Applied.IsZero() {
-						when = m.Applied.UTC().Format(time.RFC3339)
+				return t.say(as, s, s.Migrations, func() error {
+					w := t.grid("VERSION", "NAME", "APPLIED")
+					for _, m := range s.Migrations {
+						w.row(m.Version, m.Name, m.Applied)
 					}
-					fmt.Fprintf(w, "%d\t%s\t%s\n", m.Version, m.Name, cmp.Or(when, "-"))
-				}
-				if err := w.Flush(); err != nil {
+					if err := w.Flush(); err != nil {
+						return err
+					}
+					_, err := fmt.Fprintf(t.out, "\nthe schema is of version %d, and the latest is %d\n", s.Current, s.Latest)
 					return err
-				}
-				fmt.Fprintf(t.out, "\nthe schema is of version %d, and the latest is %d\n", s.Current, s.Latest)
-				return nil
+				})
 			})
 		},
 	}
 	f.add(c)
-	addJSON(c, &asJSON)
+	addOutput(c, &as)
 	return c
 }
 
@@ -73,9 +60,9 @@ type migrated struct {
 
 func newMigrateUp(t *terminal) *cobra.Command {
 	var (
-		f      databaseFlags
-		to     int64
-		asJSON bool
+		f  databaseFlags
+		to int64
+		as string
 	)
 	c := &cobra.Command{
 		Use:   "up",
@@ -88,7 +75,7 @@ its start, unless server.catalog.migrate is false.`,
 		Args: nothing,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return f.use(c.Context(), t, anyhow, func(k *catalog.Catalog) error {
-				return migrate(c.Context(), t, k, asJSON, "applied", func(s catalog.Schema) ([]catalog.Migration, error) {
+				return migrate(c.Context(), t, k, as, "applied", func(s catalog.Schema) ([]catalog.Migration, error) {
 					if c.Flags().Changed("to") && (to < 1 || to > s.Latest) {
 						return nil, advice{fmt.Errorf("--to %d: want from 1 to %d", to, s.Latest), "stint migrate status"}
 					}
@@ -99,33 +86,35 @@ its start, unless server.catalog.migrate is false.`,
 	}
 	f.add(c)
 	c.Flags().Int64Var(&to, "to", 0, "go to this `version`, and not to the latest")
-	addJSON(c, &asJSON)
+	addOutput(c, &as)
 	return c
 }
 
 func newMigrateDown(t *terminal) *cobra.Command {
 	var (
-		f           databaseFlags
-		to          int64
-		yes, asJSON bool
+		f   databaseFlags
+		to  int64
+		yes consent
+		as  string
 	)
 	c := &cobra.Command{
 		Use:   "down",
 		Short: "Undo migrations, and lose what their tables hold",
 		Long: `Undo the last migration, or, with --to, all above a version. What the tables that they
-made hold is lost: --to 0 is all that there is. It wants --yes, and asks nothing.
+made hold is lost: --to 0 is all that there is. It asks whether that is meant, unless
+there is --yes.
 
 Stop the nodes first, or have them be of a version that knows no later schema: one that
 starts would bring it up to date again.`,
-		Example: `  stint export --database sqlite:stint.db -o backup.toml
+		Example: `  stint export --database sqlite:stint.db -f backup.toml
   stint migrate down --database sqlite:stint.db --to 1 --yes`,
 		Args: nothing,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if !yes {
-				return advice{errors.New("what is in the tables of a migration is lost when it is undone"), "stint export first, and then the same with --yes"}
+			if err := yes.ask(c, t, "what is in the tables of a migration is lost when it is undone"); err != nil {
+				return err
 			}
 			return f.use(c.Context(), t, there, func(k *catalog.Catalog) error {
-				return migrate(c.Context(), t, k, asJSON, "undone", func(s catalog.Schema) ([]catalog.Migration, error) {
+				return migrate(c.Context(), t, k, as, "undone", func(s catalog.Schema) ([]catalog.Migration, error) {
 					switch {
 					case !c.Flags().Changed("to"):
 						to = -1 // the last one
@@ -143,13 +132,13 @@ starts would bring it up to date again.`,
 	}
 	f.add(c)
 	c.Flags().Int64Var(&to, "to", 0, "undo all above this `version`, and not the last alone")
-	c.Flags().BoolVar(&yes, "yes", false, "lose what the tables hold")
-	addJSON(c, &asJSON)
+	yes.add(c)
+	addOutput(c, &as)
 	return c
 }
 
 // migrate has migrations applied or undone, and says which.
-func migrate(ctx context.Context, t *terminal, k *catalog.Catalog, asJSON bool, done string, do func(catalog.Schema) ([]catalog.Migration, error)) error {
+func migrate(ctx context.Context, t *terminal, k *catalog.Catalog, as, done string, do func(catalog.Schema) ([]catalog.Migration, error)) error {
 	s, err := k.Schema(ctx)
 	if err != nil {
 		return err
@@ -161,15 +150,15 @@ func migrate(ctx context.Context, t *terminal, k *catalog.Catalog, asJSON bool, 
 	if s, err = k.Schema(ctx); err != nil {
 		return err
 	}
-	if asJSON {
-		return t.writeJSON(migrated{append([]catalog.Migration{}, all...), s.Current})
-	}
-	for _, m := range all {
-		fmt.Fprintf(t.out, "%s: %d %s\n", done, m.Version, m.Name)
-	}
-	if len(all) == 0 {
-		fmt.Fprint(t.out, "nothing to do: ")
-	}
-	fmt.Fprintf(t.out, "the schema is of version %d\n", s.Current)
-	return nil
+	x := migrated{append([]catalog.Migration{}, all...), s.Current}
+	return t.say(as, x, x.Migrations, func() error {
+		for _, m := range all {
+			fmt.Fprintf(t.out, "%s: %d %s\n", done, m.Version, m.Name)
+		}
+		if len(all) == 0 {
+			fmt.Fprint(t.out, "nothing to do: ")
+		}
+		_, err := fmt.Fprintf(t.out, "the schema is of version %d\n", s.Current)
+		return err
+	})
 }

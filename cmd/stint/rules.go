@@ -11,15 +11,6 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-func newRules(t *terminal) *cobra.Command {
-	c := &cobra.Command{
-		Use: "rules", Short: "Work with rules", Args: wants(0, 0, "one of its commands"),
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	c.AddCommand(newRulesCheck(t), newRulesList(t))
-	return c
-}
-
 // checked is what "rules check" says of a file.
 type checked struct {
 	File     string        `json:"file"`
@@ -30,7 +21,7 @@ type checked struct {
 }
 
 func newRulesCheck(t *terminal) *cobra.Command {
-	var asJSON bool
+	var as string
 	c := &cobra.Command{
 		Use:   "check FILE...",
 		Short: "Check config files, and say all that is wrong with them",
@@ -40,7 +31,7 @@ The exit code is 1 if anything is.
 What differs between machines, such as variables and the files that settings name, is
 checked as well: use this where the file will be used, or set the same variables.`,
 		Example: `  stint rules check stint.toml
-  stint rules check --json deploy/*.toml`,
+  stint rules check -o json deploy/*.toml`,
 		Args: wants(1, math.MaxInt, "one FILE or more"),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return []string{"toml"}, cobra.ShellCompDirectiveFilterFileExt
@@ -56,12 +47,12 @@ checked as well: use this where the file will be used, or set the same variables
 				bad = bad || len(x.Problems) > 0
 				all = append(all, x)
 			}
-			if asJSON {
-				if err := t.writeJSON(all); err != nil {
-					return err
-				}
-			} else {
-				showChecked(t, all)
+			rows := []rule.Problem{}
+			for _, x := range all {
+				rows = append(rows, x.Problems...)
+			}
+			if err := t.say(as, all, rows, func() error { return showChecked(t, all) }); err != nil {
+				return err
 			}
 			if bad {
 				return errNo
@@ -69,13 +60,13 @@ checked as well: use this where the file will be used, or set the same variables
 			return nil
 		},
 	}
-	addJSON(c, &asJSON)
+	addOutput(c, &as)
 	return c
 }
 
 func checkRules(t *terminal, file string) (checked, error) {
 	x := checked{File: file, Problems: rule.Problems{}}
-	source := daemon.Source{Path: file, Environ: t.environ}
+	source := daemon.Source{Path: file, Environ: t.settings()}
 	config, err := source.Load()
 	if errors.As(err, &x.Problems) {
 		return x, nil
@@ -92,7 +83,7 @@ func checkRules(t *terminal, file string) (checked, error) {
 	return x, nil
 }
 
-func showChecked(t *terminal, all []checked) {
+func showChecked(t *terminal, all []checked) error {
 	for _, x := range all {
 		if len(x.Problems) > 0 {
 			fmt.Fprintln(t.out, x.Problems.Error())
@@ -104,4 +95,5 @@ func showChecked(t *terminal, all []checked) {
 			fmt.Fprintln(t.out, text+"no problems")
 		}
 	}
+	return nil
 }

@@ -2,7 +2,10 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
+	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,68 +13,121 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/grpclimit/descriptor"
+	"github.com/stintdev/stint/internal/admin"
 	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/rule"
 )
 
 // listed is a rule, or the limit of a descriptor.
 type listed struct {
-	Name    string   `json:"name"`
-	CountBy []string `json:"count_by"`
-	Limits  []string `json:"limits"`
-	Action  string   `json:"action"`
-	Penalty string   `json:"penalty,omitempty"`
-	Enabled bool     `json:"enabled"`
+	Name     string    `json:"name"`
+	CountBy  []string  `json:"count_by"`
+	Limits   []string  `json:"limits"`
+	Action   string    `json:"action"`
+	Penalty  string    `json:"penalty,omitempty"`
+	Group    string    `json:"group,omitempty"`
+	Priority int       `json:"priority,omitempty"`
+	Enabled  bool      `json:"enabled"`
+	Version  int64     `json:"version,omitempty"` // none in a file
+	Updated  time.Time `json:"updated_at,omitzero"`
+	By       string    `json:"updated_by,omitempty"`
 }
 
 func newRulesList(t *terminal) *cobra.Command {
-	var f sourceFlags
-	var asJSON bool
+	var (
+		f                         eitherFlags
+		contains, action, group   string
+		onlyEnabled, onlyDisabled bool
+		as                        string
+	)
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List the rules, and the limits of Envoy's descriptors",
-		Long: `List the rules of a config file, in its order, or of the database that it names, by
-their names; and after them the limits of descriptors that envoy.config names: what
-has a counter of its own, what it may take, and what becomes of that which is over.`,
-		Example: `  stint rules list --config stint.toml
-  stint rules list --set envoy.config=ratelimit/config --json`,
+		Long: `List the rules of a server, or of the database that is named, by their names; or those of
+a config file, in its order, and after them the limits of descriptors that envoy.config
+names: what has a counter of its own, what it may take, and what becomes of that which
+is over.`,
+		Example: `  stint rules list
+  stint rules list --contains search --enabled -o json
+  stint rules list --config stint.toml
+  stint rules list --set envoy.config=ratelimit/config -o csv`,
 		Args: nothing,
 		RunE: func(c *cobra.Command, _ []string) error {
-			source, err := f.source(t)
+			a, err := f.remote(t)
 			if err != nil {
 				return err
 			}
-			config, err := source.Load()
-			if err != nil {
-				return advise(source, err)
+			var all []listed
+			if a != nil {
+				defer a.close()
+				all, err = listServer(c.Context(), a)
+			} else {
+				all, err = listFile(c.Context(), t, &f.databaseFlags)
 			}
-			t.notes(f.notes)
-			if err := fromDatabase(c.Context(), config); err != nil {
+			if err != nil {
 				return err
 			}
-			all := list(config)
-			if asJSON {
-				return t.writeJSON(all)
-			}
-			w := t.table()
-			fmt.Fprintln(w, "NAME\tCOUNTED BY\tLIMITS\tACTION")
-			for _, l := range all {
-				action := l.Action
-				if l.Penalty != "" {
-					action += ", penalty " + l.Penalty
-				}
-				if !l.Enabled {
-					action += ", not enabled"
-				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", l.Name, strings.Join(l.CountBy, ", "), cmp.Or(strings.Join(l.Limits, ", "), "-"), action)
-			}
-			return w.Flush()
+			all = slices.DeleteFunc(all, func(l listed) bool {
+				return !strings.Contains(l.Name, contains) || action != "" && l.Action != action || group != "" && l.Group != group ||
+					onlyEnabled && !l.Enabled || onlyDisabled && l.Enabled
+			})
+			return t.say(as, all, nil, func() error { return showListed(t, all) })
 		},
 	}
 	f.add(c)
 	f.addEnvoy(c)
-	addJSON(c, &asJSON)
+	c.Flags().StringVar(&contains, "contains", "", "only those with this `text` in their names")
+	c.Flags().StringVar(&action, "action", "", "only those with this `action`")
+	c.Flags().StringVar(&group, "group", "", "only those of this `group`")
+	c.Flags().BoolVar(&onlyEnabled, "enabled", false, "only those that are enabled")
+	c.Flags().BoolVar(&onlyDisabled, "disabled", false, "only those that are not")
+	c.MarkFlagsMutuallyExclusive("enabled", "disabled")
+	addOutput(c, &as)
 	return c
+}
+
+func showListed(t *terminal, all []listed) error {
+	w := t.grid("NAME", "COUNTED BY", "LIMITS", "ACTION")
+	for _, l := range all {
+		action := l.Action
+		if l.Penalty != "" {
+			action += ", penalty " + l.Penalty
+		}
+		if !l.Enabled {
+			action += ", not enabled"
+		}
+		w.row(l.Name, l.CountBy, l.Limits, action)
+	}
+	return w.Flush()
+}
+
+func listServer(ctx context.Context, a *client) ([]listed, error) {
+	all := []listed{}
+	for r, err := range pages[admin.Record[rule.Rule]](ctx, a, "/rules", url.Values{}, 1000) {
+		if err != nil {
+			return nil, err
+		}
+		l := listRule(&r.Value)
+		l.Version, l.Updated, l.By = r.Version, r.Updated, r.By
+		all = append(all, l)
+	}
+	return all, nil
+}
+
+func listFile(ctx context.Context, t *terminal, f *databaseFlags) ([]listed, error) {
+	source, err := f.located(t)
+	if err != nil {
+		return nil, err
+	}
+	config, err := source.Load()
+	if err != nil {
+		return nil, advise(source, err)
+	}
+	t.notes(f.notes...)
+	if err := fromDatabase(ctx, config); err != nil {
+		return nil, err
+	}
+	return list(config), nil
 }
 
 func list(c *daemon.Config) []listed {
@@ -90,7 +146,7 @@ func list(c *daemon.Config) []listed {
 func listRule(r *rule.Rule) listed {
 	out := listed{
 		Name: r.Name, CountBy: []string{}, Limits: []string{},
-		Action: string(cmp.Or(r.Action, rule.Reject)), Enabled: r.Enabled == nil || *r.Enabled,
+		Action: string(cmp.Or(r.Action, rule.Reject)), Enabled: r.Enabled == nil || *r.Enabled, Group: r.Group, Priority: r.Priority,
 	}
 	for _, d := range r.CountBy {
 		out.CountBy = append(out.CountBy, string(d))

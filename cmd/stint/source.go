@@ -43,7 +43,7 @@ func (f *sourceFlags) addEnvoy(c *cobra.Command) {
 // source is where the configuration comes from: flags over environment over what the
 // environment of another program means over file.
 func (f *sourceFlags) source(t *terminal) (daemon.Source, error) {
-	s := daemon.Source{Path: f.path, Environ: t.environ}
+	s := daemon.Source{Path: f.path, Environ: t.settings()}
 	if s.Path == "" {
 		s.Path = t.variable("STINT_CONFIG")
 	}

@@ -2,14 +2,14 @@ package main
 
 import (
 	"context"
+	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
 	"os"
 	"os/signal"
+	"reflect"
 	"strings"
 	"syscall"
 	"time"
@@ -24,129 +24,102 @@ import (
 // top is how "stint top" was asked.
 type top struct {
 	*terminal
-	admin    string
+	*client
 	interval time.Duration
-	json     bool
+	as       string
 	once     bool
-	client   http.Client
+
+	csv   csvWriter // once something was written
+	shown time.Time
 }
 
 func newTop(t *terminal) *cobra.Command {
 	p := top{terminal: t}
-	c := &cobra.Command{
+	c := serverCommand(t, &cobra.Command{
 		Use:   "top",
 		Short: "Show what a server decides now, and who asks most",
 		Long: `Show what a server decides now: requests per second and what becomes of them, how long
-decisions take, and the users, tenants, API keys and addresses that ask most and are
-refused most. Rates and latency are of the last 10 seconds, counts of the last 10 to 20.
+decisions take, the rules that decide most, and the users, tenants, API keys and addresses
+that ask most and are refused most. Rates and latency are of the last 10 seconds, counts
+of the last 10 to 20. It is what one server decides, not all that share a database.
 
-It asks the admin listener of one server (server.admin.address). In a terminal it shows
-that until it is interrupted; elsewhere it writes a block every interval, or with --json
-an object per line.`,
+In a terminal it shows that until it is interrupted; elsewhere it writes a block every
+interval, with -o json an object per line, or with -o csv a row.`,
 		Example: `  stint top
-  stint top --admin http://10.0.0.7:9090 --interval 5s
+  stint top --server http://10.0.0.7:9090 --interval 5s
   stint top --once
-  stint top --json | jq .requests_per_second`,
-		Args: nothing,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if err := p.check(); err != nil {
-				return err
-			}
-			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
-			defer stop()
-			defer p.client.CloseIdleConnections()
-			err := p.run(ctx)
-			if ctx.Err() != nil {
-				return nil // that is how it ends
-			}
-			return err
-		},
-	}
-	c.Flags().StringVar(&p.admin, "admin", "http://127.0.0.1:9090", "the `URL` of the admin listener")
-	c.Flags().DurationVar(&p.interval, "interval", time.Second, "how often to look")
-	c.Flags().BoolVar(&p.json, "json", false, "write JSON, an object per line")
-	c.Flags().BoolVar(&p.once, "once", false, "look once")
+  stint top -o json | jq .requests_per_second`,
+	}, func(c *cobra.Command, a *client, _ []string) error {
+		const shortest = time.Second
+		if p.interval < shortest {
+			return advice{fmt.Errorf("--interval: %v, want %v or more", p.interval, shortest), "--interval 1s"}
+		}
+		ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		p.client = a
+		err := p.run(ctx)
+		if ctx.Err() != nil {
+			return nil // that is how it ends
+		}
+		return err
+	})
+	c.Flags().DurationVar(&p.interval, "interval", time.Second, "how often to show it, as a `time`")
+	c.Flags().BoolVar(&p.once, "once", false, "show it once")
+	addOutput(c, &p.as)
 	return c
 }
 
-func (p *top) check() error {
-	const shortest = 100 * time.Millisecond
-	if p.interval < shortest {
-		return advice{fmt.Errorf("--interval: %v, want %v or more", p.interval, shortest), "--interval 1s"}
-	}
-	u, err := url.Parse(p.admin)
-	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		given := p.admin
-		if strings.Contains(given, "@") {
-			given = "***" // it may hold a password
-		}
-		return advice{fmt.Errorf("--admin: %q, want the URL of an admin listener", given), "--admin http://127.0.0.1:9090"}
-	}
-	p.admin = strings.TrimSuffix(p.admin, "/")
-	p.client.Timeout = 10 * time.Second
-	return nil
-}
-
 func (p *top) run(ctx context.Context) error {
-	s, err := p.look(ctx)
-	if err != nil || p.once {
-		return errors.Join(err, p.write(s))
+	if screen, ok := p.screen(); ok && p.as == asTable && !p.once {
+		return p.live(ctx, screen)
 	}
-	tick := time.NewTicker(p.interval)
-	defer tick.Stop()
-	next := func() bool {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-tick.C:
-			return true
-		}
-	}
-	if screen, ok := p.screen(); ok && !p.json {
-		return p.live(ctx, screen, s, next)
-	}
-	for {
-		if err := p.write(s); err != nil || !next() {
+	return p.look(ctx, func(s *audit.Snapshot) error {
+		if err := p.write(s); err != nil || !p.once {
 			return err
 		}
-		if s, err = p.look(ctx); err != nil {
-			return err
-		}
-	}
+		return errEnough
+	})
 }
 
-// look asks the server.
-func (p *top) look(ctx context.Context) (*audit.Snapshot, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.admin+"/live", nil)
-	if err != nil {
-		return nil, err
-	}
-	const try = "--admin with the URL of the admin listener, server.admin.address of \"stint config\"; or stint serve, to have a server"
-	answer, err := p.client.Do(r)
-	if err != nil {
-		return nil, advice{fmt.Errorf("the admin listener cannot be reached: %w", err), try}
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return nil, advice{fmt.Errorf("%s answers %s, want what the admin listener of a server says", r.URL.Redacted(), answer.Status), try}
-	}
-	const most = 4 << 20
-	s := new(audit.Snapshot)
-	if err := json.NewDecoder(io.LimitReader(answer.Body, most)).Decode(s); err != nil {
-		return nil, advice{fmt.Errorf("%s does not answer as Stint does: %w", r.URL.Redacted(), err), try}
-	}
-	return s, nil
+// look has what a server tells each second shown, every interval.
+func (p *top) look(ctx context.Context, show func(*audit.Snapshot) error) error {
+	return p.stream(ctx, call{path: "/live/stream"}, func(event string, data []byte) error {
+		// A second may be a little short.
+		if event != "live" || now().Sub(p.shown) < p.interval-time.Second/2 {
+			return nil
+		}
+		s := new(audit.Snapshot)
+		if err := json.Unmarshal(data, s); err != nil {
+			return advice{fmt.Errorf("%s does not answer as Stint does: %w", p.base, err), "--server with the URL of an admin API, and a stint of its version"}
+		}
+		p.shown = now()
+		return show(s)
+	})
+}
+
+// liveRow is what was seen, in CSV.
+type liveRow struct {
+	At       time.Time         `json:"at"`
+	Node     string            `json:"node"`
+	Requests float64           `json:"requests_per_second"`
+	Refused  float64           `json:"refused_per_second"`
+	Shadow   float64           `json:"shadow_refused_per_second"`
+	Latency  audit.LiveLatency `json:"latency_us"`
 }
 
 // write writes what was seen, where it stays.
 func (p *top) write(s *audit.Snapshot) error {
-	if s == nil {
-		return nil
-	}
-	if p.json {
-		e := json.NewEncoder(p.out)
-		e.SetEscapeHTML(false)
-		return e.Encode(s)
+	switch p.as {
+	case asJSON:
+		return p.writeLine(s)
+	case asCSV:
+		row := reflect.ValueOf(liveRow{s.At, s.Node, s.Requests, s.Refused, s.Shadow, s.Latency})
+		var err error
+		if p.csv.Writer == nil {
+			p.csv.Writer = csv.NewWriter(p.out)
+			err = p.csv.head(row.Type())
+		}
+		return errors.Join(err, p.csv.row(row), p.csv.end())
 	}
 	lines := append(picture(s, 80, 5), "")
 	_, err := io.WriteString(p.out, strings.Join(lines, "\n")+"\n")
@@ -159,8 +132,7 @@ func (p *top) screen() (*os.File, bool) {
 	if !ok || p.variable("TERM") == "dumb" {
 		return nil, false
 	}
-	info, err := f.Stat()
-	return f, err == nil && info.Mode()&os.ModeCharDevice != 0
+	return f, isTerminal(f)
 }
 
 // What terminals are told.
@@ -174,20 +146,41 @@ const (
 
 // live draws what it sees until it is interrupted, and leaves the screen as it was. A
 // server that is away may come back.
-func (p *top) live(ctx context.Context, f *os.File, s *audit.Snapshot, next func() bool) error {
-	if _, err := io.WriteString(f, enterScreen); err != nil {
+func (p *top) live(ctx context.Context, f *os.File) (err error) {
+	const again = time.Second
+	var last *audit.Snapshot
+	defer func() {
+		if last != nil {
+			_, _ = io.WriteString(f, leaveScreen) // or the terminal is gone
+		}
+	}()
+	paint := func(s *audit.Snapshot, lost error) error {
+		lines := draw(s, lost, f)
+		_, err := io.WriteString(f, toTop+strings.Join(lines, endLine)+clearRest)
 		return err
 	}
-	defer io.WriteString(f, leaveScreen) //nolint:errcheck // the terminal is gone
-	var lost error
 	for {
-		lines := draw(s, lost, f)
-		if _, err := io.WriteString(f, toTop+strings.Join(lines, endLine)+clearRest); err != nil || !next() {
+		err := p.look(ctx, func(s *audit.Snapshot) error {
+			if last == nil {
+				if _, err := io.WriteString(f, enterScreen); err != nil {
+					return err
+				}
+			}
+			last = s
+			return paint(s, nil)
+		})
+		if last == nil || ctx.Err() != nil {
 			return err
 		}
-		var seen *audit.Snapshot
-		if seen, lost = p.look(ctx); lost == nil {
-			s = seen
+		if err := paint(last, err); err != nil {
+			return err
+		}
+		wait := time.NewTimer(again)
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return nil
+		case <-wait.C:
 		}
 	}
 }
@@ -229,6 +222,12 @@ func picture(s *audit.Snapshot, width, rows int) []string {
 		outcome(o.String(), s.Outcomes[o.String()])
 	}
 	outcome("would refuse", s.Shadow)
+	if len(s.Rules) > 0 {
+		out = append(out, "", fmt.Sprintf("%-*s%12s%12s", width-24, "RULE", "REQUESTS/S", "REFUSED/S"))
+	}
+	for _, r := range s.Rules[:min(rows, len(s.Rules))] {
+		out = append(out, fmt.Sprintf("%-*s%12s%12s", width-24, clip(clean(r.Name), width-25), rate(r.Requests), rate(r.Refused)))
+	}
 	t := &s.Talkers
 	for _, k := range []struct {
 		name string

@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -10,23 +11,38 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
+
+	"github.com/stintdev/stint/httplimit"
 )
 
 // TestTopScreen draws on a terminal, which is left as it was.
 func TestTopScreen(t *testing.T) {
 	t.Parallel()
 	var away atomic.Bool
-	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	next := make(chan struct{}, 1)
+	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if away.Load() {
-			w.WriteHeader(http.StatusServiceUnavailable)
+			httplimit.Problem{Status: http.StatusServiceUnavailable, Detail: "it is away for a while"}.Write(w, r)
+			return
 		}
-		fmt.Fprintln(w, busy)
+		for {
+			fmt.Fprintf(w, "event: live\ndata: %s\n\n", busy)
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-r.Context().Done():
+				return
+			case <-next:
+				return
+			case <-time.After(time.Second):
+			}
+		}
 	}))
 	defer admin.Close()
 	const rows = 15
 	ours, theirs := openTerminal(t, rows, 90)
-	c := exec.CommandContext(t.Context(), os.Args[0], "top", "--interval", "100ms", "--admin", admin.URL)
+	c := exec.CommandContext(t.Context(), os.Args[0], "top", "--server", admin.URL)
 	c.Env = append(os.Environ(), asStint+"=1", "TERM=xterm")
 	c.Stdout = theirs
 	if err := c.Start(); err != nil {
@@ -51,7 +67,8 @@ func TestTopScreen(t *testing.T) {
 	}
 	shows("requests/s")
 	away.Store(true)
-	shows("answers 503")
+	next <- struct{}{}
+	shows("it is away for a while")
 	away.Store(false)
 	for range 3 {
 		shows("\x1b[J")
@@ -77,6 +94,42 @@ func TestTopScreen(t *testing.T) {
 			t.Errorf("the terminal does what a client says: %q", picture)
 		}
 	}
+}
+
+// TestAsks asks whether something is meant, where there is someone to ask.
+func TestAsks(t *testing.T) {
+	t.Parallel()
+	h := serveHouse(t, "")
+	run := func(answer string, args ...string) (int, string) {
+		t.Helper()
+		ours, theirs := openTerminal(t, 24, 80)
+		c := exec.CommandContext(t.Context(), os.Args[0], args...)
+		c.Env = append(append(os.Environ(), asStint+"=1"), h.environ...)
+		c.Stdin = theirs
+		var out bytes.Buffer
+		c.Stdout, c.Stderr = &out, &out
+		if _, err := ours.WriteString(answer + "\n"); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Run() // the exit code tells
+		theirs.Close()
+		return c.ProcessState.ExitCode(), out.String()
+	}
+	run("", "tenants", "create", "acme")
+	for _, c := range []struct {
+		answer string
+		code   int
+		want   string
+	}{
+		{"", 1, "Tenant acme will be deleted. Go on? [y/N] nothing was changed\n"},
+		{"no", 1, "Tenant acme will be deleted. Go on? [y/N] nothing was changed\n"},
+		{"y", 0, "Tenant acme will be deleted. Go on? [y/N] - tenant acme\n"},
+	} {
+		if code, out := run(c.answer, "tenants", "delete", "acme"); code != c.code || out != c.want {
+			t.Errorf("%q: exit code %d, %q", c.answer, code, out)
+		}
+	}
+	h.end(t)
 }
 
 // openTerminal returns the two sides of a terminal.

@@ -7,19 +7,25 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 
 	stint "github.com/stintdev/stint/cmd/stint"
+	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/internal/audit"
 )
+
+// adminToken is that of servers that tests start.
+const adminToken = "the-token-of-these-tests-0123456789"
 
 // busy is what the admin listener of a server says, one of whose clients means harm.
 const busy = `{"at":"2026-03-01T12:00:00Z","node":"node-7","seconds":9.5,"requests_per_second":1234.5,"refused_per_second":34.25,"shadow_refused_per_second":2,` +
 	`"outcomes_per_second":{"allowed":1200,"banned":4.25,"blocked":0,"denied":30,"exempt":0.25,"throttled":0,"unauthorized":0,"unavailable":0},` +
-	`"latency_us":{"p50":0,"p95":180,"p99":2500},"talkers":{"seconds":15,` +
+	`"latency_us":{"p50":0,"p95":180,"p99":2500},"rules":[{"name":"search","requests_per_second":1100.5,"refused_per_second":30},{"name":"lo\u001b[2Jgin","requests_per_second":4,"refused_per_second":0}],"talkers":{"seconds":15,` +
 	`"users":{"by_requests":[{"name":"alice","requests":9000,"refused":0},{"name":"bob\u001b[2J\u0007","requests":4500,"refused":300},{"name":"a-name-that-is-longer-than-there-is-room-for","requests":1,"refused":0}],` +
 	`"by_refused":[{"name":"bob\u001b[2J\u0007","requests":4500,"refused":300}],"requests_off":0,"refused_off":0},` +
 	`"tenants":{"by_requests":[],"by_refused":[],"requests_off":0,"refused_off":0},"keys":{"by_requests":[{"name":"0123456789ABCDEF","requests":3,"refused":0}],"by_refused":[],"requests_off":0,"refused_off":0},` +
@@ -31,27 +37,42 @@ func TestTopSays(t *testing.T) {
 	t.Parallel()
 	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
-		case "/live":
-			fmt.Fprintln(w, busy)
-		case "/nonsense/live":
-			fmt.Fprintln(w, "nonsense")
+		case "/admin/v1/live/stream":
+			if r.Header.Get("Authorization") != "Bearer hunter2" {
+				httplimit.Problem{Status: http.StatusUnauthorized, Detail: "there is no token with the request"}.Write(w, r)
+				return
+			}
+			fmt.Fprintf(w, "retry: 2000\n\nevent: live\ndata: %s\n\n: still here\n\n", busy)
+		case "/nonsense/admin/v1/live/stream":
+			fmt.Fprint(w, "event: live\ndata: nonsense\n\n")
 		default:
 			http.NotFound(w, r)
 		}
 	}))
 	t.Cleanup(admin.Close)
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("hunter2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	var got strings.Builder
 	for _, c := range []struct {
 		line string
 		code int
 	}{
-		{"top --once --admin " + admin.URL, 0},
-		{"top --once --json --admin " + admin.URL + "/", 0},
-		{"top --admin http://127.0.0.1:1", 2},
-		{"top --admin " + admin.URL + "/elsewhere", 2},
-		{"top --admin " + strings.Replace(admin.URL, "//", "//me:hunter2@", 1) + "/nonsense", 2},
-		{"top --admin localhost:9090", 2},
-		{"top --admin ftp://me:hunter2@localhost", 2},
+		{"top --once --server " + admin.URL + " --token-file " + token, 0},
+		{"top --once -o json --server " + admin.URL + "/ --token-file " + token, 0},
+		{"top --once -o csv --server " + admin.URL + " --token-file " + token, 0},
+		{"top -o csv --server " + admin.URL + " --token-file " + token, 2},
+		{"top --server " + admin.URL, 2},
+		{"top --server http://127.0.0.1:1", 2},
+		{"top --server " + admin.URL + "/elsewhere", 2},
+		{"top --server " + admin.URL + "/nonsense", 2},
+		{"top --server " + strings.Replace(admin.URL, "//", "//me:hunter2@", 1), 2},
+		{"top --server localhost:9090", 2},
+		{"top --server ftp://me:hunter2@localhost", 2},
+		{"top --token-file " + token + ".none", 2},
+		{"top --token-file " + os.DevNull, 2},
+		{"top --ca-file " + token, 2},
 		{"top --interval 1ms", 2},
 		{"top --interval often", 2},
 		{"top now", 2},
@@ -67,49 +88,60 @@ func TestTopSays(t *testing.T) {
 		fmt.Fprintf(&got, "$ stint %s\n%s-- stderr --\n%s-- exit %d --\n\n", c.line, out.String(), errs.String(), code)
 	}
 	text := strings.ReplaceAll(got.String(), strings.TrimPrefix(admin.URL, "http://"), "ADMIN")
+	text = strings.ReplaceAll(text, token, "TOKEN")
 	text = regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d `).ReplaceAllString(text, "TIME ") // of this zone
 	compare(t, "testdata/top.txt", text)
 }
 
-// TestTopLines writes a block, or a line of JSON, every interval, until it is stopped or
-// the server is.
+// TestTopLines writes a line of JSON each time, until it is stopped or the server is.
 func TestTopLines(t *testing.T) {
 	t.Parallel()
 	for _, away := range []bool{false, true} {
 		ctx, cancel := context.WithCancel(t.Context())
-		asked := 0
-		admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			if asked++; asked < 4 {
-				fmt.Fprintln(w, busy)
-				return
+		admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprintf(w, "event: live\ndata: %s\n\n", busy)
+			_ = http.NewResponseController(w).Flush()
+			if !away {
+				<-r.Context().Done()
 			}
+		}))
+		out, errs := &lineWriter{seen: func() {
 			if !away {
 				cancel()
 			}
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}))
-		var out, errs bytes.Buffer
-		code := stint.Run(ctx, []string{"top", "--json", "--interval", "100ms", "--admin", admin.URL}, nil, &out, &errs)
+		}}, new(bytes.Buffer)
+		code := stint.Run(ctx, []string{"top", "-o", "json", "--server", admin.URL}, nil, out, errs)
 		admin.Close()
 		cancel()
-		if lines := strings.Count(out.String(), busy+"\n"); lines != 3 || (code == 2) != away || (errs.Len() > 0) != away {
+		if lines := strings.Count(out.String(), busy+"\n"); lines != 1 || (code == 2) != away || (errs.Len() > 0) != away {
 			t.Errorf("exit code %d, %d lines: %s%s", code, lines, out.String(), errs.String())
 		}
 	}
 }
 
+// lineWriter tells when something is written.
+type lineWriter struct {
+	bytes.Buffer
+	seen func()
+}
+
+func (w *lineWriter) Write(p []byte) (int, error) {
+	defer w.seen()
+	return w.Buffer.Write(p)
+}
+
 // TestTop looks at a server that was asked.
 func TestTop(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := serveIn(t, []string{"STINT_SERVER_ADMIN_TOKEN=" + adminToken})
 	url := s.logs(t, "listener=http url=(.*)")
 	admin := s.logs(t, "listener=admin url=(.*)")
 	for range 4 {
 		var out bytes.Buffer
-		stint.Run(t.Context(), strings.Fields("check /login -X POST --ip 192.0.2.1 --user alice --take --server "+url), nil, &out, &out)
+		stint.Run(t.Context(), strings.Fields("check /login -X POST --ip 192.0.2.1 --user alice --take --http "+url), nil, &out, &out)
 	}
 	var out, errs bytes.Buffer
-	code := stint.Run(t.Context(), []string{"top", "--once", "--json", "--admin", admin}, nil, &out, &errs)
+	code := stint.Run(t.Context(), []string{"top", "--once", "-o", "json", "--server", admin}, []string{"STINT_TOKEN=" + adminToken}, &out, &errs)
 	var seen audit.Snapshot
 	if err := json.Unmarshal(out.Bytes(), &seen); err != nil || code != 0 {
 		t.Fatal(code, err, errs.String())

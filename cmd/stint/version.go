@@ -20,28 +20,29 @@ type versionInfo struct {
 }
 
 func newVersion(t *terminal) *cobra.Command {
-	var asJSON bool
+	var as string
 	c := &cobra.Command{
 		Use: "version", Short: "Show the version", Args: nothing,
-		Example: "  stint version --json",
+		Example: "  stint version -o json",
 		RunE: func(*cobra.Command, []string) error {
 			v := versionOf()
-			if asJSON {
-				return t.writeJSON(v)
-			}
-			text := "stint " + v.Version
-			if v.Commit != "" {
-				text += " " + v.Commit[:min(len(v.Commit), 12)]
-			}
-			if v.Modified {
-				text += " (modified)"
-			}
-			fmt.Fprintln(t.out, text, v.Go, v.Platform)
-			return nil
+			return t.say(as, v, nil, func() error { return v.show(t) })
 		},
 	}
-	addJSON(c, &asJSON)
+	addOutput(c, &as)
 	return c
+}
+
+func (v *versionInfo) show(t *terminal) error {
+	text := "stint " + v.Version
+	if v.Commit != "" {
+		text += " " + v.Commit[:min(len(v.Commit), 12)]
+	}
+	if v.Modified {
+		text += " (modified)"
+	}
+	_, err := fmt.Fprintln(t.out, text, v.Go, v.Platform)
+	return err
 }
 
 // versionOf is what the build says of itself.

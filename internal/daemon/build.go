@@ -91,11 +91,19 @@ func (c *Config) options(d identity.Directory, keys bool) identity.Options {
 // used reports whether anything of it is set.
 func (j *JWT) used() bool { return !reflect.DeepEqual(*j, defaults().Identity.JWT) }
 
+// StoreOptions are what a store of counters is told, and what it tells.
+type StoreOptions struct {
+	Observer layer.Observer
+	Log      *slog.Logger
+	Replicas func() int              // how many share the limits
+	Breaker  func(state layer.State) // told when it changes; nil: no one is
+}
+
 // OpenStore returns the store of counters, in memory or in Redis. One in Redis is in
 // the recommended layers, of which the observer is told, and falls back on this node's
 // memory, by its share among the replicas. It need not be there yet. Close the store; the
 // Redis beneath it, which is nil if there is none, is closed with it.
-func (c *Config) OpenStore(observer layer.Observer, log *slog.Logger, replicas func() int) (stint.Store, *redisstore.Store, error) {
+func (c *Config) OpenStore(o StoreOptions) (stint.Store, *redisstore.Store, error) {
 	s := &c.Server
 	local, err := memstore.New(memstore.Options{MaxKeys: s.MaxKeys})
 	if err != nil {
@@ -113,16 +121,19 @@ func (c *Config) OpenStore(observer layer.Observer, log *slog.Logger, replicas f
 		Breaker: layer.BreakerOptions{
 			Slow: time.Duration(s.StoreBudget) / 5 * 4, // below the budget, or it is never seen
 			OnChange: func(to layer.Change) {
-				log.Warn("breaker", "state", to.To.String(), "reason", to.Reason)
+				o.Log.Warn("breaker", "state", to.To.String(), "reason", to.Reason)
+				if o.Breaker != nil {
+					o.Breaker(to.To)
+				}
 			},
 		},
 		Fallback: &layer.FallbackOptions{
-			Local: local, Replicas: replicas,
+			Local: local, Replicas: o.Replicas,
 			OnReturn: func(r layer.Return) {
-				log.Info("redis is back", "charged", r.Paid, "lost", r.Lost, "recovered", r.Expired)
+				o.Log.Info("redis is back", "charged", r.Paid, "lost", r.Lost, "recovered", r.Expired)
 			},
 		},
-		Observer: observer,
+		Observer: o.Observer,
 	})
 	if err != nil {
 		_ = shared.Close() // the first error counts

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -112,6 +113,11 @@ func TestDirectoryAllocations(t *testing.T) {
 	}
 }
 
+// alone are the options of a store that knows of no other nodes than are set.
+func alone(c *daemon.Config, log io.Writer) daemon.StoreOptions {
+	return daemon.StoreOptions{Log: slog.New(slog.NewTextHandler(log, nil)), Replicas: func() int { return max(1, c.Server.Replicas) }}
+}
+
 func TestOpenStore(t *testing.T) {
 	t.Parallel()
 	redis := testredis.Start(t)
@@ -129,7 +135,7 @@ func TestOpenStore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, _, err := config.OpenStore(nil, slog.New(slog.DiscardHandler), func() int { return max(1, config.Server.Replicas) })
+		s, _, err := config.OpenStore(alone(config, io.Discard))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,7 +152,7 @@ func TestOpenStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := c.OpenStore(nil, slog.New(slog.DiscardHandler), func() int { return max(1, c.Server.Replicas) }); err == nil || !strings.HasPrefix(err.Error(), "server.counters: ") || strings.Contains(err.Error(), "hunter2") {
+	if _, _, err := c.OpenStore(alone(c, io.Discard)); err == nil || !strings.HasPrefix(err.Error(), "server.counters: ") || strings.Contains(err.Error(), "hunter2") {
 		t.Error(err)
 	}
 }
@@ -161,7 +167,7 @@ func TestSlowStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log strings.Builder
-	s, _, err := config.OpenStore(nil, slog.New(slog.NewTextHandler(&log, nil)), func() int { return max(1, config.Server.Replicas) })
+	s, _, err := config.OpenStore(alone(config, &log))
 	if err != nil {
 		t.Fatal(err)
 	}

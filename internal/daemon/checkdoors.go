@@ -74,6 +74,23 @@ func (k *checker) checkListeners() {
 		k.Refuse("server.admin.address", a.Address,
 			"one that only this machine can reach, such as 127.0.0.1:9090, or server.admin.tls_cert, or server.admin.insecure = true", "")
 	}
+	k.checkToken()
+}
+
+// checkToken reads the token of the administrator. It is sent in a header.
+func (k *checker) checkToken() {
+	a := &k.config.Server.Admin
+	token := k.readSecret("server.admin.token", a.Token, a.TokenFile)
+	k.config.credentials.adminToken = token
+	const shortest = 16
+	unfit := func(r rune) bool { return r <= ' ' || r > '~' }
+	if token != "" && (len(token) < shortest || strings.ContainsFunc(string(token), unfit)) {
+		name := "server.admin.token"
+		if a.TokenFile != "" {
+			name += "_file"
+		}
+		k.Add(name, "want at least 16 characters of ASCII without spaces, such as openssl rand -hex 32 prints", "")
+	}
 }
 
 func (k *checker) checkAddress(path, address string) {

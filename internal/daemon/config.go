@@ -68,6 +68,7 @@ type Config struct {
 type credentials struct {
 	pepper     identity.Secret
 	ipKey      identity.Secret
+	adminToken identity.Secret
 	secret     identity.Secret // of tokens
 	publicKeys string
 	tls        map[string]*tls.Config // by the name of the listener
@@ -142,10 +143,12 @@ type Listener struct {
 	ProxyProtocol bool   `json:"proxy_protocol" doc:"trusted proxies say whom they speak for by the PROXY protocol"`
 }
 
-// Admin is a listener for operators: whoever reaches it may see everything.
+// Admin is a listener for operators, who have tokens.
 type Admin struct {
 	Listener
-	Insecure bool `json:"insecure" doc:"allow an address that others can reach without TLS"`
+	Insecure  bool            `json:"insecure" doc:"allow an address that others can reach without TLS"`
+	Token     identity.Secret `json:"token" doc:"a token of an administrator, at least 16 characters, beside those that are made with stint tokens; without any, the first start makes one and prints it"`
+	TokenFile string          `json:"token_file" doc:"a file that holds it"`
 }
 
 // Trace is where spans of requests go.
@@ -326,7 +329,7 @@ func (s Source) read() ([]byte, error) {
 // for where to listen and how to log.
 func (c *Config) bare() bool {
 	for name := range c.origins {
-		if !strings.HasSuffix(name, ".address") && !strings.HasPrefix(name, "server.log_") {
+		if !strings.HasSuffix(name, ".address") && !strings.HasPrefix(name, "server.log_") && !strings.HasPrefix(name, "server.admin.") {
 			return false
 		}
 	}

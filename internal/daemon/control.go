@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
@@ -45,6 +46,10 @@ func (d *Daemon) openCatalog(ctx context.Context) (*Content, error) {
 		Name: nodeName(settings.Node), Version: d.version, Poll: time.Duration(settings.Poll), Migrate: settings.Migrate,
 		LastGood:  d.config.lastGood(d.source.Environ),
 		CacheSize: settings.CacheSize, CacheTTL: time.Duration(settings.CacheTTL), Log: d.log,
+		State: func() json.RawMessage {
+			state, _ := json.Marshal(d.nodeState()) // which has nothing that could not be
+			return state
+		},
 	})
 	if err != nil {
 		return nil, err
@@ -103,11 +108,11 @@ func (c *Config) lastGood(environ []string) string {
 	case set != "":
 		return set
 	}
-	return stateDir(environ)
+	return StateDir(environ)
 }
 
-// stateDir is where systemd or the user wants state to be. Empty: nowhere.
-func stateDir(environ []string) string {
+// StateDir is where systemd or the user wants state to be. Empty: nowhere.
+func StateDir(environ []string) string {
 	variable := func(name string) string {
 		for _, v := range slices.Backward(environ) {
 			if value, ok := strings.CutPrefix(v, name+"="); ok {

@@ -14,6 +14,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/internal/audit"
+	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/redisstore"
 )
 
@@ -26,28 +27,34 @@ type Options struct {
 	Notes []string
 	// Version is that of the program, for those who look at its nodes.
 	Version string
-	// Out is where it logs. Default os.Stderr.
-	Out io.Writer
+	// Out is where it logs, and Print where it prints what a person has to see once: the
+	// first admin token. Default os.Stderr and os.Stdout.
+	Out, Print io.Writer
 }
 
 // Daemon is Stint as a process: counters, rules, identity, and the doors to them.
 type Daemon struct {
-	source   Source
-	version  string
-	config   *Config // as it was at the start
-	log      *slog.Logger
-	store    stint.Store
-	redis    *redisstore.Store // nil: counters are in memory
-	engine   *engine.Engine
-	reloader *Reloader
-	control  *control     // nil: rules are in the file
-	peers    atomic.Int64 // nodes that Redis has seen lately; 0: not asked yet
-	metrics  *metrics
-	live     *audit.Live
-	gateway  gateway
-	envoy    *envoy   // nil: it is not served
-	demo     *demo    // nil: it is for real
-	trace    *tracing // nil: there is none
+	source    Source
+	version   string
+	config    *Config // as it was at the start
+	log       *slog.Logger
+	store     stint.Store
+	redis     *redisstore.Store // nil: counters are in memory
+	engine    *engine.Engine
+	reloader  *Reloader
+	control   *control      // nil: rules are in the file
+	peers     atomic.Int64  // nodes that Redis has seen lately; 0: not asked yet
+	breaker   atomic.Uint32 // the layer.State of what is around Redis
+	metrics   *metrics
+	live      *audit.Live
+	tap       *audit.Tap
+	operators *operators
+	print     io.Writer
+	token     string // the first, if it was made here
+	gateway   gateway
+	envoy     *envoy   // nil: it is not served
+	demo      *demo    // nil: it is for real
+	trace     *tracing // nil: there is none
 
 	servers []*server
 	failed  chan error // a server that ended by itself
@@ -71,7 +78,10 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 	if o.Out == nil {
 		o.Out = os.Stderr
 	}
-	d := &Daemon{source: o.Source, version: o.Version}
+	if o.Print == nil {
+		o.Print = os.Stdout
+	}
+	d := &Daemon{source: o.Source, version: o.Version, print: o.Print}
 	var err error
 	if d.config, err = d.source.Load(); err != nil {
 		return nil, err
@@ -101,14 +111,17 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 func (d *Daemon) build(ctx context.Context) error {
 	d.metrics = newMetrics(d)
 	var err error
-	if d.store, d.redis, err = d.config.OpenStore(&d.metrics.meter, d.log, d.countReplicas); err != nil {
+	d.store, d.redis, err = d.config.OpenStore(StoreOptions{
+		Observer: &d.metrics.meter, Log: d.log, Replicas: d.countReplicas, Breaker: func(s layer.State) { d.breaker.Store(uint32(s)) },
+	})
+	if err != nil {
 		return err
 	}
 	var database *Content
-	if d.live, err = d.config.newLive(); err != nil {
+	if d.live, d.tap, err = d.config.newLive(); err != nil {
 		return err
 	}
-	all := recorders{d.metrics, d.live}
+	all := recorders{d.metrics, d.live, d.tap}
 	if d.config.Server.Database != "" {
 		if database, err = d.openCatalog(ctx); err != nil {
 			return err
@@ -144,6 +157,9 @@ func (d *Daemon) build(ctx context.Context) error {
 		return err
 	}
 	if d.envoy, err = d.newEnvoy(); err != nil {
+		return err
+	}
+	if err := d.openAdmin(ctx); err != nil {
 		return err
 	}
 	d.gateway.engine, d.gateway.log = d.engine, d.log
@@ -223,6 +239,7 @@ func (d *Daemon) Start(ctx context.Context) error {
 	if d.envoy != nil {
 		d.startEnvoy(ctx)
 	}
+	d.startAdmin(ctx)
 	d.log.InfoContext(ctx, "ready", "rules", d.engine.Rules().Len(), "counters", d.config.Server.Counters.String(), "database", d.config.Server.Database.String())
 	notify(d.source.Environ, "READY=1")
 	return nil
@@ -321,7 +338,9 @@ func (d *Daemon) drain(ctx context.Context) error {
 	waiting, cancel := context.WithTimeout(ctx, time.Duration(d.config.Server.Drain))
 	defer cancel()
 	// Those who watch see the others end.
-	err := errors.Join(d.stopDoors(waiting, doors), stopAll(waiting, admin))
+	err := d.stopDoors(waiting, doors)
+	d.operators.api.Close()
+	err = errors.Join(err, stopAll(waiting, admin))
 	d.trace.close(waiting)
 	if d.quit != nil {
 		d.quit()
@@ -359,6 +378,9 @@ func stopAll(ctx context.Context, servers []*server) error {
 
 // close closes what New has opened.
 func (d *Daemon) close(ctx context.Context) {
+	if d.operators != nil {
+		d.operators.close()
+	}
 	if d.control != nil {
 		d.control.close(ctx)
 	}

@@ -41,17 +41,21 @@ func set(name, value string) daemon.Flag {
 // process is a daemon that runs.
 type process struct {
 	*daemon.Daemon
-	path   string
-	log    lockedBuffer
-	client *http.Client
+	path    string
+	log     lockedBuffer
+	printed lockedBuffer
+	client  *http.Client
 }
+
+// adminToken is that of daemons that tests start.
+const adminToken = "the-token-of-these-tests"
 
 // start starts a daemon with a file, and stops it when the test ends.
 func start(t testing.TB, text string, flags ...daemon.Flag) *process {
 	t.Helper()
 	p := &process{path: write(t, "stint.toml", text), client: &http.Client{Transport: &http.Transport{}}}
 	var err error
-	p.Daemon, err = daemon.New(t.Context(), daemon.Options{Source: daemon.Source{Path: p.path, Flags: anywhere(flags...)}, Out: &p.log})
+	p.Daemon, err = daemon.New(t.Context(), daemon.Options{Source: daemon.Source{Path: p.path, Flags: anywhere(append([]daemon.Flag{set("server.admin.token", adminToken)}, flags...)...)}, Out: &p.log, Print: &p.printed})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,17 +73,31 @@ func start(t testing.TB, text string, flags ...daemon.Flag) *process {
 	return p
 }
 
-// get gets a path of a listener and returns the status and the body.
+// get gets a path of a listener and returns the status and the body. It has the token of
+// an administrator.
 func (p *process) get(t testing.TB, listener, path string) (int, string) {
 	t.Helper()
-	return fetch(t, p.client, p.URL(listener)+path)
+	token := ""
+	if listener == "admin" {
+		token = adminToken
+	}
+	return fetchAs(t, p.client, token, p.URL(listener)+path)
 }
 
 func fetch(t testing.TB, c *http.Client, url string) (int, string) {
 	t.Helper()
+	return fetchAs(t, c, "", url)
+}
+
+// fetchAs is fetch with a token, unless it is empty.
+func fetchAs(t testing.TB, c *http.Client, token, url string) (int, string) {
+	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
 	}
 	answer, err := c.Do(r)
 	if err != nil {
@@ -211,7 +229,7 @@ func TestNotStarted(t *testing.T) {
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	var log lockedBuffer
-	d, err := daemon.New(t.Context(), daemon.Options{Source: daemon.Source{Flags: anywhere()[:3]}, Out: &log})
+	d, err := daemon.New(t.Context(), daemon.Options{Source: daemon.Source{Flags: anywhere()[:3]}, Out: &log, Print: io.Discard})
 	do(t, err)
 	do(t, d.Start(t.Context()))
 	do(t, d.Reload(t.Context()))
@@ -293,7 +311,7 @@ func TestNotify(t *testing.T) {
 	}
 	path := write(t, "stint.toml", few)
 	d, err := daemon.New(t.Context(), daemon.Options{
-		Source: daemon.Source{Path: path, Environ: []string{"NOTIFY_SOCKET=" + socket}, Flags: anywhere()}, Out: io.Discard,
+		Source: daemon.Source{Path: path, Environ: []string{"NOTIFY_SOCKET=" + socket}, Flags: anywhere()}, Out: io.Discard, Print: io.Discard,
 	})
 	do(t, err)
 	do(t, d.Start(t.Context()))
@@ -338,7 +356,7 @@ func TestLeavesNothing(t *testing.T) {
 		put(t, p.path, few+echo(t)) // other upstreams
 		do(t, p.Reload(t.Context()))
 		_, _ = p.get(t, "gateway", "/")
-		d, err := daemon.New(t.Context(), daemon.Options{Source: daemon.Source{Flags: anywhere()[:3]}, Out: io.Discard})
+		d, err := daemon.New(t.Context(), daemon.Options{Source: daemon.Source{Flags: anywhere()[:3]}, Out: io.Discard, Print: io.Discard})
 		do(t, err)
 		do(t, d.Start(t.Context()))
 		if status, _ := fetch(t, p.client, d.URL("gateway")+"/"); status != http.StatusOK {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"fmt"
@@ -69,9 +70,13 @@ func (*demo) help(of *Daemon) string {
 Stint is running: counters in memory, rules to try in a database in memory, and an
 upstream that echoes.
 
+  dashboard     %[3]s   sign in with this token, which is made anew at every start:
+
+                %[4]s
+
   gateway       %[1]s   what it serves comes from the upstream
   decision API  %[2]s
-  admin         %[3]s   /metrics, /readyz
+  metrics       %[3]s/metrics
 
 Try
 
@@ -84,9 +89,14 @@ Try
 
   # ask without a request
   curl -s %[2]s/v1/check -d '{"method":"GET","path":"/search/cats","ip":"192.0.2.1"}' -H 'Content-Type: application/json'
-  stint check /search/cats --ip 192.0.2.1 --server %[2]s
+  stint check /search/cats --ip 192.0.2.1 --http %[2]s
+
+  # what the dashboard can do, the command line can
+  export STINT_TOKEN=%[4]s
+  stint rules list --server %[3]s
+  stint usage ip:127.0.0.1 --server %[3]s
 
 To go on: stint serve --config stint.toml, with rules of your own; stint.example.toml
 has everything that can be set. Ctrl-C stops.
-`, gateway, api, admin)
+`, gateway, api, admin, cmp.Or(of.token, "that of server.admin.token"))
 }

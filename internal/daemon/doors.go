@@ -2,9 +2,6 @@ package daemon
 
 import (
 	"net/http"
-	"net/http/pprof"
-
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/stintdev/stint/httplimit"
 )
@@ -39,21 +36,4 @@ func (d *Daemon) undecided(w http.ResponseWriter, r *http.Request, err error) {
 		d.log.ErrorContext(r.Context(), "call failed", "path", r.URL.Path, "error", err.Error())
 	}
 	httplimit.Problem{Status: http.StatusInternalServerError, Detail: "This could not be decided."}.Write(w, r)
-}
-
-// admin is what is served to operators.
-func (d *Daemon) admin() http.Handler {
-	m := http.NewServeMux()
-	d.serveHealth(m)
-	m.Handle("GET /metrics", promhttp.HandlerFor(d.metrics.registry, promhttp.HandlerOpts{ErrorLog: newErrorLog(d.log)}))
-	m.HandleFunc("GET /live", d.serveLive)
-	if d.envoy != nil {
-		m.HandleFunc("GET /rlconfig", d.envoy.service.ServeConfig)
-	}
-	// All of pprof but the command line, which may hold a password.
-	m.HandleFunc("/debug/pprof/", pprof.Index)
-	m.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	m.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	m.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	return m
 }

@@ -211,7 +211,7 @@ func (d *Daemon) newEnvoy() (*envoy, error) {
 		return nil, nil
 	}
 	o := rls.Options{
-		Store: d.store, Config: d.config.descriptors, Recorder: recorders{d.metrics, d.live}, Counted: c.OnStoreFailure == onFailureError, Shadow: c.ShadowMode, Quota: c.QuotaMode,
+		Store: d.store, Config: d.config.descriptors, Recorder: recorders{d.metrics, d.live, d.tap}, Counted: c.OnStoreFailure == onFailureError, Shadow: c.ShadowMode, Quota: c.QuotaMode,
 		Metadata: c.DynamicMetadata, NearRatio: float64(c.NearLimitPercent) / 100,
 	}
 	if c.ResponseHeaders {

@@ -29,7 +29,7 @@ func TestLive(t *testing.T) {
 			p := start(t, c.text, append(c.flags, set("envoy.config", write(t, "shop.yaml", shop)), set("server.catalog.node", "n1"))...)
 			live := func() (s audit.Snapshot) {
 				t.Helper()
-				code, body := p.get(t, "admin", "/live")
+				code, body := p.get(t, "admin", "/admin/v1/live")
 				if err := json.Unmarshal([]byte(body), &s); err != nil || code != http.StatusOK {
 					t.Fatal(code, body, err)
 				}
@@ -64,7 +64,7 @@ func TestLive(t *testing.T) {
 					t.Errorf("%s: %+v", want, got)
 				}
 			}
-			if code, _ := p.get(t, "http", "/live"); code != http.StatusNotFound {
+			if code, _ := p.get(t, "http", "/admin/v1/live"); code != http.StatusNotFound {
 				t.Errorf("those who ask for decisions see it, too: %d", code)
 			}
 		})

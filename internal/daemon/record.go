@@ -75,7 +75,7 @@ func (d *Daemon) openSpool(ctx context.Context) (*audit.Spool, error) {
 	case dir == keepNothing || d.config.Server.Database == inMemoryDatabase:
 		return nil, nil
 	case dir == "":
-		if dir = stateDir(d.source.Environ); dir == "" {
+		if dir = StateDir(d.source.Environ); dir == "" {
 			return nil, nil
 		}
 		dir = filepath.Join(dir, "spool")

@@ -122,6 +122,16 @@ func (r *Reloader) Status() Status {
 	return s
 }
 
+// Resolver returns the one in use.
+func (r *Reloader) Resolver() *identity.Resolver { return r.resolver.Load() }
+
+// Config returns the configuration in use.
+func (r *Reloader) Config() *Config {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	return r.config
+}
+
 // Ready tells what keeps tokens from being verified, if anything does.
 func (r *Reloader) Ready() error { return r.resolver.Load().Ready() }
 

@@ -1,0 +1,151 @@
+package main_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	stint "github.com/stintdev/stint/cmd/stint"
+	"github.com/stintdev/stint/internal/testpostgres"
+	"github.com/stintdev/stint/internal/testredis"
+)
+
+// found is one finding.
+type found struct{ Check, Status, Found, Advice string }
+
+// examine runs the doctor.
+func examine(t *testing.T, environ []string, args ...string) (code int, all []found) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = stint.Run(t.Context(), append([]string{"doctor", "-o", "json"}, args...), environ, &out, &errs)
+	if err := json.Unmarshal(out.Bytes(), &all); err != nil {
+		t.Fatalf("exit code %d, %v: %s%s", code, err, out.String(), errs.String())
+	}
+	if text := out.String(); strings.Contains(text, "hunter2") {
+		t.Errorf("a password is shown: %s", text)
+	}
+	return code, all
+}
+
+// has reports whether there is such a finding; those that are not ok say what to do.
+func has(t *testing.T, all []found, check, status, pattern string) {
+	t.Helper()
+	for _, f := range all {
+		if f.Check == check && f.Status == status && regexp.MustCompile(pattern).MatchString(f.Found) {
+			if status != "ok" && f.Advice == "" {
+				t.Errorf("%s does not say what to do", check)
+			}
+			return
+		}
+	}
+	t.Errorf("there is no %s %s %s in %+v", check, status, pattern, all)
+}
+
+// elsewhere are settings of listeners that no one else has.
+var elsewhere = []string{"--set", "server.http.address=127.0.0.1:0", "--set", "server.admin.address=127.0.0.1:0"}
+
+// TestDoctor has what is well called so, and what is not.
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	postgres, redis := testpostgres.Shared(t).Database(t), testredis.Start(t)
+	home := t.TempDir()
+	environ := []string{"HOME=" + home}
+	var out bytes.Buffer
+	if code := stint.Run(t.Context(), []string{"migrate", "up", "--database", postgres}, nil, &out, &out); code != 0 {
+		t.Fatal(out.String())
+	}
+	if code := stint.Run(t.Context(), []string{"apply", "-f", "testdata/catalog.toml", "--database", postgres}, nil, &out, &out); code != 0 {
+		t.Fatal(out.String())
+	}
+	archive := filepath.Join(home, "archive")
+	if err := os.Mkdir(archive, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	code, all := examine(t, environ, append([]string{"--database", postgres, "--counters", redis.URL(), "--set", "server.record.archive=file://" + archive}, elsewhere...)...)
+	if code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	for check, text := range map[string]string{
+		"config": "no config file", "counters.script": "runs", "counters.reach": "", "database.reach": "can be reached", "database.schema": "the latest", "database.clock": "differ by",
+		"database.write": "can be written to", "database.notify": "told of changes at once", "rules": "rules: 1", "nodes": "no node", "archive": "months: 0",
+		"directories": "server.record.spool: " + home, "ports": "is free", "files": "may be open",
+	} {
+		has(t, all, check, "ok", text)
+	}
+
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	if err := os.WriteFile(filepath.Join(home, ".local"), nil, 0o600); err != nil { // where a directory would be
+		t.Fatal(err)
+	}
+	code, all = examine(t, environ,
+		"--database", "postgres://me:hunter2@127.0.0.1:1/stint?sslmode=disable", "--counters", "redis://me:hunter2@127.0.0.1:1",
+		"--set", "server.http.address="+taken.Addr().String(), "--set", "server.admin.address=127.0.0.1:0", "--server", "http://127.0.0.1:1")
+	if code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+	has(t, all, "counters.reach", "fail", "cannot be reached")
+	has(t, all, "database.reach", "fail", "out of reach")
+	has(t, all, "directories", "fail", "server.catalog.last_good: ")
+	has(t, all, "ports", "fail", "server.http.address: ")
+	has(t, all, "api", "fail", "cannot be reached")
+
+	for _, c := range []struct {
+		args                  []string
+		code                  int
+		check, status, saying string
+	}{
+		{[]string{"--config", "testdata/bad.toml"}, 1, "config", "fail", "did you mean"},
+		{[]string{"--config", "testdata/none.toml"}, 1, "config", "fail", "no such file"},
+		{append([]string{"--config", file}, elsewhere...), 0, "rules", "ok", "rules: 3"},
+		{elsewhere, 0, "rules", "warn", "every request passes"},
+		{append([]string{"--database", "sqlite:" + filepath.Join(home, "none.db"), "--set", "server.catalog.last_good=none", "--set", "server.record.spool=none"}, elsewhere...), 0, "database.reach", "warn", "not there yet"},
+		{append([]string{"--set", "server.admin.insecure=true", "--set", "server.admin.address=0.0.0.0:0"}, elsewhere[:2]...), 0, "config.admin", "warn", "without TLS"},
+	} {
+		code, all := examine(t, environ, c.args...)
+		if code != c.code {
+			t.Errorf("%v: exit code %d", c.args, code)
+		}
+		has(t, all, c.check, c.status, c.saying)
+	}
+}
+
+// TestDoctorServer asks a server that runs.
+func TestDoctorServer(t *testing.T) {
+	t.Parallel()
+	h := serveHouse(t, file)
+	here := []string{"--set", "server.http.address=" + strings.TrimPrefix(h.http, "http://"), "--set", "server.admin.address=" + strings.TrimPrefix(h.admin, "http://")}
+	code, all := examine(t, h.environ, here...)
+	for _, c := range []struct{ check, saying string }{
+		{"ports", "a stint serves"}, {"api", "the role admin"}, {"api.version", "dev"}, {"api.clock", "differ by"}, {"health", "are well"}, {"nodes", "is well"},
+	} {
+		has(t, all, c.check, "ok", c.saying)
+	}
+	if code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	// It finds the server by itself, and lacks a token.
+	code, all = examine(t, nil, here...)
+	has(t, all, "api", "warn", "")
+	if code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	code, all = examine(t, []string{"STINT_TOKEN=wrong"}, append(here, "--server", h.admin)...)
+	has(t, all, "api", "fail", "")
+	if code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+	var out, errs bytes.Buffer
+	if code := stint.Run(t.Context(), append([]string{"doctor"}, here...), h.environ, &out, &errs); code != 0 || !strings.Contains(out.String(), ", 0 failed\n") {
+		t.Errorf("exit code %d, %s%s", code, out.String(), errs.String())
+	}
+	h.end(t)
+}

@@ -1,0 +1,150 @@
+package admin
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"mime"
+	"net/http"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// file is a file of the dashboard, in memory.
+type file struct {
+	contentType  string
+	plain        []byte
+	gzipped      []byte // nil: it would not be smaller
+	etag         string
+	cacheControl string
+}
+
+// readFiles reads the dashboard. Its names have the hashes of what they are, but for
+// index.html and what stands beside it.
+func readFiles(web fs.FS) (map[string]*file, error) {
+	files := map[string]*file{}
+	if web == nil {
+		return files, nil
+	}
+	err := fs.WalkDir(web, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		plain, err := fs.ReadFile(web, name)
+		if err != nil {
+			return err
+		}
+		f := &file{plain: plain, contentType: contentTypeOf(name), cacheControl: "no-cache"}
+		if strings.HasPrefix(name, "assets/") {
+			f.cacheControl = "public, max-age=31536000, immutable"
+		}
+		var b bytes.Buffer
+		z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
+		if err != nil {
+			return err
+		}
+		if _, err := z.Write(plain); err != nil {
+			return err
+		}
+		if err := z.Close(); err != nil {
+			return err
+		}
+		if b.Len() < len(plain) {
+			f.gzipped = b.Bytes()
+		}
+		sum := sha256.Sum256(plain)
+		f.etag = hex.EncodeToString(sum[:8])
+		files["/"+name] = f
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if files["/"] = files["/index.html"]; files["/"] == nil {
+		return nil, fmt.Errorf("there is no index.html among %d files", len(files)-1)
+	}
+	return files, nil
+}
+
+// contentTypeOf returns the type of a file by its name. What the machine says of endings
+// does not matter: it may say anything.
+func contentTypeOf(name string) string {
+	switch ext := path.Ext(name); ext {
+	case ".html":
+		return "text/html; charset=utf-8"
+	case ".js":
+		return "text/javascript; charset=utf-8"
+	case ".css":
+		return "text/css; charset=utf-8"
+	case ".svg":
+		return "image/svg+xml"
+	case ".json", ".map":
+		return "application/json"
+	case ".woff2":
+		return "font/woff2"
+	case ".png":
+		return "image/png"
+	case ".ico":
+		return "image/x-icon"
+	case ".txt":
+		return "text/plain; charset=utf-8"
+	case ".webmanifest":
+		return "application/manifest+json"
+	default:
+		if t := mime.TypeByExtension(ext); t != "" {
+			return t
+		}
+		return "application/octet-stream"
+	}
+}
+
+// serveFile serves the dashboard. Its pages are all in one file: what they show is said
+// by what follows the #, which browsers keep to themselves.
+func (a *API) serveFile(w http.ResponseWriter, r *http.Request) {
+	f, ok := a.files[r.URL.Path]
+	switch {
+	case !ok:
+		a.problem(w, r, fail(http.StatusNotFound, "there is nothing at this path"))
+		return
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		w.Header().Set("Allow", "GET, HEAD")
+		a.problem(w, r, fail(http.StatusMethodNotAllowed, "this path has no "+shown(r.Method)+", but GET, HEAD"))
+		return
+	}
+	body, etag, h := f.plain, `"`+f.etag+`"`, w.Header()
+	if f.gzipped != nil {
+		h.Set("Vary", "Accept-Encoding")
+		if takesGzip(r.Header.Values("Accept-Encoding")) {
+			body, etag = f.gzipped, `"`+f.etag+`-gzip"`
+			h.Set("Content-Encoding", "gzip")
+		}
+	}
+	h.Set("Cache-Control", f.cacheControl)
+	h.Set("Content-Type", f.contentType)
+	h.Set("ETag", etag)
+	if slices.Contains(strings.Split(strings.ReplaceAll(r.Header.Get("If-None-Match"), " ", ""), ","), etag) {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	if r.Method == http.MethodGet {
+		_, _ = w.Write(body) // to a client that may have gone
+	}
+}
+
+// takesGzip reports whether a client says that it takes gzip.
+func takesGzip(accepted []string) bool {
+	for coding := range strings.SplitSeq(strings.Join(accepted, ","), ",") {
+		name, quality, _ := strings.Cut(strings.ReplaceAll(coding, " ", ""), ";")
+		if strings.EqualFold(name, "gzip") {
+			q, err := strconv.ParseFloat(strings.TrimPrefix(quality, "q="), 64)
+			return quality == "" || err == nil && q > 0
+		}
+	}
+	return false
+}

@@ -1,0 +1,217 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/pprof"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/stintdev/stint/internal/admin"
+	"github.com/stintdev/stint/internal/catalog"
+	"github.com/stintdev/stint/layer"
+	"github.com/stintdev/stint/web"
+)
+
+// The first token is good for a day: long enough to make others with it.
+const (
+	firstTokenName = "first"
+	firstTokenLife = 24 * time.Hour
+	// again is when it is tried again to make it, while the database is away.
+	again = 5 * time.Second
+)
+
+// operators is what operators are served.
+type operators struct {
+	api *admin.API
+	// tokens is the catalog of the rules or, if there is none, one in memory, whose
+	// tokens end with the process.
+	tokens *catalog.Catalog
+	own    bool // it is to be closed
+}
+
+func (o *operators) close() {
+	if o.api != nil {
+		o.api.Close()
+	}
+	if o.own {
+		_ = o.tokens.Close() // it is gone with the process
+	}
+}
+
+// openAdmin makes what operators are served.
+func (d *Daemon) openAdmin(ctx context.Context) (err error) {
+	d.operators = new(operators)
+	o := admin.Options{
+		Engine: d.engine, Resolver: d.reloader.Resolver, Store: d.store, Live: d.live, Tap: d.tap,
+		File: d.source.Path, Status: d.status, NodeState: d.nodeState, Settings: d.settings,
+		Token: d.config.credentials.adminToken, Web: web.Files(), Log: d.log,
+		Document: func() *catalog.Document { return &d.reloader.Config().Document },
+	}
+	if c := d.control; c != nil {
+		o.Catalog, o.NodeID, o.Look = c.catalog, c.node.ID(), c.node.Refresh
+		if c.record != nil {
+			o.Record = c.record.store
+		}
+		d.operators.tokens = c.catalog
+	} else {
+		if d.operators.tokens, err = catalog.Open(inMemoryDatabase, catalog.Options{}); err != nil {
+			return err
+		}
+		d.operators.own = true
+		if _, err := d.operators.tokens.Up(ctx, 0); err != nil {
+			return err
+		}
+	}
+	if d.envoy != nil {
+		o.Envoy = d.envoyLimits
+	}
+	o.Tokens = d.operators.tokens
+	d.operators.api, err = admin.New(o)
+	return err
+}
+
+// admin is what the admin listener serves: metrics and health to all who reach it, and
+// the rest to those who have a token.
+func (d *Daemon) admin() http.Handler {
+	m, api := http.NewServeMux(), d.operators.api
+	m.Handle("/", api)
+	d.serveHealth(m)
+	m.Handle("GET /metrics", promhttp.HandlerFor(d.metrics.registry, promhttp.HandlerOpts{ErrorLog: newErrorLog(d.log)}))
+	if d.envoy != nil {
+		m.Handle("GET /rlconfig", api.Authorize(catalog.Viewer, http.HandlerFunc(d.envoy.service.ServeConfig)))
+	}
+	// All of pprof but the command line, which may hold a password.
+	for path, serve := range map[string]http.HandlerFunc{"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace} {
+		m.Handle("/debug/pprof/"+path, api.Authorize(catalog.Administrator, serve))
+	}
+	return m
+}
+
+// startAdmin sees to it that there is a token to begin with. If the database is away, it
+// is made when that is back.
+func (d *Daemon) startAdmin(ctx context.Context) {
+	if d.URL(adminListener) == "" || d.makeToken(ctx) == nil {
+		return
+	}
+	d.work.Go(func() {
+		t := time.NewTicker(again)
+		defer t.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-t.C:
+				if d.makeToken(ctx) == nil {
+					return
+				}
+			}
+		}
+	})
+}
+
+// makeToken makes the first token, unless there is one by which others can be made, and
+// prints it: this is the only time that it can be seen.
+func (d *Daemon) makeToken(ctx context.Context) error {
+	if d.config.credentials.adminToken != "" {
+		return nil
+	}
+	tokens := d.operators.tokens
+	if has, err := tokens.AnyToken(ctx); has || err != nil {
+		return err
+	}
+	text, _, err := tokens.CreateToken(ctx, "stint serve", catalog.Token{
+		Name: firstTokenName, Role: catalog.Administrator, Expires: time.Now().Add(firstTokenLife),
+	})
+	if err != nil {
+		return err
+	}
+	d.token = text
+	if d.demo == nil { // which shows it itself
+		fmt.Fprintf(d.print, "\nThere is no admin token yet. This one is shown once, and good for 24 hours:\n\n  %s\n\nSign in with it at %s, or: STINT_TOKEN=... stint tokens create NAME\n\n",
+			text, d.URL(adminListener))
+	}
+	return nil
+}
+
+// status tells operators what this is.
+func (d *Daemon) status() admin.Status {
+	s := admin.Status{
+		Version: d.version, Mode: "file", File: d.source.Path, Database: "none", Counters: d.countersKind(),
+		Rules: d.engine.Rules().Len(), Node: nodeName(d.config.Server.Catalog.Node), Health: d.health(), Now: time.Now().UTC(), Envoy: d.envoy != nil,
+		Doors: admin.Doors{HTTP: d.URL(httpListener), Gateway: d.URL(gatewayListener), GRPC: d.URL(grpcListener), Admin: d.URL(adminListener)},
+	}
+	if c := d.control; c != nil {
+		s.Mode, s.File, s.Revision, s.Record = "database", "", c.node.Status().Revision, c.record != nil
+		if s.Database = "postgres"; strings.HasPrefix(string(d.config.Server.Database), "sqlite:") {
+			s.Database = "sqlite"
+		}
+	}
+	return s
+}
+
+func (d *Daemon) countersKind() string {
+	if d.redis == nil {
+		return "memory"
+	}
+	return "redis"
+}
+
+// health is [Daemon.Health], as the API has it.
+func (d *Daemon) health() admin.Health {
+	h := d.Health()
+	out := admin.Health{Status: h.Status}
+	for _, c := range h.Checks {
+		out.Checks = append(out.Checks, admin.Check(c))
+	}
+	return out
+}
+
+// nodeState tells the others how this node is.
+func (d *Daemon) nodeState() admin.NodeState {
+	h, now := d.health(), d.live.Snapshot()
+	s := admin.NodeState{
+		Status: h.Status, Checks: h.Checks, Counters: d.countersKind(), Store: healthy, Breaker: "none", Replicas: d.countReplicas(),
+		Requests: now.Requests, Refused: now.Refused, P99: now.Latency.P99,
+	}
+	if d.redis != nil {
+		s.Breaker = strings.ReplaceAll(layer.State(d.breaker.Load()).String(), "-", "_")
+		if d.lost.Load() != nil {
+			s.Store = degraded
+		}
+	}
+	return s
+}
+
+// settings are what is configured, with secrets masked.
+func (d *Daemon) settings() []admin.Setting {
+	var out []admin.Setting
+	for _, s := range d.reloader.Config().Settings() {
+		out = append(out, admin.Setting(s))
+	}
+	return out
+}
+
+// envoyLimits are what Envoy is limited by, and what has come of it.
+func (d *Daemon) envoyLimits() []admin.EnvoyLimit {
+	c := d.envoy.service.Config()
+	if c == nil {
+		return nil
+	}
+	hits := map[string]admin.EnvoyHits{}
+	for name, h := range d.envoy.service.Stats() {
+		hits[name] = admin.EnvoyHits{Within: h.Within, Near: h.Near, Over: h.Over, Shadow: h.Shadow}
+	}
+	var out []admin.EnvoyLimit
+	for l := range c.Limits() {
+		one := admin.EnvoyLimit{Path: l.Path, Name: l.Name, Limit: l.Limit.String(), Shadow: l.Shadow, Quota: l.Quota, Hits: hits[l.Path]}
+		if l.Unlimited {
+			one.Limit = "unlimited"
+		}
+		out = append(out, one)
+	}
+	return out
+}

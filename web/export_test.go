@@ -1,0 +1,4 @@
+package web
+
+// Pick is pick, for a tree where the dashboard is built and one where it is not.
+var Pick = pick

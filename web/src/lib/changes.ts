@@ -1,0 +1,50 @@
+// The log of changes, as people read it.
+
+import { href } from './router.svelte'
+import type { Change, FieldDiff } from './types'
+
+export const kindNames: Record<string, string> = {
+  rule: 'Rule',
+  tier: 'Tier',
+  tenant: 'Tenant',
+  user: 'User',
+  api_key: 'API key',
+  exemption: 'Exemption',
+  ban: 'Ban',
+  token: 'Admin token',
+}
+
+/** linkOf returns the page of what was changed, if it has one. */
+export function linkOf(c: Pick<Change, 'kind' | 'id'>): string {
+  switch (c.kind) {
+    case 'rule':
+      return href('/rules/edit', c.id)
+    case 'tier':
+      return href('/tiers', { q: c.id })
+    case 'user':
+    case 'tenant':
+      return href('/subjects', c.kind, c.id)
+    case 'api_key':
+      return href('/subjects', 'key', c.id)
+    case 'ban':
+    case 'exemption': {
+      const [kind = '', ...id] = c.id.split(':')
+      return href('/subjects', kind, id.join(':'))
+    }
+    case 'token':
+      return href('/tokens')
+    default:
+      return ''
+  }
+}
+
+/** fieldsOf returns what differs. Of what was made or deleted that is every field. */
+export function fieldsOf(c: Change): FieldDiff[] {
+  if (c.fields?.length) return c.fields
+  const before = (c.before ?? {}) as Record<string, unknown>
+  const after = (c.after ?? {}) as Record<string, unknown>
+  if (typeof before !== 'object' || typeof after !== 'object') return [{ path: '', before: c.before, after: c.after }]
+  return [...new Set([...Object.keys(before), ...Object.keys(after)])]
+    .map((path) => ({ path, before: before[path], after: after[path] }))
+    .filter((f) => JSON.stringify(f.before) !== JSON.stringify(f.after))
+}

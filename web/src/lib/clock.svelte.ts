@@ -1,0 +1,12 @@
+// One clock for all that says how long ago something was.
+
+class Clock {
+  now = $state(Date.now())
+
+  start(): () => void {
+    const timer = setInterval(() => (this.now = Date.now()), 1000)
+    return () => clearInterval(timer)
+  }
+}
+
+export const clock = new Clock()

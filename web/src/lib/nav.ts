@@ -1,0 +1,46 @@
+// What the navigation has, and the keys that go there: g, and then the letter.
+
+import type { IconName } from '../components/Icon.svelte'
+import type { Role } from './types'
+
+export interface Entry {
+  section: string
+  label: string
+  icon: IconName
+  key: string
+  /** Only for those who have this role. */
+  role?: Role
+  /** Only where Envoy is served. */
+  envoy?: boolean
+}
+
+export const navigation: { title: string; entries: Entry[] }[] = [
+  {
+    title: 'Watch',
+    entries: [
+      { section: '/', label: 'Overview', icon: 'overview', key: 'o' },
+      { section: '/events', label: 'Events', icon: 'events', key: 'e' },
+      { section: '/nodes', label: 'Nodes', icon: 'nodes', key: 'n' },
+      { section: '/envoy', label: 'Envoy', icon: 'envoy', key: 'v', envoy: true },
+    ],
+  },
+  {
+    title: 'Control',
+    entries: [
+      { section: '/rules', label: 'Rules', icon: 'rules', key: 'r' },
+      { section: '/tiers', label: 'Tiers', icon: 'tiers', key: 't' },
+      { section: '/subjects', label: 'Subjects', icon: 'subjects', key: 's' },
+      { section: '/keys', label: 'API keys', icon: 'keys', key: 'k' },
+      { section: '/access', label: 'Exemptions & bans', icon: 'access', key: 'x' },
+      { section: '/try', label: 'Try it', icon: 'try', key: 'y' },
+    ],
+  },
+  {
+    title: 'House',
+    entries: [
+      { section: '/changes', label: 'Change log', icon: 'changes', key: 'c' },
+      { section: '/tokens', label: 'Admin tokens', icon: 'tokens', key: 'a', role: 'admin' },
+      { section: '/settings', label: 'Settings', icon: 'settings', key: 'i', role: 'admin' },
+    ],
+  },
+]
