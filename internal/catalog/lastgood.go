@@ -55,7 +55,7 @@ func (l lastGood) save(s *Snapshot, now time.Time) error {
 	if l.path == "" {
 		return nil
 	}
-	body, err := json.MarshalIndent(kept{s.mark, now.UTC(), s.document}, "", " ")
+	body, err := json.Marshal(kept{s.mark, now.UTC(), s.document})
 	if err != nil {
 		return err
 	}

@@ -47,8 +47,9 @@ type Node struct {
 	directory *directory
 	good      lastGood
 	use       func(context.Context, *Snapshot) error
-	wake      chan struct{} // has room for one
-	moved     chan struct{} // likewise: there is something to tell others
+	wake      chan struct{}  // has room for one
+	moved     chan struct{}  // likewise: there is something to tell others
+	unsaved   chan *Snapshot // likewise: the last that was put to use
 	replicas  atomic.Int64
 
 	turn   sync.Mutex // of those who look
@@ -94,6 +95,8 @@ const (
 	shortPause, longPause, hasty = 20 * time.Millisecond, 400 * time.Millisecond, 10
 	// After a look that failed there is another: it may have been one connection only.
 	awayPause = time.Second
+	// And after rules were kept on disk.
+	savePause = time.Second
 )
 
 // NewNode returns a node that does nothing yet.
@@ -116,7 +119,7 @@ func (c *Catalog) NewNode(o NodeOptions) (*Node, error) {
 	}
 	n := &Node{
 		c: c, o: o, id: rand.Text(), started: c.options.Now(), directory: d, good: newLastGood(o.LastGood, c.dialect.Place()),
-		wake: make(chan struct{}, 1), moved: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), moved: make(chan struct{}, 1), unsaved: make(chan *Snapshot, 1),
 	}
 	n.replicas.Store(1)
 	return n, nil
@@ -204,6 +207,7 @@ func (n *Node) Start(ctx context.Context, use func(context.Context, *Snapshot) e
 		n.work.Go(func() { side.Subscribe(ctx, sideChannel, func(string, bool) { told() }) })
 	}
 	n.work.Go(func() { n.beats(ctx) })
+	n.work.Go(func() { n.saves(ctx) })
 	n.work.Go(func() {
 		defer remove()
 		n.follow(ctx)
@@ -367,7 +371,36 @@ func (n *Node) put(ctx context.Context, s *Snapshot) {
 	}
 	n.serve(s.mark)
 	n.o.Log.InfoContext(ctx, "rules in use", "revision", s.Revision, "rules", s.Rules.Len())
-	n.keep(ctx, s)
+	select {
+	case <-n.unsaved: // the one before it need not be kept any more
+	default:
+	}
+	n.unsaved <- s
+}
+
+// saves keeps snapshots on disk, and the last of them at the end. To write ten thousand
+// rules takes longer than to put them to use, so of those that follow each other at once
+// not all are.
+func (n *Node) saves(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			select {
+			case s := <-n.unsaved:
+				n.keep(context.WithoutCancel(ctx), s)
+			default:
+			}
+			return
+		case s := <-n.unsaved:
+			n.keep(ctx, s)
+		}
+		wait := time.NewTimer(savePause)
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+		case <-wait.C:
+		}
+	}
 }
 
 // serve notes what is served, without a problem.

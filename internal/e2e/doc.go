@@ -3,8 +3,8 @@
 //
 // A test starts the stint that it has built, as a process, and what it needs beside it:
 // nginx, Caddy, Redis, PostgreSQL, envoyproxy/ratelimit. It talks to them with curl,
-// h2load and sockets. The configurations of nginx and Caddy are those of the documents,
-// so that what is documented is what is run.
+// h2load and sockets, and uses the dashboard in Chromium. The configurations of nginx and
+// Caddy are those of the documents, so that what is documented is what is run.
 //
 // The tests refuse to skip: where a program is missing they fail, and say what to
 // install. They run on Linux only.
