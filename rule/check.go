@@ -44,11 +44,11 @@ func (f *File) Check() Problems { return f.check(true) }
 
 // check is Check. What follows from several rules together can only be said if the
 // file is whole.
-func (f *File) check(whole bool) Problems { return f.learn(whole).Problems }
+func (f *File) check(whole bool) Problems { return f.learn(whole, func() {}).Problems }
 
 // learn is check, and keeps what was learned of the rules on the way.
-func (f *File) learn(whole bool) *checker {
-	c := &checker{file: f, tiers: map[string]int{}}
+func (f *File) learn(whole bool, rest func()) *checker {
+	c := &checker{file: f, rest: rest, tiers: map[string]int{}}
 	c.checkTierNames()
 	c.checkRules()
 	c.checkTierLimits()
@@ -62,6 +62,7 @@ func (f *File) learn(whole bool) *checker {
 type checker struct {
 	strict.Report
 	file      *File
+	rest      func()
 	rules     []checked
 	tiers     map[string]int // tiers by name
 	tierNames []string
@@ -205,6 +206,9 @@ func (c *checker) checkRules() {
 		// Hardly any rule is wrong, and paths of very many would be made for nothing.
 		for n := before; n < len(c.Problems); n++ {
 			c.Problems[n].Path = r.path() + "." + c.Problems[n].Path
+		}
+		if i%stride == stride-1 {
+			c.rest()
 		}
 	}
 }

@@ -65,8 +65,15 @@ type limit struct {
 }
 
 // Compile checks the file and makes a set of it. The error is [Problems].
-func Compile(f File) (*Set, error) {
-	known := f.learn(true)
+func Compile(f File) (*Set, error) { return CompileGently(f, func() {}) }
+
+// CompileGently is [Compile] where there is something better to do meanwhile: it calls
+// rest again and again, after no more than what a hundred rules or so take.
+func CompileGently(f File, rest func()) (*Set, error) {
+	if len(f.Rules) < stride {
+		rest = func() {} // it is soon done
+	}
+	known := f.learn(true, rest)
 	if len(known.Problems) > 0 {
 		return nil, known.Problems
 	}
@@ -80,10 +87,14 @@ func Compile(f File) (*Set, error) {
 	for i := range compiled {
 		compile(&compiled[i], &known.rules[i], shared)
 		s.rules[i] = &compiled[i]
+		if i%stride == stride-1 {
+			rest()
+		}
 	}
 	slices.SortFunc(s.rules, func(a, b *Compiled) int {
 		return cmp.Or(cmp.Compare(a.Priority, b.Priority), strings.Compare(a.Name, b.Name))
 	})
+	rest()
 	s.methods = make(map[string]string, len(methods))
 	for _, m := range methods {
 		s.methods[m] = m
@@ -107,7 +118,13 @@ func Compile(f File) (*Set, error) {
 		}
 		entries = append(entries, r.entries...)
 	}
-	slices.SortFunc(entries, standing)
+	compared := 0
+	slices.SortFunc(entries, func(a, b *entry) int {
+		if compared++; compared%(16*stride) == 0 {
+			rest()
+		}
+		return standing(a, b)
+	})
 	paths := make([]*entry, 0, len(entries))
 	for i, e := range entries {
 		e.hit.place = int32(i)
@@ -119,10 +136,13 @@ func Compile(f File) (*Set, error) {
 			s.other.list = append(s.other.list, e.hit.under(e.conditions))
 		}
 	}
-	s.paths = newTree(paths)
+	s.paths = newTree(paths, rest)
 	s.other.sort()
 	return s, nil
 }
+
+// stride is after how many rules a rest is due.
+const stride = 128
 
 // rivals are the rules of a group of which one applies. Those that are only tried
 // out have no rival among those that are in force: none takes the place of another.
@@ -136,14 +156,17 @@ func rivalsOf(group string, a Action) rivals { return rivals{group, a == LogOnly
 // standing orders entries as they stand in a group: by priority, by how specific
 // they are, and by name; those of one rule by their paths.
 func standing(a, b *entry) int {
-	return cmp.Or(
-		cmp.Compare(a.rule.Priority, b.rule.Priority),
-		-compareBools(len(a.rule.match.Paths) > 0, len(b.rule.match.Paths) > 0),
-		a.path.compare(b.path),
-		-cmp.Compare(a.rule.match.conditions(), b.rule.match.conditions()),
-		strings.Compare(a.rule.Name, b.rule.Name),
-		strings.Compare(a.path.text, b.path.text),
-	)
+	x, y := a.rule, b.rule
+	if c := cmp.Or(cmp.Compare(x.Priority, y.Priority), -compareBools(len(x.match.Paths) > 0, len(y.match.Paths) > 0)); c != 0 {
+		return c
+	}
+	if c := a.path.compare(b.path); c != 0 {
+		return c
+	}
+	if c := cmp.Compare(y.match.conditions(), x.match.conditions()); c != 0 {
+		return c
+	}
+	return cmp.Or(strings.Compare(x.Name, y.Name), strings.Compare(a.path.text, b.path.text))
 }
 
 func (m *Match) clone() Match {

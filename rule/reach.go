@@ -37,7 +37,10 @@ func (c *checker) checkUnreachable() {
 	if len(index) == 0 {
 		return
 	}
-	for _, r := range rules {
+	for i, r := range rules {
+		if i%stride == stride-1 {
+			c.rest()
+		}
 		switch w := find(index, r); {
 		case w == nil:
 		case r.Group != "" && w.Group == r.Group:

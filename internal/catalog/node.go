@@ -96,7 +96,7 @@ const (
 	// After a look that failed there is another: it may have been one connection only.
 	awayPause = time.Second
 	// And after rules were kept on disk.
-	savePause = time.Second
+	savePause = 5 * time.Second
 )
 
 // NewNode returns a node that does nothing yet.

@@ -5,6 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/strict"
@@ -32,13 +35,20 @@ type mark struct {
 func newSnapshot(at mark, d Document) (*Snapshot, error) {
 	s := &Snapshot{mark: at, document: d}
 	var err error
-	if s.Rules, err = rule.Compile(d.File); err != nil {
+	if s.Rules, err = rule.CompileGently(d.File, rest); err != nil {
 		return nil, named(&d.File, err)
 	}
 	if s.Lists, err = d.Lists(); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// rest leaves the processor to decisions for a moment. To yield it would not do: those who
+// wait for the network are looked for when there is nothing else to do.
+func rest() {
+	const moment = 50 * time.Microsecond
+	<-time.After(moment)
 }
 
 // named says what is wrong with rules and tiers by their names: no one has seen the list.
@@ -69,6 +79,8 @@ type news struct {
 	// changed are the ids of others, by kind, and marks the stamps of all new revisions.
 	changed map[string][]string
 	marks   map[int64]string
+	// shared are the ids of rules, tiers and what is on lists that have changed, by kind.
+	shared map[string][]string
 }
 
 // mostChanges is how many changes are told one by one.
@@ -110,7 +122,10 @@ func (c *Catalog) since(ctx context.Context, last, served, failed mark, anyway b
 		if n.apart || anyway {
 			before = nil
 		}
-		d, err := c.shared(ctx, tx, before)
+		if n.all || before != nil && before.mark != last {
+			n.shared = nil // it does not say all that has changed since then
+		}
+		d, err := c.shared(ctx, tx, before, n.shared)
 		switch {
 		case errors.As(err, new(*unreadableError)):
 			n.broken = err
@@ -145,7 +160,7 @@ func apart(ctx context.Context, q querier, last mark) (bool, error) {
 // read reads what has changed, and reports whether rules or lists have. Of each revision
 // something is logged: if not, the log does not tell what has changed.
 func (n *news) read(ctx context.Context, q querier, last mark) (rules bool, err error) {
-	n.changed, n.marks = map[string][]string{}, map[int64]string{}
+	n.changed, n.shared, n.marks = map[string][]string{}, map[string][]string{}, map[int64]string{}
 	rows, err := q.QueryContext(ctx, "SELECT revision, stamp, kind, subject FROM stint_changes WHERE revision > $1 AND revision <= $2 ORDER BY revision LIMIT $3",
 		last.Revision, n.Revision, mostChanges+1)
 	if err != nil {
@@ -163,6 +178,7 @@ func (n *news) read(ctx context.Context, q querier, last mark) (rules bool, err 
 		case people(kind):
 			n.changed[kind] = append(n.changed[kind], id)
 		case kind != kindToken: // of which a node holds none
+			n.shared[kind] = append(n.shared[kind], id)
 			rules = true
 		}
 		n.all = count == mostChanges
@@ -172,23 +188,57 @@ func (n *news) read(ctx context.Context, q querier, last mark) (rules bool, err 
 }
 
 // shared returns what every node holds: rules, tiers and lists. What has not changed
-// since a snapshot, if there is one, is taken from that.
-func (c *Catalog) shared(ctx context.Context, q querier, before *Snapshot) (d Document, err error) {
+// since a snapshot, if there is one, is taken from that; changed are the ids of what has,
+// by kind, or nil if they are not known.
+func (c *Catalog) shared(ctx context.Context, q querier, before *Snapshot, changed map[string][]string) (d Document, err error) {
 	if before == nil {
-		before = &Snapshot{}
+		before, changed = &Snapshot{}, nil
 	}
 	had, since := &before.document, before.Revision
-	if d.Rules, err = c.Rules.latest(ctx, q, had.Rules, since); err != nil {
+	if d.Rules, err = c.Rules.current(ctx, q, had.Rules, since, changed); err != nil {
 		return d, err
 	}
-	if d.Tiers, err = c.Tiers.latest(ctx, q, had.Tiers, since); err != nil {
+	if d.Tiers, err = c.Tiers.current(ctx, q, had.Tiers, since, changed); err != nil {
 		return d, err
 	}
-	if d.Exemptions, err = c.Exemptions.latest(ctx, q, had.Exemptions, since); err != nil {
+	if d.Exemptions, err = c.Exemptions.current(ctx, q, had.Exemptions, since, changed); err != nil {
 		return d, err
 	}
-	d.Bans, err = c.Bans.latest(ctx, q, had.Bans, since)
+	d.Bans, err = c.Bans.current(ctx, q, had.Bans, since, changed)
 	return d, err
+}
+
+// few is how many things are read one by one.
+const few = 100
+
+// current returns all that there is, by id: what was had, with what has changed since in
+// its place.
+func (t *Table[T]) current(ctx context.Context, q querier, had []T, since int64, changed map[string][]string) ([]T, error) {
+	ids := changed[t.name]
+	if changed == nil || len(ids) > few {
+		return t.latest(ctx, q, had, since)
+	}
+	if len(ids) == 0 {
+		return had, nil
+	}
+	out := slices.Clone(had)
+	for _, id := range ids {
+		found, err := t.query(ctx, q, "WHERE id = $1", id)
+		if err != nil {
+			return nil, err
+		}
+		at, ok := slices.BinarySearchFunc(out, id, func(v T, id string) int { return strings.Compare(t.id(&v), id) })
+		switch {
+		case len(found) == 0 && ok:
+			out = slices.Delete(out, at, at+1)
+		case len(found) == 0: // it came and went
+		case ok:
+			out[at] = found[0].Value
+		default:
+			out = slices.Insert(out, at, found[0].Value)
+		}
+	}
+	return out, nil
 }
 
 // latest returns all that there is, by id. Rows of which nothing was written since a
