@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/stintdev/stint/internal/admin"
+	"github.com/stintdev/stint/internal/catalog"
 	"github.com/stintdev/stint/internal/testpostgres"
 	"github.com/stintdev/stint/rule"
 )
@@ -131,6 +132,46 @@ func TestNoLostUpdates(t *testing.T) {
 		h.get("/rules/search").into(&r)
 		if len(r.Value.Match.Headers) != 50 {
 			t.Errorf("%d of 50 headers", len(r.Value.Match.Headers))
+		}
+	})
+}
+
+// TestManyWriters has 1,000 write at once. Those for whom it takes too long are told so,
+// have written nothing, and try again.
+func TestManyWriters(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, h *house) {
+		t.Helper()
+		const writers = 1000
+		var busy atomic.Int64
+		var all sync.WaitGroup
+		for i := range writers {
+			all.Go(func() {
+				for {
+					w := httptest.NewRecorder()
+					h.api.ServeHTTP(w, h.request(http.MethodPost, "/users", catalog.User{ID: "user-" + strconv.Itoa(i)}, "", h.operator))
+					switch w.Code {
+					case http.StatusCreated:
+						return
+					case http.StatusServiceUnavailable:
+						busy.Add(1)
+					default:
+						t.Errorf("%d: %s", w.Code, w.Body)
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+		t.Logf("%d were told to come back", busy.Load())
+		var list admin.RecordList[admin.Record[catalog.User]]
+		h.get("/users?limit=1000&prefix=user-").want(http.StatusOK).into(&list)
+		versions := map[int64]bool{}
+		for _, r := range list.Items {
+			versions[r.Version] = true
+		}
+		if len(list.Items) != writers || len(versions) != writers {
+			t.Errorf("%d of %d users, of %d revisions", len(list.Items), writers, len(versions))
 		}
 	})
 }
