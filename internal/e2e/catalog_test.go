@@ -480,7 +480,7 @@ func TestCatalogRollout(t *testing.T) {
 	url := testpostgres.Shared(t).Database(t)
 	var nodes []*server
 	for range 4 {
-		nodes = append(nodes, launch(t, noSettings, following(t, url)...))
+		nodes = append(nodes, launch(t, noSettings, following(t, url, "STINT_SERVER_ADMIN_TOKEN="+adminToken)...))
 	}
 	for _, s := range nodes {
 		s.measures(t, "stint_catalog_current 1", "stint_catalog_revision 0")
