@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -66,11 +67,36 @@ const (
 // CreateToken makes a token of a name, a role and, if it is to expire, when, and returns
 // it with its text, which is nowhere else.
 func (c *Catalog) CreateToken(ctx context.Context, actor string, t Token) (text string, made Token, err error) {
+	return c.createToken(ctx, actor, t, false)
+}
+
+// FirstToken is [Catalog.CreateToken] for one who finds that no one can get in. If there is
+// a token of an administrator that is good, also one that another makes at the same time,
+// it makes none, and the text is empty.
+func (c *Catalog) FirstToken(ctx context.Context, actor string, t Token) (text string, err error) {
+	if some, err := c.AnyToken(ctx); some || err != nil {
+		return "", err
+	}
+	text, _, err = c.createToken(ctx, actor, t, true)
+	if errors.Is(err, errNotFirst) {
+		return "", nil
+	}
+	return text, err
+}
+
+var errNotFirst = errors.New("there is a token already")
+
+func (c *Catalog) createToken(ctx context.Context, actor string, t Token, first bool) (text string, made Token, err error) {
 	secret := newText()
 	t.ID, t.CreatedBy, t.LastUsed = newText()[:tokenIDSize], actor, time.Time{}
 	t.Expires = t.Expires.UTC().Truncate(time.Microsecond)
 	_, err = c.write(ctx, actor, func(x *tx) error {
 		t.Created = x.now
+		if first { // whoever else wants to write waits
+			if some, err := c.anyToken(ctx, x); some || err != nil {
+				return cmp.Or(err, errNotFirst)
+			}
+		}
 		if err := x.checkToken(ctx, &t); err != nil || len(x.problems) > 0 {
 			return err
 		}
@@ -145,9 +171,11 @@ func (c *Catalog) token(ctx context.Context, q querier, id string) (Token, strin
 }
 
 // Tokens returns all tokens, also those that have expired, by when they were made.
-func (c *Catalog) Tokens(ctx context.Context) (out []Token, err error) {
+func (c *Catalog) Tokens(ctx context.Context) ([]Token, error) { return c.tokens(ctx, c.reading) }
+
+func (c *Catalog) tokens(ctx context.Context, q querier) (out []Token, err error) {
 	defer func() { err = ended(ctx, err) }()
-	rows, err := c.reading.QueryContext(ctx, tokenColumns+"ORDER BY created_at, id")
+	rows, err := q.QueryContext(ctx, tokenColumns+"ORDER BY created_at, id")
 	if err != nil {
 		return nil, c.wrap(err)
 	}
@@ -163,8 +191,10 @@ func (c *Catalog) Tokens(ctx context.Context) (out []Token, err error) {
 }
 
 // AnyToken reports whether there is a token of an administrator that is good.
-func (c *Catalog) AnyToken(ctx context.Context) (bool, error) {
-	all, err := c.Tokens(ctx)
+func (c *Catalog) AnyToken(ctx context.Context) (bool, error) { return c.anyToken(ctx, c.reading) }
+
+func (c *Catalog) anyToken(ctx context.Context, q querier) (bool, error) {
+	all, err := c.tokens(ctx, q)
 	now := c.options.Now()
 	return slices.ContainsFunc(all, func(t Token) bool { return t.Role == Administrator && t.good(now) }), err
 }

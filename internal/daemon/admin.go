@@ -119,14 +119,10 @@ func (d *Daemon) makeToken(ctx context.Context) error {
 	if d.config.credentials.adminToken != "" {
 		return nil
 	}
-	tokens := d.operators.tokens
-	if has, err := tokens.AnyToken(ctx); has || err != nil {
-		return err
-	}
-	text, _, err := tokens.CreateToken(ctx, "stint serve", catalog.Token{
+	text, err := d.operators.tokens.FirstToken(ctx, "stint serve", catalog.Token{
 		Name: firstTokenName, Role: catalog.Administrator, Expires: time.Now().Add(firstTokenLife),
 	})
-	if err != nil {
+	if err != nil || text == "" {
 		return err
 	}
 	d.token = text

@@ -59,6 +59,7 @@ func Run(t *testing.T, open Open) {
 		{"tier of a user", checkUpgraded},
 		{"keys", checkKeys},
 		{"tokens", checkTokens},
+		{"first token", checkFirstToken},
 		{"bad tokens", checkBadTokens},
 		{"sessions", checkSessions},
 		{"log of changes", checkChanges},

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,6 +27,35 @@ func bad(t testing.TB, what string, err error) {
 	t.Helper()
 	if !errors.Is(err, catalog.ErrBadToken) || catalog.Status(err) != http.StatusUnauthorized {
 		t.Errorf("%s: got %v (%d), want that it is not known", what, err, catalog.Status(err))
+	}
+}
+
+// checkFirstToken has nodes that start together find that there is no token: one of them
+// makes one. It makes another when that is over.
+func checkFirstToken(h *house) {
+	t := h.t
+	ctx := t.Context()
+	want := catalog.Token{Name: "first", Role: catalog.Administrator}
+	texts := make([]string, 8)
+	var all sync.WaitGroup
+	for i := range texts {
+		all.Go(func() {
+			var err error
+			if texts[i], err = h.FirstToken(ctx, actor, want); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	texts = slices.DeleteFunc(texts, func(text string) bool { return text == "" })
+	if len(texts) != 1 {
+		t.Fatalf("%d first tokens", len(texts))
+	}
+	first, err := h.TokenOf(ctx, texts[0])
+	check(t, err)
+	check(t, h.RevokeToken(ctx, actor, first.ID))
+	if again, err := h.FirstToken(ctx, actor, want); err != nil || again == "" || again == texts[0] {
+		t.Errorf("after that: %d letters, %v", len(again), err)
 	}
 }
 
