@@ -277,12 +277,17 @@ func TestWritesAreLogged(t *testing.T) {
 	h.do(http.MethodPost, "/rules", searchRule()).want(http.StatusCreated)
 	h.ask(http.MethodDelete, "/rules/search", nil, "", h.viewer).want(http.StatusForbidden)
 	for _, want := range []string{
-		`"actor":"otto","method":"POST","path":"/admin/v1/rules","status":201`,
-		`"actor":"vera","method":"DELETE","path":"/admin/v1/rules/search","status":403`,
+		`"actor":"otto","operation":"POST /admin/v1/rules","status":201`,
+		`"actor":"vera","operation":"DELETE /admin/v1/rules/{id}","status":403`,
 	} {
 		if !strings.Contains(h.log.String(), want) {
 			t.Errorf("want %s in %s", want, h.log)
 		}
+	}
+	// Who revokes a token may give all of it.
+	h.ask(http.MethodDelete, "/tokens/"+h.viewer, nil, "", h.admin).want(http.StatusNoContent)
+	if strings.Contains(h.log.String(), h.viewer) {
+		t.Errorf("the log has the token: %s", h.log)
 	}
 }
 

@@ -108,12 +108,12 @@ func (a *API) problemOf(r *http.Request, err error) *Problem {
 	switch status := catalog.Status(err); status {
 	case http.StatusInternalServerError:
 		a.log.LogAttrs(r.Context(), slog.LevelError, "admin: a request has failed",
-			slog.String("method", r.Method), slog.String("path", r.URL.Path), slog.Any("error", err))
+			slog.String("operation", r.Pattern), slog.Any("error", err))
 		return errInside
 	case http.StatusServiceUnavailable:
 		if r.Context().Err() == nil {
 			a.log.LogAttrs(r.Context(), slog.LevelWarn, "admin: a request could not be answered",
-				slog.String("method", r.Method), slog.String("path", r.URL.Path), slog.Any("error", err))
+				slog.String("operation", r.Pattern), slog.Any("error", err))
 		}
 		return fail(status, "the database cannot be reached: try again").with("Retry-After", "1")
 	default:
