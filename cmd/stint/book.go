@@ -153,8 +153,8 @@ func (b storeBook) violations(ctx context.Context, q audit.ViolationQuery) ([]ad
 }
 
 func (b storeBook) clients(ctx context.Context, q audit.DistinctQuery) (admin.Clients, error) {
-	n, err := b.Distinct(ctx, q)
-	return admin.Clients{By: q.By, Clients: n}, err
+	n, exact, err := b.Distinct(ctx, q)
+	return admin.Clients{By: q.By, Clients: n, Exact: exact}, err
 }
 
 func (b storeBook) export(ctx context.Context, q audit.EventQuery, format string, w io.Writer) error {

@@ -524,7 +524,7 @@ func newEventsClients(t *terminal) *cobra.Command {
 		Use:   "clients",
 		Short: "Count the clients that were limited",
 		Long: `Count how many different users, tenants, API keys or addresses were denied something by a
-limit.
+limit: exactly up to 16,384 of them, and of more about how many.
 ` + rolled,
 		Example: `  stint events clients --by ip --since 24h
   stint events clients --rule search -o json`,
@@ -535,7 +535,11 @@ limit.
 			return err
 		}
 		return t.say(f.as, n, nil, func() error {
-			fmt.Fprintln(t.out, n.Clients)
+			about := ""
+			if !n.Exact {
+				about = "about "
+			}
+			fmt.Fprintf(t.out, "%s%d\n", about, n.Clients)
 			return nil
 		})
 	})

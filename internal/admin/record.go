@@ -126,6 +126,7 @@ type ViolationList struct {
 type Clients struct {
 	By      string `json:"by" enum:"user,tenant,key,ip" doc:"Of which kind." example:"user"`
 	Clients int64  `json:"clients" doc:"How many different ones." example:"17"`
+	Exact   bool   `json:"exact" doc:"It is their number, as it always is up to 16,384 of them; of more it is an estimate, mostly to within 1 in 100." example:"true"`
 }
 
 // During is the time that a question is about.
@@ -304,8 +305,8 @@ func (a *API) addRecord() {
 	}
 	ask(a, "countClients", "/clients", "How many clients were limited", "Returns how many different users, tenants, API keys or addresses were denied something by a limit."+rolled,
 		func(ctx context.Context, s *audit.Store, in *clientsInput) (Clients, error) {
-			n, err := s.Distinct(ctx, audit.DistinctQuery{Range: in.at(a.now()), By: in.By, Rule: in.Rule})
-			return Clients{in.By, n}, err
+			n, exact, err := s.Distinct(ctx, audit.DistinctQuery{Range: in.at(a.now()), By: in.By, Rule: in.Rule})
+			return Clients{in.By, n, exact}, err
 		})
 }
 

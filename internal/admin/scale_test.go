@@ -13,13 +13,17 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/internal/admin"
+	"github.com/stintdev/stint/internal/audit/audittest"
 	"github.com/stintdev/stint/internal/catalog"
 	"github.com/stintdev/stint/internal/testpostgres"
 )
 
-var scaleUsers = flag.Int("users", 1_000_000, "how many users there are, each with an API key")
+var (
+	scaleUsers  = flag.Int("users", 1_000_000, "how many users there are, each with an API key")
+	scaleEvents = flag.Int("events", 10_000_000, "how many events there are in a day")
+)
 
-// TestScale asks for pages of lists among 10,000 rules and very many users.
+// TestScale asks for lists among 10,000 rules, very many users and very many events.
 func TestScale(t *testing.T) {
 	const rules, asks = 10_000, 300
 	users := *scaleUsers
@@ -48,8 +52,9 @@ func TestScale(t *testing.T) {
 	}
 	run(`insert into stint_changes select n, 0, 'stamp' || n, now(), 'someone' || n %% 10, 'user', 'user' || n, null, '{}' from generate_series(1, %d) n`, users/10)
 	run(`update stint_catalog set revision = %d, stamp = 'stamp%d'`, users/10, users/10)
-	run("analyze")
 	h := newHouseAt(t, url)
+	audittest.Fill(t, h.record, *scaleEvents, h.clock.now())
+	run("analyze")
 	user := func() int { return rand.IntN(users) + 1 }
 	for _, list := range []struct {
 		name string
@@ -67,6 +72,24 @@ func TestScale(t *testing.T) {
 		{"tiers", func() string { return "/tiers" }},
 		{"100 changes", func() string { return "/changes?limit=100" }},
 		{"changes by one actor", func() string { return "/changes?limit=100&actor=someone3" }},
+		{"100 events", func() string { return "/events?limit=100" }},
+		{"1,000 events", func() string { return "/events?limit=1000" }},
+		{"100 denials of a user", func() string { return fmt.Sprintf("/events?outcome=denied&user=user-%d", rand.IntN(1000)) }},
+		{"100 denials by a rule", func() string { return fmt.Sprintf("/events?outcome=denied&rule=rule-%d", rand.IntN(10)) }},
+		{"events of an address", func() string { return fmt.Sprintf("/events?ip=198.51.%d.7", rand.IntN(256)) }},
+		{"top 10 users", func() string { return "/top" }},
+		{"top 10 addresses", func() string { return "/top?by=ip" }},
+		{"top 100 users by a rule", func() string { return fmt.Sprintf("/top?limit=100&rule=rule-%d", rand.IntN(10)) }},
+		{"top 10 rules", func() string { return "/top?by=rule" }},
+		{"100 violations", func() string { return "/violations" }},
+		{"violations of a user", func() string { return fmt.Sprintf("/violations?user=user-%d", rand.IntN(1000)) }},
+		{"how many users were limited", func() string { return "/clients" }},
+		{"series by outcome", func() string { return "/series?by=outcome" }},
+		{"series by rule", func() string { return "/series?by=rule" }},
+		{"series by endpoint, denied", func() string { return "/series?by=endpoint&outcome=denied" }},
+		{"series of a rule by outcome", func() string { return fmt.Sprintf("/series?by=outcome&rule=rule-%d", rand.IntN(10)) }},
+		{"series of a rule by endpoint", func() string { return fmt.Sprintf("/series?by=endpoint&rule=rule-%d", rand.IntN(10)) }},
+		{"top 1,000 users", func() string { return "/top?limit=1000" }},
 		{"changes of one user", func() string { return fmt.Sprintf("/changes?kind=user&id=user%d", user()/10+1) }},
 	} {
 		var took []time.Duration

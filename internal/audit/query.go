@@ -105,6 +105,13 @@ func (w *where) and(condition string, args ...any) {
 	w.text.WriteString(condition)
 }
 
+// clone returns another that is the same.
+func (w *where) clone() *where {
+	c := &where{args: slices.Clone(w.args)}
+	c.text.WriteString(w.text.String())
+	return c
+}
+
 // is adds that a column has a value, if that is not empty.
 func (w *where) is(column, value string) {
 	if value != "" {

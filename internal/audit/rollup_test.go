@@ -36,7 +36,7 @@ func ask(t rapid.TB, s *audit.Store, r audit.Range) map[string]string {
 				put(fmt.Sprintf("top %d %s by %q", limit, by, rule), top, err)
 			}
 			if by != "rule" && by != "endpoint" {
-				n, err := s.Distinct(ctx, audit.DistinctQuery{Range: r, By: by, Rule: rule})
+				n, _, err := s.Distinct(ctx, audit.DistinctQuery{Range: r, By: by, Rule: rule})
 				put(fmt.Sprintf("distinct %s by %q", by, rule), n, err)
 			}
 		}

@@ -152,6 +152,7 @@ func compareBool(a, b bool) int {
 // counted is a group of what is kept.
 type counted struct {
 	group
+	ids                   [4]int // of its texts, from 1 on
 	total, events, cached int64
 	latency               []byte
 }
@@ -166,7 +167,7 @@ func (s *sums) add(c *counted) error {
 
 var errDamaged = errors.New("a roll-up is damaged, or that of a newer version")
 
-// eachCounts calls f with each group of what is kept of some time.
+// eachCounts calls f with each group of what is kept of some time, in its order.
 func (s *Store) eachCounts(ctx context.Context, q querier, d dim, parts []part, f func(start time.Time, c *counted) error) error {
 	var w where
 	w.and(fmt.Sprintf("dim = %d", d))
@@ -180,20 +181,22 @@ func (s *Store) eachCounts(ctx context.Context, q querier, d dim, parts []part, 
 			return err
 		}
 		return c.each(&known, data, func() error { return f(start.Time, &c) })
-	}, "SELECT start, data FROM stint_rollup_counts WHERE "+w.text.String(), w.args...)
+	}, "SELECT start, data FROM stint_rollup_counts WHERE "+w.text.String()+" ORDER BY start", w.args...)
 	return err
 }
 
 // each reads one group after the other.
 func (c *counted) each(known *words, data []byte, f func() error) error {
-	r := reader{rest: data}
+	r := reader{data: data}
 	texts := r.words(known)
-	for len(r.rest) > 0 && !r.bad {
-		for _, into := range []*string{&c.rule, &c.tier, &c.endpoint, &c.region} {
-			if n := r.number(); n < uint64(len(texts)) {
-				*into = known.all[texts[n]]
-			} else {
-				r.bad = true
+	for r.more() {
+		for i, into := range [...]*string{&c.rule, &c.tier, &c.endpoint, &c.region} {
+			n := r.number()
+			if n >= uint64(len(texts)) {
+				return errDamaged
+			}
+			if id := texts[n] + 1; id != c.ids[i] { // most are those of the group before
+				c.ids[i], *into = id, known.all[texts[n]]
 			}
 		}
 		flags := r.number()
@@ -249,41 +252,46 @@ func appendBytes[T string | ~[]byte](b []byte, text T) []byte {
 // reader reads what is kept. When something is wrong with it, it is bad, and all that
 // follows is zero.
 type reader struct {
-	rest []byte
+	data []byte
+	at   int // where it goes on: to move a number costs less than to move a slice
 	bad  bool
 }
 
+// more reports whether there is something left.
+func (r *reader) more() bool { return r.at < len(r.data) }
+
+// fail leaves nothing.
+func (r *reader) fail() { r.at, r.bad = len(r.data), true }
+
 func (r *reader) number() uint64 {
-	if len(r.rest) > 0 && r.rest[0] < 0x80 { // as most are
-		v := uint64(r.rest[0])
-		r.rest = r.rest[1:]
-		return v
+	if r.at < len(r.data) && r.data[r.at] < 0x80 { // as most are
+		r.at++
+		return uint64(r.data[r.at-1])
 	}
-	v, n := binary.Uvarint(r.rest)
+	v, n := binary.Uvarint(r.data[r.at:])
 	if n <= 0 {
-		r.rest, r.bad = nil, true
+		r.fail()
 		return 0
 	}
-	r.rest = r.rest[n:]
+	r.at += n
 	return v
 }
 
 func (r *reader) text() []byte {
 	n := r.number()
-	if n > uint64(len(r.rest)) {
-		r.rest, r.bad = nil, true
+	if n > uint64(len(r.data)-r.at) {
+		r.fail()
 		return nil
 	}
-	text := r.rest[:n]
-	r.rest = r.rest[n:]
-	return text
+	r.at += int(n)
+	return r.data[r.at-int(n) : r.at]
 }
 
 // words returns the numbers that texts have elsewhere.
 func (r *reader) words(known *words) []int {
 	n := r.number()
-	if n > uint64(len(r.rest)) {
-		r.rest, r.bad = nil, true
+	if n > uint64(len(r.data)-r.at) {
+		r.fail()
 		return nil
 	}
 	out := make([]int, n)

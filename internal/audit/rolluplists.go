@@ -74,23 +74,27 @@ func (e *entry) denied() int64 {
 	return n
 }
 
-// fold makes pairs one for each rule.
-func fold(pairs []pair) []pair {
-	if len(pairs) < 2 {
-		return pairs
-	}
-	slices.SortFunc(pairs, func(a, b pair) int { return cmp.Compare(a.rule, b.rule) })
+// folds says of rules, by their number, where the pair of each may be.
+type folds []int
+
+// fold makes pairs one for each rule. What was said of others before need not be forgotten:
+// it is looked whether it is true.
+func (f *folds) fold(pairs []pair) []pair {
 	n := 0
-	for _, p := range pairs[1:] {
-		if p.rule == pairs[n].rule {
-			pairs[n].denied += p.denied
-			pairs[n].refused += p.refused
+	for _, p := range pairs {
+		if more := p.rule + 1 - len(*f); more > 0 {
+			*f = append(*f, make([]int, more)...)
+		}
+		if at := (*f)[p.rule]; at < n && pairs[at].rule == p.rule {
+			pairs[at].denied += p.denied
+			pairs[at].refused += p.refused
 			continue
 		}
-		n++
+		(*f)[p.rule] = n
 		pairs[n] = p
+		n++
 	}
-	return pairs[:n+1]
+	return pairs[:n]
 }
 
 // list writes one.
@@ -270,6 +274,7 @@ func (r *refused) addTo(l *list) {
 // mergeInto adds what lists of a level say of the time that a list is about.
 func (s *Store) mergeInto(ctx context.Context, tx *sql.Tx, l *list, of level) error {
 	// Nothing can be written while rows are read, so some are read at a time.
+	var f folds
 	for after, more := int64(-1), true; more; {
 		more = false
 		var w where
@@ -280,7 +285,7 @@ func (s *Store) mergeInto(ctx context.Context, tx *sql.Tx, l *list, of level) er
 				return false
 			}
 			after = e.hash
-			e.pairs = fold(e.pairs)
+			e.pairs = f.fold(e.pairs)
 			l.add(e)
 			return true
 		})
@@ -307,7 +312,7 @@ type source struct {
 
 // next reads the next entry, and reports whether there is one.
 func (p *source) next() bool {
-	if len(p.rest) == 0 || p.bad {
+	if !p.more() {
 		return false
 	}
 	p.name = p.text()
@@ -415,7 +420,7 @@ func (s *Store) merge(ctx context.Context, q querier, rules *words, w *where, af
 		if !pending && more {
 			if more = rows.Next(); more {
 				page = source{}
-				if err := rows.Scan(&low, &page.atMost, &page.rest); err != nil {
+				if err := rows.Scan(&low, &page.atMost, &page.data); err != nil {
 					return err
 				}
 				page.rules, pending = page.words(rules), true

@@ -4,16 +4,14 @@ package audit_test
 
 import (
 	"flag"
-	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/internal/audit"
+	"github.com/stintdev/stint/internal/audit/audittest"
 	"github.com/stintdev/stint/internal/testpostgres"
 )
 
@@ -25,34 +23,14 @@ var (
 // TestScalePipeline is TestPipelineIntoPostgres with a million events.
 func TestScalePipeline(t *testing.T) { intoPostgres(t, 1_000_000) }
 
-// typical returns an event like those of a large service: three in ten are refusals, and
-// some users make far more requests than others.
-func typical(random *rand.Rand, zipf *rand.Zipf, at time.Time) audit.Event {
-	user := zipf.Uint64()
-	e := audit.Event{
-		ID: engine.NewID(at), At: at.Truncate(time.Microsecond), User: fmt.Sprintf("user-%d", user), Tenant: fmt.Sprintf("tenant-%d", user%5000), Key: fmt.Sprintf("k%011d", user), Tier: "free",
-		IP: fmt.Sprintf("198.51.%d.%d", user>>8&255, user&255), Rule: fmt.Sprintf("rule-%d", random.IntN(10)), Limit: "per-minute", Endpoint: fmt.Sprintf("/v1/resource-%d/{id}", random.IntN(20)), Method: "GET",
-		Used: 600, Max: 600, Cost: 1, Status: 200, Latency: time.Duration(random.ExpFloat64()*2000) * time.Microsecond, Region: "eu", Node: "n1", Weight: 100,
-	}
-	if random.IntN(10) < 3 {
-		e.Outcome, e.Status, e.RetryAfter, e.Weight = engine.Denied, 429, time.Second, 1
-	}
-	return e
-}
-
-func users(seed uint64) (*rand.Rand, *rand.Zipf) {
-	random := rand.New(rand.NewPCG(seed, seed))
-	return random, rand.NewZipf(random, 1.1, 10, 1_000_000)
-}
-
 // TestScaleWrites compares what a store writes with what COPY from one client does.
 func TestScaleWrites(t *testing.T) {
 	const size = 5000
 	now := time.Date(2026, 3, 15, 12, 0, 0, 0, time.UTC)
-	random, zipf := users(1)
+	crowd := audittest.NewCrowd(1)
 	var events []audit.Event
 	for i := range *scaleWrites {
-		events = append(events, typical(random, zipf, now.Add(time.Duration(i)*20*time.Microsecond)))
+		events = append(events, crowd.Event(now.Add(time.Duration(i)*20*time.Microsecond)))
 	}
 	server := testpostgres.Start(t)
 	rate := func(what string, write func([]audit.Event) error) float64 {
@@ -112,30 +90,7 @@ func TestScaleTop(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := storeAt(t, db, now)
-	random, zipf := users(2)
-	n := *scaleEvents
-	step := 24 * time.Hour / time.Duration(n)
-	began := time.Now()
-	var batch []audit.Event
-	for i := range n {
-		batch = append(batch, typical(random, zipf, now.Add(-time.Duration(n-i)*step)))
-		if len(batch) == 20_000 || i == n-1 {
-			if err := s.Write(t.Context(), batch); err != nil {
-				t.Fatal(err)
-			}
-			batch = batch[:0]
-		}
-		if (i+1)%2_000_000 == 0 {
-			t.Logf("%d of %d in %v", i+1, n, time.Since(began).Round(time.Second))
-		}
-	}
-	t.Logf("%d events were written in %v", n, time.Since(began).Round(time.Second))
-	began = time.Now()
-	done, err := s.RollUp(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%d minutes and hours were rolled up in %v", done, time.Since(began).Round(time.Second))
+	audittest.Fill(t, s, *scaleEvents, now)
 	t.Logf("roll-ups take %d MB, events %d MB",
 		number64(t, db, "SELECT (pg_total_relation_size('stint_rollup_counts') + pg_total_relation_size('stint_rollup_lists')) >> 20"),
 		number64(t, db, "SELECT sum(pg_total_relation_size(inhrelid))::bigint >> 20 FROM pg_inherits WHERE inhparent = 'stint_events'::regclass"))
@@ -148,6 +103,7 @@ func TestScaleTop(t *testing.T) {
 		n := 0
 		for i := range took {
 			began := time.Now()
+			var err error
 			if n, err = ask(); err != nil {
 				t.Fatal(err)
 			}
@@ -166,7 +122,7 @@ func TestScaleTop(t *testing.T) {
 		return func() (int, error) { all, err := s.Violations(t.Context(), q); return len(all), err }
 	}
 	distinct := func(q audit.DistinctQuery) func() (int, error) {
-		return func() (int, error) { n, err := s.Distinct(t.Context(), q); return int(n), err }
+		return func() (int, error) { n, _, err := s.Distinct(t.Context(), q); return int(n), err }
 	}
 	find := func(q audit.EventQuery) func() (int, error) {
 		return func() (int, error) { all, _, err := s.Find(t.Context(), q); return len(all), err }

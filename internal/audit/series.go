@@ -164,8 +164,7 @@ func (s *Store) Series(ctx context.Context, q SeriesQuery) ([]Series, error) {
 		return nil, err
 	}
 	var names []string
-	var first time.Time
-	all := map[string][]sums{}
+	all := map[string]*track{}
 	err := s.reading(ctx, func(tx *sql.Tx) error {
 		m, err := s.made(ctx, tx, q.Range)
 		if err != nil {
@@ -174,9 +173,8 @@ func (s *Store) Series(ctx context.Context, q SeriesQuery) ([]Series, error) {
 		if q.fit(&p, &m); len(p.Problems) > 0 {
 			return nil
 		}
-		parts := m.parts(q.From, q.To, q.coarsest())
 		totals := map[string]int64{}
-		err = s.eachCounts(ctx, tx, q.dim(), parts, func(_ time.Time, c *counted) error {
+		err = s.eachCounts(ctx, tx, q.dim(), m.parts(q.From, q.To, daily), func(_ time.Time, c *counted) error {
 			if name, ok := q.has(c); ok {
 				totals[name] += c.total
 			}
@@ -188,23 +186,34 @@ func (s *Store) Series(ctx context.Context, q SeriesQuery) ([]Series, error) {
 		names = slices.SortedFunc(maps.Keys(totals), func(a, b string) int { return cmp.Or(cmp.Compare(totals[b], totals[a]), strings.Compare(a, b)) })
 		names = names[:min(len(names), q.Limit)]
 		for _, name := range names {
-			all[name] = make([]sums, q.points())
+			all[name] = q.track()
 		}
-		first = q.From.Truncate(q.Step)
-		return s.eachCounts(ctx, tx, q.dim(), parts, func(start time.Time, c *counted) error {
+		first, point := q.From.Truncate(q.Step), 0
+		turn := func(next int) { // they come in the order of time
+			for _, t := range all {
+				t.put(point)
+			}
+			point = next
+		}
+		err = s.eachCounts(ctx, tx, q.dim(), m.parts(q.From, q.To, q.coarsest()), func(start time.Time, c *counted) error {
 			name, ok := q.has(c)
 			if !ok {
 				return nil
 			}
-			points := all[name]
-			if points == nil {
-				if points = all[rest]; points == nil {
-					points = make([]sums, q.points())
-					all[rest] = points
+			if at := int(start.Sub(first) / q.Step); at != point {
+				turn(at)
+			}
+			t := all[name]
+			if t == nil {
+				if t = all[rest]; t == nil {
+					t = q.track()
+					all[rest] = t
 				}
 			}
-			return points[start.Sub(first)/q.Step].add(c)
+			return t.now.add(c)
 		})
+		turn(0)
+		return err
 	})
 	if err == nil {
 		err = failed(&p)
@@ -217,10 +226,10 @@ func (s *Store) Series(ctx context.Context, q SeriesQuery) ([]Series, error) {
 	}
 	var out []Series
 	for _, name := range names {
-		out = append(out, Series{Name: name, Points: pointsOf(all[name], first, q.Step)})
+		out = append(out, Series{Name: name, Points: all[name].points})
 	}
 	if left := all[rest]; left != nil {
-		out = append(out, Series{Rest: true, Points: pointsOf(left, first, q.Step)})
+		out = append(out, Series{Rest: true, Points: left.points})
 	}
 	return out, nil
 }
@@ -228,14 +237,30 @@ func (s *Store) Series(ctx context.Context, q SeriesQuery) ([]Series, error) {
 // rest is no name of anything: databases do not take it.
 const rest = "\x00"
 
-func pointsOf(all []sums, first time.Time, step time.Duration) []Point {
-	out := make([]Point, len(all))
-	for i := range all {
-		n := &all[i]
-		out[i] = Point{
-			Start: first.Add(time.Duration(i) * step), Total: n.total, Events: n.events, Cached: n.cached,
-			P50: n.latency.Quantile(0.5), P95: n.latency.Quantile(0.95), P99: n.latency.Quantile(0.99),
-		}
+// track is a series that is being made, of which one point at a time is counted: sketches
+// of all of them would be megabytes.
+type track struct {
+	points []Point
+	now    sums
+}
+
+func (q *SeriesQuery) track() *track {
+	t := &track{points: make([]Point, q.points())}
+	for i := range t.points {
+		t.points[i].Start = q.From.Truncate(q.Step).Add(time.Duration(i) * q.Step)
 	}
-	return out
+	return t
+}
+
+// put ends a point.
+func (t *track) put(at int) {
+	n := &t.now
+	if n.events == 0 {
+		return
+	}
+	var took [3]time.Duration
+	n.latency.quantiles([]float64{0.5, 0.95, 0.99}, took[:])
+	t.points[at] = Point{Start: t.points[at].Start, Total: n.total, Events: n.events, Cached: n.cached, P50: took[0], P95: took[1], P99: took[2]}
+	n.latency.reset()
+	*n = sums{latency: n.latency}
 }

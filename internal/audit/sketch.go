@@ -60,18 +60,33 @@ func (s *Sketch) Merge(o *Sketch) {
 // Quantile returns what the share q of the decisions took at most, or 0 if there were
 // none.
 func (s *Sketch) Quantile(q float64) time.Duration {
+	out := [1]time.Duration{}
+	s.quantiles([]float64{q}, out[:])
+	return out[0]
+}
+
+// quantiles is Quantile of several, the least first.
+func (s *Sketch) quantiles(all []float64, out []time.Duration) {
 	var total int64
 	for _, n := range s.counts {
 		total += n
 	}
-	rank := max(1, int64(math.Ceil(q*float64(total))))
-	for bucket, n := range s.counts {
-		if rank -= n; rank <= 0 {
-			return time.Duration(middle(bucket)) * time.Microsecond
+	bucket, seen := -1, int64(0)
+	for i, q := range all {
+		rank := max(1, int64(math.Ceil(q*float64(total))))
+		for seen < rank && bucket+1 < len(s.counts) {
+			bucket++
+			seen += s.counts[bucket]
+		}
+		out[i] = 0
+		if seen >= rank {
+			out[i] = time.Duration(middle(bucket)) * time.Microsecond
 		}
 	}
-	return 0
 }
+
+// reset forgets what was counted, and keeps the room for it.
+func (s *Sketch) reset() { clear(s.counts) }
 
 // AppendBinary implements [encoding.BinaryAppender]. It does not fail.
 func (s *Sketch) AppendBinary(b []byte) ([]byte, error) {
@@ -98,6 +113,12 @@ func (s *Sketch) mergeBinary(data []byte) error {
 		s.counts = make([]int64, 0, sketchUsual)
 	}
 	for bucket := -1; len(data) > 0; {
+		if len(data) > 1 && data[0]|data[1] < 0x80 && data[0] != 0 && bucket+int(data[0]) < len(s.counts) { // as most are
+			bucket += int(data[0])
+			s.counts[bucket] += int64(data[1]>>1) ^ -int64(data[1]&1)
+			data = data[2:]
+			continue
+		}
 		step, n := binary.Uvarint(data)
 		if n <= 0 || step == 0 || step > uint64(sketchBuckets-1-bucket) {
 			return errors.New("audit: a sketch has a bucket that there is not")

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -89,6 +90,7 @@ func (s *Store) top(ctx context.Context, r Range, kind, limit int, rule string, 
 			}
 			b := best{limit: limit}
 			var rules words
+			var f folds
 			of := -1
 			if rule != "" {
 				of = idOf(&rules, rule)
@@ -96,7 +98,10 @@ func (s *Store) top(ctx context.Context, r Range, kind, limit int, rule string, 
 			err = s.merge(ctx, tx, &rules, w, -1, func(e *entry) bool {
 				missing := others - e.atMost
 				if apart {
-					for _, p := range fold(e.pairs) {
+					if b.full && e.denied()+missing < b.floor {
+						return true // by no rule alone it was denied more often
+					}
+					for _, p := range f.fold(e.pairs) {
 						if p.denied > 0 && (of < 0 || p.rule == of) {
 							b.offer(e.name, rules.all[p.rule], p.denied, 0, p.denied+missing)
 						}
@@ -247,9 +252,10 @@ func (s *Store) violationsOf(ctx context.Context, q ViolationQuery) ([]candidate
 		}
 		w.and("low <= ? AND high >= ?", hash, hash)
 		var rules words
+		var f folds
 		return s.merge(ctx, tx, &rules, w, hash-1, func(e *entry) bool {
 			if string(e.name) == q.User {
-				for _, p := range fold(e.pairs) {
+				for _, p := range f.fold(e.pairs) {
 					if rule := rules.all[p.rule]; p.denied > 0 && (q.Rule == "" || q.Rule == rule) {
 						b.offer(e.name, rule, p.denied, 0, p.denied)
 					}
@@ -269,20 +275,32 @@ type DistinctQuery struct {
 	Rule  string // only by that. Empty: by any
 }
 
-// Distinct returns how many different ones were denied. The number is exact: it takes as
-// long as it takes to read all their names.
-func (s *Store) Distinct(ctx context.Context, q DistinctQuery) (int64, error) {
+const (
+	// countedApart is up to how many different ones are counted. Of more, the first so many
+	// tell the number: mostly to within 1 in 100, and nearly always to within 3 in 100.
+	countedApart = 1 << 14
+	// pagesLooked is about how many pages are read at first to count those that are on them.
+	pagesLooked = 128
+)
+
+// Distinct returns how many different ones were denied, and whether that is exact, as it
+// is up to 16,384. Of more it looks at the first of them only: names are sorted by a hash,
+// and the more there are, the closer to the beginning these lie.
+func (s *Store) Distinct(ctx context.Context, q DistinctQuery) (n int64, exact bool, err error) {
 	var p strict.Report
 	q.check(&p, s.o.Now())
 	q.By = cmp.Or(q.By, kinds[0])
 	checkWord(&p, "by", q.By, kinds)
 	if err := failed(&p); err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	var n int64
-	err := s.reading(ctx, func(tx *sql.Tx) error {
+	err = s.reading(ctx, func(tx *sql.Tx) error {
 		w, err := s.lists(ctx, tx, q.Range, slices.Index(kinds, q.By), false)
 		if err != nil {
+			return err
+		}
+		var pages int64
+		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM stint_rollup_lists WHERE "+w.text.String(), w.args...).Scan(&pages); err != nil {
 			return err
 		}
 		var rules words
@@ -290,12 +308,37 @@ func (s *Store) Distinct(ctx context.Context, q DistinctQuery) (int64, error) {
 		if q.Rule != "" {
 			of = idOf(&rules, q.Rule)
 		}
-		return s.merge(ctx, tx, &rules, w, -1, func(e *entry) bool {
-			if denied, _ := e.by(of); denied > 0 {
+		const last = math.MaxInt64
+		exact = true
+		for after, to := int64(-1), last/(1+pages/pagesLooked); exact && after < last; {
+			strip := w.clone()
+			strip.and("low <= ? AND high > ?", to, after)
+			err := s.merge(ctx, tx, &rules, strip, after, func(e *entry) bool {
+				if e.hash > to {
+					return false
+				}
+				if denied, _ := e.by(of); denied == 0 {
+					return true
+				}
+				if exact = n < countedApart; !exact { // this is one more
+					n = int64(countedApart / ((float64(e.hash) + 1) / last))
+					return false
+				}
 				n++
+				return true
+			})
+			if err != nil {
+				return err
 			}
-			return true
-		})
+			// As far as there should be enough of them, and a little further.
+			next := 1.2 * countedApart * float64(to) / float64(max(1, n))
+			if after = to; next < last {
+				to = max(to+1, int64(next))
+			} else {
+				to = last
+			}
+		}
+		return nil
 	})
-	return n, s.wrap("distinct clients", err)
+	return n, exact, s.wrap("distinct clients", err)
 }
