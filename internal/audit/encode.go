@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -16,8 +17,11 @@ import (
 	"github.com/stintdev/stint/engine"
 )
 
-// encodingVersion begins every event. One that is read with another is refused.
-const encodingVersion = 1
+// The versions of events, of which one begins each. What has another is refused.
+const (
+	withText    = 1 // its address is text
+	withAddress = 2 // its address is 4 or 16 bytes: to write it as text takes longer than the rest
+)
 
 const (
 	// longestText is how many bytes of a text are kept. Names of clients and rules are
@@ -48,7 +52,7 @@ func (e *Event) AppendBinary(b []byte) ([]byte, error) {
 		Rule: e.Rule, Limit: e.Limit, Endpoint: e.Endpoint, Method: e.Method,
 		Used: e.Used, Max: e.Max, Cost: e.Cost, Status: e.Status, RetryAfter: e.RetryAfter, Waited: e.Waited, Latency: e.Latency,
 	}
-	return appendEvent(b, &decided, []byte(beginning(e.IP)), appendPlace(nil, e.Region, e.Node), e.Weight), nil
+	return appendEvent(b, &decided, withText, []byte(beginning(e.IP)), appendPlace(nil, e.Region, e.Node), e.Weight), nil
 }
 
 // appendPlace appends where an event was decided.
@@ -56,12 +60,22 @@ func appendPlace(b []byte, region, node string) []byte {
 	return appendText(appendText(b, region), node)
 }
 
+func appendText(b []byte, text string) []byte {
+	text = beginning(text)
+	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
+}
+
 // appendEvent appends an event with what is kept of its address, which is short, and its
-// place. It is what recording costs.
-func appendEvent(b []byte, e *engine.Event, ip, place []byte, weight int64) []byte {
-	b = append(append(b, encodingVersion), e.ID[:]...)
-	b = append(binary.AppendUvarint(b, uint64(len(ip))), ip...)
-	b = binary.LittleEndian.AppendUint64(b, uint64(e.At.UnixMicro()))
+// place. It is what recording costs: there is room for the longest, and bytes are put where
+// they belong without looking each time whether there is.
+func appendEvent(b []byte, e *engine.Event, version byte, ip, place []byte, weight int64) []byte {
+	b = slices.Grow(b, longestRecord-frameBytes)
+	p := b[len(b):cap(b)]
+	p[0] = version
+	n := 1 + copy(p[1:], e.ID[:])
+	n = put(p, n, uint64(len(ip)))
+	n += copy(p[n:], ip)
+	binary.LittleEndian.PutUint64(p[n:], uint64(e.At.UnixMicro()))
 	var flags byte
 	if e.Shadow {
 		flags |= flagShadow
@@ -69,36 +83,35 @@ func appendEvent(b []byte, e *engine.Event, ip, place []byte, weight int64) []by
 	if e.Cached {
 		flags |= flagCached
 	}
-	b = append(b, byte(e.Outcome), flags)
-	b = appendText(b, e.User)
-	b = appendText(b, e.Tenant)
-	b = appendText(b, e.Key)
-	b = appendText(b, e.Tier)
-	b = appendText(b, e.Rule)
-	b = appendText(b, e.Limit)
-	b = appendText(b, e.Endpoint)
-	b = appendText(b, e.Method)
-	b = append(b, place...)
+	p[n+8], p[n+9] = byte(e.Outcome), flags
+	n += 10
+	for _, text := range [...]*string{&e.User, &e.Tenant, &e.Key, &e.Tier, &e.Rule, &e.Limit, &e.Endpoint, &e.Method} {
+		t := *text
+		if len(t) > longestText {
+			t = beginning(t)
+		}
+		n = put(p, n, uint64(len(t)))
+		n += copy(p[n:], t)
+	}
+	n += copy(p[n:], place)
 	retry := max(0, e.RetryAfter.Microseconds())
 	if e.RetryAfter == stint.Never {
 		retry = -1
 	}
-	b = binary.AppendVarint(b, e.Used)
-	b = binary.AppendVarint(b, e.Max)
-	b = binary.AppendVarint(b, e.Cost)
-	b = binary.AppendVarint(b, int64(e.Status))
-	b = binary.AppendVarint(b, retry)
-	b = binary.AppendVarint(b, e.Waited.Microseconds())
-	b = binary.AppendVarint(b, e.Latency.Microseconds())
-	return binary.AppendVarint(b, weight)
+	for _, v := range [...]int64{e.Used, e.Max, e.Cost, int64(e.Status), retry, e.Waited.Microseconds(), e.Latency.Microseconds(), weight} {
+		n = put(p, n, uint64(v)<<1^uint64(v>>63))
+	}
+	return b[:len(b)+n]
 }
 
-func appendText(b []byte, text string) []byte {
-	if len(text) >= 0x80 {
-		text = beginning(text)
-		return append(binary.AppendUvarint(b, uint64(len(text))), text...)
+// put puts a number at n, as [binary.PutUvarint] does, and returns where it ends.
+func put(p []byte, n int, v uint64) int {
+	for ; v >= 0x80; n++ {
+		p[n] = byte(v) | 0x80
+		v >>= 7
 	}
-	return append(append(b, byte(len(text))), text...)
+	p[n] = byte(v)
+	return n + 1
 }
 
 // beginning returns as much of a text as is kept, without half a character.
@@ -117,12 +130,17 @@ func beginning(text string) string {
 // and zeros, replaced: no database would take them.
 func (e *Event) UnmarshalBinary(data []byte) error {
 	d := decoder{data: data, text: string(data)} // texts are cut from one copy
-	if v := d.byte(); v != encodingVersion {
-		return fmt.Errorf("audit: event of version %d, want %d", v, encodingVersion)
+	version := d.byte()
+	if version != withText && version != withAddress {
+		return fmt.Errorf("audit: event of version %d, want %d or %d", version, withText, withAddress)
 	}
 	*e = Event{}
 	copy(e.ID[:], d.bytes(len(e.ID)))
-	e.IP = d.string()
+	if version == withText {
+		e.IP = d.string()
+	} else {
+		e.IP = d.address()
+	}
 	if at := d.bytes(8); at != nil {
 		e.At = time.UnixMicro(int64(binary.LittleEndian.Uint64(at))).UTC()
 	}
@@ -191,6 +209,12 @@ func (d *decoder) duration() time.Duration {
 		return 0
 	}
 	return time.Duration(micros) * time.Microsecond
+}
+
+func (d *decoder) address() string {
+	ip, ok := netip.AddrFromSlice(d.bytes(int(d.byte())))
+	d.failed = d.failed || !ok
+	return ip.String()
 }
 
 func (d *decoder) string() string {

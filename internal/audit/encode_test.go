@@ -113,6 +113,7 @@ func TestNoEvent(t *testing.T) {
 		"flags":         {with(27, 4), "flags 4"},
 		"longer":        {append(with(0, 1), 0), "1 bytes behind"},
 		"a long length": {with(28, 0x7f), "too early"},
+		"no address":    {with(0, 2), "too early"}, // where there has to be one
 	} {
 		if err := new(audit.Event).UnmarshalBinary(c.data); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %q", name, err, c.says)
@@ -131,6 +132,8 @@ func FuzzEvent(f *testing.F) {
 	b, _ := e.AppendBinary(nil)
 	f.Add(b)
 	f.Add([]byte{1})
+	raw := append([]byte{2}, b[1:17]...) // with the address as bytes
+	f.Add(append(append(raw, 4, 192, 0, 2, 1), b[27:]...))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var e audit.Event
 		if e.UnmarshalBinary(data) != nil {

@@ -128,7 +128,7 @@ func (r *Recorder) Record(e engine.Event) {
 		weight = int64(r.every)
 	}
 	var room [48]byte
-	ip := r.address(room[:0], e.IP)
+	version, ip := r.address(room[:0], e.IP)
 	s := &r.shards[int(e.ID[15])&(len(r.shards)-1)]
 	s.mu.Lock()
 	if cap(s.filling)-len(s.filling) < longestRecord {
@@ -137,7 +137,7 @@ func (r *Recorder) Record(e engine.Event) {
 		return
 	}
 	start := len(s.filling)
-	s.filling = Batch(appendEvent(s.filling.open(), &e, ip, r.place, weight)).close(start)
+	s.filling = Batch(appendEvent(s.filling.open(), &e, version, ip, r.place, weight)).close(start)
 	wake := !s.woken && len(s.filling) > cap(s.filling)/2
 	s.woken = s.woken || wake
 	s.mu.Unlock()
@@ -152,27 +152,32 @@ func (r *Recorder) Record(e engine.Event) {
 // hashBytes is how long a hash is as text.
 const hashBytes = 32
 
-// address appends what is kept of an address. One that is to be hashed is left for that
-// as it is, at the beginning of as many bytes as the hash will have.
-func (r *Recorder) address(b []byte, ip netip.Addr) []byte {
+// address appends what is kept of an address, and returns the version of an event that has
+// it so. One that is to be hashed is left for that as it is, at the beginning of as many
+// bytes as the hash will have.
+func (r *Recorder) address(b []byte, ip netip.Addr) (byte, []byte) {
 	if !ip.IsValid() {
-		return b
+		return withText, b
 	}
-	ip = ip.Unmap().WithZone("")
-	switch r.privacy {
-	case HashIP:
+	ip = ip.Unmap()
+	switch {
+	case r.privacy == HashIP:
 		raw := ip.As16()
 		b = append(b, raw[:]...)
-		return append(b, make([]byte, hashBytes-len(raw))...)
-	case TruncateIP:
+		return withText, append(b, make([]byte, hashBytes-len(raw))...)
+	case r.privacy == TruncateIP:
 		size := 48
 		if ip.Is4() {
 			size = 24
 		}
-		network, _ := ip.Prefix(size) // it is not too long
-		return network.AppendTo(b)
+		network, _ := ip.WithZone("").Prefix(size) // it is not too long
+		return withText, network.AppendTo(b)
+	case ip.Is4():
+		raw := ip.As4()
+		return withAddress, append(b, raw[:]...)
 	default:
-		return ip.AppendTo(b)
+		raw := ip.As16()
+		return withAddress, append(b, raw[:]...)
 	}
 }
 

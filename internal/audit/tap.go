@@ -118,7 +118,7 @@ func (t *Tap) take(e *engine.Event, second int64, sample bool) bool {
 		ip = t.addresses.show(raw[:])
 	}
 	// As the record would have it: texts are copied, and cut.
-	t.buffer = appendEvent(t.buffer[:0], e, []byte(ip), t.place, weight)
+	t.buffer = appendEvent(t.buffer[:0], e, withText, []byte(ip), t.place, weight)
 	if t.ring[t.next%tapRing].UnmarshalBinary(t.buffer) != nil {
 		return false // a time that no one can write
 	}
