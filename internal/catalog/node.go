@@ -56,7 +56,7 @@ type Node struct {
 	ready  bool       // the schema is what it should be
 	seen   mark       // up to which changes are known
 	failed mark       // what could not be put to use
-	loaded *Snapshot  // the last that was read
+	loaded loaded     // the last that was read
 
 	mu     sync.Mutex
 	status NodeStatus
@@ -188,7 +188,7 @@ func (n *Node) begin(s *Snapshot, saved time.Time) {
 	if saved.IsZero() {
 		n.seen = s.mark // or else everything is new
 	}
-	n.loaded = s
+	n.loaded = loaded{s, s.mark}
 	n.directory.begin(s.mark)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -346,6 +346,12 @@ func (n *Node) look(ctx context.Context, anyway bool) (changed bool) {
 		n.put(ctx, got.snapshot)
 	case got.mark != n.failed && (got.mark != served || n.Status().Problem != ""):
 		n.serve(got.mark) // rules and lists are those of this revision, too, or are so again
+	}
+	switch {
+	case got.snapshot != nil:
+		n.loaded = loaded{got.snapshot, got.mark}
+	case got.broken == nil && got.told() && n.loaded.until == n.seen && got.mark != n.failed:
+		n.loaded.until = got.mark // others have changed
 	}
 	changed = got.mark != n.seen
 	if changed || anyway {

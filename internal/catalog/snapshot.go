@@ -83,6 +83,15 @@ type news struct {
 	shared map[string][]string
 }
 
+// told reports whether it says all that has changed.
+func (n *news) told() bool { return !n.apart && !n.all && !n.back }
+
+// loaded is a snapshot that was read, and until when nothing of it has changed.
+type loaded struct {
+	*Snapshot
+	until mark
+}
+
 // mostChanges is how many changes are told one by one.
 const mostChanges = 10_000
 
@@ -90,7 +99,7 @@ const mostChanges = 10_000
 // has not looked yet, whose mark is the zero mark, that is everything. What could not be
 // compiled the last time is not tried again. Of a snapshot that was read before, only
 // what has changed since is read, if the history is the same.
-func (c *Catalog) since(ctx context.Context, last, served, failed mark, anyway bool, before *Snapshot) (n news, err error) {
+func (c *Catalog) since(ctx context.Context, last, served, failed mark, anyway bool, before loaded) (n news, err error) {
 	// Mostly there is nothing new, and that is soon said, or never.
 	asking, cancel := context.WithTimeout(ctx, askLimit)
 	n.mark, err = current(asking, c.reading)
@@ -120,12 +129,12 @@ func (c *Catalog) since(ctx context.Context, last, served, failed mark, anyway b
 	}
 	if (rules || n.apart || n.all || anyway) && (n.mark != failed || anyway) {
 		if n.apart || anyway {
-			before = nil
+			before = loaded{}
 		}
-		if n.all || before != nil && before.mark != last {
+		if n.all || before.until != last {
 			n.shared = nil // it does not say all that has changed since then
 		}
-		d, err := c.shared(ctx, tx, before, n.shared)
+		d, err := c.shared(ctx, tx, before.Snapshot, n.shared)
 		switch {
 		case errors.As(err, new(*unreadableError)):
 			n.broken = err
