@@ -159,6 +159,7 @@ func (d *Daemon) build(ctx context.Context) error {
 	if d.envoy, err = d.newEnvoy(); err != nil {
 		return err
 	}
+	d.metrics.keep()
 	if err := d.openAdmin(ctx); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -93,9 +94,14 @@ type metrics struct {
 	latency, held prometheus.Histogram
 	unaccepted    [identity.HeaderInvalid + 1]atomic.Uint64
 
-	mu    sync.RWMutex
-	rules map[string]*tally // by name; "" is that of no rule
+	// rules are by name; "" is that of no rule. They are replaced and never changed: who
+	// decides waits for no one who counts rules, or reads what was counted.
+	rules atomic.Pointer[map[string]*place]
+	mu    sync.Mutex // of those who replace them
 }
+
+// place is where the tally of a rule is, once it has decided something.
+type place struct{ atomic.Pointer[tally] }
 
 // tally is what became of requests that a rule decided.
 type tally struct {
@@ -110,10 +116,11 @@ func newMetrics(d *Daemon) *metrics {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: exported[i].Name, Help: exported[i].Help, Buckets: buckets})
 	}
 	m := &metrics{
-		registry: prometheus.NewRegistry(), daemon: d, rules: map[string]*tally{},
+		registry: prometheus.NewRegistry(), daemon: d,
 		latency: histogram(decisionSeconds, 1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1),
 		held:    histogram(heldSeconds, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60),
 	}
+	m.rules.Store(&map[string]*place{"": new(place)})
 	for i, e := range exported {
 		m.descs[i] = prometheus.NewDesc(e.Name, e.Help, e.Labels, nil)
 	}
@@ -139,37 +146,54 @@ func (m *metrics) Record(e engine.Event) {
 
 // of returns the tally of a rule.
 func (m *metrics) of(name string) *tally {
-	m.mu.RLock()
-	t := m.rules[name]
-	m.mu.RUnlock()
-	if t != nil {
-		return t
+	p := (*m.rules.Load())[name]
+	if p == nil {
+		p = m.add(name)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if t = m.rules[name]; t == nil {
-		t = new(tally)
-		m.rules[name] = t
+	t := p.Load()
+	if t == nil {
+		p.CompareAndSwap(nil, new(tally))
+		t = p.Load()
 	}
 	return t
 }
 
-// keep forgets rules, and limits of Envoy, that there are not any more.
+// add makes a place for a rule that had been in use when it decided.
+func (m *metrics) add(name string) *place {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	rules := *m.rules.Load()
+	if rules[name] == nil {
+		rules = maps.Clone(rules)
+		rules[name] = new(place)
+		m.rules.Store(&rules)
+	}
+	return rules[name]
+}
+
+// keep makes places for the rules, and limits of Envoy, that there are, and forgets others.
 func (m *metrics) keep() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	kept := map[string]*tally{"": m.rules[""]}
-	for _, r := range m.daemon.engine.Rules().Rules() {
-		kept[r.Name] = m.rules[r.Name]
+	all := m.daemon.engine.Rules().Rules()
+	before, kept := *m.rules.Load(), make(map[string]*place, len(all)+1)
+	keep := func(name string) {
+		if kept[name] = before[name]; kept[name] == nil {
+			kept[name] = new(place)
+		}
+	}
+	keep("")
+	for _, r := range all {
+		keep(r.Name)
 	}
 	if m.daemon.envoy != nil {
 		if limits := m.daemon.envoy.service.Config(); limits != nil {
 			for l := range limits.Limits() {
-				kept[l.Path] = m.rules[l.Path]
+				keep(l.Path)
 			}
 		}
 	}
-	m.rules = kept
+	m.rules.Store(&kept)
 }
 
 // Describe implements [prometheus.Collector].
@@ -191,8 +215,8 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	gauge := func(i int, n float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(m.descs[i], prometheus.GaugeValue, n, labels...)
 	}
-	m.mu.RLock()
-	for name, t := range m.rules {
+	for name, p := range *m.rules.Load() {
+		t := p.Load()
 		if t == nil {
 			continue // it has decided nothing yet
 		}
@@ -203,7 +227,6 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 			}
 		}
 	}
-	m.mu.RUnlock()
 	for reason := range m.unaccepted {
 		count(unacceptedTotal, m.unaccepted[reason].Load(), identity.Reason(reason).String())
 	}
