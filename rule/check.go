@@ -44,13 +44,17 @@ func (f *File) Check() Problems { return f.check(true) }
 
 // check is Check. What follows from several rules together can only be said if the
 // file is whole.
-func (f *File) check(whole bool) Problems { return f.learn(whole, func() {}).Problems }
+func (f *File) check(whole bool) Problems { return f.learn(whole, func() {}, new(Compiler)).Problems }
 
-// learn is check, and keeps what was learned of the rules on the way.
-func (f *File) learn(whole bool, rest func()) *checker {
-	c := &checker{file: f, rest: rest, tiers: map[string]int{}}
+// learn is check, and keeps what was learned of the rules on the way. What was learned of
+// them before need not be learned again, if their tiers are the same.
+func (f *File) learn(whole bool, rest func(), before *Compiler) *checker {
+	c := &checker{file: f, rest: rest, tiers: map[string]int{}, names: make(map[string]int, len(f.Rules))}
+	if !slices.EqualFunc(f.Tiers, before.tiers, Tier.equal) {
+		before = new(Compiler)
+	}
 	c.checkTierNames()
-	c.checkRules()
+	c.checkRules(before)
 	c.checkTierLimits()
 	if whole {
 		c.checkNeverReached()
@@ -64,6 +68,7 @@ type checker struct {
 	file      *File
 	rest      func()
 	rules     []checked
+	names     map[string]int // of rules
 	tiers     map[string]int // tiers by name
 	tierNames []string
 	values    []Values // of each tier, as far as they can be read
@@ -78,6 +83,7 @@ type checked struct {
 	networks []netip.Prefix
 	headers  map[string]string // by canonical name; nil: there are none
 	countBy  []Dimension       // canonical, without those that every request has
+	same     string            // what [Rule.sharing] returns, once it is known
 	values   []stint.Limit     // of its limits; zero: it cannot be read, or has the name of one before
 }
 
@@ -178,39 +184,49 @@ func (c *checker) checkText(path, text string) {
 	}
 }
 
-func (c *checker) checkRules() {
-	names := make(map[string]int, len(c.file.Rules))
+func (c *checker) checkRules(before *Compiler) {
 	c.rules = make([]checked, len(c.file.Rules))
 	for i := range c.file.Rules {
 		r := &c.rules[i]
 		r.Rule, r.place = &c.file.Rules[i], i
-		before := len(c.Problems)
+		problems := len(c.Problems)
 		if c.checkName("name", r.Name) {
-			if first, twice := names[r.Name]; twice {
+			if first, twice := c.names[r.Name]; twice {
 				c.Add("name", fmt.Sprintf("%q is the name of rules[%d] already", r.Name, first), "")
 			} else {
-				names[r.Name] = i
+				c.names[r.Name] = i
 			}
 		}
-		if r.Group != "" {
-			c.checkName("group", r.Group)
+		if known := before.before(r.Rule); known != nil {
+			own := *r
+			*r = *known
+			r.Rule, r.place = own.Rule, own.place
+		} else {
+			c.checkRule(r)
 		}
-		c.checkMatch(r)
-		c.checkCountBy(r)
-		c.checkAction(r)
-		c.checkLimits(r)
-		c.checkCost(r)
-		c.checkPenalty(r)
-		c.checkResponse(r)
-		r.sound = len(c.Problems) == before
+		r.sound = len(c.Problems) == problems
 		// Hardly any rule is wrong, and paths of very many would be made for nothing.
-		for n := before; n < len(c.Problems); n++ {
+		for n := problems; n < len(c.Problems); n++ {
 			c.Problems[n].Path = r.path() + "." + c.Problems[n].Path
 		}
 		if i%stride == stride-1 {
 			c.rest()
 		}
 	}
+}
+
+// checkRule checks a rule by itself, but for its name.
+func (c *checker) checkRule(r *checked) {
+	if r.Group != "" {
+		c.checkName("group", r.Group)
+	}
+	c.checkMatch(r)
+	c.checkCountBy(r)
+	c.checkAction(r)
+	c.checkLimits(r)
+	c.checkCost(r)
+	c.checkPenalty(r)
+	c.checkResponse(r)
 }
 
 func (c *checker) checkMatch(r *checked) {

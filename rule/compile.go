@@ -2,7 +2,7 @@ package rule
 
 import (
 	"cmp"
-	"fmt"
+	"encoding/binary"
 	"maps"
 	"net/textproto"
 	"slices"
@@ -65,15 +65,29 @@ type limit struct {
 }
 
 // Compile checks the file and makes a set of it. The error is [Problems].
-func Compile(f File) (*Set, error) { return CompileGently(f, func() {}) }
+func Compile(f File) (*Set, error) { return new(Compiler).Compile(f) }
 
-// CompileGently is [Compile] where there is something better to do meanwhile: it calls
-// rest again and again, after no more than what a hundred rules or so take.
-func CompileGently(f File, rest func()) (*Set, error) {
-	if len(f.Rules) < stride {
+// Compiler compiles files of which each is much like the one before: rules that are the
+// same need not be checked again. The zero Compiler has seen no file. Only one goroutine
+// may use it at a time.
+type Compiler struct {
+	// Rest is called again and again, after no more than what a hundred rules or so
+	// take, if there is something better to do meanwhile. Nil: there is not.
+	Rest func()
+
+	tiers []Tier
+	rules []checked
+	names map[string]int // of rules
+}
+
+// Compile is [Compile]. The file, and what it holds, must not be changed any more.
+func (c *Compiler) Compile(f File) (*Set, error) {
+	rest := c.Rest
+	if rest == nil || len(f.Rules) < stride {
 		rest = func() {} // it is soon done
 	}
-	known := f.learn(true, rest)
+	known := f.learn(true, rest, c)
+	c.tiers, c.rules, c.names = f.Tiers, known.rules, known.names
 	if len(known.Problems) > 0 {
 		return nil, known.Problems
 	}
@@ -91,9 +105,9 @@ func CompileGently(f File, rest func()) (*Set, error) {
 			rest()
 		}
 	}
-	slices.SortFunc(s.rules, func(a, b *Compiled) int {
+	slices.SortFunc(s.rules, gently(rest, func(a, b *Compiled) int {
 		return cmp.Or(cmp.Compare(a.Priority, b.Priority), strings.Compare(a.Name, b.Name))
-	})
+	}))
 	rest()
 	s.methods = make(map[string]string, len(methods))
 	for _, m := range methods {
@@ -117,14 +131,12 @@ func CompileGently(f File, rest func()) (*Set, error) {
 			e.hit = Hit{Rule: r, Endpoint: e.path.text, entry: e, rank: rank, group: group}
 		}
 		entries = append(entries, r.entries...)
-	}
-	compared := 0
-	slices.SortFunc(entries, func(a, b *entry) int {
-		if compared++; compared%(16*stride) == 0 {
+		if i%(4*stride) == 4*stride-1 {
 			rest()
 		}
-		return standing(a, b)
-	})
+	}
+	slices.SortFunc(entries, gently(rest, standing))
+	rest()
 	paths := make([]*entry, 0, len(entries))
 	for i, e := range entries {
 		e.hit.place = int32(i)
@@ -139,6 +151,27 @@ func CompileGently(f File, rest func()) (*Set, error) {
 	s.paths = newTree(paths, rest)
 	s.other.sort()
 	return s, nil
+}
+
+// before returns what was learned of a rule by itself, or nil if that is not known. What is
+// wrong with it may be wrong with its tiers.
+func (c *Compiler) before(r *Rule) *checked {
+	at, ok := c.names[r.Name]
+	if !ok || !c.rules[at].sound || !r.equal(c.rules[at].Rule) {
+		return nil
+	}
+	return &c.rules[at]
+}
+
+// gently returns a comparison that rests again and again.
+func gently[T any](rest func(), compare func(a, b T) int) func(a, b T) int {
+	n := 0
+	return func(a, b T) int {
+		if n++; n%(32*stride) == 0 {
+			rest()
+		}
+		return compare(a, b)
+	}
 }
 
 // stride is after how many rules a rest is due.
@@ -203,10 +236,12 @@ func compile(c *Compiled, r *checked, shared map[string]*conditions) {
 		match:     r.Match.clone(),
 		cost:      r.Cost,
 	}
-	same := r.sharing()
-	if c.conditions = shared[same]; c.conditions == nil {
+	if r.same == "" {
+		r.same = r.sharing()
+	}
+	if c.conditions = shared[r.same]; c.conditions == nil {
 		c.conditions = newConditions(c.match, r.CountBy)
-		shared[same] = c.conditions
+		shared[r.same] = c.conditions
 	}
 	if c.Status == 0 {
 		c.Status = 429
@@ -249,7 +284,21 @@ func (r *Rule) sharing() string {
 		}
 		return string(r.CountBy[0]) // as most are
 	}
-	return fmt.Sprintf("%q", []any{m.Methods, m.Tiers, m.IPRanges, m.Headers, r.CountBy})
+	var headers, dims []string
+	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
+		headers = append(headers, name, m.Headers[name])
+	}
+	for _, d := range r.CountBy {
+		dims = append(dims, string(d))
+	}
+	b := append(make([]byte, 0, 256), 0) // as no dimension begins
+	for _, list := range [][]string{m.Methods, m.Tiers, m.IPRanges, headers, dims} {
+		b = binary.AppendUvarint(b, uint64(len(list)))
+		for _, text := range list {
+			b = append(binary.AppendUvarint(b, uint64(len(text))), text...)
+		}
+	}
+	return string(b)
 }
 
 // under is the rule under one of its paths.

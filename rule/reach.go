@@ -20,28 +20,32 @@ func (c *checker) checkUnreachable() {
 			rules = append(rules, r)
 		}
 	}
-	slices.SortFunc(rules, func(a, b *checked) int {
+	c.rest()
+	slices.SortFunc(rules, gently(c.rest, func(a, b *checked) int {
 		return cmp.Or(cmp.Compare(a.Priority, b.Priority), strings.Compare(a.Name, b.Name))
-	})
-	// Rules that may hide others, by something that whatever they hide must have:
-	// to compare each rule with each would take too long.
-	index := map[place][]*checked{}
+	}))
+	h := hiding{rules: map[rivals]int{}, index: map[place][]*checked{}}
 	for _, r := range rules {
 		if scope, ok := r.hides(); ok {
-			for _, key := range r.keys() {
-				at := place{scope, key}
-				index[at] = append(index[at], r)
-			}
+			h.rules[scope]++
 		}
-	}
-	if len(index) == 0 {
-		return
 	}
 	for i, r := range rules {
 		if i%stride == stride-1 {
 			c.rest()
 		}
-		switch w := find(index, r); {
+		if scope, ok := r.hides(); ok && h.among(scope) {
+			for _, key := range r.keys() {
+				at := place{scope, key}
+				h.index[at] = append(h.index[at], r)
+			}
+		}
+	}
+	for i, r := range rules {
+		if i%stride == stride-1 {
+			c.rest()
+		}
+		switch w := h.find(r); {
 		case w == nil:
 		case r.Group != "" && w.Group == r.Group:
 			c.Add(r.path(), fmt.Sprintf("the rule %q can never apply: %q of the same group matches everything that it matches, and comes first",
@@ -71,21 +75,41 @@ type place struct {
 	key   string
 }
 
+// hiding is the rules that may hide others: how many there are among which, and by
+// something that whatever they hide must have, since to compare each rule with each would
+// take too long.
+type hiding struct {
+	rules map[rivals]int
+	index map[place][]*checked
+}
+
+// among says whether rules may be hidden there: in a group of one, none is.
+func (h *hiding) among(scope rivals) bool {
+	return h.rules[scope] > 1 || scope == exempt && h.rules[scope] > 0
+}
+
 // find returns a rule that hides r, or nil.
-func find(index map[place][]*checked, r *checked) *checked {
+func (h *hiding) find(r *checked) *checked {
+	scopes := make([]rivals, 0, 2)
+	if own := rivalsOf(r.Group, r.Action); h.among(own) {
+		scopes = append(scopes, own)
+	}
+	if r.counts() && h.among(exempt) {
+		scopes = append(scopes, exempt)
+	}
+	if len(scopes) == 0 {
+		return nil // as mostly
+	}
 	// A group of very many rules with the same conditions is cut off: what is not
 	// looked at is not claimed.
 	left := 256
 	for _, key := range r.probes() {
-		for _, scope := range []rivals{rivalsOf(r.Group, r.Action), exempt} {
-			for _, w := range index[place{scope, key}] {
+		for _, scope := range scopes {
+			for _, w := range h.index[place{scope, key}] {
 				if left--; left < 0 {
 					return nil
 				}
-				if w == r || !w.covers(r) {
-					continue
-				}
-				if (scope == exempt && r.counts()) || (scope != exempt && w.beats(r)) {
+				if w != r && w.covers(r) && (scope == exempt || w.beats(r)) {
 					return w
 				}
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/database"
 	"github.com/stintdev/stint/internal/lookup"
+	"github.com/stintdev/stint/rule"
 )
 
 // NodeOptions are a node's settings.
@@ -52,11 +53,12 @@ type Node struct {
 	unsaved   chan *Snapshot // likewise: the last that was put to use
 	replicas  atomic.Int64
 
-	turn   sync.Mutex // of those who look
-	ready  bool       // the schema is what it should be
-	seen   mark       // up to which changes are known
-	failed mark       // what could not be put to use
-	loaded loaded     // the last that was read
+	turn     sync.Mutex // of those who look
+	ready    bool       // the schema is what it should be
+	seen     mark       // up to which changes are known
+	failed   mark       // what could not be put to use
+	loaded   loaded     // the last that was read
+	compiler rule.Compiler
 
 	mu     sync.Mutex
 	status NodeStatus
@@ -120,9 +122,24 @@ func (c *Catalog) NewNode(o NodeOptions) (*Node, error) {
 	n := &Node{
 		c: c, o: o, id: rand.Text(), started: c.options.Now(), directory: d, good: newLastGood(o.LastGood, c.dialect.Place()),
 		wake: make(chan struct{}, 1), moved: make(chan struct{}, 1), unsaved: make(chan *Snapshot, 1),
+		compiler: rule.Compiler{Rest: rests()},
 	}
 	n.replicas.Store(1)
 	return n, nil
+}
+
+// rests returns what leaves the processor to decisions for a moment, if it was not left to
+// them for a while. To yield it would not do: those who wait for the network are looked for
+// when there is nothing else to do.
+func rests() func() {
+	const moment, while = 50 * time.Microsecond, 250 * time.Microsecond
+	var last time.Time
+	return func() {
+		if time.Since(last) > while {
+			<-time.After(moment)
+			last = time.Now()
+		}
+	}
 }
 
 // First returns the snapshot to begin with: that of the database or, if it is out of
@@ -163,7 +180,7 @@ func (n *Node) ask(ctx context.Context, served mark, anyway bool) (news, error) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, loadLimit)
 	defer cancel()
-	return n.c.since(ctx, n.seen, served, n.failed, anyway, n.loaded)
+	return n.c.since(ctx, n.seen, served, n.failed, anyway, n.loaded, &n.compiler)
 }
 
 func (n *Node) prepare(ctx context.Context) error {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/strict"
@@ -32,23 +31,16 @@ type mark struct {
 }
 
 // newSnapshot compiles what was read.
-func newSnapshot(at mark, d Document) (*Snapshot, error) {
+func newSnapshot(compiler *rule.Compiler, at mark, d Document) (*Snapshot, error) {
 	s := &Snapshot{mark: at, document: d}
 	var err error
-	if s.Rules, err = rule.CompileGently(d.File, rest); err != nil {
+	if s.Rules, err = compiler.Compile(d.File); err != nil {
 		return nil, named(&d.File, err)
 	}
 	if s.Lists, err = d.Lists(); err != nil {
 		return nil, err
 	}
 	return s, nil
-}
-
-// rest leaves the processor to decisions for a moment. To yield it would not do: those who
-// wait for the network are looked for when there is nothing else to do.
-func rest() {
-	const moment = 50 * time.Microsecond
-	<-time.After(moment)
 }
 
 // named says what is wrong with rules and tiers by their names: no one has seen the list.
@@ -99,7 +91,7 @@ const mostChanges = 10_000
 // has not looked yet, whose mark is the zero mark, that is everything. What could not be
 // compiled the last time is not tried again. Of a snapshot that was read before, only
 // what has changed since is read, if the history is the same.
-func (c *Catalog) since(ctx context.Context, last, served, failed mark, anyway bool, before loaded) (n news, err error) {
+func (c *Catalog) since(ctx context.Context, last, served, failed mark, anyway bool, before loaded, compiler *rule.Compiler) (n news, err error) {
 	// Mostly there is nothing new, and that is soon said, or never.
 	asking, cancel := context.WithTimeout(ctx, askLimit)
 	n.mark, err = current(asking, c.reading)
@@ -141,7 +133,7 @@ func (c *Catalog) since(ctx context.Context, last, served, failed mark, anyway b
 		case err != nil:
 			return n, c.wrap(err)
 		default:
-			n.snapshot, n.broken = newSnapshot(n.mark, d)
+			n.snapshot, n.broken = newSnapshot(compiler, n.mark, d)
 		}
 	}
 	return n, nil
