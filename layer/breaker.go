@@ -140,8 +140,10 @@ type breaker struct {
 	at    atomic.Int32 // the current piece
 
 	until atomic.Int64 // when it is open; changed under mu
+	over  atomic.Bool  // it may be over: who is refused until then reads no clock
 
 	mu     sync.Mutex
+	timer  *time.Timer   // of over
 	open   time.Duration // how long to be open next time
 	probes int           // calls in a row that succeeded while half-open
 	tries  int           // probes on their way
@@ -152,6 +154,9 @@ type piece struct{ good, bad atomic.Int64 }
 func (*breaker) position() position { return atBreaker }
 
 func (l *breaker) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+	if State(l.state.Load()) == BreakerOpen && !l.over.Load() && !l.closed.Load() {
+		return nil, errOpen
+	}
 	start := time.Since(l.born)
 	probe, err := l.enter(start)
 	if err != nil {
@@ -186,6 +191,11 @@ func (l *breaker) Reset(ctx context.Context, keys ...stint.Key) error {
 
 func (l *breaker) Close() error {
 	l.closed.Store(true)
+	l.mu.Lock()
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	l.mu.Unlock()
 	return l.next.Close()
 }
 
@@ -313,6 +323,8 @@ func (l *breaker) trip(now time.Duration, reason string) {
 // held.
 func (l *breaker) openFor(now time.Duration, reason string) {
 	l.until.Store(int64(now + l.open))
+	l.over.Store(false)
+	l.timer = time.AfterFunc(l.open, func() { l.over.Store(true) })
 	l.change(BreakerOpen, reason, l.open)
 	l.open = min(2*l.open, l.o.MostOpen)
 }

@@ -74,10 +74,14 @@ func DenyCache(next stint.Store, o DenyCacheOptions) (stint.Store, error) {
 			}
 		}
 	}
-	return &denyCache{
-		next: next, length: o.For, clock: clock, seed: maphash.MakeSeed(),
+	l := &denyCache{
+		next: next, length: o.For, clock: clock, seed: maphash.MakeSeed(), local: new(atomic.Bool),
 		denials: make([]atomic.Pointer[denial], o.Size), changes: make([]atomic.Uint64, o.Size),
-	}, nil
+	}
+	if f, ok := bare(next).(*fallback); ok {
+		l.local = &f.away
+	}
+	return l, nil
 }
 
 type denyCache struct {
@@ -85,6 +89,7 @@ type denyCache struct {
 	length time.Duration
 	clock  func() (now time.Duration, ok bool)
 	seed   maphash.Seed
+	local  *atomic.Bool // another stands in for the store, of which nothing is remembered
 
 	// denials has a place for each hash of a take's keys. One take of its place
 	// pushes out another.
@@ -115,13 +120,17 @@ func (l *denyCache) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decisio
 	if len(asks) == 0 {
 		return l.next.Take(ctx, asks)
 	}
+	var room [few]*atomic.Uint64
+	keys, place := l.find(asks, room[:0])
+	d := place.Load()
+	if d == nil && l.local.Load() {
+		return l.next.Take(ctx, asks)
+	}
 	now, ok := l.clock()
 	if !ok {
 		return l.next.Take(ctx, asks)
 	}
-	var room [few]*atomic.Uint64
-	keys, place := l.find(asks, room[:0])
-	if d := place.Load(); d != nil {
+	if d != nil {
 		if ds := l.answer(d, asks, keys, now); ds != nil {
 			return ds, nil
 		}

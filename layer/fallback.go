@@ -75,6 +75,7 @@ type fallback struct {
 	o    FallbackOptions
 	asks sync.Pool // of *[]stint.Ask
 
+	away  atomic.Bool // the store was out of reach the last time
 	owing atomic.Bool // there are debts, and no one pays them yet
 
 	mu     sync.Mutex
@@ -103,29 +104,45 @@ func (*fallback) position() position { return atFallback }
 func (l *fallback) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
 	ds, err := l.next.Take(ctx, asks)
 	if err == nil || !out(err) || left(ctx) {
+		if err == nil && l.away.Load() {
+			l.away.Store(false)
+		}
 		if err == nil && l.owing.Load() {
 			l.pay()
 		}
 		return ds, err
 	}
-	if err := stint.ValidateTake(asks); err != nil {
-		return nil, err
+	if !l.away.Load() {
+		l.away.Store(true)
 	}
-	ds, err = l.locally(asks, func(mine []stint.Ask) ([]stint.Decision, error) { return l.o.Local.Take(ctx, mine) })
+	n := l.replicas()
+	if n == 1 {
+		ds, err = l.o.Local.Take(ctx, asks)
+	} else {
+		if err := stint.ValidateTake(asks); err != nil { // its share may be sound
+			return nil, err
+		}
+		mine := l.shares(asks, n)
+		ds, err = l.o.Local.Take(ctx, *mine)
+		l.put(mine)
+	}
 	if err != nil {
 		return nil, err
 	}
 	passed := true
 	for i := range ds {
 		d := &ds[i]
+		d.Basis = stint.Local
 		passed = passed && d.Allowed
-		// It is too much for this node, and perhaps not for the limit.
-		if t, _ := asks[i].Limit.Terms(); asks[i].Penalty == nil && d.RetryAfter == stint.Never && asks[i].Cost <= t.Cap {
-			d.RetryAfter = time.Second
+		if d.RetryAfter == stint.Never && asks[i].Penalty == nil {
+			// It is too much for this node, and perhaps not for the limit.
+			if t, _ := asks[i].Limit.Terms(); asks[i].Cost <= t.Cap {
+				d.RetryAfter = time.Second
+			}
 		}
 	}
 	if passed {
-		l.owe(asks, true)
+		l.owe(asks, n, true)
 	}
 	return ds, nil
 }
@@ -137,11 +154,17 @@ func (l *fallback) Adjust(ctx context.Context, asks []stint.Ask) ([]stint.Decisi
 	}
 	// What may have been given back already is not given back again.
 	refunds := errors.Is(err, stint.ErrNotApplied)
-	ds, err = l.locally(asks, func(mine []stint.Ask) ([]stint.Decision, error) { return l.o.Local.Adjust(ctx, mine) })
+	n := l.replicas()
+	mine := l.shares(asks, n)
+	ds, err = l.o.Local.Adjust(ctx, *mine)
+	l.put(mine)
 	if err != nil {
 		return nil, err
 	}
-	l.owe(asks, refunds)
+	for i := range ds {
+		ds[i].Basis = stint.Local
+	}
+	l.owe(asks, n, refunds)
 	return ds, nil
 }
 
@@ -174,24 +197,22 @@ func (l *fallback) Close() error {
 	return err
 }
 
-// locally asks the local store, under this node's share of the limits.
-func (l *fallback) locally(asks []stint.Ask, call func([]stint.Ask) ([]stint.Decision, error)) ([]stint.Decision, error) {
+// shares returns asks under one of n parts of their limits, until they are put back.
+func (l *fallback) shares(asks []stint.Ask, n int64) *[]stint.Ask {
 	mine, ok := l.asks.Get().(*[]stint.Ask)
 	if !ok {
 		mine = new([]stint.Ask)
 	}
-	n := l.replicas()
 	*mine = append((*mine)[:0], asks...)
 	for i := range *mine {
 		(*mine)[i].Limit = Share((*mine)[i].Limit, n)
 	}
-	ds, err := call(*mine)
-	clear(*mine)
-	l.asks.Put(mine)
-	for i := range ds {
-		ds[i].Basis = stint.Local
-	}
-	return ds, err
+	return mine
+}
+
+func (l *fallback) put(asks *[]stint.Ask) {
+	clear(*asks)
+	l.asks.Put(asks)
 }
 
 func (l *fallback) replicas() int64 {
@@ -224,8 +245,7 @@ func Share(l stint.Limit, n int64) stint.Limit {
 const most = 1<<53 - 1
 
 // owe remembers what the store does not know.
-func (l *fallback) owe(asks []stint.Ask, refunds bool) {
-	n := l.replicas()
+func (l *fallback) owe(asks []stint.Ask, n int64, refunds bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range asks {

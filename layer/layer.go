@@ -15,8 +15,8 @@
 // breaker counts calls that failed after all attempts, not attempts, and its
 // refusal is not worth a retry. The fallback answers for both, at once while the
 // breaker is open. The deny cache is outside it: a flood against an exhausted
-// limit stops there whoever decides, and a local denial is remembered like any
-// other. FailMode is last: it answers only if no one else has, so it can be sure
+// limit stops there before anyone decides, and a denial of this node's own, which
+// is as quick, is not remembered. FailMode is last: it answers only if no one else has, so it can be sure
 // that no one counted. Any other order breaks one of these promises and is
 // refused when it is built.
 //
@@ -56,17 +56,22 @@ func check(at position, next stint.Store) error {
 	if next == nil {
 		return errors.New("layer: " + positionNames[at] + " around no store")
 	}
-	for {
-		o, ok := next.(*observed)
-		if !ok {
-			break
-		}
-		next = o.next
-	}
+	next = bare(next)
 	if p, ok := next.(placed); ok && p.position() >= at {
 		return fmt.Errorf("layer: %s around %s: %s", positionNames[at], positionNames[p.position()], reasons[at])
 	}
 	return nil
+}
+
+// bare returns a store without those who observe it.
+func bare(s stint.Store) stint.Store {
+	for {
+		o, ok := s.(*observed)
+		if !ok {
+			return s
+		}
+		s = o.next
+	}
 }
 
 // reasons say what breaks if a layer is further in than it should be.

@@ -26,6 +26,12 @@ func virtual(t *testing.T, test func(t *testing.T, f *faulty)) {
 	})
 }
 
+// pass has some time pass, and what is to be done then done.
+func pass(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
 func TestRetry(t *testing.T) {
 	t.Parallel()
 	virtual(t, func(t *testing.T, f *faulty) {
@@ -137,11 +143,11 @@ func TestBreaker(t *testing.T) {
 		// Each probe that fails doubles the time, up to 30 s.
 		open := time.Second
 		for _, next := range []string{"2s", "4s", "8s", "16s", "30s", "30s"} {
-			<-time.After(open - time.Millisecond)
+			pass(open - time.Millisecond)
 			if err := take(); !errors.Is(err, layer.ErrOpen) {
 				t.Fatalf("a millisecond early: %v", err)
 			}
-			<-time.After(time.Millisecond)
+			pass(time.Millisecond)
 			if err := take(); !errors.Is(err, errUnknown) {
 				t.Fatalf("the probe: %v", err)
 			}
@@ -151,7 +157,7 @@ func TestBreaker(t *testing.T) {
 
 		// Three probes that succeed close it, and the time is short again.
 		f.heal()
-		<-time.After(open)
+		pass(open)
 		for range 3 {
 			if err := take(); err != nil {
 				t.Fatal(err)
@@ -164,7 +170,7 @@ func TestBreaker(t *testing.T) {
 		}
 		expect("again", "open 1s")
 		f.heal()
-		<-time.After(time.Second)
+		pass(time.Second)
 		for range 3 {
 			_ = take()
 		}
@@ -180,7 +186,7 @@ func TestBreaker(t *testing.T) {
 			_ = take()
 		}
 		expect("9 of 19")
-		<-time.After(11 * time.Second)
+		pass(11 * time.Second)
 		for i := range 19 {
 			if i%2 == 0 {
 				f.heal()
@@ -196,7 +202,7 @@ func TestBreaker(t *testing.T) {
 
 		// Slow calls are failures, though their answers are used.
 		f.heal()
-		<-time.After(time.Second)
+		pass(time.Second)
 		for range 3 {
 			_ = take()
 		}
@@ -211,7 +217,7 @@ func TestBreaker(t *testing.T) {
 
 		// What the caller did is not the store's fault.
 		f.heal()
-		<-time.After(time.Second)
+		pass(time.Second)
 		for range 3 {
 			_ = take()
 		}
@@ -243,7 +249,7 @@ func TestProbes(t *testing.T) {
 		for range 5 {
 			_, _ = s.Take(t.Context(), ask("alice", 10, 1))
 		}
-		<-time.After(time.Second)
+		pass(time.Second)
 		f.fail(func(context.Context) error { <-time.After(10 * time.Second); return nil })
 		before := f.calls.Load()
 		var wg sync.WaitGroup

@@ -125,7 +125,7 @@ func TestSilentProbes(t *testing.T) {
 		for range 5 {
 			_, _ = s.Take(t.Context(), ask("alice", 10, 1))
 		}
-		<-time.After(time.Second)
+		pass(time.Second)
 		f.fail(hang)
 		for range 10 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -188,7 +188,7 @@ func TestUnpaid(t *testing.T) {
 			return errAway
 		})
 		_, _ = s.Take(t.Context(), ask("alice", 10, 0))
-		<-time.After(time.Second)
+		pass(time.Second)
 		f.heal()
 		paid := int64(0)
 		for paid < 100 {
@@ -230,7 +230,7 @@ func TestRefundOnce(t *testing.T) {
 			if err != nil || out[0].Remaining != 5 {
 				t.Errorf("%+v, %v; want 5 remaining", out, err)
 			}
-			<-time.After(time.Second)
+			pass(time.Second)
 		}
 	})
 }
