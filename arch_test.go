@@ -24,6 +24,7 @@ var floors = map[string]int{
 	"internal/e2e":                 8, // the whole, with the clients that people have; for tests
 	"internal/admin":               5,
 	"internal/catalog/catalogtest": 4, // the suite of its databases
+	"internal/audit/audittest":     4, // events to ask about
 	"httplimit":                    4,
 	"grpclimit":                    4,
 	"grpclimit/rls":                3,
