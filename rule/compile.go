@@ -153,6 +153,13 @@ func (c *Compiler) Compile(f File) (*Set, error) {
 	return s, nil
 }
 
+// Check is [File.Check]. The file, and what it holds, must not be changed any more.
+func (c *Compiler) Check(f File) Problems {
+	known := f.learn(true, func() {}, c)
+	c.tiers, c.rules, c.names = f.Tiers, known.rules, known.names
+	return known.Problems
+}
+
 // before returns what was learned of a rule by itself, or nil if that is not known. What is
 // wrong with it may be wrong with its tiers.
 func (c *Compiler) before(r *Rule) *checked {

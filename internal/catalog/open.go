@@ -43,6 +43,7 @@ type Catalog struct {
 	db      *sql.DB // to write
 	reading *sql.DB // to read
 
+	memory *memory
 	wakers *wakers
 	used   *uses
 	trial  bool // nothing stays
@@ -70,7 +71,7 @@ func Open(url string, o Options) (*Catalog, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Catalog{options: o, clock: clock, dialect: d, db: d.Write, reading: d.Read, wakers: new(wakers), used: new(uses)}
+	c := &Catalog{options: o, clock: clock, dialect: d, db: d.Write, reading: d.Read, memory: new(memory), wakers: new(wakers), used: new(uses)}
 	c.makeTables()
 	return c, nil
 }

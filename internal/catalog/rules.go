@@ -18,10 +18,16 @@ func (c *Catalog) CheckRule(ctx context.Context, r Rule, replacing string) (prob
 		return nil, c.wrap(err)
 	}
 	defer tx.Rollback() //nolint:errcheck // it was only read
-	file, err := c.file(ctx, tx)
+	at, err := current(ctx, tx)
 	if err != nil {
 		return nil, c.wrap(err)
 	}
+	file, err := c.file(ctx, tx, at.Revision, nil)
+	if err != nil {
+		return nil, c.wrap(err)
+	}
+	c.memory.keep(read{at, file})
+	file.Rules = slices.Clone(file.Rules)
 	var k checker
 	if err := k.checkRule("", &r); err != nil || len(k.Problems) > 0 {
 		return k.Problems, err
@@ -43,7 +49,7 @@ func (c *Catalog) CheckRule(ctx context.Context, r Rule, replacing string) (prob
 	} else {
 		file.Rules[i] = r
 	}
-	found := file.Check()
+	found := c.memory.check(file)
 	if taken { // what it would mean for others that the one before it were gone does not matter
 		found = slices.DeleteFunc(found, func(p strict.Problem) bool {
 			kind, name, _, ok := whose(&file, p.Path)

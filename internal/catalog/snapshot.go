@@ -219,12 +219,17 @@ func (t *Table[T]) current(ctx context.Context, q querier, had []T, since int64,
 	if changed == nil || len(ids) > few {
 		return t.latest(ctx, q, had, since)
 	}
+	return t.replaced(ctx, q, had, ids, t.strict)
+}
+
+// replaced returns what was had, by id, with those that have changed as they are now.
+func (t *Table[T]) replaced(ctx context.Context, q querier, had []T, ids []string, strict bool) ([]T, error) {
 	if len(ids) == 0 {
 		return had, nil
 	}
 	out := slices.Clone(had)
 	for _, id := range ids {
-		found, err := t.query(ctx, q, "WHERE id = $1", id)
+		found, err := t.read(ctx, q, strict, "WHERE id = $1", id)
 		if err != nil {
 			return nil, err
 		}

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -372,25 +371,4 @@ func (t *Table[T]) Modify(ctx context.Context, actor, id string, change func(*T)
 			return version, err
 		}
 	}
-}
-
-// file returns all rules and tiers, by their names, for checks: what a newer program has
-// written and this one does not know is no reason not to write anything else.
-func (c *Catalog) file(ctx context.Context, q querier) (f rule.File, err error) {
-	rules, err := c.Rules.read(ctx, q, false, "ORDER BY id")
-	if err != nil {
-		return f, err
-	}
-	tiers, err := c.Tiers.read(ctx, q, false, "ORDER BY id")
-	if err != nil {
-		return f, err
-	}
-	f.Rules = slices.Grow(f.Rules, len(rules))
-	for i := range rules {
-		f.Rules = append(f.Rules, rules[i].Value)
-	}
-	for i := range tiers {
-		f.Tiers = append(f.Tiers, tiers[i].Value)
-	}
-	return f, nil
 }

@@ -28,7 +28,8 @@ type tx struct {
 	stamp    string
 	changes  []Change
 	touched  []touch
-	checker  *checker // of people; nil: what it goes by has changed
+	checker  *checker   // of people; nil: what it goes by has changed
+	file     *rule.File // rules and tiers as they will be; nil: they were not read, or have changed since
 	problems strict.Problems
 	// back is what something is brought back to, as it was. Nil: nothing is.
 	back json.RawMessage
@@ -85,6 +86,9 @@ func (c *Catalog) write(ctx context.Context, actor string, do func(*tx) error) (
 	}
 	if err := t.Commit(); err != nil {
 		return 0, c.wrap(err)
+	}
+	if t.file != nil {
+		c.memory.keep(read{mark{t.revision, t.stamp}, *t.file})
 	}
 	c.tell(ctx)
 	return t.revision, nil
@@ -205,7 +209,7 @@ func (t *tx) note(ch Change, path string) {
 	t.changes = append(t.changes, ch)
 	if ch.Kind == kindRule || ch.Kind == kindTier {
 		t.touched = append(t.touched, touch{ch.Kind, ch.ID, path})
-		t.checker = nil
+		t.checker, t.file = nil, nil
 	}
 }
 
@@ -251,11 +255,11 @@ func (t *tx) unused(ctx context.Context, k *kind, id string) error {
 // are now.
 func (t *tx) check(ctx context.Context) error {
 	if len(t.touched) > 0 {
-		file, err := t.c.file(ctx, t)
+		file, err := t.read(ctx)
 		if err != nil {
 			return err
 		}
-		t.problems = append(t.problems, relate(&file, t.touched, file.Check())...)
+		t.problems = append(t.problems, relate(file, t.touched, t.c.memory.check(*file))...)
 	}
 	return t.problems.Err()
 }
@@ -325,13 +329,25 @@ func (t *tx) checkerOf(ctx context.Context, value any) (*checker, error) {
 		return new(checker), nil
 	}
 	if t.checker == nil {
-		file, err := t.c.file(ctx, t) // so that others can be written meanwhile
+		file, err := t.read(ctx)
 		if err != nil {
 			return nil, err
 		}
-		t.checker = &checker{names: namesOf(&file, "in the catalog"), whole: true, peppered: true}
+		t.checker = &checker{names: namesOf(file, "in the catalog"), whole: true, peppered: true}
 	}
 	return t.checker, nil
+}
+
+// read returns the rules and tiers as they are now.
+func (t *tx) read(ctx context.Context) (*rule.File, error) {
+	if t.file == nil {
+		file, err := t.c.file(ctx, t, t.revision-1, t.touched)
+		if err != nil {
+			return nil, err
+		}
+		t.file = &file
+	}
+	return t.file, nil
 }
 
 // relate says what is wrong with rules and tiers in terms of what was written: those
