@@ -262,20 +262,23 @@ func parseCount(field, text string) (int64, error) {
 
 // String returns the limit as [ParseLimit] reads it, without what goes without
 // saying.
-func (l Limit) String() string {
-	window, options := l.Window.format()
-	text := strconv.FormatInt(l.Max, 10) + "/" + window
+func (l Limit) String() string { return string(l.Append(nil)) }
+
+// Append appends what String returns.
+func (l Limit) Append(b []byte) []byte {
+	b = append(strconv.AppendInt(b, l.Max, 10), '/')
+	b = l.Window.append(b)
 	if l.Burst != 0 {
-		text += " burst=" + strconv.FormatInt(l.Burst, 10)
+		b = strconv.AppendInt(append(b, " burst="...), l.Burst, 10)
 	}
 	usual := SlidingWindow
 	if l.Window.unit != noUnit {
 		usual = FixedWindow
 	}
 	if l.Algorithm != usual {
-		text += " " + l.Algorithm.String()
+		b = append(append(b, ' '), l.Algorithm.String()...)
 	}
-	return text + options
+	return l.Window.appendOptions(b)
 }
 
 // MarshalText implements [encoding.TextMarshaler].
@@ -283,7 +286,7 @@ func (l Limit) MarshalText() ([]byte, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
 	}
-	return []byte(l.String()), nil
+	return l.Append(nil), nil
 }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].

@@ -151,32 +151,38 @@ func (w Window) validate() error {
 }
 
 // String returns the window as [ParseWindow] reads it.
-func (w Window) String() string {
-	text, options := w.format()
-	return text + options
+func (w Window) String() string { return string(w.appendOptions(w.append(nil))) }
+
+// append appends the window without its options, which a limit prints apart.
+func (w Window) append(b []byte) []byte {
+	if w.unit == noUnit {
+		return appendSpan(b, w.span)
+	}
+	return append(b, units[w.unit].name...)
 }
 
-// format returns the window and its options, which a limit prints apart.
-func (w Window) format() (text, options string) {
+func (w Window) appendOptions(b []byte) []byte {
 	if w.unit == noUnit {
-		return formatSpan(w.span), ""
+		return b
 	}
 	if w.zone != nil {
-		options = " tz=" + w.zone.name
+		b = append(append(b, " tz="...), w.zone.name...)
 	}
 	if w.anchor != units[w.unit].anchor {
-		options += " anchor=" + w.unit.formatAnchor(w.anchor)
+		b = append(append(b, " anchor="...), w.unit.formatAnchor(w.anchor)...)
 	}
-	return units[w.unit].name, options
+	return b
 }
 
-func formatSpan(d time.Duration) string {
+func formatSpan(d time.Duration) string { return string(appendSpan(nil, d)) }
+
+func appendSpan(b []byte, d time.Duration) []byte {
 	for _, s := range spans {
 		if d > 0 && d%s.length == 0 {
-			return strconv.FormatInt(int64(d/s.length), 10) + s.name
+			return append(strconv.AppendInt(b, int64(d/s.length), 10), s.name...)
 		}
 	}
-	return d.String()
+	return append(b, d.String()...)
 }
 
 // MarshalText implements [encoding.TextMarshaler].

@@ -23,13 +23,16 @@ func NewID(now time.Time) (id ID) {
 
 // String returns the ID as UUIDs are written.
 func (id ID) String() string {
-	text, _ := id.MarshalText()
+	var room [36]byte
+	text, _ := id.AppendText(room[:0])
 	return string(text)
 }
 
 // MarshalText implements [encoding.TextMarshaler].
-func (id ID) MarshalText() ([]byte, error) {
-	b := make([]byte, 0, 36)
+func (id ID) MarshalText() ([]byte, error) { return id.AppendText(make([]byte, 0, 36)) }
+
+// AppendText implements [encoding.TextAppender]. It does not fail.
+func (id ID) AppendText(b []byte) ([]byte, error) {
 	for i, end := range [...]int{4, 6, 8, 10, 16} {
 		if i > 0 {
 			b = append(b, '-')

@@ -69,7 +69,10 @@ func API(o APIOptions) (http.Handler, error) {
 	}, nil
 }
 
-type api struct{ APIOptions }
+type api struct {
+	APIOptions
+	slow atomic.Bool // decisions of batches have to wait for something
+}
 
 // paths are those of the API. None has parts that vary, so there is nothing to match.
 type paths map[string]http.Handler
@@ -361,27 +364,52 @@ func (a *api) decideAll(ctx context.Context, all []described) ([]engine.Verdict,
 	const most = 16 // at once
 	verdicts, errs := make([]engine.Verdict, len(all)), make([]error, len(all))
 	var next atomic.Int64
-	work := func() {
-		for {
-			i := int(next.Add(1)) - 1
-			if i >= len(all) {
-				return
-			}
-			d := &all[i]
-			if d.request.Subject != nil {
-				d.request.Subject = &d.subject // it was moved with the slice
-			}
-			verdicts[i], errs[i] = a.decide(ctx, d)
+	one := func() bool {
+		i := int(next.Add(1)) - 1
+		if i >= len(all) {
+			return false
+		}
+		d := &all[i]
+		if d.request.Subject != nil {
+			d.request.Subject = &d.subject // it was moved with the slice
+		}
+		verdicts[i], errs[i] = a.decide(ctx, d)
+		return true
+	}
+	var helpers sync.WaitGroup
+	help := func() {
+		for range min(len(all), most) - 1 {
+			helpers.Go(func() {
+				for one() {
+				}
+			})
 		}
 	}
-	var wg sync.WaitGroup
-	for range min(len(all), most) - 1 {
-		wg.Go(work)
+	// Where a decision takes no longer than it takes to begin a goroutine, there is none:
+	// what the last have taken tells.
+	slow := a.slow.Load()
+	helped := slow
+	if slow {
+		help()
 	}
-	work()
-	wg.Wait()
+	for began := time.Now(); one(); {
+		now := time.Now()
+		if was := slow; was != (now.Sub(began) > slowDecision) {
+			slow = !was
+			a.slow.Store(slow)
+		}
+		if slow && !helped {
+			helped = true
+			help()
+		}
+		began = now
+	}
+	helpers.Wait()
 	return verdicts, errs
 }
+
+// slowDecision is what a decision takes that has to wait for something.
+const slowDecision = 20 * time.Microsecond
 
 // appendVerdict appends a verdict as JSON.
 func appendVerdict(b []byte, v *engine.Verdict) []byte {
@@ -403,8 +431,8 @@ func appendVerdict(b []byte, v *engine.Verdict) []byte {
 		b = strconv.AppendInt(append(b, `,"status":`...), int64(v.Status), 10)
 		b = appendString(append(b, `,"reason":`...), reason(v))
 	}
-	id, _ := v.ID.MarshalText() // it never fails
-	b = append(append(append(b, `,"decision_id":"`...), id...), '"')
+	b, _ = v.ID.AppendText(append(b, `,"decision_id":"`...)) // it never fails
+	b = append(b, '"')
 	return append(appendLimits(append(b, ','), v.Limits), '}')
 }
 
@@ -428,11 +456,13 @@ func appendLimits(b []byte, limits []engine.Limit) []byte {
 		}
 		if l.Penalty != nil {
 			b = append(b, `,"name":"penalty"`...)
-			b = appendDecision(b, l.Penalty.String(), 0, &l.Decision) // it has no units
+			b = appendString(append(b, `,"limit":`...), l.Penalty.String())
+			b = appendDecision(b, 0, &l.Decision) // it has no units
 			b = append(b, `,"penalty":true`...)
 		} else {
 			b = appendString(append(b, `,"name":`...), l.Name)
-			b = appendDecision(b, l.Limit.String(), l.Cost, &l.Decision)
+			b = appendLimit(b, l.Limit)
+			b = appendDecision(b, l.Cost, &l.Decision)
 		}
 		b = strconv.AppendBool(append(b, `,"shadow":`...), l.Shadow)
 		b = append(b, '}')
@@ -440,9 +470,13 @@ func appendLimits(b []byte, limits []engine.Limit) []byte {
 	return append(b, ']')
 }
 
-// appendDecision appends a limit and how it stands.
-func appendDecision(b []byte, limit string, cost int64, d *stint.Decision) []byte {
-	b = appendString(append(b, `,"limit":`...), limit)
+// appendLimit appends the text of a limit, in which there is nothing to escape.
+func appendLimit(b []byte, l stint.Limit) []byte {
+	return append(l.Append(append(b, `,"limit":"`...)), '"')
+}
+
+// appendDecision appends how a limit stands.
+func appendDecision(b []byte, cost int64, d *stint.Decision) []byte {
 	b = strconv.AppendInt(append(b, `,"cost":`...), cost, 10)
 	b = strconv.AppendBool(append(b, `,"allowed":`...), d.Allowed)
 	if d.Basis < stint.Open {
@@ -576,7 +610,7 @@ func appendTake(b []byte, asks []stint.Ask, ds []stint.Decision) []byte {
 		}
 		b = appendString(append(b, `{"subject":`...), asks[i].Key.Subject)
 		b = appendString(append(b, `,"name":`...), strings.TrimPrefix(asks[i].Key.Name, bare))
-		b = append(appendDecision(b, asks[i].Limit.String(), asks[i].Cost, &ds[i]), '}')
+		b = append(appendDecision(appendLimit(b, asks[i].Limit), asks[i].Cost, &ds[i]), '}')
 	}
 	return append(b, `]}`...)
 }

@@ -1,6 +1,7 @@
 package httplimit_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stintdev/stint"
@@ -312,6 +314,42 @@ func TestBatch(t *testing.T) {
 			t.Errorf("user %d: %d requests have passed, want 5", user, passed[user])
 		}
 	}
+}
+
+// patient is a store that takes its time.
+type patient struct {
+	stint.Store
+	takes time.Duration
+}
+
+func (s *patient) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+	if s.takes > 0 {
+		<-time.After(s.takes)
+	}
+	return s.Store.Take(ctx, asks)
+}
+
+// TestBatchWaits asks a store that is far away for many decisions: sixteen wait at a time,
+// in the first batch as soon as one has waited.
+func TestBatchWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := worldOf(t, roomy, identity.Options{})
+		far := &patient{w.store.(*broken).Store, 10 * time.Millisecond}
+		w.store.(*broken).Store = far
+		h := apiOf(t, w)
+		batch := `{"requests":[` + strings.TrimSuffix(strings.Repeat(`{"path":"/search","user":"alice"},`, 64), ",") + `]}`
+		for i, want := range []int64{10 + 40, 40, 40, 0, 0, 10 + 40} {
+			if far.takes = 10 * time.Millisecond; i == 3 || i == 4 {
+				far.takes = 0
+			}
+			began := time.Now()
+			rec := call(h, "POST", "/v1/check/batch", batch)
+			if took := time.Since(began); rec.Code != 200 || took.Milliseconds() != want {
+				t.Errorf("batch %d: %d after %v, want %dms", i, rec.Code, took, want)
+			}
+		}
+	})
 }
 
 // TestStoreOutOfReach calls while nothing can be counted.
