@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -67,13 +68,14 @@ func Fallback(next stint.Store, o FallbackOptions) (stint.Store, error) {
 	if err := check(atFallback, next); err != nil {
 		return nil, err
 	}
-	return &fallback{next: next, o: o, debts: map[debtor]*debt{}}, nil
+	return &fallback{next: next, o: o, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, debts: map[debtor]*debt{}}, nil
 }
 
 type fallback struct {
-	next stint.Store
-	o    FallbackOptions
-	asks sync.Pool // of *[]stint.Ask
+	next  stint.Store
+	o     FallbackOptions
+	asks  sync.Pool // of *[]stint.Ask
+	seeds [2]maphash.Seed
 
 	away  atomic.Bool // the store was out of reach the last time
 	owing atomic.Bool // there are debts, and no one pays them yet
@@ -86,17 +88,23 @@ type fallback struct {
 	work   sync.WaitGroup
 }
 
-// debtor is a counter.
-type debtor struct {
-	key       stint.Key
-	algorithm stint.Algorithm
+// debtor is a counter, by hashes of its key that no one can know: that two have the same
+// will not happen. To look one up is most of what a decision costs, and texts that it
+// would be compared with are far away.
+type debtor [2]uint64
+
+func (l *fallback) debtor(k *stint.Key, a stint.Algorithm) debtor {
+	const odd = 0x9e3779b97f4a7c15
+	subject, name := maphash.String(l.seeds[0], k.Subject), maphash.String(l.seeds[1], k.Name)
+	return debtor{subject, name + odd*uint64(a)}
 }
 
-// debt is what was admitted of a counter, and under which limit last: the whole,
-// and this node's share of it.
+// debt is what was admitted of a counter, and under which limit last.
 type debt struct {
-	units        int64
-	limit, share stint.Limit
+	units int64
+	n     int64 // of how many parts of the limit this node has had one
+	limit stint.Limit
+	key   stint.Key
 }
 
 func (*fallback) position() position { return atFallback }
@@ -175,9 +183,9 @@ func (l *fallback) Reset(ctx context.Context, keys ...stint.Key) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, k := range keys {
+	for i := range keys {
 		for _, a := range stint.Algorithms() {
-			delete(l.debts, debtor{k, a})
+			delete(l.debts, l.debtor(&keys[i], a))
 		}
 	}
 	return err
@@ -250,26 +258,29 @@ func (l *fallback) owe(asks []stint.Ask, n int64, refunds bool) {
 	defer l.mu.Unlock()
 	for i := range asks {
 		if a := &asks[i]; a.Penalty == nil && (a.Cost > 0 || (a.Cost < 0 && refunds)) {
-			l.add(debtor{a.Key, a.Limit.Algorithm}, debt{a.Cost, a.Limit, Share(a.Limit, n)})
+			l.add(&a.Key, a.Cost, &a.Limit, n)
 		}
 	}
 }
 
-// add adds to a debt. It is called with the lock held.
-func (l *fallback) add(k debtor, more debt) {
-	d := l.debts[k]
+// add adds to the debt of a counter, of whose limit this node has one of n parts. It is
+// called with the lock held.
+func (l *fallback) add(k *stint.Key, units int64, limit *stint.Limit, n int64) {
+	who := l.debtor(k, limit.Algorithm)
+	d := l.debts[who]
 	if d == nil {
 		if len(l.debts) >= l.o.MaxDebts {
-			l.lost += max(more.units, 0)
+			l.lost += max(units, 0)
 			return
 		}
 		// The caller's strings may be parts of something large.
-		k.key = stint.Key{Subject: strings.Clone(k.key.Subject), Name: strings.Clone(k.key.Name)}
-		d = new(debt)
-		l.debts[k] = d
+		d = &debt{key: stint.Key{Subject: strings.Clone(k.Subject), Name: strings.Clone(k.Name)}}
+		l.debts[who] = d
 	}
-	d.units = max(-most, min(d.units+max(-most, min(more.units, most)), most))
-	d.limit, d.share = more.limit, more.share
+	d.units = max(-most, min(d.units+max(-most, min(units, most)), most))
+	if d.limit != *limit || d.n != n {
+		d.limit, d.n = *limit, n
+	}
 	if !l.owing.Load() {
 		l.owing.Store(true)
 	}
@@ -304,31 +315,32 @@ func (l *fallback) pay() {
 
 // some takes out a few debts: nobody waits for it, and the store has just come
 // back.
-func (l *fallback) some() map[debtor]debt {
+func (l *fallback) some() (out []debt) {
 	const few = 32
-	out := map[debtor]debt{}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for k, d := range l.debts {
+	for who, d := range l.debts {
 		if len(out) == few {
 			break
 		}
-		delete(l.debts, k)
-		out[k] = *d
+		delete(l.debts, who)
+		out = append(out, *d)
 	}
 	return out
 }
 
 // charge charges debts in the store, as far as they have not recovered. It reports
 // whether the store is away again, so that they have to wait.
-func (l *fallback) charge(due map[debtor]debt, r *Return) (again bool) {
+func (l *fallback) charge(due []debt, r *Return) (again bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // no caller waits for this
 	defer cancel()
 	var asks []stint.Ask
-	for k, d := range due {
+	var parts []int64 // of each
+	for i := range due {
+		d := &due[i]
 		if d.units > 0 {
 			// The local counter knows what has recovered.
-			ds, err := l.o.Local.Take(ctx, []stint.Ask{{Key: k.key, Limit: d.share}})
+			ds, err := l.o.Local.Take(ctx, []stint.Ask{{Key: d.key, Limit: Share(d.limit, d.n)}})
 			if err == nil {
 				left := min(d.units, ds[0].Limit-ds[0].Remaining)
 				r.Expired += d.units - left
@@ -336,7 +348,7 @@ func (l *fallback) charge(due map[debtor]debt, r *Return) (again bool) {
 			}
 		}
 		if d.units != 0 {
-			asks = append(asks, stint.Ask{Key: k.key, Limit: d.limit, Cost: d.units})
+			asks, parts = append(asks, stint.Ask{Key: d.key, Limit: d.limit, Cost: d.units}), append(parts, d.n)
 		}
 	}
 	if len(asks) == 0 {
@@ -346,17 +358,17 @@ func (l *fallback) charge(due map[debtor]debt, r *Return) (again bool) {
 	if errors.Is(err, stint.ErrNotApplied) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		for _, a := range asks {
-			k := debtor{a.Key, a.Limit.Algorithm}
-			l.add(k, debt{a.Cost, a.Limit, due[k].share})
+		for i := range asks {
+			a := &asks[i]
+			l.add(&a.Key, a.Cost, &a.Limit, parts[i])
 		}
 		return true
 	}
-	for _, a := range asks {
+	for i := range asks {
 		if err != nil {
-			r.Lost += max(a.Cost, 0)
+			r.Lost += max(asks[i].Cost, 0)
 		} else {
-			r.Paid += max(a.Cost, 0)
+			r.Paid += max(asks[i].Cost, 0)
 		}
 	}
 	return false
