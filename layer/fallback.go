@@ -68,7 +68,11 @@ func Fallback(next stint.Store, o FallbackOptions) (stint.Store, error) {
 	if err := check(atFallback, next); err != nil {
 		return nil, err
 	}
-	return &fallback{next: next, o: o, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, debts: map[debtor]*debt{}}, nil
+	l := &fallback{next: next, o: o, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}
+	for i := range l.books {
+		l.books[i].debts = map[debtor]*debt{}
+	}
+	return l, nil
 }
 
 type fallback struct {
@@ -80,12 +84,21 @@ type fallback struct {
 	away  atomic.Bool // the store was out of reach the last time
 	owing atomic.Bool // there are debts, and no one pays them yet
 
+	books [16]book
+	count atomic.Int64 // of debts
+	lost  atomic.Int64 // units
+
 	mu     sync.Mutex
-	debts  map[debtor]*debt
-	lost   int64
 	paying bool
 	closed bool // no more payments may begin
 	work   sync.WaitGroup
+}
+
+// book is some of the debts: not all who decide have to wait for each other.
+type book struct {
+	mu    sync.Mutex
+	debts map[debtor]*debt
+	_     [48]byte // so that they do not share what processors exchange
 }
 
 // debtor is a counter, by hashes of its key that no one can know: that two have the same
@@ -181,11 +194,9 @@ func (l *fallback) Reset(ctx context.Context, keys ...stint.Key) error {
 	if local := l.o.Local.Reset(ctx, keys...); err == nil {
 		err = local
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	for i := range keys {
 		for _, a := range stint.Algorithms() {
-			delete(l.debts, l.debtor(&keys[i], a))
+			l.forget(l.debtor(&keys[i], a))
 		}
 	}
 	return err
@@ -254,8 +265,6 @@ const most = 1<<53 - 1
 
 // owe remembers what the store does not know.
 func (l *fallback) owe(asks []stint.Ask, n int64, refunds bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	for i := range asks {
 		if a := &asks[i]; a.Penalty == nil && (a.Cost > 0 || (a.Cost < 0 && refunds)) {
 			l.add(&a.Key, a.Cost, &a.Limit, n)
@@ -263,19 +272,24 @@ func (l *fallback) owe(asks []stint.Ask, n int64, refunds bool) {
 	}
 }
 
-// add adds to the debt of a counter, of whose limit this node has one of n parts. It is
-// called with the lock held.
+func (l *fallback) book(who debtor) *book { return &l.books[who[0]%uint64(len(l.books))] }
+
+// add adds to the debt of a counter, of whose limit this node has one of n parts.
 func (l *fallback) add(k *stint.Key, units int64, limit *stint.Limit, n int64) {
 	who := l.debtor(k, limit.Algorithm)
-	d := l.debts[who]
+	b := l.book(who)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	d := b.debts[who]
 	if d == nil {
-		if len(l.debts) >= l.o.MaxDebts {
-			l.lost += max(units, 0)
+		if l.count.Add(1) > int64(l.o.MaxDebts) {
+			l.count.Add(-1)
+			l.lost.Add(max(units, 0))
 			return
 		}
 		// The caller's strings may be parts of something large.
 		d = &debt{key: stint.Key{Subject: strings.Clone(k.Subject), Name: strings.Clone(k.Name)}}
-		l.debts[who] = d
+		b.debts[who] = d
 	}
 	d.units = max(-most, min(d.units+max(-most, min(units, most)), most))
 	if d.limit != *limit || d.n != n {
@@ -283,6 +297,17 @@ func (l *fallback) add(k *stint.Key, units int64, limit *stint.Limit, n int64) {
 	}
 	if !l.owing.Load() {
 		l.owing.Store(true)
+	}
+}
+
+// forget forgets a debt, if there is one.
+func (l *fallback) forget(who debtor) {
+	b := l.book(who)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, ok := b.debts[who]; ok {
+		delete(b.debts, who)
+		l.count.Add(-1)
 	}
 }
 
@@ -304,8 +329,8 @@ func (l *fallback) pay() {
 			again = l.charge(due, &r)
 		}
 		l.mu.Lock()
-		r.Lost += l.lost
-		l.lost, l.paying = 0, false
+		r.Lost += l.lost.Swap(0)
+		l.paying = false
 		l.mu.Unlock()
 		if l.o.OnReturn != nil && r != (Return{}) {
 			l.o.OnReturn(r)
@@ -317,14 +342,18 @@ func (l *fallback) pay() {
 // back.
 func (l *fallback) some() (out []debt) {
 	const few = 32
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for who, d := range l.debts {
-		if len(out) == few {
-			break
+	for i := range l.books {
+		b := &l.books[i]
+		b.mu.Lock()
+		for who, d := range b.debts {
+			if len(out) == few {
+				break
+			}
+			delete(b.debts, who)
+			l.count.Add(-1)
+			out = append(out, *d)
 		}
-		delete(l.debts, who)
-		out = append(out, *d)
+		b.mu.Unlock()
 	}
 	return out
 }
@@ -356,8 +385,6 @@ func (l *fallback) charge(due []debt, r *Return) (again bool) {
 	}
 	_, err := l.next.Adjust(ctx, asks)
 	if errors.Is(err, stint.ErrNotApplied) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
 		for i := range asks {
 			a := &asks[i]
 			l.add(&a.Key, a.Cost, &a.Limit, parts[i])
