@@ -58,6 +58,7 @@ func contestants() []contestant {
 		{"stint token_bucket", "", func(k keys) decide { return openStint(k, stint.Limit{Algorithm: stint.TokenBucket}) }},
 		{"stint leaky_bucket", "", func(k keys) decide { return openStint(k, stint.Limit{Algorithm: stint.LeakyBucket, Burst: most}) }},
 		{"stint.Limiter sliding_window", "", openLimiter},
+		{"stint.Store sliding_window", "", func(k keys) decide { return openStore(k, newStore(memstore.Options{})) }},
 		{"stint layers, their store away", "", openAway},
 		{rival, "github.com/sethvargo/go-limiter", openGoLimiter},
 		{"x/time/rate in sync.Map", "golang.org/x/time", openXTime},
@@ -103,10 +104,14 @@ func openLimiter(k keys) decide {
 // openAway is what a decision costs while Redis is out of reach: the breaker is
 // open, and the node decides by itself.
 func openAway(k keys) decide {
-	s := must(layer.New(away{}, layer.Options{
+	return openStore(k, must(layer.New(away{}, layer.Options{
 		Breaker:  layer.BreakerOptions{Open: window},
 		Fallback: &layer.FallbackOptions{Local: newStore(memstore.Options{}), Replicas: func() int { return 1 }, MaxDebts: maxKeys},
-	}))
+	})))
+}
+
+// openStore is a take of any store, by the interface that all have.
+func openStore(k keys, s stint.Store) decide {
 	l := stint.Limit{Max: most, Window: stint.Every(window)}
 	return func(i int) bool {
 		ask := [1]stint.Ask{{Key: stint.Key{Subject: k.at(i), Name: "api"}, Limit: l, Cost: 1}}
