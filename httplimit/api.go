@@ -376,8 +376,18 @@ func (a *api) decideAll(ctx context.Context, all []described) ([]engine.Verdict,
 		verdicts[i], errs[i] = a.decide(ctx, d)
 		return true
 	}
-	var helpers sync.WaitGroup
+	var (
+		helpers      sync.WaitGroup
+		mu           sync.Mutex
+		helped, done bool
+	)
 	help := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if helped || done {
+			return
+		}
+		helped = true
 		for range min(len(all), most) - 1 {
 			helpers.Go(func() {
 				for one() {
@@ -386,23 +396,26 @@ func (a *api) decideAll(ctx context.Context, all []described) ([]engine.Verdict,
 		}
 	}
 	// Where a decision takes no longer than it takes to begin a goroutine, there is none:
-	// what the last have taken tells.
-	slow := a.slow.Load()
-	helped := slow
-	if slow {
+	// what those of the last batch took tells, and if one has to wait, the others begin.
+	if a.slow.Load() {
 		help()
 	}
+	waits := time.AfterFunc(time.Millisecond, help)
+	slow := false
 	for began := time.Now(); one(); {
 		now := time.Now()
-		if was := slow; was != (now.Sub(began) > slowDecision) {
-			slow = !was
-			a.slow.Store(slow)
-		}
-		if slow && !helped {
-			helped = true
+		if now.Sub(began) > slowDecision {
+			slow = true
 			help()
 		}
 		began = now
+	}
+	waits.Stop()
+	mu.Lock()
+	done = true
+	mu.Unlock()
+	if slow != a.slow.Load() {
+		a.slow.Store(slow)
 	}
 	helpers.Wait()
 	return verdicts, errs

@@ -330,7 +330,7 @@ func (s *patient) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision,
 }
 
 // TestBatchWaits asks a store that is far away for many decisions: sixteen wait at a time,
-// in the first batch as soon as one has waited.
+// in the first batch as soon as one has waited a moment.
 func TestBatchWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -339,7 +339,7 @@ func TestBatchWaits(t *testing.T) {
 		w.store.(*broken).Store = far
 		h := apiOf(t, w)
 		batch := `{"requests":[` + strings.TrimSuffix(strings.Repeat(`{"path":"/search","user":"alice"},`, 64), ",") + `]}`
-		for i, want := range []int64{10 + 40, 40, 40, 0, 0, 10 + 40} {
+		for i, want := range []int64{1 + 40, 40, 40, 0, 0, 1 + 40} {
 			if far.takes = 10 * time.Millisecond; i == 3 || i == 4 {
 				far.takes = 0
 			}
