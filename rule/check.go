@@ -204,7 +204,7 @@ func (c *checker) checkRules(before *Compiler) {
 		} else {
 			c.checkRule(r)
 		}
-		r.sound = len(c.Problems) == problems
+		r.sound = len(c.Problems) == problems && problems < strict.MaxProblems // or nothing would have been said
 		// Hardly any rule is wrong, and paths of very many would be made for nothing.
 		for n := problems; n < len(c.Problems); n++ {
 			c.Problems[n].Path = r.path() + "." + c.Problems[n].Path

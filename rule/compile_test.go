@@ -49,6 +49,23 @@ func TestCompiler(t *testing.T) {
 	})
 }
 
+// TestCompilerForgets has more wrong rules than problems are told: those of which nothing was
+// said are not sound for it.
+func TestCompilerForgets(t *testing.T) {
+	t.Parallel()
+	var c rule.Compiler
+	var f rule.File
+	for i := range 1005 {
+		f.Rules = append(f.Rules, rule.Rule{Name: fmt.Sprintf("r%d", i), Limits: []rule.Limit{{Name: "l", Limit: "nonsense"}}})
+	}
+	if n := len(c.Check(f)); n != 1000 {
+		t.Fatalf("%d problems", n)
+	}
+	if s, err := c.Compile(rule.File{Rules: f.Rules[1004:]}); err == nil {
+		t.Errorf("%d wrong rules were compiled", s.Len())
+	}
+}
+
 // TestEqual changes one thing of a rule after the other: none may be missed.
 func TestEqual(t *testing.T) {
 	t.Parallel()
