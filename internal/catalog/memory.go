@@ -51,7 +51,9 @@ func (c *Catalog) file(ctx context.Context, q querier, revision int64, touched [
 	}
 	if changed != nil {
 		for _, t := range touched {
-			changed[t.kind] = append(changed[t.kind], t.id)
+			if storable(t.id) { // or there is none
+				changed[t.kind] = append(changed[t.kind], t.id)
+			}
 		}
 		if len(changed[kindRule])+len(changed[kindTier]) > few {
 			changed = nil
@@ -74,19 +76,19 @@ func changedSince(ctx context.Context, q querier, last mark, revision int64) (ma
 	if gone, err := apart(ctx, q, last); err != nil || gone {
 		return nil, err
 	}
-	rows, err := q.QueryContext(ctx, "SELECT revision, kind, subject FROM stint_changes WHERE revision > $1 AND revision <= $2 ORDER BY revision", last.Revision, revision)
+	rows, err := q.QueryContext(ctx, "SELECT revision, kind, subject FROM stint_changes WHERE revision > $1 AND revision <= $2 ORDER BY revision LIMIT $3", last.Revision, revision, mostChanges+1)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
 	changed, at := map[string][]string{}, last.Revision
-	for rows.Next() {
+	for count := 0; rows.Next(); count++ {
 		var of int64
 		var kind, id string
 		if err := rows.Scan(&of, &kind, &id); err != nil {
 			return nil, err
 		}
-		if of > at+1 {
+		if of > at+1 || count == mostChanges {
 			return nil, nil // of each revision something is logged, or the log does not tell
 		}
 		at = of

@@ -1,10 +1,12 @@
 package catalog_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/stintdev/stint/internal/catalog"
+	"github.com/stintdev/stint/internal/strict"
 	"github.com/stintdev/stint/internal/testpostgres"
 	"github.com/stintdev/stint/rule"
 )
@@ -70,6 +72,10 @@ func TestWritersKnow(t *testing.T) {
 			}
 			if problems, err := other.CheckRule(ctx, more, ""); err != nil || len(problems) != 0 {
 				t.Errorf("a rule that is gone: %v, %v", problems, err)
+			}
+			// What cannot be stored cannot be looked for either.
+			if _, err := one.Apply(ctx, &catalog.Document{File: rule.File{Rules: []rule.Rule{{Name: "a\x00b"}}}}, catalog.ApplyOptions{Actor: writer}); !errors.As(err, new(strict.Problems)) {
+				t.Errorf("a name that no database takes: %v", err)
 			}
 			// Nothing of a trial stays.
 			did(one.Trial().Tiers.Create(ctx, writer, silver))

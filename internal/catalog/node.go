@@ -367,6 +367,8 @@ func (n *Node) look(ctx context.Context, anyway bool) (changed bool) {
 	switch {
 	case got.snapshot != nil:
 		n.loaded = loaded{got.snapshot, got.mark}
+	case got.apart || anyway:
+		n.loaded = loaded{} // it is of another history
 	case got.broken == nil && got.told() && n.loaded.until == n.seen && got.mark != n.failed:
 		n.loaded.until = got.mark // others have changed
 	}

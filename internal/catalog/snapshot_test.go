@@ -10,6 +10,7 @@ import (
 
 	"github.com/stintdev/stint/internal/catalog"
 	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/rule"
 )
 
 // raise is a write of another program, that says what it has written.
@@ -204,5 +205,32 @@ func TestBrokenLists(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// TestBrokenHistory has a node meet another history whose rules cannot be read: what is
+// served when they can be again is all of that history.
+func TestBrokenHistory(t *testing.T) {
+	t.Parallel()
+	f := newFollower(t, "sqlite::memory:", catalog.Options{}, catalog.NodeOptions{Migrate: true, Poll: often}).begin(t)
+	at, err := f.c.Rules.Create(t.Context(), writer, catalog.Rule{Name: "one", Action: rule.Block, Response: rule.Response{Message: "ours"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.serves(t, at)
+	execute(t, f.c, append(raise("rule", "two"),
+		fmt.Sprintf(`UPDATE stint_changes SET stamp = 'other' WHERE revision = %d`, at),
+		`UPDATE stint_rules SET body = '{"name": "one", "action": "block", "response": {"message": "theirs"}}'`,
+		`INSERT INTO stint_rules (id, body, version, created_at, updated_at, updated_by) SELECT 'two', '{"name": "two", "news": 1}', version + 1, created_at, updated_at, updated_by FROM stint_rules`)...)
+	within(t, soon, func() error {
+		if p := f.Status().Problem; !strings.Contains(p, "news") {
+			return fmt.Errorf("problem %q", p)
+		}
+		return nil
+	})
+	execute(t, f.c, append(raise("rule", "two"), `UPDATE stint_rules SET body = '{"name": "two", "action": "block"}', version = version + 1 WHERE id = 'two'`)...)
+	f.serves(t, at+2)
+	if one := f.last().Rules.Rules()[0]; one.Name != "one" || one.Message != "theirs" {
+		t.Errorf("%s says %q, which is of the history before", one.Name, one.Message)
 	}
 }
