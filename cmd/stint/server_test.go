@@ -43,6 +43,7 @@ func serveHouse(t *testing.T, config string) *house {
 	h := &house{server: serveIn(t, []string{"STINT_SERVER_ADMIN_TOKEN=" + adminToken, "STINT_SERVER_LOG_FORMAT=text", "STINT_SERVER_CATALOG_NODE=one"}, "--config", config)}
 	h.http = h.logs(t, "listener=http url=(.*)")
 	h.admin = h.logs(t, "listener=admin url=(.*)")
+	h.logs(t, "msg=(ready) ")
 	h.environ = []string{"STINT_SERVER=" + h.admin, "STINT_TOKEN=" + adminToken, "PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir}
 	return h
 }

@@ -307,15 +307,19 @@ func TestRollUpOnce(t *testing.T) {
 			r := audit.Range{From: now.AddDate(0, 0, -1), To: now}
 			var writing, rolling sync.WaitGroup
 			var mu sync.Mutex
-			done, over := 0, make(chan struct{})
+			const nodes = 4
+			done, over, turns := 0, make(chan struct{}), make(chan struct{}, len(events))
 			writing.Go(func() {
 				for batch := range slices.Chunk(events, 20) {
 					if err := s.Write(t.Context(), batch); err != nil {
 						t.Error(err)
 					}
+					for range nodes { // those who have nothing to do would keep others from writing
+						turns <- struct{}{}
+					}
 				}
 			})
-			for range 4 {
+			for range nodes {
 				s := storeAt(t, openDatabase(t, url), now)
 				rolling.Go(func() {
 					for last := false; ; {
@@ -333,7 +337,7 @@ func TestRollUpOnce(t *testing.T) {
 						select {
 						case <-over:
 							last = true
-						default:
+						case <-turns:
 						}
 					}
 				})
