@@ -86,8 +86,7 @@ func (c *Compiler) Compile(f File) (*Set, error) {
 	if rest == nil || len(f.Rules) < stride {
 		rest = func() {} // it is soon done
 	}
-	known := f.learn(true, rest, c)
-	c.tiers, c.rules, c.names = f.Tiers, known.rules, known.names
+	known := c.learn(f, rest)
 	if len(known.Problems) > 0 {
 		return nil, known.Problems
 	}
@@ -154,10 +153,13 @@ func (c *Compiler) Compile(f File) (*Set, error) {
 }
 
 // Check is [File.Check]. The file, and what it holds, must not be changed any more.
-func (c *Compiler) Check(f File) Problems {
-	known := f.learn(true, func() {}, c)
+func (c *Compiler) Check(f File) Problems { return c.learn(f, func() {}).Problems }
+
+// learn checks the file, and remembers its rules for the next.
+func (c *Compiler) learn(f File, rest func()) *checker {
+	known := f.learn(true, rest, c)
 	c.tiers, c.rules, c.names = f.Tiers, known.rules, known.names
-	return known.Problems
+	return known
 }
 
 // before returns what was learned of a rule by itself, or nil if that is not known. What is
