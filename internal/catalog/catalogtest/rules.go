@@ -233,18 +233,18 @@ func checkSubjects(h *house) {
 	t := h.t
 	h.furnish(t)
 	ctx := t.Context()
-	for _, id := range []string{"alice", "alan", "customer_42", "stint_bot"} {
+	for _, id := range []string{"alberta", "albert", "customer_42", "stint_bot"} {
 		_, err := h.Users.Create(ctx, actor, catalog.User{ID: id, Tier: tier, Tenant: "acme"})
 		check(t, err)
 	}
-	for _, id := range []string{"alpha", "acme"} {
+	for _, id := range []string{"albemarle", "acme"} {
 		_, err := h.Tenants.Create(ctx, actor, catalog.Tenant{ID: id, Name: "Inc.", Tier: tier})
 		check(t, err)
 	}
 	text, made, _, err := h.CreateKey(ctx, actor, catalog.APIKey{Name: "CI", User: owner})
 	check(t, err)
 	for _, k := range []catalog.APIKey{
-		{ID: "alkeyalkey", Hash: hashOf("1")},
+		{ID: "albekeyalbekey", Hash: hashOf("1")},
 		{ID: "importedkey", Hash: hashOf("2"), Prefix: "acme_live_impo"},
 		{ID: "importedtwo", Hash: hashOf("3"), Prefix: "acme_test_impo"},
 	} {
@@ -257,11 +257,11 @@ func checkSubjects(h *house) {
 		limit int
 		want  []string
 	}{
-		{"al", 20, []string{"user alan", "user alice", "key alkeyalkey", "tenant alpha"}},
-		{"al", 3, []string{"user alan", "key alkeyalkey", "tenant alpha"}},
-		{"al", 2, []string{"user alan", "key alkeyalkey"}},
-		{"alice", 20, []string{"user alice"}},
-		{"AL", 20, nil},
+		{"albe", 20, []string{"user albert", "user alberta", "key albekeyalbekey", "tenant albemarle"}},
+		{"albe", 3, []string{"user albert", "key albekeyalbekey", "tenant albemarle"}},
+		{"albe", 2, []string{"user albert", "key albekeyalbekey"}},
+		{"alberta", 20, []string{"user alberta"}},
+		{"ALBE", 20, nil},
 		{"a%", 20, nil},
 		{"customer_", 20, []string{"user customer_42"}},
 		{"customer_42", 20, []string{"user customer_42"}},
@@ -272,7 +272,7 @@ func checkSubjects(h *house) {
 		{text[:len(text)-25], 20, []string{mine}},
 		{text[:len(text)-32], 20, []string{mine}},
 		{text, 20, []string{mine}},
-		{strings.Replace(text, made.ID, "x"+made.ID[1:], 1), 20, nil},
+		{strings.Replace(text, made.ID, made.ID[1:]+made.ID[:1], 1), 20, nil},
 		{"acme_live_impo", 20, []string{"key importedkey"}},
 		{"acme_live_importedkey_" + strings.Repeat("s", 40), 20, []string{"key importedkey"}},
 		{"acme_live_importedtwo", 20, nil},
@@ -292,7 +292,7 @@ func checkSubjects(h *house) {
 		}
 	}
 	for _, f := range []catalog.Found{
-		{Kind: "user", ID: "alice", Tier: tier, Tenant: "acme"},
+		{Kind: "user", ID: "alberta", Tier: tier, Tenant: "acme"},
 		{Kind: "tenant", ID: "acme", Name: "Inc.", Tier: tier},
 		{Kind: "key", ID: made.ID, Name: "CI", User: owner, Prefix: made.Prefix},
 	} {
