@@ -721,10 +721,10 @@ type recorder struct {
 	events []engine.Event
 }
 
-func (r *recorder) Record(e engine.Event) {
+func (r *recorder) Record(e *engine.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.events = append(r.events, e)
+	r.events = append(r.events, *e)
 }
 
 // TestRecorder is told every verdict, and no looks.

@@ -40,18 +40,19 @@ type Event struct {
 }
 
 // Recorder is told about verdicts. It must not block, and must not keep the request
-// waiting: what it cannot take it drops, and counts.
+// waiting: what it cannot take it drops, and counts. The event is the caller's: it is not to
+// be changed, nor kept after Record has returned.
 type Recorder interface {
-	Record(e Event)
+	Record(e *Event)
 }
 
-func (v *Verdict) event(took time.Duration) Event {
+// tell makes the event of a verdict that took so long.
+func (v *Verdict) tell(e *Event, took time.Duration) {
 	s := &v.Subject
-	e := Event{
-		ID: v.ID, At: v.At, Outcome: v.Outcome, User: s.User, Tenant: s.Tenant, Key: s.Key, Tier: s.Tier, IP: s.IP,
-		Source: s.Source, Unaccepted: s.Unaccepted, Unknown: s.UserError != nil, Method: v.Method, Status: v.Status, RetryAfter: v.RetryAfter,
-		Waited: v.Waited, Latency: took - v.Waited,
-	}
+	e.ID, e.At, e.Outcome, e.Method, e.Status, e.RetryAfter = v.ID, v.At, v.Outcome, v.Method, v.Status, v.RetryAfter
+	e.User, e.Tenant, e.Key, e.Tier, e.IP, e.Source = s.User, s.Tenant, s.Key, s.Tier, s.IP, s.Source
+	e.Unaccepted, e.Unknown = s.Unaccepted, s.UserError != nil
+	e.Waited, e.Latency = v.Waited, took-v.Waited
 	if v.Rule != nil {
 		e.Rule = v.Rule.Name
 	}
@@ -66,5 +67,4 @@ func (v *Verdict) event(took time.Duration) Event {
 		e.Limit, e.Endpoint, e.Cost, e.Max, e.Used = l.Name, l.Endpoint, l.Cost, d.Limit, d.Limit-d.Remaining
 		e.Cached = d.Basis == stint.Remembered
 	}
-	return e
 }

@@ -82,6 +82,7 @@ type work struct {
 	over  bool // all in all
 	quiet bool // no one is told
 	began time.Time
+	event engine.Event // for the recorder: what it is shown would be allocated each time
 }
 
 func (s *Service) begin() *work { return s.works.Get().(*work) }
@@ -458,7 +459,8 @@ func (s *Service) tell(w *work, u *setup) {
 		return
 	}
 	d := &which.decision
-	e := engine.Event{
+	e := &w.event
+	*e = engine.Event{
 		ID: engine.NewID(w.began), At: w.began, Source: identity.ByHeader, Rule: which.limit.Path, Limit: which.limit.Name, Cost: which.cost,
 		Max: int64(which.limit.Requests), Used: max(int64(which.limit.Requests)-d.Remaining, 0), Latency: s.o.Now().Sub(w.began),
 	}

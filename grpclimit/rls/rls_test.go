@@ -570,10 +570,10 @@ type events struct {
 	all []engine.Event
 }
 
-func (e *events) Record(v engine.Event) {
+func (e *events) Record(v *engine.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.all = append(e.all, v)
+	e.all = append(e.all, *v)
 }
 
 func TestRecorded(t *testing.T) {

@@ -31,7 +31,7 @@ const configToken = "the token of the config"
 // recorders are told verdicts, all of them.
 type recorders []engine.Recorder
 
-func (r recorders) Record(e engine.Event) {
+func (r recorders) Record(e *engine.Event) {
 	for _, one := range r {
 		one.Record(e)
 	}

@@ -2,12 +2,16 @@ package audit_test
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/audit"
+	"github.com/stintdev/stint/memstore"
+	"github.com/stintdev/stint/rule"
 )
 
 // denial is an event as engines tell it.
@@ -41,7 +45,7 @@ func BenchmarkRecord(b *testing.B) {
 			at := time.Now()
 			record := func(e *engine.Event, i int) {
 				e.ID[15] = byte(i)
-				r.Record(*e)
+				r.Record(e)
 				if i%4096 == 0 {
 					mu.Lock()
 					taken = r.Take(taken[:0])
@@ -64,4 +68,76 @@ func BenchmarkRecord(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkDecide tells what recording adds to a decision that refuses, all of which are
+// kept. An engine that records and one that does not take turns, since what a machine can do
+// changes by more than that; a decision counts as the middle one of many such turns. Someone
+// else empties the recorder, as a pipeline does.
+func BenchmarkDecide(b *testing.B) {
+	r := newRecorder(b, audit.RecorderOptions{Region: "eu-west-1", Node: "node-7", Buffer: 8 << 20})
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		var taken audit.Batch
+		for {
+			select {
+			case <-tick.C:
+				taken = r.Take(taken[:0])
+			case <-stop:
+				return
+			}
+		}
+	}()
+	defer func() { close(stop); <-stopped }()
+	const turn = 1000
+	q := engine.Request{Method: "GET", Path: "/v1/search/books", Peer: netip.MustParseAddr("203.0.113.77")}
+	engines := [...]*engine.Engine{refusing(b, engine.Options{}), refusing(b, engine.Options{Recorder: r})}
+	var took [len(engines)][]float64
+	for b.Loop() {
+		for i, e := range engines {
+			began := time.Now()
+			for range turn {
+				if _, err := e.Decide(b.Context(), q); err != nil {
+					b.Fatal(err)
+				}
+			}
+			took[i] = append(took[i], float64(time.Since(began).Nanoseconds())/turn)
+		}
+	}
+	var middle [len(engines)]float64
+	for i := range took {
+		slices.Sort(took[i])
+		middle[i] = took[i][len(took[i])/2]
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(middle[0], "ns/unrecorded")
+	b.ReportMetric(middle[1], "ns/recorded")
+	b.ReportMetric(middle[1]-middle[0], "ns/added")
+}
+
+// refusing returns an engine that lets one request an hour pass.
+func refusing(tb testing.TB, o engine.Options) *engine.Engine {
+	tb.Helper()
+	var err error
+	if o.Store, err = memstore.New(memstore.Options{}); err != nil {
+		tb.Fatal(err)
+	}
+	if o.Rules, err = rule.Compile(rule.File{Rules: []rule.Rule{{
+		Name: "search-per-client", Match: rule.Match{Paths: []string{"/v1/search/{index}"}},
+		CountBy: []rule.Dimension{"ip"}, Limits: []rule.Limit{{Name: "per-hour", Limit: "1/1h"}},
+	}}}); err != nil {
+		tb.Fatal(err)
+	}
+	if o.Identity, err = identity.New(identity.Options{}); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = o.Identity.Close() })
+	e, err := engine.New(o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return e
 }

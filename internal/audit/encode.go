@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -17,10 +16,25 @@ import (
 	"github.com/stintdev/stint/engine"
 )
 
-// The versions of events, of which one begins each. What has another is refused.
+// What begins an event in a [Batch] has a fixed place, so that recording it is a few moves:
+// numbers are little-endian, and the lengths of texts stand before the texts, which follow.
+// The place where it was decided comes last.
 const (
-	withText    = 1 // its address is text
-	withAddress = 2 // its address is 4 or 16 bytes: to write it as text takes longer than the rest
+	versionAt = iota
+	outcomeAt
+	flagsAt
+	privacyAt // of its address, and 1; or 0 if it has none
+	statusAt  // 4 bytes
+	idAt      = statusAt + 4
+	addressAt = idAt + 16
+	numbersAt = addressAt + 16
+	lengthsAt = numbersAt + numbers*8
+	textsAt   = lengthsAt + texts*2
+
+	numbers = 8 // when it was, used, max, cost, retry after, waited, latency, weight
+	texts   = 8 // user, tenant, key, tier, rule, limit, endpoint, method
+
+	version = 3 // what has another is refused
 )
 
 const (
@@ -28,9 +42,7 @@ const (
 	// shorter than that.
 	longestText = 512
 	// longestRecord is what an event takes in a [Batch] at most.
-	longestRecord = frameBytes + 1 + 16 + 8 + 2 + 8*binary.MaxVarintLen64 + 11*(2+longestText)
-	// addressAt is where the address of a record begins, with its length.
-	addressAt = frameBytes + 1 + 16
+	longestRecord = frameBytes + textsAt + texts*longestText + 2*(2+longestText)
 )
 
 const (
@@ -38,44 +50,24 @@ const (
 	flagCached
 )
 
-var (
-	_ encoding.BinaryAppender    = (*Event)(nil)
-	_ encoding.BinaryUnmarshaler = (*Event)(nil)
-)
-
-// AppendBinary implements [encoding.BinaryAppender]. It does not fail. Of long texts it
-// keeps the first 512 bytes.
-func (e *Event) AppendBinary(b []byte) ([]byte, error) {
-	decided := engine.Event{
-		ID: e.ID, At: e.At, Outcome: e.Outcome, Shadow: e.Shadow, Cached: e.Cached,
-		User: e.User, Tenant: e.Tenant, Key: e.Key, Tier: e.Tier,
-		Rule: e.Rule, Limit: e.Limit, Endpoint: e.Endpoint, Method: e.Method,
-		Used: e.Used, Max: e.Max, Cost: e.Cost, Status: e.Status, RetryAfter: e.RetryAfter, Waited: e.Waited, Latency: e.Latency,
-	}
-	return appendEvent(b, &decided, withText, []byte(beginning(e.IP)), appendPlace(nil, e.Region, e.Node), e.Weight), nil
-}
+var _ encoding.BinaryUnmarshaler = (*Event)(nil)
 
 // appendPlace appends where an event was decided.
 func appendPlace(b []byte, region, node string) []byte {
-	return appendText(appendText(b, region), node)
+	for _, text := range []string{region, node} {
+		text = beginning(text)
+		b = append(binary.LittleEndian.AppendUint16(b, uint16(len(text))), text...)
+	}
+	return b
 }
 
-func appendText(b []byte, text string) []byte {
-	text = beginning(text)
-	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
-}
-
-// appendEvent appends an event with what is kept of its address, which is short, and its
-// place. It is what recording costs: there is room for the longest, and bytes are put where
-// they belong without looking each time whether there is.
-func appendEvent(b []byte, e *engine.Event, version byte, ip, place []byte, weight int64) []byte {
-	b = slices.Grow(b, longestRecord-frameBytes)
-	p := b[len(b):cap(b)]
-	p[0] = version
-	n := 1 + copy(p[1:], e.ID[:])
-	n = put(p, n, uint64(len(ip)))
-	n += copy(p[n:], ip)
-	binary.LittleEndian.PutUint64(p[n:], uint64(e.At.UnixMicro()))
+// writeRecord writes the record of an event with its place where there is room for the
+// longest, and returns how long it is. It is what recording costs. An address that is to be
+// hashed is left for that as it is.
+func writeRecord(p []byte, e *engine.Event, privacy Privacy, place []byte, weight int64) int {
+	frame := (*[frameBytes]byte)(p)
+	p = p[frameBytes:longestRecord]
+	head := (*[textsAt]byte)(p)
 	var flags byte
 	if e.Shadow {
 		flags |= flagShadow
@@ -83,35 +75,36 @@ func appendEvent(b []byte, e *engine.Event, version byte, ip, place []byte, weig
 	if e.Cached {
 		flags |= flagCached
 	}
-	p[n+8], p[n+9] = byte(e.Outcome), flags
-	n += 10
-	for _, text := range [...]*string{&e.User, &e.Tenant, &e.Key, &e.Tier, &e.Rule, &e.Limit, &e.Endpoint, &e.Method} {
-		t := *text
-		if len(t) > longestText {
-			t = beginning(t)
-		}
-		n = put(p, n, uint64(len(t)))
-		n += copy(p[n:], t)
+	head[versionAt], head[outcomeAt], head[flagsAt] = version, byte(e.Outcome), flags
+	binary.LittleEndian.PutUint32(head[statusAt:], uint32(e.Status))
+	*(*engine.ID)(head[idAt:]) = e.ID
+	if e.IP.IsValid() {
+		head[privacyAt] = byte(privacy) + 1
+		privacy.keep((*[16]byte)(head[addressAt:]), e.IP)
+	} else {
+		head[privacyAt] = 0
+		clear(head[addressAt:numbersAt])
 	}
-	n += copy(p[n:], place)
 	retry := max(0, e.RetryAfter.Microseconds())
 	if e.RetryAfter == stint.Never {
 		retry = -1
 	}
-	for _, v := range [...]int64{e.Used, e.Max, e.Cost, int64(e.Status), retry, e.Waited.Microseconds(), e.Latency.Microseconds(), weight} {
-		n = put(p, n, uint64(v)<<1^uint64(v>>63))
+	for i, v := range [numbers]int64{
+		e.At.UnixMicro(), e.Used, e.Max, e.Cost, retry, e.Waited.Microseconds(), e.Latency.Microseconds(), weight,
+	} {
+		binary.LittleEndian.PutUint64(head[numbersAt+8*i:], uint64(v))
 	}
-	return b[:len(b)+n]
-}
-
-// put puts a number at n, as [binary.PutUvarint] does, and returns where it ends.
-func put(p []byte, n int, v uint64) int {
-	for ; v >= 0x80; n++ {
-		p[n] = byte(v) | 0x80
-		v >>= 7
+	n := textsAt
+	for i, text := range [texts]*string{&e.User, &e.Tenant, &e.Key, &e.Tier, &e.Rule, &e.Limit, &e.Endpoint, &e.Method} {
+		t := beginning(*text)
+		binary.LittleEndian.PutUint16(head[lengthsAt+2*i:], uint16(len(t)))
+		if t != "" {
+			n += copy(p[n:], t)
+		}
 	}
-	p[n] = byte(v)
-	return n + 1
+	n += copy(p[n:], place)
+	binary.LittleEndian.PutUint64(frame[:], uint64(uint16(n))|uint64(^uint16(n))<<16)
+	return frameBytes + n
 }
 
 // beginning returns as much of a text as is kept, without half a character.
@@ -129,105 +122,64 @@ func beginning(text string) string {
 // UnmarshalBinary implements [encoding.BinaryUnmarshaler]. Texts have what is not UTF-8,
 // and zeros, replaced: no database would take them.
 func (e *Event) UnmarshalBinary(data []byte) error {
-	d := decoder{data: data, text: string(data)} // texts are cut from one copy
-	version := d.byte()
-	if version != withText && version != withAddress {
-		return fmt.Errorf("audit: event of version %d, want %d or %d", version, withText, withAddress)
-	}
-	*e = Event{}
-	copy(e.ID[:], d.bytes(len(e.ID)))
-	if version == withText {
-		e.IP = d.string()
-	} else {
-		e.IP = d.address()
-	}
-	if at := d.bytes(8); at != nil {
-		e.At = time.UnixMicro(int64(binary.LittleEndian.Uint64(at))).UTC()
-	}
-	e.Outcome = engine.Outcome(d.byte())
-	flags := d.byte()
-	e.Shadow, e.Cached = flags&flagShadow != 0, flags&flagCached != 0
-	for _, text := range [...]*string{&e.User, &e.Tenant, &e.Key, &e.Tier, &e.Rule, &e.Limit, &e.Endpoint, &e.Method, &e.Region, &e.Node} {
-		*text = d.string()
-	}
-	e.Used, e.Max, e.Cost, e.Status = d.int(), d.int(), d.int(), int(d.int())
-	if e.RetryAfter = d.duration(); e.RetryAfter < 0 {
-		e.RetryAfter = stint.Never
-	}
-	e.Waited, e.Latency = d.duration(), d.duration()
-	e.Weight = d.int()
 	switch {
-	case d.failed:
-		return errors.New("audit: event that ends too early, or has a number that is too large")
-	case d.at != len(data):
-		return fmt.Errorf("audit: event with %d bytes behind its end", len(data)-d.at)
-	case e.Outcome > engine.Unavailable || flags > flagShadow|flagCached:
-		return fmt.Errorf("audit: event with outcome %d and flags %d, which are not known", byte(e.Outcome), flags)
+	case len(data) > 0 && data[versionAt] != version:
+		return fmt.Errorf("audit: event of version %d, want %d", data[versionAt], version)
+	case len(data) < textsAt:
+		return errTooShort
+	}
+	head := (*[textsAt]byte)(data)
+	outcome, flags, privacy := engine.Outcome(head[outcomeAt]), head[flagsAt], head[privacyAt]
+	if outcome > engine.Unavailable || flags > flagShadow|flagCached || privacy > byte(HashIP)+1 {
+		return fmt.Errorf("audit: event with outcome %d, flags %d and an address of kind %d, which are not known", byte(outcome), flags, privacy)
+	}
+	var n [numbers]int64
+	for i := range n {
+		n[i] = int64(binary.LittleEndian.Uint64(head[numbersAt+8*i:]))
+	}
+	*e = Event{
+		ID: engine.ID(head[idAt:]), At: time.UnixMicro(n[0]).UTC(), Outcome: outcome, Shadow: flags&flagShadow != 0, Cached: flags&flagCached != 0,
+		Used: n[1], Max: n[2], Cost: n[3], Status: int(int32(binary.LittleEndian.Uint32(head[statusAt:]))),
+		RetryAfter: stint.Never, Weight: n[7],
+	}
+	const most = math.MaxInt64 / int64(time.Microsecond)
+	for i, d := range [...]*time.Duration{&e.RetryAfter, &e.Waited, &e.Latency} {
+		switch micros := n[4+i]; {
+		case micros > most || micros < -most:
+			return fmt.Errorf("audit: event with a time of %d microseconds, which is too long", micros)
+		case i > 0 || micros >= 0:
+			*d = time.Duration(micros) * time.Microsecond
+		}
+	}
+	if privacy > 0 {
+		e.IP = Privacy(privacy - 1).text([16]byte(head[addressAt:]))
+	}
+	rest := string(data[textsAt:]) // texts are cut from one copy
+	for i, text := range [texts + 2]*string{&e.User, &e.Tenant, &e.Key, &e.Tier, &e.Rule, &e.Limit, &e.Endpoint, &e.Method, &e.Region, &e.Node} {
+		var size int
+		switch {
+		case i < texts:
+			size = int(binary.LittleEndian.Uint16(head[lengthsAt+2*i:]))
+		case len(rest) < 2:
+			return errTooShort
+		default: // the place has them before its texts
+			size, rest = int(rest[0])|int(rest[1])<<8, rest[2:]
+		}
+		if size > len(rest) || size > longestText {
+			return errTooShort
+		}
+		*text, rest = clean(rest[:size]), rest[size:]
+	}
+	if rest != "" {
+		return fmt.Errorf("audit: event with %d bytes behind its end", len(rest))
 	}
 	return nil
 }
 
-// decoder reads an event from data. Once it has failed, what it returns means nothing.
-type decoder struct {
-	data   []byte
-	text   string // the same
-	at     int
-	failed bool
-}
+var errTooShort = errors.New("audit: event that ends too early")
 
-// bytes returns the next n, or nil.
-func (d *decoder) bytes(n int) []byte {
-	if n < 0 || n > len(d.data)-d.at {
-		d.failed = true
-		return nil
-	}
-	d.at += n
-	return d.data[d.at-n : d.at]
-}
-
-func (d *decoder) byte() byte {
-	if b := d.bytes(1); b != nil {
-		return b[0]
-	}
-	return 0
-}
-
-func (d *decoder) int() int64 {
-	v, n := binary.Varint(d.data[d.at:])
-	if n <= 0 {
-		d.failed = true
-		return 0
-	}
-	d.at += n
-	return v
-}
-
-func (d *decoder) duration() time.Duration {
-	micros := d.int()
-	if most := math.MaxInt64 / int64(time.Microsecond); micros > most || micros < -most {
-		d.failed = true
-		return 0
-	}
-	return time.Duration(micros) * time.Microsecond
-}
-
-func (d *decoder) address() string {
-	ip, ok := netip.AddrFromSlice(d.bytes(int(d.byte())))
-	d.failed = d.failed || !ok
-	return ip.String()
-}
-
-func (d *decoder) string() string {
-	size, n := binary.Uvarint(d.data[d.at:])
-	if n <= 0 || size > longestText {
-		d.failed = true
-		return ""
-	}
-	d.at += n
-	if d.bytes(int(size)) == nil {
-		return ""
-	}
-	text := d.text[d.at-int(size) : d.at]
+// clean replaces what no database would take.
+func clean(text string) string {
 	if !utf8.ValidString(text) || strings.IndexByte(text, 0) >= 0 {
 		text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
 	}
@@ -243,23 +195,6 @@ type Batch []byte
 const frameBytes = 8
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// Add returns the batch with one event more.
-func (b Batch) Add(e *Event) Batch {
-	start := len(b)
-	b, _ = e.AppendBinary(b.open()) // it does not fail
-	return b.close(start)
-}
-
-// open makes room for the frame of a record.
-func (b Batch) open() Batch { return append(b, 0, 0, 0, 0, 0, 0, 0, 0) }
-
-// close completes the frame of a record that begins at start.
-func (b Batch) close(start int) Batch {
-	n := uint16(len(b) - start - frameBytes)
-	binary.LittleEndian.PutUint32(b[start:], uint32(n)|uint32(^n)<<16)
-	return b
-}
 
 // first returns the first record, with its frame. It is nil if the batch ends before;
 // and ok is false if this is no record.

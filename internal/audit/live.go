@@ -2,12 +2,8 @@ package audit
 
 import (
 	"cmp"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/hex"
 	"hash/maphash"
 	"math/bits"
-	"net/netip"
 	"runtime"
 	"slices"
 	"strconv"
@@ -40,11 +36,10 @@ type LiveOptions struct {
 // Live knows what was decided in the last seconds, and who has asked most. It may be
 // used by several at once.
 type Live struct {
-	o         LiveOptions
-	began     time.Time
-	seed      maphash.Seed
-	addresses shownAddress
-	shards    []liveShard // a power of 2
+	o      LiveOptions
+	began  time.Time
+	seed   maphash.Seed
+	shards []liveShard // a power of 2
 }
 
 var _ engine.Recorder = (*Live)(nil)
@@ -205,12 +200,11 @@ func NewLive(o LiveOptions) (*Live, error) {
 	case o.Top < 0:
 		return nil, invalid("Top", strconv.Itoa(o.Top), "a positive number, or 0 for the default")
 	}
-	shown := shownAddress{o.Privacy, o.HashKey}
-	if err := shown.check(); err != nil {
+	if err := o.Privacy.check(o.HashKey); err != nil {
 		return nil, err
 	}
 	l := &Live{
-		o: o, began: o.Now(), seed: maphash.MakeSeed(), addresses: shown,
+		o: o, began: o.Now(), seed: maphash.MakeSeed(),
 		shards: make([]liveShard, 1<<bits.Len(uint(min(8, runtime.GOMAXPROCS(0))-1))),
 	}
 	for i := range l.shards {
@@ -226,7 +220,7 @@ func NewLive(o LiveOptions) (*Live, error) {
 
 // Record implements [engine.Recorder]. It reads no clock: an event says when it began and
 // how long it took.
-func (l *Live) Record(e engine.Event) {
+func (l *Live) Record(e *engine.Event) {
 	second := int64(max(0, e.At.Sub(l.began)+e.Waited+e.Latency) / time.Second)
 	refused := !e.Outcome.Passed()
 	// What can be done before the shard is taken is.
@@ -243,7 +237,7 @@ func (l *Live) Record(e engine.Event) {
 	}
 	var ip [16]byte
 	if e.IP.IsValid() {
-		ip = l.addresses.counted(e.IP)
+		l.o.Privacy.keep(&ip, e.IP)
 		hashes[liveAddress] = maphash.Bytes(l.seed, ip[:])
 	}
 
@@ -333,12 +327,20 @@ func (l *Live) Snapshot() Snapshot {
 
 	window := second / liveWindow
 	text := func(name []byte) string { return string(name) }
+	hasher := newHasher(l.o.HashKey)
+	address := func(name []byte) string {
+		raw := [16]byte(name)
+		if l.o.Privacy == HashIP {
+			hasher.hash(raw[:])
+		}
+		return l.o.Privacy.text(raw)
+	}
 	s.Talkers = LiveTalkers{
 		Seconds:   since((window - 1) * liveWindow),
 		Users:     l.talkers(liveUser, window, text),
 		Tenants:   l.talkers(liveTenant, window, text),
 		Keys:      l.talkers(liveKey, window, text),
-		Addresses: l.talkers(liveAddress, window, l.addresses.show),
+		Addresses: l.talkers(liveAddress, window, address),
 	}
 	return s
 }
@@ -452,52 +454,4 @@ func (s *liveShard) copy(at int64, kind, by int, heard []counter, names []byte) 
 		heard = append(heard, c)
 	}
 	return heard, names, t.lost
-}
-
-// shownAddress is what is shown of addresses: the same that is recorded.
-type shownAddress struct {
-	privacy Privacy
-	key     []byte // of hashes
-}
-
-func (a shownAddress) check() error {
-	switch {
-	case a.privacy > HashIP:
-		return invalid("Privacy", strconv.Itoa(int(a.privacy)), "KeepIP, TruncateIP or HashIP")
-	case a.privacy == HashIP && len(a.key) < 16:
-		return invalid("HashKey", strconv.Itoa(len(a.key))+" bytes", "16 bytes or more")
-	}
-	return nil
-}
-
-// counted returns what an address is counted as: itself, or its network.
-func (a shownAddress) counted(ip netip.Addr) [16]byte {
-	raw := ip.As16()
-	switch {
-	case a.privacy != TruncateIP:
-	case ip.Is4() || ip.Is4In6():
-		raw[15] = 0
-	default:
-		clear(raw[6:])
-	}
-	return raw
-}
-
-// show returns what is shown of what was counted.
-func (a shownAddress) show(raw []byte) string {
-	ip := netip.AddrFrom16([16]byte(raw)).Unmap()
-	switch a.privacy {
-	case HashIP:
-		mac := hmac.New(sha256.New, a.key)
-		mac.Write(raw)
-		return hex.EncodeToString(mac.Sum(nil)[:hashBytes/2])
-	case TruncateIP:
-		size := 48
-		if ip.Is4() {
-			size = 24
-		}
-		return netip.PrefixFrom(ip, size).String()
-	default:
-		return ip.String()
-	}
 }

@@ -50,7 +50,7 @@ func TestLive(t *testing.T) {
 		default:
 			e.Outcome = engine.Allowed
 		}
-		l.Record(e)
+		l.Record(&e)
 	}
 	c.Time = noon.Add(9999 * time.Millisecond)
 	s := l.Snapshot()
@@ -115,7 +115,7 @@ func TestLive(t *testing.T) {
 	// It goes on after a pause, and after the clock was set back.
 	for _, at := range []time.Time{c.Time, noon.Add(time.Minute)} {
 		c.Time = at
-		l.Record(denial(at))
+		l.Record(new(denial(at)))
 		if s := l.Snapshot(); s.Requests == 0 || len(s.Talkers.Users.ByRefused) != 1 || s.Talkers.Users.ByRefused[0].Requests != 1 {
 			t.Errorf("%v: %+v", at, s)
 		}
@@ -145,7 +145,7 @@ func TestLiveRules(t *testing.T) {
 		for i := range n {
 			e := engine.Event{At: c.Time, Rule: rule, Outcome: outcome}
 			e.ID[15] = byte(i)
-			l.Record(e)
+			l.Record(&e)
 		}
 	}
 	record(30, "search", engine.Allowed)
@@ -165,8 +165,8 @@ func TestLiveRules(t *testing.T) {
 	const rules = 1000
 	for i := range rules {
 		e := engine.Event{At: c.Time, Rule: "rule-" + strconv.Itoa(i)}
-		l.Record(e)
-		l.Record(e)
+		l.Record(&e)
+		l.Record(&e)
 	}
 	c.Time = c.Add(time.Second)
 	got := l.Snapshot()
@@ -191,8 +191,8 @@ func TestLivePrivacy(t *testing.T) {
 			l := newLive(t, audit.LiveOptions{Privacy: privacy, HashKey: key, Now: (&hand{noon}).now})
 			e := denial(noon)
 			e.IP, _ = netip.ParseAddr(ip)
-			r.Record(e)
-			l.Record(e)
+			r.Record(&e)
+			l.Record(&e)
 			want := events(t, r.Take(nil))[0].IP
 			got := l.Snapshot().Talkers.Addresses.ByRequests
 			if (want != "" || len(got) > 0) && (len(got) != 1 || got[0].Name != want) {
@@ -203,7 +203,7 @@ func TestLivePrivacy(t *testing.T) {
 	// Those of one network are one.
 	l := newLive(t, audit.LiveOptions{Privacy: audit.TruncateIP, Now: (&hand{noon}).now})
 	for i := range byte(100) {
-		l.Record(engine.Event{At: noon, IP: netip.AddrFrom4([4]byte{203, 0, 113, i})})
+		l.Record(&engine.Event{At: noon, IP: netip.AddrFrom4([4]byte{203, 0, 113, i})})
 	}
 	if got := l.Snapshot().Talkers.Addresses.ByRequests; !slices.Equal(got, []audit.Talker{{Name: "203.0.113.0/24", Requests: 100}}) {
 		t.Errorf("%+v", got)
@@ -241,7 +241,7 @@ func TestLiveFlood(t *testing.T) {
 					e.User, e.IP = "mallory", netip.MustParseAddr("192.0.2.1")
 				}
 				e.ID[15] = byte(i + thread)
-				l.Record(e)
+				l.Record(&e)
 			}
 		})
 	}
@@ -307,7 +307,7 @@ func BenchmarkLive(b *testing.B) {
 						binary.BigEndian.PutUint32(ip[:], uint32(i))
 						e.IP = netip.AddrFrom4(ip)
 					}
-					l.Record(e)
+					l.Record(&e)
 				}
 			})
 		})

@@ -1,33 +1,15 @@
 package audit
 
 import (
-	"crypto/hmac"
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
-	"hash"
 	"math"
 	"math/bits"
-	"net/netip"
 	"runtime"
 	"strconv"
 	"sync"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
-)
-
-// Privacy is what is kept of addresses.
-type Privacy uint8
-
-const (
-	// KeepIP keeps addresses as they are.
-	KeepIP Privacy = iota
-	// TruncateIP keeps the network: 24 bits of an IPv4 address, 48 of an IPv6 address.
-	TruncateIP
-	// HashIP keeps 128 bits of an HMAC-SHA-256, in hexadecimal digits: the same for the
-	// same address and key. Who has the key can try all addresses.
-	HashIP
 )
 
 // RecorderOptions are the settings of a [Recorder].
@@ -38,7 +20,7 @@ type RecorderOptions struct {
 	Sample float64
 	// Buffer is how many bytes of events a shard holds until they are taken. There are
 	// as many shards as threads, at most 64, each with two buffers. An event takes
-	// about 150. Default 1 MiB, at least 64 KiB.
+	// about 200. Default 1 MiB, at least 64 KiB.
 	Buffer int
 	// Region and Node are where it is.
 	Region, Node string
@@ -61,8 +43,7 @@ type Recorder struct {
 	shards  []shard       // a power of 2
 	half    chan struct{} // a shard is half full
 
-	mac hash.Hash         // of who takes, like sum
-	sum [sha256.Size]byte // here, or it would be allocated
+	hasher *hasher // of who takes; nil: addresses are not hashed
 }
 
 var _ engine.Recorder = (*Recorder)(nil)
@@ -91,10 +72,9 @@ func NewRecorder(o RecorderOptions) (*Recorder, error) {
 		return nil, invalid("Sample", strconv.FormatFloat(o.Sample, 'g', -1, 64), "a share of at most 1, 0 for the default, or a negative number for none")
 	case o.Buffer < 64<<10:
 		return nil, invalid("Buffer", strconv.Itoa(o.Buffer), "65536 bytes or more, or 0 for the default")
-	case o.Privacy > HashIP:
-		return nil, invalid("Privacy", strconv.Itoa(int(o.Privacy)), "KeepIP, TruncateIP or HashIP")
-	case o.Privacy == HashIP && len(o.HashKey) < 16:
-		return nil, invalid("HashKey", strconv.Itoa(len(o.HashKey))+" bytes", "16 bytes or more")
+	}
+	if err := o.Privacy.check(o.HashKey); err != nil {
+		return nil, err
 	}
 	r := &Recorder{
 		privacy: o.Privacy, place: appendPlace(nil, o.Region, o.Node),
@@ -105,7 +85,7 @@ func NewRecorder(o RecorderOptions) (*Recorder, error) {
 		r.every = uint64(min(math.Round(1/o.Sample), math.MaxInt32))
 	}
 	if o.Privacy == HashIP {
-		r.mac = hmac.New(sha256.New, o.HashKey)
+		r.hasher = newHasher(o.HashKey)
 	}
 	for i := range r.shards {
 		r.shards[i].filling, r.shards[i].spare = make(Batch, 0, o.Buffer), make(Batch, 0, o.Buffer)
@@ -118,7 +98,7 @@ func invalid(field, value, want string) error {
 }
 
 // Record implements [engine.Recorder]. It copies what it keeps.
-func (r *Recorder) Record(e engine.Event) {
+func (r *Recorder) Record(e *engine.Event) {
 	weight := int64(1)
 	if (e.Outcome == engine.Allowed || e.Outcome == engine.Exempt) && !e.Shadow {
 		// The 62 random bits of the id are a fraction of which so many make a whole.
@@ -127,17 +107,15 @@ func (r *Recorder) Record(e engine.Event) {
 		}
 		weight = int64(r.every)
 	}
-	var room [48]byte
-	version, ip := r.address(room[:0], e.IP)
 	s := &r.shards[int(e.ID[15])&(len(r.shards)-1)]
 	s.mu.Lock()
-	if cap(s.filling)-len(s.filling) < longestRecord {
+	room := s.filling[len(s.filling):cap(s.filling)]
+	if len(room) < longestRecord {
 		s.dropped++
 		s.mu.Unlock()
 		return
 	}
-	start := len(s.filling)
-	s.filling = Batch(appendEvent(s.filling.open(), &e, version, ip, r.place, weight)).close(start)
+	s.filling = s.filling[:len(s.filling)+writeRecord(room, e, r.privacy, r.place, weight)]
 	wake := !s.woken && len(s.filling) > cap(s.filling)/2
 	s.woken = s.woken || wake
 	s.mu.Unlock()
@@ -146,38 +124,6 @@ func (r *Recorder) Record(e engine.Event) {
 		case r.half <- struct{}{}:
 		default:
 		}
-	}
-}
-
-// hashBytes is how long a hash is as text.
-const hashBytes = 32
-
-// address appends what is kept of an address, and returns the version of an event that has
-// it so. One that is to be hashed is left for that as it is, at the beginning of as many
-// bytes as the hash will have.
-func (r *Recorder) address(b []byte, ip netip.Addr) (byte, []byte) {
-	if !ip.IsValid() {
-		return withText, b
-	}
-	ip = ip.Unmap()
-	switch {
-	case r.privacy == HashIP:
-		raw := ip.As16()
-		b = append(b, raw[:]...)
-		return withText, append(b, make([]byte, hashBytes-len(raw))...)
-	case r.privacy == TruncateIP:
-		size := 48
-		if ip.Is4() {
-			size = 24
-		}
-		network, _ := ip.WithZone("").Prefix(size) // it is not too long
-		return withText, network.AppendTo(b)
-	case ip.Is4():
-		raw := ip.As4()
-		return withAddress, append(b, raw[:]...)
-	default:
-		raw := ip.As16()
-		return withAddress, append(b, raw[:]...)
 	}
 }
 
@@ -192,7 +138,7 @@ func (r *Recorder) Take(b Batch) Batch {
 		s.mu.Unlock()
 		b = append(b, s.spare...)
 	}
-	if r.mac != nil {
+	if r.hasher != nil {
 		r.hash(b[start:])
 	}
 	return b
@@ -205,11 +151,8 @@ func (r *Recorder) hash(b Batch) {
 		if record == nil {
 			return
 		}
-		if record[addressAt] == hashBytes {
-			ip := record[addressAt+1:][:hashBytes]
-			r.mac.Reset()
-			r.mac.Write(ip[:16])
-			hex.Encode(ip, r.mac.Sum(r.sum[:0])[:hashBytes/2])
+		if event := record[frameBytes:]; event[privacyAt] != 0 {
+			r.hasher.hash(event[addressAt:numbersAt])
 		}
 		b = b[len(record):]
 	}

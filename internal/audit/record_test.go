@@ -23,7 +23,7 @@ func TestRecord(t *testing.T) {
 	r := newRecorder(t, audit.RecorderOptions{Region: "eu", Node: "n1"})
 	e := denial(noon)
 	e.Cached, e.Waited = true, time.Second
-	r.Record(e)
+	r.Record(&e)
 	got := events(t, r.Take(nil))
 	want := audit.Event{
 		ID: e.ID, At: noon.Truncate(time.Microsecond), Outcome: engine.Denied, Cached: true,
@@ -58,7 +58,7 @@ func TestSample(t *testing.T) {
 			return id
 		}
 		for i := range n {
-			r.Record(engine.Event{ID: id(), Outcome: []engine.Outcome{engine.Allowed, engine.Exempt}[i%2]})
+			r.Record(&engine.Event{ID: id(), Outcome: []engine.Outcome{engine.Allowed, engine.Exempt}[i%2]})
 		}
 		var total, kept int64
 		for _, e := range events(t, r.Take(nil)) {
@@ -74,7 +74,7 @@ func TestSample(t *testing.T) {
 		}
 
 		for o := engine.Allowed; o <= engine.Unavailable; o++ {
-			r.Record(engine.Event{ID: id(), Outcome: o, Shadow: o.Passed() && o != engine.Throttled})
+			r.Record(&engine.Event{ID: id(), Outcome: o, Shadow: o.Passed() && o != engine.Throttled})
 		}
 		if got := events(t, r.Take(nil)); len(got) != int(engine.Unavailable)+1 {
 			t.Errorf("%v: %d events of refusals and what is like them, want all", c.sample, len(got))
@@ -110,7 +110,7 @@ func TestPrivacy(t *testing.T) {
 		e := denial(noon)
 		e.IP, _ = netip.ParseAddr(c.ip)
 		for range 3 {
-			r.Record(e)
+			r.Record(&e)
 		}
 		b := r.Take(nil)
 		for _, got := range events(t, b) {
@@ -137,7 +137,7 @@ func TestFull(t *testing.T) {
 			e := denial(noon)
 			for i := range n / 4 {
 				e.ID = numbered(part*n + i)
-				r.Record(e)
+				r.Record(&e)
 			}
 		})
 	}
@@ -148,7 +148,7 @@ func TestFull(t *testing.T) {
 		t.Errorf("%d of %d bytes are said to be there and %d events to be dropped; want %d", s.Buffered, len(got), s.Dropped, dropped)
 	}
 	long := strings.Repeat("x", 1<<20)
-	r.Record(engine.Event{
+	r.Record(&engine.Event{
 		Outcome: engine.Denied, User: long, Tenant: long, Key: long, Tier: long, Rule: long, Limit: long, Endpoint: long, Method: long,
 		Used: math.MinInt64, Max: math.MinInt64, Cost: math.MinInt64, Status: math.MinInt, RetryAfter: math.MaxInt64, Waited: math.MinInt64, Latency: math.MinInt64,
 	})

@@ -11,15 +11,20 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/internal/audit"
 )
 
 // batch returns the events with numbers from, from+1, ..., to-1.
 func batch(from, to int) (b audit.Batch) {
-	for n := from; n < to; n++ {
-		b = b.Add(&audit.Event{ID: numbered(n), User: fmt.Sprint("user-", n), Weight: 1})
+	r, err := audit.NewRecorder(audit.RecorderOptions{Buffer: (to - from + 1000) << 8})
+	if err != nil {
+		panic(err)
 	}
-	return b
+	for n := from; n < to; n++ {
+		r.Record(&engine.Event{ID: numbered(n), Outcome: engine.Denied, User: fmt.Sprint("user-", n)})
+	}
+	return r.Take(nil)
 }
 
 func appendAll(tb testing.TB, s *audit.Spool, batches ...audit.Batch) {

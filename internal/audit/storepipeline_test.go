@@ -44,7 +44,7 @@ func intoPostgres(t *testing.T, n int) {
 			}
 			e.At = now.Add(time.Duration(i) * 20 * time.Microsecond)
 			e.ID = engine.NewID(e.At)
-			r.Record(e)
+			r.Record(&e)
 		}
 	}()
 	eventually(t, "some are written", func() bool { return p.State().Written > int64(n/8) })

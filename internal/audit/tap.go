@@ -27,9 +27,9 @@ type TapOptions struct {
 // request or would have, and a few of the others, no more than so many a second. While
 // no one watches it does nothing.
 type Tap struct {
-	o         TapOptions
-	addresses shownAddress
-	place     []byte // as it is encoded
+	o      TapOptions
+	hasher *hasher // of the one who has the turn; nil: addresses are not hashed
+	place  []byte  // as it is encoded
 
 	watching atomic.Int64 // how many
 	full     atomic.Int64 // the second in which no more are taken
@@ -41,7 +41,7 @@ type Tap struct {
 	taken  int   // in that
 	ring   []Event
 	next   int64 // number of the event that comes
-	buffer []byte
+	buffer [longestRecord]byte
 }
 
 var _ engine.Recorder = (*Tap)(nil)
@@ -66,15 +66,21 @@ func NewTap(o TapOptions) (*Tap, error) {
 	if o.PerSecond < 1 || o.PerSecond > 1000 {
 		return nil, invalid("PerSecond", strconv.Itoa(o.PerSecond), "1 to 1000, or 0 for the default")
 	}
-	t := &Tap{o: o, addresses: shownAddress{o.Privacy, o.HashKey}, place: appendPlace(nil, o.Region, o.Node)}
-	return t, t.addresses.check()
+	if err := o.Privacy.check(o.HashKey); err != nil {
+		return nil, err
+	}
+	t := &Tap{o: o, place: appendPlace(nil, o.Region, o.Node)}
+	if o.Privacy == HashIP {
+		t.hasher = newHasher(o.HashKey)
+	}
+	return t, nil
 }
 
 // Record implements [engine.Recorder]. It reads no clock: an event says when it began and
 // how long it took.
-func (t *Tap) Record(e engine.Event) {
+func (t *Tap) Record(e *engine.Event) {
 	if t.watching.Load() > 0 {
-		t.record(&e)
+		t.record(e)
 	}
 }
 
@@ -112,14 +118,12 @@ func (t *Tap) take(e *engine.Event, second int64, sample bool) bool {
 			weight += t.counts[i].routine.Swap(0)
 		}
 	}
-	ip := ""
-	if e.IP.IsValid() {
-		raw := t.addresses.counted(e.IP)
-		ip = t.addresses.show(raw[:])
-	}
 	// As the record would have it: texts are copied, and cut.
-	t.buffer = appendEvent(t.buffer[:0], e, withText, []byte(ip), t.place, weight)
-	if t.ring[t.next%tapRing].UnmarshalBinary(t.buffer) != nil {
+	record := t.buffer[frameBytes:writeRecord(t.buffer[:], e, t.o.Privacy, t.place, weight)]
+	if t.hasher != nil && e.IP.IsValid() {
+		t.hasher.hash(record[addressAt:numbersAt])
+	}
+	if t.ring[t.next%tapRing].UnmarshalBinary(record) != nil {
 		return false // a time that no one can write
 	}
 	t.taken++

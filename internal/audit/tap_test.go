@@ -33,7 +33,7 @@ func passed(at time.Time) engine.Event {
 func TestTap(t *testing.T) {
 	t.Parallel()
 	tap := newTap(t, audit.TapOptions{Region: "eu", Node: "n1"})
-	tap.Record(denial(noon)) // that no one sees
+	tap.Record(new(denial(noon))) // that no one sees
 	w := tap.Watch()
 	defer w.Close()
 	start := noon.Truncate(time.Second).Add(-denial(noon).Latency) // so that all of a second are decided in it
@@ -42,7 +42,7 @@ func TestTap(t *testing.T) {
 	// tenth of the second of the others, which stands for those before it.
 	for i := range 20_000 {
 		at := start.Add(time.Duration(i) * 50 * time.Microsecond)
-		tap.Record(passed(at))
+		tap.Record(new(passed(at)))
 		if i%700 == 699 {
 			e := denial(at)
 			switch i % 3 {
@@ -51,7 +51,7 @@ func TestTap(t *testing.T) {
 			case 2:
 				e.Outcome, e.Shadow = engine.Allowed, true
 			}
-			tap.Record(e)
+			tap.Record(&e)
 		}
 	}
 	events, skipped := w.Take(nil)
@@ -73,13 +73,13 @@ func TestTap(t *testing.T) {
 
 	// One with 1,000 that are refused: as many as there can be, and the rest is counted.
 	for i := range 1000 {
-		tap.Record(denial(start.Add(time.Second + time.Duration(i)*time.Millisecond)))
+		tap.Record(new(denial(start.Add(time.Second + time.Duration(i)*time.Millisecond))))
 	}
 	if events, skipped = w.Take(events[:0]); len(events) != 50 || skipped != 950 {
 		t.Errorf("%d, and %d skipped", len(events), skipped)
 	}
 	// And now that the clock was set back, it goes on.
-	tap.Record(denial(start.Add(-time.Hour)))
+	tap.Record(new(denial(start.Add(-time.Hour))))
 	if events, skipped = w.Take(events[:0]); len(events) != 1 || skipped != 0 {
 		t.Errorf("%d, and %d skipped", len(events), skipped)
 	}
@@ -99,7 +99,7 @@ func TestTapBehind(t *testing.T) {
 	for i := range seconds * 50 {
 		e := denial(noon.Add(time.Duration(i) * 20 * time.Millisecond))
 		e.ID = numbered(i)
-		tap.Record(e)
+		tap.Record(&e)
 		if i%100 == 99 {
 			events, skipped := quick.Take(nil)
 			if seen += len(events); skipped != 0 {
@@ -124,16 +124,16 @@ func TestTapAgain(t *testing.T) {
 	tap := newTap(t, audit.TapOptions{PerSecond: 1})
 	w := tap.Watch()
 	for range 10 {
-		tap.Record(denial(noon))
+		tap.Record(new(denial(noon)))
 	}
 	w.Close()
-	tap.Record(denial(noon))
+	tap.Record(new(denial(noon)))
 	w = tap.Watch()
 	defer w.Close()
 	if events, skipped := w.Take(nil); len(events) != 0 || skipped != 0 {
 		t.Errorf("%d, and %d skipped", len(events), skipped)
 	}
-	tap.Record(denial(noon.Add(time.Second)))
+	tap.Record(new(denial(noon.Add(time.Second))))
 	if events, skipped := w.Take(nil); len(events) != 1 || skipped != 0 {
 		t.Errorf("%d, and %d skipped", len(events), skipped)
 	}
@@ -151,8 +151,8 @@ func TestTapTexts(t *testing.T) {
 			e := denial(noon)
 			e.IP, _ = netip.ParseAddr(ip)
 			e.User, e.Tenant, e.Endpoint = strings.Repeat("ü", 1000), "a\x00b\xff", "/\x1b[31m"
-			r.Record(e)
-			tap.Record(e)
+			r.Record(&e)
+			tap.Record(&e)
 			want := events(t, r.Take(nil))[0]
 			got, _ := w.Take(nil)
 			if len(got) != 1 || got[0] != want {
@@ -177,7 +177,7 @@ func TestTapAtOnce(t *testing.T) {
 					e.Outcome = engine.Allowed
 				}
 				e.ID[15] = byte(thread)
-				tap.Record(e)
+				tap.Record(&e)
 			}
 		})
 		watching.Go(func() {
@@ -235,7 +235,7 @@ func BenchmarkTap(b *testing.B) {
 				e.Outcome = c.outcome
 				for i := 0; pb.Next(); i++ {
 					e.ID[15] = byte(i)
-					tap.Record(e)
+					tap.Record(&e)
 				}
 			})
 		})

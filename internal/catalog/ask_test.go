@@ -374,7 +374,7 @@ func TestViolations(t *testing.T) {
 			{"Zoe", "b", 0},
 			{"Zoe", "b", 2 * time.Hour},
 		} {
-			u.Record(engine.Event{User: e.user, Rule: e.rule, At: midnight.Add(e.at), Outcome: engine.Denied})
+			u.Record(&engine.Event{User: e.user, Rule: e.rule, At: midnight.Add(e.at), Outcome: engine.Denied})
 			if i%2 == 0 {
 				flush(t, u)
 			}
@@ -382,8 +382,8 @@ func TestViolations(t *testing.T) {
 		flush(t, u)
 		// There is no room for Zoe, but for what she is denied.
 		small := c.NewUsage(catalog.UsageOptions{MaxIDs: 1})
-		small.Record(engine.Event{User: "ann", At: midnight})
-		small.Record(engine.Event{User: "Zoe", Rule: "late", At: midnight.Add(48 * time.Hour), Outcome: engine.Denied})
+		small.Record(&engine.Event{User: "ann", At: midnight})
+		small.Record(&engine.Event{User: "Zoe", Rule: "late", At: midnight.Add(48 * time.Hour), Outcome: engine.Denied})
 		flush(t, small)
 		flush(t, small)
 		if s := small.Stats(); s.Flushed != 2 || s.Dropped != 1 {

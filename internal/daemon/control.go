@@ -227,7 +227,7 @@ func (d *Daemon) catalogProblem() string {
 type recorders []engine.Recorder
 
 // Record implements [engine.Recorder].
-func (r recorders) Record(e engine.Event) {
+func (r recorders) Record(e *engine.Event) {
 	for _, one := range r {
 		one.Record(e)
 	}

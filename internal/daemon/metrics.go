@@ -129,12 +129,13 @@ func newMetrics(d *Daemon) *metrics {
 }
 
 // Record implements [engine.Recorder].
-func (m *metrics) Record(e engine.Event) {
+func (m *metrics) Record(e *engine.Event) {
+	decided := e.Rule
 	if e.Shadow {
 		m.of(e.Rule).shadow.Add(1)
-		e.Rule = "" // it is not the one that decided
+		decided = ""
 	}
-	m.of(e.Rule).verdicts[e.Outcome][e.Source].Add(1)
+	m.of(decided).verdicts[e.Outcome][e.Source].Add(1)
 	if e.Unaccepted != identity.NoReason {
 		m.unaccepted[e.Unaccepted].Add(1)
 	}
