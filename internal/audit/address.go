@@ -3,7 +3,6 @@ package audit
 import (
 	"crypto/hmac"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"hash"
 	"net/netip"
@@ -33,19 +32,17 @@ func (p Privacy) check(key []byte) error {
 	return nil
 }
 
-// keep writes as much of an address as is kept, or as is to be hashed.
-func (p Privacy) keep(to *[16]byte, ip netip.Addr) {
+// kept returns as much of an address as is kept, or as is to be hashed.
+func (p Privacy) kept(ip netip.Addr) [16]byte {
 	raw := ip.As16()
-	// By halves, as it was made: to read the whole would wait until both are in the cache.
-	binary.BigEndian.PutUint64(to[:8], binary.BigEndian.Uint64(raw[:8]))
-	binary.BigEndian.PutUint64(to[8:], binary.BigEndian.Uint64(raw[8:]))
 	switch {
 	case p != TruncateIP:
 	case ip.Is4() || ip.Is4In6():
-		to[15] = 0
+		raw[15] = 0
 	default:
-		clear(to[6:])
+		clear(raw[6:])
 	}
+	return raw
 }
 
 // text returns what is kept of an address, once it is hashed, as it is shown.

@@ -52,19 +52,11 @@ const (
 
 var _ encoding.BinaryUnmarshaler = (*Event)(nil)
 
-// appendPlace appends where an event was decided.
-func appendPlace(b []byte, region, node string) []byte {
-	for _, text := range []string{region, node} {
-		text = beginning(text)
-		b = append(binary.LittleEndian.AppendUint16(b, uint16(len(text))), text...)
-	}
-	return b
-}
-
-// writeRecord writes the record of an event with its place where there is room for the
-// longest, and returns how long it is. It is what recording costs. An address that is to be
-// hashed is left for that as it is.
-func writeRecord(p []byte, e *engine.Event, privacy Privacy, place []byte, weight int64) int {
+// writeDraft writes what is to be a record where there is room for the longest, and returns
+// how long it is. It is what recording costs: what can be left to a [finisher] is, and the
+// address is as it is kept already, since to read at once what was just written is to wait
+// until all that was written before is in the cache.
+func writeDraft(p []byte, e *engine.Event, privacy Privacy, ip *[16]byte, weight int64) int {
 	frame := (*[frameBytes]byte)(p)
 	p = p[frameBytes:longestRecord]
 	head := (*[textsAt]byte)(p)
@@ -78,12 +70,10 @@ func writeRecord(p []byte, e *engine.Event, privacy Privacy, place []byte, weigh
 	head[versionAt], head[outcomeAt], head[flagsAt] = version, byte(e.Outcome), flags
 	binary.LittleEndian.PutUint32(head[statusAt:], uint32(e.Status))
 	*(*engine.ID)(head[idAt:]) = e.ID
+	*(*[16]byte)(head[addressAt:]) = *ip
+	head[privacyAt] = 0
 	if e.IP.IsValid() {
 		head[privacyAt] = byte(privacy) + 1
-		privacy.keep((*[16]byte)(head[addressAt:]), e.IP)
-	} else {
-		head[privacyAt] = 0
-		clear(head[addressAt:numbersAt])
 	}
 	retry := max(0, e.RetryAfter.Microseconds())
 	if e.RetryAfter == stint.Never {
@@ -102,9 +92,44 @@ func writeRecord(p []byte, e *engine.Event, privacy Privacy, place []byte, weigh
 			n += copy(p[n:], t)
 		}
 	}
-	n += copy(p[n:], place)
-	binary.LittleEndian.PutUint64(frame[:], uint64(uint16(n))|uint64(^uint16(n))<<16)
+	binary.LittleEndian.PutUint64(frame[:], frameOf(n))
 	return frameBytes + n
+}
+
+// finisher makes records of drafts: it hashes addresses if they are to be, and adds where
+// the events were decided. Only one may use it at a time.
+type finisher struct {
+	place  []byte  // as it is written
+	hasher *hasher // nil: addresses stay
+}
+
+func newFinisher(region, node string, privacy Privacy, key []byte) (f finisher) {
+	for _, text := range []string{region, node} {
+		text = beginning(text)
+		f.place = append(binary.LittleEndian.AppendUint16(f.place, uint16(len(text))), text...)
+	}
+	if privacy == HashIP {
+		f.hasher = newHasher(key)
+	}
+	return f
+}
+
+// append appends the records of drafts.
+func (f *finisher) append(b, drafts Batch) Batch {
+	for {
+		draft, _ := drafts.first()
+		if draft == nil {
+			return b
+		}
+		drafts = drafts[len(draft):]
+		draft = draft[frameBytes:]
+		b = binary.LittleEndian.AppendUint64(b, frameOf(len(draft)+len(f.place)))
+		start := len(b)
+		b = append(append(b, draft...), f.place...)
+		if f.hasher != nil && draft[privacyAt] != 0 {
+			f.hasher.hash(b[start+addressAt : start+numbersAt])
+		}
+	}
 }
 
 // beginning returns as much of a text as is kept, without half a character.
@@ -193,6 +218,9 @@ type Batch []byte
 // frameBytes are what is before each event: two bytes each for the length and its
 // complement, and four for the checksum.
 const frameBytes = 8
+
+// frameOf returns what is before an event of so many bytes, as a little-endian number.
+func frameOf(n int) uint64 { return uint64(uint16(n)) | uint64(^uint16(n))<<16 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 

@@ -237,7 +237,7 @@ func (l *Live) Record(e *engine.Event) {
 	}
 	var ip [16]byte
 	if e.IP.IsValid() {
-		l.o.Privacy.keep(&ip, e.IP)
+		ip = l.o.Privacy.kept(e.IP)
 		hashes[liveAddress] = maphash.Bytes(l.seed, ip[:])
 	}
 

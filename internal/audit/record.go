@@ -39,11 +39,10 @@ type RecorderOptions struct {
 type Recorder struct {
 	every   uint64 // it is one in so many that is kept of those that pass; 0: none
 	privacy Privacy
-	place   []byte        // as it is encoded
 	shards  []shard       // a power of 2
 	half    chan struct{} // a shard is half full
 
-	hasher *hasher // of who takes; nil: addresses are not hashed
+	finisher finisher // of who takes
 }
 
 var _ engine.Recorder = (*Recorder)(nil)
@@ -77,15 +76,12 @@ func NewRecorder(o RecorderOptions) (*Recorder, error) {
 		return nil, err
 	}
 	r := &Recorder{
-		privacy: o.Privacy, place: appendPlace(nil, o.Region, o.Node),
+		privacy: o.Privacy, finisher: newFinisher(o.Region, o.Node, o.Privacy, o.HashKey),
 		shards: make([]shard, 1<<bits.Len(uint(min(64, runtime.GOMAXPROCS(0))-1))),
 		half:   make(chan struct{}, 1),
 	}
 	if o.Sample > 0 {
 		r.every = uint64(min(math.Round(1/o.Sample), math.MaxInt32))
-	}
-	if o.Privacy == HashIP {
-		r.hasher = newHasher(o.HashKey)
 	}
 	for i := range r.shards {
 		r.shards[i].filling, r.shards[i].spare = make(Batch, 0, o.Buffer), make(Batch, 0, o.Buffer)
@@ -107,6 +103,7 @@ func (r *Recorder) Record(e *engine.Event) {
 		}
 		weight = int64(r.every)
 	}
+	ip := r.privacy.kept(e.IP)
 	s := &r.shards[int(e.ID[15])&(len(r.shards)-1)]
 	s.mu.Lock()
 	room := s.filling[len(s.filling):cap(s.filling)]
@@ -115,7 +112,7 @@ func (r *Recorder) Record(e *engine.Event) {
 		s.mu.Unlock()
 		return
 	}
-	s.filling = s.filling[:len(s.filling)+writeRecord(room, e, r.privacy, r.place, weight)]
+	s.filling = s.filling[:len(s.filling)+writeDraft(room, e, r.privacy, &ip, weight)]
 	wake := !s.woken && len(s.filling) > cap(s.filling)/2
 	s.woken = s.woken || wake
 	s.mu.Unlock()
@@ -129,33 +126,15 @@ func (r *Recorder) Record(e *engine.Event) {
 
 // Take appends what was recorded, and begins anew. Only one may do so at a time.
 func (r *Recorder) Take(b Batch) Batch {
-	start := len(b)
 	for i := range r.shards {
 		s := &r.shards[i]
 		s.mu.Lock()
 		s.filling, s.spare = s.spare[:0], s.filling
 		s.woken = false
 		s.mu.Unlock()
-		b = append(b, s.spare...)
-	}
-	if r.hasher != nil {
-		r.hash(b[start:])
+		b = r.finisher.append(b, s.spare)
 	}
 	return b
-}
-
-// hash replaces addresses by their hashes.
-func (r *Recorder) hash(b Batch) {
-	for {
-		record, _ := b.first()
-		if record == nil {
-			return
-		}
-		if event := record[frameBytes:]; event[privacyAt] != 0 {
-			r.hasher.hash(event[addressAt:numbersAt])
-		}
-		b = b[len(record):]
-	}
 }
 
 // stats returns how many events were dropped, and how many bytes are to be taken.

@@ -27,21 +27,21 @@ type TapOptions struct {
 // request or would have, and a few of the others, no more than so many a second. While
 // no one watches it does nothing.
 type Tap struct {
-	o      TapOptions
-	hasher *hasher // of the one who has the turn; nil: addresses are not hashed
-	place  []byte  // as it is encoded
+	o TapOptions
 
 	watching atomic.Int64 // how many
 	full     atomic.Int64 // the second in which no more are taken
 	slot     atomic.Int64 // in which the last of those that are a sample was taken
 	counts   [tapShards]tapCounts
 
-	mu     sync.Mutex
-	second int64 // of the last that was taken
-	taken  int   // in that
-	ring   []Event
-	next   int64 // number of the event that comes
-	buffer [longestRecord]byte
+	mu       sync.Mutex
+	second   int64 // of the last that was taken
+	taken    int   // in that
+	ring     []Event
+	next     int64 // number of the event that comes
+	finisher finisher
+	draft    [longestRecord]byte
+	batch    Batch // of one
 }
 
 var _ engine.Recorder = (*Tap)(nil)
@@ -69,11 +69,7 @@ func NewTap(o TapOptions) (*Tap, error) {
 	if err := o.Privacy.check(o.HashKey); err != nil {
 		return nil, err
 	}
-	t := &Tap{o: o, place: appendPlace(nil, o.Region, o.Node)}
-	if o.Privacy == HashIP {
-		t.hasher = newHasher(o.HashKey)
-	}
-	return t, nil
+	return &Tap{o: o, finisher: newFinisher(o.Region, o.Node, o.Privacy, o.HashKey)}, nil
 }
 
 // Record implements [engine.Recorder]. It reads no clock: an event says when it began and
@@ -119,11 +115,10 @@ func (t *Tap) take(e *engine.Event, second int64, sample bool) bool {
 		}
 	}
 	// As the record would have it: texts are copied, and cut.
-	record := t.buffer[frameBytes:writeRecord(t.buffer[:], e, t.o.Privacy, t.place, weight)]
-	if t.hasher != nil && e.IP.IsValid() {
-		t.hasher.hash(record[addressAt:numbersAt])
-	}
-	if t.ring[t.next%tapRing].UnmarshalBinary(record) != nil {
+	ip := t.o.Privacy.kept(e.IP)
+	draft := t.draft[:writeDraft(t.draft[:], e, t.o.Privacy, &ip, weight)]
+	t.batch = t.finisher.append(t.batch[:0], draft)
+	if t.ring[t.next%tapRing].UnmarshalBinary(t.batch[frameBytes:]) != nil {
 		return false // a time that no one can write
 	}
 	t.taken++
