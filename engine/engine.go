@@ -151,7 +151,9 @@ type work struct {
 	hits    []rule.Hit
 	asks    []stint.Ask
 	text    []byte
-	event   *Event // for a recorder: what it is shown would be allocated each time
+	// event is for a recorder: what it is shown would be allocated each time. It stays until
+	// the next, or until the pool lets go of it.
+	event *Event
 }
 
 func (e *Engine) begin(now time.Time) *work {
@@ -200,7 +202,6 @@ func (e *Engine) answer(ctx context.Context, q *Request, peek bool) (v Verdict, 
 	if e.recorder != nil && !peek {
 		v.tell(w.event, e.since(now))
 		e.recorder.Record(w.event)
-		*w.event = Event{}
 	}
 	return v, nil
 }
