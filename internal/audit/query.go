@@ -164,6 +164,11 @@ type made struct {
 	since [fives + 1]time.Time   // before that, all of a level was deleted
 }
 
+// isOpen reports whether there are hours that are not made.
+func (m *made) isOpen(from, to time.Time) bool {
+	return slices.ContainsFunc(m.open[hour], func(start time.Time) bool { return !start.Before(from) && start.Before(to) })
+}
+
 // made tells what there is of roll-ups in some time.
 func (s *Store) made(ctx context.Context, q querier, r Range) (m made, err error) {
 	if m.since, err = s.since(ctx, q); err != nil {
@@ -242,12 +247,19 @@ func (s *Store) lists(ctx context.Context, q querier, r Range, kind int, heads b
 		return nil, err
 	}
 	m.widen(&r)
-	not := partHead
+	parts, not := m.parts(r.From, r.To, daily), partHead
 	if heads {
 		not = partOfAll
+		start, err := s.lastOf(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		if end := start.Add(last.length()); r.From.Equal(start) && !r.To.Before(end) && !m.isOpen(start, end) {
+			parts = append(m.parts(end, r.To, daily), part{last, start, end})
+		}
 	}
 	w := new(where)
 	w.and(fmt.Sprintf("kind = %d AND part <> %d", kind, not))
-	s.during(w, m.parts(r.From, r.To, daily))
+	s.during(w, parts)
 	return w, nil
 }

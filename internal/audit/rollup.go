@@ -21,10 +21,11 @@ const (
 	hour
 	daily
 	fives // minutes, of hours that are made: for series
+	last  // 24 hours that are made, of which there are only heads of lists
 )
 
 func (l level) length() time.Duration {
-	return [...]time.Duration{time.Minute, time.Hour, day, 5 * time.Minute}[l]
+	return [...]time.Duration{time.Minute, time.Hour, day, 5 * time.Minute, day}[l]
 }
 
 // finer is the level below.
@@ -87,6 +88,9 @@ func (s *Store) RollUp(ctx context.Context) (done int, err error) {
 				}
 			}
 		}
+		if _, err := step(s.makeLast); err != nil {
+			return err
+		}
 		for range deletesAtOnce {
 			if n, err := step(s.deleteOld); err != nil || n == 0 {
 				return err
@@ -124,6 +128,46 @@ func (s *Store) makeDay(ctx context.Context, tx *sql.Tx) (int, error) {
 		return 0, err
 	}
 	return 1, s.make(ctx, tx, daily, days[0])
+}
+
+// makeLast makes the heads of the lists of the last 24 hours, if all of these are made.
+// Who was denied most in a day can hardly be told from who was in each hour of it, and it is
+// what is asked for most.
+func (s *Store) makeLast(ctx context.Context, tx *sql.Tx) (int, error) {
+	end := s.o.Now().UTC().Truncate(time.Hour)
+	start := end.Add(-last.length())
+	m, err := s.made(ctx, tx, Range{start, end})
+	if err != nil || m.isOpen(start, end) {
+		return 0, err
+	}
+	there, err := s.lastOf(ctx, tx)
+	if err != nil || there.Equal(start) {
+		return 0, err
+	}
+	done := 0
+	if !there.IsZero() {
+		done = 1
+		if _, err := tx.ExecContext(ctx, fmt.Sprintf("DELETE FROM stint_rollup_lists WHERE level = %d", last)); err != nil {
+			return 0, err
+		}
+	}
+	for kind := range kinds {
+		l := s.newList(tx, last, kind, start)
+		if err := s.mergeInto(ctx, tx, l, hour); err != nil {
+			return 0, err
+		}
+		done += int(l.pages)
+	}
+	return done, nil
+}
+
+// lastOf returns when the 24 hours begin of which there are lists.
+func (s *Store) lastOf(ctx context.Context, q querier) (start time.Time, err error) {
+	all, err := s.stamps(ctx, q, fmt.Sprintf("SELECT start FROM stint_rollup_lists WHERE level = %d LIMIT 1", last))
+	if len(all) > 0 {
+		start = all[0]
+	}
+	return start, err
 }
 
 // due returns the last times of which there is something to be done, and which are over.
@@ -346,7 +390,13 @@ func (s *Store) make(ctx context.Context, tx *sql.Tx, l level, start time.Time) 
 			return err
 		}
 	}
-	return nil
+	if l != hour {
+		return nil
+	}
+	// What the last 24 hours say of it is wrong now.
+	_, err = tx.ExecContext(ctx, fmt.Sprintf("DELETE FROM stint_rollup_lists WHERE level = %d AND start <= $1 AND start > $2", last),
+		s.db.Time(start), s.db.Time(start.Add(-last.length())))
+	return err
 }
 
 // moveOld moves an hour or a day of the tables that roll-ups were kept in before, which

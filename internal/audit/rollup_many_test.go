@@ -90,6 +90,93 @@ func TestTopOfMany(t *testing.T) {
 	}
 }
 
+// TestTopOfLastDay asks for the last 24 hours, which have lists of their own while all of
+// their hours are made.
+func TestTopOfLastDay(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"postgres", "sqlite memory"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			db, _ := databaseOf(t, kind)
+			now := time.Date(2026, 3, 4, 5, 30, 0, 0, time.UTC)
+			s, err := audit.NewStore(db, audit.StoreOptions{Now: func() time.Time { return now }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			const ofLast = "SELECT count(*) FROM stint_rollup_lists WHERE level = 4"
+			events := crowd(12_000, 8000, true, now, 30*time.Hour)
+			check := func(what string, rows int64) {
+				t.Helper()
+				if n := number64(t, db, ofLast); n != rows {
+					t.Errorf("%s: there are %d lists, want %d", what, n, rows)
+				}
+				var some []audit.Event
+				for _, e := range events {
+					if !e.At.Before(now.Add(-24*time.Hour).Truncate(time.Hour)) && e.At.Before(now.Truncate(time.Minute)) {
+						some = append(some, e)
+					}
+				}
+				all := topOf(some, counted["user"], "")
+				for _, limit := range []int{10, 1000} {
+					got, err := s.Top(t.Context(), audit.TopQuery{Limit: limit})
+					if err != nil || !slices.Equal(got, all[:min(limit, len(all))]) {
+						t.Errorf("%s: the top is %v, %v; want %v", what, got, err, all)
+					}
+				}
+			}
+			write(t, s, events...)
+			rollUp(t, s)
+			check("at first", 2) // of users and addresses
+			if n := rollUp(t, s); n != 0 {
+				t.Errorf("there are still %d to roll up", n)
+			}
+
+			// One who comes late, and often, to an hour that was made.
+			var late []audit.Event
+			for i := range 500 {
+				e := refusal(10_000+i, now.Add(-3*time.Hour).Truncate(time.Hour))
+				e.User, e.Key, e.Tenant = "latecomer", "", ""
+				late = append(late, e)
+			}
+			write(t, s, late...)
+			check("before they are counted", 2)
+			events = append(events, late...)
+			rollUp(t, s)
+			check("after that", 2)
+
+			now = now.Add(time.Hour)
+			check("an hour later", 2) // they are of another time
+			rollUp(t, s)
+			check("when these hours are made", 2)
+
+			// Nothing else is read: without hours it is told what the day was. Minutes are of
+			// the hour that has just begun, if they are of any.
+			if _, err := db.Write.ExecContext(t.Context(), "DELETE FROM stint_rollup_lists WHERE level IN (1, 2)"); err != nil {
+				t.Fatal(err)
+			}
+			check("without hours", 2)
+
+			// An hour that is to be made anew is what its minutes say, of which one is gone.
+			came := db.Time(late[0].At.Truncate(time.Minute))
+			for _, statement := range []string{"INSERT INTO stint_rollup_todo (level, start, token) VALUES (1, $1, 0)", "DELETE FROM stint_rollup_lists WHERE level = 0 AND start = $1"} {
+				if _, err := db.Write.ExecContext(t.Context(), statement, came); err != nil {
+					t.Fatal(err)
+				}
+			}
+			top, err := s.Top(t.Context(), audit.TopQuery{Limit: 1000})
+			if err != nil || slices.ContainsFunc(top, func(n audit.Refusals) bool { return n.Name == "latecomer" }) {
+				t.Errorf("what is to be made anew is believed: %v, %v", top, err)
+			}
+
+			now = now.AddDate(1, 0, 0)
+			rollUp(t, s)
+			if n := number64(t, db, ofLast); n != 0 {
+				t.Errorf("of a day without events there are %d lists", n)
+			}
+		})
+	}
+}
+
 // TestLongNames has names that are so long, and so many in one minute, that they are
 // counted in slices and merged in several steps.
 func TestLongNames(t *testing.T) {

@@ -20,8 +20,10 @@ const (
 	// pagesAtOnce is how many bytes of pages are in memory until they are written.
 	pagesAtOnce = 8 << 20
 	// headSize is how many of those who were denied most are kept once more, of hours and
-	// days, so that most questions for these need no more.
+	// days, so that most questions for these need no more; and lastSize is how many of the
+	// last 24 hours.
 	headSize = 1000
+	lastSize = 10_000
 )
 
 // The parts of a list, in the numbers of the database.
@@ -130,7 +132,9 @@ func (s *Store) newList(tx *sql.Tx, l level, kind int, start time.Time) *list {
 
 // add adds an entry, behind those that were added before. It is the caller's again.
 func (l *list) add(e *entry) {
-	l.page.add(l.rules.all, e)
+	if l.level != last {
+		l.page.add(l.rules.all, e)
+	}
 	if len(l.page.body) >= pageSize {
 		l.turn(l.whole(), 0)
 	}
@@ -141,9 +145,17 @@ func (l *list) add(e *entry) {
 		return
 	}
 	l.head = append(l.head, entry{hash: e.hash, name: slices.Clone(e.name), pairs: slices.Clone(e.pairs)})
-	if len(l.head) == 2*headSize {
+	if len(l.head) == 2*l.most() {
 		l.cut()
 	}
+}
+
+// most is how many there are in the head.
+func (l *list) most() int {
+	if l.level == last {
+		return lastSize
+	}
+	return headSize
 }
 
 func (p *sheet) add(rules []string, e *entry) {
@@ -182,11 +194,12 @@ func (l *list) turn(part int, atMost int64) {
 
 // cut leaves those in the head who were denied most.
 func (l *list) cut() {
-	if len(l.head) <= headSize {
+	most := l.most()
+	if len(l.head) <= most {
 		return
 	}
 	slices.SortFunc(l.head, func(a, b entry) int { return cmp.Or(cmp.Compare(b.denied(), a.denied()), compareEntries(a, b)) })
-	l.head, l.more, l.floor = l.head[:headSize], true, l.head[headSize-1].denied()
+	l.head, l.more, l.floor = l.head[:most], true, l.head[most-1].denied()
 }
 
 // flush writes the pages that there are.

@@ -163,8 +163,7 @@ func (s *Store) Series(ctx context.Context, q SeriesQuery) ([]Series, error) {
 	if err := failed(&p); err != nil {
 		return nil, err
 	}
-	var names []string
-	all := map[string]*track{}
+	var out []Series
 	err := s.reading(ctx, func(tx *sql.Tx) error {
 		m, err := s.made(ctx, tx, q.Range)
 		if err != nil {
@@ -173,46 +172,22 @@ func (s *Store) Series(ctx context.Context, q SeriesQuery) ([]Series, error) {
 		if q.fit(&p, &m); len(p.Problems) > 0 {
 			return nil
 		}
-		totals := map[string]int64{}
-		err = s.eachCounts(ctx, tx, q.dim(), m.parts(q.From, q.To, daily), func(_ time.Time, c *counted) error {
-			if name, ok := q.has(c); ok {
-				totals[name] += c.total
+		// Mostly there are no more names than there is room for, and all are known when all
+		// was read once.
+		d := drawing{q: &q, tracks: map[string]*track{}, first: q.From.Truncate(q.Step)}
+		parts := m.parts(q.From, q.To, q.coarsest())
+		err = s.eachCounts(ctx, tx, q.dim(), parts, d.add)
+		if errors.Is(err, errTooMany) {
+			var names []string
+			if names, err = s.names(ctx, tx, &q, m.parts(q.From, q.To, daily)); err != nil {
+				return err
 			}
-			return nil
-		})
-		if err != nil {
-			return err
+			d.begin(names)
+			err = s.eachCounts(ctx, tx, q.dim(), parts, d.add)
 		}
-		names = slices.SortedFunc(maps.Keys(totals), func(a, b string) int { return cmp.Or(cmp.Compare(totals[b], totals[a]), strings.Compare(a, b)) })
-		names = names[:min(len(names), q.Limit)]
-		for _, name := range names {
-			all[name] = q.track()
+		if err == nil {
+			out = d.end()
 		}
-		first, point := q.From.Truncate(q.Step), 0
-		turn := func(next int) { // they come in the order of time
-			for _, t := range all {
-				t.put(point)
-			}
-			point = next
-		}
-		err = s.eachCounts(ctx, tx, q.dim(), m.parts(q.From, q.To, q.coarsest()), func(start time.Time, c *counted) error {
-			name, ok := q.has(c)
-			if !ok {
-				return nil
-			}
-			if at := int(start.Sub(first) / q.Step); at != point {
-				turn(at)
-			}
-			t := all[name]
-			if t == nil {
-				if t = all[rest]; t == nil {
-					t = q.track()
-					all[rest] = t
-				}
-			}
-			return t.now.add(c)
-		})
-		turn(0)
 		return err
 	})
 	if err == nil {
@@ -221,17 +196,89 @@ func (s *Store) Series(ctx context.Context, q SeriesQuery) ([]Series, error) {
 	if problems := strict.Problems(nil); errors.As(err, &problems) {
 		return nil, problems
 	}
-	if err != nil {
-		return nil, s.wrap("series of events", err)
-	}
-	var out []Series
+	return out, s.wrap("series of events", err)
+}
+
+// names returns those that there is room for, of which there are most decisions.
+func (s *Store) names(ctx context.Context, tx *sql.Tx, q *SeriesQuery, parts []part) ([]string, error) {
+	totals := map[string]int64{}
+	err := s.eachCounts(ctx, tx, q.dim(), parts, func(_ time.Time, c *counted) error {
+		if name, ok := q.has(c); ok {
+			totals[name] += c.total
+		}
+		return nil
+	})
+	names := slices.SortedFunc(maps.Keys(totals), func(a, b string) int { return cmp.Or(cmp.Compare(totals[b], totals[a]), strings.Compare(a, b)) })
+	return names[:min(len(names), q.Limit)], err
+}
+
+var errTooMany = errors.New("there are more series than room")
+
+// drawing is series that are being made.
+type drawing struct {
+	q      *SeriesQuery
+	tracks map[string]*track
+	known  bool // the tracks are those that there will be
+	first  time.Time
+	point  int // that is counted
+}
+
+// begin begins anew with series of which it is known what they are.
+func (d *drawing) begin(names []string) {
+	d.known, d.point = true, 0
+	clear(d.tracks)
 	for _, name := range names {
-		out = append(out, Series{Name: name, Points: all[name].points})
+		d.tracks[name] = d.q.track()
 	}
-	if left := all[rest]; left != nil {
-		out = append(out, Series{Rest: true, Points: left.points})
+}
+
+// add counts what is asked for. It comes in the order of time.
+func (d *drawing) add(start time.Time, c *counted) error {
+	name, ok := d.q.has(c)
+	if !ok {
+		return nil
 	}
-	return out, nil
+	if at := int(start.Sub(d.first) / d.q.Step); at != d.point {
+		d.turn(at)
+	}
+	t := d.tracks[name]
+	if t == nil {
+		switch {
+		case d.known:
+			name = rest
+		case len(d.tracks) == d.q.Limit:
+			return errTooMany
+		}
+		if t = d.tracks[name]; t == nil {
+			t = d.q.track()
+			d.tracks[name] = t
+		}
+	}
+	return t.now.add(c)
+}
+
+// turn goes on to another point.
+func (d *drawing) turn(to int) {
+	for _, t := range d.tracks {
+		t.put(d.point)
+	}
+	d.point = to
+}
+
+// end returns the series, that with the most decisions first, and the rest last.
+func (d *drawing) end() (out []Series) {
+	d.turn(0)
+	names := slices.SortedFunc(maps.Keys(d.tracks), func(a, b string) int {
+		return cmp.Or(compareBool(a == rest, b == rest), cmp.Compare(d.tracks[b].total, d.tracks[a].total), strings.Compare(a, b))
+	})
+	for _, name := range names {
+		one := Series{Name: name, Points: d.tracks[name].points}
+		if name == rest {
+			one.Name, one.Rest = "", true
+		}
+		out = append(out, one)
+	}
+	return out
 }
 
 // rest is no name of anything: databases do not take it.
@@ -241,6 +288,7 @@ const rest = "\x00"
 // of all of them would be megabytes.
 type track struct {
 	points []Point
+	total  int64
 	now    sums
 }
 
@@ -259,6 +307,7 @@ func (t *track) put(at int) {
 		return
 	}
 	var took [3]time.Duration
+	t.total += n.total
 	n.latency.quantiles([]float64{0.5, 0.95, 0.99}, took[:])
 	t.points[at] = Point{Start: t.points[at].Start, Total: n.total, Events: n.events, Cached: n.cached, P50: took[0], P95: took[1], P99: took[2]}
 	n.latency.reset()

@@ -31,7 +31,7 @@ CREATE TABLE stint_rollup_counts (
 
 -- Who was refused how often by which rule, sorted by a hash of the name, in pages.
 CREATE TABLE stint_rollup_lists (
-    level    INTEGER NOT NULL, -- 0 minute, 1 hour, 2 day
+    level    INTEGER NOT NULL, -- 0 minute, 1 hour, 2 day, 4 the last 24 hours (part 1 only)
     kind     INTEGER NOT NULL, -- 0 user, 1 tenant, 2 key, 3 ip
     start    INTEGER NOT NULL,
     page     INTEGER NOT NULL,
