@@ -89,7 +89,14 @@ func TestScale(t *testing.T) {
 		{"series by endpoint, denied", func() string { return "/series?by=endpoint&outcome=denied" }},
 		{"series of a rule by outcome", func() string { return fmt.Sprintf("/series?by=outcome&rule=rule-%d", rand.IntN(10)) }},
 		{"series of a rule by endpoint", func() string { return fmt.Sprintf("/series?by=endpoint&rule=rule-%d", rand.IntN(10)) }},
+		{"series of an endpoint by rule", func() string {
+			return fmt.Sprintf("/series?by=rule&endpoint=/v1/resource-%d/%%7Bid%%7D", rand.IntN(20))
+		}},
+		{"series of a tier by endpoint", func() string { return "/series?by=endpoint&tier=free" }},
 		{"top 1,000 users", func() string { return "/top?limit=1000" }},
+		{"top 1,000 users by a rule", func() string { return fmt.Sprintf("/top?limit=1000&rule=rule-%d", rand.IntN(10)) }},
+		{"1,000 violations", func() string { return "/violations?limit=1000" }},
+		{"how many tenants a rule limited", func() string { return fmt.Sprintf("/clients?by=tenant&rule=rule-%d", rand.IntN(10)) }},
 		{"changes of one user", func() string { return fmt.Sprintf("/changes?kind=user&id=user%d", user()/10+1) }},
 	} {
 		var took []time.Duration

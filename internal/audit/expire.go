@@ -46,7 +46,7 @@ var keeps = []struct {
 func (s *Store) deleteOld(ctx context.Context, tx *sql.Tx) (int, error) {
 	for _, k := range keeps {
 		before := s.o.Now().Add(-k.keep).Truncate(day)
-		old, err := s.stamps(ctx, tx, fmt.Sprintf("SELECT start FROM stint_rollup_counts WHERE level = %d AND dim = %d AND start < $1 ORDER BY start LIMIT %d", k.level, allDims, k.most), s.db.Time(before))
+		old, err := s.stamps(ctx, tx, fmt.Sprintf("SELECT start FROM stint_rollup_counts WHERE level = %d AND dim = %d AND start < $1 ORDER BY start LIMIT %d", k.level, byRule, k.most), s.db.Time(before))
 		if err != nil {
 			return 0, err
 		}

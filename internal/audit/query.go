@@ -228,23 +228,26 @@ func (m *made) widen(r *Range) {
 	}
 }
 
-// during adds that a roll-up is in one of the parts.
-func (s *Store) during(w *where, parts []part) {
+// during adds that a roll-up is in one of the parts, and what else is true of its level.
+func (s *Store) during(w *where, parts []part, more func(level) string) {
 	var conditions []string
 	var args []any
 	for _, p := range parts {
-		conditions = append(conditions, fmt.Sprintf("level = %d AND start >= ? AND start < ?", p.level))
+		conditions = append(conditions, fmt.Sprintf("level = %d%s AND start >= ? AND start < ?", p.level, more(p.level)))
 		args = append(args, s.db.Time(p.from), s.db.Time(p.to))
 	}
 	w.and("("+strings.Join(conditions, " OR ")+")", args...)
 }
 
+// anyOf says nothing more of a level.
+func anyOf(level) string { return "" }
+
 // lists returns the condition for lists of a kind in whole hours, of the heads where
-// there are any, or of all.
-func (s *Store) lists(ctx context.Context, q querier, r Range, kind int, heads bool) (*where, error) {
+// there are any, or of all; and how often one may have been denied who is in none of them.
+func (s *Store) lists(ctx context.Context, q *sql.Tx, r Range, kind int, heads bool) (w *where, others int64, err error) {
 	m, err := s.made(ctx, q, r)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	m.widen(&r)
 	parts, not := m.parts(r.From, r.To, daily), partHead
@@ -252,14 +255,17 @@ func (s *Store) lists(ctx context.Context, q querier, r Range, kind int, heads b
 		not = partOfAll
 		start, err := s.lastOf(ctx, q)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		if end := start.Add(last.length()); r.From.Equal(start) && !r.To.Before(end) && !m.isOpen(start, end) {
 			parts = append(m.parts(end, r.To, daily), part{last, start, end})
 		}
 	}
-	w := new(where)
+	w = new(where)
 	w.and(fmt.Sprintf("kind = %d AND part <> %d", kind, not))
-	s.during(w, parts)
-	return w, nil
+	s.during(w, parts, anyOf)
+	if heads {
+		err = q.QueryRowContext(ctx, "SELECT CAST(coalesce(sum(at_most), 0) AS BIGINT) FROM stint_rollup_lists WHERE "+w.text.String(), w.args...).Scan(&others)
+	}
+	return w, others, err
 }

@@ -362,7 +362,7 @@ func (s *Store) make(ctx context.Context, tx *sql.Tx, l level, start time.Time) 
 		unit = fives.length()
 	}
 	all, units := tally{}, map[time.Time]tally{}
-	err := s.eachCounts(ctx, tx, allDims, []part{{of, start, start.Add(l.length())}}, func(at time.Time, c *counted) error {
+	err := s.eachCounts(ctx, tx, view{}, []part{{of, start, start.Add(l.length())}}, func(at time.Time, c *counted) error {
 		at = at.Truncate(unit)
 		if units[at] == nil {
 			units[at] = tally{}

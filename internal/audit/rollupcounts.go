@@ -6,9 +6,9 @@ import (
 	"database/sql"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -49,7 +49,7 @@ func (t tally) of(g group) *sums {
 
 // dim says by what decisions are counted apart, besides their outcome: all, or one of
 // rule, tier, endpoint and region. Most questions are about one, of which there are few.
-// The numbers are those of the database.
+// The numbers are those of the database, and so are those of the cells.
 type dim int
 
 const (
@@ -60,6 +60,41 @@ const (
 	byRegion
 	dims // is how many there are
 )
+
+// Of fives there are so many with all dims that they are kept in cells, by rule and by
+// endpoint: who asks about one of these reads a row of the grid, or a column.
+const (
+	grid      = 4 // cells wide, and high
+	firstCell = dim(16)
+)
+
+func lineOf(text string) dim { return dim(hashOf([]byte(text)) % grid) }
+
+// cell returns the cell of a group.
+func (g *group) cell() dim { return firstCell + lineOf(g.rule)*grid + lineOf(g.endpoint) }
+
+// view is what is read of counts: all of a dim, or what may have a rule or an endpoint if
+// they are not empty.
+type view struct {
+	dim            dim
+	rule, endpoint string
+}
+
+// dims returns what is to be read of a level.
+func (v view) dims(l level) string {
+	out := strconv.Itoa(int(v.dim))
+	if v.dim != allDims || l != fives {
+		return out
+	}
+	for row := range dim(grid) {
+		for column := range dim(grid) {
+			if (v.rule == "" || lineOf(v.rule) == row) && (v.endpoint == "" || lineOf(v.endpoint) == column) {
+				out += "," + strconv.Itoa(int(firstCell+row*grid+column))
+			}
+		}
+	}
+	return out
+}
 
 // only returns a group with nothing but what a dim tells apart.
 func (d dim) only(g group) group {
@@ -99,15 +134,27 @@ func (s *Store) putCounts(ctx context.Context, tx *sql.Tx, l level, start time.T
 		return nil
 	}
 	var args []any
-	for d := range dims {
-		sum := all
-		if d != allDims {
-			sum = tally{}
-			for g, n := range all {
-				sum.of(d.only(g)).merge(n)
+	put := func(d dim, sum tally) { args = append(args, l, d, s.db.Time(start), sum.encode()) }
+	if l == fives {
+		cells := map[dim]tally{}
+		for g, n := range all {
+			if cells[g.cell()] == nil {
+				cells[g.cell()] = tally{}
 			}
+			cells[g.cell()][g] = n
 		}
-		args = append(args, l, d, s.db.Time(start), sum.encode())
+		for d, sum := range cells {
+			put(d, sum)
+		}
+	} else {
+		put(allDims, all)
+	}
+	for d := byRule; d < dims; d++ {
+		sum := tally{}
+		for g, n := range all {
+			sum.of(d.only(g)).merge(n)
+		}
+		put(d, sum)
 	}
 	return insert(ctx, tx, "stint_rollup_counts (level, dim, start, data)", 4, args)
 }
@@ -168,10 +215,9 @@ func (s *sums) add(c *counted) error {
 var errDamaged = errors.New("a roll-up is damaged, or that of a newer version")
 
 // eachCounts calls f with each group of what is kept of some time, in its order.
-func (s *Store) eachCounts(ctx context.Context, q querier, d dim, parts []part, f func(start time.Time, c *counted) error) error {
+func (s *Store) eachCounts(ctx context.Context, q querier, v view, parts []part, f func(start time.Time, c *counted) error) error {
 	var w where
-	w.and(fmt.Sprintf("dim = %d", d))
-	s.during(&w, parts)
+	s.during(&w, parts, func(l level) string { return " AND dim IN (" + v.dims(l) + ")" })
 	var known words
 	var c counted
 	_, err := collect(ctx, q, func(rows *sql.Rows, _ *struct{}) error {

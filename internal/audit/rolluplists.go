@@ -291,7 +291,7 @@ func (s *Store) mergeInto(ctx context.Context, tx *sql.Tx, l *list, of level) er
 	for after, more := int64(-1), true; more; {
 		more = false
 		var w where
-		s.during(&w, []part{{of, l.start, l.start.Add(l.level.length())}})
+		s.during(&w, []part{{of, l.start, l.start.Add(l.level.length())}}, anyOf)
 		w.and(fmt.Sprintf("kind = %d AND part <> %d AND high > ?", l.kind, partHead), after)
 		err := s.merge(ctx, tx, &l.rules, &w, after, func(e *entry) bool {
 			if more = l.size >= pagesAtOnce && e.hash > after; more {

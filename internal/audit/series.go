@@ -143,15 +143,15 @@ func (q *SeriesQuery) has(c *counted) (name string, ok bool) {
 	return name, true
 }
 
-// dim is what has to be told apart.
-func (q *SeriesQuery) dim() dim {
+// view is what has to be read.
+func (q *SeriesQuery) view() view {
 	with := *q
 	for by, into := range map[string]*string{"rule": &with.Rule, "tier": &with.Tier, "endpoint": &with.Endpoint, "region": &with.Region} {
 		if q.By == by {
 			*into = by
 		}
 	}
-	return dimOf(with.Rule, with.Tier, with.Endpoint, with.Region)
+	return view{dimOf(with.Rule, with.Tier, with.Endpoint, with.Region), q.Rule, q.Endpoint}
 }
 
 // Series returns the series that were asked for, that with the most decisions first, and
@@ -176,14 +176,14 @@ func (s *Store) Series(ctx context.Context, q SeriesQuery) ([]Series, error) {
 		// was read once.
 		d := drawing{q: &q, tracks: map[string]*track{}, first: q.From.Truncate(q.Step)}
 		parts := m.parts(q.From, q.To, q.coarsest())
-		err = s.eachCounts(ctx, tx, q.dim(), parts, d.add)
+		err = s.eachCounts(ctx, tx, q.view(), parts, d.add)
 		if errors.Is(err, errTooMany) {
 			var names []string
 			if names, err = s.names(ctx, tx, &q, m.parts(q.From, q.To, daily)); err != nil {
 				return err
 			}
 			d.begin(names)
-			err = s.eachCounts(ctx, tx, q.dim(), parts, d.add)
+			err = s.eachCounts(ctx, tx, q.view(), parts, d.add)
 		}
 		if err == nil {
 			out = d.end()
@@ -202,7 +202,7 @@ func (s *Store) Series(ctx context.Context, q SeriesQuery) ([]Series, error) {
 // names returns those that there is room for, of which there are most decisions.
 func (s *Store) names(ctx context.Context, tx *sql.Tx, q *SeriesQuery, parts []part) ([]string, error) {
 	totals := map[string]int64{}
-	err := s.eachCounts(ctx, tx, q.dim(), parts, func(_ time.Time, c *counted) error {
+	err := s.eachCounts(ctx, tx, q.view(), parts, func(_ time.Time, c *counted) error {
 		if name, ok := q.has(c); ok {
 			totals[name] += c.total
 		}

@@ -78,15 +78,9 @@ func (b *best) sure(others int64) bool {
 func (s *Store) top(ctx context.Context, r Range, kind, limit int, rule string, apart bool) (all []candidate, err error) {
 	err = s.reading(ctx, func(tx *sql.Tx) error {
 		for _, heads := range []bool{true, false} {
-			w, err := s.lists(ctx, tx, r, kind, heads)
+			w, others, err := s.lists(ctx, tx, r, kind, heads)
 			if err != nil {
 				return err
-			}
-			var others int64 // how often one may have been denied who is in no head
-			if heads {
-				if err := tx.QueryRowContext(ctx, "SELECT CAST(coalesce(sum(at_most), 0) AS BIGINT) FROM stint_rollup_lists WHERE "+w.text.String(), w.args...).Scan(&others); err != nil {
-					return err
-				}
 			}
 			b := best{limit: limit}
 			var rules words
@@ -178,7 +172,7 @@ func (s *Store) topOfCounts(ctx context.Context, q TopQuery) ([]candidate, error
 			return err
 		}
 		m.widen(&q.Range)
-		return s.eachCounts(ctx, tx, d, m.parts(q.From, q.To, daily), func(_ time.Time, c *counted) error {
+		return s.eachCounts(ctx, tx, view{dim: d}, m.parts(q.From, q.To, daily), func(_ time.Time, c *counted) error {
 			name := c.rule
 			if q.By == "endpoint" {
 				name = c.endpoint
@@ -246,7 +240,7 @@ func (s *Store) violationsOf(ctx context.Context, q ViolationQuery) ([]candidate
 	b := best{limit: q.Limit}
 	hash := hashOf([]byte(q.User))
 	err := s.reading(ctx, func(tx *sql.Tx) error {
-		w, err := s.lists(ctx, tx, q.Range, 0, false)
+		w, _, err := s.lists(ctx, tx, q.Range, 0, false)
 		if err != nil {
 			return err
 		}
@@ -295,7 +289,11 @@ func (s *Store) Distinct(ctx context.Context, q DistinctQuery) (n int64, exact b
 		return 0, false, err
 	}
 	err = s.reading(ctx, func(tx *sql.Tx) error {
-		w, err := s.lists(ctx, tx, q.Range, slices.Index(kinds, q.By), false)
+		kind := slices.Index(kinds, q.By)
+		w, others, err := s.lists(ctx, tx, q.Range, kind, true)
+		if err == nil && others > 0 { // or all are in heads
+			w, _, err = s.lists(ctx, tx, q.Range, kind, false)
+		}
 		if err != nil {
 			return err
 		}
