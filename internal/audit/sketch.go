@@ -113,10 +113,15 @@ func (s *Sketch) mergeBinary(data []byte) error {
 		s.counts = make([]int64, 0, sketchUsual)
 	}
 	for bucket := -1; len(data) > 0; {
-		if len(data) > 1 && data[0]|data[1] < 0x80 && data[0] != 0 && bucket+int(data[0]) < len(s.counts) { // as most are
+		// Most steps are a byte, and most counts one or two.
+		if len(data) > 2 && data[0] != 0 && data[0]|data[1]&data[2] < 0x80 && bucket+int(data[0]) < len(s.counts) {
 			bucket += int(data[0])
-			s.counts[bucket] += int64(data[1]>>1) ^ -int64(data[1]&1)
-			data = data[2:]
+			count, size := int64(data[1]), 2
+			if count >= 0x80 {
+				count, size = count&0x7f|int64(data[2])<<7, 3
+			}
+			s.counts[bucket] += count>>1 ^ -(count & 1)
+			data = data[size:]
 			continue
 		}
 		step, n := binary.Uvarint(data)
