@@ -68,11 +68,7 @@ func Fallback(next stint.Store, o FallbackOptions) (stint.Store, error) {
 	if err := check(atFallback, next); err != nil {
 		return nil, err
 	}
-	l := &fallback{next: next, o: o, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}
-	for i := range l.books {
-		l.books[i].debts = map[debtor]*debt{}
-	}
-	return l, nil
+	return &fallback{next: next, o: o, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}, nil
 }
 
 type fallback struct {
@@ -94,30 +90,10 @@ type fallback struct {
 	work   sync.WaitGroup
 }
 
-// book is some of the debts: not all who decide have to wait for each other.
-type book struct {
-	mu    sync.Mutex
-	debts map[debtor]*debt
-	_     [48]byte // so that they do not share what processors exchange
-}
-
-// debtor is a counter, by hashes of its key that no one can know: that two have the same
-// will not happen. To look one up is most of what a decision costs, and texts that it
-// would be compared with are far away.
-type debtor [2]uint64
-
 func (l *fallback) debtor(k *stint.Key, a stint.Algorithm) debtor {
 	const odd = 0x9e3779b97f4a7c15
 	subject, name := maphash.String(l.seeds[0], k.Subject), maphash.String(l.seeds[1], k.Name)
 	return debtor{subject, name + odd*uint64(a)}
-}
-
-// debt is what was admitted of a counter, and under which limit last.
-type debt struct {
-	units int64
-	n     int64 // of how many parts of the limit this node has had one
-	limit stint.Limit
-	key   stint.Key
 }
 
 func (*fallback) position() position { return atFallback }
@@ -280,7 +256,7 @@ func (l *fallback) add(k *stint.Key, units int64, limit *stint.Limit, n int64) {
 	b := l.book(who)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	d := b.debts[who]
+	d := b.find(who)
 	if d == nil {
 		if l.count.Add(1) > int64(l.o.MaxDebts) {
 			l.count.Add(-1)
@@ -288,26 +264,24 @@ func (l *fallback) add(k *stint.Key, units int64, limit *stint.Limit, n int64) {
 			return
 		}
 		// The caller's strings may be parts of something large.
-		d = &debt{key: stint.Key{Subject: strings.Clone(k.Subject), Name: strings.Clone(k.Name)}}
-		b.debts[who] = d
+		d = b.enter(who, stint.Key{Subject: strings.Clone(k.Subject), Name: strings.Clone(k.Name)}, terms{*limit, n})
 	}
 	d.units = max(-most, min(d.units+max(-most, min(units, most)), most))
-	if d.limit != *limit || d.n != n {
-		d.limit, d.n = *limit, n
+	if d.terms.n != n || d.terms.limit != *limit {
+		d.terms = b.shared(terms{*limit, n})
 	}
 	if !l.owing.Load() {
 		l.owing.Store(true)
 	}
 }
 
-// forget forgets a debt, if there is one.
+// forget forgives a debt, if there is one.
 func (l *fallback) forget(who debtor) {
 	b := l.book(who)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if _, ok := b.debts[who]; ok {
-		delete(b.debts, who)
-		l.count.Add(-1)
+	if d := b.find(who); d != nil {
+		d.units = 0
 	}
 }
 
@@ -320,13 +294,13 @@ func (l *fallback) pay() {
 	}
 	l.paying = true
 	l.work.Go(func() {
-		r, again := Return{}, false
-		for !again {
-			due := l.some()
-			if len(due) == 0 {
+		var r Return
+		for i := range l.books {
+			due := l.books[i].close()
+			l.count.Add(-int64(len(due)))
+			if l.settle(due, &r) {
 				break
 			}
-			again = l.charge(due, &r)
 		}
 		l.mu.Lock()
 		r.Lost += l.lost.Swap(0)
@@ -338,24 +312,22 @@ func (l *fallback) pay() {
 	})
 }
 
-// some takes out a few debts: nobody waits for it, and the store has just come
-// back.
-func (l *fallback) some() (out []debt) {
+// settle charges debts in the store, a few at a time, since that has just come back. What is
+// left is owed again if that is away again, which it reports.
+func (l *fallback) settle(due []debt, r *Return) (again bool) {
 	const few = 32
-	for i := range l.books {
-		b := &l.books[i]
-		b.mu.Lock()
-		for who, d := range b.debts {
-			if len(out) == few {
-				break
+	for len(due) > 0 {
+		n := min(few, len(due))
+		if l.charge(due[:n], r) {
+			for i := n; i < len(due); i++ {
+				d := &due[i]
+				l.add(&d.key, d.units, &d.terms.limit, d.terms.n)
 			}
-			delete(b.debts, who)
-			l.count.Add(-1)
-			out = append(out, *d)
+			return true
 		}
-		b.mu.Unlock()
+		due = due[n:]
 	}
-	return out
+	return false
 }
 
 // charge charges debts in the store, as far as they have not recovered. It reports
@@ -369,7 +341,7 @@ func (l *fallback) charge(due []debt, r *Return) (again bool) {
 		d := &due[i]
 		if d.units > 0 {
 			// The local counter knows what has recovered.
-			ds, err := l.o.Local.Take(ctx, []stint.Ask{{Key: d.key, Limit: Share(d.limit, d.n)}})
+			ds, err := l.o.Local.Take(ctx, []stint.Ask{{Key: d.key, Limit: Share(d.terms.limit, d.terms.n)}})
 			if err == nil {
 				left := min(d.units, ds[0].Limit-ds[0].Remaining)
 				r.Expired += d.units - left
@@ -377,7 +349,7 @@ func (l *fallback) charge(due []debt, r *Return) (again bool) {
 			}
 		}
 		if d.units != 0 {
-			asks, parts = append(asks, stint.Ask{Key: d.key, Limit: d.limit, Cost: d.units}), append(parts, d.n)
+			asks, parts = append(asks, stint.Ask{Key: d.key, Limit: d.terms.limit, Cost: d.units}), append(parts, d.terms.n)
 		}
 	}
 	if len(asks) == 0 {
