@@ -90,6 +90,7 @@ type denyCache struct {
 	clock  func() (now time.Duration, ok bool)
 	seed   maphash.Seed
 	local  *atomic.Bool // another stands in for the store, of which nothing is remembered
+	until  atomic.Int64 // until then there may be denials; 0: there are none
 
 	// denials has a place for each hash of a take's keys. One take of its place
 	// pushes out another.
@@ -120,17 +121,21 @@ func (l *denyCache) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decisio
 	if len(asks) == 0 {
 		return l.next.Take(ctx, asks)
 	}
-	var room [few]*atomic.Uint64
-	keys, place := l.find(asks, room[:0])
-	d := place.Load()
-	if d == nil && l.local.Load() {
+	local := l.local.Load()
+	until := l.until.Load()
+	if local && until == 0 {
 		return l.next.Take(ctx, asks)
 	}
 	now, ok := l.clock()
+	if local && ok && int64(now) >= until {
+		l.until.CompareAndSwap(until, 0)
+	}
 	if !ok {
 		return l.next.Take(ctx, asks)
 	}
-	if d != nil {
+	var room [few]*atomic.Uint64
+	keys, place := l.find(asks, room[:0])
+	if d := place.Load(); d != nil {
 		if ds := l.answer(d, asks, keys, now); ds != nil {
 			return ds, nil
 		}
@@ -262,4 +267,10 @@ func (l *denyCache) remember(place *atomic.Pointer[denial], asks []stint.Ask, ds
 	place.Store(&denial{
 		asks: asks, decisions: slices.Clone(ds), changes: slices.Clone(changes), at: now, until: now + length,
 	})
+	for {
+		until := l.until.Load()
+		if until >= int64(now+length) || l.until.CompareAndSwap(until, int64(now+length)) {
+			return
+		}
+	}
 }
