@@ -64,14 +64,16 @@ const (
 // Of fives there are so many with all dims that they are kept in cells, by rule and by
 // endpoint: who asks about one of these reads a row of the grid, or a column.
 const (
-	grid      = 4 // cells wide, and high
+	gridRows, gridColumns = 8, 4 // one rule is asked for more often than one endpoint
+
 	firstCell = dim(16)
 )
 
-func lineOf(text string) dim { return dim(hashOf([]byte(text)) % grid) }
+func gridRow(rule string) dim        { return dim(hashOf([]byte(rule)) % gridRows) }
+func gridColumn(endpoint string) dim { return dim(hashOf([]byte(endpoint)) % gridColumns) }
 
 // cell returns the cell of a group.
-func (g *group) cell() dim { return firstCell + lineOf(g.rule)*grid + lineOf(g.endpoint) }
+func (g *group) cell() dim { return firstCell + gridRow(g.rule)*gridColumns + gridColumn(g.endpoint) }
 
 // view is what is read of counts: all of a dim, or what may have a rule or an endpoint if
 // they are not empty.
@@ -86,10 +88,10 @@ func (v view) dims(l level) string {
 	if v.dim != allDims || l != fives {
 		return out
 	}
-	for row := range dim(grid) {
-		for column := range dim(grid) {
-			if (v.rule == "" || lineOf(v.rule) == row) && (v.endpoint == "" || lineOf(v.endpoint) == column) {
-				out += "," + strconv.Itoa(int(firstCell+row*grid+column))
+	for row := range dim(gridRows) {
+		for column := range dim(gridColumns) {
+			if (v.rule == "" || gridRow(v.rule) == row) && (v.endpoint == "" || gridColumn(v.endpoint) == column) {
+				out += "," + strconv.Itoa(int(firstCell+row*gridColumns+column))
 			}
 		}
 	}
