@@ -180,15 +180,19 @@ func TestSeries(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 4, 12, 34, 56, 0, time.UTC)
 	events := manyEvents(1200, now, 5*24*time.Hour)
+	for i := range events {
+		events[i].Tier, events[i].Region = []string{"free", "pro", ""}[i%3], []string{"eu", "us"}[i/3%2]
+	}
 	hours := func(n int) time.Time { return now.Add(-time.Duration(n) * time.Hour) }
+	type question struct {
+		q    audit.SeriesQuery
+		step time.Duration
+	}
 	each(t, now, func(t *testing.T, s *audit.Store, _ *database.DB) {
 		t.Helper()
 		write(t, s, events...)
 		rollUp(t, s)
-		for name, c := range map[string]struct {
-			q    audit.SeriesQuery
-			step time.Duration
-		}{
+		questions := map[string]question{
 			"a day":         {audit.SeriesQuery{}, 5 * time.Minute},
 			"an hour":       {audit.SeriesQuery{Range: audit.Range{From: hours(1)}}, time.Minute},
 			"days":          {audit.SeriesQuery{Range: audit.Range{From: hours(110)}}, 15 * time.Minute},
@@ -201,7 +205,15 @@ func TestSeries(t *testing.T) {
 			"none":          {audit.SeriesQuery{Range: audit.Range{From: hours(30)}, Rule: "r9"}, 5 * time.Minute},
 			"of one":        {audit.SeriesQuery{Range: audit.Range{From: hours(30)}, Endpoint: "/v1/1", By: "tier"}, 5 * time.Minute},
 			"by its region": {audit.SeriesQuery{Range: audit.Range{From: hours(30)}, By: "region"}, 5 * time.Minute},
-		} {
+			"of two":        {audit.SeriesQuery{Range: audit.Range{From: hours(30)}, Endpoint: "/v1/1", Rule: "r2", By: "outcome"}, 5 * time.Minute},
+		}
+		for _, by := range []string{"", "outcome", "rule", "tier", "endpoint", "region"} {
+			for of, with := range map[string]audit.SeriesQuery{"rule": {Rule: "r1"}, "tier": {Tier: "pro"}, "endpoint": {Endpoint: "/v1/0"}, "region": {Region: "us"}} {
+				with.By, with.From = by, hours(30)
+				questions["of "+of+" by "+by] = question{with, 5 * time.Minute}
+			}
+		}
+		for name, c := range questions {
 			got, err := s.Series(t.Context(), c.q)
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
@@ -227,6 +239,7 @@ func TestSeries(t *testing.T) {
 			in := func(i int) (name string, ok bool) {
 				e, q := &events[i], &c.q
 				ok = !e.At.Before(from) && e.At.Before(to) && (q.Rule == "" || q.Rule == e.Rule) && (q.Endpoint == "" || q.Endpoint == e.Endpoint) &&
+					(q.Tier == "" || q.Tier == e.Tier) && (q.Region == "" || q.Region == e.Region) &&
 					(q.Outcome == "" || q.Outcome == e.Outcome.String()) && (q.Shadow == nil || *q.Shadow == e.Shadow)
 				return map[string]string{"": "", "outcome": e.Outcome.String(), "rule": e.Rule, "tier": e.Tier, "endpoint": e.Endpoint, "region": e.Region}[q.By], ok
 			}

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -48,7 +49,8 @@ func (t tally) of(g group) *sums {
 }
 
 // dim says by what decisions are counted apart, besides their outcome: all, or one of
-// rule, tier, endpoint and region. Most questions are about one, of which there are few.
+// rule, tier, endpoint and region. Most questions are about one, of which there are few. Of
+// fives two are kept together, too, if one of these is tier or region.
 // The numbers are those of the database, and so are those of the cells.
 type dim int
 
@@ -58,8 +60,19 @@ const (
 	byTier
 	byEndpoint
 	byRegion
+	byRuleTier
+	byTierEndpoint
+	byRuleRegion
+	byEndpointRegion
+	byTierRegion
 	dims // is how many there are
 )
+
+// apart has a bit for each of rule, tier, endpoint and region that a dim tells apart.
+var apart = [dims]int{
+	allDims: 1 | 2 | 4 | 8, byRule: 1, byTier: 2, byEndpoint: 4, byRegion: 8,
+	byRuleTier: 1 | 2, byTierEndpoint: 2 | 4, byRuleRegion: 1 | 8, byEndpointRegion: 4 | 8, byTierRegion: 2 | 8,
+}
 
 // Of fives there are so many with all dims that they are kept in cells, by rule and by
 // endpoint: who asks about one of these reads a row of the grid, or a column.
@@ -82,12 +95,18 @@ type view struct {
 	rule, endpoint string
 }
 
-// dims returns what is to be read of a level.
+// dims returns what is to be read of a level. Fives that were made before there were cells
+// have all dims, and nothing else of those of two.
 func (v view) dims(l level) string {
-	out := strconv.Itoa(int(v.dim))
-	if v.dim != allDims || l != fives {
-		return out
+	switch {
+	case v.dim != allDims && v.dim <= byRegion:
+		return strconv.Itoa(int(v.dim))
+	case l != fives:
+		return strconv.Itoa(int(allDims))
+	case v.dim != allDims:
+		return fmt.Sprintf("%d,%d", allDims, v.dim)
 	}
+	out := strconv.Itoa(int(allDims))
 	for row := range dim(gridRows) {
 		for column := range dim(gridColumns) {
 			if (v.rule == "" || gridRow(v.rule) == row) && (v.endpoint == "" || gridColumn(v.endpoint) == column) {
@@ -100,34 +119,26 @@ func (v view) dims(l level) string {
 
 // only returns a group with nothing but what a dim tells apart.
 func (d dim) only(g group) group {
-	out := group{outcome: g.outcome, shadow: g.shadow}
-	switch d {
-	case byRule:
-		out.rule = g.rule
-	case byTier:
-		out.tier = g.tier
-	case byEndpoint:
-		out.endpoint = g.endpoint
-	case byRegion:
-		out.region = g.region
-	default:
-		return g
-	}
-	return out
-}
-
-// dimOf returns the dim that tells apart what is not empty.
-func dimOf(rule, tier, endpoint, region string) dim {
-	n, d := 0, byRegion
-	for i, text := range []string{rule, tier, endpoint, region} {
-		if text != "" {
-			n, d = n+1, byRule+dim(i)
+	for i, text := range [...]*string{&g.rule, &g.tier, &g.endpoint, &g.region} {
+		if apart[d]&(1<<i) == 0 {
+			*text = ""
 		}
 	}
-	if n > 1 {
-		return allDims
+	return g
+}
+
+// dimOf returns the dim that tells apart what is not empty, or one that tells more.
+func dimOf(rule, tier, endpoint, region string) dim {
+	bits := 0
+	for i, text := range []string{rule, tier, endpoint, region} {
+		if text != "" {
+			bits |= 1 << i
+		}
 	}
-	return d
+	if bits == 0 {
+		return byRegion // of which there are fewest
+	}
+	return dim(max(0, slices.Index(apart[:], bits)))
 }
 
 // putCounts writes what was counted, to where there is nothing.
@@ -151,7 +162,7 @@ func (s *Store) putCounts(ctx context.Context, tx *sql.Tx, l level, start time.T
 	} else {
 		put(allDims, all)
 	}
-	for d := byRule; d < dims; d++ {
+	for d := byRule; d < dims && (d <= byRegion || l == fives); d++ {
 		sum := tally{}
 		for g, n := range all {
 			sum.of(d.only(g)).merge(n)

@@ -23,7 +23,7 @@ OR NOT EXISTS (SELECT 1 FROM stint_dropped_months d WHERE r.start >= d.start AND
 -- How many decisions there were of which kind.
 CREATE TABLE stint_rollup_counts (
     level INTEGER NOT NULL, -- 0 minute, 1 hour, 2 day, 3 five minutes
-    dim   INTEGER NOT NULL, -- 0 all, 1 rule, 2 tier, 3 endpoint, 4 region: apart from these it is a sum; 16 to 47 a part of all
+    dim   INTEGER NOT NULL, -- 0 all, 1 rule, 2 tier, 3 endpoint, 4 region, 5 to 9 two of these: apart from them it is a sum; 16 to 47 a part of all
     start INTEGER NOT NULL,
     data  BLOB NOT NULL,
     PRIMARY KEY (level, start, dim)
