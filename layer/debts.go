@@ -37,19 +37,24 @@ type debt struct {
 // for that is elsewhere.
 type book struct {
 	mu    sync.Mutex
-	all   []owed      // by who, or the next place that is free; a power of 2
+	all   []owed      // by who, or the next place that was free; a power of 2
 	keys  []stint.Key // of all
 	count int
+	at    int // where debts are taken out next
 	known map[terms]*terms
-	_     [40]byte // so that books do not share what processors exchange
+	_     [32]byte // so that books do not share what processors exchange
+}
+
+// home returns where a debt is looked for first.
+func home(who debtor, size int) int {
+	return int(who[0]>>8^who[1]) & (size - 1) // the lowest bits tell the books apart
 }
 
 // place returns where a debt is, or would be. There is a place that is free.
 func place(all []owed, who debtor) int {
-	last := len(all) - 1
-	i := int(who[0]>>8^who[1]) & last // the lowest bits tell the books apart
+	i := home(who, len(all))
 	for all[i].terms != nil && all[i].who != who {
-		i = (i + 1) & last
+		i = (i + 1) & (len(all) - 1)
 	}
 	return i
 }
@@ -89,11 +94,12 @@ func (b *book) grow() {
 	b.all, b.keys = all, keys
 }
 
-// shared returns the terms that all share who have the same.
+// shared returns the terms that all share who have the same, or nearly all: those that no
+// one has any more are not kept for ever.
 func (b *book) shared(t terms) *terms {
 	p := b.known[t]
 	if p == nil {
-		if b.known == nil {
+		if b.known == nil || len(b.known) > b.count {
 			b.known = map[terms]*terms{}
 		}
 		p = new(t)
@@ -102,17 +108,49 @@ func (b *book) shared(t terms) *terms {
 	return p
 }
 
-// close returns all debts, and begins anew.
-func (b *book) close() (out []debt) {
+// take takes some debts out, most at most.
+func (b *book) take(most int) (out []debt) {
 	b.mu.Lock()
-	all, keys := b.all, b.keys
-	out = make([]debt, 0, b.count)
-	b.all, b.keys, b.count, b.known = nil, nil, 0, nil
-	b.mu.Unlock()
-	for i := range all {
-		if all[i].terms != nil {
-			out = append(out, debt{all[i], keys[i]})
+	defer b.mu.Unlock()
+	for b.count > 0 && len(out) < most {
+		if d := b.all[b.at]; d.terms != nil {
+			out = append(out, debt{d, b.keys[b.at]})
+			b.remove(b.at)
+		} else {
+			b.at = (b.at + 1) & (len(b.all) - 1)
 		}
 	}
+	if b.count == 0 {
+		b.all, b.keys, b.at, b.known = nil, nil, 0, nil
+	}
 	return out
+}
+
+// remove makes a place free, and moves those there, or to where one was, who had to go
+// further because of it.
+func (b *book) remove(i int) {
+	last := len(b.all) - 1
+	for j := (i + 1) & last; b.all[j].terms != nil; j = (j + 1) & last {
+		if from := home(b.all[j].who, len(b.all)); (j-from)&last >= (j-i)&last {
+			b.all[i], b.keys[i] = b.all[j], b.keys[j]
+			i = j
+		}
+	}
+	b.all[i], b.keys[i] = owed{}, stint.Key{}
+	b.count--
+}
+
+// forget removes a debt, and reports whether there was one.
+func (b *book) forget(who debtor) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.count == 0 {
+		return false
+	}
+	i := place(b.all, who)
+	if b.all[i].terms == nil {
+		return false
+	}
+	b.remove(i)
+	return true
 }

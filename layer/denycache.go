@@ -40,7 +40,7 @@ type DenyCacheOptions struct {
 // has led to a ban.
 //
 // What it answers by itself has the basis [stint.Remembered]. Times are counted on
-// from the denial, and a larger cost is told that of the smaller one, so that it
+// from when it came, and a larger cost is told that of the smaller one, so that it
 // may have to wait longer; what it says of the asks that would have passed is as
 // old as the denial.
 func DenyCache(next stint.Store, o DenyCacheOptions) (stint.Store, error) {
@@ -78,6 +78,7 @@ func DenyCache(next stint.Store, o DenyCacheOptions) (stint.Store, error) {
 		next: next, length: o.For, clock: clock, seed: maphash.MakeSeed(), local: new(atomic.Bool),
 		denials: make([]atomic.Pointer[denial], o.Size), changes: make([]atomic.Uint64, o.Size),
 	}
+	l.until.Store(never)
 	if f, ok := bare(next).(*fallback); ok {
 		l.local = &f.away
 	}
@@ -90,7 +91,7 @@ type denyCache struct {
 	clock  func() (now time.Duration, ok bool)
 	seed   maphash.Seed
 	local  *atomic.Bool // another stands in for the store, of which nothing is remembered
-	until  atomic.Int64 // until then there may be denials; 0: there are none
+	until  atomic.Int64 // until then there may be denials; the least there is: there are none
 
 	// denials has a place for each hash of a take's keys. One take of its place
 	// pushes out another.
@@ -102,6 +103,9 @@ type denyCache struct {
 	changes []atomic.Uint64
 }
 
+// never is no time of any clock.
+const never = math.MinInt64
+
 const (
 	begun = 1<<32 + 1
 	ended = 1<<32 - 1
@@ -111,8 +115,9 @@ const (
 type denial struct {
 	asks      []stint.Ask
 	decisions []stint.Decision
-	changes   []uint64 // of each key, before the store was asked
-	at, until time.Duration
+	changes   []uint64      // of each key, before the store was asked
+	at, until time.Duration // it holds from the first, when the store was asked
+	told      time.Duration // when the store had answered
 }
 
 func (*denyCache) position() position { return atDenyCache }
@@ -123,12 +128,12 @@ func (l *denyCache) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decisio
 	}
 	local := l.local.Load()
 	until := l.until.Load()
-	if local && until == 0 {
+	if local && until == never {
 		return l.next.Take(ctx, asks)
 	}
 	now, ok := l.clock()
 	if local && ok && int64(now) >= until {
-		l.until.CompareAndSwap(until, 0)
+		l.until.CompareAndSwap(until, never)
 	}
 	if !ok {
 		return l.next.Take(ctx, asks)
@@ -215,7 +220,7 @@ func (l *denyCache) answer(d *denial, asks []stint.Ask, keys []*atomic.Uint64, n
 		}
 	}
 	ds := slices.Clone(d.decisions)
-	passed := now - d.at
+	passed := max(0, now-d.told) // no one is told to come back before the store would let them pass
 	for i := range ds {
 		x := &ds[i]
 		x.Basis = stint.Remembered
@@ -259,13 +264,17 @@ func (l *denyCache) remember(place *atomic.Pointer[denial], asks []stint.Ask, ds
 	if slices.ContainsFunc(changes, func(n uint64) bool { return uint32(n) != 0 }) {
 		return // one is on its way
 	}
+	told, ok := l.clock()
+	if !ok {
+		return
+	}
 	asks = slices.Clone(asks)
 	for i := range asks { // the caller's strings may be parts of something large
 		k := &asks[i].Key
 		k.Subject, k.Name = strings.Clone(k.Subject), strings.Clone(k.Name)
 	}
 	place.Store(&denial{
-		asks: asks, decisions: slices.Clone(ds), changes: slices.Clone(changes), at: now, until: now + length,
+		asks: asks, decisions: slices.Clone(ds), changes: slices.Clone(changes), at: now, until: now + length, told: told,
 	})
 	for {
 		until := l.until.Load()

@@ -172,7 +172,10 @@ func (l *fallback) Reset(ctx context.Context, keys ...stint.Key) error {
 	}
 	for i := range keys {
 		for _, a := range stint.Algorithms() {
-			l.forget(l.debtor(&keys[i], a))
+			who := l.debtor(&keys[i], a)
+			if l.book(who).forget(who) {
+				l.count.Add(-1)
+			}
 		}
 	}
 	return err
@@ -275,16 +278,6 @@ func (l *fallback) add(k *stint.Key, units int64, limit *stint.Limit, n int64) {
 	}
 }
 
-// forget forgives a debt, if there is one.
-func (l *fallback) forget(who debtor) {
-	b := l.book(who)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if d := b.find(who); d != nil {
-		d.units = 0
-	}
-}
-
 // pay charges in the store, in the background, what was admitted without it.
 func (l *fallback) pay() {
 	l.mu.Lock()
@@ -294,12 +287,16 @@ func (l *fallback) pay() {
 	}
 	l.paying = true
 	l.work.Go(func() {
-		var r Return
+		r, again := Return{}, false
 		for i := range l.books {
-			due := l.books[i].close()
-			l.count.Add(-int64(len(due)))
-			if l.settle(due, &r) {
-				break
+			for !again {
+				const few = 32 // nobody waits for it, and the store has just come back
+				due := l.books[i].take(few)
+				if len(due) == 0 {
+					break
+				}
+				l.count.Add(-int64(len(due)))
+				again = l.charge(due, &r)
 			}
 		}
 		l.mu.Lock()
@@ -310,24 +307,6 @@ func (l *fallback) pay() {
 			l.o.OnReturn(r)
 		}
 	})
-}
-
-// settle charges debts in the store, a few at a time, since that has just come back. What is
-// left is owed again if that is away again, which it reports.
-func (l *fallback) settle(due []debt, r *Return) (again bool) {
-	const few = 32
-	for len(due) > 0 {
-		n := min(few, len(due))
-		if l.charge(due[:n], r) {
-			for i := n; i < len(due); i++ {
-				d := &due[i]
-				l.add(&d.key, d.units, &d.terms.limit, d.terms.n)
-			}
-			return true
-		}
-		due = due[n:]
-	}
-	return false
 }
 
 // charge charges debts in the store, as far as they have not recovered. It reports

@@ -207,6 +207,122 @@ func TestUnpaid(t *testing.T) {
 	})
 }
 
+// TestManyDebts owes for as many counters as it may, forgets some of them, and pays for the
+// others what each has had.
+func TestManyDebts(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) {
+		t.Helper()
+		const most = 3000
+		returns := make(chan layer.Return, 9)
+		s := must(t)(layer.Fallback(f, layer.FallbackOptions{
+			Local: memory(t, nil), MaxDebts: most, OnReturn: func(r layer.Return) { returns <- r },
+		}))
+		f.fail(unknown)
+		owed := map[string]int64{}
+		admit := func(i int) {
+			t.Helper()
+			who, cost := fmt.Sprint("user:", i), int64(i%7+1)
+			for limit := int64(1000); limit < 1003; limit++ { // under others, too, and the last counts
+				if _, err := s.Take(t.Context(), ask(who, limit, cost)); err != nil {
+					t.Fatal(err)
+				}
+				owed[who] += cost
+			}
+		}
+		for i := range most {
+			admit(i)
+		}
+		for i := 0; i < most; i += 3 {
+			who := fmt.Sprint("user:", i)
+			_ = s.Reset(t.Context(), ask(who, 1, 0)[0].Key) // the store cannot, and the rest is done
+			delete(owed, who)
+		}
+		for i := range most / 3 { // for whom there is room again
+			admit(most + i)
+		}
+		f.heal()
+		if _, err := s.Take(t.Context(), ask("alice", 10, 0)); err != nil {
+			t.Fatal(err)
+		}
+		want := layer.Return{}
+		for _, units := range owed {
+			want.Paid += units
+		}
+		if r := <-returns; r != want {
+			t.Errorf("%+v, want %+v", r, want)
+		}
+		for i := range most + most/3 {
+			who := fmt.Sprint("user:", i)
+			if out, err := f.Store.Take(t.Context(), ask(who, 1002, 0)); err != nil || out[0].Remaining != 1002-owed[who] {
+				t.Fatalf("%s: %+v, %v; want %d used", who, out, err, owed[who])
+			}
+		}
+	})
+}
+
+// TestRememberedTimes has a store that takes its time to deny: what is remembered tells no
+// one to come back before it would let them pass.
+func TestRememberedTimes(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) {
+		t.Helper()
+		s := must(t)(layer.DenyCache(f, layer.DenyCacheOptions{}))
+		take := func() stint.Decision {
+			t.Helper()
+			ds, err := s.Take(t.Context(), ask("alice", 1, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return ds[0]
+		}
+		take()
+		f.fail(func(context.Context) error { <-time.After(100 * time.Millisecond); return nil }) // and then it decides
+		first := take()
+		f.heal()
+		<-time.After(50 * time.Millisecond)
+		const passed = 50 * time.Millisecond
+		if d := take(); d.Basis != stint.Remembered || d.RetryAfter != first.RetryAfter-passed || d.ResetAfter != first.ResetAfter-passed {
+			t.Errorf("%+v, want %v after %+v", d, passed, first)
+		}
+	})
+}
+
+// TestRememberedBeforeItLeft has a denial stay what it is when the store goes away, by a
+// clock that is far behind.
+func TestRememberedBeforeItLeft(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) {
+		t.Helper()
+		now := time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC)
+		s := must(t)(layer.Fallback(f, layer.FallbackOptions{Local: memory(t, nil)}))
+		s = must(t)(layer.DenyCache(s, layer.DenyCacheOptions{Now: func() time.Time { return now }}))
+		take := func(who string) stint.Decision {
+			t.Helper()
+			ds, err := s.Take(t.Context(), ask(who, 1, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return ds[0]
+		}
+		take("alice")
+		if d := take("alice"); d.Allowed || d.Basis != stint.Counted {
+			t.Fatalf("%+v, want a denial of the store", d)
+		}
+		f.fail(unknown)
+		take("bob")
+		if d := take("alice"); d.Allowed || d.Basis != stint.Remembered {
+			t.Errorf("%+v, want the denial that is remembered", d)
+		}
+		now = now.Add(2 * time.Second)
+		for range 2 { // the first to come then has seen that all is over
+			if d := take("alice"); d.Basis != stint.Local {
+				t.Errorf("%+v, want a decision of this node", d)
+			}
+		}
+	})
+}
+
 // TestRefundOnce gives units back of which the store may know already.
 func TestRefundOnce(t *testing.T) {
 	t.Parallel()
