@@ -204,8 +204,8 @@ func compareRedis(out io.Writer, s settings) error {
 		results[cell.name] = make([]redisResult, len(list))
 	}
 	for range s.rounds {
-		for _, i := range rand.Perm(len(list)) {
-			for _, cell := range redisCells {
+		for _, cell := range redisCells {
+			for _, i := range rand.Perm(len(list)) {
 				if err := measureRedis(server, list[i], cell, s.cell, &results[cell.name][i]); err != nil {
 					return fmt.Errorf("%s: %w", list[i].name, err)
 				}

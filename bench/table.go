@@ -118,11 +118,18 @@ func spread(s samples) string {
 	return fmt.Sprintf("±%.0f%%", 100*s.spread())
 }
 
+// ratio is the median of the rounds' ratios. What the machine can do changes from round to
+// round, and less within one: the ratio of the medians may be that of a good round to a bad
+// one.
 func ratio(s, base samples) string {
 	if len(s) == 0 || len(base) == 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%.2f", s.median()/base.median())
+	of := make(samples, len(s))
+	for i := range of {
+		of[i] = s[i] / base[i]
+	}
+	return fmt.Sprintf("%.2f", of.median())
 }
 
 // version returns the module's version as built, after a space.
