@@ -23,17 +23,66 @@ func (e *edgesError) Error() string { return "the clocks are too far apart for a
 
 // decode reads the answer and decides every request. Requests that could not be
 // decided get an error of their own.
-func (c *call) decode(answer []rueidis.RedisMessage) error {
-	if len(answer) < 1+len(c.groups)+c.states() {
+func (c *call) decode(answer rueidis.RedisMessage) error {
+	var said []rueidis.RedisMessage
+	if answer.IsString() {
+		const size = 12 // of a state
+		text, err := answer.ToString()
+		if err != nil || len(text) != numberSize+size*c.states() || c.longs > 0 {
+			return errAnswer
+		}
+		c.now = number(text)
+		for i := range c.counters {
+			k := &c.counters[i]
+			from := numberSize + size*int(k.place-1)
+			k.state = decodeState(text[from:from+size], k.algorithm, c.now)
+		}
+	} else {
+		var err error
+		if said, err = c.unpack(answer); err != nil {
+			return err
+		}
+	}
+	for n, i := range c.order {
+		g := &c.groups[i]
+		pass, err := max(len(g.requests), 1), error(nil)
+		if len(said) > 0 {
+			if number, _ := said[0].AsInt64(); int(number) == n+1 {
+				pass, err = c.said(g, &said[1])
+				said = said[2:]
+			}
+		}
+		if err == nil {
+			err = c.decide(g, pass)
+		}
+		for _, r := range g.requests {
+			if r.err == nil {
+				r.err = err
+			}
+		}
+	}
+	if len(said) > 0 {
 		return errAnswer
 	}
-	var err error
-	if c.now, err = answer[0].AsInt64(); err != nil {
-		return errAnswer
+	return nil
+}
+
+// unpack reads the longer kind of answer, and returns what is said of groups.
+func (c *call) unpack(answer rueidis.RedisMessage) (said []rueidis.RedisMessage, err error) {
+	all, err := answer.ToArray()
+	if err != nil || len(all) < 2 {
+		return nil, errAnswer
 	}
-	groups, rest := answer[1:1+len(c.groups)], answer[1+len(c.groups):]
-	states := rest[:c.states()]
-	c.found = rest[c.states():]
+	n, err := all[1].AsInt64()
+	if err != nil || n < 0 || n > int64(len(c.groups)) || len(all) < 2+2*int(n)+c.states() {
+		return nil, errAnswer
+	}
+	if c.now, err = all[0].AsInt64(); err != nil {
+		return nil, errAnswer
+	}
+	said, all = all[2:2+2*n], all[2+2*n:]
+	states := all[:c.states()]
+	c.found = all[c.states():]
 	for i := range c.counters {
 		k := &c.counters[i]
 		if k.long {
@@ -45,28 +94,24 @@ func (c *call) decode(answer []rueidis.RedisMessage) error {
 		}
 		text, err := m.ToString()
 		if err != nil {
-			return errAnswer
+			return nil, errAnswer
 		}
-		// A state that cannot be read is its group's problem, and the script
-		// has said so.
-		k.state, _ = decodeState(text, k.algorithm, c.now)
+		k.state = decodeState(text, k.algorithm, c.now)
 	}
-	for n, i := range c.order {
-		g, value := &c.groups[i], &groups[n]
-		err := errAnswer
-		if value.IsInt64() {
-			pass, _ := value.AsInt64()
-			err = c.decide(g, int(pass))
-		} else if text, failed := value.ToString(); failed == nil {
-			err = c.problem(g, text)
-		}
-		for _, r := range g.requests {
-			if r.err == nil {
-				r.err = err
-			}
-		}
+	return said, nil
+}
+
+// said reads what the script says of a group that did not pass as a whole.
+func (c *call) said(g *group, value *rueidis.RedisMessage) (pass int, err error) {
+	if value.IsInt64() {
+		n, _ := value.AsInt64()
+		return int(n), nil
 	}
-	return nil
+	text, err := value.ToString()
+	if err != nil {
+		return 0, errAnswer
+	}
+	return 0, c.problem(g, text)
 }
 
 // problem makes an error of what the script says about a group.

@@ -68,6 +68,7 @@ type call struct {
 	order []int32 // of the groups in the call
 	lone  int     // how many of them are takes of one ask, whose counter no one else asks
 	plain int     // and how many with those of several
+	runs  int     // of lone takes
 
 	asks int // a measure of how long it will hold Redis
 	keys []string
@@ -235,11 +236,13 @@ const redisClock = -1
 // encode writes KEYS and ARGV[1]. Numbers are big-endian; a number that is not
 // given its size has 7 bytes.
 //
-//	now + 1 (0: by Redis' clock), number of limits (2), of states (2), of lone takes (2),
-//	  of plain takes (2), of groups (2)
-//	each limit: algorithm (1), tick (3), window, rate, unit, cap, most or, of a bucket, short;
+//	now + 1 (0: by Redis' clock), which algorithms (1; the first is the lowest bit), number of
+//	  limits (2), of states (2), of runs (2), of plain takes (2), of groups (2)
+//	each run of lone takes, which have the first KEYS: how many (2), count (2), cost (8,
+//	  signed), limit
+//	each limit of the other groups
+//	a limit: algorithm (1), tick (3), window, rate, unit, cap, most or, of a bucket, short;
 //	  if the window is 0, how many edges of calendar windows follow (1), and those
-//	each lone take: count (2), ask
 //	each plain take: count (2), number of asks (2), asks
 //	each other group: kind (1), count (2), number of asks (2), asks
 //	an ask: place in KEYS (2), of the limit (2; 0: a penalty), cost (8, signed);
@@ -250,34 +253,24 @@ const redisClock = -1
 // Near are times whose calendar windows the script may need, at least one.
 func (c *call) encode(now int64, near []time.Time) {
 	c.place()
-	b := put(c.blob[:0], now+1)
-	for _, n := range [...]int{len(c.limits), c.states(), c.lone, c.plain - c.lone, len(c.groups)} {
+	limits := c.limits
+	if c.lone == len(c.groups) {
+		limits = nil // the runs have them
+	}
+	b := append(put(c.blob[:0], now+1), c.algorithms())
+	for _, n := range [...]int{len(limits), c.states(), c.runs, c.plain - c.lone, len(c.groups)} {
 		b = binary.BigEndian.AppendUint16(b, uint16(n))
 	}
-	for i := range c.limits {
-		l := &c.limits[i]
-		t, _ := l.Terms() // a request's limits are valid
-		b = append(b, byte(l.Algorithm), byte(t.Tick>>16), byte(t.Tick>>8), byte(t.Tick))
-		if l.Algorithm == stint.TokenBucket || l.Algorithm == stint.LeakyBucket {
-			t.Most = short(t)
-		}
-		b = put(b, t.Window, t.Rate, t.Unit, t.Cap, t.Most)
-		if t.Window == 0 {
-			b = append(b, byte(4*len(near)))
-			for _, t := range near {
-				start, end := l.Window.Bounds(t)
-				before, _ := l.Window.Bounds(start.Add(-time.Microsecond))
-				_, after := l.Window.Bounds(end)
-				for _, e := range [...]time.Time{before, start, end, after} {
-					b = put(b, max(e.UnixMicro(), 0))
-				}
-			}
-		}
-	}
-	for _, i := range c.order[:c.lone] {
-		g := &c.groups[i]
+	for lone := c.order[:c.lone]; len(lone) > 0; {
+		g, n := &c.groups[lone[0]], c.run(lone)
+		b = binary.BigEndian.AppendUint16(b, uint16(n))
 		b = binary.BigEndian.AppendUint16(b, uint16(max(len(g.requests), 1)))
-		b = c.appendAsk(b, g, 0)
+		b = binary.BigEndian.AppendUint64(b, uint64(g.cost(0)))
+		b = appendLimit(b, &c.limits[g.asks[0].limit], near)
+		lone = lone[n:]
+	}
+	for i := range limits {
+		b = appendLimit(b, &limits[i], near)
 	}
 	for n, i := range c.order[c.lone:] {
 		g := &c.groups[i]
@@ -291,6 +284,35 @@ func (c *call) encode(now int64, near []time.Time) {
 		}
 	}
 	c.blob = b
+}
+
+// algorithms has a bit for each that a limit of the call has.
+func (c *call) algorithms() (bits byte) {
+	for i := range c.limits {
+		bits |= 1 << c.limits[i].Algorithm
+	}
+	return bits
+}
+
+func appendLimit(b []byte, l *stint.Limit, near []time.Time) []byte {
+	t, _ := l.Terms() // a request's limits are valid
+	b = append(b, byte(l.Algorithm), byte(t.Tick>>16), byte(t.Tick>>8), byte(t.Tick))
+	if l.Algorithm == stint.TokenBucket || l.Algorithm == stint.LeakyBucket {
+		t.Most = short(t)
+	}
+	b = put(b, t.Window, t.Rate, t.Unit, t.Cap, t.Most)
+	if t.Window == 0 {
+		b = append(b, byte(4*len(near)))
+		for _, t := range near {
+			start, end := l.Window.Bounds(t)
+			before, _ := l.Window.Bounds(start.Add(-time.Microsecond))
+			_, after := l.Window.Bounds(end)
+			for _, e := range [...]time.Time{before, start, end, after} {
+				b = put(b, max(e.UnixMicro(), 0))
+			}
+		}
+	}
+	return b
 }
 
 // short is how a short state tells how many parts a unit has: a number below 4096
@@ -313,11 +335,7 @@ func short(t stint.Terms) int64 {
 func (c *call) appendAsk(b []byte, g *group, i int) []byte {
 	b = binary.BigEndian.AppendUint16(b, uint16(c.counters[g.asks[i].counter].place))
 	b = binary.BigEndian.AppendUint16(b, uint16(g.asks[i].limit+1))
-	cost := int64(0)
-	if len(g.requests) > 0 {
-		cost = max(-maxInt, min(g.requests[0].items[i].cost, maxInt+1))
-	}
-	b = binary.BigEndian.AppendUint64(b, uint64(cost))
+	b = binary.BigEndian.AppendUint64(b, uint64(g.cost(i)))
 	if len(g.requests) > 0 && g.requests[0].items[i].penalty != nil {
 		return appendPenalty(b, &g.requests[0].items[i])
 	}
@@ -325,6 +343,26 @@ func (c *call) appendAsk(b []byte, g *group, i int) []byte {
 		b = g.requests[0].charges[i].append(b, &g.requests[0].items[i])
 	}
 	return b
+}
+
+// cost is what each of the group's requests asks for in its i-th ask, or more than any limit has.
+func (g *group) cost(i int) int64 {
+	if len(g.requests) == 0 {
+		return 0
+	}
+	return max(-maxInt, min(g.requests[0].items[i].cost, maxInt+1))
+}
+
+// run is how many of the lone takes, from the first on, ask for the same.
+func (c *call) run(lone []int32) int {
+	first := &c.groups[lone[0]]
+	for n, i := range lone {
+		g := &c.groups[i]
+		if g.asks[0].limit != first.asks[0].limit || len(g.requests) != len(first.requests) || g.cost(0) != first.cost(0) {
+			return n
+		}
+	}
+	return len(lone)
 }
 
 func appendPenalty(b []byte, it *item) []byte {
@@ -338,9 +376,9 @@ func appendPenalty(b []byte, it *item) []byte {
 	return b
 }
 
-// place gives every counter its place among KEYS, and every group its place in
-// the call: takes whose counters no one else asks first, those of one ask before the
-// others; what is to be undone last, so that no answer depends on what came of it.
+// place gives every group its place in the call: takes whose counters no one else asks
+// first, those of one ask before the others; what is to be undone last, so that no answer
+// depends on what came of it. And every counter its place among KEYS.
 func (c *call) place() {
 	const lone, plain, middle, last = 0, 1, 2, 3
 	placeOf := func(g *group) int {
@@ -371,16 +409,31 @@ func (c *call) place() {
 			c.plain = len(c.order)
 		}
 	}
+	c.runs = 0
+	for lone := c.order[:c.lone]; len(lone) > 0; c.runs++ {
+		lone = lone[c.run(lone):]
+	}
 	c.keys = append(c.keys[:0], make([]string, len(c.counters))...)
 	state, long := 0, c.states()
-	for i := range c.counters {
+	give := func(k *counter) {
 		p := &state
-		if c.counters[i].long {
+		if k.long {
 			p = &long
 		}
-		c.keys[*p] = c.counters[i].key
+		c.keys[*p] = k.key
 		*p++
-		c.counters[i].place = int32(*p)
+		k.place = int32(*p)
+	}
+	for i := range c.counters {
+		c.counters[i].place = 0 // it may be sent again
+	}
+	for _, i := range c.order[:c.lone] {
+		give(&c.counters[c.groups[i].asks[0].counter])
+	}
+	for i := range c.counters {
+		if c.counters[i].place == 0 {
+			give(&c.counters[i])
+		}
 	}
 }
 

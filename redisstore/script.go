@@ -5,6 +5,7 @@ import (
 	"crypto/sha1"
 	"embed"
 	"encoding/hex"
+	"regexp"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -18,10 +19,11 @@ var files embed.FS
 var script, scriptSHA = func() (text, sha string) {
 	var b strings.Builder
 	for name := range strings.FieldsSeq(read("order")) {
-		b.WriteString(strip(read(name + ".lua")))
+		b.WriteString(read(name + ".lua"))
 	}
-	sum := sha1.Sum([]byte(b.String()))
-	return b.String(), hex.EncodeToString(sum[:])
+	text = strip(inline(b.String()))
+	sum := sha1.Sum([]byte(text))
+	return text, hex.EncodeToString(sum[:])
 }()
 
 func read(name string) string {
@@ -44,6 +46,31 @@ func strip(lua string) string {
 	}
 	return b.String()
 }
+
+// inline puts numbers in place of their names, which are in capitals and defined at the
+// beginning of a line. As variables, each that a function uses would be made anew by every call.
+func inline(lua string) string {
+	values := map[string]string{}
+	lua = definition.ReplaceAllStringFunc(lua, func(line string) string {
+		m := definition.FindStringSubmatch(line)
+		names, numbers := strings.Split(m[1], ", "), strings.Split(m[2], ", ")
+		for i, name := range names {
+			values[name] = numbers[i]
+		}
+		return ""
+	})
+	return capitals.ReplaceAllStringFunc(lua, func(name string) string {
+		if value, ok := values[name]; ok {
+			return value
+		}
+		return name
+	})
+}
+
+var (
+	definition = regexp.MustCompile(`(?m)^local ([A-Z]+(?:, [A-Z]+)*) = ([0-9]+(?:, [0-9]+)*)(?: --.*)?\n`)
+	capitals   = regexp.MustCompile(`\b[A-Z]+\b`)
+)
 
 // eval runs the script. Redis forgets scripts, by a restart, a failover or SCRIPT
 // FLUSH; then it is sent whole, once.

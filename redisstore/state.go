@@ -20,8 +20,8 @@ const numberSize = 7
 
 // decodeState reads a counter's state, as lua/main.lua wrote it: in 12 bytes if
 // it is of windows of whole seconds and its counts are small, or of a bucket that
-// recovers soon, or in 28.
-func decodeState(s string, a stint.Algorithm, now int64) (c stint.Counter, ok bool) {
+// recovers soon, or in 28. What is neither the script has complained about.
+func decodeState(s string, a stint.Algorithm, now int64) (c stint.Counter) {
 	const second, wrap, ahead = 1_000_000, 1 << 48, 1 << 40
 	switch {
 	case len(s) == 12 && (a == stint.TokenBucket || a == stint.LeakyBucket):
@@ -41,10 +41,8 @@ func decodeState(s string, a stint.Algorithm, now int64) (c stint.Counter, ok bo
 		}
 	case len(s) == 4*numberSize:
 		c = stint.Counter{At: number(s), Used: number(s[7:]), Aux: number(s[14:]), Until: number(s[21:])}
-	default:
-		return c, false
 	}
-	return c, c.At <= maxInt
+	return c
 }
 
 // decodePenalty reads the state of a penalty, as lua/penalty.lua wrote it. The

@@ -74,6 +74,23 @@ func TestTTL(t *testing.T) {
 		if _, err := s.Adjust(t.Context(), []stint.Ask{{Key: a.Key, Limit: l, Cost: -100}}); err != nil {
 			t.Fatal(err)
 		}
+		// Where a count is written and no more, a call looks at one of its counters.
+		many, both := a, ask("bob", 10_000)
+		many.Limit.Max = 10_000
+		for i := 0; i < 2 || ttl(key) < 0; i++ {
+			if i == 1000 {
+				t.Fatalf("%s: takes with another have not healed it", text)
+			}
+			if out, err := s.Take(t.Context(), append(both, many)); err != nil || !out[1].Allowed {
+				t.Fatal(text, out, err)
+			}
+			if i == 0 {
+				server.Do(t, "PERSIST", key)
+			}
+		}
+		if _, err := s.Adjust(t.Context(), []stint.Ask{{Key: a.Key, Limit: many.Limit, Cost: -1000}}); err != nil {
+			t.Fatal(err)
+		}
 		if n := server.Do(t, "EXISTS", key); n != int64(0) {
 			t.Errorf("%s: a counter of nothing is kept", text)
 		}

@@ -5,18 +5,19 @@
 -- the next and of the one after that. If the time is in none of these windows,
 -- left is nil and the next result is the time for which edges are wanted.
 
-local function fixed_window(window, cap, edges)
-  local function judge(at, used, aux, now)
-    if aux == at + window and now >= at and now < aux then
+local fixed_judge, fixed_charge, fixed_edges
+if kinds % 4 >= 2 then
+  function fixed_judge(at, used, aux, time, _, window, _, _, cap, _, edges)
+    if aux == at + window and time >= at and time < aux then
       return cap - used, at, used, aux
     end
-    local t = now
+    local t = time
     if at > t then
       t = at
     end
     local start, finish
     if not edges then
-      start = t - mod(t, window)
+      start = whole(t, window) * window
       finish = start + window
     else
       for i = 1, #edges - 1 do
@@ -34,7 +35,7 @@ local function fixed_window(window, cap, edges)
     return cap - used, start, used, finish
   end
 
-  local function charge(at, used, aux, units)
+  function fixed_charge(at, used, aux, units)
     used = clamp(used + units)
     if used == 0 then
       return 0, 0, 0, 0
@@ -42,5 +43,13 @@ local function fixed_window(window, cap, edges)
     return at, used, aux, aux
   end
 
-  return judge, charge
+  -- fixed_edges reads the edges at pos, and returns the position behind them.
+  function fixed_edges(from)
+    local edges, n = {}, unpack_('>B', blob, from)
+    from = from + 1
+    for i = 1, n do
+      edges[i], from = unpack_('>I7', blob, from)
+    end
+    return edges, from
+  end
 end

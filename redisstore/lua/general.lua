@@ -11,9 +11,9 @@ local NONE = {} -- the limit of a penalty
 local function load(k, algorithm)
   local o, problem
   if not algorithm then
-    o, problem = ladder.load(KEYS[k])
+    o, problem = ladder.load(names[k])
   elseif algorithm == LOG then
-    o, problem = log.load(KEYS[k])
+    o, problem = log.load(names[k])
   else
     local a, u, x, r = decode(k, algorithm)
     if a then
@@ -30,17 +30,17 @@ local function judge(l, o)
   if l.algorithm == LOG then
     return log.judge(l, o, now)
   elseif now < o.recovery then
-    return l.judge(o.at, o.used, o.aux, now)
+    return judge_by(l, o.at, o.used, o.aux)
   end
-  return l.judge(0, 0, 0, now)
+  return judge_by(l, 0, 0, 0)
 end
 
 local function charge(l, o, a, u, x, first, units)
-  o.changed, o.short = l.algorithm, l.short
+  o.changed, o.short = l.algorithm, l.most
   if l.algorithm == LOG then
     log.charge(l, o, a, u, x, first, units, now)
   else
-    o.at, o.used, o.aux, o.recovery = l.charge(a, u, x, units)
+    o.at, o.used, o.aux, o.recovery = charge_by(l, a, u, x, units)
   end
 end
 
@@ -56,7 +56,7 @@ end
 -- have charged, and nothing that has recovered meanwhile.
 local function undo(l, o, cost, was)
   local algorithm = l.algorithm
-  o.changed, o.short = algorithm, l.short
+  o.changed, o.short = algorithm, l.most
   if algorithm == LOG then
     if o.at == was[1] and o.total == was[2] and o.recovery == was[5] then
       log.undo(o, cost, was[2], was[3], was[4])
@@ -69,19 +69,17 @@ local function undo(l, o, cost, was)
     o.short = 0 -- it may be of another limit
     return
   end
-  local _, tick, window, rate, unit = unpack_('>BI3I7I7I7', blob, l.from)
-  local a, u, x
-  _, a, u, x = judge(l, o)
+  local _, a, u, x = judge(l, o)
   if algorithm <= FIXED then
     if a == was[1] then
       u = clamp(u - cost)
-    elseif algorithm == SLIDING and a == was[1] + window * tick then
+    elseif algorithm == SLIDING and a == was[1] + l.window * l.tick then
       x = clamp(x - cost)
     end
   else
-    u = clamp(u - clamp(cost * unit - (a - was[1]) / tick * rate))
+    u = clamp(u - clamp(cost * l.unit - (a - was[1]) / l.tick * l.rate))
   end
-  o.at, o.used, o.aux, o.recovery = l.charge(a, u, x, 0)
+  o.at, o.used, o.aux, o.recovery = charge_by(l, a, u, x, 0)
 end
 
 -- violate records what the penalty at i of asks has to do with the takes of a group
@@ -126,7 +124,7 @@ local function group(kind, count, n)
     if ask.limit.edges and not problem then
       local room, t = judge(ask.limit, ask.object)
       if room then -- it may also be judged afresh, by an ask before it
-        room, t = ask.limit.judge(0, 0, 0, now)
+        room, t = judge_by(ask.limit, 0, 0, 0)
       end
       problem = not room and format('EDGES %.0f', t)
     end
@@ -196,10 +194,13 @@ end
 for g = lone_count + plain_count + 1, group_count do
   local kind, count, n
   kind, count, n, pos = unpack_('>BI2I2', blob, pos)
-  out[g + 1] = group(kind, count, n)
+  local value = group(kind, count, n)
+  if value ~= count then
+    say(g, value)
+  end
 end
 
-for k, name in ipairs(KEYS) do
+for k, name in ipairs(names) do
   local o = objects[k]
   if o and o.changed and not denied then
     if o.changed == 'penalty' then
@@ -207,15 +208,15 @@ for k, name in ipairs(KEYS) do
     elseif o.changed == LOG then
       log.store(o, ttl(o.recovery))
     else
-      write(name, o.changed, o.short, o.at, o.used, o.aux, o.recovery)
+      write(k, o.changed, o.short, nil, nil, nil, o.at, o.used, o.aux, o.recovery)
     end
   elseif o and not o.new then
-    heal(name, o.recovery)
+    heal(k, o.recovery)
   end
 end
 
 finish()
 for i = 1, #found do
-  out[group_count + state_count + 1 + i] = found[i]
+  out[2 + 2 * denied_count + state_count + i] = found[i]
 end
 return out

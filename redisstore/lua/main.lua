@@ -10,99 +10,66 @@
 --
 -- A take has a count: as many equal takes, of which the first that fit pass. Lone
 -- and plain takes come first and are decided here, by the way; the others in general.lua.
+-- Lone takes that follow each other and differ in nothing but their counters are a run.
 --
--- KEYS are the counters, those of logs last. ARGV[1] is the call, in binary:
--- encode in call.go writes it and says how. A key is read once and written once,
--- however many groups ask it.
+-- KEYS are the counters: of lone takes first, in their order, and those of logs and penalties
+-- last. A key is read once and written once, however many groups ask it.
 --
--- The answer is the time, then one value for each group, then the state of each
--- counter as it was found (but for logs), then what each ask of a log found. A
--- group's value is the number of takes that passed, or, as text, why it could
--- not be decided; such a group changed nothing. The decisions themselves are
--- made from this by the caller, with the functions that this script follows.
+-- The answer is the time, how many groups did not pass as a whole, for each of them its number
+-- and how many takes of it passed, or, as text, why it could not be decided; such a group
+-- changed nothing; then the state of each counter as it was found (but for logs), then what
+-- each ask of a log found. The decisions themselves are made from this by the caller, with the
+-- functions that this script follows. If all groups passed and all states have 12 bytes, as it
+-- mostly is, the answer is one text, which costs less: the time, and the states.
 
-local SLIDING, FIXED, LOG, BUCKET = 0, 1, 2, 3
-local SECOND, LAST = 1000000, 7258118400000000 -- the year 2200
-local WRAP, AHEAD = 281474976710656, 1099511627776 -- 9 years; 12 days, by which a clock may step back
-
-local blob = ARGV[1]
-local now, limit_count, state_count, lone_count, plain_count, group_count, pos = unpack_('>I7I2I2I2I2I2', blob)
-if now == 0 then
-  local t = call('TIME')
-  now = t[1] * SECOND + t[2]
-  if now > LAST then
-    now = LAST
-  end
-else
-  now = now - 1
-end
-
-local limits = {}
-for i = 1, limit_count do
-  local algorithm, tick, window, rate, unit, cap, most
-  local from = pos
-  algorithm, tick, window, rate, unit, cap, most, pos = unpack_('>BI3I7I7I7I7I7', blob, pos)
-  local judge, charge, edges
-  if algorithm == SLIDING then
-    judge, charge = sliding_window(tick, window, cap, most)
-  elseif algorithm == FIXED then
-    if window == 0 then
-      local n
-      edges, n, pos = {}, unpack_('>B', blob, pos)
-      for e = 1, n do
-        edges[e], pos = unpack_('>I7', blob, pos)
-      end
-    end
-    judge, charge = fixed_window(window, cap, edges)
-  elseif algorithm == BUCKET then
-    judge, charge = token_bucket(tick, cap, rate, unit)
-  elseif algorithm ~= LOG then
-    judge, charge = leaky_bucket(tick, cap, rate, unit)
-  end
-  limits[i] = {
-    algorithm = algorithm, judge = judge, charge = charge, edges = edges, window = window, cap = cap, from = from,
-    short = most,
-  }
-end
-
-local states = state_count > 0 and call('MGET', unpack(KEYS, 1, state_count)) or {}
-local out = { now, false, false }
-
--- decode returns the numbers of a counter, or false and what is wrong with it.
-local function decode(k, algorithm)
+local names = KEYS
+local states = state_count > 0 and call('MGET', unpack(names, 1, state_count)) or {}
+local simple = true
+for k = 1, state_count do
   local raw = states[k]
-  if not raw then
-    if call('EXISTS', KEYS[k]) == 1 then
-      return false, 'WRONGTYPE'
+  if not raw or #raw ~= 12 then
+    simple = false
+  end
+end
+
+local decode
+if not simple or kinds >= 8 or limit_count > 0 then
+  -- decode returns the numbers of a counter, or false and what is wrong with it.
+  function decode(k, algorithm)
+    local raw = states[k]
+    if not raw then
+      if call('EXISTS', names[k]) == 1 then
+        return false, 'WRONGTYPE'
+      end
+      return 0, 0, 0, 0
     end
-    return 0, 0, 0, 0
-  end
-  local a, u, x, r
-  if #raw == 12 and algorithm <= FIXED then
-    a, r, u, x = unpack_('>I5I3I2I2', raw)
-    a = a * SECOND
-    r = a + r * SECOND
-    if algorithm == FIXED then
-      x = r
+    local a, u, x, r
+    if #raw == 12 and algorithm <= FIXED then
+      a, r, u, x = unpack_('>I5I3I2I2', raw)
+      a = a * SECOND
+      r = a + r * SECOND
+      if algorithm == FIXED then
+        x = r
+      end
+    elseif #raw == 12 then
+      a, u, x = unpack_('>I6I4I2', raw)
+      -- Of a time, 48 bits are enough to tell which it is: not far from now.
+      a = now + AHEAD - (now + AHEAD - a) % WRAP
+      r = a + u
+      local tens = x % 16
+      x = (x - tens) / 16 * 10 ^ tens
+    elseif #raw == 28 then
+      a, u, x, r = unpack_('>I7I7I7I7', raw)
+    else
+      return false, 'STATE of ' .. #raw .. ' bytes'
     end
-  elseif #raw == 12 then
-    a, u, x = unpack_('>I6I4I2', raw)
-    -- Of a time, 48 bits are enough to tell which it is: not far from now.
-    a = now + AHEAD - (now + AHEAD - a) % WRAP
-    r = a + u
-    local tens = x % 16
-    x = (x - tens) / 16 * 10 ^ tens
-  elseif #raw == 28 then
-    a, u, x, r = unpack_('>I7I7I7I7', raw)
-  else
-    return false, 'STATE of ' .. #raw .. ' bytes'
+    if a > MAX or u > MAX or x > MAX or r > MAX then
+      return false, 'STATE of another schema'
+    elseif algorithm > FIXED and u > 0 and x == 0 then
+      return false, 'STATE of another algorithm'
+    end
+    return a, u, x, r
   end
-  if a > MAX or u > MAX or x > MAX or r > MAX then
-    return false, 'STATE of another schema'
-  elseif algorithm > FIXED and u > 0 and x == 0 then
-    return false, 'STATE of another algorithm'
-  end
-  return a, u, x, r
 end
 
 -- ttl is a counter's time to live: until its recovery, and a second more. Many
@@ -117,15 +84,17 @@ local function ttl(r)
 end
 
 -- heal gives a time to live to a counter that has lost it.
-local function heal(name, r)
-  if call('PTTL', name) == -1 then
-    call('PEXPIRE', name, ttl(r))
+local function heal(k, r)
+  if call('PTTL', names[k]) == -1 then
+    call('PEXPIRE', names[k], ttl(r))
   end
 end
 
--- write writes a counter. Short is how its limit says what x is, in two bytes, if
--- that is possible and it is a bucket of which a part comes back every microsecond.
-local function write(name, algorithm, short, a, u, x, r)
+-- write writes the k-th counter, of which a0, x0 and r0 were found. Short is how its limit
+-- says what x is, in two bytes, if that is possible and it is a bucket of which a part comes
+-- back every microsecond.
+local function write(k, algorithm, short, a0, x0, r0, a, u, x, r)
+  local name = names[k]
   if r == 0 then
     call('DEL', name)
     return
@@ -139,6 +108,16 @@ local function write(name, algorithm, short, a, u, x, r)
       return
     end
   elseif u < 65536 and a % SECOND == 0 then
+    if r == r0 and a == a0 and x == x0 and #states[k] == 12 then
+      -- Within a window only the count changes, and to write that costs half as much. No one
+      -- here takes a time to live away, and to look for it costs as much again: a call looks at
+      -- one of its counters, so that who asks for one looks at that.
+      call('SETRANGE', name, '8', pack('>I2', u))
+      if k == now % state_count + 1 then
+        heal(k, r)
+      end
+      return
+    end
     local length, y = (r - a) / SECOND, x
     if algorithm == FIXED then
       y = 0
@@ -151,96 +130,150 @@ local function write(name, algorithm, short, a, u, x, r)
   call('PSETEX', name, px_for == r and px or ttl(r), pack('>I7I7I7I7', a, u, x, r))
 end
 
-for g = 1, lone_count do
-  local count, k, l, c
-  count, k, l, c, pos = unpack_('>I2I2I2i8', blob, pos)
-  l = limits[l]
-  local algorithm, raw, name = l.algorithm, states[k], KEYS[k]
-  local a, u, x, r, length, room
-  if raw and #raw == 12 and algorithm <= FIXED then
-    -- What decode would do: most counters are like this.
-    a, length, u, x = unpack_('>I5I3I2I2', raw)
-    a = a * SECOND
-    r = a + length * SECOND
-    if algorithm == FIXED then
-      x = r
-      if r - a == l.window and now >= a and now < r then
-        room = l.cap - u -- and what judge would
+local lone_count, denied_count, out = 0, 0, nil
+for _ = 1, run_count do
+  local n, count, c, algorithm, tick, window, rate, unit, cap, most, edges
+  n, count, c, algorithm, tick, window, rate, unit, cap, most, pos = unpack_('>I2I2i8BI3I7I7I7I7I7', blob, pos)
+  local judge, charge = sliding_judge, sliding_charge
+  if algorithm == FIXED then
+    judge, charge = fixed_judge, fixed_charge
+    if window == 0 then
+      edges, pos = fixed_edges(pos)
+    end
+  elseif algorithm == BUCKET then
+    judge, charge = bucket_judge, bucket_charge
+  elseif algorithm == LEAKY then
+    judge, charge = leaky_judge, leaky_charge
+  end
+  for k = lone_count + 1, lone_count + n do
+    local a, u, x, r, value
+    local raw = states[k]
+    if raw and #raw == 12 and algorithm <= FIXED then
+      -- What decode would do: most counters are like this.
+      a, r, u, x = unpack_('>I5I3I2I2', raw)
+      a = a * SECOND
+      r = a + r * SECOND
+      if algorithm == FIXED then
+        x = r
+      end
+    else
+      a, u, x, r = decode(k, algorithm)
+    end
+    if not a then
+      value = u
+    else
+      if now >= r then
+        a, u, x = 0, 0, 0
+      end
+      local room, at, used, aux = judge(a, u, x, now, tick, window, rate, unit, cap, most, edges)
+      if not room then
+        value = format('EDGES %.0f', at)
+      else
+        local units = c * count
+        if units > room then
+          value = 0
+          if c <= room then
+            value = whole(room, c)
+          end
+          units = c * value
+        end
+        if units > 0 then
+          write(k, algorithm, most, a, x, r, charge(at, used, aux, units, tick, window, rate, unit))
+        elseif raw then
+          heal(k, r)
+        end
       end
     end
-  else
-    a, u, x, r = decode(k, algorithm)
-  end
-  if not a then
-    out[g + 1] = u
-  elseif not room then
-    if now >= r then
-      a, u, x = 0, 0, 0
-    end
-    room, a, u, x = l.judge(a, u, x, now)
-    if not room then
-      out[g + 1] = format('EDGES %.0f', a)
+    if value then
+      out = out or { now, 0 }
+      denied_count = denied_count + 1
+      out[2 * denied_count + 1], out[2 * denied_count + 2] = k, value
     end
   end
-  if room then
-    if c > room then
-      count = 0
-    elseif c * count > room then
-      count = whole(room, c)
-    end
-    out[g + 1] = count
-    if c * count > 0 then
-      write(name, algorithm, l.short, l.charge(a, u, x, c * count))
-    elseif raw then
-      heal(name, r)
-    end
-  end
+  lone_count = lone_count + n
 end
 
-if plain_count > 0 then
-  local ks, ls, cs, as, us, xs, rs = {}, {}, {}, {}, {}, {}, {}
-  for g = lone_count + 1, lone_count + plain_count do
-    local count, n, problem
-    count, n, pos = unpack_('>I2I2', blob, pos)
-    for i = 1, n do
-      local k, l, c
-      k, l, c, pos = unpack_('>I2I2i8', blob, pos)
-      l = limits[l]
-      local a, u, x, r = decode(k, l.algorithm)
-      if not a then
-        problem = u
-      else
-        local room
-        if now >= r then
-          a, u, x = 0, 0, 0
-        end
-        room, a, u, x = l.judge(a, u, x, now)
-        if not room then
-          problem = format('EDGES %.0f', a)
-        elseif c > room then
-          count = 0
-        elseif c * count > room then
-          count = whole(room, c)
-        end
-        ks[i], ls[i], cs[i], as[i], us[i], xs[i], rs[i] = k, l, c, a, u, x, r
+if simple and not out and lone_count == group_count then
+  return pack('>I7', now) .. table.concat(states)
+end
+
+-- The other calls need more.
+out = out or { now, 0 }
+local judges = { [SLIDING] = sliding_judge, [FIXED] = fixed_judge, [BUCKET] = bucket_judge, [LEAKY] = leaky_judge }
+local charges = { [SLIDING] = sliding_charge, [FIXED] = fixed_charge, [BUCKET] = bucket_charge, [LEAKY] = leaky_charge }
+local limits = {}
+for i = 1, limit_count do
+  local algorithm, tick, window, rate, unit, cap, most, edges
+  algorithm, tick, window, rate, unit, cap, most, pos = unpack_('>BI3I7I7I7I7I7', blob, pos)
+  if algorithm == FIXED and window == 0 then
+    edges, pos = fixed_edges(pos)
+  end
+  limits[i] = {
+    algorithm = algorithm, tick = tick, window = window, rate = rate, unit = unit, cap = cap, most = most,
+    edges = edges,
+  }
+end
+
+local function judge_by(l, at, used, aux)
+  return judges[l.algorithm](at, used, aux, now, l.tick, l.window, l.rate, l.unit, l.cap, l.most, l.edges)
+end
+
+local function charge_by(l, at, used, aux, units)
+  return charges[l.algorithm](at, used, aux, units, l.tick, l.window, l.rate, l.unit)
+end
+
+-- say tells what became of a group that did not pass as a whole.
+local function say(g, value)
+  denied_count = denied_count + 1
+  out[2 * denied_count + 1], out[2 * denied_count + 2] = g, value
+end
+
+local ks, ls, cs, ats, useds, auxs, as, xs, rs = {}, {}, {}, {}, {}, {}, {}, {}, {}
+for g = lone_count + 1, lone_count + plain_count do
+  local count, n, problem
+  count, n, pos = unpack_('>I2I2', blob, pos)
+  local pass = count
+  for i = 1, n do
+    local k, l, c
+    k, l, c, pos = unpack_('>I2I2i8', blob, pos)
+    l = limits[l]
+    local a, u, x, r = decode(k, l.algorithm)
+    if not a then
+      problem = u
+    else
+      if now >= r then
+        a, u, x = 0, 0, 0
       end
+      local room, at, used, aux = judge_by(l, a, u, x)
+      if not room then
+        problem = format('EDGES %.0f', at)
+      elseif c > room then
+        pass = 0
+      elseif c * pass > room then
+        pass = whole(room, c)
+      end
+      ks[i], ls[i], cs[i], ats[i], useds[i], auxs[i], as[i], xs[i], rs[i] = k, l, c, at, used, aux, a, x, r
     end
-    out[g + 1] = problem or count
-    for i = 1, problem and 0 or n do
-      local k, l, units = ks[i], ls[i], cs[i] * count
-      if units > 0 then
-        write(KEYS[k], l.algorithm, l.short, l.charge(as[i], us[i], xs[i], units))
-      elseif states[k] then
-        heal(KEYS[k], rs[i])
-      end
+  end
+  if problem or pass < count then
+    say(g, problem or pass)
+  end
+  for i = 1, problem and 0 or n do
+    local k, l, units = ks[i], ls[i], cs[i] * pass
+    if units > 0 then
+      write(k, l.algorithm, l.most, as[i], xs[i], rs[i], charge_by(l, ats[i], useds[i], auxs[i], units))
+    elseif states[k] then
+      heal(k, rs[i])
     end
   end
 end
 
 -- finish adds the states, and returns the answer.
 local function finish()
+  out[2] = denied_count
+  local said = 2 + 2 * denied_count
   for k = 1, state_count do
-    out[group_count + 1 + k] = states[k]
+    out[said + k] = states[k]
   end
   return out
 end

@@ -10,6 +10,8 @@
 -- A log of less than a piece is read and written whole; of a longer one only
 -- what is asked for is read, and only its end is written.
 
+local pcall_ = redis.pcall
+
 local function sliding_log()
   local HEAD, ENTRY, PIECE = 14, 14, 1024
 

@@ -1,11 +1,10 @@
 -- Sliding window: two counts, of the current window and of the one before, of
 -- which a part is carried, rounded up.
 
-local function sliding_window(tick, window, cap, most)
-  local span = window * tick
-
-  local function judge(at, used, aux, now)
-    local t = now
+local sliding_judge, sliding_charge
+if kinds % 2 >= 1 then
+  function sliding_judge(at, used, aux, time, tick, window, _, _, cap, most)
+    local t = time
     if at > t then
       t = at
     end
@@ -20,7 +19,7 @@ local function sliding_window(tick, window, cap, most)
     if at ~= start then
       if at > start then
         used, aux = clamp(used + aux), 0
-      elseif at >= start - span then
+      elseif at >= start - window * tick then
         used, aux = 0, used
       else
         used, aux = 0, 0
@@ -38,18 +37,16 @@ local function sliding_window(tick, window, cap, most)
   end
 
   -- A refund follows its take: it comes off the current window first.
-  local function charge(at, used, aux, units)
+  function sliding_charge(at, used, aux, units, tick, window)
     if units < -used then
       aux = clamp(aux + units + used)
     end
     used = clamp(used + units)
     if used > 0 then
-      return at, used, aux, at + 2 * span
+      return at, used, aux, at + 2 * window * tick
     elseif aux > 0 then
-      return at, used, aux, at + span
+      return at, used, aux, at + window * tick
     end
     return 0, 0, 0, 0
   end
-
-  return judge, charge
 end

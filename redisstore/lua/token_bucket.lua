@@ -1,10 +1,11 @@
 -- Token bucket: parts of units that were used and come back, so many at each
 -- tick. Aux is how many parts made a unit when the state was written.
 
-local function token_bucket(tick, cap, rate, unit)
-  local function judge(at, used, aux, now)
-    if now < at then
-      now = at
+local bucket_judge, bucket_charge
+if kinds % 32 >= 8 then
+  function bucket_judge(at, used, aux, time, tick, _, rate, unit, cap)
+    if time < at then
+      time = at
     end
     if aux ~= unit then
       if used > 0 then
@@ -12,9 +13,9 @@ local function token_bucket(tick, cap, rate, unit)
       end
       aux = unit
     end
-    local last, t = at, now
+    local last, t = at, time
     if tick > 1 then
-      last, t = whole(at + tick - 1, tick), whole(now, tick)
+      last, t = whole(at + tick - 1, tick), whole(time, tick)
       if t < last then
         t = last
       end
@@ -25,18 +26,16 @@ local function token_bucket(tick, cap, rate, unit)
       used = used - gained
       return cap - ceil_div(used, unit), t * tick, used, aux
     elseif tick > 1 then
-      t = whole(now + tick - 1, tick)
+      t = whole(time + tick - 1, tick)
     end
     return cap, t * tick, 0, aux
   end
 
-  local function charge(at, used, aux, units)
+  function bucket_charge(at, used, aux, units, tick, _, rate, unit)
     used = clamp(used + units * unit)
     if used == 0 then
       return 0, 0, 0, 0
     end
     return at, used, aux, clamp(at + ceil_div(used, rate) * tick)
   end
-
-  return judge, charge
 end
