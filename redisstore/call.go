@@ -240,11 +240,12 @@ const redisClock = -1
 //	  limits (2), of states (2), of runs (2), of plain takes (2), of groups (2)
 //	each run of lone takes, which have the first KEYS: how many (2), count (2), cost (8,
 //	  signed), limit
+//	each plain take, which have the next KEYS: count (2), number of runs (2); each run of its
+//	  asks: how many (2), cost (8, signed), limit
 //	each limit of the other groups
+//	each other group: kind (1), count (2), number of asks (2), asks
 //	a limit: algorithm (1), tick (3), window, rate, unit, cap, most or, of a bucket, short;
 //	  if the window is 0, how many edges of calendar windows follow (1), and those
-//	each plain take: count (2), number of asks (2), asks
-//	each other group: kind (1), count (2), number of asks (2), asks
 //	an ask: place in KEYS (2), of the limit (2; 0: a penalty), cost (8, signed);
 //	  of an undo, 8 more numbers: what is expected, and what was before
 //	  of a penalty, how many asks it answers for (2), threshold (2), within, number of bans (1),
@@ -254,7 +255,7 @@ const redisClock = -1
 func (c *call) encode(now int64, near []time.Time) {
 	c.place()
 	limits := c.limits
-	if c.lone == len(c.groups) {
+	if c.plain == len(c.groups) {
 		limits = nil // the runs have them
 	}
 	b := append(put(c.blob[:0], now+1), c.algorithms())
@@ -264,26 +265,51 @@ func (c *call) encode(now int64, near []time.Time) {
 	for lone := c.order[:c.lone]; len(lone) > 0; {
 		g, n := &c.groups[lone[0]], c.run(lone)
 		b = binary.BigEndian.AppendUint16(b, uint16(n))
-		b = binary.BigEndian.AppendUint16(b, uint16(max(len(g.requests), 1)))
-		b = binary.BigEndian.AppendUint64(b, uint64(g.cost(0)))
-		b = appendLimit(b, &c.limits[g.asks[0].limit], near)
+		b = c.appendRun(binary.BigEndian.AppendUint16(b, g.count()), g, 0, near)
 		lone = lone[n:]
+	}
+	for _, i := range c.order[c.lone:c.plain] {
+		g := &c.groups[i]
+		b = binary.BigEndian.AppendUint16(b, g.count())
+		runs := len(b)
+		b = append(b, 0, 0)
+		for j := 0; j < len(g.asks); {
+			n := g.run(j)
+			b = c.appendRun(binary.BigEndian.AppendUint16(b, uint16(n)), g, j, near)
+			binary.BigEndian.PutUint16(b[runs:], binary.BigEndian.Uint16(b[runs:])+1)
+			j += n
+		}
 	}
 	for i := range limits {
 		b = appendLimit(b, &limits[i], near)
 	}
-	for n, i := range c.order[c.lone:] {
+	for _, i := range c.order[c.plain:] {
 		g := &c.groups[i]
-		count := max(len(g.requests), 1)
-		if n >= c.plain-c.lone {
-			b = append(b, byte(g.kind))
-		}
-		b = append(b, byte(count>>8), byte(count), byte(len(g.asks)>>8), byte(len(g.asks)))
+		b = binary.BigEndian.AppendUint16(append(b, byte(g.kind)), g.count())
+		b = binary.BigEndian.AppendUint16(b, uint16(len(g.asks)))
 		for j := range g.asks {
 			b = c.appendAsk(b, g, j)
 		}
 	}
 	c.blob = b
+}
+
+// count is how many takes the group is.
+func (g *group) count() uint16 { return uint16(max(len(g.requests), 1)) }
+
+// run is how many asks of the group, from the i-th on, ask for the same.
+func (g *group) run(i int) int {
+	n := 1
+	for i+n < len(g.asks) && g.asks[i+n].limit == g.asks[i].limit && g.cost(i+n) == g.cost(i) {
+		n++
+	}
+	return n
+}
+
+// appendRun writes what those of a run have in common, of which the i-th ask is the first.
+func (c *call) appendRun(b []byte, g *group, i int, near []time.Time) []byte {
+	b = binary.BigEndian.AppendUint64(b, uint64(g.cost(i)))
+	return appendLimit(b, &c.limits[g.asks[i].limit], near)
 }
 
 // algorithms has a bit for each that a limit of the call has.
@@ -427,8 +453,10 @@ func (c *call) place() {
 	for i := range c.counters {
 		c.counters[i].place = 0 // it may be sent again
 	}
-	for _, i := range c.order[:c.lone] {
-		give(&c.counters[c.groups[i].asks[0].counter])
+	for _, i := range c.order[:c.plain] {
+		for _, a := range c.groups[i].asks {
+			give(&c.counters[a.counter])
+		}
 	}
 	for i := range c.counters {
 		if c.counters[i].place == 0 {

@@ -3,6 +3,27 @@
 
 local TAKE, ADJUST, UNDO, TWINS = 0, 1, 2, 3
 
+local limits = {}
+for i = 1, limit_count do
+  local algorithm, tick, window, rate, unit, cap, most, edges
+  algorithm, tick, window, rate, unit, cap, most, pos = unpack_('>BI3I7I7I7I7I7', blob, pos)
+  if algorithm == FIXED and window == 0 then
+    edges, pos = fixed_edges(pos)
+  end
+  limits[i] = {
+    algorithm = algorithm, tick = tick, window = window, rate = rate, unit = unit, cap = cap, most = most,
+    edges = edges,
+  }
+end
+
+local function judge_by(l, at, used, aux)
+  return judges[l.algorithm](at, used, aux, now, l.tick, l.window, l.rate, l.unit, l.cap, l.most, l.edges)
+end
+
+local function charge_by(l, at, used, aux, units)
+  return charges[l.algorithm](at, used, aux, units, l.tick, l.window, l.rate, l.unit)
+end
+
 local log, ladder = sliding_log(), penalty()
 local objects, found = {}, {}
 local denied = false -- a twin

@@ -10,10 +10,11 @@
 --
 -- A take has a count: as many equal takes, of which the first that fit pass. Lone
 -- and plain takes come first and are decided here, by the way; the others in general.lua.
--- Lone takes that follow each other and differ in nothing but their counters are a run.
+-- Lone takes that follow each other and differ in nothing but their counters are a run, and so
+-- are such asks of a plain take.
 --
--- KEYS are the counters: of lone takes first, in their order, and those of logs and penalties
--- last. A key is read once and written once, however many groups ask it.
+-- KEYS are the counters: of lone takes and then of plain ones first, in their order, and those
+-- of logs and penalties last. A key is read once and written once, however many groups ask it.
 --
 -- The answer is the time, how many groups did not pass as a whole, for each of them its number
 -- and how many takes of it passed, or, as text, why it could not be decided; such a group
@@ -33,7 +34,7 @@ for k = 1, state_count do
 end
 
 local decode
-if not simple or kinds >= 8 or limit_count > 0 then
+if not simple or kinds >= 8 or plain_count > 0 or limit_count > 0 then
   -- decode returns the numbers of a counter, or false and what is wrong with it.
   function decode(k, algorithm)
     local raw = states[k]
@@ -193,80 +194,84 @@ for _ = 1, run_count do
   lone_count = lone_count + n
 end
 
-if simple and not out and lone_count == group_count then
-  return pack('>I7', now) .. table.concat(states)
-end
+-- The others need more.
+local judges, charges, say
+if lone_count < group_count then
+  judges = { [SLIDING] = sliding_judge, [FIXED] = fixed_judge, [BUCKET] = bucket_judge, [LEAKY] = leaky_judge }
+  charges = { [SLIDING] = sliding_charge, [FIXED] = fixed_charge, [BUCKET] = bucket_charge, [LEAKY] = leaky_charge }
 
--- The other calls need more.
-out = out or { now, 0 }
-local judges = { [SLIDING] = sliding_judge, [FIXED] = fixed_judge, [BUCKET] = bucket_judge, [LEAKY] = leaky_judge }
-local charges = { [SLIDING] = sliding_charge, [FIXED] = fixed_charge, [BUCKET] = bucket_charge, [LEAKY] = leaky_charge }
-local limits = {}
-for i = 1, limit_count do
-  local algorithm, tick, window, rate, unit, cap, most, edges
-  algorithm, tick, window, rate, unit, cap, most, pos = unpack_('>BI3I7I7I7I7I7', blob, pos)
-  if algorithm == FIXED and window == 0 then
-    edges, pos = fixed_edges(pos)
+  -- say tells what became of a group that did not pass as a whole.
+  function say(g, value)
+    out = out or { now, 0 }
+    denied_count = denied_count + 1
+    out[2 * denied_count + 1], out[2 * denied_count + 2] = g, value
   end
-  limits[i] = {
-    algorithm = algorithm, tick = tick, window = window, rate = rate, unit = unit, cap = cap, most = most,
-    edges = edges,
-  }
 end
 
-local function judge_by(l, at, used, aux)
-  return judges[l.algorithm](at, used, aux, now, l.tick, l.window, l.rate, l.unit, l.cap, l.most, l.edges)
-end
-
-local function charge_by(l, at, used, aux, units)
-  return charges[l.algorithm](at, used, aux, units, l.tick, l.window, l.rate, l.unit)
-end
-
--- say tells what became of a group that did not pass as a whole.
-local function say(g, value)
-  denied_count = denied_count + 1
-  out[2 * denied_count + 1], out[2 * denied_count + 2] = g, value
-end
-
-local ks, ls, cs, ats, useds, auxs, as, xs, rs = {}, {}, {}, {}, {}, {}, {}, {}, {}
+local plain_keys = lone_count
 for g = lone_count + 1, lone_count + plain_count do
-  local count, n, problem
-  count, n, pos = unpack_('>I2I2', blob, pos)
-  local pass = count
-  for i = 1, n do
-    local k, l, c
-    k, l, c, pos = unpack_('>I2I2i8', blob, pos)
-    l = limits[l]
-    local a, u, x, r = decode(k, l.algorithm)
-    if not a then
-      problem = u
-    else
-      if now >= r then
-        a, u, x = 0, 0, 0
-      end
-      local room, at, used, aux = judge_by(l, a, u, x)
-      if not room then
-        problem = format('EDGES %.0f', at)
-      elseif c > room then
-        pass = 0
-      elseif c * pass > room then
-        pass = whole(room, c)
-      end
-      ks[i], ls[i], cs[i], ats[i], useds[i], auxs[i], as[i], xs[i], rs[i] = k, l, c, at, used, aux, a, x, r
+  local count, runs_of, problem
+  count, runs_of, pos = unpack_('>I2I2', blob, pos)
+  local pass, runs, judged, i, k = count, {}, {}, 0, plain_keys
+  for run = 1, runs_of do
+    local n, c, algorithm, tick, window, rate, unit, cap, most, edges
+    n, c, algorithm, tick, window, rate, unit, cap, most, pos = unpack_('>I2i8BI3I7I7I7I7I7', blob, pos)
+    if algorithm == FIXED and window == 0 then
+      edges, pos = fixed_edges(pos)
     end
+    local judge = judges[algorithm]
+    for _ = 1, n do
+      k = k + 1
+      local a, u, x, r = decode(k, algorithm)
+      if not a then
+        problem = u
+      else
+        if now >= r then
+          a, u, x = 0, 0, 0
+        end
+        local room, at, used, aux = judge(a, u, x, now, tick, window, rate, unit, cap, most, edges)
+        if not room then
+          problem = format('EDGES %.0f', at)
+        elseif c > room then
+          pass = 0
+        elseif c * pass > room then
+          pass = whole(room, c)
+        end
+        judged[i + 1], judged[i + 2], judged[i + 3] = at, used, aux
+        judged[i + 4], judged[i + 5], judged[i + 6] = a, x, r
+        i = i + 6
+      end
+    end
+    runs[run] = { n, c, algorithm, tick, window, rate, unit, most }
   end
   if problem or pass < count then
     say(g, problem or pass)
   end
-  for i = 1, problem and 0 or n do
-    local k, l, units = ks[i], ls[i], cs[i] * pass
-    if units > 0 then
-      write(k, l.algorithm, l.most, as[i], xs[i], rs[i], charge_by(l, ats[i], useds[i], auxs[i], units))
-    elseif states[k] then
-      heal(k, rs[i])
+  i = 0
+  for run = 1, problem and 0 or runs_of do
+    local n, c, algorithm, tick, window, rate, unit, most = unpack(runs[run])
+    local charge, units = charges[algorithm], c * pass
+    for key = plain_keys + 1, plain_keys + n do
+      local r = judged[i + 6]
+      if units > 0 then
+        write(key, algorithm, most, judged[i + 4], judged[i + 5], r,
+          charge(judged[i + 1], judged[i + 2], judged[i + 3], units, tick, window, rate, unit))
+      elseif states[key] then
+        heal(key, r)
+      end
+      i = i + 6
     end
+    plain_keys = plain_keys + n
   end
+  plain_keys = k
 end
+
+local done = lone_count + plain_count == group_count
+if done and simple and not out then
+  return pack('>I7', now) .. table.concat(states)
+end
+
+out = out or { now, 0 }
 
 -- finish adds the states, and returns the answer.
 local function finish()
@@ -278,6 +283,6 @@ local function finish()
   return out
 end
 
-if lone_count + plain_count == group_count then
+if done then
   return finish()
 end
