@@ -197,7 +197,7 @@ func (l patientListener) Accept() (net.Conn, error) {
 		l.fresh.done()
 		return nil, err
 	}
-	return &patientConn{Conn: c, stall: l.stall, asked: sync.OnceFunc(l.fresh.done)}, nil
+	return &patientConn{Conn: c, stall: l.stall, asked: sync.OnceFunc(l.fresh.done), began: time.Now()}, nil
 }
 
 // patientConn is a connection of a server. A server sets deadlines many times for every
@@ -208,6 +208,7 @@ type patientConn struct {
 	net.Conn
 	stall time.Duration
 	asked func() // it is not fresh any more
+	began time.Time
 
 	mu        sync.Mutex
 	reads     int       // that wait
@@ -273,6 +274,11 @@ func (c *patientConn) arm() error {
 func (c *patientConn) Read(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !c.want.IsZero() && c.want.Before(c.began) {
+		// While a request is served, the server reads to see whether the client is still
+		// there, and then ends that. Mostly it has done so before the read has begun.
+		return 0, os.ErrDeadlineExceeded
+	}
 	c.reads++
 	defer func() { c.reads-- }()
 	err := c.arm()
