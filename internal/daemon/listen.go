@@ -115,14 +115,20 @@ func (s *server) serve() error {
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.requests.add()
 	defer s.requests.done()
-	if c, ok := r.Context().Value(connKey{}).(*patientConn); ok {
+	c, patient := r.Context().Value(connKey{}).(*patientConn)
+	if patient {
 		c.asked()
 	}
 	if s.closing.Load() && r.Header.Get("Upgrade") == "" {
 		w.Header().Set("Connection", "close")
 	}
 	if r.ContentLength != 0 {
-		b := &patientBody{ReadCloser: r.Body, stall: s.stall, conn: http.NewResponseController(w)}
+		b := &patientBody{ReadCloser: r.Body, stall: s.stall}
+		if patient && r.ProtoMajor == 1 {
+			b.conn = c // it is this request's alone
+		} else {
+			b.conn = http.NewResponseController(w)
+		}
 		defer b.leave()
 		r = r.WithContext(r.Context()) // the server looks at what its own request has for a body
 		r.Body = b
@@ -227,8 +233,8 @@ func (c *patientConn) Close() error {
 // Write waits for the client, for the time that it may take or up to a quarter longer.
 func (c *patientConn) Write(p []byte) (int, error) {
 	c.mu.Lock()
-	if now := time.Now(); c.writeBy.Sub(now) < c.stall {
-		c.writeBy = now.Add(c.stall + c.stall/4)
+	if time.Until(c.writeBy) < c.stall {
+		c.writeBy = time.Now().Add(c.stall + c.stall/4)
 		if err := c.Conn.SetWriteDeadline(c.writeBy); err != nil {
 			c.mu.Unlock()
 			return 0, err
@@ -238,10 +244,14 @@ func (c *patientConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// SetWriteDeadline implements [net.Conn]. It holds until the next write.
+// SetWriteDeadline implements [net.Conn]. It holds until the next write. To take away one that
+// was not set is to do nothing, which a server does after every request.
 func (c *patientConn) SetWriteDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if t.IsZero() && !c.writeBy.IsZero() {
+		return nil
+	}
 	c.writeBy = time.Time{}
 	return c.Conn.SetWriteDeadline(t)
 }
@@ -312,8 +322,8 @@ type patientBody struct {
 	reading sync.Mutex // held by Read
 
 	mu   sync.Mutex
-	calm bool                     // the client may take its time
-	conn *http.ResponseController // nil: there is nothing more to wait for
+	calm bool                                            // the client may take its time
+	conn interface{ SetReadDeadline(t time.Time) error } // nil: there is nothing more to wait for
 }
 
 func (b *patientBody) Read(p []byte) (int, error) {
@@ -354,6 +364,10 @@ func (b *patientBody) relax() {
 // stopped first: the server would do so itself, and then wait without a deadline.
 func (b *patientBody) leave() {
 	b.mu.Lock()
+	if b.conn == nil { // it was read to its end
+		b.mu.Unlock()
+		return
+	}
 	b.calm = false
 	b.set(time.Unix(1, 0))
 	b.calm = true // the next read does not wait either
