@@ -122,14 +122,17 @@ func (a *api) failed(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // room is what a call needs to read and write. It is used again and again.
-type room struct{ in, out []byte }
+type room struct {
+	in, out   []byte
+	described described // of a call about one request
+}
 
 var rooms = sync.Pool{New: func() any { return &room{in: make([]byte, 0, 1<<10), out: make([]byte, 0, 1<<10)} }}
 
 func (b *room) release() {
 	const most = 64 << 10
 	if cap(b.in) <= most && cap(b.out) <= most {
-		b.in, b.out = b.in[:0], b.out[:0]
+		*b = room{in: b.in[:0], out: b.out[:0]}
 		rooms.Put(b)
 	}
 }
@@ -301,13 +304,12 @@ func (a *api) check(w http.ResponseWriter, r *http.Request) {
 	if !b.read(w, r, maxBody) {
 		return
 	}
-	var d described
 	s := scanner{data: b.in}
-	if err := s.document(func() *inputError { return s.check(&d) }); err != nil {
+	if err := s.document(func() *inputError { return s.check(&b.described) }); err != nil {
 		badRequest(w, r, err)
 		return
 	}
-	v, err := a.decide(r.Context(), &d)
+	v, err := a.decide(r.Context(), &b.described)
 	if err != nil {
 		a.failed(w, r, err)
 		return
