@@ -91,9 +91,11 @@ func TestDatabaseAway(t *testing.T) {
 			back()
 			revision := banAtLast(t, c, "eve")
 			t.Logf("served after %v", f.serves(t, revision))
-			if f.Status().Away != nil || !banned(f.last(), "eve") {
-				t.Errorf("back, away %v", f.Status().Away)
+			if !banned(f.last(), "eve") {
+				t.Error("back, it serves what was before")
 			}
+			// A connection that was begun before may fail later, and be the answer to one look.
+			within(t, soon, func() error { return f.Status().Away })
 			worst, errs := asking()
 			t.Logf("the worst lookup of a known user took %v", worst)
 			if errs != nil {
