@@ -33,14 +33,13 @@
 //
 // A counter is one key, prefix:{subject}:name:algorithm, of type string, whose
 // time to live is the counter's recovery and a second; it is set by every write that
-// changes when that is, and again by who finds it missing: a call that asks for one
-// counter looks, one that writes counts of several looks at one of them. Its value is binary: 12 bytes for windows
+// changes when that is, and by every other ask that finds it missing. Its value is binary: 12 bytes for windows
 // of whole seconds with counts below 65,536, and for buckets that are full again
 // within an hour and whose max divides the microseconds of their window; 28 for
 // everything else but logs and penalties.
 // Redis' memory comes in steps, so nothing in between would save anything. With a
 // key of 24 bytes, by MEMORY USAGE, and in instructions of the server for reading
-// and writing the numbers once, out of about 19,000 for an ask of a window in a full
+// and writing the numbers once, out of about 23,000 for an ask of a window in a full
 // call and 27,000 of a bucket:
 //
 //	               bytes  instructions

@@ -110,13 +110,10 @@ local function write(k, algorithm, short, a0, x0, r0, a, u, x, r)
     end
   elseif u < 65536 and a % SECOND == 0 then
     if r == r0 and a == a0 and x == x0 and #states[k] == 12 then
-      -- Within a window only the count changes, and to write that costs half as much. No one
-      -- here takes a time to live away, and to look for it costs as much again: a call looks at
-      -- one of its counters, so that who asks for one looks at that.
+      -- Within a window only the count changes, and to write that, and to look whether the
+      -- key still has its time to live, costs less than to set both.
       call('SETRANGE', name, '8', pack('>I2', u))
-      if k == now % state_count + 1 then
-        heal(k, r)
-      end
+      heal(k, r)
       return
     end
     local length, y = (r - a) / SECOND, x
