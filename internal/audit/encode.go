@@ -16,9 +16,9 @@ import (
 	"github.com/stintdev/stint/engine"
 )
 
-// What begins an event in a [Batch] has a fixed place, so that recording it is a few moves:
-// numbers are little-endian, and the lengths of texts stand before the texts, which follow.
-// The place where it was decided comes last.
+// What begins an event in a [Batch] has a fixed place: numbers are little-endian, and the
+// lengths of texts stand before the texts, which follow. The place where it was decided
+// comes last.
 const (
 	versionAt = iota
 	outcomeAt
@@ -52,13 +52,30 @@ const (
 
 var _ encoding.BinaryUnmarshaler = (*Event)(nil)
 
-// writeDraft writes what is to be a record where there is room for the longest, and returns
-// how long it is. It is what recording costs: what can be left to a [finisher] is, and the
-// address is as it is kept already, since to read at once what was just written is to wait
-// until all that was written before is in the cache.
-func writeDraft(p []byte, e *engine.Event, privacy Privacy, ip *[16]byte, weight int64) int {
-	frame := (*[frameBytes]byte)(p)
-	p = p[frameBytes:longestRecord]
+// encoder writes events as they are kept. Only one may use it at a time.
+type encoder struct {
+	place   []byte // where they are decided, as it is written
+	privacy Privacy
+	hasher  *hasher // nil: addresses are not hashed
+}
+
+func newEncoder(region, node string, privacy Privacy, key []byte) encoder {
+	c := encoder{privacy: privacy}
+	for _, text := range []string{region, node} {
+		text = beginning(text)
+		c.place = append(binary.LittleEndian.AppendUint16(c.place, uint16(len(text))), text...)
+	}
+	if privacy == HashIP {
+		c.hasher = newHasher(key)
+	}
+	return c
+}
+
+// append appends an event that stands for so many decisions.
+func (c *encoder) append(b Batch, e *engine.Event, weight int64) Batch {
+	b = slices.Grow(b, longestRecord)
+	frame := b[len(b) : len(b)+longestRecord]
+	p := frame[frameBytes:]
 	head := (*[textsAt]byte)(p)
 	var flags byte
 	if e.Shadow {
@@ -67,13 +84,16 @@ func writeDraft(p []byte, e *engine.Event, privacy Privacy, ip *[16]byte, weight
 	if e.Cached {
 		flags |= flagCached
 	}
-	head[versionAt], head[outcomeAt], head[flagsAt] = version, byte(e.Outcome), flags
+	head[versionAt], head[outcomeAt], head[flagsAt], head[privacyAt] = version, byte(e.Outcome), flags, 0
 	binary.LittleEndian.PutUint32(head[statusAt:], uint32(e.Status))
 	*(*engine.ID)(head[idAt:]) = e.ID
-	*(*[16]byte)(head[addressAt:]) = *ip
-	head[privacyAt] = 0
+	address := (*[16]byte)(head[addressAt:])
+	*address = c.privacy.kept(e.IP)
 	if e.IP.IsValid() {
-		head[privacyAt] = byte(privacy) + 1
+		head[privacyAt] = byte(c.privacy) + 1
+		if c.hasher != nil {
+			c.hasher.hash(address[:])
+		}
 	}
 	retry := max(0, e.RetryAfter.Microseconds())
 	if e.RetryAfter == stint.Never {
@@ -88,48 +108,11 @@ func writeDraft(p []byte, e *engine.Event, privacy Privacy, ip *[16]byte, weight
 	for i, text := range [texts]*string{&e.User, &e.Tenant, &e.Key, &e.Tier, &e.Rule, &e.Limit, &e.Endpoint, &e.Method} {
 		t := beginning(*text)
 		binary.LittleEndian.PutUint16(head[lengthsAt+2*i:], uint16(len(t)))
-		if t != "" {
-			n += copy(p[n:], t)
-		}
+		n += copy(p[n:], t)
 	}
-	binary.LittleEndian.PutUint64(frame[:], frameOf(n))
-	return frameBytes + n
-}
-
-// finisher makes records of drafts: it hashes addresses if they are to be, and adds where
-// the events were decided. Only one may use it at a time.
-type finisher struct {
-	place  []byte  // as it is written
-	hasher *hasher // nil: addresses stay
-}
-
-func newFinisher(region, node string, privacy Privacy, key []byte) (f finisher) {
-	for _, text := range []string{region, node} {
-		text = beginning(text)
-		f.place = append(binary.LittleEndian.AppendUint16(f.place, uint16(len(text))), text...)
-	}
-	if privacy == HashIP {
-		f.hasher = newHasher(key)
-	}
-	return f
-}
-
-// append appends the records of drafts.
-func (f *finisher) append(b, drafts Batch) Batch {
-	for {
-		draft, _ := drafts.first()
-		if draft == nil {
-			return b
-		}
-		drafts = drafts[len(draft):]
-		draft = draft[frameBytes:]
-		b = binary.LittleEndian.AppendUint64(b, frameOf(len(draft)+len(f.place)))
-		start := len(b)
-		b = append(append(b, draft...), f.place...)
-		if f.hasher != nil && draft[privacyAt] != 0 {
-			f.hasher.hash(b[start+addressAt : start+numbersAt])
-		}
-	}
+	n += copy(p[n:], c.place)
+	binary.LittleEndian.PutUint64(frame, frameOf(n))
+	return b[:len(b)+frameBytes+n]
 }
 
 // beginning returns as much of a text as is kept, without half a character.

@@ -53,7 +53,7 @@ func child(dir string) int {
 		if err != nil {
 			return err
 		}
-		r, err := audit.NewRecorder(audit.RecorderOptions{Buffer: 64 << 10})
+		r, err := audit.NewRecorder(audit.RecorderOptions{Buffer: 256})
 		if err != nil {
 			return err
 		}

@@ -119,9 +119,9 @@ func trouble(t *testing.T, all int, flood bool) (most int64) {
 		}
 		return 0, nil
 	}}
-	o := audit.RecorderOptions{Buffer: 4 << 20}
+	o := audit.RecorderOptions{Buffer: 16 << 10}
 	if flood {
-		o.Buffer = 512 << 10
+		o.Buffer = 2 << 10
 	}
 	r := newRecorder(t, o)
 	p := newPipeline(t, audit.PipelineOptions{
@@ -170,7 +170,7 @@ func trouble(t *testing.T, all int, flood bool) (most int64) {
 // started returns a pipeline with a small spool, in a bubble in which time is virtual.
 func started(t *testing.T, db *table) (*audit.Recorder, *audit.Pipeline) {
 	t.Helper()
-	r := newRecorder(t, audit.RecorderOptions{Buffer: 1 << 20})
+	r := newRecorder(t, audit.RecorderOptions{})
 	p := newPipeline(t, audit.PipelineOptions{
 		Recorder: r, Sink: db, Spool: openSpool(t, audit.SpoolOptions{Dir: t.TempDir(), MaxBytes: 1 << 20}), Interval: 500 * time.Millisecond,
 	})

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"math/bits"
+	"reflect"
 	"runtime"
 	"strconv"
 	"sync"
@@ -18,9 +19,9 @@ type RecorderOptions struct {
 	// held it, of which events are kept: 1 in a whole number. Default 0.01; negative:
 	// none.
 	Sample float64
-	// Buffer is how many bytes of events a shard holds until they are taken. There are
-	// as many shards as threads, at most 64, each with two buffers. An event takes
-	// about 200. Default 1 MiB, at least 64 KiB.
+	// Buffer is how many events a shard holds until they are taken. There are as many
+	// shards as threads, at most 64, each with room for twice as many, of about 280 bytes
+	// each. Default 4096, at least 256.
 	Buffer int
 	// Region and Node are where it is.
 	Region, Node string
@@ -37,12 +38,11 @@ type RecorderOptions struct {
 // out would have refused, are all kept; of the others a sample is, which is drawn by
 // their ids.
 type Recorder struct {
-	every   uint64 // it is one in so many that is kept of those that pass; 0: none
-	privacy Privacy
-	shards  []shard       // a power of 2
-	half    chan struct{} // a shard is half full
+	every  uint64        // it is one in so many that is kept of those that pass; 0: none
+	shards []shard       // a power of 2
+	half   chan struct{} // a shard is half full
 
-	finisher finisher // of who takes
+	encoder encoder // of who takes
 }
 
 var _ engine.Recorder = (*Recorder)(nil)
@@ -50,13 +50,23 @@ var _ engine.Recorder = (*Recorder)(nil)
 // shard is some of the events.
 type shard struct {
 	mu      sync.Mutex
-	filling Batch
+	filling []draft
 	woken   bool // it was said that it is half full
 	dropped int64
 
-	spare Batch    // of who takes
+	spare []draft  // of who takes
 	_     [40]byte // so that those who record do not meet
 }
+
+// draft is an event as it was told, for how many decisions it stands. To copy it is what
+// recording costs: who takes it writes it as it is kept. Its texts are those of the rules, or
+// names of clients, which are short and their own: none keeps a request from being freed.
+type draft struct {
+	event  engine.Event
+	weight int64
+}
+
+var draftBytes = int64(reflect.TypeFor[draft]().Size())
 
 // NewRecorder returns a recorder.
 func NewRecorder(o RecorderOptions) (*Recorder, error) {
@@ -64,27 +74,27 @@ func NewRecorder(o RecorderOptions) (*Recorder, error) {
 		o.Sample = 0.01
 	}
 	if o.Buffer == 0 {
-		o.Buffer = 1 << 20
+		o.Buffer = 4096
 	}
 	switch {
 	case !(o.Sample <= 1): // or it is no number
 		return nil, invalid("Sample", strconv.FormatFloat(o.Sample, 'g', -1, 64), "a share of at most 1, 0 for the default, or a negative number for none")
-	case o.Buffer < 64<<10:
-		return nil, invalid("Buffer", strconv.Itoa(o.Buffer), "65536 bytes or more, or 0 for the default")
+	case o.Buffer < 256:
+		return nil, invalid("Buffer", strconv.Itoa(o.Buffer), "256 events or more, or 0 for the default")
 	}
 	if err := o.Privacy.check(o.HashKey); err != nil {
 		return nil, err
 	}
 	r := &Recorder{
-		privacy: o.Privacy, finisher: newFinisher(o.Region, o.Node, o.Privacy, o.HashKey),
-		shards: make([]shard, 1<<bits.Len(uint(min(64, runtime.GOMAXPROCS(0))-1))),
-		half:   make(chan struct{}, 1),
+		encoder: newEncoder(o.Region, o.Node, o.Privacy, o.HashKey),
+		shards:  make([]shard, 1<<bits.Len(uint(min(64, runtime.GOMAXPROCS(0))-1))),
+		half:    make(chan struct{}, 1),
 	}
 	if o.Sample > 0 {
 		r.every = uint64(min(math.Round(1/o.Sample), math.MaxInt32))
 	}
 	for i := range r.shards {
-		r.shards[i].filling, r.shards[i].spare = make(Batch, 0, o.Buffer), make(Batch, 0, o.Buffer)
+		r.shards[i].filling, r.shards[i].spare = make([]draft, 0, o.Buffer), make([]draft, 0, o.Buffer)
 	}
 	return r, nil
 }
@@ -103,16 +113,17 @@ func (r *Recorder) Record(e *engine.Event) {
 		}
 		weight = int64(r.every)
 	}
-	ip := r.privacy.kept(e.IP)
 	s := &r.shards[int(e.ID[15])&(len(r.shards)-1)]
 	s.mu.Lock()
-	room := s.filling[len(s.filling):cap(s.filling)]
-	if len(room) < longestRecord {
+	n := len(s.filling)
+	if n == cap(s.filling) {
 		s.dropped++
 		s.mu.Unlock()
 		return
 	}
-	s.filling = s.filling[:len(s.filling)+writeDraft(room, e, r.privacy, &ip, weight)]
+	s.filling = s.filling[:n+1]
+	d := &s.filling[n]
+	d.event, d.weight = *e, weight
 	wake := !s.woken && len(s.filling) > cap(s.filling)/2
 	s.woken = s.woken || wake
 	s.mu.Unlock()
@@ -132,18 +143,21 @@ func (r *Recorder) Take(b Batch) Batch {
 		s.filling, s.spare = s.spare[:0], s.filling
 		s.woken = false
 		s.mu.Unlock()
-		b = r.finisher.append(b, s.spare)
+		for i := range s.spare {
+			b = r.encoder.append(b, &s.spare[i].event, s.spare[i].weight)
+		}
+		clear(s.spare) // what it names may go
 	}
 	return b
 }
 
-// stats returns how many events were dropped, and how many bytes are to be taken.
+// stats returns how many events were dropped, and how many bytes those are that are to be taken.
 func (r *Recorder) stats() (dropped, buffered int64) {
 	for i := range r.shards {
 		s := &r.shards[i]
 		s.mu.Lock()
 		dropped += s.dropped
-		buffered += int64(len(s.filling))
+		buffered += int64(len(s.filling)) * draftBytes
 		s.mu.Unlock()
 	}
 	return dropped, buffered

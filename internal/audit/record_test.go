@@ -48,7 +48,7 @@ func TestSample(t *testing.T) {
 		sample float64
 		weight int64 // of those that pass; 0: none is kept
 	}{{0, 100}, {1, 1}, {0.3, 3}, {0.001, 1000}, {-1, 0}} {
-		r := newRecorder(t, audit.RecorderOptions{Sample: c.sample, Buffer: 64 << 20})
+		r := newRecorder(t, audit.RecorderOptions{Sample: c.sample, Buffer: 64 << 10})
 		random := rand.New(rand.NewPCG(1, 2))
 		id := func() (id engine.ID) {
 			for i := range id {
@@ -128,7 +128,7 @@ func TestPrivacy(t *testing.T) {
 // TestFull drops what finds no room, and counts it.
 func TestFull(t *testing.T) {
 	t.Parallel()
-	r := newRecorder(t, audit.RecorderOptions{Buffer: 64 << 10})
+	r := newRecorder(t, audit.RecorderOptions{Buffer: 256})
 	p := newPipeline(t, audit.PipelineOptions{Recorder: r, Sink: new(table)})
 	const n = 10_000
 	var wg sync.WaitGroup
@@ -144,8 +144,8 @@ func TestFull(t *testing.T) {
 	wg.Wait()
 	s := p.State()
 	got := r.Take(nil)
-	if dropped := n - int64(len(events(t, got))); dropped <= 0 || s.Dropped != dropped || s.Buffered == 0 || s.Buffered > int64(len(got)) {
-		t.Errorf("%d of %d bytes are said to be there and %d events to be dropped; want %d", s.Buffered, len(got), s.Dropped, dropped)
+	if dropped := n - int64(len(events(t, got))); dropped <= 0 || s.Dropped != dropped || s.Buffered < int64(len(got)) || s.Buffered > 2*int64(len(got)) {
+		t.Errorf("%d bytes are said to be there, as they are told, and %d events to be dropped; want %d, and somewhat more than %d bytes", s.Buffered, s.Dropped, dropped, len(got))
 	}
 	long := strings.Repeat("x", 1<<20)
 	r.Record(&engine.Event{

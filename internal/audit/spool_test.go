@@ -17,7 +17,7 @@ import (
 
 // batch returns the events with numbers from, from+1, ..., to-1.
 func batch(from, to int) (b audit.Batch) {
-	r, err := audit.NewRecorder(audit.RecorderOptions{Buffer: (to - from + 1000) << 8})
+	r, err := audit.NewRecorder(audit.RecorderOptions{Buffer: to - from + 1000})
 	if err != nil {
 		panic(err)
 	}

@@ -34,14 +34,13 @@ type Tap struct {
 	slot     atomic.Int64 // in which the last of those that are a sample was taken
 	counts   [tapShards]tapCounts
 
-	mu       sync.Mutex
-	second   int64 // of the last that was taken
-	taken    int   // in that
-	ring     []Event
-	next     int64 // number of the event that comes
-	finisher finisher
-	draft    [longestRecord]byte
-	batch    Batch // of one
+	mu      sync.Mutex
+	second  int64 // of the last that was taken
+	taken   int   // in that
+	ring    []Event
+	next    int64 // number of the event that comes
+	encoder encoder
+	batch   Batch // of one
 }
 
 var _ engine.Recorder = (*Tap)(nil)
@@ -69,7 +68,7 @@ func NewTap(o TapOptions) (*Tap, error) {
 	if err := o.Privacy.check(o.HashKey); err != nil {
 		return nil, err
 	}
-	return &Tap{o: o, finisher: newFinisher(o.Region, o.Node, o.Privacy, o.HashKey)}, nil
+	return &Tap{o: o, encoder: newEncoder(o.Region, o.Node, o.Privacy, o.HashKey)}, nil
 }
 
 // Record implements [engine.Recorder]. It reads no clock: an event says when it began and
@@ -115,9 +114,7 @@ func (t *Tap) take(e *engine.Event, second int64, sample bool) bool {
 		}
 	}
 	// As the record would have it: texts are copied, and cut.
-	ip := t.o.Privacy.kept(e.IP)
-	draft := t.draft[:writeDraft(t.draft[:], e, t.o.Privacy, &ip, weight)]
-	t.batch = t.finisher.append(t.batch[:0], draft)
+	t.batch = t.encoder.append(t.batch[:0], e, weight)
 	if t.ring[t.next%tapRing].UnmarshalBinary(t.batch[frameBytes:]) != nil {
 		return false // a time that no one can write
 	}
