@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -250,7 +251,7 @@ func (e *Engine) judge(ctx context.Context, w *work, v *Verdict, hits []rule.Hit
 	// What this node has counted in the store's place is owed to the store.
 	owed := !peek && ds[0].Basis == stint.Local && !denied(ds)
 	closed := withoutStore(hits, ds)
-	v.Limits = make([]Limit, 0, len(w.asks))
+	v.Limits = slices.Grow(v.Limits, len(w.asks))
 	v.add(hits, w.asks, ds, false)
 	v.conclude()
 	switch {

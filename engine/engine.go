@@ -178,32 +178,43 @@ func (e *Engine) end(w *work) {
 // wait for that. An error means that it could not be decided: the context has
 // ended, the directory cannot tell about a key, or something is wrong with a
 // counter. That a store is out of reach is not an error: rules say what then.
-func (e *Engine) Decide(ctx context.Context, q Request) (Verdict, error) {
-	return e.answer(ctx, &q, false)
+func (e *Engine) Decide(ctx context.Context, q Request) (v Verdict, err error) {
+	err = e.answer(ctx, &q, &v, false)
+	return v, err
+}
+
+// DecideInto is Decide for those who have room for the verdict: what v.Limits has of it is
+// used. After an error it says nothing.
+func (e *Engine) DecideInto(ctx context.Context, q *Request, v *Verdict) error {
+	return e.answer(ctx, q, v, false)
 }
 
 // Peek tells what Decide would, and changes nothing. It holds no one, and its
 // RetryAfter is not exact: the request passes then at the latest.
-func (e *Engine) Peek(ctx context.Context, q Request) (Verdict, error) {
-	return e.answer(ctx, &q, true)
+func (e *Engine) Peek(ctx context.Context, q Request) (v Verdict, err error) {
+	err = e.answer(ctx, &q, &v, true)
+	return v, err
 }
 
-func (e *Engine) answer(ctx context.Context, q *Request, peek bool) (v Verdict, err error) {
+func (e *Engine) answer(ctx context.Context, q *Request, v *Verdict, peek bool) error {
+	limits := v.Limits[:0]
 	if q.Cost < 0 {
-		return v, invalid("cost", strconv.FormatInt(q.Cost, 10), "1 or more, or 0 for what rules say")
+		*v = Verdict{}
+		return invalid("cost", strconv.FormatInt(q.Cost, 10), "1 or more, or 0 for what rules say")
 	}
 	now := e.now()
-	v.ID, v.At = NewID(now), now
+	*v = Verdict{ID: NewID(now), At: now, Limits: limits}
 	w := e.begin(now)
 	defer e.end(w)
-	if err := e.decide(ctx, q, w, &v, peek); err != nil {
-		return Verdict{}, err
+	if err := e.decide(ctx, q, w, v, peek); err != nil {
+		*v = Verdict{}
+		return err
 	}
 	if e.recorder != nil && !peek {
 		v.tell(w.event, e.since(now))
 		e.recorder.Record(w.event)
 	}
-	return v, nil
+	return nil
 }
 
 func (e *Engine) decide(ctx context.Context, q *Request, w *work, v *Verdict, peek bool) error {

@@ -132,11 +132,11 @@ func (s *Server) request(ctx context.Context, method string) engine.Request {
 
 // decide decides about a message, and returns the status if it is refused. The verdict
 // is zero if there is none.
-func (s *Server) decide(ctx context.Context, q *engine.Request, message any, v *engine.Verdict) (err error) {
+func (s *Server) decide(ctx context.Context, q *engine.Request, message any, v *engine.Verdict) error {
 	if s.o.Cost != nil {
 		q.Cost = s.o.Cost(ctx, q.Path, message)
 	}
-	if *v, err = s.o.Engine.Decide(ctx, *q); err != nil {
+	if err := s.o.Engine.DecideInto(ctx, q, v); err != nil {
 		return s.undecided(ctx, q.Path, err)
 	}
 	if !v.Outcome.Passed() {

@@ -123,16 +123,20 @@ func (a *api) failed(w http.ResponseWriter, r *http.Request, err error) {
 
 // room is what a call needs to read and write. It is used again and again.
 type room struct {
-	in, out   []byte
-	described described // of a call about one request
+	in, out []byte
+	// Of a call about one request:
+	described described
+	verdict   engine.Verdict
 }
 
 var rooms = sync.Pool{New: func() any { return &room{in: make([]byte, 0, 1<<10), out: make([]byte, 0, 1<<10)} }}
 
 func (b *room) release() {
-	const most = 64 << 10
-	if cap(b.in) <= most && cap(b.out) <= most {
-		*b = room{in: b.in[:0], out: b.out[:0]}
+	const most, mostLimits = 64 << 10, 64
+	limits := b.verdict.Limits
+	if cap(b.in) <= most && cap(b.out) <= most && cap(limits) <= mostLimits {
+		clear(limits)
+		*b = room{in: b.in[:0], out: b.out[:0], verdict: engine.Verdict{Limits: limits[:0]}}
 		rooms.Put(b)
 	}
 }
@@ -291,11 +295,12 @@ func (s *scanner) id() (string, *inputError) {
 }
 
 // decide decides about the request, or tells what would be decided.
-func (a *api) decide(ctx context.Context, d *described) (engine.Verdict, error) {
+func (a *api) decide(ctx context.Context, d *described, v *engine.Verdict) (err error) {
 	if d.peek {
-		return a.Engine.Peek(ctx, d.request)
+		*v, err = a.Engine.Peek(ctx, d.request)
+		return err
 	}
-	return a.Engine.Decide(ctx, d.request)
+	return a.Engine.DecideInto(ctx, &d.request, v)
 }
 
 func (a *api) check(w http.ResponseWriter, r *http.Request) {
@@ -309,13 +314,13 @@ func (a *api) check(w http.ResponseWriter, r *http.Request) {
 		badRequest(w, r, err)
 		return
 	}
-	v, err := a.decide(r.Context(), &b.described)
-	if err != nil {
+	v := &b.verdict
+	if err := a.decide(r.Context(), &b.described, v); err != nil {
 		a.failed(w, r, err)
 		return
 	}
-	a.Headers.Set(w.Header(), &v)
-	b.out = appendVerdict(b.out, &v)
+	a.Headers.Set(w.Header(), v)
+	b.out = appendVerdict(b.out, v)
 	b.write(w)
 }
 
@@ -365,6 +370,7 @@ func (a *api) batch(w http.ResponseWriter, r *http.Request) {
 func (a *api) decideAll(ctx context.Context, all []described) ([]engine.Verdict, []error) {
 	const most = 16 // at once
 	verdicts, errs := make([]engine.Verdict, len(all)), make([]error, len(all))
+	limits := make([]engine.Limit, len(all)) // to most requests one applies
 	var next atomic.Int64
 	one := func() bool {
 		i := int(next.Add(1)) - 1
@@ -375,7 +381,8 @@ func (a *api) decideAll(ctx context.Context, all []described) ([]engine.Verdict,
 		if d.request.Subject != nil {
 			d.request.Subject = &d.subject // it was moved with the slice
 		}
-		verdicts[i], errs[i] = a.decide(ctx, d)
+		verdicts[i].Limits = limits[i : i : i+1]
+		errs[i] = a.decide(ctx, d, &verdicts[i])
 		return true
 	}
 	var (

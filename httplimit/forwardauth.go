@@ -22,17 +22,19 @@ func (a *api) forwardAuth(w http.ResponseWriter, r *http.Request) {
 		badRequest(w, r, err)
 		return
 	}
-	v, bad := a.Engine.Decide(r.Context(), q)
-	if bad != nil {
-		a.failed(w, r, bad)
+	b := rooms.Get().(*room)
+	defer b.release()
+	v := &b.verdict
+	if err := a.Engine.DecideInto(r.Context(), &q, v); err != nil {
+		a.failed(w, r, err)
 		return
 	}
-	a.Headers.Set(w.Header(), &v)
+	a.Headers.Set(w.Header(), v)
 	if v.Outcome.Passed() {
 		w.WriteHeader(http.StatusOK)
 		return
 	}
-	p := ProblemOf(&v)
+	p := ProblemOf(v)
 	if refused != 0 && v.Status != http.StatusUnauthorized && v.Status != http.StatusForbidden {
 		p.Status = refused
 	}

@@ -427,10 +427,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	t := &trip{Context: r.Context(), route: to}
 	peer := peerOf(r)
-	var err error
-	t.verdict, err = g.engine.Decide(t.Context, engine.Request{
-		Method: r.Method, Path: path, Headers: r.Header, Peer: peer, Cost: to.Cost,
-	})
+	q := engine.Request{Method: r.Method, Path: path, Headers: r.Header, Peer: peer, Cost: to.Cost}
+	err := g.engine.DecideInto(t.Context, &q, &t.verdict)
 	switch v := &t.verdict; {
 	case err != nil && r.Context().Err() != nil:
 		w.WriteHeader(statusGone)

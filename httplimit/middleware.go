@@ -94,8 +94,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if m.Subject != nil {
 		q.Subject = m.Subject(r)
 	}
-	var err error
-	if ctx.Verdict, err = m.Engine.Decide(ctx.Context, q); err != nil {
+	if err := m.Engine.DecideInto(ctx.Context, &q, &ctx.Verdict); err != nil {
 		m.OnError(w, r, err)
 		return
 	}
