@@ -122,19 +122,24 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.closing.Load() && r.Header.Get("Upgrade") == "" {
 		w.Header().Set("Connection", "close")
 	}
-	if r.ContentLength != 0 {
-		b := &patientBody{ReadCloser: r.Body, stall: s.stall}
-		if patient && r.ProtoMajor == 1 {
-			b.conn = c // it is this request's alone
-		} else {
-			b.conn = http.NewResponseController(w)
-		}
+	// The server looks at what its own request has for a body, so they get another.
+	switch {
+	case r.ContentLength == 0:
+	case patient && r.ProtoMajor == 1: // the connection is this request's alone
+		to := &struct {
+			request http.Request
+			body    patientBody
+		}{*r, patientBody{ReadCloser: r.Body, conn: c}}
+		c.expect(s.stall)
+		defer to.body.leave()
+		r = &to.request
+		r.Body = &to.body
+	default:
+		b := &patientStream{ReadCloser: r.Body, stall: s.stall, stream: http.NewResponseController(w)}
 		defer b.leave()
-		r = r.WithContext(r.Context()) // the server looks at what its own request has for a body
+		r = r.WithContext(r.Context())
 		r.Body = b
-		if r.ProtoMajor > 1 {
-			w = duplexWriter{w, b}
-		}
+		w = duplexWriter{w, b}
 	}
 	s.handler.ServeHTTP(w, r)
 }
@@ -217,8 +222,9 @@ type patientConn struct {
 	began time.Time
 
 	mu        sync.Mutex
-	reads     int       // that wait
-	want, set time.Time // deadlines of reads; zero: none
+	reads     int           // that wait
+	want, set time.Time     // deadlines of reads; zero: none
+	each      time.Duration // how long each read may take, of which want is made; 0: it was set
 	writeBy   time.Time
 }
 
@@ -260,11 +266,19 @@ func (c *patientConn) SetWriteDeadline(t time.Time) error {
 func (c *patientConn) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.want = t
+	c.want, c.each = t, 0
 	if c.reads > 0 {
 		return c.arm()
 	}
 	return nil
+}
+
+// expect has the client send something in every so long, until a deadline is set. No one
+// may be reading.
+func (c *patientConn) expect(each time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.each = each
 }
 
 // SetDeadline implements [net.Conn].
@@ -284,7 +298,9 @@ func (c *patientConn) arm() error {
 func (c *patientConn) Read(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.want.IsZero() && c.want.Before(c.began) {
+	if c.each > 0 {
+		c.want = time.Now().Add(c.each)
+	} else if !c.want.IsZero() && c.want.Before(c.began) {
 		// While a request is served, the server reads to see whether the client is still
 		// there, and then ends that. Mostly it has done so before the read has begun.
 		return 0, os.ErrDeadlineExceeded
@@ -314,60 +330,100 @@ func (c *patientConn) CloseWrite() error {
 	return errors.ErrUnsupported
 }
 
-// patientBody is the body of a request. It gives up on a client that sends nothing for
-// as long as this.
+// patientBody is the body of a request that has its connection for itself, which gives up on
+// a client that sends nothing.
 type patientBody struct {
 	io.ReadCloser
-	stall   time.Duration
+	conn    *patientConn
 	reading sync.Mutex // held by Read
 
-	mu   sync.Mutex
-	calm bool                                            // the client may take its time
-	conn interface{ SetReadDeadline(t time.Time) error } // nil: there is nothing more to wait for
+	mu    sync.Mutex
+	ended bool // the connection is the server's
 }
 
 func (b *patientBody) Read(p []byte) (int, error) {
 	b.reading.Lock()
 	defer b.reading.Unlock()
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		b.end(time.Time{}) // from now on the server looks whether the client is still there
+	}
+	return n, err
+}
+
+// end leaves the connection to the server, with this as its deadline.
+func (b *patientBody) end(by time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.ended {
+		b.ended = true
+		_ = b.conn.SetReadDeadline(by) // the read will tell
+	}
+}
+
+// leave is called when the request is answered. The server reads some of what is left, and
+// then the connection is the next request's. Whoever still reads, to pass it on, is stopped
+// first: the server would do so itself, and then wait without a deadline.
+func (b *patientBody) leave() {
+	b.mu.Lock()
+	if b.ended {
+		b.mu.Unlock()
+		return
+	}
+	_ = b.conn.SetReadDeadline(time.Unix(1, 0)) // the next read does not wait either
+	b.mu.Unlock()
+	b.reading.Lock()
+	defer b.reading.Unlock()
+	b.end(time.Now().Add(b.conn.stall))
+}
+
+// patientStream is the body of a request that shares its connection with others. It gives up
+// on a client that sends nothing for as long as this.
+type patientStream struct {
+	io.ReadCloser
+	stall   time.Duration
+	reading sync.Mutex // held by Read
+
+	mu     sync.Mutex
+	calm   bool                     // the client may take its time
+	stream *http.ResponseController // nil: there is nothing more to wait for
+}
+
+func (b *patientStream) Read(p []byte) (int, error) {
+	b.reading.Lock()
+	defer b.reading.Unlock()
 	b.expect(time.Now().Add(b.stall))
 	n, err := b.ReadCloser.Read(p)
 	if errors.Is(err, io.EOF) {
-		// From now on the server looks whether the client is still there.
 		b.part(time.Time{})
 	}
 	return n, err
 }
 
 // expect has the client send something by then, unless it may take its time.
-func (b *patientBody) expect(by time.Time) {
+func (b *patientStream) expect(by time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.set(by)
 }
 
-func (b *patientBody) set(by time.Time) {
-	if !b.calm && b.conn != nil {
-		_ = b.conn.SetReadDeadline(by) // the read will tell
+func (b *patientStream) set(by time.Time) {
+	if !b.calm && b.stream != nil {
+		_ = b.stream.SetReadDeadline(by) // the read will tell
 	}
 }
 
 // relax lets the client take its time.
-func (b *patientBody) relax() {
+func (b *patientStream) relax() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.set(time.Time{})
 	b.calm = true
 }
 
-// leave is called when the request is answered. The server reads some of what is left,
-// and then the connection is the next request's. Whoever still reads, to pass it on, is
-// stopped first: the server would do so itself, and then wait without a deadline.
-func (b *patientBody) leave() {
+// leave is called when the request is answered. Whoever still reads is stopped.
+func (b *patientStream) leave() {
 	b.mu.Lock()
-	if b.conn == nil { // it was read to its end
-		b.mu.Unlock()
-		return
-	}
 	b.calm = false
 	b.set(time.Unix(1, 0))
 	b.calm = true // the next read does not wait either
@@ -377,20 +433,20 @@ func (b *patientBody) leave() {
 	b.part(time.Now().Add(b.stall))
 }
 
-// part leaves the connection to the server, with this as its last deadline.
-func (b *patientBody) part(by time.Time) {
+// part leaves the stream to the server, with this as its last deadline.
+func (b *patientStream) part(by time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.calm = false
 	b.set(by)
-	b.conn = nil
+	b.stream = nil
 }
 
 // duplexWriter writes a response by HTTP/2, where client and server may talk by turns:
 // a client that is being answered does not stall.
 type duplexWriter struct {
 	http.ResponseWriter
-	body *patientBody
+	body *patientStream
 }
 
 func (w duplexWriter) WriteHeader(status int) {
