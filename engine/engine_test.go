@@ -157,11 +157,13 @@ count_by = ["user"]
 limits = [ { name = "search", limit = "1/1h fixed_window" } ]
 `
 
-// TestVerdicts makes requests one after the other, at times after the start.
+// TestVerdicts makes requests one after the other, at times after the start; of one engine it
+// has each verdict in the room of the last.
 func TestVerdicts(t *testing.T) {
 	t.Parallel()
 	clock := storetest.NewClock()
-	e := start(t, everyRule, engine.Options{Now: clock.Now})
+	e, other := start(t, everyRule, engine.Options{Now: clock.Now}), start(t, everyRule, engine.Options{Now: clock.Now})
+	var room engine.Verdict
 	for i, c := range []struct {
 		at   time.Duration
 		q    engine.Request
@@ -187,6 +189,12 @@ func TestVerdicts(t *testing.T) {
 		if got := summary(decide(t, e, c.q)); got != c.want {
 			t.Errorf("%d, %s: %s; want %s", i, c.q.Path, got, c.want)
 		}
+		if err := other.DecideInto(t.Context(), &c.q, &room); err != nil || summary(room) != c.want {
+			t.Errorf("%d, %s, into the same room: %s, %v; want %s", i, c.q.Path, summary(room), err, c.want)
+		}
+	}
+	if err := other.DecideInto(t.Context(), &engine.Request{Cost: -1}, &room); err == nil || room.Limits != nil || !room.At.IsZero() {
+		t.Errorf("a negative cost: %v, and a verdict of %v", err, room.At)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -312,6 +313,49 @@ func TestBatch(t *testing.T) {
 	for user := range 100 {
 		if passed[user] != 5 {
 			t.Errorf("user %d: %d requests have passed, want 5", user, passed[user])
+		}
+	}
+}
+
+// TestNothingIsLeft describes no one after someone, for whom limits apply, whom headers
+// name, or who only looks: what a call has said is not there in the next.
+func TestNothingIsLeft(t *testing.T) {
+	t.Parallel()
+	h := apiOf(t, worldOf(t, apiRules, identity.Options{}))
+	const someone, peeking, noone = `{"path":"/search","user":"alice","headers":{"X-App":"mobile"},"cost":2}`, `{"path":"/search","user":"bob","peek":true}`, `{"path":"/other"}`
+	for range 10 {
+		for _, c := range []struct{ path, body string }{
+			{"/v1/check", someone},
+			{"/v1/check", noone},
+			{"/v1/check", peeking},
+			{"/v1/check", noone},
+			{"/v1/check/batch", `{"requests":[` + someone + `,` + peeking + `,` + noone + `]}`},
+			{"/v1/check/batch", `{"requests":[` + noone + `,` + noone + `,` + noone + `,` + noone + `]}`},
+		} {
+			rec := call(h, "POST", c.path, c.body)
+			got, asked := rec.Body.String(), strings.Count(c.body, noone)
+			if rec.Code != 200 || strings.Count(got, `"limits":[]`) != asked || (rec.Header().Get("Ratelimit") != "") != (c.body == someone || c.body == peeking) {
+				t.Fatalf("%s %s: %d %v %s, want %d without limits", c.path, c.body, rec.Code, rec.Header(), got, asked)
+			}
+		}
+	}
+}
+
+// TestContentLength is told of answers of any size: none comes in pieces.
+func TestContentLength(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(apiOf(t, worldOf(t, roomy, identity.Options{})))
+	defer server.Close()
+	for _, n := range []int{1, 4, 16, 1000} {
+		batch := `{"requests":[` + strings.TrimSuffix(strings.Repeat(`{"path":"/search","user":"alice"},`, n), ",") + `]}`
+		answer, err := server.Client().Post(server.URL+"/v1/check/batch", "application/json", strings.NewReader(batch))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(answer.Body)
+		_ = answer.Body.Close()
+		if err != nil || answer.ContentLength != int64(len(body)) || strings.Count(string(body), `"decision_id"`) != n {
+			t.Errorf("of %d: %d bytes are said, and %d there: %v", n, answer.ContentLength, len(body), err)
 		}
 	}
 }

@@ -4,7 +4,9 @@ package httplimit_test
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/stintdev/stint/engine"
@@ -22,5 +24,20 @@ func TestHeaderAllocations(t *testing.T) {
 	h := http.Header{}
 	if n := testing.AllocsPerRun(1000, func() { httplimit.HeaderSet(0).Set(h, &v) }); n > 2 {
 		t.Errorf("%v allocations, want 2 at most", n)
+	}
+}
+
+// TestBatchAllocations counts what a batch allocates beyond what its requests say and are
+// counted by, which are four texts each.
+func TestBatchAllocations(t *testing.T) {
+	h := apiOf(t, worldOf(t, roomy, identity.Options{}))
+	r := httptest.NewRequest(http.MethodPost, "/v1/check/batch", nil)
+	r.Header.Set("Content-Type", "application/json")
+	body := `{"requests":[` + strings.TrimSuffix(strings.Repeat(`{"path":"/search","user":"alice","ip":"192.0.2.1"},`, 64), ",") + `]}`
+	reader := again{strings.NewReader(body)}
+	r.Body = reader
+	w := &sink{http.Header{}}
+	if n := testing.AllocsPerRun(1000, func() { reader.Reset(body); h.ServeHTTP(w, r) }); n > 4*64+32 {
+		t.Errorf("%v allocations, want 4 for each of 64 requests, and few more", n)
 	}
 }

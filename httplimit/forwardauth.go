@@ -24,7 +24,7 @@ func (a *api) forwardAuth(w http.ResponseWriter, r *http.Request) {
 	}
 	b := rooms.Get().(*room)
 	defer b.release()
-	v := &b.verdict
+	v := &b.add().verdict
 	if err := a.Engine.DecideInto(r.Context(), &q, v); err != nil {
 		a.failed(w, r, err)
 		return
