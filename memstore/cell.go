@@ -22,27 +22,28 @@ const held = 1 << 63
 //
 // The Aux of a sliding_log names its log.
 type cell struct {
-	owner atomic.Uint64
-	lo    atomic.Uint64
+	// owner and lo are read and written atomically in a table that is searched. To fill
+	// one that is not yet, plain writes do, which cost a tenth.
+	owner, lo uint64
 	stint.Counter
 	place uint32 // in its table
 	_     [12]byte
 }
 
-// is reports whether the cell is c's, locked or not.
-func (x *cell) is(c id) bool {
-	return x.owner.Load()&^held == c.hi && x.lo.Load() == c.lo
+// id returns whose cell it is, locked or not. If it is no one's, hi is zero.
+func (x *cell) id() id {
+	return id{lo: atomic.LoadUint64(&x.lo), hi: atomic.LoadUint64(&x.owner) &^ held}
 }
 
 // tryAcquire locks the cell if it is c's and free.
 func (x *cell) tryAcquire(c id) bool {
-	if !x.owner.CompareAndSwap(c.hi, c.hi|held) {
+	if !atomic.CompareAndSwapUint64(&x.owner, c.hi, c.hi|held) {
 		return false
 	}
-	if x.lo.Load() == c.lo {
+	if atomic.LoadUint64(&x.lo) == c.lo {
 		return true
 	}
-	x.owner.Store(c.hi) // half a fingerprint in common
+	x.release(c) // half a fingerprint in common
 	return false
 }
 
@@ -50,16 +51,28 @@ func (x *cell) tryAcquire(c id) bool {
 // cell is not c's, or no longer.
 func (x *cell) acquire(c id) bool {
 	for spins := 0; !x.tryAcquire(c); spins++ {
-		if !x.is(c) {
+		if x.id() != c {
 			return false
 		}
-		// Cells are held for some tens of nanoseconds, unless their holder was
-		// suspended.
-		if spins > 20 {
-			runtime.Gosched()
-		}
+		pause(spins)
 	}
 	return true
 }
 
-func (x *cell) release(c id) { x.owner.Store(c.hi) }
+// pause passes the time until a cell is free, which takes some tens of nanoseconds, unless
+// its holder was suspended.
+func pause(spins int) {
+	if spins > 20 {
+		runtime.Gosched()
+	}
+}
+
+func (x *cell) release(c id) { atomic.StoreUint64(&x.owner, c.hi) }
+
+// leave waits until no one holds the cell, which is c's, and makes it no one's. Under the
+// shard's lock no one else can make it another's, or move in.
+func (x *cell) leave(c id) {
+	for spins := 0; !atomic.CompareAndSwapUint64(&x.owner, c.hi, 0); spins++ {
+		pause(spins)
+	}
+}

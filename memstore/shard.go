@@ -63,7 +63,7 @@ func (sh *shard) insert(c id, a stint.Algorithm, now int64) *cell {
 	if a == stint.SlidingLog || a == penalty {
 		counter.Aux = sh.logs.make()
 	}
-	return sh.table.Load().settle(c, counter, c.hi|held)
+	return sh.table.Load().settle(c, counter)
 }
 
 // resize makes a table of the right size for so many counters.
@@ -91,7 +91,7 @@ func (sh *shard) visit(n int, by int64, keep func(v victim)) (dropped bool) {
 			sh.hand = 0
 		}
 		x := &t.cells[sh.hand]
-		c := id{lo: x.lo.Load(), hi: x.owner.Load() &^ held}
+		c := x.id()
 		if c.hi == 0 || !x.tryAcquire(c) {
 			sh.hand++
 			continue
@@ -186,7 +186,7 @@ func (sh *shard) split() *shard {
 	old := sh.table.Load()
 	moving := 0
 	for i := range old.cells {
-		if old.cells[i].owner.Load()&^held >= other.prefix {
+		if old.cells[i].id().hi >= other.prefix {
 			moving++
 		}
 	}

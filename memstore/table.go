@@ -21,7 +21,7 @@ import (
 // It is searched without a lock while counters come and go: a search may miss
 // one that is there, but never finds one that is not.
 type table struct {
-	words []atomic.Uint64
+	words []uint64 // as owners of cells are
 	cells []cell
 	live  int
 }
@@ -43,7 +43,7 @@ func newTable(counters int) *table {
 		n = 2 * counters // small tables need not be so full
 	}
 	groups := n/group + 1
-	return &table{words: make([]atomic.Uint64, groups), cells: make([]cell, groups*group)}
+	return &table{words: make([]uint64, groups), cells: make([]cell, groups*group)}
 }
 
 // full reports whether a larger table is needed for the next counter.
@@ -68,7 +68,7 @@ func tagOf(c id) uint64 { return c.lo&0x7f | lodged }
 func (t *table) acquire(c id) *cell {
 	tag, g := tagOf(c)*lows, t.home(c.lo)
 	for range t.words { // counters that come and go could keep a search going round
-		word := t.words[g].Load()
+		word := atomic.LoadUint64(&t.words[g])
 		x := (word ^ tag) &^ (many * past)
 		// A bit for each byte that is the tag, and perhaps for some that are not.
 		for m := (x - lows) &^ x & highs; m != 0; m &= m - 1 {
@@ -86,52 +86,60 @@ func (t *table) acquire(c id) *cell {
 
 // What follows changes the table, and is done by one at a time.
 
-// settle moves a counter that is not there into a free cell, and returns it.
-func (t *table) settle(c id, counter stint.Counter, owner uint64) *cell {
+// seat finds a free cell for a counter that is not there, and returns it with the word of its
+// group, and what that is once the counter lives there.
+func (t *table) seat(c id) (x *cell, word *uint64, lived uint64) {
 	g := t.home(c.lo)
 	for {
-		word := t.words[g].Load()
-		if free := ^word & highs; free != 0 {
+		word, now := &t.words[g], atomic.LoadUint64(&t.words[g])
+		if free := ^now & highs; free != 0 {
 			i := bits.TrailingZeros64(free) / 8
 			x := &t.cells[g*group+i]
-			x.Counter, x.place = counter, uint32(g*group+i)
-			x.lo.Store(c.lo)
-			x.owner.Store(owner)
-			t.words[g].Store(word | tagOf(c)<<(8*i))
+			x.place = uint32(g*group + i)
 			t.live++
-			return x
+			return x, word, now | tagOf(c)<<(8*i)
 		}
-		if word>>56 != many {
-			t.words[g].Store(word + past)
+		if now>>56 != many {
+			atomic.StoreUint64(word, now+past)
 		}
 		g = t.after(g)
 	}
 }
 
+// settle moves a counter that is not there into a free cell, and returns that, locked.
+func (t *table) settle(c id, counter stint.Counter) *cell {
+	x, word, lived := t.seat(c)
+	x.Counter = counter
+	atomic.StoreUint64(&x.lo, c.lo)
+	atomic.StoreUint64(&x.owner, c.hi|held)
+	atomic.StoreUint64(word, lived)
+	return x
+}
+
 // remove empties a cell that is locked.
 func (t *table) remove(x *cell) {
 	last := int(x.place / group)
-	for g := t.home(x.lo.Load()); g != last; g = t.after(g) {
-		if word := t.words[g].Load(); word>>56 != many {
-			t.words[g].Store(word - past)
+	for g := t.home(x.id().lo); g != last; g = t.after(g) {
+		if word := atomic.LoadUint64(&t.words[g]); word>>56 != many {
+			atomic.StoreUint64(&t.words[g], word-past)
 		}
 	}
-	t.words[last].Store(t.words[last].Load() &^ (0xff << (8 * (x.place % group))))
+	atomic.StoreUint64(&t.words[last], atomic.LoadUint64(&t.words[last])&^(0xff<<(8*(x.place%group))))
 	t.live--
-	x.owner.Store(0)
+	atomic.StoreUint64(&x.owner, 0)
 }
 
-// moveTo moves all counters to other tables, each to the one that is chosen for
-// it.
+// moveTo moves all counters to other tables, which are not searched yet, each to the one
+// that is chosen for it.
 func (t *table) moveTo(choose func(c id) *table) {
 	for i := range t.cells {
 		x := &t.cells[i]
-		c := id{lo: x.lo.Load(), hi: x.owner.Load() &^ held}
+		c := x.id()
 		if c.hi == 0 {
 			continue
 		}
-		x.acquire(c)
-		choose(c).settle(c, x.Counter, c.hi)
-		x.owner.Store(0)
+		x.leave(c)
+		to, word, lived := choose(c).seat(c)
+		to.Counter, to.lo, to.owner, *word = x.Counter, c.lo, c.hi, lived
 	}
 }
