@@ -4,6 +4,7 @@ package audit_test
 
 import (
 	"net/netip"
+	"runtime"
 	"testing"
 	"time"
 
@@ -41,6 +42,43 @@ func TestDecideAllocations(t *testing.T) {
 	if without, with := count(engine.Options{}), count(engine.Options{Recorder: r}); with != without || len(r.Take(nil)) == 0 {
 		t.Errorf("%v allocations, and %v without a recorder", with, without)
 	}
+}
+
+// TestRoomIsGivenBack records many, and then few.
+func TestRoomIsGivenBack(t *testing.T) {
+	r := newRecorder(t, audit.RecorderOptions{Buffer: 64 << 10})
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	record := func(n int) {
+		e := denial(noon)
+		for i := range n {
+			e.ID = numbered(i)
+			e.ID[15] = byte(i)
+			r.Record(&e)
+		}
+	}
+	const many, few = 50_000, 10
+	taken := make(audit.Batch, 0, 32<<20)
+	before := heap()
+	record(many)
+	if held := heap() - before; held < many*200 {
+		t.Errorf("%d events are held in %d bytes", many, held)
+	}
+	for range 3 {
+		taken = r.Take(taken[:0])
+		record(few)
+	}
+	if held := heap() - before; held > 1<<20 {
+		t.Errorf("%d bytes are held for %d events", held, few)
+	}
+	if n := len(events(t, r.Take(taken[:0]))); n != few {
+		t.Errorf("%d events are there, want %d", n, few)
+	}
+	runtime.KeepAlive(r)
 }
 
 // TestMillionInBoundedMemory has a million events go through much less memory than they

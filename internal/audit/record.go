@@ -19,9 +19,9 @@ type RecorderOptions struct {
 	// held it, of which events are kept: 1 in a whole number. Default 0.01; negative:
 	// none.
 	Sample float64
-	// Buffer is how many events a shard holds until they are taken. There are as many
-	// shards as threads, at most 64, each with room for twice as many, of about 280 bytes
-	// each. Default 4096, at least 256.
+	// Buffer is how many events a shard holds until they are taken, about 280 bytes each.
+	// There are as many shards as threads, at most 64. Room that is not used is given back.
+	// Default 4096, at least 256.
 	Buffer int
 	// Region and Node are where it is.
 	Region, Node string
@@ -39,6 +39,7 @@ type RecorderOptions struct {
 // their ids.
 type Recorder struct {
 	every  uint64        // it is one in so many that is kept of those that pass; 0: none
+	chunks int           // of a shard, at most
 	shards []shard       // a power of 2
 	half   chan struct{} // a shard is half full
 
@@ -47,18 +48,21 @@ type Recorder struct {
 
 var _ engine.Recorder = (*Recorder)(nil)
 
-// shard is some of the events.
+// shard is some of the events, in chunks: a server that refuses few has room for few, which
+// the collector looks at, and one that is flooded gets more.
 type shard struct {
 	mu      sync.Mutex
-	filling []draft
+	filling []draft   // the last chunk
+	full    [][]draft // those before it
+	free    [][]draft
 	woken   bool // it was said that it is half full
 	dropped int64
 
-	spare []draft  // of who takes
-	_     [40]byte // so that those who record do not meet
+	taken [][]draft // of who takes
+	_     [8]byte   // so that those who record do not meet
 }
 
-// draft is an event as it was told, for how many decisions it stands. To copy it is what
+// draft is an event as it was told, and for how many decisions it stands. To copy it is what
 // recording costs: who takes it writes it as it is kept. Its texts are those of the rules, or
 // names of clients, which are short and their own: none keeps a request from being freed.
 type draft struct {
@@ -67,6 +71,9 @@ type draft struct {
 }
 
 var draftBytes = int64(reflect.TypeFor[draft]().Size())
+
+// chunkDrafts is how many a chunk has: to make one takes a microsecond or two.
+const chunkDrafts = 64
 
 // NewRecorder returns a recorder.
 func NewRecorder(o RecorderOptions) (*Recorder, error) {
@@ -86,15 +93,13 @@ func NewRecorder(o RecorderOptions) (*Recorder, error) {
 		return nil, err
 	}
 	r := &Recorder{
+		chunks:  (o.Buffer + chunkDrafts - 1) / chunkDrafts,
 		encoder: newEncoder(o.Region, o.Node, o.Privacy, o.HashKey),
 		shards:  make([]shard, 1<<bits.Len(uint(min(64, runtime.GOMAXPROCS(0))-1))),
 		half:    make(chan struct{}, 1),
 	}
 	if o.Sample > 0 {
 		r.every = uint64(min(math.Round(1/o.Sample), math.MaxInt32))
-	}
-	for i := range r.shards {
-		r.shards[i].filling, r.shards[i].spare = make([]draft, 0, o.Buffer), make([]draft, 0, o.Buffer)
 	}
 	return r, nil
 }
@@ -115,17 +120,18 @@ func (r *Recorder) Record(e *engine.Event) {
 	}
 	s := &r.shards[int(e.ID[15])&(len(r.shards)-1)]
 	s.mu.Lock()
-	n := len(s.filling)
-	if n == cap(s.filling) {
-		s.dropped++
-		s.mu.Unlock()
-		return
+	wake := false
+	if len(s.filling) == cap(s.filling) {
+		if len(s.full) == r.chunks-1 && s.filling != nil {
+			s.dropped++
+			s.mu.Unlock()
+			return
+		}
+		wake = s.next(r.chunks / 2)
 	}
-	s.filling = s.filling[:n+1]
-	d := &s.filling[n]
+	s.filling = s.filling[:len(s.filling)+1]
+	d := &s.filling[len(s.filling)-1]
 	d.event, d.weight = *e, weight
-	wake := !s.woken && len(s.filling) > cap(s.filling)/2
-	s.woken = s.woken || wake
 	s.mu.Unlock()
 	if wake {
 		select {
@@ -135,18 +141,59 @@ func (r *Recorder) Record(e *engine.Event) {
 	}
 }
 
+// next has another chunk filled, and reports whether it is time to say that so many are full.
+func (s *shard) next(half int) (wake bool) {
+	if s.filling != nil {
+		s.full = append(s.full, s.filling)
+	}
+	if last := len(s.free) - 1; last >= 0 {
+		s.filling, s.free = s.free[last], s.free[:last]
+	} else {
+		s.filling = make([]draft, 0, chunkDrafts)
+	}
+	wake = !s.woken && len(s.full) >= half
+	s.woken = s.woken || wake
+	return wake
+}
+
+// take takes what there is.
+func (s *shard) take() [][]draft {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.full, s.taken = s.taken[:0], s.full
+	if s.filling != nil {
+		s.taken = append(s.taken, s.filling)
+		s.filling = nil
+	}
+	s.woken = false
+	return s.taken
+}
+
+// giveBack has what was taken used again, as far as it was needed this time.
+func (s *shard) giveBack() {
+	for i, drafts := range s.taken {
+		clear(drafts) // what it names may go
+		s.taken[i] = drafts[:0]
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.free = append(s.free, s.taken...)
+	most := min(len(s.free), len(s.taken)+1)
+	clear(s.free[most:])
+	s.free = s.free[:most]
+	clear(s.taken)
+}
+
 // Take appends what was recorded, and begins anew. Only one may do so at a time.
 func (r *Recorder) Take(b Batch) Batch {
 	for i := range r.shards {
 		s := &r.shards[i]
-		s.mu.Lock()
-		s.filling, s.spare = s.spare[:0], s.filling
-		s.woken = false
-		s.mu.Unlock()
-		for i := range s.spare {
-			b = r.encoder.append(b, &s.spare[i].event, s.spare[i].weight)
+		for _, drafts := range s.take() {
+			for j := range drafts {
+				b = r.encoder.append(b, &drafts[j].event, drafts[j].weight)
+			}
 		}
-		clear(s.spare) // what it names may go
+		s.giveBack()
 	}
 	return b
 }
@@ -157,7 +204,7 @@ func (r *Recorder) stats() (dropped, buffered int64) {
 		s := &r.shards[i]
 		s.mu.Lock()
 		dropped += s.dropped
-		buffered += int64(len(s.filling)) * draftBytes
+		buffered += int64(len(s.full)*chunkDrafts+len(s.filling)) * draftBytes
 		s.mu.Unlock()
 	}
 	return dropped, buffered
