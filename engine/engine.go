@@ -183,8 +183,9 @@ func (e *Engine) Decide(ctx context.Context, q Request) (v Verdict, err error) {
 	return v, err
 }
 
-// DecideInto is Decide for those who have room for the verdict: what v.Limits has of it is
-// used. After an error it says nothing.
+// DecideInto is Decide for those who have room for the verdict. What v was is overwritten, and
+// so are the limits that v.Limits has room for, which copies of it share. After an error it is
+// zero. The request must not point into it.
 func (e *Engine) DecideInto(ctx context.Context, q *Request, v *Verdict) error {
 	return e.answer(ctx, q, v, false)
 }

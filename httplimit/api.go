@@ -129,13 +129,16 @@ type room struct {
 var rooms = sync.Pool{New: func() any { return &room{in: make([]byte, 0, 1<<10), out: make([]byte, 0, 1<<10)} }}
 
 func (b *room) release() {
-	const most, mostChecks = 64 << 10, 128
+	const most, mostChecks, mostLimits = 64 << 10, 256, 32
 	if cap(b.in) > most || cap(b.out) > most || cap(b.checks) > mostChecks {
 		return
 	}
 	for i := range b.checks {
 		c := &b.checks[i]
 		limits := c.verdict.Limits
+		if cap(limits) > mostLimits {
+			limits = nil
+		}
 		clear(limits)
 		*c = check{verdict: engine.Verdict{Limits: limits[:0]}}
 	}
@@ -419,6 +422,7 @@ func (a *api) decideAll(ctx context.Context, checks []check) {
 	}
 	// Where a decision takes no longer than it takes to begin a goroutine, there is none:
 	// what those of the last batch took tells, and if one has to wait, the others begin.
+	defer helpers.Wait() // even if this panics: the checks are used again
 	if a.slow.Load() {
 		help()
 	}
@@ -442,7 +446,6 @@ func (a *api) decideAll(ctx context.Context, checks []check) {
 	if slow != a.slow.Load() {
 		a.slow.Store(slow)
 	}
-	helpers.Wait()
 }
 
 const (

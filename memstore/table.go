@@ -21,7 +21,7 @@ import (
 // It is searched without a lock while counters come and go: a search may miss
 // one that is there, but never finds one that is not.
 type table struct {
-	words []uint64 // as owners of cells are
+	words []uint64 // atomic, once the table is searched
 	cells []cell
 	live  int
 }

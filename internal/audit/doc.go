@@ -2,7 +2,7 @@
 // held or would have been refused, and a sample of those that passed.
 //
 // A decision is written down by a [Recorder], which never waits: it has a place in
-// memory for so many bytes, and what does not fit is dropped and counted. From there
+// memory for so many events, and what does not fit is dropped and counted. From there
 // batches go to the database or, while that is away, to a spool on disk, from which they
 // follow in their order. Each event has the id of its decision, and is kept once however
 // often it is written.
@@ -15,7 +15,7 @@
 //     the process dies.) What a process that is killed loses is what it has recorded in the
 //     last two intervals of the [Pipeline].
 //   - Totals are right: an event that stands for others says for how many.
-//   - What the settings say must not be kept of an address is not kept anywhere.
+//   - What the settings say must not be kept of an address does not leave memory.
 //
 // # What it refuses to do
 //

@@ -19,9 +19,9 @@ type RecorderOptions struct {
 	// held it, of which events are kept: 1 in a whole number. Default 0.01; negative:
 	// none.
 	Sample float64
-	// Buffer is how many events a shard holds until they are taken, about 280 bytes each.
-	// There are as many shards as threads, at most 64. Room that is not used is given back.
-	// Default 4096, at least 256.
+	// Buffer is how many events a shard holds until they are taken, in steps of 64 and about
+	// 280 bytes each; while they are, as many may come. There are as many shards as threads,
+	// at most 64. Room that is not used is given back. Default 4096, at least 256.
 	Buffer int
 	// Region and Node are where it is.
 	Region, Node string

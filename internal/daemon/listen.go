@@ -130,7 +130,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			request http.Request
 			body    patientBody
 		}{*r, patientBody{ReadCloser: r.Body, conn: c}}
-		c.expect(s.stall)
+		c.expect()
 		defer to.body.leave()
 		r = &to.request
 		r.Body = &to.body
@@ -224,7 +224,8 @@ type patientConn struct {
 	mu        sync.Mutex
 	reads     int           // that wait
 	want, set time.Time     // deadlines of reads; zero: none
-	each      time.Duration // how long each read may take, of which want is made; 0: it was set
+	each      time.Duration // if not 0, every read sets want to so long from now
+	cut       bool          // no one is to read any more
 	writeBy   time.Time
 }
 
@@ -273,12 +274,30 @@ func (c *patientConn) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// expect has the client send something in every so long, until a deadline is set. No one
-// may be reading.
-func (c *patientConn) expect(each time.Duration) {
+// expect has the client send something in every so long, until a deadline is set: the server
+// does so when it has come to the end of the body, whoever has read it. No one may be reading.
+func (c *patientConn) expect() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.each = each
+	c.each = c.stall
+}
+
+// part has the client send what the server wants of the rest of a body within the same time,
+// unless it has come to the end already.
+func (c *patientConn) part() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.each > 0 {
+		c.want, c.each = time.Now().Add(c.stall), 0
+	}
+}
+
+// stop ends the read that is under way, and lets there be no other.
+func (c *patientConn) stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cut, c.want, c.each = true, time.Unix(1, 0), 0
+	_ = c.arm() // the read will tell
 }
 
 // SetDeadline implements [net.Conn].
@@ -300,7 +319,8 @@ func (c *patientConn) Read(p []byte) (int, error) {
 	defer c.mu.Unlock()
 	if c.each > 0 {
 		c.want = time.Now().Add(c.each)
-	} else if !c.want.IsZero() && c.want.Before(c.began) {
+	}
+	if c.cut || !c.want.IsZero() && c.want.Before(c.began) {
 		// While a request is served, the server reads to see whether the client is still
 		// there, and then ends that. Mostly it has done so before the read has begun.
 		return 0, os.ErrDeadlineExceeded
@@ -336,45 +356,27 @@ type patientBody struct {
 	io.ReadCloser
 	conn    *patientConn
 	reading sync.Mutex // held by Read
-
-	mu    sync.Mutex
-	ended bool // the connection is the server's
 }
 
 func (b *patientBody) Read(p []byte) (int, error) {
 	b.reading.Lock()
 	defer b.reading.Unlock()
-	n, err := b.ReadCloser.Read(p)
-	if errors.Is(err, io.EOF) {
-		b.end(time.Time{}) // from now on the server looks whether the client is still there
-	}
-	return n, err
-}
-
-// end leaves the connection to the server, with this as its deadline.
-func (b *patientBody) end(by time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.ended {
-		b.ended = true
-		_ = b.conn.SetReadDeadline(by) // the read will tell
-	}
+	return b.ReadCloser.Read(p)
 }
 
 // leave is called when the request is answered. The server reads some of what is left, and
-// then the connection is the next request's. Whoever still reads, to pass it on, is stopped
-// first: the server would do so itself, and then wait without a deadline.
+// then the connection is the next request's.
+//
+// Whoever still reads, to pass it on, is stopped first: the server would wait for that without
+// a deadline. It takes a read that fails for a client that has gone, and would cancel whatever
+// came on this connection, so nothing does.
 func (b *patientBody) leave() {
-	b.mu.Lock()
-	if b.ended {
-		b.mu.Unlock()
-		return
+	if !b.reading.TryLock() {
+		b.conn.stop()
+		b.reading.Lock()
 	}
-	_ = b.conn.SetReadDeadline(time.Unix(1, 0)) // the next read does not wait either
-	b.mu.Unlock()
-	b.reading.Lock()
 	defer b.reading.Unlock()
-	b.end(time.Now().Add(b.conn.stall))
+	b.conn.part()
 }
 
 // patientStream is the body of a request that shares its connection with others. It gives up
