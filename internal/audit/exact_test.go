@@ -44,8 +44,8 @@ func TestDecideAllocations(t *testing.T) {
 	}
 }
 
-// TestRoomIsGivenBack records many, and then few.
-func TestRoomIsGivenBack(t *testing.T) {
+// TestMemoryIsGivenBack records many, and then few.
+func TestMemoryIsGivenBack(t *testing.T) {
 	r := newRecorder(t, audit.RecorderOptions{Buffer: 64 << 10})
 	heap := func() int64 {
 		runtime.GC()
