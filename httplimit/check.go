@@ -1,0 +1,266 @@
+package httplimit
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/identity"
+)
+
+// check is a request that a caller describes, and what was decided about it.
+type check struct {
+	request engine.Request
+	subject identity.Subject
+	named   bool // who is asking, by the caller
+	peek    bool
+
+	verdict engine.Verdict
+	err     error
+}
+
+var checkFields = []string{"method", "path", "ip", "user", "tenant", "api_key", "tier", "headers", "cost", "peek"}
+
+// check reads the description of a request.
+func (s *scanner) check(c *check) *inputError {
+	q := &c.request
+	q.Method = http.MethodGet
+	err := s.object(checkFields, func(i int) (err *inputError) {
+		switch checkFields[i] {
+		case "method":
+			q.Method, err = s.method()
+		case "path":
+			q.Path, err = s.path()
+		case "ip":
+			q.Peer, err = s.address()
+		case "user":
+			c.subject.User, err = s.id()
+		case "tenant":
+			c.subject.Tenant, err = s.id()
+		case "api_key":
+			c.subject.Key, err = s.id()
+		case "tier":
+			c.subject.Tier, err = s.id()
+		case "headers":
+			q.Headers, err = s.headers()
+		case "cost":
+			q.Cost, err = s.cost(1)
+		case "peek":
+			c.peek, err = s.boolean()
+		}
+		return err
+	})
+	if err == nil && q.Path == "" {
+		err = &inputError{"path", "want the path of the request, such as /search"}
+	}
+	// Where the caller does not say who is asking, headers and address do.
+	who := &c.subject
+	c.named = who.User != "" || who.Tenant != "" || who.Key != "" || who.Tier != ""
+	if c.named {
+		who.IP = q.Peer
+	}
+	return err
+}
+
+func (s *scanner) method() (string, *inputError) {
+	start := s.i
+	text, err := s.text()
+	if err != nil {
+		return "", err
+	}
+	const longest = 32
+	for _, c := range text {
+		if (c < 'A' || c > 'Z') && c != '-' && c != '_' {
+			text = nil
+		}
+	}
+	if len(text) == 0 || len(text) > longest {
+		return "", s.wrong(start, "a method in upper case, such as GET")
+	}
+	for _, m := range [...]string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete} {
+		if string(text) == m {
+			return m, nil
+		}
+	}
+	return string(text), nil
+}
+
+func (s *scanner) path() (string, *inputError) {
+	start := s.i
+	text, err := s.text()
+	if err == nil && (len(text) == 0 || text[0] != '/') {
+		err = s.wrong(start, "a path that begins with a slash, such as /search")
+	}
+	return string(text), err
+}
+
+func (s *scanner) address() (netip.Addr, *inputError) {
+	start := s.i
+	text, err := s.text()
+	if err != nil || len(text) == 0 {
+		return netip.Addr{}, err
+	}
+	a, bad := netip.ParseAddr(string(text))
+	if bad != nil {
+		return a, s.wrong(start, wantAddress)
+	}
+	return a, nil
+}
+
+const (
+	wantAddress = "an address, such as 192.0.2.1 or 2001:db8::1"
+	wantID      = "at most 255 bytes without control characters"
+)
+
+// id reads the name of someone. It may be empty, which is no one.
+func (s *scanner) id() (string, *inputError) {
+	start := s.i
+	text, err := s.text()
+	if err != nil {
+		return "", err
+	}
+	id := string(text)
+	if id != "" && !identity.ValidID(id) {
+		return "", s.wrong(start, wantID)
+	}
+	return id, nil
+}
+
+// decide decides about the request, or tells what would be decided.
+func (a *api) decide(ctx context.Context, c *check) {
+	if c.named {
+		c.request.Subject = &c.subject
+	}
+	if c.peek {
+		c.verdict, c.err = a.Engine.Peek(ctx, c.request)
+	} else {
+		c.err = a.Engine.DecideInto(ctx, &c.request, &c.verdict)
+	}
+}
+
+func (a *api) check(w http.ResponseWriter, r *http.Request) {
+	b := rooms.Get().(*room)
+	defer b.release()
+	if !b.read(w, r, maxBody) {
+		return
+	}
+	s, c := scanner{data: b.in}, b.add()
+	if err := s.document(func() *inputError { return s.check(c) }); err != nil {
+		badRequest(w, r, err)
+		return
+	}
+	if a.decide(r.Context(), c); c.err != nil {
+		a.failed(w, r, c.err)
+		return
+	}
+	a.Headers.Set(w.Header(), &c.verdict)
+	b.out = appendVerdict(b.out, &c.verdict)
+	b.write(w)
+}
+
+// batch decides about requests, several at once: a store that is a network away
+// answers many as fast as one.
+func (a *api) batch(w http.ResponseWriter, r *http.Request) {
+	b := rooms.Get().(*room)
+	defer b.release()
+	if !b.read(w, r, maxBatch) {
+		return
+	}
+	s := scanner{data: b.in}
+	err := s.document(func() *inputError {
+		return s.object([]string{"requests"}, func(int) *inputError {
+			return s.array(maxRequests, func() *inputError { return s.check(b.add()) })
+		})
+	})
+	if err == nil && len(b.checks) == 0 {
+		err = &inputError{"requests", "want at least one request"}
+	}
+	if err != nil {
+		badRequest(w, r, err)
+		return
+	}
+	a.decideAll(r.Context(), b.checks)
+	b.out = append(b.out, `{"verdicts":[`...)
+	for i := range b.checks {
+		if i > 0 {
+			b.out = append(b.out, ',')
+		}
+		if c := &b.checks[i]; c.err != nil {
+			p := undecidedProblem(c.err)
+			b.out = p.append(b.out)
+		} else {
+			b.out = appendVerdict(b.out, &c.verdict)
+		}
+	}
+	b.out = append(b.out, `]}`...)
+	b.write(w)
+}
+
+func (a *api) decideAll(ctx context.Context, checks []check) {
+	const most = 16 // at once
+	var next atomic.Int64
+	one := func() bool {
+		i := int(next.Add(1)) - 1
+		if i >= len(checks) {
+			return false
+		}
+		a.decide(ctx, &checks[i])
+		return true
+	}
+	var (
+		helpers      sync.WaitGroup
+		mu           sync.Mutex
+		helped, done bool
+	)
+	help := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if helped || done {
+			return
+		}
+		helped = true
+		for range min(len(checks), most) - 1 {
+			helpers.Go(func() {
+				for one() {
+				}
+			})
+		}
+	}
+	// Where a decision takes no longer than it takes to begin a goroutine, there is none:
+	// what those of the last batch took tells, and if one has to wait, the others begin.
+	defer helpers.Wait() // even if this panics: the checks are used again
+	if a.slow.Load() {
+		help()
+	}
+	waits := time.AfterFunc(time.Millisecond, help)
+	slow, began := false, time.Now()
+	for n := 0; one(); n++ {
+		if n%fewDecisions != 0 {
+			continue
+		}
+		now := time.Now()
+		if now.Sub(began) > slowDecision {
+			slow = true
+			help()
+		}
+		began = now
+	}
+	waits.Stop()
+	mu.Lock()
+	done = true
+	mu.Unlock()
+	if slow != a.slow.Load() {
+		a.slow.Store(slow)
+	}
+}
+
+const (
+	// slowDecision is what a decision takes that has to wait for something, and as many as
+	// fewDecisions do not: to read the clock costs a tenth of what each of them does.
+	slowDecision = 20 * time.Microsecond
+	fewDecisions = 4
+)
