@@ -193,7 +193,7 @@ func compareServices(out io.Writer, s settings) error {
 	}
 	for range s.rounds {
 		for _, i := range rand.Perm(len(list)) {
-			if err := running[i].measure(doorCells*s.cell, &results[i]); err != nil {
+			if err := running[i].measure(5*s.cell, &results[i]); err != nil {
 				return fmt.Errorf("%s: %w", list[i].name, err)
 			}
 		}

@@ -16,11 +16,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // The doors are measured by the processor time of a server process, for which this
@@ -31,7 +32,7 @@ const (
 	servePool  = "serve-pool"  // with buffers that it uses again
 
 	doorConnections = 32
-	doorCells       = 5 // the kernel counts in hundredths of a second
+	doorCells       = 5 // of each round: a machine whose speed changes is compared in short turns
 	doorBatch       = 64
 
 	emptyDoor = "door: net/http, an empty handler"
@@ -283,9 +284,9 @@ func compareDoors(out io.Writer, s settings) error {
 		}
 	}
 	results := make([]doorResult, len(list))
-	for range s.rounds {
+	for range doorCells * s.rounds {
 		for _, i := range rand.Perm(len(list)) {
-			if err := measureDoor(servers[i], list[i], doorCells*s.cell, &results[i]); err != nil {
+			if err := measureDoor(servers[i], list[i], s.cell, &results[i]); err != nil {
 				return fmt.Errorf("%s: %w", list[i].name, err)
 			}
 		}
@@ -311,22 +312,14 @@ func measureDoor(s *doorServer, d door, length time.Duration, r *doorResult) err
 	return err
 }
 
-// cpu is the processor time that the server has used, of which /proc tells in
-// hundredths of a second.
+// cpu is the processor time that the server has used.
 func (s *doorServer) cpu() (time.Duration, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
+	const scheduler = 2 // of the clocks that a process has, the exact one
+	var used unix.Timespec
+	if err := unix.ClockGettime(int32(^s.cmd.Process.Pid<<3|scheduler), &used); err != nil {
+		return 0, fmt.Errorf("the processor time of %s: %w", s.cmd.Path, err)
 	}
-	// The name, in parentheses, may have spaces in it.
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	const user, system = 11, 12
-	if len(fields) <= system {
-		return 0, fmt.Errorf("/proc tells no processor time: %q", stat)
-	}
-	u, err := strconv.Atoi(fields[user])
-	k, err2 := strconv.Atoi(fields[system])
-	return time.Duration(u+k) * 10 * time.Millisecond, errors.Join(err, err2)
+	return time.Duration(used.Nano()), nil
 }
 
 // knock sends requests for so long, on connections that stay open, and returns how many
