@@ -784,6 +784,11 @@ func TestID(t *testing.T) {
 		}
 		last = id
 	}
+	id := engine.ID{0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0x7c, 0xde, 0x8f, 0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd}
+	const want = "01234567-89ab-7cde-8f01-23456789abcd"
+	if text, err := id.AppendText([]byte("> ")); string(text) != "> "+want || err != nil || id.String() != want {
+		t.Errorf("%s and %s, %v: want %s", id, text, err, want)
+	}
 }
 
 // TestUse replaces rules while requests are decided: each sees the old or the new,

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"encoding/binary"
-	"encoding/hex"
 	"math/rand/v2"
 	"time"
 )
@@ -33,11 +32,12 @@ func (id ID) MarshalText() ([]byte, error) { return id.AppendText(make([]byte, 0
 
 // AppendText implements [encoding.TextAppender]. It does not fail.
 func (id ID) AppendText(b []byte) ([]byte, error) {
-	for i, end := range [...]int{4, 6, 8, 10, 16} {
-		if i > 0 {
-			b = append(b, '-')
-		}
-		b = hex.AppendEncode(b, id[[...]int{0, 4, 6, 8, 10}[i]:end])
+	const digits = "0123456789abcdef"
+	n := len(b)
+	b = append(b, "00000000-0000-0000-0000-000000000000"...)
+	text := b[n:]
+	for i, at := range [len(id)]uint8{0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34} {
+		text[at], text[at+1] = digits[id[i]>>4], digits[id[i]&15]
 	}
 	return b, nil
 }

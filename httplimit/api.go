@@ -208,9 +208,15 @@ func appendVerdict(b []byte, v *engine.Verdict) []byte {
 	if v.Rule != nil {
 		b = appendString(append(b, `,"rule":`...), v.Rule.Name)
 	}
+	var said numbers
 	if l, _ := field.Next(v, 0); l != nil && field.Counted(l) {
-		remaining, _, reset := field.Standing(v, l)
-		b = appendNumbers(b, `,"limit":`, l.Decision.Limit, remaining, reset)
+		remaining, reset := field.Standing(v, l)
+		b = append(b, `,"limit":`...)
+		said.from = len(b)
+		b = appendNumbers(b, l.Decision.Limit, remaining, reset)
+		if said.to = len(b); !field.Banned(v, l) {
+			said.of = &l.Decision
+		}
 	}
 	wait := v.RetryAfter
 	if wait == stint.Never || (wait == 0 && !v.Outcome.Passed()) {
@@ -223,17 +229,24 @@ func appendVerdict(b []byte, v *engine.Verdict) []byte {
 	}
 	b, _ = v.ID.AppendText(append(b, `,"decision_id":"`...)) // it never fails
 	b = append(b, '"')
-	return append(appendLimits(append(b, ','), v.Limits), '}')
+	return append(appendLimits(append(b, ','), v.Limits, said), '}')
 }
 
-// appendNumbers appends what a counter says, by the name of its capacity.
-func appendNumbers(b []byte, name string, limit, remaining int64, reset time.Duration) []byte {
-	b = strconv.AppendInt(append(b, name...), limit, 10)
+// numbers are where those of a decision are written already: to copy them costs less than to
+// write them again.
+type numbers struct {
+	of       *stint.Decision
+	from, to int
+}
+
+// appendNumbers appends what a counter says, behind the name of its capacity.
+func appendNumbers(b []byte, limit, remaining int64, reset time.Duration) []byte {
+	b = strconv.AppendInt(b, limit, 10)
 	b = strconv.AppendInt(append(b, `,"remaining":`...), remaining, 10)
 	return appendSeconds(append(b, `,"reset_after":`...), reset)
 }
 
-func appendLimits(b []byte, limits []engine.Limit) []byte {
+func appendLimits(b []byte, limits []engine.Limit, said numbers) []byte {
 	b = append(b, `"limits":[`...)
 	for i := range limits {
 		l := &limits[i]
@@ -247,12 +260,12 @@ func appendLimits(b []byte, limits []engine.Limit) []byte {
 		if l.Penalty != nil {
 			b = append(b, `,"name":"penalty"`...)
 			b = appendString(append(b, `,"limit":`...), l.Penalty.String())
-			b = appendDecision(b, 0, &l.Decision) // it has no units
+			b = appendDecision(b, 0, &l.Decision, said) // it has no units
 			b = append(b, `,"penalty":true`...)
 		} else {
 			b = appendString(append(b, `,"name":`...), l.Name)
 			b = appendLimit(b, l.Limit)
-			b = appendDecision(b, l.Cost, &l.Decision)
+			b = appendDecision(b, l.Cost, &l.Decision, said)
 		}
 		b = strconv.AppendBool(append(b, `,"shadow":`...), l.Shadow)
 		b = append(b, '}')
@@ -266,11 +279,16 @@ func appendLimit(b []byte, l stint.Limit) []byte {
 }
 
 // appendDecision appends how a limit stands.
-func appendDecision(b []byte, cost int64, d *stint.Decision) []byte {
+func appendDecision(b []byte, cost int64, d *stint.Decision, said numbers) []byte {
 	b = strconv.AppendInt(append(b, `,"cost":`...), cost, 10)
 	b = strconv.AppendBool(append(b, `,"allowed":`...), d.Allowed)
 	if d.Basis < stint.Open {
-		b = appendNumbers(b, `,"max":`, d.Limit, d.Remaining, d.ResetAfter)
+		b = append(b, `,"max":`...)
+		if d == said.of {
+			b = append(b, b[said.from:said.to]...)
+		} else {
+			b = appendNumbers(b, d.Limit, d.Remaining, d.ResetAfter)
+		}
 	}
 	if d.Basis != stint.Counted {
 		b = appendString(append(b, `,"basis":`...), d.Basis.String())
@@ -400,7 +418,7 @@ func appendTake(b []byte, asks []stint.Ask, ds []stint.Decision) []byte {
 		}
 		b = appendString(append(b, `{"subject":`...), asks[i].Key.Subject)
 		b = appendString(append(b, `,"name":`...), strings.TrimPrefix(asks[i].Key.Name, bare))
-		b = append(appendDecision(appendLimit(b, asks[i].Limit), asks[i].Cost, &ds[i]), '}')
+		b = append(appendDecision(appendLimit(b, asks[i].Limit), asks[i].Cost, &ds[i], numbers{}), '}')
 	}
 	return append(b, `]}`...)
 }
@@ -448,7 +466,7 @@ func (a *api) usage(w http.ResponseWriter, r *http.Request) {
 	}
 	b := rooms.Get().(*room)
 	defer b.release()
-	b.out = append(appendLimits(append(b.out, '{'), limits), '}')
+	b.out = append(appendLimits(append(b.out, '{'), limits, numbers{}), '}')
 	b.write(w)
 }
 

@@ -23,33 +23,50 @@ type check struct {
 	err     error
 }
 
-var checkFields = []string{"method", "path", "ip", "user", "tenant", "api_key", "tier", "headers", "cost", "peek"}
+// The fields of a check, by their places in checkFields.
+const (
+	methodField = iota
+	pathField
+	ipField
+	userField
+	tenantField
+	keyField
+	tierField
+	headersField
+	costField
+	peekField
+)
+
+var checkFields = []string{
+	methodField: "method", pathField: "path", ipField: "ip", userField: "user", tenantField: "tenant",
+	keyField: "api_key", tierField: "tier", headersField: "headers", costField: "cost", peekField: "peek",
+}
 
 // check reads the description of a request.
 func (s *scanner) check(c *check) *inputError {
 	q := &c.request
 	q.Method = http.MethodGet
 	err := s.object(checkFields, func(i int) (err *inputError) {
-		switch checkFields[i] {
-		case "method":
+		switch i {
+		case methodField:
 			q.Method, err = s.method()
-		case "path":
+		case pathField:
 			q.Path, err = s.path()
-		case "ip":
+		case ipField:
 			q.Peer, err = s.address()
-		case "user":
+		case userField:
 			c.subject.User, err = s.id()
-		case "tenant":
+		case tenantField:
 			c.subject.Tenant, err = s.id()
-		case "api_key":
+		case keyField:
 			c.subject.Key, err = s.id()
-		case "tier":
+		case tierField:
 			c.subject.Tier, err = s.id()
-		case "headers":
+		case headersField:
 			q.Headers, err = s.headers()
-		case "cost":
+		case costField:
 			q.Cost, err = s.cost(1)
-		case "peek":
+		case peekField:
 			c.peek, err = s.boolean()
 		}
 		return err

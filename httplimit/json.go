@@ -172,25 +172,22 @@ func (s *scanner) text() ([]byte, *inputError) {
 		return nil, s.wrong(start, "a string")
 	}
 	s.i++
-	from, ascii := s.i, true
-	for s.i < len(s.data) {
-		switch c := s.data[s.i]; {
+	rest, ascii := s.data[s.i:], true
+	for n, c := range rest {
+		switch {
 		case c == '"':
-			b := s.data[from:s.i]
-			s.i++
-			if !ascii && !utf8.Valid(b) {
+			s.i += n + 1
+			if !ascii && !utf8.Valid(rest[:n]) {
 				return nil, s.wrong(start, "valid UTF-8")
 			}
-			return b, nil
+			return rest[:n], nil
 		case c == '\\':
-			return s.escaped(start, bytes.Clone(s.data[from:s.i]))
+			s.i += n
+			return s.escaped(start, bytes.Clone(rest[:n]))
 		case c < ' ':
 			return nil, s.wrong(start, "no control characters in a string but as escapes")
 		case c >= utf8.RuneSelf:
 			ascii = false
-			fallthrough
-		default:
-			s.i++
 		}
 	}
 	return nil, s.wrong(start, "a string that ends")

@@ -114,20 +114,29 @@ func PolicyName(v *engine.Verdict, l *engine.Limit) (rule, slash, name string) {
 // Counted reports whether there are numbers to tell.
 func Counted(l *engine.Limit) bool { return l.Decision.Basis < stint.Open }
 
-// Standing returns what remains of a limit, for how long at most that is all, and how
-// long until nothing is used.
-func Standing(v *engine.Verdict, l *engine.Limit) (remaining int64, during, reset time.Duration) {
+// Standing returns what remains of a limit, and how long until nothing is used.
+func Standing(v *engine.Verdict, l *engine.Limit) (remaining int64, reset time.Duration) {
 	d := &l.Decision
-	switch during = longest(v, l); {
-	case Banned(v, l):
-		during = v.Limits[0].Decision.RetryAfter
-		return 0, during, max(d.ResetAfter, during)
-	case !d.Allowed && d.RetryAfter != stint.Never:
-		during = d.RetryAfter
-	case d.ResetAfter > 0 && (d.ResetAfter < during || d.Basis == stint.Local): // a share of a limit takes longer
-		during = d.ResetAfter
+	if Banned(v, l) {
+		return 0, max(d.ResetAfter, v.Limits[0].Decision.RetryAfter)
 	}
-	return d.Remaining, during, d.ResetAfter
+	return d.Remaining, d.ResetAfter
+}
+
+// during returns for how long at most what remains is all.
+func during(v *engine.Verdict, l *engine.Limit) time.Duration {
+	d := &l.Decision
+	switch {
+	case Banned(v, l):
+		return v.Limits[0].Decision.RetryAfter
+	case !d.Allowed && d.RetryAfter != stint.Never:
+		return d.RetryAfter
+	case d.ResetAfter > 0 && (d.Basis == stint.Local || l.Limit.Algorithm == stint.FixedWindow):
+		return d.ResetAfter // a share of a limit takes longer than the limit; a window ends
+	case d.ResetAfter > 0:
+		return min(d.ResetAfter, longest(v, l))
+	}
+	return longest(v, l)
 }
 
 // longest returns how long it can take until the same cost passes again, however the
@@ -228,7 +237,7 @@ func (f *fields) addX(v *engine.Verdict) {
 		return
 	}
 	if Counted(l) {
-		left, _, full := Standing(v, l)
+		left, full := Standing(v, l)
 		f.number(&limit, l.Decision.Limit)
 		f.number(&remaining, left)
 		f.number(&reset, v.At.Add(v.Waited+full+time.Second-1).Unix())
@@ -250,10 +259,10 @@ func (f *fields) addPolicies(v *engine.Verdict) {
 func (f *fields) addStandings(v *engine.Verdict) {
 	for l, at := Next(v, 0); l != nil; l, at = Next(v, at) {
 		if Counted(l) {
-			left, during, _ := Standing(v, l)
+			left, _ := Standing(v, l)
 			f.item(v, l)
 			f.parameter(";r=", left)
-			f.parameter(";t=", Seconds(during))
+			f.parameter(";t=", Seconds(during(v, l)))
 		}
 	}
 	f.end(&rateLimit)
