@@ -21,7 +21,7 @@ type Meter struct {
 // outcomes are those of a layer: a histogram for each that there was.
 type outcomes struct {
 	layer string
-	cells [Reset + 1][Failed + 1][stint.Closed + 1]atomic.Pointer[histogram]
+	cells [Reset + 1][Failed + 1][stint.Closed + 1]atomic.Pointer[Histogram]
 }
 
 // Outcome is how a call to a layer ended.
@@ -82,9 +82,29 @@ func (l *Latency) Quantile(part float64) time.Duration {
 	return 0
 }
 
-type histogram struct {
+// Histogram counts how long calls took. The zero Histogram is ready, and may be used by many
+// goroutines at once. To count one takes two additions, and no lock.
+type Histogram struct {
 	total   atomic.Int64
 	buckets [buckets]atomic.Uint64
+}
+
+// Observe counts a call.
+func (h *Histogram) Observe(took time.Duration) {
+	h.total.Add(int64(took))
+	// The bucket of a time is the number of bits of the microseconds below it.
+	micros := uint64(max(took-1, 0) / time.Microsecond)
+	h.buckets[min(bits.Len64(micros), buckets-1)].Add(1)
+}
+
+// Read returns what has been counted so far.
+func (h *Histogram) Read() Latency {
+	l := Latency{Total: time.Duration(h.total.Load())}
+	for i := range h.buckets {
+		l.Buckets[i] = h.buckets[i].Load()
+		l.Calls += l.Buckets[i]
+	}
+	return l
 }
 
 // Observe implements [Observer].
@@ -99,13 +119,10 @@ func (m *Meter) Observe(c Call) {
 	cell := &m.of(c.Layer).cells[c.Verb][result][min(c.Basis, stint.Closed)]
 	h := cell.Load()
 	if h == nil {
-		cell.CompareAndSwap(nil, new(histogram))
+		cell.CompareAndSwap(nil, new(Histogram))
 		h = cell.Load()
 	}
-	h.total.Add(int64(c.Took))
-	// The bucket of a time is the number of bits of the microseconds below it.
-	micros := uint64(max(c.Took-1, 0) / time.Microsecond)
-	h.buckets[min(bits.Len64(micros), buckets-1)].Add(1)
+	h.Observe(c.Took)
 }
 
 // of returns the outcomes of a layer.
@@ -148,20 +165,11 @@ func (m *Meter) Read() map[Outcome]Latency {
 			for result := range o.cells[verb] {
 				for basis := range o.cells[verb][result] {
 					if h := o.cells[verb][result][basis].Load(); h != nil {
-						out[Outcome{o.layer, Verb(verb), Result(result), stint.Basis(basis)}] = h.read()
+						out[Outcome{o.layer, Verb(verb), Result(result), stint.Basis(basis)}] = h.Read()
 					}
 				}
 			}
 		}
 	}
 	return out
-}
-
-func (h *histogram) read() Latency {
-	l := Latency{Total: time.Duration(h.total.Load())}
-	for i := range h.buckets {
-		l.Buckets[i] = h.buckets[i].Load()
-		l.Calls += l.Buckets[i]
-	}
-	return l
 }

@@ -125,6 +125,9 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// The server looks at what its own request has for a body, so they get another.
 	switch {
 	case r.ContentLength == 0:
+	case patient && r.ProtoMajor == 1 && s.name != gatewayListener: // who reads it is done when it is answered
+		c.expect()
+		defer c.part()
 	case patient && r.ProtoMajor == 1: // the connection is this request's alone
 		to := &struct {
 			request http.Request
@@ -350,8 +353,8 @@ func (c *patientConn) CloseWrite() error {
 	return errors.ErrUnsupported
 }
 
-// patientBody is the body of a request that has its connection for itself, which gives up on
-// a client that sends nothing.
+// patientBody is the body of a request that has its connection for itself, and is passed on:
+// whoever does that may still read when the request is answered.
 type patientBody struct {
 	io.ReadCloser
 	conn    *patientConn

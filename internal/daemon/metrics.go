@@ -91,8 +91,9 @@ type metrics struct {
 	daemon   *Daemon
 	descs    [len(exported)]*prometheus.Desc
 
-	latency, held prometheus.Histogram
-	unaccepted    [identity.HeaderInvalid + 1]atomic.Uint64
+	latency    layer.Histogram // of all decisions, so it is one that costs them little
+	held       prometheus.Histogram
+	unaccepted [identity.HeaderInvalid + 1]atomic.Uint64
 
 	// rules are by name; "" is that of no rule. They are replaced and never changed: who
 	// decides waits for no one who counts rules, or reads what was counted.
@@ -112,19 +113,18 @@ type tally struct {
 var _ engine.Recorder = (*metrics)(nil)
 
 func newMetrics(d *Daemon) *metrics {
-	histogram := func(i int, buckets ...float64) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: exported[i].Name, Help: exported[i].Help, Buckets: buckets})
-	}
 	m := &metrics{
 		registry: prometheus.NewRegistry(), daemon: d,
-		latency: histogram(decisionSeconds, 1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1),
-		held:    histogram(heldSeconds, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60),
+		held: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: exported[heldSeconds].Name, Help: exported[heldSeconds].Help,
+			Buckets: []float64{0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60},
+		}),
 	}
 	m.rules.Store(&map[string]*place{"": new(place)})
 	for i, e := range exported {
 		m.descs[i] = prometheus.NewDesc(e.Name, e.Help, e.Labels, nil)
 	}
-	m.registry.MustRegister(m, m.latency, m.held, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(m, m.held, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -139,7 +139,7 @@ func (m *metrics) Record(e *engine.Event) {
 	if e.Unaccepted != identity.NoReason {
 		m.unaccepted[e.Unaccepted].Add(1)
 	}
-	m.latency.Observe(e.Latency.Seconds())
+	m.latency.Observe(e.Latency)
 	if e.Waited > 0 {
 		m.held.Observe(e.Waited.Seconds())
 	}
@@ -200,7 +200,7 @@ func (m *metrics) keep() {
 // Describe implements [prometheus.Collector].
 func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 	for i, d := range m.descs {
-		if i != decisionSeconds && i != heldSeconds { // which are collectors themselves
+		if i != heldSeconds { // which is a collector itself
 			out <- d
 		}
 	}
@@ -231,6 +231,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	for reason := range m.unaccepted {
 		count(unacceptedTotal, m.unaccepted[reason].Load(), identity.Reason(reason).String())
 	}
+	out <- m.histogram(decisionSeconds, m.latency.Read())
 	d := m.daemon
 	gauge(waitingRequests, float64(d.engine.Waiting()))
 	gauge(rulesGauge, float64(d.engine.Rules().Len()))
@@ -295,14 +296,7 @@ func (m *metrics) collectCatalog(out chan<- prometheus.Metric, gauge func(i int,
 // collectStore collects what is counted of calls to Redis.
 func (m *metrics) collectStore(out chan<- prometheus.Metric) {
 	for o, l := range m.meter.Read() {
-		buckets := map[float64]uint64{}
-		sum := uint64(0)
-		for i, n := range l.Buckets[:len(l.Buckets)-1] {
-			sum += n
-			buckets[l.Bound(i).Seconds()] = sum
-		}
-		out <- prometheus.MustNewConstHistogram(m.descs[storeSeconds], l.Calls, l.Total.Seconds(), buckets,
-			o.Layer, o.Verb.String(), o.Result.String(), o.Basis.String())
+		out <- m.histogram(storeSeconds, l, o.Layer, o.Verb.String(), o.Result.String(), o.Basis.String())
 	}
 	s := m.daemon.redis.Stats()
 	for what, n := range map[string]uint64{
@@ -311,6 +305,16 @@ func (m *metrics) collectStore(out chan<- prometheus.Metric) {
 	} {
 		out <- prometheus.MustNewConstMetric(m.descs[redisTotal], prometheus.CounterValue, float64(n), what)
 	}
+}
+
+// histogram returns times as they are collected, in seconds.
+func (m *metrics) histogram(i int, l layer.Latency, labels ...string) prometheus.Metric {
+	buckets, sum := make(map[float64]uint64, len(l.Buckets)), uint64(0)
+	for i, n := range l.Buckets[:len(l.Buckets)-1] {
+		sum += n
+		buckets[l.Bound(i).Seconds()] = sum
+	}
+	return prometheus.MustNewConstHistogram(m.descs[i], l.Calls, l.Total.Seconds(), buckets, labels...)
 }
 
 func oneIf(b bool) float64 {
