@@ -6,7 +6,27 @@ package stint
 // A count survives a change of the window while the window it was counted in
 // began inside the current one.
 
-func (p *plan) fixedAdvance(c *Counter, now int64) {
+// fixedUsual does what decide does, in fewer steps, in the case that is nearly all of them: the
+// counter was written under this limit, in the window that it is still in. Otherwise it changes
+// nothing and returns false.
+func (p *Plan) fixedUsual(c *Counter, now, cost int64, d *Decision) bool {
+	if c.Until != c.Aux || c.Aux != c.At+p.window || now >= c.Aux || cost <= 0 {
+		return false
+	}
+	left := p.cap - c.Used
+	if cost > left {
+		*d = Decision{Limit: p.cap, Remaining: max(left, 0), RetryAfter: Never, ResetAfter: until(c.Until, now)}
+		if cost <= p.cap {
+			d.RetryAfter = d.ResetAfter
+		}
+		return true
+	}
+	c.Used += cost
+	*d = Decision{Allowed: true, Limit: p.cap, Remaining: left - cost, ResetAfter: until(c.Until, now)}
+	return true
+}
+
+func (p *Plan) fixedAdvance(c *Counter, now int64) {
 	if c.Aux == c.At+p.window && now >= c.At && now < c.Aux {
 		return // in the window that it was written in, as nearly always
 	}

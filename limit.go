@@ -21,6 +21,12 @@ type Limit struct {
 	Burst int64
 }
 
+// is reports whether the limits are the same. It is ==, which for so many fields is a call.
+func (l *Limit) is(m *Limit) bool {
+	return l.Max == m.Max && l.Window.span == m.Window.span && l.Algorithm == m.Algorithm && l.Burst == m.Burst &&
+		l.Window.unit == m.Window.unit && l.Window.anchor == m.Window.anchor && l.Window.zone == m.Window.zone
+}
+
 // PerSecond returns the limit "n/second".
 func PerSecond(n int64) Limit { return Limit{Max: n, Window: Every(time.Second)} }
 
@@ -54,9 +60,13 @@ func perPeriod(n int64, u unit) Limit {
 // The state may have been written under another limit: its usage counts in full
 // under this one, until the state's own Until.
 func (l Limit) Take(s State, now time.Time, cost int64) (State, Decision) {
+	p := l.Plan()
+	if p == nil {
+		return s, Decision{RetryAfter: Never}
+	}
 	next := s
 	var d Decision
-	p := l.decide(&next.Counter, &next.Log, micros(now), cost, &d)
+	p.decide(&next.Counter, &next.Log, micros(now), cost, &d)
 	if !d.Allowed || cost == 0 {
 		return s, d
 	}
@@ -66,22 +76,13 @@ func (l Limit) Take(s State, now time.Time, cost int64) (State, Decision) {
 	return next, d
 }
 
-// TakeIn is Take without the copies, for stores. The time is in microseconds
-// since the Unix epoch; the answer is in d. If the cost passes and is not 0, c
-// is charged; otherwise what is left in c is of no use. For a sliding_log, c is
-// the counter that goes with the log, and the log's upkeep is the caller's.
+// TakeIn is [Plan.Take], for those who have the limit only. One that is not valid is denied.
 func (l *Limit) TakeIn(c *Counter, log []Entry, now, cost int64, d *Decision) {
-	l.decide(c, &log, clamp(now, maxTime), cost, d)
-}
-
-func (l *Limit) decide(c *Counter, log *[]Entry, now, cost int64, d *Decision) *plan {
-	p := planOf(l)
-	if p == nil || cost < 0 {
+	if p := l.Plan(); p != nil {
+		p.Take(c, log, now, cost, d)
+	} else {
 		*d = Decision{RetryAfter: Never}
-		return nil
 	}
-	p.decide(c, log, now, cost, d)
-	return p
 }
 
 // Adjust charges without asking (cost > 0) or gives back (cost < 0, never below
@@ -91,7 +92,7 @@ func (l Limit) Adjust(s State, now time.Time, cost int64) (State, Decision) {
 	if cost == 0 {
 		return l.Take(s, now, 0)
 	}
-	p := planOf(&l)
+	p := l.Plan()
 	if p == nil {
 		return s, Decision{RetryAfter: Never}
 	}
@@ -126,7 +127,7 @@ func (l Limit) Adjust(s State, now time.Time, cost int64) (State, Decision) {
 // finest power of ten of them, up to a second, at which its products fit in 53
 // bits. It is zero if the limit is not valid.
 func (l Limit) Tick() time.Duration {
-	p := planOf(&l)
+	p := l.Plan()
 	if p == nil {
 		return 0
 	}

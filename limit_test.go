@@ -274,7 +274,7 @@ func TestLimitText(t *testing.T) {
 func TestLimitRoundTrip(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		l := drawLimit(t)
+		l := drawLimit(t, stint.Algorithms()...)
 		if got, err := stint.ParseLimit(l.String()); err != nil || got != l {
 			t.Fatalf("%+v is written %q and read as %+v, %v", l, l, got, err)
 		}

@@ -3,6 +3,7 @@ package stint_test
 import (
 	"fmt"
 	"math/big"
+	"reflect"
 	"testing"
 	"time"
 
@@ -124,9 +125,10 @@ func TestOracle(t *testing.T) {
 	})
 }
 
-func drawLimit(t *rapid.T) stint.Limit {
+// drawLimit draws a limit of one of these algorithms.
+func drawLimit(t *rapid.T, of ...stint.Algorithm) stint.Limit {
 	l := stint.Limit{
-		Algorithm: rapid.SampledFrom(stint.Algorithms()).Draw(t, "algorithm"),
+		Algorithm: rapid.SampledFrom(of).Draw(t, "algorithm"),
 		Max:       rapid.SampledFrom([]int64{1, 2, 3, 7, 10, 60, 1000, 9999}).Draw(t, "max"),
 		Window: stint.Every(rapid.SampledFrom([]time.Duration{
 			time.Microsecond, 3 * time.Microsecond, time.Millisecond, time.Second, 333_333 * time.Microsecond, time.Minute, 24 * time.Hour,
@@ -155,8 +157,8 @@ func drawLimit(t *rapid.T) stint.Limit {
 }
 
 // drawState draws a limit and a state that it can have reached, and the time.
-func drawState(t *rapid.T) (stint.Limit, stint.State, time.Time) {
-	l := drawLimit(t)
+func drawState(t *rapid.T, of ...stint.Algorithm) (stint.Limit, stint.State, time.Time) {
+	l := drawLimit(t, of...)
 	var s stint.State
 	span := max(l.Window.Length(), time.Microsecond)
 	now := time.UnixMicro(1_800_000_000_000_000 + rapid.Int64Range(0, 1<<40).Draw(t, "now"))
@@ -176,18 +178,78 @@ func drawState(t *rapid.T) (stint.Limit, stint.State, time.Time) {
 	return l, s, now
 }
 
+// TestPlan holds what stores call to the pure function.
+func TestPlan(t *testing.T) {
+	t.Parallel()
+	for _, a := range stint.Algorithms() {
+		t.Run(a.String(), rapid.MakeCheck(func(t *rapid.T) { testPlan(t, a) }))
+	}
+}
+
+func testPlan(t *rapid.T, a stint.Algorithm) {
+	l, s, now := drawState(t, a)
+	if rapid.Bool().Draw(t, "change") {
+		l = drawLimit(t, a)
+	}
+	for range 10 {
+		step := rapid.OneOf(rapid.Int64Range(0, 3), rapid.Int64Range(-1000, 1_000_000)).Draw(t, "step")
+		now = now.Add(time.Duration(step) * time.Microsecond)
+		_, standing := l.Take(s, now, 0)
+		cost := rapid.OneOf(
+			rapid.Int64Range(-1, 3),
+			rapid.Int64Range(max(standing.Remaining-1, 0), standing.Remaining+1),
+		).Draw(t, "cost")
+		next, want := l.Take(s, now, cost)
+		got, c := stint.Decision{}, s.Counter
+		l.Plan().Take(&c, s.Log, now.UnixMicro(), cost, &got)
+		if got != want || c != next.Counter {
+			t.Fatalf("%v, %+v at %d, cost %d:\n got %+v, %+v,\nwant %+v, %+v", l, s, now.UnixMicro(), cost, got, c, want, next.Counter)
+		}
+		s = next
+	}
+}
+
+// TestPlanOfEach asks for the plans of more limits than are remembered, each of which differs
+// from another in one thing only.
+func TestPlanOfEach(t *testing.T) {
+	t.Parallel()
+	var all []stint.Limit
+	for _, a := range stint.Algorithms() {
+		for n := range int64(200) {
+			all = append(all, stint.Limit{Algorithm: a, Max: 1 + n, Window: stint.Every(time.Minute)},
+				stint.Limit{Algorithm: a, Max: 10, Window: stint.Every(time.Duration(1+n) * time.Hour)})
+			if a == stint.TokenBucket || a == stint.LeakyBucket {
+				all = append(all, stint.Limit{Algorithm: a, Max: 10, Burst: 1 + n, Window: stint.Every(time.Minute)})
+			}
+		}
+	}
+	for _, zone := range []string{"UTC", "Europe/Berlin", "Asia/Tokyo"} {
+		for anchor := range 28 {
+			l, err := stint.ParseLimit(fmt.Sprintf("10/month tz=%s anchor=%d", zone, 1+anchor))
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, l)
+		}
+	}
+	for range 2 {
+		for _, l := range all {
+			if of := reflect.ValueOf(l.Plan()).Elem().FieldByName("limit"); !of.Equal(reflect.ValueOf(l)) {
+				t.Fatalf("%v: got the plan of %+v", l, of)
+			}
+		}
+	}
+}
+
 // TestDecisionIsExact checks each word of a decision against what Take answers
 // when it is put to the test.
 func TestDecisionIsExact(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		l, s, now := drawState(t)
+		l, s, now := drawState(t, stint.Algorithms()...)
 		changed := rapid.Bool().Draw(t, "change")
 		if changed {
-			other := drawLimit(t)
-			if other.Algorithm = l.Algorithm; other.Validate() == nil {
-				l = other
-			}
+			l = drawLimit(t, l.Algorithm)
 		}
 		_, standing := l.Take(s, now, 0)
 		cost := rapid.OneOf(
@@ -249,7 +311,7 @@ func TestDecisionIsExact(t *testing.T) {
 func TestLoweredLimit(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		l, s, now := drawState(t)
+		l, s, now := drawState(t, stint.Algorithms()...)
 		_, before := l.Take(s, now, 0)
 		changed := l
 		changed.Max = rapid.Int64Range(1, l.Max).Draw(t, "lower max")

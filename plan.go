@@ -1,6 +1,7 @@
 package stint
 
 import (
+	"math/bits"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -16,20 +17,22 @@ const (
 	maxTick = 1_000_000
 )
 
-// plan is a valid limit made ready for arithmetic: times in ticks, products
-// within maxInt.
-type plan struct {
+// Plan is a valid limit made ready for arithmetic: times in ticks, products within 53 bits. It
+// is for stores, which find it with [Limit.Plan] before they lock a counter.
+type Plan struct {
 	limit Limit
 	cap   int64 // the largest cost that can pass
 
 	tick   int64 // microseconds; 1 unless a product would not fit
 	window int64 // ticks, for all but calendar windows
+	span   int64 // window in microseconds
 
 	// Buckets gain rate parts of a unit per tick, and a unit has unit parts:
 	// max and window divided by their greatest common divisor.
 	rate, unit int64
-	// most is the largest previous count whose product with window fits.
-	most int64
+	// most is the largest previous count whose product with window fits, and fit
+	// the most units of a bucket whose parts do.
+	most, fit int64
 }
 
 // Terms are the numbers that a limit is judged by, for a store that counts in
@@ -46,7 +49,7 @@ type Terms struct {
 
 // Terms returns the limit's terms, or false if the limit is not valid.
 func (l *Limit) Terms() (Terms, bool) {
-	p := planOf(l)
+	p := l.Plan()
 	if p == nil {
 		return Terms{}, false
 	}
@@ -56,14 +59,14 @@ func (l *Limit) Terms() (Terms, bool) {
 // Compiling a limit costs more than a decision, so plans are remembered by the
 // limit's hash. It is a cache and nothing more: bounded, lock-free, and a
 // collision only costs time.
-var plans [1 << 10]atomic.Pointer[plan]
+var plans [1 << 10]atomic.Pointer[Plan]
 
-// planOf returns the limit's plan, or nil if the limit is invalid.
-func planOf(l *Limit) *plan {
-	h := uint64(l.Max)*0x9E3779B97F4A7C15 ^ uint64(l.Window.span)*0xC2B2AE3D27D4EB4F
-	h ^= uint64(l.Burst)<<32 ^ uint64(l.Window.anchor)<<16 ^ uint64(l.Window.unit)<<8 ^ uint64(l.Algorithm)
+// Plan returns the limit's plan, or nil if the limit is not valid.
+func (l *Limit) Plan() *Plan {
+	h := uint64(l.Max) ^ bits.RotateLeft64(uint64(l.Window.span), 32) ^ bits.RotateLeft64(uint64(l.Burst), 16) ^
+		uint64(l.Window.anchor)<<24 ^ uint64(l.Window.unit)<<40 ^ uint64(l.Algorithm)<<48
 	slot := &plans[h*0xD6E8FEB86659FD93>>54]
-	if p := slot.Load(); p != nil && p.limit == *l {
+	if p := slot.Load(); p != nil && p.limit.is(l) {
 		return p
 	}
 	p, err := newPlan(*l)
@@ -74,11 +77,12 @@ func planOf(l *Limit) *plan {
 	return p
 }
 
-func newPlan(l Limit) (*plan, error) {
+func newPlan(l Limit) (*Plan, error) {
 	if err := l.check(); err != nil {
 		return nil, err
 	}
-	p := &plan{limit: l, cap: l.Max, tick: 1, window: l.Window.span.Microseconds()}
+	p := &Plan{limit: l, cap: l.Max, tick: 1, window: l.Window.span.Microseconds()}
+	p.span = p.window
 	switch l.Algorithm {
 	case TokenBucket:
 		if l.Burst > 0 {
@@ -94,6 +98,7 @@ func newPlan(l Limit) (*plan, error) {
 	span := p.window
 	for ; p.tick <= min(maxTick, span); p.tick *= 10 {
 		p.window = ceilDiv(span, p.tick)
+		p.span = p.window * p.tick
 		if l.Algorithm == SlidingWindow {
 			p.most = maxInt / p.window
 			if l.Max <= p.most {
@@ -103,7 +108,7 @@ func newPlan(l Limit) (*plan, error) {
 		}
 		g := gcd(l.Max, p.window)
 		p.rate, p.unit = l.Max/g, p.window/g
-		if p.cap <= maxInt/p.unit {
+		if p.fit = maxInt / p.unit; p.cap <= p.fit {
 			return p, nil
 		}
 	}
@@ -115,9 +120,39 @@ func newPlan(l Limit) (*plan, error) {
 		" it fits into 53 bits at no tick; "+strconv.FormatInt(maxInt/p.window, 10)+" does")
 }
 
+// Take judges the cost and answers in d. If the cost passes and is not 0, c is charged;
+// otherwise it stays as it is. The time is in microseconds since the Unix epoch. For a
+// sliding_log, c is the counter that goes with the log, and the log's upkeep is the caller's.
+// A negative cost is denied.
+func (p *Plan) Take(c *Counter, log []Entry, now, cost int64, d *Decision) {
+	now = clamp(now, maxTime)
+	done := false
+	switch p.limit.Algorithm {
+	case SlidingWindow:
+		done = p.slidingUsual(c, now, cost, d)
+	case FixedWindow:
+		done = p.fixedUsual(c, now, cost, d)
+	case TokenBucket, LeakyBucket:
+		done = p.bucketUsual(c, now, cost, d)
+	case SlidingLog:
+	}
+	if done {
+		return
+	}
+	next := *c
+	p.decide(&next, &log, now, cost, d)
+	if d.Allowed && cost > 0 {
+		*c = next
+	}
+}
+
 // decide judges the cost, charges it if it passes, and answers in d. A log is
 // only read: its charge is left to the caller.
-func (p *plan) decide(c *Counter, log *[]Entry, now, cost int64, d *Decision) {
+func (p *Plan) decide(c *Counter, log *[]Entry, now, cost int64, d *Decision) {
+	if cost < 0 {
+		*d = Decision{RetryAfter: Never}
+		return
+	}
 	// What was written under another limit recovers, at the latest, when it
 	// would have recovered under that one.
 	recovered := c.Until
@@ -146,7 +181,7 @@ func (p *plan) decide(c *Counter, log *[]Entry, now, cost int64, d *Decision) {
 }
 
 // settle notes when the counter will have recovered. One that has is zero.
-func (p *plan) settle(c *Counter) {
+func (p *Plan) settle(c *Counter) {
 	if c.Until = p.emptyAt(c); c.Until == 0 {
 		*c = Counter{}
 	}
@@ -154,7 +189,7 @@ func (p *plan) settle(c *Counter) {
 
 // advance brings the counter to now: one that has recovered becomes fresh,
 // windows roll, buckets drain.
-func (p *plan) advance(c *Counter, log *[]Entry, now int64) {
+func (p *Plan) advance(c *Counter, log *[]Entry, now int64) {
 	if now >= c.Until {
 		*c, *log = Counter{}, nil
 	}
@@ -172,7 +207,7 @@ func (p *plan) advance(c *Counter, log *[]Entry, now int64) {
 
 // left returns the largest cost that would pass, negative if more is used than
 // the limit allows.
-func (p *plan) left(c *Counter, now int64) int64 {
+func (p *Plan) left(c *Counter, now int64) int64 {
 	switch p.limit.Algorithm {
 	case SlidingWindow:
 		return p.slidingLeft(c, now)
@@ -184,7 +219,7 @@ func (p *plan) left(c *Counter, now int64) int64 {
 }
 
 // charge adds units, or takes them back if negative.
-func (p *plan) charge(c *Counter, now, units int64) {
+func (p *Plan) charge(c *Counter, now, units int64) {
 	switch p.limit.Algorithm {
 	case SlidingWindow:
 		p.slidingCharge(c, units)
@@ -199,7 +234,7 @@ func (p *plan) charge(c *Counter, now, units int64) {
 
 // passAt returns when the cost, which does not pass now but is within the
 // capacity, will pass.
-func (p *plan) passAt(c *Counter, log []Entry, cost int64) int64 {
+func (p *Plan) passAt(c *Counter, log []Entry, cost int64) int64 {
 	switch p.limit.Algorithm {
 	case SlidingWindow:
 		return p.slidingPassAt(c, cost)
@@ -213,7 +248,7 @@ func (p *plan) passAt(c *Counter, log []Entry, cost int64) int64 {
 }
 
 // emptyAt returns when nothing will be used any more, or zero if nothing is.
-func (p *plan) emptyAt(c *Counter) int64 {
+func (p *Plan) emptyAt(c *Counter) int64 {
 	switch {
 	case p.limit.Algorithm == SlidingWindow:
 		return p.slidingEmptyAt(c)
@@ -229,7 +264,7 @@ func (p *plan) emptyAt(c *Counter) int64 {
 }
 
 // ticks converts microseconds to whole ticks.
-func (p *plan) ticks(micros int64) int64 {
+func (p *Plan) ticks(micros int64) int64 {
 	if p.tick == 1 { // nearly always, and a division costs
 		return micros
 	}
@@ -246,6 +281,13 @@ func micros(t time.Time) int64 { return clamp(t.UnixMicro(), maxTime) }
 func clamp(n, most int64) int64 { return max(0, min(n, most)) }
 
 func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
+
+// times multiplies numbers that are not negative, and reports whether the product is within
+// maxInt. A division would tell that, too, and costs more.
+func times(a, b int64) (product int64, ok bool) {
+	high, low := bits.Mul64(uint64(a), uint64(b))
+	return int64(low), high == 0 && low <= maxInt
+}
 
 func gcd(a, b int64) int64 {
 	for b != 0 {

@@ -12,7 +12,7 @@ const MaxLog = 10_000
 // with max entries joins the newest, which then counts from now, so that a log
 // never has more entries than its limit has units.
 
-func (p *plan) logAdvance(c *Counter, log *[]Entry, now int64) {
+func (p *Plan) logAdvance(c *Counter, log *[]Entry, now int64) {
 	edge := max(now, c.At) - p.window
 	gone := 0
 	for gone < len(*log) && (*log)[gone].At <= edge {
@@ -23,7 +23,7 @@ func (p *plan) logAdvance(c *Counter, log *[]Entry, now int64) {
 }
 
 // logCharge does to the log what charge does to its counter.
-func (p *plan) logCharge(log []Entry, at, units int64) []Entry {
+func (p *Plan) logCharge(log []Entry, at, units int64) []Entry {
 	n := len(log)
 	if units > 0 {
 		log = append(slices.Grow(slices.Clone(log), 1), Entry{at, units})
@@ -46,7 +46,7 @@ func (p *plan) logCharge(log []Entry, at, units int64) []Entry {
 	return log
 }
 
-func (p *plan) logPassAt(c *Counter, log []Entry, cost int64) int64 {
+func (p *Plan) logPassAt(c *Counter, log []Entry, cost int64) int64 {
 	need := c.Used + cost - p.cap
 	for _, e := range log {
 		if need -= e.Units; need <= 0 {

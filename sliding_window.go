@@ -12,9 +12,28 @@ package stint
 // of the window they were counted in: in the current window, in the previous
 // one, or forgotten.
 
-func (p *plan) slidingAdvance(c *Counter, now int64) {
-	span := p.window * p.tick
-	if c.Until == c.At+2*span && now >= c.At && now < c.At+span {
+// slidingUsual does what decide does, in fewer steps, in the case that is nearly all of them:
+// the counter was written under this limit, in the window that it is still in. Otherwise it
+// changes nothing and returns false.
+func (p *Plan) slidingUsual(c *Counter, now, cost int64, d *Decision) bool {
+	if c.Until != c.At+2*p.span || now >= c.At+p.span || cost <= 0 {
+		return false
+	}
+	left := p.slidingLeft(c, now)
+	if cost > left {
+		*d = Decision{Limit: p.cap, Remaining: max(left, 0), RetryAfter: Never, ResetAfter: until(c.Until, now)}
+		if cost <= p.cap {
+			d.RetryAfter = until(p.slidingPassAt(c, cost), now)
+		}
+		return true
+	}
+	c.Used += cost
+	*d = Decision{Allowed: true, Limit: p.cap, Remaining: left - cost, ResetAfter: until(c.Until, now)}
+	return true
+}
+
+func (p *Plan) slidingAdvance(c *Counter, now int64) {
+	if c.Until == c.At+2*p.span && now >= c.At && now < c.At+p.span {
 		return // in the window that it was written in, as nearly always
 	}
 	t := p.ticks(max(now, c.At))
@@ -24,7 +43,7 @@ func (p *plan) slidingAdvance(c *Counter, now int64) {
 		return
 	case c.At > start:
 		c.Used, c.Aux = clamp(c.Used+c.Aux, maxInt), 0
-	case c.At >= start-span:
+	case c.At >= start-p.span:
 		c.Used, c.Aux = 0, c.Used
 	default:
 		c.Used, c.Aux = 0, 0
@@ -32,7 +51,7 @@ func (p *plan) slidingAdvance(c *Counter, now int64) {
 	c.At = start
 }
 
-func (p *plan) slidingLeft(c *Counter, now int64) int64 {
+func (p *Plan) slidingLeft(c *Counter, now int64) int64 {
 	if c.Aux == 0 {
 		return p.cap - c.Used
 	}
@@ -43,7 +62,7 @@ func (p *plan) slidingLeft(c *Counter, now int64) int64 {
 
 // slidingCharge gives back from the current window first: a refund follows its
 // take.
-func (p *plan) slidingCharge(c *Counter, units int64) {
+func (p *Plan) slidingCharge(c *Counter, units int64) {
 	if units < -c.Used {
 		c.Aux = max(c.Aux+units+c.Used, 0)
 	}
@@ -53,21 +72,21 @@ func (p *plan) slidingCharge(c *Counter, units int64) {
 // slidingPassAt solves the condition for e: carried <= room when
 // e >= w - floor(room*w/previous). If the current count leaves no room, it is
 // solved in the next window, where the current count is the previous one.
-func (p *plan) slidingPassAt(c *Counter, cost int64) int64 {
+func (p *Plan) slidingPassAt(c *Counter, cost int64) int64 {
 	start, previous, room := c.At, c.Aux, p.cap-c.Used-cost
 	if room < 0 {
-		start, previous, room = c.At+p.window*p.tick, c.Used, p.cap-cost
+		start, previous, room = c.At+p.span, c.Used, p.cap-cost
 	}
 	e := p.window - room*p.window/min(previous, p.most)
 	return start + e*p.tick
 }
 
-func (p *plan) slidingEmptyAt(c *Counter) int64 {
+func (p *Plan) slidingEmptyAt(c *Counter) int64 {
 	switch {
 	case c.Used > 0:
-		return c.At + 2*p.window*p.tick
+		return c.At + 2*p.span
 	case c.Aux > 0:
-		return c.At + p.window*p.tick
+		return c.At + p.span
 	}
 	return 0
 }

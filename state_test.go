@@ -14,7 +14,7 @@ import (
 func TestStateBinary(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		_, s, _ := drawState(t)
+		_, s, _ := drawState(t, stint.Algorithms()...)
 		b, err := s.MarshalBinary()
 		if err != nil {
 			t.Fatal(err)

@@ -48,7 +48,7 @@ func ValidateTake(asks []Ask) error {
 			if err := a.Penalty.Validate(); err != nil {
 				return err
 			}
-		case planOf(&a.Limit) == nil:
+		case a.Limit.Plan() == nil:
 			return a.Limit.Validate()
 		}
 	}

@@ -12,7 +12,41 @@ package stint
 // With a tick above a microsecond, a bucket that was full begins to refill at
 // the next whole tick: a tick is credited only when all of it has passed.
 
-func (p *plan) bucketAdvance(c *Counter, now int64) {
+// bucketUsual does what decide does, in fewer steps, in the case that is nearly all of them: a
+// tick is a microsecond, and the counter was written at this rate or has recovered. Otherwise it
+// changes nothing and returns false.
+func (p *Plan) bucketUsual(c *Counter, now, cost int64, d *Decision) bool {
+	if p.tick != 1 || cost <= 0 {
+		return false
+	}
+	at := Counter{At: now, Aux: p.unit}
+	if now < c.Until {
+		back, ok := times(now-c.At, p.rate) // not if the clock has gone backwards
+		if c.Aux != p.unit || !ok {
+			return false
+		}
+		at.Used = max(c.Used-back, 0)
+	}
+	left := p.bucketLeft(&at)
+	if cost > left {
+		*d = Decision{Limit: p.cap, Remaining: max(left, 0), RetryAfter: Never, ResetAfter: until(min(p.bucketEmptyAt(&at), c.Until), now)}
+		if cost <= p.cap {
+			d.RetryAfter = until(min(p.bucketPassAt(&at, cost), c.Until), now)
+		}
+		return true
+	}
+	*d = Decision{Allowed: true, Limit: p.cap, Remaining: left - cost}
+	if p.limit.Algorithm == LeakyBucket {
+		d.Delay = until(p.bucketEmptyAt(&at), now)
+	}
+	at.Used += cost * p.unit
+	at.Until = p.bucketEmptyAt(&at)
+	d.ResetAfter = until(at.Until, now)
+	*c = at
+	return true
+}
+
+func (p *Plan) bucketAdvance(c *Counter, now int64) {
 	now = max(now, c.At)
 	if c.Aux != p.unit {
 		if c.Used > 0 {
@@ -23,17 +57,17 @@ func (p *plan) bucketAdvance(c *Counter, now int64) {
 	}
 	last := p.ticks(c.At + p.tick - 1)
 	t := max(p.ticks(now), last)
-	if passed := t - last; passed >= ceilDiv(c.Used, p.rate) {
+	if back, ok := times(t-last, p.rate); !ok || back >= c.Used {
 		c.Used, t = 0, p.ticks(now+p.tick-1)
 	} else {
-		c.Used -= passed * p.rate
+		c.Used -= back
 	}
 	c.At = t * p.tick
 }
 
-func (p *plan) bucketLeft(c *Counter) int64 { return p.cap - ceilDiv(c.Used, p.unit) }
+func (p *Plan) bucketLeft(c *Counter) int64 { return p.cap - ceilDiv(c.Used, p.unit) }
 
-func (p *plan) bucketCharge(c *Counter, units int64) {
+func (p *Plan) bucketCharge(c *Counter, units int64) {
 	if units >= 0 {
 		c.Used = min(c.Used+p.parts(units), maxInt)
 	} else {
@@ -41,24 +75,24 @@ func (p *plan) bucketCharge(c *Counter, units int64) {
 	}
 }
 
-func (p *plan) bucketPassAt(c *Counter, cost int64) int64 {
+func (p *Plan) bucketPassAt(c *Counter, cost int64) int64 {
 	return p.drained(c, c.Used-(p.cap-cost)*p.unit)
 }
 
-func (p *plan) bucketEmptyAt(c *Counter) int64 { return p.drained(c, c.Used) }
+func (p *Plan) bucketEmptyAt(c *Counter) int64 { return p.drained(c, c.Used) }
 
 // drained returns when that many parts will have come back.
-func (p *plan) drained(c *Counter, parts int64) int64 {
-	ticks := ceilDiv(parts, p.rate)
-	if ticks > (maxInt-c.At)/p.tick {
+func (p *Plan) drained(c *Counter, parts int64) int64 {
+	took, ok := times(ceilDiv(parts, p.rate), p.tick)
+	if !ok {
 		return maxInt
 	}
-	return c.At + ticks*p.tick
+	return min(c.At+took, maxInt)
 }
 
 // parts converts units to parts, as far as they fit.
-func (p *plan) parts(units int64) int64 {
-	if units > maxInt/p.unit {
+func (p *Plan) parts(units int64) int64 {
+	if units > p.fit {
 		return maxInt
 	}
 	return units * p.unit

@@ -84,9 +84,9 @@ func openStint(k keys, l stint.Limit) decide {
 	l.Max, l.Window = most, stint.Every(window)
 	s := newStore(memstore.Options{})
 	return func(i int) bool {
-		ask := [1]stint.Ask{{Key: stint.Key{Subject: k.at(i), Name: "api"}, Limit: l, Cost: 1}}
+		asks := []stint.Ask{{Key: stint.Key{Subject: k.at(i), Name: "api"}, Limit: l, Cost: 1}}
 		var room [1]stint.Decision
-		d, err := s.TakeAppend(room[:0], ask[:])
+		d, err := s.TakeAppend(room[:0], asks)
 		return err == nil && d[0].Allowed
 	}
 }
@@ -114,8 +114,8 @@ func openAway(k keys) decide {
 func openStore(k keys, s stint.Store) decide {
 	l := stint.Limit{Max: most, Window: stint.Every(window)}
 	return func(i int) bool {
-		ask := [1]stint.Ask{{Key: stint.Key{Subject: k.at(i), Name: "api"}, Limit: l, Cost: 1}}
-		d, err := s.Take(ctx, ask[:])
+		asks := []stint.Ask{{Key: stint.Key{Subject: k.at(i), Name: "api"}, Limit: l, Cost: 1}}
+		d, err := s.Take(ctx, asks)
 		return err == nil && d[0].Allowed
 	}
 }

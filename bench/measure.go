@@ -245,9 +245,9 @@ func sweep(n int) []pause {
 		now := time.Unix(1_000_000_000, 0)
 		s := newStore(memstore.Options{Now: func() time.Time { return now }})
 		ask := func(i int) bool {
-			asks := [1]stint.Ask{{Key: stint.Key{Subject: k.at(i), Name: "api"}, Limit: l, Cost: 1}}
+			asks := []stint.Ask{{Key: stint.Key{Subject: k.at(i), Name: "api"}, Limit: l, Cost: 1}}
 			var room [1]stint.Decision
-			d, err := s.TakeAppend(room[:0], asks[:])
+			d, err := s.TakeAppend(room[:0], asks)
 			return err == nil && d[0].Allowed
 		}
 		fill(ask, n)

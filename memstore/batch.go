@@ -9,8 +9,8 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// few is how many asks are worked on without allocating.
-const few = 10
+// few is how many asks are worked on without allocating, and fewer how many most takes have.
+const few, fewer = 10, 3
 
 // item is one ask of several, on its way. A twin asks the same counter as the
 // item before it.
@@ -19,16 +19,21 @@ type item struct {
 	cell *cell // nil: there is none; a twin has its elder's
 	ask  int32
 	twin bool
+	plan *stint.Plan
+	// counter is what the cell held, so that it can be put back; or, of one that is not there
+	// or has a log, what it will hold.
+	counter stint.Counter
 }
+
+// inPlace reports whether the take writes to the cell before it is known whether all pass.
+func (it *item) inPlace() bool { return it.cell != nil && it.cell.Aux >= 0 }
 
 // penalty is the algorithm of penalties, to tell their counters from others. They
 // are kept like logs.
 const penalty stint.Algorithm = 0xff
 
-// plan fills in the items of the asks and puts them in the order of their
-// counters, which is the order of locks; asks on one counter stay in their own
-// order. It reports whether there are twins or penalties.
-func (s *Store) plan(items []item, asks []stint.Ask) (special bool) {
+// identify fills in the items of the asks, and reports whether there are penalties.
+func (s *Store) identify(items []item, asks []stint.Ask) (special bool) {
 	var subject id
 	for i := range asks {
 		k := &asks[i].Key
@@ -42,27 +47,39 @@ func (s *Store) plan(items []item, asks []stint.Ask) (special bool) {
 		items[i].id = subject.of(s.name(k.Name), algorithm)
 		items[i].ask = int32(i)
 	}
-	if len(items) <= few {
-		for i := 1; i < len(items); i++ {
-			for k := i; k > 0 && items[k].id.less(items[k-1].id); k-- {
-				items[k], items[k-1] = items[k-1], items[k]
-			}
-		}
-	} else {
-		slices.SortStableFunc(items, func(a, b item) int {
-			return cmp.Or(cmp.Compare(a.id.hi, b.id.hi), cmp.Compare(a.id.lo, b.id.lo))
-		})
-	}
-	for i := 1; i < len(items); i++ {
-		if items[i].id == items[i-1].id {
-			items[i].twin, special = true, true
-		}
-	}
 	return special
 }
 
-// acquireAll locks the cells of all items. If one is not there, it locks none
+// order puts the items in the order of their counters, which is the order of locks; asks on
+// one counter stay in their own order. It reports whether there are twins.
+func order(items []item) (twins bool) {
+	slices.SortStableFunc(items, func(a, b item) int {
+		return cmp.Or(cmp.Compare(a.id.hi, b.id.hi), cmp.Compare(a.id.lo, b.id.lo))
+	})
+	for i := 1; i < len(items); i++ {
+		if items[i].id == items[i-1].id {
+			items[i].twin, twins = true, true
+		}
+	}
+	return twins
+}
+
+// tryAll locks the cells of all items, in whatever order they are, if no one has to be waited
+// for: that is nearly always so, and to sort costs as much as to lock. Otherwise it locks none
 // and returns false.
+func (s *Store) tryAll(items []item) bool {
+	for i := range items {
+		it := &items[i]
+		if it.cell = s.shardOf(it.id).tryAcquire(it.id); it.cell == nil {
+			releaseAll(items[:i])
+			return false
+		}
+	}
+	return true
+}
+
+// acquireAll locks the cells of all items, which are in order. If one is not there, it locks
+// none and returns false.
 func (s *Store) acquireAll(items []item) bool {
 	for i := range items {
 		it := &items[i]
@@ -109,59 +126,73 @@ func (s *Store) unlockAll(locked []*shard) {
 
 // takeAll decides several asks together, and answers in out.
 func (s *Store) takeAll(asks []stint.Ask, out []stint.Decision) error {
-	var itemBuf [few]item
-	var nextBuf [few]stint.Counter
-	items, next := itemBuf[:], nextBuf[:]
-	if n := len(asks); n > few {
-		items, next = make([]item, n), make([]stint.Counter, n)
-	} else {
-		items = items[:n]
+	switch n := len(asks); {
+	case n <= fewer: // most takes, and to clear more room costs as much as a decision
+		var room [fewer]item
+		return s.takeItems(room[:n], asks, out)
+	case n <= few:
+		var room [few]item
+		return s.takeItems(room[:n], asks, out)
+	default:
+		return s.takeItems(make([]item, n), asks, out)
 	}
-	if s.plan(items, asks) {
+}
+
+func (s *Store) takeItems(items []item, asks []stint.Ask, out []stint.Decision) error {
+	now := s.micros()
+	if s.identify(items, asks) {
 		return s.takeSpecial(items, asks, out)
 	}
-	now := s.micros()
-	whole := s.acquireAll(items)
-	if !whole {
-		defer s.unlockAll(s.lockAll(items))
+	for i := range items {
+		a := &asks[i]
+		if items[i].plan = a.Limit.Plan(); items[i].plan == nil || a.Cost < 0 {
+			return a.Validate()
+		}
 	}
-
-	var err error
+	whole := s.tryAll(items)
+	if !whole {
+		if order(items) {
+			return s.takeSpecial(items, asks, out)
+		}
+		if whole = s.acquireAll(items); !whole {
+			defer s.unlockAll(s.lockAll(items))
+		}
+	}
 	allowed := true
-	for k := range items {
-		it := &items[k]
-		a, d := &asks[it.ask], &out[it.ask]
-		var log []stint.Entry
-		next[k], log = s.logs.load(it.cell)
-		a.Limit.TakeIn(&next[k], log, now, a.Cost, d)
-		if d.Limit == 0 { // no valid limit has no capacity
-			err = a.Validate()
+	for i := range items {
+		it := &items[i]
+		d, cost := &out[it.ask], asks[it.ask].Cost
+		if it.inPlace() {
+			it.counter = it.cell.Counter
+			it.plan.Take(&it.cell.Counter, nil, now, cost, d)
+		} else {
+			var log []stint.Entry
+			it.counter, log = s.logs.load(it.cell)
+			it.plan.Take(&it.counter, log, now, cost, d)
 		}
 		allowed = allowed && d.Allowed
 	}
-	for k := range items {
-		it := &items[k]
-		a, d := &asks[it.ask], &out[it.ask]
-		switch {
-		case allowed && a.Cost > 0 && it.cell != nil:
-			s.logs.commit(it.cell, a, &next[k])
-		case !allowed && d.Allowed:
-			// It would have passed; say how its counter stands.
-			c, log := s.logs.load(it.cell)
-			a.Limit.TakeIn(&c, log, now, 0, d)
-			d.Allowed = true
+	for i := range items {
+		it := &items[i]
+		d, cost := &out[it.ask], asks[it.ask].Cost
+		if !allowed && d.Allowed {
+			s.undo(it, now, d)
 		}
-		if it.cell != nil {
-			it.cell.release(it.id)
+		if it.cell == nil {
+			continue
 		}
+		if allowed && cost > 0 && !it.inPlace() {
+			s.logs.commit(it.cell, cost, &it.counter)
+		}
+		it.cell.release(it.id)
 	}
 	if allowed && !whole {
 		// No one else can have made these meanwhile, or looked for them.
-		for k := range items {
-			it := &items[k]
+		for i := range items {
+			it := &items[i]
 			if a := &asks[it.ask]; it.cell == nil && a.Cost > 0 {
 				x := s.shardOf(it.id).insert(it.id, a.Limit.Algorithm, now)
-				s.logs.commit(x, a, &next[k])
+				s.logs.commit(x, a.Cost, &it.counter)
 				x.release(it.id)
 			}
 		}
@@ -169,7 +200,18 @@ func (s *Store) takeAll(asks []stint.Ask, out []stint.Decision) error {
 	if now%1024 == 0 && whole {
 		s.shardOf(items[0].id).sweepSome(now)
 	}
-	return err
+	return nil
+}
+
+// undo gives back what an ask has taken that would have passed, had not another denied, and
+// says how its counter stands.
+func (s *Store) undo(it *item, now int64, d *stint.Decision) {
+	if it.inPlace() {
+		it.cell.Counter = it.counter
+	}
+	c, log := s.logs.load(it.cell)
+	it.plan.Take(&c, log, now, 0, d)
+	d.Allowed = true
 }
 
 // takeSpecial is a take in which a counter is asked more than once, or that has a
@@ -191,7 +233,7 @@ func (s *Store) Adjust(_ context.Context, asks []stint.Ask) ([]stint.Decision, e
 		return nil, err
 	}
 	items := make([]item, len(asks))
-	s.plan(items, asks)
+	s.identify(items, asks)
 	out := make([]stint.Decision, len(asks))
 	s.transact(items, asks, out, stint.Limit.Adjust, false)
 	return out, nil
@@ -209,6 +251,7 @@ func (s *Store) transact(
 	changed := make([]bool, len(items))
 	micros := s.micros()
 	now := time.UnixMicro(micros)
+	order(items)
 	defer s.unlockAll(s.lockAll(items))
 
 	stored := func(it *item) stint.State {

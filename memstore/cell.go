@@ -10,8 +10,6 @@ import (
 // id is a counter's fingerprint. The top bit of hi is free for the lock.
 type id struct{ lo, hi uint64 }
 
-func (c id) less(d id) bool { return c.hi < d.hi || c.hi == d.hi && c.lo < d.lo }
-
 // held is set in a cell's owner while someone works on the cell.
 const held = 1 << 63
 
@@ -47,11 +45,11 @@ func (x *cell) tryAcquire(c id) bool {
 	return false
 }
 
-// acquire locks the cell, waiting while others hold it. It returns false if the
+// acquire locks the cell, waiting, if it may, while others hold it. It returns false if the
 // cell is not c's, or no longer.
-func (x *cell) acquire(c id) bool {
+func (x *cell) acquire(c id, wait bool) bool {
 	for spins := 0; !x.tryAcquire(c); spins++ {
-		if x.id() != c {
+		if !wait || x.id() != c {
 			return false
 		}
 		pause(spins)

@@ -55,16 +55,24 @@ func (ls *logs) load(x *cell) (c stint.Counter, log []stint.Entry) {
 	return c, log
 }
 
-// commit writes what a take has charged to the counter.
-func (ls *logs) commit(x *cell, a *stint.Ask, next *stint.Counter) {
-	if a.Limit.Algorithm != stint.SlidingLog {
-		x.Counter = *next
-		return
+// take takes from a counter that has a log.
+func (ls *logs) take(x *cell, plan *stint.Plan, now, cost int64, d *stint.Decision) {
+	next, log := ls.load(x)
+	plan.Take(&next, log, now, cost, d)
+	if d.Allowed && cost > 0 {
+		ls.commit(x, cost, &next)
 	}
-	aux := x.Aux
-	l := ls.get(aux)
-	l.forget(x.Used + a.Cost - next.Used)
-	l.push(stint.Entry{At: next.At, Units: a.Cost})
+}
+
+// commit writes what a take has charged to the counter.
+func (ls *logs) commit(x *cell, cost int64, next *stint.Counter) {
+	aux := next.Aux
+	if x.Aux < 0 {
+		aux = x.Aux
+		l := ls.get(aux)
+		l.forget(x.Used + cost - next.Used)
+		l.push(stint.Entry{At: next.At, Units: cost})
+	}
 	x.Counter = *next
 	x.Aux = aux
 }

@@ -14,7 +14,8 @@
 // those who make counters and drop them.
 //
 // A Take of several asks decides at one instant, under the locks of all its
-// cells, taken in order. One that needs a counter that is not there yet holds
+// cells: taken as they come if no one holds any of them, and otherwise in
+// order, so that those who wait for each other do not. One that needs a counter that is not there yet holds
 // its shard's lock as well, so that no one else can make it meanwhile.
 //
 // # Bounds
@@ -182,40 +183,41 @@ func (s *Store) TakeAppend(dst []stint.Decision, asks []stint.Ask) ([]stint.Deci
 }
 
 func (s *Store) takeOne(a *stint.Ask, d *stint.Decision) error {
+	plan := a.Limit.Plan()
+	if plan == nil || a.Cost < 0 {
+		return a.Validate()
+	}
 	c := s.fingerprint(&a.Key, a.Limit.Algorithm)
 	sh := s.shardOf(c)
 	now := s.micros()
 	if x := sh.acquire(c); x != nil {
-		next, log := s.logs.load(x)
-		a.Limit.TakeIn(&next, log, now, a.Cost, d)
-		if d.Allowed && a.Cost > 0 {
-			s.logs.commit(x, a, &next)
+		if x.Aux < 0 {
+			s.logs.take(x, plan, now, a.Cost, d)
+		} else {
+			plan.Take(&x.Counter, nil, now, a.Cost, d)
 		}
 		x.release(c)
 	} else {
-		s.takeFirst(c, a, now, d)
+		s.takeFirst(c, a, plan, now, d)
 	}
 	if now%1024 == 0 {
 		sh.sweepSome(now)
-	}
-	if d.Limit == 0 { // no valid limit has no capacity
-		return a.Validate()
 	}
 	return nil
 }
 
 // takeFirst is a take from a counter that is probably not there.
-func (s *Store) takeFirst(c id, a *stint.Ask, now int64, d *stint.Decision) {
+func (s *Store) takeFirst(c id, a *stint.Ask, plan *stint.Plan, now int64, d *stint.Decision) {
 	sh := s.lock(c)
 	defer s.unlock(sh)
 	x := sh.acquire(c) // now it is certain
 	next, log := s.logs.load(x)
-	a.Limit.TakeIn(&next, log, now, a.Cost, d)
+	plan.Take(&next, log, now, a.Cost, d)
 	if d.Allowed && a.Cost > 0 {
 		if x == nil {
 			x = sh.insert(c, a.Limit.Algorithm, now)
 		}
-		s.logs.commit(x, a, &next)
+		s.logs.commit(x, a.Cost, &next)
 	}
 	if x != nil {
 		x.release(c)

@@ -64,15 +64,16 @@ func (t *table) after(g int) int {
 
 func tagOf(c id) uint64 { return c.lo&0x7f | lodged }
 
-// acquire finds the counter's cell and locks it, or returns nil.
-func (t *table) acquire(c id) *cell {
+// acquire finds the counter's cell and locks it, or returns nil, also if it may not wait for
+// who holds it.
+func (t *table) acquire(c id, wait bool) *cell {
 	tag, g := tagOf(c)*lows, t.home(c.lo)
 	for range t.words { // counters that come and go could keep a search going round
 		word := atomic.LoadUint64(&t.words[g])
 		x := (word ^ tag) &^ (many * past)
 		// A bit for each byte that is the tag, and perhaps for some that are not.
 		for m := (x - lows) &^ x & highs; m != 0; m &= m - 1 {
-			if x := &t.cells[g*group+bits.TrailingZeros64(m)/8]; x.acquire(c) {
+			if x := &t.cells[g*group+bits.TrailingZeros64(m)/8]; x.tryAcquire(c) || x.acquire(c, wait) {
 				return x
 			}
 		}
