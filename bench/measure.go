@@ -90,36 +90,95 @@ func (s samples) median() float64 {
 	return (s[(n-1)/2] + s[n/2]) / 2
 }
 
-// spread is half the range, as a part of the median.
-func (s samples) spread() float64 { return (slices.Max(s) - slices.Min(s)) / 2 / s.median() }
+// spread is half of what the middle half of them differ by, as a part of the median.
+func (s samples) spread() float64 {
+	sorted := slices.Sorted(slices.Values(s))
+	n := len(sorted)
+	return (sorted[n-1-n/4] - sorted[n/4]) / 2 / s.median()
+}
 
 // speed holds a contestant's cells.
 type speed struct{ serial, parallel samples }
 
-// compare measures every contestant with the keys.
-func compare(list []contestant, k keys, s settings) ([]speed, error) {
-	out := make([]speed, len(list))
+// Contestants that have few keys are all kept, and take short turns: on a machine whose speed
+// changes from second to second, those who take long ones are compared with another machine.
+// Those with many keys would not fit into memory together.
+const (
+	fewKeys = 10_000
+	turns   = 10
+)
+
+// contest is what is measured of one contestant.
+type contest struct {
+	name     string
+	open     func() decide
+	keys     int
+	want     bool
+	serial   *samples
+	parallel *samples // with as many goroutines as there are processors; nil: not measured
+	current  decide
+}
+
+func (c *contest) start() {
+	c.current = c.open()
+	fill(c.current, c.keys)
+}
+
+func (c *contest) turn(length time.Duration) error {
+	one, err := timeCell(c.current, c.keys, 1, length, c.want)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.name, err)
+	}
+	*c.serial = append(*c.serial, one)
+	if c.parallel == nil {
+		return nil
+	}
+	all, err := timeCell(c.current, c.keys, runtime.GOMAXPROCS(0), length, c.want)
+	*c.parallel = append(*c.parallel, all)
+	return err
+}
+
+// hold measures contestants, in rounds.
+func hold(list []contest, s settings) error {
+	few := !slices.ContainsFunc(list, func(c contest) bool { return c.keys > fewKeys })
 	for range s.rounds {
-		for _, c := range rand.Perm(len(list)) {
-			d := list[c].open(k)
-			fill(d, k.len())
-			runtime.GC() // what filling left, and the contestant before
-			for _, cell := range []struct {
-				goroutines int
-				samples    *samples
-			}{
-				{1, &out[c].serial},
-				{runtime.GOMAXPROCS(0), &out[c].parallel},
-			} {
-				ns, err := timeCell(d, k.len(), cell.goroutines, s.cell, true)
-				if err != nil {
-					return nil, fmt.Errorf("%s: %w", list[c].name, err)
+		if !few {
+			for _, i := range rand.Perm(len(list)) {
+				list[i].start()
+				runtime.GC() // what filling left, and the contestant before
+				if err := list[i].turn(s.cell); err != nil {
+					return err
 				}
-				*cell.samples = append(*cell.samples, ns)
+				list[i].current = nil
+			}
+			continue
+		}
+		for i := range list {
+			list[i].start()
+		}
+		runtime.GC()
+		for range turns {
+			for _, i := range rand.Perm(len(list)) {
+				if err := list[i].turn(s.cell / turns); err != nil {
+					return err
+				}
 			}
 		}
 	}
-	return out, nil
+	return nil
+}
+
+// compare measures every contestant with the keys.
+func compare(list []contestant, k keys, s settings) ([]speed, error) {
+	out := make([]speed, len(list))
+	contests := make([]contest, len(list))
+	for i, c := range list {
+		contests[i] = contest{
+			name: c.name, open: func() decide { return c.open(k) }, keys: k.len(), want: true,
+			serial: &out[i].serial, parallel: &out[i].parallel,
+		}
+	}
+	return out, hold(contests, s)
 }
 
 // batchSizes are the numbers of asks in one take that are measured.
@@ -133,37 +192,23 @@ type take struct {
 
 // compareTakes measures Stint alone, from one goroutine.
 func compareTakes(list []kind, k keys, s settings) ([]take, error) {
-	type cell struct {
-		name    string
-		limit   stint.Limit
-		asks    int
-		want    bool
-		samples *samples
-	}
-	var cells []cell
+	var contests []contest
 	out := make([]take, len(list))
+	add := func(name string, l stint.Limit, asks int, want bool, to *samples) {
+		contests = append(contests, contest{
+			name: fmt.Sprintf("%s, %d asks", name, asks), open: func() decide { return openAsks(k, l, asks) }, keys: k.len(), want: want,
+			serial: to,
+		})
+	}
 	for i, kind := range list {
 		for b, asks := range batchSizes {
-			cells = append(cells, cell{kind.name, kind.admit, asks, true, &out[i].admitted[b]})
+			add(kind.name, kind.admit, asks, true, &out[i].admitted[b])
 		}
 		if kind.deny != (stint.Limit{}) {
-			cells = append(cells, cell{kind.name, kind.deny, 1, false, &out[i].denied})
+			add(kind.name, kind.deny, 1, false, &out[i].denied)
 		}
 	}
-	for range s.rounds {
-		for _, i := range rand.Perm(len(cells)) {
-			c := cells[i]
-			d := openAsks(k, c.limit, c.asks)
-			fill(d, k.len())
-			runtime.GC()
-			ns, err := timeCell(d, k.len(), 1, s.cell, c.want)
-			if err != nil {
-				return nil, fmt.Errorf("%s, %d asks: %w", c.name, c.asks, err)
-			}
-			*c.samples = append(*c.samples, ns)
-		}
-	}
-	return out, nil
+	return out, hold(contests, s)
 }
 
 // openAsks asks several counters of the key's subject in one take. The asks are
