@@ -2,6 +2,7 @@ package memstore
 
 import (
 	"math/bits"
+	"slices"
 	"sync/atomic"
 
 	"github.com/stintdev/stint"
@@ -42,8 +43,10 @@ func newTable(counters int) *table {
 	if n < 128 {
 		n = 2 * counters // small tables need not be so full
 	}
-	groups := n/group + 1
-	return &table{words: make([]uint64, groups), cells: make([]cell, groups*group)}
+	// The allocator rounds up, by up to an eighth, and what it gives is used.
+	cells := slices.Grow([]cell(nil), n+group)
+	groups := cap(cells) / group
+	return &table{words: make([]uint64, groups), cells: cells[:groups*group]}
 }
 
 // full reports whether a larger table is needed for the next counter.
