@@ -16,8 +16,9 @@ import (
 // one cell worth a look; the words of a million counters fit into a processor's
 // cache. Nothing has to be tidied up when a counter leaves.
 //
-// A table is between 85 and 92 per cent full, unless it is small, so that a
-// counter costs less than 80 bytes, all told.
+// A table is made 85 per cent full, or less as far as the allocator rounds up,
+// and grows at 92, unless it is small, so that a counter costs less than 80
+// bytes, all told.
 //
 // It is searched without a lock while counters come and go: a search may miss
 // one that is there, but never finds one that is not.
