@@ -10,7 +10,7 @@ package stint
 // counter was written under this limit, in the window that it is still in. Otherwise it changes
 // nothing and returns false.
 func (p *Plan) fixedUsual(c *Counter, now, cost int64, d *Decision) bool {
-	if c.Until != c.Aux || c.Aux != c.At+p.window || now >= c.Aux || cost <= 0 {
+	if c.Until != c.Aux || c.Aux != c.At+p.window || now < c.At || now >= c.Aux || cost <= 0 {
 		return false
 	}
 	left := p.cap - c.Used

@@ -131,7 +131,8 @@ func drawLimit(t *rapid.T, of ...stint.Algorithm) stint.Limit {
 		Algorithm: rapid.SampledFrom(of).Draw(t, "algorithm"),
 		Max:       rapid.SampledFrom([]int64{1, 2, 3, 7, 10, 60, 1000, 9999}).Draw(t, "max"),
 		Window: stint.Every(rapid.SampledFrom([]time.Duration{
-			time.Microsecond, 3 * time.Microsecond, time.Millisecond, time.Second, 333_333 * time.Microsecond, time.Minute, 24 * time.Hour,
+			time.Microsecond, 2 * time.Microsecond, 3 * time.Microsecond, time.Millisecond, time.Second, 2 * time.Second,
+			333_333 * time.Microsecond, time.Minute, 24 * time.Hour,
 		}).Draw(t, "window")),
 	}
 	if l.Algorithm != stint.SlidingLog && rapid.Bool().Draw(t, "coarse") {

@@ -16,7 +16,7 @@ package stint
 // the counter was written under this limit, in the window that it is still in. Otherwise it
 // changes nothing and returns false.
 func (p *Plan) slidingUsual(c *Counter, now, cost int64, d *Decision) bool {
-	if c.Until != c.At+2*p.span || now >= c.At+p.span || cost <= 0 {
+	if c.Until != c.At+2*p.span || c.Used == 0 || now >= c.At+p.span || cost <= 0 {
 		return false
 	}
 	left := p.slidingLeft(c, now)
