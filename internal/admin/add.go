@@ -337,12 +337,14 @@ func (p *param) span() (s string) {
 func (in *input) bindBody(w http.ResponseWriter, r *http.Request, into reflect.Value) error {
 	// Who sends it slowly does not have longer than others. A writer without deadlines is
 	// one of tests.
+	control := http.NewResponseController(w)
 	if deadline, ok := r.Context().Deadline(); ok {
-		control := http.NewResponseController(w)
 		_ = control.SetReadDeadline(deadline)
-		defer func() { _ = control.SetReadDeadline(time.Time{}) }()
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, in.maxBody))
+	if err == nil { // otherwise the server wants the rest, and does not wait for it for ever
+		_ = control.SetReadDeadline(time.Time{})
+	}
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):

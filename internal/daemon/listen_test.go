@@ -196,6 +196,7 @@ func TestSlow(t *testing.T) {
 		"header":  "GET / HTTP/1.1\r\nHost: x\r\nX-Slow",
 		"body":    "POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
 		"chunk":   "POST /v1/check HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",
+		"login":   "POST /admin/v1/session HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
 		"idle":    "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
 	} {
 		for _, l := range []string{"http", "gateway", "admin"} {
