@@ -236,9 +236,9 @@ func kinds() []kind {
 	long := stint.Every(30 * 24 * time.Hour)
 	return []kind{
 		{reference, stint.Limit{Max: most, Window: hour}, stint.Limit{Max: 1, Window: long}},
-		// Windows so short that the one before is never empty: its share has
-		// to be worked out every time.
-		{reference + " of 10ms", stint.Limit{Max: most, Window: stint.Every(10 * time.Millisecond)}, stint.Limit{}},
+		// Windows so short that the one before is hardly ever empty: its share has
+		// to be worked out nearly every time.
+		{reference + " of 1ms", stint.Limit{Max: most, Window: stint.Every(time.Millisecond)}, stint.Limit{}},
 		{
 			"stint fixed_window",
 			stint.Limit{Algorithm: stint.FixedWindow, Max: most, Window: hour},

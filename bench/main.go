@@ -12,9 +12,9 @@
 //   - one call of Envoy's rate limit service, beside envoyproxy/ratelimit.
 //
 // All contestants run in one process, in rounds. Each round measures each of
-// them once, in an order drawn anew, so that the noise of the machine falls on
-// all alike; a table shows medians over the rounds. Only one contestant's store
-// is alive at a time, so that none pays for the collection of another's.
+// them, in an order drawn anew, so that the noise of the machine falls on all
+// alike; a table shows medians over the rounds. Of stores with many keys only
+// one is alive at a time, so that none pays for the collection of another's.
 package main
 
 import (

@@ -125,16 +125,18 @@ func (c *contest) start() {
 }
 
 func (c *contest) turn(length time.Duration) error {
-	one, err := timeCell(c.current, c.keys, 1, length, c.want)
-	if err != nil {
-		return fmt.Errorf("%s: %w", c.name, err)
-	}
-	*c.serial = append(*c.serial, one)
-	if c.parallel == nil {
+	measure := func(goroutines int, to *samples) error {
+		ns, err := timeCell(c.current, c.keys, goroutines, length, c.want)
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+		*to = append(*to, ns)
 		return nil
 	}
-	all, err := timeCell(c.current, c.keys, runtime.GOMAXPROCS(0), length, c.want)
-	*c.parallel = append(*c.parallel, all)
+	err := measure(1, c.serial)
+	if err == nil && c.parallel != nil {
+		err = measure(runtime.GOMAXPROCS(0), c.parallel)
+	}
 	return err
 }
 
