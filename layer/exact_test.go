@@ -11,6 +11,9 @@ import (
 	"github.com/stintdev/stint/layer"
 )
 
+// recovers is how long it may take until a store that is back is used.
+const recovers = 2 * time.Second
+
 // TestAllocations counts what the stack adds to its store, for a caller that
 // waits.
 func TestAllocations(t *testing.T) {
