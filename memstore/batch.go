@@ -64,26 +64,12 @@ func order(items []item) (twins bool) {
 	return twins
 }
 
-// tryAll locks the cells of all items, in whatever order they are, if no one has to be waited
-// for: that is nearly always so, and to sort costs as much as to lock. Otherwise it locks none
-// and returns false.
-func (s *Store) tryAll(items []item) bool {
+// acquireAll locks the cells of all items. If one is not there it locks none and returns false,
+// also if it may not wait for who holds it. Those who wait need items that are in order.
+func (s *Store) acquireAll(items []item, wait bool) bool {
 	for i := range items {
 		it := &items[i]
-		if it.cell = s.shardOf(it.id).tryAcquire(it.id); it.cell == nil {
-			releaseAll(items[:i])
-			return false
-		}
-	}
-	return true
-}
-
-// acquireAll locks the cells of all items, which are in order. If one is not there, it locks
-// none and returns false.
-func (s *Store) acquireAll(items []item) bool {
-	for i := range items {
-		it := &items[i]
-		if it.cell = s.shardOf(it.id).acquire(it.id); it.cell == nil {
+		if it.cell = s.shardOf(it.id).table.Load().acquire(it.id, wait); it.cell == nil {
 			releaseAll(items[:i])
 			return false
 		}
@@ -149,12 +135,12 @@ func (s *Store) takeItems(items []item, asks []stint.Ask, out []stint.Decision) 
 			return a.Validate()
 		}
 	}
-	whole := s.tryAll(items)
+	whole := s.acquireAll(items, false) // nearly always, and to sort them costs as much
 	if !whole {
 		if order(items) {
 			return s.takeSpecial(items, asks, out)
 		}
-		if whole = s.acquireAll(items); !whole {
+		if whole = s.acquireAll(items, true); !whole {
 			defer s.unlockAll(s.lockAll(items))
 		}
 	}

@@ -40,9 +40,6 @@ type victim struct {
 // means that the counter is probably not there.
 func (sh *shard) acquire(c id) *cell { return sh.table.Load().acquire(c, true) }
 
-// tryAcquire is acquire for those who must not wait: nil may also mean that someone holds it.
-func (sh *shard) tryAcquire(c id) *cell { return sh.table.Load().acquire(c, false) }
-
 // What follows is done under the shard's lock, and while holding no cell but
 // the one it is about.
 
