@@ -17,6 +17,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/catalog"
+	"github.com/stintdev/stint/internal/field"
 	"github.com/stintdev/stint/memstore"
 )
 
@@ -204,7 +205,7 @@ func (g *guard) check(r *http.Request, each *stint.Limiter, text string, look fu
 			}
 			if d.Remaining < 1 {
 				// How long one unit takes is not told by what costs nothing.
-				wait := strconv.FormatInt(int64(max(d.ResetAfter, time.Second)/time.Second), 10)
+				wait := strconv.FormatInt(field.Seconds(d.ResetAfter), 10)
 				return fail(http.StatusTooManyRequests, errTooMany.Detail).with("Retry-After", wait)
 			}
 		}
