@@ -8,6 +8,10 @@ GO       ?= go
 LINT     := $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 MODULES  := . bench
 FUZZTIME ?= 10s
+# What programs import is built for other processors, too: one of 32 bits, and one with
+# instructions of its own.
+LIBRARY  := . ./engine ./grpclimit/... ./httplimit ./identity ./layer ./memstore ./redisstore ./rule ./storetest
+ARCHS    := 386 arm64
 # The parts of the Redis script, which are one script: what one defines, the next uses.
 LUA      := $(shell sed 's,.*,redisstore/lua/&.lua,' redisstore/lua/order)
 
@@ -64,6 +68,7 @@ verify: ## Check that module files are tidy and modules are what they were
 	@for m in $(MODULES) bench/ratelimit tools; do echo "verify $$m"; (cd $$m && $(GO) mod tidy -diff && $(GO) mod verify) || exit 1; done
 	$(GO) build ./...
 	cd bench && $(GO) build -o /dev/null .
+	@for a in $(ARCHS); do echo "verify $$a"; GOARCH=$$a $(GO) build $(LIBRARY) || exit 1; done
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (10s)

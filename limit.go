@@ -145,12 +145,12 @@ func (l Limit) check() error {
 	case !l.Algorithm.known():
 		return invalid("algorithm", l.Algorithm.String(), algorithmWant)
 	case l.Max < 1 || l.Max > maxInt:
-		return invalid("max", strconv.FormatInt(l.Max, 10), "a whole number from 1 to "+strconv.Itoa(maxInt))
+		return invalid("max", strconv.FormatInt(l.Max, 10), "a whole number from 1 to "+strconv.FormatInt(maxInt, 10))
 	case l.Algorithm == SlidingLog && l.Max > MaxLog:
 		return invalid("max", strconv.FormatInt(l.Max, 10), "at most "+strconv.Itoa(MaxLog)+
 			" for a sliding_log, which remembers every unit; sliding_window has no such bound")
 	case l.Burst < 0 || l.Burst >= maxInt:
-		return invalid("burst", strconv.FormatInt(l.Burst, 10), "a whole number from 0 to "+strconv.Itoa(maxInt-1))
+		return invalid("burst", strconv.FormatInt(l.Burst, 10), "a whole number from 0 to "+strconv.FormatInt(maxInt-1, 10))
 	case l.Burst != 0 && l.Algorithm != TokenBucket && l.Algorithm != LeakyBucket:
 		return invalid("burst", strconv.FormatInt(l.Burst, 10), "none: "+l.Algorithm.String()+
 			" has no burst; token_bucket and leaky_bucket have")
@@ -256,7 +256,7 @@ func parseLimit(text string) (Limit, error) {
 func parseCount(field, text string) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 1 || n > maxInt || text[0] == '+' {
-		return 0, invalid(field, text, "a whole number from 1 to "+strconv.Itoa(maxInt))
+		return 0, invalid(field, text, "a whole number from 1 to "+strconv.FormatInt(maxInt, 10))
 	}
 	return n, nil
 }

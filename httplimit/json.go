@@ -268,7 +268,7 @@ func (s *scanner) cost(least int64) (int64, *inputError) {
 	digits := s.data[start:s.i]
 	n, err := strconv.ParseInt(string(digits), 10, 64)
 	if err != nil || n < least || n > maxCost || (len(digits) > 1 && digits[0] < '1') { // a sign, or a zero before it
-		return 0, s.wrong(start, "a whole number from "+strconv.FormatInt(least, 10)+" to "+strconv.Itoa(maxCost))
+		return 0, s.wrong(start, "a whole number from "+strconv.FormatInt(least, 10)+" to "+strconv.FormatInt(maxCost, 10))
 	}
 	return n, nil
 }

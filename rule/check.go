@@ -552,7 +552,7 @@ func (c *checker) checkCost(r *checked) {
 	const path = "cost"
 	cost := r.Cost
 	if cost.Units < 0 || cost.Units > maxCost {
-		c.refuseNumber(path, cost.Units, "from 1 to "+strconv.Itoa(maxCost)+" units")
+		c.refuseNumber(path, cost.Units, "from 1 to "+strconv.FormatInt(maxCost, 10)+" units")
 		return
 	}
 	switch {
@@ -561,7 +561,7 @@ func (c *checker) checkCost(r *checked) {
 	case cost.Header != "":
 		c.checkHeader(path+".header", cost.Header, cost.Header)
 		if cost.Max < 1 || cost.Max > maxCost {
-			c.refuseNumber(path+".max", cost.Max, "the most that the header may say, from 1 to "+strconv.Itoa(maxCost))
+			c.refuseNumber(path+".max", cost.Max, "the most that the header may say, from 1 to "+strconv.FormatInt(maxCost, 10))
 		}
 	}
 	for i, v := range r.values {
