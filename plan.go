@@ -30,6 +30,9 @@ type Plan struct {
 	// Buckets gain rate parts of a unit per tick, and a unit has unit parts:
 	// max and window divided by their greatest common divisor.
 	rate, unit int64
+	one        int64 // ticks, until a unit has come back
+
+	byWindow, byRate, byUnit divisor
 	// most is the largest previous count whose product with window fits, and fit
 	// the most units of a bucket whose parts do.
 	most, fit int64
@@ -100,6 +103,7 @@ func newPlan(l Limit) (*Plan, error) {
 		p.window = ceilDiv(span, p.tick)
 		p.span = p.window * p.tick
 		if l.Algorithm == SlidingWindow {
+			p.byWindow = newDivisor(p.window)
 			p.most = maxInt / p.window
 			if l.Max <= p.most {
 				return p, nil
@@ -108,6 +112,8 @@ func newPlan(l Limit) (*Plan, error) {
 		}
 		g := gcd(l.Max, p.window)
 		p.rate, p.unit = l.Max/g, p.window/g
+		p.byRate, p.byUnit = newDivisor(p.rate), newDivisor(p.unit)
+		p.one = p.byRate.ceil(p.unit)
 		if p.fit = maxInt / p.unit; p.cap <= p.fit {
 			return p, nil
 		}
@@ -288,6 +294,34 @@ func times(a, b int64) (product int64, ok bool) {
 	high, low := bits.Mul64(uint64(a), uint64(b))
 	return int64(low), high == 0 && low <= maxInt
 }
+
+// divisor is a number that much is divided by. To multiply by its inverse takes a third of the
+// time, and is exact for numbers from 0 to 2^54: of ceil(2^(64+shift)/n) they find less than one
+// part in n too much.
+type divisor struct {
+	n       int64
+	inverse uint64 // 0: n is 1
+	shift   uint8
+}
+
+func newDivisor(n int64) divisor {
+	if n == 1 {
+		return divisor{n: 1}
+	}
+	shift := max(bits.Len64(uint64(n))-10, 0)
+	inverse, _ := bits.Div64(1<<shift, 0, uint64(n))
+	return divisor{n: n, inverse: inverse + 1, shift: uint8(shift)}
+}
+
+func (d *divisor) floor(a int64) int64 {
+	if d.inverse == 0 {
+		return a
+	}
+	q, _ := bits.Mul64(uint64(a), d.inverse)
+	return int64(q >> (d.shift & 63))
+}
+
+func (d *divisor) ceil(a int64) int64 { return d.floor(a + d.n - 1) }
 
 func gcd(a, b int64) int64 {
 	for b != 0 {

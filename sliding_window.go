@@ -37,7 +37,7 @@ func (p *Plan) slidingAdvance(c *Counter, now int64) {
 		return // in the window that it was written in, as nearly always
 	}
 	t := p.ticks(max(now, c.At))
-	start := (t - t%p.window) * p.tick
+	start := p.byWindow.floor(t) * p.span
 	switch {
 	case c.At == start:
 		return
@@ -56,7 +56,7 @@ func (p *Plan) slidingLeft(c *Counter, now int64) int64 {
 		return p.cap - c.Used
 	}
 	e := p.ticks(max(now, c.At) - c.At)
-	carried := ceilDiv(min(c.Aux, p.most)*(p.window-e), p.window)
+	carried := p.byWindow.ceil(min(c.Aux, p.most) * (p.window - e))
 	return p.cap - c.Used - carried
 }
 

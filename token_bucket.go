@@ -19,15 +19,15 @@ func (p *Plan) bucketUsual(c *Counter, now, cost int64, d *Decision) bool {
 	if p.tick != 1 || cost <= 0 {
 		return false
 	}
-	at := Counter{At: now, Aux: p.unit}
+	at, left := Counter{At: now, Aux: p.unit}, p.cap
 	if now < c.Until {
 		back, ok := times(now-c.At, p.rate) // not if the clock has gone backwards
 		if c.Aux != p.unit || !ok {
 			return false
 		}
 		at.Used = max(c.Used-back, 0)
+		left = p.bucketLeft(&at)
 	}
-	left := p.bucketLeft(&at)
 	if cost > left {
 		*d = Decision{Limit: p.cap, Remaining: max(left, 0), RetryAfter: Never, ResetAfter: until(min(p.bucketEmptyAt(&at), c.Until), now)}
 		if cost <= p.cap {
@@ -36,11 +36,15 @@ func (p *Plan) bucketUsual(c *Counter, now, cost int64, d *Decision) bool {
 		return true
 	}
 	*d = Decision{Allowed: true, Limit: p.cap, Remaining: left - cost}
-	if p.limit.Algorithm == LeakyBucket {
+	if p.limit.Algorithm == LeakyBucket && at.Used > 0 {
 		d.Delay = until(p.bucketEmptyAt(&at), now)
 	}
 	at.Used += cost * p.unit
-	at.Until = p.bucketEmptyAt(&at)
+	if at.Used == p.unit { // one unit in a bucket that had recovered
+		at.Until = now + p.one
+	} else {
+		at.Until = p.bucketEmptyAt(&at)
+	}
 	d.ResetAfter = until(at.Until, now)
 	*c = at
 	return true
@@ -65,7 +69,7 @@ func (p *Plan) bucketAdvance(c *Counter, now int64) {
 	c.At = t * p.tick
 }
 
-func (p *Plan) bucketLeft(c *Counter) int64 { return p.cap - ceilDiv(c.Used, p.unit) }
+func (p *Plan) bucketLeft(c *Counter) int64 { return p.cap - p.byUnit.ceil(c.Used) }
 
 func (p *Plan) bucketCharge(c *Counter, units int64) {
 	if units >= 0 {
@@ -83,7 +87,7 @@ func (p *Plan) bucketEmptyAt(c *Counter) int64 { return p.drained(c, c.Used) }
 
 // drained returns when that many parts will have come back.
 func (p *Plan) drained(c *Counter, parts int64) int64 {
-	took, ok := times(ceilDiv(parts, p.rate), p.tick)
+	took, ok := times(p.byRate.ceil(parts), p.tick)
 	if !ok {
 		return maxInt
 	}
