@@ -16,7 +16,7 @@ const few, fewer = 10, 3
 // item before it.
 type item struct {
 	id   id
-	cell *cell // nil: there is none; a twin has its elder's
+	cell *cell // at first where it is expected; once locked, nil if there is none; a twin has its elder's
 	ask  int32
 	twin bool
 	plan *stint.Plan
@@ -38,14 +38,15 @@ func (s *Store) identify(items []item, asks []stint.Ask) (special bool) {
 	for i := range asks {
 		k := &asks[i].Key
 		if i == 0 || k.Subject != asks[i-1].Key.Subject {
-			subject = s.subject(k.Subject)
+			subject = s.subjects.of(k.Subject)
 		}
 		algorithm := asks[i].Limit.Algorithm
 		if asks[i].Penalty != nil {
 			algorithm, special = penalty, true
 		}
-		items[i].id = subject.of(s.name(k.Name), algorithm)
-		items[i].ask = int32(i)
+		c := subject.with(s.names.of(k.Name), algorithm)
+		items[i].id, items[i].ask = c, int32(i)
+		items[i].cell = s.shardOf(c).table.Load().expect(c)
 	}
 	return special
 }
@@ -69,6 +70,9 @@ func order(items []item) (twins bool) {
 func (s *Store) acquireAll(items []item, wait bool) bool {
 	for i := range items {
 		it := &items[i]
+		if it.cell != nil && it.cell.tryAcquire(it.id) {
+			continue
+		}
 		if it.cell = s.shardOf(it.id).table.Load().acquire(it.id, wait); it.cell == nil {
 			releaseAll(items[:i])
 			return false
@@ -125,10 +129,10 @@ func (s *Store) takeAll(asks []stint.Ask, out []stint.Decision) error {
 }
 
 func (s *Store) takeItems(items []item, asks []stint.Ask, out []stint.Decision) error {
-	now := s.micros()
 	if s.identify(items, asks) {
 		return s.takeSpecial(items, asks, out)
 	}
+	now := s.micros()
 	for i := range items {
 		a := &asks[i]
 		if items[i].plan = a.Limit.Plan(); items[i].plan == nil || a.Cost < 0 {

@@ -7,9 +7,6 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// id is a counter's fingerprint. The top bit of hi is free for the lock.
-type id struct{ lo, hi uint64 }
-
 // held is set in a cell's owner while someone works on the cell.
 const held = 1 << 63
 

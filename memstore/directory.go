@@ -15,7 +15,9 @@ func newDirectory(depth uint8) *directory {
 	return &directory{make([]atomic.Pointer[shard], 1<<depth), depth}
 }
 
-func (d *directory) slot(hi uint64) int { return int(hi >> (63 - d.depth)) }
+func (d *directory) slot(hi uint64) int {
+	return int(hi >> ((63 - d.depth) & 63)) // &: or the compiler makes sure of it itself
+}
 
 // set enters a shard for all fingerprints that begin as it says.
 func (d *directory) set(sh *shard) {

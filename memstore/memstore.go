@@ -37,7 +37,6 @@ package memstore
 
 import (
 	"context"
-	"hash/maphash"
 	"slices"
 	"strconv"
 	"sync"
@@ -65,11 +64,12 @@ type Store struct {
 	now    func() time.Time // nil: start and the monotonic clock
 	start  time.Time
 	origin int64 // start in microseconds
-	seeds  [3]maphash.Seed
 	logs   logs
 	dir    atomic.Pointer[directory]
 	grow   sync.Mutex // held while the directory changes
 	closed atomic.Bool
+
+	subjects, names hasher
 }
 
 var _ stint.Store = (*Store)(nil)
@@ -82,14 +82,11 @@ func New(o Options) (*Store, error) {
 	if o.MaxKeys == 0 {
 		o.MaxKeys = defaultMaxKeys
 	}
-	s := &Store{now: o.Now, start: time.Now()}
+	s := &Store{now: o.Now, start: time.Now(), subjects: newHasher(), names: newHasher()}
 	s.origin = s.start.UnixMicro()
-	for i := range s.seeds {
-		s.seeds[i] = maphash.MakeSeed()
-	}
 	s.logs.all.Store(new([]*log))
 	sh := &shard{logs: &s.logs, quota: o.MaxKeys}
-	sh.table.Store(newTable(0))
+	sh.table.Store(sh.newTable(0))
 	s.dir.Store(newDirectory(0))
 	s.dir.Load().set(sh)
 	return s, nil
@@ -136,23 +133,8 @@ func (s *Store) micros() int64 {
 	return s.origin + int64(time.Since(s.start)/time.Microsecond)
 }
 
-// fingerprint hashes the subject twice, under independent seeds, and folds the
-// name and the algorithm into both.
 func (s *Store) fingerprint(k *stint.Key, a stint.Algorithm) id {
-	return s.subject(k.Subject).of(s.name(k.Name), a)
-}
-
-func (s *Store) subject(subject string) id {
-	return id{lo: maphash.String(s.seeds[0], subject), hi: maphash.String(s.seeds[1], subject)}
-}
-
-func (s *Store) name(name string) uint64 { return maphash.String(s.seeds[2], name) }
-
-// of folds a counter's name and algorithm into the fingerprint of its subject.
-func (c id) of(name uint64, a stint.Algorithm) id {
-	name += uint64(a) * 0x9E3779B97F4A7C15
-	hi := c.hi ^ name*0xC2B2AE3D27D4EB4F
-	return id{lo: c.lo + name, hi: max(hi&^held, 1)} // zero is no one's
+	return s.subjects.of(k.Subject).with(s.names.of(k.Name), a)
 }
 
 // Take implements [stint.Store].
@@ -183,14 +165,18 @@ func (s *Store) TakeAppend(dst []stint.Decision, asks []stint.Ask) ([]stint.Deci
 }
 
 func (s *Store) takeOne(a *stint.Ask, d *stint.Decision) error {
+	c := s.fingerprint(&a.Key, a.Limit.Algorithm)
+	sh := s.shardOf(c)
+	x := sh.table.Load().expect(c)
+	now := s.micros()
 	plan := a.Limit.Plan()
 	if plan == nil || a.Cost < 0 {
 		return a.Validate()
 	}
-	c := s.fingerprint(&a.Key, a.Limit.Algorithm)
-	sh := s.shardOf(c)
-	now := s.micros()
-	if x := sh.acquire(c); x != nil {
+	if x == nil || !x.tryAcquire(c) {
+		x = sh.acquire(c)
+	}
+	if x != nil {
 		if x.Aux < 0 {
 			s.logs.take(x, plan, now, a.Cost, d)
 		} else {

@@ -66,9 +66,13 @@ func (sh *shard) insert(c id, a stint.Algorithm, now int64) *cell {
 	return sh.table.Load().settle(c, counter)
 }
 
+// newTable returns an empty table for so many counters of the shard. It is roomy unless the
+// store has some ten thousand counters.
+func (sh *shard) newTable(counters int) *table { return newTable(counters, sh.depth < 5) }
+
 // resize makes a table of the right size for so many counters.
 func (sh *shard) resize(counters int) {
-	next := newTable(counters)
+	next := sh.newTable(counters)
 	sh.table.Load().moveTo(func(id) *table { return next })
 	sh.table.Store(next)
 }
@@ -190,7 +194,7 @@ func (sh *shard) split() *shard {
 			moving++
 		}
 	}
-	low, high := newTable(old.live-moving), newTable(moving)
+	low, high := sh.newTable(old.live-moving), sh.newTable(moving)
 	old.moveTo(func(c id) *table {
 		if c.hi >= other.prefix {
 			return high

@@ -17,8 +17,9 @@ import (
 // cache. Nothing has to be tidied up when a counter leaves.
 //
 // A table is made 85 per cent full, or less as far as the allocator rounds up,
-// and grows at 92, unless it is small, so that a counter costs less than 80
-// bytes, all told.
+// and grows at 92, so that a counter costs less than 80 bytes, all told. While
+// there are few counters, it is roomy: made half full, it grows at three
+// quarters, and few go past their group.
 //
 // It is searched without a lock while counters come and go: a search may miss
 // one that is there, but never finds one that is not.
@@ -26,6 +27,7 @@ type table struct {
 	words []uint64 // atomic, once the table is searched
 	cells []cell
 	live  int
+	most  int // counters, before a larger table is needed
 }
 
 const (
@@ -39,19 +41,24 @@ const (
 )
 
 // newTable returns an empty table for so many counters.
-func newTable(counters int) *table {
+func newTable(counters int, roomy bool) *table {
 	n := counters * 20 / 17
-	if n < 128 {
-		n = 2 * counters // small tables need not be so full
+	if roomy {
+		n = 2 * counters
 	}
 	// The allocator rounds up, by up to an eighth, and what it gives is used.
 	cells := slices.Grow([]cell(nil), n+group)
 	groups := cap(cells) / group
-	return &table{words: make([]uint64, groups), cells: cells[:groups*group]}
+	t := &table{words: make([]uint64, groups), cells: cells[:groups*group]}
+	t.most = len(t.cells) * 23 / 25
+	if roomy {
+		t.most = len(t.cells) * 3 / 4
+	}
+	return t
 }
 
 // full reports whether a larger table is needed for the next counter.
-func (t *table) full() bool { return t.live >= len(t.cells)*23/25 }
+func (t *table) full() bool { return t.live >= t.most }
 
 // home returns the group where the search for a fingerprint begins.
 func (t *table) home(lo uint64) int {
@@ -68,16 +75,28 @@ func (t *table) after(g int) int {
 
 func tagOf(c id) uint64 { return c.lo&0x7f | lodged }
 
+// expect returns the cell that is most likely the counter's, or nil. The processor begins to fetch
+// it, which takes as long as reading the clock if another processor has used it last: between
+// the two calls is the time to do that.
+func (t *table) expect(c id) *cell {
+	g := t.home(c.lo)
+	m := alike(atomic.LoadUint64(&t.words[g]), c)
+	if m == 0 {
+		return nil
+	}
+	x := &t.cells[g*group+bits.TrailingZeros64(m)/8]
+	prefetch(x)
+	return x
+}
+
 // acquire finds the counter's cell and locks it, or returns nil, also if it may not wait for
 // who holds it.
 func (t *table) acquire(c id, wait bool) *cell {
-	tag, g := tagOf(c)*lows, t.home(c.lo)
+	g := t.home(c.lo)
 	for range t.words { // counters that come and go could keep a search going round
 		word := atomic.LoadUint64(&t.words[g])
-		x := (word ^ tag) &^ (many * past)
-		// A bit for each byte that is the tag, and perhaps for some that are not.
-		for m := (x - lows) &^ x & highs; m != 0; m &= m - 1 {
-			if x := &t.cells[g*group+bits.TrailingZeros64(m)/8]; x.tryAcquire(c) || x.acquire(c, wait) {
+		for m := alike(word, c); m != 0; m &= m - 1 {
+			if x := &t.cells[g*group+bits.TrailingZeros64(m)/8]; x.acquire(c, wait) {
 				return x
 			}
 		}
@@ -87,6 +106,13 @@ func (t *table) acquire(c id, wait bool) *cell {
 		g = t.after(g)
 	}
 	return nil
+}
+
+// alike returns a bit for each byte of a word that is the tag of the counter, and perhaps for
+// some that are not.
+func alike(word uint64, c id) uint64 {
+	x := (word ^ tagOf(c)*lows) &^ (many * past)
+	return (x - lows) &^ x & highs
 }
 
 // What follows changes the table, and is done by one at a time.

@@ -1,0 +1,12 @@
+package memstore
+
+import "github.com/stintdev/stint"
+
+// A Fingerprint is what a counter is known by.
+type Fingerprint = id
+
+// Fingerprint returns that of a counter.
+func (s *Store) Fingerprint(k stint.Key, a stint.Algorithm) Fingerprint { return s.fingerprint(&k, a) }
+
+// Parts returns the halves of a fingerprint.
+func (c id) Parts() (lo, hi uint64) { return c.lo, c.hi }
