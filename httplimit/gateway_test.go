@@ -885,7 +885,7 @@ func TestGatewayErrors(t *testing.T) {
 
 	t.Run("cut off while the body is sent", func(t *testing.T) {
 		t.Parallel()
-		_, s := gateway(t, httplimit.GatewayOptions{Routes: []httplimit.Route{{Targets: []string{trickle}, Timeout: 50 * time.Millisecond}}})
+		_, s := gateway(t, httplimit.GatewayOptions{Routes: []httplimit.Route{{Targets: []string{trickle}, Timeout: time.Second}}})
 		res, err := http.DefaultTransport.RoundTrip(get(t, s.URL+"/"))
 		if err != nil {
 			t.Fatal(err)

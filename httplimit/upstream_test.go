@@ -104,7 +104,7 @@ func TestUpstreamReturn(t *testing.T) {
 		_, _ = io.WriteString(w, "back")
 	}), false).URL
 	g, s := gateway(t, httplimit.GatewayOptions{
-		Routes: []httplimit.Route{{Targets: []string{target}, ResponseTimeout: 250 * time.Millisecond}}, Now: clock.Now,
+		Routes: []httplimit.Route{{Targets: []string{target}, ResponseTimeout: time.Second}}, Now: clock.Now,
 	})
 	for i := range 5 { // the only one there is: it is tried all the same
 		if got := post(t, s.URL); got != "504" {

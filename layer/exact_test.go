@@ -14,6 +14,9 @@ import (
 // recovers is how long it may take until a store that is back is used.
 const recovers = 2 * time.Second
 
+// patience is how long a decision may take without a store.
+const patience = 100 * time.Millisecond
+
 // TestAllocations counts what the stack adds to its store, for a caller that
 // waits.
 func TestAllocations(t *testing.T) {

@@ -186,8 +186,8 @@ func TestFaults(t *testing.T) {
 				p99 := got.latencies[n*99/100]
 				t.Logf("%d decisions, p99 %v, max %v, %v; recovered after %v; %d more goroutines, %d connections",
 					n, p99.Round(time.Millisecond), got.latencies[n-1].Round(time.Millisecond), got.bases, recovery.Round(time.Millisecond), grown, links)
-				if p99 > 2*budget {
-					t.Errorf("p99 of a decision is %v, want at most %v", p99, 2*budget)
+				if p99 > patience {
+					t.Errorf("p99 of a decision is %v, want at most %v", p99, patience)
 				}
 				if !f.partial && got.bases[o.basis] < n*8/10 {
 					t.Errorf("%v; want nearly all %v", got.bases, o.basis)

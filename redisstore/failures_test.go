@@ -83,7 +83,7 @@ func TestFailover(t *testing.T) {
 			t.Parallel()
 			url, primary := start(t)
 			s := open(t, url, redisstore.Options{})
-			const limit = 40_000
+			const limit = 20_000
 			var (
 				wg       sync.WaitGroup
 				mu       sync.Mutex
@@ -132,12 +132,12 @@ func TestFailover(t *testing.T) {
 			}
 			recent := 0
 			for _, at := range admitted {
-				if d := now.Sub(at); d >= 0 && d < 100*time.Millisecond {
+				if d := now.Sub(at); d >= 0 && d < 500*time.Millisecond {
 					recent++
 				}
 			}
 			excess := len(admitted) - limit
-			t.Logf("decisions came back after %v; %d failed; %d of %d admitted too many, where %d were admitted in the last 100ms before",
+			t.Logf("decisions came back after %v; %d failed; %d of %d admitted too many, where %d were admitted in the last 500ms before",
 				back.Load().Sub(now).Round(time.Millisecond), failed.Load(), excess, limit, recent)
 			if excess > recent {
 				t.Errorf("%d admitted too many, but only %d could have been lost", excess, recent)
@@ -252,13 +252,15 @@ func TestPause(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
 	s := openURL(t, server.URL()+"?timeout=300ms", redisstore.Options{})
-	if _, err := s.Take(t.Context(), ask("alice", 100)); err != nil {
-		t.Fatal(err)
+	takes := func() error {
+		_, err := s.Take(t.Context(), ask("alice", 100))
+		return err
 	}
+	eventually(t, 5*time.Second, takes)
 	for name, c := range map[string]struct {
 		timeout, most time.Duration
 	}{
-		"a deadline of 5ms": {5 * time.Millisecond, 150 * time.Millisecond},
+		"a deadline of 5ms": {5 * time.Millisecond, time.Second},
 		"a late deadline":   {time.Minute, time.Second},
 		"no deadline":       {0, time.Second},
 	} {
@@ -279,10 +281,7 @@ func TestPause(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		eventually(t, 5*time.Second, func() error {
-			_, err := s.Take(t.Context(), ask("alice", 100))
-			return err
-		})
+		eventually(t, 5*time.Second, takes)
 	}
 }
 
@@ -348,7 +347,7 @@ func TestHalf(t *testing.T) {
 		t.Fatal(err)
 	}
 	deaf.Pause(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
 	defer cancel()
 	_, err := s.Take(ctx, both)
 	deaf.Resume(t)

@@ -30,6 +30,13 @@ func open(t testing.TB, url string, o redisstore.Options) *redisstore.Store {
 	return openURL(t, fmt.Sprintf("%s?prefix=t%d", url, stores.Add(1)), o)
 }
 
+// openPatient is open, of a store that is not in a hurry: the race detector and a busy machine
+// make calls long.
+func openPatient(t testing.TB, url string, o redisstore.Options) *redisstore.Store {
+	t.Helper()
+	return openURL(t, fmt.Sprintf("%s?prefix=t%d%s", url, stores.Add(1), slow), o)
+}
+
 // openURL returns the store that the URL says.
 func openURL(t testing.TB, url string, o redisstore.Options) *redisstore.Store {
 	t.Helper()
@@ -56,7 +63,7 @@ func TestStore(t *testing.T) {
 			url := urlOf(t)
 			suite := func(t testing.TB, now func() time.Time) stint.Store {
 				t.Helper()
-				return open(t, url, redisstore.Options{Now: now})
+				return openPatient(t, url, redisstore.Options{Now: now})
 			}
 			storetest.Run(t, suite)
 			if name != "cluster" { // whose takes of several subjects are several calls

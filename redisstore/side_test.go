@@ -435,7 +435,7 @@ func TestSideOutage(t *testing.T) {
 	if _, _, err := x.Get(ctx, "a"); !errors.Is(err, stint.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("get: %v; want ErrUnavailable because of the deadline", err)
 	}
-	if took := time.Since(start); took > 300*time.Millisecond {
+	if took := time.Since(start); took > time.Second {
 		t.Errorf("a deadline of 20ms was noticed after %v", took)
 	}
 	unavailable()

@@ -37,7 +37,7 @@ func suiteAs(t *testing.T, url string) {
 	scheme, rest, _ := strings.Cut(url, "://")
 	storetest.Run(t, func(t testing.TB, now func() time.Time) stint.Store {
 		t.Helper()
-		s, err := redisstore.Open(fmt.Sprintf("%s://stint:PASSWORD@%s&prefix=rl:%d", scheme, rest, stores.Add(1)), redisstore.Options{Now: now})
+		s, err := redisstore.Open(fmt.Sprintf("%s://stint:PASSWORD@%s&prefix=rl:%d%s", scheme, rest, stores.Add(1), slow), redisstore.Options{Now: now})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -260,7 +260,7 @@ func TestUnread(t *testing.T) {
 // an upstream that takes its time. Neither is cut off.
 func TestPatient(t *testing.T) {
 	t.Parallel()
-	pause := func() { <-time.After(150 * time.Millisecond) }
+	pause := func() { <-time.After(500 * time.Millisecond) }
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n, err := io.Copy(io.Discard, r.Body)
 		for range 5 {
@@ -272,7 +272,7 @@ func TestPatient(t *testing.T) {
 		fmt.Fprint(w, n, err)
 	}))
 	defer upstream.Close()
-	p := start(t, many+fmt.Sprintf("[[upstreams]]\ntargets = [%q]\n", upstream.URL), set("server.stall_timeout", "500ms"))
+	p := start(t, many+fmt.Sprintf("[[upstreams]]\ntargets = [%q]\n", upstream.URL), set("server.stall_timeout", "2s"))
 	conn := dial(t, p, "gateway")
 	fmt.Fprint(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n")
 	for range 5 {
@@ -307,7 +307,7 @@ func TestDuplex(t *testing.T) {
 	upstream.Config.Protocols.SetUnencryptedHTTP2(true)
 	upstream.Start()
 	defer upstream.Close()
-	p := start(t, many+fmt.Sprintf("[[upstreams]]\ntargets = [%q]\n", strings.Replace(upstream.URL, "http", "h2c", 1)), set("server.stall_timeout", "100ms"))
+	p := start(t, many+fmt.Sprintf("[[upstreams]]\ntargets = [%q]\n", strings.Replace(upstream.URL, "http", "h2c", 1)), set("server.stall_timeout", "1s"))
 	transport := &http.Transport{Protocols: new(http.Protocols)}
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	defer transport.CloseIdleConnections()
@@ -322,7 +322,7 @@ func TestDuplex(t *testing.T) {
 	answer, w, err := post("/")
 	do(t, err)
 	defer answer.Body.Close()
-	<-time.After(300 * time.Millisecond)
+	<-time.After(2 * time.Second)
 	_, err = w.Write([]byte("still here"))
 	do(t, err, w.Close())
 	if body, err := io.ReadAll(answer.Body); err != nil || string(body) != "heard" {

@@ -445,9 +445,9 @@ func TestCatalogReplicas(t *testing.T) {
 	redis := testredis.Start(t)
 	counters := "STINT_SERVER_COUNTERS=" + redis.URL()
 	c, url := newCatalog(t)
-	rules := fmt.Sprintf("[[rules]]\nname = \"all\"\nlimits = [{ name = \"all\", limit = \"%d/1h fixed_window\" }]\n", limit)
+	rules := fmt.Sprintf("[[rules]]\nname = \"all\"\nlimits = [{ name = \"all\", limit = \"%d/1000h fixed_window\" }]\n", limit)
 	apply(t, c, &catalog.Document{File: rule.File{
-		Rules: []rule.Rule{{Name: "all", Limits: []rule.Limit{{Name: "all", Limit: fmt.Sprint(limit, "/1h fixed_window")}}}},
+		Rules: []rule.Rule{{Name: "all", Limits: []rule.Limit{{Name: "all", Limit: fmt.Sprint(limit, "/1000h fixed_window")}}}},
 	}})
 	var nodes, others []*server
 	for range 2 {

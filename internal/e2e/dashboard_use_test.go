@@ -27,8 +27,7 @@ func TestDashboardKeyboard(t *testing.T) {
 	w.press(kb.Enter)
 	w.focuses("main", "")
 
-	w.press("g")
-	w.press("r")
+	w.press("gr")
 	w.see("heading", "Rules")
 	w.says("free-search")
 	w.press("/")

@@ -70,8 +70,8 @@ func has(t testing.TB, text string, want ...string) {
 
 func TestCurl(t *testing.T) {
 	t.Parallel()
-	s := serve(t, limited("4/1h", newApp(t).address))
-	const policy = `RateLimit-Policy: "address";q=4;w=3600`
+	s := serve(t, limited("4/1000h", newApp(t).address))
+	const policy = `RateLimit-Policy: "address";q=4;w=3600000`
 	has(t, curl(t, "-i", s.gateway+"/"), "HTTP/1.1 200 OK\r\n", `RateLimit: "address";r=3;t=`, policy, "X-RateLimit-Remaining: 3\r\n")
 	file := large(t)
 	for i, header := range bodyHeaders {
@@ -149,7 +149,7 @@ func TestHTTP2(t *testing.T) {
 	t.Parallel()
 	cert, key := certificate(t)
 	a := newApp(t)
-	config := limited("250/1h", a.address)
+	config := limited("250/1000h", a.address)
 	plain := serve(t, config)
 	secret := serve(t, config, "STINT_SERVER_GATEWAY_TLS_CERT="+cert, "STINT_SERVER_GATEWAY_TLS_KEY="+key)
 	check := filepath.Join(t.TempDir(), "check.json")
@@ -271,7 +271,7 @@ func TestWebSocket(t *testing.T) {
 		}
 	}))
 	defer upstream.Close()
-	s := serve(t, limited("2/1h", upstream.Listener.Addr().String()))
+	s := serve(t, limited("2/1000h", upstream.Listener.Addr().String()))
 	for range 2 {
 		conn, r, w := upgrade(t, s.gateway)
 		if w.status != http.StatusSwitchingProtocols || w.header.Get("Sec-WebSocket-Accept") != "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" {

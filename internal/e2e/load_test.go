@@ -319,7 +319,7 @@ func TestTwoNodes(t *testing.T) {
 	a := newApp(t)
 	var nodes []*server
 	for range 2 {
-		config := replace(t, limited(fmt.Sprint(limit, "/1h"), a.address), "[[upstreams]]", "on_store_failure = \"closed\"\n\n[[upstreams]]")
+		config := replace(t, limited(fmt.Sprint(limit, "/1000h"), a.address), "[[upstreams]]", "on_store_failure = \"closed\"\n\n[[upstreams]]")
 		nodes = append(nodes, serve(t, config, "STINT_SERVER_COUNTERS="+redis.URL(), "STINT_SERVER_STORE_BUDGET=10s"))
 	}
 	var statuses [600]atomic.Int64

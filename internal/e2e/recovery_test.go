@@ -109,7 +109,7 @@ func recoverRedis(t *testing.T, appending bool) {
 	}
 	redis := testredis.Start(t, args...)
 	redis.Do(t, "ACL", "SETUSER", "backup", "on", ">secret", "resetkeys", "resetchannels", "nocommands", "+ping", "+bgsave", "+info", "+config|get")
-	node := serve(t, long, "STINT_SERVER_COUNTERS="+redis.URL())
+	node := serve(t, long, "STINT_SERVER_COUNTERS="+redis.URL(), "STINT_SERVER_STORE_BUDGET=2s")
 	pass := func(n int) (passed int) {
 		for range n {
 			if node.check(t, `{"path": "/", "user": "alice"}`).Allowed {
