@@ -165,7 +165,7 @@ func (s *Store) TakeAppend(dst []stint.Decision, asks []stint.Ask) ([]stint.Deci
 }
 
 func (s *Store) takeOne(a *stint.Ask, d *stint.Decision) error {
-	c := s.fingerprint(&a.Key, a.Limit.Algorithm)
+	c := s.subjects.of(a.Key.Subject).with(s.names.of(a.Key.Name), a.Limit.Algorithm)
 	sh := s.shardOf(c)
 	x := sh.table.Load().expect(c)
 	now := s.micros()
