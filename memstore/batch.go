@@ -46,7 +46,7 @@ func (s *Store) identify(items []item, asks []stint.Ask) (special bool) {
 		}
 		c := subject.with(s.names.of(k.Name), algorithm)
 		items[i].id, items[i].ask = c, int32(i)
-		items[i].cell = s.shardOf(c).table.Load().expect(c)
+		items[i].cell = s.tableOf(c).expect(c)
 	}
 	return special
 }
@@ -73,7 +73,7 @@ func (s *Store) acquireAll(items []item, wait bool) bool {
 		if it.cell != nil && it.cell.tryAcquire(it.id) {
 			continue
 		}
-		if it.cell = s.shardOf(it.id).table.Load().acquire(it.id, wait); it.cell == nil {
+		if it.cell = s.tableOf(it.id).acquire(it.id, wait); it.cell == nil {
 			releaseAll(items[:i])
 			return false
 		}

@@ -85,10 +85,10 @@ func New(o Options) (*Store, error) {
 	s := &Store{now: o.Now, start: time.Now(), subjects: newHasher(), names: newHasher()}
 	s.origin = s.start.UnixMicro()
 	s.logs.all.Store(new([]*log))
-	sh := &shard{logs: &s.logs, quota: o.MaxKeys}
-	sh.table.Store(sh.newTable(0))
+	sh := &shard{store: s, quota: o.MaxKeys}
+	sh.table = sh.newTable(0)
 	s.dir.Store(newDirectory(0))
-	s.dir.Load().set(sh)
+	s.enter(sh)
 	return s, nil
 }
 
@@ -104,8 +104,8 @@ func (s *Store) Stats() Stats {
 	var out Stats
 	var last *shard
 	d := s.dir.Load()
-	for i := range d.shards {
-		sh := d.shards[i].Load()
+	for i := range d.tables {
+		sh := d.tables[i].Load().shard
 		if sh == last {
 			continue
 		}
@@ -166,15 +166,15 @@ func (s *Store) TakeAppend(dst []stint.Decision, asks []stint.Ask) ([]stint.Deci
 
 func (s *Store) takeOne(a *stint.Ask, d *stint.Decision) error {
 	c := s.subjects.of(a.Key.Subject).with(s.names.of(a.Key.Name), a.Limit.Algorithm)
-	sh := s.shardOf(c)
-	x := sh.table.Load().expect(c)
+	t := s.tableOf(c)
+	x := t.expect(c)
 	now := s.micros()
 	plan := a.Limit.Plan()
 	if plan == nil || a.Cost < 0 {
 		return a.Validate()
 	}
 	if x == nil || !x.tryAcquire(c) {
-		x = sh.acquire(c)
+		x = t.acquire(c, true)
 	}
 	if x != nil {
 		if x.Aux < 0 {
@@ -187,7 +187,7 @@ func (s *Store) takeOne(a *stint.Ask, d *stint.Decision) error {
 		s.takeFirst(c, a, plan, now, d)
 	}
 	if now%1024 == 0 {
-		sh.sweepSome(now)
+		t.shard.sweepSome(now)
 	}
 	return nil
 }

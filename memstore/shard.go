@@ -5,7 +5,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/stintdev/stint"
@@ -13,15 +12,13 @@ import (
 
 // shard is the part of the store whose fingerprints begin alike.
 type shard struct {
-	// What every take reads comes first, on a cache line that seldom changes.
-	table atomic.Pointer[table]
-	logs  *logs
-	_     [48]byte
+	store *Store
 
 	// mu is held by those who make or drop counters, and by those who must be
 	// sure that one is not there. It is taken before cells: whoever holds a cell
 	// does not wait for it.
 	mu             sync.Mutex
+	table          *table // also in the directory
 	quota          int
 	prefix         uint64 // the first depth bits that its fingerprints have
 	depth          uint8
@@ -36,14 +33,13 @@ type victim struct {
 	until int64
 }
 
-// acquire finds the counter's cell and locks it. Without the shard's lock, nil
-// means that the counter is probably not there.
-func (sh *shard) acquire(c id) *cell { return sh.table.Load().acquire(c, true) }
-
 // What follows is done under the shard's lock, and while holding no cell but
 // the one it is about.
 
-func (sh *shard) live() int { return sh.table.Load().live }
+// acquire finds the counter's cell and locks it. Nil means that it is not there.
+func (sh *shard) acquire(c id) *cell { return sh.table.acquire(c, true) }
+
+func (sh *shard) live() int { return sh.table.live }
 
 // insert makes a cell for a counter that has none, and returns it locked.
 func (sh *shard) insert(c id, a stint.Algorithm, now int64) *cell {
@@ -53,43 +49,48 @@ func (sh *shard) insert(c id, a stint.Algorithm, now int64) *cell {
 	for sh.live() >= sh.quota && !sh.evict(now) {
 		runtime.Gosched() // all that could go are in use at this moment
 	}
-	if sh.table.Load().full() {
+	if sh.table.full() {
 		sh.sweep(32, now)
 	}
-	if sh.table.Load().full() {
+	if sh.table.full() {
 		sh.resize(sh.live() + 1)
 	}
 	var counter stint.Counter
 	if a == stint.SlidingLog || a == penalty {
-		counter.Aux = sh.logs.make()
+		counter.Aux = sh.store.logs.make()
 	}
-	return sh.table.Load().settle(c, counter)
+	return sh.table.settle(c, counter)
 }
 
 // newTable returns an empty table for so many counters of the shard. It is roomy unless the
 // store has some ten thousand counters.
-func (sh *shard) newTable(counters int) *table { return newTable(counters, sh.depth < 5) }
+func (sh *shard) newTable(counters int) *table {
+	t := newTable(counters, sh.depth < 5)
+	t.shard = sh
+	return t
+}
 
 // resize makes a table of the right size for so many counters.
 func (sh *shard) resize(counters int) {
 	next := sh.newTable(counters)
-	sh.table.Load().moveTo(func(id) *table { return next })
-	sh.table.Store(next)
+	sh.table.moveTo(func(id) *table { return next })
+	sh.table = next
+	sh.store.enter(sh)
 }
 
 // remove drops a counter whose cell is locked, and unlocks it.
 func (sh *shard) remove(x *cell) {
 	if x.Aux < 0 {
-		sh.logs.drop(x.Aux)
+		sh.store.logs.drop(x.Aux)
 	}
-	sh.table.Load().remove(x)
+	sh.table.remove(x)
 }
 
 // visit looks at the next n cells, passes over those that someone is using,
 // drops the counters that have recovered by the time given, and hands the rest
 // to keep. It reports whether it dropped any.
 func (sh *shard) visit(n int, by int64, keep func(v victim)) (dropped bool) {
-	t := sh.table.Load()
+	t := sh.table
 	for ; n > 0; n-- {
 		if sh.hand >= len(t.cells) {
 			sh.hand = 0
@@ -126,7 +127,7 @@ func (sh *shard) sweep(n int, now int64) {
 	if !sh.visit(n, now-grace, nil) {
 		return
 	}
-	if n := len(sh.table.Load().cells); n > 64 && sh.live() < n/4 {
+	if n := len(sh.table.cells); n > 64 && sh.live() < n/4 {
 		sh.resize(sh.live())
 	}
 }
@@ -148,7 +149,7 @@ func (sh *shard) evict(now int64) bool {
 		return true
 	}
 	few := min(max(sh.live()/64, 1), 16)
-	if sh.visit(len(sh.table.Load().cells), now, func(v victim) {
+	if sh.visit(len(sh.table.cells), now, func(v victim) {
 		i, _ := slices.BinarySearchFunc(sh.victims, v, func(a, b victim) int {
 			return cmp.Compare(b.until, a.until) // the nearest last
 		})
@@ -182,26 +183,26 @@ func (sh *shard) evictVictim() bool {
 	return false
 }
 
-// split gives half of the fingerprints, and of the quota, to a new shard.
+// split gives half of the fingerprints, and of the quota, to a new shard. Neither is found
+// before it is entered.
 func (sh *shard) split() *shard {
 	sh.depth++
-	other := &shard{logs: sh.logs, depth: sh.depth, prefix: sh.prefix | held>>sh.depth, quota: sh.quota / 2}
+	other := &shard{store: sh.store, depth: sh.depth, prefix: sh.prefix | held>>sh.depth, quota: sh.quota / 2}
 	sh.quota -= other.quota
-	old := sh.table.Load()
+	old := sh.table
 	moving := 0
 	for i := range old.cells {
 		if old.cells[i].id().hi >= other.prefix {
 			moving++
 		}
 	}
-	low, high := sh.newTable(old.live-moving), sh.newTable(moving)
+	low, high := sh.newTable(old.live-moving), other.newTable(moving)
 	old.moveTo(func(c id) *table {
 		if c.hi >= other.prefix {
 			return high
 		}
 		return low
 	})
-	sh.table.Store(low)
-	other.table.Store(high)
+	sh.table, other.table = low, high
 	return other
 }

@@ -26,6 +26,7 @@ import (
 type table struct {
 	words []uint64 // atomic, once the table is searched
 	cells []cell
+	shard *shard
 	live  int
 	most  int // counters, before a larger table is needed
 }
