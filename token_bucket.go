@@ -19,34 +19,34 @@ func (p *Plan) bucketUsual(c *Counter, now, cost int64, d *Decision) bool {
 	if p.tick != 1 || cost <= 0 {
 		return false
 	}
-	at, left := Counter{At: now, Aux: p.unit}, p.cap
+	if now >= c.Until && cost == 1 {
+		*c = Counter{At: now, Used: p.unit, Aux: p.unit, Until: now + p.one}
+		*d = Decision{Allowed: true, Limit: p.cap, Remaining: p.cap - 1, ResetAfter: until(c.Until, now)}
+		return true
+	}
+	var used int64
 	if now < c.Until {
 		back, ok := times(now-c.At, p.rate) // not if the clock has gone backwards
 		if c.Aux != p.unit || !ok {
 			return false
 		}
-		at.Used = max(c.Used-back, 0)
-		left = p.bucketLeft(&at)
+		used = max(c.Used-back, 0)
 	}
+	left := p.cap - p.byUnit.ceil(used)
 	if cost > left {
-		*d = Decision{Limit: p.cap, Remaining: max(left, 0), RetryAfter: Never, ResetAfter: until(min(p.bucketEmptyAt(&at), c.Until), now)}
+		*d = Decision{Limit: p.cap, Remaining: max(left, 0), RetryAfter: Never, ResetAfter: until(min(now+p.byRate.ceil(used), c.Until), now)}
 		if cost <= p.cap {
-			d.RetryAfter = until(min(p.bucketPassAt(&at, cost), c.Until), now)
+			d.RetryAfter = until(min(now+p.byRate.ceil(used-(p.cap-cost)*p.unit), c.Until), now)
 		}
 		return true
 	}
 	*d = Decision{Allowed: true, Limit: p.cap, Remaining: left - cost}
-	if p.limit.Algorithm == LeakyBucket && at.Used > 0 {
-		d.Delay = until(p.bucketEmptyAt(&at), now)
+	if p.limit.Algorithm == LeakyBucket {
+		d.Delay = until(min(now+p.byRate.ceil(used), maxInt), now)
 	}
-	at.Used += cost * p.unit
-	if at.Used == p.unit { // one unit in a bucket that had recovered
-		at.Until = now + p.one
-	} else {
-		at.Until = p.bucketEmptyAt(&at)
-	}
-	d.ResetAfter = until(at.Until, now)
-	*c = at
+	used += cost * p.unit
+	*c = Counter{At: now, Used: used, Aux: p.unit, Until: min(now+p.byRate.ceil(used), maxInt)}
+	d.ResetAfter = until(c.Until, now)
 	return true
 }
 
