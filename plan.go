@@ -32,7 +32,7 @@ type Plan struct {
 	rate, unit int64
 	one        int64 // ticks, until a unit has come back
 
-	byWindow, byRate, byUnit divisor
+	byCap, byWindow, byRate, byUnit divisor
 	// most is the largest previous count whose product with window fits, and fit
 	// the most units of a bucket whose parts do.
 	most, fit int64
@@ -103,7 +103,7 @@ func newPlan(l Limit) (*Plan, error) {
 		p.window = ceilDiv(span, p.tick)
 		p.span = p.window * p.tick
 		if l.Algorithm == SlidingWindow {
-			p.byWindow = newDivisor(p.window)
+			p.byCap, p.byWindow = newDivisor(p.cap), newDivisor(p.window)
 			p.most = maxInt / p.window
 			if l.Max <= p.most {
 				return p, nil

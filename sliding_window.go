@@ -77,6 +77,9 @@ func (p *Plan) slidingPassAt(c *Counter, cost int64) int64 {
 	if room < 0 {
 		start, previous, room = c.At+p.span, c.Used, p.cap-cost
 	}
+	if previous == p.cap { // nearly always, of those who are denied
+		return start + (p.window-p.byCap.floor(room*p.window))*p.tick
+	}
 	e := p.window - room*p.window/min(previous, p.most)
 	return start + e*p.tick
 }

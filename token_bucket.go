@@ -32,15 +32,18 @@ func (p *Plan) bucketUsual(c *Counter, now, cost int64, d *Decision) bool {
 		}
 		used = max(c.Used-back, 0)
 	}
-	left := p.cap - p.byUnit.ceil(used)
-	if cost > left {
-		*d = Decision{Limit: p.cap, Remaining: max(left, 0), RetryAfter: Never, ResetAfter: until(min(now+p.byRate.ceil(used), c.Until), now)}
+	over := used - (p.cap-cost)*p.unit
+	if cost > p.cap || over > 0 {
+		*d = Decision{Limit: p.cap, RetryAfter: Never, ResetAfter: until(min(now+p.byRate.ceil(used), c.Until), now)}
 		if cost <= p.cap {
-			d.RetryAfter = until(min(now+p.byRate.ceil(used-(p.cap-cost)*p.unit), c.Until), now)
+			d.RetryAfter = until(min(now+p.byRate.ceil(over), c.Until), now)
+		}
+		if cost > 1 { // of less than one nothing remains
+			d.Remaining = max(p.cap-p.byUnit.ceil(used), 0)
 		}
 		return true
 	}
-	*d = Decision{Allowed: true, Limit: p.cap, Remaining: left - cost}
+	*d = Decision{Allowed: true, Limit: p.cap, Remaining: p.cap - p.byUnit.ceil(used) - cost}
 	if p.limit.Algorithm == LeakyBucket {
 		d.Delay = until(min(now+p.byRate.ceil(used), maxInt), now)
 	}
