@@ -10,7 +10,9 @@ package stint
 //
 // After a change of the window, counts are placed on the new grid by the start
 // of the window they were counted in: in the current window, in the previous
-// one, or forgotten.
+// one, or forgotten. Of a window that began in the middle of one of the new grid,
+// both counts go together, now and in the window after, so that what is told of
+// the time after holds.
 
 // slidingUsual does what decide does, in fewer steps, in the case that is nearly all of them:
 // the counter was written under this limit, in the window that it is still in. Otherwise it
@@ -43,8 +45,10 @@ func (p *Plan) slidingAdvance(c *Counter, now int64) {
 		return
 	case c.At > start:
 		c.Used, c.Aux = clamp(c.Used+c.Aux, maxInt), 0
-	case c.At >= start-p.span:
+	case c.At == start-p.span:
 		c.Used, c.Aux = 0, c.Used
+	case c.At > start-p.span:
+		c.Used, c.Aux = 0, clamp(c.Used+c.Aux, maxInt)
 	default:
 		c.Used, c.Aux = 0, 0
 	}

@@ -19,8 +19,10 @@ if kinds % 2 >= 1 then
     if at ~= start then
       if at > start then
         used, aux = clamp(used + aux), 0
-      elseif at >= start - window * tick then
+      elseif at == start - window * tick then
         used, aux = 0, used
+      elseif at > start - window * tick then
+        used, aux = 0, clamp(used + aux)
       else
         used, aux = 0, 0
       end
