@@ -296,8 +296,8 @@ func times(a, b int64) (product int64, ok bool) {
 }
 
 // divisor is a number that much is divided by. To multiply by its inverse takes a third of the
-// time, and is exact for numbers from 0 to 2^54: of ceil(2^(64+shift)/n) they find less than one
-// part in n too much.
+// time, and is exact for numbers from 0 to 2^54: the inverse is floor(2^(64+shift)/n)+1, and what
+// that is too much comes to less than a part in n.
 type divisor struct {
 	n       int64
 	inverse uint64 // 0: n is 1

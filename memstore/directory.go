@@ -21,9 +21,9 @@ func (d *directory) slot(hi uint64) int {
 
 // set enters a shard's table for all fingerprints that begin as it says.
 func (d *directory) set(sh *shard) {
-	first := d.slot(sh.prefix)
+	first, t := d.slot(sh.prefix), sh.table
 	for i := range 1 << (d.depth - sh.depth) {
-		d.tables[first+i].Store(sh.table)
+		d.tables[first+i].Store(t) // once entered, it may be replaced
 	}
 }
 

@@ -10,10 +10,9 @@ import (
 // id is a counter's fingerprint. The top bit of hi is free for the lock.
 type id struct{ lo, hi uint64 }
 
-// hasher makes half a fingerprint, or the other half, of a text: words of the text are masked
-// with secrets and multiplied, two by two, and the halves of a product folded into one. It is
-// done twice, under independent secrets. That takes a third of the time of [maphash.String],
-// which is made for long texts.
+// hasher hashes texts to 128 bits, in halves that have independent secrets: the words of a text
+// are masked with them and multiplied, two by two, and the two words of each product folded into
+// one. For texts as short as most keys that takes half of the time of hash/maphash or less.
 type hasher struct{ lo, hi secrets }
 
 type secrets [6]uint64
@@ -53,8 +52,9 @@ func (h *hasher) of(s string) id {
 }
 
 // with returns the fingerprint of a subject's counter, from the hashes of the subject and of the
-// counter's name. Different sums stay different: to multiply by an odd number can be undone. It
-// spreads those of subjects that are numbered, of which the hashes are as far from each other.
+// counter's name. The hashes of subjects that are numbered may be evenly spaced, which fills some
+// groups of a table and leaves others empty: to multiply each half by the other spreads them. It
+// loses nothing but the top bit, since to multiply by an odd number can be undone.
 func (subject id) with(name id, a stint.Algorithm) id {
 	lo, hi := subject.lo+name.lo+uint64(a)*0x9E3779B97F4A7C15, subject.hi+name.hi
 	hi = hi * (2*lo + 1) &^ held

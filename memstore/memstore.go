@@ -1,7 +1,7 @@
 // Package memstore is a [stint.Store] in this process's memory: exact, and
 // made so that a decision costs little more than reading the clock.
 //
-// A key is held as a fingerprint of 127 bits under seeds drawn when the store
+// A key is held as a fingerprint of 127 bits under secrets drawn when the store
 // is made, not as its text: among a billion live subjects the chance that any
 // two share a counter is below 10^-19, and no one outside can look for such a
 // pair.
@@ -15,8 +15,9 @@
 //
 // A Take of several asks decides at one instant, under the locks of all its
 // cells: taken as they come if no one holds any of them, and otherwise in
-// order, so that those who wait for each other do not. One that needs a counter that is not there yet holds
-// its shard's lock as well, so that no one else can make it meanwhile.
+// order, so that no two wait for each other. One that needs a counter that is not
+// there yet holds its shard's lock as well, so that no one else can make it
+// meanwhile.
 //
 // # Bounds
 //

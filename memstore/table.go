@@ -76,9 +76,9 @@ func (t *table) after(g int) int {
 
 func tagOf(c id) uint64 { return c.lo&0x7f | lodged }
 
-// expect returns the cell that is most likely the counter's, or nil. The processor begins to fetch
-// it, which takes as long as reading the clock if another processor has used it last: between
-// the two calls is the time to do that.
+// expect returns the cell that is most likely the counter's, or nil, and has the processor fetch
+// it. If another processor has used it last, that takes about as long as reading the clock, which
+// is what there is to do before it is locked.
 func (t *table) expect(c id) *cell {
 	g := t.home(c.lo)
 	m := alike(atomic.LoadUint64(&t.words[g]), c)

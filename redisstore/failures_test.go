@@ -83,7 +83,7 @@ func TestFailover(t *testing.T) {
 			t.Parallel()
 			url, primary := start(t)
 			s := open(t, url, redisstore.Options{})
-			const limit = 20_000
+			const limit = 40_000
 			var (
 				wg       sync.WaitGroup
 				mu       sync.Mutex
@@ -122,6 +122,7 @@ func TestFailover(t *testing.T) {
 			p := primary()
 			now := time.Now()
 			p.Kill(t)
+			dead := time.Since(now)
 			killed.Store(&now)
 			wg.Wait()
 			if back.Load() == nil {
@@ -132,12 +133,12 @@ func TestFailover(t *testing.T) {
 			}
 			recent := 0
 			for _, at := range admitted {
-				if d := now.Sub(at); d >= 0 && d < 500*time.Millisecond {
+				if d := at.Sub(now); d > -100*time.Millisecond && d < dead {
 					recent++
 				}
 			}
 			excess := len(admitted) - limit
-			t.Logf("decisions came back after %v; %d failed; %d of %d admitted too many, where %d were admitted in the last 500ms before",
+			t.Logf("decisions came back after %v; %d failed; %d of %d admitted too many, where %d were admitted in the last 100ms before",
 				back.Load().Sub(now).Round(time.Millisecond), failed.Load(), excess, limit, recent)
 			if excess > recent {
 				t.Errorf("%d admitted too many, but only %d could have been lost", excess, recent)
@@ -251,20 +252,20 @@ func TestDisconnected(t *testing.T) {
 func TestPause(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
-	s := openURL(t, server.URL()+"?timeout=300ms", redisstore.Options{})
+	s := openURL(t, server.URL()+"?timeout=2s", redisstore.Options{})
 	takes := func() error {
 		_, err := s.Take(t.Context(), ask("alice", 100))
 		return err
 	}
-	eventually(t, 5*time.Second, takes)
+	eventually(t, 10*time.Second, takes)
 	for name, c := range map[string]struct {
 		timeout, most time.Duration
 	}{
 		"a deadline of 5ms": {5 * time.Millisecond, time.Second},
-		"a late deadline":   {time.Minute, time.Second},
-		"no deadline":       {0, time.Second},
+		"a late deadline":   {time.Minute, 3500 * time.Millisecond},
+		"no deadline":       {0, 3500 * time.Millisecond},
 	} {
-		server.Do(t, "CLIENT", "PAUSE", "1500", "ALL")
+		server.Do(t, "CLIENT", "PAUSE", "4000", "ALL")
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {
@@ -281,7 +282,7 @@ func TestPause(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		eventually(t, 5*time.Second, takes)
+		eventually(t, 10*time.Second, takes)
 	}
 }
 

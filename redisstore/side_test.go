@@ -428,11 +428,15 @@ func TestSideOutage(t *testing.T) {
 	e.want(t, 10*time.Second, connected)
 	e.reaches(t, x, "news")
 
+	patient := openPatient(t, server.URL(), redisstore.Options{}).Side()
+	if _, _, err := patient.Get(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
 	server.Pause(t)
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, _, err := x.Get(ctx, "a"); !errors.Is(err, stint.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+	if _, _, err := patient.Get(ctx, "a"); !errors.Is(err, stint.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("get: %v; want ErrUnavailable because of the deadline", err)
 	}
 	if took := time.Since(start); took > time.Second {

@@ -219,7 +219,7 @@ func TestCatalogPropagates(t *testing.T) {
 				}
 			}
 			write(0)
-			environ := counters(t)
+			environ := append(counters(t), "STINT_SERVER_CATALOG_POLL=1m") // or that would be soon
 			nodes := []*server{follow(t, url, environ...), follow(t, url, environ...)}
 			var requests []string
 			for i := range batch {
@@ -295,7 +295,7 @@ func TestCatalogReload(t *testing.T) {
 	const (
 		rules, clients = 10_000, 4
 		// Where p99 is a millisecond, that others have the processors is most of it.
-		worst, least = 5, 150 * time.Millisecond
+		worst, least = 5, 50 * time.Millisecond
 	)
 	_, url := newCatalog(t)
 	// By SQL: that a writer reads and checks all rules should not be this machine's work.
@@ -361,17 +361,28 @@ func TestCatalogReload(t *testing.T) {
 		work.Wait()
 		return all
 	}
-	start := s.decided(t)
-	before := sample(6*time.Second, false)
-	quiet := s.decided(t)
-	during := sample(6*time.Second, true)
-	busy := s.decided(t)
-	t.Logf("by the server's own clock, p99 of decisions is below %v without, and below %v while rules are reloaded", start.until(quiet, 0.99), quiet.until(busy, 0.99))
-	ratio := float64(quantile(during, 0.99)) / float64(quantile(before, 0.99))
-	t.Logf("%d rules: %d decisions, %s", rules, len(before), quantiles(before))
-	t.Logf("%d reloads: %d decisions, %s; p99 is %.1f times as long", reloads, len(during), quantiles(during), ratio)
-	if p99 := quantile(during, 0.99); p99 > max(least, worst*quantile(before, 0.99)) {
-		t.Errorf("p99 is %v while rules are reloaded, want at most %d times as long as without, or %v", p99, worst, least)
+	compare := func() error {
+		start := s.decided(t)
+		before := sample(6*time.Second, false)
+		quiet := s.decided(t)
+		during := sample(6*time.Second, true)
+		busy := s.decided(t)
+		t.Logf("by the server's own clock, p99 of decisions is below %v without, and below %v while rules are reloaded", start.until(quiet, 0.99), quiet.until(busy, 0.99))
+		ratio := float64(quantile(during, 0.99)) / float64(quantile(before, 0.99))
+		t.Logf("%d rules: %d decisions, %s", rules, len(before), quantiles(before))
+		t.Logf("%d reloads: %d decisions, %s; p99 is %.1f times as long", reloads, len(during), quantiles(during), ratio)
+		if p99 := quantile(during, 0.99); p99 > max(least, worst*quantile(before, 0.99)) {
+			return fmt.Errorf("p99 is %v while rules are reloaded, want at most %d times as long as without, or %v", p99, worst, least)
+		}
+		return nil
+	}
+	err := compare()
+	if err != nil && !t.Failed() {
+		t.Log("once more, as others may have taken the processors in that half:", err)
+		err = compare()
+	}
+	if err != nil {
+		t.Error(err)
 	}
 }
 

@@ -360,7 +360,7 @@ func TestCatalogKeys(t *testing.T) {
 	config := fmt.Sprintf("[[upstreams]]\ntargets = [\"http://%s\"]\n", newApp(t).address)
 	var nodes []*server
 	for range 2 {
-		nodes = append(nodes, serve(t, config, following(t, url, "STINT_SERVER_CATALOG_LAST_GOOD="+dir, "STINT_SERVER_LOG_LEVEL=debug")...))
+		nodes = append(nodes, serve(t, config, following(t, url, "STINT_SERVER_CATALOG_LAST_GOOD="+dir, "STINT_SERVER_LOG_LEVEL=debug", "STINT_SERVER_CATALOG_POLL=1m")...))
 	}
 	text, key, _, err := c.CreateKey(t.Context(), "test", catalog.APIKey{User: "alice"})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -167,9 +168,10 @@ type server struct {
 func serve(t testing.TB, config string, environ ...string) *server {
 	t.Helper()
 	s := launch(t, config, environ...)
+	admin := slices.ContainsFunc(environ, func(e string) bool { return strings.HasPrefix(e, "STINT_SERVER_ADMIN_ADDRESS=127") })
 	s.wait(t, func() error {
 		s.gateway, s.api = s.url("gateway"), s.url("http")
-		if s.api == "" || (s.gateway == "" && strings.Contains(config, "[[upstreams]]")) {
+		if s.api == "" || (s.gateway == "" && strings.Contains(config, "[[upstreams]]")) || (admin && s.url("admin") == "") {
 			return errors.New("stint does not listen")
 		}
 		return nil
