@@ -21,9 +21,9 @@ func (d *directory) slot(hi uint64) int {
 
 // set enters a shard's table for all fingerprints that begin as it says.
 func (d *directory) set(sh *shard) {
-	first, t := d.slot(sh.prefix), sh.table
+	first, t := d.slot(sh.prefix), sh.table // once: when it is found, it may be replaced
 	for i := range 1 << (d.depth - sh.depth) {
-		d.tables[first+i].Store(t) // once entered, it may be replaced
+		d.tables[first+i].Store(t)
 	}
 }
 

@@ -6,7 +6,9 @@ import "github.com/stintdev/stint"
 type Fingerprint = id
 
 // Fingerprint returns that of a counter.
-func (s *Store) Fingerprint(k stint.Key, a stint.Algorithm) Fingerprint { return s.fingerprint(&k, a) }
+func (s *Store) Fingerprint(k stint.Key, a stint.Algorithm) Fingerprint {
+	return s.subjects.of(k.Subject).with(s.names.of(k.Name), a)
+}
 
 // Parts returns the halves of a fingerprint.
 func (c id) Parts() (lo, hi uint64) { return c.lo, c.hi }

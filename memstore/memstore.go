@@ -134,10 +134,6 @@ func (s *Store) micros() int64 {
 	return s.origin + int64(time.Since(s.start)/time.Microsecond)
 }
 
-func (s *Store) fingerprint(k *stint.Key, a stint.Algorithm) id {
-	return s.subjects.of(k.Subject).with(s.names.of(k.Name), a)
-}
-
 // Take implements [stint.Store].
 func (s *Store) Take(_ context.Context, asks []stint.Ask) ([]stint.Decision, error) {
 	return s.TakeAppend(decisions(len(asks)), asks)
@@ -241,8 +237,9 @@ func (s *Store) Reset(_ context.Context, keys ...stint.Key) error {
 		return stint.ErrClosed
 	}
 	for i := range keys {
+		subject, name := s.subjects.of(keys[i].Subject), s.names.of(keys[i].Name)
 		for _, a := range append(stint.Algorithms(), penalty) {
-			c := s.fingerprint(&keys[i], a)
+			c := subject.with(name, a)
 			sh := s.lock(c)
 			if x := sh.acquire(c); x != nil {
 				sh.remove(x)
