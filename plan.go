@@ -31,6 +31,12 @@ type Plan struct {
 	// max and window divided by their greatest common divisor.
 	rate, unit int64
 	one        int64 // ticks, until a unit has come back
+	// A full bucket has a unit back early ticks before it has recovered, if the last of its ticks
+	// gives back fewer than slack parts too many.
+	early int64
+	slack uint64
+	// next is how long after its start a window that is used up lets a unit pass, in microseconds.
+	next int64
 
 	byCap, byWindow, byRate, byUnit divisor
 	// most is the largest previous count whose product with window fits, and fit
@@ -104,6 +110,7 @@ func newPlan(l Limit) (*Plan, error) {
 		p.span = p.window * p.tick
 		if l.Algorithm == SlidingWindow {
 			p.byCap, p.byWindow = newDivisor(p.cap), newDivisor(p.window)
+			p.next = p.span + ceilDiv(p.window, p.cap)*p.tick
 			p.most = maxInt / p.window
 			if l.Max <= p.most {
 				return p, nil
@@ -115,6 +122,8 @@ func newPlan(l Limit) (*Plan, error) {
 		p.byRate, p.byUnit = newDivisor(p.rate), newDivisor(p.unit)
 		p.one = p.byRate.ceil(p.unit)
 		if p.fit = maxInt / p.unit; p.cap <= p.fit {
+			rest := (p.cap - 1) * p.unit
+			p.early, p.slack = rest/p.rate, uint64(p.rate-rest%p.rate)
 			return p, nil
 		}
 	}

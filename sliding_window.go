@@ -21,6 +21,10 @@ func (p *Plan) slidingUsual(c *Counter, now, cost int64, d *Decision) bool {
 	if c.Until != c.At+2*p.span || c.Used == 0 || now >= c.At+p.span || cost <= 0 {
 		return false
 	}
+	if c.Used == p.cap && cost == 1 {
+		*d = Decision{Limit: p.cap, RetryAfter: until(c.At+p.next, now), ResetAfter: until(c.Until, now)}
+		return true
+	}
 	left := p.slidingLeft(c, now)
 	if cost > left {
 		*d = Decision{Limit: p.cap, Remaining: max(left, 0), RetryAfter: Never, ResetAfter: until(c.Until, now)}

@@ -1,5 +1,7 @@
 package stint
 
+import "math/bits"
+
 // Token bucket: so much was used, and it comes back at max per window. The
 // state counts parts of units, small enough that every tick gives back a whole
 // number of them: no fraction is ever lost or made.
@@ -26,8 +28,19 @@ func (p *Plan) bucketUsual(c *Counter, now, cost int64, d *Decision) bool {
 	}
 	var used int64
 	if now < c.Until {
-		back, ok := times(now-c.At, p.rate) // not if the clock has gone backwards
-		if c.Aux != p.unit || !ok {
+		if c.Aux != p.unit || now < c.At {
+			return false
+		}
+		// If Until was found at this rate, it tells when a unit passes, without a division.
+		if pass := c.Until - p.early; now < pass && cost == 1 {
+			high, all := bits.Mul64(uint64(c.Until-c.At), uint64(p.rate))
+			if spare := all - uint64(c.Used); high == 0 && spare < p.slack {
+				*d = Decision{Limit: p.cap, RetryAfter: until(pass, now), ResetAfter: until(c.Until, now)}
+				return true
+			}
+		}
+		back, ok := times(now-c.At, p.rate)
+		if !ok {
 			return false
 		}
 		used = max(c.Used-back, 0)
