@@ -20,9 +20,10 @@ type Options struct {
 // Limiter holds subjects to one limit, for programs that need no rules. It is
 // safe for concurrent use. It does not own its store.
 type Limiter struct {
-	store Store
-	limit Limit
-	name  string
+	store    Store
+	appender appender // the store, or nil
+	name     string
+	calls    sync.Pool
 }
 
 // New returns a limiter over a store.
@@ -39,7 +40,14 @@ func New(store Store, o Options) (*Limiter, error) {
 	if err := validPart("name", o.Name); err != nil {
 		return nil, err
 	}
-	return &Limiter{store: store, limit: o.Limit, name: o.Name}, nil
+	l := &Limiter{store: store, name: o.Name}
+	if a, ok := store.(appender); ok && a.Self() == store {
+		l.appender = a
+	}
+	l.calls.New = func() any {
+		return &call{asks: [1]Ask{{Key: Key{Name: o.Name}, Limit: o.Limit}}}
+	}
+	return l, nil
 }
 
 // Take asks for one unit.
@@ -48,11 +56,12 @@ func (l *Limiter) Take(ctx context.Context, subject string) (Decision, error) {
 }
 
 // TakeN asks for n units, all or none.
-func (l *Limiter) TakeN(ctx context.Context, subject string, n int64) (Decision, error) {
+func (l *Limiter) TakeN(ctx context.Context, subject string, n int64) (d Decision, err error) {
 	if n < 0 {
-		return Decision{}, invalid("cost", strconv.FormatInt(n, 10), "0 or more; use Refund to give units back")
+		return d, invalid("cost", strconv.FormatInt(n, 10), "0 or more; use Refund to give units back")
 	}
-	return l.ask(ctx, subject, n)
+	err = l.ask(ctx, subject, n, &d)
+	return d, err
 }
 
 // Peek reports how the subject stands and charges nothing. Allowed says that
@@ -69,11 +78,12 @@ func (l *Limiter) Usage(ctx context.Context, subject string) (int64, error) {
 }
 
 // Refund gives n units back, never below nothing used.
-func (l *Limiter) Refund(ctx context.Context, subject string, n int64) (Decision, error) {
+func (l *Limiter) Refund(ctx context.Context, subject string, n int64) (d Decision, err error) {
 	if n < 0 {
-		return Decision{}, invalid("refund", strconv.FormatInt(n, 10), "0 or more")
+		return d, invalid("refund", strconv.FormatInt(n, 10), "0 or more")
 	}
-	return l.ask(ctx, subject, -n)
+	err = l.ask(ctx, subject, -n, &d)
+	return d, err
 }
 
 // Reset forgets what the subject has used.
@@ -130,28 +140,41 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// asks spares a heap allocation a call: stores do not keep what they are given.
-var asks = sync.Pool{New: func() any { return new([1]Ask) }}
+// call is what a store is given and gives back. Stores keep neither, so that calls
+// are used again.
+type call struct {
+	asks [1]Ask
+	room [1]Decision
+}
 
-// ask takes a cost, or gives back a negative one.
-func (l *Limiter) ask(ctx context.Context, subject string, cost int64) (Decision, error) {
+// appender is a store that can put its answers where there is room for them. One
+// that only embeds such a store, and has a Take of its own, is not Self.
+type appender interface {
+	TakeAppend(dst []Decision, asks []Ask) ([]Decision, error)
+	Self() Store
+}
+
+// ask takes a cost, or gives back a negative one, and answers in d.
+func (l *Limiter) ask(ctx context.Context, subject string, cost int64, d *Decision) error {
 	if err := validSubject(subject); err != nil {
-		return Decision{}, err
+		return err
 	}
-	a := asks.Get().(*[1]Ask)
-	a[0].Key.Subject, a[0].Key.Name = subject, l.name
-	a[0].Limit, a[0].Cost = l.limit, cost
+	c := l.calls.Get().(*call)
+	c.asks[0].Key.Subject, c.asks[0].Cost = subject, cost
 	var ds []Decision
 	var err error
-	if cost >= 0 {
-		ds, err = l.store.Take(ctx, a[:])
-	} else {
-		ds, err = l.store.Adjust(ctx, a[:])
+	switch {
+	case cost < 0:
+		ds, err = l.store.Adjust(ctx, c.asks[:])
+	case l.appender != nil:
+		ds, err = l.appender.TakeAppend(c.room[:0], c.asks[:])
+	default:
+		ds, err = l.store.Take(ctx, c.asks[:])
 	}
-	a[0].Key.Subject = "" // may be large
-	asks.Put(a)
-	if err != nil {
-		return Decision{}, err
+	if err == nil {
+		*d = ds[0]
 	}
-	return ds[0], nil
+	c.asks[0].Key.Subject = "" // may be large
+	l.calls.Put(c)
+	return err
 }

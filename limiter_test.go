@@ -59,6 +59,39 @@ func TestLimiter(t *testing.T) {
 	check("peek after reset", d, err, true, 5)
 }
 
+// TestLimiterEmbedded checks that a store is asked by its own Take, also if it has by embedding
+// what a limiter would rather use.
+func TestLimiterEmbedded(t *testing.T) {
+	t.Parallel()
+	store, err := memstore.New(memstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := &counting{Store: store}
+	l, err := stint.New(own, stint.Options{Limit: parse(t, "5/1h")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if d, err := l.Take(t.Context(), "alice"); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	if own.takes != 3 {
+		t.Errorf("asked %d times; want 3", own.takes)
+	}
+}
+
+type counting struct {
+	*memstore.Store
+	takes int
+}
+
+func (c *counting) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+	c.takes++
+	return c.Store.Take(ctx, asks)
+}
+
 // TestLimiterNames checks that two limiters over one store do not meet, and
 // that two of the same name do.
 func TestLimiterNames(t *testing.T) {

@@ -49,6 +49,7 @@ func TestMemory(t *testing.T) {
 
 func TestNoAllocations(t *testing.T) {
 	s := newStore(t, memstore.Options{})
+	through := anyStore(s)
 	for _, limit := range []string{
 		"1000000/1h", "1000000/1h fixed_window", "1000000/month tz=Europe/Berlin", "10000/1h sliding_log",
 		"1000000/1h token_bucket", "1000000/1h burst=1000000 leaky_bucket", "1/1h", "1/1h sliding_log",
@@ -62,10 +63,46 @@ func TestNoAllocations(t *testing.T) {
 			if got := testing.AllocsPerRun(2000, func() { _, _ = s.Take(t.Context(), asks) }); got != 0 {
 				t.Errorf("%s, %d asks: %v allocations a take", limit, n, got)
 			}
+			if got := testing.AllocsPerRun(2000, func() { _, _ = through.Take(t.Context(), asks) }); got != 0 {
+				t.Errorf("%s, %d asks: %v allocations a take through the interface", limit, n, got)
+			}
 			var room [8]stint.Decision
 			if got := testing.AllocsPerRun(2000, func() { _, _ = s.TakeAppend(room[:0], asks) }); got != 0 {
 				t.Errorf("%s, %d asks: %v allocations with room for the answers", limit, n, got)
 			}
 		}
 	}
+}
+
+// anyStore keeps the compiler from seeing which store it is.
+//
+//go:noinline
+func anyStore(s stint.Store) stint.Store { return s }
+
+// TestTakeOnStackAllocations checks that Take is inlined into those who know the store, and that
+// neither their ask nor its answer is allocated: not even every now and then.
+func TestTakeOnStackAllocations(t *testing.T) {
+	s := newStore(t, memstore.Options{})
+	a := ask("user:42", "1/1h")
+	const runs = 10_000
+	before := allocated()
+	for range runs {
+		asks := []stint.Ask{a}
+		if d, err := s.Take(t.Context(), asks); err != nil || d[0].Limit != 1 {
+			t.Fatal(d[0], err)
+		}
+	}
+	// A collection in between, and the first ask, cost a few.
+	if n := allocated() - before; n > runs {
+		t.Errorf("%d bytes in %d takes", n, runs)
+	}
+}
+
+// allocated returns how many bytes have been allocated so far.
+//
+//go:noinline
+func allocated() uint64 {
+	var m runtime.MemStats // large, and best not in a frame whose size matters
+	runtime.ReadMemStats(&m)
+	return m.TotalAlloc
 }

@@ -43,6 +43,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/stintdev/stint"
 )
@@ -134,9 +135,44 @@ func (s *Store) micros() int64 {
 	return s.origin + int64(time.Since(s.start)/time.Microsecond)
 }
 
-// Take implements [stint.Store].
-func (s *Store) Take(_ context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	return s.TakeAppend(decisions(len(asks)), asks)
+// Take implements [stint.Store]. Called by a store's own type, with one ask that
+// does not leave the caller's stack, it allocates nothing. Otherwise answers are
+// cut from larger pieces of memory, so that it is only one take of many that
+// allocates.
+func (s *Store) Take(_ context.Context, asks []stint.Ask) (out []stint.Decision, err error) {
+	// This is as much as the compiler will inline, and inlined it puts the
+	// decision on the caller's stack, if it may stay there.
+	out, one, err := s.take(asks)
+	if one.Limit != 0 {
+		out = []stint.Decision{one}
+	}
+	return out, err
+}
+
+// Self returns the store. By it a [stint.Limiter] knows that it may use TakeAppend, and
+// that it does not deal with another store, which embeds this one.
+func (s *Store) Self() stint.Store { return s }
+
+// take answers in one if that can be expected to stay on a stack, and otherwise
+// in out.
+//
+// In this order the results do not fit into registers, and one is written but once.
+func (s *Store) take(asks []stint.Ask) (out []stint.Decision, one stint.Decision, err error) {
+	if len(asks) == 1 && asks[0].Penalty == nil && near(asks) && !s.closed.Load() {
+		err = s.takeOne(&asks[0], &one)
+		return nil, one, err
+	}
+	out, err = s.TakeAppend(decisions(len(asks)), asks)
+	return out, one, err
+}
+
+// near reports whether the asks are on the stack, not far up. Those of a call
+// through an interface never are: no one can tell what it does with them. As
+// memory that is no stack may begin there too, this is a guess, on which nothing
+// depends but whether the answer is allocated.
+func near(asks []stint.Ask) bool {
+	var here byte
+	return uintptr(unsafe.Pointer(unsafe.SliceData(asks)))-uintptr(unsafe.Pointer(&here)) < 4096
 }
 
 // TakeAppend is Take for those who have room for the answers: it appends the

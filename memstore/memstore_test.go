@@ -38,6 +38,29 @@ func TestConformance(t *testing.T) {
 	t.Run("across subjects", func(t *testing.T) { storetest.AcrossSubjects(t, open) })
 }
 
+// TestConformanceOnStack runs the suite by calls as of those who know the store, and whose asks and
+// answers are on the stack.
+func TestConformanceOnStack(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, func(t testing.TB, now func() time.Time) stint.Store {
+		t.Helper()
+		return onStack{newStore(t, memstore.Options{Now: now})}
+	})
+}
+
+type onStack struct{ *memstore.Store }
+
+func (s onStack) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+	if len(asks) != 1 {
+		return s.Store.Take(ctx, asks)
+	}
+	out, err := s.Store.Take(ctx, []stint.Ask{asks[0]})
+	if err != nil {
+		return nil, err
+	}
+	return append([]stint.Decision(nil), out...), nil
+}
+
 // TestConformanceCrowded runs the suite among strangers who come and go, so that
 // cells change hands, tables grow and split, and sweeps come at every step.
 func TestConformanceCrowded(t *testing.T) {
