@@ -77,22 +77,19 @@ func newStore(o memstore.Options) *memstore.Store {
 	return must(memstore.New(o))
 }
 
-// openStint makes each ask where it is needed, as a caller does that has a key
-// in hand, and has room for the answer. The store keeps neither, so both stay on
-// the stack.
+// openStint makes each ask where it is needed, as a caller does that has a key in hand. The store
+// does not keep it, and is called by its type, so both the ask and the answer stay on the stack.
 func openStint(k keys, l stint.Limit) decide {
 	l.Max, l.Window = most, stint.Every(window)
 	s := newStore(memstore.Options{})
 	return func(i int) bool {
 		asks := []stint.Ask{{Key: stint.Key{Subject: k.at(i), Name: "api"}, Limit: l, Cost: 1}}
-		var room [1]stint.Decision
-		d, err := s.TakeAppend(room[:0], asks)
+		d, err := s.Take(ctx, asks)
 		return err == nil && d[0].Allowed
 	}
 }
 
-// openLimiter is what a program pays that could have any store: a call through
-// the interface, and answers in memory that is the caller's from then on.
+// openLimiter is what a program pays that could have any store: a call through the interface.
 func openLimiter(k keys) decide {
 	l := must(stint.New(newStore(memstore.Options{}), stint.Options{Limit: stint.Limit{Max: most, Window: stint.Every(window)}}))
 	return func(i int) bool {

@@ -293,8 +293,7 @@ func sweep(n int) []pause {
 		s := newStore(memstore.Options{Now: func() time.Time { return now }})
 		ask := func(i int) bool {
 			asks := []stint.Ask{{Key: stint.Key{Subject: k.at(i), Name: "api"}, Limit: l, Cost: 1}}
-			var room [1]stint.Decision
-			d, err := s.TakeAppend(room[:0], asks)
+			d, err := s.Take(ctx, asks)
 			return err == nil && d[0].Allowed
 		}
 		fill(ask, n)
