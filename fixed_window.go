@@ -10,7 +10,7 @@ package stint
 // counter was written under this limit, in the window that it is still in. Otherwise it changes
 // nothing and returns false.
 func (p *Plan) fixedUsual(c *Counter, now, cost int64, d *Decision) bool {
-	if c.Until != c.Aux || c.Aux != c.At+p.window || now < c.At || now >= c.Aux || cost <= 0 {
+	if c.Until != c.Aux || now < c.At || now >= c.Aux || cost <= 0 || c.Aux != c.At+p.window && !p.isPeriod(c, now) {
 		return false
 	}
 	left := p.cap - c.Used
@@ -24,6 +24,15 @@ func (p *Plan) fixedUsual(c *Counter, now, cost int64, d *Decision) bool {
 	c.Used += cost
 	*d = Decision{Allowed: true, Limit: p.cap, Remaining: left - cost, ResetAfter: until(c.Until, now)}
 	return true
+}
+
+// isPeriod reports whether the counter's window is that period of the calendar which now is in.
+func (p *Plan) isPeriod(c *Counter, now int64) bool {
+	if p.window > 0 {
+		return false
+	}
+	start, end := p.limit.Window.period(now)
+	return c.At == start && c.Aux == end
 }
 
 func (p *Plan) fixedAdvance(c *Counter, now int64) {
