@@ -171,14 +171,33 @@ func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server) {
 		// Replicas refuse, and the dead cannot hear it. Gossip tells them.
 		_, _ = n.ask(glanceLimit, "CLUSTER", "SETSLOT", number, "NODE", toID)
 	}
+	// Who takes a slot over takes an epoch above all it has heard of. One that has not heard of
+	// this move's would take the slot back in the same epoch, and lose it, with its keys, to
+	// what was said before.
+	err := testserver.Poll(testserver.ReadyLimit, func() error {
+		view, err := to.view()
+		if err != nil {
+			return err
+		}
+		for _, n := range c.nodes {
+			if seen, err := n.view(); err == nil && seen.epochs[toID] != view.epochs[toID] {
+				return fmt.Errorf("node %s has not heard of epoch %d", n.Addr(), view.epoch)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // view is what a node says of the cluster and of itself.
 type view struct {
-	state string   // "ok" or "fail"
-	nodes string   // a line for each node
-	epoch int      // of its slots
-	slots []string // its own, as in "0-5460", "9000", "[93-<-id]"
+	state  string         // "ok" or "fail"
+	nodes  string         // a line for each node
+	epoch  int            // of its slots
+	epochs map[string]int // of all nodes' slots, by id
+	slots  []string       // its own, as in "0-5460", "9000", "[93-<-id]"
 }
 
 func (s *Server) view() (view, error) {
@@ -190,17 +209,21 @@ func (s *Server) view() (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	v := view{state: infoField(info, "cluster_state"), nodes: nodes}
+	v := view{state: infoField(info, "cluster_state"), nodes: nodes, epochs: map[string]int{}}
 	for line := range strings.Lines(nodes) {
 		// id, address, flags, primary, ping, pong, epoch, link, slots...
 		f := strings.Fields(line)
-		if len(f) < 8 || !slices.Contains(strings.Split(f[2], ","), "myself") {
+		if len(f) < 8 {
 			continue
 		}
-		if v.epoch, err = strconv.Atoi(f[6]); err != nil {
+		epoch, err := strconv.Atoi(f[6])
+		if err != nil {
 			return view{}, fmt.Errorf("node %s: epoch in %q: %w", s.Addr(), line, err)
 		}
-		v.slots = f[8:]
+		v.epochs[f[0]] = epoch
+		if slices.Contains(strings.Split(f[2], ","), "myself") {
+			v.epoch, v.slots = epoch, f[8:]
+		}
 	}
 	return v, nil
 }
