@@ -188,7 +188,7 @@ func (b Basis) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 // An error means that the machinery broke or that an ask is invalid (an
 // [*InvalidError]); it wraps [ErrUnavailable] where the store is out of reach.
 // On an error no decision was made, though a store out of reach may have
-// charged. Take, Adjust and Reset do not keep asks or keys after they return.
+// charged. Take, Adjust and Reset do not change asks or keys, and do not keep them after they return.
 //
 // A store names a counter by its key's bytes and its limit's algorithm, or by its
 // key and that it is a penalty, and needs no more of a key than that: [Key.Validate] is for whoever makes it.

@@ -301,6 +301,30 @@ func TestBroken(t *testing.T) {
 			[]string{"close"},
 		},
 		{
+			"changes its asks",
+			fault{take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+				defer func() {
+					if len(asks) > 0 {
+						asks[0].Limit.Max = 1
+					}
+				}()
+				return b.Store.Take(context.Background(), asks)
+			}},
+			[]string{"traces"},
+		},
+		{
+			"changes what it adjusts",
+			fault{adjust: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+				defer func() {
+					if len(asks) > 0 {
+						asks[0].Key.Name = "other"
+					}
+				}()
+				return b.Store.Adjust(context.Background(), asks)
+			}},
+			[]string{"traces"},
+		},
+		{
 			"fails without asks",
 			fault{take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
 				if len(asks) == 0 {

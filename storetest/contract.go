@@ -32,6 +32,10 @@ func checkBadInput(t rapid.TB, store stint.Store, _ *Clock) {
 		calls := map[string]func() ([]stint.Decision, error){
 			"take":          func() ([]stint.Decision, error) { return store.Take(ctx, []stint.Ask{a}) },
 			"take with one": func() ([]stint.Decision, error) { return store.Take(ctx, []stint.Ask{good, a}) },
+			"take beside one": func() ([]stint.Decision, error) {
+				other := with(func(a *stint.Ask) { a.Key.Name = "other" })
+				return store.Take(ctx, []stint.Ask{other, a})
+			},
 		}
 		if a.Cost >= 0 {
 			calls["adjust with one"] = func() ([]stint.Decision, error) { return store.Adjust(ctx, []stint.Ask{good, a}) }
@@ -111,6 +115,18 @@ func checkBadInput(t rapid.TB, store stint.Store, _ *Clock) {
 		out, err := store.Take(ctx, []stint.Ask{{Key: k, Limit: stint.PerMinute(3), Cost: 2}})
 		if err != nil || !out[0].Allowed {
 			t.Fatalf("key %d, %q: %v, %v; want its first take allowed", i, k, out, err)
+		}
+	}
+
+	// And so are these, though one begins as the other does, in the same memory.
+	const long = "user:4242"
+	for _, short := range []string{long, long[:5], long[:7]} {
+		out, err := store.Take(ctx, []stint.Ask{
+			{Key: stint.Key{Subject: long[:6]}, Limit: stint.PerMinute(9), Cost: 2},
+			{Key: stint.Key{Subject: short}, Limit: stint.PerMinute(9), Cost: 2},
+		})
+		if err != nil || out[1].Remaining != 7 {
+			t.Fatalf("%q beside %q: %v, %v; want 7 remaining", short, long[:6], out, err)
 		}
 	}
 }

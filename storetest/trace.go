@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -129,7 +130,9 @@ func (tr *trace) take() {
 	if rapid.IntRange(0, 2).Draw(tr.t, "penalties") == 0 {
 		asks = tr.guard(asks)
 	}
-	got, err := tr.store.Take(context.Background(), asks)
+	given := slices.Clone(asks)
+	got, err := tr.store.Take(context.Background(), given)
+	tr.same("take", given, asks)
 	next, want := tr.model.take(asks, tr.clock.Now())
 	tr.compare("take", asks, got, want, err)
 	tr.model = next
@@ -142,7 +145,9 @@ func (tr *trace) take() {
 
 func (tr *trace) adjust() {
 	asks := tr.asks(-1 << 40)
-	got, err := tr.store.Adjust(context.Background(), asks)
+	given := slices.Clone(asks)
+	got, err := tr.store.Adjust(context.Background(), given)
+	tr.same("adjust", given, asks)
 	next, want := tr.model.adjust(asks, tr.clock.Now())
 	tr.compare("adjust", asks, got, want, err)
 	tr.model = next
@@ -175,6 +180,13 @@ func (tr *trace) change() {
 	resized.Max = rapid.Int64Range(1, 2*l.Max).Draw(tr.t, "max")
 	if resized.Validate() == nil {
 		*l = resized
+	}
+}
+
+// same checks that the store has left the asks as they were given to it.
+func (tr *trace) same(verb string, given, asks []stint.Ask) {
+	if !slices.Equal(given, asks) {
+		tr.t.Fatalf("%s has changed its asks\n    from %v\n    to   %v", verb, asks, given)
 	}
 }
 
