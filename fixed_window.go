@@ -6,12 +6,12 @@ package stint
 // A count survives a change of the window while the window it was counted in
 // began inside the current one.
 
-// fixedUsual does what decide does, in fewer steps, in the case that is nearly all of them: the
-// counter was written under this limit, in the window that it is still in. Otherwise it changes
-// nothing and returns false.
-func (p *Plan) fixedUsual(c *Counter, now, cost int64, d *Decision) bool {
-	if c.Until != c.Aux || now < c.At || now >= c.Aux || cost <= 0 || c.Aux != c.At+p.window && !p.isPeriod(c, now) {
-		return false
+// fixedTake is take in fewer steps, in the case that is nearly all of them: the counter was
+// written under this limit, in the window that it is still in.
+func (p *Plan) fixedTake(c *Counter, now, cost int64, d *Decision) {
+	if c.Until != c.Aux || now < c.At || now >= c.Aux || cost <= 0 || (c.Aux != c.At+p.window && !p.isPeriod(c, now)) {
+		p.take(c, nil, now, cost, d)
+		return
 	}
 	left := p.cap - c.Used
 	if cost > left {
@@ -19,11 +19,10 @@ func (p *Plan) fixedUsual(c *Counter, now, cost int64, d *Decision) bool {
 		if cost <= p.cap {
 			d.RetryAfter = d.ResetAfter
 		}
-		return true
+		return
 	}
 	c.Used += cost
 	*d = Decision{Allowed: true, Limit: p.cap, Remaining: left - cost, ResetAfter: until(c.Until, now)}
-	return true
 }
 
 // isPeriod reports whether the counter's window is that period of the calendar which now is in.

@@ -21,10 +21,11 @@ type Limit struct {
 	Burst int64
 }
 
-// is reports whether the limits are the same. It is ==, which for so many fields is a call.
+// is reports whether the limits are the same. It is ==, which for so many fields is a call. What
+// has a length has no place in the calendar.
 func (l *Limit) is(m *Limit) bool {
 	return l.Max == m.Max && l.Window.span == m.Window.span && l.Algorithm == m.Algorithm && l.Burst == m.Burst &&
-		l.Window.unit == m.Window.unit && l.Window.anchor == m.Window.anchor && l.Window.zone == m.Window.zone
+		(l.Window.span != 0 || l.Window.unit == m.Window.unit && l.Window.anchor == m.Window.anchor && l.Window.zone == m.Window.zone)
 }
 
 // PerSecond returns the limit "n/second".

@@ -210,6 +210,26 @@ func testPlan(t *rapid.T, a stint.Algorithm) {
 	}
 }
 
+// TestPlanOverflow has a bucket's rate rise so much that what the time that is left gives back is
+// beyond 64 bits.
+func TestPlanOverflow(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_800_000_000, 0)
+	slow := stint.Limit{Algorithm: stint.TokenBucket, Max: 1, Burst: 1 << 52, Window: stint.Every(time.Microsecond)}
+	fast := stint.Limit{Algorithm: stint.TokenBucket, Max: 8889172475252099, Burst: 1, Window: stint.Every(time.Microsecond)}
+	s, d := slow.Take(stint.State{}, now, 11720669110482)
+	if !d.Allowed {
+		t.Fatal(d)
+	}
+	now = now.Add(time.Microsecond)
+	_, want := fast.Take(s, now, 1)
+	var got stint.Decision
+	fast.Plan().Take(&s.Counter, nil, now.UnixMicro(), 1, &got)
+	if !want.Allowed || got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
 // TestPlanOfEach asks for the plans of more limits than are remembered, each of which differs
 // from another in one thing only.
 func TestPlanOfEach(t *testing.T) {

@@ -31,12 +31,13 @@ type Plan struct {
 	// max and window divided by their greatest common divisor.
 	rate, unit int64
 	one        int64 // ticks, until a unit has come back
-	// A full bucket has a unit back early ticks before it has recovered, if the last of its ticks
-	// gives back fewer than slack parts too many.
+	// A unit passes early ticks before a bucket has recovered, if the tick in which it recovers
+	// gives back fewer than slack parts too many, or else a tick before that: the parts of all units
+	// but one are early*rate + rate-slack.
 	early int64
 	slack uint64
-	// next is how long after its start a window that is used up lets a unit pass, in microseconds.
-	next int64
+	// nextUnit is how long after its start a window that is used up lets a unit pass, in microseconds.
+	nextUnit int64
 
 	byCap, byWindow, byRate, byUnit divisor
 	// most is the largest previous count whose product with window fits, and fit
@@ -73,11 +74,19 @@ var plans [1 << 10]atomic.Pointer[Plan]
 // Plan returns the limit's plan, or nil if the limit is not valid.
 func (l *Limit) Plan() *Plan {
 	h := uint64(l.Max) ^ bits.RotateLeft64(uint64(l.Window.span), 32) ^ bits.RotateLeft64(uint64(l.Burst), 16) ^
-		uint64(l.Window.anchor)<<24 ^ uint64(l.Window.unit)<<40 ^ uint64(l.Algorithm)<<48
+		uint64(l.Algorithm)<<48
+	if l.Window.span == 0 {
+		h ^= uint64(l.Window.anchor)<<24 ^ uint64(l.Window.unit)<<40
+	}
 	slot := &plans[h*0xD6E8FEB86659FD93>>54]
 	if p := slot.Load(); p != nil && p.limit.is(l) {
 		return p
 	}
+	return l.plan(slot)
+}
+
+// plan makes the limit's plan, and remembers it.
+func (l *Limit) plan(slot *atomic.Pointer[Plan]) *Plan {
 	p, err := newPlan(*l)
 	if err != nil {
 		return nil
@@ -110,7 +119,7 @@ func newPlan(l Limit) (*Plan, error) {
 		p.span = p.window * p.tick
 		if l.Algorithm == SlidingWindow {
 			p.byCap, p.byWindow = newDivisor(p.cap), newDivisor(p.window)
-			p.next = p.span + ceilDiv(p.window, p.cap)*p.tick
+			p.nextUnit = p.span + ceilDiv(p.window, p.cap)*p.tick
 			p.most = maxInt / p.window
 			if l.Max <= p.most {
 				return p, nil
@@ -141,19 +150,20 @@ func newPlan(l Limit) (*Plan, error) {
 // A negative cost is denied.
 func (p *Plan) Take(c *Counter, log []Entry, now, cost int64, d *Decision) {
 	now = clamp(now, maxTime)
-	done := false
 	switch p.limit.Algorithm {
 	case SlidingWindow:
-		done = p.slidingUsual(c, now, cost, d)
+		p.slidingTake(c, now, cost, d)
 	case FixedWindow:
-		done = p.fixedUsual(c, now, cost, d)
+		p.fixedTake(c, now, cost, d)
 	case TokenBucket, LeakyBucket:
-		done = p.bucketUsual(c, now, cost, d)
+		p.bucketTake(c, now, cost, d)
 	case SlidingLog:
+		p.take(c, log, now, cost, d)
 	}
-	if done {
-		return
-	}
+}
+
+// take is Take of any algorithm, in all cases.
+func (p *Plan) take(c *Counter, log []Entry, now, cost int64, d *Decision) {
 	next := *c
 	p.decide(&next, &log, now, cost, d)
 	if d.Allowed && cost > 0 {
@@ -225,7 +235,7 @@ func (p *Plan) advance(c *Counter, log *[]Entry, now int64) {
 func (p *Plan) left(c *Counter, now int64) int64 {
 	switch p.limit.Algorithm {
 	case SlidingWindow:
-		return p.slidingLeft(c, now)
+		return p.cap - c.Used - p.carried(c, now)
 	case TokenBucket, LeakyBucket:
 		return p.bucketLeft(c)
 	default:

@@ -14,28 +14,30 @@ package stint
 // both counts go together, now and in the window after, so that what is told of
 // the time after holds.
 
-// slidingUsual does what decide does, in fewer steps, in the case that is nearly all of them:
-// the counter was written under this limit, in the window that it is still in. Otherwise it
-// changes nothing and returns false.
-func (p *Plan) slidingUsual(c *Counter, now, cost int64, d *Decision) bool {
+// slidingTake is take in fewer steps, in the case that is nearly all of them: the counter was
+// written under this limit, in the window that it is still in.
+func (p *Plan) slidingTake(c *Counter, now, cost int64, d *Decision) {
 	if c.Until != c.At+2*p.span || c.Used == 0 || now >= c.At+p.span || cost <= 0 {
-		return false
+		p.take(c, nil, now, cost, d)
+		return
 	}
-	if c.Used == p.cap && cost == 1 {
-		*d = Decision{Limit: p.cap, RetryAfter: until(c.At+p.next, now), ResetAfter: until(c.Until, now)}
-		return true
+	left := p.cap - c.Used
+	if left == 0 && cost == 1 {
+		*d = Decision{Limit: p.cap, RetryAfter: until(c.At+p.nextUnit, now), ResetAfter: until(c.Until, now)}
+		return
 	}
-	left := p.slidingLeft(c, now)
+	if c.Aux != 0 {
+		left -= p.carried(c, now)
+	}
 	if cost > left {
 		*d = Decision{Limit: p.cap, Remaining: max(left, 0), RetryAfter: Never, ResetAfter: until(c.Until, now)}
 		if cost <= p.cap {
 			d.RetryAfter = until(p.slidingPassAt(c, cost), now)
 		}
-		return true
+		return
 	}
 	c.Used += cost
 	*d = Decision{Allowed: true, Limit: p.cap, Remaining: left - cost, ResetAfter: until(c.Until, now)}
-	return true
 }
 
 func (p *Plan) slidingAdvance(c *Counter, now int64) {
@@ -59,13 +61,10 @@ func (p *Plan) slidingAdvance(c *Counter, now int64) {
 	c.At = start
 }
 
-func (p *Plan) slidingLeft(c *Counter, now int64) int64 {
-	if c.Aux == 0 {
-		return p.cap - c.Used
-	}
+// carried returns how much of the previous window's count still weighs.
+func (p *Plan) carried(c *Counter, now int64) int64 {
 	e := p.ticks(max(now, c.At) - c.At)
-	carried := p.byWindow.ceil(min(c.Aux, p.most) * (p.window - e))
-	return p.cap - c.Used - carried
+	return p.byWindow.ceil(min(c.Aux, p.most) * (p.window - e))
 }
 
 // slidingCharge gives back from the current window first: a refund follows its

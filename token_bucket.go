@@ -14,34 +14,36 @@ import "math/bits"
 // With a tick above a microsecond, a bucket that was full begins to refill at
 // the next whole tick: a tick is credited only when all of it has passed.
 
-// bucketUsual does what decide does, in fewer steps, in the case that is nearly all of them: a
-// tick is a microsecond, and the counter was written at this rate or has recovered. Otherwise it
-// changes nothing and returns false.
-func (p *Plan) bucketUsual(c *Counter, now, cost int64, d *Decision) bool {
+// bucketTake is take in fewer steps, in the case that is nearly all of them: a tick is a
+// microsecond, and the counter was written at this rate or has recovered.
+func (p *Plan) bucketTake(c *Counter, now, cost int64, d *Decision) {
 	if p.tick != 1 || cost <= 0 {
-		return false
+		p.take(c, nil, now, cost, d)
+		return
 	}
 	if now >= c.Until && cost == 1 {
 		*c = Counter{At: now, Used: p.unit, Aux: p.unit, Until: now + p.one}
 		*d = Decision{Allowed: true, Limit: p.cap, Remaining: p.cap - 1, ResetAfter: until(c.Until, now)}
-		return true
+		return
 	}
 	var used int64
 	if now < c.Until {
 		if c.Aux != p.unit || now < c.At {
-			return false
+			p.take(c, nil, now, cost, d)
+			return
 		}
 		// If Until was found at this rate, it tells when a unit passes, without a division.
 		if pass := c.Until - p.early; now < pass && cost == 1 {
 			high, all := bits.Mul64(uint64(c.Until-c.At), uint64(p.rate))
 			if spare := all - uint64(c.Used); high == 0 && spare < p.slack {
 				*d = Decision{Limit: p.cap, RetryAfter: until(pass, now), ResetAfter: until(c.Until, now)}
-				return true
+				return
 			}
 		}
 		back, ok := times(now-c.At, p.rate)
 		if !ok {
-			return false
+			p.take(c, nil, now, cost, d)
+			return
 		}
 		used = max(c.Used-back, 0)
 	}
@@ -54,7 +56,7 @@ func (p *Plan) bucketUsual(c *Counter, now, cost int64, d *Decision) bool {
 		if cost > 1 { // of less than one nothing remains
 			d.Remaining = max(p.cap-p.byUnit.ceil(used), 0)
 		}
-		return true
+		return
 	}
 	*d = Decision{Allowed: true, Limit: p.cap, Remaining: p.cap - p.byUnit.ceil(used) - cost}
 	if p.limit.Algorithm == LeakyBucket {
@@ -63,7 +65,6 @@ func (p *Plan) bucketUsual(c *Counter, now, cost int64, d *Decision) bool {
 	used += cost * p.unit
 	*c = Counter{At: now, Used: used, Aux: p.unit, Until: min(now+p.byRate.ceil(used), maxInt)}
 	d.ResetAfter = until(c.Until, now)
-	return true
 }
 
 func (p *Plan) bucketAdvance(c *Counter, now int64) {
