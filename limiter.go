@@ -3,6 +3,7 @@ package stint
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"strconv"
 	"sync"
 	"time"
@@ -41,7 +42,7 @@ func New(store Store, o Options) (*Limiter, error) {
 		return nil, err
 	}
 	l := &Limiter{store: store, name: o.Name}
-	if a, ok := store.(appender); ok && a.Self() == store {
+	if a, ok := store.(appender); ok && reflect.ValueOf(store).Comparable() && a.Self() == store {
 		l.appender = a
 	}
 	l.calls.New = func() any {
@@ -140,21 +141,23 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// call is what a store is given and gives back. Stores keep neither, so that calls
-// are used again.
+// call is what a store is given and gives back. Stores neither keep asks nor change them, so that
+// calls are used again, each with its limiter's name and limit.
 type call struct {
 	asks [1]Ask
 	room [1]Decision
 }
 
-// appender is a store that can put its answers where there is room for them. One
-// that only embeds such a store, and has a Take of its own, is not Self.
+// appender is a store that can put its answers where there is room for them, and does not keep that.
+// It decides as by Take: a store that wraps it hides it, and is slower and no different. One that only
+// embeds such a store, and has a Take of its own, is not Self.
 type appender interface {
 	TakeAppend(dst []Decision, asks []Ask) ([]Decision, error)
 	Self() Store
 }
 
-// ask takes a cost, or gives back a negative one, and answers in d.
+// ask takes a cost, or gives back a negative one, and answers in d: what is returned is copied at
+// every return.
 func (l *Limiter) ask(ctx context.Context, subject string, cost int64, d *Decision) error {
 	if err := validSubject(subject); err != nil {
 		return err
