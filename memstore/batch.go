@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"time"
+	"unsafe"
 
 	"github.com/stintdev/stint"
 )
@@ -17,12 +18,13 @@ const few, fewer = 10, 3
 type item struct {
 	id   id
 	cell *cell // at first where it is expected; once locked, nil if there is none; a twin has its elder's
-	ask  int32
-	twin bool
 	plan *stint.Plan
+	cost int64
 	// counter is what the cell held, so that it can be put back; or, of one that is not there
 	// or has a log, what it will hold.
 	counter stint.Counter
+	ask     int32 // its place among them
+	twin    bool
 }
 
 // inPlace reports whether the take writes to the cell before it is known whether all pass.
@@ -32,24 +34,39 @@ func (it *item) inPlace() bool { return it.cell != nil && it.cell.Aux >= 0 }
 // are kept like logs.
 const penalty stint.Algorithm = 0xff
 
-// identify fills in the items of the asks, and reports whether there are penalties.
-func (s *Store) identify(items []item, asks []stint.Ask) (special bool) {
+// identify fills in the items of the asks, and has their cells fetched. It reports whether all of
+// them charge limits, which are valid.
+func (s *Store) identify(items []item, asks []stint.Ask) (plain bool) {
+	plain = true
+	var text string
 	var subject id
-	for i := range asks {
-		k := &asks[i].Key
-		if i == 0 || k.Subject != asks[i-1].Key.Subject {
-			subject = s.subjects.of(k.Subject)
+	for i := range items {
+		a := &asks[i]
+		if k := a.Key.Subject; i == 0 || !same(k, text) {
+			text, subject = k, s.subjects.of(k)
 		}
-		algorithm := asks[i].Limit.Algorithm
-		if asks[i].Penalty != nil {
-			algorithm, special = penalty, true
+		algorithm := a.Limit.Algorithm
+		if a.Penalty != nil {
+			algorithm = penalty
 		}
-		c := subject.with(s.names.of(k.Name), algorithm)
-		items[i].id, items[i].ask = c, int32(i)
-		items[i].cell = s.tableOf(c).expect(c)
+		c := subject.with(s.names.of(a.Key.Name), algorithm)
+		x := s.tableOf(c).expect(c.lo)
+		prefetch(x)
+		var plan *stint.Plan
+		if algorithm != penalty {
+			plan = a.Limit.Plan()
+		}
+		if plan == nil || a.Cost < 0 {
+			plain = false
+		}
+		it := &items[i]
+		it.id, it.cell, it.plan, it.cost, it.ask = c, x, plan, a.Cost, int32(i)
 	}
-	return special
+	return plain
 }
+
+// same reports whether two texts are one and the same in memory: equal ones may not be.
+func same(a, b string) bool { return len(a) == len(b) && unsafe.StringData(a) == unsafe.StringData(b) }
 
 // order puts the items in the order of their counters, which is the order of locks; asks on
 // one counter stay in their own order. It reports whether there are twins.
@@ -65,15 +82,12 @@ func order(items []item) (twins bool) {
 	return twins
 }
 
-// acquireAll locks the cells of all items. If one is not there it locks none and returns false,
-// also if it may not wait for who holds it. Those who wait need items that are in order.
-func (s *Store) acquireAll(items []item, wait bool) bool {
+// acquireAll locks the cells of all items, which are in order. If one is not there it locks none and
+// returns false.
+func (s *Store) acquireAll(items []item) bool {
 	for i := range items {
 		it := &items[i]
-		if it.cell != nil && it.cell.tryAcquire(it.id) {
-			continue
-		}
-		if it.cell = s.tableOf(it.id).acquire(it.id, wait); it.cell == nil {
+		if it.cell = s.tableOf(it.id).acquire(it.id, true); it.cell == nil {
 			releaseAll(items[:i])
 			return false
 		}
@@ -117,6 +131,8 @@ func (s *Store) unlockAll(locked []*shard) {
 // takeAll decides several asks together, and answers in out.
 func (s *Store) takeAll(asks []stint.Ask, out []stint.Decision) error {
 	switch n := len(asks); {
+	case n == 0:
+		return nil
 	case n <= fewer: // most takes, and to clear more room costs as much as a decision
 		var room [fewer]item
 		return s.takeItems(room[:n], asks, out)
@@ -129,68 +145,103 @@ func (s *Store) takeAll(asks []stint.Ask, out []stint.Decision) error {
 }
 
 func (s *Store) takeItems(items []item, asks []stint.Ask, out []stint.Decision) error {
-	if s.identify(items, asks) {
+	if !s.identify(items, asks) {
 		return s.takeSpecial(items, asks, out)
 	}
 	now := s.micros()
-	for i := range items {
-		a := &asks[i]
-		if items[i].plan = a.Limit.Plan(); items[i].plan == nil || a.Cost < 0 {
-			return a.Validate()
-		}
+	if whole, _ := s.decide(items, out, now, false); !whole {
+		return s.takeInOrder(items, asks, out, now)
 	}
-	whole := s.acquireAll(items, false) // nearly always, and to sort them costs as much
-	if !whole {
-		if order(items) {
-			return s.takeSpecial(items, asks, out)
-		}
-		if whole = s.acquireAll(items, true); !whole {
-			defer s.unlockAll(s.lockAll(items))
-		}
-	}
-	allowed := true
-	for i := range items {
-		it := &items[i]
-		d, cost := &out[it.ask], asks[it.ask].Cost
-		if it.inPlace() {
-			it.counter = it.cell.Counter
-			it.plan.Take(&it.cell.Counter, nil, now, cost, d)
-		} else {
-			var log []stint.Entry
-			it.counter, log = s.logs.load(it.cell)
-			it.plan.Take(&it.counter, log, now, cost, d)
-		}
-		allowed = allowed && d.Allowed
-	}
-	for i := range items {
-		it := &items[i]
-		d, cost := &out[it.ask], asks[it.ask].Cost
-		if !allowed && d.Allowed {
-			s.undo(it, now, d)
-		}
-		if it.cell == nil {
-			continue
-		}
-		if allowed && cost > 0 && !it.inPlace() {
-			s.logs.commit(it.cell, cost, &it.counter)
-		}
-		it.cell.release(it.id)
-	}
-	if allowed && !whole {
-		// No one else can have made these meanwhile, or looked for them.
-		for i := range items {
-			it := &items[i]
-			if a := &asks[it.ask]; it.cell == nil && a.Cost > 0 {
-				x := s.shardOf(it.id).insert(it.id, a.Limit.Algorithm, now)
-				s.logs.commit(x, a.Cost, &it.counter)
-				x.release(it.id)
-			}
-		}
-	}
-	if now%1024 == 0 && whole {
+	if now%1024 == 0 {
 		s.shardOf(items[0].id).sweepSome(now)
 	}
 	return nil
+}
+
+// takeInOrder is a take from counters of which some are held by others, or not there yet.
+func (s *Store) takeInOrder(items []item, asks []stint.Ask, out []stint.Decision, now int64) error {
+	if order(items) {
+		return s.takeSpecial(items, asks, out)
+	}
+	if s.acquireAll(items) {
+		s.decide(items, out, now, true)
+		return nil
+	}
+	defer s.unlockAll(s.lockAll(items))
+	if _, allowed := s.decide(items, out, now, true); !allowed {
+		return nil
+	}
+	// No one else can have made these meanwhile, or looked for them.
+	for i := range items {
+		it := &items[i]
+		if it.cell == nil && it.cost > 0 {
+			x := s.shardOf(it.id).insert(it.id, asks[it.ask].Limit.Algorithm, now)
+			s.logs.commit(x, it.cost, &it.counter)
+			x.release(it.id)
+		}
+	}
+	return nil
+}
+
+// decide decides about all items, and reports whether all are allowed. Unless their cells are locked
+// it locks them as they come, without waiting, as they may not be in order; if one is not free or
+// not there, it changes nothing and reports that they are not whole. In the end none is locked. Of an
+// item that has no cell, what it will hold is in the item.
+func (s *Store) decide(items []item, out []stint.Decision, now int64, locked bool) (whole, allowed bool) {
+	simple := true
+	allowed = true
+	for i := range items {
+		it := &items[i]
+		x := it.cell
+		if !locked && (x == nil || !x.tryAcquire(it.id)) {
+			if x = s.tableOf(it.id).acquire(it.id, false); x == nil {
+				giveUp(items[:i])
+				return false, false
+			}
+			it.cell = x
+		}
+		d := &out[it.ask]
+		if x != nil && x.Aux >= 0 {
+			it.counter = x.Counter
+			it.plan.Take(&x.Counter, nil, now, it.cost, d)
+		} else {
+			var log []stint.Entry
+			it.counter, log = s.logs.load(x)
+			it.plan.Take(&it.counter, log, now, it.cost, d)
+			simple = false
+		}
+		if !d.Allowed {
+			allowed = false
+		}
+	}
+	if !allowed || !simple {
+		s.settle(items, out, now, allowed)
+	}
+	releaseAll(items)
+	return true, allowed
+}
+
+// settle writes what items with logs have taken or, if not all are allowed, undoes what others have.
+func (s *Store) settle(items []item, out []stint.Decision, now int64, allowed bool) {
+	for i := range items {
+		it := &items[i]
+		switch d := &out[it.ask]; {
+		case !allowed && d.Allowed:
+			s.undo(it, now, d)
+		case allowed && it.cost > 0 && it.cell != nil && !it.inPlace():
+			s.logs.commit(it.cell, it.cost, &it.counter)
+		}
+	}
+}
+
+// giveUp puts back what the cells held, and releases them.
+func giveUp(items []item) {
+	for i := range items {
+		if it := &items[i]; it.inPlace() {
+			it.cell.Counter = it.counter
+		}
+	}
+	releaseAll(items)
 }
 
 // undo gives back what an ask has taken that would have passed, had not another denied, and
@@ -223,8 +274,8 @@ func (s *Store) Adjust(_ context.Context, asks []stint.Ask) ([]stint.Decision, e
 		return nil, err
 	}
 	items := make([]item, len(asks))
-	s.identify(items, asks)
 	out := make([]stint.Decision, len(asks))
+	s.identify(items, asks)
 	s.transact(items, asks, out, stint.Limit.Adjust, false)
 	return out, nil
 }

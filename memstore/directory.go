@@ -9,14 +9,15 @@ import "sync/atomic"
 type directory struct {
 	tables []atomic.Pointer[table]
 	depth  uint8 // bits
+	shift  uint8 // to leave as many
 }
 
 func newDirectory(depth uint8) *directory {
-	return &directory{make([]atomic.Pointer[table], 1<<depth), depth}
+	return &directory{make([]atomic.Pointer[table], 1<<depth), depth, 63 - depth}
 }
 
 func (d *directory) slot(hi uint64) int {
-	return int(hi >> ((63 - d.depth) & 63)) // &: or the compiler makes sure of it itself
+	return int(hi >> (d.shift & 63)) // &: or the compiler makes sure of it itself
 }
 
 // set enters a shard's table for all fingerprints that begin as it says.

@@ -132,38 +132,85 @@ func (s *Store) micros() int64 {
 	if s.now != nil {
 		return s.now().UnixMicro()
 	}
-	return s.origin + int64(time.Since(s.start)/time.Microsecond)
+	return s.running()
 }
 
-// Take implements [stint.Store]. Called by a store's own type, with one ask that
-// does not leave the caller's stack, it allocates nothing. Otherwise answers are
-// cut from larger pieces of memory, so that it is only one take of many that
-// allocates.
+// running is micros by the clock of the store's own, and small enough to be inlined.
+func (s *Store) running() int64 {
+	return s.origin + int64(uint64(time.Since(s.start))/1000) // to divide what has no sign takes less
+}
+
+// Take implements [stint.Store]. It allocates nothing if there is one ask and if both that and the
+// answer stay on the caller's stack, as they do if the store is called by its own type, and nothing
+// else is done with them than to make the one and to read the other. Otherwise answers are cut from
+// larger pieces of memory, so that it is only one take of many that allocates. TakeAppend does not.
 func (s *Store) Take(_ context.Context, asks []stint.Ask) (out []stint.Decision, err error) {
 	// This is as much as the compiler will inline, and inlined it puts the
 	// decision on the caller's stack, if it may stay there.
-	out, one, err := s.take(asks)
+	out, one, err := s.take(asks, false)
 	if one.Limit != 0 {
 		out = []stint.Decision{one}
 	}
 	return out, err
 }
 
-// Self returns the store. By it a [stint.Limiter] knows that it may use TakeAppend, and
-// that it does not deal with another store, which embeds this one.
+// Self returns the store. By it a [stint.Limiter] knows that it may use TakeAppend, which is
+// faster, and that it does not deal with another store, which embeds this one.
 func (s *Store) Self() stint.Store { return s }
 
-// take answers in one if that can be expected to stay on a stack, and otherwise
-// in out.
+// take answers in one if there is a single ask, and room for the answer or the prospect that it
+// will stay on a stack; and otherwise in out.
 //
-// In this order the results do not fit into registers, and one is written but once.
-func (s *Store) take(asks []stint.Ask) (out []stint.Decision, one stint.Decision, err error) {
-	if len(asks) == 1 && asks[0].Penalty == nil && near(asks) && !s.closed.Load() {
-		err = s.takeOne(&asks[0], &one)
-		return nil, one, err
+// In this order the results do not fit into the registers of an amd64, and one is written but once.
+func (s *Store) take(asks []stint.Ask, room bool) (out []stint.Decision, one stint.Decision, err error) {
+	if s.closed.Load() {
+		return nil, one, stint.ErrClosed
 	}
-	out, err = s.TakeAppend(decisions(len(asks)), asks)
-	return out, one, err
+	if len(asks) != 1 || asks[0].Penalty != nil {
+		out = decisions(len(asks))
+		if err = s.takeAll(asks, out); err != nil {
+			out = nil
+		}
+		return out, one, err
+	}
+	a := &asks[0]
+	c := s.subjects.of(a.Key.Subject).with(s.names.of(a.Key.Name), a.Limit.Algorithm)
+	t := s.tableOf(c)
+	x := t.expect(c.lo)
+	// If another processor has used the cell last, to fetch it takes about as long as to read the
+	// clock, which is what there is to do before it is locked.
+	prefetch(x)
+	var now int64
+	if s.now == nil {
+		now = s.running()
+	} else {
+		now = s.micros()
+	}
+	plan := a.Limit.Plan()
+	if plan == nil || a.Cost < 0 {
+		return nil, one, a.Validate()
+	}
+	if x == nil || !x.tryAcquire(c) {
+		x = t.acquire(c, true)
+	}
+	switch {
+	case x == nil:
+		s.takeFirst(c, a, plan, now, &one)
+	case x.Aux < 0:
+		s.logs.take(x, plan, now, a.Cost, &one)
+		x.release(c)
+	default:
+		plan.Take(&x.Counter, nil, now, a.Cost, &one)
+		x.release(c)
+	}
+	if now%1024 == 0 {
+		t.shard.sweepSome(now)
+	}
+	if !room && !near(asks) {
+		out = decisions(1)
+		out[0], one = one, stint.Decision{}
+	}
+	return out, one, nil
 }
 
 // near reports whether the asks are on the stack, not far up. Those of a call
@@ -176,53 +223,24 @@ func near(asks []stint.Ask) bool {
 }
 
 // TakeAppend is Take for those who have room for the answers: it appends the
-// decisions to dst, and allocates nothing if they fit.
+// decisions to dst, which it does not keep, and allocates nothing if they fit.
 func (s *Store) TakeAppend(dst []stint.Decision, asks []stint.Ask) ([]stint.Decision, error) {
+	if len(asks) == 1 && asks[0].Penalty == nil {
+		_, one, err := s.take(asks, true)
+		if err != nil {
+			return nil, err
+		}
+		return append(dst, one), nil
+	}
 	if s.closed.Load() {
 		return nil, stint.ErrClosed
 	}
 	n := len(dst)
 	dst = slices.Grow(dst, len(asks))[:n+len(asks)]
-	var err error
-	switch {
-	case len(asks) == 0:
-	case len(asks) == 1 && asks[0].Penalty == nil:
-		err = s.takeOne(&asks[0], &dst[n])
-	default:
-		err = s.takeAll(asks, dst[n:])
-	}
-	if err != nil {
+	if err := s.takeAll(asks, dst[n:]); err != nil {
 		return nil, err
 	}
 	return dst, nil
-}
-
-func (s *Store) takeOne(a *stint.Ask, d *stint.Decision) error {
-	c := s.subjects.of(a.Key.Subject).with(s.names.of(a.Key.Name), a.Limit.Algorithm)
-	t := s.tableOf(c)
-	x := t.expect(c)
-	now := s.micros()
-	plan := a.Limit.Plan()
-	if plan == nil || a.Cost < 0 {
-		return a.Validate()
-	}
-	if x == nil || !x.tryAcquire(c) {
-		x = t.acquire(c, true)
-	}
-	if x != nil {
-		if x.Aux < 0 {
-			s.logs.take(x, plan, now, a.Cost, d)
-		} else {
-			plan.Take(&x.Counter, nil, now, a.Cost, d)
-		}
-		x.release(c)
-	} else {
-		s.takeFirst(c, a, plan, now, d)
-	}
-	if now%1024 == 0 {
-		t.shard.sweepSome(now)
-	}
-	return nil
 }
 
 // takeFirst is a take from a counter that is probably not there.
@@ -252,16 +270,16 @@ type chunk struct {
 
 var chunks = sync.Pool{New: func() any { return new(chunk) }}
 
-// decisions returns an empty slice with room for n.
+// decisions returns n of them, which are no one's yet.
 func decisions(n int) []stint.Decision {
 	if n > few {
-		return make([]stint.Decision, 0, n)
+		return make([]stint.Decision, n)
 	}
 	c := chunks.Get().(*chunk)
 	if c.used+n > len(c.room) {
 		c = new(chunk)
 	}
-	out := c.room[c.used : c.used : c.used+n]
+	out := c.room[c.used : c.used+n : c.used+n]
 	c.used += n
 	chunks.Put(c)
 	return out

@@ -127,6 +127,48 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
+// TestLogRoom uses a sliding_log for long, and looks at what it keeps: no more than its limit.
+func TestLogRoom(t *testing.T) {
+	t.Parallel()
+	clock := storetest.NewClock()
+	s := newStore(t, memstore.Options{Now: clock.Now})
+	a := ask("alice", "10/10ms sliding_log")
+	for range 10_000 {
+		clock.Add(time.Millisecond)
+		if d := take(t, s, a)[0]; !d.Allowed {
+			t.Fatal(d)
+		}
+	}
+	if room := s.LogRoom(a.Key); room > 40 {
+		t.Errorf("room for %d entries, of which 10 count", room)
+	}
+}
+
+// TestSweepStep looks at how many counters a take sweeps, of very many that have recovered.
+func TestSweepStep(t *testing.T) {
+	t.Parallel()
+	clock := storetest.NewClock()
+	s := newStore(t, memstore.Options{Now: clock.Now})
+	stays := ask("stays", "10/1h")
+	take(t, s, stays)
+	for i := range 1000 {
+		take(t, s, ask(strconv.Itoa(i), "1/1ms"))
+	}
+	last := s.Stats().Swept
+	for s.Stats().Keys > 1 {
+		clock.Add(1024 * time.Microsecond)
+		take(t, s, stays)
+		swept := s.Stats().Swept
+		if swept-last > 16 {
+			t.Fatalf("one take has swept %d counters", swept-last)
+		}
+		last = swept
+		if clock.Now().Sub(storetest.Epoch) > time.Minute {
+			t.Fatalf("%+v after a minute", s.Stats())
+		}
+	}
+}
+
 // TestEviction fills a store and looks at who has to go: those who have
 // recovered, and else the one who is nearest to it.
 func TestEviction(t *testing.T) {

@@ -33,6 +33,7 @@ type table struct {
 
 const (
 	group  = 7
+	tag    = 0x7f // of a fingerprint, in the byte of its cell
 	lodged = 0x80 // set in the byte of a cell that is taken
 
 	lows  = 0x0001010101010101
@@ -63,8 +64,8 @@ func (t *table) full() bool { return t.live >= t.most }
 
 // home returns the group where the search for a fingerprint begins.
 func (t *table) home(lo uint64) int {
-	h, _ := bits.Mul64(lo, uint64(len(t.words)))
-	return int(h)
+	g, _ := bits.Mul64(lo, uint64(len(t.words)))
+	return int(g)
 }
 
 func (t *table) after(g int) int {
@@ -74,20 +75,15 @@ func (t *table) after(g int) int {
 	return 0
 }
 
-func tagOf(c id) uint64 { return c.lo&0x7f | lodged }
-
-// expect returns the cell that is most likely the counter's, or nil, and has the processor fetch
-// it. If another processor has used it last, that takes about as long as reading the clock, which
-// is what there is to do before it is locked.
-func (t *table) expect(c id) *cell {
-	g := t.home(c.lo)
-	m := alike(atomic.LoadUint64(&t.words[g]), c)
+// expect returns the cell that is most likely the counter's, or nil. It is small enough to be
+// inlined.
+func (t *table) expect(lo uint64) *cell {
+	g := t.home(lo)
+	m := alike(atomic.LoadUint64(&t.words[g]), lo)
 	if m == 0 {
 		return nil
 	}
-	x := &t.cells[g*group+bits.TrailingZeros64(m)/8]
-	prefetch(x)
-	return x
+	return &t.cells[g*group+bits.TrailingZeros64(m)/8]
 }
 
 // acquire finds the counter's cell and locks it, or returns nil, also if it may not wait for
@@ -96,7 +92,7 @@ func (t *table) acquire(c id, wait bool) *cell {
 	g := t.home(c.lo)
 	for range t.words { // counters that come and go could keep a search going round
 		word := atomic.LoadUint64(&t.words[g])
-		for m := alike(word, c); m != 0; m &= m - 1 {
+		for m := alike(word, c.lo); m != 0; m &= m - 1 {
 			if x := &t.cells[g*group+bits.TrailingZeros64(m)/8]; x.acquire(c, wait) {
 				return x
 			}
@@ -111,8 +107,8 @@ func (t *table) acquire(c id, wait bool) *cell {
 
 // alike returns a bit for each byte of a word that is the tag of the counter, and perhaps for
 // some that are not.
-func alike(word uint64, c id) uint64 {
-	x := (word ^ tagOf(c)*lows) &^ (many * past)
+func alike(word, lo uint64) uint64 {
+	x := word ^ (lo&tag|lodged)*lows
 	return (x - lows) &^ x & highs
 }
 
@@ -129,7 +125,7 @@ func (t *table) seat(c id) (x *cell, word *uint64, lived uint64) {
 			x := &t.cells[g*group+i]
 			x.place = uint32(g*group + i)
 			t.live++
-			return x, word, now | tagOf(c)<<(8*i)
+			return x, word, now | (c.lo&tag|lodged)<<(8*i)
 		}
 		if now>>56 != many {
 			atomic.StoreUint64(word, now+past)
