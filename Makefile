@@ -34,6 +34,7 @@ web/dist/index.html: web/node_modules/.package-lock.json web/index.html $(wildca
 	cd web && npm run --silent build
 
 web/node_modules/.package-lock.json: web/package.json web/package-lock.json
+	@command -v npm >/dev/null || { echo "the dashboard and its tests take Node 20.19 or later, and npm: please install them" >&2; exit 1; }
 	@node -e 'const [a, b] = process.versions.node.split(".").map(Number); if (a < 20 || a === 20 && b < 19) { console.error("the dashboard is built with Node 20.19 or later, and this is " + process.versions.node); process.exit(1) }'
 	cd web && npm ci --no-audit --no-fund
 	@touch $@
