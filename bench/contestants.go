@@ -55,6 +55,9 @@ func contestants() []contestant {
 	return []contestant{
 		{reference, "", func(k keys) decide { return openStint(k, stint.Limit{Algorithm: stint.SlidingWindow}) }},
 		{"stint fixed_window", "", func(k keys) decide { return openStint(k, stint.Limit{Algorithm: stint.FixedWindow}) }},
+		{"stint fixed_window of a month", "", func(k keys) decide {
+			return openStint(k, stint.Limit{Algorithm: stint.FixedWindow, Window: stint.PerMonth(1).Window})
+		}},
 		{"stint token_bucket", "", func(k keys) decide { return openStint(k, stint.Limit{Algorithm: stint.TokenBucket}) }},
 		{"stint leaky_bucket", "", func(k keys) decide { return openStint(k, stint.Limit{Algorithm: stint.LeakyBucket, Burst: most}) }},
 		{"stint.Limiter sliding_window", "", openLimiter},
@@ -80,7 +83,10 @@ func newStore(o memstore.Options) *memstore.Store {
 // openStint makes each ask where it is needed, as a caller does that has a key in hand. The store
 // does not keep it, and is called by its type, so both the ask and the answer stay on the stack.
 func openStint(k keys, l stint.Limit) decide {
-	l.Max, l.Window = most, stint.Every(window)
+	l.Max = most
+	if l.Window == (stint.Window{}) {
+		l.Window = stint.Every(window)
+	}
 	s := newStore(memstore.Options{})
 	return func(i int) bool {
 		asks := []stint.Ask{{Key: stint.Key{Subject: k.at(i), Name: "api"}, Limit: l, Cost: 1}}
@@ -89,7 +95,8 @@ func openStint(k keys, l stint.Limit) decide {
 	}
 }
 
-// openLimiter is what a program pays that could have any store: a call through the interface.
+// openLimiter is what a program without rules pays: its subject is checked, and its store asked
+// through an interface.
 func openLimiter(k keys) decide {
 	l := must(stint.New(newStore(memstore.Options{}), stint.Options{Limit: stint.Limit{Max: most, Window: stint.Every(window)}}))
 	return func(i int) bool {
