@@ -13,11 +13,11 @@ import (
 // few is how many asks are worked on without allocating, and fewer how many most takes have.
 const few, fewer = 10, 3
 
-// item is one ask of several, on its way. A twin asks the same counter as the
-// item before it.
+// item is one ask of several, on its way. Once they are in order, a twin asks the same counter as
+// the item before it.
 type item struct {
 	id   id
-	cell *cell // at first where it is expected; once locked, nil if there is none; a twin has its elder's
+	cell *cell // where it is expected, until it is locked; then nil if there is none; a twin has its elder's
 	plan *stint.Plan
 	cost int64
 	// counter is what the cell held, so that it can be put back; or, of one that is not there
@@ -150,7 +150,9 @@ func (s *Store) takeItems(items []item, asks []stint.Ask, out []stint.Decision) 
 	}
 	now := s.micros()
 	if whole, _ := s.decide(items, out, now, false); !whole {
-		return s.takeInOrder(items, asks, out, now)
+		if err := s.takeInOrder(items, asks, out, now); err != nil {
+			return err
+		}
 	}
 	if now%1024 == 0 {
 		s.shardOf(items[0].id).sweepSome(now)
@@ -185,7 +187,7 @@ func (s *Store) takeInOrder(items []item, asks []stint.Ask, out []stint.Decision
 
 // decide decides about all items, and reports whether all are allowed. Unless their cells are locked
 // it locks them as they come, without waiting, as they may not be in order; if one is not free or
-// not there, it changes nothing and reports that they are not whole. In the end none is locked. Of an
+// not there, it charges nothing and reports that they are not whole. In the end none is locked. Of an
 // item that has no cell, what it will hold is in the item.
 func (s *Store) decide(items []item, out []stint.Decision, now int64, locked bool) (whole, allowed bool) {
 	simple := true
@@ -228,7 +230,7 @@ func (s *Store) settle(items []item, out []stint.Decision, now int64, allowed bo
 		switch d := &out[it.ask]; {
 		case !allowed && d.Allowed:
 			s.undo(it, now, d)
-		case allowed && it.cost > 0 && it.cell != nil && !it.inPlace():
+		case allowed && it.cell != nil && !it.inPlace():
 			s.logs.commit(it.cell, it.cost, &it.counter)
 		}
 	}

@@ -137,7 +137,7 @@ func (s *Store) micros() int64 {
 
 // running is micros by the clock of the store's own, and small enough to be inlined.
 func (s *Store) running() int64 {
-	return s.origin + int64(uint64(time.Since(s.start))/1000) // to divide what has no sign takes less
+	return s.origin + int64(time.Since(s.start)/time.Microsecond)
 }
 
 // Take implements [stint.Store]. It allocates nothing if there is one ask and if both that and the
@@ -158,8 +158,8 @@ func (s *Store) Take(_ context.Context, asks []stint.Ask) (out []stint.Decision,
 // faster, and that it does not deal with another store, which embeds this one.
 func (s *Store) Self() stint.Store { return s }
 
-// take answers in one if there is a single ask, and room for the answer or the prospect that it
-// will stay on a stack; and otherwise in out.
+// take answers in one if there is a single ask, of a limit, and room for the answer or the prospect
+// that it will stay on a stack; and otherwise in out.
 //
 // In this order the results do not fit into the registers of an amd64, and one is written but once.
 func (s *Store) take(asks []stint.Ask, room bool) (out []stint.Decision, one stint.Decision, err error) {

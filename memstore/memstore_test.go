@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -288,9 +289,13 @@ func TestSweepIdle(t *testing.T) {
 		take(t, s, ask(strconv.Itoa(i), "5/1s token_bucket"))
 	}
 	clock.Add(time.Minute)
-	for s.Stats().Keys > keys/10 {
+	for s.Stats().Keys > keys/2 {
 		clock.Add(time.Microsecond)
 		take(t, s, ask("0", "5/1h"))
+	}
+	for s.Stats().Keys > keys/10 {
+		clock.Add(time.Microsecond)
+		take(t, s, ask("0", "5/1h"), ask("1", "5/1h"))
 	}
 }
 
@@ -399,6 +404,92 @@ func TestTakeAppend(t *testing.T) {
 	if out, err := s.TakeAppend(room, []stint.Ask{bad}); err == nil || out != nil {
 		t.Errorf("a negative cost: %v, %v", out, err)
 	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 3 {
+		asks := []stint.Ask{ask("a", "5/1h"), ask("b", "5/1h")}[:n]
+		if out, err := s.TakeAppend(room, asks); !errors.Is(err, stint.ErrClosed) || out != nil {
+			t.Errorf("%d asks of a closed store: %v, %v", n, out, err)
+		}
+	}
+}
+
+// TestPeeks has looks at counters make none.
+func TestPeeks(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, memstore.Options{})
+	a, b := ask("a", "5/1h"), ask("b", "5/1h sliding_log")
+	a.Cost, b.Cost = 0, 0
+	take(t, s, a)
+	take(t, s, a, b)
+	if n := s.Stats().Keys; n != 0 {
+		t.Errorf("%d counters", n)
+	}
+}
+
+// TestConservation has many take from the same few counters, in any order, some twice, some
+// nearly used up, while tables grow: what all those takes have charged that were allowed is what
+// is used in the end.
+func TestConservation(t *testing.T) {
+	t.Parallel()
+	const keys, workers, rounds = 7, 6, 10_000
+	s := newStore(t, memstore.Options{})
+	askFor := func(key int, cost int64) stint.Ask {
+		l := stint.Limit{Algorithm: stint.Algorithms()[key%5], Max: 10_000, Window: stint.Every(1000 * time.Hour)}
+		if key >= 5 {
+			l.Max = 2000 // soon used up
+		}
+		if l.Algorithm == stint.LeakyBucket {
+			l.Burst = l.Max - 1
+		}
+		return stint.Ask{Key: stint.Key{Subject: "alice", Name: strconv.Itoa(key)}, Limit: l, Cost: cost}
+	}
+	var used [keys]atomic.Int64
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(w), 0))
+			for i := range rounds {
+				n := 1 + r.IntN(4)
+				if r.IntN(50) == 0 {
+					n = 13 // more than there are
+				}
+				order := r.Perm(keys)
+				var asks []stint.Ask
+				var asked []int
+				for j := range n {
+					key := order[j%keys]
+					if r.IntN(10) == 0 {
+						key = order[0]
+					}
+					asked = append(asked, key)
+					asks = append(asks, askFor(key, r.Int64N(3)))
+				}
+				if r.IntN(4) == 0 {
+					asks = append(asks, ask(fmt.Sprint("stranger", w, i), "5/1m"))
+				}
+				out, err := s.Take(context.Background(), asks)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if slices.ContainsFunc(out, func(d stint.Decision) bool { return !d.Allowed }) {
+					continue
+				}
+				for j, key := range asked {
+					used[key].Add(asks[j].Cost)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for key := range keys {
+		d := take(t, s, askFor(key, 0))[0]
+		if got, want := d.Limit-d.Remaining, used[key].Load(); got != want {
+			t.Errorf("%v: %d used, %d charged", stint.Algorithms()[key%5], got, want)
+		}
+	}
 }
 
 // TestClock checks the default clock: it moves with time, and a wall clock that
@@ -418,6 +509,24 @@ func TestClock(t *testing.T) {
 		<-time.After(time.Microsecond)
 		if d := take(t, s, a)[0]; !d.Allowed {
 			t.Fatal(storetest.Format(d))
+		}
+	})
+}
+
+// TestClockInBubble uses a store in a bubble that was made outside: by whatever clock, time passes.
+func TestClockInBubble(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, memstore.Options{})
+	synctest.Test(t, func(t *testing.T) {
+		a := ask("alice", "1/1s token_bucket")
+		for range 3 {
+			if d := take(t, s, a)[0]; !d.Allowed {
+				t.Fatal(storetest.Format(d))
+			}
+			if d := take(t, s, a)[0]; d.Allowed || d.RetryAfter != time.Second {
+				t.Fatal(storetest.Format(d))
+			}
+			<-time.After(time.Second)
 		}
 	})
 }
