@@ -77,10 +77,10 @@ func (l Limit) Take(s State, now time.Time, cost int64) (State, Decision) {
 	return next, d
 }
 
-// TakeIn is [Plan.Take], for those who have the limit only. One that is not valid is denied.
+// TakeIn is [Plan.TakeLog], for those who have the limit only. One that is not valid is denied.
 func (l *Limit) TakeIn(c *Counter, log []Entry, now, cost int64, d *Decision) {
 	if p := l.Plan(); p != nil {
-		p.Take(c, log, now, cost, d)
+		p.TakeLog(c, log, now, cost, d)
 	} else {
 		*d = Decision{RetryAfter: Never}
 	}

@@ -202,11 +202,31 @@ func testPlan(t *rapid.T, a stint.Algorithm) {
 		).Draw(t, "cost")
 		next, want := l.Take(s, now, cost)
 		got, c := stint.Decision{}, s.Counter
-		l.Plan().Take(&c, s.Log, now.UnixMicro(), cost, &got)
+		l.Plan().TakeLog(&c, s.Log, now.UnixMicro(), cost, &got)
 		if got != want || c != next.Counter {
 			t.Fatalf("%v, %+v at %d, cost %d:\n got %+v, %+v,\nwant %+v, %+v", l, s, now.UnixMicro(), cost, got, c, want, next.Counter)
 		}
 		s = next
+	}
+}
+
+// TestPlanTimes has stores tell times that are none: they are moved to the nearest that is one.
+func TestPlanTimes(t *testing.T) {
+	t.Parallel()
+	end := time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
+	for _, a := range stint.Algorithms() {
+		l := stint.Limit{Algorithm: a, Max: 3, Window: stint.Every(time.Hour)}
+		for _, start := range []int64{0, end - 1} {
+			s, _ := l.Take(stint.State{}, time.UnixMicro(start), 1)
+			for _, now := range []int64{-1 << 62, -1, 0, 1, end, end + 1, 1 << 62} {
+				next, want := l.Take(s, time.UnixMicro(now), 1)
+				got, c := stint.Decision{}, s.Counter
+				l.Plan().TakeLog(&c, s.Log, now, 1, &got)
+				if got != want || c != next.Counter {
+					t.Errorf("%v, %+v at %d:\n got %+v, %+v,\nwant %+v, %+v", l, s, now, got, c, want, next.Counter)
+				}
+			}
+		}
 	}
 }
 
@@ -224,7 +244,7 @@ func TestPlanOverflow(t *testing.T) {
 	now = now.Add(time.Microsecond)
 	_, want := fast.Take(s, now, 1)
 	var got stint.Decision
-	fast.Plan().Take(&s.Counter, nil, now.UnixMicro(), 1, &got)
+	fast.Plan().Take(&s.Counter, now.UnixMicro(), 1, &got)
 	if !want.Allowed || got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

@@ -145,11 +145,12 @@ func newPlan(l Limit) (*Plan, error) {
 }
 
 // Take judges the cost and answers in d. If the cost passes and is not 0, c is charged;
-// otherwise it stays as it is. The time is in microseconds since the Unix epoch. For a
-// sliding_log, c is the counter that goes with the log, and the log's upkeep is the caller's.
-// A negative cost is denied.
-func (p *Plan) Take(c *Counter, log []Entry, now, cost int64, d *Decision) {
-	now = clamp(now, maxTime)
+// otherwise it stays as it is. The time is in microseconds since the Unix epoch. A negative cost
+// is denied. For a counter that goes with a log, there is TakeLog.
+func (p *Plan) Take(c *Counter, now, cost int64, d *Decision) {
+	if uint64(now) > maxTime { // or is negative
+		now = clamp(now, maxTime)
+	}
 	switch p.limit.Algorithm {
 	case SlidingWindow:
 		p.slidingTake(c, now, cost, d)
@@ -158,7 +159,17 @@ func (p *Plan) Take(c *Counter, log []Entry, now, cost int64, d *Decision) {
 	case TokenBucket, LeakyBucket:
 		p.bucketTake(c, now, cost, d)
 	case SlidingLog:
-		p.take(c, log, now, cost, d)
+		p.take(c, nil, now, cost, d)
+	}
+}
+
+// TakeLog is Take with the log that goes with the counter of a sliding_log. The log's upkeep is the
+// caller's.
+func (p *Plan) TakeLog(c *Counter, log []Entry, now, cost int64, d *Decision) {
+	if p.limit.Algorithm == SlidingLog {
+		p.take(c, log, clamp(now, maxTime), cost, d)
+	} else {
+		p.Take(c, now, cost, d)
 	}
 }
 

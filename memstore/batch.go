@@ -205,11 +205,11 @@ func (s *Store) decide(items []item, out []stint.Decision, now int64, locked boo
 		d := &out[it.ask]
 		if x != nil && x.Aux >= 0 {
 			it.counter = x.Counter
-			it.plan.Take(&x.Counter, nil, now, it.cost, d)
+			it.plan.Take(&x.Counter, now, it.cost, d)
 		} else {
 			var log []stint.Entry
 			it.counter, log = s.logs.load(x)
-			it.plan.Take(&it.counter, log, now, it.cost, d)
+			it.plan.TakeLog(&it.counter, log, now, it.cost, d)
 			simple = false
 		}
 		if !d.Allowed {
@@ -253,7 +253,7 @@ func (s *Store) undo(it *item, now int64, d *stint.Decision) {
 		it.cell.Counter = it.counter
 	}
 	c, log := s.logs.load(it.cell)
-	it.plan.Take(&c, log, now, 0, d)
+	it.plan.TakeLog(&c, log, now, 0, d)
 	d.Allowed = true
 }
 

@@ -56,7 +56,7 @@ func (h *hasher) of(s string) id {
 // groups of a table and leaves others empty: to multiply each half by the other spreads them. It
 // loses nothing but the top bit, since to multiply by an odd number can be undone.
 func (subject id) with(name id, a stint.Algorithm) id {
-	lo, hi := subject.lo+name.lo+uint64(a)*0x9E3779B97F4A7C15, subject.hi+name.hi
+	lo, hi := subject.lo+name.lo+uint64(a), subject.hi+name.hi
 	hi = hi * (2*lo + 1) &^ held
 	lo *= hi>>31 | 1
 	return id{lo: lo, hi: max(hi, 1)} // zero is no one's

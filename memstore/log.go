@@ -58,7 +58,7 @@ func (ls *logs) load(x *cell) (c stint.Counter, log []stint.Entry) {
 // take takes from a counter that has a log.
 func (ls *logs) take(x *cell, plan *stint.Plan, now, cost int64, d *stint.Decision) {
 	next, log := ls.load(x)
-	plan.Take(&next, log, now, cost, d)
+	plan.TakeLog(&next, log, now, cost, d)
 	if d.Allowed && cost > 0 {
 		ls.commit(x, cost, &next)
 	}

@@ -200,7 +200,7 @@ func (s *Store) take(asks []stint.Ask, room bool) (out []stint.Decision, one sti
 		s.logs.take(x, plan, now, a.Cost, &one)
 		x.release(c)
 	default:
-		plan.Take(&x.Counter, nil, now, a.Cost, &one)
+		plan.Take(&x.Counter, now, a.Cost, &one)
 		x.release(c)
 	}
 	if now%1024 == 0 {
@@ -249,7 +249,7 @@ func (s *Store) takeFirst(c id, a *stint.Ask, plan *stint.Plan, now int64, d *st
 	defer s.unlock(sh)
 	x := sh.acquire(c) // now it is certain
 	next, log := s.logs.load(x)
-	plan.Take(&next, log, now, a.Cost, d)
+	plan.TakeLog(&next, log, now, a.Cost, d)
 	if d.Allowed && a.Cost > 0 {
 		if x == nil {
 			x = sh.insert(c, a.Limit.Algorithm, now)

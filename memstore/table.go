@@ -9,12 +9,12 @@ import (
 )
 
 // table holds the cells of a shard, in groups of seven. Beside them it has a
-// word for each group: a byte for each cell, which is zero or seven bits of the
-// fingerprint of who lives there, and in the top byte how many went past the
-// group because it was full. A search looks at the word of the group that the
-// fingerprint names, and at the next while some have gone past, and so finds the
-// one cell worth a look; the words of a million counters fit into a processor's
-// cache. Nothing has to be tidied up when a counter leaves.
+// word for each group: a byte for each cell, which is zero or, with its top bit
+// set, the same byte of the fingerprint of who lives there; and in the top byte
+// how many went past the group because it was full. A search looks at the word of
+// the group that the fingerprint names, and at the next while some have gone past,
+// and so finds the one cell worth a look; the words of a million counters fit into
+// a processor's cache. Nothing has to be tidied up when a counter leaves.
 //
 // A table is made 85 per cent full, or less as far as the allocator rounds up,
 // and grows at 92, so that a counter costs less than 80 bytes, all told. While
@@ -32,14 +32,11 @@ type table struct {
 }
 
 const (
-	group  = 7
-	tag    = 0x7f // of a fingerprint, in the byte of its cell
-	lodged = 0x80 // set in the byte of a cell that is taken
-
+	group = 7
 	lows  = 0x0001010101010101
-	highs = 0x0080808080808080
-	past  = 1 << 56 // one in the top byte
-	many  = 0xff    // in the top byte: no longer counted
+	highs = 0x0080808080808080 // set in the bytes of cells that are taken
+	past  = 1 << 56            // one in the top byte
+	many  = 0xff               // in the top byte: no longer counted
 )
 
 // newTable returns an empty table for so many counters.
@@ -105,10 +102,10 @@ func (t *table) acquire(c id, wait bool) *cell {
 	return nil
 }
 
-// alike returns a bit for each byte of a word that is the tag of the counter, and perhaps for
-// some that are not.
+// alike returns a bit for each byte of a word that is as the counter's would be there, and perhaps
+// for some that are not.
 func alike(word, lo uint64) uint64 {
-	x := word ^ (lo&tag|lodged)*lows
+	x := word ^ (lo | highs)
 	return (x - lows) &^ x & highs
 }
 
@@ -125,7 +122,7 @@ func (t *table) seat(c id) (x *cell, word *uint64, lived uint64) {
 			x := &t.cells[g*group+i]
 			x.place = uint32(g*group + i)
 			t.live++
-			return x, word, now | (c.lo&tag|lodged)<<(8*i)
+			return x, word, now | (c.lo|highs)&(0xff<<(8*i))
 		}
 		if now>>56 != many {
 			atomic.StoreUint64(word, now+past)
