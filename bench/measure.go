@@ -101,11 +101,13 @@ func (s samples) spread() float64 {
 type speed struct{ serial, parallel samples }
 
 // Contestants that have few keys are all kept, and take short turns: on a machine whose speed
-// changes from second to second, those who take long ones are compared with another machine.
-// Those with many keys would not fit into memory together.
+// changes from moment to moment, those who take long ones are compared with another machine.
+// Before each turn a contestant runs for a tenth of it, so that no one pays for what the one
+// before has left in the caches. Those with many keys would not fit into memory together.
 const (
 	fewKeys = 10_000
-	turns   = 10
+	turns   = 40
+	warmUp  = 10
 )
 
 // contest is what is measured of one contestant.
@@ -126,6 +128,9 @@ func (c *contest) start() {
 
 func (c *contest) turn(length time.Duration) error {
 	measure := func(goroutines int, to *samples) error {
+		if _, err := timeCell(c.current, c.keys, 1, length/warmUp, c.want); err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
 		ns, err := timeCell(c.current, c.keys, goroutines, length, c.want)
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
