@@ -280,45 +280,59 @@ type latency struct{ p50, p9999, max time.Duration }
 
 // pause is one run of the sweep measurement.
 type pause struct {
-	take, control latency
-	swept         uint64
+	old, half swept
+	control   latency
 }
 
-// sweep fills a store with n counters, lets all of them recover, and then times
-// takes one by one while the store drops them. Half of the takes are of new
-// keys, so that tables grow as well as shrink. The control does nothing between its two
-// looks at the clock: on a machine that is shared, that too has pauses.
+// swept is how long takes took, and how many counters the store dropped meanwhile.
+type swept struct {
+	latency
+	counters uint64
+}
+
+// sweep fills a store with n counters, lets all of them recover, and then times takes one by one
+// while the store drops them: takes from n other counters, which are live, and takes of which half
+// are from new ones, so that tables grow as well as shrink. The control does nothing between
+// its two looks at the clock: on a machine that is shared, that too has pauses.
 func sweep(n int) []pause {
 	const runs = 3
-	l := stint.Limit{Max: most, Window: stint.Every(time.Second)}
 	k := makeKeys(2 * n)
-	out := make([]pause, runs)
-	for r := range out {
-		now := time.Unix(1_000_000_000, 0)
-		s := newStore(memstore.Options{Now: func() time.Time { return now }})
-		ask := func(i int) bool {
+	measure := func(live int) swept {
+		var ahead time.Duration
+		s := newStore(memstore.Options{Now: func() time.Time { return time.Now().Add(ahead) }})
+		ask := func(i int, w time.Duration) bool {
+			l := stint.Limit{Max: most, Window: stint.Every(w)}
 			asks := []stint.Ask{{Key: stint.Key{Subject: k.at(i), Name: "api"}, Limit: l, Cost: 1}}
 			d, err := s.Take(ctx, asks)
 			return err == nil && d[0].Allowed
 		}
-		fill(ask, n)
-		now = now.Add(time.Minute)
+		fill(func(i int) bool { return ask(i, window) }, live)
+		fill(func(i int) bool { return ask(2*n-1-i, time.Second) }, n)
+		ahead = time.Minute
+		before := s.Stats().Swept
+		if live == 0 {
+			live = 2 * n
+		}
+		took := latencies(func(i int) bool { return ask(i, window) }, live, 2*n)
+		return swept{took, s.Stats().Swept - before}
+	}
+	out := make([]pause, runs)
+	for r := range out {
 		out[r] = pause{
-			take:    latencies(ask, 2*n),
-			control: latencies(func(int) bool { return true }, 2*n),
-			swept:   s.Stats().Swept,
+			old: measure(n), half: measure(0),
+			control: latencies(func(int) bool { return true }, 2*n, 2*n),
 		}
 	}
 	return out
 }
 
-// latencies times n decisions on n keys.
-func latencies(d decide, n int) latency {
+// latencies times n decisions on so many keys.
+func latencies(d decide, keys, n int) latency {
 	var w walk
 	each := make([]time.Duration, n)
 	runtime.GC()
 	for i := range each {
-		key := w.next(n)
+		key := w.next(keys)
 		start := time.Now()
 		d(key)
 		each[i] = time.Since(start)

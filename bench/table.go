@@ -93,11 +93,11 @@ func printFootprints(out io.Writer, n int, list []contestant, prints []footprint
 func printSweep(out io.Writer, n int, pauses []pause) {
 	t := table{{"", "p50", "p99.99", "max", "swept"}}
 	for i, p := range pauses {
-		t.row(latencyRow(fmt.Sprintf("run %d", i+1), p.take, thousands(int(p.swept)))...)
+		t.row(latencyRow(fmt.Sprintf("run %d, of keys that have counters", i+1), p.old.latency, thousands(int(p.old.counters)))...)
+		t.row(latencyRow("  half of them of new keys", p.half.latency, thousands(int(p.half.counters)))...)
 		t.row(latencyRow("  the clock, no take", p.control, "")...)
 	}
-	t.print(out, fmt.Sprintf("Each of %s takes of stint, half of them of new keys, while %s recovered counters are swept",
-		thousands(2*n), thousands(n)))
+	t.print(out, fmt.Sprintf("Each of %s takes of stint while %s recovered counters are swept", thousands(2*n), thousands(n)))
 }
 
 func latencyRow(name string, l latency, swept string) []string {
