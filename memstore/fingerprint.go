@@ -29,20 +29,22 @@ func newHasher() (h hasher) {
 func (h *hasher) of(s string) id {
 	n := uint64(len(s))
 	lo, hi := n*h.lo[4], n*h.hi[4]
-	for len(s) > 32 {
-		a, b := word(s, 0), word(s, 8)
-		lo, hi = fold(a^lo, b^h.lo[5]), fold(a^hi, b^h.hi[5])
-		s = s[16:]
-	}
 	var a, b uint64
 	switch end := len(s); {
-	case end >= 16:
-		a, b = word(s, 0), word(s, 8)
-		c, d := word(s, end-16), word(s, end-8)
-		lo += fold(c^h.lo[2], d^h.lo[3])
-		hi += fold(c^h.hi[2], d^h.hi[3])
-	case end >= 8:
-		a, b = word(s, 0), word(s, end-8)
+	case end > 8:
+		for len(s) > 32 {
+			a, b = word(s, 0), word(s, 8)
+			lo, hi = fold(a^lo, b^h.lo[5]), fold(a^hi, b^h.hi[5])
+			s = s[16:]
+		}
+		if end = len(s); end > 16 {
+			a, b = word(s, end-16), word(s, end-8)
+			lo += fold(a^h.lo[2], b^h.lo[3])
+			hi += fold(a^h.hi[2], b^h.hi[3])
+			a, b = word(s, 0), word(s, 8)
+		} else {
+			a, b = word(s, 0), word(s, end-8)
+		}
 	case end >= 4:
 		a, b = half(s, 0), half(s, end-4)
 	case end > 0:
