@@ -6,27 +6,14 @@ package stint
 // A count survives a change of the window while the window it was counted in
 // began inside the current one.
 
-// fixedTake is take in fewer steps, in the case that is nearly all of them: the counter was
-// written under this limit, in the window that it is still in.
-func (p *Plan) fixedTake(c *Counter, now, cost int64, d *Decision) {
-	if c.Until != c.Aux || now < c.At || now >= c.Aux || cost <= 0 || (c.Aux != c.At+p.window && !p.isPeriod(c, now)) {
-		p.take(c, nil, now, cost, d)
-		return
-	}
-	left := p.cap - c.Used
-	if cost > left {
-		*d = Decision{Limit: p.cap, Remaining: max(left, 0), RetryAfter: Never, ResetAfter: until(c.Until, now)}
-		if cost <= p.cap {
-			d.RetryAfter = d.ResetAfter
-		}
-		return
-	}
-	c.Used += cost
-	*d = Decision{Allowed: true, Limit: p.cap, Remaining: left - cost, ResetAfter: until(c.Until, now)}
+// fixedSame reports whether the counter was written under this limit, in the window that it is
+// still in, if that is not of the calendar.
+func (p *Plan) fixedSame(c *Counter, now int64) bool {
+	return c.Aux == c.At+p.window && now >= c.At && now < c.Aux
 }
 
-// isPeriod reports whether the counter's window is that period of the calendar which now is in.
-func (p *Plan) isPeriod(c *Counter, now int64) bool {
+// periodSame is fixedSame of windows of the calendar.
+func (p *Plan) periodSame(c *Counter, now int64) bool {
 	if p.window > 0 {
 		return false
 	}
@@ -35,8 +22,8 @@ func (p *Plan) isPeriod(c *Counter, now int64) bool {
 }
 
 func (p *Plan) fixedAdvance(c *Counter, now int64) {
-	if c.Aux == c.At+p.window && now >= c.At && now < c.Aux {
-		return // in the window that it was written in, as nearly always
+	if p.fixedSame(c, now) {
+		return
 	}
 	start, end := p.limit.Window.bounds(max(now, c.At))
 	if c.At < start {

@@ -151,15 +151,46 @@ func (p *Plan) Take(c *Counter, now, cost int64, d *Decision) {
 	if uint64(now) > maxTime { // or is negative
 		now = clamp(now, maxTime)
 	}
+	// take does all of this, too. In the case that is nearly all of them this takes fewer steps: a
+	// window's counter that was written under this limit, in the window that it is still in.
+	var left, passAt int64
 	switch p.limit.Algorithm {
 	case SlidingWindow:
-		p.slidingTake(c, now, cost, d)
+		if cost <= 0 || !p.slidingSame(c, now) {
+			p.take(c, nil, now, cost, d)
+			return
+		}
+		left, passAt = p.cap-c.Used, c.At+p.nextUnit
+		if left == 0 && cost == 1 {
+			break
+		}
+		if c.Aux != 0 {
+			left -= p.carried(c, now)
+		}
+		if left < cost && cost <= p.cap {
+			passAt = p.slidingPassAt(c, cost)
+		}
 	case FixedWindow:
-		p.fixedTake(c, now, cost, d)
+		if cost <= 0 || !p.fixedSame(c, now) && !p.periodSame(c, now) {
+			p.take(c, nil, now, cost, d)
+			return
+		}
+		left, passAt = p.cap-c.Used, c.Until
 	case TokenBucket, LeakyBucket:
 		p.bucketTake(c, now, cost, d)
+		return
 	case SlidingLog:
 		p.take(c, nil, now, cost, d)
+		return
+	}
+	if cost <= left {
+		c.Used += cost
+		*d = Decision{Allowed: true, Limit: p.cap, Remaining: left - cost, ResetAfter: until(c.Until, now)}
+		return
+	}
+	*d = Decision{Limit: p.cap, Remaining: max(left, 0), RetryAfter: Never, ResetAfter: until(c.Until, now)}
+	if cost <= p.cap {
+		d.RetryAfter = until(passAt, now)
 	}
 }
 

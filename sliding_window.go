@@ -14,35 +14,15 @@ package stint
 // both counts go together, now and in the window after, so that what is told of
 // the time after holds.
 
-// slidingTake is take in fewer steps, in the case that is nearly all of them: the counter was
-// written under this limit, in the window that it is still in.
-func (p *Plan) slidingTake(c *Counter, now, cost int64, d *Decision) {
-	if c.Until != c.At+2*p.span || c.Used == 0 || now >= c.At+p.span || cost <= 0 {
-		p.take(c, nil, now, cost, d)
-		return
-	}
-	left := p.cap - c.Used
-	if left == 0 && cost == 1 {
-		*d = Decision{Limit: p.cap, RetryAfter: until(c.At+p.nextUnit, now), ResetAfter: until(c.Until, now)}
-		return
-	}
-	if c.Aux != 0 {
-		left -= p.carried(c, now)
-	}
-	if cost > left {
-		*d = Decision{Limit: p.cap, Remaining: max(left, 0), RetryAfter: Never, ResetAfter: until(c.Until, now)}
-		if cost <= p.cap {
-			d.RetryAfter = until(p.slidingPassAt(c, cost), now)
-		}
-		return
-	}
-	c.Used += cost
-	*d = Decision{Allowed: true, Limit: p.cap, Remaining: left - cost, ResetAfter: until(c.Until, now)}
+// slidingSame reports whether the counter was written under this limit, in the window that it is
+// still in.
+func (p *Plan) slidingSame(c *Counter, now int64) bool {
+	return c.Until == c.At+2*p.span && c.Used != 0 && now < c.At+p.span
 }
 
 func (p *Plan) slidingAdvance(c *Counter, now int64) {
-	if c.Until == c.At+2*p.span && now >= c.At && now < c.At+p.span {
-		return // in the window that it was written in, as nearly always
+	if p.slidingSame(c, now) {
+		return
 	}
 	t := p.ticks(max(now, c.At))
 	start := p.byWindow.floor(t) * p.span
