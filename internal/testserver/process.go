@@ -158,7 +158,7 @@ func (p *Process) kill() error {
 // freeze stops the process and all that descend from it, and returns them,
 // parents first.
 func (p *Process) freeze() (pids []int, err error) {
-	const limit = 5 * time.Second
+	const limit = time.Minute // who waits for a disk stands still when it has answered
 	err = Poll(limit, func() error {
 		var running error
 		pids = family(p.Pid())
