@@ -297,7 +297,7 @@ type swept struct {
 func sweep(n int) []pause {
 	const runs = 3
 	k := makeKeys(2 * n)
-	measure := func(live int) swept {
+	measure := func(live, asked int) swept {
 		var ahead time.Duration
 		s := newStore(memstore.Options{Now: func() time.Time { return time.Now().Add(ahead) }})
 		ask := func(i int, w time.Duration) bool {
@@ -310,16 +310,13 @@ func sweep(n int) []pause {
 		fill(func(i int) bool { return ask(2*n-1-i, time.Second) }, n)
 		ahead = time.Minute
 		before := s.Stats().Swept
-		if live == 0 {
-			live = 2 * n
-		}
-		took := latencies(func(i int) bool { return ask(i, window) }, live, 2*n)
+		took := latencies(func(i int) bool { return ask(i, window) }, asked, 2*n)
 		return swept{took, s.Stats().Swept - before}
 	}
 	out := make([]pause, runs)
 	for r := range out {
 		out[r] = pause{
-			old: measure(n), half: measure(0),
+			old: measure(n, n), half: measure(0, 2*n),
 			control: latencies(func(int) bool { return true }, 2*n, 2*n),
 		}
 	}

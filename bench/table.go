@@ -97,7 +97,7 @@ func printSweep(out io.Writer, n int, pauses []pause) {
 		t.row(latencyRow("  half of them of new keys", p.half.latency, thousands(int(p.half.counters)))...)
 		t.row(latencyRow("  the clock, no take", p.control, "")...)
 	}
-	t.print(out, fmt.Sprintf("Each of %s takes of stint while %s recovered counters are swept", thousands(2*n), thousands(n)))
+	t.print(out, fmt.Sprintf("Each of %s takes of stint while %s recovered counters wait to be swept", thousands(2*n), thousands(n)))
 }
 
 func latencyRow(name string, l latency, swept string) []string {
