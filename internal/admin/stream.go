@@ -138,7 +138,7 @@ type hubRun struct {
 	done   chan struct{}
 }
 
-// join has a mailbox filled from now on.
+// join has a mailbox filled from now on: nothing that comes after it has returned is missed.
 func (h *hub) join(ctx context.Context, b *mailbox) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -146,7 +146,7 @@ func (h *hub) join(ctx context.Context, b *mailbox) {
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // others may listen when the first has left
 		h.run = &hubRun{cancel: cancel, done: make(chan struct{})}
 		h.boxes, h.last = map[*mailbox]struct{}{}, nil
-		go h.tell(ctx, h.run)
+		go h.tell(ctx, h.run, h.open())
 	}
 	h.boxes[b] = struct{}{}
 	if h.last != nil {
@@ -170,9 +170,8 @@ func (h *hub) leave(b *mailbox) {
 }
 
 // tell tells, until the last has left.
-func (h *hub) tell(ctx context.Context, run *hubRun) {
+func (h *hub) tell(ctx context.Context, run *hubRun, from source) {
 	defer close(run.done)
-	from := h.open()
 	defer from.close()
 	tick := time.NewTicker(h.every)
 	defer tick.Stop()

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -168,6 +169,17 @@ func TestFollow(t *testing.T) {
 	}
 	h.get("/events/follow?outcome=refused").want(http.StatusBadRequest).says("want one of allowed")
 	h.get("/events/follow?from=2026-01-01T00:00:00Z").want(http.StatusBadRequest).says("unknown parameter")
+}
+
+// TestFollowFromTheStart has a hub's source be open once it is joined: what happens from then on is told.
+func TestFollowFromTheStart(t *testing.T) {
+	t.Parallel()
+	var opened atomic.Bool
+	admin.Join(t.Context(), func() { opened.Store(true) }, func() {
+		if !opened.Load() {
+			t.Error("it has begun, and what happens now is not told")
+		}
+	})
 }
 
 // TestFollowFlood has more be refused than are shown, and says how many.
