@@ -148,7 +148,7 @@ func (s *Store) takeItems(items []item, asks []stint.Ask, out []stint.Decision) 
 	if !s.identify(items, asks) {
 		return s.takeSpecial(items, asks, out)
 	}
-	now := s.micros()
+	now := s.clock.micros()
 	if whole, _ := s.decide(items, out, now, false); !whole {
 		if err := s.takeInOrder(items, asks, out, now); err != nil {
 			return err
@@ -292,7 +292,7 @@ func (s *Store) transact(
 ) {
 	states := make([]stint.State, len(items))
 	changed := make([]bool, len(items))
-	micros := s.micros()
+	micros := s.clock.micros()
 	now := time.UnixMicro(micros)
 	order(items)
 	defer s.unlockAll(s.lockAll(items))

@@ -55,7 +55,9 @@ type Options struct {
 	MaxKeys int
 	// Now replaces the clock, for tests. The default clock starts at the wall
 	// time and from then on is monotonic: it does not follow when the wall
-	// clock is set.
+	// clock is set. A store that is made in a bubble of testing/synctest goes by
+	// the bubble's time; one that is made outside and used in it needs time.Now
+	// here for that.
 	Now func() time.Time
 }
 
@@ -63,9 +65,7 @@ const defaultMaxKeys = 1 << 20
 
 // Store is a [stint.Store] in memory.
 type Store struct {
-	now    func() time.Time // nil: start and the monotonic clock
-	start  time.Time
-	origin int64 // start in microseconds
+	clock  clock
 	logs   logs
 	dir    atomic.Pointer[directory]
 	grow   sync.Mutex // held while the directory changes
@@ -84,8 +84,7 @@ func New(o Options) (*Store, error) {
 	if o.MaxKeys == 0 {
 		o.MaxKeys = defaultMaxKeys
 	}
-	s := &Store{now: o.Now, start: time.Now(), subjects: newHasher(), names: newHasher()}
-	s.origin = s.start.UnixMicro()
+	s := &Store{clock: newClock(o.Now), subjects: newHasher(), names: newHasher()}
 	s.logs.all.Store(new([]*log))
 	sh := &shard{store: s, quota: o.MaxKeys}
 	sh.table = sh.newTable(0)
@@ -125,19 +124,6 @@ func (s *Store) Stats() Stats {
 func (s *Store) Close() error {
 	s.closed.Store(true)
 	return nil
-}
-
-// micros returns the time in microseconds since the Unix epoch.
-func (s *Store) micros() int64 {
-	if s.now != nil {
-		return s.now().UnixMicro()
-	}
-	return s.running()
-}
-
-// running is micros by the clock of the store's own, and small enough to be inlined.
-func (s *Store) running() int64 {
-	return s.origin + int64(time.Since(s.start)/time.Microsecond)
 }
 
 // Take implements [stint.Store]. It allocates nothing if there is one ask and if both that and the
@@ -182,10 +168,10 @@ func (s *Store) take(asks []stint.Ask, room bool) (out []stint.Decision, one sti
 	// clock, which is what there is to do before it is locked.
 	prefetch(x)
 	var now int64
-	if s.now == nil {
-		now = s.running()
+	if s.clock.now == nil {
+		now = s.clock.running()
 	} else {
-		now = s.micros()
+		now = s.clock.micros()
 	}
 	plan := a.Limit.Plan()
 	if plan == nil || a.Cost < 0 {

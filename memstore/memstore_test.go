@@ -492,41 +492,44 @@ func TestConservation(t *testing.T) {
 	}
 }
 
-// TestClock checks the default clock: it moves with time, and a wall clock that
-// is set does not move it.
+// TestClock compares the default clock with the wall clock: a window that lies on the grid of the
+// epoch says what time it is.
 func TestClock(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newStore(t, memstore.Options{})
-		a := ask("alice", "1/1s token_bucket")
-		if d := take(t, s, a)[0]; !d.Allowed {
-			t.Fatal(storetest.Format(d))
+	const window = 10 * 24 * time.Hour
+	s := newStore(t, memstore.Options{})
+	for i := range 100 {
+		a := ask(fmt.Sprint("user", i), "1/10d fixed_window")
+		before := time.Now()
+		d := take(t, s, a)[0]
+		after := time.Now()
+		end := time.Unix(0, 0).Add(before.Sub(time.Unix(0, 0)).Truncate(window) + window)
+		now := end.Add(-d.ResetAfter)
+		if now.Before(before.Add(-time.Millisecond)) || now.After(after.Add(time.Millisecond)) {
+			t.Fatalf("%v, between %v and %v", now, before, after)
 		}
-		<-time.After(time.Second - time.Microsecond)
-		if d := take(t, s, a)[0]; d.Allowed || d.RetryAfter != time.Microsecond {
-			t.Fatal(storetest.Format(d))
-		}
-		<-time.After(time.Microsecond)
-		if d := take(t, s, a)[0]; !d.Allowed {
-			t.Fatal(storetest.Format(d))
-		}
-	})
+	}
 }
 
-// TestClockInBubble uses a store in a bubble that was made outside: by whatever clock, time passes.
+// TestClockInBubble uses stores in a bubble: its time passes for one that was made there, and for one
+// that was made outside and told so.
 func TestClockInBubble(t *testing.T) {
 	t.Parallel()
-	s := newStore(t, memstore.Options{})
+	outside := newStore(t, memstore.Options{Now: time.Now})
 	synctest.Test(t, func(t *testing.T) {
-		a := ask("alice", "1/1s token_bucket")
-		for range 3 {
+		for _, s := range []*memstore.Store{outside, newStore(t, memstore.Options{})} {
+			a := ask("alice", "1/1s token_bucket")
 			if d := take(t, s, a)[0]; !d.Allowed {
 				t.Fatal(storetest.Format(d))
 			}
-			if d := take(t, s, a)[0]; d.Allowed || d.RetryAfter != time.Second {
+			<-time.After(time.Second - time.Microsecond)
+			if d := take(t, s, a)[0]; d.Allowed || d.RetryAfter != time.Microsecond {
 				t.Fatal(storetest.Format(d))
 			}
-			<-time.After(time.Second)
+			<-time.After(time.Microsecond)
+			if d := take(t, s, a)[0]; !d.Allowed {
+				t.Fatal(storetest.Format(d))
+			}
 		}
 	})
 }
