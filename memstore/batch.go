@@ -38,29 +38,25 @@ const penalty stint.Algorithm = 0xff
 // them charge limits, which are valid.
 func (s *Store) identify(items []item, asks []stint.Ask) (plain bool) {
 	plain = true
-	var text string
 	var subject id
 	for i := range items {
-		a := &asks[i]
-		if k := a.Key.Subject; i == 0 || !same(k, text) {
-			text, subject = k, s.subjects.of(k)
+		a, it := &asks[i], &items[i]
+		if i == 0 || !same(a.Key.Subject, asks[i-1].Key.Subject) {
+			subject = s.subjects.of(a.Key.Subject)
 		}
 		algorithm := a.Limit.Algorithm
 		if a.Penalty != nil {
 			algorithm = penalty
 		}
 		c := subject.with(s.names.of(a.Key.Name), algorithm)
-		x := s.tableOf(c).expect(c.lo)
-		prefetch(x)
-		var plan *stint.Plan
+		it.id, it.cell, it.cost, it.ask = c, s.tableOf(c).expect(c.lo), a.Cost, int32(i)
+		prefetch(it.cell)
 		if algorithm != penalty {
-			plan = a.Limit.Plan()
+			it.plan = a.Limit.Plan()
 		}
-		if plan == nil || a.Cost < 0 {
+		if it.plan == nil || it.cost < 0 {
 			plain = false
 		}
-		it := &items[i]
-		it.id, it.cell, it.plan, it.cost, it.ask = c, x, plan, a.Cost, int32(i)
 	}
 	return plain
 }
@@ -149,7 +145,7 @@ func (s *Store) takeItems(items []item, asks []stint.Ask, out []stint.Decision) 
 		return s.takeSpecial(items, asks, out)
 	}
 	now := s.clock.micros()
-	if whole, _ := s.decide(items, out, now, false); !whole {
+	if !s.attempt(items, out, now) {
 		if err := s.takeInOrder(items, asks, out, now); err != nil {
 			return err
 		}
@@ -166,11 +162,11 @@ func (s *Store) takeInOrder(items []item, asks []stint.Ask, out []stint.Decision
 		return s.takeSpecial(items, asks, out)
 	}
 	if s.acquireAll(items) {
-		s.decide(items, out, now, true)
+		s.decide(items, out, now)
 		return nil
 	}
 	defer s.unlockAll(s.lockAll(items))
-	if _, allowed := s.decide(items, out, now, true); !allowed {
+	if !s.decide(items, out, now) {
 		return nil
 	}
 	// No one else can have made these meanwhile, or looked for them.
@@ -185,46 +181,69 @@ func (s *Store) takeInOrder(items []item, asks []stint.Ask, out []stint.Decision
 	return nil
 }
 
-// decide decides about all items, and reports whether all are allowed. Unless their cells are locked
-// it locks them as they come, without waiting, as they may not be in order; if one is not free or
-// not there, it charges nothing and reports that they are not whole. In the end none is locked. Of an
-// item that has no cell, what it will hold is in the item.
-func (s *Store) decide(items []item, out []stint.Decision, now int64, locked bool) (whole, allowed bool) {
-	simple := true
-	allowed = true
+// attempt decides about all items, which are in the order of their asks, if it can lock their cells as
+// they come: without waiting, as that is not the order of locks. If one is not free or not there, it
+// charges nothing and returns false. In the end none is locked.
+func (s *Store) attempt(items []item, out []stint.Decision, now int64) bool {
+	done := true
 	for i := range items {
-		it := &items[i]
+		it, d := &items[i], &out[i]
 		x := it.cell
-		if !locked && (x == nil || !x.tryAcquire(it.id)) {
+		if x == nil || !x.tryAcquire(it.id) {
 			if x = s.tableOf(it.id).acquire(it.id, false); x == nil {
 				giveUp(items[:i])
-				return false, false
+				return false
 			}
 			it.cell = x
 		}
-		d := &out[it.ask]
-		if x != nil && x.Aux >= 0 {
+		if x.Aux >= 0 { // as judge does, in fewer steps
 			it.counter = x.Counter
 			it.plan.Take(&x.Counter, now, it.cost, d)
+			if d.Allowed {
+				continue
+			}
 		} else {
-			var log []stint.Entry
-			it.counter, log = s.logs.load(x)
-			it.plan.TakeLog(&it.counter, log, now, it.cost, d)
-			simple = false
+			s.judge(it, now, d)
 		}
-		if !d.Allowed {
-			allowed = false
-		}
+		done = false
 	}
-	if !allowed || !simple {
-		s.settle(items, out, now, allowed)
+	if !done {
+		s.settle(items, out, now)
 	}
-	releaseAll(items)
-	return true, allowed
+	for i := range items {
+		it := &items[i]
+		it.cell.release(it.id)
+	}
+	return true
 }
 
-// settle writes what items with logs have taken or, if not all are allowed, undoes what others have.
-func (s *Store) settle(items []item, out []stint.Decision, now int64, allowed bool) {
+// decide decides about all items, whose cells are locked, and reports whether all are allowed. In the
+// end none is locked. Of an item that has no cell, what it will hold is in the item.
+func (s *Store) decide(items []item, out []stint.Decision, now int64) (allowed bool) {
+	for i := range items {
+		it := &items[i]
+		s.judge(it, now, &out[it.ask])
+	}
+	allowed = s.settle(items, out, now)
+	releaseAll(items)
+	return allowed
+}
+
+// judge decides about an item by itself, whose cell is locked.
+func (s *Store) judge(it *item, now int64, d *stint.Decision) {
+	var log []stint.Entry
+	it.counter, log = s.logs.load(it.cell)
+	if it.inPlace() {
+		it.plan.Take(&it.cell.Counter, now, it.cost, d)
+	} else {
+		it.plan.TakeLog(&it.counter, log, now, it.cost, d)
+	}
+}
+
+// settle reports whether all items are allowed. If they are, it writes what those with logs have
+// taken, and otherwise it undoes what the others have.
+func (s *Store) settle(items []item, out []stint.Decision, now int64) (allowed bool) {
+	allowed = !slices.ContainsFunc(out, func(d stint.Decision) bool { return !d.Allowed })
 	for i := range items {
 		it := &items[i]
 		switch d := &out[it.ask]; {
@@ -234,6 +253,7 @@ func (s *Store) settle(items []item, out []stint.Decision, now int64, allowed bo
 			s.logs.commit(it.cell, it.cost, &it.counter)
 		}
 	}
+	return allowed
 }
 
 // giveUp puts back what the cells held, and releases them.
