@@ -276,30 +276,33 @@ func heap() runtime.MemStats {
 }
 
 // latency is the distribution of single calls.
-type latency struct{ p50, p9999, max time.Duration }
+type latency struct{ p50, p999, p9999, max time.Duration }
 
 // pause is one run of the sweep measurement.
 type pause struct {
-	old, half swept
-	control   latency
+	sweeping, growing, control swept
 }
 
 // swept is how long takes took, and how many counters the store dropped meanwhile.
 type swept struct {
 	latency
+	takes    int
 	counters uint64
 }
 
 // sweep fills a store with n counters, lets all of them recover, and then times takes one by one
-// while the store drops them: takes from n other counters, which are live, and takes of which half
-// are from new ones, so that tables grow as well as shrink. The control does nothing between
-// its two looks at the clock: on a machine that is shared, that too has pauses.
+// while the store drops them. A take sweeps if the microsecond that it is made in is a multiple of
+// 1,024. In one half of a run each of them is, and the takes are from a few counters that live on,
+// as many of them as it needs for all the others to go: so each is a step of the sweep, some of
+// them with a table that shrinks. In the other half time passes as it does, and half of the
+// takes are from new counters, so that tables grow as well. The control looks at the clock for as
+// long as a take of the first half takes, as often: on a machine that is shared, that too has
+// pauses.
 func sweep(n int) []pause {
-	const runs = 3
+	const runs, step = 5, 16
 	k := makeKeys(2 * n)
-	measure := func(live, asked int) swept {
-		var ahead time.Duration
-		s := newStore(memstore.Options{Now: func() time.Time { return time.Now().Add(ahead) }})
+	measure := func(now func() time.Time, later *time.Duration, live, asked, takes int) swept {
+		s := newStore(memstore.Options{Now: now})
 		ask := func(i int, w time.Duration) bool {
 			l := stint.Limit{Max: most, Window: stint.Every(w)}
 			asks := []stint.Ask{{Key: stint.Key{Subject: k.at(i), Name: "api"}, Limit: l, Cost: 1}}
@@ -308,17 +311,25 @@ func sweep(n int) []pause {
 		}
 		fill(func(i int) bool { return ask(i, window) }, live)
 		fill(func(i int) bool { return ask(2*n-1-i, time.Second) }, n)
-		ahead = time.Minute
+		*later = time.Minute
 		before := s.Stats().Swept
-		took := latencies(func(i int) bool { return ask(i, window) }, asked, 2*n)
-		return swept{took, s.Stats().Swept - before}
+		took := latencies(func(i int) bool { return ask(i, window) }, asked, takes)
+		return swept{took, takes, s.Stats().Swept - before}
 	}
 	out := make([]pause, runs)
 	for r := range out {
-		out[r] = pause{
-			old: measure(n, n), half: measure(0, 2*n),
-			control: latencies(func(int) bool { return true }, 2*n, 2*n),
-		}
+		var later time.Duration
+		now := func() time.Time { return time.Now().Add(later) }
+		onTheDot := func() time.Time { return time.UnixMicro(now().UnixMicro() &^ 1023) }
+		out[r].sweeping = measure(onTheDot, &later, n/step, n/step, 2*n/step)
+		later = 0
+		out[r].growing = measure(now, &later, 0, 2*n, 2*n)
+		typical := out[r].sweeping.p50
+		out[r].control = swept{takes: 2 * n / step, latency: latencies(func(int) bool {
+			for start := time.Now(); time.Since(start) < typical; {
+			}
+			return true
+		}, n, 2*n/step)}
 	}
 	return out
 }
@@ -335,5 +346,5 @@ func latencies(d decide, keys, n int) latency {
 		each[i] = time.Since(start)
 	}
 	slices.Sort(each)
-	return latency{p50: each[n/2], p9999: each[n-1-n/10_000], max: each[n-1]}
+	return latency{p50: each[n/2], p999: each[n-1-n/1000], p9999: each[n-1-n/10_000], max: each[n-1]}
 }

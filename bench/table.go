@@ -91,17 +91,17 @@ func printFootprints(out io.Writer, n int, list []contestant, prints []footprint
 }
 
 func printSweep(out io.Writer, n int, pauses []pause) {
-	t := table{{"", "p50", "p99.99", "max", "swept"}}
+	t := table{{"", "takes", "p50", "p99.9", "p99.99", "max", "swept"}}
 	for i, p := range pauses {
-		t.row(latencyRow(fmt.Sprintf("run %d, of keys that have counters", i+1), p.old.latency, thousands(int(p.old.counters)))...)
-		t.row(latencyRow("  half of them of new keys", p.half.latency, thousands(int(p.half.counters)))...)
-		t.row(latencyRow("  the clock, no take", p.control, "")...)
+		t.row(latencyRow(fmt.Sprintf("run %d, all of them sweep", i+1), p.sweeping)...)
+		t.row(latencyRow("  half of them of new keys", p.growing)...)
+		t.row(latencyRow("  the clock, no take", p.control)...)
 	}
-	t.print(out, fmt.Sprintf("Each of %s takes of stint while %s recovered counters wait to be swept", thousands(2*n), thousands(n)))
+	t.print(out, fmt.Sprintf("Each take of stint while %s recovered counters are swept", thousands(n)))
 }
 
-func latencyRow(name string, l latency, swept string) []string {
-	return []string{name, l.p50.String(), l.p9999.String(), l.max.String(), swept}
+func latencyRow(name string, s swept) []string {
+	return []string{name, thousands(s.takes), s.p50.String(), s.p999.String(), s.p9999.String(), s.max.String(), thousands(int(s.counters))}
 }
 
 func nanos(s samples) string {

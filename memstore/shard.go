@@ -119,7 +119,8 @@ func (sh *shard) visit(n int, by int64, keep func(v victim)) (dropped bool) {
 }
 
 // sweep drops counters that have recovered, and gives back the room of a table
-// that has become too large. Counters have a grace of ten seconds: those who come
+// that has become far too large: seven eighths of it are free then, so that few have to
+// move, which takes microseconds. Counters have a grace of ten seconds: those who come
 // back within them need not be made anew, and a clock that steps back a little
 // finds what it left.
 func (sh *shard) sweep(n int, now int64) {
@@ -127,7 +128,7 @@ func (sh *shard) sweep(n int, now int64) {
 	if !sh.visit(n, now-grace, nil) {
 		return
 	}
-	if n := len(sh.table.cells); n > 64 && sh.live() < n/4 {
+	if n := len(sh.table.cells); n > 64 && sh.live() < n/8 {
 		sh.resize(sh.live())
 	}
 }
@@ -191,8 +192,8 @@ func (sh *shard) split() *shard {
 	sh.quota -= other.quota
 	old := sh.table
 	moving := 0
-	for i := range old.cells {
-		if old.cells[i].id().hi >= other.prefix {
+	for x := range old.all() {
+		if x.id().hi >= other.prefix {
 			moving++
 		}
 	}

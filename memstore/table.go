@@ -1,6 +1,7 @@
 package memstore
 
 import (
+	"iter"
 	"math/bits"
 	"slices"
 	"sync/atomic"
@@ -157,14 +158,23 @@ func (t *table) remove(x *cell) {
 // moveTo moves all counters to other tables, which are not searched yet, each to the one
 // that is chosen for it.
 func (t *table) moveTo(choose func(c id) *table) {
-	for i := range t.cells {
-		x := &t.cells[i]
+	for x := range t.all() {
 		c := x.id()
-		if c.hi == 0 {
-			continue
-		}
 		x.leave(c)
 		to, word, lived := choose(c).seat(c)
 		to.Counter, to.lo, to.owner, *word = x.Counter, c.lo, c.hi, lived
+	}
+}
+
+// all yields the cells of all counters, and does not touch the others.
+func (t *table) all() iter.Seq[*cell] {
+	return func(yield func(*cell) bool) {
+		for g := range t.words {
+			for m := atomic.LoadUint64(&t.words[g]) & highs; m != 0; m &= m - 1 {
+				if !yield(&t.cells[g*group+bits.TrailingZeros64(m)/8]) {
+					return
+				}
+			}
+		}
 	}
 }
