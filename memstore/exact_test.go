@@ -7,9 +7,11 @@ import (
 	"runtime"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/memstore"
+	"github.com/stintdev/stint/storetest"
 )
 
 // The race detector allocates on its own account, so what is counted here is
@@ -22,12 +24,6 @@ func TestMemory(t *testing.T) {
 	s := newStore(t, memstore.Options{MaxKeys: 2 * keys})
 	a := ask("", "5/1h")
 	buf := []byte("user:0000000000000000000")
-	heap := func() (bytes, objects uint64) {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc, m.HeapObjects
-	}
 	bytes, objects := heap()
 	asks := make([]stint.Ask, 1)
 	for i := range keys {
@@ -45,6 +41,50 @@ func TestMemory(t *testing.T) {
 	}
 	t.Logf("%.1f bytes and %.4f objects a key", perKey, objectsPerKey)
 	runtime.KeepAlive(s)
+}
+
+// TestSweepMemory has nearly all of many counters recover: the sweep gives their room back, and those
+// that stay lose nothing.
+func TestSweepMemory(t *testing.T) {
+	const keys, stay = 1 << 16, 1 << 12
+	clock := storetest.NewClock()
+	s := newStore(t, memstore.Options{Now: clock.Now})
+	before, _ := heap()
+	for i := range keys {
+		limit := "5/1s"
+		if i < stay {
+			limit = "5/1h"
+		}
+		take(t, s, ask(strconv.Itoa(i), limit))
+	}
+	full, _ := heap()
+	clock.Add(1 << 26 * time.Microsecond) // a minute, and takes sweep if it is a multiple of 1,024
+	for i := 0; s.Stats().Keys > stay; i++ {
+		clock.Add(1024 * time.Microsecond)
+		take(t, s, ask(strconv.Itoa(i%stay), "5/1h"))
+		if i == keys {
+			t.Fatalf("%+v", s.Stats())
+		}
+	}
+	after, _ := heap()
+	if after-before > (full-before)/4 {
+		t.Errorf("%d bytes for %d counters, and %d for %d of them", full-before, keys, after-before, stay)
+	}
+	for i := range stay {
+		a := ask(strconv.Itoa(i), "5/1h")
+		a.Cost = 0
+		if d := take(t, s, a)[0]; d.Remaining >= 5 {
+			t.Fatalf("%d: %s", i, storetest.Format(d))
+		}
+	}
+}
+
+// heap returns how much is in use.
+func heap() (bytes, objects uint64) {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc, m.HeapObjects
 }
 
 func TestNoAllocations(t *testing.T) {
