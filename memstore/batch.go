@@ -144,7 +144,12 @@ func (s *Store) takeItems(items []item, asks []stint.Ask, out []stint.Decision) 
 	if !s.identify(items, asks) {
 		return s.takeSpecial(items, asks, out)
 	}
-	now := s.clock.micros()
+	var now int64
+	if s.clock.now == nil {
+		now = s.clock.running()
+	} else {
+		now = s.clock.micros()
+	}
 	if !s.attempt(items, out, now) {
 		if err := s.takeInOrder(items, asks, out, now); err != nil {
 			return err

@@ -33,7 +33,7 @@ func (c *clock) micros() int64 {
 	return c.running()
 }
 
-// running is micros by the runtime's clock, and small enough to be inlined.
+// running is micros by the runtime's clock. It is small enough to be inlined, which micros is not.
 func (c *clock) running() int64 {
 	return c.origin + int64(uint64(nanotime()-c.start)/1000)
 }

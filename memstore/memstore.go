@@ -223,7 +223,10 @@ func (s *Store) TakeAppend(dst []stint.Decision, asks []stint.Ask) ([]stint.Deci
 		return nil, stint.ErrClosed
 	}
 	n := len(dst)
-	dst = slices.Grow(dst, len(asks))[:n+len(asks)]
+	if cap(dst)-n < len(asks) {
+		dst = slices.Grow(dst, len(asks))
+	}
+	dst = dst[:n+len(asks)]
 	if err := s.takeAll(asks, dst[n:]); err != nil {
 		return nil, err
 	}

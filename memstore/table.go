@@ -19,8 +19,8 @@ import (
 //
 // A table is made 85 per cent full, or less as far as the allocator rounds up,
 // and grows at 92, so that a counter costs less than 80 bytes, all told. While
-// there are few counters, it is roomy: made half full, it grows at three
-// quarters, and few go past their group.
+// there are few counters, it is roomy: made a third full, it grows at a half, and hardly one
+// in a hundred goes past its group.
 //
 // It is searched without a lock while counters come and go: a search may miss
 // one that is there, but never finds one that is not.
@@ -44,7 +44,7 @@ const (
 func newTable(counters int, roomy bool) *table {
 	n := counters * 20 / 17
 	if roomy {
-		n = 2 * counters
+		n = 3 * counters
 	}
 	// The allocator rounds up, by up to an eighth, and what it gives is used.
 	cells := slices.Grow([]cell(nil), n+group)
@@ -52,7 +52,7 @@ func newTable(counters int, roomy bool) *table {
 	t := &table{words: make([]uint64, groups), cells: cells[:groups*group]}
 	t.most = len(t.cells) * 23 / 25
 	if roomy {
-		t.most = len(t.cells) * 3 / 4
+		t.most = len(t.cells) / 2
 	}
 	return t
 }
