@@ -340,8 +340,10 @@ func (p *Plan) ticks(micros int64) int64 {
 
 // until returns the time from now to at, zero if it is past.
 func until(at, now int64) time.Duration {
-	return time.Duration(max(at-now, 0)) * time.Microsecond
+	return duration(max(at-now, 0))
 }
+
+func duration(micros int64) time.Duration { return time.Duration(micros) * time.Microsecond }
 
 func micros(t time.Time) int64 { return clamp(t.UnixMicro(), maxTime) }
 

@@ -36,7 +36,7 @@ func (p *Plan) bucketTake(c *Counter, now, cost int64, d *Decision) {
 		if pass := c.Until - p.early; now < pass && cost == 1 {
 			high, all := bits.Mul64(uint64(c.Until-c.At), uint64(p.rate))
 			if spare := all - uint64(c.Used); high == 0 && spare < p.slack {
-				*d = Decision{Limit: p.cap, RetryAfter: until(pass, now), ResetAfter: until(c.Until, now)}
+				*d = Decision{Limit: p.cap, RetryAfter: duration(pass - now), ResetAfter: duration(c.Until - now)}
 				return
 			}
 		}
