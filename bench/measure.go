@@ -293,14 +293,14 @@ type swept struct {
 // sweep fills a store with n counters, lets all of them recover, and then times takes one by one
 // while the store drops them. A take sweeps if the microsecond that it is made in is a multiple of
 // 1,024. In one half of a run each of them is, and the takes are from a few counters that live on,
-// as many of them as it needs for all the others to go: so each is a step of the sweep, some of
-// them with a table that shrinks. In the other half time passes as it does, and half of the
+// as many of them as it needs for nearly all the others to go: so each is a step of the sweep, some
+// of them with a table that shrinks. In the other half time passes as it does, and half of the
 // takes are from new counters, so that tables grow as well. The control looks at the clock for as
 // long as a take of the first half takes, as often: on a machine that is shared, that too has
 // pauses.
 func sweep(n int) []pause {
 	const runs, step = 5, 16
-	k := makeKeys(2 * n)
+	k, few := makeKeys(2*n), max(n/step, 1)
 	measure := func(now func() time.Time, later *time.Duration, live, asked, takes int) swept {
 		s := newStore(memstore.Options{Now: now})
 		ask := func(i int, w time.Duration) bool {
@@ -321,15 +321,15 @@ func sweep(n int) []pause {
 		var later time.Duration
 		now := func() time.Time { return time.Now().Add(later) }
 		onTheDot := func() time.Time { return time.UnixMicro(now().UnixMicro() &^ 1023) }
-		out[r].sweeping = measure(onTheDot, &later, n/step, n/step, 2*n/step)
+		out[r].sweeping = measure(onTheDot, &later, few, few, 2*few)
 		later = 0
 		out[r].growing = measure(now, &later, 0, 2*n, 2*n)
 		typical := out[r].sweeping.p50
-		out[r].control = swept{takes: 2 * n / step, latency: latencies(func(int) bool {
+		out[r].control = swept{takes: 2 * few, latency: latencies(func(int) bool {
 			for start := time.Now(); time.Since(start) < typical; {
 			}
 			return true
-		}, n, 2*n/step)}
+		}, n, 2*few)}
 	}
 	return out
 }

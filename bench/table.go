@@ -101,7 +101,11 @@ func printSweep(out io.Writer, n int, pauses []pause) {
 }
 
 func latencyRow(name string, s swept) []string {
-	return []string{name, thousands(s.takes), s.p50.String(), s.p999.String(), s.p9999.String(), s.max.String(), thousands(int(s.counters))}
+	row := []string{name, thousands(s.takes), s.p50.String(), s.p999.String(), s.p9999.String(), s.max.String(), ""}
+	if s.counters > 0 {
+		row[len(row)-1] = thousands(int(s.counters))
+	}
+	return row
 }
 
 func nanos(s samples) string {

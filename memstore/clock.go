@@ -15,8 +15,15 @@ type clock struct {
 
 // newClock returns a clock that tells the time by now, if there is one.
 func newClock(now func() time.Time) clock {
-	c := clock{now: now, start: nanotime()}
-	wall := time.Now()
+	c := clock{now: now}
+	var wall time.Time
+	for range 10 { // unless something came between the two readings
+		c.start = nanotime()
+		wall = time.Now()
+		if nanotime()-c.start < int64(100*time.Microsecond) {
+			break
+		}
+	}
 	c.origin = wall.UnixMicro()
 	monotonic := wall != wall.Round(0) // which strips that reading
 	if now == nil && !monotonic {
