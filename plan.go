@@ -73,16 +73,15 @@ var plans [1 << 10]atomic.Pointer[Plan]
 
 // Plan returns the limit's plan, or nil if the limit is not valid.
 func (l *Limit) Plan() *Plan {
-	h := uint64(l.Max) ^ bits.RotateLeft64(uint64(l.Window.span), 32) ^ bits.RotateLeft64(uint64(l.Burst), 16) ^
-		uint64(l.Algorithm)<<48
+	h := uint64(l.Max) + uint64(l.Window.span)<<1 + uint64(l.Burst)<<3 + uint64(l.Algorithm)<<40
 	if l.Window.span == 0 {
-		h ^= uint64(l.Window.anchor)<<24 ^ uint64(l.Window.unit)<<40
+		h ^= uint64(l.Window.anchor)<<24 ^ uint64(l.Window.unit)<<44
 	}
-	slot := &plans[h*0xD6E8FEB86659FD93>>54]
-	if p := slot.Load(); p != nil && p.limit.is(l) {
+	h = h * 0xD6E8FEB86659FD93 >> 54
+	if p := plans[h].Load(); p != nil && p.limit.is(l) {
 		return p
 	}
-	return l.plan(slot)
+	return l.plan(&plans[h])
 }
 
 // plan makes the limit's plan, and remembers it.

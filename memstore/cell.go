@@ -30,9 +30,14 @@ func (x *cell) id() id {
 	return id{lo: atomic.LoadUint64(&x.lo), hi: atomic.LoadUint64(&x.owner) &^ held}
 }
 
+// tryHold locks the cell if it is free, and half of its fingerprint is c's.
+func (x *cell) tryHold(c id) bool {
+	return atomic.CompareAndSwapUint64(&x.owner, c.hi, c.hi|held)
+}
+
 // tryAcquire locks the cell if it is c's and free.
 func (x *cell) tryAcquire(c id) bool {
-	if !atomic.CompareAndSwapUint64(&x.owner, c.hi, c.hi|held) {
+	if !x.tryHold(c) {
 		return false
 	}
 	if atomic.LoadUint64(&x.lo) == c.lo {

@@ -177,12 +177,12 @@ func (s *Store) take(asks []stint.Ask, room bool) (out []stint.Decision, one sti
 	if plan == nil || a.Cost < 0 {
 		return nil, one, a.Validate()
 	}
-	if x == nil || !x.tryAcquire(c) {
-		x = t.acquire(c, true)
-	}
 	switch {
-	case x == nil:
-		s.takeFirst(c, a, plan, now, &one)
+	case x == nil || !x.tryHold(c):
+		s.takeSearching(t, c, a, plan, now, &one)
+	case atomic.LoadUint64(&x.lo) != c.lo:
+		x.release(c)
+		s.takeSearching(t, c, a, plan, now, &one)
 	case x.Aux < 0:
 		s.logs.take(x, plan, now, a.Cost, &one)
 		x.release(c)
@@ -231,6 +231,21 @@ func (s *Store) TakeAppend(dst []stint.Decision, asks []stint.Ask) ([]stint.Deci
 		return nil, err
 	}
 	return dst, nil
+}
+
+// takeSearching is a take from a counter that is not where it was expected, or in use.
+func (s *Store) takeSearching(t *table, c id, a *stint.Ask, plan *stint.Plan, now int64, d *stint.Decision) {
+	x := t.acquire(c, true)
+	switch {
+	case x == nil:
+		s.takeFirst(c, a, plan, now, d)
+		return
+	case x.Aux < 0:
+		s.logs.take(x, plan, now, a.Cost, d)
+	default:
+		plan.Take(&x.Counter, now, a.Cost, d)
+	}
+	x.release(c)
 }
 
 // takeFirst is a take from a counter that is probably not there.
