@@ -21,24 +21,26 @@ func (p *Plan) bucketTake(c *Counter, now, cost int64, d *Decision) {
 		p.take(c, nil, now, cost, d)
 		return
 	}
-	if now >= c.Until && cost == 1 {
-		*c = Counter{At: now, Used: p.unit, Aux: p.unit, Until: now + p.one}
-		*d = Decision{Allowed: true, Limit: p.cap, Remaining: p.cap - 1, ResetAfter: until(c.Until, now)}
-		return
+	if cost == 1 {
+		if now >= c.Until {
+			*c = Counter{At: now, Used: p.unit, Aux: p.unit, Until: now + p.one}
+			*d = Decision{Allowed: true, Limit: p.cap, Remaining: p.cap - 1, ResetAfter: until(c.Until, now)}
+			return
+		}
+		// If Until was found at this rate, it tells when a unit passes, without a division.
+		if pass := c.Until - p.early; now < pass && c.Aux == p.unit && now >= c.At {
+			high, all := bits.Mul64(uint64(c.Until-c.At), uint64(p.rate))
+			if spare := all - uint64(c.Used); high == 0 && spare < p.slack {
+				*d = Decision{Limit: p.cap, RetryAfter: duration(pass - now), ResetAfter: duration(c.Until - now)}
+				return
+			}
+		}
 	}
 	var used int64
 	if now < c.Until {
 		if c.Aux != p.unit || now < c.At {
 			p.take(c, nil, now, cost, d)
 			return
-		}
-		// If Until was found at this rate, it tells when a unit passes, without a division.
-		if pass := c.Until - p.early; now < pass && cost == 1 {
-			high, all := bits.Mul64(uint64(c.Until-c.At), uint64(p.rate))
-			if spare := all - uint64(c.Used); high == 0 && spare < p.slack {
-				*d = Decision{Limit: p.cap, RetryAfter: duration(pass - now), ResetAfter: duration(c.Until - now)}
-				return
-			}
 		}
 		back, ok := times(now-c.At, p.rate)
 		if !ok {
