@@ -19,43 +19,43 @@ const module = "github.com/stintdev/stint"
 // floors is the house: a package may import packages of lower floors, and of no
 // other. Packages of one floor are blind to each other.
 var floors = map[string]int{
-	"cmd/stint":                    7,
-	"internal/daemon":              6,
-	"internal/e2e":                 8, // the whole, with the clients that people have; for tests
-	"internal/admin":               5,
-	"internal/catalog/catalogtest": 4, // the suite of its databases
-	"internal/audit/audittest":     4, // events to ask about
-	"httplimit":                    4,
-	"grpclimit":                    4,
-	"grpclimit/rls":                3,
-	"grpclimit/xds":                3,
-	"internal/field":               3, // what clients are told, in headers and trailers
-	"internal/catalog":             3,
-	"internal/audit":               3,
-	"internal/sim":                 3,
-	"grpclimit/descriptor":         2, // what Envoy is limited by
-	"engine":                       2,
-	"memstore":                     1,
-	"redisstore":                   1,
-	"layer":                        1,
-	"rule":                         1,
-	"identity":                     1,
-	"storetest":                    1,
-	"internal/blob/blobtest":       1, // the suite of its kinds
+	"cmd/stint":                            7,
+	"internal/daemon":                      6,
+	"internal/e2e":                         8, // the whole, with the clients that people have; for tests
+	"internal/control/admin":               5,
+	"internal/control/catalog/catalogtest": 4, // the suite of its databases
+	"internal/audit/audittest":             4, // events to ask about
+	"httplimit":                            4,
+	"grpclimit":                            4,
+	"grpclimit/rls":                        3,
+	"grpclimit/xds":                        3,
+	"internal/door/field":                  3, // what clients are told, in headers and trailers
+	"internal/control/catalog":             3,
+	"internal/audit":                       3,
+	"internal/control/sim":                 3,
+	"grpclimit/descriptor":                 2, // what Envoy is limited by
+	"engine":                               2,
+	"memstore":                             1,
+	"redisstore":                           1,
+	"layer":                                1,
+	"rule":                                 1,
+	"identity":                             1,
+	"storetest":                            1,
+	"internal/kit/blob/blobtest":           1, // the suite of its kinds
 
-	"internal/testredis":    1, // real servers, for tests
-	"internal/testpostgres": 1,
-	"internal/testserver":   0, // what starts them
+	"internal/test/testredis":    1, // real servers, for tests
+	"internal/test/testpostgres": 1,
+	"internal/test/testserver":   0, // what starts them
 
-	"internal/database": 1, // PostgreSQL or SQLite
+	"internal/kit/database": 1, // PostgreSQL or SQLite
 
-	"internal/deadline": 0,
-	"internal/blob":     0, // files under names, in a directory or in S3
-	"internal/lookup":   0, // what a database has said of ids
-	"internal/strict":   0, // reads files, and says where they are wrong
-	"web":               0, // the dashboard, as files
-	".":                 0,
-	"testdata/limits":   -1, // the scripts, for storetest
+	"internal/kit/deadline": 0,
+	"internal/kit/blob":     0, // files under names, in a directory or in S3
+	"internal/kit/lookup":   0, // what a database has said of ids
+	"internal/kit/strict":   0, // reads files, and says where they are wrong
+	"web":                   0, // the dashboard, as files
+	".":                     0,
+	"testdata/limits":       -1, // the scripts, for storetest
 }
 
 // goFile is what these tests look at in a file.

@@ -16,7 +16,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
-	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/redisstore"
 	"github.com/stintdev/stint/rule"

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/internal/field"
+	"github.com/stintdev/stint/internal/door/field"
 )
 
 // domain is where the reasons in ErrorInfo come from.

@@ -19,7 +19,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
-	"github.com/stintdev/stint/internal/field"
+	"github.com/stintdev/stint/internal/door/field"
 )
 
 // TrailerSet says which trailers tell a client about its limits. The zero value is X

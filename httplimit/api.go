@@ -18,7 +18,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
-	"github.com/stintdev/stint/internal/field"
+	"github.com/stintdev/stint/internal/door/field"
 	"github.com/stintdev/stint/rule"
 )
 

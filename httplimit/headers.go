@@ -2,7 +2,7 @@ package httplimit
 
 import (
 	"github.com/stintdev/stint"
-	"github.com/stintdev/stint/internal/field"
+	"github.com/stintdev/stint/internal/door/field"
 )
 
 // HeaderSet says which headers tell a client about its limits. The zero value is

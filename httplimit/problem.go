@@ -9,7 +9,7 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/internal/field"
+	"github.com/stintdev/stint/internal/door/field"
 )
 
 // Problem is what a client is told that does not get what it asked for, as RFC 9457

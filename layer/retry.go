@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint"
-	"github.com/stintdev/stint/internal/deadline"
+	"github.com/stintdev/stint/internal/kit/deadline"
 )
 
 // RetryOptions are the options of [Retry]. Zero values mean defaults.

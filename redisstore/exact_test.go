@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/stintdev/stint"
-	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/redisstore"
 )
 

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint"
-	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/redisstore"
 )
 

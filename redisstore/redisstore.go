@@ -76,7 +76,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/stintdev/stint"
-	"github.com/stintdev/stint/internal/deadline"
+	"github.com/stintdev/stint/internal/kit/deadline"
 )
 
 // MaxAsks is the most asks in one Take or Adjust.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint"
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 // checkNeverReached finds limits that have no effect, since another limit of their

@@ -15,7 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/stintdev/stint"
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 // The bounds of a file. They are there because no one means more.

@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/stintdev/stint"
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/kit/strict"
 	"github.com/stintdev/stint/rule"
 )
 

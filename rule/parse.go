@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint"
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 // Problem is one thing that is wrong with a file, with its place.

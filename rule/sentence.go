@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint"
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 // Sentence returns the rule in plain English, for people: whom it is about, how much

@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stintdev/stint/internal/audit"
-	"github.com/stintdev/stint/internal/blob"
-	"github.com/stintdev/stint/internal/catalog"
+	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/daemon"
+	"github.com/stintdev/stint/internal/kit/blob"
 )
 
 func newArchive(t *terminal) *cobra.Command {

@@ -13,8 +13,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/stintdev/stint/internal/catalog"
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 // tree is a value as JSON has it: objects, lists, texts, numbers.

@@ -11,8 +11,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/stintdev/stint/internal/admin"
 	"github.com/stintdev/stint/internal/audit"
+	"github.com/stintdev/stint/internal/control/admin"
 )
 
 // book is the record of decisions: that of a server, or that in a database.

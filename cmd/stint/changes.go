@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/stintdev/stint/internal/admin"
-	"github.com/stintdev/stint/internal/catalog"
+	"github.com/stintdev/stint/internal/control/admin"
+	"github.com/stintdev/stint/internal/control/catalog"
 )
 
 func newChanges(t *terminal) *cobra.Command {

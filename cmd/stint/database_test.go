@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	stint "github.com/stintdev/stint/cmd/stint"
-	"github.com/stintdev/stint/internal/testpostgres"
+	"github.com/stintdev/stint/internal/test/testpostgres"
 )
 
 // TestDatabase works on a database, step by step, and compares what commands say: the

@@ -15,9 +15,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/stintdev/stint/internal/catalog"
+	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/daemon"
-	"github.com/stintdev/stint/internal/database"
+	"github.com/stintdev/stint/internal/kit/database"
 	"github.com/stintdev/stint/redisstore"
 	"github.com/stintdev/stint/rule"
 )

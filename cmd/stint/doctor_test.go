@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	stint "github.com/stintdev/stint/cmd/stint"
-	"github.com/stintdev/stint/internal/testpostgres"
-	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/internal/test/testpostgres"
+	"github.com/stintdev/stint/internal/test/testredis"
 )
 
 // found is one finding.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/stintdev/stint/internal/admin"
+	"github.com/stintdev/stint/internal/control/admin"
 )
 
 func newExplain(t *terminal) *cobra.Command {

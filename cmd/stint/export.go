@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/stintdev/stint/internal/catalog"
+	"github.com/stintdev/stint/internal/control/catalog"
 )
 
 const asTOML = "toml"

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/stintdev/stint/internal/admin"
+	"github.com/stintdev/stint/internal/control/admin"
 )
 
 // serverCommand makes a command that asks a server.

@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/stintdev/stint/internal/admin"
-	"github.com/stintdev/stint/internal/catalog"
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/control/admin"
+	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 // subject is who is limited: kind:id.

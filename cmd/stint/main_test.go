@@ -18,7 +18,7 @@ import (
 
 	stint "github.com/stintdev/stint/cmd/stint"
 	"github.com/stintdev/stint/httplimit"
-	"github.com/stintdev/stint/internal/testpostgres"
+	"github.com/stintdev/stint/internal/test/testpostgres"
 )
 
 var update = flag.Bool("update", false, "write what commands say into testdata")

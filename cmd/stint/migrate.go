@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/stintdev/stint/internal/catalog"
+	"github.com/stintdev/stint/internal/control/catalog"
 )
 
 func newMigrate(t *terminal) *cobra.Command {

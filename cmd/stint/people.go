@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/stintdev/stint/internal/admin"
-	"github.com/stintdev/stint/internal/catalog"
+	"github.com/stintdev/stint/internal/control/admin"
+	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/rule"
 )
 

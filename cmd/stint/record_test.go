@@ -19,8 +19,8 @@ import (
 	stint "github.com/stintdev/stint/cmd/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/internal/audit"
-	"github.com/stintdev/stint/internal/database"
-	"github.com/stintdev/stint/internal/testpostgres"
+	"github.com/stintdev/stint/internal/kit/database"
+	"github.com/stintdev/stint/internal/test/testpostgres"
 )
 
 // recordIn returns the record in a new database, where it is a time.

@@ -15,9 +15,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/stintdev/stint/internal/admin"
-	"github.com/stintdev/stint/internal/catalog"
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/control/admin"
+	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 // record is a thing of the catalog of a server.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/grpclimit/descriptor"
-	"github.com/stintdev/stint/internal/admin"
+	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/rule"
 )

@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/stintdev/stint/internal/admin"
-	"github.com/stintdev/stint/internal/sim"
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/control/admin"
+	"github.com/stintdev/stint/internal/control/sim"
+	"github.com/stintdev/stint/internal/kit/strict"
 	"github.com/stintdev/stint/rule"
 )
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/stintdev/stint/internal/admin"
+	"github.com/stintdev/stint/internal/control/admin"
 )
 
 // used is what "usage" says of a subject.

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 // The bounds of what is read.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/grpclimit/descriptor"
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 // read reads one file.

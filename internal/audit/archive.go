@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/internal/blob"
+	"github.com/stintdev/stint/internal/kit/blob"
 )
 
 // What callers of an [Archive] can tell apart.

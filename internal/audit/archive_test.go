@@ -20,8 +20,8 @@ import (
 
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/internal/audit"
-	"github.com/stintdev/stint/internal/blob"
-	"github.com/stintdev/stint/internal/blob/blobtest"
+	"github.com/stintdev/stint/internal/kit/blob"
+	"github.com/stintdev/stint/internal/kit/blob/blobtest"
 )
 
 // months is a Source in memory.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/internal/audit"
-	"github.com/stintdev/stint/internal/testpostgres"
+	"github.com/stintdev/stint/internal/test/testpostgres"
 )
 
 func newRecorder(tb testing.TB, o audit.RecorderOptions) *audit.Recorder {

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/internal/database"
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/kit/database"
+	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 // String returns a cursor as [ParseCursor] reads it. That before all is empty.

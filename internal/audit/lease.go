@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/stintdev/stint/internal/blob"
+	"github.com/stintdev/stint/internal/kit/blob"
 )
 
 // lease says to whom an archive belongs, and until when. Leases are numbered, the one

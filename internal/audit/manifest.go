@@ -11,7 +11,7 @@ import (
 	"path"
 	"time"
 
-	"github.com/stintdev/stint/internal/blob"
+	"github.com/stintdev/stint/internal/kit/blob"
 )
 
 // Manifest says what the archive has of a month.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/stintdev/stint/internal/database"
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/kit/database"
+	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 const (

@@ -13,8 +13,8 @@ import (
 
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/internal/audit"
-	"github.com/stintdev/stint/internal/database"
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/kit/database"
+	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 // manyEvents returns events of the days before a time, in the order of time and id.

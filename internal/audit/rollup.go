@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/internal/database"
+	"github.com/stintdev/stint/internal/kit/database"
 )
 
 // level is how long a roll-up is. The numbers are those of the database.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/internal/audit"
-	"github.com/stintdev/stint/internal/database"
+	"github.com/stintdev/stint/internal/kit/database"
 )
 
 // ask returns all that a store says of roll-ups in a time, which has whole minutes.

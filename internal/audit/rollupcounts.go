@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/internal/database"
+	"github.com/stintdev/stint/internal/kit/database"
 )
 
 // group is what is counted apart.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stintdev/stint/internal/audit"
 	"github.com/stintdev/stint/internal/audit/audittest"
-	"github.com/stintdev/stint/internal/testpostgres"
+	"github.com/stintdev/stint/internal/test/testpostgres"
 )
 
 var (

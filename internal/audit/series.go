@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 // SeriesQuery asks how numbers have changed.

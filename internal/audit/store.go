@@ -17,7 +17,7 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/internal/database"
+	"github.com/stintdev/stint/internal/kit/database"
 )
 
 // StoreOptions are the settings of a [Store].

@@ -15,9 +15,9 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/internal/audit"
-	"github.com/stintdev/stint/internal/blob/blobtest"
-	"github.com/stintdev/stint/internal/database"
-	"github.com/stintdev/stint/internal/testpostgres"
+	"github.com/stintdev/stint/internal/kit/blob/blobtest"
+	"github.com/stintdev/stint/internal/kit/database"
+	"github.com/stintdev/stint/internal/test/testpostgres"
 )
 
 // kinds are those of databases that several can open. SQLite is slow under the race

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/internal/audit"
-	"github.com/stintdev/stint/internal/testpostgres"
+	"github.com/stintdev/stint/internal/test/testpostgres"
 )
 
 // TestPipelineIntoPostgres has PostgreSQL killed while events come as fast as they are

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/internal/database"
+	"github.com/stintdev/stint/internal/kit/database"
 )
 
 // postgresTables are the partitions of stint_events.

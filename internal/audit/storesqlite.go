@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/internal/database"
+	"github.com/stintdev/stint/internal/kit/database"
 )
 
 // sqliteTables are tables that are made like stint_events.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 // candidate is one that may be among those who were denied most.

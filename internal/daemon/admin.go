@@ -10,8 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/stintdev/stint/internal/admin"
-	"github.com/stintdev/stint/internal/catalog"
+	"github.com/stintdev/stint/internal/control/admin"
+	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/web"
 )

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stintdev/stint/internal/admin"
+	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/daemon"
-	"github.com/stintdev/stint/internal/testpostgres"
+	"github.com/stintdev/stint/internal/test/testpostgres"
 )
 
 var tokenText = regexp.MustCompile(`stint_admin_\S+`)

@@ -15,7 +15,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/daemon"
-	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/internal/test/testredis"
 )
 
 var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)

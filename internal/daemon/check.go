@@ -14,7 +14,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/identity"
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 // check returns what is wrong with everything but rules and tiers, and reads the

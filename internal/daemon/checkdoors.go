@@ -17,7 +17,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/httplimit"
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 // The names of listeners.

@@ -36,8 +36,8 @@ import (
 	"github.com/stintdev/stint/grpclimit/descriptor"
 	"github.com/stintdev/stint/grpclimit/rls"
 	"github.com/stintdev/stint/identity"
-	"github.com/stintdev/stint/internal/catalog"
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/kit/strict"
 	"github.com/stintdev/stint/rule"
 )
 

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/internal/catalog"
+	"github.com/stintdev/stint/internal/control/catalog"
 )
 
 // control is the database that a daemon follows, and what it writes there.

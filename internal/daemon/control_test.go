@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stintdev/stint/internal/catalog"
+	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/daemon"
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 // fill makes a database of what a file has, and returns its URL.

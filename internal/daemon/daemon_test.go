@@ -20,7 +20,7 @@ import (
 
 	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/internal/daemon"
-	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/internal/test/testredis"
 )
 
 // anywhere has all listeners at ports that are free, and does not wait for balancers.

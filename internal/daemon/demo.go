@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/httplimit"
-	"github.com/stintdev/stint/internal/catalog"
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 const demoFile = "demo.toml"

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"regexp"
 
-	"github.com/stintdev/stint/internal/catalog"
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 // OpenCatalog returns the catalog in the database that the settings name. The database

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/stintdev/stint/internal/daemon"
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 func TestReadDocument(t *testing.T) {

@@ -29,7 +29,7 @@ import (
 	"github.com/stintdev/stint/grpclimit/descriptor"
 	"github.com/stintdev/stint/grpclimit/rls"
 	"github.com/stintdev/stint/grpclimit/xds"
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/kit/strict"
 	"github.com/stintdev/stint/rule"
 )
 

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/stintdev/stint/internal/strict"
+	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 // EnvoyEnv returns what the variables of envoyproxy/ratelimit mean here, for

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/stintdev/stint/internal/daemon"
-	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/internal/test/testredis"
 )
 
 // health is what /readyz says of a part, and of the whole.

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/stintdev/stint/internal/daemon"
-	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/internal/test/testredis"
 )
 
 // series are those of the daemon, with their values, without those of Go and the

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/audit"
-	"github.com/stintdev/stint/internal/blob"
+	"github.com/stintdev/stint/internal/kit/blob"
 )
 
 // record is what a daemon writes down of its decisions.

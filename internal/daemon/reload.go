@@ -19,7 +19,7 @@ import (
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/grpclimit/descriptor"
 	"github.com/stintdev/stint/identity"
-	"github.com/stintdev/stint/internal/catalog"
+	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/rule"
 )
 

@@ -29,7 +29,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"github.com/chromedp/chromedp/remote"
 
-	"github.com/stintdev/stint/internal/testserver"
+	"github.com/stintdev/stint/internal/test/testserver"
 )
 
 // chromium is the browser that all tests share. It is a server like the others: killed

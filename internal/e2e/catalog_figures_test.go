@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stintdev/stint/internal/catalog"
-	"github.com/stintdev/stint/internal/testpostgres"
+	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/test/testpostgres"
 	"github.com/stintdev/stint/rule"
 )
 

@@ -14,10 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stintdev/stint/internal/catalog"
-	"github.com/stintdev/stint/internal/testpostgres"
-	"github.com/stintdev/stint/internal/testredis"
-	"github.com/stintdev/stint/internal/testserver"
+	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/test/testpostgres"
+	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/testserver"
 	"github.com/stintdev/stint/rule"
 )
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/chromedp/cdproto/network"
 
-	"github.com/stintdev/stint/internal/testpostgres"
+	"github.com/stintdev/stint/internal/test/testpostgres"
 )
 
 // adminToken is what the tests sign in with.

@@ -25,7 +25,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/internal/test/testredis"
 )
 
 // reference is envoyproxy/ratelimit, as the module in bench/ratelimit has it.

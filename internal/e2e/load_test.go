@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/internal/test/testredis"
 )
 
 // zeros is a gigabyte when it is limited to one.

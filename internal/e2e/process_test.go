@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stintdev/stint/internal/testserver"
+	"github.com/stintdev/stint/internal/test/testserver"
 )
 
 // patience is how long a test waits for what must happen.

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/stintdev/stint"
-	"github.com/stintdev/stint/internal/catalog"
-	"github.com/stintdev/stint/internal/testpostgres"
-	"github.com/stintdev/stint/internal/testredis"
+	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/test/testpostgres"
+	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/redisstore"
 	"github.com/stintdev/stint/rule"
 )

@@ -1,0 +1,175 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/audit"
+	"github.com/stintdev/stint/internal/control/catalog"
+)
+
+// Prefix is where the API is.
+const Prefix = "/admin/v1"
+
+// Options are what an [API] is made of.
+type Options struct {
+	// Catalog is the database of rules and users. Nil: they are in a file, and what is
+	// in it can be read and not be written.
+	Catalog *catalog.Catalog
+	// Tokens is where tokens and sessions are. It is required, and may be the same.
+	Tokens *catalog.Catalog
+
+	Engine   *engine.Engine            // required
+	Resolver func() *identity.Resolver // of decisions, as it is now; required
+	Store    stint.Store               // of counters; required
+
+	Record *audit.Store // of decisions; nil: none
+	Live   *audit.Live
+	Tap    *audit.Tap
+
+	Document func() *catalog.Document // what the file says, if there is no catalog
+	File     string                   // its name
+
+	Status    func() Status
+	NodeState func() NodeState    // of this node
+	NodeID    string              // of this node in the catalog
+	Settings  func() []Setting    // with secrets masked
+	Envoy     func() []EnvoyLimit // what Envoy is limited by; nil: it is not served
+
+	// Token is one that is in no database: that of the config. Empty: none.
+	Token identity.Secret
+	// Look has this node take what was just written at once. Nil: it takes it in time.
+	Look func(ctx context.Context) error
+	// Secure reports whether a request came by TLS, so that its cookie may be for TLS
+	// only. Default: whether it has come so to this process.
+	Secure func(*http.Request) bool
+	Web    fs.FS // the dashboard; nil: none
+	Log    *slog.Logger
+	Now    func() time.Time // default time.Now
+}
+
+// API is the handler of the admin listener. Close it.
+type API struct {
+	options     Options
+	log         *slog.Logger
+	now         func() time.Time
+	mux         *http.ServeMux
+	document    huma.API // what is registered, for OpenAPI; it serves nothing
+	openapi     []byte
+	openapiETag string
+	config      configToken
+	guard       *guard
+	origins     *http.CrossOriginProtection
+	files       map[string]*file
+	streams     streams
+	turn        chan struct{} // of those who write whatever is there
+	closing     context.Context
+	close       context.CancelFunc
+}
+
+// New returns an API.
+func New(o Options) (*API, error) {
+	switch {
+	case o.Tokens == nil:
+		return nil, errors.New("admin: Tokens is missing, want a catalog")
+	case o.Engine == nil || o.Resolver == nil || o.Store == nil:
+		return nil, errors.New("admin: want an Engine, a Resolver and a Store")
+	case o.Catalog == nil && o.Document == nil:
+		return nil, errors.New("admin: want a Catalog or a Document")
+	}
+	a := &API{options: o, log: o.Log, now: o.Now, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(), turn: make(chan struct{}, 1)}
+	if a.now == nil {
+		a.now = time.Now
+	}
+	if a.log == nil {
+		a.log = slog.New(slog.DiscardHandler)
+	}
+	if a.options.Secure == nil {
+		a.options.Secure = func(r *http.Request) bool { return r.TLS != nil }
+	}
+	var err error
+	if a.config, err = newConfigToken(o.Token); err != nil {
+		return nil, fmt.Errorf("admin: %w", err)
+	}
+	if a.guard, err = newGuard(a.now); err != nil {
+		return nil, fmt.Errorf("admin: %w", err)
+	}
+	if a.files, err = readFiles(o.Web); err != nil {
+		return nil, fmt.Errorf("admin: the dashboard: %w", err)
+	}
+	a.closing, a.close = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
+	a.document = newDocument()
+	a.addAll()
+	if a.openapi, err = a.describe(); err != nil {
+		return nil, fmt.Errorf("admin: the document: %w", err)
+	}
+	sum := sha256.Sum256(a.openapi)
+	a.openapiETag = `"` + hex.EncodeToString(sum[:8]) + `"`
+	return a, nil
+}
+
+// Close ends the streams that are open. What is asked afterwards is answered, but for
+// streams.
+func (a *API) Close() { a.close() }
+
+// OpenAPI returns the document of the API.
+func (a *API) OpenAPI() []byte { return bytes.Clone(a.openapi) }
+
+// ServeHTTP serves the dashboard and the API.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.secure(w)
+	if r.URL.Path != Prefix && !strings.HasPrefix(r.URL.Path, Prefix+"/") {
+		a.serveFile(w, r)
+		return
+	}
+	escaped := r.URL.EscapedPath()
+	_, pattern := a.mux.Handler(r)
+	switch {
+	case path.Clean(escaped) != escaped: // of which the mux would have the client go elsewhere
+		a.problem(w, r, fail(http.StatusNotFound, "there is nothing at this path"))
+	case pattern != "":
+		a.mux.ServeHTTP(w, r)
+	default:
+		allowed := methods{header: http.Header{}}
+		a.mux.ServeHTTP(&allowed, r)
+		if allow := allowed.header.Get("Allow"); allow != "" {
+			w.Header().Set("Allow", allow)
+			a.problem(w, r, fail(http.StatusMethodNotAllowed, "this path has no "+shown(r.Method)+", but "+allow))
+			return
+		}
+		a.problem(w, r, fail(http.StatusNotFound, "there is nothing at this path"))
+	}
+}
+
+// methods takes what the mux says of a path that it does not have, or not with this
+// method.
+type methods struct{ header http.Header }
+
+func (m *methods) Header() http.Header         { return m.header }
+func (m *methods) Write(b []byte) (int, error) { return len(b), nil }
+func (m *methods) WriteHeader(int)             {}
+
+// secure sets what every answer tells browsers.
+func (*API) secure(w http.ResponseWriter) {
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("X-Content-Type-Options", "nosniff")
+}

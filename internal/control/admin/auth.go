@@ -1,0 +1,286 @@
+package admin
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/door/field"
+	"github.com/stintdev/stint/memstore"
+)
+
+// person is who asks.
+type person struct {
+	catalog.Token
+	session *catalog.Session // nil: it has sent the token itself
+}
+
+type asking struct{}
+
+// personOf returns who asks. It is zero where no one was asked for credentials.
+func personOf(ctx context.Context) person {
+	p, _ := ctx.Value(asking{}).(person)
+	return p
+}
+
+// actor returns the name of who asks, for the log of changes.
+func actor(ctx context.Context) string { return personOf(ctx).Name }
+
+// Authorize has a handler answer those who have a role, and no others. It is for what is
+// on the same listener, and not of the API.
+func (a *API) Authorize(role catalog.Role, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.secure(w)
+		admitted, err := a.admit(r, role)
+		if err != nil {
+			a.problem(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, admitted)
+	})
+}
+
+// admit returns the request with who asks it, if they may.
+func (a *API) admit(r *http.Request, role catalog.Role) (*http.Request, error) {
+	if err := a.origins.Check(r); err != nil {
+		return r, fail(http.StatusForbidden, "this comes from another site")
+	}
+	if role == anyone {
+		return r, nil
+	}
+	p, err := a.authenticate(r)
+	if err != nil {
+		return r, err
+	}
+	r = r.WithContext(context.WithValue(r.Context(), asking{}, p))
+	safe := r.Method == http.MethodGet || r.Method == http.MethodHead
+	if p.session != nil && !safe && subtle.ConstantTimeCompare([]byte(r.Header.Get("X-Csrf-Token")), []byte(p.session.CSRF)) != 1 {
+		return r, fail(http.StatusForbidden, "the header X-CSRF-Token is not that of the session")
+	}
+	if !p.Role.Includes(role) {
+		return r, fail(http.StatusForbidden, fmt.Sprintf("this is for the role %s, and %s has the role %s", role, strconv.Quote(p.Name), p.Role))
+	}
+	return r, nil
+}
+
+// errCredentials is what one is told whose credentials are missing or no good.
+var errCredentials = fail(http.StatusUnauthorized, "want a token, as Authorization: Bearer TOKEN, or a session").with("WWW-Authenticate", `Bearer realm="stint admin"`)
+
+// errTooMany is what those are told who guess.
+var errTooMany = fail(http.StatusTooManyRequests, "there were too many credentials that are no good")
+
+// authenticate returns who asks.
+func (a *API) authenticate(r *http.Request) (person, error) {
+	if header := r.Header.Get("Authorization"); header != "" {
+		scheme, text, _ := strings.Cut(header, " ")
+		if !strings.EqualFold(scheme, "Bearer") {
+			return person{}, errCredentials
+		}
+		t, err := a.tokenOf(r, strings.TrimSpace(text))
+		return person{Token: t}, err
+	}
+	cookie, err := r.Cookie(a.cookieName(r))
+	if err != nil {
+		return person{}, errCredentials
+	}
+	var s catalog.Session
+	err = a.guard.check(r, a.guard.cookies, cookie.Value, func() (err error) {
+		s, err = a.options.Tokens.SessionOf(r.Context(), cookie.Value)
+		if err == nil && strings.HasPrefix(s.Token.ID, configPrefix) && s.Token.ID != a.config.id {
+			return catalog.ErrBadToken // the token of the config is another now
+		}
+		return err
+	})
+	return person{Token: s.Token, session: &s}, err
+}
+
+// tokenOf returns the token with a text.
+func (a *API) tokenOf(r *http.Request, text string) (t catalog.Token, err error) {
+	err = a.guard.check(r, a.guard.tokens, text, func() (err error) {
+		if a.config.is(text) {
+			t = catalog.Token{ID: a.config.id, Name: a.config.name(), Role: catalog.Administrator}
+			return nil
+		}
+		t, err = a.options.Tokens.TokenOf(r.Context(), text)
+		return err
+	})
+	return t, err
+}
+
+const configPrefix = "config:"
+
+// configToken is the token of the config.
+type configToken struct {
+	set  bool
+	hash [32]byte
+	id   string // of it in sessions: another token has another
+}
+
+func newConfigToken(text identity.Secret) (c configToken, err error) {
+	const least = 16
+	if text == "" {
+		return c, nil
+	}
+	if len(text) < least {
+		return c, fmt.Errorf("the token of the config has %d bytes, want at least %d: it is all that one needs to do anything", len(text), least)
+	}
+	c.set, c.hash = true, sha256.Sum256([]byte(text))
+	again := sha256.Sum256(append([]byte("the id of "), c.hash[:]...))
+	c.id = configPrefix + hex.EncodeToString(again[:16])
+	return c, nil
+}
+
+// name is the actor of what is changed with it.
+func (*configToken) name() string { return "config" }
+
+// is reports whether it is this one. How long that takes says nothing.
+func (c *configToken) is(text string) bool {
+	hash := sha256.Sum256([]byte(text))
+	return subtle.ConstantTimeCompare(hash[:], c.hash[:]) == 1 && c.set
+}
+
+// guard slows down those who guess. It counts credentials that are no good, of each
+// address and of all; beyond its limits, only credentials are looked at that were good
+// before, so that guessing does not lock out those who are at work.
+type guard struct {
+	tokens, cookies, all *stint.Limiter
+
+	mu   sync.Mutex
+	good map[[32]byte]struct{}
+}
+
+// maxGood is how many credentials are remembered. Beyond it all are forgotten, which
+// matters only to those who share the address of one who guesses.
+const maxGood = 1000
+
+func newGuard(now func() time.Time) (*guard, error) {
+	store, err := memstore.New(memstore.Options{MaxKeys: 1 << 16, Now: now})
+	if err != nil {
+		return nil, err
+	}
+	g := &guard{good: map[[32]byte]struct{}{}}
+	for _, l := range []struct {
+		into  **stint.Limiter
+		name  string
+		limit stint.Limit
+	}{
+		{&g.tokens, "tokens", stint.PerMinute(10)},
+		// A session that has ended is not a guess: pages that are still open ask on.
+		{&g.cookies, "cookies", stint.PerMinute(100)},
+		{&g.all, "all", stint.PerMinute(1000)},
+	} {
+		if *l.into, err = stint.New(store, stint.Options{Name: l.name, Limit: l.limit}); err != nil {
+			return nil, err
+		}
+	}
+	return g, nil
+}
+
+// check has credentials looked at, unless there were too many that were no good.
+func (g *guard) check(r *http.Request, each *stint.Limiter, text string, look func() error) error {
+	if text == "" || len(text) > maxParam {
+		return errCredentials
+	}
+	ctx, from, hash := r.Context(), peer(r), sha256.Sum256([]byte(text))
+	if !g.knows(hash) {
+		for _, l := range []struct {
+			*stint.Limiter
+			subject string
+		}{{each, from}, {g.all, "all"}} {
+			d, err := l.Peek(ctx, l.subject)
+			if err != nil {
+				return err
+			}
+			if d.Remaining < 1 {
+				// How long one unit takes is not told by what costs nothing.
+				wait := strconv.FormatInt(field.Seconds(d.ResetAfter), 10)
+				return fail(http.StatusTooManyRequests, errTooMany.Detail).with("Retry-After", wait)
+			}
+		}
+	}
+	err := look()
+	if !errors.Is(err, catalog.ErrBadToken) {
+		if err == nil {
+			g.remember(hash)
+		}
+		return err
+	}
+	g.forget(hash)
+	if _, err := each.Take(ctx, from); err != nil {
+		return err
+	}
+	if _, err := g.all.Take(ctx, "all"); err != nil {
+		return err
+	}
+	return errCredentials
+}
+
+func (g *guard) knows(hash [32]byte) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, ok := g.good[hash]
+	return ok
+}
+
+func (g *guard) remember(hash [32]byte) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.good) >= maxGood {
+		clear(g.good)
+	}
+	g.good[hash] = struct{}{}
+}
+
+func (g *guard) forget(hash [32]byte) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.good, hash)
+}
+
+// peer returns where a request comes from: its address, or its network of IPv6, of which
+// one client has as many addresses as it likes. Headers are not believed.
+func peer(r *http.Request) string {
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return "unknown"
+	}
+	addr := from.Addr().Unmap().WithZone("")
+	if addr.Is6() {
+		network, _ := addr.Prefix(64)
+		return network.String()
+	}
+	return addr.String()
+}
+
+// cookieName is that of the session's cookie. One that only goes by TLS has a name that
+// no other host, and nothing without TLS, can set.
+func (a *API) cookieName(r *http.Request) string {
+	if a.options.Secure(r) {
+		return "__Host-stint_session"
+	}
+	return "stint_session"
+}
+
+// cookie returns the session's cookie. Without a text, it is deleted.
+func (a *API) cookie(r *http.Request, text string, lives time.Duration) *http.Cookie {
+	c := &http.Cookie{
+		Name: a.cookieName(r), Value: text, Path: "/", MaxAge: int(lives / time.Second),
+		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: a.options.Secure(r),
+	}
+	if text == "" {
+		c.MaxAge = -1
+	}
+	return c
+}

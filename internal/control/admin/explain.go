@@ -1,0 +1,469 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/netip"
+	"net/textproto"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/kit/strict"
+	"github.com/stintdev/stint/rule"
+)
+
+// ExplainRequest is a request that someone wonders about.
+type ExplainRequest struct {
+	Method  string                  `json:"method,omitempty" doc:"Its method. Default: GET." example:"GET"`
+	Path    string                  `json:"path,omitempty" doc:"Its path. Default: /." example:"/search"`
+	IP      string                  `json:"ip,omitempty" doc:"The other end of the connection." example:"192.0.2.1"`
+	User    string                  `json:"user,omitempty" doc:"Who is asking: that is believed, and headers are not looked at for it." example:"alice"`
+	Tenant  string                  `json:"tenant,omitempty" doc:"Whose user that is, in the same way." example:"acme"`
+	APIKey  string                  `json:"api_key,omitempty" doc:"The text of an API key, which is checked as a client's would be; or the id of one, which is believed." example:"k3jq8w2n"`
+	Tier    string                  `json:"tier,omitempty" doc:"The tier, in place of what is known." example:"pro"`
+	Headers map[string]HeaderValues `json:"headers,omitempty" doc:"Its headers: a text each, or a list of texts."`
+	Cost    int64                   `json:"cost,omitempty" doc:"What it costs, whatever rules say." example:"1"`
+}
+
+// HeaderValues are the values of a header. One is written as a text.
+type HeaderValues []string
+
+// UnmarshalStrict implements [strict.Unmarshaler].
+func (v *HeaderValues) UnmarshalStrict(found strict.Kind, decode func(into any)) error {
+	switch found {
+	case strict.String:
+		*v = make(HeaderValues, 1)
+		decode(&(*v)[0])
+	case strict.Array:
+		decode((*[]string)(v))
+	default:
+		return errors.New("found " + found.String() + ", want a text or a list of texts")
+	}
+	return nil
+}
+
+// Schema implements [huma.SchemaProvider].
+func (HeaderValues) Schema(huma.Registry) *huma.Schema {
+	text := &huma.Schema{Type: huma.TypeString}
+	return &huma.Schema{Description: "The value of a header, or a list of them.", OneOf: []*huma.Schema{text, {Type: huma.TypeArray, Items: text}}, Examples: []any{"application/json"}}
+}
+
+// Explanation is what would become of a request, and why.
+type Explanation struct {
+	Outcome    string           `json:"outcome" enum:"allowed,throttled,exempt,denied,banned,blocked,unauthorized,unavailable" doc:"What would become of it." example:"denied"`
+	Allowed    bool             `json:"allowed" doc:"Whether it would pass." example:"false"`
+	Rule       string           `json:"rule,omitempty" doc:"The rule that decides." example:"search"`
+	Reason     string           `json:"reason,omitempty" doc:"What its client would be told." example:"too many searches"`
+	RetryAfter *float64         `json:"retry_after" doc:"In how many seconds it would pass, at the latest; 0: it would now, or no one can tell; null: never." example:"12.5"`
+	Subject    ExplainedSubject `json:"subject" doc:"Who is asking."`
+	Limits     []ExplainedLimit `json:"limits" nullable:"false" doc:"The limits that apply, the one that matters most first, and then those that are only tried out."`
+	Steps      []string         `json:"steps" nullable:"false" doc:"The same in sentences: who is asking, and how that was found out; whether that one is banned or exempt; each rule that applies, and what its limits say; and what decides." example:"[\"It passes.\"]"`
+	Rules      []ExplainedRule  `json:"rules" nullable:"false" doc:"All rules, in the order of their priority: why each applies, or does not. None, if no rule is looked at."`
+}
+
+// ExplainedSubject is who is asking.
+type ExplainedSubject struct {
+	User   string `json:"user" doc:"The user; empty if that is not known, as with the rest." example:"alice"`
+	Tenant string `json:"tenant" doc:"The tenant." example:"acme"`
+	Key    string `json:"key" doc:"The id of the API key." example:"k3jq8w2n"`
+	Tier   string `json:"tier" doc:"The tier." example:"pro"`
+	IP     string `json:"ip" doc:"The address." example:"192.0.2.1"`
+	Source string `json:"source" enum:"given,key,jwt,header,ip" doc:"What told who it is." example:"key"`
+}
+
+// ExplainedLimit is a limit that applies to a request, and how it stands.
+type ExplainedLimit struct {
+	Rule       string   `json:"rule" doc:"Its rule." example:"search"`
+	Name       string   `json:"name" doc:"Its name." example:"per-minute"`
+	Endpoint   string   `json:"endpoint,omitempty" doc:"The path of the rule that matched." example:"/search"`
+	Limit      string   `json:"limit" doc:"What it is." example:"100/1m"`
+	Max        int64    `json:"max" doc:"How much there is." example:"100"`
+	Remaining  int64    `json:"remaining" doc:"How much is left." example:"12"`
+	ResetAfter float64  `json:"reset_after" doc:"In how many seconds all of it is back." example:"42.5"`
+	RetryAfter *float64 `json:"retry_after" doc:"In how many seconds the request would pass, at the latest; 0: now; null: never." example:"0"`
+	Allowed    bool     `json:"allowed" doc:"Whether it lets the request pass." example:"true"`
+	Shadow     bool     `json:"shadow" doc:"It is only tried out, and refuses nothing." example:"false"`
+	Penalty    bool     `json:"penalty" doc:"It is no limit but a penalty: remaining are the violations until a ban." example:"false"`
+}
+
+// ExplainedRule is what a rule makes of a request.
+type ExplainedRule struct {
+	Rule     string               `json:"rule" doc:"Its name." example:"search"`
+	Matched  bool                 `json:"matched" doc:"Whether all its conditions are met." example:"true"`
+	Reason   string               `json:"reason,omitempty" doc:"The first condition that is not." example:"method POST is not GET"`
+	BeatenBy string               `json:"beaten_by,omitempty" doc:"The rule of its group that applies instead." example:"search-pro"`
+	Endpoint string               `json:"endpoint,omitempty" doc:"Its path that matched." example:"/search"`
+	Limits   []ExplainedRuleLimit `json:"limits,omitempty" nullable:"false" doc:"Its limits, as they are for this request, if it matched."`
+}
+
+// ExplainedRuleLimit is a limit of a rule, as it is for a request.
+type ExplainedRuleLimit struct {
+	Name   string `json:"name" doc:"Its name." example:"per-minute"`
+	Limit  string `json:"limit" doc:"What it is, or unlimited." example:"100/1m"`
+	Source string `json:"source" doc:"Who says so: api_key, user, tier NAME, or rule." example:"tier pro"`
+	Key    string `json:"key,omitempty" doc:"What it is counted under; nothing if it is unlimited." example:"search.per-minute:user=alice"`
+}
+
+func (a *API) addExplain() {
+	add(a, huma.Operation{
+		OperationID: "explainRequest", Method: http.MethodPost, Path: "/explain", Tags: []string{tagSubjects},
+		Summary: "Why a request is allowed or refused", Description: "Returns what would become of a request, and why. It changes nothing, and counts nothing.",
+	}, catalog.Viewer, func(ctx context.Context, in *struct{ Body ExplainRequest }) (*struct{ Body Explanation }, error) {
+		q, err := in.Body.request(a.options.Resolver().KeyHeader())
+		if err != nil {
+			return nil, err
+		}
+		x, err := a.options.Engine.Explain(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		return &struct{ Body Explanation }{explained(&in.Body, &q, &x)}, nil
+	})
+}
+
+// request returns the request as the engine has it.
+func (e *ExplainRequest) request(keyHeader string) (engine.Request, error) {
+	var p strict.Report
+	q := engine.Request{Method: cmp.Or(e.Method, http.MethodGet), Path: cmp.Or(e.Path, "/"), Cost: e.Cost}
+	if len(q.Method) > 32 || strings.ContainsFunc(q.Method, func(c rune) bool { return (c < 'A' || c > 'Z') && c != '-' && c != '_' }) {
+		p.Refuse("method", e.Method, "a method in upper case, such as GET", "")
+	}
+	if q.Path[0] != '/' {
+		p.Refuse("path", e.Path, "a path that begins with a slash, such as /search", "")
+	}
+	if e.IP != "" {
+		var err error
+		if q.Peer, err = netip.ParseAddr(e.IP); err != nil {
+			p.Refuse("ip", e.IP, "an address, such as 192.0.2.1 or 2001:db8::1", "")
+		}
+	}
+	if e.Cost < 0 {
+		p.Refuse("cost", strconv.FormatInt(e.Cost, 10), "1 or more, or 0 for what rules say", "")
+	}
+	who := identity.Subject{User: e.User, Tenant: e.Tenant, Tier: e.Tier, IP: q.Peer}
+	for _, id := range []struct{ field, value string }{{"user", e.User}, {"tenant", e.Tenant}, {"tier", e.Tier}} {
+		if id.value != "" && !identity.ValidID(id.value) {
+			p.Refuse(id.field, id.value, "at most 255 bytes without control characters", "")
+		}
+	}
+	q.Headers = e.headers(&p)
+	given := e.User != "" || e.Tenant != "" || e.Tier != ""
+	switch secret := strings.Contains(e.APIKey, "_"); { // which ids do not have
+	case e.APIKey == "":
+	case len(e.APIKey) > 512 || !identity.ValidID(e.APIKey): // what it is must not be told
+		p.Add("api_key", "want the text of an API key, or its id", "")
+	case secret && given:
+		p.Add("api_key", "is the text of a key, which says whose it is: want it without user, tenant and tier, or the id of the key", "")
+	case secret && q.Headers[keyHeader] != nil:
+		p.Add("api_key", "is sent as the header "+keyHeader+", which is given, too: want one of them", "")
+	case secret:
+		q.Headers[keyHeader] = []string{e.APIKey}
+	default:
+		who.Key, given = e.APIKey, true
+	}
+	if given {
+		q.Subject = &who
+	}
+	return q, p.Problems.Err()
+}
+
+// headers returns the headers, by their canonical names.
+func (e *ExplainRequest) headers(p *strict.Report) map[string][]string {
+	out := map[string][]string{}
+	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
+		path, canonical := strict.Member("headers", name), textproto.CanonicalMIMEHeaderKey(name)
+		switch {
+		case name == "" || strings.ContainsFunc(name, func(c rune) bool {
+			return c <= ' ' || c >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c)
+		}):
+			p.Add(path, "is not the name of a header", "")
+		case out[canonical] != nil:
+			p.Add(path, "is there twice: want it once, with a list of values", "")
+		default:
+			out[canonical] = append([]string{}, e.Headers[name]...)
+		}
+	}
+	return out
+}
+
+// explained returns an explanation as it is told.
+func explained(asked *ExplainRequest, q *engine.Request, x *engine.Explanation) Explanation {
+	v := &x.Verdict
+	out := Explanation{
+		Outcome: v.Outcome.String(), Allowed: v.Outcome.Passed(), Reason: strings.TrimPrefix(v.Reason, "identity: "), RetryAfter: wait(v.RetryAfter),
+		Subject: ExplainedSubject{User: v.Subject.User, Tenant: v.Subject.Tenant, Key: v.Subject.Key, Tier: v.Subject.Tier, Source: v.Subject.Source.String()},
+		Limits:  []ExplainedLimit{}, Rules: make([]ExplainedRule, len(x.Rules)),
+	}
+	if q.Subject != nil {
+		out.Subject.Source = "given"
+	}
+	if v.Subject.IP.IsValid() {
+		out.Subject.IP = v.Subject.IP.String()
+	}
+	if v.Rule != nil {
+		out.Rule = v.Rule.Name
+	}
+	for i := range v.Limits {
+		l := &v.Limits[i]
+		one := ExplainedLimit{
+			Rule: l.Rule.Name, Name: l.Name, Endpoint: l.Endpoint, Limit: l.Limit.String(), Max: l.Decision.Limit, Remaining: l.Decision.Remaining,
+			ResetAfter: l.Decision.ResetAfter.Seconds(), RetryAfter: wait(l.Decision.RetryAfter), Allowed: l.Decision.Allowed, Shadow: l.Shadow, Penalty: l.Penalty != nil,
+		}
+		if l.Penalty != nil {
+			one.Name, one.Limit = "penalty", l.Penalty.String()
+		}
+		out.Limits = append(out.Limits, one)
+	}
+	for i, r := range x.Rules {
+		one := ExplainedRule{Rule: r.Rule, Matched: r.Matched, Reason: r.Reason, BeatenBy: r.BeatenBy, Endpoint: r.Endpoint}
+		for _, l := range r.Limits {
+			one.Limits = append(one.Limits, ExplainedRuleLimit(l))
+		}
+		out.Rules[i] = one
+	}
+	out.Steps = stepsOf(asked, q, x)
+	return out
+}
+
+// stepsOf tells in sentences what becomes of a request.
+func stepsOf(asked *ExplainRequest, q *engine.Request, x *engine.Explanation) []string {
+	v := &x.Verdict
+	steps := whoAsks(asked, q, v)
+	switch {
+	case v.Subject.Banned != nil:
+		return append(steps, "It is banned: "+listed(v.Subject.Banned)+". No rule is looked at.", decides(v))
+	case v.Subject.Exempt != nil:
+		return append(steps, "It is exempt: "+listed(v.Subject.Exempt)+". No rule is looked at.", decides(v))
+	case v.Outcome != engine.Unauthorized:
+		steps = append(steps, "It is neither banned nor exempt.")
+	}
+	others := 0
+	for i := range x.Rules {
+		r := &x.Rules[i]
+		switch {
+		case !r.Matched:
+			others++
+		case r.BeatenBy != "":
+			steps = append(steps, fmt.Sprintf("Rule %s matches, too, but %s of the same group comes first.", shown(r.Rule), shown(r.BeatenBy)))
+		default:
+			steps = append(steps, ruleSays(r, v))
+		}
+	}
+	switch {
+	case x.Rules == nil:
+	case others == len(x.Rules):
+		steps = append(steps, "No rule applies.")
+	case others == 1:
+		steps = append(steps, "One more rule does not apply.")
+	case others > 1:
+		steps = append(steps, strconv.Itoa(others)+" more rules do not apply.")
+	}
+	return append(steps, decides(v))
+}
+
+// whoAsks tells who is asking, and how that was found out.
+func whoAsks(asked *ExplainRequest, q *engine.Request, v *engine.Verdict) (steps []string) {
+	s := &v.Subject
+	var names []string
+	for _, n := range []struct{ what, id string }{{"user ", s.User}, {"API key ", s.Key}, {"tenant ", s.Tenant}} {
+		if n.id != "" {
+			names = append(names, n.what+shown(n.id))
+		}
+	}
+	at := ""
+	if s.IP.IsValid() {
+		at = " at the address " + s.IP.String()
+	}
+	who := strings.Join(names, ", ")
+	if who == "" {
+		who = "no one in particular"
+	}
+	who += at
+	switch {
+	case q.Subject != nil:
+		steps = append(steps, "It is given that this is "+who+".")
+	case v.Outcome == engine.Unauthorized:
+		steps = append(steps, "The credentials are refused: "+strings.TrimPrefix(v.Reason, "identity: ")+".")
+	case s.Banned != nil && s.Source == identity.ByIP:
+		steps = append(steps, "This is someone"+at+", and is not identified any further.")
+	case s.Source == identity.ByKey:
+		steps = append(steps, "The API key is good: this is "+who+".")
+	case s.Source == identity.ByJWT:
+		steps = append(steps, "The token is good: this is "+who+".")
+	case s.Source == identity.ByHeader:
+		steps = append(steps, "A trusted proxy says in a header that this is "+who+".")
+	case s.Unaccepted != identity.NoReason:
+		steps = append(steps, "What was sent to say who it is was not accepted ("+s.Unaccepted.String()+"): this is "+who+".")
+	case asked.APIKey != "":
+		steps = append(steps, "This node does not look at API keys: this is "+who+".")
+	default:
+		steps = append(steps, "Nothing says who it is: this is "+who+".")
+	}
+	if s.Tier != "" {
+		steps = append(steps, "Its tier is "+shown(s.Tier)+".")
+	}
+	if s.UserError != nil {
+		steps = append(steps, "The directory could not tell more: a tier, limits or a block may be missing.")
+	}
+	return steps
+}
+
+// listed tells what an entry of a list says.
+func listed(e *identity.Entry) string {
+	text := map[identity.Kind]string{identity.KindIP: "the address or network ", identity.KindUser: "user ", identity.KindTenant: "tenant ", identity.KindKey: "API key "}[e.Kind] + shown(e.Value) + " is on the list"
+	if e.Reason != "" {
+		text += " (" + shown(e.Reason) + ")"
+	}
+	if !e.Until.IsZero() {
+		text += ", until " + e.Until.UTC().Format(time.RFC3339)
+	}
+	return text
+}
+
+// ruleSays tells of a rule that applies what its limits say.
+func ruleSays(r *rule.Explained, v *engine.Verdict) string {
+	text := "Rule " + shown(r.Rule) + " applies"
+	if r.Endpoint != "" {
+		text += " at " + r.Endpoint
+	}
+	var says []string
+	for _, l := range r.Limits {
+		if l.Limit == "unlimited" {
+			says = append(says, shown(r.Rule)+"/"+shown(l.Name)+": unlimited, says "+l.Source)
+		}
+	}
+	tried := false
+	for i := range v.Limits {
+		if l := &v.Limits[i]; l.Rule.Name == r.Rule {
+			says = append(says, limitSays(l))
+			tried = l.Shadow
+		}
+	}
+	if tried {
+		text += ", and is only tried out"
+	}
+	switch {
+	case len(says) > 0:
+		return text + ". " + strings.Join(says, "; ") + "."
+	case v.Rule != nil && v.Rule.Name == r.Rule && v.Rule.Action == rule.Block:
+		return text + ", and blocks."
+	case v.Rule != nil && v.Rule.Name == r.Rule && v.Rule.Action == rule.Allow:
+		return text + ", and allows."
+	case v.Rule != nil && (v.Rule.Action == rule.Block || v.Rule.Action == rule.Allow):
+		return text + ", too, and is not asked: " + shown(v.Rule.Name) + " decides."
+	}
+	return text + ", and is not asked."
+}
+
+// limitSays tells how a limit stands.
+func limitSays(l *engine.Limit) string {
+	d := &l.Decision
+	name := shown(l.Rule.Name) + "/" + shown(l.Name)
+	if l.Penalty != nil {
+		name = shown(l.Rule.Name) + "/penalty"
+	}
+	switch {
+	case d.Basis == stint.Open:
+		return name + ": it cannot be counted now, and passes"
+	case d.Basis == stint.Closed:
+		return name + ": it cannot be counted now, and is refused"
+	case l.Penalty != nil && !d.Allowed:
+		return name + ": banned for its violations, " + inTime(d.RetryAfter, "for another ", "for good")
+	case l.Penalty != nil && d.Remaining == 1:
+		return name + ": one more violation leads to a ban"
+	case l.Penalty != nil:
+		return name + ": " + strconv.FormatInt(d.Remaining, 10) + " more violations lead to a ban"
+	}
+	text := fmt.Sprintf("%s: %d of %d left", name, d.Remaining, d.Limit)
+	if !d.Allowed {
+		return text + fmt.Sprintf(", and this costs %d: it would pass ", l.Cost) + inTime(d.RetryAfter, "in ", "never")
+	}
+	if d.ResetAfter > 0 {
+		text += ", full in " + brief(d.ResetAfter)
+	}
+	return text
+}
+
+// decides tells what decides.
+func decides(v *engine.Verdict) string {
+	limit := ""
+	if b := v.Binding(); b != nil {
+		if limit = shown(b.Rule.Name) + "/" + shown(b.Name); b.Penalty != nil {
+			limit = shown(b.Rule.Name) + "/penalty"
+		}
+	}
+	by := ""
+	if v.Rule != nil {
+		by = " by rule " + shown(v.Rule.Name)
+	}
+	status := ""
+	if v.Status != 0 {
+		status = " with " + strconv.Itoa(v.Status)
+	}
+	switch v.Outcome {
+	case engine.Exempt:
+		return "It passes uncounted" + by + "."
+	case engine.Allowed, engine.Throttled:
+		text := "It passes."
+		if limit != "" {
+			text += " Of " + limit + " the smallest share is left."
+		}
+		if l := v.Shadowed(); l != nil {
+			text += " Rule " + shown(l.Rule.Name) + " would refuse it, were it not only tried out."
+		}
+		return text
+	case engine.Denied:
+		if r := v.Rule; r != nil && r.Action == rule.Throttle && v.RetryAfter <= r.MaxDelay {
+			return "It is held by " + limit + ", for " + brief(v.RetryAfter) + " at most, and then passes if nothing else comes."
+		}
+		return "It is refused" + status + " by " + limit + ", and would pass " + inTime(v.RetryAfter, "in ", "never") + "."
+	case engine.Banned:
+		if v.Subject.Banned == nil {
+			return "It is refused" + status + " by a penalty of rule " + shown(v.Rule.Name) + ", and would pass " + inTime(v.RetryAfter, "in ", "never") + "."
+		}
+		return "It is refused" + status + ", and would pass " + inTime(v.RetryAfter, "in ", "never") + "."
+	case engine.Unavailable:
+		return "It is refused" + status + by + ": it cannot be counted now, and that rule lets nothing pass uncounted."
+	default: // blocked, unauthorized
+		return "It is refused" + status + by + "."
+	}
+}
+
+// inTime tells how long something takes, with a word before it, or another word for never.
+func inTime(d time.Duration, in, never string) string {
+	if d == stint.Never {
+		return never
+	}
+	return in + brief(d)
+}
+
+// brief tells a length of time for people: in one unit, rounded up.
+func brief(d time.Duration) string {
+	for _, u := range []struct {
+		unit, below time.Duration
+		name        string
+	}{
+		{time.Millisecond, time.Second, "ms"},
+		{time.Second, 2 * time.Minute, "s"},
+		{time.Minute, 2 * time.Hour, "min"},
+		{time.Hour, 48 * time.Hour, "h"},
+	} {
+		if d < u.below {
+			return strconv.FormatInt(int64((max(d, 0)+u.unit-1)/u.unit), 10) + " " + u.name
+		}
+	}
+	const day = 24 * time.Hour
+	return strconv.FormatInt(int64((d+day-1)/day), 10) + " d"
+}

@@ -1,0 +1,123 @@
+package admin
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/stintdev/stint/internal/audit"
+	"github.com/stintdev/stint/internal/control/catalog"
+)
+
+const (
+	// lookEvery is how often streams tell how things are.
+	lookEvery = time.Second
+	// followEvery is how often decisions are told that were made meanwhile, and
+	// maxFollowed how many wait for a client that does not read them.
+	followEvery, maxFollowed = 250 * time.Millisecond, 256
+)
+
+// liveSource tells what is going on.
+type liveSource struct{ *audit.Live }
+
+func (s liveSource) next(context.Context) ([]item, int64) {
+	i, err := newItem("live", s.Snapshot())
+	if err != nil {
+		return nil, 0 // a rate that is no number; the next is
+	}
+	return []item{i}, 0
+}
+
+func (liveSource) close() {}
+
+// followSource tells decisions.
+type followSource struct {
+	watch *audit.Watch
+	room  []audit.Event
+}
+
+func (s *followSource) next(context.Context) (items []item, skipped int64) {
+	s.room, skipped = s.watch.Take(s.room[:0])
+	for i := range s.room {
+		about := s.room[i]
+		one, err := newItem("decision", NewEvent(&about))
+		if err != nil {
+			continue // never: it has texts and integers
+		}
+		one.about = &about
+		items = append(items, one)
+	}
+	return items, skipped
+}
+
+func (s *followSource) close() { s.watch.Close() }
+
+// errNoLive is what one is told where no one looks on.
+var errNoLive = fail(http.StatusConflict, "this node does not look on while it decides")
+
+func (a *API) addLive() {
+	live, tap := a.options.Live, a.options.Tap
+	a.streams.live = hub{every: lookEvery, latest: true, open: func() source { return liveSource{live} }}
+	a.streams.follow = hub{every: followEvery, open: func() source { return &followSource{watch: tap.Watch()} }}
+	a.streams.usage = map[string]*hub{}
+	statuses := map[string]any{metaStatuses: []int{http.StatusConflict}}
+
+	add(a, huma.Operation{
+		OperationID: "getLive", Method: http.MethodGet, Path: "/live", Tags: []string{tagLive}, Metadata: statuses,
+		Summary:     "What is going on",
+		Description: "Returns what the node that answers has decided in the last seconds: rates, latency, rules, and who has asked most.",
+	}, catalog.Viewer, func(context.Context, *struct{}) (*struct{ Body audit.Snapshot }, error) {
+		if live == nil {
+			return nil, errNoLive
+		}
+		return &struct{ Body audit.Snapshot }{live.Snapshot()}, nil
+	})
+
+	add(a, huma.Operation{
+		OperationID: "streamLive", Method: http.MethodGet, Path: "/live/stream", Tags: []string{tagLive}, Metadata: statuses,
+		Summary: "What is going on, each second", Description: "Streams what GET /live returns, each second.",
+		Responses: eventStream("An event live, each second, is as GET /live returns it."),
+	}, catalog.Viewer, func(ctx context.Context, _ *struct{}) (*streamed, error) {
+		if live == nil {
+			return nil, errNoLive
+		}
+		return a.stream(ctx, &a.streams.live, newMailbox(1, nil), func() {})
+	})
+
+	add(a, huma.Operation{
+		OperationID: "followEvents", Method: http.MethodGet, Path: "/events/follow", Tags: []string{tagRecord}, Metadata: statuses,
+		Summary: "Decisions, as they are made",
+		Description: "Streams the decisions of the node that answers: those that refused or held a request, those that a rule that is only tried out would have refused, " +
+			"and a sample of the others, whose weight says for how many they stand. There are at most 50 a second, before they are filtered.",
+		Responses: eventStream(`An event decision is as GET /events returns it; an event skipped, such as {"n":12}, says that more were refused or held, which are not shown.`),
+	}, catalog.Viewer, func(ctx context.Context, in *EventFilter) (*streamed, error) {
+		if tap == nil {
+			return nil, errNoLive
+		}
+		q := in.query()
+		return a.stream(ctx, &a.streams.follow, newMailbox(maxFollowed, func(e *audit.Event) bool { return wanted(&q, e) }), func() {})
+	})
+}
+
+// wanted reports whether an event is one that a query asks for, whenever it was.
+func wanted(q *audit.EventQuery, e *audit.Event) bool {
+	for _, f := range [...]struct{ want, is string }{
+		{q.User, e.User},
+		{q.Tenant, e.Tenant},
+		{q.Key, e.Key},
+		{q.IP, e.IP},
+		{q.Rule, e.Rule},
+		{q.Endpoint, e.Endpoint},
+		{q.Method, e.Method},
+		{q.Region, e.Region},
+		{q.Node, e.Node},
+		{q.Outcome, e.Outcome.String()},
+	} {
+		if f.want != "" && f.want != f.is {
+			return false
+		}
+	}
+	return q.Shadow == nil || *q.Shadow == e.Shadow
+}

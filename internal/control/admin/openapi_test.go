@@ -1,0 +1,201 @@
+package admin_test
+
+import (
+	"bytes"
+	"flag"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stintdev/stint/internal/control/admin"
+)
+
+var update = flag.Bool("update", false, "write openapi.json")
+
+// TestDocument holds the document that is kept to what the code says.
+func TestDocument(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	if *update {
+		if err := os.WriteFile("openapi.json", h.api.OpenAPI(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept, err := os.ReadFile("openapi.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(kept, h.api.OpenAPI()) {
+		t.Error("openapi.json is not what the code says: run go test ./internal/control/admin -run TestDocument -update")
+	}
+	a := h.ask(http.MethodGet, "/openapi.json", nil).want(http.StatusOK)
+	if !bytes.Equal(a.body, kept) || a.Header.Get("ETag") == "" {
+		t.Errorf("another is served: %v", a.Header)
+	}
+	// What is in a file has the same.
+	if file := newFileHouse(t, exampleDocument()); !bytes.Equal(file.api.OpenAPI(), kept) {
+		t.Error("file mode has another document")
+	}
+}
+
+// TestDocumentIsWhole looks for what the document leaves out.
+func TestDocumentIsWhole(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	d := h.api31
+	said := func(where string, v any) {
+		t.Helper()
+		if text, _ := v.(string); strings.TrimSpace(text) == "" {
+			t.Errorf("%s is not described", where)
+		}
+	}
+	ids := map[string]bool{}
+	tags, _ := d.root["tags"].([]any)
+	for _, pattern := range d.operations() {
+		op := d.operation(pattern)
+		said(pattern, op["summary"])
+		said(pattern, op["description"])
+		id, _ := op["operationId"].(string)
+		if id == "" || ids[id] {
+			t.Errorf("%s: the id %q is missing, or is that of another", pattern, id)
+		}
+		ids[id] = true
+		of, _ := op["tags"].([]any)
+		if len(of) != 1 || !slices.ContainsFunc(tags, func(t any) bool { return d.at(t, "name") == of[0] }) {
+			t.Errorf("%s: tags %v", pattern, of)
+		}
+		if role, _ := op["x-stint-role"].(string); !slices.Contains([]string{"anyone", "viewer", "operator", "admin"}, role) {
+			t.Errorf("%s: role %q", pattern, role)
+		}
+		parameters, _ := op["parameters"].([]any)
+		for _, p := range parameters {
+			where := pattern + " " + d.at(p, "name").(string) //nolint:forcetypeassert // or it fails
+			said(where, d.at(p, "description"))
+			examples, _ := d.at(p, "schema", "examples").([]any)
+			if len(examples) == 0 {
+				t.Errorf("%s has no example", where)
+			}
+			for _, e := range examples {
+				for _, wrong := range d.validate(d.at(p, "schema"), e, where) {
+					t.Errorf("its example: %s", wrong)
+				}
+			}
+		}
+		responses, _ := op["responses"].(object)
+		for status, r := range responses {
+			said(pattern+" "+status, d.at(r, "description"))
+			content, _ := d.at(r, "content").(object)
+			for contentType, media := range content {
+				if d.at(media, "schema") == nil {
+					t.Errorf("%s %s: %s has no schema", pattern, status, contentType)
+				}
+			}
+		}
+	}
+	schemas, _ := d.at(d.root, "components", "schemas").(object)
+	if len(schemas) < 50 {
+		t.Errorf("only %d schemas", len(schemas))
+	}
+	for name, schema := range schemas {
+		said(name, d.at(schema, "description"))
+		examples, _ := d.at(schema, "examples").([]any)
+		if len(examples) == 0 {
+			t.Errorf("%s has no example", name)
+		}
+		for _, e := range examples {
+			for _, wrong := range d.validate(schema, e, name) {
+				t.Errorf("its example: %s", wrong)
+			}
+		}
+		properties, _ := d.at(schema, "properties").(object)
+		for field, p := range properties {
+			said(name+"."+field, p.(object)["description"]) //nolint:forcetypeassert // or it fails
+		}
+	}
+}
+
+// TestDocumentedAnswers asks for every operation in ways that lead to every problem that
+// the document knows of, but those that are inside.
+func TestDocumentedAnswers(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	file := newFileHouse(t, exampleDocument())
+	guesser := 0
+	for _, pattern := range h.api31.operations() {
+		method, _, _ := strings.Cut(pattern, " ")
+		op := h.api31.operation(pattern)
+		responses, _ := op["responses"].(object)
+		seen := map[int]bool{}
+		try := func(h *house, change func(*http.Request)) {
+			t.Helper()
+			r := h.example(pattern, "", configToken, "If-Match", "*")
+			if change != nil {
+				change(r)
+			}
+			seen[h.status(r).StatusCode] = true
+		}
+		query := func(text string) func(*http.Request) { return func(r *http.Request) { r.URL.RawQuery = text } }
+		header := func(name, value string) func(*http.Request) {
+			return func(r *http.Request) { r.Header.Set(name, value) }
+		}
+		if documented(responses, http.StatusBadRequest) {
+			try(h, query("nothing=1"))
+		}
+		if documented(responses, http.StatusUnauthorized) && pattern != "POST /session" {
+			try(h, func(r *http.Request) { r.Header.Del("Authorization") })
+		}
+		if documented(responses, http.StatusForbidden) {
+			try(h, header("Sec-Fetch-Site", "cross-site"))
+			try(h, func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+h.viewer) })
+		}
+		if documented(responses, http.StatusTooManyRequests) {
+			guesser++
+			for range 11 {
+				try(h, func(r *http.Request) {
+					r.Header.Set("Authorization", "Bearer guess")
+					r.RemoteAddr = "10.9." + strconv.Itoa(guesser) + ".1:1"
+				})
+			}
+			h.clock.advance(2 * 60e9) // or it is too many of all
+		}
+		if documented(responses, http.StatusUnsupportedMediaType) {
+			try(h, header("Content-Type", "text/plain"))
+			large := h.request(method, "", strings.Repeat(" ", 17<<20))
+			try(h, func(r *http.Request) { r.Body = large.Body })
+			wrong := h.request(method, "", `[1]`)
+			try(h, func(r *http.Request) { r.Body = wrong.Body })
+		}
+		if documented(responses, http.StatusPreconditionRequired) {
+			try(h, func(r *http.Request) { r.Header.Del("If-Match") })
+		}
+		if documented(responses, http.StatusNotFound) {
+			try(h, query("replacing=unknown"))
+			try(h, func(r *http.Request) {
+				_, path, _ := strings.Cut(pattern, " ")
+				r.URL.RawPath = ""
+				r.URL.Path = admin.Prefix + strings.NewReplacer("{kind}", "user", "{id}", "unknown1", "{limit_name}", "unknown", "{revision}", "99").Replace(path)
+			})
+		}
+		if documented(responses, http.StatusConflict) {
+			try(file, nil)
+		}
+		try(h, nil)
+		for status := range responses {
+			n, _ := strconv.Atoi(status)
+			switch {
+			case seen[n], n >= http.StatusInternalServerError:
+			case n < http.StatusBadRequest: // of what is there: others look at that
+			case n == http.StatusUnprocessableEntity && op["requestBody"] == nil: // of what has become wrong since
+			case strings.Contains(pattern, "/subjects/") || strings.Contains(pattern, "/live") || strings.Contains(pattern, "/follow"): // who is not known is limited all the same
+			case n == http.StatusForbidden && method == http.MethodGet && op["x-stint-role"] == "viewer": // of no one
+			default:
+				t.Errorf("%s: no way was found to %d (%v)", pattern, n, seen)
+			}
+		}
+	}
+}
+
+func documented(responses object, status int) bool { return has(responses, strconv.Itoa(status)) }

@@ -1,0 +1,144 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+
+	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/kit/strict"
+)
+
+// Problem is what a client is told that does not get what it asked for, as RFC 9457 has
+// it.
+type Problem struct {
+	Type   string `json:"type" doc:"Always about:blank: the status says what kind of problem it is." example:"about:blank"`
+	Title  string `json:"title" doc:"What the status means." example:"Conflict"`
+	Status int    `json:"status" doc:"The HTTP status." example:"409"`
+	Detail string `json:"detail" doc:"What is wrong, in a sentence for people." example:"the rule \"search\" is of version 14 now, not 12: it has changed since it was read"`
+	// Version is that of the thing, as it was found.
+	Version int64          `json:"version,omitempty" doc:"Of a conflict: the version that the thing has now." example:"14"`
+	Errors  []FieldProblem `json:"errors,omitempty" doc:"The fields that are to blame, if fields are."`
+
+	header http.Header
+}
+
+// FieldProblem is one thing that is wrong with what a client has sent.
+type FieldProblem struct {
+	Field   string `json:"field,omitempty" doc:"What it is about: a path in the body, or the name of a parameter. Without it, the whole." example:"limits[0].limit"`
+	Message string `json:"message" doc:"What is wrong with it." example:"\"10/fortnight\" is not a limit"`
+	Hint    string `json:"hint,omitempty" doc:"What was probably meant." example:"did you mean \"10/day\"?"`
+	Line    int    `json:"line,omitempty" doc:"Where it stands in the body, if it cannot be read: the line, from 1." example:"3"`
+	Column  int    `json:"column,omitempty" doc:"And the column, in characters, from 1." example:"7"`
+}
+
+// Error implements error.
+func (p *Problem) Error() string { return p.Detail }
+
+// ContentType implements [huma.ContentTypeFilter], for the document.
+func (*Problem) ContentType(string) string { return "application/problem+json" }
+
+// with sets a header of the answer.
+func (p *Problem) with(name, value string) *Problem {
+	if p.header == nil {
+		p.header = http.Header{}
+	}
+	p.header.Set(name, value)
+	return p
+}
+
+// fail returns an error that is told with a status, and one sentence for people.
+func fail(status int, detail string) *Problem {
+	return &Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail}
+}
+
+// blame returns an error about one field of what was sent.
+func blame(status int, field, message, hint string) *Problem {
+	return blameAll(status, strict.Problems{{Path: field, Message: message, Hint: hint}})
+}
+
+// blameAll returns an error about fields. There is at least one.
+func blameAll(status int, problems strict.Problems) *Problem {
+	first := problems[0]
+	first.File = ""
+	detail := first.String()
+	if len(problems) > 1 {
+		detail += " (and more)"
+	}
+	p := fail(status, detail)
+	p.Errors = fieldProblems(problems)
+	return p
+}
+
+func fieldProblems(problems strict.Problems) []FieldProblem {
+	out := make([]FieldProblem, len(problems))
+	for i, one := range problems {
+		out[i] = FieldProblem{one.Path, one.Message, one.Hint, one.Line, one.Column}
+	}
+	return out
+}
+
+// errInside is all that a client is told of what is not its own fault.
+var errInside = fail(http.StatusInternalServerError, "something went wrong inside: the log has it")
+
+// problemOf returns what a client is told of an error.
+func (a *API) problemOf(r *http.Request, err error) *Problem {
+	var (
+		told     *Problem
+		conflict *catalog.ConflictError
+		problems strict.Problems
+		large    *http.MaxBytesError
+	)
+	switch {
+	case errors.As(err, &told):
+		return told
+	case errors.As(err, &large):
+		return fail(http.StatusRequestEntityTooLarge, "the body has more than "+bytesOf(large.Limit))
+	case errors.As(err, &problems) && len(problems) > 0:
+		return blameAll(http.StatusUnprocessableEntity, problems)
+	case errors.As(err, &conflict):
+		p := fail(http.StatusConflict, err.Error())
+		p.Version = conflict.Found
+		return p
+	case errors.Is(err, context.DeadlineExceeded):
+		return fail(http.StatusServiceUnavailable, "it took too long: try again").with("Retry-After", "1")
+	}
+	switch status := catalog.Status(err); status {
+	case http.StatusInternalServerError:
+		a.log.LogAttrs(r.Context(), slog.LevelError, "admin: a request has failed",
+			slog.String("operation", r.Pattern), slog.Any("error", err))
+		return errInside
+	case http.StatusServiceUnavailable:
+		if r.Context().Err() == nil {
+			a.log.LogAttrs(r.Context(), slog.LevelWarn, "admin: a request could not be answered",
+				slog.String("operation", r.Pattern), slog.Any("error", err))
+		}
+		return fail(status, "the database cannot be reached: try again").with("Retry-After", "1")
+	default:
+		return fail(status, err.Error())
+	}
+}
+
+// problem answers with what an error says.
+func (a *API) problem(w http.ResponseWriter, r *http.Request, err error) (status int) {
+	p := a.problemOf(r, err)
+	for name, values := range p.header {
+		w.Header()[name] = values
+	}
+	writeJSON(w, p.Status, "application/problem+json", p)
+	return p.Status
+}
+
+// writeJSON answers with JSON. That the client has gone is no one's problem.
+func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
+	body, err := json.Marshal(v)
+	if err != nil { // a number that is none; a problem has no numbers like that
+		status, contentType = errInside.Status, "application/problem+json"
+		body, _ = json.Marshal(errInside)
+	}
+	w.Header().Set("Content-Type", contentType)
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n'))
+}

@@ -1,0 +1,488 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/kit/strict"
+)
+
+// Record is a thing of the catalog. Its value is what a config file has for it.
+type Record[T any] struct {
+	ID      string    `json:"id" doc:"What it is called in paths."`
+	Version int64     `json:"version" doc:"Tells whether it has changed since. 0: it is in a file." example:"12"`
+	Created time.Time `json:"created_at,omitzero" doc:"When it was made." example:"2026-01-02T15:04:05Z"`
+	Updated time.Time `json:"updated_at,omitzero" doc:"When it was last changed." example:"2026-01-03T08:00:00Z"`
+	By      string    `json:"updated_by,omitempty" doc:"Who has changed it last." example:"alice"`
+	Value   T         `json:"value" doc:"What it is."`
+}
+
+// RecordList is a page of records.
+type RecordList[T any] struct {
+	Items []T    `json:"items" nullable:"false" doc:"The things, by their ids."`
+	Next  string `json:"next" doc:"What after has to be for the next page. Empty: there is none." example:""`
+}
+
+// Page says which part of a list is asked for.
+type Page struct {
+	Limit  int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"At most so many." example:"100"`
+	After  string `query:"after" doc:"Ids beyond this one: the next of the page before." example:"search"`
+	Prefix string `query:"prefix" doc:"Ids that begin so." example:"se"`
+}
+
+func (p *Page) query() catalog.Query {
+	return catalog.Query{Limit: p.Limit, After: p.After, Prefix: p.Prefix}
+}
+
+// DryRun says whether a write stays.
+type DryRun struct {
+	DryRun bool `query:"dry_run" default:"false" doc:"Check all, answer as if it were done, and change nothing." example:"true"`
+}
+
+// header is what tells that nothing was changed.
+func (d DryRun) header() string {
+	if d.DryRun {
+		return "true"
+	}
+	return ""
+}
+
+// Seen says which version the writer of a thing has seen.
+type Seen struct {
+	IfMatch string `header:"If-Match" required:"false" doc:"The version that was seen, in quotes, or * for whatever is there. It is required." example:"\"12\""`
+}
+
+// version returns the version that was seen, or 0 for any.
+func (s Seen) version() (int64, error) {
+	text := s.IfMatch
+	switch text {
+	case "":
+		return 0, fail(http.StatusPreconditionRequired, `the header If-Match is missing, want the version that you have seen, such as "12", or *`)
+	case "*":
+		return 0, nil
+	}
+	digits, ok := strings.CutPrefix(strings.TrimPrefix(text, "W/"), `"`) // a proxy that packs answers makes it weak
+	digits, ends := strings.CutSuffix(digits, `"`)
+	version, err := strconv.ParseInt(digits, 10, 64)
+	if !ok || !ends || err != nil || version < 1 {
+		return 0, blame(http.StatusBadRequest, "If-Match", strict.Quote(text)+`: want one version in quotes, such as "12", or *`, "")
+	}
+	return version, nil
+}
+
+// etag returns the header that names a version.
+func etag(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
+
+// resource is a kind of things of the catalog, which is of type T there, W in the values
+// of records, and R as a record.
+type resource[T, W, R any] struct {
+	path, one, tag string // rules, rule
+	example        string // an id
+	patch          any    // an example of what may be changed
+	key            string // the field that is the id; empty: no one field is
+	table          func(*catalog.Catalog) *catalog.Table[T]
+	filed          func(*catalog.Document) []T
+	id             func(*T) string
+	wire           func(*T) W
+	// put makes the stored thing what is wanted of it, as far as that may be changed.
+	put  func(W, *T) error
+	show func(*API, Record[W]) R
+}
+
+// same is that of things which are shown as they are stored.
+func same[T any](v *T) T { return *v }
+
+// assign is that of things which are stored as they are sent.
+func assign[T any](v T, into *T) error { *into = v; return nil }
+
+// plain is that of records which have nothing else to tell.
+func plain[W any](_ *API, r Record[W]) Record[W] { return r }
+
+func (s *resource[T, W, R]) record(r *catalog.Record[T]) Record[W] {
+	return Record[W]{s.id(&r.Value), r.Version, r.Created, r.Updated, r.By, s.wire(&r.Value)}
+}
+
+// errFile is what writers are told if there is no catalog.
+func (a *API) errFile() error {
+	return fail(http.StatusConflict, "rules are in the file "+a.options.File+": change that")
+}
+
+// writing returns the catalog to write to.
+func (a *API) writing(d DryRun) (*catalog.Catalog, error) {
+	switch {
+	case a.options.Catalog == nil:
+		return nil, a.errFile()
+	case d.DryRun:
+		return a.options.Catalog.Trial(), nil
+	default:
+		return a.options.Catalog, nil
+	}
+}
+
+// written has this node take what was written. That it fails does not matter: it looks by
+// itself.
+func (a *API) written(ctx context.Context, d DryRun) {
+	if d.DryRun || a.options.Look == nil {
+		return
+	}
+	if err := a.options.Look(ctx); err != nil {
+		a.log.WarnContext(ctx, "admin: what was written is not in use on this node yet", "error", err)
+	}
+}
+
+// takeTurn lets those write one after the other who write whatever is there: among many,
+// each of whom has another go as soon as one was first, some would never be.
+func (a *API) takeTurn(ctx context.Context) (done func(), err error) {
+	select {
+	case a.turn <- struct{}{}:
+		return func() { <-a.turn }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// get returns one.
+func (s *resource[T, W, R]) get(ctx context.Context, a *API, id string) (catalog.Record[T], error) {
+	if a.options.Catalog != nil {
+		return s.table(a.options.Catalog).Get(ctx, id)
+	}
+	for _, v := range s.filed(a.options.Document()) {
+		if s.id(&v) == id {
+			return catalog.Record[T]{Value: v}, nil
+		}
+	}
+	return catalog.Record[T]{}, &catalog.NotFoundError{Kind: s.one, ID: id}
+}
+
+// list returns a page, of those that are kept if they are in a file.
+func (s *resource[T, W, R]) list(ctx context.Context, a *API, q catalog.Query, keeps func(*T) bool) ([]catalog.Record[T], error) {
+	if a.options.Catalog != nil {
+		return s.table(a.options.Catalog).List(ctx, q)
+	}
+	var out []catalog.Record[T]
+	for _, v := range s.filed(a.options.Document()) {
+		if id := s.id(&v); id > q.After && strings.HasPrefix(id, q.Prefix) && keeps(&v) {
+			out = append(out, catalog.Record[T]{Value: v})
+		}
+	}
+	slices.SortFunc(out, func(x, y catalog.Record[T]) int { return cmp.Compare(s.id(&x.Value), s.id(&y.Value)) })
+	return out[:min(len(out), q.Limit)], nil
+}
+
+// kept returns the record of what was written as a version.
+func (s *resource[T, W, R]) kept(ctx context.Context, a *API, d DryRun, v *T, version int64, was catalog.Record[T]) Record[W] {
+	now := a.now().UTC().Truncate(time.Microsecond)
+	r := catalog.Record[T]{Value: *v, Version: version, Created: was.Created, Updated: now, By: actor(ctx)}
+	switch {
+	case was.Version == version: // nothing was changed
+		r = was
+	case was.Created.IsZero():
+		r.Created = now
+	}
+	if !d.DryRun {
+		// Another may have changed it meanwhile: the answer is what this writer has written.
+		if found, err := s.table(a.options.Catalog).Get(ctx, s.id(v)); err == nil && found.Version == version {
+			r = found
+		}
+	}
+	return s.record(&r)
+}
+
+// replace has a thing changed, and returns it.
+func (s *resource[T, W, R]) replace(ctx context.Context, a *API, d DryRun, id string, seen int64, change func(*T) error) (Record[W], error) {
+	c, err := a.writing(d)
+	if err != nil {
+		return Record[W]{}, err
+	}
+	table := s.table(c)
+	if seen == 0 {
+		done, err := a.takeTurn(ctx)
+		if err != nil {
+			return Record[W]{}, err
+		}
+		defer done()
+	}
+	for {
+		was, err := table.Get(ctx, id)
+		if err != nil {
+			return Record[W]{}, err
+		}
+		if seen != 0 && was.Version != seen {
+			return Record[W]{}, &catalog.ConflictError{Kind: s.one, ID: id, Seen: seen, Found: was.Version}
+		}
+		value := was.Value
+		if err := change(&value); err != nil {
+			return Record[W]{}, err
+		}
+		if now := s.id(&value); now != id {
+			return Record[W]{}, blame(http.StatusUnprocessableEntity, s.key, strict.Quote(now)+": want "+strict.Quote(id)+", which cannot be changed", "")
+		}
+		version, err := table.Update(ctx, actor(ctx), value, was.Version)
+		if seen == 0 && errors.As(err, new(*catalog.ConflictError)) {
+			if err = ctx.Err(); err == nil {
+				continue // whatever is there
+			}
+		}
+		if err != nil {
+			return Record[W]{}, err
+		}
+		a.written(ctx, d)
+		return s.kept(ctx, a, d, &value, version, was), nil
+	}
+}
+
+// Recorded is an answer with a record.
+type Recorded[R any] struct {
+	ETag   string `header:"ETag" doc:"Its version, in quotes: what If-Match has to be to change it." example:"\"12\""`
+	DryRun string `header:"Stint-Dry-Run" doc:"Is true if nothing was changed." example:"true"`
+	Body   R
+}
+
+// Made is an answer with a record that was made.
+type Made[R any] struct {
+	Recorded[R]
+	Location string `header:"Location" doc:"Where it is." example:"/admin/v1/rules/search"`
+}
+
+// Gone is an answer that has nothing to tell.
+type Gone struct {
+	DryRun string `header:"Stint-Dry-Run" doc:"Is true if nothing was changed." example:"true"`
+}
+
+func (s *resource[T, W, R]) recorded(a *API, d DryRun, r Record[W]) Recorded[R] {
+	return Recorded[R]{etag(r.Version), d.header(), s.show(a, r)}
+}
+
+// location is where a thing is.
+func (s *resource[T, W, R]) location(id string) string {
+	escaped := url.PathEscape(id)
+	if id == "." || id == ".." { // which would lead elsewhere
+		escaped = strings.ReplaceAll(id, ".", "%2E")
+	}
+	return Prefix + "/" + s.path + "/" + escaped
+}
+
+// ByID is the id of a path.
+type ByID struct {
+	ID string `path:"id" maxLength:"1024" doc:"The id, escaped." example:"search"`
+}
+
+// op returns what the operations on a resource have in common.
+func (s *resource[T, W, R]) op(method, path, verb, summary, description string, statuses ...int) huma.Operation {
+	return huma.Operation{
+		OperationID: verb, Method: method, Path: "/" + s.path + path, Tags: []string{s.tag},
+		Summary: summary, Description: description, Metadata: map[string]any{metaStatuses: statuses},
+	}
+}
+
+// word returns the name of what a resource has one of, as operations are called.
+func (s *resource[T, W, R]) word() string { return strings.ToUpper(s.one[:1]) + s.one[1:] }
+
+// filter is what a list can be asked for.
+type filter[T any] interface {
+	query() catalog.Query
+	keeps(v *T) bool // the same, of what is in a file
+}
+
+// addList lists a resource.
+func addList[F any, T, W, R any](a *API, s *resource[T, W, R], of func(*F) filter[T]) {
+	add(a, s.op(http.MethodGet, "", "list"+strings.ToUpper(s.path[:1])+s.path[1:], "List "+s.path, "Returns "+s.path+", by their ids, page by page."),
+		catalog.Viewer, func(ctx context.Context, in *F) (*struct{ Body RecordList[R] }, error) {
+			f := of(in)
+			q := f.query()
+			found, err := s.list(ctx, a, q, f.keeps)
+			if err != nil {
+				return nil, asParameters(err)
+			}
+			list := RecordList[R]{Items: make([]R, len(found))}
+			for i := range found {
+				list.Items[i] = s.show(a, s.record(&found[i]))
+			}
+			if len(found) == q.Limit {
+				list.Next = s.id(&found[len(found)-1].Value)
+			}
+			return &struct{ Body RecordList[R] }{list}, nil
+		})
+}
+
+// asParameters makes of problems with content that they are with parameters.
+func asParameters(err error) error {
+	if problems := strict.Problems(nil); errors.As(err, &problems) && len(problems) > 0 {
+		return blameAll(http.StatusBadRequest, problems)
+	}
+	return err
+}
+
+// addReading adds what reads one, and what deletes it.
+func addReading[T, W, R any](a *API, s *resource[T, W, R]) {
+	add(a, s.op(http.MethodGet, "/{id}", "get"+s.word(), "One "+s.one, "Returns the "+s.one+" with an id."),
+		catalog.Viewer, func(ctx context.Context, in *ByID) (*Recorded[R], error) {
+			r, err := s.get(ctx, a, in.ID)
+			if err != nil {
+				return nil, err
+			}
+			out := s.recorded(a, DryRun{}, s.record(&r))
+			return &out, nil
+		})
+
+	type target struct {
+		ByID
+		Seen
+		DryRun
+	}
+	add(a, s.op(http.MethodDelete, "/{id}", "delete"+s.word(), "Delete a "+s.one, "Deletes the version that was seen.",
+		http.StatusConflict, http.StatusPreconditionRequired, http.StatusUnprocessableEntity),
+		catalog.Operator, func(ctx context.Context, in *target) (*Gone, error) {
+			seen, err := in.version()
+			if err != nil {
+				return nil, err
+			}
+			c, err := a.writing(in.DryRun)
+			if err != nil {
+				return nil, err
+			}
+			table := s.table(c)
+			for {
+				version := seen
+				if seen == 0 {
+					found, err := table.Get(ctx, in.ID)
+					if err != nil {
+						return nil, err
+					}
+					version = found.Version
+				}
+				err := table.Delete(ctx, actor(ctx), in.ID, version)
+				if seen == 0 && errors.As(err, new(*catalog.ConflictError)) {
+					if err = ctx.Err(); err == nil {
+						continue
+					}
+				}
+				if err != nil {
+					return nil, err
+				}
+				a.written(ctx, in.DryRun)
+				return &Gone{in.header()}, nil
+			}
+		})
+}
+
+// addPatching adds what changes a part of one.
+func addPatching[T, W, R any](a *API, s *resource[T, W, R]) {
+	op := s.op(http.MethodPatch, "/{id}", "patch"+s.word(), "Change a part of a "+s.one,
+		"Changes what the body has, and leaves the rest, as RFC 7396 says: a null deletes a field, an object is merged, and anything else takes the place of what was there.",
+		http.StatusConflict, http.StatusPreconditionRequired)
+	schema := &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true, Description: "A merge patch of the value.", Examples: []any{s.patch}}
+	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
+		"application/merge-patch+json": {Schema: schema}, "application/json": {Schema: schema},
+	}}
+	add(a, op, catalog.Operator, func(ctx context.Context, in *struct {
+		ByID
+		Seen
+		DryRun
+		RawBody []byte
+	},
+	) (*Recorded[R], error) {
+		seen, err := in.version()
+		if err != nil {
+			return nil, err
+		}
+		patch, err := readPatch(in.RawBody)
+		if err != nil {
+			return nil, err
+		}
+		r, err := s.replace(ctx, a, in.DryRun, in.ID, seen, func(v *T) error {
+			value, err := patched(s.wire(v), patch)
+			if err != nil {
+				return err
+			}
+			return s.put(value, v)
+		})
+		if err != nil {
+			return nil, err
+		}
+		out := s.recorded(a, in.DryRun, r)
+		return &out, nil
+	})
+}
+
+// addWriting adds what makes one, and what puts another in its place.
+func addWriting[T, W, R any](a *API, s *resource[T, W, R]) {
+	create := s.op(http.MethodPost, "", "create"+s.word(), "Make a "+s.one, "Stores a new "+s.one+", if all is well with it.", http.StatusConflict)
+	create.DefaultStatus = http.StatusCreated
+	add(a, create, catalog.Operator, func(ctx context.Context, in *struct {
+		DryRun
+		Body W
+	},
+	) (*Made[R], error) {
+		c, err := a.writing(in.DryRun)
+		if err != nil {
+			return nil, err
+		}
+		var value T
+		if err := s.put(in.Body, &value); err != nil {
+			return nil, err
+		}
+		version, err := s.table(c).Create(ctx, actor(ctx), value)
+		if err != nil {
+			return nil, err
+		}
+		a.written(ctx, in.DryRun)
+		r := s.kept(ctx, a, in.DryRun, &value, version, catalog.Record[T]{})
+		return &Made[R]{s.recorded(a, in.DryRun, r), s.location(r.ID)}, nil
+	})
+
+	add(a, s.op(http.MethodPut, "/{id}", "replace"+s.word(), "Replace a "+s.one, "Stores a "+s.one+" in place of the version that was seen. Its id stays.",
+		http.StatusConflict, http.StatusPreconditionRequired),
+		catalog.Operator, func(ctx context.Context, in *struct {
+			ByID
+			Seen
+			DryRun
+			Body W
+		},
+		) (*Recorded[R], error) {
+			seen, err := in.version()
+			if err != nil {
+				return nil, err
+			}
+			r, err := s.replace(ctx, a, in.DryRun, in.ID, seen, func(v *T) error { return s.put(in.Body, v) })
+			if err != nil {
+				return nil, err
+			}
+			out := s.recorded(a, in.DryRun, r)
+			return &out, nil
+		})
+}
+
+// exampleID puts a resource's own example in place of the one that the type has.
+func (s *resource[T, W, R]) exampleID(a *API) {
+	for path, item := range a.document.OpenAPI().Paths {
+		if !strings.HasPrefix(path, "/"+s.path+"/") {
+			continue
+		}
+		v := reflect.ValueOf(item).Elem()
+		for i := range v.NumField() {
+			op, ok := v.Field(i).Interface().(*huma.Operation)
+			if !ok || op == nil {
+				continue
+			}
+			for _, p := range op.Parameters {
+				if p.In == "path" && p.Name == "id" {
+					schema := *p.Schema
+					schema.Examples = []any{s.example}
+					p.Schema = &schema
+				}
+			}
+		}
+	}
+}

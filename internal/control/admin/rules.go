@@ -1,0 +1,250 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stintdev/stint/internal/audit"
+	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/control/sim"
+	"github.com/stintdev/stint/internal/kit/strict"
+	"github.com/stintdev/stint/rule"
+)
+
+// RuleRecord is a rule of the catalog.
+type RuleRecord struct {
+	Record[rule.Rule]
+	Reading string `json:"reading" doc:"The rule in a plain sentence." example:"Each user may send 100 requests a minute to /search; what is over that is refused."`
+}
+
+// Checked is what was found out of a rule.
+type Checked struct {
+	OK       bool           `json:"ok" doc:"Whether it could be stored as it is." example:"true"`
+	Problems []FieldProblem `json:"problems" nullable:"false" doc:"What is wrong with it, with all other rules and tiers."`
+	Reading  string         `json:"reading" doc:"The rule in a plain sentence." example:"Each user may send 100 requests a minute to /search; what is over that is refused."`
+}
+
+// InPlaceOf says which rule another is in place of.
+type InPlaceOf struct {
+	Replacing string `query:"replacing" doc:"The name of the rule that it is in place of. Without it, it is a new one." example:"search"`
+}
+
+// RuleOrder is an order of rules.
+type RuleOrder struct {
+	Names []string `json:"names" nullable:"false" doc:"The names of rules, in the order of their priorities." example:"[\"login\",\"search\"]"`
+}
+
+// Revision is a revision of the catalog.
+type Revision struct {
+	Revision int64 `json:"revision" doc:"The revision that the change made, or the one before if nothing has changed." example:"14"`
+}
+
+// Revised is an answer with a revision.
+type Revised struct {
+	DryRun string `header:"Stint-Dry-Run" doc:"Is true if nothing was changed." example:"true"`
+	Body   Revision
+}
+
+// checkRule returns what is wrong with a rule, in place of another or of none.
+func (a *API) checkRule(ctx context.Context, r *rule.Rule, replacing string) (strict.Problems, error) {
+	if a.options.Catalog != nil {
+		return a.options.Catalog.CheckRule(ctx, *r, replacing)
+	}
+	d := a.options.Document()
+	f := rule.File{Rules: slices.Clone(d.Rules), Tiers: d.Tiers}
+	i := slices.IndexFunc(f.Rules, func(other rule.Rule) bool { return other.Name == replacing })
+	switch {
+	case replacing == "":
+		i = len(f.Rules)
+		f.Rules = append(f.Rules, *r)
+	case i < 0:
+		return nil, &catalog.NotFoundError{Kind: "rule", ID: replacing}
+	default:
+		f.Rules[i] = *r
+	}
+	problems := f.Check()
+	for j := range problems {
+		if rest, ok := strings.CutPrefix(problems[j].Path, strict.Item("rules", i)); ok {
+			problems[j].Path = strings.TrimPrefix(rest, ".")
+		}
+	}
+	return problems, nil
+}
+
+// maxPreview is how many events a preview looks at.
+const maxPreview = 20_000
+
+// preview says what a rule would have done.
+func (a *API) preview(ctx context.Context, r *rule.Rule, replacing string, since time.Duration) (sim.Preview, error) {
+	record, err := a.record()
+	if err != nil {
+		return sim.Preview{}, err
+	}
+	problems, err := a.checkRule(ctx, r, replacing)
+	if err == nil {
+		err = problems.Err()
+	}
+	if err != nil {
+		return sim.Preview{}, err
+	}
+	tiers, err := a.tiers(ctx)
+	if err != nil {
+		return sim.Preview{}, err
+	}
+	o := sim.Options{Rule: *r, Tiers: tiers, To: a.now().UTC()}
+	o.From = o.To.Add(-since)
+	var events []sim.Request // the newest first
+	for page, err := range find(ctx, record, audit.EventQuery{Range: audit.Range{From: o.From, To: o.To}}, maxPreview) {
+		if err != nil {
+			return sim.Preview{}, err
+		}
+		for i := range page {
+			events = append(events, simulated(&page[i]))
+		}
+	}
+	cut := len(events) == maxPreview
+	if cut {
+		o.From = events[len(events)-1].At
+	}
+	p, err := sim.Run(ctx, o, func(yield func(sim.Request, error) bool) {
+		for _, q := range slices.Backward(events) {
+			if !yield(q, nil) {
+				return
+			}
+		}
+	})
+	if cut {
+		p.Notes = append(p.Notes, fmt.Sprintf("There were more than %d events: this is what the last ones say, since %s.", maxPreview, o.From.Format(time.RFC3339)))
+	}
+	return p, err
+}
+
+// simulated is an event as a request that can be replayed.
+func simulated(e *audit.Event) sim.Request {
+	q := sim.Request{
+		At: e.At, Method: e.Method, Endpoint: e.Endpoint, User: e.User, Tenant: e.Tenant, Key: e.Key, Tier: e.Tier,
+		IP: e.IP, Cost: e.Cost, Weight: e.Weight, Refused: !e.Outcome.Passed(),
+	}
+	if q.Refused {
+		q.RefusedBy = e.Rule
+	}
+	return q
+}
+
+// tiers returns all tiers.
+func (a *API) tiers(ctx context.Context) (out []rule.Tier, err error) {
+	if a.options.Catalog == nil {
+		return a.options.Document().Tiers, nil
+	}
+	for q := (catalog.Query{Limit: 1000}); ; q.After = out[len(out)-1].Name {
+		page, err := a.options.Catalog.Tiers.List(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		for i := range page {
+			out = append(out, page[i].Value)
+		}
+		if len(page) < q.Limit {
+			return out, nil
+		}
+	}
+}
+
+func (a *API) addRules() {
+	rules := &resource[rule.Rule, rule.Rule, RuleRecord]{
+		path: "rules", one: "rule", tag: tagRules, example: "search", key: "name", patch: object{"priority": 20, "group": nil},
+		table: func(c *catalog.Catalog) *catalog.Table[rule.Rule] { return c.Rules },
+		filed: func(d *catalog.Document) []rule.Rule { return d.Rules },
+		id:    func(r *rule.Rule) string { return r.Name },
+		wire:  same[rule.Rule], put: assign[rule.Rule],
+		show: func(_ *API, r Record[rule.Rule]) RuleRecord { return RuleRecord{r, r.Value.Sentence()} },
+	}
+	addList(a, rules, func(f *RuleFilter) filter[rule.Rule] { return f })
+	addWriting(a, rules)
+	addReading(a, rules)
+	addPatching(a, rules)
+
+	toggle := func(verb, summary, description string, enabled *bool) {
+		add(a, rules.op(http.MethodPost, "/{id}/"+verb, verb+"Rule", summary, description, http.StatusConflict, http.StatusUnprocessableEntity),
+			catalog.Operator, func(ctx context.Context, in *struct {
+				ByID
+				DryRun
+			},
+			) (*Recorded[RuleRecord], error) {
+				r, err := rules.replace(ctx, a, in.DryRun, in.ID, 0, func(r *rule.Rule) error { r.Enabled = enabled; return nil })
+				if err != nil {
+					return nil, err
+				}
+				out := rules.recorded(a, in.DryRun, r)
+				return &out, nil
+			})
+	}
+	toggle("enable", "Take a rule into use", "Has a rule decide again. One that does stays as it is.", nil)
+	toggle("disable", "Take a rule out of use", "Has a rule decide nothing for now. It stays, and can be enabled again.", new(bool))
+
+	add(a, rules.op(http.MethodPost, "/order", "orderRules", "Order rules", "Gives rules priorities that rise by 10, in this order, in one change. Others keep theirs.", http.StatusConflict),
+		catalog.Operator, func(ctx context.Context, in *struct {
+			DryRun
+			Body RuleOrder
+		},
+		) (*Revised, error) {
+			c, err := a.writing(in.DryRun)
+			if err != nil {
+				return nil, err
+			}
+			revision, err := c.OrderRules(ctx, actor(ctx), in.Body.Names)
+			if err != nil {
+				return nil, err
+			}
+			a.written(ctx, in.DryRun)
+			return &Revised{in.header(), Revision{revision}}, nil
+		})
+
+	add(a, rules.op(http.MethodPost, "/validate", "validateRule", "Check a rule", "Says what is wrong with a rule, together with all others, and how it reads. It changes nothing.", http.StatusNotFound),
+		catalog.Viewer, func(ctx context.Context, in *struct {
+			InPlaceOf
+			Body rule.Rule
+		},
+		) (*struct{ Body Checked }, error) {
+			problems, err := a.checkRule(ctx, &in.Body, in.Replacing)
+			if err != nil {
+				return nil, err
+			}
+			return &struct{ Body Checked }{Checked{len(problems) == 0, fieldProblems(problems), in.Body.Sentence()}}, nil
+		})
+
+	preview := rules.op(http.MethodPost, "/preview", "previewRule", "What a rule would have done",
+		"Replays what the record has of the last hour, or of another time, against a rule that need not be stored, and says what it would have refused. "+
+			"Of what passed the record may have a sample, which is weighed; of very many events the last ones are looked at. It changes nothing.",
+		http.StatusConflict, http.StatusNotFound)
+	preview.Metadata[metaTime] = 30 * time.Second
+	add(a, preview,
+		catalog.Viewer, func(ctx context.Context, in *struct {
+			InPlaceOf
+			Since float64 `query:"since_seconds" default:"3600" minimum:"1" maximum:"2678400" doc:"How far to look back." example:"3600"`
+			Body  rule.Rule
+		},
+		) (*struct{ Body sim.Preview }, error) {
+			p, err := a.preview(ctx, &in.Body, in.Replacing, time.Duration(in.Since*float64(time.Second)))
+			return &struct{ Body sim.Preview }{p}, err
+		})
+
+	add(a, rules.op(http.MethodGet, "/{id}/history", "ruleHistory", "The history of a rule", "Returns the changes of a rule, the newest first, also of one that was deleted.", http.StatusConflict),
+		catalog.Viewer, func(ctx context.Context, in *struct {
+			ByID
+			Before string `query:"before" doc:"Changes before this: the next of the page before." example:"14.0"`
+			Limit  int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"At most so many." example:"100"`
+		},
+		) (*struct{ Body ChangeList }, error) {
+			list, err := a.changes(ctx, catalog.ChangeQuery{Kind: "rule", ID: in.ID, Before: in.Before, Limit: in.Limit})
+			if err == nil && len(list.Items) == 0 && in.Before == "" {
+				err = &catalog.NotFoundError{Kind: "rule", ID: in.ID}
+			}
+			return &struct{ Body ChangeList }{list}, err
+		})
+	rules.exampleID(a)
+}

@@ -1,0 +1,404 @@
+package admin_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/audit"
+	"github.com/stintdev/stint/internal/control/admin"
+	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/memstore"
+	"github.com/stintdev/stint/rule"
+)
+
+// configToken is the token of the config.
+const configToken = "the token of the config"
+
+// recorders are told verdicts, all of them.
+type recorders []engine.Recorder
+
+func (r recorders) Record(e *engine.Event) {
+	for _, one := range r {
+		one.Record(e)
+	}
+}
+
+// house is an API with all that it is made of, and those who ask it.
+type house struct {
+	testing.TB
+	api      *admin.API
+	options  admin.Options
+	catalog  *catalog.Catalog // nil: file mode
+	tokens   *catalog.Catalog
+	record   *audit.Store
+	engine   *engine.Engine
+	resolver *identity.Resolver
+	live     *audit.Live
+	tap      *audit.Tap
+	document *catalog.Document // of file mode
+	log      *logs
+	api31    document // which every answer is held to
+
+	viewer, operator, admin string // tokens
+	clock                   *clock
+}
+
+// clock is one that can be set forward. It begins in the middle of a minute about now: of
+// what a test counts by the minute, nothing falls into the next one by chance.
+type clock struct {
+	mu   sync.Mutex
+	plus time.Duration
+}
+
+func newClock() *clock {
+	now := time.Now()
+	return &clock{plus: now.Truncate(time.Minute).Add(30 * time.Second).Sub(now)}
+}
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Now().Add(c.plus)
+}
+
+func (c *clock) advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.plus += d
+}
+
+// logs keeps what is logged.
+type logs struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// newHouse returns an API on a database of its own in memory. Its options may be changed
+// before it is made.
+func newHouse(t testing.TB, change ...func(*admin.Options)) *house {
+	t.Helper()
+	return newHouseAt(t, "sqlite::memory:", change...)
+}
+
+// newHouseAt returns an API on a database.
+func newHouseAt(t testing.TB, url string, change ...func(*admin.Options)) *house {
+	t.Helper()
+	h := &house{TB: t, clock: newClock(), log: &logs{}}
+	h.catalog = h.open(url)
+	h.tokens = h.catalog
+	var err error
+	if h.record, err = audit.NewStore(h.catalog.Database(), audit.StoreOptions{Now: h.clock.now}); err != nil {
+		t.Fatal(err)
+	}
+	node, err := h.catalog.NewNode(catalog.NodeOptions{Name: "node-1", Version: "test", Poll: time.Hour, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := node.First(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.build(node.Directory(), first.Rules, first.Lists)
+	node.Start(t.Context(), func(_ context.Context, s *catalog.Snapshot) error {
+		return h.engine.Use(s.Rules, h.resolver.With(s.Lists))
+	})
+	t.Cleanup(func() { node.Stop(context.WithoutCancel(t.Context())) })
+	h.options.Catalog, h.options.Look, h.options.NodeID, h.options.Record = h.catalog, node.Look, node.ID(), h.record
+	h.make(change)
+	return h
+}
+
+// newFileHouse returns an API whose rules are in a file.
+func newFileHouse(t testing.TB, d catalog.Document, change ...func(*admin.Options)) *house {
+	t.Helper()
+	h := &house{TB: t, clock: newClock(), log: &logs{}, document: &d}
+	h.tokens = h.open("sqlite::memory:")
+	set, err := rule.Compile(d.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lists, err := d.Lists()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.build(nil, set, lists)
+	h.options.Document, h.options.File = func() *catalog.Document { return h.document }, "stint.toml"
+	h.make(change)
+	return h
+}
+
+func (h *house) open(url string) *catalog.Catalog {
+	h.Helper()
+	c, err := catalog.Open(url, catalog.Options{Now: h.clock.now})
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(func() { c.Close() })
+	if _, err := c.Up(h.Context(), 0); err != nil {
+		h.Fatal(err)
+	}
+	return c
+}
+
+// build makes an engine, and what sees its decisions.
+func (h *house) build(directory identity.Directory, set *rule.Set, lists identity.Lists) {
+	h.Helper()
+	store, err := memstore.New(memstore.Options{Now: h.clock.now})
+	if err != nil {
+		h.Fatal(err)
+	}
+	if h.live, err = audit.NewLive(audit.LiveOptions{Node: "node-1", Now: h.clock.now}); err != nil {
+		h.Fatal(err)
+	}
+	if h.tap, err = audit.NewTap(audit.TapOptions{Region: "test", Node: "node-1"}); err != nil {
+		h.Fatal(err)
+	}
+	if h.resolver, err = identity.New(identity.Options{Directory: directory, Lists: lists}); err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(func() { h.resolver.Close() })
+	h.engine, err = engine.New(engine.Options{Store: store, Rules: set, Identity: h.resolver, Recorder: recorders{h.live, h.tap}, Now: h.clock.now})
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.options = admin.Options{
+		Tokens: h.tokens, Engine: h.engine, Store: store, Live: h.live, Tap: h.tap,
+		Resolver: func() *identity.Resolver { return h.resolver },
+		Status: func() admin.Status {
+			return admin.Status{Version: "test", Mode: "database", Database: "sqlite", Counters: "memory", Node: "node-1", Health: admin.Health{Status: "ok", Checks: []admin.Check{}}, Now: h.clock.now().UTC()}
+		},
+		NodeState: func() admin.NodeState {
+			return admin.NodeState{Status: "ok", Checks: []admin.Check{}, Counters: "memory", Store: "ok", Breaker: "none"}
+		},
+		Settings: func() []admin.Setting {
+			return []admin.Setting{{Name: "server.address", Value: ":8080", Origin: "default"}}
+		},
+		Token: configToken,
+		Web:   fstest.MapFS{"index.html": {Data: []byte("<!doctype html><title>Stint</title>")}},
+		Log:   slog.New(slog.NewJSONHandler(h.log, nil)),
+		Now:   h.clock.now,
+	}
+}
+
+// make makes the API, and a token of each role.
+func (h *house) make(change []func(*admin.Options)) {
+	h.Helper()
+	for _, f := range change {
+		f(&h.options)
+	}
+	var err error
+	if h.api, err = admin.New(h.options); err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(h.api.Close)
+	h.api31 = newDocument(h, h.api.OpenAPI())
+	h.viewer, h.operator, h.admin = h.token("vera", catalog.Viewer), h.token("otto", catalog.Operator), h.token("ada", catalog.Administrator)
+}
+
+// token returns a token with a role.
+func (h *house) token(name string, role catalog.Role) string {
+	h.Helper()
+	text, _, err := h.tokens.CreateToken(h.Context(), "test", catalog.Token{Name: name, Role: role})
+	if err != nil {
+		h.Fatal(err)
+	}
+	return text
+}
+
+// answer is what came back.
+type answer struct {
+	testing.TB
+	*http.Response
+	body []byte
+}
+
+// ask asks the API, and holds what it answers to its document. The body is JSON as it is
+// written, or a value; headers are names and values, and an empty name is a token.
+func (h *house) ask(method, path string, body any, headers ...string) *answer {
+	h.Helper()
+	r := h.request(method, path, body, headers...)
+	w := httptest.NewRecorder()
+	h.api.ServeHTTP(w, r)
+	a := &answer{h.TB, w.Result(), w.Body.Bytes()}
+	h.api31.check(h, r, a)
+	return a
+}
+
+// request returns a request.
+func (h *house) request(method, path string, body any, headers ...string) *http.Request {
+	h.Helper()
+	var content io.Reader
+	contentType := ""
+	switch b := body.(type) {
+	case nil:
+	case string:
+		content, contentType = strings.NewReader(b), "application/json"
+	case []byte:
+		content, contentType = bytes.NewReader(b), "application/json"
+	default:
+		text, err := json.Marshal(b)
+		if err != nil {
+			h.Fatal(err)
+		}
+		content, contentType = bytes.NewReader(text), "application/json"
+	}
+	r := httptest.NewRequestWithContext(h.Context(), method, admin.Prefix+path, content)
+	if contentType != "" {
+		r.Header.Set("Content-Type", contentType)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		switch name, value := headers[i], headers[i+1]; {
+		case name == "":
+			r.Header.Set("Authorization", "Bearer "+value)
+		case value == "":
+			r.Header.Del(name)
+		default:
+			r.Header.Set(name, value)
+		}
+	}
+	return r
+}
+
+// get asks as a viewer.
+func (h *house) get(path string) *answer {
+	h.Helper()
+	return h.ask(http.MethodGet, path, nil, "", h.viewer)
+}
+
+// do writes as an operator.
+func (h *house) do(method, path string, body any, headers ...string) *answer {
+	h.Helper()
+	return h.ask(method, path, body, append([]string{"", h.operator}, headers...)...)
+}
+
+// want fails unless the status is this.
+func (a *answer) want(status int) *answer {
+	a.Helper()
+	if a.StatusCode != status {
+		a.Fatalf("%d, want %d: %s", a.StatusCode, status, a.body)
+	}
+	return a
+}
+
+// into reads the body.
+func (a *answer) into(v any) *answer {
+	a.Helper()
+	d := json.NewDecoder(bytes.NewReader(a.body))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		a.Fatalf("%v: %s", err, a.body)
+	}
+	return a
+}
+
+// says fails unless the body has all of the texts.
+func (a *answer) says(texts ...string) *answer {
+	a.Helper()
+	for _, text := range texts {
+		if !strings.Contains(string(a.body), text) {
+			a.Errorf("want %q in %s", text, a.body)
+		}
+	}
+	return a
+}
+
+// problem reads the body as a problem.
+func (a *answer) problem() (p admin.Problem) {
+	a.Helper()
+	a.into(&p)
+	return p
+}
+
+// searchRule is a rule that is sound.
+func searchRule() rule.Rule {
+	return rule.Rule{
+		Name: "search", Match: rule.Match{Paths: []string{"/search"}}, CountBy: []rule.Dimension{"user"},
+		Limits: []rule.Limit{{Name: "searches", Limit: "100/minute"}},
+	}
+}
+
+// object is JSON.
+type object = map[string]any
+
+// document is a document of OpenAPI.
+type document struct {
+	root object
+	mux  *http.ServeMux // finds the operation of a request
+
+	mu   *sync.Mutex
+	seen map[string]map[int]bool // which statuses operations have answered with
+}
+
+// newDocument reads a document.
+func newDocument(h *house, text []byte) document {
+	h.Helper()
+	d := document{mux: http.NewServeMux(), mu: &sync.Mutex{}, seen: map[string]map[int]bool{}}
+	if err := json.Unmarshal(text, &d.root); err != nil {
+		h.Fatal(err)
+	}
+	for _, pattern := range d.operations() {
+		method, path, _ := strings.Cut(pattern, " ")
+		d.mux.HandleFunc(method+" "+admin.Prefix+path, func(http.ResponseWriter, *http.Request) {})
+	}
+	return d
+}
+
+// operations returns all operations, as GET /path.
+func (d document) operations() (out []string) {
+	paths, _ := d.root["paths"].(object)
+	for _, path := range slices.Sorted(maps.Keys(paths)) {
+		item, _ := paths[path].(object)
+		for _, method := range slices.Sorted(maps.Keys(item)) {
+			out = append(out, strings.ToUpper(method)+" "+path)
+		}
+	}
+	return out
+}
+
+// operation returns what is said of GET /path.
+func (d document) operation(pattern string) object {
+	method, path, _ := strings.Cut(pattern, " ")
+	op, _ := d.at(d.root, "paths", path, strings.ToLower(method)).(object)
+	return op
+}
+
+// at follows a path, and references on its way.
+func (d document) at(v any, path ...string) any {
+	for {
+		o, _ := v.(object)
+		if to, ok := o["$ref"].(string); ok {
+			v = d.at(d.root, strings.Split(strings.TrimPrefix(to, "#/"), "/")...)
+			continue
+		}
+		if len(path) == 0 {
+			return v
+		}
+		v, path = o[path[0]], path[1:]
+	}
+}

@@ -1,0 +1,319 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/stintdev/stint/internal/audit"
+	"github.com/stintdev/stint/internal/control/catalog"
+)
+
+const (
+	// maxStreams is how many streams there may be at once, and maxExports how many
+	// exports, each of which may hold the rows of a group in memory.
+	maxStreams, maxExports = 1000, 4
+	// writeLimit is how long a client may take to read what it is sent, before it is left.
+	writeLimit = 10 * time.Second
+	// heartbeat is how often a stream says that it is there, and looks whether its client
+	// may still see it.
+	heartbeat = 15 * time.Second
+)
+
+// streams are what is sent to clients until they leave.
+type streams struct {
+	open, exports atomic.Int64
+	live, follow  hub
+
+	mu    sync.Mutex
+	usage map[string]*hub // by subject; those that are watched
+}
+
+// occupy takes one of so many places, which is to be left again.
+func occupy(places *atomic.Int64, most int64) (leave func(), ok bool) {
+	if places.Add(1) > most {
+		places.Add(-1)
+		return nil, false
+	}
+	return func() { places.Add(-1) }, true
+}
+
+// item is an event of a stream.
+type item struct {
+	frame []byte       // as it is sent: made once for all
+	about *audit.Event // to choose by; nil: it is for everyone
+}
+
+// newItem returns an event with a name.
+func newItem(name string, data any) (item, error) {
+	text, err := json.Marshal(data)
+	if err != nil {
+		return item{}, err
+	}
+	return item{frame: slices.Concat([]byte("event: "+name+"\ndata: "), text, []byte("\n\n"))}, nil
+}
+
+// mailbox is what a stream has not sent yet. What finds no room drives out what is
+// oldest, which is counted.
+type mailbox struct {
+	most  int
+	wants func(*audit.Event) bool // nil: all
+	wake  chan struct{}           // of one: there is something
+
+	mu      sync.Mutex
+	items   []item
+	skipped int64
+}
+
+func newMailbox(most int, wants func(*audit.Event) bool) *mailbox {
+	return &mailbox{most: most, wants: wants, wake: make(chan struct{}, 1)}
+}
+
+func (b *mailbox) put(items []item, skipped int64) {
+	b.mu.Lock()
+	b.skipped += skipped
+	for _, i := range items {
+		if i.about == nil || b.wants == nil || b.wants(i.about) {
+			b.items = append(b.items, i)
+		}
+	}
+	if over := len(b.items) - b.most; over > 0 {
+		b.items = slices.Delete(b.items, 0, over)
+		b.skipped += int64(over)
+	}
+	some := len(b.items) > 0 || b.skipped > 0
+	b.mu.Unlock()
+	if some {
+		select {
+		case b.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// take appends what there is to room.
+func (b *mailbox) take(room []item) (_ []item, skipped int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	room = append(room, b.items...)
+	skipped = b.skipped
+	clear(b.items)
+	b.items, b.skipped = b.items[:0], 0
+	return room, skipped
+}
+
+// source is what a hub tells about.
+type source interface {
+	// next returns what is new, and how much was left out.
+	next(ctx context.Context) ([]item, int64)
+	close()
+}
+
+// hub tells what a source has to all who listen, once in an interval. It runs while
+// there are any.
+type hub struct {
+	every time.Duration
+	open  func() source
+	// latest says that each event replaces the one before. One who begins to listen has
+	// the last of them at once.
+	latest bool
+	users  int // of that of a subject: how many have it
+
+	mu    sync.Mutex
+	boxes map[*mailbox]struct{}
+	last  []item
+	run   *hubRun // nil: it does not
+}
+
+type hubRun struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// join has a mailbox filled from now on: nothing that comes after it has returned is missed.
+func (h *hub) join(ctx context.Context, b *mailbox) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.run == nil {
+		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // others may listen when the first has left
+		h.run = &hubRun{cancel: cancel, done: make(chan struct{})}
+		h.boxes, h.last = map[*mailbox]struct{}{}, nil
+		go h.tell(ctx, h.run, h.open())
+	}
+	h.boxes[b] = struct{}{}
+	if h.last != nil {
+		b.put(h.last, 0)
+	}
+}
+
+// leave ends that. When no one is left it does not run any more.
+func (h *hub) leave(b *mailbox) {
+	h.mu.Lock()
+	delete(h.boxes, b)
+	run, empty := h.run, len(h.boxes) == 0
+	if empty {
+		h.run, h.last = nil, nil
+		run.cancel()
+	}
+	h.mu.Unlock()
+	if empty {
+		<-run.done
+	}
+}
+
+// tell tells, until the last has left.
+func (h *hub) tell(ctx context.Context, run *hubRun, from source) {
+	defer close(run.done)
+	defer from.close()
+	tick := time.NewTicker(h.every)
+	defer tick.Stop()
+	for {
+		asking, cancel := context.WithTimeout(ctx, writeLimit)
+		items, skipped := from.next(asking)
+		cancel()
+		h.mu.Lock()
+		if h.run != run {
+			h.mu.Unlock()
+			return
+		}
+		if h.latest && len(items) > 0 {
+			h.last = items
+		}
+		for b := range h.boxes {
+			b.put(items, skipped)
+		}
+		h.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// streamed is the output of an operation that streams.
+type streamed struct {
+	Body func(huma.Context)
+}
+
+// eventStream documents the answer of an operation that streams.
+func eventStream(events string) map[string]*huma.Response {
+	return map[string]*huma.Response{"200": {
+		Description: "Events, until either side ends it. " + events + " What a client does not read in time it does not get: slow readers lose events.",
+		Content:     map[string]*huma.MediaType{"text/event-stream": {Schema: &huma.Schema{Type: huma.TypeString, Description: "Server-sent events, with JSON as their data."}}},
+	}}
+}
+
+// stream answers with what a hub tells.
+func (a *API) stream(ctx context.Context, h *hub, b *mailbox, left func()) (*streamed, error) {
+	if a.closing.Err() != nil {
+		left()
+		return nil, fail(http.StatusServiceUnavailable, "this node is about to stop").with("Retry-After", "1")
+	}
+	leave, ok := occupy(&a.streams.open, maxStreams)
+	if !ok {
+		left()
+		return nil, fail(http.StatusServiceUnavailable, "there are "+strconv.Itoa(maxStreams)+" streams already, which is as many as there can be").with("Retry-After", "5")
+	}
+	return &streamed{func(huma.Context) {
+		defer leave()
+		defer left()
+		s := newSender(ctx)
+		defer s.end()
+		if s.begin("text/event-stream"); s.Method == http.MethodHead {
+			return
+		}
+		h.join(ctx, b)
+		defer h.leave(b)
+		a.send(ctx, s, b)
+	}}, nil
+}
+
+// send sends what comes into a mailbox.
+func (a *API) send(ctx context.Context, s *sender, b *mailbox) {
+	s.write([]byte("retry: 2000\n\n"))
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	var room []item
+	for s.flush() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-beat.C:
+			if !a.stillMay(s.Request) {
+				return
+			}
+			s.write([]byte(": still here\n\n"))
+		case <-b.wake:
+			var skipped int64
+			room, skipped = b.take(room[:0])
+			for i := range room {
+				s.write(room[i].frame)
+			}
+			clear(room)
+			if skipped > 0 && b.most > 1 { // where only the latest counts, nothing is missed
+				s.write([]byte(`event: skipped` + "\n" + `data: {"n":` + strconv.FormatInt(skipped, 10) + "}\n\n"))
+			}
+		}
+	}
+}
+
+// stillMay reports whether the client of a stream may still see it. That the database
+// does not answer is no reason to end it.
+func (a *API) stillMay(r *http.Request) bool {
+	_, err := a.admit(r, catalog.Viewer)
+	var p *Problem
+	return !errors.As(err, &p) || p.Status != http.StatusUnauthorized && p.Status != http.StatusForbidden
+}
+
+// sender writes an answer bit by bit. Each write has a deadline.
+type sender struct {
+	request
+	control *http.ResponseController
+	err     error
+}
+
+func newSender(ctx context.Context) *sender {
+	q := requestOf(ctx)
+	return &sender{request: q, control: http.NewResponseController(q.w)}
+}
+
+// begin sends the head.
+func (s *sender) begin(contentType string) {
+	_ = s.control.SetReadDeadline(time.Time{}) // that of the request is over; a writer without deadlines is one of tests
+	s.w.Header().Set("Content-Type", contentType)
+	s.w.Header().Set("X-Accel-Buffering", "no") // or a proxy collects what should arrive
+	s.w.WriteHeader(http.StatusOK)
+}
+
+// Write implements [io.Writer].
+func (s *sender) Write(p []byte) (int, error) {
+	if s.err != nil {
+		return 0, s.err
+	}
+	_ = s.control.SetWriteDeadline(time.Now().Add(writeLimit)) //nolint:forbidigo // a connection goes by the real clock
+	var n int
+	n, s.err = s.w.Write(p)
+	return n, s.err
+}
+
+func (s *sender) write(p []byte) { _, _ = s.Write(p) } // flush tells
+
+// flush sends what was written, and reports whether the client is there.
+func (s *sender) flush() bool {
+	if s.err == nil {
+		s.err = s.control.Flush()
+	}
+	return s.err == nil
+}
+
+// end leaves the connection as it was.
+func (s *sender) end() { _ = s.control.SetWriteDeadline(time.Time{}) }

@@ -1,0 +1,366 @@
+package catalog
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/stintdev/stint/internal/kit/strict"
+)
+
+// ApplyOptions say how a document is applied.
+type ApplyOptions struct {
+	Actor string // who applies it
+	// DryRun does all of it, checks included, and then undoes it.
+	DryRun bool
+	// Prune deletes what the document lacks: rules, tiers, exemptions and bans, and, of
+	// tenants, users and API keys, those kinds of which the document has any.
+	Prune bool
+	// Progress, if it is set, is told from time to time how many of the document's
+	// things are done.
+	Progress func(done, all int)
+}
+
+// Diff is what was changed.
+type Diff struct {
+	// Revision is the one that the changes made, or the one before if there are none, or
+	// if they were undone.
+	Revision int64 `json:"revision"`
+	// Items are by kind, in the order tier, rule, tenant, user, api_key, exemption and
+	// ban, and by id.
+	Items []DiffItem `json:"items"`
+}
+
+// DiffItem is one thing that was changed.
+type DiffItem struct {
+	Kind   string      `json:"kind"`
+	ID     string      `json:"id"`
+	Action string      `json:"action"`           // one of the actions below
+	Fields []FieldDiff `json:"fields,omitempty"` // of an update
+}
+
+// What can become of a thing.
+const (
+	Created = "create"
+	Updated = "update"
+	Deleted = "delete"
+)
+
+// FieldDiff is a field that is not as it was. Before and After are JSON; empty: it is not
+// there.
+type FieldDiff struct {
+	Path   string `json:"path"`
+	Before string `json:"before,omitempty"`
+	After  string `json:"after,omitempty"`
+}
+
+// Count returns how many things this became of.
+func (d *Diff) Count(action string) (n int) {
+	for i := range d.Items {
+		if d.Items[i].Action == action {
+			n++
+		}
+	}
+	return n
+}
+
+// chunk is how many rows are read at once.
+const chunk = 500
+
+// errUndo ends a dry run.
+var errUndo = errors.New("this was a dry run")
+
+// Apply makes the database what the document says, in one transaction. What the document
+// lacks stays, unless it is to be pruned. Problems have paths of the document, or none.
+func (c *Catalog) Apply(ctx context.Context, d *Document, o ApplyOptions) (Diff, error) {
+	if o.Prune && d.Empty() {
+		return Diff{}, strict.Problems{{Message: "the document has nothing in it, and pruning would delete all rules and tiers: want at least one of rules, tiers, tenants, users, api_keys, exemptions and bans"}}
+	}
+	a := application{options: o}
+	// Others refer to rules and tiers, and keys refer to users.
+	tiers, rules := partOf(c.Tiers, "tiers", "name", d.Tiers), partOf(c.Rules, "rules", "name", d.Rules)
+	people := []part{
+		partOf(c.Tenants, "tenants", "id", d.Tenants), partOf(c.Users, "users", "id", d.Users), partOf(c.APIKeys, "api_keys", "id", d.APIKeys),
+		partOf(c.Exemptions, "exemptions", "", d.Exemptions), partOf(c.Bans, "bans", "", d.Bans),
+	}
+	for _, p := range append([]part{tiers, rules}, people...) {
+		a.all += len(p.ids)
+	}
+	revision, err := c.write(ctx, o.Actor, func(x *tx) error {
+		a.tx = x
+		err := a.put(ctx, tiers, rules)
+		if err == nil {
+			err = a.prune(ctx, rules) // so that no one in the document may refer to what goes
+		}
+		if err == nil {
+			err = a.put(ctx, people...)
+		}
+		if err == nil && len(x.problems) == 0 {
+			slices.Reverse(people)
+			err = a.prune(ctx, append(people, tiers)...)
+		}
+		return x.end(ctx, err, o.DryRun)
+	})
+	return a.diff(revision, err)
+}
+
+// end ends a write whose error is known, by undoing it if it was a dry run.
+func (t *tx) end(ctx context.Context, err error, dryRun bool) error {
+	if err == nil && dryRun {
+		if err = t.check(ctx); err == nil {
+			err = errUndo
+		}
+	}
+	return err
+}
+
+// diff says what a write has done, which has made a revision, or failed.
+func (t *tx) diff(revision int64, err error) (Diff, error) {
+	if err != nil && !errors.Is(err, errUndo) {
+		return Diff{}, err
+	}
+	if err != nil {
+		revision = t.revision - 1
+	}
+	items, err := diff(t.changes)
+	return Diff{Revision: revision, Items: items}, err
+}
+
+// part is what a document has of one kind.
+type part struct {
+	*kind
+	section string
+	key     string // the field that has the id, if there is one
+	ids     []string
+	values  []any
+}
+
+func partOf[T any](t *Table[T], section, key string, values []T) part {
+	p := part{kind: &t.kind, section: section, key: key}
+	for i := range values {
+		p.ids, p.values = append(p.ids, t.id(&values[i])), append(p.values, &values[i])
+	}
+	return p
+}
+
+// application is a document while it is applied.
+type application struct {
+	*tx
+	options   ApplyOptions
+	done, all int
+}
+
+// put writes what the document has.
+func (a *application) put(ctx context.Context, parts ...part) error {
+	for _, p := range parts {
+		first := map[string]int{}
+		for at := 0; at < len(p.ids); at += chunk {
+			end := min(at+chunk, len(p.ids))
+			found, err := a.findAll(ctx, p.table, p.ids[at:end])
+			if err != nil {
+				return err
+			}
+			for i := at; i < end && len(a.problems) < strict.MaxProblems; i++ {
+				id, path := p.ids[i], strict.Item(p.section, i)
+				if one, twice := first[id]; twice && id != "" {
+					a.problems = append(a.problems, strict.Problem{
+						Path:    strings.TrimSuffix(path+"."+p.key, "."),
+						Message: strict.Quote(id) + " is given twice, first as " + strict.Item(p.section, one),
+					})
+					continue
+				}
+				first[id] = i
+				before := len(a.changes)
+				if err := a.tx.put(ctx, p.kind, id, found[id], p.values[i], path); err != nil {
+					return err
+				}
+				if rules := p.name == kindRule || p.name == kindTier; rules && len(a.changes) == before {
+					// It may have become wrong by what others have become.
+					a.touched = append(a.touched, touch{p.name, id, path})
+				}
+			}
+			if a.done += end - at; a.options.Progress != nil {
+				a.options.Progress(a.done, a.all)
+			}
+		}
+	}
+	return nil
+}
+
+// findAll returns the rows that there are, by their ids.
+func (t *tx) findAll(ctx context.Context, table string, ids []string) (map[string]*row, error) {
+	var holes []string
+	var args []any
+	for _, id := range ids {
+		if storable(id) {
+			args = append(args, id)
+			holes = append(holes, "$"+strconv.Itoa(len(args)))
+		}
+	}
+	if len(args) == 0 {
+		return nil, nil
+	}
+	return t.rows(ctx, table, "WHERE id IN ("+strings.Join(holes, ", ")+")", args...)
+}
+
+func (t *tx) rows(ctx context.Context, table, where string, args ...any) (map[string]*row, error) {
+	rows, err := t.QueryContext(ctx, "SELECT id, body, version, created_at, updated_at, updated_by FROM "+table+" "+where, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	found := map[string]*row{}
+	for rows.Next() {
+		var id string
+		var r row
+		if err := rows.Scan(&id, &r.body, &r.version, &r.created, &r.updated, &r.by); err != nil {
+			return nil, err
+		}
+		found[id] = &r
+	}
+	return found, rows.Err()
+}
+
+// prune deletes what the document lacks.
+func (a *application) prune(ctx context.Context, parts ...part) error {
+	if !a.options.Prune {
+		return nil
+	}
+	for _, p := range parts {
+		if people := p.name == kindTenant || p.name == kindUser || p.name == kindKey; people && len(p.ids) == 0 {
+			continue
+		}
+		stays := make(map[string]bool, len(p.ids))
+		for _, id := range p.ids {
+			stays[id] = true
+		}
+		for after, more := "", true; more; {
+			found, err := a.rows(ctx, p.table, "WHERE id > $1 ORDER BY id LIMIT $2", after, chunk)
+			if err != nil {
+				return err
+			}
+			more = len(found) == chunk
+			for _, id := range slices.Sorted(maps.Keys(found)) {
+				if after = id; stays[id] {
+					continue
+				}
+				err := a.remove(ctx, p.kind, id, found[id])
+				if problems := strict.Problems(nil); errors.As(err, &problems) {
+					a.problems = append(a.problems, problems...)
+				} else if err != nil {
+					return err
+				}
+			}
+			more = more && len(a.problems) < strict.MaxProblems
+		}
+	}
+	return nil
+}
+
+// diff says what changes are, in the order of the kinds.
+func diff(changes []Change) ([]DiffItem, error) {
+	items := make([]DiffItem, 0, len(changes))
+	for i := range changes {
+		ch := &changes[i]
+		item := DiffItem{Kind: ch.Kind, ID: ch.ID, Action: ch.action()}
+		if item.Action == Updated {
+			before, err := decode(ch.Before)
+			if err != nil {
+				return nil, err
+			}
+			after, err := decode(ch.After)
+			if err != nil {
+				return nil, err
+			}
+			item.Fields = ch.differ(before, after)
+		}
+		items = append(items, item)
+	}
+	slices.SortFunc(items, func(a, b DiffItem) int {
+		return cmp.Or(cmp.Compare(slices.Index(kindOrder, a.Kind), slices.Index(kindOrder, b.Kind)), cmp.Compare(a.ID, b.ID))
+	})
+	return items, nil
+}
+
+// action is what became of the thing.
+func (ch *Change) action() string {
+	switch {
+	case ch.Before == nil:
+		return Created
+	case ch.After == nil:
+		return Deleted
+	default:
+		return Updated
+	}
+}
+
+// hidden is what is shown of the hash of a key.
+const hidden = "(hidden)"
+
+// differ returns the fields in which what there was differs from what there is. That the
+// hash of a key is another is said, and not which.
+func (ch *Change) differ(before, after any) []FieldDiff {
+	fields := differ(nil, "", before, after)
+	for i := range fields {
+		if f := &fields[i]; ch.Kind == kindKey && f.Path == "hash" {
+			f.Before, f.After = encode(hidden), encode(hidden)
+		}
+	}
+	return fields
+}
+
+// decode reads JSON, and keeps numbers as they are.
+func decode(text []byte) (v any, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	return v, d.Decode(&v)
+}
+
+// differ adds the fields in which two values differ. Lists of different lengths differ
+// as a whole.
+func differ(fields []FieldDiff, path string, before, after any) []FieldDiff {
+	switch b := before.(type) {
+	case map[string]any:
+		a, ok := after.(map[string]any)
+		if !ok {
+			break
+		}
+		names := maps.Clone(b)
+		maps.Copy(names, a)
+		for _, name := range slices.Sorted(maps.Keys(names)) {
+			fields = differ(fields, strict.Member(path, name), b[name], a[name])
+		}
+		return fields
+	case []any:
+		a, ok := after.([]any)
+		if !ok || len(a) != len(b) {
+			break
+		}
+		for i := range b {
+			fields = differ(fields, strict.Item(path, i), b[i], a[i])
+		}
+		return fields
+	}
+	if was, is := encode(before), encode(after); was != is {
+		fields = append(fields, FieldDiff{path, was, is})
+	}
+	return fields
+}
+
+// encode returns a value of JSON as it is written for people.
+func encode(v any) string {
+	if v == nil {
+		return "" // it is not there: there are no nulls
+	}
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(v) // it was decoded
+	return strings.TrimSuffix(b.String(), "\n")
+}

@@ -1,0 +1,261 @@
+package catalog
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"maps"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/kit/lookup"
+)
+
+// directory looks up keys, users and tenants, and remembers them: in this process, and
+// beside the database if there is a side.
+//
+// What is found on the side was read from the database at some mark. It is used if that
+// is one that this node has seen, since it began to know about changes, and not below
+// the last one that is known to have changed it: so it is never older than what a node
+// that had asked the database itself might hold, nor of another history or database.
+type directory struct {
+	c    *Catalog
+	size int
+	ttl  time.Duration
+	// caches are replaced when the revisions of the database begin anew.
+	caches    atomic.Pointer[caches]
+	sidePause atomic.Int64 // until when the side is not asked
+
+	mu     sync.Mutex
+	marks  map[int64]string // the stamps of revisions
+	recent map[string]int64 // what has changed lately, by kind and id: the revision
+}
+
+type caches struct {
+	keys    *lookup.Cache[known[APIKey, identity.Key]]
+	users   *lookup.Cache[known[User, identity.User]]
+	tenants *lookup.Cache[known[Tenant, identity.Tenant]]
+}
+
+// known is something that was looked up: what is stored, and what that means now, or why
+// it cannot be read. That is no one's trouble but its own.
+type known[T, I any] struct {
+	stored T
+	value  *I
+	err    error
+}
+
+const (
+	lookupLimit = time.Second
+	sideLimit   = 50 * time.Millisecond
+	sidePause   = time.Second // after it has failed
+	sideTTL     = 10 * time.Minute
+	mostRecent  = 100_000 // of marks, and of what has changed
+)
+
+var _ identity.Directory = (*directory)(nil)
+
+func (c *Catalog) newDirectory(size int, ttl time.Duration) (*directory, error) {
+	d := &directory{c: c, size: size, ttl: ttl, marks: map[int64]string{}, recent: map[string]int64{}}
+	all, err := d.newCaches()
+	d.caches.Store(all)
+	return d, err
+}
+
+func (d *directory) newCaches() (*caches, error) {
+	forGood := func(t *Tenant, _ time.Time) (*identity.Tenant, time.Time) { return t.identity(), time.Time{} }
+	keys, err1 := newCache(d, &d.c.APIKeys.kind, (*APIKey).at)
+	users, err2 := newCache(d, &d.c.Users.kind, (*User).at)
+	tenants, err3 := newCache(d, &d.c.Tenants.kind, forGood)
+	return &caches{keys, users, tenants}, errors.Join(err1, err2, err3)
+}
+
+func newCache[T, I any](d *directory, k *kind, at func(*T, time.Time) (*I, time.Time)) (*lookup.Cache[known[T, I]], error) {
+	return lookup.New(lookup.Options[known[T, I]]{
+		Size: d.size, TTL: d.ttl, NegativeTTL: min(d.ttl, time.Minute), MaxStale: 24 * time.Hour, Timeout: lookupLimit, Now: d.c.clock,
+		Load: func(ctx context.Context, id string) (lookup.Answer[known[T, I]], error) {
+			if !identity.ValidID(id) {
+				// It cannot be stored at any revision, and a database may choke on it.
+				return lookup.Answer[known[T, I]]{Revision: math.MaxInt64}, nil
+			}
+			row, err := d.load(ctx, k, id)
+			a := lookup.Answer[known[T, I]]{Revision: row.Revision}
+			if err != nil || row.Body == nil {
+				return a, err
+			}
+			a.Value = new(known[T, I])
+			if err := json.Unmarshal(row.Body, &a.Value.stored); err != nil {
+				a.Value.err = &unreadableError{k.name, id, err}
+				return a, nil
+			}
+			a.Value.value, a.Until = at(&a.Value.stored, d.c.options.Now())
+			return a, nil
+		},
+		Rebuild: func(v *known[T, I], now time.Time) (*known[T, I], time.Time) {
+			next := &known[T, I]{stored: v.stored}
+			var until time.Time
+			next.value, until = at(&next.stored, now)
+			return next, until
+		},
+	})
+}
+
+// get looks up an id, again if the caches have been replaced meanwhile.
+func get[T, I any](ctx context.Context, d *directory, of func(*caches) *lookup.Cache[known[T, I]], id string) (*I, error) {
+	for {
+		all := d.caches.Load()
+		v, err := of(all).Get(ctx, id)
+		switch {
+		case err != nil && all != d.caches.Load():
+		case err != nil || v == nil:
+			return nil, err
+		default:
+			return v.value, v.err
+		}
+	}
+}
+
+// Key implements [identity.Directory].
+func (d *directory) Key(ctx context.Context, id string) (*identity.Key, error) {
+	return get(ctx, d, func(c *caches) *lookup.Cache[known[APIKey, identity.Key]] { return c.keys }, id)
+}
+
+// User implements [identity.Directory].
+func (d *directory) User(ctx context.Context, id string) (*identity.User, error) {
+	return get(ctx, d, func(c *caches) *lookup.Cache[known[User, identity.User]] { return c.users }, id)
+}
+
+// Tenant implements [identity.Directory].
+func (d *directory) Tenant(ctx context.Context, id string) (*identity.Tenant, error) {
+	return get(ctx, d, func(c *caches) *lookup.Cache[known[Tenant, identity.Tenant]] { return c.tenants }, id)
+}
+
+// onSide is what the side holds of a row, and when that was so.
+type onSide struct {
+	mark
+	Body json.RawMessage `json:"body,omitempty"` // nil: there is none
+}
+
+func sideName(kind, id string) string { return "directory:" + kind + ":" + id }
+
+// load returns what is stored.
+func (d *directory) load(ctx context.Context, k *kind, id string) (got onSide, err error) {
+	if got, ok := d.fromSide(ctx, k, id); ok {
+		return got, nil
+	}
+	var text sql.NullString
+	err = d.c.reading.QueryRowContext(ctx, "SELECT c.revision, c.stamp, t.body FROM stint_catalog c LEFT JOIN "+k.table+" t ON t.id = $1", id).
+		Scan(&got.Revision, &got.Stamp, &text)
+	if err != nil {
+		return onSide{}, d.c.wrap(err)
+	}
+	if text.Valid {
+		got.Body = []byte(text.String)
+	}
+	if d.sideUp() {
+		if packed, err := json.Marshal(got); err == nil {
+			writing, cancel := context.WithTimeout(ctx, sideLimit)
+			defer cancel()
+			d.noteSide(d.c.options.Side.Set(writing, sideName(k.name, id), packed, sideTTL)) // it would only have been quicker
+		}
+	}
+	return got, nil
+}
+
+// sideUp reports whether the side is worth asking: one that has just failed is not, or
+// each lookup would wait for it.
+func (d *directory) sideUp() bool {
+	return d.c.options.Side != nil && d.c.options.Now().UnixNano() >= d.sidePause.Load()
+}
+
+func (d *directory) noteSide(err error) {
+	if err != nil {
+		d.sidePause.Store(d.c.options.Now().Add(sidePause).UnixNano())
+	}
+}
+
+func (d *directory) fromSide(ctx context.Context, k *kind, id string) (got onSide, ok bool) {
+	if !d.sideUp() {
+		return got, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, sideLimit)
+	defer cancel()
+	packed, ok, err := d.c.options.Side.Get(ctx, sideName(k.name, id))
+	d.noteSide(err)
+	if err != nil || !ok || json.Unmarshal(packed, &got) != nil {
+		return got, false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	stamp, ok := d.marks[got.Revision]
+	return got, ok && stamp == got.Stamp && got.Revision >= d.recent[k.name+":"+id]
+}
+
+// begin says at which mark the node begins to know about changes.
+func (d *directory) begin(at mark) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.start(at)
+}
+
+// start is begin for those who hold the lock.
+func (d *directory) start(at mark) {
+	clear(d.recent)
+	clear(d.marks)
+	d.marks[at.Revision] = at.Stamp
+}
+
+// invalidate has the ids looked up again.
+func (d *directory) invalidate(ctx context.Context, n *news) {
+	d.mu.Lock()
+	maps.Copy(d.marks, n.marks)
+	var names []string
+	for kind, ids := range n.changed {
+		for _, id := range ids {
+			d.recent[kind+":"+id] = n.Revision
+			names = append(names, sideName(kind, id))
+		}
+	}
+	if max(len(d.recent), len(d.marks)) > mostRecent {
+		d.start(n.mark)
+	}
+	d.mu.Unlock()
+	all := d.caches.Load()
+	all.keys.Invalidate(n.Revision, n.changed[kindKey]...)
+	all.users.Invalidate(n.Revision, n.changed[kindUser]...)
+	all.tenants.Invalidate(n.Revision, n.changed[kindTenant]...)
+	if side := d.c.options.Side; side != nil && len(names) > 0 {
+		ctx, cancel := context.WithTimeout(ctx, lookupLimit)
+		defer cancel()
+		_ = side.Delete(ctx, names...) // what is left is too old to be used
+	}
+}
+
+// invalidateAll has everything looked up again.
+func (d *directory) invalidateAll(at mark) {
+	d.begin(at)
+	all := d.caches.Load()
+	all.keys.InvalidateAll(at.Revision)
+	all.users.InvalidateAll(at.Revision)
+	all.tenants.InvalidateAll(at.Revision)
+}
+
+// reset forgets everything: what is known is of another history.
+func (d *directory) reset(at mark) {
+	d.begin(at)
+	if next, err := d.newCaches(); err == nil { // it was well with the same options
+		d.caches.Swap(next).close()
+	}
+}
+
+func (d *directory) close() { d.caches.Load().close() }
+
+func (c *caches) close() {
+	c.keys.Close()
+	c.users.Close()
+	c.tenants.Close()
+}

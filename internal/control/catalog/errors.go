@@ -1,0 +1,75 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/kit/database"
+	"github.com/stintdev/stint/internal/kit/strict"
+)
+
+// ErrUnavailable is that the database cannot be reached, or does not answer.
+var ErrUnavailable = database.ErrUnavailable
+
+// NotFoundError is that there is no such thing.
+type NotFoundError struct{ Kind, ID string }
+
+// Error implements error.
+func (e *NotFoundError) Error() string {
+	return fmt.Sprintf("there is no %s %s", e.Kind, strict.Quote(e.ID))
+}
+
+// ConflictError is that something is not as its writer has seen it: it has changed
+// since, or it is there already.
+type ConflictError struct {
+	Kind, ID string
+	// Seen is the version that the writer has seen, 0 for none; Found is what there is, 0
+	// for none.
+	Seen, Found int64
+}
+
+// Error implements error.
+func (e *ConflictError) Error() string {
+	if e.Seen == 0 {
+		return fmt.Sprintf("there is a %s %s already, of version %d", e.Kind, strict.Quote(e.ID), e.Found)
+	}
+	if e.Found == 0 {
+		return fmt.Sprintf("the %s %s is not there any more: it has been deleted since", e.Kind, strict.Quote(e.ID))
+	}
+	return fmt.Sprintf("the %s %s is of version %d now, not %d: it has changed since it was read", e.Kind, strict.Quote(e.ID), e.Found, e.Seen)
+}
+
+// unreadableError is that a row is not what this program writes.
+type unreadableError struct {
+	kind, id string
+	err      error
+}
+
+// Error implements error.
+func (e *unreadableError) Error() string {
+	return fmt.Sprintf("the %s %s cannot be read, it may be that of a newer version: %v", e.kind, strict.Quote(e.id), e.err)
+}
+
+// Status is the HTTP status that says the same as an error of this package.
+func Status(err error) int {
+	var problems strict.Problems
+	switch {
+	case err == nil:
+		return http.StatusOK
+	case errors.Is(err, ErrBadToken):
+		return http.StatusUnauthorized
+	case errors.As(err, new(*NotFoundError)):
+		return http.StatusNotFound
+	case errors.As(err, new(*ConflictError)):
+		return http.StatusConflict
+	case errors.As(err, &problems):
+		return http.StatusUnprocessableEntity
+	case errors.Is(err, ErrUnavailable), errors.Is(err, stint.ErrUnavailable), errors.Is(err, context.Canceled):
+		return http.StatusServiceUnavailable
+	default:
+		return http.StatusInternalServerError
+	}
+}

@@ -1,0 +1,259 @@
+package catalog
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/kit/strict"
+	"github.com/stintdev/stint/rule"
+)
+
+// Document is what a catalog holds, as people write it.
+type Document struct {
+	rule.File
+	Tenants    []Tenant `json:"tenants,omitempty"`
+	Users      []User   `json:"users,omitempty"`
+	APIKeys    []APIKey `json:"api_keys,omitempty"`
+	Exemptions []Entry  `json:"exemptions,omitempty"`
+	Bans       []Entry  `json:"bans,omitempty"`
+}
+
+// Empty reports whether there is nothing in it.
+func (d *Document) Empty() bool {
+	return len(d.Rules)+len(d.Tiers)+len(d.Tenants)+len(d.Users)+len(d.APIKeys)+len(d.Exemptions)+len(d.Bans) == 0
+}
+
+// Tenant is a tenant of whom something is known. Others need not be listed.
+type Tenant struct {
+	ID   string `json:"id"`
+	Name string `json:"name,omitempty"` // for people
+	Tier string `json:"tier,omitempty"` // of those of it who have no other
+}
+
+// User is a user of whom something is known. Others need not be listed.
+type User struct {
+	ID      string              `json:"id"`
+	Tenant  string              `json:"tenant,omitempty"`
+	Tier    string              `json:"tier,omitempty"`
+	Limits  map[string]Override `json:"limits,omitempty"`
+	Blocked *Blocked            `json:"blocked,omitempty"`
+}
+
+// Blocked says that a user is banned.
+type Blocked struct {
+	Reason string `json:"reason,omitempty"`
+	Until  Time   `json:"until,omitzero"` // zero: for good
+}
+
+// APIKey is an API key, without its secret.
+type APIKey struct {
+	ID   string `json:"id"`
+	Hash string `json:"hash"` // sha256:HEX or hmac-sha256:HEX
+	// Prefix is how the key begins, so that its owner knows it again. It is not secret.
+	Prefix string `json:"prefix,omitempty"`
+	Name   string `json:"name,omitempty"` // for people
+
+	User     string              `json:"user,omitempty"`
+	Tenant   string              `json:"tenant,omitempty"`
+	Tier     string              `json:"tier,omitempty"`
+	Limits   map[string]Override `json:"limits,omitempty"`
+	Disabled bool                `json:"disabled,omitempty"`
+	// Expires and Revoked are when the key stops being good. Zero: never.
+	Expires   Time   `json:"expires,omitzero"`
+	Revoked   Time   `json:"revoked,omitzero"`
+	RevokedBy string `json:"revoked_by,omitempty"`
+}
+
+// Entry exempts or bans one of IP, which may be a network, User, Tenant and Key.
+type Entry struct {
+	IP     string `json:"ip,omitempty"`
+	User   string `json:"user,omitempty"`
+	Tenant string `json:"tenant,omitempty"`
+	Key    string `json:"key,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	Until  Time   `json:"until,omitzero"` // zero: for good
+}
+
+// ID is what the entry is about: ip:192.0.2.0/24, user:alice. There is one entry of it,
+// however an address is spelled.
+func (e *Entry) ID() string {
+	given := e.entries()
+	if len(given) == 0 {
+		return ""
+	}
+	one := given[0]
+	if one.Kind == identity.KindIP {
+		one.Value = spelled(one.Value)
+	}
+	return one.Kind.String() + ":" + one.Value
+}
+
+// spelled returns the one form of all spellings of an address or a network.
+func spelled(text string) string {
+	if p, err := netip.ParsePrefix(text); err == nil && !p.IsSingleIP() {
+		return p.String()
+	} else if err == nil {
+		return p.Addr().String()
+	}
+	if a, err := netip.ParseAddr(text); err == nil {
+		return a.String()
+	}
+	return text
+}
+
+// entries returns an entry for each that is named. There should be one.
+func (e *Entry) entries() []identity.Entry {
+	var out []identity.Entry
+	for kind, value := range []string{
+		identity.KindIP: e.IP, identity.KindUser: e.User, identity.KindTenant: e.Tenant, identity.KindKey: e.Key,
+	} {
+		if value != "" {
+			out = append(out, identity.Entry{Kind: identity.Kind(kind), Value: value, Reason: e.Reason, Until: e.Until.Time})
+		}
+	}
+	return out
+}
+
+// Override is what a user or an API key has in place of what its tier says, for good or
+// for a time. It is written as "200/day", or as { limit = "200/day", until = ... }.
+type Override struct {
+	Limit string // as rule.ParseValue reads it
+	Until Time   // zero: for good
+}
+
+type overrideTable struct {
+	Limit string `json:"limit"`
+	Until Time   `json:"until,omitzero"`
+}
+
+// MarshalJSON implements [json.Marshaler]: one for good is a string.
+func (o Override) MarshalJSON() ([]byte, error) {
+	if o.Until.IsZero() {
+		return json.Marshal(o.Limit)
+	}
+	return json.Marshal(overrideTable(o))
+}
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (o *Override) UnmarshalJSON(data []byte) error {
+	_, problems := strict.JSON("", data, o)
+	return problems.Err()
+}
+
+// UnmarshalStrict implements [strict.Unmarshaler].
+func (o *Override) UnmarshalStrict(found strict.Kind, decode func(into any)) error {
+	var t overrideTable
+	switch found {
+	case strict.String:
+		decode(&t.Limit)
+	case strict.Table:
+		decode(&t)
+	default:
+		return errors.New("found " + found.String() + `, want a string such as "200/day" or a table such as { limit = "200/day", until = 2026-12-31T00:00:00Z }`)
+	}
+	*o = Override(t)
+	return nil
+}
+
+// Time is a time that is written by RFC 3339, or as a date and time of TOML that has
+// a zone.
+type Time struct{ time.Time }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (t *Time) UnmarshalText(text []byte) (err error) {
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02 15:04:05.999999999Z07:00"} {
+		if t.Time, err = time.Parse(layout, strings.ToUpper(string(text))); err == nil {
+			if _, err = t.MarshalText(); err == nil { // some zones can only be read
+				return nil
+			}
+		}
+	}
+	const most = 64
+	return fmt.Errorf("%.*q is not a time, want a date, a time and a zone, such as 2026-12-31T23:59:59Z", most, text)
+}
+
+// UnmarshalJSON implements [json.Unmarshaler]: that of time.Time knows one form less.
+func (t *Time) UnmarshalJSON(data []byte) error {
+	var text string
+	if err := json.Unmarshal(data, &text); err != nil {
+		return err
+	}
+	return t.UnmarshalText([]byte(text))
+}
+
+// values returns what overrides say at a time, and when that changes by itself, if it
+// does. They were checked.
+func values(overrides map[string]Override, now time.Time) (out rule.Values, until time.Time) {
+	for name, o := range overrides {
+		if !o.Until.IsZero() {
+			if !now.Before(o.Until.Time) {
+				continue
+			}
+			until = earlier(until, o.Until.Time)
+		}
+		v, err := rule.ParseValue(o.Limit)
+		if err != nil {
+			continue // of a row that a later version has written
+		}
+		if out == nil {
+			out = make(rule.Values, len(overrides))
+		}
+		out[name] = v
+	}
+	return out, until
+}
+
+// earlier returns the first of two times of which any may be zero, which is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// identity returns what package identity knows of the tenant.
+func (t *Tenant) identity() *identity.Tenant { return &identity.Tenant{ID: t.ID, Tier: t.Tier} }
+
+// at returns what package identity knows of the user at a time, and until when.
+func (u *User) at(now time.Time) (*identity.User, time.Time) {
+	limits, until := values(u.Limits, now)
+	out := &identity.User{ID: u.ID, Tenant: u.Tenant, Tier: u.Tier, Limits: limits}
+	if b := u.Blocked; b != nil {
+		out.Blocked = &identity.Entry{Kind: identity.KindUser, Value: u.ID, Reason: b.Reason, Until: b.Until.Time}
+	}
+	return out, until
+}
+
+// at returns what package identity knows of the key at a time, and until when.
+func (k *APIKey) at(now time.Time) (*identity.Key, time.Time) {
+	limits, until := values(k.Limits, now)
+	hash, hashing, _ := parseHash(k.Hash) // checked
+	return &identity.Key{
+		ID: k.ID, Hash: hash, Hashing: hashing, User: k.User, Tenant: k.Tenant, Tier: k.Tier, Limits: limits,
+		Disabled: k.Disabled, Expires: k.Expires.Time, Revoked: k.Revoked.Time,
+	}, until
+}
+
+// Lists returns who is exempt and who is banned. The document was checked.
+func (d *Document) Lists() (l identity.Lists, err error) {
+	if l.Exempt, err = newList(d.Exemptions); err != nil {
+		return l, fmt.Errorf("exemptions: %w", err)
+	}
+	if l.Banned, err = newList(d.Bans); err != nil {
+		return l, fmt.Errorf("bans: %w", err)
+	}
+	return l, nil
+}
+
+func newList(list []Entry) (*identity.List, error) {
+	var entries []identity.Entry
+	for i := range list {
+		entries = append(entries, list[i].entries()...)
+	}
+	return identity.NewList(entries)
+}

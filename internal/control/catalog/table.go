@@ -1,0 +1,374 @@
+package catalog
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/stintdev/stint/internal/kit/strict"
+	"github.com/stintdev/stint/rule"
+)
+
+// What package rule reads.
+type (
+	// Rule is a rule.
+	Rule = rule.Rule
+	// Tier is a tier.
+	Tier = rule.Tier
+)
+
+// The kinds of things, as the log of changes names them.
+const (
+	kindRule      = "rule"
+	kindTier      = "tier"
+	kindTenant    = "tenant"
+	kindUser      = "user"
+	kindKey       = "api_key"
+	kindExemption = "exemption"
+	kindBan       = "ban"
+)
+
+// people reports whether things of a kind are looked up one by one. Every node holds all
+// of the others.
+func people(kind string) bool { return kind == kindTenant || kind == kindUser || kind == kindKey }
+
+// kindOrder is the order in which things of several kinds are listed, and stored: those
+// that are referred to come first.
+var kindOrder = []string{kindTier, kindRule, kindTenant, kindUser, kindKey, kindExemption, kindBan}
+
+// kind is one kind of things.
+type kind struct {
+	name, table string
+	filters     filters
+	canonical   func(body string) ([]byte, error)
+	parse       func(body []byte) (any, error) // into a pointer
+	// strict says that every field has to be known. A condition of a rule that a newer
+	// program has written, and this one ignored, would make the rule match more.
+	strict bool
+}
+
+// Table is the things of one kind.
+type Table[T any] struct {
+	kind
+	c  *Catalog
+	id func(*T) string
+}
+
+// Record is a thing as it is stored.
+type Record[T any] struct {
+	Value T
+	// Version tells whether it has changed since: it is the revision that wrote it.
+	Version          int64
+	Created, Updated time.Time
+	By               string // who wrote it last
+}
+
+// filters are what a table can be asked for, and what has that value: a column, or, of
+// rules, which are few, what the body says.
+type filters map[string]string
+
+func columns(names ...string) filters {
+	f := filters{}
+	for _, name := range names {
+		f[name] = name
+	}
+	return f
+}
+
+func (c *Catalog) makeTables() {
+	c.Rules = newTable(c, kindRule, "stint_rules", func(r *Rule) string { return r.Name }, filters{
+		"action": "COALESCE(body ->> 'action', 'reject')",
+		"group":  "body ->> 'group'",
+		// What is true in one database is 1 in the other.
+		"enabled": "CASE WHEN CAST(body ->> 'enabled' AS TEXT) IN ('false', '0') THEN 'false' ELSE 'true' END",
+	})
+	c.Tiers = newTable(c, kindTier, "stint_tiers", func(t *Tier) string { return t.Name }, nil)
+	c.Tenants = newTable(c, kindTenant, "stint_tenants", func(t *Tenant) string { return t.ID }, columns("tier"))
+	c.Users = newTable(c, kindUser, "stint_users", func(u *User) string { return u.ID }, columns("tier", "tenant", "blocked"))
+	c.APIKeys = newTable(c, kindKey, "stint_api_keys", func(k *APIKey) string { return k.ID }, columns("tier", "tenant", "user_id"))
+	c.Exemptions = newTable(c, kindExemption, "stint_exemptions", (*Entry).ID, nil)
+	c.Bans = newTable(c, kindBan, "stint_bans", (*Entry).ID, nil)
+}
+
+// kinds returns all kinds, by name.
+func (c *Catalog) kinds() map[string]*kind {
+	out := map[string]*kind{}
+	for _, k := range []*kind{&c.Rules.kind, &c.Tiers.kind, &c.Tenants.kind, &c.Users.kind, &c.APIKeys.kind, &c.Exemptions.kind, &c.Bans.kind} {
+		out[k.name] = k
+	}
+	return out
+}
+
+func newTable[T any](c *Catalog, name, table string, id func(*T) string, f filters) *Table[T] {
+	canonical := func(body string) ([]byte, error) {
+		var v T
+		switch err := json.Unmarshal([]byte(body), &v); {
+		case err == nil:
+			return json.Marshal(&v)
+		case json.Valid([]byte(body)):
+			return []byte(body), nil // it can be replaced or deleted
+		default:
+			return json.Marshal(body)
+		}
+	}
+	t := &Table[T]{c: c, id: id}
+	parse := func(body []byte) (any, error) {
+		v := new(T)
+		return v, t.decode(string(body), t.strict, v)
+	}
+	t.kind = kind{name, table, f, canonical, parse, !people(name)}
+	return t
+}
+
+// Get returns the thing with the id, or a [NotFoundError].
+func (t *Table[T]) Get(ctx context.Context, id string) (Record[T], error) {
+	var all []Record[T]
+	if storable(id) {
+		var err error
+		if all, err = t.query(ctx, t.c.reading, "WHERE id = $1", id); err != nil {
+			return Record[T]{}, err
+		}
+	}
+	if len(all) == 0 {
+		return Record[T]{}, &NotFoundError{t.name, id}
+	}
+	return all[0], nil
+}
+
+// Query says which things to list: those that have all of these, by their ids.
+type Query struct {
+	After  string // ids beyond this one
+	Prefix string // ids that begin so
+	// Contains are ids that have it anywhere, whatever the case of its letters A to Z. It
+	// cannot be asked of tenants, users and API keys, of which there may be millions.
+	Contains string
+	Limit    int // at most so many, from 1 to 1000; default 100
+	// Filters are what has these values: tier, tenant and user_id, and of rules action,
+	// group and enabled, which is "true" or "false". Blocked asks for users that have been
+	// blocked, whether or not that is over.
+	Filters map[string]string
+	Blocked bool
+}
+
+// List returns things, by their ids. If there are as many as asked for, there may be
+// more after the last.
+func (t *Table[T]) List(ctx context.Context, q Query) ([]Record[T], error) {
+	if q.Limit == 0 {
+		q.Limit = 100
+	}
+	if err := q.check(&t.kind); err != nil {
+		return nil, err
+	}
+	where, args := q.where(&t.kind)
+	return t.query(ctx, t.c.reading, where, args...)
+}
+
+// where returns what the query says, in SQL.
+func (q *Query) where(of *kind) (condition string, args []any) {
+	where, args := []string{"id > $1"}, []any{q.After}
+	add := func(condition string, arg any) {
+		args = append(args, arg)
+		where = append(where, strings.ReplaceAll(condition, "?", "$"+strconv.Itoa(len(args))))
+	}
+	if q.Prefix != "" {
+		add("id >= ?", q.Prefix)
+		if end := after(q.Prefix); end != "" {
+			add("id < ?", end)
+		}
+	}
+	if q.Contains != "" {
+		add("lower(id) <> replace(lower(id), ?, '')", lower(q.Contains))
+	}
+	for name, value := range q.Filters {
+		add(of.filters[name]+" = ?", value)
+	}
+	if q.Blocked {
+		where = append(where, "blocked IS NOT NULL")
+	}
+	args = append(args, q.Limit)
+	return "WHERE " + strings.Join(where, " AND ") + " ORDER BY id LIMIT $" + strconv.Itoa(len(args)), args
+}
+
+// lower makes small letters of A to Z, as databases do that know no language.
+func lower(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'A' && r <= 'Z' {
+			r += 'a' - 'A'
+		}
+		return r
+	}, text)
+}
+
+// check returns what is wrong with the query of a table of a kind.
+func (q *Query) check(of *kind) error {
+	var k checker
+	if q.Limit < 1 || q.Limit > 1000 {
+		k.Add("limit", strconv.Itoa(q.Limit)+": want from 1 to 1000", "")
+	}
+	k.checkStorable("after", q.After)
+	k.checkStorable("prefix", q.Prefix)
+	if k.checkStorable("contains", q.Contains); q.Contains != "" && people(of.name) {
+		k.Add("contains", "cannot be asked of a "+of.name+", of which there may be millions: want prefix", "")
+	}
+	for name, value := range q.Filters {
+		if of.filters[name] == "" || name == "blocked" { // which is asked for otherwise
+			k.Add(name, "unknown filter", "")
+		}
+		if name == "enabled" && value != "true" && value != "false" {
+			k.Refuse(name, value, "true or false", "")
+		}
+		k.checkStorable(name, value)
+	}
+	if q.Blocked && of.filters["blocked"] == "" {
+		k.Add("blocked", "unknown filter", "")
+	}
+	return k.Problems.Err()
+}
+
+// after returns the first text, byte by byte, that is beyond all that begin with the
+// prefix. Empty: there is none. In UTF-8, bytes have the order of characters.
+func after(prefix string) string {
+	for prefix != "" {
+		last, size := utf8.DecodeLastRuneInString(prefix)
+		prefix = prefix[:len(prefix)-size]
+		switch last {
+		case unicode.MaxRune: // the one before it is raised
+		case 0xd7ff:
+			return prefix + "\ue000" // there are no surrogates in UTF-8
+		default:
+			return prefix + string(last+1)
+		}
+	}
+	return ""
+}
+
+// querier is a database or a transaction.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+func (t *Table[T]) query(ctx context.Context, q querier, where string, args ...any) ([]Record[T], error) {
+	return t.read(ctx, q, t.strict, where, args...)
+}
+
+func (t *Table[T]) read(ctx context.Context, q querier, strict bool, where string, args ...any) (out []Record[T], err error) {
+	defer func() { err = ended(ctx, err) }()
+	rows, err := q.QueryContext(ctx, "SELECT id, body, version, created_at, updated_at, updated_by FROM "+t.table+" "+where, args...)
+	if err != nil {
+		return nil, t.c.wrap(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id string
+		var r row
+		if err := rows.Scan(&id, &r.body, &r.version, &r.created, &r.updated, &r.by); err != nil {
+			return nil, t.c.wrap(err)
+		}
+		rec := Record[T]{Version: r.version, Created: r.created.Time, Updated: r.updated.Time, By: r.by}
+		if err := t.decode(r.body, strict, &rec.Value); err != nil {
+			return nil, &unreadableError{t.name, id, err}
+		}
+		out = append(out, rec)
+	}
+	return out, t.c.wrap(rows.Err())
+}
+
+func (*Table[T]) decode(body string, strict bool, into *T) error {
+	if !strict {
+		return json.Unmarshal([]byte(body), into) // which is the quicker of the two
+	}
+	d := json.NewDecoder(strings.NewReader(body))
+	d.DisallowUnknownFields()
+	return d.Decode(into)
+}
+
+// Create stores a new thing, and returns its version.
+func (t *Table[T]) Create(ctx context.Context, actor string, value T) (version int64, err error) {
+	id := t.id(&value)
+	return t.c.write(ctx, actor, func(x *tx) error {
+		found, err := x.find(ctx, t.table, id)
+		if err != nil {
+			return err
+		}
+		if found != nil {
+			return &ConflictError{Kind: t.name, ID: id, Found: found.version}
+		}
+		return x.put(ctx, &t.kind, id, nil, &value, "")
+	})
+}
+
+// Update stores a thing in place of the version that was seen, and returns the new one,
+// or the same if nothing has changed. An id cannot be changed.
+func (t *Table[T]) Update(ctx context.Context, actor string, value T, seen int64) (version int64, err error) {
+	id := t.id(&value)
+	_, err = t.c.write(ctx, actor, func(x *tx) error {
+		found, err := t.seen(ctx, x, id, seen)
+		if err != nil {
+			return err
+		}
+		version = found.version
+		before := len(x.changes)
+		if err := x.put(ctx, &t.kind, id, found, &value, ""); err != nil {
+			return err
+		}
+		if len(x.changes) > before {
+			version = x.revision
+		}
+		return nil
+	})
+	return version, err
+}
+
+// Delete deletes the version that was seen.
+func (t *Table[T]) Delete(ctx context.Context, actor, id string, seen int64) error {
+	_, err := t.c.write(ctx, actor, func(x *tx) error {
+		found, err := t.seen(ctx, x, id, seen)
+		if err != nil {
+			return err
+		}
+		return x.remove(ctx, &t.kind, id, found)
+	})
+	return err
+}
+
+// seen returns the row if it is of the version that was seen.
+func (t *Table[T]) seen(ctx context.Context, x *tx, id string, version int64) (*row, error) {
+	found, err := x.find(ctx, t.table, id)
+	switch {
+	case err != nil:
+		return nil, err
+	case found == nil:
+		return nil, &NotFoundError{t.name, id}
+	case found.version != version:
+		return nil, &ConflictError{Kind: t.name, ID: id, Seen: version, Found: found.version}
+	}
+	return found, nil
+}
+
+// Modify reads a thing, has it changed and stores it, again and again until no one else
+// has changed it meanwhile. It returns the new version.
+func (t *Table[T]) Modify(ctx context.Context, actor, id string, change func(*T) error) (version int64, err error) {
+	for {
+		r, err := t.Get(ctx, id)
+		if err != nil {
+			return 0, err
+		}
+		if err := change(&r.Value); err != nil {
+			return 0, err
+		}
+		if now := t.id(&r.Value); now != id {
+			return 0, strict.Problems{{Message: "the id of the " + t.name + " " + strict.Quote(id) + " cannot be changed, to " + strict.Quote(now)}}
+		}
+		version, err := t.Update(ctx, actor, r.Value, r.Version)
+		if !errors.As(err, new(*ConflictError)) {
+			return version, err
+		}
+	}
+}

@@ -1,0 +1,391 @@
+package catalog
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/kit/strict"
+	"github.com/stintdev/stint/rule"
+)
+
+// tx is a transaction that changes the catalog. Writers take turns: the first thing that
+// each does is to raise the revision, whose row is its own until the end.
+type tx struct {
+	*sql.Tx
+	c        *Catalog
+	actor    string
+	now      time.Time
+	revision int64
+	stamp    string
+	changes  []Change
+	touched  []touch
+	checker  *checker   // of people; nil: what it goes by has changed
+	file     *rule.File // rules and tiers as they will be; nil: they were not read, or have changed since
+	problems strict.Problems
+	// back is what something is brought back to, as it was. Nil: nothing is.
+	back json.RawMessage
+}
+
+// Change is one line of the log of changes.
+type Change struct {
+	Revision int64           `json:"revision"`
+	At       time.Time       `json:"at"`
+	Actor    string          `json:"actor"`
+	Kind     string          `json:"kind"`
+	ID       string          `json:"id"`
+	Before   json.RawMessage `json:"before,omitempty"` // nil: it was created
+	After    json.RawMessage `json:"after,omitempty"`  // nil: it was deleted
+}
+
+// touch is a rule or a tier that was written, and the path of what it was made of.
+type touch struct{ kind, id, path string }
+
+// write makes changes in one transaction, and returns the revision that they made. If
+// nothing has changed there is none: it returns the one before, and writes nothing.
+func (c *Catalog) write(ctx context.Context, actor string, do func(*tx) error) (revision int64, err error) {
+	defer func() { err = ended(ctx, err) }()
+	var k checker
+	if k.checkText("actor", actor, maxTitle); actor == "" {
+		k.Add("actor", "missing, want who writes", "")
+	}
+	if k.Problems != nil {
+		return 0, k.Problems
+	}
+	t := &tx{c: c, actor: actor, now: c.options.Now().UTC().Truncate(time.Microsecond), stamp: rand.Text()}
+	if t.Tx, err = c.db.BeginTx(ctx, nil); err != nil {
+		return 0, c.wrap(err)
+	}
+	defer t.Rollback() //nolint:errcheck // after a commit there is nothing to undo
+	err = t.QueryRowContext(ctx, "UPDATE stint_catalog SET revision = revision + 1, stamp = $1 RETURNING revision", t.stamp).Scan(&t.revision)
+	if err != nil {
+		return 0, c.wrap(err)
+	}
+	if err := do(t); err != nil {
+		return 0, c.wrap(err)
+	}
+	if err := t.check(ctx); err != nil {
+		return 0, c.wrap(err)
+	}
+	if len(t.changes) == 0 {
+		return t.revision - 1, nil
+	}
+	if err := t.log(ctx); err != nil {
+		return 0, c.wrap(err)
+	}
+	if c.trial {
+		return t.revision, nil
+	}
+	if err := t.Commit(); err != nil {
+		return 0, c.wrap(err)
+	}
+	if t.file != nil {
+		c.memory.keep(read{mark{t.revision, t.stamp}, *t.file})
+	}
+	c.tell(ctx)
+	return t.revision, nil
+}
+
+// tell wakes nodes: those of this process, and those that listen to the side. That it
+// fails does not matter: they look by themselves.
+func (c *Catalog) tell(ctx context.Context) {
+	c.wakers.all()
+	if c.options.Side != nil {
+		telling, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = c.options.Side.Publish(telling, sideChannel, "")
+	}
+}
+
+// log writes the changes, and tells that there are some.
+func (t *tx) log(ctx context.Context) error {
+	for i := range t.changes {
+		ch := &t.changes[i]
+		_, err := t.ExecContext(ctx, `INSERT INTO stint_changes (revision, place, stamp, at, actor, kind, subject, before, after)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+			t.revision, i, t.stamp, t.c.dialect.Time(t.now), t.actor, ch.Kind, ch.ID, nullJSON(ch.Before), nullJSON(ch.After))
+		if err != nil {
+			return err
+		}
+	}
+	if tell := t.c.dialect.Notify(); tell != "" {
+		_, err := t.ExecContext(ctx, tell)
+		return err
+	}
+	return nil
+}
+
+func nullJSON(body json.RawMessage) any {
+	if body == nil {
+		return nil
+	}
+	return string(body)
+}
+
+// row is what every table has.
+type row struct {
+	body             string
+	version          int64
+	created, updated stamp
+	by               string
+}
+
+// find returns a row, or nil.
+func (t *tx) find(ctx context.Context, table, id string) (*row, error) {
+	if !storable(id) {
+		return nil, nil
+	}
+	var r row
+	err := t.QueryRowContext(ctx, "SELECT body, version, created_at, updated_at, updated_by FROM "+table+" WHERE id = $1", id).
+		Scan(&r.body, &r.version, &r.created, &r.updated, &r.by)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, nil
+	}
+	return &r, err
+}
+
+// put writes a row in place of the one that was found, if any, and notes the change. A
+// row that is the same stays as it is, version and all.
+//
+// What is wrong with it is noted, and it is not written.
+func (t *tx) put(ctx context.Context, k *kind, id string, found *row, value any, path string) error {
+	before := len(t.problems)
+	if err := t.checkOne(ctx, id, found, value, path); err != nil || len(t.problems) > before {
+		return err
+	}
+	body, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	ch := Change{Kind: k.name, ID: id, After: body}
+	if found == nil {
+		_, err = t.ExecContext(ctx, "INSERT INTO "+k.table+" (id, body, version, created_at, updated_at, updated_by) VALUES ($1, $2, $3, $4, $4, $5)",
+			id, string(body), t.revision, t.c.dialect.Time(t.now), t.actor)
+	} else {
+		if ch.Before, err = k.canonical(found.body); err != nil {
+			return err
+		}
+		if bytes.Equal(ch.Before, body) {
+			return nil
+		}
+		_, err = t.ExecContext(ctx, "UPDATE "+k.table+" SET body = $2, version = $3, updated_at = $4, updated_by = $5 WHERE id = $1",
+			id, string(body), t.revision, t.c.dialect.Time(t.now), t.actor)
+	}
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", k.name, strict.Quote(id), err)
+	}
+	t.note(ch, path)
+	if u, ok := value.(*User); ok {
+		return t.noteTier(ctx, u, ch.Before)
+	}
+	return nil
+}
+
+// noteTier notes when the tier of a user became another.
+func (t *tx) noteTier(ctx context.Context, u *User, before []byte) error {
+	var was User
+	if before != nil {
+		if err := json.Unmarshal(before, &was); err != nil {
+			return err
+		}
+	}
+	if before == nil && u.Tier == "" || was.Tier == u.Tier {
+		return nil
+	}
+	_, err := t.ExecContext(ctx, "UPDATE stint_users SET upgraded_at = $2 WHERE id = $1", u.ID, t.c.dialect.Time(t.now))
+	return err
+}
+
+// note notes a change.
+func (t *tx) note(ch Change, path string) {
+	t.changes = append(t.changes, ch)
+	if ch.Kind == kindRule || ch.Kind == kindTier {
+		t.touched = append(t.touched, touch{ch.Kind, ch.ID, path})
+		t.checker, t.file = nil, nil
+	}
+}
+
+// remove deletes a row that was found, and notes the change.
+func (t *tx) remove(ctx context.Context, k *kind, id string, found *row) error {
+	before, err := k.canonical(found.body)
+	if err != nil {
+		return err
+	}
+	if err := t.unused(ctx, k, id); err != nil {
+		return err
+	}
+	if _, err := t.ExecContext(ctx, "DELETE FROM "+k.table+" WHERE id = $1", id); err != nil {
+		return err
+	}
+	t.note(Change{Kind: k.name, ID: id, Before: before}, "")
+	return nil
+}
+
+// references are where tiers and users are referred to.
+var references = map[string][]struct{ table, column, what string }{
+	kindTier: {{"stint_users", "tier", "user"}, {"stint_api_keys", "tier", "API key"}, {"stint_tenants", "tier", "tenant"}},
+	kindUser: {{"stint_api_keys", "user_id", "API key"}},
+}
+
+// unused returns who else refers to it.
+func (t *tx) unused(ctx context.Context, k *kind, id string) error {
+	for _, r := range references[k.name] {
+		var by string
+		err := t.QueryRowContext(ctx, "SELECT id FROM "+r.table+" WHERE "+r.column+" = $1 ORDER BY id LIMIT 1", id).Scan(&by)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+		case err != nil:
+			return err
+		default:
+			return strict.Problems{{Message: fmt.Sprintf("the %s %s cannot be deleted: it is that of the %s %s, and maybe of others", k.name, strict.Quote(id), r.what, strict.Quote(by))}}
+		}
+	}
+	return nil
+}
+
+// check says what is wrong with what was written, of rules and tiers with all that there
+// are now.
+func (t *tx) check(ctx context.Context) error {
+	if len(t.touched) > 0 {
+		file, err := t.read(ctx)
+		if err != nil {
+			return err
+		}
+		t.problems = append(t.problems, relate(file, t.touched, t.c.memory.check(*file))...)
+	}
+	return t.problems.Err()
+}
+
+// checkOne checks what is to be written as far as it can be said before.
+func (t *tx) checkOne(ctx context.Context, id string, found *row, value any, path string) error {
+	check, err := t.checkerOf(ctx, value)
+	if err != nil {
+		return err
+	}
+	check.Problems, check.had = nil, nil
+	before := t.back
+	if before == nil && found != nil {
+		before = json.RawMessage(found.body)
+	}
+	if before != nil {
+		var had struct{ Limits map[string]json.RawMessage }
+		_ = json.Unmarshal(before, &had) // what cannot be read has none
+		check.had = had.Limits
+	}
+	switch v := value.(type) {
+	case *Rule, *Tier:
+		if id == "" || len(id) > maxTitle || !identity.ValidID(id) { // the rest is said in the end
+			check.Refuse(strict.Member(path, "name"), id, "a name", "")
+		} else if err := check.checkRule(path, v); err != nil {
+			return err
+		}
+	case *Tenant:
+		check.checkName(strict.Member(path, "id"), v.ID)
+		check.checkTenant(path, v)
+	case *User:
+		check.checkName(strict.Member(path, "id"), v.ID)
+		check.checkUser(path, v)
+	case *APIKey:
+		check.checkKey(path, v)
+		if v.User != "" && len(check.Problems) == 0 {
+			found, err := t.find(ctx, "stint_users", v.User)
+			if err != nil {
+				return err
+			}
+			if found == nil {
+				check.Refuse(strict.Member(path, "user"), v.User, "the id of a user in the catalog", "")
+			}
+		}
+		if len(check.Problems) == 0 {
+			var other string
+			err := t.QueryRowContext(ctx, "SELECT id FROM stint_api_keys WHERE hash = $1 AND id <> $2", v.Hash, v.ID).Scan(&other)
+			if err == nil {
+				check.Add(strict.Member(path, "hash"), "is that of the API key "+strict.Quote(other)+", want one of its own", "")
+			} else if !errors.Is(err, sql.ErrNoRows) {
+				return err
+			}
+		}
+	case *Entry:
+		seen := listing{checker: check}
+		check.checkEntry(path, v, &seen)
+		seen.check()
+	}
+	t.problems = append(t.problems, check.Problems...)
+	return nil
+}
+
+// checkerOf returns what checks a value. Only people want to know all rules and tiers.
+func (t *tx) checkerOf(ctx context.Context, value any) (*checker, error) {
+	switch value.(type) {
+	case *Rule, *Tier, *Entry:
+		return new(checker), nil
+	}
+	if t.checker == nil {
+		file, err := t.read(ctx)
+		if err != nil {
+			return nil, err
+		}
+		t.checker = &checker{names: namesOf(file, "in the catalog"), whole: true, peppered: true}
+	}
+	return t.checker, nil
+}
+
+// read returns the rules and tiers as they are now.
+func (t *tx) read(ctx context.Context) (*rule.File, error) {
+	if t.file == nil {
+		file, err := t.c.file(ctx, t, t.revision-1, t.touched)
+		if err != nil {
+			return nil, err
+		}
+		t.file = &file
+	}
+	return t.file, nil
+}
+
+// relate says what is wrong with rules and tiers in terms of what was written: those
+// that were not are told by their names.
+func relate(file *rule.File, touched []touch, problems strict.Problems) strict.Problems {
+	paths := map[[2]string]string{}
+	for _, c := range touched {
+		paths[[2]string{c.kind, c.id}] = c.path
+	}
+	for i := range problems {
+		p := &problems[i]
+		kind, name, rest, ok := whose(file, p.Path)
+		if !ok {
+			continue
+		}
+		path, written := paths[[2]string{kind, name}]
+		if !written {
+			path = kind + " " + strict.Quote(name)
+			p.Message = "as things would be then: " + p.Message
+		}
+		if p.Path = path + rest; path == "" {
+			p.Path = strings.TrimPrefix(rest, ".")
+		}
+	}
+	return problems
+}
+
+// whose returns which rule or tier the path of a problem is of, and the rest of the path.
+func whose(file *rule.File, path string) (kind, name, rest string, ok bool) {
+	section, rest, _ := strings.Cut(path, "[")
+	number, rest, _ := strings.Cut(rest, "]")
+	n, err := strconv.Atoi(number)
+	switch {
+	case err != nil:
+		return "", "", "", false
+	case section == "tiers":
+		return kindTier, file.Tiers[n].Name, rest, true
+	default:
+		return kindRule, file.Rules[n].Name, rest, true
+	}
+}
