@@ -178,8 +178,11 @@ func ExampleStore() {
 		{Key: stint.Key{Subject: "user:42", Name: "hour"}, Limit: stint.PerHour(1), Cost: 1},
 		{Key: stint.Key{Subject: "tenant:acme", Name: "month"}, Limit: stint.PerMonth(1_000_000), Cost: 1},
 	}
+	decisions := make([]stint.Decision, len(asks)) // one for each ask, used again and again
 	for range 2 {
-		decisions, _ := store.Take(context.Background(), asks)
+		if err := store.Take(context.Background(), asks, decisions); err != nil {
+			panic(err)
+		}
 		for i, d := range decisions {
 			fmt.Println(asks[i].Limit, d.Allowed, d.Remaining)
 		}

@@ -7,18 +7,32 @@ package stint
 // began inside the current one.
 
 // fixedSame reports whether the counter was written under this limit, in the window that it is
-// still in, if that is not of the calendar.
+// still in.
 func (p *Plan) fixedSame(c *Counter, now int64) bool {
-	return c.Aux == c.At+p.window && now >= c.At && now < c.Aux
-}
-
-// periodSame is fixedSame of windows of the calendar.
-func (p *Plan) periodSame(c *Counter, now int64) bool {
 	if p.window > 0 {
-		return false
+		return c.Aux == c.At+p.window && now >= c.At && now < c.Aux
 	}
 	start, end := p.limit.Window.period(now)
 	return c.At == start && c.Aux == end
+}
+
+// fixedTake is the short way of take.
+func (p *Plan) fixedTake(c *Counter, now, cost int64, d *Decision) bool {
+	if cost <= 0 || !p.fixedSame(c, now) {
+		return false
+	}
+	left := p.cap - c.Used
+	*d = Decision{Limit: p.cap, Remaining: max(left, 0), ResetAfter: until(c.Until, now)}
+	switch {
+	case cost <= left:
+		c.Used += cost
+		d.Allowed, d.Remaining = true, left-cost
+	case cost > p.cap:
+		d.RetryAfter = Never
+	default:
+		d.RetryAfter = d.ResetAfter
+	}
+	return true
 }
 
 func (p *Plan) fixedAdvance(c *Counter, now int64) {

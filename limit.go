@@ -21,8 +21,8 @@ type Limit struct {
 	Burst int64
 }
 
-// is reports whether the limits are the same. It is ==, which for so many fields is a call. What
-// has a length has no place in the calendar.
+// is reports whether the limits are the same. It is ==, which for so many fields is a call. A
+// window that has a length has no place in the calendar.
 func (l *Limit) is(m *Limit) bool {
 	return l.Max == m.Max && l.Window.span == m.Window.span && l.Algorithm == m.Algorithm && l.Burst == m.Burst &&
 		(l.Window.span != 0 || l.Window.unit == m.Window.unit && l.Window.anchor == m.Window.anchor && l.Window.zone == m.Window.zone)
@@ -61,46 +61,47 @@ func perPeriod(n int64, u unit) Limit {
 // The state may have been written under another limit: its usage counts in full
 // under this one, until the state's own Until.
 func (l Limit) Take(s State, now time.Time, cost int64) (State, Decision) {
-	p := l.Plan()
-	if p == nil {
+	var p Plan
+	if l.compile(&p) != nil {
 		return s, Decision{RetryAfter: Never}
 	}
+	return p.TakeState(s, micros(now), cost)
+}
+
+// TakeState is [Limit.Take] of the plan's limit. The time is in microseconds since the Unix epoch.
+func (p *Plan) TakeState(s State, now, cost int64) (State, Decision) {
 	next := s
 	var d Decision
-	p.decide(&next.Counter, &next.Log, micros(now), cost, &d)
+	p.decide(&next.Counter, &next.Log, clamp(now, maxTime), cost, &d)
 	if !d.Allowed || cost == 0 {
 		return s, d
 	}
-	if l.Algorithm == SlidingLog {
+	if p.limit.Algorithm == SlidingLog {
 		next.Log = p.logCharge(next.Log, next.At, cost)
 	}
 	return next, d
-}
-
-// TakeIn is [Plan.TakeLog], for those who have the limit only. One that is not valid is denied.
-func (l *Limit) TakeIn(c *Counter, log []Entry, now, cost int64, d *Decision) {
-	if p := l.Plan(); p != nil {
-		p.TakeLog(c, log, now, cost, d)
-	} else {
-		*d = Decision{RetryAfter: Never}
-	}
 }
 
 // Adjust charges without asking (cost > 0) or gives back (cost < 0, never below
 // nothing used). The decision describes the counter afterwards; Allowed says
 // whether its usage is within the limit.
 func (l Limit) Adjust(s State, now time.Time, cost int64) (State, Decision) {
-	if cost == 0 {
-		return l.Take(s, now, 0)
-	}
-	p := l.Plan()
-	if p == nil {
+	var p Plan
+	if l.compile(&p) != nil {
 		return s, Decision{RetryAfter: Never}
 	}
-	t := micros(now)
+	return p.AdjustState(s, micros(now), cost)
+}
+
+// AdjustState is [Limit.Adjust] of the plan's limit. The time is in microseconds since the Unix epoch.
+func (p *Plan) AdjustState(s State, now, cost int64) (State, Decision) {
+	if cost == 0 {
+		return p.TakeState(s, now, 0)
+	}
+	t := clamp(now, maxTime)
 	p.advance(&s.Counter, &s.Log, t)
 	cost = max(-maxInt, min(cost, maxInt))
-	if l.Algorithm == SlidingLog {
+	if p.limit.Algorithm == SlidingLog {
 		cost = clamp(s.Used+cost, maxInt) - s.Used // what the log can gain or lose
 		s.Log = p.logCharge(s.Log, max(t, s.At), cost)
 	}
@@ -128,17 +129,26 @@ func (l Limit) Adjust(s State, now time.Time, cost int64) (State, Decision) {
 // finest power of ten of them, up to a second, at which its products fit in 53
 // bits. It is zero if the limit is not valid.
 func (l Limit) Tick() time.Duration {
-	p := l.Plan()
-	if p == nil {
+	var p Plan
+	if l.compile(&p) != nil {
 		return 0
 	}
 	return time.Duration(p.tick) * time.Microsecond
 }
 
+// Cap is the largest cost that can pass. It is zero if the limit is not valid.
+func (l Limit) Cap() int64 {
+	var p Plan
+	if l.compile(&p) != nil {
+		return 0
+	}
+	return p.cap
+}
+
 // Validate reports what is wrong with the limit, as an [*InvalidError].
 func (l Limit) Validate() error {
-	_, err := newPlan(l)
-	return err
+	var p Plan
+	return l.compile(&p)
 }
 
 func (l Limit) check() error {

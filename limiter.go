@@ -3,7 +3,6 @@ package stint
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"strconv"
 	"sync"
 	"time"
@@ -21,10 +20,16 @@ type Options struct {
 // Limiter holds subjects to one limit, for programs that need no rules. It is
 // safe for concurrent use. It does not own its store.
 type Limiter struct {
-	store    Store
-	appender appender // the store, or nil
-	name     string
-	calls    sync.Pool
+	store Store
+	ask   Ask       // without a subject and a cost
+	calls sync.Pool // of *call
+}
+
+// call is what a store is given, and where it answers. A store keeps neither, so calls
+// are used again.
+type call struct {
+	asks [1]Ask
+	ds   [1]Decision
 }
 
 // New returns a limiter over a store.
@@ -32,7 +37,8 @@ func New(store Store, o Options) (*Limiter, error) {
 	if store == nil {
 		return nil, invalid("store", "nil", "a store, such as memstore.New returns")
 	}
-	if err := o.Limit.Validate(); err != nil {
+	plan, err := o.Limit.Compile()
+	if err != nil {
 		return nil, err
 	}
 	if o.Name == "" {
@@ -41,13 +47,8 @@ func New(store Store, o Options) (*Limiter, error) {
 	if err := validPart("name", o.Name); err != nil {
 		return nil, err
 	}
-	l := &Limiter{store: store, name: o.Name}
-	if a, ok := store.(appender); ok && reflect.ValueOf(store).Comparable() && a.Self() == store {
-		l.appender = a
-	}
-	l.calls.New = func() any {
-		return &call{asks: [1]Ask{{Key: Key{Name: o.Name}, Limit: o.Limit}}}
-	}
+	l := &Limiter{store: store, ask: Ask{Key: Key{Name: o.Name}, Limit: o.Limit, Plan: plan}}
+	l.calls.New = func() any { return &call{asks: [1]Ask{l.ask}} }
 	return l, nil
 }
 
@@ -61,7 +62,7 @@ func (l *Limiter) TakeN(ctx context.Context, subject string, n int64) (d Decisio
 	if n < 0 {
 		return d, invalid("cost", strconv.FormatInt(n, 10), "0 or more; use Refund to give units back")
 	}
-	err = l.ask(ctx, subject, n, &d)
+	err = l.call(ctx, subject, n, &d)
 	return d, err
 }
 
@@ -83,7 +84,7 @@ func (l *Limiter) Refund(ctx context.Context, subject string, n int64) (d Decisi
 	if n < 0 {
 		return d, invalid("refund", strconv.FormatInt(n, 10), "0 or more")
 	}
-	err = l.ask(ctx, subject, -n, &d)
+	err = l.call(ctx, subject, -n, &d)
 	return d, err
 }
 
@@ -92,7 +93,9 @@ func (l *Limiter) Reset(ctx context.Context, subject string) error {
 	if err := validSubject(subject); err != nil {
 		return err
 	}
-	return l.store.Reset(ctx, Key{Subject: subject, Name: l.name})
+	ask := l.ask
+	ask.Key.Subject = subject
+	return l.store.Reset(ctx, []Ask{ask})
 }
 
 // Wait takes one unit, and blocks until it is allowed or ctx ends. If ctx's
@@ -141,41 +144,21 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// call is what a store is given and gives back. Stores neither keep asks nor change them, so that
-// calls are used again, each with its limiter's name and limit.
-type call struct {
-	asks [1]Ask
-	room [1]Decision
-}
-
-// appender is a store that can put its answers where there is room for them, and does not keep that.
-// It decides as by Take: a store that wraps it hides it, and is slower and no different. One that only
-// embeds such a store, and has a Take of its own, is not Self.
-type appender interface {
-	TakeAppend(dst []Decision, asks []Ask) ([]Decision, error)
-	Self() Store
-}
-
-// ask takes a cost, or gives back a negative one, and answers in d: what is returned is copied at
-// every return.
-func (l *Limiter) ask(ctx context.Context, subject string, cost int64, d *Decision) error {
+// call takes a cost, or gives back a negative one, and answers in d.
+func (l *Limiter) call(ctx context.Context, subject string, cost int64, d *Decision) error {
 	if err := validSubject(subject); err != nil {
 		return err
 	}
 	c := l.calls.Get().(*call)
 	c.asks[0].Key.Subject, c.asks[0].Cost = subject, cost
-	var ds []Decision
 	var err error
-	switch {
-	case cost < 0:
-		ds, err = l.store.Adjust(ctx, c.asks[:])
-	case l.appender != nil:
-		ds, err = l.appender.TakeAppend(c.room[:0], c.asks[:])
-	default:
-		ds, err = l.store.Take(ctx, c.asks[:])
+	if cost < 0 {
+		err = l.store.Adjust(ctx, c.asks[:], c.ds[:])
+	} else {
+		err = l.store.Take(ctx, c.asks[:], c.ds[:])
 	}
 	if err == nil {
-		*d = ds[0]
+		*d = c.ds[0]
 	}
 	c.asks[0].Key.Subject = "" // may be large
 	l.calls.Put(c)

@@ -87,9 +87,9 @@ type counting struct {
 	takes int
 }
 
-func (c *counting) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+func (c *counting) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	c.takes++
-	return c.Store.Take(ctx, asks)
+	return c.Store.Take(ctx, asks, ds)
 }
 
 // TestLimiterNames checks that two limiters over one store do not meet, and
@@ -272,8 +272,8 @@ func TestWaitSpacing(t *testing.T) {
 // broken denies without a reason to wait.
 type broken struct{ stint.Store }
 
-func (broken) Take(context.Context, []stint.Ask) ([]stint.Decision, error) {
-	return []stint.Decision{{}}, nil
+func (broken) Take(context.Context, []stint.Ask, []stint.Decision) error {
+	return nil
 }
 
 // TestWaitNeverBusy checks that not even a broken store makes Wait spin.

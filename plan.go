@@ -3,7 +3,6 @@ package stint
 import (
 	"math/bits"
 	"strconv"
-	"sync/atomic"
 	"time"
 )
 
@@ -17,8 +16,11 @@ const (
 	maxTick = 1_000_000
 )
 
-// Plan is a valid limit made ready for arithmetic: times in ticks, products within 53 bits. It
-// is for stores, which find it with [Limit.Plan] before they lock a counter.
+// Plan is a limit made ready for arithmetic: times in ticks, products within 53
+// bits. Making one takes longer than a decision, so whoever asks often makes it
+// once, with [Limit.Compile], and puts it into [Ask.Plan].
+//
+// A Plan does not change, and may be used by many goroutines at once.
 type Plan struct {
 	limit Limit
 	cap   int64 // the largest cost that can pass
@@ -30,19 +32,11 @@ type Plan struct {
 	// Buckets gain rate parts of a unit per tick, and a unit has unit parts:
 	// max and window divided by their greatest common divisor.
 	rate, unit int64
-	one        int64 // ticks, until a unit has come back
-	// A unit passes early ticks before a bucket has recovered, if the tick in which it recovers
-	// gives back fewer than slack parts too many, or else a tick before that: the parts of all units
-	// but one are early*rate + rate-slack.
-	early int64
-	slack uint64
-	// nextUnit is how long after its start a window that is used up lets a unit pass, in microseconds.
-	nextUnit int64
 
-	byCap, byWindow, byRate, byUnit divisor
-	// most is the largest previous count whose product with window fits, and fit
-	// the most units of a bucket whose parts do.
-	most, fit int64
+	byWindow, byRate, byUnit divisor
+	// maxCarried is the largest previous count whose product with window fits,
+	// and maxUnits the most units of a bucket whose parts do.
+	maxCarried, maxUnits int64
 }
 
 // Terms are the numbers that a limit is judged by, for a store that counts in
@@ -53,52 +47,37 @@ type Terms struct {
 	Window int64 // ticks; 0 for a calendar window
 	// A bucket gains Rate parts of a unit per tick, and a unit has Unit parts.
 	Rate, Unit int64
-	// Most is the largest previous count that a sliding_window weighs in full.
-	Most int64
+	// MaxCarried is the largest previous count that a sliding_window weighs in full.
+	MaxCarried int64
 }
 
-// Terms returns the limit's terms, or false if the limit is not valid.
-func (l *Limit) Terms() (Terms, bool) {
-	p := l.Plan()
-	if p == nil {
-		return Terms{}, false
-	}
-	return Terms{Cap: p.cap, Tick: p.tick, Window: p.window, Rate: p.rate, Unit: p.unit, Most: p.most}, true
-}
-
-// Compiling a limit costs more than a decision, so plans are remembered by the
-// limit's hash. It is a cache and nothing more: bounded, lock-free, and a
-// collision only costs time.
-var plans [1 << 10]atomic.Pointer[Plan]
-
-// Plan returns the limit's plan, or nil if the limit is not valid.
-func (l *Limit) Plan() *Plan {
-	h := uint64(l.Max) + uint64(l.Window.span)<<1 + uint64(l.Burst)<<3 + uint64(l.Algorithm)<<40
-	if l.Window.span == 0 {
-		h ^= uint64(l.Window.anchor)<<24 ^ uint64(l.Window.unit)<<44
-	}
-	h = h * 0xD6E8FEB86659FD93 >> 54
-	if p := plans[h].Load(); p != nil && p.limit.is(l) {
-		return p
-	}
-	return l.plan(&plans[h])
-}
-
-// plan makes the limit's plan, and remembers it.
-func (l *Limit) plan(slot *atomic.Pointer[Plan]) *Plan {
-	p, err := newPlan(*l)
-	if err != nil {
-		return nil
-	}
-	slot.Store(p)
-	return p
-}
-
-func newPlan(l Limit) (*Plan, error) {
-	if err := l.check(); err != nil {
+// Compile makes the limit's plan, or reports what is wrong with the limit as an
+// [*InvalidError].
+func (l Limit) Compile() (*Plan, error) {
+	p := new(Plan)
+	if err := l.compile(p); err != nil {
 		return nil, err
 	}
-	p := &Plan{limit: l, cap: l.Max, tick: 1, window: l.Window.span.Microseconds()}
+	return p, nil
+}
+
+// Limit returns the limit that the plan was made of.
+func (p *Plan) Limit() Limit { return p.limit }
+
+// Terms returns the limit's terms.
+func (p *Plan) Terms() Terms {
+	return Terms{Cap: p.cap, Tick: p.tick, Window: p.window, Rate: p.rate, Unit: p.unit, MaxCarried: p.maxCarried}
+}
+
+// Cap returns the largest cost that can pass.
+func (p *Plan) Cap() int64 { return p.cap }
+
+// compile fills in the plan. It allocates nothing unless the limit is not valid.
+func (l *Limit) compile(p *Plan) error {
+	if err := l.check(); err != nil {
+		return err
+	}
+	*p = Plan{limit: *l, cap: l.Max, tick: 1, window: l.Window.span.Microseconds()}
 	p.span = p.window
 	switch l.Algorithm {
 	case TokenBucket:
@@ -108,7 +87,7 @@ func newPlan(l Limit) (*Plan, error) {
 	case LeakyBucket:
 		p.cap = l.Burst + 1
 	case FixedWindow, SlidingLog:
-		return p, nil // no products
+		return nil // no products
 	case SlidingWindow:
 	}
 	// The finest tick at which the largest product fits.
@@ -117,29 +96,24 @@ func newPlan(l Limit) (*Plan, error) {
 		p.window = ceilDiv(span, p.tick)
 		p.span = p.window * p.tick
 		if l.Algorithm == SlidingWindow {
-			p.byCap, p.byWindow = newDivisor(p.cap), newDivisor(p.window)
-			p.nextUnit = p.span + ceilDiv(p.window, p.cap)*p.tick
-			p.most = maxInt / p.window
-			if l.Max <= p.most {
-				return p, nil
+			p.byWindow = newDivisor(p.window)
+			if p.maxCarried = maxInt / p.window; l.Max <= p.maxCarried {
+				return nil
 			}
 			continue
 		}
 		g := gcd(l.Max, p.window)
 		p.rate, p.unit = l.Max/g, p.window/g
 		p.byRate, p.byUnit = newDivisor(p.rate), newDivisor(p.unit)
-		p.one = p.byRate.ceil(p.unit)
-		if p.fit = maxInt / p.unit; p.cap <= p.fit {
-			rest := (p.cap - 1) * p.unit
-			p.early, p.slack = rest/p.rate, uint64(p.rate-rest%p.rate)
-			return p, nil
+		if p.maxUnits = maxInt / p.unit; p.cap <= p.maxUnits {
+			return nil
 		}
 	}
 	field, value := "max", l.Max
 	if l.Burst > 0 {
 		field, value = "burst", l.Burst
 	}
-	return nil, invalid(field, strconv.FormatInt(value, 10), "less: over "+l.Window.String()+
+	return invalid(field, strconv.FormatInt(value, 10), "less: over "+l.Window.String()+
 		" it fits into 53 bits at no tick; "+strconv.FormatInt(maxInt/p.window, 10)+" does")
 }
 
@@ -147,49 +121,19 @@ func newPlan(l Limit) (*Plan, error) {
 // otherwise it stays as it is. The time is in microseconds since the Unix epoch. A negative cost
 // is denied. For a counter that goes with a log, there is TakeLog.
 func (p *Plan) Take(c *Counter, now, cost int64, d *Decision) {
-	if uint64(now) > maxTime { // or is negative
-		now = clamp(now, maxTime)
-	}
-	// take does all of this, too. In the case that is nearly all of them this takes fewer steps: a
-	// window's counter that was written under this limit, in the window that it is still in.
-	var left, passAt int64
+	now = clamp(now, maxTime)
+	short := false
 	switch p.limit.Algorithm {
 	case SlidingWindow:
-		if cost <= 0 || !p.slidingSame(c, now) {
-			p.take(c, nil, now, cost, d)
-			return
-		}
-		left, passAt = p.cap-c.Used, c.At+p.nextUnit
-		if left == 0 && cost == 1 {
-			break
-		}
-		if c.Aux != 0 {
-			left -= p.carried(c, now)
-		}
-		if left < cost && cost <= p.cap {
-			passAt = p.slidingPassAt(c, cost)
-		}
+		short = p.slidingTake(c, now, cost, d)
 	case FixedWindow:
-		if cost <= 0 || !p.fixedSame(c, now) && !p.periodSame(c, now) {
-			p.take(c, nil, now, cost, d)
-			return
-		}
-		left, passAt = p.cap-c.Used, c.Until
+		short = p.fixedTake(c, now, cost, d)
 	case TokenBucket, LeakyBucket:
-		p.bucketTake(c, now, cost, d)
-		return
+		short = p.bucketTake(c, now, cost, d)
 	case SlidingLog:
+	}
+	if !short {
 		p.take(c, nil, now, cost, d)
-		return
-	}
-	if cost <= left {
-		c.Used += cost
-		*d = Decision{Allowed: true, Limit: p.cap, Remaining: left - cost, ResetAfter: until(c.Until, now)}
-		return
-	}
-	*d = Decision{Limit: p.cap, Remaining: max(left, 0), RetryAfter: Never, ResetAfter: until(c.Until, now)}
-	if cost <= p.cap {
-		d.RetryAfter = until(passAt, now)
 	}
 }
 
@@ -203,7 +147,10 @@ func (p *Plan) TakeLog(c *Counter, log []Entry, now, cost int64, d *Decision) {
 	}
 }
 
-// take is Take of any algorithm, in all cases.
+// take is Take of any algorithm, in all cases. The short ways of the algorithms are
+// for the case that is nearly all of them: the counter was written under this limit,
+// in the window that it is still in. There they answer the same in fewer steps (a
+// test holds them to it), and otherwise they report false and have changed nothing.
 func (p *Plan) take(c *Counter, log []Entry, now, cost int64, d *Decision) {
 	next := *c
 	p.decide(&next, &log, now, cost, d)

@@ -20,6 +20,28 @@ func (p *Plan) slidingSame(c *Counter, now int64) bool {
 	return c.Until == c.At+2*p.span && c.Used != 0 && now < c.At+p.span
 }
 
+// slidingTake is the short way of take.
+func (p *Plan) slidingTake(c *Counter, now, cost int64, d *Decision) bool {
+	if cost <= 0 || !p.slidingSame(c, now) {
+		return false
+	}
+	left := p.cap - c.Used
+	if c.Aux != 0 {
+		left -= p.carried(c, now)
+	}
+	*d = Decision{Limit: p.cap, Remaining: max(left, 0), ResetAfter: until(c.Until, now)}
+	switch {
+	case cost <= left:
+		c.Used += cost
+		d.Allowed, d.Remaining = true, left-cost
+	case cost > p.cap:
+		d.RetryAfter = Never
+	default:
+		d.RetryAfter = until(p.slidingPassAt(c, cost), now)
+	}
+	return true
+}
+
 func (p *Plan) slidingAdvance(c *Counter, now int64) {
 	if p.slidingSame(c, now) {
 		return
@@ -44,7 +66,7 @@ func (p *Plan) slidingAdvance(c *Counter, now int64) {
 // carried returns how much of the previous window's count still weighs.
 func (p *Plan) carried(c *Counter, now int64) int64 {
 	e := p.ticks(max(now, c.At) - c.At)
-	return p.byWindow.ceil(min(c.Aux, p.most) * (p.window - e))
+	return p.byWindow.ceil(min(c.Aux, p.maxCarried) * (p.window - e))
 }
 
 // slidingCharge gives back from the current window first: a refund follows its
@@ -64,10 +86,7 @@ func (p *Plan) slidingPassAt(c *Counter, cost int64) int64 {
 	if room < 0 {
 		start, previous, room = c.At+p.span, c.Used, p.cap-cost
 	}
-	if previous == p.cap { // nearly always, of those who are denied
-		return start + (p.window-p.byCap.floor(room*p.window))*p.tick
-	}
-	e := p.window - room*p.window/min(previous, p.most)
+	e := p.window - room*p.window/min(previous, p.maxCarried)
 	return start + e*p.tick
 }
 

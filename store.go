@@ -18,6 +18,55 @@ type Ask struct {
 	// Penalty, if there is one, takes the place of Limit: is Key banned? With a
 	// cost of 0 it records nothing.
 	Penalty *Penalty
+	// Plan is Limit, compiled. Limit alone says what is asked: where Plan is nil or
+	// another limit's, the store compiles Limit itself, which costs more than the
+	// decision.
+	Plan *Plan
+	// Policy says how the ask is to be treated beyond counting it. The asks of one
+	// compiled limit share it. Nil is the zero Policy.
+	Policy *Policy
+}
+
+// Policy is what layers around a store know of an ask. It is plain data: each
+// field is read by the layer whose business it is, and by no one else.
+type Policy struct {
+	OnFailure FailMode // for layer.FailMode
+}
+
+// FailMode is what becomes of a take while the store is out of reach.
+type FailMode uint8
+
+const (
+	// FailLocal has this process decide by its share of the limit. Where it cannot,
+	// the take passes.
+	FailLocal FailMode = iota
+	// FailOpen lets the take pass, uncounted.
+	FailOpen
+	// FailClosed denies the take.
+	FailClosed
+	// FailError fails the take with [ErrUnavailable], for callers who have their own
+	// answer to that.
+	FailError
+)
+
+// OnFailure returns what becomes of the ask while the store is out of reach.
+func (a *Ask) OnFailure() FailMode {
+	if a.Policy == nil {
+		return FailLocal
+	}
+	return a.Policy.OnFailure
+}
+
+// Compiled reports whether Plan is that of Limit.
+func (a *Ask) Compiled() bool { return a.Plan != nil && a.Plan.limit.is(&a.Limit) }
+
+// CompileIn returns the plan of the ask's limit: the one it carries, or else one
+// that is made in room. It allocates nothing unless the limit is not valid.
+func (a *Ask) CompileIn(room *Plan) (*Plan, error) {
+	if a.Compiled() {
+		return a.Plan, nil
+	}
+	return room, a.Limit.compile(room)
 }
 
 // Validate reports what is wrong with the ask as an argument of Take.
@@ -28,34 +77,59 @@ func (a Ask) Validate() error {
 	if err := a.Key.Validate(); err != nil {
 		return err
 	}
-	if a.Penalty != nil {
-		return a.Penalty.Validate()
-	}
-	return a.Limit.Validate()
+	return a.validateTerms()
 }
 
-// ValidateTake reports what is wrong with the asks of a take, for stores: with
-// costs, limits and penalties, though not with keys.
-func ValidateTake(asks []Ask) error {
+// validateTerms reports what is wrong with the limit or the penalty.
+func (a *Ask) validateTerms() error {
+	switch {
+	case a.Penalty != nil:
+		return a.Penalty.Validate()
+	case a.Compiled():
+		return nil
+	default:
+		return a.Limit.Validate()
+	}
+}
+
+// ValidateTake reports what is wrong with the arguments of a take, for stores: with
+// costs, limits, penalties and the room for decisions, though not with keys.
+func ValidateTake(asks []Ask, ds []Decision) error {
 	penalties := false
 	for i := range asks {
 		a := &asks[i]
-		switch {
-		case a.Cost < 0:
+		if a.Cost < 0 {
 			return a.Validate()
-		case a.Penalty != nil:
-			penalties = true
-			if err := a.Penalty.Validate(); err != nil {
-				return err
-			}
-		case a.Limit.Plan() == nil:
-			return a.Limit.Validate()
 		}
+		if err := a.validateTerms(); err != nil {
+			return err
+		}
+		penalties = penalties || a.Penalty != nil
 	}
 	if penalties {
 		if i := repeated(asks); i >= 0 {
 			return invalid("key", asks[i].Key.String(), "no counter twice in a take that has a penalty")
 		}
+	}
+	return ValidateRoom(asks, ds)
+}
+
+// ValidateAdjust is ValidateTake for Adjust.
+func ValidateAdjust(asks []Ask, ds []Decision) error {
+	for i := range asks {
+		if a := &asks[i]; a.Penalty != nil {
+			return invalid("penalty", a.Penalty.String(), "none: bans are lifted by Reset, and not adjusted")
+		} else if err := a.validateTerms(); err != nil {
+			return err
+		}
+	}
+	return ValidateRoom(asks, ds)
+}
+
+// ValidateRoom reports whether there is not one decision for each ask.
+func ValidateRoom(asks []Ask, ds []Decision) error {
+	if len(ds) != len(asks) {
+		return invalid("decisions", strconv.Itoa(len(ds)), strconv.Itoa(len(asks))+", one for each ask")
 	}
 	return nil
 }
@@ -100,19 +174,6 @@ func Refund(asks []Ask) []Ask {
 		}
 	}
 	return back
-}
-
-// ValidateAdjust is ValidateTake for Adjust.
-func ValidateAdjust(asks []Ask) error {
-	for i := range asks {
-		if asks[i].Penalty != nil {
-			return invalid("penalty", asks[i].Penalty.String(), "none: bans are lifted by Reset, and not adjusted")
-		}
-		if err := asks[i].Limit.Validate(); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Decision is the answer to one ask. A denial is a value, not an error.
@@ -169,9 +230,11 @@ func (b Basis) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
 // Store holds counters. Implementations are safe for concurrent use.
 //
+// Decisions are written into memory of the caller: ds is as long as asks, and ds[i]
+// answers asks[i].
+//
 // Take decides all asks at one instant of the store's own clock and charges
-// every one of them, or none. The decisions come in the order of the asks and
-// belong to the caller. If every ask was allowed, each decision describes its
+// every one of them, or none. If every ask was allowed, each decision describes its
 // counter after the charge. If any was denied, nothing was charged anywhere:
 // the decisions of the asks that would have passed have Allowed set and
 // describe their counters as they stand. Asks on the same counter (same key,
@@ -183,18 +246,21 @@ func (b Basis) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 // nothing used), each ask on its own but all at one instant. Its decisions
 // describe the counters afterwards.
 //
-// Reset forgets every counter of the keys, whatever its algorithm.
+// Reset forgets the counters of the asks. Costs do not matter to it, and of a limit
+// only what names its counter.
 //
 // An error means that the machinery broke or that an ask is invalid (an
 // [*InvalidError]); it wraps [ErrUnavailable] where the store is out of reach.
-// On an error no decision was made, though a store out of reach may have
-// charged. Take, Adjust and Reset do not change asks or keys, and do not keep them after they return.
+// After an error no decision was made, whatever ds holds, though a store out of reach
+// may have charged. A store does not change asks, and keeps neither asks nor ds after
+// it returns.
 //
 // A store names a counter by its key's bytes and its limit's algorithm, or by its
-// key and that it is a penalty, and needs no more of a key than that: [Key.Validate] is for whoever makes it.
+// key and that it is a penalty, and needs no more of a key than that: [Key.Validate]
+// is for whoever makes it.
 type Store interface {
-	Take(ctx context.Context, asks []Ask) ([]Decision, error)
-	Adjust(ctx context.Context, asks []Ask) ([]Decision, error)
-	Reset(ctx context.Context, keys ...Key) error
+	Take(ctx context.Context, asks []Ask, ds []Decision) error
+	Adjust(ctx context.Context, asks []Ask, ds []Decision) error
+	Reset(ctx context.Context, asks []Ask) error
 	Close() error
 }

@@ -1,7 +1,5 @@
 package stint
 
-import "math/bits"
-
 // Token bucket: so much was used, and it comes back at max per window. The
 // state counts parts of units, small enough that every tick gives back a whole
 // number of them: no fraction is ever lost or made.
@@ -14,59 +12,40 @@ import "math/bits"
 // With a tick above a microsecond, a bucket that was full begins to refill at
 // the next whole tick: a tick is credited only when all of it has passed.
 
-// bucketTake is take in fewer steps, in the case that is nearly all of them: a tick is a
-// microsecond, and the counter was written at this rate or has recovered.
-func (p *Plan) bucketTake(c *Counter, now, cost int64, d *Decision) {
+// bucketTake is the short way of take, for ticks of a microsecond and counters that were written
+// at this rate or have recovered.
+func (p *Plan) bucketTake(c *Counter, now, cost int64, d *Decision) bool {
 	if p.tick != 1 || cost <= 0 {
-		p.take(c, nil, now, cost, d)
-		return
-	}
-	if cost == 1 {
-		if now >= c.Until {
-			*c = Counter{At: now, Used: p.unit, Aux: p.unit, Until: now + p.one}
-			*d = Decision{Allowed: true, Limit: p.cap, Remaining: p.cap - 1, ResetAfter: until(c.Until, now)}
-			return
-		}
-		// If Until was found at this rate, it tells when a unit passes, without a division.
-		if pass := c.Until - p.early; now < pass && c.Aux == p.unit && now >= c.At {
-			high, all := bits.Mul64(uint64(c.Until-c.At), uint64(p.rate))
-			if spare := all - uint64(c.Used); high == 0 && spare < p.slack {
-				*d = Decision{Limit: p.cap, RetryAfter: duration(pass - now), ResetAfter: duration(c.Until - now)}
-				return
-			}
-		}
+		return false
 	}
 	var used int64
 	if now < c.Until {
 		if c.Aux != p.unit || now < c.At {
-			p.take(c, nil, now, cost, d)
-			return
+			return false
 		}
 		back, ok := times(now-c.At, p.rate)
 		if !ok {
-			p.take(c, nil, now, cost, d)
-			return
+			return false
 		}
 		used = max(c.Used-back, 0)
 	}
-	over := used - (p.cap-cost)*p.unit
-	if cost > p.cap || over > 0 {
-		*d = Decision{Limit: p.cap, RetryAfter: Never, ResetAfter: until(min(now+p.byRate.ceil(used), c.Until), now)}
+	left := p.cap - p.byUnit.ceil(used)
+	if cost > left {
+		*d = Decision{Limit: p.cap, Remaining: max(left, 0), RetryAfter: Never, ResetAfter: until(min(now+p.byRate.ceil(used), c.Until), now)}
 		if cost <= p.cap {
+			over := used - (p.cap-cost)*p.unit
 			d.RetryAfter = until(min(now+p.byRate.ceil(over), c.Until), now)
 		}
-		if cost > 1 { // of less than one nothing remains
-			d.Remaining = max(p.cap-p.byUnit.ceil(used), 0)
-		}
-		return
+		return true
 	}
-	*d = Decision{Allowed: true, Limit: p.cap, Remaining: p.cap - p.byUnit.ceil(used) - cost}
+	*d = Decision{Allowed: true, Limit: p.cap, Remaining: left - cost}
 	if p.limit.Algorithm == LeakyBucket {
 		d.Delay = until(min(now+p.byRate.ceil(used), maxInt), now)
 	}
 	used += cost * p.unit
 	*c = Counter{At: now, Used: used, Aux: p.unit, Until: min(now+p.byRate.ceil(used), maxInt)}
 	d.ResetAfter = until(c.Until, now)
+	return true
 }
 
 func (p *Plan) bucketAdvance(c *Counter, now int64) {
@@ -115,7 +94,7 @@ func (p *Plan) drained(c *Counter, parts int64) int64 {
 
 // parts converts units to parts, as far as they fit.
 func (p *Plan) parts(units int64) int64 {
-	if units > p.fit {
+	if units > p.maxUnits {
 		return maxInt
 	}
 	return units * p.unit

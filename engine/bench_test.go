@@ -113,9 +113,9 @@ func newEngine(tb testing.TB, f rule.File, o identity.Options) *engine.Engine {
 func BenchmarkDecide(b *testing.B) {
 	others := newStore(b, nil)
 	for i := range 200_000 {
-		if _, err := others.Take(b.Context(), []stint.Ask{{
+		if err := others.Take(b.Context(), []stint.Ask{{
 			Key: stint.Key{Subject: fmt.Sprint("user:", i)}, Limit: stint.PerHour(10), Cost: 1,
-		}}); err != nil {
+		}}, make([]stint.Decision, 1)); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -39,6 +39,7 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -60,7 +61,10 @@ type Request struct {
 
 // Options are an engine's settings. Store, Rules and Identity are required.
 type Options struct {
-	Store    stint.Store // it is not closed with the engine
+	// Store is where to count. It is not closed with the engine. One that has no
+	// [layer.FailMode] around it is given one: what becomes of requests while it is out of
+	// reach is for rules to say.
+	Store    stint.Store
 	Rules    *rule.Set
 	Identity *identity.Resolver
 	// Recorder is told every verdict. Nil: no one is.
@@ -106,7 +110,14 @@ func New(o Options) (*Engine, error) {
 	case o.MaxWaiting < 0:
 		return nil, invalid("MaxWaiting", strconv.Itoa(o.MaxWaiting), "1 or more, or 0 for the default")
 	}
-	e := &Engine{store: o.Store, recorder: o.Recorder, waits: newWaits(o.MaxWaiting), now: o.Now, since: since}
+	store := o.Store
+	if layer.PlaceOf(store) < layer.PlaceFailMode {
+		var err error
+		if store, err = layer.FailMode(store, layer.FailModeOptions{}); err != nil {
+			return nil, err
+		}
+	}
+	e := &Engine{store: store, recorder: o.Recorder, waits: newWaits(o.MaxWaiting), now: o.Now, since: since}
 	e.work.New = func() any { return &work{event: new(Event)} }
 	if err := e.Use(o.Rules, o.Identity); err != nil {
 		return nil, err
@@ -149,7 +160,8 @@ type work struct {
 	client  client
 	attrs   rule.Attrs
 	hits    []rule.Hit
-	asks    []stint.Ask
+	step    Step
+	ds      []stint.Decision // about the step's asks
 	text    []byte
 	// event is for a recorder: what it is shown would be allocated each time. It stays until
 	// the next, or until the pool lets go of it.
@@ -165,12 +177,12 @@ func (e *Engine) begin(now time.Time) *work {
 // end lets go of what belongs to the request.
 func (e *Engine) end(w *work) {
 	clear(w.hits)
-	clear(w.asks)
-	const most = 64 << 10 // a client's making
-	if cap(w.text) > most {
+	clear(w.step.Asks)
+	const maxText = 64 << 10 // a client's making
+	if cap(w.text) > maxText {
 		w.text = nil
 	}
-	*w = work{hits: w.hits[:0], asks: w.asks[:0], text: w.text[:0], event: w.event}
+	*w = work{hits: w.hits[:0], step: Step{Asks: w.step.Asks[:0]}, ds: w.ds[:0], text: w.text[:0], event: w.event}
 	e.work.Put(w)
 }
 
@@ -273,41 +285,4 @@ func (e *Engine) identify(ctx context.Context, q *Request, w *work, v *Verdict) 
 		KeyLimits: s.KeyLimits, UserLimits: s.UserLimits, Cost: q.Cost,
 	}
 	return false, nil
-}
-
-// decided reports whether a rule blocks or allows the request. Hits are by
-// priority.
-func decided(hits []rule.Hit, v *Verdict) bool {
-	var first *rule.Compiled
-	for i := range hits {
-		r := hits[i].Rule
-		switch {
-		case r.Action != rule.Block && r.Action != rule.Allow:
-		case first == nil, r.Priority == first.Priority && r.Action == rule.Block && first.Action == rule.Allow:
-			first = r
-		}
-	}
-	if first == nil {
-		return false
-	}
-	v.Rule = first
-	if first.Action == rule.Allow {
-		v.Outcome = Exempt
-	} else {
-		v.Outcome, v.Status, v.Reason = Blocked, first.Status, first.Message
-	}
-	return true
-}
-
-// partition puts the rules that only log behind the others, and returns how many
-// the others are.
-func partition(hits []rule.Hit) int {
-	n := 0
-	for i := range hits {
-		if hits[i].Rule.Action != rule.LogOnly {
-			hits[n], hits[i] = hits[i], hits[n]
-			n++
-		}
-	}
-	return n
 }

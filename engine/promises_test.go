@@ -108,20 +108,20 @@ type counted struct {
 	n int
 }
 
-func (s *counted) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+func (s *counted) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	s.n++
-	return s.Store.Take(ctx, asks)
+	return s.Store.Take(ctx, asks, ds)
 }
 
 // down is a store that cannot be reached.
 type down struct{ stint.Store }
 
-func (down) Take(context.Context, []stint.Ask) ([]stint.Decision, error) {
-	return nil, fmt.Errorf("%w: %w", stint.ErrUnavailable, stint.ErrNotApplied)
+func (down) Take(context.Context, []stint.Ask, []stint.Decision) error {
+	return fmt.Errorf("%w: %w", stint.ErrUnavailable, stint.ErrNotApplied)
 }
 
-func (down) Adjust(context.Context, []stint.Ask) ([]stint.Decision, error) {
-	return nil, fmt.Errorf("%w: %w", stint.ErrUnavailable, stint.ErrNotApplied)
+func (down) Adjust(context.Context, []stint.Ask, []stint.Decision) error {
+	return fmt.Errorf("%w: %w", stint.ErrUnavailable, stint.ErrNotApplied)
 }
 
 // TestOpenAndLocal has a rule that is open while the store is away beside one that

@@ -15,9 +15,9 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// some is how many counters are asked for in one call, so that others can come
+// perCall is how many counters are asked for in one call, so that others can come
 // between.
-const some = 64
+const perCall = 64
 
 // every returns every counter that rules keep for a subject, of which User, Tenant,
 // Key and IP are given, any of them.
@@ -47,16 +47,18 @@ func (e *Engine) Usage(ctx context.Context, s identity.Subject) ([]Limit, error)
 	if err != nil {
 		return nil, err
 	}
-	var ds []stint.Decision
+	ds := make([]stint.Decision, len(asks))
 	for i := range asks {
-		asks[i].Cost = 0
+		asks[i].Cost, asks[i].Policy = 0, nil // this is no request that could be let pass or denied
 	}
-	for part := range slices.Chunk(asks, some) {
-		out, err := e.store.Take(ctx, part)
-		if err != nil {
+	for from := 0; from < len(asks); from += perCall {
+		to := min(from+perCall, len(asks))
+		if err := e.take(ctx, asks[from:to], ds[from:to]); err != nil {
 			return nil, err
 		}
-		ds = append(ds, out...)
+	}
+	if slices.ContainsFunc(ds, func(d stint.Decision) bool { return d.Basis == stint.Open }) {
+		return nil, stint.ErrUnavailable // no one has counted, and nothing is known
 	}
 	var v Verdict
 	v.add(hits, asks, ds, false)
@@ -72,17 +74,14 @@ func (e *Engine) Reset(ctx context.Context, s identity.Subject, ruleName string)
 	if err != nil {
 		return err
 	}
-	var keys []stint.Key
+	var chosen []stint.Ask
 	for _, h := range hits {
-		if ruleName != "" && h.Rule.Name != ruleName {
-			continue
-		}
-		for _, a := range asks[h.From:h.To] {
-			keys = append(keys, a.Key)
+		if ruleName == "" || h.Rule.Name == ruleName {
+			chosen = append(chosen, asks[h.From:h.To]...)
 		}
 	}
-	for part := range slices.Chunk(keys, some) {
-		if err := e.store.Reset(ctx, part...); err != nil {
+	for part := range slices.Chunk(chosen, perCall) {
+		if err := e.store.Reset(ctx, part); err != nil {
 			return err
 		}
 	}

@@ -145,7 +145,12 @@ func (v *Verdict) conclude() {
 	}
 	v.Outcome, v.Status, v.Reason, v.RetryAfter = Denied, b.Rule.Status, b.Rule.Message, b.Decision.RetryAfter
 	for i := range v.Limits {
-		if l := &v.Limits[i]; l.Penalty != nil && !l.Decision.Allowed {
+		l := &v.Limits[i]
+		switch {
+		case l.Decision.Basis == stint.Closed:
+			v.Rule, v.Outcome, v.Status, v.Reason, v.RetryAfter = l.Rule, Unavailable, 503, "", l.Decision.RetryAfter
+			return
+		case l.Penalty != nil && !l.Decision.Allowed:
 			v.Outcome = Banned // though another limit may take longer
 		}
 	}

@@ -45,7 +45,7 @@ func refusal(v *engine.Verdict) error {
 	}
 	quota := new(errdetails.QuotaFailure)
 	for l, at := field.Next(v, 0); l != nil; l, at = field.Next(v, at) {
-		if !l.Decision.Allowed || field.Banned(v, l) {
+		if field.Violated(v, l) {
 			rule, slash, name := field.PolicyName(v, l)
 			quota.Violations = append(quota.Violations, &errdetails.QuotaFailure_Violation{
 				Subject: valid(rule + slash + name), Description: valid("limit " + name + " (" + l.Limit.String() + ")"),

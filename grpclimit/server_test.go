@@ -53,11 +53,11 @@ type broken struct {
 	down atomic.Bool
 }
 
-func (b *broken) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+func (b *broken) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	if b.down.Load() {
-		return nil, stint.ErrUnavailable
+		return stint.ErrUnavailable
 	}
-	return b.Store.Take(ctx, asks)
+	return b.Store.Take(ctx, asks, ds)
 }
 
 // worldOf is a world with rules in TOML.

@@ -318,8 +318,8 @@ func (a *api) take(w http.ResponseWriter, r *http.Request) {
 		badRequest(w, r, err)
 		return
 	}
-	ds, err := a.Store.Take(r.Context(), asks)
-	if err != nil {
+	ds := make([]stint.Decision, len(asks))
+	if err := a.Store.Take(r.Context(), asks, ds); err != nil {
 		a.failed(w, r, err)
 		return
 	}

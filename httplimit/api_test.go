@@ -366,11 +366,11 @@ type patient struct {
 	takes time.Duration
 }
 
-func (s *patient) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+func (s *patient) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	if s.takes > 0 {
 		<-time.After(s.takes)
 	}
-	return s.Store.Take(ctx, asks)
+	return s.Store.Take(ctx, asks, ds)
 }
 
 // TestBatchWaits asks a store that is far away for many decisions: sixteen wait at a time,

@@ -43,21 +43,21 @@ type broken struct {
 	bad  bool // a counter is broken
 }
 
-func (b *broken) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+func (b *broken) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	switch {
 	case b.down:
-		return nil, stint.ErrUnavailable
+		return stint.ErrUnavailable
 	case b.bad:
-		return nil, errors.New("secret of ours")
+		return errors.New("secret of ours")
 	}
-	return b.Store.Take(ctx, asks)
+	return b.Store.Take(ctx, asks, ds)
 }
 
-func (b *broken) Reset(ctx context.Context, keys ...stint.Key) error {
+func (b *broken) Reset(ctx context.Context, asks []stint.Ask) error {
 	if b.down {
 		return stint.ErrUnavailable
 	}
-	return b.Store.Reset(ctx, keys...)
+	return b.Store.Reset(ctx, asks)
 }
 
 // worldOf is a world with rules in TOML. Users are who the header X-User says, if the
@@ -432,8 +432,7 @@ func TestObedience(t *testing.T) {
 		smallest := int64(1 << 53)
 		for i := range rapid.IntRange(1, 3).Draw(t, "limits") {
 			l := drawLimit(t)
-			terms, _ := l.Terms()
-			smallest = min(smallest, terms.Cap)
+			smallest = min(smallest, l.Cap())
 			f.Rules[0].Limits = append(f.Rules[0].Limits, rule.Limit{Name: "limit-" + strconv.Itoa(i), Limit: l.String()})
 		}
 		rules, err := rule.Compile(f)

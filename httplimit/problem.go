@@ -52,7 +52,7 @@ func ProblemOf(v *engine.Verdict) Problem {
 		p.RetryAfter = -1
 	}
 	for l, at := field.Next(v, 0); l != nil; l, at = field.Next(v, at) {
-		if !l.Decision.Allowed || field.Banned(v, l) {
+		if field.Violated(v, l) {
 			rule, slash, name := field.PolicyName(v, l)
 			p.ViolatedPolicies = append(p.ViolatedPolicies, rule+slash+name)
 		}

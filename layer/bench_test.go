@@ -19,11 +19,16 @@ func BenchmarkAway(b *testing.B) {
 			subjects[i] = fmt.Sprintf("user:%019d", i)
 		}
 		limit := stint.Limit{Max: 1e9, Window: stint.Every(time.Hour)}
+		plan, err := limit.Compile()
+		if err != nil {
+			b.Fatal(err)
+		}
 		run := func(name string, s stint.Store) {
 			b.Run(fmt.Sprintf("keys=%d/%s", keys, name), func(b *testing.B) {
+				asks, ds := []stint.Ask{{Key: stint.Key{Name: "api"}, Limit: limit, Plan: plan, Cost: 1}}, make([]stint.Decision, 1)
 				take := func(i int) {
-					asks := [1]stint.Ask{{Key: stint.Key{Subject: subjects[i], Name: "api"}, Limit: limit, Cost: 1}}
-					if _, err := s.Take(b.Context(), asks[:]); err != nil {
+					asks[0].Key.Subject = subjects[i]
+					if err := s.Take(b.Context(), asks, ds); err != nil {
 						b.Fatal(err)
 					}
 				}

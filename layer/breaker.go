@@ -116,7 +116,7 @@ func Breaker(next stint.Store, o BreakerOptions) (stint.Store, error) {
 	case o.Probes < 0:
 		return nil, invalid("probes", o.Probes, "at least 1")
 	}
-	if err := check(atBreaker, next); err != nil {
+	if err := Check(PlaceBreaker, next); err != nil {
 		return nil, err
 	}
 	return &breaker{next: next, o: o, open: o.Open, born: time.Now()}, nil
@@ -151,40 +151,40 @@ type breaker struct {
 
 type piece struct{ good, bad atomic.Int64 }
 
-func (*breaker) position() position { return atBreaker }
+func (*breaker) Place() Place { return PlaceBreaker }
 
-func (l *breaker) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+func (l *breaker) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	if State(l.state.Load()) == BreakerOpen && !l.over.Load() && !l.closed.Load() {
-		return nil, errOpen
+		return errOpen
 	}
-	start := time.Since(l.born)
-	probe, err := l.enter(start)
-	if err != nil {
-		return nil, err
-	}
-	out, err := l.next.Take(ctx, asks)
-	l.leave(ctx, start, probe, err)
-	return out, err
-}
-
-func (l *breaker) Adjust(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	start := time.Since(l.born)
-	probe, err := l.enter(start)
-	if err != nil {
-		return nil, err
-	}
-	out, err := l.next.Adjust(ctx, asks)
-	l.leave(ctx, start, probe, err)
-	return out, err
-}
-
-func (l *breaker) Reset(ctx context.Context, keys ...stint.Key) error {
 	start := time.Since(l.born)
 	probe, err := l.enter(start)
 	if err != nil {
 		return err
 	}
-	err = l.next.Reset(ctx, keys...)
+	err = l.next.Take(ctx, asks, ds)
+	l.leave(ctx, start, probe, err)
+	return err
+}
+
+func (l *breaker) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	start := time.Since(l.born)
+	probe, err := l.enter(start)
+	if err != nil {
+		return err
+	}
+	err = l.next.Adjust(ctx, asks, ds)
+	l.leave(ctx, start, probe, err)
+	return err
+}
+
+func (l *breaker) Reset(ctx context.Context, asks []stint.Ask) error {
+	start := time.Since(l.born)
+	probe, err := l.enter(start)
+	if err != nil {
+		return err
+	}
+	err = l.next.Reset(ctx, asks)
 	l.leave(ctx, start, probe, err)
 	return err
 }
@@ -239,7 +239,7 @@ func (l *breaker) leave(ctx context.Context, start time.Duration, probe bool, er
 	now := time.Since(l.born)
 	took := now - start
 	slow := l.o.Slow > 0 && took > l.o.Slow
-	failed := err != nil && out(err)
+	failed := err != nil && unreachable(err)
 	if failed && ctx.Err() != nil {
 		least := 10 * time.Millisecond
 		if l.o.Slow > 0 {
@@ -247,7 +247,7 @@ func (l *breaker) leave(ctx context.Context, start time.Duration, probe bool, er
 		}
 		failed = took >= least && !canceled(ctx)
 	}
-	silent := err != nil && !failed && !slow && (out(err) || isInvalid(err))
+	silent := err != nil && !failed && !slow && (unreachable(err) || isInvalid(err))
 	switch {
 	case probe:
 		l.probed(now, failed || slow, silent, err, took)

@@ -52,11 +52,11 @@ func DenyCache(next stint.Store, o DenyCacheOptions) (stint.Store, error) {
 	}
 	switch {
 	case o.For < 0:
-		return nil, invalid("for", o.For, "some time")
+		return nil, invalid("for", o.For, "a positive duration")
 	case o.Size < 0 || o.Size > 1<<20:
 		return nil, invalid("size", o.Size, "at most "+strconv.Itoa(1<<20))
 	}
-	if err := check(atDenyCache, next); err != nil {
+	if err := Check(PlaceDenyCache, next); err != nil {
 		return nil, err
 	}
 	born := time.Now()
@@ -75,12 +75,8 @@ func DenyCache(next stint.Store, o DenyCacheOptions) (stint.Store, error) {
 		}
 	}
 	l := &denyCache{
-		next: next, length: o.For, clock: clock, seed: maphash.MakeSeed(), local: new(atomic.Bool),
+		next: next, length: o.For, clock: clock, seed: maphash.MakeSeed(),
 		denials: make([]atomic.Pointer[denial], o.Size), changes: make([]atomic.Uint64, o.Size),
-	}
-	l.until.Store(never)
-	if f, ok := bare(next).(*fallback); ok {
-		l.local = &f.away
 	}
 	return l, nil
 }
@@ -90,8 +86,6 @@ type denyCache struct {
 	length time.Duration
 	clock  func() (now time.Duration, ok bool)
 	seed   maphash.Seed
-	local  *atomic.Bool // another stands in for the store, of which nothing is remembered
-	until  atomic.Int64 // until then there may be denials; the least there is: there are none
 
 	// denials has a place for each hash of a take's keys. One take of its place
 	// pushes out another.
@@ -102,9 +96,6 @@ type denyCache struct {
 	// remembered of the key: some takes would see the change, and some not.
 	changes []atomic.Uint64
 }
-
-// never is no time of any clock.
-const never = math.MinInt64
 
 const (
 	begun = 1<<32 + 1
@@ -120,63 +111,53 @@ type denial struct {
 	told      time.Duration // when the store had answered
 }
 
-func (*denyCache) position() position { return atDenyCache }
+func (*denyCache) Place() Place { return PlaceDenyCache }
 
-func (l *denyCache) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	if len(asks) == 0 {
-		return l.next.Take(ctx, asks)
-	}
-	local := l.local.Load()
-	until := l.until.Load()
-	if local && until == never {
-		return l.next.Take(ctx, asks)
-	}
+func (l *denyCache) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	now, ok := l.clock()
-	if local && ok && int64(now) >= until {
-		l.until.CompareAndSwap(until, never)
+	if !ok || len(asks) == 0 || len(asks) != len(ds) {
+		return l.next.Take(ctx, asks, ds)
 	}
-	if !ok {
-		return l.next.Take(ctx, asks)
-	}
-	var room [few]*atomic.Uint64
+	var room [onStack]*atomic.Uint64
 	keys, place := l.find(asks, room[:0])
-	if d := place.Load(); d != nil {
-		if ds := l.answer(d, asks, keys, now); ds != nil {
-			return ds, nil
-		}
+	if d := place.Load(); d != nil && l.answer(d, asks, ds, keys, now) {
+		return nil
 	}
-	var before [few]uint64
+	var before [onStack]uint64
 	changes := before[:0]
 	for _, k := range keys {
 		changes = append(changes, k.Load())
 	}
-	ds, err := l.next.Take(ctx, asks)
+	err := l.next.Take(ctx, asks, ds)
 	if err == nil {
 		// The store decided at now or later, so what it says ends no sooner.
 		l.remember(place, asks, ds, changes, now)
 	}
-	return ds, err
+	return err
 }
 
-// few is how many asks are worked on without allocating.
-const few = 8
+// onStack is how many asks are worked on without allocating.
+const onStack = 8
 
-func (l *denyCache) Adjust(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	for i := range asks {
-		change := l.change(&asks[i].Key)
-		change.Add(begun)
-		defer change.Add(ended)
-	}
-	return l.next.Adjust(ctx, asks)
+func (l *denyCache) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	defer l.changing(asks)()
+	return l.next.Adjust(ctx, asks, ds)
 }
 
-func (l *denyCache) Reset(ctx context.Context, keys ...stint.Key) error {
-	for i := range keys {
-		change := l.change(&keys[i])
-		change.Add(begun)
-		defer change.Add(ended)
+func (l *denyCache) Reset(ctx context.Context, asks []stint.Ask) error {
+	defer l.changing(asks)()
+	return l.next.Reset(ctx, asks)
+}
+
+// changing notes that counters are changed other than by takes, until what it returns is called.
+func (l *denyCache) changing(asks []stint.Ask) (done func()) {
+	note := func(n uint64) {
+		for i := range asks {
+			l.changes[l.hash(&asks[i].Key)%uint64(len(l.changes))].Add(n)
+		}
 	}
-	return l.next.Reset(ctx, keys...)
+	note(begun)
+	return func() { note(ended) }
 }
 
 func (l *denyCache) Close() error {
@@ -188,11 +169,6 @@ func (l *denyCache) Close() error {
 
 func (l *denyCache) hash(k *stint.Key) uint64 {
 	return maphash.String(l.seed, k.Subject)*31 + maphash.String(l.seed, k.Name)
-}
-
-// change is where changes of the key are counted.
-func (l *denyCache) change(k *stint.Key) *atomic.Uint64 {
-	return &l.changes[l.hash(k)%uint64(len(l.changes))]
 }
 
 // find returns where changes of the keys are counted, and where a denial of the
@@ -207,19 +183,19 @@ func (l *denyCache) find(asks []stint.Ask, keys []*atomic.Uint64) ([]*atomic.Uin
 	return keys, &l.denials[all%uint64(len(l.denials))]
 }
 
-// answer returns the decisions if the take is remembered, and nil if it is not.
-func (l *denyCache) answer(d *denial, asks []stint.Ask, keys []*atomic.Uint64, now time.Duration) []stint.Decision {
+// answer answers in ds and returns true if the take is remembered.
+func (l *denyCache) answer(d *denial, asks []stint.Ask, ds []stint.Decision, keys []*atomic.Uint64, now time.Duration) bool {
 	if len(d.asks) != len(asks) || now < d.at || now >= d.until {
-		return nil
+		return false
 	}
 	for i := range asks {
 		a, b := &asks[i], &d.asks[i]
 		same := a.Cost == b.Cost || (a.Cost > b.Cost && !d.decisions[i].Allowed && a.Penalty == nil)
 		if !same || a.Key != b.Key || a.Limit != b.Limit || a.Penalty != b.Penalty || keys[i].Load() != d.changes[i] {
-			return nil
+			return false
 		}
 	}
-	ds := slices.Clone(d.decisions)
+	copy(ds, d.decisions)
 	passed := max(0, now-d.told) // no one is told to come back before the store would let them pass
 	for i := range ds {
 		x := &ds[i]
@@ -232,7 +208,7 @@ func (l *denyCache) answer(d *denial, asks []stint.Ask, keys []*atomic.Uint64, n
 			x.RetryAfter = stint.Never
 		}
 	}
-	return ds
+	return true
 }
 
 // counts reports whether the take, denied again, could be a violation that a
@@ -276,10 +252,4 @@ func (l *denyCache) remember(place *atomic.Pointer[denial], asks []stint.Ask, ds
 	place.Store(&denial{
 		asks: asks, decisions: slices.Clone(ds), changes: slices.Clone(changes), at: now, until: now + length, told: told,
 	})
-	for {
-		until := l.until.Load()
-		if until >= int64(now+length) || l.until.CompareAndSwap(until, int64(now+length)) {
-			return
-		}
-	}
 }

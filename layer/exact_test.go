@@ -9,6 +9,7 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/layer"
+	"github.com/stintdev/stint/storetest"
 )
 
 // recovers is how long it may take until a store that is back is used.
@@ -23,7 +24,7 @@ func TestAllocations(t *testing.T) {
 	ctx := context.Background()
 	count := func(s stint.Store, asks []stint.Ask) float64 {
 		return testing.AllocsPerRun(1000, func() {
-			if _, err := s.Take(ctx, asks); err != nil {
+			if _, err := storetest.Take(ctx, s, asks); err != nil {
 				t.Fatal(err)
 			}
 		})

@@ -9,6 +9,7 @@ import (
 	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/redisstore"
+	"github.com/stintdev/stint/storetest"
 )
 
 func Example() {
@@ -34,8 +35,8 @@ func Example() {
 // gone is a store out of reach.
 type gone struct{ stint.Store }
 
-func (gone) Take(context.Context, []stint.Ask) ([]stint.Decision, error) {
-	return nil, stint.ErrUnavailable
+func (gone) Take(context.Context, []stint.Ask, []stint.Decision) error {
+	return stint.ErrUnavailable
 }
 
 func (gone) Close() error { return nil }
@@ -54,7 +55,7 @@ func ExampleFallback() {
 	defer store.Close()
 	asks := []stint.Ask{{Key: stint.Key{Subject: "user:42"}, Limit: stint.PerHour(60), Cost: 10}}
 	for range 2 {
-		d, err := store.Take(context.Background(), asks)
+		d, err := storetest.Take(context.Background(), store, asks)
 		if err != nil {
 			panic(err)
 		}

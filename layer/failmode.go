@@ -2,6 +2,8 @@ package layer
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/stintdev/stint"
@@ -9,55 +11,144 @@ import (
 
 // FailModeOptions are the options of [FailMode].
 type FailModeOptions struct {
-	// Closed says of an ask that it must not pass uncounted. Nil: all may.
-	Closed func(*stint.Ask) bool
-	// Retry is when a closed ask is told to come back. Default 1 s.
+	// Retry is when a take that is denied because it could not be counted is told to
+	// come back. Default 1 s.
 	Retry time.Duration
 }
 
-// FailMode answers takes that no one could decide: those whose error wraps
-// [stint.ErrUnavailable]. They pass, unless one of their asks is closed. The
-// decisions say so: their basis is [stint.Open] or [stint.Closed], and what
-// remains is not known, so it is 0. Adjustments and resets fail as before: no one
-// waits for them.
+// FailMode decides what becomes of takes while the store is out of reach: those whose
+// error wraps [stint.ErrUnavailable], and those that a [Fallback] has decided in the
+// store's place. It does as the policy of each ask says ([stint.FailMode]):
+//
+//   - FailLocal: what the fallback has decided holds. If there is none, the ask passes.
+//   - FailOpen: the ask passes, and does not keep others of its take from being counted.
+//   - FailClosed: the take is denied, and what was counted for it is given back.
+//   - FailError: the take fails, and what was counted for it is given back.
+//
+// An ask that passes so has the basis [stint.Open], one that is denied [stint.Closed].
+// What remains is not known then, so it is 0. Adjustments and resets fail as before: no
+// one waits for them.
+//
+// This is the only place where that is decided.
 func FailMode(next stint.Store, o FailModeOptions) (stint.Store, error) {
 	if o.Retry == 0 {
 		o.Retry = time.Second
 	}
 	if o.Retry < 0 {
-		return nil, invalid("retry", o.Retry, "some time")
+		return nil, invalid("retry", o.Retry, "a positive duration")
 	}
-	if err := check(atFailMode, next); err != nil {
+	if err := Check(PlaceFailMode, next); err != nil {
 		return nil, err
 	}
-	return &failMode{Store: next, o: o}, nil
+	return &failMode{Store: next, retry: o.Retry}, nil
 }
 
 type failMode struct {
 	stint.Store
-	o FailModeOptions
+	retry time.Duration
 }
 
-func (*failMode) position() position { return atFailMode }
+// errLocal is the error of a take that must not be decided locally, and was.
+var errLocal = fmt.Errorf("%w: only this process could decide", stint.ErrUnavailable)
 
-func (l *failMode) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	ds, err := l.Store.Take(ctx, asks)
-	if err == nil || !out(err) || left(ctx) {
-		return ds, err
+func (*failMode) Place() Place { return PlaceFailMode }
+
+func (l *failMode) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	err := l.Store.Take(ctx, asks, ds)
+	switch {
+	case err == nil && !local(ds):
+		return nil
+	case err != nil && (!unreachable(err) || ctx.Err() != nil):
+		return err
+	case err != nil:
+		if invalid := stint.ValidateTake(asks, ds); invalid != nil {
+			return invalid
+		}
 	}
-	if err := stint.ValidateTake(asks); err != nil {
-		return nil, err
+	has := func(mode stint.FailMode) bool {
+		return slices.ContainsFunc(asks, func(a stint.Ask) bool { return a.OnFailure() == mode })
 	}
-	ds = make([]stint.Decision, len(asks))
+	switch {
+	case has(stint.FailError):
+		if err == nil {
+			l.giveBack(ctx, asks, ds)
+			err = errLocal
+		}
+		return err
+	case has(stint.FailClosed):
+		if err == nil {
+			l.giveBack(ctx, asks, ds)
+		}
+		l.uncounted(asks, ds)
+	case err != nil:
+		l.uncounted(asks, ds)
+	case has(stint.FailOpen):
+		return l.passOpen(ctx, asks, ds)
+	}
+	return nil
+}
+
+// uncounted answers a take that no one has counted.
+func (l *failMode) uncounted(asks []stint.Ask, ds []stint.Decision) {
 	for i := range asks {
-		d := &ds[i]
-		if t, ok := asks[i].Limit.Terms(); ok {
-			d.Limit = t.Cap
+		a := &asks[i]
+		ds[i] = stint.Decision{Allowed: true, Basis: stint.Open}
+		if a.OnFailure() == stint.FailClosed {
+			ds[i] = stint.Decision{Basis: stint.Closed, RetryAfter: l.retry}
 		}
-		d.Allowed, d.Basis = true, stint.Open
-		if l.o.Closed != nil && l.o.Closed(&asks[i]) {
-			d.Allowed, d.Basis, d.RetryAfter = false, stint.Closed, l.o.Retry
+		if a.Penalty == nil {
+			ds[i].Limit = a.Limit.Cap()
 		}
 	}
-	return ds, nil
 }
+
+// passOpen lets the open asks pass of a take that was decided locally. If one of them
+// denied, the others were not counted, and are asked again without it.
+func (l *failMode) passOpen(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	var rest []stint.Ask
+	var from []int
+	again := false
+	for i := range asks {
+		if a := asks[i]; a.OnFailure() != stint.FailOpen {
+			if a.Penalty != nil {
+				a.Cost = 0 // it has counted what it answers for
+			}
+			rest, from = append(rest, a), append(from, i)
+			continue
+		}
+		again = again || !ds[i].Allowed
+		ds[i] = stint.Decision{Allowed: true, Basis: stint.Open, Limit: ds[i].Limit}
+	}
+	if !again || len(rest) == 0 {
+		return nil
+	}
+	out := make([]stint.Decision, len(rest))
+	if err := l.Take(ctx, rest, out); err != nil {
+		return err
+	}
+	for i, d := range out {
+		ds[from[i]] = d
+	}
+	return nil
+}
+
+// giveBack gives back what a take has charged locally. If that fails it stays charged: against
+// the client, and not in its favour.
+func (l *failMode) giveBack(ctx context.Context, asks []stint.Ask, ds []stint.Decision) {
+	if slices.ContainsFunc(ds, func(d stint.Decision) bool { return !d.Allowed }) {
+		return // nothing was charged
+	}
+	refund := stint.Refund(asks)
+	_ = l.Store.Adjust(ctx, refund, make([]stint.Decision, len(refund)))
+}
+
+func (l *failMode) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	err := l.Store.Adjust(ctx, asks, ds)
+	if err == nil && local(ds) && slices.ContainsFunc(asks, func(a stint.Ask) bool { return a.OnFailure() == stint.FailError }) {
+		return errLocal
+	}
+	return err
+}
+
+// local reports whether decisions were made in the store's place. If one was, all were.
+func local(ds []stint.Decision) bool { return len(ds) > 0 && ds[0].Basis == stint.Local }

@@ -3,8 +3,6 @@ package layer
 import (
 	"context"
 	"errors"
-	"hash/maphash"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -62,27 +60,21 @@ func Fallback(next stint.Store, o FallbackOptions) (stint.Store, error) {
 	case o.Replicas != nil && o.Replicas() < 1:
 		return nil, invalid("replicas", o.Replicas(), "at least 1: this node")
 	}
-	if _, ok := o.Local.(placed); ok {
+	if PlaceOf(o.Local) > 0 {
 		return nil, invalid("local", o.Local, "a store without layers, which cannot be out of reach")
 	}
-	if err := check(atFallback, next); err != nil {
+	if err := Check(PlaceFallback, next); err != nil {
 		return nil, err
 	}
-	return &fallback{next: next, o: o, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}, nil
+	return &fallback{next: next, o: o, debts: debts{max: o.MaxDebts}}, nil
 }
 
 type fallback struct {
 	next  stint.Store
 	o     FallbackOptions
 	asks  sync.Pool // of *[]stint.Ask
-	seeds [2]maphash.Seed
-
-	away  atomic.Bool // the store was out of reach the last time
+	debts debts
 	owing atomic.Bool // there are debts, and no one pays them yet
-
-	books [16]book
-	count atomic.Int64 // of debts
-	lost  atomic.Int64 // units
 
 	mu     sync.Mutex
 	paying bool
@@ -90,92 +82,79 @@ type fallback struct {
 	work   sync.WaitGroup
 }
 
-func (l *fallback) debtor(k *stint.Key, a stint.Algorithm) debtor {
-	const odd = 0x9e3779b97f4a7c15
-	subject, name := maphash.String(l.seeds[0], k.Subject), maphash.String(l.seeds[1], k.Name)
-	return debtor{subject, name + odd*uint64(a)}
-}
+func (*fallback) Place() Place { return PlaceFallback }
 
-func (*fallback) position() position { return atFallback }
-
-func (l *fallback) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	ds, err := l.next.Take(ctx, asks)
-	if err == nil || !out(err) || left(ctx) {
-		if err == nil && l.away.Load() {
-			l.away.Store(false)
-		}
-		if err == nil && l.owing.Load() {
+func (l *fallback) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	err := l.next.Take(ctx, asks, ds)
+	if err == nil {
+		if l.owing.Load() {
 			l.pay()
 		}
-		return ds, err
+		return nil
 	}
-	if !l.away.Load() {
-		l.away.Store(true)
+	// A caller that has left gets no answer: else whoever leaves early enough would be
+	// let through.
+	if !unreachable(err) || ctx.Err() != nil {
+		return err
 	}
 	n := l.replicas()
 	if n == 1 {
-		ds, err = l.o.Local.Take(ctx, asks)
+		err = l.o.Local.Take(ctx, asks, ds)
 	} else {
-		if err := stint.ValidateTake(asks); err != nil { // its share may be sound
-			return nil, err
+		if err := stint.ValidateTake(asks, ds); err != nil { // its share may be sound
+			return err
 		}
 		mine := l.shares(asks, n)
-		ds, err = l.o.Local.Take(ctx, *mine)
+		err = l.o.Local.Take(ctx, *mine, ds)
 		l.put(mine)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	passed := true
 	for i := range ds {
 		d := &ds[i]
 		d.Basis = stint.Local
 		passed = passed && d.Allowed
-		if d.RetryAfter == stint.Never && asks[i].Penalty == nil {
-			// It is too much for this node, and perhaps not for the limit.
-			if t, _ := asks[i].Limit.Terms(); asks[i].Cost <= t.Cap {
-				d.RetryAfter = time.Second
-			}
+		if d.RetryAfter == stint.Never && asks[i].Penalty == nil && asks[i].Cost <= asks[i].Limit.Cap() {
+			d.RetryAfter = time.Second // it is too much for this node, and perhaps not for the limit
 		}
 	}
 	if passed {
 		l.owe(asks, n, true)
 	}
-	return ds, nil
+	return nil
 }
 
-func (l *fallback) Adjust(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	ds, err := l.next.Adjust(ctx, asks)
-	if err == nil || !out(err) || left(ctx) {
-		return ds, err
+func (l *fallback) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	err := l.next.Adjust(ctx, asks, ds)
+	if err == nil || !unreachable(err) || ctx.Err() != nil {
+		return err
 	}
 	// What may have been given back already is not given back again.
 	refunds := errors.Is(err, stint.ErrNotApplied)
 	n := l.replicas()
 	mine := l.shares(asks, n)
-	ds, err = l.o.Local.Adjust(ctx, *mine)
+	err = l.o.Local.Adjust(ctx, *mine, ds)
 	l.put(mine)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for i := range ds {
 		ds[i].Basis = stint.Local
 	}
 	l.owe(asks, n, refunds)
-	return ds, nil
+	return nil
 }
 
-func (l *fallback) Reset(ctx context.Context, keys ...stint.Key) error {
-	err := l.next.Reset(ctx, keys...)
-	if local := l.o.Local.Reset(ctx, keys...); err == nil {
+func (l *fallback) Reset(ctx context.Context, asks []stint.Ask) error {
+	err := l.next.Reset(ctx, asks)
+	if local := l.o.Local.Reset(ctx, asks); err == nil {
 		err = local
 	}
-	for i := range keys {
-		for _, a := range stint.Algorithms() {
-			who := l.debtor(&keys[i], a)
-			if l.book(who).forget(who) {
-				l.count.Add(-1)
-			}
+	for i := range asks {
+		if asks[i].Penalty == nil {
+			l.debts.forget(&asks[i])
 		}
 	}
 	return err
@@ -222,7 +201,7 @@ func (l *fallback) replicas() int64 {
 
 // Share returns one of n parts of a limit: at least one unit.
 func Share(l stint.Limit, n int64) stint.Limit {
-	if _, ok := l.Terms(); !ok || n <= 1 {
+	if l.Validate() != nil || n <= 1 {
 		return l
 	}
 	l.Max = max(l.Max/n, 1)
@@ -233,48 +212,21 @@ func Share(l stint.Limit, n int64) stint.Limit {
 			l.Burst = max(l.Burst, 1)
 		}
 	}
-	if _, ok := l.Terms(); !ok {
+	if l.Validate() != nil {
 		l.Burst = 0 // another rate, and now it is too large a burst to be exact
 	}
 	return l
 }
 
-// most is as much as a counter can hold.
-const most = 1<<53 - 1
-
-// owe remembers what the store does not know.
+// owe remembers what the store does not know, to be paid when it is back.
 func (l *fallback) owe(asks []stint.Ask, n int64, refunds bool) {
 	for i := range asks {
 		if a := &asks[i]; a.Penalty == nil && (a.Cost > 0 || (a.Cost < 0 && refunds)) {
-			l.add(&a.Key, a.Cost, &a.Limit, n)
+			l.debts.add(a, a.Cost, n)
+			if !l.owing.Load() {
+				l.owing.Store(true)
+			}
 		}
-	}
-}
-
-func (l *fallback) book(who debtor) *book { return &l.books[who[0]%uint64(len(l.books))] }
-
-// add adds to the debt of a counter, of whose limit this node has one of n parts.
-func (l *fallback) add(k *stint.Key, units int64, limit *stint.Limit, n int64) {
-	who := l.debtor(k, limit.Algorithm)
-	b := l.book(who)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	d := b.find(who)
-	if d == nil {
-		if l.count.Add(1) > int64(l.o.MaxDebts) {
-			l.count.Add(-1)
-			l.lost.Add(max(units, 0))
-			return
-		}
-		// The caller's strings may be parts of something large.
-		d = b.enter(who, stint.Key{Subject: strings.Clone(k.Subject), Name: strings.Clone(k.Name)}, terms{*limit, n})
-	}
-	d.units = max(-most, min(d.units+max(-most, min(units, most)), most))
-	if d.terms.n != n || d.terms.limit != *limit {
-		d.terms = b.shared(terms{*limit, n})
-	}
-	if !l.owing.Load() {
-		l.owing.Store(true)
 	}
 }
 
@@ -287,20 +239,17 @@ func (l *fallback) pay() {
 	}
 	l.paying = true
 	l.work.Go(func() {
-		r, again := Return{}, false
-		for i := range l.books {
-			for !again {
-				const few = 32 // nobody waits for it, and the store has just come back
-				due := l.books[i].take(few)
-				if len(due) == 0 {
-					break
-				}
-				l.count.Add(-int64(len(due)))
-				again = l.charge(due, &r)
+		var r Return
+		for away := false; !away; {
+			const atOnce = 32 // nobody waits for it, and the store has just come back
+			due := l.debts.takeSome(atOnce)
+			if len(due) == 0 {
+				break
 			}
+			away = l.charge(due, &r)
 		}
+		r.Lost += l.debts.takeLost()
 		l.mu.Lock()
-		r.Lost += l.lost.Swap(0)
 		l.paying = false
 		l.mu.Unlock()
 		if l.o.OnReturn != nil && r != (Return{}) {
@@ -311,43 +260,40 @@ func (l *fallback) pay() {
 
 // charge charges debts in the store, as far as they have not recovered. It reports
 // whether the store is away again, so that they have to wait.
-func (l *fallback) charge(due []debt, r *Return) (again bool) {
+func (l *fallback) charge(due map[counter]debt, r *Return) (away bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // no caller waits for this
 	defer cancel()
 	var asks []stint.Ask
-	var parts []int64 // of each
-	for i := range due {
-		d := &due[i]
+	var nodes []int64 // of each
+	ds := make([]stint.Decision, len(due))
+	for c, d := range due {
 		if d.units > 0 {
 			// The local counter knows what has recovered.
-			ds, err := l.o.Local.Take(ctx, []stint.Ask{{Key: d.key, Limit: Share(d.terms.limit, d.terms.n)}})
-			if err == nil {
+			look := []stint.Ask{{Key: c.key, Limit: Share(d.limit, d.nodes)}}
+			if l.o.Local.Take(ctx, look, ds[:1]) == nil {
 				left := min(d.units, ds[0].Limit-ds[0].Remaining)
 				r.Expired += d.units - left
 				d.units = left
 			}
 		}
 		if d.units != 0 {
-			asks, parts = append(asks, stint.Ask{Key: d.key, Limit: d.terms.limit, Cost: d.units}), append(parts, d.terms.n)
+			asks, nodes = append(asks, stint.Ask{Key: c.key, Limit: d.limit, Cost: d.units}), append(nodes, d.nodes)
 		}
 	}
 	if len(asks) == 0 {
 		return false
 	}
-	_, err := l.next.Adjust(ctx, asks)
-	if errors.Is(err, stint.ErrNotApplied) {
-		for i := range asks {
-			a := &asks[i]
-			l.add(&a.Key, a.Cost, &a.Limit, parts[i])
-		}
-		return true
-	}
+	err := l.next.Adjust(ctx, asks, ds[:len(asks)])
 	for i := range asks {
-		if err != nil {
-			r.Lost += max(asks[i].Cost, 0)
-		} else {
-			r.Paid += max(asks[i].Cost, 0)
+		switch a := &asks[i]; {
+		case errors.Is(err, stint.ErrNotApplied):
+			l.debts.add(a, a.Cost, nodes[i])
+			l.owing.Store(true)
+		case err != nil:
+			r.Lost += max(a.Cost, 0)
+		default:
+			r.Paid += max(a.Cost, 0)
 		}
 	}
-	return false
+	return errors.Is(err, stint.ErrNotApplied)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/layer"
+	"github.com/stintdev/stint/storetest"
 )
 
 // fault is something that happens to Redis, or on the way to it.
@@ -103,7 +104,7 @@ type outcome struct {
 
 // load takes on several goroutines, for that long. Each take is of a counter of
 // its own.
-func load(t *testing.T, s stint.Store, length time.Duration) outcome {
+func load(t *testing.T, s stint.Store, mode stint.FailMode, length time.Duration) outcome {
 	t.Helper()
 	var (
 		wg sync.WaitGroup
@@ -114,8 +115,10 @@ func load(t *testing.T, s stint.Store, length time.Duration) outcome {
 	for g := range 16 {
 		wg.Go(func() {
 			for i := 0; time.Since(start) < length; i++ {
+				asks := ask(fmt.Sprintf("user:%d-%d", g, i%100), 1_000_000, 1)
+				asks[0].Policy = &stint.Policy{OnFailure: mode}
 				begin := time.Now()
-				out, err := s.Take(context.Background(), ask(fmt.Sprintf("user:%d-%d", g, i%100), 1_000_000, 1))
+				out, err := storetest.Take(context.Background(), s, asks)
 				took := time.Since(begin)
 				if err != nil {
 					t.Errorf("a decision was lost: %v", err)
@@ -145,12 +148,13 @@ func TestFaults(t *testing.T) {
 	for name, f := range faults() {
 		for mode, o := range map[string]struct {
 			options layer.Options
+			mode    stint.FailMode
 			basis   stint.Basis
 			denies  bool
 		}{
-			"local":  {layer.Options{Fallback: new(layer.FallbackOptions)}, stint.Local, false},
-			"open":   {layer.Options{}, stint.Open, false},
-			"closed": {layer.Options{Fail: layer.FailModeOptions{Closed: func(*stint.Ask) bool { return true }}}, stint.Closed, true},
+			"local":  {layer.Options{Fallback: new(layer.FallbackOptions)}, stint.FailLocal, stint.Local, false},
+			"open":   {layer.Options{}, stint.FailOpen, stint.Open, false},
+			"closed": {layer.Options{}, stint.FailClosed, stint.Closed, true},
 		} {
 			if mode != "local" && name != "black hole" && name != "connection refused" {
 				continue // what comes after the breaker does not care
@@ -165,7 +169,7 @@ func TestFaults(t *testing.T) {
 				}
 				s := must(t)(layer.New(redis(t, proxy.URL()+"?dial_timeout=50ms&timeout=500ms", nil), o.options))
 				counted := func() error {
-					out, err := s.Take(t.Context(), ask("alice", 1_000_000, 1))
+					out, err := storetest.Take(t.Context(), s, ask("alice", 1_000_000, 1))
 					if err == nil && out[0].Basis != stint.Counted {
 						err = errors.New(out[0].Basis.String())
 					}
@@ -175,7 +179,7 @@ func TestFaults(t *testing.T) {
 				before := runtime.NumGoroutine()
 
 				f.begin(t, server, proxy)
-				got := load(t, s, 800*time.Millisecond)
+				got := load(t, s, o.mode, 800*time.Millisecond)
 				grown, links := runtime.NumGoroutine()-before, proxy.Links()
 				f.end(t, server, proxy)
 				healed := time.Now()
@@ -215,13 +219,13 @@ func TestAwayAtStart(t *testing.T) {
 	s := must(t)(layer.New(redis(t, server.URL()+"?dial_timeout=50ms", nil), layer.Options{
 		Fallback: &layer.FallbackOptions{Local: memory(t, nil)},
 	}))
-	if got := load(t, s, 300*time.Millisecond); got.bases[stint.Local] != len(got.latencies) {
+	if got := load(t, s, stint.FailLocal, 300*time.Millisecond); got.bases[stint.Local] != len(got.latencies) {
 		t.Errorf("%v; want all local", got.bases)
 	}
 	server.Restart(t)
 	start := time.Now()
 	eventually(t, func() error {
-		out, err := s.Take(t.Context(), ask("alice", 1000, 1))
+		out, err := storetest.Take(t.Context(), s, ask("alice", 1000, 1))
 		if err == nil && out[0].Basis != stint.Counted {
 			err = errors.New("not counted")
 		}

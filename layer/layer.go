@@ -16,9 +16,10 @@
 // refusal is not worth a retry. The fallback answers for both, at once while the
 // breaker is open. The deny cache is outside it: a flood against an exhausted
 // limit stops there before anyone decides, and a denial of this node's own, which
-// is as quick, is not remembered. FailMode is last: it answers only if no one else has, so it can be sure
-// that no one counted. Any other order breaks one of these promises and is
-// refused when it is built.
+// is as quick, is not remembered. FailMode is last: it has the last word on what no
+// store has counted. Any other order breaks one of these promises and is rejected when
+// it is built ([Check]). A layer of your own has a [Place] too; the example of [Layer]
+// shows one.
 //
 // What no layer does: decide against the store when the store has answered; send
 // again a take that may have been applied; let a number that clients influence
@@ -26,61 +27,71 @@
 package layer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/stintdev/stint"
 )
 
-// position is where a layer belongs, counted from the store.
-type position int
+// Place is where a layer stands, counted from the store: a layer goes around what has a
+// lower place, and around nothing else. There is room between the places of this
+// package for layers of others.
+type Place int
 
+// The places of this package's layers. A store that is no layer has place 0.
 const (
-	atRetry position = iota + 1
-	atBreaker
-	atFallback
-	atDenyCache
-	atFailMode
+	PlaceRetry     Place = 100
+	PlaceBreaker   Place = 200
+	PlaceFallback  Place = 300
+	PlaceDenyCache Place = 400
+	PlaceFailMode  Place = 500
 )
 
-var positionNames = [...]string{
-	atRetry: "Retry", atBreaker: "Breaker", atFallback: "Fallback", atDenyCache: "DenyCache", atFailMode: "FailMode",
+// Layer is a store around a store.
+type Layer interface {
+	stint.Store
+	Place() Place
 }
 
-// placed is a layer that has a place in the order.
-type placed interface{ position() position }
-
-// check refuses what a layer may not be put around.
-func check(at position, next stint.Store) error {
-	if next == nil {
-		return errors.New("layer: " + positionNames[at] + " around no store")
+// PlaceOf returns the place of a store: that of its outermost layer, or 0 if it has none.
+func PlaceOf(s stint.Store) Place {
+	if l, ok := s.(Layer); ok {
+		return l.Place()
 	}
-	next = bare(next)
-	if p, ok := next.(placed); ok && p.position() >= at {
-		return fmt.Errorf("layer: %s around %s: %s", positionNames[at], positionNames[p.position()], reasons[at])
+	return 0
+}
+
+// Check reports why a layer of the place may not go around a store. The constructor of a
+// layer calls it.
+func Check(place Place, next stint.Store) error {
+	if next == nil {
+		return fmt.Errorf("layer: %v around no store", place)
+	}
+	if inner := PlaceOf(next); inner >= place {
+		return fmt.Errorf("layer: %v around %v: %s", place, inner, cmp.Or(places[place].reason, "its place is further in"))
 	}
 	return nil
 }
 
-// bare returns a store without those who observe it.
-func bare(s stint.Store) stint.Store {
-	for {
-		o, ok := s.(*observed)
-		if !ok {
-			return s
-		}
-		s = o.next
-	}
+// places names the places of this package, and says what breaks if a layer is further out
+// than it should be.
+var places = map[Place]struct{ name, reason string }{
+	PlaceRetry:     {"Retry", "only next to the store is it known whether an attempt was applied"},
+	PlaceBreaker:   {"Breaker", "it would count answers that are not the store's"},
+	PlaceFallback:  {"Fallback", "a denial that is remembered would be taken for the store's, and what failed open would not fall back"},
+	PlaceDenyCache: {"DenyCache", "what no one counted would be remembered"},
+	PlaceFailMode:  {"FailMode", "it would answer before others can"},
 }
 
-// reasons say what breaks if a layer is further in than it should be.
-var reasons = [...]string{
-	atRetry:     "only next to the store is it known whether an attempt was applied",
-	atBreaker:   "it would count answers that are not the store's",
-	atFallback:  "a denial that is remembered would be taken for the store's, and what failed open would not fall back",
-	atDenyCache: "what no one counted would be remembered",
-	atFailMode:  "it would answer before others can",
+// String returns the name of the layer that has the place, or the number.
+func (p Place) String() string {
+	if at, ok := places[p]; ok {
+		return at.name
+	}
+	return "place " + strconv.Itoa(int(p))
 }
 
 // invalid is an error about an option.
@@ -88,14 +99,10 @@ func invalid(field string, value any, want string) error {
 	return &stint.InvalidError{Field: "layer " + field, Value: fmt.Sprint(value), Want: want}
 }
 
-// out reports whether the error says that the store is out of reach.
-func out(err error) bool {
+// unreachable reports whether the error says that the store is out of reach.
+func unreachable(err error) bool {
 	return err == errOpen || errors.Is(err, stint.ErrUnavailable) //nolint:errorlint // the first is the usual one while a breaker is open, and need not be searched
 }
-
-// left reports whether the caller does not want the answer any more, or its time is
-// over. It gets none: else whoever leaves early enough would be let through.
-func left(ctx context.Context) bool { return ctx.Err() != nil }
 
 // canceled reports whether the caller has left before its time was over: that the
 // store had not answered by then says nothing against it.

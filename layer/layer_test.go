@@ -148,25 +148,25 @@ func (f *faulty) ask(ctx context.Context) error {
 	return nil
 }
 
-func (f *faulty) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	if err := f.ask(ctx); err != nil {
-		return nil, err
-	}
-	return f.Store.Take(ctx, asks)
-}
-
-func (f *faulty) Adjust(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	if err := f.ask(ctx); err != nil {
-		return nil, err
-	}
-	return f.Store.Adjust(ctx, asks)
-}
-
-func (f *faulty) Reset(ctx context.Context, keys ...stint.Key) error {
+func (f *faulty) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	if err := f.ask(ctx); err != nil {
 		return err
 	}
-	return f.Store.Reset(ctx, keys...)
+	return f.Store.Take(ctx, asks, ds)
+}
+
+func (f *faulty) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if err := f.ask(ctx); err != nil {
+		return err
+	}
+	return f.Store.Adjust(ctx, asks, ds)
+}
+
+func (f *faulty) Reset(ctx context.Context, asks []stint.Ask) error {
+	if err := f.ask(ctx); err != nil {
+		return err
+	}
+	return f.Store.Reset(ctx, asks)
 }
 
 var (
@@ -242,25 +242,27 @@ func TestRefused(t *testing.T) {
 func TestFailMode(t *testing.T) {
 	t.Parallel()
 	f := &faulty{Store: memory(t, nil)}
-	s := must(t)(layer.FailMode(f, layer.FailModeOptions{Closed: func(a *stint.Ask) bool { return a.Key.Subject == "bank" }}))
+	s := must(t)(layer.FailMode(f, layer.FailModeOptions{}))
+	bank := ask("bank", 5, 1)
+	bank[0].Policy = &stint.Policy{OnFailure: stint.FailClosed}
 	f.fail(unknown)
-	out, err := s.Take(t.Context(), ask("alice", 10, 1))
+	out, err := storetest.Take(t.Context(), s, ask("alice", 10, 1))
 	if err != nil || out[0] != (stint.Decision{Allowed: true, Basis: stint.Open, Limit: 10}) {
 		t.Errorf("open: %+v, %v", out, err)
 	}
-	out, err = s.Take(t.Context(), append(ask("alice", 10, 1), ask("bank", 5, 1)...))
+	out, err = storetest.Take(t.Context(), s, append(ask("alice", 10, 1), bank...))
 	if err != nil || !out[0].Allowed || out[1] != (stint.Decision{Basis: stint.Closed, Limit: 5, RetryAfter: time.Second}) {
 		t.Errorf("closed: %+v, %v", out, err)
 	}
-	if _, err := s.Adjust(t.Context(), ask("alice", 10, 1)); !errors.Is(err, stint.ErrUnavailable) {
+	if _, err := storetest.Adjust(t.Context(), s, ask("alice", 10, 1)); !errors.Is(err, stint.ErrUnavailable) {
 		t.Errorf("adjust: %v", err)
 	}
 	f.fail(func(context.Context) error { return errors.New("broken") })
-	if _, err := s.Take(t.Context(), ask("alice", 10, 1)); err == nil || errors.Is(err, stint.ErrUnavailable) {
+	if _, err := storetest.Take(t.Context(), s, ask("alice", 10, 1)); err == nil || errors.Is(err, stint.ErrUnavailable) {
 		t.Errorf("another error: %v; want it as it is", err)
 	}
 	f.heal()
-	if out, err := s.Take(t.Context(), ask("alice", 10, 1)); err != nil || out[0].Basis != stint.Counted || out[0].Remaining != 9 {
+	if out, err := storetest.Take(t.Context(), s, ask("alice", 10, 1)); err != nil || out[0].Basis != stint.Counted || out[0].Remaining != 9 {
 		t.Errorf("healed: %+v, %v", out, err)
 	}
 }

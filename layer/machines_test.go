@@ -14,6 +14,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/memstore"
+	"github.com/stintdev/stint/storetest"
 )
 
 // virtual runs a test in virtual time, with a store in memory that can be made to
@@ -39,7 +40,7 @@ func TestRetry(t *testing.T) {
 		s := must(t)(layer.Retry(f, layer.RetryOptions{}))
 		take := func(ctx context.Context, cost int64) (calls int64, took time.Duration, err error) {
 			before, start := f.calls.Load(), time.Now()
-			_, err = s.Take(ctx, ask("alice", 100, cost))
+			_, err = storetest.Take(ctx, s, ask("alice", 100, cost))
 			return f.calls.Load() - before, time.Since(start), err
 		}
 		bg := context.Background()
@@ -58,11 +59,11 @@ func TestRetry(t *testing.T) {
 			t.Errorf("a peek: %d calls, %v; want several", calls, err)
 		}
 		before := f.calls.Load()
-		if err := s.Reset(bg, stint.Key{Subject: "alice"}); !errors.Is(err, errUnknown) || f.calls.Load()-before < 3 {
+		if err := s.Reset(bg, ask("alice", 100, 1)); !errors.Is(err, errUnknown) || f.calls.Load()-before < 3 {
 			t.Errorf("a reset: %d calls, %v; want several", f.calls.Load()-before, err)
 		}
 		before = f.calls.Load()
-		if _, err := s.Adjust(bg, ask("alice", 100, -1)); !errors.Is(err, errUnknown) || f.calls.Load()-before != 1 {
+		if _, err := storetest.Adjust(bg, s, ask("alice", 100, -1)); !errors.Is(err, errUnknown) || f.calls.Load()-before != 1 {
 			t.Errorf("an adjustment: %d calls, %v; want one", f.calls.Load()-before, err)
 		}
 		f.fail(func(context.Context) error { return errors.New("broken") })
@@ -94,7 +95,7 @@ func TestBreaker(t *testing.T) {
 		var changes []layer.Change
 		s := must(t)(layer.Breaker(f, layer.BreakerOptions{OnChange: func(c layer.Change) { changes = append(changes, c) }}))
 		take := func() error {
-			_, err := s.Take(t.Context(), ask("alice", 1000, 1))
+			_, err := storetest.Take(t.Context(), s, ask("alice", 1000, 1))
 			return err
 		}
 		states := func() (out []string) {
@@ -225,7 +226,7 @@ func TestBreaker(t *testing.T) {
 		f.fail(hang)
 		for range 20 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-			_, err := s.Take(ctx, ask("alice", 1000, 1))
+			_, err := storetest.Take(ctx, s, ask("alice", 1000, 1))
 			cancel()
 			if !errors.Is(err, stint.ErrUnavailable) {
 				t.Fatal(err)
@@ -247,14 +248,14 @@ func TestProbes(t *testing.T) {
 		s := must(t)(layer.Breaker(f, layer.BreakerOptions{Slow: -1}))
 		f.fail(unknown)
 		for range 5 {
-			_, _ = s.Take(t.Context(), ask("alice", 10, 1))
+			_, _ = storetest.Take(t.Context(), s, ask("alice", 10, 1))
 		}
 		pass(time.Second)
 		f.fail(func(context.Context) error { <-time.After(10 * time.Second); return nil })
 		before := f.calls.Load()
 		var wg sync.WaitGroup
 		for range 1000 {
-			wg.Go(func() { _, _ = s.Take(t.Context(), ask("alice", 10, 1)) })
+			wg.Go(func() { _, _ = storetest.Take(t.Context(), s, ask("alice", 10, 1)) })
 		}
 		synctest.Wait()
 		if n := f.calls.Load() - before; n < 1 || n > 200 {
@@ -276,7 +277,7 @@ func TestFallback(t *testing.T) {
 		}))
 		take := func(cost int64) stint.Decision {
 			t.Helper()
-			out, err := s.Take(t.Context(), ask("alice", 100, cost))
+			out, err := storetest.Take(t.Context(), s, ask("alice", 100, cost))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -325,7 +326,7 @@ func TestFallback(t *testing.T) {
 		// A reset is for both.
 		f.fail(unknown)
 		take(7)
-		if err := s.Reset(t.Context(), ask("alice", 1, 1)[0].Key); !errors.Is(err, errUnknown) {
+		if err := s.Reset(t.Context(), ask("alice", 1, 1)); !errors.Is(err, errUnknown) {
 			t.Errorf("reset: %v; want the store's error", err)
 		}
 		if d := take(0); d.Remaining != 100 {
@@ -350,7 +351,7 @@ func TestDenyCachePenalties(t *testing.T) {
 			t.Helper()
 			before := f.calls.Load()
 			asks := append(ask("alice", 1, 1), stint.Ask{Key: stint.Key{Subject: "alice", Name: "ban"}, Cost: cost, Penalty: p})
-			if _, err := s.Take(t.Context(), asks); err != nil {
+			if _, err := storetest.Take(t.Context(), s, asks); err != nil {
 				t.Fatal(err)
 			}
 			if calls := f.calls.Load() - before; calls != want {
@@ -378,11 +379,11 @@ func TestPenaltiesAreNotOwed(t *testing.T) {
 		f.fail(unknown)
 		p := &stint.Penalty{Threshold: 3, Within: time.Hour, Cooldown: time.Minute}
 		asks := append(ask("alice", 10, 2), stint.Ask{Key: stint.Key{Subject: "alice", Name: "ban"}, Cost: 1, Penalty: p})
-		if _, err := s.Take(t.Context(), asks); err != nil {
+		if _, err := storetest.Take(t.Context(), s, asks); err != nil {
 			t.Fatal(err)
 		}
 		f.heal()
-		if _, err := s.Take(t.Context(), asks); err != nil {
+		if _, err := storetest.Take(t.Context(), s, asks); err != nil {
 			t.Fatal(err)
 		}
 		if r := <-returns; r != (layer.Return{Paid: 2}) {
@@ -401,12 +402,12 @@ func TestDebts(t *testing.T) {
 		}))
 		f.fail(unknown)
 		for i := range 150 {
-			if _, err := s.Take(t.Context(), ask(fmt.Sprint("user:", i), 10, 2)); err != nil {
+			if _, err := storetest.Take(t.Context(), s, ask(fmt.Sprint("user:", i), 10, 2)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		f.heal()
-		if _, err := s.Take(t.Context(), ask("alice", 10, 1)); err != nil {
+		if _, err := storetest.Take(t.Context(), s, ask("alice", 10, 1)); err != nil {
 			t.Fatal(err)
 		}
 		if r := <-returns; r != (layer.Return{Paid: 200, Lost: 100}) {
@@ -442,7 +443,7 @@ func TestFleet(t *testing.T) {
 				wg.Go(func() {
 					for time.Since(start) < seconds*time.Second {
 						for range 2 { // 4,000 a second ask
-							out, err := s.Take(t.Context(), []stint.Ask{{Key: stint.Key{Subject: "all"}, Limit: l, Cost: 1}})
+							out, err := storetest.Take(t.Context(), s, []stint.Ask{{Key: stint.Key{Subject: "all"}, Limit: l, Cost: 1}})
 							if err != nil {
 								t.Error(err)
 							} else if out[0].Allowed {
@@ -470,7 +471,7 @@ func TestDenyCache(t *testing.T) {
 		take := func(asks []stint.Ask) ([]stint.Decision, int64) {
 			t.Helper()
 			before := f.calls.Load()
-			out, err := s.Take(t.Context(), asks)
+			out, err := storetest.Take(t.Context(), s, asks)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -518,7 +519,7 @@ func TestDenyCache(t *testing.T) {
 			t.Errorf("after a second: %d calls", calls)
 		}
 		// A reset, and a refund, are seen at once.
-		if err := s.Reset(t.Context(), one[0].Key); err != nil {
+		if err := s.Reset(t.Context(), one); err != nil {
 			t.Fatal(err)
 		}
 		if out, _ := take(one); !out[0].Allowed {
@@ -526,7 +527,7 @@ func TestDenyCache(t *testing.T) {
 		}
 		take(ask("alice", 3, 2))
 		take(one)
-		if _, err := s.Adjust(t.Context(), ask("alice", 3, -1)); err != nil {
+		if _, err := storetest.Adjust(t.Context(), s, ask("alice", 3, -1)); err != nil {
 			t.Fatal(err)
 		}
 		if out, _ := take(one); !out[0].Allowed {
@@ -534,7 +535,7 @@ func TestDenyCache(t *testing.T) {
 		}
 		// Another node's reset is seen within a second.
 		take(one)
-		if err := f.Store.Reset(t.Context(), one[0].Key); err != nil {
+		if err := f.Store.Reset(t.Context(), one); err != nil {
 			t.Fatal(err)
 		}
 		if out, _ := take(one); out[0].Allowed {
@@ -567,13 +568,13 @@ func TestObserver(t *testing.T) {
 		m := new(layer.Meter)
 		s := must(t)(layer.New(f, layer.Options{Fallback: &layer.FallbackOptions{Local: memory(t, nil)}, Observer: m}))
 		for range 4 {
-			_, _ = s.Take(t.Context(), ask("alice", 2, 1))
+			_, _ = storetest.Take(t.Context(), s, ask("alice", 2, 1))
 		}
 		f.fail(func(context.Context) error { <-time.After(3 * time.Millisecond); return errUnknown })
 		for range 7 {
-			_, _ = s.Take(t.Context(), ask("bob", 5, 1))
+			_, _ = storetest.Take(t.Context(), s, ask("bob", 5, 1))
 		}
-		_ = s.Reset(t.Context(), stint.Key{Subject: "bob"})
+		_ = s.Reset(t.Context(), ask("bob", 5, 1))
 		got := m.Read()
 		for _, want := range []struct {
 			layer  string

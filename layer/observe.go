@@ -17,7 +17,7 @@ type Observer interface {
 type Call struct {
 	Layer string // as given to Observe
 	Verb  Verb
-	Asks  int // or keys
+	Asks  int
 	// Outcome of a take: whether it passed, and what that rests on.
 	Allowed bool
 	Basis   stint.Basis
@@ -62,30 +62,35 @@ type observed struct {
 	o    Observer
 }
 
-func (l *observed) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+func (l *observed) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	start := time.Now()
-	ds, err := l.next.Take(ctx, asks)
+	err := l.next.Take(ctx, asks, ds)
 	c := Call{Layer: l.name, Verb: Take, Asks: len(asks), Err: err, Allowed: err == nil, Took: time.Since(start)}
-	for i := range ds {
-		c.Allowed = c.Allowed && ds[i].Allowed
-		c.Basis = max(c.Basis, ds[i].Basis)
+	if err == nil {
+		for i := range ds {
+			c.Allowed = c.Allowed && ds[i].Allowed
+			c.Basis = max(c.Basis, ds[i].Basis)
+		}
 	}
 	l.o.Observe(c)
-	return ds, err
-}
-
-func (l *observed) Adjust(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	start := time.Now()
-	ds, err := l.next.Adjust(ctx, asks)
-	l.o.Observe(Call{Layer: l.name, Verb: Adjust, Asks: len(asks), Err: err, Allowed: err == nil, Took: time.Since(start)})
-	return ds, err
-}
-
-func (l *observed) Reset(ctx context.Context, keys ...stint.Key) error {
-	start := time.Now()
-	err := l.next.Reset(ctx, keys...)
-	l.o.Observe(Call{Layer: l.name, Verb: Reset, Asks: len(keys), Err: err, Allowed: err == nil, Took: time.Since(start)})
 	return err
 }
+
+func (l *observed) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	start := time.Now()
+	err := l.next.Adjust(ctx, asks, ds)
+	l.o.Observe(Call{Layer: l.name, Verb: Adjust, Asks: len(asks), Err: err, Allowed: err == nil, Took: time.Since(start)})
+	return err
+}
+
+func (l *observed) Reset(ctx context.Context, asks []stint.Ask) error {
+	start := time.Now()
+	err := l.next.Reset(ctx, asks)
+	l.o.Observe(Call{Layer: l.name, Verb: Reset, Asks: len(asks), Err: err, Allowed: err == nil, Took: time.Since(start)})
+	return err
+}
+
+// Place is that of the store it observes: it changes nothing, and may be anywhere.
+func (l *observed) Place() Place { return PlaceOf(l.next) }
 
 func (l *observed) Close() error { return l.next.Close() }

@@ -11,6 +11,7 @@ import (
 	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/redisstore"
+	"github.com/stintdev/stint/storetest"
 )
 
 // TestCallersThatLeave takes for callers who do not wait for the answer. They are
@@ -32,7 +33,7 @@ func TestCallersThatLeave(t *testing.T) {
 		} {
 			s := must(t)(layer.New(f, o))
 			for range 20 {
-				if out, err := s.Take(gone, ask("alice", 1, 1)); err == nil {
+				if out, err := storetest.Take(gone, s, ask("alice", 1, 1)); err == nil {
 					t.Fatalf("%s: %+v for a caller that has left", name, out)
 				}
 			}
@@ -59,7 +60,7 @@ func TestLongOutage(t *testing.T) {
 			f.fail(unknown)
 			admitted := int64(0)
 			for range 60 * 5 { // five a second, for a minute
-				out, err := s.Take(t.Context(), one)
+				out, err := storetest.Take(t.Context(), s, one)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -70,7 +71,7 @@ func TestLongOutage(t *testing.T) {
 			}
 			f.heal()
 			one[0].Cost = 0
-			if _, err := s.Take(t.Context(), one); err != nil {
+			if _, err := storetest.Take(t.Context(), s, one); err != nil {
 				t.Fatal(err)
 			}
 			r := <-returns
@@ -78,7 +79,7 @@ func TestLongOutage(t *testing.T) {
 				t.Errorf("%s: %+v of %d admitted", text, r, admitted)
 			}
 			one[0].Cost = 1
-			if out, err := s.Take(t.Context(), one); err != nil || !out[0].Allowed && out[0].RetryAfter > time.Second {
+			if out, err := storetest.Take(t.Context(), s, one); err != nil || !out[0].Allowed && out[0].RetryAfter > time.Second {
 				t.Errorf("%s: afterwards %+v, %v", text, out, err)
 			}
 		}
@@ -97,7 +98,7 @@ func TestDay(t *testing.T) {
 		take := func(cost int64) {
 			t.Helper()
 			asks := []stint.Ask{{Key: stint.Key{Subject: "alice"}, Limit: stint.PerDay(1000), Cost: cost}}
-			if _, err := s.Take(t.Context(), asks); err != nil {
+			if _, err := storetest.Take(t.Context(), s, asks); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -123,25 +124,25 @@ func TestSilentProbes(t *testing.T) {
 		s := must(t)(layer.Breaker(f, layer.BreakerOptions{OnChange: func(c layer.Change) { state = c.To }}))
 		f.fail(unknown)
 		for range 5 {
-			_, _ = s.Take(t.Context(), ask("alice", 10, 1))
+			_, _ = storetest.Take(t.Context(), s, ask("alice", 10, 1))
 		}
 		pass(time.Second)
 		f.fail(hang)
 		for range 10 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-			_, _ = s.Take(ctx, ask("alice", 10, 1))
+			_, _ = storetest.Take(ctx, s, ask("alice", 10, 1))
 			cancel()
 		}
 		f.fail(func(context.Context) error { return &stint.InvalidError{Field: "cost"} })
 		for range 10 {
-			_, _ = s.Take(t.Context(), ask("alice", 10, 1))
+			_, _ = storetest.Take(t.Context(), s, ask("alice", 10, 1))
 		}
 		if state != layer.BreakerHalfOpen {
 			t.Errorf("%v, though no probe has said anything", state)
 		}
 		f.heal()
 		for range 3 {
-			_, _ = s.Take(t.Context(), ask("alice", 10, 1))
+			_, _ = storetest.Take(t.Context(), s, ask("alice", 10, 1))
 		}
 		if state != layer.BreakerClosed {
 			t.Errorf("%v after three good probes", state)
@@ -150,14 +151,14 @@ func TestSilentProbes(t *testing.T) {
 		f.fail(hang)
 		for range 5 {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-			_, _ = s.Take(ctx, ask("alice", 10, 1))
+			_, _ = storetest.Take(ctx, s, ask("alice", 10, 1))
 			cancel()
 		}
 		if state != layer.BreakerOpen {
 			t.Errorf("%v, though the store has not answered five callers for 20ms", state)
 		}
 		s.Close()
-		if _, err := s.Take(t.Context(), ask("alice", 10, 1)); !errors.Is(err, stint.ErrClosed) {
+		if _, err := storetest.Take(t.Context(), s, ask("alice", 10, 1)); !errors.Is(err, stint.ErrClosed) {
 			t.Errorf("after Close: %v", err)
 		}
 	})
@@ -174,7 +175,7 @@ func TestUnpaid(t *testing.T) {
 		}))
 		f.fail(unknown)
 		for i := range 100 {
-			if _, err := s.Take(t.Context(), ask(fmt.Sprint("user:", i), 10, 1)); err != nil {
+			if _, err := storetest.Take(t.Context(), s, ask(fmt.Sprint("user:", i), 10, 1)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -187,12 +188,12 @@ func TestUnpaid(t *testing.T) {
 			}
 			return errAway
 		})
-		_, _ = s.Take(t.Context(), ask("alice", 10, 0))
+		_, _ = storetest.Take(t.Context(), s, ask("alice", 10, 0))
 		pass(time.Second)
 		f.heal()
 		paid := int64(0)
 		for paid < 100 {
-			if _, err := s.Take(t.Context(), ask("alice", 10, 0)); err != nil {
+			if _, err := storetest.Take(t.Context(), s, ask("alice", 10, 0)); err != nil {
 				t.Fatal(err)
 			}
 			select {
@@ -224,7 +225,7 @@ func TestManyDebts(t *testing.T) {
 			t.Helper()
 			who, cost := fmt.Sprint("user:", i), int64(i%7+1)
 			for limit := int64(1000); limit < 1003; limit++ { // under others, too, and the last counts
-				if _, err := s.Take(t.Context(), ask(who, limit, cost)); err != nil {
+				if _, err := storetest.Take(t.Context(), s, ask(who, limit, cost)); err != nil {
 					t.Fatal(err)
 				}
 				owed[who] += cost
@@ -235,14 +236,14 @@ func TestManyDebts(t *testing.T) {
 		}
 		for i := 0; i < most; i += 3 {
 			who := fmt.Sprint("user:", i)
-			_ = s.Reset(t.Context(), ask(who, 1, 0)[0].Key) // the store cannot, and the rest is done
+			_ = s.Reset(t.Context(), ask(who, 1, 0)) // the store cannot, and the rest is done
 			delete(owed, who)
 		}
 		for i := range most / 3 { // for whom there is room again
 			admit(most + i)
 		}
 		f.heal()
-		if _, err := s.Take(t.Context(), ask("alice", 10, 0)); err != nil {
+		if _, err := storetest.Take(t.Context(), s, ask("alice", 10, 0)); err != nil {
 			t.Fatal(err)
 		}
 		want := layer.Return{}
@@ -254,7 +255,7 @@ func TestManyDebts(t *testing.T) {
 		}
 		for i := range most + most/3 {
 			who := fmt.Sprint("user:", i)
-			if out, err := f.Store.Take(t.Context(), ask(who, 1002, 0)); err != nil || out[0].Remaining != 1002-owed[who] {
+			if out, err := storetest.Take(t.Context(), f.Store, ask(who, 1002, 0)); err != nil || out[0].Remaining != 1002-owed[who] {
 				t.Fatalf("%s: %+v, %v; want %d used", who, out, err, owed[who])
 			}
 		}
@@ -270,7 +271,7 @@ func TestRememberedTimes(t *testing.T) {
 		s := must(t)(layer.DenyCache(f, layer.DenyCacheOptions{}))
 		take := func() stint.Decision {
 			t.Helper()
-			ds, err := s.Take(t.Context(), ask("alice", 1, 1))
+			ds, err := storetest.Take(t.Context(), s, ask("alice", 1, 1))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -299,7 +300,7 @@ func TestRememberedBeforeItLeft(t *testing.T) {
 		s = must(t)(layer.DenyCache(s, layer.DenyCacheOptions{Now: func() time.Time { return now }}))
 		take := func(who string) stint.Decision {
 			t.Helper()
-			ds, err := s.Take(t.Context(), ask(who, 1, 1))
+			ds, err := storetest.Take(t.Context(), s, ask(who, 1, 1))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -329,20 +330,20 @@ func TestRefundOnce(t *testing.T) {
 	virtual(t, func(t *testing.T, f *faulty) {
 		t.Helper()
 		s := must(t)(layer.Fallback(f, layer.FallbackOptions{Local: memory(t, nil)}))
-		if _, err := s.Take(t.Context(), ask("alice", 10, 10)); err != nil {
+		if _, err := storetest.Take(t.Context(), s, ask("alice", 10, 10)); err != nil {
 			t.Fatal(err)
 		}
 		// Applied, but the answer was lost.
-		if _, err := f.Store.Adjust(t.Context(), ask("alice", 10, -5)); err != nil {
+		if _, err := storetest.Adjust(t.Context(), f.Store, ask("alice", 10, -5)); err != nil {
 			t.Fatal(err)
 		}
 		f.fail(unknown)
-		if _, err := s.Adjust(t.Context(), ask("alice", 10, -5)); err != nil {
+		if _, err := storetest.Adjust(t.Context(), s, ask("alice", 10, -5)); err != nil {
 			t.Fatal(err)
 		}
 		f.heal()
 		for range 3 {
-			out, err := s.Take(t.Context(), ask("alice", 10, 0))
+			out, err := storetest.Take(t.Context(), s, ask("alice", 10, 0))
 			if err != nil || out[0].Remaining != 5 {
 				t.Errorf("%+v, %v; want 5 remaining", out, err)
 			}
@@ -364,7 +365,7 @@ func TestInvalidAway(t *testing.T) {
 		} {
 			for _, l := range []stint.Limit{{}, {Max: -1, Window: stint.Every(time.Second)}, {Algorithm: stint.SlidingLog, Max: 20_000, Window: stint.Every(time.Second)}} {
 				var invalid *stint.InvalidError
-				if out, err := s.Take(t.Context(), []stint.Ask{{Key: stint.Key{Subject: "alice"}, Limit: l, Cost: 1}}); !errors.As(err, &invalid) {
+				if out, err := storetest.Take(t.Context(), s, []stint.Ask{{Key: stint.Key{Subject: "alice"}, Limit: l, Cost: 1}}); !errors.As(err, &invalid) {
 					t.Errorf("%s, %v: %+v, %v; want an InvalidError", name, l, out, err)
 				}
 			}
@@ -381,11 +382,11 @@ func TestLocalIsNotRemembered(t *testing.T) {
 			Fallback: &layer.FallbackOptions{Local: memory(t, nil), Replicas: func() int { return 4 }},
 		}))
 		f.fail(unknown)
-		if out, err := s.Take(t.Context(), ask("alice", 100, 30)); err != nil || out[0].Allowed || out[0].RetryAfter == stint.Never {
+		if out, err := storetest.Take(t.Context(), s, ask("alice", 100, 30)); err != nil || out[0].Allowed || out[0].RetryAfter == stint.Never {
 			t.Errorf("more than this node's share: %+v, %v; want a denial that does not say never", out, err)
 		}
 		f.heal()
-		if out, err := s.Take(t.Context(), ask("alice", 100, 30)); err != nil || !out[0].Allowed {
+		if out, err := storetest.Take(t.Context(), s, ask("alice", 100, 30)); err != nil || !out[0].Allowed {
 			t.Errorf("back: %+v, %v", out, err)
 		}
 	})
@@ -406,16 +407,16 @@ func TestHalfApplied(t *testing.T) {
 	}
 	s := must(t)(layer.Retry(r, layer.RetryOptions{Budget: 300 * time.Millisecond}))
 	both := append(ask("alice", 1000, 10), ask(bob, 1000, 10)...)
-	if _, err := s.Adjust(t.Context(), both); err != nil {
+	if _, err := storetest.Adjust(t.Context(), s, both); err != nil {
 		t.Fatal(err)
 	}
 	c.Primary(t, "{"+bob+"}").Kill(t)
 	for range 2 { // the first may still have found a connection
-		if _, err := s.Adjust(t.Context(), both); err == nil || errors.Is(err, stint.ErrNotApplied) {
+		if _, err := storetest.Adjust(t.Context(), s, both); err == nil || errors.Is(err, stint.ErrNotApplied) {
 			t.Errorf("adjust: %v; want an error that does not say that nothing was done", err)
 		}
 	}
-	out, err := s.Take(t.Context(), ask("alice", 1000, 0))
+	out, err := storetest.Take(t.Context(), s, ask("alice", 1000, 0))
 	if err != nil || out[0].Remaining != 970 {
 		t.Errorf("%+v, %v; want 970 remaining after three adjustments by 10", out, err)
 	}

@@ -47,7 +47,7 @@ func Retry(next stint.Store, o RetryOptions) (stint.Store, error) {
 	case o.Budget < o.Dial:
 		return nil, invalid("budget", o.Budget, "at least "+o.Dial.String()+", which the store may take to connect; or a shorter dial timeout")
 	}
-	if err := check(atRetry, next); err != nil {
+	if err := Check(PlaceRetry, next); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // the layer's own life, which ends with Close
@@ -61,44 +61,36 @@ type retry struct {
 	cancel context.CancelFunc
 }
 
-func (*retry) position() position { return atRetry }
+func (*retry) Place() Place { return PlaceRetry }
 
-func (l *retry) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+func (l *retry) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	ctx, cancel := l.budget.Within(ctx)
 	defer cancel()
-	out, err := l.next.Take(ctx, asks)
-	if err == nil {
-		return out, nil
-	}
-	err = l.again(ctx, err, peeks(asks), func() error {
-		out, err = l.next.Take(ctx, asks)
-		return err
-	})
-	return out, err
-}
-
-func (l *retry) Adjust(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	ctx, cancel := l.budget.Within(ctx)
-	defer cancel()
-	out, err := l.next.Adjust(ctx, asks)
-	if err == nil {
-		return out, nil
-	}
-	err = l.again(ctx, err, peeks(asks), func() error {
-		out, err = l.next.Adjust(ctx, asks)
-		return err
-	})
-	return out, err
-}
-
-func (l *retry) Reset(ctx context.Context, keys ...stint.Key) error {
-	ctx, cancel := l.budget.Within(ctx)
-	defer cancel()
-	err := l.next.Reset(ctx, keys...)
+	err := l.next.Take(ctx, asks, ds)
 	if err == nil {
 		return nil
 	}
-	return l.again(ctx, err, true, func() error { return l.next.Reset(ctx, keys...) })
+	return l.again(ctx, err, peeks(asks), func() error { return l.next.Take(ctx, asks, ds) })
+}
+
+func (l *retry) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	ctx, cancel := l.budget.Within(ctx)
+	defer cancel()
+	err := l.next.Adjust(ctx, asks, ds)
+	if err == nil {
+		return nil
+	}
+	return l.again(ctx, err, peeks(asks), func() error { return l.next.Adjust(ctx, asks, ds) })
+}
+
+func (l *retry) Reset(ctx context.Context, asks []stint.Ask) error {
+	ctx, cancel := l.budget.Within(ctx)
+	defer cancel()
+	err := l.next.Reset(ctx, asks)
+	if err == nil {
+		return nil
+	}
+	return l.again(ctx, err, true, func() error { return l.next.Reset(ctx, asks) })
 }
 
 func (l *retry) Close() error {
@@ -111,7 +103,7 @@ func (l *retry) Close() error {
 // there is time. Harmless calls may be applied twice.
 func (l *retry) again(ctx context.Context, err error, harmless bool, call func() error) error {
 	longest := max(l.pause, l.budget.Length()/4) // so that the budget is used
-	for bound := l.pause; out(err) && (harmless || errors.Is(err, stint.ErrNotApplied)); bound = min(2*bound, longest) {
+	for bound := l.pause; unreachable(err) && (harmless || errors.Is(err, stint.ErrNotApplied)); bound = min(2*bound, longest) {
 		pause := rand.N(bound)
 		if d, ok := ctx.Deadline(); ok && time.Until(d) <= pause {
 			return err

@@ -5,64 +5,54 @@ import (
 	"context"
 	"slices"
 	"time"
-	"unsafe"
 
 	"github.com/stintdev/stint"
 )
 
-// few is how many asks are worked on without allocating, and fewer how many most takes have.
-const few, fewer = 10, 3
-
-// item is one ask of several, on its way. Once they are in order, a twin asks the same counter as
-// the item before it.
-type item struct {
-	id   id
-	cell *cell // where it is expected, until it is locked; then nil if there is none; a twin has its elder's
-	plan *stint.Plan
-	cost int64
-	// counter is what the cell held, so that it can be put back; or, of one that is not there
-	// or has a log, what it will hold.
-	counter stint.Counter
-	ask     int32 // its place among them
-	twin    bool
-}
-
-// inPlace reports whether the take writes to the cell before it is known whether all pass.
-func (it *item) inPlace() bool { return it.cell != nil && it.cell.Aux >= 0 }
+// onStack is how many asks are worked on without allocating.
+const onStack = 8
 
 // penalty is the algorithm of penalties, to tell their counters from others. They
 // are kept like logs.
 const penalty stint.Algorithm = 0xff
 
-// identify fills in the items of the asks, and has their cells fetched. It reports whether all of
-// them charge limits, which are valid.
-func (s *Store) identify(items []item, asks []stint.Ask) (plain bool) {
-	plain = true
-	var subject id
-	for i := range items {
-		a, it := &asks[i], &items[i]
-		if i == 0 || !same(a.Key.Subject, asks[i-1].Key.Subject) {
-			subject = s.subjects.of(a.Key.Subject)
-		}
-		algorithm := a.Limit.Algorithm
-		if a.Penalty != nil {
-			algorithm = penalty
-		}
-		c := subject.with(s.names.of(a.Key.Name), algorithm)
-		it.id, it.cell, it.cost, it.ask = c, s.tableOf(c).expect(c.lo), a.Cost, int32(i)
-		prefetch(it.cell)
-		if algorithm != penalty {
-			it.plan = a.Limit.Plan()
-		}
-		if it.plan == nil || it.cost < 0 {
-			plain = false
-		}
+func algorithmOf(a *stint.Ask) stint.Algorithm {
+	if a.Penalty != nil {
+		return penalty
 	}
-	return plain
+	return a.Limit.Algorithm
 }
 
-// same reports whether two texts are one and the same in memory: equal ones may not be.
-func same(a, b string) bool { return len(a) == len(b) && unsafe.StringData(a) == unsafe.StringData(b) }
+// item is one ask of several, on its way. Once items are in order, a twin asks the same counter as
+// the item before it.
+type item struct {
+	id   id
+	cell *cell       // locked; nil if there is none
+	plan *stint.Plan // nil for a penalty
+	cost int64
+	// counter is what the cell held, so that it can be put back; or, of one that has a log, what
+	// it will hold.
+	counter stint.Counter
+	ask     int32 // its place among the asks
+	twin    bool
+}
+
+// identify fills in the items of asks that are valid. It reports whether all of them are for
+// limits.
+func (s *Store) identify(items []item, asks []stint.Ask) (limits bool) {
+	limits = true
+	for i := range items {
+		a, it := &asks[i], &items[i]
+		it.id = s.subjects.of(a.Key.Subject).with(s.names.of(a.Key.Name), algorithmOf(a))
+		it.cost, it.ask = a.Cost, int32(i)
+		if a.Penalty != nil {
+			limits = false
+		} else if it.plan = a.Plan; !a.Compiled() {
+			it.plan, _ = a.CompileIn(new(stint.Plan)) // it is valid
+		}
+	}
+	return limits
+}
 
 // order puts the items in the order of their counters, which is the order of locks; asks on
 // one counter stay in their own order. It reports whether there are twins.
@@ -83,7 +73,7 @@ func order(items []item) (twins bool) {
 func (s *Store) acquireAll(items []item) bool {
 	for i := range items {
 		it := &items[i]
-		if it.cell = s.tableOf(it.id).acquire(it.id, true); it.cell == nil {
+		if it.cell = s.tableOf(it.id).acquire(it.id); it.cell == nil {
 			releaseAll(items[:i])
 			return false
 		}
@@ -124,36 +114,22 @@ func (s *Store) unlockAll(locked []*shard) {
 	}
 }
 
-// takeAll decides several asks together, and answers in out.
-func (s *Store) takeAll(asks []stint.Ask, out []stint.Decision) error {
-	switch n := len(asks); {
-	case n == 0:
-		return nil
-	case n <= fewer: // most takes, and to clear more room costs as much as a decision
-		var room [fewer]item
-		return s.takeItems(room[:n], asks, out)
-	case n <= few:
-		var room [few]item
-		return s.takeItems(room[:n], asks, out)
-	default:
-		return s.takeItems(make([]item, n), asks, out)
+// takeAll decides any number of asks together.
+func (s *Store) takeAll(asks []stint.Ask, ds []stint.Decision) error {
+	if err := stint.ValidateTake(asks, ds); err != nil || len(asks) == 0 {
+		return err
 	}
-}
-
-func (s *Store) takeItems(items []item, asks []stint.Ask, out []stint.Decision) error {
-	if !s.identify(items, asks) {
-		return s.takeSpecial(items, asks, out)
+	var room [onStack]item
+	items := room[:min(len(asks), onStack)]
+	if len(asks) > onStack {
+		items = make([]item, len(asks))
 	}
-	var now int64
-	if s.clock.now == nil {
-		now = s.clock.running()
+	limits := s.identify(items, asks)
+	now := s.clock.micros()
+	if twins := order(items); limits && !twins && s.acquireAll(items) {
+		s.takeLocked(items, ds, now)
 	} else {
-		now = s.clock.micros()
-	}
-	if !s.attempt(items, out, now) {
-		if err := s.takeInOrder(items, asks, out, now); err != nil {
-			return err
-		}
+		s.transact(items, asks, ds, now, (*stint.Plan).TakeState, true)
 	}
 	if now%1024 == 0 {
 		s.shardOf(items[0].id).sweepSome(now)
@@ -161,165 +137,64 @@ func (s *Store) takeItems(items []item, asks []stint.Ask, out []stint.Decision) 
 	return nil
 }
 
-// takeInOrder is a take from counters of which some are held by others, or not there yet.
-func (s *Store) takeInOrder(items []item, asks []stint.Ask, out []stint.Decision, now int64) error {
-	if order(items) {
-		return s.takeSpecial(items, asks, out)
-	}
-	if s.acquireAll(items) {
-		s.decide(items, out, now)
-		return nil
-	}
-	defer s.unlockAll(s.lockAll(items))
-	if !s.decide(items, out, now) {
-		return nil
-	}
-	// No one else can have made these meanwhile, or looked for them.
+// takeLocked decides items of different counters, whose cells are locked, and releases them. Each
+// is charged where it is, and put back if another denies.
+func (s *Store) takeLocked(items []item, ds []stint.Decision, now int64) {
+	allowed := true
 	for i := range items {
-		it := &items[i]
-		if it.cell == nil && it.cost > 0 {
-			x := s.shardOf(it.id).insert(it.id, asks[it.ask].Limit.Algorithm, now)
-			s.logs.commit(x, it.cost, &it.counter)
-			x.release(it.id)
-		}
-	}
-	return nil
-}
-
-// attempt decides about all items, which are in the order of their asks, if it can lock their cells as
-// they come: without waiting, as that is not the order of locks. If one is not free or not there, it
-// charges nothing and returns false. In the end none is locked.
-func (s *Store) attempt(items []item, out []stint.Decision, now int64) bool {
-	done := true
-	for i := range items {
-		it, d := &items[i], &out[i]
-		x := it.cell
-		if x == nil || !x.tryAcquire(it.id) {
-			if x = s.tableOf(it.id).acquire(it.id, false); x == nil {
-				giveUp(items[:i])
-				return false
-			}
-			it.cell = x
-		}
-		if x.Aux >= 0 { // as judge does, in fewer steps
-			it.counter = x.Counter
-			it.plan.Take(&x.Counter, now, it.cost, d)
-			if d.Allowed {
-				continue
-			}
+		it, d := &items[i], &ds[items[i].ask]
+		var log []stint.Entry
+		if it.counter, log = s.logs.load(it.cell); it.cell.Aux < 0 {
+			it.plan.TakeLog(&it.counter, log, now, it.cost, d)
 		} else {
-			s.judge(it, now, d)
+			it.plan.Take(&it.cell.Counter, now, it.cost, d)
 		}
-		done = false
-	}
-	if !done {
-		s.settle(items, out, now)
+		allowed = allowed && d.Allowed
 	}
 	for i := range items {
-		it := &items[i]
-		it.cell.release(it.id)
-	}
-	return true
-}
-
-// decide decides about all items, whose cells are locked, and reports whether all are allowed. In the
-// end none is locked. Of an item that has no cell, what it will hold is in the item.
-func (s *Store) decide(items []item, out []stint.Decision, now int64) (allowed bool) {
-	for i := range items {
-		it := &items[i]
-		s.judge(it, now, &out[it.ask])
-	}
-	allowed = s.settle(items, out, now)
-	releaseAll(items)
-	return allowed
-}
-
-// judge decides about an item by itself, whose cell is locked.
-func (s *Store) judge(it *item, now int64, d *stint.Decision) {
-	var log []stint.Entry
-	it.counter, log = s.logs.load(it.cell)
-	if it.inPlace() {
-		it.plan.Take(&it.cell.Counter, now, it.cost, d)
-	} else {
-		it.plan.TakeLog(&it.counter, log, now, it.cost, d)
-	}
-}
-
-// settle reports whether all items are allowed. If they are, it writes what those with logs have
-// taken, and otherwise it undoes what the others have.
-func (s *Store) settle(items []item, out []stint.Decision, now int64) (allowed bool) {
-	allowed = !slices.ContainsFunc(out, func(d stint.Decision) bool { return !d.Allowed })
-	for i := range items {
-		it := &items[i]
-		switch d := &out[it.ask]; {
-		case !allowed && d.Allowed:
-			s.undo(it, now, d)
-		case allowed && it.cell != nil && !it.inPlace():
+		it, d := &items[i], &ds[items[i].ask]
+		hasLog := it.cell.Aux < 0
+		switch {
+		case allowed && hasLog && it.cost > 0:
 			s.logs.commit(it.cell, it.cost, &it.counter)
-		}
-	}
-	return allowed
-}
-
-// giveUp puts back what the cells held, and releases them.
-func giveUp(items []item) {
-	for i := range items {
-		if it := &items[i]; it.inPlace() {
-			it.cell.Counter = it.counter
+		case !allowed && d.Allowed:
+			if !hasLog {
+				it.cell.Counter = it.counter
+			}
+			c, log := s.logs.load(it.cell)
+			it.plan.TakeLog(&c, log, now, 0, d)
+			d.Allowed = true // this one would have passed
 		}
 	}
 	releaseAll(items)
-}
-
-// undo gives back what an ask has taken that would have passed, had not another denied, and
-// says how its counter stands.
-func (s *Store) undo(it *item, now int64, d *stint.Decision) {
-	if it.inPlace() {
-		it.cell.Counter = it.counter
-	}
-	c, log := s.logs.load(it.cell)
-	it.plan.TakeLog(&c, log, now, 0, d)
-	d.Allowed = true
-}
-
-// takeSpecial is a take in which a counter is asked more than once, or that has a
-// penalty.
-func (s *Store) takeSpecial(items []item, asks []stint.Ask, out []stint.Decision) error {
-	if err := stint.ValidateTake(asks); err != nil {
-		return err
-	}
-	s.transact(items, asks, out, stint.Limit.Take, true)
-	return nil
 }
 
 // Adjust implements [stint.Store].
-func (s *Store) Adjust(_ context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+func (s *Store) Adjust(_ context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	if s.closed.Load() {
-		return nil, stint.ErrClosed
+		return stint.ErrClosed
 	}
-	if err := stint.ValidateAdjust(asks); err != nil {
-		return nil, err
+	if err := stint.ValidateAdjust(asks, ds); err != nil || len(asks) == 0 {
+		return err
 	}
 	items := make([]item, len(asks))
-	out := make([]stint.Decision, len(asks))
 	s.identify(items, asks)
-	s.transact(items, asks, out, stint.Limit.Adjust, false)
-	return out, nil
+	order(items)
+	s.transact(items, asks, ds, s.clock.micros(), (*stint.Plan).AdjustState, false)
+	return nil
 }
 
-// transact brings the counters of all items from state to state, at one
-// instant: what is not worth a faster way. All or nothing, it charges none if any
-// is denied.
+// transact brings the counters of all items, which are in order, from state to state: the general
+// way, for takes that make counters, ask one of them more than once, or have a penalty, and for
+// adjustments. All or nothing, it charges none if any is denied.
 func (s *Store) transact(
-	items []item, asks []stint.Ask, out []stint.Decision,
-	step func(stint.Limit, stint.State, time.Time, int64) (stint.State, stint.Decision),
+	items []item, asks []stint.Ask, ds []stint.Decision, now int64,
+	step func(p *stint.Plan, before stint.State, now, cost int64) (stint.State, stint.Decision),
 	allOrNothing bool,
 ) {
 	states := make([]stint.State, len(items))
 	changed := make([]bool, len(items))
-	micros := s.clock.micros()
-	now := time.UnixMicro(micros)
-	order(items)
+	at := time.UnixMicro(now) // for penalties
 	defer s.unlockAll(s.lockAll(items))
 
 	stored := func(it *item) stint.State {
@@ -336,12 +211,12 @@ func (s *Store) transact(
 			before = stored(it)
 		}
 		if a := &asks[it.ask]; a.Penalty != nil {
-			_, out[it.ask] = a.Penalty.Take(before, now, false)
+			_, ds[it.ask] = a.Penalty.Take(before, at, false)
 		} else {
-			states[k], out[it.ask] = step(a.Limit, before, now, a.Cost)
+			states[k], ds[it.ask] = step(it.plan, before, now, a.Cost)
 			changed[k] = k+1 == len(items) || !items[k+1].twin // the last of its counter
 		}
-		allowed = allowed && out[it.ask].Allowed
+		allowed = allowed && ds[it.ask].Allowed
 	}
 	if allOrNothing && !allowed {
 		clear(changed)
@@ -349,15 +224,15 @@ func (s *Store) transact(
 			it := &items[k]
 			a, i := &asks[it.ask], int(it.ask)
 			denied := func(d stint.Decision) bool { return !d.Allowed }
-			if a.Penalty != nil && a.Cost > 0 && slices.ContainsFunc(out[stint.Guarded(asks, i):i], denied) {
-				states[k], out[i] = a.Penalty.Take(stored(it), now, true)
+			if a.Penalty != nil && a.Cost > 0 && slices.ContainsFunc(ds[stint.Guarded(asks, i):i], denied) {
+				states[k], ds[i] = a.Penalty.Take(stored(it), at, true)
 				changed[k] = true
 			}
 		}
 		for k := range items {
 			it := &items[k]
-			if a, d := &asks[it.ask], &out[it.ask]; a.Penalty == nil && d.Allowed {
-				_, *d = a.Limit.Take(stored(it), now, 0)
+			if a, d := &asks[it.ask], &ds[it.ask]; a.Penalty == nil && d.Allowed {
+				_, *d = it.plan.TakeState(stored(it), now, 0)
 				d.Allowed = true
 			}
 		}
@@ -385,11 +260,7 @@ func (s *Store) transact(
 				x.release(it.id)
 			}
 		case st.Until != 0 && it.cell == nil:
-			algorithm := asks[it.ask].Limit.Algorithm
-			if asks[it.ask].Penalty != nil {
-				algorithm = penalty
-			}
-			x := s.shardOf(it.id).insert(it.id, algorithm, micros)
+			x := s.shardOf(it.id).insert(it.id, algorithmOf(&asks[it.ask]), now)
 			s.logs.put(x, st)
 			x.release(it.id)
 		}

@@ -30,14 +30,9 @@ func (x *cell) id() id {
 	return id{lo: atomic.LoadUint64(&x.lo), hi: atomic.LoadUint64(&x.owner) &^ held}
 }
 
-// tryHold locks the cell if it is free, and half of its fingerprint is c's.
-func (x *cell) tryHold(c id) bool {
-	return atomic.CompareAndSwapUint64(&x.owner, c.hi, c.hi|held)
-}
-
 // tryAcquire locks the cell if it is c's and free.
 func (x *cell) tryAcquire(c id) bool {
-	if !x.tryHold(c) {
+	if !atomic.CompareAndSwapUint64(&x.owner, c.hi, c.hi|held) {
 		return false
 	}
 	if atomic.LoadUint64(&x.lo) == c.lo {
@@ -47,11 +42,11 @@ func (x *cell) tryAcquire(c id) bool {
 	return false
 }
 
-// acquire locks the cell, waiting, if it may, while others hold it. It returns false if the
-// cell is not c's, or no longer.
-func (x *cell) acquire(c id, wait bool) bool {
+// acquire locks the cell, waiting while others hold it. It returns false if the cell is not c's,
+// or no longer.
+func (x *cell) acquire(c id) bool {
 	for spins := 0; !x.tryAcquire(c); spins++ {
-		if !wait || x.id() != c {
+		if x.id() != c {
 			return false
 		}
 		pause(spins)

@@ -16,7 +16,7 @@ func (c id) Parts() (lo, hi uint64) { return c.lo, c.hi }
 // LogRoom returns for how many entries the log of a sliding_log has room.
 func (s *Store) LogRoom(k stint.Key) int {
 	c := s.Fingerprint(k, stint.SlidingLog)
-	x := s.tableOf(c).acquire(c, true)
+	x := s.tableOf(c).acquire(c)
 	defer x.release(c)
 	return cap(s.logs.get(x.Aux).buf)
 }

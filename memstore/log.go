@@ -55,8 +55,12 @@ func (ls *logs) load(x *cell) (c stint.Counter, log []stint.Entry) {
 	return c, log
 }
 
-// take takes from a counter that has a log.
+// take takes from a counter, which may have a log.
 func (ls *logs) take(x *cell, plan *stint.Plan, now, cost int64, d *stint.Decision) {
+	if x.Aux >= 0 {
+		plan.Take(&x.Counter, now, cost, d)
+		return
+	}
 	next, log := ls.load(x)
 	plan.TakeLog(&next, log, now, cost, d)
 	if d.Allowed && cost > 0 {

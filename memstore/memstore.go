@@ -14,10 +14,9 @@
 // those who make counters and drop them.
 //
 // A Take of several asks decides at one instant, under the locks of all its
-// cells: taken as they come if no one holds any of them, and otherwise in
-// order, so that no two wait for each other. One that needs a counter that is not
-// there yet holds its shard's lock as well, so that no one else can make it
-// meanwhile.
+// cells, taken in order, so that no two wait for each other. One that needs a
+// counter that is not there yet holds its shard's lock as well, so that no one else
+// can make it meanwhile.
 //
 // # Bounds
 //
@@ -38,12 +37,10 @@ package memstore
 
 import (
 	"context"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"github.com/stintdev/stint"
 )
@@ -126,126 +123,47 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Take implements [stint.Store]. It allocates nothing if there is one ask and if both that and the
-// answer stay on the caller's stack, as they do if the store is called by its own type, and nothing
-// else is done with them than to make the one and to read the other. Otherwise answers are cut from
-// larger pieces of memory, so that it is only one take of many that allocates; but in a function so
-// large that the compiler inlines no more into it, each answer is 48 bytes. TakeAppend needs none.
-func (s *Store) Take(_ context.Context, asks []stint.Ask) (out []stint.Decision, err error) {
-	// This is as much as the compiler will inline, and inlined it puts the
-	// decision on the caller's stack, if it may stay there.
-	out, one, err := s.take(asks, false)
-	if one.Limit != 0 {
-		out = []stint.Decision{one}
+// Take implements [stint.Store]. It allocates nothing for counters that are there, unless the asks
+// are more than eight, or more than one of them is not compiled.
+func (s *Store) Take(_ context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if s.closed.Load() {
+		return stint.ErrClosed
 	}
-	return out, err
+	if len(asks) != 1 || len(ds) != 1 || asks[0].Penalty != nil {
+		return s.takeAll(asks, ds)
+	}
+	if a := &asks[0]; a.Cost >= 0 && a.Compiled() {
+		s.takeOne(a, a.Plan, &ds[0])
+		return nil
+	}
+	return s.takeCompiling(&asks[0], &ds[0])
 }
 
-// Self returns the store. By it a [stint.Limiter] knows that it may use TakeAppend, which is
-// faster, and that it does not deal with another store, which embeds this one.
-func (s *Store) Self() stint.Store { return s }
+// takeCompiling is a take of one ask whose limit is not compiled, or that is not valid.
+func (s *Store) takeCompiling(a *stint.Ask, d *stint.Decision) error {
+	var room stint.Plan
+	plan, err := a.CompileIn(&room)
+	if err != nil || a.Cost < 0 {
+		return a.Validate()
+	}
+	s.takeOne(a, plan, d)
+	return nil
+}
 
-// take answers in one if there is a single ask, of a limit, and room for the answer or the prospect
-// that it will stay on a stack; and otherwise in out.
-//
-// In this order the results do not fit into the registers of an amd64, and one is written but once.
-func (s *Store) take(asks []stint.Ask, room bool) (out []stint.Decision, one stint.Decision, err error) {
-	if s.closed.Load() {
-		return nil, one, stint.ErrClosed
-	}
-	if len(asks) != 1 || asks[0].Penalty != nil {
-		out = decisions(len(asks))
-		if err = s.takeAll(asks, out); err != nil {
-			out = nil
-		}
-		return out, one, err
-	}
-	a := &asks[0]
+// takeOne is a take of one limit.
+func (s *Store) takeOne(a *stint.Ask, plan *stint.Plan, d *stint.Decision) {
 	c := s.subjects.of(a.Key.Subject).with(s.names.of(a.Key.Name), a.Limit.Algorithm)
+	now := s.clock.micros()
 	t := s.tableOf(c)
-	x := t.expect(c.lo)
-	// If another processor has used the cell last, to fetch it takes about as long as to read the
-	// clock, which is what there is to do before it is locked.
-	prefetch(x)
-	var now int64
-	if s.clock.now == nil {
-		now = s.clock.running()
+	if x := t.acquire(c); x == nil {
+		s.takeFirst(c, a, plan, now, d)
 	} else {
-		now = s.clock.micros()
-	}
-	plan := a.Limit.Plan()
-	if plan == nil || a.Cost < 0 {
-		return nil, one, a.Validate()
-	}
-	switch {
-	case x == nil || !x.tryHold(c):
-		s.takeSearching(t, c, a, plan, now, &one)
-	case atomic.LoadUint64(&x.lo) != c.lo:
-		x.release(c)
-		s.takeSearching(t, c, a, plan, now, &one)
-	case x.Aux < 0:
-		s.logs.take(x, plan, now, a.Cost, &one)
-		x.release(c)
-	default:
-		plan.Take(&x.Counter, now, a.Cost, &one)
+		s.logs.take(x, plan, now, a.Cost, d)
 		x.release(c)
 	}
 	if now%1024 == 0 {
 		t.shard.sweepSome(now)
 	}
-	if !room && !near(asks) {
-		out = decisions(1)
-		out[0], one = one, stint.Decision{}
-	}
-	return out, one, nil
-}
-
-// near reports whether the asks are on the stack, not far up. Those of a call
-// through an interface never are: no one can tell what it does with them. As
-// memory that is no stack may begin there too, this is a guess, on which nothing
-// depends but whether the answer is allocated.
-func near(asks []stint.Ask) bool {
-	var here byte
-	return uintptr(unsafe.Pointer(unsafe.SliceData(asks)))-uintptr(unsafe.Pointer(&here)) < 4096
-}
-
-// TakeAppend is Take for those who have room for the answers: it appends the
-// decisions to dst, which it does not keep, and allocates nothing if they fit.
-func (s *Store) TakeAppend(dst []stint.Decision, asks []stint.Ask) ([]stint.Decision, error) {
-	if len(asks) == 1 && asks[0].Penalty == nil {
-		_, one, err := s.take(asks, true)
-		if err != nil {
-			return nil, err
-		}
-		return append(dst, one), nil
-	}
-	if s.closed.Load() {
-		return nil, stint.ErrClosed
-	}
-	n := len(dst)
-	if cap(dst)-n < len(asks) {
-		dst = slices.Grow(dst, len(asks))
-	}
-	dst = dst[:n+len(asks)]
-	if err := s.takeAll(asks, dst[n:]); err != nil {
-		return nil, err
-	}
-	return dst, nil
-}
-
-// takeSearching is a take from a counter that is not where it was expected, or in use.
-func (s *Store) takeSearching(t *table, c id, a *stint.Ask, plan *stint.Plan, now int64, d *stint.Decision) {
-	x := t.acquire(c, true)
-	switch {
-	case x == nil:
-		s.takeFirst(c, a, plan, now, d)
-		return
-	case x.Aux < 0:
-		s.logs.take(x, plan, now, a.Cost, d)
-	default:
-		plan.Take(&x.Counter, now, a.Cost, d)
-	}
-	x.release(c)
 }
 
 // takeFirst is a take from a counter that is probably not there.
@@ -266,45 +184,19 @@ func (s *Store) takeFirst(c id, a *stint.Ask, plan *stint.Plan, now int64, d *st
 	}
 }
 
-// chunk is room for decisions, which are cut off one after the other, so that
-// only every 128th take allocates.
-type chunk struct {
-	room [128]stint.Decision
-	used int
-}
-
-var chunks = sync.Pool{New: func() any { return new(chunk) }}
-
-// decisions returns n of them, which are no one's yet.
-func decisions(n int) []stint.Decision {
-	if n > few {
-		return make([]stint.Decision, n)
-	}
-	c := chunks.Get().(*chunk)
-	if c.used+n > len(c.room) {
-		c = new(chunk)
-	}
-	out := c.room[c.used : c.used+n : c.used+n]
-	c.used += n
-	chunks.Put(c)
-	return out
-}
-
 // Reset implements [stint.Store].
-func (s *Store) Reset(_ context.Context, keys ...stint.Key) error {
+func (s *Store) Reset(_ context.Context, asks []stint.Ask) error {
 	if s.closed.Load() {
 		return stint.ErrClosed
 	}
-	for i := range keys {
-		subject, name := s.subjects.of(keys[i].Subject), s.names.of(keys[i].Name)
-		for _, a := range append(stint.Algorithms(), penalty) {
-			c := subject.with(name, a)
-			sh := s.lock(c)
-			if x := sh.acquire(c); x != nil {
-				sh.remove(x)
-			}
-			s.unlock(sh)
+	for i := range asks {
+		a := &asks[i]
+		c := s.subjects.of(a.Key.Subject).with(s.names.of(a.Key.Name), algorithmOf(a))
+		sh := s.lock(c)
+		if x := sh.acquire(c); x != nil {
+			sh.remove(x)
 		}
+		s.unlock(sh)
 	}
 	return nil
 }

@@ -39,27 +39,23 @@ func TestConformance(t *testing.T) {
 	t.Run("across subjects", func(t *testing.T) { storetest.AcrossSubjects(t, open) })
 }
 
-// TestConformanceOnStack runs the suite by calls as of those who know the store, and whose asks and
-// answers are on the stack.
-func TestConformanceOnStack(t *testing.T) {
+// TestConformanceCompiled runs the suite with the limits of all asks compiled, as most callers have them.
+func TestConformanceCompiled(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t testing.TB, now func() time.Time) stint.Store {
 		t.Helper()
-		return onStack{newStore(t, memstore.Options{Now: now})}
+		return compiled{newStore(t, memstore.Options{Now: now})}
 	})
 }
 
-type onStack struct{ *memstore.Store }
+type compiled struct{ *memstore.Store }
 
-func (s onStack) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	if len(asks) != 1 {
-		return s.Store.Take(ctx, asks)
+func (s compiled) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	asks = slices.Clone(asks)
+	for i := range asks {
+		asks[i].Plan, _ = asks[i].Limit.Compile()
 	}
-	out, err := s.Store.Take(ctx, []stint.Ask{asks[0]})
-	if err != nil {
-		return nil, err
-	}
-	return append([]stint.Decision(nil), out...), nil
+	return s.Store.Take(ctx, asks, ds)
 }
 
 // TestConformanceCrowded runs the suite among strangers who come and go, so that
@@ -80,7 +76,7 @@ type crowd struct {
 	n  int
 }
 
-func (c *crowd) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
+func (c *crowd) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	c.mu.Lock()
 	c.n++
 	n := c.n
@@ -88,12 +84,12 @@ func (c *crowd) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, e
 	// Strangers recover soon: they are the first to go.
 	limit := stint.Limit{Algorithm: stint.Algorithms()[n%5], Max: 1, Window: stint.Every(time.Microsecond)}
 	for i := range 3 {
-		_, err := c.Store.Take(ctx, []stint.Ask{{Key: stint.Key{Subject: fmt.Sprint("stranger", n, i)}, Limit: limit, Cost: 1}})
+		_, err := storetest.Take(ctx, c.Store, []stint.Ask{{Key: stint.Key{Subject: fmt.Sprint("stranger", n, i)}, Limit: limit, Cost: 1}})
 		if err != nil && !errors.Is(err, stint.ErrClosed) {
 			c.t.Error(err)
 		}
 	}
-	return c.Store.Take(ctx, asks)
+	return c.Store.Take(ctx, asks, ds)
 }
 
 func BenchmarkTake(b *testing.B) {
@@ -113,7 +109,7 @@ func ask(subject, limit string) stint.Ask {
 
 func take(t testing.TB, s *memstore.Store, asks ...stint.Ask) []stint.Decision {
 	t.Helper()
-	out, err := s.Take(context.Background(), asks)
+	out, err := storetest.Take(context.Background(), s, asks)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,7 +243,7 @@ func TestEvictionWithLogs(t *testing.T) {
 			t.Fatalf("key %d: %s", i, storetest.Format(d))
 		}
 		if i%7 == 0 {
-			if err := s.Reset(context.Background(), a.Key); err != nil {
+			if err := s.Reset(context.Background(), []stint.Ask{a}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -325,11 +321,11 @@ func TestGrowthUnderLoad(t *testing.T) {
 					key := r.IntN(1 + keys*(i+1)/rounds)
 					asks = append(asks, askFor(min(key, keys-1), 1+r.Int64N(3)))
 				}
-				do := s.Take
+				do := storetest.Take
 				if r.IntN(4) == 0 {
-					do = s.Adjust
+					do = storetest.Adjust
 				}
-				out, err := do(context.Background(), asks)
+				out, err := do(context.Background(), s, asks)
 				if err != nil {
 					t.Error(err)
 					return
@@ -370,48 +366,6 @@ func TestDecisionsAreTheCallers(t *testing.T) {
 	first[0].Limit = -2
 	if second[0].Limit != 9 {
 		t.Errorf("got %+v", second[0])
-	}
-}
-
-// TestTakeAppend checks that answers come after what is there, and that a call
-// that fails gives nothing.
-func TestTakeAppend(t *testing.T) {
-	t.Parallel()
-	s := newStore(t, memstore.Options{})
-	room := make([]stint.Decision, 1, 8)
-	room[0].Limit = -1
-	for _, asks := range [][]stint.Ask{
-		nil,
-		{ask("a", "5/1h")},
-		{ask("a", "5/1h"), ask("b", "7/1h")},
-		{ask("a", "5/1h"), ask("a", "5/1h"), ask("c", "9/1h sliding_log")},
-	} {
-		out, err := s.TakeAppend(room, asks)
-		if err != nil || len(out) != 1+len(asks) || out[0].Limit != -1 || &out[0] != &room[0] {
-			t.Fatalf("%d asks: %v, %v", len(asks), out, err)
-		}
-		for i, a := range asks {
-			if d := out[1+i]; !d.Allowed || d.Limit != a.Limit.Max {
-				t.Errorf("ask %d of %d: %s", i, len(asks), storetest.Format(d))
-			}
-		}
-	}
-	if d := take(t, s, ask("a", "5/1h"))[0]; d.Remaining != 0 {
-		t.Errorf("after four takes: %s", storetest.Format(d))
-	}
-	bad := ask("a", "5/1h")
-	bad.Cost = -1
-	if out, err := s.TakeAppend(room, []stint.Ask{bad}); err == nil || out != nil {
-		t.Errorf("a negative cost: %v, %v", out, err)
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for n := range 3 {
-		asks := []stint.Ask{ask("a", "5/1h"), ask("b", "5/1h")}[:n]
-		if out, err := s.TakeAppend(room, asks); !errors.Is(err, stint.ErrClosed) || out != nil {
-			t.Errorf("%d asks of a closed store: %v, %v", n, out, err)
-		}
 	}
 }
 
@@ -469,7 +423,7 @@ func TestConservation(t *testing.T) {
 				if r.IntN(4) == 0 {
 					asks = append(asks, ask(fmt.Sprint("stranger", w, i), "5/1m"))
 				}
-				out, err := s.Take(context.Background(), asks)
+				out, err := storetest.Take(context.Background(), s, asks)
 				if err != nil {
 					t.Error(err)
 					return
@@ -543,7 +497,7 @@ func TestCloseWhileInUse(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for {
-				if _, err := s.Take(context.Background(), []stint.Ask{a, b}); err != nil {
+				if _, err := storetest.Take(context.Background(), s, []stint.Ask{a, b}); err != nil {
 					if !errors.Is(err, stint.ErrClosed) {
 						t.Error(err)
 					}

@@ -37,7 +37,7 @@ type victim struct {
 // the one it is about.
 
 // acquire finds the counter's cell and locks it. Nil means that it is not there.
-func (sh *shard) acquire(c id) *cell { return sh.table.acquire(c, true) }
+func (sh *shard) acquire(c id) *cell { return sh.table.acquire(c) }
 
 func (sh *shard) live() int { return sh.table.live }
 

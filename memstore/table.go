@@ -73,25 +73,13 @@ func (t *table) after(g int) int {
 	return 0
 }
 
-// expect returns the cell that is most likely the counter's, or nil. It is small enough to be
-// inlined.
-func (t *table) expect(lo uint64) *cell {
-	g := t.home(lo)
-	m := alike(atomic.LoadUint64(&t.words[g]), lo)
-	if m == 0 {
-		return nil
-	}
-	return &t.cells[g*group+bits.TrailingZeros64(m)/8]
-}
-
-// acquire finds the counter's cell and locks it, or returns nil, also if it may not wait for
-// who holds it.
-func (t *table) acquire(c id, wait bool) *cell {
+// acquire finds the counter's cell and locks it, or returns nil.
+func (t *table) acquire(c id) *cell {
 	g := t.home(c.lo)
 	for range t.words { // counters that come and go could keep a search going round
 		word := atomic.LoadUint64(&t.words[g])
 		for m := alike(word, c.lo); m != 0; m &= m - 1 {
-			if x := &t.cells[g*group+bits.TrailingZeros64(m)/8]; x.acquire(c, wait) {
+			if x := &t.cells[g*group+bits.TrailingZeros64(m)/8]; x.acquire(c) {
 				return x
 			}
 		}

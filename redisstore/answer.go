@@ -155,7 +155,7 @@ func (c *call) decide(g *group, pass int) error {
 	}
 	switch r := g.requests[0]; g.kind {
 	case adjust:
-		r.out = make([]stint.Decision, len(g.asks))
+		r.makeRoom()
 		for i, a := range g.asks {
 			c.adjust(&c.counters[a.counter].state, found, i, &r.items[i], &r.out[i])
 		}
@@ -174,7 +174,8 @@ func (c *call) decide(g *group, pass int) error {
 					return errAnswer
 				}
 			}
-			r.out = slices.Clone(denied)
+			r.makeRoom()
+			copy(r.out, denied)
 			c.violate(r, found)
 		}
 	case undo:
@@ -249,7 +250,7 @@ func (f *found) entry() []stint.Entry {
 
 // pass answers a request that has passed.
 func (c *call) pass(g *group, r *request, found []found) error {
-	r.out = make([]stint.Decision, len(g.asks))
+	r.makeRoom()
 	if r.track {
 		r.charges = make([]charge, len(g.asks))
 	}
@@ -273,7 +274,7 @@ func (c *call) pass(g *group, r *request, found []found) error {
 			}
 		}
 		next := *state
-		it.limit.TakeIn(&next, nil, c.now, it.cost, &r.out[i])
+		it.plan.TakeLog(&next, nil, c.now, it.cost, &r.out[i])
 		if !r.out[i].Allowed {
 			return errAnswer
 		}
@@ -307,9 +308,9 @@ func (c *call) deny(g *group, r *request, found []found) []stint.Decision {
 			state, log = found[i].counter(), found[i].entry()
 		}
 		judged := state
-		it.limit.TakeIn(&judged, log, c.now, it.cost, &out[i])
+		it.plan.TakeLog(&judged, log, c.now, it.cost, &out[i])
 		if out[i].Allowed {
-			stand(&it.limit, state, nil, c.now, &out[i])
+			stand(it.plan, state, nil, c.now, &out[i])
 		} else {
 			denied = true
 		}
@@ -333,30 +334,30 @@ func (c *call) violate(r *request, found []found) {
 }
 
 // stand answers an ask that passed, and that another ask of the take has undone.
-func (ch *charge) stand(l *stint.Limit, d *stint.Decision) {
-	stand(l, ch.stood, ch.stoodLog, ch.now, d)
+func (ch *charge) stand(p *stint.Plan, d *stint.Decision) {
+	stand(p, ch.stood, ch.stoodLog, ch.now, d)
 }
 
 // stand answers an ask that would have passed, had not another denied.
-func stand(l *stint.Limit, state stint.Counter, log []stint.Entry, now int64, d *stint.Decision) {
-	l.TakeIn(&state, log, now, 0, d)
+func stand(p *stint.Plan, state stint.Counter, log []stint.Entry, now int64, d *stint.Decision) {
+	p.TakeLog(&state, log, now, 0, d)
 	d.Allowed = true
 }
 
 func (c *call) adjust(state *stint.Counter, found []found, i int, it *item, d *stint.Decision) {
 	if found != nil && it.log() {
 		after := found[i].counter()
-		it.limit.TakeIn(&after, found[i].entry(), c.now, 0, d)
+		it.plan.TakeLog(&after, found[i].entry(), c.now, 0, d)
 		return
 	}
-	next, answer := it.limit.Adjust(stint.State{Counter: *state}, time.UnixMicro(c.now), it.cost)
+	next, answer := it.plan.AdjustState(stint.State{Counter: *state}, c.now, it.cost)
 	*state, *d = next.Counter, answer
 }
 
 // decideTwins follows a take that asks a counter more than once, in the order
 // of its asks. Before it came a peek for each ask.
 func (c *call) decideTwins(g *group, r *request, found []found, pass int) error {
-	r.out = make([]stint.Decision, len(g.asks))
+	r.makeRoom()
 	if len(c.peeks) != len(g.asks) {
 		return errAnswer
 	}
@@ -375,7 +376,7 @@ func (c *call) decideTwins(g *group, r *request, found []found, pass int) error 
 			state, log = found[i].counter(), found[i].entry()
 		}
 		next := state
-		it.limit.TakeIn(&next, log, c.now, it.cost, &r.out[i])
+		it.plan.TakeLog(&next, log, c.now, it.cost, &r.out[i])
 		switch {
 		case !r.out[i].Allowed && pass > 0:
 			return errAnswer
@@ -389,7 +390,7 @@ func (c *call) decideTwins(g *group, r *request, found []found, pass int) error 
 	}
 	for i := range g.asks {
 		if r.out[i].Allowed {
-			r.charges[i].stand(&r.items[i].limit, &r.out[i])
+			r.charges[i].stand(r.items[i].plan, &r.out[i])
 		}
 	}
 	r.charges = nil

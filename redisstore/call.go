@@ -27,6 +27,7 @@ const maxInt = 1<<53 - 1
 type item struct {
 	key   string
 	limit stint.Limit
+	plan  *stint.Plan // of the limit
 	cost  int64
 	// A penalty, and how many asks before it it answers for.
 	penalty *stint.Penalty
@@ -62,7 +63,7 @@ type call struct {
 	index    map[string]int32
 	longs    int
 
-	limits     []stint.Limit
+	limits     []*stint.Plan
 	limitIndex map[stint.Limit]int32
 
 	order []int32 // of the groups in the call
@@ -122,6 +123,7 @@ func (c *call) reset() {
 	clear(c.counters)
 	clear(c.index)
 	clear(c.limitIndex)
+	clear(c.limits)
 	clear(c.keys)
 	c.requests, c.groups, c.counters, c.limits, c.keys = c.requests[:0], c.groups[:0], c.counters[:0], c.limits[:0], c.keys[:0]
 	c.longs, c.asks, c.found, c.peeks = 0, 0, nil, nil
@@ -221,7 +223,7 @@ func (c *call) group(k kind, items []item, r *request) {
 		if !ok {
 			l = int32(len(c.limits))
 			c.limitIndex[it.limit] = l
-			c.limits = append(c.limits, it.limit)
+			c.limits = append(c.limits, it.plan)
 		}
 		g.asks = append(g.asks, ask{j, l})
 	}
@@ -281,7 +283,7 @@ func (c *call) encode(now int64, near []time.Time) {
 		}
 	}
 	for i := range limits {
-		b = appendLimit(b, &limits[i], near)
+		b = appendLimit(b, limits[i], near)
 	}
 	for _, i := range c.order[c.plain:] {
 		g := &c.groups[i]
@@ -309,24 +311,24 @@ func (g *group) run(i int) int {
 // appendRun writes what those of a run have in common, of which the i-th ask is the first.
 func (c *call) appendRun(b []byte, g *group, i int, near []time.Time) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(g.cost(i)))
-	return appendLimit(b, &c.limits[g.asks[i].limit], near)
+	return appendLimit(b, c.limits[g.asks[i].limit], near)
 }
 
 // algorithms has a bit for each that a limit of the call has.
 func (c *call) algorithms() (bits byte) {
 	for i := range c.limits {
-		bits |= 1 << c.limits[i].Algorithm
+		bits |= 1 << c.limits[i].Limit().Algorithm
 	}
 	return bits
 }
 
-func appendLimit(b []byte, l *stint.Limit, near []time.Time) []byte {
-	t, _ := l.Terms() // a request's limits are valid
+func appendLimit(b []byte, p *stint.Plan, near []time.Time) []byte {
+	l, t := p.Limit(), p.Terms()
 	b = append(b, byte(l.Algorithm), byte(t.Tick>>16), byte(t.Tick>>8), byte(t.Tick))
 	if l.Algorithm == stint.TokenBucket || l.Algorithm == stint.LeakyBucket {
-		t.Most = short(t)
+		t.MaxCarried = short(t)
 	}
-	b = put(b, t.Window, t.Rate, t.Unit, t.Cap, t.Most)
+	b = put(b, t.Window, t.Rate, t.Unit, t.Cap, t.MaxCarried)
 	if t.Window == 0 {
 		b = append(b, byte(4*len(near)))
 		for _, t := range near {

@@ -229,7 +229,8 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 		})
 		return gone
 	}
-	r.err, r.out = nil, make([]stint.Decision, len(r.items))
+	r.err = nil
+	r.makeRoom()
 	denied, untouched := false, true
 	for _, p := range parts {
 		if p.err != nil {
@@ -253,7 +254,7 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 			switch {
 			case !p.passed() || p.items[i].penalty != nil:
 			case denied:
-				p.charges[i].stand(&p.items[i].limit, &r.out[p.from[i]])
+				p.charges[i].stand(p.items[i].plan, &r.out[p.from[i]])
 			case r.track:
 				r.charges[p.from[i]] = p.charges[i]
 			}

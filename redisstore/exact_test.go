@@ -14,6 +14,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/redisstore"
+	"github.com/stintdev/stint/storetest"
 )
 
 // TestAllocations counts what a decision costs its caller.
@@ -22,7 +23,7 @@ func TestAllocations(t *testing.T) {
 	for _, a := range stint.Algorithms() {
 		asks := []stint.Ask{{Key: stint.Key{Subject: "user:123456", Name: "api"}, Limit: limitOf(a, 10_000), Cost: 1}}
 		one := func() {
-			if _, err := s.Take(t.Context(), asks); err != nil {
+			if _, err := storetest.Take(t.Context(), s, asks); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -82,7 +83,7 @@ func TestMemory(t *testing.T) {
 			return []stint.Ask{{Key: stint.Key{Subject: fmt.Sprintf("user:%06d", i), Name: "api"}, Limit: l, Cost: c.cost}}
 		}
 		// What Redis needs for the script and its caller is not the counters'.
-		if _, err := s.Take(t.Context(), asks(0)); err != nil {
+		if _, err := storetest.Take(t.Context(), s, asks(0)); err != nil {
 			t.Fatal(err)
 		}
 		server.Do(t, "FLUSHALL")
@@ -92,7 +93,7 @@ func TestMemory(t *testing.T) {
 			wg.Go(func() {
 				for i := g; i < counters; i += takers {
 					for range c.takes { // the second writes only a count
-						if _, err := s.Take(t.Context(), asks(i)); err != nil {
+						if _, err := storetest.Take(t.Context(), s, asks(i)); err != nil {
 							t.Error(err)
 							return
 						}

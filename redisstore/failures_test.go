@@ -19,6 +19,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/redisstore"
+	"github.com/stintdev/stint/storetest"
 )
 
 // ask is one unit of a subject, out of n.
@@ -96,7 +97,7 @@ func TestFailover(t *testing.T) {
 			for range 16 {
 				wg.Go(func() {
 					for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
-						out, err := s.Take(t.Context(), ask("alice", limit))
+						out, err := storetest.Take(t.Context(), s, ask("alice", limit))
 						now := time.Now()
 						if err != nil {
 							only(t, err)
@@ -153,16 +154,16 @@ func TestRestart(t *testing.T) {
 	server := testredis.Start(t)
 	s := open(t, server.URL(), redisstore.Options{})
 	for want := int64(9); want >= 7; want-- {
-		if out, err := s.Take(t.Context(), ask("alice", 10)); err != nil || out[0].Remaining != want {
+		if out, err := storetest.Take(t.Context(), s, ask("alice", 10)); err != nil || out[0].Remaining != want {
 			t.Fatal(out, err)
 		}
 	}
 	server.Kill(t)
 	// The first may have been on its way, the second has not.
-	if _, err := s.Take(t.Context(), ask("alice", 10)); !errors.Is(err, stint.ErrUnavailable) {
+	if _, err := storetest.Take(t.Context(), s, ask("alice", 10)); !errors.Is(err, stint.ErrUnavailable) {
 		t.Fatalf("take from a dead Redis: %v; want ErrUnavailable", err)
 	}
-	if _, err := s.Take(t.Context(), ask("alice", 10)); !errors.Is(err, stint.ErrNotApplied) {
+	if _, err := storetest.Take(t.Context(), s, ask("alice", 10)); !errors.Is(err, stint.ErrNotApplied) {
 		t.Fatalf("take from a dead Redis: %v; want ErrNotApplied", err)
 	}
 	if err := s.Ping(t.Context()); !errors.Is(err, stint.ErrUnavailable) {
@@ -170,7 +171,7 @@ func TestRestart(t *testing.T) {
 	}
 	server.Restart(t)
 	eventually(t, 5*time.Second, func() error { return s.Ping(t.Context()) })
-	if out, err := s.Take(t.Context(), ask("alice", 10)); err != nil || out[0].Remaining != 9 {
+	if out, err := storetest.Take(t.Context(), s, ask("alice", 10)); err != nil || out[0].Remaining != 9 {
 		t.Fatal(out, err)
 	}
 }
@@ -182,7 +183,7 @@ func TestScriptFlush(t *testing.T) {
 	s := open(t, server.URL(), redisstore.Options{})
 	for i := range int64(5) {
 		server.Do(t, "SCRIPT", "FLUSH")
-		if out, err := s.Take(t.Context(), ask("alice", 10)); err != nil || out[0].Remaining != 9-i {
+		if out, err := storetest.Take(t.Context(), s, ask("alice", 10)); err != nil || out[0].Remaining != 9-i {
 			t.Fatal(out, err)
 		}
 	}
@@ -198,7 +199,7 @@ func TestAbsent(t *testing.T) {
 	server.Kill(t)
 	s := open(t, server.URL(), redisstore.Options{})
 	start := time.Now()
-	if _, err := s.Take(t.Context(), ask("alice", 10)); !errors.Is(err, stint.ErrUnavailable) || !errors.Is(err, stint.ErrNotApplied) {
+	if _, err := storetest.Take(t.Context(), s, ask("alice", 10)); !errors.Is(err, stint.ErrUnavailable) || !errors.Is(err, stint.ErrNotApplied) {
 		t.Fatalf("take: %v; want ErrUnavailable and ErrNotApplied", err)
 	}
 	if err := s.Ping(t.Context()); !errors.Is(err, stint.ErrUnavailable) || !strings.Contains(err.Error(), "refused") {
@@ -209,7 +210,7 @@ func TestAbsent(t *testing.T) {
 	}
 	server.Restart(t)
 	eventually(t, 5*time.Second, func() error { return s.Ping(t.Context()) })
-	if out, err := s.Take(t.Context(), ask("alice", 10)); err != nil || out[0].Remaining != 9 {
+	if out, err := storetest.Take(t.Context(), s, ask("alice", 10)); err != nil || out[0].Remaining != 9 {
 		t.Fatal(out, err)
 	}
 }
@@ -225,7 +226,7 @@ func TestDisconnected(t *testing.T) {
 	for range 16 {
 		wg.Go(func() {
 			for t.Context().Err() == nil {
-				out, err := s.Take(t.Context(), ask("alice", limit))
+				out, err := storetest.Take(t.Context(), s, ask("alice", limit))
 				switch {
 				case err != nil:
 					only(t, err)
@@ -254,7 +255,7 @@ func TestPause(t *testing.T) {
 	server := testredis.Start(t)
 	s := openURL(t, server.URL()+"?timeout=2s", redisstore.Options{})
 	takes := func() error {
-		_, err := s.Take(t.Context(), ask("alice", 100))
+		_, err := storetest.Take(t.Context(), s, ask("alice", 100))
 		return err
 	}
 	eventually(t, 10*time.Second, takes)
@@ -275,7 +276,7 @@ func TestPause(t *testing.T) {
 				}
 				defer cancel()
 				start := time.Now()
-				_, err := s.Take(ctx, ask("alice", 100))
+				_, err := storetest.Take(ctx, s, ask("alice", 100))
 				if took := time.Since(start); !errors.Is(err, stint.ErrUnavailable) || took > c.most {
 					t.Errorf("%s: %v after %v; want ErrUnavailable within %v", name, err, took, c.most)
 				}
@@ -293,7 +294,7 @@ func TestQueue(t *testing.T) {
 	server := testredis.Start(t)
 	s := openURL(t, server.URL()+"?timeout=10s", redisstore.Options{})
 	const limit, takers, most = 100_000, 15_000, 10_000 // waiting; some more are on their way
-	if _, err := s.Take(t.Context(), ask("alice", limit)); err != nil {
+	if _, err := storetest.Take(t.Context(), s, ask("alice", limit)); err != nil {
 		t.Fatal(err)
 	}
 	server.Pause(t)
@@ -303,7 +304,7 @@ func TestQueue(t *testing.T) {
 	defer cancel()
 	for range takers {
 		wg.Go(func() {
-			_, err := s.Take(ctx, ask("alice", limit))
+			_, err := storetest.Take(ctx, s, ask("alice", limit))
 			if !errors.Is(err, stint.ErrUnavailable) {
 				t.Errorf("take: %v; want ErrUnavailable", err)
 			} else if strings.Contains(err.Error(), "waiting already") {
@@ -324,7 +325,7 @@ func TestQueue(t *testing.T) {
 	}
 	server.Resume(t)
 	eventually(t, 5*time.Second, func() error {
-		out, err := s.Take(t.Context(), ask("alice", limit))
+		out, err := storetest.Take(t.Context(), s, ask("alice", limit))
 		if err == nil && limit-out[0].Remaining > takers-most {
 			t.Errorf("%v; want no charge for those in the queue, who have left", out)
 		}
@@ -344,19 +345,19 @@ func TestHalf(t *testing.T) {
 		other = fmt.Sprint("bob-", i)
 	}
 	both := append(ask("alice", 10), ask(other, 10)...)
-	if _, err := s.Take(t.Context(), both); err != nil {
+	if _, err := storetest.Take(t.Context(), s, both); err != nil {
 		t.Fatal(err)
 	}
 	deaf.Pause(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
 	defer cancel()
-	_, err := s.Take(ctx, both)
+	_, err := storetest.Take(ctx, s, both)
 	deaf.Resume(t)
 	if !errors.Is(err, stint.ErrUnavailable) {
 		t.Errorf("take: %v; want ErrUnavailable", err)
 	}
 	eventually(t, 5*time.Second, func() error {
-		out, err := s.Take(t.Context(), []stint.Ask{{Key: both[1].Key, Limit: both[1].Limit}})
+		out, err := storetest.Take(t.Context(), s, []stint.Ask{{Key: both[1].Key, Limit: both[1].Limit}})
 		if err == nil && out[0].Remaining != 9 {
 			err = fmt.Errorf("%d remain, want 9", out[0].Remaining)
 		}
@@ -385,7 +386,7 @@ func TestMigration(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for {
-				out, err := s.Take(t.Context(), asks(int(next.Add(1))))
+				out, err := storetest.Take(t.Context(), s, asks(int(next.Add(1))))
 				if err != nil {
 					t.Error(err)
 					return
@@ -462,7 +463,7 @@ func TestGarbage(t *testing.T) {
 			})
 			s := open(t, "redis://"+l.Addr().String(), redisstore.Options{})
 			for range 3 {
-				if out, err := s.Take(t.Context(), ask("alice", 10)); !errors.Is(err, stint.ErrUnavailable) || out != nil {
+				if out, err := storetest.Take(t.Context(), s, ask("alice", 10)); !errors.Is(err, stint.ErrUnavailable) || out != nil {
 					t.Errorf("%v, %v; want ErrUnavailable", out, err)
 				}
 			}
@@ -516,7 +517,7 @@ func TestMissingCommand(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t, "--rename-command", "MGET", "")
 	s := open(t, server.URL(), redisstore.Options{})
-	if _, err := s.Take(t.Context(), ask("alice", 10)); !errors.Is(err, stint.ErrUnavailable) || !strings.Contains(err.Error(), "Unknown Redis command") {
+	if _, err := storetest.Take(t.Context(), s, ask("alice", 10)); !errors.Is(err, stint.ErrUnavailable) || !strings.Contains(err.Error(), "Unknown Redis command") {
 		t.Errorf("%v; want ErrUnavailable that says what is missing", err)
 	}
 }
@@ -528,7 +529,7 @@ func TestLeavesNothing(t *testing.T) { //nolint:paralleltest // it looks at all 
 			s := open(t, urlOf(t), redisstore.Options{})
 			for range 10 {
 				ctx, cancel := context.WithCancel(t.Context())
-				if _, err := s.Take(ctx, append(ask("alice", 10), ask("bob", 10)...)); err != nil {
+				if _, err := storetest.Take(ctx, s, append(ask("alice", 10), ask("bob", 10)...)); err != nil {
 					t.Fatal(err)
 				}
 				cancel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,13 +19,19 @@ type request struct {
 	done  chan struct{}   // gets a value when the request is answered
 	ctx   context.Context // the caller's; nil: it is to be sent whoever waits
 
-	out []stint.Decision
+	out []stint.Decision // the request's own: a caller that has left may use its memory again
 	err error
 
 	// track asks for what the request did, so that it can be undone. For an undo,
 	// charges is what to undo.
 	track   bool
 	charges []charge
+}
+
+// makeRoom makes room for a decision about each ask.
+func (r *request) makeRoom() {
+	r.out = slices.Grow(r.out[:0], len(r.items))[:len(r.items)]
+	clear(r.out)
 }
 
 // left reports whether no one waits for the answer any more. Then that is the

@@ -59,22 +59,22 @@ func newPair(t testing.TB, url string) *pair {
 // take takes from both, and compares the answers.
 func (p *pair) take(t testing.TB, what string, asks []stint.Ask) {
 	t.Helper()
-	p.both(t, what, asks, stint.Store.Take)
+	p.both(t, what, asks, storetest.Take)
 }
 
 // adjust adjusts both, and compares the answers.
 func (p *pair) adjust(t testing.TB, what string, asks []stint.Ask) {
 	t.Helper()
-	p.both(t, what, asks, stint.Store.Adjust)
+	p.both(t, what, asks, storetest.Adjust)
 }
 
-func (p *pair) both(t testing.TB, what string, asks []stint.Ask, of func(stint.Store, context.Context, []stint.Ask) ([]stint.Decision, error)) {
+func (p *pair) both(t testing.TB, what string, asks []stint.Ask, of func(context.Context, stint.Store, []stint.Ask) ([]stint.Decision, error)) {
 	t.Helper()
-	want, err := of(p.spec, t.Context(), asks)
+	want, err := of(t.Context(), p.spec, asks)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := of(p.Store, t.Context(), asks)
+	got, err := of(t.Context(), p.Store, asks)
 	if err != nil || len(got) != len(want) {
 		t.Fatalf("%s: %d answers to %d asks, %v", what, len(got), len(asks), err)
 	}
@@ -113,12 +113,8 @@ func TestMany(t *testing.T) {
 					p.clock.Add(time.Minute) // the states, and not only the counts, are as they were
 					p.adjust(t, "an adjustment", asks)
 					p.take(t, "the last take", asks)
-					keys := make([]stint.Key, n)
-					for i := range asks {
-						keys[i] = asks[i].Key
-					}
 					for _, s := range []stint.Store{p, p.spec} {
-						if err := s.Reset(t.Context(), keys...); err != nil {
+						if err := s.Reset(t.Context(), asks); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -135,8 +131,8 @@ func TestTooMany(t *testing.T) {
 	s := open(t, testredis.Shared(t).URL(), redisstore.Options{})
 	asks := manyAsks(redisstore.MaxAsks+1, false)
 	for verb, do := range map[string]func() ([]stint.Decision, error){
-		"take":   func() ([]stint.Decision, error) { return s.Take(t.Context(), asks) },
-		"adjust": func() ([]stint.Decision, error) { return s.Adjust(t.Context(), asks) },
+		"take":   func() ([]stint.Decision, error) { return storetest.Take(t.Context(), s, asks) },
+		"adjust": func() ([]stint.Decision, error) { return storetest.Adjust(t.Context(), s, asks) },
 	} {
 		var invalid *stint.InvalidError
 		if out, err := do(); !errors.As(err, &invalid) || invalid.Field != "asks" || invalid.Value != "4097" || out != nil {
@@ -232,7 +228,7 @@ func TestManyAtOnce(t *testing.T) {
 						asks := slices.Clone(all)
 						r.Shuffle(counters, func(i, j int) { asks[i], asks[j] = asks[j], asks[i] })
 						asks = asks[:each]
-						out, err := p.Take(t.Context(), asks)
+						out, err := storetest.Take(t.Context(), p, asks)
 						if err != nil {
 							t.Error(err)
 							return
@@ -250,7 +246,7 @@ func TestManyAtOnce(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			out, err := p.Take(t.Context(), looks(all))
+			out, err := storetest.Take(t.Context(), p, looks(all))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -294,7 +290,7 @@ func TestManyHoldNoOne(t *testing.T) {
 	server.Do(t, "CONFIG", "SET", "slowlog-max-len", "1000000")
 	server.Do(t, "CONFIG", "SET", "slowlog-log-slower-than", "0")
 	s := openURL(t, server.URL()+"?"+slow[1:], redisstore.Options{})
-	if _, err := s.Take(t.Context(), ask("bob", 1_000_000)); err != nil { // the server knows the script
+	if _, err := storetest.Take(t.Context(), s, ask("bob", 1_000_000)); err != nil { // the server knows the script
 		t.Fatal(err)
 	}
 	server.Do(t, "SLOWLOG", "RESET")
@@ -303,9 +299,9 @@ func TestManyHoldNoOne(t *testing.T) {
 	denied[0].Cost = 100 // and the rest is undone
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.Take(t.Context(), asks)
+		_, err := storetest.Take(t.Context(), s, asks)
 		if err == nil {
-			_, err = s.Take(t.Context(), denied)
+			_, err = storetest.Take(t.Context(), s, denied)
 		}
 		done <- err
 	}()
@@ -317,7 +313,7 @@ func TestManyHoldNoOne(t *testing.T) {
 			}
 			running = false
 		default:
-			if _, err := s.Take(t.Context(), ask("bob", 1_000_000)); err != nil {
+			if _, err := storetest.Take(t.Context(), s, ask("bob", 1_000_000)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -354,7 +350,7 @@ func TestManyStop(t *testing.T) {
 	takeOne(t, s, "bob", limitOf(stint.SlidingWindow, 10), 1)
 	server.Pause(t)
 	before := s.Stats()
-	out, err := s.Take(t.Context(), asks)
+	out, err := storetest.Take(t.Context(), s, asks)
 	server.Resume(t)
 	if !errors.Is(err, stint.ErrUnavailable) || errors.Is(err, stint.ErrNotApplied) || out != nil {
 		t.Errorf("%v, %v; want ErrUnavailable", out, err)
@@ -364,7 +360,7 @@ func TestManyStop(t *testing.T) {
 	}
 	server.Kill(t)
 	eventually(t, 5*time.Second, func() error {
-		if _, err := s.Take(t.Context(), asks); !errors.Is(err, stint.ErrNotApplied) {
+		if _, err := storetest.Take(t.Context(), s, asks); !errors.Is(err, stint.ErrNotApplied) {
 			return fmt.Errorf("%w; want ErrNotApplied from a server that is gone", err)
 		}
 		return nil
@@ -381,11 +377,11 @@ func TestManyLeft(t *testing.T) {
 	defer leave()
 	done := make(chan error, 1)
 	go func() {
-		_, err := p.Take(ctx, asks)
+		_, err := storetest.Take(ctx, p, asks)
 		done <- err
 	}()
 	remaining := func(i int) int64 {
-		out, err := p.Take(t.Context(), looks(asks[i:i+1]))
+		out, err := storetest.Take(t.Context(), p, looks(asks[i:i+1]))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/redisstore"
+	"github.com/stintdev/stint/storetest"
 )
 
 // penalized returns asks for what alice may have once an hour, with a penalty.
@@ -34,14 +35,14 @@ func TestPenaltyState(t *testing.T) {
 	server := testredis.Start(t)
 	s := openURL(t, server.URL(), redisstore.Options{})
 	asks := penalized(t, "3/1h cooldown=1us multipliers=1,2")
-	if _, err := s.Take(t.Context(), asks); err != nil {
+	if _, err := storetest.Take(t.Context(), s, asks); err != nil {
 		t.Fatal(err)
 	}
 	if n := server.Do(t, "EXISTS", banKey); n != int64(0) {
 		t.Error("a penalty without violations is kept")
 	}
 	for range 10 {
-		out, err := s.Take(t.Context(), asks)
+		out, err := storetest.Take(t.Context(), s, asks)
 		if err != nil || out[0].Allowed || !out[1].Allowed {
 			t.Fatal(out, err)
 		}
@@ -51,7 +52,7 @@ func TestPenaltyState(t *testing.T) {
 			t.Errorf("lives for %v, resets after %v", ttl, out[2].ResetAfter)
 		}
 		server.Do(t, "PERSIST", banKey)
-		if _, err := s.Take(t.Context(), asks[2:]); err != nil { // a look heals it
+		if _, err := storetest.Take(t.Context(), s, asks[2:]); err != nil { // a look heals it
 			t.Fatal(err)
 		}
 	}
@@ -66,15 +67,15 @@ func TestPenaltyState(t *testing.T) {
 	} {
 		server.Do(t, "DEL", banKey)
 		server.Do(t, put...)
-		out, err := s.Take(t.Context(), asks)
+		out, err := storetest.Take(t.Context(), s, asks)
 		if state := new(redisstore.StateError); !errors.As(err, &state) || out != nil {
 			t.Errorf("%s: %v, %v; want a StateError", name, out, err)
 		}
 	}
-	if err := s.Reset(t.Context(), asks[2].Key); err != nil {
+	if err := s.Reset(t.Context(), asks[2:3]); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := s.Take(t.Context(), asks); err != nil || out[2].Remaining != 2 {
+	if out, err := storetest.Take(t.Context(), s, asks); err != nil || out[2].Remaining != 2 {
 		t.Errorf("after reset: %v, %v; want 2 violations left", out, err)
 	}
 }
@@ -87,24 +88,24 @@ func TestPenaltyOfMovingSlot(t *testing.T) {
 	s := openURL(t, c.URL(), redisstore.Options{})
 	asks := penalized(t, "2/1h cooldown=1h")
 	for range 2 {
-		if _, err := s.Take(t.Context(), asks); err != nil {
+		if _, err := storetest.Take(t.Context(), s, asks); err != nil {
 			t.Fatal(err)
 		}
 	}
 	split(t, c, keyOf(asks[0]))
-	if out, err := s.Take(t.Context(), asks); err != nil || out[0].Allowed || !out[2].Allowed || out[1].Remaining != 8 {
+	if out, err := storetest.Take(t.Context(), s, asks); err != nil || out[0].Allowed || !out[2].Allowed || out[1].Remaining != 8 {
 		t.Fatalf("%v, %v; want a denial by the first limit", out, err)
 	}
 	// What the moving server has is decided there.
-	if out, err := s.Take(t.Context(), asks[1:]); err != nil || !out[0].Allowed || !out[1].Allowed {
+	if out, err := storetest.Take(t.Context(), s, asks[1:]); err != nil || !out[0].Allowed || !out[1].Allowed {
 		t.Fatalf("%v, %v; want it allowed", out, err)
 	}
 	asks[1].Cost = 100
-	if out, err := s.Take(t.Context(), asks[1:]); err != nil || out[0].Allowed || out[1].Allowed {
+	if out, err := storetest.Take(t.Context(), s, asks[1:]); err != nil || out[0].Allowed || out[1].Allowed {
 		t.Fatalf("%v, %v; want a ban", out, err)
 	}
 	asks[1].Cost = 1
-	if out, err := s.Take(t.Context(), asks); err != nil || out[2].Allowed || out[1].Remaining != 7 {
+	if out, err := storetest.Take(t.Context(), s, asks); err != nil || out[2].Allowed || out[1].Remaining != 7 {
 		t.Fatalf("%v, %v; want the ban, and nothing charged", out, err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/redisstore"
+	"github.com/stintdev/stint/storetest"
 )
 
 // workerURL is set for the processes that TestProcesses starts.
@@ -59,7 +60,7 @@ func work(url string) int {
 				whole := stint.Ask{Key: stint.Key{Subject: a.String(), Name: "all"}, Limit: limitOf(a, wholeLimit), Cost: 1}
 				user := stint.Ask{Key: stint.Key{Subject: a.String(), Name: fmt.Sprint("user-", taker%users)}, Limit: limitOf(a, userLimit), Cost: 1}
 				for range 60 {
-					out, err := s.Take(context.Background(), []stint.Ask{whole, user})
+					out, err := storetest.Take(context.Background(), s, []stint.Ask{whole, user})
 					if err != nil {
 						fmt.Fprintln(os.Stderr, err)
 						os.Exit(1)
@@ -127,7 +128,7 @@ func TestProcesses(t *testing.T) {
 				}
 				for user := range users {
 					k := stint.Key{Subject: a.String(), Name: fmt.Sprint("user-", user)}
-					out, err := s.Take(t.Context(), []stint.Ask{{Key: k, Limit: limitOf(a, userLimit)}})
+					out, err := storetest.Take(t.Context(), s, []stint.Ask{{Key: k, Limit: limitOf(a, userLimit)}})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -164,7 +165,7 @@ func TestClocks(t *testing.T) {
 					}
 					redisstore.SetWall(s, func() time.Time { return time.Now().Add(skew) })
 					for range 2 {
-						out, err := s.Take(t.Context(), []stint.Ask{{Key: stint.Key{Subject: "alice", Name: text}, Limit: l, Cost: 1}})
+						out, err := storetest.Take(t.Context(), s, []stint.Ask{{Key: stint.Key{Subject: "alice", Name: text}, Limit: l, Cost: 1}})
 						if remaining--; err != nil || out[0].Remaining != remaining {
 							t.Errorf("%s, clock off by %v: %v, %v; want %d remaining", text, skew, out, err, remaining)
 						}

@@ -147,58 +147,58 @@ func open(c config, o Options) *Store {
 }
 
 // Take implements [stint.Store].
-func (s *Store) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	if err := stint.ValidateTake(asks); err != nil {
-		return nil, err
+func (s *Store) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if err := stint.ValidateTake(asks, ds); err != nil {
+		return err
 	}
-	return s.decide(ctx, take, asks)
+	return s.decide(ctx, take, asks, ds)
 }
 
 // Adjust implements [stint.Store].
-func (s *Store) Adjust(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	if err := stint.ValidateAdjust(asks); err != nil {
-		return nil, err
+func (s *Store) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if err := stint.ValidateAdjust(asks, ds); err != nil {
+		return err
 	}
-	return s.decide(ctx, adjust, asks)
+	return s.decide(ctx, adjust, asks, ds)
 }
 
-func (s *Store) decide(ctx context.Context, k kind, asks []stint.Ask) ([]stint.Decision, error) {
+func (s *Store) decide(ctx context.Context, k kind, asks []stint.Ask, ds []stint.Decision) error {
 	s.open.RLock()
 	defer s.open.RUnlock()
 	switch {
 	case s.closed:
-		return nil, stint.ErrClosed
+		return stint.ErrClosed
 	case len(asks) == 0:
-		return nil, nil
+		return nil
 	case len(asks) > MaxAsks:
-		return nil, &stint.InvalidError{
+		return &stint.InvalidError{
 			Field: "asks", Value: strconv.Itoa(len(asks)),
 			Want: "at most " + strconv.Itoa(MaxAsks) + " in one take or adjustment",
 		}
 	}
-	out, err := s.answer(ctx, k, asks)
+	err := s.answer(ctx, k, asks, ds)
 	if err != nil {
 		s.stats.count(err)
 	}
-	return out, err
+	return err
 }
 
-func (s *Store) answer(ctx context.Context, k kind, asks []stint.Ask) ([]stint.Decision, error) {
+func (s *Store) answer(ctx context.Context, k kind, asks []stint.Ask, ds []stint.Decision) error {
 	r := s.newRequest(k, asks)
 	r.ctx = ctx
 	if len(asks) <= wholeAsks && s.oneSlot(asks) {
 		if err := s.do(ctx, s.lane(r.items[0].key), r); err != nil {
-			return nil, err // the request may still be on its way
+			return err // the request may still be on its way
 		}
 	} else if err := s.scatter(ctx, r); err != nil {
-		return nil, err
+		return err
 	}
-	out, err := r.out, r.err
+	err := r.err
+	if err == nil {
+		copy(ds, r.out)
+	}
 	s.recycle(r)
-	if err != nil {
-		out = nil
-	}
-	return out, err
+	return err
 }
 
 // newRequest copies the asks: a caller may stop waiting and use them again.
@@ -208,20 +208,17 @@ func (s *Store) newRequest(k kind, asks []stint.Ask) *request {
 	var buf [256]byte
 	text := buf[:0]
 	for i := range asks {
-		text = append(append(text, s.config.prefix...), ':')
-		text = asks[i].Key.Append(text)
-		if asks[i].Penalty != nil {
-			text = append(text, penaltySuffix...)
-		} else {
-			text = append(text, suffixes[asks[i].Limit.Algorithm]...)
-		}
+		text = s.appendKey(text, &asks[i])
 		r.ends = append(r.ends, len(text))
 	}
 	all, start := string(text), 0 // one allocation for all keys
 	for i := range asks {
-		it := item{key: all[start:r.ends[i]], limit: asks[i].Limit, cost: asks[i].Cost}
-		if it.penalty = asks[i].Penalty; it.penalty != nil {
+		a := &asks[i]
+		it := item{key: all[start:r.ends[i]], limit: a.Limit, plan: a.Plan, cost: a.Cost}
+		if it.penalty = a.Penalty; it.penalty != nil {
 			it.guarded = i - stint.Guarded(asks, i)
+		} else if !a.Compiled() {
+			it.plan, _ = a.Limit.Compile() // it is valid
 		}
 		r.items = append(r.items, it)
 		start = r.ends[i]
@@ -230,6 +227,15 @@ func (s *Store) newRequest(k kind, asks []stint.Ask) *request {
 		r.kind = twins
 	}
 	return r
+}
+
+// appendKey appends the key of the ask's counter in Redis.
+func (s *Store) appendKey(text []byte, a *stint.Ask) []byte {
+	text = a.Key.Append(append(append(text, s.config.prefix...), ':'))
+	if a.Penalty != nil {
+		return append(text, penaltySuffix...)
+	}
+	return append(text, suffixes[a.Limit.Algorithm]...)
 }
 
 // repeats reports whether a counter is asked more than once.
@@ -253,7 +259,7 @@ func repeats(items []item) bool {
 
 func (s *Store) recycle(r *request) {
 	clear(r.items)
-	r.items, r.ends, r.out, r.err, r.charges, r.ctx = r.items[:0], r.ends[:0], nil, nil, nil, nil
+	r.items, r.ends, r.out, r.err, r.charges, r.ctx = r.items[:0], r.ends[:0], r.out[:0], nil, nil, nil
 	s.requests.Put(r)
 }
 
@@ -284,17 +290,19 @@ func (s *Store) within(ctx context.Context, f func(context.Context) error) error
 }
 
 // Reset implements [stint.Store].
-func (s *Store) Reset(ctx context.Context, keys ...stint.Key) error {
+func (s *Store) Reset(ctx context.Context, asks []stint.Ask) error {
+	for i := range asks {
+		if a := &asks[i]; a.Penalty == nil && int(a.Limit.Algorithm) >= len(suffixes) {
+			return a.Limit.Validate()
+		}
+	}
 	return s.within(ctx, func(ctx context.Context) error {
-		for some := range slices.Chunk(keys, wholeAsks) {
-			var names []string
-			for _, k := range some {
-				stem := string(k.Append([]byte(s.config.prefix + ":")))
-				for _, suffix := range append(suffixes[:], penaltySuffix) {
-					names = append(names, stem+suffix)
-				}
+		for chunk := range slices.Chunk(asks, wholeAsks) {
+			keys := make([]string, len(chunk))
+			for i := range chunk {
+				keys[i] = string(s.appendKey(nil, &chunk[i]))
 			}
-			if err := s.erase(ctx, names); err != nil {
+			if err := s.erase(ctx, keys); err != nil {
 				return err
 			}
 		}

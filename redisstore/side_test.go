@@ -15,6 +15,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/redisstore"
+	"github.com/stintdev/stint/storetest"
 )
 
 func TestSideValues(t *testing.T) {
@@ -89,7 +90,7 @@ func TestSideApart(t *testing.T) {
 			}
 			keys += 2
 		}
-		if out, err := s.Take(t.Context(), ask("alice", 10)); err != nil || out[0].Remaining != 9 {
+		if out, err := storetest.Take(t.Context(), s, ask("alice", 10)); err != nil || out[0].Remaining != 9 {
 			t.Errorf("store %d: %v, %v; want 9 remaining", i, out, err)
 		}
 		keys++
@@ -303,7 +304,7 @@ func TestSideMessages(t *testing.T) {
 					t.Errorf("ear %d: %q more", i, <-e.heard)
 				}
 			}
-			if _, err := s.Take(t.Context(), ask("alice", 10)); err != nil {
+			if _, err := storetest.Take(t.Context(), s, ask("alice", 10)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -339,7 +340,7 @@ func TestSideSlow(t *testing.T) {
 	for i := range 500 {
 		quick.want(t, 5*time.Second, strconv.Itoa(i))
 	}
-	if _, err := s.Take(t.Context(), ask("alice", 10)); err != nil {
+	if _, err := storetest.Take(t.Context(), s, ask("alice", 10)); err != nil {
 		t.Error(err)
 	}
 	listeners(t, server, subscribed(t, server), 1)

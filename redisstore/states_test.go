@@ -52,7 +52,7 @@ func TestTTL(t *testing.T) {
 			}
 		}
 		for i := range 4 { // two pass, two are denied
-			out, err := s.Take(t.Context(), []stint.Ask{a})
+			out, err := storetest.Take(t.Context(), s, []stint.Ask{a})
 			if err != nil || out[0].Allowed != (i < 2) {
 				t.Fatal(text, out, err)
 			}
@@ -60,9 +60,11 @@ func TestTTL(t *testing.T) {
 			server.Do(t, "PERSIST", key)
 		}
 		for name, call := range map[string]func() ([]stint.Decision, error){
-			"peek":              func() ([]stint.Decision, error) { return s.Take(t.Context(), []stint.Ask{{Key: a.Key, Limit: l}}) },
-			"adjust":            func() ([]stint.Decision, error) { return s.Adjust(t.Context(), []stint.Ask{a}) },
-			"take with another": func() ([]stint.Decision, error) { return s.Take(t.Context(), append(ask("bob", 100), a)) },
+			"peek": func() ([]stint.Decision, error) {
+				return storetest.Take(t.Context(), s, []stint.Ask{{Key: a.Key, Limit: l}})
+			},
+			"adjust":            func() ([]stint.Decision, error) { return storetest.Adjust(t.Context(), s, []stint.Ask{a}) },
+			"take with another": func() ([]stint.Decision, error) { return storetest.Take(t.Context(), s, append(ask("bob", 100), a)) },
 		} {
 			out, err := call()
 			if err != nil {
@@ -71,21 +73,21 @@ func TestTTL(t *testing.T) {
 			check(name, out[len(out)-1].ResetAfter)
 			server.Do(t, "PERSIST", key)
 		}
-		if _, err := s.Adjust(t.Context(), []stint.Ask{{Key: a.Key, Limit: l, Cost: -100}}); err != nil {
+		if _, err := storetest.Adjust(t.Context(), s, []stint.Ask{{Key: a.Key, Limit: l, Cost: -100}}); err != nil {
 			t.Fatal(err)
 		}
 		// Where a count is written and no more, its time to live is looked for.
 		many := a
 		many.Limit.Max = 10_000
 		for range 2 {
-			out, err := s.Take(t.Context(), append(ask("bob", 10_000), many))
+			out, err := storetest.Take(t.Context(), s, append(ask("bob", 10_000), many))
 			if err != nil || !out[1].Allowed {
 				t.Fatal(text, out, err)
 			}
 			check("take of a count with another", out[1].ResetAfter)
 			server.Do(t, "PERSIST", key)
 		}
-		if _, err := s.Adjust(t.Context(), []stint.Ask{{Key: a.Key, Limit: many.Limit, Cost: -1000}}); err != nil {
+		if _, err := storetest.Adjust(t.Context(), s, []stint.Ask{{Key: a.Key, Limit: many.Limit, Cost: -1000}}); err != nil {
 			t.Fatal(err)
 		}
 		if n := server.Do(t, "EXISTS", key); n != int64(0) {
@@ -123,7 +125,7 @@ func TestBadStates(t *testing.T) {
 					case 3:
 						asks = append(ask("alice", 1000), bad)
 					}
-					out, err := s.Take(t.Context(), asks)
+					out, err := storetest.Take(t.Context(), s, asks)
 					if i < 3 {
 						if err != nil || !out[0].Allowed {
 							t.Errorf("%v, %s: beside it: %v, %v", a, name, out, err)
@@ -138,22 +140,22 @@ func TestBadStates(t *testing.T) {
 			}
 			wg.Wait()
 			failed += 5
-			if _, err := s.Adjust(t.Context(), []stint.Ask{bad}); err == nil {
+			if _, err := storetest.Adjust(t.Context(), s, []stint.Ask{bad}); err == nil {
 				t.Errorf("%v, %s: adjusted", a, name)
 			}
 			failed++
 		}
-		if err := s.Reset(t.Context(), bad.Key); err != nil {
+		if err := s.Reset(t.Context(), []stint.Ask{bad}); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := s.Take(t.Context(), []stint.Ask{bad}); err != nil || out[0].Remaining != 9 {
+		if out, err := storetest.Take(t.Context(), s, []stint.Ask{bad}); err != nil || out[0].Remaining != 9 {
 			t.Errorf("%v: after reset: %v, %v", a, out, err)
 		}
 	}
 	if n := s.Stats().BadStates; n != failed {
 		t.Errorf("%d bad states counted, want %d", n, failed)
 	}
-	out, err := s.Take(t.Context(), []stint.Ask{{Key: ask("alice", 1)[0].Key, Limit: limitOf(stint.SlidingWindow, 1000)}})
+	out, err := storetest.Take(t.Context(), s, []stint.Ask{{Key: ask("alice", 1)[0].Key, Limit: limitOf(stint.SlidingWindow, 1000)}})
 	if want := int64(1000 - 3*5*6); err != nil || out[0].Remaining != want {
 		t.Errorf("%v, %v; want %d remaining: what was asked with a bad counter is not charged", out, err, want)
 	}
@@ -168,13 +170,13 @@ func TestForeignStates(t *testing.T) {
 		for _, to := range []string{"10/1h", "10/1h fixed_window", "10/1h token_bucket", "10/1h burst=3 leaky_bucket", "10/1h sliding_log"} {
 			a := stint.Ask{Key: stint.Key{Subject: "alice", Name: "api"}, Limit: parse(t, from), Cost: 3}
 			b := stint.Ask{Key: a.Key, Limit: parse(t, to), Cost: 1}
-			if _, err := s.Take(t.Context(), []stint.Ask{a}); err != nil {
+			if _, err := storetest.Take(t.Context(), s, []stint.Ask{a}); err != nil {
 				t.Fatal(err)
 			}
 			server.Do(t, "RENAME", keyOf(a), keyOf(b))
 			var state *redisstore.StateError
 			for range 3 { // an answer, or an error that says why there is none
-				if _, err := s.Take(context.Background(), []stint.Ask{b}); err != nil && !errors.As(err, &state) {
+				if _, err := storetest.Take(context.Background(), s, []stint.Ask{b}); err != nil && !errors.As(err, &state) {
 					t.Errorf("%s as %s: %v", from, to, err)
 				}
 			}
@@ -205,14 +207,14 @@ func TestLongLogs(t *testing.T) {
 					l.Max = 1 + r.Int64N(max)
 				}
 				a := stint.Ask{Key: stint.Key{Subject: "alice"}, Limit: l, Cost: 1 + r.Int64N(2)}
-				verb, of := "take", stint.Store.Take
+				verb, of := "take", storetest.Take
 				switch r.IntN(100) {
 				case 0:
 					a.Cost = r.Int64N(max + 2)
 				case 1:
-					verb, of = "adjust", stint.Store.Adjust
+					verb, of = "adjust", storetest.Adjust
 				case 2:
-					verb, of, a.Cost = "adjust", stint.Store.Adjust, -r.Int64N(max)
+					verb, of, a.Cost = "adjust", storetest.Adjust, -r.Int64N(max)
 				case 3:
 					clock.Add(time.Duration(r.Int64N(int64(900 * time.Millisecond))))
 				case 4:
@@ -224,11 +226,11 @@ func TestLongLogs(t *testing.T) {
 				if r.IntN(10) == 0 {
 					asks = append(asks, a)
 				}
-				want, err := of(spec, t.Context(), asks)
+				want, err := of(t.Context(), spec, asks)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got, err := of(store, t.Context(), asks); err != nil || !slices.Equal(got, want) {
+				if got, err := of(t.Context(), store, asks); err != nil || !slices.Equal(got, want) {
 					t.Fatalf("step %d, %s of %d x%d: got %v, %v; want %v", step, verb, a.Cost, len(asks), got, err, want)
 				}
 			}
@@ -243,7 +245,7 @@ func TestSlots(t *testing.T) {
 	asks := append(append(ask("alice", 3), ask("bob", 100)...), ask("carol", 100)...)
 	for i := range int64(5) {
 		before := s.Stats()
-		out, err := s.Take(t.Context(), asks)
+		out, err := storetest.Take(t.Context(), s, asks)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -273,7 +275,7 @@ func TestSharedCalls(t *testing.T) {
 	for range takers {
 		wg.Go(func() {
 			for {
-				out, err := s.Take(t.Context(), ask("alice", limit))
+				out, err := storetest.Take(t.Context(), s, ask("alice", limit))
 				if err != nil {
 					t.Error(err)
 					return

@@ -27,7 +27,7 @@ func parse(t testing.TB, text string) stint.Limit {
 // takeOne takes from a subject's counter, or peeks if the cost is 0.
 func takeOne(t testing.TB, s stint.Store, subject string, l stint.Limit, cost int64) stint.Decision {
 	t.Helper()
-	out, err := s.Take(t.Context(), []stint.Ask{{Key: stint.Key{Subject: subject, Name: "api"}, Limit: l, Cost: cost}})
+	out, err := storetest.Take(t.Context(), s, []stint.Ask{{Key: stint.Key{Subject: subject, Name: "api"}, Limit: l, Cost: cost}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func half(t *testing.T, c *testredis.Cluster, alice stint.Limit, cost int64, pre
 	deaf.Pause(t)
 	done := make(chan error, 1)
 	go func() {
-		out, err := both[0].Take(t.Context(), []stint.Ask{
+		out, err := storetest.Take(t.Context(), both[0], []stint.Ask{
 			{Key: stint.Key{Subject: "alice", Name: "api"}, Limit: alice, Cost: cost},
 			{Key: stint.Key{Subject: bob, Name: "api"}, Limit: once, Cost: 1},
 		})
@@ -155,7 +155,7 @@ func TestUndoTwin(t *testing.T) {
 	})
 	h.clock.Add(20 * time.Second)
 	give := stint.Ask{Key: stint.Key{Subject: "alice", Name: "api"}, Limit: h.alice, Cost: -3}
-	if _, err := h.other.Adjust(t.Context(), []stint.Ask{give}); err != nil {
+	if _, err := storetest.Adjust(t.Context(), h.other, []stint.Ask{give}); err != nil {
 		t.Fatal(err)
 	}
 	takeOne(t, h.other, "alice", h.alice, 3)
@@ -192,12 +192,12 @@ func TestMovingSlot(t *testing.T) {
 		{Key: stint.Key{Subject: "alice", Name: "a"}, Limit: parse(t, "20/1h token_bucket"), Cost: 1},
 	}
 	takeOne(t, s, "bob", once, 1)
-	if _, err := s.Take(t.Context(), asks); err != nil {
+	if _, err := storetest.Take(t.Context(), s, asks); err != nil {
 		t.Fatal(err)
 	}
 	split(t, c, keyOf(asks[0]))
 	// Denied elsewhere, so nothing is charged here.
-	out, err := s.Take(t.Context(), append(asks, stint.Ask{Key: stint.Key{Subject: "bob", Name: "api"}, Limit: once, Cost: 1}))
+	out, err := storetest.Take(t.Context(), s, append(asks, stint.Ask{Key: stint.Key{Subject: "bob", Name: "api"}, Limit: once, Cost: 1}))
 	if err != nil || out[3].Allowed {
 		t.Fatal(out, err)
 	}
@@ -206,17 +206,17 @@ func TestMovingSlot(t *testing.T) {
 			t.Errorf("ask %d is told that %d remain, want 19", i, out[i].Remaining)
 		}
 		a.Cost = 0
-		if out, err := s.Take(t.Context(), []stint.Ask{a}); err != nil || out[0].Remaining != 19 {
+		if out, err := storetest.Take(t.Context(), s, []stint.Ask{a}); err != nil || out[0].Remaining != 19 {
 			t.Errorf("ask %d: %v, %v; want 19 remaining", i, out, err)
 		}
 	}
-	if out, err = s.Take(t.Context(), asks); err != nil || out[0].Remaining != 18 || out[1].Remaining != 18 {
+	if out, err = storetest.Take(t.Context(), s, asks); err != nil || out[0].Remaining != 18 || out[1].Remaining != 18 {
 		t.Errorf("%v, %v; want 18 remaining", out, err)
 	}
-	if err := s.Reset(t.Context(), asks[0].Key); err != nil {
+	if err := s.Reset(t.Context(), []stint.Ask{asks[0], asks[2]}); err != nil {
 		t.Errorf("reset: %v", err)
 	}
-	if out, err = s.Take(t.Context(), asks); err != nil || out[0].Remaining != 19 || out[1].Remaining != 17 || out[2].Remaining != 19 {
+	if out, err = storetest.Take(t.Context(), s, asks); err != nil || out[0].Remaining != 19 || out[1].Remaining != 17 || out[2].Remaining != 19 {
 		t.Errorf("after reset: %v, %v", out, err)
 	}
 }
@@ -241,7 +241,7 @@ func TestUndoDoesNotHold(t *testing.T) {
 	took := make(chan time.Duration, 1)
 	go func() {
 		start := time.Now()
-		_, err := s.Take(ctx, []stint.Ask{
+		_, err := storetest.Take(ctx, s, []stint.Ask{
 			{Key: stint.Key{Subject: "alice", Name: "api"}, Limit: l, Cost: 1},
 			{Key: stint.Key{Subject: bob, Name: "api"}, Limit: once, Cost: 1},
 		})
@@ -279,7 +279,7 @@ func TestKept(t *testing.T) {
 	slow.Pause(t)
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.Take(t.Context(), []stint.Ask{
+		_, err := storetest.Take(t.Context(), s, []stint.Ask{
 			{Key: stint.Key{Subject: "alice", Name: "api"}, Limit: l, Cost: 1},
 			{Key: stint.Key{Subject: bob, Name: "api"}, Limit: once, Cost: 1},
 		})
@@ -308,10 +308,10 @@ func TestNoSubject(t *testing.T) {
 		asks = append(asks, stint.Ask{Key: stint.Key{Name: name}, Limit: parse(t, "10/1h"), Cost: 1})
 	}
 	for range 2 {
-		if out, err := s.Take(t.Context(), asks); err != nil || out[0].Remaining != 9 || out[2].Remaining != 9 {
+		if out, err := storetest.Take(t.Context(), s, asks); err != nil || out[0].Remaining != 9 || out[2].Remaining != 9 {
 			t.Fatal(out, err)
 		}
-		if err := s.Reset(t.Context(), asks[0].Key, asks[1].Key, asks[2].Key); err != nil {
+		if err := s.Reset(t.Context(), asks[:3]); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -322,7 +322,7 @@ func TestShortDeadlines(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
 	s := openURL(t, server.URL()+"?timeout=5s", redisstore.Options{})
-	if _, err := s.Take(t.Context(), ask("alice", 100)); err != nil {
+	if _, err := storetest.Take(t.Context(), s, ask("alice", 100)); err != nil {
 		t.Fatal(err)
 	}
 	server.Do(t, "CLIENT", "PAUSE", "400", "ALL")
@@ -330,10 +330,10 @@ func TestShortDeadlines(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
 	go func() {
-		_, err := s.Take(context.Background(), ask("bob", 100))
+		_, err := storetest.Take(context.Background(), s, ask("bob", 100))
 		patient <- err
 	}()
-	if _, err := s.Take(ctx, ask("alice", 100)); !errors.Is(err, stint.ErrUnavailable) {
+	if _, err := storetest.Take(ctx, s, ask("alice", 100)); !errors.Is(err, stint.ErrUnavailable) {
 		t.Errorf("who gives up: %v; want ErrUnavailable", err)
 	}
 	if err := <-patient; err != nil {
@@ -343,7 +343,7 @@ func TestShortDeadlines(t *testing.T) {
 	late, leave := context.WithTimeout(t.Context(), 3*time.Second)
 	time.AfterFunc(20*time.Millisecond, leave)
 	start := time.Now()
-	if _, err := s.Take(late, ask("alice", 100)); !errors.Is(err, stint.ErrUnavailable) || time.Since(start) > time.Second {
+	if _, err := storetest.Take(late, s, ask("alice", 100)); !errors.Is(err, stint.ErrUnavailable) || time.Since(start) > time.Second {
 		t.Errorf("who leaves after 20ms: %v after %v", err, time.Since(start))
 	}
 }
@@ -378,14 +378,14 @@ func TestFarCalendars(t *testing.T) {
 	}
 	for i, step := range steps {
 		clock.Set(step.at)
-		for verb, of := range map[string]func(stint.Store, context.Context, []stint.Ask) ([]stint.Decision, error){
-			"take": stint.Store.Take, "adjust": stint.Store.Adjust,
+		for verb, of := range map[string]func(context.Context, stint.Store, []stint.Ask) ([]stint.Decision, error){
+			"take": storetest.Take, "adjust": storetest.Adjust,
 		} {
-			want, err := of(spec, t.Context(), step.asks)
+			want, err := of(t.Context(), spec, step.asks)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := of(s, t.Context(), step.asks)
+			got, err := of(t.Context(), s, step.asks)
 			if err != nil || !slices.Equal(got, want) {
 				t.Errorf("step %d, %s: %v, %v; want %v", i, verb, got, err, want)
 			}
@@ -396,7 +396,7 @@ func TestFarCalendars(t *testing.T) {
 	before := s.Stats().Calls
 	for range 10 {
 		for _, name := range []string{"a", "c"} {
-			if _, err := s.Take(t.Context(), asks(name)); err != nil {
+			if _, err := storetest.Take(t.Context(), s, asks(name)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -35,7 +35,7 @@ import (
 // texts of keys, and is returned to be used again: if it has enough, and dst too,
 // then there is at most one allocation for up to 32 asks.
 func (s *Set) Asks(dst []stint.Ask, hits []Hit, a *Attrs, scratch []byte) ([]stint.Ask, []byte) {
-	w := asking{asks: dst, text: scratch[:0], attrs: a, tier: s.tiers[a.Tier]}
+	w := asking{asks: dst, text: scratch[:0], attrs: a, tier: s.tiers[a.Tier], plans: s.plans}
 	var room [32]keySpan
 	spans := room[:0] // of each new ask
 	for _, penalized := range [...]bool{true, false} {
@@ -61,6 +61,7 @@ type asking struct {
 	text  []byte
 	attrs *Attrs
 	tier  Values
+	plans map[stint.Limit]*stint.Plan
 }
 
 // keySpan is where the parts of a key are in the text. Those that are empty are in
@@ -81,12 +82,21 @@ func (w *asking) add(spans []keySpan, h *Hit) []keySpan {
 	h.From = len(w.asks)
 	cost := r.costOf(w.attrs)
 	for i := range r.limits {
-		if v, _ := r.valueOf(&r.limits[i], w.attrs, w.tier); v != (stint.Limit{}) {
-			w.asks = append(w.asks, stint.Ask{Key: stint.Key{Subject: e.subject, Name: e.names[i]}, Limit: v, Cost: cost})
+		l := &r.limits[i]
+		v, source := r.valueOf(l, w.attrs, w.tier)
+		if v == (stint.Limit{}) {
+			continue
 		}
+		plan := l.plan
+		if source != fromRule {
+			plan = w.plans[v] // of an override that is no one else's there is none
+		}
+		w.asks = append(w.asks, stint.Ask{
+			Key: stint.Key{Subject: e.subject, Name: e.names[i]}, Limit: v, Cost: cost, Plan: plan, Policy: r.policy,
+		})
 	}
 	if r.Penalty != nil && len(w.asks) > h.From {
-		w.asks = append(w.asks, stint.Ask{Key: stint.Key{Subject: e.subject, Name: e.names[len(r.limits)]}, Penalty: r.Penalty, Cost: 1})
+		w.asks = append(w.asks, stint.Ask{Key: stint.Key{Subject: e.subject, Name: e.names[len(r.limits)]}, Penalty: r.Penalty, Cost: 1, Policy: r.policy})
 	}
 	h.To = len(w.asks)
 	if h.From == h.To {

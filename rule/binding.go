@@ -93,7 +93,7 @@ func alwaysFirst(a, b stint.Limit) bool {
 	case stint.SlidingWindow:
 		return most(a, wb, nested)+burst(a, nested) <= b.Max
 	case stint.TokenBucket:
-		return burst(a, false) <= capacity(b) && compareProducts(a.Max, wb, b.Max, wa) <= 0
+		return burst(a, false) <= b.Cap() && compareProducts(a.Max, wb, b.Max, wa) <= 0
 	default:
 		return false
 	}
@@ -127,7 +127,7 @@ func most(l stint.Limit, micros int64, nested bool) int64 {
 	window := l.Window.Length().Microseconds()
 	switch l.Algorithm {
 	case stint.TokenBucket, stint.LeakyBucket:
-		return min(capacity(l)+scale(l.Max, micros, window), tooMany)
+		return min(l.Cap()+scale(l.Max, micros, window), tooMany)
 	case stint.SlidingLog:
 		nested = true // every interval of its window's length is one of its windows
 	default:
@@ -144,17 +144,12 @@ func most(l stint.Limit, micros int64, nested bool) int64 {
 func burst(l stint.Limit, nested bool) int64 {
 	switch {
 	case l.Algorithm > stint.SlidingLog:
-		return capacity(l)
+		return l.Cap()
 	case nested || l.Algorithm == stint.SlidingLog:
 		return l.Max
 	default:
 		return 2 * l.Max
 	}
-}
-
-func capacity(l stint.Limit) int64 {
-	terms, _ := l.Terms()
-	return terms.Cap
 }
 
 // tooMany is more than any limit has units.

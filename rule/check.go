@@ -626,8 +626,8 @@ func tooCostly(units int64, l stint.Limit) bool {
 	if units <= 1 {
 		return false // and there may be very many rules and tiers
 	}
-	terms, ok := l.Terms()
-	return ok && units > terms.Cap
+	most := l.Cap()
+	return most > 0 && units > most
 }
 
 func (c *checker) checkPenalty(r *checked) {

@@ -17,8 +17,9 @@ import (
 type Set struct {
 	rules []*Compiled // by priority and name
 	tiers map[string]Values
-	paths *tree  // enabled rules that have paths
-	other bucket // enabled rules that have none
+	plans map[stint.Limit]*stint.Plan // of the limits that rules and tiers have
+	paths *tree                       // enabled rules that have paths
+	other bucket                      // enabled rules that have none
 
 	methods map[string]string // those that are told apart, by themselves
 }
@@ -38,6 +39,7 @@ type Compiled struct {
 	Message   string
 
 	*conditions
+	policy  *stint.Policy
 	match   Match    // as it is written
 	entries []*entry // one for each path, the most specific first, or the only one
 	limits  []limit
@@ -62,6 +64,7 @@ type entry struct {
 type limit struct {
 	name  string
 	value stint.Limit
+	plan  *stint.Plan // nil: unlimited
 }
 
 // Compile checks the file and makes a set of it. The error is [Problems].
@@ -90,9 +93,12 @@ func (c *Compiler) Compile(f File) (*Set, error) {
 	if len(known.Problems) > 0 {
 		return nil, known.Problems
 	}
-	s := &Set{tiers: make(map[string]Values, len(f.Tiers))}
+	s := &Set{tiers: make(map[string]Values, len(f.Tiers)), plans: map[stint.Limit]*stint.Plan{}}
 	for i, t := range f.Tiers {
 		s.tiers[t.Name] = known.values[i]
+		for _, l := range known.values[i] {
+			s.plan(l)
+		}
 	}
 	shared := map[string]*conditions{}
 	compiled := make([]Compiled, len(f.Rules))
@@ -100,6 +106,10 @@ func (c *Compiler) Compile(f File) (*Set, error) {
 	for i := range compiled {
 		compile(&compiled[i], &known.rules[i], shared)
 		s.rules[i] = &compiled[i]
+		for j := range compiled[i].limits {
+			l := &compiled[i].limits[j]
+			l.plan = s.plan(l.value)
+		}
 		if i%stride == stride-1 {
 			rest()
 		}
@@ -186,6 +196,16 @@ func gently[T any](rest func(), compare func(a, b T) int) func(a, b T) int {
 // stride is after how many rules a rest is due.
 const stride = 128
 
+// plan returns the plan of a limit, which many rules may share. Of no limit it is nil.
+func (s *Set) plan(l stint.Limit) *stint.Plan {
+	p, known := s.plans[l]
+	if !known && l != (stint.Limit{}) {
+		p, _ = l.Compile() // it was checked
+		s.plans[l] = p
+	}
+	return p
+}
+
 // rivals are the rules of a group of which one applies. Those that are only tried
 // out have no rival among those that are in force: none takes the place of another.
 type rivals struct {
@@ -245,6 +265,7 @@ func compile(c *Compiled, r *checked, shared map[string]*conditions) {
 		match:     r.Match.clone(),
 		cost:      r.Cost,
 	}
+	c.policy = policies[c.OnFailure]
 	if r.same == "" {
 		r.same = r.sharing()
 	}
@@ -268,7 +289,7 @@ func compile(c *Compiled, r *checked, shared map[string]*conditions) {
 	c.cost.Header = textproto.CanonicalMIMEHeaderKey(c.cost.Header)
 	c.limits = make([]limit, len(r.Limits))
 	for i, l := range r.Limits {
-		c.limits[i] = limit{l.Name, r.values[i]}
+		c.limits[i] = limit{name: l.Name, value: r.values[i]}
 	}
 	c.entries = make([]*entry, 0, max(len(r.patterns), 1))
 	for _, p := range r.patterns {
@@ -278,6 +299,13 @@ func compile(c *Compiled, r *checked, shared map[string]*conditions) {
 		c.entries = append(c.entries, c.under(pattern{}))
 	}
 	slices.SortFunc(c.entries, standing)
+}
+
+// policies are those of asks, by what becomes of them while the store is out of reach.
+var policies = map[OnFailure]*stint.Policy{
+	Local:  {OnFailure: stint.FailLocal},
+	Open:   {OnFailure: stint.FailOpen},
+	Closed: {OnFailure: stint.FailClosed},
 }
 
 // longestDelay is how long the rule may hold a request.

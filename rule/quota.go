@@ -100,7 +100,7 @@ func (s *Set) appendQuotas(dst []Quota, e *entry, endpoint string, lacks *dim, a
 	}
 	if next < len(asks) {
 		p := asks[next]
-		p.Cost = 0
+		p.Cost, p.Policy = 0, nil
 		dst = append(dst, Quota{Rule: e.rule, Name: hits[0].LimitOf(asks, next), Endpoint: endpoint, Source: fromRule, Ask: p})
 	}
 	return dst

@@ -20,7 +20,7 @@ import (
 type fault struct {
 	take   func(b *broken, asks []stint.Ask) ([]stint.Decision, error)
 	adjust func(b *broken, asks []stint.Ask) ([]stint.Decision, error)
-	reset  func(b *broken, keys []stint.Key) error
+	reset  func(b *broken, asks []stint.Ask) error
 	close  func() error
 }
 
@@ -33,25 +33,29 @@ type broken struct {
 	last map[stint.Key]time.Time
 }
 
-func (b *broken) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	if b.take != nil {
-		return b.take(b, asks)
+func (b *broken) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if b.take == nil {
+		return b.Store.Take(ctx, asks, ds)
 	}
-	return b.Store.Take(ctx, asks)
+	out, err := b.take(b, asks)
+	copy(ds, out)
+	return err
 }
 
-func (b *broken) Adjust(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	if b.adjust != nil {
-		return b.adjust(b, asks)
+func (b *broken) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if b.adjust == nil {
+		return b.Store.Adjust(ctx, asks, ds)
 	}
-	return b.Store.Adjust(ctx, asks)
+	out, err := b.adjust(b, asks)
+	copy(ds, out)
+	return err
 }
 
-func (b *broken) Reset(ctx context.Context, keys ...stint.Key) error {
+func (b *broken) Reset(ctx context.Context, asks []stint.Ask) error {
 	if b.reset != nil {
-		return b.reset(b, keys)
+		return b.reset(b, asks)
 	}
-	return b.Store.Reset(ctx, keys...)
+	return b.Store.Reset(ctx, asks)
 }
 
 func (b *broken) Close() error {
@@ -65,7 +69,7 @@ func (b *broken) Close() error {
 func oneByOne(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
 	out := make([]stint.Decision, 0, len(asks))
 	for i := range asks {
-		d, err := b.Store.Take(context.Background(), asks[i:i+1])
+		d, err := Take(context.Background(), b.Store, asks[i:i+1])
 		if err != nil {
 			return nil, err
 		}
@@ -81,17 +85,17 @@ func lookThenCharge(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
 		look[i] = a
 		look[i].Cost = 0
 	}
-	standing, err := b.Store.Take(context.Background(), look)
+	standing, err := Take(context.Background(), b.Store, look)
 	if err != nil {
 		return nil, err
 	}
 	for i, d := range standing {
 		if d.Remaining < asks[i].Cost || asks[i].Penalty != nil {
-			return b.Store.Take(context.Background(), asks)
+			return Take(context.Background(), b.Store, asks)
 		}
 	}
 	runtime.Gosched()
-	out, err := b.Store.Adjust(context.Background(), asks)
+	out, err := Adjust(context.Background(), b.Store, asks)
 	for i := range out {
 		out[i].Allowed = true
 	}
@@ -103,7 +107,7 @@ func stale() func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
 	var mu sync.Mutex
 	var before []stint.Decision
 	return func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
-		out, err := b.Store.Take(context.Background(), asks)
+		out, err := Take(context.Background(), b.Store, asks)
 		mu.Lock()
 		defer mu.Unlock()
 		if len(before) == len(out) && err == nil {
@@ -118,7 +122,7 @@ func stale() func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
 // each applies a change to every decision of a take.
 func each(change func(a stint.Ask, d *stint.Decision)) func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
 	return func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
-		out, err := b.Store.Take(context.Background(), asks)
+		out, err := Take(context.Background(), b.Store, asks)
 		for i := range out {
 			change(asks[i], &out[i])
 		}
@@ -156,17 +160,17 @@ func TestBroken(t *testing.T) {
 						more[i].Limit.Max++
 					}
 				}
-				return b.Store.Take(context.Background(), more)
+				return Take(context.Background(), b.Store, more)
 			}},
 			[]string{"traces", "one key", "linearizable", "script fixed_window-admission", "script calendar-day.txt"},
 		},
 		{
 			"charges what it denies",
 			fault{take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
-				out, err := b.Store.Take(context.Background(), asks)
+				out, err := Take(context.Background(), b.Store, asks)
 				for i := range out {
 					if !out[i].Allowed && asks[i].Penalty == nil {
-						_, err = b.Store.Adjust(context.Background(), asks[i:i+1])
+						_, err = Adjust(context.Background(), b.Store, asks[i:i+1])
 					}
 				}
 				return out, err
@@ -196,7 +200,7 @@ func TestBroken(t *testing.T) {
 						same[i].Limit.Algorithm, same[i].Limit.Burst = stint.FixedWindow, 0
 					}
 				}
-				return b.Store.Take(context.Background(), same)
+				return Take(context.Background(), b.Store, same)
 			}},
 			[]string{"traces", "script sliding_window", "script token_bucket", "script leaky_bucket", "script sliding_log-boundary"},
 		},
@@ -214,9 +218,9 @@ func TestBroken(t *testing.T) {
 				}
 				b.mu.Unlock()
 				if back {
-					_ = b.Store.Reset(context.Background(), asks[0].Key)
+					_ = b.Store.Reset(context.Background(), asks[:1])
 				}
-				return b.Store.Take(context.Background(), asks)
+				return Take(context.Background(), b.Store, asks)
 			}},
 			[]string{"traces", "script fixed_window-backwards", "script token_bucket-backwards", "script leaky_bucket-backwards"},
 		},
@@ -228,7 +232,7 @@ func TestBroken(t *testing.T) {
 					same[i] = a
 					same[i].Key = stint.Key{Subject: a.Key.Subject + "_" + a.Key.Name}
 				}
-				return b.Store.Take(context.Background(), same)
+				return Take(context.Background(), b.Store, same)
 			}},
 			[]string{"bad input"},
 		},
@@ -237,10 +241,10 @@ func TestBroken(t *testing.T) {
 			fault{take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
 				for _, a := range asks {
 					if a.Cost < 0 {
-						return b.Store.Adjust(context.Background(), asks)
+						return Adjust(context.Background(), b.Store, asks)
 					}
 				}
-				return b.Store.Take(context.Background(), asks)
+				return Take(context.Background(), b.Store, asks)
 			}},
 			[]string{"bad input"},
 		},
@@ -253,7 +257,7 @@ func TestBroken(t *testing.T) {
 						look[i].Cost = 0
 					}
 				}
-				return b.Store.Adjust(context.Background(), look)
+				return Adjust(context.Background(), b.Store, look)
 			}},
 			[]string{"traces", "linearizable", "script fixed_window-refund", "script sliding_log-refund", "script leaky_bucket-refund"},
 		},
@@ -266,18 +270,18 @@ func TestBroken(t *testing.T) {
 						look[i].Cost = 0
 					}
 				}
-				return b.Store.Take(context.Background(), look)
+				return Take(context.Background(), b.Store, look)
 			}},
 			[]string{"traces", "linearizable", "penalty", "script penalty-ladder", "script penalty-changed"},
 		},
 		{
 			"blames everyone",
 			fault{take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
-				out, err := b.Store.Take(context.Background(), asks)
+				out, err := Take(context.Background(), b.Store, asks)
 				for i := range out {
 					if p := asks[i].Penalty; p != nil && deniedAmong(out) && out[i].Allowed {
 						never := stint.Limit{Max: 1, Window: stint.Every(time.Second)}
-						again, err := b.Store.Take(context.Background(), []stint.Ask{
+						again, err := Take(context.Background(), b.Store, []stint.Ask{
 							{Key: asks[i].Key, Limit: never, Cost: 2}, {Key: asks[i].Key, Cost: 1, Penalty: p},
 						})
 						if err != nil {
@@ -292,8 +296,40 @@ func TestBroken(t *testing.T) {
 		},
 		{
 			"forgets no one",
-			fault{reset: func(*broken, []stint.Key) error { return nil }},
+			fault{reset: func(*broken, []stint.Ask) error { return nil }},
 			[]string{"traces", "linearizable", "script fixed_window-reset", "close"},
+		},
+		{
+			"forgets the key, whatever counts it",
+			fault{reset: func(b *broken, asks []stint.Ask) error {
+				for _, a := range asks {
+					for _, l := range everyLimit(1) {
+						_ = b.Store.Reset(context.Background(), []stint.Ask{{Key: a.Key, Limit: l}})
+					}
+				}
+				return nil
+			}},
+			[]string{"reset"},
+		},
+		{
+			"does not look at the room for its answers",
+			fault{take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+				return Take(context.Background(), b.Store, asks)
+			}},
+			[]string{"bad input"},
+		},
+		{
+			"uses the plan of another limit",
+			fault{take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+				planned := slices.Clone(asks)
+				for i := range planned {
+					if p := planned[i].Plan; p != nil {
+						planned[i].Limit = p.Limit()
+					}
+				}
+				return Take(context.Background(), b.Store, planned)
+			}},
+			[]string{"plans"},
 		},
 		{
 			"never closes",
@@ -308,7 +344,7 @@ func TestBroken(t *testing.T) {
 						asks[0].Limit.Max = 1
 					}
 				}()
-				return b.Store.Take(context.Background(), asks)
+				return Take(context.Background(), b.Store, asks)
 			}},
 			[]string{"traces"},
 		},
@@ -320,7 +356,7 @@ func TestBroken(t *testing.T) {
 						asks[0].Key.Name = "other"
 					}
 				}()
-				return b.Store.Adjust(context.Background(), asks)
+				return Adjust(context.Background(), b.Store, asks)
 			}},
 			[]string{"traces"},
 		},
@@ -330,7 +366,7 @@ func TestBroken(t *testing.T) {
 				if len(asks) == 0 {
 					return nil, stint.ErrUnavailable
 				}
-				return b.Store.Take(context.Background(), asks)
+				return Take(context.Background(), b.Store, asks)
 			}},
 			[]string{"empty calls"},
 		},
@@ -338,7 +374,7 @@ func TestBroken(t *testing.T) {
 			"charges many in parts",
 			fault{take: func(b *broken, asks []stint.Ask) (out []stint.Decision, err error) {
 				for some := range slices.Chunk(asks, 500) {
-					part, failed := b.Store.Take(context.Background(), some)
+					part, failed := Take(context.Background(), b.Store, some)
 					if failed != nil {
 						err = failed
 					}

@@ -66,7 +66,7 @@ func checkOneKey(t rapid.TB, store stint.Store, _ *Clock) {
 		var remaining []int64
 		err := together(goroutines, func(int) error {
 			for range each {
-				out, err := store.Take(context.Background(), []stint.Ask{ask})
+				out, err := Take(context.Background(), store, []stint.Ask{ask})
 				if err != nil {
 					return err
 				}
@@ -110,7 +110,7 @@ func checkPenalty(t rapid.TB, store stint.Store, _ *Clock) {
 		violations := map[int64]int{}
 		err := together(goroutines, func(int) error {
 			for range each {
-				out, err := store.Take(context.Background(), asks)
+				out, err := Take(context.Background(), store, asks)
 				if err != nil {
 					return err
 				}
@@ -159,7 +159,7 @@ func checkHierarchies(t rapid.TB, store stint.Store, _ *Clock) {
 				{Key: stint.Key{Subject: "everyone", Name: "h"}, Limit: limits[4], Cost: cost},
 			}
 			r.Shuffle(len(asks), func(i, j int) { asks[i], asks[j] = asks[j], asks[i] })
-			out, err := store.Take(context.Background(), asks)
+			out, err := Take(context.Background(), store, asks)
 			if err != nil {
 				return err
 			}
@@ -179,7 +179,7 @@ func checkHierarchies(t rapid.TB, store stint.Store, _ *Clock) {
 		t.Fatal(err)
 	}
 	for key, limit := range limitOf {
-		out, err := store.Take(context.Background(), []stint.Ask{{Key: key, Limit: limit}})
+		out, err := Take(context.Background(), store, []stint.Ask{{Key: key, Limit: limit}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -300,18 +300,18 @@ var ladder = &stint.Penalty{Threshold: 3, Within: time.Hour, Cooldown: time.Minu
 func do(store stint.Store, c call) ([]stint.Decision, error) {
 	switch c.verb {
 	case "reset":
-		return nil, store.Reset(context.Background(), c.asks[0].Key)
+		return nil, store.Reset(context.Background(), c.asks[:1])
 	case "adjust":
-		return store.Adjust(context.Background(), c.asks)
+		return Adjust(context.Background(), store, c.asks)
 	default:
-		return store.Take(context.Background(), c.asks)
+		return Take(context.Background(), store, c.asks)
 	}
 }
 
 func apply(cs counters, c call, now time.Time) (counters, []stint.Decision) {
 	switch c.verb {
 	case "reset":
-		return cs.reset([]stint.Key{c.asks[0].Key}), nil
+		return cs.reset(c.asks[:1]), nil
 	case "adjust":
 		return cs.adjust(c.asks, now)
 	default:

@@ -30,15 +30,15 @@ func checkBadInput(t rapid.TB, store stint.Store, _ *Clock) {
 		"burst":         with(func(a *stint.Ask) { a.Limit.Burst = 5 }),
 	} {
 		calls := map[string]func() ([]stint.Decision, error){
-			"take":          func() ([]stint.Decision, error) { return store.Take(ctx, []stint.Ask{a}) },
-			"take with one": func() ([]stint.Decision, error) { return store.Take(ctx, []stint.Ask{good, a}) },
+			"take":          func() ([]stint.Decision, error) { return Take(ctx, store, []stint.Ask{a}) },
+			"take with one": func() ([]stint.Decision, error) { return Take(ctx, store, []stint.Ask{good, a}) },
 			"take beside one": func() ([]stint.Decision, error) {
 				other := with(func(a *stint.Ask) { a.Key.Name = "other" })
-				return store.Take(ctx, []stint.Ask{other, a})
+				return Take(ctx, store, []stint.Ask{other, a})
 			},
 		}
 		if a.Cost >= 0 {
-			calls["adjust with one"] = func() ([]stint.Decision, error) { return store.Adjust(ctx, []stint.Ask{good, a}) }
+			calls["adjust with one"] = func() ([]stint.Decision, error) { return Adjust(ctx, store, []stint.Ask{good, a}) }
 		}
 		for verb, do := range calls {
 			out, err := do()
@@ -47,15 +47,21 @@ func checkBadInput(t rapid.TB, store stint.Store, _ *Clock) {
 			}
 		}
 	}
+	for _, ds := range [][]stint.Decision{nil, make([]stint.Decision, 2)} {
+		take, adjust := store.Take(ctx, []stint.Ask{good}, ds), store.Adjust(ctx, []stint.Ask{good}, ds)
+		if invalid := new(stint.InvalidError); !errors.As(take, &invalid) || !errors.As(adjust, &invalid) {
+			t.Fatalf("room for %d decisions about one ask: %v, %v; want an InvalidError", len(ds), take, adjust)
+		}
+	}
 	penalty := with(func(a *stint.Ask) { a.Limit, a.Penalty = stint.Limit{}, ladder })
 	for name, do := range map[string]func() ([]stint.Decision, error){
 		"a penalty without a threshold": func() ([]stint.Decision, error) {
-			return store.Take(ctx, []stint.Ask{good, with(func(a *stint.Ask) { a.Penalty = new(stint.Penalty) })})
+			return Take(ctx, store, []stint.Ask{good, with(func(a *stint.Ask) { a.Penalty = new(stint.Penalty) })})
 		},
-		"an adjusted penalty": func() ([]stint.Decision, error) { return store.Adjust(ctx, []stint.Ask{penalty}) },
-		"a penalty twice":     func() ([]stint.Decision, error) { return store.Take(ctx, []stint.Ask{penalty, penalty}) },
+		"an adjusted penalty": func() ([]stint.Decision, error) { return Adjust(ctx, store, []stint.Ask{penalty}) },
+		"a penalty twice":     func() ([]stint.Decision, error) { return Take(ctx, store, []stint.Ask{penalty, penalty}) },
 		"a counter twice, and a penalty": func() ([]stint.Decision, error) {
-			return store.Take(ctx, []stint.Ask{good, good, penalty})
+			return Take(ctx, store, []stint.Ask{good, good, penalty})
 		},
 	} {
 		out, err := do()
@@ -63,16 +69,16 @@ func checkBadInput(t rapid.TB, store stint.Store, _ *Clock) {
 			t.Fatalf("%s: got %v, %v; want no decisions and an InvalidError", name, out, err)
 		}
 	}
-	out, err := store.Take(ctx, []stint.Ask{with(func(a *stint.Ask) { a.Cost = 0 })})
+	out, err := Take(ctx, store, []stint.Ask{with(func(a *stint.Ask) { a.Cost = 0 })})
 	if err != nil || out[0].Remaining != 10 {
 		t.Fatalf("after refused calls: %v, %v; want 10 remaining", out, err)
 	}
-	out, err = store.Take(ctx, []stint.Ask{with(func(a *stint.Ask) { a.Cost = math.MaxInt64 })})
+	out, err = Take(ctx, store, []stint.Ask{with(func(a *stint.Ask) { a.Cost = math.MaxInt64 })})
 	if err != nil || out[0].Allowed || out[0].RetryAfter != stint.Never {
 		t.Fatalf("cost above capacity: %v, %v; want a denial that says never", out, err)
 	}
 	for _, cost := range []int64{math.MaxInt64, math.MinInt64} {
-		out, err = store.Adjust(ctx, []stint.Ask{with(func(a *stint.Ask) { a.Cost = cost })})
+		out, err = Adjust(ctx, store, []stint.Ask{with(func(a *stint.Ask) { a.Cost = cost })})
 		if want := cost < 0; err != nil || out[0].Allowed != want {
 			t.Fatalf("adjust by %d: %v, %v; want allowed to be %v", cost, out, err, want)
 		}
@@ -84,14 +90,14 @@ func checkBadInput(t rapid.TB, store stint.Store, _ *Clock) {
 		asks := []stint.Ask{{Key: k, Limit: l, Cost: 1}, {Key: k, Cost: 1, Penalty: ladder}}
 		var last []stint.Decision
 		for range 2 {
-			if last, err = store.Take(ctx, asks); err != nil {
+			if last, err = Take(ctx, store, asks); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if last[0].Allowed || !last[1].Allowed || last[1].Remaining != 2 {
 			t.Fatalf("%v and a penalty under one key: %v; want a denial, and 2 violations left", l, last)
 		}
-		if err := store.Reset(ctx, k); err != nil {
+		if err := store.Reset(ctx, asks); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -112,7 +118,7 @@ func checkBadInput(t rapid.TB, store stint.Store, _ *Clock) {
 		{Subject: string(make([]byte, 5000)), Name: "x"},
 		{Subject: string(make([]byte, 5001)), Name: "x"},
 	} {
-		out, err := store.Take(ctx, []stint.Ask{{Key: k, Limit: stint.PerMinute(3), Cost: 2}})
+		out, err := Take(ctx, store, []stint.Ask{{Key: k, Limit: stint.PerMinute(3), Cost: 2}})
 		if err != nil || !out[0].Allowed {
 			t.Fatalf("key %d, %q: %v, %v; want its first take allowed", i, k, out, err)
 		}
@@ -121,7 +127,7 @@ func checkBadInput(t rapid.TB, store stint.Store, _ *Clock) {
 	// And so are these, though one begins as the other does, in the same memory.
 	const long = "user:4242"
 	for _, short := range []string{long, long[:5], long[:7]} {
-		out, err := store.Take(ctx, []stint.Ask{
+		out, err := Take(ctx, store, []stint.Ask{
 			{Key: stint.Key{Subject: long[:6]}, Limit: stint.PerMinute(9), Cost: 2},
 			{Key: stint.Key{Subject: short}, Limit: stint.PerMinute(9), Cost: 2},
 		})
@@ -131,16 +137,67 @@ func checkBadInput(t rapid.TB, store stint.Store, _ *Clock) {
 	}
 }
 
+// checkPlans asks with plans, without, and with those of other limits: only the limit counts.
+func checkPlans(t rapid.TB, store stint.Store, _ *Clock) {
+	other := must(stint.PerSecond(1_000_000).Compile())
+	for _, l := range everyLimit(3) {
+		for left, plan := range []*stint.Plan{nil, other, must(l.Compile())} {
+			asks := []stint.Ask{{Key: stint.Key{Subject: "alice", Name: "planned"}, Limit: l, Plan: plan, Cost: 1}}
+			if left == 1 {
+				asks = append(asks, stint.Ask{Key: stint.Key{Subject: "alice", Name: "beside"}, Limit: l, Plan: plan, Cost: 1})
+			}
+			out, err := Take(context.Background(), store, asks)
+			if err != nil || out[0].Limit != 3 || out[0].Remaining != int64(2-left) {
+				t.Fatalf("%v, take %d: %v, %v; want %d remaining of 3", l, left, out, err, 2-left)
+			}
+		}
+	}
+}
+
+// checkReset forgets one counter of a key that has one for each algorithm, and a penalty.
+func checkReset(t rapid.TB, store stint.Store, _ *Clock) {
+	ctx := context.Background()
+	k := stint.Key{Subject: "mallory", Name: "reset"}
+	var asks []stint.Ask
+	for _, l := range everyLimit(3) {
+		asks = append(asks, stint.Ask{Key: k, Limit: l, Cost: 3})
+	}
+	asks = append(asks, stint.Ask{Key: k, Penalty: ladder, Cost: 1})
+	look := slices.Clone(asks)
+	for i := range look {
+		look[i].Cost = 0
+	}
+	for range 2 { // the first is charged, and the second is a violation
+		if _, err := Take(ctx, store, asks); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range asks {
+		if err := store.Reset(ctx, asks[i:i+1]); err != nil {
+			t.Fatal(err)
+		}
+		out, err := Take(ctx, store, look)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j, d := range out {
+			if fresh := d.Remaining == d.Limit; fresh != (j <= i) {
+				t.Fatalf("after a reset of asks 0 to %d, ask %d: %s", i, j, Format(d))
+			}
+		}
+	}
+}
+
 // checkEmptyCalls makes calls about nothing, and one about a great many.
 func checkEmptyCalls(t rapid.TB, store stint.Store, _ *Clock) {
 	ctx := context.Background()
-	if out, err := store.Take(ctx, nil); err != nil || len(out) != 0 {
+	if out, err := Take(ctx, store, nil); err != nil || len(out) != 0 {
 		t.Fatalf("take of nothing: %v, %v", out, err)
 	}
-	if out, err := store.Adjust(ctx, nil); err != nil || len(out) != 0 {
+	if out, err := Adjust(ctx, store, nil); err != nil || len(out) != 0 {
 		t.Fatalf("adjust of nothing: %v, %v", out, err)
 	}
-	if err := store.Reset(ctx); err != nil {
+	if err := store.Reset(ctx, nil); err != nil {
 		t.Fatalf("reset of nothing: %v", err)
 	}
 	const many = 100
@@ -150,7 +207,7 @@ func checkEmptyCalls(t rapid.TB, store stint.Store, _ *Clock) {
 		asks[i] = stint.Ask{Key: stint.Key{Subject: "alice", Name: strconv.Itoa(i)}, Limit: limits[i%5], Cost: 1}
 	}
 	for want := int64(2); want >= 0; want-- {
-		out, err := store.Take(ctx, asks)
+		out, err := Take(ctx, store, asks)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,10 +241,9 @@ func checkMany(t rapid.TB, store stint.Store, clock *Clock) {
 			return a
 		},
 	} {
-		asks, keys := make([]stint.Ask, many), make([]stint.Key, many)
+		asks := make([]stint.Ask, many)
 		for i := range asks {
 			asks[i] = askOf(i)
-			keys[i] = asks[i].Key
 		}
 		spec := Spec(clock.Now)
 		both := func(step string, do func(stint.Store) ([]stint.Decision, error)) {
@@ -201,7 +257,7 @@ func checkMany(t rapid.TB, store stint.Store, clock *Clock) {
 			}
 		}
 		take := func(step string, asks []stint.Ask) {
-			both(step, func(s stint.Store) ([]stint.Decision, error) { return s.Take(context.Background(), asks) })
+			both(step, func(s stint.Store) ([]stint.Decision, error) { return Take(context.Background(), s, asks) })
 		}
 		look := slices.Clone(asks)
 		for i := range look {
@@ -216,10 +272,10 @@ func checkMany(t rapid.TB, store stint.Store, clock *Clock) {
 			clock.Add(time.Second)
 		}
 		if name != "penalties" {
-			both("an adjustment", func(s stint.Store) ([]stint.Decision, error) { return s.Adjust(context.Background(), asks) })
+			both("an adjustment", func(s stint.Store) ([]stint.Decision, error) { return Adjust(context.Background(), s, asks) })
 		}
 		take("the last take", asks)
-		both("a reset", func(s stint.Store) ([]stint.Decision, error) { return nil, s.Reset(context.Background(), keys...) })
+		both("a reset", func(s stint.Store) ([]stint.Decision, error) { return nil, s.Reset(context.Background(), asks) })
 		take("a look at nothing", look)
 	}
 }
@@ -233,9 +289,9 @@ func checkClose(t rapid.TB, store stint.Store, _ *Clock) {
 			t.Fatalf("close: %v", err)
 		}
 	}
-	_, take := store.Take(ctx, []stint.Ask{ask})
-	_, adjust := store.Adjust(ctx, []stint.Ask{ask})
-	reset := store.Reset(ctx, ask.Key)
+	_, take := Take(ctx, store, []stint.Ask{ask})
+	_, adjust := Adjust(ctx, store, []stint.Ask{ask})
+	reset := store.Reset(ctx, []stint.Ask{ask})
 	for verb, err := range map[string]error{"take": take, "adjust": adjust, "reset": reset} {
 		if !errors.Is(err, stint.ErrClosed) {
 			t.Fatalf("%s after close: %v; want ErrClosed", verb, err)

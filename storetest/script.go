@@ -299,15 +299,11 @@ func (st *step) do(store stint.Store) ([]stint.Decision, error) {
 	ctx := context.Background()
 	switch st.verb {
 	case "reset":
-		keys := make([]stint.Key, len(st.asks))
-		for i := range st.asks {
-			keys[i] = st.asks[i].Key
-		}
-		return nil, store.Reset(ctx, keys...)
+		return nil, store.Reset(ctx, st.asks)
 	case "charge", "refund":
-		return store.Adjust(ctx, st.asks)
+		return Adjust(ctx, store, st.asks)
 	default:
-		return store.Take(ctx, st.asks)
+		return Take(ctx, store, st.asks)
 	}
 }
 

@@ -88,52 +88,49 @@ func (cs counters) adjust(asks []stint.Ask, now time.Time) (counters, []stint.De
 	return next, out
 }
 
-func (cs counters) reset(keys []stint.Key) counters {
+func (cs counters) reset(asks []stint.Ask) counters {
 	next := maps.Clone(cs)
-	for _, k := range keys {
-		for _, a := range stint.Algorithms() {
-			delete(next, counterID{key: k, algorithm: a})
-		}
-		delete(next, counterID{key: k, penalty: true})
+	for i := range asks {
+		delete(next, idOf(&asks[i]))
 	}
 	return next
 }
 
-func (s *spec) Take(_ context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, stint.ErrClosed
-	}
-	if err := stint.ValidateTake(asks); err != nil {
-		return nil, err
-	}
-	var out []stint.Decision
-	s.counters, out = s.counters.take(asks, s.now())
-	return out, nil
+func (s *spec) Take(_ context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	return s.step(asks, ds, stint.ValidateTake, counters.take)
 }
 
-func (s *spec) Adjust(_ context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, stint.ErrClosed
-	}
-	if err := stint.ValidateAdjust(asks); err != nil {
-		return nil, err
-	}
-	var out []stint.Decision
-	s.counters, out = s.counters.adjust(asks, s.now())
-	return out, nil
+func (s *spec) Adjust(_ context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	return s.step(asks, ds, stint.ValidateAdjust, counters.adjust)
 }
 
-func (s *spec) Reset(_ context.Context, keys ...stint.Key) error {
+// step brings all counters from one value to the next.
+func (s *spec) step(
+	asks []stint.Ask, ds []stint.Decision,
+	validate func([]stint.Ask, []stint.Decision) error,
+	next func(counters, []stint.Ask, time.Time) (counters, []stint.Decision),
+) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return stint.ErrClosed
 	}
-	s.counters = s.counters.reset(keys)
+	if err := validate(asks, ds); err != nil {
+		return err
+	}
+	var out []stint.Decision
+	s.counters, out = next(s.counters, asks, s.now())
+	copy(ds, out)
+	return nil
+}
+
+func (s *spec) Reset(_ context.Context, asks []stint.Ask) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return stint.ErrClosed
+	}
+	s.counters = s.counters.reset(asks)
 	return nil
 }
 

@@ -26,6 +26,7 @@
 package storetest
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -84,6 +85,24 @@ func remembered(ds []stint.Decision) bool {
 	return slices.ContainsFunc(ds, func(d stint.Decision) bool { return d.Basis == stint.Remembered })
 }
 
+// Take asks a store, and returns its decisions, or none after an error.
+func Take(ctx context.Context, s stint.Store, asks []stint.Ask) ([]stint.Decision, error) {
+	ds := make([]stint.Decision, len(asks))
+	if err := s.Take(ctx, asks, ds); err != nil {
+		return nil, err
+	}
+	return ds, nil
+}
+
+// Adjust adjusts counters of a store, and returns its decisions, or none after an error.
+func Adjust(ctx context.Context, s stint.Store, asks []stint.Ask) ([]stint.Decision, error) {
+	ds := make([]stint.Decision, len(asks))
+	if err := s.Adjust(ctx, asks, ds); err != nil {
+		return nil, err
+	}
+	return ds, nil
+}
+
 // check is one part of the suite. Each gets a store of its own.
 type check struct {
 	name string
@@ -97,6 +116,8 @@ func checks() []check {
 		{"hierarchies", checkHierarchies},
 		{"penalty", checkPenalty},
 		{"linearizable", checkLinearizable},
+		{"plans", checkPlans},
+		{"reset", checkReset},
 		{"bad input", checkBadInput},
 		{"empty calls", checkEmptyCalls},
 		{"many asks", checkMany},
@@ -132,21 +153,22 @@ func Bench(b *testing.B, open Open) {
 		for _, n := range []int{1, 3, 10} {
 			b.Run(fmt.Sprintf("%s/asks=%d", limit, n), func(b *testing.B) {
 				s := open(b, time.Now)
+				l := must(stint.ParseLimit(limit))
 				asks := make([][]stint.Ask, keys)
 				for i := range asks {
 					for j := range n {
 						asks[i] = append(asks[i], stint.Ask{
 							Key:   stint.Key{Subject: fmt.Sprintf("user:%019d", i), Name: fmt.Sprintf("limit-%d", j)},
-							Limit: must(stint.ParseLimit(limit)),
-							Cost:  1,
+							Limit: l, Plan: must(l.Compile()), Cost: 1,
 						})
 					}
 				}
 				b.ReportAllocs()
 				b.ResetTimer()
 				b.RunParallel(func(pb *testing.PB) {
+					ds := make([]stint.Decision, n)
 					for i := uint32(0); pb.Next(); i = i*1664525 + 1013904223 {
-						if _, err := s.Take(b.Context(), asks[int(i>>8)%keys]); err != nil {
+						if err := s.Take(b.Context(), asks[int(i>>8)%keys], ds); err != nil {
 							b.Error(err)
 							return
 						}

@@ -119,7 +119,7 @@ func (tr *trace) guard(asks []stint.Ask) []stint.Ask {
 			})
 		}
 	}
-	if stint.ValidateTake(out) != nil {
+	if stint.ValidateTake(out, make([]stint.Decision, len(out))) != nil {
 		return asks
 	}
 	return out
@@ -131,7 +131,7 @@ func (tr *trace) take() {
 		asks = tr.guard(asks)
 	}
 	given := slices.Clone(asks)
-	got, err := tr.store.Take(context.Background(), given)
+	got, err := Take(context.Background(), tr.store, given)
 	tr.same("take", given, asks)
 	next, want := tr.model.take(asks, tr.clock.Now())
 	tr.compare("take", asks, got, want, err)
@@ -146,7 +146,7 @@ func (tr *trace) take() {
 func (tr *trace) adjust() {
 	asks := tr.asks(-1 << 40)
 	given := slices.Clone(asks)
-	got, err := tr.store.Adjust(context.Background(), given)
+	got, err := Adjust(context.Background(), tr.store, given)
 	tr.same("adjust", given, asks)
 	next, want := tr.model.adjust(asks, tr.clock.Now())
 	tr.compare("adjust", asks, got, want, err)
@@ -154,15 +154,18 @@ func (tr *trace) adjust() {
 }
 
 func (tr *trace) reset() {
-	k := tr.key(rapid.IntRange(0, len(tr.limits)-1).Draw(tr.t, "limit"))
+	i := rapid.IntRange(0, len(tr.limits)-1).Draw(tr.t, "limit")
+	asks := []stint.Ask{{Key: tr.key(i), Limit: tr.limits[i]}}
 	if rapid.Bool().Draw(tr.t, "pardon") {
-		k.Name = "ban-0"
+		ban := stint.Ask{Key: asks[0].Key, Penalty: tr.ladder}
+		ban.Key.Name = "ban-0"
+		asks = append(asks, ban)
 	}
-	tr.model = tr.model.reset([]stint.Key{k})
-	if err := tr.store.Reset(context.Background(), k); err != nil {
-		tr.t.Fatalf("reset %v: %v", k, err)
+	tr.model = tr.model.reset(asks)
+	if err := tr.store.Reset(context.Background(), asks); err != nil {
+		tr.t.Fatalf("reset %v: %v", asks, err)
 	}
-	tr.log = append(tr.log, fmt.Sprintf("reset %v", k))
+	tr.log = append(tr.log, fmt.Sprintf("reset %v", asks))
 }
 
 // change gives a limit another size, or makes it another limit altogether.

@@ -329,6 +329,7 @@ func (c *compiler) counted(path string, l *Limit, r *RateLimit) {
 		return
 	}
 	l.Counter, l.Limit = Counter(limit), limit
+	l.Plan, _ = limit.Compile() // nil for a limit of 0
 	l.Limit.Max = int64(r.RequestsPerUnit)
 }
 

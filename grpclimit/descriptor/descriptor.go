@@ -116,6 +116,7 @@ type Limit struct {
 	// Limit is what is counted. It is the zero Limit if Unlimited, and its Max is 0 if
 	// Requests is: then nothing passes.
 	Limit    stint.Limit
+	Plan     *stint.Plan // of Limit; nil if that is none or lets nothing pass
 	Penalty  *stint.Penalty
 	Requests uint32
 	Unit     Unit // of the protocol; Unknown for a window that is no unit

@@ -76,7 +76,8 @@ type work struct {
 	q     request
 	items []item
 	asks  []stint.Ask
-	of    []int // by ask, its item
+	ds    []stint.Decision // about the asks
+	of    []int            // by ask, its item
 	text  []byte
 	keys  string
 	over  bool // all in all
@@ -98,7 +99,7 @@ func (s *Service) end(w *work) {
 	clear(w.asks)
 	*w = work{
 		q:     request{descriptors: w.q.descriptors[:0], entries: w.q.entries[:0]},
-		items: w.items[:0], asks: w.asks[:0], of: w.of[:0], text: w.text[:0],
+		items: w.items[:0], asks: w.asks[:0], ds: w.ds[:0], of: w.of[:0], text: w.text[:0],
 	}
 	s.works.Put(w)
 }
@@ -221,6 +222,7 @@ func (it *item) override(config *descriptor.Config, d *asked) error {
 		Limit: stint.Limit{Algorithm: stint.FixedWindow, Max: int64(d.requests), Window: window},
 	}
 	it.limit.Counter = descriptor.Counter(it.limit.Limit)
+	it.limit.Plan, _ = it.limit.Limit.Compile() // nothing passes a limit of 0, which is not valid
 	return nil
 }
 
@@ -272,18 +274,15 @@ func (s *Service) count(ctx context.Context, w *work) error {
 		if refused && !it.apart {
 			cost = 0 // it is only told how it stands
 		}
-		w.ask(i, cost)
+		s.ask(w, i, cost)
 	}
 	w.fold()
 	for len(w.asks) > 0 {
-		ds, err := s.o.Store.Take(ctx, w.asks)
-		if err == nil && s.o.Counted && ds[0].Basis >= stint.Local {
-			err = s.uncounted(ctx, w, ds)
-		}
-		if err != nil {
+		w.makeRoom()
+		if err := s.o.Store.Take(ctx, w.asks, w.ds); err != nil {
 			return err
 		}
-		if !w.learn(ds) {
+		if !w.learn() {
 			break
 		}
 		w.setAside(s.refuses(w))
@@ -294,24 +293,27 @@ func (s *Service) count(ctx context.Context, w *work) error {
 // refuses reports whether the request is refused, for all that is known.
 func (s *Service) refuses(w *work) bool { return !s.o.Shadow && w.refused(s.o.Quota) }
 
-// uncounted is the error of a call that was decided in the store's place. What was
-// charged then is given back.
-func (s *Service) uncounted(ctx context.Context, w *work, ds []stint.Decision) error {
-	if ds[0].Basis == stint.Local && !slices.ContainsFunc(ds, func(d stint.Decision) bool { return !d.Allowed }) {
-		// If not, it stays charged: against the client, and not for it.
-		_, _ = s.o.Store.Adjust(ctx, stint.Refund(w.asks))
-	}
-	return stint.ErrUnavailable
-}
+// makeRoom makes room for the decisions about the asks.
+func (w *work) makeRoom() { w.ds = slices.Grow(w.ds[:0], len(w.asks))[:len(w.asks)] }
 
 // ask adds the asks of an item.
-func (w *work) ask(i int, cost int64) {
-	it := &w.items[i]
-	key := w.key(it)
-	w.asks, w.of = append(w.asks, stint.Ask{Key: key, Limit: it.limit.Limit, Cost: cost}), append(w.of, i)
-	if it.limit.Penalty != nil {
-		w.asks, w.of = append(w.asks, stint.Ask{Key: key, Penalty: it.limit.Penalty, Cost: min(cost, 1)}), append(w.of, i)
+func (s *Service) ask(w *work, i int, cost int64) {
+	w.asks, w.of = append(w.asks, s.limitAsk(w, i, cost)), append(w.of, i)
+	if it := &w.items[i]; it.limit.Penalty != nil {
+		w.asks, w.of = append(w.asks, s.penaltyAsk(w, i, min(cost, 1))), append(w.of, i)
 	}
+}
+
+// limitAsk is the ask about an item's limit.
+func (s *Service) limitAsk(w *work, i int, cost int64) stint.Ask {
+	it := &w.items[i]
+	return stint.Ask{Key: w.key(it), Limit: it.limit.Limit, Plan: it.limit.Plan, Cost: cost, Policy: &s.policy}
+}
+
+// penaltyAsk is the ask about an item's penalty.
+func (s *Service) penaltyAsk(w *work, i int, cost int64) stint.Ask {
+	it := &w.items[i]
+	return stint.Ask{Key: w.key(it), Penalty: it.limit.Penalty, Cost: cost, Policy: &s.policy}
 }
 
 // fold has descriptors that a request has twice be asked once, for all of their hits,
@@ -354,9 +356,9 @@ func (w *work) unfold() {
 }
 
 // learn keeps what the store says, and reports whether it denies.
-func (w *work) learn(ds []stint.Decision) (denied bool) {
-	for i := range ds {
-		d, it := &ds[i], &w.items[w.of[i]]
+func (w *work) learn() (denied bool) {
+	for i := range w.ds {
+		d, it := &w.ds[i], &w.items[w.of[i]]
 		switch {
 		case w.asks[i].Penalty == nil:
 			it.decision = *d
@@ -403,21 +405,18 @@ func (s *Service) settle(ctx context.Context, w *work) error {
 		case !it.apart || !it.over || it.banned || it.decision.Remaining == 0:
 			continue
 		}
-		w.asks, w.of = append(w.asks, stint.Ask{Key: w.key(it), Limit: it.limit.Limit, Cost: cost}), append(w.of, i)
+		w.asks, w.of = append(w.asks, s.limitAsk(w, i, cost)), append(w.of, i)
 	}
 	if len(w.asks) == 0 {
 		return nil
 	}
-	ds, err := s.o.Store.Adjust(ctx, w.asks)
-	if err == nil && s.o.Counted && ds[0].Basis >= stint.Local {
-		err = stint.ErrUnavailable
-	}
-	if err != nil {
+	w.makeRoom()
+	if err := s.o.Store.Adjust(ctx, w.asks, w.ds); err != nil {
 		return err
 	}
-	for i := range ds {
+	for i := range w.ds {
 		if it := &w.items[w.of[i]]; w.q.descriptors[w.of[i]].negative {
-			it.decision = ds[i]
+			it.decision = w.ds[i]
 		}
 	}
 	return nil

@@ -52,9 +52,9 @@ type Options struct {
 	Config *descriptor.Config
 	// Recorder is told of every request to which a limit applied. Nil: no one is.
 	Recorder engine.Recorder
-	// Counted has calls fail, and Envoy's failure_mode_deny decide, that a layer around
-	// the store has decided because the store is out of reach.
-	Counted bool
+	// OnFailure is what a layer.FailMode around the store does while the store is out of
+	// reach. With [stint.FailError] calls fail then, and Envoy's failure_mode_deny decides.
+	OnFailure stint.FailMode
 	// Shadow has nothing refused, and Quota has all limits be in quota_mode.
 	Shadow, Quota bool
 	// Headers has responses carry how the tightest limit stands. Nil: they do not.
@@ -79,6 +79,7 @@ var DefaultHeaders = Headers{Limit: "RateLimit-Limit", Remaining: "RateLimit-Rem
 // Service answers Envoy. It may be used by many goroutines at once.
 type Service struct {
 	o       Options
+	policy  stint.Policy // of all asks
 	near    float64
 	current atomic.Pointer[setup]
 	use     sync.Mutex
@@ -108,7 +109,7 @@ func New(o Options) (*Service, error) {
 	case o.Headers != nil && (o.Headers.Limit == "" || o.Headers.Remaining == "" || o.Headers.Reset == ""):
 		return nil, &stint.InvalidError{Field: "Headers", Value: "", Want: "three names, as DefaultHeaders has"}
 	}
-	s := &Service{o: o, near: o.NearRatio}
+	s := &Service{o: o, policy: stint.Policy{OnFailure: o.OnFailure}, near: o.NearRatio}
 	s.works.New = func() any { return new(work) }
 	if o.Config != nil {
 		s.Use(o.Config)
@@ -164,7 +165,11 @@ func (s *Service) Reset(ctx context.Context, domain string, entries []descriptor
 	if err != nil || u == nil || u.Key.Subject == "" {
 		return u != nil && err == nil, err
 	}
-	return true, failure(s.o.Store.Reset(ctx, u.Key))
+	asks := []stint.Ask{{Key: u.Key, Limit: u.Limit.Limit}}
+	if u.Limit.Penalty != nil {
+		asks = append(asks, stint.Ask{Key: u.Key, Penalty: u.Limit.Penalty})
+	}
+	return true, failure(s.o.Store.Reset(ctx, asks))
 }
 
 // invalid is what is wrong with a request.

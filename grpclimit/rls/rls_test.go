@@ -22,6 +22,7 @@ import (
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/grpclimit/descriptor"
 	"github.com/stintdev/stint/grpclimit/rls"
+	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/memstore"
 )
 
@@ -506,7 +507,7 @@ type broken struct {
 	err error
 }
 
-func (b broken) Take(context.Context, []stint.Ask) ([]stint.Decision, error) { return nil, b.err }
+func (b broken) Take(context.Context, []stint.Ask, []stint.Decision) error { return b.err }
 
 func TestMachineryErrors(t *testing.T) {
 	t.Parallel()
@@ -529,20 +530,24 @@ func TestMachineryErrors(t *testing.T) {
 // local is a store that decides in another's place.
 type local struct{ stint.Store }
 
-func (l local) Take(ctx context.Context, asks []stint.Ask) ([]stint.Decision, error) {
-	ds, err := l.Store.Take(ctx, asks)
+func (l local) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	err := l.Store.Take(ctx, asks, ds)
 	for i := range ds {
 		ds[i].Basis = stint.Local
 	}
-	return ds, err
+	return err
 }
 
-// TestCounted: where only the store may decide, no one else does, and nothing is charged.
-func TestCounted(t *testing.T) {
+// TestFailError: where only the store may decide, no one else does, and nothing is charged.
+func TestFailError(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, plain, func(o *rls.Options) { o.Store = local{o.Store} })
 	b.want(ask("d", "user=a"), "OK [OK 2]")
-	strict, err := rls.New(rls.Options{Store: b.store, Config: limits(t, plain), Counted: true, Now: b.clock.Now})
+	store, err := layer.FailMode(local{b.store}, layer.FailModeOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	strict, err := rls.New(rls.Options{Store: store, Config: limits(t, plain), OnFailure: stint.FailError, Now: b.clock.Now})
 	if err != nil {
 		t.Fatal(err)
 	}

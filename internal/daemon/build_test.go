@@ -16,6 +16,7 @@ import (
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/storetest"
 )
 
 var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
@@ -140,7 +141,7 @@ func TestOpenStore(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		ds, err := s.Take(t.Context(), []stint.Ask{{Key: stint.Key{Subject: "user:1", Name: "n"}, Limit: stint.PerHour(10), Cost: 1}})
+		ds, err := storetest.Take(t.Context(), s, []stint.Ask{{Key: stint.Key{Subject: "user:1", Name: "n"}, Limit: stint.PerHour(10), Cost: 1}})
 		if err != nil || ds[0].Basis != c.basis || !ds[0].Allowed {
 			t.Errorf("%s: %+v, %v", name, ds, err)
 		}
@@ -174,7 +175,7 @@ func TestSlowStore(t *testing.T) {
 	defer s.Close()
 	proxy.Set(t, testredis.Fault{Latency: 30 * time.Millisecond})
 	for range 6 {
-		ds, err := s.Take(t.Context(), []stint.Ask{{Key: stint.Key{Subject: "user:1", Name: "n"}, Limit: stint.PerHour(10), Cost: 1}})
+		ds, err := storetest.Take(t.Context(), s, []stint.Ask{{Key: stint.Key{Subject: "user:1", Name: "n"}, Limit: stint.PerHour(10), Cost: 1}})
 		if err != nil || ds[0].Basis != stint.Counted {
 			t.Errorf("%+v, %v", ds, err)
 		}

@@ -211,8 +211,11 @@ func (d *Daemon) newEnvoy() (*envoy, error) {
 		return nil, nil
 	}
 	o := rls.Options{
-		Store: d.store, Config: d.config.descriptors, Recorder: recorders{d.metrics, d.live, d.tap}, Counted: c.OnStoreFailure == onFailureError, Shadow: c.ShadowMode, Quota: c.QuotaMode,
+		Store: d.store, Config: d.config.descriptors, Recorder: recorders{d.metrics, d.live, d.tap}, Shadow: c.ShadowMode, Quota: c.QuotaMode,
 		Metadata: c.DynamicMetadata, NearRatio: float64(c.NearLimitPercent) / 100,
+	}
+	if c.OnStoreFailure == onFailureError {
+		o.OnFailure = stint.FailError
 	}
 	if c.ResponseHeaders {
 		o.Headers = &rls.Headers{Limit: c.LimitHeader, Remaining: c.RemainingHeader, Reset: c.ResetHeader}

@@ -21,6 +21,7 @@ import (
 	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/redisstore"
 	"github.com/stintdev/stint/rule"
+	"github.com/stintdev/stint/storetest"
 )
 
 // scripts is where the scripts for backups are.
@@ -209,7 +210,7 @@ func fill(t testing.TB, redis *testredis.Server, takes [][]stint.Ask) {
 	store := must[*redisstore.Store](t)(redisstore.Open(redis.URL(), redisstore.Options{}))
 	defer store.Close()
 	for _, asks := range takes {
-		must[[]stint.Decision](t)(store.Take(t.Context(), asks))
+		must[[]stint.Decision](t)(storetest.Take(t.Context(), store, asks))
 	}
 }
 
@@ -223,7 +224,7 @@ func peek(t testing.TB, redis *testredis.Server, takes [][]stint.Ask, at time.Ti
 		for i := range asks {
 			asks[i].Cost = 0
 		}
-		out = append(out, must[[]stint.Decision](t)(store.Take(t.Context(), asks))...)
+		out = append(out, must[[]stint.Decision](t)(storetest.Take(t.Context(), store, asks))...)
 	}
 	return out
 }

@@ -130,8 +130,8 @@ func (c *Catalog) QuotaOf(ctx context.Context, rules *rule.Set, who *identity.Re
 	}
 	const some = 128 // at once, so that others can come between
 	for part := range slices.Chunk(asks, some) {
-		ds, err := store.Take(ctx, part)
-		if err != nil {
+		ds := make([]stint.Decision, len(part))
+		if err := store.Take(ctx, part, ds); err != nil {
 			return nil, err
 		}
 		for _, d := range ds {

@@ -3,12 +3,14 @@ package sim
 import (
 	"cmp"
 	"container/heap"
+	"context"
 	"maps"
 	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/rule"
 )
@@ -33,8 +35,11 @@ type replay struct {
 	now   time.Time
 	steps int // that are left
 	held  waiting
-	asks  []stint.Ask
 	ds    []stint.Decision
+	// verdict is that of the last who was refused. Its room is used again.
+	verdict engine.Verdict
+	// told, if it is not nil, is told what becomes of requests, by their number.
+	told func(event int64, refused bool)
 
 	preview  Preview
 	step     time.Duration // of the series
@@ -147,7 +152,7 @@ func (r *replay) add(q *Request) error {
 			r.otherRefused += weight
 		}
 	}
-	t := turn{point: point, subject: subject, left: weight, of: r.subject(subject)}
+	t := turn{event: p.Events, point: point, left: weight, of: r.subject(subject)}
 	if t.of != nil {
 		t.of.Requests += weight
 	} else {
@@ -164,7 +169,11 @@ func (r *replay) add(q *Request) error {
 	if p, ok := network(q.IP); ok && !p.IsSingleIP() && slices.Contains(r.by, "ip") {
 		r.byNetwork += weight
 	}
-	t.asks, t.cost = r.asksFor(q.Tier), r.costOf(q, weight)
+	t.step.Asks, t.cost = slices.Clone(r.asksFor(q.Tier)), r.costOf(q, weight)
+	for i := range t.step.Asks {
+		t.step.Asks[i].Key.Subject = subject
+	}
+	t.step.Hits = []rule.Hit{{Rule: r.rule, To: len(t.step.Asks)}}
 	return r.take(t)
 }
 
@@ -210,12 +219,13 @@ func (r *replay) asksFor(tier string) []stint.Ask {
 		if q.Unlimited() {
 			continue
 		}
-		asks = append(asks, stint.Ask{Key: stint.Key{Name: q.Name}, Limit: q.Ask.Limit})
+		plan, _ := q.Ask.Limit.Compile() // the rule is sound
+		asks = append(asks, stint.Ask{Key: stint.Key{Name: r.rule.Name + ":" + q.Name}, Limit: q.Ask.Limit, Plan: plan})
 		from, to := q.Ask.Limit.Window.Bounds(r.preview.From)
 		r.window = max(r.window, to.Sub(from))
 	}
 	if r.rule.Penalty != nil && len(asks) > 0 {
-		asks = append(asks, stint.Ask{Key: stint.Key{Name: "penalty!"}, Penalty: r.rule.Penalty})
+		asks = append(asks, stint.Ask{Key: stint.Key{Name: r.rule.Name + ":penalty!"}, Penalty: r.rule.Penalty})
 	}
 	r.asksOf[tier] = asks
 	return asks
@@ -223,15 +233,14 @@ func (r *replay) asksFor(tier string) []stint.Ask {
 
 // turn is requests that are alike, and ask at one instant.
 type turn struct {
-	point   *Point
-	subject string
-	of      *Subject // nil: one too many
-	asks    []stint.Ask
-	cost    int64 // of each
-	left    int64 // how many
-	waited  time.Duration
-	at      time.Time // when they are to ask again
-	seq     int64     // in the order of those at one time
+	event int64 // their number
+	point *Point
+	of    *Subject    // nil: one too many
+	step  engine.Step // of the next of them
+	cost  int64       // of each
+	left  int64       // how many
+	at    time.Time   // when they are to ask again
+	seq   int64       // in the order of those at one time
 }
 
 func (r *replay) refuse(t *turn, n int64) {
@@ -240,55 +249,65 @@ func (r *replay) refuse(t *turn, n int64) {
 	if t.of != nil {
 		t.of.WouldRefuse += n
 	}
-	t.left -= n
+	r.settle(t, n, true)
 }
 
-// take asks for all of a turn, and has those wait that would be held.
+// settle notes what has become of n requests.
+func (r *replay) settle(t *turn, n int64, refused bool) {
+	t.left -= n
+	if r.told != nil {
+		r.told(t.event, refused)
+	}
+}
+
+// take asks for all of a turn, one after the other, and has those wait that would be held.
 func (r *replay) take(t turn) error {
-	if len(t.asks) == 0 {
+	s := &t.step
+	if len(s.Asks) == 0 {
 		return nil // unlimited
 	}
-	lenient := r.rule.Action == rule.Throttle // who is held and then passes has violated nothing
 	for t.left > 0 {
-		violation := int64(1)
-		if lenient {
-			violation = 0
-		}
-		if err := r.ask(&t, t.cost, violation); err != nil {
+		t.setCosts(t.cost)
+		s.Begin()
+		if err := r.ask(s.Asks); err != nil {
 			return err
 		}
 		if !slices.ContainsFunc(r.ds, func(d stint.Decision) bool { return !d.Allowed }) {
-			t.left--
+			r.settle(&t, 1, false)
 			// As many more pass as there is room for.
 			more := t.left
 			for i, d := range r.ds {
-				if t.asks[i].Penalty == nil {
+				if s.Asks[i].Penalty == nil {
 					more = min(more, d.Remaining/t.cost)
 				}
 			}
 			if more > 0 {
-				t.left -= more
-				if err := r.ask(&t, more*t.cost, violation); err != nil {
+				r.settle(&t, more, false)
+				t.setCosts(more * t.cost)
+				if err := r.ask(s.Asks); err != nil {
 					return err
 				}
 			}
 			continue
 		}
-		if wait := r.hold(&t); wait > 0 {
-			t.waited += wait
-			t.at = r.now.Add(wait)
-			r.seq++
-			t.seq = r.seq
-			heap.Push(&r.held, t)
-			return nil
+		if wait := s.Hold(r.ds); wait > 0 {
+			if len(r.held) < maxHeld {
+				s.Waited += wait
+				r.seq++
+				t.at, t.seq = r.now.Add(wait), r.seq
+				heap.Push(&r.held, t)
+				return nil
+			}
+			r.crowded = true
 		}
-		last := len(t.asks) - 1
-		if lenient && t.asks[last].Penalty != nil && r.ds[last].Allowed {
-			if err := r.ask(&t, t.cost, 1); err != nil {
+		if s.Denied(r.ds) {
+			if err := r.ask(s.Asks); err != nil {
 				return err
 			}
 		}
-		if t.asks[last].Penalty == nil || !r.ds[last].Allowed {
+		r.verdict = engine.Verdict{Limits: r.verdict.Limits[:0]}
+		s.Conclude(&r.verdict, r.ds)
+		if r.rule.Penalty == nil || r.verdict.Outcome == engine.Banned {
 			r.refuse(&t, t.left) // nothing changes for those that are left
 			return nil
 		}
@@ -297,43 +316,26 @@ func (r *replay) take(t turn) error {
 	return nil
 }
 
-// ask asks for so many units of each limit.
-func (r *replay) ask(t *turn, units, violation int64) (err error) {
-	r.asks = append(r.asks[:0], t.asks...)
-	for i := range r.asks {
-		a := &r.asks[i]
-		a.Key.Subject = t.subject
+// setCosts has the asks be for so many units of each limit.
+func (t *turn) setCosts(units int64) {
+	for i := range t.step.Asks {
+		a := &t.step.Asks[i]
 		if a.Cost = units; a.Penalty != nil {
-			a.Cost = violation
-			r.steps -= int(a.Penalty.Threshold) / 16 // what it remembers is copied
+			a.Cost = 1
 		}
 	}
-	r.steps -= len(r.asks)
-	r.ds, err = r.store.TakeAppend(r.ds[:0], r.asks)
-	return err
 }
 
-// hold returns how long those who were refused can be held so that they might pass, or
-// 0 if they cannot.
-func (r *replay) hold(t *turn) (wait time.Duration) {
-	if r.rule.Action != rule.Throttle {
-		return 0
-	}
-	for i := range r.ds {
-		d := &r.ds[i]
-		if d.Allowed {
-			continue
+// ask puts asks to the store.
+func (r *replay) ask(asks []stint.Ask) error {
+	for i := range asks {
+		if p := asks[i].Penalty; p != nil {
+			r.steps -= int(p.Threshold) / 16 // what it remembers is copied
 		}
-		if t.asks[i].Penalty != nil || d.RetryAfter > r.rule.MaxDelay-t.waited {
-			return 0
-		}
-		wait = max(wait, d.RetryAfter, time.Millisecond)
 	}
-	if len(r.held) >= maxHeld {
-		r.crowded = true
-		return 0
-	}
-	return wait
+	r.steps -= len(asks)
+	r.ds = slices.Grow(r.ds[:0], len(asks))[:len(asks)]
+	return r.store.Take(context.Background(), asks, r.ds) //nolint:forbidigo // a store in memory does not wait
 }
 
 // release has those ask again whose turn it is until a time.

@@ -304,3 +304,9 @@ func (f *fields) parameter(name string, n int64) {
 	const most = 999_999_999_999_999
 	f.text = strconv.AppendInt(append(f.text, name...), min(n, most), 10)
 }
+
+// Violated reports whether the request is over the limit, or banned because it was. A limit
+// that could not be counted is not violated.
+func Violated(v *engine.Verdict, l *engine.Limit) bool {
+	return !l.Decision.Allowed && l.Decision.Basis != stint.Closed || Banned(v, l)
+}
