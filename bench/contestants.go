@@ -87,11 +87,11 @@ func openStint(k keys, l stint.Limit) decide {
 	if l.Window == (stint.Window{}) {
 		l.Window = stint.Every(window)
 	}
-	s := newStore(memstore.Options{})
+	s, plan := newStore(memstore.Options{}), must(l.Compile())
 	return func(i int) bool {
-		asks := []stint.Ask{{Key: stint.Key{Subject: k.at(i), Name: "api"}, Limit: l, Cost: 1}}
-		d, err := s.Take(ctx, asks)
-		return err == nil && d[0].Allowed
+		asks := [1]stint.Ask{{Key: stint.Key{Subject: k.at(i), Name: "api"}, Limit: l, Plan: plan, Cost: 1}}
+		var ds [1]stint.Decision
+		return s.Take(ctx, asks[:], ds[:]) == nil && ds[0].Allowed
 	}
 }
 
@@ -117,18 +117,19 @@ func openAway(k keys) decide {
 // openStore is a take of any store, by the interface that all have.
 func openStore(k keys, s stint.Store) decide {
 	l := stint.Limit{Max: most, Window: stint.Every(window)}
+	plan := must(l.Compile())
 	return func(i int) bool {
-		asks := []stint.Ask{{Key: stint.Key{Subject: k.at(i), Name: "api"}, Limit: l, Cost: 1}}
-		d, err := s.Take(ctx, asks)
-		return err == nil && d[0].Allowed
+		asks := []stint.Ask{{Key: stint.Key{Subject: k.at(i), Name: "api"}, Limit: l, Plan: plan, Cost: 1}}
+		ds := make([]stint.Decision, 1)
+		return s.Take(ctx, asks, ds) == nil && ds[0].Allowed
 	}
 }
 
 // away is a store out of reach.
 type away struct{ stint.Store }
 
-func (away) Take(context.Context, []stint.Ask) ([]stint.Decision, error) {
-	return nil, stint.ErrUnavailable
+func (away) Take(context.Context, []stint.Ask, []stint.Decision) error {
+	return stint.ErrUnavailable
 }
 
 // openGoLimiter turns off the purge, which would not run before six hours but

@@ -221,18 +221,17 @@ func compareTakes(list []kind, k keys, s settings) ([]take, error) {
 // openAsks asks several counters of the key's subject in one take. The asks are
 // made before, as a compiled set of rules would have them.
 func openAsks(k keys, l stint.Limit, n int) decide {
-	s := newStore(memstore.Options{})
+	s, plan := newStore(memstore.Options{}), must(l.Compile())
 	asks := make([]stint.Ask, 0, n*k.len())
 	for i := range k.len() {
 		for name := range n {
 			key := stint.Key{Subject: k.at(i), Name: "api" + strconv.Itoa(name)}
-			asks = append(asks, stint.Ask{Key: key, Limit: l, Cost: 1})
+			asks = append(asks, stint.Ask{Key: key, Limit: l, Plan: plan, Cost: 1})
 		}
 	}
 	return func(i int) bool {
 		var room [10]stint.Decision
-		d, err := s.TakeAppend(room[:0], asks[n*i:n*(i+1)])
-		return err == nil && d[0].Allowed
+		return s.Take(ctx, asks[n*i:n*(i+1)], room[:n]) == nil && room[0].Allowed
 	}
 }
 
@@ -303,11 +302,14 @@ func sweep(n int) []pause {
 	k, few := makeKeys(2*n), max(n/step, 1)
 	measure := func(now func() time.Time, later *time.Duration, live, asked, takes int) swept {
 		s := newStore(memstore.Options{Now: now})
+		plans := map[time.Duration]*stint.Plan{}
+		for _, w := range []time.Duration{window, time.Second} {
+			plans[w] = must(stint.Limit{Max: most, Window: stint.Every(w)}.Compile())
+		}
 		ask := func(i int, w time.Duration) bool {
-			l := stint.Limit{Max: most, Window: stint.Every(w)}
-			asks := []stint.Ask{{Key: stint.Key{Subject: k.at(i), Name: "api"}, Limit: l, Cost: 1}}
-			d, err := s.Take(ctx, asks)
-			return err == nil && d[0].Allowed
+			asks := [1]stint.Ask{{Key: stint.Key{Subject: k.at(i), Name: "api"}, Limit: plans[w].Limit(), Plan: plans[w], Cost: 1}}
+			var ds [1]stint.Decision
+			return s.Take(ctx, asks[:], ds[:]) == nil && ds[0].Allowed
 		}
 		fill(func(i int) bool { return ask(i, window) }, live)
 		fill(func(i int) bool { return ask(2*n-1-i, time.Second) }, n)

@@ -101,14 +101,15 @@ func takes(s stint.Store, l stint.Limit, limits, limit int) (redisDecide, func()
 	// So long that the end of an aligned window, which would admit another unit,
 	// is not to be expected in a cell.
 	l.Max, l.Window = int64(limit), stint.Every(30*24*time.Hour)
+	plan := must(l.Compile())
 	return func(ctx context.Context, i int) (bool, error) {
-		asks := make([]stint.Ask, limits)
+		asks, ds := make([]stint.Ask, limits), make([]stint.Decision, limits)
 		subject := "user:" + strconv.Itoa(i)
 		for j := range asks {
-			asks[j] = stint.Ask{Key: stint.Key{Subject: subject, Name: names[j]}, Limit: l, Cost: 1}
+			asks[j] = stint.Ask{Key: stint.Key{Subject: subject, Name: names[j]}, Limit: l, Plan: plan, Cost: 1}
 		}
-		d, err := s.Take(ctx, asks)
-		return err == nil && d[0].Allowed, err
+		err := s.Take(ctx, asks, ds)
+		return err == nil && ds[0].Allowed, err
 	}, func() { s.Close() }, nil
 }
 

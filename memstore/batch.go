@@ -10,7 +10,7 @@ import (
 )
 
 // onStack is how many asks are worked on without allocating.
-const onStack = 8
+const onStack = 10
 
 // penalty is the algorithm of penalties, to tell their counters from others. They
 // are kept like logs.
@@ -27,38 +27,46 @@ func algorithmOf(a *stint.Ask) stint.Algorithm {
 // the item before it.
 type item struct {
 	id   id
-	cell *cell       // locked; nil if there is none
-	plan *stint.Plan // nil for a penalty
-	cost int64
-	// counter is what the cell held, so that it can be put back; or, of one that has a log, what
-	// it will hold.
-	counter stint.Counter
-	ask     int32 // its place among the asks
-	twin    bool
+	cell *cell // locked; nil if there is none
+	ask  int32 // its place among the asks
+	twin bool
 }
 
-// identify fills in the items of asks that are valid. It reports whether all of them are for
-// limits.
+// identify fills in the items of asks. It reports whether all of them are for limits.
 func (s *Store) identify(items []item, asks []stint.Ask) (limits bool) {
 	limits = true
 	for i := range items {
-		a, it := &asks[i], &items[i]
-		it.id = s.subjects.of(a.Key.Subject).with(s.names.of(a.Key.Name), algorithmOf(a))
-		it.cost, it.ask = a.Cost, int32(i)
-		if a.Penalty != nil {
-			limits = false
-		} else if it.plan = a.Plan; !a.Compiled() {
-			it.plan, _ = a.CompileIn(new(stint.Plan)) // it is valid
-		}
+		a := &asks[i]
+		items[i].id = s.subjects.of(a.Key.Subject).with(s.names.of(a.Key.Name), algorithmOf(a))
+		items[i].ask = int32(i)
+		limits = limits && a.Penalty == nil
 	}
 	return limits
+}
+
+// compiled returns the asks, which are valid, with the plans of all limits.
+func compiled(asks []stint.Ask) []stint.Ask {
+	missing := func(a stint.Ask) bool { return a.Penalty == nil && !a.Compiled() }
+	if !slices.ContainsFunc(asks, missing) {
+		return asks
+	}
+	asks = slices.Clone(asks) // they are the caller's
+	for i := range asks {
+		if missing(asks[i]) {
+			asks[i].Plan, _ = asks[i].Limit.Compile() // it is valid
+		}
+	}
+	return asks
 }
 
 // order puts the items in the order of their counters, which is the order of locks; asks on
 // one counter stay in their own order. It reports whether there are twins.
 func order(items []item) (twins bool) {
 	slices.SortStableFunc(items, func(a, b item) int {
-		return cmp.Or(cmp.Compare(a.id.hi, b.id.hi), cmp.Compare(a.id.lo, b.id.lo))
+		if c := cmp.Compare(a.id.hi, b.id.hi); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.id.lo, b.id.lo)
 	})
 	for i := 1; i < len(items); i++ {
 		if items[i].id == items[i-1].id {
@@ -119,6 +127,7 @@ func (s *Store) takeAll(asks []stint.Ask, ds []stint.Decision) error {
 	if err := stint.ValidateTake(asks, ds); err != nil || len(asks) == 0 {
 		return err
 	}
+	asks = compiled(asks)
 	var room [onStack]item
 	items := room[:min(len(asks), onStack)]
 	if len(asks) > onStack {
@@ -127,7 +136,8 @@ func (s *Store) takeAll(asks []stint.Ask, ds []stint.Decision) error {
 	limits := s.identify(items, asks)
 	now := s.clock.micros()
 	if twins := order(items); limits && !twins && s.acquireAll(items) {
-		s.takeLocked(items, ds, now)
+		s.takeLocked(items, asks, ds, now)
+		releaseAll(items)
 	} else {
 		s.transact(items, asks, ds, now, (*stint.Plan).TakeState, true)
 	}
@@ -137,36 +147,40 @@ func (s *Store) takeAll(asks []stint.Ask, ds []stint.Decision) error {
 	return nil
 }
 
-// takeLocked decides items of different counters, whose cells are locked, and releases them. Each
-// is charged where it is, and put back if another denies.
-func (s *Store) takeLocked(items []item, ds []stint.Decision, now int64) {
+// takeLocked decides items of different counters, whose cells are locked. Each is charged where it
+// is, and put back if another denies.
+func (s *Store) takeLocked(items []item, asks []stint.Ask, ds []stint.Decision, now int64) {
+	var room [onStack]stint.Counter
+	counters := room[:min(len(items), onStack)] // what cells held; or, of one that has a log, what it will hold
+	if len(items) > onStack {
+		counters = make([]stint.Counter, len(items))
+	}
 	allowed := true
 	for i := range items {
-		it, d := &items[i], &ds[items[i].ask]
+		x, a, d := items[i].cell, &asks[items[i].ask], &ds[items[i].ask]
 		var log []stint.Entry
-		if it.counter, log = s.logs.load(it.cell); it.cell.Aux < 0 {
-			it.plan.TakeLog(&it.counter, log, now, it.cost, d)
+		if counters[i], log = s.logs.load(x); x.Aux < 0 {
+			a.Plan.TakeLog(&counters[i], log, now, a.Cost, d)
 		} else {
-			it.plan.Take(&it.cell.Counter, now, it.cost, d)
+			a.Plan.Take(&x.Counter, now, a.Cost, d)
 		}
 		allowed = allowed && d.Allowed
 	}
 	for i := range items {
-		it, d := &items[i], &ds[items[i].ask]
-		hasLog := it.cell.Aux < 0
+		x, a, d := items[i].cell, &asks[items[i].ask], &ds[items[i].ask]
+		hasLog := x.Aux < 0
 		switch {
-		case allowed && hasLog && it.cost > 0:
-			s.logs.commit(it.cell, it.cost, &it.counter)
+		case allowed && hasLog && a.Cost > 0:
+			s.logs.commit(x, a.Cost, &counters[i])
 		case !allowed && d.Allowed:
 			if !hasLog {
-				it.cell.Counter = it.counter
+				x.Counter = counters[i]
 			}
-			c, log := s.logs.load(it.cell)
-			it.plan.TakeLog(&c, log, now, 0, d)
+			c, log := s.logs.load(x)
+			a.Plan.TakeLog(&c, log, now, 0, d)
 			d.Allowed = true // this one would have passed
 		}
 	}
-	releaseAll(items)
 }
 
 // Adjust implements [stint.Store].
@@ -177,6 +191,7 @@ func (s *Store) Adjust(_ context.Context, asks []stint.Ask, ds []stint.Decision)
 	if err := stint.ValidateAdjust(asks, ds); err != nil || len(asks) == 0 {
 		return err
 	}
+	asks = compiled(asks)
 	items := make([]item, len(asks))
 	s.identify(items, asks)
 	order(items)
@@ -213,7 +228,7 @@ func (s *Store) transact(
 		if a := &asks[it.ask]; a.Penalty != nil {
 			_, ds[it.ask] = a.Penalty.Take(before, at, false)
 		} else {
-			states[k], ds[it.ask] = step(it.plan, before, now, a.Cost)
+			states[k], ds[it.ask] = step(a.Plan, before, now, a.Cost)
 			changed[k] = k+1 == len(items) || !items[k+1].twin // the last of its counter
 		}
 		allowed = allowed && ds[it.ask].Allowed
@@ -232,7 +247,7 @@ func (s *Store) transact(
 		for k := range items {
 			it := &items[k]
 			if a, d := &asks[it.ask], &ds[it.ask]; a.Penalty == nil && d.Allowed {
-				_, *d = it.plan.TakeState(stored(it), now, 0)
+				_, *d = a.Plan.TakeState(stored(it), now, 0)
 				d.Allowed = true
 			}
 		}

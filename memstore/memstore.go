@@ -123,8 +123,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Take implements [stint.Store]. It allocates nothing for counters that are there, unless the asks
-// are more than eight, or more than one of them is not compiled.
+// Take implements [stint.Store]. It allocates nothing for counters that are there, unless there are
+// more than ten asks, or several of which one is not compiled.
 func (s *Store) Take(_ context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	if s.closed.Load() {
 		return stint.ErrClosed
