@@ -59,13 +59,14 @@ type Request struct {
 	Cost int64
 }
 
-// Options are an engine's settings. Store, Rules and Identity are required.
+// Options are an engine's settings. Store and Rules are required.
 type Options struct {
 	// Store is where to count. It is not closed with the engine. One that has no
 	// [layer.FailMode] around it is given one: what becomes of requests while it is out of
 	// reach is for rules to say.
 	Store    stint.Store
 	Rules    *rule.Set
+	// Identity tells who is asking. Default: the address of the peer.
 	Identity *identity.Resolver
 	// Recorder is told every verdict. Nil: no one is.
 	Recorder Recorder
@@ -116,6 +117,13 @@ func New(o Options) (*Engine, error) {
 		if store, err = layer.FailMode(store, layer.FailModeOptions{}); err != nil {
 			return nil, err
 		}
+	}
+	if o.Identity == nil {
+		who, err := identity.New(identity.Options{})
+		if err != nil {
+			return nil, err
+		}
+		o.Identity = who
 	}
 	e := &Engine{store: store, recorder: o.Recorder, waits: newWaits(o.MaxWaiting), now: o.Now, since: since}
 	e.work.New = func() any { return &work{event: new(Event)} }

@@ -838,7 +838,6 @@ func TestRefused(t *testing.T) {
 	for want, o := range map[string]engine.Options{
 		"Store":      {Rules: rules, Identity: who},
 		"Rules":      {Store: store, Identity: who},
-		"Identity":   {Store: store, Rules: rules},
 		"MaxWaiting": {Store: store, Rules: rules, Identity: who, MaxWaiting: -1},
 	} {
 		if _, err := engine.New(o); err == nil || !strings.Contains(err.Error(), want) {

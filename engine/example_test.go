@@ -7,7 +7,6 @@ import (
 	"net/netip"
 
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/rule"
 )
@@ -27,15 +26,11 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	who, err := identity.New(identity.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
 	store, err := memstore.New(memstore.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	e, err := engine.New(engine.Options{Store: store, Rules: rules, Identity: who})
+	e, err := engine.New(engine.Options{Store: store, Rules: rules})
 	if err != nil {
 		log.Fatal(err)
 	}

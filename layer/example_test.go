@@ -9,7 +9,6 @@ import (
 	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/redisstore"
-	"github.com/stintdev/stint/storetest"
 )
 
 func Example() {
@@ -54,14 +53,65 @@ func ExampleFallback() {
 	}
 	defer store.Close()
 	asks := []stint.Ask{{Key: stint.Key{Subject: "user:42"}, Limit: stint.PerHour(60), Cost: 10}}
+	ds := make([]stint.Decision, len(asks))
 	for range 2 {
-		d, err := storetest.Take(context.Background(), store, asks)
-		if err != nil {
+		if err := store.Take(context.Background(), asks, ds); err != nil {
 			panic(err)
 		}
-		fmt.Println(d[0].Allowed, d[0].Basis, "of", d[0].Limit)
+		fmt.Println(ds[0].Allowed, ds[0].Basis, "of", ds[0].Limit)
 	}
 	// Output:
 	// true local of 10
 	// false local of 10
+}
+
+// capped is a layer of this program's own: a store is asked for no more than so many units
+// at once.
+type capped struct {
+	stint.Store
+	units int64
+}
+
+// newCapped puts the layer around a store. It belongs outside of a Breaker, and inside of a
+// Fallback.
+func newCapped(next stint.Store, units int64) (stint.Store, error) {
+	const place = layer.PlaceBreaker + 50
+	if err := layer.Check(place, next); err != nil {
+		return nil, err
+	}
+	return &capped{next, units}, nil
+}
+
+func (*capped) Place() layer.Place { return layer.PlaceBreaker + 50 }
+
+func (c *capped) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	for i := range asks {
+		if asks[i].Cost > c.units {
+			return fmt.Errorf("%d units at once: want at most %d", asks[i].Cost, c.units)
+		}
+	}
+	return c.Store.Take(ctx, asks, ds)
+}
+
+// A layer written elsewhere has its place in the order, too.
+func ExampleLayer() {
+	local, err := memstore.New(memstore.Options{})
+	if err != nil {
+		panic(err)
+	}
+	breaker, err := layer.Breaker(local, layer.BreakerOptions{})
+	if err != nil {
+		panic(err)
+	}
+	store, err := newCapped(breaker, 5)
+	if err != nil {
+		panic(err)
+	}
+	ask := []stint.Ask{{Key: stint.Key{Subject: "user:42"}, Limit: stint.PerHour(60), Cost: 10}}
+	fmt.Println(store.Take(context.Background(), ask, make([]stint.Decision, 1)))
+	_, err = layer.Retry(store, layer.RetryOptions{})
+	fmt.Println(err)
+	// Output:
+	// 10 units at once: want at most 5
+	// layer: Retry around place 250: only next to the store is it known whether an attempt was applied
 }

@@ -238,6 +238,83 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestFailModes has takes that only this node could decide: what holds is what their policies say,
+// and nothing is charged for what does not pass.
+func TestFailModes(t *testing.T) {
+	t.Parallel()
+	with := func(mode stint.FailMode, a stint.Ask) stint.Ask {
+		a.Policy = &stint.Policy{OnFailure: mode}
+		return a
+	}
+	limit := func(name string, n int64) stint.Ask {
+		return stint.Ask{Key: stint.Key{Subject: "alice", Name: name}, Limit: stint.PerHour(n), Cost: 1}
+	}
+	penalty := stint.Ask{
+		Key: stint.Key{Subject: "alice", Name: "ban"}, Cost: 1,
+		Penalty: &stint.Penalty{Threshold: 10, Within: time.Hour, Cooldown: time.Hour},
+	}
+	for name, c := range map[string]struct {
+		asks []stint.Ask
+		want []string // of each take: the basis of each decision, with a - before those that deny; or an error
+		used []int64  // of each limit, afterwards
+	}{
+		"local":  {[]stint.Ask{limit("a", 1)}, []string{"local", "-local"}, []int64{1}},
+		"open":   {[]stint.Ask{with(stint.FailOpen, limit("a", 1))}, []string{"open", "open"}, []int64{1}},
+		"closed": {[]stint.Ask{with(stint.FailClosed, limit("a", 1))}, []string{"-closed", "-closed"}, []int64{0}},
+		"error":  {[]stint.Ask{with(stint.FailError, limit("a", 1))}, []string{"unavailable", "unavailable"}, []int64{0}},
+		"an open one that is used up does not keep another from being counted": {
+			[]stint.Ask{with(stint.FailOpen, limit("a", 1)), limit("b", 3)},
+			[]string{"open local", "open local", "open local", "open -local"}, []int64{1, 3},
+		},
+		"a violation counts once": {
+			[]stint.Ask{with(stint.FailOpen, limit("a", 1)), limit("b", 1), penalty},
+			[]string{"open local local", "open -local local", "open -local local"}, []int64{1, 1, 2},
+		},
+		"closed beside local": {
+			[]stint.Ask{limit("a", 3), with(stint.FailClosed, limit("b", 3))},
+			[]string{"open -closed", "open -closed"}, []int64{0, 0},
+		},
+		"error before closed": {
+			[]stint.Ask{with(stint.FailClosed, limit("a", 3)), with(stint.FailError, limit("b", 3))},
+			[]string{"unavailable"}, []int64{0, 0},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, local := &faulty{Store: memory(t, nil)}, memory(t, nil)
+			f.fail(unknown)
+			s := must(t)(layer.FailMode(must(t)(layer.Fallback(f, layer.FallbackOptions{Local: local})), layer.FailModeOptions{}))
+			for n, want := range c.want {
+				out, err := storetest.Take(t.Context(), s, c.asks)
+				var got []string
+				for _, d := range out {
+					text := d.Basis.String()
+					if !d.Allowed {
+						text = "-" + text
+					}
+					got = append(got, text)
+				}
+				if errors.Is(err, stint.ErrUnavailable) {
+					got, err = []string{"unavailable"}, nil
+				}
+				if err != nil || strings.Join(got, " ") != want {
+					t.Errorf("take %d: %v, %v; want %s", n, got, err, want)
+				}
+			}
+			for i, a := range c.asks {
+				a.Cost, a.Policy = 0, nil
+				if out, err := storetest.Take(t.Context(), local, []stint.Ask{a}); err != nil || out[0].Limit-out[0].Remaining != c.used[i] {
+					t.Errorf("ask %d: %v, %v; want %d used", i, out, err, c.used[i])
+				}
+			}
+			adjusted := s.Adjust(t.Context(), c.asks[:1], make([]stint.Decision, 1))
+			if fails := c.asks[0].OnFailure() == stint.FailError; errors.Is(adjusted, stint.ErrUnavailable) != fails {
+				t.Errorf("adjust: %v", adjusted)
+			}
+		})
+	}
+}
+
 // TestFailMode has takes that no one can decide.
 func TestFailMode(t *testing.T) {
 	t.Parallel()

@@ -4,8 +4,9 @@
 //
 // What holds:
 //
-//   - The algorithms are those of [stint.Limit], by way of [memstore]: where the record
-//     has every request, what is refused here would have been refused.
+//   - What a rule means is what [engine.Step] says, and the algorithms are those of
+//     [stint.Limit], by way of [memstore]: where the record has every request, what is
+//     refused here would have been refused.
 //   - Nothing is guessed. A request of which the record does not say whether the rule
 //     matches it is unclear, is not replayed, and a note says why.
 //   - A request that stands for several is so many at its instant.
@@ -106,6 +107,10 @@ func Run(ctx context.Context, o Options, requests iter.Seq2[Request, error]) (Pr
 	if err != nil {
 		return Preview{}, err
 	}
+	return r.run(ctx, o, requests)
+}
+
+func (r *replay) run(ctx context.Context, o Options, requests iter.Seq2[Request, error]) (Preview, error) {
 	for q, err := range requests {
 		if err == nil {
 			err = ctx.Err()
