@@ -205,14 +205,6 @@ const oneLimit = `
 	limits   = [ { name = "calls", limit = "2/1m fixed_window" } ]
 `
 
-func TestOptions(t *testing.T) {
-	t.Parallel()
-	bad := new(stint.InvalidError)
-	if _, err := grpclimit.New(grpclimit.Options{}); !errors.As(err, &bad) || bad.Field != "Engine" {
-		t.Errorf("no engine: %v", err)
-	}
-}
-
 // TestAnswers compares what clients see.
 func TestAnswers(t *testing.T) {
 	t.Parallel()

@@ -3,7 +3,6 @@ package httplimit_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -409,18 +408,6 @@ func TestStoreOutOfReach(t *testing.T) {
 	rec = call(h, "POST", "/v1/check", `{"path":"/search","ip":"192.0.2.1"}`)
 	if rec.Code != 200 || strings.Contains(rec.Body.String(), "remaining") || !strings.Contains(rec.Body.String(), `"basis":"open"`) {
 		t.Errorf("%s", transcript(rec))
-	}
-}
-
-// TestAPIOptions checks what is required.
-func TestAPIOptions(t *testing.T) {
-	t.Parallel()
-	w := worldOf(t, oneLimit, identity.Options{})
-	for _, o := range []httplimit.APIOptions{{}, {Engine: w.Engine}, {Store: w.store}} {
-		bad := new(stint.InvalidError)
-		if _, err := httplimit.API(o); !errors.As(err, &bad) {
-			t.Errorf("%+v: %v", o, err)
-		}
 	}
 }
 

@@ -135,7 +135,7 @@ func NewGateway(o GatewayOptions) (*Gateway, error) {
 	case o.Engine == nil:
 		return nil, invalid("Engine", "nil", "what engine.New returns")
 	case len(o.Routes) == 0:
-		return nil, invalid("Routes", "none", "one at least")
+		return nil, invalid("Routes", "none", "at least one")
 	case o.MaxBody < 0:
 		return nil, invalid("MaxBody", strconv.FormatInt(o.MaxBody, 10), "1 or more, or 0 for no limit")
 	}

@@ -40,6 +40,9 @@ func New(o Options) (func(http.Handler) http.Handler, error) {
 		o.OnError = undecided
 	}
 	return func(next http.Handler) http.Handler {
+		if next == nil {
+			panic("httplimit: nil handler") // as net/http does, rather than with the first request
+		}
 		return &middleware{Options: o, next: next}
 	}, nil
 }

@@ -13,19 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/identity"
 )
-
-func TestMiddlewareOptions(t *testing.T) {
-	t.Parallel()
-	bad := new(stint.InvalidError)
-	if _, err := httplimit.New(httplimit.Options{}); !errors.As(err, &bad) || bad.Field != "Engine" {
-		t.Errorf("no engine: %v", err)
-	}
-}
 
 // TestMiddleware checks who is counted, what it costs, and what handlers learn.
 func TestMiddleware(t *testing.T) {
