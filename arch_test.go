@@ -288,7 +288,7 @@ func TestDocumentedCode(t *testing.T) {
 	}
 	squeeze := func(s string) string { return strings.Join(strings.Fields(s), " ") }
 	var examples strings.Builder
-	for _, text := range read("example_test.go", "*/example_test.go") {
+	for _, text := range read("example_test.go", "*/example_test.go", "examples/*/main.go") {
 		examples.WriteString(squeeze(text) + "\n")
 	}
 	blocks := 0
