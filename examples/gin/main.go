@@ -37,7 +37,7 @@ func newHandler(store stint.Store) (http.Handler, error) {
 	return router, nil
 }
 
-// wrap makes a middleware of gin of one of net/http.
+// wrap turns a middleware of net/http into one of gin.
 func wrap(middleware func(http.Handler) http.Handler) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		passed := false
