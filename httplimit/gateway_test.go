@@ -850,12 +850,12 @@ func TestGatewayErrors(t *testing.T) {
 		"cut":           {httplimit.Route{Targets: []string{raw("HTTP/1.1 200 OK\r\nX: ")}}, plain, 502, "reset"},
 		"not HTTP":      {httplimit.Route{Targets: []string{raw("220 mail.example.com ESMTP\r\n")}}, plain, 502, "no valid response"},
 		"no response":   {httplimit.Route{Targets: []string{silent}, ResponseTimeout: time.Millisecond}, plain, 504, "no response in time"},
-		"too long":      {httplimit.Route{Targets: []string{silent}, Timeout: time.Millisecond}, plain, 504, "longer than it may"},
+		"too long":      {httplimit.Route{Targets: []string{silent}, Timeout: time.Millisecond}, plain, 504, "took too long"},
 		"no connection": {httplimit.Route{Targets: []string{echo}, DialTimeout: 1}, plain, 504, "no connection in time"},
 		"chunk":         {httplimit.Route{Targets: []string{silent}}, chunked + "nonsense\r\n", 400, "could not be read"},
-		"large":         {httplimit.Route{Targets: []string{silent}}, chunked + "20\r\n" + strings.Repeat("x", 32) + "\r\n", 413, "more than 20 bytes"},
+		"large":         {httplimit.Route{Targets: []string{silent}}, chunked + "20\r\n" + strings.Repeat("x", 32) + "\r\n", 413, "larger than 20 bytes"},
 		"protocol":      {httplimit.Route{Targets: []string{echo}}, "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: \xff\r\n\r\n", 400, "no valid name"},
-		"CONNECT":       {httplimit.Route{Targets: []string{echo}}, "CONNECT x:443 HTTP/1.1\r\nHost: x:443\r\n\r\n", 405, "no proxy"},
+		"CONNECT":       {httplimit.Route{Targets: []string{echo}}, "CONNECT x:443 HTTP/1.1\r\nHost: x:443\r\n\r\n", 405, "CONNECT is not supported"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

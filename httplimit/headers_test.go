@@ -463,11 +463,11 @@ func TestObedience(t *testing.T) {
 			if !v.Outcome.Passed() {
 				n, err := strconv.Atoi(h.Get("Retry-After"))
 				if err != nil || n < 1 {
-					t.Fatalf("refused, and Retry-After is %q", h.Get("Retry-After"))
+					t.Fatalf("denied, and Retry-After is %q", h.Get("Retry-After"))
 				}
 				clock.Add(time.Duration(n) * time.Second)
 				if v, _ = ask(); !v.Outcome.Passed() {
-					t.Fatalf("refused for %v after Retry-After: %d", v.RetryAfter, n)
+					t.Fatalf("denied for %v after Retry-After: %d", v.RetryAfter, n)
 				}
 				continue
 			}
@@ -489,7 +489,7 @@ func TestObedience(t *testing.T) {
 			}
 			if wait == 0 || clock.Now().Sub(v.At) >= time.Duration(wait)*time.Second {
 				if v, _ = ask(); !v.Outcome.Passed() {
-					t.Fatalf("refused after %d s: %s of %v, was told %s", wait, v.Limits[0].Name, v.Limits[0].Limit, h.Get("Ratelimit"))
+					t.Fatalf("denied after %d s: %s of %v, was told %s", wait, v.Limits[0].Name, v.Limits[0].Limit, h.Get("Ratelimit"))
 				}
 			}
 			clock.Add(time.Duration(rapid.Int64Range(0, int64(3*time.Second)).Draw(t, "pause")))

@@ -98,7 +98,7 @@ func TestUndecided(t *testing.T) {
 	counted.store.(*broken).bad = true
 	rec = httptest.NewRecorder()
 	limited(t, httplimit.Options{Engine: counted.Engine}, next).ServeHTTP(rec, from("192.0.2.1", "GET", "/search"))
-	if rec.Code != 500 || strings.Contains(rec.Body.String(), "secret") || !strings.Contains(rec.Body.String(), "could not be decided") {
+	if rec.Code != 500 || strings.Contains(rec.Body.String(), "secret") || !strings.Contains(rec.Body.String(), "could not be checked") {
 		t.Errorf("%s", transcript(rec))
 	}
 	var got error
