@@ -262,12 +262,12 @@ func TestAnswers(t *testing.T) {
 		{
 			about: "banned for not stopping", before: 3, sets: grpclimit.None,
 			rules: oneLimit + `penalty = { threshold = 1, within = "1h", cooldown = "10m" }`,
-			want: "ResourceExhausted Calls of this client are refused.\n" + info + "BANNED" + id + "retry 9m58.5s\n" +
+			want: "ResourceExhausted Calls from this client are denied.\n" + info + "BANNED" + id + "retry 9m58.5s\n" +
 				"quota calls: limit calls (2/1m fixed_window)\nretry-after: 599\n",
 		},
 		{
 			about: "banned for good", rules: oneLimit, ban: &identity.Entry{Value: "127.0.0.1"},
-			want: "PermissionDenied Calls of this client are refused.\n" + info + "BANNED" + id,
+			want: "PermissionDenied Calls from this client are denied.\n" + info + "BANNED" + id,
 		},
 		{
 			about: "banned for a while, with what is not UTF-8", rules: oneLimit,
@@ -276,11 +276,11 @@ func TestAnswers(t *testing.T) {
 		},
 		{
 			about: "blocked", rules: "[[rules]]\nname = \"closed\"\naction = \"block\"",
-			want: "PermissionDenied This call is refused.\n" + info + "BLOCKED" + id,
+			want: "PermissionDenied This call is denied.\n" + info + "BLOCKED" + id,
 		},
 		{
 			about: "blocked with 429", rules: "[[rules]]\nname = \"closed\"\naction = \"block\"\nresponse = { status = 429 }",
-			want: "ResourceExhausted This call is refused.\n" + info + "BLOCKED" + id,
+			want: "ResourceExhausted This call is denied.\n" + info + "BLOCKED" + id,
 		},
 		{
 			about: "credentials are required", rules: oneLimit, o: identity.Options{Require: true}, sets: grpclimit.None,
@@ -415,7 +415,7 @@ func TestExact(t *testing.T) {
 		count_by = ["ip"]
 		limits   = [ { name = "hourly", limit = "`+strconv.Itoa(limit)+`/1h fixed_window" } ]
 	`, identity.Options{})
-	var handled, passed, refused atomic.Int32
+	var handled, passed, denied atomic.Int32
 	s := client(t, grpclimit.Options{Engine: w.Engine}, &service{call: func(context.Context) error { handled.Add(1); return nil }})
 	var wg sync.WaitGroup
 	for range callers {
@@ -425,7 +425,7 @@ func TestExact(t *testing.T) {
 				case codes.OK:
 					passed.Add(1)
 				case codes.ResourceExhausted:
-					refused.Add(1)
+					denied.Add(1)
 				default:
 					t.Error(err)
 				}
@@ -433,8 +433,8 @@ func TestExact(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if handled.Load() != limit || passed.Load() != limit || refused.Load() != callers*each-limit {
-		t.Errorf("%d handled, %d passed and %d refused, want %d to pass", handled.Load(), passed.Load(), refused.Load(), limit)
+	if handled.Load() != limit || passed.Load() != limit || denied.Load() != callers*each-limit {
+		t.Errorf("%d handled, %d passed and %d denied, want %d to pass", handled.Load(), passed.Load(), denied.Load(), limit)
 	}
 }
 
