@@ -32,9 +32,10 @@ func TestProcesses(t *testing.T) {
 	for send(passed) == http.StatusOK {
 		passed++
 	}
-	// A call that takes too long, as on a busy machine, is decided by its process alone.
-	if passed < 100 || passed >= 150 {
-		t.Errorf("%d requests passed in two processes, want 100", passed)
+	// On a busy machine a call may take too long. It is then decided by its process alone,
+	// and may be charged twice. Without a shared limit, 200 would pass.
+	if passed < 50 || passed > 150 {
+		t.Errorf("%d requests passed in two processes, want about 100", passed)
 	}
 	redis.Kill(t)
 	if status := send(passed + 1); status != http.StatusOK {
