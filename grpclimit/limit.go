@@ -40,7 +40,8 @@ func ByMetadata(name string) By {
 
 // ByFunc counts by what the function returns, such as the user that an interceptor before
 // this one has authenticated. What clients can choose freely is not a good key: they would
-// have a fresh counter for each value.
+// have a fresh counter for each value. Limits over one store that count by different things,
+// such as users and tenants, need different names: see [By.Named].
 func ByFunc(key func(ctx context.Context, method string) string) By {
 	return By{by: single.By{Keyed: true}, key: key}
 }
