@@ -6,7 +6,7 @@ SHELL := /bin/sh
 
 GO       ?= go
 LINT     := $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
-MODULES  := . bench
+MODULES  := . bench examples
 FUZZTIME ?= 10s
 # What programs import is built for other processors, too: one of 32 bits, and one with
 # instructions of its own.
@@ -54,6 +54,7 @@ test: deps lint verify test-web test-exact test-race ## Install what is missing,
 # SQLite is C, translated: watched, it takes eight times as long, and what it shares is its own.
 test-race: ## Run every test under the race detector, in random order
 	$(GO) test -race -gcflags='modernc.org/...=-race=false' -shuffle=on -count=1 -timeout 30m ./...
+	cd examples && $(GO) test -count=1 ./...
 
 .PHONY: test-exact
 test-exact: ## Run the tests that count allocations and memory, which the race detector would disturb

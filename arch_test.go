@@ -30,6 +30,7 @@ var floors = map[string]int{
 	"grpclimit/rls":                        3,
 	"grpclimit/xds":                        3,
 	"internal/door/field":                  3, // what clients are told, in headers and trailers
+	"internal/door/single":                 3, // the engine of one limit
 	"internal/control/catalog":             3,
 	"internal/audit":                       3,
 	"internal/control/sim":                 3,
@@ -287,7 +288,7 @@ func TestDocumentedCode(t *testing.T) {
 	}
 	squeeze := func(s string) string { return strings.Join(strings.Fields(s), " ") }
 	var examples strings.Builder
-	for _, text := range read("example_test.go", "*/example_test.go") {
+	for _, text := range read("example_test.go", "*/example_test.go", "examples/*/main.go") {
 		examples.WriteString(squeeze(text) + "\n")
 	}
 	blocks := 0

@@ -15,32 +15,32 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Client is for clients: interceptors that keep to what servers say when they refuse.
-// The zero value is ready for use, by several goroutines and connections at once.
+// Client has interceptors for clients that keep to the limits of servers. The zero value
+// is ready for use, by several goroutines and connections at once.
 //
-// After a refusal, with ResourceExhausted or Unavailable, that tells how long to wait
-// (in RetryInfo, or else the trailer retry-after), calls of the same method of the same
-// target wait before they are sent. A unary call that was refused with
-// ResourceExhausted and RetryInfo is sent again, since that says that nothing has been
-// done; streams, and what was refused otherwise, are not. A little is added to every
-// wait, so that clients do not come back all at once.
+// After a call failed with ResourceExhausted or Unavailable and a time to wait (in
+// RetryInfo, or else in the trailer retry-after), further calls of the same method on the
+// same target wait before they are sent. A unary call that failed with ResourceExhausted
+// and RetryInfo is sent again, since it was denied and not executed; streams and other
+// failures are not. All waits are a little longer, so that clients do not come back all at
+// once.
 //
-// No call waits for longer than MaxWait in all, or until after its context's deadline:
-// it is sent at once, or the refusal returned.
+// No call waits longer than MaxWait in all, or past the deadline of its context: it is
+// sent at once instead, or the denial is returned.
 type Client struct {
-	// MaxRetries is how often a call is sent again. Default 3; negative: never.
+	// MaxRetries is how many times a call is sent again. Default 3; negative: none.
 	MaxRetries int
-	// MaxWait is how long a call waits, in all. Default 1 minute.
+	// MaxWait is how long a call waits in all. Default 1 minute.
 	MaxWait time.Duration
 
-	mu      sync.Mutex
-	refused map[route]time.Time // until when; at most maxRoutes
+	mu     sync.Mutex
+	denied map[route]time.Time // when to try again; at most maxRoutes
 }
 
-// route is what a server's refusal is about.
+// route is what a denial applies to.
 type route struct{ target, method string }
 
-// maxRoutes is how many refusals a client remembers. Beyond them, others are forgotten.
+// maxRoutes is how many denials a client remembers. To add one more, it forgets another.
 const maxRoutes = 1024
 
 // Unary is a [grpc.UnaryClientInterceptor].
@@ -56,7 +56,7 @@ func (c *Client) Unary(ctx context.Context, method string, request, reply any, c
 		if err := c.pause(ctx, to, &patience); err != nil {
 			return err
 		}
-		trailer = nil // that of the last attempt, should this one get nowhere
+		trailer = nil // of the last attempt, in case this one has none
 		err := invoke(ctx, method, request, reply, cc, opts...)
 		wait, again := c.learn(to, err, trailer)
 		if !again || try >= retries {
@@ -85,7 +85,7 @@ func (c *Client) Stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cli
 	return &listening{stream, c, to}, nil
 }
 
-// listening is a stream that hears how it ends.
+// listening is a stream that learns from its last status.
 type listening struct {
 	grpc.ClientStream
 	client *Client
@@ -108,15 +108,14 @@ func (c *Client) patience() time.Duration {
 	return c.MaxWait
 }
 
-// pause waits as long as the server wants no such calls, if patience and the deadline
-// allow it.
+// pause waits while the server denies such calls, if patience and the deadline allow it.
 func (c *Client) pause(ctx context.Context, to route, patience *time.Duration) error {
 	for {
 		c.mu.Lock()
-		until, ok := c.refused[to]
-		wait := until.Sub(now())
+		until, ok := c.denied[to]
+		wait := time.Until(until)
 		if ok && wait <= 0 {
-			delete(c.refused, to)
+			delete(c.denied, to)
 		}
 		c.mu.Unlock()
 		if !ok || wait <= 0 {
@@ -128,8 +127,8 @@ func (c *Client) pause(ctx context.Context, to route, patience *time.Duration) e
 	}
 }
 
-// learn remembers what a refusal says, and returns how long to wait, and whether to
-// send the call again then.
+// learn remembers how long a failed call says to wait, and returns it, and whether to send
+// the call again then.
 func (c *Client) learn(to route, err error, trailer metadata.MD) (wait time.Duration, again bool) {
 	s := status.Convert(err)
 	if s.Code() != codes.ResourceExhausted && s.Code() != codes.Unavailable {
@@ -146,16 +145,16 @@ func (c *Client) learn(to route, err error, trailer metadata.MD) (wait time.Dura
 		}
 	}
 	if wait > 0 {
-		c.remember(to, now().Add(wait))
+		c.remember(to, time.Now().Add(wait))
 	}
 	return wait, again && s.Code() == codes.ResourceExhausted
 }
 
-// retryInfo returns how long a status says to wait, if it does.
+// retryInfo returns how long the RetryInfo of a status says to wait, if it has one.
 func retryInfo(s *status.Status) (time.Duration, bool) {
 	for _, detail := range s.Details() {
 		if info, ok := detail.(*errdetails.RetryInfo); ok && info.GetRetryDelay().IsValid() {
-			const longest = 1 << 40 * time.Microsecond // no one waits for it
+			const longest = 1 << 40 * time.Microsecond // longer ones would overflow, and no one waits that long
 			return min(max(info.GetRetryDelay().AsDuration(), 0), longest), true
 		}
 	}
@@ -165,25 +164,25 @@ func retryInfo(s *status.Status) (time.Duration, bool) {
 func (c *Client) remember(to route, until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.refused == nil {
-		c.refused = map[route]time.Time{}
+	if c.denied == nil {
+		c.denied = map[route]time.Time{}
 	}
-	if _, ok := c.refused[to]; !ok && len(c.refused) >= maxRoutes {
-		for other := range c.refused {
-			delete(c.refused, other)
+	if _, ok := c.denied[to]; !ok && len(c.denied) >= maxRoutes {
+		for other := range c.denied {
+			delete(c.denied, other)
 			break
 		}
 	}
-	c.refused[to] = until
+	c.denied[to] = until
 }
 
 // sleep waits, if patience and the context's deadline allow it, and reports whether it
-// has. The error is the status of a context that has ended.
+// has waited. The error is the status of a context that has ended.
 func sleep(ctx context.Context, wait time.Duration, patience *time.Duration) (bool, error) {
-	const most = 10 * time.Second
-	wait += rand.N(min(wait, most)/10 + time.Millisecond)
+	const maxSpread = 10 * time.Second
+	wait += rand.N(min(wait, maxSpread)/10 + time.Millisecond)
 	deadline, ok := ctx.Deadline()
-	if wait > *patience || (ok && wait > deadline.Sub(now())) {
+	if wait > *patience || (ok && wait > time.Until(deadline)) {
 		return false, ended(ctx)
 	}
 	*patience -= wait
@@ -204,5 +203,3 @@ func ended(ctx context.Context) error {
 	}
 	return nil
 }
-
-func now() time.Time { return time.Now() }

@@ -155,7 +155,7 @@ func TestClientRetries(t *testing.T) {
 	}
 }
 
-// TestClientPaces checks that calls wait which are like one that was refused.
+// TestClientPaces checks that calls wait which are like one that was denied.
 func TestClientPaces(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -223,7 +223,7 @@ func TestClientCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &replies{list: []reply{{codes.ResourceExhausted, 30 * time.Second, ""}}}
 		inMemory(t, &grpclimit.Client{}, &service{call: server.answer}, func(s grpc_testing.TestServiceClient) {
-			for range 2 { // after it was refused, and before it is sent
+			for range 2 { // after it was denied, and before it is sent
 				ctx, cancel := context.WithCancel(t.Context())
 				stop := time.AfterFunc(time.Second, cancel)
 				begin := time.Now()

@@ -92,6 +92,24 @@ func Example() {
 	// ResourceExhausted ["calls";r=0;t=1800]
 }
 
+func ExampleLimit() {
+	store, err := memstore.New(memstore.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limit, err := grpclimit.Limit(store, "100/1m", grpclimit.ByPeer)
+	if err != nil {
+		log.Fatal(err)
+	}
+	server := grpc.NewServer(
+		grpc.ChainUnaryInterceptor(limit.Unary),
+		grpc.ChainStreamInterceptor(limit.Stream),
+	)
+
+	fmt.Println(len(server.GetServiceInfo()), "services")
+	// Output: 0 services
+}
+
 func ExampleClient() {
 	limits := &grpclimit.Client{}
 	conn, err := grpc.NewClient("dns:///shop.example:9000",

@@ -1,8 +1,8 @@
 package grpclimit
 
-// Routes is how many refusals the client remembers.
+// Routes is how many denials the client remembers.
 func (c *Client) Routes() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.refused)
+	return len(c.denied)
 }

@@ -32,7 +32,7 @@ const (
 	X = field.X
 	// IETF is ratelimit-policy and ratelimit, of all limits.
 	IETF = field.IETF
-	// None is neither. A client that is refused still gets retry-after.
+	// None is neither. A denied call still gets retry-after.
 	None = field.None
 )
 
@@ -40,31 +40,32 @@ const (
 type Options struct {
 	Engine   *engine.Engine
 	Trailers TrailerSet // default X and IETF
-	// Cost is what a call costs, whatever rules say; 0 leaves it to them. The message
-	// is the request, that of the stream with PerMessage, or nil for a stream that is
-	// opened.
+	// Cost returns what a call costs, in place of what rules say; 0 leaves it to them. The
+	// message is the request, with PerMessage a message of the stream, or nil when a stream
+	// is opened.
 	Cost func(ctx context.Context, method string, message any) int64
-	// Subject is who is asking, where the program knows: User, Tenant, Key, Tier and
-	// IP, any of them. Nil leaves it to the engine's identity.
+	// Subject returns who is asking, if the program knows: any of User, Tenant, Key, Tier
+	// and IP. If it is nil or returns nil, the engine's identity finds out.
 	Subject func(ctx context.Context, method string) *identity.Subject
-	// PerMessage decides about every message of a stream that is received, as it has
-	// about opening it. The stream ends with the one that is refused.
+	// PerMessage decides each message that the server receives on a stream, as well as
+	// opening the stream. The stream ends with the first message that is denied.
 	PerMessage bool
-	// LimitHealth limits the service grpc.health.v1.Health as any other. By default it
-	// is not, or those who watch a server under load would take it for dead.
+	// LimitHealth limits the service grpc.health.v1.Health like any other. By default its
+	// calls pass, so that a server under load is not taken for dead.
 	LimitHealth bool
-	// OnError returns the status of a call that could not be decided, because its
-	// context has ended, a directory could not tell about its key, or a counter is
-	// broken. It is not let through, even if that is nil. Default: Canceled or
-	// DeadlineExceeded for what has ended, and Internal, which does not say why.
+	// OnError returns the status of a call that could not be decided, because its context
+	// has ended, the directory could not look up its key, or a counter is broken. The call
+	// does not pass; if OnError returns nil, it gets the default: Canceled or
+	// DeadlineExceeded if the context has ended, Unavailable if a retry may succeed, and
+	// otherwise Internal, which does not say why.
 	OnError func(ctx context.Context, method string, err error) error
 }
 
-// Server limits the calls to a server. Unary and Stream are its interceptors, which are
-// to be the first that do any work.
+// Server limits the calls of a server. Unary and Stream are its interceptors. Put them
+// before interceptors that do work.
 type Server struct{ o Options }
 
-// New returns the interceptors of a server.
+// New returns interceptors for a server.
 func New(o Options) (*Server, error) {
 	if o.Engine == nil {
 		return nil, &stint.InvalidError{Field: "Engine", Value: "nil", Want: "what engine.New returns"}
@@ -72,7 +73,7 @@ func New(o Options) (*Server, error) {
 	return &Server{o}, nil
 }
 
-// Unary decides about a call. It is a [grpc.UnaryServerInterceptor].
+// Unary decides a call. It is a [grpc.UnaryServerInterceptor].
 func (s *Server) Unary(ctx context.Context, message any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if s.passes(info.FullMethod) {
 		return handler(ctx, message)
@@ -80,14 +81,14 @@ func (s *Server) Unary(ctx context.Context, message any, info *grpc.UnaryServerI
 	q := s.request(ctx, info.FullMethod)
 	d := &field.Decided{Context: ctx}
 	err := s.decide(ctx, &q, message, &d.Verdict)
-	_ = grpc.SetTrailer(ctx, s.trailers(&d.Verdict)) // there is no stream if it is not a server that calls
+	_ = grpc.SetTrailer(ctx, s.trailers(&d.Verdict)) // it fails if no server made the context, as in a test
 	if err != nil {
 		return nil, err
 	}
 	return handler(d, message)
 }
 
-// Stream decides about a stream, and its messages. It is a
+// Stream decides a stream, and with PerMessage its messages. It is a
 // [grpc.StreamServerInterceptor].
 func (s *Server) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	if s.passes(info.FullMethod) {
@@ -110,14 +111,14 @@ func (s *Server) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	m.last.Store(&metering{verdict: d.Verdict})
 	err = handler(srv, m)
 	last := m.last.Load()
-	stream.SetTrailer(s.trailers(&last.verdict)) // once: trailers that are set again are added
+	stream.SetTrailer(s.trailers(&last.verdict)) // once, since a second call would add to them
 	if last.err != nil {
-		return last.err // whatever the handler makes of it
+		return last.err // whatever the handler returns
 	}
 	return err
 }
 
-// passes reports whether the method is not limited.
+// passes reports whether the method is not limited at all.
 func (s *Server) passes(method string) bool {
 	return !s.o.LimitHealth && strings.HasPrefix(method, "/grpc.health.v1.Health/")
 }
@@ -130,8 +131,8 @@ func (s *Server) request(ctx context.Context, method string) engine.Request {
 	return q
 }
 
-// decide decides about a message, and returns the status if it is refused. The verdict
-// is zero if there is none.
+// decide decides a call or a message, and returns the status if it is denied. If it could
+// not be decided, the verdict is zero.
 func (s *Server) decide(ctx context.Context, q *engine.Request, message any, v *engine.Verdict) error {
 	if s.o.Cost != nil {
 		q.Cost = s.o.Cost(ctx, q.Path, message)
@@ -140,13 +141,13 @@ func (s *Server) decide(ctx context.Context, q *engine.Request, message any, v *
 		return s.undecided(ctx, q.Path, err)
 	}
 	if !v.Outcome.Passed() {
-		return refusal(v)
+		return denial(v)
 	}
 	return nil
 }
 
-// undecided returns the status of a call of which an error is all that is known. What
-// the error says is not for clients.
+// undecided returns the status if deciding failed. It does not say why: errors may hold
+// what clients should not see.
 func (s *Server) undecided(ctx context.Context, method string, err error) error {
 	if s.o.OnError != nil {
 		if err := s.o.OnError(ctx, method, err); err != nil {
@@ -158,9 +159,9 @@ func (s *Server) undecided(ctx context.Context, method string, err error) error 
 	}
 	code := codes.Internal
 	if errors.Is(err, stint.ErrUnavailable) || errors.Is(err, identity.ErrDirectory) {
-		code = codes.Unavailable // it may well be possible in a moment
+		code = codes.Unavailable // a retry may succeed
 	}
-	return status.Error(code, "Whether this call may pass could not be decided.")
+	return status.Error(code, "The limits of this call could not be checked.")
 }
 
 func (s *Server) trailers(v *engine.Verdict) metadata.MD {
@@ -169,7 +170,7 @@ func (s *Server) trailers(v *engine.Verdict) metadata.MD {
 	return md
 }
 
-// headersOf returns the metadata of a call as headers.
+// headersOf returns the metadata of a call as headers with canonical names.
 func headersOf(ctx context.Context) map[string][]string {
 	md, _ := metadata.FromIncomingContext(ctx) // a copy, with names in lower case
 	for name, values := range md {
@@ -177,7 +178,7 @@ func headersOf(ctx context.Context) map[string][]string {
 		switch {
 		case strings.HasPrefix(name, ":"), strings.HasSuffix(name, "-bin"):
 			delete(md, name)
-		case canonical != name: // or it is one that was just put there
+		case canonical != name: // otherwise the loop has just added it
 			delete(md, name)
 			md[canonical] = values
 		}
@@ -185,8 +186,8 @@ func headersOf(ctx context.Context) map[string][]string {
 	return md
 }
 
-// peerOf returns the address of the other end of the connection. It is not valid if
-// there is none, as with a Unix socket.
+// peerOf returns the address of the other end of the connection. It is invalid if there
+// is none, as with a Unix socket.
 func peerOf(ctx context.Context) netip.Addr {
 	p, ok := peer.FromContext(ctx)
 	if !ok || p.Addr == nil {
@@ -195,11 +196,11 @@ func peerOf(ctx context.Context) netip.Addr {
 	if tcp, ok := p.Addr.(*net.TCPAddr); ok {
 		return tcp.AddrPort().Addr()
 	}
-	a, _ := netip.ParseAddrPort(p.Addr.String()) // that of a server behind net/http
+	a, _ := netip.ParseAddrPort(p.Addr.String()) // the type of a server behind net/http
 	return a.Addr()
 }
 
-// opened is a stream that has passed.
+// opened is a stream that has passed. Its context holds the verdict.
 type opened struct {
 	grpc.ServerStream
 	ctx *field.Decided
@@ -208,15 +209,15 @@ type opened struct {
 // Context implements [grpc.ServerStream].
 func (o *opened) Context() context.Context { return o.ctx }
 
-// metered is a stream of which every message has to pass.
+// metered is a stream whose messages are decided, too.
 type metered struct {
 	opened
 	server  *Server
-	request engine.Request           // of RecvMsg, which is not called twice at once
-	last    atomic.Pointer[metering] // a handler may return while another goroutine receives
+	request engine.Request           // used by RecvMsg, which is not called concurrently
+	last    atomic.Pointer[metering] // atomic, as a handler may return while another goroutine receives
 }
 
-// metering is what became of a message.
+// metering is the verdict on a message, and the status if it was denied.
 type metering struct {
 	verdict engine.Verdict
 	err     error
@@ -228,7 +229,7 @@ func (m *metered) RecvMsg(message any) error {
 		return last.err
 	}
 	if err := m.ServerStream.RecvMsg(message); err != nil {
-		return err // at the end, or of the connection
+		return err // io.EOF, or the connection failed
 	}
 	next := new(metering)
 	next.err = m.server.decide(m.ctx, &m.request, message, &next.verdict)
@@ -236,8 +237,8 @@ func (m *metered) RecvMsg(message any) error {
 	return next.err
 }
 
-// VerdictOf returns the verdict about the call that the context is of, or nil if it has
-// not come through an interceptor. Of a stream, it is that about opening it.
+// VerdictOf returns the verdict on the call of this context, or nil if the call has not
+// passed an interceptor. For a stream it is the verdict on opening it.
 func VerdictOf(ctx context.Context) *engine.Verdict {
 	return field.VerdictOf(ctx)
 }

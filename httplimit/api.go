@@ -33,18 +33,19 @@ const (
 // APIOptions are the settings of the decision API. Engine and Store are required.
 type APIOptions struct {
 	Engine *engine.Engine
-	// Store is where /v1/take counts. It may be the engine's: the counters are others.
+	// Store holds the counters of /v1/take. It may be the engine's store: their names
+	// differ from those of rules.
 	Store   stint.Store
 	Headers HeaderSet // default X and IETF
-	// OnError answers a call that could not be served. Default: a problem with status
-	// 500, which does not say why.
+	// OnError answers a call that failed. Default: a problem with status 500, which does
+	// not say why.
 	OnError func(w http.ResponseWriter, r *http.Request, err error)
 }
 
 // API returns the decision API, below /v1/: check, check/batch, take, usage,
 // forward-auth, and openapi.json, which describes them.
 //
-// It believes its callers, about who is asking and what it costs. It is not for
+// It believes what its callers say about who is asking and what it costs. It is not for
 // clients, but for the programs that serve them.
 func API(o APIOptions) (http.Handler, error) {
 	if o.Engine == nil {
@@ -69,10 +70,10 @@ func API(o APIOptions) (http.Handler, error) {
 
 type api struct {
 	APIOptions
-	slow atomic.Bool // decisions of batches have to wait for something
+	slow atomic.Bool // in the last batch, decisions had to wait, as for a network
 }
 
-// paths are those of the API. None has parts that vary, so there is nothing to match.
+// paths routes by the exact path: no path of the API has parameters.
 type paths map[string]http.Handler
 
 func (p paths) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -83,7 +84,7 @@ func (p paths) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// methods are the methods of a path.
+// methods routes by the method.
 type methods map[string]http.HandlerFunc
 
 func (m methods) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -102,15 +103,15 @@ func (m methods) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func notFound(w http.ResponseWriter, r *http.Request) {
-	Problem{Status: http.StatusNotFound, Detail: "There is nothing here. /v1/openapi.json tells what is where."}.Write(w, r)
+	Problem{Status: http.StatusNotFound, Detail: "There is nothing at this path. /v1/openapi.json lists the paths."}.Write(w, r)
 }
 
-// badRequest answers a call that cannot be understood.
+// badRequest answers a call with bad input.
 func badRequest(w http.ResponseWriter, r *http.Request, err error) {
 	Problem{Status: http.StatusBadRequest, Detail: err.Error()}.Write(w, r)
 }
 
-// failed answers a call that could not be served.
+// failed answers a call that failed.
 func (a *api) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if unavailable(err) {
 		undecided(w, r, err)
@@ -119,45 +120,46 @@ func (a *api) failed(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// room is what a call needs to read and write. It is used again and again.
-type room struct {
+// scratch is memory for a call: what it reads, what it writes, and its requests. It is
+// used again by later calls.
+type scratch struct {
 	in, out []byte
 	checks  []check
 }
 
-var rooms = sync.Pool{New: func() any { return &room{in: make([]byte, 0, 1<<10), out: make([]byte, 0, 1<<10)} }}
+var scratches = sync.Pool{New: func() any { return &scratch{in: make([]byte, 0, 1<<10), out: make([]byte, 0, 1<<10)} }}
 
-func (b *room) release() {
-	const most, mostChecks, mostLimits = 64 << 10, 256, 32
-	if cap(b.in) > most || cap(b.out) > most || cap(b.checks) > mostChecks {
+func (b *scratch) release() {
+	const maxBytes, maxChecks, maxLimits = 64 << 10, 256, 32 // larger ones are not kept
+	if cap(b.in) > maxBytes || cap(b.out) > maxBytes || cap(b.checks) > maxChecks {
 		return
 	}
 	for i := range b.checks {
 		c := &b.checks[i]
 		limits := c.verdict.Limits
-		if cap(limits) > mostLimits {
+		if cap(limits) > maxLimits {
 			limits = nil
 		}
 		clear(limits)
 		*c = check{verdict: engine.Verdict{Limits: limits[:0]}}
 	}
-	*b = room{in: b.in[:0], out: b.out[:0], checks: b.checks[:0]}
-	rooms.Put(b)
+	*b = scratch{in: b.in[:0], out: b.out[:0], checks: b.checks[:0]}
+	scratches.Put(b)
 }
 
-// add adds a check. It stays where it is until the next one.
-func (b *room) add() *check {
+// add adds a check. The pointer is valid until the next call of add.
+func (b *scratch) add() *check {
 	n := len(b.checks)
 	if n < cap(b.checks) {
-		b.checks = b.checks[:n+1] // with the room that it has for limits
+		b.checks = b.checks[:n+1] // its limits keep their capacity
 	} else {
 		b.checks = append(b.checks, check{})
 	}
 	return &b.checks[n]
 }
 
-// read reads the body, of no more than so many bytes. If it cannot, it has answered.
-func (b *room) read(w http.ResponseWriter, r *http.Request, most int) bool {
+// read reads the body, of at most limit bytes. If it returns false, it has answered.
+func (b *scratch) read(w http.ResponseWriter, r *http.Request, limit int) bool {
 	if kind := r.Header.Get("Content-Type"); kind != "application/json" {
 		if media, _, err := mime.ParseMediaType(kind); err != nil || media != "application/json" {
 			w.Header().Set("Accept", "application/json")
@@ -175,24 +177,24 @@ func (b *room) read(w http.ResponseWriter, r *http.Request, most int) bool {
 		n, err := r.Body.Read(b.in[len(b.in):cap(b.in)])
 		b.in = b.in[:len(b.in)+n]
 		switch {
-		case len(b.in) > most || r.ContentLength > int64(most):
+		case len(b.in) > limit || r.ContentLength > int64(limit):
 			Problem{
 				Status: http.StatusRequestEntityTooLarge,
-				Detail: "body: want at most " + strconv.Itoa(most) + " bytes",
+				Detail: "body: want at most " + strconv.Itoa(limit) + " bytes",
 			}.Write(w, r)
 			return false
 		case errors.Is(err, io.EOF):
-			_ = r.Body.Close() // or the server looks for more of it
+			_ = r.Body.Close() // or the server tries to read more of it
 			return true
 		case err != nil:
-			badRequest(w, r, &inputError{"body", "it could not be read to its end"})
+			badRequest(w, r, &inputError{"body", "could not be read to its end"})
 			return false
 		}
 	}
 }
 
-func (b *room) write(w http.ResponseWriter) {
-	const short = 2 << 10 // of which the server knows the length itself
+func (b *scratch) write(w http.ResponseWriter) {
+	const short = 2 << 10 // the server sets the length of short bodies itself
 	h := w.Header()
 	h["Content-Type"] = typeJSON
 	if len(b.out) > short {
@@ -208,14 +210,14 @@ func appendVerdict(b []byte, v *engine.Verdict) []byte {
 	if v.Rule != nil {
 		b = appendString(append(b, `,"rule":`...), v.Rule.Name)
 	}
-	var said numbers
+	var first numbers
 	if l, _ := field.Next(v, 0); l != nil && field.Counted(l) {
 		remaining, reset := field.Standing(v, l)
 		b = append(b, `,"limit":`...)
-		said.from = len(b)
+		first.from = len(b)
 		b = appendNumbers(b, l.Decision.Limit, remaining, reset)
-		if said.to = len(b); !field.Banned(v, l) {
-			said.of = &l.Decision
+		if first.to = len(b); !field.Banned(v, l) {
+			first.of = &l.Decision
 		}
 	}
 	wait := v.RetryAfter
@@ -229,24 +231,24 @@ func appendVerdict(b []byte, v *engine.Verdict) []byte {
 	}
 	b, _ = v.ID.AppendText(append(b, `,"decision_id":"`...)) // it never fails
 	b = append(b, '"')
-	return append(appendLimits(append(b, ','), v.Limits, said), '}')
+	return append(appendLimits(append(b, ','), v.Limits, first), '}')
 }
 
-// numbers are where those of a decision are written already: to copy them costs less than to
-// write them again.
+// numbers is where the numbers of a decision are in the output. Copying them costs less
+// than formatting them again.
 type numbers struct {
 	of       *stint.Decision
 	from, to int
 }
 
-// appendNumbers appends what a counter says, behind the name of its capacity.
+// appendNumbers appends the state of a counter, after the name of its capacity.
 func appendNumbers(b []byte, limit, remaining int64, reset time.Duration) []byte {
 	b = strconv.AppendInt(b, limit, 10)
 	b = strconv.AppendInt(append(b, `,"remaining":`...), remaining, 10)
 	return appendSeconds(append(b, `,"reset_after":`...), reset)
 }
 
-func appendLimits(b []byte, limits []engine.Limit, said numbers) []byte {
+func appendLimits(b []byte, limits []engine.Limit, written numbers) []byte {
 	b = append(b, `"limits":[`...)
 	for i := range limits {
 		l := &limits[i]
@@ -260,12 +262,12 @@ func appendLimits(b []byte, limits []engine.Limit, said numbers) []byte {
 		if l.Penalty != nil {
 			b = append(b, `,"name":"penalty"`...)
 			b = appendString(append(b, `,"limit":`...), l.Penalty.String())
-			b = appendDecision(b, 0, &l.Decision, said) // it has no units
+			b = appendDecision(b, 0, &l.Decision, written) // a penalty has no units
 			b = append(b, `,"penalty":true`...)
 		} else {
 			b = appendString(append(b, `,"name":`...), l.Name)
 			b = appendLimit(b, l.Limit)
-			b = appendDecision(b, l.Cost, &l.Decision, said)
+			b = appendDecision(b, l.Cost, &l.Decision, written)
 		}
 		b = strconv.AppendBool(append(b, `,"shadow":`...), l.Shadow)
 		b = append(b, '}')
@@ -273,19 +275,19 @@ func appendLimits(b []byte, limits []engine.Limit, said numbers) []byte {
 	return append(b, ']')
 }
 
-// appendLimit appends the text of a limit, in which there is nothing to escape.
+// appendLimit appends the text of a limit, which needs no escapes.
 func appendLimit(b []byte, l stint.Limit) []byte {
 	return append(l.Append(append(b, `,"limit":"`...)), '"')
 }
 
-// appendDecision appends how a limit stands.
-func appendDecision(b []byte, cost int64, d *stint.Decision, said numbers) []byte {
+// appendDecision appends the decision on a limit.
+func appendDecision(b []byte, cost int64, d *stint.Decision, written numbers) []byte {
 	b = strconv.AppendInt(append(b, `,"cost":`...), cost, 10)
 	b = strconv.AppendBool(append(b, `,"allowed":`...), d.Allowed)
 	if d.Basis < stint.Open {
 		b = append(b, `,"max":`...)
-		if d == said.of {
-			b = append(b, b[said.from:said.to]...)
+		if d == written.of {
+			b = append(b, b[written.from:written.to]...)
 		} else {
 			b = appendNumbers(b, d.Limit, d.Remaining, d.ResetAfter)
 		}
@@ -305,9 +307,9 @@ var (
 	takeFields = append(slices.Clone(askFields), "asks")
 )
 
-// take takes from bare counters, of all of them or of none.
+// take takes from counters that the call names: from all of them or from none.
 func (a *api) take(w http.ResponseWriter, r *http.Request) {
-	b := rooms.Get().(*room)
+	b := scratches.Get().(*scratch)
 	defer b.release()
 	if !b.read(w, r, maxBody) {
 		return
@@ -349,7 +351,7 @@ func (s *scanner) asks() (asks []stint.Ask, err *inputError) {
 	case err != nil:
 		return nil, err
 	case alone && asks != nil:
-		return nil, &inputError{"asks", "want either these or one ask beside them, not both"}
+		return nil, &inputError{"asks", "want either asks or the fields of one ask, not both"}
 	case asks != nil:
 		return asks, nil
 	}
@@ -381,12 +383,12 @@ func (s *scanner) askField(a *stint.Ask, i int) *inputError {
 	return nil
 }
 
-// bare begins the names of counters that callers name, and no others: no rule has
-// such a name.
+// bare is the prefix of the names of counters that callers name. Names of rules have no
+// exclamation mark.
 const bare = "take!"
 
-// complete reports what the ask lacks, and puts its key where it reaches no counter
-// of a rule.
+// complete checks that the ask has a key and a limit, and prefixes its name, so that it
+// cannot reach the counter of a rule.
 func complete(a *stint.Ask) *inputError {
 	if bad := new(stint.InvalidError); errors.As(a.Key.Validate(), &bad) {
 		return &inputError{bad.Field, "want " + bad.Want}
@@ -423,8 +425,8 @@ func appendTake(b []byte, asks []stint.Ask, ds []stint.Decision) []byte {
 	return append(b, `]}`...)
 }
 
-// subjectOf reads who a query is about: parameters that are not known, or there
-// twice, or that leave everyone possible, are errors.
+// subjectOf reads the subject from a query. Unknown and repeated parameters are errors,
+// and so is a query without a subject.
 func subjectOf(query string, more ...string) (s identity.Subject, values url.Values, err *inputError) {
 	values, bad := url.ParseQuery(query)
 	if bad != nil {
@@ -434,7 +436,7 @@ func subjectOf(query string, more ...string) (s identity.Subject, values url.Val
 	for name, all := range values {
 		switch {
 		case !slices.Contains(known, name):
-			return s, nil, &inputError{strconv.Quote(name), "there is no such parameter; want " + strings.Join(known, ", ")}
+			return s, nil, &inputError{strconv.Quote(name), "unknown parameter, want " + strings.Join(known, ", ")}
 		case len(all) > 1:
 			return s, nil, &inputError{name, "want it only once"}
 		case all[0] != "" && !identity.ValidID(all[0]):
@@ -464,7 +466,7 @@ func (a *api) usage(w http.ResponseWriter, r *http.Request) {
 		a.failed(w, r, err)
 		return
 	}
-	b := rooms.Get().(*room)
+	b := scratches.Get().(*scratch)
 	defer b.release()
 	b.out = append(appendLimits(append(b.out, '{'), limits, numbers{}), '}')
 	b.write(w)

@@ -12,18 +12,18 @@ import (
 	"github.com/stintdev/stint/identity"
 )
 
-// check is a request that a caller describes, and what was decided about it.
+// check is a request that a caller describes, and the verdict on it.
 type check struct {
 	request engine.Request
 	subject identity.Subject
-	named   bool // who is asking, by the caller
+	named   bool // the caller says who is asking
 	peek    bool
 
 	verdict engine.Verdict
 	err     error
 }
 
-// The fields of a check, by their places in checkFields.
+// The fields of a check, as indexes of checkFields.
 const (
 	methodField = iota
 	pathField
@@ -74,7 +74,7 @@ func (s *scanner) check(c *check) *inputError {
 	if err == nil && q.Path == "" {
 		err = &inputError{"path", "want the path of the request, such as /search"}
 	}
-	// Where the caller does not say who is asking, headers and address do.
+	// If the caller does not say who is asking, headers and address do.
 	who := &c.subject
 	c.named = who.User != "" || who.Tenant != "" || who.Key != "" || who.Tier != ""
 	if c.named {
@@ -133,7 +133,7 @@ const (
 	wantID      = "at most 255 bytes without control characters"
 )
 
-// id reads the name of someone. It may be empty, which is no one.
+// id reads the id of a user, tenant, key or tier. It may be empty, which means none.
 func (s *scanner) id() (string, *inputError) {
 	start := s.i
 	text, err := s.text()
@@ -147,7 +147,7 @@ func (s *scanner) id() (string, *inputError) {
 	return id, nil
 }
 
-// decide decides about the request, or tells what would be decided.
+// decide decides the request, or peeks.
 func (a *api) decide(ctx context.Context, c *check) {
 	if c.named {
 		c.request.Subject = &c.subject
@@ -160,7 +160,7 @@ func (a *api) decide(ctx context.Context, c *check) {
 }
 
 func (a *api) check(w http.ResponseWriter, r *http.Request) {
-	b := rooms.Get().(*room)
+	b := scratches.Get().(*scratch)
 	defer b.release()
 	if !b.read(w, r, maxBody) {
 		return
@@ -179,10 +179,10 @@ func (a *api) check(w http.ResponseWriter, r *http.Request) {
 	b.write(w)
 }
 
-// batch decides about requests, several at once: a store that is a network away
-// answers many as fast as one.
+// batch decides several requests at once: a store over a network answers many as fast
+// as one.
 func (a *api) batch(w http.ResponseWriter, r *http.Request) {
-	b := rooms.Get().(*room)
+	b := scratches.Get().(*scratch)
 	defer b.release()
 	if !b.read(w, r, maxBatch) {
 		return
@@ -217,8 +217,9 @@ func (a *api) batch(w http.ResponseWriter, r *http.Request) {
 	b.write(w)
 }
 
+// decideAll decides the checks, in several goroutines if decisions have to wait.
 func (a *api) decideAll(ctx context.Context, checks []check) {
-	const most = 16 // at once
+	const maxGoroutines = 16
 	var next atomic.Int64
 	one := func() bool {
 		i := int(next.Add(1)) - 1
@@ -240,23 +241,23 @@ func (a *api) decideAll(ctx context.Context, checks []check) {
 			return
 		}
 		helped = true
-		for range min(len(checks), most) - 1 {
+		for range min(len(checks), maxGoroutines) - 1 {
 			helpers.Go(func() {
 				for one() {
 				}
 			})
 		}
 	}
-	// Where a decision takes no longer than it takes to begin a goroutine, there is none:
-	// what those of the last batch took tells, and if one has to wait, the others begin.
-	defer helpers.Wait() // even if this panics: the checks are used again
+	// Starting goroutines takes longer than deciding in memory. So there are none, unless
+	// decisions of the last batch were slow, or one of this batch is.
+	defer helpers.Wait() // even after a panic, since the checks are used again
 	if a.slow.Load() {
 		help()
 	}
 	waits := time.AfterFunc(time.Millisecond, help)
 	slow, began := false, time.Now()
 	for n := 0; one(); n++ {
-		if n%fewDecisions != 0 {
+		if n%decisionsPerReading != 0 {
 			continue
 		}
 		now := time.Now()
@@ -276,8 +277,9 @@ func (a *api) decideAll(ctx context.Context, checks []check) {
 }
 
 const (
-	// slowDecision is what a decision takes that has to wait for something, and as many as
-	// fewDecisions do not: to read the clock costs a tenth of what each of them does.
-	slowDecision = 20 * time.Microsecond
-	fewDecisions = 4
+	// slowDecision is longer than decisionsPerReading decisions in memory take, and shorter
+	// than one over a network. The clock is not read more often, since that would cost a
+	// tenth of a decision.
+	slowDecision        = 20 * time.Microsecond
+	decisionsPerReading = 4
 )

@@ -1,6 +1,7 @@
 package httplimit_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log"
@@ -71,6 +72,87 @@ func Example() {
 	// 200 "search";r=1;t=1800
 	// 200 "search";r=0;t=1800
 	// 429 "search";r=0;t=1800
+}
+
+func ExampleLimit() {
+	store, err := memstore.New(memstore.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limit, err := httplimit.Limit(store, "2/1m", httplimit.ByIP)
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := limit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "hello")
+	}))
+
+	server := httptest.NewServer(handler)
+	for range 3 {
+		response, err := http.Get(server.URL)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(response.StatusCode, response.Header.Get("X-Ratelimit-Remaining"), "of", response.Header.Get("Ratelimit-Policy"))
+		response.Body.Close()
+	}
+	server.Close()
+	// Output:
+	// 200 1 of "default";q=2;w=60
+	// 200 0 of "default";q=2;w=60
+	// 429 0 of "default";q=2;w=60
+}
+
+func ExampleByFunc() {
+	store, err := memstore.New(memstore.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// The user that a middleware before this one has authenticated, or else the address.
+	user := httplimit.ByFunc(func(r *http.Request) string {
+		name, _ := r.Context().Value(userKey{}).(string)
+		return name
+	})
+	limit, err := httplimit.Limit(store, "1000/1h", user.Named("per-user"))
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	rec := httptest.NewRecorder()
+	r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+	r = r.WithContext(context.WithValue(r.Context(), userKey{}, "alice"))
+	limit(http.NotFoundHandler()).ServeHTTP(rec, r)
+	fmt.Println(rec.Header().Get("Ratelimit-Policy"))
+	// Output: "per-user";q=1000;w=3600
+}
+
+type userKey struct{}
+
+func ExampleBy_Behind() {
+	store, err := memstore.New(memstore.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Behind a load balancer whose addresses begin with 10, which sets X-Forwarded-For.
+	limit, err := httplimit.Limit(store, "100/1m", httplimit.ByIP.Behind("10.0.0.0/8"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Behind a gateway that has authenticated the user, and says so in a header.
+	limitUsers, err := httplimit.Limit(store, "1000/1h", httplimit.ByHeader("X-User-ID").Behind("10.0.0.0/8"))
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	rec := httptest.NewRecorder()
+	r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+	r.RemoteAddr = "10.1.2.3:4567"
+	r.Header.Set("X-Forwarded-For", "192.0.2.1")
+	r.Header.Set("X-User-ID", "alice")
+	limit(limitUsers(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		fmt.Println(httplimit.VerdictOf(r.Context()).Subject.User)
+	}))).ServeHTTP(rec, r)
+	// Output: alice
 }
 
 func ExampleAPI() {

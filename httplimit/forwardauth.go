@@ -8,11 +8,10 @@ import (
 	"github.com/stintdev/stint/engine"
 )
 
-// forwardAuth decides about a request that a proxy holds and describes in headers. The
-// proxy is the peer: whether it is believed about the client's address is for the
-// engine's identity to say.
+// forwardAuth decides a request that a proxy describes in headers. The proxy is the
+// peer: the engine's identity says whether it is trusted about the client's address.
 func (a *api) forwardAuth(w http.ResponseWriter, r *http.Request) {
-	refused, err := refusal(r)
+	denial, err := statusOfDenials(r)
 	if err != nil {
 		badRequest(w, r, err)
 		return
@@ -22,7 +21,7 @@ func (a *api) forwardAuth(w http.ResponseWriter, r *http.Request) {
 		badRequest(w, r, err)
 		return
 	}
-	b := rooms.Get().(*room)
+	b := scratches.Get().(*scratch)
 	defer b.release()
 	v := &b.add().verdict
 	if err := a.Engine.DecideInto(r.Context(), &q, v); err != nil {
@@ -35,15 +34,15 @@ func (a *api) forwardAuth(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p := ProblemOf(v)
-	if refused != 0 && v.Status != http.StatusUnauthorized && v.Status != http.StatusForbidden {
-		p.Status = refused
+	if denial != 0 && v.Status != http.StatusUnauthorized && v.Status != http.StatusForbidden {
+		p.Status = denial
 	}
 	p.Write(w, r)
 }
 
-// refusal returns the status that the proxy wants in place of those that it cannot
-// pass on, or 0: nginx takes any but 401 and 403 for an error of its own.
-func refusal(r *http.Request) (int, *inputError) {
+// statusOfDenials returns the status that the proxy asks for in place of those that it
+// cannot pass on, or 0: nginx treats all but 401 and 403 as an error of its own.
+func statusOfDenials(r *http.Request) (int, *inputError) {
 	if r.URL.RawQuery == "" {
 		return 0, nil
 	}
@@ -55,9 +54,9 @@ func refusal(r *http.Request) (int, *inputError) {
 	return status, nil
 }
 
-// original returns the method and the path of the request that the proxy holds. The
-// headers of one convention are read, never of both: a proxy that sets those of one
-// passes on what the client has sent of the other.
+// original returns the method and the path of the request that the proxy asks about. It
+// reads the headers of one convention, never of both: a proxy that sets those of one
+// passes on those that the client has sent of the other.
 func original(r *http.Request) (method, path string, err *inputError) {
 	uri, methodHeader := "", ""
 	for _, by := range [...]struct{ uri, method string }{
@@ -76,7 +75,7 @@ func original(r *http.Request) (method, path string, err *inputError) {
 		return "", "", &inputError{"X-Forwarded-Uri", "want the path of the request here or in X-Original-URI"}
 	}
 	if !strings.HasPrefix(uri, "/") {
-		// A client may write a whole URL, and its proxy may pass that on as it is.
+		// A client may send a whole URL, and its proxy may pass that on unchanged.
 		_, rest, _ := strings.Cut(uri, "://")
 		uri = "/"
 		if i := strings.IndexAny(rest, "/?#"); i >= 0 {

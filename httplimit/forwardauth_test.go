@@ -34,7 +34,7 @@ func forward(h http.Handler, target string, headers ...string) *httptest.Respons
 }
 
 // TestForwardAuth has each row begin with a request of 192.0.2.1 for /search, so that
-// the next is refused if it is taken for the same.
+// the next is denied if it is counted as the same.
 func TestForwardAuth(t *testing.T) {
 	t.Parallel()
 	const auth = "/v1/forward-auth"

@@ -18,12 +18,12 @@ const (
 	// IETF is RateLimit-Policy and RateLimit, of all limits, as
 	// draft-ietf-httpapi-ratelimit-headers-11 has them.
 	IETF = field.IETF
-	// None is neither. A client that is refused still gets Retry-After.
+	// None is neither. A denied request still gets Retry-After.
 	None = field.None
 )
 
-// ParseHeaderSets reads names of sets: "x", "ietf", or "none" alone. Without any,
-// they are the default.
+// ParseHeaderSets parses names of sets: "x", "ietf", or "none" alone. No names are the
+// default.
 func ParseHeaderSets(names []string) (HeaderSet, error) {
 	var s HeaderSet
 	for _, name := range names {

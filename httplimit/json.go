@@ -10,15 +10,15 @@ import (
 	"unicode/utf8"
 )
 
-// scanner reads JSON of a known shape, strictly: no field that is not known, none
-// twice, no other types, valid UTF-8. The shape has no more depth than the code that
-// asks for it, so nothing a client sends is nested deeper.
+// scanner reads JSON of a known shape, strictly: unknown and repeated fields, other types
+// and invalid UTF-8 are errors. The code that calls it bounds the depth, so input cannot
+// be nested deeper.
 type scanner struct {
 	data []byte
 	i    int
 }
 
-// inputError says what is wrong with what a client has sent, and where.
+// inputError says what is wrong with the input of a client, and where.
 type inputError struct{ path, says string }
 
 func (e *inputError) Error() string {
@@ -28,7 +28,7 @@ func (e *inputError) Error() string {
 	return e.path + ": " + e.says
 }
 
-// within adds what the value is a part of.
+// within adds the name of the enclosing value to the path.
 func (e *inputError) within(outer string) *inputError {
 	if e.path != "" && e.path[0] != '[' {
 		outer += "."
@@ -37,18 +37,18 @@ func (e *inputError) within(outer string) *inputError {
 	return e
 }
 
-// wrong returns the error about the value that begins at start.
+// wrong returns an error about the value that begins at start.
 func (s *scanner) wrong(start int, want string) *inputError {
-	const most = 40
+	const maxShown = 40
 	found := s.data[min(start, len(s.data)):]
 	if end := bytes.IndexAny(found, ",]}\n"); end > 0 {
 		found = found[:end]
 	}
-	text := string(bytes.ToValidUTF8(found[:min(len(found), most)], []byte("?")))
+	text := string(bytes.ToValidUTF8(found[:min(len(found), maxShown)], []byte("?")))
 	switch {
 	case text == "":
 		text = "the end"
-	case len(found) > most:
+	case len(found) > maxShown:
 		text += "..."
 	}
 	return &inputError{says: "want " + want + ", found " + text}
@@ -73,7 +73,7 @@ func (s *scanner) next() byte {
 	return 0
 }
 
-// skip goes past the byte if it is the next, and reports whether it was.
+// skip skips space and the byte c, and reports whether c was next.
 func (s *scanner) skip(c byte) bool {
 	if s.next() != c {
 		return false
@@ -82,7 +82,7 @@ func (s *scanner) skip(c byte) bool {
 	return true
 }
 
-// document reads all there is.
+// document reads the whole input.
 func (s *scanner) document(read func() *inputError) *inputError {
 	if err := read(); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (s *scanner) document(read func() *inputError) *inputError {
 	return nil
 }
 
-// members reads an object, and has member read the values.
+// members reads an object, and calls member to read each value.
 func (s *scanner) members(member func(name []byte) *inputError) *inputError {
 	if !s.skip('{') {
 		return s.wrong(s.i, "an object")
@@ -119,8 +119,8 @@ func (s *scanner) members(member func(name []byte) *inputError) *inputError {
 	return nil
 }
 
-// object reads an object that has no other fields than these, at most 16, and has
-// field read their values, by their place among the names.
+// object reads an object with these fields, of which there are at most 16, and calls
+// field to read each value, with the index of its name.
 func (s *scanner) object(names []string, field func(i int) *inputError) *inputError {
 	var seen uint16
 	return s.members(func(name []byte) *inputError {
@@ -137,16 +137,16 @@ func (s *scanner) object(names []string, field func(i int) *inputError) *inputEr
 			}
 			return nil
 		}
-		const most = 64
+		const maxShown = 64
 		return &inputError{
-			strconv.Quote(string(name[:min(len(name), most)])),
-			"there is no such field; want " + strings.Join(names, ", "),
+			strconv.Quote(string(name[:min(len(name), maxShown)])),
+			"unknown field, want " + strings.Join(names, ", "),
 		}
 	})
 }
 
-// array reads an array of no more than so many elements, and has element read them.
-func (s *scanner) array(most int, element func() *inputError) *inputError {
+// array reads an array of at most limit elements, and calls element to read each.
+func (s *scanner) array(limit int, element func() *inputError) *inputError {
 	if !s.skip('[') {
 		return s.wrong(s.i, "an array")
 	}
@@ -154,8 +154,8 @@ func (s *scanner) array(most int, element func() *inputError) *inputError {
 		if n > 0 && !s.skip(',') {
 			return s.wrong(s.i, "a comma or the end of the array")
 		}
-		if n == most {
-			return &inputError{says: "want at most " + strconv.Itoa(most) + " of them"}
+		if n == limit {
+			return &inputError{says: "want at most " + strconv.Itoa(limit) + " elements"}
 		}
 		s.next()
 		if err := element(); err != nil {
@@ -165,7 +165,7 @@ func (s *scanner) array(most int, element func() *inputError) *inputError {
 	return nil
 }
 
-// text reads a string. What it returns may be a part of the data.
+// text reads a string. The result may share memory with the input.
 func (s *scanner) text() ([]byte, *inputError) {
 	start := s.i
 	if s.i >= len(s.data) || s.data[s.i] != '"' {
@@ -185,15 +185,15 @@ func (s *scanner) text() ([]byte, *inputError) {
 			s.i += n
 			return s.escaped(start, bytes.Clone(rest[:n]))
 		case c < ' ':
-			return nil, s.wrong(start, "no control characters in a string but as escapes")
+			return nil, s.wrong(start, "control characters in a string to be escaped")
 		case c >= utf8.RuneSelf:
 			ascii = false
 		}
 	}
-	return nil, s.wrong(start, "a string that ends")
+	return nil, s.wrong(start, "a closing quote")
 }
 
-// escaped reads the rest of a string that has escapes, behind b.
+// escaped reads the rest of a string that has escapes, and appends it to b.
 func (s *scanner) escaped(start int, b []byte) ([]byte, *inputError) {
 	for s.i < len(s.data) {
 		c := s.data[s.i]
@@ -205,11 +205,11 @@ func (s *scanner) escaped(start int, b []byte) ([]byte, *inputError) {
 			}
 			return b, nil
 		case c < ' ':
-			return nil, s.wrong(start, "no control characters in a string but as escapes")
+			return nil, s.wrong(start, "control characters in a string to be escaped")
 		case c != '\\':
 			b = append(b, c)
 		case s.i == len(s.data):
-			return nil, s.wrong(start, "a string that ends")
+			return nil, s.wrong(start, "a closing quote")
 		default:
 			c = s.data[s.i]
 			s.i++
@@ -231,12 +231,12 @@ func (s *scanner) escaped(start int, b []byte) ([]byte, *inputError) {
 				ok = r != unicode.ReplacementChar
 			}
 			if !ok {
-				return nil, s.wrong(start, "escapes that JSON has")
+				return nil, s.wrong(start, "a valid escape")
 			}
 			b = utf8.AppendRune(b, r)
 		}
 	}
-	return nil, s.wrong(start, "a string that ends")
+	return nil, s.wrong(start, "a closing quote")
 }
 
 // hex4 reads four hexadecimal digits.
@@ -256,10 +256,10 @@ func (s *scanner) hex4() (rune, bool) {
 	return n, true
 }
 
-// maxCost is the most that a request can cost: what all stores count exactly.
+// maxCost is the highest cost of a request: all stores count up to it exactly.
 const maxCost = 1<<53 - 1
 
-// cost reads a whole number, of at least so much.
+// cost reads a whole number of at least least.
 func (s *scanner) cost(least int64) (int64, *inputError) {
 	start := s.i
 	for s.i < len(s.data) && (s.data[s.i] >= '0' && s.data[s.i] <= '9' || strings.IndexByte("+-.eE", s.data[s.i]) >= 0) {
@@ -267,7 +267,7 @@ func (s *scanner) cost(least int64) (int64, *inputError) {
 	}
 	digits := s.data[start:s.i]
 	n, err := strconv.ParseInt(string(digits), 10, 64)
-	if err != nil || n < least || n > maxCost || (len(digits) > 1 && digits[0] < '1') { // a sign, or a zero before it
+	if err != nil || n < least || n > maxCost || (len(digits) > 1 && digits[0] < '1') { // a sign or a leading zero
 		return 0, s.wrong(start, "a whole number from "+strconv.FormatInt(least, 10)+" to "+strconv.FormatInt(maxCost, 10))
 	}
 	return n, nil
@@ -283,13 +283,13 @@ func (s *scanner) boolean() (bool, *inputError) {
 	return false, s.wrong(s.i, "true or false")
 }
 
-// headers reads an object of headers: a string each, or an array of strings.
+// headers reads an object of headers: each value is a string, or an array of strings.
 func (s *scanner) headers() (map[string][]string, *inputError) {
 	h := map[string][]string{}
 	return h, s.members(func(raw []byte) *inputError {
 		name := textproto.CanonicalMIMEHeaderKey(string(raw))
 		if _, twice := h[name]; twice {
-			return &inputError{name, "want it only once; several values are an array"}
+			return &inputError{name, "want it only once; give several values as an array"}
 		}
 		var values []string
 		one := func() *inputError {
@@ -299,8 +299,8 @@ func (s *scanner) headers() (map[string][]string, *inputError) {
 		}
 		read := one
 		if s.next() == '[' {
-			const most = 1000
-			read = func() *inputError { return s.array(most, one) }
+			const maxValues = 1000
+			read = func() *inputError { return s.array(maxValues, one) }
 		}
 		if err := read(); err != nil {
 			return err.within(name)

@@ -17,21 +17,21 @@ import (
 type Options struct {
 	Engine  *engine.Engine
 	Headers HeaderSet // default X and IETF
-	// Cost is what a request costs, whatever rules say; 0 leaves it to them.
+	// Cost returns what a request costs, in place of what rules say; 0 leaves it to them.
 	Cost func(*http.Request) int64
-	// Subject is who is asking, where the program knows: User, Tenant, Key, Tier and
-	// IP, any of them. Nil leaves it to the engine's identity.
+	// Subject returns who is asking, if the program knows: any of User, Tenant, Key, Tier
+	// and IP. If it is nil or returns nil, the engine's identity finds out.
 	Subject func(*http.Request) *identity.Subject
 	// OnError answers a request that could not be decided, because its context has
-	// ended, a directory could not tell about its key, or a counter is broken. It is
-	// not let through. Default: a problem with status 503 if it may be decided in a moment,
-	// and otherwise 500, which does not say why.
+	// ended, the directory could not look up its key, or a counter is broken. The handler
+	// is not called. Default: a problem with status 503 if a retry may succeed, and
+	// otherwise 500. It does not say why.
 	OnError func(w http.ResponseWriter, r *http.Request, err error)
 }
 
-// New returns a middleware that decides about each request, once, before the handler
-// sees it. The handler gets the connection's own ResponseWriter, which has the
-// headers of the verdict already, and finds the verdict with [VerdictOf].
+// New returns a middleware that decides each request once, before the handler sees it.
+// The handler gets the server's own ResponseWriter, with the headers of the verdict
+// already set, and finds the verdict with [VerdictOf].
 func New(o Options) (func(http.Handler) http.Handler, error) {
 	if o.Engine == nil {
 		return nil, invalid("Engine", "nil", "what engine.New returns")
@@ -40,6 +40,9 @@ func New(o Options) (func(http.Handler) http.Handler, error) {
 		o.OnError = undecided
 	}
 	return func(next http.Handler) http.Handler {
+		if next == nil {
+			panic("httplimit: nil handler") // as net/http does, rather than with the first request
+		}
 		return &middleware{Options: o, next: next}
 	}, nil
 }
@@ -48,10 +51,11 @@ func invalid(field, value, want string) error {
 	return &stint.InvalidError{Field: field, Value: value, Want: want}
 }
 
-// notDecided is about a request of which an error is all that is known. What the error
-// says is not for clients.
-var notDecided = Problem{Status: http.StatusInternalServerError, Detail: "Whether this request may pass could not be decided."}
+// notDecided is the answer if deciding failed. It does not say why: errors may hold what
+// clients should not see.
+var notDecided = Problem{Status: http.StatusInternalServerError, Detail: "The limits of this request could not be checked."}
 
+// undecided is the default of OnError.
 func undecided(w http.ResponseWriter, r *http.Request, err error) {
 	if unavailable(err) {
 		None.Set(w.Header(), &notNow)
@@ -59,13 +63,12 @@ func undecided(w http.ResponseWriter, r *http.Request, err error) {
 	undecidedProblem(err).Write(w, r)
 }
 
-// unavailable reports whether the error says that a decision may well be possible in a
-// moment.
+// unavailable reports whether a retry may succeed.
 func unavailable(err error) bool {
 	return errors.Is(err, stint.ErrUnavailable) || errors.Is(err, identity.ErrDirectory)
 }
 
-// notNow is what there is in place of a verdict then.
+// notNow stands for the verdict then.
 var notNow = engine.Verdict{Outcome: engine.Unavailable, Status: http.StatusServiceUnavailable, RetryAfter: time.Second}
 
 func undecidedProblem(err error) Problem {
@@ -73,9 +76,9 @@ func undecidedProblem(err error) Problem {
 		return notDecided
 	}
 	p := ProblemOf(&notNow)
-	p.DecisionID = "" // there is no decision
+	p.DecisionID = "" // nothing was decided
 	if errors.Is(err, identity.ErrDirectory) {
-		p.Detail = "Whether this request may pass cannot be decided at the moment. Try again in 1 s."
+		p.Detail = "The limits of this request cannot be checked at the moment. Try again in 1 s."
 	}
 	return p
 }
@@ -99,25 +102,25 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !ctx.Verdict.Outcome.Passed() {
-		Refuse(w, r, m.Headers, &ctx.Verdict)
+		Deny(w, r, m.Headers, &ctx.Verdict)
 		return
 	}
 	m.Headers.Set(w.Header(), &ctx.Verdict)
 	m.next.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// peerOf returns the address of the other end of the connection. It is not valid if
-// there is none, as with a Unix socket.
+// peerOf returns the address of the other end of the connection. It is invalid if there
+// is none, as with a Unix socket.
 func peerOf(r *http.Request) netip.Addr {
 	if a, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
 		return a.Addr()
 	}
-	a, _ := netip.ParseAddr(r.RemoteAddr) // some who go before leave the port out
+	a, _ := netip.ParseAddr(r.RemoteAddr) // some middlewares leave the port out
 	return a
 }
 
-// VerdictOf returns the verdict about the request that the context is of, or nil if
-// it has not come through a middleware.
+// VerdictOf returns the verdict on the request of this context, or nil if the request
+// has not passed a middleware.
 func VerdictOf(ctx context.Context) *engine.Verdict {
 	return field.VerdictOf(ctx)
 }

@@ -12,26 +12,25 @@ import (
 	"github.com/stintdev/stint/internal/door/field"
 )
 
-// Problem is what a client is told that does not get what it asked for, as RFC 9457
-// has it.
+// Problem is the body of an error response, by RFC 9457.
 type Problem struct {
 	Type   string // default about:blank
-	Title  string // default: what the status means
+	Title  string // default: the text of the status
 	Status int
 	Detail string
 
-	// ViolatedPolicies are the names of the limits that refuse the request, as the
-	// headers have them.
+	// ViolatedPolicies are the names of the limits that deny the request, as in the
+	// headers.
 	ViolatedPolicies []string
-	// RetryAfter is how long to wait; negative if waiting does not help. Zero: it is
-	// not said.
+	// RetryAfter is how long to wait; negative if waiting does not help. Zero is left
+	// out.
 	RetryAfter time.Duration
 	DecisionID string
 }
 
 const problemTypes = "https://iana.org/assignments/http-problem-types#"
 
-// ProblemOf is the problem of a request that was refused.
+// ProblemOf returns the problem of a request that was denied.
 func ProblemOf(v *engine.Verdict) Problem {
 	p := Problem{Status: v.Status, Detail: reason(v), DecisionID: v.ID.String()}
 	switch v.Outcome {
@@ -60,11 +59,11 @@ func ProblemOf(v *engine.Verdict) Problem {
 	return p
 }
 
-// reason says why the request was refused: what the verdict has for the client, or
-// else what refused it, and when to come back.
+// reason says why the request was denied: the verdict's reason, or else which limit
+// denied it, and when to try again.
 func reason(v *engine.Verdict) string {
 	if v.Reason != "" {
-		return strings.TrimPrefix(v.Reason, "identity: ") // who says so does not matter to a client
+		return strings.TrimPrefix(v.Reason, "identity: ") // the package does not matter to a client
 	}
 	wait, ok := field.RetryAfter(v)
 	when := ""
@@ -73,13 +72,13 @@ func reason(v *engine.Verdict) string {
 	}
 	switch b := v.Binding(); {
 	case v.Outcome == engine.Banned && ok:
-		return "Requests are refused for a while, after too many that were over the limit." + when
+		return "Too many requests were over the limit, so all requests are denied for a while." + when
 	case v.Outcome == engine.Banned:
-		return "Requests of this client are refused."
+		return "Requests from this client are denied."
 	case v.Outcome == engine.Unavailable:
 		return "Requests cannot be counted at the moment." + when
 	case v.Outcome != engine.Denied || b == nil:
-		return "This request is refused."
+		return "This request is denied."
 	case ok:
 		return "The limit " + b.Name + " (" + b.Limit.String() + ") is used up." + when
 	default:
@@ -88,16 +87,16 @@ func reason(v *engine.Verdict) string {
 	}
 }
 
-// Refuse answers a request that was refused, with the headers of the sets.
-func Refuse(w http.ResponseWriter, r *http.Request, s HeaderSet, v *engine.Verdict) {
+// Deny answers a request that was denied, with the headers of the sets.
+func Deny(w http.ResponseWriter, r *http.Request, s HeaderSet, v *engine.Verdict) {
 	s.Set(w.Header(), v)
 	ProblemOf(v).Write(w, r)
 }
 
-// Write answers a request with the problem. It sets no header that tells of limits.
+// Write answers a request with the problem. It sets no headers about limits.
 func (p Problem) Write(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
-	delete(h, "Content-Length") // of an answer that was not to be
+	delete(h, "Content-Length") // of another response
 	h["Content-Type"] = typeProblem
 	h["X-Content-Type-Options"] = noSniff // details may quote the request
 	if p.Status == http.StatusUnauthorized {
@@ -105,14 +104,14 @@ func (p Problem) Write(w http.ResponseWriter, r *http.Request) {
 	}
 	w.WriteHeader(p.Status)
 	if r.Method != http.MethodHead {
-		b := rooms.Get().(*room)
+		b := scratches.Get().(*scratch)
 		defer b.release()
 		b.out = p.append(b.out[:0])
 		_, _ = w.Write(b.out) // the client may be gone
 	}
 }
 
-// Values of headers that are the same for all: they are replaced, never written into.
+// Header values that all responses share. They are never written to.
 var (
 	typeJSON    = []string{"application/json"}
 	typeProblem = []string{"application/problem+json"}
@@ -154,8 +153,8 @@ func (p *Problem) append(b []byte) []byte {
 	return append(b, '}')
 }
 
-// appendWait appends a duration in seconds, or null if it is negative: waiting does
-// not help.
+// appendWait appends a duration in seconds, or null if it is negative, which means that
+// waiting does not help.
 func appendWait(b []byte, d time.Duration) []byte {
 	if d < 0 {
 		return append(b, "null"...)
@@ -163,8 +162,7 @@ func appendWait(b []byte, d time.Duration) []byte {
 	return appendSeconds(b, d)
 }
 
-// appendSeconds appends a duration in seconds, with as many of six decimals as it
-// needs.
+// appendSeconds appends a duration in seconds, with up to six decimals.
 func appendSeconds(b []byte, d time.Duration) []byte {
 	micros := int64((d + time.Microsecond - 1) / time.Microsecond)
 	b = strconv.AppendInt(b, micros/1e6, 10)
@@ -173,18 +171,17 @@ func appendSeconds(b []byte, d time.Duration) []byte {
 	}
 	n := len(b)
 	b = strconv.AppendInt(b, micros+1e6, 10)
-	b[n] = '.' // in place of the million, which is for the zeros
+	b[n] = '.' // replaces the digit of the million, which was added for leading zeros
 	for b[len(b)-1] == '0' {
 		b = b[:len(b)-1]
 	}
 	return b
 }
 
-// appendString appends a string in JSON. What is not UTF-8 becomes replacement
-// characters.
+// appendString appends a JSON string. Invalid UTF-8 becomes replacement characters.
 func appendString(b []byte, s string) []byte {
 	b = append(b, '"')
-	from := 0 // what is not appended yet
+	from := 0 // start of what is not appended yet
 	for i := 0; i < len(s); {
 		c := s[i]
 		if c >= ' ' && c <= '~' && c != '"' && c != '\\' {

@@ -17,16 +17,17 @@ import (
 // proxyTimeout is how long a peer may take to send its PROXY header.
 const proxyTimeout = 5 * time.Second
 
-// ProxyListener returns a listener of connections whose RemoteAddr is what trusted
-// peers say in a PROXY header, of version 1 or 2. Peers are trusted by their
-// networks, and must send one: a balancer that forgets it would be counted as if it
-// were all its clients. They say UNKNOWN or LOCAL of connections of their own, which
-// are then from the peer. What version 2 says beside the addresses is skipped.
+// ProxyListener returns a listener that reads a PROXY header, of version 1 or 2, from
+// peers in the trusted networks: the RemoteAddr of their connections is the client's
+// address in it. These peers must send a header: without it, all clients of a balancer
+// would be counted as one. For UNKNOWN and LOCAL, which are for connections of the
+// balancer's own, RemoteAddr is the peer's address. Extensions of version 2 are skipped.
 //
-// Peers that are not trusted are who they are. If they send a header they are cut off.
+// For other peers, RemoteAddr is their own address, and a connection on which they send a
+// header is closed.
 //
-// Accept waits for no one. The header is read on the first call of Read or RemoteAddr,
-// which a server makes in the connection's own goroutine; it has five seconds.
+// Accept does not wait for the header. It is read by the first call of Read or RemoteAddr,
+// which a server makes in the goroutine of the connection, within five seconds.
 func ProxyListener(l net.Listener, trusted []netip.Prefix) net.Listener {
 	return &proxyListener{Listener: l, trusted: slices.Clone(trusted)}
 }
@@ -59,24 +60,24 @@ type proxyConn struct {
 	trusted bool
 
 	once  sync.Once
-	early *bufio.Reader // what came along with the header; nil when it is read
-	from  net.Addr      // whom the header names; nil: the peer
+	early *bufio.Reader // bytes that came with the header; nil once they are read
+	from  net.Addr      // the client's address from the header; nil if it has none
 	err   error
 }
 
-// begin reads the header. It is given its time by closing the connection: a deadline
-// would take the place of the server's.
+// begin reads the header. Its time limit closes the connection: a read deadline would
+// replace the server's.
 func (c *proxyConn) begin() {
 	c.once.Do(func() {
-		c.early = bufio.NewReaderSize(c.Conn, mostV1)
+		c.early = bufio.NewReaderSize(c.Conn, maxV1)
 		if !c.trusted {
-			c.err = refuseHeader(c.early)
+			c.err = rejectHeader(c.early)
 		} else {
 			timer := time.AfterFunc(proxyTimeout, func() { _ = c.Close() })
 			var from netip.AddrPort
 			from, c.err = readHeader(c.early)
 			if !timer.Stop() && c.err == nil {
-				c.err = errors.New("the PROXY header came too late")
+				c.err = errors.New("PROXY header: timeout")
 			}
 			if c.err == nil && from.IsValid() {
 				c.from = net.TCPAddrFromAddrPort(from)
@@ -88,7 +89,7 @@ func (c *proxyConn) begin() {
 	})
 }
 
-// RemoteAddr returns the address that the header names, or else that of the peer.
+// RemoteAddr returns the address in the header, or else that of the peer.
 func (c *proxyConn) RemoteAddr() net.Addr {
 	if c.trusted {
 		c.begin()
@@ -111,7 +112,8 @@ func (c *proxyConn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// CloseWrite ends what is sent, for a server that wants its last answer to arrive.
+// CloseWrite closes the writing side. Servers call it so that their last response
+// arrives.
 func (c *proxyConn) CloseWrite() error {
 	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return w.CloseWrite()
@@ -121,18 +123,19 @@ func (c *proxyConn) CloseWrite() error {
 
 const (
 	startV1 = "PROXY "
-	mostV1  = 107 // bytes, by the specification
+	maxV1   = 107 // bytes, by the specification
 	startV2 = "\r\n\r\n\x00\r\nQUIT\n"
 )
 
-// refuseHeader looks at no more bytes than it takes to see that this is no header.
-func refuseHeader(r *bufio.Reader) error {
+// rejectHeader returns an error if the connection begins with a header. It waits for no
+// more bytes than it needs to tell.
+func rejectHeader(r *bufio.Reader) error {
 	for n := 1; ; n++ {
 		b, err := r.Peek(n)
 		switch got := string(b); {
 		case err != nil && n == 1:
 			return err
-		case err != nil: // it ends here, for others to see
+		case err != nil: // Read will return it
 			return nil
 		case got == startV1 || got == startV2:
 			return errors.New("a PROXY header from a peer that is not trusted")
@@ -142,7 +145,7 @@ func refuseHeader(r *bufio.Reader) error {
 	}
 }
 
-// readHeader reads a header. The address is not valid if it names none.
+// readHeader reads a header. The address is invalid if the header has none.
 func readHeader(r *bufio.Reader) (netip.AddrPort, error) {
 	start, err := r.Peek(len(startV2)) // no header is shorter
 	switch {
@@ -159,7 +162,7 @@ func readHeader(r *bufio.Reader) (netip.AddrPort, error) {
 
 // readV1 reads a line: PROXY TCP4 192.0.2.1 198.51.100.1 56324 443.
 func readV1(r *bufio.Reader) (from netip.AddrPort, err error) {
-	line, err := r.ReadSlice('\n') // no longer than the reader's buffer
+	line, err := r.ReadSlice('\n') // at most the size of the buffer
 	if err != nil {
 		return from, fmt.Errorf("PROXY header: %w", err)
 	}
@@ -185,8 +188,8 @@ func parseEnd(family, addr, port string) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(a.Unmap(), uint16(n)), ok
 }
 
-// readV2 reads the binary form: after the start one byte for version and command, one
-// for the family, two for the length of the rest, which is addresses and more.
+// readV2 reads the binary form: the start, a byte for version and command, a byte for
+// the family, two bytes for the length of the rest, the addresses, and extensions.
 func readV2(r *bufio.Reader) (from netip.AddrPort, err error) {
 	const (
 		local, proxy = 0x20, 0x21
@@ -216,7 +219,7 @@ func readV2(r *bufio.Reader) (from netip.AddrPort, err error) {
 	case family == tcp4 || family == tcp6:
 		return from, fmt.Errorf("PROXY header: %d bytes are too few for its addresses", size)
 	default:
-		// Neither an address nor a stream of ours: the peer is all that is known.
+		// Another kind of address, such as a Unix socket: only the peer is known.
 	}
 	if _, err := r.Discard(size); err != nil {
 		return from, fmt.Errorf("PROXY header: %w", err)

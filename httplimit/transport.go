@@ -13,42 +13,42 @@ import (
 	"time"
 )
 
-// Transport is for clients: a [http.RoundTripper] that keeps to the limits that
-// servers tell. The zero value is ready for use, by several goroutines at once.
+// Transport is an [http.RoundTripper] for clients that keeps to the limits of servers. The
+// zero value is ready for use, by several goroutines at once.
 //
-// Where a host has said, with RateLimit or X-RateLimit headers, that nothing is left,
-// or with Retry-After, that it should be left alone, requests to it wait before they
-// are sent; when the time is over, one of them finds out for the others. Requests that
-// are refused with 429 or 503 are sent again, after as long as
-// the server has said, or else after 1 s, 2 s, 4 s; a little is added to every wait, so
-// that clients do not come back all at once. Sent again is what can be: a request
-// without a body or with GetBody and, after a 503, only if it is idempotent.
+// If a host has said that nothing is left, with RateLimit or X-RateLimit headers, or has
+// asked to wait, with Retry-After, further requests to it wait before they are sent; when
+// the time is over, one of them is sent first, to find out. Requests that are denied with
+// 429 or 503 are sent again after the time that the server has said, or else after 1 s,
+// 2 s, 4 s. All waits are a little longer, so that clients do not come back all at once.
+// A request is sent again only if it has no body or has GetBody and, after a 503, only if
+// it is idempotent.
 //
-// No request waits for longer than MaxWait in all, or until after its context's
-// deadline: it is sent at once, or the refusal returned.
+// No request waits longer than MaxWait in all, or past the deadline of its context: it is
+// sent at once instead, or the denial is returned.
 type Transport struct {
 	// Base sends the requests. Default http.DefaultTransport.
 	Base http.RoundTripper
-	// MaxRetries is how often a request is sent again. Default 3; negative: never.
+	// MaxRetries is how many times a request is sent again. Default 3; negative: none.
 	MaxRetries int
-	// MaxWait is how long a request waits, in all. Default 1 minute.
+	// MaxWait is how long a request waits in all. Default 1 minute.
 	MaxWait time.Duration
 
 	mu    sync.Mutex
 	hosts map[string]*allowance // at most maxHosts
 }
 
-// maxHosts is how many hosts a transport remembers. Beyond them, others are forgotten.
+// maxHosts is how many hosts a transport remembers. To add one more, it forgets another.
 const maxHosts = 1024
 
-// allowance is what a host has said.
+// allowance is what a host has said it allows.
 type allowance struct {
-	left    int64         // of what may be sent
-	during  time.Duration // how long that is all; 0: it has not said
-	until   time.Time     // when that is over
-	flying  int64         // requests that are on their way, which the host may not have counted
-	probing bool          // one of them finds out for the others
-	changed chan struct{} // closed when those who wait should look again; nil: no one waits
+	left    int64         // how many more requests may be sent
+	during  time.Duration // for how long; 0: the host has not said
+	until   time.Time     // when that time is over
+	flying  int64         // requests without a response yet, which the host may not have counted
+	probing bool          // one of these was sent to find out what is allowed now
+	changed chan struct{} // closed when waiting requests should look again; nil: none waits
 }
 
 // RoundTrip implements [http.RoundTripper].
@@ -79,7 +79,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		response, err := base.RoundTrip(r)
 		wait, told := t.end(host, response)
-		if err != nil || !isRefusal(response) || try >= retries {
+		if err != nil || !isDenial(response) || try >= retries {
 			return response, err
 		}
 		again, ok := replay(r, response.StatusCode)
@@ -94,8 +94,8 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			closeBody(again)
 			return response, nil
 		}
-		const most = 64 << 10 // of an answer, so that the connection can be used again
-		_, _ = io.CopyN(io.Discard, response.Body, most)
+		const maxDrained = 64 << 10 // so that the connection can be reused
+		_, _ = io.CopyN(io.Discard, response.Body, maxDrained)
 		_ = response.Body.Close()
 		if err != nil {
 			closeBody(again)
@@ -105,14 +105,14 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// closeBody closes the body of a request that is not sent, as every RoundTripper does.
+// closeBody closes the body of a request that is not sent, as a RoundTripper must.
 func closeBody(r *http.Request) {
 	if r.Body != nil {
-		_ = r.Body.Close() // it has not been read
+		_ = r.Body.Close() // nothing was read
 	}
 }
 
-// host returns what is known of a host.
+// host returns the allowance of a host.
 func (t *Transport) host(name string) *allowance {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -133,8 +133,8 @@ func (t *Transport) host(name string) *allowance {
 	return a
 }
 
-// begin counts a request that is about to be sent or, if it is willing to wait,
-// returns how long it has to before it asks again, unless something changes.
+// begin counts a request that is about to be sent. If the request has to wait, and is
+// willing to, begin returns how long, and a channel that is closed if something changes.
 func (t *Transport) begin(a *allowance, willing bool) (wait time.Duration, changed <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -148,7 +148,7 @@ func (t *Transport) begin(a *allowance, willing bool) (wait time.Duration, chang
 			return a.until.Sub(now), a.changed
 		}
 	case a.left > 0:
-		a.during = 0 // what was said is over
+		a.during = 0 // the time is over
 	default:
 		a.probing, a.until = true, now.Add(a.during)
 	}
@@ -157,8 +157,8 @@ func (t *Transport) begin(a *allowance, willing bool) (wait time.Duration, chang
 	return 0, nil
 }
 
-// end remembers what the response to a request says, if there is one, and returns how
-// long it says to wait, if it does.
+// end remembers what the response says, if there is one, and returns how long it says to
+// wait, if it does.
 func (t *Transport) end(a *allowance, response *http.Response) (wait time.Duration, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -171,9 +171,9 @@ func (t *Transport) end(a *allowance, response *http.Response) (wait time.Durati
 	case ok:
 		a.left, a.during, a.until = left-a.flying, wait, now.Add(wait)
 	case a.probing:
-		a.during = 0 // it no longer says
+		a.during = 0 // the host no longer says
 	default:
-		a.left++ // it has not counted this one
+		a.left++ // the host has not counted this request
 	}
 	a.probing = false
 	if a.changed != nil && (a.left > 0 || a.during == 0) {
@@ -183,11 +183,11 @@ func (t *Transport) end(a *allowance, response *http.Response) (wait time.Durati
 	return wait, ok && left <= 0
 }
 
-// sleep waits, or until something has changed, if patience and the context's deadline
-// allow it, and reports whether it has.
+// sleep waits until the time is over or something has changed, if patience and the
+// context's deadline allow it. It reports whether it has waited.
 func sleep(ctx context.Context, wait time.Duration, changed <-chan struct{}, patience *time.Duration) (bool, error) {
-	const most = 10 * time.Second
-	wait += rand.N(min(wait, most)/10 + time.Millisecond)
+	const maxSpread = 10 * time.Second
+	wait += rand.N(min(wait, maxSpread)/10 + time.Millisecond)
 	deadline, ok := ctx.Deadline()
 	if wait > *patience || (ok && wait > time.Until(deadline)) {
 		return false, ctx.Err()
@@ -206,7 +206,7 @@ func sleep(ctx context.Context, wait time.Duration, changed <-chan struct{}, pat
 	}
 }
 
-func isRefusal(r *http.Response) bool {
+func isDenial(r *http.Response) bool {
 	return r.StatusCode == http.StatusTooManyRequests || r.StatusCode == http.StatusServiceUnavailable
 }
 
@@ -214,8 +214,8 @@ var idempotent = []string{
 	http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete,
 }
 
-// replay returns the request to be sent again, if it can be. A 429 says that nothing
-// has been done, and a 503 may come of something that has.
+// replay returns the request to send again, if that is safe. After a 429 nothing was
+// done; after a 503 something may have been.
 func replay(r *http.Request, status int) (*http.Request, bool) {
 	if status != http.StatusTooManyRequests && !slices.Contains(idempotent, r.Method) {
 		return nil, false
@@ -232,9 +232,9 @@ func replay(r *http.Request, status int) (*http.Request, bool) {
 	return again, err == nil
 }
 
-// told returns how much a response says is left, and for how long that is all.
+// told returns how many more requests a response allows, and for how long.
 func told(r *http.Response, now time.Time) (left int64, wait time.Duration, ok bool) {
-	if isRefusal(r) {
+	if isDenial(r) {
 		if wait, ok := delay(r.Header.Get("Retry-After"), now); ok {
 			return 0, wait, true
 		}
@@ -252,14 +252,14 @@ func told(r *http.Response, now time.Time) (left int64, wait time.Duration, ok b
 	return left, wait, ok && err == nil
 }
 
-// longestWait is what longer ones are taken for. No one waits for it.
+// longestWait replaces longer waits, which would overflow. No one waits that long.
 const longestWait = 1 << 40 * time.Microsecond
 
 func ofSeconds(n int64) time.Duration {
 	return time.Duration(min(n, int64(longestWait/time.Second))) * time.Second
 }
 
-// delay reads seconds, or a date.
+// delay parses Retry-After: seconds, or a date.
 func delay(text string, now time.Time) (time.Duration, bool) {
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n >= 0 {
 		return ofSeconds(n), true
@@ -268,8 +268,8 @@ func delay(text string, now time.Time) (time.Duration, bool) {
 	return max(min(at.Sub(now), longestWait), 0), err == nil
 }
 
-// instant reads seconds until an instant, or since 1970: there is no telling but by
-// their size.
+// instant parses X-RateLimit-Reset: seconds from now, or since 1970. Only the size of the
+// number tells which.
 func instant(text string, now time.Time) (time.Duration, bool) {
 	const recent = 5e8
 	n, err := strconv.ParseInt(text, 10, 64)
@@ -279,8 +279,8 @@ func instant(text string, now time.Time) (time.Duration, bool) {
 	return ofSeconds(n), err == nil && n >= 0
 }
 
-// rateLimits are the r and t of the items of a RateLimit field that have both. A field
-// that cannot be read ends where it cannot.
+// rateLimits iterates over the r and t of the items of RateLimit that have both, up to
+// the first item that cannot be parsed.
 func rateLimits(lines []string) iter.Seq2[int64, time.Duration] {
 	return func(yield func(int64, time.Duration) bool) {
 		for rest, more := strings.Join(lines, ","), true; more; {
@@ -310,7 +310,7 @@ func rateLimits(lines []string) iter.Seq2[int64, time.Duration] {
 	}
 }
 
-// cutParameter cuts a parameter off, and its value, if it has one.
+// cutParameter parses a parameter, and its value, if it has one.
 func cutParameter(s string) (name, value, rest string, ok bool) {
 	s = strings.TrimLeft(s, " ")
 	end := strings.IndexAny(s, "=;, \t")
@@ -324,8 +324,8 @@ func cutParameter(s string) (name, value, rest string, ok bool) {
 	return name, value, rest, ok
 }
 
-// cutItem cuts a value of structured fields off: a string, bytes, or what has no
-// separators in it.
+// cutItem parses an item of structured fields: a string, bytes, or anything without
+// separators.
 func cutItem(s string) (item, rest string, ok bool) {
 	end := strings.IndexAny(s, ";, \t")
 	switch {
@@ -337,7 +337,7 @@ func cutItem(s string) (item, rest string, ok bool) {
 		}
 		end++
 	case strings.HasPrefix(s, ":"):
-		end = strings.IndexByte(s[1:], ':') + 2 // if there is none, what follows is no parameter
+		end = strings.IndexByte(s[1:], ':') + 2 // if there is none, the rest is no parameter
 	case end < 0:
 		end = len(s)
 	}

@@ -290,7 +290,7 @@ func TestTransportForgets(t *testing.T) {
 // handled is a server without a network, a millisecond away.
 type handled struct {
 	http.Handler
-	refused atomic.Int64
+	denied atomic.Int64
 }
 
 func (h *handled) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -300,14 +300,14 @@ func (h *handled) RoundTrip(r *http.Request) (*http.Response, error) {
 	r.RemoteAddr = "192.0.2.1:80"
 	h.ServeHTTP(rec, r)
 	if rec.Code == http.StatusTooManyRequests {
-		h.refused.Add(1)
+		h.denied.Add(1)
 	}
 	return rec.Result(), nil
 }
 
 // TestTransportAgainstMiddleware has many parts of one program ask as fast as they
 // can. All get what they want, and as much as there is. Of the first 50, which know
-// nothing, 40 are refused, and hardly any later.
+// nothing, 40 are denied, and hardly any later.
 func TestTransportAgainstMiddleware(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []string{"10/1s token_bucket", "10/1s", "10/1s sliding_log", "10/1s fixed_window"} {
@@ -353,8 +353,8 @@ func TestTransportAgainstMiddleware(t *testing.T) {
 			if took := time.Since(begin); took > 45*time.Second {
 				t.Errorf("%s: 200 requests took %v", limit, took)
 			}
-			if n := server.refused.Load(); n > 80 {
-				t.Errorf("%s: %d requests were refused, want 80 at most", limit, n)
+			if n := server.denied.Load(); n > 80 {
+				t.Errorf("%s: %d requests were denied, want 80 at most", limit, n)
 			}
 		})
 	}

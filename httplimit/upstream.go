@@ -20,49 +20,47 @@ import (
 )
 
 const (
-	// mostTargets is how many targets a route may have: a set of them is a word.
-	mostTargets = 64
-	// mostTries is how many targets a request is offered to.
-	mostTries = 3
-	// mostFailures is how many times in a row a target may fail. It is then left out
-	// for shortPause, and twice as long each time that it fails again after that, up
-	// to longPause.
-	mostFailures = 3
-	shortPause   = time.Second
-	longPause    = 30 * time.Second
-	// mostMissed is how many checks in a row a target may miss.
-	mostMissed = 2
+	// maxTargets is how many targets a route may have: a set of them is a uint64.
+	maxTargets = 64
+	// maxTries is how many targets a request is tried on.
+	maxTries = 3
+	// A target that fails maxFailures times in a row is left out for shortPause, and twice
+	// as long each time that it fails again, up to longPause.
+	maxFailures = 3
+	shortPause  = time.Second
+	longPause   = 30 * time.Second
+	// A target that fails maxMissed checks in a row is down.
+	maxMissed = 2
 )
 
-// TargetHealth is how a target of a route is doing.
+// TargetHealth is the health of a target of a route.
 type TargetHealth struct {
 	Route  string // its host and prefix
 	Target string
-	// Healthy says that it gets its share of requests. Those that are not get some
-	// only when no other is left.
+	// Healthy says that it gets its share of requests. Other targets get requests only
+	// when none is healthy.
 	Healthy bool
-	// Failures is how many times in a row it could not be reached, or did not answer.
+	// Failures is how many times in a row it could not be reached or did not answer.
 	Failures int
-	// Until is when it is tried again after that. It is zero if it was not left out.
+	// Until is when it is tried again. It is zero if the target is not left out.
 	Until time.Time
-	// Down says that it misses its checks.
+	// Down says that it fails its checks.
 	Down bool
 }
 
-// target is one server behind a route. It has connections of its own.
+// target is one server of a route, with its own connections.
 type target struct {
-	name      string // as it was configured
+	name      string // as configured
 	url       *url.URL
 	transport *http.Transport
 
 	failures atomic.Int32
-	until    atomic.Int64 // Unix nanoseconds until which it is left out; 0: it is not
+	until    atomic.Int64 // left out until then, in Unix nanoseconds; 0: not left out
 	down     atomic.Bool
 	mu       sync.Mutex // held while failures and until are changed
 }
 
-// newTarget returns the target that a route names: http, https, or h2c, which is
-// HTTP/2 without TLS.
+// newTarget parses the URL of a target: http, https, or h2c, which is HTTP/2 without TLS.
 func newTarget(name string, r *Route) (*target, error) {
 	const want = "a URL such as http://10.0.0.1:8080, https://api.internal or h2c://10.0.0.1:8080/v2"
 	u, err := url.Parse(name)
@@ -71,7 +69,7 @@ func newTarget(name string, r *Route) (*target, error) {
 	}
 	u.Path = strings.TrimSuffix(u.Path, "/")
 	if u.RawPath != "" || (u.Path != "" && rule.CleanPath(u.Path) != u.Path) {
-		return nil, invalid("Targets", name, "a path without escapes, empty segments and dots, or none")
+		return nil, invalid("Targets", name, "a URL whose path has no escapes, empty segments or dots")
 	}
 	t := &target{name: name, url: u}
 	t.transport = &http.Transport{
@@ -82,8 +80,8 @@ func newTarget(name string, r *Route) (*target, error) {
 		TLSHandshakeTimeout:   max(r.DialTimeout, 0),
 		ResponseHeaderTimeout: max(r.ResponseTimeout, 0),
 		ExpectContinueTimeout: time.Second,
-		DisableCompression:    true, // what the client accepts is between it and the target
-		// One connection carries many requests: if it is dead, that has to be noticed.
+		DisableCompression:    true, // the client and the target agree on that
+		// A dead connection must be noticed: it carries many requests.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: 15 * time.Second},
 	}
 	switch u.Scheme {
@@ -95,21 +93,21 @@ func newTarget(name string, r *Route) (*target, error) {
 	case "https":
 		t.transport.Protocols.SetHTTP1(true)
 		t.transport.Protocols.SetHTTP2(true)
-		t.transport.TLSClientConfig = r.TLS.Clone() // of nil it is nil
+		t.transport.TLSClientConfig = r.TLS.Clone() // a clone of nil is nil
 	default:
 		return nil, invalid("Targets", name, want)
 	}
 	return t, nil
 }
 
-// dialError says that there was no connection.
+// dialError says that there is no connection.
 type dialError struct{ err error }
 
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// unsent reports whether nothing of the request can have been sent. Of TLS this is
-// known if it is us who do not trust the target.
+// unsent reports whether nothing of the request was sent: there was no connection, or we
+// did not trust the target's certificate.
 func unsent(err error) bool {
 	_, unconnected := errors.AsType[*dialError](err)
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
@@ -144,7 +142,7 @@ func (t *target) health(route string, now func() time.Time) TargetHealth {
 	return h
 }
 
-// answered notes that the target did.
+// answered records that the target has answered.
 func (t *target) answered() {
 	if t.failures.Load() == 0 {
 		return
@@ -155,9 +153,9 @@ func (t *target) answered() {
 	t.until.Store(0)
 }
 
-// failed notes that the target could not be reached or did not answer, and returns
-// for how long it is left out from now on, if that is new. What fails meanwhile
-// began before, or had no other target, and says nothing new.
+// failed records that the target could not be reached or did not answer, and returns for
+// how long it is left out from now on, or 0. Requests that fail while it is left out do
+// not count: they began before, or had no other target.
 func (t *target) failed(now time.Time) (pause time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -165,10 +163,10 @@ func (t *target) failed(now time.Time) (pause time.Duration) {
 		return 0
 	}
 	n := t.failures.Add(1)
-	if n < mostFailures {
+	if n < maxFailures {
 		return 0
 	}
-	pause = min(shortPause<<min(n-mostFailures, 8), longPause)
+	pause = min(shortPause<<min(n-maxFailures, 8), longPause)
 	t.until.Store(now.Add(pause).UnixNano())
 	return pause
 }
@@ -186,7 +184,7 @@ func (t *target) watch(ctx context.Context, c *Check, log *slog.Logger) {
 		if err == nil {
 			missed = 0
 		}
-		if down := missed >= mostMissed; t.down.Swap(down) != down {
+		if down := missed >= maxMissed; t.down.Swap(down) != down {
 			log.LogAttrs(ctx, slog.LevelWarn, "target checked", slog.String("target", t.name), slog.Bool("down", down), slog.Any("error", err))
 		}
 		select {
@@ -211,7 +209,7 @@ func (t *target) check(ctx context.Context, c *Check) error {
 		return err
 	}
 	defer res.Body.Close()
-	// What is read to its end leaves a connection that can be used again.
+	// A body that is read to its end leaves a connection that can be reused.
 	if _, err := io.CopyN(io.Discard, res.Body, 64<<10); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
@@ -221,8 +219,8 @@ func (t *target) check(ctx context.Context, c *Check) error {
 	return nil
 }
 
-// upstream is the targets of a route. It sends requests to one after the other, and
-// to another one if there is no connection.
+// upstream is the targets of a route. It sends requests to them in turn, and to another
+// one if there is no connection.
 type upstream struct {
 	targets []*target
 	turn    atomic.Uint32
@@ -230,10 +228,10 @@ type upstream struct {
 	log     *slog.Logger
 }
 
-// choose returns the next target that is healthy and not among those tried, or else
-// one that is not tried, or nil: when none is healthy it is better to try than to
-// refuse everything on what may be old news. Turns are counted among those that can be
-// chosen, so that the share of one that cannot goes to all others.
+// choose returns the next target that is healthy and was not tried, or else one that was
+// not tried, or nil. If none is healthy, trying is better than failing: what is known of
+// them may be old. Turns are counted among the targets that can be chosen, so that the
+// share of the others is spread evenly.
 func (u *upstream) choose(tried uint64) (t *target, mask uint64) {
 	if len(u.targets) == 1 && tried == 0 {
 		return u.targets[0], 1
@@ -257,8 +255,8 @@ func (u *upstream) choose(tried uint64) (t *target, mask uint64) {
 	return u.targets[i], 1 << i
 }
 
-// RoundTrip implements [http.RoundTripper]. Where there was no connection nothing was
-// sent, and so the request may go to another target, whatever its method.
+// RoundTrip implements [http.RoundTripper]. Without a connection nothing was sent, so the
+// request may go to another target, whatever its method.
 func (u *upstream) RoundTrip(r *http.Request) (*http.Response, error) {
 	t := tripOf(r.Context())
 	for tries := 1; ; tries++ {
@@ -268,7 +266,7 @@ func (u *upstream) RoundTrip(r *http.Request) (*http.Response, error) {
 			return res, nil
 		}
 		if r.Context().Err() != nil {
-			return nil, err // a client that leaves, or sends slowly, says nothing of the target
+			return nil, err // the client has left or was slow, which is not the target's fault
 		}
 		again := unsent(err)
 		if again || isTimeout(err) {
@@ -277,7 +275,7 @@ func (u *upstream) RoundTrip(r *http.Request) (*http.Response, error) {
 					slog.String("target", t.target.name), slog.Duration("for", pause), slog.Any("error", err))
 			}
 		}
-		if !again || tries == mostTries {
+		if !again || tries == maxTries {
 			return nil, err
 		}
 		next, mask := u.choose(t.tried)
@@ -287,7 +285,7 @@ func (u *upstream) RoundTrip(r *http.Request) (*http.Response, error) {
 		r = r.WithContext(r.Context())
 		at := *r.URL
 		r.URL = &at
-		t.aim(r.URL, next, mask)
+		t.setTarget(r.URL, next, mask)
 	}
 }
 

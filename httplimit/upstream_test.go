@@ -104,9 +104,9 @@ func TestUpstreamReturn(t *testing.T) {
 		_, _ = io.WriteString(w, "back")
 	}), false).URL
 	g, s := gateway(t, httplimit.GatewayOptions{
-		Routes: []httplimit.Route{{Targets: []string{target}, ResponseTimeout: time.Second}}, Now: clock.Now,
+		Routes: []httplimit.Route{{Targets: []string{target}, ResponseTimeout: 20 * time.Millisecond}}, Now: clock.Now,
 	})
-	for i := range 5 { // the only one there is: it is tried all the same
+	for i := range 5 { // it is the only one, so it is tried all the same
 		if got := post(t, s.URL); got != "504" {
 			t.Fatal(got)
 		}
@@ -115,8 +115,10 @@ func TestUpstreamReturn(t *testing.T) {
 		}
 	}
 	slow.Store(false)
-	if got := post(t, s.URL); got != "back" {
-		t.Error(got)
+	for try := 0; post(t, s.URL) != "back"; try++ { // it may still be too slow on a busy machine
+		if try == 100 {
+			t.Fatal("it does not come back")
+		}
 	}
 	if h := g.Health()[0]; !h.Healthy || h.Failures != 0 || !h.Until.IsZero() {
 		t.Errorf("%+v", h)

@@ -1,15 +1,16 @@
-// Package field tells a verdict in fields, which are headers to HTTP and trailers to
-// gRPC: what is said of limits, and how it is rounded and written, is said here once.
+// Package field writes the fields that tell clients about their limits: headers in HTTP
+// and trailers in gRPC. What they say, and how it is rounded and written, is decided here
+// for all doors.
 //
 // # What holds
 //
-//   - Every number is rounded against the client: one that does what the fields say is
-//     not refused, as long as no one else uses the same limits.
-//   - A number that no one has counted is not said.
+//   - All numbers are rounded against the client: one that does what the fields say is not
+//     denied, as long as no one else uses the same limits.
+//   - Numbers that were not counted are not sent.
 //
-// # What it refuses to do
+// # What it does not do
 //
-// It reads no fields, and knows no protocol beyond how it spells their names.
+// It reads no fields, and knows of protocols only how they spell names.
 package field
 
 import (
@@ -33,26 +34,26 @@ const (
 	// IETF is RateLimit-Policy and RateLimit, of all limits, as
 	// draft-ietf-httpapi-ratelimit-headers-11 has them.
 	IETF
-	// None is neither. A client that is refused still gets Retry-After.
+	// None is neither. A denied request still gets Retry-After.
 	None
 )
 
 // has reports whether one of the sets is chosen.
 func (s Set) has(one Set) bool { return s == 0 || s&one != 0 }
 
-// Set sets the headers that tell a verdict. They are about limits that were counted
-// for this request: those that were only tried out, and penalties, are left out, and
-// so is everything if there are none. Of a limit that no one could count, only the
-// policy is told. Who is banned by a penalty has nothing left of its rule's limits
-// until the ban is over.
+// Set sets the headers for a verdict. They are about the limits that were counted for
+// this request; those of log_only rules and penalties are left out, and without any limit
+// no header is set. If a limit could not be counted, only its policy is sent. A client
+// that is banned by a penalty has nothing left of that rule's limits until the ban is
+// over.
 //
 // A policy has the name of its limit, or rule/limit if limits of several rules that
 // applied have the same name.
 //
-// Retry-After is there if the request was refused with 429 or 503 and can pass later.
+// Retry-After is set if the request was denied with 429 or 503 and can pass later.
 func (s Set) Set(h http.Header, v *engine.Verdict) { s.set(h, v, false) }
 
-// SetLower is Set for maps in which names are in lower case, as those of gRPC are.
+// SetLower is Set for maps with names in lower case, as in gRPC.
 func (s Set) SetLower(md map[string][]string, v *engine.Verdict) { s.set(md, v, true) }
 
 func (s Set) set(to map[string][]string, v *engine.Verdict, lower bool) {
@@ -72,17 +73,17 @@ func (s Set) set(to map[string][]string, v *engine.Verdict, lower bool) {
 	f.set(to, lower)
 }
 
-// RetryAfter returns how long to wait, if the request was refused and waiting helps.
+// RetryAfter returns how long to wait, if the request was denied and waiting helps.
 func RetryAfter(v *engine.Verdict) (wait time.Duration, ok bool) {
 	return v.RetryAfter, !v.Outcome.Passed() && v.RetryAfter > 0 && v.RetryAfter != stint.Never
 }
 
-// isPolicy reports whether the limit is one that a client is told of.
+// isPolicy reports whether clients are told of the limit.
 func isPolicy(l *engine.Limit) bool { return l.Penalty == nil && !l.Shadow }
 
-// Next goes through the policies in the order in which a client is told of them:
-// first the binding one or, if that is a penalty, those of its rule. It returns one,
-// and where to go on, or nil after the last.
+// Next iterates over the policies in the order in which clients are told of them: first
+// the binding one or, if that is a penalty, those of its rule. It returns the next one at
+// or after at, and where to go on, or nil after the last.
 func Next(v *engine.Verdict, at int) (l *engine.Limit, after int) {
 	for n := len(v.Limits); at < 2*n; at++ { // twice: once for those that lead
 		i := at % n
@@ -94,14 +95,13 @@ func Next(v *engine.Verdict, at int) (l *engine.Limit, after int) {
 	return nil, at
 }
 
-// Banned reports whether a penalty of the limit's rule is what refuses the request.
+// Banned reports whether a penalty of the limit's rule denies the request.
 func Banned(v *engine.Verdict, l *engine.Limit) bool {
 	first := &v.Limits[0]
 	return first.Penalty != nil && !first.Decision.Allowed && first.Rule == l.Rule
 }
 
-// PolicyName returns the limit's name, with its rule's if it would not be the only
-// one of that name.
+// PolicyName returns the limit's name, and the rule's name if another limit has the same.
 func PolicyName(v *engine.Verdict, l *engine.Limit) (rule, slash, name string) {
 	for i := range v.Limits {
 		if other := &v.Limits[i]; other.Rule != l.Rule && other.Name == l.Name && isPolicy(other) {
@@ -111,10 +111,10 @@ func PolicyName(v *engine.Verdict, l *engine.Limit) (rule, slash, name string) {
 	return "", "", l.Name
 }
 
-// Counted reports whether there are numbers to tell.
+// Counted reports whether the limit was counted, so that there are numbers to send.
 func Counted(l *engine.Limit) bool { return l.Decision.Basis < stint.Open }
 
-// Standing returns what remains of a limit, and how long until nothing is used.
+// Standing returns what remains of a limit, and when the whole of it is available again.
 func Standing(v *engine.Verdict, l *engine.Limit) (remaining int64, reset time.Duration) {
 	d := &l.Decision
 	if Banned(v, l) {
@@ -123,7 +123,7 @@ func Standing(v *engine.Verdict, l *engine.Limit) (remaining int64, reset time.D
 	return d.Remaining, d.ResetAfter
 }
 
-// during returns for how long at most what remains is all.
+// during returns the longest time for which no more than what remains can pass.
 func during(v *engine.Verdict, l *engine.Limit) time.Duration {
 	d := &l.Decision
 	switch {
@@ -139,14 +139,14 @@ func during(v *engine.Verdict, l *engine.Limit) time.Duration {
 	return longest(v, l)
 }
 
-// longest returns how long it can take until the same cost passes again, however the
+// longest returns how long it can take until the same cost can pass again, however the
 // limit was used.
 func longest(v *engine.Verdict, l *engine.Limit) time.Duration {
 	window := windowOf(v, l)
 	if l.Limit.Algorithm == stint.FixedWindow || l.Limit.Algorithm == stint.SlidingLog {
 		return window
 	}
-	part := stint.MaxWindow // in which the cost comes back
+	part := stint.MaxWindow // the time in which the cost is restored
 	if high, low := bits.Mul64(uint64(window), uint64(max(l.Cost, 1))); high < uint64(l.Limit.Max) {
 		quotient, rest := bits.Div64(high, low, uint64(l.Limit.Max))
 		part = time.Duration(min(quotient+min(rest, 1), uint64(part)))
@@ -155,8 +155,7 @@ func longest(v *engine.Verdict, l *engine.Limit) time.Duration {
 		part += tick // times are rounded to it
 	}
 	if l.Limit.Algorithm == stint.SlidingWindow {
-		// What was used in one window begins to come back in the next, at the end of
-		// which nothing is used.
+		// What was used in one window is restored during the next.
 		next := window
 		if reset := l.Decision.ResetAfter; reset > 0 {
 			next = max(min(next, reset-window), 0)
@@ -166,8 +165,8 @@ func longest(v *engine.Verdict, l *engine.Limit) time.Duration {
 	return part
 }
 
-// windowOf returns the length of the limit's window: of the one that it is in, if
-// they differ.
+// windowOf returns the length of the limit's window: of the current one, if lengths
+// differ.
 func windowOf(v *engine.Verdict, l *engine.Limit) time.Duration {
 	if n := l.Limit.Window.Length(); n > 0 {
 		return n
@@ -179,7 +178,7 @@ func windowOf(v *engine.Verdict, l *engine.Limit) time.Duration {
 // Seconds rounds up, to 1 at least.
 func Seconds(d time.Duration) int64 { return max(int64((d-1)/time.Second)+1, 1) }
 
-// name is a field's, as HTTP/1 spells it and in lower case.
+// name is the name of a field, canonical and in lower case.
 type name struct{ canonical, lower string }
 
 var (
@@ -192,7 +191,7 @@ var (
 	retryAfter = name{"Retry-After", "retry-after"}
 )
 
-// fields are written into one text that is cut when it is whole.
+// fields collects the values in one text, which is cut into strings at the end.
 type fields struct {
 	text  []byte
 	start int // of the value that is being written
@@ -201,10 +200,10 @@ type fields struct {
 	n     int
 }
 
-// pool has room for fields. How long they get is not a client's to say.
+// pool holds fields to reuse. Clients cannot make them long.
 var pool = sync.Pool{New: func() any { return new(fields) }}
 
-// end ends the value of a field. One that is empty is left out.
+// end ends the value of a field. Empty values are left out.
 func (f *fields) end(n *name) {
 	if len(f.text) > f.start {
 		f.start = len(f.text)
@@ -268,7 +267,7 @@ func (f *fields) addStandings(v *engine.Verdict) {
 	f.end(&rateLimit)
 }
 
-// item begins another item of a list: the policy's name, as a string.
+// item begins an item of a list: the policy's name, as a string.
 func (f *fields) item(v *engine.Verdict, l *engine.Limit) {
 	if len(f.text) > f.start {
 		f.text = append(f.text, ", "...)
@@ -281,8 +280,7 @@ func (f *fields) item(v *engine.Verdict, l *engine.Limit) {
 	f.text = append(f.text, '"')
 }
 
-// appendEscaped appends the inside of a structured string, which has printable ASCII
-// only.
+// appendEscaped appends the content of a structured string, which is printable ASCII.
 func appendEscaped(b []byte, s string) []byte {
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -299,10 +297,10 @@ func appendEscaped(b []byte, s string) []byte {
 
 const upperHex = "0123456789ABCDEF"
 
-// parameter writes an integer. Structured fields have no longer ones.
+// parameter writes an integer, up to the largest that structured fields have.
 func (f *fields) parameter(name string, n int64) {
-	const most = 999_999_999_999_999
-	f.text = strconv.AppendInt(append(f.text, name...), min(n, most), 10)
+	const largest = 999_999_999_999_999
+	f.text = strconv.AppendInt(append(f.text, name...), min(n, largest), 10)
 }
 
 // Violated reports whether the request is over the limit, or banned because it was. A limit

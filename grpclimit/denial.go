@@ -15,10 +15,10 @@ import (
 	"github.com/stintdev/stint/internal/door/field"
 )
 
-// domain is where the reasons in ErrorInfo come from.
+// domain is the domain of the reasons in ErrorInfo.
 const domain = "github.com/stintdev/stint"
 
-// codeOf returns how gRPC says what HTTP says with the verdict's status.
+// codeOf returns the gRPC code for a verdict.
 func codeOf(v *engine.Verdict) codes.Code {
 	switch {
 	case v.Outcome == engine.Unauthorized:
@@ -32,9 +32,9 @@ func codeOf(v *engine.Verdict) codes.Code {
 	}
 }
 
-// refusal returns the status of a call that was refused: why, when to come back, which
-// limits refuse it, and the decision's id.
-func refusal(v *engine.Verdict) error {
+// denial returns the status of a call that was denied: why, when to try again, which limits
+// deny it, and the decision's id.
+func denial(v *engine.Verdict) error {
 	s := status.New(codeOf(v), valid(message(v)))
 	details := make([]protoadapt.MessageV1, 0, 3)
 	details = append(details, &errdetails.ErrorInfo{
@@ -61,11 +61,11 @@ func refusal(v *engine.Verdict) error {
 	return s.Err()
 }
 
-// message says why the call was refused: what the verdict has for the client, or else
-// what kind of refusal it is. The details say the rest.
+// message says why the call was denied: the verdict's reason, or else the kind of denial.
+// The details say the rest.
 func message(v *engine.Verdict) string {
 	if v.Reason != "" {
-		return strings.TrimPrefix(v.Reason, "identity: ") // who says so does not matter to a client
+		return strings.TrimPrefix(v.Reason, "identity: ") // the package does not matter to a client
 	}
 	switch {
 	case v.Outcome == engine.Denied && v.RetryAfter == stint.Never:
@@ -73,13 +73,13 @@ func message(v *engine.Verdict) string {
 	case v.Outcome == engine.Denied:
 		return "A limit is used up."
 	case v.Outcome == engine.Banned:
-		return "Calls of this client are refused."
+		return "Calls from this client are denied."
 	case v.Outcome == engine.Unavailable:
 		return "Calls cannot be counted at the moment."
 	default:
-		return "This call is refused."
+		return "This call is denied."
 	}
 }
 
-// valid returns text that can be sent: protobuf takes none that is not UTF-8.
+// valid replaces invalid UTF-8, which protobuf does not accept.
 func valid(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }

@@ -1,0 +1,290 @@
+package httplimit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/stintdev/stint/engine"
+)
+
+// trip is the state of a request on its way to a target. It is the request's context.
+type trip struct {
+	context.Context
+	route   *route
+	verdict engine.Verdict
+	peer    string // its address
+
+	target *target // the one that was chosen last
+	tried  uint64  // a bit for each target that was chosen
+	// path and rawPath are sent to the target, after the target's own path.
+	path, rawPath string
+	body          body
+	forwarded     [4]string // values of the headers that setForwarded sets
+}
+
+type tripKey struct{}
+
+// Value implements [context.Context].
+func (t *trip) Value(key any) any {
+	if key == (tripKey{}) {
+		return t
+	}
+	return t.Context.Value(key)
+}
+
+func tripOf(ctx context.Context) *trip { return ctx.Value(tripKey{}).(*trip) }
+
+// body is the body of a request. Close does nothing, so that the body can be sent to
+// another target: the server closes it in the end.
+type body struct {
+	io.ReadCloser
+	failed atomic.Bool // reading it failed, which is the client's fault
+	unread atomic.Bool // with HTTP/1, its end was not read yet
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	switch {
+	case errors.Is(err, io.EOF):
+		b.unread.Store(false)
+	case err != nil:
+		b.failed.Store(true)
+	}
+	return n, err
+}
+
+func (*body) Close() error { return nil }
+
+// closeIfUnread closes the client's connection after the response if the body was not read
+// to its end: the rest must not be read as the next request.
+func (b *body) closeIfUnread(h http.Header) {
+	if b.unread.Load() {
+		h.Set("Connection", "close")
+	}
+}
+
+// pass sends the request to a target, and the response to the client.
+func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, t *trip) {
+	var ctx context.Context = t
+	if t.route.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(t, t.route.Timeout)
+		defer cancel()
+	}
+	r = r.WithContext(ctx)
+	if r.ProtoMajor == 1 && r.ContentLength != 0 {
+		// A target may answer while it reads. Without this, the server would read the rest
+		// of the body itself and discard it.
+		_ = http.NewResponseController(w).EnableFullDuplex() // the server of net/http can
+		t.body.unread.Store(true)
+	}
+	if g.maxBody > 0 && r.Body != nil {
+		r.Body = http.MaxBytesReader(w, r.Body, g.maxBody)
+	}
+	t.route.proxy.ServeHTTP(w, r)
+}
+
+// rewrite changes the request into the one that is sent to the target.
+func rewrite(pr *httputil.ProxyRequest) {
+	t, out := tripOf(pr.In.Context()), pr.Out
+	t.path, t.rawPath = out.URL.Path, out.URL.RawPath
+	if t.route.StripPrefix && t.route.Prefix != "/" {
+		t.rawPath = strip(out.URL.EscapedPath(), t.route.Prefix)
+		t.path, _ = url.PathUnescape(t.rawPath) // the end of a valid path is valid
+	}
+	next, mask := t.route.upstream.choose(0)
+	t.setTarget(out.URL, next, mask)
+	out.URL.RawQuery = pr.In.URL.RawQuery // exactly as the client sent it
+	if !t.route.PreserveHost {
+		out.Host = ""
+	}
+	if isHTTP(out.Header.Get("Upgrade")) {
+		out.Header.Del("Upgrade")
+		out.Header.Del("Connection")
+	}
+	out.Trailer = pr.In.Trailer // its values come after the body
+	if out.Body != nil {
+		t.body.ReadCloser = out.Body
+		out.Body = &t.body
+	}
+	t.setForwarded(pr.In, out.Header)
+}
+
+// isHTTP reports whether a protocol to upgrade to can carry further requests.
+func isHTTP(protocol string) bool {
+	for _, start := range [...]string{"h2", "http/", "tls/"} {
+		if len(protocol) >= len(start) && strings.EqualFold(protocol[:len(start)], start) {
+			return true
+		}
+	}
+	return false
+}
+
+// strip removes the prefix from a path that is below it, and leaves the rest unchanged.
+func strip(path, prefix string) string {
+	for i := range len(prefix) {
+		switch {
+		case prefix[i] == '/':
+			path = strings.TrimLeft(path, "/")
+		case path[0] == '%':
+			path = path[3:]
+		default:
+			path = path[1:]
+		}
+	}
+	if !strings.HasPrefix(path, "/") {
+		return "/" + path
+	}
+	return path
+}
+
+// setTarget sends a request to a target.
+func (t *trip) setTarget(u *url.URL, to *target, mask uint64) {
+	t.target = to
+	t.tried |= mask
+	u.Scheme, u.Host = to.url.Scheme, to.url.Host
+	u.Path, u.RawPath = to.url.Path+t.path, ""
+	if t.rawPath != "" {
+		u.RawPath = to.url.Path + t.rawPath
+	}
+}
+
+// setForwarded sets the headers that tell the target about the client. ReverseProxy has
+// removed Forwarded, X-Forwarded-For, -Host and -Proto from h.
+func (t *trip) setForwarded(in *http.Request, h http.Header) {
+	client, chain, host, proto := "", t.peer, in.Host, "http"
+	if ip := t.verdict.Subject.IP; ip.IsValid() {
+		client = ip.String()
+	}
+	if in.TLS != nil {
+		proto = "https"
+	}
+	if t.verdict.Subject.Trusted {
+		before := in.Header["X-Forwarded-For"]
+		if chain != "" {
+			before = append(slices.Clip(before), chain)
+		}
+		chain = strings.Join(before, ", ")
+		host = cmp.Or(in.Header.Get("X-Forwarded-Host"), host)
+		proto = cmp.Or(in.Header.Get("X-Forwarded-Proto"), proto)
+	} else {
+		for name := range h {
+			if strings.HasPrefix(name, "X-Forwarded-") {
+				delete(h, name)
+			}
+		}
+	}
+	t.forwarded = [...]string{client, chain, host, proto}
+	for i, name := range [...]string{"X-Real-Ip", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if t.forwarded[i] == "" {
+			delete(h, name)
+		} else {
+			h[name] = t.forwarded[i : i+1 : i+1]
+		}
+	}
+}
+
+// addHeaders adds our headers to a response. They replace those of limits of the target,
+// as clients could not tell them apart. If we have none, the target's stay.
+func (g *Gateway) addHeaders(res *http.Response) error {
+	if len(res.Trailer) > 0 {
+		res.Header.Del("Content-Length") // HTTP/1.1 has trailers only without a length
+	}
+	t := tripOf(res.Request.Context())
+	if res.StatusCode != http.StatusSwitchingProtocols {
+		t.body.closeIfUnread(res.Header)
+	}
+	v := &t.verdict
+	if v.Binding() == nil {
+		return nil
+	}
+	for _, name := range [...]string{
+		"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", "X-Ratelimit-Cost", "Ratelimit-Policy", "Ratelimit",
+	} {
+		delete(res.Header, name)
+	}
+	g.headers.Set(res.Header, v)
+	return nil
+}
+
+// statusGone means that the client has left. It is for logs only.
+const statusGone = 499
+
+// fail answers a request that got no response from a target.
+func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
+	t := tripOf(r.Context())
+	t.body.closeIfUnread(w.Header())
+	if errors.Is(r.Context().Err(), context.Canceled) {
+		w.WriteHeader(statusGone)
+		return
+	}
+	p := g.diagnose(r.Context(), t, err)
+	if p.Status >= http.StatusInternalServerError {
+		g.log.LogAttrs(r.Context(), slog.LevelWarn, "target failed", slog.String("route", t.route.name),
+			slog.String("target", t.target.name), slog.Int("status", p.Status), slog.Any("error", err))
+	}
+	g.headers.Set(w.Header(), &t.verdict)
+	p.Write(w, r)
+}
+
+// diagnose says what went wrong. It does not name the target, which is not for clients.
+func (g *Gateway) diagnose(ctx context.Context, t *trip, err error) Problem {
+	_, large := errors.AsType[*http.MaxBytesError](err)
+	switch {
+	case large:
+		return g.tooLarge()
+	case t.body.failed.Load():
+		return Problem{Status: http.StatusBadRequest, Detail: "The body of the request could not be read."}
+	case t.target == nil:
+		return Problem{Status: http.StatusBadRequest, Detail: "The protocol to upgrade to has no valid name."}
+	case ctx.Err() != nil:
+		return Problem{Status: http.StatusGatewayTimeout, Detail: "The upstream timed out: the request took too long."}
+	case unsent(err) && isTimeout(err):
+		return Problem{Status: http.StatusGatewayTimeout, Detail: "The upstream timed out: there was no connection in time."}
+	case isTimeout(err):
+		return Problem{Status: http.StatusGatewayTimeout, Detail: "The upstream timed out: there was no response in time."}
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return Problem{Status: http.StatusBadGateway, Detail: "The upstream refused the connection."}
+	case unsent(err):
+		return Problem{Status: http.StatusBadGateway, Detail: "The upstream could not be reached."}
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return Problem{Status: http.StatusBadGateway, Detail: "The upstream reset the connection before it answered."}
+	default:
+		return Problem{Status: http.StatusBadGateway, Detail: "The upstream sent no valid response."}
+	}
+}
+
+func (g *Gateway) tooLarge() Problem {
+	return Problem{
+		Status: http.StatusRequestEntityTooLarge,
+		Detail: "The body of the request is larger than " + strconv.FormatInt(g.maxBody, 10) + " bytes.",
+	}
+}
+
+// buffers are for copying bodies, and shared by all gateways.
+var buffers bufferPool
+
+type bufferPool struct{ pool sync.Pool }
+
+const bufferSize = 32 << 10
+
+func (b *bufferPool) Get() []byte {
+	if p, ok := b.pool.Get().(*[bufferSize]byte); ok {
+		return p[:]
+	}
+	return make([]byte, bufferSize)
+}
+
+func (b *bufferPool) Put(p []byte) { b.pool.Put((*[bufferSize]byte)(p)) }
