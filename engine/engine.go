@@ -64,8 +64,8 @@ type Options struct {
 	// Store is where to count. It is not closed with the engine. One that has no
 	// [layer.FailMode] around it is given one: what becomes of requests while it is out of
 	// reach is for rules to say.
-	Store    stint.Store
-	Rules    *rule.Set
+	Store stint.Store
+	Rules *rule.Set
 	// Identity tells who is asking. Default: the address of the peer.
 	Identity *identity.Resolver
 	// Recorder is told every verdict. Nil: no one is.

@@ -148,7 +148,7 @@ func ExampleBy_Behind() {
 	r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
 	r.RemoteAddr = "10.1.2.3:4567"
 	r.Header.Set("X-Forwarded-For", "192.0.2.1")
-	r.Header.Set("X-User-ID", "alice")
+	r.Header.Set("X-User-Id", "alice")
 	limit(limitUsers(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		fmt.Println(httplimit.VerdictOf(r.Context()).Subject.User)
 	}))).ServeHTTP(rec, r)

@@ -264,19 +264,23 @@ func TestFailModes(t *testing.T) {
 		"error":  {[]stint.Ask{with(stint.FailError, limit("a", 1))}, []string{"unavailable", "unavailable"}, []int64{0}},
 		"an open one that is used up does not keep another from being counted": {
 			[]stint.Ask{with(stint.FailOpen, limit("a", 1)), limit("b", 3)},
-			[]string{"open local", "open local", "open local", "open -local"}, []int64{1, 3},
+			[]string{"open local", "open local", "open local", "open -local"},
+			[]int64{1, 3},
 		},
 		"a violation counts once": {
 			[]stint.Ask{with(stint.FailOpen, limit("a", 1)), limit("b", 1), penalty},
-			[]string{"open local local", "open -local local", "open -local local"}, []int64{1, 1, 2},
+			[]string{"open local local", "open -local local", "open -local local"},
+			[]int64{1, 1, 2},
 		},
 		"closed beside local": {
 			[]stint.Ask{limit("a", 3), with(stint.FailClosed, limit("b", 3))},
-			[]string{"open -closed", "open -closed"}, []int64{0, 0},
+			[]string{"open -closed", "open -closed"},
+			[]int64{0, 0},
 		},
 		"error before closed": {
 			[]stint.Ask{with(stint.FailClosed, limit("a", 3)), with(stint.FailError, limit("b", 3))},
-			[]string{"unavailable"}, []int64{0, 0},
+			[]string{"unavailable"},
+			[]int64{0, 0},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
