@@ -85,7 +85,7 @@ func TestKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const lives = 15
+	const lives = 8
 	safe := make([]int, lives)
 	for i := range safe {
 		safe[i] = kill(t, exe, dir, i*life)

@@ -83,7 +83,7 @@ func (d *table) inOrder() bool {
 
 var errAway = errors.New("the database is away")
 
-// record records events with numbers from, from+1, ..., to-1, which keep their order.
+// recordSome records events with numbers from, from+1, ..., to-1, which keep their order.
 func recordSome(r *record.Recorder, from, to int) {
 	e := denial(noon)
 	for n := from; n < to; n++ {
@@ -98,7 +98,7 @@ func TestTrouble(t *testing.T) {
 	for name, flood := range map[string]bool{"as fast as they are taken": false, "faster": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			trouble(t, 100_000, flood)
+			trouble(t, 60_000, flood)
 		})
 	}
 }
@@ -308,7 +308,7 @@ func TestNoRoom(t *testing.T) {
 		}
 		return 0, nil
 	}}
-	const all = 100_000
+	const all = 80_000
 	synctest.Test(t, func(t *testing.T) {
 		r, p := started(t, db)
 		for n := 0; n < all; n += 2000 {

@@ -17,7 +17,7 @@ import (
 // started again. In the end it has all of them, each once.
 func TestPostgresKilled(t *testing.T) {
 	t.Parallel()
-	killPostgres(t, 40_000)
+	killPostgres(t, 20_000)
 }
 
 func killPostgres(t *testing.T, n int) {

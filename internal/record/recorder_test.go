@@ -43,7 +43,7 @@ func TestRecord(t *testing.T) {
 // TestSample is about which events are kept, and what they weigh.
 func TestSample(t *testing.T) {
 	t.Parallel()
-	const n = 30_000
+	const n = 10_000
 	for _, c := range []struct {
 		sample float64
 		weight int64 // of those that pass; 0: none is kept

@@ -88,9 +88,10 @@ type todo struct {
 const (
 	// ahead is for how many months behind this one there are tables before they are wanted.
 	ahead = 2
-	// page is how many events are read at once.
-	page = 1000
 )
+
+// page is how many events are read at once. Tests read fewer.
+var page = 1000
 
 // columns are those of an event, in the order of values and scan.
 var columns = []string{

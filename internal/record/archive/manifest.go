@@ -71,7 +71,7 @@ func (m *Manifest) cursor() (c record.Cursor, err error) {
 	if err != nil {
 		return c, fmt.Errorf("last_id: %w", err)
 	}
-	return record.Cursor{p.Last, id}, nil
+	return record.Cursor{At: p.Last, ID: id}, nil
 }
 
 // seal returns the manifest as it is written, with its own hash.

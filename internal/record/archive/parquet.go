@@ -27,12 +27,13 @@ const (
 	// SchemaVersion is the version of the columns of Parquet files. It goes up with every
 	// change that a reader of the columns that were there before would notice.
 	SchemaVersion = "1"
-
-	// A row group is sorted in memory: it ends at so many events, or at so many bytes of
-	// text.
-	groupEvents = 1 << 16
-	groupText   = 16 << 20
 )
+
+// A row group is sorted in memory: it ends at so many events, fewer in tests, or at so many
+// bytes of text.
+var groupEvents = 1 << 16
+
+const groupText = 16 << 20
 
 // row is an event as Parquet files have it. No column is null: what is not known is
 // empty, as it is in a [record.Event].

@@ -177,7 +177,7 @@ func TestParquetText(t *testing.T) {
 func TestParquetFile(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, time.January, 31, 23, 59, 59, 123456000, time.UTC)
-	events := someEvents(at, 1<<16+10)
+	events := someEvents(at, 1<<12+10)
 	for i := range events {
 		events[i].At = at.Add(time.Duration(i/10) * time.Second) // ten at once, for the second key of the order
 	}
@@ -229,7 +229,7 @@ func TestParquetFile(t *testing.T) {
 	if got := f.Schema().String(); got != want {
 		t.Errorf("the schema is\n%s\nwant\n%s", got, want)
 	}
-	if groups := f.RowGroups(); len(groups) != 2 || groups[0].NumRows() != 1<<16 {
+	if groups := f.RowGroups(); len(groups) != 2 || groups[0].NumRows() != 1<<12 {
 		t.Errorf("%d row groups, of which the first has %d rows", len(groups), groups[0].NumRows())
 	}
 	for _, group := range f.Metadata().RowGroups {
@@ -252,7 +252,7 @@ func TestParquetFile(t *testing.T) {
 	}
 	r := parquet.NewGenericReader[any](bytes.NewReader(file))
 	defer r.Close()
-	rows, last := make([]any, 5000), ""
+	rows, last := make([]any, 1000), ""
 	for n := 0; n < len(rows); {
 		read, err := r.Read(rows[n:])
 		if n += read; err != nil {
@@ -301,8 +301,8 @@ func TestParquetRefuses(t *testing.T) {
 func FuzzReadParquet(f *testing.F) {
 	good := toParquet(f, someEvents(time.Unix(1e9, 0), 3))
 	f.Add(0, []byte{0}, len(good))
-	for i := range 200 {
-		f.Add(i*len(good)/200, []byte{byte(i), 0xff}, len(good)-i%3)
+	for i := range 100 {
+		f.Add(i*len(good)/100, []byte{byte(i), 0xff}, len(good)-i%3)
 	}
 	f.Fuzz(func(_ *testing.T, at int, with []byte, size int) {
 		file := bytes.Clone(good)

@@ -280,7 +280,7 @@ func (a *Archive) writeParts(ctx context.Context, l *lease, s record.MonthSize, 
 		if record.MonthOf(at) != m.Month || at.Before(last.At) || (at.Equal(last.At) && bytes.Compare(e.ID[:], last.ID[:]) <= 0) {
 			return fmt.Errorf("event %v of %v is not in its place", e.ID, at)
 		}
-		last = record.Cursor{at, e.ID}
+		last = record.Cursor{At: at, ID: e.ID}
 		if w == nil {
 			file.Reset()
 			w, part.First = NewWriter(&file), at

@@ -16,7 +16,8 @@ import (
 // A list is who was refused in some time, sorted by a hash of their names, so that lists
 // are merged without all of any being in memory, and one name is found by its page.
 
-const (
+// Tests have smaller ones.
+var (
 	// pageSize is how many bytes a page has, about.
 	pageSize = 32 << 10
 	// pagesAtOnce is how many bytes of pages are in memory until they are written.

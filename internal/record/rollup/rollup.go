@@ -28,11 +28,12 @@ var rollUps = []string{"stint_rollup_counts", "stint_rollup_lists"}
 const (
 	// minutesAtOnce is how many are counted in one transaction.
 	minutesAtOnce = 15
-	// eventsAtOnce is how many are counted in memory, about.
-	eventsAtOnce = 20_000
 	// rowsAtOnce is how many are inserted with one statement.
 	rowsAtOnce = 50
 )
+
+// eventsAtOnce is how many events are counted in memory, about. Tests count fewer.
+var eventsAtOnce int64 = 20_000
 
 // Run rolls up the minutes, hours and days that are over and of which events were
 // written since it was done last, late ones too, and returns how many these were. If

@@ -22,8 +22,15 @@ import (
 	"github.com/stintdev/stint/internal/record/rollup"
 )
 
-// ask returns all that a store says of roll-ups in a time, which has whole minutes.
-func ask(t rapid.TB, s *rollup.Store, r query.Range) map[string]string {
+// about is what is asked: a time of whole minutes, a rule or all, and the step of series.
+type about struct {
+	query.Range
+	rule string
+	step time.Duration
+}
+
+// ask returns all that a store says of roll-ups.
+func ask(t rapid.TB, s *rollup.Store, q about) map[string]string {
 	t.Helper()
 	ctx, out := context.Background(), map[string]string{}
 	put := func(key string, answer any, err error) {
@@ -32,33 +39,30 @@ func ask(t rapid.TB, s *rollup.Store, r query.Range) map[string]string {
 		}
 		out[key] = fmt.Sprint(answer)
 	}
-	for _, rule := range []string{"", "a"} {
-		for by := range counted {
-			for _, limit := range []int{1, 1000} {
-				top, err := s.Top(ctx, rollup.TopQuery{Range: r, By: by, Rule: rule, Limit: limit})
-				put(fmt.Sprintf("top %d %s by %q", limit, by, rule), top, err)
-			}
-			if by != "rule" && by != "endpoint" {
-				n, _, err := s.Distinct(ctx, rollup.DistinctQuery{Range: r, By: by, Rule: rule})
-				put(fmt.Sprintf("distinct %s by %q", by, rule), n, err)
-			}
+	r, rule, step := q.Range, q.rule, q.step
+	for by := range counted {
+		for _, limit := range []int{1, 1000} {
+			top, err := s.Top(ctx, rollup.TopQuery{Range: r, By: by, Rule: rule, Limit: limit})
+			put(fmt.Sprintf("top %d %s", limit, by), top, err)
 		}
-		for _, user := range []string{"", "ann"} {
-			violations, err := s.Violations(ctx, rollup.ViolationQuery{Range: r, User: user, Rule: rule})
-			put(fmt.Sprintf("violations of %q by %q", user, rule), violations, err)
+		if by != "rule" && by != "endpoint" {
+			n, _, err := s.Distinct(ctx, rollup.DistinctQuery{Range: r, By: by, Rule: rule})
+			put("distinct "+by, n, err)
 		}
-		for _, by := range []string{"", "outcome", "rule", "tier", "endpoint", "region"} {
-			for _, step := range stepsOf(r) {
-				all, err := s.Series(ctx, rollup.SeriesQuery{Range: r, By: by, Rule: rule, Step: step, Limit: 50})
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, series := range all {
-					for _, p := range series.Points {
-						if p.Total != 0 {
-							put(fmt.Sprintf("series by %s of %q, step %v: %q at %s", by, rule, step, series.Name, p.Start.Format(time.RFC3339)), p, nil)
-						}
-					}
+	}
+	for _, user := range []string{"", "ann"} {
+		violations, err := s.Violations(ctx, rollup.ViolationQuery{Range: r, User: user, Rule: rule})
+		put("violations of "+user, violations, err)
+	}
+	for by := range seriesBy {
+		all, err := s.Series(ctx, rollup.SeriesQuery{Range: r, By: by, Rule: rule, Step: step, Limit: 50})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, series := range all {
+			for _, p := range series.Points {
+				if p.Total != 0 {
+					put(fmt.Sprintf("series by %s: %q at %s", by, series.Name, p.Start.Format(time.RFC3339)), p, nil)
 				}
 			}
 		}
@@ -66,14 +70,11 @@ func ask(t rapid.TB, s *rollup.Store, r query.Range) map[string]string {
 	return out
 }
 
-// stepsOf returns steps that are not too short for a time.
-func stepsOf(r query.Range) (out []time.Duration) {
-	for _, step := range []time.Duration{time.Minute, 5 * time.Minute, 20 * time.Minute, time.Hour, 24 * time.Hour} {
-		if r.To.Sub(r.From) < 498*step {
-			out = append(out, step)
-		}
-	}
-	return out
+// seriesBy is what there may be a series for each of.
+var seriesBy = map[string]func(*record.Event) string{
+	"": func(*record.Event) string { return "" }, "outcome": func(e *record.Event) string { return e.Outcome.String() },
+	"rule": func(e *record.Event) string { return e.Rule }, "tier": func(e *record.Event) string { return e.Tier },
+	"endpoint": func(e *record.Event) string { return e.Endpoint }, "region": func(e *record.Event) string { return e.Region },
 }
 
 // counted is what refusals are counted by.
@@ -127,7 +128,7 @@ func violationsOf(events []record.Event, rule string) (out []rollup.Violation) {
 }
 
 // recount returns what ask has to, of events that were rolled up at a time.
-func recount(all []record.Event, now time.Time, r query.Range) map[string]string {
+func recount(all []record.Event, now time.Time, q about) map[string]string {
 	out := map[string]string{}
 	within := func(from, to time.Time) (some []record.Event) {
 		for _, e := range all {
@@ -137,55 +138,53 @@ func recount(all []record.Event, now time.Time, r query.Range) map[string]string
 		}
 		return some
 	}
-	hours := within(r.From.Truncate(time.Hour), r.To.Add(time.Hour-1).Truncate(time.Hour))
-	minutes := within(r.From, r.To)
-	for _, rule := range []string{"", "a"} {
-		for by, of := range counted {
-			top := topOf(hours, of, rule)
-			for _, limit := range []int{1, 1000} {
-				out[fmt.Sprintf("top %d %s by %q", limit, by, rule)] = fmt.Sprint(top[:min(limit, len(top))])
-			}
-			if by != "rule" && by != "endpoint" {
-				top = slices.DeleteFunc(top, func(n rollup.Refusals) bool { return n.Denied == 0 })
-				out[fmt.Sprintf("distinct %s by %q", by, rule)] = strconv.Itoa(len(top))
-			}
+	hours := within(q.From.Truncate(time.Hour), q.To.Add(time.Hour-1).Truncate(time.Hour))
+	minutes := within(q.From, q.To)
+	for by, of := range counted {
+		top := topOf(hours, of, q.rule)
+		for _, limit := range []int{1, 1000} {
+			out[fmt.Sprintf("top %d %s", limit, by)] = fmt.Sprint(top[:min(limit, len(top))])
 		}
-		violations := violationsOf(hours, rule)
-		out[fmt.Sprintf("violations of %q by %q", "", rule)] = fmt.Sprint(violations)
-		violations = slices.DeleteFunc(violations, func(v rollup.Violation) bool { return v.User != "ann" })
-		out[fmt.Sprintf("violations of %q by %q", "ann", rule)] = fmt.Sprint(violations)
-		for by, of := range map[string]func(record.Event) string{
-			"": func(record.Event) string { return "" }, "outcome": func(e record.Event) string { return e.Outcome.String() }, "rule": func(e record.Event) string { return e.Rule },
-			"tier": func(e record.Event) string { return e.Tier }, "endpoint": func(e record.Event) string { return e.Endpoint }, "region": func(e record.Event) string { return e.Region },
-		} {
-			for _, step := range stepsOf(r) {
-				points, latencies := map[string]*rollup.Point{}, map[string]*record.Sketch{}
-				for _, e := range minutes {
-					if rule != "" && e.Rule != rule {
-						continue
-					}
-					key := fmt.Sprintf("series by %s of %q, step %v: %q at %s", by, rule, step, of(e), e.At.Truncate(step).Format(time.RFC3339))
-					p := points[key]
-					if p == nil {
-						p, latencies[key] = &rollup.Point{Start: e.At.Truncate(step)}, new(record.Sketch)
-						points[key] = p
-					}
-					p.Total += e.Weight
-					p.Events++
-					if e.Cached {
-						p.Cached += e.Weight
-					}
-					latencies[key].Add(e.Latency, e.Weight)
-				}
-				for key, p := range points {
-					l := latencies[key]
-					p.P50, p.P95, p.P99 = l.Quantile(0.5), l.Quantile(0.95), l.Quantile(0.99)
-					out[key] = fmt.Sprint(*p)
-				}
+		if by != "rule" && by != "endpoint" {
+			out["distinct "+by] = strconv.Itoa(len(deniedOf(top)))
+		}
+	}
+	violations := violationsOf(hours, q.rule)
+	out["violations of "] = fmt.Sprint(violations)
+	violations = slices.DeleteFunc(violations, func(v rollup.Violation) bool { return v.User != "ann" })
+	out["violations of ann"] = fmt.Sprint(violations)
+	for by, of := range seriesBy {
+		points, latencies := map[string]*rollup.Point{}, map[string]*record.Sketch{}
+		for i := range minutes {
+			e := &minutes[i]
+			if q.rule != "" && e.Rule != q.rule {
+				continue
 			}
+			key := fmt.Sprintf("series by %s: %q at %s", by, of(e), e.At.Truncate(q.step).Format(time.RFC3339))
+			p := points[key]
+			if p == nil {
+				p, latencies[key] = &rollup.Point{Start: e.At.Truncate(q.step)}, new(record.Sketch)
+				points[key] = p
+			}
+			p.Total += e.Weight
+			p.Events++
+			if e.Cached {
+				p.Cached += e.Weight
+			}
+			latencies[key].Add(e.Latency, e.Weight)
+		}
+		for key, p := range points {
+			l := latencies[key]
+			p.P50, p.P95, p.P99 = l.Quantile(0.5), l.Quantile(0.95), l.Quantile(0.99)
+			out[key] = fmt.Sprint(*p)
 		}
 	}
 	return out
+}
+
+// deniedOf leaves those out who were refused and never denied.
+func deniedOf(top []rollup.Refusals) []rollup.Refusals {
+	return slices.DeleteFunc(slices.Clone(top), func(n rollup.Refusals) bool { return n.Denied == 0 })
 }
 
 func compare(t rapid.TB, got, want map[string]string) {
@@ -277,13 +276,16 @@ func TestRollUp(t *testing.T) {
 				}
 			}
 			until := now.Truncate(time.Minute).Add(time.Minute)
-			r := rapid.SampledFrom([]query.Range{
+			q := about{rule: rapid.SampledFrom([]string{"", "a"}).Draw(t, "rule")}
+			q.Range = rapid.SampledFrom([]query.Range{
 				{From: until.Add(-80 * time.Hour), To: until},
 				{From: until.Add(-24 * time.Hour), To: until},
 				{From: until.Add(-7 * time.Hour), To: until.Add(-10 * time.Minute)},
 				{From: base.Truncate(24 * time.Hour), To: base.Truncate(24*time.Hour).AddDate(0, 0, 1)},
 			}).Draw(t, "range")
-			compare(t, ask(t, s, r), recount(events, now, r))
+			steps := []time.Duration{time.Minute, 5 * time.Minute, 20 * time.Minute, time.Hour, 24 * time.Hour}
+			q.step = rapid.SampledFrom(slices.DeleteFunc(steps, func(step time.Duration) bool { return q.To.Sub(q.From) >= 498*step })).Draw(t, "step")
+			compare(t, ask(t, s, q), recount(events, now, q))
 		})
 	})
 }
@@ -299,7 +301,7 @@ func TestRollUpOnce(t *testing.T) {
 		for i := range 400 {
 			events = append(events, recordtest.Denial(i, now.Add(-time.Duration(i+1)*10*time.Second)))
 		}
-		r := query.Range{From: now.AddDate(0, 0, -1), To: now}
+		q := about{Range: query.Range{From: now.AddDate(0, 0, -1), To: now}, step: 5 * time.Minute}
 		var writing, rolling sync.WaitGroup
 		var mu sync.Mutex
 		const nodes = 4
@@ -344,7 +346,7 @@ func TestRollUpOnce(t *testing.T) {
 		if left := recordtest.Count(t, db, "SELECT count(*) FROM stint_rollup_todo WHERE level < 2"); left != 0 {
 			t.Errorf("%d are left to do", left) // but for the day
 		}
-		compare(t, ask(t, s, r), recount(events, now, r))
+		compare(t, ask(t, s, q), recount(events, now, q))
 
 		// Without new events there is nothing to do, and with all at once each is done once.
 		if n := rollUp(t, s); n != 0 {
@@ -374,6 +376,6 @@ func TestRollUpOnce(t *testing.T) {
 		if done != want {
 			t.Errorf("%d minutes and hours were done, want %d", done, want)
 		}
-		compare(t, ask(t, s, r), recount(events, now, r))
+		compare(t, ask(t, s, q), recount(events, now, q))
 	})
 }

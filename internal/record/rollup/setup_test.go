@@ -1,6 +1,7 @@
 package rollup_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"runtime"
@@ -35,6 +36,9 @@ func rollUp(t testing.TB, s *rollup.Store) int {
 }
 
 func TestMain(m *testing.M) {
+	if err := flag.Set("rapid.checks", "40"); err != nil { // unless -rapid.checks says otherwise
+		panic(err)
+	}
 	code := m.Run()
 	testpostgres.StopShared()
 	buf := make([]byte, 1<<20)
