@@ -528,45 +528,48 @@ func TestArchiveKilled(t *testing.T) {
 	t.Parallel()
 	events := someEvents(january.Start(), 15)
 	for _, edition := range []int{1, 2} {
-		resumed := 0
-		for writes := int64(0); ; writes++ {
-			b, c, s := blob.Bucket(new(memory)), inJuly(), newMonths(events...)
-			if edition == 2 {
-				s = newMonths(events[:12]...)
-				run(t, newArchive(t, s, b, c))
-				s.add(events[12:]...)
-			}
-			dying := &flaky{Bucket: b}
-			dying.left.Store(writes)
-			_, killed := newArchive(t, s, dying, c).Run(t.Context())
+		t.Run(fmt.Sprintf("edition %d", edition), func(t *testing.T) {
+			t.Parallel()
+			resumed := 0
+			for writes := int64(0); ; writes++ {
+				b, c, s := blob.Bucket(new(memory)), inJuly(), newMonths(events...)
+				if edition == 2 {
+					s = newMonths(events[:12]...)
+					run(t, newArchive(t, s, b, c))
+					s.add(events[12:]...)
+				}
+				dying := &flaky{Bucket: b}
+				dying.left.Store(writes)
+				_, killed := newArchive(t, s, dying, c).Run(t.Context())
 
-			// Whatever the source has not is in the archive.
-			a := newArchive(t, newMonths(), b, c)
-			c.pass(16 * time.Minute) // the lease of one who was killed
-			if left := len(s.all()); left != 15 && edition == 1 {
-				if m, err := a.Verify(t.Context(), january); left != 0 || err != nil || m.Events != 15 {
-					t.Fatalf("after %d writes: %d events are left, and in the archive %v, %v", writes, left, m, err)
+				// Whatever the source has not is in the archive.
+				a := newArchive(t, newMonths(), b, c)
+				c.pass(16 * time.Minute) // the lease of one who was killed
+				if left := len(s.all()); left != 15 && edition == 1 {
+					if m, err := a.Verify(t.Context(), january); left != 0 || err != nil || m.Events != 15 {
+						t.Fatalf("after %d writes: %d events are left, and in the archive %v, %v", writes, left, m, err)
+					}
 				}
-			}
-			if killed == nil {
-				if resumed == 0 || writes < 6 {
-					t.Errorf("%d runs were continued, of %d that were killed", resumed, writes)
+				if killed == nil {
+					if resumed == 0 || writes < 6 {
+						t.Errorf("%d runs were continued, of %d that were killed", resumed, writes)
+					}
+					break
 				}
-				break
+				a = newArchive(t, s, b, c)
+				report, err := a.Run(t.Context())
+				if err != nil {
+					t.Fatalf("after %d writes: %v", writes, err)
+				}
+				if strings.Contains(outcome(report), "resumed=true") {
+					resumed++
+				}
+				if files := names(t, b, "2026-01/"); len(files) != 3 {
+					t.Errorf("after %d writes: there are %v, want a manifest and 2 parts", writes, files)
+				}
+				wantArchived(t, a, s, january, events)
 			}
-			a = newArchive(t, s, b, c)
-			report, err := a.Run(t.Context())
-			if err != nil {
-				t.Fatalf("after %d writes: %v", writes, err)
-			}
-			if strings.Contains(outcome(report), "resumed=true") {
-				resumed++
-			}
-			if files := names(t, b, "2026-01/"); len(files) != 3 {
-				t.Errorf("after %d writes: there are %v, want a manifest and 2 parts", writes, files)
-			}
-			wantArchived(t, a, s, january, events)
-		}
+		})
 	}
 }
 
