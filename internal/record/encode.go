@@ -12,7 +12,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 )
 
@@ -95,12 +94,8 @@ func (c *encoder) append(b Batch, e *engine.Event, weight int64) Batch {
 			c.hasher.hash(address[:])
 		}
 	}
-	retry := max(0, e.RetryAfter.Microseconds())
-	if e.RetryAfter == stint.Never {
-		retry = -1
-	}
 	for i, v := range [numbers]int64{
-		e.At.UnixMicro(), e.Used, e.Max, e.Cost, retry, e.Waited.Microseconds(), e.Latency.Microseconds(), weight,
+		e.At.UnixMicro(), e.Used, e.Max, e.Cost, RetryMicros(e.RetryAfter), e.Waited.Microseconds(), e.Latency.Microseconds(), weight,
 	} {
 		binary.LittleEndian.PutUint64(head[numbersAt+8*i:], uint64(v))
 	}
@@ -148,15 +143,12 @@ func (e *Event) UnmarshalBinary(data []byte) error {
 	*e = Event{
 		ID: engine.ID(head[idAt:]), At: time.UnixMicro(n[0]).UTC(), Outcome: outcome, Shadow: flags&flagShadow != 0, Cached: flags&flagCached != 0,
 		Used: n[1], Max: n[2], Cost: n[3], Status: int(int32(binary.LittleEndian.Uint32(head[statusAt:]))),
-		RetryAfter: stint.Never, Weight: n[7],
+		RetryAfter: RetryAfter(n[4]), Waited: time.Duration(n[5]) * time.Microsecond, Latency: time.Duration(n[6]) * time.Microsecond, Weight: n[7],
 	}
 	const most = math.MaxInt64 / int64(time.Microsecond)
-	for i, d := range [...]*time.Duration{&e.RetryAfter, &e.Waited, &e.Latency} {
-		switch micros := n[4+i]; {
-		case micros > most || micros < -most:
+	for _, micros := range n[4:7] {
+		if micros > most || micros < -most {
 			return fmt.Errorf("record: event with a time of %d microseconds, which is too long", micros)
-		case i > 0 || micros >= 0:
-			*d = time.Duration(micros) * time.Microsecond
 		}
 	}
 	if privacy > 0 {

@@ -3,6 +3,7 @@ package record
 import (
 	"time"
 
+	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/internal/kit/strict"
 	"github.com/stintdev/stint/internal/record/query"
@@ -35,6 +36,22 @@ type Event struct {
 	Region, Node string
 	// Weight is how many decisions it stands for: those that passed are a sample.
 	Weight int64
+}
+
+// RetryMicros returns a time until a retry in microseconds, and -1 for stint.Never.
+func RetryMicros(d time.Duration) int64 {
+	if d == stint.Never {
+		return -1
+	}
+	return max(0, d.Microseconds())
+}
+
+// RetryAfter is the reverse of [RetryMicros].
+func RetryAfter(micros int64) time.Duration {
+	if micros < 0 {
+		return stint.Never
+	}
+	return time.Duration(micros) * time.Microsecond
 }
 
 // outcomes are the outcomes by name.

@@ -148,37 +148,37 @@ type liveSecond struct {
 // ruleCounts are how often rules have decided in one second. Those beyond so many are
 // one.
 type ruleCounts struct {
+	places map[string]int // in counts
 	counts []ruleCount
-	index  [2 * liveRules]uint16 // places of counts, from 1, by hash; 0: none
 	other  ruleCount
 }
 
-type ruleCount struct {
-	hash              uint64
-	name              string
-	requests, refused int64
+type ruleCount struct{ requests, refused int64 }
+
+func (c *ruleCount) add(o ruleCount) {
+	c.requests += o.requests
+	c.refused += o.refused
 }
 
 // of returns the count of a rule.
-func (c *ruleCounts) of(hash uint64, name string) *ruleCount {
-	at := hash % uint64(len(c.index))
-	for ; c.index[at] != 0; at = (at + 1) % uint64(len(c.index)) {
-		if one := &c.counts[c.index[at]-1]; one.hash == hash {
-			return one
-		}
-	}
-	if len(c.counts) == liveRules {
+func (c *ruleCounts) of(name string) *ruleCount {
+	at, known := c.places[name]
+	switch {
+	case known:
+		return &c.counts[at]
+	case len(c.counts) == liveRules:
 		return &c.other
+	case c.places == nil:
+		c.places = map[string]int{}
 	}
-	c.counts = append(c.counts, ruleCount{hash: hash, name: name})
-	c.index[at] = uint16(len(c.counts))
+	c.places[name] = len(c.counts)
+	c.counts = append(c.counts, ruleCount{})
 	return &c.counts[len(c.counts)-1]
 }
 
 // reset forgets all, names included, and keeps the room.
 func (c *ruleCounts) reset() {
-	clear(c.counts)
-	clear(c.index[:])
+	clear(c.places)
 	c.counts, c.other = c.counts[:0], ruleCount{}
 }
 
@@ -231,10 +231,6 @@ func (l *Live) Record(e *engine.Event) {
 			hashes[kind] = maphash.String(l.seed, names[kind])
 		}
 	}
-	var rule uint64
-	if e.Rule != "" {
-		rule = maphash.String(l.seed, e.Rule)
-	}
 	var ip [16]byte
 	if e.IP.IsValid() {
 		ip = l.o.Privacy.kept(e.IP)
@@ -256,7 +252,7 @@ func (l *Live) Record(e *engine.Event) {
 	}
 	now.latency.Add(e.Latency, 1)
 	if e.Rule != "" {
-		one := now.rules.of(rule, e.Rule)
+		one := now.rules.of(e.Rule)
 		one.requests++
 		if refused {
 			one.refused++
@@ -304,7 +300,7 @@ func (l *Live) Snapshot() Snapshot {
 	}
 
 	var sum liveSecond
-	rules := map[string]*ruleCount{}
+	rules := map[string]ruleCount{}
 	for i := range l.shards {
 		l.shards[i].add(&sum, rules, second)
 	}
@@ -346,7 +342,7 @@ func (l *Live) Snapshot() Snapshot {
 }
 
 // ratesOf returns the rules that decided most.
-func ratesOf(rules map[string]*ruleCount, seconds float64) []RuleRate {
+func ratesOf(rules map[string]ruleCount, seconds float64) []RuleRate {
 	out := make([]RuleRate, 0, len(rules))
 	for name, c := range rules {
 		out = append(out, RuleRate{name, float64(c.requests) / seconds, float64(c.refused) / seconds})
@@ -358,7 +354,7 @@ func ratesOf(rules map[string]*ruleCount, seconds float64) []RuleRate {
 }
 
 // add adds the last seconds.
-func (s *liveShard) add(sum *liveSecond, rules map[string]*ruleCount, last int64) {
+func (s *liveShard) add(sum *liveSecond, rules map[string]ruleCount, last int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for at := max(0, last-liveSeconds+1); at <= last; at++ {
@@ -371,23 +367,16 @@ func (s *liveShard) add(sum *liveSecond, rules map[string]*ruleCount, last int64
 		}
 		sum.shadow += one.shadow
 		sum.latency.Merge(&one.latency)
-		for i := range one.rules.counts {
-			addRule(rules, one.rules.counts[i].name, &one.rules.counts[i])
+		for name, at := range one.rules.places {
+			n := one.rules.counts[at]
+			n.add(rules[name])
+			rules[name] = n
 		}
-		if one.rules.other.requests > 0 {
-			addRule(rules, otherRules, &one.rules.other)
+		if other := one.rules.other; other.requests > 0 {
+			other.add(rules[otherRules])
+			rules[otherRules] = other
 		}
 	}
-}
-
-func addRule(rules map[string]*ruleCount, name string, c *ruleCount) {
-	sum := rules[name]
-	if sum == nil {
-		sum = &ruleCount{}
-		rules[name] = sum
-	}
-	sum.requests += c.requests
-	sum.refused += c.refused
 }
 
 // talkers returns those of one kind, in the last two windows.

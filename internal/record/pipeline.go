@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,15 +99,8 @@ const (
 
 // NewPipeline returns a pipeline. Start it, and Stop it.
 func NewPipeline(o PipelineOptions) (*Pipeline, error) {
-	if o.Interval == 0 {
-		o.Interval = 500 * time.Millisecond
-	}
-	if o.Timeout == 0 {
-		o.Timeout = 30 * time.Second
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Interval, o.Timeout = cmp.Or(o.Interval, 500*time.Millisecond), cmp.Or(o.Timeout, 30*time.Second)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
 	}

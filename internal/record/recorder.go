@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math"
 	"math/bits"
@@ -77,12 +78,7 @@ const chunkDrafts = 64
 
 // NewRecorder returns a recorder.
 func NewRecorder(o RecorderOptions) (*Recorder, error) {
-	if o.Sample == 0 {
-		o.Sample = 0.01
-	}
-	if o.Buffer == 0 {
-		o.Buffer = 4096
-	}
+	o.Sample, o.Buffer = cmp.Or(o.Sample, 0.01), cmp.Or(o.Buffer, 4096)
 	switch {
 	case !(o.Sample <= 1): // or it is no number
 		return nil, invalid("Sample", strconv.FormatFloat(o.Sample, 'g', -1, 64), "a share of at most 1, 0 for the default, or a negative number for none")

@@ -101,12 +101,6 @@ func (s *Sketch) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// UnmarshalBinary implements [encoding.BinaryUnmarshaler].
-func (s *Sketch) UnmarshalBinary(data []byte) error {
-	s.counts = s.counts[:0]
-	return s.MergeBinary(data)
-}
-
 // MergeBinary adds what another has counted, as AppendBinary wrote it.
 func (s *Sketch) MergeBinary(data []byte) error {
 	if s.counts == nil {

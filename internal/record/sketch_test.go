@@ -24,7 +24,7 @@ func TestSketch(t *testing.T) {
 		for i := range parts {
 			b, _ := parts[i].AppendBinary(nil)
 			var back record.Sketch
-			if err := back.UnmarshalBinary(b); err != nil {
+			if err := back.MergeBinary(b); err != nil {
 				t.Fatal(err)
 			}
 			sum.Merge(&back)
@@ -69,11 +69,11 @@ func FuzzSketch(f *testing.F) {
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 1})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var s, back record.Sketch
-		if s.UnmarshalBinary(data) != nil {
+		if s.MergeBinary(data) != nil {
 			return
 		}
 		b, _ := s.AppendBinary(nil)
-		if err := back.UnmarshalBinary(b); err != nil || s.Quantile(0.5) != back.Quantile(0.5) {
+		if err := back.MergeBinary(b); err != nil || s.Quantile(0.5) != back.Quantile(0.5) {
 			t.Errorf("%x became %x: %v", data, b, err)
 		}
 	})

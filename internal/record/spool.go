@@ -2,6 +2,7 @@ package record
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -64,12 +65,7 @@ const (
 
 // OpenSpool opens the spool in a directory. Close it.
 func OpenSpool(o SpoolOptions) (_ *Spool, err error) {
-	if o.MaxBytes == 0 {
-		o.MaxBytes = 1 << 30
-	}
-	if o.SegmentBytes == 0 {
-		o.SegmentBytes = 16 << 20
-	}
+	o.MaxBytes, o.SegmentBytes = cmp.Or(o.MaxBytes, 1<<30), cmp.Or(o.SegmentBytes, 16<<20)
 	switch {
 	case o.Dir == "":
 		return nil, invalid("Dir", "", "a directory")

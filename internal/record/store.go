@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/internal/kit/database"
 	"github.com/stintdev/stint/internal/record/query"
@@ -101,12 +100,8 @@ var columns = []string{
 
 // values appends an event as a row.
 func (e *Event) values(row []any, id, at any) []any {
-	retry := e.RetryAfter.Microseconds()
-	if e.RetryAfter == stint.Never {
-		retry = -1
-	}
 	return append(row, id, at, int64(e.Outcome), e.Shadow, e.Cached, e.User, e.Tenant, e.Key, e.Tier, e.IP, e.Rule, e.Limit, e.Endpoint, e.Method,
-		e.Used, e.Max, e.Cost, int64(e.Status), retry, e.Waited.Microseconds(), e.Latency.Microseconds(), e.Region, e.Node, e.Weight)
+		e.Used, e.Max, e.Cost, int64(e.Status), RetryMicros(e.RetryAfter), e.Waited.Microseconds(), e.Latency.Microseconds(), e.Region, e.Node, e.Weight)
 }
 
 // scan reads an event from a row.
@@ -119,10 +114,7 @@ func (e *Event) scan(rows *sql.Rows) error {
 		err = fmt.Errorf("the event %v has the outcome %d, it may be that of a newer version", e.ID, byte(e.Outcome))
 	}
 	e.At = at.Time
-	e.RetryAfter, e.Waited, e.Latency = time.Duration(retry)*time.Microsecond, time.Duration(waited)*time.Microsecond, time.Duration(latency)*time.Microsecond
-	if retry < 0 {
-		e.RetryAfter = stint.Never
-	}
+	e.RetryAfter, e.Waited, e.Latency = RetryAfter(retry), time.Duration(waited)*time.Microsecond, time.Duration(latency)*time.Microsecond
 	return err
 }
 

@@ -12,6 +12,7 @@ package archive
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,11 +26,11 @@ import (
 
 // What callers of an [Archive] can tell apart.
 var (
-	// ErrBusy means that another archives at the same place.
-	ErrBusy = errors.New("another works on the archive")
+	// ErrBusy means that another process is working on the same archive.
+	ErrBusy = errors.New("another process is working on the archive")
 	// ErrNotArchived means that the archive does not have the month.
 	ErrNotArchived = errors.New("not in the archive")
-	// ErrDamaged means that the archive has not what was put into it.
+	// ErrDamaged means that the archive does not have what was put into it.
 	ErrDamaged = errors.New("damaged")
 )
 
@@ -96,21 +97,8 @@ type Archive struct {
 
 // New returns the archive of a source in a bucket.
 func New(source Source, bucket blob.Bucket, o Options) (*Archive, error) {
-	if o.Retention == 0 {
-		o.Retention = 90 * day
-	}
-	if o.Keep == 0 {
-		o.Keep = 7*365*day + 2*day
-	}
-	if o.Hold == 0 {
-		o.Hold = 7 * day
-	}
-	if o.PartEvents == 0 {
-		o.PartEvents = 1 << 20
-	}
-	if o.Node == "" {
-		o.Node = "stint"
-	}
+	o.Retention, o.Keep, o.Hold = cmp.Or(o.Retention, 90*day), cmp.Or(o.Keep, 7*365*day+2*day), cmp.Or(o.Hold, 7*day)
+	o.PartEvents, o.Node = cmp.Or(o.PartEvents, 1<<20), cmp.Or(o.Node, "stint")
 	if o.Progress == nil {
 		o.Progress = func(int64, int64, string) {}
 	}

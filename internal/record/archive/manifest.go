@@ -23,7 +23,7 @@ type Manifest struct {
 	Events  int64        `json:"events"`
 	First   time.Time    `json:"first"` // when the first of them was
 	Last    time.Time    `json:"last"`
-	Digest  Digest       `json:"digest"`
+	Digest  digest       `json:"digest"`
 	Parts   []Part       `json:"parts"`
 	Written time.Time    `json:"written"`
 	// SHA256 is that of the manifest as it would be without it.
@@ -39,7 +39,7 @@ type Part struct {
 	First  time.Time `json:"first"`
 	Last   time.Time `json:"last"`
 	LastID string    `json:"last_id"`
-	Digest Digest    `json:"digest"`
+	Digest digest    `json:"digest"`
 }
 
 func (m *Manifest) file(name string) string { return m.Month.String() + "/" + name }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 
-	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/internal/record"
 )
@@ -74,11 +73,8 @@ func rowOf(e *record.Event) row {
 		User: e.User, Tenant: e.Tenant, Key: e.Key, Tier: e.Tier, IP: e.IP,
 		Rule: e.Rule, Limit: e.Limit, Endpoint: e.Endpoint, Method: e.Method,
 		Used: e.Used, Max: e.Max, Cost: e.Cost, Status: int32(e.Status),
-		RetryAfter: e.RetryAfter.Microseconds(), Waited: e.Waited.Microseconds(), Latency: e.Latency.Microseconds(),
+		RetryAfter: record.RetryMicros(e.RetryAfter), Waited: e.Waited.Microseconds(), Latency: e.Latency.Microseconds(),
 		Region: e.Region, Node: e.Node, Weight: e.Weight,
-	}
-	if e.RetryAfter == stint.Never {
-		r.RetryAfter = -1
 	}
 	for _, s := range r.texts() {
 		*s = strings.ToValidUTF8(*s, "\uFFFD")
@@ -98,18 +94,14 @@ func (r *row) event() (record.Event, error) {
 		return record.Event{}, fmt.Errorf("outcome %.40q of %v is unknown", r.Outcome, r.ID)
 	}
 	micros := func(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
-	e := record.Event{
+	return record.Event{
 		ID: r.ID, At: time.UnixMicro(r.At).UTC(), Outcome: outcome, Shadow: r.Shadow, Cached: r.Cached,
 		User: r.User, Tenant: r.Tenant, Key: r.Key, Tier: r.Tier, IP: r.IP,
 		Rule: r.Rule, Limit: r.Limit, Endpoint: r.Endpoint, Method: r.Method,
 		Used: r.Used, Max: r.Max, Cost: r.Cost, Status: int(r.Status),
-		RetryAfter: micros(r.RetryAfter), Waited: micros(r.Waited), Latency: micros(r.Latency),
+		RetryAfter: record.RetryAfter(r.RetryAfter), Waited: micros(r.Waited), Latency: micros(r.Latency),
 		Region: r.Region, Node: r.Node, Weight: r.Weight,
-	}
-	if r.RetryAfter == -1 {
-		e.RetryAfter = stint.Never
-	}
-	return e, nil
+	}, nil
 }
 
 // compare orders rows by time and subject.
@@ -120,12 +112,12 @@ func (r *row) compare(s *row) int {
 	)
 }
 
-// Digest is the sum of the hashes of events, by which two collections can be told to
+// digest is the sum of the hashes of events, by which two collections can be told to
 // have the same ones, in whatever order.
-type Digest [4]uint64
+type digest [4]uint64
 
 // add adds a row. The scratch that it returns is for the next.
-func (d *Digest) add(r *row, scratch []byte) []byte {
+func (d *digest) add(r *row, scratch []byte) []byte {
 	b := scratch[:0]
 	b = append(b, r.ID[:]...)
 	for _, n := range [...]int64{r.At, r.Used, r.Max, r.Cost, int64(r.Status), r.RetryAfter, r.Waited, r.Latency, r.Weight} {
@@ -142,19 +134,19 @@ func (d *Digest) add(r *row, scratch []byte) []byte {
 	return b
 }
 
-func (d *Digest) addAll(e Digest) {
+func (d *digest) addAll(e digest) {
 	for i := range d {
 		d[i] += e[i]
 	}
 }
 
 // MarshalText implements [encoding.TextMarshaler].
-func (d Digest) MarshalText() ([]byte, error) {
+func (d digest) MarshalText() ([]byte, error) {
 	return fmt.Appendf(nil, "%016x%016x%016x%016x", d[0], d[1], d[2], d[3]), nil
 }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (d *Digest) UnmarshalText(text []byte) error {
+func (d *digest) UnmarshalText(text []byte) error {
 	b, err := hex.DecodeString(string(text))
 	if err != nil || len(b) != 32 {
 		return fmt.Errorf("digest %.80q: want 64 hexadecimal digits", text)

@@ -153,7 +153,7 @@ func (a *Archive) same(ctx context.Context, l *lease, m *Manifest, s record.Mont
 		return false, nil
 	}
 	var (
-		sum     Digest
+		sum     digest
 		n       int64
 		scratch []byte
 	)

@@ -16,6 +16,7 @@
 package rollup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,12 +54,7 @@ type Store struct {
 // New returns the store in a database, whose schema has to be up to date by the time that it
 // is used. Start it, and Stop it before the database is closed.
 func New(db *database.DB, o Options) (*Store, error) {
-	if o.Interval == 0 {
-		o.Interval = 10 * time.Second
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Interval, o.Log = cmp.Or(o.Interval, 10*time.Second), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
 	}
