@@ -16,14 +16,14 @@ import (
 
 // LiveOptions are the settings of a [Live].
 type LiveOptions struct {
-	// Node is where it is.
+	// Node says where decisions are made.
 	Node string
-	// Counters is how many users, tenants, keys and addresses each shard counts, in 10
-	// seconds, by requests and again by refusals. There are as many shards as threads,
+	// Counters is how many users, tenants, keys and addresses each shard counts in 10
+	// seconds, once by requests and once by denials. There are as many shards as threads,
 	// at most 8. A counter takes about 60 bytes, and at most 300. Default 1,024, from 2
 	// to 32,768.
 	Counters int
-	// Top is how many of them are shown. Default 10.
+	// Top is how many of each are shown. Default 10.
 	Top int
 	// Privacy is what is shown of addresses, and HashKey, of 16 bytes or more, what
 	// their hashes are made with.
@@ -33,8 +33,8 @@ type LiveOptions struct {
 	Now func() time.Time
 }
 
-// Live knows what was decided in the last seconds, and who has asked most. It may be
-// used by several at once.
+// Live knows what was decided in the last seconds, and who made the most requests. It may be
+// used by several goroutines at once.
 type Live struct {
 	o      LiveOptions
 	began  time.Time
@@ -128,12 +128,12 @@ const (
 	byRefused  = 1
 )
 
-// liveShard is some of the decisions.
+// liveShard counts some of the decisions.
 type liveShard struct {
 	mu      sync.Mutex
 	seconds [liveRing]liveSecond
 	windows [2]liveTalk
-	_       [64]byte // so that those who record do not meet
+	_       [64]byte // so that shards do not share a cache line
 }
 
 // liveSecond is what was decided in one second.
@@ -188,7 +188,7 @@ type liveTalk struct {
 	kinds [liveKinds][2]talkers
 }
 
-// NewLive returns one that knows of nothing yet.
+// NewLive returns a live view of what is recorded from now on.
 func NewLive(o LiveOptions) (*Live, error) {
 	o.Counters, o.Top = cmp.Or(o.Counters, 1024), cmp.Or(o.Top, 10)
 	if o.Now == nil {
@@ -223,10 +223,10 @@ func NewLive(o LiveOptions) (*Live, error) {
 func (l *Live) Record(e *engine.Event) {
 	second := int64(max(0, e.At.Sub(l.began)+e.Waited+e.Latency) / time.Second)
 	refused := !e.Outcome.Passed()
-	// What can be done before the shard is taken is.
+	// Hash before the shard is locked.
 	names := [...]string{liveUser: e.User, liveTenant: e.Tenant, liveKey: e.Key}
 	var hashes [liveKinds]uint64
-	for kind := range names { // by its place: a copy of all of them would cost as much as a hash
+	for kind := range names { // by index: a copy of the array would cost as much as a hash
 		if names[kind] != "" {
 			hashes[kind] = maphash.String(l.seed, names[kind])
 		}
@@ -288,13 +288,13 @@ func (w *liveTalk) begin(at int64) {
 	}
 }
 
-// Snapshot returns what is known now.
+// Snapshot returns what was decided in the last seconds.
 func (l *Live) Snapshot() Snapshot {
 	now := l.o.Now()
 	elapsed := max(0, now.Sub(l.began))
 	second := int64(elapsed / time.Second)
-	// since is how long it is since a second began, or since all did. For less than a
-	// second no rate is worth the name.
+	// since is how long ago a second began, or the view did; at least a second, as rates of
+	// less mean nothing.
 	since := func(first int64) float64 {
 		return max(time.Second, elapsed-time.Duration(max(0, first))*time.Second).Seconds()
 	}
@@ -426,8 +426,8 @@ func (l *Live) talkers(kind int, last int64, text func(name []byte) string) Talk
 	return Talkers{ByRequests: first(byRequests), ByRefused: first(byRefused), RequestsOff: off[byRequests], RefusedOff: off[byRefused]}
 }
 
-// copy appends the counters of a table, with their names in room of their own, so that
-// those who record do not wait until they are sorted.
+// copy appends the counters of a table, with copies of their names, so that recording does
+// not wait until they are sorted.
 func (s *liveShard) copy(at int64, kind, by int, heard []counter, names []byte) (_ []counter, _ []byte, lost int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

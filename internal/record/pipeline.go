@@ -11,28 +11,26 @@ import (
 	"time"
 )
 
-// Sink is a database. Write keeps the events, each once, however often it is given
-// them; it returns when they are safe, and soon after ctx has ended. With an error it
-// may have kept any of them, and will be given all of them again. The slice is not its
-// own when it has returned.
+// Sink is a database. Write keeps each event once, however often it is given. It returns
+// when the events are safe, or soon after ctx has ended. After an error it may have kept any
+// of them, and will be given all of them again. It must not keep the slice.
 type Sink interface {
 	Write(ctx context.Context, events []Event) error
 }
 
 // PipelineOptions are the settings of a [Pipeline]. Recorder and Sink are required.
 type PipelineOptions struct {
-	Recorder *Recorder // it is no one else's to empty
+	Recorder *Recorder // which no one else may take from
 	Sink     Sink
 	// Spool is where events are while the sink is away. It is not closed. Nil: they
 	// are kept in memory, as far as there is room.
 	Spool *Spool
-	// Interval is after what time events are written that are fewer than a batch.
+	// Interval is how long events wait that are fewer than a batch.
 	// Default 500 ms.
 	Interval time.Duration
 	// Timeout is how long a write may take. Default 30 s.
 	Timeout time.Duration
-	// Log is told when events cannot be written, and when they can again. Default:
-	// nothing is.
+	// Log is told when events cannot be written, and when they can again. Default: none.
 	Log *slog.Logger
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
@@ -40,13 +38,12 @@ type PipelineOptions struct {
 
 // Pipeline brings events from a recorder to a sink.
 //
-// They are written in batches. If a write fails, or takes longer than an interval, they
-// go through the spool, in their order, until that is empty again. What a process that is
-// killed loses is what it has recorded in the last two intervals; while it spools, in
-// the last one.
+// It writes them in batches. If a write fails, or takes longer than an interval, they go
+// through the spool, in their order, until that is empty again. A process that is killed
+// loses what it has recorded in the last two intervals; while it spools, in the last one.
 //
-// If the spool refuses them, too, some MiB are kept in memory, and the rest stays in the
-// recorder, which then drops what comes.
+// If the spool is full or fails, too, some MiB are kept in memory, and the rest stays in the
+// recorder, which drops what has no room.
 type Pipeline struct {
 	o PipelineOptions
 
@@ -75,7 +72,7 @@ type Pipeline struct {
 	retry   <-chan time.Time // when to write again; nil: now
 }
 
-// State is how a pipeline is.
+// State is what a pipeline has done, and what it is waiting for.
 type State struct {
 	Written  int64 // events that the sink has taken
 	Dropped  int64 // those for which there was no room

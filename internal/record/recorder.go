@@ -16,15 +16,14 @@ import (
 
 // RecorderOptions are the settings of a [Recorder].
 type RecorderOptions struct {
-	// Sample is the share of the decisions that let a request pass, without having
-	// held it, of which events are kept: 1 in a whole number. Default 0.01; negative:
-	// none.
+	// Sample is the share of the requests that passed without being held of which events
+	// are kept: 1 in a whole number. Default 0.01; negative: none.
 	Sample float64
 	// Buffer is how many events a shard holds until they are taken, in steps of 64 and about
-	// 280 bytes each; while they are, as many may come. There are as many shards as threads,
-	// at most 64. Room that is not used is given back. Default 4096, at least 256.
+	// 280 bytes each; as many may come while they are being taken. There are as many shards as
+	// threads, at most 64. Memory that is not used is given back. Default 4096, at least 256.
 	Buffer int
-	// Region and Node are where it is.
+	// Region and Node say where decisions are made.
 	Region, Node string
 	// Privacy is what is kept of addresses, and HashKey, of 16 bytes or more, what
 	// their hashes are made with.
@@ -32,40 +31,39 @@ type RecorderOptions struct {
 	HashKey []byte
 }
 
-// Recorder writes decisions down in memory, for a [Pipeline] to take. What finds no room
-// is dropped and counted.
+// Recorder writes decisions down in memory, for a [Pipeline] to take. Events for which there
+// is no room are dropped and counted.
 //
-// Those that have refused or held a request, and those that a rule that is only tried
-// out would have refused, are all kept; of the others a sample is, which is drawn by
-// their ids.
+// It keeps every request that was denied or held, or that a rule on trial would have denied.
+// Of the others it keeps a sample, which it draws by their ids.
 type Recorder struct {
-	every  uint64        // it is one in so many that is kept of those that pass; 0: none
+	every  uint64        // of the requests that pass, one in so many is kept; 0: none
 	chunks int           // of a shard, at most
 	shards []shard       // a power of 2
 	half   chan struct{} // a shard is half full
 
-	encoder encoder // of who takes
+	encoder encoder // used by Take alone
 }
 
 var _ engine.Recorder = (*Recorder)(nil)
 
-// shard is some of the events, in chunks: a server that refuses few has room for few, which
-// the collector looks at, and one that is flooded gets more.
+// shard holds some of the events, in chunks: a server that denies little uses little memory,
+// for the garbage collector to scan, and one that is flooded gets more.
 type shard struct {
 	mu      sync.Mutex
 	filling []draft   // the last chunk
 	full    [][]draft // those before it
 	free    [][]draft
-	woken   bool // it was said that it is half full
+	woken   bool // the pipeline was told that the shard is half full
 	dropped int64
 
-	taken [][]draft // of who takes
-	_     [8]byte   // so that those who record do not meet
+	taken [][]draft // used by Take alone
+	_     [8]byte   // so that shards do not share a cache line
 }
 
-// draft is an event as it was told, and for how many decisions it stands. To copy it is what
-// recording costs: who takes it writes it as it is kept. Its texts are those of the rules, or
-// names of clients, which are short and their own: none keeps a request from being freed.
+// draft is an event as the engine told it, and for how many decisions it stands. Recording
+// costs no more than to copy it: it is encoded when it is taken. Its texts belong to the rules
+// or are short names of clients, so that none keeps a request from being freed.
 type draft struct {
 	event  engine.Event
 	weight int64
@@ -73,7 +71,7 @@ type draft struct {
 
 var draftBytes = int64(reflect.TypeFor[draft]().Size())
 
-// chunkDrafts is how many a chunk has: to make one takes a microsecond or two.
+// chunkDrafts is how many drafts a chunk has: making one takes a microsecond or two.
 const chunkDrafts = 64
 
 // NewRecorder returns a recorder.
@@ -137,7 +135,8 @@ func (r *Recorder) Record(e *engine.Event) {
 	}
 }
 
-// next has another chunk filled, and reports whether it is time to say that so many are full.
+// next begins another chunk, and reports whether the pipeline has to be told that half of
+// them are full.
 func (s *shard) next(half int) (wake bool) {
 	if s.filling != nil {
 		s.full = append(s.full, s.filling)
@@ -152,7 +151,7 @@ func (s *shard) next(half int) (wake bool) {
 	return wake
 }
 
-// take takes what there is.
+// take takes all chunks.
 func (s *shard) take() [][]draft {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +164,7 @@ func (s *shard) take() [][]draft {
 	return s.taken
 }
 
-// giveBack has what was taken used again, as far as it was needed this time.
+// giveBack returns the chunks that were taken, of which as many are kept as were needed now.
 func (s *shard) giveBack() {
 	for i, drafts := range s.taken {
 		clear(drafts) // what it names may go
@@ -180,7 +179,7 @@ func (s *shard) giveBack() {
 	clear(s.taken)
 }
 
-// Take appends what was recorded, and begins anew. Only one may do so at a time.
+// Take appends what was recorded since the last time. Only one goroutine may call it at a time.
 func (r *Recorder) Take(b Batch) Batch {
 	for i := range r.shards {
 		s := &r.shards[i]
@@ -194,7 +193,7 @@ func (r *Recorder) Take(b Batch) Batch {
 	return b
 }
 
-// stats returns how many events were dropped, and how many bytes those are that are to be taken.
+// stats returns how many events were dropped, and how many bytes wait to be taken.
 func (r *Recorder) stats() (dropped, buffered int64) {
 	for i := range r.shards {
 		s := &r.shards[i]

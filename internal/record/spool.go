@@ -14,26 +14,25 @@ import (
 
 // SpoolOptions are the settings of a [Spool]. Dir is required.
 type SpoolOptions struct {
-	// Dir is where it is. It is made if it is not there, and belongs to one process.
+	// Dir is its directory. It is made if it is not there, and belongs to one process.
 	Dir string
-	// MaxBytes is how large all files may be together, those in quarantine too. What
-	// does not fit is refused. Default 1 GiB.
+	// MaxBytes is how large all files may be together, including those in quarantine. Append
+	// fails beyond it. Default 1 GiB.
 	MaxBytes int64
-	// SegmentBytes is from what size on a file is not added to. Default 16 MiB.
+	// SegmentBytes is the size from which on a new file is begun. Default 16 MiB.
 	SegmentBytes int64
 }
 
 // Spool is a queue of events on disk, for the time in which the database is away.
 //
-// It is files with rising numbers, segments, that are added to at the end of the last,
-// read from the beginning of the first, and deleted when all of it was [Spool.Done]. So
-// a process that was killed finds events again that it has written already, those of
-// one segment; it never misses any. A process begins a segment of its own: the last of
-// another may end in the middle of an event, which is ignored. Where a segment is
-// damaged, the rest of it cannot be read: it is renamed to .bad and kept, and the next
-// one is read.
+// It consists of numbered files, segments. Events are added at the end of the last segment
+// and read from the first, which is deleted when all of it is [Spool.Done]. So after a
+// process was killed, the next one may find events of one segment that were written already;
+// it never misses any. Each process begins a segment of its own, since the last one of
+// another may end in the middle of an event, which is ignored. A segment that is damaged is
+// renamed to .bad and kept, and the next one is read.
 //
-// It is used by one goroutine at a time.
+// It must be used by one goroutine at a time.
 type Spool struct {
 	o        SpoolOptions
 	lock     *os.File

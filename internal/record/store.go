@@ -32,9 +32,8 @@ type StoreOptions struct {
 // Store keeps events in a database, those of a month in a table of their own. Beside each
 // event that it writes it notes the minute that is to be rolled up.
 //
-// An event is known by its time and id, and kept once. One whose clock was wrong is kept,
-// too, in the month that it says, unless its year is not between 2020 and 2099: such are
-// counted, and not kept.
+// An event is identified by its time and id, and kept once, in the month of its time even if
+// the clock was wrong. Events of years before 2020 or after 2099 are counted, and not kept.
 //
 // Any number of nodes may use a database at once.
 type Store struct {
@@ -63,13 +62,13 @@ type tables interface {
 	// missing reports whether an insert has failed since a month has no table.
 	missing(err error) bool
 	// hold keeps others from writing to the table of a month, and from rolling up, until
-	// the transaction ends, and reports whether there is such a table.
+	// the transaction ends. It reports whether there is such a table.
 	hold(ctx context.Context, tx *sql.Tx, m Month) (bool, error)
 	// alone calls f with what begins transactions that see one moment, unless another
 	// node is doing the same.
 	alone(ctx context.Context, f func(begin func() (*sql.Tx, error)) error) error
-	// inOrder has the rest of a transaction find rows in the order that is asked for, by an
-	// index, rather than find all and sort them.
+	// inOrder makes the rest of a transaction find rows in the order of an index, rather than
+	// find all of them and sort them.
 	inOrder(ctx context.Context, tx *sql.Tx) error
 	// id returns an id as an argument.
 	id(id engine.ID) any
@@ -85,7 +84,7 @@ type todo struct {
 }
 
 const (
-	// ahead is for how many months behind this one there are tables before they are wanted.
+	// ahead is for how many months after this one tables are made in advance.
 	ahead = 2
 )
 
@@ -118,7 +117,7 @@ func (e *Event) scan(rows *sql.Rows) error {
 	return err
 }
 
-// rowID is an id of a row, which is text in one database and bytes in another.
+// rowID is the id of a row, which is text in PostgreSQL and bytes in SQLite.
 type rowID engine.ID
 
 // Scan implements [sql.Scanner].
@@ -168,7 +167,7 @@ func (s *Store) Alone(ctx context.Context, f func(begin func() (*sql.Tx, error))
 	return s.tables.alone(ctx, f)
 }
 
-// Refused is how many events were not kept, since their time makes no sense.
+// Refused returns how many events were not kept because of their time.
 func (s *Store) Refused() int64 { return s.refused.Load() }
 
 func (s *Store) wrap(doing string, err error) error {
@@ -253,7 +252,7 @@ func (s *Store) write(ctx context.Context, given []Event) error {
 		if !again || !s.tables.missing(err) {
 			return err
 		}
-		s.forget(months) // another has dropped one
+		s.forget(months) // another node has dropped one
 	}
 }
 
@@ -288,7 +287,7 @@ func (s *Store) Events(ctx context.Context, m Month, after Cursor) iter.Seq2[Eve
 		text := "SELECT " + strings.Join(columns, ", ") + " FROM " + s.tables.name(m) +
 			fmt.Sprintf(" WHERE (at, id) > ($1, $2) AND at >= $3 AND at < $4 ORDER BY at, id LIMIT %d", page)
 		for {
-			// They are read page by page: who takes his time does not hold a transaction.
+			// They are read page by page, so that a slow reader holds no transaction.
 			events, err := s.events(ctx, s.db.Read, text, s.db.Time(after.At), s.tables.id(after.ID), s.db.Time(m.Start()), s.db.Time(m.End()))
 			if err != nil {
 				yield(Event{}, s.wrap("read events", err))

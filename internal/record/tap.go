@@ -12,7 +12,7 @@ import (
 
 // TapOptions are the settings of a [Tap].
 type TapOptions struct {
-	// Region and Node are where it is.
+	// Region and Node say where decisions are made.
 	Region, Node string
 	// PerSecond is how many decisions are shown in a second, to all who watch together.
 	// Default 50, at most 1,000.
@@ -23,15 +23,14 @@ type TapOptions struct {
 	HashKey []byte
 }
 
-// Tap shows decisions as they are made, to those who watch: those that refused or held a
-// request or would have, and a few of the others, no more than so many a second. While
-// no one watches it does nothing.
+// Tap shows decisions as they are made: requests that were denied or held or would have been,
+// and a few of the others, up to so many a second. While no one watches it does nothing.
 type Tap struct {
 	o TapOptions
 
 	watching atomic.Int64 // how many
 	full     atomic.Int64 // the second in which no more are taken
-	slot     atomic.Int64 // in which the last of those that are a sample was taken
+	slot     atomic.Int64 // in which the last sample was taken
 	counts   [tapShards]tapCounts
 
 	mu      sync.Mutex
@@ -47,19 +46,19 @@ var _ engine.Recorder = (*Tap)(nil)
 
 const (
 	tapShards = 8
-	tapRing   = 256 // what those who watch may be behind
-	// tapSlot is the time in which one of the decisions is taken that let a request pass.
+	tapRing   = 256 // how many events a watch may be behind
+	// tapSlot is the time in which at most one request that passed is shown.
 	tapSlot = 100 * time.Millisecond
 )
 
-// tapCounts are what was not shown, by some of the threads.
+// tapCounts counts what was not shown, for some of the threads.
 type tapCounts struct {
-	routine atomic.Int64 // of which a sample is shown, since the last that was
+	routine atomic.Int64 // requests that passed, since the last that was shown
 	skipped atomic.Int64
-	_       [48]byte // so that those who record do not meet
+	_       [48]byte // so that they do not share a cache line
 }
 
-// NewTap returns one that no one watches.
+// NewTap returns a tap.
 func NewTap(o TapOptions) (*Tap, error) {
 	o.PerSecond = cmp.Or(o.PerSecond, 50)
 	if o.PerSecond < 1 || o.PerSecond > 1000 {
@@ -94,7 +93,7 @@ func (t *Tap) record(e *engine.Event) {
 	}
 }
 
-// take takes a decision, if there is room for it in its second.
+// take shows a decision, if there is room for it in its second.
 func (t *Tap) take(e *engine.Event, second int64, sample bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -116,7 +115,7 @@ func (t *Tap) take(e *engine.Event, second int64, sample bool) bool {
 	// As the record would have it: texts are copied, and cut.
 	t.batch = t.encoder.append(t.batch[:0], e, weight)
 	if t.ring[t.next%tapRing].UnmarshalBinary(t.batch[frameBytes:]) != nil {
-		return false // a time that no one can write
+		return false // its time cannot be written
 	}
 	t.taken++
 	t.next++
@@ -130,7 +129,7 @@ func (t *Tap) skipped() (n int64) {
 	return n
 }
 
-// Watch is one who watches. Only one goroutine may use it at a time.
+// Watch reads from a [Tap]. Only one goroutine may use it at a time.
 type Watch struct {
 	t       *Tap
 	next    int64 // number of the event that was not seen yet
@@ -138,7 +137,7 @@ type Watch struct {
 	closed  bool
 }
 
-// Watch begins to watch. It has to be closed.
+// Watch begins to watch. Close it.
 func (t *Tap) Watch() *Watch {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -153,9 +152,9 @@ func (t *Tap) Watch() *Watch {
 	return &Watch{t: t, next: t.next, skipped: t.skipped()}
 }
 
-// Take appends the decisions since the last time, in their order, and returns how many
-// were left out: because there were too many, or because it is long since the last time.
-// Those of which a sample is shown are not left out; an event says for how many it stands.
+// Take appends the decisions since the last call, in their order, and returns how many were
+// left out because there were too many, or because the last call was long ago. Requests of
+// which a sample is shown do not count as left out: an event says for how many it stands.
 func (w *Watch) Take(events []Event) (_ []Event, skipped int64) {
 	t := w.t
 	t.mu.Lock()
@@ -175,7 +174,7 @@ func (w *Watch) Take(events []Event) (_ []Event, skipped int64) {
 	return events, skipped
 }
 
-// Close ends it. What the last one has seen is forgotten.
+// Close stops watching. The last watch to be closed frees what was shown.
 func (w *Watch) Close() {
 	t := w.t
 	t.mu.Lock()

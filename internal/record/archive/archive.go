@@ -34,7 +34,7 @@ var (
 	ErrDamaged = errors.New("damaged")
 )
 
-// Source is where the events are that are to be archived.
+// Source has the events that are to be archived. A rollup.Store is one.
 type Source interface {
 	// Months returns the months that are over, with their exact number of events.
 	Months(ctx context.Context) ([]record.MonthSize, error)
@@ -44,7 +44,7 @@ type Source interface {
 	// Drop removes a month if it has so many events, and none of it otherwise: then the
 	// error is record.ErrChanged. It is no error if the month is not there and events is 0.
 	Drop(ctx context.Context, m record.Month, events int64) error
-	// Restore adds events of a month, but for those whose ids it has.
+	// Restore adds events of a month, except those that it has.
 	Restore(ctx context.Context, m record.Month, events []record.Event) error
 }
 
@@ -57,11 +57,11 @@ type Options struct {
 	Keep time.Duration
 	// Hold is how long a month that was restored is not archived again. 0 is 7 days.
 	Hold time.Duration
-	// Node is who works on the archive, for others to be told. "" is "stint".
+	// Node is the name that others are told while this one works. "" is "stint".
 	Node string
 	// PartEvents is how many events a file has at most. 0 is 1,048,576.
 	PartEvents int64
-	// Progress is told how many events of how many are done, and of what. nil is no one.
+	// Progress is called with how many events of how many are done, and of what. nil is none.
 	Progress func(done, all int64, what string)
 	// Now is the clock. nil is time.Now.
 	Now func() time.Time
@@ -69,8 +69,7 @@ type Options struct {
 
 const (
 	day = 24 * time.Hour
-	// leaseTime is for how long an archive belongs to one who does not say that he is
-	// still there.
+	// leaseTime is how long an archive belongs to a process that does not renew its lease.
 	leaseTime = 15 * time.Minute
 	// A file ends with the row group that makes it this long. None can be longer than maxPart.
 	partBytes = 16 << 20
@@ -84,11 +83,11 @@ const (
 // Archive moves months of events into files, and back. Its methods are safe to use at
 // once, also by several nodes: one of them works, and the others get ErrBusy.
 //
-// A month has parts, and a manifest that is written when all of them were read back and
-// found to have what the source has. Only then is the month dropped. A manifest is never
-// changed: if events come later, a new edition has those of the old one too. Nothing that
-// a manifest names is written or deleted by one who works on another edition, so that
-// even two who both believe to be alone lose nothing.
+// A month has parts, and a manifest that is written when all parts were read back and found
+// to have what the source has. Only then is the month dropped. A manifest is never changed:
+// if events come later, a new edition has all of them. Whoever works on one edition neither
+// writes nor deletes what the manifest of another names, so that even two processes that both
+// believe to be alone lose nothing.
 type Archive struct {
 	source Source
 	bucket blob.Bucket
@@ -120,8 +119,7 @@ func New(source Source, bucket blob.Bucket, o Options) (*Archive, error) {
 	return &Archive{source: source, bucket: bucket, o: o}, nil
 }
 
-// names returns the names that begin with a prefix. There are as many as a month has
-// files.
+// names returns the names that begin with a prefix.
 func (a *Archive) names(ctx context.Context, prefix string) (out []string, err error) {
 	for o, err := range a.bucket.List(ctx, prefix) {
 		if err != nil {
@@ -132,7 +130,7 @@ func (a *Archive) names(ctx context.Context, prefix string) (out []string, err e
 	return out, nil
 }
 
-// get reads a file of at most limit bytes into memory, where there is room for size.
+// get reads a file of at most limit bytes, for which it makes room of size at first.
 func (a *Archive) get(ctx context.Context, name string, limit, size int64) ([]byte, error) {
 	r, err := a.bucket.Get(ctx, name)
 	if err != nil {
@@ -150,7 +148,7 @@ func (a *Archive) get(ctx context.Context, name string, limit, size int64) ([]by
 	return data.Bytes(), nil
 }
 
-// alone runs do while the archive belongs to no one else.
+// alone runs do while it holds the lease of the archive.
 func (a *Archive) alone(ctx context.Context, do func(*lease) error) error {
 	l, err := a.acquire(ctx)
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/stintdev/stint/internal/kit/blob"
 )
 
-// lease says to whom an archive belongs, and until when. Leases are numbered, the one
-// with the highest number counts, and that one is never deleted: so of those who take
-// over one that has ended, one succeeds.
+// lease says who may work on an archive, and until when. Leases are numbered. The one with the
+// highest number counts and is never deleted, so that of several processes that take over an
+// ended lease, one succeeds.
 type lease struct {
 	Holder string    `json:"holder"`
 	Until  time.Time `json:"until"`
@@ -70,7 +70,7 @@ func (a *Archive) acquire(ctx context.Context) (*lease, error) {
 		}
 		return nil, err
 	}
-	// One who was slow may have taken a number that others have left behind long ago.
+	// A slow process may have taken a number that others have passed long ago.
 	if err := l.counts(ctx); err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (a *Archive) acquire(ctx context.Context) (*lease, error) {
 	return l, nil
 }
 
-// counts tells whether no one has taken over.
+// counts returns an error if another process has taken over.
 func (l *lease) counts(ctx context.Context) error {
 	switch newest, _, err := l.a.newest(ctx); {
 	case err != nil:
@@ -93,15 +93,15 @@ func (l *lease) counts(ctx context.Context) error {
 	return nil
 }
 
-// renew makes sure that the lease lasts for as long as a part or a batch may take. Most
-// calls find that it does.
+// renew makes sure that the lease lasts for as long as a part or a batch may take. Most calls
+// have nothing to do.
 func (l *lease) renew(ctx context.Context) error {
 	now := l.a.o.Now()
 	if l.Until.Sub(now) > leaseTime/2 {
 		return nil
 	}
 	if !l.Until.After(now) {
-		return fmt.Errorf("%w: the lease ended at %v, since one step took too long", ErrBusy, l.Until.Format(time.RFC3339))
+		return fmt.Errorf("%w: the lease ended at %v, as one step took too long", ErrBusy, l.Until.Format(time.RFC3339))
 	}
 	return l.put(ctx, now.Add(leaseTime))
 }

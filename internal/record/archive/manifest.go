@@ -90,7 +90,7 @@ func (m *Manifest) text() []byte {
 	return append(text, '\n')
 }
 
-// check finds what is wrong with a manifest, but for what is in its files.
+// check finds what is wrong with a manifest, without reading its files.
 func (m *Manifest) check(month record.Month, text []byte) error {
 	if m.Schema != SchemaVersion {
 		return fmt.Errorf("schema %.20q: this version reads %q", m.Schema, SchemaVersion)
@@ -129,7 +129,7 @@ func (a *Archive) manifest(ctx context.Context, month record.Month) (*Manifest, 
 	return m, err
 }
 
-// load reads a manifest, or what there is of one.
+// load reads a manifest, or the progress of one.
 func (a *Archive) load(ctx context.Context, name string, month record.Month) (*Manifest, error) {
 	text, err := a.get(ctx, name, maxText, 0)
 	if err != nil {
@@ -145,7 +145,7 @@ func (a *Archive) load(ctx context.Context, name string, month record.Month) (*M
 	return &m, nil
 }
 
-// verify reads all parts of a month, and returns what is wrong with any of them.
+// verify reads all parts of a month, and returns what is wrong with each of them.
 func (a *Archive) verify(ctx context.Context, l *lease, m *Manifest) error {
 	var (
 		all  error
@@ -154,7 +154,7 @@ func (a *Archive) verify(ctx context.Context, l *lease, m *Manifest) error {
 	for _, p := range m.Parts {
 		err := a.verifyPart(ctx, m, p)
 		if err != nil && !errors.Is(err, ErrDamaged) {
-			return err // which says nothing of the part
+			return err // the part could not be read
 		}
 		all = errors.Join(all, err)
 		done += p.Events

@@ -112,8 +112,8 @@ func (r *row) compare(s *row) int {
 	)
 }
 
-// digest is the sum of the hashes of events, by which two collections can be told to
-// have the same ones, in whatever order.
+// digest is the sum of the hashes of events. Two collections of the same events have the same
+// digest, in whatever order.
 type digest [4]uint64
 
 // add adds a row. The scratch that it returns is for the next.
@@ -179,8 +179,8 @@ func NewWriter(w io.Writer) *Writer {
 	)}
 }
 
-// Write adds an event. Those of a row group may come in any order; a file whose groups
-// are in the order of time is found through best.
+// Write adds an event. Those of a row group may come in any order; readers skip groups best if
+// these are in the order of time.
 func (w *Writer) Write(e *record.Event) error { return w.write(rowOf(e)) }
 
 func (w *Writer) write(r row) error {

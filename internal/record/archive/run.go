@@ -147,7 +147,7 @@ func (a *Archive) recount(ctx context.Context, month record.Month) (record.Month
 	return record.MonthSize{}, errors.Join(err, errors.New("the month has gone"))
 }
 
-// same tells whether the source has what a manifest says.
+// same reports whether the source has exactly the events of a manifest.
 func (a *Archive) same(ctx context.Context, l *lease, m *Manifest, s record.MonthSize) (bool, error) {
 	if s.Events != m.Events {
 		return false, nil
@@ -171,7 +171,7 @@ func (a *Archive) same(ctx context.Context, l *lease, m *Manifest, s record.Mont
 	return n == m.Events && sum == m.Digest, nil
 }
 
-// step reports progress, and sees to it that the archive is still ours.
+// step reports progress, and renews the lease.
 func (a *Archive) step(ctx context.Context, l *lease, done, all int64, doing string, m record.Month) error {
 	if done%4096 != 0 && done != all {
 		return nil
@@ -195,7 +195,7 @@ func (a *Archive) writeEdition(ctx context.Context, l *lease, s record.MonthSize
 	}
 	out.Resumed = m.Events > 0
 	if err = a.writeParts(ctx, l, s, m); err == nil && m.Events != s.Events && out.Resumed {
-		// Some came that belong before what was written already.
+		// Events came that belong before those that were written already.
 		m, out.Resumed = &Manifest{Month: s.Month, Edition: edition, Schema: SchemaVersion}, false
 		err = a.writeParts(ctx, l, s, m)
 	}
@@ -221,8 +221,8 @@ func (a *Archive) writeEdition(ctx context.Context, l *lease, s record.MonthSize
 	return m, a.sweep(ctx, m)
 }
 
-// sweep deletes what is left of this edition and older ones and is not in the manifest.
-// Nothing is ever added to an edition that has one; another may be writing the next.
+// sweep deletes files of this edition and older ones that the manifest does not name. An
+// edition that has a manifest is complete; another process may be writing the next one.
 func (a *Archive) sweep(ctx context.Context, m *Manifest) error {
 	names, err := a.names(ctx, m.Month.String()+"/")
 	if err != nil {
@@ -239,7 +239,7 @@ func (a *Archive) sweep(ctx context.Context, m *Manifest) error {
 	return err
 }
 
-// writeParts writes what comes behind the last part of m. Each that is written is in the
+// writeParts writes the events behind the last part of m. After each part it writes the
 // progress of the month, for a run that continues this one.
 func (a *Archive) writeParts(ctx context.Context, l *lease, s record.MonthSize, m *Manifest) error {
 	var (
@@ -307,8 +307,8 @@ func (a *Archive) writeParts(ctx context.Context, l *lease, s record.MonthSize, 
 	return finish()
 }
 
-// begun returns the edition that a run before has begun, or an empty one. What is not
-// sound is begun anew: it has cost time, and nothing else.
+// begun returns the edition that an earlier run has begun, or an empty one. If the progress is
+// damaged the edition starts again, which costs only time.
 func (a *Archive) begun(ctx context.Context, month record.Month, edition int) (*Manifest, error) {
 	m, err := a.load(ctx, progressName(month, edition), month)
 	switch {

@@ -19,14 +19,14 @@ import (
 	"github.com/stintdev/stint/internal/record/query"
 )
 
-// group is what is counted apart.
+// group is what decisions have in common that are counted together.
 type group struct {
 	rule, tier, endpoint, region string
 	outcome                      engine.Outcome
 	shadow                       bool
 }
 
-// sums is what is known of a group.
+// sums are the numbers of a group.
 type sums struct {
 	total, events, cached int64
 	latency               record.Sketch
@@ -50,10 +50,10 @@ func (t tally) of(g group) *sums {
 	return t[g]
 }
 
-// dim says by what decisions are counted apart, besides their outcome: all, or one of
-// rule, tier, endpoint and region. Most questions are about one, of which there are few. Of
-// fives two are kept together, too, if one of these is tier or region.
-// The numbers are those of the database, and so are those of the cells.
+// dim says by what decisions are grouped, besides their outcome: by all of rule, tier,
+// endpoint and region, or by one of them, which is what most questions are about. Fives are
+// also grouped by two of them, if one is tier or region. The numbers are those of the
+// database, and so are those of the cells.
 type dim int
 
 const (
@@ -70,14 +70,14 @@ const (
 	dims // is how many there are
 )
 
-// apart has a bit for each of rule, tier, endpoint and region that a dim tells apart.
+// apart has a bit for each of rule, tier, endpoint and region that a dim groups by.
 var apart = [dims]int{
 	allDims: 1 | 2 | 4 | 8, byRule: 1, byTier: 2, byEndpoint: 4, byRegion: 8,
 	byRuleTier: 1 | 2, byTierEndpoint: 2 | 4, byRuleRegion: 1 | 8, byEndpointRegion: 4 | 8, byTierRegion: 2 | 8,
 }
 
-// Of fives there are so many with all dims that they are kept in cells, by rule and by
-// endpoint: who asks about one of these reads a row of the grid, or a column.
+// Fives by all dims are so many that they are kept in cells of a grid, by rule and by
+// endpoint: a question about one rule reads a row, and one about one endpoint a column.
 const (
 	gridRows, gridColumns = 8, 4 // one rule is asked for more often than one endpoint
 
@@ -90,15 +90,15 @@ func gridColumn(endpoint string) dim { return dim(hashOf([]byte(endpoint)) % gri
 // cell returns the cell of a group.
 func (g *group) cell() dim { return firstCell + gridRow(g.rule)*gridColumns + gridColumn(g.endpoint) }
 
-// view is what is read of counts: all of a dim, or what may have a rule or an endpoint if
-// they are not empty.
+// view is which counts are read: those of a dim and, if they are not empty, of the cells that
+// may have a rule or an endpoint.
 type view struct {
 	dim            dim
 	rule, endpoint string
 }
 
-// dims returns what is to be read of a level. Fives that were made before there were cells
-// have all dims, and nothing else of those of two.
+// dims returns the dims to be read of a level. Fives that were made before there were cells
+// have all dims, and none of two.
 func (v view) dims(l level) string {
 	switch {
 	case v.dim != allDims && v.dim <= byRegion:
@@ -119,7 +119,7 @@ func (v view) dims(l level) string {
 	return out
 }
 
-// only returns a group with nothing but what a dim tells apart.
+// only returns a group with nothing but what a dim groups by.
 func (d dim) only(g group) group {
 	for i, text := range [...]*string{&g.rule, &g.tier, &g.endpoint, &g.region} {
 		if apart[d]&(1<<i) == 0 {
@@ -129,7 +129,7 @@ func (d dim) only(g group) group {
 	return g
 }
 
-// dimOf returns the dim that tells apart what is not empty, or one that tells more.
+// dimOf returns the dim that groups by what is not empty, or by more.
 func dimOf(rule, tier, endpoint, region string) dim {
 	bits := 0
 	for i, text := range []string{rule, tier, endpoint, region} {
@@ -143,7 +143,7 @@ func dimOf(rule, tier, endpoint, region string) dim {
 	return dim(max(0, slices.Index(apart[:], bits)))
 }
 
-// putCounts writes what was counted, to where there is nothing.
+// putCounts writes the counts of a time that has none.
 func (s *Store) putCounts(ctx context.Context, tx *sql.Tx, l level, start time.Time, all tally) error {
 	if len(all) == 0 {
 		return nil
@@ -174,8 +174,8 @@ func (s *Store) putCounts(ctx context.Context, tx *sql.Tx, l level, start time.T
 	return insert(ctx, tx, "stint_rollup_counts (level, dim, start, data)", 4, args)
 }
 
-// encode returns it as it is kept: the texts, and then each group by the numbers of its
-// texts.
+// encode returns a tally as it is stored: the texts, and then each group with the numbers of
+// its texts.
 func (t tally) encode() []byte {
 	groups := slices.SortedFunc(maps.Keys(t), func(a, b group) int {
 		return cmp.Or(strings.Compare(a.rule, b.rule), strings.Compare(a.tier, b.tier), strings.Compare(a.endpoint, b.endpoint), strings.Compare(a.region, b.region),
@@ -211,7 +211,7 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-// counted is a group of what is kept.
+// counted is a group as it was stored.
 type counted struct {
 	group
 	ids                   [4]int // of its texts, from 1 on
@@ -229,7 +229,7 @@ func (s *sums) add(c *counted) error {
 
 var errDamaged = errors.New("a roll-up is damaged, or that of a newer version")
 
-// eachCounts calls f with each group of what is kept of some time, in its order.
+// eachCounts calls f with each stored group of some parts, in the order of time.
 func (s *Store) eachCounts(ctx context.Context, q query.Querier, v view, parts []part, f func(start time.Time, c *counted) error) error {
 	var w query.Where
 	s.during(&w, parts, func(l level) string { return " AND dim IN (" + v.dims(l) + ")" })
@@ -277,7 +277,7 @@ func (c *counted) each(known *words, data []byte, f func() error) error {
 	return nil
 }
 
-// words are texts with numbers.
+// words are numbered texts.
 type words struct {
 	ids map[string]int
 	all []string
@@ -310,11 +310,10 @@ func appendBytes[T string | ~[]byte](b []byte, text T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
 }
 
-// reader reads what is kept. When something is wrong with it, it is bad, and all that
-// follows is zero.
+// reader reads what was stored. If that is damaged, the reader is bad and returns zeros.
 type reader struct {
 	data []byte
-	at   int // where it goes on: to move a number costs less than to move a slice
+	at   int // the next byte: advancing a number is cheaper than a slice
 	bad  bool
 }
 
@@ -348,7 +347,7 @@ func (r *reader) text() []byte {
 	return r.data[r.at-int(n) : r.at]
 }
 
-// words returns the numbers that texts have elsewhere.
+// words reads texts, and returns the numbers that they have in known.
 func (r *reader) words(known *words) []int {
 	n := r.number()
 	if n > uint64(len(r.data)-r.at) {

@@ -9,11 +9,11 @@ import (
 	"github.com/stintdev/stint/internal/record/query"
 )
 
-// deletesAtOnce is how many steps of what is old are deleted after a roll-up.
+// deletesAtOnce is how many transactions delete old roll-ups after a run.
 const deletesAtOnce = 50
 
-// keeps is for how long roll-ups are kept, in whole days, and how many are deleted in one
-// transaction. An hour has many more names than a minute, and a day than an hour.
+// keeps says for how many whole days roll-ups are kept, and how many of them one transaction
+// deletes: an hour has many more names than a minute, and a day than an hour.
 var keeps = []struct {
 	level level
 	keep  time.Duration
@@ -25,8 +25,8 @@ var keeps = []struct {
 	{daily, 7*365*day + 2*day, 1},
 }
 
-// deleteOld deletes some roll-ups that are old, and returns how many. What is to be made
-// of them is made.
+// deleteOld deletes some old roll-ups, and returns how many. Coarser ones are made of them by
+// then.
 func (s *Store) deleteOld(ctx context.Context, tx *sql.Tx) (int, error) {
 	for _, k := range keeps {
 		before := s.o.Now().Add(-k.keep).Truncate(day)

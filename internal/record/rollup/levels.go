@@ -25,15 +25,15 @@ const (
 	minute level = iota
 	hour
 	daily
-	fives // minutes, of hours that are made: for series
-	last  // 24 hours that are made, of which there are only heads of lists
+	fives // five minutes, made with their hour: for series
+	last  // the last 24 hours, of which there are only heads of lists
 )
 
 func (l level) length() time.Duration {
 	return [...]time.Duration{time.Minute, time.Hour, day, 5 * time.Minute, day}[l]
 }
 
-// finer is the level below.
+// finer is the level that a level is made of.
 func (l level) finer() level { return [...]level{hour: fives, daily: hour, fives: minute}[l] }
 
 // part is a time that a level covers in full.
@@ -42,10 +42,10 @@ type part struct {
 	from, to time.Time
 }
 
-// made is what there is of roll-ups.
+// made says which roll-ups there are.
 type made struct {
-	open  [fives + 1][]time.Time // what is not made yet, or to be made anew; its parts are there
-	since [fives + 1]time.Time   // before that, all of a level was deleted
+	open  [fives + 1][]time.Time // those to be made, or made again, whose parts are there
+	since [fives + 1]time.Time   // the roll-ups before it were deleted
 }
 
 // isOpen reports whether there are hours that are not made.
@@ -53,7 +53,7 @@ func (m *made) isOpen(from, to time.Time) bool {
 	return slices.ContainsFunc(m.open[hour], func(start time.Time) bool { return !start.Before(from) && start.Before(to) })
 }
 
-// made tells what there is of roll-ups in some time.
+// made returns which roll-ups there are in a time.
 func (s *Store) made(ctx context.Context, q query.Querier, r query.Range) (m made, err error) {
 	if m.since, err = s.since(ctx, q); err != nil {
 		return m, err
@@ -71,7 +71,7 @@ func (s *Store) made(ctx context.Context, q query.Querier, r query.Range) (m mad
 	return m, err
 }
 
-// parts divides a time into parts of the coarsest levels that there are, from one on.
+// parts divides a time into the coarsest roll-ups that there are, none coarser than a level.
 func (m *made) parts(from, to time.Time, l level) []part {
 	if !from.Before(to) {
 		return nil
@@ -101,7 +101,7 @@ func (m *made) parts(from, to time.Time, l level) []part {
 	return append(out, m.parts(outer, to, l.finer())...)
 }
 
-// widen makes a time whole hours, or whole days where there are no hours any more.
+// widen extends a time to whole hours, or to whole days where hours were deleted.
 func (m *made) widen(r *query.Range) {
 	r.From, r.To = r.From.Truncate(time.Hour), query.Ceil(r.To, time.Hour)
 	if r.From.Before(m.since[hour]) {
@@ -112,7 +112,7 @@ func (m *made) widen(r *query.Range) {
 	}
 }
 
-// during adds that a roll-up is in one of the parts, and what else is true of its level.
+// during adds that a roll-up is in one of the parts, with a further condition by level.
 func (s *Store) during(w *query.Where, parts []part, more func(level) string) {
 	var conditions []string
 	var args []any
@@ -123,11 +123,12 @@ func (s *Store) during(w *query.Where, parts []part, more func(level) string) {
 	w.And("("+strings.Join(conditions, " OR ")+")", args...)
 }
 
-// anyOf says nothing more of a level.
+// anyOf is no further condition.
 func anyOf(level) string { return "" }
 
-// lists returns the condition for lists of a kind in whole hours, of the heads where
-// there are any, or of all; and how often one may have been denied who is in none of them.
+// lists returns the condition for the lists of a kind in whole hours: their heads, where there
+// are any, or all of them. Of heads, others is how often anyone who is in none of them may
+// have been denied.
 func (s *Store) lists(ctx context.Context, q *sql.Tx, r query.Range, kind int, heads bool) (w *query.Where, others int64, err error) {
 	m, err := s.made(ctx, q, r)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/stintdev/stint/internal/record/query"
 )
 
-// A list is who was refused in some time, sorted by a hash of their names, so that lists
-// are merged without all of any being in memory, and one name is found by its page.
+// A list says who was refused in some time, sorted by a hash of the names, so that lists can
+// be merged without having all of any in memory, and a name can be found by its page.
 
 // Tests have smaller ones.
 var (
@@ -22,9 +22,9 @@ var (
 	pageSize = 32 << 10
 	// pagesAtOnce is how many bytes of pages are in memory until they are written.
 	pagesAtOnce = 8 << 20
-	// headSize is how many of those who were denied most are kept once more, of hours and
-	// days, so that most questions for these need no more; and lastSize is how many of the
-	// last 24 hours.
+	// headSize is how many of those who were denied most are stored again as the head of the
+	// list of an hour or a day, which answers most questions; and lastSize is the same for
+	// the last 24 hours.
 	headSize = 1000
 	lastSize = 10_000
 )
@@ -79,11 +79,11 @@ func (e *entry) denied() int64 {
 	return n
 }
 
-// folds says of rules, by their number, where the pair of each may be.
+// folds has, for the number of each rule, the place where its pair may be.
 type folds []int
 
-// fold makes pairs one for each rule. What was said of others before need not be forgotten:
-// it is looked whether it is true.
+// fold sums pairs, to one for each rule. Places that an earlier call left behind do no harm:
+// each is checked.
 func (f *folds) fold(pairs []pair) []pair {
 	n := 0
 	for _, p := range pairs {
@@ -102,7 +102,7 @@ func (f *folds) fold(pairs []pair) []pair {
 	return pairs[:n]
 }
 
-// list writes one.
+// list writes a list.
 type list struct {
 	s     *Store
 	tx    *sql.Tx
@@ -117,23 +117,23 @@ type list struct {
 	size  int // of rows
 
 	head  []entry
-	more  bool  // than the head has room for
-	floor int64 // who is not in it was denied as often at most
+	more  bool  // the head has no room for all
+	floor int64 // those who are not in the head were denied at most so often
 }
 
-// sheet is a page that is written.
+// sheet is a page that is being written.
 type sheet struct {
 	rules     words
 	low, high int64
 	body      []byte
 }
 
-// newList returns what writes a list, to where there is none.
+// newList returns a list to be written where there is none.
 func (s *Store) newList(tx *sql.Tx, l level, kind int, start time.Time) *list {
 	return &list{s: s, tx: tx, level: l, kind: kind, start: start}
 }
 
-// add adds an entry, behind those that were added before. It is the caller's again.
+// add adds an entry behind those that were added before, and does not keep it.
 func (l *list) add(e *entry) {
 	if l.level != last {
 		l.page.add(l.rules.all, e)
@@ -153,7 +153,7 @@ func (l *list) add(e *entry) {
 	}
 }
 
-// most is how many there are in the head.
+// most is how many entries the head has at most.
 func (l *list) most() int {
 	if l.level == last {
 		return lastSize
@@ -175,7 +175,7 @@ func (p *sheet) add(rules []string, e *entry) {
 	}
 }
 
-// whole is the part that pages are which all entries are in.
+// whole is the part of the pages that have all entries.
 func (l *list) whole() int {
 	if l.level == minute {
 		return partNoHead
@@ -195,7 +195,7 @@ func (l *list) turn(part int, atMost int64) {
 	l.page = sheet{body: l.page.body[:0]}
 }
 
-// cut leaves those in the head who were denied most.
+// cut leaves only those in the head who were denied most.
 func (l *list) cut() {
 	most := l.most()
 	if len(l.head) <= most {
@@ -236,7 +236,7 @@ func compareEntries(a, b entry) int {
 	return cmp.Or(cmp.Compare(a.hash, b.hash), bytes.Compare(a.name, b.name))
 }
 
-// refused is who was refused, as it is counted.
+// refused counts who was refused.
 type refused struct {
 	rules words
 	names [4]map[string][]pair // by kind
@@ -287,7 +287,7 @@ func (r *refused) addTo(l *list) {
 	l.turn(l.whole(), 0)
 }
 
-// mergeInto adds what lists of a level say of the time that a list is about.
+// mergeInto merges the lists of a level, within the time of a list, into that list.
 func (s *Store) mergeInto(ctx context.Context, tx *sql.Tx, l *list, of level) error {
 	// Nothing can be written while rows are read, so some are read at a time.
 	var f folds
@@ -346,15 +346,15 @@ func (p *source) next() bool {
 	return !p.bad
 }
 
-// heap is pages that are merged, that with the least entry first. It has hashes once
-// more, and no pointers, since to keep it in order is what most of the time goes into.
+// heap is the pages that are being merged, the one with the least entry first. It has copies
+// of the hashes, and no pointers, since keeping it in order takes most of the time.
 type heap struct {
 	order []place
 	pages []source
 	free  []int // of pages
 }
 
-// place is that of a page.
+// place is a page in the order.
 type place struct {
 	hash int64
 	page int
@@ -387,7 +387,7 @@ func (h *heap) push(p source) {
 	}
 }
 
-// next has the first page go on to its next entry, and leave if it has none.
+// next advances the first page to its next entry, and removes it if it has none.
 func (h *heap) next() {
 	first := h.order[0]
 	if p := &h.pages[first.page]; p.next() {
@@ -416,9 +416,8 @@ func (h *heap) next() {
 	h.order[i] = first
 }
 
-// merge calls visit with what pages say together of each who is in some of them, with
-// hashes that are larger than one, until it returns false. What it gets is its own until
-// it returns.
+// merge calls visit with each entry of the pages that a condition finds, merged by name, whose
+// hash is larger than after, until visit returns false. The entry is valid during the call.
 func (s *Store) merge(ctx context.Context, q query.Querier, rules *words, w *query.Where, after int64, visit func(*entry) bool) error {
 	rows, err := q.QueryContext(ctx, "SELECT low, at_most, data FROM stint_rollup_lists WHERE "+w.String()+" ORDER BY low", w.Args...)
 	if err != nil {

@@ -15,14 +15,14 @@ import (
 	"github.com/stintdev/stint/internal/record/query"
 )
 
-// subjects are the columns of those who make requests, in the order of their numbers in
-// the database, and kinds are their names.
+// subjects are the columns that say who made a request, in the order of their numbers in the
+// database, and kinds are their names.
 var (
 	subjects = []string{"user_id", "tenant", "key_id", "ip"}
 	kinds    = []string{"user", "tenant", "key", "ip"}
 )
 
-// rollUps are the tables that they are in.
+// rollUps are the tables of roll-ups.
 var rollUps = []string{"stint_rollup_counts", "stint_rollup_lists"}
 
 const (
@@ -35,14 +35,13 @@ const (
 // eventsAtOnce is how many events are counted in memory, about. Tests count fewer.
 var eventsAtOnce int64 = 20_000
 
-// Run rolls up the minutes, hours and days that are over and of which events were
-// written since it was done last, late ones too, and returns how many these were. If
-// another node is doing so, it does nothing. It also deletes roll-ups that are old.
+// Run rolls up the minutes, hours and days that are over and have events that were written
+// since the last time, and returns how many these were. If another node is rolling up, it
+// does nothing. It also deletes old roll-ups.
 //
-// A minute is counted from its events, whenever some of these are new. When an hour is
-// over it is made of its minutes, and a day of its hours: until then there is none, and
-// who asks about it is told what its parts say. What is later than the time for which
-// hours are kept is not counted any more.
+// A minute is counted from its events, again whenever new ones come. When an hour is over it
+// is made of its minutes, and a day of its hours; until then, answers come from the parts. An
+// event that comes after the roll-up of its hour was deleted is not counted.
 func (s *Store) Run(ctx context.Context) (done int, err error) {
 	if !s.running.TryLock() {
 		return 0, nil
@@ -115,9 +114,9 @@ func (s *Store) makeDay(ctx context.Context, tx *sql.Tx) (int, error) {
 	return 1, s.make(ctx, tx, daily, days[0])
 }
 
-// makeLast makes the heads of the lists of the last 24 hours, if all of these are made.
-// Who was denied most in a day can hardly be told from who was in each hour of it, and it is
-// what is asked for most.
+// makeLast makes the heads of the lists of the last 24 hours, if all of these hours are made.
+// Who was denied most in the last day is what is asked most, and the heads of 24 hours are
+// seldom enough to tell.
 func (s *Store) makeLast(ctx context.Context, tx *sql.Tx) (int, error) {
 	end := s.o.Now().UTC().Truncate(time.Hour)
 	start := end.Add(-last.length())
@@ -146,7 +145,7 @@ func (s *Store) makeLast(ctx context.Context, tx *sql.Tx) (int, error) {
 	return done, nil
 }
 
-// lastOf returns when the 24 hours begin of which there are lists.
+// lastOf returns the start of the 24 hours that makeLast has made lists of.
 func (s *Store) lastOf(ctx context.Context, q query.Querier) (start time.Time, err error) {
 	all, err := query.Times(ctx, q, fmt.Sprintf("SELECT start FROM stint_rollup_lists WHERE level = %d LIMIT 1", last))
 	if len(all) > 0 {
@@ -155,14 +154,14 @@ func (s *Store) lastOf(ctx context.Context, q query.Querier) (start time.Time, e
 	return start, err
 }
 
-// due returns the last times of which there is something to be done, and which are over.
+// due returns the latest times that are over and have something to be rolled up.
 func (s *Store) due(ctx context.Context, tx *sql.Tx, l level, most int) ([]time.Time, error) {
 	return query.Times(ctx, tx, fmt.Sprintf("SELECT DISTINCT start FROM stint_rollup_todo WHERE level = %d AND start <= $1 ORDER BY start DESC LIMIT %d", l, most),
 		s.db.Time(s.o.Now().Add(-l.length())))
 }
 
-// did removes the notes about what was done. Its transaction sees one moment: who writes
-// meanwhile leaves a note that stays.
+// did removes the notes about what was done. Its transaction sees one moment, so a note that
+// is written meanwhile stays.
 func (s *Store) did(ctx context.Context, tx *sql.Tx, l level, from, to time.Time) error {
 	_, err := tx.ExecContext(ctx, "DELETE FROM stint_rollup_todo WHERE level = $1 AND start >= $2 AND start < $3", l, s.db.Time(from), s.db.Time(to))
 	return err
@@ -187,7 +186,7 @@ func (s *Store) countMinutes(ctx context.Context, tx *sql.Tx) (int, error) {
 	if there, err := s.there(ctx, tx, record.MonthOf(of)); err != nil || !there || of.Before(since[hour]) {
 		return n, err
 	}
-	if of.Before(since[minute]) { // the others of the hour are gone
+	if of.Before(since[minute]) { // the hour's other minutes were deleted
 		starts = starts[:0]
 		for i := range 60 {
 			starts = append(starts, of.Add(time.Duration(i)*time.Minute))
@@ -202,7 +201,7 @@ func (s *Store) countMinutes(ctx context.Context, tx *sql.Tx) (int, error) {
 	return n, err
 }
 
-// there reports whether a month has events, and had no others.
+// there reports whether a month has a table, and was never dropped.
 func (s *Store) there(ctx context.Context, tx *sql.Tx, m record.Month) (bool, error) {
 	gone, err := query.Times(ctx, tx, "SELECT start FROM stint_dropped_months WHERE start = $1", s.db.Time(m.Start()))
 	if err != nil || len(gone) > 0 {
@@ -211,7 +210,7 @@ func (s *Store) there(ctx context.Context, tx *sql.Tx, m record.Month) (bool, er
 	return s.Has(ctx, tx, m)
 }
 
-// since returns before when there are no roll-ups of a level any more.
+// since returns the times before which the roll-ups of each level were deleted.
 func (s *Store) since(ctx context.Context, q query.Querier) (out [fives + 1]time.Time, err error) {
 	err = query.Each(ctx, q, func(rows *sql.Rows) error {
 		var l level
@@ -225,12 +224,12 @@ func (s *Store) since(ctx context.Context, q query.Querier) (out [fives + 1]time
 	return out, err
 }
 
-// within returns the arguments for what begins at a time and is of a level.
+// within returns the start and end of a roll-up as arguments.
 func (s *Store) within(l level, start time.Time) []any {
 	return []any{s.db.Time(start), s.db.Time(start.Add(l.length()))}
 }
 
-// clear deletes what there is of a level in some time of it. An hour has its fives.
+// clear deletes the roll-up of a time, and with an hour its fives.
 func (s *Store) clear(ctx context.Context, tx *sql.Tx, l level, start time.Time) error {
 	levels := strconv.Itoa(int(l))
 	if l == hour {
@@ -254,7 +253,7 @@ func (s *Store) countMinute(ctx context.Context, tx *sql.Tx, start time.Time) er
 	for kind := range kinds {
 		lists = append(lists, s.newList(tx, minute, kind, start))
 	}
-	// What there are very many of is counted in slices, so that it does not fill the memory.
+	// A minute of very many events is counted in slices, to bound the memory.
 	var events int64
 	table := s.Table(record.MonthOf(start))
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM "+table+" WHERE at >= $1 AND at < $2", s.within(minute, start)...).Scan(&events); err != nil {
@@ -281,7 +280,7 @@ func (s *Store) countMinute(ctx context.Context, tx *sql.Tx, start time.Time) er
 
 // countEvents counts events.
 func (s *Store) countEvents(ctx context.Context, tx *sql.Tx, table string, from, to time.Time, counts tally, refused *refused) error {
-	groups := map[string]*sums{} // by what a row says, to be found without a copy of it
+	groups := map[string]*sums{} // by the bytes of a row, so that a lookup copies nothing
 	var key []byte
 	err := query.Each(ctx, tx, func(rows *sql.Rows) error {
 		var g group
@@ -368,14 +367,14 @@ func (s *Store) make(ctx context.Context, tx *sql.Tx, l level, start time.Time) 
 	if l != hour {
 		return nil
 	}
-	// What the last 24 hours say of it is wrong now.
+	// The lists of the last 24 hours are wrong if this hour is one of them.
 	_, err = tx.ExecContext(ctx, fmt.Sprintf("DELETE FROM stint_rollup_lists WHERE level = %d AND start <= $1 AND start > $2", last),
 		s.db.Time(start), s.db.Time(start.Add(-last.length())))
 	return err
 }
 
-// moveOld moves an hour or a day of the tables that roll-ups were kept in before, which
-// have what cannot be counted anew.
+// moveOld moves an hour or a day out of the tables of an earlier version, for months whose
+// events are gone.
 func (s *Store) moveOld(ctx context.Context, tx *sql.Tx) (int, error) {
 	l, start := level(-1), time.Time{}
 	err := query.Each(ctx, tx, func(rows *sql.Rows) error {

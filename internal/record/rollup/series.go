@@ -16,34 +16,34 @@ import (
 	"github.com/stintdev/stint/internal/record/query"
 )
 
-// SeriesQuery asks how numbers have changed.
+// SeriesQuery asks how many decisions there were over time.
 type SeriesQuery struct {
 	// From is rounded down to a whole minute, and To up; where it is older than 7 days to
 	// whole hours, and where it is older than 90 days to whole days.
 	query.Range
 	// Step is the time between points, which lie at its multiples; the first and the last
-	// may have less. It is whole minutes, whole hours from an hour on, and whole days from
-	// a day on, with at most 500 points; an hour or more if From is older than 7 days, and
-	// a day or more if it is older than 90 days. 0 is the shortest that looks well.
+	// point may cover less. It is whole minutes, whole hours from an hour on, and whole days
+	// from a day on, with at most 500 points; an hour or more if From is older than 7 days,
+	// and a day or more if it is older than 90 days. 0 is the shortest usual one that fits.
 	Step time.Duration
-	// By is what there is a series for each of: outcome, rule, tier, endpoint or region.
-	// Empty: there is one.
+	// By makes a series for each outcome, rule, tier, endpoint or region. Empty: there is one
+	// series.
 	By string
 	// Only decisions with all of these that are not empty are counted.
 	Rule, Tier, Endpoint, Region string
 	Outcome                      string
 	Shadow                       *bool
-	Limit                        int // of series, from 1 to 50. The rest are one. Default 20
+	Limit                        int // of series, from 1 to 50; all others become one. Default 20
 }
 
-// Series is how numbers have changed.
+// Series is numbers of decisions over time.
 type Series struct {
 	Name   string // of what it is about
-	Rest   bool   // it is all that found no place in others
+	Rest   bool   // it is the sum of all that are beyond the limit
 	Points []Point
 }
 
-// Point is numbers of a time.
+// Point is the numbers of one step.
 type Point struct {
 	Start         time.Time
 	Total         int64 // decisions
@@ -52,7 +52,7 @@ type Point struct {
 	P50, P95, P99 time.Duration
 }
 
-// steps are those that look well.
+// steps are the usual ones.
 var steps = []time.Duration{
 	time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute,
 	time.Hour, 2 * time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour, day,
@@ -75,7 +75,7 @@ func (q *SeriesQuery) check(p *strict.Report, now time.Time) {
 	}
 }
 
-// fit makes it one that there are roll-ups for.
+// fit extends the time to what roll-ups have, and chooses or checks the step.
 func (q *SeriesQuery) fit(p *strict.Report, m *made) {
 	least := minute
 	for _, l := range []level{hour, daily} {
@@ -156,9 +156,8 @@ func (q *SeriesQuery) view() view {
 	return view{dimOf(with.Rule, with.Tier, with.Endpoint, with.Region), q.Rule, q.Endpoint}
 }
 
-// Series returns the series that were asked for, that with the most decisions first, and
-// the rest last. All have the same points. Percentiles are those of all decisions of a
-// point, not means of others.
+// Series returns the series, the one with the most decisions first and the rest last. All have
+// the same points. Percentiles are those of all decisions of a point, not means of others.
 func (s *Store) Series(ctx context.Context, q SeriesQuery) ([]Series, error) {
 	var p strict.Report
 	q.check(&p, s.o.Now())
@@ -174,8 +173,7 @@ func (s *Store) Series(ctx context.Context, q SeriesQuery) ([]Series, error) {
 		if q.fit(&p, &m); len(p.Problems) > 0 {
 			return nil
 		}
-		// Mostly there are no more names than there is room for, and all are known when all
-		// was read once.
+		// Mostly there are no more names than the limit, and one reading is enough.
 		d := drawing{q: &q, tracks: map[string]*track{}, first: q.From.Truncate(q.Step)}
 		parts := m.parts(q.From, q.To, q.coarsest())
 		err = s.eachCounts(ctx, tx, q.view(), parts, d.add)
@@ -201,7 +199,7 @@ func (s *Store) Series(ctx context.Context, q SeriesQuery) ([]Series, error) {
 	return out, s.wrap("series of events", err)
 }
 
-// names returns those that there is room for, of which there are most decisions.
+// names returns those with the most decisions, up to the limit.
 func (s *Store) names(ctx context.Context, tx *sql.Tx, q *SeriesQuery, parts []part) ([]string, error) {
 	totals := map[string]int64{}
 	err := s.eachCounts(ctx, tx, q.view(), parts, func(_ time.Time, c *counted) error {
@@ -216,16 +214,16 @@ func (s *Store) names(ctx context.Context, tx *sql.Tx, q *SeriesQuery, parts []p
 
 var errTooMany = errors.New("there are more series than room")
 
-// drawing is series that are being made.
+// drawing makes series.
 type drawing struct {
 	q      *SeriesQuery
 	tracks map[string]*track
-	known  bool // the tracks are those that there will be
+	known  bool // no tracks are added but that of the rest
 	first  time.Time
-	point  int // that is counted
+	point  int // that is being counted
 }
 
-// begin begins anew with series of which it is known what they are.
+// begin starts again with series of these names.
 func (d *drawing) begin(names []string) {
 	d.known, d.point = true, 0
 	clear(d.tracks)
@@ -234,7 +232,7 @@ func (d *drawing) begin(names []string) {
 	}
 }
 
-// add counts what is asked for. It comes in the order of time.
+// add counts a group, if it is asked for. Groups come in the order of time.
 func (d *drawing) add(start time.Time, c *counted) error {
 	name, ok := d.q.has(c)
 	if !ok {
@@ -283,11 +281,11 @@ func (d *drawing) end() (out []Series) {
 	return out
 }
 
-// rest is no name of anything: databases do not take it.
+// rest is the name of what is beyond the limit. Nothing else has it: databases do not take it.
 const rest = "\x00"
 
-// track is a series that is being made, of which one point at a time is counted: sketches
-// of all of them would be megabytes.
+// track is a series that is being made, one point at a time: sketches for all points would
+// take megabytes.
 type track struct {
 	points []Point
 	total  int64

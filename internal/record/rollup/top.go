@@ -14,19 +14,19 @@ import (
 	"github.com/stintdev/stint/internal/record/query"
 )
 
-// candidate is one that may be among those who were denied most.
+// candidate is a name that may be among those denied most.
 type candidate struct {
 	name, rule              string
 	denied, refused, atMost int64 // atMost is how often it may have been denied
 }
 
-// best are those who were denied most.
+// best keeps the candidates that were denied most.
 type best struct {
 	limit int
 	all   []candidate
 	full  bool  // there are as many as wanted
-	floor int64 // who was denied less often is not among them, if it is full
-	other int64 // how often one may have been denied who was left out
+	floor int64 // if it is full, those denied less often are not among them
+	other int64 // how often a candidate that was left out may have been denied
 }
 
 func (b *best) offer(name []byte, rule string, denied, refused, atMost int64) {
@@ -40,7 +40,7 @@ func (b *best) offer(name []byte, rule string, denied, refused, atMost int64) {
 	}
 }
 
-// leave leaves one out. If all is known of it, there is no doubt.
+// leave leaves a candidate out, and notes it unless its number is certain.
 func (b *best) leave(denied, atMost int64) {
 	if atMost > denied {
 		b.other = max(b.other, atMost)
@@ -61,8 +61,8 @@ func (b *best) cut() {
 	b.full, b.floor = true, b.all[b.limit-1].denied
 }
 
-// sure reports whether they are those whatever is true of others, of whom none was denied
-// more often than that.
+// sure reports whether the answer is right although others, who are in no head, may have been
+// denied so often.
 func (b *best) sure(others int64) bool {
 	if others == 0 {
 		return true
@@ -71,11 +71,10 @@ func (b *best) sure(others int64) bool {
 		!slices.ContainsFunc(b.all, func(c candidate) bool { return c.atMost > c.denied })
 }
 
-// top returns who was denied most, of a kind, in whole hours: each once, or once for each
-// rule.
+// top returns who was denied most, of a kind, in whole hours: each once or, if apart, once for
+// each rule.
 //
-// What the heads of lists say is mostly enough to be sure. If it is not, lists are read as
-// a whole.
+// The heads of lists are mostly enough to be sure. If not, the lists are read as a whole.
 func (s *Store) top(ctx context.Context, r query.Range, kind, limit int, rule string, apart bool) (all []candidate, err error) {
 	err = query.Reading(ctx, s.db, func(tx *sql.Tx) error {
 		for _, heads := range []bool{true, false} {
@@ -94,7 +93,7 @@ func (s *Store) top(ctx context.Context, r query.Range, kind, limit int, rule st
 				missing := others - e.atMost
 				if apart {
 					if b.full && e.denied()+missing < b.floor {
-						return true // by no rule alone it was denied more often
+						return true // no rule alone can have denied it more often
 					}
 					for _, p := range f.fold(e.pairs) {
 						if p.denied > 0 && (of < 0 || p.rule == of) {
@@ -129,14 +128,14 @@ type TopQuery struct {
 	Limit       int    // from 1 to 1,000. Default 10
 }
 
-// Refusals are how many decisions were refused: by a limit, and for whatever reason.
+// Refusals are how many requests a limit has denied, and how many were refused for any reason.
 type Refusals struct {
 	Name            string
 	Denied, Refused int64
 }
 
-// Top returns those that were denied most, the first first. Numbers are exact. It takes
-// longer where those who were denied most are hard to tell from the others.
+// Top returns those that were denied most, the most first. Numbers are exact. It takes longer
+// where the first hardly differ from the others.
 func (s *Store) Top(ctx context.Context, q TopQuery) ([]Refusals, error) {
 	var p strict.Report
 	q.Check(&p, s.o.Now())
@@ -236,7 +235,7 @@ func (s *Store) Violations(ctx context.Context, q ViolationQuery) ([]Violation, 
 	return out, s.wrap("violations", err)
 }
 
-// violationsOf returns by what a user was denied, of whom lists have a page each.
+// violationsOf returns the rules that denied a user, who is on one page of each list.
 func (s *Store) violationsOf(ctx context.Context, q ViolationQuery) ([]candidate, error) {
 	b := best{limit: q.Limit}
 	hash := hashOf([]byte(q.User))
@@ -263,24 +262,24 @@ func (s *Store) violationsOf(ctx context.Context, q ViolationQuery) ([]candidate
 	return b.all, err
 }
 
-// DistinctQuery asks how many there were that a limit has denied something.
+// DistinctQuery asks how many different clients were denied.
 type DistinctQuery struct {
 	query.Range        // it is widened to whole hours, and where it is older than 90 days to whole days
 	By          string // user, tenant, key or ip. Default user
 	Rule        string // only by that. Empty: by any
 }
 
-// countedApart is up to how many different ones are counted. Of more, the first so many
-// tell the number: mostly to within 1 in 100, and nearly always to within 3 in 100. Tests
-// count fewer.
+// countedApart is up to how many clients are counted one by one. If there are more, their
+// number is estimated from the first so many: mostly to within 1 in 100, and nearly always to
+// within 3 in 100. Tests count fewer.
 var countedApart int64 = 1 << 14
 
-// pagesLooked is about how many pages are read at first to count those that are on them.
+// pagesLooked is about how many pages are read at first.
 const pagesLooked = 128
 
-// Distinct returns how many different ones were denied, and whether that is exact, as it
-// is up to 16,384. Of more it looks at the first of them only: names are sorted by a hash,
-// and the more there are, the closer to the beginning these lie.
+// Distinct returns how many different clients were denied, and whether the number is exact, as
+// it is up to 16,384. Of more it reads only the first: names are sorted by a hash, and the
+// more there are, the closer together these lie.
 func (s *Store) Distinct(ctx context.Context, q DistinctQuery) (n int64, exact bool, err error) {
 	var p strict.Report
 	q.Check(&p, s.o.Now())
@@ -329,7 +328,7 @@ func (s *Store) Distinct(ctx context.Context, q DistinctQuery) (n int64, exact b
 			if err != nil {
 				return err
 			}
-			// As far as there should be enough of them, and a little further.
+			// Read on to where there should be enough of them, and a little further.
 			next := 1.2 * float64(countedApart) * float64(to) / float64(max(1, n))
 			if after = to; next < last {
 				to = max(to+1, int64(next))
