@@ -89,7 +89,8 @@ bench: ## Measure against the peers, in one run, and print the ratios
 bench-scale: ## Look up API keys among USERS, list them, and ask about EVENTS (10 million each), in PostgreSQL; takes minutes and gigabytes
 	$(GO) test -tags scale -run '^TestScale$$' -count=1 -timeout 2h -v ./internal/control/catalog -args -users $(or $(USERS),10000000)
 	$(GO) test -tags scale -run '^TestScale$$' -count=1 -timeout 2h -v ./internal/control/admin -args -users $(or $(USERS),1000000) -events $(or $(EVENTS),10000000)
-	$(GO) test -tags scale -run '^TestScale' -count=1 -timeout 2h -v ./internal/audit -args -events $(or $(EVENTS),10000000)
+	$(GO) test -tags scale -run '^TestScale' -count=1 -timeout 2h -v ./internal/record
+	$(GO) test -tags scale -run '^TestScale' -count=1 -timeout 2h -v ./internal/record/rollup -args -events $(or $(EVENTS),10000000)
 
 .PHONY: deps
 deps: ## Install what the tests need, by package name

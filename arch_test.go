@@ -24,7 +24,9 @@ var floors = map[string]int{
 	"internal/e2e":                         8, // the whole, with the clients that people have; for tests
 	"internal/control/admin":               5,
 	"internal/control/catalog/catalogtest": 4, // the suite of its databases
-	"internal/audit/audittest":             4, // events to ask about
+	"internal/record/recordtest":           5, // stores for tests, and events for them
+	"internal/record/rollup":               4,
+	"internal/record/archive":              4,
 	"httplimit":                            4,
 	"grpclimit":                            4,
 	"grpclimit/rls":                        3,
@@ -32,7 +34,8 @@ var floors = map[string]int{
 	"internal/door/field":                  3, // what clients are told, in headers and trailers
 	"internal/door/single":                 3, // the engine of one limit
 	"internal/control/catalog":             3,
-	"internal/audit":                       3,
+	"internal/record":                      3,
+	"internal/record/query":                2, // what questions to the record have in common
 	"internal/control/sim":                 3,
 	"grpclimit/descriptor":                 2, // what Envoy is limited by
 	"engine":                               2,

@@ -12,10 +12,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/stintdev/stint/internal/audit"
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/internal/kit/blob"
+	"github.com/stintdev/stint/internal/record"
+	"github.com/stintdev/stint/internal/record/archive"
+	"github.com/stintdev/stint/internal/record/rollup"
 )
 
 func newArchive(t *terminal) *cobra.Command {
@@ -42,10 +44,10 @@ func (f *archiveFlags) add(c *cobra.Command, database bool) {
 
 // withSource opens the archive of what is in the database, has something done with it,
 // and gives it back, also if it is interrupted.
-func (f *archiveFlags) withSource(ctx context.Context, t *terminal, do func(context.Context, *audit.Archive) error) error {
+func (f *archiveFlags) withSource(ctx context.Context, t *terminal, do func(context.Context, *archive.Archive) error) error {
 	f.flag()
 	return f.use(ctx, t, upToDate, func(k *catalog.Catalog) error {
-		s, err := audit.NewStore(k.Database(), audit.StoreOptions{})
+		s, err := rollup.New(k.Database(), rollup.Options{})
 		if err != nil {
 			return err
 		}
@@ -54,10 +56,10 @@ func (f *archiveFlags) withSource(ctx context.Context, t *terminal, do func(cont
 }
 
 // nothingThere is in the place of a database for those who do not ask for events.
-type nothingThere struct{ audit.Source }
+type nothingThere struct{ archive.Source }
 
 // alone does the same without a database, for what does not need one.
-func (f *archiveFlags) alone(ctx context.Context, t *terminal, do func(context.Context, *audit.Archive) error) error {
+func (f *archiveFlags) alone(ctx context.Context, t *terminal, do func(context.Context, *archive.Archive) error) error {
 	f.flag()
 	source, err := f.source(t)
 	if err != nil {
@@ -76,7 +78,7 @@ func (f *archiveFlags) flag() {
 	}
 }
 
-func (f *archiveFlags) with(ctx context.Context, t *terminal, source audit.Source, do func(context.Context, *audit.Archive) error) error {
+func (f *archiveFlags) with(ctx context.Context, t *terminal, source archive.Source, do func(context.Context, *archive.Archive) error) error {
 	const example = "--archive file:///var/lib/stint/archive, or --config with a file that sets server.record.archive"
 	url := f.config.Server.Record.Archive
 	switch url {
@@ -97,11 +99,11 @@ func (f *archiveFlags) with(ctx context.Context, t *terminal, source audit.Sourc
 		return nil
 	case ctx.Err() != nil:
 		return advice{err, "the same again: it goes on where this ended"}
-	case errors.Is(err, audit.ErrBusy):
+	case errors.Is(err, archive.ErrBusy):
 		return advice{err, "wait for it to end; who was killed is given 15 minutes"}
-	case errors.Is(err, audit.ErrNotArchived):
+	case errors.Is(err, archive.ErrNotArchived):
 		return advice{err, "stint archive list, with the same flags"}
-	case errors.Is(err, audit.ErrDamaged):
+	case errors.Is(err, archive.ErrDamaged):
 		return advice{err, "stint archive verify, and a copy of the files that it names"}
 	case errors.Is(err, blob.ErrNotPermitted), errors.Is(err, blob.ErrUnreachable):
 		return advice{err, "make sure that the archive is there, and that this user may write to it: " + url.String()}
@@ -132,13 +134,13 @@ func newProgress(w io.Writer, bar bool) func(done, all int64, what string) {
 
 // archived is what became of a month, in JSON.
 type archived struct {
-	Month   audit.Month `json:"month"`
-	Events  int64       `json:"events"`
-	Files   int         `json:"files"`
-	Bytes   int64       `json:"bytes"`
-	Resumed bool        `json:"resumed"`
-	Dropped bool        `json:"dropped"`
-	Held    time.Time   `json:"held_until,omitzero"`
+	Month   record.Month `json:"month"`
+	Events  int64        `json:"events"`
+	Files   int          `json:"files"`
+	Bytes   int64        `json:"bytes"`
+	Resumed bool         `json:"resumed"`
+	Dropped bool         `json:"dropped"`
+	Held    time.Time    `json:"held_until,omitzero"`
 }
 
 // months is what "archive run" and "archive expire" have done.
@@ -160,7 +162,7 @@ every hour, one of them at a time; a run that was interrupted is continued.`,
   stint archive run --database sqlite:stint.db --archive file:///var/lib/stint/archive --set server.record.retention=30d`,
 		Args: nothing,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return f.withSource(c.Context(), t, func(ctx context.Context, a *audit.Archive) error {
+			return f.withSource(c.Context(), t, func(ctx context.Context, a *archive.Archive) error {
 				r, err := a.Run(ctx)
 				all := []archived{}
 				for _, m := range r.Months {
@@ -195,16 +197,16 @@ func amount(events int64, files int, bytes int64) string {
 
 // listedMonth is a month of the archive, in JSON.
 type listedMonth struct {
-	Month      audit.Month `json:"month"`
-	Events     int64       `json:"events"`
-	Files      int         `json:"files"`
-	Bytes      int64       `json:"bytes"`
-	Edition    int         `json:"edition"`
-	First      time.Time   `json:"first,omitzero"`
-	Last       time.Time   `json:"last,omitzero"`
-	Written    time.Time   `json:"written,omitzero"`
-	Unfinished bool        `json:"unfinished"`
-	Problem    string      `json:"problem,omitempty"`
+	Month      record.Month `json:"month"`
+	Events     int64        `json:"events"`
+	Files      int          `json:"files"`
+	Bytes      int64        `json:"bytes"`
+	Edition    int          `json:"edition"`
+	First      time.Time    `json:"first,omitzero"`
+	Last       time.Time    `json:"last,omitzero"`
+	Written    time.Time    `json:"written,omitzero"`
+	Unfinished bool         `json:"unfinished"`
+	Problem    string       `json:"problem,omitempty"`
 }
 
 func newArchiveList(t *terminal) *cobra.Command {
@@ -218,7 +220,7 @@ their files: whether these are sound is what "stint archive verify" says.`,
   stint archive list --archive 's3://stint-archive/events?region=eu-central-1' -o json`,
 		Args: nothing,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return f.alone(c.Context(), t, func(ctx context.Context, a *audit.Archive) error {
+			return f.alone(c.Context(), t, func(ctx context.Context, a *archive.Archive) error {
 				entries, err := a.List(ctx)
 				if err != nil {
 					return err
@@ -261,17 +263,17 @@ their files: whether these are sound is what "stint archive verify" says.`,
 
 // verified is whether a month is what was written, in JSON.
 type verified struct {
-	Month   audit.Month `json:"month"`
-	Sound   bool        `json:"sound"`
-	Events  int64       `json:"events"`
-	Files   int         `json:"files"`
-	Bytes   int64       `json:"bytes"`
-	Problem string      `json:"problem,omitempty"`
+	Month   record.Month `json:"month"`
+	Sound   bool         `json:"sound"`
+	Events  int64        `json:"events"`
+	Files   int          `json:"files"`
+	Bytes   int64        `json:"bytes"`
+	Problem string       `json:"problem,omitempty"`
 }
 
 // month has months that make no sense refused before anything else.
-func month(c *cobra.Command, text string) (audit.Month, error) {
-	m, err := audit.ParseMonth(text)
+func month(c *cobra.Command, text string) (record.Month, error) {
+	m, err := record.ParseMonth(text)
 	if err != nil {
 		return m, advice{err, c.CommandPath() + " 2026-01"}
 	}
@@ -294,10 +296,10 @@ missing or damaged: all such files are named.`,
 			if err != nil {
 				return err
 			}
-			return f.alone(c.Context(), t, func(ctx context.Context, a *audit.Archive) error {
+			return f.alone(c.Context(), t, func(ctx context.Context, a *archive.Archive) error {
 				m, err := a.Verify(ctx, which)
 				x := verified{Month: which, Sound: err == nil}
-				if err != nil && !errors.Is(err, audit.ErrDamaged) {
+				if err != nil && !errors.Is(err, archive.ErrDamaged) {
 					return err
 				} else if err != nil {
 					x.Problem = err.Error()
@@ -343,14 +345,14 @@ dropped from the database by the first run after seven days.`,
 			if err != nil {
 				return err
 			}
-			return f.withSource(c.Context(), t, func(ctx context.Context, a *audit.Archive) error {
+			return f.withSource(c.Context(), t, func(ctx context.Context, a *archive.Archive) error {
 				n, err := a.Restore(ctx, which)
 				if err != nil {
 					return err
 				}
 				x := struct {
-					Month  audit.Month `json:"month"`
-					Events int64       `json:"events"`
+					Month  record.Month `json:"month"`
+					Events int64        `json:"events"`
 				}{which, n}
 				return t.say(f.as, x, nil, func() error {
 					_, err := fmt.Fprintf(t.out, "%v: restored, events: %d; they stay in the database for seven days\n", which, n)
@@ -365,7 +367,7 @@ dropped from the database by the first run after seven days.`,
 
 // expired is a month that was deleted, in CSV.
 type expired struct {
-	Month audit.Month `json:"month"`
+	Month record.Month `json:"month"`
 }
 
 func newArchiveExpire(t *terminal) *cobra.Command {
@@ -384,13 +386,13 @@ themselves.`,
 			if err := yes.ask(c, t, "months that have expired will be deleted for good"); err != nil {
 				return err
 			}
-			return f.alone(c.Context(), t, func(ctx context.Context, a *audit.Archive) error {
+			return f.alone(c.Context(), t, func(ctx context.Context, a *archive.Archive) error {
 				gone, err := a.Expire(ctx)
 				rows := []expired{}
 				for _, m := range gone {
 					rows = append(rows, expired{m})
 				}
-				return errors.Join(t.say(f.as, months{append([]audit.Month{}, gone...)}, rows, func() error {
+				return errors.Join(t.say(f.as, months{append([]record.Month{}, gone...)}, rows, func() error {
 					for _, m := range gone {
 						fmt.Fprintf(t.out, "%v: deleted\n", m)
 					}

@@ -11,31 +11,33 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/stintdev/stint/internal/audit"
 	"github.com/stintdev/stint/internal/control/admin"
+	"github.com/stintdev/stint/internal/record"
+	"github.com/stintdev/stint/internal/record/query"
+	"github.com/stintdev/stint/internal/record/rollup"
 )
 
 // book is the record of decisions: that of a server, or that in a database.
 type book interface {
 	// find goes through events, the newest first, until there are as many as wanted.
-	find(ctx context.Context, q audit.EventQuery) iter.Seq2[recorded, error]
+	find(ctx context.Context, q record.EventQuery) iter.Seq2[recorded, error]
 	// follow shows events as they come, until ctx ends.
-	follow(ctx context.Context, q audit.EventQuery, show func(*recorded) error, note func(string)) error
-	top(ctx context.Context, q audit.TopQuery) ([]admin.Refusals, error)
-	series(ctx context.Context, q audit.SeriesQuery) ([]admin.Series, error)
-	violations(ctx context.Context, q audit.ViolationQuery) ([]admin.Violation, error)
-	clients(ctx context.Context, q audit.DistinctQuery) (admin.Clients, error)
+	follow(ctx context.Context, q record.EventQuery, show func(*recorded) error, note func(string)) error
+	top(ctx context.Context, q rollup.TopQuery) ([]admin.Refusals, error)
+	series(ctx context.Context, q rollup.SeriesQuery) ([]admin.Series, error)
+	violations(ctx context.Context, q rollup.ViolationQuery) ([]admin.Violation, error)
+	clients(ctx context.Context, q rollup.DistinctQuery) (admin.Clients, error)
 	// export writes events in a format of files.
-	export(ctx context.Context, q audit.EventQuery, format string, w io.Writer) error
+	export(ctx context.Context, q record.EventQuery, format string, w io.Writer) error
 }
 
 // recorded is an event, in the words of the columns of the archive.
 type recorded = admin.Event
 
 // storeBook is the record in a database.
-type storeBook struct{ *audit.Store }
+type storeBook struct{ *rollup.Store }
 
-func (b storeBook) find(ctx context.Context, q audit.EventQuery) iter.Seq2[recorded, error] {
+func (b storeBook) find(ctx context.Context, q record.EventQuery) iter.Seq2[recorded, error] {
 	return func(yield func(recorded, error) bool) {
 		const page = 1000
 		for left := q.Limit; left > 0; { // a page may be less than full
@@ -51,7 +53,7 @@ func (b storeBook) find(ctx context.Context, q audit.EventQuery) iter.Seq2[recor
 				yield(recorded{}, err)
 				return
 			}
-			if q.After = after; after == (audit.Cursor{}) {
+			if q.After = after; after == (record.Cursor{}) {
 				return
 			}
 		}
@@ -62,7 +64,7 @@ func (b storeBook) find(ctx context.Context, q audit.EventQuery) iter.Seq2[recor
 const mostFollowed = 10_000
 
 // follow shows what there is, the oldest first, and then looks every second.
-func (b storeBook) follow(ctx context.Context, q audit.EventQuery, show func(*recorded) error, note func(string)) error {
+func (b storeBook) follow(ctx context.Context, q record.EventQuery, show func(*recorded) error, note func(string)) error {
 	const (
 		every = time.Second
 		late  = 10 * time.Second // for how long after its time an event may come
@@ -118,7 +120,7 @@ func (b storeBook) follow(ctx context.Context, q audit.EventQuery, show func(*re
 	}
 }
 
-func (b storeBook) top(ctx context.Context, q audit.TopQuery) ([]admin.Refusals, error) {
+func (b storeBook) top(ctx context.Context, q rollup.TopQuery) ([]admin.Refusals, error) {
 	found, err := b.Top(ctx, q)
 	all := []admin.Refusals{}
 	for _, r := range found {
@@ -127,7 +129,7 @@ func (b storeBook) top(ctx context.Context, q audit.TopQuery) ([]admin.Refusals,
 	return all, err
 }
 
-func (b storeBook) series(ctx context.Context, q audit.SeriesQuery) ([]admin.Series, error) {
+func (b storeBook) series(ctx context.Context, q rollup.SeriesQuery) ([]admin.Series, error) {
 	found, err := b.Series(ctx, q)
 	all := []admin.Series{}
 	for _, s := range found {
@@ -143,7 +145,7 @@ func (b storeBook) series(ctx context.Context, q audit.SeriesQuery) ([]admin.Ser
 	return all, err
 }
 
-func (b storeBook) violations(ctx context.Context, q audit.ViolationQuery) ([]admin.Violation, error) {
+func (b storeBook) violations(ctx context.Context, q rollup.ViolationQuery) ([]admin.Violation, error) {
 	found, err := b.Violations(ctx, q)
 	all := []admin.Violation{}
 	for _, v := range found {
@@ -152,12 +154,12 @@ func (b storeBook) violations(ctx context.Context, q audit.ViolationQuery) ([]ad
 	return all, err
 }
 
-func (b storeBook) clients(ctx context.Context, q audit.DistinctQuery) (admin.Clients, error) {
+func (b storeBook) clients(ctx context.Context, q rollup.DistinctQuery) (admin.Clients, error) {
 	n, exact, err := b.Distinct(ctx, q)
 	return admin.Clients{By: q.By, Clients: n, Exact: exact}, err
 }
 
-func (b storeBook) export(ctx context.Context, q audit.EventQuery, format string, w io.Writer) error {
+func (b storeBook) export(ctx context.Context, q record.EventQuery, format string, w io.Writer) error {
 	if format == asParquet {
 		return advice{fmt.Errorf("-o %s: only a server writes it", format), "--server URL; or stint archive run, which writes whole months"}
 	}
@@ -177,7 +179,7 @@ func (b storeBook) export(ctx context.Context, q audit.EventQuery, format string
 type serverBook struct{ *client }
 
 // parameters are those of a question about a time.
-func parameters(r audit.Range, limit int, more ...string) url.Values {
+func parameters(r query.Range, limit int, more ...string) url.Values {
 	q := url.Values{}
 	set := func(name, value string) {
 		if value != "" {
@@ -198,7 +200,7 @@ func parameters(r audit.Range, limit int, more ...string) url.Values {
 	return q
 }
 
-func eventParameters(q audit.EventQuery) url.Values {
+func eventParameters(q record.EventQuery) url.Values {
 	shadow := ""
 	if q.Shadow != nil {
 		shadow = strconv.FormatBool(*q.Shadow)
@@ -209,7 +211,7 @@ func eventParameters(q audit.EventQuery) url.Values {
 	)
 }
 
-func (b serverBook) find(ctx context.Context, q audit.EventQuery) iter.Seq2[recorded, error] {
+func (b serverBook) find(ctx context.Context, q record.EventQuery) iter.Seq2[recorded, error] {
 	left := q.Limit
 	return func(yield func(recorded, error) bool) {
 		for e, err := range pages[recorded](ctx, b.client, "/events", eventParameters(q), 1000) {
@@ -220,7 +222,7 @@ func (b serverBook) find(ctx context.Context, q audit.EventQuery) iter.Seq2[reco
 	}
 }
 
-func (b serverBook) follow(ctx context.Context, q audit.EventQuery, show func(*recorded) error, note func(string)) error {
+func (b serverBook) follow(ctx context.Context, q record.EventQuery, show func(*recorded) error, note func(string)) error {
 	query := eventParameters(q)
 	for _, name := range []string{"from", "to", "limit"} {
 		query.Del(name)
@@ -255,11 +257,11 @@ func ask[T any](ctx context.Context, b serverBook, path string, q url.Values) ([
 	return append([]T{}, answer.Items...), err
 }
 
-func (b serverBook) top(ctx context.Context, q audit.TopQuery) ([]admin.Refusals, error) {
+func (b serverBook) top(ctx context.Context, q rollup.TopQuery) ([]admin.Refusals, error) {
 	return ask[admin.Refusals](ctx, b, "/top", parameters(q.Range, q.Limit, "by", q.By, "rule", q.Rule))
 }
 
-func (b serverBook) series(ctx context.Context, q audit.SeriesQuery) ([]admin.Series, error) {
+func (b serverBook) series(ctx context.Context, q rollup.SeriesQuery) ([]admin.Series, error) {
 	step := ""
 	if q.Step > 0 {
 		step = strconv.FormatInt(int64(q.Step/time.Second), 10)
@@ -268,17 +270,17 @@ func (b serverBook) series(ctx context.Context, q audit.SeriesQuery) ([]admin.Se
 		q.Range, q.Limit, "step_seconds", step, "by", q.By, "rule", q.Rule, "tier", q.Tier, "endpoint", q.Endpoint, "region", q.Region, "outcome", q.Outcome))
 }
 
-func (b serverBook) violations(ctx context.Context, q audit.ViolationQuery) ([]admin.Violation, error) {
+func (b serverBook) violations(ctx context.Context, q rollup.ViolationQuery) ([]admin.Violation, error) {
 	return ask[admin.Violation](ctx, b, "/violations", parameters(q.Range, q.Limit, "user", q.User, "rule", q.Rule))
 }
 
-func (b serverBook) clients(ctx context.Context, q audit.DistinctQuery) (admin.Clients, error) {
+func (b serverBook) clients(ctx context.Context, q rollup.DistinctQuery) (admin.Clients, error) {
 	var c admin.Clients
 	err := b.do(ctx, call{path: "/clients", query: parameters(q.Range, 0, "by", q.By, "rule", q.Rule), into: &c})
 	return c, err
 }
 
-func (b serverBook) export(ctx context.Context, q audit.EventQuery, format string, w io.Writer) error {
+func (b serverBook) export(ctx context.Context, q record.EventQuery, format string, w io.Writer) error {
 	query := eventParameters(q)
 	if format == asJSON {
 		format = "ndjson"

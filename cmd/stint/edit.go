@@ -66,7 +66,7 @@ type editing struct {
 
 // editing goes on until what is written can be stored, or nothing is to be. It reports
 // whether something was written that would be lost.
-func (k *kind[T]) editing(ctx context.Context, a *client, e *editing, r record[T], first string) (kept bool, err error) {
+func (k *kind[T]) editing(ctx context.Context, a *client, e *editing, r stored[T], first string) (kept bool, err error) {
 	was, last, problems, wrong := r, first, []string(nil), false
 	seen, err := treeOf(r.Value)
 	if err != nil {

@@ -14,10 +14,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/stintdev/stint/internal/audit"
 	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/kit/strict"
+	"github.com/stintdev/stint/internal/record"
+	"github.com/stintdev/stint/internal/record/query"
+	"github.com/stintdev/stint/internal/record/rollup"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -32,7 +34,7 @@ type recordFlags struct {
 }
 
 // command makes a command that asks the record about a time.
-func (f *recordFlags) command(t *terminal, c *cobra.Command, ask func(c *cobra.Command, b book, r audit.Range) error) *cobra.Command {
+func (f *recordFlags) command(t *terminal, c *cobra.Command, ask func(c *cobra.Command, b book, r query.Range) error) *cobra.Command {
 	f.add(c)
 	c.Flags().StringVar(&f.from, "from", "", "from this `time` on, as 2026-01-31T12:00:00Z or, before now, as 15m, 24h, 7d (default: a day before --to)")
 	c.Flags().StringVar(&f.to, "to", "", "before this `time` (default: now)")
@@ -45,12 +47,12 @@ func (f *recordFlags) command(t *terminal, c *cobra.Command, ask func(c *cobra.C
 }
 
 // use opens the record, has something asked about the time that flags say, and closes it.
-func (f *recordFlags) use(c *cobra.Command, t *terminal, ask func(*cobra.Command, book, audit.Range) error) error {
+func (f *recordFlags) use(c *cobra.Command, t *terminal, ask func(*cobra.Command, book, query.Range) error) error {
 	help := c.CommandPath() + " --help"
 	if f.from != "" && f.since != "" {
 		return advice{errors.New("--from and --since are the same: give one of them"), help}
 	}
-	var r audit.Range
+	var r query.Range
 	for _, b := range []struct {
 		flag, text string
 		into       *time.Time
@@ -72,7 +74,7 @@ func (f *recordFlags) use(c *cobra.Command, t *terminal, ask func(*cobra.Command
 		return ask(c, serverBook{a}, r)
 	}
 	return f.databaseFlags.use(c.Context(), t, upToDate, func(k *catalog.Catalog) error {
-		s, err := audit.NewStore(k.Database(), audit.StoreOptions{})
+		s, err := rollup.New(k.Database(), rollup.Options{})
 		if err == nil {
 			err = ask(c, storeBook{s}, r)
 		}
@@ -114,7 +116,7 @@ func newEvents(t *terminal) *cobra.Command {
 // eventFlags say which events are meant.
 type eventFlags struct {
 	recordFlags
-	audit.EventQuery
+	record.EventQuery
 	shadow bool
 }
 
@@ -140,7 +142,7 @@ func (f *eventFlags) add(c *cobra.Command) {
 }
 
 // query is what the flags say.
-func (f *eventFlags) query(r audit.Range) (audit.EventQuery, error) {
+func (f *eventFlags) query(r query.Range) (record.EventQuery, error) {
 	q := f.EventQuery
 	q.Range = r
 	if q.Limit < 1 {
@@ -166,7 +168,7 @@ those that passed. It is that of the last day, unless flags say otherwise; a ran
 at most 366 days. Months that were archived are not in it ("stint archive").`,
 		Example: `  stint events list --user alice --since 1h
   stint events list --from 2026-01-31T00:00:00Z --to 2026-02-01T00:00:00Z --limit 100000 -o json`,
-	}, func(c *cobra.Command, b book, r audit.Range) error {
+	}, func(c *cobra.Command, b book, r query.Range) error {
 		q, err := f.query(r)
 		if err != nil {
 			return err
@@ -202,7 +204,7 @@ then what comes. What comes more than ten seconds after it was decided, as from 
 that could not reach the database, is not shown.`,
 		Example: `  stint events follow --rule search --outcome denied
   stint events follow --config stint.toml --since 5m -o json`,
-	}, func(c *cobra.Command, b book, r audit.Range) error {
+	}, func(c *cobra.Command, b book, r query.Range) error {
 		if f.to != "" {
 			return advice{errors.New("this goes on until it is interrupted, and --to says when to end"), "stint events list"}
 		}
@@ -241,7 +243,7 @@ archive.`,
 		Example: `  stint events export --since 7d -f week.csv
   stint events export --from 2026-01-01T00:00:00Z --to 2026-02-01T00:00:00Z -o parquet -f january.parquet
   stint events export --rule search -o json | jq -r .user_id | sort | uniq -c`,
-	}, func(c *cobra.Command, b book, r audit.Range) error {
+	}, func(c *cobra.Command, b book, r query.Range) error {
 		q, err := f.query(r)
 		if err != nil {
 			return err
@@ -368,7 +370,7 @@ adds events up as they come. They stay when events are archived.`
 
 func newEventsTop(t *terminal) *cobra.Command {
 	var f recordFlags
-	var q audit.TopQuery
+	var q rollup.TopQuery
 	c := f.command(t, &cobra.Command{
 		Use:   "top",
 		Short: "Show who or what was refused most",
@@ -377,7 +379,7 @@ often by a limit, and how often for whatever reason.
 ` + rolled,
 		Example: `  stint events top --by user --since 7d
   stint events top --by ip --rule search --limit 100 -o json`,
-	}, func(c *cobra.Command, b book, r audit.Range) error {
+	}, func(c *cobra.Command, b book, r query.Range) error {
 		q.Range = r
 		all, err := b.top(c.Context(), q)
 		if err != nil {
@@ -405,7 +407,7 @@ often by a limit, and how often for whatever reason.
 func newEventsSeries(t *terminal) *cobra.Command {
 	var (
 		f    recordFlags
-		q    audit.SeriesQuery
+		q    rollup.SeriesQuery
 		step string
 	)
 	c := f.command(t, &cobra.Command{
@@ -420,7 +422,7 @@ and of which the record has a sample only.`,
 		Example: `  stint events series --since 1h
   stint events series --by rule --outcome denied --since 30d --step 1d
   stint events series --by endpoint -o json`,
-	}, func(c *cobra.Command, b book, r audit.Range) error {
+	}, func(c *cobra.Command, b book, r query.Range) error {
 		if step != "" {
 			var d rule.Duration
 			if err := d.UnmarshalText([]byte(step)); err != nil || d <= 0 {
@@ -484,7 +486,7 @@ func (t *terminal) showSeries(by string, all []admin.Series) error {
 
 func newEventsViolations(t *terminal) *cobra.Command {
 	var f recordFlags
-	var q audit.ViolationQuery
+	var q rollup.ViolationQuery
 	c := f.command(t, &cobra.Command{
 		Use:   "violations",
 		Short: "Show which users were denied by which rules",
@@ -492,7 +494,7 @@ func newEventsViolations(t *terminal) *cobra.Command {
 ` + rolled,
 		Example: `  stint events violations --user alice --since 30d
   stint events violations --rule search -o json`,
-	}, func(c *cobra.Command, b book, r audit.Range) error {
+	}, func(c *cobra.Command, b book, r query.Range) error {
 		q.Range = r
 		all, err := b.violations(c.Context(), q)
 		if err != nil {
@@ -519,7 +521,7 @@ func newEventsViolations(t *terminal) *cobra.Command {
 
 func newEventsClients(t *terminal) *cobra.Command {
 	var f recordFlags
-	var q audit.DistinctQuery
+	var q rollup.DistinctQuery
 	c := f.command(t, &cobra.Command{
 		Use:   "clients",
 		Short: "Count the clients that were limited",
@@ -528,7 +530,7 @@ limit: exactly up to 16,384 of them, and of more about how many.
 ` + rolled,
 		Example: `  stint events clients --by ip --since 24h
   stint events clients --rule search -o json`,
-	}, func(c *cobra.Command, b book, r audit.Range) error {
+	}, func(c *cobra.Command, b book, r query.Range) error {
 		q.Range = r
 		n, err := b.clients(c.Context(), q)
 		if err != nil {

@@ -75,7 +75,7 @@ func newTiers(t *terminal) *cobra.Command {
 			named,
 		},
 		head: []string{"NAME", "CALLED", "PRICE", "LIMITS"},
-		cells: func(r *record[rule.Tier]) []any {
+		cells: func(r *stored[rule.Tier]) []any {
 			var limits []string
 			for _, name := range slices.Sorted(maps.Keys(r.Value.Limits)) {
 				limits = append(limits, name+" "+r.Value.Limits[name])
@@ -92,7 +92,7 @@ func newUsers(t *terminal) *cobra.Command {
 		filters: []filterFlag{{"tier", "only those of this `tier`"}, {"tenant", "only those of this `tenant`"}, {"blocked", "only those who were blocked, with `true`"}},
 		flags:   []fieldFlag{text("tier", "tier", "the `tier`"), text("tenant", "tenant", "the `tenant`"), named},
 		head:    []string{"ID", "TENANT", "TIER", "LIMITS", "BLOCKED"},
-		cells: func(r *record[catalog.User]) []any {
+		cells: func(r *stored[catalog.User]) []any {
 			blocked := ""
 			if b := r.Value.Blocked; b != nil {
 				blocked = cmp.Or(b.Reason, "yes")
@@ -112,7 +112,7 @@ func newTenants(t *terminal) *cobra.Command {
 		filters: []filterFlag{{"tier", "only those of this `tier`"}},
 		flags:   []fieldFlag{text("name", "name", "what people call it, as a `text`"), text("tier", "tier", "the `tier` of those of it who have no other")},
 		head:    []string{"ID", "CALLED", "TIER"},
-		cells:   func(r *record[catalog.Tenant]) []any { return []any{r.ID, r.Value.Name, r.Value.Tier} },
+		cells:   func(r *stored[catalog.Tenant]) []any { return []any{r.ID, r.Value.Name, r.Value.Tier} },
 	}
 	return family("tenants", "Work with tenants of whom something is known", k.commands(t)...)
 }
@@ -134,7 +134,7 @@ func newKeys(t *terminal) *cobra.Command {
 			}},
 		},
 		head: []string{"ID", "NAME", "USER", "TENANT", "TIER", "LIMITS", "STATE"},
-		cells: func(r *record[admin.Key]) []any {
+		cells: func(r *stored[admin.Key]) []any {
 			v, state := &r.Value, "good"
 			switch {
 			case !v.Revoked.IsZero():
@@ -172,7 +172,7 @@ be good again later is better disabled: stint keys set ID disabled=true.`,
 				return err
 			}
 		}
-		var now record[admin.Key]
+		var now stored[admin.Key]
 		if err := a.do(c.Context(), call{method: http.MethodPost, path: k.at(r.ID) + "/revoke", query: dryRun(dry), into: &now}); err != nil {
 			return err
 		}

@@ -18,13 +18,14 @@ import (
 	stintlib "github.com/stintdev/stint"
 	stint "github.com/stintdev/stint/cmd/stint"
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/internal/audit"
 	"github.com/stintdev/stint/internal/kit/database"
+	"github.com/stintdev/stint/internal/record"
+	"github.com/stintdev/stint/internal/record/rollup"
 	"github.com/stintdev/stint/internal/test/testpostgres"
 )
 
 // recordIn returns the record in a new database, where it is a time.
-func recordIn(t *testing.T, url string, now func() time.Time) *audit.Store {
+func recordIn(t *testing.T, url string, now func() time.Time) *rollup.Store {
 	t.Helper()
 	db, err := database.Open(url)
 	if err != nil {
@@ -34,7 +35,7 @@ func recordIn(t *testing.T, url string, now func() time.Time) *audit.Store {
 	if _, err := db.Up(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
-	s, err := audit.NewStore(db, audit.StoreOptions{Now: now})
+	s, err := rollup.New(db, rollup.Options{Now: now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,8 +43,8 @@ func recordIn(t *testing.T, url string, now func() time.Time) *audit.Store {
 }
 
 // denial returns the refusal of a number, at a time.
-func denial(n int, at time.Time, user string) audit.Event {
-	e := audit.Event{
+func denial(n int, at time.Time, user string) record.Event {
+	e := record.Event{
 		At: at, Outcome: engine.Denied, User: user, Tenant: "acme", Tier: "free", IP: "192.0.2.1", Rule: "search", Limit: "requests",
 		Endpoint: "/search", Method: "GET", Used: 100, Max: 100, Cost: 1, Status: 429, RetryAfter: 12 * time.Second, Latency: 80 * time.Microsecond,
 		Region: "eu", Node: "n1", Weight: 1,
@@ -65,7 +66,7 @@ func TestRecord(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			store := recordIn(t, url, func() time.Time { return time.Date(2024, 6, 1, 0, 0, 0, 0, time.UTC) })
-			var events []audit.Event
+			var events []record.Event
 			for n := range 8 {
 				at := time.Date(2024, 3, 30+n/2, 12, n, n, 1000*n, time.UTC) // over the end of a month
 				events = append(events, denial(n, at, []string{"alice", "bob", "alice", ""}[n%4]))
@@ -79,7 +80,7 @@ func TestRecord(t *testing.T) {
 				t.Fatal(err)
 			}
 			for more := true; more; {
-				n, err := store.RollUp(t.Context())
+				n, err := store.Run(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -232,7 +233,7 @@ func TestFollow(t *testing.T) {
 			write := func(before time.Duration, user string) {
 				t.Helper()
 				n++
-				if err := store.Write(t.Context(), []audit.Event{denial(n, begin.Add(-before), user)}); err != nil {
+				if err := store.Write(t.Context(), []record.Event{denial(n, begin.Add(-before), user)}); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -20,8 +20,8 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// record is a thing of the catalog of a server.
-type record[T any] struct {
+// stored is an object of the catalog of a server.
+type stored[T any] struct {
 	admin.Record[T]
 	Reading string `json:"reading,omitempty"` // of a rule: what it says, in a sentence
 }
@@ -35,7 +35,7 @@ type kind[T any] struct {
 	filters   []filterFlag
 	flags     []fieldFlag // of create
 	head      []string
-	cells     func(*record[T]) []any
+	cells     func(*stored[T]) []any
 }
 
 // filterFlag is a flag that chooses among things.
@@ -59,8 +59,8 @@ func text(flag, field, usage string) fieldFlag {
 // at is where one of them is.
 func (k *kind[T]) at(id string) string { return "/" + k.path + "/" + url.PathEscape(id) }
 
-func (k *kind[T]) get(ctx context.Context, a *client, id string) (record[T], error) {
-	var r record[T]
+func (k *kind[T]) get(ctx context.Context, a *client, id string) (stored[T], error) {
+	var r stored[T]
 	err := a.do(ctx, call{path: k.at(id), into: &r})
 	if f := new(refused); errors.As(err, &f) && f.Status == http.StatusNotFound {
 		return r, advice{f, "stint " + k.path + " list"}
@@ -94,7 +94,7 @@ func (k *kind[T]) list(t *terminal) *cobra.Command {
 		if prefix != "" {
 			q.Set("prefix", prefix)
 		}
-		all, err := gather[record[T]](c.Context(), t, a, "/"+k.path, q, limit)
+		all, err := gather[stored[T]](c.Context(), t, a, "/"+k.path, q, limit)
 		if err != nil {
 			return err
 		}
@@ -170,7 +170,7 @@ func (k *kind[T]) show(t *terminal) *cobra.Command {
 }
 
 // document is one of them, as a file has it.
-func (k *kind[T]) document(r *record[T]) (string, error) {
+func (k *kind[T]) document(r *stored[T]) (string, error) {
 	head := fmt.Sprintf("# %s %s", k.one, printable(r.ID))
 	if r.Version > 0 {
 		head += fmt.Sprintf(", version %d, changed %s by %s", r.Version, cell(r.Updated), visible(r.By))
@@ -295,13 +295,13 @@ they have in config files; one within another is written as limits[0].limit.`,
 
 func (k *kind[T]) make(c *cobra.Command, t *terminal, a *client, f *valueFlags, value tree) error {
 	var made struct {
-		record[T]
+		stored[T]
 		Text string `json:"key,omitempty"` // of an API key
 	}
 	if err := a.do(c.Context(), call{method: http.MethodPost, path: "/" + k.path, query: dryRun(f.dryRun), body: value, into: &made}); err != nil {
 		return err
 	}
-	var answer, row any = made.record, made.Record
+	var answer, row any = made.stored, made.Record
 	if made.Text != "" {
 		answer, row = made, admin.CreatedKey{Record: any(made.Record).(admin.Record[admin.Key]), Text: made.Text}
 	}
@@ -389,7 +389,7 @@ nothing is changed here.`,
 }
 
 // change makes one of them what a tree says, if it still has the version.
-func (k *kind[T]) change(ctx context.Context, a *client, r *record[T], version int64, after tree, dry bool) (now record[T], err error) {
+func (k *kind[T]) change(ctx context.Context, a *client, r *stored[T], version int64, after tree, dry bool) (now stored[T], err error) {
 	before, err := treeOf(r.Value)
 	if err != nil {
 		return now, err
@@ -402,7 +402,7 @@ func (k *kind[T]) change(ctx context.Context, a *client, r *record[T], version i
 }
 
 // changed says what was changed.
-func (k *kind[T]) changed(t *terminal, was, now *record[T], dry bool) error {
+func (k *kind[T]) changed(t *terminal, was, now *stored[T], dry bool) error {
 	before, err := treeOf(was.Value)
 	if err != nil {
 		return err
@@ -434,7 +434,7 @@ func (k *kind[T]) remove(t *terminal) *cobra.Command {
 		Example: fmt.Sprintf("  stint %s delete %s\n  stint %s delete %s --yes", k.path, k.example, k.path, k.example),
 		Args:    wants(1, math.MaxInt, "the id of one or more"),
 	}, func(c *cobra.Command, a *client, args []string) error {
-		var all []record[T]
+		var all []stored[T]
 		for _, id := range args {
 			r, err := k.get(c.Context(), a, id)
 			if err != nil {

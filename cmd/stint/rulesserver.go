@@ -71,7 +71,7 @@ func newRulesToggle(t *terminal, k *kind[rule.Rule], on bool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var now record[rule.Rule]
+			var now stored[rule.Rule]
 			if err := a.do(c.Context(), call{method: http.MethodPost, path: k.at(name) + "/" + verb, query: dryRun(dry), into: &now}); err != nil {
 				return err
 			}
@@ -129,7 +129,7 @@ func (f *ruleFlags) read(c *cobra.Command, a *client, k *kind[rule.Rule], args [
 	if f.file != "" {
 		value, err = k.read(c.InOrStdin(), f.file)
 	} else {
-		var r record[rule.Rule]
+		var r stored[rule.Rule]
 		r, err = k.get(c.Context(), a, args[0])
 		value, args = r.Value, args[1:]
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/internal/audit"
+	"github.com/stintdev/stint/internal/record"
 )
 
 // top is how "stint top" was asked.
@@ -73,7 +73,7 @@ func (p *top) run(ctx context.Context) error {
 	if screen, ok := p.screen(); ok && p.as == asTable && !p.once {
 		return p.live(ctx, screen)
 	}
-	return p.look(ctx, func(s *audit.Snapshot) error {
+	return p.look(ctx, func(s *record.Snapshot) error {
 		if err := p.write(s); err != nil || !p.once {
 			return err
 		}
@@ -82,13 +82,13 @@ func (p *top) run(ctx context.Context) error {
 }
 
 // look has what a server tells each second shown, every interval.
-func (p *top) look(ctx context.Context, show func(*audit.Snapshot) error) error {
+func (p *top) look(ctx context.Context, show func(*record.Snapshot) error) error {
 	return p.stream(ctx, call{path: "/live/stream"}, func(event string, data []byte) error {
 		// A second may be a little short.
 		if event != "live" || now().Sub(p.shown) < p.interval-time.Second/2 {
 			return nil
 		}
-		s := new(audit.Snapshot)
+		s := new(record.Snapshot)
 		if err := json.Unmarshal(data, s); err != nil {
 			return advice{fmt.Errorf("%s does not answer as Stint does: %w", p.base, err), "--server with the URL of an admin API, and a stint of its version"}
 		}
@@ -99,16 +99,16 @@ func (p *top) look(ctx context.Context, show func(*audit.Snapshot) error) error 
 
 // liveRow is what was seen, in CSV.
 type liveRow struct {
-	At       time.Time         `json:"at"`
-	Node     string            `json:"node"`
-	Requests float64           `json:"requests_per_second"`
-	Refused  float64           `json:"refused_per_second"`
-	Shadow   float64           `json:"shadow_refused_per_second"`
-	Latency  audit.LiveLatency `json:"latency_us"`
+	At       time.Time          `json:"at"`
+	Node     string             `json:"node"`
+	Requests float64            `json:"requests_per_second"`
+	Refused  float64            `json:"refused_per_second"`
+	Shadow   float64            `json:"shadow_refused_per_second"`
+	Latency  record.LiveLatency `json:"latency_us"`
 }
 
 // write writes what was seen, where it stays.
-func (p *top) write(s *audit.Snapshot) error {
+func (p *top) write(s *record.Snapshot) error {
 	switch p.as {
 	case asJSON:
 		return p.writeLine(s)
@@ -148,19 +148,19 @@ const (
 // server that is away may come back.
 func (p *top) live(ctx context.Context, f *os.File) (err error) {
 	const again = time.Second
-	var last *audit.Snapshot
+	var last *record.Snapshot
 	defer func() {
 		if last != nil {
 			_, _ = io.WriteString(f, leaveScreen) // or the terminal is gone
 		}
 	}()
-	paint := func(s *audit.Snapshot, lost error) error {
+	paint := func(s *record.Snapshot, lost error) error {
 		lines := draw(s, lost, f)
 		_, err := io.WriteString(f, toTop+strings.Join(lines, endLine)+clearRest)
 		return err
 	}
 	for {
-		err := p.look(ctx, func(s *audit.Snapshot) error {
+		err := p.look(ctx, func(s *record.Snapshot) error {
 			if last == nil {
 				if _, err := io.WriteString(f, enterScreen); err != nil {
 					return err
@@ -186,7 +186,7 @@ func (p *top) live(ctx context.Context, f *os.File) (err error) {
 }
 
 // draw returns the lines that fit on a screen, with as many talkers as do.
-func draw(s *audit.Snapshot, lost error, f *os.File) []string {
+func draw(s *record.Snapshot, lost error, f *os.File) []string {
 	width, height := screenSize(f)
 	var lines []string
 	for rows := 10; rows > 0; rows-- {
@@ -201,7 +201,7 @@ func draw(s *audit.Snapshot, lost error, f *os.File) []string {
 }
 
 // picture returns what was seen as lines, of each list at most so many.
-func picture(s *audit.Snapshot, width, rows int) []string {
+func picture(s *record.Snapshot, width, rows int) []string {
 	width = min(max(width, 60), 120)
 	head := s.At.Local().Format(time.TimeOnly)
 	if s.Node != "" {
@@ -231,14 +231,14 @@ func picture(s *audit.Snapshot, width, rows int) []string {
 	t := &s.Talkers
 	for _, k := range []struct {
 		name string
-		talk audit.Talkers
+		talk record.Talkers
 	}{{"USER", t.Users}, {"TENANT", t.Tenants}, {"API KEY", t.Keys}, {"ADDRESS", t.Addresses}} {
 		if len(k.talk.ByRequests) == 0 {
 			continue
 		}
 		half := width/2 - 1
-		left := column(k.name, "REQUESTS", k.talk.RequestsOff, k.talk.ByRequests[:min(rows, len(k.talk.ByRequests))], func(a audit.Talker) int64 { return a.Requests }, half)
-		right := column(k.name, "REFUSED", k.talk.RefusedOff, k.talk.ByRefused[:min(rows, len(k.talk.ByRefused))], func(a audit.Talker) int64 { return a.Refused }, half)
+		left := column(k.name, "REQUESTS", k.talk.RequestsOff, k.talk.ByRequests[:min(rows, len(k.talk.ByRequests))], func(a record.Talker) int64 { return a.Requests }, half)
+		right := column(k.name, "REFUSED", k.talk.RefusedOff, k.talk.ByRefused[:min(rows, len(k.talk.ByRefused))], func(a record.Talker) int64 { return a.Refused }, half)
 		out = append(out, "")
 		for i := range max(len(left), len(right)) {
 			line := strings.Repeat(" ", half)
@@ -255,7 +255,7 @@ func picture(s *audit.Snapshot, width, rows int) []string {
 }
 
 // column returns lines of a width, with bars. Counts may be off by so many.
-func column(kind, what string, off int64, all []audit.Talker, count func(audit.Talker) int64, width int) []string {
+func column(kind, what string, off int64, all []record.Talker, count func(record.Talker) int64, width int) []string {
 	if len(all) == 0 {
 		return nil
 	}

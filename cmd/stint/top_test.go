@@ -16,7 +16,7 @@ import (
 
 	stint "github.com/stintdev/stint/cmd/stint"
 	"github.com/stintdev/stint/httplimit"
-	"github.com/stintdev/stint/internal/audit"
+	"github.com/stintdev/stint/internal/record"
 )
 
 // adminToken is that of servers that tests start.
@@ -142,7 +142,7 @@ func TestTop(t *testing.T) {
 	}
 	var out, errs bytes.Buffer
 	code := stint.Run(t.Context(), []string{"top", "--once", "-o", "json", "--server", admin}, []string{"STINT_TOKEN=" + adminToken}, &out, &errs)
-	var seen audit.Snapshot
+	var seen record.Snapshot
 	if err := json.Unmarshal(out.Bytes(), &seen); err != nil || code != 0 {
 		t.Fatal(code, err, errs.String())
 	}

@@ -22,7 +22,7 @@ type control struct {
 	catalog *catalog.Catalog
 	node    *catalog.Node
 	usage   *catalog.Usage
-	record  *record // nil: there is none
+	record  *recording // nil: there is none
 	started bool
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/internal/audit"
+	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/redisstore"
 )
@@ -46,8 +46,8 @@ type Daemon struct {
 	peers     atomic.Int64  // nodes that Redis has seen lately; 0: not asked yet
 	breaker   atomic.Uint32 // the layer.State of what is around Redis
 	metrics   *metrics
-	live      *audit.Live
-	tap       *audit.Tap
+	live      *record.Live
+	tap       *record.Tap
 	operators *operators
 	print     io.Writer
 	token     string // the first, if it was made here

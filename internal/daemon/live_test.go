@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stintdev/stint/internal/audit"
 	"github.com/stintdev/stint/internal/daemon"
+	"github.com/stintdev/stint/internal/record"
 )
 
 // TestLive asks daemons, with a database and without, and looks at what they know of it.
@@ -27,7 +27,7 @@ func TestLive(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := start(t, c.text, append(c.flags, set("envoy.config", write(t, "shop.yaml", shop)), set("server.catalog.node", "n1"))...)
-			live := func() (s audit.Snapshot) {
+			live := func() (s record.Snapshot) {
 				t.Helper()
 				code, body := p.get(t, "admin", "/admin/v1/live")
 				if err := json.Unmarshal([]byte(body), &s); err != nil || code != http.StatusOK {
@@ -55,12 +55,12 @@ func TestLive(t *testing.T) {
 			if got := s.Requests / s.Refused; got < 2.99 || got > 3.01 {
 				t.Errorf("one in %v was refused, want one in 3, with those of Envoy: %+v", got, s)
 			}
-			alice, bob := audit.Talker{Name: "alice", Requests: 4, Refused: 2}, audit.Talker{Name: "bob", Requests: 1}
-			if u := s.Talkers.Users; !slices.Equal(u.ByRequests, []audit.Talker{alice, bob}) || !slices.Equal(u.ByRefused, []audit.Talker{alice}) {
+			alice, bob := record.Talker{Name: "alice", Requests: 4, Refused: 2}, record.Talker{Name: "bob", Requests: 1}
+			if u := s.Talkers.Users; !slices.Equal(u.ByRequests, []record.Talker{alice, bob}) || !slices.Equal(u.ByRefused, []record.Talker{alice}) {
 				t.Errorf("users: %+v", u)
 			}
-			for want, got := range map[string]audit.Talkers{"acme": s.Talkers.Tenants, "abcdefgh": s.Talkers.Keys, c.ip: s.Talkers.Addresses} {
-				if !slices.Equal(got.ByRefused, []audit.Talker{{Name: want, Requests: 5, Refused: 2}}) {
+			for want, got := range map[string]record.Talkers{"acme": s.Talkers.Tenants, "abcdefgh": s.Talkers.Keys, c.ip: s.Talkers.Addresses} {
+				if !slices.Equal(got.ByRefused, []record.Talker{{Name: want, Requests: 5, Refused: 2}}) {
 					t.Errorf("%s: %+v", want, got)
 				}
 			}

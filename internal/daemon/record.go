@@ -9,16 +9,18 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/identity"
-	"github.com/stintdev/stint/internal/audit"
 	"github.com/stintdev/stint/internal/kit/blob"
+	"github.com/stintdev/stint/internal/record"
+	"github.com/stintdev/stint/internal/record/archive"
+	"github.com/stintdev/stint/internal/record/rollup"
 )
 
-// record is what a daemon writes down of its decisions.
-type record struct {
-	recorder *audit.Recorder
-	spool    *audit.Spool // nil: there is none
-	pipeline *audit.Pipeline
-	store    *audit.Store
+// recording is what a daemon writes down of its decisions.
+type recording struct {
+	recorder *record.Recorder
+	spool    *record.Spool // nil: there is none
+	pipeline *record.Pipeline
+	store    *rollup.Store
 	archive  func(context.Context) error // nil: events stay
 	quit     context.CancelFunc          // ends what archives; nil: nothing does
 	done     chan struct{}
@@ -34,11 +36,11 @@ const (
 // openRecord makes what records decisions, into the database that is open.
 func (d *Daemon) openRecord(ctx context.Context) (err error) {
 	s, c := &d.config.Server.Record, d.control
-	r := new(record)
-	if r.store, err = audit.NewStore(c.catalog.Database(), audit.StoreOptions{Log: d.log}); err != nil {
+	r := new(recording)
+	if r.store, err = rollup.New(c.catalog.Database(), rollup.Options{Log: d.log}); err != nil {
 		return err
 	}
-	if r.recorder, err = audit.NewRecorder(s.recorder(d.config.credentials.ipKey, nodeName(d.config.Server.Catalog.Node))); err != nil {
+	if r.recorder, err = record.NewRecorder(s.recorder(d.config.credentials.ipKey, nodeName(d.config.Server.Catalog.Node))); err != nil {
 		return err
 	}
 	if r.spool, err = d.openSpool(ctx); err != nil {
@@ -48,27 +50,27 @@ func (d *Daemon) openRecord(ctx context.Context) (err error) {
 	if r.archive, err = d.archiving(ctx, r.store); err != nil {
 		return err
 	}
-	r.pipeline, err = audit.NewPipeline(audit.PipelineOptions{Recorder: r.recorder, Sink: r.store, Spool: r.spool, Log: d.log})
+	r.pipeline, err = record.NewPipeline(record.PipelineOptions{Recorder: r.recorder, Sink: r.store, Spool: r.spool, Log: d.log})
 	return err
 }
 
-func (s *Record) recorder(key identity.Secret, node string) audit.RecorderOptions {
-	o := audit.RecorderOptions{Sample: -1, Region: s.Region, Node: node}
+func (s *Record) recorder(key identity.Secret, node string) record.RecorderOptions {
+	o := record.RecorderOptions{Sample: -1, Region: s.Region, Node: node}
 	if s.SampleEvery > 0 {
 		o.Sample = 1 / float64(s.SampleEvery)
 	}
 	switch s.IP {
 	case truncateIP:
-		o.Privacy = audit.TruncateIP
+		o.Privacy = record.TruncateIP
 	case hashIP:
-		o.Privacy, o.HashKey = audit.HashIP, []byte(key)
+		o.Privacy, o.HashKey = record.HashIP, []byte(key)
 	}
 	return o
 }
 
 // openSpool opens the spool. If no place was set for it, it may do without: another
 // process may have the usual one.
-func (d *Daemon) openSpool(ctx context.Context) (*audit.Spool, error) {
+func (d *Daemon) openSpool(ctx context.Context) (*record.Spool, error) {
 	s := &d.config.Server.Record
 	dir := s.Spool
 	switch {
@@ -80,7 +82,7 @@ func (d *Daemon) openSpool(ctx context.Context) (*audit.Spool, error) {
 		}
 		dir = filepath.Join(dir, "spool")
 	}
-	spool, err := audit.OpenSpool(audit.SpoolOptions{Dir: dir, MaxBytes: int64(s.SpoolSize)})
+	spool, err := record.OpenSpool(record.SpoolOptions{Dir: dir, MaxBytes: int64(s.SpoolSize)})
 	switch {
 	case err == nil:
 		return spool, nil
@@ -92,13 +94,15 @@ func (d *Daemon) openSpool(ctx context.Context) (*audit.Spool, error) {
 }
 
 // archiving returns what archives months that are old, or deletes them.
-func (d *Daemon) archiving(ctx context.Context, store *audit.Store) (func(context.Context) error, error) {
+func (d *Daemon) archiving(ctx context.Context, store *rollup.Store) (func(context.Context) error, error) {
 	s := &d.config.Server.Record
 	switch s.Archive {
 	case "":
 		return nil, nil
 	case archiveNone:
-		return func(ctx context.Context) error { return store.Expire(ctx, time.Duration(s.Retention)) }, nil
+		return func(ctx context.Context) error {
+			return archive.Discard(ctx, store, time.Now().Add(-time.Duration(s.Retention)))
+		}, nil
 	}
 	a, err := d.config.OpenArchive(ctx, store, nil)
 	if err != nil {
@@ -112,7 +116,7 @@ func (d *Daemon) archiving(ctx context.Context, store *audit.Store) (func(contex
 		if err == nil {
 			_, err = a.Expire(ctx)
 		}
-		if errors.Is(err, audit.ErrBusy) {
+		if errors.Is(err, archive.ErrBusy) {
 			return nil // another node is at it
 		}
 		return err
@@ -120,7 +124,7 @@ func (d *Daemon) archiving(ctx context.Context, store *audit.Store) (func(contex
 }
 
 // OpenArchive returns the archive that the settings name, of what a store holds.
-func (c *Config) OpenArchive(ctx context.Context, store audit.Source, progress func(done, all int64, what string)) (*audit.Archive, error) {
+func (c *Config) OpenArchive(ctx context.Context, store archive.Source, progress func(done, all int64, what string)) (*archive.Archive, error) {
 	s := &c.Server.Record
 	bucket, err := blob.Open(ctx, string(s.Archive), blob.Options{})
 	if err != nil {
@@ -130,12 +134,12 @@ func (c *Config) OpenArchive(ctx context.Context, store audit.Source, progress f
 	if s.ArchiveYears > 0 {
 		keep = years(s.ArchiveYears)
 	}
-	return audit.NewArchive(store, bucket, audit.ArchiveOptions{
+	return archive.New(store, bucket, archive.Options{
 		Retention: time.Duration(s.Retention), Keep: keep, Node: nodeName(c.Server.Catalog.Node), Progress: progress,
 	})
 }
 
-func (r *record) start(ctx context.Context, d *Daemon) {
+func (r *recording) start(ctx context.Context, d *Daemon) {
 	r.started = true
 	r.store.Start(ctx)
 	r.pipeline.Start(ctx)
@@ -163,7 +167,7 @@ func (r *record) start(ctx context.Context, d *Daemon) {
 }
 
 // close writes what is still to be written, to the database or to the spool.
-func (r *record) close(ctx context.Context) {
+func (r *recording) close(ctx context.Context) {
 	if r.quit != nil {
 		r.quit()
 		<-r.done

@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stintdev/stint/internal/audit"
 	"github.com/stintdev/stint/internal/daemon"
+	"github.com/stintdev/stint/internal/record"
+	"github.com/stintdev/stint/internal/record/query"
+	"github.com/stintdev/stint/internal/record/rollup"
 )
 
 // TestRecord denies requests, and finds them in the record, with as much of the address
@@ -28,10 +30,10 @@ func TestRecord(t *testing.T) {
 	if passed == 0 || passed == most {
 		t.Fatalf("%d of %d passed", passed, most)
 	}
-	store, err := audit.NewStore(openCatalog(t, url).Database(), audit.StoreOptions{})
+	store, err := rollup.New(openCatalog(t, url).Database(), rollup.Options{})
 	do(t, err)
-	q := audit.EventQuery{Range: audit.Range{From: time.Now().Add(-time.Hour), To: time.Now().Add(time.Hour)}}
-	var events []audit.Event
+	q := record.EventQuery{Range: query.Range{From: time.Now().Add(-time.Hour), To: time.Now().Add(time.Hour)}}
+	var events []record.Event
 	until(t, "all events are written", func() bool {
 		events, _, err = store.Find(t.Context(), q)
 		do(t, err)

@@ -19,8 +19,9 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
-	"github.com/stintdev/stint/internal/audit"
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/record"
+	"github.com/stintdev/stint/internal/record/rollup"
 )
 
 // Prefix is where the API is.
@@ -38,9 +39,9 @@ type Options struct {
 	Resolver func() *identity.Resolver // of decisions, as it is now; required
 	Store    stint.Store               // of counters; required
 
-	Record *audit.Store // of decisions; nil: none
-	Live   *audit.Live
-	Tap    *audit.Tap
+	Record *rollup.Store // of decisions; nil: none
+	Live   *record.Live
+	Tap    *record.Tap
 
 	Document func() *catalog.Document // what the file says, if there is no catalog
 	File     string                   // its name

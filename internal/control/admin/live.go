@@ -7,8 +7,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/stintdev/stint/internal/audit"
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/record"
 )
 
 const (
@@ -20,7 +20,7 @@ const (
 )
 
 // liveSource tells what is going on.
-type liveSource struct{ *audit.Live }
+type liveSource struct{ *record.Live }
 
 func (s liveSource) next(context.Context) ([]item, int64) {
 	i, err := newItem("live", s.Snapshot())
@@ -34,8 +34,8 @@ func (liveSource) close() {}
 
 // followSource tells decisions.
 type followSource struct {
-	watch *audit.Watch
-	room  []audit.Event
+	watch *record.Watch
+	room  []record.Event
 }
 
 func (s *followSource) next(context.Context) (items []item, skipped int64) {
@@ -68,11 +68,11 @@ func (a *API) addLive() {
 		OperationID: "getLive", Method: http.MethodGet, Path: "/live", Tags: []string{tagLive}, Metadata: statuses,
 		Summary:     "What is going on",
 		Description: "Returns what the node that answers has decided in the last seconds: rates, latency, rules, and who has asked most.",
-	}, catalog.Viewer, func(context.Context, *struct{}) (*struct{ Body audit.Snapshot }, error) {
+	}, catalog.Viewer, func(context.Context, *struct{}) (*struct{ Body record.Snapshot }, error) {
 		if live == nil {
 			return nil, errNoLive
 		}
-		return &struct{ Body audit.Snapshot }{live.Snapshot()}, nil
+		return &struct{ Body record.Snapshot }{live.Snapshot()}, nil
 	})
 
 	add(a, huma.Operation{
@@ -97,12 +97,12 @@ func (a *API) addLive() {
 			return nil, errNoLive
 		}
 		q := in.query()
-		return a.stream(ctx, &a.streams.follow, newMailbox(maxFollowed, func(e *audit.Event) bool { return wanted(&q, e) }), func() {})
+		return a.stream(ctx, &a.streams.follow, newMailbox(maxFollowed, func(e *record.Event) bool { return wanted(&q, e) }), func() {})
 	})
 }
 
 // wanted reports whether an event is one that a query asks for, whenever it was.
-func wanted(q *audit.EventQuery, e *audit.Event) bool {
+func wanted(q *record.EventQuery, e *record.Event) bool {
 	for _, f := range [...]struct{ want, is string }{
 		{q.User, e.User},
 		{q.Tenant, e.Tenant},

@@ -8,17 +8,17 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/internal/audit"
 	"github.com/stintdev/stint/internal/control/sim"
+	"github.com/stintdev/stint/internal/record"
 )
 
 // requested are requests of users to /search, one a second until now, newest last.
-func requested(h *house, n int, users ...string) []audit.Event {
+func requested(h *house, n int, users ...string) []record.Event {
 	h.Helper()
 	now := h.clock.now().UTC().Truncate(time.Microsecond)
-	out := make([]audit.Event, n)
+	out := make([]record.Event, n)
 	for i := range out {
-		out[i] = audit.Event{
+		out[i] = record.Event{
 			At: now.Add(-time.Duration(n-i) * time.Second), Outcome: engine.Allowed, User: users[i%len(users)],
 			IP: "192.0.2.1", Rule: "search", Endpoint: "/search", Method: http.MethodGet, Cost: 1, Max: 100, Weight: 1, Node: "node-1",
 		}

@@ -20,9 +20,12 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/stintdev/stint"
-	"github.com/stintdev/stint/internal/audit"
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/kit/strict"
+	"github.com/stintdev/stint/internal/record"
+	"github.com/stintdev/stint/internal/record/archive"
+	"github.com/stintdev/stint/internal/record/query"
+	"github.com/stintdev/stint/internal/record/rollup"
 )
 
 // Event is a decision of the record, in the words of the columns of the archive.
@@ -54,7 +57,7 @@ type Event struct {
 }
 
 // NewEvent returns an event as the API has it.
-func NewEvent(e *audit.Event) Event {
+func NewEvent(e *record.Event) Event {
 	out := Event{
 		ID: e.ID.String(), Time: e.At, Outcome: e.Outcome.String(), Shadow: e.Shadow, Cached: e.Cached, User: e.User, Tenant: e.Tenant, Key: e.Key, Tier: e.Tier, IP: e.IP,
 		Rule: e.Rule, Limit: e.Limit, Endpoint: e.Endpoint, Method: e.Method, Used: e.Used, Max: e.Max, Cost: e.Cost, Status: e.Status,
@@ -136,14 +139,14 @@ type During struct {
 }
 
 // at returns the time, of which to is known.
-func (d During) at(now time.Time) audit.Range {
+func (d During) at(now time.Time) query.Range {
 	if d.To.IsZero() {
 		d.To = now
 	}
 	if d.From.IsZero() {
 		d.From = d.To.Add(-24 * time.Hour)
 	}
-	return audit.Range{From: d.From.UTC(), To: d.To.UTC()}
+	return query.Range{From: d.From.UTC(), To: d.To.UTC()}
 }
 
 // EventFilter says which events are wanted: those that have all that is not empty.
@@ -161,8 +164,8 @@ type EventFilter struct {
 	Shadow   string `query:"shadow" enum:"true,false" doc:"Only those that a rule that is only tried out would have refused, or none of them." example:"true"`
 }
 
-func (f *EventFilter) query() audit.EventQuery {
-	q := audit.EventQuery{
+func (f *EventFilter) query() record.EventQuery {
+	q := record.EventQuery{
 		User: f.User, Tenant: f.Tenant, Key: f.Key, IP: f.IP, Rule: f.Rule, Endpoint: f.Endpoint, Method: f.Method,
 		Region: f.Region, Node: f.Node, Outcome: f.Outcome, Shadow: truth(f.Shadow),
 	}
@@ -182,7 +185,7 @@ func truth(text string) *bool {
 }
 
 // record returns the record, or that there is none.
-func (a *API) record() (*audit.Store, error) {
+func (a *API) record() (*rollup.Store, error) {
 	if a.options.Record == nil {
 		return nil, fail(http.StatusConflict, "there is no record: set server.database")
 	}
@@ -190,7 +193,7 @@ func (a *API) record() (*audit.Store, error) {
 }
 
 // ask registers a question to the record.
-func ask[I, O any](a *API, id, path, summary, description string, do func(ctx context.Context, s *audit.Store, in *I) (O, error)) {
+func ask[I, O any](a *API, id, path, summary, description string, do func(ctx context.Context, s *rollup.Store, in *I) (O, error)) {
 	add(a, huma.Operation{
 		OperationID: id, Method: http.MethodGet, Path: path, Tags: []string{tagRecord}, Summary: summary, Description: description,
 		Metadata: map[string]any{metaStatuses: []int{http.StatusConflict}, metaTime: 30 * time.Second},
@@ -216,10 +219,10 @@ func (a *API) addRecord() {
 	}
 	ask(a, "listEvents", "/events", "What was decided",
 		"Returns the record of decisions, newest first: all that refused or held a request or would have, and a sample of the others. Months that were archived are not in it.",
-		func(ctx context.Context, s *audit.Store, in *eventsInput) (out EventList, err error) {
+		func(ctx context.Context, s *rollup.Store, in *eventsInput) (out EventList, err error) {
 			q := in.query()
 			q.Range, q.Limit = in.at(a.now()), in.Limit
-			if q.After, err = audit.ParseCursor(in.After); err != nil {
+			if q.After, err = record.ParseCursor(in.After); err != nil {
 				return out, err
 			}
 			events, next, err := s.Find(ctx, q)
@@ -245,8 +248,8 @@ func (a *API) addRecord() {
 	}
 	ask(a, "getSeries", "/series", "How many decisions there were over time",
 		"Returns how many decisions there were over time, by something, and how long they took. Numbers are those of whole minutes that are over, and also count decisions of which the record has a sample only.",
-		func(ctx context.Context, s *audit.Store, in *seriesInput) (out SeriesList, err error) {
-			q := audit.SeriesQuery{
+		func(ctx context.Context, s *rollup.Store, in *seriesInput) (out SeriesList, err error) {
+			q := rollup.SeriesQuery{
 				Range: in.at(a.now()), Step: time.Duration(in.Step * float64(time.Second)), By: in.By, Rule: in.Rule, Tier: in.Tier,
 				Endpoint: in.Endpoint, Region: in.Region, Outcome: in.Outcome, Shadow: truth(in.Shadow), Limit: in.Limit,
 			}
@@ -273,8 +276,8 @@ func (a *API) addRecord() {
 	}
 	ask(a, "getTop", "/top", "Who or what was refused most",
 		"Returns which users, tenants, API keys, addresses, rules or endpoints were denied most."+rolled,
-		func(ctx context.Context, s *audit.Store, in *topInput) (Top, error) {
-			all, err := s.Top(ctx, audit.TopQuery{Range: in.at(a.now()), By: in.By, Rule: in.Rule, Limit: in.Limit})
+		func(ctx context.Context, s *rollup.Store, in *topInput) (Top, error) {
+			all, err := s.Top(ctx, rollup.TopQuery{Range: in.at(a.now()), By: in.By, Rule: in.Rule, Limit: in.Limit})
 			out := Top{make([]Refusals, len(all))}
 			for i := range all {
 				out.Items[i] = Refusals(all[i])
@@ -289,8 +292,8 @@ func (a *API) addRecord() {
 		Limit int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"At most so many." example:"100"`
 	}
 	ask(a, "listViolations", "/violations", "Which users were denied by which rules", "Returns how often each user was denied by each rule."+rolled,
-		func(ctx context.Context, s *audit.Store, in *violationsInput) (ViolationList, error) {
-			all, err := s.Violations(ctx, audit.ViolationQuery{Range: in.at(a.now()), User: in.User, Rule: in.Rule, Limit: in.Limit})
+		func(ctx context.Context, s *rollup.Store, in *violationsInput) (ViolationList, error) {
+			all, err := s.Violations(ctx, rollup.ViolationQuery{Range: in.at(a.now()), User: in.User, Rule: in.Rule, Limit: in.Limit})
 			out := ViolationList{make([]Violation, len(all))}
 			for i := range all {
 				out.Items[i] = Violation(all[i])
@@ -304,8 +307,8 @@ func (a *API) addRecord() {
 		Rule string `query:"rule" maxLength:"512" doc:"Only by this rule." example:"search"`
 	}
 	ask(a, "countClients", "/clients", "How many clients were limited", "Returns how many different users, tenants, API keys or addresses were denied something by a limit."+rolled,
-		func(ctx context.Context, s *audit.Store, in *clientsInput) (Clients, error) {
-			n, exact, err := s.Distinct(ctx, audit.DistinctQuery{Range: in.at(a.now()), By: in.By, Rule: in.Rule})
+		func(ctx context.Context, s *rollup.Store, in *clientsInput) (Clients, error) {
+			n, exact, err := s.Distinct(ctx, rollup.DistinctQuery{Range: in.at(a.now()), By: in.By, Rule: in.Rule})
 			return Clients{in.By, n, exact}, err
 		})
 }
@@ -324,14 +327,14 @@ func steps(err error) error {
 }
 
 // find goes through events, newest first, until there are as many as wanted.
-func find(ctx context.Context, s *audit.Store, q audit.EventQuery, most int) iter.Seq2[[]audit.Event, error] {
+func find(ctx context.Context, s *rollup.Store, q record.EventQuery, most int) iter.Seq2[[]record.Event, error] {
 	const page = 1000
-	return func(yield func([]audit.Event, error) bool) {
+	return func(yield func([]record.Event, error) bool) {
 		for left := most; left > 0; { // a page may be less than full
 			q.Limit = min(left, page)
 			events, after, err := s.Find(ctx, q)
 			left -= len(events)
-			if !yield(events, err) || err != nil || after == (audit.Cursor{}) {
+			if !yield(events, err) || err != nil || after == (record.Cursor{}) {
 				return
 			}
 			q.After = after
@@ -341,7 +344,7 @@ func find(ctx context.Context, s *audit.Store, q audit.EventQuery, most int) ite
 
 // eventWriter writes events in a format.
 type eventWriter interface {
-	Write(e *audit.Event) error
+	Write(e *record.Event) error
 	Close() error
 }
 
@@ -352,7 +355,7 @@ var formats = map[string]struct {
 }{
 	"csv":     {"text/csv; charset=utf-8; header=present", newCSV},
 	"ndjson":  {"application/x-ndjson", newNDJSON},
-	"parquet": {"application/vnd.apache.parquet", func(w io.Writer) eventWriter { return audit.NewParquetWriter(w) }},
+	"parquet": {"application/vnd.apache.parquet", func(w io.Writer) eventWriter { return archive.NewWriter(w) }},
 }
 
 func (a *API) addExport() {
@@ -414,7 +417,7 @@ func (a *API) addExport() {
 }
 
 // export writes pages of events.
-func export(out *sender, format func(io.Writer) eventWriter, page []audit.Event, next func() ([]audit.Event, error, bool)) error {
+func export(out *sender, format func(io.Writer) eventWriter, page []record.Event, next func() ([]record.Event, error, bool)) error {
 	buffer := bufio.NewWriterSize(out, 64<<10)
 	w := format(buffer)
 	for more := true; more; {
@@ -443,8 +446,8 @@ func newNDJSON(w io.Writer) eventWriter {
 	return ndjson{e}
 }
 
-func (w ndjson) Write(e *audit.Event) error { return w.Encode(NewEvent(e)) }
-func (ndjson) Close() error                 { return nil }
+func (w ndjson) Write(e *record.Event) error { return w.Encode(NewEvent(e)) }
+func (ndjson) Close() error                  { return nil }
 
 // csvWriter writes the fields of events as their names in JSON say.
 type csvWriter struct {
@@ -464,7 +467,7 @@ func newCSV(w io.Writer) eventWriter {
 }
 
 // Write implements eventWriter.
-func (w *csvWriter) Write(e *audit.Event) error {
+func (w *csvWriter) Write(e *record.Event) error {
 	if w.err != nil {
 		return w.err
 	}

@@ -15,19 +15,20 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/internal/audit"
 	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/record"
+	"github.com/stintdev/stint/internal/record/archive"
 )
 
 // keep writes so many decisions into the record, a second apart, as it is told of each,
 // adds them up, and returns when the first was made.
-func (h *house) keep(n int, change func(i int, e *audit.Event)) (start time.Time) {
+func (h *house) keep(n int, change func(i int, e *record.Event)) (start time.Time) {
 	h.Helper()
 	start = h.clock.now().Add(-2 * time.Hour).Truncate(time.Minute).UTC()
-	var events []audit.Event
+	var events []record.Event
 	for i := range n {
-		e := audit.Event{
+		e := record.Event{
 			At: start.Add(time.Duration(i) * time.Second), Outcome: engine.Denied, User: "alice", Tenant: "acme", Key: "k3jq8w2n", Tier: "free", IP: "192.0.2.1",
 			Rule: "search", Limit: "searches", Endpoint: "/search", Method: "GET", Used: 100, Max: 100, Cost: 1, Status: 429,
 			RetryAfter: 12 * time.Second, Latency: 80 * time.Microsecond, Region: "eu", Node: "node-1", Weight: 1,
@@ -42,7 +43,7 @@ func (h *house) keep(n int, change func(i int, e *audit.Event)) (start time.Time
 		}
 	}
 	for {
-		done, err := h.record.RollUp(h.Context())
+		done, err := h.record.Run(h.Context())
 		if err != nil {
 			h.Fatal(err)
 		}
@@ -55,7 +56,7 @@ func (h *house) keep(n int, change func(i int, e *audit.Event)) (start time.Time
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
-	from := h.keep(250, func(i int, e *audit.Event) {
+	from := h.keep(250, func(i int, e *record.Event) {
 		switch i % 5 {
 		case 1:
 			e.User, e.Outcome, e.RetryAfter = "bob", engine.Banned, stint.Never
@@ -130,7 +131,7 @@ func TestEvents(t *testing.T) {
 func TestSeries(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
-	from := h.keep(300, func(i int, e *audit.Event) {
+	from := h.keep(300, func(i int, e *record.Event) {
 		if i%3 == 0 {
 			e.Outcome, e.Weight = engine.Allowed, 10
 		}
@@ -197,7 +198,7 @@ func TestExport(t *testing.T) {
 	h := newHouse(t)
 	const n = 1234
 	formula := "=HYPERLINK(\"http://example.com\",\"a, b\")\r\nnext"
-	from := h.keep(n, func(i int, e *audit.Event) {
+	from := h.keep(n, func(i int, e *record.Event) {
 		switch i {
 		case n - 1:
 			e.User, e.Tenant, e.Rule, e.Endpoint, e.RetryAfter = formula, "+1", "@x", "-", stint.Never
@@ -244,7 +245,7 @@ func TestExport(t *testing.T) {
 
 	a, _ = export("parquet", "tenant="+url.QueryEscape("+1"))
 	read := 0
-	for e, err := range audit.ReadParquet(bytes.NewReader(a.body), int64(len(a.body))) {
+	for e, err := range archive.Read(bytes.NewReader(a.body), int64(len(a.body))) {
 		if read++; err != nil || e.User != formula {
 			t.Errorf("%v %+v", err, e)
 		}
@@ -273,7 +274,7 @@ func TestExport(t *testing.T) {
 func TestExportsAtOnce(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
-	h.keep(10, func(int, *audit.Event) {})
+	h.keep(10, func(int, *record.Event) {})
 	stuck := make(chan struct{})
 	var ends []chan struct{}
 	for range 4 {
@@ -295,7 +296,7 @@ func TestExportsAtOnce(t *testing.T) {
 func TestExportBreaks(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
-	h.keep(1100, func(_ int, e *audit.Event) { e.Endpoint = strings.Repeat("x", 500) })
+	h.keep(1100, func(_ int, e *record.Event) { e.Endpoint = strings.Repeat("x", 500) })
 	w := &breaking{ResponseRecorder: httptest.NewRecorder(), before: func() { h.catalog.Close() }}
 	defer func() {
 		if p := recover(); p != http.ErrAbortHandler { //nolint:errorlint // it is that very one

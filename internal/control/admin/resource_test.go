@@ -16,14 +16,14 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// record is a record of anything.
-type record = admin.Record[json.RawMessage]
+// stored is an object of the catalog.
+type stored = admin.Record[json.RawMessage]
 
 // records is a list of anything.
 type records = admin.RecordList[object]
 
 // asRecord reads a record, whatever else it has.
-func (a *answer) asRecord() (r record) {
+func (a *answer) asRecord() (r stored) {
 	a.Helper()
 	if err := json.Unmarshal(a.body, &r); err != nil {
 		a.Fatalf("%v: %s", err, a.body)

@@ -8,10 +8,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/stintdev/stint/internal/audit"
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/control/sim"
 	"github.com/stintdev/stint/internal/kit/strict"
+	"github.com/stintdev/stint/internal/record"
+	"github.com/stintdev/stint/internal/record/query"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -80,7 +81,7 @@ const maxPreview = 20_000
 
 // preview says what a rule would have done.
 func (a *API) preview(ctx context.Context, r *rule.Rule, replacing string, since time.Duration) (sim.Preview, error) {
-	record, err := a.record()
+	store, err := a.record()
 	if err != nil {
 		return sim.Preview{}, err
 	}
@@ -98,7 +99,7 @@ func (a *API) preview(ctx context.Context, r *rule.Rule, replacing string, since
 	o := sim.Options{Rule: *r, Tiers: tiers, To: a.now().UTC()}
 	o.From = o.To.Add(-since)
 	var events []sim.Request // the newest first
-	for page, err := range find(ctx, record, audit.EventQuery{Range: audit.Range{From: o.From, To: o.To}}, maxPreview) {
+	for page, err := range find(ctx, store, record.EventQuery{Range: query.Range{From: o.From, To: o.To}}, maxPreview) {
 		if err != nil {
 			return sim.Preview{}, err
 		}
@@ -124,7 +125,7 @@ func (a *API) preview(ctx context.Context, r *rule.Rule, replacing string, since
 }
 
 // simulated is an event as a request that can be replayed.
-func simulated(e *audit.Event) sim.Request {
+func simulated(e *record.Event) sim.Request {
 	q := sim.Request{
 		At: e.At, Method: e.Method, Endpoint: e.Endpoint, User: e.User, Tenant: e.Tenant, Key: e.Key, Tier: e.Tier,
 		IP: e.IP, Cost: e.Cost, Weight: e.Weight, Refused: !e.Outcome.Passed(),

@@ -18,9 +18,10 @@ import (
 
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
-	"github.com/stintdev/stint/internal/audit"
 	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/record"
+	"github.com/stintdev/stint/internal/record/rollup"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/rule"
 )
@@ -44,11 +45,11 @@ type house struct {
 	options  admin.Options
 	catalog  *catalog.Catalog // nil: file mode
 	tokens   *catalog.Catalog
-	record   *audit.Store
+	record   *rollup.Store
 	engine   *engine.Engine
 	resolver *identity.Resolver
-	live     *audit.Live
-	tap      *audit.Tap
+	live     *record.Live
+	tap      *record.Tap
 	document *catalog.Document // of file mode
 	log      *logs
 	api31    document // which every answer is held to
@@ -113,7 +114,7 @@ func newHouseAt(t testing.TB, url string, change ...func(*admin.Options)) *house
 	h.catalog = h.open(url)
 	h.tokens = h.catalog
 	var err error
-	if h.record, err = audit.NewStore(h.catalog.Database(), audit.StoreOptions{Now: h.clock.now}); err != nil {
+	if h.record, err = rollup.New(h.catalog.Database(), rollup.Options{Now: h.clock.now}); err != nil {
 		t.Fatal(err)
 	}
 	node, err := h.catalog.NewNode(catalog.NodeOptions{Name: "node-1", Version: "test", Poll: time.Hour, Log: slog.New(slog.DiscardHandler)})
@@ -173,10 +174,10 @@ func (h *house) build(directory identity.Directory, set *rule.Set, lists identit
 	if err != nil {
 		h.Fatal(err)
 	}
-	if h.live, err = audit.NewLive(audit.LiveOptions{Node: "node-1", Now: h.clock.now}); err != nil {
+	if h.live, err = record.NewLive(record.LiveOptions{Node: "node-1", Now: h.clock.now}); err != nil {
 		h.Fatal(err)
 	}
-	if h.tap, err = audit.NewTap(audit.TapOptions{Region: "test", Node: "node-1"}); err != nil {
+	if h.tap, err = record.NewTap(record.TapOptions{Region: "test", Node: "node-1"}); err != nil {
 		h.Fatal(err)
 	}
 	if h.resolver, err = identity.New(identity.Options{Directory: directory, Lists: lists}); err != nil {

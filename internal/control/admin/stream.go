@@ -13,8 +13,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/stintdev/stint/internal/audit"
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/record"
 )
 
 const (
@@ -48,8 +48,8 @@ func occupy(places *atomic.Int64, most int64) (leave func(), ok bool) {
 
 // item is an event of a stream.
 type item struct {
-	frame []byte       // as it is sent: made once for all
-	about *audit.Event // to choose by; nil: it is for everyone
+	frame []byte        // as it is sent: made once for all
+	about *record.Event // to choose by; nil: it is for everyone
 }
 
 // newItem returns an event with a name.
@@ -65,15 +65,15 @@ func newItem(name string, data any) (item, error) {
 // oldest, which is counted.
 type mailbox struct {
 	most  int
-	wants func(*audit.Event) bool // nil: all
-	wake  chan struct{}           // of one: there is something
+	wants func(*record.Event) bool // nil: all
+	wake  chan struct{}            // of one: there is something
 
 	mu      sync.Mutex
 	items   []item
 	skipped int64
 }
 
-func newMailbox(most int, wants func(*audit.Event) bool) *mailbox {
+func newMailbox(most int, wants func(*record.Event) bool) *mailbox {
 	return &mailbox{most: most, wants: wants, wake: make(chan struct{}, 1)}
 }
 

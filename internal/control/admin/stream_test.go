@@ -19,9 +19,9 @@ import (
 
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
-	"github.com/stintdev/stint/internal/audit"
 	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/record"
 )
 
 // serve serves the API on a socket.
@@ -106,7 +106,7 @@ func TestLiveStream(t *testing.T) {
 	for range 101 {
 		h.decide("/search", "alice")
 	}
-	var now audit.Snapshot
+	var now record.Snapshot
 	h.get("/live").want(http.StatusOK).into(&now)
 	if now.Refused == 0 || len(now.Rules) != 1 || now.Rules[0].Name != "search" || now.Rules[0].Refused != now.Refused {
 		t.Errorf("%+v", now)
@@ -116,7 +116,7 @@ func TestLiveStream(t *testing.T) {
 	seen := map[string]bool{}
 	for range 2 {
 		e := one.next()
-		var s audit.Snapshot
+		var s record.Snapshot
 		if err := json.Unmarshal([]byte(e.data), &s); err != nil || e.name != "live" || s.Node != "node-1" || s.Rules == nil {
 			t.Fatalf("%v: %+v", err, e)
 		}

@@ -1,0 +1,189 @@
+package archive
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/stintdev/stint/internal/kit/blob"
+	"github.com/stintdev/stint/internal/record"
+)
+
+// Entry is a month in the archive.
+type Entry struct {
+	Month record.Month
+	// Manifest is that of the newest edition, or nil if there is none or Problem is not nil.
+	Manifest *Manifest
+	// Bytes is the size of all that there is of the month.
+	Bytes int64
+	// Unfinished says that a run has begun it, or a new edition of it, and not finished.
+	Unfinished bool
+	Problem    error
+}
+
+// List returns the months of the archive, the oldest first.
+func (a *Archive) List(ctx context.Context) ([]Entry, error) {
+	var out []Entry
+	for o, err := range a.bucket.List(ctx, "") {
+		if err != nil {
+			return nil, fmt.Errorf("archive: list the archive: %w", err)
+		}
+		month, err := record.ParseMonth(path.Dir(o.Name))
+		if err != nil {
+			continue // not of a month
+		}
+		if len(out) == 0 || out[len(out)-1].Month != month {
+			out = append(out, Entry{Month: month})
+		}
+		e := &out[len(out)-1]
+		e.Bytes += o.Size
+		e.Unfinished = e.Unfinished || strings.HasPrefix(path.Base(o.Name), "progress-")
+	}
+	for i := range out {
+		e := &out[i]
+		if e.Manifest, e.Problem = a.manifest(ctx, e.Month); errors.Is(e.Problem, ErrNotArchived) {
+			e.Problem, e.Unfinished = nil, true
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("archive: list the archive: %w", err)
+		}
+	}
+	return out, nil
+}
+
+// Verify reads all of a month, and returns its manifest if the archive has what was put
+// into it. Otherwise the error is ErrDamaged and names every file that is not right.
+func (a *Archive) Verify(ctx context.Context, month record.Month) (*Manifest, error) {
+	m, err := a.manifest(ctx, month)
+	if err == nil {
+		err = a.verify(ctx, nil, m)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("archive: verify %v: %w", month, err)
+	}
+	return m, nil
+}
+
+// Restore puts the events of a month back where they were, and returns how many the
+// archive has. If any file of it is damaged, it puts none. They stay for the time that
+// the options say, and are archived again with the next run after it.
+func (a *Archive) Restore(ctx context.Context, month record.Month) (n int64, err error) {
+	err = a.alone(ctx, func(l *lease) error {
+		m, err := a.manifest(ctx, month)
+		if err != nil {
+			return err
+		}
+		mark, err := json.Marshal(hold{a.o.Now().Add(a.o.Hold).UTC()})
+		if err == nil {
+			err = a.bucket.Put(ctx, restored(month), bytes.NewReader(mark))
+		}
+		if err == nil {
+			n, err = a.restore(ctx, l, m)
+		}
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("archive: restore %v: %w", month, err)
+	}
+	return n, nil
+}
+
+func (a *Archive) restore(ctx context.Context, l *lease, m *Manifest) (n int64, err error) {
+	if err := a.verify(ctx, l, m); err != nil {
+		return 0, err
+	}
+	events := make([]record.Event, 0, batch)
+	flush := func() error {
+		err := a.source.Restore(ctx, m.Month, events)
+		n += int64(len(events))
+		clear(events)
+		events = events[:0]
+		return err
+	}
+	for _, p := range m.Parts {
+		file, err := a.part(ctx, m, p) // as it was a moment ago, or an error
+		if err != nil {
+			return n, err
+		}
+		for e, err := range Read(bytes.NewReader(file), int64(len(file))) {
+			if err != nil {
+				return n, err
+			}
+			events = append(events, e)
+			if len(events) < batch {
+				continue
+			}
+			if err := flush(); err != nil {
+				return n, err
+			}
+			a.o.Progress(n, m.Events, "restoring "+m.Month.String())
+			if err := l.renew(ctx); err != nil {
+				return n, err
+			}
+		}
+	}
+	if len(events) > 0 {
+		err = flush()
+	}
+	a.o.Progress(n, m.Events, "restoring "+m.Month.String())
+	return n, err
+}
+
+// Expire deletes the months that the archive has kept for long enough, and returns them.
+func (a *Archive) Expire(ctx context.Context) (gone []record.Month, err error) {
+	if a.o.Keep < 0 {
+		return nil, nil
+	}
+	limit := a.o.Now().Add(-a.o.Keep)
+	err = a.alone(ctx, func(l *lease) error {
+		entries, err := a.List(ctx)
+		for _, e := range entries {
+			if e.Month.End().After(limit) {
+				continue
+			}
+			names, err := a.names(ctx, e.Month.String()+"/")
+			if err != nil {
+				return err
+			}
+			// Manifests go first (m is before p): what no manifest names is no archive.
+			for _, name := range names {
+				if err := errors.Join(a.bucket.Delete(ctx, name), l.renew(ctx)); err != nil {
+					return err
+				}
+			}
+			gone = append(gone, e.Month)
+		}
+		return err
+	})
+	if err != nil {
+		return gone, fmt.Errorf("archive: expire: %w", err)
+	}
+	return gone, nil
+}
+
+// restored is the name of the mark that a month was restored.
+func restored(m record.Month) string { return m.String() + "/restored.json" }
+
+type hold struct {
+	Until time.Time `json:"until"`
+}
+
+// held returns until when a month is not archived, or the zero time.
+func (a *Archive) held(ctx context.Context, m record.Month) (time.Time, error) {
+	text, err := a.get(ctx, restored(m), maxText, 0)
+	if errors.Is(err, blob.ErrNotFound) {
+		return time.Time{}, nil
+	}
+	var h hold
+	if err == nil {
+		if err = json.Unmarshal(text, &h); err != nil {
+			err = fmt.Errorf("%s: %w: %w", restored(m), ErrDamaged, err)
+		}
+	}
+	return h.Until, err
+}

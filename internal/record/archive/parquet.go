@@ -1,0 +1,296 @@
+package archive
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/parquet-go/parquet-go"
+
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/internal/record"
+)
+
+const (
+	// schemaKey is the key of a file's metadata that says by which schema it was written.
+	schemaKey = "stint.schema"
+	// SchemaVersion is the version of the columns of Parquet files. It goes up with every
+	// change that a reader of the columns that were there before would notice.
+	SchemaVersion = "1"
+)
+
+// A row group is sorted in memory: it ends at so many events, fewer in tests, or at so many
+// bytes of text.
+var groupEvents = 1 << 16
+
+const groupText = 16 << 20
+
+// row is an event as Parquet files have it. No column is null: what is not known is
+// empty, as it is in a [record.Event].
+type row struct {
+	ID         engine.ID `parquet:"decision_id,uuid"`
+	At         int64     `parquet:"time,timestamp(microsecond:utc),delta"`
+	User       string    `parquet:"user_id,dict"`
+	Tenant     string    `parquet:"tenant_id,dict"`
+	Key        string    `parquet:"key_id,dict"`
+	Tier       string    `parquet:"tier,dict"`
+	IP         string    `parquet:"ip,dict"`
+	Rule       string    `parquet:"rule,dict"`
+	Limit      string    `parquet:"limit_name,dict"`
+	Endpoint   string    `parquet:"endpoint,dict"`
+	Method     string    `parquet:"method,dict"`
+	Outcome    string    `parquet:"outcome,dict"`
+	Shadow     bool      `parquet:"shadow"`
+	Cached     bool      `parquet:"cached"`
+	Used       int64     `parquet:"count"`
+	Max        int64     `parquet:"limit_value"`
+	Cost       int64     `parquet:"cost"`
+	Status     int32     `parquet:"status"`
+	RetryAfter int64     `parquet:"retry_after_us"` // -1: never
+	Waited     int64     `parquet:"waited_us"`
+	Latency    int64     `parquet:"latency_us"`
+	Region     string    `parquet:"region,dict"`
+	Node       string    `parquet:"node,dict"`
+	Weight     int64     `parquet:"weight"`
+}
+
+var schema = parquet.NewSchema("event", parquet.SchemaOf(row{}))
+
+// rowOf returns an event as a row. Text becomes UTF-8, which the format demands, and
+// times whole microseconds.
+func rowOf(e *record.Event) row {
+	r := row{
+		ID: e.ID, At: e.At.UnixMicro(), Outcome: e.Outcome.String(), Shadow: e.Shadow, Cached: e.Cached,
+		User: e.User, Tenant: e.Tenant, Key: e.Key, Tier: e.Tier, IP: e.IP,
+		Rule: e.Rule, Limit: e.Limit, Endpoint: e.Endpoint, Method: e.Method,
+		Used: e.Used, Max: e.Max, Cost: e.Cost, Status: int32(e.Status),
+		RetryAfter: record.RetryMicros(e.RetryAfter), Waited: e.Waited.Microseconds(), Latency: e.Latency.Microseconds(),
+		Region: e.Region, Node: e.Node, Weight: e.Weight,
+	}
+	for _, s := range r.texts() {
+		*s = strings.ToValidUTF8(*s, "\uFFFD")
+	}
+	return r
+}
+
+func (r *row) texts() [12]*string {
+	return [...]*string{
+		&r.User, &r.Tenant, &r.Key, &r.Tier, &r.IP, &r.Rule, &r.Limit, &r.Endpoint, &r.Method, &r.Outcome, &r.Region, &r.Node,
+	}
+}
+
+func (r *row) event() (record.Event, error) {
+	outcome, ok := record.ParseOutcome(r.Outcome)
+	if !ok {
+		return record.Event{}, fmt.Errorf("outcome %.40q of %v is unknown", r.Outcome, r.ID)
+	}
+	micros := func(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+	return record.Event{
+		ID: r.ID, At: time.UnixMicro(r.At).UTC(), Outcome: outcome, Shadow: r.Shadow, Cached: r.Cached,
+		User: r.User, Tenant: r.Tenant, Key: r.Key, Tier: r.Tier, IP: r.IP,
+		Rule: r.Rule, Limit: r.Limit, Endpoint: r.Endpoint, Method: r.Method,
+		Used: r.Used, Max: r.Max, Cost: r.Cost, Status: int(r.Status),
+		RetryAfter: record.RetryAfter(r.RetryAfter), Waited: micros(r.Waited), Latency: micros(r.Latency),
+		Region: r.Region, Node: r.Node, Weight: r.Weight,
+	}, nil
+}
+
+// compare orders rows by time and subject.
+func (r *row) compare(s *row) int {
+	return cmp.Or(
+		cmp.Compare(r.At, s.At), strings.Compare(r.Tenant, s.Tenant), strings.Compare(r.User, s.User),
+		strings.Compare(r.Key, s.Key), strings.Compare(r.IP, s.IP), slices.Compare(r.ID[:], s.ID[:]),
+	)
+}
+
+// digest is the sum of the hashes of events. Two collections of the same events have the same
+// digest, in whatever order.
+type digest [4]uint64
+
+// add adds a row. The scratch that it returns is for the next.
+func (d *digest) add(r *row, scratch []byte) []byte {
+	b := scratch[:0]
+	b = append(b, r.ID[:]...)
+	for _, n := range [...]int64{r.At, r.Used, r.Max, r.Cost, int64(r.Status), r.RetryAfter, r.Waited, r.Latency, r.Weight} {
+		b = binary.BigEndian.AppendUint64(b, uint64(n))
+	}
+	b = strconv.AppendBool(strconv.AppendBool(b, r.Shadow), r.Cached)
+	for _, s := range r.texts() {
+		b = append(binary.AppendUvarint(b, uint64(len(*s))), *s...)
+	}
+	sum := sha256.Sum256(b)
+	for i := range d {
+		d[i] += binary.BigEndian.Uint64(sum[8*i:])
+	}
+	return b
+}
+
+func (d *digest) addAll(e digest) {
+	for i := range d {
+		d[i] += e[i]
+	}
+}
+
+// MarshalText implements [encoding.TextMarshaler].
+func (d digest) MarshalText() ([]byte, error) {
+	return fmt.Appendf(nil, "%016x%016x%016x%016x", d[0], d[1], d[2], d[3]), nil
+}
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (d *digest) UnmarshalText(text []byte) error {
+	b, err := hex.DecodeString(string(text))
+	if err != nil || len(b) != 32 {
+		return fmt.Errorf("digest %.80q: want 64 hexadecimal digits", text)
+	}
+	for i := range d {
+		d[i] = binary.BigEndian.Uint64(b[8*i:])
+	}
+	return nil
+}
+
+// Writer writes events into a Parquet file. It holds those of one row group, and
+// what the library needs to make columns of them.
+type Writer struct {
+	w    *parquet.GenericWriter[row]
+	rows []row
+	text int
+}
+
+// NewWriter returns a writer that writes to w, and does not close it.
+func NewWriter(w io.Writer) *Writer {
+	by := []parquet.SortingColumn{}
+	for _, column := range []string{"time", "tenant_id", "user_id", "key_id", "ip"} {
+		by = append(by, parquet.Ascending(column))
+	}
+	return &Writer{w: parquet.NewGenericWriter[row](w, schema,
+		parquet.Compression(&parquet.Zstd),
+		parquet.SortingWriterConfig(parquet.SortingColumns(by...)),
+		parquet.KeyValueMetadata(schemaKey, SchemaVersion),
+		parquet.CreatedBy("stint", SchemaVersion, ""),
+	)}
+}
+
+// Write adds an event. Those of a row group may come in any order; readers skip groups best if
+// these are in the order of time.
+func (w *Writer) Write(e *record.Event) error { return w.write(rowOf(e)) }
+
+func (w *Writer) write(r row) error {
+	w.rows = append(w.rows, r)
+	for _, s := range r.texts() {
+		w.text += len(*s)
+	}
+	if len(w.rows) < groupEvents && w.text < groupText {
+		return nil
+	}
+	return w.flush()
+}
+
+func (w *Writer) flush() error {
+	slices.SortFunc(w.rows, func(a, b row) int { return a.compare(&b) })
+	_, err := w.w.Write(w.rows)
+	if err == nil {
+		err = w.w.Flush()
+	}
+	clear(w.rows)
+	w.rows, w.text = w.rows[:0], 0
+	if err != nil {
+		return fmt.Errorf("archive: write Parquet: %w", err)
+	}
+	return nil
+}
+
+// Close writes what is left and the footer. Without it there is no file.
+func (w *Writer) Close() error {
+	if len(w.rows) > 0 {
+		if err := w.flush(); err != nil {
+			return err
+		}
+	}
+	if err := w.w.Close(); err != nil {
+		return fmt.Errorf("archive: write Parquet: %w", err)
+	}
+	return nil
+}
+
+// Read goes through the events of a file that a [Writer] wrote, in its
+// order. It ends with the first error.
+func Read(r io.ReaderAt, size int64) iter.Seq2[record.Event, error] {
+	return func(yield func(record.Event, error) bool) {
+		for row, err := range readRows(r, size) {
+			var e record.Event
+			if err == nil {
+				if e, err = row.event(); err != nil {
+					err = fmt.Errorf("archive: read Parquet: %w", err)
+				}
+			}
+			if !yield(e, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+func readRows(r io.ReaderAt, size int64) iter.Seq2[*row, error] {
+	return func(yield func(*row, error) bool) {
+		rows, next, err := openRows(r, size)
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF // an empty file is not one without events
+		}
+		for err == nil {
+			var n int
+			n, err = next()
+			for i := range rows[:n] {
+				if !yield(&rows[i], nil) {
+					return
+				}
+			}
+		}
+		if !errors.Is(err, io.EOF) {
+			yield(nil, fmt.Errorf("archive: read Parquet: %w", err))
+		}
+	}
+}
+
+// openRows returns a place for some rows, and what reads the next ones into it. The
+// library panics on some files that are broken, which is an error here.
+func openRows(r io.ReaderAt, size int64) (rows []row, next func() (int, error), err error) {
+	defer broken(&err)
+	f, err := parquet.OpenFile(r, size)
+	if err != nil {
+		return nil, nil, err
+	}
+	if version, _ := f.Lookup(schemaKey); version != SchemaVersion {
+		return nil, nil, fmt.Errorf("%s is %.20q, want %q", schemaKey, version, SchemaVersion)
+	}
+	if !parquet.EqualNodes(f.Schema(), schema) {
+		return nil, nil, fmt.Errorf("the columns are not those of schema %s", SchemaVersion)
+	}
+	rows = make([]row, 256)
+	in, left := parquet.NewGenericReader[row](f, schema), f.NumRows()
+	return rows, func() (n int, err error) {
+		defer broken(&err)
+		n, err = in.Read(rows)
+		if left -= int64(n); errors.Is(err, io.EOF) && left != 0 {
+			return n, fmt.Errorf("%d rows are missing", left)
+		}
+		if n == 0 && err == nil {
+			return 0, io.ErrNoProgress
+		}
+		return n, err
+	}, nil
+}
+
+func broken(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("broken file: %v", p)
+	}
+}

@@ -1,0 +1,272 @@
+package record
+
+import (
+	"encoding"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stintdev/stint/engine"
+)
+
+// What begins an event in a [Batch] has a fixed place: numbers are little-endian, and the
+// lengths of texts stand before the texts, which follow. The place where it was decided
+// comes last.
+const (
+	versionAt = iota
+	outcomeAt
+	flagsAt
+	privacyAt // of its address, and 1; or 0 if it has none
+	statusAt  // 4 bytes
+	idAt      = statusAt + 4
+	addressAt = idAt + 16
+	numbersAt = addressAt + 16
+	lengthsAt = numbersAt + numbers*8
+	textsAt   = lengthsAt + texts*2
+
+	numbers = 8 // when it was, used, max, cost, retry after, waited, latency, weight
+	texts   = 8 // user, tenant, key, tier, rule, limit, endpoint, method
+
+	version = 3 // what has another is refused
+)
+
+const (
+	// longestText is how many bytes of a text are kept. Names of clients and rules are
+	// shorter than that.
+	longestText = 512
+	// longestRecord is what an event takes in a [Batch] at most.
+	longestRecord = frameBytes + textsAt + texts*longestText + 2*(2+longestText)
+)
+
+const (
+	flagShadow = 1 << iota
+	flagCached
+)
+
+var _ encoding.BinaryUnmarshaler = (*Event)(nil)
+
+// encoder writes events as they are kept. Only one may use it at a time.
+type encoder struct {
+	place   []byte // where they are decided, as it is written
+	privacy Privacy
+	hasher  *hasher // nil: addresses are not hashed
+}
+
+func newEncoder(region, node string, privacy Privacy, key []byte) encoder {
+	c := encoder{privacy: privacy}
+	for _, text := range []string{region, node} {
+		text = beginning(text)
+		c.place = append(binary.LittleEndian.AppendUint16(c.place, uint16(len(text))), text...)
+	}
+	if privacy == HashIP {
+		c.hasher = newHasher(key)
+	}
+	return c
+}
+
+// append appends an event that stands for so many decisions.
+func (c *encoder) append(b Batch, e *engine.Event, weight int64) Batch {
+	b = slices.Grow(b, longestRecord)
+	frame := b[len(b) : len(b)+longestRecord]
+	p := frame[frameBytes:]
+	head := (*[textsAt]byte)(p)
+	var flags byte
+	if e.Shadow {
+		flags |= flagShadow
+	}
+	if e.Cached {
+		flags |= flagCached
+	}
+	head[versionAt], head[outcomeAt], head[flagsAt], head[privacyAt] = version, byte(e.Outcome), flags, 0
+	binary.LittleEndian.PutUint32(head[statusAt:], uint32(e.Status))
+	*(*engine.ID)(head[idAt:]) = e.ID
+	address := (*[16]byte)(head[addressAt:])
+	*address = c.privacy.kept(e.IP)
+	if e.IP.IsValid() {
+		head[privacyAt] = byte(c.privacy) + 1
+		if c.hasher != nil {
+			c.hasher.hash(address[:])
+		}
+	}
+	for i, v := range [numbers]int64{
+		e.At.UnixMicro(), e.Used, e.Max, e.Cost, RetryMicros(e.RetryAfter), e.Waited.Microseconds(), e.Latency.Microseconds(), weight,
+	} {
+		binary.LittleEndian.PutUint64(head[numbersAt+8*i:], uint64(v))
+	}
+	n := textsAt
+	for i, text := range [texts]*string{&e.User, &e.Tenant, &e.Key, &e.Tier, &e.Rule, &e.Limit, &e.Endpoint, &e.Method} {
+		t := beginning(*text)
+		binary.LittleEndian.PutUint16(head[lengthsAt+2*i:], uint16(len(t)))
+		n += copy(p[n:], t)
+	}
+	n += copy(p[n:], c.place)
+	binary.LittleEndian.PutUint64(frame, frameOf(n))
+	return b[:len(b)+frameBytes+n]
+}
+
+// beginning returns as much of a text as is kept, without half a character.
+func beginning(text string) string {
+	if len(text) <= longestText {
+		return text
+	}
+	n := longestText
+	for n > longestText-utf8.UTFMax && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n]
+}
+
+// UnmarshalBinary implements [encoding.BinaryUnmarshaler]. Texts have what is not UTF-8,
+// and zeros, replaced: no database would take them.
+func (e *Event) UnmarshalBinary(data []byte) error {
+	switch {
+	case len(data) > 0 && data[versionAt] != version:
+		return fmt.Errorf("record: event of version %d, want %d", data[versionAt], version)
+	case len(data) < textsAt:
+		return errTooShort
+	}
+	head := (*[textsAt]byte)(data)
+	outcome, flags, privacy := engine.Outcome(head[outcomeAt]), head[flagsAt], head[privacyAt]
+	if outcome > engine.Unavailable || flags > flagShadow|flagCached || privacy > byte(HashIP)+1 {
+		return fmt.Errorf("record: event with outcome %d, flags %d and an address of kind %d, which are not known", byte(outcome), flags, privacy)
+	}
+	var n [numbers]int64
+	for i := range n {
+		n[i] = int64(binary.LittleEndian.Uint64(head[numbersAt+8*i:]))
+	}
+	*e = Event{
+		ID: engine.ID(head[idAt:]), At: time.UnixMicro(n[0]).UTC(), Outcome: outcome, Shadow: flags&flagShadow != 0, Cached: flags&flagCached != 0,
+		Used: n[1], Max: n[2], Cost: n[3], Status: int(int32(binary.LittleEndian.Uint32(head[statusAt:]))),
+		RetryAfter: RetryAfter(n[4]), Waited: time.Duration(n[5]) * time.Microsecond, Latency: time.Duration(n[6]) * time.Microsecond, Weight: n[7],
+	}
+	const most = math.MaxInt64 / int64(time.Microsecond)
+	for _, micros := range n[4:7] {
+		if micros > most || micros < -most {
+			return fmt.Errorf("record: event with a time of %d microseconds, which is too long", micros)
+		}
+	}
+	if privacy > 0 {
+		e.IP = Privacy(privacy - 1).text([16]byte(head[addressAt:]))
+	}
+	rest := string(data[textsAt:]) // texts are cut from one copy
+	for i, text := range [texts + 2]*string{&e.User, &e.Tenant, &e.Key, &e.Tier, &e.Rule, &e.Limit, &e.Endpoint, &e.Method, &e.Region, &e.Node} {
+		var size int
+		switch {
+		case i < texts:
+			size = int(binary.LittleEndian.Uint16(head[lengthsAt+2*i:]))
+		case len(rest) < 2:
+			return errTooShort
+		default: // the place has them before its texts
+			size, rest = int(rest[0])|int(rest[1])<<8, rest[2:]
+		}
+		if size > len(rest) || size > longestText {
+			return errTooShort
+		}
+		*text, rest = clean(rest[:size]), rest[size:]
+	}
+	if rest != "" {
+		return fmt.Errorf("record: event with %d bytes behind its end", len(rest))
+	}
+	return nil
+}
+
+var errTooShort = errors.New("record: event that ends too early")
+
+// clean replaces what no database would take.
+func clean(text string) string {
+	if !utf8.ValidString(text) || strings.IndexByte(text, 0) >= 0 {
+		text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
+	}
+	return text
+}
+
+// Batch is events, encoded, one behind the other: each with its length, the complement
+// of that, by which it is known, and a place for its checksum.
+type Batch []byte
+
+// frameBytes are what is before each event: two bytes each for the length and its
+// complement, and four for the checksum.
+const frameBytes = 8
+
+// frameOf returns what is before an event of so many bytes, as a little-endian number.
+func frameOf(n int) uint64 { return uint64(uint16(n)) | uint64(^uint16(n))<<16 }
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// first returns the first record, with its frame. It is nil if the batch ends before;
+// and ok is false if this is no record.
+func (b Batch) first() (record []byte, ok bool) {
+	if len(b) < frameBytes {
+		return nil, true
+	}
+	n := binary.LittleEndian.Uint32(b)
+	if uint16(n) != ^uint16(n>>16) {
+		return nil, false
+	}
+	if end := frameBytes + int(uint16(n)); end <= len(b) {
+		return b[:end], true
+	}
+	return nil, true
+}
+
+// Events appends the first events to those it is given, until there are so many, and
+// returns how many bytes they take. The error is about the event behind them.
+func (b Batch) Events(events []Event, most int) (_ []Event, size int, err error) {
+	for len(events) < most && size < len(b) {
+		record, _ := b[size:].first()
+		if record == nil {
+			return events, size, errors.New("record: not a batch of events")
+		}
+		events = slices.Grow(events, 1)[:len(events)+1]
+		if err := events[len(events)-1].UnmarshalBinary(record[frameBytes:]); err != nil {
+			return events[:len(events)-1], size, err
+		}
+		size += len(record)
+	}
+	return events, size, nil
+}
+
+// Len returns how many events it has.
+func (b Batch) Len() (n int) {
+	for {
+		record, _ := b.first()
+		if record == nil {
+			return n
+		}
+		b = b[len(record):]
+		n++
+	}
+}
+
+// seal writes the checksums.
+func (b Batch) seal() {
+	for {
+		record, _ := b.first()
+		if record == nil {
+			return
+		}
+		binary.LittleEndian.PutUint32(record[4:], crc32.Checksum(record[frameBytes:], castagnoli))
+		b = b[len(record):]
+	}
+}
+
+// intact returns how many bytes at the beginning are whole records with the right
+// checksums, and whether what is behind them could be the beginning of one.
+func (b Batch) intact() (n int, ok bool) {
+	for {
+		record, ok := b[n:].first()
+		if record == nil {
+			return n, ok
+		}
+		if binary.LittleEndian.Uint32(record[4:]) != crc32.Checksum(record[frameBytes:], castagnoli) {
+			return n, false
+		}
+		n += len(record)
+	}
+}

@@ -1,0 +1,6 @@
+//go:build !scale
+
+package record
+
+// Bounds are small here, so that few events are enough to reach them.
+func init() { page, scanned, scannedApart = 100, 2000, 200 }

@@ -1,0 +1,446 @@
+package record
+
+import (
+	"cmp"
+	"hash/maphash"
+	"math/bits"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/stintdev/stint/engine"
+)
+
+// LiveOptions are the settings of a [Live].
+type LiveOptions struct {
+	// Node says where decisions are made.
+	Node string
+	// Counters is how many users, tenants, keys and addresses each shard counts in 10
+	// seconds, once by requests and once by denials. There are as many shards as threads,
+	// at most 8. A counter takes about 60 bytes, and at most 300. Default 1,024, from 2
+	// to 32,768.
+	Counters int
+	// Top is how many of each are shown. Default 10.
+	Top int
+	// Privacy is what is shown of addresses, and HashKey, of 16 bytes or more, what
+	// their hashes are made with.
+	Privacy Privacy
+	HashKey []byte
+	// Now is the clock of the engine. Default time.Now.
+	Now func() time.Time
+}
+
+// Live knows what was decided in the last seconds, and who made the most requests. It may be
+// used by several goroutines at once.
+type Live struct {
+	o      LiveOptions
+	began  time.Time
+	seed   maphash.Seed
+	shards []liveShard // a power of 2
+}
+
+var _ engine.Recorder = (*Live)(nil)
+
+// Snapshot is what a [Live] knows at an instant.
+type Snapshot struct {
+	At   time.Time `json:"at" doc:"When." example:"2026-01-31T12:00:00Z"`
+	Node string    `json:"node,omitempty" doc:"Where." example:"node-7"`
+	// Seconds is how long the time was that the rates and the latency are about. Rates
+	// are in requests per second.
+	Seconds  float64 `json:"seconds" doc:"How long the time was that rates and latency are about: the last 10 seconds, unless it has just begun." example:"9.5"`
+	Requests float64 `json:"requests_per_second" doc:"How many requests were decided." example:"1234.5"`
+	Refused  float64 `json:"refused_per_second" doc:"How many were refused." example:"34.25"`
+	// Shadow would have been refused, and Outcomes are all that there are, by name.
+	Shadow   float64            `json:"shadow_refused_per_second" doc:"How many passed that a rule that is only tried out would have refused." example:"2"`
+	Outcomes map[string]float64 `json:"outcomes_per_second" doc:"What became of them, by its name. All that there are are here." example:"{\"allowed\":1200,\"denied\":34.25}"`
+	Latency  LiveLatency        `json:"latency_us" doc:"How long decisions took, in microseconds, without the time that requests were held."`
+	// Rules are those that decided most, the first first: at most 50, and "other" for
+	// what was decided by more rules than are told apart.
+	Rules   []RuleRate  `json:"rules" nullable:"false" doc:"The rules that decided most, the first first: at most 50. One of the name other may stand for those that are too many to be told apart."`
+	Talkers LiveTalkers `json:"talkers" doc:"Those who have asked most."`
+}
+
+// RuleRate is how many requests per second a rule has decided, and refused.
+type RuleRate struct {
+	Name     string  `json:"name" doc:"The name of the rule." example:"search"`
+	Requests float64 `json:"requests_per_second" doc:"How many requests it has decided." example:"120.5"`
+	Refused  float64 `json:"refused_per_second" doc:"How many of these were refused." example:"3.5"`
+}
+
+// LiveLatency is how long decisions took, in microseconds, without the time that
+// requests were held.
+type LiveLatency struct {
+	P50 int64 `json:"p50" doc:"What half of them took at most." example:"60"`
+	P95 int64 `json:"p95" doc:"What 95 in 100 took at most." example:"180"`
+	P99 int64 `json:"p99" doc:"What 99 in 100 took at most." example:"2500"`
+}
+
+// LiveTalkers are those who have asked most.
+type LiveTalkers struct {
+	// Seconds is how long the time was in which they were counted: between 10 and 20,
+	// unless it has just begun.
+	Seconds   float64 `json:"seconds" doc:"How long the time was in which they were counted: between 10 and 20, unless it has just begun." example:"15"`
+	Users     Talkers `json:"users" doc:"Users."`
+	Tenants   Talkers `json:"tenants" doc:"Tenants."`
+	Keys      Talkers `json:"keys" doc:"API keys, by their ids."`
+	Addresses Talkers `json:"addresses" doc:"Addresses, or as much of them as the settings say."`
+}
+
+// Talkers are those of one kind, the first first. Counts are never too high.
+type Talkers struct {
+	ByRequests []Talker `json:"by_requests" nullable:"false" doc:"Those with most requests, the first first."`
+	ByRefused  []Talker `json:"by_refused" nullable:"false" doc:"Those of whom most requests were refused."`
+	// RequestsOff and RefusedOff are by how much counts may be too low. They are 0 unless
+	// there were more names than counters; who has more is not missing.
+	RequestsOff int64 `json:"requests_off" doc:"By how much numbers of requests may be too low: 0, unless there were very many who asked." example:"0"`
+	RefusedOff  int64 `json:"refused_off" doc:"The same, of those that were refused." example:"0"`
+}
+
+// Talker is one of them.
+type Talker struct {
+	Name     string `json:"name" doc:"Who it is." example:"alice"`
+	Requests int64  `json:"requests" doc:"How many requests there were." example:"9000"`
+	Refused  int64  `json:"refused" doc:"How many of these were refused." example:"300"`
+}
+
+const (
+	liveSeconds = 10 // that rates are about
+	liveRing    = 16 // seconds that are kept: more than that, and a power of 2
+	liveWindow  = 10 // seconds, of which there are two
+
+	liveRules      = 256 // that a shard tells apart in a second: more than people write
+	liveRulesShown = 50
+	otherRules     = "other"
+)
+
+// The kinds of talkers, and what they are counted by.
+const (
+	liveUser = iota
+	liveTenant
+	liveKey
+	liveAddress
+	liveKinds
+
+	byRequests = 0
+	byRefused  = 1
+)
+
+// liveShard counts some of the decisions.
+type liveShard struct {
+	mu      sync.Mutex
+	seconds [liveRing]liveSecond
+	windows [2]liveTalk
+	_       [64]byte // so that shards do not share a cache line
+}
+
+// liveSecond is what was decided in one second.
+type liveSecond struct {
+	at       int64 // since it began
+	outcomes [engine.Unavailable + 1]int64
+	shadow   int64
+	latency  Sketch
+	rules    ruleCounts
+}
+
+// ruleCounts are how often rules have decided in one second. Those beyond so many are
+// one.
+type ruleCounts struct {
+	places map[string]int // in counts
+	counts []ruleCount
+	other  ruleCount
+}
+
+type ruleCount struct{ requests, refused int64 }
+
+func (c *ruleCount) add(o ruleCount) {
+	c.requests += o.requests
+	c.refused += o.refused
+}
+
+// of returns the count of a rule.
+func (c *ruleCounts) of(name string) *ruleCount {
+	at, known := c.places[name]
+	switch {
+	case known:
+		return &c.counts[at]
+	case len(c.counts) == liveRules:
+		return &c.other
+	case c.places == nil:
+		c.places = map[string]int{}
+	}
+	c.places[name] = len(c.counts)
+	c.counts = append(c.counts, ruleCount{})
+	return &c.counts[len(c.counts)-1]
+}
+
+// reset forgets all, names included, and keeps the room.
+func (c *ruleCounts) reset() {
+	clear(c.places)
+	c.counts, c.other = c.counts[:0], ruleCount{}
+}
+
+// liveTalk is who has asked in one window.
+type liveTalk struct {
+	at    int64 // in windows, since it began
+	kinds [liveKinds][2]talkers
+}
+
+// NewLive returns a live view of what is recorded from now on.
+func NewLive(o LiveOptions) (*Live, error) {
+	o.Counters, o.Top = cmp.Or(o.Counters, 1024), cmp.Or(o.Top, 10)
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	switch {
+	case o.Counters < 2 || o.Counters > 1<<15:
+		return nil, invalid("Counters", strconv.Itoa(o.Counters), "2 to 32768, or 0 for the default")
+	case o.Top < 0:
+		return nil, invalid("Top", strconv.Itoa(o.Top), "a positive number, or 0 for the default")
+	}
+	if err := o.Privacy.check(o.HashKey); err != nil {
+		return nil, err
+	}
+	l := &Live{
+		o: o, began: o.Now(), seed: maphash.MakeSeed(),
+		shards: make([]liveShard, 1<<bits.Len(uint(min(8, runtime.GOMAXPROCS(0))-1))),
+	}
+	for i := range l.shards {
+		for w := range l.shards[i].windows {
+			kinds := &l.shards[i].windows[w].kinds
+			for k := range kinds {
+				kinds[k][byRequests].most, kinds[k][byRefused].most = o.Counters, o.Counters
+			}
+		}
+	}
+	return l, nil
+}
+
+// Record implements [engine.Recorder]. It reads no clock: an event says when it began and
+// how long it took.
+func (l *Live) Record(e *engine.Event) {
+	second := int64(max(0, e.At.Sub(l.began)+e.Waited+e.Latency) / time.Second)
+	refused := !e.Outcome.Passed()
+	// Hash before the shard is locked.
+	names := [...]string{liveUser: e.User, liveTenant: e.Tenant, liveKey: e.Key}
+	var hashes [liveKinds]uint64
+	for kind := range names { // by index: a copy of the array would cost as much as a hash
+		if names[kind] != "" {
+			hashes[kind] = maphash.String(l.seed, names[kind])
+		}
+	}
+	var ip [16]byte
+	if e.IP.IsValid() {
+		ip = l.o.Privacy.kept(e.IP)
+		hashes[liveAddress] = maphash.Bytes(l.seed, ip[:])
+	}
+
+	s := &l.shards[int(e.ID[15])&(len(l.shards)-1)]
+	s.mu.Lock()
+	now := &s.seconds[second%liveRing]
+	if now.at != second {
+		now.at, now.shadow = second, 0
+		clear(now.outcomes[:])
+		now.latency.Reset()
+		now.rules.reset()
+	}
+	now.outcomes[e.Outcome]++
+	if e.Shadow {
+		now.shadow++
+	}
+	now.latency.Add(e.Latency, 1)
+	if e.Rule != "" {
+		one := now.rules.of(e.Rule)
+		one.requests++
+		if refused {
+			one.refused++
+		}
+	}
+	talk := &s.windows[second/liveWindow%2]
+	if talk.at != second/liveWindow {
+		talk.begin(second / liveWindow)
+	}
+	for kind := range names {
+		if names[kind] == "" {
+			continue
+		}
+		hear(&talk.kinds[kind][byRequests], hashes[kind], names[kind])
+		if refused {
+			hear(&talk.kinds[kind][byRefused], hashes[kind], names[kind])
+		}
+	}
+	if e.IP.IsValid() {
+		hear(&talk.kinds[liveAddress][byRequests], hashes[liveAddress], ip[:])
+		if refused {
+			hear(&talk.kinds[liveAddress][byRefused], hashes[liveAddress], ip[:])
+		}
+	}
+	s.mu.Unlock()
+}
+
+func (w *liveTalk) begin(at int64) {
+	w.at = at
+	for k := range w.kinds {
+		w.kinds[k][byRequests].reset()
+		w.kinds[k][byRefused].reset()
+	}
+}
+
+// Snapshot returns what was decided in the last seconds.
+func (l *Live) Snapshot() Snapshot {
+	now := l.o.Now()
+	elapsed := max(0, now.Sub(l.began))
+	second := int64(elapsed / time.Second)
+	// since is how long ago a second began, or the view did; at least a second, as rates of
+	// less mean nothing.
+	since := func(first int64) float64 {
+		return max(time.Second, elapsed-time.Duration(max(0, first))*time.Second).Seconds()
+	}
+
+	var sum liveSecond
+	rules := map[string]ruleCount{}
+	for i := range l.shards {
+		l.shards[i].add(&sum, rules, second)
+	}
+	seconds := since(second - liveSeconds + 1)
+	s := Snapshot{
+		At: now.UTC(), Node: l.o.Node, Seconds: seconds, Shadow: float64(sum.shadow) / seconds, Outcomes: map[string]float64{},
+		Latency: LiveLatency{
+			sum.latency.Quantile(0.5).Microseconds(), sum.latency.Quantile(0.95).Microseconds(), sum.latency.Quantile(0.99).Microseconds(),
+		},
+	}
+	for o, n := range sum.outcomes {
+		rate := float64(n) / seconds
+		s.Outcomes[engine.Outcome(o).String()] = rate
+		s.Requests += rate
+		if !engine.Outcome(o).Passed() {
+			s.Refused += rate
+		}
+	}
+	s.Rules = ratesOf(rules, seconds)
+
+	window := second / liveWindow
+	text := func(name []byte) string { return string(name) }
+	hasher := newHasher(l.o.HashKey)
+	address := func(name []byte) string {
+		raw := [16]byte(name)
+		if l.o.Privacy == HashIP {
+			hasher.hash(raw[:])
+		}
+		return l.o.Privacy.text(raw)
+	}
+	s.Talkers = LiveTalkers{
+		Seconds:   since((window - 1) * liveWindow),
+		Users:     l.talkers(liveUser, window, text),
+		Tenants:   l.talkers(liveTenant, window, text),
+		Keys:      l.talkers(liveKey, window, text),
+		Addresses: l.talkers(liveAddress, window, address),
+	}
+	return s
+}
+
+// ratesOf returns the rules that decided most.
+func ratesOf(rules map[string]ruleCount, seconds float64) []RuleRate {
+	out := make([]RuleRate, 0, len(rules))
+	for name, c := range rules {
+		out = append(out, RuleRate{name, float64(c.requests) / seconds, float64(c.refused) / seconds})
+	}
+	slices.SortFunc(out, func(a, b RuleRate) int {
+		return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Name, b.Name))
+	})
+	return out[:min(len(out), liveRulesShown)]
+}
+
+// add adds the last seconds.
+func (s *liveShard) add(sum *liveSecond, rules map[string]ruleCount, last int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for at := max(0, last-liveSeconds+1); at <= last; at++ {
+		one := &s.seconds[at%liveRing]
+		if one.at != at {
+			continue // nothing was decided then
+		}
+		for o, n := range one.outcomes {
+			sum.outcomes[o] += n
+		}
+		sum.shadow += one.shadow
+		sum.latency.Merge(&one.latency)
+		for name, at := range one.rules.places {
+			n := one.rules.counts[at]
+			n.add(rules[name])
+			rules[name] = n
+		}
+		if other := one.rules.other; other.requests > 0 {
+			other.add(rules[otherRules])
+			rules[otherRules] = other
+		}
+	}
+}
+
+// talkers returns those of one kind, in the last two windows.
+func (l *Live) talkers(kind int, last int64, text func(name []byte) string) Talkers {
+	type talker struct {
+		name []byte
+		n    [2]int64
+	}
+	places := map[uint64]int{}
+	var all []talker
+	var off [2]int64
+	var heard []counter
+	var names []byte
+	for i := range l.shards {
+		for at := max(0, last-1); at <= last; at++ {
+			for by := range off {
+				var lost int64
+				heard, names, lost = l.shards[i].copy(at, kind, by, heard[:0], names)
+				off[by] += lost
+				for _, c := range heard {
+					place, ok := places[c.hash]
+					if !ok {
+						place = len(all)
+						places[c.hash] = place
+						all = append(all, talker{name: c.name})
+					}
+					all[place].n[by] += c.n
+				}
+			}
+		}
+	}
+	for i := range all { // who was refused has asked
+		all[i].n[byRequests] = max(all[i].n[byRequests], all[i].n[byRefused])
+	}
+	first := func(by int) []Talker {
+		slices.SortFunc(all, func(a, b talker) int {
+			return cmp.Or(cmp.Compare(b.n[by], a.n[by]), cmp.Compare(b.n[byRequests], a.n[byRequests]), slices.Compare(a.name, b.name))
+		})
+		out := []Talker{} // not null
+		for _, t := range all[:min(l.o.Top, len(all))] {
+			if t.n[by] > 0 {
+				out = append(out, Talker{text(t.name), t.n[byRequests], t.n[byRefused]})
+			}
+		}
+		return out
+	}
+	return Talkers{ByRequests: first(byRequests), ByRefused: first(byRefused), RequestsOff: off[byRequests], RefusedOff: off[byRefused]}
+}
+
+// copy appends the counters of a table, with copies of their names, so that recording does
+// not wait until they are sorted.
+func (s *liveShard) copy(at int64, kind, by int, heard []counter, names []byte) (_ []counter, _ []byte, lost int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := &s.windows[at%2]
+	if w.at != at {
+		return heard, names, 0
+	}
+	t := &w.kinds[kind][by]
+	for _, c := range t.counters {
+		start := len(names)
+		names = append(names, c.name...)
+		c.name = names[start:len(names):len(names)]
+		heard = append(heard, c)
+	}
+	return heard, names, t.lost
+}

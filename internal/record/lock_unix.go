@@ -1,0 +1,17 @@
+//go:build darwin || dragonfly || freebsd || illumos || linux || netbsd || openbsd
+
+package record
+
+import (
+	"os"
+	"syscall"
+)
+
+// lock takes a file for this process, until it unlocks it or ends.
+func lock(f *os.File) error {
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+}
+
+// unlock lets go of a file. To close it is not enough while a process that is being
+// started still shares it.
+func unlock(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }

@@ -1,0 +1,162 @@
+package record
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/internal/kit/database"
+	"github.com/stintdev/stint/internal/record/query"
+)
+
+// postgresTables are the partitions of stint_events.
+type postgresTables struct{ db *database.DB }
+
+const (
+	// Locks of who makes partitions, and of who rolls up.
+	lockTables  = 0x7374696e74_01
+	lockRollUps = 0x7374696e74_02
+
+	// Conditions of PostgreSQL.
+	uniqueViolation = "23505"
+	checkViolation  = "23514" // no partition for a row
+	deadlock        = "40P01"
+)
+
+func codeOf(err error) string {
+	if e := (*pgconn.PgError)(nil); errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}
+
+func (postgresTables) name(Month) string      { return "stint_events" }
+func (postgresTables) id(id engine.ID) any    { return id.String() }
+func (postgresTables) missing(err error) bool { return codeOf(err) == checkViolation }
+func bound(t time.Time) string                { return "'" + t.Format("2006-01-02 15:04:05+00") + "'" }
+
+// create makes a partition from a table of its own, for which no one has to wait who reads
+// or writes others.
+func (p postgresTables) create(ctx context.Context, m Month) error {
+	return inTx(ctx, p.db.Write, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", int64(lockTables)); err != nil {
+			return err
+		}
+		var there bool
+		if err := tx.QueryRowContext(ctx, "SELECT to_regclass($1) IS NOT NULL", m.table()).Scan(&there); err != nil || there {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, "CREATE TABLE "+m.table()+" (LIKE stint_events INCLUDING DEFAULTS)")
+		if err == nil {
+			_, err = tx.ExecContext(ctx, "ALTER TABLE stint_events ATTACH PARTITION "+m.table()+" FOR VALUES FROM ("+bound(m.Start())+") TO ("+bound(m.End())+")")
+		}
+		return err
+	})
+}
+
+func (postgresTables) list(ctx context.Context, q query.Querier) ([]Month, error) {
+	names, err := query.Strings(ctx, q,
+		"SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'stint_events'::regclass ORDER BY c.relname")
+	return monthsOf(names), err
+}
+
+func (p postgresTables) insert(ctx context.Context, events []Event, todos []todo) error {
+	conn, err := p.db.Write.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return conn.Raw(func(c any) error {
+		pg := c.(*stdlib.Conn).Conn()
+		err := copyEvents(ctx, pg, events, todos, false)
+		for range 3 { // others may write the same
+			if code := codeOf(err); code != uniqueViolation && code != deadlock {
+				break
+			}
+			err = copyEvents(ctx, pg, events, todos, true)
+		}
+		return err
+	})
+}
+
+// copyEvents copies events into their partitions or, if some may be there already, beside
+// and then those that are not.
+func copyEvents(ctx context.Context, conn *pgx.Conn, events []Event, todos []todo, again bool) error {
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		table := "stint_events"
+		if again {
+			table = "stint_events_again"
+			if _, err := tx.Exec(ctx, "CREATE TEMPORARY TABLE "+table+" (LIKE stint_events) ON COMMIT DROP"); err != nil {
+				return err
+			}
+		}
+		row := make([]any, 0, len(columns))
+		_, err := tx.CopyFrom(ctx, pgx.Identifier{table}, columns, pgx.CopyFromSlice(len(events), func(i int) ([]any, error) {
+			e := &events[i]
+			row = e.values(row[:0], [16]byte(e.ID), e.At)
+			return row, nil
+		}))
+		if err == nil && again {
+			_, err = tx.Exec(ctx, "INSERT INTO stint_events SELECT * FROM "+table+" ORDER BY at, id ON CONFLICT DO NOTHING")
+		}
+		if err != nil {
+			return err
+		}
+		_, err = tx.CopyFrom(ctx, pgx.Identifier{"stint_rollup_todo"}, []string{"level", "start", "token"}, pgx.CopyFromSlice(len(todos), func(i int) ([]any, error) {
+			return []any{int64(minuteLevel), todos[i].start, todos[i].token}, nil
+		}))
+		return err
+	})
+}
+
+// hold waits for no one for long: all who write would have to wait for it.
+func (postgresTables) hold(ctx context.Context, tx *sql.Tx, m Month) (there bool, err error) {
+	if _, err := tx.ExecContext(ctx, "SET LOCAL lock_timeout = '5s'"); err != nil {
+		return false, err
+	}
+	for _, lock := range []int64{lockRollUps, lockTables} {
+		if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", lock); err != nil {
+			return false, err
+		}
+	}
+	if err := tx.QueryRowContext(ctx, "SELECT to_regclass($1) IS NOT NULL", m.table()).Scan(&there); err != nil || !there {
+		return false, err
+	}
+	_, err = tx.ExecContext(ctx, "LOCK TABLE "+m.table()+" IN SHARE MODE")
+	return true, err
+}
+
+// inOrder decides what a plan that does not know its arguments gets wrong: those whom
+// someone looks for have far more events than most.
+func (postgresTables) inOrder(ctx context.Context, tx *sql.Tx) error {
+	_, err := tx.ExecContext(ctx, "SELECT set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true)")
+	return err
+}
+
+// alone holds a lock of its connection, which is gone with that.
+func (p postgresTables) alone(ctx context.Context, f func(func() (*sql.Tx, error)) error) error {
+	conn, err := p.db.Write.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	var mine bool
+	if err := conn.QueryRowContext(ctx, "SELECT pg_try_advisory_lock($1)", int64(lockRollUps)).Scan(&mine); err != nil || !mine {
+		return err
+	}
+	err = f(func() (*sql.Tx, error) { return conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead}) })
+	if _, unlock := conn.ExecContext(ctx, "SELECT pg_advisory_unlock($1)", int64(lockRollUps)); unlock != nil {
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // it is not used again
+		if err == nil {
+			err = unlock
+		}
+	}
+	return err
+}

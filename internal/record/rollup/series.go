@@ -1,0 +1,315 @@
+package rollup
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stintdev/stint/internal/kit/strict"
+	"github.com/stintdev/stint/internal/record"
+	"github.com/stintdev/stint/internal/record/query"
+)
+
+// SeriesQuery asks how many decisions there were over time.
+type SeriesQuery struct {
+	// From is rounded down to a whole minute, and To up; where it is older than 7 days to
+	// whole hours, and where it is older than 90 days to whole days.
+	query.Range
+	// Step is the time between points, which lie at its multiples; the first and the last
+	// point may cover less. It is whole minutes, whole hours from an hour on, and whole days
+	// from a day on, with at most 500 points; an hour or more if From is older than 7 days,
+	// and a day or more if it is older than 90 days. 0 is the shortest usual one that fits.
+	Step time.Duration
+	// By makes a series for each outcome, rule, tier, endpoint or region. Empty: there is one
+	// series.
+	By string
+	// Only decisions with all of these that are not empty are counted.
+	Rule, Tier, Endpoint, Region string
+	Outcome                      string
+	Shadow                       *bool
+	Limit                        int // of series, from 1 to 50; all others become one. Default 20
+}
+
+// Series is numbers of decisions over time.
+type Series struct {
+	Name   string // of what it is about
+	Rest   bool   // it is the sum of all that are beyond the limit
+	Points []Point
+}
+
+// Point is the numbers of one step.
+type Point struct {
+	Start         time.Time
+	Total         int64 // decisions
+	Events        int64 // those of which there is an event
+	Cached        int64 // decisions that rest on what was remembered
+	P50, P95, P99 time.Duration
+}
+
+// steps are the usual ones.
+var steps = []time.Duration{
+	time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute,
+	time.Hour, 2 * time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour, day,
+}
+
+// points is how many points there are.
+func (q *SeriesQuery) points() int64 {
+	return int64(query.Ceil(q.To, q.Step).Sub(q.From.Truncate(q.Step)) / q.Step)
+}
+
+func (q *SeriesQuery) check(p *strict.Report, now time.Time) {
+	q.Check(p, now)
+	query.CheckLimit(p, &q.Limit, 20, 50)
+	record.CheckOutcome(p, q.Outcome)
+	if q.By != "" {
+		query.CheckWord(p, "by", q.By, []string{"outcome", "rule", "tier", "endpoint", "region"})
+	}
+	if q.Step != 0 && (q.Step < 0 || q.Step%q.whole().length() != 0) {
+		p.Refuse("step", q.Step.String(), "whole minutes, whole hours from 1h on, whole days from 24h on", "")
+	}
+}
+
+// fit extends the time to what roll-ups have, and chooses or checks the step.
+func (q *SeriesQuery) fit(p *strict.Report, m *made) {
+	least := minute
+	for _, l := range []level{hour, daily} {
+		if q.From.Before(m.since[l-1]) {
+			least = l
+		}
+		if q.To.Before(m.since[l-1]) {
+			q.To = query.Ceil(q.To, l.length())
+		}
+	}
+	q.From, q.To = q.From.Truncate(least.length()), query.Ceil(q.To, time.Minute)
+	if q.Step == 0 {
+		for _, q.Step = range steps {
+			if q.Step >= least.length() && q.points() <= maxPoints {
+				return
+			}
+		}
+	}
+	switch {
+	case q.Step < least.length():
+		p.Refuse("step", q.Step.String(), fmt.Sprintf("%v or more: what is finer is not kept from %s on any more", least.length(), q.From.Format(time.RFC3339)), "")
+	case q.points() > maxPoints:
+		p.Refuse("step", q.Step.String(), fmt.Sprintf("one that makes at most %d points of the time from %s to %s", maxPoints, q.From.Format(time.RFC3339), q.To.Format(time.RFC3339)), "")
+	}
+}
+
+// whole is the level that a step has to consist of.
+func (q *SeriesQuery) whole() level {
+	switch {
+	case q.Step >= day:
+		return daily
+	case q.Step >= time.Hour:
+		return hour
+	default:
+		return minute
+	}
+}
+
+// coarsest is the coarsest level that steps consist of.
+func (q *SeriesQuery) coarsest() level {
+	if l := q.whole(); l != minute || q.Step%fives.length() != 0 {
+		return l
+	}
+	return fives
+}
+
+// has reports whether a group is asked for, and returns the name of its series.
+func (q *SeriesQuery) has(c *counted) (name string, ok bool) {
+	switch {
+	case q.Rule != "" && q.Rule != c.rule, q.Tier != "" && q.Tier != c.tier,
+		q.Endpoint != "" && q.Endpoint != c.endpoint, q.Region != "" && q.Region != c.region,
+		q.Outcome != "" && q.Outcome != c.outcome.String(), q.Shadow != nil && *q.Shadow != c.shadow:
+		return "", false
+	}
+	switch q.By {
+	case "outcome":
+		name = c.outcome.String()
+	case "rule":
+		name = c.rule
+	case "tier":
+		name = c.tier
+	case "endpoint":
+		name = c.endpoint
+	case "region":
+		name = c.region
+	}
+	return name, true
+}
+
+// view is what has to be read.
+func (q *SeriesQuery) view() view {
+	with := *q
+	for by, into := range map[string]*string{"rule": &with.Rule, "tier": &with.Tier, "endpoint": &with.Endpoint, "region": &with.Region} {
+		if q.By == by {
+			*into = by
+		}
+	}
+	return view{dimOf(with.Rule, with.Tier, with.Endpoint, with.Region), q.Rule, q.Endpoint}
+}
+
+// Series returns the series, the one with the most decisions first and the rest last. All have
+// the same points. Percentiles are those of all decisions of a point, not means of others.
+func (s *Store) Series(ctx context.Context, q SeriesQuery) ([]Series, error) {
+	var p strict.Report
+	q.check(&p, s.o.Now())
+	if err := query.Err(&p); err != nil {
+		return nil, err
+	}
+	var out []Series
+	err := query.Reading(ctx, s.db, func(tx *sql.Tx) error {
+		m, err := s.made(ctx, tx, q.Range)
+		if err != nil {
+			return err
+		}
+		if q.fit(&p, &m); len(p.Problems) > 0 {
+			return nil
+		}
+		// Mostly there are no more names than the limit, and one reading is enough.
+		d := drawing{q: &q, tracks: map[string]*track{}, first: q.From.Truncate(q.Step)}
+		parts := m.parts(q.From, q.To, q.coarsest())
+		err = s.eachCounts(ctx, tx, q.view(), parts, d.add)
+		if errors.Is(err, errTooMany) {
+			var names []string
+			if names, err = s.names(ctx, tx, &q, m.parts(q.From, q.To, daily)); err != nil {
+				return err
+			}
+			d.begin(names)
+			err = s.eachCounts(ctx, tx, q.view(), parts, d.add)
+		}
+		if err == nil {
+			out = d.end()
+		}
+		return err
+	})
+	if err == nil {
+		err = query.Err(&p)
+	}
+	if problems := strict.Problems(nil); errors.As(err, &problems) {
+		return nil, problems
+	}
+	return out, s.wrap("series of events", err)
+}
+
+// names returns those with the most decisions, up to the limit.
+func (s *Store) names(ctx context.Context, tx *sql.Tx, q *SeriesQuery, parts []part) ([]string, error) {
+	totals := map[string]int64{}
+	err := s.eachCounts(ctx, tx, q.view(), parts, func(_ time.Time, c *counted) error {
+		if name, ok := q.has(c); ok {
+			totals[name] += c.total
+		}
+		return nil
+	})
+	names := slices.SortedFunc(maps.Keys(totals), func(a, b string) int { return cmp.Or(cmp.Compare(totals[b], totals[a]), strings.Compare(a, b)) })
+	return names[:min(len(names), q.Limit)], err
+}
+
+var errTooMany = errors.New("there are more series than room")
+
+// drawing makes series.
+type drawing struct {
+	q      *SeriesQuery
+	tracks map[string]*track
+	known  bool // no tracks are added but that of the rest
+	first  time.Time
+	point  int // that is being counted
+}
+
+// begin starts again with series of these names.
+func (d *drawing) begin(names []string) {
+	d.known, d.point = true, 0
+	clear(d.tracks)
+	for _, name := range names {
+		d.tracks[name] = d.q.track()
+	}
+}
+
+// add counts a group, if it is asked for. Groups come in the order of time.
+func (d *drawing) add(start time.Time, c *counted) error {
+	name, ok := d.q.has(c)
+	if !ok {
+		return nil
+	}
+	if at := int(start.Sub(d.first) / d.q.Step); at != d.point {
+		d.turn(at)
+	}
+	t := d.tracks[name]
+	if t == nil {
+		switch {
+		case d.known:
+			name = rest
+		case len(d.tracks) == d.q.Limit:
+			return errTooMany
+		}
+		if t = d.tracks[name]; t == nil {
+			t = d.q.track()
+			d.tracks[name] = t
+		}
+	}
+	return t.now.add(c)
+}
+
+// turn goes on to another point.
+func (d *drawing) turn(to int) {
+	for _, t := range d.tracks {
+		t.put(d.point)
+	}
+	d.point = to
+}
+
+// end returns the series, that with the most decisions first, and the rest last.
+func (d *drawing) end() (out []Series) {
+	d.turn(0)
+	names := slices.SortedFunc(maps.Keys(d.tracks), func(a, b string) int {
+		return cmp.Or(compareBool(a == rest, b == rest), cmp.Compare(d.tracks[b].total, d.tracks[a].total), strings.Compare(a, b))
+	})
+	for _, name := range names {
+		one := Series{Name: name, Points: d.tracks[name].points}
+		if name == rest {
+			one.Name, one.Rest = "", true
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// rest is the name of what is beyond the limit. Nothing else has it: databases do not take it.
+const rest = "\x00"
+
+// track is a series that is being made, one point at a time: sketches for all points would
+// take megabytes.
+type track struct {
+	points []Point
+	total  int64
+	now    sums
+}
+
+func (q *SeriesQuery) track() *track {
+	t := &track{points: make([]Point, q.points())}
+	for i := range t.points {
+		t.points[i].Start = q.From.Truncate(q.Step).Add(time.Duration(i) * q.Step)
+	}
+	return t
+}
+
+// put ends a point.
+func (t *track) put(at int) {
+	n := &t.now
+	if n.events == 0 {
+		return
+	}
+	var took [3]time.Duration
+	t.total += n.total
+	n.latency.Quantiles([]float64{0.5, 0.95, 0.99}, took[:])
+	t.points[at] = Point{Start: t.points[at].Start, Total: n.total, Events: n.events, Cached: n.cached, P50: took[0], P95: took[1], P99: took[2]}
+	n.latency.Reset()
+	*n = sums{latency: n.latency}
+}

@@ -1,0 +1,50 @@
+package rollup_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint/internal/kit/database"
+	"github.com/stintdev/stint/internal/record/recordtest"
+	"github.com/stintdev/stint/internal/record/rollup"
+	"github.com/stintdev/stint/internal/test/testpostgres"
+)
+
+func postgres(t testing.TB) string { return testpostgres.Shared(t).Database(t) }
+
+// each runs a test with a store in each kind of database, where it is always the same time.
+func each(t *testing.T, now time.Time, test func(t *testing.T, s *rollup.Store, db *database.DB)) {
+	t.Helper()
+	recordtest.Each(t, postgres, false, func(t *testing.T, url string) {
+		db := recordtest.Open(t, url)
+		test(t, recordtest.Store(t, db, recordtest.At(now)), db)
+	})
+}
+
+func rollUp(t testing.TB, s *rollup.Store) int {
+	t.Helper()
+	n, err := s.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestMain(m *testing.M) {
+	if err := flag.Set("rapid.checks", "40"); err != nil { // unless -rapid.checks says otherwise
+		panic(err)
+	}
+	code := m.Run()
+	testpostgres.StopShared()
+	buf := make([]byte, 1<<20)
+	if stacks := string(buf[:runtime.Stack(buf, true)]); code == 0 && strings.Contains(stacks, "rollup.(*Store)") {
+		fmt.Fprintf(os.Stderr, "goroutines are left:\n%s\n", stacks)
+		code = 1
+	}
+	os.Exit(code)
+}

@@ -1,0 +1,86 @@
+package record
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/internal/kit/database"
+	"github.com/stintdev/stint/internal/record/query"
+)
+
+// sqliteTables are tables that are made like stint_events.
+type sqliteTables struct{ db *database.DB }
+
+func (sqliteTables) name(m Month) string { return m.table() }
+func (sqliteTables) id(id engine.ID) any { return id[:] }
+func (sqliteTables) missing(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "no such table")
+}
+
+// create makes a table and its indexes with the statements that the migration has used.
+func (s sqliteTables) create(ctx context.Context, m Month) error {
+	return inTx(ctx, s.db.Write, func(tx *sql.Tx) error {
+		statements, err := query.Strings(ctx, tx,
+			`SELECT sql FROM sqlite_master WHERE tbl_name = 'stint_events' AND sql IS NOT NULL
+			AND NOT EXISTS (SELECT 1 FROM sqlite_master WHERE name = $1) ORDER BY type = 'index'`, m.table())
+		for _, text := range statements {
+			if _, err := tx.ExecContext(ctx, strings.ReplaceAll(text, "stint_events", m.table())); err != nil {
+				return err
+			}
+		}
+		return err
+	})
+}
+
+func (sqliteTables) list(ctx context.Context, q query.Querier) ([]Month, error) {
+	names, err := query.Strings(ctx, q,
+		"SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'stint_events_*' ORDER BY name")
+	return monthsOf(names), err
+}
+
+// insert adds events with few statements, which take most of the time.
+func (s sqliteTables) insert(ctx context.Context, events []Event, todos []todo) error {
+	const most = 100 // rows of a statement
+	return inTx(ctx, s.db.Write, func(tx *sql.Tx) error {
+		for len(events) > 0 {
+			m, n := MonthOf(events[0].At), 1
+			for n < min(most, len(events)) && MonthOf(events[n].At) == m {
+				n++
+			}
+			args := make([]any, 0, n*len(columns))
+			for i := range events[:n] {
+				e := &events[i]
+				args = e.values(args, e.ID[:], e.At.UnixMicro())
+			}
+			// Names of parameters would be looked up one by one.
+			row := ", (?" + strings.Repeat(", ?", len(columns)-1) + ")"
+			_, err := tx.ExecContext(ctx, "INSERT INTO "+m.table()+" ("+strings.Join(columns, ", ")+") VALUES "+strings.Repeat(row, n)[2:]+" ON CONFLICT DO NOTHING", args...)
+			if err != nil {
+				return err
+			}
+			events = events[n:]
+		}
+		for _, t := range todos {
+			if _, err := tx.ExecContext(ctx, "INSERT INTO stint_rollup_todo (level, start, token) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", minuteLevel, s.db.Time(t.start), t.token); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// hold needs no lock either, as alone.
+func (sqliteTables) hold(ctx context.Context, tx *sql.Tx, m Month) (there bool, err error) {
+	err = tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = $1)", m.table()).Scan(&there)
+	return there, err
+}
+
+// inOrder is how it does it anyway.
+func (sqliteTables) inOrder(context.Context, *sql.Tx) error { return nil }
+
+// alone needs no lock: whoever writes is alone with all that he has read.
+func (s sqliteTables) alone(ctx context.Context, f func(func() (*sql.Tx, error)) error) error {
+	return f(func() (*sql.Tx, error) { return s.db.Write.BeginTx(ctx, nil) })
+}

@@ -1,0 +1,380 @@
+package record
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/internal/kit/database"
+	"github.com/stintdev/stint/internal/record/query"
+)
+
+// ErrChanged is what [Store.Drop] returns if a month does not have as many events as it
+// should.
+var ErrChanged = errors.New("the number of events has changed")
+
+// StoreOptions are the settings of a [Store].
+type StoreOptions struct {
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
+}
+
+// Store keeps events in a database, those of a month in a table of their own. Beside each
+// event that it writes it notes the minute that is to be rolled up.
+//
+// An event is identified by its time and id, and kept once, in the month of its time even if
+// the clock was wrong. Events of years before 2020 or after 2099 are counted, and not kept.
+//
+// Any number of nodes may use a database at once.
+type Store struct {
+	db     *database.DB
+	now    func() time.Time
+	tables tables
+
+	mu     sync.Mutex
+	months map[Month]bool // that are known to have a table
+
+	refused atomic.Int64
+}
+
+var _ Sink = (*Store)(nil)
+
+// tables is what differs between databases.
+type tables interface {
+	// create makes the table of a month, if it is not there.
+	create(ctx context.Context, m Month) error
+	// list returns the months that have one.
+	list(ctx context.Context, q query.Querier) ([]Month, error)
+	// name is the table to ask for the events of a month, by their time.
+	name(m Month) string
+	// insert adds events, which are sorted, and what there is to roll up, or nothing.
+	insert(ctx context.Context, events []Event, todo []todo) error
+	// missing reports whether an insert has failed since a month has no table.
+	missing(err error) bool
+	// hold keeps others from writing to the table of a month, and from rolling up, until
+	// the transaction ends. It reports whether there is such a table.
+	hold(ctx context.Context, tx *sql.Tx, m Month) (bool, error)
+	// alone calls f with what begins transactions that see one moment, unless another
+	// node is doing the same.
+	alone(ctx context.Context, f func(begin func() (*sql.Tx, error)) error) error
+	// inOrder makes the rest of a transaction find rows in the order of an index, rather than
+	// find all of them and sort them.
+	inOrder(ctx context.Context, tx *sql.Tx) error
+	// id returns an id as an argument.
+	id(id engine.ID) any
+}
+
+// minuteLevel is the level of minutes in stint_rollup_todo.
+const minuteLevel = 0
+
+// todo is a minute that is to be counted.
+type todo struct {
+	start time.Time
+	token int64
+}
+
+const (
+	// ahead is for how many months after this one tables are made in advance.
+	ahead = 2
+)
+
+// page is how many events are read at once. Tests read fewer.
+var page = 1000
+
+// columns are those of an event, in the order of values and scan.
+var columns = []string{
+	"id", "at", "outcome", "shadow", "cached", "user_id", "tenant", "key_id", "tier", "ip", "rule", "limit_name", "endpoint", "method",
+	"used", "max", "cost", "status", "retry_after_us", "waited_us", "latency_us", "region", "node", "weight",
+}
+
+// values appends an event as a row.
+func (e *Event) values(row []any, id, at any) []any {
+	return append(row, id, at, int64(e.Outcome), e.Shadow, e.Cached, e.User, e.Tenant, e.Key, e.Tier, e.IP, e.Rule, e.Limit, e.Endpoint, e.Method,
+		e.Used, e.Max, e.Cost, int64(e.Status), RetryMicros(e.RetryAfter), e.Waited.Microseconds(), e.Latency.Microseconds(), e.Region, e.Node, e.Weight)
+}
+
+// scan reads an event from a row.
+func (e *Event) scan(rows *sql.Rows) error {
+	var at database.Stamp
+	var retry, waited, latency int64
+	err := rows.Scan((*rowID)(&e.ID), &at, (*uint8)(&e.Outcome), &e.Shadow, &e.Cached, &e.User, &e.Tenant, &e.Key, &e.Tier, &e.IP, &e.Rule, &e.Limit, &e.Endpoint, &e.Method,
+		&e.Used, &e.Max, &e.Cost, &e.Status, &retry, &waited, &latency, &e.Region, &e.Node, &e.Weight)
+	if err == nil && e.Outcome > engine.Unavailable {
+		err = fmt.Errorf("the event %v has the outcome %d, it may be that of a newer version", e.ID, byte(e.Outcome))
+	}
+	e.At = at.Time
+	e.RetryAfter, e.Waited, e.Latency = RetryAfter(retry), time.Duration(waited)*time.Microsecond, time.Duration(latency)*time.Microsecond
+	return err
+}
+
+// rowID is the id of a row, which is text in PostgreSQL and bytes in SQLite.
+type rowID engine.ID
+
+// Scan implements [sql.Scanner].
+func (id *rowID) Scan(v any) error {
+	switch v := v.(type) {
+	case string:
+		parsed, err := ParseID(v)
+		*id = rowID(parsed)
+		return err
+	case []byte:
+		if len(v) == len(id) {
+			copy(id[:], v)
+			return nil
+		}
+	}
+	return fmt.Errorf("record: the id of an event is a %T", v)
+}
+
+// NewStore returns the store in a database, whose schema has to be up to date by the time
+// that it is used.
+func NewStore(db *database.DB, o StoreOptions) (*Store, error) {
+	if db == nil {
+		return nil, invalid("DB", "nil", "a database")
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	s := &Store{db: db, now: o.Now, months: map[Month]bool{}, tables: sqliteTables{db}}
+	if db.Postgres() {
+		s.tables = postgresTables{db}
+	}
+	return s, nil
+}
+
+// Table is the table to ask for the events of a month, by their time.
+func (s *Store) Table(m Month) string { return s.tables.name(m) }
+
+// Has reports whether a month has a table.
+func (s *Store) Has(ctx context.Context, q query.Querier, m Month) (bool, error) {
+	months, err := s.tables.list(ctx, q)
+	return slices.Contains(months, m), err
+}
+
+// Alone calls f with what begins transactions that see one moment, unless another node is
+// doing the same. No month is dropped meanwhile.
+func (s *Store) Alone(ctx context.Context, f func(begin func() (*sql.Tx, error)) error) error {
+	return s.tables.alone(ctx, f)
+}
+
+// Refused returns how many events were not kept because of their time.
+func (s *Store) Refused() int64 { return s.refused.Load() }
+
+func (s *Store) wrap(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("record: %s: %w", doing, s.db.Wrap(err))
+}
+
+// Prepare makes the tables of this month and of the two that follow, before they are needed.
+func (s *Store) Prepare(ctx context.Context) error {
+	months := []Month{MonthOf(s.now())}
+	for range ahead {
+		months = append(months, MonthOf(months[len(months)-1].End()))
+	}
+	return s.wrap("tables of events", s.ensure(ctx, months))
+}
+
+// ensure makes the tables of months that are not known to have one.
+func (s *Store) ensure(ctx context.Context, months []Month) error {
+	for _, m := range months {
+		s.mu.Lock()
+		known := s.months[m]
+		s.mu.Unlock()
+		if known {
+			continue
+		}
+		if err := s.tables.create(ctx, m); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.months[m] = true
+		s.mu.Unlock()
+	}
+	return nil
+}
+
+func (s *Store) forget(months []Month) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range months {
+		delete(s.months, m)
+	}
+}
+
+// Write implements [Sink].
+func (s *Store) Write(ctx context.Context, events []Event) error {
+	return s.wrap("write events", s.write(ctx, events))
+}
+
+func (s *Store) write(ctx context.Context, given []Event) error {
+	events := make([]Event, 0, len(given))
+	for _, e := range given {
+		if !query.Valid(e.At) {
+			s.refused.Add(1)
+			continue
+		}
+		events = append(events, e)
+	}
+	if len(events) == 0 {
+		return nil
+	}
+	// In one order, no two writers wait for each other, and pages of indexes are met once.
+	slices.SortFunc(events, func(a, b Event) int { return cmp.Or(a.At.Compare(b.At), slices.Compare(a.ID[:], b.ID[:])) })
+	var todos []todo
+	var months []Month
+	token := rand.Int64()
+	for i := range events {
+		at := events[i].At
+		if start := at.Truncate(time.Minute); i == 0 || start.After(events[i-1].At) {
+			todos = append(todos, todo{start, token})
+		}
+		if m := MonthOf(at); len(months) == 0 || m != months[len(months)-1] {
+			months = append(months, m)
+		}
+	}
+	for again := true; ; again = false {
+		if err := s.ensure(ctx, months); err != nil {
+			return err
+		}
+		err := s.tables.insert(ctx, events, todos)
+		if !again || !s.tables.missing(err) {
+			return err
+		}
+		s.forget(months) // another node has dropped one
+	}
+}
+
+// Months returns the months that are over, with their exact number of events.
+func (s *Store) Months(ctx context.Context) ([]MonthSize, error) {
+	months, err := s.tables.list(ctx, s.db.Read)
+	if err != nil {
+		return nil, s.wrap("count events", err)
+	}
+	var out []MonthSize
+	for _, m := range months {
+		if m.End().After(s.now()) {
+			continue
+		}
+		size := MonthSize{Month: m}
+		err := s.db.Read.QueryRowContext(ctx, "SELECT count(*) FROM "+s.tables.name(m)+" WHERE at >= $1 AND at < $2", s.db.Time(m.Start()), s.db.Time(m.End())).Scan(&size.Events)
+		if err != nil {
+			return nil, s.wrap("count events", err)
+		}
+		out = append(out, size)
+	}
+	return out, nil
+}
+
+// Events goes through the events of a month that are behind a cursor, in the order of
+// cursors. It ends with the first error.
+func (s *Store) Events(ctx context.Context, m Month, after Cursor) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		if after.At.Before(m.Start()) {
+			after = Cursor{At: m.Start().Add(-time.Microsecond)} // zero is a time of no database
+		}
+		text := "SELECT " + strings.Join(columns, ", ") + " FROM " + s.tables.name(m) +
+			fmt.Sprintf(" WHERE (at, id) > ($1, $2) AND at >= $3 AND at < $4 ORDER BY at, id LIMIT %d", page)
+		for {
+			// They are read page by page, so that a slow reader holds no transaction.
+			events, err := s.events(ctx, s.db.Read, text, s.db.Time(after.At), s.tables.id(after.ID), s.db.Time(m.Start()), s.db.Time(m.End()))
+			if err != nil {
+				yield(Event{}, s.wrap("read events", err))
+				return
+			}
+			for _, e := range events {
+				if !yield(e, nil) {
+					return
+				}
+			}
+			if len(events) < page {
+				return
+			}
+			last := &events[len(events)-1]
+			after = Cursor{last.At, last.ID}
+		}
+	}
+}
+
+// events returns the rows of a query for all columns.
+func (s *Store) events(ctx context.Context, q query.Querier, text string, args ...any) (out []Event, err error) {
+	err = query.Each(ctx, q, func(rows *sql.Rows) error {
+		out = append(out, Event{})
+		return out[len(out)-1].scan(rows)
+	}, text, args...)
+	return out, err
+}
+
+// Drop removes a month if it has so many events, and all of them were rolled up; otherwise
+// it removes nothing, and the error is [ErrChanged] if the number is wrong. It is no error
+// if the month is not there and events is 0. What was rolled up stays as it is from then on,
+// even if events of the month still come.
+func (s *Store) Drop(ctx context.Context, m Month, events int64) error {
+	err := inTx(ctx, s.db.Write, func(tx *sql.Tx) error {
+		there, err := s.tables.hold(ctx, tx, m)
+		if err != nil {
+			return err
+		}
+		var left, n int64
+		if there {
+			if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM "+m.table()).Scan(&n); err != nil {
+				return err
+			}
+		}
+		if n != events {
+			return fmt.Errorf("it has %d, not %d: %w", n, events, ErrChanged)
+		}
+		if !there {
+			return nil
+		}
+		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM stint_rollup_todo WHERE start >= $1 AND start < $2", s.db.Time(m.Start()), s.db.Time(m.End())).Scan(&left); err != nil {
+			return err
+		}
+		if left > 0 {
+			return errors.New("there is more of it to be rolled up, which another node may be doing")
+		}
+		if n > 0 { // what comes later than this is not rolled up
+			if _, err := tx.ExecContext(ctx, "INSERT INTO stint_dropped_months (start, events) VALUES ($1, $2) ON CONFLICT (start) DO UPDATE SET events = excluded.events", s.db.Time(m.Start()), n); err != nil {
+				return err
+			}
+		}
+		_, err = tx.ExecContext(ctx, "DROP TABLE "+m.table())
+		return err
+	})
+	s.forget([]Month{m})
+	return s.wrap("drop "+m.String(), err)
+}
+
+// inTx runs f in a transaction.
+func inTx(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	if err := f(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// Restore adds events of a month, but for those that it has.
+func (s *Store) Restore(ctx context.Context, m Month, events []Event) error {
+	for i := range events {
+		if MonthOf(events[i].At) != m {
+			return fmt.Errorf("record: restore %v: the event %v is of %v", m, events[i].ID, events[i].At)
+		}
+	}
+	return s.wrap("restore "+m.String(), s.write(ctx, events))
+}
