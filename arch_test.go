@@ -34,6 +34,8 @@ var floors = map[string]int{
 	"internal/audit":                       3,
 	"internal/control/sim":                 3,
 	"grpclimit/descriptor":                 2, // what Envoy is limited by
+	"redisstore/doctor":                    2, // what is wrong with the servers of a Redis store
+	"internal/daemon/envoyenv":             2, // the environment of envoyproxy/ratelimit, as settings
 	"engine":                               2,
 	"memstore":                             1,
 	"redisstore":                           1,
