@@ -12,14 +12,6 @@ import (
 var (
 	NewErrorLog = newErrorLog
 	NewRecorder = func() engine.Recorder { return newMetrics(nil) }
-
-	// EnvoyVariables are the names of the variables that EnvoyEnv knows.
-	EnvoyVariables = func() (names []string) {
-		for _, v := range envoyVariables {
-			names = append(names, v.name)
-		}
-		return names
-	}
 )
 
 // Patient returns a connection as a server has it while it serves a request, whose body reads
