@@ -229,6 +229,7 @@ func (d *Daemon) Start(ctx context.Context) error {
 	}
 	d.failed = make(chan error, len(d.servers)+1)
 	for _, s := range d.servers {
+		s.accepting.Add(1)
 		d.work.Go(func() {
 			if err := s.serve(); err != nil {
 				d.failed <- err
