@@ -19,7 +19,6 @@ import (
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/grpclimit/descriptor"
 	"github.com/stintdev/stint/identity"
-	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -344,14 +343,14 @@ func (r *Reloader) content(c *Config) (Content, error) {
 }
 
 // Use has the engine use what is new in the database: rules and lists, at one instant.
-func (r *Reloader) Use(s *catalog.Snapshot) error {
+func (r *Reloader) Use(rules *rule.Set, lists identity.Lists) error {
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	if r.closed {
 		return errors.New("daemon: the reloader was stopped")
 	}
 	next := *r.database
-	next.Rules, next.Lists = s.Rules, s.Lists
+	next.Rules, next.Lists = rules, lists
 	resolver := r.resolver.Load().With(next.Lists)
 	if err := r.engine.Use(next.Rules, resolver); err != nil {
 		return err
@@ -367,9 +366,9 @@ func (r *Reloader) Use(s *catalog.Snapshot) error {
 // identifiesLike reports whether both make the same resolver.
 func (c *Config) identifiesLike(o *Config) bool {
 	type part struct {
-		Identity
-		catalog.Document
-		named []namedFile
+		identity Identity
+		people   any
+		named    []namedFile
 	}
 	of := func(c *Config) part {
 		named := slices.DeleteFunc(slices.Clone(c.named), func(f namedFile) bool { return f.other })
