@@ -46,8 +46,9 @@ type Daemon struct {
 	servers []*server
 	failed  chan error // a server that ended by itself
 	state   atomic.Int32
-	lost    atomic.Pointer[error] // why Redis could not be reached; nil: it can
-	quit    context.CancelFunc    // ends what works in the background; nil: nothing does
+	lost    atomic.Pointer[error]                // why Redis could not be reached; nil: it can
+	quit    context.CancelFunc                   // ends what works in the background; nil: nothing does
+	after   func(time.Duration) <-chan time.Time // time.After, for server.drain_delay
 	work    sync.WaitGroup
 	stop    sync.Once
 }
@@ -68,7 +69,7 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 	if o.Print == nil {
 		o.Print = os.Stdout
 	}
-	d := &Daemon{source: o.Source, version: o.Version, print: o.Print}
+	d := &Daemon{source: o.Source, version: o.Version, print: o.Print, after: time.After}
 	var err error
 	if d.config, err = d.source.Load(); err != nil {
 		return nil, err
@@ -251,7 +252,7 @@ func (d *Daemon) drain(ctx context.Context) error {
 	if was == serving {
 		d.log.InfoContext(ctx, "stopping", "delay", d.config.Server.DrainDelay.String(), "drain", d.config.Server.Drain.String())
 		select {
-		case <-time.After(time.Duration(d.config.Server.DrainDelay)):
+		case <-d.after(time.Duration(d.config.Server.DrainDelay)):
 		case <-ctx.Done():
 		}
 	}

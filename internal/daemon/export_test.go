@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"time"
+
 	"github.com/stintdev/stint/engine"
 )
 
@@ -9,3 +11,8 @@ var (
 	NewErrorLog = newErrorLog
 	NewRecorder = func() engine.Recorder { return newMetrics(nil) }
 )
+
+// DelayUntil has server.drain_delay end when the channel is closed, however long it is.
+func (d *Daemon) DelayUntil(done <-chan time.Time) {
+	d.after = func(time.Duration) <-chan time.Time { return done }
+}

@@ -22,9 +22,12 @@ type exchange struct {
 	body    io.ReadCloser
 	http2   bool
 
+	writeBy time.Time // the deadline for writing
+
 	mu      sync.Mutex
-	patient bool // the body has no deadline: it has been read, or the client is being answered by HTTP/2
-	ended   bool // deadlines are set by the server, or by the handler that has hijacked the connection
+	readBy  time.Time // the deadline for reading the body
+	patient bool      // the body has no deadline: it has been read, or the client is being answered by HTTP/2
+	ended   bool      // deadlines are set by the server, or by the handler that has hijacked the connection
 }
 
 func newExchange(w http.ResponseWriter, r *http.Request, timeout time.Duration) (*exchange, *http.Request) {
@@ -35,8 +38,7 @@ func newExchange(w http.ResponseWriter, r *http.Request, timeout time.Duration) 
 	e.request, e.body = *r, r.Body
 	e.request.Body = exchangeBody{e}
 	if !e.http2 {
-		// If the handler answers without reading the body, the server reads the rest.
-		e.setRead(time.Now().Add(timeout))
+		e.allowRead() // if the handler answers without reading the body, the server reads the rest
 	}
 	return e, &e.request
 }
@@ -44,48 +46,76 @@ func newExchange(w http.ResponseWriter, r *http.Request, timeout time.Duration) 
 // end is called when the handler has returned, and the server is about to send what is
 // left of the response and to read what is left of the body.
 func (e *exchange) end() {
-	by := time.Now().Add(e.timeout)
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.ended {
+	ended := e.ended
+	e.mu.Unlock()
+	if ended {
 		return
 	}
-	e.ended = true
-	_ = e.control.SetWriteDeadline(by)
-	if e.body != nil && !e.patient && !e.http2 {
-		_ = e.control.SetReadDeadline(by)
+	e.allowWrite()
+	if e.body != nil && !e.http2 {
+		e.allowRead()
 	}
+	e.mu.Lock()
+	e.ended = true
+	e.mu.Unlock()
 }
 
-// setRead sets the deadline for reading the body. Zero: there is none. A goroutine that
-// passes the body on may still read when the handler has returned.
-func (e *exchange) setRead(by time.Time) {
+// extend returns a deadline in place of the given one, unless that leaves the client all
+// of its time. Deadlines are a quarter longer than timeout, so that a quick request, of
+// which there are most, sets each only once.
+func (e *exchange) extend(deadline time.Time) (later time.Time, ok bool) {
+	now := time.Now()
+	if deadline.Sub(now) >= e.timeout {
+		return deadline, false
+	}
+	return now.Add(e.timeout + e.timeout/4), true
+}
+
+// allowRead gives the client its time to send more of the body. It may be called when the
+// handler has returned: a goroutine that passes the body on may still read it.
+func (e *exchange) allowRead() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.ended && !e.patient {
+	if by, ok := e.extend(e.readBy); ok && !e.ended && !e.patient {
+		e.readBy = by
 		_ = e.control.SetReadDeadline(by) // the read will fail
 	}
 }
 
-// write runs f, which sends some of the response.
-func (e *exchange) write(f func() error) error {
-	_ = e.control.SetWriteDeadline(time.Now().Add(e.timeout)) // the write will fail
-	err := f()
+// forgetRead takes the deadline away, for good if patient is true.
+func (e *exchange) forgetRead(patient bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.ended && !e.patient {
+		e.readBy, e.patient = time.Time{}, patient
+		_ = e.control.SetReadDeadline(time.Time{})
+	}
+}
+
+// allowWrite gives the client its time to read more of the response.
+func (e *exchange) allowWrite() {
+	if by, ok := e.extend(e.writeBy); ok {
+		e.writeBy = by
+		_ = e.control.SetWriteDeadline(by) // the write will fail
+	}
+}
+
+// written is called after a write. A deadline of HTTP/2 resets the stream even if nothing
+// is being written.
+func (e *exchange) written() {
 	if e.http2 {
-		// A deadline of HTTP/2 resets the stream even if nothing is being written.
+		e.writeBy = time.Time{}
 		_ = e.control.SetWriteDeadline(time.Time{})
 	}
-	return err
 }
 
 // Write implements [http.ResponseWriter].
-func (e *exchange) Write(p []byte) (n int, err error) {
+func (e *exchange) Write(p []byte) (int, error) {
 	e.begin()
-	err = e.write(func() (err error) {
-		n, err = e.ResponseWriter.Write(p)
-		return err
-	})
-	return n, err
+	e.allowWrite()
+	defer e.written()
+	return e.ResponseWriter.Write(p)
 }
 
 // WriteHeader implements [http.ResponseWriter].
@@ -99,20 +129,16 @@ func (e *exchange) WriteHeader(status int) {
 // FlushError is for [http.ResponseController].
 func (e *exchange) FlushError() error {
 	e.begin()
-	return e.write(e.control.Flush)
+	e.allowWrite()
+	defer e.written()
+	return e.control.Flush()
 }
 
 // begin notes that the response has begun. By HTTP/2, client and server may then talk in
 // turns, so the client may pause in its body.
 func (e *exchange) begin() {
-	if !e.http2 || e.body == nil {
-		return
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.ended && !e.patient {
-		_ = e.control.SetReadDeadline(time.Time{})
-		e.patient = true
+	if e.http2 && e.body != nil {
+		e.forgetRead(true)
 	}
 }
 
@@ -136,12 +162,12 @@ func (e *exchange) Unwrap() http.ResponseWriter { return e.ResponseWriter }
 type exchangeBody struct{ *exchange }
 
 func (b exchangeBody) Read(p []byte) (int, error) {
-	b.setRead(time.Now().Add(b.timeout))
+	b.allowRead()
 	n, err := b.body.Read(p)
 	switch {
 	case b.http2:
 		// A deadline of HTTP/2 ends the body even if nothing is being read.
-		b.setRead(time.Time{})
+		b.forgetRead(false)
 	case errors.Is(err, io.EOF):
 		// The server has taken the deadline away. From now on it reads, to learn whether
 		// the client has gone, and would take a deadline for that.
