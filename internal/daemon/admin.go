@@ -18,8 +18,8 @@ import (
 const (
 	firstTokenName = "first"
 	firstTokenLife = 24 * time.Hour
-	// again is when it is tried again to make it, while the database is away.
-	again = 5 * time.Second
+	// firstTokenRetry is the pause between attempts to make it, while the database is away.
+	firstTokenRetry = time.Second
 )
 
 func (o *operators) close() {
@@ -55,7 +55,7 @@ func (d *Daemon) startAdmin(ctx context.Context) {
 		return
 	}
 	d.work.Go(func() {
-		t := time.NewTicker(again)
+		t := time.NewTicker(firstTokenRetry)
 		defer t.Stop()
 		for {
 			select {
