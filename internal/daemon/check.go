@@ -18,13 +18,13 @@ import (
 )
 
 // check returns what is wrong with everything but rules and tiers, and reads the
-// files that the configuration names. What depends on rules and tiers can only be
-// said if the file is whole.
-func (c *Config) check(whole bool) strict.Problems {
-	k, i := checker{config: c, whole: whole}, &c.Identity
+// files that the configuration names. Names of rules and tiers are only looked up if all
+// of them are known.
+func (c *Config) check(named bool) strict.Problems {
+	k, i := checker{config: c, named: named}, &c.Identity
 	k.checkServer()
 	k.checkIdentity()
-	k.Problems = append(k.Problems, c.CheckPeople(whole, i.Pepper != "" || i.PepperFile != "")...)
+	k.Problems = append(k.Problems, c.CheckPeople(named, i.Pepper != "" || i.PepperFile != "")...)
 	k.checkUpstreams()
 	k.checkEnvoy()
 	return k.Problems
@@ -33,7 +33,7 @@ func (c *Config) check(whole bool) strict.Problems {
 type checker struct {
 	strict.Report
 	config *Config
-	whole  bool
+	named  bool // the names of all rules and tiers are known
 }
 
 // refuseErr notes what a parser says of a value.
@@ -144,7 +144,7 @@ func (k *checker) checkIdentity() {
 			k.Add(s.name, strict.Quote(s.text())+": leave it out for the default, "+usual[n].text(), "")
 		}
 	}
-	if k.whole && i.DefaultTier != "" && c.Server.Database == "" {
+	if k.named && i.DefaultTier != "" && c.Server.Database == "" {
 		var tiers []string
 		for _, t := range c.Tiers {
 			tiers = append(tiers, t.Name)

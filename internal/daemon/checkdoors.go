@@ -253,7 +253,7 @@ func (k *checker) checkCatalog() {
 		} else {
 			_ = db.Close()
 		}
-		if k.whole && !k.config.Empty() {
+		if k.named && !k.config.Empty() {
 			k.Add(k.config.firstSection(), "is in the database that server.database names, want nothing of it in this file", "stint apply -f FILE puts it there")
 		}
 	}

@@ -343,7 +343,7 @@ func (s Source) parse(data []byte) (*Config, strict.Problems) {
 	c.file = path != ""
 	c.origins, c.hash, c.credentials = map[string]string{}, sha256.Sum256(data), &credentials{}
 	doc, problems := strict.TOML(path, data, c)
-	whole := len(problems) == 0
+	whole, named := len(problems) == 0, namesKnown(problems)
 	c.noteOrigins(path, doc)
 	wrong := c.override(s.Given, s.Environ, s.Flags)
 	if s.SettingsOnly && c.Server.Database != "" {
@@ -354,8 +354,22 @@ func (s Source) parse(data []byte) (*Config, strict.Problems) {
 	} else {
 		problems = withRules(problems, path, data)
 	}
-	wrong = append(wrong, c.check(whole)...)
+	wrong = append(wrong, c.check(named)...)
 	return c, slices.Concat(problems.And(c.locate(path, doc, wrong)), c.elsewhere)
+}
+
+// namesKnown reports whether the names of all rules, limits and tiers are known, and
+// whether they are in a database, in spite of problems with how the file is written. If
+// not, nothing can be said of those who refer to them.
+func namesKnown(problems strict.Problems) bool {
+	var suspects []string
+	for _, name := range []string{"rules", "tiers", "server", "database"} {
+		suspects = append(suspects, strict.DidYouMean(name))
+	}
+	return !slices.ContainsFunc(problems, func(p strict.Problem) bool {
+		return p.Path == "" || strings.HasPrefix(p.Path, "rules") || strings.HasPrefix(p.Path, "tiers") || p.Path == "server.database" ||
+			slices.Contains(suspects, p.Hint)
+	})
 }
 
 // withRules adds what is wrong with the rules and tiers of a file of which not all

@@ -142,6 +142,22 @@ func (e *exchange) begin() {
 	}
 }
 
+// SetReadDeadline is for [http.ResponseController]. What a handler sets holds until the
+// body is read.
+func (e *exchange) SetReadDeadline(by time.Time) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.readBy = time.Time{}
+	return e.control.SetReadDeadline(by)
+}
+
+// SetWriteDeadline is for [http.ResponseController]. What a handler sets holds until the
+// next write.
+func (e *exchange) SetWriteDeadline(by time.Time) error {
+	e.writeBy = time.Time{}
+	return e.control.SetWriteDeadline(by)
+}
+
 // Hijack implements [http.Hijacker]. Of the connection, only writes have a deadline: those
 // who speak another protocol may be silent for as long as they like.
 func (e *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
