@@ -38,6 +38,8 @@ var floors = map[string]int{
 	"internal/record/query":                2, // what questions to the record have in common
 	"internal/control/sim":                 3,
 	"grpclimit/descriptor":                 2, // what Envoy is limited by
+	"redisstore/doctor":                    2, // what is wrong with the servers of a Redis store
+	"internal/daemon/envoyenv":             2, // the environment of envoyproxy/ratelimit, as settings
 	"engine":                               2,
 	"memstore":                             1,
 	"redisstore":                           1,

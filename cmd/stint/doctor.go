@@ -19,6 +19,7 @@ import (
 	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/internal/kit/database"
 	"github.com/stintdev/stint/redisstore"
+	redisdoctor "github.com/stintdev/stint/redisstore/doctor"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -219,7 +220,7 @@ func (d *doctor) counters(ctx context.Context, c *daemon.Config) {
 		return
 	}
 	defer s.Close()
-	found, err := s.Doctor(ctx)
+	found, err := redisdoctor.Examine(ctx, s)
 	if err != nil {
 		d.note("counters", findFail, err.Error(), "make sure that Redis runs, and that this machine reaches it: "+c.Server.Counters.String())
 		return
@@ -231,10 +232,10 @@ func (d *doctor) counters(ctx context.Context, c *daemon.Config) {
 		}
 		status := findOK
 		switch f.Severity {
-		case redisstore.OK, redisstore.Info:
-		case redisstore.Warning:
+		case redisdoctor.OK, redisdoctor.Info:
+		case redisdoctor.Warning:
 			status = findWarn
-		case redisstore.Problem:
+		case redisdoctor.Problem:
 			status = findFail
 		}
 		d.note("counters."+f.Check, status, text, f.Advice)

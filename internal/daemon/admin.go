@@ -12,26 +12,15 @@ import (
 
 	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/control/catalog"
-	"github.com/stintdev/stint/layer"
-	"github.com/stintdev/stint/web"
 )
 
 // The first token is good for a day: long enough to make others with it.
 const (
 	firstTokenName = "first"
 	firstTokenLife = 24 * time.Hour
-	// again is when it is tried again to make it, while the database is away.
-	again = 5 * time.Second
+	// firstTokenRetry is the pause between attempts to make it, while the database is away.
+	firstTokenRetry = time.Second
 )
-
-// operators is what operators are served.
-type operators struct {
-	api *admin.API
-	// tokens is the catalog of the rules or, if there is none, one in memory, whose
-	// tokens end with the process.
-	tokens *catalog.Catalog
-	own    bool // it is to be closed
-}
 
 func (o *operators) close() {
 	if o.api != nil {
@@ -40,38 +29,6 @@ func (o *operators) close() {
 	if o.own {
 		_ = o.tokens.Close() // it is gone with the process
 	}
-}
-
-// openAdmin makes what operators are served.
-func (d *Daemon) openAdmin(ctx context.Context) (err error) {
-	d.operators = new(operators)
-	o := admin.Options{
-		Engine: d.engine, Resolver: d.reloader.Resolver, Store: d.store, Live: d.live, Tap: d.tap,
-		File: d.source.Path, Status: d.status, NodeState: d.nodeState, Settings: d.settings,
-		Token: d.config.credentials.adminToken, Web: web.Files(), Log: d.log,
-		Document: func() *catalog.Document { return &d.reloader.Config().Document },
-	}
-	if c := d.control; c != nil {
-		o.Catalog, o.NodeID, o.Look = c.catalog, c.node.ID(), c.node.Refresh
-		if c.record != nil {
-			o.Record = c.record.store
-		}
-		d.operators.tokens = c.catalog
-	} else {
-		if d.operators.tokens, err = catalog.Open(inMemoryDatabase, catalog.Options{}); err != nil {
-			return err
-		}
-		d.operators.own = true
-		if _, err := d.operators.tokens.Up(ctx, 0); err != nil {
-			return err
-		}
-	}
-	if d.envoy != nil {
-		o.Envoy = d.envoyLimits
-	}
-	o.Tokens = d.operators.tokens
-	d.operators.api, err = admin.New(o)
-	return err
 }
 
 // admin is what the admin listener serves: metrics and health to all who reach it, and
@@ -98,7 +55,7 @@ func (d *Daemon) startAdmin(ctx context.Context) {
 		return
 	}
 	d.work.Go(func() {
-		t := time.NewTicker(again)
+		t := time.NewTicker(firstTokenRetry)
 		defer t.Stop()
 		for {
 			select {
@@ -174,7 +131,7 @@ func (d *Daemon) nodeState() admin.NodeState {
 		Requests: now.Requests, Refused: now.Refused, P99: now.Latency.P99,
 	}
 	if d.redis != nil {
-		s.Breaker = strings.ReplaceAll(layer.State(d.breaker.Load()).String(), "-", "_")
+		s.Breaker = strings.ReplaceAll(d.breakerState(), "-", "_")
 		if d.lost.Load() != nil {
 			s.Store = degraded
 		}

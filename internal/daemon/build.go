@@ -2,18 +2,13 @@ package daemon
 
 import (
 	"cmp"
-	"fmt"
 	"io"
 	"log/slog"
 	"reflect"
 	"time"
 
-	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/identity"
-	"github.com/stintdev/stint/layer"
-	"github.com/stintdev/stint/memstore"
-	"github.com/stintdev/stint/redisstore"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -90,57 +85,6 @@ func (c *Config) options(d identity.Directory, keys bool) identity.Options {
 
 // used reports whether anything of it is set.
 func (j *JWT) used() bool { return !reflect.DeepEqual(*j, defaults().Identity.JWT) }
-
-// StoreOptions are what a store of counters is told, and what it tells.
-type StoreOptions struct {
-	Observer layer.Observer
-	Log      *slog.Logger
-	Replicas func() int              // how many share the limits
-	Breaker  func(state layer.State) // told when it changes; nil: no one is
-}
-
-// OpenStore returns the store of counters, in memory or in Redis. One in Redis is in
-// the recommended layers, of which the observer is told, and falls back on this node's
-// memory, by its share among the replicas. It need not be there yet. Close the store; the
-// Redis beneath it, which is nil if there is none, is closed with it.
-func (c *Config) OpenStore(o StoreOptions) (stint.Store, *redisstore.Store, error) {
-	s := &c.Server
-	local, err := memstore.New(memstore.Options{MaxKeys: s.MaxKeys})
-	if err != nil {
-		return nil, nil, err
-	}
-	if s.Counters == inMemory {
-		return local, nil, nil
-	}
-	shared, err := redisstore.Open(string(s.Counters), redisstore.Options{})
-	if err != nil {
-		return nil, nil, fmt.Errorf("server.counters: %w", err)
-	}
-	stack, err := layer.New(shared, layer.Options{
-		Retry: layer.RetryOptions{Budget: time.Duration(s.StoreBudget)},
-		Breaker: layer.BreakerOptions{
-			Slow: time.Duration(s.StoreBudget) / 5 * 4, // below the budget, or it is never seen
-			OnChange: func(to layer.Change) {
-				o.Log.Warn("breaker", "state", to.To.String(), "reason", to.Reason)
-				if o.Breaker != nil {
-					o.Breaker(to.To)
-				}
-			},
-		},
-		Fallback: &layer.FallbackOptions{
-			Local: local, Replicas: o.Replicas,
-			OnReturn: func(r layer.Return) {
-				o.Log.Info("redis is back", "charged", r.Paid, "lost", r.Lost, "recovered", r.Expired)
-			},
-		},
-		Observer: o.Observer,
-	})
-	if err != nil {
-		_ = shared.Close() // the first error counts
-		return nil, nil, err
-	}
-	return stack, shared, nil
-}
 
 // routes are the gateway's.
 func (c *Config) routes() []httplimit.Route {

@@ -18,13 +18,13 @@ import (
 )
 
 // check returns what is wrong with everything but rules and tiers, and reads the
-// files that the configuration names. What depends on rules and tiers can only be
-// said if the file is whole.
-func (c *Config) check(whole bool) strict.Problems {
-	k, i := checker{config: c, whole: whole}, &c.Identity
+// files that the configuration names. Names of rules and tiers are only looked up if all
+// of them are known.
+func (c *Config) check(named bool) strict.Problems {
+	k, i := checker{config: c, named: named}, &c.Identity
 	k.checkServer()
 	k.checkIdentity()
-	k.Problems = append(k.Problems, c.CheckPeople(whole, i.Pepper != "" || i.PepperFile != "")...)
+	k.Problems = append(k.Problems, c.CheckPeople(named, i.Pepper != "" || i.PepperFile != "")...)
 	k.checkUpstreams()
 	k.checkEnvoy()
 	return k.Problems
@@ -33,7 +33,7 @@ func (c *Config) check(whole bool) strict.Problems {
 type checker struct {
 	strict.Report
 	config *Config
-	whole  bool
+	named  bool // the names of all rules and tiers are known
 }
 
 // refuseErr notes what a parser says of a value.
@@ -50,21 +50,21 @@ func (k *checker) has(prefix string) bool {
 	return slices.ContainsFunc(k.Problems, func(p strict.Problem) bool { return strings.HasPrefix(p.Path, prefix) })
 }
 
-func (k *checker) oneOf(path, value string, those ...string) {
-	if !slices.Contains(those, value) {
-		k.Refuse(path, value, "one of "+strings.Join(those, ", "), k.Closest(value, those))
+func (k *checker) oneOf(path, value string, words ...string) {
+	if !slices.Contains(words, value) {
+		k.Refuse(path, value, "one of "+strings.Join(words, ", "), k.Closest(value, words))
 	}
 }
 
-func (k *checker) atLeast(path string, value, least int) {
-	if value < least {
-		k.Add(path, strconv.Itoa(value)+": want "+strconv.Itoa(least)+" or more", "")
+func (k *checker) atLeast(path string, value, minimum int) {
+	if value < minimum {
+		k.Add(path, strconv.Itoa(value)+": want "+strconv.Itoa(minimum)+" or more", "")
 	}
 }
 
-func (k *checker) between(path string, d Duration, least, most time.Duration) {
-	if time.Duration(d) < least || time.Duration(d) > most {
-		k.Refuse(path, d.String(), "from "+Duration(least).String()+" to "+Duration(most).String(), "")
+func (k *checker) between(path string, d Duration, shortest, longest time.Duration) {
+	if time.Duration(d) < shortest || time.Duration(d) > longest {
+		k.Refuse(path, d.String(), "from "+Duration(shortest).String()+" to "+Duration(longest).String(), "")
 	}
 }
 
@@ -108,7 +108,7 @@ func (k *checker) checkServer() {
 			k.Refuse("server.trace.endpoint", s.Trace.Endpoint.String(), "an http or https URL without a slash at its end, such as http://localhost:4318", "")
 		}
 	}
-	if s.Trace.Sample < 0 || s.Trace.Sample > mostSample {
+	if s.Trace.Sample < 0 || s.Trace.Sample > allRequests {
 		k.Refuse("server.trace.sample", strconv.Itoa(s.Trace.Sample), "from 0 to 10000", "")
 	}
 	k.oneOf("server.log_format", s.LogFormat, "json", "text")
@@ -144,7 +144,7 @@ func (k *checker) checkIdentity() {
 			k.Add(s.name, strict.Quote(s.text())+": leave it out for the default, "+usual[n].text(), "")
 		}
 	}
-	if k.whole && i.DefaultTier != "" && c.Server.Database == "" {
+	if k.named && i.DefaultTier != "" && c.Server.Database == "" {
 		var tiers []string
 		for _, t := range c.Tiers {
 			tiers = append(tiers, t.Name)
@@ -195,7 +195,7 @@ func (k *checker) fileOf(setting string) string {
 	return setting
 }
 
-// offline is a network without anyone.
+// offline is a network in which nothing can be reached: a check reaches for nothing.
 type offline struct{}
 
 func (offline) RoundTrip(*http.Request) (*http.Response, error) { return nil, fs.ErrNotExist }

@@ -28,13 +28,13 @@ const (
 	adminListener   = "admin"
 )
 
-// door is a listener with its name.
+// door is a listener and its name.
 type door struct {
 	name string
 	*Listener
 }
 
-// doors are all there may be, in the order in which they open.
+// doors returns all listeners, in the order in which they are opened.
 func (s *Server) doors() []door {
 	return []door{{gatewayListener, &s.Gateway}, {httpListener, &s.HTTP}, {grpcListener, &s.GRPC}, {adminListener, &s.Admin.Listener}}
 }
@@ -61,13 +61,13 @@ func (k *checker) checkListeners() {
 		case l.TLSKey != "":
 			k.Add(path+".tls_key", "want tls_cert, too: the file with the certificate", "")
 		case l.TLSClientCA != "":
-			k.Add(path+".tls_client_ca", "want tls_cert and tls_key, too: without TLS no one shows a certificate", "")
+			k.Add(path+".tls_client_ca", "want tls_cert and tls_key, too: clients show a certificate by TLS only", "")
 		}
 		if l.ProxyProtocol && l.name == grpcListener {
-			k.Add(path+".proxy_protocol", "not for this one: nothing there asks who the client is", "")
+			k.Add(path+".proxy_protocol", "is not supported here: gRPC does not use the address of the client", "")
 		}
 		if l.ProxyProtocol && len(c.Identity.TrustedProxies) == 0 {
-			k.Add(path+".proxy_protocol", "want identity.trusted_proxies, too: those who may speak it", "")
+			k.Add(path+".proxy_protocol", "want identity.trusted_proxies, too: the proxies that may use it", "")
 		}
 	}
 	if a := &c.Server.Admin; a.Address != "" && !k.has("server.admin.address") && !isLoopback(a.Address) && a.TLSCert == "" && !a.Insecure {
@@ -89,7 +89,7 @@ func (k *checker) checkToken() {
 		if a.TokenFile != "" {
 			name += "_file"
 		}
-		k.Add(name, "want at least 16 characters of ASCII without spaces, such as openssl rand -hex 32 prints", "")
+		k.Add(name, "want at least 16 ASCII characters without spaces, such as openssl rand -hex 32 prints", "")
 	}
 }
 
@@ -164,11 +164,11 @@ func (k *checker) readClientCA(l door) *x509.CertPool {
 	return pool
 }
 
-// tlsPointer is the TLS of a listener, which a reload replaces. It is nil if there is
-// none.
+// tlsPointer holds the TLS configuration of a listener, which a reload replaces. It is
+// nil if there is none.
 type tlsPointer struct{ atomic.Pointer[tls.Config] }
 
-// config has every handshake use what there is then.
+// config returns a configuration whose handshakes use what tlsPointer holds at the time.
 func (p *tlsPointer) config() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -176,15 +176,15 @@ func (p *tlsPointer) config() *tls.Config {
 	}
 }
 
-// replace uses another, unless there was none or would be none: that needs a restart.
+// replace uses another, unless that would switch TLS on or off, which needs a restart.
 func (p *tlsPointer) replace(next *tls.Config) {
 	if next != nil && p.Load() != nil {
 		p.Store(next)
 	}
 }
 
-// routeSettings are the settings behind the fields of a route, and how one is made
-// right.
+// routeSettings are the settings behind the fields of a route, and how to clear a field
+// that is wrong.
 var routeSettings = map[string]struct {
 	name  string
 	clear func(*httplimit.Route)
@@ -253,19 +253,19 @@ func (k *checker) checkCatalog() {
 		} else {
 			_ = db.Close()
 		}
-		if k.whole && !k.config.Empty() {
+		if k.named && !k.config.Empty() {
 			k.Add(k.config.firstSection(), "is in the database that server.database names, want nothing of it in this file", "stint apply -f FILE puts it there")
 		}
 	}
 	k.between("server.catalog.poll", c.Poll, 100*time.Millisecond, 10*time.Minute)
 	k.between("server.catalog.cache_ttl", c.CacheTTL, time.Second, 24*time.Hour)
 	k.atLeast("server.catalog.cache_size", c.CacheSize, 1000)
-	if len(c.Node) > longestNode || !utf8.ValidString(c.Node) {
+	if len(c.Node) > longestName || !utf8.ValidString(c.Node) {
 		k.Refuse("server.catalog.node", c.Node, "at most 255 bytes of UTF-8", "")
 	}
 }
 
-// checkRecord checks what is written down of decisions.
+// checkRecord checks how decisions are recorded.
 func (k *checker) checkRecord() {
 	r := &k.config.Server.Record
 	k.atLeast("server.record.sample_every", r.SampleEvery, 0)
@@ -277,12 +277,12 @@ func (k *checker) checkRecord() {
 	}
 	k.between("server.record.retention", r.Retention, 24*time.Hour, 10*365*24*time.Hour)
 	k.atLeast("server.record.spool_size", r.SpoolSize, 1<<20)
-	if r.ArchiveYears < 0 || r.ArchiveYears > mostYears {
+	if r.ArchiveYears < 0 || r.ArchiveYears > maxYears {
 		k.Refuse("server.record.archive_years", strconv.Itoa(r.ArchiveYears), "from 0, which is for ever, to 100", "")
 	} else if r.ArchiveYears > 0 && time.Duration(r.Retention) > years(r.ArchiveYears) {
 		k.Add("server.record.archive_years", strconv.Itoa(r.ArchiveYears)+": want no less than server.record.retention, which is "+r.Retention.String(), "")
 	}
-	if len(r.Region) > longestNode || !utf8.ValidString(r.Region) {
+	if len(r.Region) > longestName || !utf8.ValidString(r.Region) {
 		k.Refuse("server.record.region", r.Region, "at most 255 bytes of UTF-8", "")
 	}
 	if a := string(r.Archive); a != "" && a != archiveNone && !strings.HasPrefix(a, "file:///") && !strings.HasPrefix(a, "s3://") {
@@ -290,7 +290,7 @@ func (k *checker) checkRecord() {
 	}
 }
 
-const longestNode, mostYears = 255, 100
+const longestName, maxYears = 255, 100
 
 func years(n int) time.Duration { return time.Duration(n) * 366 * 24 * time.Hour }
 

@@ -91,7 +91,7 @@ type Server struct {
 	StoreBudget    Duration `json:"store_budget" doc:"how long a decision may wait for Redis, with all attempts; then this node decides alone"`
 	Replicas       int      `json:"replicas" doc:"how many nodes share the counters; a node that decides alone has this share of each limit; 0 is as many as the database or Redis has seen lately"`
 	MaxKeys        int      `json:"max_keys" doc:"how many counters are held in memory; beyond it, those nearest to recovery are dropped"`
-	MaxWaiting     int      `json:"max_waiting" doc:"how many requests may be held at once by throttle and leaky_bucket; further ones are refused"`
+	MaxWaiting     int      `json:"max_waiting" doc:"how many requests may be held at once by throttle and leaky_bucket; further ones are denied"`
 	HTTP           Listener `json:"http"`
 	Gateway        Listener `json:"gateway"`
 	GRPC           Listener `json:"grpc"`
@@ -112,7 +112,7 @@ type Server struct {
 // Catalog is how the database is followed.
 type Catalog struct {
 	Migrate   bool     `json:"migrate" doc:"bring the schema of the database up to date at the start"`
-	Poll      Duration `json:"poll" doc:"how often the database is told that this node is there, and asked for changes that no notification told of"`
+	Poll      Duration `json:"poll" doc:"how often the node reports to the database that it is there, and asks for changes of which no notification came"`
 	LastGood  string   `json:"last_good" doc:"a directory that keeps the last good rules, for a start without the database, or none; unless set, stint in the directory that systemd or the user has for state"`
 	CacheSize int      `json:"cache_size" doc:"how many users, and how many keys, are remembered"`
 	CacheTTL  Duration `json:"cache_ttl" doc:"how long they are, unless they change"`
@@ -122,7 +122,7 @@ type Catalog struct {
 // Record is what is written down of decisions, in the database.
 type Record struct {
 	Enabled      bool            `json:"enabled" doc:"keep a record of decisions, if there is a database"`
-	SampleEvery  int             `json:"sample_every" doc:"of requests that passed, one in so many is recorded, and 0 is none; all are that were refused or held"`
+	SampleEvery  int             `json:"sample_every" doc:"record one in this many of the requests that pass, or none if it is 0; those that are denied or held are all recorded"`
 	Region       string          `json:"region" doc:"where this node is, for those who look at the record"`
 	IP           string          `json:"ip" doc:"what is kept of addresses: keep (all), truncate (24 bits, or 48 of IPv6) or hash"`
 	IPKey        identity.Secret `json:"ip_key" doc:"the secret that addresses are hashed with, at least 16 bytes"`
@@ -166,7 +166,7 @@ type Envoy struct {
 	FixedMonths      bool     `json:"fixed_months" doc:"count weeks, months and years as envoyproxy/ratelimit does: 7, 30 and 365 days, from the first of January 1970 on"`
 	Independent      bool     `json:"independent" doc:"count each descriptor of a request for itself, in domains that do not say; or else all are charged, or none"`
 	OnStoreFailure   string   `json:"on_store_failure" doc:"what happens while Redis is out of reach: local, this node decides by its share of the limits, or error, calls fail and Envoy's failure_mode_deny decides"`
-	ShadowMode       bool     `json:"shadow_mode" doc:"refuse nothing"`
+	ShadowMode       bool     `json:"shadow_mode" doc:"deny nothing: only count what would be denied"`
 	QuotaMode        bool     `json:"quota_mode" doc:"have all limits be in quota_mode"`
 	ResponseHeaders  bool     `json:"response_headers" doc:"have Envoy add headers to responses that tell how the tightest limit stands"`
 	LimitHeader      string   `json:"limit_header" doc:"the name of the header that tells the limit"`
@@ -174,7 +174,7 @@ type Envoy struct {
 	ResetHeader      string   `json:"reset_header" doc:"the name of the one that tells in how many seconds all is back"`
 	DynamicMetadata  bool     `json:"dynamic_metadata" doc:"tell Envoy what was asked, and the metadata of limits that passed, as dynamic metadata"`
 	NearLimitPercent int      `json:"near_limit_percent" doc:"how much of a limit is used when hits begin to be counted as near it"`
-	MaxConnectionAge Duration `json:"max_connection_age" doc:"how long a connection may live before it is told to go, so that connections spread over nodes; 0 is for ever"`
+	MaxConnectionAge Duration `json:"max_connection_age" doc:"how long a connection may live before its client is told to reconnect, so that connections spread over nodes; 0 is for ever"`
 	XDS              XDS      `json:"xds"`
 }
 
@@ -215,8 +215,8 @@ type Check struct {
 
 // Identity is how callers are told apart.
 type Identity struct {
-	Methods     []string `json:"methods" doc:"what is tried, in this order: key, jwt, header. Unless set, those of them that are configured. The address is what remains"`
-	Require     bool     `json:"require" doc:"refuse those who bring neither a good key, nor a good token, nor a trusted header"`
+	Methods     []string `json:"methods" doc:"how to identify the caller, in this order: key, jwt, header; unless set, those that are configured. A caller that none of them identifies is identified by its address"`
+	Require     bool     `json:"require" doc:"reject requests that have neither a valid API key, nor a valid token, nor the header of a trusted proxy"`
 	DefaultTier string   `json:"default_tier" doc:"the tier of those who have no other"`
 
 	APIKeyHeader string          `json:"api_key_header" doc:"the header of API keys"`
@@ -231,7 +231,7 @@ type Identity struct {
 	TenantHeader string `json:"tenant_header" doc:"the header by which a trusted proxy names the tenant"`
 	TierHeader   string `json:"tier_header" doc:"the header by which a trusted proxy names the tier"`
 
-	TrustedProxies    []string `json:"trusted_proxies" doc:"the addresses and networks of proxies whose headers are believed"`
+	TrustedProxies    []string `json:"trusted_proxies" doc:"the addresses and networks of proxies whose headers are trusted"`
 	TrustedProxyDepth int      `json:"trusted_proxy_depth" doc:"in place of them, how many proxies every request comes through, at most 64"`
 	ForwardedHeader   string   `json:"forwarded_header" doc:"the one header that tells the client's address: X-Forwarded-For, Forwarded, or one that holds a single address"`
 	IPv6Prefix        int      `json:"ipv6_prefix" doc:"how many bits of an IPv6 address are counted, 32 to 128"`
@@ -246,8 +246,8 @@ type JWT struct {
 	JWKSFile       string          `json:"jwks_file" doc:"a file that is a JSON Web Key Set"`
 	JWKSURL        URL             `json:"jwks_url" doc:"the http or https URL of one"`
 	JWKSRefresh    Duration        `json:"jwks_refresh" doc:"how often the set is fetched, 1m or more"`
-	Issuer         string          `json:"issuer" doc:"who must have issued a token"`
-	Audience       []string        `json:"audience" doc:"those for one of whom a token must be"`
+	Issuer         string          `json:"issuer" doc:"the issuer that a token must have"`
+	Audience       []string        `json:"audience" doc:"the audiences, one of which a token must have"`
 	Leeway         Duration        `json:"leeway" doc:"how far clocks may be apart, at most 5m"`
 	UserClaim      string          `json:"user_claim" doc:"the claim that names the user; one within an object has a dot, as in org.id"`
 	TenantClaim    string          `json:"tenant_claim" doc:"the claim that names the tenant"`
@@ -343,7 +343,7 @@ func (s Source) parse(data []byte) (*Config, strict.Problems) {
 	c.file = path != ""
 	c.origins, c.hash, c.credentials = map[string]string{}, sha256.Sum256(data), &credentials{}
 	doc, problems := strict.TOML(path, data, c)
-	whole := len(problems) == 0
+	whole, named := len(problems) == 0, namesKnown(problems)
 	c.noteOrigins(path, doc)
 	wrong := c.override(s.Given, s.Environ, s.Flags)
 	if s.SettingsOnly && c.Server.Database != "" {
@@ -354,8 +354,22 @@ func (s Source) parse(data []byte) (*Config, strict.Problems) {
 	} else {
 		problems = withRules(problems, path, data)
 	}
-	wrong = append(wrong, c.check(whole)...)
+	wrong = append(wrong, c.check(named)...)
 	return c, slices.Concat(problems.And(c.locate(path, doc, wrong)), c.elsewhere)
+}
+
+// namesKnown reports whether the names of all rules, limits and tiers are known, and
+// whether they are in a database, in spite of problems with how the file is written. If
+// not, nothing can be said of those who refer to them.
+func namesKnown(problems strict.Problems) bool {
+	var suspects []string
+	for _, name := range []string{"rules", "tiers", "server", "database"} {
+		suspects = append(suspects, strict.DidYouMean(name))
+	}
+	return !slices.ContainsFunc(problems, func(p strict.Problem) bool {
+		return p.Path == "" || strings.HasPrefix(p.Path, "rules") || strings.HasPrefix(p.Path, "tiers") || p.Path == "server.database" ||
+			slices.Contains(suspects, p.Hint)
+	})
 }
 
 // withRules adds what is wrong with the rules and tiers of a file of which not all

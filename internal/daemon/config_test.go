@@ -97,6 +97,14 @@ func TestProblems(t *testing.T) {
 	}{
 		"nothing": {},
 		"syntax":  {text: "[server", want: "stint.toml:1:7: expected ']' to close table name"},
+		"unknown, and all else": {
+			text: "foo = 1\n[server]\nbar = 2\n[identity]\ndefault_tier = \"silver\"\n[[users]]\nid = \"u\"\ntier = \"gold\"\n",
+			want: "foo: unknown field\nserver.bar: unknown field\nidentity.default_tier: \"silver\": want the name of a tier in this file\nusers[0].tier: \"gold\": want the name of a tier in this file",
+		},
+		"unknown, and perhaps tiers": {
+			text: "[identity]\ndefault_tier = \"silver\"\n[[teirs]]\nname = \"silver\"\n",
+			want: "teirs: unknown field; did you mean \"tiers\"?",
+		},
 		"unknown": {
 			text: "[server]\nreplcas = 2\n",
 			want: `stint.toml:2:1: server.replcas: unknown field; did you mean "replicas"?`,

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,84 +12,12 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/rule"
 )
-
-// control is the database that a daemon follows, and what it writes there.
-type control struct {
-	catalog *catalog.Catalog
-	node    *catalog.Node
-	usage   *catalog.Usage
-	record  *recording // nil: there is none
-	started bool
-}
 
 // keepNothing is the value of server.catalog.last_good that keeps nothing.
 const keepNothing = "none"
-
-// openCatalog opens the database and returns what it has, or what it had when it could
-// last be reached.
-func (d *Daemon) openCatalog(ctx context.Context) (*Content, error) {
-	var side catalog.Side
-	if d.redis != nil {
-		side = d.redis.Side()
-	}
-	c, err := d.config.OpenCatalog(side)
-	if err != nil {
-		return nil, err
-	}
-	d.control = &control{catalog: c, usage: c.NewUsage(catalog.UsageOptions{Log: d.log})}
-	settings := &d.config.Server.Catalog
-	d.control.node, err = c.NewNode(catalog.NodeOptions{
-		Name: nodeName(settings.Node), Version: d.version, Poll: time.Duration(settings.Poll), Migrate: settings.Migrate,
-		LastGood:  d.config.lastGood(d.source.Environ),
-		CacheSize: settings.CacheSize, CacheTTL: time.Duration(settings.CacheTTL), Log: d.log,
-		State: func() json.RawMessage {
-			state, _ := json.Marshal(d.nodeState()) // which has nothing that could not be
-			return state
-		},
-	})
-	if err != nil {
-		return nil, err
-	}
-	if d.demo != nil {
-		if err := d.demo.fill(ctx, c); err != nil {
-			return nil, err
-		}
-	}
-	first, err := d.control.node.First(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("server.database: %w", err)
-	}
-	return &Content{Rules: first.Rules, Lists: first.Lists, Directory: d.control.node.Directory(), Keys: true}, nil
-}
-
-// Read returns what decides as it is now, in the file or in the database, for those who
-// want to look at it once. Call done at the end.
-func (c *Config) Read(ctx context.Context) (content Content, done func(), err error) {
-	if c.Server.Database == "" {
-		content, err = c.Content()
-		return content, func() {}, err
-	}
-	db, err := c.OpenCatalog(nil)
-	if err != nil {
-		return content, nil, err
-	}
-	node, err := db.NewNode(catalog.NodeOptions{Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return content, nil, err
-	}
-	done = func() {
-		node.Stop(ctx)
-		_ = db.Close() // it was only read
-	}
-	first, err := node.First(ctx)
-	if err != nil {
-		done()
-		return content, nil, fmt.Errorf("server.database: %w", err)
-	}
-	return Content{Rules: first.Rules, Lists: first.Lists, Directory: node.Directory(), Keys: true}, done, nil
-}
 
 func nodeName(set string) string {
 	name, _ := os.Hostname() // or else it has none
@@ -139,8 +65,8 @@ func (c *control) start(ctx context.Context, d *Daemon) {
 		c.record.start(ctx, d)
 	}
 	c.usage.Start(ctx)
-	c.node.Start(ctx, func(_ context.Context, s *catalog.Snapshot) error {
-		if err := d.reloader.Use(s); err != nil {
+	c.follow(ctx, func(rules *rule.Set, lists identity.Lists) error {
+		if err := d.reloader.Use(rules, lists); err != nil {
 			return err
 		}
 		d.metrics.keep()

@@ -10,12 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/stintdev/stint"
-	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/internal/record"
-	"github.com/stintdev/stint/layer"
-	"github.com/stintdev/stint/redisstore"
 )
 
 // Options are what a daemon is made of.
@@ -34,33 +28,27 @@ type Options struct {
 
 // Daemon is Stint as a process: counters, rules, identity, and the doors to them.
 type Daemon struct {
-	source    Source
-	version   string
-	config    *Config // as it was at the start
-	log       *slog.Logger
-	store     stint.Store
-	redis     *redisstore.Store // nil: counters are in memory
-	engine    *engine.Engine
-	reloader  *Reloader
-	control   *control      // nil: rules are in the file
-	peers     atomic.Int64  // nodes that Redis has seen lately; 0: not asked yet
-	breaker   atomic.Uint32 // the layer.State of what is around Redis
-	metrics   *metrics
-	live      *record.Live
-	tap       *record.Tap
-	operators *operators
-	print     io.Writer
-	token     string // the first, if it was made here
-	gateway   gateway
-	envoy     *envoy   // nil: it is not served
-	demo      *demo    // nil: it is for real
-	trace     *tracing // nil: there is none
+	source  Source
+	version string
+	config  *Config // as it was at the start
+	log     *slog.Logger
+	parts
+	reloader *Reloader
+	peers    atomic.Int64 // nodes that Redis has seen lately; 0: not asked yet
+	metrics  *metrics
+	print    io.Writer
+	token    string // the first, if it was made here
+	gateway  gateway
+	envoy    *envoy   // nil: it is not served
+	demo     *demo    // nil: it is for real
+	trace    *tracing // nil: there is none
 
 	servers []*server
 	failed  chan error // a server that ended by itself
 	state   atomic.Int32
-	lost    atomic.Pointer[error] // why Redis could not be reached; nil: it can
-	quit    context.CancelFunc    // ends what works in the background; nil: nothing does
+	lost    atomic.Pointer[error]                // why Redis could not be reached; nil: it can
+	quit    context.CancelFunc                   // ends what works in the background; nil: nothing does
+	after   func(time.Duration) <-chan time.Time // time.After, for server.drain_delay
 	work    sync.WaitGroup
 	stop    sync.Once
 }
@@ -81,7 +69,7 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 	if o.Print == nil {
 		o.Print = os.Stdout
 	}
-	d := &Daemon{source: o.Source, version: o.Version, print: o.Print}
+	d := &Daemon{source: o.Source, version: o.Version, print: o.Print, after: time.After}
 	var err error
 	if d.config, err = d.source.Load(); err != nil {
 		return nil, err
@@ -105,75 +93,6 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 		return nil, err
 	}
 	return d, nil
-}
-
-// build makes all parts, from the store up.
-func (d *Daemon) build(ctx context.Context) error {
-	d.metrics = newMetrics(d)
-	var err error
-	d.store, d.redis, err = d.config.OpenStore(StoreOptions{
-		Observer: &d.metrics.meter, Log: d.log, Replicas: d.countReplicas, Breaker: func(s layer.State) { d.breaker.Store(uint32(s)) },
-	})
-	if err != nil {
-		return err
-	}
-	var database *Content
-	if d.live, d.tap, err = d.config.newLive(); err != nil {
-		return err
-	}
-	all := recorders{d.metrics, d.live, d.tap}
-	if d.config.Server.Database != "" {
-		if database, err = d.openCatalog(ctx); err != nil {
-			return err
-		}
-		all = append(all, d.control.usage)
-		if d.config.Server.Record.Enabled {
-			if err = d.openRecord(ctx); err != nil {
-				return err
-			}
-			all = append(all, d.control.record.recorder)
-		}
-	}
-	content, err := d.content(database)
-	if err != nil {
-		return err
-	}
-	who, err := d.config.Resolver(content, nil)
-	if err != nil {
-		return err
-	}
-	d.engine, err = engine.New(engine.Options{
-		Store: d.store, Rules: content.Rules, Identity: who, Recorder: all, MaxWaiting: d.config.Server.MaxWaiting,
-	})
-	if err != nil {
-		_ = who.Close() // it never fails
-		return err
-	}
-	d.reloader, err = NewReloader(ReloaderOptions{
-		Source: d.source, Config: d.config, Database: database, Resolver: who, Engine: d.engine, Log: d.log, Prepare: d.prepare,
-	})
-	if err != nil {
-		_ = who.Close()
-		return err
-	}
-	if d.envoy, err = d.newEnvoy(); err != nil {
-		return err
-	}
-	d.metrics.keep()
-	if err := d.openAdmin(ctx); err != nil {
-		return err
-	}
-	d.gateway.engine, d.gateway.log = d.engine, d.log
-	d.gateway.headers, d.gateway.maxBody = d.config.headers(), int64(d.config.Server.MaxBody)
-	return nil
-}
-
-// content is what decides at the start.
-func (d *Daemon) content(database *Content) (Content, error) {
-	if database != nil {
-		return *database, nil
-	}
-	return d.config.Content()
 }
 
 // prepare makes of a new configuration what the reloader does not know of: the
@@ -229,6 +148,7 @@ func (d *Daemon) Start(ctx context.Context) error {
 	}
 	d.failed = make(chan error, len(d.servers)+1)
 	for _, s := range d.servers {
+		s.accepting.Add(1)
 		d.work.Go(func() {
 			if err := s.serve(); err != nil {
 				d.failed <- err
@@ -332,7 +252,7 @@ func (d *Daemon) drain(ctx context.Context) error {
 	if was == serving {
 		d.log.InfoContext(ctx, "stopping", "delay", d.config.Server.DrainDelay.String(), "drain", d.config.Server.Drain.String())
 		select {
-		case <-time.After(time.Duration(d.config.Server.DrainDelay)):
+		case <-d.after(time.Duration(d.config.Server.DrainDelay)):
 		case <-ctx.Done():
 		}
 	}

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"cmp"
-	"context"
 	_ "embed"
 	"fmt"
 	"net"
@@ -10,8 +9,6 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/httplimit"
-	"github.com/stintdev/stint/internal/control/catalog"
-	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 const demoFile = "demo.toml"
@@ -41,19 +38,6 @@ func newDemo() (*demo, error) {
 // text is the config file of the demo.
 func (d *demo) text() []byte {
 	return fmt.Appendf(nil, "%s\ndatabase = %q\n[[upstreams]]\ntargets = [%q]\n", demoText, inMemoryDatabase, "http://"+d.listener.Addr().String())
-}
-
-// fill puts the rules of the demo into its database.
-func (*demo) fill(ctx context.Context, c *catalog.Catalog) error {
-	var d catalog.Document
-	if _, problems := strict.TOML("demo-rules.toml", demoRules, &d); len(problems) > 0 {
-		return problems
-	}
-	if _, err := c.Up(ctx, 0); err != nil {
-		return err
-	}
-	_, err := c.Apply(ctx, &d, catalog.ApplyOptions{Actor: "demo"})
-	return err
 }
 
 // serve echoes until stop is called.

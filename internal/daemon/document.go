@@ -2,24 +2,11 @@ package daemon
 
 import (
 	"bytes"
-	"fmt"
 	"regexp"
 
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/kit/strict"
 )
-
-// OpenCatalog returns the catalog in the database that the settings name. The database
-// need not be there yet. Close it.
-func (c *Config) OpenCatalog(side catalog.Side) (*catalog.Catalog, error) {
-	k, err := catalog.Open(string(c.Server.Database), catalog.Options{
-		KeyPrefix: c.Identity.APIKeyPrefix, Pepper: c.credentials.pepper, Side: side,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("server.database: %w", err)
-	}
-	return k, nil
-}
 
 // inDocument is how the path of something begins that a document has.
 var inDocument = regexp.MustCompile(`^(rules|tiers|tenants|users|api_keys|exemptions|bans)\[`)

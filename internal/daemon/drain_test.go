@@ -54,7 +54,9 @@ func (g *gate) upstreams() string { return fmt.Sprintf("[[upstreams]]\ntargets =
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
-	p := start(t, many+g.upstreams(), set("server.drain_delay", "5s"))
+	p := start(t, many+g.upstreams(), set("server.drain_delay", "5s"), set("server.drain", "10m"))
+	gone := make(chan time.Time) // the balancer sends no more requests
+	p.DelayUntil(gone)
 
 	slow := make(chan string, 1)
 	go func() {
@@ -118,11 +120,12 @@ func TestDrain(t *testing.T) {
 	if !post(&http.Client{Transport: &http.Transport{}}) {
 		t.Error("a connection is not told to close")
 	}
-	for then := sent.Load() + 200; sent.Load() < then && !t.Failed(); {
+	for then := sent.Load() + 50; sent.Load() < then && !t.Failed(); {
 		post(p.client)
 	}
 	away.Store(true)
 	wg.Wait()
+	close(gone)
 
 	until(t, "no more connections", func() bool {
 		c, err := net.Dial("tcp", strings.TrimPrefix(p.URL("gateway"), "http://"))

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/stintdev/stint/internal/daemon/envoyenv"
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
@@ -189,4 +190,24 @@ func (c *Config) noteOrigins(path string, doc *strict.Doc) {
 			c.origins[s.name] = path + ":" + strconv.Itoa(line)
 		}
 	}
+}
+
+// EnvoyEnv returns what the variables of envoyproxy/ratelimit mean, for [Source].Given,
+// and notes about those that have no effect. Flags and STINT_ variables are not part of
+// it; what they set, the variables need not. The error is of type [rule.Problems].
+func EnvoyEnv(environ []string, flags ...Flag) (given []Flag, notes []string, err error) {
+	set := map[string]string{}
+	for _, f := range flags {
+		set[f.Setting] = f.Name
+	}
+	for _, s := range defaults().settings() {
+		if slices.ContainsFunc(environ, func(line string) bool { return strings.HasPrefix(line, s.env()+"=") }) {
+			set[s.name] = s.env()
+		}
+	}
+	settings, notes, problems := envoyenv.Read(environ, set)
+	for _, s := range settings {
+		given = append(given, Flag{Name: s.Variable, Setting: s.Name, Value: s.Value})
+	}
+	return given, notes, problems.Err()
 }

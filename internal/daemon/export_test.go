@@ -1,8 +1,6 @@
 package daemon
 
 import (
-	"io"
-	"net"
 	"time"
 
 	"github.com/stintdev/stint/engine"
@@ -12,21 +10,9 @@ import (
 var (
 	NewErrorLog = newErrorLog
 	NewRecorder = func() engine.Recorder { return newMetrics(nil) }
-
-	// EnvoyVariables are the names of the variables that EnvoyEnv knows.
-	EnvoyVariables = func() (names []string) {
-		for _, v := range envoyVariables {
-			names = append(names, v.name)
-		}
-		return names
-	}
 )
 
-// Patient returns a connection as a server has it while it serves a request, whose body reads
-// from there, and what is to be called when that is answered.
-func Patient(c net.Conn, stall time.Duration) (conn net.Conn, body io.Reader, leave func()) {
-	p := &patientConn{Conn: c, stall: stall, asked: func() {}, began: time.Now()}
-	b := &patientBody{ReadCloser: p, conn: p}
-	p.expect()
-	return p, b, b.leave
+// DelayUntil has server.drain_delay end when the channel is closed, however long it is.
+func (d *Daemon) DelayUntil(done <-chan time.Time) {
+	d.after = func(time.Duration) <-chan time.Time { return done }
 }

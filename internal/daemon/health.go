@@ -40,7 +40,7 @@ func (d *Daemon) Health() Health {
 			h.Status = status
 		}
 	}
-	// part is one that is well if there is nothing to say of it.
+	// part is degraded if there is something to say about it.
 	part := func(name, detail string) {
 		if detail == "" {
 			add(name, healthy, "")
@@ -87,14 +87,14 @@ func (d *Daemon) configProblem() string {
 
 func (d *Daemon) countersProblem() string {
 	if err := d.lost.Load(); err != nil {
-		return "Redis cannot be reached, and rules say what then: unless they say otherwise, this node counts alone, by its share of the limits: " + (*err).Error()
+		return "Redis cannot be reached; unless a rule says otherwise, this node counts alone, by its share of the limits: " + (*err).Error()
 	}
 	return ""
 }
 
 func (d *Daemon) identityProblem() string {
 	if err := d.reloader.Ready(); err != nil {
-		return "tokens of keys that are not known yet cannot be verified: " + err.Error()
+		return "tokens signed with keys that were not fetched yet cannot be verified: " + err.Error()
 	}
 	return ""
 }
@@ -110,11 +110,10 @@ func (d *Daemon) upstreamsProblem() string {
 	if len(out) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d targets are left out: %s", len(out), len(all), strings.Join(some(out), ", "))
+	return fmt.Sprintf("%d of %d targets are left out: %s", len(out), len(all), strings.Join(shorten(out), ", "))
 }
 
-// watch asks Redis every second whether it is there, so that no one who asks for
-// health has to.
+// watch pings Redis every second, so that health checks need not.
 func (d *Daemon) watch(ctx context.Context) {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
@@ -128,7 +127,7 @@ func (d *Daemon) watch(ctx context.Context) {
 	}
 }
 
-// reach notes whether Redis is there.
+// reach notes whether Redis answers.
 func (d *Daemon) reach(ctx context.Context) {
 	asking, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -141,8 +140,8 @@ func (d *Daemon) reach(ctx context.Context) {
 }
 
 // serveHealth adds /healthz, which is 200 as long as the process answers, and /readyz,
-// which is 503 while it starts or stops. Both say what is wrong. That something is
-// degraded is no reason to send requests elsewhere: it would be the same there.
+// which is 503 while it starts or stops. Both say what is wrong. A node that is degraded
+// stays ready: other nodes would have the same trouble.
 func (d *Daemon) serveHealth(m *http.ServeMux) {
 	serve := func(path string, bad int) {
 		m.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {

@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// notify tells systemd what the daemon does, if it was started by it. No one is told
-// otherwise, and nothing depends on it.
+// notify tells systemd what the daemon does, if systemd has started it.
 func notify(environ []string, state string) {
 	var socket string
 	for _, v := range environ {
@@ -27,8 +26,9 @@ func notify(environ []string, state string) {
 	_ = conn.Close()
 }
 
-// reloading is what systemd wants to hear before a reload: with the time, so that it
-// can tell the READY=1 after it from one before.
+// reloading is the message that a reload begins; READY=1 ends it. The time is for
+// Type=notify-reload, by which systemd tells that READY=1 from an earlier one. With
+// Type=notify systemd does not look at it.
 func reloading() string {
 	return "RELOADING=1\nMONOTONIC_USEC=" + strconv.FormatInt(monotonic(), 10)
 }

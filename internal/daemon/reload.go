@@ -19,7 +19,6 @@ import (
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/grpclimit/descriptor"
 	"github.com/stintdev/stint/identity"
-	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -36,13 +35,13 @@ type ReloaderOptions struct {
 	// Database is what the database has, if what decides is there: then the file has
 	// settings only. What is new there comes by [Reloader.Use].
 	Database *Content
-	// Resolver is that of Config. From now on it is the reloader's to close.
+	// Resolver is made from Config. The reloader closes it.
 	Resolver *identity.Resolver
 	// Engine uses the rules of Config, and Resolver.
 	Engine *engine.Engine
 	Log    *slog.Logger
-	// Prepare makes of a configuration what else depends on it, and may refuse. What it
-	// returns puts that to use, and is called when the engine uses the rest.
+	// Prepare builds whatever else depends on a configuration, and may reject it. The
+	// function that it returns puts that to use, right after the engine uses the rest.
 	Prepare func(next *Config) (use func(context.Context), err error)
 	// Now is the clock of Status. Default time.Now.
 	Now func() time.Time
@@ -61,8 +60,8 @@ type Reloader struct {
 	now     func() time.Time
 	first   *Config // what [server] settings were at the start
 
-	resolver atomic.Pointer[identity.Resolver] // replaced by those whose turn it is
-	turn     sync.Mutex                        // of those who read and apply
+	resolver atomic.Pointer[identity.Resolver] // replaced by the holder of turn
+	turn     sync.Mutex                        // held while a configuration is read and applied
 	config   *Config                           // in use
 	database *Content                          // nil: the file has it all
 	closed   bool
@@ -113,7 +112,7 @@ func NewReloader(o ReloaderOptions) (*Reloader, error) {
 	return r, nil
 }
 
-// Status returns how things stand.
+// Status returns which configuration is in use, and what is wrong with a newer one.
 func (r *Reloader) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -169,7 +168,7 @@ func (r *Reloader) Reload(ctx context.Context) error {
 	}
 	data, _, err := r.read()
 	if err != nil {
-		r.refuse(ctx, err)
+		r.reject(ctx, err)
 		return err
 	}
 	return r.apply(ctx, data)
@@ -216,7 +215,7 @@ func (r *Reloader) look(ctx context.Context) {
 	case err != nil:
 		r.pending = [sha256.Size]byte{}
 		if again := r.missed; again {
-			r.refuse(ctx, err)
+			r.reject(ctx, err)
 		}
 		r.missed = true
 		return
@@ -266,7 +265,7 @@ func fingerprint(hash [sha256.Size]byte, named []namedFile) [sha256.Size]byte {
 	return sha256.Sum256(all)
 }
 
-// note remembers what was tried.
+// note remembers which files were tried.
 func (r *Reloader) note(c *Config) {
 	r.named = nil
 	for _, f := range c.named {
@@ -275,16 +274,16 @@ func (r *Reloader) note(c *Config) {
 	r.seen, r.pending = fingerprint(c.hash, c.named), [sha256.Size]byte{}
 }
 
-// apply has the engine use a configuration, if nothing is wrong with it.
+// apply has the engine use a configuration, if it has no problems.
 func (r *Reloader) apply(ctx context.Context, data []byte) error {
 	next, problems := r.source.parse(data)
 	r.note(next)
 	if err := problems.Err(); err != nil {
-		r.refuse(ctx, err)
+		r.reject(ctx, err)
 		return err
 	}
 	if err := r.use(ctx, next); err != nil {
-		r.refuse(ctx, err)
+		r.reject(ctx, err)
 		return err
 	}
 	before := r.config
@@ -299,7 +298,7 @@ func (r *Reloader) apply(ctx context.Context, data []byte) error {
 	}
 	added, removed, changed := compare(before.Rules, next.Rules)
 	r.log.InfoContext(ctx, "configuration in use", "file", r.source.Path, "hash", s.Hash, "rules", s.Rules,
-		"added", some(added), "removed", some(removed), "changed", some(changed), "needs_restart", s.NeedsRestart)
+		"added", shorten(added), "removed", shorten(removed), "changed", shorten(changed), "needs_restart", s.NeedsRestart)
 	return nil
 }
 
@@ -335,7 +334,7 @@ func (r *Reloader) use(ctx context.Context, next *Config) error {
 	return nil
 }
 
-// content returns what decides.
+// content returns the rules and people in use: those of the database, if there is one.
 func (r *Reloader) content(c *Config) (Content, error) {
 	if r.database != nil {
 		return *r.database, nil
@@ -344,14 +343,14 @@ func (r *Reloader) content(c *Config) (Content, error) {
 }
 
 // Use has the engine use what is new in the database: rules and lists, at one instant.
-func (r *Reloader) Use(s *catalog.Snapshot) error {
+func (r *Reloader) Use(rules *rule.Set, lists identity.Lists) error {
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	if r.closed {
 		return errors.New("daemon: the reloader was stopped")
 	}
 	next := *r.database
-	next.Rules, next.Lists = s.Rules, s.Lists
+	next.Rules, next.Lists = rules, lists
 	resolver := r.resolver.Load().With(next.Lists)
 	if err := r.engine.Use(next.Rules, resolver); err != nil {
 		return err
@@ -367,9 +366,9 @@ func (r *Reloader) Use(s *catalog.Snapshot) error {
 // identifiesLike reports whether both make the same resolver.
 func (c *Config) identifiesLike(o *Config) bool {
 	type part struct {
-		Identity
-		catalog.Document
-		named []namedFile
+		identity Identity
+		people   any
+		named    []namedFile
 	}
 	of := func(c *Config) part {
 		named := slices.DeleteFunc(slices.Clone(c.named), func(f namedFile) bool { return f.other })
@@ -400,8 +399,8 @@ func (r *Reloader) inUse() Status {
 	return s
 }
 
-// refuse notes and logs why a configuration is not used, once.
-func (r *Reloader) refuse(ctx context.Context, why error) {
+// reject notes why a configuration is not used, and logs it once.
+func (r *Reloader) reject(ctx context.Context, why error) {
 	r.mu.Lock()
 	again := r.status.Problem == why.Error()
 	if !again {
@@ -441,11 +440,11 @@ func compare(before, after []rule.Rule) (added, removed, changed []string) {
 	return added, removed, changed
 }
 
-// some returns as many of the names as a line of a log can take.
-func some(names []string) []string {
-	const most = 20
-	if len(names) > most {
-		return append(slices.Clone(names[:most]), fmt.Sprintf("and %d more", len(names)-most))
+// shorten returns no more names than a line of the log should have.
+func shorten(names []string) []string {
+	const limit = 20
+	if len(names) > limit {
+		return append(slices.Clone(names[:limit]), fmt.Sprintf("and %d more", len(names)-limit))
 	}
 	return names
 }

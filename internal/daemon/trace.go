@@ -14,8 +14,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// tracing sends a span of every request, or of some, to an OpenTelemetry collector. A
-// nil tracing sends none.
+// tracing sends spans of requests to an OpenTelemetry collector. A nil tracing sends
+// none.
 type tracing struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
@@ -34,18 +34,18 @@ func newTracing(ctx context.Context, t Trace) (*tracing, error) {
 	}
 	p := sdktrace.NewTracerProvider(
 		sdktrace.WithBatcher(exporter),
-		// What a client's header says about sampling is not asked: it would have us trace
-		// everything.
-		sdktrace.WithSampler(sdktrace.TraceIDRatioBased(float64(t.Sample)/mostSample)),
+		// The client's header does not decide what is sampled, or any client could have
+		// everything traced.
+		sdktrace.WithSampler(sdktrace.TraceIDRatioBased(float64(t.Sample)/allRequests)),
 		sdktrace.WithResource(resource.NewSchemaless(attribute.String("service.name", "stint"))),
 	)
 	return &tracing{provider: p, tracer: p.Tracer("github.com/stintdev/stint")}, nil
 }
 
-// mostSample is the sample that is all.
-const mostSample = 10_000
+// allRequests is the value of server.trace.sample that traces every request.
+const allRequests = 10_000
 
-// around traces what a handler serves. Who comes after it sees the span as its parent.
+// around traces what a handler serves. Upstreams get the span as the parent of theirs.
 func (t *tracing) around(listener string, h http.Handler) http.Handler {
 	if t == nil {
 		return h
@@ -71,7 +71,7 @@ func (t *tracing) around(listener string, h http.Handler) http.Handler {
 // close sends what has not been sent, as long as ctx allows.
 func (t *tracing) close(ctx context.Context) {
 	if t != nil {
-		_ = t.provider.Shutdown(ctx) // no one waits for spans
+		_ = t.provider.Shutdown(ctx) // spans may be lost
 	}
 }
 

@@ -1,8 +1,15 @@
-package redisstore
+// Package doctor looks at the Redis servers of a store for what would make it fail,
+// forget limits or be slow, and says what to do about it:
+//
+//	findings, err := doctor.Examine(ctx, store)
+//
+// docs/redis-doctor.md lists the checks. Nothing in Redis is changed.
+package doctor
 
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -14,6 +21,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/redisstore"
 )
 
 // Severity is how much a [Finding] matters; greater is worse.
@@ -57,7 +65,7 @@ func (v *Severity) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Finding is what [Store.Doctor] found in one place.
+// Finding is what [Examine] found in one place.
 type Finding struct {
 	Server   string   `json:"server,omitempty"` // host:port; empty: all of them together
 	Severity Severity `json:"severity"`
@@ -66,33 +74,28 @@ type Finding struct {
 	Advice   string   `json:"advice,omitempty"` // what to do about it
 }
 
-// Doctor looks at all servers that the store uses, replicas and sentinels too,
-// for what would make it fail, forget or lag; docs/redis-doctor.md lists the
-// checks. What is as it should be is a finding as well, of severity [OK]. The
-// worst come first.
+// Examine looks at all servers that the store uses, replicas and sentinels included.
+// What is as it should be is a finding too, of severity [OK]. The worst come first.
 //
-// It changes nothing in Redis, and a server that cannot be reached, or a command
-// that is not allowed, is a finding. The only errors are that the store is closed
-// and that ctx is done. It connects to each server anew, so it is no call for a
-// health check; that is [Store.Ping].
-func (s *Store) Doctor(ctx context.Context) ([]Finding, error) {
-	inner, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(s.base, cancel)()
-
-	servers, out := s.servers(inner)
-	each(servers, func(e *exam) { e.run(inner) })
-	for _, e := range servers {
-		out = append(out, e.findings...)
+// A server that cannot be reached, or a command that is not allowed, is a finding. The
+// only errors are that the store is closed and that ctx is done. Examine connects to
+// each server anew; for health checks, use [redisstore.Store.Ping].
+func Examine(ctx context.Context, store *redisstore.Store) ([]Finding, error) {
+	p := &patient{Access: store.Access()}
+	servers, out := p.servers(ctx)
+	each(servers, func(s *server) { s.run(ctx) })
+	for _, s := range servers {
+		out = append(out, s.findings...)
 	}
-	out = append(out, s.runs(inner))
-	out = append(out, compareClocks(servers)...)
+	err := store.Ping(ctx)
 	switch {
-	case s.base.Err() != nil:
-		return nil, stint.ErrClosed
+	case errors.Is(err, stint.ErrClosed):
+		return nil, err
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	}
+	out = append(out, script(err))
+	out = append(out, compareClocks(servers)...)
 	slices.SortStableFunc(out, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(b.Severity, a.Severity), cmp.Compare(a.Server, b.Server), cmp.Compare(a.Check, b.Check))
 	})
@@ -113,28 +116,28 @@ func each[T any](list []T, f func(T)) {
 	wg.Wait()
 }
 
-// runs says whether decisions can be made, by the store's own connections.
-func (s *Store) runs(ctx context.Context) Finding {
-	err := s.Ping(ctx)
+// script says whether decisions can be made over the store's own connections, given
+// what pinging it returned.
+func script(err error) Finding {
 	if err == nil {
 		return Finding{Check: "script", Found: "the script runs"}
 	}
 	return Finding{
 		Check: "script", Severity: Problem, Found: "the script does not run: " + err.Error(),
-		Advice: "see what is said of the servers; docs/redis.md lists what the script needs",
+		Advice: "see the findings about the servers; docs/redis.md lists what the script needs",
 	}
 }
 
 // compareClocks compares the servers' clocks.
-func compareClocks(servers []*exam) []Finding {
-	servers = slices.DeleteFunc(slices.Clone(servers), func(e *exam) bool { return !e.timed })
+func compareClocks(servers []*server) []Finding {
+	servers = slices.DeleteFunc(slices.Clone(servers), func(s *server) bool { return !s.timed })
 	if len(servers) < 2 {
 		return nil
 	}
-	byClock := func(a, b *exam) int { return cmp.Compare(a.ahead, b.ahead) }
+	byClock := func(a, b *server) int { return cmp.Compare(a.ahead, b.ahead) }
 	first, last := slices.MaxFunc(servers, byClock), slices.MinFunc(servers, byClock)
 	skew := first.ahead - last.ahead
-	if skew-first.slack-last.slack <= mostSkew {
+	if skew-first.slack-last.slack <= maxSkew {
 		return []Finding{{Check: "clock", Found: fmt.Sprintf("the servers' clocks agree to %v", round(skew))}}
 	}
 	return []Finding{{
@@ -144,11 +147,15 @@ func compareClocks(servers []*exam) []Finding {
 	}}
 }
 
+const slots = 16384 // of a Redis Cluster
+
+// errAnswer is an answer that Redis does not give.
+var errAnswer = errors.New("the answer is not one that Redis gives; is something else behind the URL, or in between?")
+
 const (
-	mostSkew  = time.Second
-	mostTrip  = 5 * time.Millisecond
-	mostUsed  = 80          // percent of maxmemory
-	patience  = time.Second // for an answer, if the store itself has less
+	maxSkew   = time.Second
+	maxTrip   = 5 * time.Millisecond
+	maxUsed   = 80 // percent of maxmemory
 	unlimited = "maxmemory is 0, no limit"
 )
 
@@ -159,132 +166,133 @@ func round(d time.Duration) time.Duration {
 	return d.Round(10 * time.Millisecond)
 }
 
-// duty is what a server is there for.
-type duty uint8
+// role is what the store uses a server for.
+type role uint8
 
 const (
-	asPrimary  duty = iota + 1 // it counts
+	asPrimary  role = iota + 1 // it counts
 	asReplica                  // it stands by
 	asSentinel                 // it knows the others
 )
 
-// exam is what is known of a server.
-type exam struct {
-	*Store
+// patient is the store whose servers are examined.
+type patient struct{ redisstore.Access }
+
+// server is one of them, and what is known about it.
+type server struct {
+	*patient
 	addr   string
-	duty   duty
+	role   role
 	client rueidis.Client
-	err    error // it does not know the others
+	err    error // why it could not be asked about the other servers
 
 	info, conf       map[string]string
 	infoErr, confErr error
 
-	timed        bool
-	ahead, slack time.Duration // of this machine's clock, and how far off that may be
+	timed        bool          // ahead and slack are known
+	ahead, slack time.Duration // how far its clock is ahead of this machine's, and the error of that
 
 	findings []Finding
 }
 
+// timeout is how long to wait for an answer: a doctor has at least this much patience.
+func (p *patient) timeout() time.Duration { return max(p.Timeout, time.Second) }
+
+func (p *patient) isSingle() bool { return !p.Sentinel && !p.Cluster }
+
 // dial connects to the server. The store's own client has no connections to the
 // replicas of a sentinel's primary, and none at all if it cannot be made.
-func (e *exam) dial() error {
-	c := &e.config
-	o := c.options()
-	o.InitAddress, o.ForceSingleClient, o.PipelineMultiplex = []string{e.addr}, true, -1
-	o.ConnWriteTimeout = max(c.timeout, patience)
-	if e.duty == asSentinel {
-		o.Username, o.Password, o.SelectDB = c.sentinelUser, c.sentinelPassword, 0
-	}
-	client, err := rueidis.NewClient(o)
+func (s *server) dial() error {
+	client, err := s.Dial(s.addr, s.role == asSentinel, s.timeout())
 	if err == nil { // otherwise it may be one that never connects
-		e.client = client
+		s.client = client
 	}
 	return err
 }
 
-func (e *exam) do(ctx context.Context, args ...string) rueidis.RedisResult {
-	return e.doAll(ctx, args)[0]
+func (s *server) do(ctx context.Context, args ...string) rueidis.RedisResult {
+	return s.doAll(ctx, args)[0]
 }
 
-func (e *exam) doAll(ctx context.Context, all ...[]string) []rueidis.RedisResult {
-	ctx, cancel := context.WithTimeout(ctx, max(e.config.timeout, patience))
+func (s *server) doAll(ctx context.Context, all ...[]string) []rueidis.RedisResult {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout())
 	defer cancel()
 	commands := make([]rueidis.Completed, len(all))
 	for i, args := range all {
-		commands[i] = e.client.B().Arbitrary(args...).Build()
+		commands[i] = s.client.B().Arbitrary(args...).Build()
 	}
-	return e.client.DoMulti(ctx, commands...)
+	return s.client.DoMulti(ctx, commands...)
 }
 
 // say notes findings of a check.
-func (e *exam) say(check string, findings ...Finding) {
+func (s *server) say(check string, findings ...Finding) {
 	for _, f := range findings {
-		f.Server, f.Check = e.addr, check
-		e.findings = append(e.findings, f)
+		f.Server, f.Check = s.addr, check
+		s.findings = append(s.findings, f)
 	}
 }
 
 // problem is the severity of what makes the server useless. Of one that only
 // stands by nobody notices until it takes over.
-func (e *exam) problem() Severity {
-	if e.duty == asPrimary {
+func (s *server) problem() Severity {
+	if s.role == asPrimary {
 		return Problem
 	}
 	return Warning
 }
 
 // lost notes that the server cannot be reached.
-func (e *exam) lost(err error) {
+func (s *server) lost(err error) {
 	f := Finding{
-		Severity: e.problem(), Found: "cannot be reached: " + err.Error(),
+		Severity: s.problem(), Found: "cannot be reached: " + err.Error(),
 		Advice: "see whether it runs, and whether this machine may connect to it",
 	}
 	if reply, ok := rueidis.IsRedisErr(err); ok {
 		f.Found = "refuses the connection: " + reply.Error()
 		f.Advice = "see the user, password and database in the URL, and ACL LIST on the server"
 	}
-	e.say("reach", f)
+	s.say("reach", f)
 }
 
 // run makes all checks.
-func (e *exam) run(ctx context.Context) {
-	if err := e.dial(); err != nil {
-		e.lost(err)
+func (s *server) run(ctx context.Context) {
+	if err := s.dial(); err != nil {
+		s.lost(err)
 		return
 	}
-	defer e.client.Close()
-	e.read(ctx)
+	defer s.client.Close()
+	s.read(ctx)
 	for _, c := range checks {
-		if c.counters && e.duty != asPrimary {
+		if c.counters && s.role != asPrimary {
 			continue
 		}
 		err := error(nil)
 		var found []Finding
 		if c.info {
-			err = e.infoErr
+			err = s.infoErr
 		}
 		if err == nil {
-			found, err = c.look(e, ctx)
+			found, err = c.look(s, ctx)
 		}
 		reply, ok := rueidis.IsRedisErr(err)
 		if err != nil && !ok {
-			e.lost(err)
+			s.lost(err)
 			return
 		}
 		if ok {
-			found = append(found, e.refused(reply.Error(), c.needs))
+			found = append(found, s.refused(reply.Error(), c.needs))
 		}
-		e.say(c.name, found...)
+		s.say(c.name, found...)
 	}
-	e.say("reach", Finding{Found: "answers"})
+	s.say("reach", Finding{Found: "answers"})
 }
 
 // refused is the finding that a check could not look.
-func (e *exam) refused(reply, needs string) Finding {
+func (s *server) refused(reply, needs string) Finding {
 	if denied(reply) || strings.Contains(reply, "unknown command") {
 		return Finding{
 			Severity: Info, Found: "not allowed to look: " + reply,
-			Advice: "ACL SETUSER " + e.user() + " " + needs + ", to have it checked",
+			Advice: "ACL SETUSER " + s.user() + " " + needs + ", to have it checked",
 		}
 	}
 	return Finding{Severity: Warning, Found: "cannot look: " + reply, Advice: "ask again when the server is well"}
@@ -292,21 +300,21 @@ func (e *exam) refused(reply, needs string) Finding {
 
 func denied(reply string) bool { return strings.HasPrefix(reply, "NOPERM") }
 
-func (e *exam) user() string { return cmp.Or(e.config.user, "default") }
+func (s *server) user() string { return cmp.Or(s.User, "default") }
 
 // read reads what several checks look at.
-func (e *exam) read(ctx context.Context) {
-	text, err := e.do(ctx, "INFO").ToString()
-	e.info, e.infoErr = fields(text), err
-	e.conf = map[string]string{}
+func (s *server) read(ctx context.Context) {
+	text, err := s.do(ctx, "INFO").ToString()
+	s.info, s.infoErr = fields(text), err
+	s.conf = map[string]string{}
 	// One by one: before Redis 7 it takes no more.
 	for _, name := range []string{"save", "appendfsync", "stop-writes-on-bgsave-error", "min-replicas-to-write"} {
-		m, err := e.do(ctx, "CONFIG", "GET", name).AsStrMap()
+		m, err := s.do(ctx, "CONFIG", "GET", name).AsStrMap()
 		if err != nil {
-			e.confErr = err
+			s.confErr = err
 			return
 		}
-		e.conf[name] = m[name]
+		s.conf[name] = m[name]
 	}
 }
 
@@ -324,35 +332,34 @@ func fields(text string) map[string]string {
 
 // servers returns the servers that the store uses, and what was found on the way
 // to them.
-func (s *Store) servers(ctx context.Context) (servers []*exam, out []Finding) {
-	known := map[string]duty{s.config.addrs[0]: asPrimary}
-	switch s.config.topology {
-	case single:
-	case sentinel:
-		known, out = s.watched(ctx)
-	case cluster:
-		known = s.members(ctx)
+func (p *patient) servers(ctx context.Context) (servers []*server, out []Finding) {
+	known := map[string]role{p.Addrs[0]: asPrimary}
+	switch {
+	case p.Sentinel:
+		known, out = p.watched(ctx)
+	case p.Cluster:
+		known = p.members(ctx)
 	}
 	for addr, d := range known {
-		servers = append(servers, &exam{Store: s, addr: addr, duty: d})
+		servers = append(servers, &server{patient: p, addr: addr, role: d})
 	}
 	return servers, out
 }
 
 // watched asks the sentinels for the servers.
-func (s *Store) watched(ctx context.Context) (known map[string]duty, out []Finding) {
-	known, seeds := s.ask(ctx, asSentinel, (*exam).watches)
-	for _, e := range seeds {
-		if reply, ok := rueidis.IsRedisErr(e.err); ok && e.client != nil {
-			e.say("sentinel", e.refused(reply.Error(), "+sentinel"))
-		} else if e.err != nil {
-			e.lost(e.err)
+func (p *patient) watched(ctx context.Context) (known map[string]role, out []Finding) {
+	known, seeds := p.ask(ctx, asSentinel, (*server).watches)
+	for _, s := range seeds {
+		if reply, ok := rueidis.IsRedisErr(s.err); ok && s.client != nil {
+			s.say("sentinel", s.refused(reply.Error(), "+sentinel"))
+		} else if s.err != nil {
+			s.lost(s.err)
 		}
-		out = append(out, e.findings...)
+		out = append(out, s.findings...)
 	}
 	if len(known) == 0 {
 		out = append(out, Finding{
-			Severity: Problem, Check: "sentinel", Found: "no sentinel names a primary called " + s.config.primary,
+			Severity: Problem, Check: "sentinel", Found: "no sentinel names a primary called " + p.Primary,
 			Advice: "see the name in the URL, and SENTINEL MASTERS on a sentinel",
 		})
 	}
@@ -361,34 +368,34 @@ func (s *Store) watched(ctx context.Context) (known map[string]duty, out []Findi
 
 // members asks the cluster's servers for all of them. One that does not know is
 // looked at itself: it may be no cluster's.
-func (s *Store) members(ctx context.Context) map[string]duty {
-	known, seeds := s.ask(ctx, asPrimary, (*exam).peers)
+func (p *patient) members(ctx context.Context) map[string]role {
+	known, seeds := p.ask(ctx, asPrimary, (*server).peers)
 	d := asPrimary
 	if len(known) > 0 {
 		d = asReplica // the store can do without it
 	}
-	for _, e := range seeds {
-		if e.err != nil && known[e.addr] == 0 {
-			known[e.addr] = d
+	for _, s := range seeds {
+		if s.err != nil && known[s.addr] == 0 {
+			known[s.addr] = d
 		}
 	}
 	return known
 }
 
 // ask asks all servers of the URL for others.
-func (s *Store) ask(ctx context.Context, d duty, about func(*exam, context.Context) (map[string]duty, error)) (known map[string]duty, seeds []*exam) {
-	for _, addr := range s.config.addrs {
-		seeds = append(seeds, &exam{Store: s, addr: addr, duty: d})
+func (p *patient) ask(ctx context.Context, d role, about func(*server, context.Context) (map[string]role, error)) (known map[string]role, seeds []*server) {
+	for _, addr := range p.Addrs {
+		seeds = append(seeds, &server{patient: p, addr: addr, role: d})
 	}
-	known = map[string]duty{}
+	known = map[string]role{}
 	var mu sync.Mutex
-	each(seeds, func(e *exam) {
-		if e.err = e.dial(); e.err != nil {
+	each(seeds, func(s *server) {
+		if s.err = s.dial(); s.err != nil {
 			return
 		}
-		defer e.client.Close()
-		var servers map[string]duty
-		servers, e.err = about(e, ctx)
+		defer s.client.Close()
+		var servers map[string]role
+		servers, s.err = about(s, ctx)
 		mu.Lock()
 		defer mu.Unlock()
 		for addr, d := range servers {
@@ -401,11 +408,11 @@ func (s *Store) ask(ctx context.Context, d duty, about func(*exam, context.Conte
 }
 
 // watches returns the servers that a sentinel watches.
-func (e *exam) watches(ctx context.Context) (map[string]duty, error) {
-	name := e.config.primary
-	at, err := e.do(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", name).AsStrSlice()
+func (s *server) watches(ctx context.Context) (map[string]role, error) {
+	name := s.Primary
+	at, err := s.do(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", name).AsStrSlice()
 	if rueidis.IsRedisNil(err) || err == nil && len(at) != 2 {
-		e.say("sentinel", Finding{
+		s.say("sentinel", Finding{
 			Severity: Problem, Found: "knows no primary called " + name,
 			Advice: "see the name in the URL, and SENTINEL MASTERS here",
 		})
@@ -415,26 +422,26 @@ func (e *exam) watches(ctx context.Context) (map[string]duty, error) {
 		return nil, err
 	}
 	primary := net.JoinHostPort(at[0], at[1])
-	known := map[string]duty{primary: asPrimary}
-	replicas, err := e.do(ctx, "SENTINEL", "REPLICAS", name).ToArray()
+	known := map[string]role{primary: asPrimary}
+	replicas, err := s.do(ctx, "SENTINEL", "REPLICAS", name).ToArray()
 	for _, r := range replicas {
 		if m, err := r.AsStrMap(); err == nil {
 			known[net.JoinHostPort(m["ip"], m["port"])] = asReplica
 		}
 	}
-	e.say("sentinel", Finding{Found: fmt.Sprintf("names %s the primary, with %d replicas", primary, len(replicas))})
+	s.say("sentinel", Finding{Found: fmt.Sprintf("names %s the primary, with %d replicas", primary, len(replicas))})
 	return known, err
 }
 
 // peers returns the members of a cluster that one of them knows. CLUSTER SLOTS has
 // the addresses that the store uses; only CLUSTER NODES, which not every user
 // may ask, has those that are down.
-func (e *exam) peers(ctx context.Context) (map[string]duty, error) {
-	ranges, err := e.do(ctx, "CLUSTER", "SLOTS").ToArray()
+func (s *server) peers(ctx context.Context) (map[string]role, error) {
+	ranges, err := s.do(ctx, "CLUSTER", "SLOTS").ToArray()
 	if err != nil {
 		return nil, err
 	}
-	known, ids := map[string]duty{}, map[string]bool{}
+	known, ids := map[string]role{}, map[string]bool{}
 	for _, r := range ranges {
 		parts, _ := r.ToArray() // first, last, primary, replicas
 		for i, part := range parts[min(2, len(parts)):] {
@@ -445,7 +452,7 @@ func (e *exam) peers(ctx context.Context) (map[string]duty, error) {
 			host, _ := n[0].ToString() // nil: that of whom we ask
 			port, _ := n[1].AsInt64()
 			id, _ := n[2].ToString()
-			addr := e.address(host, strconv.FormatInt(port, 10))
+			addr := s.address(host, strconv.FormatInt(port, 10))
 			if ids[id] = true; i == 0 {
 				known[addr] = asPrimary
 			} else if known[addr] == 0 {
@@ -453,7 +460,7 @@ func (e *exam) peers(ctx context.Context) (map[string]duty, error) {
 			}
 		}
 	}
-	nodes, _ := e.do(ctx, "CLUSTER", "NODES").ToString()
+	nodes, _ := s.do(ctx, "CLUSTER", "NODES").ToString()
 	for line := range strings.Lines(strings.TrimPrefix(nodes, "txt:")) {
 		// id, host:port@bus, flags, and what does not matter here
 		f := strings.Fields(line)
@@ -462,7 +469,7 @@ func (e *exam) peers(ctx context.Context) (map[string]duty, error) {
 		}
 		at, _, _ := strings.Cut(f[1], "@")
 		if i := strings.LastIndexByte(at, ':'); i >= 0 {
-			known[e.address(at[:i], at[i+1:])] = asReplica
+			known[s.address(at[:i], at[i+1:])] = asReplica
 		}
 	}
 	return known, nil
@@ -470,9 +477,9 @@ func (e *exam) peers(ctx context.Context) (map[string]duty, error) {
 
 // address returns an address as the server gives it. Without a host it is on the
 // server's own.
-func (e *exam) address(host, port string) string {
+func (s *server) address(host, port string) string {
 	if host == "" {
-		host, _, _ = net.SplitHostPort(e.addr)
+		host, _, _ = net.SplitHostPort(s.addr)
 	}
 	return net.JoinHostPort(host, port)
 }

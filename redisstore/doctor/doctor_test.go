@@ -1,4 +1,4 @@
-package redisstore_test
+package doctor_test
 
 import (
 	"cmp"
@@ -20,25 +20,31 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/redisstore"
+	"github.com/stintdev/stint/redisstore/doctor"
 )
+
+func TestMain(m *testing.M) {
+	defer testredis.StopShared()
+	m.Run()
+}
 
 // symptom is a finding that is expected.
 type symptom struct {
 	check    string
-	severity redisstore.Severity
+	severity doctor.Severity
 	says     string // in Found or Advice
 	server   string // "": whichever
 }
 
-func (w symptom) in(findings []redisstore.Finding) bool {
-	return slices.ContainsFunc(findings, func(f redisstore.Finding) bool {
+func (w symptom) in(findings []doctor.Finding) bool {
+	return slices.ContainsFunc(findings, func(f doctor.Finding) bool {
 		return f.Check == w.check && f.Severity == w.severity && (w.server == "" || f.Server == w.server) &&
 			strings.Contains(f.Found+"\n"+f.Advice, w.says)
 	})
 }
 
-// doctor returns the findings, and looks at what holds for all of them.
-func doctor(t testing.TB, url string) []redisstore.Finding {
+// examine returns the findings, and looks at what holds for all of them.
+func examine(t testing.TB, url string) []doctor.Finding {
 	t.Helper()
 	sep := "?"
 	if strings.Contains(url, "?") {
@@ -49,11 +55,11 @@ func doctor(t testing.TB, url string) []redisstore.Finding {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	findings, err := s.Doctor(t.Context())
+	findings, err := doctor.Examine(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	sorted := slices.IsSortedFunc(findings, func(a, b redisstore.Finding) int {
+	sorted := slices.IsSortedFunc(findings, func(a, b doctor.Finding) int {
 		return cmp.Or(cmp.Compare(b.Severity, a.Severity), cmp.Compare(a.Server, b.Server), cmp.Compare(a.Check, b.Check))
 	})
 	if !sorted {
@@ -61,13 +67,13 @@ func doctor(t testing.TB, url string) []redisstore.Finding {
 	}
 	checks := map[string][]string{}
 	for _, f := range findings {
-		if f.Found == "" || f.Severity >= redisstore.Warning && f.Advice == "" {
+		if f.Found == "" || f.Severity >= doctor.Warning && f.Advice == "" {
 			t.Errorf("nothing found or no advice: %+v", f)
 		}
 		checks[f.Server] = append(checks[f.Server], f.Check)
 	}
 	for _, f := range findings {
-		if f.Check != "reach" || f.Severity != redisstore.OK {
+		if f.Check != "reach" || f.Severity != doctor.OK {
 			continue
 		}
 		for _, c := range []string{"acl", "clock", "cluster", "eviction", "latency", "memory", "persistence", "replication", "role", "version"} {
@@ -80,24 +86,24 @@ func doctor(t testing.TB, url string) []redisstore.Finding {
 }
 
 // expect examines the servers until the symptoms show.
-func expect(t testing.TB, url string, want ...symptom) []redisstore.Finding {
+func expect(t testing.TB, url string, want ...symptom) []doctor.Finding {
 	t.Helper()
-	var findings []redisstore.Finding
-	eventually(t, 10*time.Second, func() error {
-		findings = doctor(t, url)
-		for _, w := range want {
-			if !w.in(findings) {
-				return fmt.Errorf("no %+v in\n%s", w, report(findings))
-			}
+	for start := time.Now(); ; {
+		findings := examine(t, url)
+		i := slices.IndexFunc(want, func(w symptom) bool { return !w.in(findings) })
+		if i < 0 {
+			return findings
 		}
-		return nil
-	})
-	return findings
+		if time.Since(start) > 20*time.Second {
+			t.Fatalf("no %+v in\n%s", want[i], report(findings))
+		}
+		<-time.After(10 * time.Millisecond)
+	}
 }
 
 // healthy fails if something is worse than that. How long a round trip takes is
 // this machine's affair.
-func healthy(t testing.TB, findings []redisstore.Finding, worst redisstore.Severity) {
+func healthy(t testing.TB, findings []doctor.Finding, worst doctor.Severity) {
 	t.Helper()
 	for _, f := range findings {
 		if f.Severity > worst && f.Check != "latency" {
@@ -106,7 +112,7 @@ func healthy(t testing.TB, findings []redisstore.Finding, worst redisstore.Sever
 	}
 }
 
-func report(findings []redisstore.Finding) string {
+func report(findings []doctor.Finding) string {
 	var b strings.Builder
 	for _, f := range findings {
 		fmt.Fprintf(&b, "%-8s %-16s %-12s %s\n\t%s\n", f.Severity, f.Server, f.Check, f.Found, f.Advice)
@@ -199,7 +205,7 @@ func as(t testing.TB, s *testredis.Server, rules string) string {
 
 func TestDoctorSingle(t *testing.T) {
 	t.Parallel()
-	const ok, info, warning, problem = redisstore.OK, redisstore.Info, redisstore.Warning, redisstore.Problem
+	const ok, info, warning, problem = doctor.OK, doctor.Info, doctor.Warning, doctor.Problem
 	for name, c := range map[string]struct {
 		args []string
 		do   func(t testing.TB, s *testredis.Server) (url string) // nil: the server's
@@ -432,7 +438,7 @@ func TestDoctorChangesNothing(t *testing.T) {
 		return fmt.Sprint(changes, s.Do(t, "DBSIZE"), s.Do(t, "CONFIG", "GET", "*"))
 	}
 	before := state()
-	healthy(t, doctor(t, s.URL()), redisstore.OK)
+	healthy(t, examine(t, s.URL()), doctor.OK)
 	if after := state(); after != before {
 		t.Errorf("before:\n%s\nafter:\n%s", before, after)
 	}
@@ -448,26 +454,26 @@ func TestDoctorSentinel(t *testing.T) {
 	t.Parallel()
 	set := testredis.SharedSentinels(t)
 	primary := set.Primary(t)
-	want := []symptom{{check: "role", severity: redisstore.OK, says: "master", server: primary.Addr()}}
+	want := []symptom{{check: "role", severity: doctor.OK, says: "master", server: primary.Addr()}}
 	for _, s := range set.Servers() {
-		want = append(want, symptom{check: "reach", severity: redisstore.OK, server: s.Addr()})
+		want = append(want, symptom{check: "reach", severity: doctor.OK, server: s.Addr()})
 		if s != primary {
-			want = append(want, symptom{check: "replication", severity: redisstore.OK, says: "in step", server: s.Addr()})
+			want = append(want, symptom{check: "replication", severity: doctor.OK, says: "in step", server: s.Addr()})
 		}
 	}
 	for _, s := range set.Nodes() {
-		want = append(want, symptom{check: "sentinel", severity: redisstore.OK, says: primary.Addr(), server: s.Addr()})
+		want = append(want, symptom{check: "sentinel", severity: doctor.OK, says: primary.Addr(), server: s.Addr()})
 	}
-	want = append(want, symptom{check: "clock", severity: redisstore.OK, says: "agree"})
-	healthy(t, expect(t, set.URL(), want...), redisstore.Info) // they have no persistence
+	want = append(want, symptom{check: "clock", severity: doctor.OK, says: "agree"})
+	healthy(t, expect(t, set.URL(), want...), doctor.Info) // they have no persistence
 
 	one := "redis+sentinel://127.0.0.1:1," + set.Nodes()[0].Addr()
-	expect(t, one+"/primary", symptom{check: "reach", severity: redisstore.Warning, server: "127.0.0.1:1"})
+	expect(t, one+"/primary", symptom{check: "reach", severity: doctor.Warning, server: "127.0.0.1:1"})
 	expect(t, one+"/nobody",
-		symptom{check: "sentinel", severity: redisstore.Problem, says: "knows no primary called nobody", server: set.Nodes()[0].Addr()},
-		symptom{check: "sentinel", severity: redisstore.Problem, says: "no sentinel names"})
+		symptom{check: "sentinel", severity: doctor.Problem, says: "knows no primary called nobody", server: set.Nodes()[0].Addr()},
+		symptom{check: "sentinel", severity: doctor.Problem, says: "no sentinel names"})
 	expect(t, strings.Replace(one, "//", "//user:pw@", 1)+"/primary?sentinel_user=nobody&sentinel_password=wrong",
-		symptom{check: "reach", severity: redisstore.Warning, says: "WRONGPASS", server: set.Nodes()[0].Addr()})
+		symptom{check: "reach", severity: doctor.Warning, says: "WRONGPASS", server: set.Nodes()[0].Addr()})
 }
 
 func TestDoctorCluster(t *testing.T) {
@@ -481,42 +487,45 @@ func TestDoctorCluster(t *testing.T) {
 			role = "slave"
 		}
 		want = append(want,
-			symptom{check: "role", severity: redisstore.OK, says: role, server: s.Addr()},
-			symptom{check: "cluster", severity: redisstore.OK, says: "16384 of 16384", server: s.Addr()})
+			symptom{check: "role", severity: doctor.OK, says: role, server: s.Addr()},
+			symptom{check: "cluster", severity: doctor.OK, says: "16384 of 16384", server: s.Addr()})
 	}
 	for _, s := range n { // each of them tells of the others in an order of its own
-		healthy(t, expect(t, "redis+cluster://"+s.Addr(), want...), redisstore.Info)
+		healthy(t, expect(t, "redis+cluster://"+s.Addr(), want...), doctor.Info)
 	}
 	url := "redis+cluster://" + n[0].Addr()
 
-	expect(t, url+",127.0.0.1:1", symptom{check: "reach", severity: redisstore.Warning, server: "127.0.0.1:1"})
+	expect(t, url+",127.0.0.1:1", symptom{check: "reach", severity: doctor.Warning, server: "127.0.0.1:1"})
 
 	_, port, _ := net.SplitHostPort(detour(t, n[0].Addr(), ahead))
 	n[0].Do(t, "CONFIG", "SET", "cluster-announce-port", port)
-	expect(t, url, symptom{check: "clock", severity: redisstore.Warning, says: "the clock of 127.0.0.1:" + port})
+	expect(t, url, symptom{check: "clock", severity: doctor.Warning, says: "the clock of 127.0.0.1:" + port})
 
 	n[5].Kill(t)
 	expect(t, url,
-		symptom{check: "reach", severity: redisstore.Warning, server: n[5].Addr()},
-		symptom{check: "replication", severity: redisstore.Warning, says: "add-node", server: n[2].Addr()})
+		symptom{check: "reach", severity: doctor.Warning, server: n[5].Addr()},
+		symptom{check: "replication", severity: doctor.Warning, says: "add-node", server: n[2].Addr()})
 
 	n[4].Kill(t)
 	n[1].Kill(t)
 	expect(t, c.URL(),
-		symptom{check: "reach", severity: redisstore.Problem, server: n[1].Addr()},
-		symptom{check: "cluster", severity: redisstore.Problem, says: "cluster_state fail", server: n[2].Addr()})
+		symptom{check: "reach", severity: doctor.Problem, server: n[1].Addr()},
+		symptom{check: "cluster", severity: doctor.Problem, says: "cluster_state fail", server: n[2].Addr()})
 }
 
 func TestDoctorErrors(t *testing.T) {
 	t.Parallel()
-	s := open(t, testredis.Shared(t).URL(), redisstore.Options{})
+	s, err := redisstore.Open(testredis.Shared(t).URL(), redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if f, err := s.Doctor(ctx); !errors.Is(err, context.Canceled) || f != nil {
+	if f, err := doctor.Examine(ctx, s); !errors.Is(err, context.Canceled) || f != nil {
 		t.Errorf("canceled: %v, %v", f, err)
 	}
 	s.Close()
-	if f, err := s.Doctor(t.Context()); !errors.Is(err, stint.ErrClosed) || f != nil {
+	if f, err := doctor.Examine(t.Context(), s); !errors.Is(err, stint.ErrClosed) || f != nil {
 		t.Errorf("closed: %v, %v", f, err)
 	}
 }
@@ -524,20 +533,20 @@ func TestDoctorErrors(t *testing.T) {
 func TestSeverity(t *testing.T) {
 	t.Parallel()
 	for v, name := range []string{"ok", "info", "warning", "problem"} {
-		f := redisstore.Finding{Severity: redisstore.Severity(v), Check: "clock", Found: "x"}
+		f := doctor.Finding{Severity: doctor.Severity(v), Check: "clock", Found: "x"}
 		text, err := json.Marshal(f)
 		if want := `{"severity":"` + name + `","check":"clock","found":"x"}`; err != nil || string(text) != want {
 			t.Errorf("%s, %v, want %s", text, err, want)
 		}
-		var back redisstore.Finding
+		var back doctor.Finding
 		if err := json.Unmarshal(text, &back); err != nil || back != f {
 			t.Errorf("%s reads as %+v, %v", text, back, err)
 		}
 	}
-	if text, err := json.Marshal(redisstore.Severity(9)); err == nil {
+	if text, err := json.Marshal(doctor.Severity(9)); err == nil {
 		t.Errorf("9 is written as %s", text)
 	}
-	if err := new(redisstore.Severity).UnmarshalText([]byte("bad")); err == nil {
+	if err := new(doctor.Severity).UnmarshalText([]byte("bad")); err == nil {
 		t.Error("bad is read")
 	}
 }

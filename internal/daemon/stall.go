@@ -1,0 +1,218 @@
+package daemon
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// exchange is a request and its response. A client that pauses for longer than timeout
+// while it sends the body, or while it should read the response, is cut off. The
+// timeouts of [http.Server] cannot do that: they bound the whole of a body or of a
+// response, however long, and would end streams.
+type exchange struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	timeout time.Duration
+	request http.Request // a copy, whose Body is this exchange; the server looks at the Body of its own
+	body    io.ReadCloser
+	http2   bool
+
+	writeBy time.Time // the deadline for writing
+
+	mu      sync.Mutex
+	readBy  time.Time // the deadline for reading the body
+	patient bool      // the body has no deadline: it has been read, or the client is being answered by HTTP/2
+	ended   bool      // deadlines are set by the server, or by the handler that has hijacked the connection
+}
+
+func newExchange(w http.ResponseWriter, r *http.Request, timeout time.Duration) (*exchange, *http.Request) {
+	e := &exchange{ResponseWriter: w, control: http.NewResponseController(w), timeout: timeout, http2: r.ProtoMajor >= 2}
+	if r.ContentLength == 0 {
+		return e, r
+	}
+	e.request, e.body = *r, r.Body
+	e.request.Body = exchangeBody{e}
+	if !e.http2 {
+		e.allowRead() // if the handler answers without reading the body, the server reads the rest
+	}
+	return e, &e.request
+}
+
+// end is called when the handler has returned, and the server is about to send what is
+// left of the response and to read what is left of the body.
+func (e *exchange) end() {
+	e.mu.Lock()
+	ended := e.ended
+	e.mu.Unlock()
+	if ended {
+		return
+	}
+	e.allowWrite()
+	if e.body != nil && !e.http2 {
+		e.allowRead()
+	}
+	e.mu.Lock()
+	e.ended = true
+	e.mu.Unlock()
+}
+
+// extend returns a deadline in place of the given one, unless that leaves the client all
+// of its time. Deadlines are a quarter longer than timeout, so that a quick request, of
+// which there are most, sets each only once.
+func (e *exchange) extend(deadline time.Time) (later time.Time, ok bool) {
+	now := time.Now()
+	if deadline.Sub(now) >= e.timeout {
+		return deadline, false
+	}
+	return now.Add(e.timeout + e.timeout/4), true
+}
+
+// allowRead gives the client its time to send more of the body. It may be called when the
+// handler has returned: a goroutine that passes the body on may still read it.
+func (e *exchange) allowRead() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if by, ok := e.extend(e.readBy); ok && !e.ended && !e.patient {
+		e.readBy = by
+		_ = e.control.SetReadDeadline(by) // the read will fail
+	}
+}
+
+// forgetRead takes the deadline away, for good if patient is true.
+func (e *exchange) forgetRead(patient bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.ended && !e.patient {
+		e.readBy, e.patient = time.Time{}, patient
+		_ = e.control.SetReadDeadline(time.Time{})
+	}
+}
+
+// allowWrite gives the client its time to read more of the response.
+func (e *exchange) allowWrite() {
+	if by, ok := e.extend(e.writeBy); ok {
+		e.writeBy = by
+		_ = e.control.SetWriteDeadline(by) // the write will fail
+	}
+}
+
+// written is called after a write. A deadline of HTTP/2 resets the stream even if nothing
+// is being written.
+func (e *exchange) written() {
+	if e.http2 {
+		e.writeBy = time.Time{}
+		_ = e.control.SetWriteDeadline(time.Time{})
+	}
+}
+
+// Write implements [http.ResponseWriter].
+func (e *exchange) Write(p []byte) (int, error) {
+	e.begin()
+	e.allowWrite()
+	defer e.written()
+	return e.ResponseWriter.Write(p)
+}
+
+// WriteHeader implements [http.ResponseWriter].
+func (e *exchange) WriteHeader(status int) {
+	if status >= http.StatusOK {
+		e.begin()
+	}
+	e.ResponseWriter.WriteHeader(status)
+}
+
+// FlushError is for [http.ResponseController].
+func (e *exchange) FlushError() error {
+	e.begin()
+	e.allowWrite()
+	defer e.written()
+	return e.control.Flush()
+}
+
+// begin notes that the response has begun. By HTTP/2, client and server may then talk in
+// turns, so the client may pause in its body.
+func (e *exchange) begin() {
+	if e.http2 && e.body != nil {
+		e.forgetRead(true)
+	}
+}
+
+// SetReadDeadline is for [http.ResponseController]. What a handler sets holds until the
+// body is read.
+func (e *exchange) SetReadDeadline(by time.Time) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.readBy = time.Time{}
+	return e.control.SetReadDeadline(by)
+}
+
+// SetWriteDeadline is for [http.ResponseController]. What a handler sets holds until the
+// next write.
+func (e *exchange) SetWriteDeadline(by time.Time) error {
+	e.writeBy = time.Time{}
+	return e.control.SetWriteDeadline(by)
+}
+
+// Hijack implements [http.Hijacker]. Of the connection, only writes have a deadline: those
+// who speak another protocol may be silent for as long as they like.
+func (e *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffers, err := e.control.Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ended = true
+	return stallConn{conn, e.timeout}, buffers, nil
+}
+
+// Unwrap is for [http.ResponseController].
+func (e *exchange) Unwrap() http.ResponseWriter { return e.ResponseWriter }
+
+// exchangeBody is the body of the request.
+type exchangeBody struct{ *exchange }
+
+func (b exchangeBody) Read(p []byte) (int, error) {
+	b.allowRead()
+	n, err := b.body.Read(p)
+	switch {
+	case b.http2:
+		// A deadline of HTTP/2 ends the body even if nothing is being read.
+		b.forgetRead(false)
+	case errors.Is(err, io.EOF):
+		// The server has taken the deadline away. From now on it reads, to learn whether
+		// the client has gone, and would take a deadline for that.
+		b.mu.Lock()
+		b.patient = true
+		b.mu.Unlock()
+	}
+	return n, err
+}
+
+func (b exchangeBody) Close() error { return b.body.Close() }
+
+// stallConn is a connection that was hijacked.
+type stallConn struct {
+	net.Conn
+	timeout time.Duration
+}
+
+func (c stallConn) Write(p []byte) (int, error) {
+	if err := c.SetWriteDeadline(time.Now().Add(c.timeout)); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(p)
+}
+
+// CloseWrite ends what is sent, for those who pass on that the other side has ended.
+func (c stallConn) CloseWrite() error {
+	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return w.CloseWrite()
+	}
+	return http.ErrNotSupported
+}
