@@ -55,7 +55,6 @@ func TestArchive(t *testing.T) {
 // archiveLife is what a month goes through.
 func archiveLife(t *testing.T, b blob.Bucket) {
 	t.Helper()
-	// From January 30 to March 31, and April.
 	begin := time.Date(2026, time.January, 31, 23, 59, 45, 0, time.UTC)
 	all := someEvents(begin, 40) // 15 in January
 	all = append(all, someEvents(time.Date(2026, time.March, 31, 23, 59, 59, 999999000, time.UTC), 2)...)
