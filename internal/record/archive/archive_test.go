@@ -55,7 +55,6 @@ func TestArchive(t *testing.T) {
 // archiveLife is what a month goes through.
 func archiveLife(t *testing.T, b blob.Bucket) {
 	t.Helper()
-	// From January 30 to March 31, and April.
 	begin := time.Date(2026, time.January, 31, 23, 59, 45, 0, time.UTC)
 	all := someEvents(begin, 40) // 15 in January
 	all = append(all, someEvents(time.Date(2026, time.March, 31, 23, 59, 59, 999999000, time.UTC), 2)...)
@@ -185,7 +184,7 @@ func archiveTampered(t *testing.T, b blob.Bucket) {
 		}
 		bad := map[string][]byte{
 			"empty": {}, "torn": good[:len(good)-1], "longer": append(bytes.Clone(good), 'x'), "first byte": flipped(0), "middle": flipped(len(good) / 2), "last byte": flipped(len(good) - 1),
-			"another file": someParquet(t),
+			"another file": toParquet(t, someEvents(january.Start(), 10)),
 		}
 		if strings.Contains(name, "manifest") {
 			for what, change := range map[string][2]string{
@@ -237,11 +236,6 @@ func archiveTampered(t *testing.T, b blob.Bucket) {
 	if _, err := a.Run(t.Context()); !errors.Is(err, archive.ErrDamaged) || len(s.all()) != 1 {
 		t.Errorf("%v, and %d are left", err, len(s.all()))
 	}
-}
-
-func someParquet(t *testing.T) []byte {
-	t.Helper()
-	return toParquet(t, someEvents(january.Start(), 10))
 }
 
 // archiveHealed is about an archive that is damaged while the events are still there.
@@ -417,12 +411,6 @@ func TestArchiveNotWritable(t *testing.T) {
 	}
 }
 
-// forbidden is a bucket that may only be read. Root may write to any directory, so there is
-// none to be had for a test.
-type forbidden struct{ blob.Bucket }
-
-func (forbidden) Check(context.Context) error { return blob.ErrNotPermitted }
-
 // TestArchiveOneFails checks that a month that cannot be archived does not hold up others.
 func TestArchiveOneFails(t *testing.T) {
 	t.Parallel()
@@ -508,13 +496,5 @@ func TestArchiveOptions(t *testing.T) {
 	}
 	if _, err := archive.New(nil, b, archive.Options{}); err == nil {
 		t.Error("an archive of nothing")
-	}
-	for _, text := range []string{"", "2026", "2026-13", "2026-1", "26-01", "2026-01-01", "../2026-01", "x"} {
-		if m, err := record.ParseMonth(text); err == nil || !strings.Contains(err.Error(), "as 2026-01") {
-			t.Errorf("%q: %v, %v", text, m, err)
-		}
-	}
-	if m, err := record.ParseMonth("2024-12"); err != nil || m.String() != "2024-12" || m.End() != time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC) {
-		t.Errorf("got %v, %v", m, err)
 	}
 }

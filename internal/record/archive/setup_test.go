@@ -155,6 +155,12 @@ func (f *flaky) Delete(ctx context.Context, name string) error {
 	return f.Bucket.Delete(ctx, name)
 }
 
+// forbidden is a bucket that may only be read. Root may write to any directory, so there is
+// none to be had for a test.
+type forbidden struct{ blob.Bucket }
+
+func (forbidden) Check(context.Context) error { return blob.ErrNotPermitted }
+
 var (
 	january  = record.Month{Year: 2026, Month: time.January}
 	february = record.Month{Year: 2026, Month: time.February}
