@@ -53,7 +53,7 @@ const (
 	sideLimit   = 50 * time.Millisecond
 	sidePause   = time.Second // after a failure
 	sideTTL     = 10 * time.Minute
-	maxRecent   = 100_000         // entries of stamps, and of recent
+	maxRecent   = 100_000 // entries of stamps, and of recent
 )
 
 var _ identity.Directory = (*directory)(nil)
