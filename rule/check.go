@@ -40,21 +40,14 @@ var (
 
 // Check returns everything that is wrong with the file: what cannot be read, what
 // contradicts itself, and rules and limits that can never have an effect.
-func (f *File) Check() Problems { return f.check(true) }
+func (f *File) Check() Problems { return f.check(true).Problems }
 
-// check is Check. What follows from several rules together can only be said if the
-// file is whole.
-func (f *File) check(whole bool) Problems { return f.learn(whole, func() {}, new(Compiler)).Problems }
-
-// learn is check, and keeps what was learned of the rules on the way. What was learned of
-// them before need not be learned again, if their tiers are the same.
-func (f *File) learn(whole bool, rest func(), before *Compiler) *checker {
-	c := &checker{file: f, rest: rest, tiers: map[string]int{}, names: make(map[string]int, len(f.Rules))}
-	if !slices.EqualFunc(f.Tiers, before.tiers, Tier.equal) {
-		before = new(Compiler)
-	}
+// check returns the problems, and what it has parsed on the way. Rules are compared with
+// each other only if the file is whole: otherwise some of them may be missing.
+func (f *File) check(whole bool) *checker {
+	c := &checker{file: f, tiers: map[string]int{}}
 	c.checkTierNames()
-	c.checkRules(before)
+	c.checkRules()
 	c.checkTierLimits()
 	if whole {
 		c.checkNeverReached()
@@ -66,9 +59,7 @@ func (f *File) learn(whole bool, rest func(), before *Compiler) *checker {
 type checker struct {
 	strict.Report
 	file      *File
-	rest      func()
 	rules     []checked
-	names     map[string]int // of rules
 	tiers     map[string]int // tiers by name
 	tierNames []string
 	values    []Values // of each tier, as far as they can be read
@@ -83,7 +74,6 @@ type checked struct {
 	networks []netip.Prefix
 	headers  map[string]string // by canonical name; nil: there are none
 	countBy  []Dimension       // canonical, without those that every request has
-	same     string            // what [Rule.sharing] returns, once it is known
 	values   []stint.Limit     // of its limits; zero: it cannot be read, or has the name of one before
 }
 
@@ -184,33 +174,26 @@ func (c *checker) checkText(path, text string) {
 	}
 }
 
-func (c *checker) checkRules(before *Compiler) {
+func (c *checker) checkRules() {
 	c.rules = make([]checked, len(c.file.Rules))
+	names := make(map[string]int, len(c.file.Rules))
 	for i := range c.file.Rules {
 		r := &c.rules[i]
 		r.Rule, r.place = &c.file.Rules[i], i
 		problems := len(c.Problems)
 		if c.checkName("name", r.Name) {
-			if first, twice := c.names[r.Name]; twice {
+			if first, twice := names[r.Name]; twice {
 				c.Add("name", fmt.Sprintf("%q is the name of rules[%d] already", r.Name, first), "")
 			} else {
-				c.names[r.Name] = i
+				names[r.Name] = i
 			}
 		}
-		if known := before.before(r.Rule); known != nil {
-			own := *r
-			*r = *known
-			r.Rule, r.place = own.Rule, own.place
-		} else {
-			c.checkRule(r)
-		}
-		r.sound = len(c.Problems) == problems && problems < strict.MaxProblems // or nothing would have been said
-		// Hardly any rule is wrong, and paths of very many would be made for nothing.
+		c.checkRule(r)
+		// At the most problems that are reported, a further one would not be seen here.
+		r.sound = len(c.Problems) == problems && problems < strict.MaxProblems
+		// Paths are made only now: nearly all rules are sound and need none.
 		for n := problems; n < len(c.Problems); n++ {
 			c.Problems[n].Path = r.path() + "." + c.Problems[n].Path
-		}
-		if i%stride == stride-1 {
-			c.rest()
 		}
 	}
 }

@@ -68,35 +68,15 @@ type limit struct {
 }
 
 // Compile checks the file and makes a set of it. The error is [Problems].
-func Compile(f File) (*Set, error) { return new(Compiler).Compile(f) }
-
-// Compiler compiles files of which each is much like the one before: rules that are the
-// same need not be checked again. The zero Compiler has seen no file. Only one goroutine
-// may use it at a time.
-type Compiler struct {
-	// Rest is called again and again, after no more than what a hundred rules or so
-	// take, if there is something better to do meanwhile. Nil: there is not.
-	Rest func()
-
-	tiers []Tier
-	rules []checked
-	names map[string]int // of rules
-}
-
-// Compile is [Compile]. The file, and what it holds, must not be changed any more.
-func (c *Compiler) Compile(f File) (*Set, error) {
-	rest := c.Rest
-	if rest == nil || len(f.Rules) < stride {
-		rest = func() {} // it is soon done
-	}
-	known := c.learn(f, rest)
-	if len(known.Problems) > 0 {
-		return nil, known.Problems
+func Compile(f File) (*Set, error) {
+	checked := f.check(true)
+	if len(checked.Problems) > 0 {
+		return nil, checked.Problems
 	}
 	s := &Set{tiers: make(map[string]Values, len(f.Tiers)), plans: map[stint.Limit]*stint.Plan{}}
 	for i, t := range f.Tiers {
-		s.tiers[t.Name] = known.values[i]
-		for _, l := range known.values[i] {
+		s.tiers[t.Name] = checked.values[i]
+		for _, l := range checked.values[i] {
 			s.plan(l)
 		}
 	}
@@ -104,20 +84,16 @@ func (c *Compiler) Compile(f File) (*Set, error) {
 	compiled := make([]Compiled, len(f.Rules))
 	s.rules = make([]*Compiled, len(f.Rules))
 	for i := range compiled {
-		compile(&compiled[i], &known.rules[i], shared)
+		compile(&compiled[i], &checked.rules[i], shared)
 		s.rules[i] = &compiled[i]
 		for j := range compiled[i].limits {
 			l := &compiled[i].limits[j]
 			l.plan = s.plan(l.value)
 		}
-		if i%stride == stride-1 {
-			rest()
-		}
 	}
-	slices.SortFunc(s.rules, gently(rest, func(a, b *Compiled) int {
+	slices.SortFunc(s.rules, func(a, b *Compiled) int {
 		return cmp.Or(cmp.Compare(a.Priority, b.Priority), strings.Compare(a.Name, b.Name))
-	}))
-	rest()
+	})
 	s.methods = make(map[string]string, len(methods))
 	for _, m := range methods {
 		s.methods[m] = m
@@ -140,12 +116,8 @@ func (c *Compiler) Compile(f File) (*Set, error) {
 			e.hit = Hit{Rule: r, Endpoint: e.path.text, entry: e, rank: rank, group: group}
 		}
 		entries = append(entries, r.entries...)
-		if i%(4*stride) == 4*stride-1 {
-			rest()
-		}
 	}
-	slices.SortFunc(entries, gently(rest, standing))
-	rest()
+	slices.SortFunc(entries, standing)
 	paths := make([]*entry, 0, len(entries))
 	for i, e := range entries {
 		e.hit.place = int32(i)
@@ -157,44 +129,10 @@ func (c *Compiler) Compile(f File) (*Set, error) {
 			s.other.list = append(s.other.list, e.hit.under(e.conditions))
 		}
 	}
-	s.paths = newTree(paths, rest)
+	s.paths = newTree(paths)
 	s.other.sort()
 	return s, nil
 }
-
-// Check is [File.Check]. The file, and what it holds, must not be changed any more.
-func (c *Compiler) Check(f File) Problems { return c.learn(f, func() {}).Problems }
-
-// learn checks the file, and remembers its rules for the next.
-func (c *Compiler) learn(f File, rest func()) *checker {
-	known := f.learn(true, rest, c)
-	c.tiers, c.rules, c.names = f.Tiers, known.rules, known.names
-	return known
-}
-
-// before returns what was learned of a rule by itself, or nil if that is not known. What is
-// wrong with it may be wrong with its tiers.
-func (c *Compiler) before(r *Rule) *checked {
-	at, ok := c.names[r.Name]
-	if !ok || !c.rules[at].sound || !r.equal(c.rules[at].Rule) {
-		return nil
-	}
-	return &c.rules[at]
-}
-
-// gently returns a comparison that rests again and again.
-func gently[T any](rest func(), compare func(a, b T) int) func(a, b T) int {
-	n := 0
-	return func(a, b T) int {
-		if n++; n%(32*stride) == 0 {
-			rest()
-		}
-		return compare(a, b)
-	}
-}
-
-// stride is after how many rules a rest is due.
-const stride = 128
 
 // plan returns the plan of a limit, which many rules may share. Of no limit it is nil.
 func (s *Set) plan(l stint.Limit) *stint.Plan {
@@ -266,12 +204,10 @@ func compile(c *Compiled, r *checked, shared map[string]*conditions) {
 		cost:      r.Cost,
 	}
 	c.policy = policies[c.OnFailure]
-	if r.same == "" {
-		r.same = r.sharing()
-	}
-	if c.conditions = shared[r.same]; c.conditions == nil {
+	same := r.sharing()
+	if c.conditions = shared[same]; c.conditions == nil {
 		c.conditions = newConditions(c.match, r.CountBy)
-		shared[r.same] = c.conditions
+		shared[same] = c.conditions
 	}
 	if c.Status == 0 {
 		c.Status = 429

@@ -1,8 +1,6 @@
 package rule
 
 import (
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/stintdev/stint"
@@ -41,13 +39,6 @@ type Rule struct {
 	Enabled        *bool     `json:"enabled,omitempty"` // nil: yes
 }
 
-// equal reports whether a rule is the same.
-func (r *Rule) equal(o *Rule) bool {
-	return r.Name == o.Name && r.Match.equal(&o.Match) && slices.Equal(r.CountBy, o.CountBy) && slices.Equal(r.Limits, o.Limits) && r.Cost == o.Cost &&
-		r.Action == o.Action && r.MaxDelay == o.MaxDelay && r.Priority == o.Priority && r.Group == o.Group && r.Penalty.equal(o.Penalty) &&
-		r.OnStoreFailure == o.OnStoreFailure && r.Response == o.Response && r.enabled() == o.enabled()
-}
-
 // Match is the conditions of a rule. All that are given must hold; within one,
 // any of its values may.
 type Match struct {
@@ -56,11 +47,6 @@ type Match struct {
 	Tiers    []string          `json:"tiers,omitempty"`
 	IPRanges []string          `json:"ip_ranges,omitempty"`
 	Headers  map[string]string `json:"headers,omitempty"` // "*": any value, but one
-}
-
-func (m *Match) equal(o *Match) bool {
-	return slices.Equal(m.Paths, o.Paths) && slices.Equal(m.Methods, o.Methods) && slices.Equal(m.Tiers, o.Tiers) &&
-		slices.Equal(m.IPRanges, o.IPRanges) && maps.Equal(m.Headers, o.Headers)
 }
 
 // Limit is a named limit: the value is the rule's own, for those for whom
@@ -89,13 +75,6 @@ type Penalty struct {
 	Multipliers []int64  `json:"multipliers,omitempty"`
 }
 
-func (p *Penalty) equal(o *Penalty) bool {
-	if p == nil || o == nil {
-		return p == o
-	}
-	return p.Threshold == o.Threshold && p.Within == o.Within && p.Cooldown == o.Cooldown && slices.Equal(p.Multipliers, o.Multipliers)
-}
-
 // Response is what a client that is refused gets.
 type Response struct {
 	Status  int    `json:"status,omitempty"` // default 429, and 403 for Block
@@ -109,10 +88,6 @@ type Tier struct {
 	DisplayName string            `json:"display_name,omitempty"` // for people
 	Price       string            `json:"price,omitempty"`        // for people: 49 EUR a month
 	Limits      map[string]string `json:"limits,omitempty"`
-}
-
-func (t Tier) equal(o Tier) bool {
-	return t.Name == o.Name && t.DisplayName == o.DisplayName && t.Price == o.Price && maps.Equal(t.Limits, o.Limits)
 }
 
 // Duration is a time.Duration that is written like a window: 500ms, 1h, 7d.

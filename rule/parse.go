@@ -28,7 +28,7 @@ func ParseJSON(file string, data []byte) (File, error) { return read(strict.JSON
 func read(decode func(string, []byte, any) (*strict.Doc, Problems), file string, data []byte) (File, error) {
 	var f File
 	doc, problems := decode(file, data, &f)
-	if err := problems.And(doc.Locate(f.check(len(problems) == 0))).Err(); err != nil {
+	if err := problems.And(doc.Locate(f.check(len(problems) == 0).Problems)).Err(); err != nil {
 		return File{}, err
 	}
 	return f, nil

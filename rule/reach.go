@@ -20,20 +20,16 @@ func (c *checker) checkUnreachable() {
 			rules = append(rules, r)
 		}
 	}
-	c.rest()
-	slices.SortFunc(rules, gently(c.rest, func(a, b *checked) int {
+	slices.SortFunc(rules, func(a, b *checked) int {
 		return cmp.Or(cmp.Compare(a.Priority, b.Priority), strings.Compare(a.Name, b.Name))
-	}))
+	})
 	h := hiding{rules: map[rivals]int{}, index: map[place][]*checked{}}
 	for _, r := range rules {
 		if scope, ok := r.hides(); ok {
 			h.rules[scope]++
 		}
 	}
-	for i, r := range rules {
-		if i%stride == stride-1 {
-			c.rest()
-		}
+	for _, r := range rules {
 		if scope, ok := r.hides(); ok && h.among(scope) {
 			for _, key := range r.keys() {
 				at := place{scope, key}
@@ -41,10 +37,7 @@ func (c *checker) checkUnreachable() {
 			}
 		}
 	}
-	for i, r := range rules {
-		if i%stride == stride-1 {
-			c.rest()
-		}
+	for _, r := range rules {
 		switch w := h.find(r); {
 		case w == nil:
 		case r.Group != "" && w.Group == r.Group:

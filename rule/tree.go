@@ -40,18 +40,14 @@ type step struct {
 }
 
 // newTree builds the tree of entries that have paths.
-func newTree(entries []*entry, rest func()) *tree {
+func newTree(entries []*entry) *tree {
 	t := &tree{nodes: make([]node, 1, 2*len(entries)+1), more: make([]*index, 1), seed: maphash.MakeSeed()}
 	steps := make(map[step]int32, 2*len(entries))
 	ends := make([]int32, len(entries)) // the nodes at which paths end
 	for i, e := range entries {
-		if ends[i] = t.lead(e.path, steps); i%(4*stride) == 4*stride-1 {
-			rest()
-		}
+		ends[i] = t.lead(e.path, steps)
 	}
-	rest()
 	t.connect(steps)
-	rest()
 	t.all = make([]candidate, 0, len(entries))
 	var here bucket
 	for i, those := range group(ends, len(t.nodes)) {

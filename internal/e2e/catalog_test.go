@@ -407,7 +407,13 @@ func TestCatalogKeys(t *testing.T) {
 	change("an override", http.StatusOK, "300000", user(func(u *catalog.User) {
 		u.Limits = map[string]catalog.Override{"all": {Limit: "300000/1h"}}
 	}))
-	change("revoked", http.StatusUnauthorized, "", func() error { return c.RevokeKey(t.Context(), "test", key.ID) })
+	change("revoked", http.StatusUnauthorized, "", func() error {
+		_, err := c.APIKeys.Modify(t.Context(), "test", key.ID, func(k *catalog.APIKey) error {
+			k.Revoked = catalog.Time{Time: time.Now()}
+			return nil
+		})
+		return err
+	})
 
 	for _, s := range nodes {
 		s.stop(t) // and writes what it has counted

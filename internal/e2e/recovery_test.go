@@ -265,7 +265,7 @@ func TestRecoveryPostgres(t *testing.T) {
 	url := pg.Database(t)
 	// rows returns what there is, but for what nodes write by themselves.
 	rows := func() string {
-		cmd := testpostgres.Command(t, "pg_dump", "-t", "stint_*", "-T", "stint_nodes", "-T", "stint_*_usage", "-T", "stint_violations", url)
+		cmd := testpostgres.Command(t, "pg_dump", "-t", "stint_*", "-T", "stint_nodes", "-T", "stint_*_usage", url)
 		out := must[[]byte](t)(cmd.Output())
 		return string(slices.Concat(slices.DeleteFunc(bytes.SplitAfter(out, []byte("\n")), func(line []byte) bool {
 			return bytes.HasPrefix(line, []byte(`\restrict `)) || bytes.HasPrefix(line, []byte(`\unrestrict `)) // each time another word

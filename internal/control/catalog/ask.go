@@ -5,64 +5,17 @@ import (
 	"database/sql"
 	"errors"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/identity"
-	"github.com/stintdev/stint/internal/kit/strict"
 	"github.com/stintdev/stint/rule"
 )
 
-// AppliedLimit is a limit that applies to a request.
-type AppliedLimit struct {
-	Rule     string
-	Priority int
-	Group    string // of which the rule is the best; empty: it has none
-	Action   rule.Action
-	CountBy  []rule.Dimension
-	Endpoint string // the path of the rule that matched; empty: it has none
-	// Name is that of the limit. A rule that blocks or allows has none, and decides alone.
-	Name   string
-	Limit  string // or "unlimited"
-	Source string // who says so: api_key, user, tier NAME, or rule
-}
-
-// LimitsOf returns the limits that apply to a request of a subject, by the priority and
-// name of rules, as they would decide it. Of the subject User, Tenant, Key, Tier and IP
-// are given, any of them; the resolver, which is that of decisions, adds the rest. What
-// is not given the request does not have: a rule that counts by addresses does not apply
-// without one. That the subject is exempt or banned makes no difference here.
-func (c *Catalog) LimitsOf(ctx context.Context, rules *rule.Set, who *identity.Resolver, s identity.Subject, method, path string) ([]AppliedLimit, error) {
-	a, err := c.attrs(ctx, who, s)
-	if err != nil {
-		return nil, err
-	}
-	a.Method, a.Path = rules.Method(method), path
-	var out []AppliedLimit
-	all := rules.Rules()
-	for i, x := range rules.Explain(a) { // in the order of the rules
-		if !x.Matched || x.BeatenBy != "" {
-			continue
-		}
-		r := all[i]
-		one := AppliedLimit{Rule: r.Name, Priority: r.Priority, Group: r.Group, Action: r.Action, CountBy: r.CountBy(), Endpoint: x.Endpoint}
-		if len(x.Limits) == 0 {
-			out = append(out, one)
-		}
-		for _, l := range x.Limits {
-			one.Name, one.Limit, one.Source = l.Name, l.Limit, l.Source
-			out = append(out, one)
-		}
-	}
-	return out, nil
-}
-
-// attrs returns a subject as rules see it. A key that is not good any more still says
-// whose it is.
+// attrs returns a subject as rules see it. A key that has expired or was revoked still
+// says whose it is.
 func (c *Catalog) attrs(ctx context.Context, who *identity.Resolver, s identity.Subject) (*rule.Attrs, error) {
-	// Without lists: those who are banned are not looked at any further.
+	// Without lists, as the rest of a banned subject would not be filled in.
 	err := who.With(identity.Lists{}).Describe(ctx, c.options.Now(), &s)
 	if err != nil && !errors.As(err, new(*identity.RefusedError)) {
 		return nil, err
@@ -76,34 +29,35 @@ func (c *Catalog) attrs(ctx context.Context, who *identity.Resolver, s identity.
 	}, nil
 }
 
-// Quota is a limit that requests of a subject may be counted by, and how it stands.
+// Quota is a limit that applies to a subject, and its current usage.
 type Quota struct {
 	Rule     string
 	Action   rule.Action
 	CountBy  []rule.Dimension
-	Endpoint string // that is counted, if the rule counts by endpoints
+	Endpoint string // of the counter, if the rule counts by endpoint
 	Name     string // of the limit
 	Limit    string // or "unlimited"
-	Source   string // who says so: api_key, user, tier NAME, or rule
-	// Penalty says that this is no limit but the rule's penalty: Used are the violations
-	// that count towards a ban, and while there is one Retry is how much longer.
+	Source   string // where the value comes from: api_key, user, tier NAME, or rule
+	// Penalty says that this is the rule's penalty rather than a limit: Used is the number
+	// of violations that count towards a ban, and during a ban Retry is how long it lasts.
 	Penalty bool
-	// Unknown is what is counted by and only a request tells. There is a counter for each
-	// value, and what follows is not known.
+	// Unknown is a dimension that only a request has, such as a header. There is a counter
+	// for each of its values, so the fields below are zero.
 	Unknown rule.Dimension
 
 	Max, Used, Remaining int64
-	// Reset is how long until all of it is back. Retry is how long until one unit would
-	// pass, at the latest: zero if one would now, or [stint.Never].
+	// Reset is how long until nothing is used. Retry is how long at most until one unit is
+	// allowed: zero if one is now, or [stint.Never].
 	Reset, Retry time.Duration
-	// Basis is what these rest on: whether the store has counted.
+	// Basis is what the numbers are based on: whether the store has counted.
 	Basis stint.Basis
 }
 
-// QuotaOf returns every limit that requests of a subject may be counted by, whatever
-// their path, method and headers, and how each stands, by the priority and name of rules:
-// also those that are shared with others. The subject and the resolver are as for
-// [Catalog.LimitsOf], and the counters those of decisions. It takes nothing.
+// QuotaOf returns every limit that may apply to a request of a subject, whatever its path,
+// method and headers, with its current usage, by the priority and name of rules. Limits
+// that the subject shares with others are included. Of the subject, any of User, Tenant,
+// Key, Tier and IP are given; the resolver, which is that of decisions, fills in the rest. A
+// rule that counts by something that the subject lacks does not apply. Nothing is charged.
 func (c *Catalog) QuotaOf(ctx context.Context, rules *rule.Set, who *identity.Resolver, store stint.Store, s identity.Subject) ([]Quota, error) {
 	a, err := c.attrs(ctx, who, s)
 	if err != nil {
@@ -128,8 +82,8 @@ func (c *Catalog) QuotaOf(ctx context.Context, rules *rule.Set, who *identity.Re
 		}
 		out = append(out, one)
 	}
-	const some = 128 // at once, so that others can come between
-	for part := range slices.Chunk(asks, some) {
+	const maxAsks = 128 // in one call, so that other callers need not wait for long
+	for part := range slices.Chunk(asks, maxAsks) {
 		ds := make([]stint.Decision, len(part))
 		if err := store.Take(ctx, part, ds); err != nil {
 			return nil, err
@@ -150,83 +104,13 @@ func (c *Catalog) QuotaOf(ctx context.Context, rules *rule.Set, who *identity.Re
 	return out, nil
 }
 
-// ViolationQuery says whose violations to count.
-type ViolationQuery struct {
-	Rule string // empty: of any
-	User string // empty: every one
-	// From and To are a time range. Violations are counted by the hour: the hours that
-	// From and To are in count as a whole, but that of To not if it begins then.
-	From, To time.Time
-	Limit    int // at most so many users, from 1 to 1000; default 100
-}
-
-// Violation is how often limits have denied requests of a user.
-type Violation struct {
-	User   string
-	Denied int64
-}
-
-// Violations returns users by how often limits have denied their requests, the most
-// often first. What was denied in the last seconds may not be written yet.
-func (c *Catalog) Violations(ctx context.Context, q ViolationQuery) ([]Violation, error) {
-	if q.Limit == 0 {
-		q.Limit = 100
-	}
-	var report strict.Report
-	if q.Limit < 1 || q.Limit > 1000 {
-		report.Add("limit", strconv.Itoa(q.Limit)+": want from 1 to 1000", "")
-	}
-	if !q.From.Before(q.To) {
-		report.Add("to", q.To.UTC().Format(time.RFC3339)+": want a time after from, which is "+q.From.UTC().Format(time.RFC3339), "")
-	}
-	where, args := []string{"hour >= $1", "hour < $2"}, []any{hourOf(q.From), hourOf(q.To.Add(time.Hour - 1))}
-	for _, f := range []struct{ path, column, value string }{{"rule", "rule", q.Rule}, {"user", "user_id", q.User}} {
-		if f.value == "" {
-			continue
-		}
-		if !identity.ValidID(f.value) {
-			report.Refuse(f.path, f.value, "1 to 255 bytes of UTF-8 without control characters", "")
-		}
-		args = append(args, f.value)
-		where = append(where, f.column+" = $"+strconv.Itoa(len(args)))
-	}
-	if err := report.Problems.Err(); err != nil {
-		return nil, err
-	}
-	args = append(args, q.Limit)
-	rows, err := c.reading.QueryContext(ctx, "SELECT user_id, CAST(SUM(denied) AS BIGINT) FROM stint_violations WHERE "+
-		strings.Join(where, " AND ")+" GROUP BY user_id ORDER BY 2 DESC, user_id LIMIT $"+strconv.Itoa(len(args)), args...)
-	if err != nil {
-		return nil, c.wrap(err)
-	}
-	defer rows.Close()
-	var out []Violation
-	for rows.Next() {
-		var v Violation
-		if err := rows.Scan(&v.User, &v.Denied); err != nil {
-			return nil, c.wrap(err)
-		}
-		out = append(out, v)
-	}
-	return out, c.wrap(rows.Err())
-}
-
-// hourOf returns the hour that a time is in, counted from 1970.
-func hourOf(t time.Time) int64 {
-	seconds := t.Unix()
-	if seconds < 0 {
-		seconds -= secondsOfHour - 1
-	}
-	return seconds / secondsOfHour
-}
-
-// UserStatus is a user, and what requests the user has made, as far as that is written.
+// UserStatus is a user and the user's requests, as far as they have been written.
 type UserStatus struct {
 	Record[User]
-	Upgraded         time.Time // when the tier last became another; zero: never
+	Upgraded         time.Time // when the tier last changed; zero: never
 	Today, ThisMonth int64     // of UTC
 	Total            int64
-	Exceeded         int64     // of all, those that a limit has denied
+	Exceeded         int64     // of Total, those that a limit denied
 	LastSeen         time.Time // zero: never
 }
 
@@ -242,7 +126,7 @@ func (c *Catalog) UserStatus(ctx context.Context, id string) (s UserStatus, err 
 		FROM stint_users u LEFT JOIN stint_user_usage g ON g.id = u.id WHERE u.id = $1`, id).
 		Scan(&upgraded, &day, &s.Today, &month, &s.ThisMonth, &s.Total, &s.Exceeded, &seen)
 	switch {
-	case errors.Is(err, sql.ErrNoRows): // it has gone meanwhile
+	case errors.Is(err, sql.ErrNoRows): // it was deleted meanwhile
 		return UserStatus{}, &NotFoundError{kindUser, id}
 	case err != nil:
 		return UserStatus{}, c.wrap(err)
@@ -258,8 +142,7 @@ func (c *Catalog) UserStatus(ctx context.Context, id string) (s UserStatus, err 
 	return s, nil
 }
 
-// KeyStatus is an API key, and what requests have come with it, as far as that is
-// written.
+// KeyStatus is an API key and its requests, as far as they have been written.
 type KeyStatus struct {
 	Record[APIKey]
 	Total    int64

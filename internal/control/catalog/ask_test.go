@@ -143,73 +143,6 @@ func newAsking(t *testing.T) *asking {
 	return &asking{c, rules, who, store, e}
 }
 
-func TestLimitsOf(t *testing.T) {
-	t.Parallel()
-	q := newAsking(t)
-	address := netip.MustParseAddr("2001:db8:1:2::3")
-	for _, c := range []struct {
-		who          identity.Subject
-		method, path string
-		want         string
-	}{
-		{identity.Subject{}, "GET", "/", "all:all 1000/1h rule [global] reject"},
-		{
-			identity.Subject{User: "ann"},
-			"get", "/search?q=1",
-			`all:all 1000/1h rule [global] reject
-method:per-method 600/1h rule [user method] reject
-search:burst@/search 20/1m tier pro [user endpoint] reject
-search:day@/search unlimited tier pro [user endpoint] reject
-tenant:shared 300/1h rule [tenant] reject`,
-		},
-		{
-			identity.Subject{Key: "0123456789", IP: address},
-			"POST", "/",
-			`address:per-address 400/1h rule [ip] reject
-all:all 1000/1h rule [global] reject
-key:per-key 7/1h api_key [api_key] reject
-method:per-method 600/1h rule [user method] reject
-tenant:shared 300/1h rule [tenant] reject
-writes-pro:writes 70/1h user [user] reject in writes`,
-		},
-		{
-			identity.Subject{User: "bob", IP: netip.MustParseAddr("192.0.2.66")},
-			"POST", "/",
-			`address:per-address 400/1h rule [ip] reject
-all:all 1000/1h rule [global] reject
-method:per-method 600/1h rule [user method] reject
-writes:writes 5/1h rule [user] reject in writes`,
-		},
-		{
-			identity.Subject{Tier: "pro"},
-			"GET", "/healthz",
-			`health@/healthz   [global] allow
-all:all 1000/1h rule [global] reject`,
-		},
-	} {
-		got, err := q.LimitsOf(t.Context(), q.rules, q.who, c.who, c.method, c.path)
-		if err != nil {
-			t.Error(err)
-		}
-		var lines []string
-		for _, l := range got {
-			line := l.Rule
-			if l.Name != "" {
-				line += ":" + l.Name
-			}
-			if l.Endpoint != "" {
-				line += "@" + l.Endpoint
-			}
-			line += fmt.Sprintf(" %s %s %v %s", l.Limit, l.Source, l.CountBy, l.Action)
-			if l.Group != "" {
-				line += " in " + l.Group
-			}
-			lines = append(lines, line)
-		}
-		is(t, fmt.Sprintf("%s %s of %s%s", c.method, c.path, c.who.User, c.who.Key), strings.Join(lines, "\n"), c.want)
-	}
-}
-
 // TestQuotaOf decides requests, and compares what they were charged with quotas.
 func TestQuotaOf(t *testing.T) {
 	t.Parallel()
@@ -332,9 +265,6 @@ func TestAskingWithout(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range []identity.Subject{{User: "ann"}, {Key: "0123456789"}, {Tenant: "acme"}} {
-		if _, err := q.LimitsOf(t.Context(), q.rules, failing, s, "GET", "/"); !errors.Is(err, errSilent) {
-			t.Errorf("limits: %v", err)
-		}
 		if _, err := q.QuotaOf(t.Context(), q.rules, failing, q.store, s); !errors.Is(err, errSilent) {
 			t.Errorf("quotas: %v", err)
 		}
@@ -355,75 +285,3 @@ var errSilent = errors.New("no answer")
 func (silent) Key(context.Context, string) (*identity.Key, error)       { return nil, errSilent }
 func (silent) User(context.Context, string) (*identity.User, error)     { return nil, errSilent }
 func (silent) Tenant(context.Context, string) (*identity.Tenant, error) { return nil, errSilent }
-
-func TestViolations(t *testing.T) {
-	onEachCounting(t, func(t *testing.T, c counting) {
-		t.Helper()
-		u := c.NewUsage(catalog.UsageOptions{})
-		for i, e := range []struct {
-			user, rule string
-			at         time.Duration
-		}{
-			{"ann", "a", 0},
-			{"ann", "a", time.Hour - 1},
-			{"ann", "b", time.Hour},
-			{"ann", "a", 5 * time.Hour},
-			{"bob", "a", 0},
-			{"bob", "b", 0},
-			{"bob", "b", 30 * time.Minute},
-			{"Zoe", "b", 0},
-			{"Zoe", "b", 2 * time.Hour},
-		} {
-			u.Record(&engine.Event{User: e.user, Rule: e.rule, At: midnight.Add(e.at), Outcome: engine.Denied})
-			if i%2 == 0 {
-				flush(t, u)
-			}
-		}
-		flush(t, u)
-		// There is no room for Zoe, but for what she is denied.
-		small := c.NewUsage(catalog.UsageOptions{MaxIDs: 1})
-		small.Record(&engine.Event{User: "ann", At: midnight})
-		small.Record(&engine.Event{User: "Zoe", Rule: "late", At: midnight.Add(48 * time.Hour), Outcome: engine.Denied})
-		flush(t, small)
-		flush(t, small)
-		if s := small.Stats(); s.Flushed != 2 || s.Dropped != 1 {
-			t.Errorf("%+v", s)
-		}
-		for _, q := range []struct {
-			rule, user string
-			from, to   time.Duration
-			limit      int
-			want       string
-		}{
-			{"", "", 0, 24 * time.Hour, 0, "[{ann 4} {bob 3} {Zoe 2}]"},
-			{"", "", 0, 24 * time.Hour, 1, "[{ann 4}]"},
-			{"", "", 0, time.Hour, 0, "[{bob 3} {ann 2} {Zoe 1}]"},
-			{"", "", 59 * time.Minute, 61 * time.Minute, 0, "[{ann 3} {bob 3} {Zoe 1}]"}, // whole hours
-			{"", "", 3 * time.Hour, 5 * time.Hour, 0, "[]"},
-			{"", "", -time.Hour, 0, 0, "[]"},
-			{"a", "", 0, 24 * time.Hour, 1000, "[{ann 3} {bob 1}]"},
-			{"", "Zoe", 0, 24 * time.Hour, 0, "[{Zoe 2}]"},
-			{"b", "ann", 0, 24 * time.Hour, 0, "[{ann 1}]"},
-			{"c", "", 0, 24 * time.Hour, 0, "[]"},
-			{"late", "", 0, 72 * time.Hour, 0, "[{Zoe 1}]"},
-		} {
-			got, err := c.Violations(t.Context(), catalog.ViolationQuery{
-				Rule: q.rule, User: q.user, From: midnight.Add(q.from), To: midnight.Add(q.to), Limit: q.limit,
-			})
-			if err != nil || fmt.Sprint(got) != q.want {
-				t.Errorf("%+v: %v, %v", q, got, err)
-			}
-		}
-		for want, q := range map[string]catalog.ViolationQuery{
-			"to: 2026-01-31T00:00:00Z: want a time after from, which is 2026-01-31T00:00:00Z": {From: midnight, To: midnight},
-			"limit: 1001: want from 1 to 1000":                                                {To: midnight, Limit: 1001},
-			"limit: -1: want from 1 to 1000":                                                  {To: midnight, Limit: -1},
-			`rule: "a\x00": want 1 to 255 bytes`:                                              {To: midnight, Rule: "a\x00"},
-			`user: "\xff": want 1 to 255 bytes`:                                               {To: midnight, User: "\xff"},
-		} {
-			if _, err := c.Violations(t.Context(), q); catalog.Status(err) != 422 || !strings.Contains(err.Error(), want) {
-				t.Errorf("%+v: %v, want %s", q, err, want)
-			}
-		}
-	})
-}

@@ -218,14 +218,14 @@ func (t *tx) changesOf(ctx context.Context, o *RevertOptions) ([]LoggedChange, e
 		}
 		query, args = query+" AND kind = $2 AND subject = $3", append(args, o.Kind, o.ID)
 	}
-	changes, err := logged(ctx, t, logColumns+query+" ORDER BY place DESC LIMIT "+strconv.Itoa(mostChanges+1), args...)
+	changes, err := logged(ctx, t, logColumns+query+" ORDER BY place DESC LIMIT "+strconv.Itoa(maxListed+1), args...)
 	switch {
 	case err != nil:
 		return nil, err
 	case len(changes) == 0:
 		return nil, missing
-	case len(changes) > mostChanges:
-		return nil, strict.Problems{{Message: fmt.Sprintf("revision %d has changed more than %d things, which is too much to be reverted at once: want one of them, or apply a document that says how all should be", o.Revision, mostChanges)}}
+	case len(changes) > maxListed:
+		return nil, strict.Problems{{Message: fmt.Sprintf("revision %d has changed more than %d things, which is too much to be reverted at once: want one of them, or apply a document that says how all should be", o.Revision, maxListed)}}
 	}
 	return changes, nil
 }

@@ -15,24 +15,23 @@ import (
 	"github.com/stintdev/stint/internal/kit/lookup"
 )
 
-// directory looks up keys, users and tenants, and remembers them: in this process, and
-// beside the database if there is a side.
+// directory looks up keys, users and tenants, and caches them: in this process and, if the
+// catalog has a side, there for all nodes.
 //
-// What is found on the side was read from the database at some mark. It is used if that
-// is one that this node has seen, since it began to know about changes, and not below
-// the last one that is known to have changed it: so it is never older than what a node
-// that had asked the database itself might hold, nor of another history or database.
+// A value from the side was read from the database at some mark, by some node. It is used
+// only if this node knows that mark, and no later change of the value: so it is never older
+// than what this node could have read itself, and never of another history or database.
 type directory struct {
 	c    *Catalog
 	size int
 	ttl  time.Duration
-	// caches are replaced when the revisions of the database begin anew.
+	// caches are replaced when the database has another history.
 	caches    atomic.Pointer[caches]
-	sidePause atomic.Int64 // until when the side is not asked
+	sidePause atomic.Int64 // the side is not asked before this time
 
 	mu     sync.Mutex
-	marks  map[int64]string // the stamps of revisions
-	recent map[string]int64 // what has changed lately, by kind and id: the revision
+	stamps map[int64]string // of the revisions that are known
+	recent map[string]int64 // the revisions that changed something lately, by kind and id
 }
 
 type caches struct {
@@ -41,8 +40,8 @@ type caches struct {
 	tenants *lookup.Cache[known[Tenant, identity.Tenant]]
 }
 
-// known is something that was looked up: what is stored, and what that means now, or why
-// it cannot be read. That is no one's trouble but its own.
+// known is the result of a lookup: what is stored, and what that means now, or why it
+// cannot be read. A row that cannot be read affects no other.
 type known[T, I any] struct {
 	stored T
 	value  *I
@@ -52,25 +51,25 @@ type known[T, I any] struct {
 const (
 	lookupLimit = time.Second
 	sideLimit   = 50 * time.Millisecond
-	sidePause   = time.Second // after it has failed
+	sidePause   = time.Second // after a failure
 	sideTTL     = 10 * time.Minute
-	mostRecent  = 100_000 // of marks, and of what has changed
+	maxRecent   = 100_000 // entries of stamps, and of recent
 )
 
 var _ identity.Directory = (*directory)(nil)
 
 func (c *Catalog) newDirectory(size int, ttl time.Duration) (*directory, error) {
-	d := &directory{c: c, size: size, ttl: ttl, marks: map[int64]string{}, recent: map[string]int64{}}
+	d := &directory{c: c, size: size, ttl: ttl, stamps: map[int64]string{}, recent: map[string]int64{}}
 	all, err := d.newCaches()
 	d.caches.Store(all)
 	return d, err
 }
 
 func (d *directory) newCaches() (*caches, error) {
-	forGood := func(t *Tenant, _ time.Time) (*identity.Tenant, time.Time) { return t.identity(), time.Time{} }
+	unchanging := func(t *Tenant, _ time.Time) (*identity.Tenant, time.Time) { return t.identity(), time.Time{} }
 	keys, err1 := newCache(d, &d.c.APIKeys.kind, (*APIKey).at)
 	users, err2 := newCache(d, &d.c.Users.kind, (*User).at)
-	tenants, err3 := newCache(d, &d.c.Tenants.kind, forGood)
+	tenants, err3 := newCache(d, &d.c.Tenants.kind, unchanging)
 	return &caches{keys, users, tenants}, errors.Join(err1, err2, err3)
 }
 
@@ -79,7 +78,7 @@ func newCache[T, I any](d *directory, k *kind, at func(*T, time.Time) (*I, time.
 		Size: d.size, TTL: d.ttl, NegativeTTL: min(d.ttl, time.Minute), MaxStale: 24 * time.Hour, Timeout: lookupLimit, Now: d.c.clock,
 		Load: func(ctx context.Context, id string) (lookup.Answer[known[T, I]], error) {
 			if !identity.ValidID(id) {
-				// It cannot be stored at any revision, and a database may choke on it.
+				// No database can store it, and some fail on it.
 				return lookup.Answer[known[T, I]]{Revision: math.MaxInt64}, nil
 			}
 			row, err := d.load(ctx, k, id)
@@ -104,7 +103,7 @@ func newCache[T, I any](d *directory, k *kind, at func(*T, time.Time) (*I, time.
 	})
 }
 
-// get looks up an id, again if the caches have been replaced meanwhile.
+// get looks up an id, and does so again if the caches were replaced meanwhile.
 func get[T, I any](ctx context.Context, d *directory, of func(*caches) *lookup.Cache[known[T, I]], id string) (*I, error) {
 	for {
 		all := d.caches.Load()
@@ -134,15 +133,15 @@ func (d *directory) Tenant(ctx context.Context, id string) (*identity.Tenant, er
 	return get(ctx, d, func(c *caches) *lookup.Cache[known[Tenant, identity.Tenant]] { return c.tenants }, id)
 }
 
-// onSide is what the side holds of a row, and when that was so.
+// onSide is a row as the side holds it, with the mark that it was read at.
 type onSide struct {
 	mark
-	Body json.RawMessage `json:"body,omitempty"` // nil: there is none
+	Body json.RawMessage `json:"body,omitempty"` // nil: there is no row
 }
 
 func sideName(kind, id string) string { return "directory:" + kind + ":" + id }
 
-// load returns what is stored.
+// load reads a row, from the side or the database.
 func (d *directory) load(ctx context.Context, k *kind, id string) (got onSide, err error) {
 	if got, ok := d.fromSide(ctx, k, id); ok {
 		return got, nil
@@ -160,13 +159,13 @@ func (d *directory) load(ctx context.Context, k *kind, id string) (got onSide, e
 		if packed, err := json.Marshal(got); err == nil {
 			writing, cancel := context.WithTimeout(ctx, sideLimit)
 			defer cancel()
-			d.noteSide(d.c.options.Side.Set(writing, sideName(k.name, id), packed, sideTTL)) // it would only have been quicker
+			d.noteSide(d.c.options.Side.Set(writing, sideName(k.name, id), packed, sideTTL)) // without it the next lookup asks the database
 		}
 	}
 	return got, nil
 }
 
-// sideUp reports whether the side is worth asking: one that has just failed is not, or
+// sideUp reports whether to ask the side. After a failure it is left alone for a moment, or
 // each lookup would wait for it.
 func (d *directory) sideUp() bool {
 	return d.c.options.Side != nil && d.c.options.Now().UnixNano() >= d.sidePause.Load()
@@ -191,64 +190,66 @@ func (d *directory) fromSide(ctx context.Context, k *kind, id string) (got onSid
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	stamp, ok := d.marks[got.Revision]
+	stamp, ok := d.stamps[got.Revision]
 	return got, ok && stamp == got.Stamp && got.Revision >= d.recent[k.name+":"+id]
 }
 
-// begin says at which mark the node begins to know about changes.
+// begin sets the mark from which on the node knows all changes.
 func (d *directory) begin(at mark) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.start(at)
 }
 
-// start is begin for those who hold the lock.
+// start is begin for callers that hold the lock.
 func (d *directory) start(at mark) {
 	clear(d.recent)
-	clear(d.marks)
-	d.marks[at.Revision] = at.Stamp
+	clear(d.stamps)
+	d.stamps[at.Revision] = at.Stamp
 }
 
-// invalidate has the ids looked up again.
+// follow has everything that has changed looked up again.
+func (d *directory) follow(ctx context.Context, n *news) {
+	switch n.extent {
+	case listed:
+		d.invalidate(ctx, n)
+	case anything:
+		d.begin(n.mark)
+		all := d.caches.Load()
+		all.keys.InvalidateAll(n.Revision)
+		all.users.InvalidateAll(n.Revision)
+		all.tenants.InvalidateAll(n.Revision)
+	case otherHistory:
+		d.begin(n.mark)
+		if next, err := d.newCaches(); err == nil { // the options were valid the first time
+			d.caches.Swap(next).close()
+		}
+	}
+}
+
+// invalidate has the ids looked up again that have changed.
 func (d *directory) invalidate(ctx context.Context, n *news) {
 	d.mu.Lock()
-	maps.Copy(d.marks, n.marks)
+	maps.Copy(d.stamps, n.stamps)
 	var names []string
-	for kind, ids := range n.changed {
-		for _, id := range ids {
+	for _, kind := range []string{kindKey, kindUser, kindTenant} {
+		for _, id := range n.ids[kind] {
 			d.recent[kind+":"+id] = n.Revision
 			names = append(names, sideName(kind, id))
 		}
 	}
-	if max(len(d.recent), len(d.marks)) > mostRecent {
+	if max(len(d.recent), len(d.stamps)) > maxRecent {
 		d.start(n.mark)
 	}
 	d.mu.Unlock()
 	all := d.caches.Load()
-	all.keys.Invalidate(n.Revision, n.changed[kindKey]...)
-	all.users.Invalidate(n.Revision, n.changed[kindUser]...)
-	all.tenants.Invalidate(n.Revision, n.changed[kindTenant]...)
+	all.keys.Invalidate(n.Revision, n.ids[kindKey]...)
+	all.users.Invalidate(n.Revision, n.ids[kindUser]...)
+	all.tenants.Invalidate(n.Revision, n.ids[kindTenant]...)
 	if side := d.c.options.Side; side != nil && len(names) > 0 {
 		ctx, cancel := context.WithTimeout(ctx, lookupLimit)
 		defer cancel()
-		_ = side.Delete(ctx, names...) // what is left is too old to be used
-	}
-}
-
-// invalidateAll has everything looked up again.
-func (d *directory) invalidateAll(at mark) {
-	d.begin(at)
-	all := d.caches.Load()
-	all.keys.InvalidateAll(at.Revision)
-	all.users.InvalidateAll(at.Revision)
-	all.tenants.InvalidateAll(at.Revision)
-}
-
-// reset forgets everything: what is known is of another history.
-func (d *directory) reset(at mark) {
-	d.begin(at)
-	if next, err := d.newCaches(); err == nil { // it was well with the same options
-		d.caches.Swap(next).close()
+		_ = side.Delete(ctx, names...) // they are not used any more in any case
 	}
 }
 

@@ -77,7 +77,11 @@ func TestDirectory(t *testing.T) {
 				return key != nil && key.User == "ann" && key.Revoked.IsZero(), err
 			}
 			is("the key", true, key)
-			if err := c.RevokeKey(ctx, writer, k.ID); err != nil {
+			_, err = c.APIKeys.Modify(ctx, writer, k.ID, func(k *catalog.APIKey) error {
+				k.Revoked = catalog.Time{Time: time.Now()}
+				return nil
+			})
+			if err != nil {
 				t.Fatal(err)
 			}
 			is("the good of the key that was revoked", false, key)

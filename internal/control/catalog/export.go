@@ -90,7 +90,7 @@ func (c *Catalog) pages(ctx context.Context, o ExportOptions, each func(Document
 		return c.wrap(err)
 	}
 	defer tx.Rollback() //nolint:errcheck // it was only read
-	all, err := c.shared(ctx, tx, nil, nil)
+	all, err := c.readShared(ctx, tx, nil)
 	if err != nil {
 		return c.wrap(err)
 	}

@@ -8,14 +8,6 @@ import (
 // DB returns what a catalog writes with: a database in memory has no other way in.
 func DB(c *Catalog) *sql.DB { return c.db }
 
-// Until returns up to which revision a node knows that nothing has changed of the rules and
-// lists that it has read.
-func (n *Node) Until() int64 {
-	n.turn.Lock()
-	defer n.turn.Unlock()
-	return n.loaded.until.Revision
-}
-
 // SQL returns what is asked for a page of a table.
 func (t *Table[T]) SQL(q Query) (query string, args []any) {
 	where, args := q.where(&t.kind)

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"strings"
-	"time"
 
 	"github.com/stintdev/stint/identity"
 )
@@ -26,15 +25,4 @@ func (c *Catalog) CreateKey(ctx context.Context, actor string, k APIKey) (text s
 		return "", APIKey{}, 0, err
 	}
 	return text, k, version, nil
-}
-
-// RevokeKey revokes an API key, now. One that is revoked stays as it is.
-func (c *Catalog) RevokeKey(ctx context.Context, actor, id string) error {
-	_, err := c.APIKeys.Modify(ctx, actor, id, func(k *APIKey) error {
-		if now := c.options.Now().UTC().Truncate(time.Microsecond); k.Revoked.IsZero() || k.Revoked.After(now) {
-			k.Revoked, k.RevokedBy = Time{now}, actor
-		}
-		return nil
-	})
-	return err
 }

@@ -10,8 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-
-	"github.com/stintdev/stint/rule"
 )
 
 // lastGood is a file that keeps the last snapshot that was put to use, so that a node
@@ -112,7 +110,7 @@ func (l lastGood) load() (s *Snapshot, saved time.Time, err error) {
 	if err := decoder.Decode(&k); err != nil {
 		return nil, saved, fmt.Errorf("%s: %w", l.path, err)
 	}
-	s, err = newSnapshot(new(rule.Compiler), k.mark, k.Document)
+	s, err = newSnapshot(k.mark, k.Document)
 	if err != nil {
 		return nil, saved, fmt.Errorf("%s: %w", l.path, err)
 	}

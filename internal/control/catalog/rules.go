@@ -22,11 +22,11 @@ func (c *Catalog) CheckRule(ctx context.Context, r Rule, replacing string) (prob
 	if err != nil {
 		return nil, c.wrap(err)
 	}
-	file, err := c.file(ctx, tx, at.Revision, nil)
+	file, err := c.file(ctx, tx, at.Revision, false)
 	if err != nil {
 		return nil, c.wrap(err)
 	}
-	c.memory.keep(read{at, file})
+	c.memory.store(rulesAt{at, file})
 	file.Rules = slices.Clone(file.Rules)
 	var k checker
 	if err := k.checkRule("", &r); err != nil || len(k.Problems) > 0 {
@@ -49,7 +49,7 @@ func (c *Catalog) CheckRule(ctx context.Context, r Rule, replacing string) (prob
 	} else {
 		file.Rules[i] = r
 	}
-	found := c.memory.check(file)
+	found := file.Check()
 	if taken { // what it would mean for others that the one before it were gone does not matter
 		found = slices.DeleteFunc(found, func(p strict.Problem) bool {
 			kind, name, _, ok := whose(&file, p.Path)

@@ -88,7 +88,7 @@ func (c *Catalog) write(ctx context.Context, actor string, do func(*tx) error) (
 		return 0, c.wrap(err)
 	}
 	if t.file != nil {
-		c.memory.keep(read{mark{t.revision, t.stamp}, *t.file})
+		c.memory.store(rulesAt{mark{t.revision, t.stamp}, *t.file})
 	}
 	c.tell(ctx)
 	return t.revision, nil
@@ -259,7 +259,7 @@ func (t *tx) check(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		t.problems = append(t.problems, relate(file, t.touched, t.c.memory.check(*file))...)
+		t.problems = append(t.problems, relate(file, t.touched, file.Check())...)
 	}
 	return t.problems.Err()
 }
@@ -341,7 +341,7 @@ func (t *tx) checkerOf(ctx context.Context, value any) (*checker, error) {
 // read returns the rules and tiers as they are now.
 func (t *tx) read(ctx context.Context) (*rule.File, error) {
 	if t.file == nil {
-		file, err := t.c.file(ctx, t, t.revision-1, t.touched)
+		file, err := t.c.file(ctx, t, t.revision-1, len(t.touched) > 0)
 		if err != nil {
 			return nil, err
 		}

@@ -19,44 +19,39 @@ import (
 
 // UsageOptions are the settings of a [Usage].
 type UsageOptions struct {
-	// Interval is how often what was counted is written. Default 5 s.
+	// Interval is how often the counts are written. Default 5 s.
 	Interval time.Duration
-	// MaxIDs is how many users, how many keys, and how many users of rules in an hour
-	// are counted between two writes, and kept if a write fails. What is beyond is
-	// dropped. Default 100,000.
+	// MaxIDs is how many users, and how many keys, are counted between two writes, and kept
+	// if a write fails. The requests of others are dropped. Default 100,000.
 	MaxIDs int
-	// Retention is how long violations are kept. Default 90 days.
-	Retention time.Duration
-	// Log is told when what was counted cannot be written. Default: nothing is.
+	// Log reports writes that fail. Default: none are reported.
 	Log *slog.Logger
 }
 
-// Usage counts what requests users and API keys make, and writes it behind: adding to
-// what is there, as other nodes do. It raises no revision, and is in no log of changes.
+// Usage counts the requests of users and API keys, and adds the counts to the database
+// from time to time, as other nodes do. That makes no revision and no entry in the log of
+// changes.
 //
-// Of users it counts requests, and those that a limit has denied; of a user and a rule
-// those that were denied, by the hour, which are the violations. A ban is not one, nor
-// is what a rule that is only tried out would have denied. What comes with credentials
-// that were refused is no one's. Days and months are those of UTC.
+// Of users it counts all requests, and those that a limit denied; requests during a ban,
+// and those that a log_only rule would have denied, are not denied by a limit. Requests
+// with rejected credentials are not counted. Days and months are those of UTC. Only users
+// and keys of the catalog are written.
 //
-// Only users and keys of the catalog are written. Violations are those of all users.
-//
-// What cannot be written is kept, and written with what comes next. If it is not known
-// whether a statement was carried out, as when a connection breaks, it is made again:
-// its rows, at most 256, may then be counted twice.
+// Counts that could not be written are kept and written later. If it is not known whether
+// a statement took effect, because the connection broke, it is repeated: its rows, at most
+// 256, may then be counted twice.
 type Usage struct {
 	c    *Catalog
 	o    UsageOptions
 	seed maphash.Seed
 
 	shards [64]shard
-	// counted is how many users, keys and violations the shards have.
-	counted [3]atomic.Int64
+	// counted is how many users and keys the shards hold.
+	counted [2]atomic.Int64
 
-	turn chan struct{} // of who writes; the rest of these are theirs
-	kept counts        // what is to be written
-	old  time.Time     // when it was last looked for violations to be forgotten
-	away bool          // the last write has failed
+	turn chan struct{} // of capacity 1: held by who writes, and guards the next two
+	kept counts        // to be written
+	away bool          // the last write failed
 
 	keeping, flushed, dropped, failed atomic.Int64
 
@@ -68,33 +63,30 @@ var _ engine.Recorder = (*Usage)(nil)
 
 // UsageStats are numbers since [Catalog.NewUsage].
 type UsageStats struct {
-	Pending int64 // users, keys and violations that are to be written
-	Flushed int64 // those that were
-	Dropped int64 // counts of requests for which there was no room
-	Errors  int64 // times that they could not be written
+	Pending int64 // users and keys with counts that are not written yet
+	Flushed int64 // users and keys whose counts were written
+	Dropped int64 // requests that were not counted for lack of room
+	Errors  int64 // writes that failed
 }
 
-// counts are what was counted, of each user, key and violation.
+// counts are the counts of users and keys, by id.
 type counts struct {
-	users      map[string]*userCount
-	keys       map[string]*keyCount
-	violations map[violation]*denials
+	users map[string]*userCount
+	keys  map[string]*keyCount
 }
 
-func newCounts() counts {
-	return counts{map[string]*userCount{}, map[string]*keyCount{}, map[violation]*denials{}}
-}
+func newCounts() counts { return counts{map[string]*userCount{}, map[string]*keyCount{}} }
 
-func (c *counts) len() int { return len(c.users) + len(c.keys) + len(c.violations) }
+func (c *counts) len() int { return len(c.users) + len(c.keys) }
 
-// shard is the counts of some users, and of keys that came with them or without any.
+// shard is the counts of some users, and of the keys that came with them or alone.
 type shard struct {
 	mu sync.Mutex
 	counts
-	_ [88]byte // so that those who count do not meet
+	_ [104]byte // two cache lines in all, so that shards do not share one
 }
 
-// userCount has the numbers of the last day and month in which there were requests.
+// userCount counts the last day and month that had requests, and all time.
 type userCount struct {
 	day, today       int64
 	month, thisMonth int64
@@ -107,25 +99,15 @@ type keyCount struct {
 	used  int64 // in microseconds since 1970
 }
 
-type violation struct {
-	hour       int64
-	rule, user string
-}
+const secondsOfDay = 24 * 60 * 60
 
-type denials int64
-
-const (
-	secondsOfHour = 60 * 60
-	secondsOfDay  = 24 * secondsOfHour
-)
-
-// monthOf returns the month of a day. Both are counted from January 1970.
+// monthOf returns the month of a day, both counted from January 1970.
 func monthOf(day int64) int64 {
 	t := time.Unix(day*secondsOfDay, 0).UTC()
 	return int64(t.Year()-1970)*12 + int64(t.Month()-time.January)
 }
 
-// later returns the number of the later of two periods, or the sum if they are one.
+// later returns the count of the later of two periods, or the sum if they are the same.
 func later(period, n, otherPeriod, other int64) (int64, int64) {
 	switch {
 	case period == otherPeriod:
@@ -144,11 +126,9 @@ func (c *userCount) add(o *userCount) {
 }
 
 func (c *keyCount) add(o *keyCount) { c.total, c.used = c.total+o.total, max(c.used, o.used) }
-func (d *denials) add(o *denials)   { *d += *o }
 
 func (c *userCount) requests() int64 { return c.total }
 func (c *keyCount) requests() int64  { return c.total }
-func (d *denials) requests() int64   { return int64(*d) }
 
 // one counts a request.
 func (c *userCount) one(at time.Time, exceeded int64) {
@@ -173,9 +153,6 @@ func (c *Catalog) NewUsage(o UsageOptions) *Usage {
 	if o.MaxIDs <= 0 {
 		o.MaxIDs = 100_000
 	}
-	if o.Retention <= 0 {
-		o.Retention = 90 * 24 * time.Hour
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -198,12 +175,11 @@ func (u *Usage) Record(e *engine.Event) {
 		c := s.users[e.User]
 		if c == nil && u.room(0, identity.ValidID(e.User)) {
 			c = new(userCount)
-			s.users[strings.Clone(e.User)] = c // what it was cut from may be large
+			s.users[strings.Clone(e.User)] = c // it may be part of a large string
 		}
 		exceeded := int64(0)
 		if e.Outcome == engine.Denied {
 			exceeded = 1
-			u.deny(s, violation{hourOf(e.At), e.Rule, e.User})
 		}
 		if c != nil {
 			c.one(e.At, exceeded)
@@ -222,19 +198,7 @@ func (u *Usage) Record(e *engine.Event) {
 	}
 }
 
-func (u *Usage) deny(s *shard, v violation) {
-	n := s.violations[v]
-	if n == nil && u.room(2, identity.ValidID(v.rule) && identity.ValidID(v.user)) {
-		n = new(denials)
-		v.rule, v.user = strings.Clone(v.rule), strings.Clone(v.user)
-		s.violations[v] = n
-	}
-	if n != nil {
-		*n++
-	}
-}
-
-// room takes a place for one more, if there is one and if the database would take it.
+// room reserves room for one more id, if there is some and a database can store the id.
 func (u *Usage) room(kind int, valid bool) bool {
 	if valid && u.counted[kind].Add(1) <= int64(u.o.MaxIDs) {
 		return true
@@ -246,7 +210,7 @@ func (u *Usage) room(kind int, valid bool) bool {
 	return false
 }
 
-// Stats returns how much there is to write, and what became of the rest.
+// Stats returns the current numbers.
 func (u *Usage) Stats() UsageStats {
 	s := UsageStats{Pending: u.keeping.Load(), Flushed: u.flushed.Load(), Dropped: u.dropped.Load(), Errors: u.failed.Load()}
 	for i := range u.counted {
@@ -255,9 +219,9 @@ func (u *Usage) Stats() UsageStats {
 	return s
 }
 
-// Start writes every so often what was counted, until ctx ends or Stop is called.
+// Start writes the counts at every interval, until ctx ends or Stop is called.
 func (u *Usage) Start(ctx context.Context) {
-	writing, cut := context.WithCancel(context.WithoutCancel(ctx)) // what has begun should end
+	writing, cut := context.WithCancel(context.WithoutCancel(ctx)) // a write that has begun may finish
 	ctx, u.stop = context.WithCancel(ctx)
 	u.cut = cut
 	u.work.Go(func() {
@@ -269,13 +233,13 @@ func (u *Usage) Start(ctx context.Context) {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				_ = u.Flush(writing) // it says so itself
+				_ = u.Flush(writing) // which logs the error
 			}
 		}
 	})
 }
 
-// Stop ends that, and writes what is left. It does not take longer than ctx.
+// Stop ends that and writes what is left, until ctx ends.
 func (u *Usage) Stop(ctx context.Context) error {
 	if u.stop != nil {
 		u.stop()
@@ -285,7 +249,7 @@ func (u *Usage) Stop(ctx context.Context) error {
 	return u.Flush(ctx)
 }
 
-// Flush writes what was counted, now. What could not be written is kept.
+// Flush writes the counts now. Those that could not be written are kept.
 func (u *Usage) Flush(ctx context.Context) error {
 	select {
 	case u.turn <- struct{}{}:
@@ -310,7 +274,7 @@ func (u *Usage) Flush(ctx context.Context) error {
 	return err
 }
 
-// collect moves what the shards have to what is kept.
+// collect moves the counts of the shards to kept.
 func (u *Usage) collect() {
 	if u.kept.len() == 0 {
 		u.kept = newCounts() // maps do not shrink
@@ -318,16 +282,14 @@ func (u *Usage) collect() {
 	for i := range u.shards {
 		got := u.shards[i].take()
 		u.keeping.Add(int64(got.len()))
-		for kind, n := range [...]int{len(got.users), len(got.keys), len(got.violations)} {
-			u.counted[kind].Add(-int64(n))
-		}
+		u.counted[0].Add(-int64(len(got.users)))
+		u.counted[1].Add(-int64(len(got.keys)))
 		merge(u, u.kept.users, got.users, (*userCount).add, (*userCount).requests)
 		merge(u, u.kept.keys, got.keys, (*keyCount).add, (*keyCount).requests)
-		merge(u, u.kept.violations, got.violations, (*denials).add, (*denials).requests)
 	}
 }
 
-// take returns what was counted, and begins anew.
+// take returns the counts, and starts over.
 func (s *shard) take() (got counts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -337,8 +299,8 @@ func (s *shard) take() (got counts) {
 	return got
 }
 
-// merge adds what was counted to what is kept, as far as there is room.
-func merge[K comparable, V any](u *Usage, into, from map[K]V, add func(V, V), requests func(V) int64) {
+// merge adds new counts to those that are kept, as far as there is room.
+func merge[V any](u *Usage, into, from map[string]V, add func(V, V), requests func(V) int64) {
 	for k, v := range from {
 		switch have, ok := into[k]; {
 		case ok:
@@ -351,14 +313,13 @@ func merge[K comparable, V any](u *Usage, into, from map[K]V, add func(V, V), re
 	}
 }
 
-// upsert adds rows to those of a table.
+// upsert is a statement that adds counts to the rows of a table.
 type upsert struct {
 	table   string
-	columns []string
+	columns []string // the first is the id
 	types   []string // of columns
-	only    string   // joins what rows must be of
-	order   string   // of rows, so that writers do not wait for each other in a circle
-	add     string   // to the row t that is there
+	owners  string   // the table that must have the id
+	update  string   // of the row t that exists
 }
 
 var (
@@ -366,9 +327,8 @@ var (
 		table:   "stint_user_usage",
 		columns: []string{"id", "day", "today", "month", "this_month", "total", "exceeded", "last_seen"},
 		types:   []string{"TEXT", "BIGINT", "BIGINT", "BIGINT", "BIGINT", "BIGINT", "BIGINT", "TIMESTAMPTZ"},
-		only:    "JOIN stint_users u ON u.id = v.id",
-		order:   "v.id",
-		add: `(id) DO UPDATE SET
+		owners:  "stint_users",
+		update: `
 			day = CASE WHEN t.day > excluded.day THEN t.day ELSE excluded.day END,
 			today = CASE WHEN t.day > excluded.day THEN t.today WHEN t.day = excluded.day THEN t.today + excluded.today ELSE excluded.today END,
 			month = CASE WHEN t.month > excluded.month THEN t.month ELSE excluded.month END,
@@ -382,22 +342,15 @@ var (
 		table:   "stint_key_usage",
 		columns: []string{"id", "total", "last_used"},
 		types:   []string{"TEXT", "BIGINT", "TIMESTAMPTZ"},
-		only:    "JOIN stint_api_keys k ON k.id = v.id",
-		order:   "v.id",
-		add: `(id) DO UPDATE SET total = t.total + excluded.total,
+		owners:  "stint_api_keys",
+		update: `total = t.total + excluded.total,
 			last_used = CASE WHEN t.last_used > excluded.last_used THEN t.last_used ELSE excluded.last_used END`,
-	}
-	violationUpsert = upsert{
-		table:   "stint_violations",
-		columns: []string{"hour", "rule", "user_id", "denied"},
-		types:   []string{"BIGINT", "TEXT", "TEXT", "BIGINT"},
-		order:   "v.hour, v.rule, v.user_id",
-		add:     "(hour, rule, user_id) DO UPDATE SET denied = t.denied + excluded.denied",
 	}
 )
 
-// text returns the statement for n rows. What is the same to both databases is that a
-// CAST tells PostgreSQL what an argument is and leaves numbers of SQLite as they are.
+// text returns the statement for n rows. PostgreSQL needs the casts to know the types of
+// arguments; SQLite ignores them for numbers. Rows are in order of their ids, so that two
+// writers cannot wait for each other.
 func (q *upsert) text(n int) string {
 	var b strings.Builder
 	columns := strings.Join(q.columns, ", ")
@@ -414,67 +367,51 @@ func (q *upsert) text(n int) string {
 		}
 		fmt.Fprintf(&b, "CAST($%d AS %s)", i+1, q.types[column])
 	}
-	fmt.Fprintf(&b, ")) INSERT INTO %s AS t (%s) SELECT v.%s FROM v %s WHERE TRUE ORDER BY %s ON CONFLICT %s",
-		q.table, columns, strings.Join(q.columns, ", v."), q.only, q.order, q.add)
+	fmt.Fprintf(&b, ")) INSERT INTO %s AS t (%s) SELECT v.%s FROM v JOIN %s o ON o.id = v.id WHERE TRUE ORDER BY v.id ON CONFLICT (id) DO UPDATE SET %s",
+		q.table, columns, strings.Join(q.columns, ", v."), q.owners, q.update)
 	return b.String()
 }
 
-// sizes are how many rows a statement has: few texts are prepared again and again.
+// sizes are the numbers of rows that a statement may have: few, so that each is prepared once.
 var sizes = [...]int{256, 64, 16, 4, 1}
 
-const (
-	writeLimit = 10 * time.Second // of a statement
-	sweepEvery = time.Hour
-)
+const writeLimit = 10 * time.Second // of a statement
 
-// write writes what is kept, and forgets what is written.
+// write writes the counts that are kept, and drops those that are written.
 func (u *Usage) write(ctx context.Context) error {
 	moment := func(micros int64) any { return u.c.dialect.Time(time.UnixMicro(micros)) }
-	err := writeAll(ctx, u, &userUpsert, u.kept.users, strings.Compare, func(args []any, id string, c *userCount) []any {
+	err := writeAll(ctx, u, &userUpsert, u.kept.users, func(args []any, id string, c *userCount) []any {
 		return append(args, id, c.day, c.today, c.month, c.thisMonth, c.total, c.exceeded, moment(c.seen))
 	})
 	if err != nil {
 		return err
 	}
-	err = writeAll(ctx, u, &keyUpsert, u.kept.keys, strings.Compare, func(args []any, id string, c *keyCount) []any {
+	return writeAll(ctx, u, &keyUpsert, u.kept.keys, func(args []any, id string, c *keyCount) []any {
 		return append(args, id, c.total, moment(c.used))
 	})
-	if err != nil {
-		return err
-	}
-	inOrder := func(a, b violation) int {
-		return cmp.Or(cmp.Compare(a.hour, b.hour), strings.Compare(a.rule, b.rule), strings.Compare(a.user, b.user))
-	}
-	err = writeAll(ctx, u, &violationUpsert, u.kept.violations, inOrder, func(args []any, v violation, n *denials) []any {
-		return append(args, v.hour, v.rule, v.user, int64(*n))
-	})
-	if err != nil {
-		return err
-	}
-	return u.sweep(ctx)
 }
 
-func writeAll[K comparable, V any](ctx context.Context, u *Usage, q *upsert, rows map[K]V, order func(a, b K) int, add func([]any, K, V) []any) error {
-	keys := slices.SortedFunc(maps.Keys(rows), order)
+func writeAll[V any](ctx context.Context, u *Usage, q *upsert, rows map[string]V, add func([]any, string, V) []any) error {
+	ids := slices.Sorted(maps.Keys(rows))
 	var args []any
 	text, of := "", 0
-	for len(keys) > 0 {
-		n := sizes[slices.IndexFunc(sizes[:], func(n int) bool { return n <= len(keys) })]
+	for len(ids) > 0 {
+		n := sizes[slices.IndexFunc(sizes[:], func(n int) bool { return n <= len(ids) })]
 		if n != of {
 			text, of = q.text(n), n
 		}
 		args = args[:0]
-		for _, k := range keys[:n] {
-			args = add(args, k, rows[k])
+		for _, id := range ids[:n] {
+			args = add(args, id, rows[id])
 		}
 		if err := u.exec(ctx, text, args...); err != nil {
 			return err
 		}
-		for _, k := range keys[:n] {
-			delete(rows, k)
+		for _, id := range ids[:n] {
+			delete(rows, id)
 		}
 		u.flushed.Add(int64(n))
-		keys = keys[n:]
+		ids = ids[n:]
 	}
 	return nil
 }
@@ -484,17 +421,4 @@ func (u *Usage) exec(ctx context.Context, text string, args ...any) error {
 	defer cancel()
 	_, err := u.c.db.ExecContext(ctx, text, args...)
 	return err
-}
-
-// sweep deletes violations that are old, every so often.
-func (u *Usage) sweep(ctx context.Context) error {
-	now := u.c.options.Now()
-	if now.Sub(u.old) < sweepEvery {
-		return nil
-	}
-	if err := u.exec(ctx, "DELETE FROM stint_violations WHERE hour < $1", hourOf(now.Add(-u.o.Retention))); err != nil {
-		return err
-	}
-	u.old = now
-	return nil
 }

@@ -405,11 +405,10 @@ func checkTrial(h *house) {
 		"bad": func(h *house) (any, error) {
 			return h.Tenants.Create(ctx, actor, catalog.Tenant{ID: "x", Tier: "none"})
 		},
-		"token":      func(h *house) (any, error) { _, made, err := h.CreateToken(ctx, actor, token); return made.Name, err },
-		"key":        func(h *house) (any, error) { _, _, v, err := h.CreateKey(ctx, actor, catalog.APIKey{}); return v, err },
-		"revoke key": func(h *house) (any, error) { return nil, h.RevokeKey(ctx, actor, "keykeyalice") },
-		"end":        func(h *house) (any, error) { return nil, h.EndSession(ctx, session) },
-		"revoke":     func(h *house) (any, error) { return nil, h.RevokeToken(ctx, actor, token.ID) },
+		"token":  func(h *house) (any, error) { _, made, err := h.CreateToken(ctx, actor, token); return made.Name, err },
+		"key":    func(h *house) (any, error) { _, _, v, err := h.CreateKey(ctx, actor, catalog.APIKey{}); return v, err },
+		"end":    func(h *house) (any, error) { return nil, h.EndSession(ctx, session) },
+		"revoke": func(h *house) (any, error) { return nil, h.RevokeToken(ctx, actor, token.ID) },
 	}
 	for _, k := range kinds {
 		writes["create "+k.kindName()] = func(h *house) (any, error) { return k.create(ctx, h, "carol", 0) }

@@ -32,7 +32,6 @@ func (h *house) calls() map[string]func(context.Context) error {
 			_, _, _, err := h.CreateKey(ctx, actor, catalog.APIKey{User: owner})
 			return err
 		},
-		"revoke key": func(ctx context.Context) error { return h.RevokeKey(ctx, actor, "12345678") },
 		"create token": func(ctx context.Context) error {
 			_, _, err := h.CreateToken(ctx, actor, catalog.Token{Name: "a", Role: catalog.Viewer})
 			return err

@@ -106,8 +106,8 @@ func checkHostileIDs(h *house) {
 				t.Errorf("list with %s as %s: %.200v", name(text), path, err)
 			}
 		}
-		if err := h.RevokeKey(t.Context(), actor, text); catalog.Status(err) != http.StatusNotFound {
-			t.Errorf("revoke the key %s: %.200v", name(text), err)
+		if _, err := h.APIKeys.Modify(t.Context(), actor, text, func(*catalog.APIKey) error { return nil }); catalog.Status(err) != http.StatusNotFound {
+			t.Errorf("modify the key %s: %.200v", name(text), err)
 		}
 	}
 }

@@ -1,0 +1,196 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+const (
+	// Between two looks there is a pause. It doubles while changes keep coming, so that a
+	// burst of changes costs few looks, and stays well below a second.
+	minPause, maxPause = 20 * time.Millisecond, 400 * time.Millisecond
+	// awayPause is the pause after a look that failed. It may have been one connection only.
+	awayPause = time.Second
+	// savePause is the pause after a snapshot was written to disk.
+	savePause = 5 * time.Second
+)
+
+// follow looks when it is notified, and at every poll.
+func (n *Node) follow(ctx context.Context) {
+	poll := time.NewTicker(n.o.Poll)
+	defer poll.Stop()
+	pause := minPause
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-poll.C:
+		case <-n.wake:
+		}
+		n.looking.Lock()
+		changed := n.look(ctx, n.at)
+		n.looking.Unlock()
+		if changed {
+			nudge(n.moved)
+		}
+		if n.Status().Away != nil {
+			nudge(n.wake)
+			sleep(ctx, awayPause)
+			continue
+		}
+		sleep(ctx, pause)
+		if changed && len(n.wake) > 0 {
+			pause = min(2*pause, maxPause)
+		} else {
+			pause = minPause
+		}
+	}
+}
+
+// sleep waits for a time, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// Look looks now, and uses what the database has, even if its revision is lower than the
+// one that is served: someone has set it back, and means it.
+func (n *Node) Look(ctx context.Context) error {
+	n.looking.Lock()
+	defer n.looking.Unlock()
+	n.look(ctx, nowhere)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s := n.Status()
+	if s.Away != nil {
+		return s.Away
+	}
+	if s.Problem != "" {
+		return errors.New(s.Problem)
+	}
+	return nil
+}
+
+// Refresh looks now, for a caller who has just written something.
+func (n *Node) Refresh(ctx context.Context) error {
+	n.looking.Lock()
+	defer n.looking.Unlock()
+	n.look(ctx, n.at)
+	return ctx.Err()
+}
+
+// look brings the node from a position to where the database is, and reports whether that
+// is another point than before. The position is the node's own, or nowhere to start over.
+//
+// Rules come first and the directory second, each whole. The node moves on also if the
+// rules cannot be used: users and keys must not wait for them.
+func (n *Node) look(ctx context.Context, from position) (changed bool) {
+	n.count(func(s *NodeStatus) { s.Looks++ })
+	got, err := n.ask(ctx, from)
+	switch {
+	case ctx.Err() != nil:
+		return false
+	case err != nil:
+		n.away(ctx, err)
+		return false
+	}
+	n.reached(ctx)
+	switch {
+	case got.extent == setBack:
+		n.refuse(ctx, fmt.Errorf("the database is at revision %d, and was at %d: it was set back, or is not the same; a reload (SIGHUP) serves what it has", got.Revision, from.Revision))
+		return false
+	case got.mark == from.mark:
+		if !n.at.stale {
+			n.serve(n.at.mark) // it may have been set back, and is here again
+		}
+		return false
+	}
+	next := position{mark: got.mark, snapshot: from.snapshot, stale: from.stale}
+	if got.extent == otherHistory {
+		next.snapshot = nil
+	}
+	if got.shared != nil || got.broken != nil {
+		s, err := n.put(ctx, &got)
+		if next.stale = err != nil; next.stale {
+			n.refuse(ctx, err)
+		} else {
+			next.snapshot = s
+		}
+	}
+	if !next.stale {
+		n.serve(got.mark)
+	}
+	changed = got.mark != n.at.mark
+	n.at = next
+	n.directory.follow(ctx, &got)
+	return changed
+}
+
+// put compiles the rules and lists of a revision and puts them to use.
+func (n *Node) put(ctx context.Context, got *news) (*Snapshot, error) {
+	n.count(func(s *NodeStatus) { s.Loads++ })
+	s, err := got.compile()
+	if err != nil {
+		return nil, err
+	}
+	if err := n.use(ctx, s); err != nil {
+		return nil, fmt.Errorf("revision %d: %w", s.Revision, err)
+	}
+	n.o.Log.InfoContext(ctx, "rules in use", "revision", s.Revision, "rules", s.Rules.Len())
+	select {
+	case <-n.unsaved: // it is out of date
+	default:
+	}
+	n.unsaved <- s
+	return s, nil
+}
+
+// compile returns the snapshot of the rules and lists that were read.
+func (n *news) compile() (s *Snapshot, err error) {
+	if err = n.broken; err == nil {
+		s, err = newSnapshot(n.mark, *n.shared)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("revision %d: %w", n.Revision, err)
+	}
+	return s, nil
+}
+
+// saves writes snapshots to disk, and the last one when the node stops. Writing ten
+// thousand rules takes longer than using them, so of several in a row only the last is
+// written.
+func (n *Node) saves(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			select {
+			case s := <-n.unsaved:
+				n.keep(context.WithoutCancel(ctx), s)
+			default:
+			}
+			return
+		case s := <-n.unsaved:
+			n.keep(ctx, s)
+		}
+		sleep(ctx, savePause)
+	}
+}
+
+// keep writes a snapshot to disk.
+func (n *Node) keep(ctx context.Context, s *Snapshot) {
+	err := n.good.save(s, n.c.options.Now())
+	n.mu.Lock()
+	first := n.status.Unkept == nil
+	n.status.Unkept = err
+	n.mu.Unlock()
+	if err != nil && first {
+		n.o.Log.WarnContext(ctx, "the last good rules cannot be saved: without the database the next start fails", "problem", err.Error())
+	}
+}

@@ -1,0 +1,88 @@
+package catalog
+
+import (
+	"context"
+	"time"
+)
+
+// NodeStatus is what a node serves, and what keeps it from serving a newer revision.
+type NodeStatus struct {
+	mark            // of what is served
+	Since time.Time // when it came into use
+	// Saved is when the rules were written to disk, if they come from there because the
+	// database could not be reached at the start.
+	Saved time.Time
+	// Problem is why a newer revision is not served. Empty: there is no problem.
+	Problem   string
+	ProblemAt time.Time // since when
+	// Away is why the last look failed to reach the database. Nil: it did not fail.
+	Away   error
+	AwayAt time.Time // since when
+	// Unkept is why the last good rules could not be written to disk.
+	Unkept error
+	// Looks is how often the node has looked for changes, and Loads how often it has read
+	// rules and lists.
+	Looks, Loads uint64
+}
+
+// Status returns the current status.
+func (n *Node) Status() NodeStatus {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.status
+}
+
+// count changes a counter of the status.
+func (n *Node) count(add func(*NodeStatus)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	add(&n.status)
+}
+
+// serve records that what is in use is that of a mark, without a problem.
+func (n *Node) serve(m mark) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := &n.status
+	if s.mark != m || s.Problem != "" || !s.Saved.IsZero() {
+		s.mark, s.Since, s.Saved, s.Problem, s.ProblemAt = m, n.c.options.Now(), time.Time{}, "", time.Time{}
+	}
+}
+
+// refuse records why the current revision is not served.
+func (n *Node) refuse(ctx context.Context, why error) {
+	n.mu.Lock()
+	again := n.status.Problem == why.Error()
+	if !again {
+		n.status.Problem, n.status.ProblemAt = why.Error(), n.c.options.Now()
+	}
+	n.mu.Unlock()
+	if !again {
+		n.o.Log.ErrorContext(ctx, "rules not used, those before stay in use", "problem", why.Error())
+	}
+}
+
+// away records that the database could not be reached.
+func (n *Node) away(ctx context.Context, why error) {
+	n.mu.Lock()
+	first := n.status.Away == nil
+	if first {
+		n.status.AwayAt = n.c.options.Now()
+	}
+	n.status.Away = why
+	n.mu.Unlock()
+	if first {
+		n.o.Log.WarnContext(ctx, "the database cannot be reached, what is known stays in use", "problem", why.Error())
+	}
+}
+
+// reached records that the database was reached.
+func (n *Node) reached(ctx context.Context) {
+	n.mu.Lock()
+	before := n.status.Away
+	n.status.Away, n.status.AwayAt = nil, time.Time{}
+	n.mu.Unlock()
+	if before != nil {
+		n.o.Log.InfoContext(ctx, "the database is back")
+	}
+}
