@@ -50,7 +50,7 @@ func (r *checked) hiddenBy(i int, tier Values) (first string, never bool) {
 	return "", false
 }
 
-// alwaysFirst says whether b can be proved never to refuse what a lets pass, when
+// alwaysFirst reports whether b can be proved never to refuse what a lets pass, when
 // both count the same requests and both are charged, or neither.
 //
 // The proof is by the most that a lets pass in any time w: burst + w*rate, where the

@@ -233,7 +233,7 @@ func TestProblems(t *testing.T) {
 		"variable over":     {text: "[server]\nreplicas = -1", environ: []string{"STINT_SERVER_REPLICAS=3"}},
 		"variable integer":  {environ: []string{"STINT_SERVER_MAX_KEYS=many"}, want: `STINT_SERVER_MAX_KEYS: "many": want an integer`},
 		"variable boolean":  {environ: []string{"STINT_IDENTITY_REQUIRE=yes"}, want: `STINT_IDENTITY_REQUIRE: "yes": want true or false`},
-		"variable duration": {environ: []string{"STINT_SERVER_RELOAD_INTERVAL=soon"}, want: `STINT_SERVER_RELOAD_INTERVAL: "soon" is not a length of time`},
+		"variable duration": {environ: []string{"STINT_SERVER_RELOAD_INTERVAL=soon"}, want: `STINT_SERVER_RELOAD_INTERVAL: "soon" is not a duration`},
 		"variable list":     {environ: []string{"STINT_IDENTITY_TRUSTED_PROXIES=10.0.0.0/8, x"}, want: `STINT_IDENTITY_TRUSTED_PROXIES: "x": want an address or a network`},
 		"variable secret":   {environ: []string{"STINT_IDENTITY_JWT_SECRET=hunter2"}, want: `STINT_IDENTITY_JWT_SECRET: "[redacted]": want at least 32 bytes`},
 		"variable counters": {environ: []string{"STINT_SERVER_COUNTERS=hunter2"}, want: `STINT_SERVER_COUNTERS: want memory: or a URL`},
