@@ -11,7 +11,7 @@ const (
 	mostHeader = 8 << 10 // bytes that are looked at, from the right
 )
 
-// proxies knows whom to believe about a client's address.
+// proxies finds the client's address.
 type proxies struct {
 	trusted networks
 	depth   int // 0: by the networks
@@ -58,8 +58,8 @@ func (x *proxies) trusts(a netip.Addr) bool {
 }
 
 // client returns the address of the client, and whether the peer is trusted. The walk
-// begins at the peer and goes to the left as long as who wrote an address is trusted.
-// What cannot be read ends it: what stands to its left was written by someone unknown.
+// begins at the peer and goes left as long as the writer of an address is trusted.
+// Anything that cannot be parsed ends it: what is to its left has an unknown writer.
 func (x *proxies) client(q *Request) (client netip.Addr, trusted bool) {
 	client = canonical(q.Peer)
 	if x.depth == 0 && !x.trusts(client) {
@@ -108,8 +108,8 @@ type walk struct {
 	left  int // bytes that may still be looked at
 }
 
-// next returns the next element that is not empty. Elements that do not lie within the
-// bytes that may be looked at are not returned in part.
+// next returns the next element that is not empty. It never returns part of an element
+// that exceeds the bytes that may be read.
 func (w *walk) next(last func(string) int) (string, bool) {
 	for w.left > 0 {
 		if !w.more {
@@ -205,8 +205,8 @@ func cutValue(s string) (value, rest string, ok bool) {
 	return "", "", false
 }
 
-// parseNode reads an address as proxies write it: with or without a port, an IPv6
-// address in brackets or without.
+// parseNode reads an address as proxies write it: with or without a port, and IPv6 with
+// or without brackets.
 func parseNode(s string) (netip.Addr, bool) {
 	const longest = 128
 	if len(s) > longest {
@@ -247,11 +247,10 @@ func validPort(s string) bool {
 // nat64 is the well-known prefix of RFC 6052.
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
-// canonical returns the one form of an address: an IPv4 address that comes as an IPv6
-// one is unwrapped, or all clients of a translator would be one. RFC 6052 allows no
-// other than public addresses in its prefix, and none is taken from it: no one should
-// become 127.0.0.1 this way. Addresses of 6to4 and Teredo are left alone: anyone can
-// send from them, with the IPv4 address of another in it.
+// canonical normalizes an address. IPv4 addresses inside IPv6 are unwrapped, or all
+// clients of a translator would be one. RFC 6052 allows only public addresses in its
+// prefix, and no others are unwrapped: no one should become 127.0.0.1 this way. 6to4 and
+// Teredo addresses stay: anyone can send from them with someone else's IPv4 address.
 func canonical(a netip.Addr) netip.Addr {
 	a = a.WithZone("").Unmap()
 	if !a.Is6() || !nat64.Contains(a) {
@@ -265,7 +264,7 @@ func canonical(a netip.Addr) netip.Addr {
 	return a
 }
 
-// counted returns what is counted of an address.
+// counted returns the network that an address is counted by.
 func counted(a netip.Addr, v6bits int) netip.Prefix {
 	bits := a.BitLen()
 	if a.Is6() {

@@ -15,9 +15,9 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// Key is an API key, as a [Directory] knows it: everything but its secret.
+// Key is an API key as a [Directory] stores it: everything but its secret.
 //
-// A client sends PREFIX_ID_SECRET. The id has 8 to 64 letters and digits; it finds
+// A client sends PREFIX_ID_SECRET. The id has 8 to 64 letters and digits; it identifies
 // the key and may be shown. The secret has 27 to 128 letters and digits, 160 random
 // bits or more, so that it cannot be guessed and a quick hash is enough.
 type Key struct {
@@ -29,7 +29,7 @@ type Key struct {
 	Limits             map[string]stint.Limit
 
 	Disabled bool
-	// Expires and Revoked are when the key stops being good. Zero: never.
+	// Expires and Revoked are when the key stops being valid. Zero: never.
 	Expires, Revoked time.Time
 }
 
@@ -66,7 +66,7 @@ const (
 const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 // GenerateKey makes a key from random bytes, such as those of crypto/rand.Reader. The
-// text is what the client sends, and is to be shown once: the key does not hold it.
+// text is what the client sends; show it once, because the key does not contain it.
 func GenerateKey(random io.Reader, prefix string, pepper Secret) (text string, k Key, err error) {
 	if !validPrefix(prefix) {
 		return "", Key{}, &stint.InvalidError{Field: "identity prefix", Value: prefix, Want: wantPrefix}
@@ -92,7 +92,7 @@ func GenerateKey(random io.Reader, prefix string, pepper Secret) (text string, k
 	return prefix + "_" + k.ID + "_" + secret, k, nil
 }
 
-// HashSecret returns what a directory keeps of a key's secret, and how it was made:
+// HashSecret returns what a directory stores of a key's secret, and how it was hashed:
 // with the pepper if there is one.
 func HashSecret(secret string, pepper Secret) ([sha256.Size]byte, Hashing) {
 	if pepper == "" {
@@ -111,8 +111,7 @@ type keyChecker struct {
 	macs           *sync.Pool // of *mac; nil: there is no pepper
 }
 
-// mac is a keyed hash with room for what goes in and out, which would be allocated
-// otherwise.
+// mac is a keyed hash with buffers for its input and output, which saves allocations.
 type mac struct {
 	hash.Hash
 	text [longestText]byte
@@ -159,10 +158,10 @@ func (c *keyChecker) find(q *Request) (string, error) {
 	return "", nil
 }
 
-// owns reports whether a bearer token is meant as a key.
+// owns reports whether a bearer token is an API key.
 func (c *keyChecker) owns(text string) bool { return c.bearer && strings.HasPrefix(text, c.prefix) }
 
-// check returns the key of the text if it is good.
+// check returns the key of the text if it is valid.
 func (c *keyChecker) check(ctx context.Context, d Directory, text string, now time.Time) (*Key, error) {
 	id, secret, ok := c.split(text)
 	if !ok {
@@ -187,7 +186,7 @@ func (c *keyChecker) check(ctx context.Context, d Directory, text string, now ti
 	return k, k.good(now)
 }
 
-// good returns why the key is not good any more.
+// good returns why the key is no longer valid.
 func (k *Key) good(now time.Time) error {
 	switch {
 	case !k.Revoked.IsZero() && !now.Before(k.Revoked):
@@ -211,8 +210,8 @@ func (c *keyChecker) split(text string) (id, secret string, ok bool) {
 	return id, secret, ok
 }
 
-// hash hashes a secret of at most longestText bytes. It is false if that takes a
-// pepper and there is none.
+// hash hashes a secret of at most longestText bytes. It reports false if that needs
+// a pepper and there is none.
 func (c *keyChecker) hash(how Hashing, secret string) (sum [sha256.Size]byte, ok bool) {
 	if how == SHA256 {
 		var text [longestText]byte
@@ -257,7 +256,7 @@ var notBase62 = func() (other [256]byte) {
 }()
 
 // bearer returns the request's bearer token, and "" if it has none. Two lines are
-// refused: who comes after us may read the other one.
+// rejected: the service behind us may read the other one.
 func bearer(q *Request) (string, error) {
 	lines := q.Headers["Authorization"]
 	if len(lines) == 0 {

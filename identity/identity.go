@@ -1,33 +1,31 @@
-// Package identity answers one question about a request: who is asking?
+// Package identity finds out who sends a request.
 //
-// A [Resolver] tries what a request may bring, in order: an API key, a JWT, the
-// headers of a trusted proxy, and at last the client's address, which is always
-// there. The answer is a [Subject].
+// A [Resolver] tries, in order: an API key, a JWT, the headers of a trusted proxy,
+// and the client's address, which is always there. The result is a [Subject].
 //
-// # What holds
+// # Invariants
 //
-//   - What a client writes about itself counts for nothing unless it is proven. A
-//     key is proven by its secret and a token by its signature; headers and
-//     forwarded addresses are believed from trusted proxies only, and each address
-//     only as far as all those who passed it on are trusted.
-//   - An API key that is not good is refused, never taken for no key: its holder
-//     would otherwise be counted as someone else. A token that is not good falls to
-//     the address and the subject says why, unless Require is set.
-//   - Of an unknown key and a wrong secret a client learns the same, in the same
-//     time. That a key is revoked or expired learns only who has its secret.
+//   - Claims of a client about itself count only if they are proven: a key by its
+//     secret, a token by its signature. Headers and forwarded addresses are accepted
+//     from trusted proxies only, and an address only if every proxy that forwarded
+//     it is trusted.
+//   - An invalid API key is rejected, never treated as no key: otherwise its holder
+//     would be counted as someone else. With an invalid token the client is
+//     identified by its address, and the subject says why, unless Require is set.
+//   - An unknown key and a wrong secret get the same answer in the same time. Only a
+//     client with the right secret learns that its key is revoked or expired.
 //   - A ban wins over an exemption. A banned address is not identified any further,
-//     and so costs no lookup and no signature.
-//   - Secrets are in no error, and in nothing that these types print or log.
+//     so it costs no lookup and no signature check.
+//   - No error, and nothing that these types print or log, contains a secret.
 //   - Work and memory are bounded, whatever a client sends: tokens above 8 KiB are
-//     not looked at, of forwarding headers no more than 64 hops in the last 8 KiB,
-//     and the tokens remembered are counted.
+//     not read, at most 64 hops in the last 8 KiB of forwarding headers are, and the
+//     number of cached tokens is limited.
 //
-// # What it refuses to do
+// # What it does not do
 //
-// It reads no clock, logs nothing and decides nothing: whether the banned are turned
-// away, and what is counted of a subject, is for others to say. It does not guess
-// among forwarding headers: one is read, since a client can add the others. It keeps
-// no users and keys; these are a [Directory]'s.
+// It reads no clock, logs nothing and decides nothing: its callers reject banned
+// clients and count subjects. It reads only one forwarding header, because a client
+// can add the others. It stores no users and keys; a [Directory] does.
 package identity
 
 import (
@@ -46,62 +44,62 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// Request is what a door knows of a request.
+// Request is what a server knows of a request.
 type Request struct {
-	// Peer is the other end of the connection. A door that speaks the PROXY protocol
-	// puts the address of that here.
+	// Peer is the peer of the connection, or the address that the PROXY protocol
+	// names.
 	Peer netip.Addr
-	// Headers have canonical names, as http.Header has.
+	// Headers have canonical names, as in http.Header.
 	Headers map[string][]string
 }
 
 // Format prints the peer alone: headers hold secrets.
 func (q Request) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "request from %s", q.Peer) }
 
-// LogValue implements [slog.LogValuer], and tells as much as Format.
+// LogValue implements [slog.LogValuer]. It shows as much as Format.
 func (q Request) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("peer", q.Peer.String()))
 }
 
-// Subject is who is asking. Its maps belong to others and are read-only.
+// Subject is who sends a request. Its maps are shared and read-only.
 type Subject struct {
-	// User, Tenant and Key are empty if they are not known. Key is an API key's id.
+	// User, Tenant and Key are empty if unknown. Key is the id of an API key.
 	User, Tenant, Key string
-	// Tier is what the key says, or else the token or header, the user, the tenant, the
-	// default.
+	// Tier is that of the key, or else of the token or header, the user, the tenant, or
+	// the default.
 	Tier string
-	// IP is the client's address: unmapped, without a zone. It is not valid if the
-	// door knows none.
+	// IP is the client's address: unmapped, without a zone. It is not valid if
+	// unknown.
 	IP netip.Addr
-	// Net is what is counted of it: all of an IPv4 address, a part of an IPv6 one.
+	// Net is what is counted: the whole of an IPv4 address, a network of IPv6.
 	Net netip.Prefix
-	// Source is what told who it is.
+	// Source is how the subject was identified.
 	Source Source
-	// Verified says that user, tenant and key were proven, by a key or a token. What
-	// a trusted header says is believed, not proven.
+	// Verified says that user, tenant and key were proven, by a key or a token. A
+	// trusted header is not a proof.
 	Verified bool
-	// Trusted says that the peer is a trusted proxy, so that headers may be believed.
+	// Trusted says that the peer is a trusted proxy, so its headers may be used.
 	Trusted bool
-	// Exempt and Banned are the entries that say so, if any. One who is banned is
-	// not exempt.
+	// Exempt and Banned are the matching entries of lists, if any. A banned subject
+	// is not exempt.
 	Exempt, Banned *Entry
-	// Claims are those of a verified token that are text, numbers or truth values.
-	// One of an object has a name with a dot, as in "org.id".
+	// Claims are the strings, numbers and booleans of a verified token. A claim inside
+	// an object has a name with a dot, as in "org.id".
 	Claims map[string]string
-	// KeyLimits and UserLimits are what the key and the user have in place of what
-	// their tier says, by the name of the limit.
+	// KeyLimits and UserLimits override the limits of the tier, by the name of the
+	// limit.
 	KeyLimits, UserLimits map[string]stint.Limit
-	// Unaccepted is why a token or a trusted header was sent and not accepted.
+	// Unaccepted is why a token or a trusted header was not accepted.
 	Unaccepted Reason
-	// UserError is why the directory could not tell about the user, whose tier, limits and
-	// block are missing then, or about the tenant, whose tier is.
+	// UserError is the error of a lookup of the user, whose tier, limits and block are
+	// then missing, or of the tenant, whose tier is.
 	UserError error
 }
 
-// Source is what told who a subject is.
+// Source is how a subject was identified.
 type Source uint8
 
-// The sources. An address is always there, and so is the last.
+// The sources. ByIP is the last resort: there is always an address.
 const (
 	ByIP Source = iota
 	ByKey
@@ -119,18 +117,18 @@ func (s *Source) UnmarshalText(text []byte) error {
 	return parseName("source", sourceNames[:], text, s)
 }
 
-// Directory knows keys, users and tenants. It is asked on every request that has one, by
-// several goroutines at once, so it should remember. What it returns is not changed
-// by either side; nil without an error says that there is none.
+// Directory looks up keys, users and tenants. It is called on every request that has one,
+// by several goroutines at once, so it should cache. Neither side changes what it
+// returns; nil without an error means that there is none.
 type Directory interface {
 	Key(ctx context.Context, id string) (*Key, error)
 	User(ctx context.Context, id string) (*User, error)
 	Tenant(ctx context.Context, id string) (*Tenant, error)
 }
 
-// ErrDirectory is wrapped, beside the directory's own error, by an error that says that
-// the directory could not tell about a key. It may be able to later.
-var ErrDirectory = errors.New("the directory could not tell")
+// ErrDirectory is wrapped, beside the directory's own error, if a key could not be looked
+// up. A later attempt may succeed.
+var ErrDirectory = errors.New("the directory could not be read")
 
 func unknownKey(id string, err error) error {
 	return fmt.Errorf("identity: key %s: %w: %w", id, ErrDirectory, err)
@@ -140,29 +138,28 @@ func unknownKey(id string, err error) error {
 type User struct {
 	ID, Tenant, Tier string
 	Limits           map[string]stint.Limit
-	// Blocked, if it is not nil and not over, bans the user.
+	// Blocked, unless nil or expired, bans the user.
 	Blocked *Entry
 }
 
 // Tenant is what is known of a tenant.
 type Tenant struct {
 	ID   string
-	Tier string // of those of it who have no other
+	Tier string // of its users who have no other
 }
 
 // Options are a resolver's settings. The zero value identifies by the peer's address.
 type Options struct {
-	// Methods are tried in this order; the address, [ByIP], is not among them, being
-	// what remains. Default: a key if there is a Directory, a JWT if there is JWT,
-	// headers if one is named.
+	// Methods are tried in this order. [ByIP] is not among them: it is the last resort.
+	// Default: a key if there is a Directory, a JWT if there is JWT, headers if one is
+	// named.
 	Methods []Source
-	// Directory knows keys, users and tenants. Without one there are no API keys, and
-	// users and tenants have no tier of their own.
+	// Directory looks up keys, users and tenants. Without one there are no API keys, and
+	// users and tenants have no tiers.
 	Directory Directory
-	// Require refuses who brings neither a good key, nor a good token, nor a trusted
-	// header.
+	// Require rejects requests without a valid key, a valid token or a trusted header.
 	Require bool
-	// DefaultTier is the tier of those who have no other.
+	// DefaultTier is the tier of subjects that have no other.
 	DefaultTier string
 
 	// KeyHeader is the header of API keys. Default X-API-Key.
@@ -177,28 +174,28 @@ type Options struct {
 	// JWT says how tokens are verified. Default: there are none.
 	JWT *JWTOptions
 
-	// UserHeader, TenantHeader and TierHeader are headers of trusted proxies that say
-	// who is asking. Default: none.
+	// UserHeader, TenantHeader and TierHeader are headers in which trusted proxies
+	// identify the client. Default: none.
 	UserHeader, TenantHeader, TierHeader string
 
-	// TrustedProxies are the networks of proxies whose headers are believed.
+	// TrustedProxies are the networks of trusted proxies.
 	TrustedProxies []netip.Prefix
-	// TrustedDepth is, in place of them, the number of proxies that every request
+	// TrustedDepth is, instead of networks, the number of proxies that every request
 	// comes through: the peer is the first, and always trusted. At most 64.
 	TrustedDepth int
-	// ForwardedHeader is the one header that tells the client's address. Forwarded is
-	// read by RFC 7239, X-Forwarded-For as a list; any other, such as X-Real-IP, holds
+	// ForwardedHeader is the one header with the client's address. Forwarded is read by
+	// RFC 7239, X-Forwarded-For as a list; any other, such as X-Real-IP, holds
 	// one address. Default X-Forwarded-For.
 	ForwardedHeader string
 	// IPv6Prefix is how many bits of an IPv6 address are counted, from 32 to 128.
-	// Default 64: whoever has one address of such a network has them all.
+	// Default 64: a client with one address of such a network usually has all.
 	IPv6Prefix int
 
-	// Lists are who is exempt and who is banned.
+	// Lists are the exemptions and bans.
 	Lists Lists
 
-	// Previous is the resolver that this one takes the place of, if any. The keys that it
-	// has fetched from the same URL hold until they are fetched again.
+	// Previous is the resolver that this one replaces, if any. Keys that it has fetched
+	// from the same URL are used until they are fetched again.
 	Previous *Resolver
 }
 
@@ -208,10 +205,10 @@ func (o Options) Format(f fmt.State, _ rune) {
 	fmt.Fprintf(f, "%+v", plain(o))
 }
 
-// Lists are who is exempt and who is banned. Nil lists are empty.
+// Lists are the exemptions and bans. Nil lists are empty.
 type Lists struct{ Exempt, Banned *List }
 
-// Resolver tells who is asking. It may be used by several goroutines at once.
+// Resolver identifies clients. It is safe for concurrent use.
 type Resolver struct {
 	methods   []Source
 	directory Directory
@@ -290,11 +287,11 @@ func (r *Resolver) choose(o *Options, p *problems) {
 	}
 }
 
-// SetLists replaces who is exempt and who is banned.
+// SetLists replaces the exemptions and bans.
 func (r *Resolver) SetLists(l Lists) { r.lists.Store(&l) }
 
-// With returns a resolver that is the same but for its lists. All else is shared: to
-// close one of them closes both.
+// With returns the same resolver with other lists. All else is shared: closing one
+// closes both.
 func (r *Resolver) With(l Lists) *Resolver {
 	other := &Resolver{
 		methods: r.methods, directory: r.directory, require: r.require, tier: r.tier, keys: r.keys, tokens: r.tokens,
@@ -304,23 +301,23 @@ func (r *Resolver) With(l Lists) *Resolver {
 	return other
 }
 
-// Ready returns nil, or why the last fetch of a key set failed or that there was none
-// yet. Tokens of keys that are known are accepted all the same, and so is everything
-// that needs no token.
+// Ready returns an error if the last fetch of the key set failed, or if there was none
+// yet. Tokens with known keys are accepted all the same, and so are requests without a
+// token.
 func (r *Resolver) Ready() error { return r.tokens.ready() }
 
 // KeyHeader returns the header of API keys, in its canonical form.
 func (r *Resolver) KeyHeader() string { return r.keys.header }
 
-// Close ends what fetches keys. The resolver goes on with those it has.
+// Close stops fetching keys. The resolver keeps working with those it has.
 func (r *Resolver) Close() error {
 	r.tokens.stop()
 	return nil
 }
 
-// Resolve tells who is asking, in s, which it overwrites. A [*RefusedError] says that
-// the request must be refused for what it brought or did not bring; s then has the
-// address. Any other error is [ErrDirectory].
+// Resolve identifies the client, and writes the result to s. A [*RefusedError] means that
+// the request must be rejected for its credentials, or for the lack of them; s then has
+// the address. Any other error is [ErrDirectory].
 func (r *Resolver) Resolve(ctx context.Context, q *Request, now time.Time, s *Subject) error {
 	*s = Subject{}
 	s.IP, s.Trusted = r.proxies.client(q)
@@ -340,10 +337,9 @@ func (r *Resolver) Resolve(ctx context.Context, q *Request, now time.Time, s *Su
 	return nil
 }
 
-// Describe adds to a subject what is known of it, for callers who know who it is. Of
-// User, Tenant, Key, Tier and IP any may be given, and what is given stays. A
-// [*RefusedError] says that the key is not good any more; the rest of the subject is
-// there. Any other error is [ErrDirectory].
+// Describe completes a subject that the caller has identified. Any of User, Tenant, Key,
+// Tier and IP may be set, and stay. A [*RefusedError] means that the key is no longer
+// valid; the rest of the subject is complete. Any other error is [ErrDirectory].
 func (r *Resolver) Describe(ctx context.Context, now time.Time, s *Subject) error {
 	if s.IP.IsValid() {
 		s.IP = canonical(s.IP)
@@ -368,8 +364,8 @@ func (r *Resolver) Describe(ctx context.Context, now time.Time, s *Subject) erro
 	return refused
 }
 
-// bannedAddress reports whether the subject's address is banned, which ends it: it is
-// not identified any further.
+// bannedAddress reports whether the subject's address is banned. It is then not identified
+// any further.
 func (r *Resolver) bannedAddress(now time.Time, s *Subject) bool {
 	if s.Banned = r.lists.Load().Banned.address(s.IP, now); s.Banned == nil {
 		return false
@@ -378,8 +374,7 @@ func (r *Resolver) bannedAddress(now time.Time, s *Subject) bool {
 	return true
 }
 
-// complete adds what is known of the user and the tenant, the default tier, and whether
-// the subject is on a list.
+// complete adds the user, the tenant, the default tier, and the entries of lists.
 func (r *Resolver) complete(ctx context.Context, now time.Time, s *Subject) {
 	if s.User != "" && r.directory != nil {
 		r.addUser(ctx, now, s)
@@ -397,7 +392,7 @@ func (r *Resolver) complete(ctx context.Context, now time.Time, s *Subject) {
 	}
 }
 
-// identify tries the methods in order, until one tells.
+// identify tries the methods in order, until one identifies the client.
 func (r *Resolver) identify(ctx context.Context, q *Request, now time.Time, s *Subject) error {
 	for _, m := range r.methods {
 		var err error
@@ -449,7 +444,7 @@ func (r *Resolver) byToken(ctx context.Context, q *Request, now time.Time, s *Su
 	return nil
 }
 
-// addUser adds what the directory knows of the user, where nothing nearer has said it.
+// addUser adds what the directory has of the user, unless the key or token has set it.
 func (r *Resolver) addUser(ctx context.Context, now time.Time, s *Subject) {
 	u, err := r.directory.User(ctx, s.User)
 	if err != nil {
@@ -482,7 +477,7 @@ func (r *Resolver) addTenant(ctx context.Context, s *Subject) {
 	}
 }
 
-// trustedHeaders are the names of headers by which a trusted proxy says who is asking.
+// trustedHeaders are the names of headers in which a trusted proxy identifies the client.
 type trustedHeaders struct{ user, tenant, tier string }
 
 func (h *trustedHeaders) read(q *Request, s *Subject) error {
@@ -505,7 +500,7 @@ func (h *trustedHeaders) read(q *Request, s *Subject) error {
 		values[i] = lines[0]
 	}
 	if values[0] == "" && values[1] == "" {
-		return nil // a tier says nothing of who it is
+		return nil // a tier alone does not identify anyone
 	}
 	s.Source = ByHeader
 	s.User, s.Tenant, s.Tier = values[0], values[1], values[2]
@@ -517,9 +512,9 @@ const longestID = 255
 
 const wantID = "1 to 255 bytes of UTF-8 without control characters"
 
-// ValidID reports whether a client may be counted by such a name: 1 to 255 bytes of
-// UTF-8 without control characters. The replacement character stands for what was not
-// UTF-8, and so for many names.
+// ValidID reports whether a client may be counted by this name: 1 to 255 bytes of UTF-8
+// without control characters. The replacement character is not allowed, because it
+// stands for any invalid name.
 func ValidID(id string) bool {
 	for _, c := range id {
 		if c == utf8.RuneError || unicode.IsControl(c) {

@@ -372,7 +372,7 @@ func TestNewList(t *testing.T) {
 		t.Fatal("all of it was taken")
 	}
 	for _, want := range []string{
-		`entries[1] "ip 10.0.0.1/8": want 10.0.0.0/8, without bits of a host`,
+		`entries[1] "ip 10.0.0.1/8": want 10.0.0.0/8, without host bits`,
 		`entries[2] "ip 10.0.0.0/8": want it only once`,
 		`entries[3] "ip 10.0.0.256": want an address or a network`,
 		`entries[4] "ip ::ffff:10.0.0.1": want the IPv4 address itself, 10.0.0.1`,
@@ -405,7 +405,7 @@ func TestNew(t *testing.T) {
 		`TrustedDepth "-1": want 0 to 64`:                              {TrustedDepth: -1},
 		`TrustedDepth "1": want either a depth or trusted proxies`:     {TrustedDepth: 1, TrustedProxies: inside},
 		`TrustedProxies "0.0.0.0/0": want the networks of the proxies`: {TrustedProxies: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}},
-		`TrustedProxies "10.0.0.1/8": want 10.0.0.0/8, without bits`:   {TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/8")}},
+		`TrustedProxies "10.0.0.1/8": want 10.0.0.0/8, without host bits`:   {TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/8")}},
 		`TrustedProxies "invalid Prefix": want a network`:              {TrustedProxies: make([]netip.Prefix, 1)},
 		`ForwardedHeader "X/Y": want a header's name`:                  {ForwardedHeader: "X/Y"},
 		`UserHeader "X-User-ID": want trusted proxies`:                 {UserHeader: "X-User-ID"},

@@ -30,8 +30,8 @@ type tokenKey struct {
 	key       any    // []byte, *rsa.PublicKey, *ecdsa.PublicKey or ed25519.PublicKey
 }
 
-// fits reports whether tokens of the algorithm may be verified with the key. This is
-// what keeps a public key from being taken for the secret of an HMAC.
+// fits reports whether the key may verify tokens of the algorithm. This prevents a public
+// key from being used as an HMAC secret.
 func (k *tokenKey) fits(algorithm string) bool {
 	if k.algorithm != "" && k.algorithm != algorithm {
 		return false
@@ -49,7 +49,7 @@ func (k *tokenKey) fits(algorithm string) bool {
 	return false
 }
 
-// check says what would be right in place of a key that is of no use, or "".
+// check says what would be right if the key is unusable, or "".
 func (k *tokenKey) check() string {
 	switch key := k.key.(type) {
 	case []byte:
@@ -125,7 +125,7 @@ const (
 	largestSet   = 1 << 20
 )
 
-// keySource has the keys of a JSON Web Key Set, and fetches them again and again.
+// keySource has the keys of a JSON Web Key Set, and fetches them periodically.
 type keySource struct {
 	place   string
 	shown   string // without a password
@@ -139,7 +139,7 @@ type keySource struct {
 	done   sync.WaitGroup
 }
 
-// keyState is what the last fetch has left. It does not change.
+// keyState is the result of the last fetch. It does not change.
 type keyState struct {
 	keys    []tokenKey
 	err     error         // of the last fetch
@@ -174,7 +174,7 @@ func newKeySource(o *JWTOptions, p *problems) *keySource {
 	return s
 }
 
-// start begins to fetch. It does not wait for a URL, as it may be out of reach.
+// start begins to fetch. It does not wait for a URL, which may be unreachable.
 func (s *keySource) start() error {
 	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // the source's own life, which ends with stop
 	s.cancel = cancel
@@ -228,7 +228,7 @@ func (s *keySource) run(ctx context.Context) {
 	}
 }
 
-// rest says whether a fetch for an unknown key has to wait.
+// rest sets whether a fetch for an unknown key has to wait.
 func (s *keySource) rest(resting bool) {
 	state := *s.state.Load()
 	state.resting = resting
@@ -244,8 +244,8 @@ func (s *keySource) pause() time.Duration {
 }
 
 // named returns the keys with the id, or all of them if it is empty. For a key that is
-// not there it waits for a fetch, if one is allowed and the last one, if any, went
-// well: no one should wait for a server that is out of reach.
+// not there it waits for a fetch, if one is allowed and the last one, if any, succeeded:
+// no one should wait for an unreachable server.
 func (s *keySource) named(ctx context.Context, id string) ([]tokenKey, error) {
 	state := s.state.Load()
 	keys := state.named(id)
@@ -287,8 +287,7 @@ func (s *keyState) named(id string) []tokenKey {
 	return keys
 }
 
-// fetch reads the set, because someone asked for it or because it is time. If that
-// fails, the keys that were there stay.
+// fetch reads the set. If that fails, the old keys stay.
 func (s *keySource) fetch(ctx context.Context, asked bool) {
 	before := s.state.Load()
 	after := &keyState{keys: before.keys, resting: before.resting || asked, next: make(chan struct{})}
@@ -334,8 +333,8 @@ func (s *keySource) read(ctx context.Context) ([]byte, error) {
 	return text, err
 }
 
-// parseSet returns the keys of a set that can verify tokens. An empty set is an error,
-// and so leaves the keys that were there.
+// parseSet returns the keys of a set that can verify tokens. An empty set is an error, so
+// the old keys stay.
 func parseSet(text []byte, secrets bool) ([]tokenKey, error) {
 	var set jwkset.JWKSMarshal
 	if err := json.Unmarshal(text, &set); err != nil {
@@ -348,19 +347,19 @@ func parseSet(text []byte, secrets bool) ([]tokenKey, error) {
 		}
 		symmetric := m.KTY == jwkset.KtyOct
 		if symmetric && !secrets {
-			continue // a secret that a server hands out is none
+			continue // a secret that a server publishes is not secret
 		}
 		m.X5U, m.X5C, m.X5T, m.X5TS256 = "", nil, "", "" // the key counts, and nothing else is fetched
 		jwk, err := jwkset.NewJWKFromMarshal(m, jwkset.JWKMarshalOptions{Private: symmetric}, jwkset.JWKValidateOptions{})
 		if err != nil {
-			continue // of a kind that is not known; there are others
+			continue // of an unknown kind; there may be others
 		}
 		if k := (tokenKey{id: m.KID, algorithm: m.ALG.String(), key: jwk.Key()}); k.check() == "" {
 			keys = append(keys, k)
 		}
 	}
 	if len(keys) == 0 {
-		return nil, errors.New("no key in it that can verify tokens")
+		return nil, errors.New("it has no key that can verify tokens")
 	}
 	return keys, nil
 }

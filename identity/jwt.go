@@ -18,18 +18,17 @@ import (
 // JWTOptions say how tokens are verified. At least one of Secret, PublicKeys and JWKS
 // is needed.
 //
-// The keys decide on the algorithms: HS256, HS384 and HS512 for a secret, RS and PS
+// The key determines the algorithm: HS256, HS384 and HS512 for a secret, RS and PS
 // for an RSA key, ES256, ES384 or ES512 for the curve of an ECDSA key, EdDSA for
-// Ed25519. A token cannot choose another, nor bring a key or name a place where one is.
+// Ed25519. A token cannot choose another, bring a key, or link to one.
 type JWTOptions struct {
-	// Secret is that of HMAC. At least 32 bytes.
+	// Secret is the HMAC secret. At least 32 bytes.
 	Secret Secret
 	// PublicKeys are in PEM: PUBLIC KEY, RSA PUBLIC KEY or CERTIFICATE, of which only
 	// the key is used. At most 8.
 	PublicKeys string
-	// JWKS is where a JSON Web Key Set is: an http or https URL, or the name of a
-	// file. If a URL cannot be reached, tokens that need its keys are not accepted
-	// until it can; Ready says so. A file has to be there. Symmetric keys are taken
+	// JWKS is a JSON Web Key Set: an http or https URL, or the name of a file. If a URL cannot be reached, tokens that need its keys are not accepted
+	// until it can; Ready says so. A file must exist. Symmetric keys are read
 	// from a file only.
 	JWKS string
 	// Refresh is how often the set is fetched, 1 minute or more. It is fetched
@@ -39,20 +38,21 @@ type JWTOptions struct {
 	// Client fetches it. Default [http.DefaultClient].
 	Client *http.Client
 
-	// Issuer is who must have issued a token. Default: anyone who has a key.
+	// Issuer is the required issuer. Default: any.
 	Issuer string
-	// Audience are those for one of whom a token must be. Default: no matter whom.
+	// Audience lists the accepted audiences, one of which a token must name. Default:
+	// any.
 	Audience []string
-	// Leeway is how far clocks may be apart, at most 5 minutes. Default 30 s.
+	// Leeway is the tolerated clock difference, at most 5 minutes. Default 30 s.
 	Leeway time.Duration
 
-	// UserClaim, TenantClaim and TierClaim are the claims that tell these, one within
-	// an object with a dot, as in "org.id". Defaults: sub for the user, none.
+	// UserClaim, TenantClaim and TierClaim are the names of these claims; a claim inside
+	// an object has a dot, as in "org.id". Defaults: sub for the user, none.
 	UserClaim, TenantClaim, TierClaim string
 
-	// Remember is how many verified tokens are remembered; beyond it, those that were
-	// not used for the longest time are forgotten, and verified again. A token is
-	// remembered until it expires, and for 5 minutes at most. Default 100,000, at
+	// Remember is how many verified tokens are cached; beyond it, the least recently
+	// used are dropped, and verified again. A token is cached until it expires, and
+	// for 5 minutes at most. Default 100,000, at
 	// least 128.
 	Remember int
 }
@@ -127,7 +127,7 @@ func newVerifier(o *JWTOptions, p *problems) *verifier {
 	return v
 }
 
-// inherit takes over the keys that another has fetched from the same place.
+// inherit takes over the keys that another verifier has fetched from the same place.
 func (v *verifier) inherit(from *verifier) {
 	if v == nil || from == nil || v.set == nil || from.set == nil || v.set.file || v.set.place != from.set.place {
 		return
@@ -155,17 +155,17 @@ func (v *verifier) stop() {
 	}
 }
 
-// claims are what a verified token says. They do not change.
+// claims are the claims of a verified token. They do not change.
 type claims struct {
 	user, tenant, tier string
 	all                map[string]string
 	from, until        time.Time
 }
 
-// holds reports whether the token is as good as when it was verified.
+// holds reports whether the token is still valid.
 func (c *claims) holds(now time.Time) bool { return !now.Before(c.from) && now.Before(c.until) }
 
-// verify returns what a token says, or why it is not accepted.
+// verify returns the claims of a token, or why it is not accepted.
 func (v *verifier) verify(ctx context.Context, token string, now time.Time) (*claims, Reason) {
 	if len(token) > longestToken {
 		return nil, TokenTooLong
@@ -211,12 +211,12 @@ func (v *verifier) parse(ctx context.Context, token string, now time.Time) (*cla
 	return c, nil
 }
 
-// keys returns the keys that may have signed the token. The algorithm is the client's
-// word, and so is all of the header: it can only choose among keys, and a key has its
-// algorithms.
+// keys returns the keys that may have signed the token. The client writes the
+// algorithm and the rest of the header: they only choose among keys, and a key has its
+// own algorithms.
 func (v *verifier) keys(ctx context.Context, t *jwt.Token) (any, error) {
 	if _, critical := t.Header["crit"]; critical {
-		return nil, reasonError(TokenMalformed) // none of these is understood
+		return nil, reasonError(TokenMalformed) // no critical extension is supported
 	}
 	kid, ok := t.Header["kid"].(string)
 	if _, present := t.Header["kid"]; present && !ok {
@@ -240,7 +240,7 @@ func (v *verifier) keys(ctx context.Context, t *jwt.Token) (any, error) {
 	case len(fit.Keys) == 0:
 		return nil, err
 	case len(fit.Keys) > mostTried:
-		return nil, reasonError(TokenUnknownKey) // it has to name one
+		return nil, reasonError(TokenUnknownKey) // it must name one
 	}
 	return fit, nil
 }
@@ -269,10 +269,10 @@ func reasonOf(err error) Reason {
 	return TokenClaims
 }
 
-// flatten collects the claims that can be counted by, those in objects under names
-// with dots. Where two have one name, that which is less deep has it: names with dots
-// of their own are common at the top, as in "https://example.org/tenant". It returns
-// how many bytes they take: a long name before many can make much of a short token.
+// flatten collects the claims that rules can count by; claims inside objects have names
+// with dots. If two have the same name, the less nested one wins: names with dots are
+// common at the top, as in "https://example.org/tenant". It returns how many bytes they
+// take: one long name before many claims can make a short token large.
 func flatten(into map[string]string, prefix string, said map[string]any, depth int) (size int) {
 	const deepest = 4
 	for name, value := range said {

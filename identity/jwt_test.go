@@ -487,7 +487,7 @@ func TestWeakKeys(t *testing.T) {
 	if err := os.WriteFile(file, keySet(t, weak...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := identity.New(identity.Options{JWT: &identity.JWTOptions{JWKS: file}}); err == nil || !strings.Contains(err.Error(), "no key in it that can verify tokens") {
+	if _, err := identity.New(identity.Options{JWT: &identity.JWTOptions{JWKS: file}}); err == nil || !strings.Contains(err.Error(), "it has no key that can verify tokens") {
 		t.Error(err)
 	}
 }

@@ -17,13 +17,13 @@ type Entry struct {
 	// Value is an address or a network, as 192.0.2.1 or 2001:db8::/32, or the id of a
 	// user, tenant or API key.
 	Value string
-	// Reason is for those who wonder.
+	// Reason is for people.
 	Reason string
-	// Until is when the entry is over. Zero: never.
+	// Until is when the entry expires. Zero: never.
 	Until time.Time
 }
 
-// Holds reports whether the entry is not over.
+// Holds reports whether the entry has not expired.
 func (e *Entry) Holds(now time.Time) bool { return e.Until.IsZero() || now.Before(e.Until) }
 
 // Kind is what an entry names.
@@ -54,7 +54,7 @@ type List struct {
 	nets networks
 }
 
-// NewList returns a list of the entries. The error tells all that is wrong with them.
+// NewList returns a list of the entries. The error reports all that is wrong with them.
 func NewList(entries []Entry) (*List, error) {
 	l := &List{}
 	var errs []error
@@ -71,7 +71,7 @@ func NewList(entries []Entry) (*List, error) {
 	return l, nil
 }
 
-// add returns what would be right, or "".
+// add returns what would be right if the entry is wrong, or "".
 func (l *List) add(e *Entry) string {
 	const once = "it only once"
 	switch e.Kind {
@@ -119,8 +119,8 @@ func parseNetwork(text string) (p netip.Prefix, want string) {
 	return p, checkNetwork(p)
 }
 
-// checkNetwork says what would be right in place of a network that no client's
-// address, which has one form only, could ever be compared with.
+// checkNetwork says what would be right instead of a network that no client's address
+// can match, because addresses are normalized.
 func checkNetwork(p netip.Prefix) (want string) {
 	switch {
 	case !p.IsValid():
@@ -128,12 +128,12 @@ func checkNetwork(p netip.Prefix) (want string) {
 	case p.Addr().Is4In6():
 		return "the IPv4 address itself, " + p.Addr().Unmap().String()
 	case p.Masked() != p:
-		return p.Masked().String() + ", without bits of a host"
+		return p.Masked().String() + ", without host bits"
 	}
 	return ""
 }
 
-// Find returns the entry that holds for the subject, or nil: that of its key, user or
+// Find returns the entry that applies to the subject, or nil: that of its key, user or
 // tenant, or else of its address.
 func (l *List) Find(s *Subject, now time.Time) *Entry {
 	if e := l.name(s, now); e != nil {
@@ -163,9 +163,9 @@ func (l *List) name(s *Subject, now time.Time) *Entry {
 	return nil
 }
 
-// networks finds the longest network that an address is in: one lookup for each
-// length that occurs, of which there are few, and no more than 33 or 129. A trie would
-// follow a pointer for each bit.
+// networks finds the longest network that contains an address: one lookup for each prefix
+// length in use, of which there are few, and at most 33 or 129. A trie would follow a
+// pointer for each bit.
 type networks struct {
 	entries map[netip.Prefix]*Entry
 	v4, v6  []int // the lengths that occur, longest first

@@ -9,11 +9,11 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// RefusedError says that a request must be refused, as 401 says it in HTTP. It holds
-// no secret and may be shown.
+// RefusedError means that a request must be rejected, in HTTP with 401. It contains no
+// secret and may be shown.
 type RefusedError struct {
 	Reason Reason
-	// Key is the id of a key whose secret was right, and which is not good any more.
+	// Key is the id of a key whose secret was right, but which is no longer valid.
 	Key string
 }
 
@@ -24,8 +24,8 @@ func (e *RefusedError) Error() string {
 	return "identity: " + e.Reason.text()
 }
 
-// Reason is why a credential was not accepted. There are few, so that they can be
-// counted each.
+// Reason is why a credential was not accepted. There are few, so that metrics can count
+// each.
 type Reason uint8
 
 // The reasons.
@@ -55,27 +55,27 @@ const (
 var reasons = [...]struct{ name, text string }{
 	NoReason:         {"", "accepted"},
 	NoCredentials:    {"no_credentials", "an API key or a token is required"},
-	Ambiguous:        {"ambiguous", "the header of credentials was sent more than once"},
+	Ambiguous:        {"ambiguous", "the credentials were sent more than once"},
 	KeyInvalid:       {"key_invalid", "the API key is not valid"},
-	KeyDisabled:      {"key_disabled", "the API key is not active"},
+	KeyDisabled:      {"key_disabled", "the API key is disabled"},
 	KeyExpired:       {"key_expired", "the API key has expired"},
 	KeyRevoked:       {"key_revoked", "the API key was revoked"},
 	KeyUncheckable:   {"key_uncheckable", "the API key was hashed with a pepper, and none is set"},
 	TokenTooLong:     {"token_too_long", "the token is longer than 8 KiB"},
 	TokenMalformed:   {"token_malformed", "the token is not a JWT"},
-	TokenAlgorithm:   {"token_algorithm", "the token's algorithm does not fit any key"},
-	TokenUnknownKey:  {"token_unknown_key", "the token's key is not known"},
-	TokenNoKeys:      {"token_no_keys", "the keys of tokens could not be fetched yet"},
+	TokenAlgorithm:   {"token_algorithm", "no key has the token's algorithm"},
+	TokenUnknownKey:  {"token_unknown_key", "the token's key is unknown"},
+	TokenNoKeys:      {"token_no_keys", "the keys of tokens have not been fetched yet"},
 	TokenSignature:   {"token_signature", "the token's signature is not valid"},
 	TokenExpired:     {"token_expired", "the token has expired"},
 	TokenNotYetValid: {"token_not_yet_valid", "the token is not valid yet"},
-	TokenIssuer:      {"token_issuer", "the token is of another issuer"},
+	TokenIssuer:      {"token_issuer", "the token is from another issuer"},
 	TokenAudience:    {"token_audience", "the token is for another audience"},
-	TokenClaims:      {"token_claims", "the token lacks a claim, or has one that cannot be used"},
-	HeaderInvalid:    {"header_invalid", "a trusted header was sent twice or cannot be used"},
+	TokenClaims:      {"token_claims", "a claim of the token is missing or invalid"},
+	HeaderInvalid:    {"header_invalid", "a trusted header was sent twice or is invalid"},
 }
 
-// reasonError makes a reason travel through those who know errors only.
+// reasonError is a reason as an error.
 type reasonError Reason
 
 func (e reasonError) Error() string { return Reason(e).text() }
@@ -96,7 +96,7 @@ func (r Reason) text() string {
 	return reasons[r].text
 }
 
-// problems are what is wrong with options, all of it.
+// problems are all problems of options.
 type problems []error
 
 func (p *problems) add(field string, value any, want string) {

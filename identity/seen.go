@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// seen remembers tokens that were verified, by their hash. Each shard has two halves:
-// new tokens go into the first, and what is used in the second goes back to the
-// first. When the first is full, the second is dropped and the first takes its place,
-// so that what goes is what was not used for the longest time, roughly. A token that
-// was dropped is verified again.
+// seen caches verified tokens, by their hash. Each shard has two halves: new tokens go
+// into the first, and tokens of the second that are used move back to the first. When
+// the first is full, the second is dropped and the first takes its place, so roughly
+// the least recently used tokens are dropped. A dropped token is verified again.
 type seen struct {
 	shards [seenShards]seenShard
 	half   int // the most tokens in half a shard
@@ -29,7 +28,7 @@ const (
 
 func newSeen(size int) *seen { return &seen{half: size / seenShards / 2} }
 
-// get returns the claims of a token that was verified and is good at the time.
+// get returns the claims of a token that was verified and is still valid.
 func (c *seen) get(sum *[sha256.Size]byte, now time.Time) *claims {
 	s := c.shard(sum)
 	s.mu.RLock()

@@ -14,11 +14,11 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// Asks appends to dst what the hits ask of a store, and writes into each hit where
-// that is. Rules that block or allow ask nothing, nor does a limit that is
-// unlimited for this request. Each rule asks its limits in their order and then, if
-// it asked any, its penalty. Rules that have a penalty come first, since a penalty
-// answers for the asks before it.
+// Asks appends the asks of the hits to dst, and records in each hit where its asks
+// are. Rules that block or allow have none, nor does a limit that is unlimited for
+// this request. A rule's asks are its limits in order and then, if there are any, its
+// penalty. Rules with a penalty come first, because a penalty covers the asks before
+// it.
 //
 // The subject of a key is the first that the rule counts by of user, API key,
 // address, tenant, claim, header, endpoint and method, such as user:42, or global.
@@ -28,12 +28,13 @@ import (
 // than 256 bytes or that are not UTF-8. Different rules, limits or values never have
 // the same key.
 //
-// A leaky_bucket has no more burst than can be held within the rule's max_delay, or
-// [MaxDelay] if it has none, so that a store refuses what would wait for longer.
+// The burst of a leaky_bucket is lowered to what can leave within the rule's
+// max_delay, or [MaxDelay] if it has none, so that a store denies what would wait
+// longer.
 //
-// Hits are from this set, and matched the same request. Scratch is room for the
-// texts of keys, and is returned to be used again: if it has enough, and dst too,
-// then there is at most one allocation for up to 32 asks.
+// The hits must be of this set and of one request. Scratch is memory for the texts of
+// keys, and is returned for reuse: if it and dst are large enough, there is at most
+// one allocation for up to 32 asks.
 func (s *Set) Asks(dst []stint.Ask, hits []Hit, a *Attrs, scratch []byte) ([]stint.Ask, []byte) {
 	w := asking{asks: dst, text: scratch[:0], attrs: a, tier: s.tiers[a.Tier], plans: s.plans}
 	var room [32]keySpan
@@ -161,8 +162,8 @@ const (
 	fromRule = "rule"
 )
 
-// costOf is what a request costs under the rule. Of several lines of the header the
-// highest counts: a client may send one of its own through the proxy.
+// costOf returns the cost of a request under the rule. With several lines of the
+// header the highest counts: a client may send one through the proxy.
 func (r *Compiled) costOf(a *Attrs) int64 {
 	switch {
 	case a.Cost > 0:
@@ -249,7 +250,7 @@ func (c *conditions) countedBy(a *Attrs) []dim {
 	return c.dims[0]
 }
 
-// in says whether the request has a value of it.
+// in reports whether the request has a value of it.
 func (d *dim) in(a *Attrs) bool {
 	switch d.kind {
 	case byIP:

@@ -2,38 +2,38 @@ package rule
 
 import "net/netip"
 
-// Attrs is a request, as far as rules look at it.
+// Attrs is what rules look at in a request.
 type Attrs struct {
-	// Method is as [Set.Method] returns it: it may name a counter, and clients send
-	// what they like.
+	// Method is as [Set.Method] returns it: it may name a counter, and clients may
+	// invent methods.
 	Method string
-	// Path is as it came; [Set.Match] brings it into one form.
+	// Path is the path of the request as it was sent; [Set.Match] normalizes it.
 	Path string
-	// Headers have canonical names, as http.Header has. Of the lines of one header
-	// the last 32 are looked at.
+	// Headers have canonical names, as in http.Header. Only the last 32 lines of a
+	// header are read.
 	Headers map[string][]string
 	// Trusted says that the headers come through a trusted proxy. Otherwise anyone
-	// may have written them: they cannot say what a request costs, and a counter
-	// that is named by one is also named by the client's address, so that no one
-	// can use up another's.
+	// may have written them: they do not set the cost of a request, and a counter
+	// that is named by one is also named by the client's address, so that no client
+	// can use up the limit of another.
 	Trusted bool
 
 	IP  netip.Addr   // of the client, unmapped, without a zone
-	Net netip.Prefix // what is counted of it: all of an IPv4 address, a part of an IPv6 one
+	Net netip.Prefix // what is counted: the whole of an IPv4 address, a network of IPv6
 
 	User, Tenant, APIKey, Tier string
 	Claims                     map[string]string
 
-	// KeyLimits and UserLimits are what the API key and the user have in place of
-	// what the tier or the rule says, by the name of the limit.
+	// KeyLimits and UserLimits override the limits of the tier and the rule, by the
+	// name of the limit.
 	KeyLimits, UserLimits Values
 
-	// Cost, if it is not 0, is what the request costs whatever rules say.
+	// Cost, if it is not 0, overrides the cost that rules say.
 	Cost int64
 }
 
-// lines returns the values of a header, one for each line. Those that come last are
-// kept: what a proxy adds comes after what a client has sent.
+// lines returns the last lines of a header: what a proxy adds comes after what a
+// client has sent.
 func (a *Attrs) lines(name string) []string {
 	const most = 32
 	all := a.Headers[name]

@@ -11,9 +11,9 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// checkNeverReached finds limits that have no effect, since another limit of their
-// rule always refuses first: with the values of the rule itself, and with those of
-// every tier. A tier that has other values may be what a limit is for.
+// checkNeverReached finds limits that have no effect, because another limit of their
+// rule always denies first: with the values of the rule itself, and with those of every
+// tier. A limit may exist for a tier with other values.
 func (c *checker) checkNeverReached() {
 	for n := range c.rules {
 		r := &c.rules[n]
@@ -23,16 +23,15 @@ func (c *checker) checkNeverReached() {
 		for i, l := range r.Limits {
 			first, never := r.hiddenBy(i, nil)
 			if never && c.always(r, func(tier Values) bool { _, never := r.hiddenBy(i, tier); return never }) {
-				c.Add(strict.Item(r.path()+".limits", i), fmt.Sprintf("%v is never reached: the limit %q (%v) always refuses first",
+				c.Add(strict.Item(r.path()+".limits", i), fmt.Sprintf("%v is never reached: the limit %q (%v) always denies first",
 					r.value(l.Name), first, r.value(first)), "")
 			}
 		}
 	}
 }
 
-// hiddenBy returns the limit that always refuses before the one with that number
-// does, if there is one, for those of a tier or of none. A limit that is unlimited
-// refuses nothing anyway.
+// hiddenBy returns the limit that always denies before the i-th does, if there is one,
+// for clients of a tier or of none. An unlimited limit denies nothing anyway.
 func (r *checked) hiddenBy(i int, tier Values) (first string, never bool) {
 	b := r.valueFor(r.Limits[i].Name, tier)
 	if b.Max == 0 {
@@ -50,22 +49,22 @@ func (r *checked) hiddenBy(i int, tier Values) (first string, never bool) {
 	return "", false
 }
 
-// alwaysFirst says whether b can be proved never to refuse what a lets pass, when
+// alwaysFirst reports whether b can be proved never to deny what a lets pass, when
 // both count the same requests and both are charged, or neither.
 //
 // The proof is by the most that a lets pass in any time w: burst + w*rate, where the
 // burst is what can come at once, or around an edge of its windows; and, for a whole
 // number of its windows, that many times max.
 //
-//   - A fixed_window never refuses if a lets no more than its max pass in a window.
-//   - A sliding_log never refuses if that holds for every interval of its length,
+//   - A fixed_window never denies if a lets no more than its max pass in a window.
+//   - A sliding_log never denies if that holds for every interval of its length,
 //     wherever it begins.
 //   - A sliding_window counts the window before by the share e of this one that has
 //     not passed yet. With p the most for a window, its count is at most
 //     p*e + burst + (1-e)*w*rate, which is at most p + burst, since w*rate <= p.
 //   - A token_bucket is never empty if it is as deep as the burst and fills at
 //     least at the rate.
-//   - A leaky_bucket holds requests also where it refuses none.
+//   - A leaky_bucket holds requests even if it denies none.
 //
 // A limit with a coarser tick than a microsecond rounds, and nothing is claimed.
 func alwaysFirst(a, b stint.Limit) bool {

@@ -1,3 +1,6 @@
+// This file is long because it has every check of a single rule, in the order of its
+// fields.
+
 package rule
 
 import (
@@ -18,7 +21,7 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// The bounds of a file. They are there because no one means more.
+// The bounds of a file. No one needs more.
 const (
 	maxName       = 64     // bytes of a name of a rule, a limit, a group or a tier, and of a method
 	maxLimits     = 32     // limits of a rule
@@ -27,7 +30,7 @@ const (
 	maxFieldName  = 128    // bytes of a name of a header or a claim
 	maxMessage    = 1024   // bytes of the message of a response
 	maxValue      = 4096   // bytes of a header's value
-	maxText       = 255    // bytes of what else is for people
+	maxText       = 255    // bytes of other texts for people
 	maxCost       = 1<<53 - 1
 )
 
@@ -38,8 +41,8 @@ var (
 	methods    = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE"}
 )
 
-// Check returns everything that is wrong with the file: what cannot be read, what
-// contradicts itself, and rules and limits that can never have an effect.
+// Check returns all problems of the file: invalid values, contradictions, and rules and
+// limits that can never have an effect.
 func (f *File) Check() Problems { return f.check(true).Problems }
 
 // check returns the problems, and what it has parsed on the way. Rules are compared with
@@ -65,7 +68,7 @@ type checker struct {
 	values    []Values // of each tier, as far as they can be read
 }
 
-// checked is a rule, and what was learned of it.
+// checked is a rule and what the checks found out about it.
 type checked struct {
 	*Rule
 	place    int  // among the rules of the file
@@ -74,7 +77,7 @@ type checked struct {
 	networks []netip.Prefix
 	headers  map[string]string // by canonical name; nil: there are none
 	countBy  []Dimension       // canonical, without those that every request has
-	values   []stint.Limit     // of its limits; zero: it cannot be read, or has the name of one before
+	values   []stint.Limit     // of its limits; zero: it is invalid, or repeats the name of another
 }
 
 // path is where the rule is in the file.
@@ -95,13 +98,13 @@ func (c *checker) refuseNumber(path string, value int64, want string) {
 	c.Add(path, strconv.FormatInt(value, 10)+": want "+want, "")
 }
 
-// refuseOf notes a value that is none of those there are.
+// refuseOf notes a value that is not in a list.
 func (c *checker) refuseOf(path, value string, those []string) {
 	c.Refuse(path, value, "one of "+strings.Join(those, ", "), c.Closest(value, those))
 }
 
-// refuseAs notes what a parser says of a value. The name of its field is left out if
-// it is the one that goes without saying.
+// refuseAs notes the error of a parser. The name of its field is left out if the path
+// already says it.
 func (c *checker) refuseAs(path, field string, e *stint.InvalidError, hint string) {
 	message := strict.Quote(e.Value) + ": want " + e.Want
 	if e.Field != field {
@@ -124,7 +127,7 @@ func (c *checker) checkName(path, name string) bool {
 		return false
 	}
 	if !validName(name) {
-		c.Refuse(path, name, "letters, digits and, between them, any of . _ -, at most "+strconv.Itoa(maxName)+" bytes", "")
+		c.Refuse(path, name, "letters and digits, with . _ or - between them, at most "+strconv.Itoa(maxName)+" bytes", "")
 		return false
 	}
 	return true
@@ -141,8 +144,8 @@ func validName(name string) bool {
 	return name != "" && len(name) <= maxName
 }
 
-// checkTierNames comes first, since rules name tiers, and what tiers have may stand
-// in place of what is theirs.
+// checkTierNames comes first, because rules name tiers, and values of tiers override
+// those of rules.
 func (c *checker) checkTierNames() {
 	for i, t := range c.file.Tiers {
 		values := make(Values, len(t.Limits))
@@ -157,7 +160,7 @@ func (c *checker) checkTierNames() {
 			continue
 		}
 		if first, twice := c.tiers[t.Name]; twice {
-			c.Add(path, fmt.Sprintf("%q is the name of tiers[%d] already", t.Name, first), "")
+			c.Add(path, fmt.Sprintf("%q is already the name of tiers[%d]", t.Name, first), "")
 			continue
 		}
 		c.checkText(strict.Item("tiers", i)+".display_name", t.DisplayName)
@@ -167,7 +170,7 @@ func (c *checker) checkTierNames() {
 	}
 }
 
-// checkText checks what is for people.
+// checkText checks a text for people.
 func (c *checker) checkText(path, text string) {
 	if len(text) > maxText || !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
 		c.Refuse(path, text, "at most "+strconv.Itoa(maxText)+" bytes of UTF-8 without control characters", "")
@@ -183,7 +186,7 @@ func (c *checker) checkRules() {
 		problems := len(c.Problems)
 		if c.checkName("name", r.Name) {
 			if first, twice := names[r.Name]; twice {
-				c.Add("name", fmt.Sprintf("%q is the name of rules[%d] already", r.Name, first), "")
+				c.Add("name", fmt.Sprintf("%q is already the name of rules[%d]", r.Name, first), "")
 			} else {
 				names[r.Name] = i
 			}
@@ -264,7 +267,7 @@ func (c *checker) checkMatch(r *checked) {
 	for _, name := range slices.Sorted(maps.Keys(r.Match.Headers)) {
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
 		if _, twice := r.headers[canonical]; twice {
-			c.Add(strict.Member(path, name), "the header "+canonical+" is there already: case does not matter", "")
+			c.Add(strict.Member(path, name), "the header "+canonical+" is listed twice: case does not matter", "")
 		}
 		value := r.Match.Headers[name]
 		if len(value) > maxValue {
@@ -275,9 +278,8 @@ func (c *checker) checkMatch(r *checked) {
 	}
 }
 
-// checkList checks the values of a condition, each by itself and that none is
-// there twice: check returns the one form of all spellings of a value, or none if
-// it is wrong.
+// checkList checks each value of a condition, and that none is listed twice: check
+// returns one form for all spellings of a value, or "" if it is invalid.
 func (c *checker) checkList(path string, values []string, check func(i int, value string) string) {
 	if len(values) > maxValues {
 		c.Add(path, "has "+strconv.Itoa(len(values))+" values, want at most "+strconv.Itoa(maxValues), "")
@@ -290,7 +292,7 @@ func (c *checker) checkList(path string, values []string, check func(i int, valu
 			continue
 		}
 		if first, twice := seen[form]; twice {
-			c.Add(strict.Item(path, i), strict.Quote(v)+" is there already, as "+strict.Quote(values[first]), "")
+			c.Add(strict.Item(path, i), strict.Quote(v)+" is listed already, as "+strict.Quote(values[first]), "")
 			continue
 		}
 		if seen == nil {
@@ -336,29 +338,29 @@ func parseNetwork(text string) (p netip.Prefix, want string) {
 	case !p.IsValid():
 		return p, "an address or a network, such as 192.0.2.1, 10.0.0.0/8 or 2001:db8::/32"
 	case zoned:
-		return p, "it without the zone: rules see addresses without"
+		return p, "an address without a zone: rules see addresses without zones"
 	case a.Is4In6() && bits < 96:
-		return p, "an IPv4 network such as 10.0.0.0/8: rules see IPv4 addresses as such"
+		return p, "an IPv4 network such as 10.0.0.0/8: rules see mapped addresses as IPv4"
 	case a.Is4In6():
 		p = netip.PrefixFrom(a.Unmap(), bits-96).Masked()
 		if bare {
-			return p, p.Addr().String() + ": rules see IPv4 addresses as such"
+			return p, p.Addr().String() + ": rules see mapped addresses as IPv4"
 		}
-		return p, p.String() + ": rules see IPv4 addresses as such"
+		return p, p.String() + ": rules see mapped addresses as IPv4"
 	case p != p.Masked():
 		return p, p.Masked().String() + ", or " + a.String() + " for the one address"
 	}
 	return p, ""
 }
 
-// checkHeader checks the name of a header that a value has.
+// checkHeader checks the name of a header, which is part of a value.
 func (c *checker) checkHeader(path, value, name string) {
 	if !IsToken(name) || len(name) > maxFieldName {
 		c.Refuse(path, value, "the name of a header, such as X-App, at most "+strconv.Itoa(maxFieldName)+" bytes", "")
 	}
 }
 
-// IsToken says whether the text can be a method or the name of a header.
+// IsToken reports whether the text can be a method or the name of a header.
 func IsToken(s string) bool {
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -391,12 +393,12 @@ func (c *checker) checkCountBy(r *checked) {
 			c.refuseOf(strict.Item(list, i), string(d), dimensions)
 			continue
 		case d == "global" && len(r.CountBy) > 1:
-			c.Add(strict.Item(list, i), "global is one counter for all, and stands alone", "")
+			c.Add(strict.Item(list, i), "global is one counter for all requests, and cannot be combined", "")
 		case d == "endpoint" && len(r.Match.Paths) == 0:
-			c.Add(strict.Item(list, i), "endpoint is the path of the rule that matched, and the rule has none: want match.paths", "")
+			c.Add(strict.Item(list, i), "endpoint counts by the pattern that matched, and the rule has none: want match.paths", "")
 		}
 		if slices.Contains(seen, d) {
-			c.Add(strict.Item(list, i), strict.Quote(string(d))+" is there already", "")
+			c.Add(strict.Item(list, i), strict.Quote(string(d))+" is listed twice", "")
 		}
 		if seen = append(seen, d); d != "global" && d != "endpoint" {
 			r.countBy = append(r.countBy, d)
@@ -404,7 +406,7 @@ func (c *checker) checkCountBy(r *checked) {
 	}
 }
 
-// hasControls says whether the text is not plain: control characters, or bytes
+// hasControls reports whether the text is not plain: control characters, or bytes
 // that are not UTF-8.
 func hasControls(s string) bool {
 	return !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl)
@@ -420,21 +422,21 @@ func (c *checker) checkAction(r *checked) {
 	case !r.Action.known():
 		c.refuseOf("action", string(r.Action), actions)
 	case delay == 0 && r.Action == Throttle:
-		c.Add(path, "missing, want how long the action throttle may hold a request, such as 2s", "")
+		c.Add(path, "missing, want how long throttle may hold a request, such as 2s", "")
 	case delay != 0 && !r.counts():
-		c.Add(path, "the action "+string(r.Action)+" holds no request: want none", "")
+		c.Add(path, "the action "+string(r.Action)+" holds no requests: want none", "")
 	}
 	if delay < 0 || delay > MaxDelay {
-		c.Refuse(path, r.MaxDelay.String(), "more than nothing, and at most "+Duration(MaxDelay).String(), "")
+		c.Refuse(path, r.MaxDelay.String(), "more than 0, and at most "+Duration(MaxDelay).String(), "")
 	}
 }
 
 func (a Action) known() bool { return a == "" || slices.Contains(actions, string(a)) }
 
-// counts says whether the rule has counters.
+// counts reports whether the rule has counters.
 func (r *Rule) counts() bool { return r.Action != Block && r.Action != Allow }
 
-// enabled says whether the rule is in force.
+// enabled reports whether the rule is in use.
 func (r *Rule) enabled() bool { return r.Enabled == nil || *r.Enabled }
 
 func (c *checker) checkLimits(r *checked) {
@@ -453,7 +455,7 @@ func (c *checker) checkLimits(r *checked) {
 		before := len(c.Problems)
 		first := slices.IndexFunc(r.Limits, func(o Limit) bool { return o.Name == l.Name })
 		if c.checkName("name", l.Name) && first < i {
-			c.Add("name", fmt.Sprintf("%q is the name of limits[%d] of this rule already", l.Name, first), "")
+			c.Add("name", fmt.Sprintf("%q is already the name of limits[%d] of this rule", l.Name, first), "")
 		}
 		if v, ok := c.checkLimit(l); ok {
 			r.values[i] = r.held(v)
@@ -477,10 +479,10 @@ func (c *checker) checkLimit(l Limit) (v stint.Limit, ok bool) {
 		c.Add("limit", "missing, want a limit such as 100/1m", "")
 		return v, false
 	case algorithm && l.Algorithm != "":
-		c.Add("algorithm", "the limit "+strict.Quote(l.Limit)+" names its algorithm already: want it once", "")
+		c.Add("algorithm", "the limit "+strict.Quote(l.Limit)+" already names an algorithm: want it once", "")
 		return v, false
 	case burst && l.Burst != 0:
-		c.Add("burst", "the limit "+strict.Quote(l.Limit)+" has its burst already: want it once", "")
+		c.Add("burst", "the limit "+strict.Quote(l.Limit)+" already has a burst: want it once", "")
 		return v, false
 	}
 	v, err := l.value()
@@ -540,11 +542,11 @@ func (c *checker) checkCost(r *checked) {
 	}
 	switch {
 	case cost.Header == "" && cost.Max != 0:
-		c.Add(path+".max", "bounds what a header says, and there is none: want header", "")
+		c.Add(path+".max", "bounds the value of a header, and there is none: want header", "")
 	case cost.Header != "":
 		c.checkHeader(path+".header", cost.Header, cost.Header)
 		if cost.Max < 1 || cost.Max > maxCost {
-			c.refuseNumber(path+".max", cost.Max, "the most that the header may say, from 1 to "+strconv.FormatInt(maxCost, 10))
+			c.refuseNumber(path+".max", cost.Max, "the largest value of the header, from 1 to "+strconv.FormatInt(maxCost, 10))
 		}
 	}
 	for i, v := range r.values {
@@ -553,16 +555,16 @@ func (c *checker) checkCost(r *checked) {
 			continue
 		}
 		if tooCostly(cost.Units, v) && c.holds(r, l.Name) {
-			c.Add(path, fmt.Sprintf("%d units are more than the limit %s (%v) can ever let pass", cost.Units, strict.Quote(l.Name), v), "")
+			c.Add(path, fmt.Sprintf("%d units can never pass the limit %s (%v)", cost.Units, strict.Quote(l.Name), v), "")
 		}
 		never := func(tier Values) bool { return tooCostly(cost.Max, r.valueFor(l.Name, tier)) }
 		if never(nil) && c.always(r, never) {
-			c.Add(path+".max", fmt.Sprintf("%d units are more than the limit %s (%v) can ever let pass", cost.Max, strict.Quote(l.Name), v), "")
+			c.Add(path+".max", fmt.Sprintf("%d units can never pass the limit %s (%v)", cost.Max, strict.Quote(l.Name), v), "")
 		}
 	}
 }
 
-// held returns a value of a limit as it is under the rule.
+// held returns the value of a limit with the rule's max_delay applied.
 func (r *Rule) held(v stint.Limit) stint.Limit {
 	return heldWithin(v, cmp.Or(time.Duration(r.MaxDelay), MaxDelay))
 }
@@ -576,7 +578,7 @@ func (r *checked) valueFor(limit string, tier Values) stint.Limit {
 	return r.value(limit)
 }
 
-// always says whether something holds for every tier that the rule may apply to.
+// always reports whether something holds for every tier that the rule may apply to.
 func (c *checker) always(r *checked, holds func(tier Values) bool) bool {
 	tiers := c.values
 	if len(r.Match.Tiers) > 0 {
@@ -591,8 +593,8 @@ func (c *checker) always(r *checked, holds func(tier Values) bool) bool {
 	return len(tiers) <= most && !slices.ContainsFunc(tiers, func(tier Values) bool { return !holds(tier) })
 }
 
-// holds says whether there are requests for which the rule's own values of these
-// limits hold together: there are none if it is for tiers only that have others.
+// holds reports whether the rule's own values of these limits can apply to a request
+// together: they cannot if all tiers that it matches override one of them.
 func (c *checker) holds(r *checked, limits ...string) bool {
 	kept := func(tier string) bool {
 		i, ok := c.tiers[tier]
@@ -604,7 +606,7 @@ func (c *checker) holds(r *checked, limits ...string) bool {
 	return len(r.Match.Tiers) == 0 || slices.ContainsFunc(r.Match.Tiers, kept)
 }
 
-// tooCostly says whether so many units can never pass a limit.
+// tooCostly reports whether so many units can never pass a limit.
 func tooCostly(units int64, l stint.Limit) bool {
 	if units <= 1 {
 		return false // and there may be very many rules and tiers
@@ -623,9 +625,9 @@ func (c *checker) checkPenalty(r *checked) {
 	case !r.counts():
 		c.Add(path, "the action "+string(r.Action)+" counts nothing: want none", "")
 	case r.Action == LogOnly:
-		c.Add(path, "the action log_only lets everything pass: want none", "")
+		c.Add(path, "the action log_only denies nothing: want none", "")
 	case !slices.ContainsFunc(r.CountBy, Dimension.isClient):
-		c.Add(path, "a ban is for all who share a counter, and one of them could bring it on the others: want user, api_key or ip in count_by", "")
+		c.Add(path, "a ban affects all clients that share a counter, and one could get the others banned: want user, api_key or ip in count_by", "")
 	}
 	most := int64(stint.MaxViolations)
 	if steps := len(p.Multipliers); steps > stint.MaxSteps {
@@ -635,7 +637,7 @@ func (c *checker) checkPenalty(r *checked) {
 	}
 	if p.Threshold < 1 || p.Threshold > most {
 		c.refuseNumber(path+".threshold", p.Threshold, "from 1 to "+strconv.FormatInt(most, 10)+
-			": it and the steps of the multipliers are remembered")
+			": the violations for all steps of the multipliers are kept")
 	}
 	c.checkPenaltyTime(path+".within", p.Within)
 	c.checkPenaltyTime(path+".cooldown", p.Cooldown)
@@ -648,15 +650,15 @@ func (c *checker) checkPenalty(r *checked) {
 	}
 }
 
-// isClient says whether it tells clients apart, and no client can choose it.
+// isClient reports whether the dimension identifies a client, and no client can choose it.
 func (d Dimension) isClient() bool { return d == "user" || d == "api_key" || d == "ip" }
 
 func (c *checker) checkPenaltyTime(path string, d Duration) {
 	switch {
 	case d == 0:
-		c.Add(path, "missing, want a length of time such as 10m", "")
+		c.Add(path, "missing, want a duration such as 10m", "")
 	case d < 0 || time.Duration(d) > stint.MaxWindow:
-		c.Refuse(path, d.String(), "more than nothing, and at most "+Duration(stint.MaxWindow).String(), "")
+		c.Refuse(path, d.String(), "more than 0, and at most "+Duration(stint.MaxWindow).String(), "")
 	case time.Duration(d)%time.Microsecond != 0:
 		c.Refuse(path, d.String(), "a whole number of microseconds", "")
 	}
@@ -708,14 +710,14 @@ func (c *checker) checkTierLimits() {
 			}
 			for _, r := range named[name] {
 				if v := r.held(v); tooCostly(r.Cost.Units, v) && r.appliesTo(t.Name) {
-					c.Add(path, fmt.Sprintf("the %d units that the rule %s costs are more than %v can ever let pass", r.Cost.Units, strict.Quote(r.Name), v), "")
+					c.Add(path, fmt.Sprintf("the rule %s costs %d units, which can never pass %v", strict.Quote(r.Name), r.Cost.Units, v), "")
 				}
 			}
 		}
 	}
 }
 
-// appliesTo says whether the rule may match requests of a tier.
+// appliesTo reports whether the rule may match requests of a tier.
 func (r *Rule) appliesTo(tier string) bool {
 	return len(r.Match.Tiers) == 0 || slices.Contains(r.Match.Tiers, tier)
 }

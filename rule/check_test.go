@@ -53,13 +53,13 @@ func TestCheckValues(t *testing.T) {
 		rule rule.Rule
 		want string
 	}{
-		"delay":      {rule.Rule{Limits: limits, MaxDelay: -1}, `rules[0].max_delay: "-1ns": want more than nothing, and at most 1m`},
+		"delay":      {rule.Rule{Limits: limits, MaxDelay: -1}, `rules[0].max_delay: "-1ns": want more than 0, and at most 1m`},
 		"within":     {rule.Rule{Limits: limits, Penalty: &rule.Penalty{Threshold: 1, Within: 1, Cooldown: 1000}}, `rules[0].penalty.within: "1ns": want a whole number of microseconds`},
 		"message":    {rule.Rule{Limits: limits, Response: rule.Response{Message: "\xff"}}, `rules[0].response.message: "\xff": want one line of text, without control characters`},
 		"limit":      {rule.Rule{Limits: []rule.Limit{{Name: "l", Limit: "10/1s\xff"}}}, `want valid UTF-8`},
 		"algorithm":  {rule.Rule{Limits: []rule.Limit{{Name: "l", Limit: "10/1s", Algorithm: "gcra burst=5"}}}, `rules[0].limits[0].algorithm: "gcra burst=5": want sliding_window`},
 		"many paths": {rule.Rule{Limits: limits, Match: rule.Match{Paths: make([]string, 10_001)}}, `rules[0].match.paths: has 10001 values, want at most 10000`},
-		"cooldown":   {rule.Rule{Limits: limits, Penalty: &rule.Penalty{Threshold: 1, Within: 1000, Cooldown: rule.Duration(2 * stint.MaxWindow)}}, `rules[0].penalty.cooldown: "7320d": want more than nothing, and at most 3660d`},
+		"cooldown":   {rule.Rule{Limits: limits, Penalty: &rule.Penalty{Threshold: 1, Within: 1000, Cooldown: rule.Duration(2 * stint.MaxWindow)}}, `rules[0].penalty.cooldown: "7320d": want more than 0, and at most 3660d`},
 	} {
 		c.rule.Name = "a"
 		f := rule.File{Rules: []rule.Rule{c.rule}}

@@ -7,13 +7,13 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// MaxDelay is the longest that a request may be held: the most that a rule may
-// have, and what holds for a leaky_bucket where a rule has none.
+// MaxDelay is the longest time that a request may be held: the maximum of a rule's
+// max_delay, and its default for a leaky_bucket.
 const MaxDelay = time.Minute
 
-// heldWithin returns the limit so that it holds no request for longer: a leaky_bucket
-// has no more slots for waiting than pass in that time. What would wait longer is
-// then refused by the store, and takes no slot.
+// heldWithin returns the limit with its burst lowered, so that it holds no request for
+// longer: a leaky_bucket queues no more requests than leave in that time. The store then
+// denies what would wait longer.
 func heldWithin(l stint.Limit, most time.Duration) stint.Limit {
 	if l.Algorithm != stint.LeakyBucket || l.Burst <= 0 || l.Window.Length() <= 0 {
 		return l // it holds nothing, or is not valid, which a store says

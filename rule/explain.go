@@ -8,14 +8,14 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// Explained says what a rule makes of a request, and why.
+// Explained reports whether a rule applies to a request, and why.
 type Explained struct {
 	Rule string `json:"rule"`
-	// Matched says that all conditions are met. The rule applies if it is not
-	// beaten, too.
+	// Matched says that all conditions hold. The rule applies if no other rule of its
+	// group beats it.
 	Matched bool `json:"matched"`
-	// Reason is the first condition that is not met. It does not have values of
-	// headers that hold credentials.
+	// Reason is the first condition that does not hold, without values of headers that
+	// hold credentials.
 	Reason string `json:"reason,omitempty"`
 	// BeatenBy is the rule of its group that applies instead.
 	BeatenBy string           `json:"beaten_by,omitempty"`
@@ -31,10 +31,10 @@ type ExplainedLimit struct {
 	Key    string `json:"key,omitempty"` // as stint.Key.String writes it; none if unlimited
 }
 
-// Explain says of every rule, those that are not enabled too, by priority and name,
-// why it applies to the request or why it does not. Of a path that may be read in
-// several ways, it is the reading for which a rule matches best. It looks at each
-// rule: it is for people, not for every request.
+// Explain says of every rule, including disabled ones, by priority and name, why it
+// applies to the request or why not. If a path has several readings, the one that
+// matches a rule best counts. Explain walks all rules: it is for people, not for
+// requests.
 func (s *Set) Explain(a *Attrs) []Explained {
 	paths := readings(a.Path)
 	applies := map[*Compiled]*entry{}
@@ -60,7 +60,7 @@ func (s *Set) Explain(a *Attrs) []Explained {
 		case applied != nil:
 			e = applied
 		case best[reading][e.hit.group] == r:
-			x.Reason = "path " + printable(paths[0]) + " may be read as another one, which is not allowed"
+			x.Reason = "path " + printable(paths[0]) + " can also be read as another path, which the rule does not match"
 			continue
 		default:
 			x.BeatenBy = best[reading][e.hit.group].Name
@@ -114,7 +114,7 @@ func (r *Compiled) lacks(a *Attrs) string {
 		case want == "*":
 			want = "any value"
 		case value != "" && isSecret(w.name):
-			return what + " does not have the value that is wanted"
+			return what + " has another value than the rule"
 		case isSecret(w.name):
 			want = "the value of the rule"
 		}
@@ -126,7 +126,7 @@ func (r *Compiled) lacks(a *Attrs) string {
 	return ""
 }
 
-// isSecret says whether a header, by its name, holds what no one may see.
+// isSecret reports whether a header, by its name, may hold a credential.
 func isSecret(header string) bool {
 	header = strings.ToLower(header)
 	return slices.ContainsFunc([]string{"auth", "cookie", "key", "token", "secret", "password"}, func(word string) bool {
@@ -134,7 +134,7 @@ func isSecret(header string) bool {
 	})
 }
 
-// differs says what a value is, and what is wanted. In is "in " for networks.
+// differs says how a value differs from what the rule wants. In is "in " for networks.
 func differs(what, value, in string, want []string) string {
 	const most = 8
 	list := strings.Join(want[:min(len(want), most)], ", ")
@@ -151,7 +151,7 @@ func differs(what, value, in string, want []string) string {
 	}
 }
 
-// printable returns what a client sent so that it can be shown.
+// printable returns text of a client in a form that is safe to show.
 func printable(value string) string {
 	const most = 128
 	if len(value) > most {

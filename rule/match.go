@@ -12,10 +12,10 @@ import (
 // Hit is a rule that applies to a request.
 type Hit struct {
 	Rule *Compiled
-	// Endpoint is the path of the rule that the request has: the most specific, if
-	// there are several. It is empty if the rule has no paths.
+	// Endpoint is the pattern of the rule that the request matches: the most
+	// specific one. It is empty if the rule has no paths.
 	Endpoint string
-	// From and To are where [Set.Asks] has put what the rule asks.
+	// From and To bound the asks of the rule in what [Set.Asks] returns.
 	From, To int
 
 	entry *entry
@@ -25,15 +25,15 @@ type Hit struct {
 }
 
 // Match appends the rules that apply to the request to dst, by priority and name:
-// all that match, but only the best one of each group, by priority, by how
-// specific it is, and by name. Those of a group with the action log_only stand apart:
-// the best of them applies, too. The order of rules in a file makes no difference.
+// all that match, but of each group only the best, by priority, by how specific it
+// is, and by name. The log_only rules of a group compete only with each other. The
+// order of rules in a file does not matter.
 //
-// A rule does not match a request that lacks something that the rule counts by.
+// A rule does not match a request that lacks something the rule counts by.
 //
-// Servers do not agree on what an escaped slash, a backslash, or a semicolon is in a
-// path. Where there is one, the rules apply that would for any reading of the path;
-// but one that allows does only if the request is allowed by each.
+// Servers disagree on the meaning of an escaped slash, a backslash or a semicolon in a
+// path. With such a path, the rules for every reading apply; an allow rule does only if
+// every reading is allowed.
 func (s *Set) Match(dst []Hit, a *Attrs) []Hit {
 	path, plain := cleanPath(a.Path)
 	if plain {
@@ -61,8 +61,8 @@ func (s *Set) matchAny(dst []Hit, paths []string, a *Attrs) []Hit {
 	return dst[:start+len(found)]
 }
 
-// allows says whether hits, which are in their order, exempt a request: of those
-// that allow or block the first decides, and block if their priority is equal.
+// allows reports whether hits, which are sorted, let a request pass uncounted: the
+// first allow or block rule decides, and block wins a tie of priorities.
 func allows(hits []Hit) bool {
 	var first *Compiled
 	for i := range hits {
@@ -95,8 +95,8 @@ func (s *Set) match(dst []Hit, path string, a *Attrs) []Hit {
 }
 
 // Method returns the form in which a method is matched and counted: upper case, and
-// one of those of net/http or one that a rule names. All others are OTHER, since a
-// client may make up as many as it likes. No method is none.
+// one of those of net/http or one that a rule names. All others are OTHER, because
+// clients may invent any number of them. An empty method stays empty.
 func (s *Set) Method(m string) string {
 	if m == "" {
 		return ""
@@ -120,12 +120,12 @@ func (s *Set) Method(m string) string {
 
 const otherMethod = "OTHER"
 
-// Every appends a hit to dst for every counter that rules may keep for a subject:
-// Attrs have whatever is known of its user, tenant, API key, address and tier. A
-// rule that counts by its endpoints has a hit for each. Conditions other than tiers
-// and, if the address is known, networks are taken to hold.
+// Every appends a hit to dst for every counter that rules may keep for a subject.
+// Attrs hold what is known of its user, tenant, API key, address and tier. A rule that
+// counts by endpoint has a hit for each endpoint. Conditions other than tiers and, if
+// the address is known, networks are assumed to hold.
 //
-// What is not the subject's alone, and what cannot be known, is left out: rules
+// Counters that others share, or that cannot be known, are left out: those of rules
 // that count by none of these, or also by a method, a header or a claim.
 func (s *Set) Every(dst []Hit, a *Attrs) []Hit {
 	for _, r := range s.rules {
@@ -312,7 +312,7 @@ func newConditions(m Match, by []Dimension) *conditions {
 	return c
 }
 
-// meets says whether the request meets all conditions but those for its path.
+// meets reports whether the request meets all conditions but those for its path.
 func (c *conditions) meets(a *Attrs) bool {
 	return c.takesMethod(a) && c.takesTier(a) && c.takesAddress(a) && c.lacksHeader(a) == nil && c.lacksDim(a) == nil
 }
@@ -357,7 +357,7 @@ func (c *conditions) lacksDim(a *Attrs) *dim {
 	return nil
 }
 
-// isOf says whether the rule counts by what names a subject, which is known, and by
+// isOf reports whether the rule counts by what names a subject, which is known, and by
 // nothing else but endpoints.
 func (c *conditions) isOf(a *Attrs) bool {
 	named := false

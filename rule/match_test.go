@@ -208,7 +208,7 @@ type candidate struct {
 	conditions int
 }
 
-// better says whether x stands before y in a group, or as a path of its rule.
+// better reports whether x stands before y in a group, or as a path of its rule.
 func (x candidate) better(y candidate) bool {
 	return cmp.Or(
 		cmp.Compare(x.rule.Priority, y.rule.Priority),

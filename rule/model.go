@@ -13,21 +13,21 @@ type File struct {
 	Tiers []Tier `json:"tiers,omitempty"`
 }
 
-// Rule says whom it is about, what to count, how much may pass, and what happens
-// to the rest.
+// Rule says which requests it limits, what it counts by, how much may pass, and
+// what happens to requests over the limit.
 type Rule struct {
-	// Name tells the rule, and its counters, from others: letters, digits, and
-	// any of . _ - between them; at most 64 bytes.
+	// Name identifies the rule and its counters: letters and digits, with . _ or -
+	// between them, at most 64 bytes.
 	Name  string `json:"name"`
 	Match Match  `json:"match,omitzero"`
-	// CountBy is what has a counter of its own; none is global. A request that has
-	// no value for one of them is not matched.
+	// CountBy is what has its own counter; empty means global. The rule does not
+	// match a request that lacks one of these values.
 	CountBy []Dimension `json:"count_by,omitempty"`
 	Limits  []Limit     `json:"limits,omitempty"`
 	Cost    Cost        `json:"cost,omitzero"`
 	Action  Action      `json:"action,omitempty"` // default Reject
-	// MaxDelay is how long Throttle may hold a request, and a leaky_bucket under
-	// any action, for which it is [MaxDelay] if there is none.
+	// MaxDelay is how long Throttle, or a leaky_bucket under any action, may hold a
+	// request. The default for a leaky_bucket is [MaxDelay].
 	MaxDelay Duration `json:"max_delay,omitzero"`
 	// Priority decides among the rules of a group: lower first.
 	Priority int    `json:"priority,omitempty"`
@@ -39,28 +39,28 @@ type Rule struct {
 	Enabled        *bool     `json:"enabled,omitempty"` // nil: yes
 }
 
-// Match is the conditions of a rule. All that are given must hold; within one,
-// any of its values may.
+// Match holds the conditions of a rule. All of them must hold; a condition holds if
+// one of its values does.
 type Match struct {
 	Paths    []string          `json:"paths,omitempty"`
 	Methods  []string          `json:"methods,omitempty"` // as [Set.Method] returns them
 	Tiers    []string          `json:"tiers,omitempty"`
 	IPRanges []string          `json:"ip_ranges,omitempty"`
-	Headers  map[string]string `json:"headers,omitempty"` // "*": any value, but one
+	Headers  map[string]string `json:"headers,omitempty"` // "*": any value that is not empty
 }
 
-// Limit is a named limit: the value is the rule's own, for those for whom
-// neither API key, user nor tier has another under this name.
+// Limit is a named limit. Its value applies unless the client's API key, user or
+// tier has another for this name.
 type Limit struct {
 	Name  string `json:"name"`
 	Limit string `json:"limit"` // as stint.ParseLimit reads it
-	// Algorithm and Burst may stand here rather than in Limit.
+	// Algorithm and Burst may be given here instead of in Limit.
 	Algorithm string `json:"algorithm,omitempty"`
 	Burst     int64  `json:"burst,omitempty"`
 }
 
-// Cost is what a request takes: so many units, or what a header says, if it comes
-// from a trusted proxy, up to Max.
+// Cost is what a request costs: a number of units, or the value of a header, up to
+// Max, if a trusted proxy sent it.
 type Cost struct {
 	Units  int64  `json:"units,omitempty"` // default 1
 	Header string `json:"header,omitempty"`
@@ -75,7 +75,7 @@ type Penalty struct {
 	Multipliers []int64  `json:"multipliers,omitempty"`
 }
 
-// Response is what a client that is refused gets.
+// Response is what a client gets whose request does not pass.
 type Response struct {
 	Status  int    `json:"status,omitempty"` // default 429, and 403 for Block
 	Message string `json:"message,omitempty"`
@@ -93,8 +93,8 @@ type Tier struct {
 // Duration is a time.Duration that is written like a window: 500ms, 1h, 7d.
 type Duration time.Duration
 
-// Values are the limits that a tier, a user or an API key has of its own, by
-// name. The zero Limit means that there is none: it is not limited.
+// Values are the limits of a tier, a user or an API key, by name. The zero Limit
+// means unlimited.
 type Values = map[string]stint.Limit
 
 // Action is what a rule does with a request.
@@ -102,23 +102,23 @@ type Action string
 
 // The actions.
 const (
-	Reject   Action = "reject"   // refuse what is over a limit
-	Throttle Action = "throttle" // hold it, up to MaxDelay, and then refuse it
-	LogOnly  Action = "log_only" // decide and record, and let it pass
-	Block    Action = "block"    // refuse everything that matches, and count nothing
-	Allow    Action = "allow"    // let everything pass that matches, and count nothing
+	Reject   Action = "reject"   // deny requests over a limit
+	Throttle Action = "throttle" // hold them for up to MaxDelay, and then deny them
+	LogOnly  Action = "log_only" // decide and record, and let them pass
+	Block    Action = "block"    // let no matching request pass, and count nothing
+	Allow    Action = "allow"    // let every matching request pass, and count nothing
 )
 
-// OnFailure is what becomes of a request when the store cannot count it.
+// OnFailure is what happens to a request when the store cannot count it.
 type OnFailure string
 
-// What may become of it.
+// The choices.
 const (
 	Local  OnFailure = "local"  // this node's share of the limit decides
 	Open   OnFailure = "open"   // it passes
-	Closed OnFailure = "closed" // it is refused
+	Closed OnFailure = "closed" // it is rejected
 )
 
-// Dimension is something that is counted by: global, tenant, user, api_key, ip,
+// Dimension is something that a rule counts by: global, tenant, user, api_key, ip,
 // endpoint, method, header:NAME or claim:NAME.
 type Dimension string

@@ -69,7 +69,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	w, err := stint.ParseWindow(string(text))
 	if err != nil || w.Length() == 0 {
 		const most = 64
-		return fmt.Errorf("%.*q is not a length of time, want one such as 500ms, 10s, 1h30m or 7d, at most %v",
+		return fmt.Errorf("%.*q is not a duration, want one such as 500ms, 10s, 1h30m or 7d, at most %v",
 			most, text, Duration(stint.MaxWindow))
 	}
 	*d = Duration(w.Length())

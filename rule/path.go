@@ -74,7 +74,7 @@ func parsePattern(text string) (pattern, error) {
 	return p, nil
 }
 
-// isParam says whether a segment is a {name}.
+// isParam reports whether a segment is a {name}.
 func isParam(s string) bool {
 	return len(s) > 2 && s[0] == '{' && s[len(s)-1] == '}' && !strings.ContainsAny(s[1:len(s)-1], "*{}")
 }
@@ -90,7 +90,7 @@ func validEscapes(s string) bool {
 	return true
 }
 
-// exact says whether the pattern is one path.
+// exact reports whether the pattern is one path.
 func (p pattern) exact() bool { return !p.rest && p.literals == len(p.segments) }
 
 // compare orders patterns from the most specific to the least: exact ones first,
@@ -115,7 +115,7 @@ func compareBools(a, b bool) int {
 	}
 }
 
-// matches says whether a clean path is one of the pattern's.
+// matches reports whether a clean path is one of the pattern's.
 func (p pattern) matches(path string) bool {
 	path = strings.TrimSuffix(path, "/")
 	for _, s := range p.segments {
@@ -139,7 +139,7 @@ func cutSegment(path string) (segment, rest string) {
 	return path[1:], ""
 }
 
-// covers says whether p matches every path that q matches.
+// covers reports whether p matches every path that q matches.
 func (p pattern) covers(q pattern) bool {
 	n := len(p.segments)
 	if len(q.segments) < n || (!p.rest && (q.rest || len(q.segments) > n)) {
@@ -153,18 +153,18 @@ func (p pattern) covers(q pattern) bool {
 	return true
 }
 
-// CleanPath brings spellings that mean the same to every server into one: the path
-// has one slash first, between segments, and none at the end; . and .. are resolved,
-// also where they are escaped; escapes are decoded, but for those of / ? # and %,
-// which are other characters than the ones they stand for, and those that do not
-// stand for any, which stay as they are. A query or fragment is cut off. Letters
-// keep their case. Escapes are decoded once: %252F is an escaped percent sign.
+// CleanPath returns one form for all spellings of a path that mean the same to every
+// server. The path begins with a slash, has single slashes between segments and none
+// at the end. Dot segments are resolved, escaped or not. Escapes are decoded once,
+// except those of / ? # and %, which would change their meaning, and invalid ones:
+// %252F is an escaped percent sign. A query or fragment is cut off. Letters keep
+// their case.
 //
-// An escaped slash, a backslash, and a semicolon stay, though some servers take them
-// for more than a character: [Set.Match] looks at all that they may mean.
+// An escaped slash, a backslash and a semicolon stay, though some servers give them
+// a meaning: [Set.Match] considers every reading.
 //
-// The path may be of any length: one that was cut could get past a rule. It takes
-// time in proportion, and memory only if it is not clean.
+// The path may have any length, because a cut path could get past a rule. The time is
+// linear, and memory is needed only if the path is not clean.
 func CleanPath(p string) string {
 	path, _ := cleanPath(p)
 	return path
@@ -215,10 +215,10 @@ func withoutQuery(p string) string {
 	return p
 }
 
-// readings returns what a path may mean to servers, all of it clean and [CleanPath]
-// first: some decode escaped slashes before they look at segments, some take a
-// backslash for a slash, and some cut parameters off segments, in any order. They do
-// so before they resolve . and .., or after that, and resolve them again.
+// readings returns all that a path may mean to servers, each clean and [CleanPath]
+// first: some servers decode escaped slashes before they split segments, some read a
+// backslash as a slash, and some cut parameters off segments, in any order, before
+// they resolve dot segments, or after that and then resolve them again.
 func readings(p string) []string {
 	all := rewritten(CleanPath(p), CleanPath)
 	for _, r := range rewritten(decode(p), func(p string) string { return p }) {
@@ -229,9 +229,9 @@ func readings(p string) []string {
 	return all
 }
 
-// rewritten returns the path and what becomes of it when some of that is done, in any
-// order and each time followed by the same. Nothing brings back what was taken away,
-// so each of the three is done once at most, and there are at most 16.
+// rewritten returns the path after any sequence of these rewrites. No rewrite brings
+// back what another removed, so each is done at most once, and there are at most 16
+// results.
 func rewritten(path string, then func(string) string) []string {
 	all := []string{path}
 	for i := 0; i < len(all); i++ {

@@ -6,33 +6,33 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// Quota is a limit that requests of a subject may be counted by, or a penalty.
+// Quota is a limit, or a penalty, that may apply to requests of a subject.
 type Quota struct {
 	Rule *Compiled
 	Name string // of the limit; that of a penalty is penalty!
-	// Endpoint is the path that is counted, if the rule counts by endpoints.
+	// Endpoint is the pattern that is counted, if the rule counts by endpoint.
 	Endpoint string
-	// Source is who says what the limit is: api_key, user, tier NAME, or rule.
+	// Source is where the limit comes from: api_key, user, tier NAME, or rule.
 	Source string
-	// Ask looks at the counter, and takes nothing. Its Limit is zero if there is none
-	// and it is no penalty: the subject is not limited, and the key is empty.
+	// Ask reads the counter and takes nothing. If the subject is unlimited, its Limit
+	// is zero and the key is empty.
 	Ask stint.Ask
-	// Unknown is what the limit is counted by and only a request tells. There is a
-	// counter for each value of it, and so the key is empty.
+	// Unknown is a dimension whose value only a request has. There is a counter for
+	// each value, so the key is empty.
 	Unknown Dimension
 }
 
-// Unlimited says that the limit is none for this subject.
+// Unlimited reports whether the subject is not limited.
 func (q *Quota) Unlimited() bool { return q.Ask.Penalty == nil && q.Ask.Limit == stint.Limit{} }
 
-// Quotas returns every limit that may count a request of a subject, by the priority and
-// name of rules: also those that others are counted by, too, and those whose counter
-// cannot be told. Attrs have whatever is known of its user, tenant, API key, address and
-// tier. A rule that counts by its endpoints has one of each limit for each.
+// Quotas returns every limit that may apply to a request of a subject, by the priority and
+// name of rules, including those that others share and those whose counter is not known.
+// Attrs hold what is known of its user, tenant, API key, address and tier. A rule that
+// counts by endpoint has a quota of each limit for each endpoint.
 //
-// Conditions other than tiers and, if the address is known, networks are taken to hold. A
-// rule is left out if it is proved that another one of its group always comes first, or
-// that one that blocks or allows always decides. It looks at each rule: it is for people.
+// Conditions other than tiers and, if the address is known, networks are assumed to hold. A
+// rule is left out if another rule of its group provably always comes first, or if a block
+// or allow rule always decides. Quotas walks all rules: it is for people, not for requests.
 func (s *Set) Quotas(a *Attrs) []Quota {
 	groups := map[int32][]*entry{} // of what the subject may meet
 	var deciding []*entry
@@ -106,7 +106,7 @@ func (s *Set) appendQuotas(dst []Quota, e *entry, endpoint string, lacks *dim, a
 	return dst
 }
 
-// hiddenBy says whether one of others, which the subject's tier and address meet, applies
+// hiddenBy reports whether one of others, which the subject's tier and address meet, applies
 // to every request of the subject that the entry matches; and, if they are rivals, before
 // it.
 func (e *entry) hiddenBy(others []*entry, rivals bool, a *Attrs) bool {
@@ -117,7 +117,7 @@ func (e *entry) hiddenBy(others []*entry, rivals bool, a *Attrs) bool {
 	})
 }
 
-// covers says whether the entry matches every request of the subject that another does.
+// covers reports whether the entry matches every request of the subject that another does.
 func (e *entry) covers(other *entry, a *Attrs) bool {
 	for _, w := range e.headers {
 		if !slices.ContainsFunc(other.headers, func(o wanted) bool { return o.name == w.name && w.is(o.value) }) {
@@ -134,7 +134,7 @@ func (e *entry) covers(other *entry, a *Attrs) bool {
 		(len(e.rule.match.Paths) == 0 || len(other.rule.match.Paths) > 0 && e.path.covers(other.path))
 }
 
-// CountBy is what has a counter of its own, in the order of keys, or global.
+// CountBy returns the dimensions that the rule counts by, in the order of keys, or global.
 func (r *Compiled) CountBy() []Dimension {
 	dims := r.dims[1]
 	if len(dims) == 0 {

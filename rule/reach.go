@@ -76,7 +76,7 @@ type hiding struct {
 	index map[place][]*checked
 }
 
-// among says whether rules may be hidden there: in a group of one, none is.
+// among reports whether rules may be hidden there: in a group of one, none is.
 func (h *hiding) among(scope rivals) bool {
 	return h.rules[scope] > 1 || scope == exempt && h.rules[scope] > 0
 }
@@ -184,7 +184,7 @@ func (p pattern) fixed() string {
 	return b.String()
 }
 
-// covers says whether the rule matches everything that another one matches.
+// covers reports whether the rule matches everything that another one matches.
 func (r *checked) covers(other *checked) bool {
 	for name, value := range r.headers {
 		wanted, ok := other.headers[name]
@@ -199,7 +199,7 @@ func (r *checked) covers(other *checked) bool {
 		(len(r.patterns) == 0 || within(other.patterns, r.patterns, pattern.covers))
 }
 
-// beats says whether the rule always comes before another one of its group, which it
+// beats reports whether the rule always comes before another one of its group, which it
 // covers. Among those of one priority the more specific one does: the rule is not
 // less specific if it has the paths of the other and the same conditions.
 func (r *checked) beats(other *checked) bool {
@@ -211,7 +211,7 @@ func (r *checked) beats(other *checked) bool {
 		(len(r.patterns) == 0 || within(other.patterns, r.patterns, same))
 }
 
-// within says whether there are some, and each is covered by one of the others.
+// within reports whether there are some, and each is covered by one of the others.
 func within[T any](some, others []T, covers func(other, one T) bool) bool {
 	for _, one := range some {
 		if !slices.ContainsFunc(others, func(other T) bool { return covers(other, one) }) {

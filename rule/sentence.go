@@ -14,22 +14,22 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// Sentence returns the rule in plain English, for people: whom it is about, how much
-// may pass, and what happens to the rest. It is what the rule itself says: tiers, users
-// and API keys may have other values for its limits.
+// Sentence returns the rule in plain English: which requests it limits, how many may
+// pass, and what happens to the others. It shows the rule's own values; tiers, users and
+// API keys may have others.
 //
-// The rule need not be sound, and what cannot be read is quoted as it is written. Values
-// of headers that hold credentials are left out, and of long lists there is the beginning.
+// The rule need not be valid: invalid values are quoted as they are. Values of headers
+// that hold credentials are left out, and long lists are cut.
 func (r *Rule) Sentence() string {
 	all := []string{r.sayAll()}
 	if r.counts() && len(r.Limits) > 0 {
 		all = []string{r.sayLimits(), r.sayCost(), r.sayPenalty(), failures[r.OnStoreFailure]}
 	}
 	if r.Action == LogOnly {
-		all = []string{"only tried out: nothing is refused", all[0], r.sayCost()}
+		all = []string{"log only: no request is denied", all[0], r.sayCost()}
 	}
 	if !r.enabled() {
-		all = slices.Insert(all, 0, "switched off")
+		all = slices.Insert(all, 0, "disabled")
 	}
 	var b strings.Builder
 	for _, text := range append(all, r.sayGroup()) {
@@ -52,13 +52,13 @@ func (r *Rule) Sentence() string {
 	return b.String()
 }
 
-// failures are said where it is not the default.
+// failures says what happens when the store fails, if it is not the default.
 var failures = map[OnFailure]string{
 	Open:   "while the counters cannot be reached, requests pass",
-	Closed: "while the counters cannot be reached, requests are refused with 503",
+	Closed: "while the counters cannot be reached, requests are rejected with 503",
 }
 
-// sayAll says what becomes of requests that are not counted.
+// sayAll says what happens to requests that are not counted.
 func (r *Rule) sayAll() string {
 	subject, has := r.requests(true), []string(nil)
 	for _, d := range r.CountBy[:min(len(r.CountBy), maxDimensions)] {
@@ -74,7 +74,7 @@ func (r *Rule) sayAll() string {
 	}
 	switch r.Action {
 	case Block:
-		return subject + " are " + r.refused()
+		return subject + " are blocked" + r.response()
 	case Allow:
 		return subject + " pass, whatever the limits of other rules"
 	default:
@@ -82,7 +82,7 @@ func (r *Rule) sayAll() string {
 	}
 }
 
-// sayLimits says how much may pass, and what becomes of the rest.
+// sayLimits says how much may pass, and what happens to requests over the limit.
 func (r *Rule) sayLimits() string {
 	who, apart := r.counted()
 	var text, how string
@@ -97,7 +97,7 @@ func (r *Rule) sayLimits() string {
 		text, how = r.allowed(r.methods() + "request")
 		text = "each " + who + r.onTiers() + " may make " + text + r.where()
 	default:
-		may, noun := " may be ", ""
+		may, noun := " are limited to ", ""
 		if r.inUnits() {
 			may, noun = " may use ", "unit"
 		}
@@ -108,38 +108,40 @@ func (r *Rule) sayLimits() string {
 		text = requests + may + text
 	}
 	if apart != nil {
-		text += ", counted apart for " + join(apart, "and")
+		text += ", counted separately for " + join(apart, "and")
 	}
-	return text + how + "; " + r.sayRest()
+	return text + how + "; " + r.sayOver()
 }
 
-// sayRest says what becomes of requests that are over a limit.
-func (r *Rule) sayRest() string {
+// sayOver says what happens to requests over a limit.
+func (r *Rule) sayOver() string {
+	const over = "requests over the limit "
 	switch {
 	case r.Action == Throttle:
-		return "what is over is held for up to " + amount(time.Duration(r.MaxDelay)) + ", or " + r.refused() + " if that is not enough"
+		return over + "are held for up to " + amount(time.Duration(r.MaxDelay)) + ", or denied" + r.response() + " if that is not enough"
 	case r.Action == LogOnly:
-		return "what is over passes, and is recorded"
+		return over + "pass, and are recorded"
 	case r.Action.known():
-		return "what is over is " + r.refused()
+		return over + "are denied" + r.response()
 	default:
-		return "what becomes of the rest is not clear: there is no action " + strict.Quote(string(r.Action))
+		return "what happens to " + over + "is not clear: there is no action " + strict.Quote(string(r.Action))
 	}
 }
 
-func (r *Rule) refused() string {
+// response says what a client gets whose request does not pass.
+func (r *Rule) response() string {
 	status := 429
 	if r.Action == Block {
 		status = 403
 	}
-	text := "refused with " + strconv.Itoa(cmp.Or(r.Response.Status, status))
+	text := " with " + strconv.Itoa(cmp.Or(r.Response.Status, status))
 	if r.Response.Message != "" {
 		text += " and the message " + strict.Quote(r.Response.Message)
 	}
 	return text
 }
 
-// inUnits says that not every request takes one unit.
+// inUnits reports whether some requests cost other than one unit.
 func (r *Rule) inUnits() bool { return r.Cost.Header != "" || r.Cost.Units != 0 && r.Cost.Units != 1 }
 
 func (r *Rule) sayCost() string {
@@ -148,10 +150,10 @@ func (r *Rule) sayCost() string {
 	case !r.inUnits():
 		return ""
 	case r.Cost.Header == "":
-		return "a request takes " + count(n, "unit")
+		return "a request costs " + count(n, "unit")
 	}
-	return "a request takes as many units as a trusted proxy says in the header " + headerName(r.Cost.Header) +
-		", up to " + figure(r.Cost.Max) + ", or else " + figure(n)
+	return "a request costs as many units as a trusted proxy sets in the header " + headerName(r.Cost.Header) +
+		", up to " + figure(r.Cost.Max) + ", or " + figure(n) + " without it"
 }
 
 func (r *Rule) sayPenalty() string {
@@ -160,7 +162,7 @@ func (r *Rule) sayPenalty() string {
 		return ""
 	}
 	who, _ := r.counted()
-	text := "after " + count(p.Threshold, "refusal") + " within " + one(time.Duration(p.Within)) + " " +
+	text := "after " + count(p.Threshold, "denial") + " within " + one(time.Duration(p.Within)) + " " +
 		an(cmp.Or(who, "client")) + " is banned for " + amount(time.Duration(p.Cooldown)*time.Duration(p.step(0)))
 	const most = 4
 	for i := 1; i < min(len(p.Multipliers), most); i++ {
@@ -172,7 +174,7 @@ func (r *Rule) sayPenalty() string {
 	return text
 }
 
-// step is the i-th multiplier, or 1 if there is none or none that can be used.
+// step is the i-th multiplier, or 1 if there is none or it is invalid.
 func (p *Penalty) step(i int) int64 {
 	if i < len(p.Multipliers) && p.Multipliers[i] > 0 && p.Multipliers[i] <= math.MaxInt64/max(int64(p.Cooldown), 1) {
 		return p.Multipliers[i]
@@ -186,16 +188,16 @@ func (r *Rule) sayGroup() string {
 	}
 	text := "only the best rule of the group " + printable(r.Group) + " applies to a request"
 	if r.Action == LogOnly {
-		text = "only the best rule of the group " + printable(r.Group) + " that is tried out applies to a request"
+		text = "only the best log_only rule of the group " + printable(r.Group) + " applies to a request"
 	}
 	if r.Priority != 0 {
-		text += "; this one has the priority " + strconv.Itoa(r.Priority)
+		text += "; this one has priority " + strconv.Itoa(r.Priority)
 	}
 	return text
 }
 
-// counted returns who has a counter, and what else has one of its own. A counter for
-// the only path that there is, is one for all.
+// counted returns who has a counter, and what else has its own. A counter for the only
+// path is a counter for all.
 func (r *Rule) counted() (who string, apart []string) {
 	for _, k := range kinds {
 		for _, d := range r.CountBy[:min(len(r.CountBy), maxDimensions)] {
@@ -217,7 +219,7 @@ func (r *Rule) counted() (who string, apart []string) {
 	return who, apart
 }
 
-// noun is what has a counter, after each or a.
+// noun names what has a counter, to follow "each" or "a".
 func (d Dimension) noun() string {
 	switch word, name, _ := strings.Cut(string(d), ":"); {
 	case d == "api_key":
@@ -237,7 +239,7 @@ func (d Dimension) noun() string {
 	}
 }
 
-// requests are those that the rule is about.
+// requests describes the requests that the rule matches.
 func (r *Rule) requests(tiers bool) string {
 	text := r.methods() + "requests"
 	if on := r.onTiers(); tiers && on != "" {
@@ -264,7 +266,7 @@ func (r *Rule) onTiers() string {
 	}
 }
 
-// where is the conditions that are not about methods and tiers.
+// where describes the conditions other than methods and tiers.
 func (r *Rule) where() (text string) {
 	if len(r.Match.IPRanges) > 0 {
 		text += " from " + values(r.Match.IPRanges, "networks")
@@ -278,7 +280,7 @@ func (r *Rule) where() (text string) {
 		case value == "*":
 			headers = append(headers, "a header "+headerName(name))
 		case isSecret(name):
-			headers = append(headers, "a certain header "+headerName(name))
+			headers = append(headers, "a certain value of the header "+headerName(name))
 		default:
 			headers = append(headers, "the header "+headerName(name)+" "+strict.Quote(value))
 		}
@@ -292,8 +294,8 @@ func (r *Rule) where() (text string) {
 	return text
 }
 
-// allowed says what limits let pass, of what, and how they count: among the limits, or
-// after them if that is the same for all. What is counted stands with the first.
+// allowed says how much the limits let pass, and how they count: with each limit, or after
+// all of them if that is the same for all. The noun stands with the first limit.
 func (r *Rule) allowed(noun string) (text, how string) {
 	limits := r.Limits[:min(len(r.Limits), maxLimits)]
 	var all, hows []string
@@ -304,7 +306,7 @@ func (r *Rule) allowed(noun string) (text, how string) {
 			if l.Burst != 0 {
 				text += " burst=" + strconv.FormatInt(l.Burst, 10)
 			}
-			all, hows = append(all, plural(noun)+" up to "+strict.Quote(text)+" (which cannot be read)"), append(hows, "")
+			all, hows = append(all, plural(noun)+" "+strict.Quote(text)+" (which is not a limit)"), append(hows, "")
 		} else {
 			v = r.held(v)
 			per, how := spoken(v)
@@ -343,7 +345,7 @@ func spoken(l stint.Limit) (per, how string) {
 	}
 	switch l.Algorithm {
 	case stint.FixedWindow:
-		return per, "counted anew " + again + " by the clock"
+		return per, "counted from zero " + again + " by the clock"
 	case stint.SlidingLog:
 		return "in any " + strings.TrimPrefix(amount(d), "1 "), "counted exactly"
 	case stint.TokenBucket:
@@ -386,9 +388,9 @@ func calendar(w stint.Window) (per, how string) {
 	return "a " + fields[0], "counted " + how + ", " + zone
 }
 
-const mostValues = 5 // of a condition that are shown
+const mostValues = 5 // how many values of a condition are shown
 
-// values are any of some.
+// values lists alternatives: a, b or c.
 func values(all []string, noun string) string {
 	shown := make([]string, 0, mostValues)
 	for _, v := range all[:min(len(all), mostValues)] {
@@ -409,7 +411,7 @@ func join(words []string, last string) string {
 	return strings.Join(words[:n], ", ") + " " + last + " " + words[n]
 }
 
-// figure writes a number with its thousands apart.
+// figure writes a number with commas between thousands.
 func figure(n int64) string {
 	text := strconv.FormatInt(n, 10)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
@@ -418,7 +420,7 @@ func figure(n int64) string {
 	return text
 }
 
-// count is so many: 1 request, 1,000 requests.
+// count is a number with its noun: 1 request, 1,000 requests.
 func count(n int64, noun string) string {
 	if n != 1 {
 		noun = plural(noun)
@@ -441,8 +443,8 @@ func an(noun string) string {
 	return "a " + noun
 }
 
-// length is a time in the longest unit of which it is a whole number. A day is 24
-// hours, so that it is not taken for one of the calendar.
+// length is a duration in the longest unit of which it is a whole number. One day is 24
+// hours, so that it is not mistaken for a calendar day.
 func length(d time.Duration) (n int64, unit string) {
 	for _, u := range []struct {
 		unit   string
@@ -465,13 +467,13 @@ func length(d time.Duration) (n int64, unit string) {
 	return int64(d), "nanosecond"
 }
 
-// amount is a time: 1 hour, 90 minutes.
+// amount is a duration: 1 hour, 90 minutes.
 func amount(d time.Duration) string {
 	n, unit := length(d)
 	return count(n, unit)
 }
 
-// one is a time after within: an hour, 90 minutes.
+// one is a duration after "within": an hour, 90 minutes.
 func one(d time.Duration) string {
 	if n, unit := length(d); n == 1 {
 		return an(unit)

@@ -202,7 +202,7 @@ name = "d.generic_key_slow.remote_address_10.0.0.1"
 match = { ip_ranges = ["10.0.0.1"] }
 limits = [{ name = "m", limit = "5/month" }]
 `, notes: ignored + `
-d.generic_key_slow.remote_address_10.0.0.1: its penalty is left out: a ban is for all who share a counter, and one of them could bring it on the others: want user, api_key or ip in count_by`},
+d.generic_key_slow.remote_address_10.0.0.1: its penalty is left out: a ban affects all clients that share a counter, and one could get the others banned: want user, api_key or ip in count_by`},
 		"{key: uid, rate_limit: {unit: second, requests_per_unit: 5, algorithm: gcra, burst: 9, penalty: '3/1h cooldown=1m multipliers=1,2'}}": {rules: `
 # d.uid
 [[rules]]

@@ -28,7 +28,7 @@ type step struct{ request, theirs, ours, plain string }
 var differences = []difference{
 	{
 		"together",
-		"The descriptors of a request are charged all or none, unless the domain has `compat: independent` or all have, by `envoy.independent`. There each is charged for itself.",
+		"The descriptors of a request are charged all or none, unless the domain has `compat: independent` or `envoy.independent` is set. There each is charged by itself.",
 		nil,
 		[]step{
 			{"three=a | closed=a", "OVER_LIMIT: OK 2, OVER_LIMIT 0", "OVER_LIMIT: OK 2, OVER_LIMIT 0", "OVER_LIMIT: OK 3, OVER_LIMIT 0"},
@@ -46,7 +46,7 @@ var differences = []difference{
 	},
 	{
 		"quota",
-		"A limit in `quota_mode` that is used up is told as such, and a request is refused if all such limits of it are used up: as newer versions do. In that of January 2026 it is told as one that is not used up, without the time of its reset, and never refuses.",
+		"A used-up limit in `quota_mode` is reported as such, and a request is denied if all its limits in `quota_mode` are used up, as in newer versions. There it is reported as not used up, without a reset time, and never denies.",
 		(*exchange).quota,
 		[]step{
 			{"quota=a hits=2 | three=q", "OK: OK 0 without reset, OK 2", "OVER_LIMIT: OVER_LIMIT 0, OK 2", ""},
@@ -56,7 +56,7 @@ var differences = []difference{
 	},
 	{
 		"check",
-		"A `hits_addend` of 0 asks whether anything is left. There it asks whether more was asked for than there was, so a limit of which just the last hit is used is told as one that is not used up.",
+		"A `hits_addend` of 0 checks whether anything is left. There it checks whether more was taken than there was, so a limit whose last hit was just used is reported as not used up.",
 		(*exchange).check,
 		[]step{
 			{"three=c hits=3", "OK: OK 0", "OK: OK 0", "OK: OK 0"},
@@ -68,7 +68,7 @@ var differences = []difference{
 	},
 	{
 		"uncharged",
-		"What is refused where nothing is left is not counted. There it is, which shows when the limit is raised, or when another limit comes with a request; and a descriptor that a request has twice is refused the second time for the hits of the first.",
+		"A denied request is not counted. There it is, which shows when the limit is raised, or when a request brings another limit; and a descriptor that a request has twice is denied the second time because of the hits of the first.",
 		(*exchange).uncharged,
 		[]step{
 			{"three=d hits=3", "OK: OK 0", "OK: OK 0", ""},
@@ -79,13 +79,13 @@ var differences = []difference{
 	},
 	{
 		"brought",
-		"A limit that comes with a request applies in every domain. There it does not in those that have no configuration.",
+		"A limit that a request brings applies in every domain. There it does not apply in domains without configuration.",
 		nil,
 		[]step{{"nowhere: any=a limit=2/DAY", "OK: OK 0 without limit", "OK: OK 1", "OK: OK 1"}},
 	},
 	{
 		"names",
-		"Keys and values are never joined, neither to find a limit nor to count: no one can choose a value that is counted with another descriptor. There `a` with the value `b_c` and `a_b` with the value `c` are one.",
+		"Keys and values are never concatenated, neither to find a limit nor to count: no one can choose a value that is counted with another descriptor. There `a` with the value `b_c` and `a_b` with the value `c` are the same.",
 		nil,
 		[]step{
 			{"a=b_c", "OK: OK 0", "OK: OK 0", "OK: OK 0"},
@@ -97,7 +97,7 @@ var differences = []difference{
 	},
 	{
 		"windows",
-		"A counter knows how long its window is. There only when it began, so in the first minute of an hour, or the first hour of a day, a limit that comes with a request may be counted with the configured one.",
+		"A counter includes the length of its window. There it only has the start, so in the first minute of an hour, or the first hour of a day, a limit that a request brings may be counted with the configured one.",
 		nil,
 		[]step{{"three=f hits=2 limit=3/YEAR | three=f limit=3/DAY", "", "OK: OK 1, OK 2", "OK: OK 1, OK 2"}},
 	},
@@ -112,7 +112,7 @@ var differences = []difference{
 	},
 	{
 		"shared",
-		"With `share_threshold`, a key that ends in `*` has all keys that fit counted together. There each key has a counter.",
+		"With `share_threshold`, all keys that match a key ending in `*` share one counter. There each key has its own.",
 		nil,
 		[]step{
 			{"pre1=x", "OK: OK 4", "OK: OK 4", "OK: OK 4"},
@@ -121,12 +121,12 @@ var differences = []difference{
 	},
 	{
 		"remembered",
-		"With counters in Redis, a request that was refused is refused again for up to a second without asking. What it is told of its other descriptors is then as old as that, unless each is counted for itself.",
+		"With counters in Redis, a denied request is denied again for up to a second without asking Redis. The state of its other descriptors is then up to a second old, unless each is charged by itself.",
 		nil, nil, // TestEnvoyAllOrNone
 	},
 	{
 		"invalid",
-		"What is not a request is refused as `INVALID_ARGUMENT`, with the field: no domain, no descriptors, no entries, an empty key, a limit without a unit. There the first two are `UNKNOWN`, others are not noticed, and the last ends the process.",
+		"An invalid request is rejected with `INVALID_ARGUMENT` and the field: no domain, no descriptors, no entries, an empty key, a limit without a unit. There the first two are `UNKNOWN`, others are not noticed, and the last ends the process.",
 		nil,
 		[]step{
 			{" : three=a", "Unknown", "InvalidArgument", "InvalidArgument"},
@@ -136,7 +136,7 @@ var differences = []difference{
 	},
 	{
 		"newer",
-		"`metadata`, a `*` within a value, `unit_multiplier` and `is_negative_hits`, which newer versions have, are known. That of January 2026 refuses the first, takes the second for a character, and does not see the others.",
+		"`metadata`, a `*` inside a value, `unit_multiplier` and `is_negative_hits` of newer versions are supported. The version of January 2026 rejects the first, reads the second as a character, and ignores the others.",
 		nil, nil, // TestEnvoyNewer, TestEnvoyContract
 	},
 }

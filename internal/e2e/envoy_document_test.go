@@ -114,7 +114,7 @@ func TestEnvoyDocument(t *testing.T) {
 			t.Errorf("the document does not tell of the difference %s: %s", d.key, d.reason)
 		}
 	}
-	_, listed, _ := strings.Cut(string(text), "\n## What is otherwise\n")
+	_, listed, _ := strings.Cut(string(text), "\n## Differences\n")
 	listed, _, _ = strings.Cut(listed, "\n## ")
 	if n := strings.Count(listed, "\n| ") - 1; n != len(differences) { // without the head
 		t.Errorf("the document has %d differences, want %d", n, len(differences))

@@ -6,7 +6,7 @@ import (
 	"github.com/stintdev/stint/engine"
 )
 
-// Decided is the context of a request that has passed, with its verdict.
+// Decided is the context of a request that has passed.
 type Decided struct {
 	context.Context
 	Verdict engine.Verdict
@@ -22,7 +22,7 @@ func (d *Decided) Value(key any) any {
 	return d.Context.Value(key)
 }
 
-// VerdictOf returns the verdict on the request of this context, or nil if there is none.
+// VerdictOf returns the verdict on the request of the context, or nil if there is none.
 func VerdictOf(ctx context.Context) *engine.Verdict {
 	v, _ := ctx.Value(verdictKey{}).(*engine.Verdict)
 	return v

@@ -1,16 +1,15 @@
-// Package field writes the fields that tell clients about their limits: headers in HTTP
-// and trailers in gRPC. What they say, and how it is rounded and written, is decided here
-// for all doors.
+// Package field writes a verdict as fields: headers in HTTP, trailers in gRPC. It decides
+// what they say about limits, and how numbers are rounded and written.
 //
-// # What holds
+// # Invariants
 //
-//   - All numbers are rounded against the client: one that does what the fields say is not
+//   - Every number is rounded against the client: a client that follows the fields is not
 //     denied, as long as no one else uses the same limits.
-//   - Numbers that were not counted are not sent.
+//   - A number that was not counted is not sent.
 //
 // # What it does not do
 //
-// It reads no fields, and knows of protocols only how they spell names.
+// It reads no fields, and knows nothing of protocols except how they spell names.
 package field
 
 import (
@@ -24,33 +23,33 @@ import (
 	"github.com/stintdev/stint/engine"
 )
 
-// Set says which fields tell a client about its limits. The zero value is X and IETF.
+// Set chooses the fields. The zero value is X and IETF.
 type Set uint8
 
 const (
 	// X is X-RateLimit-Limit, -Remaining and -Reset, of the binding limit, and
 	// X-RateLimit-Cost if the request does not cost 1.
 	X Set = 1 << iota
-	// IETF is RateLimit-Policy and RateLimit, of all limits, as
-	// draft-ietf-httpapi-ratelimit-headers-11 has them.
+	// IETF is RateLimit-Policy and RateLimit, of all limits, by
+	// draft-ietf-httpapi-ratelimit-headers-11.
 	IETF
-	// None is neither. A denied request still gets Retry-After.
+	// None is neither. A denied client still gets Retry-After.
 	None
 )
 
 // has reports whether one of the sets is chosen.
 func (s Set) has(one Set) bool { return s == 0 || s&one != 0 }
 
-// Set sets the headers for a verdict. They are about the limits that were counted for
-// this request; those of log_only rules and penalties are left out, and without any limit
-// no header is set. If a limit could not be counted, only its policy is sent. A client
-// that is banned by a penalty has nothing left of that rule's limits until the ban is
-// over.
+// Set sets the headers of a verdict. They describe limits that were counted for this
+// request, without those of log_only rules and without penalties; if there are none, no
+// header is set. A limit that could not be counted has a policy without numbers. For a
+// client that is banned by a penalty, nothing remains of that rule's limits until the ban
+// ends.
 //
 // A policy has the name of its limit, or rule/limit if limits of several rules that
 // applied have the same name.
 //
-// Retry-After is set if the request was denied with 429 or 503 and can pass later.
+// Retry-After is set if the request was answered with 429 or 503 and can pass later.
 func (s Set) Set(h http.Header, v *engine.Verdict) { s.set(h, v, false) }
 
 // SetLower is Set for maps with names in lower case, as in gRPC.
@@ -73,17 +72,17 @@ func (s Set) set(to map[string][]string, v *engine.Verdict, lower bool) {
 	f.set(to, lower)
 }
 
-// RetryAfter returns how long to wait, if the request was denied and waiting helps.
+// RetryAfter returns how long to wait, if the request did not pass and waiting helps.
 func RetryAfter(v *engine.Verdict) (wait time.Duration, ok bool) {
 	return v.RetryAfter, !v.Outcome.Passed() && v.RetryAfter > 0 && v.RetryAfter != stint.Never
 }
 
-// isPolicy reports whether clients are told of the limit.
+// isPolicy reports whether the limit is sent to clients.
 func isPolicy(l *engine.Limit) bool { return l.Penalty == nil && !l.Shadow }
 
-// Next iterates over the policies in the order in which clients are told of them: first
-// the binding one or, if that is a penalty, those of its rule. It returns the next one at
-// or after at, and where to go on, or nil after the last.
+// Next iterates over the policies in the order in which they are sent: first the binding
+// one or, if that is a penalty, those of its rule. It returns a policy and where to go
+// on, or nil after the last.
 func Next(v *engine.Verdict, at int) (l *engine.Limit, after int) {
 	for n := len(v.Limits); at < 2*n; at++ { // twice: once for those that lead
 		i := at % n
@@ -101,7 +100,7 @@ func Banned(v *engine.Verdict, l *engine.Limit) bool {
 	return first.Penalty != nil && !first.Decision.Allowed && first.Rule == l.Rule
 }
 
-// PolicyName returns the limit's name, and the rule's name if another limit has the same.
+// PolicyName returns the limit's name, prefixed with its rule's if the name is not unique.
 func PolicyName(v *engine.Verdict, l *engine.Limit) (rule, slash, name string) {
 	for i := range v.Limits {
 		if other := &v.Limits[i]; other.Rule != l.Rule && other.Name == l.Name && isPolicy(other) {
@@ -111,7 +110,7 @@ func PolicyName(v *engine.Verdict, l *engine.Limit) (rule, slash, name string) {
 	return "", "", l.Name
 }
 
-// Counted reports whether the limit was counted, so that there are numbers to send.
+// Counted reports whether there are numbers to send.
 func Counted(l *engine.Limit) bool { return l.Decision.Basis < stint.Open }
 
 // Standing returns what remains of a limit, and when the whole of it is available again.
@@ -123,7 +122,7 @@ func Standing(v *engine.Verdict, l *engine.Limit) (remaining int64, reset time.D
 	return d.Remaining, d.ResetAfter
 }
 
-// during returns the longest time for which no more than what remains can pass.
+// during returns for how long at most no more than what remains can pass.
 func during(v *engine.Verdict, l *engine.Limit) time.Duration {
 	d := &l.Decision
 	switch {
@@ -165,8 +164,7 @@ func longest(v *engine.Verdict, l *engine.Limit) time.Duration {
 	return part
 }
 
-// windowOf returns the length of the limit's window: of the current one, if lengths
-// differ.
+// windowOf returns the length of the limit's window: of the current one, if they differ.
 func windowOf(v *engine.Verdict, l *engine.Limit) time.Duration {
 	if n := l.Limit.Window.Length(); n > 0 {
 		return n
@@ -191,7 +189,7 @@ var (
 	retryAfter = name{"Retry-After", "retry-after"}
 )
 
-// fields collects the values in one text, which is cut into strings at the end.
+// fields are written into one text that is cut when it is complete.
 type fields struct {
 	text  []byte
 	start int // of the value that is being written
@@ -200,7 +198,7 @@ type fields struct {
 	n     int
 }
 
-// pool holds fields to reuse. Clients cannot make them long.
+// pool has buffers for fields. Clients do not determine their length.
 var pool = sync.Pool{New: func() any { return new(fields) }}
 
 // end ends the value of a field. Empty values are left out.
