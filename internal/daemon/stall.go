@@ -14,6 +14,9 @@ import (
 // while it sends the body, or while it should read the response, is cut off. The
 // timeouts of [http.Server] cannot do that: they bound the whole of a body or of a
 // response, however long, and would end streams.
+//
+// With it, /v1/check takes 1.54 times the processor time of an empty handler (bench,
+// "door: stint /v1/check").
 type exchange struct {
 	http.ResponseWriter
 	control *http.ResponseController
