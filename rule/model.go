@@ -75,7 +75,7 @@ type Penalty struct {
 	Multipliers []int64  `json:"multipliers,omitempty"`
 }
 
-// Response is what a client that is refused gets.
+// Response is the answer to a request that is denied.
 type Response struct {
 	Status  int    `json:"status,omitempty"` // default 429, and 403 for Block
 	Message string `json:"message,omitempty"`
