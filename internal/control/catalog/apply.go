@@ -17,27 +17,27 @@ import (
 // ApplyOptions say how a document is applied.
 type ApplyOptions struct {
 	Actor string // who applies it
-	// DryRun does all of it, checks included, and then undoes it.
+	// DryRun does everything, checks included, and then rolls it back.
 	DryRun bool
 	// Prune deletes what the document lacks: rules, tiers, exemptions and bans, and, of
 	// tenants, users and API keys, those kinds of which the document has any.
 	Prune bool
-	// Progress, if it is set, is told from time to time how many of the document's
-	// things are done.
+	// Progress, if it is set, is called from time to time with how many records of the
+	// document are done.
 	Progress func(done, all int)
 }
 
 // Diff is what was changed.
 type Diff struct {
-	// Revision is the one that the changes made, or the one before if there are none, or
-	// if they were undone.
+	// Revision is the one that the changes made. If there are none, or they were rolled
+	// back, it is the current one.
 	Revision int64 `json:"revision"`
 	// Items are by kind, in the order tier, rule, tenant, user, api_key, exemption and
 	// ban, and by id.
 	Items []DiffItem `json:"items"`
 }
 
-// DiffItem is one thing that was changed.
+// DiffItem is one record that was changed.
 type DiffItem struct {
 	Kind   string      `json:"kind"`
 	ID     string      `json:"id"`
@@ -45,22 +45,22 @@ type DiffItem struct {
 	Fields []FieldDiff `json:"fields,omitempty"` // of an update
 }
 
-// What can become of a thing.
+// The actions.
 const (
 	Created = "create"
 	Updated = "update"
 	Deleted = "delete"
 )
 
-// FieldDiff is a field that is not as it was. Before and After are JSON; empty: it is not
-// there.
+// FieldDiff is a field that has changed. Before and After are JSON; empty: the field is
+// absent.
 type FieldDiff struct {
 	Path   string `json:"path"`
 	Before string `json:"before,omitempty"`
 	After  string `json:"after,omitempty"`
 }
 
-// Count returns how many things this became of.
+// Count returns how many items have the action.
 func (d *Diff) Count(action string) (n int) {
 	for i := range d.Items {
 		if d.Items[i].Action == action {
@@ -76,8 +76,8 @@ const chunk = 500
 // errUndo ends a dry run.
 var errUndo = errors.New("this was a dry run")
 
-// Apply makes the database what the document says, in one transaction. What the document
-// lacks stays, unless it is to be pruned. Problems have paths of the document, or none.
+// Apply makes the database match the document, in one transaction. Records that the
+// document lacks stay, unless Prune is set. Problems have paths of the document, or none.
 func (c *Catalog) Apply(ctx context.Context, d *Document, o ApplyOptions) (Diff, error) {
 	if o.Prune && d.Empty() {
 		return Diff{}, strict.Problems{{Message: "the document has nothing in it, and pruning would delete all rules and tiers: want at least one of rules, tiers, tenants, users, api_keys, exemptions and bans"}}
@@ -110,7 +110,7 @@ func (c *Catalog) Apply(ctx context.Context, d *Document, o ApplyOptions) (Diff,
 	return a.diff(revision, err)
 }
 
-// end ends a write whose error is known, by undoing it if it was a dry run.
+// end returns the error of a write, or errUndo after a dry run without problems.
 func (t *tx) end(ctx context.Context, err error, dryRun bool) error {
 	if err == nil && dryRun {
 		if err = t.check(ctx); err == nil {
@@ -120,7 +120,7 @@ func (t *tx) end(ctx context.Context, err error, dryRun bool) error {
 	return err
 }
 
-// diff says what a write has done, which has made a revision, or failed.
+// diff returns what a write has changed, or its error.
 func (t *tx) diff(revision int64, err error) (Diff, error) {
 	if err != nil && !errors.Is(err, errUndo) {
 		return Diff{}, err
@@ -263,7 +263,7 @@ func (a *application) prune(ctx context.Context, parts ...part) error {
 	return nil
 }
 
-// diff says what changes are, in the order of the kinds.
+// diff describes changes, in the order of the kinds.
 func diff(changes []Change) ([]DiffItem, error) {
 	items := make([]DiffItem, 0, len(changes))
 	for i := range changes {
@@ -288,7 +288,7 @@ func diff(changes []Change) ([]DiffItem, error) {
 	return items, nil
 }
 
-// action is what became of the thing.
+// action is the action of the change.
 func (ch *Change) action() string {
 	switch {
 	case ch.Before == nil:
@@ -300,11 +300,10 @@ func (ch *Change) action() string {
 	}
 }
 
-// hidden is what is shown of the hash of a key.
+// hidden replaces the hash of a key.
 const hidden = "(hidden)"
 
-// differ returns the fields in which what there was differs from what there is. That the
-// hash of a key is another is said, and not which.
+// differ returns the fields that have changed. The hash of a key is not shown.
 func (ch *Change) differ(before, after any) []FieldDiff {
 	fields := differ(nil, "", before, after)
 	for i := range fields {
@@ -322,7 +321,7 @@ func decode(text []byte) (v any, err error) {
 	return v, d.Decode(&v)
 }
 
-// differ adds the fields in which two values differ. Lists of different lengths differ
+// differ appends the fields in which two values differ. Lists of different lengths differ
 // as a whole.
 func differ(fields []FieldDiff, path string, before, after any) []FieldDiff {
 	switch b := before.(type) {

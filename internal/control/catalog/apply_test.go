@@ -155,7 +155,7 @@ update user alice
 			}
 			// The tenant has the tier, and is not pruned where there are no tenants.
 			_, err := c.Apply(t.Context(), parse(t, other), catalog.ApplyOptions{Actor: "me", Prune: true})
-			if err == nil || err.Error() != `the tier "gold" cannot be deleted: it is that of the tenant "acme", and maybe of others` {
+			if err == nil || err.Error() != `the tier "gold" cannot be deleted: the tenant "acme" refers to it, and maybe others do` {
 				t.Errorf("got %v", err)
 			}
 			const pruned = "delete tier gold\ndelete rule search\nupdate tenant acme\n  tier: \"gold\" -> \ndelete user bob\ndelete exemption ip:10.0.0.0/8\ndelete ban user:eve\n"
@@ -190,10 +190,10 @@ func TestApplyProblems(t *testing.T) {
 			}{
 				"empty":       {prune: true, want: "the document has nothing in it"},
 				"tier":        {text: "[[users]]\nid = \"x\"\ntier = \"glod\"", want: `users[0].tier: "glod": want the name of a tier in the catalog; did you mean "gold"?`},
-				"own tier":    {text: "[[users]]\nid = \"x\"\ntier = \"gold\"\n[[tiers]]\nname = \"new\"", prune: true, want: `the tier "gold" cannot be deleted: it is that of the user "alice"`},
+				"own tier":    {text: "[[users]]\nid = \"x\"\ntier = \"gold\"\n[[tiers]]\nname = \"new\"", prune: true, want: `the tier "gold" cannot be deleted: the user "alice" refers to it`},
 				"own limit":   {text: "[[users]]\nid = \"x\"\nlimits = { search = \"1/1s\" }", prune: true, want: `users[0].limits.search: "search": want the name of a limit of a rule`},
 				"key's user":  {text: "[[api_keys]]\nid = \"12345678\"\nhash = \"" + hashB + "\"\nuser = \"zoe\"", want: `api_keys[0].user: "zoe": want the id of a user in the catalog`},
-				"hash":        {text: "[[api_keys]]\nid = \"12345678\"\nhash = \"" + hashA + "\"", want: `api_keys[0].hash: is that of the API key "abcdefgh"`},
+				"hash":        {text: "[[api_keys]]\nid = \"12345678\"\nhash = \"" + hashA + "\"", want: `api_keys[0].hash: is the hash of the API key "abcdefgh" too`},
 				"twice":       {text: "[[users]]\nid = \"x\"\n[[users]]\nid = \"y\"\n[[users]]\nid = \"x\"", want: `users[2].id: "x" is given twice, first as users[0]`},
 				"rule twice":  {text: "[[tiers]]\nname = \"x\"\n[[tiers]]\nname = \"x\"", want: `tiers[1].name: "x" is given twice, first as tiers[0]`},
 				"ban twice":   {text: "[[bans]]\nip = \"192.0.2.1\"\n[[bans]]\nip = \"192.0.2.1/32\"", want: `bans[1]: "ip:192.0.2.1" is given twice, first as bans[0]`},
@@ -202,7 +202,7 @@ func TestApplyProblems(t *testing.T) {
 				"NUL":         {text: "[[users]]\nid = \"\\u0000\"\n", want: `users[0].id: "\x00": want`},
 				"NUL in rule": {text: "[[rules]]\nname = \"new\"\nmatch = { headers = { X-A = \"\\u0000\" } }\nlimits = [{ name = \"n\", limit = \"1/1s\" }]", want: `rules[0].match.headers.X-A: "\x00": want UTF-8 without the character U+0000`},
 				"rule":        {text: "[[rules]]\nname = \"new\"\nlimits = [{ name = \"n\", limit = \"1/1x\" }]", want: "rules[0].limits[0].limit: "},
-				"same rule":   {text: "[[tiers]]\nname = \"other\"\n[[rules]]\nname = \"per-user\"\ncount_by = [\"user\"]\nlimits = [{ name = \"other\", limit = \"1/1s\" }]", want: `tier "gold".limits.requests: as things would be then: `},
+				"same rule":   {text: "[[tiers]]\nname = \"other\"\n[[rules]]\nname = \"per-user\"\ncount_by = [\"user\"]\nlimits = [{ name = \"other\", limit = \"1/1s\" }]", want: `tier "gold".limits.requests: after this change: `},
 				"unchanged":   {text: "[[tiers]]\nname = \"gold\"\nlimits = { requests = \"unlimited\" }\n[[rules]]\nname = \"per-user\"\ncount_by = [\"user\"]\nlimits = [{ name = \"other\", limit = \"1/1s\" }]", want: `tiers[0].limits.requests: `},
 			} {
 				for _, dry := range []bool{true, false} {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// NodeInfo is a node as the others see it.
+// NodeInfo is a node as it has reported itself.
 type NodeInfo struct {
 	ID       string    `json:"id"`
 	Name     string    `json:"name"`
@@ -16,18 +16,18 @@ type NodeInfo struct {
 	Seen     time.Time `json:"seen"`
 	Revision int64     `json:"revision"` // that it serves
 	Problem  string    `json:"problem,omitempty"`
-	// State is what the node says of itself. Nil: nothing.
+	// State is what NodeOptions.State returned. Nil: nothing.
 	State json.RawMessage `json:"state,omitempty"`
 }
 
-// maxState is how much a node may say of itself, in bytes.
+// maxState is the size limit of State, in bytes.
 const maxState = 64 << 10
 
-// forgotten is how long a node that is gone is listed.
+// forgotten is how long a node without heartbeats is kept in the table.
 const forgotten = 24 * time.Hour
 
-// beats beats every so often, and when something has changed. A beat is a write, and may
-// have to wait for others, for which no look is to wait.
+// beats sends heartbeats at every poll, and when the node has moved on. A heartbeat is a
+// write and may have to wait for other writers; looking for changes must not.
 func (n *Node) beats(ctx context.Context) {
 	tick := time.NewTicker(n.o.Poll)
 	defer tick.Stop()
@@ -42,9 +42,8 @@ func (n *Node) beats(ctx context.Context) {
 	}
 }
 
-// beat says that the node is there and what it serves, and counts those that are. How
-// long ago that was is by the clock of the database. While that is away, there are as
-// many nodes as there were.
+// beat writes a heartbeat with what the node serves, and counts the live nodes, by the
+// clock of the database. While the database is down the count stays.
 func (n *Node) beat(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
@@ -54,7 +53,7 @@ func (n *Node) beat(ctx context.Context) {
 		ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, revision = excluded.revision, problem = excluded.problem, state = excluded.state`,
 		n.id, n.o.Name, n.o.Version, d.Time(n.started), s.Revision, s.Problem, nullJSON(n.state()))
 	if err != nil {
-		return // whoever looks will say so
+		return // the next look reports it
 	}
 	var live int64
 	err = n.c.db.QueryRowContext(ctx, "SELECT count(*) FROM stint_nodes WHERE seen_at > "+d.Ago(3*n.o.Poll+time.Second)).Scan(&live)
@@ -64,7 +63,7 @@ func (n *Node) beat(ctx context.Context) {
 	}
 }
 
-// state returns what the node says of itself, if that can be shown.
+// state returns NodeOptions.State, if it can be stored.
 func (n *Node) state() json.RawMessage {
 	if n.o.State == nil {
 		return nil
@@ -76,11 +75,11 @@ func (n *Node) state() json.RawMessage {
 	return s
 }
 
-// leave says that the node is not there any more.
+// leave deletes the node's row.
 func (n *Node) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	_, _ = n.c.db.ExecContext(ctx, "DELETE FROM stint_nodes WHERE id = $1", n.id) // or it is forgotten
+	_, _ = n.c.db.ExecContext(ctx, "DELETE FROM stint_nodes WHERE id = $1", n.id) // otherwise it is forgotten later
 }
 
 // Nodes returns the nodes that have been seen within a time, by name.

@@ -1,35 +1,44 @@
-// Package catalog is the database of rules, tiers, tenants, users, API keys,
-// exemptions and bans, and of the tokens and sessions of those who may change them:
-// PostgreSQL for many nodes, or SQLite for one machine.
+// Package catalog stores rules, tiers, tenants, users, API keys, exemptions and bans, and
+// the tokens and sessions of those who may change them: in PostgreSQL for many nodes, or
+// in SQLite for one machine.
 //
-// A [Catalog] is what is written: each thing has a version, and who writes says which
-// one was read; every write is checked as a whole, noted in the log of changes, and
-// raises the revision, all in one transaction. A [Node] is what is served: it follows
-// the revision, hands over each new [Snapshot] of rules and lists, and looks up users
-// and keys, of which there may be millions, one by one and remembers them.
+// A [Catalog] is for writers. Each record has a version, and an update names the version
+// that it replaces. A write is checked against all rules and tiers, logged as a change, and
+// makes a new revision, in one transaction. A [Node] is for a process that decides
+// requests: it follows the revisions, puts each new [Snapshot] of rules and lists to use,
+// and looks up and caches users and keys, of which there may be millions.
 //
-// The same things can be written in a file: a [Document] is what both have in common,
-// and what both are checked by. [Catalog.Apply] makes the database what a document
-// says, and [Catalog.Export] returns it as one. [Catalog.Changes] tells what has become of
-// it, by whom, [Catalog.Revert] undoes what a revision has changed, and [Catalog.Trial]
-// says what a write would do.
+// A [Document] is the same content as a file. [Catalog.Apply] makes the database match a
+// document, and [Catalog.Export] writes one. [Catalog.Changes] lists who changed what,
+// [Catalog.Revert] undoes a revision, and [Catalog.Trial] shows what a write would do.
+//
+// # How a node follows
+//
+// The database has a revision, which each write raises, and a random stamp of that write.
+// A node knows its position: the last revision and stamp that it has followed. It looks
+// when it is notified and at every poll, and reads, in one transaction, what the log of
+// changes has after its position. If rules or lists have changed it reads them, compiles a
+// snapshot and puts it to use; of users, keys and tenants it drops the changed ones from
+// its cache. If the log does not lead from its position to the current revision, the
+// database has another history: it was restored from a backup, or is another one. Then
+// everything is read anew.
 //
 // # What holds
 //
-//   - What does not compile is not stored. A write that fails leaves nothing behind.
-//   - An update never overwrites what its writer has not seen: [ConflictError].
-//   - A notification says no more than that it is time to look; what is read is decided
-//     by the revision alone. Nothing that a notification holds is believed.
-//   - A snapshot is of one revision, whole. One that is of no use (it does not compile,
-//     or the revision has gone back) changes nothing, and the node says so.
-//   - The data plane does not wait for the database: what is known is used while the
-//     database is away, and rules are kept on disk for a start without it.
-//   - The text of an API key, of a token and of a session is returned once, when it is
-//     made, and is in no table, no log and no error.
+//   - Rules that do not compile are not stored. A write that fails changes nothing.
+//   - An update never overwrites a version that its writer has not seen: [ConflictError].
+//   - A notification only says that it is time to look. Its content is ignored, and the
+//     poll finds what was not notified.
+//   - A snapshot is of one revision. To look again at the same revision changes nothing. A
+//     snapshot that cannot be used (it does not compile, or the revision is lower than
+//     before) changes nothing either, and the node reports the problem.
+//   - Decisions do not wait for the database: what is known is used while it is down, and
+//     the last good rules are on disk for a start without it.
+//   - The text of an API key, a token or a session is returned once, when it is made, and
+//     is in no table, no log and no error.
 //
-// # What it refuses to do
+// # What it does not do
 //
-// It decides nothing and counts no limits. It keeps no rows that others have written
-// behind its back: what is changed with a database's own tools is noticed once the
-// revision is raised, and not before.
+// It decides no requests and counts no limits. It does not notice rows that are changed
+// with other tools until the revision is raised.
 package catalog

@@ -11,10 +11,10 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// ErrUnavailable is that the database cannot be reached, or does not answer.
+// ErrUnavailable means that the database cannot be reached, or does not answer.
 var ErrUnavailable = database.ErrUnavailable
 
-// NotFoundError is that there is no such thing.
+// NotFoundError means that there is no such record.
 type NotFoundError struct{ Kind, ID string }
 
 // Error implements error.
@@ -22,12 +22,12 @@ func (e *NotFoundError) Error() string {
 	return fmt.Sprintf("there is no %s %s", e.Kind, strict.Quote(e.ID))
 }
 
-// ConflictError is that something is not as its writer has seen it: it has changed
-// since, or it is there already.
+// ConflictError means that a record is not the version that its writer has seen: it was
+// changed since, or exists already.
 type ConflictError struct {
 	Kind, ID string
-	// Seen is the version that the writer has seen, 0 for none; Found is what there is, 0
-	// for none.
+	// Seen is the version that the writer has seen, and Found the one that is stored. Zero:
+	// none.
 	Seen, Found int64
 }
 
@@ -42,7 +42,7 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("the %s %s is of version %d now, not %d: it has changed since it was read", e.Kind, strict.Quote(e.ID), e.Found, e.Seen)
 }
 
-// unreadableError is that a row is not what this program writes.
+// unreadableError means that a row is not one that this version could have written.
 type unreadableError struct {
 	kind, id string
 	err      error
@@ -53,7 +53,7 @@ func (e *unreadableError) Error() string {
 	return fmt.Sprintf("the %s %s cannot be read, it may be that of a newer version: %v", e.kind, strict.Quote(e.id), e.err)
 }
 
-// Status is the HTTP status that says the same as an error of this package.
+// Status returns the HTTP status for an error of this package.
 func Status(err error) int {
 	var problems strict.Problems
 	switch {

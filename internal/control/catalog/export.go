@@ -10,13 +10,13 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// ExportOptions say what is exported, beside rules, tiers, tenants, exemptions and bans.
+// ExportOptions say what is exported besides rules, tiers, tenants, exemptions and bans.
 type ExportOptions struct {
-	Users bool // users and API keys, too
+	Users bool // and API keys
 }
 
-// Export returns the catalog as it is at one moment. Users may be more than one wants to
-// hold: [Catalog.ExportTOML] and [Catalog.ExportJSON] hold a page of them.
+// Export returns the content of the catalog at one moment. With very many users,
+// [Catalog.ExportTOML] and [Catalog.ExportJSON] need less memory.
 func (c *Catalog) Export(ctx context.Context, o ExportOptions) (*Document, error) {
 	d := &Document{}
 	return d, c.pages(ctx, o, func(p Document) error {
@@ -27,7 +27,7 @@ func (c *Catalog) Export(ctx context.Context, o ExportOptions) (*Document, error
 	})
 }
 
-// ExportTOML writes the catalog as it is at one moment, as a config file has it.
+// ExportTOML writes the content at one moment, in the form of a config file.
 func (c *Catalog) ExportTOML(ctx context.Context, w io.Writer, o ExportOptions) error {
 	var b []byte
 	return c.pages(ctx, o, func(p Document) (err error) {
@@ -42,7 +42,7 @@ func (c *Catalog) ExportTOML(ctx context.Context, w io.Writer, o ExportOptions) 
 	})
 }
 
-// ExportJSON writes the catalog as it is at one moment, as a [Document] in JSON.
+// ExportJSON writes the content at one moment, as a [Document] in JSON.
 func (c *Catalog) ExportJSON(ctx context.Context, w io.Writer, o ExportOptions) error {
 	var b bytes.Buffer
 	section, end := "", "{"
@@ -57,7 +57,7 @@ func (c *Catalog) ExportJSON(ctx context.Context, w io.Writer, o ExportOptions) 
 			return err
 		}
 		b.Reset()
-		for name, items := range sections { // of which a page has one
+		for name, items := range sections { // a page has one
 			for _, item := range items {
 				if name == section {
 					b.WriteString(",\n    ")
@@ -82,8 +82,8 @@ func (c *Catalog) ExportJSON(ctx context.Context, w io.Writer, o ExportOptions) 
 	return err
 }
 
-// pages reads the catalog in one transaction, and hands it over in pieces of one kind
-// each, one kind after the other.
+// pages reads the catalog in one transaction, and calls each with pages of one kind, kind
+// by kind.
 func (c *Catalog) pages(ctx context.Context, o ExportOptions, each func(Document) error) error {
 	tx, err := c.reading.BeginTx(ctx, c.dialect.ReadOnly())
 	if err != nil {
@@ -111,7 +111,7 @@ func (c *Catalog) pages(ctx context.Context, o ExportOptions, each func(Document
 	return err
 }
 
-// turn hands over the pages of a table.
+// turn calls each with the pages of a table.
 func turn[T any](ctx context.Context, q querier, t *Table[T], each func([]T) error) error {
 	for after := ""; ; {
 		page, err := t.query(ctx, q, "WHERE id > $1 ORDER BY id LIMIT $2", after, chunk)

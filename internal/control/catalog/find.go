@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Found is a user, an API key or a tenant of whom something is known.
+// Found is a user, an API key or a tenant of the catalog.
 type Found struct {
 	Kind   string `json:"kind"` // user, key or tenant
 	ID     string `json:"id"`
@@ -17,9 +17,9 @@ type Found struct {
 	Prefix string `json:"prefix,omitempty"`
 }
 
-// FindSubjects returns users, API keys and tenants whose ids begin so, some of each and at
-// most so many, from 1 to 1000. Of an API key it may also be how its text begins, or all
-// of it.
+// FindSubjects returns users, API keys and tenants whose ids begin with the prefix, some of
+// each, and at most limit, from 1 to 1000. For an API key the prefix may also be the
+// beginning of its text, or all of it.
 func (c *Catalog) FindSubjects(ctx context.Context, prefix string, limit int) ([]Found, error) {
 	begin, secret := keyBegins(prefix)
 	var users, keys, tenants []Found
@@ -56,16 +56,16 @@ func (c *Catalog) FindSubjects(ctx context.Context, prefix string, limit int) ([
 	return share(limit, users, keys, tenants), nil
 }
 
-// keyBegins returns how the ids of API keys may begin of which someone has given the
-// beginning: an id, or a prefix, which may have underscores, and an id. The secret behind
-// it is to go nowhere, so it says whether there is enough of one to matter.
+// keyBegins returns the prefixes of ids of API keys that a text may stand for: an id, or
+// the text of a key, whose prefix may have underscores. A secret must not reach the
+// database, so secret reports whether the text has enough of one to matter.
 func keyBegins(text string) (ids []string, secret bool) {
 	parts := strings.Split(text, "_")
-	const most, matters = 6, 16 // parts, and letters of a secret
-	for i, part := range parts[:min(len(parts), most)] {
+	const maxParts, minSecret = 6, 16
+	for i, part := range parts[:min(len(parts), maxParts)] {
 		switch {
 		case i == 0 && len(parts) > 1, i > 0 && part == "", strings.ContainsFunc(part, notAlphanumeric), slices.Contains(ids, part):
-		case i > 0 && len(part) >= matters && validKeyID(parts[i-1]):
+		case i > 0 && len(part) >= minSecret && validKeyID(parts[i-1]):
 			return ids, true
 		default:
 			ids = append(ids, part)
@@ -74,7 +74,7 @@ func keyBegins(text string) (ids []string, secret bool) {
 	return ids, false
 }
 
-// share returns at most so many of several lists, by turns, each of which is together.
+// share returns at most limit items, about as many from each list, list by list.
 func share(limit int, lists ...[]Found) []Found {
 	out := []Found{}
 	taken := make([]int, len(lists))

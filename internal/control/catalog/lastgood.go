@@ -12,20 +12,19 @@ import (
 	"time"
 )
 
-// lastGood is a file that keeps the last snapshot that was put to use, so that a node
-// can start without the database. It is replaced as a whole, and known to be whole by
-// its checksum.
-type lastGood struct{ path string } // empty: it is not kept
+// lastGood is a file with the last snapshot that was put to use, so that a node can start
+// without the database. It is replaced atomically, and has a checksum.
+type lastGood struct{ path string } // empty: there is none
 
-// goodHeader begins the first line, which ends with the checksum of the rest.
+// goodHeader starts the first line, which ends with the checksum of the other lines.
 const goodHeader = "stint last good 1 sha256:"
 
-// goodDraft are the names of files that are being written.
+// goodDraft is the pattern of the names of temporary files.
 const goodDraft = ".last-good-*"
 
-// tidy removes what processes that were killed have not finished.
+// tidy removes old temporary files, which processes left that were killed.
 func (l lastGood) tidy(now time.Time) {
-	drafts, _ := filepath.Glob(filepath.Join(filepath.Dir(l.path), goodDraft)) // the pattern is a good one
+	drafts, _ := filepath.Glob(filepath.Join(filepath.Dir(l.path), goodDraft)) // the pattern is valid
 	for _, draft := range drafts {
 		if info, err := os.Stat(draft); err == nil && now.Sub(info.ModTime()) > time.Hour {
 			_ = os.Remove(draft) // or the next time
@@ -33,14 +32,14 @@ func (l lastGood) tidy(now time.Time) {
 	}
 }
 
-// kept is what the file holds.
+// kept is the content of the file.
 type kept struct {
 	mark
 	Saved    time.Time `json:"saved"`
 	Document Document  `json:"document"`
 }
 
-// newLastGood returns the file in a directory that is for the database at a place.
+// newLastGood returns the file in a directory for the database at a place.
 func newLastGood(dir, place string) lastGood {
 	if dir == "" {
 		return lastGood{}
@@ -49,8 +48,7 @@ func newLastGood(dir, place string) lastGood {
 	return lastGood{filepath.Join(dir, "last-good-"+hex.EncodeToString(sum[:6])+".json")}
 }
 
-// save replaces the file. If the machine stops meanwhile, the old one is there, or the
-// new one.
+// save replaces the file. After a crash there is either the old one or the new one.
 func (l lastGood) save(s *Snapshot, now time.Time) error {
 	if l.path == "" {
 		return nil
@@ -69,7 +67,7 @@ func (l lastGood) save(s *Snapshot, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // it has another name if all went well
+	defer os.Remove(f.Name()) // it was renamed, unless something failed
 	_, err = fmt.Fprintf(f, "%s%x\n%s\n", goodHeader, sum, body)
 	if err == nil {
 		err = f.Sync()
@@ -106,7 +104,7 @@ func (l lastGood) load() (s *Snapshot, saved time.Time, err error) {
 	}
 	var k kept
 	decoder := json.NewDecoder(bytes.NewReader(body))
-	decoder.DisallowUnknownFields() // for the reason that it has with rows
+	decoder.DisallowUnknownFields() // see kind.strict
 	if err := decoder.Decode(&k); err != nil {
 		return nil, saved, fmt.Errorf("%s: %w", l.path, err)
 	}

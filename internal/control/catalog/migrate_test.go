@@ -235,7 +235,7 @@ func first(t *testing.T, c *catalog.Catalog, isPostgres bool, n int) {
 func TestUpWithRows(t *testing.T) {
 	t.Parallel()
 	const n = 2000
-	for name, url := range urls(t) {
+	for name, url := range emptyURLs(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, ctx := connect(t, url), t.Context()
@@ -281,7 +281,7 @@ func TestUpWithRows(t *testing.T) {
 func TestUpAtOnce(t *testing.T) {
 	t.Parallel()
 	const nodes = 8
-	for name, url := range urls(t) {
+	for name, url := range emptyURLs(t) {
 		if name == "sqlite memory" {
 			continue // no two have the same
 		}
@@ -330,7 +330,7 @@ func TestUpAtOnce(t *testing.T) {
 // TestAhead opens a database that a later program has brought up to date.
 func TestAhead(t *testing.T) {
 	t.Parallel()
-	for name, url := range urls(t) {
+	for name, url := range emptyURLs(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, ctx := open(t, url), t.Context()

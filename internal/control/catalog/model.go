@@ -13,7 +13,7 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// Document is what a catalog holds, as people write it.
+// Document is the content of a catalog, as it is written in a file.
 type Document struct {
 	rule.File
 	Tenants    []Tenant `json:"tenants,omitempty"`
@@ -28,14 +28,14 @@ func (d *Document) Empty() bool {
 	return len(d.Rules)+len(d.Tiers)+len(d.Tenants)+len(d.Users)+len(d.APIKeys)+len(d.Exemptions)+len(d.Bans) == 0
 }
 
-// Tenant is a tenant of whom something is known. Others need not be listed.
+// Tenant is a tenant. Those without a tier need not be listed.
 type Tenant struct {
 	ID   string `json:"id"`
 	Name string `json:"name,omitempty"` // for people
-	Tier string `json:"tier,omitempty"` // of those of it who have no other
+	Tier string `json:"tier,omitempty"` // of its users and keys that have none
 }
 
-// User is a user of whom something is known. Others need not be listed.
+// User is a user. Those without settings need not be listed.
 type User struct {
 	ID      string              `json:"id"`
 	Tenant  string              `json:"tenant,omitempty"`
@@ -44,7 +44,7 @@ type User struct {
 	Blocked *Blocked            `json:"blocked,omitempty"`
 }
 
-// Blocked says that a user is banned.
+// Blocked bans a user.
 type Blocked struct {
 	Reason string `json:"reason,omitempty"`
 	Until  Time   `json:"until,omitzero"` // zero: for good
@@ -54,7 +54,7 @@ type Blocked struct {
 type APIKey struct {
 	ID   string `json:"id"`
 	Hash string `json:"hash"` // sha256:HEX or hmac-sha256:HEX
-	// Prefix is how the key begins, so that its owner knows it again. It is not secret.
+	// Prefix is the beginning of the key, so that its owner recognizes it. It is not secret.
 	Prefix string `json:"prefix,omitempty"`
 	Name   string `json:"name,omitempty"` // for people
 
@@ -63,7 +63,7 @@ type APIKey struct {
 	Tier     string              `json:"tier,omitempty"`
 	Limits   map[string]Override `json:"limits,omitempty"`
 	Disabled bool                `json:"disabled,omitempty"`
-	// Expires and Revoked are when the key stops being good. Zero: never.
+	// The key is not accepted after Expires or Revoked. Zero: never.
 	Expires   Time   `json:"expires,omitzero"`
 	Revoked   Time   `json:"revoked,omitzero"`
 	RevokedBy string `json:"revoked_by,omitempty"`
@@ -79,8 +79,8 @@ type Entry struct {
 	Until  Time   `json:"until,omitzero"` // zero: for good
 }
 
-// ID is what the entry is about: ip:192.0.2.0/24, user:alice. There is one entry of it,
-// however an address is spelled.
+// ID names the subject of the entry: ip:192.0.2.0/24, user:alice. All spellings of an
+// address have the same ID.
 func (e *Entry) ID() string {
 	given := e.entries()
 	if len(given) == 0 {
@@ -106,7 +106,7 @@ func spelled(text string) string {
 	return text
 }
 
-// entries returns an entry for each that is named. There should be one.
+// entries returns an entry for each subject that is given. There should be one.
 func (e *Entry) entries() []identity.Entry {
 	var out []identity.Entry
 	for kind, value := range []string{
@@ -119,8 +119,8 @@ func (e *Entry) entries() []identity.Entry {
 	return out
 }
 
-// Override is what a user or an API key has in place of what its tier says, for good or
-// for a time. It is written as "200/day", or as { limit = "200/day", until = ... }.
+// Override replaces a limit for one user or API key, for good or until a time. It is
+// written as "200/day", or as { limit = "200/day", until = ... }.
 type Override struct {
 	Limit string // as rule.ParseValue reads it
 	Until Time   // zero: for good
@@ -160,15 +160,14 @@ func (o *Override) UnmarshalStrict(found strict.Kind, decode func(into any)) err
 	return nil
 }
 
-// Time is a time that is written by RFC 3339, or as a date and time of TOML that has
-// a zone.
+// Time is a time that is written as in RFC 3339, or as a TOML date and time with a zone.
 type Time struct{ time.Time }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
 func (t *Time) UnmarshalText(text []byte) (err error) {
 	for _, layout := range []string{time.RFC3339Nano, "2006-01-02 15:04:05.999999999Z07:00"} {
 		if t.Time, err = time.Parse(layout, strings.ToUpper(string(text))); err == nil {
-			if _, err = t.MarshalText(); err == nil { // some zones can only be read
+			if _, err = t.MarshalText(); err == nil { // some zones can be parsed but not written
 				return nil
 			}
 		}
@@ -186,8 +185,8 @@ func (t *Time) UnmarshalJSON(data []byte) error {
 	return t.UnmarshalText([]byte(text))
 }
 
-// values returns what overrides say at a time, and when that changes by itself, if it
-// does. They were checked.
+// values returns the overrides that hold at a time, and when the first of them ends; zero:
+// never. They were checked.
 func values(overrides map[string]Override, now time.Time) (out rule.Values, until time.Time) {
 	for name, o := range overrides {
 		if !o.Until.IsZero() {
@@ -198,7 +197,7 @@ func values(overrides map[string]Override, now time.Time) (out rule.Values, unti
 		}
 		v, err := rule.ParseValue(o.Limit)
 		if err != nil {
-			continue // of a row that a later version has written
+			continue // a newer version wrote it
 		}
 		if out == nil {
 			out = make(rule.Values, len(overrides))
@@ -208,7 +207,7 @@ func values(overrides map[string]Override, now time.Time) (out rule.Values, unti
 	return out, until
 }
 
-// earlier returns the first of two times of which any may be zero, which is never.
+// earlier returns the earlier of two times. Zero is never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -216,10 +215,10 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// identity returns what package identity knows of the tenant.
+// identity returns the tenant as package identity has it.
 func (t *Tenant) identity() *identity.Tenant { return &identity.Tenant{ID: t.ID, Tier: t.Tier} }
 
-// at returns what package identity knows of the user at a time, and until when.
+// at returns the user as of a time, and until when that holds; zero: for good.
 func (u *User) at(now time.Time) (*identity.User, time.Time) {
 	limits, until := values(u.Limits, now)
 	out := &identity.User{ID: u.ID, Tenant: u.Tenant, Tier: u.Tier, Limits: limits}
@@ -229,7 +228,7 @@ func (u *User) at(now time.Time) (*identity.User, time.Time) {
 	return out, until
 }
 
-// at returns what package identity knows of the key at a time, and until when.
+// at returns the key as of a time, and until when that holds; zero: for good.
 func (k *APIKey) at(now time.Time) (*identity.Key, time.Time) {
 	limits, until := values(k.Limits, now)
 	hash, hashing, _ := parseHash(k.Hash) // checked
@@ -239,7 +238,7 @@ func (k *APIKey) at(now time.Time) (*identity.Key, time.Time) {
 	}, until
 }
 
-// Lists returns who is exempt and who is banned. The document was checked.
+// Lists returns the exemptions and bans. The document was checked.
 func (d *Document) Lists() (l identity.Lists, err error) {
 	if l.Exempt, err = newList(d.Exemptions); err != nil {
 		return l, fmt.Errorf("exemptions: %w", err)

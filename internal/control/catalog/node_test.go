@@ -159,6 +159,9 @@ func (f *follower) tierOf(t testing.TB, id string) string {
 func (f *follower) knows(t testing.TB, id, tier string) time.Duration {
 	t.Helper()
 	return within(t, soon, func() error {
+		if _, err := f.Directory().User(t.Context(), id); err != nil {
+			return err // a busy machine may need more than one attempt
+		}
 		if got := f.tierOf(t, id); got != tier {
 			return fmt.Errorf("the tier of %s is %q, want %q", id, got, tier)
 		}
@@ -330,7 +333,7 @@ func TestBurst(t *testing.T) {
 	for name, url := range both(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const writers, each = 8, 125
+			const writers, each = 8, 40
 			c := furnished(t, url)
 			f := follow(t, url, catalog.Options{}, catalog.NodeOptions{})
 			start, before := time.Now(), f.Status()
@@ -347,7 +350,7 @@ func TestBurst(t *testing.T) {
 			}
 			all.Wait()
 			f.serves(t, ban(t, c, "eve"))
-			if s := f.last(); !banned(s, "eve") || !banned(s, "u7-124") {
+			if s := f.last(); !banned(s, "eve") || !banned(s, "u7-39") {
 				t.Error("what is served lacks a ban")
 			}
 			took, now := time.Since(start), f.Status()

@@ -14,19 +14,18 @@ import (
 
 // Options are a catalog's settings.
 type Options struct {
-	// KeyPrefix is what API keys that are made begin with. Default stint.
+	// KeyPrefix is the prefix of new API keys. Default stint.
 	KeyPrefix string
-	// Pepper, if it is set, is the secret that goes into the hashes of their secrets.
+	// Pepper, if it is set, is a secret that is hashed with the secrets of new API keys.
 	Pepper identity.Secret
-	// Side is what nodes tell each other by, and remember lookups in, beside the
-	// database. Nil: nothing.
+	// Side carries notifications and cached lookups between nodes, beside the database.
+	// Nil: there is none.
 	Side Side
-	// Now is the clock of what is written. Default time.Now.
+	// Now is the clock. Default time.Now.
 	Now func() time.Time
 }
 
-// Side is a store of values that may vanish and messages that may be lost, such as
-// Redis is.
+// Side is a store, such as Redis, whose values may vanish and whose messages may be lost.
 type Side interface {
 	Get(ctx context.Context, name string) (value []byte, ok bool, err error)
 	Set(ctx context.Context, name string, value []byte, ttl time.Duration) error
@@ -46,7 +45,7 @@ type Catalog struct {
 	memory *memory
 	wakers *wakers
 	used   *uses
-	trial  bool // nothing stays
+	trial  bool // writes are rolled back
 
 	Rules      *Table[Rule]
 	Tiers      *Table[Tier]
@@ -57,8 +56,7 @@ type Catalog struct {
 	Bans       *Table[Entry]
 }
 
-// Open returns the catalog at a URL, as [database.Open] takes it. The database need not
-// be there yet. Close it.
+// Open returns the catalog at a URL of [database.Open]. It does not connect yet. Close it.
 func Open(url string, o Options) (*Catalog, error) {
 	clock := o.Now
 	if o.Now == nil {
@@ -76,8 +74,8 @@ func Open(url string, o Options) (*Catalog, error) {
 	return c, nil
 }
 
-// Trial returns the same catalog, but for what people write by it: that is checked, and
-// answered, as by the other, and then undone. It is closed with the other.
+// Trial returns the same catalog, except that writes are checked and answered and then
+// rolled back. It is closed with the original.
 func (c *Catalog) Trial() *Catalog {
 	trial := *c
 	trial.trial = true
@@ -85,8 +83,8 @@ func (c *Catalog) Trial() *Catalog {
 	return &trial
 }
 
-// Database is what the catalog is in, for others that have something there. It is closed
-// with the catalog.
+// Database returns the database, for packages with tables of their own. It is closed with
+// the catalog.
 func (c *Catalog) Database() *database.DB { return c.dialect }
 
 // Close closes the connections to the database.
@@ -100,7 +98,7 @@ type (
 	Schema = database.Schema
 )
 
-// Schema tells how far the schema is.
+// Schema returns the version of the schema.
 func (c *Catalog) Schema(ctx context.Context) (Schema, error) { return c.dialect.Schema(ctx) }
 
 // Up brings the schema up to date, as [database.DB.Up] does.
@@ -116,8 +114,7 @@ func (c *Catalog) Down(ctx context.Context, to int64) ([]Migration, error) {
 // Ping reports whether the database answers.
 func (c *Catalog) Ping(ctx context.Context) error { return c.wrap(c.reading.PingContext(ctx)) }
 
-// wrap says of an error whether the database is out of reach, unless it is about what was
-// asked.
+// wrap marks an error as [ErrUnavailable] if the database is out of reach.
 func (c *Catalog) wrap(err error) error {
 	if Status(err) < http.StatusInternalServerError {
 		return err
@@ -125,8 +122,8 @@ func (c *Catalog) wrap(err error) error {
 	return c.dialect.Wrap(err)
 }
 
-// ended says of an error that comes of the end of a context that it does: SQLite says no
-// more than that it was interrupted.
+// ended adds the error of a context that has ended: SQLite only says that it was
+// interrupted.
 func ended(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) && Status(err) >= http.StatusInternalServerError {
 		return fmt.Errorf("%w: %w", ctx.Err(), err)
@@ -134,5 +131,5 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// stamp is a time of a row.
+// stamp is a time in a row.
 type stamp = database.Stamp

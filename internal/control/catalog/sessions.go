@@ -13,31 +13,31 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// Session is what a browser has in place of its user's token.
+// Session is a browser's login with a token.
 type Session struct {
 	Token Token
-	// CSRF is what the pages of the session say with every write, and others cannot know.
+	// CSRF is the secret that pages of the session send with every write.
 	CSRF    string
 	Expires time.Time
 }
 
 const (
-	// maxSessions is how many sessions a token may have. With one more, the oldest ends.
+	// maxSessions is how many sessions a token may have. One more ends the oldest.
 	maxSessions = 100
-	// sweep is how many that are over are deleted at once.
+	// sweep is how many expired sessions are deleted at once.
 	sweep = 1000
-	// configToken is what the ids of tokens begin with that are in no table.
+	// configToken is the prefix of the ids of tokens of the configuration.
 	configToken = "config:"
 )
 
-// CreateSession begins a session of a token, and returns it with its text, which is
-// nowhere else. It does not outlive the token. A token of the configuration has an id
-// that begins with "config:" and no row: whether it is still one is for its caller to say.
+// CreateSession begins a session with a token. The text is returned only here, and not
+// stored. The session ends with the token at the latest. A token of the configuration has
+// an id that begins with "config:" and no row: the caller checks that it is still valid.
 func (c *Catalog) CreateSession(ctx context.Context, t Token, ttl time.Duration) (text string, s Session, err error) {
 	defer func() { err = ended(ctx, err) }()
 	now := c.options.Now().UTC().Truncate(time.Microsecond)
 	if ttl <= 0 || !t.good(now) {
-		return "", Session{}, strict.Problems{{Message: "a session wants to last for some time, of a token that is good"}}
+		return "", Session{}, strict.Problems{{Message: "a session needs a positive duration and a valid token"}}
 	}
 	text = newText()
 	s = Session{Token: t, CSRF: csrfOf(text), Expires: earlier(now.Add(ttl).Truncate(time.Microsecond), t.Expires)}
@@ -49,7 +49,7 @@ func (c *Catalog) CreateSession(ctx context.Context, t Token, ttl time.Duration)
 	if err != nil {
 		return "", Session{}, c.wrap(err)
 	}
-	// Or with the next one.
+	// If these fail, the next session tries again.
 	_, _ = c.db.ExecContext(ctx, `DELETE FROM stint_sessions WHERE hash IN
 		(SELECT hash FROM stint_sessions WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2)`, c.dialect.Time(now), sweep)
 	_, _ = c.db.ExecContext(ctx, `DELETE FROM stint_sessions WHERE hash IN
@@ -57,20 +57,20 @@ func (c *Catalog) CreateSession(ctx context.Context, t Token, ttl time.Duration)
 	return text, s, nil
 }
 
-// csrfOf makes the one of the other, so that no table has it.
+// csrfOf derives the secret from the text of the session, so that no table has it.
 func csrfOf(text string) string {
 	h := hmac.New(sha256.New, []byte(text))
 	h.Write([]byte("csrf"))
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// SessionOf returns the session that has a text, or [ErrBadToken].
+// SessionOf returns the session with a text, or [ErrBadToken].
 func (c *Catalog) SessionOf(ctx context.Context, text string) (s Session, err error) {
 	defer func() { err = ended(ctx, err) }()
 	if len(text) != textSize {
 		return Session{}, ErrBadToken
 	}
-	// The hash says nothing of the text to who measures how long it takes to find it.
+	// It is found by its hash, so that timing tells nothing about the text.
 	s.CSRF = csrfOf(text)
 	var expires stamp
 	err = c.reading.QueryRowContext(ctx, "SELECT token, name, role, expires_at FROM stint_sessions WHERE hash = $1", hashText(text)).
@@ -101,7 +101,7 @@ func (c *Catalog) SessionOf(ctx context.Context, text string) (s Session, err er
 	return s, nil
 }
 
-// EndSession ends the session that has a text, if there is one.
+// EndSession ends the session with a text, if there is one.
 func (c *Catalog) EndSession(ctx context.Context, text string) error {
 	if c.trial || len(text) != textSize {
 		return nil

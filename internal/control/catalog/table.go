@@ -34,43 +34,43 @@ const (
 	kindBan       = "ban"
 )
 
-// people reports whether things of a kind are looked up one by one. Every node holds all
-// of the others.
+// people reports whether nodes look up records of a kind one by one. Of the other kinds
+// every node holds all.
 func people(kind string) bool { return kind == kindTenant || kind == kindUser || kind == kindKey }
 
-// kindOrder is the order in which things of several kinds are listed, and stored: those
-// that are referred to come first.
+// kindOrder is the order in which kinds are listed and stored: a kind comes after those
+// that it refers to.
 var kindOrder = []string{kindTier, kindRule, kindTenant, kindUser, kindKey, kindExemption, kindBan}
 
-// kind is one kind of things.
+// kind is one kind of records.
 type kind struct {
 	name, table string
 	filters     filters
 	canonical   func(body string) ([]byte, error)
 	parse       func(body []byte) (any, error) // into a pointer
-	// strict says that every field has to be known. A condition of a rule that a newer
-	// program has written, and this one ignored, would make the rule match more.
+	// strict rejects unknown fields. If a newer version added a condition to rules, and this
+	// one ignored it, the rule would match too much.
 	strict bool
 }
 
-// Table is the things of one kind.
+// Table is the records of one kind.
 type Table[T any] struct {
 	kind
 	c  *Catalog
 	id func(*T) string
 }
 
-// Record is a thing as it is stored.
+// Record is a value as it is stored.
 type Record[T any] struct {
 	Value T
-	// Version tells whether it has changed since: it is the revision that wrote it.
+	// Version is the revision that wrote it.
 	Version          int64
 	Created, Updated time.Time
 	By               string // who wrote it last
 }
 
-// filters are what a table can be asked for, and what has that value: a column, or, of
-// rules, which are few, what the body says.
+// filters are the names that a table can be filtered by, each with its SQL expression: a
+// column or, for rules, which are few, a field of the body.
 type filters map[string]string
 
 func columns(names ...string) filters {
@@ -85,7 +85,7 @@ func (c *Catalog) makeTables() {
 	c.Rules = newTable(c, kindRule, "stint_rules", func(r *Rule) string { return r.Name }, filters{
 		"action": "COALESCE(body ->> 'action', 'reject')",
 		"group":  "body ->> 'group'",
-		// What is true in one database is 1 in the other.
+		// It is false in one database and 0 in the other.
 		"enabled": "CASE WHEN CAST(body ->> 'enabled' AS TEXT) IN ('false', '0') THEN 'false' ELSE 'true' END",
 	})
 	c.Tiers = newTable(c, kindTier, "stint_tiers", func(t *Tier) string { return t.Name }, nil)
@@ -112,7 +112,7 @@ func newTable[T any](c *Catalog, name, table string, id func(*T) string, f filte
 		case err == nil:
 			return json.Marshal(&v)
 		case json.Valid([]byte(body)):
-			return []byte(body), nil // it can be replaced or deleted
+			return []byte(body), nil // so that it can be replaced or deleted
 		default:
 			return json.Marshal(body)
 		}
@@ -126,7 +126,7 @@ func newTable[T any](c *Catalog, name, table string, id func(*T) string, f filte
 	return t
 }
 
-// Get returns the thing with the id, or a [NotFoundError].
+// Get returns the record with the id, or a [NotFoundError].
 func (t *Table[T]) Get(ctx context.Context, id string) (Record[T], error) {
 	var all []Record[T]
 	if storable(id) {
@@ -141,23 +141,22 @@ func (t *Table[T]) Get(ctx context.Context, id string) (Record[T], error) {
 	return all[0], nil
 }
 
-// Query says which things to list: those that have all of these, by their ids.
+// Query selects the records that meet all of its conditions.
 type Query struct {
-	After  string // ids beyond this one
-	Prefix string // ids that begin so
-	// Contains are ids that have it anywhere, whatever the case of its letters A to Z. It
-	// cannot be asked of tenants, users and API keys, of which there may be millions.
+	After  string // ids greater than this one
+	Prefix string // ids that begin with it
+	// Contains is a part of the id, whatever the case of A to Z. Tenants, users and API keys
+	// cannot be searched by it: there may be millions.
 	Contains string
-	Limit    int // at most so many, from 1 to 1000; default 100
-	// Filters are what has these values: tier, tenant and user_id, and of rules action,
-	// group and enabled, which is "true" or "false". Blocked asks for users that have been
-	// blocked, whether or not that is over.
+	Limit    int // from 1 to 1000; default 100
+	// Filters are fields and their values: tier, tenant and user_id, and of rules action,
+	// group and enabled, which is "true" or "false". Blocked selects users that are blocked,
+	// or were until a time that has passed.
 	Filters map[string]string
 	Blocked bool
 }
 
-// List returns things, by their ids. If there are as many as asked for, there may be
-// more after the last.
+// List returns records by id. If there are as many as the limit, there may be more.
 func (t *Table[T]) List(ctx context.Context, q Query) ([]Record[T], error) {
 	if q.Limit == 0 {
 		q.Limit = 100
@@ -169,7 +168,7 @@ func (t *Table[T]) List(ctx context.Context, q Query) ([]Record[T], error) {
 	return t.query(ctx, t.c.reading, where, args...)
 }
 
-// where returns what the query says, in SQL.
+// where returns the query as SQL.
 func (q *Query) where(of *kind) (condition string, args []any) {
 	where, args := []string{"id > $1"}, []any{q.After}
 	add := func(condition string, arg any) {
@@ -195,7 +194,7 @@ func (q *Query) where(of *kind) (condition string, args []any) {
 	return "WHERE " + strings.Join(where, " AND ") + " ORDER BY id LIMIT $" + strconv.Itoa(len(args)), args
 }
 
-// lower makes small letters of A to Z, as databases do that know no language.
+// lower makes A to Z lower case, as lower() does in SQL without a locale.
 func lower(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'A' && r <= 'Z' {
@@ -205,7 +204,7 @@ func lower(text string) string {
 	}, text)
 }
 
-// check returns what is wrong with the query of a table of a kind.
+// check returns what is wrong with the query for a kind.
 func (q *Query) check(of *kind) error {
 	var k checker
 	if q.Limit < 1 || q.Limit > 1000 {
@@ -214,10 +213,10 @@ func (q *Query) check(of *kind) error {
 	k.checkStorable("after", q.After)
 	k.checkStorable("prefix", q.Prefix)
 	if k.checkStorable("contains", q.Contains); q.Contains != "" && people(of.name) {
-		k.Add("contains", "cannot be asked of a "+of.name+", of which there may be millions: want prefix", "")
+		k.Add("contains", "is not possible for "+of.name+"s, of which there may be millions: want prefix", "")
 	}
 	for name, value := range q.Filters {
-		if of.filters[name] == "" || name == "blocked" { // which is asked for otherwise
+		if of.filters[name] == "" || name == "blocked" { // see Query.Blocked
 			k.Add(name, "unknown filter", "")
 		}
 		if name == "enabled" && value != "true" && value != "false" {
@@ -231,14 +230,14 @@ func (q *Query) check(of *kind) error {
 	return k.Problems.Err()
 }
 
-// after returns the first text, byte by byte, that is beyond all that begin with the
-// prefix. Empty: there is none. In UTF-8, bytes have the order of characters.
+// after returns the first string, in the order of bytes, that is greater than all with the
+// prefix. Empty: there is none. In UTF-8 that is also the order of characters.
 func after(prefix string) string {
 	for prefix != "" {
 		last, size := utf8.DecodeLastRuneInString(prefix)
 		prefix = prefix[:len(prefix)-size]
 		switch last {
-		case unicode.MaxRune: // the one before it is raised
+		case unicode.MaxRune: // increment the character before it
 		case 0xd7ff:
 			return prefix + "\ue000" // there are no surrogates in UTF-8
 		default:
@@ -282,14 +281,14 @@ func (t *Table[T]) read(ctx context.Context, q querier, strict bool, where strin
 
 func (*Table[T]) decode(body string, strict bool, into *T) error {
 	if !strict {
-		return json.Unmarshal([]byte(body), into) // which is the quicker of the two
+		return json.Unmarshal([]byte(body), into) // which is faster
 	}
 	d := json.NewDecoder(strings.NewReader(body))
 	d.DisallowUnknownFields()
 	return d.Decode(into)
 }
 
-// Create stores a new thing, and returns its version.
+// Create stores a new record and returns its version.
 func (t *Table[T]) Create(ctx context.Context, actor string, value T) (version int64, err error) {
 	id := t.id(&value)
 	return t.c.write(ctx, actor, func(x *tx) error {
@@ -304,8 +303,8 @@ func (t *Table[T]) Create(ctx context.Context, actor string, value T) (version i
 	})
 }
 
-// Update stores a thing in place of the version that was seen, and returns the new one,
-// or the same if nothing has changed. An id cannot be changed.
+// Update replaces the version that was seen and returns the new version, or the same one if
+// nothing has changed. An id cannot be changed.
 func (t *Table[T]) Update(ctx context.Context, actor string, value T, seen int64) (version int64, err error) {
 	id := t.id(&value)
 	_, err = t.c.write(ctx, actor, func(x *tx) error {
@@ -338,7 +337,7 @@ func (t *Table[T]) Delete(ctx context.Context, actor, id string, seen int64) err
 	return err
 }
 
-// seen returns the row if it is of the version that was seen.
+// seen returns the row if it is still the version that was seen.
 func (t *Table[T]) seen(ctx context.Context, x *tx, id string, version int64) (*row, error) {
 	found, err := x.find(ctx, t.table, id)
 	switch {
@@ -352,8 +351,8 @@ func (t *Table[T]) seen(ctx context.Context, x *tx, id string, version int64) (*
 	return found, nil
 }
 
-// Modify reads a thing, has it changed and stores it, again and again until no one else
-// has changed it meanwhile. It returns the new version.
+// Modify reads a record, changes it and stores it, and repeats that if another writer has
+// changed it meanwhile. It returns the new version.
 func (t *Table[T]) Modify(ctx context.Context, actor, id string, change func(*T) error) (version int64, err error) {
 	for {
 		r, err := t.Get(ctx, id)

@@ -17,28 +17,28 @@ import (
 	"time"
 )
 
-// Role is what the owner of a token may do.
+// Role is what a token may do.
 type Role string
 
 // The roles. Each includes those before it.
 const (
-	Viewer        Role = "viewer"   // look
-	Operator      Role = "operator" // write what is limited, and how
-	Administrator Role = "admin"    // say who may do so
+	Viewer        Role = "viewer"   // read
+	Operator      Role = "operator" // write rules, tiers, tenants, users, keys and lists
+	Administrator Role = "admin"    // make and revoke tokens
 )
 
 var roles = []Role{Viewer, Operator, Administrator}
 
-// Includes reports whether one may do all that the other may.
+// Includes reports whether the role may do all that the other may.
 func (r Role) Includes(other Role) bool {
 	asked := slices.Index(roles, other)
 	return asked >= 0 && slices.Index(roles, r) >= asked
 }
 
-// Token is what a person or a program shows to the admin API, without its secret.
+// Token is a token of the admin API, without its secret.
 type Token struct {
 	ID        string    `json:"id"`
-	Name      string    `json:"name"` // who writes, in the log of changes
+	Name      string    `json:"name"` // the actor in the log of changes
 	Role      Role      `json:"role"`
 	Created   time.Time `json:"created_at,omitzero"`
 	CreatedBy string    `json:"created_by,omitempty"`
@@ -46,10 +46,10 @@ type Token struct {
 	LastUsed  time.Time `json:"last_used_at,omitzero"` // to the minute; zero: never
 }
 
-// kindToken is that of tokens in the log of changes. No node serves any.
+// kindToken is the kind of tokens in the log of changes. Nodes ignore them.
 const kindToken = "token"
 
-// ErrBadToken is that a token or a session is not known, or not good any more.
+// ErrBadToken means that a token or a session is unknown, expired or revoked.
 var ErrBadToken = errors.New("the token is not known, or has expired or been revoked")
 
 const (
@@ -57,22 +57,20 @@ const (
 	tokenIDSize = 16          // letters: 80 bits
 	textSize    = 26          // of [rand.Text]: 130 bits
 	maxTokens   = 1000        // that there may be
-	maxYear     = 9999        // that JSON has room for
-	usePeriod   = time.Minute // how exactly it is known when a token was used
-	// noteLimit is the time to note that. One who is let in anyway does not wait for a
-	// long write of others.
+	maxYear     = 9999        // of a time in JSON
+	usePeriod   = time.Minute // precision of LastUsed
+	// noteLimit is the time to store LastUsed: the request must not wait for long writes.
 	noteLimit = time.Second
 )
 
-// CreateToken makes a token of a name, a role and, if it is to expire, when, and returns
-// it with its text, which is nowhere else.
+// CreateToken makes a token with a name, a role and an expiry, which may be zero. The text
+// is returned only here, and not stored.
 func (c *Catalog) CreateToken(ctx context.Context, actor string, t Token) (text string, made Token, err error) {
 	return c.createToken(ctx, actor, t, false)
 }
 
-// FirstToken is [Catalog.CreateToken] for one who finds that no one can get in. If there is
-// a token of an administrator that is good, also one that another makes at the same time,
-// it makes none, and the text is empty.
+// FirstToken is [Catalog.CreateToken] if there is no valid token of an administrator. If
+// there is one, even one that another process makes at the same time, the text is empty.
 func (c *Catalog) FirstToken(ctx context.Context, actor string, t Token) (text string, err error) {
 	if some, err := c.AnyToken(ctx); some || err != nil {
 		return "", err
@@ -92,7 +90,7 @@ func (c *Catalog) createToken(ctx context.Context, actor string, t Token, first 
 	t.Expires = t.Expires.UTC().Truncate(time.Microsecond)
 	_, err = c.write(ctx, actor, func(x *tx) error {
 		t.Created = x.now
-		if first { // whoever else wants to write waits
+		if first { // other writers wait
 			if some, err := c.anyToken(ctx, x); some || err != nil {
 				return cmp.Or(err, errNotFirst)
 			}
@@ -115,7 +113,7 @@ func (c *Catalog) createToken(ctx context.Context, actor string, t Token, first 
 	return tokenPrefix + t.ID + "_" + secret, t, nil
 }
 
-// checkToken notes what is wrong with a token that is to be made.
+// checkToken notes the problems of a new token.
 func (t *tx) checkToken(ctx context.Context, token *Token) error {
 	var k checker
 	if k.checkText("name", token.Name, maxTitle); token.Name == "" {
@@ -138,10 +136,10 @@ func (t *tx) checkToken(ctx context.Context, token *Token) error {
 	return nil
 }
 
-// newText returns letters and digits that no one can guess.
+// newText returns random letters and digits.
 func newText() string { return strings.ToLower(rand.Text()) }
 
-// hashText returns what is kept of a text that no one can guess.
+// hashText returns the hash of a random text, which needs no salt.
 func hashText(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:])
@@ -170,7 +168,7 @@ func (c *Catalog) token(ctx context.Context, q querier, id string) (Token, strin
 	return t, hash, c.wrap(ended(ctx, err))
 }
 
-// Tokens returns all tokens, also those that have expired, by when they were made.
+// Tokens returns all tokens, expired ones too, by when they were made.
 func (c *Catalog) Tokens(ctx context.Context) ([]Token, error) { return c.tokens(ctx, c.reading) }
 
 func (c *Catalog) tokens(ctx context.Context, q querier) (out []Token, err error) {
@@ -190,7 +188,7 @@ func (c *Catalog) tokens(ctx context.Context, q querier) (out []Token, err error
 	return out, c.wrap(rows.Err())
 }
 
-// AnyToken reports whether there is a token of an administrator that is good.
+// AnyToken reports whether there is a valid token of an administrator.
 func (c *Catalog) AnyToken(ctx context.Context) (bool, error) { return c.anyToken(ctx, c.reading) }
 
 func (c *Catalog) anyToken(ctx context.Context, q querier) (bool, error) {
@@ -201,8 +199,8 @@ func (c *Catalog) anyToken(ctx context.Context, q querier) (bool, error) {
 
 func (t *Token) good(now time.Time) bool { return t.Expires.IsZero() || now.Before(t.Expires) }
 
-// RevokeToken deletes a token and ends its sessions. It may be the last one. Who gives all
-// of its text for its id is not shown that again.
+// RevokeToken deletes a token and ends its sessions. It may be the last token. The id may
+// also be the text of the token, which then appears in no error.
 func (c *Catalog) RevokeToken(ctx context.Context, actor, id string) error {
 	if rest, ok := strings.CutPrefix(id, tokenPrefix); ok {
 		id, _, _ = strings.Cut(rest, "_")
@@ -212,7 +210,7 @@ func (c *Catalog) RevokeToken(ctx context.Context, actor, id string) error {
 		if err != nil {
 			return err
 		}
-		t.LastUsed = time.Time{} // which is no one's doing
+		t.LastUsed = time.Time{} // it is not a change that someone made
 		body, err := json.Marshal(t)
 		if err != nil {
 			return err
@@ -229,7 +227,7 @@ func (c *Catalog) RevokeToken(ctx context.Context, actor, id string) error {
 	return err
 }
 
-// TokenOf returns the token that has a text, or [ErrBadToken].
+// TokenOf returns the token with a text, or [ErrBadToken].
 func (c *Catalog) TokenOf(ctx context.Context, text string) (Token, error) {
 	rest, ok := strings.CutPrefix(text, tokenPrefix)
 	id, secret, _ := strings.Cut(rest, "_")
@@ -249,32 +247,32 @@ func (c *Catalog) TokenOf(ctx context.Context, text string) (Token, error) {
 	return t, nil
 }
 
-// uses are when tokens were last noted to be used by this process.
+// uses are the times at which this process last stored LastUsed of tokens.
 type uses struct {
 	mu sync.Mutex
 	at map[string]time.Time
 }
 
-// due reports whether a use is to be noted, which its caller then does.
+// due reports whether the caller is to store LastUsed now.
 func (u *uses) due(id string, now time.Time) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if now.Sub(u.at[id]) < usePeriod {
 		return false
 	}
-	if u.at == nil || len(u.at) >= 2*maxTokens { // most of them were revoked
+	if u.at == nil || len(u.at) >= 2*maxTokens { // most of them are revoked
 		u.at = map[string]time.Time{}
 	}
 	u.at[id] = now
 	return true
 }
 
-// use notes when a token was used. That it cannot be noted is no reason to refuse it.
+// use stores when a token was used. If that fails, the token is accepted all the same.
 func (c *Catalog) use(ctx context.Context, t *Token, now time.Time) {
 	if c.trial || now.Sub(t.LastUsed) < usePeriod || !c.used.due(t.ID, now) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, noteLimit)
 	defer cancel()
-	_, _ = c.db.ExecContext(ctx, "UPDATE stint_tokens SET last_used_at = $2 WHERE id = $1", t.ID, c.dialect.Time(now)) // or in a minute
+	_, _ = c.db.ExecContext(ctx, "UPDATE stint_tokens SET last_used_at = $2 WHERE id = $1", t.ID, c.dialect.Time(now)) // the next use tries again
 }

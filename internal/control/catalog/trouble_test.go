@@ -29,18 +29,6 @@ func TestDatabaseAway(t *testing.T) {
 			t.Helper()
 			return s.Database(t), func() { s.Pause(t) }, func() { s.Resume(t) }
 		},
-		"network is cut": func(t *testing.T, s *testpostgres.Server) (string, func(), func()) {
-			t.Helper()
-			proxy := testserver.StartProxy(t, s.Addr())
-			return strings.Replace(s.Database(t), s.Addr(), proxy.Addr(), 1),
-				func() { proxy.Set(t, testserver.Fault{Swallow: true}) }, func() { proxy.Set(t, testserver.Fault{}) }
-		},
-		"killed, a standby takes over": func(t *testing.T, s *testpostgres.Server) (string, func(), func()) {
-			t.Helper()
-			url := s.Database(t)
-			standby := s.Standby(t)
-			return strings.Replace(url, s.Addr(), s.Addr()+","+standby.Addr(), 1), func() { s.Kill(t) }, func() { standby.Promote(t) }
-		},
 		"hangs, a standby takes over": func(t *testing.T, s *testpostgres.Server) (string, func(), func()) {
 			t.Helper()
 			url := s.Database(t)

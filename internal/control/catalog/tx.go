@@ -17,8 +17,8 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// tx is a transaction that changes the catalog. Writers take turns: the first thing that
-// each does is to raise the revision, whose row is its own until the end.
+// tx is a transaction that changes the catalog. Writers take turns: each begins by raising
+// the revision, which locks its row until the end.
 type tx struct {
 	*sql.Tx
 	c        *Catalog
@@ -28,14 +28,14 @@ type tx struct {
 	stamp    string
 	changes  []Change
 	touched  []touch
-	checker  *checker   // of people; nil: what it goes by has changed
-	file     *rule.File // rules and tiers as they will be; nil: they were not read, or have changed since
+	checker  *checker   // of people; nil: rules or tiers have changed since
+	file     *rule.File // all rules and tiers, with changes; nil: not read, or changed since
 	problems strict.Problems
-	// back is what something is brought back to, as it was. Nil: nothing is.
+	// back is the value that a revert restores. Nil: none.
 	back json.RawMessage
 }
 
-// Change is one line of the log of changes.
+// Change is one entry of the log of changes.
 type Change struct {
 	Revision int64           `json:"revision"`
 	At       time.Time       `json:"at"`
@@ -46,11 +46,11 @@ type Change struct {
 	After    json.RawMessage `json:"after,omitempty"`  // nil: it was deleted
 }
 
-// touch is a rule or a tier that was written, and the path of what it was made of.
+// touch is a rule or a tier that was written, and its path in the document.
 type touch struct{ kind, id, path string }
 
-// write makes changes in one transaction, and returns the revision that they made. If
-// nothing has changed there is none: it returns the one before, and writes nothing.
+// write makes changes in one transaction and returns the revision that they made. If
+// nothing has changed it writes nothing and returns the current revision.
 func (c *Catalog) write(ctx context.Context, actor string, do func(*tx) error) (revision int64, err error) {
 	defer func() { err = ended(ctx, err) }()
 	var k checker
@@ -94,8 +94,8 @@ func (c *Catalog) write(ctx context.Context, actor string, do func(*tx) error) (
 	return t.revision, nil
 }
 
-// tell wakes nodes: those of this process, and those that listen to the side. That it
-// fails does not matter: they look by themselves.
+// tell notifies nodes: those of this process, and those that listen to the side. A failure
+// does not matter, as nodes also poll.
 func (c *Catalog) tell(ctx context.Context) {
 	c.wakers.all()
 	if c.options.Side != nil {
@@ -105,7 +105,7 @@ func (c *Catalog) tell(ctx context.Context) {
 	}
 }
 
-// log writes the changes, and tells that there are some.
+// log writes the changes to the log, and notifies nodes on commit.
 func (t *tx) log(ctx context.Context) error {
 	for i := range t.changes {
 		ch := &t.changes[i]
@@ -130,7 +130,7 @@ func nullJSON(body json.RawMessage) any {
 	return string(body)
 }
 
-// row is what every table has.
+// row is the columns that every table has.
 type row struct {
 	body             string
 	version          int64
@@ -152,10 +152,9 @@ func (t *tx) find(ctx context.Context, table, id string) (*row, error) {
 	return &r, err
 }
 
-// put writes a row in place of the one that was found, if any, and notes the change. A
-// row that is the same stays as it is, version and all.
-//
-// What is wrong with it is noted, and it is not written.
+// put writes a row in place of the one that was found, if any, and notes the change. If the
+// value is the same, nothing is written. If it has problems they are noted, and nothing is
+// written.
 func (t *tx) put(ctx context.Context, k *kind, id string, found *row, value any, path string) error {
 	before := len(t.problems)
 	if err := t.checkOne(ctx, id, found, value, path); err != nil || len(t.problems) > before {
@@ -189,7 +188,7 @@ func (t *tx) put(ctx context.Context, k *kind, id string, found *row, value any,
 	return nil
 }
 
-// noteTier notes when the tier of a user became another.
+// noteTier stores when the tier of a user has changed.
 func (t *tx) noteTier(ctx context.Context, u *User, before []byte) error {
 	var was User
 	if before != nil {
@@ -229,13 +228,13 @@ func (t *tx) remove(ctx context.Context, k *kind, id string, found *row) error {
 	return nil
 }
 
-// references are where tiers and users are referred to.
+// references are the columns that refer to tiers and users.
 var references = map[string][]struct{ table, column, what string }{
 	kindTier: {{"stint_users", "tier", "user"}, {"stint_api_keys", "tier", "API key"}, {"stint_tenants", "tier", "tenant"}},
 	kindUser: {{"stint_api_keys", "user_id", "API key"}},
 }
 
-// unused returns who else refers to it.
+// unused returns a problem if something refers to the record.
 func (t *tx) unused(ctx context.Context, k *kind, id string) error {
 	for _, r := range references[k.name] {
 		var by string
@@ -245,14 +244,14 @@ func (t *tx) unused(ctx context.Context, k *kind, id string) error {
 		case err != nil:
 			return err
 		default:
-			return strict.Problems{{Message: fmt.Sprintf("the %s %s cannot be deleted: it is that of the %s %s, and maybe of others", k.name, strict.Quote(id), r.what, strict.Quote(by))}}
+			return strict.Problems{{Message: fmt.Sprintf("the %s %s cannot be deleted: the %s %s refers to it, and maybe others do", k.name, strict.Quote(id), r.what, strict.Quote(by))}}
 		}
 	}
 	return nil
 }
 
-// check says what is wrong with what was written, of rules and tiers with all that there
-// are now.
+// check returns the problems of what was written. Rules and tiers are checked together with
+// all others.
 func (t *tx) check(ctx context.Context) error {
 	if len(t.touched) > 0 {
 		file, err := t.read(ctx)
@@ -264,7 +263,7 @@ func (t *tx) check(ctx context.Context) error {
 	return t.problems.Err()
 }
 
-// checkOne checks what is to be written as far as it can be said before.
+// checkOne notes the problems of one value, as far as they do not depend on other rules.
 func (t *tx) checkOne(ctx context.Context, id string, found *row, value any, path string) error {
 	check, err := t.checkerOf(ctx, value)
 	if err != nil {
@@ -277,12 +276,12 @@ func (t *tx) checkOne(ctx context.Context, id string, found *row, value any, pat
 	}
 	if before != nil {
 		var had struct{ Limits map[string]json.RawMessage }
-		_ = json.Unmarshal(before, &had) // what cannot be read has none
+		_ = json.Unmarshal(before, &had) // if it cannot be read it has none
 		check.had = had.Limits
 	}
 	switch v := value.(type) {
 	case *Rule, *Tier:
-		if id == "" || len(id) > maxTitle || !identity.ValidID(id) { // the rest is said in the end
+		if id == "" || len(id) > maxTitle || !identity.ValidID(id) { // check does the rest
 			check.Refuse(strict.Member(path, "name"), id, "a name", "")
 		} else if err := check.checkRule(path, v); err != nil {
 			return err
@@ -308,7 +307,7 @@ func (t *tx) checkOne(ctx context.Context, id string, found *row, value any, pat
 			var other string
 			err := t.QueryRowContext(ctx, "SELECT id FROM stint_api_keys WHERE hash = $1 AND id <> $2", v.Hash, v.ID).Scan(&other)
 			if err == nil {
-				check.Add(strict.Member(path, "hash"), "is that of the API key "+strict.Quote(other)+", want one of its own", "")
+				check.Add(strict.Member(path, "hash"), "is the hash of the API key "+strict.Quote(other)+" too: want another", "")
 			} else if !errors.Is(err, sql.ErrNoRows) {
 				return err
 			}
@@ -322,7 +321,7 @@ func (t *tx) checkOne(ctx context.Context, id string, found *row, value any, pat
 	return nil
 }
 
-// checkerOf returns what checks a value. Only people want to know all rules and tiers.
+// checkerOf returns the checker for a value. Only people need all rules and tiers.
 func (t *tx) checkerOf(ctx context.Context, value any) (*checker, error) {
 	switch value.(type) {
 	case *Rule, *Tier, *Entry:
@@ -338,7 +337,7 @@ func (t *tx) checkerOf(ctx context.Context, value any) (*checker, error) {
 	return t.checker, nil
 }
 
-// read returns the rules and tiers as they are now.
+// read returns all rules and tiers, with the changes of the transaction.
 func (t *tx) read(ctx context.Context) (*rule.File, error) {
 	if t.file == nil {
 		file, err := t.c.file(ctx, t, t.revision-1, len(t.touched) > 0)
@@ -350,8 +349,8 @@ func (t *tx) read(ctx context.Context) (*rule.File, error) {
 	return t.file, nil
 }
 
-// relate says what is wrong with rules and tiers in terms of what was written: those
-// that were not are told by their names.
+// relate gives problems the paths of what was written. Rules and tiers that were not
+// written are named.
 func relate(file *rule.File, touched []touch, problems strict.Problems) strict.Problems {
 	paths := map[[2]string]string{}
 	for _, c := range touched {
@@ -366,7 +365,7 @@ func relate(file *rule.File, touched []touch, problems strict.Problems) strict.P
 		path, written := paths[[2]string{kind, name}]
 		if !written {
 			path = kind + " " + strict.Quote(name)
-			p.Message = "as things would be then: " + p.Message
+			p.Message = "after this change: " + p.Message
 		}
 		if p.Path = path + rest; path == "" {
 			p.Path = strings.TrimPrefix(rest, ".")
@@ -375,7 +374,7 @@ func relate(file *rule.File, touched []touch, problems strict.Problems) strict.P
 	return problems
 }
 
-// whose returns which rule or tier the path of a problem is of, and the rest of the path.
+// whose returns the rule or tier of the path of a problem, and the rest of the path.
 func whose(file *rule.File, path string) (kind, name, rest string, ok bool) {
 	section, rest, _ := strings.Cut(path, "[")
 	number, rest, _ := strings.Cut(rest, "]")

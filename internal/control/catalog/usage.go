@@ -255,7 +255,7 @@ func (u *Usage) Flush(ctx context.Context) error {
 	case u.turn <- struct{}{}:
 		defer func() { <-u.turn }()
 	case <-ctx.Done():
-		return ctx.Err()
+		return fmt.Errorf("usage: %w", u.c.wrap(ctx.Err()))
 	}
 	u.collect()
 	err := u.write(ctx)

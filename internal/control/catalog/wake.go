@@ -2,16 +2,16 @@ package catalog
 
 import "sync"
 
-// sideChannel is where nodes tell each other by the side that there is something new.
+// sideChannel is the channel of the side on which writers notify nodes.
 const sideChannel = "catalog"
 
-// wakers are the nodes of this process, which need no database to hear of each other.
+// wakers are the nodes of this process, which are notified directly.
 type wakers struct {
 	mu   sync.Mutex
 	each map[chan<- struct{}]bool
 }
 
-// add has a channel, which has room for one, told of what is new.
+// add registers a channel of capacity 1.
 func (w *wakers) add(ch chan<- struct{}) (remove func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -26,6 +26,7 @@ func (w *wakers) add(ch chan<- struct{}) (remove func()) {
 	}
 }
 
+// all notifies every node.
 func (w *wakers) all() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -34,7 +35,7 @@ func (w *wakers) all() {
 	}
 }
 
-// nudge tells a channel that has room for one. If there is something in it, that will do.
+// nudge sends to a channel of capacity 1, unless something is in it already.
 func nudge(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:

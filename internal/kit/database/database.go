@@ -1,21 +1,18 @@
-// Package database opens the database that a program keeps its things in, PostgreSQL or
-// SQLite, says in which words each wants to be asked where these differ, and brings its
-// schema up to date.
+// Package database opens a PostgreSQL or SQLite database, hides what differs between the
+// two, and migrates the schema.
 //
-// SQL is that of its callers, and the same for both: placeholders are $1, and what cannot
-// be the same is asked for here. All tables are named stint_..., so that a database can
-// be shared.
+// Callers write SQL that both understand, with placeholders $1; what cannot be the same is
+// a method here. All tables are named stint_..., so that a database can be shared.
 //
 // # What holds
 //
-//   - To open is to reach for nothing: a database need not be there yet.
-//   - Of several PostgreSQL hosts the one that can be written to is used, and one that
-//     hangs does not keep others from being tried.
-//   - Migrations are applied once, however many start at the same time.
-//   - Passwords are in no error.
+//   - Open does not connect: the database need not be up yet.
+//   - Of several PostgreSQL hosts the writable one is used, and one that hangs does not
+//     keep the others from being tried.
+//   - A migration is applied once, however many processes start at the same time.
+//   - No error has a password in it.
 //
-// It has no tables of its own business, and no retries: who asks knows what may be asked
-// twice.
+// It does not retry: only the caller knows what may be repeated.
 package database
 
 import (
@@ -29,7 +26,7 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// ErrUnavailable is that the database cannot be reached, or does not answer.
+// ErrUnavailable means that the database cannot be reached, or does not answer.
 var ErrUnavailable = errors.New("the database is out of reach")
 
 // DB is a database.
@@ -38,11 +35,11 @@ type DB struct {
 	dialect     dialect
 }
 
-// ConnectLimit is the time for a connection, whichever host it is to.
+// ConnectLimit is the time to connect, for all hosts together.
 const ConnectLimit = 5 * time.Second
 
 // Open returns the database at a URL: postgres://..., sqlite:FILE or sqlite::memory:.
-// It need not be there yet. Close it.
+// It does not connect yet. Close it.
 func Open(url string) (*DB, error) {
 	d := new(DB)
 	var err error
@@ -80,59 +77,59 @@ func joinFirst(a, b error) error {
 
 // dialect is what differs between databases.
 type dialect interface {
-	// open returns what to write and what to read with, which may be the same. It
-	// reaches for nothing.
+	// open returns the pools for writing and reading, which may be the same. It does not
+	// connect.
 	open() (write, read *sql.DB, err error)
-	// place is which database it is, whoever asks.
+	// place identifies the database, without user and password.
 	place() string
-	// create makes room for a database, if that is not there yet.
+	// create creates what the database needs to be opened, if it is missing.
 	create() error
-	// sweep drops tables that were made after the pattern of one that is no more.
+	// sweep drops the tables of single months after their parent table was dropped.
 	sweep(ctx context.Context, d *DB) error
-	// time returns a time as an argument.
+	// time returns a time as an argument of a statement.
 	time(t time.Time) any
-	// now is the time of the database, and ago that so long before.
+	// now is the current time of the database in SQL, and ago a time before it.
 	now() string
 	ago(d time.Duration) string
-	// readOnly are the options of a transaction that sees one moment.
+	// readOnly are the options of a transaction that reads one snapshot.
 	readOnly() *sql.TxOptions
-	// name is that of goose, and of the directory of migrations.
+	// name is the name of the directory of migrations.
 	name() string
-	// notify is what tells others of a revision, within its transaction. Empty: nothing.
+	// notify is a statement that notifies watchers on commit. Empty: none is needed.
 	notify() string
-	// watch calls told whenever there may be something new, until ctx ends.
-	watch(ctx context.Context, d *DB, told func())
-	// unavailable reports whether the error says that the database is, and not that
-	// something was wrong with what it was asked.
+	// watch calls notified whenever something may have changed, until ctx ends.
+	watch(ctx context.Context, d *DB, notified func())
+	// unavailable reports whether an error means that the database is down, rather than
+	// that a statement was wrong.
 	unavailable(err error) bool
 }
 
 // Postgres reports whether it is PostgreSQL.
 func (d *DB) Postgres() bool { return d.dialect.name() == "postgres" }
 
-// Place is which database it is, whoever asks.
+// Place identifies the database, without user and password.
 func (d *DB) Place() string { return d.dialect.place() }
 
-// Time returns a time as an argument. Zero is null.
+// Time returns a time as an argument of a statement. Zero is NULL.
 func (d *DB) Time(t time.Time) any { return d.dialect.time(t) }
 
-// Now is the time of the database, in SQL.
+// Now is the current time of the database, in SQL.
 func (d *DB) Now() string { return d.dialect.now() }
 
-// Ago is the time of the database so long before, in SQL.
+// Ago is a time before the current time of the database, in SQL.
 func (d *DB) Ago(before time.Duration) string { return d.dialect.ago(before) }
 
-// ReadOnly are the options of a transaction that sees one moment.
+// ReadOnly are the options of a transaction that reads one snapshot.
 func (d *DB) ReadOnly() *sql.TxOptions { return d.dialect.readOnly() }
 
-// Notify is a statement that tells those who watch, once its transaction is committed.
-// Empty: they notice by themselves.
+// Notify is a statement that notifies watchers when its transaction commits. Empty: they
+// notice without it.
 func (d *DB) Notify() string { return d.dialect.notify() }
 
-// Watch calls told whenever there may be something new, until ctx ends.
-func (d *DB) Watch(ctx context.Context, told func()) { d.dialect.watch(ctx, d, told) }
+// Watch calls notified whenever something may have changed, until ctx ends.
+func (d *DB) Watch(ctx context.Context, notified func()) { d.dialect.watch(ctx, d, notified) }
 
-// Wrap says of an error whether the database is out of reach.
+// Wrap adds [ErrUnavailable] to an error that means that the database is down.
 func (d *DB) Wrap(err error) error {
 	switch {
 	case err == nil, errors.Is(err, ErrUnavailable), errors.Is(err, context.Canceled):
@@ -143,8 +140,8 @@ func (d *DB) Wrap(err error) error {
 	return err
 }
 
-// Stamp is a time of a row, which is a time in one database and a number of
-// microseconds in another. It may be null.
+// Stamp is a time in a row: a timestamp in PostgreSQL, and microseconds since 1970 in
+// SQLite. It may be NULL.
 type Stamp struct{ time.Time }
 
 // Scan implements [sql.Scanner].

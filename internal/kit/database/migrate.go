@@ -19,20 +19,20 @@ var migrations embed.FS
 type Migration struct {
 	Version int64     `json:"version"`
 	Name    string    `json:"name"`
-	Applied time.Time `json:"applied,omitzero"` // zero: it is not
+	Applied time.Time `json:"applied,omitzero"` // zero: it is not applied
 }
 
-// Schema is how far the schema of a database is.
+// Schema is the state of the schema of a database.
 type Schema struct {
 	Migrations []Migration `json:"migrations"`
-	// Current is the version of the database, and Latest that of this program. A
-	// database may be ahead: its nodes are updated one by one.
+	// Current is the version of the database, and Latest that of this program. Current may
+	// be the greater one while nodes are updated one by one.
 	Current int64 `json:"current"`
 	Latest  int64 `json:"latest"`
 }
 
-// provider returns what applies migrations. On PostgreSQL it holds a lock meanwhile, so
-// that nodes that start together take turns; SQLite has one writer anyway.
+// provider returns goose. On PostgreSQL it holds a lock while it migrates, so that nodes
+// that start together take turns; SQLite has one writer anyway.
 func (d *DB) provider() (*goose.Provider, error) {
 	files, err := fs.Sub(migrations, "migrations/"+d.dialect.name())
 	if err != nil {
@@ -51,7 +51,7 @@ func (d *DB) provider() (*goose.Provider, error) {
 	return goose.NewProvider(dialect, d.Write, files, options...)
 }
 
-// Schema tells how far the schema is.
+// Schema returns the state of the schema.
 func (d *DB) Schema(ctx context.Context) (s Schema, err error) {
 	p, err := d.provider()
 	if err != nil {
@@ -89,8 +89,8 @@ func (d *DB) Up(ctx context.Context, to int64) ([]Migration, error) {
 		return nil, err
 	}
 	var all []*goose.MigrationResult
-	// Who comes second where there is no lock fails, with nothing done, and finds when
-	// trying again what the first has done: each time, one has come further.
+	// Without a lock, the second of two processes fails with nothing done. When it tries
+	// again it finds what the first has done, so each attempt gets further.
 	for range len(p.ListSources()) + 2 {
 		var results []*goose.MigrationResult
 		if to == 0 {
@@ -108,8 +108,8 @@ func (d *DB) Up(ctx context.Context, to int64) ([]Migration, error) {
 	return d.applied(all, err)
 }
 
-// Down undoes the last migration, or all that are above a version if that is not
-// negative, and returns what was undone. What their tables hold is lost.
+// Down undoes the last migration, or all above a version if that is not negative, and
+// returns what was undone. The rows of their tables are lost.
 func (d *DB) Down(ctx context.Context, to int64) ([]Migration, error) {
 	p, err := d.provider()
 	if err != nil {

@@ -23,26 +23,25 @@ import (
 // postgres is the dialect of PostgreSQL.
 type postgres struct {
 	hosts []*pgx.ConnConfig // the same, but for the host
-	// first is the host to begin with: the last that could be reached, or else another
-	// than the last that could not.
+	// first is the host to try first: the last one that was reached, or the one after the
+	// last one that was not.
 	first atomic.Int64
 }
 
 const (
-	// channel is where PostgreSQL tells nodes that there is something new.
+	// channel is the channel of notifications.
 	channel = "stint_catalog"
 
-	// pingLimit is the time to find that a connection is gone, and use another.
+	// pingLimit is the time in which an idle connection must answer, or another is used.
 	pingLimit = 300 * time.Millisecond
-	// A connection that listens is asked whether it is still there as often, and given as
-	// long to answer.
+	// A listening connection is pinged every listenProbe, and has listenLimit to answer.
 	listenProbe, listenLimit = 5 * time.Second, 3 * time.Second
 )
 
 func newPostgres(url string) (*postgres, error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
-		// What the parser says may hold the password.
+		// The error of the parser may contain the password.
 		return nil, &stint.InvalidError{Field: "database", Want: "a PostgreSQL URL, such as postgres://user:password@host:5432/name?sslmode=require"}
 	}
 	if config.RuntimeParams["application_name"] == "" {
@@ -70,8 +69,8 @@ func newPostgres(url string) (*postgres, error) {
 	return p, nil
 }
 
-// reach calls connect for one host after the other until it succeeds. One that does not
-// answer may take all the time that there is, so the next time it is not the first.
+// reach calls connect for one host after the other until it succeeds. A host that hangs may
+// use up the time, so the next attempt begins with another one.
 func (p *postgres) reach(ctx context.Context, connect func(*pgx.ConnConfig) error) (err error) {
 	first := p.first.Load()
 	for i := range int64(len(p.hosts)) {
@@ -107,15 +106,15 @@ func (p connector) Connect(ctx context.Context) (conn driver.Conn, err error) {
 // Driver implements [driver.Connector].
 func (connector) Driver() driver.Driver { return stdlib.GetDefaultDriver() }
 
-// gone reports whether a connection that has been idle does not answer. It takes little
-// of the time of the question that the connection is for, which others may answer.
+// gone reports whether a connection that was idle does not answer. It waits only briefly, so
+// that there is time left to use another connection.
 func gone(ctx context.Context, p stdlib.ShouldPingParams) bool {
 	if p.IdleDuration < time.Second {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, pingLimit)
 	defer cancel()
-	return p.Conn.Ping(ctx) != nil // which has closed it, so that it is not used
+	return p.Conn.Ping(ctx) != nil // if it fails it has closed the connection
 }
 
 func (p *postgres) open() (write, read *sql.DB, err error) {
@@ -134,9 +133,9 @@ func (p *postgres) place() string {
 	return place
 }
 
-func (*postgres) create() error { return nil } // it is for its operators to create
+func (*postgres) create() error { return nil } // operators create it
 
-func (*postgres) sweep(context.Context, *DB) error { return nil } // partitions go with their table
+func (*postgres) sweep(context.Context, *DB) error { return nil } // partitions are dropped with their table
 
 func (*postgres) time(t time.Time) any {
 	if t.IsZero() {
@@ -164,7 +163,7 @@ func (*postgres) unavailable(err error) bool {
 		case "08", "53", "57", "58": // connection, resources, operator, system
 			return true
 		}
-		return e.Code == "25006" // it can only be read: it is a standby
+		return e.Code == "25006" // read-only: it is a standby
 	}
 	return errors.As(err, new(*pgconn.ConnectError)) || errors.As(err, new(*net.OpError)) || pgconn.Timeout(err) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, sql.ErrConnDone) ||
@@ -172,13 +171,13 @@ func (*postgres) unavailable(err error) bool {
 		strings.Contains(err.Error(), "driver: bad connection")
 }
 
-// watch listens. A connection that is lost is made anew, after a pause that grows; and
-// as one may die without a word, it is asked whether it is there.
-func (p *postgres) watch(ctx context.Context, _ *DB, told func()) {
-	const first, most = 50 * time.Millisecond, 2 * time.Second
+// watch listens for notifications. It reconnects after a pause that grows, and pings the
+// connection, which may break without an error.
+func (p *postgres) watch(ctx context.Context, _ *DB, notified func()) {
+	const first, longest = 50 * time.Millisecond, 2 * time.Second
 	pause := first
 	for ctx.Err() == nil {
-		if p.listen(ctx, func() { pause = first; told() }) == nil {
+		if p.listen(ctx, func() { pause = first; notified() }) == nil {
 			return
 		}
 		wait := time.NewTimer(pause/2 + rand.N(pause))
@@ -188,11 +187,11 @@ func (p *postgres) watch(ctx context.Context, _ *DB, told func()) {
 			return
 		case <-wait.C:
 		}
-		pause = min(2*pause, most)
+		pause = min(2*pause, longest)
 	}
 }
 
-func (p *postgres) listen(ctx context.Context, told func()) error {
+func (p *postgres) listen(ctx context.Context, notified func()) error {
 	var conn *pgx.Conn
 	err := p.reach(ctx, func(host *pgx.ConnConfig) (err error) {
 		conn, err = pgx.ConnectConfig(ctx, host)
@@ -204,20 +203,20 @@ func (p *postgres) listen(ctx context.Context, told func()) error {
 	defer func() {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_ = conn.Close(closing) // it is of no more use
+		_ = conn.Close(closing) // an error does not matter any more
 	}()
 	if _, err := conn.Exec(ctx, "LISTEN "+channel); err != nil {
 		return err
 	}
-	told()       // of what was missed meanwhile
-	defer told() // that there is no connection any more: to look is to find out whether there can be one
+	notified()       // something may have been missed before
+	defer notified() // a look then finds out whether the database is down
 	for {
 		waiting, cancel := context.WithTimeout(ctx, listenProbe)
 		_, err := conn.WaitForNotification(waiting)
 		cancel()
 		switch {
 		case err == nil:
-			told()
+			notified()
 		case ctx.Err() != nil:
 			return nil
 		case !pgconn.Timeout(err):

@@ -22,13 +22,13 @@ import (
 // embedded is the dialect of SQLite.
 type embedded struct {
 	path   string // empty: in memory
-	memory string // its name there
+	memory string // the name of the database in memory
 }
 
-// memories tells databases in memory apart.
+// memories counts databases in memory, to name them.
 var memories atomic.Int64
 
-// glance is how often it is looked whether another process has written to the file.
+// glance is how often the file is checked for writes of other processes.
 const glance = 100 * time.Millisecond
 
 func newSQLite(text string) (*embedded, error) {
@@ -46,7 +46,7 @@ func (e *embedded) open() (write, read *sql.DB, err error) {
 	pragmas := []string{"busy_timeout(5000)", "synchronous(normal)", "foreign_keys(1)"}
 	if e.path == "" {
 		q := url.Values{"_pragma": pragmas, "_txlock": {"immediate"}, "vfs": {"memdb"}}
-		// It is gone with its last connection, so there is always one.
+		// The database lives as long as its last connection.
 		db, err := sql.Open("sqlite", "file:/"+e.memory+"?"+q.Encode())
 		if err != nil {
 			return nil, nil, err
@@ -137,21 +137,21 @@ func (*embedded) unavailable(err error) bool {
 		case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE, sqlite3.SQLITE_TOOBIG:
 			return false
 		}
-		return true // busy, full, not readable, damaged
+		return true // busy, full, unreadable, damaged
 	}
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, sql.ErrConnDone)
 }
 
-// watch looks whether another connection has written, which SQLite counts and tells in
-// a few microseconds.
-func (e *embedded) watch(ctx context.Context, d *DB, told func()) {
+// watch polls the counter that SQLite raises with each write of another connection. Reading
+// it takes a few microseconds.
+func (e *embedded) watch(ctx context.Context, d *DB, notified func()) {
 	if e.path == "" {
-		<-ctx.Done() // no one else has it
+		<-ctx.Done() // no other process can write to it
 		return
 	}
 	tick := time.NewTicker(glance)
 	defer tick.Stop()
-	var conn *sql.Conn // the count is a connection's own
+	var conn *sql.Conn // the counter is per connection
 	defer func() {
 		if conn != nil {
 			_ = conn.Close()
@@ -173,7 +173,7 @@ func (e *embedded) watch(ctx context.Context, d *DB, told func()) {
 			conn, last = nil, -1
 		case err == nil && version != last:
 			last = version
-			told()
+			notified()
 		}
 		select {
 		case <-ctx.Done():
