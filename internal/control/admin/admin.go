@@ -1,10 +1,7 @@
 package admin
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,8 +10,6 @@ import (
 	"path"
 	"strings"
 	"time"
-
-	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
@@ -65,21 +60,19 @@ type Options struct {
 
 // API is the handler of the admin listener. Close it.
 type API struct {
-	options     Options
-	log         *slog.Logger
-	now         func() time.Time
-	mux         *http.ServeMux
-	document    huma.API // what is registered, for OpenAPI; it serves nothing
-	openapi     []byte
-	openapiETag string
-	config      configToken
-	guard       *guard
-	origins     *http.CrossOriginProtection
-	files       map[string]*file
-	streams     streams
-	turn        chan struct{} // of those who write whatever is there
-	closing     context.Context
-	close       context.CancelFunc
+	options    Options
+	log        *slog.Logger
+	now        func() time.Time
+	mux        *http.ServeMux
+	operations []operation // all that are registered, for the test that writes openapi.json
+	config     configToken
+	guard      *guard
+	origins    *http.CrossOriginProtection
+	files      map[string]*file
+	streams    streams
+	turn       chan struct{} // of those who write whatever is there
+	closing    context.Context
+	close      context.CancelFunc
 }
 
 // New returns an API.
@@ -113,22 +106,13 @@ func New(o Options) (*API, error) {
 		return nil, fmt.Errorf("admin: the dashboard: %w", err)
 	}
 	a.closing, a.close = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
-	a.document = newDocument()
 	a.addAll()
-	if a.openapi, err = a.describe(); err != nil {
-		return nil, fmt.Errorf("admin: the document: %w", err)
-	}
-	sum := sha256.Sum256(a.openapi)
-	a.openapiETag = `"` + hex.EncodeToString(sum[:8]) + `"`
 	return a, nil
 }
 
 // Close ends the streams that are open. What is asked afterwards is answered, but for
 // streams.
 func (a *API) Close() { a.close() }
-
-// OpenAPI returns the document of the API.
-func (a *API) OpenAPI() []byte { return bytes.Clone(a.openapi) }
 
 // ServeHTTP serves the dashboard and the API.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {

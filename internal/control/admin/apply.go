@@ -9,20 +9,18 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 func (a *API) addApply() {
-	add(a, huma.Operation{
-		OperationID: "apply", Method: http.MethodPost, Path: "/apply", Tags: []string{tagWhole},
+	add(a, operation{
+		ID: "apply", Method: http.MethodPost, Path: "/apply", Tag: tagWhole,
 		Summary: "Apply a document",
 		Description: "Makes the catalog what a document says, in one change, or with dry_run says what that would change. " +
 			"What the document lacks stays, unless it is to be pruned.",
-		MaxBodyBytes: strict.MaxSize,
-		Metadata:     map[string]any{metaTime: 2 * time.Minute, metaStatuses: []int{http.StatusConflict}},
+		MaxBody: strict.MaxSize,
+		Timeout: 2 * time.Minute, Problems: []int{http.StatusConflict},
 	}, catalog.Operator, func(ctx context.Context, in *struct {
 		DryRun
 		Prune bool `query:"prune" default:"false" doc:"Delete what the document lacks: rules, tiers, exemptions and bans, and, of tenants, users and keys, those kinds of which the document has any." example:"false"`
@@ -47,18 +45,16 @@ func (a *API) addApply() {
 		}{in.header(), d}, nil
 	})
 
-	add(a, huma.Operation{
-		OperationID: "export", Method: http.MethodGet, Path: "/export", Tags: []string{tagWhole},
+	add(a, operation{
+		ID: "export", Method: http.MethodGet, Path: "/export", Tag: tagWhole,
 		Summary: "The whole as a document",
 		Description: "Returns the catalog as it is at one moment, as a document that can be applied, or be a config file. " +
 			"Users and their keys, with the hashes of their secrets, are only for operators.",
-		Responses: map[string]*huma.Response{"200": {
-			Description: "The document.",
-			Content: map[string]*huma.MediaType{
-				"application/json": {Schema: a.document.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[catalog.Document](), true, "Document")},
-				"application/toml": {Schema: &huma.Schema{Type: huma.TypeString, Description: "The same, as a config file has it."}},
-			},
-		}},
+		Answer: "The document.",
+		Produces: []content{
+			{ContentType: "application/json", Type: reflect.TypeFor[catalog.Document]()},
+			{ContentType: "application/toml", Type: reflect.TypeFor[string](), Doc: "The same, as a config file has it."},
+		},
 	}, catalog.Viewer, func(ctx context.Context, in *struct {
 		Users  bool   `query:"users" default:"false" doc:"Users and API keys, too." example:"true"`
 		Format string `query:"format" enum:"json,toml" default:"json" doc:"How it is written." example:"toml"`
@@ -67,7 +63,7 @@ func (a *API) addApply() {
 		if p := personOf(ctx); in.Users && !p.Role.Includes(catalog.Operator) {
 			return nil, fail(http.StatusForbidden, "users and keys are for the role operator")
 		}
-		return &streamed{func(huma.Context) {
+		return &streamed{func() {
 			out := &late{sender: newSender(ctx), contentType: "application/" + in.Format}
 			defer out.end()
 			err := a.exportWhole(ctx, out, in.Users, in.Format)

@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/stintdev/stint/internal/control/catalog"
 )
 
@@ -64,10 +62,10 @@ func (a *API) addChanges() {
 		Before string `query:"before" maxLength:"64" doc:"Only before a revision, or what the page before has told as next." example:"41.3"`
 		Limit  int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"At most so many." example:"100"`
 	}
-	add(a, huma.Operation{
-		OperationID: "listChanges", Method: http.MethodGet, Path: "/changes", Tags: []string{tagChanges},
+	add(a, operation{
+		ID: "listChanges", Method: http.MethodGet, Path: "/changes", Tag: tagChanges,
 		Summary: "Who has changed what", Description: "Returns the log of changes of the catalog, newest first.",
-		Metadata: map[string]any{metaStatuses: []int{http.StatusConflict}},
+		Problems: []int{http.StatusConflict},
 	}, catalog.Viewer, func(ctx context.Context, in *listInput) (*struct{ Body ChangeList }, error) {
 		list, err := a.changes(ctx, catalog.ChangeQuery(*in))
 		return &struct{ Body ChangeList }{list}, err
@@ -82,12 +80,12 @@ func (a *API) addChanges() {
 		DryRun string `header:"Stint-Dry-Run" doc:"Is true if nothing was changed." example:"true"`
 		Body   catalog.Diff
 	}
-	add(a, huma.Operation{
-		OperationID: "revertChange", Method: http.MethodPost, Path: "/changes/{revision}/revert", Tags: []string{tagChanges},
+	add(a, operation{
+		ID: "revertChange", Method: http.MethodPost, Path: "/changes/{revision}/revert", Tag: tagChanges,
 		Summary: "Undo changes",
 		Description: "Makes what a revision has changed what it was before, as a revision of its own, and returns what that has changed. " +
 			"If something of it has changed again since, that is a conflict, unless it is forced. An API key that was deleted comes back as it was.",
-		Metadata: map[string]any{metaStatuses: []int{http.StatusConflict}},
+		Problems: []int{http.StatusConflict},
 	}, catalog.Operator, func(ctx context.Context, in *revertInput) (*revertOutput, error) {
 		if a.options.Catalog == nil {
 			return nil, a.errFile()

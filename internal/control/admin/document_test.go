@@ -73,7 +73,7 @@ func (d document) validate(schema, v any, where string) (wrong []string) {
 	members, isObject := v.(object)
 	for word, want := range s {
 		switch word {
-		case "description", "default", "examples", "contentMediaType":
+		case "description", "default", "examples":
 		case "type":
 			types, several := want.([]any)
 			if !several {

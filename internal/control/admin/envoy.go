@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/stintdev/stint/internal/control/catalog"
 )
 
@@ -44,8 +42,8 @@ func (a *API) addEnvoy() {
 		Q     string `query:"q" maxLength:"256" doc:"A part of the path or the name." example:"remote"`
 	}
 	type output struct{ Body EnvoyList }
-	add(a, huma.Operation{
-		OperationID: "listEnvoyLimits", Method: http.MethodGet, Path: "/envoy", Tags: []string{"Envoy"},
+	add(a, operation{
+		ID: "listEnvoyLimits", Method: http.MethodGet, Path: "/envoy", Tag: "Envoy",
 		Summary:     "What Envoy is limited by",
 		Description: "The limits of descriptors on the node that answers, in the order of their declaration, and how many hits each has had there since it started. They are configured in files, or by a management server, and can only be read here.",
 	}, catalog.Viewer, func(_ context.Context, in *input) (*output, error) {

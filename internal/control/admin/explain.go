@@ -14,8 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
@@ -52,12 +50,6 @@ func (v *HeaderValues) UnmarshalStrict(found strict.Kind, decode func(into any))
 		return errors.New("found " + found.String() + ", want a text or a list of texts")
 	}
 	return nil
-}
-
-// Schema implements [huma.SchemaProvider].
-func (HeaderValues) Schema(huma.Registry) *huma.Schema {
-	text := &huma.Schema{Type: huma.TypeString}
-	return &huma.Schema{Description: "The value of a header, or a list of them.", OneOf: []*huma.Schema{text, {Type: huma.TypeArray, Items: text}}, Examples: []any{"application/json"}}
 }
 
 // Explanation is what would become of a request, and why.
@@ -117,8 +109,8 @@ type ExplainedRuleLimit struct {
 }
 
 func (a *API) addExplain() {
-	add(a, huma.Operation{
-		OperationID: "explainRequest", Method: http.MethodPost, Path: "/explain", Tags: []string{tagSubjects},
+	add(a, operation{
+		ID: "explainRequest", Method: http.MethodPost, Path: "/explain", Tag: tagSubjects,
 		Summary: "Why a request is allowed or refused", Description: "Returns what would become of a request, and why. It changes nothing, and counts nothing.",
 	}, catalog.Viewer, func(ctx context.Context, in *struct{ Body ExplainRequest }) (*struct{ Body Explanation }, error) {
 		q, err := in.Body.request(a.options.Resolver().KeyHeader())

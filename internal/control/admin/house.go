@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/stintdev/stint/internal/control/catalog"
 )
 
@@ -99,23 +97,23 @@ type SettingList struct {
 const nodesWithin = time.Hour
 
 func (a *API) addHouse() {
-	add(a, huma.Operation{
-		OperationID: "getStatus", Method: http.MethodGet, Path: "/status", Tags: []string{tagHouse},
+	add(a, operation{
+		ID: "getStatus", Method: http.MethodGet, Path: "/status", Tag: tagHouse,
 		Summary: "How this node is", Description: "Returns what the node that answers is made of, and how it is.",
 	}, catalog.Viewer, func(context.Context, *struct{}) (*struct{ Body Status }, error) {
 		return &struct{ Body Status }{a.status()}, nil
 	})
 
-	add(a, huma.Operation{
-		OperationID: "listNodes", Method: http.MethodGet, Path: "/nodes", Tags: []string{tagHouse},
+	add(a, operation{
+		ID: "listNodes", Method: http.MethodGet, Path: "/nodes", Tag: tagHouse,
 		Summary: "All nodes", Description: "Returns the nodes that share the catalog, and what each says of itself.",
 	}, catalog.Viewer, func(ctx context.Context, _ *struct{}) (*struct{ Body NodeList }, error) {
 		all, err := a.nodes(ctx)
 		return &struct{ Body NodeList }{NodeList{all}}, err
 	})
 
-	add(a, huma.Operation{
-		OperationID: "listSettings", Method: http.MethodGet, Path: "/settings", Tags: []string{tagHouse},
+	add(a, operation{
+		ID: "listSettings", Method: http.MethodGet, Path: "/settings", Tag: tagHouse,
 		Summary: "How this node is set up", Description: "Returns the settings of the node that answers, where each comes from and what it does. Secrets are not shown.",
 	}, catalog.Administrator, func(context.Context, *struct{}) (*struct{ Body SettingList }, error) {
 		list := SettingList{Items: []Setting{}}

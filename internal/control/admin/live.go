@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/stintdev/stint/internal/audit"
 	"github.com/stintdev/stint/internal/control/catalog"
 )
@@ -62,10 +60,10 @@ func (a *API) addLive() {
 	a.streams.live = hub{every: lookEvery, latest: true, open: func() source { return liveSource{live} }}
 	a.streams.follow = hub{every: followEvery, open: func() source { return &followSource{watch: tap.Watch()} }}
 	a.streams.usage = map[string]*hub{}
-	statuses := map[string]any{metaStatuses: []int{http.StatusConflict}}
+	conflict := []int{http.StatusConflict}
 
-	add(a, huma.Operation{
-		OperationID: "getLive", Method: http.MethodGet, Path: "/live", Tags: []string{tagLive}, Metadata: statuses,
+	add(a, operation{
+		ID: "getLive", Method: http.MethodGet, Path: "/live", Tag: tagLive, Problems: conflict,
 		Summary:     "What is going on",
 		Description: "Returns what the node that answers has decided in the last seconds: rates, latency, rules, and who has asked most.",
 	}, catalog.Viewer, func(context.Context, *struct{}) (*struct{ Body audit.Snapshot }, error) {
@@ -75,10 +73,10 @@ func (a *API) addLive() {
 		return &struct{ Body audit.Snapshot }{live.Snapshot()}, nil
 	})
 
-	add(a, huma.Operation{
-		OperationID: "streamLive", Method: http.MethodGet, Path: "/live/stream", Tags: []string{tagLive}, Metadata: statuses,
+	add(a, operation{
+		ID: "streamLive", Method: http.MethodGet, Path: "/live/stream", Tag: tagLive, Problems: conflict,
 		Summary: "What is going on, each second", Description: "Streams what GET /live returns, each second.",
-		Responses: eventStream("An event live, each second, is as GET /live returns it."),
+		Answer: streamDoc("An event live, each second, is as GET /live returns it."), Produces: eventStream,
 	}, catalog.Viewer, func(ctx context.Context, _ *struct{}) (*streamed, error) {
 		if live == nil {
 			return nil, errNoLive
@@ -86,12 +84,12 @@ func (a *API) addLive() {
 		return a.stream(ctx, &a.streams.live, newMailbox(1, nil), func() {})
 	})
 
-	add(a, huma.Operation{
-		OperationID: "followEvents", Method: http.MethodGet, Path: "/events/follow", Tags: []string{tagRecord}, Metadata: statuses,
+	add(a, operation{
+		ID: "followEvents", Method: http.MethodGet, Path: "/events/follow", Tag: tagRecord, Problems: conflict,
 		Summary: "Decisions, as they are made",
 		Description: "Streams the decisions of the node that answers: those that refused or held a request, those that a rule that is only tried out would have refused, " +
 			"and a sample of the others, whose weight says for how many they stand. There are at most 50 a second, before they are filtered.",
-		Responses: eventStream(`An event decision is as GET /events returns it; an event skipped, such as {"n":12}, says that more were refused or held, which are not shown.`),
+		Answer: streamDoc(`An event decision is as GET /events returns it; an event skipped, such as {"n":12}, says that more were refused or held, which are not shown.`), Produces: eventStream,
 	}, catalog.Viewer, func(ctx context.Context, in *EventFilter) (*streamed, error) {
 		if tap == nil {
 			return nil, errNoLive

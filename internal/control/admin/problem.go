@@ -37,9 +37,6 @@ type FieldProblem struct {
 // Error implements error.
 func (p *Problem) Error() string { return p.Detail }
 
-// ContentType implements [huma.ContentTypeFilter], for the document.
-func (*Problem) ContentType(string) string { return "application/problem+json" }
-
 // with sets a header of the answer.
 func (p *Problem) with(name, value string) *Problem {
 	if p.header == nil {

@@ -17,8 +17,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/audit"
 	"github.com/stintdev/stint/internal/control/catalog"
@@ -191,9 +189,9 @@ func (a *API) record() (*audit.Store, error) {
 
 // ask registers a question to the record.
 func ask[I, O any](a *API, id, path, summary, description string, do func(ctx context.Context, s *audit.Store, in *I) (O, error)) {
-	add(a, huma.Operation{
-		OperationID: id, Method: http.MethodGet, Path: path, Tags: []string{tagRecord}, Summary: summary, Description: description,
-		Metadata: map[string]any{metaStatuses: []int{http.StatusConflict}, metaTime: 30 * time.Second},
+	add(a, operation{
+		ID: id, Method: http.MethodGet, Path: path, Tag: tagRecord, Summary: summary, Description: description,
+		Problems: []int{http.StatusConflict}, Timeout: 30 * time.Second,
 	}, catalog.Viewer, func(ctx context.Context, in *I) (*struct{ Body O }, error) {
 		s, err := a.record()
 		if err != nil {
@@ -362,17 +360,18 @@ func (a *API) addExport() {
 		Format string `query:"format" default:"csv" enum:"csv,parquet,ndjson" doc:"What the file is." example:"csv"`
 		Limit  int    `query:"limit" default:"100000" minimum:"1" maximum:"1000000" doc:"At most so many events, the newest." example:"100000"`
 	}
-	file := &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Format: "binary", Description: "The file."}}
-	add(a, huma.Operation{
-		OperationID: "exportEvents", Method: http.MethodGet, Path: "/events/export", Tags: []string{tagRecord},
+	add(a, operation{
+		ID: "exportEvents", Method: http.MethodGet, Path: "/events/export", Tag: tagRecord,
 		Summary: "What was decided, as a file",
 		Description: "Returns the events that GET /events would, all of them, as a file: CSV with the names of columns first, Parquet as the archive has it, or a JSON object per line. " +
 			"In CSV, a text that a spreadsheet would take for a formula has an apostrophe before it. If the connection ends without its proper end, the file is not whole.",
-		Metadata: map[string]any{metaStatuses: []int{http.StatusConflict}},
-		Responses: map[string]*huma.Response{"200": {
-			Description: "The file.",
-			Content:     map[string]*huma.MediaType{"text/csv": file, "application/x-ndjson": file, "application/vnd.apache.parquet": file},
-		}},
+		Problems: []int{http.StatusConflict},
+		Answer:   "The file.",
+		Produces: []content{
+			{"text/csv", reflect.TypeFor[[]byte](), "The file."},
+			{"application/x-ndjson", reflect.TypeFor[[]byte](), "The file."},
+			{"application/vnd.apache.parquet", reflect.TypeFor[[]byte](), "The file."},
+		},
 	}, catalog.Viewer, func(ctx context.Context, in *exportInput) (*streamed, error) {
 		s, err := a.record()
 		if err != nil {
@@ -393,7 +392,7 @@ func (a *API) addExport() {
 			return nil, asParameters(err)
 		}
 		format := formats[in.Format]
-		return &streamed{func(huma.Context) {
+		return &streamed{func() {
 			defer leave()
 			defer stop()
 			out := newSender(ctx)

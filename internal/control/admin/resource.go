@@ -6,13 +6,10 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/kit/strict"
@@ -279,10 +276,10 @@ type ByID struct {
 }
 
 // op returns what the operations on a resource have in common.
-func (s *resource[T, W, R]) op(method, path, verb, summary, description string, statuses ...int) huma.Operation {
-	return huma.Operation{
-		OperationID: verb, Method: method, Path: "/" + s.path + path, Tags: []string{s.tag},
-		Summary: summary, Description: description, Metadata: map[string]any{metaStatuses: statuses},
+func (s *resource[T, W, R]) op(method, path, verb, summary, description string, problems ...int) operation {
+	return operation{
+		ID: verb, Method: method, Path: "/" + s.path + path, Tag: s.tag,
+		Summary: summary, Description: description, Problems: problems, ExampleID: s.example,
 	}
 }
 
@@ -382,10 +379,7 @@ func addPatching[T, W, R any](a *API, s *resource[T, W, R]) {
 	op := s.op(http.MethodPatch, "/{id}", "patch"+s.word(), "Change a part of a "+s.one,
 		"Changes what the body has, and leaves the rest, as RFC 7396 says: a null deletes a field, an object is merged, and anything else takes the place of what was there.",
 		http.StatusConflict, http.StatusPreconditionRequired)
-	schema := &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true, Description: "A merge patch of the value.", Examples: []any{s.patch}}
-	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
-		"application/merge-patch+json": {Schema: schema}, "application/json": {Schema: schema},
-	}}
+	op.Consumes, op.Example = []string{"application/json", "application/merge-patch+json"}, s.patch
 	add(a, op, catalog.Operator, func(ctx context.Context, in *struct {
 		ByID
 		Seen
@@ -419,7 +413,7 @@ func addPatching[T, W, R any](a *API, s *resource[T, W, R]) {
 // addWriting adds what makes one, and what puts another in its place.
 func addWriting[T, W, R any](a *API, s *resource[T, W, R]) {
 	create := s.op(http.MethodPost, "", "create"+s.word(), "Make a "+s.one, "Stores a new "+s.one+", if all is well with it.", http.StatusConflict)
-	create.DefaultStatus = http.StatusCreated
+	create.Status = http.StatusCreated
 	add(a, create, catalog.Operator, func(ctx context.Context, in *struct {
 		DryRun
 		Body W
@@ -462,27 +456,4 @@ func addWriting[T, W, R any](a *API, s *resource[T, W, R]) {
 			out := s.recorded(a, in.DryRun, r)
 			return &out, nil
 		})
-}
-
-// exampleID puts a resource's own example in place of the one that the type has.
-func (s *resource[T, W, R]) exampleID(a *API) {
-	for path, item := range a.document.OpenAPI().Paths {
-		if !strings.HasPrefix(path, "/"+s.path+"/") {
-			continue
-		}
-		v := reflect.ValueOf(item).Elem()
-		for i := range v.NumField() {
-			op, ok := v.Field(i).Interface().(*huma.Operation)
-			if !ok || op == nil {
-				continue
-			}
-			for _, p := range op.Parameters {
-				if p.In == "path" && p.Name == "id" {
-					schema := *p.Schema
-					schema.Examples = []any{s.example}
-					p.Schema = &schema
-				}
-			}
-		}
-	}
 }

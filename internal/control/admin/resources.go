@@ -165,7 +165,6 @@ func addWhole[T, W, R any](a *API, s *resource[T, W, R]) {
 	addWriting(a, s)
 	addReading(a, s)
 	addPatching(a, s)
-	s.exampleID(a)
 }
 
 // Key is an API key, without the hash of its secret.
@@ -231,7 +230,7 @@ func (a *API) addKeys() {
 	addList(a, keys, func(f *KeyFilter) filter[catalog.APIKey] { return f })
 
 	create := keys.op(http.MethodPost, "", "createKey", "Make a key", "Makes an API key, and returns its text, which is told this once.", http.StatusConflict)
-	create.DefaultStatus = http.StatusCreated
+	create.Status = http.StatusCreated
 	add(a, create, catalog.Operator, func(ctx context.Context, in *struct {
 		DryRun
 		Body NewKey
@@ -276,5 +275,4 @@ func (a *API) addKeys() {
 			out := keys.recorded(a, in.DryRun, r)
 			return &out, nil
 		})
-	keys.exampleID(a)
 }

@@ -221,7 +221,7 @@ func (a *API) addRules() {
 		"Replays what the record has of the last hour, or of another time, against a rule that need not be stored, and says what it would have refused. "+
 			"Of what passed the record may have a sample, which is weighed; of very many events the last ones are looked at. It changes nothing.",
 		http.StatusConflict, http.StatusNotFound)
-	preview.Metadata[metaTime] = 30 * time.Second
+	preview.Timeout = 30 * time.Second
 	add(a, preview,
 		catalog.Viewer, func(ctx context.Context, in *struct {
 			InPlaceOf
@@ -246,5 +246,4 @@ func (a *API) addRules() {
 			}
 			return &struct{ Body ChangeList }{list}, err
 		})
-	rules.exampleID(a)
 }

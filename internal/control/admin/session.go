@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/stintdev/stint/internal/control/catalog"
 )
 
@@ -41,11 +39,11 @@ func (a *API) addSession() {
 		Cookie string `header:"Set-Cookie" doc:"The session, for browsers." example:"stint_session=...; Path=/; HttpOnly; SameSite=Strict"`
 		Body   Session
 	}
-	add(a, huma.Operation{
-		OperationID: "createSession", Method: http.MethodPost, Path: "/session", Tags: []string{tagAccess},
+	add(a, operation{
+		ID: "createSession", Method: http.MethodPost, Path: "/session", Tag: tagAccess,
 		Summary:     "Log in",
 		Description: "Begins a session of a token, for a browser: sets its cookie, and returns what its pages need. It lasts for 12 hours, and not longer than the token.",
-		Metadata:    map[string]any{metaStatuses: []int{http.StatusUnauthorized, http.StatusTooManyRequests}},
+		Problems:    []int{http.StatusUnauthorized, http.StatusTooManyRequests},
 	}, anyone, func(ctx context.Context, in *struct{ Body Login }) (*answer, error) {
 		r := requestOf(ctx).Request
 		t, err := a.tokenOf(r, in.Body.Token)
@@ -61,8 +59,8 @@ func (a *API) addSession() {
 		return &answer{cookie.String(), sessionOf(person{t, &s})}, nil
 	})
 
-	add(a, huma.Operation{
-		OperationID: "getSession", Method: http.MethodGet, Path: "/session", Tags: []string{tagAccess},
+	add(a, operation{
+		ID: "getSession", Method: http.MethodGet, Path: "/session", Tag: tagAccess,
 		Summary: "Who am I", Description: "Returns the session, or whose the token is.",
 	}, catalog.Viewer, func(ctx context.Context, _ *struct{}) (*struct{ Body Session }, error) {
 		return &struct{ Body Session }{sessionOf(personOf(ctx))}, nil
@@ -71,8 +69,8 @@ func (a *API) addSession() {
 	type ended struct {
 		Cookie string `header:"Set-Cookie" doc:"The cookie, deleted." example:"stint_session=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict"`
 	}
-	add(a, huma.Operation{
-		OperationID: "endSession", Method: http.MethodDelete, Path: "/session", Tags: []string{tagAccess},
+	add(a, operation{
+		ID: "endSession", Method: http.MethodDelete, Path: "/session", Tag: tagAccess,
 		Summary: "Log out", Description: "Ends the session, and deletes its cookie. A token goes on.",
 	}, catalog.Viewer, func(ctx context.Context, _ *struct{}) (*ended, error) {
 		r := requestOf(ctx).Request

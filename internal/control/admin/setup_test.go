@@ -217,7 +217,7 @@ func (h *house) make(change []func(*admin.Options)) {
 		h.Fatal(err)
 	}
 	h.Cleanup(h.api.Close)
-	h.api31 = newDocument(h, h.api.OpenAPI())
+	h.api31 = newDocument(h, admin.OpenAPI())
 	h.viewer, h.operator, h.admin = h.token("vera", catalog.Viewer), h.token("otto", catalog.Operator), h.token("ada", catalog.Administrator)
 }
 

@@ -5,13 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/stintdev/stint/internal/audit"
 	"github.com/stintdev/stint/internal/control/catalog"
@@ -201,15 +200,14 @@ func (h *hub) tell(ctx context.Context, run *hubRun, from source) {
 
 // streamed is the output of an operation that streams.
 type streamed struct {
-	Body func(huma.Context)
+	Body func()
 }
 
-// eventStream documents the answer of an operation that streams.
-func eventStream(events string) map[string]*huma.Response {
-	return map[string]*huma.Response{"200": {
-		Description: "Events, until either side ends it. " + events + " What a client does not read in time it does not get: slow readers lose events.",
-		Content:     map[string]*huma.MediaType{"text/event-stream": {Schema: &huma.Schema{Type: huma.TypeString, Description: "Server-sent events, with JSON as their data."}}},
-	}}
+// eventStream is what an operation returns that streams. [streamDoc] describes it.
+var eventStream = []content{{"text/event-stream", reflect.TypeFor[string](), "Server-sent events, with JSON as their data."}}
+
+func streamDoc(events string) string {
+	return "Events, until either side ends it. " + events + " What a client does not read in time it does not get: slow readers lose events."
 }
 
 // stream answers with what a hub tells.
@@ -223,7 +221,7 @@ func (a *API) stream(ctx context.Context, h *hub, b *mailbox, left func()) (*str
 		left()
 		return nil, fail(http.StatusServiceUnavailable, "there are "+strconv.Itoa(maxStreams)+" streams already, which is as many as there can be").with("Retry-After", "5")
 	}
-	return &streamed{func(huma.Context) {
+	return &streamed{func() {
 		defer leave()
 		defer left()
 		s := newSender(ctx)

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/control/catalog"
@@ -184,16 +182,16 @@ func (a *API) addSubjects() {
 		Q     string `query:"q" maxLength:"512" doc:"How an id begins, or an address or a network. Of a key it may also be how its text begins." example:"al"`
 		Limit int    `query:"limit" default:"20" minimum:"1" maximum:"1000" doc:"At most so many." example:"20"`
 	}
-	add(a, huma.Operation{
-		OperationID: "findSubjects", Method: http.MethodGet, Path: "/subjects", Tags: []string{tagSubjects},
+	add(a, operation{
+		ID: "findSubjects", Method: http.MethodGet, Path: "/subjects", Tag: tagSubjects,
 		Summary: "Find those who are limited", Description: "Returns users, API keys and tenants of the catalog whose ids begin so, and, of a user or an address that it does not have, that it may be meant.",
 	}, catalog.Viewer, func(ctx context.Context, in *findInput) (*struct{ Body SubjectList }, error) {
 		all, err := a.findSubjects(ctx, in.Q, in.Limit)
 		return &struct{ Body SubjectList }{SubjectList{all}}, err
 	})
 
-	add(a, huma.Operation{
-		OperationID: "getSubject", Method: http.MethodGet, Path: "/subjects/{kind}/{id}", Tags: []string{tagSubjects},
+	add(a, operation{
+		ID: "getSubject", Method: http.MethodGet, Path: "/subjects/{kind}/{id}", Tag: tagSubjects,
 		Summary: "One who is limited", Description: "Returns what is known of one who is limited: also if the catalog does not have it.",
 	}, catalog.Viewer, func(ctx context.Context, in *SubjectPath) (*struct{ Body Subject }, error) {
 		s, err := in.subject()
@@ -204,8 +202,8 @@ func (a *API) addSubjects() {
 		return &struct{ Body Subject }{d}, err
 	})
 
-	add(a, huma.Operation{
-		OperationID: "getUsage", Method: http.MethodGet, Path: "/subjects/{kind}/{id}/usage", Tags: []string{tagSubjects},
+	add(a, operation{
+		ID: "getUsage", Method: http.MethodGet, Path: "/subjects/{kind}/{id}/usage", Tag: tagSubjects,
 		Summary: "How its limits stand", Description: "Returns every limit that its requests may be counted by, also those that are shared with others, and how each stands. It takes nothing.",
 	}, catalog.Viewer, func(ctx context.Context, in *SubjectPath) (*struct{ Body Usage }, error) {
 		s, err := in.addressed()
@@ -216,10 +214,10 @@ func (a *API) addSubjects() {
 		return &struct{ Body Usage }{u}, err
 	})
 
-	add(a, huma.Operation{
-		OperationID: "streamUsage", Method: http.MethodGet, Path: "/subjects/{kind}/{id}/live", Tags: []string{tagSubjects},
+	add(a, operation{
+		ID: "streamUsage", Method: http.MethodGet, Path: "/subjects/{kind}/{id}/live", Tag: tagSubjects,
 		Summary: "How its limits stand, each second", Description: "Streams what GET /subjects/{kind}/{id}/usage returns, each second.",
-		Responses: eventStream("An event usage, each second, is as GET /subjects/{kind}/{id}/usage returns it."),
+		Answer: streamDoc("An event usage, each second, is as GET /subjects/{kind}/{id}/usage returns it."), Produces: eventStream,
 	}, catalog.Viewer, func(ctx context.Context, in *SubjectPath) (*streamed, error) {
 		s, err := in.addressed()
 		if err != nil {
@@ -229,8 +227,8 @@ func (a *API) addSubjects() {
 		return a.stream(ctx, h, newMailbox(1, nil), leave)
 	})
 
-	add(a, huma.Operation{
-		OperationID: "resetSubject", Method: http.MethodPost, Path: "/subjects/{kind}/{id}/reset", Tags: []string{tagSubjects}, DefaultStatus: http.StatusNoContent,
+	add(a, operation{
+		ID: "resetSubject", Method: http.MethodPost, Path: "/subjects/{kind}/{id}/reset", Tag: tagSubjects, Status: http.StatusNoContent,
 		Summary: "Forget what it has used", Description: "Forgets what it has used, its violations, and the bans that came of them. What is counted for it together with others stays.",
 	}, catalog.Operator, func(ctx context.Context, in *struct {
 		SubjectPath
@@ -285,9 +283,9 @@ func (a *API) addEntries(
 		Body *NewEntry
 	}
 	const here = " Where rules are in a file, bans are those of the node that answers, until it stops, and there are no exemptions."
-	add(a, huma.Operation{
-		OperationID: "put" + name, Method: http.MethodPut, Path: "/subjects/{kind}/{id}/" + word, Tags: []string{tagSubjects},
-		Summary: put, Description: putLong + here, Metadata: map[string]any{metaStatuses: []int{http.StatusConflict}},
+	add(a, operation{
+		ID: "put" + name, Method: http.MethodPut, Path: "/subjects/{kind}/{id}/" + word, Tag: tagSubjects,
+		Summary: put, Description: putLong + here, Problems: []int{http.StatusConflict},
 	}, catalog.Operator, func(ctx context.Context, in *putInput) (*Recorded[Record[catalog.Entry]], error) {
 		s, err := in.subject()
 		if err != nil {
@@ -308,10 +306,10 @@ func (a *API) addEntries(
 		SubjectPath
 		DryRun
 	}
-	add(a, huma.Operation{
-		OperationID: "end" + name, Method: http.MethodDelete, Path: "/subjects/{kind}/{id}/" + word, Tags: []string{tagSubjects},
+	add(a, operation{
+		ID: "end" + name, Method: http.MethodDelete, Path: "/subjects/{kind}/{id}/" + word, Tag: tagSubjects,
 		Summary: remove, Description: removeLong + " Only what is said of it alone is ended, not of its network or tenant.",
-		Metadata: map[string]any{metaStatuses: []int{http.StatusConflict}},
+		Problems: []int{http.StatusConflict},
 	}, catalog.Operator, func(ctx context.Context, in *deleteInput) (*Gone, error) {
 		s, err := in.subject()
 		if err != nil {
@@ -435,10 +433,10 @@ func (a *API) addOverrides() {
 		DryRun string `header:"Stint-Dry-Run" doc:"Is true if nothing was changed." example:"true"`
 		Body   SubjectOverride
 	}
-	add(a, huma.Operation{
-		OperationID: "putOverride", Method: http.MethodPut, Path: "/subjects/{kind}/{id}/overrides/{limit_name}", Tags: []string{tagSubjects},
+	add(a, operation{
+		ID: "putOverride", Method: http.MethodPut, Path: "/subjects/{kind}/{id}/overrides/{limit_name}", Tag: tagSubjects,
 		Summary: "Give it a limit of its own", Description: "Gives a user or an API key a limit in place of that of its tier. A user that the catalog does not have is made.",
-		Metadata: map[string]any{metaStatuses: []int{http.StatusConflict}},
+		Problems: []int{http.StatusConflict},
 	}, catalog.Operator, func(ctx context.Context, in *putInput) (*putOutput, error) {
 		s, err := in.subject()
 		if err != nil {
@@ -462,10 +460,10 @@ func (a *API) addOverrides() {
 		Name string `path:"limit_name" maxLength:"255" doc:"The name of the limit, escaped." example:"daily"`
 		DryRun
 	}
-	add(a, huma.Operation{
-		OperationID: "endOverride", Method: http.MethodDelete, Path: "/subjects/{kind}/{id}/overrides/{limit_name}", Tags: []string{tagSubjects},
+	add(a, operation{
+		ID: "endOverride", Method: http.MethodDelete, Path: "/subjects/{kind}/{id}/overrides/{limit_name}", Tag: tagSubjects,
 		Summary: "Take a limit of its own away", Description: "Has a user or an API key limited by its tier again.",
-		Metadata: map[string]any{metaStatuses: []int{http.StatusConflict, http.StatusUnprocessableEntity}},
+		Problems: []int{http.StatusConflict, http.StatusUnprocessableEntity},
 	}, catalog.Operator, func(ctx context.Context, in *deleteInput) (*Gone, error) {
 		s, err := in.subject()
 		if err != nil {

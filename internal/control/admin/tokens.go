@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/stintdev/stint/internal/control/catalog"
 )
 
@@ -57,8 +55,8 @@ func (t *NewToken) expiry(now time.Time) (time.Time, error) {
 
 func (a *API) addTokens() {
 	tokens := a.options.Tokens
-	add(a, huma.Operation{
-		OperationID: "listTokens", Method: http.MethodGet, Path: "/tokens", Tags: []string{tagAccess},
+	add(a, operation{
+		ID: "listTokens", Method: http.MethodGet, Path: "/tokens", Tag: tagAccess,
 		Summary: "All tokens", Description: "Returns the tokens that are in the database, without their texts. That of the config is not among them.",
 	}, catalog.Administrator, func(ctx context.Context, _ *struct{}) (*struct{ Body TokenList }, error) {
 		all, err := tokens.Tokens(ctx)
@@ -72,8 +70,8 @@ func (a *API) addTokens() {
 		return &struct{ Body TokenList }{list}, nil
 	})
 
-	add(a, huma.Operation{
-		OperationID: "createToken", Method: http.MethodPost, Path: "/tokens", DefaultStatus: http.StatusCreated, Tags: []string{tagAccess},
+	add(a, operation{
+		ID: "createToken", Method: http.MethodPost, Path: "/tokens", Status: http.StatusCreated, Tag: tagAccess,
 		Summary: "Make a token", Description: "Makes a token, and returns its text, which is told this once.",
 	}, catalog.Administrator, func(ctx context.Context, in *struct{ Body NewToken }) (*struct{ Body CreatedToken }, error) {
 		if in.Body.Name == a.config.name() {
@@ -90,8 +88,8 @@ func (a *API) addTokens() {
 		return &struct{ Body CreatedToken }{CreatedToken{text, Token(made)}}, nil
 	})
 
-	add(a, huma.Operation{
-		OperationID: "revokeToken", Method: http.MethodDelete, Path: "/tokens/{id}", Tags: []string{tagAccess},
+	add(a, operation{
+		ID: "revokeToken", Method: http.MethodDelete, Path: "/tokens/{id}", Tag: tagAccess,
 		Summary: "Revoke a token", Description: "Revokes a token, at once, and ends its sessions.",
 	}, catalog.Administrator, func(ctx context.Context, in *struct {
 		ID string `path:"id" doc:"The id of the token." example:"4mqyx7bn2kcd6wvr"`

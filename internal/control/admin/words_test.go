@@ -1,42 +1,97 @@
-package admin
+package admin_test
 
-import "github.com/danielgtaylor/huma/v2"
+import (
+	"net/http"
+	"reflect"
 
-// The parts of the document.
-const (
-	tagDocument = "Document"
-	tagAccess   = "Access"
-	tagRules    = "Rules"
-	tagTiers    = "Tiers"
-	tagUsers    = "Users"
-	tagKeys     = "Keys"
-	tagTenants  = "Tenants"
-	tagLists    = "Lists"
-	tagWhole    = "Whole"
-	tagSubjects = "Subjects"
-	tagRecord   = "Record"
-	tagLive     = "Live"
-	tagHouse    = "House"
-	tagEnvoy    = "Envoy"
-	tagChanges  = "Changes"
+	"github.com/stintdev/stint/internal/control/admin"
+	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/rule"
 )
 
-var tags = []*huma.Tag{
-	{Name: tagDocument, Description: "This document."},
-	{Name: tagAccess, Description: "Who may use the API: tokens and sessions."},
-	{Name: tagRules, Description: "The rules that requests are limited by."},
-	{Name: tagTiers, Description: "What those have in common who pay the same."},
-	{Name: tagUsers, Description: "Users of whom something is known."},
-	{Name: tagKeys, Description: "API keys."},
-	{Name: tagTenants, Description: "Tenants of whom something is known."},
-	{Name: tagLists, Description: "Who is exempt, and who is banned."},
-	{Name: tagWhole, Description: "The whole catalog, as a document."},
-	{Name: tagSubjects, Description: "Those who are limited, how much they have left, and why a request is allowed or refused."},
-	{Name: tagRecord, Description: "What was decided."},
-	{Name: tagLive, Description: "What is going on."},
-	{Name: tagHouse, Description: "How it is with Stint itself."},
-	{Name: tagEnvoy, Description: "What Envoy is limited by."},
-	{Name: tagChanges, Description: "Who has changed what, and how to undo it."},
+const about = "Looks after a Stint: its rules, its users and their keys, what it has decided, and how it is.\n\n" +
+	"Every write says by If-Match which version of a thing it has seen; what has changed since is a conflict (409). " +
+	"With dry_run=true all is checked and nothing is changed. Problems are told as RFC 9457 has it. " +
+	"Times are of RFC 3339, in UTC."
+
+var securitySchemes = object{
+	"token":   object{"type": "http", "scheme": "bearer", "description": "A token, as POST /tokens makes them, or that of the config."},
+	"session": object{"type": "apiKey", "in": "cookie", "name": "stint_session", "description": "The cookie that POST /session sets. By TLS its name is __Host-stint_session."},
+	"csrf":    object{"type": "apiKey", "in": "header", "name": "X-CSRF-Token", "description": "The csrf of the session, with its cookie, on every method but GET and HEAD."},
+}
+
+var tags = []object{
+	{"name": "Document", "description": "This document."},
+	{"name": "Access", "description": "Who may use the API: tokens and sessions."},
+	{"name": "Rules", "description": "The rules that requests are limited by."},
+	{"name": "Tiers", "description": "What those have in common who pay the same."},
+	{"name": "Users", "description": "Users of whom something is known."},
+	{"name": "Keys", "description": "API keys."},
+	{"name": "Tenants", "description": "Tenants of whom something is known."},
+	{"name": "Lists", "description": "Who is exempt, and who is banned."},
+	{"name": "Whole", "description": "The whole catalog, as a document."},
+	{"name": "Subjects", "description": "Those who are limited, how much they have left, and why a request is allowed or refused."},
+	{"name": "Record", "description": "What was decided."},
+	{"name": "Live", "description": "What is going on."},
+	{"name": "House", "description": "How it is with Stint itself."},
+	{"name": "Envoy", "description": "What Envoy is limited by."},
+	{"name": "Changes", "description": "Who has changed what, and how to undo it."},
+}
+
+// problems say what statuses are about, and have an example of what a client is told.
+var problems = map[int]struct{ about, detail string }{
+	http.StatusBadRequest:            {"A parameter is wrong or unknown, or the body is no JSON.", "limt: unknown parameter; did you mean \"limit\"?"},
+	http.StatusUnauthorized:          {"There are no credentials, or they are no good, or not any more.", "want a token, as Authorization: Bearer TOKEN, or a session"},
+	http.StatusForbidden:             {"The role is too low, or the CSRF token is wrong, or another site asks.", "this is for the role operator, and \"vera\" has the role viewer"},
+	http.StatusNotFound:              {"There is no such thing.", "there is no rule \"serach\""},
+	http.StatusConflict:              {"It is not as it was seen, or is there already, or is in a file, or there is no record.", "the rule \"search\" is of version 14 now, not 12: it has changed since it was read"},
+	http.StatusRequestEntityTooLarge: {"The body is too large.", "the body has more than 1 MiB"},
+	http.StatusUnsupportedMediaType:  {"The body is of another type.", "the body is of type \"text/plain\", want application/json"},
+	http.StatusUnprocessableEntity:   {"The content is wrong: errors says where.", "limits[0].limit: \"10/fortnight\" is not a limit"},
+	http.StatusPreconditionRequired:  {"If-Match is missing.", "the header If-Match is missing, want the version that you have seen, such as \"12\", or *"},
+	http.StatusTooManyRequests:       {"There were too many credentials that are no good. Retry-After says when to try again.", "there were too many credentials that are no good"},
+	http.StatusInternalServerError:   {"Something went wrong inside.", "something went wrong inside: the log has it"},
+	http.StatusServiceUnavailable:    {"The database does not answer, or it took too long. Retry-After says when to try again.", "the database cannot be reached: try again"},
+}
+
+// schemas are those of types that unmarshal themselves.
+var schemas = map[reflect.Type]func() object{
+	reflect.TypeFor[catalog.Override](): func() object {
+		limit := object{"type": "string", "description": "The limit.", "examples": []any{"200/day"}}
+		until := object{"type": "string", "format": "date-time", "description": "When it ends.", "examples": []any{"2026-12-31T00:00:00Z"}}
+		return object{
+			"description": `A limit in place of that of the tier: "200/day", or an object with when it ends.`,
+			"oneOf": []object{
+				{"type": "string", "description": "The limit, for good.", "examples": []any{"200/day"}},
+				{"type": "object", "required": []string{"limit"}, "additionalProperties": false, "properties": object{"limit": limit, "until": until}},
+			},
+			"examples": []any{"200/day"},
+		}
+	},
+	reflect.TypeFor[rule.Cost](): func() object {
+		units := func(text string, example int) object {
+			return object{"type": "integer", "format": "int64", "description": text, "examples": []any{example}}
+		}
+		return object{
+			"description": "What a request takes: so many units, or what a header of a trusted proxy says, up to max.",
+			"oneOf": []object{
+				units("So many units.", 1),
+				{"type": "object", "additionalProperties": false, "properties": object{
+					"units":  units("So many units, if the header says nothing. Default 1.", 1),
+					"header": object{"type": "string", "description": "The header that says how many.", "examples": []any{"X-Cost"}},
+					"max":    units("The most that it may say.", 100),
+				}},
+			},
+			"examples": []any{1},
+		}
+	},
+	reflect.TypeFor[admin.HeaderValues](): func() object {
+		return object{
+			"description": "The value of a header, or a list of them.",
+			"oneOf":       []object{{"type": "string"}, {"type": "array", "items": object{"type": "string"}}},
+			"examples":    []any{"application/json"},
+		}
+	},
 }
 
 // words are what the document says of schemas, and of fields whose types do not say it
