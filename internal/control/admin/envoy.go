@@ -30,7 +30,7 @@ type EnvoyHits struct {
 // EnvoyList is what Envoy is limited by.
 type EnvoyList struct {
 	Served bool         `json:"served" doc:"Whether this node serves Envoy at all." example:"true"`
-	Items  []EnvoyLimit `json:"items"`
+	Items  []EnvoyLimit `json:"items" nullable:"false"`
 	Next   string       `json:"next" doc:"What after has to be, to go on; empty at the end."`
 }
 

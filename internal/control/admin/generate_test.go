@@ -184,7 +184,7 @@ func (g *generator) field(f reflect.StructField) object {
 	optional := strings.Contains(options, "omit")
 	switch f.Type.Kind() {
 	case reflect.Slice:
-		if s["type"] == "array" && f.Tag.Get("nullable") != "false" {
+		if s["type"] == "array" && f.Tag.Get("nullable") != "false" && !optional {
 			s["type"] = []string{"array", "null"}
 		}
 	case reflect.Pointer:

@@ -54,8 +54,14 @@ var problems = map[int]struct{ about, detail string }{
 	http.StatusServiceUnavailable:    {"The database does not answer, or it took too long. Retry-After says when to try again.", "the database cannot be reached: try again"},
 }
 
-// schemas are those of types that unmarshal themselves.
+// schemas are those of types that have a few values only, or unmarshal themselves.
 var schemas = map[reflect.Type]func() object{
+	reflect.TypeFor[rule.Action](): func() object {
+		return object{"type": "string", "enum": []rule.Action{rule.Reject, rule.Throttle, rule.LogOnly, rule.Block, rule.Allow}}
+	},
+	reflect.TypeFor[rule.OnFailure](): func() object {
+		return object{"type": "string", "enum": []rule.OnFailure{rule.Local, rule.Open, rule.Closed}}
+	},
 	reflect.TypeFor[catalog.Override](): func() object {
 		limit := object{"type": "string", "description": "The limit.", "examples": []any{"200/day"}}
 		until := object{"type": "string", "format": "date-time", "description": "When it ends.", "examples": []any{"2026-12-31T00:00:00Z"}}

@@ -2,7 +2,7 @@
 
 import { house } from './house.svelte'
 import { session } from './session.svelte'
-import type { Role } from './types'
+import type { Role } from './shapes'
 
 /** mayNot says why something cannot be done, or nothing. What is stored cannot be changed here if it is in a file. */
 export function mayNot(role: Role = 'operator', stored = true): string {

@@ -1,7 +1,7 @@
 // What the navigation has, and the keys that go there: g, and then the letter.
 
 import type { IconName } from '../components/Icon.svelte'
-import type { Role } from './types'
+import type { Role } from './shapes'
 
 export interface Entry {
   section: string

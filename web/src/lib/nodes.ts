@@ -1,7 +1,7 @@
 // How nodes are, in words.
 
 import { seconds } from './format'
-import type { NodeInfo } from './types'
+import type { NodeInfo } from './shapes'
 
 export const words: Record<'status' | 'breaker', Record<string, string>> = {
   status: { ok: 'as it should be', degraded: 'degraded', not_ready: 'not ready' },

@@ -1,7 +1,8 @@
 // A rule as a form holds it, and back. Numbers are texts, so that nothing that is typed is
 // lost; what is no number goes to the server as it is, which says what is wrong with it.
 
-import type { Action, Rule } from './types'
+import type { Action, Difference } from './shapes'
+import type { Rule } from './types'
 
 export interface LimitDraft {
   name: string
@@ -187,7 +188,7 @@ function differs(a: unknown, b: unknown, path: string): string {
 }
 
 /** compare lists the top fields in which two rules differ. */
-export function compare(before: Rule, after: Rule): { path: string; before?: unknown; after?: unknown }[] {
+export function compare(before: Rule, after: Rule): Difference[] {
   const a = before as unknown as Record<string, unknown>
   const b = after as unknown as Record<string, unknown>
   return [...new Set([...Object.keys(a), ...Object.keys(b)])]
