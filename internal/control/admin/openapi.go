@@ -29,7 +29,7 @@ const (
 	tagSubjects = "Subjects"
 	tagRecord   = "Record"
 	tagLive     = "Live"
-	tagHouse    = "House"
+	tagSystem   = "System"
 	tagEnvoy    = "Envoy"
 	tagChanges  = "Changes"
 )

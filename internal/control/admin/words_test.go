@@ -33,7 +33,7 @@ var tags = []object{
 	{"name": "Subjects", "description": "Those who are limited, how much they have left, and why a request is allowed or refused."},
 	{"name": "Record", "description": "What was decided."},
 	{"name": "Live", "description": "What is going on."},
-	{"name": "House", "description": "How it is with Stint itself."},
+	{"name": "System", "description": "How it is with Stint itself."},
 	{"name": "Envoy", "description": "What Envoy is limited by."},
 	{"name": "Changes", "description": "Who has changed what, and how to undo it."},
 }

@@ -96,16 +96,16 @@ type SettingList struct {
 // nodesWithin is how long a node that does not beat any more is shown.
 const nodesWithin = time.Hour
 
-func (a *API) addHouse() {
+func (a *API) addStatus() {
 	add(a, operation{
-		ID: "getStatus", Method: http.MethodGet, Path: "/status", Tag: tagHouse,
+		ID: "getStatus", Method: http.MethodGet, Path: "/status", Tag: tagSystem,
 		Summary: "How this node is", Description: "Returns what the node that answers is made of, and how it is.",
 	}, catalog.Viewer, func(context.Context, *struct{}) (*struct{ Body Status }, error) {
 		return &struct{ Body Status }{a.status()}, nil
 	})
 
 	add(a, operation{
-		ID: "listNodes", Method: http.MethodGet, Path: "/nodes", Tag: tagHouse,
+		ID: "listNodes", Method: http.MethodGet, Path: "/nodes", Tag: tagSystem,
 		Summary: "All nodes", Description: "Returns the nodes that share the catalog, and what each says of itself.",
 	}, catalog.Viewer, func(ctx context.Context, _ *struct{}) (*struct{ Body NodeList }, error) {
 		all, err := a.nodes(ctx)
@@ -113,7 +113,7 @@ func (a *API) addHouse() {
 	})
 
 	add(a, operation{
-		ID: "listSettings", Method: http.MethodGet, Path: "/settings", Tag: tagHouse,
+		ID: "listSettings", Method: http.MethodGet, Path: "/settings", Tag: tagSystem,
 		Summary: "How this node is set up", Description: "Returns the settings of the node that answers, where each comes from and what it does. Secrets are not shown.",
 	}, catalog.Administrator, func(context.Context, *struct{}) (*struct{ Body SettingList }, error) {
 		list := SettingList{Items: []Setting{}}
