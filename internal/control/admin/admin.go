@@ -103,7 +103,7 @@ func New(o Options) (*API, error) {
 		return nil, fmt.Errorf("admin: %w", err)
 	}
 	if a.files, err = readFiles(o.Web); err != nil {
-		return nil, fmt.Errorf("admin: the dashboard: %w", err)
+		return nil, fmt.Errorf("admin: dashboard: %w", err)
 	}
 	a.closing, a.close = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
 	a.addAll()
@@ -125,7 +125,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, pattern := a.mux.Handler(r)
 	switch {
 	case path.Clean(escaped) != escaped: // of which the mux would have the client go elsewhere
-		a.problem(w, r, fail(http.StatusNotFound, "there is nothing at this path"))
+		a.problem(w, r, fail(http.StatusNotFound, "not found"))
 	case pattern != "":
 		a.mux.ServeHTTP(w, r)
 	default:
@@ -133,10 +133,10 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.mux.ServeHTTP(&allowed, r)
 		if allow := allowed.header.Get("Allow"); allow != "" {
 			w.Header().Set("Allow", allow)
-			a.problem(w, r, fail(http.StatusMethodNotAllowed, "this path has no "+shown(r.Method)+", but "+allow))
+			a.problem(w, r, fail(http.StatusMethodNotAllowed, "method "+shown(r.Method)+" is not allowed, want one of "+allow))
 			return
 		}
-		a.problem(w, r, fail(http.StatusNotFound, "there is nothing at this path"))
+		a.problem(w, r, fail(http.StatusNotFound, "not found"))
 	}
 }
 

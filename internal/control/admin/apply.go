@@ -17,17 +17,17 @@ func (a *API) addApply() {
 	add(a, operation{
 		ID: "apply", Method: http.MethodPost, Path: "/apply", Tag: tagWhole,
 		Summary: "Apply a document",
-		Description: "Makes the catalog what a document says, in one change, or with dry_run says what that would change. " +
-			"What the document lacks stays, unless it is to be pruned.",
+		Description: "Makes the catalog match a document, in one change. With dry_run it only says what would change. " +
+			"Objects that are not in the document stay, unless prune is set.",
 		MaxBody: strict.MaxSize,
 		Timeout: 2 * time.Minute, Problems: []int{http.StatusConflict},
 	}, catalog.Operator, func(ctx context.Context, in *struct {
 		DryRun
-		Prune bool `query:"prune" default:"false" doc:"Delete what the document lacks: rules, tiers, exemptions and bans, and, of tenants, users and keys, those kinds of which the document has any." example:"false"`
+		Prune bool `query:"prune" default:"false" doc:"Delete rules, tiers, exemptions and bans that are not in the document. Tenants, users and keys are only deleted if the document has at least one of their kind." example:"false"`
 		Body  catalog.Document
 	},
 	) (*struct {
-		DryRun string `header:"Stint-Dry-Run" doc:"Is true if nothing was changed." example:"true"`
+		DryRun string `header:"Stint-Dry-Run" doc:"True if nothing was changed." example:"true"`
 		Body   catalog.Diff
 	}, error,
 	) {
@@ -40,28 +40,28 @@ func (a *API) addApply() {
 		}
 		a.written(ctx, in.DryRun)
 		return &struct {
-			DryRun string `header:"Stint-Dry-Run" doc:"Is true if nothing was changed." example:"true"`
+			DryRun string `header:"Stint-Dry-Run" doc:"True if nothing was changed." example:"true"`
 			Body   catalog.Diff
 		}{in.header(), d}, nil
 	})
 
 	add(a, operation{
 		ID: "export", Method: http.MethodGet, Path: "/export", Tag: tagWhole,
-		Summary: "The whole as a document",
-		Description: "Returns the catalog as it is at one moment, as a document that can be applied, or be a config file. " +
-			"Users and their keys, with the hashes of their secrets, are only for operators.",
+		Summary: "Export the catalog",
+		Description: "Returns the catalog, at one point in time, as a document that can be applied or used as a config file. " +
+			"Users and keys, with the hashes of their secrets, are only exported for operators.",
 		Answer: "The document.",
 		Produces: []content{
 			{ContentType: "application/json", Type: reflect.TypeFor[catalog.Document]()},
-			{ContentType: "application/toml", Type: reflect.TypeFor[string](), Doc: "The same, as a config file has it."},
+			{ContentType: "application/toml", Type: reflect.TypeFor[string](), Doc: "The same, in the format of a config file."},
 		},
 	}, catalog.Viewer, func(ctx context.Context, in *struct {
-		Users  bool   `query:"users" default:"false" doc:"Users and API keys, too." example:"true"`
-		Format string `query:"format" enum:"json,toml" default:"json" doc:"How it is written." example:"toml"`
+		Users  bool   `query:"users" default:"false" doc:"Include users and API keys." example:"true"`
+		Format string `query:"format" enum:"json,toml" default:"json" doc:"The format." example:"toml"`
 	},
 	) (*streamed, error) {
 		if p := personOf(ctx); in.Users && !p.Role.Includes(catalog.Operator) {
-			return nil, fail(http.StatusForbidden, "users and keys are for the role operator")
+			return nil, fail(http.StatusForbidden, "users and keys need the role operator")
 		}
 		return &streamed{func() {
 			out := &late{sender: newSender(ctx), contentType: "application/" + in.Format}
@@ -73,7 +73,7 @@ func (a *API) addApply() {
 				a.problem(out.w, out.Request, err)
 			default:
 				if ctx.Err() == nil && out.err == nil {
-					a.log.LogAttrs(ctx, slog.LevelError, "admin: an export has failed", slog.Any("error", err))
+					a.log.LogAttrs(ctx, slog.LevelError, "admin: export failed", slog.Any("error", err))
 				}
 				panic(http.ErrAbortHandler) // or what is not whole would look as if it were
 			}

@@ -55,7 +55,7 @@ func (a *API) Authorize(role catalog.Role, next http.Handler) http.Handler {
 // admit returns the request with who asks it, if they may.
 func (a *API) admit(r *http.Request, role catalog.Role) (*http.Request, error) {
 	if err := a.origins.Check(r); err != nil {
-		return r, fail(http.StatusForbidden, "this comes from another site")
+		return r, fail(http.StatusForbidden, "the request comes from another site")
 	}
 	if role == anyone {
 		return r, nil
@@ -67,10 +67,10 @@ func (a *API) admit(r *http.Request, role catalog.Role) (*http.Request, error) {
 	r = r.WithContext(context.WithValue(r.Context(), asking{}, p))
 	safe := r.Method == http.MethodGet || r.Method == http.MethodHead
 	if p.session != nil && !safe && subtle.ConstantTimeCompare([]byte(r.Header.Get("X-Csrf-Token")), []byte(p.session.CSRF)) != 1 {
-		return r, fail(http.StatusForbidden, "the header X-CSRF-Token is not that of the session")
+		return r, fail(http.StatusForbidden, "the header X-CSRF-Token does not match the session")
 	}
 	if !p.Role.Includes(role) {
-		return r, fail(http.StatusForbidden, fmt.Sprintf("this is for the role %s, and %s has the role %s", role, strconv.Quote(p.Name), p.Role))
+		return r, fail(http.StatusForbidden, fmt.Sprintf("this needs the role %s, and %s has the role %s", role, strconv.Quote(p.Name), p.Role))
 	}
 	return r, nil
 }
@@ -79,7 +79,7 @@ func (a *API) admit(r *http.Request, role catalog.Role) (*http.Request, error) {
 var errCredentials = fail(http.StatusUnauthorized, "want a token, as Authorization: Bearer TOKEN, or a session").with("WWW-Authenticate", `Bearer realm="stint admin"`)
 
 // errTooMany is what those are told who guess.
-var errTooMany = fail(http.StatusTooManyRequests, "there were too many credentials that are no good")
+var errTooMany = fail(http.StatusTooManyRequests, "too many invalid credentials")
 
 // authenticate returns who asks.
 func (a *API) authenticate(r *http.Request) (person, error) {
@@ -134,7 +134,7 @@ func newConfigToken(text identity.Secret) (c configToken, err error) {
 		return c, nil
 	}
 	if len(text) < least {
-		return c, fmt.Errorf("the token of the config has %d bytes, want at least %d: it is all that one needs to do anything", len(text), least)
+		return c, fmt.Errorf("the token in the configuration has %d bytes, want at least %d: it gives full access", len(text), least)
 	}
 	c.set, c.hash = true, sha256.Sum256([]byte(text))
 	again := sha256.Sum256(append([]byte("the id of "), c.hash[:]...))

@@ -112,11 +112,11 @@ func bound(f reflect.StructField, tag string) *float64 {
 func (in *input) bind(w http.ResponseWriter, r *http.Request, into reflect.Value) error {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return fail(http.StatusBadRequest, "the query cannot be read: want name=value, joined by &, with %XX for what is special")
+		return fail(http.StatusBadRequest, "the query is malformed: want name=value, joined by &, with special characters as %XX")
 	}
 	for name, values := range query {
 		if !slices.Contains(in.queries, name) {
-			hint := "there are none here"
+			hint := "this operation has no parameters"
 			if word, ok := strict.Closest(name, in.queries); ok {
 				hint = strict.DidYouMean(word)
 			} else if len(in.queries) > 0 {
@@ -246,7 +246,7 @@ func (in *input) bindBody(w http.ResponseWriter, r *http.Request, into reflect.V
 	case errors.As(err, &large):
 		return err
 	case err != nil:
-		return fail(http.StatusBadRequest, "the body could not be read to its end")
+		return fail(http.StatusBadRequest, "the body could not be read completely")
 	case len(body) == 0 && in.optionalBody:
 		return nil
 	case len(body) == 0:
@@ -254,7 +254,7 @@ func (in *input) bindBody(w http.ResponseWriter, r *http.Request, into reflect.V
 	}
 	contentType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || !slices.Contains(in.contentTypes, contentType) {
-		return fail(http.StatusUnsupportedMediaType, "the body is of type "+strict.Quote(r.Header.Get("Content-Type"))+", want "+strings.Join(in.contentTypes, " or "))
+		return fail(http.StatusUnsupportedMediaType, "the content type is "+strict.Quote(r.Header.Get("Content-Type"))+", want "+strings.Join(in.contentTypes, " or "))
 	}
 	if in.raw != nil {
 		into.FieldByIndex(in.raw).SetBytes(body)

@@ -15,8 +15,8 @@ import (
 
 // NewEntry is a ban or an exemption that is to be made.
 type NewEntry struct {
-	Reason string       `json:"reason,omitempty" doc:"Why. Who is banned may see it." example:"scraping"`
-	Until  catalog.Time `json:"until,omitzero" doc:"When it ends. Without it, never." example:"2026-12-31T00:00:00Z"`
+	Reason string       `json:"reason,omitempty" doc:"The reason. The client may see it." example:"scraping"`
+	Until  catalog.Time `json:"until,omitzero" doc:"When it ends. Never, if it is missing." example:"2026-12-31T00:00:00Z"`
 }
 
 // entry returns the entry of a list for it.
@@ -47,7 +47,7 @@ func entries(path, one, example string, table func(*catalog.Catalog) *catalog.Ta
 
 // addBans adds the operations that ban and exempt a subject.
 func (a *API) addBans() {
-	a.addEntries("ban", "Ban", "Ban it", "Refuses all its requests, from now on. A ban that is there is replaced.", "Lift its ban", "Lets its requests through to the rules again.",
+	a.addEntries("ban", "Ban", "Ban a subject", "Denies all requests of the subject, at once. An existing ban is replaced.", "Lift a ban", "Applies the rules to requests of the subject again.",
 		func(ctx context.Context, e catalog.Entry, d DryRun) (Record[catalog.Entry], error) {
 			if a.options.Catalog == nil {
 				return a.banHere(e, d)
@@ -60,7 +60,7 @@ func (a *API) addBans() {
 			}
 			return deleteEntry(ctx, a, bans, e, d)
 		})
-	a.addEntries("exemption", "Exemption", "Exempt it", "Lets all its requests pass uncounted, from now on, unless it is banned. An exemption that is there is replaced.", "End its exemption", "Has its requests counted again.",
+	a.addEntries("exemption", "Exemption", "Exempt a subject", "Lets all requests of the subject pass without counting them, at once, unless it is banned. An existing exemption is replaced.", "End an exemption", "Counts requests of the subject again.",
 		func(ctx context.Context, e catalog.Entry, d DryRun) (Record[catalog.Entry], error) {
 			return putEntry(ctx, a, exemptions, e, d)
 		},
@@ -79,7 +79,7 @@ func (a *API) addEntries(
 		DryRun
 		Body *NewEntry
 	}
-	const here = " Where rules are in a file, bans are those of the node that answers, until it stops, and there are no exemptions."
+	const here = " If rules are in a file, a ban applies to this node only, until it stops, and exemptions cannot be set."
 	add(a, operation{
 		ID: "put" + name, Method: http.MethodPut, Path: "/subjects/{kind}/{id}/" + word, Tag: tagSubjects,
 		Summary: put, Description: putLong + here, Problems: []int{http.StatusConflict},
@@ -93,7 +93,7 @@ func (a *API) addEntries(
 			entry = *in.Body
 		}
 		if until := entry.Until; !until.IsZero() && !until.After(a.now()) {
-			return nil, blame(http.StatusUnprocessableEntity, "until", until.Format(time.RFC3339)+" is over, want a time to come", "")
+			return nil, blame(http.StatusUnprocessableEntity, "until", until.Format(time.RFC3339)+" is in the past, want a time in the future", "")
 		}
 		r, err := doPut(ctx, s.entry(entry), in.DryRun)
 		return &Recorded[Record[catalog.Entry]]{etag(r.Version), in.header(), r}, err
@@ -105,7 +105,7 @@ func (a *API) addEntries(
 	}
 	add(a, operation{
 		ID: "end" + name, Method: http.MethodDelete, Path: "/subjects/{kind}/{id}/" + word, Tag: tagSubjects,
-		Summary: remove, Description: removeLong + " Only what is said of it alone is ended, not of its network or tenant.",
+		Summary: remove, Description: removeLong + " Entries for its network or tenant stay.",
 		Problems: []int{http.StatusConflict},
 	}, catalog.Operator, func(ctx context.Context, in *deleteInput) (*Gone, error) {
 		s, err := in.subject()

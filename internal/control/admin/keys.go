@@ -10,33 +10,33 @@ import (
 
 // Key is an API key, without the hash of its secret.
 type Key struct {
-	ID        string                      `json:"id" doc:"The part of the key between its prefix and its secret. It cannot be changed." example:"k3jq8w2n"`
-	Prefix    string                      `json:"prefix,omitempty" doc:"How the key begins, so that its owner knows it again. It cannot be changed." example:"stint_k3jq"`
-	Name      string                      `json:"name,omitempty" doc:"For people." example:"mobile app"`
-	User      string                      `json:"user,omitempty" doc:"Whose it is." example:"alice"`
-	Tenant    string                      `json:"tenant,omitempty" doc:"The tenant that it is of." example:"acme"`
-	Tier      string                      `json:"tier,omitempty" doc:"The tier, in place of that of its user." example:"pro"`
-	Limits    map[string]catalog.Override `json:"limits,omitempty" doc:"Limits in place of those of the tier, by their names." example:"{\"daily\":\"200/day\"}"`
-	Disabled  bool                        `json:"disabled,omitempty" doc:"Whether it is not good for now." example:"false"`
-	Expires   catalog.Time                `json:"expires,omitzero" doc:"When it stops being good." example:"2026-12-31T00:00:00Z"`
-	Revoked   catalog.Time                `json:"revoked,omitzero" doc:"When it was revoked. It cannot be changed here." example:"2026-06-01T00:00:00Z"`
-	RevokedBy string                      `json:"revoked_by,omitempty" doc:"By whom. It cannot be changed here." example:"alice"`
+	ID        string                      `json:"id" doc:"The part of the key between its prefix and its secret. Read-only." example:"k3jq8w2n"`
+	Prefix    string                      `json:"prefix,omitempty" doc:"The first characters of the key, so that its owner recognizes it. Read-only." example:"stint_k3jq"`
+	Name      string                      `json:"name,omitempty" doc:"A name for people." example:"mobile app"`
+	User      string                      `json:"user,omitempty" doc:"The user that the key belongs to." example:"alice"`
+	Tenant    string                      `json:"tenant,omitempty" doc:"The tenant that the key belongs to." example:"acme"`
+	Tier      string                      `json:"tier,omitempty" doc:"The tier, overriding that of the user." example:"pro"`
+	Limits    map[string]catalog.Override `json:"limits,omitempty" doc:"Limits that override those of the tier, by name." example:"{\"daily\":\"200/day\"}"`
+	Disabled  bool                        `json:"disabled,omitempty" doc:"Whether the key is disabled: requests with it are rejected." example:"false"`
+	Expires   catalog.Time                `json:"expires,omitzero" doc:"When the key expires." example:"2026-12-31T00:00:00Z"`
+	Revoked   catalog.Time                `json:"revoked,omitzero" doc:"When the key was revoked. Read-only." example:"2026-06-01T00:00:00Z"`
+	RevokedBy string                      `json:"revoked_by,omitempty" doc:"Who revoked it. Read-only." example:"alice"`
 }
 
 // NewKey is an API key that is to be made.
 type NewKey struct {
-	Name    string                      `json:"name,omitempty" doc:"For people." example:"mobile app"`
-	User    string                      `json:"user,omitempty" doc:"Whose it is: a user of the catalog." example:"alice"`
-	Tenant  string                      `json:"tenant,omitempty" doc:"The tenant that it is of." example:"acme"`
-	Tier    string                      `json:"tier,omitempty" doc:"The tier, in place of that of its user." example:"pro"`
-	Limits  map[string]catalog.Override `json:"limits,omitempty" doc:"Limits in place of those of the tier, by their names." example:"{\"daily\":\"200/day\"}"`
-	Expires catalog.Time                `json:"expires,omitzero" doc:"When it stops being good. Without it, never." example:"2026-12-31T00:00:00Z"`
+	Name    string                      `json:"name,omitempty" doc:"A name for people." example:"mobile app"`
+	User    string                      `json:"user,omitempty" doc:"The user that the key belongs to, who must be in the catalog." example:"alice"`
+	Tenant  string                      `json:"tenant,omitempty" doc:"The tenant that the key belongs to." example:"acme"`
+	Tier    string                      `json:"tier,omitempty" doc:"The tier, overriding that of the user." example:"pro"`
+	Limits  map[string]catalog.Override `json:"limits,omitempty" doc:"Limits that override those of the tier, by name." example:"{\"daily\":\"200/day\"}"`
+	Expires catalog.Time                `json:"expires,omitzero" doc:"When it expires. Never, if it is missing." example:"2026-12-31T00:00:00Z"`
 }
 
 // CreatedKey is an API key, with its text.
 type CreatedKey struct {
 	Record[Key]
-	Text string `json:"key" doc:"The text of the key, which is what its client sends. It is told this once, and kept nowhere. Empty if it was only tried." example:"stint_k3jq8w2n_0123456789abcdefghijklmnop"`
+	Text string `json:"key" doc:"The text of the key, which clients send. It is shown only once and not stored. Empty for a dry run." example:"stint_k3jq8w2n_0123456789abcdefghijklmnop"`
 }
 
 func keyOf(k *catalog.APIKey) Key {
@@ -70,7 +70,7 @@ func (a *API) addKeys() {
 	}
 	addList(a, keys, func(f *KeyFilter) filter[catalog.APIKey] { return f })
 
-	create := keys.op(http.MethodPost, "", "createKey", "Make a key", "Makes an API key, and returns its text, which is told this once.", http.StatusConflict)
+	create := keys.op(http.MethodPost, "", "createKey", "Create a key", "Creates an API key and returns its text, which is shown only once.", http.StatusConflict)
 	create.Status = http.StatusCreated
 	add(a, create, catalog.Operator, func(ctx context.Context, in *struct {
 		DryRun
@@ -98,7 +98,7 @@ func (a *API) addKeys() {
 	addReading(a, keys)
 	addPatching(a, keys)
 
-	add(a, keys.op(http.MethodPost, "/{id}/revoke", "revokeKey", "Revoke a key", "Revokes a key, now. One that is revoked stays as it is.", http.StatusConflict, http.StatusUnprocessableEntity),
+	add(a, keys.op(http.MethodPost, "/{id}/revoke", "revokeKey", "Revoke a key", "Revokes a key, at once. A key that is revoked stays as it is.", http.StatusConflict, http.StatusUnprocessableEntity),
 		catalog.Operator, func(ctx context.Context, in *struct {
 			ByID
 			DryRun

@@ -53,7 +53,7 @@ func (s *followSource) next(context.Context) (items []item, skipped int64) {
 func (s *followSource) close() { s.watch.Close() }
 
 // errNoLive is what one is told where no one looks on.
-var errNoLive = fail(http.StatusConflict, "this node does not look on while it decides")
+var errNoLive = fail(http.StatusConflict, "live traffic is not available on this node")
 
 func (a *API) addLive() {
 	live, tap := a.options.Live, a.options.Tap
@@ -64,8 +64,8 @@ func (a *API) addLive() {
 
 	add(a, operation{
 		ID: "getLive", Method: http.MethodGet, Path: "/live", Tag: tagLive, Problems: conflict,
-		Summary:     "What is going on",
-		Description: "Returns what the node that answers has decided in the last seconds: rates, latency, rules, and who has asked most.",
+		Summary:     "Get live traffic",
+		Description: "Returns what this node decided in the last seconds: rates, latency, rules, and the clients with the most requests.",
 	}, catalog.Viewer, func(context.Context, *struct{}) (*struct{ Body audit.Snapshot }, error) {
 		if live == nil {
 			return nil, errNoLive
@@ -75,8 +75,8 @@ func (a *API) addLive() {
 
 	add(a, operation{
 		ID: "streamLive", Method: http.MethodGet, Path: "/live/stream", Tag: tagLive, Problems: conflict,
-		Summary: "What is going on, each second", Description: "Streams what GET /live returns, each second.",
-		Answer: streamDoc("An event live, each second, is as GET /live returns it."), Produces: eventStream,
+		Summary: "Stream live traffic", Description: "Streams the response of GET /live, once a second.",
+		Answer: streamDoc("An event live is sent every second, with the response of GET /live."), Produces: eventStream,
 	}, catalog.Viewer, func(ctx context.Context, _ *struct{}) (*streamed, error) {
 		if live == nil {
 			return nil, errNoLive
@@ -86,10 +86,10 @@ func (a *API) addLive() {
 
 	add(a, operation{
 		ID: "followEvents", Method: http.MethodGet, Path: "/events/follow", Tag: tagRecord, Problems: conflict,
-		Summary: "Decisions, as they are made",
-		Description: "Streams the decisions of the node that answers: those that refused or held a request, those that a rule that is only tried out would have refused, " +
-			"and a sample of the others, whose weight says for how many they stand. There are at most 50 a second, before they are filtered.",
-		Answer: streamDoc(`An event decision is as GET /events returns it; an event skipped, such as {"n":12}, says that more were refused or held, which are not shown.`), Produces: eventStream,
+		Summary: "Follow events",
+		Description: "Streams decisions of this node: those that denied or delayed a request, those that a log_only rule would have denied, " +
+			"and a sample of the others, whose weight says how many decisions they represent. At most 50 a second are sent, before filtering.",
+		Answer: streamDoc(`An event decision is as in GET /events; an event skipped, such as {"n":12}, says how many more were denied or delayed.`), Produces: eventStream,
 	}, catalog.Viewer, func(ctx context.Context, in *EventFilter) (*streamed, error) {
 		if tap == nil {
 			return nil, errNoLive

@@ -25,7 +25,7 @@ const (
 	tagKeys     = "Keys"
 	tagTenants  = "Tenants"
 	tagLists    = "Lists"
-	tagWhole    = "Whole"
+	tagWhole    = "Documents"
 	tagSubjects = "Subjects"
 	tagRecord   = "Record"
 	tagLive     = "Live"
@@ -45,9 +45,9 @@ func (a *API) addDocument() {
 	etag := `"` + hex.EncodeToString(sum[:8]) + `"`
 	add(a, operation{
 		ID: "getOpenAPI", Method: http.MethodGet, Path: "/openapi.json", Tag: tagDocument,
-		Summary: "This document", Description: "Returns the description of the API that you are reading, as OpenAPI 3.1.",
+		Summary: "This document", Description: "Returns this description of the API, as OpenAPI 3.1.",
 		Answer:   "The document.",
-		Produces: []content{{"application/json", reflect.TypeFor[map[string]any](), "A document of OpenAPI 3.1."}},
+		Produces: []content{{"application/json", reflect.TypeFor[map[string]any](), "An OpenAPI 3.1 document."}},
 	}, anyone, func(context.Context, *struct{}) (*document, error) {
 		return &document{"application/json", etag, openAPI}, nil
 	})

@@ -13,31 +13,31 @@ import (
 // SubjectOverride is a limit in place of that of the tier.
 type SubjectOverride struct {
 	Name  string       `json:"limit_name" doc:"The name of the limit." example:"daily"`
-	Limit string       `json:"limit" doc:"What it is instead." example:"200/day"`
-	Until catalog.Time `json:"until,omitzero" doc:"When that ends. Without it, never." example:"2026-12-31T00:00:00Z"`
+	Limit string       `json:"limit" doc:"The new limit." example:"200/day"`
+	Until catalog.Time `json:"until,omitzero" doc:"When the override ends. Never, if it is missing." example:"2026-12-31T00:00:00Z"`
 }
 
 // NewOverride is an override that is to be set.
 type NewOverride struct {
 	Limit string       `json:"limit" doc:"The limit, or unlimited." example:"200/day"`
-	Until catalog.Time `json:"until,omitzero" doc:"When it ends. Without it, never." example:"2026-12-31T00:00:00Z"`
+	Until catalog.Time `json:"until,omitzero" doc:"When it ends. Never, if it is missing." example:"2026-12-31T00:00:00Z"`
 }
 
 // addOverrides adds what gives a user or a key limits of its own.
 func (a *API) addOverrides() {
 	type putInput struct {
 		SubjectPath
-		Name string `path:"limit_name" maxLength:"255" doc:"The name of the limit, escaped." example:"daily"`
+		Name string `path:"limit_name" maxLength:"255" doc:"The name of the limit, URL-escaped." example:"daily"`
 		DryRun
 		Body NewOverride
 	}
 	type putOutput struct {
-		DryRun string `header:"Stint-Dry-Run" doc:"Is true if nothing was changed." example:"true"`
+		DryRun string `header:"Stint-Dry-Run" doc:"True if nothing was changed." example:"true"`
 		Body   SubjectOverride
 	}
 	add(a, operation{
 		ID: "putOverride", Method: http.MethodPut, Path: "/subjects/{kind}/{id}/overrides/{limit_name}", Tag: tagSubjects,
-		Summary: "Give it a limit of its own", Description: "Gives a user or an API key a limit in place of that of its tier. A user that the catalog does not have is made.",
+		Summary: "Override a limit", Description: "Gives a user or an API key a limit that overrides that of its tier. A user that does not exist is created.",
 		Problems: []int{http.StatusConflict},
 	}, catalog.Operator, func(ctx context.Context, in *putInput) (*putOutput, error) {
 		s, err := in.subject()
@@ -45,7 +45,7 @@ func (a *API) addOverrides() {
 			return nil, err
 		}
 		if until := in.Body.Until; !until.IsZero() && !until.After(a.now()) {
-			return nil, blame(http.StatusUnprocessableEntity, "until", until.Format(time.RFC3339)+" is over, want a time to come", "")
+			return nil, blame(http.StatusUnprocessableEntity, "until", until.Format(time.RFC3339)+" is in the past, want a time in the future", "")
 		}
 		err = a.override(ctx, s, in.DryRun, true, func(limits *map[string]catalog.Override) error {
 			if *limits == nil {
@@ -59,12 +59,12 @@ func (a *API) addOverrides() {
 
 	type deleteInput struct {
 		SubjectPath
-		Name string `path:"limit_name" maxLength:"255" doc:"The name of the limit, escaped." example:"daily"`
+		Name string `path:"limit_name" maxLength:"255" doc:"The name of the limit, URL-escaped." example:"daily"`
 		DryRun
 	}
 	add(a, operation{
 		ID: "endOverride", Method: http.MethodDelete, Path: "/subjects/{kind}/{id}/overrides/{limit_name}", Tag: tagSubjects,
-		Summary: "Take a limit of its own away", Description: "Has a user or an API key limited by its tier again.",
+		Summary: "Remove an override", Description: "Applies the limit of the tier to a user or an API key again.",
 		Problems: []int{http.StatusConflict, http.StatusUnprocessableEntity},
 	}, catalog.Operator, func(ctx context.Context, in *deleteInput) (*Gone, error) {
 		s, err := in.subject()
@@ -73,7 +73,7 @@ func (a *API) addOverrides() {
 		}
 		return &Gone{in.header()}, a.override(ctx, s, in.DryRun, false, func(limits *map[string]catalog.Override) error {
 			if _, ok := (*limits)[in.Name]; !ok {
-				return &catalog.NotFoundError{Kind: "limit of its own", ID: in.Name}
+				return &catalog.NotFoundError{Kind: "override", ID: in.Name}
 			}
 			delete(*limits, in.Name)
 			return nil
@@ -105,7 +105,7 @@ func (a *API) override(ctx context.Context, s *subject, d DryRun, create bool, c
 	case "key":
 		_, err = c.APIKeys.Modify(ctx, actor(ctx), s.id, func(k *catalog.APIKey) error { return change(&k.Limits) })
 	default:
-		return blame(http.StatusBadRequest, "kind", strict.Quote(s.kind)+": want user or key, which can have limits of their own", "")
+		return blame(http.StatusBadRequest, "kind", strict.Quote(s.kind)+": want user or key, which can have overrides", "")
 	}
 	if err == nil {
 		a.written(ctx, d)

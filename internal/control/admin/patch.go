@@ -17,7 +17,7 @@ func readPatch(body []byte) (mergePatch, error) {
 		return nil, err
 	}
 	if _, ok := whole.(map[string]any); !ok {
-		return nil, fail(http.StatusUnprocessableEntity, "a merge patch is an object, with the fields that are to change")
+		return nil, fail(http.StatusUnprocessableEntity, "want a JSON object with the fields to change")
 	}
 	var p mergePatch
 	return p, exactly(body, &p)

@@ -14,24 +14,24 @@ import (
 // Problem is what a client is told that does not get what it asked for, as RFC 9457 has
 // it.
 type Problem struct {
-	Type   string `json:"type" doc:"Always about:blank: the status says what kind of problem it is." example:"about:blank"`
-	Title  string `json:"title" doc:"What the status means." example:"Conflict"`
+	Type   string `json:"type" doc:"Always about:blank." example:"about:blank"`
+	Title  string `json:"title" doc:"The name of the status." example:"Conflict"`
 	Status int    `json:"status" doc:"The HTTP status." example:"409"`
-	Detail string `json:"detail" doc:"What is wrong, in a sentence for people." example:"the rule \"search\" is of version 14 now, not 12: it has changed since it was read"`
+	Detail string `json:"detail" doc:"What is wrong, for people." example:"the rule \"search\" is of version 14 now, not 12: it has changed since it was read"`
 	// Version is that of the thing, as it was found.
-	Version int64          `json:"version,omitempty" doc:"Of a conflict: the version that the thing has now." example:"14"`
-	Errors  []FieldProblem `json:"errors,omitempty" doc:"The fields that are to blame, if fields are."`
+	Version int64          `json:"version,omitempty" doc:"For a conflict: the current version." example:"14"`
+	Errors  []FieldProblem `json:"errors,omitempty" doc:"The fields that are invalid, if any."`
 
 	header http.Header
 }
 
 // FieldProblem is one thing that is wrong with what a client has sent.
 type FieldProblem struct {
-	Field   string `json:"field,omitempty" doc:"What it is about: a path in the body, or the name of a parameter. Without it, the whole." example:"limits[0].limit"`
-	Message string `json:"message" doc:"What is wrong with it." example:"\"10/fortnight\" is not a limit"`
-	Hint    string `json:"hint,omitempty" doc:"What was probably meant." example:"did you mean \"10/day\"?"`
-	Line    int    `json:"line,omitempty" doc:"Where it stands in the body, if it cannot be read: the line, from 1." example:"3"`
-	Column  int    `json:"column,omitempty" doc:"And the column, in characters, from 1." example:"7"`
+	Field   string `json:"field,omitempty" doc:"The path in the body, or the name of the parameter. Missing, if it is about the whole." example:"limits[0].limit"`
+	Message string `json:"message" doc:"What is wrong." example:"\"10/fortnight\" is not a limit"`
+	Hint    string `json:"hint,omitempty" doc:"A suggestion." example:"did you mean \"10/day\"?"`
+	Line    int    `json:"line,omitempty" doc:"The line in the body, from 1, if it cannot be parsed." example:"3"`
+	Column  int    `json:"column,omitempty" doc:"The column, in characters, from 1." example:"7"`
 }
 
 // Error implements error.
@@ -78,7 +78,7 @@ func fieldProblems(problems strict.Problems) []FieldProblem {
 }
 
 // errInside is all that a client is told of what is not its own fault.
-var errInside = fail(http.StatusInternalServerError, "something went wrong inside: the log has it")
+var errInside = fail(http.StatusInternalServerError, "an internal error: see the log of the server")
 
 // problemOf returns what a client is told of an error.
 func (a *API) problemOf(r *http.Request, err error) *Problem {
@@ -92,7 +92,7 @@ func (a *API) problemOf(r *http.Request, err error) *Problem {
 	case errors.As(err, &told):
 		return told
 	case errors.As(err, &large):
-		return fail(http.StatusRequestEntityTooLarge, "the body has more than "+bytesOf(large.Limit))
+		return fail(http.StatusRequestEntityTooLarge, "the body is larger than "+bytesOf(large.Limit))
 	case errors.As(err, &problems) && len(problems) > 0:
 		return blameAll(http.StatusUnprocessableEntity, problems)
 	case errors.As(err, &conflict):
@@ -100,16 +100,16 @@ func (a *API) problemOf(r *http.Request, err error) *Problem {
 		p.Version = conflict.Found
 		return p
 	case errors.Is(err, context.DeadlineExceeded):
-		return fail(http.StatusServiceUnavailable, "it took too long: try again").with("Retry-After", "1")
+		return fail(http.StatusServiceUnavailable, "the operation took too long: try again").with("Retry-After", "1")
 	}
 	switch status := catalog.Status(err); status {
 	case http.StatusInternalServerError:
-		a.log.LogAttrs(r.Context(), slog.LevelError, "admin: a request has failed",
+		a.log.LogAttrs(r.Context(), slog.LevelError, "admin: request failed",
 			slog.String("operation", r.Pattern), slog.Any("error", err))
 		return errInside
 	case http.StatusServiceUnavailable:
 		if r.Context().Err() == nil {
-			a.log.LogAttrs(r.Context(), slog.LevelWarn, "admin: a request could not be answered",
+			a.log.LogAttrs(r.Context(), slog.LevelWarn, "admin: request could not be answered",
 				slog.String("operation", r.Pattern), slog.Any("error", err))
 		}
 		return fail(status, "the database cannot be reached: try again").with("Retry-After", "1")

@@ -185,7 +185,7 @@ func TestNoRecord(t *testing.T) {
 	t.Parallel()
 	h := newFileHouse(t, catalog.Document{})
 	for _, path := range []string{"/events", "/events/export", "/series", "/top", "/violations", "/clients"} {
-		if p := h.get(path).want(http.StatusConflict).problem(); p.Detail != "there is no record: set server.database" {
+		if p := h.get(path).want(http.StatusConflict).problem(); p.Detail != "decisions are not recorded: set server.database" {
 			t.Errorf("%s: %+v", path, p)
 		}
 	}

@@ -17,25 +17,25 @@ import (
 
 // Record is a thing of the catalog. Its value is what a config file has for it.
 type Record[T any] struct {
-	ID      string    `json:"id" doc:"What it is called in paths."`
-	Version int64     `json:"version" doc:"Tells whether it has changed since. 0: it is in a file." example:"12"`
-	Created time.Time `json:"created_at,omitzero" doc:"When it was made." example:"2026-01-02T15:04:05Z"`
+	ID      string    `json:"id" doc:"The id, as used in paths."`
+	Version int64     `json:"version" doc:"The version, for If-Match. 0: it is in a file." example:"12"`
+	Created time.Time `json:"created_at,omitzero" doc:"When it was created." example:"2026-01-02T15:04:05Z"`
 	Updated time.Time `json:"updated_at,omitzero" doc:"When it was last changed." example:"2026-01-03T08:00:00Z"`
-	By      string    `json:"updated_by,omitempty" doc:"Who has changed it last." example:"alice"`
-	Value   T         `json:"value" doc:"What it is."`
+	By      string    `json:"updated_by,omitempty" doc:"Who changed it last." example:"alice"`
+	Value   T         `json:"value" doc:"The value."`
 }
 
 // RecordList is a page of records.
 type RecordList[T any] struct {
-	Items []T    `json:"items" nullable:"false" doc:"The things, by their ids."`
-	Next  string `json:"next" doc:"What after has to be for the next page. Empty: there is none." example:""`
+	Items []T    `json:"items" nullable:"false" doc:"The items, ordered by id."`
+	Next  string `json:"next" doc:"The value of after for the next page. Empty on the last page." example:""`
 }
 
 // Page says which part of a list is asked for.
 type Page struct {
-	Limit  int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"At most so many." example:"100"`
-	After  string `query:"after" doc:"Ids beyond this one: the next of the page before." example:"search"`
-	Prefix string `query:"prefix" doc:"Ids that begin so." example:"se"`
+	Limit  int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"The maximum number of results." example:"100"`
+	After  string `query:"after" doc:"Only ids after this one: the next of the previous page." example:"search"`
+	Prefix string `query:"prefix" doc:"Only ids that start with this text." example:"se"`
 }
 
 func (p *Page) query() catalog.Query {
@@ -44,7 +44,7 @@ func (p *Page) query() catalog.Query {
 
 // DryRun says whether a write stays.
 type DryRun struct {
-	DryRun bool `query:"dry_run" default:"false" doc:"Check all, answer as if it were done, and change nothing." example:"true"`
+	DryRun bool `query:"dry_run" default:"false" doc:"Check everything, respond as usual, and change nothing." example:"true"`
 }
 
 // header is what tells that nothing was changed.
@@ -57,7 +57,7 @@ func (d DryRun) header() string {
 
 // Seen says which version the writer of a thing has seen.
 type Seen struct {
-	IfMatch string `header:"If-Match" required:"false" doc:"The version that was seen, in quotes, or * for whatever is there. It is required." example:"\"12\""`
+	IfMatch string `header:"If-Match" required:"false" doc:"The version that the change is based on, in quotes, or * for any version. Required." example:"\"12\""`
 }
 
 // version returns the version that was seen, or 0 for any.
@@ -65,7 +65,7 @@ func (s Seen) version() (int64, error) {
 	text := s.IfMatch
 	switch text {
 	case "":
-		return 0, fail(http.StatusPreconditionRequired, `the header If-Match is missing, want the version that you have seen, such as "12", or *`)
+		return 0, fail(http.StatusPreconditionRequired, `the header If-Match is missing, want the version that you have read, such as "12", or *`)
 	case "*":
 		return 0, nil
 	}
@@ -112,7 +112,7 @@ func (s *resource[T, W, R]) record(r *catalog.Record[T]) Record[W] {
 
 // errFile is what writers are told if there is no catalog.
 func (a *API) errFile() error {
-	return fail(http.StatusConflict, "rules are in the file "+a.options.File+": change that")
+	return fail(http.StatusConflict, "rules are in the file "+a.options.File+": change them there")
 }
 
 // writing returns the catalog to write to.
@@ -134,7 +134,7 @@ func (a *API) written(ctx context.Context, d DryRun) {
 		return
 	}
 	if err := a.options.Look(ctx); err != nil {
-		a.log.WarnContext(ctx, "admin: what was written is not in use on this node yet", "error", err)
+		a.log.WarnContext(ctx, "admin: the change is not in use on this node yet", "error", err)
 	}
 }
 
@@ -223,7 +223,7 @@ func (s *resource[T, W, R]) replace(ctx context.Context, a *API, d DryRun, id st
 			return Record[W]{}, err
 		}
 		if now := s.id(&value); now != id {
-			return Record[W]{}, blame(http.StatusUnprocessableEntity, s.key, strict.Quote(now)+": want "+strict.Quote(id)+", which cannot be changed", "")
+			return Record[W]{}, blame(http.StatusUnprocessableEntity, s.key, strict.Quote(now)+": want "+strict.Quote(id)+", which is read-only", "")
 		}
 		version, err := table.Update(ctx, actor(ctx), value, was.Version)
 		if seen == 0 && errors.As(err, new(*catalog.ConflictError)) {
@@ -241,20 +241,20 @@ func (s *resource[T, W, R]) replace(ctx context.Context, a *API, d DryRun, id st
 
 // Recorded is an answer with a record.
 type Recorded[R any] struct {
-	ETag   string `header:"ETag" doc:"Its version, in quotes: what If-Match has to be to change it." example:"\"12\""`
-	DryRun string `header:"Stint-Dry-Run" doc:"Is true if nothing was changed." example:"true"`
+	ETag   string `header:"ETag" doc:"The version, in quotes, to use in If-Match." example:"\"12\""`
+	DryRun string `header:"Stint-Dry-Run" doc:"True if nothing was changed." example:"true"`
 	Body   R
 }
 
 // Made is an answer with a record that was made.
 type Made[R any] struct {
 	Recorded[R]
-	Location string `header:"Location" doc:"Where it is." example:"/admin/v1/rules/search"`
+	Location string `header:"Location" doc:"The path of the object." example:"/admin/v1/rules/search"`
 }
 
 // Gone is an answer that has nothing to tell.
 type Gone struct {
-	DryRun string `header:"Stint-Dry-Run" doc:"Is true if nothing was changed." example:"true"`
+	DryRun string `header:"Stint-Dry-Run" doc:"True if nothing was changed." example:"true"`
 }
 
 func (s *resource[T, W, R]) recorded(a *API, d DryRun, r Record[W]) Recorded[R] {
@@ -272,7 +272,7 @@ func (s *resource[T, W, R]) location(id string) string {
 
 // ByID is the id of a path.
 type ByID struct {
-	ID string `path:"id" maxLength:"1024" doc:"The id, escaped." example:"search"`
+	ID string `path:"id" maxLength:"1024" doc:"The id, URL-escaped." example:"search"`
 }
 
 // op returns what the operations on a resource have in common.
@@ -294,7 +294,7 @@ type filter[T any] interface {
 
 // addList lists a resource.
 func addList[F any, T, W, R any](a *API, s *resource[T, W, R], of func(*F) filter[T]) {
-	add(a, s.op(http.MethodGet, "", "list"+strings.ToUpper(s.path[:1])+s.path[1:], "List "+s.path, "Returns "+s.path+", by their ids, page by page."),
+	add(a, s.op(http.MethodGet, "", "list"+strings.ToUpper(s.path[:1])+s.path[1:], "List "+s.path, "Returns "+s.path+", ordered by id, in pages."),
 		catalog.Viewer, func(ctx context.Context, in *F) (*struct{ Body RecordList[R] }, error) {
 			f := of(in)
 			q := f.query()
@@ -323,7 +323,7 @@ func asParameters(err error) error {
 
 // addReading adds what reads one, and what deletes it.
 func addReading[T, W, R any](a *API, s *resource[T, W, R]) {
-	add(a, s.op(http.MethodGet, "/{id}", "get"+s.word(), "One "+s.one, "Returns the "+s.one+" with an id."),
+	add(a, s.op(http.MethodGet, "/{id}", "get"+s.word(), "Get a "+s.one, "Returns the "+s.one+" with an id."),
 		catalog.Viewer, func(ctx context.Context, in *ByID) (*Recorded[R], error) {
 			r, err := s.get(ctx, a, in.ID)
 			if err != nil {
@@ -338,7 +338,7 @@ func addReading[T, W, R any](a *API, s *resource[T, W, R]) {
 		Seen
 		DryRun
 	}
-	add(a, s.op(http.MethodDelete, "/{id}", "delete"+s.word(), "Delete a "+s.one, "Deletes the version that was seen.",
+	add(a, s.op(http.MethodDelete, "/{id}", "delete"+s.word(), "Delete a "+s.one, "Deletes the version in If-Match.",
 		http.StatusConflict, http.StatusPreconditionRequired, http.StatusUnprocessableEntity),
 		catalog.Operator, func(ctx context.Context, in *target) (*Gone, error) {
 			seen, err := in.version()
@@ -376,8 +376,8 @@ func addReading[T, W, R any](a *API, s *resource[T, W, R]) {
 
 // addPatching adds what changes a part of one.
 func addPatching[T, W, R any](a *API, s *resource[T, W, R]) {
-	op := s.op(http.MethodPatch, "/{id}", "patch"+s.word(), "Change a part of a "+s.one,
-		"Changes what the body has, and leaves the rest, as RFC 7396 says: a null deletes a field, an object is merged, and anything else takes the place of what was there.",
+	op := s.op(http.MethodPatch, "/{id}", "patch"+s.word(), "Update fields of a "+s.one,
+		"Applies a merge patch, as in RFC 7396: null deletes a field, an object is merged, and any other value replaces the old one. Fields that are not in the body stay.",
 		http.StatusConflict, http.StatusPreconditionRequired)
 	op.Consumes, op.Example = []string{"application/json", "application/merge-patch+json"}, s.patch
 	add(a, op, catalog.Operator, func(ctx context.Context, in *struct {
@@ -412,7 +412,7 @@ func addPatching[T, W, R any](a *API, s *resource[T, W, R]) {
 
 // addWriting adds what makes one, and what puts another in its place.
 func addWriting[T, W, R any](a *API, s *resource[T, W, R]) {
-	create := s.op(http.MethodPost, "", "create"+s.word(), "Make a "+s.one, "Stores a new "+s.one+", if all is well with it.", http.StatusConflict)
+	create := s.op(http.MethodPost, "", "create"+s.word(), "Create a "+s.one, "Creates a "+s.one+".", http.StatusConflict)
 	create.Status = http.StatusCreated
 	add(a, create, catalog.Operator, func(ctx context.Context, in *struct {
 		DryRun
@@ -436,7 +436,7 @@ func addWriting[T, W, R any](a *API, s *resource[T, W, R]) {
 		return &Made[R]{s.recorded(a, in.DryRun, r), s.location(r.ID)}, nil
 	})
 
-	add(a, s.op(http.MethodPut, "/{id}", "replace"+s.word(), "Replace a "+s.one, "Stores a "+s.one+" in place of the version that was seen. Its id stays.",
+	add(a, s.op(http.MethodPut, "/{id}", "replace"+s.word(), "Replace a "+s.one, "Replaces the version of a "+s.one+" in If-Match. The id cannot change.",
 		http.StatusConflict, http.StatusPreconditionRequired),
 		catalog.Operator, func(ctx context.Context, in *struct {
 			ByID

@@ -263,9 +263,9 @@ func TestMergePatch(t *testing.T) {
 		{`{"priority":1.5}`, 422, `priority`},
 		{`{"priority":99999999999999999999}`, 422, `priority`},
 		{`{"priority":4,"priority":5}`, 422, `priority`},
-		{`[]`, 422, `a merge patch is an object`},
-		{`null`, 422, `a merge patch is an object`},
-		{`"x"`, 422, `a merge patch is an object`},
+		{`[]`, 422, `want a JSON object`},
+		{`null`, 422, `want a JSON object`},
+		{`"x"`, 422, `want a JSON object`},
 		{`{`, 400, ``},
 		{`{"a":1}{"b":2}`, 400, ``},
 		{strings.Repeat(`{"match":`, 100) + `1` + strings.Repeat(`}`, 100), 422, `levels`},
@@ -358,10 +358,10 @@ func TestLists(t *testing.T) {
 			"/users?q=a":                               `unknown parameter`,
 			"/users?tier=%00":                          `control characters`,
 			"/users?tier=%ff":                          `UTF-8`,
-			"/users?tier=%zz":                          `cannot be read`,
-			"/users?a;b":                               `cannot be read`,
+			"/users?tier=%zz":                          `is malformed`,
+			"/users?a;b":                               `is malformed`,
 			"/users?tier=" + strings.Repeat("a", 5000): `at most`,
-			"/rules/search?x=1":                        `there are none here`,
+			"/rules/search?x=1":                        `has no parameters`,
 		} {
 			h.get(path).want(http.StatusBadRequest).says(want)
 		}
@@ -400,11 +400,11 @@ func TestFileMode(t *testing.T) {
 			body = c.body
 		}
 		p := h.do(c.method, c.path, body, "If-Match", "*").want(http.StatusConflict).problem()
-		if p.Detail != "rules are in the file stint.toml: change that" {
+		if p.Detail != "rules are in the file stint.toml: change them there" {
 			t.Errorf("%s %s: %q", c.method, c.path, p.Detail)
 		}
 	}
-	h.do(http.MethodPost, "/rules/preview", searchRule()).want(http.StatusConflict).says("there is no record")
+	h.do(http.MethodPost, "/rules/preview", searchRule()).want(http.StatusConflict).says("decisions are not recorded")
 	h.get("/rules/search/history").want(http.StatusConflict)
 
 	same := searchRule()

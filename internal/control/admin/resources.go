@@ -12,31 +12,31 @@ type (
 	// RuleFilter is what rules can be asked for.
 	RuleFilter struct {
 		Page
-		Q       string `query:"q" doc:"A part of the name, whatever the case of its letters." example:"sear"`
-		Action  string `query:"action" enum:"reject,throttle,log_only,block,allow" doc:"Those with this action." example:"reject"`
-		Enabled string `query:"enabled" enum:"true,false" doc:"Those that are in use, or those that are not." example:"true"`
-		Group   string `query:"group" doc:"Those of this group." example:"public"`
+		Q       string `query:"q" doc:"A part of the name. Case does not matter." example:"sear"`
+		Action  string `query:"action" enum:"reject,throttle,log_only,block,allow" doc:"Only rules with this action." example:"reject"`
+		Enabled string `query:"enabled" enum:"true,false" doc:"Only rules that are enabled, or disabled." example:"true"`
+		Group   string `query:"group" doc:"Only rules in this group." example:"public"`
 	}
 	// TierFilter is what tiers can be asked for.
 	TierFilter struct{ Page }
 	// UserFilter is what users can be asked for.
 	UserFilter struct {
 		Page
-		Tier    string `query:"tier" doc:"Those of this tier." example:"pro"`
-		Tenant  string `query:"tenant" doc:"Those of this tenant." example:"acme"`
-		Blocked bool   `query:"blocked" doc:"Those that have been blocked, whether or not that is over." example:"true"`
+		Tier    string `query:"tier" doc:"Only those with this tier." example:"pro"`
+		Tenant  string `query:"tenant" doc:"Only those of this tenant." example:"acme"`
+		Blocked bool   `query:"blocked" doc:"Only users that were blocked, even if the block has ended." example:"true"`
 	}
 	// KeyFilter is what API keys can be asked for.
 	KeyFilter struct {
 		Page
-		User   string `query:"user" doc:"Those of this user." example:"alice"`
-		Tier   string `query:"tier" doc:"Those of this tier." example:"pro"`
-		Tenant string `query:"tenant" doc:"Those of this tenant." example:"acme"`
+		User   string `query:"user" doc:"Only those of this user." example:"alice"`
+		Tier   string `query:"tier" doc:"Only those with this tier." example:"pro"`
+		Tenant string `query:"tenant" doc:"Only those of this tenant." example:"acme"`
 	}
 	// TenantFilter is what tenants can be asked for.
 	TenantFilter struct {
 		Page
-		Tier string `query:"tier" doc:"Those of this tier." example:"pro"`
+		Tier string `query:"tier" doc:"Only those with this tier." example:"pro"`
 	}
 	// EntryFilter is what exemptions and bans can be asked for.
 	EntryFilter struct{ Page }

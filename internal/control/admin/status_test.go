@@ -155,6 +155,6 @@ func TestChanges(t *testing.T) {
 	h.get("/changes?actor=" + escape("' OR 1=1 --")).want(http.StatusOK).says(`"items":[]`)
 
 	file := newFileHouse(t, catalog.Document{File: rule.File{Rules: []rule.Rule{searchRule()}}})
-	file.get("/changes").want(http.StatusConflict).says("no log of changes")
+	file.get("/changes").want(http.StatusConflict).says("no change log")
 	file.do(http.MethodPost, "/changes/1/revert", nil).want(http.StatusConflict).says("stint.toml")
 }

@@ -207,19 +207,19 @@ type streamed struct {
 var eventStream = []content{{"text/event-stream", reflect.TypeFor[string](), "Server-sent events, with JSON as their data."}}
 
 func streamDoc(events string) string {
-	return "Events, until either side ends it. " + events + " What a client does not read in time it does not get: slow readers lose events."
+	return "Events, until either side closes the connection. " + events + " A client that reads too slowly misses events."
 }
 
 // stream answers with what a hub tells.
 func (a *API) stream(ctx context.Context, h *hub, b *mailbox, left func()) (*streamed, error) {
 	if a.closing.Err() != nil {
 		left()
-		return nil, fail(http.StatusServiceUnavailable, "this node is about to stop").with("Retry-After", "1")
+		return nil, fail(http.StatusServiceUnavailable, "this node is shutting down").with("Retry-After", "1")
 	}
 	leave, ok := occupy(&a.streams.open, maxStreams)
 	if !ok {
 		left()
-		return nil, fail(http.StatusServiceUnavailable, "there are "+strconv.Itoa(maxStreams)+" streams already, which is as many as there can be").with("Retry-After", "5")
+		return nil, fail(http.StatusServiceUnavailable, "there are "+strconv.Itoa(maxStreams)+" open streams, which is the maximum").with("Retry-After", "5")
 	}
 	return &streamed{func() {
 		defer leave()

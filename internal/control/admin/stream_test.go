@@ -383,7 +383,7 @@ func TestStreamsEnd(t *testing.T) {
 	for _, w := range open {
 		<-w.begun
 	}
-	if a := h.get("/live/stream").want(http.StatusServiceUnavailable).says("1000 streams"); a.Header.Get("Retry-After") == "" {
+	if a := h.get("/live/stream").want(http.StatusServiceUnavailable).says("1000 open streams"); a.Header.Get("Retry-After") == "" {
 		t.Error("it does not say when to try again")
 	}
 	h.get("/subjects/user/alice/live").want(http.StatusServiceUnavailable)

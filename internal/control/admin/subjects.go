@@ -17,45 +17,45 @@ import (
 
 // FoundSubject is one of those that are limited.
 type FoundSubject struct {
-	Kind   string `json:"kind" enum:"user,key,tenant,ip" doc:"What it is." example:"user"`
-	ID     string `json:"id" doc:"Which one: that of the user, API key or tenant; an address or a network." example:"alice"`
-	Name   string `json:"name,omitempty" doc:"Of a key or a tenant: what people call it." example:"mobile app"`
-	Tier   string `json:"tier,omitempty" doc:"The tier that the catalog has for it." example:"pro"`
-	Tenant string `json:"tenant,omitempty" doc:"Whose it is." example:"acme"`
-	User   string `json:"user,omitempty" doc:"Of a key: whose it is." example:"alice"`
-	Prefix string `json:"prefix,omitempty" doc:"Of a key: how its text begins." example:"stint_k3jq"`
-	Known  bool   `json:"known" doc:"Whether the catalog has it. Others are limited all the same." example:"true"`
+	Kind   string `json:"kind" enum:"user,key,tenant,ip" doc:"The kind of subject." example:"user"`
+	ID     string `json:"id" doc:"The id of the user, API key or tenant; an address or a network." example:"alice"`
+	Name   string `json:"name,omitempty" doc:"For a key or a tenant: its name." example:"mobile app"`
+	Tier   string `json:"tier,omitempty" doc:"The tier in the catalog." example:"pro"`
+	Tenant string `json:"tenant,omitempty" doc:"The tenant that it belongs to." example:"acme"`
+	User   string `json:"user,omitempty" doc:"For a key: its user." example:"alice"`
+	Prefix string `json:"prefix,omitempty" doc:"For a key: the first characters of its text." example:"stint_k3jq"`
+	Known  bool   `json:"known" doc:"Whether it is in the catalog. Others are limited all the same." example:"true"`
 }
 
 // SubjectList is some of them.
 type SubjectList struct {
-	Items []FoundSubject `json:"items" nullable:"false" doc:"Those that were found."`
+	Items []FoundSubject `json:"items" nullable:"false" doc:"The subjects that were found."`
 }
 
 // Subject is one that is limited, and what is known of it.
 type Subject struct {
-	Kind      string            `json:"kind" enum:"user,key,tenant,ip" doc:"What it is." example:"user"`
-	ID        string            `json:"id" doc:"Which one." example:"alice"`
-	Known     bool              `json:"known" doc:"Whether the catalog has it; an address is known if it is on a list itself." example:"true"`
-	Tier      string            `json:"tier,omitempty" doc:"The tier that it is limited by, wherever it comes from." example:"pro"`
-	Tenant    string            `json:"tenant,omitempty" doc:"Whose it is." example:"acme"`
-	User      string            `json:"user,omitempty" doc:"Of a key: whose it is." example:"alice"`
-	Name      string            `json:"name,omitempty" doc:"Of a key or a tenant: what people call it." example:"mobile app"`
-	Value     any               `json:"value,omitempty" doc:"What the catalog has: the value of its record under /users, /keys or /tenants."`
+	Kind      string            `json:"kind" enum:"user,key,tenant,ip" doc:"The kind of subject." example:"user"`
+	ID        string            `json:"id" doc:"The id." example:"alice"`
+	Known     bool              `json:"known" doc:"Whether it is in the catalog; an address is known if it is banned or exempt itself." example:"true"`
+	Tier      string            `json:"tier,omitempty" doc:"The tier that applies, from whatever source." example:"pro"`
+	Tenant    string            `json:"tenant,omitempty" doc:"The tenant that it belongs to." example:"acme"`
+	User      string            `json:"user,omitempty" doc:"For a key: its user." example:"alice"`
+	Name      string            `json:"name,omitempty" doc:"For a key or a tenant: its name." example:"mobile app"`
+	Value     any               `json:"value,omitempty" doc:"The value of its record under /users, /keys or /tenants."`
 	Version   int64             `json:"version,omitempty" doc:"The version of that record." example:"12"`
-	Ban       *catalog.Entry    `json:"ban,omitempty" doc:"What bans it, if anything does: that may also be its network, its tenant or its user."`
-	Exemption *catalog.Entry    `json:"exemption,omitempty" doc:"What exempts it, in the same way."`
-	Blocked   *catalog.Blocked  `json:"blocked,omitempty" doc:"Of a user: that it is blocked."`
-	Unusable  string            `json:"unusable,omitempty" doc:"Of a key: why it is not good any more." example:"identity: key k3jq8w2n: the API key was revoked"`
-	Overrides []SubjectOverride `json:"overrides" nullable:"false" doc:"The limits that it has in place of those of its tier, by their names."`
-	Total     int64             `json:"usage_total,omitempty" doc:"Of a user or a key: how many requests it has made." example:"120000"`
-	LastUsed  time.Time         `json:"last_used_at,omitzero" doc:"When the last was." example:"2026-01-31T12:00:00Z"`
+	Ban       *catalog.Entry    `json:"ban,omitempty" doc:"The ban that applies to it, which may be that of its network, tenant or user."`
+	Exemption *catalog.Entry    `json:"exemption,omitempty" doc:"The exemption that applies to it, in the same way."`
+	Blocked   *catalog.Blocked  `json:"blocked,omitempty" doc:"For a user: set if the user is blocked."`
+	Unusable  string            `json:"unusable,omitempty" doc:"For a key: why it is rejected." example:"identity: key k3jq8w2n: the API key was revoked"`
+	Overrides []SubjectOverride `json:"overrides" nullable:"false" doc:"Limits that override those of its tier, ordered by name."`
+	Total     int64             `json:"usage_total,omitempty" doc:"For a user or a key: the number of requests so far." example:"120000"`
+	LastUsed  time.Time         `json:"last_used_at,omitzero" doc:"When the last request was made." example:"2026-01-31T12:00:00Z"`
 }
 
 // SubjectPath says who is meant.
 type SubjectPath struct {
-	Kind string `path:"kind" enum:"user,key,tenant,ip" doc:"What it is." example:"user"`
-	ID   string `path:"id" maxLength:"1024" doc:"Which one, escaped. An address stands for itself; bans and exemptions may also be of a network." example:"alice"`
+	Kind string `path:"kind" enum:"user,key,tenant,ip" doc:"The kind of subject." example:"user"`
+	ID   string `path:"id" maxLength:"1024" doc:"The id, URL-escaped. Bans and exemptions can also be for a network." example:"alice"`
 }
 
 // subject is who is meant.
@@ -100,19 +100,19 @@ func (p *SubjectPath) subject() (*subject, error) {
 func (p *SubjectPath) addressed() (*subject, error) {
 	s, err := p.subject()
 	if err == nil && s.network {
-		err = blame(http.StatusBadRequest, "id", strict.Quote(s.id)+" is a network, want an address: what is counted is that of addresses", "")
+		err = blame(http.StatusBadRequest, "id", strict.Quote(s.id)+" is a network, want an address: counters are for addresses", "")
 	}
 	return s, err
 }
 
 func (a *API) addSubjects() {
 	type findInput struct {
-		Q     string `query:"q" maxLength:"512" doc:"How an id begins, or an address or a network. Of a key it may also be how its text begins." example:"al"`
-		Limit int    `query:"limit" default:"20" minimum:"1" maximum:"1000" doc:"At most so many." example:"20"`
+		Q     string `query:"q" maxLength:"512" doc:"The start of an id, an address, or a network. For a key, the start of its text also works." example:"al"`
+		Limit int    `query:"limit" default:"20" minimum:"1" maximum:"1000" doc:"The maximum number of results." example:"20"`
 	}
 	add(a, operation{
 		ID: "findSubjects", Method: http.MethodGet, Path: "/subjects", Tag: tagSubjects,
-		Summary: "Find those who are limited", Description: "Returns users, API keys and tenants of the catalog whose ids begin so, and, of a user or an address that it does not have, that it may be meant.",
+		Summary: "Find subjects", Description: "Returns users, API keys and tenants whose ids start with a text. A user or an address that the catalog does not have is returned, too.",
 	}, catalog.Viewer, func(ctx context.Context, in *findInput) (*struct{ Body SubjectList }, error) {
 		all, err := a.findSubjects(ctx, in.Q, in.Limit)
 		return &struct{ Body SubjectList }{SubjectList{all}}, err
@@ -120,7 +120,7 @@ func (a *API) addSubjects() {
 
 	add(a, operation{
 		ID: "getSubject", Method: http.MethodGet, Path: "/subjects/{kind}/{id}", Tag: tagSubjects,
-		Summary: "One who is limited", Description: "Returns what is known of one who is limited: also if the catalog does not have it.",
+		Summary: "Get a subject", Description: "Returns what is known about a user, API key, tenant or address, even if the catalog does not have it.",
 	}, catalog.Viewer, func(ctx context.Context, in *SubjectPath) (*struct{ Body Subject }, error) {
 		s, err := in.subject()
 		if err != nil {

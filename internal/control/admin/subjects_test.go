@@ -219,7 +219,7 @@ func TestBans(t *testing.T) {
 	if r.ID != "ip:192.0.2.0/24" || r.Value.IP != "192.0.2.0/24" {
 		t.Errorf("%+v", r)
 	}
-	h.do(http.MethodPut, "/subjects/user/alice/ban", `{"until":"2020-01-01T00:00:00Z"}`).want(http.StatusUnprocessableEntity).says("until", "is over")
+	h.do(http.MethodPut, "/subjects/user/alice/ban", `{"until":"2020-01-01T00:00:00Z"}`).want(http.StatusUnprocessableEntity).says("until", "in the past")
 	h.do(http.MethodPut, "/subjects/user/alice/ban", `{"until":"soon"}`).want(http.StatusUnprocessableEntity).says("until")
 	h.do(http.MethodPut, "/subjects/user/alice/ban", `{"reason":1}`).want(http.StatusUnprocessableEntity)
 	h.do(http.MethodPut, "/subjects/user/alice/ban", `{`).want(http.StatusBadRequest)

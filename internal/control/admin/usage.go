@@ -14,41 +14,41 @@ import (
 
 // Usage is how all limits of a subject stand.
 type Usage struct {
-	At    time.Time `json:"at" doc:"When." example:"2026-01-31T12:00:00Z"`
-	Items []Quota   `json:"items" nullable:"false" doc:"The limits, by the priority and the names of their rules."`
+	At    time.Time `json:"at" doc:"The time of the response." example:"2026-01-31T12:00:00Z"`
+	Items []Quota   `json:"items" nullable:"false" doc:"The limits, ordered by the priority and the name of their rules."`
 }
 
 // Quota is a limit that requests of a subject may be counted by, and how it stands.
 type Quota struct {
 	Rule       string           `json:"rule" doc:"The rule." example:"search"`
-	Action     rule.Action      `json:"action" doc:"What it does when the limit is used up." example:"reject"`
-	CountBy    []rule.Dimension `json:"count_by" nullable:"false" doc:"What it counts by." example:"[\"user\"]"`
-	Endpoint   string           `json:"endpoint,omitempty" doc:"The path that is counted, if it counts by endpoints." example:"/search"`
+	Action     rule.Action      `json:"action" doc:"The action of the rule." example:"reject"`
+	CountBy    []rule.Dimension `json:"count_by" nullable:"false" doc:"What the rule counts by." example:"[\"user\"]"`
+	Endpoint   string           `json:"endpoint,omitempty" doc:"The path, if the rule counts by endpoint." example:"/search"`
 	Name       string           `json:"name" doc:"The name of the limit." example:"per-minute"`
-	Limit      string           `json:"limit" doc:"What it is, or unlimited." example:"100/1m"`
-	Source     string           `json:"source" doc:"Who says so: api_key, user, tier NAME, or rule." example:"tier pro"`
-	Penalty    bool             `json:"penalty" doc:"It is no limit but the rule's penalty: used are the violations that count towards a ban, and while there is one, retry_after is how much longer." example:"false"`
-	Unknown    rule.Dimension   `json:"unknown,omitempty" doc:"What is counted by and only a request tells. Then the numbers are not known." example:"header:X-Project"`
-	Max        int64            `json:"max" doc:"How much there is." example:"100"`
-	Used       int64            `json:"used" doc:"How much is used." example:"12"`
-	Remaining  int64            `json:"remaining" doc:"How much is left." example:"88"`
-	ResetAfter float64          `json:"reset_after" doc:"In how many seconds all of it is back." example:"42.5"`
-	RetryAfter *float64         `json:"retry_after" doc:"In how many seconds, at the latest, one unit would pass; null: never." example:"0"`
-	Basis      string           `json:"basis" doc:"What the numbers rest on: counted, or what stands in for that." example:"counted"`
-	Algorithm  string           `json:"algorithm,omitempty" doc:"How it counts." example:"token_bucket"`
-	Refill     float64          `json:"refill_per_second,omitempty" doc:"Of a bucket: how many units come back in a second." example:"1.6667"`
+	Limit      string           `json:"limit" doc:"The limit, or unlimited." example:"100/1m"`
+	Source     string           `json:"source" doc:"Where the limit comes from: api_key, user, tier NAME, or rule." example:"tier pro"`
+	Penalty    bool             `json:"penalty" doc:"True for the penalty of the rule: used is then the number of violations that count towards a ban, and retry_after the rest of a ban." example:"false"`
+	Unknown    rule.Dimension   `json:"unknown,omitempty" doc:"What the rule counts by that only a request can tell. The numbers are then unknown." example:"header:X-Project"`
+	Max        int64            `json:"max" doc:"The size of the limit." example:"100"`
+	Used       int64            `json:"used" doc:"The units used." example:"12"`
+	Remaining  int64            `json:"remaining" doc:"The units left." example:"88"`
+	ResetAfter float64          `json:"reset_after" doc:"Seconds until all units are back." example:"42.5"`
+	RetryAfter *float64         `json:"retry_after" doc:"Seconds until one unit would pass, at the latest; null: never." example:"0"`
+	Basis      string           `json:"basis" doc:"What the numbers are based on: counted, or a substitute." example:"counted"`
+	Algorithm  string           `json:"algorithm,omitempty" doc:"The algorithm." example:"token_bucket"`
+	Refill     float64          `json:"refill_per_second,omitempty" doc:"For a bucket: units that come back per second." example:"1.6667"`
 }
 
 // ResetSubject says what is to be forgotten.
 type ResetSubject struct {
-	Rule string `json:"rule,omitempty" doc:"Only what is counted by this rule." example:"search"`
+	Rule string `json:"rule,omitempty" doc:"Only reset counters of this rule." example:"search"`
 }
 
 // addUsage adds the operations that show and reset counters.
 func (a *API) addUsage() {
 	add(a, operation{
 		ID: "getUsage", Method: http.MethodGet, Path: "/subjects/{kind}/{id}/usage", Tag: tagSubjects,
-		Summary: "How its limits stand", Description: "Returns every limit that its requests may be counted by, also those that are shared with others, and how each stands. It takes nothing.",
+		Summary: "Get usage", Description: "Returns every limit that applies to requests of the subject, including those that it shares with others, and how much of each is used. It counts nothing.",
 	}, catalog.Viewer, func(ctx context.Context, in *SubjectPath) (*struct{ Body Usage }, error) {
 		s, err := in.addressed()
 		if err != nil {
@@ -60,8 +60,8 @@ func (a *API) addUsage() {
 
 	add(a, operation{
 		ID: "streamUsage", Method: http.MethodGet, Path: "/subjects/{kind}/{id}/live", Tag: tagSubjects,
-		Summary: "How its limits stand, each second", Description: "Streams what GET /subjects/{kind}/{id}/usage returns, each second.",
-		Answer: streamDoc("An event usage, each second, is as GET /subjects/{kind}/{id}/usage returns it."), Produces: eventStream,
+		Summary: "Stream usage", Description: "Streams the response of GET /subjects/{kind}/{id}/usage, once a second.",
+		Answer: streamDoc("An event usage is sent every second, with the response of GET /subjects/{kind}/{id}/usage."), Produces: eventStream,
 	}, catalog.Viewer, func(ctx context.Context, in *SubjectPath) (*streamed, error) {
 		s, err := in.addressed()
 		if err != nil {
@@ -73,7 +73,7 @@ func (a *API) addUsage() {
 
 	add(a, operation{
 		ID: "resetSubject", Method: http.MethodPost, Path: "/subjects/{kind}/{id}/reset", Tag: tagSubjects, Status: http.StatusNoContent,
-		Summary: "Forget what it has used", Description: "Forgets what it has used, its violations, and the bans that came of them. What is counted for it together with others stays.",
+		Summary: "Reset counters", Description: "Resets the counters of the subject, its violations, and the bans that followed from them. Counters that it shares with others stay.",
 	}, catalog.Operator, func(ctx context.Context, in *struct {
 		SubjectPath
 		Body *ResetSubject

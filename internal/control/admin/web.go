@@ -66,7 +66,7 @@ func readFiles(web fs.FS) (map[string]*file, error) {
 		return nil, err
 	}
 	if files["/"] = files["/index.html"]; files["/"] == nil {
-		return nil, fmt.Errorf("there is no index.html among %d files", len(files)-1)
+		return nil, fmt.Errorf("no index.html among %d files", len(files)-1)
 	}
 	return files, nil
 }
@@ -109,11 +109,11 @@ func (a *API) serveFile(w http.ResponseWriter, r *http.Request) {
 	f, ok := a.files[r.URL.Path]
 	switch {
 	case !ok:
-		a.problem(w, r, fail(http.StatusNotFound, "there is nothing at this path"))
+		a.problem(w, r, fail(http.StatusNotFound, "not found"))
 		return
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		w.Header().Set("Allow", "GET, HEAD")
-		a.problem(w, r, fail(http.StatusMethodNotAllowed, "this path has no "+shown(r.Method)+", but GET, HEAD"))
+		a.problem(w, r, fail(http.StatusMethodNotAllowed, "method "+shown(r.Method)+" is not allowed, want GET or HEAD"))
 		return
 	}
 	body, etag, h := f.plain, `"`+f.etag+`"`, w.Header()

@@ -1,67 +1,67 @@
 // Generated from internal/control/admin/openapi.json by npm run types. Do not edit.
 
-/** An API key, with the hash of its secret: what a document has. */
+/** An API key, with the hash of its secret, as documents contain it. */
 export interface APIKey {
-  /** Whether it is not good for now. */
+  /** Whether the key is disabled: requests with it are rejected. */
   disabled?: boolean
-  /** When it stops being good. */
+  /** When the key expires. */
   expires?: string
-  /** The hash of its secret: sha256 or hmac-sha256, and 64 hexadecimal digits. */
+  /** The hash of the secret: sha256 or hmac-sha256, and 64 hexadecimal digits. */
   hash: string
   /** The part of the key between its prefix and its secret. */
   id: string
-  /** Limits in place of those of the tier, by their names. */
+  /** Limits that override those of the tier, by name. */
   limits?: Record<string, string | {
     /** The limit. */
     limit: string
     /** When it ends. */
     until?: string
   }>
-  /** For people. */
+  /** A name for people. */
   name?: string
-  /** How the key begins, so that its owner knows it again. */
+  /** The first characters of the key, so that its owner recognizes it. */
   prefix?: string
-  /** When it was revoked. */
+  /** When the key was revoked. */
   revoked?: string
-  /** By whom. */
+  /** Who revoked it. */
   revoked_by?: string
-  /** The tenant that it is of. */
+  /** The tenant that the key belongs to. */
   tenant?: string
-  /** The tier, in place of that of its user. */
+  /** The tier, overriding that of the user. */
   tier?: string
-  /** Whose it is. */
+  /** The user that the key belongs to. */
   user?: string
 }
 
-/** That a user is banned. */
+/** A block of a user. */
 export interface Blocked {
-  /** Why, for people. */
+  /** The reason, for people. */
   reason?: string
-  /** When that is over. Without it, never. */
+  /** When the block ends. Never, if it is missing. */
   until?: string
 }
 
-/** One line of the log of changes. */
+/** An entry of the change log. */
 export interface Change {
-  /** What became of it. */
+  /** What was done. */
   action: 'create' | 'update' | 'delete'
-  /** Who has made it. */
+  /** Who made the change. */
   actor: string
-  /** What it is now; without it, it was deleted. Hashes are hidden. */
+  /** The new value. Missing, if it was deleted. Hashes are masked. */
   after?: unknown
-  /** When it was made. */
+  /** When the change was made. */
   at: string
-  /** What it was; without it, it was made. Hashes are hidden. */
+  /** The old value. Missing, if it was created. Hashes are masked. */
   before?: unknown
-  /** Of an update: the fields that are not as they were. */
+  /** For an update: the fields that changed. */
   fields: FieldDiff[]
-  /** Which one. */
+  /** The id of the object. */
   id: string
-  /** What was changed. */
+  /** The kind of object. */
   kind: 'rule' | 'tier' | 'tenant' | 'user' | 'api_key' | 'exemption' | 'ban' | 'token'
-  /** Its place in that, from 0. */
+  /** The position within the revision, from 0. */
   place: number
-  /** The revision that it is of. What was changed together has the same. */
+  /** The revision. Changes made together have the same. */
   revision: number
 }
 
@@ -69,231 +69,231 @@ export interface Change {
 export interface ChangeList {
   /** The changes, newest first. */
   items: Change[]
-  /** What to give as before for those that come next; empty: there are none. */
+  /** The value of before for the next page. Empty on the last page. */
   next: string
 }
 
-/** One thing that a node looks at. */
+/** The result of a health check. */
 export interface Check {
-  /** What is wrong with it. */
+  /** The problem, if there is one. */
   detail?: string
-  /** What it is. */
+  /** The name of the check. */
   name: string
-  /** How it is. */
+  /** The result. */
   status: string
 }
 
-/** What was found out of a rule. */
+/** The result of checking a rule. */
 export interface Checked {
-  /** Whether it could be stored as it is. */
+  /** Whether the rule is valid. */
   ok: boolean
-  /** What is wrong with it, with all other rules and tiers. */
+  /** The problems of the rule, together with all other rules and tiers. */
   problems: FieldProblem[]
-  /** The rule in a plain sentence. */
+  /** The rule as a sentence. */
   reading: string
 }
 
-/** How many there were. */
+/** The number of clients. */
 export interface Clients {
-  /** Of which kind. */
+  /** The kind of client. */
   by: 'user' | 'tenant' | 'key' | 'ip'
-  /** How many different ones. */
+  /** The number of different clients. */
   clients: number
-  /** It is their number, as it always is up to 16,384 of them; of more it is an estimate, mostly to within 1 in 100. */
+  /** Whether the number is exact, as it is up to 16,384; a larger one is an estimate, mostly within 1 %. */
   exact: boolean
 }
 
-/** An API key that was made, with its text. */
+/** A new API key, with its text. */
 export interface CreatedKey {
-  /** When it was made. */
+  /** When it was created. */
   created_at?: string
-  /** What it is called in paths. */
+  /** The id, as used in paths. */
   id: string
-  /** The text of the key, which is what its client sends. It is told this once, and kept nowhere. Empty if it was only tried. */
+  /** The text of the key, which clients send. It is shown only once and not stored. Empty for a dry run. */
   key: string
   /** When it was last changed. */
   updated_at?: string
-  /** Who has changed it last. */
+  /** Who changed it last. */
   updated_by?: string
-  /** What it is. */
+  /** The value. */
   value: Key
-  /** Tells whether it has changed since. 0: it is in a file. */
+  /** The version, for If-Match. 0: it is in a file. */
   version: number
 }
 
-/** A token that was made, with its text. */
+/** A new token, with its text. */
 export interface CreatedToken {
-  /** When it was made. */
+  /** When it was created. */
   created_at: string
-  /** Who has made it. */
+  /** Who created it. */
   created_by: string
-  /** When it stops being good. Without it, never. */
+  /** When it expires. Never, if it is missing. */
   expires_at?: string
-  /** Which one it is: a part of its text that is not secret. */
+  /** The id, which is the part of the text that is not secret. */
   id: string
-  /** When it was last used, to the minute. Without it, never. */
+  /** When it was last used, to the minute. Never, if it is missing. */
   last_used_at?: string
-  /** Whose it is, or what it is for: the actor of what is changed with it. */
+  /** The owner or the purpose: the actor in the change log. */
   name: string
-  /** What one may do with it: look; write what is limited, and how; say who may do so. */
+  /** The role: viewer may read, operator may change the catalog, admin may also manage tokens. */
   role: 'viewer' | 'operator' | 'admin'
-  /** The text of the token. It is told this once, and kept nowhere. */
+  /** The text of the token. It is shown only once and not stored. */
   token: string
 }
 
-/** What was changed. */
+/** A list of changes. */
 export interface Diff {
-  /** What was changed, by kind and by id. */
+  /** The changes, by kind and id. */
   items: DiffItem[] | null
-  /** The revision that the changes made, or the one before if there are none, or if they were undone. */
+  /** The revision that the changes made; the one before, if nothing changed or if it was a dry run. */
   revision: number
 }
 
-/** One thing that was changed. */
+/** A change to one object. */
 export interface DiffItem {
-  /** What has become of it: create, update or delete. */
+  /** What was done: create, update or delete. */
   action: string
-  /** Of an update: the fields that are not as they were. */
+  /** For an update: the fields that changed. */
   fields?: FieldDiff[]
-  /** Its id. */
+  /** The id of the object. */
   id: string
-  /** What kind of thing it is: rule, tier, tenant, user, api_key, exemption or ban. */
+  /** The kind of object: rule, tier, tenant, user, api_key, exemption or ban. */
   kind: string
 }
 
-/** What a catalog holds, as people write it. */
+/** The contents of a catalog, in the form of a config file. */
 export interface Document {
-  /** API keys. */
+  /** The API keys. */
   api_keys?: APIKey[]
-  /** Who is refused. */
+  /** The bans. */
   bans?: Entry[]
-  /** Who is not limited. */
+  /** The exemptions. */
   exemptions?: Entry[]
   /** The rules. */
   rules?: Rule[]
-  /** Tenants of whom something is known. */
+  /** The tenants. */
   tenants?: Tenant[]
   /** The tiers. */
   tiers?: Tier[]
-  /** Users of whom something is known. */
+  /** The users. */
   users?: User[]
 }
 
-/** Where a node listens. */
+/** The addresses that a node listens on. */
 export interface Doors {
   /** This API. */
   admin?: string
   /** The gateway. */
   gateway?: string
-  /** What Envoy asks. */
+  /** The rate limit service for Envoy. */
   grpc?: string
   /** The decision API. */
   http?: string
 }
 
-/** Who is exempt or banned: one of ip, user, tenant and key. */
+/** An exemption or a ban of exactly one ip, user, tenant or key. */
 export interface Entry {
-  /** An address, or a network. */
+  /** An address or a network. */
   ip?: string
   /** The id of an API key. */
   key?: string
-  /** Why, for people. */
+  /** The reason, for people. */
   reason?: string
   /** A tenant. */
   tenant?: string
-  /** When that is over. Without it, never. */
+  /** When the entry ends. Never, if it is missing. */
   until?: string
   /** A user. */
   user?: string
 }
 
-/** What has come of a limit since the node has started. */
+/** Hits of a limit since the node started. */
 export interface EnvoyHits {
-  /** Of these, those near it. */
+  /** Of these, hits near the limit. */
   near: number
-  /** Hits over it. */
+  /** Hits over the limit. */
   over: number
-  /** Of these, those that passed since it is only tried out. */
+  /** Of these, hits that passed because of shadow mode. */
   shadow: number
   /** Hits within the limit. */
   within: number
 }
 
-/** A limit of Envoy's descriptors. */
+/** A limit of an Envoy descriptor. */
 export interface EnvoyLimit {
-  /** What has come of it since the node has started. */
+  /** Hits since the node started. */
   hits: EnvoyHits
-  /** What may pass, or unlimited. */
+  /** The limit, or unlimited. */
   limit: string
-  /** Its name, if it has one. */
+  /** The name, if it has one. */
   name?: string
-  /** The domain, and the keys and values that lead to it. */
+  /** The domain, and the keys and values of the descriptor. */
   path: string
-  /** What is over it is told to Envoy, and passes. */
+  /** Whether hits over the limit are reported to Envoy and pass. */
   quota: boolean
-  /** It is only tried out, and refuses nothing. */
+  /** Whether the limit is in shadow mode and denies nothing. */
   shadow: boolean
 }
 
-/** What Envoy is limited by. */
+/** The limits of Envoy descriptors. */
 export interface EnvoyList {
   /** The limits, in the order of their declaration. */
   items: EnvoyLimit[]
-  /** What after has to be, to go on; empty at the end. */
+  /** The value of after for the next page. Empty on the last page. */
   next: string
-  /** Whether this node serves Envoy at all. */
+  /** Whether this node serves Envoy. */
   served: boolean
 }
 
-/** A decision, as it is recorded. */
+/** A recorded decision. */
 export interface Event {
-  /** It rests on what was remembered, not on a count. */
+  /** True if the decision is based on a remembered denial, not on a count. */
   cached: boolean
-  /** What the request costs. */
+  /** The cost of the request. */
   cost: number
-  /** How much of the limit is used. */
+  /** The units used of the limit. */
   count: number
-  /** The id of the decision: that of its log lines and traces. */
+  /** The id of the decision, as in logs and traces. */
   decision_id: string
-  /** The path of the rule that matched. */
+  /** The path pattern that matched. */
   endpoint: string
-  /** The address, or as much of it, or its hash, as the settings say. */
+  /** The address of the client, truncated or hashed as configured. */
   ip: string
-  /** The id of the API key. */
+  /** The id of the API key. Empty, if unknown. */
   key_id: string
-  /** How long the decision took, without that. */
+  /** Microseconds that the decision took, without the delay. */
   latency_us: number
-  /** Its limit that matters most. */
+  /** The limit of the rule with the smallest share left. */
   limit_name: string
-  /** How much there is. */
+  /** The size of the limit. */
   limit_value: number
-  /** The method, as rules count it. */
+  /** The method. */
   method: string
-  /** The node that decided. */
+  /** The node. */
   node: string
-  /** What became of the request. */
+  /** The outcome. */
   outcome: 'allowed' | 'throttled' | 'exempt' | 'denied' | 'banned' | 'blocked' | 'unauthorized' | 'unavailable'
-  /** The region that decided. */
+  /** The region of the node. */
   region: string
-  /** How long until the request could pass, in microseconds; -1: never. */
+  /** Microseconds until the request could pass; -1: never. */
   retry_after_us: number
   /** The rule that decided. */
   rule: string
-  /** The request passed, and a rule that is only tried out would have refused it: rule, limit and the rest are about that. */
+  /** True if the request passed and a log_only rule would have denied it: rule, limit and the other fields are about that rule. */
   shadow: boolean
-  /** The HTTP status of a refusal. */
+  /** The HTTP status of the response, if the request did not pass. */
   status: number
-  /** Whose user that is. */
+  /** The tenant. Empty, if unknown. */
   tenant_id: string
   /** The tier. */
   tier: string
-  /** When it was made. */
+  /** When the decision was made. */
   time: string
-  /** Who has asked; empty if that is not known, as with the next three. */
+  /** The user. Empty, if unknown. */
   user_id: string
-  /** How long it was held. */
+  /** Microseconds that the request was delayed. */
   waited_us: number
-  /** How many decisions it stands for: of those that passed there is a sample. */
+  /** How many decisions the event represents: those that passed are sampled. */
   weight: number
 }
 
@@ -301,208 +301,208 @@ export interface Event {
 export interface EventList {
   /** The events, newest first. */
   items: Event[]
-  /** What to give as after for those that come next; empty: there are none. */
+  /** The value of after for the next page. Empty on the last page. */
   next: string
 }
 
-/** A request that need not have been made. */
+/** A request to explain. It need not have been made. */
 export interface ExplainRequest {
-  /** The text of an API key, which is checked as a client's would be; or the id of one, which is believed. */
+  /** The text of an API key, which is checked like that of a client; or the id of one, which is taken as given. */
   api_key?: string
-  /** What it costs, whatever rules say. */
+  /** The cost, overriding that of the rules. */
   cost?: number
-  /** Its headers: a text each, or a list of texts. */
+  /** The headers: a text or a list of texts each. */
   headers?: Record<string, string | string[]>
-  /** The other end of the connection. */
+  /** The address of the other end of the connection. */
   ip?: string
-  /** Its method. Default: GET. */
+  /** The method. Default: GET. */
   method?: string
-  /** Its path. Default: /. */
+  /** The path. Default: /. */
   path?: string
-  /** Whose user that is, in the same way. */
+  /** The tenant, taken as given. */
   tenant?: string
-  /** The tier, in place of what is known. */
+  /** The tier, overriding the known one. */
   tier?: string
-  /** Who is asking: that is believed, and headers are not looked at for it. */
+  /** The user. It is taken as given, and headers are not used to identify the client. */
   user?: string
 }
 
-/** How a request stands with a limit. */
+/** A limit that applies to the request. */
 export interface ExplainedLimit {
-  /** Whether it lets the request pass. */
+  /** Whether the limit lets the request pass. */
   allowed: boolean
-  /** The path of the rule that matched. */
+  /** The path pattern that matched. */
   endpoint?: string
-  /** What it is. */
+  /** The limit. */
   limit: string
-  /** How much there is. */
+  /** The size of the limit. */
   max: number
-  /** Its name. */
+  /** The name of the limit. */
   name: string
-  /** It is no limit but a penalty: remaining are the violations until a ban. */
+  /** True for a penalty: remaining is then the number of violations until a ban. */
   penalty: boolean
-  /** How much is left. */
+  /** The units left. */
   remaining: number
-  /** In how many seconds all of it is back. */
+  /** Seconds until all units are back. */
   reset_after: number
-  /** In how many seconds the request would pass, at the latest; 0: now; null: never. */
+  /** Seconds until the request would pass, at the latest; 0: now; null: never. */
   retry_after: number | null
-  /** Its rule. */
+  /** The rule. */
   rule: string
-  /** It is only tried out, and refuses nothing. */
+  /** Whether the rule is log_only and denies nothing. */
   shadow: boolean
 }
 
-/** What a rule has to do with a request. */
+/** Whether a rule applies to the request. */
 export interface ExplainedRule {
-  /** The rule of its group that applies instead. */
+  /** The rule of the same group that applies instead. */
   beaten_by?: string
-  /** Its path that matched. */
+  /** The path pattern that matched. */
   endpoint?: string
-  /** Its limits, as they are for this request, if it matched. */
+  /** The limits for this request, if the rule matches. */
   limits?: ExplainedRuleLimit[]
-  /** Whether all its conditions are met. */
+  /** Whether all conditions are met. */
   matched: boolean
-  /** The first condition that is not. */
+  /** The first condition that is not met. */
   reason?: string
-  /** Its name. */
+  /** The name of the rule. */
   rule: string
 }
 
-/** A limit of a rule, as it is for who asks. */
+/** A limit of a rule, with the value for this client. */
 export interface ExplainedRuleLimit {
-  /** What it is counted under; nothing if it is unlimited. */
+  /** The key of the counter; empty if unlimited. */
   key?: string
-  /** What it is, or unlimited. */
+  /** The limit, or unlimited. */
   limit: string
-  /** Its name. */
+  /** The name of the limit. */
   name: string
-  /** Who says so: api_key, user, tier NAME, or rule. */
+  /** Where the limit comes from: api_key, user, tier NAME, or rule. */
   source: string
 }
 
-/** Who is asking. */
+/** The client. */
 export interface ExplainedSubject {
   /** The address. */
   ip: string
   /** The id of the API key. */
   key: string
-  /** What told who it is. */
+  /** How the client was identified. */
   source: 'given' | 'key' | 'jwt' | 'header' | 'ip'
   /** The tenant. */
   tenant: string
   /** The tier. */
   tier: string
-  /** The user; empty if that is not known, as with the rest. */
+  /** The user. Empty, if unknown. */
   user: string
 }
 
-/** What would become of a request, and why. */
+/** The decision about a request, and the reasons for it. */
 export interface Explanation {
-  /** Whether it would pass. */
+  /** Whether the request would pass. */
   allowed: boolean
-  /** The limits that apply, the one that matters most first, and then those that are only tried out. */
+  /** The limits that apply, the one that decides first, and those of log_only rules last. */
   limits: ExplainedLimit[]
-  /** What would become of it. */
+  /** The outcome. */
   outcome: 'allowed' | 'throttled' | 'exempt' | 'denied' | 'banned' | 'blocked' | 'unauthorized' | 'unavailable'
-  /** What its client would be told. */
+  /** The message to the client. */
   reason?: string
-  /** In how many seconds it would pass, at the latest; 0: it would now, or no one can tell; null: never. */
+  /** Seconds until the request would pass, at the latest; 0: now, or unknown; null: never. */
   retry_after: number | null
   /** The rule that decides. */
   rule?: string
-  /** All rules, in the order of their priority: why each applies, or does not. None, if no rule is looked at. */
+  /** All rules, in the order of priority: why each applies or does not. Empty, if no rule is evaluated. */
   rules: ExplainedRule[]
-  /** The same in sentences: who is asking, and how that was found out; whether that one is banned or exempt; each rule that applies, and what its limits say; and what decides. */
+  /** The same in sentences: who the client is and how it was identified; whether it is banned or exempt; each rule that applies, with its limits; and the decision. */
   steps: string[]
-  /** Who is asking. */
+  /** The client. */
   subject: ExplainedSubject
 }
 
-/** A field that is not as it was. */
+/** A field that changed. */
 export interface FieldDiff {
-  /** What it is, as JSON. Without it, it is not there. */
+  /** The new value, as JSON. Missing, if the field is not set. */
   after?: string
-  /** What it was, as JSON. Without it, it was not there. */
+  /** The old value, as JSON. Missing, if the field was not set. */
   before?: string
-  /** Which one. */
+  /** The path of the field. */
   path: string
 }
 
-/** One thing that is wrong with what was sent. */
+/** A problem with one field or parameter. */
 export interface FieldProblem {
-  /** And the column, in characters, from 1. */
+  /** The column, in characters, from 1. */
   column?: number
-  /** What it is about: a path in the body, or the name of a parameter. Without it, the whole. */
+  /** The path in the body, or the name of the parameter. Missing, if it is about the whole. */
   field?: string
-  /** What was probably meant. */
+  /** A suggestion. */
   hint?: string
-  /** Where it stands in the body, if it cannot be read: the line, from 1. */
+  /** The line in the body, from 1, if it cannot be parsed. */
   line?: number
-  /** What is wrong with it. */
+  /** What is wrong. */
   message: string
 }
 
-/** One of those that are limited. */
+/** A subject that was found. */
 export interface FoundSubject {
-  /** Which one: that of the user, API key or tenant; an address or a network. */
+  /** The id of the user, API key or tenant; an address or a network. */
   id: string
-  /** What it is. */
+  /** The kind of subject. */
   kind: 'user' | 'key' | 'tenant' | 'ip'
-  /** Whether the catalog has it. Others are limited all the same. */
+  /** Whether it is in the catalog. Others are limited all the same. */
   known: boolean
-  /** Of a key or a tenant: what people call it. */
+  /** For a key or a tenant: its name. */
   name?: string
-  /** Of a key: how its text begins. */
+  /** For a key: the first characters of its text. */
   prefix?: string
-  /** Whose it is. */
+  /** The tenant that it belongs to. */
   tenant?: string
-  /** The tier that the catalog has for it. */
+  /** The tier in the catalog. */
   tier?: string
-  /** Of a key: whose it is. */
+  /** For a key: its user. */
   user?: string
 }
 
-/** How a node is. */
+/** The health of a node. */
 export interface Health {
-  /** What that rests on. */
+  /** The checks. */
   checks: Check[]
-  /** Whether it works as it should, works all the same, or should not be asked. */
+  /** Whether the node works, works with restrictions, or should get no traffic. */
   status: 'ok' | 'degraded' | 'not_ready'
 }
 
 /** An API key, without the hash of its secret. */
 export interface Key {
-  /** Whether it is not good for now. */
+  /** Whether the key is disabled: requests with it are rejected. */
   disabled?: boolean
-  /** When it stops being good. */
+  /** When the key expires. */
   expires?: string
-  /** The part of the key between its prefix and its secret. It cannot be changed. */
+  /** The part of the key between its prefix and its secret. Read-only. */
   id: string
-  /** Limits in place of those of the tier, by their names. */
+  /** Limits that override those of the tier, by name. */
   limits?: Record<string, string | {
     /** The limit. */
     limit: string
     /** When it ends. */
     until?: string
   }>
-  /** For people. */
+  /** A name for people. */
   name?: string
-  /** How the key begins, so that its owner knows it again. It cannot be changed. */
+  /** The first characters of the key, so that its owner recognizes it. Read-only. */
   prefix?: string
-  /** When it was revoked. It cannot be changed here. */
+  /** When the key was revoked. Read-only. */
   revoked?: string
-  /** By whom. It cannot be changed here. */
+  /** Who revoked it. Read-only. */
   revoked_by?: string
-  /** The tenant that it is of. */
+  /** The tenant that the key belongs to. */
   tenant?: string
-  /** The tier, in place of that of its user. */
+  /** The tier, overriding that of the user. */
   tier?: string
-  /** Whose it is. */
+  /** The user that the key belongs to. */
   user?: string
 }
 
-/** How long decisions took, in microseconds. */
+/** Latency of decisions, in microseconds. */
 export interface LiveLatency {
   /** What half of them took at most. */
   p50: number
@@ -512,13 +512,13 @@ export interface LiveLatency {
   p99: number
 }
 
-/** Those who have asked most. */
+/** The clients with the most requests. */
 export interface LiveTalkers {
-  /** Addresses, or as much of them as the settings say. */
+  /** Addresses, truncated or hashed as configured. */
   addresses: Talkers
   /** API keys, by their ids. */
   keys: Talkers
-  /** How long the time was in which they were counted: between 10 and 20, unless it has just begun. */
+  /** The length of the time in which requests were counted: between 10 and 20 seconds, or less after a start. */
   seconds: number
   /** Tenants. */
   tenants: Talkers
@@ -526,778 +526,778 @@ export interface LiveTalkers {
   users: Talkers
 }
 
-/** What one logs in with. */
+/** Credentials to log in with. */
 export interface Login {
   /** The text of the token. */
   token: string
 }
 
-/** Why, and for how long. */
+/** The reason for a ban or an exemption, and when it ends. */
 export interface NewEntry {
-  /** Why. Who is banned may see it. */
+  /** The reason. The client may see it. */
   reason?: string
-  /** When it ends. Without it, never. */
+  /** When it ends. Never, if it is missing. */
   until?: string
 }
 
-/** An API key that is to be made. */
+/** An API key to create. */
 export interface NewKey {
-  /** When it stops being good. Without it, never. */
+  /** When it expires. Never, if it is missing. */
   expires?: string
-  /** Limits in place of those of the tier, by their names. */
+  /** Limits that override those of the tier, by name. */
   limits?: Record<string, string | {
     /** The limit. */
     limit: string
     /** When it ends. */
     until?: string
   }>
-  /** For people. */
+  /** A name for people. */
   name?: string
-  /** The tenant that it is of. */
+  /** The tenant that the key belongs to. */
   tenant?: string
-  /** The tier, in place of that of its user. */
+  /** The tier, overriding that of the user. */
   tier?: string
-  /** Whose it is: a user of the catalog. */
+  /** The user that the key belongs to, who must be in the catalog. */
   user?: string
 }
 
-/** A limit in place of that of the tier. */
+/** A limit that overrides that of the tier. */
 export interface NewOverride {
   /** The limit, or unlimited. */
   limit: string
-  /** When it ends. Without it, never. */
+  /** When it ends. Never, if it is missing. */
   until?: string
 }
 
-/** A token that is to be made. */
+/** A token to create. */
 export interface NewToken {
-  /** When it stops being good, instead of expires_in_seconds. */
+  /** When the token expires, instead of expires_in_seconds. */
   expires_at?: string
-  /** How long it is good. Without this and expires_at, for good. */
+  /** How long the token is valid. Without this and expires_at it does not expire. */
   expires_in_seconds?: number
-  /** Whose it is, or what it is for. */
+  /** The owner or the purpose. */
   name: string
-  /** What one may do with it. */
+  /** The role. */
   role: 'viewer' | 'operator' | 'admin'
 }
 
 /** A node that shares the catalog. */
 export interface Node {
-  /** Another serves a newer revision. */
+  /** Whether another node uses a newer revision. */
   behind: boolean
-  /** Tells it from others of its name. */
+  /** The id of the node, which is unique. */
   id?: string
-  /** Its name. */
+  /** The name of the node. */
   name: string
-  /** Why it does not serve the newest. */
+  /** Why it does not use the newest revision. */
   problem?: string
-  /** The revision that it serves. */
+  /** The revision in use. */
   revision: number
   /** When it was last seen. */
   seen: string
-  /** It is the one that answers. */
+  /** Whether it is the node that answers. */
   self: boolean
-  /** When it has started. */
+  /** When it started. */
   started?: string
-  /** What it says of itself. */
+  /** The state that it reports. */
   state?: NodeState
-  /** The version of its program. */
+  /** The version of the program. */
   version: string
 }
 
 /** All nodes. */
 export interface NodeList {
-  /** The nodes that were seen within the last hour, by name. One that has stopped as it should is gone at once. */
+  /** The nodes seen within the last hour, ordered by name. A node that shuts down is removed at once. */
   items: Node[]
 }
 
-/** How a node is, as it says itself. */
+/** The state of a node, as the node reports it. */
 export interface NodeState {
-  /** Whether it is asked. */
+  /** The state of the circuit breaker of the store. */
   breaker: 'closed' | 'open' | 'half_open' | 'none'
-  /** What that rests on. */
+  /** The checks. */
   checks: Check[]
-  /** What counts. */
+  /** Where counters are stored. */
   counters: 'memory' | 'redis'
-  /** What 99 in 100 decisions take at most, in microseconds. */
+  /** 99th percentile of latency, in microseconds. */
   p99_us: number
-  /** How many it refuses. */
+  /** Requests that did not pass, per second. */
   refused_per_second: number
-  /** How many nodes it shares limits with, while what counts is away. */
+  /** The number of nodes that share limits while the store is unreachable. */
   replicas: number
-  /** How many requests it decides. */
+  /** Requests, per second. */
   requests_per_second: number
-  /** How it is. */
+  /** The result. */
   status: 'ok' | 'degraded' | 'not_ready'
-  /** How what counts is. */
+  /** The state of the store. */
   store: string
 }
 
-/** A part of a series. */
+/** A point of a series. */
 export interface Point {
-  /** How many rest on what was remembered. */
+  /** Decisions that are based on a remembered denial. */
   cached: number
-  /** Of how many the record has an event. */
+  /** The number of events in the record. */
   events: number
-  /** What half of the decisions took at most, in microseconds. */
+  /** Median latency, in microseconds. */
   p50_us: number
-  /** What 95 in 100 took at most. */
+  /** 95th percentile of latency, in microseconds. */
   p95_us: number
-  /** What 99 in 100 took at most. */
+  /** 99th percentile of latency, in microseconds. */
   p99_us: number
-  /** When the time begins. It ends where the next begins. */
+  /** When the point starts. It ends where the next starts. */
   start: string
-  /** How many decisions there were. */
+  /** The number of decisions. */
   total: number
 }
 
-/** What a rule would have done. Numbers of requests are weighted. */
+/** What a rule would have done. Requests are estimated from a sample. */
 export interface Preview {
-  /** How many events of the record were looked at. */
+  /** The number of events that were replayed. */
   events: number
-  /** The time that was looked at: from. */
+  /** The start of the time range. */
   from: string
-  /** How many of these the rule would have matched. */
+  /** Requests that the rule would have matched. */
   matched: number
-  /** What is to be known to read this. */
+  /** Notes on how to read the numbers. */
   notes: string[] | null
-  /** How many of those that it matches were refused then. */
+  /** Matching requests that were denied at the time. */
   refused_now: number
-  /** How many requests they stand for. */
+  /** The number of requests that these events represent. */
   requests: number
-  /** The same, over time. */
+  /** The same numbers over time. */
   series: PreviewPoint[] | null
-  /** How many would have been counted apart. */
+  /** The number of separate counters. */
   subjects: number
-  /** And to. */
+  /** The end of the time range. */
   to: string
-  /** Those of whom it would have refused most. */
+  /** The subjects that would have been denied most often. */
   top: PreviewSubject[] | null
-  /** Of how many the record does not say whether it matches them. */
+  /** Requests whose events do not contain enough to tell whether the rule matches. */
   unclear: number
-  /** How many of these it would have refused. */
+  /** Requests that the rule would have denied. */
   would_refuse: number
 }
 
-/** The part of a preview that begins at a time. */
+/** A point in time of a preview. */
 export interface PreviewPoint {
-  /** How many requests the rule would have matched. */
+  /** Requests that the rule would have matched. */
   matched: number
-  /** When it begins. */
+  /** When the point starts. */
   start: string
-  /** How many of these it would have refused. */
+  /** Requests that the rule would have denied. */
   would_refuse: number
 }
 
-/** One that would have been counted apart. */
+/** A subject with a counter of its own. */
 export interface PreviewSubject {
-  /** How many requests the rule would have matched. */
+  /** Requests that the rule would have matched. */
   requests: number
-  /** Who or what. */
+  /** The subject. */
   subject: string
-  /** How many of these it would have refused. */
+  /** Requests that the rule would have denied. */
   would_refuse: number
 }
 
-/** Why there is no answer, as RFC 9457 has it. */
+/** An error, as in RFC 9457. */
 export interface Problem {
-  /** What is wrong, in a sentence for people. */
+  /** What is wrong, for people. */
   detail: string
-  /** The fields that are to blame, if fields are. */
+  /** The fields that are invalid, if any. */
   errors?: FieldProblem[]
   /** The HTTP status. */
   status: number
-  /** What the status means. */
+  /** The name of the status. */
   title: string
-  /** Always about:blank: the status says what kind of problem it is. */
+  /** Always about:blank. */
   type: string
-  /** Of a conflict: the version that the thing has now. */
+  /** For a conflict: the current version. */
   version?: number
 }
 
-/** How one stands with a limit. */
+/** A limit, and how much of it is used. */
 export interface Quota {
-  /** What it does when the limit is used up. */
+  /** The action of the rule. */
   action: 'reject' | 'throttle' | 'log_only' | 'block' | 'allow'
-  /** How it counts. */
+  /** The algorithm. */
   algorithm?: string
-  /** What the numbers rest on: counted, or what stands in for that. */
+  /** What the numbers are based on: counted, or a substitute. */
   basis: string
-  /** What it counts by. */
+  /** What the rule counts by. */
   count_by: string[]
-  /** The path that is counted, if it counts by endpoints. */
+  /** The path, if the rule counts by endpoint. */
   endpoint?: string
-  /** What it is, or unlimited. */
+  /** The limit, or unlimited. */
   limit: string
-  /** How much there is. */
+  /** The size of the limit. */
   max: number
   /** The name of the limit. */
   name: string
-  /** It is no limit but the rule's penalty: used are the violations that count towards a ban, and while there is one, retry_after is how much longer. */
+  /** True for the penalty of the rule: used is then the number of violations that count towards a ban, and retry_after the rest of a ban. */
   penalty: boolean
-  /** Of a bucket: how many units come back in a second. */
+  /** For a bucket: units that come back per second. */
   refill_per_second?: number
-  /** How much is left. */
+  /** The units left. */
   remaining: number
-  /** In how many seconds all of it is back. */
+  /** Seconds until all units are back. */
   reset_after: number
-  /** In how many seconds, at the latest, one unit would pass; null: never. */
+  /** Seconds until one unit would pass, at the latest; null: never. */
   retry_after: number | null
   /** The rule. */
   rule: string
-  /** Who says so: api_key, user, tier NAME, or rule. */
+  /** Where the limit comes from: api_key, user, tier NAME, or rule. */
   source: string
-  /** What is counted by and only a request tells. Then the numbers are not known. */
+  /** What the rule counts by that only a request can tell. The numbers are then unknown. */
   unknown?: string
-  /** How much is used. */
+  /** The units used. */
   used: number
 }
 
-/** An exemption or a ban, as the catalog has it. */
+/** An exemption or a ban, as stored. */
 export interface RecordEntry {
-  /** When it was made. */
+  /** When it was created. */
   created_at?: string
-  /** What it is called in paths. */
+  /** The id, as used in paths. */
   id: string
   /** When it was last changed. */
   updated_at?: string
-  /** Who has changed it last. */
+  /** Who changed it last. */
   updated_by?: string
-  /** What it is. */
+  /** The value. */
   value: Entry
-  /** Tells whether it has changed since. 0: it is in a file. */
+  /** The version, for If-Match. 0: it is in a file. */
   version: number
 }
 
-/** An API key, as the catalog has it. */
+/** An API key, as stored. */
 export interface RecordKey {
-  /** When it was made. */
+  /** When it was created. */
   created_at?: string
-  /** What it is called in paths. */
+  /** The id, as used in paths. */
   id: string
   /** When it was last changed. */
   updated_at?: string
-  /** Who has changed it last. */
+  /** Who changed it last. */
   updated_by?: string
-  /** What it is. */
+  /** The value. */
   value: Key
-  /** Tells whether it has changed since. 0: it is in a file. */
+  /** The version, for If-Match. 0: it is in a file. */
   version: number
 }
 
 /** A page of exemptions or bans. */
 export interface RecordListRecordEntry {
-  /** The things, by their ids. */
+  /** The items, ordered by id. */
   items: RecordEntry[]
-  /** What after has to be for the next page. Empty: there is none. */
+  /** The value of after for the next page. Empty on the last page. */
   next: string
 }
 
 /** A page of API keys. */
 export interface RecordListRecordKey {
-  /** The things, by their ids. */
+  /** The items, ordered by id. */
   items: RecordKey[]
-  /** What after has to be for the next page. Empty: there is none. */
+  /** The value of after for the next page. Empty on the last page. */
   next: string
 }
 
 /** A page of tenants. */
 export interface RecordListRecordTenant {
-  /** The things, by their ids. */
+  /** The items, ordered by id. */
   items: RecordTenant[]
-  /** What after has to be for the next page. Empty: there is none. */
+  /** The value of after for the next page. Empty on the last page. */
   next: string
 }
 
 /** A page of tiers. */
 export interface RecordListRecordTier {
-  /** The things, by their ids. */
+  /** The items, ordered by id. */
   items: RecordTier[]
-  /** What after has to be for the next page. Empty: there is none. */
+  /** The value of after for the next page. Empty on the last page. */
   next: string
 }
 
 /** A page of users. */
 export interface RecordListRecordUser {
-  /** The things, by their ids. */
+  /** The items, ordered by id. */
   items: RecordUser[]
-  /** What after has to be for the next page. Empty: there is none. */
+  /** The value of after for the next page. Empty on the last page. */
   next: string
 }
 
 /** A page of rules. */
 export interface RecordListRuleRecord {
-  /** The things, by their ids. */
+  /** The items, ordered by id. */
   items: RuleRecord[]
-  /** What after has to be for the next page. Empty: there is none. */
+  /** The value of after for the next page. Empty on the last page. */
   next: string
 }
 
-/** A tenant, as the catalog has it. */
+/** A tenant, as stored. */
 export interface RecordTenant {
-  /** When it was made. */
+  /** When it was created. */
   created_at?: string
-  /** What it is called in paths. */
+  /** The id, as used in paths. */
   id: string
   /** When it was last changed. */
   updated_at?: string
-  /** Who has changed it last. */
+  /** Who changed it last. */
   updated_by?: string
-  /** What it is. */
+  /** The value. */
   value: Tenant
-  /** Tells whether it has changed since. 0: it is in a file. */
+  /** The version, for If-Match. 0: it is in a file. */
   version: number
 }
 
-/** A tier, as the catalog has it. */
+/** A tier, as stored. */
 export interface RecordTier {
-  /** When it was made. */
+  /** When it was created. */
   created_at?: string
-  /** What it is called in paths. */
+  /** The id, as used in paths. */
   id: string
   /** When it was last changed. */
   updated_at?: string
-  /** Who has changed it last. */
+  /** Who changed it last. */
   updated_by?: string
-  /** What it is. */
+  /** The value. */
   value: Tier
-  /** Tells whether it has changed since. 0: it is in a file. */
+  /** The version, for If-Match. 0: it is in a file. */
   version: number
 }
 
-/** A user, as the catalog has it. */
+/** A user, as stored. */
 export interface RecordUser {
-  /** When it was made. */
+  /** When it was created. */
   created_at?: string
-  /** What it is called in paths. */
+  /** The id, as used in paths. */
   id: string
   /** When it was last changed. */
   updated_at?: string
-  /** Who has changed it last. */
+  /** Who changed it last. */
   updated_by?: string
-  /** What it is. */
+  /** The value. */
   value: User
-  /** Tells whether it has changed since. 0: it is in a file. */
+  /** The version, for If-Match. 0: it is in a file. */
   version: number
 }
 
-/** How often one was refused. */
+/** Denied requests of one client, rule or endpoint. */
 export interface Refusals {
-  /** How many a limit has refused. */
+  /** Requests denied by a limit. */
   denied: number
-  /** Of whom or of what. */
+  /** The client, rule or endpoint. */
   name: string
-  /** How many were refused for whatever reason. */
+  /** Requests that did not pass, for any reason. */
   refused: number
 }
 
-/** What is to be forgotten. */
+/** Which counters to reset. */
 export interface ResetSubject {
-  /** Only what is counted by this rule. */
+  /** Only reset counters of this rule. */
   rule?: string
 }
 
-/** What of a revision is to be undone. */
+/** Which changes of a revision to undo. */
 export interface Revert {
-  /** Undo also what has changed again since. */
+  /** Undo objects that have changed since, too. */
   force?: boolean
   /** See kind. */
   id?: string
-  /** Only the thing of this kind with this id. Without both, all that the revision has changed. */
+  /** Only the object of this kind with this id. Without both, everything that the revision changed. */
   kind?: string
 }
 
 /** A revision of the catalog. */
 export interface Revision {
-  /** The revision that the change made, or the one before if nothing has changed. */
+  /** The revision that the change made, or the one before if nothing changed. */
   revision: number
 }
 
-/** Whom it is about, what to count, how much may pass, and what happens to the rest. */
+/** A rule: which requests it matches, what it counts, how many it lets pass, and what it does with the rest. */
 export interface Rule {
-  /** What happens to what is over a limit: reject, throttle, log_only; or block or allow, for everything that matches. Default reject. */
+  /** What to do with requests over a limit: reject (deny), throttle (delay) or log_only. Or block or allow, for every request that matches. Default reject. */
   action?: 'reject' | 'throttle' | 'log_only' | 'block' | 'allow'
-  /** What a request takes. Default 1. */
+  /** How many units a request takes. Default 1. */
   cost?: number | {
-    /** The header that says how many. */
+    /** The header with the number of units. */
     header?: string
-    /** The most that it may say. */
+    /** The highest number that is accepted from the header. */
     max?: number
-    /** So many units, if the header says nothing. Default 1. */
+    /** The number of units if the header is missing. Default 1. */
     units?: number
   }
-  /** What has a counter of its own: global, tenant, user, api_key, ip, endpoint, method, header:NAME or claim:NAME. Without any, there is one counter for all. */
+  /** What has a counter of its own: global, tenant, user, api_key, ip, endpoint, method, header:NAME or claim:NAME. Default: one counter for all requests. */
   count_by?: string[]
-  /** Whether it is in use. Default true. */
+  /** Whether the rule is in use. Default true. */
   enabled?: boolean
-  /** Of the rules of a group, the best one that matches decides. */
+  /** The group. Only the first rule of a group that matches applies. */
   group?: string
-  /** How much may pass. */
+  /** The limits. */
   limits?: RuleLimit[]
-  /** Its conditions. All that are given must hold. Without any, it matches every request. */
+  /** The conditions. All of them must be met; a rule without conditions matches every request. */
   match?: RuleMatch
-  /** How long throttle, or a leaky bucket, may hold a request. */
+  /** The longest time that a request may be delayed by throttle or by a leaky bucket. */
   max_delay?: string
-  /** Tells the rule, and its counters, from others: letters, digits, and any of . _ - between them. */
+  /** The name of the rule and of its counters: letters, digits, and . _ - between them. */
   name: string
-  /** What becomes of a request that cannot be counted: local, open or closed. Default local. */
+  /** What to do with a request while counters cannot be reached: local, open or closed. Default local. */
   on_store_failure?: 'local' | 'open' | 'closed'
-  /** What happens to those who go on while they are refused. */
+  /** A ban for clients that keep sending requests that are denied. */
   penalty?: RulePenalty
-  /** Decides among the rules of a group: lower first. */
+  /** The order of rules in a group: the lowest number comes first. */
   priority?: number
-  /** What a client that is refused gets. */
+  /** The response to a request that is denied. */
   response?: RuleResponse
 }
 
-/** A named limit. API keys, users and tiers may have another value under its name. */
+/** A named limit. API keys, users and tiers can override its value. */
 export interface RuleLimit {
-  /** How it is counted: token_bucket, leaky_bucket, fixed_window, sliding_window or sliding_log. */
+  /** The algorithm: token_bucket, leaky_bucket, fixed_window, sliding_window or sliding_log. */
   algorithm?: string
-  /** How much may come at once, of a token_bucket, or may wait, of a leaky_bucket. */
+  /** How many requests may come at once (token_bucket), or wait (leaky_bucket). */
   burst?: number
-  /** How much may pass: so many per second, minute, hour, day, week, month, year, or per a time such as 90s. */
+  /** The limit: a number per second, minute, hour, day, week, month or year, or per duration such as 90s. */
   limit: string
-  /** Its name. */
+  /** The name of the limit. */
   name: string
 }
 
-/** The conditions of a rule. Within one, any of its values may hold. */
+/** The conditions of a rule. A condition is met if any of its values matches. */
 export interface RuleMatch {
-  /** Headers and their values; * is any value, but one. */
+  /** Headers and their values; * matches any value. */
   headers?: Record<string, string>
-  /** Networks of who asks. */
+  /** Networks of the client. */
   ip_ranges?: string[]
-  /** Methods of HTTP. */
+  /** HTTP methods. */
   methods?: string[]
-  /** Patterns of paths. */
+  /** Path patterns. */
   paths?: string[]
-  /** Tiers of who asks. */
+  /** Tiers of the client. */
   tiers?: string[]
 }
 
 /** An order of rules. */
 export interface RuleOrder {
-  /** The names of rules, in the order of their priorities. */
+  /** The names of rules, in the order of priority. */
   names: string[]
 }
 
-/** A ban for those who go on while they are refused. */
+/** A temporary ban for clients that keep sending requests that are denied. */
 export interface RulePenalty {
-  /** How long it lasts. */
+  /** How long the ban lasts. */
   cooldown: string
-  /** By how much longer the next ones last. */
+  /** Factors by which the next bans are longer. */
   multipliers?: number[]
-  /** How many refusals lead to it. */
+  /** The number of denied requests that leads to a ban. */
   threshold: number
-  /** Within which time. */
+  /** The time within which they are counted. */
   within: string
 }
 
-/** How many requests a rule decides. */
+/** The request rate of a rule. */
 export interface RuleRate {
   /** The name of the rule. */
   name: string
-  /** How many of these were refused. */
+  /** Of these, requests that did not pass, per second. */
   refused_per_second: number
-  /** How many requests it has decided. */
+  /** Requests that the rule decided, per second. */
   requests_per_second: number
 }
 
-/** A rule, as the catalog has it. */
+/** A rule, as stored. */
 export interface RuleRecord {
-  /** When it was made. */
+  /** When it was created. */
   created_at?: string
-  /** What it is called in paths. */
+  /** The id, as used in paths. */
   id: string
-  /** The rule in a plain sentence. */
+  /** The rule as a sentence. */
   reading: string
   /** When it was last changed. */
   updated_at?: string
-  /** Who has changed it last. */
+  /** Who changed it last. */
   updated_by?: string
-  /** What it is. */
+  /** The value. */
   value: Rule
-  /** Tells whether it has changed since. 0: it is in a file. */
+  /** The version, for If-Match. 0: it is in a file. */
   version: number
 }
 
-/** What a client that is refused gets. */
+/** The response to a request that is denied. */
 export interface RuleResponse {
-  /** What it is told. */
+  /** The message. */
   message?: string
-  /** The status. Default 429, and 403 of block. */
+  /** The HTTP status. Default 429, or 403 for block. */
   status?: number
 }
 
-/** What was decided of one kind, over time. */
+/** Decisions over time. */
 export interface Series {
-  /** What it is about: an outcome, a rule, a tier, an endpoint or a region. */
+  /** The outcome, rule, tier, endpoint or region. */
   name: string
-  /** The numbers, in the order of time. Those of all series lie at the same times. */
+  /** The points, in order. All series have points at the same times. */
   points: Point[]
-  /** It is all that found no place in the others, and has no name. */
+  /** True for the sum of all that are not listed. It has no name. */
   rest: boolean
 }
 
-/** What was decided, over time. */
+/** A list of series. */
 export interface SeriesList {
-  /** From when they are. */
+  /** The start of the time range. */
   from: string
-  /** The series, that with most decisions first, and the rest last. */
+  /** The series, that with the most decisions first, and the sum of the rest last. */
   items: Series[]
-  /** The time between points; 0 if there is no series, and none was given. */
+  /** Seconds between points; 0 if there are no series and no step was given. */
   step_seconds: number
-  /** Until when they are. */
+  /** The end of the time range. */
   to: string
 }
 
-/** Who one is, as the API sees it. */
+/** The current session, or the token of the request. */
 export interface Session {
-  /** What X-CSRF-Token has to be with this session's cookie, on every method but GET and HEAD. Not with a token: it needs none. */
+  /** The value of the header X-CSRF-Token, required with the session cookie for every method except GET and HEAD. Missing with a token, which needs none. */
   csrf?: string
   /** When the session ends. */
   expires_at?: string
-  /** When the token expires. Without it, never. */
+  /** When the token expires. Never, if it is missing. */
   expires_token_at?: string
-  /** The name of the token, which is the actor of what is changed. */
+  /** The name of the token, which is the actor in the change log. */
   name: string
-  /** What one may do. */
+  /** The role. */
   role: 'viewer' | 'operator' | 'admin'
 }
 
-/** A setting of the node that answers. */
+/** A setting of this node. */
 export interface Setting {
-  /** What it does. */
+  /** The description. */
   doc: string
-  /** The variable of the environment that sets it. */
+  /** The environment variable. */
   env: string
-  /** Where it stands in the config. */
+  /** The name in the config file. */
   name: string
-  /** Who says so. */
+  /** Where the value comes from. */
   origin: string
-  /** What it is; a secret is not shown. */
+  /** The value; secrets are masked. */
   value: string
 }
 
 /** All settings. */
 export interface SettingList {
-  /** All settings, those that no one has set, too. */
+  /** All settings, including those that are not set. */
   items: Setting[]
 }
 
-/** What a node has decided in the last seconds. */
+/** Decisions of a node in the last seconds. */
 export interface Snapshot {
-  /** When. */
+  /** The time of the snapshot. */
   at: string
-  /** How long decisions took, in microseconds, without the time that requests were held. */
+  /** Latency of decisions in microseconds, without the time that requests were delayed. */
   latency_us: LiveLatency
-  /** Where. */
+  /** The node. */
   node?: string
-  /** What became of them, by its name. All that there are are here. */
+  /** Requests per second by outcome. Every outcome is listed. */
   outcomes_per_second: Record<string, number>
-  /** How many were refused. */
+  /** Requests that did not pass, per second. */
   refused_per_second: number
-  /** How many requests were decided. */
+  /** Requests, per second. */
   requests_per_second: number
-  /** The rules that decided most, the first first: at most 50. One of the name other may stand for those that are too many to be told apart. */
+  /** The rules that decided the most requests, most first: at most 50. A rule named other stands for the rest. */
   rules: RuleRate[]
-  /** How long the time was that rates and latency are about: the last 10 seconds, unless it has just begun. */
+  /** The length of the time that rates and latency are about: the last 10 seconds, or less after a start. */
   seconds: number
-  /** How many passed that a rule that is only tried out would have refused. */
+  /** Requests that passed and that a log_only rule would have denied, per second. */
   shadow_refused_per_second: number
-  /** Those who have asked most. */
+  /** The clients with the most requests. */
   talkers: LiveTalkers
 }
 
-/** What a node is made of, and how it is. */
+/** The configuration and the health of a node. */
 export interface Status {
-  /** What counts. */
+  /** Where counters are stored. */
   counters: 'memory' | 'redis'
-  /** What the catalog is in. */
+  /** The database of the catalog. */
   database: 'none' | 'sqlite' | 'postgres'
-  /** Where it listens. */
+  /** The addresses that it listens on. */
   doors: Doors
-  /** Whether Envoy is served, as by envoyproxy/ratelimit. */
+  /** Whether the node serves the rate limit service of Envoy. */
   envoy: boolean
-  /** The file that the rules are in, if they are. */
+  /** The file with the rules, in file mode. */
   file?: string
-  /** How it is. */
+  /** Its health. */
   health: Health
-  /** Where the rules are. */
+  /** Where the rules are stored. */
   mode: 'file' | 'database'
   /** The name of the node. */
   node: string
-  /** Its clock. */
+  /** The time of the node. */
   now: string
-  /** Whether there is a record of decisions. */
+  /** Whether decisions are recorded. */
   record: boolean
-  /** The revision of the catalog that is in use; 0 of a file. */
+  /** The revision of the catalog in use; 0 in file mode. */
   revision: number
-  /** How many rules are in use. */
+  /** The number of rules in use. */
   rules: number
   /** The version of the program. */
   version: string
 }
 
-/** One that is limited, and what is known of it. */
+/** A user, API key, tenant or address. */
 export interface Subject {
-  /** What bans it, if anything does: that may also be its network, its tenant or its user. */
+  /** The ban that applies to it, which may be that of its network, tenant or user. */
   ban?: Entry
-  /** Of a user: that it is blocked. */
+  /** For a user: set if the user is blocked. */
   blocked?: Blocked
-  /** What exempts it, in the same way. */
+  /** The exemption that applies to it, in the same way. */
   exemption?: Entry
-  /** Which one. */
+  /** The id. */
   id: string
-  /** What it is. */
+  /** The kind of subject. */
   kind: 'user' | 'key' | 'tenant' | 'ip'
-  /** Whether the catalog has it; an address is known if it is on a list itself. */
+  /** Whether it is in the catalog; an address is known if it is banned or exempt itself. */
   known: boolean
-  /** When the last was. */
+  /** When the last request was made. */
   last_used_at?: string
-  /** Of a key or a tenant: what people call it. */
+  /** For a key or a tenant: its name. */
   name?: string
-  /** The limits that it has in place of those of its tier, by their names. */
+  /** Limits that override those of its tier, ordered by name. */
   overrides: SubjectOverride[]
-  /** Whose it is. */
+  /** The tenant that it belongs to. */
   tenant?: string
-  /** The tier that it is limited by, wherever it comes from. */
+  /** The tier that applies, from whatever source. */
   tier?: string
-  /** Of a key: why it is not good any more. */
+  /** For a key: why it is rejected. */
   unusable?: string
-  /** Of a user or a key: how many requests it has made. */
+  /** For a user or a key: the number of requests so far. */
   usage_total?: number
-  /** Of a key: whose it is. */
+  /** For a key: its user. */
   user?: string
-  /** What the catalog has: the value of its record under /users, /keys or /tenants. */
+  /** The value of its record under /users, /keys or /tenants. */
   value?: unknown
   /** The version of that record. */
   version?: number
 }
 
-/** Those that were found. */
+/** The subjects that were found. */
 export interface SubjectList {
-  /** Those that were found. */
+  /** The subjects that were found. */
   items: FoundSubject[]
 }
 
-/** A limit in place of that of the tier. */
+/** A limit that overrides that of the tier. */
 export interface SubjectOverride {
-  /** What it is instead. */
+  /** The new limit. */
   limit: string
   /** The name of the limit. */
   limit_name: string
-  /** When that ends. Without it, never. */
+  /** When the override ends. Never, if it is missing. */
   until?: string
 }
 
-/** One who has asked, and how often. */
+/** A client, and its requests. */
 export interface Talker {
-  /** Who it is. */
+  /** The client. */
   name: string
-  /** How many of these were refused. */
+  /** Of these, requests that did not pass. */
   refused: number
-  /** How many requests there were. */
+  /** Its requests. */
   requests: number
 }
 
-/** Those who have asked most, and those who were refused most. */
+/** Clients of one kind with the most requests. */
 export interface Talkers {
-  /** Those of whom most requests were refused. */
+  /** The clients with the most requests that did not pass. */
   by_refused: Talker[]
-  /** Those with most requests, the first first. */
+  /** The clients with the most requests, most first. */
   by_requests: Talker[]
-  /** The same, of those that were refused. */
+  /** The same, for requests that did not pass. */
   refused_off: number
-  /** By how much numbers of requests may be too low: 0, unless there were very many who asked. */
+  /** By how much the numbers of requests may be too low: 0, unless there were very many clients. */
   requests_off: number
 }
 
-/** A tenant of whom something is known. */
+/** A tenant. */
 export interface Tenant {
-  /** Which one. */
+  /** The id of the tenant. */
   id: string
-  /** For people. */
+  /** A name for people. */
   name?: string
-  /** The tier of those of it who have no other. */
+  /** The tier of its users and keys that have no other. */
   tier?: string
 }
 
-/** What those have in common who pay the same: values for named limits. */
+/** A plan: values for named limits that its users share. */
 export interface Tier {
-  /** For people. */
+  /** A name for people. */
   display_name?: string
-  /** Values in place of those of rules, by the names of limits, or unlimited. */
+  /** Values that override those of rules, by limit name, or unlimited. */
   limits?: Record<string, string>
-  /** Its name. */
+  /** The name of the tier. */
   name: string
-  /** For people. */
+  /** The price, for people. */
   price?: string
 }
 
 /** A token, without its text. */
 export interface Token {
-  /** When it was made. */
+  /** When it was created. */
   created_at: string
-  /** Who has made it. */
+  /** Who created it. */
   created_by: string
-  /** When it stops being good. Without it, never. */
+  /** When it expires. Never, if it is missing. */
   expires_at?: string
-  /** Which one it is: a part of its text that is not secret. */
+  /** The id, which is the part of the text that is not secret. */
   id: string
-  /** When it was last used, to the minute. Without it, never. */
+  /** When it was last used, to the minute. Never, if it is missing. */
   last_used_at?: string
-  /** Whose it is, or what it is for: the actor of what is changed with it. */
+  /** The owner or the purpose: the actor in the change log. */
   name: string
-  /** What one may do with it: look; write what is limited, and how; say who may do so. */
+  /** The role: viewer may read, operator may change the catalog, admin may also manage tokens. */
   role: 'viewer' | 'operator' | 'admin'
 }
 
 /** All tokens. */
 export interface TokenList {
-  /** The tokens, in the order in which they were made. */
+  /** The tokens, oldest first. */
   items: Token[]
-  /** Always empty: the list is whole. */
+  /** Always empty: the list is complete. */
   next: string
 }
 
-/** Those who were refused most. */
+/** Who or what was denied most often. */
 export interface Top {
-  /** Those that were denied most, the first first. */
+  /** Those with the most denied requests, most first. */
   items: Refusals[]
 }
 
-/** How one stands with all of its limits. */
+/** The limits of a subject, and how much of each is used. */
 export interface Usage {
-  /** When. */
+  /** The time of the response. */
   at: string
-  /** The limits, by the priority and the names of their rules. */
+  /** The limits, ordered by the priority and the name of their rules. */
   items: Quota[]
 }
 
-/** A user of whom something is known. */
+/** A user. */
 export interface User {
-  /** That the user is banned. */
+  /** Set if the user is blocked. */
   blocked?: Blocked
-  /** Which one. */
+  /** The id of the user. */
   id: string
-  /** Limits in place of those of the tier, by their names. */
+  /** Limits that override those of the tier, by name. */
   limits?: Record<string, string | {
     /** The limit. */
     limit: string
     /** When it ends. */
     until?: string
   }>
-  /** The tenant that it is of. */
+  /** The tenant that the user belongs to. */
   tenant?: string
   /** The tier. */
   tier?: string
 }
 
-/** A user who was refused by a rule. */
+/** How often a rule denied requests of a user. */
 export interface Violation {
-  /** How many requests of the user it has denied. */
+  /** Requests of the user that the rule denied. */
   denied: number
   /** The rule. */
   rule: string
@@ -1305,8 +1305,8 @@ export interface Violation {
   user: string
 }
 
-/** Users who were refused, and by which rules. */
+/** Users, and the rules that denied their requests. */
 export interface ViolationList {
-  /** The most frequent first. */
+  /** The violations, most frequent first. */
   items: Violation[]
 }
