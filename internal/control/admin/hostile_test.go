@@ -154,7 +154,7 @@ func TestHostileBodies(t *testing.T) {
 			t.Errorf("%s takes no JSON", pattern)
 		}
 		if path != "/apply" {
-			h.ask(method, path, bytes.Repeat([]byte(" "), 10<<20), "", h.admin, "If-Match", "*").want(http.StatusRequestEntityTooLarge)
+			h.ask(method, path, bytes.Repeat([]byte(" "), 2<<20), "", h.admin, "If-Match", "*").want(http.StatusRequestEntityTooLarge)
 		}
 	}
 }

@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -99,14 +102,14 @@ func (l *logs) String() string {
 	return l.b.String()
 }
 
-// newHouse returns an API on a database of its own in memory. Its options may be changed
+// newHouse returns an API on a SQLite database of its own. Its options may be changed
 // before it is made.
 func newHouse(t testing.TB, change ...func(*admin.Options)) *house {
 	t.Helper()
-	return newHouseAt(t, "sqlite::memory:", change...)
+	return newHouseAt(t, "", change...)
 }
 
-// newHouseAt returns an API on a database.
+// newHouseAt returns an API on the database at a URL, or on a new one.
 func newHouseAt(t testing.TB, url string, change ...func(*admin.Options)) *house {
 	t.Helper()
 	h := &house{TB: t, clock: newClock(), log: &logs{}}
@@ -138,7 +141,7 @@ func newHouseAt(t testing.TB, url string, change ...func(*admin.Options)) *house
 func newFileHouse(t testing.TB, d catalog.Document, change ...func(*admin.Options)) *house {
 	t.Helper()
 	h := &house{TB: t, clock: newClock(), log: &logs{}, document: &d}
-	h.tokens = h.open("sqlite::memory:")
+	h.tokens = h.open("")
 	set, err := rule.Compile(d.File)
 	if err != nil {
 		t.Fatal(err)
@@ -155,16 +158,50 @@ func newFileHouse(t testing.TB, d catalog.Document, change ...func(*admin.Option
 
 func (h *house) open(url string) *catalog.Catalog {
 	h.Helper()
+	isNew := url == ""
+	if isNew {
+		file, err := migrated()
+		if err != nil {
+			h.Fatal(err)
+		}
+		path := filepath.Join(h.TempDir(), "stint.db")
+		if err := os.WriteFile(path, file, 0o600); err != nil {
+			h.Fatal(err)
+		}
+		url = "sqlite:" + path
+	}
 	c, err := catalog.Open(url, catalog.Options{Now: h.clock.now})
 	if err != nil {
 		h.Fatal(err)
 	}
 	h.Cleanup(func() { c.Close() })
-	if _, err := c.Up(h.Context(), 0); err != nil {
-		h.Fatal(err)
+	if !isNew {
+		if _, err := c.Up(h.Context(), 0); err != nil {
+			h.Fatal(err)
+		}
 	}
 	return c
 }
+
+// migrated returns the file of a new SQLite database. It is made once: migrations take
+// longer than most tests.
+var migrated = sync.OnceValues(func() (file []byte, err error) {
+	dir, err := os.MkdirTemp("", "stint-admin-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "stint.db")
+	c, err := catalog.Open("sqlite:"+path, catalog.Options{})
+	if err != nil {
+		return nil, err
+	}
+	_, err = c.Up(context.Background(), 0)
+	if err := errors.Join(err, c.Close()); err != nil { // which leaves it in one file
+		return nil, err
+	}
+	return os.ReadFile(path)
+})
 
 // build makes an engine, and what sees its decisions.
 func (h *house) build(directory identity.Directory, set *rule.Set, lists identity.Lists) {
@@ -217,7 +254,7 @@ func (h *house) make(change []func(*admin.Options)) {
 		h.Fatal(err)
 	}
 	h.Cleanup(h.api.Close)
-	h.api31 = newDocument(h, admin.OpenAPI())
+	h.api31 = openAPI()
 	h.viewer, h.operator, h.admin = h.token("vera", catalog.Viewer), h.token("otto", catalog.Operator), h.token("ada", catalog.Administrator)
 }
 
@@ -350,24 +387,20 @@ type object = map[string]any
 type document struct {
 	root object
 	mux  *http.ServeMux // finds the operation of a request
-
-	mu   *sync.Mutex
-	seen map[string]map[int]bool // which statuses operations have answered with
 }
 
-// newDocument reads a document.
-func newDocument(h *house, text []byte) document {
-	h.Helper()
-	d := document{mux: http.NewServeMux(), mu: &sync.Mutex{}, seen: map[string]map[int]bool{}}
-	if err := json.Unmarshal(text, &d.root); err != nil {
-		h.Fatal(err)
+// openAPI returns the document of the API.
+var openAPI = sync.OnceValue(func() document {
+	d := document{mux: http.NewServeMux()}
+	if err := json.Unmarshal(admin.OpenAPI(), &d.root); err != nil {
+		panic(err)
 	}
 	for _, pattern := range d.operations() {
 		method, path, _ := strings.Cut(pattern, " ")
 		d.mux.HandleFunc(method+" "+admin.Prefix+path, func(http.ResponseWriter, *http.Request) {})
 	}
 	return d
-}
+})
 
 // operations returns all operations, as GET /path.
 func (d document) operations() (out []string) {
