@@ -75,14 +75,14 @@ func (a *API) addApply() {
 				if ctx.Err() == nil && out.err == nil {
 					a.log.LogAttrs(ctx, slog.LevelError, "admin: export failed", slog.Any("error", err))
 				}
-				panic(http.ErrAbortHandler) // or what is not whole would look as if it were
+				panic(http.ErrAbortHandler) // or the client would take a part for the whole
 			}
 		}}, nil
 	})
 }
 
-// late is a sender that begins with what is first written: until then there may be a
-// problem to tell.
+// late is a sender that sends the header with the first write: until then, an error can
+// still become a problem.
 type late struct {
 	*sender
 	contentType string
@@ -98,7 +98,7 @@ func (l *late) Write(p []byte) (int, error) {
 	return l.sender.Write(p)
 }
 
-// exportWhole writes the whole.
+// exportWhole writes the catalog.
 func (a *API) exportWhole(ctx context.Context, w io.Writer, users bool, format string) error {
 	if c := a.options.Catalog; c != nil {
 		o := catalog.ExportOptions{Users: users}

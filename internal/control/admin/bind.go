@@ -95,7 +95,7 @@ func fieldsOf(t reflect.Type, at []int) (out []reflect.StructField) {
 	return out
 }
 
-// bound returns the number of a tag.
+// bound returns the number in a tag, or nil.
 func bound(f reflect.StructField, tag string) *float64 {
 	text, ok := f.Tag.Lookup(tag)
 	if !ok {
@@ -149,7 +149,7 @@ func (in *input) bind(w http.ResponseWriter, r *http.Request, into reflect.Value
 	return in.bindBody(w, r, into)
 }
 
-// set checks a parameter, and puts it where it belongs.
+// set checks a parameter and sets its field.
 func (p *param) set(text string, into reflect.Value) error {
 	refuse := func(want string) error {
 		return blame(http.StatusBadRequest, p.name, strict.Quote(text)+": want "+want, "")
@@ -175,7 +175,7 @@ func (p *param) set(text string, into reflect.Value) error {
 	}
 	if u, ok := into.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		if into.Type() == reflect.TypeFor[time.Time]() {
-			u = &catalog.Time{} // whose problems say what is wanted
+			u = &catalog.Time{} // whose errors say what is wanted
 		}
 		if err := u.UnmarshalText([]byte(text)); err != nil {
 			return blame(http.StatusBadRequest, p.name, err.Error(), "")
@@ -219,7 +219,7 @@ func (p *param) set(text string, into reflect.Value) error {
 	return nil
 }
 
-// span says from where to where numbers may be.
+// span describes the range of a number.
 func (p *param) span() (s string) {
 	if p.min != nil {
 		s += " from " + strconv.FormatFloat(*p.min, 'f', -1, 64)
@@ -231,14 +231,14 @@ func (p *param) span() (s string) {
 }
 
 func (in *input) bindBody(w http.ResponseWriter, r *http.Request, into reflect.Value) error {
-	// Who sends it slowly does not have longer than others. A writer without deadlines is
-	// one of tests.
+	// A slow body counts towards the time limit of the operation. Writers in tests have
+	// no deadlines.
 	control := http.NewResponseController(w)
 	if deadline, ok := r.Context().Deadline(); ok {
 		_ = control.SetReadDeadline(deadline)
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, in.maxBody))
-	if err == nil { // otherwise the server wants the rest, and does not wait for it for ever
+	if err == nil { // otherwise the server reads the rest, which must not take forever
 		_ = control.SetReadDeadline(time.Time{})
 	}
 	var large *http.MaxBytesError
@@ -263,8 +263,8 @@ func (in *input) bindBody(w http.ResponseWriter, r *http.Request, into reflect.V
 	return decode(body, into.FieldByIndex(in.body).Addr().Interface())
 }
 
-// decode reads JSON, strictly. What is no JSON is a bad request; what is JSON, and not
-// what it should be, cannot be processed.
+// decode reads JSON, strictly. A body that is not JSON is a bad request; JSON that is
+// invalid for its type is unprocessable.
 func decode(body []byte, into any) error {
 	if _, problems := strict.JSON("", body, into); len(problems) > 0 {
 		if !json.Valid(body) {
@@ -275,7 +275,7 @@ func decode(body []byte, into any) error {
 	return nil
 }
 
-// shown returns what a client has sent in a form that can be told.
+// shown returns a text of a client in a form that is safe to show.
 func shown(text string) string {
 	if !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) || len(text) > 64 {
 		return strict.Quote(text)
@@ -283,5 +283,5 @@ func shown(text string) string {
 	return text
 }
 
-// bytesOf says how many bytes a limit is.
+// bytesOf formats a number of bytes.
 func bytesOf(n int64) string { return strconv.FormatInt(n>>20, 10) + " MiB" }

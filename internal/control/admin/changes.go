@@ -9,7 +9,7 @@ import (
 	"github.com/stintdev/stint/internal/control/catalog"
 )
 
-// Change is one line of the log of changes.
+// Change is an entry of the change log.
 type Change struct {
 	Revision int64               `json:"revision" doc:"The revision. Changes made together have the same." example:"42"`
 	Place    int64               `json:"place" doc:"The position within the revision, from 0." example:"0"`
@@ -23,13 +23,13 @@ type Change struct {
 	After    json.RawMessage     `json:"after,omitempty" doc:"The new value. Missing, if it was deleted. Hashes are masked."`
 }
 
-// ChangeList is some changes.
+// ChangeList is a page of changes.
 type ChangeList struct {
 	Items []Change `json:"items" nullable:"false" doc:"The changes, newest first."`
 	Next  string   `json:"next" doc:"The value of before for the next page. Empty on the last page." example:"41.3"`
 }
 
-// Revert says what of a revision is to be undone.
+// Revert says which changes of a revision to undo.
 type Revert struct {
 	Kind  string `json:"kind,omitempty" doc:"Only the object of this kind with this id. Without both, everything that the revision changed." example:"rule"`
 	ID    string `json:"id,omitempty" doc:"See kind." example:"search"`

@@ -13,13 +13,13 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// NewEntry is a ban or an exemption that is to be made.
+// NewEntry is a ban or an exemption to create.
 type NewEntry struct {
 	Reason string       `json:"reason,omitempty" doc:"The reason. The client may see it." example:"scraping"`
 	Until  catalog.Time `json:"until,omitzero" doc:"When it ends. Never, if it is missing." example:"2026-12-31T00:00:00Z"`
 }
 
-// entry returns the entry of a list for it.
+// entry returns the ban or exemption of the subject.
 func (s *subject) entry(n NewEntry) catalog.Entry {
 	e := catalog.Entry{User: s.who.User, Tenant: s.who.Tenant, Key: s.who.Key, Reason: n.Reason, Until: n.Until}
 	if s.kind == "ip" {
@@ -28,7 +28,7 @@ func (s *subject) entry(n NewEntry) catalog.Entry {
 	return e
 }
 
-// The lists, and what people are in.
+// Bans and exemptions.
 var (
 	bans = entries("bans", "ban", "ip:192.0.2.0%2F24",
 		func(c *catalog.Catalog) *catalog.Table[catalog.Entry] { return c.Bans },
@@ -69,7 +69,7 @@ func (a *API) addBans() {
 		})
 }
 
-// addEntries adds what puts a subject on a list, and takes it off.
+// addEntries adds the operations that put a subject on a list and remove it.
 func (a *API) addEntries(
 	word, name, put, putLong, remove, removeLong string,
 	doPut func(context.Context, catalog.Entry, DryRun) (Record[catalog.Entry], error), doDelete func(context.Context, catalog.Entry, DryRun) error,
@@ -116,7 +116,7 @@ func (a *API) addEntries(
 	})
 }
 
-// putEntry puts an entry on a list, in place of the one that is there.
+// putEntry creates or replaces an entry.
 func putEntry(ctx context.Context, a *API, list *resource[catalog.Entry, catalog.Entry, Record[catalog.Entry]], e catalog.Entry, d DryRun) (Record[catalog.Entry], error) {
 	c, err := a.writing(d)
 	if err != nil {
@@ -142,7 +142,7 @@ func putEntry(ctx context.Context, a *API, list *resource[catalog.Entry, catalog
 	}
 }
 
-// deleteEntry takes an entry off a list.
+// deleteEntry deletes an entry.
 func deleteEntry(ctx context.Context, a *API, list *resource[catalog.Entry, catalog.Entry, Record[catalog.Entry]], e catalog.Entry, d DryRun) error {
 	c, err := a.writing(d)
 	if err != nil {
@@ -164,7 +164,7 @@ func deleteEntry(ctx context.Context, a *API, list *resource[catalog.Entry, cata
 	}
 }
 
-// identityOf returns an entry as the engine has it.
+// identityOf converts an entry for the engine.
 func identityOf(e *catalog.Entry) identity.Entry {
 	out := identity.Entry{Kind: identity.KindIP, Value: e.IP, Reason: e.Reason, Until: e.Until.Time}
 	for kind, value := range map[identity.Kind]string{identity.KindUser: e.User, identity.KindTenant: e.Tenant, identity.KindKey: e.Key} {
@@ -175,7 +175,7 @@ func identityOf(e *catalog.Entry) identity.Entry {
 	return out
 }
 
-// entryOf returns an entry as the catalog has it.
+// entryOf converts an entry of the engine.
 func entryOf(e *identity.Entry) *catalog.Entry {
 	if e == nil {
 		return nil
@@ -185,11 +185,11 @@ func entryOf(e *identity.Entry) *catalog.Entry {
 	return out
 }
 
-// banHere bans on this node.
+// banHere bans on this node only.
 func (a *API) banHere(e catalog.Entry, d DryRun) (Record[catalog.Entry], error) {
 	if !d.DryRun {
 		if err := a.options.Engine.Ban(identityOf(&e)); err != nil {
-			return Record[catalog.Entry]{}, refusedBy(err)
+			return Record[catalog.Entry]{}, rejectedBy(err)
 		}
 	}
 	return Record[catalog.Entry]{ID: e.ID(), Value: e}, nil
@@ -207,11 +207,11 @@ func (a *API) unbanHere(e catalog.Entry, d DryRun) error {
 	case d.DryRun:
 		return nil
 	}
-	return refusedBy(a.options.Engine.Unban(identityOf(&e)))
+	return rejectedBy(a.options.Engine.Unban(identityOf(&e)))
 }
 
-// refusedBy makes what an engine does not take a problem with content.
-func refusedBy(err error) error {
+// rejectedBy converts an error of the engine about invalid input to a problem.
+func rejectedBy(err error) error {
 	if bad := new(stint.InvalidError); errors.As(err, &bad) {
 		return blame(http.StatusUnprocessableEntity, "", strict.Quote(bad.Value)+": want "+bad.Want, "")
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/stintdev/stint/internal/control/catalog"
 )
 
-// EnvoyLimit is a limit of Envoy's descriptors, on the node that answers.
+// EnvoyLimit is a limit of an Envoy descriptor on this node.
 type EnvoyLimit struct {
 	Path   string    `json:"path" doc:"The domain, and the keys and values of the descriptor." example:"edge.remote_address"`
 	Name   string    `json:"name,omitempty" doc:"The name, if it has one." example:"by-address"`
@@ -19,7 +19,7 @@ type EnvoyLimit struct {
 	Hits   EnvoyHits `json:"hits"`
 }
 
-// EnvoyHits are what has come of it since the node has started.
+// EnvoyHits counts hits since the node started.
 type EnvoyHits struct {
 	Within uint64 `json:"within" doc:"Hits within the limit." example:"1200"`
 	Near   uint64 `json:"near" doc:"Of these, hits near the limit." example:"80"`
@@ -27,14 +27,14 @@ type EnvoyHits struct {
 	Shadow uint64 `json:"shadow" doc:"Of these, hits that passed because of shadow mode." example:"0"`
 }
 
-// EnvoyList is what Envoy is limited by.
+// EnvoyList is a page of limits.
 type EnvoyList struct {
 	Served bool         `json:"served" doc:"Whether this node serves Envoy." example:"true"`
 	Items  []EnvoyLimit `json:"items" nullable:"false"`
 	Next   string       `json:"next" doc:"The value of after for the next page. Empty on the last page."`
 }
 
-// addEnvoy adds what Envoy is limited by.
+// addEnvoy adds the operation that lists limits of Envoy.
 func (a *API) addEnvoy() {
 	type input struct {
 		Limit int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"The maximum number of results." example:"100"`

@@ -22,7 +22,7 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// ExplainRequest is a request that someone wonders about.
+// ExplainRequest is a request to explain.
 type ExplainRequest struct {
 	Method  string                  `json:"method,omitempty" doc:"The method. Default: GET." example:"GET"`
 	Path    string                  `json:"path,omitempty" doc:"The path. Default: /." example:"/search"`
@@ -35,7 +35,7 @@ type ExplainRequest struct {
 	Cost    int64                   `json:"cost,omitempty" doc:"The cost, overriding that of the rules." example:"1"`
 }
 
-// HeaderValues are the values of a header. One is written as a text.
+// HeaderValues are the values of a header. In JSON a single value may be a string.
 type HeaderValues []string
 
 // UnmarshalStrict implements [strict.Unmarshaler].
@@ -52,7 +52,7 @@ func (v *HeaderValues) UnmarshalStrict(found strict.Kind, decode func(into any))
 	return nil
 }
 
-// Explanation is what would become of a request, and why.
+// Explanation is the decision about a request, and why.
 type Explanation struct {
 	Outcome    string           `json:"outcome" enum:"allowed,throttled,exempt,denied,banned,blocked,unauthorized,unavailable" doc:"The outcome." example:"denied"`
 	Allowed    bool             `json:"allowed" doc:"Whether the request would pass." example:"false"`
@@ -65,7 +65,7 @@ type Explanation struct {
 	Rules      []ExplainedRule  `json:"rules" nullable:"false" doc:"All rules, in the order of priority: why each applies or does not. Empty, if no rule is evaluated."`
 }
 
-// ExplainedSubject is who is asking.
+// ExplainedSubject is the client.
 type ExplainedSubject struct {
 	User   string `json:"user" doc:"The user. Empty, if unknown." example:"alice"`
 	Tenant string `json:"tenant" doc:"The tenant." example:"acme"`
@@ -75,7 +75,7 @@ type ExplainedSubject struct {
 	Source string `json:"source" enum:"given,key,jwt,header,ip" doc:"How the client was identified." example:"key"`
 }
 
-// ExplainedLimit is a limit that applies to a request, and how it stands.
+// ExplainedLimit is a limit that applies to a request.
 type ExplainedLimit struct {
 	Rule       string   `json:"rule" doc:"The rule." example:"search"`
 	Name       string   `json:"name" doc:"The name of the limit." example:"per-minute"`
@@ -90,7 +90,7 @@ type ExplainedLimit struct {
 	Penalty    bool     `json:"penalty" doc:"True for a penalty: remaining is then the number of violations until a ban." example:"false"`
 }
 
-// ExplainedRule is what a rule makes of a request.
+// ExplainedRule says whether a rule applies to a request.
 type ExplainedRule struct {
 	Rule     string               `json:"rule" doc:"The name of the rule." example:"search"`
 	Matched  bool                 `json:"matched" doc:"Whether all conditions are met." example:"true"`
@@ -100,7 +100,7 @@ type ExplainedRule struct {
 	Limits   []ExplainedRuleLimit `json:"limits,omitempty" nullable:"false" doc:"The limits for this request, if the rule matches."`
 }
 
-// ExplainedRuleLimit is a limit of a rule, as it is for a request.
+// ExplainedRuleLimit is a limit of a rule, with the value for a request.
 type ExplainedRuleLimit struct {
 	Name   string `json:"name" doc:"The name of the limit." example:"per-minute"`
 	Limit  string `json:"limit" doc:"The limit, or unlimited." example:"100/1m"`
@@ -125,7 +125,7 @@ func (a *API) addExplain() {
 	})
 }
 
-// request returns the request as the engine has it.
+// request returns the request for the engine.
 func (e *ExplainRequest) request(keyHeader string) (engine.Request, error) {
 	var p strict.Report
 	q := engine.Request{Method: cmp.Or(e.Method, http.MethodGet), Path: cmp.Or(e.Path, "/"), Cost: e.Cost}
@@ -152,9 +152,9 @@ func (e *ExplainRequest) request(keyHeader string) (engine.Request, error) {
 	}
 	q.Headers = e.headers(&p)
 	given := e.User != "" || e.Tenant != "" || e.Tier != ""
-	switch secret := strings.Contains(e.APIKey, "_"); { // which ids do not have
+	switch secret := strings.Contains(e.APIKey, "_"); { // ids have no underscore
 	case e.APIKey == "":
-	case len(e.APIKey) > 512 || !identity.ValidID(e.APIKey): // what it is must not be told
+	case len(e.APIKey) > 512 || !identity.ValidID(e.APIKey): // a secret must not be repeated
 		p.Add("api_key", "want the text of an API key, or its id", "")
 	case secret && given:
 		p.Add("api_key", "is the text of a key, which identifies the client: remove user, tenant and tier, or send the id of the key", "")
@@ -171,7 +171,7 @@ func (e *ExplainRequest) request(keyHeader string) (engine.Request, error) {
 	return q, p.Problems.Err()
 }
 
-// headers returns the headers, by their canonical names.
+// headers returns the headers by canonical name.
 func (e *ExplainRequest) headers(p *strict.Report) map[string][]string {
 	out := map[string][]string{}
 	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
@@ -190,7 +190,7 @@ func (e *ExplainRequest) headers(p *strict.Report) map[string][]string {
 	return out
 }
 
-// explained returns an explanation as it is told.
+// explained returns the explanation of the engine as the API has it.
 func explained(asked *ExplainRequest, q *engine.Request, x *engine.Explanation) Explanation {
 	v := &x.Verdict
 	out := Explanation{
@@ -229,7 +229,7 @@ func explained(asked *ExplainRequest, q *engine.Request, x *engine.Explanation) 
 	return out
 }
 
-// stepsOf tells in sentences what becomes of a request.
+// stepsOf describes the decision in sentences.
 func stepsOf(asked *ExplainRequest, q *engine.Request, x *engine.Explanation) []string {
 	v := &x.Verdict
 	steps := whoAsks(asked, q, v)
@@ -265,7 +265,7 @@ func stepsOf(asked *ExplainRequest, q *engine.Request, x *engine.Explanation) []
 	return append(steps, decides(v))
 }
 
-// whoAsks tells who is asking, and how that was found out.
+// whoAsks describes the client, and how it was identified.
 func whoAsks(asked *ExplainRequest, q *engine.Request, v *engine.Verdict) (steps []string) {
 	s := &v.Subject
 	var names []string
@@ -312,7 +312,7 @@ func whoAsks(asked *ExplainRequest, q *engine.Request, v *engine.Verdict) (steps
 	return steps
 }
 
-// listed tells what an entry of a list says.
+// listed describes a ban or an exemption.
 func listed(e *identity.Entry) string {
 	text := map[identity.Kind]string{identity.KindIP: "the address or network ", identity.KindUser: "user ", identity.KindTenant: "tenant ", identity.KindKey: "API key "}[e.Kind] + shown(e.Value) + " is listed"
 	if e.Reason != "" {
@@ -324,7 +324,7 @@ func listed(e *identity.Entry) string {
 	return text
 }
 
-// ruleSays tells of a rule that applies what its limits say.
+// ruleSays describes a rule that applies, with its limits.
 func ruleSays(r *rule.Explained, v *engine.Verdict) string {
 	text := "Rule " + shown(r.Rule) + " applies"
 	if r.Endpoint != "" {
@@ -359,7 +359,7 @@ func ruleSays(r *rule.Explained, v *engine.Verdict) string {
 	return text + ", but is not evaluated."
 }
 
-// limitSays tells how a limit stands.
+// limitSays describes the state of a limit.
 func limitSays(l *engine.Limit) string {
 	d := &l.Decision
 	name := shown(l.Rule.Name) + "/" + shown(l.Name)
@@ -388,7 +388,7 @@ func limitSays(l *engine.Limit) string {
 	return text
 }
 
-// decides tells what decides.
+// decides describes the decision.
 func decides(v *engine.Verdict) string {
 	limit := ""
 	if b := v.Binding(); b != nil {
@@ -441,7 +441,7 @@ func wouldPass(d time.Duration) string {
 	return "it would pass in " + brief(d)
 }
 
-// brief tells a length of time for people: in one unit, rounded up.
+// brief formats a duration in one unit, rounded up.
 func brief(d time.Duration) string {
 	for _, u := range []struct {
 		unit, below time.Duration

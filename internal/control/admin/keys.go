@@ -23,7 +23,7 @@ type Key struct {
 	RevokedBy string                      `json:"revoked_by,omitempty" doc:"Who revoked it. Read-only." example:"alice"`
 }
 
-// NewKey is an API key that is to be made.
+// NewKey is an API key to create.
 type NewKey struct {
 	Name    string                      `json:"name,omitempty" doc:"A name for people." example:"mobile app"`
 	User    string                      `json:"user,omitempty" doc:"The user that the key belongs to, who must be in the catalog." example:"alice"`
@@ -43,7 +43,7 @@ func keyOf(k *catalog.APIKey) Key {
 	return Key{k.ID, k.Prefix, k.Name, k.User, k.Tenant, k.Tier, k.Limits, k.Disabled, k.Expires, k.Revoked, k.RevokedBy}
 }
 
-// put makes a stored key what is wanted of it.
+// put updates a stored key, or rejects changes of read-only fields.
 func (k Key) put(into *catalog.APIKey) error {
 	for _, f := range []struct{ name, is, was string }{
 		{"id", k.ID, into.ID},
@@ -89,7 +89,7 @@ func (a *API) addKeys() {
 			return nil, err
 		}
 		if a.written(ctx, in.DryRun); in.DryRun.DryRun {
-			text = "" // which would open nothing
+			text = "" // which would not be valid
 		}
 		r := keys.kept(ctx, a, in.DryRun, &made, version, catalog.Record[catalog.APIKey]{})
 		return &Made[CreatedKey]{Recorded[CreatedKey]{etag(r.Version), in.header(), CreatedKey{r, text}}, keys.location(r.ID)}, nil

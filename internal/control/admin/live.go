@@ -10,27 +10,27 @@ import (
 )
 
 const (
-	// lookEvery is how often streams tell how things are.
+	// lookEvery is how often streams send the current state.
 	lookEvery = time.Second
-	// followEvery is how often decisions are told that were made meanwhile, and
-	// maxFollowed how many wait for a client that does not read them.
+	// followEvery is how often new decisions are sent, and maxFollowed how many are kept
+	// for a slow client.
 	followEvery, maxFollowed = 250 * time.Millisecond, 256
 )
 
-// liveSource tells what is going on.
+// liveSource sends live traffic.
 type liveSource struct{ *audit.Live }
 
 func (s liveSource) next(context.Context) ([]item, int64) {
 	i, err := newItem("live", s.Snapshot())
 	if err != nil {
-		return nil, 0 // a rate that is no number; the next is
+		return nil, 0 // a rate that is not a number; the next one is
 	}
 	return []item{i}, 0
 }
 
 func (liveSource) close() {}
 
-// followSource tells decisions.
+// followSource sends decisions.
 type followSource struct {
 	watch *audit.Watch
 	room  []audit.Event
@@ -42,7 +42,7 @@ func (s *followSource) next(context.Context) (items []item, skipped int64) {
 		about := s.room[i]
 		one, err := newItem("decision", NewEvent(&about))
 		if err != nil {
-			continue // never: it has texts and integers
+			continue // never: it has only strings and integers
 		}
 		one.about = &about
 		items = append(items, one)
@@ -52,7 +52,7 @@ func (s *followSource) next(context.Context) (items []item, skipped int64) {
 
 func (s *followSource) close() { s.watch.Close() }
 
-// errNoLive is what one is told where no one looks on.
+// errNoLive is the error of a node without live traffic.
 var errNoLive = fail(http.StatusConflict, "live traffic is not available on this node")
 
 func (a *API) addLive() {
@@ -99,7 +99,7 @@ func (a *API) addLive() {
 	})
 }
 
-// wanted reports whether an event is one that a query asks for, whenever it was.
+// wanted reports whether an event matches a query, whatever its time.
 func wanted(q *audit.EventQuery, e *audit.Event) bool {
 	for _, f := range [...]struct{ want, is string }{
 		{q.User, e.User},

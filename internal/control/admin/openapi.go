@@ -10,7 +10,7 @@ import (
 )
 
 // openAPI describes the API. A test generates it from the operations and their types,
-// and fails if the file is another: go test ./internal/control/admin -run TestDocument -update.
+// and fails if the file is stale: go test ./internal/control/admin -run TestDocument -update.
 //
 //go:embed openapi.json
 var openAPI []byte

@@ -10,20 +10,20 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// SubjectOverride is a limit in place of that of the tier.
+// SubjectOverride is a limit that overrides that of the tier.
 type SubjectOverride struct {
 	Name  string       `json:"limit_name" doc:"The name of the limit." example:"daily"`
 	Limit string       `json:"limit" doc:"The new limit." example:"200/day"`
 	Until catalog.Time `json:"until,omitzero" doc:"When the override ends. Never, if it is missing." example:"2026-12-31T00:00:00Z"`
 }
 
-// NewOverride is an override that is to be set.
+// NewOverride is an override to set.
 type NewOverride struct {
 	Limit string       `json:"limit" doc:"The limit, or unlimited." example:"200/day"`
 	Until catalog.Time `json:"until,omitzero" doc:"When it ends. Never, if it is missing." example:"2026-12-31T00:00:00Z"`
 }
 
-// addOverrides adds what gives a user or a key limits of its own.
+// addOverrides adds the operations that set and remove overrides.
 func (a *API) addOverrides() {
 	type putInput struct {
 		SubjectPath
@@ -81,7 +81,7 @@ func (a *API) addOverrides() {
 	})
 }
 
-// override has the limits changed that a subject has of its own.
+// override changes the overrides of a subject.
 func (a *API) override(ctx context.Context, s *subject, d DryRun, create bool, change func(*map[string]catalog.Override) error) error {
 	c, err := a.writing(d)
 	if err != nil {

@@ -11,21 +11,20 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// Problem is what a client is told that does not get what it asked for, as RFC 9457 has
-// it.
+// Problem is an error response, as in RFC 9457.
 type Problem struct {
 	Type   string `json:"type" doc:"Always about:blank." example:"about:blank"`
 	Title  string `json:"title" doc:"The name of the status." example:"Conflict"`
 	Status int    `json:"status" doc:"The HTTP status." example:"409"`
 	Detail string `json:"detail" doc:"What is wrong, for people." example:"the rule \"search\" is of version 14 now, not 12: it has changed since it was read"`
-	// Version is that of the thing, as it was found.
+	// Version is the current version of the object.
 	Version int64          `json:"version,omitempty" doc:"For a conflict: the current version." example:"14"`
 	Errors  []FieldProblem `json:"errors,omitempty" doc:"The fields that are invalid, if any."`
 
 	header http.Header
 }
 
-// FieldProblem is one thing that is wrong with what a client has sent.
+// FieldProblem is a problem with one field or parameter.
 type FieldProblem struct {
 	Field   string `json:"field,omitempty" doc:"The path in the body, or the name of the parameter. Missing, if it is about the whole." example:"limits[0].limit"`
 	Message string `json:"message" doc:"What is wrong." example:"\"10/fortnight\" is not a limit"`
@@ -37,7 +36,7 @@ type FieldProblem struct {
 // Error implements error.
 func (p *Problem) Error() string { return p.Detail }
 
-// with sets a header of the answer.
+// with sets a header of the response.
 func (p *Problem) with(name, value string) *Problem {
 	if p.header == nil {
 		p.header = http.Header{}
@@ -46,17 +45,17 @@ func (p *Problem) with(name, value string) *Problem {
 	return p
 }
 
-// fail returns an error that is told with a status, and one sentence for people.
+// fail returns a problem with a status and a detail.
 func fail(status int, detail string) *Problem {
 	return &Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail}
 }
 
-// blame returns an error about one field of what was sent.
+// blame returns a problem with one field.
 func blame(status int, field, message, hint string) *Problem {
 	return blameAll(status, strict.Problems{{Path: field, Message: message, Hint: hint}})
 }
 
-// blameAll returns an error about fields. There is at least one.
+// blameAll returns a problem with at least one field.
 func blameAll(status int, problems strict.Problems) *Problem {
 	first := problems[0]
 	first.File = ""
@@ -77,10 +76,10 @@ func fieldProblems(problems strict.Problems) []FieldProblem {
 	return out
 }
 
-// errInside is all that a client is told of what is not its own fault.
+// errInside is the problem for internal errors: clients get no details.
 var errInside = fail(http.StatusInternalServerError, "an internal error: see the log of the server")
 
-// problemOf returns what a client is told of an error.
+// problemOf converts an error to a problem.
 func (a *API) problemOf(r *http.Request, err error) *Problem {
 	var (
 		told     *Problem
@@ -118,7 +117,7 @@ func (a *API) problemOf(r *http.Request, err error) *Problem {
 	}
 }
 
-// problem answers with what an error says.
+// problem responds with an error.
 func (a *API) problem(w http.ResponseWriter, r *http.Request, err error) (status int) {
 	p := a.problemOf(r, err)
 	for name, values := range p.header {
@@ -128,10 +127,10 @@ func (a *API) problem(w http.ResponseWriter, r *http.Request, err error) (status
 	return p.Status
 }
 
-// writeJSON answers with JSON. That the client has gone is no one's problem.
+// writeJSON responds with JSON. A client that is gone is not an error.
 func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 	body, err := json.Marshal(v)
-	if err != nil { // a number that is none; a problem has no numbers like that
+	if err != nil { // NaN or infinity, which problems do not have
 		status, contentType = errInside.Status, "application/problem+json"
 		body, _ = json.Marshal(errInside)
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// Event is a decision of the record, in the words of the columns of the archive.
+// Event is a recorded decision. Its fields have the names of the columns of the archive.
 type Event struct {
 	ID         string    `json:"decision_id" doc:"The id of the decision, as in logs and traces." example:"0199a3c4-7b1e-7c55-9a41-3f2b7a6c1d00"`
 	Time       time.Time `json:"time" doc:"When the decision was made." example:"2026-01-31T12:00:00.123456Z"`
@@ -51,7 +51,7 @@ type Event struct {
 	Weight     int64     `json:"weight" doc:"How many decisions the event represents: those that passed are sampled." example:"1"`
 }
 
-// NewEvent returns an event as the API has it.
+// NewEvent converts a recorded event.
 func NewEvent(e *audit.Event) Event {
 	out := Event{
 		ID: e.ID.String(), Time: e.At, Outcome: e.Outcome.String(), Shadow: e.Shadow, Cached: e.Cached, User: e.User, Tenant: e.Tenant, Key: e.Key, Tier: e.Tier, IP: e.IP,
@@ -64,20 +64,20 @@ func NewEvent(e *audit.Event) Event {
 	return out
 }
 
-// EventList is some events.
+// EventList is a page of events.
 type EventList struct {
 	Items []Event `json:"items" nullable:"false" doc:"The events, newest first."`
 	Next  string  `json:"next" doc:"The value of after for the next page. Empty on the last page." example:"1769860800123456.0199a3c4-7b1e-7c55-9a41-3f2b7a6c1d00"`
 }
 
-// Series is how numbers have changed.
+// Series is decisions over time.
 type Series struct {
 	Name   string  `json:"name" doc:"The outcome, rule, tier, endpoint or region." example:"denied"`
 	Rest   bool    `json:"rest" doc:"True for the sum of all that are not listed. It has no name." example:"false"`
 	Points []Point `json:"points" nullable:"false" doc:"The points, in order. All series have points at the same times."`
 }
 
-// Point is numbers of a time.
+// Point is a point of a series.
 type Point struct {
 	Start  time.Time `json:"start" doc:"When the point starts. It ends where the next starts." example:"2026-01-31T12:00:00Z"`
 	Total  int64     `json:"total" doc:"The number of decisions." example:"1200"`
@@ -88,7 +88,7 @@ type Point struct {
 	P99    int64     `json:"p99_us" doc:"99th percentile of latency, in microseconds." example:"900"`
 }
 
-// SeriesList is some series, and what they are about.
+// SeriesList is a list of series.
 type SeriesList struct {
 	From  time.Time `json:"from" doc:"The start of the time range." example:"2026-01-31T00:00:00Z"`
 	To    time.Time `json:"to" doc:"The end of the time range." example:"2026-02-01T00:00:00Z"`
@@ -96,44 +96,44 @@ type SeriesList struct {
 	Items []Series  `json:"items" nullable:"false" doc:"The series, that with the most decisions first, and the sum of the rest last."`
 }
 
-// Refusals are how many decisions were refused.
+// Refusals counts denied requests.
 type Refusals struct {
 	Name    string `json:"name" doc:"The client, rule or endpoint." example:"alice"`
 	Denied  int64  `json:"denied" doc:"Requests denied by a limit." example:"120"`
 	Refused int64  `json:"refused" doc:"Requests that did not pass, for any reason." example:"125"`
 }
 
-// Top is who or what was refused most.
+// Top lists who or what was denied most often.
 type Top struct {
 	Items []Refusals `json:"items" nullable:"false" doc:"Those with the most denied requests, most first."`
 }
 
-// Violation is how often a user was denied by a rule.
+// Violation is how often a rule denied requests of a user.
 type Violation struct {
 	User   string `json:"user" doc:"The user." example:"alice"`
 	Rule   string `json:"rule" doc:"The rule." example:"search"`
 	Denied int64  `json:"denied" doc:"Requests of the user that the rule denied." example:"120"`
 }
 
-// ViolationList is who was denied by what.
+// ViolationList is a list of violations.
 type ViolationList struct {
 	Items []Violation `json:"items" nullable:"false" doc:"The violations, most frequent first."`
 }
 
-// Clients is how many there were that a limit has denied something.
+// Clients is the number of clients with requests denied by a limit.
 type Clients struct {
 	By      string `json:"by" enum:"user,tenant,key,ip" doc:"The kind of client." example:"user"`
 	Clients int64  `json:"clients" doc:"The number of different clients." example:"17"`
 	Exact   bool   `json:"exact" doc:"Whether the number is exact, as it is up to 16,384; a larger one is an estimate, mostly within 1 %." example:"true"`
 }
 
-// During is the time that a question is about.
+// During is a time range.
 type During struct {
 	From time.Time `query:"from" doc:"The start of the time range. Default: a day before to." example:"2026-01-31T00:00:00Z"`
 	To   time.Time `query:"to" doc:"The end of the time range. Default: now. At most 366 days after from." example:"2026-02-01T00:00:00Z"`
 }
 
-// at returns the time, of which to is known.
+// at returns the time range with its defaults.
 func (d During) at(now time.Time) audit.Range {
 	if d.To.IsZero() {
 		d.To = now
@@ -144,7 +144,7 @@ func (d During) at(now time.Time) audit.Range {
 	return audit.Range{From: d.From.UTC(), To: d.To.UTC()}
 }
 
-// EventFilter says which events are wanted: those that have all that is not empty.
+// EventFilter selects events that match all fields that are not empty.
 type EventFilter struct {
 	User     string `query:"user" maxLength:"512" doc:"Only for this user." example:"alice"`
 	Tenant   string `query:"tenant" maxLength:"512" doc:"Only for this tenant." example:"acme"`
@@ -170,7 +170,7 @@ func (f *EventFilter) query() audit.EventQuery {
 	return q
 }
 
-// truth returns what a parameter says, or nil if it says nothing.
+// truth returns the value of a parameter, or nil if it is missing.
 func truth(text string) *bool {
 	if text == "" {
 		return nil
@@ -179,7 +179,7 @@ func truth(text string) *bool {
 	return &is
 }
 
-// record returns the record, or that there is none.
+// record returns the record, or an error if there is none.
 func (a *API) record() (*audit.Store, error) {
 	if a.options.Record == nil {
 		return nil, fail(http.StatusConflict, "decisions are not recorded: set server.database")
@@ -187,7 +187,7 @@ func (a *API) record() (*audit.Store, error) {
 	return a.options.Record, nil
 }
 
-// ask registers a question to the record.
+// ask adds an operation that queries the record.
 func ask[I, O any](a *API, id, path, summary, description string, do func(ctx context.Context, s *audit.Store, in *I) (O, error)) {
 	add(a, operation{
 		ID: id, Method: http.MethodGet, Path: path, Tag: tagRecord, Summary: summary, Description: description,
@@ -202,7 +202,7 @@ func ask[I, O any](a *API, id, path, summary, description string, do func(ctx co
 	})
 }
 
-// rolled is what is to be known of numbers that are not counted on demand.
+// rolled describes numbers that come from roll-ups.
 const rolled = " Numbers cover whole hours, up to the last complete minute. They remain when events are archived."
 
 func (a *API) addRecord() {
@@ -308,7 +308,7 @@ func (a *API) addRecord() {
 		})
 }
 
-// steps names the parameter that problems with a step are about.
+// steps gives the step in problems the name of its parameter.
 func steps(err error) error {
 	var problems strict.Problems
 	if errors.As(err, &problems) {
@@ -321,11 +321,11 @@ func steps(err error) error {
 	return err
 }
 
-// find goes through events, newest first, until there are as many as wanted.
-func find(ctx context.Context, s *audit.Store, q audit.EventQuery, most int) iter.Seq2[[]audit.Event, error] {
+// find returns pages of events, newest first, up to a number of events.
+func find(ctx context.Context, s *audit.Store, q audit.EventQuery, limit int) iter.Seq2[[]audit.Event, error] {
 	const page = 1000
 	return func(yield func([]audit.Event, error) bool) {
-		for left := most; left > 0; { // a page may be less than full
+		for left := limit; left > 0; { // a page may be shorter than its limit
 			q.Limit = min(left, page)
 			events, after, err := s.Find(ctx, q)
 			left -= len(events)
@@ -383,7 +383,7 @@ func (a *API) addExport() {
 		}
 		q := in.query()
 		q.Range = in.at(a.now())
-		// What is wrong with the question is said before anything else.
+		// Errors in the query are reported before the response starts.
 		next, stop := iter.Pull2(find(ctx, s, q, in.Limit))
 		first, err, _ := next()
 		if err != nil {
@@ -406,7 +406,7 @@ func (a *API) addExport() {
 				if ctx.Err() == nil && out.err == nil {
 					a.log.LogAttrs(ctx, slog.LevelError, "admin: export failed", slog.Any("error", err))
 				}
-				panic(http.ErrAbortHandler) // or what is not whole would look as if it were
+				panic(http.ErrAbortHandler) // or the client would take a part for the whole
 			}
 		}}, nil
 	})
@@ -445,7 +445,7 @@ func newNDJSON(w io.Writer) eventWriter {
 func (w ndjson) Write(e *audit.Event) error { return w.Encode(NewEvent(e)) }
 func (ndjson) Close() error                 { return nil }
 
-// csvWriter writes the fields of events as their names in JSON say.
+// csvWriter writes the fields of events, with their JSON names as the header.
 type csvWriter struct {
 	*csv.Writer
 	row []string
@@ -454,7 +454,7 @@ type csvWriter struct {
 
 func newCSV(w io.Writer) eventWriter {
 	out := &csvWriter{Writer: csv.NewWriter(w)}
-	out.UseCRLF = true // as RFC 4180 has it
+	out.UseCRLF = true // as in RFC 4180
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Event]()) {
 		out.row = append(out.row, f.Tag.Get("json"))
 	}
@@ -487,7 +487,7 @@ func (w *csvWriter) Close() error {
 	return errors.Join(w.err, w.Error())
 }
 
-// harmless returns a text of a client that a spreadsheet takes for a text.
+// harmless returns a text that a spreadsheet does not read as a formula.
 func harmless(text string) string {
 	if text != "" && strings.IndexByte("=+-@\t\r", text[0]) >= 0 {
 		return "'" + text

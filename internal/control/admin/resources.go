@@ -9,7 +9,7 @@ import (
 
 // The filters of lists.
 type (
-	// RuleFilter is what rules can be asked for.
+	// RuleFilter filters rules.
 	RuleFilter struct {
 		Page
 		Q       string `query:"q" doc:"A part of the name. Case does not matter." example:"sear"`
@@ -17,32 +17,32 @@ type (
 		Enabled string `query:"enabled" enum:"true,false" doc:"Only rules that are enabled, or disabled." example:"true"`
 		Group   string `query:"group" doc:"Only rules in this group." example:"public"`
 	}
-	// TierFilter is what tiers can be asked for.
+	// TierFilter filters tiers.
 	TierFilter struct{ Page }
-	// UserFilter is what users can be asked for.
+	// UserFilter filters users.
 	UserFilter struct {
 		Page
 		Tier    string `query:"tier" doc:"Only those with this tier." example:"pro"`
 		Tenant  string `query:"tenant" doc:"Only those of this tenant." example:"acme"`
 		Blocked bool   `query:"blocked" doc:"Only users that were blocked, even if the block has ended." example:"true"`
 	}
-	// KeyFilter is what API keys can be asked for.
+	// KeyFilter filters API keys.
 	KeyFilter struct {
 		Page
 		User   string `query:"user" doc:"Only those of this user." example:"alice"`
 		Tier   string `query:"tier" doc:"Only those with this tier." example:"pro"`
 		Tenant string `query:"tenant" doc:"Only those of this tenant." example:"acme"`
 	}
-	// TenantFilter is what tenants can be asked for.
+	// TenantFilter filters tenants.
 	TenantFilter struct {
 		Page
 		Tier string `query:"tier" doc:"Only those with this tier." example:"pro"`
 	}
-	// EntryFilter is what exemptions and bans can be asked for.
+	// EntryFilter filters exemptions and bans.
 	EntryFilter struct{ Page }
 )
 
-// with adds filters that are given to a query.
+// with adds the filters that are not empty to a query.
 func with(q catalog.Query, filters ...string) catalog.Query {
 	q.Filters = map[string]string{}
 	for i := 0; i < len(filters); i += 2 {
@@ -53,7 +53,7 @@ func with(q catalog.Query, filters ...string) catalog.Query {
 	return q
 }
 
-// is reports whether a value is the one that is asked for, if one is.
+// is reports whether a value matches a filter, which may be empty.
 func is(asked, value string) bool { return asked == "" || asked == value }
 
 func (f *RuleFilter) query() catalog.Query {
@@ -103,7 +103,7 @@ func (f *EntryFilter) keeps(*catalog.Entry) bool { return true }
 // object is JSON.
 type object = map[string]any
 
-// addResources adds all kinds of things but rules and keys, which are more than that.
+// addResources adds the operations on all resources except rules and keys, which have more.
 func (a *API) addResources() {
 	tiers := &resource[rule.Tier, rule.Tier, Record[rule.Tier]]{
 		path: "tiers", one: "tier", tag: tagTiers, example: "pro", key: "name", patch: object{"price": "59 EUR a month"},
@@ -141,7 +141,7 @@ func (a *API) addResources() {
 	addWhole(a, bans)
 }
 
-// addWhole adds all that can be done with one.
+// addWhole adds all operations on an object.
 func addWhole[T, W, R any](a *API, s *resource[T, W, R]) {
 	addWriting(a, s)
 	addReading(a, s)

@@ -15,20 +15,20 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// RuleRecord is a rule of the catalog.
+// RuleRecord is a rule, as stored.
 type RuleRecord struct {
 	Record[rule.Rule]
 	Reading string `json:"reading" doc:"The rule as a sentence." example:"Each user may send 100 requests a minute to /search; requests over the limit are denied with 429."`
 }
 
-// Checked is what was found out of a rule.
+// Checked is the result of checking a rule.
 type Checked struct {
 	OK       bool           `json:"ok" doc:"Whether the rule is valid." example:"true"`
 	Problems []FieldProblem `json:"problems" nullable:"false" doc:"The problems of the rule, together with all other rules and tiers."`
 	Reading  string         `json:"reading" doc:"The rule as a sentence." example:"Each user may send 100 requests a minute to /search; requests over the limit are denied with 429."`
 }
 
-// InPlaceOf says which rule another is in place of.
+// InPlaceOf names the rule that another one replaces.
 type InPlaceOf struct {
 	Replacing string `query:"replacing" doc:"The name of the rule that it replaces. Without it, it is a new rule." example:"search"`
 }
@@ -43,13 +43,13 @@ type Revision struct {
 	Revision int64 `json:"revision" doc:"The revision that the change made, or the one before if nothing changed." example:"14"`
 }
 
-// Revised is an answer with a revision.
+// Revised is a response with a revision.
 type Revised struct {
 	DryRun string `header:"Stint-Dry-Run" doc:"True if nothing was changed." example:"true"`
 	Body   Revision
 }
 
-// checkRule returns what is wrong with a rule, in place of another or of none.
+// checkRule returns the problems of a rule that is new or replaces another.
 func (a *API) checkRule(ctx context.Context, r *rule.Rule, replacing string) (strict.Problems, error) {
 	if a.options.Catalog != nil {
 		return a.options.Catalog.CheckRule(ctx, *r, replacing)
@@ -75,10 +75,10 @@ func (a *API) checkRule(ctx context.Context, r *rule.Rule, replacing string) (st
 	return problems, nil
 }
 
-// maxPreview is how many events a preview looks at.
+// maxPreview is how many events a preview replays.
 const maxPreview = 20_000
 
-// preview says what a rule would have done.
+// preview returns what a rule would have done.
 func (a *API) preview(ctx context.Context, r *rule.Rule, replacing string, since time.Duration) (sim.Preview, error) {
 	record, err := a.record()
 	if err != nil {
@@ -123,7 +123,7 @@ func (a *API) preview(ctx context.Context, r *rule.Rule, replacing string, since
 	return p, err
 }
 
-// simulated is an event as a request that can be replayed.
+// simulated converts an event to a request that can be replayed.
 func simulated(e *audit.Event) sim.Request {
 	q := sim.Request{
 		At: e.At, Method: e.Method, Endpoint: e.Endpoint, User: e.User, Tenant: e.Tenant, Key: e.Key, Tier: e.Tier,

@@ -12,7 +12,7 @@ import (
 // sessionTime is how long a session lasts.
 const sessionTime = 12 * time.Hour
 
-// Session is who one is, as the API sees it.
+// Session is the current session, or the token of the request.
 type Session struct {
 	Name    string       `json:"name" doc:"The name of the token, which is the actor in the change log." example:"alice"`
 	Role    catalog.Role `json:"role" enum:"viewer,operator,admin" doc:"The role." example:"operator"`
@@ -29,7 +29,7 @@ func sessionOf(p person) Session {
 	return s
 }
 
-// Login is what one logs in with.
+// Login is the body of a login.
 type Login struct {
 	Token string `json:"token" doc:"The text of the token." example:"stint_admin_4mqyx7bn2kcd6wvr_0123456789abcdefghijklmnop"`
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/stintdev/stint/internal/control/catalog"
 )
 
-// Status is how the node that answers is.
+// Status is the configuration and the health of this node.
 type Status struct {
 	Version  string    `json:"version" doc:"The version of the program." example:"1.0.0"`
 	Mode     string    `json:"mode" enum:"file,database" doc:"Where the rules are stored." example:"database"`
@@ -26,20 +26,20 @@ type Status struct {
 	Now      time.Time `json:"now" doc:"The time of the node." example:"2026-01-31T12:00:00Z"`
 }
 
-// Health is how a node is.
+// Health is the health of a node.
 type Health struct {
 	Status string  `json:"status" enum:"ok,degraded,not_ready" doc:"Whether the node works, works with restrictions, or should get no traffic." example:"ok"`
 	Checks []Check `json:"checks" nullable:"false" doc:"The checks."`
 }
 
-// Check is one thing that a node looks at.
+// Check is the result of a health check.
 type Check struct {
 	Name   string `json:"name" doc:"The name of the check." example:"database"`
 	Status string `json:"status" doc:"The result." example:"ok"`
 	Detail string `json:"detail,omitempty" doc:"The problem, if there is one." example:"it does not answer"`
 }
 
-// Doors are the URLs of what listens. One that does not has none.
+// Doors are the URLs of the listeners. One that is off has none.
 type Doors struct {
 	HTTP    string `json:"http,omitempty" doc:"The decision API." example:"http://127.0.0.1:8080"`
 	Gateway string `json:"gateway,omitempty" doc:"The gateway." example:"http://127.0.0.1:8000"`
@@ -47,7 +47,7 @@ type Doors struct {
 	Admin   string `json:"admin,omitempty" doc:"This API." example:"http://127.0.0.1:9090"`
 }
 
-// Node is a node, as the others see it.
+// Node is a node that shares the catalog.
 type Node struct {
 	ID       string     `json:"id,omitempty" doc:"The id of the node, which is unique." example:"0f8a2c7e"`
 	Name     string     `json:"name" doc:"The name of the node." example:"node-7"`
@@ -61,7 +61,7 @@ type Node struct {
 	State    *NodeState `json:"state,omitempty" doc:"The state that it reports."`
 }
 
-// NodeState is what a node says of itself.
+// NodeState is the state that a node reports.
 type NodeState struct {
 	Status   string  `json:"status" enum:"ok,degraded,not_ready" doc:"The result." example:"ok"`
 	Checks   []Check `json:"checks" nullable:"false" doc:"The checks."`
@@ -79,7 +79,7 @@ type NodeList struct {
 	Items []Node `json:"items" nullable:"false" doc:"The nodes seen within the last hour, ordered by name. A node that shuts down is removed at once."`
 }
 
-// Setting is a setting of the node that answers.
+// Setting is a setting of this node.
 type Setting struct {
 	Name   string `json:"name" doc:"The name in the config file." example:"server.admin.address"`
 	Env    string `json:"env" doc:"The environment variable." example:"STINT_SERVER_ADMIN_ADDRESS"`
@@ -93,7 +93,7 @@ type SettingList struct {
 	Items []Setting `json:"items" nullable:"false" doc:"All settings, including those that are not set."`
 }
 
-// nodesWithin is how long a node that does not beat any more is shown.
+// nodesWithin is how long a node is shown after its last report.
 const nodesWithin = time.Hour
 
 func (a *API) addStatus() {
@@ -136,7 +136,7 @@ func (a *API) status() Status {
 	return s
 }
 
-// nodes returns all nodes; without a catalog, that is this one.
+// nodes returns all nodes; without a catalog, only this one.
 func (a *API) nodes(ctx context.Context) ([]Node, error) {
 	status := a.status()
 	var state *NodeState
@@ -163,7 +163,7 @@ func (a *API) nodes(ctx context.Context) ([]Node, error) {
 			Self: n.ID == a.options.NodeID && n.ID != "", State: stateOf(n.State),
 		}
 		if out[i].Self && state != nil {
-			out[i].State = state // which is newer than what it has last told
+			out[i].State = state // which is newer than its last report
 		}
 	}
 	for i := range out {
@@ -172,7 +172,7 @@ func (a *API) nodes(ctx context.Context) ([]Node, error) {
 	return out, nil
 }
 
-// stateOf returns what a node has said of itself, which may be of another version.
+// stateOf returns the state that a node reported, which may be of another version.
 func stateOf(text json.RawMessage) *NodeState {
 	s := NodeState{Checks: []Check{}}
 	if text == nil || json.Unmarshal(text, &s) != nil {

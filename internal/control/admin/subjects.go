@@ -15,7 +15,7 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// FoundSubject is one of those that are limited.
+// FoundSubject is a subject that was found.
 type FoundSubject struct {
 	Kind   string `json:"kind" enum:"user,key,tenant,ip" doc:"The kind of subject." example:"user"`
 	ID     string `json:"id" doc:"The id of the user, API key or tenant; an address or a network." example:"alice"`
@@ -27,12 +27,12 @@ type FoundSubject struct {
 	Known  bool   `json:"known" doc:"Whether it is in the catalog. Others are limited all the same." example:"true"`
 }
 
-// SubjectList is some of them.
+// SubjectList is a list of subjects.
 type SubjectList struct {
 	Items []FoundSubject `json:"items" nullable:"false" doc:"The subjects that were found."`
 }
 
-// Subject is one that is limited, and what is known of it.
+// Subject is what is known about a user, API key, tenant or address.
 type Subject struct {
 	Kind      string            `json:"kind" enum:"user,key,tenant,ip" doc:"The kind of subject." example:"user"`
 	ID        string            `json:"id" doc:"The id." example:"alice"`
@@ -52,20 +52,20 @@ type Subject struct {
 	LastUsed  time.Time         `json:"last_used_at,omitzero" doc:"When the last request was made." example:"2026-01-31T12:00:00Z"`
 }
 
-// SubjectPath says who is meant.
+// SubjectPath is a subject in a path.
 type SubjectPath struct {
 	Kind string `path:"kind" enum:"user,key,tenant,ip" doc:"The kind of subject." example:"user"`
 	ID   string `path:"id" maxLength:"1024" doc:"The id, URL-escaped. Bans and exemptions can also be for a network." example:"alice"`
 }
 
-// subject is who is meant.
+// subject is a checked SubjectPath.
 type subject struct {
 	kind, id string
 	who      identity.Subject
-	network  bool // of addresses, which is not counted as such
+	network  bool // of addresses, which has no counters
 }
 
-// subject checks who is meant.
+// subject checks the kind and the id.
 func (p *SubjectPath) subject() (*subject, error) {
 	s := &subject{kind: p.Kind, id: p.ID}
 	if p.Kind == "ip" {
@@ -96,7 +96,7 @@ func (p *SubjectPath) subject() (*subject, error) {
 	return s, nil
 }
 
-// addressed returns who is meant, which is no network.
+// addressed returns a subject that is not a network.
 func (p *SubjectPath) addressed() (*subject, error) {
 	s, err := p.subject()
 	if err == nil && s.network {
@@ -131,7 +131,7 @@ func (a *API) addSubjects() {
 	})
 }
 
-// findSubjects returns those whose ids begin so.
+// findSubjects returns subjects whose ids start with q.
 func (a *API) findSubjects(ctx context.Context, q string, limit int) ([]FoundSubject, error) {
 	out := []FoundSubject{}
 	_, isNetwork := netip.ParsePrefix(q)
@@ -168,7 +168,7 @@ func (a *API) findSubjects(ctx context.Context, q string, limit int) ([]FoundSub
 	return out, nil
 }
 
-// findInFile returns those of a file whose ids begin so.
+// findInFile does so in file mode.
 func findInFile(d *catalog.Document, q string) (out []catalog.Found) {
 	for _, u := range d.Users {
 		if strings.HasPrefix(u.ID, q) {
@@ -189,7 +189,7 @@ func findInFile(d *catalog.Document, q string) (out []catalog.Found) {
 	return out
 }
 
-// describeSubject returns what is known of a subject.
+// describeSubject returns what is known about a subject.
 func (a *API) describeSubject(ctx context.Context, s *subject) (Subject, error) {
 	d := Subject{Kind: s.kind, ID: s.id, Overrides: []SubjectOverride{}}
 	who, now := s.who, a.now()
@@ -228,9 +228,9 @@ func (a *API) describeSubject(ctx context.Context, s *subject) (Subject, error) 
 		}
 	}
 	if b := d.Ban; b != nil && d.Blocked != nil && b.User == s.id && *b == (catalog.Entry{User: b.User, Reason: d.Blocked.Reason, Until: d.Blocked.Until}) {
-		d.Ban = nil // it is the same
+		d.Ban = nil // it is the block
 	}
-	if d.Ban == nil { // or what this node was told
+	if d.Ban == nil { // it may be banned on this node only
 		here, err := identity.NewList(a.options.Engine.Bans())
 		if err != nil {
 			return d, err
@@ -240,7 +240,7 @@ func (a *API) describeSubject(ctx context.Context, s *subject) (Subject, error) 
 	return d, nil
 }
 
-// describeKnown adds what the catalog has.
+// describeKnown adds what is in the catalog.
 func (a *API) describeKnown(ctx context.Context, s *subject, d *Subject) (err error) {
 	var limits map[string]catalog.Override
 	switch s.kind {
@@ -292,7 +292,7 @@ func (a *API) describeKnown(ctx context.Context, s *subject, d *Subject) (err er
 	return err
 }
 
-// filed returns what a file has of a subject.
+// filed returns a subject of the config file.
 func filed[T any](all []T, s *subject, id func(*T) string) (catalog.Record[T], error) {
 	for i := range all {
 		if id(&all[i]) == s.id {

@@ -26,7 +26,7 @@ type TokenList struct {
 	Next  string  `json:"next" doc:"Always empty: the list is complete." example:""`
 }
 
-// NewToken is a token that is to be made.
+// NewToken is a token to create.
 type NewToken struct {
 	Name      string       `json:"name" doc:"The owner or the purpose." example:"deploy"`
 	Role      catalog.Role `json:"role" enum:"viewer,operator,admin" doc:"The role." example:"operator"`
@@ -40,7 +40,7 @@ type CreatedToken struct {
 	Token
 }
 
-// expiry returns when the token is to expire.
+// expiry returns when the token expires.
 func (t *NewToken) expiry(now time.Time) (time.Time, error) {
 	switch {
 	case t.ExpiresIn == 0:

@@ -12,13 +12,13 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// Usage is how all limits of a subject stand.
+// Usage is the usage of all limits of a subject.
 type Usage struct {
 	At    time.Time `json:"at" doc:"The time of the response." example:"2026-01-31T12:00:00Z"`
 	Items []Quota   `json:"items" nullable:"false" doc:"The limits, ordered by the priority and the name of their rules."`
 }
 
-// Quota is a limit that requests of a subject may be counted by, and how it stands.
+// Quota is a limit of a subject, and its usage.
 type Quota struct {
 	Rule       string           `json:"rule" doc:"The rule." example:"search"`
 	Action     rule.Action      `json:"action" doc:"The action of the rule." example:"reject"`
@@ -39,7 +39,7 @@ type Quota struct {
 	Refill     float64          `json:"refill_per_second,omitempty" doc:"For a bucket: units that come back per second." example:"1.6667"`
 }
 
-// ResetSubject says what is to be forgotten.
+// ResetSubject says which counters to reset.
 type ResetSubject struct {
 	Rule string `json:"rule,omitempty" doc:"Only reset counters of this rule." example:"search"`
 }
@@ -94,9 +94,9 @@ func (a *API) addUsage() {
 	})
 }
 
-// usage returns how the limits of a subject stand.
+// usage returns the usage of all limits of a subject.
 func (a *API) usage(ctx context.Context, s *subject) (Usage, error) {
-	// The catalog of tokens knows nothing of users: the resolver does.
+	// Any catalog will do: the resolver knows the users.
 	all, err := a.options.Tokens.QuotaOf(ctx, a.options.Engine.Rules(), a.options.Resolver(), a.options.Store, s.who)
 	if err != nil {
 		return Usage{}, err
@@ -141,7 +141,7 @@ func wait(d time.Duration) *float64 {
 	return &seconds
 }
 
-// usageSource tells how the limits of a subject stand.
+// usageSource sends the usage of a subject.
 type usageSource struct {
 	a *API
 	s *subject
@@ -150,7 +150,7 @@ type usageSource struct {
 func (u usageSource) next(ctx context.Context) ([]item, int64) {
 	usage, err := u.a.usage(ctx, u.s)
 	if err != nil {
-		return nil, 0 // it may work the next time; meanwhile there is nothing to tell
+		return nil, 0 // it may work the next time
 	}
 	i, err := newItem("usage", usage)
 	if err != nil {
@@ -161,7 +161,7 @@ func (u usageSource) next(ctx context.Context) ([]item, int64) {
 
 func (usageSource) close() {}
 
-// usageHub returns the hub of a subject, which is to be left again.
+// usageHub returns the hub of a subject. The caller must call leave.
 func (a *API) usageHub(s *subject) (h *hub, leave func()) {
 	id := s.kind + ":" + s.id
 	all := &a.streams

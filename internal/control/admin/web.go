@@ -24,8 +24,8 @@ type file struct {
 	cacheControl string
 }
 
-// readFiles reads the dashboard. Its names have the hashes of what they are, but for
-// index.html and what stands beside it.
+// readFiles reads the dashboard. Files in assets/ have hashes of their contents in their
+// names, and can be cached forever.
 func readFiles(web fs.FS) (map[string]*file, error) {
 	files := map[string]*file{}
 	if web == nil {
@@ -71,8 +71,8 @@ func readFiles(web fs.FS) (map[string]*file, error) {
 	return files, nil
 }
 
-// contentTypeOf returns the type of a file by its name. What the machine says of endings
-// does not matter: it may say anything.
+// contentTypeOf returns the type of a file by its extension. The types of the machine are
+// only used for unknown extensions, since they differ from machine to machine.
 func contentTypeOf(name string) string {
 	switch ext := path.Ext(name); ext {
 	case ".html":
@@ -103,8 +103,8 @@ func contentTypeOf(name string) string {
 	}
 }
 
-// serveFile serves the dashboard. Its pages are all in one file: what they show is said
-// by what follows the #, which browsers keep to themselves.
+// serveFile serves the dashboard. All pages are index.html, with a fragment after the #
+// that browsers do not send.
 func (a *API) serveFile(w http.ResponseWriter, r *http.Request) {
 	f, ok := a.files[r.URL.Path]
 	switch {
@@ -133,11 +133,11 @@ func (a *API) serveFile(w http.ResponseWriter, r *http.Request) {
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	if r.Method == http.MethodGet {
-		_, _ = w.Write(body) // to a client that may have gone
+		_, _ = w.Write(body) // the client may be gone
 	}
 }
 
-// takesGzip reports whether a client says that it takes gzip.
+// takesGzip reports whether a client accepts gzip.
 func takesGzip(accepted []string) bool {
 	for coding := range strings.SplitSeq(strings.Join(accepted, ","), ",") {
 		name, quality, _ := strings.Cut(strings.ReplaceAll(coding, " ", ""), ";")

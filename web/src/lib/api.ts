@@ -28,7 +28,7 @@ export function aborted(err: unknown): boolean {
 /** problemOf returns what went wrong, whatever was thrown. */
 export function problemOf(err: unknown): Trouble {
   if (err instanceof ApiError) return err.problem
-  return { title: 'Something went wrong in this page', status: -1, detail: err instanceof Error ? err.message : String(err) }
+  return { title: 'An error in this page', status: -1, detail: err instanceof Error ? err.message : String(err) }
 }
 
 type Query = Record<string, string | number | boolean | undefined | null>
@@ -95,7 +95,7 @@ export async function call<T>(method: string, to: string, r: Request = {}): Prom
     throw new ApiError({
       title: 'The server does not answer',
       status: 0,
-      detail: 'The server does not answer. It may be restarting, or the connection to it is gone. Nothing that you typed is lost: try again in a moment.',
+      detail: 'The server does not answer. It may be restarting, or the connection is lost. Your input is not lost: try again in a moment.',
     })
   }
   if (answer.ok) return (text ? JSON.parse(text) : undefined) as T
@@ -110,7 +110,7 @@ function readProblem(answer: Response, text: string): Trouble {
   } catch {
     // It is no problem of ours, such as that of a proxy in between.
   }
-  return { title: answer.statusText || 'The server refused', status: answer.status, detail: `The server answered ${answer.status} without saying why.` }
+  return { title: answer.statusText || 'The server rejected the request', status: answer.status, detail: `The server answered ${answer.status} without saying why.` }
 }
 
 export const get = <T>(to: string, query?: Query, signal?: AbortSignal) => call<T>('GET', to, { query, signal })

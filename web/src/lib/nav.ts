@@ -36,7 +36,7 @@ export const navigation: { title: string; entries: Entry[] }[] = [
     ],
   },
   {
-    title: 'House',
+    title: 'System',
     entries: [
       { section: '/changes', label: 'Change log', icon: 'changes', key: 'c' },
       { section: '/tokens', label: 'Admin tokens', icon: 'tokens', key: 'a', role: 'admin' },

@@ -98,7 +98,7 @@ describe('nodes', () => {
   const node = (o: Partial<NodeInfo>): NodeInfo => ({ id: 'n', name: 'n', version: '1', started: '', seen: '2026-11-15T11:59:59Z', revision: 4, self: false, behind: false, ...o })
   it.each<[string, Partial<NodeInfo>, RegExp[]]>([
     ['well', {}, []],
-    ['silent', { seen: '2026-11-15T11:50:00Z', behind: true }, [/nothing for 10 min/]],
+    ['silent', { seen: '2026-11-15T11:50:00Z', behind: true }, [/No report for 10 min/]],
     ['behind', { behind: true }, [/newest revision yet/]],
     ['refusing', { behind: true, problem: 'no tier.' }, [/no tier\.$/]],
     ['without its store', { state: { checks: [], status: 'degraded', breaker: 'open', counters: 'redis', store: 'away', replicas: 1, requests_per_second: 0, refused_per_second: 0, p99_us: 0 } }, [/store/]],
