@@ -24,22 +24,22 @@ func TestMain(m *testing.M) {
 }
 
 // each runs a test on both databases.
-func each(t *testing.T, test func(t *testing.T, h *house)) {
+func each(t *testing.T, test func(t *testing.T, h *testAPI)) {
 	t.Helper()
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
-		test(t, newHouse(t))
+		test(t, newTestAPI(t))
 	})
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
-		test(t, newHouseAt(t, testpostgres.Shared(t).Database(t)))
+		test(t, newTestAPIAt(t, testpostgres.Shared(t).Database(t)))
 	})
 }
 
 // TestConflicts has many who have seen the same version write at once: one does.
 func TestConflicts(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, h *house) {
+	each(t, func(t *testing.T, h *testAPI) {
 		t.Helper()
 		version := h.do(http.MethodPost, "/tiers", rule.Tier{Name: "pro"}).want(http.StatusCreated).asRecord().Version
 		var won, lost atomic.Int64
@@ -69,7 +69,7 @@ func TestConflicts(t *testing.T) {
 // time, again whenever another was first.
 func TestNoLostUpdates(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, h *house) {
+	each(t, func(t *testing.T, h *testAPI) {
 		t.Helper()
 		h.do(http.MethodPost, "/tiers", rule.Tier{Name: "pro", Price: "0"}).want(http.StatusCreated)
 		const writers, atOnce = 200, 4
@@ -140,7 +140,7 @@ func TestNoLostUpdates(t *testing.T) {
 // have written nothing, and try again.
 func TestManyWriters(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, h *house) {
+	each(t, func(t *testing.T, h *testAPI) {
 		t.Helper()
 		const writers = 200
 		var busy atomic.Int64

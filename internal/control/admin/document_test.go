@@ -15,7 +15,7 @@ import (
 )
 
 // check fails unless the document has what was asked and answered.
-func (d document) check(h *house, r *http.Request, a *answer) {
+func (d document) check(h *testAPI, r *http.Request, a *answer) {
 	h.Helper()
 	_, pattern := d.mux.Handler(r)
 	if pattern == "" || r.Method == http.MethodHead || path.Clean(r.URL.EscapedPath()) != r.URL.EscapedPath() {

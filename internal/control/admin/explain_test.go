@@ -21,7 +21,7 @@ func escape(text string) string { return url.QueryEscape(text) }
 // TestExplain has requests explained, in sentences.
 func TestExplain(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	off := false
 	_, err := h.catalog.Apply(t.Context(), &catalog.Document{
 		File: rule.File{
@@ -207,7 +207,7 @@ func TestExplain(t *testing.T) {
 
 func TestExplainRefuses(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	for body, says := range map[string]string{
 		`{"pth":"/"}`:                                         "did you mean",
 		`{"path":"search"}`:                                   "starts with a slash",

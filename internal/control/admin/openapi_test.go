@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "write openapi.json")
 // TestDocument holds the document that is kept to what the code says.
 func TestDocument(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	document, err := generate(admin.Operations(h.api))
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +37,7 @@ func TestDocument(t *testing.T) {
 		t.Errorf("another document is served: %v", a.Header)
 	}
 	// The operations are the same where rules are in a file.
-	if file := newFileHouse(t, exampleDocument()); len(admin.Operations(file.api)) != len(admin.Operations(h.api)) {
+	if file := newFileAPI(t, exampleDocument()); len(admin.Operations(file.api)) != len(admin.Operations(h.api)) {
 		t.Error("file mode has other operations")
 	}
 }
@@ -45,7 +45,7 @@ func TestDocument(t *testing.T) {
 // TestDocumentIsWhole looks for what the document leaves out.
 func TestDocumentIsWhole(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	d := h.api31
 	said := func(where string, v any) {
 		t.Helper()
@@ -122,15 +122,15 @@ func TestDocumentIsWhole(t *testing.T) {
 // the document knows of, but those that are inside.
 func TestDocumentedAnswers(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
-	file := newFileHouse(t, exampleDocument())
+	h := newTestAPI(t)
+	file := newFileAPI(t, exampleDocument())
 	guesser := 0
 	for _, pattern := range h.api31.operations() {
 		method, _, _ := strings.Cut(pattern, " ")
 		op := h.api31.operation(pattern)
 		responses, _ := op["responses"].(object)
 		seen := map[int]bool{}
-		try := func(h *house, change func(*http.Request)) {
+		try := func(h *testAPI, change func(*http.Request)) {
 			t.Helper()
 			r := h.example(pattern, "", configToken, "If-Match", "*")
 			if change != nil {

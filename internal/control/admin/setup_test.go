@@ -40,8 +40,8 @@ func (r recorders) Record(e *engine.Event) {
 	}
 }
 
-// house is an API with all that it is made of, and those who ask it.
-type house struct {
+// testAPI is an API with all that it is made of, and those who ask it.
+type testAPI struct {
 	testing.TB
 	api      *admin.API
 	options  admin.Options
@@ -102,17 +102,17 @@ func (l *logs) String() string {
 	return l.b.String()
 }
 
-// newHouse returns an API on a SQLite database of its own. Its options may be changed
+// newTestAPI returns an API on a SQLite database of its own. Its options may be changed
 // before it is made.
-func newHouse(t testing.TB, change ...func(*admin.Options)) *house {
+func newTestAPI(t testing.TB, change ...func(*admin.Options)) *testAPI {
 	t.Helper()
-	return newHouseAt(t, "", change...)
+	return newTestAPIAt(t, "", change...)
 }
 
-// newHouseAt returns an API on the database at a URL, or on a new one.
-func newHouseAt(t testing.TB, url string, change ...func(*admin.Options)) *house {
+// newTestAPIAt returns an API on the database at a URL, or on a new one.
+func newTestAPIAt(t testing.TB, url string, change ...func(*admin.Options)) *testAPI {
 	t.Helper()
-	h := &house{TB: t, clock: newClock(), log: &logs{}}
+	h := &testAPI{TB: t, clock: newClock(), log: &logs{}}
 	h.catalog = h.open(url)
 	h.tokens = h.catalog
 	var err error
@@ -137,10 +137,10 @@ func newHouseAt(t testing.TB, url string, change ...func(*admin.Options)) *house
 	return h
 }
 
-// newFileHouse returns an API whose rules are in a file.
-func newFileHouse(t testing.TB, d catalog.Document, change ...func(*admin.Options)) *house {
+// newFileAPI returns an API whose rules are in a file.
+func newFileAPI(t testing.TB, d catalog.Document, change ...func(*admin.Options)) *testAPI {
 	t.Helper()
-	h := &house{TB: t, clock: newClock(), log: &logs{}, document: &d}
+	h := &testAPI{TB: t, clock: newClock(), log: &logs{}, document: &d}
 	h.tokens = h.open("")
 	set, err := rule.Compile(d.File)
 	if err != nil {
@@ -156,7 +156,7 @@ func newFileHouse(t testing.TB, d catalog.Document, change ...func(*admin.Option
 	return h
 }
 
-func (h *house) open(url string) *catalog.Catalog {
+func (h *testAPI) open(url string) *catalog.Catalog {
 	h.Helper()
 	isNew := url == ""
 	if isNew {
@@ -204,7 +204,7 @@ var migrated = sync.OnceValues(func() (file []byte, err error) {
 })
 
 // build makes an engine, and what sees its decisions.
-func (h *house) build(directory identity.Directory, set *rule.Set, lists identity.Lists) {
+func (h *testAPI) build(directory identity.Directory, set *rule.Set, lists identity.Lists) {
 	h.Helper()
 	store, err := memstore.New(memstore.Options{Now: h.clock.now})
 	if err != nil {
@@ -244,7 +244,7 @@ func (h *house) build(directory identity.Directory, set *rule.Set, lists identit
 }
 
 // make makes the API, and a token of each role.
-func (h *house) make(change []func(*admin.Options)) {
+func (h *testAPI) make(change []func(*admin.Options)) {
 	h.Helper()
 	for _, f := range change {
 		f(&h.options)
@@ -259,7 +259,7 @@ func (h *house) make(change []func(*admin.Options)) {
 }
 
 // token returns a token with a role.
-func (h *house) token(name string, role catalog.Role) string {
+func (h *testAPI) token(name string, role catalog.Role) string {
 	h.Helper()
 	text, _, err := h.tokens.CreateToken(h.Context(), "test", catalog.Token{Name: name, Role: role})
 	if err != nil {
@@ -277,7 +277,7 @@ type answer struct {
 
 // ask asks the API, and holds what it answers to its document. The body is JSON as it is
 // written, or a value; headers are names and values, and an empty name is a token.
-func (h *house) ask(method, path string, body any, headers ...string) *answer {
+func (h *testAPI) ask(method, path string, body any, headers ...string) *answer {
 	h.Helper()
 	r := h.request(method, path, body, headers...)
 	w := httptest.NewRecorder()
@@ -288,7 +288,7 @@ func (h *house) ask(method, path string, body any, headers ...string) *answer {
 }
 
 // request returns a request.
-func (h *house) request(method, path string, body any, headers ...string) *http.Request {
+func (h *testAPI) request(method, path string, body any, headers ...string) *http.Request {
 	h.Helper()
 	var content io.Reader
 	contentType := ""
@@ -323,13 +323,13 @@ func (h *house) request(method, path string, body any, headers ...string) *http.
 }
 
 // get asks as a viewer.
-func (h *house) get(path string) *answer {
+func (h *testAPI) get(path string) *answer {
 	h.Helper()
 	return h.ask(http.MethodGet, path, nil, "", h.viewer)
 }
 
 // do writes as an operator.
-func (h *house) do(method, path string, body any, headers ...string) *answer {
+func (h *testAPI) do(method, path string, body any, headers ...string) *answer {
 	h.Helper()
 	return h.ask(method, path, body, append([]string{"", h.operator}, headers...)...)
 }
