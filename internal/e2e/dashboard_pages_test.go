@@ -34,7 +34,7 @@ var pages = []struct{ name, path, title string }{
 	{"settings", at("/settings"), "Settings"},
 	{"overview", at("/"), "Overview"},
 	{"overview-hour", at("/", "range", "1h"), "Overview"},
-	{"nowhere", at("/nowhere"), "There is no such page"},
+	{"nowhere", at("/nowhere"), "Page not found"},
 }
 
 // dialogs are what opens over a page: with which button it does, and its title.
@@ -154,11 +154,11 @@ func TestDashboardFile(t *testing.T) {
 	w.injectAxe()
 	for _, p := range []struct{ path, title, says string }{
 		{at("/"), "Overview", "per second, at"},
-		{at("/", "range", "24h"), "Overview", "There is no record of this time"},
+		{at("/", "range", "24h"), "Overview", "No record of this time"},
 		{at("/rules"), "Rules", "stint.toml"},
 		{at("/rules/edit/per-address"), "per-address", "stint.toml"},
 		{at("/events"), "Events", "There is no record"},
-		{at("/changes"), "Change log", "There is no log of changes"},
+		{at("/changes"), "Change log", "There is no change log"},
 		{at("/tiers"), "Tiers", "stint.toml"},
 		{at("/keys"), "API keys", "stint.toml"},
 		{at("/access"), "Exemptions and bans", "stint.toml"},

@@ -69,8 +69,8 @@ func TestDashboardStory(t *testing.T) {
 	w.until(patience, func() error {
 		s.send(t, "alice", "/search")
 		now, err := tryEval[string](w, `[...document.querySelectorAll('dl[aria-label="Now"] > div')].map((d) => d.innerText).join(';')`)
-		if err == nil && (!strings.Contains(now, "Requests") || strings.Contains(now, "Refused\n0/s") || strings.Contains(now, "Refused\n–")) {
-			err = fmt.Errorf("nothing is refused now: %q", now)
+		if err == nil && (!strings.Contains(now, "Requests") || strings.Contains(now, "Denied\n0/s") || strings.Contains(now, "Denied\n–")) {
+			err = fmt.Errorf("nothing is denied now: %q", now)
 		}
 		return err
 	})
@@ -102,7 +102,7 @@ func TestDashboardStory(t *testing.T) {
 	w.fill("Reason", "takes too much")
 	w.clickIn("dialog", "Ban alice", "button", "Ban")
 	w.says("alice is banned.")
-	w.says("Banned for good", "takes too much")
+	w.says("Banned permanently", "takes too much")
 	s.aliceGets(t, http.StatusForbidden, "/other")
 	w.click("button", "Unban")
 	w.click("button", "End the ban")
@@ -122,13 +122,13 @@ func TestDashboardStory(t *testing.T) {
 	})
 	w.says("alice")
 
-	// The rule is taken back.
+	// The change is undone.
 	w.click("link", "Change log")
 	w.click("button", "Details of revision 1, search-per-user")
-	w.click("button", "Take back this")
+	w.click("button", "Undo this")
 	w.says("Delete the rule search-per-user")
-	w.click("button", "Take it back")
-	w.says("Revision 1 was taken back.")
+	w.click("button", "Undo it")
+	w.says("Revision 1 was undone.")
 	s.aliceGets(t, http.StatusOK, "/search")
 
 	// Signing out ends the session, and not only in the browser.

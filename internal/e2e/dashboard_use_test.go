@@ -194,7 +194,7 @@ func TestDashboardSignIn(t *testing.T) {
 	w.open(at("/rules/edit/search"))
 	w.fill("Admin token", "not-the-token-of-anyone")
 	w.click("button", "Sign in")
-	w.says("This token is not known, or has expired.")
+	w.says("This token is unknown or has expired.")
 	w.injectAxe()
 	w.clean(true)
 	w.look("sign-in", "light")
@@ -205,7 +205,7 @@ func TestDashboardSignIn(t *testing.T) {
 
 	// The session ends in the middle of a change.
 	w.fill("Limit 1", "77/1m")
-	w.says("Not saved yet")
+	w.says("Not saved")
 	call(w, network.ClearBrowserCookies, struct{}{})
 	w.click("button", "Save")
 	w.see("dialog", "Sign in again")

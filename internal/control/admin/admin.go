@@ -1,10 +1,7 @@
 package admin
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
@@ -24,40 +19,40 @@ import (
 	"github.com/stintdev/stint/internal/record/rollup"
 )
 
-// Prefix is where the API is.
+// Prefix is the path of the API.
 const Prefix = "/admin/v1"
 
-// Options are what an [API] is made of.
+// Options are what an [API] uses.
 type Options struct {
-	// Catalog is the database of rules and users. Nil: they are in a file, and what is
-	// in it can be read and not be written.
+	// Catalog is the database of rules and users. Nil: they are in a file, and are
+	// read-only.
 	Catalog *catalog.Catalog
-	// Tokens is where tokens and sessions are. It is required, and may be the same.
+	// Tokens stores tokens and sessions. It is required, and may be Catalog.
 	Tokens *catalog.Catalog
 
 	Engine   *engine.Engine            // required
-	Resolver func() *identity.Resolver // of decisions, as it is now; required
+	Resolver func() *identity.Resolver // the current resolver of the engine; required
 	Store    stint.Store               // of counters; required
 
 	Record *rollup.Store // of decisions; nil: none
 	Live   *record.Live
 	Tap    *record.Tap
 
-	Document func() *catalog.Document // what the file says, if there is no catalog
-	File     string                   // its name
+	Document func() *catalog.Document // the contents of File, without a Catalog
+	File     string                   // the name of the config file
 
 	Status    func() Status
 	NodeState func() NodeState    // of this node
 	NodeID    string              // of this node in the catalog
 	Settings  func() []Setting    // with secrets masked
-	Envoy     func() []EnvoyLimit // what Envoy is limited by; nil: it is not served
+	Envoy     func() []EnvoyLimit // the limits of descriptors; nil: Envoy is not served
 
-	// Token is one that is in no database: that of the config. Empty: none.
+	// Token is the token in the configuration, which is in no database. Empty: none.
 	Token identity.Secret
-	// Look has this node take what was just written at once. Nil: it takes it in time.
+	// Look makes this node load what was just written. Nil: it polls for it.
 	Look func(ctx context.Context) error
-	// Secure reports whether a request came by TLS, so that its cookie may be for TLS
-	// only. Default: whether it has come so to this process.
+	// Secure reports whether a request came over TLS, so that its cookie can be limited
+	// to TLS. Default: whether the connection to this process uses TLS.
 	Secure func(*http.Request) bool
 	Web    fs.FS // the dashboard; nil: none
 	Log    *slog.Logger
@@ -66,21 +61,19 @@ type Options struct {
 
 // API is the handler of the admin listener. Close it.
 type API struct {
-	options     Options
-	log         *slog.Logger
-	now         func() time.Time
-	mux         *http.ServeMux
-	document    huma.API // what is registered, for OpenAPI; it serves nothing
-	openapi     []byte
-	openapiETag string
-	config      configToken
-	guard       *guard
-	origins     *http.CrossOriginProtection
-	files       map[string]*file
-	streams     streams
-	turn        chan struct{} // of those who write whatever is there
-	closing     context.Context
-	close       context.CancelFunc
+	options    Options
+	log        *slog.Logger
+	now        func() time.Time
+	mux        *http.ServeMux
+	operations []operation // for the test that generates openapi.json
+	config     configToken
+	guard      *guard
+	origins    *http.CrossOriginProtection
+	files      map[string]*file
+	streams    streams
+	turn       chan struct{} // for writes with If-Match: *, one at a time
+	closing    context.Context
+	close      context.CancelFunc
 }
 
 // New returns an API.
@@ -111,25 +104,15 @@ func New(o Options) (*API, error) {
 		return nil, fmt.Errorf("admin: %w", err)
 	}
 	if a.files, err = readFiles(o.Web); err != nil {
-		return nil, fmt.Errorf("admin: the dashboard: %w", err)
+		return nil, fmt.Errorf("admin: dashboard: %w", err)
 	}
 	a.closing, a.close = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
-	a.document = newDocument()
 	a.addAll()
-	if a.openapi, err = a.describe(); err != nil {
-		return nil, fmt.Errorf("admin: the document: %w", err)
-	}
-	sum := sha256.Sum256(a.openapi)
-	a.openapiETag = `"` + hex.EncodeToString(sum[:8]) + `"`
 	return a, nil
 }
 
-// Close ends the streams that are open. What is asked afterwards is answered, but for
-// streams.
+// Close ends all streams. Other requests are still answered afterwards.
 func (a *API) Close() { a.close() }
-
-// OpenAPI returns the document of the API.
-func (a *API) OpenAPI() []byte { return bytes.Clone(a.openapi) }
 
 // ServeHTTP serves the dashboard and the API.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -141,8 +124,8 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	escaped := r.URL.EscapedPath()
 	_, pattern := a.mux.Handler(r)
 	switch {
-	case path.Clean(escaped) != escaped: // of which the mux would have the client go elsewhere
-		a.problem(w, r, fail(http.StatusNotFound, "there is nothing at this path"))
+	case path.Clean(escaped) != escaped: // which the mux would redirect
+		a.problem(w, r, fail(http.StatusNotFound, "not found"))
 	case pattern != "":
 		a.mux.ServeHTTP(w, r)
 	default:
@@ -150,22 +133,21 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.mux.ServeHTTP(&allowed, r)
 		if allow := allowed.header.Get("Allow"); allow != "" {
 			w.Header().Set("Allow", allow)
-			a.problem(w, r, fail(http.StatusMethodNotAllowed, "this path has no "+shown(r.Method)+", but "+allow))
+			a.problem(w, r, fail(http.StatusMethodNotAllowed, "method "+shown(r.Method)+" is not allowed, want one of "+allow))
 			return
 		}
-		a.problem(w, r, fail(http.StatusNotFound, "there is nothing at this path"))
+		a.problem(w, r, fail(http.StatusNotFound, "not found"))
 	}
 }
 
-// methods takes what the mux says of a path that it does not have, or not with this
-// method.
+// methods receives the response of the mux for an unknown path or method, for its Allow header.
 type methods struct{ header http.Header }
 
 func (m *methods) Header() http.Header         { return m.header }
 func (m *methods) Write(b []byte) (int, error) { return len(b), nil }
 func (m *methods) WriteHeader(int)             {}
 
-// secure sets what every answer tells browsers.
+// secure sets the security headers of every response.
 func (*API) secure(w http.ResponseWriter) {
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")

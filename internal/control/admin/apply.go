@@ -9,27 +9,25 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 func (a *API) addApply() {
-	add(a, huma.Operation{
-		OperationID: "apply", Method: http.MethodPost, Path: "/apply", Tags: []string{tagWhole},
+	add(a, operation{
+		ID: "apply", Method: http.MethodPost, Path: "/apply", Tag: tagWhole,
 		Summary: "Apply a document",
-		Description: "Makes the catalog what a document says, in one change, or with dry_run says what that would change. " +
-			"What the document lacks stays, unless it is to be pruned.",
-		MaxBodyBytes: strict.MaxSize,
-		Metadata:     map[string]any{metaTime: 2 * time.Minute, metaStatuses: []int{http.StatusConflict}},
+		Description: "Makes the catalog match a document, in one change. With dry_run it only says what would change. " +
+			"Objects that are not in the document stay, unless prune is set.",
+		MaxBody: strict.MaxSize,
+		Timeout: 2 * time.Minute, Problems: []int{http.StatusConflict},
 	}, catalog.Operator, func(ctx context.Context, in *struct {
 		DryRun
-		Prune bool `query:"prune" default:"false" doc:"Delete what the document lacks: rules, tiers, exemptions and bans, and, of tenants, users and keys, those kinds of which the document has any." example:"false"`
+		Prune bool `query:"prune" default:"false" doc:"Delete rules, tiers, exemptions and bans that are not in the document. Tenants, users and keys are only deleted if the document has at least one of their kind." example:"false"`
 		Body  catalog.Document
 	},
 	) (*struct {
-		DryRun string `header:"Stint-Dry-Run" doc:"Is true if nothing was changed." example:"true"`
+		DryRun string `header:"Stint-Dry-Run" doc:"True if nothing was changed." example:"true"`
 		Body   catalog.Diff
 	}, error,
 	) {
@@ -42,32 +40,30 @@ func (a *API) addApply() {
 		}
 		a.written(ctx, in.DryRun)
 		return &struct {
-			DryRun string `header:"Stint-Dry-Run" doc:"Is true if nothing was changed." example:"true"`
+			DryRun string `header:"Stint-Dry-Run" doc:"True if nothing was changed." example:"true"`
 			Body   catalog.Diff
 		}{in.header(), d}, nil
 	})
 
-	add(a, huma.Operation{
-		OperationID: "export", Method: http.MethodGet, Path: "/export", Tags: []string{tagWhole},
-		Summary: "The whole as a document",
-		Description: "Returns the catalog as it is at one moment, as a document that can be applied, or be a config file. " +
-			"Users and their keys, with the hashes of their secrets, are only for operators.",
-		Responses: map[string]*huma.Response{"200": {
-			Description: "The document.",
-			Content: map[string]*huma.MediaType{
-				"application/json": {Schema: a.document.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[catalog.Document](), true, "Document")},
-				"application/toml": {Schema: &huma.Schema{Type: huma.TypeString, Description: "The same, as a config file has it."}},
-			},
-		}},
+	add(a, operation{
+		ID: "export", Method: http.MethodGet, Path: "/export", Tag: tagWhole,
+		Summary: "Export the catalog",
+		Description: "Returns the catalog, at one point in time, as a document that can be applied or used as a config file. " +
+			"Users and keys, with the hashes of their secrets, are only exported for operators.",
+		Answer: "The document.",
+		Produces: []content{
+			{ContentType: "application/json", Type: reflect.TypeFor[catalog.Document]()},
+			{ContentType: "application/toml", Type: reflect.TypeFor[string](), Doc: "The same, in the format of a config file."},
+		},
 	}, catalog.Viewer, func(ctx context.Context, in *struct {
-		Users  bool   `query:"users" default:"false" doc:"Users and API keys, too." example:"true"`
-		Format string `query:"format" enum:"json,toml" default:"json" doc:"How it is written." example:"toml"`
+		Users  bool   `query:"users" default:"false" doc:"Include users and API keys." example:"true"`
+		Format string `query:"format" enum:"json,toml" default:"json" doc:"The format." example:"toml"`
 	},
 	) (*streamed, error) {
 		if p := personOf(ctx); in.Users && !p.Role.Includes(catalog.Operator) {
-			return nil, fail(http.StatusForbidden, "users and keys are for the role operator")
+			return nil, fail(http.StatusForbidden, "users and keys need the role operator")
 		}
-		return &streamed{func(huma.Context) {
+		return &streamed{func() {
 			out := &late{sender: newSender(ctx), contentType: "application/" + in.Format}
 			defer out.end()
 			err := a.exportWhole(ctx, out, in.Users, in.Format)
@@ -77,16 +73,16 @@ func (a *API) addApply() {
 				a.problem(out.w, out.Request, err)
 			default:
 				if ctx.Err() == nil && out.err == nil {
-					a.log.LogAttrs(ctx, slog.LevelError, "admin: an export has failed", slog.Any("error", err))
+					a.log.LogAttrs(ctx, slog.LevelError, "admin: export failed", slog.Any("error", err))
 				}
-				panic(http.ErrAbortHandler) // or what is not whole would look as if it were
+				panic(http.ErrAbortHandler) // or the client would take a part for the whole
 			}
 		}}, nil
 	})
 }
 
-// late is a sender that begins with what is first written: until then there may be a
-// problem to tell.
+// late is a sender that sends the header with the first write: until then, an error can
+// still become a problem.
 type late struct {
 	*sender
 	contentType string
@@ -102,7 +98,7 @@ func (l *late) Write(p []byte) (int, error) {
 	return l.sender.Write(p)
 }
 
-// exportWhole writes the whole.
+// exportWhole writes the catalog.
 func (a *API) exportWhole(ctx context.Context, w io.Writer, users bool, format string) error {
 	if c := a.options.Catalog; c != nil {
 		o := catalog.ExportOptions{Users: users}

@@ -21,25 +21,25 @@ import (
 	"github.com/stintdev/stint/memstore"
 )
 
-// person is who asks.
+// person is who makes a request.
 type person struct {
 	catalog.Token
-	session *catalog.Session // nil: it has sent the token itself
+	session *catalog.Session // nil: the request has the token itself
 }
 
 type asking struct{}
 
-// personOf returns who asks. It is zero where no one was asked for credentials.
+// personOf returns who makes the request. It is zero for operations without credentials.
 func personOf(ctx context.Context) person {
 	p, _ := ctx.Value(asking{}).(person)
 	return p
 }
 
-// actor returns the name of who asks, for the log of changes.
+// actor returns the name of that person, for the change log.
 func actor(ctx context.Context) string { return personOf(ctx).Name }
 
-// Authorize has a handler answer those who have a role, and no others. It is for what is
-// on the same listener, and not of the API.
+// Authorize returns a handler that requires a role. It is for handlers on the same
+// listener that are not part of the API.
 func (a *API) Authorize(role catalog.Role, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.secure(w)
@@ -52,10 +52,10 @@ func (a *API) Authorize(role catalog.Role, next http.Handler) http.Handler {
 	})
 }
 
-// admit returns the request with who asks it, if they may.
+// admit returns the request with its person in the context, if that has the role.
 func (a *API) admit(r *http.Request, role catalog.Role) (*http.Request, error) {
 	if err := a.origins.Check(r); err != nil {
-		return r, fail(http.StatusForbidden, "this comes from another site")
+		return r, fail(http.StatusForbidden, "the request comes from another site")
 	}
 	if role == anyone {
 		return r, nil
@@ -67,21 +67,21 @@ func (a *API) admit(r *http.Request, role catalog.Role) (*http.Request, error) {
 	r = r.WithContext(context.WithValue(r.Context(), asking{}, p))
 	safe := r.Method == http.MethodGet || r.Method == http.MethodHead
 	if p.session != nil && !safe && subtle.ConstantTimeCompare([]byte(r.Header.Get("X-Csrf-Token")), []byte(p.session.CSRF)) != 1 {
-		return r, fail(http.StatusForbidden, "the header X-CSRF-Token is not that of the session")
+		return r, fail(http.StatusForbidden, "the header X-CSRF-Token does not match the session")
 	}
 	if !p.Role.Includes(role) {
-		return r, fail(http.StatusForbidden, fmt.Sprintf("this is for the role %s, and %s has the role %s", role, strconv.Quote(p.Name), p.Role))
+		return r, fail(http.StatusForbidden, fmt.Sprintf("this needs the role %s, and %s has the role %s", role, strconv.Quote(p.Name), p.Role))
 	}
 	return r, nil
 }
 
-// errCredentials is what one is told whose credentials are missing or no good.
+// errCredentials is the error for missing or invalid credentials.
 var errCredentials = fail(http.StatusUnauthorized, "want a token, as Authorization: Bearer TOKEN, or a session").with("WWW-Authenticate", `Bearer realm="stint admin"`)
 
-// errTooMany is what those are told who guess.
-var errTooMany = fail(http.StatusTooManyRequests, "there were too many credentials that are no good")
+// errTooMany is the error for too many invalid credentials.
+var errTooMany = fail(http.StatusTooManyRequests, "too many invalid credentials")
 
-// authenticate returns who asks.
+// authenticate returns the person of a request.
 func (a *API) authenticate(r *http.Request) (person, error) {
 	if header := r.Header.Get("Authorization"); header != "" {
 		scheme, text, _ := strings.Cut(header, " ")
@@ -99,7 +99,7 @@ func (a *API) authenticate(r *http.Request) (person, error) {
 	err = a.guard.check(r, a.guard.cookies, cookie.Value, func() (err error) {
 		s, err = a.options.Tokens.SessionOf(r.Context(), cookie.Value)
 		if err == nil && strings.HasPrefix(s.Token.ID, configPrefix) && s.Token.ID != a.config.id {
-			return catalog.ErrBadToken // the token of the config is another now
+			return catalog.ErrBadToken // the token in the configuration has changed
 		}
 		return err
 	})
@@ -121,11 +121,11 @@ func (a *API) tokenOf(r *http.Request, text string) (t catalog.Token, err error)
 
 const configPrefix = "config:"
 
-// configToken is the token of the config.
+// configToken is the token in the configuration.
 type configToken struct {
 	set  bool
 	hash [32]byte
-	id   string // of it in sessions: another token has another
+	id   string // in sessions; another token has another id
 }
 
 func newConfigToken(text identity.Secret) (c configToken, err error) {
@@ -134,7 +134,7 @@ func newConfigToken(text identity.Secret) (c configToken, err error) {
 		return c, nil
 	}
 	if len(text) < least {
-		return c, fmt.Errorf("the token of the config has %d bytes, want at least %d: it is all that one needs to do anything", len(text), least)
+		return c, fmt.Errorf("the token in the configuration has %d bytes, want at least %d: it gives full access", len(text), least)
 	}
 	c.set, c.hash = true, sha256.Sum256([]byte(text))
 	again := sha256.Sum256(append([]byte("the id of "), c.hash[:]...))
@@ -142,18 +142,18 @@ func newConfigToken(text identity.Secret) (c configToken, err error) {
 	return c, nil
 }
 
-// name is the actor of what is changed with it.
+// name is its name in the change log.
 func (*configToken) name() string { return "config" }
 
-// is reports whether it is this one. How long that takes says nothing.
+// is reports whether text is this token, in constant time.
 func (c *configToken) is(text string) bool {
 	hash := sha256.Sum256([]byte(text))
 	return subtle.ConstantTimeCompare(hash[:], c.hash[:]) == 1 && c.set
 }
 
-// guard slows down those who guess. It counts credentials that are no good, of each
-// address and of all; beyond its limits, only credentials are looked at that were good
-// before, so that guessing does not lock out those who are at work.
+// guard slows down guessing. It counts invalid credentials, by address and in total. Over
+// its limits, only credentials that were valid before are checked, so that guessing does
+// not lock out people who are signed in.
 type guard struct {
 	tokens, cookies, all *stint.Limiter
 
@@ -161,8 +161,8 @@ type guard struct {
 	good map[[32]byte]struct{}
 }
 
-// maxGood is how many credentials are remembered. Beyond it all are forgotten, which
-// matters only to those who share the address of one who guesses.
+// maxGood is how many valid credentials are remembered. Over it, all are forgotten, which
+// matters only to those who share an address with a guesser.
 const maxGood = 1000
 
 func newGuard(now func() time.Time) (*guard, error) {
@@ -177,7 +177,7 @@ func newGuard(now func() time.Time) (*guard, error) {
 		limit stint.Limit
 	}{
 		{&g.tokens, "tokens", stint.PerMinute(10)},
-		// A session that has ended is not a guess: pages that are still open ask on.
+		// A session that has ended is not a guess: open pages keep sending it.
 		{&g.cookies, "cookies", stint.PerMinute(100)},
 		{&g.all, "all", stint.PerMinute(1000)},
 	} {
@@ -188,7 +188,7 @@ func newGuard(now func() time.Time) (*guard, error) {
 	return g, nil
 }
 
-// check has credentials looked at, unless there were too many that were no good.
+// check calls look to check credentials, unless there were too many invalid ones.
 func (g *guard) check(r *http.Request, each *stint.Limiter, text string, look func() error) error {
 	if text == "" || len(text) > maxParam {
 		return errCredentials
@@ -204,7 +204,7 @@ func (g *guard) check(r *http.Request, each *stint.Limiter, text string, look fu
 				return err
 			}
 			if d.Remaining < 1 {
-				// How long one unit takes is not told by what costs nothing.
+				// A peek costs nothing, so its RetryAfter is 0.
 				wait := strconv.FormatInt(field.Seconds(d.ResetAfter), 10)
 				return fail(http.StatusTooManyRequests, errTooMany.Detail).with("Retry-After", wait)
 			}
@@ -249,8 +249,8 @@ func (g *guard) forget(hash [32]byte) {
 	delete(g.good, hash)
 }
 
-// peer returns where a request comes from: its address, or its network of IPv6, of which
-// one client has as many addresses as it likes. Headers are not believed.
+// peer returns the address of a request, or for IPv6 its network, since one client has a
+// whole network of addresses. Headers are not trusted.
 func peer(r *http.Request) string {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -264,8 +264,8 @@ func peer(r *http.Request) string {
 	return addr.String()
 }
 
-// cookieName is that of the session's cookie. One that only goes by TLS has a name that
-// no other host, and nothing without TLS, can set.
+// cookieName is the name of the session cookie. With TLS it has the prefix __Host-, which
+// browsers accept only over TLS and from this host.
 func (a *API) cookieName(r *http.Request) string {
 	if a.options.Secure(r) {
 		return "__Host-stint_session"
@@ -273,7 +273,7 @@ func (a *API) cookieName(r *http.Request) string {
 	return "stint_session"
 }
 
-// cookie returns the session's cookie. Without a text, it is deleted.
+// cookie returns the session cookie. An empty text deletes it.
 func (a *API) cookie(r *http.Request, text string, lives time.Duration) *http.Cookie {
 	c := &http.Cookie{
 		Name: a.cookieName(r), Value: text, Path: "/", MaxAge: int(lives / time.Second),

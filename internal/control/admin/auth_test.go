@@ -14,7 +14,7 @@ import (
 )
 
 // login begins a session, and returns its cookie and its CSRF token.
-func (h *house) login(token string) (cookie, csrf string) {
+func (h *testAPI) login(token string) (cookie, csrf string) {
 	h.Helper()
 	a := h.ask(http.MethodPost, "/session", admin.Login{Token: token}).want(http.StatusOK)
 	var s admin.Session
@@ -40,7 +40,7 @@ func (l *leaving) WriteHeader(status int) {
 }
 
 // example returns a request of an operation, as the document has it.
-func (h *house) example(pattern string, headers ...string) *http.Request {
+func (h *testAPI) example(pattern string, headers ...string) *http.Request {
 	h.Helper()
 	method, path, _ := strings.Cut(pattern, " ")
 	op := h.api31.operation(pattern)
@@ -67,7 +67,7 @@ func (h *house) example(pattern string, headers ...string) *http.Request {
 }
 
 // status answers a request, of a stream with its beginning.
-func (h *house) status(r *http.Request) *answer {
+func (h *testAPI) status(r *http.Request) *answer {
 	h.Helper()
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
@@ -83,7 +83,7 @@ func (h *house) status(r *http.Request) *answer {
 // TestAuthorization asks for every operation with every kind of credentials.
 func TestAuthorization(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	expired, _, err := h.tokens.CreateToken(t.Context(), "test", catalog.Token{Name: "eve", Role: catalog.Administrator, Expires: h.clock.now().Add(time.Minute)})
 	if err != nil {
 		t.Fatal(err)
@@ -171,7 +171,7 @@ func TestAuthorization(t *testing.T) {
 
 func TestSession(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	a := h.ask(http.MethodPost, "/session", admin.Login{Token: h.operator}).want(http.StatusOK)
 	var s admin.Session
 	a.into(&s)
@@ -260,7 +260,7 @@ func TestSession(t *testing.T) {
 
 func TestSecureCookie(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, func(o *admin.Options) { o.Secure = func(*http.Request) bool { return true } })
+	h := newTestAPI(t, func(o *admin.Options) { o.Secure = func(*http.Request) bool { return true } })
 	a := h.ask(http.MethodPost, "/session", admin.Login{Token: h.viewer}).want(http.StatusOK)
 	c := a.Cookies()[0]
 	if c.Name != "__Host-stint_session" || !c.Secure || c.Path != "/" || c.Domain != "" {
@@ -273,7 +273,7 @@ func TestSecureCookie(t *testing.T) {
 // TestGuessing has one address guess, and others at work.
 func TestGuessing(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	ask := func(from, token string) *answer {
 		t.Helper()
 		r := h.request(http.MethodGet, "/session", nil, "", token)
@@ -351,7 +351,7 @@ func TestGuessing(t *testing.T) {
 
 func TestTokens(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	var list admin.TokenList
 	h.ask(http.MethodGet, "/tokens", nil, "", h.admin).want(http.StatusOK).into(&list)
 	if len(list.Items) != 3 || list.Items[0].Name != "vera" || list.Items[0].CreatedBy != "test" {

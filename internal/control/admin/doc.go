@@ -1,26 +1,31 @@
-// Package admin is the API by which people and their programs look after Stint, and the
-// dashboard that is built on it: rules, tiers, users, keys, what was decided, and what
-// is going on.
+// Package admin is the API that operators and their programs use, and the dashboard that
+// is built on it: rules, tiers, users, keys, recorded decisions, and live traffic.
 //
-// [API] is one handler: the dashboard at /, and the API at /admin/v1, which its own
-// document describes at /admin/v1/openapi.json. Operations are registered with the role
-// that they want; one without cannot be. What a client sends is bound and checked before
-// an operation sees it, and whatever an operation returns as an error is told as
+// [API] is one handler: the dashboard at /, and the API at /admin/v1, which is described
+// at /admin/v1/openapi.json. Every operation is registered with a role. What a client
+// sends is bound and checked before the operation sees it, and every error becomes
 // application/problem+json, in one place.
 //
-// # What holds
+// Requests are bound by the package itself (operation.go, bind.go), not by a framework:
+// unknown parameters and fields are rejected with a suggestion, JSON is read by the same
+// strict decoder as config files, and slow bodies and streams have deadlines of their
+// own. A framework beside that would be linked only to print the OpenAPI document, as
+// huma once was. A test generates the document instead, from the operations and the
+// types of their inputs and outputs, and the binary embeds it as a file.
 //
-//   - Nothing is answered without credentials but the dashboard's files, the document
-//     and the attempt to log in.
-//   - A session is a cookie that no script can read, and no other site can use it.
-//   - Nothing secret is answered twice: the text of a key or a token is told when it is
-//     made. Errors have no SQL, no paths and no stacks in them.
-//   - A write says which version it has seen; what has changed since is a conflict.
-//   - Bodies, lists, streams, and the time that an answer takes, have bounds.
+// # Invariants
 //
-// # What it refuses to do
+//   - Only the dashboard's files, the document, and logging in need no credentials.
+//   - A session is a cookie that scripts cannot read and other sites cannot use.
+//   - Secrets are shown once: the text of a key or a token, when it is created. Errors
+//     contain no SQL, paths or stacks.
+//   - A write names the version that its author has seen. If the stored version is
+//     another, the write is a conflict.
+//   - Bodies, lists, streams and response times are bounded.
 //
-// It decides nothing, and it is not in the way of decisions: it reads what the engine,
-// the catalog and the record have, and writes to the catalog alone, but for resets.
-// It opens no listener. It has no accounts and no passwords: tokens are all there is.
+// # What it does not do
+//
+// It makes no decisions about requests and does not slow them down: it reads from the
+// engine, the catalog and the record, and writes only to the catalog, except for resets
+// of counters. It opens no listener. It has no accounts and no passwords, only tokens.
 package admin

@@ -6,48 +6,46 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/stintdev/stint/internal/control/catalog"
 )
 
-// EnvoyLimit is a limit of Envoy's descriptors, on the node that answers.
+// EnvoyLimit is a limit of an Envoy descriptor on this node.
 type EnvoyLimit struct {
-	Path   string    `json:"path" doc:"The domain, and the keys and values that lead to it." example:"edge.remote_address"`
-	Name   string    `json:"name,omitempty" doc:"Its name, if it has one." example:"by-address"`
-	Limit  string    `json:"limit" doc:"What may pass, or unlimited." example:"100/minute"`
-	Shadow bool      `json:"shadow" doc:"It is only tried out, and refuses nothing."`
-	Quota  bool      `json:"quota" doc:"What is over it is told to Envoy, and passes."`
+	Path   string    `json:"path" doc:"The domain, and the keys and values of the descriptor." example:"edge.remote_address"`
+	Name   string    `json:"name,omitempty" doc:"The name, if it has one." example:"by-address"`
+	Limit  string    `json:"limit" doc:"The limit, or unlimited." example:"100/minute"`
+	Shadow bool      `json:"shadow" doc:"Whether the limit is in shadow mode and denies nothing."`
+	Quota  bool      `json:"quota" doc:"Whether hits over the limit are reported to Envoy and pass."`
 	Hits   EnvoyHits `json:"hits"`
 }
 
-// EnvoyHits are what has come of it since the node has started.
+// EnvoyHits counts hits since the node started.
 type EnvoyHits struct {
 	Within uint64 `json:"within" doc:"Hits within the limit." example:"1200"`
-	Near   uint64 `json:"near" doc:"Of these, those near it." example:"80"`
-	Over   uint64 `json:"over" doc:"Hits over it." example:"15"`
-	Shadow uint64 `json:"shadow" doc:"Of these, those that passed since it is only tried out." example:"0"`
+	Near   uint64 `json:"near" doc:"Of these, hits near the limit." example:"80"`
+	Over   uint64 `json:"over" doc:"Hits over the limit." example:"15"`
+	Shadow uint64 `json:"shadow" doc:"Of these, hits that passed because of shadow mode." example:"0"`
 }
 
-// EnvoyList is what Envoy is limited by.
+// EnvoyList is a page of limits.
 type EnvoyList struct {
-	Served bool         `json:"served" doc:"Whether this node serves Envoy at all." example:"true"`
-	Items  []EnvoyLimit `json:"items"`
-	Next   string       `json:"next" doc:"What after has to be, to go on; empty at the end."`
+	Served bool         `json:"served" doc:"Whether this node serves Envoy." example:"true"`
+	Items  []EnvoyLimit `json:"items" nullable:"false"`
+	Next   string       `json:"next" doc:"The value of after for the next page. Empty on the last page."`
 }
 
-// addEnvoy adds what Envoy is limited by.
+// addEnvoy adds the operation that lists limits of Envoy.
 func (a *API) addEnvoy() {
 	type input struct {
-		Limit int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"At most so many." example:"100"`
-		After int    `query:"after" default:"0" minimum:"0" doc:"How many to leave out, as the answer before has told it." example:"100"`
-		Q     string `query:"q" maxLength:"256" doc:"A part of the path or the name." example:"remote"`
+		Limit int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"The maximum number of results." example:"100"`
+		After int    `query:"after" default:"0" minimum:"0" doc:"How many to skip: the next of the previous page." example:"100"`
+		Q     string `query:"q" maxLength:"256" doc:"A part of the path or of the name." example:"remote"`
 	}
 	type output struct{ Body EnvoyList }
-	add(a, huma.Operation{
-		OperationID: "listEnvoyLimits", Method: http.MethodGet, Path: "/envoy", Tags: []string{"Envoy"},
-		Summary:     "What Envoy is limited by",
-		Description: "The limits of descriptors on the node that answers, in the order of their declaration, and how many hits each has had there since it started. They are configured in files, or by a management server, and can only be read here.",
+	add(a, operation{
+		ID: "listEnvoyLimits", Method: http.MethodGet, Path: "/envoy", Tag: "Envoy",
+		Summary:     "List Envoy limits",
+		Description: "Returns the limits of Envoy descriptors on this node, in the order of their declaration, and the hits of each since the node started. They are configured in files or by a management server, and are read-only here.",
 	}, catalog.Viewer, func(_ context.Context, in *input) (*output, error) {
 		out := output{EnvoyList{Items: []EnvoyLimit{}}}
 		if a.options.Envoy == nil {

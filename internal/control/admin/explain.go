@@ -14,8 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
@@ -24,20 +22,20 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// ExplainRequest is a request that someone wonders about.
+// ExplainRequest is a request to explain.
 type ExplainRequest struct {
-	Method  string                  `json:"method,omitempty" doc:"Its method. Default: GET." example:"GET"`
-	Path    string                  `json:"path,omitempty" doc:"Its path. Default: /." example:"/search"`
-	IP      string                  `json:"ip,omitempty" doc:"The other end of the connection." example:"192.0.2.1"`
-	User    string                  `json:"user,omitempty" doc:"Who is asking: that is believed, and headers are not looked at for it." example:"alice"`
-	Tenant  string                  `json:"tenant,omitempty" doc:"Whose user that is, in the same way." example:"acme"`
-	APIKey  string                  `json:"api_key,omitempty" doc:"The text of an API key, which is checked as a client's would be; or the id of one, which is believed." example:"k3jq8w2n"`
-	Tier    string                  `json:"tier,omitempty" doc:"The tier, in place of what is known." example:"pro"`
-	Headers map[string]HeaderValues `json:"headers,omitempty" doc:"Its headers: a text each, or a list of texts."`
-	Cost    int64                   `json:"cost,omitempty" doc:"What it costs, whatever rules say." example:"1"`
+	Method  string                  `json:"method,omitempty" doc:"The method. Default: GET." example:"GET"`
+	Path    string                  `json:"path,omitempty" doc:"The path. Default: /." example:"/search"`
+	IP      string                  `json:"ip,omitempty" doc:"The address of the other end of the connection." example:"192.0.2.1"`
+	User    string                  `json:"user,omitempty" doc:"The user. It is taken as given, and headers are not used to identify the client." example:"alice"`
+	Tenant  string                  `json:"tenant,omitempty" doc:"The tenant, taken as given." example:"acme"`
+	APIKey  string                  `json:"api_key,omitempty" doc:"The text of an API key, which is checked like that of a client; or the id of one, which is taken as given." example:"k3jq8w2n"`
+	Tier    string                  `json:"tier,omitempty" doc:"The tier, overriding the known one." example:"pro"`
+	Headers map[string]HeaderValues `json:"headers,omitempty" doc:"The headers: a text or a list of texts each."`
+	Cost    int64                   `json:"cost,omitempty" doc:"The cost, overriding that of the rules." example:"1"`
 }
 
-// HeaderValues are the values of a header. One is written as a text.
+// HeaderValues are the values of a header. In JSON a single value may be a string.
 type HeaderValues []string
 
 // UnmarshalStrict implements [strict.Unmarshaler].
@@ -54,72 +52,66 @@ func (v *HeaderValues) UnmarshalStrict(found strict.Kind, decode func(into any))
 	return nil
 }
 
-// Schema implements [huma.SchemaProvider].
-func (HeaderValues) Schema(huma.Registry) *huma.Schema {
-	text := &huma.Schema{Type: huma.TypeString}
-	return &huma.Schema{Description: "The value of a header, or a list of them.", OneOf: []*huma.Schema{text, {Type: huma.TypeArray, Items: text}}, Examples: []any{"application/json"}}
-}
-
-// Explanation is what would become of a request, and why.
+// Explanation is the decision about a request, and why.
 type Explanation struct {
-	Outcome    string           `json:"outcome" enum:"allowed,throttled,exempt,denied,banned,blocked,unauthorized,unavailable" doc:"What would become of it." example:"denied"`
-	Allowed    bool             `json:"allowed" doc:"Whether it would pass." example:"false"`
+	Outcome    string           `json:"outcome" enum:"allowed,throttled,exempt,denied,banned,blocked,unauthorized,unavailable" doc:"The outcome." example:"denied"`
+	Allowed    bool             `json:"allowed" doc:"Whether the request would pass." example:"false"`
 	Rule       string           `json:"rule,omitempty" doc:"The rule that decides." example:"search"`
-	Reason     string           `json:"reason,omitempty" doc:"What its client would be told." example:"too many searches"`
-	RetryAfter *float64         `json:"retry_after" doc:"In how many seconds it would pass, at the latest; 0: it would now, or no one can tell; null: never." example:"12.5"`
-	Subject    ExplainedSubject `json:"subject" doc:"Who is asking."`
-	Limits     []ExplainedLimit `json:"limits" nullable:"false" doc:"The limits that apply, the one that matters most first, and then those that are only tried out."`
-	Steps      []string         `json:"steps" nullable:"false" doc:"The same in sentences: who is asking, and how that was found out; whether that one is banned or exempt; each rule that applies, and what its limits say; and what decides." example:"[\"It passes.\"]"`
-	Rules      []ExplainedRule  `json:"rules" nullable:"false" doc:"All rules, in the order of their priority: why each applies, or does not. None, if no rule is looked at."`
+	Reason     string           `json:"reason,omitempty" doc:"The message to the client." example:"too many searches"`
+	RetryAfter *float64         `json:"retry_after" doc:"Seconds until the request would pass, at the latest; 0: now, or unknown; null: never." example:"12.5"`
+	Subject    ExplainedSubject `json:"subject" doc:"The client."`
+	Limits     []ExplainedLimit `json:"limits" nullable:"false" doc:"The limits that apply, the one that decides first, and those of log_only rules last."`
+	Steps      []string         `json:"steps" nullable:"false" doc:"The same in sentences: who the client is and how it was identified; whether it is banned or exempt; each rule that applies, with its limits; and the decision." example:"[\"It passes.\"]"`
+	Rules      []ExplainedRule  `json:"rules" nullable:"false" doc:"All rules, in the order of priority: why each applies or does not. Empty, if no rule is evaluated."`
 }
 
-// ExplainedSubject is who is asking.
+// ExplainedSubject is the client.
 type ExplainedSubject struct {
-	User   string `json:"user" doc:"The user; empty if that is not known, as with the rest." example:"alice"`
+	User   string `json:"user" doc:"The user. Empty, if unknown." example:"alice"`
 	Tenant string `json:"tenant" doc:"The tenant." example:"acme"`
 	Key    string `json:"key" doc:"The id of the API key." example:"k3jq8w2n"`
 	Tier   string `json:"tier" doc:"The tier." example:"pro"`
 	IP     string `json:"ip" doc:"The address." example:"192.0.2.1"`
-	Source string `json:"source" enum:"given,key,jwt,header,ip" doc:"What told who it is." example:"key"`
+	Source string `json:"source" enum:"given,key,jwt,header,ip" doc:"How the client was identified." example:"key"`
 }
 
-// ExplainedLimit is a limit that applies to a request, and how it stands.
+// ExplainedLimit is a limit that applies to a request.
 type ExplainedLimit struct {
-	Rule       string   `json:"rule" doc:"Its rule." example:"search"`
-	Name       string   `json:"name" doc:"Its name." example:"per-minute"`
-	Endpoint   string   `json:"endpoint,omitempty" doc:"The path of the rule that matched." example:"/search"`
-	Limit      string   `json:"limit" doc:"What it is." example:"100/1m"`
-	Max        int64    `json:"max" doc:"How much there is." example:"100"`
-	Remaining  int64    `json:"remaining" doc:"How much is left." example:"12"`
-	ResetAfter float64  `json:"reset_after" doc:"In how many seconds all of it is back." example:"42.5"`
-	RetryAfter *float64 `json:"retry_after" doc:"In how many seconds the request would pass, at the latest; 0: now; null: never." example:"0"`
-	Allowed    bool     `json:"allowed" doc:"Whether it lets the request pass." example:"true"`
-	Shadow     bool     `json:"shadow" doc:"It is only tried out, and refuses nothing." example:"false"`
-	Penalty    bool     `json:"penalty" doc:"It is no limit but a penalty: remaining are the violations until a ban." example:"false"`
+	Rule       string   `json:"rule" doc:"The rule." example:"search"`
+	Name       string   `json:"name" doc:"The name of the limit." example:"per-minute"`
+	Endpoint   string   `json:"endpoint,omitempty" doc:"The path pattern that matched." example:"/search"`
+	Limit      string   `json:"limit" doc:"The limit." example:"100/1m"`
+	Max        int64    `json:"max" doc:"The size of the limit." example:"100"`
+	Remaining  int64    `json:"remaining" doc:"The units left." example:"12"`
+	ResetAfter float64  `json:"reset_after" doc:"Seconds until all units are back." example:"42.5"`
+	RetryAfter *float64 `json:"retry_after" doc:"Seconds until the request would pass, at the latest; 0: now; null: never." example:"0"`
+	Allowed    bool     `json:"allowed" doc:"Whether the limit lets the request pass." example:"true"`
+	Shadow     bool     `json:"shadow" doc:"Whether the rule is log_only and denies nothing." example:"false"`
+	Penalty    bool     `json:"penalty" doc:"True for a penalty: remaining is then the number of violations until a ban." example:"false"`
 }
 
-// ExplainedRule is what a rule makes of a request.
+// ExplainedRule says whether a rule applies to a request.
 type ExplainedRule struct {
-	Rule     string               `json:"rule" doc:"Its name." example:"search"`
-	Matched  bool                 `json:"matched" doc:"Whether all its conditions are met." example:"true"`
-	Reason   string               `json:"reason,omitempty" doc:"The first condition that is not." example:"method POST is not GET"`
-	BeatenBy string               `json:"beaten_by,omitempty" doc:"The rule of its group that applies instead." example:"search-pro"`
-	Endpoint string               `json:"endpoint,omitempty" doc:"Its path that matched." example:"/search"`
-	Limits   []ExplainedRuleLimit `json:"limits,omitempty" nullable:"false" doc:"Its limits, as they are for this request, if it matched."`
+	Rule     string               `json:"rule" doc:"The name of the rule." example:"search"`
+	Matched  bool                 `json:"matched" doc:"Whether all conditions are met." example:"true"`
+	Reason   string               `json:"reason,omitempty" doc:"The first condition that is not met." example:"method POST is not GET"`
+	BeatenBy string               `json:"beaten_by,omitempty" doc:"The rule of the same group that applies instead." example:"search-pro"`
+	Endpoint string               `json:"endpoint,omitempty" doc:"The path pattern that matched." example:"/search"`
+	Limits   []ExplainedRuleLimit `json:"limits,omitempty" nullable:"false" doc:"The limits for this request, if the rule matches."`
 }
 
-// ExplainedRuleLimit is a limit of a rule, as it is for a request.
+// ExplainedRuleLimit is a limit of a rule, with the value for a request.
 type ExplainedRuleLimit struct {
-	Name   string `json:"name" doc:"Its name." example:"per-minute"`
-	Limit  string `json:"limit" doc:"What it is, or unlimited." example:"100/1m"`
-	Source string `json:"source" doc:"Who says so: api_key, user, tier NAME, or rule." example:"tier pro"`
-	Key    string `json:"key,omitempty" doc:"What it is counted under; nothing if it is unlimited." example:"search.per-minute:user=alice"`
+	Name   string `json:"name" doc:"The name of the limit." example:"per-minute"`
+	Limit  string `json:"limit" doc:"The limit, or unlimited." example:"100/1m"`
+	Source string `json:"source" doc:"Where the limit comes from: api_key, user, tier NAME, or rule." example:"tier pro"`
+	Key    string `json:"key,omitempty" doc:"The key of the counter; empty if unlimited." example:"search.per-minute:user=alice"`
 }
 
 func (a *API) addExplain() {
-	add(a, huma.Operation{
-		OperationID: "explainRequest", Method: http.MethodPost, Path: "/explain", Tags: []string{tagSubjects},
-		Summary: "Why a request is allowed or refused", Description: "Returns what would become of a request, and why. It changes nothing, and counts nothing.",
+	add(a, operation{
+		ID: "explainRequest", Method: http.MethodPost, Path: "/explain", Tag: tagSubjects,
+		Summary: "Explain a decision", Description: "Returns what would be decided about a request, and why. It changes nothing and counts nothing.",
 	}, catalog.Viewer, func(ctx context.Context, in *struct{ Body ExplainRequest }) (*struct{ Body Explanation }, error) {
 		q, err := in.Body.request(a.options.Resolver().KeyHeader())
 		if err != nil {
@@ -133,7 +125,7 @@ func (a *API) addExplain() {
 	})
 }
 
-// request returns the request as the engine has it.
+// request returns the request for the engine.
 func (e *ExplainRequest) request(keyHeader string) (engine.Request, error) {
 	var p strict.Report
 	q := engine.Request{Method: cmp.Or(e.Method, http.MethodGet), Path: cmp.Or(e.Path, "/"), Cost: e.Cost}
@@ -141,7 +133,7 @@ func (e *ExplainRequest) request(keyHeader string) (engine.Request, error) {
 		p.Refuse("method", e.Method, "a method in upper case, such as GET", "")
 	}
 	if q.Path[0] != '/' {
-		p.Refuse("path", e.Path, "a path that begins with a slash, such as /search", "")
+		p.Refuse("path", e.Path, "a path that starts with a slash, such as /search", "")
 	}
 	if e.IP != "" {
 		var err error
@@ -150,7 +142,7 @@ func (e *ExplainRequest) request(keyHeader string) (engine.Request, error) {
 		}
 	}
 	if e.Cost < 0 {
-		p.Refuse("cost", strconv.FormatInt(e.Cost, 10), "1 or more, or 0 for what rules say", "")
+		p.Refuse("cost", strconv.FormatInt(e.Cost, 10), "1 or more, or 0 for the cost of the rules", "")
 	}
 	who := identity.Subject{User: e.User, Tenant: e.Tenant, Tier: e.Tier, IP: q.Peer}
 	for _, id := range []struct{ field, value string }{{"user", e.User}, {"tenant", e.Tenant}, {"tier", e.Tier}} {
@@ -160,14 +152,14 @@ func (e *ExplainRequest) request(keyHeader string) (engine.Request, error) {
 	}
 	q.Headers = e.headers(&p)
 	given := e.User != "" || e.Tenant != "" || e.Tier != ""
-	switch secret := strings.Contains(e.APIKey, "_"); { // which ids do not have
+	switch secret := strings.Contains(e.APIKey, "_"); { // ids have no underscore
 	case e.APIKey == "":
-	case len(e.APIKey) > 512 || !identity.ValidID(e.APIKey): // what it is must not be told
+	case len(e.APIKey) > 512 || !identity.ValidID(e.APIKey): // a secret must not be repeated
 		p.Add("api_key", "want the text of an API key, or its id", "")
 	case secret && given:
-		p.Add("api_key", "is the text of a key, which says whose it is: want it without user, tenant and tier, or the id of the key", "")
+		p.Add("api_key", "is the text of a key, which identifies the client: remove user, tenant and tier, or send the id of the key", "")
 	case secret && q.Headers[keyHeader] != nil:
-		p.Add("api_key", "is sent as the header "+keyHeader+", which is given, too: want one of them", "")
+		p.Add("api_key", "is sent as the header "+keyHeader+", which is also given: want one of them", "")
 	case secret:
 		q.Headers[keyHeader] = []string{e.APIKey}
 	default:
@@ -179,7 +171,7 @@ func (e *ExplainRequest) request(keyHeader string) (engine.Request, error) {
 	return q, p.Problems.Err()
 }
 
-// headers returns the headers, by their canonical names.
+// headers returns the headers by canonical name.
 func (e *ExplainRequest) headers(p *strict.Report) map[string][]string {
 	out := map[string][]string{}
 	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
@@ -188,9 +180,9 @@ func (e *ExplainRequest) headers(p *strict.Report) map[string][]string {
 		case name == "" || strings.ContainsFunc(name, func(c rune) bool {
 			return c <= ' ' || c >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c)
 		}):
-			p.Add(path, "is not the name of a header", "")
+			p.Add(path, "is not a valid header name", "")
 		case out[canonical] != nil:
-			p.Add(path, "is there twice: want it once, with a list of values", "")
+			p.Add(path, "is given twice: want it once, with a list of values", "")
 		default:
 			out[canonical] = append([]string{}, e.Headers[name]...)
 		}
@@ -198,7 +190,7 @@ func (e *ExplainRequest) headers(p *strict.Report) map[string][]string {
 	return out
 }
 
-// explained returns an explanation as it is told.
+// explained returns the explanation of the engine as the API has it.
 func explained(asked *ExplainRequest, q *engine.Request, x *engine.Explanation) Explanation {
 	v := &x.Verdict
 	out := Explanation{
@@ -237,15 +229,15 @@ func explained(asked *ExplainRequest, q *engine.Request, x *engine.Explanation) 
 	return out
 }
 
-// stepsOf tells in sentences what becomes of a request.
+// stepsOf describes the decision in sentences.
 func stepsOf(asked *ExplainRequest, q *engine.Request, x *engine.Explanation) []string {
 	v := &x.Verdict
 	steps := whoAsks(asked, q, v)
 	switch {
 	case v.Subject.Banned != nil:
-		return append(steps, "It is banned: "+listed(v.Subject.Banned)+". No rule is looked at.", decides(v))
+		return append(steps, "It is banned: "+listed(v.Subject.Banned)+". No rule is evaluated.", decides(v))
 	case v.Subject.Exempt != nil:
-		return append(steps, "It is exempt: "+listed(v.Subject.Exempt)+". No rule is looked at.", decides(v))
+		return append(steps, "It is exempt: "+listed(v.Subject.Exempt)+". No rule is evaluated.", decides(v))
 	case v.Outcome != engine.Unauthorized:
 		steps = append(steps, "It is neither banned nor exempt.")
 	}
@@ -256,7 +248,7 @@ func stepsOf(asked *ExplainRequest, q *engine.Request, x *engine.Explanation) []
 		case !r.Matched:
 			others++
 		case r.BeatenBy != "":
-			steps = append(steps, fmt.Sprintf("Rule %s matches, too, but %s of the same group comes first.", shown(r.Rule), shown(r.BeatenBy)))
+			steps = append(steps, fmt.Sprintf("Rule %s matches, but %s of the same group comes first.", shown(r.Rule), shown(r.BeatenBy)))
 		default:
 			steps = append(steps, ruleSays(r, v))
 		}
@@ -273,7 +265,7 @@ func stepsOf(asked *ExplainRequest, q *engine.Request, x *engine.Explanation) []
 	return append(steps, decides(v))
 }
 
-// whoAsks tells who is asking, and how that was found out.
+// whoAsks describes the client, and how it was identified.
 func whoAsks(asked *ExplainRequest, q *engine.Request, v *engine.Verdict) (steps []string) {
 	s := &v.Subject
 	var names []string
@@ -288,41 +280,41 @@ func whoAsks(asked *ExplainRequest, q *engine.Request, v *engine.Verdict) (steps
 	}
 	who := strings.Join(names, ", ")
 	if who == "" {
-		who = "no one in particular"
+		who = "an unknown client"
 	}
 	who += at
 	switch {
 	case q.Subject != nil:
-		steps = append(steps, "It is given that this is "+who+".")
+		steps = append(steps, "Given: "+who+".")
 	case v.Outcome == engine.Unauthorized:
-		steps = append(steps, "The credentials are refused: "+strings.TrimPrefix(v.Reason, "identity: ")+".")
+		steps = append(steps, "The credentials are rejected: "+strings.TrimPrefix(v.Reason, "identity: ")+".")
 	case s.Banned != nil && s.Source == identity.ByIP:
-		steps = append(steps, "This is someone"+at+", and is not identified any further.")
+		steps = append(steps, "The client"+at+" is not identified any further.")
 	case s.Source == identity.ByKey:
-		steps = append(steps, "The API key is good: this is "+who+".")
+		steps = append(steps, "The API key is valid: "+who+".")
 	case s.Source == identity.ByJWT:
-		steps = append(steps, "The token is good: this is "+who+".")
+		steps = append(steps, "The token is valid: "+who+".")
 	case s.Source == identity.ByHeader:
-		steps = append(steps, "A trusted proxy says in a header that this is "+who+".")
+		steps = append(steps, "A header from a trusted proxy identifies "+who+".")
 	case s.Unaccepted != identity.NoReason:
-		steps = append(steps, "What was sent to say who it is was not accepted ("+s.Unaccepted.String()+"): this is "+who+".")
+		steps = append(steps, "The credentials were not accepted ("+s.Unaccepted.String()+"): "+who+".")
 	case asked.APIKey != "":
-		steps = append(steps, "This node does not look at API keys: this is "+who+".")
+		steps = append(steps, "This node does not use API keys: "+who+".")
 	default:
-		steps = append(steps, "Nothing says who it is: this is "+who+".")
+		steps = append(steps, "No credentials: "+who+".")
 	}
 	if s.Tier != "" {
-		steps = append(steps, "Its tier is "+shown(s.Tier)+".")
+		steps = append(steps, "The tier is "+shown(s.Tier)+".")
 	}
 	if s.UserError != nil {
-		steps = append(steps, "The directory could not tell more: a tier, limits or a block may be missing.")
+		steps = append(steps, "The directory could not be read: a tier, limits or a block may be missing.")
 	}
 	return steps
 }
 
-// listed tells what an entry of a list says.
+// listed describes a ban or an exemption.
 func listed(e *identity.Entry) string {
-	text := map[identity.Kind]string{identity.KindIP: "the address or network ", identity.KindUser: "user ", identity.KindTenant: "tenant ", identity.KindKey: "API key "}[e.Kind] + shown(e.Value) + " is on the list"
+	text := map[identity.Kind]string{identity.KindIP: "the address or network ", identity.KindUser: "user ", identity.KindTenant: "tenant ", identity.KindKey: "API key "}[e.Kind] + shown(e.Value) + " is listed"
 	if e.Reason != "" {
 		text += " (" + shown(e.Reason) + ")"
 	}
@@ -332,7 +324,7 @@ func listed(e *identity.Entry) string {
 	return text
 }
 
-// ruleSays tells of a rule that applies what its limits say.
+// ruleSays describes a rule that applies, with its limits.
 func ruleSays(r *rule.Explained, v *engine.Verdict) string {
 	text := "Rule " + shown(r.Rule) + " applies"
 	if r.Endpoint != "" {
@@ -341,7 +333,7 @@ func ruleSays(r *rule.Explained, v *engine.Verdict) string {
 	var says []string
 	for _, l := range r.Limits {
 		if l.Limit == "unlimited" {
-			says = append(says, shown(r.Rule)+"/"+shown(l.Name)+": unlimited, says "+l.Source)
+			says = append(says, shown(r.Rule)+"/"+shown(l.Name)+": unlimited, by "+l.Source)
 		}
 	}
 	tried := false
@@ -352,7 +344,7 @@ func ruleSays(r *rule.Explained, v *engine.Verdict) string {
 		}
 	}
 	if tried {
-		text += ", and is only tried out"
+		text += ", in log_only mode"
 	}
 	switch {
 	case len(says) > 0:
@@ -362,12 +354,12 @@ func ruleSays(r *rule.Explained, v *engine.Verdict) string {
 	case v.Rule != nil && v.Rule.Name == r.Rule && v.Rule.Action == rule.Allow:
 		return text + ", and allows."
 	case v.Rule != nil && (v.Rule.Action == rule.Block || v.Rule.Action == rule.Allow):
-		return text + ", too, and is not asked: " + shown(v.Rule.Name) + " decides."
+		return text + ", but is not evaluated: " + shown(v.Rule.Name) + " decides."
 	}
-	return text + ", and is not asked."
+	return text + ", but is not evaluated."
 }
 
-// limitSays tells how a limit stands.
+// limitSays describes the state of a limit.
 func limitSays(l *engine.Limit) string {
 	d := &l.Decision
 	name := shown(l.Rule.Name) + "/" + shown(l.Name)
@@ -376,11 +368,11 @@ func limitSays(l *engine.Limit) string {
 	}
 	switch {
 	case d.Basis == stint.Open:
-		return name + ": it cannot be counted now, and passes"
+		return name + ": the counter cannot be reached, and the request passes"
 	case d.Basis == stint.Closed:
-		return name + ": it cannot be counted now, and is refused"
+		return name + ": the counter cannot be reached, and the request is denied"
 	case l.Penalty != nil && !d.Allowed:
-		return name + ": banned for its violations, " + inTime(d.RetryAfter, "for another ", "for good")
+		return name + ": banned after violations; " + wouldPass(d.RetryAfter)
 	case l.Penalty != nil && d.Remaining == 1:
 		return name + ": one more violation leads to a ban"
 	case l.Penalty != nil:
@@ -388,7 +380,7 @@ func limitSays(l *engine.Limit) string {
 	}
 	text := fmt.Sprintf("%s: %d of %d left", name, d.Remaining, d.Limit)
 	if !d.Allowed {
-		return text + fmt.Sprintf(", and this costs %d: it would pass ", l.Cost) + inTime(d.RetryAfter, "in ", "never")
+		return text + fmt.Sprintf(", and this request costs %d: ", l.Cost) + wouldPass(d.RetryAfter)
 	}
 	if d.ResetAfter > 0 {
 		text += ", full in " + brief(d.ResetAfter)
@@ -396,7 +388,7 @@ func limitSays(l *engine.Limit) string {
 	return text
 }
 
-// decides tells what decides.
+// decides describes the decision.
 func decides(v *engine.Verdict) string {
 	limit := ""
 	if b := v.Binding(); b != nil {
@@ -414,42 +406,42 @@ func decides(v *engine.Verdict) string {
 	}
 	switch v.Outcome {
 	case engine.Exempt:
-		return "It passes uncounted" + by + "."
+		return "It passes without being counted" + by + "."
 	case engine.Allowed, engine.Throttled:
 		text := "It passes."
 		if limit != "" {
-			text += " Of " + limit + " the smallest share is left."
+			text += " The limit with the smallest share left is " + limit + "."
 		}
 		if l := v.Shadowed(); l != nil {
-			text += " Rule " + shown(l.Rule.Name) + " would refuse it, were it not only tried out."
+			text += " Rule " + shown(l.Rule.Name) + " would deny it, but is log_only."
 		}
 		return text
 	case engine.Denied:
 		if r := v.Rule; r != nil && r.Action == rule.Throttle && v.RetryAfter <= r.MaxDelay {
-			return "It is held by " + limit + ", for " + brief(v.RetryAfter) + " at most, and then passes if nothing else comes."
+			return "It is delayed by " + limit + ", for at most " + brief(v.RetryAfter) + ", and then passes unless other requests use up the limit."
 		}
-		return "It is refused" + status + " by " + limit + ", and would pass " + inTime(v.RetryAfter, "in ", "never") + "."
+		return "It is denied" + status + " by " + limit + "; " + wouldPass(v.RetryAfter) + "."
 	case engine.Banned:
 		if v.Subject.Banned == nil {
-			return "It is refused" + status + " by a penalty of rule " + shown(v.Rule.Name) + ", and would pass " + inTime(v.RetryAfter, "in ", "never") + "."
+			return "It is denied" + status + " by a penalty of rule " + shown(v.Rule.Name) + "; " + wouldPass(v.RetryAfter) + "."
 		}
-		return "It is refused" + status + ", and would pass " + inTime(v.RetryAfter, "in ", "never") + "."
+		return "It is denied" + status + "; " + wouldPass(v.RetryAfter) + "."
 	case engine.Unavailable:
-		return "It is refused" + status + by + ": it cannot be counted now, and that rule lets nothing pass uncounted."
+		return "It is denied" + status + by + ": the counter cannot be reached, and the rule fails closed."
 	default: // blocked, unauthorized
-		return "It is refused" + status + by + "."
+		return "It is denied" + status + by + "."
 	}
 }
 
-// inTime tells how long something takes, with a word before it, or another word for never.
-func inTime(d time.Duration, in, never string) string {
+// wouldPass says when the request would pass.
+func wouldPass(d time.Duration) string {
 	if d == stint.Never {
-		return never
+		return "it would never pass"
 	}
-	return in + brief(d)
+	return "it would pass in " + brief(d)
 }
 
-// brief tells a length of time for people: in one unit, rounded up.
+// brief formats a duration in one unit, rounded up.
 func brief(d time.Duration) string {
 	for _, u := range []struct {
 		unit, below time.Duration

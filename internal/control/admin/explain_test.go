@@ -21,7 +21,7 @@ func escape(text string) string { return url.QueryEscape(text) }
 // TestExplain has requests explained, in sentences.
 func TestExplain(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	off := false
 	_, err := h.catalog.Apply(t.Context(), &catalog.Document{
 		File: rule.File{
@@ -72,59 +72,59 @@ func TestExplain(t *testing.T) {
 			admin.ExplainRequest{Path: "/search", APIKey: text, IP: "192.0.2.1"},
 			"allowed", "search", "key",
 			[]string{
-				"The API key is good: this is user alice, API key " + key.ID + " at the address 192.0.2.1.",
+				"The API key is valid: user alice, API key " + key.ID + " at the address 192.0.2.1.",
 				"It is neither banned nor exempt.",
 				"Rule search applies at /search. search/searches: 6 of 10 left, full in ~.",
 				"Rule special applies at /search. special/day: 1996 of 2000 left, full in ~.",
-				"Rule default matches, too, but special of the same group comes first.",
+				"Rule default matches, but special of the same group comes first.",
 				"4 more rules do not apply.",
-				"It passes. Of search/searches the smallest share is left.",
+				"It passes. The limit with the smallest share left is search/searches.",
 			},
 		},
 		"used up": {
 			admin.ExplainRequest{Path: "/search", User: "bob"},
 			"denied", "search", "given",
 			[]string{
-				"It is given that this is user bob.",
+				"Given: user bob.",
 				"It is neither banned nor exempt.",
-				"Rule search applies at /search. search/searches: 0 of 10 left, and this costs 1: it would pass in ~.",
+				"Rule search applies at /search. search/searches: 0 of 10 left, and this request costs 1: it would pass in ~.",
 				"Rule special applies at /search. special/day: 1990 of 2000 left, full in ~.",
-				"Rule default matches, too, but special of the same group comes first.",
+				"Rule default matches, but special of the same group comes first.",
 				"4 more rules do not apply.",
-				"It is refused with 429 by search/searches, and would pass in ~.",
+				"It is denied with 429 by search/searches; it would pass in ~.",
 			},
 		},
 		"unlimited": {
 			admin.ExplainRequest{Path: "/search", User: "paula"},
 			"allowed", "special", "given",
 			[]string{
-				"It is given that this is user paula.",
-				"Its tier is pro.",
+				"Given: user paula.",
+				"The tier is pro.",
 				"It is neither banned nor exempt.",
-				"Rule search applies at /search. search/searches: unlimited, says tier pro.",
+				"Rule search applies at /search. search/searches: unlimited, by tier pro.",
 				"Rule special applies at /search. special/day: 2000 of 2000 left.",
-				"Rule default matches, too, but special of the same group comes first.",
+				"Rule default matches, but special of the same group comes first.",
 				"4 more rules do not apply.",
-				"It passes. Of special/day the smallest share is left.",
+				"It passes. The limit with the smallest share left is special/day.",
 			},
 		},
 		"too dear": {
 			admin.ExplainRequest{Path: "/special", User: "carol", Cost: 5000},
 			"denied", "special", "given",
 			[]string{
-				"It is given that this is user carol.",
+				"Given: user carol.",
 				"It is neither banned nor exempt.",
-				"Rule special applies at /special. special/day: 2000 of 2000 left, and this costs 5000: it would pass never.",
-				"Rule default matches, too, but special of the same group comes first.",
+				"Rule special applies at /special. special/day: 2000 of 2000 left, and this request costs 5000: it would never pass.",
+				"Rule default matches, but special of the same group comes first.",
 				"5 more rules do not apply.",
-				"It is refused with 429 by special/day, and would pass never.",
+				"It is denied with 429 by special/day; it would never pass.",
 			},
 		},
 		"no one": {
 			admin.ExplainRequest{},
 			"allowed", "", "ip",
 			[]string{
-				"Nothing says who it is: this is no one in particular.",
+				"No credentials: an unknown client.",
 				"It is neither banned nor exempt.",
 				"No rule applies.",
 				"It passes.",
@@ -133,48 +133,48 @@ func TestExplain(t *testing.T) {
 		"bad key": {
 			admin.ExplainRequest{APIKey: text[:len(text)-1] + "!", IP: "192.0.2.1"},
 			"unauthorized", "", "ip",
-			[]string{"The credentials are refused: the API key is not valid.", "It is refused with 401."},
+			[]string{"The credentials are rejected: the API key is not valid.", "It is denied with 401."},
 		},
 		"banned": {
 			admin.ExplainRequest{IP: "198.51.100.7", APIKey: text},
 			"banned", "", "ip",
 			[]string{
-				"This is someone at the address 198.51.100.7, and is not identified any further.",
-				"It is banned: the address or network 198.51.100.0/24 is on the list (scraping). No rule is looked at.",
-				"It is refused with 403, and would pass never.",
+				"The client at the address 198.51.100.7 is not identified any further.",
+				"It is banned: the address or network 198.51.100.0/24 is listed (scraping). No rule is evaluated.",
+				"It is denied with 403; it would never pass.",
 			},
 		},
 		"exempt": {
 			admin.ExplainRequest{User: "root", Path: "/abuse"},
 			"exempt", "", "given",
 			[]string{
-				"It is given that this is user root.",
-				"It is exempt: user root is on the list. No rule is looked at.",
-				"It passes uncounted.",
+				"Given: user root.",
+				"It is exempt: user root is listed. No rule is evaluated.",
+				"It passes without being counted.",
 			},
 		},
 		"blocked": {
 			admin.ExplainRequest{User: "alice", Path: "/abuse"},
 			"blocked", "abuse", "given",
 			[]string{
-				"It is given that this is user alice.",
+				"Given: user alice.",
 				"It is neither banned nor exempt.",
 				"Rule abuse applies at /abuse, and blocks.",
-				"Rule default applies, too, and is not asked: abuse decides.",
+				"Rule default applies, but is not evaluated: abuse decides.",
 				"5 more rules do not apply.",
-				"It is refused with 403 by rule abuse.",
+				"It is denied with 403 by rule abuse.",
 			},
 		},
 		"key by its id": {
 			admin.ExplainRequest{APIKey: key.ID, Path: "/trial", IP: "192.0.2.9", Headers: map[string]admin.HeaderValues{"x-a": {"1"}, "X-B": {"1", "2"}}},
 			"allowed", "default", "given",
 			[]string{
-				"It is given that this is user alice, API key " + key.ID + " at the address 192.0.2.9.",
+				"Given: user alice, API key " + key.ID + " at the address 192.0.2.9.",
 				"It is neither banned nor exempt.",
-				"Rule trial applies at /trial, and is only tried out. trial/few: 1 of 1 left.",
+				"Rule trial applies at /trial, in log_only mode. trial/few: 1 of 1 left.",
 				"Rule default applies. default/day: 1000 of 1000 left.",
 				"5 more rules do not apply.",
-				"It passes. Of default/day the smallest share is left.",
+				"It passes. The limit with the smallest share left is default/day.",
 			},
 		},
 	} {
@@ -207,20 +207,20 @@ func TestExplain(t *testing.T) {
 
 func TestExplainRefuses(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	for body, says := range map[string]string{
 		`{"pth":"/"}`:                                         "did you mean",
-		`{"path":"search"}`:                                   "begins with a slash",
+		`{"path":"search"}`:                                   "starts with a slash",
 		`{"method":"get"}`:                                    "upper case",
 		`{"ip":"localhost"}`:                                  "an address",
 		`{"user":"a\u0000b"}`:                                 "control characters",
 		`{"cost":-1}`:                                         "1 or more",
-		`{"headers":{"a b":"c"}}`:                             "not the name of a header",
-		`{"headers":{"":"c"}}`:                                "not the name of a header",
-		`{"headers":{"x-a":"1","X-A":"2"}}`:                   "there twice",
+		`{"headers":{"a b":"c"}}`:                             "not a valid header name",
+		`{"headers":{"":"c"}}`:                                "not a valid header name",
+		`{"headers":{"x-a":"1","X-A":"2"}}`:                   "given twice",
 		`{"headers":{"x-a":1}}`:                               "a text or a list of texts",
 		`{"headers":{"x-a":[1]}}`:                             "want a string",
-		`{"api_key":"stint_a_b","user":"x"}`:                  "which says whose it is",
+		`{"api_key":"stint_a_b","user":"x"}`:                  "which identifies the client",
 		`{"api_key":"stint_a_b","headers":{"x-api-key":"y"}}`: "one of them",
 		`{"api_key":"` + strings.Repeat("secret", 100) + `"}`: "the text of an API key",
 		`[]`: "want",

@@ -26,7 +26,7 @@ var hostile = []string{
 // TestHostileIDs asks for what is not there, by every operation that has an id.
 func TestHostileIDs(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	seed(h)
 	before := h.do(http.MethodGet, "/export?users=true", nil).want(http.StatusOK).body
 	for _, pattern := range h.api31.operations() {
@@ -60,7 +60,7 @@ func TestHostileIDs(t *testing.T) {
 // TestHostileValues writes such ids, and reads those that were taken.
 func TestHostileValues(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	taken := 0
 	for _, id := range hostile {
 		a := h.do(http.MethodPost, "/users", catalog.User{ID: id})
@@ -101,7 +101,7 @@ func mustUnescape(t *testing.T, path string) string {
 // body.
 func TestHostileBodies(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	seed(h)
 	bodies := map[string]int{ // 0: any that blames the client
 		"":                               0,
@@ -154,7 +154,7 @@ func TestHostileBodies(t *testing.T) {
 			t.Errorf("%s takes no JSON", pattern)
 		}
 		if path != "/apply" {
-			h.ask(method, path, bytes.Repeat([]byte(" "), 10<<20), "", h.admin, "If-Match", "*").want(http.StatusRequestEntityTooLarge)
+			h.ask(method, path, bytes.Repeat([]byte(" "), 2<<20), "", h.admin, "If-Match", "*").want(http.StatusRequestEntityTooLarge)
 		}
 	}
 }
@@ -162,7 +162,7 @@ func TestHostileBodies(t *testing.T) {
 // TestLargeApply has bodies that only a document may have.
 func TestLargeApply(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	h.do(http.MethodPost, "/apply", bytes.Repeat([]byte(" "), 16<<20+1)).want(http.StatusRequestEntityTooLarge).says("16 MiB")
 	body := append([]byte("{"), bytes.Repeat([]byte(" "), 2<<20)...)
 	h.do(http.MethodPost, "/apply", append(body, '}')).want(http.StatusOK)
@@ -171,7 +171,7 @@ func TestLargeApply(t *testing.T) {
 // TestPaths asks for what there is not.
 func TestPaths(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	for _, c := range []struct {
 		method, path string
 		status       int
@@ -223,7 +223,7 @@ func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 func TestBrokenBody(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	r := h.request(http.MethodPost, "/rules", "{}", "", h.operator)
 	r.Body = io.NopCloser(broken{})
 	h.status(r).want(http.StatusBadRequest).says("could not be read")
@@ -237,7 +237,7 @@ func TestDatabaseAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { away.Close() })
-	h := newHouse(t, func(o *admin.Options) { o.Catalog = away })
+	h := newTestAPI(t, func(o *admin.Options) { o.Catalog = away })
 	for _, a := range []*answer{
 		h.get("/rules"),
 		h.get("/rules/search"),
@@ -257,7 +257,7 @@ func TestDatabaseAway(t *testing.T) {
 
 	// Without the database of tokens, that of the config is good, and others are neither
 	// good nor bad.
-	h = newHouse(t, func(o *admin.Options) { o.Tokens = away })
+	h = newTestAPI(t, func(o *admin.Options) { o.Tokens = away })
 	h.ask(http.MethodGet, "/rules", nil, "", configToken).want(http.StatusOK)
 	for range 20 {
 		h.get("/rules").want(http.StatusServiceUnavailable)
@@ -268,7 +268,7 @@ func TestDatabaseAway(t *testing.T) {
 // TestWritesAreLogged looks at what the log says of a write.
 func TestWritesAreLogged(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	h.get("/rules")
 	h.ask(http.MethodPost, "/rules/validate", searchRule(), "", h.viewer)
 	if strings.Contains(h.log.String(), "a write") {
@@ -294,7 +294,7 @@ func TestWritesAreLogged(t *testing.T) {
 // TestOptions has what an API cannot be made of.
 func TestOptions(t *testing.T) {
 	t.Parallel()
-	good := newHouse(t).options
+	good := newTestAPI(t).options
 	for name, c := range map[string]struct {
 		change func(*admin.Options)
 		says   string
@@ -332,7 +332,7 @@ func TestSlow(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it waits for the time limit of an operation")
 	}
-	h := newHouse(t)
+	h := newTestAPI(t)
 	// Another holds the one lock that writers of SQLite have.
 	db := h.catalog.Database().Write
 	tx, err := db.BeginTx(t.Context(), nil)
@@ -353,7 +353,7 @@ func TestSlow(t *testing.T) {
 }
 
 // slowBody sends a body that does not end, and returns the status of the answer.
-func slowBody(h *house) int {
+func slowBody(h *testAPI) int {
 	server := httptest.NewServer(h.api)
 	defer server.Close()
 	body, end := io.Pipe()

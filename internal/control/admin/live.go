@@ -5,34 +5,32 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/record"
 )
 
 const (
-	// lookEvery is how often streams tell how things are.
+	// lookEvery is how often streams send the current state.
 	lookEvery = time.Second
-	// followEvery is how often decisions are told that were made meanwhile, and
-	// maxFollowed how many wait for a client that does not read them.
+	// followEvery is how often new decisions are sent, and maxFollowed how many are kept
+	// for a slow client.
 	followEvery, maxFollowed = 250 * time.Millisecond, 256
 )
 
-// liveSource tells what is going on.
+// liveSource sends live traffic.
 type liveSource struct{ *record.Live }
 
 func (s liveSource) next(context.Context) ([]item, int64) {
 	i, err := newItem("live", s.Snapshot())
 	if err != nil {
-		return nil, 0 // a rate that is no number; the next is
+		return nil, 0 // a rate that is not a number; the next one is
 	}
 	return []item{i}, 0
 }
 
 func (liveSource) close() {}
 
-// followSource tells decisions.
+// followSource sends decisions.
 type followSource struct {
 	watch *record.Watch
 	room  []record.Event
@@ -44,7 +42,7 @@ func (s *followSource) next(context.Context) (items []item, skipped int64) {
 		about := s.room[i]
 		one, err := newItem("decision", NewEvent(&about))
 		if err != nil {
-			continue // never: it has texts and integers
+			continue // never: it has only strings and integers
 		}
 		one.about = &about
 		items = append(items, one)
@@ -54,20 +52,20 @@ func (s *followSource) next(context.Context) (items []item, skipped int64) {
 
 func (s *followSource) close() { s.watch.Close() }
 
-// errNoLive is what one is told where no one looks on.
-var errNoLive = fail(http.StatusConflict, "this node does not look on while it decides")
+// errNoLive is the error of a node without live traffic.
+var errNoLive = fail(http.StatusConflict, "live traffic is not available on this node")
 
 func (a *API) addLive() {
 	live, tap := a.options.Live, a.options.Tap
 	a.streams.live = hub{every: lookEvery, latest: true, open: func() source { return liveSource{live} }}
 	a.streams.follow = hub{every: followEvery, open: func() source { return &followSource{watch: tap.Watch()} }}
 	a.streams.usage = map[string]*hub{}
-	statuses := map[string]any{metaStatuses: []int{http.StatusConflict}}
+	conflict := []int{http.StatusConflict}
 
-	add(a, huma.Operation{
-		OperationID: "getLive", Method: http.MethodGet, Path: "/live", Tags: []string{tagLive}, Metadata: statuses,
-		Summary:     "What is going on",
-		Description: "Returns what the node that answers has decided in the last seconds: rates, latency, rules, and who has asked most.",
+	add(a, operation{
+		ID: "getLive", Method: http.MethodGet, Path: "/live", Tag: tagLive, Problems: conflict,
+		Summary:     "Get live traffic",
+		Description: "Returns what this node decided in the last seconds: rates, latency, rules, and the clients with the most requests.",
 	}, catalog.Viewer, func(context.Context, *struct{}) (*struct{ Body record.Snapshot }, error) {
 		if live == nil {
 			return nil, errNoLive
@@ -75,10 +73,10 @@ func (a *API) addLive() {
 		return &struct{ Body record.Snapshot }{live.Snapshot()}, nil
 	})
 
-	add(a, huma.Operation{
-		OperationID: "streamLive", Method: http.MethodGet, Path: "/live/stream", Tags: []string{tagLive}, Metadata: statuses,
-		Summary: "What is going on, each second", Description: "Streams what GET /live returns, each second.",
-		Responses: eventStream("An event live, each second, is as GET /live returns it."),
+	add(a, operation{
+		ID: "streamLive", Method: http.MethodGet, Path: "/live/stream", Tag: tagLive, Problems: conflict,
+		Summary: "Stream live traffic", Description: "Streams the response of GET /live, once a second.",
+		Answer: streamDoc("An event live is sent every second, with the response of GET /live."), Produces: eventStream,
 	}, catalog.Viewer, func(ctx context.Context, _ *struct{}) (*streamed, error) {
 		if live == nil {
 			return nil, errNoLive
@@ -86,12 +84,12 @@ func (a *API) addLive() {
 		return a.stream(ctx, &a.streams.live, newMailbox(1, nil), func() {})
 	})
 
-	add(a, huma.Operation{
-		OperationID: "followEvents", Method: http.MethodGet, Path: "/events/follow", Tags: []string{tagRecord}, Metadata: statuses,
-		Summary: "Decisions, as they are made",
-		Description: "Streams the decisions of the node that answers: those that refused or held a request, those that a rule that is only tried out would have refused, " +
-			"and a sample of the others, whose weight says for how many they stand. There are at most 50 a second, before they are filtered.",
-		Responses: eventStream(`An event decision is as GET /events returns it; an event skipped, such as {"n":12}, says that more were refused or held, which are not shown.`),
+	add(a, operation{
+		ID: "followEvents", Method: http.MethodGet, Path: "/events/follow", Tag: tagRecord, Problems: conflict,
+		Summary: "Follow events",
+		Description: "Streams decisions of this node: those that denied or delayed a request, those that a log_only rule would have denied, " +
+			"and a sample of the others, whose weight says how many decisions they represent. At most 50 a second are sent, before filtering.",
+		Answer: streamDoc(`An event decision is as in GET /events; an event skipped, such as {"n":12}, says how many more were denied or delayed.`), Produces: eventStream,
 	}, catalog.Viewer, func(ctx context.Context, in *EventFilter) (*streamed, error) {
 		if tap == nil {
 			return nil, errNoLive
@@ -101,7 +99,7 @@ func (a *API) addLive() {
 	})
 }
 
-// wanted reports whether an event is one that a query asks for, whenever it was.
+// wanted reports whether an event matches a query, whatever its time.
 func wanted(q *record.EventQuery, e *record.Event) bool {
 	for _, f := range [...]struct{ want, is string }{
 		{q.User, e.User},

@@ -7,30 +7,30 @@ import (
 	"net/http"
 )
 
-// mergePatch is a patch, as RFC 7396 has it.
+// mergePatch is a merge patch, as in RFC 7396.
 type mergePatch map[string]any
 
-// readPatch reads a patch. What is wrong with it is said as of any other body.
+// readPatch reads a patch, with the same errors as any other body.
 func readPatch(body []byte) (mergePatch, error) {
 	var whole any
-	if err := decode(body, &whole); err != nil { // a name that is given twice, too
+	if err := decode(body, &whole); err != nil { // also finds duplicate names
 		return nil, err
 	}
 	if _, ok := whole.(map[string]any); !ok {
-		return nil, fail(http.StatusUnprocessableEntity, "a merge patch is an object, with the fields that are to change")
+		return nil, fail(http.StatusUnprocessableEntity, "want a JSON object with the fields to change")
 	}
 	var p mergePatch
 	return p, exactly(body, &p)
 }
 
-// exactly reads JSON that was checked, and keeps numbers as they are.
+// exactly reads JSON that was checked, and keeps the digits of numbers.
 func exactly(body []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
 	return d.Decode(into)
 }
 
-// patched returns a value with its changes.
+// patched returns a value with a patch applied.
 func patched[T any](value T, p mergePatch) (changed T, err error) {
 	body, err := json.Marshal(value)
 	if err != nil {
@@ -46,14 +46,14 @@ func patched[T any](value T, p mergePatch) (changed T, err error) {
 	err = decode(body, &changed)
 	if told := (*Problem)(nil); errors.As(err, &told) {
 		for i := range told.Errors {
-			told.Errors[i].Line, told.Errors[i].Column = 0, 0 // of what no one has written
+			told.Errors[i].Line, told.Errors[i].Column = 0, 0 // of the merged text, which the client has not written
 		}
 		told.Detail = told.Errors[0].text()
 	}
 	return changed, err
 }
 
-// text is the problem in a line.
+// text is the problem in one line.
 func (f *FieldProblem) text() string {
 	text := f.Message
 	if f.Field != "" {
@@ -65,8 +65,7 @@ func (f *FieldProblem) text() string {
 	return text
 }
 
-// merge returns the target as the patch has it. The patch has the depth that a body may
-// have.
+// merge applies a patch to a target. The depth of the patch is bounded by that of bodies.
 func merge(target, patch any) any {
 	changes, ok := patch.(map[string]any)
 	if !ok {

@@ -13,7 +13,7 @@ import (
 )
 
 // requested are requests of users to /search, one a second until now, newest last.
-func requested(h *house, n int, users ...string) []record.Event {
+func requested(h *testAPI, n int, users ...string) []record.Event {
 	h.Helper()
 	now := h.clock.now().UTC().Truncate(time.Microsecond)
 	out := make([]record.Event, n)
@@ -29,7 +29,7 @@ func requested(h *house, n int, users ...string) []record.Event {
 
 func TestPreview(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	seed(h)
 	if err := h.record.Write(t.Context(), requested(h, 600, "alice", "bob")); err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestPreview(t *testing.T) {
 // TestPreviewOfMany has more events than a preview looks at.
 func TestPreviewOfMany(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	seed(h)
 	events := requested(h, 20_500, "alice")
 	for i := range events { // within the hour

@@ -11,36 +11,32 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// Problem is what a client is told that does not get what it asked for, as RFC 9457 has
-// it.
+// Problem is an error response, as in RFC 9457.
 type Problem struct {
-	Type   string `json:"type" doc:"Always about:blank: the status says what kind of problem it is." example:"about:blank"`
-	Title  string `json:"title" doc:"What the status means." example:"Conflict"`
+	Type   string `json:"type" doc:"Always about:blank." example:"about:blank"`
+	Title  string `json:"title" doc:"The name of the status." example:"Conflict"`
 	Status int    `json:"status" doc:"The HTTP status." example:"409"`
-	Detail string `json:"detail" doc:"What is wrong, in a sentence for people." example:"the rule \"search\" is of version 14 now, not 12: it has changed since it was read"`
-	// Version is that of the thing, as it was found.
-	Version int64          `json:"version,omitempty" doc:"Of a conflict: the version that the thing has now." example:"14"`
-	Errors  []FieldProblem `json:"errors,omitempty" doc:"The fields that are to blame, if fields are."`
+	Detail string `json:"detail" doc:"What is wrong, for people." example:"the rule \"search\" is of version 14 now, not 12: it has changed since it was read"`
+	// Version is the current version of the object.
+	Version int64          `json:"version,omitempty" doc:"For a conflict: the current version." example:"14"`
+	Errors  []FieldProblem `json:"errors,omitempty" doc:"The fields that are invalid, if any."`
 
 	header http.Header
 }
 
-// FieldProblem is one thing that is wrong with what a client has sent.
+// FieldProblem is a problem with one field or parameter.
 type FieldProblem struct {
-	Field   string `json:"field,omitempty" doc:"What it is about: a path in the body, or the name of a parameter. Without it, the whole." example:"limits[0].limit"`
-	Message string `json:"message" doc:"What is wrong with it." example:"\"10/fortnight\" is not a limit"`
-	Hint    string `json:"hint,omitempty" doc:"What was probably meant." example:"did you mean \"10/day\"?"`
-	Line    int    `json:"line,omitempty" doc:"Where it stands in the body, if it cannot be read: the line, from 1." example:"3"`
-	Column  int    `json:"column,omitempty" doc:"And the column, in characters, from 1." example:"7"`
+	Field   string `json:"field,omitempty" doc:"The path in the body, or the name of the parameter. Missing, if it is about the whole." example:"limits[0].limit"`
+	Message string `json:"message" doc:"What is wrong." example:"\"10/fortnight\" is not a limit"`
+	Hint    string `json:"hint,omitempty" doc:"A suggestion." example:"did you mean \"10/day\"?"`
+	Line    int    `json:"line,omitempty" doc:"The line in the body, from 1, if it cannot be parsed." example:"3"`
+	Column  int    `json:"column,omitempty" doc:"The column, in characters, from 1." example:"7"`
 }
 
 // Error implements error.
 func (p *Problem) Error() string { return p.Detail }
 
-// ContentType implements [huma.ContentTypeFilter], for the document.
-func (*Problem) ContentType(string) string { return "application/problem+json" }
-
-// with sets a header of the answer.
+// with sets a header of the response.
 func (p *Problem) with(name, value string) *Problem {
 	if p.header == nil {
 		p.header = http.Header{}
@@ -49,17 +45,17 @@ func (p *Problem) with(name, value string) *Problem {
 	return p
 }
 
-// fail returns an error that is told with a status, and one sentence for people.
+// fail returns a problem with a status and a detail.
 func fail(status int, detail string) *Problem {
 	return &Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail}
 }
 
-// blame returns an error about one field of what was sent.
+// blame returns a problem with one field.
 func blame(status int, field, message, hint string) *Problem {
 	return blameAll(status, strict.Problems{{Path: field, Message: message, Hint: hint}})
 }
 
-// blameAll returns an error about fields. There is at least one.
+// blameAll returns a problem with at least one field.
 func blameAll(status int, problems strict.Problems) *Problem {
 	first := problems[0]
 	first.File = ""
@@ -80,10 +76,10 @@ func fieldProblems(problems strict.Problems) []FieldProblem {
 	return out
 }
 
-// errInside is all that a client is told of what is not its own fault.
-var errInside = fail(http.StatusInternalServerError, "something went wrong inside: the log has it")
+// errInside is the problem for internal errors: clients get no details.
+var errInside = fail(http.StatusInternalServerError, "an internal error: see the log of the server")
 
-// problemOf returns what a client is told of an error.
+// problemOf converts an error to a problem.
 func (a *API) problemOf(r *http.Request, err error) *Problem {
 	var (
 		told     *Problem
@@ -95,7 +91,7 @@ func (a *API) problemOf(r *http.Request, err error) *Problem {
 	case errors.As(err, &told):
 		return told
 	case errors.As(err, &large):
-		return fail(http.StatusRequestEntityTooLarge, "the body has more than "+bytesOf(large.Limit))
+		return fail(http.StatusRequestEntityTooLarge, "the body is larger than "+bytesOf(large.Limit))
 	case errors.As(err, &problems) && len(problems) > 0:
 		return blameAll(http.StatusUnprocessableEntity, problems)
 	case errors.As(err, &conflict):
@@ -103,16 +99,16 @@ func (a *API) problemOf(r *http.Request, err error) *Problem {
 		p.Version = conflict.Found
 		return p
 	case errors.Is(err, context.DeadlineExceeded):
-		return fail(http.StatusServiceUnavailable, "it took too long: try again").with("Retry-After", "1")
+		return fail(http.StatusServiceUnavailable, "the operation took too long: try again").with("Retry-After", "1")
 	}
 	switch status := catalog.Status(err); status {
 	case http.StatusInternalServerError:
-		a.log.LogAttrs(r.Context(), slog.LevelError, "admin: a request has failed",
+		a.log.LogAttrs(r.Context(), slog.LevelError, "admin: request failed",
 			slog.String("operation", r.Pattern), slog.Any("error", err))
 		return errInside
 	case http.StatusServiceUnavailable:
 		if r.Context().Err() == nil {
-			a.log.LogAttrs(r.Context(), slog.LevelWarn, "admin: a request could not be answered",
+			a.log.LogAttrs(r.Context(), slog.LevelWarn, "admin: request could not be answered",
 				slog.String("operation", r.Pattern), slog.Any("error", err))
 		}
 		return fail(status, "the database cannot be reached: try again").with("Retry-After", "1")
@@ -121,7 +117,7 @@ func (a *API) problemOf(r *http.Request, err error) *Problem {
 	}
 }
 
-// problem answers with what an error says.
+// problem responds with an error.
 func (a *API) problem(w http.ResponseWriter, r *http.Request, err error) (status int) {
 	p := a.problemOf(r, err)
 	for name, values := range p.header {
@@ -131,10 +127,10 @@ func (a *API) problem(w http.ResponseWriter, r *http.Request, err error) (status
 	return p.Status
 }
 
-// writeJSON answers with JSON. That the client has gone is no one's problem.
+// writeJSON responds with JSON. A client that is gone is not an error.
 func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 	body, err := json.Marshal(v)
-	if err != nil { // a number that is none; a problem has no numbers like that
+	if err != nil { // NaN or infinity, which problems do not have
 		status, contentType = errInside.Status, "application/problem+json"
 		body, _ = json.Marshal(errInside)
 	}

@@ -17,8 +17,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/kit/strict"
@@ -28,35 +26,35 @@ import (
 	"github.com/stintdev/stint/internal/record/rollup"
 )
 
-// Event is a decision of the record, in the words of the columns of the archive.
+// Event is a recorded decision. Its fields have the names of the columns of the archive.
 type Event struct {
-	ID         string    `json:"decision_id" doc:"The id of the decision: that of its log lines and traces." example:"0199a3c4-7b1e-7c55-9a41-3f2b7a6c1d00"`
-	Time       time.Time `json:"time" doc:"When it was made." example:"2026-01-31T12:00:00.123456Z"`
-	Outcome    string    `json:"outcome" enum:"allowed,throttled,exempt,denied,banned,blocked,unauthorized,unavailable" doc:"What became of the request." example:"denied"`
-	Shadow     bool      `json:"shadow" doc:"The request passed, and a rule that is only tried out would have refused it: rule, limit and the rest are about that." example:"false"`
-	Cached     bool      `json:"cached" doc:"It rests on what was remembered, not on a count." example:"false"`
-	User       string    `json:"user_id" doc:"Who has asked; empty if that is not known, as with the next three." example:"alice"`
-	Tenant     string    `json:"tenant_id" doc:"Whose user that is." example:"acme"`
-	Key        string    `json:"key_id" doc:"The id of the API key." example:"4mqyx7bn2kcd6wvr"`
+	ID         string    `json:"decision_id" doc:"The id of the decision, as in logs and traces." example:"0199a3c4-7b1e-7c55-9a41-3f2b7a6c1d00"`
+	Time       time.Time `json:"time" doc:"When the decision was made." example:"2026-01-31T12:00:00.123456Z"`
+	Outcome    string    `json:"outcome" enum:"allowed,throttled,exempt,denied,banned,blocked,unauthorized,unavailable" doc:"The outcome." example:"denied"`
+	Shadow     bool      `json:"shadow" doc:"True if the request passed and a log_only rule would have denied it: rule, limit and the other fields are about that rule." example:"false"`
+	Cached     bool      `json:"cached" doc:"True if the decision is based on a remembered denial, not on a count." example:"false"`
+	User       string    `json:"user_id" doc:"The user. Empty, if unknown." example:"alice"`
+	Tenant     string    `json:"tenant_id" doc:"The tenant. Empty, if unknown." example:"acme"`
+	Key        string    `json:"key_id" doc:"The id of the API key. Empty, if unknown." example:"4mqyx7bn2kcd6wvr"`
 	Tier       string    `json:"tier" doc:"The tier." example:"free"`
-	IP         string    `json:"ip" doc:"The address, or as much of it, or its hash, as the settings say." example:"192.0.2.1"`
+	IP         string    `json:"ip" doc:"The address of the client, truncated or hashed as configured." example:"192.0.2.1"`
 	Rule       string    `json:"rule" doc:"The rule that decided." example:"search"`
-	Limit      string    `json:"limit_name" doc:"Its limit that matters most." example:"per-minute"`
-	Endpoint   string    `json:"endpoint" doc:"The path of the rule that matched." example:"/v1/search/{index}"`
-	Method     string    `json:"method" doc:"The method, as rules count it." example:"GET"`
-	Used       int64     `json:"count" doc:"How much of the limit is used." example:"100"`
-	Max        int64     `json:"limit_value" doc:"How much there is." example:"100"`
-	Cost       int64     `json:"cost" doc:"What the request costs." example:"1"`
-	Status     int       `json:"status" doc:"The HTTP status of a refusal." example:"429"`
-	RetryAfter int64     `json:"retry_after_us" doc:"How long until the request could pass, in microseconds; -1: never." example:"12000000"`
-	Waited     int64     `json:"waited_us" doc:"How long it was held." example:"0"`
-	Latency    int64     `json:"latency_us" doc:"How long the decision took, without that." example:"80"`
-	Region     string    `json:"region" doc:"The region that decided." example:"eu-west-1"`
-	Node       string    `json:"node" doc:"The node that decided." example:"node-7"`
-	Weight     int64     `json:"weight" doc:"How many decisions it stands for: of those that passed there is a sample." example:"1"`
+	Limit      string    `json:"limit_name" doc:"The limit of the rule with the smallest share left." example:"per-minute"`
+	Endpoint   string    `json:"endpoint" doc:"The path pattern that matched." example:"/v1/search/{index}"`
+	Method     string    `json:"method" doc:"The method." example:"GET"`
+	Used       int64     `json:"count" doc:"The units used of the limit." example:"100"`
+	Max        int64     `json:"limit_value" doc:"The size of the limit." example:"100"`
+	Cost       int64     `json:"cost" doc:"The cost of the request." example:"1"`
+	Status     int       `json:"status" doc:"The HTTP status of the response, if the request did not pass." example:"429"`
+	RetryAfter int64     `json:"retry_after_us" doc:"Microseconds until the request could pass; -1: never." example:"12000000"`
+	Waited     int64     `json:"waited_us" doc:"Microseconds that the request was delayed." example:"0"`
+	Latency    int64     `json:"latency_us" doc:"Microseconds that the decision took, without the delay." example:"80"`
+	Region     string    `json:"region" doc:"The region of the node." example:"eu-west-1"`
+	Node       string    `json:"node" doc:"The node." example:"node-7"`
+	Weight     int64     `json:"weight" doc:"How many decisions the event represents: those that passed are sampled." example:"1"`
 }
 
-// NewEvent returns an event as the API has it.
+// NewEvent converts a recorded event.
 func NewEvent(e *record.Event) Event {
 	out := Event{
 		ID: e.ID.String(), Time: e.At, Outcome: e.Outcome.String(), Shadow: e.Shadow, Cached: e.Cached, User: e.User, Tenant: e.Tenant, Key: e.Key, Tier: e.Tier, IP: e.IP,
@@ -69,76 +67,76 @@ func NewEvent(e *record.Event) Event {
 	return out
 }
 
-// EventList is some events.
+// EventList is a page of events.
 type EventList struct {
 	Items []Event `json:"items" nullable:"false" doc:"The events, newest first."`
-	Next  string  `json:"next" doc:"What to give as after for those that come next; empty: there are none." example:"1769860800123456.0199a3c4-7b1e-7c55-9a41-3f2b7a6c1d00"`
+	Next  string  `json:"next" doc:"The value of after for the next page. Empty on the last page." example:"1769860800123456.0199a3c4-7b1e-7c55-9a41-3f2b7a6c1d00"`
 }
 
-// Series is how numbers have changed.
+// Series is decisions over time.
 type Series struct {
-	Name   string  `json:"name" doc:"What it is about: an outcome, a rule, a tier, an endpoint or a region." example:"denied"`
-	Rest   bool    `json:"rest" doc:"It is all that found no place in the others, and has no name." example:"false"`
-	Points []Point `json:"points" nullable:"false" doc:"The numbers, in the order of time. Those of all series lie at the same times."`
+	Name   string  `json:"name" doc:"The outcome, rule, tier, endpoint or region." example:"denied"`
+	Rest   bool    `json:"rest" doc:"True for the sum of all that are not listed. It has no name." example:"false"`
+	Points []Point `json:"points" nullable:"false" doc:"The points, in order. All series have points at the same times."`
 }
 
-// Point is numbers of a time.
+// Point is a point of a series.
 type Point struct {
-	Start  time.Time `json:"start" doc:"When the time begins. It ends where the next begins." example:"2026-01-31T12:00:00Z"`
-	Total  int64     `json:"total" doc:"How many decisions there were." example:"1200"`
-	Events int64     `json:"events" doc:"Of how many the record has an event." example:"40"`
-	Cached int64     `json:"cached" doc:"How many rest on what was remembered." example:"3"`
-	P50    int64     `json:"p50_us" doc:"What half of the decisions took at most, in microseconds." example:"60"`
-	P95    int64     `json:"p95_us" doc:"What 95 in 100 took at most." example:"180"`
-	P99    int64     `json:"p99_us" doc:"What 99 in 100 took at most." example:"900"`
+	Start  time.Time `json:"start" doc:"When the point starts. It ends where the next starts." example:"2026-01-31T12:00:00Z"`
+	Total  int64     `json:"total" doc:"The number of decisions." example:"1200"`
+	Events int64     `json:"events" doc:"The number of events in the record." example:"40"`
+	Cached int64     `json:"cached" doc:"Decisions that are based on a remembered denial." example:"3"`
+	P50    int64     `json:"p50_us" doc:"Median latency, in microseconds." example:"60"`
+	P95    int64     `json:"p95_us" doc:"95th percentile of latency, in microseconds." example:"180"`
+	P99    int64     `json:"p99_us" doc:"99th percentile of latency, in microseconds." example:"900"`
 }
 
-// SeriesList is some series, and what they are about.
+// SeriesList is a list of series.
 type SeriesList struct {
-	From  time.Time `json:"from" doc:"From when they are." example:"2026-01-31T00:00:00Z"`
-	To    time.Time `json:"to" doc:"Until when they are." example:"2026-02-01T00:00:00Z"`
-	Step  float64   `json:"step_seconds" doc:"The time between points; 0 if there is no series, and none was given." example:"300"`
-	Items []Series  `json:"items" nullable:"false" doc:"The series, that with most decisions first, and the rest last."`
+	From  time.Time `json:"from" doc:"The start of the time range." example:"2026-01-31T00:00:00Z"`
+	To    time.Time `json:"to" doc:"The end of the time range." example:"2026-02-01T00:00:00Z"`
+	Step  float64   `json:"step_seconds" doc:"Seconds between points; 0 if there are no series and no step was given." example:"300"`
+	Items []Series  `json:"items" nullable:"false" doc:"The series, that with the most decisions first, and the sum of the rest last."`
 }
 
-// Refusals are how many decisions were refused.
+// Refusals counts denied requests.
 type Refusals struct {
-	Name    string `json:"name" doc:"Of whom or of what." example:"alice"`
-	Denied  int64  `json:"denied" doc:"How many a limit has refused." example:"120"`
-	Refused int64  `json:"refused" doc:"How many were refused for whatever reason." example:"125"`
+	Name    string `json:"name" doc:"The client, rule or endpoint." example:"alice"`
+	Denied  int64  `json:"denied" doc:"Requests denied by a limit." example:"120"`
+	Refused int64  `json:"refused" doc:"Requests that did not pass, for any reason." example:"125"`
 }
 
-// Top is who or what was refused most.
+// Top lists who or what was denied most often.
 type Top struct {
-	Items []Refusals `json:"items" nullable:"false" doc:"Those that were denied most, the first first."`
+	Items []Refusals `json:"items" nullable:"false" doc:"Those with the most denied requests, most first."`
 }
 
-// Violation is how often a user was denied by a rule.
+// Violation is how often a rule denied requests of a user.
 type Violation struct {
 	User   string `json:"user" doc:"The user." example:"alice"`
 	Rule   string `json:"rule" doc:"The rule." example:"search"`
-	Denied int64  `json:"denied" doc:"How many requests of the user it has denied." example:"120"`
+	Denied int64  `json:"denied" doc:"Requests of the user that the rule denied." example:"120"`
 }
 
-// ViolationList is who was denied by what.
+// ViolationList is a list of violations.
 type ViolationList struct {
-	Items []Violation `json:"items" nullable:"false" doc:"The most frequent first."`
+	Items []Violation `json:"items" nullable:"false" doc:"The violations, most frequent first."`
 }
 
-// Clients is how many there were that a limit has denied something.
+// Clients is the number of clients with requests denied by a limit.
 type Clients struct {
-	By      string `json:"by" enum:"user,tenant,key,ip" doc:"Of which kind." example:"user"`
-	Clients int64  `json:"clients" doc:"How many different ones." example:"17"`
-	Exact   bool   `json:"exact" doc:"It is their number, as it always is up to 16,384 of them; of more it is an estimate, mostly to within 1 in 100." example:"true"`
+	By      string `json:"by" enum:"user,tenant,key,ip" doc:"The kind of client." example:"user"`
+	Clients int64  `json:"clients" doc:"The number of different clients." example:"17"`
+	Exact   bool   `json:"exact" doc:"Whether the number is exact, as it is up to 16,384; a larger one is an estimate, mostly within 1 %." example:"true"`
 }
 
-// During is the time that a question is about.
+// During is a time range.
 type During struct {
-	From time.Time `query:"from" doc:"From when on. Default: a day before to." example:"2026-01-31T00:00:00Z"`
-	To   time.Time `query:"to" doc:"Before when. Default: now. At most 366 days after from." example:"2026-02-01T00:00:00Z"`
+	From time.Time `query:"from" doc:"The start of the time range. Default: a day before to." example:"2026-01-31T00:00:00Z"`
+	To   time.Time `query:"to" doc:"The end of the time range. Default: now. At most 366 days after from." example:"2026-02-01T00:00:00Z"`
 }
 
-// at returns the time, of which to is known.
+// at returns the time range with its defaults.
 func (d During) at(now time.Time) query.Range {
 	if d.To.IsZero() {
 		d.To = now
@@ -149,19 +147,19 @@ func (d During) at(now time.Time) query.Range {
 	return query.Range{From: d.From.UTC(), To: d.To.UTC()}
 }
 
-// EventFilter says which events are wanted: those that have all that is not empty.
+// EventFilter selects events that match all fields that are not empty.
 type EventFilter struct {
-	User     string `query:"user" maxLength:"512" doc:"Only of this user." example:"alice"`
-	Tenant   string `query:"tenant" maxLength:"512" doc:"Only of this tenant." example:"acme"`
-	Key      string `query:"key" maxLength:"512" doc:"Only of the API key with this id." example:"4mqyx7bn2kcd6wvr"`
-	IP       string `query:"ip" maxLength:"512" doc:"Only of this address, in the form in which the record has it." example:"192.0.2.1"`
-	Rule     string `query:"rule" maxLength:"512" doc:"Only by this rule." example:"search"`
-	Endpoint string `query:"endpoint" maxLength:"512" doc:"Only at this endpoint: the path of a rule." example:"/v1/search/{index}"`
-	Method   string `query:"method" maxLength:"512" doc:"Only with this method." example:"GET"`
-	Region   string `query:"region" maxLength:"512" doc:"Only of this region." example:"eu-west-1"`
-	Node     string `query:"node" maxLength:"512" doc:"Only of this node." example:"node-7"`
-	Outcome  string `query:"outcome" enum:"allowed,throttled,exempt,denied,banned,blocked,unauthorized,unavailable" doc:"Only with this outcome." example:"denied"`
-	Shadow   string `query:"shadow" enum:"true,false" doc:"Only those that a rule that is only tried out would have refused, or none of them." example:"true"`
+	User     string `query:"user" maxLength:"512" doc:"Only for this user." example:"alice"`
+	Tenant   string `query:"tenant" maxLength:"512" doc:"Only for this tenant." example:"acme"`
+	Key      string `query:"key" maxLength:"512" doc:"Only for the API key with this id." example:"4mqyx7bn2kcd6wvr"`
+	IP       string `query:"ip" maxLength:"512" doc:"Only for this address, as it is recorded." example:"192.0.2.1"`
+	Rule     string `query:"rule" maxLength:"512" doc:"Only for this rule." example:"search"`
+	Endpoint string `query:"endpoint" maxLength:"512" doc:"Only for this endpoint: the path pattern of a rule." example:"/v1/search/{index}"`
+	Method   string `query:"method" maxLength:"512" doc:"Only for this method." example:"GET"`
+	Region   string `query:"region" maxLength:"512" doc:"Only for this region." example:"eu-west-1"`
+	Node     string `query:"node" maxLength:"512" doc:"Only for this node." example:"node-7"`
+	Outcome  string `query:"outcome" enum:"allowed,throttled,exempt,denied,banned,blocked,unauthorized,unavailable" doc:"Only for this outcome." example:"denied"`
+	Shadow   string `query:"shadow" enum:"true,false" doc:"Only those that a log_only rule would have denied, or only the others." example:"true"`
 }
 
 func (f *EventFilter) query() record.EventQuery {
@@ -175,7 +173,7 @@ func (f *EventFilter) query() record.EventQuery {
 	return q
 }
 
-// truth returns what a parameter says, or nil if it says nothing.
+// truth returns the value of a parameter, or nil if it is missing.
 func truth(text string) *bool {
 	if text == "" {
 		return nil
@@ -184,19 +182,19 @@ func truth(text string) *bool {
 	return &is
 }
 
-// record returns the record, or that there is none.
+// record returns the record, or an error if there is none.
 func (a *API) record() (*rollup.Store, error) {
 	if a.options.Record == nil {
-		return nil, fail(http.StatusConflict, "there is no record: set server.database")
+		return nil, fail(http.StatusConflict, "decisions are not recorded: set server.database")
 	}
 	return a.options.Record, nil
 }
 
-// ask registers a question to the record.
+// ask adds an operation that queries the record.
 func ask[I, O any](a *API, id, path, summary, description string, do func(ctx context.Context, s *rollup.Store, in *I) (O, error)) {
-	add(a, huma.Operation{
-		OperationID: id, Method: http.MethodGet, Path: path, Tags: []string{tagRecord}, Summary: summary, Description: description,
-		Metadata: map[string]any{metaStatuses: []int{http.StatusConflict}, metaTime: 30 * time.Second},
+	add(a, operation{
+		ID: id, Method: http.MethodGet, Path: path, Tag: tagRecord, Summary: summary, Description: description,
+		Problems: []int{http.StatusConflict}, Timeout: 30 * time.Second,
 	}, catalog.Viewer, func(ctx context.Context, in *I) (*struct{ Body O }, error) {
 		s, err := a.record()
 		if err != nil {
@@ -207,18 +205,18 @@ func ask[I, O any](a *API, id, path, summary, description string, do func(ctx co
 	})
 }
 
-// rolled is what is to be known of numbers that are not counted on demand.
-const rolled = " Numbers are those of whole hours, up to the last minute that is over. They stay when events are archived."
+// rolled describes numbers that come from roll-ups.
+const rolled = " Numbers cover whole hours, up to the last complete minute. They remain when events are archived."
 
 func (a *API) addRecord() {
 	type eventsInput struct {
 		During
 		EventFilter
-		Limit int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"At most so many." example:"100"`
-		After string `query:"after" doc:"What the page before has told as next." example:"1769860800123456.0199a3c4-7b1e-7c55-9a41-3f2b7a6c1d00"`
+		Limit int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"The maximum number of results." example:"100"`
+		After string `query:"after" doc:"The next of the previous page." example:"1769860800123456.0199a3c4-7b1e-7c55-9a41-3f2b7a6c1d00"`
 	}
-	ask(a, "listEvents", "/events", "What was decided",
-		"Returns the record of decisions, newest first: all that refused or held a request or would have, and a sample of the others. Months that were archived are not in it.",
+	ask(a, "listEvents", "/events", "List events",
+		"Returns recorded decisions, newest first: all that denied or delayed a request or would have, and a sample of the others. Archived months are not included.",
 		func(ctx context.Context, s *rollup.Store, in *eventsInput) (out EventList, err error) {
 			q := in.query()
 			q.Range, q.Limit = in.at(a.now()), in.Limit
@@ -236,18 +234,18 @@ func (a *API) addRecord() {
 
 	type seriesInput struct {
 		During
-		Step     float64 `query:"step_seconds" minimum:"0" maximum:"31622400" doc:"The time between points: whole minutes, whole hours from an hour on, whole days from a day on; at most 500 points. Default: the shortest that looks well." example:"300"`
-		By       string  `query:"by" enum:"outcome,rule,tier,endpoint,region" doc:"What there is a series for each of. Default: there is one." example:"outcome"`
-		Rule     string  `query:"rule" maxLength:"512" doc:"Only by this rule." example:"search"`
-		Tier     string  `query:"tier" maxLength:"512" doc:"Only of this tier." example:"free"`
-		Endpoint string  `query:"endpoint" maxLength:"512" doc:"Only at this endpoint." example:"/v1/search/{index}"`
-		Region   string  `query:"region" maxLength:"512" doc:"Only of this region." example:"eu-west-1"`
-		Outcome  string  `query:"outcome" enum:"allowed,throttled,exempt,denied,banned,blocked,unauthorized,unavailable" doc:"Only with this outcome." example:"denied"`
-		Shadow   string  `query:"shadow" enum:"true,false" doc:"Only those that a rule that is only tried out would have refused, or none of them." example:"false"`
-		Limit    int     `query:"limit" default:"20" minimum:"1" maximum:"50" doc:"At most so many series; the rest are one." example:"20"`
+		Step     float64 `query:"step_seconds" minimum:"0" maximum:"31622400" doc:"Seconds between points: whole minutes, hours or days; at most 500 points. Default: chosen by the length of the time range." example:"300"`
+		By       string  `query:"by" enum:"outcome,rule,tier,endpoint,region" doc:"What to group by. Default: one series for everything." example:"outcome"`
+		Rule     string  `query:"rule" maxLength:"512" doc:"Only for this rule." example:"search"`
+		Tier     string  `query:"tier" maxLength:"512" doc:"Only for this tier." example:"free"`
+		Endpoint string  `query:"endpoint" maxLength:"512" doc:"Only for this endpoint." example:"/v1/search/{index}"`
+		Region   string  `query:"region" maxLength:"512" doc:"Only for this region." example:"eu-west-1"`
+		Outcome  string  `query:"outcome" enum:"allowed,throttled,exempt,denied,banned,blocked,unauthorized,unavailable" doc:"Only for this outcome." example:"denied"`
+		Shadow   string  `query:"shadow" enum:"true,false" doc:"Only those that a log_only rule would have denied, or only the others." example:"false"`
+		Limit    int     `query:"limit" default:"20" minimum:"1" maximum:"50" doc:"The maximum number of series; the rest are added up in one." example:"20"`
 	}
-	ask(a, "getSeries", "/series", "How many decisions there were over time",
-		"Returns how many decisions there were over time, by something, and how long they took. Numbers are those of whole minutes that are over, and also count decisions of which the record has a sample only.",
+	ask(a, "getSeries", "/series", "Count decisions over time",
+		"Returns the number of decisions over time, in total or by outcome, rule, tier, endpoint or region, and how long they took. Numbers cover complete minutes, and all decisions, not only those that were sampled.",
 		func(ctx context.Context, s *rollup.Store, in *seriesInput) (out SeriesList, err error) {
 			q := rollup.SeriesQuery{
 				Range: in.at(a.now()), Step: time.Duration(in.Step * float64(time.Second)), By: in.By, Rule: in.Rule, Tier: in.Tier,
@@ -270,12 +268,12 @@ func (a *API) addRecord() {
 
 	type topInput struct {
 		During
-		By    string `query:"by" default:"user" enum:"user,tenant,key,ip,rule,endpoint" doc:"Of which kind." example:"user"`
-		Rule  string `query:"rule" maxLength:"512" doc:"Only by this rule." example:"search"`
-		Limit int    `query:"limit" default:"10" minimum:"1" maximum:"1000" doc:"At most so many." example:"10"`
+		By    string `query:"by" default:"user" enum:"user,tenant,key,ip,rule,endpoint" doc:"What to rank." example:"user"`
+		Rule  string `query:"rule" maxLength:"512" doc:"Only for this rule." example:"search"`
+		Limit int    `query:"limit" default:"10" minimum:"1" maximum:"1000" doc:"The maximum number of results." example:"10"`
 	}
-	ask(a, "getTop", "/top", "Who or what was refused most",
-		"Returns which users, tenants, API keys, addresses, rules or endpoints were denied most."+rolled,
+	ask(a, "getTop", "/top", "Rank clients, rules or endpoints",
+		"Returns the users, tenants, API keys, addresses, rules or endpoints with the most denied requests."+rolled,
 		func(ctx context.Context, s *rollup.Store, in *topInput) (Top, error) {
 			all, err := s.Top(ctx, rollup.TopQuery{Range: in.at(a.now()), By: in.By, Rule: in.Rule, Limit: in.Limit})
 			out := Top{make([]Refusals, len(all))}
@@ -287,11 +285,11 @@ func (a *API) addRecord() {
 
 	type violationsInput struct {
 		During
-		User  string `query:"user" maxLength:"512" doc:"Only of this user." example:"alice"`
-		Rule  string `query:"rule" maxLength:"512" doc:"Only by this rule." example:"search"`
-		Limit int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"At most so many." example:"100"`
+		User  string `query:"user" maxLength:"512" doc:"Only for this user." example:"alice"`
+		Rule  string `query:"rule" maxLength:"512" doc:"Only for this rule." example:"search"`
+		Limit int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"The maximum number of results." example:"100"`
 	}
-	ask(a, "listViolations", "/violations", "Which users were denied by which rules", "Returns how often each user was denied by each rule."+rolled,
+	ask(a, "listViolations", "/violations", "List violations", "Returns how often each rule denied requests of each user."+rolled,
 		func(ctx context.Context, s *rollup.Store, in *violationsInput) (ViolationList, error) {
 			all, err := s.Violations(ctx, rollup.ViolationQuery{Range: in.at(a.now()), User: in.User, Rule: in.Rule, Limit: in.Limit})
 			out := ViolationList{make([]Violation, len(all))}
@@ -303,17 +301,17 @@ func (a *API) addRecord() {
 
 	type clientsInput struct {
 		During
-		By   string `query:"by" default:"user" enum:"user,tenant,key,ip" doc:"Of which kind." example:"user"`
-		Rule string `query:"rule" maxLength:"512" doc:"Only by this rule." example:"search"`
+		By   string `query:"by" default:"user" enum:"user,tenant,key,ip" doc:"The kind of client." example:"user"`
+		Rule string `query:"rule" maxLength:"512" doc:"Only for this rule." example:"search"`
 	}
-	ask(a, "countClients", "/clients", "How many clients were limited", "Returns how many different users, tenants, API keys or addresses were denied something by a limit."+rolled,
+	ask(a, "countClients", "/clients", "Count limited clients", "Returns how many different users, tenants, API keys or addresses had requests denied by a limit."+rolled,
 		func(ctx context.Context, s *rollup.Store, in *clientsInput) (Clients, error) {
 			n, exact, err := s.Distinct(ctx, rollup.DistinctQuery{Range: in.at(a.now()), By: in.By, Rule: in.Rule})
 			return Clients{in.By, n, exact}, err
 		})
 }
 
-// steps names the parameter that problems with a step are about.
+// steps gives the step in problems the name of its parameter.
 func steps(err error) error {
 	var problems strict.Problems
 	if errors.As(err, &problems) {
@@ -326,11 +324,11 @@ func steps(err error) error {
 	return err
 }
 
-// find goes through events, newest first, until there are as many as wanted.
-func find(ctx context.Context, s *rollup.Store, q record.EventQuery, most int) iter.Seq2[[]record.Event, error] {
+// find returns pages of events, newest first, up to a number of events.
+func find(ctx context.Context, s *rollup.Store, q record.EventQuery, limit int) iter.Seq2[[]record.Event, error] {
 	const page = 1000
 	return func(yield func([]record.Event, error) bool) {
-		for left := most; left > 0; { // a page may be less than full
+		for left := limit; left > 0; { // a page may be shorter than its limit
 			q.Limit = min(left, page)
 			events, after, err := s.Find(ctx, q)
 			left -= len(events)
@@ -362,20 +360,21 @@ func (a *API) addExport() {
 	type exportInput struct {
 		During
 		EventFilter
-		Format string `query:"format" default:"csv" enum:"csv,parquet,ndjson" doc:"What the file is." example:"csv"`
-		Limit  int    `query:"limit" default:"100000" minimum:"1" maximum:"1000000" doc:"At most so many events, the newest." example:"100000"`
+		Format string `query:"format" default:"csv" enum:"csv,parquet,ndjson" doc:"The format of the file." example:"csv"`
+		Limit  int    `query:"limit" default:"100000" minimum:"1" maximum:"1000000" doc:"The maximum number of events; the newest are returned." example:"100000"`
 	}
-	file := &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Format: "binary", Description: "The file."}}
-	add(a, huma.Operation{
-		OperationID: "exportEvents", Method: http.MethodGet, Path: "/events/export", Tags: []string{tagRecord},
-		Summary: "What was decided, as a file",
-		Description: "Returns the events that GET /events would, all of them, as a file: CSV with the names of columns first, Parquet as the archive has it, or a JSON object per line. " +
-			"In CSV, a text that a spreadsheet would take for a formula has an apostrophe before it. If the connection ends without its proper end, the file is not whole.",
-		Metadata: map[string]any{metaStatuses: []int{http.StatusConflict}},
-		Responses: map[string]*huma.Response{"200": {
-			Description: "The file.",
-			Content:     map[string]*huma.MediaType{"text/csv": file, "application/x-ndjson": file, "application/vnd.apache.parquet": file},
-		}},
+	add(a, operation{
+		ID: "exportEvents", Method: http.MethodGet, Path: "/events/export", Tag: tagRecord,
+		Summary: "Export events",
+		Description: "Returns all events that GET /events lists as a file: CSV with a header line, Parquet as in the archive, or one JSON object per line. " +
+			"In CSV, a text that a spreadsheet would read as a formula starts with an apostrophe. If the connection breaks, the file is incomplete.",
+		Problems: []int{http.StatusConflict},
+		Answer:   "The file.",
+		Produces: []content{
+			{"text/csv", reflect.TypeFor[[]byte](), "The file."},
+			{"application/x-ndjson", reflect.TypeFor[[]byte](), "The file."},
+			{"application/vnd.apache.parquet", reflect.TypeFor[[]byte](), "The file."},
+		},
 	}, catalog.Viewer, func(ctx context.Context, in *exportInput) (*streamed, error) {
 		s, err := a.record()
 		if err != nil {
@@ -383,11 +382,11 @@ func (a *API) addExport() {
 		}
 		leave, ok := occupy(&a.streams.exports, maxExports)
 		if !ok {
-			return nil, fail(http.StatusServiceUnavailable, "there are "+strconv.Itoa(maxExports)+" exports under way, which is as many as there can be").with("Retry-After", "5")
+			return nil, fail(http.StatusServiceUnavailable, "there are "+strconv.Itoa(maxExports)+" exports running, which is the maximum").with("Retry-After", "5")
 		}
 		q := in.query()
 		q.Range = in.at(a.now())
-		// What is wrong with the question is said before anything else.
+		// Errors in the query are reported before the response starts.
 		next, stop := iter.Pull2(find(ctx, s, q, in.Limit))
 		first, err, _ := next()
 		if err != nil {
@@ -396,7 +395,7 @@ func (a *API) addExport() {
 			return nil, asParameters(err)
 		}
 		format := formats[in.Format]
-		return &streamed{func(huma.Context) {
+		return &streamed{func() {
 			defer leave()
 			defer stop()
 			out := newSender(ctx)
@@ -408,9 +407,9 @@ func (a *API) addExport() {
 			}
 			if err := export(out, format.writer, first, next); err != nil {
 				if ctx.Err() == nil && out.err == nil {
-					a.log.LogAttrs(ctx, slog.LevelError, "admin: an export has failed", slog.Any("error", err))
+					a.log.LogAttrs(ctx, slog.LevelError, "admin: export failed", slog.Any("error", err))
 				}
-				panic(http.ErrAbortHandler) // or what is not whole would look as if it were
+				panic(http.ErrAbortHandler) // or the client would take a part for the whole
 			}
 		}}, nil
 	})
@@ -449,7 +448,7 @@ func newNDJSON(w io.Writer) eventWriter {
 func (w ndjson) Write(e *record.Event) error { return w.Encode(NewEvent(e)) }
 func (ndjson) Close() error                  { return nil }
 
-// csvWriter writes the fields of events as their names in JSON say.
+// csvWriter writes the fields of events, with their JSON names as the header.
 type csvWriter struct {
 	*csv.Writer
 	row []string
@@ -458,7 +457,7 @@ type csvWriter struct {
 
 func newCSV(w io.Writer) eventWriter {
 	out := &csvWriter{Writer: csv.NewWriter(w)}
-	out.UseCRLF = true // as RFC 4180 has it
+	out.UseCRLF = true // as in RFC 4180
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Event]()) {
 		out.row = append(out.row, f.Tag.Get("json"))
 	}
@@ -491,7 +490,7 @@ func (w *csvWriter) Close() error {
 	return errors.Join(w.err, w.Error())
 }
 
-// harmless returns a text of a client that a spreadsheet takes for a text.
+// harmless returns a text that a spreadsheet does not read as a formula.
 func harmless(text string) string {
 	if text != "" && strings.IndexByte("=+-@\t\r", text[0]) >= 0 {
 		return "'" + text

@@ -23,7 +23,7 @@ import (
 
 // keep writes so many decisions into the record, a second apart, as it is told of each,
 // adds them up, and returns when the first was made.
-func (h *house) keep(n int, change func(i int, e *record.Event)) (start time.Time) {
+func (h *testAPI) keep(n int, change func(i int, e *record.Event)) (start time.Time) {
 	h.Helper()
 	start = h.clock.now().Add(-2 * time.Hour).Truncate(time.Minute).UTC()
 	var events []record.Event
@@ -55,7 +55,7 @@ func (h *house) keep(n int, change func(i int, e *record.Event)) (start time.Tim
 
 func TestEvents(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	from := h.keep(250, func(i int, e *record.Event) {
 		switch i % 5 {
 		case 1:
@@ -130,7 +130,7 @@ func TestEvents(t *testing.T) {
 
 func TestSeries(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	from := h.keep(300, func(i int, e *record.Event) {
 		if i%3 == 0 {
 			e.Outcome, e.Weight = engine.Allowed, 10
@@ -184,9 +184,9 @@ func TestSeries(t *testing.T) {
 // TestNoRecord asks where there is none.
 func TestNoRecord(t *testing.T) {
 	t.Parallel()
-	h := newFileHouse(t, catalog.Document{})
+	h := newFileAPI(t, catalog.Document{})
 	for _, path := range []string{"/events", "/events/export", "/series", "/top", "/violations", "/clients"} {
-		if p := h.get(path).want(http.StatusConflict).problem(); p.Detail != "there is no record: set server.database" {
+		if p := h.get(path).want(http.StatusConflict).problem(); p.Detail != "decisions are not recorded: set server.database" {
 			t.Errorf("%s: %+v", path, p)
 		}
 	}
@@ -195,7 +195,7 @@ func TestNoRecord(t *testing.T) {
 // TestExport reads what was exported.
 func TestExport(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	const n = 1234
 	formula := "=HYPERLINK(\"http://example.com\",\"a, b\")\r\nnext"
 	from := h.keep(n, func(i int, e *record.Event) {
@@ -273,7 +273,7 @@ func TestExport(t *testing.T) {
 // TestExportsAtOnce has clients not read what they have asked for, and one too many ask.
 func TestExportsAtOnce(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	h.keep(10, func(int, *record.Event) {})
 	stuck := make(chan struct{})
 	var ends []chan struct{}
@@ -295,7 +295,7 @@ func TestExportsAtOnce(t *testing.T) {
 // if it were.
 func TestExportBreaks(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	h.keep(1100, func(_ int, e *record.Event) { e.Endpoint = strings.Repeat("x", 500) })
 	w := &breaking{ResponseRecorder: httptest.NewRecorder(), before: func() { h.catalog.Close() }}
 	defer func() {

@@ -6,51 +6,48 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// Record is a thing of the catalog. Its value is what a config file has for it.
+// Record is an object of the catalog. Its value is as in a config file.
 type Record[T any] struct {
-	ID      string    `json:"id" doc:"What it is called in paths."`
-	Version int64     `json:"version" doc:"Tells whether it has changed since. 0: it is in a file." example:"12"`
-	Created time.Time `json:"created_at,omitzero" doc:"When it was made." example:"2026-01-02T15:04:05Z"`
+	ID      string    `json:"id" doc:"The id, as used in paths."`
+	Version int64     `json:"version" doc:"The version, for If-Match. 0: it is in a file." example:"12"`
+	Created time.Time `json:"created_at,omitzero" doc:"When it was created." example:"2026-01-02T15:04:05Z"`
 	Updated time.Time `json:"updated_at,omitzero" doc:"When it was last changed." example:"2026-01-03T08:00:00Z"`
-	By      string    `json:"updated_by,omitempty" doc:"Who has changed it last." example:"alice"`
-	Value   T         `json:"value" doc:"What it is."`
+	By      string    `json:"updated_by,omitempty" doc:"Who changed it last." example:"alice"`
+	Value   T         `json:"value" doc:"The value."`
 }
 
 // RecordList is a page of records.
 type RecordList[T any] struct {
-	Items []T    `json:"items" nullable:"false" doc:"The things, by their ids."`
-	Next  string `json:"next" doc:"What after has to be for the next page. Empty: there is none." example:""`
+	Items []T    `json:"items" nullable:"false" doc:"The items, ordered by id."`
+	Next  string `json:"next" doc:"The value of after for the next page. Empty on the last page." example:""`
 }
 
-// Page says which part of a list is asked for.
+// Page selects a page of a list.
 type Page struct {
-	Limit  int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"At most so many." example:"100"`
-	After  string `query:"after" doc:"Ids beyond this one: the next of the page before." example:"search"`
-	Prefix string `query:"prefix" doc:"Ids that begin so." example:"se"`
+	Limit  int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"The maximum number of results." example:"100"`
+	After  string `query:"after" doc:"Only ids after this one: the next of the previous page." example:"search"`
+	Prefix string `query:"prefix" doc:"Only ids that start with this text." example:"se"`
 }
 
 func (p *Page) query() catalog.Query {
 	return catalog.Query{Limit: p.Limit, After: p.After, Prefix: p.Prefix}
 }
 
-// DryRun says whether a write stays.
+// DryRun is the parameter of writes that only check.
 type DryRun struct {
-	DryRun bool `query:"dry_run" default:"false" doc:"Check all, answer as if it were done, and change nothing." example:"true"`
+	DryRun bool `query:"dry_run" default:"false" doc:"Check everything, respond as usual, and change nothing." example:"true"`
 }
 
-// header is what tells that nothing was changed.
+// header is the value of the header Stint-Dry-Run.
 func (d DryRun) header() string {
 	if d.DryRun {
 		return "true"
@@ -58,21 +55,21 @@ func (d DryRun) header() string {
 	return ""
 }
 
-// Seen says which version the writer of a thing has seen.
+// Seen is the version that a write is based on.
 type Seen struct {
-	IfMatch string `header:"If-Match" required:"false" doc:"The version that was seen, in quotes, or * for whatever is there. It is required." example:"\"12\""`
+	IfMatch string `header:"If-Match" required:"false" doc:"The version that the change is based on, in quotes, or * for any version. Required." example:"\"12\""`
 }
 
-// version returns the version that was seen, or 0 for any.
+// version returns the version, or 0 for any.
 func (s Seen) version() (int64, error) {
 	text := s.IfMatch
 	switch text {
 	case "":
-		return 0, fail(http.StatusPreconditionRequired, `the header If-Match is missing, want the version that you have seen, such as "12", or *`)
+		return 0, fail(http.StatusPreconditionRequired, `the header If-Match is missing, want the version that you have read, such as "12", or *`)
 	case "*":
 		return 0, nil
 	}
-	digits, ok := strings.CutPrefix(strings.TrimPrefix(text, "W/"), `"`) // a proxy that packs answers makes it weak
+	digits, ok := strings.CutPrefix(strings.TrimPrefix(text, "W/"), `"`) // a proxy that compresses responses makes it weak
 	digits, ends := strings.CutSuffix(digits, `"`)
 	version, err := strconv.ParseInt(digits, 10, 64)
 	if !ok || !ends || err != nil || version < 1 {
@@ -81,44 +78,44 @@ func (s Seen) version() (int64, error) {
 	return version, nil
 }
 
-// etag returns the header that names a version.
+// etag returns the ETag of a version.
 func etag(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
 
-// resource is a kind of things of the catalog, which is of type T there, W in the values
-// of records, and R as a record.
+// resource is a kind of object in the catalog. Its type is T in the catalog, W as the value
+// of a record, and R as a record.
 type resource[T, W, R any] struct {
 	path, one, tag string // rules, rule
 	example        string // an id
-	patch          any    // an example of what may be changed
-	key            string // the field that is the id; empty: no one field is
+	patch          any    // an example of a patch
+	key            string // the field with the id; empty: the id has no field
 	table          func(*catalog.Catalog) *catalog.Table[T]
 	filed          func(*catalog.Document) []T
 	id             func(*T) string
 	wire           func(*T) W
-	// put makes the stored thing what is wanted of it, as far as that may be changed.
+	// put updates the stored object, or rejects changes of read-only fields.
 	put  func(W, *T) error
 	show func(*API, Record[W]) R
 }
 
-// same is that of things which are shown as they are stored.
+// same is for objects that are shown as they are stored.
 func same[T any](v *T) T { return *v }
 
-// assign is that of things which are stored as they are sent.
+// assign is for objects that are stored as they are sent.
 func assign[T any](v T, into *T) error { *into = v; return nil }
 
-// plain is that of records which have nothing else to tell.
+// plain is for records without further fields.
 func plain[W any](_ *API, r Record[W]) Record[W] { return r }
 
 func (s *resource[T, W, R]) record(r *catalog.Record[T]) Record[W] {
 	return Record[W]{s.id(&r.Value), r.Version, r.Created, r.Updated, r.By, s.wire(&r.Value)}
 }
 
-// errFile is what writers are told if there is no catalog.
+// errFile is the error of writes if rules are in a file.
 func (a *API) errFile() error {
-	return fail(http.StatusConflict, "rules are in the file "+a.options.File+": change that")
+	return fail(http.StatusConflict, "rules are in the file "+a.options.File+": change them there")
 }
 
-// writing returns the catalog to write to.
+// writing returns the catalog to write to, which for a dry run rolls back.
 func (a *API) writing(d DryRun) (*catalog.Catalog, error) {
 	switch {
 	case a.options.Catalog == nil:
@@ -130,19 +127,18 @@ func (a *API) writing(d DryRun) (*catalog.Catalog, error) {
 	}
 }
 
-// written has this node take what was written. That it fails does not matter: it looks by
-// itself.
+// written makes this node load what was written. An error does not matter: the node polls.
 func (a *API) written(ctx context.Context, d DryRun) {
 	if d.DryRun || a.options.Look == nil {
 		return
 	}
 	if err := a.options.Look(ctx); err != nil {
-		a.log.WarnContext(ctx, "admin: what was written is not in use on this node yet", "error", err)
+		a.log.WarnContext(ctx, "admin: the change is not in use on this node yet", "error", err)
 	}
 }
 
-// takeTurn lets those write one after the other who write whatever is there: among many,
-// each of whom has another go as soon as one was first, some would never be.
+// takeTurn serializes writes with If-Match: *. They retry after a conflict, and among many
+// at once some would never succeed.
 func (a *API) takeTurn(ctx context.Context) (done func(), err error) {
 	select {
 	case a.turn <- struct{}{}:
@@ -152,7 +148,7 @@ func (a *API) takeTurn(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// get returns one.
+// get returns the object with an id.
 func (s *resource[T, W, R]) get(ctx context.Context, a *API, id string) (catalog.Record[T], error) {
 	if a.options.Catalog != nil {
 		return s.table(a.options.Catalog).Get(ctx, id)
@@ -165,7 +161,7 @@ func (s *resource[T, W, R]) get(ctx context.Context, a *API, id string) (catalog
 	return catalog.Record[T]{}, &catalog.NotFoundError{Kind: s.one, ID: id}
 }
 
-// list returns a page, of those that are kept if they are in a file.
+// list returns a page. In file mode, keeps filters it.
 func (s *resource[T, W, R]) list(ctx context.Context, a *API, q catalog.Query, keeps func(*T) bool) ([]catalog.Record[T], error) {
 	if a.options.Catalog != nil {
 		return s.table(a.options.Catalog).List(ctx, q)
@@ -180,7 +176,7 @@ func (s *resource[T, W, R]) list(ctx context.Context, a *API, q catalog.Query, k
 	return out[:min(len(out), q.Limit)], nil
 }
 
-// kept returns the record of what was written as a version.
+// kept returns the record of an object that was just written.
 func (s *resource[T, W, R]) kept(ctx context.Context, a *API, d DryRun, v *T, version int64, was catalog.Record[T]) Record[W] {
 	now := a.now().UTC().Truncate(time.Microsecond)
 	r := catalog.Record[T]{Value: *v, Version: version, Created: was.Created, Updated: now, By: actor(ctx)}
@@ -191,7 +187,7 @@ func (s *resource[T, W, R]) kept(ctx context.Context, a *API, d DryRun, v *T, ve
 		r.Created = now
 	}
 	if !d.DryRun {
-		// Another may have changed it meanwhile: the answer is what this writer has written.
+		// Someone else may have changed it since: the response is what this client has written.
 		if found, err := s.table(a.options.Catalog).Get(ctx, s.id(v)); err == nil && found.Version == version {
 			r = found
 		}
@@ -199,7 +195,7 @@ func (s *resource[T, W, R]) kept(ctx context.Context, a *API, d DryRun, v *T, ve
 	return s.record(&r)
 }
 
-// replace has a thing changed, and returns it.
+// replace changes an object and returns its record.
 func (s *resource[T, W, R]) replace(ctx context.Context, a *API, d DryRun, id string, seen int64, change func(*T) error) (Record[W], error) {
 	c, err := a.writing(d)
 	if err != nil {
@@ -226,12 +222,12 @@ func (s *resource[T, W, R]) replace(ctx context.Context, a *API, d DryRun, id st
 			return Record[W]{}, err
 		}
 		if now := s.id(&value); now != id {
-			return Record[W]{}, blame(http.StatusUnprocessableEntity, s.key, strict.Quote(now)+": want "+strict.Quote(id)+", which cannot be changed", "")
+			return Record[W]{}, blame(http.StatusUnprocessableEntity, s.key, strict.Quote(now)+": want "+strict.Quote(id)+", which is read-only", "")
 		}
 		version, err := table.Update(ctx, actor(ctx), value, was.Version)
 		if seen == 0 && errors.As(err, new(*catalog.ConflictError)) {
 			if err = ctx.Err(); err == nil {
-				continue // whatever is there
+				continue // any version will do
 			}
 		}
 		if err != nil {
@@ -242,62 +238,62 @@ func (s *resource[T, W, R]) replace(ctx context.Context, a *API, d DryRun, id st
 	}
 }
 
-// Recorded is an answer with a record.
+// Recorded is a response with a record.
 type Recorded[R any] struct {
-	ETag   string `header:"ETag" doc:"Its version, in quotes: what If-Match has to be to change it." example:"\"12\""`
-	DryRun string `header:"Stint-Dry-Run" doc:"Is true if nothing was changed." example:"true"`
+	ETag   string `header:"ETag" doc:"The version, in quotes, to use in If-Match." example:"\"12\""`
+	DryRun string `header:"Stint-Dry-Run" doc:"True if nothing was changed." example:"true"`
 	Body   R
 }
 
-// Made is an answer with a record that was made.
+// Made is a response with a new record.
 type Made[R any] struct {
 	Recorded[R]
-	Location string `header:"Location" doc:"Where it is." example:"/admin/v1/rules/search"`
+	Location string `header:"Location" doc:"The path of the object." example:"/admin/v1/rules/search"`
 }
 
-// Gone is an answer that has nothing to tell.
+// Gone is a response without a body.
 type Gone struct {
-	DryRun string `header:"Stint-Dry-Run" doc:"Is true if nothing was changed." example:"true"`
+	DryRun string `header:"Stint-Dry-Run" doc:"True if nothing was changed." example:"true"`
 }
 
 func (s *resource[T, W, R]) recorded(a *API, d DryRun, r Record[W]) Recorded[R] {
 	return Recorded[R]{etag(r.Version), d.header(), s.show(a, r)}
 }
 
-// location is where a thing is.
+// location is the path of an object.
 func (s *resource[T, W, R]) location(id string) string {
 	escaped := url.PathEscape(id)
-	if id == "." || id == ".." { // which would lead elsewhere
+	if id == "." || id == ".." { // which would be cleaned from the path
 		escaped = strings.ReplaceAll(id, ".", "%2E")
 	}
 	return Prefix + "/" + s.path + "/" + escaped
 }
 
-// ByID is the id of a path.
+// ByID is the id in a path.
 type ByID struct {
-	ID string `path:"id" maxLength:"1024" doc:"The id, escaped." example:"search"`
+	ID string `path:"id" maxLength:"1024" doc:"The id, URL-escaped." example:"search"`
 }
 
-// op returns what the operations on a resource have in common.
-func (s *resource[T, W, R]) op(method, path, verb, summary, description string, statuses ...int) huma.Operation {
-	return huma.Operation{
-		OperationID: verb, Method: method, Path: "/" + s.path + path, Tags: []string{s.tag},
-		Summary: summary, Description: description, Metadata: map[string]any{metaStatuses: statuses},
+// op returns an operation on the resource.
+func (s *resource[T, W, R]) op(method, path, verb, summary, description string, problems ...int) operation {
+	return operation{
+		ID: verb, Method: method, Path: "/" + s.path + path, Tag: s.tag,
+		Summary: summary, Description: description, Problems: problems, ExampleID: s.example,
 	}
 }
 
-// word returns the name of what a resource has one of, as operations are called.
+// word returns the name of the resource in ids of operations.
 func (s *resource[T, W, R]) word() string { return strings.ToUpper(s.one[:1]) + s.one[1:] }
 
-// filter is what a list can be asked for.
+// filter is the filter of a list.
 type filter[T any] interface {
 	query() catalog.Query
-	keeps(v *T) bool // the same, of what is in a file
+	keeps(v *T) bool // the same, in file mode
 }
 
-// addList lists a resource.
+// addList adds the operation that lists a resource.
 func addList[F any, T, W, R any](a *API, s *resource[T, W, R], of func(*F) filter[T]) {
-	add(a, s.op(http.MethodGet, "", "list"+strings.ToUpper(s.path[:1])+s.path[1:], "List "+s.path, "Returns "+s.path+", by their ids, page by page."),
+	add(a, s.op(http.MethodGet, "", "list"+strings.ToUpper(s.path[:1])+s.path[1:], "List "+s.path, "Returns "+s.path+", ordered by id, in pages."),
 		catalog.Viewer, func(ctx context.Context, in *F) (*struct{ Body RecordList[R] }, error) {
 			f := of(in)
 			q := f.query()
@@ -316,7 +312,7 @@ func addList[F any, T, W, R any](a *API, s *resource[T, W, R], of func(*F) filte
 		})
 }
 
-// asParameters makes of problems with content that they are with parameters.
+// asParameters makes problems of a query bad requests.
 func asParameters(err error) error {
 	if problems := strict.Problems(nil); errors.As(err, &problems) && len(problems) > 0 {
 		return blameAll(http.StatusBadRequest, problems)
@@ -324,9 +320,9 @@ func asParameters(err error) error {
 	return err
 }
 
-// addReading adds what reads one, and what deletes it.
+// addReading adds the operations that get and delete an object.
 func addReading[T, W, R any](a *API, s *resource[T, W, R]) {
-	add(a, s.op(http.MethodGet, "/{id}", "get"+s.word(), "One "+s.one, "Returns the "+s.one+" with an id."),
+	add(a, s.op(http.MethodGet, "/{id}", "get"+s.word(), "Get a "+s.one, "Returns the "+s.one+" with an id."),
 		catalog.Viewer, func(ctx context.Context, in *ByID) (*Recorded[R], error) {
 			r, err := s.get(ctx, a, in.ID)
 			if err != nil {
@@ -341,7 +337,7 @@ func addReading[T, W, R any](a *API, s *resource[T, W, R]) {
 		Seen
 		DryRun
 	}
-	add(a, s.op(http.MethodDelete, "/{id}", "delete"+s.word(), "Delete a "+s.one, "Deletes the version that was seen.",
+	add(a, s.op(http.MethodDelete, "/{id}", "delete"+s.word(), "Delete a "+s.one, "Deletes the version in If-Match.",
 		http.StatusConflict, http.StatusPreconditionRequired, http.StatusUnprocessableEntity),
 		catalog.Operator, func(ctx context.Context, in *target) (*Gone, error) {
 			seen, err := in.version()
@@ -377,15 +373,12 @@ func addReading[T, W, R any](a *API, s *resource[T, W, R]) {
 		})
 }
 
-// addPatching adds what changes a part of one.
+// addPatching adds the operation that patches an object.
 func addPatching[T, W, R any](a *API, s *resource[T, W, R]) {
-	op := s.op(http.MethodPatch, "/{id}", "patch"+s.word(), "Change a part of a "+s.one,
-		"Changes what the body has, and leaves the rest, as RFC 7396 says: a null deletes a field, an object is merged, and anything else takes the place of what was there.",
+	op := s.op(http.MethodPatch, "/{id}", "patch"+s.word(), "Update fields of a "+s.one,
+		"Applies a merge patch, as in RFC 7396: null deletes a field, an object is merged, and any other value replaces the old one. Fields that are not in the body stay.",
 		http.StatusConflict, http.StatusPreconditionRequired)
-	schema := &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true, Description: "A merge patch of the value.", Examples: []any{s.patch}}
-	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
-		"application/merge-patch+json": {Schema: schema}, "application/json": {Schema: schema},
-	}}
+	op.Consumes, op.Example = []string{"application/json", "application/merge-patch+json"}, s.patch
 	add(a, op, catalog.Operator, func(ctx context.Context, in *struct {
 		ByID
 		Seen
@@ -416,10 +409,10 @@ func addPatching[T, W, R any](a *API, s *resource[T, W, R]) {
 	})
 }
 
-// addWriting adds what makes one, and what puts another in its place.
+// addWriting adds the operations that create and replace an object.
 func addWriting[T, W, R any](a *API, s *resource[T, W, R]) {
-	create := s.op(http.MethodPost, "", "create"+s.word(), "Make a "+s.one, "Stores a new "+s.one+", if all is well with it.", http.StatusConflict)
-	create.DefaultStatus = http.StatusCreated
+	create := s.op(http.MethodPost, "", "create"+s.word(), "Create a "+s.one, "Creates a "+s.one+".", http.StatusConflict)
+	create.Status = http.StatusCreated
 	add(a, create, catalog.Operator, func(ctx context.Context, in *struct {
 		DryRun
 		Body W
@@ -442,7 +435,7 @@ func addWriting[T, W, R any](a *API, s *resource[T, W, R]) {
 		return &Made[R]{s.recorded(a, in.DryRun, r), s.location(r.ID)}, nil
 	})
 
-	add(a, s.op(http.MethodPut, "/{id}", "replace"+s.word(), "Replace a "+s.one, "Stores a "+s.one+" in place of the version that was seen. Its id stays.",
+	add(a, s.op(http.MethodPut, "/{id}", "replace"+s.word(), "Replace a "+s.one, "Replaces the version of a "+s.one+" in If-Match. The id cannot change.",
 		http.StatusConflict, http.StatusPreconditionRequired),
 		catalog.Operator, func(ctx context.Context, in *struct {
 			ByID
@@ -462,27 +455,4 @@ func addWriting[T, W, R any](a *API, s *resource[T, W, R]) {
 			out := s.recorded(a, in.DryRun, r)
 			return &out, nil
 		})
-}
-
-// exampleID puts a resource's own example in place of the one that the type has.
-func (s *resource[T, W, R]) exampleID(a *API) {
-	for path, item := range a.document.OpenAPI().Paths {
-		if !strings.HasPrefix(path, "/"+s.path+"/") {
-			continue
-		}
-		v := reflect.ValueOf(item).Elem()
-		for i := range v.NumField() {
-			op, ok := v.Field(i).Interface().(*huma.Operation)
-			if !ok || op == nil {
-				continue
-			}
-			for _, p := range op.Parameters {
-				if p.In == "path" && p.Name == "id" {
-					schema := *p.Schema
-					schema.Examples = []any{s.example}
-					p.Schema = &schema
-				}
-			}
-		}
-	}
 }

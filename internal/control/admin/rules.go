@@ -16,41 +16,41 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// RuleRecord is a rule of the catalog.
+// RuleRecord is a rule, as stored.
 type RuleRecord struct {
 	Record[rule.Rule]
-	Reading string `json:"reading" doc:"The rule in a plain sentence." example:"Each user may send 100 requests a minute to /search; what is over that is refused."`
+	Reading string `json:"reading" doc:"The rule as a sentence." example:"Each user may send 100 requests a minute to /search; requests over the limit are denied with 429."`
 }
 
-// Checked is what was found out of a rule.
+// Checked is the result of checking a rule.
 type Checked struct {
-	OK       bool           `json:"ok" doc:"Whether it could be stored as it is." example:"true"`
-	Problems []FieldProblem `json:"problems" nullable:"false" doc:"What is wrong with it, with all other rules and tiers."`
-	Reading  string         `json:"reading" doc:"The rule in a plain sentence." example:"Each user may send 100 requests a minute to /search; what is over that is refused."`
+	OK       bool           `json:"ok" doc:"Whether the rule is valid." example:"true"`
+	Problems []FieldProblem `json:"problems" nullable:"false" doc:"The problems of the rule, together with all other rules and tiers."`
+	Reading  string         `json:"reading" doc:"The rule as a sentence." example:"Each user may send 100 requests a minute to /search; requests over the limit are denied with 429."`
 }
 
-// InPlaceOf says which rule another is in place of.
+// InPlaceOf names the rule that another one replaces.
 type InPlaceOf struct {
-	Replacing string `query:"replacing" doc:"The name of the rule that it is in place of. Without it, it is a new one." example:"search"`
+	Replacing string `query:"replacing" doc:"The name of the rule that it replaces. Without it, it is a new rule." example:"search"`
 }
 
 // RuleOrder is an order of rules.
 type RuleOrder struct {
-	Names []string `json:"names" nullable:"false" doc:"The names of rules, in the order of their priorities." example:"[\"login\",\"search\"]"`
+	Names []string `json:"names" nullable:"false" doc:"The names of rules, in the order of priority." example:"[\"login\",\"search\"]"`
 }
 
 // Revision is a revision of the catalog.
 type Revision struct {
-	Revision int64 `json:"revision" doc:"The revision that the change made, or the one before if nothing has changed." example:"14"`
+	Revision int64 `json:"revision" doc:"The revision that the change made, or the one before if nothing changed." example:"14"`
 }
 
-// Revised is an answer with a revision.
+// Revised is a response with a revision.
 type Revised struct {
-	DryRun string `header:"Stint-Dry-Run" doc:"Is true if nothing was changed." example:"true"`
+	DryRun string `header:"Stint-Dry-Run" doc:"True if nothing was changed." example:"true"`
 	Body   Revision
 }
 
-// checkRule returns what is wrong with a rule, in place of another or of none.
+// checkRule returns the problems of a rule that is new or replaces another.
 func (a *API) checkRule(ctx context.Context, r *rule.Rule, replacing string) (strict.Problems, error) {
 	if a.options.Catalog != nil {
 		return a.options.Catalog.CheckRule(ctx, *r, replacing)
@@ -76,10 +76,10 @@ func (a *API) checkRule(ctx context.Context, r *rule.Rule, replacing string) (st
 	return problems, nil
 }
 
-// maxPreview is how many events a preview looks at.
+// maxPreview is how many events a preview replays.
 const maxPreview = 20_000
 
-// preview says what a rule would have done.
+// preview returns what a rule would have done.
 func (a *API) preview(ctx context.Context, r *rule.Rule, replacing string, since time.Duration) (sim.Preview, error) {
 	store, err := a.record()
 	if err != nil {
@@ -119,12 +119,12 @@ func (a *API) preview(ctx context.Context, r *rule.Rule, replacing string, since
 		}
 	})
 	if cut {
-		p.Notes = append(p.Notes, fmt.Sprintf("There were more than %d events: this is what the last ones say, since %s.", maxPreview, o.From.Format(time.RFC3339)))
+		p.Notes = append(p.Notes, fmt.Sprintf("There were more than %d events: only the latest were replayed, since %s.", maxPreview, o.From.Format(time.RFC3339)))
 	}
 	return p, err
 }
 
-// simulated is an event as a request that can be replayed.
+// simulated converts an event to a request that can be replayed.
 func simulated(e *record.Event) sim.Request {
 	q := sim.Request{
 		At: e.At, Method: e.Method, Endpoint: e.Endpoint, User: e.User, Tenant: e.Tenant, Key: e.Key, Tier: e.Tier,
@@ -184,10 +184,10 @@ func (a *API) addRules() {
 				return &out, nil
 			})
 	}
-	toggle("enable", "Take a rule into use", "Has a rule decide again. One that does stays as it is.", nil)
-	toggle("disable", "Take a rule out of use", "Has a rule decide nothing for now. It stays, and can be enabled again.", new(bool))
+	toggle("enable", "Enable a rule", "Enables a rule. A rule that is enabled stays as it is.", nil)
+	toggle("disable", "Disable a rule", "Disables a rule without deleting it.", new(bool))
 
-	add(a, rules.op(http.MethodPost, "/order", "orderRules", "Order rules", "Gives rules priorities that rise by 10, in this order, in one change. Others keep theirs.", http.StatusConflict),
+	add(a, rules.op(http.MethodPost, "/order", "orderRules", "Order rules", "Sets the priorities of rules to 10, 20, 30 and so on, in this order, in one change. Other rules keep theirs.", http.StatusConflict),
 		catalog.Operator, func(ctx context.Context, in *struct {
 			DryRun
 			Body RuleOrder
@@ -205,7 +205,7 @@ func (a *API) addRules() {
 			return &Revised{in.header(), Revision{revision}}, nil
 		})
 
-	add(a, rules.op(http.MethodPost, "/validate", "validateRule", "Check a rule", "Says what is wrong with a rule, together with all others, and how it reads. It changes nothing.", http.StatusNotFound),
+	add(a, rules.op(http.MethodPost, "/validate", "validateRule", "Check a rule", "Checks a rule together with all others, and returns it as a sentence. It changes nothing.", http.StatusNotFound),
 		catalog.Viewer, func(ctx context.Context, in *struct {
 			InPlaceOf
 			Body rule.Rule
@@ -218,15 +218,15 @@ func (a *API) addRules() {
 			return &struct{ Body Checked }{Checked{len(problems) == 0, fieldProblems(problems), in.Body.Sentence()}}, nil
 		})
 
-	preview := rules.op(http.MethodPost, "/preview", "previewRule", "What a rule would have done",
-		"Replays what the record has of the last hour, or of another time, against a rule that need not be stored, and says what it would have refused. "+
-			"Of what passed the record may have a sample, which is weighed; of very many events the last ones are looked at. It changes nothing.",
+	preview := rules.op(http.MethodPost, "/preview", "previewRule", "Preview a rule",
+		"Replays recorded events of the last hour, or of another time, against a rule that need not be stored, and returns what it would have denied. "+
+			"Requests that passed may be sampled, and are then estimated; if there are too many events, only the latest are replayed. It changes nothing.",
 		http.StatusConflict, http.StatusNotFound)
-	preview.Metadata[metaTime] = 30 * time.Second
+	preview.Timeout = 30 * time.Second
 	add(a, preview,
 		catalog.Viewer, func(ctx context.Context, in *struct {
 			InPlaceOf
-			Since float64 `query:"since_seconds" default:"3600" minimum:"1" maximum:"2678400" doc:"How far to look back." example:"3600"`
+			Since float64 `query:"since_seconds" default:"3600" minimum:"1" maximum:"2678400" doc:"How many seconds to look back." example:"3600"`
 			Body  rule.Rule
 		},
 		) (*struct{ Body sim.Preview }, error) {
@@ -234,11 +234,11 @@ func (a *API) addRules() {
 			return &struct{ Body sim.Preview }{p}, err
 		})
 
-	add(a, rules.op(http.MethodGet, "/{id}/history", "ruleHistory", "The history of a rule", "Returns the changes of a rule, the newest first, also of one that was deleted.", http.StatusConflict),
+	add(a, rules.op(http.MethodGet, "/{id}/history", "ruleHistory", "Get the history of a rule", "Returns the changes of a rule, newest first, even if it was deleted.", http.StatusConflict),
 		catalog.Viewer, func(ctx context.Context, in *struct {
 			ByID
-			Before string `query:"before" doc:"Changes before this: the next of the page before." example:"14.0"`
-			Limit  int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"At most so many." example:"100"`
+			Before string `query:"before" doc:"Only changes before this one: the next of the previous page." example:"14.0"`
+			Limit  int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"The maximum number of results." example:"100"`
 		},
 		) (*struct{ Body ChangeList }, error) {
 			list, err := a.changes(ctx, catalog.ChangeQuery{Kind: "rule", ID: in.ID, Before: in.Before, Limit: in.Limit})
@@ -247,5 +247,4 @@ func (a *API) addRules() {
 			}
 			return &struct{ Body ChangeList }{list}, err
 		})
-	rules.exampleID(a)
 }

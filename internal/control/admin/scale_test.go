@@ -52,8 +52,8 @@ func TestScale(t *testing.T) {
 	}
 	run(`insert into stint_changes select n, 0, 'stamp' || n, now(), 'someone' || n %% 10, 'user', 'user' || n, null, '{}' from generate_series(1, %d) n`, users/10)
 	run(`update stint_catalog set revision = %d, stamp = 'stamp%d'`, users/10, users/10)
-	h := newHouseAt(t, url)
-	recordtest.Fill(t, h.record, *scaleEvents, h.clock.now())
+	h := newTestAPIAt(t, url)
+	audittest.Fill(t, h.record, *scaleEvents, h.clock.now())
 	run("analyze")
 	user := func() int { return rand.IntN(users) + 1 }
 	for _, list := range []struct {

@@ -6,21 +6,19 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/stintdev/stint/internal/control/catalog"
 )
 
 // sessionTime is how long a session lasts.
 const sessionTime = 12 * time.Hour
 
-// Session is who one is, as the API sees it.
+// Session is the current session, or the token of the request.
 type Session struct {
-	Name    string       `json:"name" doc:"The name of the token, which is the actor of what is changed." example:"alice"`
-	Role    catalog.Role `json:"role" enum:"viewer,operator,admin" doc:"What one may do." example:"operator"`
-	CSRF    string       `json:"csrf,omitempty" doc:"What X-CSRF-Token has to be with this session's cookie, on every method but GET and HEAD. Not with a token: it needs none." example:"5f0c6b2a9d1e4b7f8a3c6d9e0b1a2c3d4e5f60718293a4b5c6d7e8f901a2b3c4"`
+	Name    string       `json:"name" doc:"The name of the token, which is the actor in the change log." example:"alice"`
+	Role    catalog.Role `json:"role" enum:"viewer,operator,admin" doc:"The role." example:"operator"`
+	CSRF    string       `json:"csrf,omitempty" doc:"The value of the header X-CSRF-Token, required with the session cookie for every method except GET and HEAD. Missing with a token, which needs none." example:"5f0c6b2a9d1e4b7f8a3c6d9e0b1a2c3d4e5f60718293a4b5c6d7e8f901a2b3c4"`
 	Expires time.Time    `json:"expires_at,omitzero" doc:"When the session ends." example:"2026-01-02T15:04:05Z"`
-	Token   time.Time    `json:"expires_token_at,omitzero" doc:"When the token expires. Without it, never." example:"2026-02-01T00:00:00Z"`
+	Token   time.Time    `json:"expires_token_at,omitzero" doc:"When the token expires. Never, if it is missing." example:"2026-02-01T00:00:00Z"`
 }
 
 func sessionOf(p person) Session {
@@ -31,21 +29,21 @@ func sessionOf(p person) Session {
 	return s
 }
 
-// Login is what one logs in with.
+// Login is the body of a login.
 type Login struct {
 	Token string `json:"token" doc:"The text of the token." example:"stint_admin_4mqyx7bn2kcd6wvr_0123456789abcdefghijklmnop"`
 }
 
 func (a *API) addSession() {
 	type answer struct {
-		Cookie string `header:"Set-Cookie" doc:"The session, for browsers." example:"stint_session=...; Path=/; HttpOnly; SameSite=Strict"`
+		Cookie string `header:"Set-Cookie" doc:"The session cookie." example:"stint_session=...; Path=/; HttpOnly; SameSite=Strict"`
 		Body   Session
 	}
-	add(a, huma.Operation{
-		OperationID: "createSession", Method: http.MethodPost, Path: "/session", Tags: []string{tagAccess},
+	add(a, operation{
+		ID: "createSession", Method: http.MethodPost, Path: "/session", Tag: tagAccess,
 		Summary:     "Log in",
-		Description: "Begins a session of a token, for a browser: sets its cookie, and returns what its pages need. It lasts for 12 hours, and not longer than the token.",
-		Metadata:    map[string]any{metaStatuses: []int{http.StatusUnauthorized, http.StatusTooManyRequests}},
+		Description: "Starts a session for a browser: sets its cookie, and returns its CSRF token. It lasts 12 hours, but not longer than the token.",
+		Problems:    []int{http.StatusUnauthorized, http.StatusTooManyRequests},
 	}, anyone, func(ctx context.Context, in *struct{ Body Login }) (*answer, error) {
 		r := requestOf(ctx).Request
 		t, err := a.tokenOf(r, in.Body.Token)
@@ -56,24 +54,24 @@ func (a *API) addSession() {
 		if err != nil {
 			return nil, err
 		}
-		a.log.LogAttrs(ctx, slog.LevelInfo, "admin: a session begins", slog.String("actor", t.Name), slog.String("from", peer(r)))
+		a.log.LogAttrs(ctx, slog.LevelInfo, "admin: session started", slog.String("actor", t.Name), slog.String("from", peer(r)))
 		cookie := a.cookie(r, text, s.Expires.Sub(a.now()))
 		return &answer{cookie.String(), sessionOf(person{t, &s})}, nil
 	})
 
-	add(a, huma.Operation{
-		OperationID: "getSession", Method: http.MethodGet, Path: "/session", Tags: []string{tagAccess},
-		Summary: "Who am I", Description: "Returns the session, or whose the token is.",
+	add(a, operation{
+		ID: "getSession", Method: http.MethodGet, Path: "/session", Tag: tagAccess,
+		Summary: "Get the session", Description: "Returns the session, or the name and the role of the token.",
 	}, catalog.Viewer, func(ctx context.Context, _ *struct{}) (*struct{ Body Session }, error) {
 		return &struct{ Body Session }{sessionOf(personOf(ctx))}, nil
 	})
 
 	type ended struct {
-		Cookie string `header:"Set-Cookie" doc:"The cookie, deleted." example:"stint_session=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict"`
+		Cookie string `header:"Set-Cookie" doc:"Deletes the cookie." example:"stint_session=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict"`
 	}
-	add(a, huma.Operation{
-		OperationID: "endSession", Method: http.MethodDelete, Path: "/session", Tags: []string{tagAccess},
-		Summary: "Log out", Description: "Ends the session, and deletes its cookie. A token goes on.",
+	add(a, operation{
+		ID: "endSession", Method: http.MethodDelete, Path: "/session", Tag: tagAccess,
+		Summary: "Log out", Description: "Ends the session and deletes its cookie. The token stays valid.",
 	}, catalog.Viewer, func(ctx context.Context, _ *struct{}) (*ended, error) {
 		r := requestOf(ctx).Request
 		if c, err := r.Cookie(a.cookieName(r)); err == nil && personOf(ctx).session != nil {

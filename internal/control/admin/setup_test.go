@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -38,8 +41,8 @@ func (r recorders) Record(e *engine.Event) {
 	}
 }
 
-// house is an API with all that it is made of, and those who ask it.
-type house struct {
+// testAPI is an API with all that it is made of, and those who ask it.
+type testAPI struct {
 	testing.TB
 	api      *admin.API
 	options  admin.Options
@@ -100,17 +103,17 @@ func (l *logs) String() string {
 	return l.b.String()
 }
 
-// newHouse returns an API on a database of its own in memory. Its options may be changed
+// newTestAPI returns an API on a SQLite database of its own. Its options may be changed
 // before it is made.
-func newHouse(t testing.TB, change ...func(*admin.Options)) *house {
+func newTestAPI(t testing.TB, change ...func(*admin.Options)) *testAPI {
 	t.Helper()
-	return newHouseAt(t, "sqlite::memory:", change...)
+	return newTestAPIAt(t, "", change...)
 }
 
-// newHouseAt returns an API on a database.
-func newHouseAt(t testing.TB, url string, change ...func(*admin.Options)) *house {
+// newTestAPIAt returns an API on the database at a URL, or on a new one.
+func newTestAPIAt(t testing.TB, url string, change ...func(*admin.Options)) *testAPI {
 	t.Helper()
-	h := &house{TB: t, clock: newClock(), log: &logs{}}
+	h := &testAPI{TB: t, clock: newClock(), log: &logs{}}
 	h.catalog = h.open(url)
 	h.tokens = h.catalog
 	var err error
@@ -135,11 +138,11 @@ func newHouseAt(t testing.TB, url string, change ...func(*admin.Options)) *house
 	return h
 }
 
-// newFileHouse returns an API whose rules are in a file.
-func newFileHouse(t testing.TB, d catalog.Document, change ...func(*admin.Options)) *house {
+// newFileAPI returns an API whose rules are in a file.
+func newFileAPI(t testing.TB, d catalog.Document, change ...func(*admin.Options)) *testAPI {
 	t.Helper()
-	h := &house{TB: t, clock: newClock(), log: &logs{}, document: &d}
-	h.tokens = h.open("sqlite::memory:")
+	h := &testAPI{TB: t, clock: newClock(), log: &logs{}, document: &d}
+	h.tokens = h.open("")
 	set, err := rule.Compile(d.File)
 	if err != nil {
 		t.Fatal(err)
@@ -154,21 +157,55 @@ func newFileHouse(t testing.TB, d catalog.Document, change ...func(*admin.Option
 	return h
 }
 
-func (h *house) open(url string) *catalog.Catalog {
+func (h *testAPI) open(url string) *catalog.Catalog {
 	h.Helper()
+	isNew := url == ""
+	if isNew {
+		file, err := migrated()
+		if err != nil {
+			h.Fatal(err)
+		}
+		path := filepath.Join(h.TempDir(), "stint.db")
+		if err := os.WriteFile(path, file, 0o600); err != nil {
+			h.Fatal(err)
+		}
+		url = "sqlite:" + path
+	}
 	c, err := catalog.Open(url, catalog.Options{Now: h.clock.now})
 	if err != nil {
 		h.Fatal(err)
 	}
 	h.Cleanup(func() { c.Close() })
-	if _, err := c.Up(h.Context(), 0); err != nil {
-		h.Fatal(err)
+	if !isNew {
+		if _, err := c.Up(h.Context(), 0); err != nil {
+			h.Fatal(err)
+		}
 	}
 	return c
 }
 
+// migrated returns the file of a new SQLite database. It is made once: migrations take
+// longer than most tests.
+var migrated = sync.OnceValues(func() (file []byte, err error) {
+	dir, err := os.MkdirTemp("", "stint-admin-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "stint.db")
+	c, err := catalog.Open("sqlite:"+path, catalog.Options{})
+	if err != nil {
+		return nil, err
+	}
+	_, err = c.Up(context.Background(), 0)
+	if err := errors.Join(err, c.Close()); err != nil { // which leaves it in one file
+		return nil, err
+	}
+	return os.ReadFile(path)
+})
+
 // build makes an engine, and what sees its decisions.
-func (h *house) build(directory identity.Directory, set *rule.Set, lists identity.Lists) {
+func (h *testAPI) build(directory identity.Directory, set *rule.Set, lists identity.Lists) {
 	h.Helper()
 	store, err := memstore.New(memstore.Options{Now: h.clock.now})
 	if err != nil {
@@ -208,7 +245,7 @@ func (h *house) build(directory identity.Directory, set *rule.Set, lists identit
 }
 
 // make makes the API, and a token of each role.
-func (h *house) make(change []func(*admin.Options)) {
+func (h *testAPI) make(change []func(*admin.Options)) {
 	h.Helper()
 	for _, f := range change {
 		f(&h.options)
@@ -218,12 +255,12 @@ func (h *house) make(change []func(*admin.Options)) {
 		h.Fatal(err)
 	}
 	h.Cleanup(h.api.Close)
-	h.api31 = newDocument(h, h.api.OpenAPI())
+	h.api31 = openAPI()
 	h.viewer, h.operator, h.admin = h.token("vera", catalog.Viewer), h.token("otto", catalog.Operator), h.token("ada", catalog.Administrator)
 }
 
 // token returns a token with a role.
-func (h *house) token(name string, role catalog.Role) string {
+func (h *testAPI) token(name string, role catalog.Role) string {
 	h.Helper()
 	text, _, err := h.tokens.CreateToken(h.Context(), "test", catalog.Token{Name: name, Role: role})
 	if err != nil {
@@ -241,7 +278,7 @@ type answer struct {
 
 // ask asks the API, and holds what it answers to its document. The body is JSON as it is
 // written, or a value; headers are names and values, and an empty name is a token.
-func (h *house) ask(method, path string, body any, headers ...string) *answer {
+func (h *testAPI) ask(method, path string, body any, headers ...string) *answer {
 	h.Helper()
 	r := h.request(method, path, body, headers...)
 	w := httptest.NewRecorder()
@@ -252,7 +289,7 @@ func (h *house) ask(method, path string, body any, headers ...string) *answer {
 }
 
 // request returns a request.
-func (h *house) request(method, path string, body any, headers ...string) *http.Request {
+func (h *testAPI) request(method, path string, body any, headers ...string) *http.Request {
 	h.Helper()
 	var content io.Reader
 	contentType := ""
@@ -287,13 +324,13 @@ func (h *house) request(method, path string, body any, headers ...string) *http.
 }
 
 // get asks as a viewer.
-func (h *house) get(path string) *answer {
+func (h *testAPI) get(path string) *answer {
 	h.Helper()
 	return h.ask(http.MethodGet, path, nil, "", h.viewer)
 }
 
 // do writes as an operator.
-func (h *house) do(method, path string, body any, headers ...string) *answer {
+func (h *testAPI) do(method, path string, body any, headers ...string) *answer {
 	h.Helper()
 	return h.ask(method, path, body, append([]string{"", h.operator}, headers...)...)
 }
@@ -351,24 +388,20 @@ type object = map[string]any
 type document struct {
 	root object
 	mux  *http.ServeMux // finds the operation of a request
-
-	mu   *sync.Mutex
-	seen map[string]map[int]bool // which statuses operations have answered with
 }
 
-// newDocument reads a document.
-func newDocument(h *house, text []byte) document {
-	h.Helper()
-	d := document{mux: http.NewServeMux(), mu: &sync.Mutex{}, seen: map[string]map[int]bool{}}
-	if err := json.Unmarshal(text, &d.root); err != nil {
-		h.Fatal(err)
+// openAPI returns the document of the API.
+var openAPI = sync.OnceValue(func() document {
+	d := document{mux: http.NewServeMux()}
+	if err := json.Unmarshal(admin.OpenAPI(), &d.root); err != nil {
+		panic(err)
 	}
 	for _, pattern := range d.operations() {
 		method, path, _ := strings.Cut(pattern, " ")
 		d.mux.HandleFunc(method+" "+admin.Prefix+path, func(http.ResponseWriter, *http.Request) {})
 	}
 	return d
-}
+})
 
 // operations returns all operations, as GET /path.
 func (d document) operations() (out []string) {

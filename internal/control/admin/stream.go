@@ -5,41 +5,39 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/record"
 )
 
 const (
-	// maxStreams is how many streams there may be at once, and maxExports how many
-	// exports, each of which may hold the rows of a group in memory.
+	// maxStreams is the maximum number of streams at once, and maxExports that of exports,
+	// each of which may hold a row group in memory.
 	maxStreams, maxExports = 1000, 4
-	// writeLimit is how long a client may take to read what it is sent, before it is left.
+	// writeLimit is how long a write to a client may take.
 	writeLimit = 10 * time.Second
-	// heartbeat is how often a stream says that it is there, and looks whether its client
-	// may still see it.
+	// heartbeat is how often a stream sends a comment and checks its credentials again.
 	heartbeat = 15 * time.Second
 )
 
-// streams are what is sent to clients until they leave.
+// streams are the open streams, and what they send.
 type streams struct {
 	open, exports atomic.Int64
 	live, follow  hub
 
 	mu    sync.Mutex
-	usage map[string]*hub // by subject; those that are watched
+	usage map[string]*hub // by subject, while it is watched
 }
 
-// occupy takes one of so many places, which is to be left again.
-func occupy(places *atomic.Int64, most int64) (leave func(), ok bool) {
-	if places.Add(1) > most {
+// occupy takes a place, if fewer than limit are taken. The caller must call leave.
+func occupy(places *atomic.Int64, limit int64) (leave func(), ok bool) {
+	if places.Add(1) > limit {
 		places.Add(-1)
 		return nil, false
 	}
@@ -48,8 +46,8 @@ func occupy(places *atomic.Int64, most int64) (leave func(), ok bool) {
 
 // item is an event of a stream.
 type item struct {
-	frame []byte        // as it is sent: made once for all
-	about *record.Event // to choose by; nil: it is for everyone
+	frame []byte       // as it is sent, encoded once for all clients
+	about *record.Event // for filters; nil: for all clients
 }
 
 // newItem returns an event with a name.
@@ -61,20 +59,20 @@ func newItem(name string, data any) (item, error) {
 	return item{frame: slices.Concat([]byte("event: "+name+"\ndata: "), text, []byte("\n\n"))}, nil
 }
 
-// mailbox is what a stream has not sent yet. What finds no room drives out what is
-// oldest, which is counted.
+// mailbox holds items that a stream has not sent yet. If it is full, the oldest are
+// dropped and counted.
 type mailbox struct {
-	most  int
+	size  int
 	wants func(*record.Event) bool // nil: all
-	wake  chan struct{}            // of one: there is something
+	wake  chan struct{}           // has room for one signal: there are items
 
 	mu      sync.Mutex
 	items   []item
 	skipped int64
 }
 
-func newMailbox(most int, wants func(*record.Event) bool) *mailbox {
-	return &mailbox{most: most, wants: wants, wake: make(chan struct{}, 1)}
+func newMailbox(size int, wants func(*record.Event) bool) *mailbox {
+	return &mailbox{size: size, wants: wants, wake: make(chan struct{}, 1)}
 }
 
 func (b *mailbox) put(items []item, skipped int64) {
@@ -85,13 +83,13 @@ func (b *mailbox) put(items []item, skipped int64) {
 			b.items = append(b.items, i)
 		}
 	}
-	if over := len(b.items) - b.most; over > 0 {
+	if over := len(b.items) - b.size; over > 0 {
 		b.items = slices.Delete(b.items, 0, over)
 		b.skipped += int64(over)
 	}
-	some := len(b.items) > 0 || b.skipped > 0
+	waiting := len(b.items) > 0 || b.skipped > 0
 	b.mu.Unlock()
-	if some {
+	if waiting {
 		select {
 		case b.wake <- struct{}{}:
 		default:
@@ -99,7 +97,7 @@ func (b *mailbox) put(items []item, skipped int64) {
 	}
 }
 
-// take appends what there is to room.
+// take appends the items to room.
 func (b *mailbox) take(room []item) (_ []item, skipped int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,27 +108,27 @@ func (b *mailbox) take(room []item) (_ []item, skipped int64) {
 	return room, skipped
 }
 
-// source is what a hub tells about.
+// source is what a hub sends.
 type source interface {
-	// next returns what is new, and how much was left out.
+	// next returns new items, and how many were skipped.
 	next(ctx context.Context) ([]item, int64)
 	close()
 }
 
-// hub tells what a source has to all who listen, once in an interval. It runs while
-// there are any.
+// hub sends the items of a source to all mailboxes, at an interval. It runs while there
+// are any.
 type hub struct {
 	every time.Duration
 	open  func() source
-	// latest says that each event replaces the one before. One who begins to listen has
-	// the last of them at once.
+	// latest says that each item replaces the one before. A new mailbox gets the last one
+	// at once.
 	latest bool
-	users  int // of that of a subject: how many have it
+	users  int // of the hub of a subject: how many streams use it
 
 	mu    sync.Mutex
 	boxes map[*mailbox]struct{}
 	last  []item
-	run   *hubRun // nil: it does not
+	run   *hubRun // nil: it is not running
 }
 
 type hubRun struct {
@@ -138,12 +136,12 @@ type hubRun struct {
 	done   chan struct{}
 }
 
-// join has a mailbox filled from now on: nothing that comes after it has returned is missed.
+// join adds a mailbox. Nothing that happens after it has returned is missed.
 func (h *hub) join(ctx context.Context, b *mailbox) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.run == nil {
-		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // others may listen when the first has left
+		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // others may still listen when the first has left
 		h.run = &hubRun{cancel: cancel, done: make(chan struct{})}
 		h.boxes, h.last = map[*mailbox]struct{}{}, nil
 		go h.tell(ctx, h.run, h.open())
@@ -154,7 +152,7 @@ func (h *hub) join(ctx context.Context, b *mailbox) {
 	}
 }
 
-// leave ends that. When no one is left it does not run any more.
+// leave removes a mailbox. The hub stops with the last one.
 func (h *hub) leave(b *mailbox) {
 	h.mu.Lock()
 	delete(h.boxes, b)
@@ -169,7 +167,7 @@ func (h *hub) leave(b *mailbox) {
 	}
 }
 
-// tell tells, until the last has left.
+// tell sends items until the last mailbox has left.
 func (h *hub) tell(ctx context.Context, run *hubRun, from source) {
 	defer close(run.done)
 	defer from.close()
@@ -201,29 +199,28 @@ func (h *hub) tell(ctx context.Context, run *hubRun, from source) {
 
 // streamed is the output of an operation that streams.
 type streamed struct {
-	Body func(huma.Context)
+	Body func()
 }
 
-// eventStream documents the answer of an operation that streams.
-func eventStream(events string) map[string]*huma.Response {
-	return map[string]*huma.Response{"200": {
-		Description: "Events, until either side ends it. " + events + " What a client does not read in time it does not get: slow readers lose events.",
-		Content:     map[string]*huma.MediaType{"text/event-stream": {Schema: &huma.Schema{Type: huma.TypeString, Description: "Server-sent events, with JSON as their data."}}},
-	}}
+// eventStream is the content of a stream of events. [streamDoc] describes it.
+var eventStream = []content{{"text/event-stream", reflect.TypeFor[string](), "Server-sent events, with JSON as their data."}}
+
+func streamDoc(events string) string {
+	return "Events, until either side closes the connection. " + events + " A client that reads too slowly misses events."
 }
 
-// stream answers with what a hub tells.
+// stream responds with the items of a hub.
 func (a *API) stream(ctx context.Context, h *hub, b *mailbox, left func()) (*streamed, error) {
 	if a.closing.Err() != nil {
 		left()
-		return nil, fail(http.StatusServiceUnavailable, "this node is about to stop").with("Retry-After", "1")
+		return nil, fail(http.StatusServiceUnavailable, "this node is shutting down").with("Retry-After", "1")
 	}
 	leave, ok := occupy(&a.streams.open, maxStreams)
 	if !ok {
 		left()
-		return nil, fail(http.StatusServiceUnavailable, "there are "+strconv.Itoa(maxStreams)+" streams already, which is as many as there can be").with("Retry-After", "5")
+		return nil, fail(http.StatusServiceUnavailable, "there are "+strconv.Itoa(maxStreams)+" open streams, which is the maximum").with("Retry-After", "5")
 	}
-	return &streamed{func(huma.Context) {
+	return &streamed{func() {
 		defer leave()
 		defer left()
 		s := newSender(ctx)
@@ -237,7 +234,7 @@ func (a *API) stream(ctx context.Context, h *hub, b *mailbox, left func()) (*str
 	}}, nil
 }
 
-// send sends what comes into a mailbox.
+// send sends the items of a mailbox.
 func (a *API) send(ctx context.Context, s *sender, b *mailbox) {
 	s.write([]byte("retry: 2000\n\n"))
 	beat := time.NewTicker(heartbeat)
@@ -259,22 +256,22 @@ func (a *API) send(ctx context.Context, s *sender, b *mailbox) {
 				s.write(room[i].frame)
 			}
 			clear(room)
-			if skipped > 0 && b.most > 1 { // where only the latest counts, nothing is missed
+			if skipped > 0 && b.size > 1 { // if only the latest counts, nothing is missed
 				s.write([]byte(`event: skipped` + "\n" + `data: {"n":` + strconv.FormatInt(skipped, 10) + "}\n\n"))
 			}
 		}
 	}
 }
 
-// stillMay reports whether the client of a stream may still see it. That the database
-// does not answer is no reason to end it.
+// stillMay reports whether the credentials of a stream are still valid. If the database
+// does not answer, the stream goes on.
 func (a *API) stillMay(r *http.Request) bool {
 	_, err := a.admit(r, catalog.Viewer)
 	var p *Problem
 	return !errors.As(err, &p) || p.Status != http.StatusUnauthorized && p.Status != http.StatusForbidden
 }
 
-// sender writes an answer bit by bit. Each write has a deadline.
+// sender writes a response in parts. Each write has a deadline.
 type sender struct {
 	request
 	control *http.ResponseController
@@ -286,11 +283,11 @@ func newSender(ctx context.Context) *sender {
 	return &sender{request: q, control: http.NewResponseController(q.w)}
 }
 
-// begin sends the head.
+// begin sends the header.
 func (s *sender) begin(contentType string) {
-	_ = s.control.SetReadDeadline(time.Time{}) // that of the request is over; a writer without deadlines is one of tests
+	_ = s.control.SetReadDeadline(time.Time{}) // that of the request; writers in tests have no deadlines
 	s.w.Header().Set("Content-Type", contentType)
-	s.w.Header().Set("X-Accel-Buffering", "no") // or a proxy collects what should arrive
+	s.w.Header().Set("X-Accel-Buffering", "no") // or a proxy would buffer the stream
 	s.w.WriteHeader(http.StatusOK)
 }
 
@@ -305,9 +302,9 @@ func (s *sender) Write(p []byte) (int, error) {
 	return n, s.err
 }
 
-func (s *sender) write(p []byte) { _, _ = s.Write(p) } // flush tells
+func (s *sender) write(p []byte) { _, _ = s.Write(p) } // flush returns the error
 
-// flush sends what was written, and reports whether the client is there.
+// flush sends what was written, and reports whether the client is still there.
 func (s *sender) flush() bool {
 	if s.err == nil {
 		s.err = s.control.Flush()
@@ -315,5 +312,5 @@ func (s *sender) flush() bool {
 	return s.err == nil
 }
 
-// end leaves the connection as it was.
+// end removes the deadline from the connection.
 func (s *sender) end() { _ = s.control.SetWriteDeadline(time.Time{}) }

@@ -25,7 +25,7 @@ import (
 )
 
 // serve serves the API on a socket.
-func (h *house) serve() string {
+func (h *testAPI) serve() string {
 	h.Helper()
 	server := httptest.NewServer(h.api)
 	h.Cleanup(func() {
@@ -45,7 +45,7 @@ type listener struct {
 }
 
 // listen opens a stream. It has a minute to end.
-func (h *house) listen(url, path string) *listener {
+func (h *testAPI) listen(url, path string) *listener {
 	h.Helper()
 	ctx, cancel := context.WithTimeout(h.Context(), time.Minute)
 	h.Cleanup(cancel)
@@ -89,7 +89,7 @@ func (l *listener) next() (e sent) {
 }
 
 // decide asks the engine.
-func (h *house) decide(path, user string) engine.Outcome {
+func (h *testAPI) decide(path, user string) engine.Outcome {
 	h.Helper()
 	v, err := h.engine.Decide(h.Context(), engine.Request{Method: http.MethodGet, Path: path, Subject: &identity.Subject{User: user}})
 	if err != nil {
@@ -101,7 +101,7 @@ func (h *house) decide(path, user string) engine.Outcome {
 // TestLiveStream has two look on, who see the same.
 func TestLiveStream(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	h.do(http.MethodPost, "/rules", steadyRule()).want(http.StatusCreated)
 	for range 101 {
 		h.decide("/search", "alice")
@@ -133,7 +133,7 @@ func TestLiveStream(t *testing.T) {
 // TestFollow has one see all that is decided, and another what is about a user.
 func TestFollow(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	h.do(http.MethodPost, "/rules", steadyRule()).want(http.StatusCreated)
 	url := h.serve()
 	all, bob := h.listen(url, "/events/follow"), h.listen(url, "/events/follow?user=bob&outcome=denied&shadow=false")
@@ -185,7 +185,7 @@ func TestFollowFromTheStart(t *testing.T) {
 // TestFollowFlood has more be refused than are shown, and says how many.
 func TestFollowFlood(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	l := h.listen(h.serve(), "/events/follow")
 	const n = 5000
 	now := h.clock.now()
@@ -213,7 +213,7 @@ func TestFollowFlood(t *testing.T) {
 // TestUsageStream sees a limit being used up.
 func TestUsageStream(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	h.do(http.MethodPost, "/rules", steadyRule()).want(http.StatusCreated)
 	url := h.serve()
 	one, other := h.listen(url, "/subjects/user/alice/live"), h.listen(url, "/subjects/ip/192.0.2.1/live")
@@ -286,7 +286,7 @@ func (w *writer) read() string {
 }
 
 // watch opens a stream that ends with a context, and returns what is closed at its end.
-func (h *house) watch(ctx context.Context, path string, w *writer, token string) (ended chan struct{}) {
+func (h *testAPI) watch(ctx context.Context, path string, w *writer, token string) (ended chan struct{}) {
 	ended = make(chan struct{})
 	r := h.request(http.MethodGet, path, nil, "", token).WithContext(ctx)
 	go func() {
@@ -300,7 +300,7 @@ func (h *house) watch(ctx context.Context, path string, w *writer, token string)
 func TestStreamBeats(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t)
+		h := newTestAPI(t)
 		text, token, err := h.tokens.CreateToken(t.Context(), "test", catalog.Token{Name: "guest", Role: catalog.Viewer})
 		if err != nil {
 			t.Fatal(err)
@@ -328,7 +328,7 @@ func TestStreamBeats(t *testing.T) {
 func TestSlowStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t)
+		h := newTestAPI(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		slow, quick := newWriter(), newWriter()
 		ended, other := h.watch(ctx, "/live/stream", slow, h.viewer), h.watch(ctx, "/live/stream", quick, h.viewer)
@@ -366,7 +366,7 @@ func TestSlowStream(t *testing.T) {
 
 // TestStreamsEnd opens as many streams as there can be, and closes the API.
 func TestStreamsEnd(t *testing.T) {
-	h := newHouse(t)
+	h := newTestAPI(t)
 	h.do(http.MethodPost, "/rules", steadyRule()).want(http.StatusCreated)
 	const most = 1000
 	first, cancel := context.WithCancel(t.Context())
@@ -383,7 +383,7 @@ func TestStreamsEnd(t *testing.T) {
 	for _, w := range open {
 		<-w.begun
 	}
-	if a := h.get("/live/stream").want(http.StatusServiceUnavailable).says("1000 streams"); a.Header.Get("Retry-After") == "" {
+	if a := h.get("/live/stream").want(http.StatusServiceUnavailable).says("1000 open streams"); a.Header.Get("Retry-After") == "" {
 		t.Error("it does not say when to try again")
 	}
 	h.get("/subjects/user/alice/live").want(http.StatusServiceUnavailable)
@@ -407,7 +407,7 @@ func TestStreamsEnd(t *testing.T) {
 // TestStreamHead tells what a stream would be, and ends.
 func TestStreamHead(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	a := h.ask(http.MethodHead, "/live/stream", nil, "", h.viewer).want(http.StatusOK)
 	if a.Header.Get("Content-Type") != "text/event-stream" || len(a.body) != 0 {
 		t.Errorf("%v %q", a.Header, a.body)
@@ -419,7 +419,7 @@ func TestStreamHead(t *testing.T) {
 func BenchmarkStreams(b *testing.B) {
 	for _, n := range []int{0, 200} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			h := newHouse(b)
+			h := newTestAPI(b)
 			h.do(http.MethodPost, "/rules", steadyRule()).want(http.StatusCreated)
 			ctx, cancel := context.WithCancel(b.Context())
 			var ends []chan struct{}

@@ -16,7 +16,7 @@ import (
 )
 
 // people has some users, tenants and a key.
-func (h *house) people() (key catalog.APIKey, text string) {
+func (h *testAPI) people() (key catalog.APIKey, text string) {
 	h.Helper()
 	_, err := h.catalog.Apply(h.Context(), &catalog.Document{
 		File: rule.File{
@@ -50,7 +50,7 @@ func steadyRule() rule.Rule {
 
 func TestFindSubjects(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	key, text := h.people()
 	for q, want := range map[string][]admin.FoundSubject{
 		"al":             {{Kind: "user", ID: "alan", Tier: "pro", Known: true}, {Kind: "user", ID: "alice", Tenant: "acme", Known: true}, {Kind: "user", ID: "al"}},
@@ -77,7 +77,7 @@ func TestFindSubjects(t *testing.T) {
 
 func TestSubject(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	key, _ := h.people()
 	get := func(path string) (s admin.Subject) {
 		t.Helper()
@@ -120,7 +120,7 @@ func TestSubject(t *testing.T) {
 // TestUsage uses some of the limits up, and has that forgotten.
 func TestUsage(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	h.people()
 	usage := func(path string) map[string]admin.Quota {
 		t.Helper()
@@ -178,7 +178,7 @@ func TestUsage(t *testing.T) {
 // TestBans bans and exempts, and what holds when the answer is there.
 func TestBans(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	h.people()
 	until := h.clock.now().Add(time.Hour).UTC().Truncate(time.Second)
 	var r admin.Record[catalog.Entry]
@@ -219,7 +219,7 @@ func TestBans(t *testing.T) {
 	if r.ID != "ip:192.0.2.0/24" || r.Value.IP != "192.0.2.0/24" {
 		t.Errorf("%+v", r)
 	}
-	h.do(http.MethodPut, "/subjects/user/alice/ban", `{"until":"2020-01-01T00:00:00Z"}`).want(http.StatusUnprocessableEntity).says("until", "is over")
+	h.do(http.MethodPut, "/subjects/user/alice/ban", `{"until":"2020-01-01T00:00:00Z"}`).want(http.StatusUnprocessableEntity).says("until", "in the past")
 	h.do(http.MethodPut, "/subjects/user/alice/ban", `{"until":"soon"}`).want(http.StatusUnprocessableEntity).says("until")
 	h.do(http.MethodPut, "/subjects/user/alice/ban", `{"reason":1}`).want(http.StatusUnprocessableEntity)
 	h.do(http.MethodPut, "/subjects/user/alice/ban", `{`).want(http.StatusBadRequest)
@@ -228,7 +228,7 @@ func TestBans(t *testing.T) {
 
 func TestOverrides(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	key, _ := h.people()
 	put := func(path string, status int) *answer {
 		t.Helper()
@@ -266,7 +266,7 @@ func TestOverrides(t *testing.T) {
 // TestSubjectsOfFile has rules and people in a file.
 func TestSubjectsOfFile(t *testing.T) {
 	t.Parallel()
-	h := newFileHouse(t, catalog.Document{
+	h := newFileAPI(t, catalog.Document{
 		File:    rule.File{Rules: []rule.Rule{searchRule()}},
 		Users:   []catalog.User{{ID: "alice"}, {ID: "alan"}},
 		Tenants: []catalog.Tenant{{ID: "alpha"}},

@@ -6,60 +6,58 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/stintdev/stint/internal/control/catalog"
 )
 
 // Token is a token, without its text.
 type Token struct {
-	ID        string       `json:"id" doc:"Which one it is: a part of its text that is not secret." example:"4mqyx7bn2kcd6wvr"`
-	Name      string       `json:"name" doc:"Whose it is, or what it is for: the actor of what is changed with it." example:"deploy"`
-	Role      catalog.Role `json:"role" enum:"viewer,operator,admin" doc:"What one may do with it: look; write what is limited, and how; say who may do so." example:"operator"`
-	Created   time.Time    `json:"created_at" doc:"When it was made." example:"2026-01-02T15:04:05Z"`
-	CreatedBy string       `json:"created_by" doc:"Who has made it." example:"first"`
-	Expires   time.Time    `json:"expires_at,omitzero" doc:"When it stops being good. Without it, never." example:"2026-04-02T15:04:05Z"`
-	LastUsed  time.Time    `json:"last_used_at,omitzero" doc:"When it was last used, to the minute. Without it, never." example:"2026-01-03T08:00:00Z"`
+	ID        string       `json:"id" doc:"The id, which is the part of the text that is not secret." example:"4mqyx7bn2kcd6wvr"`
+	Name      string       `json:"name" doc:"The owner or the purpose: the actor in the change log." example:"deploy"`
+	Role      catalog.Role `json:"role" enum:"viewer,operator,admin" doc:"The role: viewer may read, operator may change the catalog, admin may also manage tokens." example:"operator"`
+	Created   time.Time    `json:"created_at" doc:"When it was created." example:"2026-01-02T15:04:05Z"`
+	CreatedBy string       `json:"created_by" doc:"Who created it." example:"first"`
+	Expires   time.Time    `json:"expires_at,omitzero" doc:"When it expires. Never, if it is missing." example:"2026-04-02T15:04:05Z"`
+	LastUsed  time.Time    `json:"last_used_at,omitzero" doc:"When it was last used, to the minute. Never, if it is missing." example:"2026-01-03T08:00:00Z"`
 }
 
 // TokenList is all tokens.
 type TokenList struct {
-	Items []Token `json:"items" nullable:"false" doc:"The tokens, in the order in which they were made."`
-	Next  string  `json:"next" doc:"Always empty: the list is whole." example:""`
+	Items []Token `json:"items" nullable:"false" doc:"The tokens, oldest first."`
+	Next  string  `json:"next" doc:"Always empty: the list is complete." example:""`
 }
 
-// NewToken is a token that is to be made.
+// NewToken is a token to create.
 type NewToken struct {
-	Name      string       `json:"name" doc:"Whose it is, or what it is for." example:"deploy"`
-	Role      catalog.Role `json:"role" enum:"viewer,operator,admin" doc:"What one may do with it." example:"operator"`
-	ExpiresIn float64      `json:"expires_in_seconds,omitempty" doc:"How long it is good. Without this and expires_at, for good." example:"7776000"`
-	Expires   catalog.Time `json:"expires_at,omitzero" doc:"When it stops being good, instead of expires_in_seconds." example:"2026-04-02T15:04:05Z"`
+	Name      string       `json:"name" doc:"The owner or the purpose." example:"deploy"`
+	Role      catalog.Role `json:"role" enum:"viewer,operator,admin" doc:"The role." example:"operator"`
+	ExpiresIn float64      `json:"expires_in_seconds,omitempty" doc:"How long the token is valid. Without this and expires_at it does not expire." example:"7776000"`
+	Expires   catalog.Time `json:"expires_at,omitzero" doc:"When the token expires, instead of expires_in_seconds." example:"2026-04-02T15:04:05Z"`
 }
 
 // CreatedToken is a token, with its text.
 type CreatedToken struct {
-	Text string `json:"token" doc:"The text of the token. It is told this once, and kept nowhere." example:"stint_admin_4mqyx7bn2kcd6wvr_0123456789abcdefghijklmnop"`
+	Text string `json:"token" doc:"The text of the token. It is shown only once and not stored." example:"stint_admin_4mqyx7bn2kcd6wvr_0123456789abcdefghijklmnop"`
 	Token
 }
 
-// expiry returns when the token is to expire.
+// expiry returns when the token expires.
 func (t *NewToken) expiry(now time.Time) (time.Time, error) {
 	switch {
 	case t.ExpiresIn == 0:
 		return t.Expires.Time, nil
 	case !t.Expires.IsZero():
-		return time.Time{}, blame(http.StatusUnprocessableEntity, "expires_in_seconds", "is given beside expires_at, want one of them", "")
+		return time.Time{}, blame(http.StatusUnprocessableEntity, "expires_in_seconds", "is given together with expires_at, want one of them", "")
 	case t.ExpiresIn < 1 || t.ExpiresIn > math.MaxInt64/float64(time.Second)/2:
-		return time.Time{}, blame(http.StatusUnprocessableEntity, "expires_in_seconds", "want at least 1, and not more than a hundred years", "")
+		return time.Time{}, blame(http.StatusUnprocessableEntity, "expires_in_seconds", "want 1 second to 100 years", "")
 	}
 	return now.Add(time.Duration(t.ExpiresIn * float64(time.Second))), nil
 }
 
 func (a *API) addTokens() {
 	tokens := a.options.Tokens
-	add(a, huma.Operation{
-		OperationID: "listTokens", Method: http.MethodGet, Path: "/tokens", Tags: []string{tagAccess},
-		Summary: "All tokens", Description: "Returns the tokens that are in the database, without their texts. That of the config is not among them.",
+	add(a, operation{
+		ID: "listTokens", Method: http.MethodGet, Path: "/tokens", Tag: tagAccess,
+		Summary: "List tokens", Description: "Returns the tokens in the database, without their texts. The token in the configuration is not listed.",
 	}, catalog.Administrator, func(ctx context.Context, _ *struct{}) (*struct{ Body TokenList }, error) {
 		all, err := tokens.Tokens(ctx)
 		if err != nil {
@@ -72,12 +70,12 @@ func (a *API) addTokens() {
 		return &struct{ Body TokenList }{list}, nil
 	})
 
-	add(a, huma.Operation{
-		OperationID: "createToken", Method: http.MethodPost, Path: "/tokens", DefaultStatus: http.StatusCreated, Tags: []string{tagAccess},
-		Summary: "Make a token", Description: "Makes a token, and returns its text, which is told this once.",
+	add(a, operation{
+		ID: "createToken", Method: http.MethodPost, Path: "/tokens", Status: http.StatusCreated, Tag: tagAccess,
+		Summary: "Create a token", Description: "Creates a token and returns its text, which is shown only once.",
 	}, catalog.Administrator, func(ctx context.Context, in *struct{ Body NewToken }) (*struct{ Body CreatedToken }, error) {
 		if in.Body.Name == a.config.name() {
-			return nil, blame(http.StatusUnprocessableEntity, "name", "is that of the token of the config, want another", "")
+			return nil, blame(http.StatusUnprocessableEntity, "name", "is the name of the token in the configuration, want another", "")
 		}
 		expires, err := in.Body.expiry(a.now())
 		if err != nil {
@@ -90,9 +88,9 @@ func (a *API) addTokens() {
 		return &struct{ Body CreatedToken }{CreatedToken{text, Token(made)}}, nil
 	})
 
-	add(a, huma.Operation{
-		OperationID: "revokeToken", Method: http.MethodDelete, Path: "/tokens/{id}", Tags: []string{tagAccess},
-		Summary: "Revoke a token", Description: "Revokes a token, at once, and ends its sessions.",
+	add(a, operation{
+		ID: "revokeToken", Method: http.MethodDelete, Path: "/tokens/{id}", Tag: tagAccess,
+		Summary: "Revoke a token", Description: "Revokes a token and ends its sessions, at once.",
 	}, catalog.Administrator, func(ctx context.Context, in *struct {
 		ID string `path:"id" doc:"The id of the token." example:"4mqyx7bn2kcd6wvr"`
 	},

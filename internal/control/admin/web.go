@@ -24,8 +24,8 @@ type file struct {
 	cacheControl string
 }
 
-// readFiles reads the dashboard. Its names have the hashes of what they are, but for
-// index.html and what stands beside it.
+// readFiles reads the dashboard. Files in assets/ have hashes of their contents in their
+// names, and can be cached forever.
 func readFiles(web fs.FS) (map[string]*file, error) {
 	files := map[string]*file{}
 	if web == nil {
@@ -66,13 +66,13 @@ func readFiles(web fs.FS) (map[string]*file, error) {
 		return nil, err
 	}
 	if files["/"] = files["/index.html"]; files["/"] == nil {
-		return nil, fmt.Errorf("there is no index.html among %d files", len(files)-1)
+		return nil, fmt.Errorf("no index.html among %d files", len(files)-1)
 	}
 	return files, nil
 }
 
-// contentTypeOf returns the type of a file by its name. What the machine says of endings
-// does not matter: it may say anything.
+// contentTypeOf returns the type of a file by its extension. The types of the machine are
+// only used for unknown extensions, since they differ from machine to machine.
 func contentTypeOf(name string) string {
 	switch ext := path.Ext(name); ext {
 	case ".html":
@@ -103,17 +103,17 @@ func contentTypeOf(name string) string {
 	}
 }
 
-// serveFile serves the dashboard. Its pages are all in one file: what they show is said
-// by what follows the #, which browsers keep to themselves.
+// serveFile serves the dashboard. All pages are index.html, with a fragment after the #
+// that browsers do not send.
 func (a *API) serveFile(w http.ResponseWriter, r *http.Request) {
 	f, ok := a.files[r.URL.Path]
 	switch {
 	case !ok:
-		a.problem(w, r, fail(http.StatusNotFound, "there is nothing at this path"))
+		a.problem(w, r, fail(http.StatusNotFound, "not found"))
 		return
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		w.Header().Set("Allow", "GET, HEAD")
-		a.problem(w, r, fail(http.StatusMethodNotAllowed, "this path has no "+shown(r.Method)+", but GET, HEAD"))
+		a.problem(w, r, fail(http.StatusMethodNotAllowed, "method "+shown(r.Method)+" is not allowed, want GET or HEAD"))
 		return
 	}
 	body, etag, h := f.plain, `"`+f.etag+`"`, w.Header()
@@ -133,11 +133,11 @@ func (a *API) serveFile(w http.ResponseWriter, r *http.Request) {
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	if r.Method == http.MethodGet {
-		_, _ = w.Write(body) // to a client that may have gone
+		_, _ = w.Write(body) // the client may be gone
 	}
 }
 
-// takesGzip reports whether a client says that it takes gzip.
+// takesGzip reports whether a client accepts gzip.
 func takesGzip(accepted []string) bool {
 	for coding := range strings.SplitSeq(strings.Join(accepted, ","), ",") {
 		name, quality, _ := strings.Cut(strings.ReplaceAll(coding, " ", ""), ";")

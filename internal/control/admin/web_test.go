@@ -18,7 +18,7 @@ var emptyFS = fstest.MapFS{"other.html": {}}
 func TestWeb(t *testing.T) {
 	t.Parallel()
 	script := strings.Repeat("console.log('stint');\n", 100)
-	h := newHouse(t, func(o *admin.Options) {
+	h := newTestAPI(t, func(o *admin.Options) {
 		o.Web = fstest.MapFS{
 			"index.html":               {Data: []byte("<!doctype html>" + strings.Repeat("<p>stint</p>", 50))},
 			"favicon.svg":              {Data: []byte("<svg/>")},
@@ -93,7 +93,7 @@ func TestWeb(t *testing.T) {
 // TestAuthorize has a handler of others on the same listener.
 func TestAuthorize(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	secret := h.api.Authorize(catalog.Administrator, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "secret") }))
 	for token, want := range map[string]int{"": http.StatusUnauthorized, h.viewer: http.StatusForbidden, h.operator: http.StatusForbidden, h.admin: http.StatusOK, configToken: http.StatusOK} {
 		r := httptest.NewRequest(http.MethodGet, "/debug/pprof/", nil)

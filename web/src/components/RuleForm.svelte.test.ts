@@ -51,7 +51,7 @@ it('shows problems at their fields', () => {
   expect(says('Limit 2')).toContain('want MAX/WINDOW; such as 10/1m')
   expect(control('Limit 1').hasAttribute('aria-invalid')).toBe(false)
   expect(says('Paths')).toContain('line 2: want a slash first')
-  expect(says('A refusal counts for')).toContain('too long')
+  expect(says('A denial counts for')).toContain('too long')
   expect(says('Priority')).toContain('want a whole number')
 })
 

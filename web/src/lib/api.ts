@@ -1,12 +1,13 @@
 // The client of the admin API. Every failure is an ApiError that says what to do.
 
-import type { ApiKey, Entry, FieldProblem, Page, Problem, Rec, Rule, RuleRecord, Session, Tenant, Tier, User } from './types'
+import type { Page, Rec, Trouble } from './shapes'
+import type { Entry, FieldProblem, Key, Rule, RuleRecord, Session, Tenant, Tier, User } from './types'
 
 export class ApiError extends Error {
   readonly status: number
-  readonly problem: Problem
+  readonly problem: Trouble
 
-  constructor(problem: Problem) {
+  constructor(problem: Trouble) {
     super(problem.detail || problem.title)
     this.name = 'ApiError'
     this.status = problem.status
@@ -25,9 +26,9 @@ export function aborted(err: unknown): boolean {
 }
 
 /** problemOf returns what went wrong, whatever was thrown. */
-export function problemOf(err: unknown): Problem {
+export function problemOf(err: unknown): Trouble {
   if (err instanceof ApiError) return err.problem
-  return { title: 'Something went wrong in this page', status: -1, detail: err instanceof Error ? err.message : String(err) }
+  return { title: 'An error in this page', status: -1, detail: err instanceof Error ? err.message : String(err) }
 }
 
 type Query = Record<string, string | number | boolean | undefined | null>
@@ -94,7 +95,7 @@ export async function call<T>(method: string, to: string, r: Request = {}): Prom
     throw new ApiError({
       title: 'The server does not answer',
       status: 0,
-      detail: 'The server does not answer. It may be restarting, or the connection to it is gone. Nothing that you typed is lost: try again in a moment.',
+      detail: 'The server does not answer. It may be restarting, or the connection is lost. Your input is not lost: try again in a moment.',
     })
   }
   if (answer.ok) return (text ? JSON.parse(text) : undefined) as T
@@ -102,14 +103,14 @@ export async function call<T>(method: string, to: string, r: Request = {}): Prom
   throw new ApiError(readProblem(answer, text))
 }
 
-function readProblem(answer: Response, text: string): Problem {
+function readProblem(answer: Response, text: string): Trouble {
   try {
-    const p = JSON.parse(text) as Partial<Problem>
+    const p = JSON.parse(text) as Partial<Trouble>
     if (p && typeof p === 'object' && typeof p.title === 'string') return { ...p, title: p.title, status: answer.status }
   } catch {
     // It is no problem of ours, such as that of a proxy in between.
   }
-  return { title: answer.statusText || 'The server refused', status: answer.status, detail: `The server answered ${answer.status} without saying why.` }
+  return { title: answer.statusText || 'The server rejected the request', status: answer.status, detail: `The server answered ${answer.status} without saying why.` }
 }
 
 export const get = <T>(to: string, query?: Query, signal?: AbortSignal) => call<T>('GET', to, { query, signal })
@@ -134,6 +135,6 @@ export const rules = resource<Rule, RuleRecord>('rules')
 export const tiers = resource<Tier>('tiers')
 export const users = resource<User>('users')
 export const tenants = resource<Tenant>('tenants')
-export const keys = resource<ApiKey>('keys')
+export const keys = resource<Key>('keys')
 export const exemptions = resource<Entry>('exemptions')
 export const bans = resource<Entry>('bans')

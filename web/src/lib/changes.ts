@@ -1,7 +1,8 @@
 // The log of changes, as people read it.
 
 import { href } from './router.svelte'
-import type { Change, FieldDiff } from './types'
+import type { Difference } from './shapes'
+import type { Change } from './types'
 
 export const kindNames: Record<string, string> = {
   rule: 'Rule',
@@ -15,7 +16,7 @@ export const kindNames: Record<string, string> = {
 }
 
 /** linkOf returns the page of what was changed, if it has one. */
-export function linkOf(c: Pick<Change, 'kind' | 'id'>): string {
+export function linkOf(c: { kind: string; id: string }): string {
   switch (c.kind) {
     case 'rule':
       return href('/rules/edit', c.id)
@@ -39,8 +40,8 @@ export function linkOf(c: Pick<Change, 'kind' | 'id'>): string {
 }
 
 /** fieldsOf returns what differs. Of what was made or deleted that is every field. */
-export function fieldsOf(c: Change): FieldDiff[] {
-  if (c.fields?.length) return c.fields
+export function fieldsOf(c: Change): Difference[] {
+  if (c.fields.length) return c.fields
   const before = (c.before ?? {}) as Record<string, unknown>
   const after = (c.after ?? {}) as Record<string, unknown>
   if (typeof before !== 'object' || typeof after !== 'object') return [{ path: '', before: c.before, after: c.after }]

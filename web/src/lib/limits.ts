@@ -1,6 +1,7 @@
 // Named limits as people edit them, and what rules make of them.
 
-import type { Override, Rule, Tier } from './types'
+import type { Override } from './shapes'
+import type { Rule, Tier } from './types'
 
 export interface LimitRow {
   name: string

@@ -3,7 +3,7 @@
 
 import { SvelteMap } from 'svelte/reactivity'
 import { stream, type StreamState } from './stream'
-import type { Live } from './types'
+import type { Snapshot } from './types'
 
 const keep = 15 * 60
 const keepRules = 60
@@ -18,14 +18,14 @@ export interface RuleRate {
 
 class LiveState {
   state = $state<StreamState>('connecting')
-  last = $state.raw<Live | null>(null)
-  history = $state.raw<Live[]>([])
+  last = $state.raw<Snapshot | null>(null)
+  history = $state.raw<Snapshot[]>([])
   rules = new SvelteMap<string, RuleRate>()
   #stop: (() => void) | undefined
 
   start() {
     this.#stop ??= stream('/live/stream', {
-      on: { live: (s: Live) => this.take(s) },
+      on: { live: (s: Snapshot) => this.take(s) },
       state: (s) => (this.state = s),
     })
   }
@@ -38,7 +38,7 @@ class LiveState {
     this.rules.clear()
   }
 
-  take(s: Live) {
+  take(s: Snapshot) {
     this.last = s
     this.history = [...this.history.slice(1 - keep), s]
     const now = new Map((s.rules ?? []).map((r) => [r.name, r]))

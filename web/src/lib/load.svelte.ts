@@ -3,7 +3,7 @@
 
 import { untrack } from 'svelte'
 import { aborted } from './api'
-import type { Page } from './types'
+import type { Page } from './shapes'
 
 export class Loaded<T> {
   data = $state.raw<T | undefined>(undefined)

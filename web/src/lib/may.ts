@@ -1,12 +1,12 @@
 // Who may change what, and why not.
 
-import { house } from './house.svelte'
+import { server } from './server.svelte'
 import { session } from './session.svelte'
-import type { Role } from './types'
+import type { Role } from './shapes'
 
 /** mayNot says why something cannot be done, or nothing. What is stored cannot be changed here if it is in a file. */
 export function mayNot(role: Role = 'operator', stored = true): string {
   if (!session.can(role)) return `This wants the role ${role}; yours is ${session.value?.role ?? 'none'}.`
-  if (stored && house.readOnly) return `These are in the file ${house.status?.file ?? 'of the configuration'}: change them there.`
+  if (stored && server.readOnly) return `These are in the file ${server.status?.file ?? 'of the configuration'}: change them there.`
   return ''
 }

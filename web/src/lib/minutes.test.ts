@@ -1,17 +1,17 @@
 import { expect, it } from 'vitest'
 import { minutes } from './minutes'
-import type { Series } from './types'
+import type { SeriesList } from './types'
 
 const at = (text: string) => Date.parse(`2026-01-31T${text}Z`)
 const point = (start: string, total: number, p99_us = 0) => ({ start: `2026-01-31T${start}Z`, total, events: total, cached: 0, p50_us: 0, p95_us: 0, p99_us })
-const series: Series = {
+const series: SeriesList = {
   from: '2026-01-31T12:00:00Z',
   to: '2026-01-31T12:03:40Z',
   step_seconds: 60,
   items: [
-    { name: 'allowed', points: [point('12:00:00', 60), point('12:01:00', 600, 20), point('12:02:00', 120, 10), point('12:03:00', 5)] },
-    { name: 'denied', points: [point('12:00:00', 0), point('12:01:00', 60, 30), point('12:02:00', 0), point('12:03:00', 0)] },
-    { name: 'banned', points: null },
+    { name: 'allowed', rest: false, points: [point('12:00:00', 60), point('12:01:00', 600, 20), point('12:02:00', 120, 10), point('12:03:00', 5)] },
+    { name: 'denied', rest: false, points: [point('12:00:00', 0), point('12:01:00', 60, 30), point('12:02:00', 0), point('12:03:00', 0)] },
+    { name: 'banned', rest: false, points: [] },
   ],
 }
 const whole = [point('12:01:00', 660, 22)]
@@ -42,5 +42,5 @@ it('ends where watching began, within a minute, too', () => {
 it('has no gap where there is none to have, and nothing of nothing', () => {
   expect(minutes(series, whole, at('12:02:00'), at('12:03:00')).every((p) => p.live)).toBe(true)
   expect(minutes(undefined, [], 0, at('12:03:00'))).toEqual([])
-  expect(minutes({ ...series, items: null }, whole, 0, at('12:03:00'))).toEqual([])
+  expect(minutes({ ...series, items: [] }, whole, 0, at('12:03:00'))).toEqual([])
 })

@@ -1,7 +1,7 @@
 // What the navigation has, and the keys that go there: g, and then the letter.
 
 import type { IconName } from '../components/Icon.svelte'
-import type { Role } from './types'
+import type { Role } from './shapes'
 
 export interface Entry {
   section: string
@@ -36,7 +36,7 @@ export const navigation: { title: string; entries: Entry[] }[] = [
     ],
   },
   {
-    title: 'House',
+    title: 'System',
     entries: [
       { section: '/changes', label: 'Change log', icon: 'changes', key: 'c' },
       { section: '/tokens', label: 'Admin tokens', icon: 'tokens', key: 'a', role: 'admin' },

@@ -1,14 +1,14 @@
 // How nodes are, in words.
 
 import { seconds } from './format'
-import type { NodeInfo } from './types'
+import type { NodeInfo } from './shapes'
 
 export const words: Record<'status' | 'breaker', Record<string, string>> = {
-  status: { ok: 'as it should be', degraded: 'degraded', not_ready: 'not ready' },
+  status: { ok: 'ok', degraded: 'degraded', not_ready: 'not ready' },
   breaker: {
-    closed: 'closed: the store is asked',
-    open: 'open: the store is not asked, and the node decides by its share',
-    half_open: 'half open: the store is tried again',
+    closed: 'closed: the store is in use',
+    open: 'open: the store is not used, and the node decides by its share',
+    half_open: 'half open: testing the store',
   },
 }
 
@@ -24,11 +24,11 @@ export function newest(nodes: NodeInfo[], own: number): number {
 export function troubleOf(n: NodeInfo, now: number): string[] {
   const out: string[] = []
   const quiet = (now - Date.parse(n.seen)) / 1000
-  if (!n.self && quiet > silent) out.push(`It has said nothing for ${seconds(quiet)}: it may be gone, or cannot reach the database.`)
-  if (n.problem) out.push(`It does not take the newest revision: ${n.problem}.`.replace(/\.\.$/, '.'))
-  else if (n.behind && quiet <= silent) out.push('It does not serve the newest revision yet.')
+  if (!n.self && quiet > silent) out.push(`No report for ${seconds(quiet)}: it may be down, or cannot reach the database.`)
+  if (n.problem) out.push(`It cannot use the newest revision: ${n.problem}.`.replace(/\.\.$/, '.'))
+  else if (n.behind && quiet <= silent) out.push('It does not use the newest revision yet.')
   if (n.state?.breaker === 'open') out.push('It cannot reach its store, and decides by its share of the limits.')
-  if (n.state?.status === 'not_ready') out.push('It is not ready, and should not be asked.')
-  else if (n.state?.status === 'degraded' && n.state.breaker !== 'open') out.push('It works, but not as it should: the checks say why.')
+  if (n.state?.status === 'not_ready') out.push('It is not ready and should get no traffic.')
+  else if (n.state?.status === 'degraded' && n.state.breaker !== 'open') out.push('It is degraded: see the checks.')
   return out
 }

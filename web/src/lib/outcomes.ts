@@ -12,11 +12,11 @@ export interface Outcome {
 export const outcomes: Outcome[] = [
   { name: 'allowed', label: 'Allowed', color: '--allowed', refused: false, says: 'passed all limits' },
   { name: 'exempt', label: 'Exempt', color: '--exempt', refused: false, says: 'passed without being counted' },
-  { name: 'throttled', label: 'Throttled', color: '--throttled', refused: false, says: 'was held, and then passed' },
+  { name: 'throttled', label: 'Throttled', color: '--throttled', refused: false, says: 'was delayed, and then passed' },
   { name: 'denied', label: 'Denied', color: '--denied', refused: true, says: 'was over a limit' },
-  { name: 'banned', label: 'Banned', color: '--banned', refused: true, says: 'comes from someone who is banned' },
-  { name: 'blocked', label: 'Blocked', color: '--blocked', refused: true, says: 'is blocked by a rule' },
-  { name: 'unauthorized', label: 'Unauthorized', color: '--unauthorized', refused: true, says: 'had a key or token that is not good' },
+  { name: 'banned', label: 'Banned', color: '--banned', refused: true, says: 'came from a banned client' },
+  { name: 'blocked', label: 'Blocked', color: '--blocked', refused: true, says: 'was blocked by a rule' },
+  { name: 'unauthorized', label: 'Unauthorized', color: '--unauthorized', refused: true, says: 'had an invalid key or token' },
   { name: 'unavailable', label: 'Unavailable', color: '--unavailable', refused: true, says: 'could not be counted' },
 ]
 

@@ -8,7 +8,8 @@ import { newest, troubleOf } from './nodes'
 import { askedOf, bodyOf, queryOf } from './request'
 import { guess, over, subjectOf } from './subjects'
 import { fromLocal, spanned, toLocal } from './until'
-import type { Change, NodeInfo, Rule } from './types'
+import type { NodeInfo } from './shapes'
+import type { Change, Rule } from './types'
 
 const now = Date.parse('2026-11-15T12:00:00Z')
 
@@ -97,11 +98,11 @@ describe('nodes', () => {
   const node = (o: Partial<NodeInfo>): NodeInfo => ({ id: 'n', name: 'n', version: '1', started: '', seen: '2026-11-15T11:59:59Z', revision: 4, self: false, behind: false, ...o })
   it.each<[string, Partial<NodeInfo>, RegExp[]]>([
     ['well', {}, []],
-    ['silent', { seen: '2026-11-15T11:50:00Z', behind: true }, [/nothing for 10 min/]],
+    ['silent', { seen: '2026-11-15T11:50:00Z', behind: true }, [/No report for 10 min/]],
     ['behind', { behind: true }, [/newest revision yet/]],
     ['refusing', { behind: true, problem: 'no tier.' }, [/no tier\.$/]],
-    ['without its store', { state: { status: 'degraded', breaker: 'open', counters: 'redis', store: 'away', replicas: 1, requests_per_second: 0, refused_per_second: 0, p99_us: 0 } }, [/store/]],
-    ['not ready', { state: { status: 'not_ready', breaker: 'none', counters: 'memory', store: 'ok', replicas: 0, requests_per_second: 0, refused_per_second: 0, p99_us: 0 } }, [/not ready/]],
+    ['without its store', { state: { checks: [], status: 'degraded', breaker: 'open', counters: 'redis', store: 'away', replicas: 1, requests_per_second: 0, refused_per_second: 0, p99_us: 0 } }, [/store/]],
+    ['not ready', { state: { checks: [], status: 'not_ready', breaker: 'none', counters: 'memory', store: 'ok', replicas: 0, requests_per_second: 0, refused_per_second: 0, p99_us: 0 } }, [/not ready/]],
   ])('are %s', (_, o, want) => {
     const found = troubleOf(node(o), now)
     expect(found.length).toBe(want.length)
@@ -111,13 +112,13 @@ describe('nodes', () => {
 })
 
 describe('changes', () => {
-  const change = (o: Partial<Change>): Change => ({ revision: 1, place: 0, at: '', actor: 'a', kind: 'rule', id: 'x', action: 'update', ...o })
+  const change = (o: Partial<Change>): Change => ({ fields: [], revision: 1, place: 0, at: '', actor: 'a', kind: 'rule', id: 'x', action: 'update', ...o })
   it('tell every field of what was made or deleted', () => {
     expect(fieldsOf(change({ action: 'create', after: { id: 'x', n: 1 } }))).toEqual([
       { path: 'id', before: undefined, after: 'x' },
       { path: 'n', before: undefined, after: 1 },
     ])
-    expect(fieldsOf(change({ fields: [{ path: 'a', before: 1, after: 2 }] }))).toHaveLength(1)
+    expect(fieldsOf(change({ fields: [{ path: 'a', before: '1', after: '2' }] }))).toHaveLength(1)
   })
   it.each([
     [{ kind: 'rule', id: 'a b' }, '#/rules/edit/a%20b'],

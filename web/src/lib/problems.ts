@@ -8,8 +8,9 @@ export function text(p: FieldProblem): string {
   return p.hint ? `${p.message}; ${p.hint}` : p.message
 }
 
-/** below tells whether a path is another or lies in it: limits[0].limit is below limits. */
-export function below(path: string, top: string): boolean {
+/** below tells whether a path is another or lies in it: limits[0].limit is below limits. A problem without a path is about the whole. */
+export function below(path: string | undefined, top: string): boolean {
+  if (path === undefined) return false
   return path === top || path.startsWith(top + '.') || path.startsWith(top + '[')
 }
 
@@ -28,7 +29,7 @@ export function under(problems: FieldProblem[], path: string): string | undefine
 
 /** rest returns the problems that no field of the form shows. */
 export function rest(problems: FieldProblem[], shown: { at?: string[]; under?: string[] }): FieldProblem[] {
-  return problems.filter((p) => !shown.at?.includes(p.field) && !shown.under?.some((u) => below(p.field, u)))
+  return problems.filter((p) => !(p.field !== undefined && shown.at?.includes(p.field)) && !shown.under?.some((u) => below(p.field, u)))
 }
 
 function join(found: FieldProblem[], top?: string): string | undefined {
@@ -36,7 +37,7 @@ function join(found: FieldProblem[], top?: string): string | undefined {
   return found
     .map((p) => {
       // Of a list, people see lines.
-      const within = top === undefined ? '' : p.field.slice(top.length).replace(/^\[(\d+)\]/, (_, n) => `line ${Number(n) + 1}`)
+      const within = top === undefined ? '' : (p.field ?? '').slice(top.length).replace(/^\[(\d+)\]/, (_, n) => `line ${Number(n) + 1}`)
       return (within ? within.replace(/^\./, '') + ': ' : '') + text(p)
     })
     .join('\n')

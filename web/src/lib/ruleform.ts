@@ -1,7 +1,8 @@
 // A rule as a form holds it, and back. Numbers are texts, so that nothing that is typed is
 // lost; what is no number goes to the server as it is, which says what is wrong with it.
 
-import type { Action, Rule } from './types'
+import type { Action, Difference } from './shapes'
+import type { Rule } from './types'
 
 export interface LimitDraft {
   name: string
@@ -29,11 +30,11 @@ export interface Draft {
 }
 
 export const actions: { value: Action; label: string; says: string }[] = [
-  { value: 'reject', label: 'Reject', says: 'What is over a limit is refused.' },
-  { value: 'throttle', label: 'Throttle', says: 'What is over a limit is held until it can pass, and refused if that takes too long.' },
-  { value: 'log_only', label: 'Shadow (log_only)', says: 'Only tried out: what is over a limit passes, and is recorded as one that would have been refused.' },
-  { value: 'block', label: 'Block', says: 'Everything that matches is refused. Nothing is counted.' },
-  { value: 'allow', label: 'Allow', says: 'Everything that matches passes. Nothing is counted.' },
+  { value: 'reject', label: 'Reject', says: 'Requests over a limit are denied.' },
+  { value: 'throttle', label: 'Throttle', says: 'Requests over a limit are delayed until they can pass, and denied if that takes too long.' },
+  { value: 'log_only', label: 'Shadow (log_only)', says: 'Requests over a limit pass, and are recorded as requests that would have been denied.' },
+  { value: 'block', label: 'Block', says: 'All matching requests are denied. Nothing is counted.' },
+  { value: 'allow', label: 'Allow', says: 'All matching requests pass. Nothing is counted.' },
 ]
 
 /** counts tells whether rules with this action have limits. */
@@ -187,7 +188,7 @@ function differs(a: unknown, b: unknown, path: string): string {
 }
 
 /** compare lists the top fields in which two rules differ. */
-export function compare(before: Rule, after: Rule): { path: string; before?: unknown; after?: unknown }[] {
+export function compare(before: Rule, after: Rule): Difference[] {
   const a = before as unknown as Record<string, unknown>
   const b = after as unknown as Record<string, unknown>
   return [...new Set([...Object.keys(a), ...Object.keys(b)])]

@@ -1,7 +1,8 @@
 // Who is signed in.
 
 import { ApiError, call, del, get, remember, whenSignedOut } from './api'
-import type { Role, Session } from './types'
+import type { Role } from './shapes'
+import type { Session } from './types'
 
 const ranks: Record<Role, number> = { viewer: 0, operator: 1, admin: 2 }
 

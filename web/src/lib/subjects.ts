@@ -1,6 +1,7 @@
 // Those who are limited: how their kinds are called, and what a text may be.
 
-import type { Entry, SubjectKind } from './types'
+import type { SubjectKind } from './shapes'
+import type { Entry } from './types'
 
 export const kinds: { value: SubjectKind; label: string; many: string; example: string }[] = [
   { value: 'user', label: 'User', many: 'Users', example: 'alice' },

@@ -1,435 +1,1312 @@
-// What the admin API speaks, as far as the dashboard reads it.
+// Generated from internal/control/admin/openapi.json by npm run types. Do not edit.
 
-export type Role = 'viewer' | 'operator' | 'admin'
-
-export interface Session {
-  name: string
-  role: Role
-  csrf: string
-  expires_at: string
-  expires_token_at?: string
-}
-
-export interface FieldProblem {
-  field: string
-  message: string
-  hint?: string
-}
-
-/** application/problem+json. */
-export interface Problem {
-  type?: string
-  title: string
-  status: number
-  detail?: string
-  errors?: FieldProblem[]
-  /** Of a conflict: the version that was found. */
-  version?: number
-}
-
-export interface Page<T> {
-  items: T[]
-  next: string
-}
-
-export interface Rec<T> {
-  id: string
-  version: number
-  created_at: string
-  updated_at: string
-  updated_by: string
-  value: T
-}
-
-export type Action = 'reject' | 'throttle' | 'log_only' | 'block' | 'allow'
-export type OnFailure = 'local' | 'open' | 'closed'
-
-export interface Match {
-  paths?: string[]
-  methods?: string[]
-  tiers?: string[]
-  ip_ranges?: string[]
-  headers?: Record<string, string>
-}
-
-export interface Limit {
-  name: string
-  limit: string
-  algorithm?: string
-  burst?: number
-}
-
-export type Cost = number | { units?: number; header?: string; max?: number }
-
-export interface Penalty {
-  threshold: number
-  within: string
-  cooldown: string
-  multipliers?: number[]
-}
-
-export interface Rule {
-  name: string
-  match?: Match
-  count_by?: string[]
-  limits?: Limit[]
-  cost?: Cost
-  action?: Action
-  max_delay?: string
-  priority?: number
-  group?: string
-  penalty?: Penalty
-  on_store_failure?: OnFailure
-  response?: { status?: number; message?: string }
-  enabled?: boolean
-}
-
-export interface RuleRecord extends Rec<Rule> {
-  /** The rule in a plain sentence. */
-  reading?: string
-}
-
-export interface Tier {
-  name: string
-  display_name?: string
-  price?: string
-  limits?: Record<string, string>
-}
-
-/** One for good is a text. */
-export type Override = string | { limit: string; until?: string }
-
-export interface Tenant {
-  id: string
-  name?: string
-  tier?: string
-}
-
-export interface User {
-  id: string
-  tenant?: string
-  tier?: string
-  limits?: Record<string, Override>
-  blocked?: { reason?: string; until?: string }
-}
-
-export interface ApiKey {
-  id: string
-  prefix?: string
-  name?: string
-  user?: string
-  tenant?: string
-  tier?: string
-  limits?: Record<string, Override>
+/** An API key, with the hash of its secret, as documents contain it. */
+export interface APIKey {
+  /** Whether the key is disabled: requests with it are rejected. */
   disabled?: boolean
+  /** When the key expires. */
   expires?: string
+  /** The hash of the secret: sha256 or hmac-sha256, and 64 hexadecimal digits. */
+  hash: string
+  /** The part of the key between its prefix and its secret. */
+  id: string
+  /** Limits that override those of the tier, by name. */
+  limits?: Record<string, string | {
+    /** The limit. */
+    limit: string
+    /** When it ends. */
+    until?: string
+  }>
+  /** A name for people. */
+  name?: string
+  /** The first characters of the key, so that its owner recognizes it. */
+  prefix?: string
+  /** When the key was revoked. */
   revoked?: string
+  /** Who revoked it. */
   revoked_by?: string
+  /** The tenant that the key belongs to. */
+  tenant?: string
+  /** The tier, overriding that of the user. */
+  tier?: string
+  /** The user that the key belongs to. */
+  user?: string
 }
 
-/** Exempts or bans one of ip, which may be a network, user, tenant and key. */
-export interface Entry {
-  ip?: string
-  user?: string
-  tenant?: string
-  key?: string
+/** A block of a user. */
+export interface Blocked {
+  /** The reason, for people. */
   reason?: string
+  /** When the block ends. Never, if it is missing. */
   until?: string
 }
 
-export interface Validation {
-  ok: boolean
-  problems?: FieldProblem[] | null
-  reading?: string
-}
-
-export interface Preview {
-  from: string
-  to: string
-  events: number
-  requests: number
-  matched: number
-  would_refuse: number
-  refused_now: number
-  unclear: number
-  subjects: number
-  top?: { subject: string; requests: number; would_refuse: number }[] | null
-  series?: { start: string; matched: number; would_refuse: number }[] | null
-  notes?: string[] | null
-}
-
-export interface FieldDiff {
-  path: string
-  before?: unknown
-  after?: unknown
-}
-
-export interface DiffItem {
-  kind: string
-  id: string
-  action: 'create' | 'update' | 'delete'
-  fields?: FieldDiff[] | null
-}
-
-export interface Diff {
-  revision: number
-  items?: DiffItem[] | null
-}
-
+/** An entry of the change log. */
 export interface Change {
-  revision: number
-  place: number
-  at: string
-  actor: string
-  kind: string
-  id: string
+  /** What was done. */
   action: 'create' | 'update' | 'delete'
-  fields?: FieldDiff[] | null
-  before?: unknown
+  /** Who made the change. */
+  actor: string
+  /** The new value. Missing, if it was deleted. Hashes are masked. */
   after?: unknown
-}
-
-export type SubjectKind = 'user' | 'key' | 'tenant' | 'ip'
-
-export interface FoundSubject {
-  kind: SubjectKind
-  id: string
-  name?: string
-  tier?: string
-  tenant?: string
-  user?: string
-  prefix?: string
-  known: boolean
-}
-
-export interface Subject {
-  kind: SubjectKind
-  id: string
-  known: boolean
-  tier?: string
-  tenant?: string
-  user?: string
-  name?: string
-  value?: Record<string, unknown>
-  version?: number
-  ban?: Entry
-  exemption?: Entry
-  blocked?: { reason?: string; until?: string }
-  overrides?: { limit_name: string; limit: string; until?: string }[] | null
-  usage_total?: number
-  last_used_at?: string
-}
-
-export interface Quota {
-  rule: string
-  action: Action
-  count_by?: string[] | null
-  endpoint?: string
-  name: string
-  limit: string
-  source: string
-  penalty: boolean
-  /** What is counted by and only a request tells. */
-  unknown?: string
-  max: number
-  used: number
-  remaining: number
-  reset_after: number
-  /** null: never. */
-  retry_after: number | null
-  basis?: string
-  algorithm?: string
-  refill_per_second?: number
-}
-
-export interface Usage {
+  /** When the change was made. */
   at: string
-  items: Quota[] | null
+  /** The old value. Missing, if it was created. Hashes are masked. */
+  before?: unknown
+  /** For an update: the fields that changed. */
+  fields: FieldDiff[]
+  /** The id of the object. */
+  id: string
+  /** The kind of object. */
+  kind: 'rule' | 'tier' | 'tenant' | 'user' | 'api_key' | 'exemption' | 'ban' | 'token'
+  /** The position within the revision, from 0. */
+  place: number
+  /** The revision. Changes made together have the same. */
+  revision: number
 }
 
-export interface Explanation {
-  outcome: string
-  allowed: boolean
-  rule?: string
+/** A page of changes. */
+export interface ChangeList {
+  /** The changes, newest first. */
+  items: Change[]
+  /** The value of before for the next page. Empty on the last page. */
+  next: string
+}
+
+/** The result of a health check. */
+export interface Check {
+  /** The problem, if there is one. */
+  detail?: string
+  /** The name of the check. */
+  name: string
+  /** The result. */
+  status: string
+}
+
+/** The result of checking a rule. */
+export interface Checked {
+  /** Whether the rule is valid. */
+  ok: boolean
+  /** The problems of the rule, together with all other rules and tiers. */
+  problems: FieldProblem[]
+  /** The rule as a sentence. */
+  reading: string
+}
+
+/** The number of clients. */
+export interface Clients {
+  /** The kind of client. */
+  by: 'user' | 'tenant' | 'key' | 'ip'
+  /** The number of different clients. */
+  clients: number
+  /** Whether the number is exact, as it is up to 16,384; a larger one is an estimate, mostly within 1 %. */
+  exact: boolean
+}
+
+/** A new API key, with its text. */
+export interface CreatedKey {
+  /** When it was created. */
+  created_at?: string
+  /** The id, as used in paths. */
+  id: string
+  /** The text of the key, which clients send. It is shown only once and not stored. Empty for a dry run. */
+  key: string
+  /** When it was last changed. */
+  updated_at?: string
+  /** Who changed it last. */
+  updated_by?: string
+  /** The value. */
+  value: Key
+  /** The version, for If-Match. 0: it is in a file. */
+  version: number
+}
+
+/** A new token, with its text. */
+export interface CreatedToken {
+  /** When it was created. */
+  created_at: string
+  /** Who created it. */
+  created_by: string
+  /** When it expires. Never, if it is missing. */
+  expires_at?: string
+  /** The id, which is the part of the text that is not secret. */
+  id: string
+  /** When it was last used, to the minute. Never, if it is missing. */
+  last_used_at?: string
+  /** The owner or the purpose: the actor in the change log. */
+  name: string
+  /** The role: viewer may read, operator may change the catalog, admin may also manage tokens. */
+  role: 'viewer' | 'operator' | 'admin'
+  /** The text of the token. It is shown only once and not stored. */
+  token: string
+}
+
+/** A list of changes. */
+export interface Diff {
+  /** The changes, by kind and id. */
+  items: DiffItem[] | null
+  /** The revision that the changes made; the one before, if nothing changed or if it was a dry run. */
+  revision: number
+}
+
+/** A change to one object. */
+export interface DiffItem {
+  /** What was done: create, update or delete. */
+  action: string
+  /** For an update: the fields that changed. */
+  fields?: FieldDiff[]
+  /** The id of the object. */
+  id: string
+  /** The kind of object: rule, tier, tenant, user, api_key, exemption or ban. */
+  kind: string
+}
+
+/** The contents of a catalog, in the form of a config file. */
+export interface Document {
+  /** The API keys. */
+  api_keys?: APIKey[]
+  /** The bans. */
+  bans?: Entry[]
+  /** The exemptions. */
+  exemptions?: Entry[]
+  /** The rules. */
+  rules?: Rule[]
+  /** The tenants. */
+  tenants?: Tenant[]
+  /** The tiers. */
+  tiers?: Tier[]
+  /** The users. */
+  users?: User[]
+}
+
+/** The addresses that a node listens on. */
+export interface Doors {
+  /** This API. */
+  admin?: string
+  /** The gateway. */
+  gateway?: string
+  /** The rate limit service for Envoy. */
+  grpc?: string
+  /** The decision API. */
+  http?: string
+}
+
+/** An exemption or a ban of exactly one ip, user, tenant or key. */
+export interface Entry {
+  /** An address or a network. */
+  ip?: string
+  /** The id of an API key. */
+  key?: string
+  /** The reason, for people. */
   reason?: string
-  retry_after?: number | null
-  subject: { user?: string; tenant?: string; key?: string; tier?: string; ip?: string; source?: string }
-  limits?:
-    | {
-        rule: string
-        name: string
-        endpoint?: string
-        limit: string
-        max: number
-        remaining: number
-        reset_after: number
-        retry_after: number | null
-        allowed: boolean
-        shadow: boolean
-        penalty: boolean
-      }[]
-    | null
-  steps?: string[] | null
-  rules?:
-    | {
-        rule: string
-        matched: boolean
-        reason?: string
-        beaten_by?: string
-        endpoint?: string
-        limits?: { name: string; limit: string; source: string; key: string }[] | null
-      }[]
-    | null
+  /** A tenant. */
+  tenant?: string
+  /** When the entry ends. Never, if it is missing. */
+  until?: string
+  /** A user. */
+  user?: string
 }
 
-/** A decision in the record. */
-export interface Event {
-  decision_id: string
-  time: string
-  outcome: string
+/** Hits of a limit since the node started. */
+export interface EnvoyHits {
+  /** Of these, hits near the limit. */
+  near: number
+  /** Hits over the limit. */
+  over: number
+  /** Of these, hits that passed because of shadow mode. */
+  shadow: number
+  /** Hits within the limit. */
+  within: number
+}
+
+/** A limit of an Envoy descriptor. */
+export interface EnvoyLimit {
+  /** Hits since the node started. */
+  hits: EnvoyHits
+  /** The limit, or unlimited. */
+  limit: string
+  /** The name, if it has one. */
+  name?: string
+  /** The domain, and the keys and values of the descriptor. */
+  path: string
+  /** Whether hits over the limit are reported to Envoy and pass. */
+  quota: boolean
+  /** Whether the limit is in shadow mode and denies nothing. */
   shadow: boolean
+}
+
+/** The limits of Envoy descriptors. */
+export interface EnvoyList {
+  /** The limits, in the order of their declaration. */
+  items: EnvoyLimit[]
+  /** The value of after for the next page. Empty on the last page. */
+  next: string
+  /** Whether this node serves Envoy. */
+  served: boolean
+}
+
+/** A recorded decision. */
+export interface Event {
+  /** True if the decision is based on a remembered denial, not on a count. */
   cached: boolean
-  user_id: string
-  tenant_id: string
-  key_id: string
-  tier: string
-  ip: string
-  rule: string
-  limit_name: string
-  endpoint: string
-  method: string
-  count: number
-  limit_value: number
+  /** The cost of the request. */
   cost: number
-  status: number
-  /** -1: never. */
-  retry_after_us: number
-  waited_us: number
+  /** The units used of the limit. */
+  count: number
+  /** The id of the decision, as in logs and traces. */
+  decision_id: string
+  /** The path pattern that matched. */
+  endpoint: string
+  /** The address of the client, truncated or hashed as configured. */
+  ip: string
+  /** The id of the API key. Empty, if unknown. */
+  key_id: string
+  /** Microseconds that the decision took, without the delay. */
   latency_us: number
-  region: string
+  /** The limit of the rule with the smallest share left. */
+  limit_name: string
+  /** The size of the limit. */
+  limit_value: number
+  /** The method. */
+  method: string
+  /** The node. */
   node: string
+  /** The outcome. */
+  outcome: 'allowed' | 'throttled' | 'exempt' | 'denied' | 'banned' | 'blocked' | 'unauthorized' | 'unavailable'
+  /** The region of the node. */
+  region: string
+  /** Microseconds until the request could pass; -1: never. */
+  retry_after_us: number
+  /** The rule that decided. */
+  rule: string
+  /** True if the request passed and a log_only rule would have denied it: rule, limit and the other fields are about that rule. */
+  shadow: boolean
+  /** The HTTP status of the response, if the request did not pass. */
+  status: number
+  /** The tenant. Empty, if unknown. */
+  tenant_id: string
+  /** The tier. */
+  tier: string
+  /** When the decision was made. */
+  time: string
+  /** The user. Empty, if unknown. */
+  user_id: string
+  /** Microseconds that the request was delayed. */
+  waited_us: number
+  /** How many decisions the event represents: those that passed are sampled. */
   weight: number
 }
 
-export interface SeriesPoint {
-  start: string
-  total: number
-  events: number
-  cached: number
-  p50_us: number
-  p95_us: number
-  p99_us: number
+/** A page of decisions. */
+export interface EventList {
+  /** The events, newest first. */
+  items: Event[]
+  /** The value of after for the next page. Empty on the last page. */
+  next: string
 }
 
-export interface Series {
-  from: string
-  to: string
-  step_seconds: number
-  items: { name: string; rest?: boolean; points: SeriesPoint[] | null }[] | null
+/** A request to explain. It need not have been made. */
+export interface ExplainRequest {
+  /** The text of an API key, which is checked like that of a client; or the id of one, which is taken as given. */
+  api_key?: string
+  /** The cost, overriding that of the rules. */
+  cost?: number
+  /** The headers: a text or a list of texts each. */
+  headers?: Record<string, string | string[]>
+  /** The address of the other end of the connection. */
+  ip?: string
+  /** The method. Default: GET. */
+  method?: string
+  /** The path. Default: /. */
+  path?: string
+  /** The tenant, taken as given. */
+  tenant?: string
+  /** The tier, overriding the known one. */
+  tier?: string
+  /** The user. It is taken as given, and headers are not used to identify the client. */
+  user?: string
 }
 
-export interface Top {
-  items: { name: string; denied: number; refused: number }[] | null
-}
-
-export interface Talker {
+/** A limit that applies to the request. */
+export interface ExplainedLimit {
+  /** Whether the limit lets the request pass. */
+  allowed: boolean
+  /** The path pattern that matched. */
+  endpoint?: string
+  /** The limit. */
+  limit: string
+  /** The size of the limit. */
+  max: number
+  /** The name of the limit. */
   name: string
+  /** True for a penalty: remaining is then the number of violations until a ban. */
+  penalty: boolean
+  /** The units left. */
+  remaining: number
+  /** Seconds until all units are back. */
+  reset_after: number
+  /** Seconds until the request would pass, at the latest; 0: now; null: never. */
+  retry_after: number | null
+  /** The rule. */
+  rule: string
+  /** Whether the rule is log_only and denies nothing. */
+  shadow: boolean
+}
+
+/** Whether a rule applies to the request. */
+export interface ExplainedRule {
+  /** The rule of the same group that applies instead. */
+  beaten_by?: string
+  /** The path pattern that matched. */
+  endpoint?: string
+  /** The limits for this request, if the rule matches. */
+  limits?: ExplainedRuleLimit[]
+  /** Whether all conditions are met. */
+  matched: boolean
+  /** The first condition that is not met. */
+  reason?: string
+  /** The name of the rule. */
+  rule: string
+}
+
+/** A limit of a rule, with the value for this client. */
+export interface ExplainedRuleLimit {
+  /** The key of the counter; empty if unlimited. */
+  key?: string
+  /** The limit, or unlimited. */
+  limit: string
+  /** The name of the limit. */
+  name: string
+  /** Where the limit comes from: api_key, user, tier NAME, or rule. */
+  source: string
+}
+
+/** The client. */
+export interface ExplainedSubject {
+  /** The address. */
+  ip: string
+  /** The id of the API key. */
+  key: string
+  /** How the client was identified. */
+  source: 'given' | 'key' | 'jwt' | 'header' | 'ip'
+  /** The tenant. */
+  tenant: string
+  /** The tier. */
+  tier: string
+  /** The user. Empty, if unknown. */
+  user: string
+}
+
+/** The decision about a request, and the reasons for it. */
+export interface Explanation {
+  /** Whether the request would pass. */
+  allowed: boolean
+  /** The limits that apply, the one that decides first, and those of log_only rules last. */
+  limits: ExplainedLimit[]
+  /** The outcome. */
+  outcome: 'allowed' | 'throttled' | 'exempt' | 'denied' | 'banned' | 'blocked' | 'unauthorized' | 'unavailable'
+  /** The message to the client. */
+  reason?: string
+  /** Seconds until the request would pass, at the latest; 0: now, or unknown; null: never. */
+  retry_after: number | null
+  /** The rule that decides. */
+  rule?: string
+  /** All rules, in the order of priority: why each applies or does not. Empty, if no rule is evaluated. */
+  rules: ExplainedRule[]
+  /** The same in sentences: who the client is and how it was identified; whether it is banned or exempt; each rule that applies, with its limits; and the decision. */
+  steps: string[]
+  /** The client. */
+  subject: ExplainedSubject
+}
+
+/** A field that changed. */
+export interface FieldDiff {
+  /** The new value, as JSON. Missing, if the field is not set. */
+  after?: string
+  /** The old value, as JSON. Missing, if the field was not set. */
+  before?: string
+  /** The path of the field. */
+  path: string
+}
+
+/** A problem with one field or parameter. */
+export interface FieldProblem {
+  /** The column, in characters, from 1. */
+  column?: number
+  /** The path in the body, or the name of the parameter. Missing, if it is about the whole. */
+  field?: string
+  /** A suggestion. */
+  hint?: string
+  /** The line in the body, from 1, if it cannot be parsed. */
+  line?: number
+  /** What is wrong. */
+  message: string
+}
+
+/** A subject that was found. */
+export interface FoundSubject {
+  /** The id of the user, API key or tenant; an address or a network. */
+  id: string
+  /** The kind of subject. */
+  kind: 'user' | 'key' | 'tenant' | 'ip'
+  /** Whether it is in the catalog. Others are limited all the same. */
+  known: boolean
+  /** For a key or a tenant: its name. */
+  name?: string
+  /** For a key: the first characters of its text. */
+  prefix?: string
+  /** The tenant that it belongs to. */
+  tenant?: string
+  /** The tier in the catalog. */
+  tier?: string
+  /** For a key: its user. */
+  user?: string
+}
+
+/** The health of a node. */
+export interface Health {
+  /** The checks. */
+  checks: Check[]
+  /** Whether the node works, works with restrictions, or should get no traffic. */
+  status: 'ok' | 'degraded' | 'not_ready'
+}
+
+/** An API key, without the hash of its secret. */
+export interface Key {
+  /** Whether the key is disabled: requests with it are rejected. */
+  disabled?: boolean
+  /** When the key expires. */
+  expires?: string
+  /** The part of the key between its prefix and its secret. Read-only. */
+  id: string
+  /** Limits that override those of the tier, by name. */
+  limits?: Record<string, string | {
+    /** The limit. */
+    limit: string
+    /** When it ends. */
+    until?: string
+  }>
+  /** A name for people. */
+  name?: string
+  /** The first characters of the key, so that its owner recognizes it. Read-only. */
+  prefix?: string
+  /** When the key was revoked. Read-only. */
+  revoked?: string
+  /** Who revoked it. Read-only. */
+  revoked_by?: string
+  /** The tenant that the key belongs to. */
+  tenant?: string
+  /** The tier, overriding that of the user. */
+  tier?: string
+  /** The user that the key belongs to. */
+  user?: string
+}
+
+/** Latency of decisions, in microseconds. */
+export interface LiveLatency {
+  /** What half of them took at most. */
+  p50: number
+  /** What 95 in 100 took at most. */
+  p95: number
+  /** What 99 in 100 took at most. */
+  p99: number
+}
+
+/** The clients with the most requests. */
+export interface LiveTalkers {
+  /** Addresses, truncated or hashed as configured. */
+  addresses: Talkers
+  /** API keys, by their ids. */
+  keys: Talkers
+  /** The length of the time in which requests were counted: between 10 and 20 seconds, or less after a start. */
+  seconds: number
+  /** Tenants. */
+  tenants: Talkers
+  /** Users. */
+  users: Talkers
+}
+
+/** Credentials to log in with. */
+export interface Login {
+  /** The text of the token. */
+  token: string
+}
+
+/** The reason for a ban or an exemption, and when it ends. */
+export interface NewEntry {
+  /** The reason. The client may see it. */
+  reason?: string
+  /** When it ends. Never, if it is missing. */
+  until?: string
+}
+
+/** An API key to create. */
+export interface NewKey {
+  /** When it expires. Never, if it is missing. */
+  expires?: string
+  /** Limits that override those of the tier, by name. */
+  limits?: Record<string, string | {
+    /** The limit. */
+    limit: string
+    /** When it ends. */
+    until?: string
+  }>
+  /** A name for people. */
+  name?: string
+  /** The tenant that the key belongs to. */
+  tenant?: string
+  /** The tier, overriding that of the user. */
+  tier?: string
+  /** The user that the key belongs to, who must be in the catalog. */
+  user?: string
+}
+
+/** A limit that overrides that of the tier. */
+export interface NewOverride {
+  /** The limit, or unlimited. */
+  limit: string
+  /** When it ends. Never, if it is missing. */
+  until?: string
+}
+
+/** A token to create. */
+export interface NewToken {
+  /** When the token expires, instead of expires_in_seconds. */
+  expires_at?: string
+  /** How long the token is valid. Without this and expires_at it does not expire. */
+  expires_in_seconds?: number
+  /** The owner or the purpose. */
+  name: string
+  /** The role. */
+  role: 'viewer' | 'operator' | 'admin'
+}
+
+/** A node that shares the catalog. */
+export interface Node {
+  /** Whether another node uses a newer revision. */
+  behind: boolean
+  /** The id of the node, which is unique. */
+  id?: string
+  /** The name of the node. */
+  name: string
+  /** Why it does not use the newest revision. */
+  problem?: string
+  /** The revision in use. */
+  revision: number
+  /** When it was last seen. */
+  seen: string
+  /** Whether it is the node that answers. */
+  self: boolean
+  /** When it started. */
+  started?: string
+  /** The state that it reports. */
+  state?: NodeState
+  /** The version of the program. */
+  version: string
+}
+
+/** All nodes. */
+export interface NodeList {
+  /** The nodes seen within the last hour, ordered by name. A node that shuts down is removed at once. */
+  items: Node[]
+}
+
+/** The state of a node, as the node reports it. */
+export interface NodeState {
+  /** The state of the circuit breaker of the store. */
+  breaker: 'closed' | 'open' | 'half_open' | 'none'
+  /** The checks. */
+  checks: Check[]
+  /** Where counters are stored. */
+  counters: 'memory' | 'redis'
+  /** 99th percentile of latency, in microseconds. */
+  p99_us: number
+  /** Requests that did not pass, per second. */
+  refused_per_second: number
+  /** The number of nodes that share limits while the store is unreachable. */
+  replicas: number
+  /** Requests, per second. */
+  requests_per_second: number
+  /** The result. */
+  status: 'ok' | 'degraded' | 'not_ready'
+  /** The state of the store. */
+  store: string
+}
+
+/** A point of a series. */
+export interface Point {
+  /** Decisions that are based on a remembered denial. */
+  cached: number
+  /** The number of events in the record. */
+  events: number
+  /** Median latency, in microseconds. */
+  p50_us: number
+  /** 95th percentile of latency, in microseconds. */
+  p95_us: number
+  /** 99th percentile of latency, in microseconds. */
+  p99_us: number
+  /** When the point starts. It ends where the next starts. */
+  start: string
+  /** The number of decisions. */
+  total: number
+}
+
+/** What a rule would have done. Requests are estimated from a sample. */
+export interface Preview {
+  /** The number of events that were replayed. */
+  events: number
+  /** The start of the time range. */
+  from: string
+  /** Requests that the rule would have matched. */
+  matched: number
+  /** Notes on how to read the numbers. */
+  notes: string[] | null
+  /** Matching requests that were denied at the time. */
+  refused_now: number
+  /** The number of requests that these events represent. */
   requests: number
+  /** The same numbers over time. */
+  series: PreviewPoint[] | null
+  /** The number of separate counters. */
+  subjects: number
+  /** The end of the time range. */
+  to: string
+  /** The subjects that would have been denied most often. */
+  top: PreviewSubject[] | null
+  /** Requests whose events do not contain enough to tell whether the rule matches. */
+  unclear: number
+  /** Requests that the rule would have denied. */
+  would_refuse: number
+}
+
+/** A point in time of a preview. */
+export interface PreviewPoint {
+  /** Requests that the rule would have matched. */
+  matched: number
+  /** When the point starts. */
+  start: string
+  /** Requests that the rule would have denied. */
+  would_refuse: number
+}
+
+/** A subject with a counter of its own. */
+export interface PreviewSubject {
+  /** Requests that the rule would have matched. */
+  requests: number
+  /** The subject. */
+  subject: string
+  /** Requests that the rule would have denied. */
+  would_refuse: number
+}
+
+/** An error, as in RFC 9457. */
+export interface Problem {
+  /** What is wrong, for people. */
+  detail: string
+  /** The fields that are invalid, if any. */
+  errors?: FieldProblem[]
+  /** The HTTP status. */
+  status: number
+  /** The name of the status. */
+  title: string
+  /** Always about:blank. */
+  type: string
+  /** For a conflict: the current version. */
+  version?: number
+}
+
+/** A limit, and how much of it is used. */
+export interface Quota {
+  /** The action of the rule. */
+  action: 'reject' | 'throttle' | 'log_only' | 'block' | 'allow'
+  /** The algorithm. */
+  algorithm?: string
+  /** What the numbers are based on: counted, or a substitute. */
+  basis: string
+  /** What the rule counts by. */
+  count_by: string[]
+  /** The path, if the rule counts by endpoint. */
+  endpoint?: string
+  /** The limit, or unlimited. */
+  limit: string
+  /** The size of the limit. */
+  max: number
+  /** The name of the limit. */
+  name: string
+  /** True for the penalty of the rule: used is then the number of violations that count towards a ban, and retry_after the rest of a ban. */
+  penalty: boolean
+  /** For a bucket: units that come back per second. */
+  refill_per_second?: number
+  /** The units left. */
+  remaining: number
+  /** Seconds until all units are back. */
+  reset_after: number
+  /** Seconds until one unit would pass, at the latest; null: never. */
+  retry_after: number | null
+  /** The rule. */
+  rule: string
+  /** Where the limit comes from: api_key, user, tier NAME, or rule. */
+  source: string
+  /** What the rule counts by that only a request can tell. The numbers are then unknown. */
+  unknown?: string
+  /** The units used. */
+  used: number
+}
+
+/** An exemption or a ban, as stored. */
+export interface RecordEntry {
+  /** When it was created. */
+  created_at?: string
+  /** The id, as used in paths. */
+  id: string
+  /** When it was last changed. */
+  updated_at?: string
+  /** Who changed it last. */
+  updated_by?: string
+  /** The value. */
+  value: Entry
+  /** The version, for If-Match. 0: it is in a file. */
+  version: number
+}
+
+/** An API key, as stored. */
+export interface RecordKey {
+  /** When it was created. */
+  created_at?: string
+  /** The id, as used in paths. */
+  id: string
+  /** When it was last changed. */
+  updated_at?: string
+  /** Who changed it last. */
+  updated_by?: string
+  /** The value. */
+  value: Key
+  /** The version, for If-Match. 0: it is in a file. */
+  version: number
+}
+
+/** A page of exemptions or bans. */
+export interface RecordListRecordEntry {
+  /** The items, ordered by id. */
+  items: RecordEntry[]
+  /** The value of after for the next page. Empty on the last page. */
+  next: string
+}
+
+/** A page of API keys. */
+export interface RecordListRecordKey {
+  /** The items, ordered by id. */
+  items: RecordKey[]
+  /** The value of after for the next page. Empty on the last page. */
+  next: string
+}
+
+/** A page of tenants. */
+export interface RecordListRecordTenant {
+  /** The items, ordered by id. */
+  items: RecordTenant[]
+  /** The value of after for the next page. Empty on the last page. */
+  next: string
+}
+
+/** A page of tiers. */
+export interface RecordListRecordTier {
+  /** The items, ordered by id. */
+  items: RecordTier[]
+  /** The value of after for the next page. Empty on the last page. */
+  next: string
+}
+
+/** A page of users. */
+export interface RecordListRecordUser {
+  /** The items, ordered by id. */
+  items: RecordUser[]
+  /** The value of after for the next page. Empty on the last page. */
+  next: string
+}
+
+/** A page of rules. */
+export interface RecordListRuleRecord {
+  /** The items, ordered by id. */
+  items: RuleRecord[]
+  /** The value of after for the next page. Empty on the last page. */
+  next: string
+}
+
+/** A tenant, as stored. */
+export interface RecordTenant {
+  /** When it was created. */
+  created_at?: string
+  /** The id, as used in paths. */
+  id: string
+  /** When it was last changed. */
+  updated_at?: string
+  /** Who changed it last. */
+  updated_by?: string
+  /** The value. */
+  value: Tenant
+  /** The version, for If-Match. 0: it is in a file. */
+  version: number
+}
+
+/** A tier, as stored. */
+export interface RecordTier {
+  /** When it was created. */
+  created_at?: string
+  /** The id, as used in paths. */
+  id: string
+  /** When it was last changed. */
+  updated_at?: string
+  /** Who changed it last. */
+  updated_by?: string
+  /** The value. */
+  value: Tier
+  /** The version, for If-Match. 0: it is in a file. */
+  version: number
+}
+
+/** A user, as stored. */
+export interface RecordUser {
+  /** When it was created. */
+  created_at?: string
+  /** The id, as used in paths. */
+  id: string
+  /** When it was last changed. */
+  updated_at?: string
+  /** Who changed it last. */
+  updated_by?: string
+  /** The value. */
+  value: User
+  /** The version, for If-Match. 0: it is in a file. */
+  version: number
+}
+
+/** Denied requests of one client, rule or endpoint. */
+export interface Refusals {
+  /** Requests denied by a limit. */
+  denied: number
+  /** The client, rule or endpoint. */
+  name: string
+  /** Requests that did not pass, for any reason. */
   refused: number
 }
 
-export interface Talkers {
-  by_requests: Talker[] | null
-  by_refused: Talker[] | null
-  requests_off: number
-  refused_off: number
+/** Which counters to reset. */
+export interface ResetSubject {
+  /** Only reset counters of this rule. */
+  rule?: string
 }
 
-/** What one node sees at an instant. Rates are in requests per second. */
-export interface Live {
-  at: string
-  node?: string
-  seconds: number
-  requests_per_second: number
-  refused_per_second: number
-  shadow_refused_per_second: number
-  outcomes_per_second: Record<string, number>
-  latency_us: { p50: number; p95: number; p99: number }
-  talkers?: { seconds: number; users: Talkers; tenants: Talkers; keys: Talkers; addresses: Talkers }
-  rules?: { name: string; requests_per_second: number; refused_per_second: number }[] | null
+/** Which changes of a revision to undo. */
+export interface Revert {
+  /** Undo objects that have changed since, too. */
+  force?: boolean
+  /** See kind. */
+  id?: string
+  /** Only the object of this kind with this id. Without both, everything that the revision changed. */
+  kind?: string
 }
 
-export interface Check {
-  name: string
-  status: string
-  detail?: string
-}
-
-export interface NodeState {
-  status: 'ok' | 'degraded' | 'not_ready'
-  checks?: Check[] | null
-  counters: 'memory' | 'redis'
-  store: string
-  breaker: 'closed' | 'open' | 'half_open' | 'none'
-  replicas: number
-  requests_per_second: number
-  refused_per_second: number
-  p99_us: number
-}
-
-export interface NodeInfo {
-  id: string
-  name: string
-  version: string
-  started: string
-  seen: string
+/** A revision of the catalog. */
+export interface Revision {
+  /** The revision that the change made, or the one before if nothing changed. */
   revision: number
-  problem?: string
-  self: boolean
-  behind: boolean
-  state?: NodeState
 }
 
-export interface Status {
-  version: string
-  mode: 'file' | 'database'
-  file?: string
-  database: 'none' | 'sqlite' | 'postgres'
-  counters: 'memory' | 'redis'
-  record: boolean
-  envoy?: boolean
-  revision: number
-  rules: number
-  node: string
-  health: { status: string; checks?: Check[] | null }
-  doors?: { http?: string; gateway?: string; grpc?: string; admin?: string }
-  now: string
-}
-
-export interface Setting {
+/** A rule: which requests it matches, what it counts, how many it lets pass, and what it does with the rest. */
+export interface Rule {
+  /** What to do with requests over a limit: reject (deny), throttle (delay) or log_only. Or block or allow, for every request that matches. Default reject. */
+  action?: 'reject' | 'throttle' | 'log_only' | 'block' | 'allow'
+  /** How many units a request takes. Default 1. */
+  cost?: number | {
+    /** The header with the number of units. */
+    header?: string
+    /** The highest number that is accepted from the header. */
+    max?: number
+    /** The number of units if the header is missing. Default 1. */
+    units?: number
+  }
+  /** What has a counter of its own: global, tenant, user, api_key, ip, endpoint, method, header:NAME or claim:NAME. Default: one counter for all requests. */
+  count_by?: string[]
+  /** Whether the rule is in use. Default true. */
+  enabled?: boolean
+  /** The group. Only the first rule of a group that matches applies. */
+  group?: string
+  /** The limits. */
+  limits?: RuleLimit[]
+  /** The conditions. All of them must be met; a rule without conditions matches every request. */
+  match?: RuleMatch
+  /** The longest time that a request may be delayed by throttle or by a leaky bucket. */
+  max_delay?: string
+  /** The name of the rule and of its counters: letters, digits, and . _ - between them. */
   name: string
-  env: string
-  value: string
-  origin: string
-  doc: string
+  /** What to do with a request while counters cannot be reached: local, open or closed. Default local. */
+  on_store_failure?: 'local' | 'open' | 'closed'
+  /** A ban for clients that keep sending requests that are denied. */
+  penalty?: RulePenalty
+  /** The order of rules in a group: the lowest number comes first. */
+  priority?: number
+  /** The response to a request that is denied. */
+  response?: RuleResponse
 }
 
-export interface Token {
-  id: string
-  name: string
-  role: Role
-  created_at: string
-  created_by: string
-  expires_at?: string
-  last_used_at?: string
-}
-
-/** A limit of Envoy's descriptors, on the node that answers. */
-export interface EnvoyLimit {
-  path: string
-  name?: string
+/** A named limit. API keys, users and tiers can override its value. */
+export interface RuleLimit {
+  /** The algorithm: token_bucket, leaky_bucket, fixed_window, sliding_window or sliding_log. */
+  algorithm?: string
+  /** How many requests may come at once (token_bucket), or wait (leaky_bucket). */
+  burst?: number
+  /** The limit: a number per second, minute, hour, day, week, month or year, or per duration such as 90s. */
   limit: string
-  shadow: boolean
-  quota: boolean
-  hits: { within: number; near: number; over: number; shadow: number }
+  /** The name of the limit. */
+  name: string
+}
+
+/** The conditions of a rule. A condition is met if any of its values matches. */
+export interface RuleMatch {
+  /** Headers and their values; * matches any value. */
+  headers?: Record<string, string>
+  /** Networks of the client. */
+  ip_ranges?: string[]
+  /** HTTP methods. */
+  methods?: string[]
+  /** Path patterns. */
+  paths?: string[]
+  /** Tiers of the client. */
+  tiers?: string[]
+}
+
+/** An order of rules. */
+export interface RuleOrder {
+  /** The names of rules, in the order of priority. */
+  names: string[]
+}
+
+/** A temporary ban for clients that keep sending requests that are denied. */
+export interface RulePenalty {
+  /** How long the ban lasts. */
+  cooldown: string
+  /** Factors by which the next bans are longer. */
+  multipliers?: number[]
+  /** The number of denied requests that leads to a ban. */
+  threshold: number
+  /** The time within which they are counted. */
+  within: string
+}
+
+/** The request rate of a rule. */
+export interface RuleRate {
+  /** The name of the rule. */
+  name: string
+  /** Of these, requests that did not pass, per second. */
+  refused_per_second: number
+  /** Requests that the rule decided, per second. */
+  requests_per_second: number
+}
+
+/** A rule, as stored. */
+export interface RuleRecord {
+  /** When it was created. */
+  created_at?: string
+  /** The id, as used in paths. */
+  id: string
+  /** The rule as a sentence. */
+  reading: string
+  /** When it was last changed. */
+  updated_at?: string
+  /** Who changed it last. */
+  updated_by?: string
+  /** The value. */
+  value: Rule
+  /** The version, for If-Match. 0: it is in a file. */
+  version: number
+}
+
+/** The response to a request that is denied. */
+export interface RuleResponse {
+  /** The message. */
+  message?: string
+  /** The HTTP status. Default 429, or 403 for block. */
+  status?: number
+}
+
+/** Decisions over time. */
+export interface Series {
+  /** The outcome, rule, tier, endpoint or region. */
+  name: string
+  /** The points, in order. All series have points at the same times. */
+  points: Point[]
+  /** True for the sum of all that are not listed. It has no name. */
+  rest: boolean
+}
+
+/** A list of series. */
+export interface SeriesList {
+  /** The start of the time range. */
+  from: string
+  /** The series, that with the most decisions first, and the sum of the rest last. */
+  items: Series[]
+  /** Seconds between points; 0 if there are no series and no step was given. */
+  step_seconds: number
+  /** The end of the time range. */
+  to: string
+}
+
+/** The current session, or the token of the request. */
+export interface Session {
+  /** The value of the header X-CSRF-Token, required with the session cookie for every method except GET and HEAD. Missing with a token, which needs none. */
+  csrf?: string
+  /** When the session ends. */
+  expires_at?: string
+  /** When the token expires. Never, if it is missing. */
+  expires_token_at?: string
+  /** The name of the token, which is the actor in the change log. */
+  name: string
+  /** The role. */
+  role: 'viewer' | 'operator' | 'admin'
+}
+
+/** A setting of this node. */
+export interface Setting {
+  /** The description. */
+  doc: string
+  /** The environment variable. */
+  env: string
+  /** The name in the config file. */
+  name: string
+  /** Where the value comes from. */
+  origin: string
+  /** The value; secrets are masked. */
+  value: string
+}
+
+/** All settings. */
+export interface SettingList {
+  /** All settings, including those that are not set. */
+  items: Setting[]
+}
+
+/** Decisions of a node in the last seconds. */
+export interface Snapshot {
+  /** The time of the snapshot. */
+  at: string
+  /** Latency of decisions in microseconds, without the time that requests were delayed. */
+  latency_us: LiveLatency
+  /** The node. */
+  node?: string
+  /** Requests per second by outcome. Every outcome is listed. */
+  outcomes_per_second: Record<string, number>
+  /** Requests that did not pass, per second. */
+  refused_per_second: number
+  /** Requests, per second. */
+  requests_per_second: number
+  /** The rules that decided the most requests, most first: at most 50. A rule named other stands for the rest. */
+  rules: RuleRate[]
+  /** The length of the time that rates and latency are about: the last 10 seconds, or less after a start. */
+  seconds: number
+  /** Requests that passed and that a log_only rule would have denied, per second. */
+  shadow_refused_per_second: number
+  /** The clients with the most requests. */
+  talkers: LiveTalkers
+}
+
+/** The configuration and the health of a node. */
+export interface Status {
+  /** Where counters are stored. */
+  counters: 'memory' | 'redis'
+  /** The database of the catalog. */
+  database: 'none' | 'sqlite' | 'postgres'
+  /** The addresses that it listens on. */
+  doors: Doors
+  /** Whether the node serves the rate limit service of Envoy. */
+  envoy: boolean
+  /** The file with the rules, in file mode. */
+  file?: string
+  /** Its health. */
+  health: Health
+  /** Where the rules are stored. */
+  mode: 'file' | 'database'
+  /** The name of the node. */
+  node: string
+  /** The time of the node. */
+  now: string
+  /** Whether decisions are recorded. */
+  record: boolean
+  /** The revision of the catalog in use; 0 in file mode. */
+  revision: number
+  /** The number of rules in use. */
+  rules: number
+  /** The version of the program. */
+  version: string
+}
+
+/** A user, API key, tenant or address. */
+export interface Subject {
+  /** The ban that applies to it, which may be that of its network, tenant or user. */
+  ban?: Entry
+  /** For a user: set if the user is blocked. */
+  blocked?: Blocked
+  /** The exemption that applies to it, in the same way. */
+  exemption?: Entry
+  /** The id. */
+  id: string
+  /** The kind of subject. */
+  kind: 'user' | 'key' | 'tenant' | 'ip'
+  /** Whether it is in the catalog; an address is known if it is banned or exempt itself. */
+  known: boolean
+  /** When the last request was made. */
+  last_used_at?: string
+  /** For a key or a tenant: its name. */
+  name?: string
+  /** Limits that override those of its tier, ordered by name. */
+  overrides: SubjectOverride[]
+  /** The tenant that it belongs to. */
+  tenant?: string
+  /** The tier that applies, from whatever source. */
+  tier?: string
+  /** For a key: why it is rejected. */
+  unusable?: string
+  /** For a user or a key: the number of requests so far. */
+  usage_total?: number
+  /** For a key: its user. */
+  user?: string
+  /** The value of its record under /users, /keys or /tenants. */
+  value?: unknown
+  /** The version of that record. */
+  version?: number
+}
+
+/** The subjects that were found. */
+export interface SubjectList {
+  /** The subjects that were found. */
+  items: FoundSubject[]
+}
+
+/** A limit that overrides that of the tier. */
+export interface SubjectOverride {
+  /** The new limit. */
+  limit: string
+  /** The name of the limit. */
+  limit_name: string
+  /** When the override ends. Never, if it is missing. */
+  until?: string
+}
+
+/** A client, and its requests. */
+export interface Talker {
+  /** The client. */
+  name: string
+  /** Of these, requests that did not pass. */
+  refused: number
+  /** Its requests. */
+  requests: number
+}
+
+/** Clients of one kind with the most requests. */
+export interface Talkers {
+  /** The clients with the most requests that did not pass. */
+  by_refused: Talker[]
+  /** The clients with the most requests, most first. */
+  by_requests: Talker[]
+  /** The same, for requests that did not pass. */
+  refused_off: number
+  /** By how much the numbers of requests may be too low: 0, unless there were very many clients. */
+  requests_off: number
+}
+
+/** A tenant. */
+export interface Tenant {
+  /** The id of the tenant. */
+  id: string
+  /** A name for people. */
+  name?: string
+  /** The tier of its users and keys that have no other. */
+  tier?: string
+}
+
+/** A plan: values for named limits that its users share. */
+export interface Tier {
+  /** A name for people. */
+  display_name?: string
+  /** Values that override those of rules, by limit name, or unlimited. */
+  limits?: Record<string, string>
+  /** The name of the tier. */
+  name: string
+  /** The price, for people. */
+  price?: string
+}
+
+/** A token, without its text. */
+export interface Token {
+  /** When it was created. */
+  created_at: string
+  /** Who created it. */
+  created_by: string
+  /** When it expires. Never, if it is missing. */
+  expires_at?: string
+  /** The id, which is the part of the text that is not secret. */
+  id: string
+  /** When it was last used, to the minute. Never, if it is missing. */
+  last_used_at?: string
+  /** The owner or the purpose: the actor in the change log. */
+  name: string
+  /** The role: viewer may read, operator may change the catalog, admin may also manage tokens. */
+  role: 'viewer' | 'operator' | 'admin'
+}
+
+/** All tokens. */
+export interface TokenList {
+  /** The tokens, oldest first. */
+  items: Token[]
+  /** Always empty: the list is complete. */
+  next: string
+}
+
+/** Who or what was denied most often. */
+export interface Top {
+  /** Those with the most denied requests, most first. */
+  items: Refusals[]
+}
+
+/** The limits of a subject, and how much of each is used. */
+export interface Usage {
+  /** The time of the response. */
+  at: string
+  /** The limits, ordered by the priority and the name of their rules. */
+  items: Quota[]
+}
+
+/** A user. */
+export interface User {
+  /** Set if the user is blocked. */
+  blocked?: Blocked
+  /** The id of the user. */
+  id: string
+  /** Limits that override those of the tier, by name. */
+  limits?: Record<string, string | {
+    /** The limit. */
+    limit: string
+    /** When it ends. */
+    until?: string
+  }>
+  /** The tenant that the user belongs to. */
+  tenant?: string
+  /** The tier. */
+  tier?: string
+}
+
+/** How often a rule denied requests of a user. */
+export interface Violation {
+  /** Requests of the user that the rule denied. */
+  denied: number
+  /** The rule. */
+  rule: string
+  /** The user. */
+  user: string
+}
+
+/** Users, and the rules that denied their requests. */
+export interface ViolationList {
+  /** The violations, most frequent first. */
+  items: Violation[]
 }

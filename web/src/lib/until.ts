@@ -1,7 +1,7 @@
-// Until when something holds: for good, for a while, or until a time of the clock on the wall.
+// Until when something holds: permanently, for a while, or until a time of the clock on the wall.
 
 export const spans = [
-  { value: '', label: 'For good' },
+  { value: '', label: 'Permanently' },
   { value: '3600', label: 'For 1 hour' },
   { value: '86400', label: 'For 1 day' },
   { value: '604800', label: 'For 7 days' },

@@ -4,7 +4,7 @@
 import { get } from './api'
 import type { Status } from './types'
 
-class House {
+class Server {
   status = $state.raw<Status | undefined>(undefined)
   error = $state.raw<unknown>(undefined)
 
@@ -31,4 +31,4 @@ class House {
   }
 }
 
-export const house = new House()
+export const server = new Server()

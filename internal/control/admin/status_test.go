@@ -16,7 +16,7 @@ import (
 
 func TestStatus(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	var s admin.Status
 	h.get("/status").want(http.StatusOK).into(&s)
 	if s.Version != "test" || s.Mode != "database" || s.Health.Status != "ok" || time.Since(s.Now).Abs() > time.Minute {
@@ -34,7 +34,7 @@ func TestStatus(t *testing.T) {
 func TestNodes(t *testing.T) {
 	t.Parallel()
 	state := json.RawMessage(`{"status":"degraded","checks":[{"name":"store","status":"away"}],"counters":"redis","store":"away","breaker":"open","requests_per_second":12.5}`)
-	h := newHouse(t, func(o *admin.Options) {
+	h := newTestAPI(t, func(o *admin.Options) {
 		status := o.Status
 		o.Status = func() admin.Status {
 			s := status()
@@ -72,13 +72,13 @@ func TestNodes(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 
-	file := newFileHouse(t, catalog.Document{})
+	file := newFileAPI(t, catalog.Document{})
 	list = admin.NodeList{}
 	file.get("/nodes").want(http.StatusOK).into(&list)
 	if len(list.Items) != 1 || !list.Items[0].Self || list.Items[0].Name != "node-1" || list.Items[0].State == nil {
 		t.Errorf("%+v", list)
 	}
-	if h := newFileHouse(t, catalog.Document{}, func(o *admin.Options) { o.Live, o.Tap, o.Status, o.NodeState, o.Settings = nil, nil, nil, nil, nil }); true {
+	if h := newFileAPI(t, catalog.Document{}, func(o *admin.Options) { o.Live, o.Tap, o.Status, o.NodeState, o.Settings = nil, nil, nil, nil, nil }); true {
 		h.get("/live").want(http.StatusConflict)
 		h.get("/live/stream").want(http.StatusConflict)
 		h.get("/events/follow").want(http.StatusConflict)
@@ -88,7 +88,7 @@ func TestNodes(t *testing.T) {
 
 func TestChanges(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestAPI(t)
 	r := searchRule()
 	h.do(http.MethodPost, "/rules", r).want(http.StatusCreated)
 	r.Limits[0].Limit = "50/minute"
@@ -154,7 +154,7 @@ func TestChanges(t *testing.T) {
 	h.get("/changes?before=x").want(http.StatusBadRequest).says("a revision")
 	h.get("/changes?actor=" + escape("' OR 1=1 --")).want(http.StatusOK).says(`"items":[]`)
 
-	file := newFileHouse(t, catalog.Document{File: rule.File{Rules: []rule.Rule{searchRule()}}})
-	file.get("/changes").want(http.StatusConflict).says("no log of changes")
+	file := newFileAPI(t, catalog.Document{File: rule.File{Rules: []rule.Rule{searchRule()}}})
+	file.get("/changes").want(http.StatusConflict).says("no change log")
 	file.do(http.MethodPost, "/changes/1/revert", nil).want(http.StatusConflict).says("stint.toml")
 }

@@ -1,0 +1,219 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/kit/strict"
+)
+
+// NewEntry is a ban or an exemption to create.
+type NewEntry struct {
+	Reason string       `json:"reason,omitempty" doc:"The reason. The client may see it." example:"scraping"`
+	Until  catalog.Time `json:"until,omitzero" doc:"When it ends. Never, if it is missing." example:"2026-12-31T00:00:00Z"`
+}
+
+// entry returns the ban or exemption of the subject.
+func (s *subject) entry(n NewEntry) catalog.Entry {
+	e := catalog.Entry{User: s.who.User, Tenant: s.who.Tenant, Key: s.who.Key, Reason: n.Reason, Until: n.Until}
+	if s.kind == "ip" {
+		e.IP = s.id
+	}
+	return e
+}
+
+// Bans and exemptions.
+var (
+	bans = entries("bans", "ban", "ip:192.0.2.0%2F24",
+		func(c *catalog.Catalog) *catalog.Table[catalog.Entry] { return c.Bans },
+		func(d *catalog.Document) []catalog.Entry { return d.Bans })
+	exemptions = entries("exemptions", "exemption", "user:alice",
+		func(c *catalog.Catalog) *catalog.Table[catalog.Entry] { return c.Exemptions },
+		func(d *catalog.Document) []catalog.Entry { return d.Exemptions })
+)
+
+func entries(path, one, example string, table func(*catalog.Catalog) *catalog.Table[catalog.Entry], filed func(*catalog.Document) []catalog.Entry) *resource[catalog.Entry, catalog.Entry, Record[catalog.Entry]] {
+	return &resource[catalog.Entry, catalog.Entry, Record[catalog.Entry]]{
+		path: path, one: one, tag: tagLists, example: example, patch: object{"reason": "scraping", "until": "2026-12-31T00:00:00Z"}, table: table, filed: filed,
+		id: (*catalog.Entry).ID, wire: same[catalog.Entry], put: assign[catalog.Entry], show: plain[catalog.Entry],
+	}
+}
+
+// addBans adds the operations that ban and exempt a subject.
+func (a *API) addBans() {
+	a.addEntries("ban", "Ban", "Ban a subject", "Denies all requests of the subject, at once. An existing ban is replaced.", "Lift a ban", "Applies the rules to requests of the subject again.",
+		func(ctx context.Context, e catalog.Entry, d DryRun) (Record[catalog.Entry], error) {
+			if a.options.Catalog == nil {
+				return a.banHere(e, d)
+			}
+			return putEntry(ctx, a, bans, e, d)
+		},
+		func(ctx context.Context, e catalog.Entry, d DryRun) error {
+			if a.options.Catalog == nil {
+				return a.unbanHere(e, d)
+			}
+			return deleteEntry(ctx, a, bans, e, d)
+		})
+	a.addEntries("exemption", "Exemption", "Exempt a subject", "Lets all requests of the subject pass without counting them, at once, unless it is banned. An existing exemption is replaced.", "End an exemption", "Counts requests of the subject again.",
+		func(ctx context.Context, e catalog.Entry, d DryRun) (Record[catalog.Entry], error) {
+			return putEntry(ctx, a, exemptions, e, d)
+		},
+		func(ctx context.Context, e catalog.Entry, d DryRun) error {
+			return deleteEntry(ctx, a, exemptions, e, d)
+		})
+}
+
+// addEntries adds the operations that put a subject on a list and remove it.
+func (a *API) addEntries(
+	word, name, put, putLong, remove, removeLong string,
+	doPut func(context.Context, catalog.Entry, DryRun) (Record[catalog.Entry], error), doDelete func(context.Context, catalog.Entry, DryRun) error,
+) {
+	type putInput struct {
+		SubjectPath
+		DryRun
+		Body *NewEntry
+	}
+	const here = " If rules are in a file, a ban applies to this node only, until it stops, and exemptions cannot be set."
+	add(a, operation{
+		ID: "put" + name, Method: http.MethodPut, Path: "/subjects/{kind}/{id}/" + word, Tag: tagSubjects,
+		Summary: put, Description: putLong + here, Problems: []int{http.StatusConflict},
+	}, catalog.Operator, func(ctx context.Context, in *putInput) (*Recorded[Record[catalog.Entry]], error) {
+		s, err := in.subject()
+		if err != nil {
+			return nil, err
+		}
+		var entry NewEntry
+		if in.Body != nil {
+			entry = *in.Body
+		}
+		if until := entry.Until; !until.IsZero() && !until.After(a.now()) {
+			return nil, blame(http.StatusUnprocessableEntity, "until", until.Format(time.RFC3339)+" is in the past, want a time in the future", "")
+		}
+		r, err := doPut(ctx, s.entry(entry), in.DryRun)
+		return &Recorded[Record[catalog.Entry]]{etag(r.Version), in.header(), r}, err
+	})
+
+	type deleteInput struct {
+		SubjectPath
+		DryRun
+	}
+	add(a, operation{
+		ID: "end" + name, Method: http.MethodDelete, Path: "/subjects/{kind}/{id}/" + word, Tag: tagSubjects,
+		Summary: remove, Description: removeLong + " Entries for its network or tenant stay.",
+		Problems: []int{http.StatusConflict},
+	}, catalog.Operator, func(ctx context.Context, in *deleteInput) (*Gone, error) {
+		s, err := in.subject()
+		if err != nil {
+			return nil, err
+		}
+		return &Gone{in.header()}, doDelete(ctx, s.entry(NewEntry{}), in.DryRun)
+	})
+}
+
+// putEntry creates or replaces an entry.
+func putEntry(ctx context.Context, a *API, list *resource[catalog.Entry, catalog.Entry, Record[catalog.Entry]], e catalog.Entry, d DryRun) (Record[catalog.Entry], error) {
+	c, err := a.writing(d)
+	if err != nil {
+		return Record[catalog.Entry]{}, err
+	}
+	table := list.table(c)
+	for {
+		var version int64
+		was, err := table.Get(ctx, e.ID())
+		switch {
+		case errors.As(err, new(*catalog.NotFoundError)):
+			version, err = table.Create(ctx, actor(ctx), e)
+		case err == nil:
+			version, err = table.Update(ctx, actor(ctx), e, was.Version)
+		}
+		if err == nil {
+			a.written(ctx, d)
+			return list.kept(ctx, a, d, &e, version, was), nil
+		}
+		if meanwhile := errors.As(err, new(*catalog.ConflictError)) || errors.As(err, new(*catalog.NotFoundError)); !meanwhile || ctx.Err() != nil {
+			return Record[catalog.Entry]{}, err
+		}
+	}
+}
+
+// deleteEntry deletes an entry.
+func deleteEntry(ctx context.Context, a *API, list *resource[catalog.Entry, catalog.Entry, Record[catalog.Entry]], e catalog.Entry, d DryRun) error {
+	c, err := a.writing(d)
+	if err != nil {
+		return err
+	}
+	table := list.table(c)
+	for {
+		was, err := table.Get(ctx, e.ID())
+		if err == nil {
+			err = table.Delete(ctx, actor(ctx), e.ID(), was.Version)
+		}
+		if errors.As(err, new(*catalog.ConflictError)) && ctx.Err() == nil {
+			continue
+		}
+		if err == nil {
+			a.written(ctx, d)
+		}
+		return err
+	}
+}
+
+// identityOf converts an entry for the engine.
+func identityOf(e *catalog.Entry) identity.Entry {
+	out := identity.Entry{Kind: identity.KindIP, Value: e.IP, Reason: e.Reason, Until: e.Until.Time}
+	for kind, value := range map[identity.Kind]string{identity.KindUser: e.User, identity.KindTenant: e.Tenant, identity.KindKey: e.Key} {
+		if value != "" {
+			out.Kind, out.Value = kind, value
+		}
+	}
+	return out
+}
+
+// entryOf converts an entry of the engine.
+func entryOf(e *identity.Entry) *catalog.Entry {
+	if e == nil {
+		return nil
+	}
+	out := &catalog.Entry{Reason: e.Reason, Until: catalog.Time{Time: e.Until}}
+	*map[identity.Kind]*string{identity.KindIP: &out.IP, identity.KindUser: &out.User, identity.KindTenant: &out.Tenant, identity.KindKey: &out.Key}[e.Kind] = e.Value
+	return out
+}
+
+// banHere bans on this node only.
+func (a *API) banHere(e catalog.Entry, d DryRun) (Record[catalog.Entry], error) {
+	if !d.DryRun {
+		if err := a.options.Engine.Ban(identityOf(&e)); err != nil {
+			return Record[catalog.Entry]{}, rejectedBy(err)
+		}
+	}
+	return Record[catalog.Entry]{ID: e.ID(), Value: e}, nil
+}
+
+// unbanHere lifts a ban of this node.
+func (a *API) unbanHere(e catalog.Entry, d DryRun) error {
+	here := slices.ContainsFunc(a.options.Engine.Bans(), func(b identity.Entry) bool { return entryOf(&b).ID() == e.ID() })
+	filed := slices.ContainsFunc(a.options.Document().Bans, func(b catalog.Entry) bool { return b.ID() == e.ID() })
+	switch {
+	case !here && filed:
+		return a.errFile()
+	case !here:
+		return &catalog.NotFoundError{Kind: bans.one, ID: e.ID()}
+	case d.DryRun:
+		return nil
+	}
+	return rejectedBy(a.options.Engine.Unban(identityOf(&e)))
+}
+
+// rejectedBy converts an error of the engine about invalid input to a problem.
+func rejectedBy(err error) error {
+	if bad := new(stint.InvalidError); errors.As(err, &bad) {
+		return blame(http.StatusUnprocessableEntity, "", strict.Quote(bad.Value)+": want "+bad.Want, "")
+	}
+	return err
+}
