@@ -68,6 +68,7 @@ func run(ctx context.Context, args, environ []string, out, err io.Writer) int {
 }
 
 func newRoot(t *terminal) *cobra.Command {
+	v := versionOf()
 	root := &cobra.Command{
 		Use:   "stint",
 		Short: "A rate limiter in front of anything",
@@ -85,8 +86,9 @@ what programs read: "stint help output".
 
 Exit codes: 0 if all is well; 1 if something was asked and the answer is no, as for a
 request that is refused or a file that has problems; 2 if it could not be done.`,
-		SilenceUsage: true, SilenceErrors: true,
+		SilenceUsage: true, SilenceErrors: true, Version: v.String(),
 	}
+	root.Flags().Bool("version", false, "show the version")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return advice{err, c.CommandPath() + " --help"} })
 	for _, g := range []struct {
 		title    string

@@ -208,6 +208,7 @@ func TestSays(t *testing.T) {
 		"archive-no-archive": {args: []string{"archive", "list"}, code: 2},
 
 		"version":      {args: []string{"version"}},
+		"version-flag": {args: []string{"--version"}},
 		"version-json": {args: []string{"version", "-o", "json"}},
 		"version-csv":  {args: []string{"version", "-o", "csv"}},
 		"version-xml":  {args: []string{"version", "-o", "xml"}, code: 2},
