@@ -78,7 +78,7 @@ With --dry-run all of it is done, checked and undone: the answer is what it woul
 without. The exit code is 0 whether or not there is something to change, and 2 if the
 file, or what would become of the database, has problems.`,
 		Example: `  stint apply -f stint.toml --dry-run
-  stint apply -f rules.toml --prune --config /etc/stint/stint.toml
+  stint apply -f rules.toml --prune --database sqlite:stint.db
   stint export --database sqlite:old.db | stint apply -f - --database "$DATABASE_URL"`,
 		Args: nothing,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -62,8 +62,8 @@ the latest rules.
 
 Each finding is ok, a warning, which is of something that works and will not in all cases,
 or a failure. The exit code is 1 if anything fails.`,
-		Example: `  stint doctor --config /etc/stint/stint.toml
-  stint doctor --server https://stint.internal:9090 -o json
+		Example: `  stint doctor --config stint.toml
+  stint doctor --server http://127.0.0.1:9090 -o json
   stint doctor --counters redis://localhost:6379`,
 		Args: nothing,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -201,7 +201,7 @@ Of a database it shows what all nodes record: first what there is, the oldest fi
 then what comes. What comes more than ten seconds after it was decided, as from a node
 that could not reach the database, is not shown.`,
 		Example: `  stint events follow --rule search --outcome denied
-  stint events follow --config stint.toml --since 5m -o json`,
+  stint events follow --since 5m -o json`,
 	}, func(c *cobra.Command, b book, r audit.Range) error {
 		if f.to != "" {
 			return advice{errors.New("this goes on until it is interrupted, and --to says when to end"), "stint events list"}

@@ -32,7 +32,7 @@ themselves.
 A file has at most 16 MiB: of a database that has hundreds of thousands of users,
 --without-users writes what fits.`,
 		Example: `  stint export --database sqlite:stint.db
-  stint export --config /etc/stint/stint.toml --without-users -f rules.toml
+  stint export --database sqlite:stint.db --without-users -f rules.toml
   stint export -o json | jq '.users | length'`,
 		Args: nothing,
 		RunE: func(c *cobra.Command, _ []string) error {

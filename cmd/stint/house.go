@@ -40,7 +40,7 @@ func newStatus(t *terminal) *cobra.Command {
 record are, which revision of rules it uses, where it listens, and how its parts are.
 The exit code is 1 if it is not ready.`,
 		Example: `  stint status
-  stint status --server https://stint.internal:9090 -o json`,
+  stint status --server http://127.0.0.1:9090 -o json`,
 	}, func(c *cobra.Command, a *client, _ []string) error {
 		var s admin.Status
 		if err := a.do(c.Context(), call{path: "/status", into: &s}); err != nil {

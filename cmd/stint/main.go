@@ -16,11 +16,12 @@ import (
 )
 
 func main() {
-	os.Exit(run(context.Background(), os.Args[1:], os.Environ(), os.Stdout, os.Stderr)) //nolint:forbidigo // the one place that has none to pass on
+	os.Exit(run(context.Background(), os.Args, os.Environ(), os.Stdout, os.Stderr)) //nolint:forbidigo // the one place that has none to pass on
 }
 
 // terminal is where a command runs.
 type terminal struct {
+	program  string // as it was called, such as ./stint
 	environ  []string
 	out, err io.Writer
 }
@@ -42,10 +43,12 @@ type advice struct {
 
 func (a advice) Unwrap() error { return a.error }
 
-// run runs a command and returns its exit code.
+// run runs a command, of which the first argument is the program, and returns its exit
+// code.
 func run(ctx context.Context, args, environ []string, out, err io.Writer) int {
-	root := newRoot(&terminal{environ, out, err})
-	root.SetArgs(append([]string{}, args...)) // cobra takes nil for those of the process
+	t := &terminal{args[0], environ, out, err}
+	root := newRoot(t)
+	root.SetArgs(args[1:])
 	root.SetOut(out)
 	root.SetErr(err)
 	failed := root.ExecuteContext(ctx)
@@ -63,7 +66,7 @@ func run(ctx context.Context, args, environ []string, out, err io.Writer) int {
 	}
 	a := advice{try: "stint --help"}
 	errors.As(failed, &a)
-	fmt.Fprintln(err, "try:", a.try)
+	fmt.Fprintln(err, "try:", t.asCalled(a.try))
 	return exitError
 }
 
@@ -175,6 +178,15 @@ func family(name, short string, commands ...*cobra.Command) *cobra.Command {
 
 // nothing is for commands that have flags only.
 var nothing = wants(0, 0, "no arguments")
+
+// asCalled returns advice that begins with a command as the person at the terminal can run
+// it.
+func (t *terminal) asCalled(advice string) string {
+	if rest, ok := strings.CutPrefix(advice, "stint "); ok {
+		return t.program + " " + rest
+	}
+	return advice
+}
 
 // variable returns a variable of the environment.
 func (t *terminal) variable(name string) string {

@@ -28,7 +28,7 @@ const asStint = "BE_STINT"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asStint) != "" {
-		os.Exit(stint.Run(context.Background(), os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
+		os.Exit(stint.Main(context.Background(), os.Args, os.Environ(), os.Stdout, os.Stderr))
 	}
 	defer testpostgres.StopShared()
 	m.Run()

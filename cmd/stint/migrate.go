@@ -25,7 +25,7 @@ The exit code is 0 whether or not some are left. A database may be ahead of a pr
 later versions leave in place what this one reads, so that nodes can be updated one by
 one.`,
 		Example: `  stint migrate status --database sqlite:stint.db
-  stint migrate status --config stint.toml -o json`,
+  stint migrate status --database sqlite:stint.db -o json`,
 		Args: nothing,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return f.use(c.Context(), t, there, func(k *catalog.Catalog) error {
@@ -71,7 +71,7 @@ func newMigrateUp(t *terminal) *cobra.Command {
 nodes are serving, and by several at once: they take turns. A server does the same at
 its start, unless server.catalog.migrate is false.`,
 		Example: `  stint migrate up --database postgres://stint@localhost/stint
-  stint migrate up --config stint.toml`,
+  stint migrate up --database sqlite:stint.db`,
 		Args: nothing,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return f.use(c.Context(), t, anyhow, func(k *catalog.Catalog) error {

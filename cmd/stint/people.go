@@ -68,7 +68,7 @@ func limitsOf(all map[string]catalog.Override) string {
 
 func newTiers(t *terminal) *cobra.Command {
 	k := kind[rule.Tier]{
-		path: "tiers", one: "tier", key: "name", example: "premium", fields: "price='49 EUR a month' limits.requests=20000/1h",
+		path: "tiers", one: "tier", key: "name", example: "premium", unused: "gold", fields: "price='49 EUR a month' limits.search=50/10s",
 		flags: []fieldFlag{
 			text("display-name", "display_name", "what people call it, as a `text`"),
 			text("price", "price", "what people pay for it, as a `text`"),
@@ -88,7 +88,7 @@ func newTiers(t *terminal) *cobra.Command {
 
 func newUsers(t *terminal) *cobra.Command {
 	k := kind[catalog.User]{
-		path: "users", one: "user", key: "id", example: "alice", fields: "tier=premium limits.requests=50000/1h",
+		path: "users", one: "user", key: "id", example: "alice", unused: "carol", fields: "tier=premium limits.search=50/10s",
 		filters: []filterFlag{{"tier", "only those of this `tier`"}, {"tenant", "only those of this `tenant`"}, {"blocked", "only those who were blocked, with `true`"}},
 		flags:   []fieldFlag{text("tier", "tier", "the `tier`"), text("tenant", "tenant", "the `tenant`"), named},
 		head:    []string{"ID", "TENANT", "TIER", "LIMITS", "BLOCKED"},
@@ -108,7 +108,7 @@ func newUsers(t *terminal) *cobra.Command {
 
 func newTenants(t *terminal) *cobra.Command {
 	k := kind[catalog.Tenant]{
-		path: "tenants", one: "tenant", key: "id", example: "acme", fields: "name='Acme Inc.' tier=premium",
+		path: "tenants", one: "tenant", key: "id", example: "acme", unused: "globex", fields: "name='Acme Inc.' tier=premium",
 		filters: []filterFlag{{"tier", "only those of this `tier`"}},
 		flags:   []fieldFlag{text("name", "name", "what people call it, as a `text`"), text("tier", "tier", "the `tier` of those of it who have no other")},
 		head:    []string{"ID", "CALLED", "TIER"},

@@ -31,7 +31,7 @@ The exit code is 1 if anything is.
 What differs between machines, such as variables and the files that settings name, is
 checked as well: use this where the file will be used, or set the same variables.`,
 		Example: `  stint rules check stint.toml
-  stint rules check -o json deploy/*.toml`,
+  stint rules check -o json stint.toml rules.toml`,
 		Args: wants(1, math.MaxInt, "one FILE or more"),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return []string{"toml"}, cobra.ShellCompDirectiveFilterFileExt

@@ -20,7 +20,7 @@ import (
 
 func newRules(t *terminal) *cobra.Command {
 	k := &kind[rule.Rule]{
-		path: "rules", one: "rule", key: "name", example: "search", fields: "limits[0].limit=200/1m action=log_only",
+		path: "rules", one: "rule", key: "name", example: "search", unused: "reports", fields: "limits[0].limit=200/1m action=log_only", first: "--limit 20/1h --count-by user",
 		flags: []fieldFlag{
 			{"limit", "a limit, as `LIMIT` or NAME=LIMIT, such as 100/1m; can be repeated", addRuleLimit},
 			listOf("count-by", "what has a counter of its own, as a `list`: user, tenant, api_key, ip, endpoint, method, header:NAME", "count_by"),
@@ -264,7 +264,7 @@ func newRulesOrder(t *terminal) *cobra.Command {
 		Use: "order NAME NAME...", Short: "Give rules priorities in an order",
 		Long: `Give rules priorities that rise by 10, in the order in which they are named, as one change.
 The priority decides among rules of one group. Other rules keep theirs.`,
-		Example: "  stint rules order login search everything",
+		Example: "  stint rules order login search per-client",
 		Args:    wants(2, math.MaxInt, "the names of rules, in their order"),
 	}, func(c *cobra.Command, a *client, args []string) error {
 		var r admin.Revision

@@ -46,7 +46,7 @@ of the last 10 to 20. It is what one server decides, not all that share a databa
 In a terminal it shows that until it is interrupted; elsewhere it writes a block every
 interval, with -o json an object per line, or with -o csv a row.`,
 		Example: `  stint top
-  stint top --server http://10.0.0.7:9090 --interval 5s
+  stint top --server http://127.0.0.1:9090 --interval 5s
   stint top --once
   stint top -o json | jq .requests_per_second`,
 	}, func(c *cobra.Command, a *client, _ []string) error {
