@@ -19,7 +19,7 @@ import (
 )
 
 func newArchive(t *terminal) *cobra.Command {
-	return family("archive", "Work with the archive of the record", newArchiveRun(t), newArchiveList(t), newArchiveVerify(t), newArchiveRestore(t), newArchiveExpire(t))
+	return family("archive", "Manage the archive of old decisions", newArchiveRun(t), newArchiveList(t), newArchiveVerify(t), newArchiveRestore(t), newArchiveExpire(t))
 }
 
 // archiveFlags are the flags of commands that work on the archive.
@@ -211,7 +211,7 @@ func newArchiveList(t *terminal) *cobra.Command {
 	var f archiveFlags
 	c := &cobra.Command{
 		Use:   "list",
-		Short: "List the months that the archive has",
+		Short: "List the months in the archive",
 		Long: `List the months that the archive has, the oldest first. It reads their manifests, and not
 their files: whether these are sound is what "stint archive verify" says.`,
 		Example: `  stint archive list --archive file://$PWD/archive
@@ -282,7 +282,7 @@ func newArchiveVerify(t *terminal) *cobra.Command {
 	var f archiveFlags
 	c := &cobra.Command{
 		Use:   "verify MONTH",
-		Short: "Check that the archive has what was put into it",
+		Short: "Verify the files of a month in the archive",
 		Long: `Read every file of a month, and check that it is what was written: its checksum, how many
 events it has, and their digest. The exit code is 0 if all of it is, and 1 if anything is
 missing or damaged: all such files are named.`,
@@ -330,7 +330,7 @@ func newArchiveRestore(t *terminal) *cobra.Command {
 	var f archiveFlags
 	c := &cobra.Command{
 		Use:   "restore MONTH",
-		Short: "Put a month of the archive back into the database",
+		Short: "Restore a month from the archive",
 		Long: `Put the events of a month back into the database, where "stint events" finds them. All
 files are verified before, and if any is damaged nothing is put back. Events that the
 database still has are not added again. The month also stays in the archive; it is
@@ -373,7 +373,7 @@ func newArchiveExpire(t *terminal) *cobra.Command {
 	var yes consent
 	c := &cobra.Command{
 		Use:   "expire",
-		Short: "Delete the months that the archive has kept for long enough",
+		Short: "Delete expired months from the archive",
 		Long: `Delete the months of the archive of which all is older than server.record.archive_years,
 for good. It asks whether that is meant, unless there is --yes. Nodes do this by
 themselves.`,

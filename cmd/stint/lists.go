@@ -72,9 +72,9 @@ func newBan(t *terminal) *cobra.Command {
 }
 
 func (l entries) command(t *terminal) *cobra.Command {
-	short := "Say who is exempt"
+	short := "Manage exemptions"
 	if l.verb == "ban" {
-		short = "Say who is banned"
+		short = "Manage bans"
 	}
 	return family(l.verb, short, l.list(t), l.add(t), l.remove(t))
 }

@@ -75,20 +75,19 @@ func newRoot(t *terminal) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "stint",
 		Short: "A rate limiter in front of anything",
-		Long: `Stint decides whether one more request may pass.
+		Long: `Stint is a rate limiter. Requests over the limit are denied.
 
-It runs as a server: a gateway in front of HTTP services, an API that any program can
-ask, an endpoint for the forward-auth of nginx, Traefik and Caddy, and the rate limit
-service of Envoy. Without any configuration it shows what it can do:
+It runs as a server: a gateway in front of HTTP services, a decision API for any program,
+a forward-auth endpoint for nginx, Traefik and Caddy, and the rate limit service of
+Envoy. Without a configuration it runs a demo:
 
   stint serve
 
-Commands that look at a server, or change what it holds, ask its admin API: "stint help
-server" tells how they find it. All write tables for people, and with -o json or -o csv
-what programs read: "stint help output".
+Commands that show or change the state of a server use its admin API: see "stint help
+server". They print tables, or JSON or CSV with -o: see "stint help output".
 
-Exit codes: 0 if all is well; 1 if something was asked and the answer is no, as for a
-request that is refused or a file that has problems; 2 if it could not be done.`,
+Exit codes: 0 on success; 1 if the answer is no, such as for a request that is denied or a
+file that has problems; 2 on errors.`,
 		SilenceUsage: true, SilenceErrors: true, Version: v.String(),
 	}
 	root.Flags().Bool("version", false, "show the version")
@@ -98,10 +97,10 @@ request that is refused or a file that has problems; 2 if it could not be done.`
 		commands []*cobra.Command
 	}{
 		{"Serve:", []*cobra.Command{newServe(t), newConfig(t), newDoctor(t)}},
-		{"Rules and people:", []*cobra.Command{newRules(t), newTiers(t), newUsers(t), newKeys(t), newTenants(t), newExempt(t), newBan(t), newApply(t), newExport(t), newChanges(t)}},
-		{"Who is limited, and why:", []*cobra.Command{newUsage(t), newReset(t), newExplain(t), newCheck(t)}},
-		{"What is going on:", []*cobra.Command{newStatus(t), newNodes(t), newTop(t), newEvents(t)}},
-		{"The house:", []*cobra.Command{newTokens(t), newMigrate(t), newArchive(t), newEnvoy(t), newVersion(t)}},
+		{"Rules and users:", []*cobra.Command{newRules(t), newTiers(t), newUsers(t), newKeys(t), newTenants(t), newExempt(t), newBan(t), newApply(t), newExport(t), newChanges(t)}},
+		{"Limits:", []*cobra.Command{newUsage(t), newReset(t), newExplain(t), newCheck(t)}},
+		{"Monitoring:", []*cobra.Command{newStatus(t), newNodes(t), newTop(t), newEvents(t)}},
+		{"Administration:", []*cobra.Command{newTokens(t), newMigrate(t), newArchive(t), newEnvoy(t), newVersion(t)}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
 		for _, c := range g.commands {
@@ -119,14 +118,13 @@ func topics() []*cobra.Command {
 	return []*cobra.Command{
 		{Use: "exit-codes", Short: "What exit codes mean", Long: `Exit codes are the same for all commands:
 
-  0  All is well. What was asked for is done, or the answer is yes.
-  1  Something was asked, and the answer is no: the request is refused ("check",
-     "explain"), a file or a rule has problems ("rules check", "rules validate"), an archive
-     is not sound, the doctor has found something that fails, or whoever was asked whether
-     something is meant did not agree. What is written is the answer.
-  2  It could not be done: the command is wrong, the server cannot be reached or refuses,
-     something is not there, or has changed meanwhile. The standard error says what, and
-     its last line begins with "try:".`},
+  0  Success, or the answer is yes.
+  1  The answer is no: the request is denied ("check", "explain"), a file or a rule has
+     problems ("rules check", "rules validate"), an archive is damaged, the doctor found a
+     failure, or the user did not confirm. The output is the answer.
+  2  Error: the command line is wrong, the server cannot be reached or rejects the request,
+     or something does not exist or has changed in the meantime. The standard error says
+     what is wrong; its last line begins with "try:".`},
 		{Use: "server", Short: "How commands find a server", Long: `Commands such as "rules", "users" and "usage" ask the admin API of a server that runs.
 
   --server URL       where it is, or else $STINT_SERVER, or else http://127.0.0.1:9090;

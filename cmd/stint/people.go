@@ -83,7 +83,7 @@ func newTiers(t *terminal) *cobra.Command {
 			return []any{r.ID, r.Value.DisplayName, r.Value.Price, limits}
 		},
 	}
-	return family("tiers", "Work with tiers: what those have in common who pay the same", k.commands(t)...)
+	return family("tiers", "Manage tiers: limits that groups of users share", k.commands(t)...)
 }
 
 func newUsers(t *terminal) *cobra.Command {
@@ -103,7 +103,7 @@ func newUsers(t *terminal) *cobra.Command {
 			return []any{r.ID, r.Value.Tenant, r.Value.Tier, limitsOf(r.Value.Limits), blocked}
 		},
 	}
-	return family("users", "Work with users of whom something is known", k.commands(t)...)
+	return family("users", "Manage users", k.commands(t)...)
 }
 
 func newTenants(t *terminal) *cobra.Command {
@@ -114,7 +114,7 @@ func newTenants(t *terminal) *cobra.Command {
 		head:    []string{"ID", "CALLED", "TIER"},
 		cells:   func(r *record[catalog.Tenant]) []any { return []any{r.ID, r.Value.Name, r.Value.Tier} },
 	}
-	return family("tenants", "Work with tenants of whom something is known", k.commands(t)...)
+	return family("tenants", "Manage tenants", k.commands(t)...)
 }
 
 func newKeys(t *terminal) *cobra.Command {
@@ -149,7 +149,7 @@ func newKeys(t *terminal) *cobra.Command {
 			return []any{r.ID, v.Name, v.User, v.Tenant, v.Tier, limitsOf(v.Limits), state}
 		},
 	}
-	return family("keys", "Work with API keys", append(k.commands(t), newKeysRevoke(t, &k))...)
+	return family("keys", "Manage API keys", append(k.commands(t), newKeysRevoke(t, &k))...)
 }
 
 func newKeysRevoke(t *terminal, k *kind[admin.Key]) *cobra.Command {
@@ -157,8 +157,8 @@ func newKeysRevoke(t *terminal, k *kind[admin.Key]) *cobra.Command {
 	var dry bool
 	c := serverCommand(t, &cobra.Command{
 		Use:   "revoke ID",
-		Short: "Revoke an API key, at once and for good",
-		Long: `Revoke an API key: from now on it is refused, and it stays in the list. A key that is to
+		Short: "Revoke an API key",
+		Long: `Revoke an API key: from now on it is rejected, and it stays in the list. A key that is to
 be good again later is better disabled: stint keys set ID disabled=true.`,
 		Example: "  stint keys revoke k3jq8w2n",
 		Args:    wants(1, 1, "the id of a key"),

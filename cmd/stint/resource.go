@@ -251,8 +251,8 @@ func (k *kind[T]) create(t *terminal) *cobra.Command {
 	}
 	c := serverCommand(t, &cobra.Command{
 		Use:   usage,
-		Short: "Make a " + k.one,
-		Long: "Make a " + k.one + `, of flags, of fields, or of a file that says all of it. Fields have the names that
+		Short: "Create a " + k.one,
+		Long: "Create a " + k.one + `, of flags, of fields, or of a file that says all of it. Fields have the names that
 they have in config files; one within another is written as limits[0].limit.`,
 		Example: k.examples("create"),
 		Args:    cobra.ArbitraryArgs,

@@ -24,7 +24,7 @@ func newRulesCheck(t *terminal) *cobra.Command {
 	var as string
 	c := &cobra.Command{
 		Use:   "check FILE...",
-		Short: "Check config files, and say all that is wrong with them",
+		Short: "Check config files and list all problems",
 		Long: `Check config files, and say all that is wrong with them, with file, line and column.
 The exit code is 1 if anything is.
 

@@ -12,7 +12,7 @@ import (
 )
 
 func newTokens(t *terminal) *cobra.Command {
-	return family("tokens", "Say who may use the admin API and the dashboard", newTokensList(t), newTokensCreate(t), newTokensRevoke(t))
+	return family("tokens", "Manage tokens for the admin API and the dashboard", newTokensList(t), newTokensCreate(t), newTokensRevoke(t))
 }
 
 func newTokensList(t *terminal) *cobra.Command {
@@ -48,7 +48,7 @@ func newTokensCreate(t *terminal) *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "create NAME",
-		Short: "Make a token, and show it once",
+		Short: "Create a token",
 		Long: `Make a token of the admin API and the dashboard, and show it, this once. Its name is that
 of whom the log of changes will say that it was. Roles are viewer, who may look; operator,
 who may also change rules and people; and admin, who may also make tokens.
@@ -116,8 +116,8 @@ func sayToken(t *terminal, as string, made *admin.CreatedToken) error {
 func newTokensRevoke(t *terminal) *cobra.Command {
 	var yes consent
 	c := serverCommand(t, &cobra.Command{
-		Use: "revoke ID", Short: "Revoke a token, at once and for good",
-		Long:    "Revoke a token of the admin API: it is refused from now on, and its sessions end.",
+		Use: "revoke ID", Short: "Revoke a token",
+		Long:    "Revoke a token of the admin API: it is rejected from now on, and its sessions end.",
 		Example: "  stint tokens list\n  stint tokens revoke 4mqyx7bn2kcd6wvr",
 		Args:    wants(1, 1, "the ID of a token"),
 	}, func(c *cobra.Command, a *client, args []string) error {

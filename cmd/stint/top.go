@@ -37,7 +37,7 @@ func newTop(t *terminal) *cobra.Command {
 	p := top{terminal: t}
 	c := serverCommand(t, &cobra.Command{
 		Use:   "top",
-		Short: "Show what a server decides now, and who asks most",
+		Short: "Show live traffic and the busiest clients",
 		Long: `Show what a server decides now: requests per second and what becomes of them, how long
 decisions take, the rules that decide most, and the users, tenants, API keys and addresses
 that ask most and are refused most. Rates and latency are of the last 10 seconds, counts
@@ -207,7 +207,7 @@ func picture(s *audit.Snapshot, width, rows int) []string {
 	if s.Node != "" {
 		head += "  " + clean(s.Node)
 	}
-	out := []string{clip(fmt.Sprintf("%s  %s requests/s, %s/s refused", head, rate(s.Requests), rate(s.Refused)), width)}
+	out := []string{clip(fmt.Sprintf("%s  %s requests/s, %s/s denied", head, rate(s.Requests), rate(s.Refused)), width)}
 	if s.Requests == 0 {
 		out = append(out, "nothing was decided in the last seconds")
 	} else {
