@@ -8,6 +8,20 @@ GO       ?= go
 LINT     := $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 MODULES  := . bench examples
 FUZZTIME ?= 10s
+PREFIX   ?= /usr/local
+# The tag of this commit, if it has one. Otherwise Go writes the commit into the binary.
+VERSION  ?= $(shell git describe --tags --exact-match 2>/dev/null)
+# No symbols for debuggers, and no tracing pages of gRPC, which would link html/template:
+# together they halve the binary.
+BUILD    := CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -ldflags '-s -w$(if $(VERSION), -X main.version=$(VERSION))'
+MAX_SIZE := 50000000 # bytes of the binary
+# Not empty if npm and a Node are here that can build the dashboard. An older Node counts as none.
+NODE     := $(shell command -v npm >/dev/null && node -e 'const [a, b] = process.versions.node.split(".").map(Number); if (a > 20 || a === 20 && b >= 19) console.log(process.version)' 2>/dev/null)
+# SQLite is C, translated to Go: under the race detector it takes eight times as long, and it
+# shares nothing with our code.
+RACE     := -race -gcflags='modernc.org/...=-race=false' -shuffle=on -count=1
+# Packages whose tests take a few seconds and start no server: they run first.
+FAST     := . ./rule ./identity ./memstore ./storetest ./engine ./internal/kit/... ./internal/door/... ./grpclimit/descriptor ./web
 # What programs import is built for other processors, too: one of 32 bits, and one with
 # instructions of its own.
 LIBRARY  := . ./engine ./grpclimit/... ./httplimit ./identity ./layer ./memstore ./redisstore ./rule ./storetest
@@ -24,8 +38,13 @@ run: build ## Build and serve: a demo, all in memory; RUN="--config stint.toml" 
 	./stint serve $(RUN)
 
 .PHONY: build
-build: $(if $(shell command -v npm),web,no-web) ## Build the binary, with the dashboard if there is Node
-	CGO_ENABLED=0 $(GO) build -trimpath -o stint ./cmd/stint
+build: $(if $(NODE),web,no-web) ## Build ./stint, with the dashboard if there is Node
+	$(BUILD) -o stint ./cmd/stint
+
+.PHONY: install
+install: ## Install what make build has built: PREFIX (/usr/local), DESTDIR
+	@test -x stint || $(MAKE) build
+	install -D -m 755 stint $(DESTDIR)$(PREFIX)/bin/stint
 
 .PHONY: web
 web: web/dist/index.html ## Build the dashboard
@@ -33,32 +52,37 @@ web: web/dist/index.html ## Build the dashboard
 web/dist/index.html: web/node_modules/.package-lock.json web/index.html $(wildcard web/*.ts web/*.js) $(shell find web/src -type f)
 	cd web && npm run --silent build
 
-web/node_modules/.package-lock.json: web/package.json web/package-lock.json
-	@command -v npm >/dev/null || { echo "the dashboard and its tests take Node 20.19 or later, and npm: please install them" >&2; exit 1; }
-	@node -e 'const [a, b] = process.versions.node.split(".").map(Number); if (a < 20 || a === 20 && b < 19) { console.error("the dashboard is built with Node 20.19 or later, and this is " + process.versions.node); process.exit(1) }'
+web/node_modules/.package-lock.json: web/package.json web/package-lock.json | node
 	cd web && npm ci --no-audit --no-fund
 	@touch $@
 
+.PHONY: node
+node:
+	@test -n "$(NODE)" || { echo "the dashboard and its tests need npm and Node 20.19 or later; found: node $$(node --version 2>/dev/null || echo none), npm $$(npm --version 2>/dev/null || echo none)" >&2; exit 1; }
+
 .PHONY: no-web
 no-web:
-	@echo "there is no npm here: what is built has a page in place of the dashboard, which says how to get it"
+	@echo "no npm, or no Node 20.19 or later: building without the dashboard; the page in its place says how to get it"
 
 .PHONY: test-web
-test-web: web ## Check the dashboard's types, and run its tests
+test-web: node web ## Check the dashboard's types, and run its tests
 	cd web && npm run --silent check && npm test --silent
 
 .PHONY: test
-test: deps lint verify test-web test-exact test-race ## Install what is missing, lint, verify, and run every test: what CI runs
+test: node deps test-exact test-web test-race ## Install what is missing, and run every test: the fast ones first
 
 .PHONY: test-race
-# SQLite is C, translated: watched, it takes eight times as long, and what it shares is its own.
-test-race: ## Run every test under the race detector, in random order
-	$(GO) test -race -gcflags='modernc.org/...=-race=false' -shuffle=on -count=1 -timeout 30m ./...
+test-race: ## Run every test under the race detector, in random order: fast packages first, the whole program last
+	$(GO) test $(RACE) -timeout 30m $(FAST) $$($(GO) list ./... | grep -v /internal/e2e$$) ./internal/e2e
 	cd examples && $(GO) test -count=1 ./...
 
 .PHONY: test-exact
 test-exact: ## Run the tests that count allocations and memory, which the race detector would disturb
 	$(GO) test -count=1 -run 'Allocations|Memory' ./...
+
+.PHONY: flaky
+flaky: ## Run tests that wait or start servers 20 times beside busy loops: PKG=./internal/daemon RUN=TestDrain COUNT=200
+	@GO='$(GO)' RUN='$(RUN)' COUNT='$(COUNT)' tools/flaky.sh $(PKG)
 
 .PHONY: lint
 lint: ## Run the linters over every module
@@ -66,11 +90,13 @@ lint: ## Run the linters over every module
 	@echo "lint redisstore/lua"; cat $(LUA) | luacheck --quiet --config .luacheckrc -
 
 .PHONY: verify
-verify: ## Check that module files are tidy and modules are what they were
+verify: ## Check module files, other processors, and the size of the binary
 	@for m in $(MODULES) bench/ratelimit tools; do echo "verify $$m"; (cd $$m && $(GO) mod tidy -diff && $(GO) mod verify) || exit 1; done
 	$(GO) build ./...
 	cd bench && $(GO) build -o /dev/null .
 	@for a in $(ARCHS); do echo "verify $$a"; GOARCH=$$a $(GO) build $(LIBRARY) || exit 1; done
+	@echo "verify the size of the binary"; f=$$(mktemp) && trap 'rm -f "$$f"' EXIT && $(BUILD) -o "$$f" ./cmd/stint && size=$$(wc -c <"$$f") && \
+		{ test $$size -le $(MAX_SIZE) || { echo "the binary has $$size bytes, and may have $(MAX_SIZE)" >&2; exit 1; }; }
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (10s)
@@ -93,6 +119,6 @@ bench-scale: ## Look up API keys among USERS, list them, and ask about EVENTS (1
 	$(GO) test -tags scale -run '^TestScale' -count=1 -timeout 2h -v ./internal/record/rollup -args -events $(or $(EVENTS),10000000)
 
 .PHONY: deps
-deps: ## Install what the tests need, by package name
+deps: ## Install the Debian packages that the tests need, without starting their services
 	@tools/install.sh cc:gcc cc:libc6-dev redis-server:redis-server postgres:postgresql sqlite3:sqlite3 luacheck:lua-check \
 		nginx:nginx-light caddy:caddy curl:curl h2load:nghttp2-client chromium:chromium

@@ -29,9 +29,30 @@ if [ "$root" = none ] || ! command -v apt-get >/dev/null 2>&1; then
 	exit 1
 fi
 
-echo "installing:$missing"
-export DEBIAN_FRONTEND=noninteractive
+echo "installing with apt-get, and what they depend on:$missing"
+echo "(their services are neither started nor enabled: the tests start servers of their own)"
+
+# Debian's packages ask policy-rc.d whether to start a service; 101 says no. Services that
+# run already are left alone, too. One that is there, as in a container, stays in charge.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e $policy ]; then
+	trap '$root rm -f $policy' EXIT
+	trap 'exit 130' HUP INT TERM
+	printf '#!/bin/sh\nexit 101\n' | $root tee $policy >/dev/null
+	$root chmod 755 $policy
+fi
+enabled() { systemctl list-unit-files --state=enabled --no-legend 2>/dev/null | cut -d' ' -f1; }
+before=$(enabled)
+
 $root apt-get update -q >/dev/null
 # Word splitting is meant: one argument for each package.
 # shellcheck disable=SC2086
-$root apt-get install -q -y --no-install-recommends $missing >/dev/null
+$root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing >/dev/null
+
+# What is enabled would start with the machine.
+for unit in $(enabled); do
+	case " $(echo $before) " in
+	*" $unit "*) ;;
+	*) $root systemctl disable "$unit" >/dev/null 2>&1 || true ;;
+	esac
+done

@@ -63,7 +63,7 @@ func newApply(t *terminal) *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "apply -f FILE",
-		Short: "Make rules, tiers and people what a file says",
+		Short: "Apply a file of rules, tiers, users and keys",
 		Long: `Make the rules, tiers, tenants, users, API keys, exemptions and bans of a server, or of a
 database, what a file says, and say what was changed. All of it is changed, or nothing, as
 one revision; nodes use it at once. The file is a config file, whose settings do not
@@ -71,14 +71,14 @@ matter here, or what "stint export" writes, in TOML or JSON; - is the standard i
 
 What the file lacks stays. With --prune it is deleted: rules, tiers, exemptions and bans
 always, and tenants, users and API keys if the file has any of that kind, since many
-files have none. A file that has nothing in it is refused then. If something is to be
+files have none. An empty file is rejected then. If something is to be
 deleted, it asks whether that is meant, unless there is --yes.
 
 With --dry-run all of it is done, checked and undone: the answer is what it would be
 without. The exit code is 0 whether or not there is something to change, and 2 if the
 file, or what would become of the database, has problems.`,
 		Example: `  stint apply -f stint.toml --dry-run
-  stint apply -f rules.toml --prune --config /etc/stint/stint.toml
+  stint apply -f rules.toml --prune --database sqlite:stint.db
   stint export --database sqlite:old.db | stint apply -f - --database "$DATABASE_URL"`,
 		Args: nothing,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -21,7 +21,7 @@ import (
 )
 
 func newArchive(t *terminal) *cobra.Command {
-	return family("archive", "Work with the archive of the record", newArchiveRun(t), newArchiveList(t), newArchiveVerify(t), newArchiveRestore(t), newArchiveExpire(t))
+	return family("archive", "Manage the archive of old decisions", newArchiveRun(t), newArchiveList(t), newArchiveVerify(t), newArchiveRestore(t), newArchiveExpire(t))
 }
 
 // archiveFlags are the flags of commands that work on the archive.
@@ -158,8 +158,8 @@ read them back, and drop them from the database. Nothing is dropped that the arc
 does not have: if it cannot be written to, nothing is done. A month that cannot be
 archived stays, and the others are archived all the same. Nodes do this by themselves
 every hour, one of them at a time; a run that was interrupted is continued.`,
-		Example: `  stint archive run --config /etc/stint/stint.toml
-  stint archive run --database sqlite:stint.db --archive file:///var/lib/stint/archive --set server.record.retention=30d`,
+		Example: `  stint archive run --database sqlite:stint.db --archive file://$PWD/archive
+  stint archive run --database sqlite:stint.db --archive file://$PWD/archive --set server.record.retention=30d`,
 		Args: nothing,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return f.withSource(c.Context(), t, func(ctx context.Context, a *archive.Archive) error {
@@ -213,10 +213,10 @@ func newArchiveList(t *terminal) *cobra.Command {
 	var f archiveFlags
 	c := &cobra.Command{
 		Use:   "list",
-		Short: "List the months that the archive has",
+		Short: "List the months in the archive",
 		Long: `List the months that the archive has, the oldest first. It reads their manifests, and not
 their files: whether these are sound is what "stint archive verify" says.`,
-		Example: `  stint archive list --config /etc/stint/stint.toml
+		Example: `  stint archive list --archive file://$PWD/archive
   stint archive list --archive 's3://stint-archive/events?region=eu-central-1' -o json`,
 		Args: nothing,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -284,12 +284,12 @@ func newArchiveVerify(t *terminal) *cobra.Command {
 	var f archiveFlags
 	c := &cobra.Command{
 		Use:   "verify MONTH",
-		Short: "Check that the archive has what was put into it",
+		Short: "Verify the files of a month in the archive",
 		Long: `Read every file of a month, and check that it is what was written: its checksum, how many
 events it has, and their digest. The exit code is 0 if all of it is, and 1 if anything is
 missing or damaged: all such files are named.`,
-		Example: `  stint archive verify 2026-01 --config /etc/stint/stint.toml
-  stint archive verify 2026-01 --archive file:///var/lib/stint/archive -o json`,
+		Example: `  stint archive verify 2026-01 --config stint.toml
+  stint archive verify 2026-01 --archive file://$PWD/archive -o json`,
 		Args: wants(1, 1, "a month, as 2026-01"),
 		RunE: func(c *cobra.Command, args []string) error {
 			which, err := month(c, args[0])
@@ -332,12 +332,12 @@ func newArchiveRestore(t *terminal) *cobra.Command {
 	var f archiveFlags
 	c := &cobra.Command{
 		Use:   "restore MONTH",
-		Short: "Put a month of the archive back into the database",
+		Short: "Restore a month from the archive",
 		Long: `Put the events of a month back into the database, where "stint events" finds them. All
 files are verified before, and if any is damaged nothing is put back. Events that the
 database still has are not added again. The month also stays in the archive; it is
 dropped from the database by the first run after seven days.`,
-		Example: `  stint archive restore 2026-01 --config /etc/stint/stint.toml
+		Example: `  stint archive restore 2026-01 --config stint.toml
   stint events list --from 2026-01-10T00:00:00Z --to 2026-01-11T00:00:00Z --user alice`,
 		Args: wants(1, 1, "a month, as 2026-01"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -375,12 +375,12 @@ func newArchiveExpire(t *terminal) *cobra.Command {
 	var yes consent
 	c := &cobra.Command{
 		Use:   "expire",
-		Short: "Delete the months that the archive has kept for long enough",
+		Short: "Delete expired months from the archive",
 		Long: `Delete the months of the archive of which all is older than server.record.archive_years,
 for good. It asks whether that is meant, unless there is --yes. Nodes do this by
 themselves.`,
-		Example: `  stint archive list --config /etc/stint/stint.toml
-  stint archive expire --config /etc/stint/stint.toml --yes`,
+		Example: `  stint archive list --archive file://$PWD/archive
+  stint archive expire --archive file://$PWD/archive --yes`,
 		Args: nothing,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := yes.ask(c, t, "months that have expired will be deleted for good"); err != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 func newChanges(t *terminal) *cobra.Command {
-	return family("changes", "Look at the log of changes, and undo them", newChangesList(t), newChangesShow(t), newChangesRevert(t))
+	return family("changes", "Show and revert changes", newChangesList(t), newChangesShow(t), newChangesRevert(t))
 }
 
 // changesOf reads changes, the newest first, up to a limit.
@@ -91,7 +91,7 @@ func newChangesList(t *terminal) *cobra.Command {
 	var kind, id, actor, as string
 	var limit int
 	c := serverCommand(t, &cobra.Command{
-		Use: "list", Short: "List who has changed what",
+		Use: "list", Short: "List changes",
 		Long:    "List the changes of rules, tiers and people, the newest first: who has made them, when, and of what.",
 		Example: "  stint changes list\n  stint changes list --kind rule --id search\n  stint changes list --by deploy --limit 0 -o json",
 	}, func(c *cobra.Command, a *client, _ []string) error {
@@ -127,7 +127,7 @@ func revisionOf(c *cobra.Command, text string) (int64, error) {
 func newChangesShow(t *terminal) *cobra.Command {
 	var as string
 	c := serverCommand(t, &cobra.Command{
-		Use: "show REVISION", Short: "Show what was changed as one revision",
+		Use: "show REVISION", Short: "Show the changes of a revision",
 		Long:    "Show what was changed as one revision, field by field.",
 		Example: "  stint changes show 42\n  stint changes show 42 -o json",
 		Args:    wants(1, 1, "one REVISION"),
@@ -177,7 +177,7 @@ func newChangesRevert(t *terminal) *cobra.Command {
 	var dry bool
 	var as string
 	c := serverCommand(t, &cobra.Command{
-		Use: "revert REVISION", Short: "Undo what was changed as one revision",
+		Use: "revert REVISION", Short: "Revert the changes of a revision",
 		Long: `Make what was changed as one revision what it was before, as a revision of its own, or,
 with --kind and --id, one thing of it. If something of it has changed again since, nothing
 is changed, unless there is --force. It shows what will be changed and asks whether that

@@ -44,13 +44,13 @@ func newCheck(t *terminal) *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "check PATH",
-		Short: "Ask what would become of a request, and why",
-		Long: `Ask what would become of a request, and why: of a server that is running, or, with
---config, of a config file, where nothing has been counted yet.
+		Short: "Check whether a request would be allowed, and why",
+		Long: `Check whether a request would be allowed, and why: by a running server, or, with --config,
+by a config file, where nothing has been counted yet.
 
-Who is asking is said by --user, --tenant, --api-key or --tier; without these, it is
-found out from --ip and headers, as for a request itself. Nothing is counted, unless
---take is given. The exit code is 1 if the request is refused.`,
+The client is given by --user, --tenant, --api-key or --tier; without these, it is
+identified by --ip and headers, as a request is. Nothing is counted, unless
+--take is given. The exit code is 1 if the request is denied.`,
 		Example: `  stint check /search --user alice --config stint.toml
   stint check /search --ip 192.0.2.1 --http http://localhost:8080
   stint check /login --method POST -H 'X-App: mobile' --tier free -o json`,

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	stint "github.com/stintdev/stint/cmd/stint"
+	"github.com/stintdev/stint/internal/daemon"
 )
 
 // documented are all commands, in the order of the document.
@@ -49,25 +50,53 @@ func TestCommandsDocumented(t *testing.T) {
 	}
 }
 
-// TestGettingStarted checks that the files of docs/getting-started.md can be used.
-func TestGettingStarted(t *testing.T) {
-	t.Parallel()
-	text, err := os.ReadFile("../../docs/getting-started.md")
-	if err != nil {
-		t.Fatal(err)
+// documents are what people read: README.md and docs, without the list of commands, which
+// has its own test.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	paths, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(paths) < 20 {
+		t.Fatalf("found only %q, %v", paths, err)
 	}
-	examples := regexp.MustCompile("(?s)```toml\n(.*?)```").FindAllSubmatch(text, -1)
-	if len(examples) < 3 {
-		t.Errorf("it has only %d examples", len(examples))
-	}
-	for _, example := range examples {
-		path := filepath.Join(t.TempDir(), "stint.toml")
-		if err := os.WriteFile(path, example[1], 0o600); err != nil {
+	out := map[string]string{}
+	for _, path := range append(paths, "../../README.md") {
+		text, err := os.ReadFile(path)
+		if err != nil {
 			t.Fatal(err)
 		}
-		var out bytes.Buffer
-		if code := stint.Run(t.Context(), []string{"rules", "check", path}, nil, &out, &out); code != 0 {
-			t.Errorf("%s\n%s", out.String(), example[1])
+		if name := filepath.Base(path); name != "cli.md" {
+			out[name] = string(text)
 		}
+	}
+	return out
+}
+
+// TestDocumentedTOML checks every block of TOML in the documents: each is a config file that
+// can be used. One that is part of a larger file has <!-- fragment --> before it, which no one
+// sees: its fields must be known.
+func TestDocumentedTOML(t *testing.T) {
+	t.Parallel()
+	blocks := 0
+	for name, text := range documents(t) {
+		for _, m := range regexp.MustCompile("(?ms)^(<!-- fragment -->\n)?```toml\n(.*?)^```").FindAllStringSubmatch(text, -1) {
+			blocks++
+			if m[1] != "" {
+				if _, _, err := daemon.ReadDocument(name, []byte(m[2])); err != nil {
+					t.Errorf("%v\n%s", err, m[2])
+				}
+				continue
+			}
+			path := filepath.Join(t.TempDir(), name)
+			if err := os.WriteFile(path, []byte(m[2]), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			if code := stint.Run(t.Context(), []string{"rules", "check", path}, nil, &out, &out); code != 0 {
+				t.Errorf("%s\n%s", out.String(), m[2])
+			}
+		}
+	}
+	if blocks < 20 {
+		t.Errorf("the documents have only %d blocks of TOML", blocks)
 	}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 func newEnvoy(t *terminal) *cobra.Command {
-	return family("envoy", "Work with configurations of envoyproxy/ratelimit", newEnvoyCheck(t), newEnvoyConvert(t))
+	return family("envoy", "Check and convert configurations of envoyproxy/ratelimit", newEnvoyCheck(t), newEnvoyConvert(t))
 }
 
 // envoyFlags are how descriptors are understood, as the settings of [envoy] have it.

@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/kit/strict"
 	"github.com/stintdev/stint/internal/record"
@@ -109,7 +108,7 @@ func parseTime(text string, now time.Time) (time.Time, error) {
 }
 
 func newEvents(t *terminal) *cobra.Command {
-	return family("events", "Look at the record of what was decided",
+	return family("events", "Query recorded decisions",
 		newEventsList(t), newEventsFollow(t), newEventsExport(t), newEventsTop(t), newEventsSeries(t), newEventsViolations(t), newEventsClients(t))
 }
 
@@ -138,7 +137,7 @@ func (f *eventFlags) add(c *cobra.Command) {
 	} {
 		c.Flags().StringVar(x.into, x.name, "", x.what)
 	}
-	c.Flags().BoolVar(&f.shadow, "shadow", false, "only those that a rule that is only tried out would have refused")
+	c.Flags().BoolVar(&f.shadow, "shadow", false, "only those that a log_only rule would have denied")
 }
 
 // query is what the flags say.
@@ -161,11 +160,11 @@ func newEventsList(t *terminal) *cobra.Command {
 	var f eventFlags
 	c := f.command(t, &cobra.Command{
 		Use:   "list",
-		Short: "List what was decided",
-		Long: `List what the record has of decisions, the newest first: all requests that were refused
-or held, those that a rule that is only tried out would have refused, and a sample of
-those that passed. It is that of the last day, unless flags say otherwise; a range has
-at most 366 days. Months that were archived are not in it ("stint archive").`,
+		Short: "List decisions",
+		Long: `List recorded decisions, the newest first: all requests that were denied or throttled,
+those that a log_only rule would have denied, and a sample of those that were allowed.
+The default range is the last day; a range has at most 366 days. Archived months are not
+in it ("stint archive").`,
 		Example: `  stint events list --user alice --since 1h
   stint events list --from 2026-01-31T00:00:00Z --to 2026-02-01T00:00:00Z --limit 100000 -o json`,
 	}, func(c *cobra.Command, b book, r query.Range) error {
@@ -194,7 +193,7 @@ func newEventsFollow(t *terminal) *cobra.Command {
 	var f eventFlags
 	c := f.command(t, &cobra.Command{
 		Use:   "follow",
-		Short: "Show what is decided, as it comes",
+		Short: "Follow decisions live",
 		Long: `Show what is decided, as it comes, until it is interrupted. A server shows what it
 decides itself: what it refuses or holds, and a sample of the rest, at most 50 in a
 second.
@@ -203,7 +202,7 @@ Of a database it shows what all nodes record: first what there is, the oldest fi
 then what comes. What comes more than ten seconds after it was decided, as from a node
 that could not reach the database, is not shown.`,
 		Example: `  stint events follow --rule search --outcome denied
-  stint events follow --config stint.toml --since 5m -o json`,
+  stint events follow --since 5m -o json`,
 	}, func(c *cobra.Command, b book, r query.Range) error {
 		if f.to != "" {
 			return advice{errors.New("this goes on until it is interrupted, and --to says when to end"), "stint events list"}
@@ -236,7 +235,7 @@ func newEventsExport(t *terminal) *cobra.Command {
 	var file string
 	c := f.command(t, &cobra.Command{
 		Use:   "export",
-		Short: "Write what was decided into a file",
+		Short: "Export decisions to a file",
 		Long: `Write what the record has of decisions into a file, the newest first, for other programs
 to read: as CSV, as an object of JSON in each line, or as Parquet, with the columns of the
 archive.`,
@@ -362,191 +361,3 @@ func (s *eventSheet) end() error {
 
 // none says that there is nothing, where a table would be.
 func (t *terminal) none() { t.notes("the record has none in this time") }
-
-// rolled is what is to be known of numbers that are not counted on demand.
-const rolled = `
-Numbers are those of whole hours, up to the last minute that is over: a node that serves
-adds events up as they come. They stay when events are archived.`
-
-func newEventsTop(t *terminal) *cobra.Command {
-	var f recordFlags
-	var q rollup.TopQuery
-	c := f.command(t, &cobra.Command{
-		Use:   "top",
-		Short: "Show who or what was refused most",
-		Long: `Show which users, tenants, API keys, addresses, rules or endpoints were denied most: how
-often by a limit, and how often for whatever reason.
-` + rolled,
-		Example: `  stint events top --by user --since 7d
-  stint events top --by ip --rule search --limit 100 -o json`,
-	}, func(c *cobra.Command, b book, r query.Range) error {
-		q.Range = r
-		all, err := b.top(c.Context(), q)
-		if err != nil {
-			return err
-		}
-		return t.say(f.as, all, nil, func() error {
-			if len(all) == 0 {
-				t.none()
-				return nil
-			}
-			w := t.grid(strings.ToUpper(q.By), "DENIED", "REFUSED")
-			for _, r := range all {
-				w.row(r.Name, r.Denied, r.Refused)
-			}
-			return w.Flush()
-		})
-	})
-	c.Flags().StringVar(&q.By, "by", "user", "of which `kind`: user, tenant, key, ip, rule or endpoint")
-	c.Flags().StringVar(&q.Rule, "rule", "", "by this `rule` only")
-	c.Flags().IntVar(&q.Limit, "limit", 10, "at most this `number` of them, from 1 to 1,000")
-	addOutput(c, &f.as)
-	return c
-}
-
-func newEventsSeries(t *terminal) *cobra.Command {
-	var (
-		f    recordFlags
-		q    rollup.SeriesQuery
-		step string
-	)
-	c := f.command(t, &cobra.Command{
-		Use:   "series",
-		Short: "Show how many decisions there were, and how long they took, over time",
-		Long: `Show how many decisions there were over time, by their outcome or by something else, and
-how long half of them, 95 and 99 in a hundred took at most. Points lie at multiples of
-the step; a table does not have those without any decision.
-
-Numbers are those of whole minutes that are over, and also count decisions that passed
-and of which the record has a sample only.`,
-		Example: `  stint events series --since 1h
-  stint events series --by rule --outcome denied --since 30d --step 1d
-  stint events series --by endpoint -o json`,
-	}, func(c *cobra.Command, b book, r query.Range) error {
-		if step != "" {
-			var d rule.Duration
-			if err := d.UnmarshalText([]byte(step)); err != nil || d <= 0 {
-				return advice{fmt.Errorf("--step %s: want a length such as 1m, 2h, 1d", strict.Quote(step)), c.CommandPath() + " --help"}
-			}
-			q.Step = time.Duration(d)
-		}
-		q.Range = r
-		all, err := b.series(c.Context(), q)
-		if err != nil {
-			return err
-		}
-		rows := []seriesRow{}
-		for _, s := range all {
-			for _, p := range s.Points {
-				rows = append(rows, seriesRow{s.Name, s.Rest, p})
-			}
-		}
-		return t.say(f.as, all, rows, func() error { return t.showSeries(q.By, all) })
-	})
-	c.Flags().StringVar(&q.By, "by", "outcome", "one for each of which `kind`: outcome, rule, tier, endpoint or region")
-	c.Flags().StringVar(&step, "step", "", "the `time` between points: whole minutes, hours or days (default: the shortest that makes at most 500)")
-	c.Flags().StringVar(&q.Rule, "rule", "", "by this `rule` only")
-	c.Flags().StringVar(&q.Tier, "tier", "", "of this `tier` only")
-	c.Flags().StringVar(&q.Endpoint, "endpoint", "", "at this `endpoint` only")
-	c.Flags().StringVar(&q.Region, "region", "", "in this `region` only")
-	c.Flags().StringVar(&q.Outcome, "outcome", "", "with this `outcome` only")
-	c.Flags().IntVar(&q.Limit, "limit", 20, "at most this `number` of series, from 1 to 50; the rest are one")
-	addOutput(c, &f.as)
-	return c
-}
-
-// seriesRow is a point of a series in CSV.
-type seriesRow struct {
-	Name string `json:"name"`
-	Rest bool   `json:"rest"`
-	admin.Point
-}
-
-func (t *terminal) showSeries(by string, all []admin.Series) error {
-	if len(all) == 0 {
-		t.none()
-		return nil
-	}
-	w := t.grid("START", strings.ToUpper(by), "DECISIONS", "CACHED", "P50", "P95", "P99")
-	micros := func(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
-	for i := range all[0].Points {
-		for _, s := range all {
-			if i >= len(s.Points) || s.Points[i].Total == 0 {
-				continue
-			}
-			p, name := s.Points[i], s.Name
-			if s.Rest {
-				name = "(the rest)"
-			}
-			w.row(p.Start, name, p.Total, p.Cached, micros(p.P50), micros(p.P95), micros(p.P99))
-		}
-	}
-	return w.Flush()
-}
-
-func newEventsViolations(t *terminal) *cobra.Command {
-	var f recordFlags
-	var q rollup.ViolationQuery
-	c := f.command(t, &cobra.Command{
-		Use:   "violations",
-		Short: "Show which users were denied by which rules",
-		Long: `Show how often each user was denied by each rule, the most frequent first.
-` + rolled,
-		Example: `  stint events violations --user alice --since 30d
-  stint events violations --rule search -o json`,
-	}, func(c *cobra.Command, b book, r query.Range) error {
-		q.Range = r
-		all, err := b.violations(c.Context(), q)
-		if err != nil {
-			return err
-		}
-		return t.say(f.as, all, nil, func() error {
-			if len(all) == 0 {
-				t.none()
-				return nil
-			}
-			w := t.grid("USER", "RULE", "DENIED")
-			for _, v := range all {
-				w.row(v.User, v.Rule, v.Denied)
-			}
-			return w.Flush()
-		})
-	})
-	c.Flags().StringVar(&q.User, "user", "", "of this `user` only")
-	c.Flags().StringVar(&q.Rule, "rule", "", "by this `rule` only")
-	c.Flags().IntVar(&q.Limit, "limit", 100, "at most this `number` of them, from 1 to 1,000")
-	addOutput(c, &f.as)
-	return c
-}
-
-func newEventsClients(t *terminal) *cobra.Command {
-	var f recordFlags
-	var q rollup.DistinctQuery
-	c := f.command(t, &cobra.Command{
-		Use:   "clients",
-		Short: "Count the clients that were limited",
-		Long: `Count how many different users, tenants, API keys or addresses were denied something by a
-limit: exactly up to 16,384 of them, and of more about how many.
-` + rolled,
-		Example: `  stint events clients --by ip --since 24h
-  stint events clients --rule search -o json`,
-	}, func(c *cobra.Command, b book, r query.Range) error {
-		q.Range = r
-		n, err := b.clients(c.Context(), q)
-		if err != nil {
-			return err
-		}
-		return t.say(f.as, n, nil, func() error {
-			about := ""
-			if !n.Exact {
-				about = "about "
-			}
-			fmt.Fprintf(t.out, "%s%d\n", about, n.Clients)
-			return nil
-		})
-	})
-	c.Flags().StringVar(&q.By, "by", "user", "of which `kind`: user, tenant, key or ip")
-	c.Flags().StringVar(&q.Rule, "rule", "", "by this `rule` only")
-	addOutput(c, &f.as)
-	return c
-}

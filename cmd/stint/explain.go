@@ -19,14 +19,14 @@ func newExplain(t *terminal) *cobra.Command {
 	)
 	c := serverCommand(t, &cobra.Command{
 		Use:   "explain [METHOD] PATH",
-		Short: "Say step by step what a server would make of a request",
+		Short: "Explain step by step how a server would decide a request",
 		Long: `Say step by step what a server would make of a request, with its rules and counters as they
 are now: who is asking and how that was found out, whether that one is banned or exempt,
 each rule that applies and how its limits stand, and what decides. Nothing is counted.
 
-Who is asking is said by --user, --tenant, --api-key or --tier; without these, it is
-found out from --ip and headers, as for a request itself. The exit code is 1 if the request
-is refused.`,
+The client is given by --user, --tenant, --api-key or --tier; without these, it is
+identified by --ip and headers, as a request is. The exit code is 1 if the request
+is denied.`,
 		Example: `  stint explain GET /search --user alice
   stint explain POST /login --ip 192.0.2.1 -H 'X-App: mobile' --rules
   stint explain /search --api-key k3jq8w2n -o json`,

@@ -23,7 +23,7 @@ func newExport(t *terminal) *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "export",
-		Short: "Write rules, tiers and people as a file",
+		Short: "Export rules, tiers, users and keys to a file",
 		Long: `Write the rules, tiers, tenants, users, API keys, exemptions and bans of a server, or of a
 database, as TOML, as they are at one moment. It can be used as a config file, and "stint
 apply" makes another database the same. Of keys it has the hashes, and not the keys
@@ -32,7 +32,7 @@ themselves.
 A file has at most 16 MiB: of a database that has hundreds of thousands of users,
 --without-users writes what fits.`,
 		Example: `  stint export --database sqlite:stint.db
-  stint export --config /etc/stint/stint.toml --without-users -f rules.toml
+  stint export --database sqlite:stint.db --without-users -f rules.toml
   stint export -o json | jq '.users | length'`,
 		Args: nothing,
 		RunE: func(c *cobra.Command, _ []string) error {

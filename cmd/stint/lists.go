@@ -72,9 +72,9 @@ func newBan(t *terminal) *cobra.Command {
 }
 
 func (l entries) command(t *terminal) *cobra.Command {
-	short := "Say who is exempt"
+	short := "Manage exemptions"
 	if l.verb == "ban" {
-		short = "Say who is banned"
+		short = "Manage bans"
 	}
 	return family(l.verb, short, l.list(t), l.add(t), l.remove(t))
 }
@@ -148,7 +148,7 @@ func (l entries) remove(t *terminal) *cobra.Command {
 	c := serverCommand(t, &cobra.Command{
 		Use: "remove SUBJECT...", Short: "Remove one or more",
 		Long:    "Remove " + l.path + ", by whom they are about, as the list shows it.",
-		Example: "  stint " + l.verb + " remove ip:192.0.2.0/24",
+		Example: fmt.Sprintf("  stint %s add ip:192.0.2.0/24\n  stint %s remove ip:192.0.2.0/24", l.verb, l.verb),
 		Args:    wants(1, math.MaxInt, "one SUBJECT or more, such as "+subjectExample),
 	}, func(c *cobra.Command, a *client, args []string) error {
 		for _, text := range args {

@@ -16,11 +16,12 @@ import (
 )
 
 func main() {
-	os.Exit(run(context.Background(), os.Args[1:], os.Environ(), os.Stdout, os.Stderr)) //nolint:forbidigo // the one place that has none to pass on
+	os.Exit(run(context.Background(), os.Args, os.Environ(), os.Stdout, os.Stderr)) //nolint:forbidigo // the one place that has none to pass on
 }
 
 // terminal is where a command runs.
 type terminal struct {
+	program  string // as it was called, such as ./stint
 	environ  []string
 	out, err io.Writer
 }
@@ -42,10 +43,12 @@ type advice struct {
 
 func (a advice) Unwrap() error { return a.error }
 
-// run runs a command and returns its exit code.
+// run runs a command, of which the first argument is the program, and returns its exit
+// code.
 func run(ctx context.Context, args, environ []string, out, err io.Writer) int {
-	root := newRoot(&terminal{environ, out, err})
-	root.SetArgs(append([]string{}, args...)) // cobra takes nil for those of the process
+	t := &terminal{args[0], environ, out, err}
+	root := newRoot(t)
+	root.SetArgs(args[1:])
 	root.SetOut(out)
 	root.SetErr(err)
 	failed := root.ExecuteContext(ctx)
@@ -63,40 +66,41 @@ func run(ctx context.Context, args, environ []string, out, err io.Writer) int {
 	}
 	a := advice{try: "stint --help"}
 	errors.As(failed, &a)
-	fmt.Fprintln(err, "try:", a.try)
+	fmt.Fprintln(err, "try:", t.asCalled(a.try))
 	return exitError
 }
 
 func newRoot(t *terminal) *cobra.Command {
+	v := versionOf()
 	root := &cobra.Command{
 		Use:   "stint",
 		Short: "A rate limiter in front of anything",
-		Long: `Stint decides whether one more request may pass.
+		Long: `Stint is a rate limiter. Requests over the limit are denied.
 
-It runs as a server: a gateway in front of HTTP services, an API that any program can
-ask, an endpoint for the forward-auth of nginx, Traefik and Caddy, and the rate limit
-service of Envoy. Without any configuration it shows what it can do:
+It runs as a server: a gateway in front of HTTP services, a decision API for any program,
+a forward-auth endpoint for nginx, Traefik and Caddy, and the rate limit service of
+Envoy. Without a configuration it runs a demo:
 
   stint serve
 
-Commands that look at a server, or change what it holds, ask its admin API: "stint help
-server" tells how they find it. All write tables for people, and with -o json or -o csv
-what programs read: "stint help output".
+Commands that show or change the state of a server use its admin API: see "stint help
+server". They print tables, or JSON or CSV with -o: see "stint help output".
 
-Exit codes: 0 if all is well; 1 if something was asked and the answer is no, as for a
-request that is refused or a file that has problems; 2 if it could not be done.`,
-		SilenceUsage: true, SilenceErrors: true,
+Exit codes: 0 on success; 1 if the answer is no, such as for a request that is denied or a
+file that has problems; 2 on errors.`,
+		SilenceUsage: true, SilenceErrors: true, Version: v.String(),
 	}
+	root.Flags().Bool("version", false, "show the version")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return advice{err, c.CommandPath() + " --help"} })
 	for _, g := range []struct {
 		title    string
 		commands []*cobra.Command
 	}{
 		{"Serve:", []*cobra.Command{newServe(t), newConfig(t), newDoctor(t)}},
-		{"Rules and people:", []*cobra.Command{newRules(t), newTiers(t), newUsers(t), newKeys(t), newTenants(t), newExempt(t), newBan(t), newApply(t), newExport(t), newChanges(t)}},
-		{"Who is limited, and why:", []*cobra.Command{newUsage(t), newReset(t), newExplain(t), newCheck(t)}},
-		{"What is going on:", []*cobra.Command{newStatus(t), newNodes(t), newTop(t), newEvents(t)}},
-		{"The house:", []*cobra.Command{newTokens(t), newMigrate(t), newArchive(t), newEnvoy(t), newVersion(t)}},
+		{"Rules and users:", []*cobra.Command{newRules(t), newTiers(t), newUsers(t), newKeys(t), newTenants(t), newExempt(t), newBan(t), newApply(t), newExport(t), newChanges(t)}},
+		{"Limits:", []*cobra.Command{newUsage(t), newReset(t), newExplain(t), newCheck(t)}},
+		{"Monitoring:", []*cobra.Command{newStatus(t), newNodes(t), newTop(t), newEvents(t)}},
+		{"Administration:", []*cobra.Command{newTokens(t), newMigrate(t), newArchive(t), newEnvoy(t), newVersion(t)}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
 		for _, c := range g.commands {
@@ -114,14 +118,13 @@ func topics() []*cobra.Command {
 	return []*cobra.Command{
 		{Use: "exit-codes", Short: "What exit codes mean", Long: `Exit codes are the same for all commands:
 
-  0  All is well. What was asked for is done, or the answer is yes.
-  1  Something was asked, and the answer is no: the request is refused ("check",
-     "explain"), a file or a rule has problems ("rules check", "rules validate"), an archive
-     is not sound, the doctor has found something that fails, or whoever was asked whether
-     something is meant did not agree. What is written is the answer.
-  2  It could not be done: the command is wrong, the server cannot be reached or refuses,
-     something is not there, or has changed meanwhile. The standard error says what, and
-     its last line begins with "try:".`},
+  0  Success, or the answer is yes.
+  1  The answer is no: the request is denied ("check", "explain"), a file or a rule has
+     problems ("rules check", "rules validate"), an archive is damaged, the doctor found a
+     failure, or the user did not confirm. The output is the answer.
+  2  Error: the command line is wrong, the server cannot be reached or rejects the request,
+     or something does not exist or has changed in the meantime. The standard error says
+     what is wrong; its last line begins with "try:".`},
 		{Use: "server", Short: "How commands find a server", Long: `Commands such as "rules", "users" and "usage" ask the admin API of a server that runs.
 
   --server URL       where it is, or else $STINT_SERVER, or else http://127.0.0.1:9090;
@@ -173,6 +176,15 @@ func family(name, short string, commands ...*cobra.Command) *cobra.Command {
 
 // nothing is for commands that have flags only.
 var nothing = wants(0, 0, "no arguments")
+
+// asCalled returns advice that begins with a command as the person at the terminal can run
+// it.
+func (t *terminal) asCalled(advice string) string {
+	if rest, ok := strings.CutPrefix(advice, "stint "); ok {
+		return t.program + " " + rest
+	}
+	return advice
+}
 
 // variable returns a variable of the environment.
 func (t *terminal) variable(name string) string {

@@ -28,7 +28,7 @@ const asStint = "BE_STINT"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asStint) != "" {
-		os.Exit(stint.Run(context.Background(), os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
+		os.Exit(stint.Main(context.Background(), os.Args, os.Environ(), os.Stdout, os.Stderr))
 	}
 	defer testpostgres.StopShared()
 	m.Run()
@@ -208,6 +208,7 @@ func TestSays(t *testing.T) {
 		"archive-no-archive": {args: []string{"archive", "list"}, code: 2},
 
 		"version":      {args: []string{"version"}},
+		"version-flag": {args: []string{"--version"}},
 		"version-json": {args: []string{"version", "-o", "json"}},
 		"version-csv":  {args: []string{"version", "-o", "csv"}},
 		"version-xml":  {args: []string{"version", "-o", "xml"}, code: 2},

@@ -11,7 +11,7 @@ import (
 )
 
 func newMigrate(t *terminal) *cobra.Command {
-	return family("migrate", "Work with the schema of the database", newMigrateStatus(t), newMigrateUp(t), newMigrateDown(t))
+	return family("migrate", "Migrate the database schema", newMigrateStatus(t), newMigrateUp(t), newMigrateDown(t))
 }
 
 func newMigrateStatus(t *terminal) *cobra.Command {
@@ -19,13 +19,13 @@ func newMigrateStatus(t *terminal) *cobra.Command {
 	var as string
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Show which migrations were applied",
+		Short: "Show applied and pending migrations",
 		Long: `Show the migrations that this program has, and when each was applied to the database.
 The exit code is 0 whether or not some are left. A database may be ahead of a program:
 later versions leave in place what this one reads, so that nodes can be updated one by
 one.`,
 		Example: `  stint migrate status --database sqlite:stint.db
-  stint migrate status --config stint.toml -o json`,
+  stint migrate status --database sqlite:stint.db -o json`,
 		Args: nothing,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return f.use(c.Context(), t, there, func(k *catalog.Catalog) error {
@@ -66,12 +66,12 @@ func newMigrateUp(t *terminal) *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "up",
-		Short: "Bring the schema up to date",
+		Short: "Apply pending migrations",
 		Long: `Apply the migrations that were not applied yet, in their order. It can be run while
 nodes are serving, and by several at once: they take turns. A server does the same at
 its start, unless server.catalog.migrate is false.`,
 		Example: `  stint migrate up --database postgres://stint@localhost/stint
-  stint migrate up --config stint.toml`,
+  stint migrate up --database sqlite:stint.db`,
 		Args: nothing,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return f.use(c.Context(), t, anyhow, func(k *catalog.Catalog) error {
@@ -99,7 +99,7 @@ func newMigrateDown(t *terminal) *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "down",
-		Short: "Undo migrations, and lose what their tables hold",
+		Short: "Undo migrations and delete their tables",
 		Long: `Undo the last migration, or, with --to, all above a version. What the tables that they
 made hold is lost: --to 0 is all that there is. It asks whether that is meant, unless
 there is --yes.

@@ -68,7 +68,7 @@ func limitsOf(all map[string]catalog.Override) string {
 
 func newTiers(t *terminal) *cobra.Command {
 	k := kind[rule.Tier]{
-		path: "tiers", one: "tier", key: "name", example: "premium", fields: "price='49 EUR a month' limits.requests=20000/1h",
+		path: "tiers", one: "tier", key: "name", example: "premium", unused: "gold", fields: "price='49 EUR a month' limits.search=50/10s",
 		flags: []fieldFlag{
 			text("display-name", "display_name", "what people call it, as a `text`"),
 			text("price", "price", "what people pay for it, as a `text`"),
@@ -83,12 +83,12 @@ func newTiers(t *terminal) *cobra.Command {
 			return []any{r.ID, r.Value.DisplayName, r.Value.Price, limits}
 		},
 	}
-	return family("tiers", "Work with tiers: what those have in common who pay the same", k.commands(t)...)
+	return family("tiers", "Manage tiers: limits that groups of users share", k.commands(t)...)
 }
 
 func newUsers(t *terminal) *cobra.Command {
 	k := kind[catalog.User]{
-		path: "users", one: "user", key: "id", example: "alice", fields: "tier=premium limits.requests=50000/1h",
+		path: "users", one: "user", key: "id", example: "alice", unused: "carol", fields: "tier=premium limits.search=50/10s",
 		filters: []filterFlag{{"tier", "only those of this `tier`"}, {"tenant", "only those of this `tenant`"}, {"blocked", "only those who were blocked, with `true`"}},
 		flags:   []fieldFlag{text("tier", "tier", "the `tier`"), text("tenant", "tenant", "the `tenant`"), named},
 		head:    []string{"ID", "TENANT", "TIER", "LIMITS", "BLOCKED"},
@@ -103,18 +103,18 @@ func newUsers(t *terminal) *cobra.Command {
 			return []any{r.ID, r.Value.Tenant, r.Value.Tier, limitsOf(r.Value.Limits), blocked}
 		},
 	}
-	return family("users", "Work with users of whom something is known", k.commands(t)...)
+	return family("users", "Manage users", k.commands(t)...)
 }
 
 func newTenants(t *terminal) *cobra.Command {
 	k := kind[catalog.Tenant]{
-		path: "tenants", one: "tenant", key: "id", example: "acme", fields: "name='Acme Inc.' tier=premium",
+		path: "tenants", one: "tenant", key: "id", example: "acme", unused: "globex", fields: "name='Acme Inc.' tier=premium",
 		filters: []filterFlag{{"tier", "only those of this `tier`"}},
 		flags:   []fieldFlag{text("name", "name", "what people call it, as a `text`"), text("tier", "tier", "the `tier` of those of it who have no other")},
 		head:    []string{"ID", "CALLED", "TIER"},
 		cells:   func(r *stored[catalog.Tenant]) []any { return []any{r.ID, r.Value.Name, r.Value.Tier} },
 	}
-	return family("tenants", "Work with tenants of whom something is known", k.commands(t)...)
+	return family("tenants", "Manage tenants", k.commands(t)...)
 }
 
 func newKeys(t *terminal) *cobra.Command {
@@ -149,7 +149,7 @@ func newKeys(t *terminal) *cobra.Command {
 			return []any{r.ID, v.Name, v.User, v.Tenant, v.Tier, limitsOf(v.Limits), state}
 		},
 	}
-	return family("keys", "Work with API keys", append(k.commands(t), newKeysRevoke(t, &k))...)
+	return family("keys", "Manage API keys", append(k.commands(t), newKeysRevoke(t, &k))...)
 }
 
 func newKeysRevoke(t *terminal, k *kind[admin.Key]) *cobra.Command {
@@ -157,8 +157,8 @@ func newKeysRevoke(t *terminal, k *kind[admin.Key]) *cobra.Command {
 	var dry bool
 	c := serverCommand(t, &cobra.Command{
 		Use:   "revoke ID",
-		Short: "Revoke an API key, at once and for good",
-		Long: `Revoke an API key: from now on it is refused, and it stays in the list. A key that is to
+		Short: "Revoke an API key",
+		Long: `Revoke an API key: from now on it is rejected, and it stays in the list. A key that is to
 be good again later is better disabled: stint keys set ID disabled=true.`,
 		Example: "  stint keys revoke k3jq8w2n",
 		Args:    wants(1, 1, "the id of a key"),

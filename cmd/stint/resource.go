@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,8 +31,10 @@ type stored[T any] struct {
 type kind[T any] struct {
 	path, one string // rules, rule
 	key       string // the field that is the id; empty: the server chooses it
-	example   string // of an id
+	example   string // an id that the demo has
+	unused    string // one that it has not
 	fields    string // of them, an example of assignments
+	first     string // the same for a new one, if that needs others
 	filters   []filterFlag
 	flags     []fieldFlag // of create
 	head      []string
@@ -248,8 +251,8 @@ func (k *kind[T]) create(t *terminal) *cobra.Command {
 	}
 	c := serverCommand(t, &cobra.Command{
 		Use:   usage,
-		Short: "Make a " + k.one,
-		Long: "Make a " + k.one + `, of flags, of fields, or of a file that says all of it. Fields have the names that
+		Short: "Create a " + k.one,
+		Long: "Create a " + k.one + `, of flags, of fields, or of a file that says all of it. Fields have the names that
 they have in config files; one within another is written as limits[0].limit.`,
 		Example: k.examples("create"),
 		Args:    cobra.ArbitraryArgs,
@@ -262,6 +265,9 @@ they have in config files; one within another is written as limits[0].limit.`,
 			}
 			if value, err = treeOf(v); err != nil {
 				return err
+			}
+			if k.key == "" {
+				delete(value, "id") // the server makes one
 			}
 		} else if len(args) < least {
 			return advice{fmt.Errorf("%s wants %s", c.CommandPath(), what), c.CommandPath() + " --help"}
@@ -325,11 +331,12 @@ func (k *kind[T]) make(c *cobra.Command, t *terminal, a *client, f *valueFlags, 
 
 // examples are those of a command that takes fields.
 func (k *kind[T]) examples(verb string) string {
-	id := k.example + " "
-	if verb == "create" && k.key == "" {
-		id = ""
+	id, file, fields := k.example, k.example, k.fields
+	if verb == "create" {
+		id, file, fields = k.unused, cmp.Or(k.unused, k.one), cmp.Or(k.first, k.fields)
 	}
-	return fmt.Sprintf("  stint %s %s %s%s\n  stint %s %s %s-f %s.toml --dry-run", k.path, verb, id, k.fields, k.path, verb, id, k.one)
+	command := strings.TrimSpace(fmt.Sprintf("stint %s %s %s", k.path, verb, id))
+	return fmt.Sprintf("  %s -f %s.toml --dry-run\n  %s %s", command, file, command, fields)
 }
 
 func (k *kind[T]) set(t *terminal) *cobra.Command {
@@ -431,7 +438,7 @@ func (k *kind[T]) remove(t *terminal) *cobra.Command {
 		Use:     "delete ID...",
 		Short:   "Delete " + k.path,
 		Long:    "Delete " + k.path + `, if they are still what they were when it was asked whether that is meant.`,
-		Example: fmt.Sprintf("  stint %s delete %s\n  stint %s delete %s --yes", k.path, k.example, k.path, k.example),
+		Example: fmt.Sprintf("  stint %s delete %s", k.path, k.example),
 		Args:    wants(1, math.MaxInt, "the id of one or more"),
 	}, func(c *cobra.Command, a *client, args []string) error {
 		var all []stored[T]

@@ -24,14 +24,14 @@ func newRulesCheck(t *terminal) *cobra.Command {
 	var as string
 	c := &cobra.Command{
 		Use:   "check FILE...",
-		Short: "Check config files, and say all that is wrong with them",
+		Short: "Check config files and list all problems",
 		Long: `Check config files, and say all that is wrong with them, with file, line and column.
 The exit code is 1 if anything is.
 
 What differs between machines, such as variables and the files that settings name, is
 checked as well: use this where the file will be used, or set the same variables.`,
 		Example: `  stint rules check stint.toml
-  stint rules check -o json deploy/*.toml`,
+  stint rules check -o json stint.toml rules.toml`,
 		Args: wants(1, math.MaxInt, "one FILE or more"),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return []string{"toml"}, cobra.ShellCompDirectiveFilterFileExt

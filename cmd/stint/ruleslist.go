@@ -45,8 +45,7 @@ func newRulesList(t *terminal) *cobra.Command {
 		Short: "List the rules, and the limits of Envoy's descriptors",
 		Long: `List the rules of a server, or of the database that is named, by their names; or those of
 a config file, in its order, and after them the limits of descriptors that envoy.config
-names: what has a counter of its own, what it may take, and what becomes of that which
-is over.`,
+names: what they count by, their limits, and what happens to requests over the limit.`,
 		Example: `  stint rules list
   stint rules list --contains search --enabled -o json
   stint rules list --config stint.toml

@@ -20,14 +20,14 @@ import (
 
 func newRules(t *terminal) *cobra.Command {
 	k := &kind[rule.Rule]{
-		path: "rules", one: "rule", key: "name", example: "search", fields: "limits[0].limit=200/1m action=log_only",
+		path: "rules", one: "rule", key: "name", example: "search", unused: "reports", fields: "limits[0].limit=200/1m action=log_only", first: "--limit 20/1h --count-by user",
 		flags: []fieldFlag{
 			{"limit", "a limit, as `LIMIT` or NAME=LIMIT, such as 100/1m; can be repeated", addRuleLimit},
 			listOf("count-by", "what has a counter of its own, as a `list`: user, tenant, api_key, ip, endpoint, method, header:NAME", "count_by"),
 			listOf("path", "only requests with this `path`, such as /search/**; can be repeated", "match", "paths"),
 			listOf("method", "only requests with this `method`; can be repeated", "match", "methods"),
 			listOf("tier", "only those of this `tier`; can be repeated", "match", "tiers"),
-			text("action", "action", "what becomes of what is over, as an `action`: reject, throttle, log_only, block or allow"),
+			text("action", "action", "what to do with requests over the limit, as an `action`: reject, throttle, log_only, block or allow"),
 			text("group", "group", "the `group`, of which the best rule applies alone"),
 			{"priority", "the `number` that decides within a group: lower first", func(into tree, value string) error {
 				n, err := strconv.Atoi(value)
@@ -39,7 +39,7 @@ func newRules(t *terminal) *cobra.Command {
 			}},
 		},
 	}
-	return family("rules", "Work with rules",
+	return family("rules", "Manage rules",
 		newRulesList(t), k.show(t), k.create(t), k.set(t), k.edit(t), newRulesToggle(t, k, true), newRulesToggle(t, k, false), k.remove(t),
 		newRulesHistory(t, k), newRulesValidate(t, k), newRulesPreview(t, k), newRulesOrder(t), newRulesCheck(t))
 }
@@ -90,7 +90,7 @@ func newRulesHistory(t *terminal, k *kind[rule.Rule]) *cobra.Command {
 	var as string
 	var limit int
 	c := serverCommand(t, &cobra.Command{
-		Use: "history NAME", Short: "Show who has changed a rule, and how",
+		Use: "history NAME", Short: "Show the changes of a rule",
 		Long:    "Show the changes of a rule, the newest first, also of one that was deleted.",
 		Example: "  stint rules history search\n  stint changes revert 42",
 		Args:    wants(1, 1, "the name of a rule"),
@@ -205,7 +205,7 @@ func newRulesPreview(t *terminal, k *kind[rule.Rule]) *cobra.Command {
 	var f ruleFlags
 	var as, since string
 	c := serverCommand(t, &cobra.Command{
-		Use: "preview [NAME] [FIELD=VALUE...]", Short: "Show what a rule would have refused",
+		Use: "preview [NAME] [FIELD=VALUE...]", Short: "Show what a rule would have denied",
 		Long: `Replay what the record has of the last hour, or of another time, against a rule of a file,
 or one that the server has, with fields changed: say how many requests it would have
 refused, and whose. Nothing is changed.`,
@@ -239,7 +239,7 @@ func showPreview(t *terminal, p *sim.Preview) error {
 	if p.Matched > 0 {
 		share = fmt.Sprintf(", which is %.1f %%", 100*float64(p.WouldRefuse)/float64(p.Matched))
 	}
-	fmt.Fprintf(t.out, "%s to %s\nrequests: %d, of which the rule is about: %d\nit would have refused: %d%s; refused then: %d\n",
+	fmt.Fprintf(t.out, "%s to %s\nrequests: %d, of which the rule is about: %d\nit would have denied: %d%s; denied then: %d\n",
 		cell(p.From), cell(p.To), p.Requests, p.Matched, p.WouldRefuse, share, p.RefusedNow)
 	if p.Unclear > 0 {
 		fmt.Fprintf(t.out, "of which it cannot be told: %d\n", p.Unclear)
@@ -261,10 +261,10 @@ func showPreview(t *terminal, p *sim.Preview) error {
 func newRulesOrder(t *terminal) *cobra.Command {
 	var dry bool
 	c := serverCommand(t, &cobra.Command{
-		Use: "order NAME NAME...", Short: "Give rules priorities in an order",
+		Use: "order NAME NAME...", Short: "Set priorities by the order of names",
 		Long: `Give rules priorities that rise by 10, in the order in which they are named, as one change.
 The priority decides among rules of one group. Other rules keep theirs.`,
-		Example: "  stint rules order login search everything",
+		Example: "  stint rules order login search per-client",
 		Args:    wants(2, math.MaxInt, "the names of rules, in their order"),
 	}, func(c *cobra.Command, a *client, args []string) error {
 		var r admin.Revision

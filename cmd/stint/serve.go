@@ -79,7 +79,7 @@ func serve(ctx context.Context, t *terminal, source daemon.Source, notes []strin
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGTERM, syscall.SIGINT)
 	defer signal.Stop(signals)
 	defer runtime.KeepAlive(reserve())
-	d, err := daemon.New(ctx, daemon.Options{Source: source, Notes: notes, Version: version, Out: t.err, Print: t.out})
+	d, err := daemon.New(ctx, daemon.Options{Source: source, Notes: notes, Program: t.program, Version: versionOf().Version, Out: t.err, Print: t.out})
 	if err != nil {
 		return advise(source, err)
 	}

@@ -30,7 +30,7 @@ func newUsage(t *terminal) *cobra.Command {
 	var follow bool
 	c := serverCommand(t, &cobra.Command{
 		Use:   "usage SUBJECT",
-		Short: "Show how much someone has used, and has left",
+		Short: "Show how much of each limit is used",
 		Long: `Show what is known of a user, an API key, a tenant or an address, and how each limit that
 is about it stands: how much of it is used, and when all of it is back. Nothing is counted
 by this.
@@ -197,7 +197,7 @@ func newReset(t *terminal) *cobra.Command {
 	var yes consent
 	c := serverCommand(t, &cobra.Command{
 		Use:   "reset SUBJECT",
-		Short: "Forget what someone has used",
+		Short: "Reset counters",
 		Long: `Forget what a user, an API key, a tenant or an address has used, by all rules that count by
 it or, with --rule, by one: its limits are fresh, and a penalty ends. Without --rule it
 asks whether that is meant, unless there is --yes.`,

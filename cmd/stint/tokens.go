@@ -12,7 +12,7 @@ import (
 )
 
 func newTokens(t *terminal) *cobra.Command {
-	return family("tokens", "Say who may use the admin API and the dashboard", newTokensList(t), newTokensCreate(t), newTokensRevoke(t))
+	return family("tokens", "Manage tokens for the admin API and the dashboard", newTokensList(t), newTokensCreate(t), newTokensRevoke(t))
 }
 
 func newTokensList(t *terminal) *cobra.Command {
@@ -48,7 +48,7 @@ func newTokensCreate(t *terminal) *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "create NAME",
-		Short: "Make a token, and show it once",
+		Short: "Create a token",
 		Long: `Make a token of the admin API and the dashboard, and show it, this once. Its name is that
 of whom the log of changes will say that it was. Roles are viewer, who may look; operator,
 who may also change rules and people; and admin, who may also make tokens.
@@ -57,7 +57,7 @@ With --config or --database it is made in the database itself, also while no ser
 that is how to get in again where no token is left.`,
 		Example: `  stint tokens create alice --role operator --for 90d
   stint tokens create deploy --role operator > token
-  stint tokens create rescue --role admin --for 1h --config /etc/stint/stint.toml`,
+  stint tokens create rescue --role admin --for 1h --database sqlite:stint.db`,
 		Args: wants(1, 1, "the NAME of whom or what it is for"),
 		RunE: func(c *cobra.Command, args []string) error {
 			ends, err := until(at, after)
@@ -76,6 +76,10 @@ that is how to get in again where no token is left.`,
 					body: admin.NewToken{Name: args[0], Role: catalog.Role(role), Expires: catalog.Time{Time: ends}},
 				}); err != nil {
 					return err
+				}
+				var status admin.Status
+				if err := a.do(c.Context(), call{path: "/status", into: &status}); err == nil && status.Database == "none" {
+					t.notes("the server has no database: this token ends when the server stops; server.admin.token sets one that stays")
 				}
 				return sayToken(t, as, &made)
 			}
@@ -103,7 +107,7 @@ func sayToken(t *terminal, as string, made *admin.CreatedToken) error {
 		if !made.Expires.IsZero() {
 			ends = "expires at " + cell(made.Expires)
 		}
-		t.notes(fmt.Sprintf("this is the token of %s, with the role %s, and %s; it is shown this once, and kept nowhere", visible(made.Name), made.Role, ends))
+		t.notes(fmt.Sprintf("this is the token of %s, with the role %s; it %s. It is shown only now", visible(made.Name), made.Role, ends))
 		_, err := fmt.Fprintln(t.out, printable(made.Text))
 		return err
 	})
@@ -112,8 +116,8 @@ func sayToken(t *terminal, as string, made *admin.CreatedToken) error {
 func newTokensRevoke(t *terminal) *cobra.Command {
 	var yes consent
 	c := serverCommand(t, &cobra.Command{
-		Use: "revoke ID", Short: "Revoke a token, at once and for good",
-		Long:    "Revoke a token of the admin API: it is refused from now on, and its sessions end.",
+		Use: "revoke ID", Short: "Revoke a token",
+		Long:    "Revoke a token of the admin API: it is rejected from now on, and its sessions end.",
 		Example: "  stint tokens list\n  stint tokens revoke 4mqyx7bn2kcd6wvr",
 		Args:    wants(1, 1, "the ID of a token"),
 	}, func(c *cobra.Command, a *client, args []string) error {

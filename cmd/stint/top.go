@@ -37,7 +37,7 @@ func newTop(t *terminal) *cobra.Command {
 	p := top{terminal: t}
 	c := serverCommand(t, &cobra.Command{
 		Use:   "top",
-		Short: "Show what a server decides now, and who asks most",
+		Short: "Show live traffic and the busiest clients",
 		Long: `Show what a server decides now: requests per second and what becomes of them, how long
 decisions take, the rules that decide most, and the users, tenants, API keys and addresses
 that ask most and are refused most. Rates and latency are of the last 10 seconds, counts
@@ -46,7 +46,7 @@ of the last 10 to 20. It is what one server decides, not all that share a databa
 In a terminal it shows that until it is interrupted; elsewhere it writes a block every
 interval, with -o json an object per line, or with -o csv a row.`,
 		Example: `  stint top
-  stint top --server http://10.0.0.7:9090 --interval 5s
+  stint top --server http://127.0.0.1:9090 --interval 5s
   stint top --once
   stint top -o json | jq .requests_per_second`,
 	}, func(c *cobra.Command, a *client, _ []string) error {
@@ -207,7 +207,7 @@ func picture(s *record.Snapshot, width, rows int) []string {
 	if s.Node != "" {
 		head += "  " + clean(s.Node)
 	}
-	out := []string{clip(fmt.Sprintf("%s  %s requests/s, %s/s refused", head, rate(s.Requests), rate(s.Refused)), width)}
+	out := []string{clip(fmt.Sprintf("%s  %s requests/s, %s/s denied", head, rate(s.Requests), rate(s.Refused)), width)}
 	if s.Requests == 0 {
 		out = append(out, "nothing was decided in the last seconds")
 	} else {

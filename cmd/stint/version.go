@@ -1,15 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
 
-// version is set when a release is built.
-var version = "dev"
+// version is set by the Makefile when it builds a tag. Otherwise Go has written one into
+// the binary: that of the module, or of the commit.
+var version string
 
 type versionInfo struct {
 	Version  string `json:"version"`
@@ -26,39 +29,43 @@ func newVersion(t *terminal) *cobra.Command {
 		Example: "  stint version -o json",
 		RunE: func(*cobra.Command, []string) error {
 			v := versionOf()
-			return t.say(as, v, nil, func() error { return v.show(t) })
+			return t.say(as, v, nil, func() error {
+				_, err := fmt.Fprintln(t.out, "stint", &v)
+				return err
+			})
 		},
 	}
 	addOutput(c, &as)
 	return c
 }
 
-func (v *versionInfo) show(t *terminal) error {
-	text := "stint " + v.Version
-	if v.Commit != "" {
-		text += " " + v.Commit[:min(len(v.Commit), 12)]
+func (v *versionInfo) String() string {
+	text := v.Version
+	if short := v.Commit[:min(len(v.Commit), 12)]; !strings.Contains(text, short) { // Go may have put it there
+		text += " " + short
 	}
-	if v.Modified {
+	if v.Modified && !strings.Contains(text, "dirty") {
 		text += " (modified)"
 	}
-	_, err := fmt.Fprintln(t.out, text, v.Go, v.Platform)
-	return err
+	return text + " " + v.Go + " " + v.Platform
 }
 
-// versionOf is what the build says of itself.
+// versionOf returns what the build says of itself.
 func versionOf() versionInfo {
 	v := versionInfo{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-	b, ok := debug.ReadBuildInfo()
-	if !ok {
-		return v
-	}
-	for _, s := range b.Settings {
-		switch s.Key {
-		case "vcs.revision":
-			v.Commit = s.Value
-		case "vcs.modified":
-			v.Modified = s.Value == "true"
+	if b, ok := debug.ReadBuildInfo(); ok {
+		if v.Version == "" && b.Main.Version != "(devel)" {
+			v.Version = b.Main.Version
+		}
+		for _, s := range b.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				v.Commit = s.Value
+			case "vcs.modified":
+				v.Modified = s.Value == "true"
+			}
 		}
 	}
+	v.Version = cmp.Or(v.Version, "dev")
 	return v
 }

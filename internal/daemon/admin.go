@@ -84,8 +84,8 @@ func (d *Daemon) makeToken(ctx context.Context) error {
 	}
 	d.token = text
 	if d.demo == nil { // which shows it itself
-		fmt.Fprintf(d.print, "\nThere is no admin token yet. This one is shown once, and good for 24 hours:\n\n  %s\n\nSign in with it at %s, or: STINT_TOKEN=... stint tokens create NAME\n\n",
-			text, d.URL(adminListener))
+		fmt.Fprintf(d.print, "\nThere is no admin token yet. This one is shown once, and good for 24 hours:\n\n  %s\n\nSign in with it at %s, or: STINT_TOKEN=... %s tokens create NAME\n\n",
+			text, d.URL(adminListener), d.program)
 	}
 	return nil
 }

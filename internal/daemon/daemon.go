@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -19,6 +20,9 @@ type Options struct {
 	Source Source
 	// Notes are logged at the start, as warnings: what else is to be known of the source.
 	Notes []string
+	// Program is how it was started, such as ./stint, for the commands that the daemon
+	// prints. Default stint.
+	Program string
 	// Version is that of the program, for those who look at its nodes.
 	Version string
 	// Out is where it logs, and Print where it prints what a person has to see once: the
@@ -29,6 +33,7 @@ type Options struct {
 // Daemon is Stint as a process: counters, rules, identity, and the doors to them.
 type Daemon struct {
 	source  Source
+	program string
 	version string
 	config  *Config // as it was at the start
 	log     *slog.Logger
@@ -69,7 +74,7 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 	if o.Print == nil {
 		o.Print = os.Stdout
 	}
-	d := &Daemon{source: o.Source, version: o.Version, print: o.Print, after: time.After}
+	d := &Daemon{source: o.Source, program: cmp.Or(o.Program, "stint"), version: o.Version, print: o.Print, after: time.After}
 	var err error
 	if d.config, err = d.source.Load(); err != nil {
 		return nil, err

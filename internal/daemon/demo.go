@@ -73,14 +73,14 @@ Try
 
   # ask without a request
   curl -s %[2]s/v1/check -d '{"method":"GET","path":"/search/cats","ip":"192.0.2.1"}' -H 'Content-Type: application/json'
-  stint check /search/cats --ip 192.0.2.1 --http %[2]s
+  %[5]s check /search/cats --ip 192.0.2.1 --http %[2]s
 
   # what the dashboard can do, the command line can
   export STINT_TOKEN=%[4]s
-  stint rules list --server %[3]s
-  stint usage ip:127.0.0.1 --server %[3]s
+  %[5]s rules list --server %[3]s
+  %[5]s usage ip:127.0.0.1 --server %[3]s
 
-To go on: stint serve --config stint.toml, with rules of your own; stint.example.toml
-has everything that can be set. Ctrl-C stops.
-`, gateway, api, admin, cmp.Or(of.token, "that of server.admin.token"))
+To go on: %[5]s serve --config stint.toml, with rules of your own; stint.example.toml
+has every setting. Ctrl-C stops.
+`, gateway, api, admin, cmp.Or(of.token, "that of server.admin.token"), of.program)
 }

@@ -100,9 +100,7 @@ func newTab(t testing.TB, site string, size [2]int64) *tab {
 	t.Cleanup(func() {
 		if t.Failed() && ctx.Err() == nil {
 			w.Logf("the page at the end: %s", w.brief())
-			file := filepath.Join(screenshots(t), "failed-"+strings.NewReplacer("/", "-", " ", "_").Replace(t.Name())+".png")
-			w.shoot(file)
-			w.Logf("it looks like %s", file)
+			w.keep("failed-" + strings.NewReplacer("/", "-", " ", "_").Replace(t.Name()))
 		}
 		closeTab()
 		cancel()
@@ -587,34 +585,20 @@ func (w *tab) underWay() (n []string) {
 	return n
 }
 
-// shoot writes what is seen to a file, as PNG.
-func (w *tab) shoot(file string) {
+// keep writes what is seen to STINT_SCREENSHOTS, as PNG, if that is set.
+func (w *tab) keep(name string) {
 	w.Helper()
+	dir := os.Getenv("STINT_SCREENSHOTS")
+	if dir == "" {
+		return
+	}
 	picture, err := chromedp.Call(w.ctx, page.CaptureScreenshot, page.CaptureScreenshotParams{})
 	if err == nil {
-		err = os.WriteFile(file, picture.Data, 0o600)
+		err = errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, name+".png"), picture.Data, 0o600))
 	}
 	if err != nil {
 		w.Error(err)
-		return
 	}
-}
-
-// pictures is where screenshots go.
-var pictures = sync.OnceValues(func() (string, error) {
-	if dir := os.Getenv("STINT_SCREENSHOTS"); dir != "" {
-		return dir, os.MkdirAll(dir, 0o755)
-	}
-	return os.MkdirTemp("", "stint-screenshots-") // they are to be looked at, and stay
-})
-
-func screenshots(t testing.TB) string {
-	t.Helper()
-	dir, err := pictures()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dir
 }
 
 // clickIn is click within something else, such as a dialog.

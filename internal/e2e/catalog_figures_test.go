@@ -210,7 +210,8 @@ func TestCatalogPropagates(t *testing.T) {
 		"memory": func(testing.TB) []string { return nil }, "Redis": inRedis,
 	} {
 		t.Run(name, func(t *testing.T) {
-			const alone, inARow = 15, 15
+			t.Parallel()
+			const alone, inARow = 5, 10
 			c, url := newCatalog(t)
 			write := func(n int64) {
 				t.Helper()
@@ -363,9 +364,9 @@ func TestCatalogReload(t *testing.T) {
 	}
 	compare := func() error {
 		start := s.decided(t)
-		before := sample(6*time.Second, false)
+		before := sample(3*time.Second, false)
 		quiet := s.decided(t)
-		during := sample(6*time.Second, true)
+		during := sample(3*time.Second, true)
 		busy := s.decided(t)
 		t.Logf("by the server's own clock, p99 of decisions is below %v without, and below %v while rules are reloaded", start.until(quiet, 0.99), quiet.until(busy, 0.99))
 		ratio := float64(quantile(during, 0.99)) / float64(quantile(before, 0.99))

@@ -198,7 +198,7 @@ func TestDashboardSignIn(t *testing.T) {
 	w.injectAxe()
 	w.clean(true)
 	w.look("sign-in", "light")
-	w.shoot(filepath.Join(screenshots(t), "sign-in-1440-light.png"))
+	w.keep("sign-in-1440-light")
 	w.fill("Admin token", adminToken)
 	w.click("button", "Sign in")
 	w.see("heading", "search")
@@ -211,7 +211,7 @@ func TestDashboardSignIn(t *testing.T) {
 	w.see("dialog", "Sign in again")
 	w.press(kb.Escape) // there is no way around it
 	w.see("dialog", "Sign in again")
-	w.shoot(filepath.Join(screenshots(t), "sign-in-again-1440-light.png"))
+	w.keep("sign-in-again-1440-light")
 	w.fill("Admin token", adminToken)
 	w.clickIn("dialog", "Sign in again", "button", "Sign in")
 	w.closed("Sign in again")

@@ -257,7 +257,10 @@ func (c *comparison) count(x *exchange, i int, unit rlsv3.RateLimitResponse_Rate
 func (c *comparison) compare(t *testing.T, q *rlsv3.RateLimitRequest) {
 	t.Helper()
 	x := c.begin(q)
-	during := span{from: time.Now().Unix()}
+	// A node that remembers a denial estimates Redis' clock, and may be a moment behind.
+	const behind = 20 * time.Millisecond
+	begun := time.Now()
+	during := span{from: begun.Unix()}
 	all := make([]*rlsv3.RateLimitResponse, 1+len(c.ours))
 	errs := make([]error, len(all))
 	var calls sync.WaitGroup
@@ -266,6 +269,7 @@ func (c *comparison) compare(t *testing.T, q *rlsv3.RateLimitRequest) {
 	}
 	calls.Wait()
 	during.to = time.Now().Unix()
+	shown := span{begun.Add(-behind).Unix(), during.to}
 	if err := errors.Join(errs...); err != nil {
 		t.Fatalf("%v\n%v", err, q)
 	}
@@ -291,7 +295,7 @@ func (c *comparison) compare(t *testing.T, q *rlsv3.RateLimitRequest) {
 	}
 	c.compared++
 	original := proto.Clone(x.want)
-	settle(x.want, during)
+	settle(x.want, shown)
 	changed := false
 	for _, d := range differences {
 		if d.apply != nil && d.apply(x) {
@@ -303,7 +307,7 @@ func (c *comparison) compare(t *testing.T, q *rlsv3.RateLimitRequest) {
 		x.conclude()
 	}
 	for i, p := range c.ours {
-		if settle(got[i], during); !proto.Equal(got[i], x.want) {
+		if settle(got[i], shown); !proto.Equal(got[i], x.want) {
 			t.Fatalf("%s answers\n%v\nwant\n%v\nthe reference has answered\n%v\nto\n%v", p.name, got[i], x.want, original, q)
 		}
 	}
@@ -455,7 +459,7 @@ func TestEnvoyAnswersAsReference(t *testing.T) {
 	t.Logf("the seed is %d", seed)
 	m := maker{rand.New(rand.NewPCG(seed, 0))}
 	var domains []descriptor.Domain
-	for i := range 60 {
+	for i := range 40 {
 		domains = append(domains, m.domain("domain"+strconv.Itoa(i)))
 	}
 	var c comparison
@@ -468,7 +472,7 @@ func TestEnvoyAnswersAsReference(t *testing.T) {
 		}
 	}
 	t.Logf("%d answers are compared, %d fell on the border of a window, differences: %v", c.compared, c.torn, c.applied)
-	if c.compared < 3000 || c.torn > c.compared/20 {
+	if c.compared < 2000 || c.torn > c.compared/20 {
 		t.Errorf("%d answers are compared, and %d are not, which shows little", c.compared, c.torn)
 	}
 	for _, d := range differences {

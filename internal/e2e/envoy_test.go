@@ -39,7 +39,7 @@ func buildReference(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(filepath.Dir(program.path), "ratelimit")
 	reference.build.Do(func() {
-		out, err := exec.Command("go", "build", "-C", "../../bench/ratelimit", "-o", path, "github.com/envoyproxy/ratelimit/src/service_cmd").CombinedOutput()
+		out, err := exec.Command("go", "build", "-C", "../../bench/ratelimit", "-ldflags=-s -w", "-o", path, "github.com/envoyproxy/ratelimit/src/service_cmd").CombinedOutput()
 		if err != nil {
 			reference.err = fmt.Errorf("%w: %s", err, out)
 		}

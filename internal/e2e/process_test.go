@@ -3,10 +3,12 @@ package e2e_test
 import (
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,13 +29,21 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	program.path = filepath.Join(dir, "stint")
+	// Most of these tests wait for other processes most of the time.
+	flag.Parse()
+	if n := max(4, 2*runtime.GOMAXPROCS(0)); flag.Lookup("test.parallel").Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
+		if err := flag.Set("test.parallel", strconv.Itoa(n)); err != nil {
+			panic(err)
+		}
+	}
 	code := m.Run()
 	testserver.StopShared()
 	_ = os.RemoveAll(dir) // what is left there is no test's business
 	os.Exit(code)
 }
 
-// program is the stint that the tests start.
+// program is the stint that the tests start, without the race detector: what it would find
+// in a process, the tests of the packages find.
 var program struct {
 	path  string
 	build sync.Once
@@ -44,7 +54,7 @@ var program struct {
 func buildProgram(t testing.TB) {
 	t.Helper()
 	program.build.Do(func() {
-		out, err := exec.Command("go", "build", "-o", program.path, "github.com/stintdev/stint/cmd/stint").CombinedOutput()
+		out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", program.path, "github.com/stintdev/stint/cmd/stint").CombinedOutput()
 		if err != nil {
 			program.err = fmt.Errorf("%w: %s", err, out)
 		}

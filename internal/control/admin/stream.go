@@ -46,7 +46,7 @@ func occupy(places *atomic.Int64, limit int64) (leave func(), ok bool) {
 
 // item is an event of a stream.
 type item struct {
-	frame []byte       // as it is sent, encoded once for all clients
+	frame []byte        // as it is sent, encoded once for all clients
 	about *record.Event // for filters; nil: for all clients
 }
 
@@ -64,7 +64,7 @@ func newItem(name string, data any) (item, error) {
 type mailbox struct {
 	size  int
 	wants func(*record.Event) bool // nil: all
-	wake  chan struct{}           // has room for one signal: there are items
+	wake  chan struct{}            // has room for one signal: there are items
 
 	mu      sync.Mutex
 	items   []item

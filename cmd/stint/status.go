@@ -35,12 +35,12 @@ func newStatus(t *terminal) *cobra.Command {
 	var as string
 	c := serverCommand(t, &cobra.Command{
 		Use:   "status",
-		Short: "Show what a server is, and how it is",
-		Long: `Show what a server is and how it is: its version, where its rules, its counters and its
-record are, which revision of rules it uses, where it listens, and how its parts are.
+		Short: "Show the status of a server",
+		Long: `Show the status of a server: its version, where its rules, counters and recorded decisions
+are stored, which revision of the rules it uses, where it listens, and the health of its parts.
 The exit code is 1 if it is not ready.`,
 		Example: `  stint status
-  stint status --server https://stint.internal:9090 -o json`,
+  stint status --server http://127.0.0.1:9090 -o json`,
 	}, func(c *cobra.Command, a *client, _ []string) error {
 		var s admin.Status
 		if err := a.do(c.Context(), call{path: "/status", into: &s}); err != nil {

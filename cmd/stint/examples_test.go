@@ -1,0 +1,353 @@
+package main_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	stint "github.com/stintdev/stint/cmd/stint"
+)
+
+// startDemo starts a server without any configuration, and returns what it prints, which
+// names its addresses and its token.
+func startDemo(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	out, err := os.Create(filepath.Join(dir, "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	c := exec.CommandContext(t.Context(), os.Args[0], "serve", "--http", "127.0.0.1:0", "--gateway", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	c.Env, c.Stdout = append(os.Environ(), asStint+"=1"), out
+	c.Cancel = func() error { return c.Process.Signal(syscall.SIGINT) }
+	c.WaitDelay = 20 * time.Second
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _ = c.Wait(); c.ProcessState.ExitCode() != 0 { // and not that it was told to end
+			t.Error(c.ProcessState)
+		}
+	})
+	for end := time.Now().Add(20 * time.Second); ; {
+		text, err := os.ReadFile(out.Name())
+		if strings.Contains(string(text), "Ctrl-C") {
+			return string(text)
+		}
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("the demo prints %s, %v", text, err)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// TestDemoPrints runs what the demo prints, as it is.
+func TestDemoPrints(t *testing.T) {
+	t.Parallel()
+	text := startDemo(t)
+	var script []string
+	for line := range strings.Lines(text[strings.Index(text, "\nTry\n"):]) {
+		if command, ok := strings.CutPrefix(line, "  "); ok && !strings.HasPrefix(command, "#") {
+			script = append(script, strings.TrimSpace(command))
+		}
+	}
+	c := exec.CommandContext(t.Context(), "sh", "-e", "-c", strings.Join(script, "\n"))
+	c.Env = append(os.Environ(), asStint+"=1")
+	out, err := c.CombinedOutput()
+	for _, want := range []string{"200 200 200 200 200 429 429", "HTTP/1.1 429", "200 200 200 429 429 429 429", `"allowed":true`, "allowed by", "per-client", "ip 127.0.0.1"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("it does not say %q", want)
+		}
+	}
+	if err != nil || len(script) < 8 || t.Failed() {
+		t.Errorf("%v:\n%s\n%s", err, strings.Join(script, "\n"), out)
+	}
+}
+
+// notRun are examples that need more than the demo.
+var notRun = map[string]string{
+	`archive (run|list)( +[a-z]+)*$|migrate up$`: "a configuration that names an archive or a database",
+	`redis|REDIS`:                      "a Redis",
+	`postgres:|DATABASE_URL`:           "a PostgreSQL",
+	`s3:`:                              "a bucket",
+	`archive (verify|restore) 2026-01`: "a month in an archive",
+	`\| jq`:                            "jq; the command itself is in another example",
+}
+
+// goesOn are examples that run until they are interrupted.
+var goesOn = regexp.MustCompile(`serve|top( --server.*)?$|follow`)
+
+// demo is a server without any configuration, and commands that ask it.
+type demo struct {
+	gateway, api, admin string
+	environ             []string
+	files               string // the files that commands name, as they are at the start
+	catalog             string // a file that has the catalog as it is at the start
+}
+
+func newDemo(t *testing.T) *demo {
+	t.Helper()
+	printed := startDemo(t)
+	find := func(pattern string) string {
+		t.Helper()
+		m := regexp.MustCompile(pattern).FindStringSubmatch(printed)
+		if m == nil {
+			t.Fatalf("the demo does not print %s:\n%s", pattern, printed)
+		}
+		return m[1]
+	}
+	d := &demo{gateway: find(`gateway +(http://\S+)`), api: find(`decision API +(http://\S+)`), admin: find(`dashboard +(http://\S+)`), files: newFiles(t)}
+	d.environ = []string{"STINT_SERVER=" + d.admin, "STINT_TOKEN=" + find(`STINT_TOKEN=(\S+)`), "EDITOR=true", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + t.TempDir()}
+	d.catalog = filepath.Join(t.TempDir(), "start.toml")
+	d.must(t, "export", "-f", d.catalog)
+	return d
+}
+
+// begin makes the catalog what it was, and returns a directory with the files.
+func (d *demo) begin(t *testing.T) (dir string) {
+	t.Helper()
+	d.must(t, "apply", "-f", d.catalog, "--prune", "--yes")
+	dir = t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(d.files)); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// must returns what a command says that has to work.
+func (d *demo) must(t *testing.T, args ...string) string {
+	t.Helper()
+	var out, errs bytes.Buffer
+	if code := stint.Run(t.Context(), args, d.environ, &out, &errs); code != 0 {
+		t.Fatalf("stint %v: exit code %d, %s%s", args, code, out.String(), errs.String())
+	}
+	return out.String()
+}
+
+// made returns the id of what a command makes.
+func (d *demo) made(t *testing.T, args ...string) string {
+	t.Helper()
+	var v struct{ ID string }
+	if err := json.Unmarshal([]byte(d.must(t, append(args, "-o", "json")...)), &v); err != nil {
+		t.Fatal(err)
+	}
+	return v.ID
+}
+
+// run runs a line that begins with variables or stint, as if it were in the directory. Ids
+// that servers make are replaced by some that there are, addresses by those of the demo.
+func (d *demo) run(t *testing.T, dir, line string) {
+	t.Helper()
+	given, call, _ := strings.Cut(line, "stint ")
+	call, _, _ = strings.Cut(call, " > ")
+	switch {
+	case strings.HasPrefix(call, "check ") && !strings.Contains(call, "--http") && !strings.Contains(call, "--config"):
+		call += " --http " + d.api
+	case strings.HasPrefix(call, "serve"):
+		call += " --http 127.0.0.1:0 --admin 127.0.0.1:0 --gateway 127.0.0.1:0"
+	case strings.HasPrefix(call, "changes ") && strings.Contains(call, " 42"):
+		d.must(t, "rules", "set", "search", "group=some")
+		n := regexp.MustCompile(`"revision": (\d+)`).FindStringSubmatch(d.must(t, "changes", "list", "--limit", "1", "-o", "json"))
+		call = strings.ReplaceAll(call, " 42", " "+n[1])
+	case strings.HasPrefix(call, "keys revoke"):
+		call = strings.ReplaceAll(call, "k3jq8w2n", d.made(t, "keys", "create", "user=alice"))
+	case strings.HasPrefix(call, "tokens revoke"):
+		call = strings.ReplaceAll(call, "4mqyx7bn2kcd6wvr", d.made(t, "tokens", "create", "someone"))
+	}
+	if asks.MatchString(call) && !strings.Contains(call, "--yes") {
+		call += " --yes" // there is no one to ask
+	}
+	call = strings.NewReplacer("http://localhost:8080", d.api, "http://127.0.0.1:9090", d.admin, "$PWD", dir).Replace(call)
+	args := words(call)
+	for i, a := range args { // files are where they would be
+		args[i] = regexp.MustCompile(`^(sqlite:)?([a-z]+\.(toml|db|csv|parquet)|ratelimit/config)$`).ReplaceAllString(a, "${1}"+dir+"/$2")
+		args[i] = strings.Replace(args[i], "envoy.config=", "envoy.config="+dir+"/", 1)
+	}
+	stop := func() {}
+	if strings.HasPrefix(call, "events follow") {
+		stop = traffic(t, d.api)
+	}
+	runExample(t, line, append(d.environ, strings.Fields(strings.ReplaceAll(given, "'code --wait'", "true"))...), args)
+	stop()
+}
+
+// asks are commands that ask whether something is meant.
+var asks = regexp.MustCompile(`^(\w+ (delete|revoke|revert|expire|down)|reset|apply .*--prune$)`)
+
+// TestExamples runs the examples of all help texts against the demo. Those of each command
+// begin with the catalog and the files as they are at the start.
+func TestExamples(t *testing.T) {
+	t.Parallel()
+	d := newDemo(t)
+	ran := 0
+	for _, command := range documented {
+		_, examples, _ := strings.Cut(d.must(t, append(strings.Fields(command), "--help")...), "\nExamples:\n")
+		examples, _, _ = strings.Cut(examples, "\n\n")
+		if examples == "" {
+			t.Errorf("stint %s --help has no example", command)
+		}
+		dir := d.begin(t)
+		for line := range strings.Lines(examples) {
+			if line = strings.TrimSpace(line); needs(line) == "" {
+				ran++
+				d.run(t, dir, line)
+			}
+		}
+	}
+	if ran < 100 {
+		t.Errorf("only %d examples were run", ran)
+	}
+}
+
+// needs returns what a line needs that the demo has not, if there is something.
+func needs(line string) string {
+	for pattern, what := range notRun {
+		if regexp.MustCompile(pattern).MatchString(line) {
+			return what
+		}
+	}
+	return ""
+}
+
+// documentedLine is a command in a document: in a block for the shell, or indented, with or
+// without a prompt.
+var documentedLine = regexp.MustCompile(`^(?:    )?(?:\$ )?((?:stint|curl|for i in) .*)$`)
+
+// TestDocumentedCommands runs the commands for stint and curl that the documents show, in
+// their order, against the demo.
+func TestDocumentedCommands(t *testing.T) {
+	t.Parallel()
+	d := newDemo(t)
+	ran := 0
+	for name, text := range documents(t) {
+		dir := d.begin(t)
+		fence := ""
+		for line := range strings.Lines(strings.ReplaceAll(text, "\\\n", " ")) {
+			line = strings.TrimRight(line, "\n")
+			if language, ok := strings.CutPrefix(line, "```"); ok {
+				fence = language
+				continue
+			}
+			m := documentedLine.FindStringSubmatch(line)
+			if m == nil || fence != "sh" && !strings.HasPrefix(line, "    ") || strings.Count(m[1], "'")%2 == 1 || needs(m[1]) != "" || runElsewhere[name] != "" {
+				continue
+			}
+			ran++
+			if strings.HasPrefix(m[1], "stint ") {
+				d.run(t, dir, m[1])
+				continue
+			}
+			script := strings.NewReplacer("http://127.0.0.1:9090", d.admin, "localhost:8000", d.gateway, "localhost:8080", d.api, "localhost:9090", d.admin).Replace(m[1])
+			c := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(script, "curl", "curl -fsS", 1))
+			c.Env = d.environ
+			if out, err := c.CombinedOutput(); err != nil && !strings.Contains(string(out), "429") {
+				t.Errorf("%s: %s: %v, %s", name, script, err, out)
+			}
+		}
+	}
+	if ran < 15 {
+		t.Errorf("only %d commands were run", ran)
+	}
+}
+
+// runElsewhere are documents whose commands other tests run, with what they need.
+var runElsewhere = map[string]string{
+	"admin-api.md":         "TestDocumentedAdmin of internal/e2e",
+	"operations.md":        "TestDocumentedAdmin of internal/e2e",
+	"envoy.md":             "TestEnvoyDocument of internal/e2e",
+	"disaster-recovery.md": "TestRecoveryPostgres and TestRecoverySmall of internal/e2e",
+}
+
+// traffic asks for decisions until it is stopped, more than a limit of the demo allows.
+func traffic(t *testing.T, api string) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	work.Go(func() {
+		for ctx.Err() == nil {
+			stint.Run(ctx, []string{"check", "/search/x", "--ip", "192.0.2.1", "--take", "--http", api}, nil, io.Discard, io.Discard)
+		}
+	})
+	return func() {
+		cancel()
+		work.Wait()
+	}
+}
+
+// runExample runs a command, which may answer no, or goes on until it is interrupted.
+func runExample(t *testing.T, line string, environ, args []string) {
+	t.Helper()
+	ctx, interrupt := context.WithTimeout(t.Context(), 20*time.Second)
+	defer interrupt()
+	var out said
+	if goesOn.MatchString(line) {
+		out.heard = interrupt
+	}
+	code := stint.Run(ctx, args, environ, &out, &out)
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		t.Errorf("%s: still runs after 20 s, %s", line, out.text)
+	}
+	if code != 0 && (code != 1 || !regexp.MustCompile(`^stint (check|explain|doctor|nodes)`).MatchString(line)) {
+		t.Errorf("%s: exit code %d, %s", line, code, out.text)
+	}
+}
+
+// said is what a command writes. At the first of it, heard is called.
+type said struct {
+	mu    sync.Mutex
+	text  []byte
+	heard func()
+}
+
+func (s *said) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.heard != nil {
+		s.heard()
+	}
+	s.text = append(s.text, p...)
+	return len(p), nil
+}
+
+// newFiles returns a directory with the files that examples name.
+func newFiles(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"stint.toml":   "[server]\nlog_format = \"text\"\n[[rules]]\nname = \"search\"\ncount_by = [\"user\"]\nlimits = [ { name = \"search\", limit = \"5/1m\" } ]\n",
+		"rules.toml":   "[[rules]]\nname = \"search\"\ncount_by = [\"user\"]\nlimits = [ { name = \"search\", limit = \"5/1m\" } ]\n",
+		"search.toml":  "name = \"search\"\ncount_by = [\"user\"]\nlimits = [ { name = \"search\", limit = \"5/1m\" } ]\n",
+		"reports.toml": "count_by = [\"user\"]\nlimits = [ { name = \"reports\", limit = \"5/1m\" } ]\n",
+		"gold.toml":    "price = \"49 EUR a month\"\n",
+		"carol.toml":   "tier = \"premium\"\n",
+		"globex.toml":  "tier = \"premium\"\n",
+		"key.toml":     "user = \"alice\"\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.CopyFS(filepath.Join(dir, "ratelimit/config"), os.DirFS("testdata/envoy")); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	for _, line := range []string{"migrate up --database sqlite:" + dir + "/stint.db", "apply -f " + dir + "/rules.toml --database sqlite:" + dir + "/stint.db"} {
+		if code := stint.Run(t.Context(), strings.Fields(line), nil, &out, &out); code != 0 {
+			t.Fatal(fmt.Sprint(line, ": ", out.String()))
+		}
+	}
+	return dir
+}
