@@ -119,6 +119,13 @@ func newDemo(t *testing.T) *demo {
 // begin makes the catalog what it was, and returns a directory with the files.
 func (d *demo) begin(t *testing.T) (dir string) {
 	t.Helper()
+	var keys []struct{ ID string }
+	if err := json.Unmarshal([]byte(d.must(t, "keys", "list", "-o", "json")), &keys); err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range keys { // a file does not prune them
+		d.must(t, "keys", "delete", k.ID, "--yes")
+	}
 	d.must(t, "apply", "-f", d.catalog, "--prune", "--yes")
 	dir = t.TempDir()
 	if err := os.CopyFS(dir, os.DirFS(d.files)); err != nil {
@@ -224,7 +231,7 @@ func needs(line string) string {
 
 // documentedLine is a command in a document: in a block for the shell, or indented, with or
 // without a prompt.
-var documentedLine = regexp.MustCompile(`^(?:    )?(?:\$ )?((?:stint|curl|for i in) .*)$`)
+var documentedLine = regexp.MustCompile(`^(?:    )?(?:\$ )?(?:\./)?((?:stint|curl|for i in) .*)$`)
 
 // TestDocumentedCommands runs the commands for stint and curl that the documents show, in
 // their order, against the demo.
@@ -328,6 +335,7 @@ func newFiles(t *testing.T) string {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"stint.toml":   "[server]\nlog_format = \"text\"\n[[rules]]\nname = \"search\"\ncount_by = [\"user\"]\nlimits = [ { name = \"search\", limit = \"5/1m\" } ]\n",
+		"node.toml":    "[server]\ndatabase = \"sqlite::memory:\"\nlog_level = \"error\"\n",
 		"rules.toml":   "[[rules]]\nname = \"search\"\ncount_by = [\"user\"]\nlimits = [ { name = \"search\", limit = \"5/1m\" } ]\n",
 		"search.toml":  "name = \"search\"\ncount_by = [\"user\"]\nlimits = [ { name = \"search\", limit = \"5/1m\" } ]\n",
 		"reports.toml": "count_by = [\"user\"]\nlimits = [ { name = \"reports\", limit = \"5/1m\" } ]\n",
