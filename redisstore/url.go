@@ -2,13 +2,9 @@ package redisstore
 
 import (
 	"crypto/tls"
-	"crypto/x509"
-	"errors"
-	"io/fs"
 	"net"
 	"net/netip"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -189,29 +185,6 @@ func parseURL(raw string) (config, error) {
 	return c, nil
 }
 
-// redact returns a URL for logs: its passwords are replaced, and if it is not
-// well formed, when a password may be anywhere, all of it is.
-func redact(raw string) string {
-	u, err := takeApart(raw)
-	if err != nil {
-		return hidden
-	}
-	s := u.scheme + "://"
-	if u.password != "" {
-		s += u.rawUser + ":" + hidden + "@"
-	}
-	s += u.rawHosts
-	sep := "?"
-	for _, a := range u.args {
-		if a.secret {
-			a.raw = hidden
-		}
-		s += sep + a.name + "=" + a.raw
-		sep = "&"
-	}
-	return s
-}
-
 // hidden stands for what may be a password.
 const hidden = "xxxxx"
 
@@ -225,15 +198,14 @@ func badURL(part, value, want string) error {
 // pieces is a URL whose form is right. The values of args are still unread.
 type pieces struct {
 	config
-	scheme            string
-	rawUser, rawHosts string // as written; with the hosts, the path
-	args              []arg
+	scheme string
+	args   []arg
 }
 
 // arg is a parameter with its value.
 type arg struct {
 	*param
-	raw, value string // as written, and what it stands for
+	value string
 }
 
 func (a arg) wrong(want string) error {
@@ -278,7 +250,6 @@ func takeApart(raw string) (pieces, error) {
 		seen["user"], seen["password"] = true, true
 		rest = rest[len(userinfo)+1:]
 	}
-	u.rawHosts = rest
 	hosts, path, _ := strings.Cut(rest, "/")
 	if err := u.setHosts(hosts); err != nil {
 		return u, err
@@ -335,7 +306,6 @@ func (u *pieces) setUser(userinfo string) error {
 	if errs != [2]error{} {
 		return badURL("before the @", hidden, howToEscape)
 	}
-	u.rawUser = user
 	return nil
 }
 
@@ -405,7 +375,7 @@ func (u *pieces) setQuery(query string, seen map[string]bool) error {
 			return err
 		}
 		value, err := url.PathUnescape(raw)
-		a := arg{p, raw, value}
+		a := arg{p, value}
 		switch {
 		// Half of the world reads + as a space, and a password may hold either.
 		case err != nil || strings.Contains(raw, "+"):
@@ -466,57 +436,6 @@ func (c *config) setBuffer(v string) bool {
 	n, err := strconv.ParseUint(digits, 10, 16) // at most 2^36 with its unit
 	c.buffer = int(n << shift)
 	return unit && err == nil && c.buffer >= 4<<10 && c.buffer <= 16<<20
-}
-
-// readFiles fills tls from the files that the URL names.
-func (c *config) readFiles() error {
-	if c.caFile != "" {
-		_, pool, err := readCertificates("tls_ca", c.caFile)
-		if err != nil {
-			return err
-		}
-		c.tls.RootCAs = pool
-	}
-	if c.certFile == "" {
-		return nil
-	}
-	cert, _, err := readCertificates("tls_cert", c.certFile)
-	if err != nil {
-		return err
-	}
-	key, err := readFile("tls_key", c.keyFile)
-	if err != nil {
-		return err
-	}
-	pair, err := tls.X509KeyPair(cert, key)
-	if err != nil {
-		return badURL("tls_key", c.keyFile, "the key of tls_cert, in PEM: "+err.Error())
-	}
-	c.tls.Certificates = []tls.Certificate{pair}
-	return nil
-}
-
-func readCertificates(name, path string) ([]byte, *x509.CertPool, error) {
-	text, err := readFile(name, path)
-	if err != nil {
-		return nil, nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(text) {
-		return nil, nil, badURL(name, path, "a file with a certificate, in PEM")
-	}
-	return text, pool, nil
-}
-
-func readFile(name, path string) ([]byte, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		if p := (*fs.PathError)(nil); errors.As(err, &p) {
-			err = p.Err // the path is in the error already
-		}
-		return nil, badURL(name, path, "a file that can be read: "+err.Error())
-	}
-	return text, nil
 }
 
 // between reads a duration into d.
