@@ -41,6 +41,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/grpclimit/descriptor"
+	"github.com/stintdev/stint/layer"
 )
 
 // Options are a service's settings. Store is required.
@@ -52,8 +53,9 @@ type Options struct {
 	Config *descriptor.Config
 	// Recorder is told of every request to which a limit applied. Nil: no one is.
 	Recorder engine.Recorder
-	// OnFailure is what a layer.FailMode around the store does while the store is out of
-	// reach. With [stint.FailError] calls fail then, and Envoy's failure_mode_deny decides.
+	// OnFailure is what happens while the store is out of reach. Default: what the layers
+	// around it decide holds, and without layers calls fail. With [stint.FailError] calls
+	// fail in any case, and Envoy's failure_mode_deny decides.
 	OnFailure stint.FailMode
 	// Shadow has nothing refused, and Quota has all limits be in quota_mode.
 	Shadow, Quota bool
@@ -108,6 +110,12 @@ func New(o Options) (*Service, error) {
 		return nil, &stint.InvalidError{Field: "NearRatio", Value: strconv.FormatFloat(o.NearRatio, 'g', -1, 64), Want: "more than 0, and at most 1"}
 	case o.Headers != nil && (o.Headers.Limit == "" || o.Headers.Remaining == "" || o.Headers.Reset == ""):
 		return nil, &stint.InvalidError{Field: "Headers", Value: "", Want: "three names, as DefaultHeaders has"}
+	}
+	if o.OnFailure != stint.FailLocal && layer.PlaceOf(o.Store) < layer.PlaceFailMode {
+		var err error
+		if o.Store, err = layer.FailMode(o.Store, layer.FailModeOptions{}); err != nil {
+			return nil, err
+		}
 	}
 	s := &Service{o: o, policy: stint.Policy{OnFailure: o.OnFailure}, near: o.NearRatio}
 	s.works.New = func() any { return new(work) }

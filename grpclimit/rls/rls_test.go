@@ -22,7 +22,6 @@ import (
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/grpclimit/descriptor"
 	"github.com/stintdev/stint/grpclimit/rls"
-	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/memstore"
 )
 
@@ -543,11 +542,7 @@ func TestFailError(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, plain, func(o *rls.Options) { o.Store = local{o.Store} })
 	b.want(ask("d", "user=a"), "OK [OK 2]")
-	store, err := layer.FailMode(local{b.store}, layer.FailModeOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	strict, err := rls.New(rls.Options{Store: store, Config: limits(t, plain), OnFailure: stint.FailError, Now: b.clock.Now})
+	strict, err := rls.New(rls.Options{Store: local{b.store}, Config: limits(t, plain), OnFailure: stint.FailError, Now: b.clock.Now})
 	if err != nil {
 		t.Fatal(err)
 	}
