@@ -23,6 +23,8 @@ import (
 	"github.com/stintdev/stint/storetest"
 )
 
+// This file is long: what may become of a request, outcome by outcome, on one set of rules and helpers.
+
 func TestMain(m *testing.M) {
 	defer testredis.StopShared()
 	m.Run()

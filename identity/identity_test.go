@@ -20,6 +20,8 @@ import (
 	"github.com/stintdev/stint/identity"
 )
 
+// This file is long: one resolver and a case for each way to say who one is, true or forged.
+
 var (
 	start  = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	client = netip.MustParseAddr("198.51.100.7")

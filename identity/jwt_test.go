@@ -36,6 +36,8 @@ import (
 	"github.com/stintdev/stint/identity"
 )
 
+// This file is long: one issuer, in the test, and a case for each way to forge or break a token.
+
 type claims = map[string]any
 
 // signer issues tokens.

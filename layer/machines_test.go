@@ -17,6 +17,8 @@ import (
 	"github.com/stintdev/stint/storetest"
 )
 
+// This file is long: retry, breaker, fallback and deny cache as state machines, on one store that fails on demand.
+
 // virtual runs a test in virtual time, with a store in memory that can be made to
 // fail.
 func virtual(t *testing.T, test func(t *testing.T, f *faulty)) {

@@ -18,6 +18,8 @@ import (
 	"github.com/stintdev/stint/storetest"
 )
 
+// This file is long: what a store in memory promises beyond the suite, with the helpers that count it.
+
 func newStore(t testing.TB, o memstore.Options) *memstore.Store {
 	t.Helper()
 	s, err := memstore.New(o)

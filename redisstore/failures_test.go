@@ -22,6 +22,8 @@ import (
 	"github.com/stintdev/stint/storetest"
 )
 
+// This file is long: one case for each way in which Redis fails, on one proxy.
+
 // ask is one unit of a subject, out of n.
 func ask(subject string, n int64) []stint.Ask {
 	return []stint.Ask{{Key: stint.Key{Subject: subject, Name: "api"}, Limit: limitOf(stint.SlidingWindow, n), Cost: 1}}

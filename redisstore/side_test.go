@@ -18,6 +18,8 @@ import (
 	"github.com/stintdev/stint/storetest"
 )
 
+// This file is long: values, messages and presence, with the failures that they share.
+
 func TestSideValues(t *testing.T) {
 	t.Parallel()
 	for name, urlOf := range topologies {

@@ -21,6 +21,8 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
+// This file is long: the reference matcher that walks all rules, and what it is compared with.
+
 // scenario is a case of a script: rules, and requests with the rules that apply.
 type scenario struct {
 	name  string

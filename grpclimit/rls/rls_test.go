@@ -25,6 +25,8 @@ import (
 	"github.com/stintdev/stint/memstore"
 )
 
+// This file is long: one case for each thing that Envoy can ask, on one bench.
+
 // start is an instant that is 15 s before the end of a minute and of an hour.
 var start = time.Date(2026, 3, 4, 5, 59, 45, 0, time.UTC)
 

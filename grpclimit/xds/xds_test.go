@@ -35,6 +35,8 @@ import (
 	"github.com/stintdev/stint/grpclimit/xds"
 )
 
+// This file is long: one management server, in the test, and everything that it can do wrong.
+
 // TestMain fails if a goroutine of a client or a server is left.
 func TestMain(m *testing.M) {
 	code := m.Run()

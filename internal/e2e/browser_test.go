@@ -32,6 +32,8 @@ import (
 	"github.com/stintdev/stint/internal/test/testserver"
 )
 
+// This file is long: the whole driver of the browser, which all dashboard tests share.
+
 // chromium is the browser that all tests share. It is a server like the others: killed
 // with all its children at the end, and its profile removed.
 var chromium = testserver.Share(func(g *testserver.Group) (*testserver.Process, error) {

@@ -21,6 +21,8 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
+// This file is long: two servers on one database, from the first change to the last failure.
+
 // newCatalog returns an empty catalog in PostgreSQL, and its URL.
 func newCatalog(t testing.TB) (*catalog.Catalog, string) {
 	t.Helper()

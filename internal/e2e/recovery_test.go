@@ -24,6 +24,8 @@ import (
 	"github.com/stintdev/stint/storetest"
 )
 
+// This file is long: a backup, a disaster and a restore are one story.
+
 // scripts is where the scripts for backups are.
 const scripts = "../../deploy/backup"
 

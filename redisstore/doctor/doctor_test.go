@@ -23,6 +23,8 @@ import (
 	"github.com/stintdev/stint/redisstore/doctor"
 )
 
+// This file is long: one case for each finding, on servers that have it.
+
 func TestMain(m *testing.M) {
 	defer testredis.StopShared()
 	m.Run()

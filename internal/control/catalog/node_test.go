@@ -21,6 +21,8 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
+// This file is long: one node that follows a database, and each way in which the database can change.
+
 const (
 	// soon is far less than a poll that is not to be waited for, and far more than
 	// anything takes.

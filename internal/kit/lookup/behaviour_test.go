@@ -14,6 +14,8 @@ import (
 	"github.com/stintdev/stint/internal/kit/lookup"
 )
 
+// This file is long: a model of the cache, and what it is held to.
+
 type (
 	options = lookup.Options[row]
 	cache   = lookup.Cache[row]

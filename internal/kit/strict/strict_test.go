@@ -17,6 +17,8 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
+// This file is long: one table of everything that a file can have wrong, in both formats.
+
 type config struct {
 	server
 	Name   string            `json:"name"`

@@ -21,6 +21,8 @@ import (
 	"github.com/stintdev/stint/internal/test/testredis"
 )
 
+// This file is long: a test for each thing that a test server can be made to do.
+
 func TestMain(m *testing.M) {
 	defer testredis.StopShared()
 	m.Run()
