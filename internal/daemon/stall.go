@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"sync"
 	"time"
 )
@@ -27,9 +28,13 @@ type exchange struct {
 
 	writeBy time.Time // the deadline for writing
 
+	inRead sync.Mutex // held while the body is read
+
 	mu      sync.Mutex
 	readBy  time.Time // the deadline for reading the body
+	reading bool      // someone has begun to read the body
 	patient bool      // the body has no deadline: it has been read, or the client is being answered by HTTP/2
+	closed  bool      // the handler has returned: the rest of the body is the server's to read
 	ended   bool      // deadlines are set by the server, or by the handler that has hijacked the connection
 }
 
@@ -51,17 +56,33 @@ func newExchange(w http.ResponseWriter, r *http.Request, timeout time.Duration) 
 func (e *exchange) end() {
 	e.mu.Lock()
 	ended := e.ended
+	e.closed = true
 	e.mu.Unlock()
 	if ended {
 		return
 	}
 	e.allowWrite()
 	if e.body != nil && !e.http2 {
+		e.interruptRead()
 		e.allowRead()
 	}
 	e.mu.Lock()
 	e.ended = true
 	e.mu.Unlock()
+}
+
+// interruptRead ends a read of the body that is still going on: a proxy that has its answer
+// may still pass the body on. The server would end it, too, and then read the rest without
+// a deadline.
+func (e *exchange) interruptRead() {
+	for !e.inRead.TryLock() {
+		e.mu.Lock()
+		e.readBy = time.Time{}
+		_ = e.control.SetReadDeadline(time.Unix(1, 0))
+		e.mu.Unlock()
+		runtime.Gosched()
+	}
+	e.inRead.Unlock()
 }
 
 // extend returns a deadline in place of the given one, unless that leaves the client all
@@ -75,8 +96,7 @@ func (e *exchange) extend(deadline time.Time) (later time.Time, ok bool) {
 	return now.Add(e.timeout + e.timeout/4), true
 }
 
-// allowRead gives the client its time to send more of the body. It may be called when the
-// handler has returned: a goroutine that passes the body on may still read it.
+// allowRead gives the client its time to send more of the body.
 func (e *exchange) allowRead() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -139,9 +159,21 @@ func (e *exchange) FlushError() error {
 
 // begin notes that the response has begun. By HTTP/2, client and server may then talk in
 // turns, so the client may pause in its body.
+//
+// By HTTP/1, a response that comes while a proxy still passes the body on is the last of its
+// connection. Otherwise the server may find that body closed when it would read the rest, take it for
+// read, and what comes late for the next request.
 func (e *exchange) begin() {
-	if e.http2 && e.body != nil {
+	switch {
+	case e.body == nil:
+	case e.http2:
 		e.forgetRead(true)
+	default:
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.reading && !e.patient {
+			e.Header().Set("Connection", "close")
+		}
 	}
 }
 
@@ -181,6 +213,15 @@ func (e *exchange) Unwrap() http.ResponseWriter { return e.ResponseWriter }
 type exchangeBody struct{ *exchange }
 
 func (b exchangeBody) Read(p []byte) (int, error) {
+	b.inRead.Lock()
+	defer b.inRead.Unlock()
+	b.mu.Lock()
+	b.reading = true
+	closed := b.closed
+	b.mu.Unlock()
+	if closed {
+		return 0, http.ErrBodyReadAfterClose
+	}
 	b.allowRead()
 	n, err := b.body.Read(p)
 	switch {
