@@ -59,7 +59,8 @@ func TestDemoPrints(t *testing.T) {
 	t.Parallel()
 	text := startDemo(t)
 	var script []string
-	for line := range strings.Lines(text[strings.Index(text, "\nTry\n"):]) {
+	_, try, _ := strings.Cut(text, "\nTry\n")
+	for line := range strings.Lines(try) {
 		if command, ok := strings.CutPrefix(line, "  "); ok && !strings.HasPrefix(command, "#") {
 			script = append(script, strings.TrimSpace(command))
 		}

@@ -107,8 +107,15 @@ func (s *Store) findIn(ctx context.Context, tx *sql.Tx, m Month, q EventQuery, m
 	looked := s.Table(m) + " WHERE " + w.String() + order
 	rest := query.Where{Args: w.Args} // what those that were found are filtered by
 	for _, is := range [][2]string{
-		{"user_id", q.User}, {"tenant", q.Tenant}, {"key_id", q.Key}, {"ip", q.IP}, {"rule", q.Rule},
-		{"endpoint", q.Endpoint}, {"method", q.Method}, {"region", q.Region}, {"node", q.Node},
+		{"user_id", q.User},
+		{"tenant", q.Tenant},
+		{"key_id", q.Key},
+		{"ip", q.IP},
+		{"rule", q.Rule},
+		{"endpoint", q.Endpoint},
+		{"method", q.Method},
+		{"region", q.Region},
+		{"node", q.Node},
 	} {
 		rest.Is(is[0], is[1])
 	}

@@ -17,12 +17,16 @@ import (
 	"github.com/stintdev/stint/internal/test/testpostgres"
 )
 
-func postgres(t testing.TB) string { return testpostgres.Shared(t).Database(t) }
+func postgres(tb testing.TB) string {
+	tb.Helper()
+	return testpostgres.Shared(tb).Database(tb)
+}
 
 // each runs a test with a store in each kind of database.
 func each(t *testing.T, now time.Time, test func(t *testing.T, s *record.Store, db *database.DB)) {
 	t.Helper()
 	recordtest.Each(t, postgres, false, func(t *testing.T, url string) {
+		t.Helper()
 		db := recordtest.Open(t, url)
 		test(t, storeAt(t, db, now), db)
 	})
@@ -163,6 +167,7 @@ func TestWritersAtOnce(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 0, 0, 30, 0, time.UTC)
 	recordtest.Each(t, postgres, true, func(t *testing.T, url string) {
+		t.Helper()
 		recordtest.Open(t, url)
 		const n, size = 600, 100
 		var batch []record.Event

@@ -75,15 +75,15 @@ func (g *generator) operation(op *admin.Operation) object {
 	hasBody := false
 	var parameters []object
 	for _, f := range admin.FieldsOf(op.In) {
-		switch {
-		case f.Name == "Body":
+		switch f.Name {
+		case "Body":
 			hasBody = true
 			body := object{"content": object{"application/json": object{"schema": g.schema(f.Type)}}}
 			if f.Type.Kind() != reflect.Pointer {
 				body["required"] = true
 			}
 			out["requestBody"] = body
-		case f.Name == "RawBody":
+		case "RawBody":
 			hasBody = true
 			contents := object{}
 			for _, contentType := range op.Consumes {
@@ -182,15 +182,12 @@ func (g *generator) field(f reflect.StructField) object {
 	}
 	_, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 	optional := strings.Contains(options, "omit")
-	switch f.Type.Kind() {
-	case reflect.Slice:
-		if s["type"] == "array" && f.Tag.Get("nullable") != "false" && !optional {
-			s["type"] = []string{"array", "null"}
-		}
-	case reflect.Pointer:
-		if s["$ref"] == nil && !optional {
-			s["type"] = []any{s["type"], "null"}
-		}
+	switch kind := f.Type.Kind(); {
+	case optional:
+	case kind == reflect.Slice && s["type"] == "array" && f.Tag.Get("nullable") != "false":
+		s["type"] = []string{"array", "null"}
+	case kind == reflect.Pointer && s["$ref"] == nil:
+		s["type"] = []any{s["type"], "null"}
 	}
 	return s
 }

@@ -224,6 +224,7 @@ func (d *directory) follow(ctx context.Context, n *news) {
 		if next, err := d.newCaches(); err == nil { // the options were valid the first time
 			d.caches.Swap(next).close()
 		}
+	case setBack: // nothing was read
 	}
 }
 

@@ -20,8 +20,10 @@ import (
 const (
 	// Day is a day of UTC.
 	Day = 24 * time.Hour
-	// FirstYear and LastYear are the years of which events are kept.
-	FirstYear, LastYear = 2020, 2099
+	// FirstYear is the first year of which events are kept.
+	FirstYear = 2020
+	// LastYear is the last.
+	LastYear = 2099
 	// maxRange is the longest time that can be asked about.
 	maxRange = 366 * Day
 )

@@ -96,6 +96,7 @@ func TestTopOfMany(t *testing.T) {
 func TestTopOfLastDay(t *testing.T) {
 	t.Parallel()
 	recordtest.Each(t, postgres, false, func(t *testing.T, url string) {
+		t.Helper()
 		db := recordtest.Open(t, url)
 		now := time.Date(2026, 3, 4, 5, 30, 0, 0, time.UTC)
 		s := recordtest.Store(t, db, func() time.Time { return now })
@@ -215,6 +216,7 @@ func TestRollUpsExpire(t *testing.T) {
 	t.Parallel()
 	begin := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	recordtest.Each(t, postgres, false, func(t *testing.T, url string) {
+		t.Helper()
 		db := recordtest.Open(t, url)
 		now := begin
 		s := recordtest.Store(t, db, func() time.Time { return now })
@@ -315,6 +317,7 @@ func TestLate(t *testing.T) {
 	t.Parallel()
 	begin := time.Date(2026, 2, 28, 22, 0, 30, 0, time.UTC)
 	recordtest.Each(t, postgres, true, func(t *testing.T, url string) {
+		t.Helper()
 		now := begin
 		var nodes []*rollup.Store
 		for range 3 {
@@ -345,6 +348,7 @@ func TestOldRollUps(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 15, 12, 0, 0, 0, time.UTC)
 	recordtest.Each(t, postgres, false, func(t *testing.T, url string) {
+		t.Helper()
 		db, ctx := recordtest.Open(t, url), t.Context()
 		if _, err := db.Down(ctx, 5); err != nil {
 			t.Fatal(err)

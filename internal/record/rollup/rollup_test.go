@@ -242,6 +242,7 @@ func TestRollUp(t *testing.T) {
 	t.Parallel()
 	base := time.Date(2026, 3, 1, 6, 30, 20, 0, time.UTC)
 	recordtest.Each(t, postgres, false, func(t *testing.T, url string) {
+		t.Helper()
 		db := recordtest.Open(t, url)
 		ctx, months := t.Context(), []record.Month{recordtest.Month("2026-02"), recordtest.Month("2026-03")}
 		now := base
@@ -295,6 +296,7 @@ func TestRollUpOnce(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 3, 1, 6, 0, 0, 0, time.UTC)
 	recordtest.Each(t, postgres, true, func(t *testing.T, url string) {
+		t.Helper()
 		db := recordtest.Open(t, url)
 		s := recordtest.Store(t, db, recordtest.At(now))
 		var events []record.Event

@@ -15,12 +15,16 @@ import (
 	"github.com/stintdev/stint/internal/test/testpostgres"
 )
 
-func postgres(t testing.TB) string { return testpostgres.Shared(t).Database(t) }
+func postgres(tb testing.TB) string {
+	tb.Helper()
+	return testpostgres.Shared(tb).Database(tb)
+}
 
 // each runs a test with a store in each kind of database, where it is always the same time.
 func each(t *testing.T, now time.Time, test func(t *testing.T, s *rollup.Store, db *database.DB)) {
 	t.Helper()
 	recordtest.Each(t, postgres, false, func(t *testing.T, url string) {
+		t.Helper()
 		db := recordtest.Open(t, url)
 		test(t, recordtest.Store(t, db, recordtest.At(now)), db)
 	})
