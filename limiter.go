@@ -53,8 +53,9 @@ func New(store Store, o Options) (*Limiter, error) {
 }
 
 // Take asks for one unit.
-func (l *Limiter) Take(ctx context.Context, subject string) (Decision, error) {
-	return l.TakeN(ctx, subject, 1)
+func (l *Limiter) Take(ctx context.Context, subject string) (d Decision, err error) {
+	err = l.call(ctx, subject, 1, &d)
+	return d, err
 }
 
 // TakeN asks for n units, all or none.
