@@ -59,7 +59,7 @@ func doors() []door {
 	get := []byte("GET /search?q=cats HTTP/1.1\r\nHost: app\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n")
 	return []door{
 		{emptyDoor, emptyDoor, 0, 1, 200, post("/v1/check", check), startSelf(serveEmpty)},
-		{"door: stint /v1/check", emptyDoor, 1.5, 1, 200, post("/v1/check", check), startStint("http", most)},
+		{"door: stint /v1/check", emptyDoor, 1.65, 1, 200, post("/v1/check", check), startStint("http", most)},
 		{"door: stint /v1/check/batch of 64", emptyDoor, 0, doorBatch, 200, post("/v1/check/batch", batch), startStint("http", most)},
 		{proxyDoor, proxyDoor, 0, 1, 200, get, startSelf(serveProxy)},
 		{"door: httputil.ReverseProxy with a BufferPool", proxyDoor, 0, 1, 200, get, startSelf(servePool)},
