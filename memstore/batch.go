@@ -9,11 +9,11 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// onStack is how many asks are worked on without allocating.
+// onStack is how many asks a take can have without allocating.
 const onStack = 10
 
-// penalty is the algorithm of penalties, to tell their counters from others. They
-// are kept like logs.
+// penalty stands for the algorithm of penalties, whose counters differ from all others. They are
+// stored like logs.
 const penalty stint.Algorithm = 0xff
 
 func algorithmOf(a *stint.Ask) stint.Algorithm {
@@ -23,16 +23,16 @@ func algorithmOf(a *stint.Ask) stint.Algorithm {
 	return a.Limit.Algorithm
 }
 
-// item is one ask of several, on its way. Once items are in order, a twin asks the same counter as
-// the item before it.
+// item is one of several asks. Once items are sorted, a twin asks the same counter as the item
+// before it.
 type item struct {
 	id   id
 	cell *cell // locked; nil if there is none
-	ask  int32 // its place among the asks
+	ask  int32 // index of the ask
 	twin bool
 }
 
-// identify fills in the items of asks. It reports whether all of them are for limits.
+// identify fills in the items. It reports whether no ask is a penalty.
 func (s *Store) identify(items []item, asks []stint.Ask) (limits bool) {
 	limits = true
 	for i := range items {
@@ -44,23 +44,23 @@ func (s *Store) identify(items []item, asks []stint.Ask) (limits bool) {
 	return limits
 }
 
-// compiled returns the asks, which are valid, with the plans of all limits.
+// compiled returns valid asks with the plans of all limits.
 func compiled(asks []stint.Ask) []stint.Ask {
 	missing := func(a stint.Ask) bool { return a.Penalty == nil && !a.Compiled() }
 	if !slices.ContainsFunc(asks, missing) {
 		return asks
 	}
-	asks = slices.Clone(asks) // they are the caller's
+	asks = slices.Clone(asks) // the caller owns them
 	for i := range asks {
 		if missing(asks[i]) {
-			asks[i].Plan, _ = asks[i].Limit.Compile() // it is valid
+			asks[i].Plan, _ = asks[i].Limit.Compile() // it was validated
 		}
 	}
 	return asks
 }
 
-// order puts the items in the order of their counters, which is the order of locks; asks on
-// one counter stay in their own order. It reports whether there are twins.
+// order sorts the items by counter, which is the lock order. Asks of one counter keep their order.
+// It reports whether there are twins.
 func order(items []item) (twins bool) {
 	slices.SortStableFunc(items, func(a, b item) int {
 		if c := cmp.Compare(a.id.hi, b.id.hi); c != 0 {
@@ -76,7 +76,7 @@ func order(items []item) (twins bool) {
 	return twins
 }
 
-// acquireAll locks the cells of all items, which are in order. If one is not there it locks none and
+// acquireAll locks the cells of all items, which are sorted. If one does not exist, it locks none and
 // returns false.
 func (s *Store) acquireAll(items []item) bool {
 	for i := range items {
@@ -97,8 +97,8 @@ func releaseAll(items []item) {
 	}
 }
 
-// lockAll locks the shards of all items, and the cells of those that have one.
-// It returns the shards, for unlockAll.
+// lockAll locks the shards of all items, and the cells that exist. It returns the shards, for
+// unlockAll.
 func (s *Store) lockAll(items []item) []*shard {
 	locked := make([]*shard, 0, len(items))
 	for i := range items {
@@ -122,7 +122,7 @@ func (s *Store) unlockAll(locked []*shard) {
 	}
 }
 
-// takeAll decides any number of asks together.
+// takeAll takes any number of asks.
 func (s *Store) takeAll(asks []stint.Ask, ds []stint.Decision) error {
 	if err := stint.ValidateTake(asks, ds); err != nil || len(asks) == 0 {
 		return err
@@ -147,11 +147,11 @@ func (s *Store) takeAll(asks []stint.Ask, ds []stint.Decision) error {
 	return nil
 }
 
-// takeLocked decides items of different counters, whose cells are locked. Each is charged where it
-// is, and put back if another denies.
+// takeLocked decides items of different counters, whose cells are locked. It charges each in place,
+// and restores it if another ask denies.
 func (s *Store) takeLocked(items []item, asks []stint.Ask, ds []stint.Decision, now int64) {
 	var room [onStack]stint.Counter
-	counters := room[:min(len(items), onStack)] // what cells held; or, of one that has a log, what it will hold
+	counters := room[:min(len(items), onStack)] // the old state of each cell; for one with a log, the new state
 	if len(items) > onStack {
 		counters = make([]stint.Counter, len(items))
 	}
@@ -178,7 +178,7 @@ func (s *Store) takeLocked(items []item, asks []stint.Ask, ds []stint.Decision, 
 			}
 			c, log := s.logs.load(x)
 			a.Plan.TakeLog(&c, log, now, 0, d)
-			d.Allowed = true // this one would have passed
+			d.Allowed = true // this ask does not deny
 		}
 	}
 }
@@ -199,9 +199,9 @@ func (s *Store) Adjust(_ context.Context, asks []stint.Ask, ds []stint.Decision)
 	return nil
 }
 
-// transact brings the counters of all items, which are in order, from state to state: the general
-// way, for takes that make counters, ask one of them more than once, or have a penalty, and for
-// adjustments. All or nothing, it charges none if any is denied.
+// transact applies step to the counters of all items, which are sorted. It is the general case: for
+// adjustments, and for takes that create counters, ask one more than once, or have a penalty. With
+// allOrNothing, it charges none if any is denied.
 func (s *Store) transact(
 	items []item, asks []stint.Ask, ds []stint.Decision, now int64,
 	step func(p *stint.Plan, before stint.State, now, cost int64) (stint.State, stint.Decision),
@@ -229,7 +229,7 @@ func (s *Store) transact(
 			_, ds[it.ask] = a.Penalty.Take(before, at, false)
 		} else {
 			states[k], ds[it.ask] = step(a.Plan, before, now, a.Cost)
-			changed[k] = k+1 == len(items) || !items[k+1].twin // the last of its counter
+			changed[k] = k+1 == len(items) || !items[k+1].twin // the last item of its counter
 		}
 		allowed = allowed && ds[it.ask].Allowed
 	}
@@ -252,8 +252,8 @@ func (s *Store) transact(
 			}
 		}
 	}
-	// All cells are written and let go before the first is made or dropped:
-	// that may move others, and must not wait for one that is held here.
+	// Write and release all cells before inserting or removing one: that may move other cells,
+	// and must not wait for one that is held here.
 	for k := range items {
 		if it := &items[k]; changed[k] && it.cell != nil {
 			s.logs.put(it.cell, states[k])
@@ -267,7 +267,7 @@ func (s *Store) transact(
 		}
 		switch {
 		case st.Until == 0 && it.cell != nil:
-			// It may have been swept already, or used again.
+			// It may have been swept or used since.
 			sh := s.shardOf(it.id)
 			if x := sh.acquire(it.id); x != nil && x.Until == 0 {
 				sh.remove(x)

@@ -7,30 +7,30 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// held is set in a cell's owner while someone works on the cell.
+// held is set in a cell's owner while the cell is locked.
 const held = 1 << 63
 
-// cell is one counter, one cache line long, so that two processors that use the
-// same counter pass one line to and fro and those that do not share none. Its
-// owner is the hi of the counter that lives there, or zero if none does, and at
-// the same time its lock: to lock a cell is to make sure whose it is.
+// cell holds one counter in one cache line, so that processors share a line only if they use the
+// same counter. Its owner is the hi of the counter's fingerprint, or zero if the cell is free. It is
+// also the lock: locking a cell checks whose it is.
 //
-// The Aux of a sliding_log names its log.
+// For a sliding_log, Aux identifies the log.
 type cell struct {
-	// owner and lo are read and written atomically in a table that is searched. To fill
-	// one that is not yet, plain writes do, which cost a tenth.
+	// owner and lo are accessed atomically once the table is shared. Before that, plain writes
+	// are used, which cost a tenth.
 	owner, lo uint64
 	stint.Counter
 	place uint32 // in its table
 	_     [12]byte
 }
 
-// id returns whose cell it is, locked or not. If it is no one's, hi is zero.
+// id returns the fingerprint of the cell's counter, whether locked or not. If the cell is free, hi is
+// zero.
 func (x *cell) id() id {
 	return id{lo: atomic.LoadUint64(&x.lo), hi: atomic.LoadUint64(&x.owner) &^ held}
 }
 
-// tryAcquire locks the cell if it is c's and free.
+// tryAcquire locks the cell if it belongs to c and is not locked.
 func (x *cell) tryAcquire(c id) bool {
 	if !atomic.CompareAndSwapUint64(&x.owner, c.hi, c.hi|held) {
 		return false
@@ -38,12 +38,12 @@ func (x *cell) tryAcquire(c id) bool {
 	if atomic.LoadUint64(&x.lo) == c.lo {
 		return true
 	}
-	x.release(c) // half a fingerprint in common
+	x.release(c) // another counter with the same hi
 	return false
 }
 
-// acquire locks the cell, waiting while others hold it. It returns false if the cell is not c's,
-// or no longer.
+// acquire locks the cell, waiting while it is locked. It returns false if the cell does not belong to
+// c, or no longer does.
 func (x *cell) acquire(c id) bool {
 	for spins := 0; !x.tryAcquire(c); spins++ {
 		if x.id() != c {
@@ -54,8 +54,8 @@ func (x *cell) acquire(c id) bool {
 	return true
 }
 
-// pause passes the time until a cell is free, which takes some tens of nanoseconds, unless
-// its holder was suspended.
+// pause spins while a cell is locked, and yields if that takes longer than usual: its holder may have
+// been suspended.
 func pause(spins int) {
 	if spins > 20 {
 		runtime.Gosched()
@@ -64,8 +64,8 @@ func pause(spins int) {
 
 func (x *cell) release(c id) { atomic.StoreUint64(&x.owner, c.hi) }
 
-// leave waits until no one holds the cell, which is c's, and makes it no one's. Under the
-// shard's lock no one else can make it another's, or move in.
+// leave waits until the cell, which belongs to c, is unlocked, and frees it. The caller holds the
+// shard's lock, so the cell cannot get another owner meanwhile.
 func (x *cell) leave(c id) {
 	for spins := 0; !atomic.CompareAndSwapUint64(&x.owner, c.hi, 0); spins++ {
 		pause(spins)

@@ -2,14 +2,13 @@ package memstore
 
 import "sync/atomic"
 
-// directory leads from the first bits of a fingerprint to the table of its shard.
-// A shard that is full is split in two, and a directory that cannot tell the two
-// apart is doubled: so a small store is a small table, a large one is many of the
-// same size, and none takes long to grow.
+// directory maps the first bits of a fingerprint to the table of its shard. A full shard is split in
+// two, and the directory is doubled if it has too few bits to distinguish them. So a small store is
+// one small table, a large one has many tables of similar size, and growing is always quick.
 type directory struct {
 	tables []atomic.Pointer[table]
-	depth  uint8 // bits
-	shift  uint8 // to leave as many
+	depth  uint8 // number of bits
+	shift  uint8 // of hi, to get these bits
 }
 
 func newDirectory(depth uint8) *directory {
@@ -17,18 +16,18 @@ func newDirectory(depth uint8) *directory {
 }
 
 func (d *directory) slot(hi uint64) int {
-	return int(hi >> (d.shift & 63)) // &: or the compiler makes sure of it itself
+	return int(hi >> (d.shift & 63)) // & 63 saves the compiler's check for large shifts
 }
 
-// set enters a shard's table for all fingerprints that begin as it says.
+// set stores a shard's table in all slots that begin with the shard's prefix.
 func (d *directory) set(sh *shard) {
-	first, t := d.slot(sh.prefix), sh.table // once: when it is found, it may be replaced
+	first, t := d.slot(sh.prefix), sh.table // read once: as soon as it is visible, it may be replaced
 	for i := range 1 << (d.depth - sh.depth) {
 		d.tables[first+i].Store(t)
 	}
 }
 
-// doubled returns a directory of one bit more.
+// doubled returns a directory with one more bit.
 func (d *directory) doubled() *directory {
 	next := newDirectory(d.depth + 1)
 	for i := range next.tables {
@@ -37,7 +36,7 @@ func (d *directory) doubled() *directory {
 	return next
 }
 
-// enter has the tables of shards found from now on.
+// enter makes the tables of shards visible.
 func (s *Store) enter(shards ...*shard) {
 	s.grow.Lock()
 	defer s.grow.Unlock()
@@ -49,16 +48,16 @@ func (s *Store) enter(shards ...*shard) {
 	}
 }
 
-// tableOf returns the table in which a fingerprint is to be found. Without its shard's lock, it
-// may be another meanwhile.
+// tableOf returns the table for a fingerprint. Unless the caller holds the shard's lock, it may have
+// been replaced already.
 func (s *Store) tableOf(c id) *table {
 	d := s.dir.Load()
 	return d.tables[d.slot(c.hi)].Load()
 }
 
-// shardOf returns the shard of a fingerprint. Shards are in the order of
-// fingerprints, so that those who lock counters in that order lock shards in
-// order too. Without its lock, the shard may have been split meanwhile.
+// shardOf returns the shard of a fingerprint. Shards have the order of fingerprints, so locking
+// counters in order locks shards in order too. Unless the caller holds its lock, the shard may have
+// been split already.
 func (s *Store) shardOf(c id) *shard { return s.tableOf(c).shard }
 
 // lock locks the shard of a fingerprint.
@@ -73,11 +72,11 @@ func (s *Store) lock(c id) *shard {
 	}
 }
 
-// unlock unlocks a shard, and splits it if it has become too large: into shards
-// of which searching or moving all counters takes microseconds.
+// unlock unlocks a shard. It splits one that has become too large first, so that searching or moving
+// all counters of a shard takes microseconds.
 func (s *Store) unlock(sh *shard) {
-	const most = 1024
-	if sh.live() > most {
+	const maxLive = 1024
+	if sh.live() > maxLive {
 		s.enter(sh, sh.split())
 	}
 	sh.mu.Unlock()

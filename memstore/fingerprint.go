@@ -10,22 +10,21 @@ import (
 // id is a counter's fingerprint. The top bit of hi is free for the lock.
 type id struct{ lo, hi uint64 }
 
-// hasher hashes texts to 128 bits, in halves that have independent secrets: the words of a text
-// are masked with them and multiplied, two by two, and the two words of each product folded into
-// one. For texts as short as most keys that takes half of the time of hash/maphash or less.
+// hasher hashes strings to 128 bits, in two halves with independent secrets. It masks the words of a
+// string with the secrets, multiplies them in pairs, and folds the two words of each product into
+// one. For keys of usual length it takes at most half the time of hash/maphash.
 type hasher struct{ lo, hi secrets }
 
 type secrets [6]uint64
 
 func newHasher() (h hasher) {
 	for i := range h.lo {
-		h.lo[i], h.hi[i] = rand.Uint64(), rand.Uint64() // from a generator that no one can foretell
+		h.lo[i], h.hi[i] = rand.Uint64(), rand.Uint64() // cannot be predicted
 	}
 	return h
 }
 
-// of hashes a text. Texts of the same length differ in a word, as every byte is in one, and
-// others in their length.
+// of hashes a string. Every byte is in some word, and the length is hashed too.
 func (h *hasher) of(s string) id {
 	n := uint64(len(s))
 	lo, hi := n*h.lo[4], n*h.hi[4]
@@ -53,15 +52,15 @@ func (h *hasher) of(s string) id {
 	return id{lo: lo + fold(a^h.lo[0], b^h.lo[1]), hi: hi + fold(a^h.hi[0], b^h.hi[1])}
 }
 
-// with returns the fingerprint of a subject's counter, from the hashes of the subject and of the
-// counter's name. The hashes of subjects that are numbered may be evenly spaced, which fills some
-// groups of a table and leaves others empty: to multiply each half by the other spreads them. It
-// loses nothing but the top bit, since to multiply by an odd number can be undone.
+// with returns the fingerprint of a counter from the hashes of its subject and name. The hashes of
+// numbered subjects may be evenly spaced, which would fill some groups of a table and leave others
+// empty. Multiplying each half by the other spreads them. Only the top bit is lost, since
+// multiplication by an odd number is invertible.
 func (subject id) with(name id, a stint.Algorithm) id {
 	lo, hi := subject.lo+name.lo+uint64(a), subject.hi+name.hi
 	hi = hi * (2*lo + 1) &^ held
 	lo *= hi>>31 | 1
-	return id{lo: lo, hi: max(hi, 1)} // zero is no one's
+	return id{lo: lo, hi: max(hi, 1)} // zero means a free cell
 }
 
 func fold(a, b uint64) uint64 {
@@ -69,7 +68,7 @@ func fold(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// word and half read eight bytes and four, in one instruction.
+// word and half read eight and four bytes. The compiler makes one instruction of each.
 
 func word(s string, i int) uint64 {
 	_ = s[i+7]

@@ -7,18 +7,18 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// logs are the logs of all counters that have one. The Aux of such a counter
-// names its log: minus one minus the index.
+// logs holds the logs of all counters that have one. The Aux of such a counter identifies its log: it
+// is -1 minus the index.
 type logs struct {
 	all  atomic.Pointer[[]*log]
 	mu   sync.Mutex
 	free []int64
 }
 
-// get returns a log, which its counter's cell guards.
+// get returns a log. The lock of its counter's cell protects it.
 func (ls *logs) get(aux int64) *log { return (*ls.all.Load())[-1-aux] }
 
-// make returns the name of an empty log.
+// make returns the Aux of an empty log.
 func (ls *logs) make() int64 {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -27,13 +27,13 @@ func (ls *logs) make() int64 {
 		ls.free = ls.free[:last]
 		return aux
 	}
-	// Those who read the old slice do not look past its end.
+	// Readers of the old slice do not look past its end.
 	all := append(*ls.all.Load(), new(log))
 	ls.all.Store(&all)
 	return int64(-len(all))
 }
 
-// drop forgets a log.
+// drop frees a log.
 func (ls *logs) drop(aux int64) {
 	*ls.get(aux) = log{}
 	ls.mu.Lock()
@@ -41,8 +41,7 @@ func (ls *logs) drop(aux int64) {
 	ls.mu.Unlock()
 }
 
-// load returns the counter in a cell, and its log if it has one. There may be
-// no cell.
+// load returns the counter in a cell, and its log if it has one. The cell may be nil.
 func (ls *logs) load(x *cell) (c stint.Counter, log []stint.Entry) {
 	if x == nil {
 		return c, nil
@@ -55,7 +54,7 @@ func (ls *logs) load(x *cell) (c stint.Counter, log []stint.Entry) {
 	return c, log
 }
 
-// take takes from a counter, which may have a log.
+// take charges a counter, which may have a log.
 func (ls *logs) take(x *cell, plan *stint.Plan, now, cost int64, d *stint.Decision) {
 	if x.Aux >= 0 {
 		plan.Take(&x.Counter, now, cost, d)
@@ -68,7 +67,7 @@ func (ls *logs) take(x *cell, plan *stint.Plan, now, cost int64, d *stint.Decisi
 	}
 }
 
-// commit writes what a take has charged to the counter.
+// commit stores the result of an allowed take.
 func (ls *logs) commit(x *cell, cost int64, next *stint.Counter) {
 	aux := next.Aux
 	if x.Aux < 0 {
@@ -81,7 +80,7 @@ func (ls *logs) commit(x *cell, cost int64, next *stint.Counter) {
 	x.Aux = aux
 }
 
-// put writes a whole state.
+// put stores a whole state.
 func (ls *logs) put(x *cell, st stint.State) {
 	if x.Aux < 0 {
 		*ls.get(x.Aux) = log{buf: st.Log}
@@ -90,9 +89,8 @@ func (ls *logs) put(x *cell, st stint.State) {
 	x.Counter = st.Counter
 }
 
-// log holds the entries of one sliding_log, oldest first, in a buffer that
-// they move through from front to back: a ring that is brought back to the
-// front, rather than bent around, so that it can be read as a slice.
+// log holds the entries of one sliding_log, oldest first. Instead of wrapping around like a ring
+// buffer, it moves the entries back to the front, so that they are always one slice.
 type log struct {
 	buf  []stint.Entry
 	head int
@@ -108,9 +106,9 @@ func (l *log) forget(units int64) {
 	}
 }
 
-// push appends an entry, or adds to the newest if that is of the same instant.
-// A full buffer is brought back to the front if that frees half of it, and
-// otherwise doubles, so a push costs two copies of an entry at most.
+// push appends an entry, or adds to the newest if it has the same time. If the buffer is full, the
+// entries move to the front if that frees half of it, otherwise the buffer doubles. So a push copies
+// at most two entries on average.
 func (l *log) push(e stint.Entry) {
 	if n := len(l.buf); n > l.head && l.buf[n-1].At == e.At {
 		l.buf[n-1].Units += e.Units

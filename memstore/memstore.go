@@ -1,38 +1,32 @@
-// Package memstore is a [stint.Store] in this process's memory: exact, and
-// made so that a decision costs little more than reading the clock.
+// Package memstore is a [stint.Store] in the memory of this process. It is exact, and a decision costs
+// little more than reading the clock.
 //
-// A key is held as a fingerprint of 127 bits under secrets drawn when the store
-// is made, not as its text: among a billion live subjects the chance that any
-// two share a counter is below 10^-19, and no one outside can look for such a
-// pair.
+// Keys are stored as fingerprints of 127 bits, with random secrets for each store. Among a billion
+// live subjects, the chance that any two share a counter is below 10^-19, and an attacker cannot
+// search for such a pair.
 //
-// A counter is a cell of one cache line: its fingerprint, which is also its
-// lock, and its state. Cells lie inline in open-addressed tables, one for each
-// shard, with no pointers for the collector to follow. Tables are searched
-// without a lock, so that processors share nothing but the counters they share;
-// what is not found is looked for again under the shard's lock, which is for
-// those who make counters and drop them.
+// A counter is a cell of one cache line. It has the fingerprint, which is also the lock, and the
+// state. Cells are in open-addressed tables without pointers, one for each shard. Tables are searched
+// without a lock, so processors only share the counters that they share. If a counter is not found,
+// the search is repeated under the shard's lock, which is needed to insert and remove counters.
 //
-// A Take of several asks decides at one instant, under the locks of all its
-// cells, taken in order, so that no two wait for each other. One that needs a
-// counter that is not there yet holds its shard's lock as well, so that no one else
-// can make it meanwhile.
+// A Take of several asks decides at one instant, under the locks of all its cells. They are locked in
+// order, so there are no deadlocks. If a counter does not exist yet, the take also holds the shard's
+// lock, so that no one else can insert it meanwhile.
 //
 // # Bounds
 //
-// The store holds at most MaxKeys counters, in equal shares for each shard.
-// Counters that have recovered are swept, a few at a time, by the calls that
-// come in; there is no goroutine and no stop-the-world scan. When a new counter
-// finds its shard full, the shard drops those of its counters that have
-// recovered, or else the one nearest to recovery, which is counted in
-// [Stats.Evicted]: its client starts anew. As keys never spread perfectly
-// evenly, that begins at about nine tenths of MaxKeys. A sliding_log also holds
-// up to 32 bytes for each unit of its max.
+// The store holds at most MaxKeys counters, divided equally between shards. Each call sweeps a few
+// counters that have recovered; there is no goroutine and no stop-the-world scan. If a shard is full, a
+// new counter replaces those that have recovered, or else the one closest to recovery. That is
+// counted in [Stats.Evicted], and the evicted client starts from zero. As keys never spread perfectly
+// evenly, evictions begin at about nine tenths of MaxKeys. A sliding_log needs up to 32 bytes more for
+// each unit of its max.
 //
-// # What it refuses to do
+// # What it does not do
 //
-// It persists nothing and shares nothing with other processes. It does not
-// look at contexts: there is nothing to wait for.
+// It persists nothing, and shares nothing with other processes. It ignores contexts, since it never
+// waits.
 package memstore
 
 import (
@@ -50,11 +44,10 @@ type Options struct {
 	// MaxKeys is the most counters held at once. Defaults to 1,048,576, which
 	// takes up to 80 MB.
 	MaxKeys int
-	// Now replaces the clock, for tests. The default clock starts at the wall
-	// time and from then on is monotonic: it does not follow when the wall
-	// clock is set. A store that is made in a bubble of testing/synctest goes by
-	// the bubble's time; one that is made outside and used in it needs time.Now
-	// here for that.
+	// Now replaces the clock, for tests. The default clock starts at the wall time and is
+	// monotonic from then on: it ignores changes of the wall clock. A store that is created in a
+	// testing/synctest bubble uses the bubble's time; one that is created outside and used in a
+	// bubble needs time.Now here.
 	Now func() time.Time
 }
 
@@ -92,12 +85,12 @@ func New(o Options) (*Store, error) {
 
 // Stats are a store's counts.
 type Stats struct {
-	Keys    int    // counters held now, some of them recovered but not yet swept
+	Keys    int    // counters in the store, some of which may have recovered
 	Swept   uint64 // recovered counters dropped so far
-	Evicted uint64 // counters dropped before they had recovered, for want of room
+	Evicted uint64 // counters dropped before they had recovered, because the store was full
 }
 
-// Stats returns the store's counts. It visits every shard in turn.
+// Stats returns the store's counts. It locks every shard in turn.
 func (s *Store) Stats() Stats {
 	var out Stats
 	var last *shard
@@ -123,8 +116,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Take implements [stint.Store]. It allocates nothing for counters that are there, unless there are
-// more than ten asks, or several of which one is not compiled.
+// Take implements [stint.Store]. For existing counters it does not allocate, unless there are more than
+// ten asks, or several of which one is not compiled.
 func (s *Store) Take(_ context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	if s.closed.Load() {
 		return stint.ErrClosed
@@ -139,7 +132,7 @@ func (s *Store) Take(_ context.Context, asks []stint.Ask, ds []stint.Decision) e
 	return s.takeCompiling(&asks[0], &ds[0])
 }
 
-// takeCompiling is a take of one ask whose limit is not compiled, or that is not valid.
+// takeCompiling takes one ask whose limit is not compiled, or that is invalid.
 func (s *Store) takeCompiling(a *stint.Ask, d *stint.Decision) error {
 	var room stint.Plan
 	plan, err := a.CompileIn(&room)
@@ -150,7 +143,7 @@ func (s *Store) takeCompiling(a *stint.Ask, d *stint.Decision) error {
 	return nil
 }
 
-// takeOne is a take of one limit.
+// takeOne takes one ask of a limit.
 func (s *Store) takeOne(a *stint.Ask, plan *stint.Plan, d *stint.Decision) {
 	c := s.subjects.of(a.Key.Subject).with(s.names.of(a.Key.Name), a.Limit.Algorithm)
 	now := s.clock.micros()
@@ -166,11 +159,11 @@ func (s *Store) takeOne(a *stint.Ask, plan *stint.Plan, d *stint.Decision) {
 	}
 }
 
-// takeFirst is a take from a counter that is probably not there.
+// takeFirst takes from a counter that probably does not exist yet.
 func (s *Store) takeFirst(c id, a *stint.Ask, plan *stint.Plan, now int64, d *stint.Decision) {
 	sh := s.lock(c)
 	defer s.unlock(sh)
-	x := sh.acquire(c) // now it is certain
+	x := sh.acquire(c) // someone else may have inserted it
 	next, log := s.logs.load(x)
 	plan.TakeLog(&next, log, now, a.Cost, d)
 	if d.Allowed && a.Cost > 0 {

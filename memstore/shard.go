@@ -10,44 +10,43 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// shard is the part of the store whose fingerprints begin alike.
+// shard holds the counters whose fingerprints have the same prefix.
 type shard struct {
 	store *Store
 
-	// mu is held by those who make or drop counters, and by those who must be
-	// sure that one is not there. It is taken before cells: whoever holds a cell
-	// does not wait for it.
+	// mu is held to insert or remove counters, and to be sure that one does not exist. It is
+	// locked before cells: whoever holds a cell does not wait for it.
 	mu             sync.Mutex
-	table          *table // also in the directory
+	table          *table // the same as in the directory
 	quota          int
-	prefix         uint64 // the first depth bits that its fingerprints have
+	prefix         uint64 // the first depth bits of its fingerprints
 	depth          uint8
-	hand           int // where the sweep goes on
+	hand           int // where the next sweep starts
 	victims        []victim
 	swept, evicted uint64
 }
 
-// victim is a counter that was nearest to recovery when it was last looked at.
+// victim is a counter that was among the closest to recovery at the last scan.
 type victim struct {
 	id    id
 	until int64
 }
 
-// What follows is done under the shard's lock, and while holding no cell but
-// the one it is about.
+// Unless stated otherwise, the methods below are called with the shard's lock held, and with no cell
+// locked but the one they get.
 
-// acquire finds the counter's cell and locks it. Nil means that it is not there.
+// acquire finds and locks the counter's cell, or returns nil.
 func (sh *shard) acquire(c id) *cell { return sh.table.acquire(c) }
 
 func (sh *shard) live() int { return sh.table.live }
 
-// insert makes a cell for a counter that has none, and returns it locked.
+// insert adds a cell for a counter that has none, and returns it locked.
 func (sh *shard) insert(c id, a stint.Algorithm, now int64) *cell {
-	// One look for one counter: what leaves is never more than what comes, or
-	// counters that recover quickly would be dropped and made again all the time.
+	// Visit one cell for each new counter: if more were swept than added, counters that recover
+	// quickly would be removed and inserted all the time.
 	sh.sweep(1, now)
 	for sh.live() >= sh.quota && !sh.evict(now) {
-		runtime.Gosched() // all that could go are in use at this moment
+		runtime.Gosched() // all candidates are locked at the moment
 	}
 	if sh.table.full() {
 		sh.sweep(32, now)
@@ -62,15 +61,15 @@ func (sh *shard) insert(c id, a stint.Algorithm, now int64) *cell {
 	return sh.table.settle(c, counter)
 }
 
-// newTable returns an empty table for so many counters of the shard. It is roomy unless the
-// store has some ten thousand counters.
+// newTable returns an empty table for a number of counters. It is roomy unless the store has tens of
+// thousands of counters.
 func (sh *shard) newTable(counters int) *table {
 	t := newTable(counters, sh.depth < 5)
 	t.shard = sh
 	return t
 }
 
-// resize makes a table of the right size for so many counters.
+// resize replaces the table by one of the right size for a number of counters.
 func (sh *shard) resize(counters int) {
 	next := sh.newTable(counters)
 	sh.table.moveTo(func(id) *table { return next })
@@ -78,7 +77,7 @@ func (sh *shard) resize(counters int) {
 	sh.store.enter(sh)
 }
 
-// remove drops a counter whose cell is locked, and unlocks it.
+// remove removes a counter whose cell is locked, and unlocks it.
 func (sh *shard) remove(x *cell) {
 	if x.Aux < 0 {
 		sh.store.logs.drop(x.Aux)
@@ -86,9 +85,8 @@ func (sh *shard) remove(x *cell) {
 	sh.table.remove(x)
 }
 
-// visit looks at the next n cells, passes over those that someone is using,
-// drops the counters that have recovered by the time given, and hands the rest
-// to keep. It reports whether it dropped any.
+// visit visits the next n cells and skips those that are locked. It removes counters that have
+// recovered by the given time, and passes the others to keep. It reports whether it removed any.
 func (sh *shard) visit(n int, by int64, keep func(v victim)) (dropped bool) {
 	t := sh.table
 	for ; n > 0; n-- {
@@ -118,11 +116,9 @@ func (sh *shard) visit(n int, by int64, keep func(v victim)) (dropped bool) {
 	return dropped
 }
 
-// sweep drops counters that have recovered, and gives back the room of a table
-// that has become far too large: seven eighths of it are free then, so that few have to
-// move, which takes microseconds. Counters have a grace of ten seconds: those who come
-// back within them need not be made anew, and a clock that steps back a little
-// finds what it left.
+// sweep removes counters that have recovered, and shrinks a table of which seven eighths are free: then
+// few counters have to move, which takes microseconds. Counters have a grace period of ten seconds: a
+// client that comes back within it does not need a new counter, and the clock may step back a little.
 func (sh *shard) sweep(n int, now int64) {
 	const grace = int64(10 * time.Second / time.Microsecond)
 	if !sh.visit(n, now-grace, nil) {
@@ -133,8 +129,8 @@ func (sh *shard) sweep(n int, now int64) {
 	}
 }
 
-// sweepSome sweeps if no one else is at work in the shard. Without it, counters
-// would only be swept while new ones come.
+// sweepSome sweeps if the shard is not locked; the caller does not hold the lock. Without it, counters
+// would be swept only when new ones are inserted.
 func (sh *shard) sweepSome(now int64) {
 	if sh.mu.TryLock() {
 		sh.sweep(16, now)
@@ -142,19 +138,19 @@ func (sh *shard) sweepSome(now int64) {
 	}
 }
 
-// evict makes room: it drops the counters that have recovered, or else the one
-// nearest to it. It reports whether it could. A large shard remembers the few
-// nearest for the next time, since looking at all takes microseconds.
+// evict makes room: it removes the counters that have recovered, or else the one closest to recovery.
+// It reports whether it removed any. Since scanning a large shard takes microseconds, it remembers
+// some victims for the next time.
 func (sh *shard) evict(now int64) bool {
 	if sh.evictVictim() {
 		return true
 	}
-	few := min(max(sh.live()/64, 1), 16)
+	maxVictims := min(max(sh.live()/64, 1), 16)
 	if sh.visit(len(sh.table.cells), now, func(v victim) {
 		i, _ := slices.BinarySearchFunc(sh.victims, v, func(a, b victim) int {
-			return cmp.Compare(b.until, a.until) // the nearest last
+			return cmp.Compare(b.until, a.until) // the closest last
 		})
-		if sh.victims = slices.Insert(sh.victims, i, v); len(sh.victims) > few {
+		if sh.victims = slices.Insert(sh.victims, i, v); len(sh.victims) > maxVictims {
 			sh.victims = slices.Delete(sh.victims, 0, 1)
 		}
 	}) {
@@ -164,8 +160,7 @@ func (sh *shard) evict(now int64) bool {
 	return sh.evictVictim()
 }
 
-// evictVictim drops the nearest counter that is remembered and has not been
-// used since.
+// evictVictim removes the closest remembered victim that has not been used since.
 func (sh *shard) evictVictim() bool {
 	for last := len(sh.victims) - 1; last >= 0; last-- {
 		v := sh.victims[last]
@@ -184,8 +179,8 @@ func (sh *shard) evictVictim() bool {
 	return false
 }
 
-// split gives half of the fingerprints, and of the quota, to a new shard. Neither is found
-// before it is entered.
+// split moves half of the fingerprints, and of the quota, to a new shard. The new tables are visible
+// only after Store.enter.
 func (sh *shard) split() *shard {
 	sh.depth++
 	other := &shard{store: sh.store, depth: sh.depth, prefix: sh.prefix | held>>sh.depth, quota: sh.quota / 2}

@@ -9,58 +9,57 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// table holds the cells of a shard, in groups of seven. Beside them it has a
-// word for each group: a byte for each cell, which is zero or, with its top bit
-// set, the same byte of the fingerprint of who lives there; and in the top byte
-// how many went past the group because it was full. A search looks at the word of
-// the group that the fingerprint names, and at the next while some have gone past,
-// and so finds the one cell worth a look; the words of a million counters fit into
-// a processor's cache. Nothing has to be tidied up when a counter leaves.
+// table holds the cells of a shard, in groups of seven. Each group has a word with a byte for each
+// cell. The byte is zero if the cell is free, otherwise it is the corresponding byte of the counter's
+// fingerprint with its top bit set. The top byte of the word counts the counters that were placed in a
+// later group because this one was full. A search starts at the group that the fingerprint selects,
+// and continues with the next while that count is not zero. So it usually reads only the right cell,
+// and the words of a million counters fit into a processor's cache. Removing a counter leaves no
+// tombstone.
 //
-// A table is made 85 per cent full, or less as far as the allocator rounds up,
-// and grows at 92, so that a counter costs less than 80 bytes, all told. While
-// there are few counters, it is roomy: made a third full, it grows at a half, and hardly one
-// in a hundred goes past its group.
+// A new table is 85 % full, or less if the allocator rounds up, and grows at 92 %, so that a counter
+// takes less than 80 bytes in total. While there are few counters, it is roomy: a new table is a third
+// full and grows at a half, and hardly one counter in a hundred is outside of its first group.
 //
-// It is searched without a lock while counters come and go: a search may miss
-// one that is there, but never finds one that is not.
+// Tables are searched without a lock while counters are inserted and removed. A search may miss a
+// counter that exists, but never finds one that does not.
 type table struct {
-	words []uint64 // atomic, once the table is searched
+	words []uint64 // accessed atomically once the table is visible
 	cells []cell
 	shard *shard
 	live  int
-	most  int // counters, before a larger table is needed
+	limit int // of live; beyond it, a larger table is needed
 }
 
 const (
 	group = 7
 	lows  = 0x0001010101010101
-	highs = 0x0080808080808080 // set in the bytes of cells that are taken
+	highs = 0x0080808080808080 // set in the bytes of used cells
 	past  = 1 << 56            // one in the top byte
-	many  = 0xff               // in the top byte: no longer counted
+	stuck = 0xff               // in the top byte: too many, no longer counted
 )
 
-// newTable returns an empty table for so many counters.
+// newTable returns an empty table for a number of counters.
 func newTable(counters int, roomy bool) *table {
 	n := counters * 20 / 17
 	if roomy {
 		n = 3 * counters
 	}
-	// The allocator rounds up, by up to an eighth, and what it gives is used.
+	// The allocator rounds up by as much as an eighth. Use all of it.
 	cells := slices.Grow([]cell(nil), n+group)
 	groups := cap(cells) / group
 	t := &table{words: make([]uint64, groups), cells: cells[:groups*group]}
-	t.most = len(t.cells) * 23 / 25
+	t.limit = len(t.cells) * 23 / 25
 	if roomy {
-		t.most = len(t.cells) / 2
+		t.limit = len(t.cells) / 2
 	}
 	return t
 }
 
 // full reports whether a larger table is needed for the next counter.
-func (t *table) full() bool { return t.live >= t.most }
+func (t *table) full() bool { return t.live >= t.limit }
 
-// home returns the group where the search for a fingerprint begins.
+// home returns the group where the search for a fingerprint starts.
 func (t *table) home(lo uint64) int {
 	g, _ := bits.Mul64(lo, uint64(len(t.words)))
 	return int(g)
@@ -73,10 +72,10 @@ func (t *table) after(g int) int {
 	return 0
 }
 
-// acquire finds the counter's cell and locks it, or returns nil.
+// acquire finds and locks the counter's cell, or returns nil.
 func (t *table) acquire(c id) *cell {
 	g := t.home(c.lo)
-	for range t.words { // counters that come and go could keep a search going round
+	for range t.words { // bounded, since concurrent changes could make a search endless
 		word := atomic.LoadUint64(&t.words[g])
 		for m := alike(word, c.lo); m != 0; m &= m - 1 {
 			if x := &t.cells[g*group+bits.TrailingZeros64(m)/8]; x.acquire(c) {
@@ -91,18 +90,18 @@ func (t *table) acquire(c id) *cell {
 	return nil
 }
 
-// alike returns a bit for each byte of a word that is as the counter's would be there, and perhaps
-// for some that are not.
+// alike returns a bit for each byte of a word that matches the fingerprint. There may be false
+// positives.
 func alike(word, lo uint64) uint64 {
 	x := word ^ (lo | highs)
 	return (x - lows) &^ x & highs
 }
 
-// What follows changes the table, and is done by one at a time.
+// The methods below change the table, and are called with the shard's lock held.
 
-// seat finds a free cell for a counter that is not there, and returns it with the word of its
-// group, and what that is once the counter lives there.
-func (t *table) seat(c id) (x *cell, word *uint64, lived uint64) {
+// seat finds a free cell for a counter that has none. It returns the cell, the word of its group, and
+// the new value of that word.
+func (t *table) seat(c id) (x *cell, word *uint64, next uint64) {
 	g := t.home(c.lo)
 	for {
 		word, now := &t.words[g], atomic.LoadUint64(&t.words[g])
@@ -113,28 +112,28 @@ func (t *table) seat(c id) (x *cell, word *uint64, lived uint64) {
 			t.live++
 			return x, word, now | (c.lo|highs)&(0xff<<(8*i))
 		}
-		if now>>56 != many {
+		if now>>56 != stuck {
 			atomic.StoreUint64(word, now+past)
 		}
 		g = t.after(g)
 	}
 }
 
-// settle moves a counter that is not there into a free cell, and returns that, locked.
+// settle puts a new counter into a free cell, and returns it locked.
 func (t *table) settle(c id, counter stint.Counter) *cell {
-	x, word, lived := t.seat(c)
+	x, word, next := t.seat(c)
 	x.Counter = counter
 	atomic.StoreUint64(&x.lo, c.lo)
 	atomic.StoreUint64(&x.owner, c.hi|held)
-	atomic.StoreUint64(word, lived)
+	atomic.StoreUint64(word, next)
 	return x
 }
 
-// remove empties a cell that is locked.
+// remove frees a locked cell.
 func (t *table) remove(x *cell) {
 	last := int(x.place / group)
 	for g := t.home(x.id().lo); g != last; g = t.after(g) {
-		if word := atomic.LoadUint64(&t.words[g]); word>>56 != many {
+		if word := atomic.LoadUint64(&t.words[g]); word>>56 != stuck {
 			atomic.StoreUint64(&t.words[g], word-past)
 		}
 	}
@@ -143,18 +142,18 @@ func (t *table) remove(x *cell) {
 	atomic.StoreUint64(&x.owner, 0)
 }
 
-// moveTo moves all counters to other tables, which are not searched yet, each to the one
-// that is chosen for it.
+// moveTo moves all counters to other tables, which are not visible yet. choose returns the table for
+// each.
 func (t *table) moveTo(choose func(c id) *table) {
 	for x := range t.all() {
 		c := x.id()
 		x.leave(c)
-		to, word, lived := choose(c).seat(c)
-		to.Counter, to.lo, to.owner, *word = x.Counter, c.lo, c.hi, lived
+		to, word, next := choose(c).seat(c)
+		to.Counter, to.lo, to.owner, *word = x.Counter, c.lo, c.hi, next
 	}
 }
 
-// all yields the cells of all counters, and does not touch the others.
+// all yields the cells of all counters, and does not read free cells.
 func (t *table) all() iter.Seq[*cell] {
 	return func(yield func(*cell) bool) {
 		for g := range t.words {
