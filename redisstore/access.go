@@ -7,15 +7,15 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Access is how a store reaches its servers. It is for package doctor, which looks at
-// each of them.
+// Access is how a store reaches its servers. Package doctor uses it to examine each of
+// them.
 type Access struct {
-	Sentinel bool // sentinels watch over the servers
+	Sentinel bool // the addresses are those of sentinels
 	Cluster  bool
-	Addrs    []string      // those of the URL, as host:port: the server, the sentinels, or some of the cluster
-	Primary  string        // the name by which sentinels know the primary
-	Prefix   string        // what the keys of counters begin with, before ":{"
-	User     string        // may be empty, which Redis calls "default"
+	Addrs    []string      // from the URL, as host:port: the server, the sentinels, or seeds of the cluster
+	Primary  string        // the primary's name in the sentinels' configuration
+	Prefix   string        // of counter keys, before ":{"
+	User     string        // empty for Redis' user "default"
 	Timeout  time.Duration // of a call
 
 	config config
@@ -30,8 +30,8 @@ func (s *Store) Access() Access {
 	}
 }
 
-// Dial connects to one server, as the user that the URL names for servers or for
-// sentinels. It waits for answers up to timeout. Close the client.
+// Dial connects to one server with the URL's credentials for servers or for sentinels.
+// Timeout bounds each call. The caller must close the client.
 func (a Access) Dial(addr string, isSentinel bool, timeout time.Duration) (rueidis.Client, error) {
 	o := a.config.options()
 	o.InitAddress, o.ForceSingleClient, o.PipelineMultiplex = []string{addr}, true, -1

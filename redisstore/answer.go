@@ -13,18 +13,20 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// errAnswer is an answer that the script cannot have given.
-var errAnswer = unavailable(errors.New("the answer is not one that the script gives; is something else behind the URL, or in between?"))
+// errAnswer means that the script did not send this reply.
+var errAnswer = unavailable(errors.New("unexpected reply to the script; does the URL point to Redis, with no other server in between?"))
 
-// edgesError asks for the calendar windows around a time. Now is Redis' time.
+// edgesError asks for the calendar windows around a time. Now is the time in Redis.
 type edgesError struct{ at, now int64 }
 
-func (e *edgesError) Error() string { return "the clocks are too far apart for a calendar window" }
+func (e *edgesError) Error() string {
+	return "the clocks of Redis and this process differ too much for a calendar window"
+}
 
-// decode reads the answer and decides every request. Requests that could not be
-// decided get an error of their own.
+// decode reads the reply and decides every request. A request that could not be decided
+// gets its own error.
 func (c *call) decode(answer rueidis.RedisMessage) error {
-	var said []rueidis.RedisMessage
+	var reports []rueidis.RedisMessage
 	if answer.IsString() {
 		const size = 12 // of a state
 		text, err := answer.ToString()
@@ -39,17 +41,17 @@ func (c *call) decode(answer rueidis.RedisMessage) error {
 		}
 	} else {
 		var err error
-		if said, err = c.unpack(answer); err != nil {
+		if reports, err = c.unpack(answer); err != nil {
 			return err
 		}
 	}
 	for n, i := range c.order {
 		g := &c.groups[i]
 		pass, err := max(len(g.requests), 1), error(nil)
-		if len(said) > 0 {
-			if number, _ := said[0].AsInt64(); int(number) == n+1 {
-				pass, err = c.said(g, &said[1])
-				said = said[2:]
+		if len(reports) > 0 {
+			if number, _ := reports[0].AsInt64(); int(number) == n+1 {
+				pass, err = c.readReport(g, &reports[1])
+				reports = reports[2:]
 			}
 		}
 		if err == nil {
@@ -61,14 +63,14 @@ func (c *call) decode(answer rueidis.RedisMessage) error {
 			}
 		}
 	}
-	if len(said) > 0 {
+	if len(reports) > 0 {
 		return errAnswer
 	}
 	return nil
 }
 
-// unpack reads the longer kind of answer, and returns what is said of groups.
-func (c *call) unpack(answer rueidis.RedisMessage) (said []rueidis.RedisMessage, err error) {
+// unpack reads the array form of the reply, and returns the reports about groups.
+func (c *call) unpack(answer rueidis.RedisMessage) (reports []rueidis.RedisMessage, err error) {
 	all, err := answer.ToArray()
 	if err != nil || len(all) < 2 {
 		return nil, errAnswer
@@ -80,7 +82,7 @@ func (c *call) unpack(answer rueidis.RedisMessage) (said []rueidis.RedisMessage,
 	if c.now, err = all[0].AsInt64(); err != nil {
 		return nil, errAnswer
 	}
-	said, all = all[2:2+2*n], all[2+2*n:]
+	reports, all = all[2:2+2*n], all[2+2*n:]
 	states := all[:c.states()]
 	c.found = all[c.states():]
 	for i := range c.counters {
@@ -98,11 +100,11 @@ func (c *call) unpack(answer rueidis.RedisMessage) (said []rueidis.RedisMessage,
 		}
 		k.state = decodeState(text, k.algorithm, c.now)
 	}
-	return said, nil
+	return reports, nil
 }
 
-// said reads what the script says of a group that did not pass as a whole.
-func (c *call) said(g *group, value *rueidis.RedisMessage) (pass int, err error) {
+// readReport reads the report about a group that did not pass completely.
+func (c *call) readReport(g *group, value *rueidis.RedisMessage) (pass int, err error) {
 	if value.IsInt64() {
 		n, _ := value.AsInt64()
 		return int(n), nil
@@ -114,7 +116,7 @@ func (c *call) said(g *group, value *rueidis.RedisMessage) (pass int, err error)
 	return 0, c.problem(g, text)
 }
 
-// problem makes an error of what the script says about a group.
+// problem returns the error for a group that the script could not decide.
 func (c *call) problem(g *group, text string) error {
 	if at, ok := strings.CutPrefix(text, "EDGES "); ok {
 		if t, err := strconv.ParseInt(at, 10, 64); err == nil {
@@ -128,19 +130,19 @@ func (c *call) problem(g *group, text string) error {
 	return &StateError{Keys: keys, Problem: text}
 }
 
-// StateError says that a counter cannot be read: something else lies under its
-// key, or another version of Stint wrote it. Other counters are not affected.
+// StateError means that a counter cannot be read: its key holds something else, or a
+// value that another version of Stint wrote. Other counters are not affected.
 type StateError struct {
 	Keys    []string // the counter is one of these
 	Problem string
 }
 
 func (e *StateError) Error() string {
-	return fmt.Sprintf("stint: redis: %s under the key of a counter (%s): want what this version wrote; delete it, or use another prefix",
-		e.Problem, strings.Join(e.Keys, ", "))
+	return fmt.Sprintf("stint: redis: the key of a counter (%s) has a bad value (%s): want one written by this version; delete the key, or use another prefix",
+		strings.Join(e.Keys, ", "), e.Problem)
 }
 
-// decide answers the requests of a group of which so many passed.
+// decide answers the requests of a group, of which the first pass were allowed.
 func (c *call) decide(g *group, pass int) error {
 	if pass < 0 || pass > max(len(g.requests), 1) {
 		return errAnswer
@@ -183,16 +185,16 @@ func (c *call) decide(g *group, pass int) error {
 	return nil
 }
 
-// found is how an ask found a log: its newest entry, the units in it, when it
-// recovers, when the units leave it that a denied cost waits for; and, for an
-// undo, its base and its total. Of a penalty it is the state.
+// found is the state of a log when it was asked: its newest entry, the units in it, when
+// it recovers, when enough units leave it for a denied cost; and, for an undo, its base and
+// total. For a penalty it is the whole state.
 type found struct {
 	at, used, recovery, leaves, base, total int64
 	penalty                                 stint.State
 }
 
-// findings reads what the asks of logs and penalties in the group found, in place
-// of their index in the group. Most groups ask none.
+// findings reads the states of the logs and penalties of a group, indexed like its asks.
+// It returns nil if there are none, as in most groups.
 func (c *call) findings(g *group) ([]found, error) {
 	var out []found
 	for i, a := range g.asks {
@@ -239,8 +241,7 @@ func (f *found) counter() stint.Counter {
 	return stint.Counter{At: f.at, Used: f.used, Until: f.recovery}
 }
 
-// entry is as much of a log as the specification needs to answer: what leaves it
-// in time for the cost.
+// entry returns the part of a log that stint.Plan needs to compute RetryAfter.
 func (f *found) entry() []stint.Entry {
 	if f.leaves == 0 {
 		return nil
@@ -248,7 +249,7 @@ func (f *found) entry() []stint.Entry {
 	return []stint.Entry{{At: f.leaves, Units: maxInt}}
 }
 
-// pass answers a request that has passed.
+// pass answers an allowed request.
 func (c *call) pass(g *group, r *request, found []found) error {
 	r.makeRoom()
 	if r.track {
@@ -268,7 +269,7 @@ func (c *call) pass(g *group, r *request, found []found) error {
 			state = &log
 		}
 		if r.track {
-			r.charges[i].now, r.charges[i].before, r.charges[i].stood = c.now, *state, *state
+			r.charges[i].now, r.charges[i].before, r.charges[i].initial = c.now, *state, *state
 			if found != nil {
 				r.charges[i].log = found[i]
 			}
@@ -292,8 +293,7 @@ func (c *call) pass(g *group, r *request, found []found) error {
 	return nil
 }
 
-// deny answers a request that was denied, or returns nil if it should not have
-// been.
+// deny answers a denied request. It returns nil if no ask denies it.
 func (c *call) deny(g *group, r *request, found []found) []stint.Decision {
 	out := make([]stint.Decision, len(g.asks))
 	denied := false
@@ -310,7 +310,7 @@ func (c *call) deny(g *group, r *request, found []found) []stint.Decision {
 		judged := state
 		it.plan.TakeLog(&judged, log, c.now, it.cost, &out[i])
 		if out[i].Allowed {
-			stand(it.plan, state, nil, c.now, &out[i])
+			restate(it.plan, state, nil, c.now, &out[i])
 		} else {
 			denied = true
 		}
@@ -321,7 +321,7 @@ func (c *call) deny(g *group, r *request, found []found) []stint.Decision {
 	return out
 }
 
-// violate brings penalties to where they are after one more take that was denied.
+// violate updates penalties after one more denied take.
 func (c *call) violate(r *request, found []found) {
 	for i := range r.items {
 		it := &r.items[i]
@@ -333,13 +333,13 @@ func (c *call) violate(r *request, found []found) {
 	}
 }
 
-// stand answers an ask that passed, and that another ask of the take has undone.
-func (ch *charge) stand(p *stint.Plan, d *stint.Decision) {
-	stand(p, ch.stood, ch.stoodLog, ch.now, d)
+// restate answers an ask that passed before another ask denied the take.
+func (ch *charge) restate(p *stint.Plan, d *stint.Decision) {
+	restate(p, ch.initial, ch.initialLog, ch.now, d)
 }
 
-// stand answers an ask that would have passed, had not another denied.
-func stand(p *stint.Plan, state stint.Counter, log []stint.Entry, now int64, d *stint.Decision) {
+// restate answers an ask that would have passed if another had not denied the take.
+func restate(p *stint.Plan, state stint.Counter, log []stint.Entry, now int64, d *stint.Decision) {
 	p.TakeLog(&state, log, now, 0, d)
 	d.Allowed = true
 }
@@ -354,8 +354,8 @@ func (c *call) adjust(state *stint.Counter, found []found, i int, it *item, d *s
 	*state, *d = next.Counter, answer
 }
 
-// decideTwins follows a take that asks a counter more than once, in the order
-// of its asks. Before it came a peek for each ask.
+// decideTwins answers a take that asks a counter more than once, in the order of its asks.
+// The call has peeked at each of them before.
 func (c *call) decideTwins(g *group, r *request, found []found, pass int) error {
 	r.makeRoom()
 	if len(c.peeks) != len(g.asks) {
@@ -365,14 +365,14 @@ func (c *call) decideTwins(g *group, r *request, found []found, pass int) error 
 	scratch := map[int32]stint.Counter{}
 	for i, a := range g.asks {
 		it, ch := &r.items[i], &r.charges[i]
-		ch.now, ch.stood = c.now, c.counters[a.counter].state
+		ch.now, ch.initial = c.now, c.counters[a.counter].state
 		state, seen := scratch[a.counter]
 		if !seen {
-			state = ch.stood
+			state = ch.initial
 		}
 		var log []stint.Entry
 		if it.log() {
-			ch.stood, ch.stoodLog, ch.log = c.peeks[i].counter(), c.peeks[i].entry(), found[i]
+			ch.initial, ch.initialLog, ch.log = c.peeks[i].counter(), c.peeks[i].entry(), found[i]
 			state, log = found[i].counter(), found[i].entry()
 		}
 		next := state
@@ -390,7 +390,7 @@ func (c *call) decideTwins(g *group, r *request, found []found, pass int) error 
 	}
 	for i := range g.asks {
 		if r.out[i].Allowed {
-			r.charges[i].stand(r.items[i].plan, &r.out[i])
+			r.charges[i].restate(r.items[i].plan, &r.out[i])
 		}
 	}
 	r.charges = nil

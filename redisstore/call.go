@@ -10,7 +10,7 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// kind is what a group of asks wants, as lua/main.lua knows it.
+// kind is the kind of a group, with the numbers that lua/general.lua uses.
 type kind byte
 
 const (
@@ -20,7 +20,7 @@ const (
 	twins // a take that asks a counter more than once
 )
 
-// maxInt is the largest integer that a double holds with all below it.
+// maxInt is the largest n for which a double holds every integer up to n.
 const maxInt = 1<<53 - 1
 
 // item is one ask, with its counter's key in Redis.
@@ -29,36 +29,35 @@ type item struct {
 	limit stint.Limit
 	plan  *stint.Plan // of the limit
 	cost  int64
-	// A penalty, and how many asks before it it answers for.
+	// A penalty, and how many of the asks before it it guards.
 	penalty *stint.Penalty
 	guarded int
 }
 
-// log reports whether the counter is a log, which travels differently.
+// log reports whether the counter is a log, which is encoded differently.
 func (it *item) log() bool { return it.penalty == nil && it.limit.Algorithm == stint.SlidingLog }
 
-// long reports whether the counter's state has no fixed size: of a log, or a
-// penalty.
+// long reports whether the counter's state has no fixed size, as that of a log or a penalty.
 func (it *item) long() bool { return it.penalty != nil || it.log() }
 
-// charge is what a passed ask did to its counter, so that it can be undone.
+// charge records what an allowed ask did to its counter, so that it can be undone.
 type charge struct {
 	now           int64
 	before, after stint.Counter
-	log           found // before, if it is one
-	// How the counter stood before any ask of the take.
-	stood    stint.Counter
-	stoodLog []stint.Entry
+	log           found // the log before, if it is one
+	// The counter before any ask of the take.
+	initial    stint.Counter
+	initialLog []stint.Entry
 }
 
-// call is one call of the script: requests, merged into groups, and the answer
-// to them. It is used again and again.
+// call is one call of the script: requests merged into groups, and the reply. Calls are
+// reused.
 type call struct {
 	requests []*request
 	groups   []group
 
-	// Counters, each once. Those of logs and penalties come last among KEYS, so a
-	// counter's place is known only when all have been added.
+	// Counters, without duplicates. Logs and penalties come last in KEYS, so the place of
+	// a counter is known only when all have been added.
 	counters []counter
 	index    map[string]int32
 	longs    int
@@ -67,15 +66,15 @@ type call struct {
 	limitIndex map[stint.Limit]int32
 
 	order []int32 // of the groups in the call
-	lone  int     // how many of them are takes of one ask, whose counter no one else asks
-	plain int     // and how many with those of several
-	runs  int     // of lone takes
+	lone  int     // how many groups are takes of one ask whose counter no other group asks
+	plain int     // the same, including takes of several asks
+	runs  int     // runs of lone takes
 
-	asks int // a measure of how long it will hold Redis
+	asks int // weighted: an estimate of how long the call blocks Redis
 	keys []string
 	blob []byte
 
-	// The answer.
+	// The reply.
 	now   int64
 	found []rueidis.RedisMessage
 	peeks []found // before twins
@@ -86,13 +85,13 @@ type counter struct {
 	key       string
 	algorithm stint.Algorithm
 	long      bool  // it is a log or a penalty
-	place     int32 // among KEYS, from 1
+	place     int32 // in KEYS, from 1
 	last      int32 // the last group that asks it
 	asks      int32 // how many groups ask it
 	state     stint.Counter
 }
 
-// group is requests that are the same. The script judges them together.
+// group holds equal requests, which the script decides together.
 type group struct {
 	kind     kind
 	requests []*request
@@ -101,14 +100,12 @@ type group struct {
 
 type ask struct{ counter, limit int32 }
 
-// A call is bounded by the time that it holds Redis, which serves no one else
-// meanwhile: 64 asks take about a quarter of a millisecond, and less than 64 KiB,
-// since keys are short. A request of more asks than that travels alone.
+// A call is bounded because it blocks Redis: 64 asks take about a quarter of a millisecond.
+// A request with more asks than that gets a call of its own.
 const (
 	callAsks     = 64
 	callRequests = 1024
-	// A log, or a penalty, costs several commands.
-	longAsks = 4
+	longAsks     = 4 // the weight of a log or a penalty, which takes several commands
 )
 
 func newCall() *call {
@@ -129,7 +126,7 @@ func (c *call) reset() {
 	c.longs, c.asks, c.found, c.peeks = 0, 0, nil, nil
 }
 
-// add takes the request along, unless the call is full.
+// add adds the request, and reports false if the call is full.
 func (c *call) add(r *request) bool {
 	weight := 0
 	for i := range r.items {
@@ -150,8 +147,7 @@ func (c *call) add(r *request) bool {
 	c.asks += weight
 	c.requests = append(c.requests, r)
 	if r.kind == twins {
-		// If it is denied, its asks that would have passed are answered as their
-		// counters stand, which these peeks tell.
+		// If it is denied, the asks that would have passed are answered from these peeks.
 		for i := range r.items {
 			c.group(take, r.items[i:i+1], nil)
 		}
@@ -160,8 +156,8 @@ func (c *call) add(r *request) bool {
 	return true
 }
 
-// merge puts the request into the group that is equal to it, if that is the last
-// one to ask each of its counters: no one is overtaken.
+// merge adds the request to a group of equal requests, if no later group asks any of its
+// counters: requests of one counter keep their order.
 func (c *call) merge(r *request) bool {
 	n := int32(-1)
 	for i := range r.items {
@@ -189,7 +185,7 @@ func (c *call) merge(r *request) bool {
 	return true
 }
 
-// group adds a group of one request, or of none.
+// group adds a group with the request, or with none if r is nil.
 func (c *call) group(k kind, items []item, r *request) {
 	n := len(c.groups)
 	if n < cap(c.groups) {
@@ -229,31 +225,31 @@ func (c *call) group(k kind, items []item, r *request) {
 	}
 }
 
-// states is how many counters have a state of a fixed size.
+// states returns how many counters have a state of fixed size.
 func (c *call) states() int { return len(c.counters) - c.longs }
 
-// redisClock is the time that stands for Redis' own.
+// redisClock as a time means the clock of Redis.
 const redisClock = -1
 
-// encode writes KEYS and ARGV[1]. Numbers are big-endian; a number that is not
-// given its size has 7 bytes.
+// encode writes KEYS and ARGV[1]. Numbers are big-endian and have 7 bytes unless the size is
+// given.
 //
-//	now + 1 (0: by Redis' clock), which algorithms (1; the first is the lowest bit), number of
-//	  limits (2), of states (2), of runs (2), of plain takes (2), of groups (2)
-//	each run of lone takes, which have the first KEYS: how many (2), count (2), cost (8,
+//	now + 1 (0: the clock of Redis), algorithms in use (1; a bit for each, the first is the
+//	  lowest), number of limits (2), of states (2), of runs (2), of plain takes (2), of groups (2)
+//	each run of lone takes, which use the first KEYS: length (2), count (2), cost (8,
 //	  signed), limit
-//	each plain take, which have the next KEYS: count (2), number of runs (2); each run of its
-//	  asks: how many (2), cost (8, signed), limit
+//	each plain take, which use the next KEYS: count (2), number of runs (2); each run of its
+//	  asks: length (2), cost (8, signed), limit
 //	each limit of the other groups
 //	each other group: kind (1), count (2), number of asks (2), asks
-//	a limit: algorithm (1), tick (3), window, rate, unit, cap, most or, of a bucket, short;
-//	  if the window is 0, how many edges of calendar windows follow (1), and those
-//	an ask: place in KEYS (2), of the limit (2; 0: a penalty), cost (8, signed);
-//	  of an undo, 8 more numbers: what is expected, and what was before
-//	  of a penalty, how many asks it answers for (2), threshold (2), within, number of bans (1),
+//	a limit: algorithm (1), tick (3), window, rate, unit, cap, then short for a bucket and
+//	  MaxCarried for others; if the window is 0, number of edges of calendar windows (1), edges
+//	an ask: place in KEYS (2), number of the limit (2; 0: a penalty), cost (8, signed);
+//	  for an undo, 8 more numbers: the expected state, and the state to restore;
+//	  for a penalty, how many asks it guards (2), threshold (2), within, number of bans (1),
 //	  their lengths
 //
-// Near are times whose calendar windows the script may need, at least one.
+// near are times whose calendar windows the script may need, at least one.
 func (c *call) encode(now int64, near []time.Time) {
 	c.place()
 	limits := c.limits
@@ -296,10 +292,10 @@ func (c *call) encode(now int64, near []time.Time) {
 	c.blob = b
 }
 
-// count is how many takes the group is.
+// count returns how many requests the group stands for.
 func (g *group) count() uint16 { return uint16(max(len(g.requests), 1)) }
 
-// run is how many asks of the group, from the i-th on, ask for the same.
+// run returns how many consecutive asks, starting with the i-th, have the same limit and cost.
 func (g *group) run(i int) int {
 	n := 1
 	for i+n < len(g.asks) && g.asks[i+n].limit == g.asks[i].limit && g.cost(i+n) == g.cost(i) {
@@ -308,13 +304,13 @@ func (g *group) run(i int) int {
 	return n
 }
 
-// appendRun writes what those of a run have in common, of which the i-th ask is the first.
+// appendRun writes the cost and limit of the run that starts with the i-th ask.
 func (c *call) appendRun(b []byte, g *group, i int, near []time.Time) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(g.cost(i)))
 	return appendLimit(b, c.limits[g.asks[i].limit], near)
 }
 
-// algorithms has a bit for each that a limit of the call has.
+// algorithms returns a bit for each algorithm in use.
 func (c *call) algorithms() (bits byte) {
 	for i := range c.limits {
 		bits |= 1 << c.limits[i].Limit().Algorithm
@@ -343,9 +339,9 @@ func appendLimit(b []byte, p *stint.Plan, near []time.Time) []byte {
 	return b
 }
 
-// short is how a short state tells how many parts a unit has: a number below 4096
-// times a power of ten, in two bytes. It is 0 if there is none, or if not one part
-// comes back every microsecond, which is what else such a state says.
+// short encodes in two bytes how many parts a unit has: a number below 4096 times a power of
+// ten. It returns 0 if that is not possible, or if the bucket does not get back exactly one
+// part every microsecond: such a bucket has no short state.
 func short(t stint.Terms) int64 {
 	if t.Tick != 1 || t.Rate != 1 {
 		return 0
@@ -373,7 +369,7 @@ func (c *call) appendAsk(b []byte, g *group, i int) []byte {
 	return b
 }
 
-// cost is what each of the group's requests asks for in its i-th ask, or more than any limit has.
+// cost returns the cost of the i-th ask, capped at one more than any limit has.
 func (g *group) cost(i int) int64 {
 	if len(g.requests) == 0 {
 		return 0
@@ -381,7 +377,7 @@ func (g *group) cost(i int) int64 {
 	return max(-maxInt, min(g.requests[0].items[i].cost, maxInt+1))
 }
 
-// run is how many of the lone takes, from the first on, ask for the same.
+// run returns how many of the lone takes, starting with the first, differ only in their counter.
 func (c *call) run(lone []int32) int {
 	first := &c.groups[lone[0]]
 	for n, i := range lone {
@@ -404,9 +400,9 @@ func appendPenalty(b []byte, it *item) []byte {
 	return b
 }
 
-// place gives every group its place in the call: takes whose counters no one else asks
-// first, those of one ask before the others; what is to be undone last, so that no answer
-// depends on what came of it. And every counter its place among KEYS.
+// place orders the groups, and the counters in KEYS. Takes whose counters no other group asks
+// come first, those of one ask before the others. Undos come last, so that no decision depends
+// on their result.
 func (c *call) place() {
 	const lone, plain, middle, last = 0, 1, 2, 3
 	placeOf := func(g *group) int {
@@ -453,7 +449,7 @@ func (c *call) place() {
 		k.place = int32(*p)
 	}
 	for i := range c.counters {
-		c.counters[i].place = 0 // it may be sent again
+		c.counters[i].place = 0 // set if the call is sent again
 	}
 	for _, i := range c.order[:c.plain] {
 		for _, a := range c.groups[i].asks {
@@ -467,7 +463,7 @@ func (c *call) place() {
 	}
 }
 
-// append writes what an undo needs to know.
+// append writes the arguments of an undo.
 func (ch *charge) append(b []byte, it *item) []byte {
 	if it.log() {
 		f := &ch.log

@@ -8,7 +8,7 @@ import (
 	"os"
 )
 
-// readFiles fills tls from the files that the URL names.
+// readFiles reads the URL's certificate files into c.tls.
 func (c *config) readFiles() error {
 	if c.caFile != "" {
 		_, pool, err := readCertificates("tls_ca", c.caFile)
@@ -30,7 +30,7 @@ func (c *config) readFiles() error {
 	}
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
-		return badURL("tls_key", c.keyFile, "the key of tls_cert, in PEM: "+err.Error())
+		return badURL("tls_key", c.keyFile, "the private key of tls_cert, in PEM: "+err.Error())
 	}
 	c.tls.Certificates = []tls.Certificate{pair}
 	return nil
@@ -43,7 +43,7 @@ func readCertificates(name, path string) ([]byte, *x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
-		return nil, nil, badURL(name, path, "a file with a certificate, in PEM")
+		return nil, nil, badURL(name, path, "a PEM file with a certificate")
 	}
 	return text, pool, nil
 }
@@ -54,7 +54,7 @@ func readFile(name, path string) ([]byte, error) {
 		if p := (*fs.PathError)(nil); errors.As(err, &p) {
 			err = p.Err // the path is in the error already
 		}
-		return nil, badURL(name, path, "a file that can be read: "+err.Error())
+		return nil, badURL(name, path, "a readable file: "+err.Error())
 	}
 	return text, nil
 }

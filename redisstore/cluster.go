@@ -12,8 +12,7 @@ import (
 // slots is the number of slots of a Redis Cluster.
 const slots = 16384
 
-// slot returns the slot of a key, which is that of its subject: what stands in
-// the braces.
+// slot returns the slot of a key, which depends on the subject alone: the text in braces.
 func slot(key string) int {
 	tag := key
 	if i := strings.IndexByte(key, '{'); i >= 0 {
@@ -53,7 +52,7 @@ func (s *Store) oneSlot(asks []stint.Ask) bool {
 		return true
 	}
 	for i := range asks {
-		// What has no subject has no tag: its slot is that of the whole key.
+		// Without a subject there is no hash tag: the whole key determines the slot.
 		if k := &asks[i].Key; k.Subject != asks[0].Key.Subject || (k.Subject == "" && len(asks) > 1) {
 			return false
 		}
@@ -75,25 +74,25 @@ func (s *Store) lane(key string) *lane {
 	return l
 }
 
-// scatter decides a request that is more than one call: its counters are in
-// several slots, or it has too many asks.
+// scatter decides a request that needs several calls: its counters are in several slots, or
+// it has too many asks.
 func (s *Store) scatter(ctx context.Context, r *request) error {
 	place := func(i int) int { return slot(r.items[i].key) }
 	if len(r.items) > wholeAsks {
 		places := s.places(r.items)
 		place = func(i int) int { return places[i] }
 		var cancel context.CancelFunc
-		ctx, cancel = s.deadline.Within(ctx) // its calls come one after another
+		ctx, cancel = s.deadline.Within(ctx) // of all calls together
 		defer cancel()
 	}
 	return s.gather(ctx, r, split(r, place), func(p *request) { s.start(s.lane(p.items[0].key), p) })
 }
 
-// places returns the part that each item is in. A part has counters of one slot,
-// and no more than wholeAsks asks, unless they have to be decided together: asks
-// of one counter, or a penalty and what it answers for. No take has both.
+// places returns the number of the part that each item belongs to. A part has counters of one
+// slot, and at most wholeAsks asks, unless more have to be decided together: asks of one
+// counter, or a penalty and the asks it guards. No take has both.
 func (s *Store) places(items []item) []int {
-	size := make([]int, len(items)) // of what begins there and stays together
+	size := make([]int, len(items)) // of the asks that start there and stay together
 	first := make(map[string]int, len(items))
 	for i := range items {
 		if _, ok := first[items[i].key]; !ok {
@@ -128,15 +127,14 @@ func (s *Store) places(items []item) []int {
 	return places
 }
 
-// apart decides, counter by counter, a request that Redis cannot decide at once
-// because its slot is on the move and some of its counters have arrived while
-// others have not.
-func (s *Store) apart(ctx context.Context, r *request) {
+// decideByCounter decides a request counter by counter, because its slot is being migrated
+// and some of its counters have moved while others have not.
+func (s *Store) decideByCounter(ctx context.Context, r *request) {
 	parts := split(r, func(i int) string { return r.items[i].key })
-	// Not through the lane, in which this request is.
+	// Not through the lane, which this request occupies.
 	start := func(p *request) {
 		s.work.Go(func() {
-			s.alone(ctx, p)
+			s.sendAlone(ctx, p)
 			s.finish(ctx, p)
 		})
 	}
@@ -145,10 +143,10 @@ func (s *Store) apart(ctx context.Context, r *request) {
 	}
 }
 
-// part is what one place has of a request.
+// part is the part of a request that one call decides.
 type part struct {
 	*request
-	from []int // the places of its items in the whole
+	from []int // the index of each item in the request
 }
 
 // passed reports whether the part is a take that was charged.
@@ -168,7 +166,7 @@ func split[P comparable](r *request, place func(i int) P) []*part {
 			parts = append(parts, p)
 		}
 		it := r.items[i]
-		if it.guarded > 0 { // what it answers for may be elsewhere
+		if it.guarded > 0 { // the asks it guards may be in other parts
 			it.guarded = len(p.from) - sort.SearchInts(p.from, i-it.guarded)
 		}
 		p.items = append(p.items, it)
@@ -185,9 +183,9 @@ func split[P comparable](r *request, place func(i int) P) []*part {
 	return parts
 }
 
-// convoy starts the parts in their order and waits for each in turn, until wait
-// says that no more are to be started. No more than wholeAsks asks are on their way
-// at once, so that others get a turn. It returns how many were started.
+// convoy starts the parts in order and waits for each in turn. When wait returns false, it
+// starts no more. At most wholeAsks asks are in flight at once, so that other requests get a
+// turn. It returns how many parts were started.
 func convoy(parts []*part, start func(*request), wait func(*part) bool) (started int) {
 	asks := 0
 	for i := 0; i < len(parts); i++ {
@@ -203,9 +201,8 @@ func convoy(parts []*part, start func(*request), wait func(*part) bool) (started
 	return started
 }
 
-// gather has every part decided. If one part of a take is denied, what the others
-// have charged is undone; those that were not asked yet still are, since the
-// decision tells of all.
+// gather decides every part. If one part of a take is denied, the charges of the others are
+// undone. The remaining parts are still asked, since the caller gets a decision for every ask.
 func (s *Store) gather(ctx context.Context, r *request, parts []*part, start func(*request)) error {
 	var gone error
 	waited := 0
@@ -223,7 +220,7 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 	if gone != nil {
 		s.work.Go(func() {
 			for _, p := range parts[waited:] {
-				<-p.done // its call has a deadline
+				<-p.done // the call has a deadline
 			}
 			s.undo(parts, start)
 		})
@@ -231,22 +228,22 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 	}
 	r.err = nil
 	r.makeRoom()
-	denied, untouched := false, true
+	denied, nothingApplied := false, true
 	for _, p := range parts {
 		if p.err != nil {
 			r.err, denied = p.err, true
 		}
-		untouched = untouched && errors.Is(p.err, stint.ErrNotApplied)
+		nothingApplied = nothingApplied && errors.Is(p.err, stint.ErrNotApplied)
 		for i, d := range p.out {
 			r.out[p.from[i]] = d
 			denied = denied || !d.Allowed
 		}
 	}
-	if errors.Is(r.err, stint.ErrNotApplied) && !untouched {
-		// True of that part, and not of the whole.
-		r.err = unavailable(errors.New("of several calls, one: " + r.err.Error()))
+	if errors.Is(r.err, stint.ErrNotApplied) && !nothingApplied {
+		// Nothing was applied by that part, but other parts may have been.
+		r.err = unavailable(errors.New("one of several calls failed: " + r.err.Error()))
 	}
-	if r.track && !denied { // it is itself a part
+	if r.track && !denied { // r is itself a part
 		r.charges = make([]charge, len(r.items))
 	}
 	for _, p := range parts {
@@ -254,14 +251,14 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 			switch {
 			case !p.passed() || p.items[i].penalty != nil:
 			case denied:
-				p.charges[i].stand(p.items[i].plan, &r.out[p.from[i]])
+				p.charges[i].restate(p.items[i].plan, &r.out[p.from[i]])
 			case r.track:
 				r.charges[p.from[i]] = p.charges[i]
 			}
 		}
 	}
 	if denied {
-		// The decision does not wait for longer than its caller.
+		// Wait for the undo, but no longer than the caller does.
 		undone := make(chan struct{})
 		s.work.Go(func() {
 			s.undo(parts, start)
@@ -275,8 +272,8 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 	return nil
 }
 
-// undo takes back what parts of a take have charged, as if it had not been,
-// unless others have been at the counters since: then it gives back the units.
+// undo restores the counters that parts of a take have charged. A counter that has changed
+// since gets the units back instead.
 func (s *Store) undo(parts []*part, start func(*request)) {
 	var undos []*part
 	for _, p := range parts {
@@ -284,7 +281,7 @@ func (s *Store) undo(parts []*part, start func(*request)) {
 			continue
 		}
 		u := &part{request: &request{kind: undo, done: make(chan struct{}, 1)}}
-		for i := len(p.items) - 1; i >= 0; i-- { // one counter's charges in reverse
+		for i := len(p.items) - 1; i >= 0; i-- { // charges of one counter are undone in reverse
 			if it := p.items[i]; it.cost > 0 && it.penalty == nil {
 				it.cost = -it.cost
 				u.items = append(u.items, it)
@@ -297,7 +294,7 @@ func (s *Store) undo(parts []*part, start func(*request)) {
 		}
 	}
 	convoy(undos, start, func(u *part) bool {
-		<-u.done // its call has a deadline
+		<-u.done // the call has a deadline
 		if u.err != nil {
 			s.stats.kept.Add(1)
 		}

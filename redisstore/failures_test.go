@@ -309,7 +309,7 @@ func TestQueue(t *testing.T) {
 			_, err := storetest.Take(ctx, s, ask("alice", limit))
 			if !errors.Is(err, stint.ErrUnavailable) {
 				t.Errorf("take: %v; want ErrUnavailable", err)
-			} else if strings.Contains(err.Error(), "waiting already") {
+			} else if strings.Contains(err.Error(), "the queue is full") {
 				refused.Add(1)
 			}
 		})

@@ -11,85 +11,84 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// request is one caller's asks, on their way.
+// request is the asks of one caller while they are decided.
 type request struct {
 	kind  kind
 	items []item
-	ends  []int           // of the keys in their common text
-	done  chan struct{}   // gets a value when the request is answered
-	ctx   context.Context // the caller's; nil: it is to be sent whoever waits
+	ends  []int           // of the keys in their shared string
+	done  chan struct{}   // receives a value when the request is answered
+	ctx   context.Context // the caller's; nil: send it even if no one waits
 
-	out []stint.Decision // the request's own: a caller that has left may use its memory again
+	out []stint.Decision // not the caller's slice: a caller that has given up may reuse that
 	err error
 
-	// track asks for what the request did, so that it can be undone. For an undo,
-	// charges is what to undo.
+	// If track is set, charges records what the request did, so that it can be undone. For an
+	// undo, charges is what to undo.
 	track   bool
 	charges []charge
 }
 
-// makeRoom makes room for a decision about each ask.
+// makeRoom prepares out for a decision about each ask.
 func (r *request) makeRoom() {
 	r.out = slices.Grow(r.out[:0], len(r.items))[:len(r.items)]
 	clear(r.out)
 }
 
-// left reports whether no one waits for the answer any more. Then that is the
-// answer.
-func (r *request) left() bool {
+// abandoned reports whether the caller has given up. If so, it finishes the request.
+func (r *request) abandoned() bool {
 	if r.ctx == nil || r.ctx.Err() == nil {
 		return false
 	}
-	r.err = untouched(r.ctx.Err())
+	r.err = notApplied(r.ctx.Err())
 	r.done <- struct{}{}
 	return true
 }
 
-// lane is where the requests meet that one call can carry: all of them, or in a
-// cluster those of one slot. While a call is on its way, those that arrive wait
-// for the next; a request that comes alone, or nearly so, does not wait.
+// lane batches requests that can share a call: all of them, or in a cluster those of one slot.
+// Requests that arrive while a call is in flight wait for the next one. When there is little
+// traffic, a request does not wait.
 //
-// A call costs Redis as much as three asks do, before it asks anything, so where many
-// ask, a second call is made beside the first only when it is worth it.
+// An empty call costs Redis as much as three asks. Under load, a second call is therefore made
+// in parallel only when enough requests wait.
 type lane struct {
-	mu      sync.Mutex
-	calls   int // on their way
-	flying  int // asks in them
-	waiting []*request
-	asks    int  // of those who wait
-	open    bool // one who is about to make a call will take along those who wait
-	crowd   int  // requests in the last call
+	mu       sync.Mutex
+	calls    int // in flight
+	inFlight int // asks in these calls
+	waiting  []*request
+	asks     int  // in waiting
+	open     bool // a caller is about to send a call, and will include those that wait
+	crowd    int  // requests in the last call
 }
 
 const (
-	// laneCalls is how many calls of a lane may be on their way at once: while
-	// Redis is busy with one, the next is made.
+	// laneCalls is how many calls of a lane may be in flight: one is prepared while Redis
+	// runs the other.
 	laneCalls = 2
-	// laneFew is how many asks on their way leave a newcomer a call of its own, and
-	// laneMany is how many that wait are worth a second call.
-	laneFew, laneMany = 4, 32
-	// laneQueue is how many requests may wait. That many arrive only if Redis
-	// does not answer; the others fail at once.
+	// With fewer than laneQuiet asks in flight a new request gets a call of its own. Once
+	// laneBusy asks wait, a second call is made.
+	laneQuiet, laneBusy = 4, 32
+	// laneQueue is how many requests may wait. The queue grows that long only if Redis does
+	// not reply; further requests fail at once.
 	laneQueue = 10_000
 )
 
-var errQueue = untouched(fmt.Errorf("%d requests are waiting already", laneQueue))
+var errQueue = notApplied(fmt.Errorf("the queue is full: %d requests are waiting", laneQueue))
 
-// What a request that enters a lane does.
+// turn says what the caller of lane.enter does next.
 type turn int
 
 const (
-	waits  turn = iota // it is in the queue, and will be answered; or was refused, and has been
-	leads              // it is to be sent at once
-	drains             // it is in the queue, which is to be sent at once
+	waits  turn = iota // wait: the request is queued, or has failed because the queue is full
+	leads              // send the request now
+	drains             // send the queue now, which includes the request
 )
 
-// enter has a request enter the lane.
+// enter adds a request to the lane.
 func (l *lane) enter(r *request) turn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.calls == 0, l.calls < laneCalls && l.flying < laneFew && !l.open && len(l.waiting) == 0:
+	case l.calls == 0, l.calls < laneCalls && l.inFlight < laneQuiet && !l.open && len(l.waiting) == 0:
 		l.calls++
 		l.open = true
 		return leads
@@ -100,52 +99,52 @@ func (l *lane) enter(r *request) turn {
 	}
 	l.waiting = append(l.waiting, r)
 	l.asks += len(r.items)
-	if l.calls < laneCalls && l.asks >= laneMany && !l.open {
+	if l.calls < laneCalls && l.asks >= laneBusy && !l.open {
 		l.calls++
 		return drains
 	}
 	return waits
 }
 
-// landed notes that so many asks are not on their way any more.
-func (l *lane) landed(n int) {
+// finished notes that n asks are no longer in flight.
+func (l *lane) finished(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.flying -= n
+	l.inFlight -= n
 }
 
-// over ends the turn of one who has made a call, if no one waits, or if whoever makes
-// the other call will see to those who do.
-func (l *lane) over() bool {
-	if len(l.waiting) == 0 || l.calls == laneCalls && l.asks < laneMany {
+// endTurn ends the turn of a sender if no one waits, or if the sender of the other call can
+// take care of those that wait. It reports whether it did.
+func (l *lane) endTurn() bool {
+	if len(l.waiting) == 0 || l.calls == laneCalls && l.asks < laneBusy {
 		l.calls--
 		return true
 	}
 	return false
 }
 
-// next fills the call with requests that wait. If there are none, the caller's
-// turn is over.
+// next fills the call with waiting requests. If there are none, it ends the caller's turn and
+// returns false.
 func (l *lane) next(c *call) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.over() {
+	if l.endTurn() {
 		return false
 	}
-	if l.board(c); len(c.requests) == 0 { // all of them are gone
+	if l.fill(c); len(c.requests) == 0 { // all have given up
 		l.calls--
 		return false
 	}
 	return true
 }
 
-// board fills the call with requests that wait.
-func (l *lane) board(c *call) {
+// fill adds waiting requests to the call.
+func (l *lane) fill(c *call) {
 	n := 0
 	for n < len(l.waiting) {
 		r := l.waiting[n]
-		asks := len(r.items) // those of one who has left are not to be looked at
-		if !r.left() && !c.add(r) {
+		asks := len(r.items) // an abandoned request may be reused, so read it first
+		if !r.abandoned() && !c.add(r) {
 			break
 		}
 		l.asks -= asks
@@ -155,10 +154,10 @@ func (l *lane) board(c *call) {
 	clear(l.waiting[rest:])
 	l.waiting = l.waiting[:rest]
 	l.crowd = len(c.requests)
-	l.flying += c.size()
+	l.inFlight += c.size()
 }
 
-// size is how many asks the call carries.
+// size returns the number of asks in the call.
 func (c *call) size() (n int) {
 	for _, r := range c.requests {
 		n += len(r.items)
@@ -166,7 +165,7 @@ func (c *call) size() (n int) {
 	return n
 }
 
-// start sends the request, or has it sent. It does not wait for the answer.
+// start sends or queues the request, and does not wait for the reply.
 func (s *Store) start(l *lane, r *request) {
 	switch l.enter(r) {
 	case waits:
@@ -180,40 +179,39 @@ func (s *Store) start(l *lane, r *request) {
 	}
 }
 
-// lead makes a call for the request, and those who come meanwhile.
+// lead sends a call with the request, and with those that arrive meanwhile.
 func (s *Store) lead(l *lane, r *request) {
 	if l.crowded() {
-		// Those who are about to ask come first: where the processors are busy, more then
-		// travel together.
+		// Let goroutines run that are about to ask: their requests can share this call.
 		runtime.Gosched()
 	}
 	c := s.newCall()
 	c.add(r)
 	l.mu.Lock()
 	l.open = false
-	l.board(c)
+	l.fill(c)
 	l.mu.Unlock()
-	s.fly(l, c)
+	s.sendCall(l, c)
 }
 
-// crowded reports whether several travelled together the last time.
+// crowded reports whether the last call had several requests.
 func (l *lane) crowded() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.crowd > 1
 }
 
-// fly sends a call.
-func (s *Store) fly(l *lane, c *call) {
-	n := c.size() // later they are the callers' again
+// sendCall sends a call.
+func (s *Store) sendCall(l *lane, c *call) {
+	n := c.size() // afterwards the callers own the requests again
 	s.send(s.deadline.Context(), c)
-	l.landed(n)
+	l.finished(n)
 }
 
-// do has the request answered. It returns when that is done, or ctx is.
+// do sends the request, and returns when it is answered or ctx is done.
 func (s *Store) do(ctx context.Context, l *lane, r *request) error {
 	if !s.patient(ctx) {
-		// The call has a goroutine of its own, since the caller may leave it.
+		// The call gets its own goroutine, since the caller may give up before it ends.
 		s.start(l, r)
 		return r.wait(ctx)
 	}
@@ -231,8 +229,8 @@ func (s *Store) do(ctx context.Context, l *lane, r *request) error {
 	return nil
 }
 
-// patient reports whether the caller waits for about as long as a call may take.
-// Then the call can be made on its own goroutine, which is quicker.
+// patient reports whether the caller waits about as long as a call may take. If so, the call
+// can run on the caller's goroutine, which is faster.
 func (s *Store) patient(ctx context.Context) bool {
 	if ctx.Done() == nil {
 		return true
@@ -241,16 +239,16 @@ func (s *Store) patient(ctx context.Context) bool {
 	return ok && time.Until(d) >= s.deadline.Length()*7/8
 }
 
-// handOver ends the turn of a caller that has made a call itself.
+// handOver ends the turn of a caller that has sent a call itself.
 func (s *Store) handOver(l *lane) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.over() {
+	if !l.endTurn() {
 		s.work.Go(func() { s.drain(l) })
 	}
 }
 
-// drain sends calls until no one waits in the lane.
+// drain sends calls until no request waits.
 func (s *Store) drain(l *lane) {
 	for {
 		runtime.Gosched() // as in lead
@@ -259,6 +257,6 @@ func (s *Store) drain(l *lane) {
 			s.calls.Put(c)
 			return
 		}
-		s.fly(l, c)
+		s.sendCall(l, c)
 	}
 }

@@ -1,46 +1,43 @@
-// Package redisstore holds counters in Redis, shared by any number of
-// processes: one server, a primary that Sentinels watch over, or a Cluster.
+// Package redisstore keeps counters in Redis, shared by any number of processes. Redis can be
+// one server, a primary monitored by Sentinels, or a Cluster.
 //
 //	store, err := redisstore.Open("redis://localhost:6379", redisstore.Options{})
 //
-// Every decision of up to 128 asks is one atomic call of one Lua script, by Redis'
-// own clock. The script judges and charges; it answers with the states as it found
-// them, and the decisions are made from those by the functions of package stint. So
-// there are two implementations of the arithmetic, and only one of what is told to
-// clients; the conformance suite holds the first to the second, to the bit.
+// Every decision of up to 128 asks is one atomic call of one Lua script, and uses the clock of
+// Redis. The script checks and charges, and returns the states that it found. From these,
+// package stint computes the decisions. So the arithmetic exists twice, but decisions are made
+// by one implementation. The conformance suite checks that both agree to the bit.
 //
 // # Group commit
 //
-// Requests that arrive while a call is on its way travel together in the next
-// one, as groups that are decided one after another, each for itself. Equal
-// requests become one group with a count, of which the first that fit pass, so a
-// counter that everyone wants is read, judged and written once per call. A
-// request that comes alone is sent at once. A call is bounded so that it holds
-// Redis for about a quarter of a millisecond at most.
+// Requests that arrive while a call is in flight share the next call. Equal requests form one
+// group with a count, so a popular counter is read, checked and written once per call. The
+// script decides the groups one after another. A request that arrives alone is sent at once.
+// Calls are kept small enough to block Redis for about a quarter of a millisecond at most.
 //
-// In a Cluster only counters of one slot can be in one call. All counters of a
-// subject are. A take over several slots is one call to each; if one of them
-// denies, what the others charged is taken back. Meanwhile those units are not
-// available to others: a concurrent take may be denied that need not have been.
-// None is admitted that should not be.
+// In a Cluster, a call can only use counters of one slot. All counters of a subject are in one
+// slot. A take over several slots makes one call for each. If one of them denies, the charges
+// of the others are undone. Until then those units are not available, so a concurrent take may
+// be denied unnecessarily. No take is ever allowed that should be denied.
 //
-// A take of more than 128 asks is several calls in the same way, on one server too,
-// and no more than 128 asks are on their way at once: in one call, a thousand would
-// keep everyone else waiting for several milliseconds. Only the asks of one counter,
-// and a penalty with those it answers for, are never apart, however many they are.
+// A take of more than 128 asks is split the same way, even on one server, with at most 128 asks
+// in flight: a single call of a thousand asks would block Redis for several milliseconds. Asks
+// of the same counter stay in one call, however many there are, and so does a penalty with the
+// asks it guards.
 //
 // # State
 //
-// A counter is one key, prefix:{subject}:name:algorithm, of type string, whose
-// time to live is the counter's recovery and a second; it is set by every write that
-// changes when that is, and by every other ask that finds it missing. Its value is binary: 12 bytes for windows
-// of whole seconds with counts below 65,536, and for buckets that are full again
-// within an hour and whose max divides the microseconds of their window; 28 for
-// everything else but logs and penalties.
-// Redis' memory comes in steps, so nothing in between would save anything. With a
-// key of 24 bytes, by MEMORY USAGE, and in instructions of the server for reading
-// and writing the numbers once, out of about 23,000 for an ask of a window in a full
-// call and 27,000 of a bucket:
+// A counter is one string key, prefix:{subject}:name:algorithm. It expires one second after the
+// counter recovers. A write that changes the recovery also sets the time to live, and every
+// other ask restores it if it is missing.
+//
+// The value is binary. It has 12 bytes for windows of whole seconds with counts below 65,536,
+// and for buckets that are full again within an hour and whose max divides the microseconds of
+// their window. Other counters have 28 bytes, except logs and penalties, which vary. Redis
+// allocates memory in steps, so a size in between would save nothing. The table shows MEMORY
+// USAGE for a key of 24 bytes, and the server's instructions for reading and writing the numbers
+// once. An ask in a full call takes about 23,000 instructions for a window, and 27,000 for a
+// bucket.
 //
 //	               bytes  instructions
 //	binary, 12        88         3,200
@@ -49,18 +46,18 @@
 //	a hash           120        16,700 for its two commands, where a string's
 //	                            take 13,700, and the numbers are still text
 //
-// # Beside the counters
+// # Other data
 //
-// [Store.Side] is for programs that have more to share than counters: values that may
-// vanish, messages that may be lost, and who is present. Its keys are others than
-// those of counters, and messages come over connections of their own.
+// [Store.Side] is for programs that share more than counters: a cache, messages, and a list of
+// the nodes that are present. It uses other keys than counters do, and other connections for
+// messages.
 //
-// # What it refuses
+// # What it does not do
 //
-// It does not retry what may have been applied: a take that timed out is an
-// error, [stint.ErrUnavailable], and may have been charged. It has no fallback and
-// no circuit breaker; those are layers. It never reads a caller's clock to
-// decide, and never touches a key that it did not declare to Redis.
+// It does not retry a call that may have been applied: a take that timed out returns
+// [stint.ErrUnavailable], and may have been charged. It has no fallback and no circuit breaker;
+// package layer has them. It never decides by the caller's clock, and its script uses no keys
+// other than those in KEYS.
 package redisstore
 
 import (
@@ -82,25 +79,26 @@ import (
 // MaxAsks is the most asks in one Take or Adjust.
 const MaxAsks = 4096
 
-// wholeAsks is the most asks that are decided in one call, if there is a choice, so
-// that none holds Redis for much longer than a millisecond.
+// wholeAsks is the most asks in one call, where they can be split, so that no call blocks Redis
+// for much longer than a millisecond.
 const wholeAsks = 128
 
-// Options are what a URL cannot say.
+// Options are settings that are not part of the URL.
 type Options struct {
-	// Now replaces Redis' clock. It is for tests: processes whose clocks differ
-	// would not agree on what a window is.
+	// Now replaces the clock of Redis, for tests: processes with different clocks would not
+	// agree on windows.
 	Now func() time.Time
 }
 
 // Store is a [stint.Store] in Redis.
 type Store struct {
 	config config
-	now    func() time.Time // nil: Redis' clock
-	wall   func() time.Time // to guess which calendar window it is
-	skew   atomic.Int64     // what to add to wall, in microseconds
+	now    func() time.Time // nil: the clock of Redis
+	wall   func() time.Time // to guess the current calendar window
+	skew   atomic.Int64     // microseconds by which Redis is ahead of wall
 	client atomic.Pointer[rueidis.Client]
-	why    atomic.Pointer[error] // there is no client
+
+	connectErr atomic.Pointer[error] // set while client is nil
 
 	lanes []atomic.Pointer[lane] // one, or one for each slot
 
@@ -118,10 +116,9 @@ type Store struct {
 
 var _ stint.Store = (*Store)(nil)
 
-// Open returns a store on the Redis that the URL names; docs/redis-url.md says
-// how. It fails only if the URL is wrong. A Redis that is not there yet is
-// waited for: until then every call returns [stint.ErrUnavailable], as it does
-// whenever Redis is out of reach.
+// Open returns a store for a Redis URL, which docs/redis-url.md describes. It fails only if the
+// URL is wrong. If Redis cannot be reached, the store keeps trying to connect, and calls return
+// [stint.ErrUnavailable] until it has.
 func Open(url string, o Options) (*Store, error) {
 	c, err := parseURL(url)
 	if err != nil {
@@ -138,7 +135,7 @@ func open(c config, o Options) *Store {
 	}
 	s.requests.New = func() any { return &request{done: make(chan struct{}, 1)} }
 	s.calls.New = func() any { return newCall() }
-	s.base, s.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // the store's own life, which no call's context bounds
+	s.base, s.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // lives as long as the store
 	s.deadline = deadline.New(s.base, c.timeout)
 	if !s.connect() {
 		s.work.Go(s.reconnect)
@@ -188,7 +185,7 @@ func (s *Store) answer(ctx context.Context, k kind, asks []stint.Ask, ds []stint
 	r.ctx = ctx
 	if len(asks) <= wholeAsks && s.oneSlot(asks) {
 		if err := s.do(ctx, s.lane(r.items[0].key), r); err != nil {
-			return err // the request may still be on its way
+			return err // the request may still be in flight, so it is not recycled
 		}
 	} else if err := s.scatter(ctx, r); err != nil {
 		return err
@@ -201,7 +198,7 @@ func (s *Store) answer(ctx context.Context, k kind, asks []stint.Ask, ds []stint
 	return err
 }
 
-// newRequest copies the asks: a caller may stop waiting and use them again.
+// newRequest copies the asks, since a caller that stops waiting may reuse them.
 func (s *Store) newRequest(k kind, asks []stint.Ask) *request {
 	r := s.requests.Get().(*request)
 	r.kind = k
@@ -218,7 +215,7 @@ func (s *Store) newRequest(k kind, asks []stint.Ask) *request {
 		if it.penalty = a.Penalty; it.penalty != nil {
 			it.guarded = i - stint.Guarded(asks, i)
 		} else if !a.Compiled() {
-			it.plan, _ = a.Limit.Compile() // it is valid
+			it.plan, _ = a.Limit.Compile() // it was validated
 		}
 		r.items = append(r.items, it)
 		start = r.ends[i]
@@ -263,9 +260,9 @@ func (s *Store) recycle(r *request) {
 	s.requests.Put(r)
 }
 
-// wait waits for the answer, as long as the caller does.
+// wait waits until the request is answered or ctx is done.
 func (r *request) wait(ctx context.Context) error {
-	if ctx.Done() == nil { // a select of one costs more
+	if ctx.Done() == nil { // cheaper than a select
 		<-r.done
 		return nil
 	}
@@ -277,7 +274,7 @@ func (r *request) wait(ctx context.Context) error {
 	}
 }
 
-// within runs f, unless the store is closed, for as long as an answer may take.
+// within runs f with the URL's timeout, unless the store is closed.
 func (s *Store) within(ctx context.Context, f func(context.Context) error) error {
 	s.open.RLock()
 	defer s.open.RUnlock()
@@ -310,8 +307,8 @@ func (s *Store) Reset(ctx context.Context, asks []stint.Ask) error {
 	})
 }
 
-// erase deletes keys, each in a command of its own: in a cluster they may be on the
-// move, and are in several slots.
+// erase deletes keys, each with its own command, since in a cluster they may be in several
+// slots, or in one that is being migrated.
 func (s *Store) erase(ctx context.Context, keys []string) error {
 	return s.retry(ctx, func(client rueidis.Client) error {
 		var cmds []rueidis.Completed
@@ -327,9 +324,8 @@ func (s *Store) erase(ctx context.Context, keys []string) error {
 	})
 }
 
-// Ping reports whether decisions can be made now: it runs the script, without
-// asks, and deletes a counter that does not exist, which a server that may not
-// write refuses.
+// Ping checks that decisions can be made. It runs the script without asks, and deletes a counter
+// that does not exist, which fails on a server that does not accept writes.
 func (s *Store) Ping(ctx context.Context) error {
 	c := newCall()
 	c.encode(redisClock, nil)
@@ -348,7 +344,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	})
 }
 
-// Close implements [stint.Store]. Calls that are on their way fail.
+// Close implements [stint.Store]. Calls in flight fail.
 func (s *Store) Close() error {
 	s.cancel()
 	s.open.Lock()
@@ -362,20 +358,19 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// unavailable is an error that says that Redis is out of reach, and why. What was
-// asked may have been done.
+// unavailable returns an error for a call that failed, but may have been applied.
 func unavailable(cause error) error {
 	return fmt.Errorf("%w: redis: %w", stint.ErrUnavailable, cause)
 }
 
-// untouched is an error that also says that nothing was done.
-func untouched(cause error) error {
+// notApplied returns an error for a call that failed and was not applied.
+func notApplied(cause error) error {
 	return fmt.Errorf("%w: redis: %w; %w", stint.ErrUnavailable, cause, stint.ErrNotApplied)
 }
 
 func (s *Store) newCall() *call { return s.calls.Get().(*call) }
 
-// send makes the call and answers its requests.
+// send sends the call and answers its requests.
 func (s *Store) send(ctx context.Context, c *call) {
 	s.stats.requests.Add(uint64(len(c.requests)))
 	requests := c.requests
@@ -383,18 +378,18 @@ func (s *Store) send(ctx context.Context, c *call) {
 	for _, r := range requests {
 		s.finish(ctx, r)
 	}
-	if reusable && len(c.counters) <= wholeAsks { // a large map is slow to clear, for ever
+	if reusable && len(c.counters) <= wholeAsks { // a map that was large stays slow to clear
 		c.reset()
 		s.calls.Put(c)
 	}
 }
 
-// finish ends a request whose call has returned.
+// finish answers a request whose call has returned. While its slot is migrated it is tried again.
 func (s *Store) finish(ctx context.Context, r *request) {
 	if tryAgain(r.err) {
 		s.stats.retries.Add(1)
-		if s.alone(ctx, r); tryAgain(r.err) { // what travelled with it was not to blame
-			s.apart(ctx, r)
+		if s.sendAlone(ctx, r); tryAgain(r.err) { // it was not another request of the call
+			s.decideByCounter(ctx, r)
 		}
 	}
 	if r.err != nil {
@@ -403,22 +398,22 @@ func (s *Store) finish(ctx context.Context, r *request) {
 	r.done <- struct{}{}
 }
 
-// alone sends the request in a call of its own.
-func (s *Store) alone(ctx context.Context, r *request) {
+// sendAlone sends the request in a call of its own.
+func (s *Store) sendAlone(ctx context.Context, r *request) {
 	c := newCall()
 	r.err = nil
 	c.add(r)
 	s.run(ctx, c)
 }
 
-// run makes the call, and others for those of its requests that need calendar
-// windows around other times than was guessed. It reports whether the client is
-// through with the call.
+// run sends the call, and further calls for requests that need calendar windows around other
+// times than guessed. It reports whether the call can be reused: after an error the client may
+// still be using it.
 func (s *Store) run(ctx context.Context, c *call) (reusable bool) {
 	near := []time.Time{s.wall().Add(time.Duration(s.skew.Load()) * time.Microsecond)}
 	err := s.exec(ctx, c, near)
 	reusable = err == nil
-	// A request can ask for as many times as it has asks, and Redis' own.
+	// A request may need windows around one time for each ask, and around the time of Redis.
 	for tries := 0; ; tries++ {
 		var more *call
 		for _, r := range c.requests {
@@ -430,7 +425,7 @@ func (s *Store) run(ctx context.Context, c *call) (reusable bool) {
 				continue
 			}
 			r.err = unavailable(edges)
-			if tries > wholeAsks || len(near) >= mostNear {
+			if tries > wholeAsks || len(near) >= maxNear {
 				continue
 			}
 			if more == nil {
@@ -451,15 +446,15 @@ func (s *Store) run(ctx context.Context, c *call) (reusable bool) {
 	}
 }
 
-// mostNear is how many times a call can name the calendar windows of.
-const mostNear = 60
+// maxNear is how many times a call can have calendar windows for.
+const maxNear = 60
 
-// exec makes the call.
+// exec sends the call and decodes the reply.
 func (s *Store) exec(ctx context.Context, c *call, near []time.Time) error {
 	now := int64(redisClock)
 	if s.now != nil {
 		t := s.now()
-		const last = 7258118400 * 1_000_000 // the year 2200, as the specification
+		const last = 7258118400 * 1_000_000 // the year 2200, as in package stint
 		now = max(0, min(t.UnixMicro(), last))
 		near = append(near, t)
 	}

@@ -14,8 +14,7 @@ import (
 //go:embed lua
 var files embed.FS
 
-// script is the one script, and its name in Redis. lua/order says how it is put
-// together.
+// script is the Lua script, and scriptSHA its name in Redis. lua/order lists its files in order.
 var script, scriptSHA = func() (text, sha string) {
 	var b strings.Builder
 	for name := range strings.FieldsSeq(read("order")) {
@@ -34,8 +33,7 @@ func read(name string) string {
 	return string(text)
 }
 
-// strip drops comments, blank lines and indents, which Redis would keep and
-// replicate.
+// strip removes comments, blank lines and indentation, which Redis would store and replicate.
 func strip(lua string) string {
 	var b strings.Builder
 	for line := range strings.Lines(lua) {
@@ -47,8 +45,9 @@ func strip(lua string) string {
 	return b.String()
 }
 
-// inline puts numbers in place of their names, which are in capitals and defined at the
-// beginning of a line. As variables, each that a function uses would be made anew by every call.
+// inline replaces named constants by their values. Their names are in capitals, and are defined
+// at the beginning of a line. As Lua variables, every call would have to create them again for
+// each function that uses them.
 func inline(lua string) string {
 	values := map[string]string{}
 	lua = definition.ReplaceAllStringFunc(lua, func(line string) string {
@@ -72,8 +71,8 @@ var (
 	capitals   = regexp.MustCompile(`\b[A-Z]+\b`)
 )
 
-// eval runs the script. Redis forgets scripts, by a restart, a failover or SCRIPT
-// FLUSH; then it is sent whole, once.
+// eval runs the script. If Redis does not have it, after a restart, a failover or SCRIPT FLUSH,
+// eval sends its source.
 func (s *Store) eval(ctx context.Context, client rueidis.Client, keys []string, blob string) rueidis.RedisResult {
 	n := int64(len(keys))
 	res := client.Do(ctx, client.B().Evalsha().Sha1(scriptSHA).Numkeys(n).Key(keys...).Arg(blob).Build())

@@ -11,30 +11,29 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// Side is what a program may keep beside its counters, in the same Redis: values
-// that may vanish, messages that may be lost, and who is present. It never touches
-// a counter. All of it is safe for concurrent use.
+// Side stores other data in the same Redis: cached values, which may vanish; messages, which may
+// be lost; and groups of nodes that are present. It is safe for concurrent use.
 //
-// Values and channels are prefix:side/name, groups prefix:present/name. No prefix has
-// a slash, and what follows the prefix of a counter is a brace, so none of these is
-// ever a counter, or of another kind or prefix, whatever the names.
+// Values and channels are named prefix:side/name, groups prefix:present/name. A prefix cannot
+// have a slash, and the prefix of a counter is followed by a brace, so these names never collide
+// with each other, with counters or with other prefixes.
 type Side struct{ store *Store }
 
-// The most that Redis is sent at once, in bytes.
+// Maximum sizes in bytes.
 const (
 	MaxSideName  = 512      // of a name, a channel, a group or a node
 	MaxSideValue = 64 << 10 // of a value or a message
 )
 
-// Side returns what is beside the store's counters. It shares the store's
-// connections, and ends with it.
+// Side returns access to data other than counters. It uses the store's connections, and fails
+// once the store is closed.
 func (s *Store) Side() *Side { return &Side{s} }
 
 func (x *Side) key(name string) string { return x.store.config.prefix + ":side/" + name }
 
 func (x *Side) group(name string) string { return x.store.config.prefix + ":present/" + name }
 
-// do runs f within the store's timeout, again while servers are changing places.
+// do runs f within the store's timeout, and retries during a failover or migration.
 func (x *Side) do(ctx context.Context, f func(context.Context, rueidis.Client) error) error {
 	return x.store.within(ctx, func(ctx context.Context) error {
 		return x.store.retry(ctx, func(client rueidis.Client) error { return f(ctx, client) })
@@ -60,7 +59,7 @@ func (x *Side) Get(ctx context.Context, name string) (value []byte, ok bool, err
 	return value, ok, nil
 }
 
-// Set keeps a value for ttl, in whole milliseconds.
+// Set stores a value for ttl, rounded up to milliseconds.
 func (x *Side) Set(ctx context.Context, name string, value []byte, ttl time.Duration) error {
 	if err := sideName("name", name); err != nil {
 		return err
@@ -72,23 +71,23 @@ func (x *Side) Set(ctx context.Context, name string, value []byte, ttl time.Dura
 	if err != nil {
 		return err
 	}
-	text := string(value) // it may be sent after the caller has left
+	text := string(value) // a copy: it may be sent after the caller has given up
 	return x.do(ctx, func(ctx context.Context, client rueidis.Client) error {
 		return client.Do(ctx, client.B().Set().Key(x.key(name)).Value(text).PxMilliseconds(millis).Build()).Error()
 	})
 }
 
-// Delete forgets values, any number of them: the timeout of the URL is for some
-// hundreds at a time. If it fails, some may be left.
+// Delete deletes any number of values. The URL's timeout applies to each 512 of them. If it
+// fails, some may remain.
 func (x *Side) Delete(ctx context.Context, names ...string) error {
 	for _, name := range names {
 		if err := sideName("name", name); err != nil {
 			return err
 		}
 	}
-	for some := range slices.Chunk(names, 512) {
-		keys := make([]string, len(some))
-		for i, name := range some {
+	for chunk := range slices.Chunk(names, 512) {
+		keys := make([]string, len(chunk))
+		for i, name := range chunk {
 			keys[i] = x.key(name)
 		}
 		if err := x.store.within(ctx, func(ctx context.Context) error { return x.store.erase(ctx, keys) }); err != nil {
@@ -98,8 +97,8 @@ func (x *Side) Delete(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// Publish tells all who listen to the channel now. Channels are those of the whole
-// server: stores with one prefix share them, whichever their databases.
+// Publish sends a message to the current subscribers of a channel. In Redis, channels do not
+// belong to a database: all stores with the same prefix share them.
 func (x *Side) Publish(ctx context.Context, channel, message string) error {
 	if err := sideName("channel", channel); err != nil {
 		return err
@@ -108,24 +107,24 @@ func (x *Side) Publish(ctx context.Context, channel, message string) error {
 		return err
 	}
 	return x.do(ctx, func(ctx context.Context, client rueidis.Client) error {
-		// To the node that has the slot of the name, rather than to any, which may be dead.
+		// Send it to the node that owns the name's slot: a random node may be down.
 		return client.Do(ctx, client.B().Arbitrary("PUBLISH").Keys(x.key(channel)).Args(message).Build()).Error()
 	})
 }
 
-// Subscribe calls told for each message, and once after each time that it has
-// connected, with connected: messages may have been lost before that. It connects
-// again by itself until ctx ends, or the store, and returns then; if it is just
-// connecting, when that is over.
+// Subscribe calls handle for each message. Each time it has connected, it calls handle with
+// connected set, since earlier messages may have been lost. It reconnects until ctx is done or
+// the store is closed, and then returns; if it is just connecting, it finishes that first.
 //
-// It makes one call of told at a time. While told is busy some messages wait; then
-// the connection is given up, and made anew. Told must not close the store.
-func (x *Side) Subscribe(ctx context.Context, channel string, told func(message string, connected bool)) {
+// Calls of handle do not overlap. While handle is busy, a few messages are buffered; when the
+// buffer is full, the connection is dropped and Subscribe reconnects. handle must not close the
+// store.
+func (x *Side) Subscribe(ctx context.Context, channel string, handle func(message string, connected bool)) {
 	s := x.store
 	s.open.RLock()
 	closed := s.closed
 	if !closed {
-		s.work.Add(1) // not the lock, which would keep told from asking the store while it closes
+		s.work.Add(1) // not holding the lock, or handle could not use the store while it closes
 	}
 	s.open.RUnlock()
 	if closed {
@@ -136,10 +135,10 @@ func (x *Side) Subscribe(ctx context.Context, channel string, told func(message 
 	defer cancel()
 	defer context.AfterFunc(s.base, cancel)()
 
-	const least, most = 50 * time.Millisecond, 2 * time.Second
-	for pause := least; ; pause = min(2*pause, most) {
-		if x.listen(ctx, channel, told) {
-			pause = least
+	const minPause, maxPause = 50 * time.Millisecond, 2 * time.Second
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		if x.listen(ctx, channel, handle) {
+			pause = minPause
 		}
 		if wait(ctx, pause) != nil {
 			return
@@ -147,17 +146,16 @@ func (x *Side) Subscribe(ctx context.Context, channel string, told func(message 
 	}
 }
 
-// listen is Subscribe for one connection. It reports whether there was one.
+// listen subscribes on one connection until it ends. It reports whether it was connected.
 //
-// The connection is not one that counters travel on, which a slow reader of messages
-// would hold up. The client pings it every second, and ends it if no answer comes in
-// the URL's timeout.
-func (x *Side) listen(ctx context.Context, channel string, told func(string, bool)) (connected bool) {
+// The connection is not shared with counters, which a slow subscriber would delay. The client
+// pings it every second, and closes it if no reply comes within the URL's timeout.
+func (x *Side) listen(ctx context.Context, channel string, handle func(string, bool)) (connected bool) {
 	client := x.store.client.Load()
 	if client == nil {
 		return false
 	}
-	// Any node of a cluster will do: they pass messages on to each other.
+	// Any node of a cluster will do: nodes forward messages to each other.
 	var addr string
 	var node rueidis.Client
 	for addr, node = range (*client).Nodes() {
@@ -166,10 +164,10 @@ func (x *Side) listen(ctx context.Context, channel string, told func(string, boo
 	if node == nil {
 		return false
 	}
-	conn, _ := node.Dedicate() // what it returns would keep the connection for the next
+	conn, _ := node.Dedicate() // closed, since releasing it would return it to the pool
 	defer conn.Close()
 	over := make(chan struct{})
-	defer close(over) // or the connection waits for a reader, and Close for the connection
+	defer close(over) // or the hook blocks, and Close waits for it
 	messages := make(chan string, 64)
 	lost := conn.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: func(m rueidis.PubSubMessage) {
 		select {
@@ -182,19 +180,19 @@ func (x *Side) listen(ctx context.Context, channel string, told func(string, boo
 	if conn.Do(soon, conn.B().Subscribe().Channel(x.key(channel)).Build()).Error() != nil {
 		return false
 	}
-	told("", true)
+	handle("", true)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		select {
 		case m := <-messages:
-			told(m, false)
+			handle(m, false)
 		case <-lost:
 			return true
 		case <-ctx.Done():
 			return true
 		case <-tick.C:
-			// A primary that was replaced may live on, and hear nothing.
+			// A primary that was replaced may keep running, but gets no messages.
 			if _, ok := (*client).Nodes()[addr]; !ok {
 				return true
 			}
@@ -202,8 +200,8 @@ func (x *Side) listen(ctx context.Context, channel string, told func(string, boo
 	}
 }
 
-// present notes a node until a time, drops those whose time is over, and returns how
-// many are left. The group lives as long as the last of them.
+// present adds a node with its expiry, removes expired nodes, and returns how many there are.
+// The group expires with its last node.
 var present = rueidis.NewLuaScript(`
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -213,8 +211,8 @@ redis.call('PEXPIREAT', KEYS[1], redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCOR
 return redis.call('ZCARD', KEYS[1])
 `)
 
-// Present notes that the node is in the group for ttl, in whole milliseconds of
-// Redis' own clock, and returns how many are, itself included.
+// Present marks the node as present in the group for ttl, rounded up to milliseconds, and returns
+// how many nodes are present, including this one.
 func (x *Side) Present(ctx context.Context, group, node string, ttl time.Duration) (int, error) {
 	if err := sideNode(group, node); err != nil {
 		return 0, err
@@ -231,7 +229,7 @@ func (x *Side) Present(ctx context.Context, group, node string, ttl time.Duratio
 	return int(n), err
 }
 
-// Leave takes the node out of the group, at once.
+// Leave removes the node from the group.
 func (x *Side) Leave(ctx context.Context, group, node string) error {
 	if err := sideNode(group, node); err != nil {
 		return err
@@ -262,7 +260,7 @@ func sideSize(field string, n int) error {
 	return nil
 }
 
-// sideTTL returns a time to live in milliseconds, of which the last is a whole one.
+// sideTTL returns a time to live in milliseconds, rounded up.
 func sideTTL(ttl time.Duration) (millis int64, err error) {
 	if ttl <= 0 {
 		return 0, &stint.InvalidError{Field: "ttl", Value: ttl.String(), Want: "a duration above 0"}

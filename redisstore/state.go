@@ -4,7 +4,7 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// suffixes end the keys of counters, one for each algorithm.
+// suffixes are the ends of counter keys, by algorithm.
 var suffixes = [...]string{
 	stint.SlidingWindow: ":sw",
 	stint.FixedWindow:   ":fw",
@@ -13,14 +13,14 @@ var suffixes = [...]string{
 	stint.LeakyBucket:   ":lb",
 }
 
-// penaltySuffix ends the keys of penalties.
+// penaltySuffix is the end of penalty keys.
 const penaltySuffix = ":pn"
 
-const numberSize = 7
+const numberSize = 7 // bytes
 
-// decodeState reads a counter's state, as lua/main.lua wrote it: in 12 bytes if
-// it is of windows of whole seconds and its counts are small, or of a bucket that
-// recovers soon, or in 28. What is neither the script has complained about.
+// decodeState reads a counter's state as lua/main.lua writes it: 12 bytes for windows of whole
+// seconds with small counts and for buckets that recover soon, otherwise 28. The script rejects
+// other sizes.
 func decodeState(s string, a stint.Algorithm, now int64) (c stint.Counter) {
 	const second, wrap, ahead = 1_000_000, 1 << 48, 1 << 40
 	switch {
@@ -45,8 +45,8 @@ func decodeState(s string, a stint.Algorithm, now int64) (c stint.Counter) {
 	return c
 }
 
-// decodePenalty reads the state of a penalty, as lua/penalty.lua wrote it. The
-// script has checked its size.
+// decodePenalty reads the state of a penalty as lua/penalty.lua writes it. The script has checked
+// its size.
 func decodePenalty(s string) (st stint.State) {
 	for i := numberSize; i+numberSize <= len(s); i += numberSize {
 		st.At = number(s[i:])

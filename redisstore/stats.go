@@ -9,13 +9,13 @@ import (
 
 // Stats are counts since the store was opened.
 type Stats struct {
-	Requests    uint64 // takes and adjustments sent, once for each part of those that are split
-	Calls       uint64 // of the script; fewer, as requests share them
-	Scripts     uint64 // times that Redis did not know the script
-	Retries     uint64 // because servers were changing places
-	Undone      uint64 // charges taken back because another part denied
-	Kept        uint64 // charges of these that could not be taken back
-	Unavailable uint64 // requests that failed because Redis was out of reach
+	Requests    uint64 // takes and adjustments sent; each part of a split one counts
+	Calls       uint64 // calls of the script, which requests share
+	Scripts     uint64 // times that Redis did not have the script
+	Retries     uint64 // during failovers and migrations
+	Undone      uint64 // parts undone because another part of the take denied
+	Kept        uint64 // parts that could not be undone, and stay charged
+	Unavailable uint64 // requests that failed because Redis could not be reached
 	BadStates   uint64 // requests that failed because a counter could not be read
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// options are those of every connection.
+// options returns the options of every connection.
 func (c *config) options() rueidis.ClientOption {
 	return rueidis.ClientOption{
 		InitAddress:         c.addrs,
@@ -30,12 +30,12 @@ func (c *config) options() rueidis.ClientOption {
 		ReadBufferEachConn:  c.buffer,
 		WriteBufferEachConn: c.buffer,
 		DisableCache:        true,
-		DisableRetry:        true, // what may be sent again is decided here
+		DisableRetry:        true, // Store.retry does it
 		ForceSingleClient:   c.topology == single,
 	}
 }
 
-// connect makes the client, or notes why it cannot.
+// connect creates the client, or stores the error.
 func (s *Store) connect() bool {
 	c := &s.config
 	o := c.options()
@@ -50,7 +50,7 @@ func (s *Store) connect() bool {
 			Dialer:    o.Dialer,
 
 			ClientName: c.clientName,
-			// An announcement of a new primary can be missed.
+			// The announcement of a new primary can be missed.
 			TopologyRefreshInterval: time.Second,
 		}
 	case cluster:
@@ -58,24 +58,24 @@ func (s *Store) connect() bool {
 	}
 	client, err := rueidis.NewClient(o)
 	if err != nil {
-		s.why.Store(&err)
+		s.connectErr.Store(&err)
 		return false
 	}
 	s.client.Store(&client)
 	return true
 }
 
-// reconnect makes the client as soon as it can be made.
+// reconnect tries to create the client until it succeeds or the store is closed.
 func (s *Store) reconnect() {
-	const least, most = 20 * time.Millisecond, time.Second
-	for pause := least; ; pause = min(2*pause, most) {
+	const minPause, maxPause = 20 * time.Millisecond, time.Second
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		if wait(s.base, pause) != nil || s.connect() {
 			return
 		}
 	}
 }
 
-// wait waits for about that long, or until ctx is done.
+// wait waits for about d, or until ctx is done.
 func wait(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d/2 + rand.N(d))
 	defer t.Stop()
@@ -87,15 +87,14 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// retry runs f, again and again while the servers are changing places. Nothing
-// is applied by a server that says so. What may have been applied is not tried
-// again.
+// retry runs f, and repeats it during failovers and migrations: a server that replies with such an
+// error has applied nothing. It does not repeat a call that may have been applied.
 func (s *Store) retry(ctx context.Context, f func(rueidis.Client) error) error {
-	const least, most = 2 * time.Millisecond, 50 * time.Millisecond
-	for pause := least; ; pause = min(2*pause, most) {
+	const minPause, maxPause = 2 * time.Millisecond, 50 * time.Millisecond
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		client := s.client.Load()
 		if client == nil {
-			return untouched(*s.why.Load())
+			return notApplied(*s.connectErr.Load())
 		}
 		err := f(*client)
 		if err == nil || errors.Is(err, errAnswer) {
@@ -114,28 +113,28 @@ func (s *Store) retry(ctx context.Context, f func(rueidis.Client) error) error {
 			if wait(ctx, pause) == nil {
 				continue
 			}
-			return untouched(err)
+			return notApplied(err)
 		case errors.As(err, &dial) && dial.Op == "dial":
-			return untouched(err)
+			return notApplied(err)
 		}
 		return unavailable(err)
 	}
 }
 
-// moving reports whether the error is of a server that is not, or not yet, the
-// one to ask.
+// moving reports whether the error says that another server is responsible, or that this one is
+// not ready yet.
 func moving(reply string) bool {
 	word, _, _ := strings.Cut(reply, " ")
 	switch word {
 	case "LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "MOVED", "ASK":
 		return true
 	}
-	// Before Redis 7, what the first write of a script meets is told like this.
+	// Before Redis 7, an error of the first write in a script looks like this.
 	return strings.Contains(reply, " -READONLY ")
 }
 
-// tryAgain reports whether the error is that some keys of a call are already in
-// their new place and others are not.
+// tryAgain reports whether the error says that some keys of a call have been migrated and others
+// have not.
 func tryAgain(err error) bool {
 	reply, ok := rueidis.IsRedisErr(err)
 	return ok && reply.IsTryAgain()

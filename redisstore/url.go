@@ -10,9 +10,10 @@ import (
 	"time"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// topology is how the servers behind a URL stand together.
+// topology is the kind of deployment that a URL names.
 type topology uint8
 
 const (
@@ -22,11 +23,11 @@ const (
 )
 
 const (
-	upToMinute = "a duration from 1ms to 1m, as 250ms"
+	upToMinute = "a duration from 1ms to 1m, such as 250ms"
 	numberOfDB = "a number from 0 to 1000000; in a cluster 0"
 )
 
-// schemes are the ways in which a URL may begin.
+// schemes are the supported URL schemes.
 var schemes = []struct {
 	name     string
 	topology topology
@@ -40,7 +41,7 @@ var schemes = []struct {
 	{"rediss+cluster", cluster, true},
 }
 
-// otherSchemes are those that people write for ours, and what to tell them.
+// otherSchemes are common mistakes, and what to write instead.
 var otherSchemes = map[string]string{
 	"http":            "redis://",
 	"https":           "rediss://",
@@ -59,19 +60,18 @@ var otherSchemes = map[string]string{
 	"redis-socket":    "redis://host:port; unix sockets are not supported",
 }
 
-// param is a parameter of the query. docs/redis-url.md shows all of it but the
-// function, and a test compares them.
+// param is a query parameter. A test compares these with the table in docs/redis-url.md.
 type param struct {
 	name  string
 	takes string
-	def   string // read like a value of the URL; "": not set
+	def   string // parsed like a value in the URL; "": not set
 	means string
-	only  topology // 0: with all of them
+	only  topology // 0: all
 
-	tls    bool                       // only under rediss
-	secret bool                       // no log and no error shows its value
-	needs  string                     // the parameter without which it says nothing
-	set    func(*config, string) bool // false: not what it takes
+	tls    bool                       // only with rediss
+	secret bool                       // never shown in errors
+	needs  string                     // another parameter that it requires
+	set    func(*config, string) bool // reports whether the value is valid
 }
 
 var params = []param{
@@ -92,7 +92,7 @@ var params = []param{
 		set: func(c *config, v string) bool { c.sentinelPassword = v; return v != "" },
 	},
 	{
-		name: "db", takes: numberOfDB, def: "0", means: "the database, if the path does not say it",
+		name: "db", takes: numberOfDB, def: "0", means: "the database, if it is not in the path",
 		set: (*config).setDB,
 	},
 	{
@@ -101,19 +101,19 @@ var params = []param{
 	},
 	{
 		name: "dial_timeout", takes: upToMinute, def: "500ms", means: "how long connecting may take",
-		set: func(c *config, v string) bool { return between(v, time.Millisecond, time.Minute, &c.dialTimeout) },
+		set: func(c *config, v string) bool { return durationIn(v, time.Millisecond, time.Minute, &c.dialTimeout) },
 	},
 	{
-		name: "timeout", takes: upToMinute, def: "500ms", means: "how long an answer may take",
-		set: func(c *config, v string) bool { return between(v, time.Millisecond, time.Minute, &c.timeout) },
+		name: "timeout", takes: upToMinute, def: "500ms", means: "how long a reply may take",
+		set: func(c *config, v string) bool { return durationIn(v, time.Millisecond, time.Minute, &c.timeout) },
 	},
 	{
 		name: "conns", takes: "1, 2, 4, 8 or 16", def: "1", means: "connections to each server; all requests share them",
 		set: func(c *config, v string) (ok bool) { c.multiplex, ok = multiplexes[v]; return ok },
 	},
 	{
-		name: "flush_delay", takes: "a duration from 0 to 10ms, as 20us", def: "0", means: "how long a connection may wait for more commands before it sends: fewer system calls, later answers",
-		set: func(c *config, v string) bool { return between(v, 0, 10*time.Millisecond, &c.flushDelay) },
+		name: "flush_delay", takes: "a duration from 0 to 10ms, such as 20us", def: "0", means: "how long a connection may wait for more commands before it sends: fewer system calls, later replies",
+		set: func(c *config, v string) bool { return durationIn(v, 0, 10*time.Millisecond, &c.flushDelay) },
 	},
 	{
 		name: "buffer", takes: "a size from 4KiB to 16MiB, in KiB or MiB", def: "64KiB", means: "the size of each connection's two buffers",
@@ -128,7 +128,7 @@ var params = []param{
 		set: func(c *config, v string) bool { c.caFile = v; return v != "" },
 	},
 	{
-		name: "tls_cert", takes: "a PEM file", means: "the certificate to show", tls: true, needs: "tls_key",
+		name: "tls_cert", takes: "a PEM file", means: "the client certificate", tls: true, needs: "tls_key",
 		set: func(c *config, v string) bool { c.certFile = v; return v != "" },
 	},
 	{
@@ -141,18 +141,18 @@ var params = []param{
 	},
 }
 
-// multiplexes are the exponents that rueidis takes for a number of connections.
-// One is -1: at 0 rueidis takes as many as the processors suggest.
+// multiplexes maps a number of connections to rueidis' PipelineMultiplex, an exponent of two. One
+// connection is -1, since 0 means a default that depends on the number of CPUs.
 var multiplexes = map[string]int{"1": -1, "2": 1, "4": 2, "8": 3, "16": 4}
 
-// config is what a URL says.
+// config is a parsed URL.
 type config struct {
 	topology topology
-	addrs    []string // host:port, IPv6 in brackets; the sentinels, the seeds of a cluster
+	addrs    []string // host:port, IPv6 in brackets; of the server, the sentinels or the cluster's seeds
 	primary  string   // the primary's name, for sentinel
 	db       int
 
-	user, password                 string // of the servers that count; sentinels are not sent them
+	user, password                 string // never sent to sentinels
 	sentinelUser, sentinelPassword string
 
 	tls                       *tls.Config // for sentinels too; nil: none
@@ -163,13 +163,13 @@ type config struct {
 	dialTimeout, timeout time.Duration
 	flushDelay           time.Duration // rueidis' MaxFlushDelay
 	multiplex            int           // rueidis' PipelineMultiplex
-	buffer               int           // bytes, for reading and as many for writing
+	buffer               int           // bytes, of the read and of the write buffer
 }
 
-// parseURL reads a URL. Every error is a *stint.InvalidError, and none holds a
-// password, wherever in the URL it was put.
+// parseURL parses a URL. Every error is a *stint.InvalidError, and none contains a password,
+// wherever it is in the URL.
 func parseURL(raw string) (config, error) {
-	u, err := takeApart(raw)
+	u, err := splitURL(raw)
 	if err != nil {
 		return config{}, err
 	}
@@ -185,18 +185,18 @@ func parseURL(raw string) (config, error) {
 	return c, nil
 }
 
-// hidden stands for what may be a password.
+// hidden replaces text that may be a password.
 const hidden = "xxxxx"
 
 const howToEscape = "@ / ? # , and % in a user or password written as %40 %2F %3F %23 %2C %25"
 
-// badURL says what is wrong with a part of a URL.
+// badURL returns an error about a part of a URL.
 func badURL(part, value, want string) error {
 	return &stint.InvalidError{Field: "redis url " + part, Value: value, Want: want}
 }
 
-// pieces is a URL whose form is right. The values of args are still unread.
-type pieces struct {
+// urlParts is a URL that is well formed. The values of args are not parsed yet.
+type urlParts struct {
 	config
 	scheme string
 	args   []arg
@@ -215,12 +215,11 @@ func (a arg) wrong(want string) error {
 	return badURL(a.name, a.value, want)
 }
 
-// takeApart splits a URL and refuses what is not well formed. net/url cannot: it
-// knows no lists of hosts, and its errors quote the whole URL. A password that
-// was not escaped, or not put where one belongs, makes other pieces of itself.
-// So none of those is quoted, but for numbers and what is almost a word of ours.
-func takeApart(raw string) (pieces, error) {
-	var u pieces
+// splitURL splits a URL into its parts. net/url cannot do it: it does not support lists of hosts,
+// and its errors quote the whole URL. A password that is not escaped, or in the wrong place, can
+// end up in any part. So errors quote only numbers and names that are close to a known one.
+func splitURL(raw string) (urlParts, error) {
+	var u urlParts
 	scheme, rest, _ := strings.Cut(raw, ":")
 	if err := u.setScheme(strings.ToLower(scheme)); err != nil {
 		return u, err
@@ -263,7 +262,7 @@ func takeApart(raw string) (pieces, error) {
 	return u, err
 }
 
-func (u *pieces) setScheme(name string) error {
+func (u *urlParts) setScheme(name string) error {
 	var names []string
 	for _, s := range schemes {
 		if s.name == name {
@@ -272,7 +271,7 @@ func (u *pieces) setScheme(name string) error {
 				u.tls = &tls.Config{MinVersion: tls.VersionTLS12}
 			}
 			for _, p := range params {
-				// The table's own values: the tests see that they are right.
+				// A test checks that the defaults are valid.
 				if p.def != "" {
 					p.set(&u.config, p.def)
 				}
@@ -284,19 +283,19 @@ func (u *pieces) setScheme(name string) error {
 	if want := otherSchemes[name]; want != "" {
 		return badURL("scheme", name, want)
 	}
-	if near := nearest(name, names); near != "" {
+	if near, ok := strict.Closest(name, names); ok {
 		return badURL("scheme", name, near+"://")
 	}
 	return badURL("scheme", hidden, "one of "+strings.Join(names, ", "))
 }
 
-func (u *pieces) setUser(userinfo string) error {
+func (u *urlParts) setUser(userinfo string) error {
 	user, password, colon := strings.Cut(userinfo, ":")
 	if !colon || password == "" {
 		return badURL("before the @", hidden, "user:password, or :password for the default user")
 	}
-	// RFC 3986 allows the comma. But then a user before the second of two hosts
-	// reads as one whose name begins with the first.
+	// RFC 3986 allows commas, but then in host1,user:password@host2 the user would be
+	// "host1,user".
 	if strings.Contains(userinfo, ",") {
 		return badURL("before the @", hidden, "the user and password before the first host, and "+howToEscape)
 	}
@@ -309,7 +308,7 @@ func (u *pieces) setUser(userinfo string) error {
 	return nil
 }
 
-func (u *pieces) setHosts(list string) error {
+func (u *urlParts) setHosts(list string) error {
 	port := "6379"
 	if u.topology == sentinel {
 		port = "26379"
@@ -345,8 +344,8 @@ func (u *pieces) setHosts(list string) error {
 	return nil
 }
 
-// setPath reads what stands after the hosts, and reports whether a database does.
-func (u *pieces) setPath(path string) (db bool, err error) {
+// setPath parses the path, and reports whether it has a database.
+func (u *urlParts) setPath(path string) (db bool, err error) {
 	if u.topology == sentinel {
 		u.primary, path, _ = strings.Cut(path, "/")
 		// The characters that Sentinel allows in a name.
@@ -363,8 +362,8 @@ func (u *pieces) setPath(path string) (db bool, err error) {
 	return true, nil
 }
 
-// setQuery splits the query. In seen is what the URL said before it.
-func (u *pieces) setQuery(query string, seen map[string]bool) error {
+// setQuery splits the query. seen has the parameters that were set before it.
+func (u *urlParts) setQuery(query string, seen map[string]bool) error {
 	if query == "" {
 		return nil
 	}
@@ -377,7 +376,7 @@ func (u *pieces) setQuery(query string, seen map[string]bool) error {
 		value, err := url.PathUnescape(raw)
 		a := arg{p, value}
 		switch {
-		// Half of the world reads + as a space, and a password may hold either.
+		// Some parsers read + as a space, and a password may contain either.
 		case err != nil || strings.Contains(raw, "+"):
 			return badURL(name, hidden, "% written as %25, + as %2B and a space as %20")
 		case p.only != 0 && p.only != u.topology:
@@ -385,7 +384,7 @@ func (u *pieces) setQuery(query string, seen map[string]bool) error {
 		case p.tls && u.tls == nil:
 			return a.wrong("no " + name + " without TLS, which is rediss" + strings.TrimPrefix(u.scheme, "redis") + "://")
 		case seen[name]:
-			return a.wrong("it once; user and password stand either before the @ or in the query")
+			return a.wrong("it once; user and password are either before the @ or in the query")
 		}
 		seen[name] = true
 		u.args = append(u.args, a)
@@ -410,20 +409,20 @@ func lookUp(name string, position int) (*param, error) {
 	if name == "tls" || name == "ssl" {
 		return nil, badURL("parameter", name, "a scheme that begins with rediss, which turns TLS on")
 	}
-	if near := nearest(name, names); near != "" {
+	if near, ok := strict.Closest(name, names); ok {
 		return nil, badURL("parameter", name, near)
 	}
 	return nil, badURL("parameter "+strconv.Itoa(position), hidden, "one of "+strings.Join(names, ", ")+"; & in a value written as %26")
 }
 
 func (c *config) setDB(v string) bool {
-	most := uint64(1_000_000)
+	highest := uint64(1_000_000)
 	if c.topology == cluster {
-		most = 0
+		highest = 0
 	}
 	n, err := strconv.ParseUint(v, 10, 32)
 	c.db = int(n)
-	return err == nil && n <= most
+	return err == nil && n <= highest
 }
 
 func (c *config) setBuffer(v string) bool {
@@ -438,62 +437,25 @@ func (c *config) setBuffer(v string) bool {
 	return unit && err == nil && c.buffer >= 4<<10 && c.buffer <= 16<<20
 }
 
-// between reads a duration into d.
-func between(v string, least, most time.Duration, d *time.Duration) bool {
+// durationIn parses a duration into d, and reports whether it is in the range.
+func durationIn(v string, lowest, highest time.Duration, d *time.Duration) bool {
 	var err error
 	*d, err = time.ParseDuration(v)
-	return err == nil && *d >= least && *d <= most
+	return err == nil && *d >= lowest && *d <= highest
 }
 
-// consistsOf reports whether s has only letters, digits and these, and some.
-func consistsOf(s, these string) bool {
+// consistsOf reports whether s is not empty and has only letters, digits and others.
+func consistsOf(s, others string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune(these, r)
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune(others, r)
 	})
 }
 
-// showNumber returns s for an error: as it is if it has only so many digits, else
-// it may be a password.
-func showNumber(s string, most int) string {
-	if len(s) > most || strings.Trim(s, "0123456789") != "" {
+// showNumber returns s for an error message if it is a number of at most maxDigits digits. Anything
+// else may be a password.
+func showNumber(s string, maxDigits int) string {
+	if len(s) > maxDigits || strings.Trim(s, "0123456789") != "" {
 		return hidden
 	}
 	return s
-}
-
-// nearest returns the name that s was meant to be, or "".
-func nearest(s string, names []string) string {
-	best, least := "", 3 // two slips at most, and less than half of a short name
-	for _, name := range names {
-		if d := distance(s, name); d < least && 2*d < len(name) {
-			best, least = name, d
-		}
-	}
-	return best
-}
-
-// distance is how many letters must be added, dropped or changed to make b of
-// a. Lengths far apart are not looked at: a is as long as someone cares to make
-// it.
-func distance(a, b string) int {
-	if len(a) > 2*len(b) {
-		return len(a)
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -276,15 +276,15 @@ func TestTLSFiles(t *testing.T) {
 	for query, want := range map[string]struct{ field, value, want string }{
 		"tls_ca=D/ca.pem":                         {},
 		"tls_cert=D/cert.pem&tls_key=D/key.pem":   {},
-		"tls_ca=D/none.pem":                       {"tls_ca", "D/none.pem", "a file that can be read: no such file"},
-		"tls_ca=D":                                {"tls_ca", "D", "a file that can be read: is a directory"},
-		"tls_ca=D/key.pem":                        {"tls_ca", "D/key.pem", "a file with a certificate"},
-		"tls_cert=D/none.pem&tls_key=D/key.pem":   {"tls_cert", "D/none.pem", "a file that can be read"},
-		"tls_cert=D/key.pem&tls_key=D/cert.pem":   {"tls_cert", "D/key.pem", "a file with a certificate"},
-		"tls_cert=D/cert.pem&tls_key=D/none.pem":  {"tls_key", "D/none.pem", "a file that can be read"},
-		"tls_cert=D/cert.pem&tls_key=D/other.pem": {"tls_key", "D/other.pem", "the key of tls_cert"},
-		"tls_cert=D/cert.pem&tls_key=D/ca.pem":    {"tls_key", "D/ca.pem", "the key of tls_cert"},
-		"tls_key=D/key.pem&tls_cert=%00":          {"tls_cert", "\x00", "a file that can be read: invalid argument"},
+		"tls_ca=D/none.pem":                       {"tls_ca", "D/none.pem", "a readable file: no such file"},
+		"tls_ca=D":                                {"tls_ca", "D", "a readable file: is a directory"},
+		"tls_ca=D/key.pem":                        {"tls_ca", "D/key.pem", "a PEM file with a certificate"},
+		"tls_cert=D/none.pem&tls_key=D/key.pem":   {"tls_cert", "D/none.pem", "a readable file"},
+		"tls_cert=D/key.pem&tls_key=D/cert.pem":   {"tls_cert", "D/key.pem", "a PEM file with a certificate"},
+		"tls_cert=D/cert.pem&tls_key=D/none.pem":  {"tls_key", "D/none.pem", "a readable file"},
+		"tls_cert=D/cert.pem&tls_key=D/other.pem": {"tls_key", "D/other.pem", "the private key of tls_cert"},
+		"tls_cert=D/cert.pem&tls_key=D/ca.pem":    {"tls_key", "D/ca.pem", "the private key of tls_cert"},
+		"tls_key=D/key.pem&tls_cert=%00":          {"tls_cert", "\x00", "a readable file: invalid argument"},
 	} {
 		fill := func(s string) string { return strings.ReplaceAll(s, "D", dir) }
 		c, err := parseURL("rediss://h?" + fill(query))

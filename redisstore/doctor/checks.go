@@ -13,29 +13,29 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// checks are made in this order. Each has at least one finding for every server.
+// checks are run in this order. Each has at least one finding for every server.
 var checks = []struct {
 	name     string
-	needs    string // the ACL rules for what it asks
+	needs    string // the ACL rules for its commands
 	info     bool   // it needs the answer to INFO
-	counters bool   // it is only for servers that hold counters, not for replicas
-	look     func(*server, context.Context) ([]Finding, error)
+	counters bool   // only for primaries, not for replicas
+	run      func(*server, context.Context) ([]Finding, error)
 }{
-	{name: "version", needs: "+info", info: true, look: (*server).checkVersion},
-	{name: "role", needs: "+info", info: true, look: (*server).checkRole},
-	{name: "eviction", needs: "+info", info: true, look: (*server).checkEviction},
-	{name: "memory", needs: "+info", info: true, look: (*server).checkMemory},
-	{name: "persistence", needs: "+info +config|get", info: true, look: (*server).checkPersistence},
-	{name: "replication", needs: "+info +config|get", info: true, look: (*server).checkReplication},
-	{name: "cluster", needs: "+cluster|info +cluster|nodes", look: (*server).checkCluster},
-	{name: "clock", needs: "+time", look: (*server).checkClock},
-	{name: "latency", look: (*server).checkLatency},
-	{name: "ttl", needs: "+scan +pttl", counters: true, look: (*server).checkTTL},
-	{name: "acl", look: (*server).checkACL},
+	{name: "version", needs: "+info", info: true, run: (*server).checkVersion},
+	{name: "role", needs: "+info", info: true, run: (*server).checkRole},
+	{name: "eviction", needs: "+info", info: true, run: (*server).checkEviction},
+	{name: "memory", needs: "+info", info: true, run: (*server).checkMemory},
+	{name: "persistence", needs: "+info +config|get", info: true, run: (*server).checkPersistence},
+	{name: "replication", needs: "+info +config|get", info: true, run: (*server).checkReplication},
+	{name: "cluster", needs: "+cluster|info +cluster|nodes", run: (*server).checkCluster},
+	{name: "clock", needs: "+time", run: (*server).checkClock},
+	{name: "latency", run: (*server).checkLatency},
+	{name: "ttl", needs: "+scan +pttl", counters: true, run: (*server).checkTTL},
+	{name: "acl", run: (*server).checkACL},
 }
 
 func (s *server) checkVersion(context.Context) ([]Finding, error) {
-	version := s.info["redis_version"] // Valkey has it too: the Redis that it is like
+	version := s.info["redis_version"] // Valkey sets it to the Redis version it is compatible with
 	f := Finding{Found: "Redis " + version}
 	if v := s.info["valkey_version"]; v != "" {
 		f.Found = "Valkey " + v
@@ -53,12 +53,12 @@ func (s *server) checkRole(context.Context) ([]Finding, error) {
 	switch {
 	case role == "slave" && s.role == asPrimary && s.isSingle():
 		f.Severity = Problem
-		f.Found = "a replica of " + net.JoinHostPort(s.info["master_host"], s.info["master_port"]) + ", which refuses writes or loses them"
+		f.Found = "a replica of " + net.JoinHostPort(s.info["master_host"], s.info["master_port"]) + ", which rejects writes or loses them"
 		f.Advice = "put the primary's address into the URL, or use redis+sentinel://"
 	case role == "slave" && s.role == asPrimary:
-		f.Severity, f.Found, f.Advice = Problem, "a replica, though the others call it a primary", "wait for the failover to end, and ask again"
+		f.Severity, f.Found, f.Advice = Problem, "a replica, though the other servers call it a primary", "wait for the failover to end, and check again"
 	case role == "master" && s.role == asReplica:
-		f.Severity, f.Found, f.Advice = Warning, "a primary, though the others do not count on it", "wait for the failover to end, and ask again"
+		f.Severity, f.Found, f.Advice = Warning, "a primary, though the other servers call it a replica", "wait for the failover to end, and check again"
 	}
 	return []Finding{f}, nil
 }
@@ -76,19 +76,19 @@ func (s *server) checkEviction(context.Context) ([]Finding, error) {
 		f.Found = unlimited + ", so nothing is evicted"
 	case strings.HasPrefix(policy, "allkeys-"):
 		f.Severity = Problem
-		f.Found += ": when memory is full, counters are dropped, and their limits start anew"
-		f.Advice = "CONFIG SET maxmemory-policy noeviction, or volatile-ttl if other data without a time to live shares the server"
+		f.Found += ": when memory is full, counters are dropped, and their limits start from zero"
+		f.Advice = "CONFIG SET maxmemory-policy noeviction, or volatile-ttl if the server also has data without a time to live"
 	case policy == "volatile-ttl":
 		f.Severity = Warning
-		f.Found += ": when memory is full, the counters nearest to recovery are dropped first, which does the least harm"
-		f.Advice = "keep memory below maxmemory, or CONFIG SET maxmemory-policy noeviction"
+		f.Found += ": when memory is full, the counters closest to recovery are dropped first, which does the least harm"
+		f.Advice = "keep memory usage below maxmemory, or CONFIG SET maxmemory-policy noeviction"
 	case strings.HasPrefix(policy, "volatile-"):
 		f.Severity = Warning
-		f.Found += ": when memory is full, counters are dropped, for all have a time to live"
-		f.Advice = "CONFIG SET maxmemory-policy volatile-ttl, which drops those nearest to recovery first, or noeviction"
+		f.Found += ": when memory is full, counters are dropped, since all have a time to live"
+		f.Advice = "CONFIG SET maxmemory-policy volatile-ttl, which drops those closest to recovery first, or noeviction"
 	default:
 		f.Severity = Info
-		f.Found += ": when memory is full, new counters are refused with OOM errors, and no limit is forgotten"
+		f.Found += ": when memory is full, new counters fail with OOM errors, and existing counters are kept"
 	}
 	return []Finding{f}, nil
 }
@@ -102,7 +102,7 @@ func (s *server) checkMemory(context.Context) ([]Finding, error) {
 	f := Finding{Found: fmt.Sprintf("%d of %d bytes used, %d%%", used, limit, percent)}
 	if percent > maxUsed {
 		f.Severity = Warning
-		f.Advice = fmt.Sprintf("CONFIG SET maxmemory %d, if the machine has it, or add servers", 2*limit)
+		f.Advice = fmt.Sprintf("CONFIG SET maxmemory %d, if the machine has enough memory, or add servers", 2*limit)
 	}
 	return []Finding{f}, nil
 }
@@ -113,18 +113,18 @@ func (s *server) checkPersistence(context.Context) ([]Finding, error) {
 	save, known := s.conf["save"]
 	if s.info["aof_last_write_status"] == "err" {
 		out = append(out, Finding{
-			Severity: s.problem(), Found: "the last write to the append-only file failed (aof_last_write_status:err): writes are refused",
-			Advice: "see the server's log; make room on its disk",
+			Severity: s.problem(), Found: "the last write to the append-only file failed (aof_last_write_status:err): Redis rejects writes",
+			Advice: "check the server's log, and free disk space",
 		})
 	}
 	if s.info["rdb_last_bgsave_status"] == "err" {
 		f := Finding{
-			Severity: s.problem(), Found: "the last snapshot failed (rdb_last_bgsave_status:err): writes are refused",
-			Advice: "see the server's log; make room on its disk, then BGSAVE. CONFIG SET stop-writes-on-bgsave-error no lets writes pass meanwhile",
+			Severity: s.problem(), Found: "the last snapshot failed (rdb_last_bgsave_status:err): Redis rejects writes",
+			Advice: "check the server's log, free disk space, then run BGSAVE. Until then, CONFIG SET stop-writes-on-bgsave-error no allows writes",
 		}
 		if known && save == "" || s.conf["stop-writes-on-bgsave-error"] == "no" {
 			f.Severity, f.Found = Warning, "the last snapshot failed (rdb_last_bgsave_status:err)"
-			f.Advice = "see the server's log; make room on its disk, then BGSAVE"
+			f.Advice = "check the server's log, free disk space, then run BGSAVE"
 		}
 		out = append(out, f)
 	}
@@ -136,7 +136,7 @@ func (s *server) checkPersistence(context.Context) ([]Finding, error) {
 		})
 	case !aof && known && save == "":
 		out = append(out, Finding{
-			Severity: Info, Found: "neither snapshots nor an append-only file: after a restart all limits start anew",
+			Severity: Info, Found: "neither snapshots nor an append-only file: after a restart all limits start from zero",
 			Advice: "if that matters, CONFIG SET appendonly yes, with appendfsync everysec",
 		})
 	}
@@ -149,18 +149,18 @@ func (s *server) checkPersistence(context.Context) ([]Finding, error) {
 func (s *server) checkReplication(context.Context) ([]Finding, error) {
 	if s.info["role"] == "slave" {
 		if s.info["master_link_status"] == "up" {
-			return []Finding{{Found: "in step with its primary"}}, nil
+			return []Finding{{Found: "in sync with its primary"}}, nil
 		}
 		return []Finding{{
-			Severity: Warning, Found: "its link to the primary is down: what is counted meanwhile is lost if it takes over",
-			Advice: "see its log, and whether it can reach " + net.JoinHostPort(s.info["master_host"], s.info["master_port"]),
+			Severity: Warning, Found: "its link to the primary is down: if it takes over, counts since then are lost",
+			Advice: "check its log, and whether it can reach " + net.JoinHostPort(s.info["master_host"], s.info["master_port"]),
 		}}, nil
 	}
 	replicas := s.number("connected_slaves")
 	f := Finding{Found: fmt.Sprintf("%d replicas", replicas)}
 	if replicas == 0 && s.role == asPrimary && !s.isSingle() {
 		f.Severity = Warning
-		f.Found = "no replica: if it fails, nothing takes over"
+		f.Found = "no replica: if this server fails, no other takes over"
 		f.Advice = "add one: REPLICAOF " + strings.Replace(s.addr, ":", " ", 1) + " on another server"
 		if s.Cluster {
 			f.Advice = "add one: redis-cli --cluster add-node <new> " + s.addr + " --cluster-slave"
@@ -168,11 +168,11 @@ func (s *server) checkReplication(context.Context) ([]Finding, error) {
 	}
 	out := []Finding{f}
 	want, _ := strconv.ParseInt(s.conf["min-replicas-to-write"], 10, 64)
-	// The field is there only if a number of them is needed.
+	// The field exists only if min-replicas-to-write is set.
 	if good, needed := s.info["min_slaves_good_slaves"]; needed && (good == "0" || s.number("min_slaves_good_slaves") < want) {
 		out = append(out, Finding{
-			Severity: s.problem(), Found: good + " replicas are in step, fewer than min-replicas-to-write: writes are refused",
-			Advice: "bring the replicas back, or CONFIG SET min-replicas-to-write 0",
+			Severity: s.problem(), Found: good + " replicas are in sync, fewer than min-replicas-to-write: Redis rejects writes",
+			Advice: "restore the replicas, or CONFIG SET min-replicas-to-write 0",
 		})
 	}
 	return out, s.confErr
@@ -182,10 +182,10 @@ func (s *server) checkCluster(ctx context.Context) ([]Finding, error) {
 	text, err := s.do(ctx, "CLUSTER", "INFO").ToString()
 	if reply, ok := rueidis.IsRedisErr(err); ok && strings.Contains(reply.Error(), "cluster support disabled") {
 		if !s.Cluster {
-			return []Finding{{Found: "not of a cluster"}}, nil
+			return []Finding{{Found: "not part of a cluster"}}, nil
 		}
 		return []Finding{{
-			Severity: Problem, Found: "not in cluster mode, and the URL is of a cluster",
+			Severity: Problem, Found: "not in cluster mode, but the URL names a cluster",
 			Advice: "use redis:// or redis+sentinel://, or set cluster-enabled yes in its configuration file",
 		}}, nil
 	}
@@ -194,7 +194,7 @@ func (s *server) checkCluster(ctx context.Context) ([]Finding, error) {
 	}
 	if !s.Cluster {
 		return []Finding{{
-			Severity: Problem, Found: "a node of a cluster, which refuses most keys with MOVED",
+			Severity: Problem, Found: "a cluster node, which replies MOVED for most keys",
 			Advice: "use redis+cluster://" + s.addr,
 		}}, nil
 	}
@@ -202,13 +202,13 @@ func (s *server) checkCluster(ctx context.Context) ([]Finding, error) {
 	f := Finding{Found: fmt.Sprintf("cluster_state %s, %s of %d slots served", m["cluster_state"], m["cluster_slots_ok"], slots)}
 	if m["cluster_state"] != "ok" || m["cluster_slots_ok"] != strconv.Itoa(slots) {
 		f.Severity = Problem
-		f.Advice = "bring its primaries back, or give the slots to others: redis-cli --cluster fix " + s.addr
+		f.Advice = "restore the missing primaries, or assign their slots to others: redis-cli --cluster fix " + s.addr
 	}
 	return []Finding{f}, nil
 }
 
-// clock compares the server's clock with this machine's. The quickest of several
-// answers says it best.
+// checkClock compares the server's clock with this machine's. Of several replies, the fastest is
+// the most accurate.
 func (s *server) checkClock(ctx context.Context) ([]Finding, error) {
 	for range 5 {
 		start := time.Now()
@@ -230,7 +230,7 @@ func (s *server) checkClock(ctx context.Context) ([]Finding, error) {
 	f := Finding{Found: fmt.Sprintf("%v ahead of this machine's clock, give or take %v", round(s.ahead), round(s.slack))}
 	if s.ahead.Abs()-s.slack > maxSkew {
 		f.Severity = Info
-		f.Found += "; decisions are made by the server's"
+		f.Found += "; decisions use the server's clock"
 		f.Advice = "run chrony or another NTP client on both"
 	}
 	return []Finding{f}, nil
@@ -242,7 +242,7 @@ func (s *server) checkLatency(ctx context.Context) ([]Finding, error) {
 		start := time.Now()
 		err := s.do(ctx, "PING").Error()
 		trips = append(trips, time.Since(start))
-		if _, ok := rueidis.IsRedisErr(err); err != nil && !ok { // a refusal takes as long
+		if _, ok := rueidis.IsRedisErr(err); err != nil && !ok { // an error reply takes as long
 			return nil, err
 		}
 	}
@@ -253,48 +253,48 @@ func (s *server) checkLatency(ctx context.Context) ([]Finding, error) {
 	case trip > s.Timeout:
 		f.Severity = s.problem()
 		f.Found += fmt.Sprintf(", and the URL's timeout is %v", s.Timeout)
-		f.Advice = fmt.Sprintf("put the store nearer to the server, or timeout=%v into the URL", round(4*trip))
+		f.Advice = fmt.Sprintf("move this program closer to the server, or set timeout=%v in the URL", round(4*trip))
 	case trip > maxTrip:
-		f.Severity, f.Advice = Warning, "put the store nearer to the server, and see SLOWLOG GET and LATENCY DOCTOR there"
+		f.Severity, f.Advice = Warning, "move this program closer to the server, and check SLOWLOG GET and LATENCY DOCTOR"
 	}
 	return []Finding{f}, nil
 }
 
-// ttl looks for counters that would stay for ever. It looks at some thousands of
-// keys only, a thousand at a time, each of which takes Redis less than a
-// millisecond. A prefix has no character that MATCH reads as another.
+// checkTTL looks for counters that never expire. It checks about ten thousand keys at most, in pages
+// of a thousand, each of which takes Redis less than a millisecond. A prefix has no characters that
+// are special in MATCH.
 func (s *server) checkTTL(ctx context.Context) ([]Finding, error) {
-	var lost []string
+	var immortal []string
 	cursor, seen := "0", 0
 	for range 10 {
 		page, err := s.do(ctx, "SCAN", cursor, "MATCH", s.Prefix+":{*", "COUNT", "1000").AsScanEntry()
 		if err != nil {
 			return nil, err
 		}
-		names, err := s.forever(ctx, page.Elements)
+		names, err := s.withoutTTL(ctx, page.Elements)
 		if err != nil {
 			return nil, err
 		}
-		lost = append(lost, names...)
+		immortal = append(immortal, names...)
 		seen += len(page.Elements)
 		if cursor = strconv.FormatUint(page.Cursor, 10); cursor == "0" {
 			break
 		}
 	}
-	f := Finding{Found: fmt.Sprintf("of %d counters looked at, %d have no time to live", seen, len(lost))}
+	f := Finding{Found: fmt.Sprintf("%d of %d counters checked have no time to live", len(immortal), seen)}
 	if cursor != "0" {
-		f.Found += "; there are more keys"
+		f.Found += "; not all keys were checked"
 	}
-	if len(lost) > 0 {
+	if len(immortal) > 0 {
 		f.Severity = Warning
-		f.Found += fmt.Sprintf(", as %.80q", lost[:min(3, len(lost))])
-		f.Advice = "the next take of each sets it; those that nobody asks for stay until DEL"
+		f.Found += fmt.Sprintf(", such as %.80q", immortal[:min(3, len(immortal))])
+		f.Advice = "the next take of a counter sets it; unused counters stay until DEL"
 	}
 	return []Finding{f}, nil
 }
 
-// forever returns those keys that have no time to live.
-func (s *server) forever(ctx context.Context, keys []string) (out []string, err error) {
+// withoutTTL returns the keys that have no time to live.
+func (s *server) withoutTTL(ctx context.Context, keys []string) (out []string, err error) {
 	if len(keys) == 0 {
 		return nil, nil
 	}
@@ -307,7 +307,7 @@ func (s *server) forever(ctx context.Context, keys []string) (out []string, err 
 		reply, ok := rueidis.IsRedisErr(err)
 		switch {
 		case ok && (strings.HasPrefix(reply.Error(), "MOVED ") || strings.HasPrefix(reply.Error(), "ASK ")):
-			// The key moves to another server, together with its time to live.
+			// The key is being migrated, together with its time to live.
 		case err != nil:
 			return nil, err
 		case left == -1:
@@ -317,10 +317,9 @@ func (s *server) forever(ctx context.Context, keys []string) (out []string, err 
 	return out, nil
 }
 
-// probes are all commands that the store needs, in forms that change nothing:
-// Redis looks first whether the user may, and then finds an argument wrong, or
-// no such key.
-// KEY stands for a counter that does not exist.
+// probes are the commands that the store needs, in forms that change nothing: Redis first checks
+// whether the user may run them, and then finds a wrong argument or no such key. KEY stands for a
+// counter that does not exist.
 var probes = []string{
 	"EVALSHA none x",
 	"EVAL return x",
@@ -360,18 +359,18 @@ func (s *server) checkACL(ctx context.Context) ([]Finding, error) {
 		}
 	}
 	if len(missing) == 0 {
-		return []Finding{{Found: "user " + s.user() + " may run all that the store needs"}}, nil
+		return []Finding{{Found: "user " + s.user() + " may run all commands that the store needs"}}, nil
 	}
 	slices.Sort(missing)
 	rules := strings.Join(slices.Compact(missing), " ")
 	return []Finding{{
 		Severity: s.problem(), Found: "user " + s.user() + " lacks " + rules,
-		Advice: "ACL SETUSER " + s.user() + " " + rules + "; docs/redis.md lists all that is needed",
+		Advice: "ACL SETUSER " + s.user() + " " + rules + "; docs/redis.md lists all rules",
 	}}, nil
 }
 
-// rule returns the ACL rule that a refusal asks for. Redis quotes the command; if
-// there is none, it was the key.
+// rule returns the ACL rule that is missing. Redis quotes the command; if none is quoted, it rejected
+// the key.
 func (s *server) rule(reply string) string {
 	if words := strings.Split(reply, "'"); len(words) == 3 {
 		return "+" + words[1]

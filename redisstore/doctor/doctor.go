@@ -1,5 +1,5 @@
-// Package doctor looks at the Redis servers of a store for what would make it fail,
-// forget limits or be slow, and says what to do about it:
+// Package doctor examines the Redis servers of a store. It finds what would make the store fail, lose
+// counters or be slow, and says how to fix it:
 //
 //	findings, err := doctor.Examine(ctx, store)
 //
@@ -28,14 +28,13 @@ import (
 type Severity uint8
 
 const (
-	// OK is as it should be.
+	// OK means that nothing is wrong.
 	OK Severity = iota
-	// Info is good to know, and nothing needs to be done.
+	// Info is good to know, but needs no action.
 	Info
-	// Warning is what costs time now, or counts when something else fails.
+	// Warning means that calls are slow, or that a failure elsewhere will have consequences.
 	Warning
-	// Problem is what makes calls fail or limits be forgotten, now or as soon as
-	// memory is full.
+	// Problem means that calls fail or counters are lost, now or as soon as memory is full.
 	Problem
 )
 
@@ -65,21 +64,21 @@ func (v *Severity) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Finding is what [Examine] found in one place.
+// Finding is one result of [Examine].
 type Finding struct {
-	Server   string   `json:"server,omitempty"` // host:port; empty: all of them together
+	Server   string   `json:"server,omitempty"` // host:port; empty: all servers
 	Severity Severity `json:"severity"`
-	Check    string   `json:"check"`            // what was looked at; the names do not change
-	Found    string   `json:"found"`            // what is the case
+	Check    string   `json:"check"`            // the name of the check, which is stable
+	Found    string   `json:"found"`            // what was found
 	Advice   string   `json:"advice,omitempty"` // what to do about it
 }
 
-// Examine looks at all servers that the store uses, replicas and sentinels included.
-// What is as it should be is a finding too, of severity [OK]. The worst come first.
+// Examine examines all servers that the store uses, including replicas and sentinels. The most severe
+// findings come first. A check that finds nothing wrong has a finding of severity [OK].
 //
-// A server that cannot be reached, or a command that is not allowed, is a finding. The
-// only errors are that the store is closed and that ctx is done. Examine connects to
-// each server anew; for health checks, use [redisstore.Store.Ping].
+// A server that cannot be reached, or a command that is not allowed, is a finding. Examine returns an
+// error only if the store is closed or ctx is done. It opens new connections to every server; for
+// health checks, use [redisstore.Store.Ping].
 func Examine(ctx context.Context, store *redisstore.Store) ([]Finding, error) {
 	p := &patient{Access: store.Access()}
 	servers, out := p.servers(ctx)
@@ -94,7 +93,7 @@ func Examine(ctx context.Context, store *redisstore.Store) ([]Finding, error) {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	}
-	out = append(out, script(err))
+	out = append(out, scriptFinding(err))
 	out = append(out, compareClocks(servers)...)
 	slices.SortStableFunc(out, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(b.Severity, a.Severity), cmp.Compare(a.Server, b.Server), cmp.Compare(a.Check, b.Check))
@@ -102,29 +101,28 @@ func Examine(ctx context.Context, store *redisstore.Store) ([]Finding, error) {
 	return out, nil
 }
 
-// each runs f for all of them, several at once.
+// each runs f for all elements, up to 16 at a time.
 func each[T any](list []T, f func(T)) {
 	var wg sync.WaitGroup
-	places := make(chan struct{}, 16)
+	slots := make(chan struct{}, 16)
 	for _, v := range list {
-		places <- struct{}{}
+		slots <- struct{}{}
 		wg.Go(func() {
 			f(v)
-			<-places
+			<-slots
 		})
 	}
 	wg.Wait()
 }
 
-// script says whether decisions can be made over the store's own connections, given
-// what pinging it returned.
-func script(err error) Finding {
+// scriptFinding says whether the store can make decisions. err is what its Ping returned.
+func scriptFinding(err error) Finding {
 	if err == nil {
 		return Finding{Check: "script", Found: "the script runs"}
 	}
 	return Finding{
 		Check: "script", Severity: Problem, Found: "the script does not run: " + err.Error(),
-		Advice: "see the findings about the servers; docs/redis.md lists what the script needs",
+		Advice: "check the findings about the servers; docs/redis.md lists what the script needs",
 	}
 }
 
@@ -142,15 +140,15 @@ func compareClocks(servers []*server) []Finding {
 	}
 	return []Finding{{
 		Check: "clock", Severity: Warning,
-		Found:  fmt.Sprintf("the clock of %s is %v ahead of that of %s: after a failover windows would end so much earlier or later", first.addr, round(skew), last.addr),
+		Found:  fmt.Sprintf("the clock of %s is %v ahead of that of %s: after a failover, windows would end that much earlier or later", first.addr, round(skew), last.addr),
 		Advice: "run chrony or another NTP client on all servers",
 	}}
 }
 
 const slots = 16384 // of a Redis Cluster
 
-// errAnswer is an answer that Redis does not give.
-var errAnswer = errors.New("the answer is not one that Redis gives; is something else behind the URL, or in between?")
+// errAnswer means that Redis did not send this reply.
+var errAnswer = errors.New("unexpected reply; does the URL point to Redis, with no other server in between?")
 
 const (
 	maxSkew   = time.Second
@@ -170,15 +168,15 @@ func round(d time.Duration) time.Duration {
 type role uint8
 
 const (
-	asPrimary  role = iota + 1 // it counts
-	asReplica                  // it stands by
-	asSentinel                 // it knows the others
+	asPrimary role = iota + 1
+	asReplica
+	asSentinel
 )
 
 // patient is the store whose servers are examined.
 type patient struct{ redisstore.Access }
 
-// server is one of them, and what is known about it.
+// server is one server of the store, and what is known about it.
 type server struct {
 	*patient
 	addr   string
@@ -190,21 +188,21 @@ type server struct {
 	infoErr, confErr error
 
 	timed        bool          // ahead and slack are known
-	ahead, slack time.Duration // how far its clock is ahead of this machine's, and the error of that
+	ahead, slack time.Duration // how far its clock is ahead of this machine's, and the margin of error
 
 	findings []Finding
 }
 
-// timeout is how long to wait for an answer: a doctor has at least this much patience.
+// timeout is how long to wait for a reply. It is at least a second, so that slow servers are examined too.
 func (p *patient) timeout() time.Duration { return max(p.Timeout, time.Second) }
 
 func (p *patient) isSingle() bool { return !p.Sentinel && !p.Cluster }
 
-// dial connects to the server. The store's own client has no connections to the
-// replicas of a sentinel's primary, and none at all if it cannot be made.
+// dial connects to the server. The store's client is not used: it does not connect to replicas behind
+// sentinels, and may not be connected at all.
 func (s *server) dial() error {
 	client, err := s.Dial(s.addr, s.role == asSentinel, s.timeout())
-	if err == nil { // otherwise it may be one that never connects
+	if err == nil { // otherwise the client may not be nil, but cannot be used
 		s.client = client
 	}
 	return err
@@ -224,16 +222,16 @@ func (s *server) doAll(ctx context.Context, all ...[]string) []rueidis.RedisResu
 	return s.client.DoMulti(ctx, commands...)
 }
 
-// say notes findings of a check.
-func (s *server) say(check string, findings ...Finding) {
+// report adds findings of a check.
+func (s *server) report(check string, findings ...Finding) {
 	for _, f := range findings {
 		f.Server, f.Check = s.addr, check
 		s.findings = append(s.findings, f)
 	}
 }
 
-// problem is the severity of what makes the server useless. Of one that only
-// stands by nobody notices until it takes over.
+// problem is the severity of what makes the server unusable. On a replica that does no harm until it
+// takes over.
 func (s *server) problem() Severity {
 	if s.role == asPrimary {
 		return Problem
@@ -241,23 +239,23 @@ func (s *server) problem() Severity {
 	return Warning
 }
 
-// lost notes that the server cannot be reached.
-func (s *server) lost(err error) {
+// unreachable reports that the server cannot be reached.
+func (s *server) unreachable(err error) {
 	f := Finding{
 		Severity: s.problem(), Found: "cannot be reached: " + err.Error(),
-		Advice: "see whether it runs, and whether this machine may connect to it",
+		Advice: "check that it is running, and that this machine can connect to it",
 	}
 	if reply, ok := rueidis.IsRedisErr(err); ok {
-		f.Found = "refuses the connection: " + reply.Error()
-		f.Advice = "see the user, password and database in the URL, and ACL LIST on the server"
+		f.Found = "rejects the connection: " + reply.Error()
+		f.Advice = "check the user, password and database in the URL, and ACL LIST on the server"
 	}
-	s.say("reach", f)
+	s.report("reach", f)
 }
 
-// run makes all checks.
+// run runs all checks.
 func (s *server) run(ctx context.Context) {
 	if err := s.dial(); err != nil {
-		s.lost(err)
+		s.unreachable(err)
 		return
 	}
 	defer s.client.Close()
@@ -272,42 +270,42 @@ func (s *server) run(ctx context.Context) {
 			err = s.infoErr
 		}
 		if err == nil {
-			found, err = c.look(s, ctx)
+			found, err = c.run(s, ctx)
 		}
 		reply, ok := rueidis.IsRedisErr(err)
 		if err != nil && !ok {
-			s.lost(err)
+			s.unreachable(err)
 			return
 		}
 		if ok {
 			found = append(found, s.refused(reply.Error(), c.needs))
 		}
-		s.say(c.name, found...)
+		s.report(c.name, found...)
 	}
-	s.say("reach", Finding{Found: "answers"})
+	s.report("reach", Finding{Found: "answers"})
 }
 
-// refused is the finding that a check could not look.
+// refused returns the finding for a check that Redis rejected.
 func (s *server) refused(reply, needs string) Finding {
 	if denied(reply) || strings.Contains(reply, "unknown command") {
 		return Finding{
-			Severity: Info, Found: "not allowed to look: " + reply,
-			Advice: "ACL SETUSER " + s.user() + " " + needs + ", to have it checked",
+			Severity: Info, Found: "not allowed to check: " + reply,
+			Advice: "ACL SETUSER " + s.user() + " " + needs + ", to allow this check",
 		}
 	}
-	return Finding{Severity: Warning, Found: "cannot look: " + reply, Advice: "ask again when the server is well"}
+	return Finding{Severity: Warning, Found: "cannot check: " + reply, Advice: "check again when the server is healthy"}
 }
 
 func denied(reply string) bool { return strings.HasPrefix(reply, "NOPERM") }
 
 func (s *server) user() string { return cmp.Or(s.User, "default") }
 
-// read reads what several checks look at.
+// read reads INFO and CONFIG, which several checks use.
 func (s *server) read(ctx context.Context) {
 	text, err := s.do(ctx, "INFO").ToString()
 	s.info, s.infoErr = fields(text), err
 	s.conf = map[string]string{}
-	// One by one: before Redis 7 it takes no more.
+	// One by one: before Redis 7, CONFIG GET accepts only one name.
 	for _, name := range []string{"save", "appendfsync", "stop-writes-on-bgsave-error", "min-replicas-to-write"} {
 		m, err := s.do(ctx, "CONFIG", "GET", name).AsStrMap()
 		if err != nil {
@@ -318,8 +316,7 @@ func (s *server) read(ctx context.Context) {
 	}
 }
 
-// fields reads the lines of INFO and CLUSTER INFO. The client leaves the mark of
-// plain text before them.
+// fields parses the reply to INFO or CLUSTER INFO. The client does not remove the "txt:" in front of it.
 func fields(text string) map[string]string {
 	m := map[string]string{}
 	for line := range strings.Lines(strings.TrimPrefix(text, "txt:")) {
@@ -330,62 +327,61 @@ func fields(text string) map[string]string {
 	return m
 }
 
-// servers returns the servers that the store uses, and what was found on the way
-// to them.
+// servers returns the servers that the store uses, and findings from discovering them.
 func (p *patient) servers(ctx context.Context) (servers []*server, out []Finding) {
 	known := map[string]role{p.Addrs[0]: asPrimary}
 	switch {
 	case p.Sentinel:
-		known, out = p.watched(ctx)
+		known, out = p.sentinelServers(ctx)
 	case p.Cluster:
-		known = p.members(ctx)
+		known = p.clusterServers(ctx)
 	}
-	for addr, d := range known {
-		servers = append(servers, &server{patient: p, addr: addr, role: d})
+	for addr, r := range known {
+		servers = append(servers, &server{patient: p, addr: addr, role: r})
 	}
 	return servers, out
 }
 
-// watched asks the sentinels for the servers.
-func (p *patient) watched(ctx context.Context) (known map[string]role, out []Finding) {
-	known, seeds := p.ask(ctx, asSentinel, (*server).watches)
+// sentinelServers asks the sentinels for the servers.
+func (p *patient) sentinelServers(ctx context.Context) (known map[string]role, out []Finding) {
+	known, seeds := p.ask(ctx, asSentinel, (*server).monitored)
 	for _, s := range seeds {
 		if reply, ok := rueidis.IsRedisErr(s.err); ok && s.client != nil {
-			s.say("sentinel", s.refused(reply.Error(), "+sentinel"))
+			s.report("sentinel", s.refused(reply.Error(), "+sentinel"))
 		} else if s.err != nil {
-			s.lost(s.err)
+			s.unreachable(s.err)
 		}
 		out = append(out, s.findings...)
 	}
 	if len(known) == 0 {
 		out = append(out, Finding{
 			Severity: Problem, Check: "sentinel", Found: "no sentinel names a primary called " + p.Primary,
-			Advice: "see the name in the URL, and SENTINEL MASTERS on a sentinel",
+			Advice: "check the name in the URL, and SENTINEL MASTERS on a sentinel",
 		})
 	}
 	return known, out
 }
 
-// members asks the cluster's servers for all of them. One that does not know is
-// looked at itself: it may be no cluster's.
-func (p *patient) members(ctx context.Context) map[string]role {
+// clusterServers asks the servers in the URL for all servers of the cluster. One that cannot tell is
+// examined too: it may not be part of a cluster.
+func (p *patient) clusterServers(ctx context.Context) map[string]role {
 	known, seeds := p.ask(ctx, asPrimary, (*server).peers)
-	d := asPrimary
+	r := asPrimary
 	if len(known) > 0 {
-		d = asReplica // the store can do without it
+		r = asReplica // the store does not need it
 	}
 	for _, s := range seeds {
 		if s.err != nil && known[s.addr] == 0 {
-			known[s.addr] = d
+			known[s.addr] = r
 		}
 	}
 	return known
 }
 
-// ask asks all servers of the URL for others.
-func (p *patient) ask(ctx context.Context, d role, about func(*server, context.Context) (map[string]role, error)) (known map[string]role, seeds []*server) {
+// ask asks all servers in the URL for other servers.
+func (p *patient) ask(ctx context.Context, r role, about func(*server, context.Context) (map[string]role, error)) (known map[string]role, seeds []*server) {
 	for _, addr := range p.Addrs {
-		seeds = append(seeds, &server{patient: p, addr: addr, role: d})
+		seeds = append(seeds, &server{patient: p, addr: addr, role: r})
 	}
 	known = map[string]role{}
 	var mu sync.Mutex
@@ -398,23 +394,23 @@ func (p *patient) ask(ctx context.Context, d role, about func(*server, context.C
 		servers, s.err = about(s, ctx)
 		mu.Lock()
 		defer mu.Unlock()
-		for addr, d := range servers {
-			if known[addr] != asPrimary { // others may not have heard yet
-				known[addr] = d
+		for addr, r := range servers {
+			if known[addr] != asPrimary { // some may not have noticed a failover yet
+				known[addr] = r
 			}
 		}
 	})
 	return known, seeds
 }
 
-// watches returns the servers that a sentinel watches.
-func (s *server) watches(ctx context.Context) (map[string]role, error) {
+// monitored returns the servers that a sentinel monitors.
+func (s *server) monitored(ctx context.Context) (map[string]role, error) {
 	name := s.Primary
 	at, err := s.do(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", name).AsStrSlice()
 	if rueidis.IsRedisNil(err) || err == nil && len(at) != 2 {
-		s.say("sentinel", Finding{
+		s.report("sentinel", Finding{
 			Severity: Problem, Found: "knows no primary called " + name,
-			Advice: "see the name in the URL, and SENTINEL MASTERS here",
+			Advice: "check the name in the URL, and SENTINEL MASTERS on this sentinel",
 		})
 		return nil, nil
 	}
@@ -429,13 +425,12 @@ func (s *server) watches(ctx context.Context) (map[string]role, error) {
 			known[net.JoinHostPort(m["ip"], m["port"])] = asReplica
 		}
 	}
-	s.say("sentinel", Finding{Found: fmt.Sprintf("names %s the primary, with %d replicas", primary, len(replicas))})
+	s.report("sentinel", Finding{Found: fmt.Sprintf("names %s the primary, with %d replicas", primary, len(replicas))})
 	return known, err
 }
 
-// peers returns the members of a cluster that one of them knows. CLUSTER SLOTS has
-// the addresses that the store uses; only CLUSTER NODES, which not every user
-// may ask, has those that are down.
+// peers returns the cluster's servers that this server knows. CLUSTER SLOTS has the addresses that the
+// store uses. Only CLUSTER NODES, which the user may not be allowed to run, has servers that are down.
 func (s *server) peers(ctx context.Context) (map[string]role, error) {
 	ranges, err := s.do(ctx, "CLUSTER", "SLOTS").ToArray()
 	if err != nil {
@@ -449,7 +444,7 @@ func (s *server) peers(ctx context.Context) (map[string]role, error) {
 			if err != nil || len(n) < 3 {
 				return nil, errAnswer
 			}
-			host, _ := n[0].ToString() // nil: that of whom we ask
+			host, _ := n[0].ToString() // nil: the same host as this server
 			port, _ := n[1].AsInt64()
 			id, _ := n[2].ToString()
 			addr := s.address(host, strconv.FormatInt(port, 10))
@@ -462,7 +457,7 @@ func (s *server) peers(ctx context.Context) (map[string]role, error) {
 	}
 	nodes, _ := s.do(ctx, "CLUSTER", "NODES").ToString()
 	for line := range strings.Lines(strings.TrimPrefix(nodes, "txt:")) {
-		// id, host:port@bus, flags, and what does not matter here
+		// id, host:port@bus, flags, and others
 		f := strings.Fields(line)
 		if len(f) < 3 || ids[f[0]] || strings.Contains(f[2], "noaddr") {
 			continue
@@ -475,8 +470,7 @@ func (s *server) peers(ctx context.Context) (map[string]role, error) {
 	return known, nil
 }
 
-// address returns an address as the server gives it. Without a host it is on the
-// server's own.
+// address joins host and port. An empty host means the server's own.
 func (s *server) address(host, port string) string {
 	if host == "" {
 		host, _, _ = net.SplitHostPort(s.addr)

@@ -213,7 +213,7 @@ func TestDoctorSingle(t *testing.T) {
 		do   func(t testing.TB, s *testredis.Server) (url string) // nil: the server's
 		want []symptom
 	}{
-		"no persistence": {want: []symptom{{check: "persistence", severity: info, says: "start anew"}}},
+		"no persistence": {want: []symptom{{check: "persistence", severity: info, says: "start from zero"}}},
 		"append-only file": {
 			args: []string{"--appendonly", "yes"},
 			want: []symptom{{check: "persistence", severity: ok, says: "appendonly true"}},
@@ -229,7 +229,7 @@ func TestDoctorSingle(t *testing.T) {
 				failSave(t, s)
 				return s.URL()
 			},
-			want: []symptom{{check: "persistence", severity: problem, says: "writes are refused"}},
+			want: []symptom{{check: "persistence", severity: problem, says: "rejects writes"}},
 		},
 		"snapshot failed, and writes go on": {
 			args: []string{"--save", "3600 1", "--stop-writes-on-bgsave-error", "no"},
@@ -238,7 +238,7 @@ func TestDoctorSingle(t *testing.T) {
 				failSave(t, s)
 				return s.URL()
 			},
-			want: []symptom{{check: "persistence", severity: warning, says: "then BGSAVE"}},
+			want: []symptom{{check: "persistence", severity: warning, says: "then run BGSAVE"}},
 		},
 		"append-only file failed": {
 			do: func(t testing.TB, s *testredis.Server) string {
@@ -291,7 +291,7 @@ func TestDoctorSingle(t *testing.T) {
 				}
 				return s.URL()
 			},
-			want: []symptom{{check: "ttl", severity: warning, says: `of 6 counters looked at, 5 have no time to live, as ["doc:{alice`}},
+			want: []symptom{{check: "ttl", severity: warning, says: `5 of 6 counters checked have no time to live, such as ["doc:{alice`}},
 		},
 		"others' keys without a time to live": {
 			do: func(t testing.TB, s *testredis.Server) string {
@@ -301,7 +301,7 @@ func TestDoctorSingle(t *testing.T) {
 				}
 				return s.URL()
 			},
-			want: []symptom{{check: "ttl", severity: ok, says: "of 0 counters"}},
+			want: []symptom{{check: "ttl", severity: ok, says: "0 of 0 counters"}},
 		},
 		"many keys": {
 			do: func(t testing.TB, s *testredis.Server) string {
@@ -309,7 +309,7 @@ func TestDoctorSingle(t *testing.T) {
 				s.Do(t, "EVAL", "for i = 1, 30000 do redis.call('SET', 'doc:{' .. i .. '}:api:sw', '', 'EX', 100) end", "0")
 				return s.URL()
 			},
-			want: []symptom{{check: "ttl", severity: ok, says: "there are more keys"}},
+			want: []symptom{{check: "ttl", severity: ok, says: "not all keys were checked"}},
 		},
 		"a replica": {
 			args: []string{"--replicaof", "127.0.0.1 1"},
@@ -349,7 +349,7 @@ func TestDoctorSingle(t *testing.T) {
 				t.Helper()
 				return "redis://" + detour(t, s.Addr(), late(8*time.Millisecond))
 			},
-			want: []symptom{{check: "latency", severity: warning, says: "nearer"}},
+			want: []symptom{{check: "latency", severity: warning, says: "closer"}},
 		},
 		"too far away": {
 			do: func(t testing.TB, s *testredis.Server) string {
@@ -460,7 +460,7 @@ func TestDoctorSentinel(t *testing.T) {
 	for _, s := range set.Servers() {
 		want = append(want, symptom{check: "reach", severity: doctor.OK, server: s.Addr()})
 		if s != primary {
-			want = append(want, symptom{check: "replication", severity: doctor.OK, says: "in step", server: s.Addr()})
+			want = append(want, symptom{check: "replication", severity: doctor.OK, says: "in sync", server: s.Addr()})
 		}
 	}
 	for _, s := range set.Nodes() {

@@ -1,9 +1,9 @@
--- Fixed window: a count that starts anew at each edge of the window.
+-- Fixed window: a count that restarts at each edge of the window.
 --
--- The edges of a calendar window are the caller's, four for each time that it
--- thinks of: the starts of the window before, of the one that holds the time, of
--- the next and of the one after that. If the time is in none of these windows,
--- left is nil and the next result is the time for which edges are wanted.
+-- The caller sends the edges of calendar windows, four for each time that it expects: the
+-- starts of the previous window, of the one that contains the time, of the next one and of
+-- the one after that. If the time is in none of these windows, left is nil and the next
+-- result is the time for which edges are needed.
 
 local fixed_judge, fixed_charge, fixed_edges
 if kinds % 4 >= 2 then
@@ -43,7 +43,7 @@ if kinds % 4 >= 2 then
     return at, used, aux, aux
   end
 
-  -- fixed_edges reads the edges at pos, and returns the position behind them.
+  -- fixed_edges reads the edges at a position, and returns the position after them.
   function fixed_edges(from)
     local edges, n = {}, unpack_('>B', blob, from)
     from = from + 1

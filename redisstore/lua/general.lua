@@ -1,5 +1,5 @@
--- The groups that are not lone takes: those of several asks, of logs, and of
--- counters that several groups ask. Counters are objects: four numbers, or a log.
+-- The groups that are neither lone nor plain takes: those with logs or penalties, and those of
+-- counters that several groups ask. Counters are objects: four numbers, a log or a penalty.
 
 local TAKE, ADJUST, UNDO, TWINS = 0, 1, 2, 3
 
@@ -26,7 +26,7 @@ end
 
 local log, ladder = sliding_log(), penalty()
 local objects, found = {}, {}
-local denied = false -- a twin
+local denied = false -- a take of kind twins was denied
 local NONE = {} -- the limit of a penalty
 
 local function load(k, algorithm)
@@ -65,16 +65,15 @@ local function charge(l, o, a, u, x, first, units)
   end
 end
 
--- note tells how an ask found a log, and when the units leave it that so large a
--- need waits for.
+-- note adds what an ask found in a log, and when as many units as it needs will have left the
+-- log.
 local function note(o, u, base, first, need)
   local leaves = need > 0 and log.leaves(o, base, first, need) or 0
   found[#found + 1] = pack('>I7I7I7I7I7I7', o.at, u, o.recovery, leaves, o.base, o.total)
 end
 
--- undo takes back a charge as if it had not been made, if no one has been at the
--- counter since. Otherwise it gives back what is left of it: nothing that others
--- have charged, and nothing that has recovered meanwhile.
+-- undo restores the state before a charge, if the counter has not changed since. Otherwise it
+-- gives back the part of the charge that has not recovered yet.
 local function undo(l, o, cost, was)
   local algorithm = l.algorithm
   o.changed, o.short = algorithm, l.most
@@ -87,7 +86,7 @@ local function undo(l, o, cost, was)
     return
   elseif o.at == was[1] and o.used == was[2] and o.aux == was[3] and o.recovery == was[4] then
     o.at, o.used, o.aux, o.recovery = was[5], was[6], was[7], was[8]
-    o.short = 0 -- it may be of another limit
+    o.short = 0 -- another limit may have written it
     return
   end
   local _, a, u, x = judge(l, o)
@@ -103,9 +102,8 @@ local function undo(l, o, cost, was)
   o.at, o.used, o.aux, o.recovery = charge_by(l, a, u, x, 0)
 end
 
--- violate records what the penalty at i of asks has to do with the takes of a group
--- that did not pass: if what it answers for denies, each is a violation, up to the
--- one that leads to a ban.
+-- violate records violations with the penalty at asks[i]: if a limit that it guards denies, each
+-- denied take of the group is a violation, up to the one that leads to a ban.
 local function violate(asks, i, pass, count)
   local ask = asks[i]
   local p, o = ask.penalty, ask.object
@@ -119,7 +117,8 @@ local function violate(asks, i, pass, count)
   end
 end
 
--- group decides the asks, n of them at pos of the blob, and returns its value.
+-- group decides a group of n asks, which it reads at pos, and returns how many takes passed, or
+-- why it could not be decided.
 local function group(kind, count, n)
   local asks, problem = {}, nil
   for i = 1, n do
@@ -144,7 +143,7 @@ local function group(kind, count, n)
     local ask = asks[i]
     if ask.limit.edges and not problem then
       local room, t = judge(ask.limit, ask.object)
-      if room then -- it may also be judged afresh, by an ask before it
+      if room then -- an ask before it may have emptied the counter
         room, t = judge_by(ask.limit, 0, 0, 0)
       end
       problem = not room and format('EDGES %.0f', t)

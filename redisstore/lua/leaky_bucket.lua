@@ -1,5 +1,4 @@
--- Leaky bucket: a token bucket whose capacity is the one slot that is free at
--- once and the burst that may wait. How long a request is held is worked out by
--- the caller, from the state that it gets back.
+-- Leaky bucket: a token bucket whose capacity is one request plus the burst that may wait. The
+-- caller computes how long a request is held from the state in the reply.
 
 local leaky_judge, leaky_charge = bucket_judge, bucket_charge

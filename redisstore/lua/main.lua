@@ -1,27 +1,26 @@
--- The entry point, and all that most calls need. One call carries groups, which are decided one after another
--- at one instant, each for itself:
+-- The entry point, and all that most calls need. A call has groups, which are decided
+-- independently, one after another, at the same time:
 --
---   lone    a take of one ask, whose counter no other group asks and is no log
---   plain   a take of several such asks, of which none has a penalty
+--   lone    a take of one ask, whose counter is no log and is asked by no other group
+--   plain   a take of several such asks, without a penalty
 --   take    asks that are charged all or none
---   adjust  asks that are charged, or given back, without asking
+--   adjust  asks that are charged or given back unconditionally
 --   undo    asks of a take that passed here and was denied elsewhere
---   twins   a take that asks one counter more than once; alone but for peeks
+--   twins   a take that asks one counter more than once; with it there are only peeks
 --
--- A take has a count: as many equal takes, of which the first that fit pass. Lone
--- and plain takes come first and are decided here, by the way; the others in general.lua.
--- Lone takes that follow each other and differ in nothing but their counters are a run, and so
--- are such asks of a plain take.
+-- A take has a count: the number of equal takes, of which as many pass as fit. Lone and plain
+-- takes come first and are decided here, the others in general.lua. Consecutive lone takes that
+-- differ only in their counters are a run, and so are such asks of a plain take.
 --
--- KEYS are the counters: of lone takes and then of plain ones first, in their order, and those
--- of logs and penalties last. A key is read once and written once, however many groups ask it.
+-- KEYS are the counters: first those of lone takes, then those of plain takes, in order; logs
+-- and penalties last. A key is read once and written once, however many groups ask it.
 --
--- The answer is the time, how many groups did not pass as a whole, for each of them its number
--- and how many takes of it passed, or, as text, why it could not be decided; such a group
--- changed nothing; then the state of each counter as it was found (but for logs), then what
--- each ask of a log found. The decisions themselves are made from this by the caller, with the
--- functions that this script follows. If all groups passed and all states have 12 bytes, as it
--- mostly is, the answer is one text, which costs less: the time, and the states.
+-- The reply has: the time; how many groups did not pass completely; for each of these its number
+-- and how many of its takes passed, or a text that says why it could not be decided (such a group
+-- has changed nothing); the state of each counter as it was found, except logs; what each ask of a
+-- log found. From this the caller computes the decisions, with the Go functions that this script
+-- mirrors. In the usual case, that all groups passed and all states have 12 bytes, the reply is
+-- one string, which is cheaper: the time and the states.
 
 local names = KEYS
 local states = state_count > 0 and call('MGET', unpack(names, 1, state_count)) or {}
@@ -54,7 +53,7 @@ if not simple or kinds >= 8 or plain_count > 0 or limit_count > 0 then
       end
     elseif #raw == 12 then
       a, u, x = unpack_('>I6I4I2', raw)
-      -- Of a time, 48 bits are enough to tell which it is: not far from now.
+      -- The low 48 bits of a time are enough, since it is close to now.
       a = now + AHEAD - (now + AHEAD - a) % WRAP
       r = a + u
       local tens = x % 16
@@ -73,8 +72,8 @@ if not simple or kinds >= 8 or plain_count > 0 or limit_count > 0 then
   end
 end
 
--- ttl is a counter's time to live: until its recovery, and a second more. Many
--- counters of a call recover together.
+-- ttl returns a counter's time to live: one second longer than its recovery. Many counters of a
+-- call recover at the same time, so the last result is kept.
 local px, px_for
 local function ttl(r)
   if r ~= px_for then
@@ -84,25 +83,23 @@ local function ttl(r)
   return px
 end
 
--- heal gives a time to live to a counter that has lost it.
+-- heal sets the time to live of a counter that has lost it.
 local function heal(k, r)
   if call('PTTL', names[k]) == -1 then
     call('PEXPIRE', names[k], ttl(r))
   end
 end
 
--- write writes the k-th counter, of which a0, x0 and r0 were found. Short is how its limit
--- says what x is, in two bytes, if that is possible and it is a bucket of which a part comes
--- back every microsecond.
+-- write writes the k-th counter, where a0, x0 and r0 were found. short encodes x in two bytes for a
+-- bucket that gets back one part every microsecond; 0 if that is not possible.
 local function write(k, algorithm, short, a0, x0, r0, a, u, x, r)
   local name = names[k]
   if r == 0 then
     call('DEL', name)
     return
   end
-  -- Windows of whole seconds, and their counts, mostly fit into less; buckets that
-  -- recover within an hour, too. What has 12 bytes takes 32 of Redis' memory, what
-  -- has 28 takes 48.
+  -- Most windows of whole seconds fit into 12 bytes, and so do buckets that recover within an
+  -- hour. Redis uses 32 bytes of memory for a value of 12 bytes, and 48 for one of 28.
   if algorithm >= BUCKET then
     if short > 0 and u < 4294967296 then
       call('PSETEX', name, px_for == r and px or ttl(r), pack('>I6I4I2', a % WRAP, u, short))
@@ -110,8 +107,8 @@ local function write(k, algorithm, short, a0, x0, r0, a, u, x, r)
     end
   elseif u < 65536 and a % SECOND == 0 then
     if r == r0 and a == a0 and x == x0 and #states[k] == 12 then
-      -- Within a window only the count changes, and to write that, and to look whether the
-      -- key still has its time to live, costs less than to set both.
+      -- Within a window only the count changes. Writing it and checking the time to live is
+      -- cheaper than setting both.
       call('SETRANGE', name, '8', pack('>I2', u))
       heal(k, r)
       return
@@ -147,7 +144,7 @@ for _ = 1, run_count do
     local a, u, x, r, value
     local raw = states[k]
     if raw and #raw == 12 and algorithm <= FIXED then
-      -- What decode would do: most counters are like this.
+      -- The same as decode, inlined for the most common case.
       a, r, u, x = unpack_('>I5I3I2I2', raw)
       a = a * SECOND
       r = a + r * SECOND
@@ -191,13 +188,13 @@ for _ = 1, run_count do
   lone_count = lone_count + n
 end
 
--- The others need more.
+-- The other groups need more functions.
 local judges, charges, say
 if lone_count < group_count then
   judges = { [SLIDING] = sliding_judge, [FIXED] = fixed_judge, [BUCKET] = bucket_judge, [LEAKY] = leaky_judge }
   charges = { [SLIDING] = sliding_charge, [FIXED] = fixed_charge, [BUCKET] = bucket_charge, [LEAKY] = leaky_charge }
 
-  -- say tells what became of a group that did not pass as a whole.
+  -- say reports a group that did not pass completely.
   function say(g, value)
     out = out or { now, 0 }
     denied_count = denied_count + 1
@@ -270,7 +267,7 @@ end
 
 out = out or { now, 0 }
 
--- finish adds the states, and returns the answer.
+-- finish adds the states, and returns the reply.
 local function finish()
   out[2] = denied_count
   local said = 2 + 2 * denied_count

@@ -1,5 +1,5 @@
--- Penalty: violations, each with its time, and the bans that follow from them. The
--- state holds no ban: when the newest violation led to one, those before it tell.
+-- Penalty: violations, each with its time, and the bans that follow from them. Bans are not
+-- stored: whether the newest violation led to one is computed from those before it.
 --
 -- A state is a string: when it recovers, then the times of violations, oldest
 -- first.
@@ -25,12 +25,12 @@ local function penalty()
     return { key = key, raw = raw, recovery = recovery }
   end
 
-  -- entry returns the time of the i-th violation, of n, the oldest being the first.
+  -- entry returns the time of the i-th violation, the oldest being the first.
   local function entry(o, i)
     return (unpack_('>I7', o.raw, i * ENTRY + 1))
   end
 
-  -- count returns how many of n violations count at an instant.
+  -- count returns how many of n violations still count at a time.
   local function count(o, n, within, at)
     local i = n
     while i > 0 and entry(o, i) > at - within do
@@ -39,7 +39,7 @@ local function penalty()
     return n - i
   end
 
-  -- ban returns the length of the ban that so many violations lead to, or 0.
+  -- ban returns the length of the ban for this number of violations, or 0.
   local function ban(p, violations)
     local step = violations - p.threshold + 1
     if step < 1 then
@@ -48,7 +48,7 @@ local function penalty()
     return p.bans[step] or p.bans[p.steps]
   end
 
-  -- banned returns whether the subject is.
+  -- banned returns whether the subject is banned now.
   local function banned(p, o)
     local n = #o.raw / ENTRY - 1
     if n < p.threshold or now >= o.recovery then
@@ -59,8 +59,8 @@ local function penalty()
     return length > 0 and now < last + length
   end
 
-  -- record adds as many violations as there are, up to the one that leads to a ban,
-  -- and drops those that no longer count.
+  -- record adds violations, up to the one that leads to a ban, and drops those that no longer
+  -- count.
   local function record(p, o, violations)
     local n, at = #o.raw / ENTRY - 1, now
     if n > 0 and now < o.recovery then

@@ -1,24 +1,23 @@
--- What every algorithm needs. The files of this folder are put together, in the
--- order that the file order says, into one script; the algorithms bear the
--- names of the Go files that they follow.
+-- What every algorithm needs. The files of this folder are joined into one script, in the
+-- order that the file "order" lists. Each algorithm has the name of the Go file that it mirrors.
 --
--- Numbers are doubles that hold integers of at most 53 bits. No product or sum
--- here exceeds that: a limit for which one would is kept at a coarser tick. Times
--- are microseconds since the Unix epoch.
+-- Numbers are doubles that hold integers of at most 53 bits. No product or sum here exceeds
+-- that: limits for which it would use a coarser tick. Times are microseconds since the Unix
+-- epoch.
 --
--- A call makes all of its functions and tables anew, and to make one costs as much as
--- several calls of it. So there are few that every call makes, and names of numbers, in
--- capitals, are gone from what Redis gets: script.go puts the numbers in their place.
+-- Every call of the script creates its functions and tables again, and creating one costs as
+-- much as calling it several times. So only a few are created unconditionally. script.go
+-- replaces constants, whose names are in capitals, by their values.
 
 local MAX = 9007199254740991
 local SLIDING, FIXED, LOG, BUCKET, LEAKY = 0, 1, 2, 3, 4
 local SECOND, LAST = 1000000, 7258118400000000 -- the year 2200
-local WRAP, AHEAD = 281474976710656, 1099511627776 -- 9 years; 12 days, by which a clock may step back
+local WRAP, AHEAD = 281474976710656, 1099511627776 -- 9 years; 12 days, the most that a clock may step back
 
 local call, unpack_, pack, format = redis.call, struct.unpack, struct.pack, string.format
 
--- whole is how many times b fits into a. The quotient a/b may be rounded up to a whole
--- number, never down below one, so the remainder that % computes may be negative.
+-- whole returns a/b, rounded down. Lua may round the quotient a/b up to the next integer, so
+-- the remainder that % computes may be negative.
 local function whole(a, b)
   local r = a % b
   if r < 0 then
@@ -27,7 +26,7 @@ local function whole(a, b)
   return (a - r) / b
 end
 
--- ceil_div is a/b, rounded up.
+-- ceil_div returns a/b, rounded up.
 local function ceil_div(a, b)
   local n = whole(a, b)
   if n * b < a then
@@ -36,7 +35,7 @@ local function ceil_div(a, b)
   return n
 end
 
--- clamp holds n between nothing and what fits.
+-- clamp limits n to the range from 0 to MAX.
 local function clamp(n)
   if n < 0 then
     return 0
@@ -46,7 +45,7 @@ local function clamp(n)
   return n
 end
 
--- The call, in binary: encode in call.go writes it and says how.
+-- The binary arguments: see encode in call.go for the format.
 local blob = ARGV[1]
 local now, kinds, limit_count, state_count, run_count, plain_count, group_count, pos = unpack_('>I7BI2I2I2I2I2', blob)
 if now == 0 then
@@ -59,15 +58,15 @@ else
   now = now - 1
 end
 
--- An algorithm is two functions, of a counter (at, used, aux: see Counter in the Go package
+-- An algorithm is two functions of a counter (at, used, aux: see Counter in the Go package
 -- stint) and a limit:
 --
 --   judge(at, used, aux, time, limit...) -> left, at, used, aux
---     brings the counter to that time; left is the largest cost that would pass,
+--     advances the counter to that time; left is the largest cost that would pass,
 --     negative if more is used than the limit allows
 --   charge(at, used, aux, units, limit...) -> at, used, aux, recovery
---     adds units, or takes them back if negative; recovery is when nothing will
---     be used any more, 0 if nothing is
+--     adds units, or gives them back if negative; recovery is when the counter will be
+--     empty, 0 if it is empty now
 --
--- where a limit is tick, window, rate, unit, cap, most, edges. They are made if the call has
--- such a limit. sliding_log, whose state has no fixed size, is another thing.
+-- where a limit is tick, window, rate, unit, cap, most, edges. They are created only if the
+-- call has such a limit. sliding_log is different, since its state has no fixed size.

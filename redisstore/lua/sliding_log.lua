@@ -1,21 +1,20 @@
 -- Sliding log: the units charged in (now-w, now], each with its time.
 --
--- A log is a string: when it recovers, its base, then entries, oldest first. An
--- entry is a time and the total of all units up to and including it, so that
--- every question is a binary search and a log of ten thousand entries is as
--- quick as one of a hundred. Units up to the base are no longer part of the log.
--- Their entries go one write later, so that a charge can be undone as if it had
--- never been.
+-- A log is a string: when it recovers, its base, then entries, oldest first. An entry is a time
+-- and the total of all units up to and including it. So every lookup is a binary search, and a
+-- log of ten thousand entries is as fast as one of a hundred. Units up to the base are no longer
+-- part of the log. Their entries are removed one write later, so that a charge can be undone
+-- completely.
 --
--- A log of less than a piece is read and written whole; of a longer one only
--- what is asked for is read, and only its end is written.
+-- A log of less than PIECE bytes is read and written as a whole. Of a longer one, only what is
+-- needed is read, and only its end is written.
 
 local pcall_ = redis.pcall
 
 local function sliding_log()
   local HEAD, ENTRY, PIECE = 14, 14, 1024
 
-  -- clear forgets all that was charged.
+  -- clear empties a log.
   local function clear(o)
     o.raw, o.whole, o.tail = string.rep('\0', HEAD), true, nil
     o.n, o.kept, o.at, o.total, o.base, o.out, o.recovery = 0, 0, 0, 0, 0, 0, 0
@@ -65,8 +64,8 @@ local function sliding_log()
     return unpack_('>I7I7', call('GETRANGE', o.key, from, from + ENTRY - 1))
   end
 
-  -- after returns the first entry from low on whose time (field 1) or total
-  -- (field 2) is above the value, or n+1.
+  -- after returns the first entry, starting with low, whose time (field 1) or total (field 2) is
+  -- above the value, or n+1.
   local function after(o, low, field, value)
     local high = o.n + 1
     while low < high do
@@ -82,8 +81,7 @@ local function sliding_log()
     return low
   end
 
-  -- judge is judge, and also returns the first entry that is still in the log.
-  -- Here aux is the base.
+  -- judge also returns the first entry that is still in the log. Aux is the base.
   local function judge(l, o, time)
     if time >= o.recovery then
       return l.cap, 0, 0, o.total, o.n + 1
@@ -100,7 +98,7 @@ local function sliding_log()
         base = total
       end
     end
-    -- What has left the log once stays out of it, also under a longer window.
+    -- Units that have left the log do not come back under a longer window.
     if first <= o.n then
       _, total = entry(o, first)
       if total <= base then
@@ -111,7 +109,7 @@ local function sliding_log()
     return l.cap - used, o.at, used, base, first
   end
 
-  -- read reads the rest of a log, with what was charged in this call.
+  -- read reads the rest of a log, and adds what was charged in this call.
   local function read(o)
     if not o.whole then
       o.raw, o.whole = call('GETRANGE', o.key, 0, -1), true
@@ -122,7 +120,7 @@ local function sliding_log()
     end
   end
 
-  -- cut makes the i-th entry the last, with that total.
+  -- cut makes the i-th entry the last, and sets its total.
   local function cut(o, i, total)
     read(o)
     o.at = entry(o, i)
@@ -130,7 +128,7 @@ local function sliding_log()
     o.n, o.kept, o.total = i, i, total
   end
 
-  -- rebase counts totals from the base, when they would grow too large.
+  -- rebase subtracts the base from all totals, before they become too large.
   local function rebase(o, first)
     read(o)
     local entries = {}
@@ -142,7 +140,7 @@ local function sliding_log()
     o.n, o.kept, o.total, o.base, o.out = #entries, #entries, o.total - o.base, 0, 0
   end
 
-  -- charge is charge. What judge answered comes in; the object changes.
+  -- charge takes the results of judge, and changes the object.
   local function charge(l, o, at, used, base, first, units, time)
     o.base = base
     units = clamp(used + units) - used
@@ -158,8 +156,8 @@ local function sliding_log()
       if time > at then
         at = time
       end
-      -- The newest entry takes what is charged at its instant, and what is forced
-      -- on a log that has as many entries as its limit has units.
+      -- Units are added to the newest entry if it has the same time, or if the log already has as
+      -- many entries as its limit has units.
       local live = o.n - first + 1
       if live > 0 and (at == o.at or live >= l.cap) then
         if not o.tail then
@@ -170,15 +168,15 @@ local function sliding_log()
       end
       o.at, o.total = at, o.total + units
     elseif units < 0 then
-      -- A refund follows its take: the newest units go first.
+      -- A refund removes the newest units first.
       local total = o.total + units
       cut(o, after(o, first, 2, total - 1), total)
     end
     o.recovery = o.at + l.window
   end
 
-  -- leaves returns when so many units, counted from the base, will have left
-  -- the log: the time of the entry that has the last of them.
+  -- leaves returns the time of the entry with which the needed units, counted from the base, will
+  -- have left the log.
   local function leaves(o, base, first, need)
     local i = after(o, first, 2, base + need - 1)
     if i > o.n then
@@ -187,8 +185,8 @@ local function sliding_log()
     return (entry(o, i))
   end
 
-  -- undo_charge takes back a charge as if it had not been made. What it made of the
-  -- log comes in, and what the log was before.
+  -- undo_charge restores the log before a charge, given its total after the charge, and its base and
+  -- recovery before.
   local function undo_charge(o, cost, total, base, recovery)
     if recovery == 0 then
       clear(o)
@@ -205,8 +203,8 @@ local function sliding_log()
     cut(o, last, total - cost)
   end
 
-  -- give_back takes units back from the entry of an instant, as far as they are
-  -- still there. Those of other instants are other callers'.
+  -- give_back removes units from the entry of the given time, as far as they are still there. Other
+  -- entries belong to other callers.
   local function give_back(l, o, cost, at, time)
     local _, _, used, base, first = judge(l, o, time)
     local i = after(o, first, 1, at - 1)

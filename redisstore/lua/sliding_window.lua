@@ -1,5 +1,5 @@
--- Sliding window: two counts, of the current window and of the one before, of
--- which a part is carried, rounded up.
+-- Sliding window: the counts of the current window and of the previous one, of which a share
+-- is carried over, rounded up.
 
 local sliding_judge, sliding_charge
 if kinds % 2 >= 1 then
@@ -38,7 +38,7 @@ if kinds % 2 >= 1 then
     return cap - used - ceil_div(previous * (window - into), window), at, used, aux
   end
 
-  -- A refund follows its take: it comes off the current window first.
+  -- A refund is subtracted from the current window first, where its take most likely was.
   function sliding_charge(at, used, aux, units, tick, window)
     if units < -used then
       aux = clamp(aux + units + used)

@@ -1,5 +1,5 @@
--- Token bucket: parts of units that were used and come back, so many at each
--- tick. Aux is how many parts made a unit when the state was written.
+-- Token bucket: used parts of units, of which rate come back at each tick. Aux is how many
+-- parts a unit had when the state was written.
 
 local bucket_judge, bucket_charge
 if kinds % 32 >= 8 then
@@ -20,7 +20,7 @@ if kinds % 32 >= 8 then
         t = last
       end
     end
-    -- A product that is rounded is above all that can be used.
+    -- If the product is too large to be exact, it is larger than used can be.
     local gained = (t - last) * rate
     if gained < used then
       used = used - gained
