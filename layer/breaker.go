@@ -16,25 +16,25 @@ import (
 type BreakerOptions struct {
 	// Failures is how many calls in a row may fail. Default 5.
 	Failures int
-	// Rate is the part of the calls of the last Window that may fail, once there
-	// have been Least. Defaults 0.5, 10 s and 20.
+	// Rate is the share of the calls in the last Window that may fail, once there have been
+	// at least Least calls. Defaults 0.5, 10 s and 20.
 	Rate   float64
 	Window time.Duration
 	Least  int
-	// Slow is how long a call may take before it counts as failed, though its
-	// answer is used. Default 40 ms; negative: no matter how long.
+	// Slow is how long a call may take before it counts as failed; its result is used all the
+	// same. Default 40 ms; negative: no limit.
 	Slow time.Duration
-	// Open is how long the store is left alone at first. It doubles each time
-	// that a probe fails, up to MostOpen. Defaults 1 s and 30 s.
+	// Open is how long the breaker stays open at first. It doubles each time a probe fails,
+	// up to MostOpen. Defaults 1 s and 30 s.
 	Open, MostOpen time.Duration
-	// Probes is how many calls in a row must succeed before all are let through
-	// again; meanwhile one in ten is tried, and always one if none is. Default 3.
+	// Probes is how many calls in a row must succeed before the breaker closes. While it is
+	// half-open, one call in ten is a probe, or the next call if no probe is running. Default 3.
 	Probes int
-	// OnChange is told of every change of state, in order. It must not call back.
+	// OnChange is called for every change of state, in order. It must not call the store.
 	OnChange func(Change)
 }
 
-// State is what a breaker does with calls.
+// State is the state of a breaker.
 type State uint8
 
 const (
@@ -42,11 +42,11 @@ const (
 	BreakerClosed State = iota
 	// BreakerOpen lets none through.
 	BreakerOpen
-	// BreakerHalfOpen lets a few through, to see.
+	// BreakerHalfOpen lets a few through as probes.
 	BreakerHalfOpen
 )
 
-// String returns the state in a word.
+// String returns the state's name.
 func (s State) String() string {
 	switch s {
 	case BreakerClosed:
@@ -62,19 +62,19 @@ func (s State) String() string {
 type Change struct {
 	From, To State
 	Reason   string
-	// For is how long it will be open.
+	// For is how long the breaker will be open.
 	For time.Duration
 }
 
-// ErrOpen is wrapped by the error of a call that a breaker has refused.
+// ErrOpen is wrapped by the error of a call that a breaker has rejected.
 var ErrOpen = errors.New("breaker open")
 
 var errOpen = fmt.Errorf("%w: %w; %w", stint.ErrUnavailable, ErrOpen, stint.ErrNotApplied)
 
-// Breaker stops asking a store that fails or is slow, and asks again after a
-// while. Only errors that wrap [stint.ErrUnavailable] are failures. If the caller
-// has left meanwhile, that says nothing; if its own deadline has passed, the call
-// is a failure from a quarter of Slow on (10 ms without one).
+// Breaker stops calling a store that fails or is slow, and tries again after a while. Only errors that
+// wrap [stint.ErrUnavailable] are failures. A call that the caller has cancelled does not count. If the
+// caller's deadline has passed, the call is a failure if it took at least a quarter of Slow (10 ms
+// without one).
 func Breaker(next stint.Store, o BreakerOptions) (stint.Store, error) {
 	if o.Failures == 0 {
 		o.Failures = 5
@@ -104,15 +104,15 @@ func Breaker(next stint.Store, o BreakerOptions) (stint.Store, error) {
 	case o.Failures < 0:
 		return nil, invalid("failures", o.Failures, "at least 1")
 	case !(o.Rate > 0 && o.Rate <= 1):
-		return nil, invalid("rate", o.Rate, "a part, from 0 to 1")
+		return nil, invalid("rate", o.Rate, "a share above 0, at most 1")
 	case o.Window < time.Millisecond:
 		return nil, invalid("window", o.Window, "at least a millisecond")
 	case o.Least < 0:
 		return nil, invalid("least", o.Least, "at least 1")
 	case o.Open < 0:
-		return nil, invalid("open", o.Open, "some time")
+		return nil, invalid("open", o.Open, "a positive duration")
 	case o.MostOpen < o.Open:
-		return nil, invalid("most open", o.MostOpen, "at least "+o.Open.String()+", the time it is open at first")
+		return nil, invalid("most open", o.MostOpen, "at least "+o.Open.String()+", the value of open")
 	case o.Probes < 0:
 		return nil, invalid("probes", o.Probes, "at least 1")
 	}
@@ -122,14 +122,13 @@ func Breaker(next stint.Store, o BreakerOptions) (stint.Store, error) {
 	return &breaker{next: next, o: o, open: o.Open, born: time.Now()}, nil
 }
 
-// pieces is into how many the window of a breaker is divided: it moves on
-// by one of them at a time.
+// pieces is how many pieces a breaker's window has. It advances by one piece at a time.
 const pieces = 10
 
 type breaker struct {
 	next stint.Store
 	o    BreakerOptions
-	born time.Time // times are counted from here, which is quicker to read
+	born time.Time // times are durations since then, which are faster to read
 
 	closed atomic.Bool
 
@@ -139,14 +138,14 @@ type breaker struct {
 	calls [pieces]piece
 	at    atomic.Int32 // the current piece
 
-	until atomic.Int64 // when it is open; changed under mu
-	over  atomic.Bool  // it may be over: who is refused until then reads no clock
+	until atomic.Int64 // the end of the open state; changed under mu
+	over  atomic.Bool  // until has passed: before that, rejecting a call needs no clock
 
 	mu     sync.Mutex
-	timer  *time.Timer   // of over
-	open   time.Duration // how long to be open next time
+	timer  *time.Timer   // sets over
+	open   time.Duration // how long to stay open next time
 	probes int           // calls in a row that succeeded while half-open
-	tries  int           // probes on their way
+	tries  int           // probes in flight
 }
 
 type piece struct{ good, bad atomic.Int64 }
@@ -199,7 +198,7 @@ func (l *breaker) Close() error {
 	return l.next.Close()
 }
 
-// enter lets a call through, or does not.
+// enter lets a call through, or returns an error. It reports whether the call is a probe.
 func (l *breaker) enter(now time.Duration) (probe bool, err error) {
 	switch State(l.state.Load()) {
 	case BreakerClosed:
@@ -220,10 +219,10 @@ func (l *breaker) enter(now time.Duration) (probe bool, err error) {
 		return false, nil
 	case BreakerOpen:
 		if now < time.Duration(l.until.Load()) {
-			return false, errOpen // someone has looked just now
+			return false, errOpen // a probe has just failed
 		}
 		l.probes, l.tries = 0, 0
-		l.change(BreakerHalfOpen, "time to see", 0)
+		l.change(BreakerHalfOpen, "time to probe", 0)
 	case BreakerHalfOpen:
 		const share = 10
 		if l.tries > 0 && rand.N(share) > 0 {
@@ -234,18 +233,18 @@ func (l *breaker) enter(now time.Duration) (probe bool, err error) {
 	return true, nil
 }
 
-// leave notes how a call has ended.
+// leave records the result of a call.
 func (l *breaker) leave(ctx context.Context, start time.Duration, probe bool, err error) {
 	now := time.Since(l.born)
 	took := now - start
 	slow := l.o.Slow > 0 && took > l.o.Slow
 	failed := err != nil && unreachable(err)
 	if failed && ctx.Err() != nil {
-		least := 10 * time.Millisecond
+		minTook := 10 * time.Millisecond
 		if l.o.Slow > 0 {
-			least = l.o.Slow / 4
+			minTook = l.o.Slow / 4
 		}
-		failed = took >= least && !canceled(ctx)
+		failed = took >= minTook && !canceled(ctx)
 	}
 	silent := err != nil && !failed && !slow && (unreachable(err) || isInvalid(err))
 	switch {
@@ -262,13 +261,13 @@ func (l *breaker) leave(ctx context.Context, start time.Duration, probe bool, er
 	}
 }
 
-// isInvalid reports whether the store was not even asked.
+// isInvalid reports whether the arguments were wrong, which says nothing about the store.
 func isInvalid(err error) bool {
 	var invalid *stint.InvalidError
 	return errors.As(err, &invalid)
 }
 
-// piece returns the piece of the window for a call that ends now.
+// piece returns the current piece of the window, after advancing it to now.
 func (l *breaker) piece(now time.Duration) *piece {
 	length := int64(l.o.Window) / pieces
 	begin, nanos := l.begin.Load(), int64(now)
@@ -289,7 +288,7 @@ func (l *breaker) piece(now time.Duration) *piece {
 	return &l.calls[l.at.Load()]
 }
 
-// failed notes a call that failed while the breaker was closed.
+// failed records a call that failed while the breaker was closed.
 func (l *breaker) failed(now time.Duration, slow bool, took time.Duration, err error) {
 	row := l.row.Add(1)
 	l.piece(now).bad.Add(1)
@@ -310,7 +309,7 @@ func (l *breaker) failed(now time.Duration, slow bool, took time.Duration, err e
 	}
 }
 
-// trip opens a breaker that is closed.
+// trip opens the breaker if it is closed.
 func (l *breaker) trip(now time.Duration, reason string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -319,8 +318,7 @@ func (l *breaker) trip(now time.Duration, reason string) {
 	}
 }
 
-// openFor opens the breaker, each time for longer. It is called with the lock
-// held.
+// openFor opens the breaker, each time for longer. The caller holds the lock.
 func (l *breaker) openFor(now time.Duration, reason string) {
 	l.until.Store(int64(now + l.open))
 	l.over.Store(false)
@@ -329,7 +327,7 @@ func (l *breaker) openFor(now time.Duration, reason string) {
 	l.open = min(2*l.open, l.o.MostOpen)
 }
 
-// probed notes how a probe has ended.
+// probed records the result of a probe.
 func (l *breaker) probed(now time.Duration, failed, silent bool, err error, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -338,7 +336,7 @@ func (l *breaker) probed(now time.Duration, failed, silent bool, err error, took
 	}
 	l.tries = max(l.tries-1, 0)
 	if silent {
-		return // it says nothing about the store
+		return // the result says nothing about the store
 	}
 	if failed {
 		l.openFor(now, fmt.Sprintf("a probe failed after %v: %v", took.Round(time.Millisecond), err))
@@ -356,7 +354,7 @@ func (l *breaker) probed(now time.Duration, failed, silent bool, err error, took
 	l.change(BreakerClosed, fmt.Sprintf("%d probes in a row succeeded", l.probes), 0)
 }
 
-// change changes the state. It is called with the lock held.
+// change changes the state. The caller holds the lock.
 func (l *breaker) change(to State, reason string, length time.Duration) {
 	from := State(l.state.Swap(uint32(to)))
 	if l.o.OnChange != nil {

@@ -7,21 +7,21 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// counter names a counter, as a store does.
+// counter identifies a counter.
 type counter struct {
 	key       stint.Key
 	algorithm stint.Algorithm
 }
 
-// debt is what was admitted of a counter and not charged in the store: the units, the
-// limit they were last charged under, and how many nodes shared that limit then.
+// debt is the units of a counter that were admitted but not charged in the store, the limit they were
+// last charged under, and how many nodes shared that limit at the time.
 type debt struct {
 	units int64
 	limit stint.Limit
 	nodes int64
 }
 
-// debts are the debts of this node. There are at most max of them.
+// debts holds the debts of this node, at most max of them.
 type debts struct {
 	max int
 
@@ -30,10 +30,10 @@ type debts struct {
 	lost int64 // units of counters that did not fit
 }
 
-// maxUnits is as much as a counter can hold.
+// maxUnits is the most that a counter can hold.
 const maxUnits = 1<<53 - 1
 
-// add adds units to the debt of an ask's counter, of whose limit this node has one of n parts.
+// add adds units to the debt of an ask's counter, whose limit is shared by n nodes.
 func (d *debts) add(a *stint.Ask, units, n int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -47,21 +47,21 @@ func (d *debts) add(a *stint.Ask, units, n int64) {
 		if d.all == nil {
 			d.all = map[counter]debt{}
 		}
-		// The caller's strings may be parts of something large.
+		// Clone, since the caller's strings may be parts of larger ones.
 		c.key = stint.Key{Subject: strings.Clone(c.key.Subject), Name: strings.Clone(c.key.Name)}
 	}
 	units = max(-maxUnits, min(units, maxUnits))
 	d.all[c] = debt{max(-maxUnits, min(owed.units+units, maxUnits)), a.Limit, n}
 }
 
-// forget forgets the debt of an ask's counter.
+// forget removes the debt of an ask's counter.
 func (d *debts) forget(a *stint.Ask) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.all, counter{a.Key, a.Limit.Algorithm})
 }
 
-// takeSome takes up to n debts out.
+// takeSome removes and returns up to n debts.
 func (d *debts) takeSome(n int) map[counter]debt {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -74,12 +74,12 @@ func (d *debts) takeSome(n int) map[counter]debt {
 		delete(d.all, c)
 	}
 	if len(d.all) == 0 {
-		d.all = nil // and its room is given back
+		d.all = nil // free its memory
 	}
 	return out
 }
 
-// takeLost returns the units that were lost since it was last called.
+// takeLost returns the units lost since its last call.
 func (d *debts) takeLost() int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()

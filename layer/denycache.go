@@ -17,32 +17,28 @@ import (
 type DenyCacheOptions struct {
 	// For is how long a denial is remembered at most. Default 1 s.
 	For time.Duration
-	// Size is how many denials are remembered; newer ones take the places of
-	// older ones. Default 4,096, at most 1 << 20.
+	// Size is how many denials are remembered; newer ones replace older ones. Default 4,096, at
+	// most 1 << 20.
 	Size int
-	// Now is the clock. While it is behind what it has shown before, nothing is
-	// remembered. Default: the process's own, which never is.
+	// Now is the clock. After it has stepped back, nothing is remembered until it has caught
+	// up. Default: the monotonic clock of the process.
 	Now func() time.Time
 }
 
-// DenyCache remembers takes that were denied, and denies them again without
-// asking, until the first of their RetryAfter has passed, and at most for a
-// second: the same keys under the same limits, for costs that are at least as
-// large. A flood against an exhausted limit costs the store one call in that
-// time, for each key and node.
+// DenyCache remembers denied takes, and denies them again without asking the store, until the shortest
+// of their RetryAfter has passed, and at most for For. It does so for the same keys and limits, and
+// for costs that are at least as large. So a flood against an exhausted limit costs the store one call
+// in that time, for each key and node.
 //
-// It does not deny what the store would have allowed, with these exceptions, within
-// that second: it does not see that another node has reset a counter or given
-// units back, or that a counter has been asked under a second limit with another
-// window, which may have dropped what it held. What is reset or adjusted through
-// it, it forgets. A changed limit is another limit. Only what the store itself has
-// denied is remembered. What a penalty might count as a violation is not, until it
-// has led to a ban.
+// It does not deny what the store would have allowed, with two exceptions during that time: it does not
+// notice that another node has reset a counter or given units back, or that a counter was asked under
+// a second limit with another window, which may have dropped units. Resets and adjustments through this
+// layer clear the denial. A changed limit is a different limit. Only denials by the store itself are
+// remembered. A denial that a penalty might count as a violation is not remembered before the ban.
 //
-// What it answers by itself has the basis [stint.Remembered]. Times are counted on
-// from when it came, and a larger cost is told that of the smaller one, so that it
-// may have to wait longer; what it says of the asks that would have passed is as
-// old as the denial.
+// Its own decisions have the basis [stint.Remembered]. Their RetryAfter and ResetAfter count down from
+// the original denial. A larger cost gets the RetryAfter of the smaller one, so it may have to wait
+// longer than that. Decisions about asks that would have passed are as old as the denial.
 func DenyCache(next stint.Store, o DenyCacheOptions) (stint.Store, error) {
 	if o.For == 0 {
 		o.For = time.Second
@@ -60,7 +56,7 @@ func DenyCache(next stint.Store, o DenyCacheOptions) (stint.Store, error) {
 		return nil, err
 	}
 	born := time.Now()
-	clock := func() (time.Duration, bool) { return time.Since(born), true } // quicker than the time of day
+	clock := func() (time.Duration, bool) { return time.Since(born), true } // faster than time.Now
 	if o.Now != nil {
 		var latest atomic.Int64
 		latest.Store(math.MinInt64)
@@ -87,13 +83,12 @@ type denyCache struct {
 	clock  func() (now time.Duration, ok bool)
 	seed   maphash.Seed
 
-	// denials has a place for each hash of a take's keys. One take of its place
-	// pushes out another.
+	// denials is indexed by a hash of all keys of a take. A new denial replaces the old one.
 	denials []atomic.Pointer[denial]
-	// changes tells, for each hash of a key, what is done to it through this
-	// layer other than takes: how many of these are on their way, in the lower
-	// half, and above it how many there have been. Meanwhile nothing is
-	// remembered of the key: some takes would see the change, and some not.
+	// changes is indexed by a hash of a key. It counts the adjustments and resets of the key
+	// through this layer: the lower half those in flight, the upper half all. While one is in
+	// flight no denial of the key is remembered, since it is unclear whether the denial has seen
+	// the change.
 	changes []atomic.Uint64
 }
 
@@ -102,12 +97,12 @@ const (
 	ended = 1<<32 - 1
 )
 
-// denial is a take that was denied. It does not change.
+// denial is a denied take. It is immutable.
 type denial struct {
 	asks      []stint.Ask
 	decisions []stint.Decision
 	changes   []uint64      // of each key, before the store was asked
-	at, until time.Duration // it holds from the first, when the store was asked
+	at, until time.Duration // valid from at, when the store was asked
 	told      time.Duration // when the store had answered
 }
 
@@ -130,13 +125,13 @@ func (l *denyCache) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decis
 	}
 	err := l.next.Take(ctx, asks, ds)
 	if err == nil {
-		// The store decided at now or later, so what it says ends no sooner.
+		// The store decided at now or later, so the denial holds at least until now + RetryAfter.
 		l.remember(place, asks, ds, changes, now)
 	}
 	return err
 }
 
-// onStack is how many asks are worked on without allocating.
+// onStack is how many asks a take can have without allocating.
 const onStack = 8
 
 func (l *denyCache) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
@@ -149,7 +144,7 @@ func (l *denyCache) Reset(ctx context.Context, asks []stint.Ask) error {
 	return l.next.Reset(ctx, asks)
 }
 
-// changing notes that counters are changed other than by takes, until what it returns is called.
+// changing notes that counters are being adjusted or reset, until done is called.
 func (l *denyCache) changing(asks []stint.Ask) (done func()) {
 	note := func(n uint64) {
 		for i := range asks {
@@ -171,8 +166,7 @@ func (l *denyCache) hash(k *stint.Key) uint64 {
 	return maphash.String(l.seed, k.Subject)*31 + maphash.String(l.seed, k.Name)
 }
 
-// find returns where changes of the keys are counted, and where a denial of the
-// asks is.
+// find returns the change counters of the keys, and the slot for a denial of the asks.
 func (l *denyCache) find(asks []stint.Ask, keys []*atomic.Uint64) ([]*atomic.Uint64, *atomic.Pointer[denial]) {
 	all := uint64(0)
 	for i := range asks {
@@ -183,7 +177,7 @@ func (l *denyCache) find(asks []stint.Ask, keys []*atomic.Uint64) ([]*atomic.Uin
 	return keys, &l.denials[all%uint64(len(l.denials))]
 }
 
-// answer answers in ds and returns true if the take is remembered.
+// answer writes the decisions to ds and returns true if the denial applies to the take.
 func (l *denyCache) answer(d *denial, asks []stint.Ask, ds []stint.Decision, keys []*atomic.Uint64, now time.Duration) bool {
 	if len(d.asks) != len(asks) || now < d.at || now >= d.until {
 		return false
@@ -196,7 +190,7 @@ func (l *denyCache) answer(d *denial, asks []stint.Ask, ds []stint.Decision, key
 		}
 	}
 	copy(ds, d.decisions)
-	passed := max(0, now-d.told) // no one is told to come back before the store would let them pass
+	passed := max(0, now-d.told) // since the reply, so that no client comes back before the store would let it pass
 	for i := range ds {
 		x := &ds[i]
 		x.Basis = stint.Remembered
@@ -211,8 +205,7 @@ func (l *denyCache) answer(d *denial, asks []stint.Ask, ds []stint.Decision, key
 	return true
 }
 
-// counts reports whether the take, denied again, could be a violation that a
-// penalty wants to know of.
+// counts reports whether a penalty would count the take as a violation if it were denied again.
 func counts(asks []stint.Ask, ds []stint.Decision) bool {
 	for i := range asks {
 		if asks[i].Penalty != nil && asks[i].Cost > 0 && ds[i].Allowed {
@@ -222,12 +215,12 @@ func counts(asks []stint.Ask, ds []stint.Decision) bool {
 	return false
 }
 
-// remember notes a take that was denied.
+// remember stores the denial of a take, if it was denied.
 func (l *denyCache) remember(place *atomic.Pointer[denial], asks []stint.Ask, ds []stint.Decision, changes []uint64, now time.Duration) {
 	length, denied := l.length, false
 	for i := range ds {
 		if ds[i].Basis != stint.Counted {
-			return // what stands in for the store is quick, and soon wrong
+			return // another layer decided, which is fast but may soon be wrong
 		}
 		if !ds[i].Allowed {
 			denied = true
@@ -238,14 +231,14 @@ func (l *denyCache) remember(place *atomic.Pointer[denial], asks []stint.Ask, ds
 		return
 	}
 	if slices.ContainsFunc(changes, func(n uint64) bool { return uint32(n) != 0 }) {
-		return // one is on its way
+		return // a change is in flight
 	}
 	told, ok := l.clock()
 	if !ok {
 		return
 	}
 	asks = slices.Clone(asks)
-	for i := range asks { // the caller's strings may be parts of something large
+	for i := range asks { // clone, since the caller's strings may be parts of larger ones
 		k := &asks[i].Key
 		k.Subject, k.Name = strings.Clone(k.Subject), strings.Clone(k.Name)
 	}

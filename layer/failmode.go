@@ -11,25 +11,22 @@ import (
 
 // FailModeOptions are the options of [FailMode].
 type FailModeOptions struct {
-	// Retry is when a take that is denied because it could not be counted is told to
-	// come back. Default 1 s.
+	// Retry is the RetryAfter of takes that are denied because they could not be counted.
+	// Default 1 s.
 	Retry time.Duration
 }
 
-// FailMode decides what becomes of takes while the store is out of reach: those whose
-// error wraps [stint.ErrUnavailable], and those that a [Fallback] has decided in the
-// store's place. It does as the policy of each ask says ([stint.FailMode]):
+// FailMode decides takes while the store cannot be reached: those whose error wraps
+// [stint.ErrUnavailable], and those that a [Fallback] has decided instead of the store. It follows the
+// policy of each ask ([stint.FailMode]):
 //
-//   - FailLocal: what the fallback has decided holds. If there is none, the ask passes.
-//   - FailOpen: the ask passes, and does not keep others of its take from being counted.
+//   - FailLocal: the decision of the fallback is used. Without a fallback, the ask passes.
+//   - FailOpen: the ask passes. The other asks of the take are still counted.
 //   - FailClosed: the take is denied, and what was counted for it is given back.
 //   - FailError: the take fails, and what was counted for it is given back.
 //
-// An ask that passes so has the basis [stint.Open], one that is denied [stint.Closed].
-// What remains is not known then, so it is 0. Adjustments and resets fail as before: no
-// one waits for them.
-//
-// This is the only place where that is decided.
+// An ask that passes this way has the basis [stint.Open], one that is denied [stint.Closed]. Remaining
+// is unknown then, and is 0. Adjustments and resets still fail.
 func FailMode(next stint.Store, o FailModeOptions) (stint.Store, error) {
 	if o.Retry == 0 {
 		o.Retry = time.Second
@@ -48,8 +45,8 @@ type failMode struct {
 	retry time.Duration
 }
 
-// errLocal is the error of a take that must not be decided locally, and was.
-var errLocal = fmt.Errorf("%w: only this process could decide", stint.ErrUnavailable)
+// errLocal is the error of a take that was decided locally, but must not be.
+var errLocal = fmt.Errorf("%w: only a local decision was possible", stint.ErrUnavailable)
 
 func (*failMode) Place() Place { return PlaceFailMode }
 
@@ -88,7 +85,7 @@ func (l *failMode) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decisi
 	return nil
 }
 
-// uncounted answers a take that no one has counted.
+// uncounted answers a take that was not counted anywhere.
 func (l *failMode) uncounted(asks []stint.Ask, ds []stint.Decision) {
 	for i := range asks {
 		a := &asks[i]
@@ -102,8 +99,8 @@ func (l *failMode) uncounted(asks []stint.Ask, ds []stint.Decision) {
 	}
 }
 
-// passOpen lets the open asks pass of a take that was decided locally. If one of them
-// denied, the others were not counted, and are asked again without it.
+// passOpen lets the FailOpen asks of a locally decided take pass. If one of them denied the take, the
+// others were not counted, and are asked again without it.
 func (l *failMode) passOpen(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	var rest []stint.Ask
 	var from []int
@@ -111,7 +108,7 @@ func (l *failMode) passOpen(ctx context.Context, asks []stint.Ask, ds []stint.De
 	for i := range asks {
 		if a := asks[i]; a.OnFailure() != stint.FailOpen {
 			if a.Penalty != nil {
-				a.Cost = 0 // it has counted what it answers for
+				a.Cost = 0 // it has counted the violation already
 			}
 			rest, from = append(rest, a), append(from, i)
 			continue
@@ -132,8 +129,7 @@ func (l *failMode) passOpen(ctx context.Context, asks []stint.Ask, ds []stint.De
 	return nil
 }
 
-// giveBack gives back what a take has charged locally. If that fails it stays charged: against
-// the client, and not in its favour.
+// giveBack refunds what a take has charged locally. If that fails, the client stays charged.
 func (l *failMode) giveBack(ctx context.Context, asks []stint.Ask, ds []stint.Decision) {
 	if slices.ContainsFunc(ds, func(d stint.Decision) bool { return !d.Allowed }) {
 		return // nothing was charged
@@ -150,5 +146,5 @@ func (l *failMode) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Deci
 	return err
 }
 
-// local reports whether decisions were made in the store's place. If one was, all were.
+// local reports whether a fallback made the decisions. If it made one, it made all.
 func local(ds []stint.Decision) bool { return len(ds) > 0 && ds[0].Basis == stint.Local }

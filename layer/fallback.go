@@ -12,42 +12,40 @@ import (
 
 // FallbackOptions are the options of [Fallback].
 type FallbackOptions struct {
-	// Local is where this node counts while the store is out of reach: a memory
-	// store of its own. It is closed with the layer.
+	// Local is where this node counts while the store cannot be reached: a memory store of its
+	// own. It is closed with the layer.
 	Local stint.Store
-	// Replicas is how many nodes share the limits now. It is asked for each
-	// decision, so it must be quick. Nil: one.
+	// Replicas returns how many nodes share the limits now. It is called for each local
+	// decision, so it must be fast. Nil: one.
 	Replicas func() int
-	// MaxDebts is how many counters are remembered that were charged here and
-	// not in the store. Default 10,000; what does not fit is not given back.
+	// MaxDebts is for how many counters the units are remembered that were charged here and not
+	// in the store. Default 10,000. The units of further counters are never charged in the store.
 	MaxDebts int
-	// OnReturn is told what was charged in the store when it came back. It must
-	// not close the layer.
+	// OnReturn is called after the store has come back and was charged. It must not close the
+	// layer.
 	OnReturn func(Return)
 }
 
-// Return is what became of the units that were admitted while a store was out of
-// reach.
+// Return says what happened to the units that were admitted while a store could not be reached.
 type Return struct {
 	Paid    int64 // charged in the store
 	Lost    int64 // not charged: the store failed again, or there were too many counters
-	Expired int64 // not charged: they have recovered meanwhile
+	Expired int64 // not charged: they had already recovered
 }
 
-// Fallback decides by a store of this node's own while the store is out of reach
-// (errors that wrap [stint.ErrUnavailable], unless the caller has left): each
-// limit divided by the number of nodes, at least one unit. So the nodes together
-// admit about the limit, and at most one unit for each node beyond it, on top of
-// what the store had admitted before. Decisions have the basis [stint.Local].
+// Fallback decides with a local store while the store cannot be reached (errors that wrap
+// [stint.ErrUnavailable], unless the caller's context is done). Each limit is divided by the number of
+// nodes, to at least one unit. So the nodes together admit about the limit, and at most one unit per
+// node more, in addition to what the store had admitted before. Decisions have the basis
+// [stint.Local].
 //
-// When the store is back its counts hold again, and what was admitted here and has
-// not recovered is charged there ([stint.Store.Adjust]), in the background:
-// bounded, once, at best. What the store may have charged for takes that timed out
-// stays charged, so the client may pay twice, and not too little.
+// When the store is back it decides again. What was admitted here and has not recovered is charged
+// there ([stint.Store.Adjust]) in the background, once, as far as possible. What the store may have
+// charged for takes that timed out stays charged, so a client may be charged twice, but not too little.
 //
-// Violations that penalties record here stay here.
+// Violations that penalties record locally are not sent to the store.
 //
-// Resets go to both. Adjustments that the store cannot take go to the local one.
+// Resets go to both stores. Adjustments that fail in the store go to the local one.
 func Fallback(next stint.Store, o FallbackOptions) (stint.Store, error) {
 	if o.MaxDebts == 0 {
 		o.MaxDebts = 10_000
@@ -61,7 +59,7 @@ func Fallback(next stint.Store, o FallbackOptions) (stint.Store, error) {
 		return nil, invalid("replicas", o.Replicas(), "at least 1: this node")
 	}
 	if PlaceOf(o.Local) > 0 {
-		return nil, invalid("local", o.Local, "a store without layers, which cannot be out of reach")
+		return nil, invalid("local", o.Local, "a local store without layers")
 	}
 	if err := Check(PlaceFallback, next); err != nil {
 		return nil, err
@@ -74,7 +72,7 @@ type fallback struct {
 	o     FallbackOptions
 	asks  sync.Pool // of *[]stint.Ask
 	debts debts
-	owing atomic.Bool // there are debts, and no one pays them yet
+	owing atomic.Bool // there are debts, and no payment has started
 
 	mu     sync.Mutex
 	paying bool
@@ -92,8 +90,8 @@ func (l *fallback) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decisi
 		}
 		return nil
 	}
-	// A caller that has left gets no answer: else whoever leaves early enough would be
-	// let through.
+	// A caller whose context is done gets an error: otherwise clients could avoid the store by
+	// giving up early.
 	if !unreachable(err) || ctx.Err() != nil {
 		return err
 	}
@@ -101,7 +99,7 @@ func (l *fallback) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decisi
 	if n == 1 {
 		err = l.o.Local.Take(ctx, asks, ds)
 	} else {
-		if err := stint.ValidateTake(asks, ds); err != nil { // its share may be sound
+		if err := stint.ValidateTake(asks, ds); err != nil { // the share of an invalid limit may be valid
 			return err
 		}
 		mine := l.shares(asks, n)
@@ -117,7 +115,7 @@ func (l *fallback) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decisi
 		d.Basis = stint.Local
 		passed = passed && d.Allowed
 		if d.RetryAfter == stint.Never && asks[i].Penalty == nil && asks[i].Cost <= asks[i].Limit.Cap() {
-			d.RetryAfter = time.Second // it is too much for this node, and perhaps not for the limit
+			d.RetryAfter = time.Second // too much for this node's share, but perhaps not for the limit
 		}
 	}
 	if passed {
@@ -131,7 +129,7 @@ func (l *fallback) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Deci
 	if err == nil || !unreachable(err) || ctx.Err() != nil {
 		return err
 	}
-	// What may have been given back already is not given back again.
+	// Do not repeat a refund that may have been applied.
 	refunds := errors.Is(err, stint.ErrNotApplied)
 	n := l.replicas()
 	mine := l.shares(asks, n)
@@ -160,8 +158,7 @@ func (l *fallback) Reset(ctx context.Context, asks []stint.Ask) error {
 	return err
 }
 
-// Close waits for a payment that is on its way. What is owed after that stays
-// unpaid.
+// Close waits for a payment that has started. The remaining debts are never paid.
 func (l *fallback) Close() error {
 	l.mu.Lock()
 	l.closed = true
@@ -174,7 +171,7 @@ func (l *fallback) Close() error {
 	return err
 }
 
-// shares returns asks under one of n parts of their limits, until they are put back.
+// shares returns the asks with one of n shares of their limits. The caller returns them with put.
 func (l *fallback) shares(asks []stint.Ask, n int64) *[]stint.Ask {
 	mine, ok := l.asks.Get().(*[]stint.Ask)
 	if !ok {
@@ -199,26 +196,26 @@ func (l *fallback) replicas() int64 {
 	return int64(l.o.Replicas())
 }
 
-// Share returns one of n parts of a limit: at least one unit.
+// Share returns one of n shares of a limit: at least one unit.
 func Share(l stint.Limit, n int64) stint.Limit {
 	if l.Validate() != nil || n <= 1 {
 		return l
 	}
 	l.Max = max(l.Max/n, 1)
 	if l.Burst > 0 {
-		// No burst is a burst of the whole; for a leaky bucket it is none.
+		// In a token bucket, a burst of 0 would mean a burst of Max.
 		l.Burst /= n
 		if l.Algorithm == stint.TokenBucket {
 			l.Burst = max(l.Burst, 1)
 		}
 	}
 	if l.Validate() != nil {
-		l.Burst = 0 // another rate, and now it is too large a burst to be exact
+		l.Burst = 0 // with the lower rate, the burst is too large to be exact
 	}
 	return l
 }
 
-// owe remembers what the store does not know, to be paid when it is back.
+// owe records what was not charged in the store, to be paid when it is back.
 func (l *fallback) owe(asks []stint.Ask, n int64, refunds bool) {
 	for i := range asks {
 		if a := &asks[i]; a.Penalty == nil && (a.Cost > 0 || (a.Cost < 0 && refunds)) {
@@ -230,7 +227,7 @@ func (l *fallback) owe(asks []stint.Ask, n int64, refunds bool) {
 	}
 }
 
-// pay charges in the store, in the background, what was admitted without it.
+// pay charges the debts in the store, in the background.
 func (l *fallback) pay() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -241,7 +238,7 @@ func (l *fallback) pay() {
 	l.work.Go(func() {
 		var r Return
 		for away := false; !away; {
-			const atOnce = 32 // nobody waits for it, and the store has just come back
+			const atOnce = 32 // small, since the store has just come back
 			due := l.debts.takeSome(atOnce)
 			if len(due) == 0 {
 				break
@@ -258,19 +255,19 @@ func (l *fallback) pay() {
 	})
 }
 
-// charge charges debts in the store, as far as they have not recovered. It reports
-// whether the store is away again, so that they have to wait.
+// charge charges debts in the store, as far as they have not recovered. It reports whether the store
+// failed again; then they are kept.
 func (l *fallback) charge(due map[counter]debt, r *Return) (away bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // no caller waits for this
 	defer cancel()
 	var asks []stint.Ask
-	var nodes []int64 // of each
+	var nodes []int64 // of each ask
 	ds := make([]stint.Decision, len(due))
 	for c, d := range due {
 		if d.units > 0 {
-			// The local counter knows what has recovered.
-			look := []stint.Ask{{Key: c.key, Limit: Share(d.limit, d.nodes)}}
-			if l.o.Local.Take(ctx, look, ds[:1]) == nil {
+			// The local counter says how much has not recovered.
+			peek := []stint.Ask{{Key: c.key, Limit: Share(d.limit, d.nodes)}}
+			if l.o.Local.Take(ctx, peek, ds[:1]) == nil {
 				left := min(d.units, ds[0].Limit-ds[0].Remaining)
 				r.Expired += d.units - left
 				d.units = left

@@ -10,21 +10,20 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// Meter is an [Observer] that counts: for each layer and outcome, how many calls
-// there were, and how long they took. The zero Meter is ready. Its size depends on
-// the layers, not on who calls them.
+// Meter is an [Observer] that counts calls, and how long they took, for each layer and outcome. The zero
+// Meter is ready to use. Its size depends only on the number of layers.
 type Meter struct {
-	mu     sync.Mutex                  // of those who add one
-	layers atomic.Pointer[[]*outcomes] // which are few, and found by their names
+	mu     sync.Mutex                  // held to add a layer
+	layers atomic.Pointer[[]*outcomes] // few enough for a linear search by name
 }
 
-// outcomes are those of a layer: a histogram for each that there was.
+// outcomes holds a histogram for each outcome of a layer that has occurred.
 type outcomes struct {
 	layer string
 	cells [Reset + 1][Failed + 1][stint.Closed + 1]atomic.Pointer[Histogram]
 }
 
-// Outcome is how a call to a layer ended.
+// Outcome is the kind of result of a call to a layer.
 type Outcome struct {
 	Layer  string
 	Verb   Verb
@@ -32,7 +31,7 @@ type Outcome struct {
 	Basis  stint.Basis // of a take
 }
 
-// Result is what came of a call.
+// Result is the result of a call.
 type Result uint8
 
 // The results of a call.
@@ -42,7 +41,7 @@ const (
 	Failed
 )
 
-// String returns the result in a word.
+// String returns the result's name.
 func (r Result) String() string {
 	switch r {
 	case Allowed:
@@ -54,24 +53,21 @@ func (r Result) String() string {
 	}
 }
 
-// Latency is how long calls took. A call is counted in the first of the Buckets
-// whose bound it does not exceed: 1 µs, 2 µs, 4 µs and so on, doubling, and the
-// last has no bound.
+// Latency is how long calls took. A call is counted in the first of the Buckets whose bound it does not
+// exceed: 1 µs, 2 µs, 4 µs and so on. The last bucket has no bound.
 type Latency struct {
 	Calls   uint64
 	Total   time.Duration
 	Buckets [buckets]uint64
 }
 
-// buckets cover a microsecond to half a minute.
+// buckets is enough for a microsecond to half a minute.
 const buckets = 26
 
-// Bound is the longest time that the i-th bucket counts; the last one's is
-// without meaning.
+// Bound returns the upper bound of the i-th bucket. It has no meaning for the last one.
 func (Latency) Bound(i int) time.Duration { return time.Microsecond << i }
 
-// Quantile returns a time that so large a part of the calls did not exceed, to
-// within a factor of two.
+// Quantile returns a time that this share of the calls did not exceed, to within a factor of two.
 func (l *Latency) Quantile(part float64) time.Duration {
 	seen := uint64(0)
 	for i, n := range l.Buckets {
@@ -82,8 +78,8 @@ func (l *Latency) Quantile(part float64) time.Duration {
 	return 0
 }
 
-// Histogram counts how long calls took. The zero Histogram is ready, and may be used by many
-// goroutines at once. To count one takes two additions, and no lock.
+// Histogram counts how long calls took. The zero Histogram is ready to use. It is safe for concurrent use:
+// counting a call takes two atomic additions and no lock.
 type Histogram struct {
 	total   atomic.Int64
 	buckets [buckets]atomic.Uint64
@@ -92,12 +88,12 @@ type Histogram struct {
 // Observe counts a call.
 func (h *Histogram) Observe(took time.Duration) {
 	h.total.Add(int64(took))
-	// The bucket of a time is the number of bits of the microseconds below it.
+	// The index of the bucket is the number of bits in the microseconds.
 	micros := uint64(max(took-1, 0) / time.Microsecond)
 	h.buckets[min(bits.Len64(micros), buckets-1)].Add(1)
 }
 
-// Read returns what has been counted so far.
+// Read returns the counts so far.
 func (h *Histogram) Read() Latency {
 	l := Latency{Total: time.Duration(h.total.Load())}
 	for i := range h.buckets {
@@ -157,7 +153,7 @@ func (m *Meter) all() []*outcomes {
 	return nil
 }
 
-// Read returns what has been counted so far.
+// Read returns the counts so far.
 func (m *Meter) Read() map[Outcome]Latency {
 	out := map[Outcome]Latency{}
 	for _, o := range m.all() {

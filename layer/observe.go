@@ -7,8 +7,8 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// Observer is told of every call that passes a layer made by [Observe]. Its method
-// is called on the caller's goroutine and must be quick.
+// Observer is notified of every call through a layer that [Observe] returns. Its method is called on the
+// caller's goroutine and must be fast.
 type Observer interface {
 	Observe(Call)
 }
@@ -18,7 +18,7 @@ type Call struct {
 	Layer string // as given to Observe
 	Verb  Verb
 	Asks  int
-	// Outcome of a take: whether it passed, and what that rests on.
+	// For a take: whether it was allowed, and the basis of that.
 	Allowed bool
 	Basis   stint.Basis
 	Err     error
@@ -47,8 +47,7 @@ func (v Verb) String() string {
 	}
 }
 
-// Observe tells an observer of the calls to the store under it: put it around any
-// layer, or several.
+// Observe wraps a store, or any layer, and notifies an observer of all calls.
 func Observe(next stint.Store, name string, o Observer) (stint.Store, error) {
 	if next == nil || o == nil {
 		return nil, invalid("observer", name, "a store and an observer")
@@ -90,7 +89,7 @@ func (l *observed) Reset(ctx context.Context, asks []stint.Ask) error {
 	return err
 }
 
-// Place is that of the store it observes: it changes nothing, and may be anywhere.
+// Place returns the place of the wrapped store, since an observer may be anywhere.
 func (l *observed) Place() Place { return PlaceOf(l.next) }
 
 func (l *observed) Close() error { return l.next.Close() }

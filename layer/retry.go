@@ -14,22 +14,20 @@ import (
 type RetryOptions struct {
 	// Budget is how long a call may take with all its attempts. Default 50 ms.
 	Budget time.Duration
-	// Dial is how long the store may take to connect, if it is known. A budget
-	// below it is refused: on a slow day no connection would ever be made.
+	// Dial is how long the store may take to connect, if known. A smaller Budget is rejected: on
+	// a slow network, no connection would ever succeed.
 	Dial time.Duration
-	// Pause bounds the first pause between attempts; it doubles from there, up to
-	// a quarter of the budget. Pauses are drawn between nothing and the bound.
-	// Default 2 ms.
+	// Pause is the longest first pause between attempts. It doubles with each attempt, up to a
+	// quarter of the budget. Actual pauses are random, between zero and this. Default 2 ms.
 	Pause time.Duration
 }
 
-// Retry gives every call a time limit, and makes another attempt, within it, at
-// calls that have changed nothing: those of which the store says so
-// ([stint.ErrNotApplied]), peeks, and resets, which may be applied twice.
+// Retry gives every call a time limit, and repeats it within that limit if this is safe: if the error says
+// that nothing was applied ([stint.ErrNotApplied]), and for peeks and resets.
 //
-// A take that timed out is neither. It fails, and may have been charged; whoever
-// decides instead charges once more somewhere else. So a client may be charged
-// twice for one request, and never less than once for what was admitted.
+// A take that timed out is not repeated. It fails, and may have been charged; a [Fallback] then charges
+// it again in the local store. So a client may be charged twice for one request, but never less than
+// once for what was admitted.
 func Retry(next stint.Store, o RetryOptions) (stint.Store, error) {
 	if o.Budget == 0 {
 		o.Budget = 50 * time.Millisecond
@@ -39,18 +37,18 @@ func Retry(next stint.Store, o RetryOptions) (stint.Store, error) {
 	}
 	switch {
 	case o.Budget < 0:
-		return nil, invalid("budget", o.Budget, "some time")
+		return nil, invalid("budget", o.Budget, "a positive duration")
 	case o.Pause < 0:
-		return nil, invalid("pause", o.Pause, "some time")
+		return nil, invalid("pause", o.Pause, "a positive duration")
 	case o.Dial < 0:
-		return nil, invalid("dial", o.Dial, "some time")
+		return nil, invalid("dial", o.Dial, "a positive duration, or 0 if unknown")
 	case o.Budget < o.Dial:
-		return nil, invalid("budget", o.Budget, "at least "+o.Dial.String()+", which the store may take to connect; or a shorter dial timeout")
+		return nil, invalid("budget", o.Budget, "at least "+o.Dial.String()+", the time that the store may take to connect; or a shorter dial timeout")
 	}
 	if err := Check(PlaceRetry, next); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // the layer's own life, which ends with Close
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // lives until Close
 	return &retry{next: next, pause: o.Pause, budget: deadline.New(ctx, o.Budget), cancel: cancel}, nil
 }
 
@@ -99,8 +97,8 @@ func (l *retry) Close() error {
 	return err
 }
 
-// again makes attempts at a call that has failed, as long as that is safe and
-// there is time. Harmless calls may be applied twice.
+// again repeats a call that has failed, as long as that is safe and there is time. Harmless calls may be
+// applied twice.
 func (l *retry) again(ctx context.Context, err error, harmless bool, call func() error) error {
 	longest := max(l.pause, l.budget.Length()/4) // so that the budget is used
 	for bound := l.pause; unreachable(err) && (harmless || errors.Is(err, stint.ErrNotApplied)); bound = min(2*bound, longest) {

@@ -4,21 +4,19 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// Options are those of all layers of a stack.
+// Options are the options of all layers of a stack.
 type Options struct {
 	Retry    RetryOptions
 	Breaker  BreakerOptions
 	Fallback *FallbackOptions // nil: none
 	Deny     DenyCacheOptions
 	Fail     FailModeOptions
-	// Observer, if there is one, is told of calls to the store and to each layer:
-	// "store", "retry", "breaker", "fallback", "denycache" and "failmode", which
-	// is the whole. A [Meter] will do.
+	// Observer, if not nil, is notified of calls to the store and to each layer: "store",
+	// "retry", "breaker", "fallback", "denycache" and "failmode", the outermost. See [Meter].
 	Observer Observer
 }
 
-// New puts the recommended layers around a store. Closing the result closes the
-// store.
+// New wraps a store in the recommended layers. Closing the result closes the store.
 func New(store stint.Store, o Options) (stint.Store, error) {
 	s, err := store, error(nil)
 	add := func(name string, f func(stint.Store) (stint.Store, error)) {
