@@ -11,8 +11,8 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// enforce puts the asks of the first n hits to the store, at once, and holds the request
-// where rules say so: the waiter around a [Step].
+// enforce takes the asks of the first n hits from the store in one call, and holds the request where
+// rules say so. The decisions are made by a [Step].
 func (e *Engine) enforce(ctx context.Context, w *work, v *Verdict, n int, peek bool) error {
 	s := &w.step
 	s.Hits = w.hits[:n]
@@ -57,7 +57,7 @@ func (e *Engine) enforce(ctx context.Context, w *work, v *Verdict, n int, peek b
 			continue
 		}
 		if err := ctx.Err(); errors.Is(err, context.Canceled) {
-			return err // the client has left
+			return err // the client has gone
 		}
 		if s.Denied(w.ds) {
 			if err := e.take(ctx, s.Asks, w.ds); err != nil {
@@ -73,16 +73,16 @@ func (e *Engine) enforce(ctx context.Context, w *work, v *Verdict, n int, peek b
 	return nil
 }
 
-// take asks the store.
+// take calls the store. It returns the error of ctx if that is done.
 func (e *Engine) take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	err := e.store.Take(ctx, asks, ds)
 	if err != nil && ctx.Err() != nil {
-		return ctx.Err() // it is the caller that is gone, and not the store
+		return ctx.Err() // the caller has gone; the store may be fine
 	}
 	return err
 }
 
-// spaced reports whether the request may have to wait for its turn.
+// spaced reports whether a leaky bucket may delay the request.
 func spaced(asks []stint.Ask) bool {
 	for i := range asks {
 		if asks[i].Limit.Algorithm == stint.LeakyBucket {
@@ -92,27 +92,26 @@ func spaced(asks []stint.Ask) bool {
 	return false
 }
 
-// queue takes a place for a request that may have to wait for its turn, before it is
-// charged. If it could not wait, because too many do or because its context would end
-// before, it is denied: then queue returns false, and decisions that say how limits stand.
-// What has waited and then leaves stays charged. Of what it was charged some has recovered
-// by then, and to give that back, too, would be to give it twice.
+// queue reserves a place for a request that may have to wait for its turn, before it is charged. If it
+// cannot wait, because too many requests do or because its deadline is too early, it is denied: then
+// queue returns false, and the decisions are in w.ds. A request that gives up while it waits stays
+// charged: part of the charge has recovered by then, and a refund would give that part back twice.
 func (e *Engine) queue(ctx context.Context, w *work, v *Verdict) (queued bool, err error) {
 	entered := e.waits.enter(w.client)
-	deadline, hurried := ctx.Deadline()
-	if entered && !hurried {
+	deadline, hasDeadline := ctx.Deadline()
+	if entered && !hasDeadline {
 		return true, nil
 	}
 	err = e.look(ctx, w.step.Asks, w.ds)
-	late := false
+	tooLate := false
 	for i := range w.ds {
 		if d := &w.ds[i]; err == nil && d.Delay > 0 && (!entered || deadline.Sub(v.At) < d.Delay) {
-			d.Allowed, d.RetryAfter, late = false, d.Delay, true
+			d.Allowed, d.RetryAfter, tooLate = false, d.Delay, true
 		}
 	}
-	if !late && err == nil {
+	if !tooLate && err == nil {
 		if !entered {
-			e.waits.force(w.client) // its turn is now, or was a moment ago
+			e.waits.force(w.client) // it does not have to wait
 		}
 		return true, nil
 	}
@@ -122,8 +121,8 @@ func (e *Engine) queue(ctx context.Context, w *work, v *Verdict) (queued bool, e
 	return false, err
 }
 
-// wait holds the request. It returns false, at once, if too many are held already
-// or if the context would end before, and when it does end.
+// wait holds the request for d. It returns false if too many are held already, if the deadline is too
+// early, or when ctx is done.
 func (e *Engine) wait(ctx context.Context, c client, d time.Duration) bool {
 	if deadline, ok := ctx.Deadline(); ok && deadline.Sub(e.now()) < d {
 		return false
@@ -146,7 +145,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// look asks how things stand. What has a cost is judged by what remains.
+// look peeks at the counters, and decides the costs by what remains.
 func (e *Engine) look(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	free := slices.Clone(asks)
 	for i := range free {
@@ -168,8 +167,7 @@ func (e *Engine) look(ctx context.Context, asks []stint.Ask, ds []stint.Decision
 	return nil
 }
 
-// space holds a request that has passed until it is its turn, which a leaky_bucket
-// says. It has a place.
+// space holds an allowed request until its turn in a leaky_bucket. The request has a place in the queue.
 func (e *Engine) space(ctx context.Context, v *Verdict) error {
 	var turn time.Duration
 	for i := range v.Limits {
@@ -186,8 +184,7 @@ func (e *Engine) space(ctx context.Context, v *Verdict) error {
 	return nil
 }
 
-// tryOut asks for the limits of rules that only log, each rule for itself and all at
-// once.
+// tryOut takes the limits of log_only rules, each rule separately and all in parallel.
 func (e *Engine) tryOut(ctx context.Context, w *work, v *Verdict, hits []rule.Hit, peek bool) {
 	if len(hits) == 0 {
 		return
@@ -215,7 +212,7 @@ func (e *Engine) tryOut(ctx context.Context, w *work, v *Verdict, hits []rule.Hi
 	wg.Wait()
 	for i := range hits {
 		counted := errs[i] == nil && !slices.ContainsFunc(ds[hits[i].From:hits[i].To], func(d stint.Decision) bool { return d.Basis == stint.Closed })
-		if counted { // else it could not be tried, and no one has to know
+		if counted { // otherwise it is left out silently
 			v.add(hits[i:i+1], asks, ds, true)
 		}
 	}

@@ -1,31 +1,26 @@
-// Package engine takes a request to a verdict: who is asking, which rules apply,
-// what the counters say, and why.
+// Package engine decides requests: who is asking, which rules apply, what the counters say, and why.
 //
 //	verdict, err := e.Decide(ctx, engine.Request{Method: "GET", Path: "/search", Peer: addr, Headers: h})
 //
-// A decision reads the clock once, resolves an identity, matches the rules, and makes
-// one take for all limits of all rules; if there is a [Recorder] it reads the clock
-// again, and tells it. Only what a rule asks for beyond that costs more: to be held
-// (throttle), or to be tried out (log_only, a take for each such rule that applies,
-// after the request has passed).
+// A decision reads the clock once, resolves an identity, matches the rules, and makes one take for all
+// limits of all rules. With a [Recorder] it reads the clock again, and records an event. Only two
+// actions cost more: throttle, which may hold the request, and log_only, which makes a take for each
+// such rule after the request has passed.
 //
-// # What holds
+// # Guarantees
 //
-//   - Every rule that applies must let the request pass; what is refused is charged
-//     to no one.
-//   - A block and a ban win over everything, an exemption over all limits. Between a
-//     rule that blocks and one that allows, the lower priority decides, and on equal
-//     terms the block.
-//   - The limit that is named is the one that matters: of those that deny, the one
-//     that takes longest; otherwise the one of which the smallest share is left.
-//   - Rules and identity are replaced at one instant. A request sees the old or the
-//     new, never both.
-//   - Requests that are held are counted, and no more are held than allowed.
+//   - A request passes only if every rule that applies lets it pass. A denied request is not charged.
+//   - A block or a ban overrides everything, and an exemption overrides all limits. Between a rule that
+//     blocks and one that allows, the lower priority decides. If both are equal, the request is blocked.
+//   - The binding limit is the denying limit with the longest wait, or, if none denies, the one with
+//     the smallest share left.
+//   - Rules and identity are replaced atomically. A request sees the old or the new ones, never both.
+//   - The number of requests that are held at once is bounded.
 //
-// # What it refuses to do
+// # What it does not do
 //
-// It speaks no protocol: what a verdict looks like to a client is for doors to say.
-// It holds no counters; these are a [stint.Store]'s.
+// It does not speak any protocol: the HTTP and gRPC packages translate verdicts for clients. It holds
+// no counters: a [stint.Store] does.
 package engine
 
 import (
@@ -43,41 +38,39 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// Request is a request, as far as it matters to whether it may pass.
+// Request is the part of a request that decisions depend on.
 type Request struct {
 	Method string
-	Path   string // as it came; a query is ignored
-	// Headers have canonical names, as http.Header has.
+	Path   string // as received; a query is ignored
+	// Headers have canonical names, as in http.Header.
 	Headers map[string][]string
-	// Peer is the other end of the connection.
+	// Peer is the remote address of the connection.
 	Peer netip.Addr
-	// Subject, if it is not nil, is who is asking, on the word of a caller that is
-	// trusted to know: User, Tenant, Key, Tier and IP, any of them. Otherwise it is
-	// found out from the headers and the peer.
+	// Subject, if not nil, is who is asking: any of User, Tenant, Key, Tier and IP. The caller is
+	// trusted. If nil, it is determined from the headers and the peer.
 	Subject *identity.Subject
-	// Cost, if it is not 0, is what the request costs, whatever rules say.
+	// Cost, if not 0, overrides the costs in rules.
 	Cost int64
 }
 
 // Options are an engine's settings. Store and Rules are required.
 type Options struct {
-	// Store is where to count. It is not closed with the engine. One that has no
-	// [layer.FailMode] around it is given one: what becomes of requests while it is out of
-	// reach is for rules to say.
+	// Store holds the counters. The caller closes it. If it has no [layer.FailMode], the engine
+	// adds one, so that rules determine what happens while the store cannot be reached.
 	Store stint.Store
 	Rules *rule.Set
-	// Identity tells who is asking. Default: the address of the peer.
+	// Identity determines who is asking. Default: the address of the peer.
 	Identity *identity.Resolver
-	// Recorder is told every verdict. Nil: no one is.
+	// Recorder, if not nil, records every verdict.
 	Recorder Recorder
-	// MaxWaiting is how many requests may be held at once, and a sixteenth of it how
-	// many of one client; further ones are refused rather than held. Default 10,000.
+	// MaxWaiting is how many requests may be held at once. One client may have a sixteenth of
+	// them. Further requests are denied instead of held. Default 10,000.
 	MaxWaiting int
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 }
 
-// Engine decides. It may be used by many goroutines at once.
+// Engine decides requests. It is safe for concurrent use.
 type Engine struct {
 	store    stint.Store
 	recorder Recorder
@@ -90,7 +83,7 @@ type Engine struct {
 	work    sync.Pool
 }
 
-// setup is what is replaced as one.
+// setup is what Use replaces atomically.
 type setup struct {
 	rules    *rule.Set
 	identity *identity.Resolver
@@ -103,7 +96,7 @@ func New(o Options) (*Engine, error) {
 	}
 	since := func(t time.Time) time.Duration { return o.Now().Sub(t) }
 	if o.Now == nil {
-		o.Now, since = time.Now, time.Since // which is half the price
+		o.Now, since = time.Now, time.Since // time.Since takes half the time
 	}
 	switch {
 	case o.Store == nil:
@@ -137,15 +130,14 @@ func invalid(field, value, want string) error {
 	return &stint.InvalidError{Field: field, Value: value, Want: want}
 }
 
-// Use replaces rules and identity, at one instant, while requests are decided.
-// Those that have begun end with what they began with: the old resolver can be
-// closed, but has to go on working for them.
+// Use replaces rules and identity atomically, while requests are decided. Requests that have started
+// still use the old ones: the old resolver can be closed, but must keep working for them.
 func (e *Engine) Use(rules *rule.Set, who *identity.Resolver) error {
 	if rules == nil {
-		return invalid("Rules", "nil", "what rule.Compile returns")
+		return invalid("Rules", "nil", "the result of rule.Compile")
 	}
 	if who == nil {
-		return invalid("Identity", "nil", "what identity.New returns")
+		return invalid("Identity", "nil", "the result of identity.New")
 	}
 	e.current.Store(&setup{rules: rules, identity: who})
 	return nil
@@ -154,25 +146,24 @@ func (e *Engine) Use(rules *rule.Set, who *identity.Resolver) error {
 // Rules returns the rules in use.
 func (e *Engine) Rules() *rule.Set { return e.current.Load().rules }
 
-// Waiting is how many requests are held now.
+// Waiting returns how many requests are held now.
 func (e *Engine) Waiting() int { return int(e.waits.all.Load()) }
 
-// work is what a decision needs on its way. It is used again and again.
+// work is the state of one decision. It is pooled.
 type work struct {
 	now   time.Time
 	setup *setup
 	who   identity.Request
-	// refused is why the credentials were. Such a request is no one's, and rules that
-	// count by address count it: or guessing would be free.
+	// refused is why the credentials were rejected. Rules that count by address still count such
+	// a request: otherwise guessing credentials would be free.
 	refused *identity.RefusedError
 	client  client
 	attrs   rule.Attrs
 	hits    []rule.Hit
 	step    Step
-	ds      []stint.Decision // about the step's asks
+	ds      []stint.Decision // for the step's asks
 	text    []byte
-	// event is for a recorder: what it is shown would be allocated each time. It stays until
-	// the next, or until the pool lets go of it.
+	// event is for the recorder. It is reused, since each would have to be allocated.
 	event *Event
 }
 
@@ -182,11 +173,11 @@ func (e *Engine) begin(now time.Time) *work {
 	return w
 }
 
-// end lets go of what belongs to the request.
+// end clears the work and returns it to the pool.
 func (e *Engine) end(w *work) {
 	clear(w.hits)
 	clear(w.step.Asks)
-	const maxText = 64 << 10 // a client's making
+	const maxText = 64 << 10 // clients can make it grow
 	if cap(w.text) > maxText {
 		w.text = nil
 	}
@@ -194,24 +185,22 @@ func (e *Engine) end(w *work) {
 	e.work.Put(w)
 }
 
-// Decide decides whether the request may pass, and holds it as long as it has to
-// wait for that. An error means that it could not be decided: the context has
-// ended, the directory cannot tell about a key, or something is wrong with a
-// counter. That a store is out of reach is not an error: rules say what then.
+// Decide decides whether the request may pass, and holds it as long as it has to wait. An error means
+// that it could not be decided: the context is done, the lookup of a key failed, or a counter cannot be
+// read. If the store cannot be reached, that is not an error: rules determine what happens.
 func (e *Engine) Decide(ctx context.Context, q Request) (v Verdict, err error) {
 	err = e.answer(ctx, &q, &v, false)
 	return v, err
 }
 
-// DecideInto is Decide for those who have room for the verdict. What v was is overwritten, and
-// so are the limits that v.Limits has room for, which copies of it share. After an error it is
-// zero. The request must not point into it.
+// DecideInto is like Decide, but stores the verdict in v and reuses the memory of v.Limits, which copies
+// of v share. After an error v is zero. The request must not point into v.
 func (e *Engine) DecideInto(ctx context.Context, q *Request, v *Verdict) error {
 	return e.answer(ctx, q, v, false)
 }
 
-// Peek tells what Decide would, and changes nothing. It holds no one, and its
-// RetryAfter is not exact: the request passes then at the latest.
+// Peek returns what Decide would, without changing anything or holding the request. Its RetryAfter is an
+// upper bound.
 func (e *Engine) Peek(ctx context.Context, q Request) (v Verdict, err error) {
 	err = e.answer(ctx, &q, &v, true)
 	return v, err
@@ -221,7 +210,7 @@ func (e *Engine) answer(ctx context.Context, q *Request, v *Verdict, peek bool) 
 	limits := v.Limits[:0]
 	if q.Cost < 0 {
 		*v = Verdict{}
-		return invalid("cost", strconv.FormatInt(q.Cost, 10), "1 or more, or 0 for what rules say")
+		return invalid("cost", strconv.FormatInt(q.Cost, 10), "1 or more, or 0 for the costs in rules")
 	}
 	now := e.now()
 	*v = Verdict{ID: NewID(now), At: now, Limits: limits}
@@ -232,7 +221,7 @@ func (e *Engine) answer(ctx context.Context, q *Request, v *Verdict, peek bool) 
 		return err
 	}
 	if e.recorder != nil && !peek {
-		v.tell(w.event, e.since(now))
+		v.fill(w.event, e.since(now))
 		e.recorder.Record(w.event)
 	}
 	return nil
@@ -258,7 +247,7 @@ func (e *Engine) decide(ctx context.Context, q *Request, w *work, v *Verdict, pe
 	return nil
 }
 
-// identify tells who is asking, and reports whether that decides.
+// identify determines who is asking, and reports whether that already decides the request.
 func (e *Engine) identify(ctx context.Context, q *Request, w *work, v *Verdict) (done bool, err error) {
 	s := &v.Subject
 	if q.Subject != nil {

@@ -8,24 +8,23 @@ import (
 	"github.com/stintdev/stint/identity"
 )
 
-// Event is a verdict as it is recorded.
+// Event is the record of a verdict.
 type Event struct {
 	ID      ID
 	At      time.Time
 	Outcome Outcome
-	// Shadow says that the request passed, and that a rule that is only tried out
-	// would have refused it. Rule, Limit and the rest are about that.
+	// Shadow means that the request passed, but a log_only rule would have denied it. Rule, Limit
+	// and the fields about them are those of that rule.
 	Shadow bool
-	// Cached says that the decision about Limit was remembered, not counted.
+	// Cached means that the decision about Limit was remembered, not counted.
 	Cached bool
 
 	User, Tenant, Key, Tier string
 	IP                      netip.Addr
 	Source                  identity.Source
-	// Unaccepted is why credentials that were sent were not accepted.
+	// Unaccepted is why credentials were rejected.
 	Unaccepted identity.Reason
-	// Unknown says that the directory could not tell about the user, whose tier, limits
-	// and block are therefore missing.
+	// Unknown means that the lookup of the user failed, so tier, limits and block are missing.
 	Unknown bool
 
 	Rule, Limit string // names; empty if none applied
@@ -36,22 +35,21 @@ type Event struct {
 	Status      int
 	RetryAfter  time.Duration
 	Waited      time.Duration // how long the request was held
-	Latency     time.Duration // how long it took, without that
+	Latency     time.Duration // how long the decision took, without Waited
 }
 
-// Recorder is told about verdicts. It must not block, and must not keep the request
-// waiting: what it cannot take it drops, and counts. The event is the caller's: it is not to
-// be changed, nor kept after Record has returned.
+// Recorder records verdicts. It must not block: it drops and counts events that it cannot handle. It must
+// not change the event, or keep it after Record has returned.
 type Recorder interface {
 	Record(e *Event)
 }
 
-// none is what an event says of a limit if none applied.
+// none is the limit of an event if none applied.
 var none Limit
 
-// tell makes the event of a verdict that took so long. It sets all fields: to clear them
-// first costs as much as half of the rest.
-func (v *Verdict) tell(e *Event, took time.Duration) {
+// fill fills in the event of a verdict. It sets every field, since clearing the event first would take
+// half as long again.
+func (v *Verdict) fill(e *Event, took time.Duration) {
 	s := &v.Subject
 	e.ID, e.At, e.Outcome, e.Method, e.Status, e.RetryAfter = v.ID, v.At, v.Outcome, v.Method, v.Status, v.RetryAfter
 	e.User, e.Tenant, e.Key, e.Tier, e.IP, e.Source = s.User, s.Tenant, s.Key, s.Tier, s.IP, s.Source

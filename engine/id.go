@@ -6,12 +6,11 @@ import (
 	"time"
 )
 
-// ID names a decision. It is a UUID of version 7: those that were made later sort
-// behind.
+// ID identifies a decision. It is a UUID of version 7, so IDs sort by time.
 type ID [16]byte
 
-// NewID returns the ID of a decision that is made now. The 12 bits behind its
-// milliseconds are their fraction, and 62 are random.
+// NewID returns an ID for a decision at the given time. The 12 bits after the milliseconds are their
+// fraction, and 62 bits are random.
 func NewID(now time.Time) (id ID) {
 	micros := uint64(now.UnixMicro())
 	millis, fraction := micros/1000, micros%1000<<12/1000
@@ -20,7 +19,7 @@ func NewID(now time.Time) (id ID) {
 	return id
 }
 
-// String returns the ID as UUIDs are written.
+// String returns the ID in the usual form of a UUID.
 func (id ID) String() string {
 	var room [36]byte
 	text, _ := id.AppendText(room[:0])
@@ -30,7 +29,7 @@ func (id ID) String() string {
 // MarshalText implements [encoding.TextMarshaler].
 func (id ID) MarshalText() ([]byte, error) { return id.AppendText(make([]byte, 0, 36)) }
 
-// AppendText implements [encoding.TextAppender]. It does not fail.
+// AppendText implements [encoding.TextAppender]. The error is always nil.
 func (id ID) AppendText(b []byte) ([]byte, error) {
 	const digits = "0123456789abcdef"
 	n := len(b)

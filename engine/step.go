@@ -7,34 +7,34 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// Step is what rules make of one request: asks for a store, and of the store's decisions
-// a verdict, or that the request is held and asks again. It is the one implementation of
-// what a rule means. It reads no clock, waits for nothing and asks no one: an [Engine]
-// does that around it, and so does whoever replays requests at a time of their own.
+// Step applies rules to one request: it has the asks for a store, and turns the store's decisions into a
+// verdict, or into a wait before the next take. It is the only implementation of what a rule means. It
+// does not read a clock, wait, or call a store: an [Engine] does that, and so does a simulation that
+// replays requests.
 //
 //	s := engine.Step{Hits: hits, Asks: asks}
 //	for s.Begin(); ; {
-//		... put s.Asks to a store, which answers in ds ...
+//		... take s.Asks from a store, with the decisions in ds ...
 //		if wait := s.Hold(ds); wait > 0 && ... the request can be held ... {
-//			s.Waited += wait // and ask again after it
+//			s.Waited += wait // and take again after that
 //			continue
 //		}
 //		if s.Denied(ds) {
-//			... put s.Asks to the store once more: violations count ...
+//			... take s.Asks once more, to record violations ...
 //		}
 //		s.Conclude(&verdict, ds)
 //		break
 //	}
 type Step struct {
-	// Hits are the rules that are enforced. Their asks are those of Asks from From to To.
+	// Hits are the enforced rules. The asks of each are Asks[From:To].
 	Hits []rule.Hit
 	Asks []stint.Ask
 	// Waited is how long the request was held.
 	Waited time.Duration
 }
 
-// Begin prepares the asks for the first take. The penalties of rules that hold requests
-// look on at first: a request that is held and then passes has violated nothing.
+// Begin prepares the asks for the first take. The penalties of throttle rules only peek at first: a
+// request that is held and then passes is no violation.
 func (s *Step) Begin() {
 	for i := range s.Hits {
 		if h := &s.Hits[i]; h.Rule.Action == rule.Throttle && h.Rule.Penalty != nil && h.From < h.To {
@@ -43,9 +43,9 @@ func (s *Step) Begin() {
 	}
 }
 
-// Hold returns how long the request is to be held so that it might pass, or 0 if it is
-// not held. It is held if all that deny it are limits of rules that throttle, and none of
-// them has to wait for longer than its rule allows, with what it has waited already.
+// Hold returns how long to hold the request before the next take, or 0 if it is not held. It is held if
+// only limits of throttle rules deny it, and none of them requires a longer wait than its rule allows,
+// including the time it has waited already.
 func (s *Step) Hold(ds []stint.Decision) (wait time.Duration) {
 	for i := range s.Hits {
 		h := &s.Hits[i]
@@ -57,17 +57,16 @@ func (s *Step) Hold(ds []stint.Decision) (wait time.Duration) {
 			if s.Asks[j].Penalty != nil || h.Rule.Action != rule.Throttle || d.RetryAfter > h.Rule.MaxDelay-s.Waited || d.Basis > stint.Local {
 				return 0
 			}
-			// What is denied without a wait must not make the request go round at once.
+			// At least a millisecond, so that a denial without a wait does not cause a busy loop.
 			wait = max(wait, d.RetryAfter, time.Millisecond)
 		}
 	}
 	return wait
 }
 
-// Denied has a request that will not be held counted as a violation by those penalties
-// that looked on and whose own limits have denied it. It reports whether there are any:
-// then the asks have to be put to the store once more. The other penalties have counted
-// already, and look on.
+// Denied prepares the asks to record violations of a request that is not held. It reports whether there
+// are penalties that have only peeked and whose own limits have denied the request: then the asks have
+// to be taken once more. The other penalties have counted already, and only peek now.
 func (s *Step) Denied(ds []stint.Decision) (again bool) {
 	for i := range s.Hits {
 		h := &s.Hits[i]
@@ -84,8 +83,8 @@ func (s *Step) Denied(ds []stint.Decision) (again bool) {
 	return again
 }
 
-// Conclude makes the verdict of the store's decisions. A request that passes may have to
-// wait for its turn, which a leaky_bucket says: for the longest Delay of its limits.
+// Conclude turns the store's decisions into a verdict. A request that passes may still have to wait for
+// its turn in a leaky_bucket: for the longest Delay of its limits.
 func (s *Step) Conclude(v *Verdict, ds []stint.Decision) {
 	v.Waited = s.Waited
 	v.add(s.Hits, s.Asks, ds, false)
@@ -104,8 +103,7 @@ func denied(ds []stint.Decision) bool {
 	return false
 }
 
-// decided reports whether a rule blocks or allows the request. Hits are by
-// priority.
+// decided reports whether a rule blocks or allows the request. Hits are sorted by priority.
 func decided(hits []rule.Hit, v *Verdict) bool {
 	var first *rule.Compiled
 	for i := range hits {
@@ -128,8 +126,7 @@ func decided(hits []rule.Hit, v *Verdict) bool {
 	return true
 }
 
-// partition puts the rules that only log behind the others, and returns how many
-// the others are.
+// partition moves log_only rules to the end, and returns the number of other rules.
 func partition(hits []rule.Hit) int {
 	n := 0
 	for i := range hits {

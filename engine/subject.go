@@ -15,18 +15,16 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// perCall is how many counters are asked for in one call, so that others can come
-// between.
+// perCall is how many counters one call asks, so that it does not block the store for long.
 const perCall = 64
 
-// every returns every counter that rules keep for a subject, of which User, Tenant,
-// Key and IP are given, any of them.
+// every returns every counter that rules have for a subject, given any of User, Tenant, Key and IP.
 func (e *Engine) every(ctx context.Context, w *work, given identity.Subject) ([]rule.Hit, []stint.Ask, error) {
 	s := given
 	if err := w.setup.identity.Describe(ctx, w.now, &s); err != nil && !errors.As(err, new(*identity.RefusedError)) {
 		return nil, nil, err
 	}
-	// What is counted for a user's tenant is not the user's.
+	// Use given.Tenant: the counters of a user's tenant are not the user's.
 	a := rule.Attrs{
 		Trusted: true, IP: s.IP, Net: s.Net, User: given.User, Tenant: given.Tenant, APIKey: given.Key, Tier: s.Tier,
 		KeyLimits: s.KeyLimits, UserLimits: s.UserLimits,
@@ -36,10 +34,9 @@ func (e *Engine) every(ctx context.Context, w *work, given identity.Subject) ([]
 	return hits, asks, nil
 }
 
-// Usage returns every limit of a subject, of which User, Tenant, Key and IP are
-// given, any of them, and how it stands. A rule that counts by endpoints has one for
-// each. Limits that are shared by all, and those that count by what only a request
-// has, are left out.
+// Usage returns every limit of a subject and its current state, given any of User, Tenant, Key and IP. A
+// rule that counts by endpoint has one limit for each. Limits that all clients share, and those that
+// depend on other parts of a request, are left out.
 func (e *Engine) Usage(ctx context.Context, s identity.Subject) ([]Limit, error) {
 	w := e.begin(e.now())
 	defer e.end(w)
@@ -49,7 +46,7 @@ func (e *Engine) Usage(ctx context.Context, s identity.Subject) ([]Limit, error)
 	}
 	ds := make([]stint.Decision, len(asks))
 	for i := range asks {
-		asks[i].Cost, asks[i].Policy = 0, nil // this is no request that could be let pass or denied
+		asks[i].Cost, asks[i].Policy = 0, nil // a peek, which must not fail open or closed
 	}
 	for from := 0; from < len(asks); from += perCall {
 		to := min(from+perCall, len(asks))
@@ -58,15 +55,15 @@ func (e *Engine) Usage(ctx context.Context, s identity.Subject) ([]Limit, error)
 		}
 	}
 	if slices.ContainsFunc(ds, func(d stint.Decision) bool { return d.Basis == stint.Open }) {
-		return nil, stint.ErrUnavailable // no one has counted, and nothing is known
+		return nil, stint.ErrUnavailable // the store could not be reached
 	}
 	var v Verdict
 	v.add(hits, asks, ds, false)
 	return v.Limits, nil
 }
 
-// Reset forgets what a subject has used, and its violations and the bans that came
-// of them; of one rule only, if it is named.
+// Reset resets the counters of a subject, its violations and the bans that resulted from them. If
+// ruleName is not empty, only those of that rule.
 func (e *Engine) Reset(ctx context.Context, s identity.Subject, ruleName string) error {
 	w := e.begin(e.now())
 	defer e.end(w)
@@ -88,11 +85,11 @@ func (e *Engine) Reset(ctx context.Context, s identity.Subject, ruleName string)
 	return nil
 }
 
-// MaxBans is how many bans an engine can be told.
+// MaxBans is how many bans an engine can have.
 const MaxBans = 10_000
 
-// bans are what the engine was told, beside those of the resolver's list. They
-// outlive a change of rules.
+// bans holds the bans set by Engine.Ban, in addition to the resolver's list. They survive a change of
+// rules.
 type bans struct {
 	list atomic.Pointer[identity.List]
 
@@ -108,7 +105,7 @@ func (b *bans) find(s *identity.Subject, now time.Time) *identity.Entry {
 	return list.Find(s, now)
 }
 
-// change replaces the entries by what edit makes of those that are not over.
+// change replaces the entries by the result of edit, which gets those that have not expired.
 func (b *bans) change(now time.Time, edit func([]identity.Entry) ([]identity.Entry, error)) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -117,7 +114,7 @@ func (b *bans) change(now time.Time, edit func([]identity.Entry) ([]identity.Ent
 		return err
 	}
 	if len(next) > MaxBans {
-		return invalid("bans", strconv.Itoa(len(next)), "at most "+strconv.Itoa(MaxBans)+": lift some, or ban networks")
+		return invalid("bans", strconv.Itoa(len(next)), "at most "+strconv.Itoa(MaxBans)+": lift some, or ban whole networks")
 	}
 	list, err := identity.NewList(next)
 	if err != nil {
@@ -128,73 +125,73 @@ func (b *bans) change(now time.Time, edit func([]identity.Entry) ([]identity.Ent
 	return nil
 }
 
-// Ban refuses all requests of addresses, networks, users, tenants or keys, on this
-// node, from now on. A ban of the same replaces one that was there.
+// Ban bans addresses, networks, users, tenants or keys on this node. It replaces existing bans of the same
+// subjects.
 func (e *Engine) Ban(entries ...identity.Entry) error {
 	return e.bans.change(e.now(), func(all []identity.Entry) ([]identity.Entry, error) {
 		return append(without(all, entries), entries...), nil
 	})
 }
 
-// Unban lifts what Ban has said of the same, however an address is spelled. It is an
-// error if it has said nothing. Bans that came of violations are lifted by Reset.
+// Unban lifts bans that were set by Ban. Addresses are compared by value, not by spelling. It is an error
+// if there is no such ban. Bans that resulted from violations are lifted by Reset.
 func (e *Engine) Unban(entries ...identity.Entry) error {
 	return e.bans.change(e.now(), func(all []identity.Entry) ([]identity.Entry, error) {
 		n := len(all)
 		rest := without(all, entries)
 		if n == len(rest) && len(entries) > 0 {
-			return nil, invalid("ban", entries[0].Kind.String()+" "+entries[0].Value, "one that there is")
+			return nil, invalid("ban", entries[0].Kind.String()+" "+entries[0].Value, "an existing ban")
 		}
 		return rest, nil
 	})
 }
 
-// Bans returns what Ban has said and is not over.
+// Bans returns the bans set by Ban that have not expired.
 func (e *Engine) Bans() []identity.Entry {
 	e.bans.mu.Lock()
 	defer e.bans.mu.Unlock()
 	return current(e.bans.entries, e.now())
 }
 
-// current returns the entries that are not over.
+// current returns the entries that have not expired.
 func current(entries []identity.Entry, now time.Time) []identity.Entry {
 	return slices.DeleteFunc(slices.Clone(entries), func(e identity.Entry) bool { return !e.Holds(now) })
 }
 
-// without returns the entries that are not about any of others.
+// without returns the entries whose subject is in none of others.
 func without(entries, others []identity.Entry) []identity.Entry {
-	type about struct {
+	type subject struct {
 		kind  identity.Kind
 		value string
 	}
-	of := func(e *identity.Entry) about {
+	of := func(e *identity.Entry) subject {
 		if e.Kind == identity.KindIP {
 			if a, err := netip.ParseAddr(e.Value); err == nil {
-				return about{e.Kind, a.String()}
+				return subject{e.Kind, a.String()}
 			}
 			if p, err := netip.ParsePrefix(e.Value); err == nil {
-				return about{e.Kind, p.String()}
+				return subject{e.Kind, p.String()}
 			}
 		}
-		return about{e.Kind, e.Value}
+		return subject{e.Kind, e.Value}
 	}
-	gone := map[about]bool{}
+	removed := map[subject]bool{}
 	for i := range others {
-		gone[of(&others[i])] = true
+		removed[of(&others[i])] = true
 	}
-	return slices.DeleteFunc(entries, func(e identity.Entry) bool { return gone[of(&e)] })
+	return slices.DeleteFunc(entries, func(e identity.Entry) bool { return removed[of(&e)] })
 }
 
-// Explanation says what rules make of a request, and why.
+// Explanation says how rules decide a request, and why.
 type Explanation struct {
-	// Verdict is what Peek says.
+	// Verdict is what Peek returns.
 	Verdict Verdict
-	// Rules are all there are, by priority and name.
+	// Rules are all rules, by priority and name.
 	Rules []rule.Explained
 }
 
-// Explain tells what would become of a request, and of every rule why it applies or
-// does not. It changes nothing. It looks at every rule: it is for people.
+// Explain returns how a request would be decided, and why each rule applies or does not. It changes nothing.
+// It evaluates every rule, so it is slow.
 func (e *Engine) Explain(ctx context.Context, q Request) (Explanation, error) {
 	now := e.now()
 	w := e.begin(now)

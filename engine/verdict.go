@@ -8,67 +8,65 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// Verdict is what became of a request, and why.
+// Verdict is the decision about a request, and the reasons.
 type Verdict struct {
 	ID      ID
-	At      time.Time // by the engine's clock, when it began
+	At      time.Time // by the engine's clock, at the start of the decision
 	Outcome Outcome
 	Subject identity.Subject
-	Method  string // as rules count it
+	Method  string // as rules see it
 
-	// Rule is the one that decided: that of the binding limit, or the one that blocks
-	// or allows. Nil if no rule has.
+	// Rule is the rule that decided: that of the binding limit, or the one that blocks or allows
+	// the request. Nil if there is none.
 	Rule *rule.Compiled
-	// Limits are all limits that applied, the binding one first, and after them
-	// those that were only tried out.
+	// Limits are all limits that applied, the binding one first. Those of log_only rules come
+	// last.
 	Limits []Limit
-	// RetryAfter is how long until the request could pass, if it was refused and can;
-	// or [stint.Never].
+	// RetryAfter is how long until a denied request could pass, or [stint.Never].
 	RetryAfter time.Duration
 	// Waited is how long the request was held.
 	Waited time.Duration
 
-	// Status is how HTTP says it, if the request was refused, and Reason is for the
-	// client to read. It may be empty.
+	// Status is the HTTP status of a request that does not pass, and Reason a text for the
+	// client, which may be empty.
 	Status int
 	Reason string
 }
 
-// Limit is one limit of a rule, and how it stands.
+// Limit is one limit of a rule, and its current state.
 type Limit struct {
 	Rule     *rule.Compiled
 	Name     string
-	Endpoint string // the path of the rule that matched, if it has any
+	Endpoint string // the rule's path that matched, if it has paths
 	Limit    stint.Limit
 	Cost     int64
 	Decision stint.Decision
-	// Penalty says that this is no limit but the rule's penalty, which denies while
-	// the subject is banned. Decision.Remaining is the violations left until then.
+	// Penalty, if not nil, means that this is not a limit but the rule's penalty, which denies
+	// while the subject is banned. Decision.Remaining is the number of violations until a ban.
 	Penalty *stint.Penalty
-	// Shadow says that it was only tried out.
+	// Shadow means that the rule is log_only.
 	Shadow bool
 }
 
-// Outcome is what became of a request.
+// Outcome is the outcome of a request.
 type Outcome uint8
 
 const (
 	// Allowed means that the request passes.
 	Allowed Outcome = iota
-	// Throttled means that it passes, after it was held.
+	// Throttled means that it passes after it was held.
 	Throttled
-	// Exempt means that it passes uncounted, by a list or a rule.
+	// Exempt means that it passes uncounted, because of a list or a rule.
 	Exempt
-	// Denied means that a limit refuses it.
+	// Denied means that it is over a limit.
 	Denied
-	// Banned means that its subject is banned, by a list or a penalty.
+	// Banned means that its subject is banned by a list or a penalty.
 	Banned
-	// Blocked means that a rule refuses it.
+	// Blocked means that a rule blocks it.
 	Blocked
-	// Unauthorized means that its credentials were not good.
+	// Unauthorized means that its credentials were rejected.
 	Unauthorized
-	// Unavailable means that it could not be counted, and a rule that applies lets
-	// nothing pass uncounted.
+	// Unavailable means that it could not be counted, and a rule that applies fails closed.
 	Unavailable
 )
 
@@ -77,7 +75,7 @@ var outcomes = [...]string{
 	Banned: "banned", Blocked: "blocked", Unauthorized: "unauthorized", Unavailable: "unavailable",
 }
 
-// String returns the outcome in a word.
+// String returns the outcome's name.
 func (o Outcome) String() string { return outcomes[o] }
 
 // MarshalText implements [encoding.TextMarshaler].
@@ -94,8 +92,7 @@ func (v *Verdict) Binding() *Limit {
 	return &v.Limits[0]
 }
 
-// Shadowed returns the limit that would have refused the request, had its rule not
-// been log_only, or nil.
+// Shadowed returns the limit of a log_only rule that would have denied the request, or nil.
 func (v *Verdict) Shadowed() *Limit {
 	for i := range v.Limits {
 		if l := &v.Limits[i]; l.Shadow && !l.Decision.Allowed {
@@ -105,7 +102,7 @@ func (v *Verdict) Shadowed() *Limit {
 	return nil
 }
 
-// ban makes it the verdict about one who is on a list.
+// ban sets the verdict for a subject on a ban list.
 func (v *Verdict) ban(entry *identity.Entry) {
 	v.Outcome, v.Status, v.Reason, v.RetryAfter = Banned, 403, entry.Reason, stint.Never
 	if !entry.Until.IsZero() {
@@ -113,7 +110,7 @@ func (v *Verdict) ban(entry *identity.Entry) {
 	}
 }
 
-// add adds the limits of hits, as the store has decided them.
+// add adds the limits of hits with the store's decisions.
 func (v *Verdict) add(hits []rule.Hit, asks []stint.Ask, ds []stint.Decision, shadow bool) {
 	for i := range hits {
 		h := &hits[i]
@@ -126,7 +123,7 @@ func (v *Verdict) add(hits []rule.Hit, asks []stint.Ask, ds []stint.Decision, sh
 	}
 }
 
-// conclude brings the binding limit to the front, and derives the rest from it.
+// conclude moves the binding limit to the front, and derives the other fields from it.
 func (v *Verdict) conclude() {
 	if len(v.Limits) == 0 {
 		return
@@ -151,13 +148,13 @@ func (v *Verdict) conclude() {
 			v.Rule, v.Outcome, v.Status, v.Reason, v.RetryAfter = l.Rule, Unavailable, 503, "", l.Decision.RetryAfter
 			return
 		case l.Penalty != nil && !l.Decision.Allowed:
-			v.Outcome = Banned // though another limit may take longer
+			v.Outcome = Banned // even if another limit takes longer
 		}
 	}
 }
 
-// binds reports whether the limit matters more than another to the client: it
-// denies for longer, or less of it is left.
+// binds reports whether the limit matters more to the client than another: it denies for longer, or a
+// smaller share of it is left.
 func (l *Limit) binds(than *Limit) bool {
 	a, b := &l.Decision, &than.Decision
 	switch {
@@ -168,7 +165,6 @@ func (l *Limit) binds(than *Limit) bool {
 	case (l.Penalty != nil) != (than.Penalty != nil):
 		return !a.Allowed == (l.Penalty != nil)
 	}
-	// The shares are compared as fractions: a/b < c/d if ad < cb, in floating point,
-	// since a hair's breadth does not matter here.
+	// Compare the shares as fractions: a/b < c/d if ad < cb. Rounding does not matter here.
 	return float64(a.Remaining)*float64(b.Limit) < float64(b.Remaining)*float64(a.Limit)
 }

@@ -8,17 +8,17 @@ import (
 	"github.com/stintdev/stint/identity"
 )
 
-// waits bounds how many requests are held, and how many of one client, so that no one
-// can take all places.
+// waits bounds how many requests are held in total and per client, so that no client can occupy all
+// places.
 type waits struct {
-	most, each int
-	all        atomic.Int64 // for those who only want to know
+	maxTotal, maxEach int
+	all               atomic.Int64 // atomic, so that Engine.Waiting needs no lock
 
 	mu sync.Mutex
 	of map[client]int
 }
 
-// client is who waits: a key, a user, or an address.
+// client identifies who waits: a key, a user or a network.
 type client struct {
 	key, user string
 	net       netip.Prefix
@@ -35,16 +35,16 @@ func clientOf(s *identity.Subject) client {
 	}
 }
 
-func newWaits(most int) waits {
+func newWaits(maxTotal int) waits {
 	const share = 16
-	return waits{most: most, each: max(most/share, 1), of: map[client]int{}}
+	return waits{maxTotal: maxTotal, maxEach: max(maxTotal/share, 1), of: map[client]int{}}
 }
 
-// enter takes a place, if there is one.
+// enter takes a place if one is free.
 func (w *waits) enter(c client) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if int(w.all.Load()) >= w.most || w.of[c] >= w.each {
+	if int(w.all.Load()) >= w.maxTotal || w.of[c] >= w.maxEach {
 		return false
 	}
 	w.of[c]++
@@ -52,7 +52,7 @@ func (w *waits) enter(c client) bool {
 	return true
 }
 
-// force takes a place whether there is one or not.
+// force takes a place even if none is free.
 func (w *waits) force(c client) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
