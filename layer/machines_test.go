@@ -180,25 +180,21 @@ func TestBreaker(t *testing.T) {
 		expect("and back", "half-open", "closed")
 
 		// A rate of failures, over ten seconds.
-		for i := range 19 {
-			if i%2 == 0 {
-				f.heal()
-			} else {
-				f.fail(unknown)
+		failHalf := func() {
+			for i := range 19 {
+				if i%2 == 0 {
+					f.heal()
+				} else {
+					f.fail(unknown)
+				}
+				_ = take()
 			}
-			_ = take()
 		}
+		failHalf()
 		expect("9 of 19")
 		pass(11 * time.Second)
-		for i := range 19 {
-			if i%2 == 0 {
-				f.heal()
-			} else {
-				f.fail(unknown)
-			}
-			_ = take()
-		}
-		expect("9 of 19 again, the others are forgotten")
+		failHalf()
+		expect("9 of 19 again, since the others have left the window")
 		f.fail(unknown)
 		_ = take()
 		expect("10 of 20", "open 1s")

@@ -17,11 +17,10 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// goroutines is how many take at once.
+// goroutines is how many goroutines take at once.
 const goroutines = 64
 
-// together runs work on many goroutines that start at once, and returns the
-// first error.
+// together runs work on n goroutines that start at the same time, and returns the first error.
 func together(n int, work func(worker int) error) error {
 	var (
 		wg    sync.WaitGroup
@@ -55,9 +54,8 @@ func everyLimit(n int64) []stint.Limit {
 	return out
 }
 
-// checkOneKey takes from one counter on many goroutines at one instant. The
-// store must admit exactly the limit, and tell each caller a different number
-// of units that remain.
+// checkOneKey takes from one counter on many goroutines at one instant. The store must admit exactly the
+// limit, and return a different Remaining to each caller.
 func checkOneKey(t rapid.TB, store stint.Store, _ *Clock) {
 	const capacity, each = 100, 5
 	for _, limit := range everyLimit(capacity) {
@@ -87,14 +85,14 @@ func checkOneKey(t rapid.TB, store stint.Store, _ *Clock) {
 			want[i] = int64(i)
 		}
 		if !slices.Equal(remaining, want) {
-			t.Fatalf("%v: %d takes admitted %d, which were told that %v remain", limit, goroutines*each, len(remaining), remaining)
+			t.Fatalf("%v: of %d takes %d were allowed, with Remaining %v", limit, goroutines*each, len(remaining), remaining)
 		}
 	}
 }
 
-// checkPenalty asks for more than there is on many goroutines at one instant. After
-// the units, exactly as many are denied by the limit as lead to a ban, each is told
-// a different number of violations that remain, and all others are banned.
+// checkPenalty exceeds a limit on many goroutines at one instant. Once the units are used, the limit denies
+// exactly as many takes as lead to a ban, each with a different number of remaining violations. All
+// others are banned.
 func checkPenalty(t rapid.TB, store stint.Store, _ *Clock) {
 	const capacity, threshold, each = 20, 50, 5
 	for _, limit := range everyLimit(capacity) {
@@ -129,8 +127,8 @@ func checkPenalty(t rapid.TB, store stint.Store, _ *Clock) {
 			t.Fatal(err)
 		}
 		for n := range int64(threshold) {
-			if want := min(n, 1); violations[n] != int(want) { // 0 remain only of the banned
-				t.Fatalf("%v: %d callers were told that %d violations remain, want %d", limit, violations[n], n, want)
+			if want := min(n, 1); violations[n] != int(want) { // at 0 the subject is banned
+				t.Fatalf("%v: %d callers have %d remaining violations, want %d callers", limit, violations[n], n, want)
 			}
 		}
 		if passed != capacity {
@@ -139,10 +137,9 @@ func checkPenalty(t rapid.TB, store stint.Store, _ *Clock) {
 	}
 }
 
-// checkHierarchies takes from overlapping hierarchies on many goroutines: user,
-// tenant and everyone, in random order and with random costs. No limit may be
-// exceeded, and what each counter has left must be its limit less what was
-// admitted: a denied take has charged nothing.
+// checkHierarchies takes from overlapping hierarchies on many goroutines: user, tenant and everyone, in
+// random order and with random costs. What remains of each counter must be its limit minus what was
+// admitted: no limit is exceeded, and a denied take charges nothing.
 func checkHierarchies(t rapid.TB, store stint.Store, _ *Clock) {
 	limits := everyLimit(60)
 	var mu sync.Mutex
@@ -189,15 +186,14 @@ func checkHierarchies(t rapid.TB, store stint.Store, _ *Clock) {
 	}
 }
 
-// checkLinearizable records histories of concurrent takes, adjustments and
-// resets, each on one subject, and looks for an order that explains them.
+// checkLinearizable records histories of concurrent takes, adjustments and resets, each on one subject, and
+// checks that they are linearizable.
 func checkLinearizable(t rapid.TB, store stint.Store, clock *Clock) {
 	linearizable(t, store, clock, []string{"alice"})
 }
 
-// AcrossSubjects checks that takes whose asks have different subjects are
-// linearizable too. A store that is spread over machines may not promise that;
-// call it for those that do.
+// AcrossSubjects checks that takes with several subjects are linearizable too. A distributed store may not
+// guarantee that; call it for those that do.
 func AcrossSubjects(t *testing.T, open Open) {
 	t.Helper()
 	clock := NewClock()
@@ -255,13 +251,13 @@ func linearizable(t rapid.TB, store stint.Store, clock *Clock, subjects []string
 			for _, op := range history {
 				t.Logf("%d: %d to %d: %v -> %v", op.ClientId, op.Call, op.Return, op.Input, op.Output)
 			}
-			t.Fatalf("no order of these calls explains their answers (%v)", res)
+			t.Fatalf("these calls are not linearizable (%v)", res)
 		}
 	}
 }
 
-// drawCall draws a call on small limits, so that answers depend on the order.
-// A history has one algorithm for each name.
+// drawCall draws a call on small limits, so that results depend on the order. In a history, each name has
+// one algorithm.
 func drawCall(r *rand.Rand, history int, subjects []string) call {
 	limits := everyLimit(4)
 	c := call{verb: "take"}
@@ -286,7 +282,7 @@ func drawCall(r *rand.Rand, history int, subjects []string) call {
 		c.asks = append(c.asks, a)
 	}
 	if c.verb == "reset" {
-		c.asks = c.asks[:1] // a reset of several keys is not one step
+		c.asks = c.asks[:1] // a reset of several keys is not atomic
 	}
 	if c.verb == "take" && r.IntN(2) == 0 {
 		last := c.asks[len(c.asks)-1].Key.Subject

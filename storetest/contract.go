@@ -13,7 +13,7 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// checkBadInput asks what must be refused, and what looks odd but must work.
+// checkBadInput makes calls that must be rejected, and calls that look odd but must work.
 func checkBadInput(t rapid.TB, store stint.Store, _ *Clock) {
 	ctx := context.Background()
 	good := stint.Ask{Key: stint.Key{Subject: "alice", Name: "n"}, Limit: stint.PerMinute(10), Cost: 1}
@@ -71,7 +71,7 @@ func checkBadInput(t rapid.TB, store stint.Store, _ *Clock) {
 	}
 	out, err := Take(ctx, store, []stint.Ask{with(func(a *stint.Ask) { a.Cost = 0 })})
 	if err != nil || out[0].Remaining != 10 {
-		t.Fatalf("after refused calls: %v, %v; want 10 remaining", out, err)
+		t.Fatalf("after rejected calls: %v, %v; want 10 remaining", out, err)
 	}
 	out, err = Take(ctx, store, []stint.Ask{with(func(a *stint.Ask) { a.Cost = math.MaxInt64 })})
 	if err != nil || out[0].Allowed || out[0].RetryAfter != stint.Never {
@@ -84,7 +84,7 @@ func checkBadInput(t rapid.TB, store stint.Store, _ *Clock) {
 		}
 	}
 
-	// A penalty and the limits under its key are counters of their own.
+	// A penalty and the limits with the same key are separate counters.
 	for _, l := range everyLimit(1) {
 		k := stint.Key{Subject: "mallory", Name: "same"}
 		asks := []stint.Ask{{Key: k, Limit: l, Cost: 1}, {Key: k, Cost: 1, Penalty: ladder}}
@@ -102,7 +102,7 @@ func checkBadInput(t rapid.TB, store stint.Store, _ *Clock) {
 		}
 	}
 
-	// Each of these is a counter of its own.
+	// Each of these is a separate counter.
 	for i, k := range []stint.Key{
 		{Subject: "a", Name: "b_c"},
 		{Subject: "a_b", Name: "c"},
@@ -124,7 +124,7 @@ func checkBadInput(t rapid.TB, store stint.Store, _ *Clock) {
 		}
 	}
 
-	// And so are these, though one begins as the other does, in the same memory.
+	// So are these, although one is a prefix of the other, in the same memory.
 	const long = "user:4242"
 	for _, short := range []string{long, long[:5], long[:7]} {
 		out, err := Take(ctx, store, []stint.Ask{
@@ -137,7 +137,7 @@ func checkBadInput(t rapid.TB, store stint.Store, _ *Clock) {
 	}
 }
 
-// checkPlans asks with plans, without, and with those of other limits: only the limit counts.
+// checkPlans asks with plans, without plans, and with plans of other limits: only the limit matters.
 func checkPlans(t rapid.TB, store stint.Store, _ *Clock) {
 	other := must(stint.PerSecond(1_000_000).Compile())
 	for _, l := range everyLimit(3) {
@@ -154,7 +154,7 @@ func checkPlans(t rapid.TB, store stint.Store, _ *Clock) {
 	}
 }
 
-// checkReset forgets one counter of a key that has one for each algorithm, and a penalty.
+// checkReset resets the counters of a key, one for each algorithm and a penalty, one by one.
 func checkReset(t rapid.TB, store stint.Store, _ *Clock) {
 	ctx := context.Background()
 	k := stint.Key{Subject: "mallory", Name: "reset"}
@@ -163,11 +163,11 @@ func checkReset(t rapid.TB, store stint.Store, _ *Clock) {
 		asks = append(asks, stint.Ask{Key: k, Limit: l, Cost: 3})
 	}
 	asks = append(asks, stint.Ask{Key: k, Penalty: ladder, Cost: 1})
-	look := slices.Clone(asks)
-	for i := range look {
-		look[i].Cost = 0
+	peek := slices.Clone(asks)
+	for i := range peek {
+		peek[i].Cost = 0
 	}
-	for range 2 { // the first is charged, and the second is a violation
+	for range 2 { // the first is allowed, the second is a violation
 		if _, err := Take(ctx, store, asks); err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +176,7 @@ func checkReset(t rapid.TB, store stint.Store, _ *Clock) {
 		if err := store.Reset(ctx, asks[i:i+1]); err != nil {
 			t.Fatal(err)
 		}
-		out, err := Take(ctx, store, look)
+		out, err := Take(ctx, store, peek)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,7 +188,7 @@ func checkReset(t rapid.TB, store stint.Store, _ *Clock) {
 	}
 }
 
-// checkEmptyCalls makes calls about nothing, and one about a great many.
+// checkEmptyCalls makes calls without asks, and calls with a hundred.
 func checkEmptyCalls(t rapid.TB, store stint.Store, _ *Clock) {
 	ctx := context.Background()
 	if out, err := Take(ctx, store, nil); err != nil || len(out) != 0 {
@@ -219,9 +219,8 @@ func checkEmptyCalls(t rapid.TB, store stint.Store, _ *Clock) {
 	}
 }
 
-// checkMany makes calls of a thousand asks, and compares the answers with the
-// specification. One ask denies, wherever it stands; counters are asked again far
-// from where they were asked first; penalties answer for a few of the asks.
+// checkMany makes calls of a thousand asks, and compares the decisions with the specification. One ask
+// denies, at various positions; counters are asked twice, far apart; penalties guard a few of the asks.
 func checkMany(t rapid.TB, store stint.Store, clock *Clock) {
 	const many, subjects = 1000, 7
 	limits := everyLimit(30)
@@ -259,16 +258,16 @@ func checkMany(t rapid.TB, store stint.Store, clock *Clock) {
 		take := func(step string, asks []stint.Ask) {
 			both(step, func(s stint.Store) ([]stint.Decision, error) { return Take(context.Background(), s, asks) })
 		}
-		look := slices.Clone(asks)
-		for i := range look {
-			look[i].Cost = 0
+		peek := slices.Clone(asks)
+		for i := range peek {
+			peek[i].Cost = 0
 		}
 		take("the first take", asks)
 		for _, i := range []int{0, many / 2, many - 2} {
 			denied := slices.Clone(asks)
 			denied[i].Cost = 30
 			take("a take that ask "+strconv.Itoa(i)+" denies", denied)
-			take("a look after it", look)
+			take("a peek after it", peek)
 			clock.Add(time.Second)
 		}
 		if name != "penalties" {
@@ -276,11 +275,11 @@ func checkMany(t rapid.TB, store stint.Store, clock *Clock) {
 		}
 		take("the last take", asks)
 		both("a reset", func(s stint.Store) ([]stint.Decision, error) { return nil, s.Reset(context.Background(), asks) })
-		take("a look at nothing", look)
+		take("a peek after the reset", peek)
 	}
 }
 
-// checkClose uses a store that is closed.
+// checkClose uses a closed store.
 func checkClose(t rapid.TB, store stint.Store, _ *Clock) {
 	ctx := context.Background()
 	ask := stint.Ask{Key: stint.Key{Subject: "alice"}, Limit: stint.PerMinute(10), Cost: 1}

@@ -17,8 +17,8 @@ import (
 	"github.com/stintdev/stint/testdata/limits"
 )
 
-// Script is a behaviour script: limits, what happens when, and what the answer
-// must be. docs/behaviour-scripts.md describes the language.
+// Script is a behaviour script: limits, calls at given times, and the expected decisions.
+// docs/behaviour-scripts.md describes the language.
 type Script struct {
 	Name  string
 	Start time.Time
@@ -35,26 +35,26 @@ func Scripts() []*Script {
 	return out
 }
 
-// step is one line of a script that does something.
+// step is one line of a script that makes a call.
 type step struct {
 	line  int
 	text  string
 	at    time.Time
 	verb  string
-	names []string // of the limits asked, in their order in the script
+	names []string // of the limits, in the order of the script
 	asks  []stint.Ask
 	times int
 	want  *expectation
 }
 
-// expectation is what stands after the arrow.
+// expectation is the part after the arrow.
 type expectation struct {
 	outcome string            // "allow", "deny" or empty
 	by      []string          // the limits that deny
 	fields  map[string]string // "remaining" or "hour.remaining" to its value
 }
 
-// ParseScript reads a script. The error names the file and the line.
+// ParseScript parses a script. Errors name the file and the line.
 func ParseScript(name, text string) (*Script, error) {
 	p := parser{script: &Script{Name: name, Start: Epoch}, limits: map[string]scriptLimit{}}
 	for i, line := range strings.Split(text, "\n") {
@@ -78,7 +78,7 @@ type parser struct {
 type scriptLimit struct {
 	limit   stint.Limit
 	penalty *stint.Penalty
-	subject string // empty: that of the step
+	subject string // empty: the subject of the step
 }
 
 func (p *parser) parse(line string, number int) error {
@@ -89,7 +89,7 @@ func (p *parser) parse(line string, number int) error {
 		return nil
 	case "start":
 		if len(p.script.steps) > 0 {
-			return errors.New("start comes before the first step")
+			return errors.New("start must come before the first step")
 		}
 		t, err := time.Parse(time.RFC3339Nano, rest)
 		p.script.Start = t
@@ -108,7 +108,7 @@ func (p *parser) parse(line string, number int) error {
 	}
 }
 
-// parseLimit reads "[name:] limit [for subject]", or the same with a penalty.
+// parseLimit parses "[name:] limit [for subject]", or the same with a penalty.
 func (p *parser) parseLimit(text, kind string) error {
 	name, spec := kind, text
 	if before, after, ok := strings.Cut(text, ": "); ok {
@@ -132,7 +132,7 @@ func (p *parser) parseLimit(text, kind string) error {
 	return nil
 }
 
-// parseStep reads "time verb subject [cost] [xN] [on limit,limit] [-> expectation]".
+// parseStep parses "time verb subject [cost] [xN] [on limit,limit] [-> expectation]".
 func (p *parser) parseStep(text string) (step, error) {
 	text, expect, arrow := strings.Cut(text, "->")
 	f := strings.Fields(text)
@@ -184,12 +184,12 @@ func (p *parser) parseStep(text string) (step, error) {
 	if arrow {
 		s.want, err = parseExpectation(expect, s.names)
 	} else if s.verb == "take" || s.verb == "peek" {
-		err = fmt.Errorf("a %s says what it expects: -> allow or -> deny", s.verb)
+		err = fmt.Errorf("a %s needs an expectation: -> allow or -> deny", s.verb)
 	}
 	return s, err
 }
 
-// parseTime reads an offset from the start or a date.
+// parseTime parses an offset from the start, or a date.
 func (p *parser) parseTime(text string) (time.Time, error) {
 	if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
 		return t, nil
@@ -201,7 +201,7 @@ func (p *parser) parseTime(text string) (time.Time, error) {
 	return p.script.Start.Add(d), nil
 }
 
-// parseWait reads a duration that may begin with days.
+// parseWait parses a duration that may begin with days.
 func parseWait(text string) (time.Duration, error) {
 	var d time.Duration
 	if days, rest, ok := strings.Cut(text, "d"); ok {
@@ -253,7 +253,7 @@ func parseExpectation(text string, names []string) (*expectation, error) {
 			case fieldsOf[plain] == nil:
 				return nil, fmt.Errorf("%q: want one of %s", name, strings.Join(slices.Sorted(maps.Keys(fieldsOf)), ", "))
 			case !slices.Contains(names, limit), !prefixed && len(names) > 1:
-				return nil, fmt.Errorf("%q: say of which limit: %s.%s", name, names[0], plain)
+				return nil, fmt.Errorf("%q: name the limit, as in %s.%s", name, names[0], plain)
 			}
 			if d, err := parseWait(value); err == nil && plain != "limit" && plain != "remaining" {
 				value = formatWait(d) // 60s is 1m0s
@@ -264,7 +264,7 @@ func parseExpectation(text string, names []string) (*expectation, error) {
 			e.by = strings.Split(f[i], ",")
 			for _, name := range e.by {
 				if !slices.Contains(names, name) {
-					return nil, fmt.Errorf("%q: this step asks no such limit", name)
+					return nil, fmt.Errorf("%q: this step does not use that limit", name)
 				}
 			}
 		case (f[i] == "allow" || f[i] == "deny") && e.outcome == "":
@@ -276,8 +276,7 @@ func parseExpectation(text string, names []string) (*expectation, error) {
 	return e, nil
 }
 
-// Run runs the script against an empty store and fails at the first step that
-// differs.
+// Run runs the script on an empty store, and fails at the first step that differs.
 func (s *Script) Run(t rapid.TB, store stint.Store, clock *Clock) {
 	t.Helper()
 	for i := range s.steps {
@@ -318,8 +317,8 @@ func (st *step) denied(out []stint.Decision) []string {
 	return names
 }
 
-// diff returns the first expectation that does not hold. Of a repeated step,
-// every outcome counts, but only the last one's fields.
+// diff returns the first expectation that is not met. In a repeated step, fields are compared only the last
+// time.
 func (st *step) diff(out []stint.Decision, last bool) string {
 	if st.want == nil || st.verb == "reset" {
 		return ""
@@ -359,7 +358,7 @@ func (st *step) format(out []stint.Decision) string {
 	return b.String()
 }
 
-// Format writes a decision the way scripts do.
+// Format formats a decision as in scripts.
 func Format(d stint.Decision) string {
 	text := "allow"
 	if !d.Allowed {

@@ -10,9 +10,8 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// Spec returns the specification as a store: the pure functions over a map,
-// under one lock. It is what other stores are compared with. It is slow, and it
-// never forgets a key.
+// Spec returns the specification as a store: the pure functions over a map, under one lock. Other stores are
+// compared with it. It is slow, and never drops a key.
 func Spec(now func() time.Time) stint.Store {
 	return &spec{now: now, counters: counters{}}
 }
@@ -25,8 +24,7 @@ type spec struct {
 	closed   bool
 }
 
-// counters are the states of counters. Its methods leave the receiver alone and
-// return its next value.
+// counters holds the states of counters. Its methods do not change the receiver, but return the next value.
 type counters map[counterID]stint.State
 
 type counterID struct {
@@ -42,7 +40,7 @@ func idOf(a *stint.Ask) counterID {
 	return counterID{key: a.Key, algorithm: a.Limit.Algorithm}
 }
 
-// take charges every ask or none. If none, penalties may have counted it.
+// take charges every ask or none. If it is denied, penalties may count a violation.
 func (cs counters) take(asks []stint.Ask, now time.Time) (counters, []stint.Decision) {
 	next := maps.Clone(cs)
 	out := make([]stint.Decision, len(asks))
@@ -104,7 +102,7 @@ func (s *spec) Adjust(_ context.Context, asks []stint.Ask, ds []stint.Decision) 
 	return s.step(asks, ds, stint.ValidateAdjust, counters.adjust)
 }
 
-// step brings all counters from one value to the next.
+// step validates the asks and applies next to the counters.
 func (s *spec) step(
 	asks []stint.Ask, ds []stint.Decision,
 	validate func([]stint.Ask, []stint.Decision) error,

@@ -1,5 +1,5 @@
-// Package storetest is the conformance suite of [stint.Store]. A store, or a
-// layer around one, that passes [Run] gives the answers of the specification:
+// Package storetest is the conformance suite of [stint.Store]. A store or layer that passes [Run] decides
+// like the specification:
 //
 //	func TestStore(t *testing.T) {
 //		storetest.Run(t, func(t testing.TB, now func() time.Time) stint.Store {
@@ -9,20 +9,16 @@
 //		})
 //	}
 //
-// The suite holds a store to the pure functions of package stint in four ways:
-// the behaviour scripts of testdata/limits; random traces compared step by step
-// with [Spec]; many goroutines on shared counters, which must admit exactly
-// what the limits allow and be charged for nothing else; and recorded
-// concurrent histories, which must be linearizable. Beyond that it checks how a
-// store treats bad input, empty calls, calls of a thousand asks, and Close. It never sleeps, and looks at
-// a store only through the interface.
+// The suite compares a store with the pure functions of package stint. It runs the behaviour scripts of
+// testdata/limits, and compares random traces step by step with [Spec]. It takes from shared counters on
+// many goroutines, which must admit exactly what the limits allow. It records concurrent histories, which
+// must be linearizable. It also checks bad input, empty calls, calls of a thousand asks, and Close. It
+// never sleeps, and uses only the interface.
 //
-// A denial that says it is [stint.Remembered] is only held to being one: the same
-// ask must be denied by the specification, too. Its other fields may be a moment
-// old.
+// For a denial with the basis [stint.Remembered], the suite only checks that the specification denies the
+// same ask. The other fields may be out of date.
 //
-// It refuses to measure: [Bench] does that, and nothing here depends on how
-// fast a store is.
+// [Run] does not depend on how fast a store is; [Bench] measures that.
 package storetest
 
 import (
@@ -38,18 +34,17 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// Open returns an empty store that takes its time from now. The store is closed
-// when t ends, by Open's own doing.
+// Open returns an empty store that uses now as its clock. Open arranges that the store is closed when t
+// ends.
 type Open func(t testing.TB, now func() time.Time) stint.Store
 
-// Clock is the clock of a store under test: it stands still until it is set.
+// Clock is the clock of a store under test. It changes only when it is set.
 type Clock struct{ micros atomic.Int64 }
 
-// Epoch is where a new clock stands and where scripts begin, unless they say
-// otherwise: a Thursday, at midnight.
+// Epoch is the time of a new clock, and the default start of scripts: a Thursday, at midnight.
 var Epoch = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 
-// NewClock returns a clock that stands at [Epoch].
+// NewClock returns a clock set to [Epoch].
 func NewClock() *Clock {
 	c := new(Clock)
 	c.Set(Epoch)
@@ -65,7 +60,7 @@ func (c *Clock) Set(t time.Time) { c.micros.Store(t.UnixMicro()) }
 // Add moves the clock by d.
 func (c *Clock) Add(d time.Duration) { c.micros.Add(d.Microseconds()) }
 
-// agree reports whether the answer is that of the specification.
+// agree reports whether the decisions match those of the specification.
 func agree(got, want []stint.Decision) bool {
 	if !remembered(got) {
 		return slices.Equal(got, want)
@@ -80,12 +75,12 @@ func agree(got, want []stint.Decision) bool {
 	return denied
 }
 
-// remembered reports whether an answer was not asked for.
+// remembered reports whether a layer has decided without asking the store.
 func remembered(ds []stint.Decision) bool {
 	return slices.ContainsFunc(ds, func(d stint.Decision) bool { return d.Basis == stint.Remembered })
 }
 
-// Take asks a store, and returns its decisions, or none after an error.
+// Take calls store.Take and returns the decisions, or nil after an error.
 func Take(ctx context.Context, s stint.Store, asks []stint.Ask) ([]stint.Decision, error) {
 	ds := make([]stint.Decision, len(asks))
 	if err := s.Take(ctx, asks, ds); err != nil {
@@ -94,7 +89,7 @@ func Take(ctx context.Context, s stint.Store, asks []stint.Ask) ([]stint.Decisio
 	return ds, nil
 }
 
-// Adjust adjusts counters of a store, and returns its decisions, or none after an error.
+// Adjust calls store.Adjust and returns the decisions, or nil after an error.
 func Adjust(ctx context.Context, s stint.Store, asks []stint.Ask) ([]stint.Decision, error) {
 	ds := make([]stint.Decision, len(asks))
 	if err := s.Adjust(ctx, asks, ds); err != nil {
@@ -103,7 +98,7 @@ func Adjust(ctx context.Context, s stint.Store, asks []stint.Ask) ([]stint.Decis
 	return ds, nil
 }
 
-// check is one part of the suite. Each gets a store of its own.
+// check is one part of the suite. Each gets its own store.
 type check struct {
 	name string
 	run  func(t rapid.TB, s stint.Store, c *Clock)
@@ -140,8 +135,8 @@ func Run(t *testing.T, open Open) {
 	}
 }
 
-// Bench measures takes of one ask and of several, admitted and denied, over a
-// thousand keys. The store runs on the real clock.
+// Bench measures takes of one and of several asks, allowed and denied, over a thousand keys. The store uses
+// the real clock.
 func Bench(b *testing.B, open Open) {
 	b.Helper()
 	const keys = 1000

@@ -51,14 +51,14 @@ func TestBadScript(t *testing.T) {
 		{limit + "at noon take alice -> allow", `time "noon"`},
 		{limit + "at 0s take", "want: at TIME VERB SUBJECT"},
 		{limit + "at 0s steal alice", "want take, peek"},
-		{limit + "at 0s take alice", "says what it expects"},
+		{limit + "at 0s take alice", "needs an expectation"},
 		{limit + "at 0s take alice some -> allow", `"some": want a cost`},
 		{limit + "at 0s take alice xx -> allow", `"xx"`},
 		{limit + "at 0s take alice on hour -> allow", `no limit "hour"`},
 		{limit + "at 0s take alice -> maybe", `"maybe": want allow, deny`},
 		{limit + "at 0s take alice -> allow left=3", `"left": want one of`},
-		{limit + "at 0s take alice -> deny by hour", `"hour": this step asks no such limit`},
-		{limit + "limit hour: 9/1h\nat 0s take alice -> allow remaining=3", "say of which limit"},
+		{limit + "at 0s take alice -> deny by hour", `"hour": this step does not use that limit`},
+		{limit + "limit hour: 9/1h\nat 0s take alice -> allow remaining=3", "name the limit, as in limit.remaining"},
 	} {
 		_, err := storetest.ParseScript("x.txt", c.text)
 		if err == nil || !strings.Contains(err.Error(), c.says) {

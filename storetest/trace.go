@@ -12,12 +12,12 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// checkTraces runs random traces on the store and on the specification, and
-// compares every answer. A run has at least 10,000 steps.
+// checkTraces runs random traces on the store and on the specification, and compares every decision. A run
+// has at least 10,000 steps.
 func checkTraces(t rapid.TB, store stint.Store, clock *Clock) {
 	traces := 0
 	rapid.Check(t, func(t *rapid.T) {
-		traces++ // each trace has subjects of its own; the store is shared
+		traces++ // each trace has its own subjects, since the store is shared
 		tr := trace{t: t, store: store, clock: clock, model: counters{}, id: traces}
 		tr.run()
 	})
@@ -58,8 +58,8 @@ func (tr *trace) run() {
 	}
 }
 
-// move sets the clock: mostly onwards, often to where the last denial said to
-// come back or to just before, now and then a little backwards.
+// move sets the clock: mostly forwards, often to the RetryAfter of the last denial or just before, and
+// sometimes a little backwards.
 func (tr *trace) move() {
 	now := tr.clock.Now()
 	switch rapid.IntRange(0, 9).Draw(tr.t, "move") {
@@ -69,7 +69,7 @@ func (tr *trace) move() {
 	case 4:
 		now = now.Add(max(0, tr.wait-time.Microsecond))
 	case 5:
-		// A store may drop what recovered a second ago.
+		// Less than a second: a store may drop what recovered earlier.
 		back := time.Duration(rapid.Int64Range(0, 900_000).Draw(tr.t, "back")) * time.Microsecond
 		if earliest := tr.latest.Add(-back); now.After(earliest) {
 			now = earliest
@@ -85,15 +85,15 @@ func (tr *trace) move() {
 	}
 }
 
-// asks draws a hierarchy: some of the limits, each for one of two subjects,
-// possibly the same counter twice.
-func (tr *trace) asks(least int64) []stint.Ask {
+// asks draws a hierarchy: some of the limits, each for one of two subjects, possibly the same counter
+// twice.
+func (tr *trace) asks(minCost int64) []stint.Ask {
 	var out []stint.Ask
 	for range rapid.IntRange(1, 4).Draw(tr.t, "asks") {
 		i := rapid.IntRange(0, len(tr.limits)-1).Draw(tr.t, "limit")
 		l := tr.limits[i]
-		most := max(l.Max, l.Burst) + 1
-		cost := rapid.Int64Range(max(least, -most), most).Draw(tr.t, "cost")
+		maxCost := max(l.Max, l.Burst) + 1
+		cost := rapid.Int64Range(max(minCost, -maxCost), maxCost).Draw(tr.t, "cost")
 		if rapid.Bool().Draw(tr.t, "one") {
 			cost = 1
 		}
@@ -107,7 +107,7 @@ func (tr *trace) key(limit int) stint.Key {
 	return stint.Key{Subject: fmt.Sprintf("%s-%d", subject, tr.id), Name: fmt.Sprintf("limit-%d", limit)}
 }
 
-// guard puts penalties behind some of the asks, if no counter is asked twice.
+// guard adds penalties after some of the asks, if no counter is asked twice.
 func (tr *trace) guard(asks []stint.Ask) []stint.Ask {
 	var out []stint.Ask
 	for i, a := range asks {
@@ -168,7 +168,7 @@ func (tr *trace) reset() {
 	tr.log = append(tr.log, fmt.Sprintf("reset %v", asks))
 }
 
-// change gives a limit another size, or makes it another limit altogether.
+// change changes a limit's size, or replaces the limit or the penalty.
 func (tr *trace) change() {
 	if rapid.Bool().Draw(tr.t, "ladder") {
 		tr.ladder = drawPenalty(tr.t)
@@ -186,7 +186,7 @@ func (tr *trace) change() {
 	}
 }
 
-// same checks that the store has left the asks as they were given to it.
+// same checks that the store has not changed the asks.
 func (tr *trace) same(verb string, given, asks []stint.Ask) {
 	if !slices.Equal(given, asks) {
 		tr.t.Fatalf("%s has changed its asks\n    from %v\n    to   %v", verb, asks, given)
@@ -227,8 +227,8 @@ func drawPenalty(t *rapid.T) *stint.Penalty {
 	}
 }
 
-// drawLimit draws a valid limit: small ones, whose edges are reached, and now
-// and then one so large that it keeps time in coarser ticks.
+// drawLimit draws a valid limit: mostly a small one, whose edges are reached, and sometimes one so large that
+// it uses coarser ticks.
 func drawLimit(t *rapid.T) stint.Limit {
 	l := stint.Limit{
 		Algorithm: rapid.SampledFrom(stint.Algorithms()).Draw(t, "algorithm"),
