@@ -17,7 +17,7 @@ import (
 	"github.com/stintdev/stint/storetest"
 )
 
-// TestAllocations counts what a decision costs its caller.
+// TestAllocations counts the allocations of a decision.
 func TestAllocations(t *testing.T) {
 	s := open(t, testredis.Shared(t).URL(), redisstore.Options{})
 	for _, a := range stint.Algorithms() {
@@ -43,7 +43,7 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// TestMemory measures what a counter takes in Redis, as docs/redis.md says.
+// TestMemory compares the memory of a counter in Redis with docs/redis.md.
 func TestMemory(t *testing.T) {
 	const counters = 100_000
 	server := testredis.Start(t)

@@ -47,8 +47,8 @@ func eventually(t testing.TB, within time.Duration, f func() error) {
 	}
 }
 
-// replicates waits until what is written to a primary arrives at its replicas:
-// they begin to listen about a second after they are attached.
+// replicates waits until writes to a primary arrive at its replicas, which takes about a second after
+// they are attached.
 func replicates(t testing.TB, primary *testredis.Server, replicas []*testredis.Server, look ...string) {
 	t.Helper()
 	primary.Do(t, "SET", "{alice}", "x")
@@ -62,8 +62,8 @@ func replicates(t testing.TB, primary *testredis.Server, replicas []*testredis.S
 	}
 }
 
-// TestFailover kills the primary under load. Decisions come back, and what was
-// admitted too much is what the replica had not yet been told.
+// TestFailover kills the primary under load. Decisions resume, and no more is admitted beyond the limit
+// than what the replica had not yet received.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(testing.TB) (url string, primary func() *testredis.Server){
@@ -150,7 +150,7 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// TestRestart restarts Redis without its data: nothing changes but the counts.
+// TestRestart restarts Redis without its data: only the counts are lost.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -178,7 +178,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestScriptFlush makes Redis forget the script, which no one notices.
+// TestScriptFlush removes the script from Redis, which callers do not notice.
 func TestScriptFlush(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -194,7 +194,7 @@ func TestScriptFlush(t *testing.T) {
 	}
 }
 
-// TestAbsent opens a store before there is a Redis.
+// TestAbsent opens a store before Redis runs.
 func TestAbsent(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -217,7 +217,7 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// TestDisconnected cuts all connections again and again, under load.
+// TestDisconnected repeatedly closes all connections under load.
 func TestDisconnected(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -250,8 +250,7 @@ func TestDisconnected(t *testing.T) {
 	}
 }
 
-// TestPause stops Redis' mouth. Callers wait as long as they want, and no longer
-// than the store's timeout.
+// TestPause pauses Redis. Callers wait until their deadline or the store's timeout.
 func TestPause(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -289,8 +288,7 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestQueue has more requests wait than may. Those who stopped waiting are not
-// charged when Redis comes back.
+// TestQueue overflows the queue. Callers that gave up are not charged when Redis comes back.
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -335,8 +333,8 @@ func TestQueue(t *testing.T) {
 	})
 }
 
-// TestHalf takes from two servers of which one does not answer. What the other has
-// charged is taken back, also after the caller has left.
+// TestHalf takes from two servers of which one does not reply. The charge of the other is undone, even
+// after the caller has given up.
 func TestHalf(t *testing.T) {
 	t.Parallel()
 	c := testredis.StartCluster(t)
@@ -370,7 +368,7 @@ func TestHalf(t *testing.T) {
 	}
 }
 
-// TestMigration moves a slot to and fro under load. No one notices.
+// TestMigration migrates a slot back and forth under load, which callers do not notice.
 func TestMigration(t *testing.T) {
 	t.Parallel()
 	c := testredis.StartCluster(t)
@@ -419,8 +417,7 @@ func TestMigration(t *testing.T) {
 	t.Logf("%d moves, %+v", moves, s.Stats())
 }
 
-// TestGarbage has the store talk to something that is not Redis, or only seems to
-// be.
+// TestGarbage connects the store to a server that is not Redis, or only looks like it.
 func TestGarbage(t *testing.T) {
 	t.Parallel()
 	const hello = "%2\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n"
@@ -479,7 +476,7 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// impostor answers commands with what it was given.
+// impostor replies to commands with given texts.
 func impostor(c net.Conn, hello, eval string) {
 	r := bufio.NewReader(c)
 	for {
@@ -514,7 +511,7 @@ func impostor(c net.Conn, hello, eval string) {
 	}
 }
 
-// TestMissingCommand runs on a Redis that lacks what the script needs.
+// TestMissingCommand uses a Redis that lacks a command of the script.
 func TestMissingCommand(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t, "--rename-command", "MGET", "")
@@ -524,7 +521,7 @@ func TestMissingCommand(t *testing.T) {
 	}
 }
 
-// TestLeavesNothing closes stores, and looks for what they left running.
+// TestLeavesNothing checks that a closed store leaves no goroutines.
 func TestLeavesNothing(t *testing.T) { //nolint:paralleltest // it looks at all goroutines
 	for name, urlOf := range topologies {
 		t.Run(name, func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"github.com/stintdev/stint/storetest"
 )
 
-// manyAsks returns asks of n counters: of one subject, or each of another.
+// manyAsks returns asks of n counters, of one subject or each of its own.
 func manyAsks(n int, subjects bool) []stint.Ask {
 	asks := make([]stint.Ask, n)
 	for i := range asks {
@@ -56,13 +56,13 @@ func newPair(t testing.TB, url string) *pair {
 	return &pair{Store: s, spec: storetest.Spec(clock.Now), clock: clock}
 }
 
-// take takes from both, and compares the answers.
+// take takes from both, and compares the decisions.
 func (p *pair) take(t testing.TB, what string, asks []stint.Ask) {
 	t.Helper()
 	p.both(t, what, asks, storetest.Take)
 }
 
-// adjust adjusts both, and compares the answers.
+// adjust adjusts both, and compares the decisions.
 func (p *pair) adjust(t testing.TB, what string, asks []stint.Ask) {
 	t.Helper()
 	p.both(t, what, asks, storetest.Adjust)
@@ -85,8 +85,7 @@ func (p *pair) both(t testing.TB, what string, asks []stint.Ask, of func(context
 	}
 }
 
-// TestMany makes calls of more asks than are decided at once. They are charged all
-// or none, whichever of them denies.
+// TestMany takes more asks than fit in one call. All are charged or none, whichever denies.
 func TestMany(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"single", "cluster"} {
@@ -125,7 +124,7 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// TestTooMany asks more than is accepted.
+// TestTooMany takes more asks than allowed.
 func TestTooMany(t *testing.T) {
 	t.Parallel()
 	s := open(t, testredis.Shared(t).URL(), redisstore.Options{})
@@ -144,8 +143,8 @@ func TestTooMany(t *testing.T) {
 	}
 }
 
-// TestManyTogether has asks that are decided together, wherever they stand among
-// others: those of one counter, and a penalty with those it answers for.
+// TestManyTogether takes asks that must be decided together, wherever they are among others: those of one
+// counter, and a penalty with the asks it guards.
 func TestManyTogether(t *testing.T) {
 	t.Parallel()
 	penalty, err := stint.ParsePenalty("2/1h cooldown=1h")
@@ -207,8 +206,8 @@ func TestManyTogether(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce has takes of many asks compete, which ask the same counters in
-// different orders. Each is charged whole or not at all, and no limit is exceeded.
+// TestManyAtOnce makes concurrent takes of many asks, which ask the same counters in different orders. Each
+// is charged completely or not at all, and no limit is exceeded.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"single", "cluster"} {
@@ -264,7 +263,7 @@ func TestManyAtOnce(t *testing.T) {
 }
 
 // scriptKeys returns how many keys each call of the script had, in the order in
-// which the server ran them. The server must note every command.
+// which the server ran them. The server must log every command.
 func scriptKeys(t testing.TB, server *testredis.Server) (out []int) {
 	t.Helper()
 	for _, entry := range server.Do(t, "SLOWLOG", "GET", "-1").([]any) {
@@ -282,8 +281,8 @@ func scriptKeys(t testing.TB, server *testredis.Server) (out []int) {
 	return out
 }
 
-// TestManyHoldNoOne takes a unit again and again while takes of many asks are on
-// their way: each call of theirs is short, and others come in between.
+// TestManyHoldNoOne takes single units during takes of many asks, whose calls must be short enough to let
+// others in between.
 func TestManyHoldNoOne(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -340,8 +339,7 @@ func TestManyHoldNoOne(t *testing.T) {
 	}
 }
 
-// TestManyStop has no server for the rest of a take: it does not wait for each part
-// of it.
+// TestManyStop stops the server during a take, which must not wait for each remaining part.
 func TestManyStop(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -368,8 +366,7 @@ func TestManyStop(t *testing.T) {
 	})
 }
 
-// TestManyLeft has the caller leave in the middle of a take: what it has charged is
-// taken back.
+// TestManyLeft cancels a take half way, whose charges are undone.
 func TestManyLeft(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, testredis.Shared(t).URL())
@@ -411,8 +408,7 @@ func TestManyLeft(t *testing.T) {
 	})
 }
 
-// TestManyMovingSlot takes from counters of which some have moved and others have
-// not.
+// TestManyMovingSlot takes from counters of which some have been migrated.
 func TestManyMovingSlot(t *testing.T) {
 	t.Parallel()
 	c := testredis.StartCluster(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/stintdev/stint/storetest"
 )
 
-// penalized returns asks for what alice may have once an hour, with a penalty.
+// penalized returns asks of a limit of one per hour for alice, with a penalty.
 func penalized(t testing.TB, penalty string) []stint.Ask {
 	t.Helper()
 	p, err := stint.ParsePenalty(penalty)
@@ -28,8 +28,8 @@ func penalized(t testing.TB, penalty string) []stint.Ask {
 
 const banKey = "rl:{alice}:ban:pn"
 
-// TestPenaltyState looks at what Redis keeps of violations: for how long, how many,
-// and what becomes of something else in their place.
+// TestPenaltyState checks what Redis stores about violations: for how long, how many, and what happens if
+// the key holds something else.
 func TestPenaltyState(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -80,8 +80,8 @@ func TestPenaltyState(t *testing.T) {
 	}
 }
 
-// TestPenaltyOfMovingSlot asks while the counters of a take are in two places: bans
-// hold, though what happens meanwhile may be no violation.
+// TestPenaltyOfMovingSlot takes while some counters have been migrated: bans hold, though denials may not
+// count as violations meanwhile.
 func TestPenaltyOfMovingSlot(t *testing.T) {
 	t.Parallel()
 	c := testredis.StartCluster(t)

@@ -21,7 +21,7 @@ import (
 // workerURL is set for the processes that TestProcesses starts.
 const workerURL = "STINT_TEST_WORKER"
 
-// eternity is a window whose end no test will see.
+// eternity is a window that does not end during a test.
 var eternity = stint.Every(stint.MaxWindow)
 
 // limitOf returns a limit of the algorithm whose capacity is n, for eternity.
@@ -33,14 +33,14 @@ func limitOf(a stint.Algorithm, n int64) stint.Limit {
 	return l
 }
 
-// A worker has 16 goroutines that take from a total and from a user's share of
-// it, until nothing is left.
+// A worker has 16 goroutines that take from a shared limit and from a user's limit until the shared one
+// is used up.
 const (
 	processes, takers, users = 3, 16, 4
 	wholeLimit, userLimit    = 600, 200
 )
 
-// work is the life of a worker. It prints what it was admitted, by algorithm.
+// work is the main function of a worker. It prints how many units it was admitted, by counter.
 func work(url string) int {
 	s, err := redisstore.Open(url, redisstore.Options{})
 	if err != nil {
@@ -85,8 +85,8 @@ func work(url string) int {
 	return 0
 }
 
-// TestProcesses has processes take from the same counters at once. Together they
-// are admitted what the limit allows, no more and no less.
+// TestProcesses takes from the same counters in several processes. Together they are admitted exactly
+// the limit.
 func TestProcesses(t *testing.T) {
 	t.Parallel()
 	for name, urlOf := range topologies {
@@ -144,8 +144,8 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestClocks gives stores clocks that are wrong. They only use them to guess
-// which calendar window it is, and no answer depends on the guess.
+// TestClocks uses stores with wrong clocks. They only guess the calendar window by them, and no decision
+// depends on the guess.
 func TestClocks(t *testing.T) {
 	t.Parallel()
 	for name, urlOf := range topologies {

@@ -21,23 +21,22 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// stores counts the stores opened, to give each a prefix of its own.
+// stores counts the opened stores, to give each its own prefix.
 var stores atomic.Int64
 
-// open returns a store with counters of its own, on servers that others use.
+// open returns a store with its own prefix, on shared servers.
 func open(t testing.TB, url string, o redisstore.Options) *redisstore.Store {
 	t.Helper()
 	return openURL(t, fmt.Sprintf("%s?prefix=t%d", url, stores.Add(1)), o)
 }
 
-// openPatient is open, of a store that is not in a hurry: the race detector and a busy machine
-// make calls long.
+// openPatient is open with a long timeout, for the race detector and busy machines.
 func openPatient(t testing.TB, url string, o redisstore.Options) *redisstore.Store {
 	t.Helper()
 	return openURL(t, fmt.Sprintf("%s?prefix=t%d%s", url, stores.Add(1), slow), o)
 }
 
-// openURL returns the store that the URL says.
+// openURL opens a store, and closes it when the test ends.
 func openURL(t testing.TB, url string, o redisstore.Options) *redisstore.Store {
 	t.Helper()
 	s, err := redisstore.Open(url, o)
@@ -48,7 +47,7 @@ func openURL(t testing.TB, url string, o redisstore.Options) *redisstore.Store {
 	return s
 }
 
-// topologies are the servers that every store runs on.
+// topologies are the deployments that every test of the suite runs on.
 var topologies = map[string]func(testing.TB) string{
 	"single":   func(t testing.TB) string { t.Helper(); return testredis.Shared(t).URL() },
 	"sentinel": func(t testing.TB) string { t.Helper(); return testredis.SharedSentinels(t).URL() },

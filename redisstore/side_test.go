@@ -68,7 +68,7 @@ func TestSideValues(t *testing.T) {
 	}
 }
 
-// TestSideApart has a store whose prefix and names look like the counters of others.
+// TestSideApart uses a prefix and names that look like counters of other stores.
 func TestSideApart(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -187,8 +187,7 @@ func TestSidePresent(t *testing.T) {
 	}
 }
 
-// TestSidePresentExpires looks at the group itself: it outlives its first members, not
-// its last.
+// TestSidePresentExpires checks that a group expires with its last member, not with its first.
 func TestSidePresentExpires(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -209,7 +208,7 @@ func TestSidePresentExpires(t *testing.T) {
 	}
 }
 
-// ear is one who listens.
+// ear is a subscriber.
 type ear struct {
 	heard  chan string // "(connected)", or a message
 	cancel context.CancelFunc
@@ -218,7 +217,7 @@ type ear struct {
 
 const connected = "(connected)"
 
-// listen subscribes until the test ends, and returns when that is so.
+// listen subscribes until the test ends. It returns when it is subscribed.
 func listen(t testing.TB, x *redisstore.Side, channel string) *ear {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -240,7 +239,7 @@ func listen(t testing.TB, x *redisstore.Side, channel string) *ear {
 	return e
 }
 
-// want waits for what is heard next.
+// want waits for the next message.
 func (e *ear) want(t testing.TB, within time.Duration, want string) {
 	t.Helper()
 	select {
@@ -253,7 +252,7 @@ func (e *ear) want(t testing.TB, within time.Duration, want string) {
 	}
 }
 
-// reaches waits until messages arrive that were published after a loss.
+// reaches waits until messages arrive again after a lost connection.
 func (e *ear) reaches(t testing.TB, x *redisstore.Side, channel string) {
 	t.Helper()
 	eventually(t, 15*time.Second, func() error {
@@ -313,8 +312,7 @@ func TestSideMessages(t *testing.T) {
 	}
 }
 
-// TestSideSlow has someone listen who does not come to an end. Counters are not held
-// up, and the others hear.
+// TestSideSlow has a subscriber that blocks. Counters and other subscribers are not delayed.
 func TestSideSlow(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -356,7 +354,7 @@ func TestSideSlow(t *testing.T) {
 	wg.Wait()
 }
 
-// subscribed returns the one channel that is listened to.
+// subscribed returns the only channel that has subscribers.
 func subscribed(t testing.TB, server *testredis.Server) string {
 	t.Helper()
 	channels := server.Do(t, "PUBSUB", "CHANNELS", "*side/*").([]any)
@@ -366,7 +364,7 @@ func subscribed(t testing.TB, server *testredis.Server) string {
 	return channels[0].(string)
 }
 
-// listeners waits until so many connections listen.
+// listeners waits for a number of subscribed connections.
 func listeners(t testing.TB, server *testredis.Server, channel string, want int64) {
 	t.Helper()
 	eventually(t, 10*time.Second, func() error {
@@ -377,7 +375,7 @@ func listeners(t testing.TB, server *testredis.Server, channel string, want int6
 	})
 }
 
-// TestSideSilence has the connection die without a word.
+// TestSideSilence breaks the connection without closing it.
 func TestSideSilence(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -402,7 +400,7 @@ func TestSideSilence(t *testing.T) {
 	e.want(t, 5*time.Second, "two")
 }
 
-// TestSideOutage is without a Redis at first, and again later.
+// TestSideOutage subscribes while Redis is down, and stops Redis again later.
 func TestSideOutage(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -449,7 +447,7 @@ func TestSideOutage(t *testing.T) {
 	server.Resume(t)
 }
 
-// TestSideFailover kills the server that is listened to.
+// TestSideFailover kills the server of the subscription.
 func TestSideFailover(t *testing.T) {
 	t.Parallel()
 	t.Run("sentinel", func(t *testing.T) {
@@ -475,8 +473,8 @@ func TestSideFailover(t *testing.T) {
 	})
 }
 
-// TestSideReplaced has sentinels name another primary while the old one lives on and
-// is not told, as if it could not be reached by them.
+// TestSideReplaced has sentinels promote another primary while the old one keeps running and does not
+// notice, as if they could not reach it.
 func TestSideReplaced(t *testing.T) {
 	t.Parallel()
 	servers, next := testredis.StartSentinels(t), testredis.Start(t)
@@ -493,7 +491,7 @@ func TestSideReplaced(t *testing.T) {
 	e.want(t, 5*time.Second, "here")
 }
 
-// TestSideACL does all of it as a user that may do what the documentation says.
+// TestSideACL uses Side as a user with the documented ACL rules.
 func TestSideACL(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -512,8 +510,8 @@ func TestSideACL(t *testing.T) {
 	e.want(t, 5*time.Second, "x")
 }
 
-// TestSideEnds ends subscriptions by their context and by the store, in the middle of
-// a call, and looks for what they left running.
+// TestSideEnds ends subscriptions by their context and by closing the store, during a call, and checks that
+// no goroutines remain.
 func TestSideEnds(t *testing.T) { //nolint:paralleltest // it looks at all goroutines
 	for name, urlOf := range topologies {
 		t.Run(name, func(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"github.com/stintdev/stint/storetest"
 )
 
-// keyOf is the key in Redis of the counter that open's store has for an ask.
+// keyOf returns the Redis key of an ask's counter in a store that open returned.
 func keyOf(a stint.Ask) string {
 	suffix := map[stint.Algorithm]string{
 		stint.FixedWindow: "fw", stint.SlidingWindow: "sw", stint.SlidingLog: "sl",
@@ -27,7 +27,7 @@ func keyOf(a stint.Ask) string {
 	return fmt.Sprintf("rl:%s:%s", a.Key, suffix[a.Limit.Algorithm])
 }
 
-// TestTTL looks at how long Redis keeps counters, and takes that away from them.
+// TestTTL checks the time to live of counters, and that it is restored after it was removed.
 func TestTTL(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -96,7 +96,7 @@ func TestTTL(t *testing.T) {
 	}
 }
 
-// TestBadStates puts what is no state under the keys of counters.
+// TestBadStates writes invalid states to the keys of counters.
 func TestBadStates(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -161,7 +161,7 @@ func TestBadStates(t *testing.T) {
 	}
 }
 
-// TestForeignStates puts the state of one algorithm under the key of another.
+// TestForeignStates writes the state of one algorithm to the key of another.
 func TestForeignStates(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -185,8 +185,7 @@ func TestForeignStates(t *testing.T) {
 	}
 }
 
-// TestLongLogs compares logs with the specification that are too long to be read
-// and written whole.
+// TestLongLogs compares logs with the specification that are too long to be read and written as a whole.
 func TestLongLogs(t *testing.T) {
 	t.Parallel()
 	for _, max := range []int64{100, 500, 3000} {
@@ -263,8 +262,8 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// TestSharedCalls takes from one counter on many goroutines, which share calls
-// and yet are each told a different number that remains.
+// TestSharedCalls takes from one counter on many goroutines. They share calls, but each gets a different
+// Remaining.
 func TestSharedCalls(t *testing.T) {
 	t.Parallel()
 	s := open(t, testredis.Shared(t).URL(), redisstore.Options{})

@@ -14,7 +14,7 @@ import (
 	"github.com/stintdev/stint/storetest"
 )
 
-// allow makes the user that docs/redis.md advises, on every server.
+// allow creates the user of docs/redis.md on every server.
 func allow(t testing.TB, user string, servers ...*testredis.Server) {
 	t.Helper()
 	doc, err := os.ReadFile("../docs/redis.md")
@@ -46,8 +46,7 @@ func suiteAs(t *testing.T, url string) {
 	})
 }
 
-// TestTLS runs the suite over TLS, with a client's certificate, as a user that
-// may do what the documentation says and nothing else.
+// TestTLS runs the suite over TLS with a client certificate, as a user with only the documented ACL rules.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	server := testredis.StartTLS(t, "--tls-auth-clients", "yes")
@@ -57,7 +56,7 @@ func TestTLS(t *testing.T) {
 		"&tls_server_name=localhost&client_name=test&conns=4&flush_delay=20us&buffer=16KiB&db=3")
 }
 
-// TestACL runs the suite as that user where there are several servers.
+// TestACL runs the suite as that user on deployments of several servers.
 func TestACL(t *testing.T) {
 	t.Parallel()
 	t.Run("cluster", func(t *testing.T) {

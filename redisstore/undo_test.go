@@ -34,8 +34,8 @@ func takeOne(t testing.TB, s stint.Store, subject string, l stint.Limit, cost in
 	return out[0]
 }
 
-// stuck is a cluster with a take half way: it has charged alice, and waits for
-// bob, whose server is paused and will deny.
+// stuck is a cluster with an unfinished take: it has charged alice, and waits for bob, whose server is
+// paused and will deny.
 type stuck struct {
 	clock *storetest.Clock
 	other *redisstore.Store // someone else's
@@ -95,8 +95,7 @@ func half(t *testing.T, c *testredis.Cluster, alice stint.Limit, cost int64, pre
 	return h
 }
 
-// TestUndoLate undoes a charge after it has recovered and others have charged:
-// theirs must stay.
+// TestUndoLate undoes a charge after it has recovered and others have charged: their charges must stay.
 func TestUndoLate(t *testing.T) {
 	t.Parallel()
 	c := testredis.StartCluster(t)
@@ -118,7 +117,7 @@ func TestUndoLate(t *testing.T) {
 	}
 }
 
-// TestUndoPart undoes a charge that is still there in part, or among others.
+// TestUndoPart undoes a charge that has partly recovered, or that is among others.
 func TestUndoPart(t *testing.T) {
 	t.Parallel()
 	c := testredis.StartCluster(t)
@@ -146,7 +145,7 @@ func TestUndoPart(t *testing.T) {
 	}
 }
 
-// TestUndoTwin undoes a charge on a log that looks the same again but is not.
+// TestUndoTwin undoes a charge on a log that looks the same as before, but is not.
 func TestUndoTwin(t *testing.T) {
 	t.Parallel()
 	h := half(t, testredis.StartCluster(t), parse(t, "20/1m sliding_log"), 1, func(h *stuck) {
@@ -166,7 +165,7 @@ func TestUndoTwin(t *testing.T) {
 	}
 }
 
-// split begins to move alice's slot, and moves one of her counters.
+// split starts the migration of alice's slot, and migrates one of her counters.
 func split(t testing.TB, c *testredis.Cluster, key string) {
 	t.Helper()
 	from, to := c.Primary(t, "{alice}"), c.Nodes()[0]
@@ -180,7 +179,7 @@ func split(t testing.TB, c *testredis.Cluster, key string) {
 	from.Do(t, "MIGRATE", host, port, key, "0", "5000")
 }
 
-// TestMovingSlot asks for counters of which some have moved and others have not.
+// TestMovingSlot takes from counters of which some have been migrated.
 func TestMovingSlot(t *testing.T) {
 	t.Parallel()
 	c := testredis.StartCluster(t)
@@ -221,7 +220,7 @@ func TestMovingSlot(t *testing.T) {
 	}
 }
 
-// TestUndoDoesNotHold denies a take whose undoing takes long.
+// TestUndoDoesNotHold denies a take whose undo takes longer than the caller waits.
 func TestUndoDoesNotHold(t *testing.T) {
 	t.Parallel()
 	c := testredis.StartCluster(t)
@@ -263,7 +262,7 @@ func TestUndoDoesNotHold(t *testing.T) {
 	}
 }
 
-// TestKept has a charge that cannot be taken back, because its server is gone.
+// TestKept has a charge that cannot be undone, because its server is down.
 func TestKept(t *testing.T) {
 	t.Parallel()
 	c := testredis.StartCluster(t)
@@ -295,11 +294,11 @@ func TestKept(t *testing.T) {
 	slow.Resume(t)
 	only(t, <-done)
 	if st := s.Stats(); st.Undone != 1 || st.Kept != 1 {
-		t.Errorf("%+v; want one charge that could not be taken back", st)
+		t.Errorf("%+v; want one charge that could not be undone", st)
 	}
 }
 
-// TestNoSubject uses keys whose subject is empty, which have no slot in common.
+// TestNoSubject uses keys with an empty subject, which are in different slots.
 func TestNoSubject(t *testing.T) {
 	t.Parallel()
 	s := open(t, testredis.SharedCluster(t).URL(), redisstore.Options{})
@@ -348,8 +347,7 @@ func TestShortDeadlines(t *testing.T) {
 	}
 }
 
-// TestFarCalendars has counters of calendar windows that are far apart, and
-// clocks at the ends of time.
+// TestFarCalendars uses calendar windows that are far apart, and extreme clocks.
 func TestFarCalendars(t *testing.T) {
 	t.Parallel()
 	clock := storetest.NewClock()

@@ -92,8 +92,7 @@ func TestParseURL(t *testing.T) {
 	}
 }
 
-// TestParseURLRefuses has in each row a URL and what the error says. S stands
-// for the secret.
+// Each row of TestParseURLRefuses has a URL and a part of the error. S stands for the secret.
 func TestParseURLRefuses(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ raw, says string }{
@@ -240,7 +239,7 @@ func TestParseURLRefuses(t *testing.T) {
 	}
 }
 
-// pemFiles writes a certificate, its key and a key of another into a directory.
+// pemFiles writes a certificate, its key and an unrelated key to a directory.
 func pemFiles(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -268,8 +267,7 @@ func pemFiles(t *testing.T) string {
 	return dir
 }
 
-// TestTLSFiles has in each row a query and what the error says. D stands for
-// the directory of the files.
+// Each row of TestTLSFiles has a query and a part of the error. D stands for the directory of the files.
 func TestTLSFiles(t *testing.T) {
 	t.Parallel()
 	dir := pemFiles(t)
@@ -301,8 +299,8 @@ func TestTLSFiles(t *testing.T) {
 	}
 }
 
-// TestURLDocument checks docs/redis-url.md: its table is that of the code, and
-// its examples are read.
+// TestURLDocument checks that the table in docs/redis-url.md matches the code, and that its examples are
+// valid.
 func TestURLDocument(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/redis-url.md")
@@ -345,8 +343,7 @@ func TestURLDocument(t *testing.T) {
 	}
 }
 
-// FuzzParseURL puts a password between two texts into a URL, at the places
-// where people put one.
+// FuzzParseURL checks that no error contains a password, wherever it is in the URL.
 func FuzzParseURL(f *testing.F) {
 	shapes := []string{
 		"redis://u:P@h", "redis://:P@h:1/2?timeout=1s", "rediss://u:P@h/x?y", "http://u:P@h", "u:P@h", "valkey:P", "redis://h#P",

@@ -23,14 +23,14 @@ import (
 	"github.com/stintdev/stint/redisstore/doctor"
 )
 
-// This file is long: one case for each finding, on servers that have it.
+// This file is long: it has a case for each finding.
 
 func TestMain(m *testing.M) {
 	defer testredis.StopShared()
 	m.Run()
 }
 
-// symptom is a finding that is expected.
+// symptom is an expected finding.
 type symptom struct {
 	check    string
 	severity doctor.Severity
@@ -45,7 +45,7 @@ func (w symptom) in(findings []doctor.Finding) bool {
 	})
 }
 
-// examine returns the findings, and looks at what holds for all of them.
+// examine returns the findings, and checks what all of them have in common.
 func examine(t testing.TB, url string) []doctor.Finding {
 	t.Helper()
 	sep := "?"
@@ -87,7 +87,7 @@ func examine(t testing.TB, url string) []doctor.Finding {
 	return findings
 }
 
-// expect examines the servers until the symptoms show.
+// expect examines the servers until the symptoms appear.
 func expect(t testing.TB, url string, want ...symptom) []doctor.Finding {
 	t.Helper()
 	for start := time.Now(); ; {
@@ -103,8 +103,7 @@ func expect(t testing.TB, url string, want ...symptom) []doctor.Finding {
 	}
 }
 
-// healthy fails if something is worse than that. How long a round trip takes is
-// this machine's affair.
+// healthy fails if a finding is worse than that. It ignores latency, which depends on this machine.
 func healthy(t testing.TB, findings []doctor.Finding, worst doctor.Severity) {
 	t.Helper()
 	for _, f := range findings {
@@ -122,8 +121,7 @@ func report(findings []doctor.Finding) string {
 	return b.String()
 }
 
-// detour returns an address from which everything goes to a server, and its
-// answers come back changed.
+// detour returns the address of a proxy that changes the replies of a server.
 func detour(t testing.TB, to string, change func([]byte) []byte) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -164,14 +162,14 @@ func detour(t testing.TB, to string, change func([]byte) []byte) string {
 	return l.Addr().String()
 }
 
-// late delays every answer.
+// late delays every reply.
 func late(d time.Duration) func([]byte) []byte {
 	return func(b []byte) []byte { <-time.After(d); return b }
 }
 
 var seconds = regexp.MustCompile(`\$10\r\n(\d{10})\r\n`)
 
-// ahead makes a server's clock be five seconds ahead.
+// ahead sets a server's clock five seconds ahead.
 func ahead(b []byte) []byte {
 	return seconds.ReplaceAllFunc(b, func(m []byte) []byte {
 		n, _ := strconv.Atoi(string(m[5:15]))
@@ -181,7 +179,7 @@ func ahead(b []byte) []byte {
 
 var version = regexp.MustCompile(`redis_version:\d+\.\d+`)
 
-// old makes a server be of a version that is too old.
+// old makes a server report a version that is too old.
 func old(b []byte) []byte {
 	return version.ReplaceAllFunc(b, func(m []byte) []byte { // of the same length
 		return fmt.Appendf(nil, "redis_version:%0*d.1", len(m)-len("redis_version:.1"), 6)
@@ -195,10 +193,10 @@ func dir(t testing.TB, s *testredis.Server) string {
 	return fmt.Sprint(reply[1])
 }
 
-// least is what docs/redis.md says the store needs.
+// least is the set of ACL rules that the store needs, as in docs/redis.md.
 const least = "resetkeys ~doc:* -@all +eval +evalsha +time +mget +exists +pttl +strlen +getrange +setrange +pexpire +psetex +del"
 
-// as returns a URL of a user with these rules.
+// as creates a user with these rules, and returns its URL.
 func as(t testing.TB, s *testredis.Server, rules string) string {
 	t.Helper()
 	s.Do(t, append([]string{"ACL", "SETUSER", "limiter", "reset", "on", ">pw"}, strings.Fields(rules)...)...)
@@ -417,7 +415,7 @@ func TestDoctorSingle(t *testing.T) {
 	}
 }
 
-// failSave makes a snapshot fail: in the place of its file is a directory.
+// failSave makes a snapshot fail, with a directory in the place of its file.
 func failSave(t testing.TB, s *testredis.Server) {
 	t.Helper()
 	if err := os.Mkdir(filepath.Join(dir(t, s), "dump.rdb"), 0o700); err != nil {
@@ -426,7 +424,7 @@ func failSave(t testing.TB, s *testredis.Server) {
 	s.Do(t, "BGSAVE")
 }
 
-// TestDoctorChangesNothing also sees that a server that is well is called so.
+// TestDoctorChangesNothing also checks that a healthy server is reported as such.
 func TestDoctorChangesNothing(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t, "--save", "3600 1")
