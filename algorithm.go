@@ -18,6 +18,10 @@ const (
 	TokenBucket
 	// LeakyBucket spaces requests evenly and says how long to hold each one.
 	LeakyBucket
+	// Concurrency counts what is held at once: a take holds, and a release gives
+	// back ([Limiter.Hold]). The window is how long a holder that is neither
+	// released nor renewed keeps its place.
+	Concurrency
 )
 
 var algorithmNames = [...]string{
@@ -26,14 +30,28 @@ var algorithmNames = [...]string{
 	SlidingLog:    "sliding_log",
 	TokenBucket:   "token_bucket",
 	LeakyBucket:   "leaky_bucket",
+	Concurrency:   "concurrency",
 }
 
-const algorithmWant = "sliding_window, fixed_window, sliding_log, token_bucket (or gcra) or leaky_bucket"
+// algorithmCodes are for [Limit.AppendKind].
+var algorithmCodes = [...]string{
+	SlidingWindow: "sw",
+	FixedWindow:   "fw",
+	SlidingLog:    "sl",
+	TokenBucket:   "tb",
+	LeakyBucket:   "lb",
+	Concurrency:   "cc",
+}
+
+const algorithmWant = "sliding_window, fixed_window, sliding_log, token_bucket (or gcra), leaky_bucket or concurrency"
 
 // Algorithms returns every algorithm.
 func Algorithms() []Algorithm {
-	return []Algorithm{SlidingWindow, FixedWindow, SlidingLog, TokenBucket, LeakyBucket}
+	return []Algorithm{SlidingWindow, FixedWindow, SlidingLog, TokenBucket, LeakyBucket, Concurrency}
 }
+
+// hasLog reports whether the algorithm's states have a log.
+func (a Algorithm) hasLog() bool { return a == SlidingLog || a == Concurrency }
 
 // ParseAlgorithm reads the name of an algorithm. "gcra" is an alias for
 // "token_bucket".

@@ -115,9 +115,10 @@ func (u unit) formatAnchor(a int16) string {
 // zone is a time zone, one value for each name, so that windows compare. It
 // remembers the last period asked for, since most asks fall into it.
 type zone struct {
-	name string
-	loc  *time.Location
-	memo [len(units)]atomic.Pointer[period]
+	name   string
+	number uint64 // in the order in which zones were first named, from 1
+	loc    *time.Location
+	memo   [len(units)]atomic.Pointer[period]
 }
 
 type period struct {
@@ -148,10 +149,11 @@ func loadZone(name string) (*zone, error) {
 		if err != nil || local || path.Clean(name) != name {
 			return nil, invalid("tz", name, "an IANA time zone such as Europe/Berlin")
 		}
-		next := map[string]*zone{name: {name: name, loc: loc}}
+		next := map[string]*zone{}
 		if old != nil {
-			maps.Copy(next, *old)
+			next = maps.Clone(*old)
 		}
+		next[name] = &zone{name: name, number: uint64(len(next) + 1), loc: loc}
 		if zones.CompareAndSwap(old, &next) {
 			return next[name], nil
 		}

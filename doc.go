@@ -24,8 +24,8 @@
 // # What it refuses to do
 //
 // It reads no clock, takes no lock, starts no goroutine and does no I/O, with
-// two exceptions that say so: [Limiter.Wait] holds a timer, and naming a time
-// zone loads it. It imports the standard library only.
+// three exceptions that say so: [Limiter.Wait] holds a timer, [Limiter.Hold] one
+// that renews, and naming a time zone loads it. It imports the standard library only.
 package stint
 
 import (

@@ -145,16 +145,49 @@ func ExampleLimiter_Usage() {
 	// Output: 3
 }
 
-// Reserve what a request may cost at most, and give back what it did not use.
+// Give back what a request was charged that was never served.
 func ExampleLimiter_Refund() {
 	store, _ := memstore.New(memstore.Options{})
 	defer store.Close()
 	limiter, _ := stint.New(store, stint.Options{Limit: stint.PerHour(1000)})
 	ctx := context.Background()
-	_, _ = limiter.TakeN(ctx, "user:42", 500)
-	d, _ := limiter.Refund(ctx, "user:42", 380)
+	d, _ := limiter.TakeN(ctx, "user:42", 500)
+	d, _ = limiter.Refund(ctx, "user:42", d)
+	fmt.Println(d.Remaining)
+	// Output: 1000
+}
+
+// Charge what a request may cost at most, and afterwards what it did cost.
+func ExampleLimiter_Amend() {
+	store, _ := memstore.New(memstore.Options{})
+	defer store.Close()
+	limiter, _ := stint.New(store, stint.Options{Limit: stint.PerHour(1000)})
+	ctx := context.Background()
+	d, _ := limiter.TakeN(ctx, "user:42", 500)
+	d, _ = limiter.Amend(ctx, "user:42", d.Charge(), 120-500)
 	fmt.Println(d.Remaining)
 	// Output: 880
+}
+
+// Two at once, whatever their number over time.
+func ExampleLimiter_Hold() {
+	store, _ := memstore.New(memstore.Options{})
+	defer store.Close()
+	limit, _ := stint.ParseLimit("2/30s concurrency")
+	limiter, _ := stint.New(store, stint.Options{Limit: limit})
+	ctx := context.Background()
+	release, _, _ := limiter.Hold(ctx, "user:42")
+	_, d, _ := limiter.Hold(ctx, "user:42")
+	fmt.Println(d.Allowed, d.Remaining)
+	_, d, _ = limiter.Hold(ctx, "user:42")
+	fmt.Println(d.Allowed)
+	release()
+	_, d, _ = limiter.Hold(ctx, "user:42")
+	fmt.Println(d.Allowed)
+	// Output:
+	// true 0
+	// false
+	// true
 }
 
 func ExampleLimiter_Reset() {

@@ -3,30 +3,23 @@ package stint
 // Fixed window: a count that starts anew at each edge of the window. Edges are
 // aligned to the epoch or to the calendar.
 //
-// A count survives a change of the window while the window it was counted in
-// began inside the current one.
+// A counter belongs to one window, so whoever finds a count knows its edges: At
+// and Aux.
 
-// fixedSame reports whether the counter was written under this limit, in the window that it is
-// still in.
-func (p *Plan) fixedSame(c *Counter, now int64) bool {
-	if p.window > 0 {
-		return c.Aux == c.At+p.window && now >= c.At && now < c.Aux
-	}
-	start, end := p.limit.Window.period(now)
-	return c.At == start && c.Aux == end
-}
+// fixedSame reports whether the counter was written in the window that it is still in.
+func fixedSame(c *Counter, now int64) bool { return c.At <= now && now < c.Aux }
 
 // fixedTake is the short way of take.
 func (p *Plan) fixedTake(c *Counter, now, cost int64, d *Decision) bool {
-	if cost <= 0 || !p.fixedSame(c, now) {
+	if cost <= 0 || !fixedSame(c, now) {
 		return false
 	}
 	left := p.cap - c.Used
-	*d = Decision{Limit: p.cap, Remaining: max(left, 0), ResetAfter: until(c.Until, now)}
+	*d = Decision{At: now, Limit: p.cap, Remaining: max(left, 0), ResetAfter: until(c.Until, now)}
 	switch {
 	case cost <= left:
 		c.Used += cost
-		d.Allowed, d.Remaining = true, left-cost
+		d.Allowed, d.Remaining, d.Cost = true, left-cost, cost
 	case cost > p.cap:
 		d.RetryAfter = Never
 	default:
@@ -36,12 +29,15 @@ func (p *Plan) fixedTake(c *Counter, now, cost int64, d *Decision) bool {
 }
 
 func (p *Plan) fixedAdvance(c *Counter, now int64) {
-	if p.fixedSame(c, now) {
-		return
+	if !fixedSame(c, now) {
+		start, end := p.limit.Window.bounds(now)
+		*c = Counter{At: start, Aux: end}
 	}
-	start, end := p.limit.Window.bounds(max(now, c.At))
-	if c.At < start {
-		c.Used = 0
+}
+
+// fixedAmend changes a charge that was made in the current window. Of others nothing is left.
+func fixedAmend(c *Counter, at, by int64) {
+	if c.At <= at && at < c.Aux {
+		c.Used = clamp(c.Used+by, maxInt)
 	}
-	c.At, c.Aux = start, end
 }

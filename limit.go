@@ -28,6 +28,38 @@ func (l *Limit) is(m *Limit) bool {
 		(l.Window.span != 0 || l.Window.unit == m.Window.unit && l.Window.anchor == m.Window.anchor && l.Window.zone == m.Window.zone)
 }
 
+// Kind tells apart the counters that one key has under different limits: it is the same for two limits if
+// and only if their algorithms and windows are. It is a matter of this process: another may have other
+// kinds.
+func (l *Limit) Kind() uint64 {
+	w := &l.Window
+	if w.unit == noUnit {
+		return uint64(w.span)<<4 | uint64(l.Algorithm&15)
+	}
+	kind := 1<<63 | uint64(w.unit)<<4 | uint64(uint16(w.anchor))<<8 | uint64(l.Algorithm&15)
+	if w.zone != nil {
+		kind |= w.zone.number << 24
+	}
+	return kind
+}
+
+// AppendKind appends a text that is the same for two limits if and only if their kinds are, in every
+// process: sw1h, or fwmonth,tz=Europe/Berlin,anchor=15. It has no spaces and no colons.
+func (l *Limit) AppendKind(b []byte) []byte {
+	from := len(b)
+	b = append(b, algorithmCodes[l.Algorithm]...)
+	b = l.Window.appendOptions(l.Window.append(b))
+	for i, c := range b[from:] {
+		switch c {
+		case ' ':
+			b[from+i] = ','
+		case ':':
+			b[from+i] = '.'
+		}
+	}
+	return b
+}
+
 // PerSecond returns the limit "n/second".
 func PerSecond(n int64) Limit { return Limit{Max: n, Window: Every(time.Second)} }
 
@@ -55,11 +87,14 @@ func perPeriod(n int64, u unit) Limit {
 
 // Take judges a cost at an instant. If it passes, the returned state has it
 // charged; if not, or if the cost is 0 (a peek), the state is returned as it
-// was. Time that runs backwards is held at the last time the state has seen. A
-// limit that is not valid and a negative cost are denied, forever.
+// was. A limit that is not valid and a negative cost are denied, forever.
 //
-// The state may have been written under another limit: its usage counts in full
-// under this one, until the state's own Until.
+// A state belongs to one algorithm and one window; its max and burst may change,
+// and usage stays. What a bucket had used drained until now at the rate that it
+// was charged under, and drains from now on at the new one. A state from the
+// future, whose clock was set back since, is moved to now: its usage counts, and
+// it recovers within its own recovery time. In both cases the state has changed
+// even if nothing was charged.
 func (l Limit) Take(s State, now time.Time, cost int64) (State, Decision) {
 	var p Plan
 	if l.compile(&p) != nil {
@@ -72,11 +107,10 @@ func (l Limit) Take(s State, now time.Time, cost int64) (State, Decision) {
 func (p *Plan) TakeState(s State, now, cost int64) (State, Decision) {
 	next := s
 	var d Decision
-	p.decide(&next.Counter, &next.Log, clamp(now, maxTime), cost, &d)
-	if !d.Allowed || cost == 0 {
+	if !p.decide(&next.Counter, &next.Log, clamp(now, maxTime), cost, &d) {
 		return s, d
 	}
-	if p.limit.Algorithm == SlidingLog {
+	if p.limit.Algorithm.hasLog() && d.Cost > 0 {
 		next.Log = p.logCharge(next.Log, next.At, cost)
 	}
 	return next, d
@@ -101,28 +135,41 @@ func (p *Plan) AdjustState(s State, now, cost int64) (State, Decision) {
 	t := clamp(now, maxTime)
 	p.advance(&s.Counter, &s.Log, t)
 	cost = max(-maxInt, min(cost, maxInt))
-	if p.limit.Algorithm == SlidingLog {
+	if p.limit.Algorithm.hasLog() {
 		cost = clamp(s.Used+cost, maxInt) - s.Used // what the log can gain or lose
-		s.Log = p.logCharge(s.Log, max(t, s.At), cost)
+		s.Log = p.logCharge(s.Log, p.logAt(&s.Counter, t), cost)
 	}
 	p.charge(&s.Counter, t, cost)
+	d := p.describe(&s, t)
+	if cost > 0 {
+		d.Cost = cost
+		if p.limit.Algorithm == Concurrency {
+			d.At = s.At
+		}
+	}
+	return s, d
+}
+
+// describe settles a state that was charged without asking, and returns how it stands.
+func (p *Plan) describe(s *State, now int64) Decision {
 	if n := len(s.Log); n > 0 {
 		s.At = s.Log[n-1].At
 	}
 	if p.settle(&s.Counter); s.Until == 0 {
 		s.Log = nil
 	}
-	left := p.left(&s.Counter, t)
+	left := p.left(&s.Counter, now)
 	d := Decision{
+		At:         now,
 		Allowed:    left >= 0,
 		Limit:      p.cap,
 		Remaining:  max(left, 0),
-		ResetAfter: until(s.Until, t),
+		ResetAfter: until(s.Until, now),
 	}
 	if !d.Allowed {
-		d.RetryAfter = until(p.passAt(&s.Counter, s.Log, 0), t)
+		d.RetryAfter = until(p.passAt(&s.Counter, s.Log, 0), now)
 	}
-	return s, d
+	return d
 }
 
 // Tick is the resolution at which the limit keeps time: a microsecond, or the
@@ -157,7 +204,7 @@ func (l Limit) check() error {
 		return invalid("algorithm", l.Algorithm.String(), algorithmWant)
 	case l.Max < 1 || l.Max > maxInt:
 		return invalid("max", strconv.FormatInt(l.Max, 10), "a whole number from 1 to "+strconv.FormatInt(maxInt, 10))
-	case l.Algorithm == SlidingLog && l.Max > MaxLog:
+	case l.Algorithm.hasLog() && l.Max > MaxLog:
 		return invalid("max", strconv.FormatInt(l.Max, 10), "at most "+strconv.Itoa(MaxLog)+
 			" for a sliding_log, which remembers every unit; sliding_window has no such bound")
 	case l.Burst < 0 || l.Burst >= maxInt:
@@ -200,6 +247,24 @@ func ParseLimit(text string) (Limit, error) {
 		return Limit{}, fmt.Errorf("limit %q: %w", shown, err)
 	}
 	return l, nil
+}
+
+// ParseRate is [ParseLimit] for those who count what comes and release nothing: [Concurrency] is an error.
+func ParseRate(text string) (Limit, error) {
+	l, err := ParseLimit(text)
+	if err == nil {
+		err = l.ValidateRate()
+	}
+	return l, err
+}
+
+// ValidateRate reports that the limit is one of [Concurrency], whose places have to be released.
+func (l *Limit) ValidateRate() error {
+	if l.Algorithm != Concurrency {
+		return nil
+	}
+	return invalid("algorithm", l.Algorithm.String(), "one that counts over time: sliding_window, fixed_window, sliding_log, "+
+		"token_bucket (or gcra) or leaky_bucket; what concurrency holds must be released, as Limiter.Hold does")
 }
 
 func parseLimit(text string) (Limit, error) {

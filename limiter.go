@@ -61,7 +61,7 @@ func (l *Limiter) Take(ctx context.Context, subject string) (d Decision, err err
 // TakeN asks for n units, all or none.
 func (l *Limiter) TakeN(ctx context.Context, subject string, n int64) (d Decision, err error) {
 	if n < 0 {
-		return d, invalid("cost", strconv.FormatInt(n, 10), "0 or more; use Refund to give units back")
+		return d, invalid("cost", strconv.FormatInt(n, 10), "0 or more; Refund undoes a decision")
 	}
 	err = l.call(ctx, subject, n, &d)
 	return d, err
@@ -80,13 +80,29 @@ func (l *Limiter) Usage(ctx context.Context, subject string) (int64, error) {
 	return d.Limit - d.Remaining, err
 }
 
-// Refund gives n units back, never below nothing used.
-func (l *Limiter) Refund(ctx context.Context, subject string, n int64) (d Decision, err error) {
-	if n < 0 {
-		return d, invalid("refund", strconv.FormatInt(n, 10), "0 or more")
+// Refund undoes a decision of Take or TakeN for the subject, as if nothing had been charged then. A
+// decision that charged nothing changes nothing.
+func (l *Limiter) Refund(ctx context.Context, subject string, d Decision) (Decision, error) {
+	charge := d.Charge()
+	if charge.Cost == 0 {
+		return l.Peek(ctx, subject)
 	}
-	err = l.call(ctx, subject, -n, &d)
-	return d, err
+	return l.Amend(ctx, subject, charge, -charge.Cost)
+}
+
+// Amend changes a charge of the subject afterwards, as if its cost had been known then: see
+// [Limit.Amend]. With [Charge.ID] set, it does so once, however often it is called.
+func (l *Limiter) Amend(ctx context.Context, subject string, charge Charge, by int64) (d Decision, err error) {
+	if err := validSubject(subject); err != nil {
+		return d, err
+	}
+	ask := l.ask
+	ask.Key.Subject, ask.Cost, ask.Charge = subject, by, &charge
+	ds := []Decision{{}}
+	if err := l.store.Adjust(ctx, []Ask{ask}, ds); err != nil {
+		return d, err
+	}
+	return ds[0], nil
 }
 
 // Reset forgets what the subject has used.
@@ -125,7 +141,7 @@ func (l *Limiter) Wait(ctx context.Context, subject string) error {
 		if err = sleep(ctx, d.Delay); err != nil {
 			// The slot will not be used. ctx may have ended, and giving back
 			// should still be tried.
-			_, _ = l.Refund(context.WithoutCancel(ctx), subject, 1)
+			_, _ = l.Refund(context.WithoutCancel(ctx), subject, d)
 		}
 		return err
 	}
@@ -145,19 +161,14 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// call takes a cost, or gives back a negative one, and answers in d.
+// call takes a cost, and answers in d.
 func (l *Limiter) call(ctx context.Context, subject string, cost int64, d *Decision) error {
 	if err := validSubject(subject); err != nil {
 		return err
 	}
 	c := l.calls.Get().(*call)
 	c.asks[0].Key.Subject, c.asks[0].Cost = subject, cost
-	var err error
-	if cost < 0 {
-		err = l.store.Adjust(ctx, c.asks[:], c.ds[:])
-	} else {
-		err = l.store.Take(ctx, c.asks[:], c.ds[:])
-	}
+	err := l.store.Take(ctx, c.asks[:], c.ds[:])
 	if err == nil {
 		*d = c.ds[0]
 	}

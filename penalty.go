@@ -75,12 +75,16 @@ func (p *Penalty) Ban(violations int64) int64 {
 
 // Take judges an instant: whether the subject is banned. Violation says that what
 // the penalty answers for was denied; unless the subject is banned, it is recorded.
+// As with [Limit.Take], a state from the future is moved to now.
 // The decision describes the penalty after that: Limit is the threshold, and
 // Remaining how many violations are left until a ban.
 func (p *Penalty) Take(s State, now time.Time, violation bool) (State, Decision) {
 	t := micros(now)
-	if t >= s.Until {
+	switch {
+	case t >= s.Until:
 		s = State{}
+	case s.At > t:
+		moveBack(&s.Counter, &s.Log, s.At-t)
 	}
 	banned := p.bannedUntil(&s)
 	if violation && t >= banned {

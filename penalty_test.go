@@ -118,11 +118,12 @@ func TestRefund(t *testing.T) {
 	p := &stint.Penalty{Threshold: 1, Within: time.Hour, Cooldown: time.Minute}
 	key := stint.Key{Subject: "alice"}
 	asks := []stint.Ask{{Key: key, Limit: stint.PerHour(5), Cost: 3}, {Key: key, Limit: stint.PerDay(5)}, {Key: key, Penalty: p, Cost: 1}}
-	got := stint.Refund(asks)
-	if len(got) != 1 || got[0].Cost != -3 || got[0].Limit != stint.PerHour(5) || asks[0].Cost != 3 {
+	ds := []stint.Decision{{Allowed: true, At: 7, Cost: 3}, {Allowed: true}, {Allowed: true, Cost: 1}}
+	got := stint.Refund(asks, ds)
+	if len(got) != 1 || got[0].Cost != -3 || *got[0].Charge != ds[0].Charge() || got[0].Limit != stint.PerHour(5) || asks[0].Cost != 3 {
 		t.Errorf("%v of %v", got, asks)
 	}
-	if got := stint.Refund(nil); got != nil {
+	if got := stint.Refund(nil, nil); got != nil {
 		t.Error(got)
 	}
 }

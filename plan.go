@@ -23,6 +23,7 @@ const (
 // A Plan does not change, and may be used by many goroutines at once.
 type Plan struct {
 	limit Limit
+	kind  uint64
 	cap   int64 // the largest cost that can pass
 
 	tick   int64 // microseconds; 1 unless a product would not fit
@@ -64,6 +65,9 @@ func (l Limit) Compile() (*Plan, error) {
 // Limit returns the limit that the plan was made of.
 func (p *Plan) Limit() Limit { return p.limit }
 
+// Kind returns the limit's kind.
+func (p *Plan) Kind() uint64 { return p.kind }
+
 // Terms returns the limit's terms.
 func (p *Plan) Terms() Terms {
 	return Terms{Cap: p.cap, Tick: p.tick, Window: p.window, Rate: p.rate, Unit: p.unit, MaxCarried: p.maxCarried}
@@ -77,7 +81,7 @@ func (l *Limit) compile(p *Plan) error {
 	if err := l.check(); err != nil {
 		return err
 	}
-	*p = Plan{limit: *l, cap: l.Max, tick: 1, window: l.Window.span.Microseconds()}
+	*p = Plan{limit: *l, kind: l.Kind(), cap: l.Max, tick: 1, window: l.Window.span.Microseconds()}
 	p.span = p.window
 	switch l.Algorithm {
 	case TokenBucket:
@@ -86,7 +90,7 @@ func (l *Limit) compile(p *Plan) error {
 		}
 	case LeakyBucket:
 		p.cap = l.Burst + 1
-	case FixedWindow, SlidingLog:
+	case FixedWindow, SlidingLog, Concurrency:
 		return nil // no products
 	case SlidingWindow:
 	}
@@ -118,8 +122,9 @@ func (l *Limit) compile(p *Plan) error {
 }
 
 // Take judges the cost and answers in d. If the cost passes and is not 0, c is charged;
-// otherwise it stays as it is. The time is in microseconds since the Unix epoch. A negative cost
-// is denied. For a counter that goes with a log, there is TakeLog.
+// otherwise it stays as it is, unless it had to be moved (see [Limit.Take]). The time is in
+// microseconds since the Unix epoch. A negative cost is denied. For a counter that goes with a
+// log, there is TakeState.
 func (p *Plan) Take(c *Counter, now, cost int64, d *Decision) {
 	now = clamp(now, maxTime)
 	short := false
@@ -130,21 +135,24 @@ func (p *Plan) Take(c *Counter, now, cost int64, d *Decision) {
 		short = p.fixedTake(c, now, cost, d)
 	case TokenBucket, LeakyBucket:
 		short = p.bucketTake(c, now, cost, d)
-	case SlidingLog:
+	case SlidingLog, Concurrency:
 	}
 	if !short {
 		p.take(c, nil, now, cost, d)
 	}
 }
 
-// TakeLog is Take with the log that goes with the counter of a sliding_log. The log's upkeep is the
-// caller's.
-func (p *Plan) TakeLog(c *Counter, log []Entry, now, cost int64, d *Decision) {
-	if p.limit.Algorithm == SlidingLog {
-		p.take(c, log, clamp(now, maxTime), cost, d)
-	} else {
-		p.Take(c, now, cost, d)
+// TakeLog is Take with the log that goes with the counter of a sliding_log or of concurrency. The
+// log's upkeep is the caller's: to drop what has left, and to append the charge, at the counter's
+// new At. It reports false, and has done nothing, if the counter must be moved first, which
+// TakeState does.
+func (p *Plan) TakeLog(c *Counter, log []Entry, now, cost int64, d *Decision) bool {
+	now = clamp(now, maxTime)
+	if p.ahead(c, now) {
+		return false
 	}
+	p.take(c, log, now, cost, d)
+	return true
 }
 
 // take is Take of any algorithm, in all cases. The short ways of the algorithms are
@@ -153,25 +161,25 @@ func (p *Plan) TakeLog(c *Counter, log []Entry, now, cost int64, d *Decision) {
 // test holds them to it), and otherwise they report false and have changed nothing.
 func (p *Plan) take(c *Counter, log []Entry, now, cost int64, d *Decision) {
 	next := *c
-	p.decide(&next, &log, now, cost, d)
-	if d.Allowed && cost > 0 {
+	if p.decide(&next, &log, now, cost, d) {
 		*c = next
 	}
 }
 
-// decide judges the cost, charges it if it passes, and answers in d. A log is
-// only read: its charge is left to the caller.
-func (p *Plan) decide(c *Counter, log *[]Entry, now, cost int64, d *Decision) {
+// decide judges the cost, charges it if it passes, and answers in d. It reports whether the
+// counter is to be written: it was charged, or moved. A log is only read: its charge is left to
+// the caller.
+func (p *Plan) decide(c *Counter, log *[]Entry, now, cost int64, d *Decision) (write bool) {
 	if cost < 0 {
-		*d = Decision{RetryAfter: Never}
-		return
+		*d = Decision{At: now, RetryAfter: Never}
+		return false
 	}
+	moved := p.advance(c, log, now)
 	// What was written under another limit recovers, at the latest, when it
 	// would have recovered under that one.
 	recovered := c.Until
-	p.advance(c, log, now)
 	left := p.left(c, now)
-	*d = Decision{Limit: p.cap, Remaining: max(left, 0)}
+	*d = Decision{At: now, Limit: p.cap, Remaining: max(left, 0)}
 	switch {
 	case cost <= left:
 		d.Allowed = true
@@ -179,11 +187,14 @@ func (p *Plan) decide(c *Counter, log *[]Entry, now, cost int64, d *Decision) {
 			d.Delay = until(p.emptyAt(c), now)
 		}
 		if cost > 0 {
-			d.Remaining = left - cost
+			d.Remaining, d.Cost = left-cost, cost
 			p.charge(c, now, cost)
 			p.settle(c)
 			d.ResetAfter = until(c.Until, now)
-			return
+			if p.limit.Algorithm == Concurrency {
+				d.At = c.At
+			}
+			return true
 		}
 	case cost > p.cap:
 		d.RetryAfter = Never
@@ -191,6 +202,7 @@ func (p *Plan) decide(c *Counter, log *[]Entry, now, cost int64, d *Decision) {
 		d.RetryAfter = until(min(p.passAt(c, *log, cost), recovered), now)
 	}
 	d.ResetAfter = until(min(p.emptyAt(c), recovered), now)
+	return moved
 }
 
 // settle notes when the counter will have recovered. One that has is zero.
@@ -201,20 +213,51 @@ func (p *Plan) settle(c *Counter) {
 }
 
 // advance brings the counter to now: one that has recovered becomes fresh,
-// windows roll, buckets drain.
-func (p *Plan) advance(c *Counter, log *[]Entry, now int64) {
+// windows roll, buckets drain. It reports whether the counter was moved: one that was written by a
+// clock ahead of now, or at another rate, must be written again even if nothing is charged, or what
+// is promised now would not hold later.
+func (p *Plan) advance(c *Counter, log *[]Entry, now int64) (moved bool) {
 	if now >= c.Until {
 		*c, *log = Counter{}, nil
+	} else if p.ahead(c, now) {
+		if p.limit.Algorithm == FixedWindow {
+			c.Aux -= c.At - now
+		}
+		moveBack(c, log, c.At-now)
+		moved = true
 	}
 	switch p.limit.Algorithm {
 	case SlidingWindow:
 		p.slidingAdvance(c, now)
 	case FixedWindow:
 		p.fixedAdvance(c, now)
-	case SlidingLog:
+	case SlidingLog, Concurrency:
 		p.logAdvance(c, log, now)
 	case TokenBucket, LeakyBucket:
-		p.bucketAdvance(c, now)
+		if p.bucketAdvance(c, now) {
+			moved = true
+		}
+	}
+	if moved {
+		p.settle(c)
+	}
+	return moved
+}
+
+// ahead reports whether the counter was written by a clock that is ahead of now. A bucket may be
+// a tick ahead, and concurrency as many microseconds as it has places.
+func (p *Plan) ahead(c *Counter, now int64) bool {
+	ahead := c.At - now
+	if ahead <= 0 || now >= c.Until {
+		return false
+	}
+	switch p.limit.Algorithm {
+	case TokenBucket, LeakyBucket:
+		return ahead >= p.tick
+	case Concurrency:
+		return ahead > MaxPlaces
+	default:
+		return true
 	}
 }
 
@@ -238,10 +281,10 @@ func (p *Plan) charge(c *Counter, now, units int64) {
 		p.slidingCharge(c, units)
 	case FixedWindow:
 		c.Used = clamp(c.Used+units, maxInt)
-	case SlidingLog:
-		c.At, c.Used = max(now, c.At), clamp(c.Used+units, maxInt)
+	case SlidingLog, Concurrency:
+		c.At, c.Used = p.logAt(c, now), clamp(c.Used+units, maxInt)
 	case TokenBucket, LeakyBucket:
-		p.bucketCharge(c, units)
+		p.bucketCharge(c, now, units)
 	}
 }
 
@@ -253,7 +296,7 @@ func (p *Plan) passAt(c *Counter, log []Entry, cost int64) int64 {
 		return p.slidingPassAt(c, cost)
 	case FixedWindow:
 		return c.Aux
-	case SlidingLog:
+	case SlidingLog, Concurrency:
 		return p.logPassAt(c, log, cost)
 	default:
 		return p.bucketPassAt(c, cost)
@@ -269,7 +312,7 @@ func (p *Plan) emptyAt(c *Counter) int64 {
 		return 0
 	case p.limit.Algorithm == FixedWindow:
 		return c.Aux
-	case p.limit.Algorithm == SlidingLog:
+	case p.limit.Algorithm.hasLog():
 		return c.At + p.window
 	default:
 		return p.bucketEmptyAt(c)

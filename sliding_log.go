@@ -1,6 +1,9 @@
 package stint
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // MaxLog is the largest max of a sliding_log: it remembers each unit, and its
 // memory and the time to judge grow with it.
@@ -13,13 +16,21 @@ const MaxLog = 10_000
 // never has more entries than its limit has units.
 
 func (p *Plan) logAdvance(c *Counter, log *[]Entry, now int64) {
-	edge := max(now, c.At) - p.window
+	edge := now - p.window
 	gone := 0
 	for gone < len(*log) && (*log)[gone].At <= edge {
 		c.Used -= (*log)[gone].Units
 		gone++
 	}
 	*log = (*log)[gone:]
+}
+
+// logAt returns the instant of a charge that is made now.
+func (p *Plan) logAt(c *Counter, now int64) int64 {
+	if p.limit.Algorithm == Concurrency {
+		return holdAt(c, now)
+	}
+	return now
 }
 
 // logCharge does to the log what charge does to its counter.
@@ -44,6 +55,35 @@ func (p *Plan) logCharge(log []Entry, at, units int64) []Entry {
 		log[n-1].Units -= back
 	}
 	return log
+}
+
+// findEntry returns where in the log the entry of an instant is, or would be.
+func findEntry(log []Entry, at int64) (i int, found bool) {
+	return slices.BinarySearchFunc(log, at, func(e Entry, at int64) int { return cmp.Compare(e.At, at) })
+}
+
+// logAmend changes a charge at its entry. One that is not there any more has left the log, or was
+// given back, unless there is still time to charge what was not charged then.
+func (p *Plan) logAmend(s *State, now, at, by int64) {
+	i, found := findEntry(s.Log, at)
+	switch {
+	case found:
+		by = max(by, -s.Log[i].Units)
+	case by <= 0 || at <= now-p.window || p.limit.Algorithm == Concurrency:
+		return
+	}
+	s.Used += by
+	s.Log = slices.Clone(s.Log)
+	switch {
+	case !found && int64(len(s.Log)) < p.cap:
+		s.Log = slices.Insert(s.Log, i, Entry{at, by})
+	case !found: // a full log: it counts as long as a newer entry
+		s.Log[min(i, len(s.Log)-1)].Units += by
+	case s.Log[i].Units+by == 0:
+		s.Log = slices.Delete(s.Log, i, i+1)
+	default:
+		s.Log[i].Units += by
+	}
 }
 
 func (p *Plan) logPassAt(c *Counter, log []Entry, cost int64) int64 {

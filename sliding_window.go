@@ -8,16 +8,17 @@ package stint
 //	carried = ceil(previous * (w-e) / w)
 //	allowed when carried + current + cost <= max
 //
-// After a change of the window, counts are placed on the new grid by the start
-// of the window they were counted in: in the current window, in the previous
-// one, or forgotten. Of a window that began in the middle of one of the new grid,
-// both counts go together, now and in the window after, so that what is told of
-// the time after holds.
+// Windows that no tick divides begin elsewhere when a changed max needs another
+// tick, and so do those of a counter that was moved to now. Counts are then placed
+// on the grid by the start of the window they were counted in: in the current window,
+// in the previous one, or forgotten. Of a window that began in the middle of one of
+// the grid, both counts go together, now and in the window after, so that what was
+// promised of the time after holds.
 
 // slidingSame reports whether the counter was written under this limit, in the window that it is
 // still in.
 func (p *Plan) slidingSame(c *Counter, now int64) bool {
-	return c.Until == c.At+2*p.span && c.Used != 0 && now < c.At+p.span
+	return c.Until == c.At+2*p.span && c.Used != 0 && now >= c.At && now < c.At+p.span
 }
 
 // slidingTake is the short way of take.
@@ -29,11 +30,11 @@ func (p *Plan) slidingTake(c *Counter, now, cost int64, d *Decision) bool {
 	if c.Aux != 0 {
 		left -= p.carried(c, now)
 	}
-	*d = Decision{Limit: p.cap, Remaining: max(left, 0), ResetAfter: until(c.Until, now)}
+	*d = Decision{At: now, Limit: p.cap, Remaining: max(left, 0), ResetAfter: until(c.Until, now)}
 	switch {
 	case cost <= left:
 		c.Used += cost
-		d.Allowed, d.Remaining = true, left-cost
+		d.Allowed, d.Remaining, d.Cost = true, left-cost, cost
 	case cost > p.cap:
 		d.RetryAfter = Never
 	default:
@@ -43,11 +44,7 @@ func (p *Plan) slidingTake(c *Counter, now, cost int64, d *Decision) bool {
 }
 
 func (p *Plan) slidingAdvance(c *Counter, now int64) {
-	if p.slidingSame(c, now) {
-		return
-	}
-	t := p.ticks(max(now, c.At))
-	start := p.byWindow.floor(t) * p.span
+	start := p.byWindow.floor(p.ticks(now)) * p.span
 	switch {
 	case c.At == start:
 		return
@@ -65,7 +62,7 @@ func (p *Plan) slidingAdvance(c *Counter, now int64) {
 
 // carried returns how much of the previous window's count still weighs.
 func (p *Plan) carried(c *Counter, now int64) int64 {
-	e := p.ticks(max(now, c.At) - c.At)
+	e := p.ticks(now - c.At)
 	return p.byWindow.ceil(min(c.Aux, p.maxCarried) * (p.window - e))
 }
 
@@ -76,6 +73,18 @@ func (p *Plan) slidingCharge(c *Counter, units int64) {
 		c.Aux = max(c.Aux+units+c.Used, 0)
 	}
 	c.Used = clamp(c.Used+units, maxInt)
+}
+
+// slidingAmend changes a charge that was made in the current window, or in the one before. Of
+// others nothing is left.
+func (p *Plan) slidingAmend(c *Counter, at, by int64) {
+	switch {
+	case at >= c.At+p.span:
+	case at >= c.At:
+		c.Used = clamp(c.Used+by, maxInt)
+	case at >= c.At-p.span:
+		c.Aux = clamp(c.Aux+by, maxInt)
+	}
 }
 
 // slidingPassAt solves the condition for e: carried <= room when

@@ -4,14 +4,15 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // State is what one counter holds: what was used, and when. The zero State is
 // a fresh counter.
 type State struct {
 	Counter
-	// Log holds the units of a sliding_log, oldest first; other algorithms
-	// have none. It is never changed in place.
+	// Log holds the units of a sliding_log or of concurrency, oldest first; other
+	// algorithms have none. It is never changed in place.
 	Log []Entry
 }
 
@@ -25,6 +26,7 @@ type State struct {
 //	sliding_log    newest entry     units in the log     -
 //	token_bucket   last refill      parts of units       parts in one unit
 //	leaky_bucket   last drain       parts of units       parts in one unit
+//	concurrency    newest hold      places held          -
 type Counter struct {
 	At, Used, Aux int64
 	// Until is when the counter has recovered under the limit that wrote it.
@@ -34,6 +36,18 @@ type Counter struct {
 
 // Entry is a number of units charged at one instant.
 type Entry struct{ At, Units int64 }
+
+// moveBack moves all times of a counter back that was written by a clock ahead of now, so that its last
+// one is now. At least as much time has passed since each of them as lay between them, so nothing is
+// forgotten early, and the counter recovers within its own recovery time.
+func moveBack(c *Counter, log *[]Entry, by int64) {
+	c.At -= by
+	c.Until -= by
+	*log = slices.Clone(*log)
+	for i := range *log {
+		(*log)[i].At = max((*log)[i].At-by, 0)
+	}
+}
 
 // Encoded state: a version, the four numbers, then the log, each number in
 // seven bytes, big-endian: 53 bits fit, and Lua's struct library reads it.

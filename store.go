@@ -22,6 +22,9 @@ type Ask struct {
 	// another limit's, the store compiles Limit itself, which costs more than the
 	// decision.
 	Plan *Plan
+	// Charge, in Adjust, is what the ask is about: that charge is changed by Cost, as if its
+	// cost had been known then ([Limit.Amend]).
+	Charge *Charge
 	// Policy says how the ask is to be treated beyond counting it. The asks of one
 	// compiled limit share it. Nil is the zero Policy.
 	Policy *Policy
@@ -101,6 +104,9 @@ func ValidateTake(asks []Ask, ds []Decision) error {
 		if a.Cost < 0 {
 			return a.Validate()
 		}
+		if a.Charge != nil {
+			return invalid("charge", a.Charge.String(), "none: a take makes charges, and Adjust changes them")
+		}
 		if err := a.validateTerms(); err != nil {
 			return err
 		}
@@ -121,9 +127,24 @@ func ValidateAdjust(asks []Ask, ds []Decision) error {
 			return invalid("penalty", a.Penalty.String(), "none: bans are lifted by Reset, and not adjusted")
 		} else if err := a.validateTerms(); err != nil {
 			return err
+		} else if err := a.validateCharge(); err != nil {
+			return err
 		}
 	}
 	return ValidateRoom(asks, ds)
+}
+
+func (a *Ask) validateCharge() error {
+	if a.Charge == nil {
+		return nil
+	}
+	if err := a.Charge.Validate(); err != nil {
+		return err
+	}
+	if a.Cost < -a.Charge.Cost {
+		return invalid("cost", strconv.FormatInt(a.Cost, 10), "at least -"+strconv.FormatInt(a.Charge.Cost, 10)+", what was charged")
+	}
+	return nil
 }
 
 // ValidateRoom reports whether there is not one decision for each ask.
@@ -139,9 +160,15 @@ func repeated(asks []Ask) int {
 	type counter struct {
 		key       Key
 		algorithm Algorithm
+		window    Window
 		penalty   bool
 	}
-	of := func(a *Ask) counter { return counter{a.Key, a.Limit.Algorithm, a.Penalty != nil} }
+	of := func(a *Ask) counter {
+		if a.Penalty != nil {
+			return counter{key: a.Key, penalty: true}
+		}
+		return counter{key: a.Key, algorithm: a.Limit.Algorithm, window: a.Limit.Window}
+	}
 	const few = 32 // of which it takes longer to fill a map than to compare all
 	if len(asks) <= few {
 		for i := range asks {
@@ -164,14 +191,20 @@ func repeated(asks []Ask) int {
 	return -1
 }
 
-// Refund returns the asks of an Adjust that gives back what a take of these has charged.
-func Refund(asks []Ask) []Ask {
+// Refund returns the asks of an Adjust that gives back what a take of these asks, which was answered
+// by ds, has charged.
+func Refund(asks []Ask, ds []Decision) []Ask {
+	charges := make([]Charge, 0, len(asks))
 	var back []Ask
-	for _, a := range asks {
-		if a.Penalty == nil && a.Cost > 0 {
-			a.Cost = -a.Cost
-			back = append(back, a)
+	for i := range asks {
+		c := ds[i].Charge()
+		if c.Cost == 0 || asks[i].Penalty != nil {
+			continue
 		}
+		charges = append(charges, c)
+		a := asks[i]
+		a.Cost, a.Charge = -c.Cost, &charges[len(charges)-1]
+		back = append(back, a)
 	}
 	return back
 }
@@ -182,6 +215,12 @@ type Decision struct {
 	// Basis is what the answer rests on: the count, unless a layer around the
 	// store says otherwise.
 	Basis Basis
+	// Counter is the store's mark of the counter, for [Charge.Counter].
+	Counter uint32
+	// At is when it was decided, by the store's clock, in microseconds since the Unix epoch.
+	At int64
+	// Cost is what was charged: 0 if it was denied, or anything else was in the same take.
+	Cost int64
 
 	// Limit is the capacity: the most that Remaining can be.
 	Limit int64
@@ -238,13 +277,17 @@ func (b Basis) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 // counter after the charge. If any was denied, nothing was charged anywhere:
 // the decisions of the asks that would have passed have Allowed set and
 // describe their counters as they stand. Asks on the same counter (same key,
-// same algorithm) add up in their order. A denied take is charged nothing, but
+// algorithm and window) add up in their order. A denied take is charged nothing, but
 // for its penalties: those that answer for what denied record a violation, and
 // their decisions describe them afterwards.
 //
 // Adjust charges without asking (Cost > 0) or gives back (Cost < 0, never below
 // nothing used), each ask on its own but all at one instant. Its decisions
 // describe the counters afterwards.
+//
+// With [Ask.Charge] it changes that charge instead, as [Limit.Amend] does; a charge
+// from before a Reset gives nothing back, and one of another counter or from the
+// future is an [*InvalidError].
 //
 // Reset forgets the counters of the asks. Costs do not matter to it, and of a limit
 // only what names its counter.
@@ -255,8 +298,8 @@ func (b Basis) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 // may have charged. A store does not change asks, and keeps neither asks nor ds after
 // it returns.
 //
-// A store names a counter by its key's bytes and its limit's algorithm, or by its
-// key and that it is a penalty, and needs no more of a key than that: [Key.Validate]
+// A store names a counter by its key's bytes and its limit's algorithm and window, or
+// by its key and that it is a penalty, and needs no more of a key than that: [Key.Validate]
 // is for whoever makes it.
 type Store interface {
 	Take(ctx context.Context, asks []Ask, ds []Decision) error

@@ -1,16 +1,17 @@
 package stint
 
+import "math"
+
 // Token bucket: so much was used, and it comes back at max per window. The
 // state counts parts of units, small enough that every tick gives back a whole
 // number of them: no fraction is ever lost or made.
 //
 //	allowed when used - refilled + cost <= burst
 //
-// After a change of the rate the parts have another size: usage is rounded up
-// to a whole unit and goes on from there at the new rate.
-//
-// With a tick above a microsecond, a bucket that was full begins to refill at
-// the next whole tick: a tick is credited only when all of it has passed.
+// With a tick above a microsecond, a tick is credited only when all of it has
+// passed, and a bucket that may have been full at a charge begins to refill at the
+// next whole tick. Where it was not full, what it held before and the charge drain
+// one after the other, and the tick that had begun is credited to both as one.
 
 // bucketTake is the short way of take, for ticks of a microsecond and counters that were written
 // at this rate or have recovered.
@@ -20,7 +21,7 @@ func (p *Plan) bucketTake(c *Counter, now, cost int64, d *Decision) bool {
 	}
 	var used int64
 	if now < c.Until {
-		if c.Aux != p.unit || now < c.At {
+		if now < c.At || !p.sameRate(c) {
 			return false
 		}
 		back, ok := times(now-c.At, p.rate)
@@ -31,14 +32,14 @@ func (p *Plan) bucketTake(c *Counter, now, cost int64, d *Decision) bool {
 	}
 	left := p.cap - p.byUnit.ceil(used)
 	if cost > left {
-		*d = Decision{Limit: p.cap, Remaining: max(left, 0), RetryAfter: Never, ResetAfter: until(min(now+p.byRate.ceil(used), c.Until), now)}
+		*d = Decision{At: now, Limit: p.cap, Remaining: max(left, 0), RetryAfter: Never, ResetAfter: until(min(now+p.byRate.ceil(used), c.Until), now)}
 		if cost <= p.cap {
 			over := used - (p.cap-cost)*p.unit
 			d.RetryAfter = until(min(now+p.byRate.ceil(over), c.Until), now)
 		}
 		return true
 	}
-	*d = Decision{Allowed: true, Limit: p.cap, Remaining: left - cost}
+	*d = Decision{At: now, Allowed: true, Limit: p.cap, Remaining: left - cost, Cost: cost}
 	if p.limit.Algorithm == LeakyBucket {
 		d.Delay = until(min(now+p.byRate.ceil(used), maxInt), now)
 	}
@@ -48,15 +49,19 @@ func (p *Plan) bucketTake(c *Counter, now, cost int64, d *Decision) bool {
 	return true
 }
 
-func (p *Plan) bucketAdvance(c *Counter, now int64) {
-	now = max(now, c.At)
-	if c.Aux != p.unit {
-		if c.Used > 0 {
-			units := ceilDiv(c.Used, c.Aux)
-			c.Used = p.parts(units)
-		}
-		c.Aux = p.unit
+// sameRate reports whether the counter, which has not recovered, was written at this rate: then it
+// will be empty when it was said to be.
+func (p *Plan) sameRate(c *Counter) bool {
+	return c.Aux == p.unit && c.Until == p.bucketEmptyAt(c)
+}
+
+// bucketAdvance reports whether the counter was written at another rate.
+func (p *Plan) bucketAdvance(c *Counter, now int64) (moved bool) {
+	if c.Used > 0 && !p.sameRate(c) {
+		p.changeRate(c, now)
+		return true
 	}
+	c.Aux = p.unit
 	last := p.ticks(c.At + p.tick - 1)
 	t := max(p.ticks(now), last)
 	if back, ok := times(t-last, p.rate); !ok || back >= c.Used {
@@ -65,16 +70,61 @@ func (p *Plan) bucketAdvance(c *Counter, now int64) {
 		c.Used -= back
 	}
 	c.At = t * p.tick
+	return false
+}
+
+// changeRate lets a counter of another rate drain until now at that rate, by which it would have
+// been empty at Until, and makes it one of this rate. The product may be far beyond 53 bits, and
+// doubles give the same result in every language: there is no sum in it that a processor might
+// round differently. They are off by less than a part in 2^50, which the factor takes away, so that
+// a whole number of parts stays one.
+func (p *Plan) changeRate(c *Counter, now int64) {
+	now = max(now, c.At)
+	used := float64(c.Used) / float64(c.Aux) * float64(p.unit)
+	used = used * float64(c.Until-now) / float64(c.Until-c.At) * (1 - 0x1p-50)
+	c.Used = int64(math.Ceil(min(used, maxInt)))
+	c.At, c.Aux = p.ticks(now+p.tick-1)*p.tick, p.unit
 }
 
 func (p *Plan) bucketLeft(c *Counter) int64 { return p.cap - p.byUnit.ceil(c.Used) }
 
-func (p *Plan) bucketCharge(c *Counter, units int64) {
+// bucketCharge adds units, or takes them back. Within a tick that what was used does not outlast, the
+// bucket may be empty already, and the charge drains from the next tick on. (Otherwise it would drain
+// from before it was made.) In all other cases it makes no difference to the end of the tick whether
+// the charge came at its start: usage before it is at least what a tick gives back.
+func (p *Plan) bucketCharge(c *Counter, now, units int64) {
 	if units >= 0 {
+		if c.Used < p.rate && now > c.At {
+			c.At += p.tick
+		}
 		c.Used = min(c.Used+p.parts(units), maxInt)
 	} else {
 		c.Used = max(c.Used-p.parts(-units), 0)
 	}
+}
+
+// bucketAmend changes a charge. More is charged in full, since it would not have drained before what
+// was used before it. Less is given back as far as it cannot have drained: with nothing else, the
+// bucket would have been empty Reset after the charge, so before the charge it held at least what
+// drains in that time, but for a tick, less the charge. That drained first; what has drained of the
+// charge since is at most what is beyond it. A bucket that was never empty since loses nothing.
+func (p *Plan) bucketAmend(c *Counter, now int64, charge *Charge, by int64) {
+	if by >= 0 {
+		p.bucketCharge(c, now, by)
+		return
+	}
+	charged := p.parts(charge.Cost)
+	at := p.ticks(charge.At)
+	before, ok := times(max(p.ticks(charge.Until())-at-1, 0), p.rate)
+	if !ok {
+		before = maxInt
+	}
+	drained, ok := times(max(p.ticks(now)-at, 0), p.rate)
+	if !ok {
+		drained = maxInt
+	}
+	drained = max(drained-max(before-charged, 0), 0)
+	c.Used = max(c.Used-min(p.parts(-by), max(charged-drained, 0)), 0)
 }
 
 func (p *Plan) bucketPassAt(c *Counter, cost int64) int64 {

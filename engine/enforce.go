@@ -154,15 +154,45 @@ func (e *Engine) look(ctx context.Context, asks []stint.Ask, ds []stint.Decision
 	if err := e.take(ctx, free, ds); err != nil {
 		return err
 	}
+	var denied []int
 	for i := range ds {
 		d := &ds[i]
-		switch cost := asks[i].Cost; {
-		case asks[i].Penalty != nil || cost <= d.Remaining || !d.Allowed || d.Basis == stint.Open:
-		case cost > d.Limit:
-			d.Allowed, d.RetryAfter = false, stint.Never
-		default:
-			d.Allowed, d.RetryAfter = false, d.ResetAfter
+		if asks[i].Penalty != nil || asks[i].Cost <= d.Remaining || d.Basis == stint.Open || d.Basis == stint.Closed {
+			continue
 		}
+		if d.Allowed = false; asks[i].Cost > d.Limit {
+			d.RetryAfter = stint.Never
+		} else {
+			denied = append(denied, i)
+		}
+	}
+	if len(denied) == 0 {
+		return nil
+	}
+	return e.lookAhead(ctx, asks, ds, denied)
+}
+
+// lookAhead finds out when costs will pass that do not pass now. It asks for them, together with more
+// than there is of a limit for each subject: so the take is denied in every slot of a cluster, and
+// nothing is charged whatever has happened meanwhile.
+func (e *Engine) lookAhead(ctx context.Context, asks []stint.Ask, ds []stint.Decision, denied []int) error {
+	var ahead []stint.Ask
+	for _, i := range denied {
+		ahead = append(ahead, asks[i])
+	}
+	for i := range denied {
+		bar := stint.Ask{Key: stint.Key{Subject: ahead[i].Key.Subject, Name: "none"}, Limit: stint.PerSecond(1), Cost: 2}
+		if !slices.ContainsFunc(ahead[len(denied):], func(a stint.Ask) bool { return a.Key == bar.Key }) {
+			ahead = append(ahead, bar)
+		}
+	}
+	out := make([]stint.Decision, len(ahead))
+	if err := e.take(ctx, ahead, out); err != nil {
+		return err
+	}
+	for n, i := range denied {
+		// What passes now has recovered since it was looked at.
+		ds[i].RetryAfter = max(out[n].RetryAfter, time.Microsecond)
 	}
 	return nil
 }

@@ -199,8 +199,7 @@ func (e *Engine) DecideInto(ctx context.Context, q *Request, v *Verdict) error {
 	return e.answer(ctx, q, v, false)
 }
 
-// Peek returns what Decide would, without changing anything or holding the request. Its RetryAfter is an
-// upper bound.
+// Peek returns what Decide would, without changing anything or holding the request.
 func (e *Engine) Peek(ctx context.Context, q Request) (v Verdict, err error) {
 	err = e.answer(ctx, &q, &v, true)
 	return v, err

@@ -374,7 +374,7 @@ func (s *scanner) askField(a *stint.Ask, i int) *inputError {
 	case "name":
 		a.Key.Name = string(text)
 	default:
-		limit, bad := stint.ParseLimit(string(text))
+		limit, bad := stint.ParseRate(string(text))
 		if bad != nil {
 			return &inputError{says: bad.Error()}
 		}

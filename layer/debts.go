@@ -9,8 +9,8 @@ import (
 
 // counter identifies a counter.
 type counter struct {
-	key       stint.Key
-	algorithm stint.Algorithm
+	key  stint.Key
+	kind uint64 // of the limit
 }
 
 // debt is the units of a counter that were admitted but not charged in the store, the limit they were
@@ -25,9 +25,12 @@ type debt struct {
 type debts struct {
 	max int
 
-	mu   sync.Mutex
-	all  map[counter]debt
-	lost int64 // units of counters that did not fit
+	mu  sync.Mutex
+	all map[counter]debt
+	// changes are of charges that the store has made, to be made when it is back. There are at most
+	// max of them.
+	changes []stint.Ask
+	lost    int64 // units of counters that did not fit
 }
 
 // maxUnits is the most that a counter can hold.
@@ -37,7 +40,7 @@ const maxUnits = 1<<53 - 1
 func (d *debts) add(a *stint.Ask, units, n int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	c := counter{a.Key, a.Limit.Algorithm}
+	c := counter{a.Key, a.Limit.Kind()}
 	owed, known := d.all[c]
 	if !known {
 		if len(d.all) >= d.max {
@@ -58,7 +61,7 @@ func (d *debts) add(a *stint.Ask, units, n int64) {
 func (d *debts) forget(a *stint.Ask) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.all, counter{a.Key, a.Limit.Algorithm})
+	delete(d.all, counter{a.Key, a.Limit.Kind()})
 }
 
 // takeSome removes and returns up to n debts.
@@ -86,4 +89,34 @@ func (d *debts) takeLost() int64 {
 	lost := d.lost
 	d.lost = 0
 	return lost
+}
+
+// change remembers a change of a charge that the store has made. One that does not fit is lost: units that
+// would be given back stay charged.
+func (d *debts) change(a *stint.Ask) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.changes) >= d.max {
+		d.lost += max(a.Cost, 0)
+		return
+	}
+	later, charge := *a, *a.Charge
+	later.Key = stint.Key{Subject: strings.Clone(a.Key.Subject), Name: strings.Clone(a.Key.Name)}
+	charge.ID = strings.Clone(charge.ID)
+	later.Charge = &charge
+	d.changes = append(d.changes, later)
+}
+
+// takeChange takes a change out.
+func (d *debts) takeChange() (a stint.Ask, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.changes) == 0 {
+		return a, false
+	}
+	a = d.changes[0]
+	if d.changes = d.changes[1:]; len(d.changes) == 0 {
+		d.changes = nil
+	}
+	return a, true
 }

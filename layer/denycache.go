@@ -26,19 +26,16 @@ type DenyCacheOptions struct {
 }
 
 // DenyCache remembers denied takes, and denies them again without asking the store, until the shortest
-// of their RetryAfter has passed, and at most for For. It does so for the same keys and limits, and
-// for costs that are at least as large. So a flood against an exhausted limit costs the store one call
-// in that time, for each key and node.
+// of their RetryAfter has passed, and at most for For. It does so for the same keys, limits and costs.
+// So a flood against an exhausted limit costs the store one call in that time, for each key and node.
 //
-// It does not deny what the store would have allowed, with two exceptions during that time: it does not
-// notice that another node has reset a counter or given units back, or that a counter was asked under
-// a second limit with another window, which may have dropped units. Resets and adjustments through this
+// It does not deny what the store would have allowed, with one exception during that time: it does not
+// notice that another node has reset a counter or given units back. Resets and adjustments through this
 // layer clear the denial. A changed limit is a different limit. Only denials by the store itself are
 // remembered. A denial that a penalty might count as a violation is not remembered before the ban.
 //
 // Its own decisions have the basis [stint.Remembered]. Their RetryAfter and ResetAfter count down from
-// the original denial. A larger cost gets the RetryAfter of the smaller one, so it may have to wait
-// longer than that. Decisions about asks that would have passed are as old as the denial.
+// the original denial. Decisions about asks that would have passed are as old as the denial.
 func DenyCache(next stint.Store, o DenyCacheOptions) (stint.Store, error) {
 	if o.For == 0 {
 		o.For = time.Second
@@ -184,8 +181,7 @@ func (l *denyCache) answer(d *denial, asks []stint.Ask, ds []stint.Decision, key
 	}
 	for i := range asks {
 		a, b := &asks[i], &d.asks[i]
-		same := a.Cost == b.Cost || (a.Cost > b.Cost && !d.decisions[i].Allowed && a.Penalty == nil)
-		if !same || a.Key != b.Key || a.Limit != b.Limit || a.Penalty != b.Penalty || keys[i].Load() != d.changes[i] {
+		if a.Cost != b.Cost || a.Key != b.Key || a.Limit != b.Limit || a.Penalty != b.Penalty || keys[i].Load() != d.changes[i] {
 			return false
 		}
 	}
@@ -197,9 +193,6 @@ func (l *denyCache) answer(d *denial, asks []stint.Ask, ds []stint.Decision, key
 		x.ResetAfter = max(x.ResetAfter-passed, 0)
 		if x.RetryAfter != stint.Never {
 			x.RetryAfter = max(x.RetryAfter-passed, 0)
-		}
-		if asks[i].Cost > x.Limit && asks[i].Penalty == nil {
-			x.RetryAfter = stint.Never
 		}
 	}
 	return true

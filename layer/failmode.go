@@ -134,7 +134,7 @@ func (l *failMode) giveBack(ctx context.Context, asks []stint.Ask, ds []stint.De
 	if slices.ContainsFunc(ds, func(d stint.Decision) bool { return !d.Allowed }) {
 		return // nothing was charged
 	}
-	refund := stint.Refund(asks)
+	refund := stint.Refund(asks, ds)
 	_ = l.Store.Adjust(ctx, refund, make([]stint.Decision, len(refund)))
 }
 

@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,7 +46,9 @@ type Return struct {
 //
 // Violations that penalties record locally are not sent to the store.
 //
-// Resets go to both stores. Adjustments that fail in the store go to the local one.
+// Resets go to both stores. Adjustments that fail in the store go to the local one. A charge is changed
+// where it was made: one that the store has made, when it is back. Places of concurrency that were taken
+// locally are not charged in the store.
 func Fallback(next stint.Store, o FallbackOptions) (stint.Store, error) {
 	if o.MaxDebts == 0 {
 		o.MaxDebts = 10_000
@@ -125,17 +128,65 @@ func (l *fallback) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decisi
 }
 
 func (l *fallback) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if slices.ContainsFunc(asks, chargedHere) {
+		return l.adjustApart(ctx, asks, ds)
+	}
 	err := l.next.Adjust(ctx, asks, ds)
 	if err == nil || !unreachable(err) || ctx.Err() != nil {
 		return err
 	}
-	// Do not repeat a refund that may have been applied.
-	refunds := errors.Is(err, stint.ErrNotApplied)
+	if err := stint.ValidateAdjust(asks, ds); err != nil {
+		return err
+	}
+	// What may have been given back already is not given back again.
+	return l.adjustHere(ctx, asks, ds, errors.Is(err, stint.ErrNotApplied))
+}
+
+// chargedHere reports whether the ask changes a charge that was made by this node alone.
+func chargedHere(a stint.Ask) bool { return a.Charge != nil && a.Charge.Local }
+
+// adjustApart adjusts charges of this node here, and the others in the store.
+func (l *fallback) adjustApart(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if err := stint.ValidateAdjust(asks, ds); err != nil {
+		return err
+	}
+	for _, here := range []bool{true, false} {
+		var part []stint.Ask
+		var from []int
+		for i := range asks {
+			if chargedHere(asks[i]) == here {
+				part, from = append(part, asks[i]), append(from, i)
+			}
+		}
+		out := make([]stint.Decision, len(part))
+		var err error
+		if here {
+			err = l.adjustHere(ctx, part, out, true)
+		} else if len(part) > 0 {
+			err = l.Adjust(ctx, part, out)
+		}
+		if err != nil {
+			return err
+		}
+		for i := range out {
+			ds[from[i]] = out[i]
+		}
+	}
+	return nil
+}
+
+// adjustHere adjusts the counters of this node, and remembers what the store does not know. A charge
+// that the store has made is changed when it is back. Refunds says that it has not been given back yet.
+func (l *fallback) adjustHere(ctx context.Context, asks []stint.Ask, ds []stint.Decision, refunds bool) error {
 	n := l.replicas()
 	mine := l.shares(asks, n)
-	err = l.o.Local.Adjust(ctx, *mine, ds)
-	l.put(mine)
-	if err != nil {
+	defer l.put(mine)
+	for i := range *mine {
+		if a := &(*mine)[i]; a.Charge != nil && !a.Charge.Local {
+			a.Cost, a.Charge = 0, nil
+		}
+	}
+	if err := l.o.Local.Adjust(ctx, *mine, ds); err != nil {
 		return err
 	}
 	for i := range ds {
@@ -218,11 +269,21 @@ func Share(l stint.Limit, n int64) stint.Limit {
 // owe records what was not charged in the store, to be paid when it is back.
 func (l *fallback) owe(asks []stint.Ask, n int64, refunds bool) {
 	for i := range asks {
-		if a := &asks[i]; a.Penalty == nil && (a.Cost > 0 || (a.Cost < 0 && refunds)) {
+		a := &asks[i]
+		switch {
+		case a.Penalty != nil || a.Limit.Algorithm == stint.Concurrency || a.Cost == 0:
+			continue // what is held here is held here only
+		case a.Charge != nil && a.Charge.ID != "" && !a.Charge.Local:
+			l.debts.change(a) // it is made once
+		case a.Cost < 0 && !refunds:
+			continue
+		case a.Charge != nil && !a.Charge.Local:
+			l.debts.change(a)
+		default:
 			l.debts.add(a, a.Cost, n)
-			if !l.owing.Load() {
-				l.owing.Store(true)
-			}
+		}
+		if !l.owing.Load() {
+			l.owing.Store(true)
 		}
 	}
 }
@@ -244,6 +305,13 @@ func (l *fallback) pay() {
 				break
 			}
 			away = l.charge(due, &r)
+		}
+		for away := false; !away; {
+			change, ok := l.debts.takeChange()
+			if !ok {
+				break
+			}
+			away = l.amend(change, &r)
 		}
 		r.Lost += l.debts.takeLost()
 		l.mu.Lock()
@@ -293,4 +361,22 @@ func (l *fallback) charge(due map[counter]debt, r *Return) (away bool) {
 		}
 	}
 	return errors.Is(err, stint.ErrNotApplied)
+}
+
+// amend changes a charge in the store. It reports whether the store is away again, so that it has to
+// wait.
+func (l *fallback) amend(a stint.Ask, r *Return) (away bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // no caller waits for this
+	defer cancel()
+	switch err := l.next.Adjust(ctx, []stint.Ask{a}, make([]stint.Decision, 1)); {
+	case errors.Is(err, stint.ErrNotApplied):
+		l.debts.change(&a)
+		l.owing.Store(true)
+		return true
+	case err != nil:
+		r.Lost += max(a.Cost, 0)
+	default:
+		r.Paid += max(a.Cost, 0)
+	}
+	return false
 }

@@ -497,8 +497,8 @@ func TestDenyCache(t *testing.T) {
 			asks  []stint.Ask
 			calls int64
 		}{
-			{"a larger cost", ask("alice", 3, 2), 0},
-			{"a cost above capacity", ask("alice", 3, 9), 0},
+			{"a larger cost", ask("alice", 3, 2), 1},
+			{"a cost above capacity", ask("alice", 3, 9), 1},
 			{"a peek", ask("alice", 3, 0), 1},
 			{"another limit", ask("alice", 4, 1), 1},
 			{"another subject", ask("bob", 3, 1), 1},

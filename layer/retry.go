@@ -78,7 +78,7 @@ func (l *retry) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decisio
 	if err == nil {
 		return nil
 	}
-	return l.again(ctx, err, peeks(asks), func() error { return l.next.Adjust(ctx, asks, ds) })
+	return l.again(ctx, err, repeatable(asks), func() error { return l.next.Adjust(ctx, asks, ds) })
 }
 
 func (l *retry) Reset(ctx context.Context, asks []stint.Ask) error {
@@ -122,6 +122,17 @@ func (l *retry) again(ctx context.Context, err error, harmless bool, call func()
 func peeks(asks []stint.Ask) bool {
 	for i := range asks {
 		if asks[i].Cost != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// repeatable reports whether an adjustment may be made twice: it changes nothing, or charges that it
+// changes once. (A change by 0 renews a hold, which has another name then.)
+func repeatable(asks []stint.Ask) bool {
+	for i := range asks {
+		if a := &asks[i]; (a.Charge == nil && a.Cost != 0) || (a.Charge != nil && a.Charge.ID == "") {
 			return false
 		}
 	}

@@ -12,15 +12,24 @@ import (
 // onStack is how many asks a take can have without allocating.
 const onStack = 10
 
-// penalty stands for the algorithm of penalties, whose counters differ from all others. They are
-// stored like logs.
-const penalty stint.Algorithm = 0xff
+// Kinds of what is kept beside the counters of limits.
+const (
+	penalty = 1<<64 - 1
+	mark    = 1<<64 - 2
+)
 
-func algorithmOf(a *stint.Ask) stint.Algorithm {
-	if a.Penalty != nil {
-		return penalty
+// idOf returns the fingerprint of the ask's counter.
+func (s *Store) idOf(a *stint.Ask) id {
+	kind := uint64(penalty)
+	if a.Penalty == nil {
+		kind = a.Limit.Kind()
 	}
-	return a.Limit.Algorithm
+	return s.subjects.of(a.Key.Subject).with(s.names.of(a.Key.Name), kind)
+}
+
+// hasLog reports whether the ask's counter has a log.
+func hasLog(a *stint.Ask) bool {
+	return a.Penalty != nil || a.Limit.Algorithm == stint.SlidingLog || a.Limit.Algorithm == stint.Concurrency
 }
 
 // item is one of several asks. Once items are sorted, a twin asks the same counter as the item
@@ -28,16 +37,19 @@ func algorithmOf(a *stint.Ask) stint.Algorithm {
 type item struct {
 	id   id
 	cell *cell // locked; nil if there is none
-	ask  int32 // index of the ask
+	ask  int32 // index of the ask, or noAsk
 	twin bool
 }
+
+// noAsk is the ask of an item that is a mark.
+const noAsk = -1
 
 // identify fills in the items. It reports whether no ask is a penalty.
 func (s *Store) identify(items []item, asks []stint.Ask) (limits bool) {
 	limits = true
 	for i := range items {
 		a := &asks[i]
-		items[i].id = s.subjects.of(a.Key.Subject).with(s.names.of(a.Key.Name), algorithmOf(a))
+		items[i].id = s.idOf(a)
 		items[i].ask = int32(i)
 		limits = limits && a.Penalty == nil
 	}
@@ -135,11 +147,11 @@ func (s *Store) takeAll(asks []stint.Ask, ds []stint.Decision) error {
 	}
 	limits := s.identify(items, asks)
 	now := s.clock.micros()
-	if twins := order(items); limits && !twins && s.acquireAll(items) {
-		s.takeLocked(items, asks, ds, now)
-		releaseAll(items)
-	} else {
-		s.transact(items, asks, ds, now, (*stint.Plan).TakeState, true)
+	if twins := order(items); !limits || twins || !s.takeLocked(items, asks, ds, now) {
+		s.transact(items, asks, ds, now)
+	}
+	for i := range items {
+		ds[items[i].ask].Counter = items[i].id.mark()
 	}
 	if now%1024 == 0 {
 		s.shardOf(items[0].id).sweepSome(now)
@@ -147,13 +159,23 @@ func (s *Store) takeAll(asks []stint.Ask, ds []stint.Decision) error {
 	return nil
 }
 
-// takeLocked decides items of different counters, whose cells are locked. It charges each in place,
-// and restores it if another ask denies.
-func (s *Store) takeLocked(items []item, asks []stint.Ask, ds []stint.Decision, now int64) {
+// takeLocked decides items of different counters in their cells. It charges each in place, and restores
+// it if another ask denies. It reports false, and has done nothing, if one has no cell yet, or has a
+// log from the future.
+func (s *Store) takeLocked(items []item, asks []stint.Ask, ds []stint.Decision, now int64) bool {
+	if !s.acquireAll(items) {
+		return false
+	}
+	defer releaseAll(items)
 	var room [onStack]stint.Counter
 	counters := room[:min(len(items), onStack)] // the old state of each cell; for one with a log, the new state
 	if len(items) > onStack {
 		counters = make([]stint.Counter, len(items))
+	}
+	for i := range items {
+		if x := items[i].cell; x.Aux < 0 && x.At > now {
+			return false
+		}
 	}
 	allowed := true
 	for i := range items {
@@ -176,12 +198,81 @@ func (s *Store) takeLocked(items []item, asks []stint.Ask, ds []stint.Decision, 
 			if !hasLog {
 				x.Counter = counters[i]
 			}
-			c, log := s.logs.load(x)
-			a.Plan.TakeLog(&c, log, now, 0, d)
+			s.logs.take(x, a.Plan, now, 0, d)
 			d.Allowed = true // this ask does not deny
 		}
 	}
+	return true
 }
+
+// transact takes items, which are sorted, in the general case: takes that create counters, ask one more
+// than once, or have a penalty.
+func (s *Store) transact(items []item, asks []stint.Ask, ds []stint.Decision, now int64) {
+	states := make([]stint.State, len(items))
+	changed := make([]bool, len(items))
+	at := time.UnixMicro(now) // for penalties
+	defer s.unlockAll(s.lockAll(items))
+
+	allowed := true
+	for k := range items {
+		it := &items[k]
+		before := s.stored(it)
+		if it.twin {
+			before = states[k-1]
+		}
+		if a := &asks[it.ask]; a.Penalty != nil {
+			states[k], ds[it.ask] = a.Penalty.Take(before, at, false)
+			changed[k] = before.At > now
+		} else {
+			states[k], ds[it.ask] = a.Plan.TakeState(before, now, a.Cost)
+			changed[k] = lastOfCounter(items, k)
+		}
+		allowed = allowed && ds[it.ask].Allowed
+	}
+	if !allowed {
+		s.deny(items, asks, ds, states, changed, now)
+	}
+	s.write(items, asks, states, changed, now)
+}
+
+// deny makes a take that was allowed in parts one that was denied: nothing is charged, and penalties may
+// record violations.
+func (s *Store) deny(items []item, asks []stint.Ask, ds []stint.Decision, states []stint.State, changed []bool, now int64) {
+	at := time.UnixMicro(now)
+	isDenied := func(d stint.Decision) bool { return !d.Allowed }
+	for k := range items {
+		it := &items[k]
+		a, i := &asks[it.ask], int(it.ask)
+		if a.Penalty != nil && a.Cost > 0 && slices.ContainsFunc(ds[stint.Guarded(asks, i):i], isDenied) {
+			states[k], ds[i] = a.Penalty.Take(s.stored(it), at, true)
+			changed[k] = true
+		}
+	}
+	for k := range items {
+		it := &items[k]
+		a, d := &asks[it.ask], &ds[it.ask]
+		if a.Penalty != nil {
+			continue
+		}
+		before := s.stored(it)
+		var look stint.Decision
+		states[k], look = a.Plan.TakeState(before, now, 0)
+		changed[k] = states[k].Counter != before.Counter && lastOfCounter(items, k) // it was moved
+		if d.Allowed {
+			*d = look
+			d.Allowed = true
+		}
+	}
+}
+
+// stored returns the state of an item's counter.
+func (s *Store) stored(it *item) stint.State {
+	c, log := s.logs.load(it.cell)
+	return stint.State{Counter: c, Log: log}
+}
+
+// lastOfCounter reports whether the k-th item, of sorted ones, is the last that asks its counter.
+func lastOfCounter(items []item, k int) bool { return k+1 == len(items) || !items[k+1].twin }
 
 // Adjust implements [stint.Store].
 func (s *Store) Adjust(_ context.Context, asks []stint.Ask, ds []stint.Decision) error {
@@ -194,64 +285,57 @@ func (s *Store) Adjust(_ context.Context, asks []stint.Ask, ds []stint.Decision)
 	asks = compiled(asks)
 	items := make([]item, len(asks))
 	s.identify(items, asks)
+	now := s.clock.micros()
+	for i := range items {
+		ds[i].Counter = items[i].id.mark()
+		if c := asks[i].Charge; c != nil {
+			if err := c.ValidateFor(ds[i].Counter, now); err != nil {
+				return err
+			}
+			items = append(items, item{id: s.markOf(items[i].id, ""), ask: noAsk})
+			if c.ID != "" {
+				items = append(items, item{id: s.markOf(items[i].id, c.ID), ask: noAsk})
+			}
+		}
+	}
 	order(items)
-	s.transact(items, asks, ds, s.clock.micros(), (*stint.Plan).AdjustState, false)
+	defer s.unlockAll(s.lockAll(items))
+	states := make([]stint.State, len(items))
+	changed := make([]bool, len(items))
+	made := map[id]int64{} // changes that have an ID: their marks, and until when they matter
+	for k := range items {
+		it := &items[k]
+		if it.ask == noAsk {
+			continue
+		}
+		before := s.stored(it)
+		if it.twin {
+			before = states[k-1]
+		}
+		a, d := &asks[it.ask], &ds[it.ask]
+		switch {
+		case a.Charge == nil:
+			states[k], *d = a.Plan.AdjustState(before, now, a.Cost)
+		case s.applies(items, it.id, a.Charge, now) && made[s.markOf(it.id, a.Charge.ID)] == 0:
+			states[k], *d = a.Plan.AmendState(before, now, *a.Charge, a.Cost)
+			if a.Charge.ID != "" {
+				made[s.markOf(it.id, a.Charge.ID)] = max(a.Charge.Until(), now+stint.Once.Microseconds())
+			}
+		default:
+			states[k], *d = a.Plan.TakeState(before, now, 0)
+		}
+		d.Counter = it.id.mark()
+		changed[k] = lastOfCounter(items, k)
+	}
+	s.write(items, asks, states, changed, now)
+	for c, until := range made {
+		s.setMark(c, now, until)
+	}
 	return nil
 }
 
-// transact applies step to the counters of all items, which are sorted. It is the general case: for
-// adjustments, and for takes that create counters, ask one more than once, or have a penalty. With
-// allOrNothing, it charges none if any is denied.
-func (s *Store) transact(
-	items []item, asks []stint.Ask, ds []stint.Decision, now int64,
-	step func(p *stint.Plan, before stint.State, now, cost int64) (stint.State, stint.Decision),
-	allOrNothing bool,
-) {
-	states := make([]stint.State, len(items))
-	changed := make([]bool, len(items))
-	at := time.UnixMicro(now) // for penalties
-	defer s.unlockAll(s.lockAll(items))
-
-	stored := func(it *item) stint.State {
-		c, log := s.logs.load(it.cell)
-		return stint.State{Counter: c, Log: log}
-	}
-	allowed := true
-	for k := range items {
-		it := &items[k]
-		var before stint.State
-		if it.twin {
-			before = states[k-1]
-		} else {
-			before = stored(it)
-		}
-		if a := &asks[it.ask]; a.Penalty != nil {
-			_, ds[it.ask] = a.Penalty.Take(before, at, false)
-		} else {
-			states[k], ds[it.ask] = step(a.Plan, before, now, a.Cost)
-			changed[k] = k+1 == len(items) || !items[k+1].twin // the last item of its counter
-		}
-		allowed = allowed && ds[it.ask].Allowed
-	}
-	if allOrNothing && !allowed {
-		clear(changed)
-		for k := range items {
-			it := &items[k]
-			a, i := &asks[it.ask], int(it.ask)
-			denied := func(d stint.Decision) bool { return !d.Allowed }
-			if a.Penalty != nil && a.Cost > 0 && slices.ContainsFunc(ds[stint.Guarded(asks, i):i], denied) {
-				states[k], ds[i] = a.Penalty.Take(stored(it), at, true)
-				changed[k] = true
-			}
-		}
-		for k := range items {
-			it := &items[k]
-			if a, d := &asks[it.ask], &ds[it.ask]; a.Penalty == nil && d.Allowed {
-				_, *d = a.Plan.TakeState(stored(it), now, 0)
-				d.Allowed = true
-			}
-		}
-	}
+// write stores the states that have changed, and releases all cells. The shards of the items are locked.
+func (s *Store) write(items []item, asks []stint.Ask, states []stint.State, changed []bool, now int64) {
 	// Write and release all cells before inserting or removing one: that may move other cells,
 	// and must not wait for one that is held here.
 	for k := range items {
@@ -275,7 +359,7 @@ func (s *Store) transact(
 				x.release(it.id)
 			}
 		case st.Until != 0 && it.cell == nil:
-			x := s.shardOf(it.id).insert(it.id, algorithmOf(&asks[it.ask]), now)
+			x := s.shardOf(it.id).insert(it.id, hasLog(&asks[it.ask]), now)
 			s.logs.put(x, st)
 			x.release(it.id)
 		}

@@ -131,8 +131,8 @@ func TestManyLimitsAllocations(t *testing.T) {
 	s := stint.Store(newStore(t, memstore.Options{}))
 	asks := make([]stint.Ask, limits)
 	for i := range asks {
-		a := stint.Algorithms()[i%5]
-		if a == stint.SlidingLog {
+		a := stint.Algorithms()[i%6]
+		if a == stint.SlidingLog || a == stint.Concurrency {
 			a = stint.SlidingWindow // its log would grow
 		}
 		l := stint.Limit{Algorithm: a, Max: 1_000_000 + int64(i), Window: stint.Every(time.Hour)}

@@ -3,8 +3,6 @@ package memstore
 import (
 	"math/bits"
 	"math/rand/v2"
-
-	"github.com/stintdev/stint"
 )
 
 // id is a counter's fingerprint. The top bit of hi is free for the lock.
@@ -56,8 +54,8 @@ func (h *hasher) of(s string) id {
 // numbered subjects may be evenly spaced, which would fill some groups of a table and leave others
 // empty. Multiplying each half by the other spreads them. Only the top bit is lost, since
 // multiplication by an odd number is invertible.
-func (subject id) with(name id, a stint.Algorithm) id {
-	lo, hi := subject.lo+name.lo+uint64(a), subject.hi+name.hi
+func (subject id) with(name id, kind uint64) id {
+	lo, hi := subject.lo+name.lo+kind, subject.hi+name.hi
 	hi = hi * (2*lo + 1) &^ held
 	lo *= hi>>31 | 1
 	return id{lo: lo, hi: max(hi, 1)} // zero means a free cell

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/memstore"
@@ -42,7 +43,7 @@ func TestFingerprints(t *testing.T) {
 				s := newStore(t, memstore.Options{})
 				var counts [2][places]int
 				for i := range keys {
-					lo, hi := s.Fingerprint(keys[i], stint.SlidingWindow).Parts()
+					lo, hi := s.Fingerprint(keys[i], stint.PerMinute(1)).Parts()
 					home, _ := bits.Mul64(lo, places)
 					shard, _ := bits.Mul64(hi<<1, places)
 					counts[0][home]++
@@ -74,22 +75,22 @@ func chiSquare(counts []int, of int) (sum float64) {
 }
 
 // TestFingerprintsDiffer has the halves of all fingerprints of much that is alike differ, each for
-// itself: by texts of every length, by each byte of them, by name and by algorithm.
+// itself: by texts of every length, by each byte of them, by name, by algorithm and by window.
 func TestFingerprintsDiffer(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, memstore.Options{})
 	los, his := map[uint64]string{}, map[uint64]string{}
-	add := func(k stint.Key, a stint.Algorithm) {
+	add := func(k stint.Key, l stint.Limit) {
 		t.Helper()
-		c := s.Fingerprint(k, a)
-		if again := s.Fingerprint(stint.Key{Subject: strings.Clone(k.Subject), Name: strings.Clone(k.Name)}, a); again != c {
+		c := s.Fingerprint(k, l)
+		if again := s.Fingerprint(stint.Key{Subject: strings.Clone(k.Subject), Name: strings.Clone(k.Name)}, l); again != c {
 			t.Fatalf("%q has two fingerprints", k)
 		}
 		lo, hi := c.Parts()
 		if hi == 0 || hi>>63 != 0 {
 			t.Fatalf("%q has the fingerprint %x %x", k, hi, lo)
 		}
-		what := fmt.Sprintf("%q %v", k, a)
+		what := fmt.Sprintf("%q %v", k, l)
 		if other, ok := los[lo]; ok {
 			t.Fatalf("%s and %s share half a fingerprint", what, other)
 		}
@@ -100,21 +101,21 @@ func TestFingerprintsDiffer(t *testing.T) {
 	}
 	for n := range 200 {
 		text := strings.Repeat("\x00", n)
-		add(stint.Key{Subject: text, Name: "api"}, stint.SlidingWindow)
+		add(stint.Key{Subject: text, Name: "api"}, stint.PerMinute(1))
 		if n > 0 {
-			add(stint.Key{Subject: "api", Name: text}, stint.SlidingWindow)
+			add(stint.Key{Subject: "api", Name: text}, stint.PerMinute(1))
 		}
 		for i := range n {
 			other := text[:i] + "\x01" + text[i+1:]
-			add(stint.Key{Subject: other, Name: "api"}, stint.SlidingWindow)
-			add(stint.Key{Subject: "api", Name: other}, stint.SlidingWindow)
+			add(stint.Key{Subject: other, Name: "api"}, stint.PerMinute(1))
+			add(stint.Key{Subject: "api", Name: other}, stint.PerMinute(1))
 		}
 	}
 	for i := range 30 {
 		k := stint.Key{Subject: "ab"[:i%2+1], Name: strings.Repeat("n", i)}
 		for _, a := range stint.Algorithms() {
-			add(k, a)
-			add(stint.Key{Subject: k.Name + "-", Name: k.Subject}, a)
+			add(k, stint.Limit{Algorithm: a, Window: stint.Every(time.Second)})
+			add(stint.Key{Subject: k.Name + "-", Name: k.Subject}, stint.Limit{Algorithm: a, Window: stint.Every(time.Minute)})
 		}
 	}
 }

@@ -61,8 +61,11 @@ func (ls *logs) take(x *cell, plan *stint.Plan, now, cost int64, d *stint.Decisi
 		return
 	}
 	next, log := ls.load(x)
-	plan.TakeLog(&next, log, now, cost, d)
-	if d.Allowed && cost > 0 {
+	if !plan.TakeLog(&next, log, now, cost, d) {
+		var st stint.State
+		st, *d = plan.TakeState(stint.State{Counter: next, Log: log}, now, cost)
+		ls.put(x, st)
+	} else if d.Cost > 0 {
 		ls.commit(x, cost, &next)
 	}
 }

@@ -145,7 +145,7 @@ func (s *Store) takeCompiling(a *stint.Ask, d *stint.Decision) error {
 
 // takeOne takes one ask of a limit.
 func (s *Store) takeOne(a *stint.Ask, plan *stint.Plan, d *stint.Decision) {
-	c := s.subjects.of(a.Key.Subject).with(s.names.of(a.Key.Name), a.Limit.Algorithm)
+	c := s.subjects.of(a.Key.Subject).with(s.names.of(a.Key.Name), plan.Kind())
 	now := s.clock.micros()
 	t := s.tableOf(c)
 	if x := t.acquire(c); x == nil {
@@ -154,6 +154,7 @@ func (s *Store) takeOne(a *stint.Ask, plan *stint.Plan, d *stint.Decision) {
 		s.logs.take(x, plan, now, a.Cost, d)
 		x.release(c)
 	}
+	d.Counter = c.mark()
 	if now%1024 == 0 {
 		t.shard.sweepSome(now)
 	}
@@ -164,15 +165,16 @@ func (s *Store) takeFirst(c id, a *stint.Ask, plan *stint.Plan, now int64, d *st
 	sh := s.lock(c)
 	defer s.unlock(sh)
 	x := sh.acquire(c) // someone else may have inserted it
-	next, log := s.logs.load(x)
-	plan.TakeLog(&next, log, now, a.Cost, d)
-	if d.Allowed && a.Cost > 0 {
-		if x == nil {
-			x = sh.insert(c, a.Limit.Algorithm, now)
-		}
-		s.logs.commit(x, a.Cost, &next)
+	before, log := s.logs.load(x)
+	var next stint.State
+	next, *d = plan.TakeState(stint.State{Counter: before, Log: log}, now, a.Cost)
+	if x == nil && d.Cost > 0 {
+		x = sh.insert(c, hasLog(a), now)
 	}
 	if x != nil {
+		if next.Counter != before {
+			s.logs.put(x, next)
+		}
 		x.release(c)
 	}
 }
@@ -182,14 +184,28 @@ func (s *Store) Reset(_ context.Context, asks []stint.Ask) error {
 	if s.closed.Load() {
 		return stint.ErrClosed
 	}
+	now := s.clock.micros()
 	for i := range asks {
-		a := &asks[i]
-		c := s.subjects.of(a.Key.Subject).with(s.names.of(a.Key.Name), algorithmOf(a))
-		sh := s.lock(c)
-		if x := sh.acquire(c); x != nil {
-			sh.remove(x)
-		}
-		s.unlock(sh)
+		s.reset(&asks[i], now)
 	}
 	return nil
+}
+
+// reset forgets a counter. As long as charges from before might be given back, a mark remains that
+// says when.
+func (s *Store) reset(a *stint.Ask, now int64) {
+	c := s.idOf(a)
+	items := []item{{id: c}, {id: s.markOf(c, "")}}
+	order(items)
+	defer s.unlockAll(s.lockAll(items))
+	releaseAll(items)
+	x := s.shardOf(c).acquire(c)
+	if x == nil {
+		return
+	}
+	until := x.Until
+	s.shardOf(c).remove(x)
+	if a.Penalty == nil && until > now {
+		s.setMark(s.markOf(c, ""), now, max(until, now+2*a.Limit.Window.Length().Microseconds()))
+	}
 }

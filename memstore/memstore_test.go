@@ -84,7 +84,7 @@ func (c *crowd) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision)
 	n := c.n
 	c.mu.Unlock()
 	// Strangers recover soon: they are the first to go.
-	limit := stint.Limit{Algorithm: stint.Algorithms()[n%5], Max: 1, Window: stint.Every(time.Microsecond)}
+	limit := stint.Limit{Algorithm: stint.Algorithms()[n%6], Max: 1, Window: stint.Every(time.Microsecond)}
 	for i := range 3 {
 		_, err := storetest.Take(ctx, c.Store, []stint.Ask{{Key: stint.Key{Subject: fmt.Sprint("stranger", n, i)}, Limit: limit, Cost: 1}})
 		if err != nil && !errors.Is(err, stint.ErrClosed) {
@@ -138,7 +138,7 @@ func TestLogRoom(t *testing.T) {
 			t.Fatal(d)
 		}
 	}
-	if room := s.LogRoom(a.Key); room > 40 {
+	if room := s.LogRoom(a.Key, a.Limit); room > 40 {
 		t.Errorf("room for %d entries, of which 10 count", room)
 	}
 }
@@ -306,7 +306,7 @@ func TestGrowthUnderLoad(t *testing.T) {
 	var used [keys]atomic.Int64
 	askFor := func(key int, cost int64) stint.Ask {
 		// Every algorithm, each under its own keys.
-		l := stint.Limit{Algorithm: stint.Algorithms()[key%5], Max: 10_000, Window: stint.Every(1000 * time.Hour)}
+		l := stint.Limit{Algorithm: stint.Algorithms()[key%6], Max: 10_000, Window: stint.Every(1000 * time.Hour)}
 		if l.Algorithm == stint.LeakyBucket {
 			l.Burst = l.Max - 1
 		}
@@ -392,7 +392,7 @@ func TestConservation(t *testing.T) {
 	const keys, workers, rounds = 7, 6, 10_000
 	s := newStore(t, memstore.Options{})
 	askFor := func(key int, cost int64) stint.Ask {
-		l := stint.Limit{Algorithm: stint.Algorithms()[key%5], Max: 10_000, Window: stint.Every(1000 * time.Hour)}
+		l := stint.Limit{Algorithm: stint.Algorithms()[key%6], Max: 10_000, Window: stint.Every(1000 * time.Hour)}
 		if key >= 5 {
 			l.Max = 2000 // soon used up
 		}
@@ -443,7 +443,7 @@ func TestConservation(t *testing.T) {
 	for key := range keys {
 		d := take(t, s, askFor(key, 0))[0]
 		if got, want := d.Limit-d.Remaining, used[key].Load(); got != want {
-			t.Errorf("%v: %d used, %d charged", stint.Algorithms()[key%5], got, want)
+			t.Errorf("%v: %d used, %d charged", stint.Algorithms()[key%6], got, want)
 		}
 	}
 }

@@ -41,7 +41,7 @@ func (sh *shard) acquire(c id) *cell { return sh.table.acquire(c) }
 func (sh *shard) live() int { return sh.table.live }
 
 // insert adds a cell for a counter that has none, and returns it locked.
-func (sh *shard) insert(c id, a stint.Algorithm, now int64) *cell {
+func (sh *shard) insert(c id, hasLog bool, now int64) *cell {
 	// Visit one cell for each new counter: if more were swept than added, counters that recover
 	// quickly would be removed and inserted all the time.
 	sh.sweep(1, now)
@@ -55,7 +55,7 @@ func (sh *shard) insert(c id, a stint.Algorithm, now int64) *cell {
 		sh.resize(sh.live() + 1)
 	}
 	var counter stint.Counter
-	if a == stint.SlidingLog || a == penalty {
+	if hasLog {
 		counter.Aux = sh.store.logs.make()
 	}
 	return sh.table.settle(c, counter)

@@ -123,6 +123,12 @@ func (c *call) problem(g *group, text string) error {
 			return &edgesError{at: t, now: c.now}
 		}
 	}
+	if i, ok := strings.CutPrefix(text, "CHARGE "); ok {
+		if n, err := strconv.Atoi(i); err == nil && n > 0 && n <= len(g.asks) {
+			charge := &g.requests[0].items[n-1].charge
+			return charge.ValidateFor(charge.Counter, c.now)
+		}
+	}
 	var keys []string
 	for _, a := range g.asks {
 		keys = append(keys, c.counters[a.counter].key)
@@ -156,6 +162,10 @@ func (c *call) decide(g *group, pass int) error {
 		return nil
 	}
 	switch r := g.requests[0]; g.kind {
+	case reset:
+		for _, a := range g.asks {
+			c.counters[a.counter].state = stint.Counter{}
+		}
 	case adjust:
 		r.makeRoom()
 		for i, a := range g.asks {
@@ -186,11 +196,12 @@ func (c *call) decide(g *group, pass int) error {
 }
 
 // found is the state of a log when it was asked: its newest entry, the units in it, when
-// it recovers, when enough units leave it for a denied cost; and, for an undo, its base and
-// total. For a penalty it is the whole state.
+// it recovers, and when enough units leave it for a denied cost. For a penalty it is the whole state,
+// and for a changed charge how many places it holds, or otherwise whether it was changed: 1 or 0.
 type found struct {
-	at, used, recovery, leaves, base, total int64
-	penalty                                 stint.State
+	at, used, recovery, leaves int64
+	penalty                    stint.State
+	held                       int64
 }
 
 // findings reads the states of the logs and penalties of a group, indexed like its asks.
@@ -198,36 +209,56 @@ type found struct {
 func (c *call) findings(g *group) ([]found, error) {
 	var out []found
 	for i, a := range g.asks {
-		if !c.counters[a.counter].long {
+		changes := g.kind == adjust && g.requests[0].items[i].charge.Cost > 0
+		if !c.counters[a.counter].long && !changes {
 			continue
 		}
 		if out == nil {
 			out = make([]found, len(g.asks))
 		}
-		if g.kind == undo {
+		if g.kind == undo || g.kind == reset {
 			continue
 		}
-		if len(c.found) == 0 {
-			return nil, errAnswer
+		if changes {
+			text, err := c.nextFound()
+			if err != nil {
+				return nil, err
+			}
+			if out[i].held, err = strconv.ParseInt(text, 10, 64); err != nil {
+				return nil, errAnswer
+			}
 		}
-		text, err := c.found[0].ToString()
+		if !c.counters[a.counter].long {
+			continue
+		}
+		text, err := c.nextFound()
 		if err != nil {
-			return nil, errAnswer
+			return nil, err
 		}
-		c.found = c.found[1:]
 		if a.limit < 0 {
 			out[i].penalty = decodePenalty(text)
 			continue
 		}
-		if len(text) != 6*numberSize {
+		if len(text) != 4*numberSize {
 			return nil, errAnswer
 		}
-		out[i] = found{
-			at: number(text), used: number(text[7:]), recovery: number(text[14:]),
-			leaves: number(text[21:]), base: number(text[28:]), total: number(text[35:]),
-		}
+		f := &out[i]
+		f.at, f.used, f.recovery, f.leaves = number(text), number(text[7:]), number(text[14:]), number(text[21:])
 	}
 	return out, nil
+}
+
+// nextFound returns what the script says of the next ask.
+func (c *call) nextFound() (string, error) {
+	if len(c.found) == 0 {
+		return "", errAnswer
+	}
+	text, err := c.found[0].ToString()
+	if err != nil {
+		return "", errAnswer
+	}
+	c.found = c.found[1:]
+	return text, nil
 }
 
 func firstOf(fs []found) (f found) {
@@ -249,11 +280,20 @@ func (f *found) entry() []stint.Entry {
 	return []stint.Entry{{At: f.leaves, Units: maxInt}}
 }
 
+// take takes from a counter as the script did. A log is already moved to now.
+func (it *item) take(c *stint.Counter, log []stint.Entry, now, cost int64, d *stint.Decision) {
+	if it.log() {
+		it.plan.TakeLog(c, log, now, cost, d)
+	} else {
+		it.plan.Take(c, now, cost, d)
+	}
+}
+
 // pass answers an allowed request.
 func (c *call) pass(g *group, r *request, found []found) error {
 	r.makeRoom()
 	if r.track {
-		r.charges = make([]charge, len(g.asks))
+		r.before = make([]before, len(g.asks))
 	}
 	for i, a := range g.asks {
 		it, state := &r.items[i], &c.counters[a.counter].state
@@ -264,30 +304,19 @@ func (c *call) pass(g *group, r *request, found []found) error {
 			continue
 		}
 		var log stint.Counter
-		if found != nil && it.log() {
+		if it.log() {
 			log = found[i].counter()
 			state = &log
 		}
 		if r.track {
-			r.charges[i].now, r.charges[i].before, r.charges[i].initial = c.now, *state, *state
-			if found != nil {
-				r.charges[i].log = found[i]
-			}
+			r.before[i] = before{now: c.now, counter: *state}
 		}
-		next := *state
-		it.plan.TakeLog(&next, nil, c.now, it.cost, &r.out[i])
+		it.take(state, nil, c.now, it.cost, &r.out[i])
 		if !r.out[i].Allowed {
 			return errAnswer
 		}
-		if it.cost > 0 {
-			*state = next
-			if found != nil && it.log() {
-				found[i].at, found[i].used, found[i].recovery = next.At, next.Used, next.Until
-				found[i].total += it.cost
-			}
-		}
-		if r.track {
-			r.charges[i].after = *state
+		if it.log() {
+			found[i].at, found[i].used, found[i].recovery = log.At, log.Used, log.Until
 		}
 	}
 	return nil
@@ -304,13 +333,13 @@ func (c *call) deny(g *group, r *request, found []found) []stint.Decision {
 			continue
 		}
 		it, state, log := &r.items[i], c.counters[a.counter].state, []stint.Entry(nil)
-		if found != nil && it.log() {
+		if it.log() {
 			state, log = found[i].counter(), found[i].entry()
 		}
 		judged := state
-		it.plan.TakeLog(&judged, log, c.now, it.cost, &out[i])
+		it.take(&judged, log, c.now, it.cost, &out[i])
 		if out[i].Allowed {
-			restate(it.plan, state, nil, c.now, &out[i])
+			(&before{now: c.now, counter: state}).restate(it, &out[i])
 		} else {
 			denied = true
 		}
@@ -333,25 +362,39 @@ func (c *call) violate(r *request, found []found) {
 	}
 }
 
-// restate answers an ask that passed before another ask denied the take.
-func (ch *charge) restate(p *stint.Plan, d *stint.Decision) {
-	restate(p, ch.initial, ch.initialLog, ch.now, d)
-}
-
 // restate answers an ask that would have passed if another had not denied the take.
-func restate(p *stint.Plan, state stint.Counter, log []stint.Entry, now int64, d *stint.Decision) {
-	p.TakeLog(&state, log, now, 0, d)
+func (b *before) restate(it *item, d *stint.Decision) {
+	it.take(&b.counter, b.log, b.now, 0, d)
 	d.Allowed = true
 }
 
 func (c *call) adjust(state *stint.Counter, found []found, i int, it *item, d *stint.Decision) {
-	if found != nil && it.log() {
-		after := found[i].counter()
-		it.plan.TakeLog(&after, found[i].entry(), c.now, 0, d)
+	if it.log() {
+		f := &found[i]
+		after := f.counter()
+		it.take(&after, f.entry(), c.now, 0, d)
+		switch renewed := it.limit.Algorithm == stint.Concurrency; {
+		case it.charge.Cost == 0 && it.cost > 0:
+			d.Cost = min(it.cost, maxInt)
+			if renewed {
+				d.At = f.at
+			}
+		case renewed && it.charge.Cost > 0 && it.cost == 0 && f.held > 0:
+			d.At, d.Cost = f.at, f.held
+		}
 		return
 	}
-	next, answer := it.plan.AdjustState(stint.State{Counter: *state}, c.now, it.cost)
-	*state, *d = next.Counter, answer
+	before := stint.State{Counter: *state}
+	var after stint.State
+	switch {
+	case it.charge.Cost == 0:
+		after, *d = it.plan.AdjustState(before, c.now, it.cost)
+	case found[i].held > 0:
+		after, *d = it.plan.AmendState(before, c.now, it.charge, it.cost)
+	default:
+		after, *d = it.plan.TakeState(before, c.now, 0)
+	}
+	*state = after.Counter
 }
 
 // decideTwins answers a take that asks a counter more than once, in the order of its asks.
@@ -361,28 +404,27 @@ func (c *call) decideTwins(g *group, r *request, found []found, pass int) error 
 	if len(c.peeks) != len(g.asks) {
 		return errAnswer
 	}
-	r.charges = make([]charge, len(g.asks))
+	r.before = make([]before, len(g.asks))
 	scratch := map[int32]stint.Counter{}
 	for i, a := range g.asks {
-		it, ch := &r.items[i], &r.charges[i]
-		ch.now, ch.initial = c.now, c.counters[a.counter].state
+		it := &r.items[i]
+		b := before{now: c.now, counter: c.counters[a.counter].state}
 		state, seen := scratch[a.counter]
 		if !seen {
-			state = ch.initial
+			state = b.counter
 		}
 		var log []stint.Entry
 		if it.log() {
-			ch.initial, ch.initialLog, ch.log = c.peeks[i].counter(), c.peeks[i].entry(), found[i]
+			b.counter, b.log = c.peeks[i].counter(), c.peeks[i].entry()
 			state, log = found[i].counter(), found[i].entry()
 		}
-		next := state
-		it.plan.TakeLog(&next, log, c.now, it.cost, &r.out[i])
+		r.before[i] = b
+		it.take(&state, log, c.now, it.cost, &r.out[i])
 		switch {
 		case !r.out[i].Allowed && pass > 0:
 			return errAnswer
 		case r.out[i].Allowed && it.cost > 0:
-			scratch[a.counter] = next
-			ch.before, ch.after = state, next
+			scratch[a.counter] = state
 		}
 	}
 	if pass > 0 {
@@ -390,9 +432,9 @@ func (c *call) decideTwins(g *group, r *request, found []found, pass int) error 
 	}
 	for i := range g.asks {
 		if r.out[i].Allowed {
-			r.charges[i].restate(r.items[i].plan, &r.out[i])
+			r.before[i].restate(&r.items[i], &r.out[i])
 		}
 	}
-	r.charges = nil
+	r.before = nil
 	return nil
 }

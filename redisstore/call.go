@@ -18,6 +18,7 @@ const (
 	adjust
 	undo
 	twins // a take that asks a counter more than once
+	reset
 )
 
 // maxInt is the largest n for which a double holds every integer up to n.
@@ -29,25 +30,26 @@ type item struct {
 	limit stint.Limit
 	plan  *stint.Plan // of the limit
 	cost  int64
+	// charge is what an adjustment or an undo changes. Its Cost is 0 if there is none.
+	charge stint.Charge
 	// A penalty, and how many of the asks before it it guards.
 	penalty *stint.Penalty
 	guarded int
 }
 
 // log reports whether the counter is a log, which is encoded differently.
-func (it *item) log() bool { return it.penalty == nil && it.limit.Algorithm == stint.SlidingLog }
+func (it *item) log() bool {
+	return it.penalty == nil && (it.limit.Algorithm == stint.SlidingLog || it.limit.Algorithm == stint.Concurrency)
+}
 
 // long reports whether the counter's state has no fixed size, as that of a log or a penalty.
 func (it *item) long() bool { return it.penalty != nil || it.log() }
 
-// charge records what an allowed ask did to its counter, so that it can be undone.
-type charge struct {
-	now           int64
-	before, after stint.Counter
-	log           found // the log before, if it is one
-	// The counter before any ask of the take.
-	initial    stint.Counter
-	initialLog []stint.Entry
+// before is a counter before a take, for the case that another part of the take denies.
+type before struct {
+	now     int64
+	counter stint.Counter
+	log     []stint.Entry
 }
 
 // call is one call of the script: requests merged into groups, and the reply. Calls are
@@ -245,7 +247,9 @@ const redisClock = -1
 //	a limit: algorithm (1), tick (3), window, rate, unit, cap, then short for a bucket and
 //	  MaxCarried for others; if the window is 0, number of edges of calendar windows (1), edges
 //	an ask: place in KEYS (2), number of the limit (2; 0: a penalty), cost (8, signed);
-//	  for an undo, 8 more numbers: the expected state, and the state to restore;
+//	  for an adjustment, an undo and a reset, the charge to change: instant, cost (0: there is
+//	  none), when it recovers, and the places in KEYS of the mark of a reset (2) and of the
+//	  mark of this change (2; 0: none);
 //	  for a penalty, how many asks it guards (2), threshold (2), within, number of bans (1),
 //	  their lengths
 //
@@ -360,14 +364,36 @@ func (c *call) appendAsk(b []byte, g *group, i int) []byte {
 	b = binary.BigEndian.AppendUint16(b, uint16(c.counters[g.asks[i].counter].place))
 	b = binary.BigEndian.AppendUint16(b, uint16(g.asks[i].limit+1))
 	b = binary.BigEndian.AppendUint64(b, uint64(g.cost(i)))
-	if len(g.requests) > 0 && g.requests[0].items[i].penalty != nil {
+	if len(g.requests) > 0 && g.requests[0].items[i].penalty != nil && g.kind != reset {
 		return appendPenalty(b, &g.requests[0].items[i])
 	}
-	if g.kind == undo {
-		b = g.requests[0].charges[i].append(b, &g.requests[0].items[i])
+	if g.kind == adjust || g.kind == undo || g.kind == reset {
+		b = c.appendChange(b, g.kind, &g.requests[0].items[i])
 	}
 	return b
 }
+
+// appendChange appends what a change of a charge needs, and the keys of its marks.
+func (c *call) appendChange(b []byte, k kind, it *item) []byte {
+	var resetMark, changeMark uint16
+	mark := func(name string) uint16 {
+		c.keys = append(c.keys, it.key+markSeparator+name)
+		return uint16(len(c.keys))
+	}
+	if it.penalty == nil && (it.charge.Cost > 0 || k == reset) {
+		resetMark = mark("")
+	}
+	if it.charge.ID != "" {
+		changeMark = mark(it.charge.ID)
+	}
+	b = put(b, it.charge.At, it.charge.Cost, min(it.charge.Until(), maxInt))
+	b = binary.BigEndian.AppendUint16(b, resetMark)
+	return binary.BigEndian.AppendUint16(b, changeMark)
+}
+
+// markSeparator stands between a counter's key and the ID of a change, or nothing: a mark beside the
+// counter says when it was reset, or that the change was made.
+const markSeparator = "!"
 
 // cost returns the cost of the i-th ask, capped at one more than any limit has.
 func (g *group) cost(i int) int64 {
@@ -461,16 +487,6 @@ func (c *call) place() {
 			give(&c.counters[i])
 		}
 	}
-}
-
-// append writes the arguments of an undo.
-func (ch *charge) append(b []byte, it *item) []byte {
-	if it.log() {
-		f := &ch.log
-		return put(b, ch.after.At, f.total-it.cost, f.base, f.recovery, ch.after.Until, 0, 0, 0)
-	}
-	return put(b, ch.after.At, ch.after.Used, ch.after.Aux, ch.after.Until,
-		ch.before.At, ch.before.Used, ch.before.Aux, ch.before.Until)
 }
 
 func put(b []byte, numbers ...int64) []byte {

@@ -151,7 +151,7 @@ type part struct {
 
 // passed reports whether the part is a take that was charged.
 func (p *part) passed() bool {
-	return p.err == nil && p.kind != adjust && p.kind != undo && p.charges != nil
+	return p.err == nil && (p.kind == take || p.kind == twins) && p.before != nil
 }
 
 func split[P comparable](r *request, place func(i int) P) []*part {
@@ -171,9 +171,6 @@ func split[P comparable](r *request, place func(i int) P) []*part {
 		}
 		p.items = append(p.items, it)
 		p.from = append(p.from, i)
-		if r.kind == undo {
-			p.charges = append(p.charges, r.charges[i])
-		}
 	}
 	for _, p := range parts {
 		if p.kind == twins && !repeats(p.items) {
@@ -244,16 +241,16 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 		r.err = unavailable(errors.New("one of several calls failed: " + r.err.Error()))
 	}
 	if r.track && !denied { // r is itself a part
-		r.charges = make([]charge, len(r.items))
+		r.before = make([]before, len(r.items))
 	}
 	for _, p := range parts {
-		for i := range p.charges {
+		for i := range p.before {
 			switch {
 			case !p.passed() || p.items[i].penalty != nil:
 			case denied:
-				p.charges[i].restate(p.items[i].plan, &r.out[p.from[i]])
+				p.before[i].restate(&p.items[i], &r.out[p.from[i]])
 			case r.track:
-				r.charges[p.from[i]] = p.charges[i]
+				r.before[p.from[i]] = p.before[i]
 			}
 		}
 	}
@@ -272,8 +269,7 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 	return nil
 }
 
-// undo restores the counters that parts of a take have charged. A counter that has changed
-// since gets the units back instead.
+// undo gives back what parts of a take have charged, as if it had not been: see [stint.Limit.Amend].
 func (s *Store) undo(parts []*part, start func(*request)) {
 	var undos []*part
 	for _, p := range parts {
@@ -281,11 +277,11 @@ func (s *Store) undo(parts []*part, start func(*request)) {
 			continue
 		}
 		u := &part{request: &request{kind: undo, done: make(chan struct{}, 1)}}
-		for i := len(p.items) - 1; i >= 0; i-- { // charges of one counter are undone in reverse
-			if it := p.items[i]; it.cost > 0 && it.penalty == nil {
-				it.cost = -it.cost
+		for i := range p.items {
+			if it := p.items[i]; it.penalty == nil && p.out[i].Cost > 0 {
+				it.charge = p.out[i].Charge()
+				it.cost = -it.charge.Cost
 				u.items = append(u.items, it)
-				u.charges = append(u.charges, p.charges[i])
 			}
 		}
 		if len(u.items) > 0 {

@@ -22,10 +22,10 @@ type request struct {
 	out []stint.Decision // not the caller's slice: a caller that has given up may reuse that
 	err error
 
-	// If track is set, charges records what the request did, so that it can be undone. For an
-	// undo, charges is what to undo.
-	track   bool
-	charges []charge
+	// If track is set, before records the counters as they were, to answer from if another part of
+	// the take denies.
+	track  bool
+	before []before
 }
 
 // makeRoom prepares out for a decision about each ask.

@@ -25,7 +25,7 @@ func manyAsks(n int, subjects bool) []stint.Ask {
 		if subjects {
 			k.Subject = "user-" + k.Name
 		}
-		asks[i] = stint.Ask{Key: k, Limit: limitOf(stint.Algorithms()[i%5], 10), Cost: 1}
+		asks[i] = stint.Ask{Key: k, Limit: limitOf(stint.Algorithms()[i%6], 10), Cost: 1}
 	}
 	return asks
 }

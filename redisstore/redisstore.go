@@ -156,7 +156,24 @@ func (s *Store) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decisio
 	if err := stint.ValidateAdjust(asks, ds); err != nil {
 		return err
 	}
+	for i := range asks {
+		if c := asks[i].Charge; c != nil {
+			mark := counterMark(string(s.appendKey(nil, &asks[i])))
+			if err := c.ValidateFor(mark, c.At); err != nil { // only Redis knows whether it is in the future
+				return err
+			}
+		}
+	}
 	return s.decide(ctx, adjust, asks, ds)
+}
+
+// counterMark returns what tells charges of a counter from those of others: a hash of its key, FNV-1a.
+func counterMark(key string) uint32 {
+	h := uint32(2166136261)
+	for i := range len(key) {
+		h = (h ^ uint32(key[i])) * 16777619
+	}
+	return h
 }
 
 func (s *Store) decide(ctx context.Context, k kind, asks []stint.Ask, ds []stint.Decision) error {
@@ -193,6 +210,9 @@ func (s *Store) answer(ctx context.Context, k kind, asks []stint.Ask, ds []stint
 	err := r.err
 	if err == nil {
 		copy(ds, r.out)
+		for i := range ds {
+			ds[i].Counter = counterMark(r.items[i].key)
+		}
 	}
 	s.recycle(r)
 	return err
@@ -212,6 +232,9 @@ func (s *Store) newRequest(k kind, asks []stint.Ask) *request {
 	for i := range asks {
 		a := &asks[i]
 		it := item{key: all[start:r.ends[i]], limit: a.Limit, plan: a.Plan, cost: a.Cost}
+		if a.Charge != nil {
+			it.charge = *a.Charge
+		}
 		if it.penalty = a.Penalty; it.penalty != nil {
 			it.guarded = i - stint.Guarded(asks, i)
 		} else if !a.Compiled() {
@@ -232,7 +255,7 @@ func (s *Store) appendKey(text []byte, a *stint.Ask) []byte {
 	if a.Penalty != nil {
 		return append(text, penaltySuffix...)
 	}
-	return append(text, suffixes[a.Limit.Algorithm]...)
+	return a.Limit.AppendKind(append(text, ':'))
 }
 
 // repeats reports whether a counter is asked more than once.
@@ -256,7 +279,7 @@ func repeats(items []item) bool {
 
 func (s *Store) recycle(r *request) {
 	clear(r.items)
-	r.items, r.ends, r.out, r.err, r.charges, r.ctx = r.items[:0], r.ends[:0], r.out[:0], nil, nil, nil
+	r.items, r.ends, r.out, r.err, r.before, r.ctx = r.items[:0], r.ends[:0], r.out[:0], nil, nil, nil
 	s.requests.Put(r)
 }
 
@@ -286,25 +309,35 @@ func (s *Store) within(ctx context.Context, f func(context.Context) error) error
 	return f(ctx)
 }
 
-// Reset implements [stint.Store].
+// Reset implements [stint.Store]. In a cluster, the counters of one slot are forgotten at once.
 func (s *Store) Reset(ctx context.Context, asks []stint.Ask) error {
-	for i := range asks {
-		if a := &asks[i]; a.Penalty == nil && int(a.Limit.Algorithm) >= len(suffixes) {
-			return a.Limit.Validate()
+	for chunk := range slices.Chunk(asks, wholeAsks) {
+		named := slices.Clone(chunk)
+		for i := range named {
+			a := &named[i]
+			if a.Charge = nil; a.Penalty == nil {
+				// Any limit of this algorithm and window has the same counter.
+				a.Limit = stint.Limit{Algorithm: a.Limit.Algorithm, Max: 1, Window: a.Limit.Window}
+				if err := a.Limit.Validate(); err != nil {
+					return err
+				}
+			}
+		}
+		if err := s.decide(ctx, reset, named, nil); err != nil {
+			return err
 		}
 	}
-	return s.within(ctx, func(ctx context.Context) error {
-		for chunk := range slices.Chunk(asks, wholeAsks) {
-			keys := make([]string, len(chunk))
-			for i := range chunk {
-				keys[i] = string(s.appendKey(nil, &chunk[i]))
-			}
-			if err := s.erase(ctx, keys); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return s.alive()
+}
+
+// alive returns [stint.ErrClosed] if the store is closed.
+func (s *Store) alive() error {
+	s.open.RLock()
+	defer s.open.RUnlock()
+	if s.closed {
+		return stint.ErrClosed
+	}
+	return nil
 }
 
 // erase deletes keys, each with its own command, since in a cluster they may be in several
@@ -329,7 +362,7 @@ func (s *Store) erase(ctx context.Context, keys []string) error {
 func (s *Store) Ping(ctx context.Context) error {
 	c := newCall()
 	c.encode(redisClock, nil)
-	none := s.config.prefix + ":{}" + suffixes[stint.SlidingWindow]
+	none := s.config.prefix + ":{}"
 	return s.within(ctx, func(ctx context.Context) error {
 		return s.retry(ctx, func(client rueidis.Client) error {
 			answer, err := s.eval(ctx, client, nil, string(c.blob)).ToMessage()

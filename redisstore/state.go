@@ -4,15 +4,6 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// suffixes are the ends of counter keys, by algorithm.
-var suffixes = [...]string{
-	stint.SlidingWindow: ":sw",
-	stint.FixedWindow:   ":fw",
-	stint.SlidingLog:    ":sl",
-	stint.TokenBucket:   ":tb",
-	stint.LeakyBucket:   ":lb",
-}
-
 // penaltySuffix is the end of penalty keys.
 const penaltySuffix = ":pn"
 

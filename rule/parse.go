@@ -40,7 +40,7 @@ func ParseValue(text string) (stint.Limit, error) {
 	if text == "unlimited" {
 		return stint.Limit{}, nil
 	}
-	return stint.ParseLimit(text)
+	return stint.ParseRate(text)
 }
 
 // value returns the rule's own value of a limit.
@@ -55,7 +55,7 @@ func (l Limit) value() (stint.Limit, error) {
 		}
 		text += " " + l.Algorithm
 	}
-	return stint.ParseLimit(text)
+	return stint.ParseRate(text)
 }
 
 // MarshalText implements [encoding.TextMarshaler].

@@ -307,7 +307,7 @@ func do(store stint.Store, c call) ([]stint.Decision, error) {
 func apply(cs counters, c call, now time.Time) (counters, []stint.Decision) {
 	switch c.verb {
 	case "reset":
-		return cs.reset(c.asks[:1]), nil
+		return cs.reset(c.asks[:1], now), nil
 	case "adjust":
 		return cs.adjust(c.asks, now)
 	default:

@@ -204,7 +204,7 @@ func checkEmptyCalls(t rapid.TB, store stint.Store, _ *Clock) {
 	limits := everyLimit(3)
 	asks := make([]stint.Ask, many)
 	for i := range asks {
-		asks[i] = stint.Ask{Key: stint.Key{Subject: "alice", Name: strconv.Itoa(i)}, Limit: limits[i%5], Cost: 1}
+		asks[i] = stint.Ask{Key: stint.Key{Subject: "alice", Name: strconv.Itoa(i)}, Limit: limits[i%len(limits)], Cost: 1}
 	}
 	for want := int64(2); want >= 0; want-- {
 		out, err := Take(ctx, store, asks)
@@ -226,14 +226,14 @@ func checkMany(t rapid.TB, store stint.Store, clock *Clock) {
 	limits := everyLimit(30)
 	for name, askOf := range map[string]func(i int) stint.Ask{
 		"counters asked once": func(i int) stint.Ask {
-			return stint.Ask{Key: stint.Key{Subject: strconv.Itoa(i % subjects), Name: strconv.Itoa(i)}, Limit: limits[i%5], Cost: 1}
+			return stint.Ask{Key: stint.Key{Subject: strconv.Itoa(i % subjects), Name: strconv.Itoa(i)}, Limit: limits[i%len(limits)], Cost: 1}
 		},
 		"counters asked again": func(i int) stint.Ask {
 			i %= many / 3
-			return stint.Ask{Key: stint.Key{Subject: strconv.Itoa(i % subjects), Name: "again-" + strconv.Itoa(i)}, Limit: limits[i%5], Cost: 1}
+			return stint.Ask{Key: stint.Key{Subject: strconv.Itoa(i % subjects), Name: "again-" + strconv.Itoa(i)}, Limit: limits[i%len(limits)], Cost: 1}
 		},
 		"penalties": func(i int) stint.Ask {
-			a := stint.Ask{Key: stint.Key{Subject: "p" + strconv.Itoa(i/6%subjects), Name: strconv.Itoa(i)}, Limit: limits[i%5], Cost: 1}
+			a := stint.Ask{Key: stint.Key{Subject: "p" + strconv.Itoa(i/6%subjects), Name: strconv.Itoa(i)}, Limit: limits[i%len(limits)], Cost: 1}
 			if i%6 == 5 {
 				a.Limit, a.Penalty = stint.Limit{}, ladder
 			}

@@ -45,6 +45,9 @@ type step struct {
 	asks  []stint.Ask
 	times int
 	want  *expectation
+	// A take can name what it charges, and later steps change it.
+	charge string
+	once   bool
 }
 
 // expectation is the part after the arrow.
@@ -56,7 +59,7 @@ type expectation struct {
 
 // ParseScript parses a script. Errors name the file and the line.
 func ParseScript(name, text string) (*Script, error) {
-	p := parser{script: &Script{Name: name, Start: Epoch}, limits: map[string]scriptLimit{}}
+	p := parser{script: &Script{Name: name, Start: Epoch}, limits: map[string]scriptLimit{}, charges: map[string]step{}}
 	for i, line := range strings.Split(text, "\n") {
 		line, _, _ = strings.Cut(line, "#")
 		if err := p.parse(strings.TrimSpace(line), i+1); err != nil {
@@ -73,6 +76,8 @@ type parser struct {
 	script *Script
 	limits map[string]scriptLimit
 	order  []string
+	// charges are the takes that name what they charge.
+	charges map[string]step
 }
 
 type scriptLimit struct {
@@ -144,9 +149,15 @@ func (p *parser) parseStep(text string) (step, error) {
 	if s.at, err = p.parseTime(f[0]); err != nil {
 		return step{}, err
 	}
+	if isChange(s.verb) {
+		return p.parseChange(s, f[2:], expect, arrow)
+	}
 	subject, cost := f[2], int64(1)
 	for i := 3; i < len(f); i++ {
 		switch {
+		case f[i] == "as" && i+1 < len(f):
+			i++
+			s.charge = f[i]
 		case f[i] == "on" && i+1 < len(f):
 			i++
 			s.names = strings.Split(f[i], ",")
@@ -156,7 +167,7 @@ func (p *parser) parseStep(text string) (step, error) {
 			cost, err = strconv.ParseInt(f[i], 10, 64)
 		}
 		if err != nil {
-			return step{}, fmt.Errorf("%q: want a cost, xTIMES or on LIMIT", f[i])
+			return step{}, fmt.Errorf("%q: want a cost, xTIMES, on LIMIT or as CHARGE", f[i])
 		}
 	}
 	switch s.verb {
@@ -166,7 +177,7 @@ func (p *parser) parseStep(text string) (step, error) {
 	case "peek":
 		cost = 0
 	default:
-		return step{}, fmt.Errorf("%q: want take, peek, charge, refund or reset", s.verb)
+		return step{}, fmt.Errorf("%q: want take, peek, charge, refund, amend, release, renew or reset", s.verb)
 	}
 	for _, name := range s.names {
 		l, ok := p.limits[name]
@@ -186,6 +197,55 @@ func (p *parser) parseStep(text string) (step, error) {
 	} else if s.verb == "take" || s.verb == "peek" {
 		err = fmt.Errorf("a %s needs an expectation: -> allow or -> deny", s.verb)
 	}
+	if s.charge != "" {
+		p.charges[s.charge] = s
+	}
+	return s, err
+}
+
+// isChange reports whether the verb changes a charge that a take has named.
+func isChange(verb string) bool { return verb == "amend" || verb == "release" || verb == "renew" }
+
+// parseChange reads what follows the verb in "time amend charge by [once] [-> expectation]", or in
+// "time release charge" and "time renew charge".
+func (p *parser) parseChange(s step, f []string, expect string, arrow bool) (step, error) {
+	take, ok := p.charges[f[0]]
+	if !ok {
+		return step{}, fmt.Errorf("no take above this line has \"as %s\"", f[0])
+	}
+	s.charge, s.names, s.asks = f[0], take.names, slices.Clone(take.asks)
+	for i, name := range s.names {
+		s.asks[i].Limit = p.limits[name].limit
+	}
+	if f = f[1:]; s.verb == "amend" && len(f) > 0 {
+		by, err := strconv.ParseInt(f[0], 10, 64)
+		if err != nil {
+			return step{}, fmt.Errorf("%q: want how much more or less, such as -3", f[0])
+		}
+		for i := range s.asks {
+			s.asks[i].Cost = by
+		}
+		f = f[1:]
+	}
+	for _, word := range f {
+		var err error
+		switch {
+		case word == "once":
+			s.once = true
+		case strings.HasPrefix(word, "x"):
+			s.times, err = strconv.Atoi(word[1:])
+		default:
+			err = strconv.ErrSyntax
+		}
+		if err != nil {
+			return step{}, fmt.Errorf("%q: want xTIMES or once", word)
+		}
+	}
+	if !arrow {
+		return s, nil
+	}
+	var err error
+	s.want, err = parseExpectation(expect, s.names)
 	return s, err
 }
 
@@ -222,6 +282,7 @@ var fieldsOf = map[string]func(d stint.Decision) string{
 	"retry":     func(d stint.Decision) string { return formatWait(d.RetryAfter) },
 	"reset":     func(d stint.Decision) string { return formatWait(d.ResetAfter) },
 	"delay":     func(d stint.Decision) string { return formatWait(d.Delay) },
+	"cost":      func(d stint.Decision) string { return strconv.FormatInt(d.Cost, 10) },
 }
 
 func formatWait(d time.Duration) string {
@@ -255,7 +316,7 @@ func parseExpectation(text string, names []string) (*expectation, error) {
 			case !slices.Contains(names, limit), !prefixed && len(names) > 1:
 				return nil, fmt.Errorf("%q: name the limit, as in %s.%s", name, names[0], plain)
 			}
-			if d, err := parseWait(value); err == nil && plain != "limit" && plain != "remaining" {
+			if d, err := parseWait(value); err == nil && plain != "limit" && plain != "remaining" && plain != "cost" {
 				value = formatWait(d) // 60s is 1m0s
 			}
 			e.fields[name] = value
@@ -279,11 +340,12 @@ func parseExpectation(text string, names []string) (*expectation, error) {
 // Run runs the script on an empty store, and fails at the first step that differs.
 func (s *Script) Run(t rapid.TB, store stint.Store, clock *Clock) {
 	t.Helper()
+	charges := map[string][]stint.Charge{}
 	for i := range s.steps {
 		st := &s.steps[i]
 		clock.Set(st.at)
 		for n := range st.times {
-			out, err := st.do(store)
+			out, err := st.do(store, charges)
 			if err != nil {
 				t.Fatalf("%s:%d: %s\n%v", s.Name, st.line, st.text, err)
 			}
@@ -294,16 +356,58 @@ func (s *Script) Run(t rapid.TB, store stint.Store, clock *Clock) {
 	}
 }
 
-func (st *step) do(store stint.Store) ([]stint.Decision, error) {
+func (st *step) do(store stint.Store, charges map[string][]stint.Charge) ([]stint.Decision, error) {
 	ctx := context.Background()
-	switch st.verb {
-	case "reset":
+	switch {
+	case st.verb == "reset":
 		return nil, store.Reset(ctx, st.asks)
-	case "charge", "refund":
+	case st.verb == "charge" || st.verb == "refund":
 		return Adjust(ctx, store, st.asks)
-	default:
-		return Take(ctx, store, st.asks)
+	case isChange(st.verb):
+		return st.change(store, charges[st.charge])
 	}
+	out, err := Take(ctx, store, st.asks)
+	if st.charge != "" {
+		charges[st.charge] = chargesOf(out)
+	}
+	return out, err
+}
+
+// change changes the charges of an earlier take. They are then what they have become.
+func (st *step) change(store stint.Store, charges []stint.Charge) ([]stint.Decision, error) {
+	asks := slices.Clone(st.asks)
+	for i := range asks {
+		c := &charges[i]
+		switch st.verb {
+		case "release":
+			asks[i].Cost = -c.Cost
+		case "renew":
+			asks[i].Cost = 0
+		}
+		if st.once {
+			c.ID = st.charge
+		}
+		named := *c
+		asks[i].Charge = &named
+	}
+	out, err := Adjust(context.Background(), store, asks)
+	if err == nil && st.verb == "renew" {
+		for i, c := range chargesOf(out) {
+			if c.Cost > 0 {
+				charges[i] = c
+			}
+		}
+	}
+	return out, err
+}
+
+// chargesOf returns what decisions have charged.
+func chargesOf(ds []stint.Decision) []stint.Charge {
+	var out []stint.Charge
+	for i := range ds {
+		out = append(out, ds[i].Charge())
+	}
+	return out
 }
 
 // denied returns the names of the limits that deny.

@@ -2,6 +2,8 @@ package storetest
 
 import (
 	"context"
+	"fmt"
+	"hash/fnv"
 	"maps"
 	"slices"
 	"sync"
@@ -30,14 +32,27 @@ type counters map[counterID]stint.State
 type counterID struct {
 	key       stint.Key
 	algorithm stint.Algorithm
+	window    stint.Window
 	penalty   bool
+	// mark is that of a change with this ID, or of a reset if it is "reset". Its state says when it
+	// was made, and until when it matters.
+	mark string
+}
+
+// of returns the counter's mark.
+func (id counterID) of(change string) counterID {
+	id.mark = "change " + change
+	if change == "" {
+		id.mark = "reset"
+	}
+	return id
 }
 
 func idOf(a *stint.Ask) counterID {
 	if a.Penalty != nil {
 		return counterID{key: a.Key, penalty: true}
 	}
-	return counterID{key: a.Key, algorithm: a.Limit.Algorithm}
+	return counterID{key: a.Key, algorithm: a.Limit.Algorithm, window: a.Limit.Window}
 }
 
 // take charges every ask or none. If it is denied, penalties may count a violation.
@@ -48,7 +63,7 @@ func (cs counters) take(asks []stint.Ask, now time.Time) (counters, []stint.Deci
 	for i := range asks {
 		a, id := &asks[i], idOf(&asks[i])
 		if a.Penalty != nil {
-			_, out[i] = a.Penalty.Take(next[id], now, false)
+			out[i] = next.look(id, a.Penalty, now)
 		} else {
 			next[id], out[i] = a.Limit.Take(next[id], now, a.Cost)
 		}
@@ -59,17 +74,34 @@ func (cs counters) take(asks []stint.Ask, now time.Time) (counters, []stint.Deci
 	}
 	next = maps.Clone(cs)
 	for i := range asks {
+		a, id := &asks[i], idOf(&asks[i])
+		if a.Penalty != nil {
+			next.look(id, a.Penalty, now)
+			continue
+		}
+		var look stint.Decision
+		next[id], look = a.Limit.Take(next[id], now, 0) // it may have to be moved
+		if out[i].Allowed {
+			out[i] = look
+			out[i].Allowed = true
+		}
+	}
+	for i := range asks {
 		if a, id := &asks[i], idOf(&asks[i]); a.Penalty != nil && a.Cost > 0 && deniedAmong(out[stint.Guarded(asks, i):i]) {
 			next[id], out[i] = a.Penalty.Take(next[id], now, true)
 		}
 	}
-	for i := range asks {
-		if a := &asks[i]; a.Penalty == nil && out[i].Allowed {
-			_, out[i] = a.Limit.Take(cs[idOf(a)], now, 0)
-			out[i].Allowed = true
-		}
-	}
 	return next, out
+}
+
+// look judges a penalty, whose state is moved if it is from the future.
+func (cs counters) look(id counterID, p *stint.Penalty, now time.Time) stint.Decision {
+	before := cs[id]
+	after, d := p.Take(before, now, false)
+	if before.At > now.UnixMicro() {
+		cs[id] = after
+	}
+	return d
 }
 
 func deniedAmong(ds []stint.Decision) bool {
@@ -80,18 +112,53 @@ func (cs counters) adjust(asks []stint.Ask, now time.Time) (counters, []stint.De
 	next := maps.Clone(cs)
 	out := make([]stint.Decision, len(asks))
 	for i := range asks {
-		id := idOf(&asks[i])
-		next[id], out[i] = asks[i].Limit.Adjust(next[id], now, asks[i].Cost)
+		a, id := &asks[i], idOf(&asks[i])
+		switch c := a.Charge; {
+		case c == nil:
+			next[id], out[i] = a.Limit.Adjust(next[id], now, a.Cost)
+		case next.applies(id, c, now):
+			next[id], out[i] = a.Limit.Amend(next[id], now, *c, a.Cost)
+			if c.ID != "" {
+				next.mark(id.of(c.ID), now, max(c.Until(), now.Add(stint.Once).UnixMicro()))
+			}
+		default:
+			next[id], out[i] = a.Limit.Take(next[id], now, 0)
+		}
 	}
 	return next, out
 }
 
-func (cs counters) reset(asks []stint.Ask) counters {
+// applies reports whether a change of a charge has anything to change: it was not made before, and the
+// counter was not reset since.
+func (cs counters) applies(id counterID, c *stint.Charge, now time.Time) bool {
+	if reset := cs[id.of("")]; reset.Until > now.UnixMicro() && c.At <= reset.At {
+		return false
+	}
+	return c.ID == "" || cs[id.of(c.ID)].Until <= now.UnixMicro()
+}
+
+func (cs counters) mark(id counterID, now time.Time, until int64) {
+	cs[id] = stint.State{Counter: stint.Counter{At: now.UnixMicro(), Until: until}}
+}
+
+func (cs counters) reset(asks []stint.Ask, now time.Time) counters {
 	next := maps.Clone(cs)
 	for i := range asks {
-		delete(next, idOf(&asks[i]))
+		a, id := &asks[i], idOf(&asks[i])
+		if until := next[id].Until; a.Penalty == nil && until > now.UnixMicro() {
+			// As long as charges from before might be given back.
+			next.mark(id.of(""), now, max(until, now.Add(2*a.Limit.Window.Length()).UnixMicro()))
+		}
+		delete(next, id)
 	}
 	return next
+}
+
+// counterMark is what tells charges of the ask's counter from those of others.
+func counterMark(a *stint.Ask) uint32 {
+	h := fnv.New32a()
+	_, _ = fmt.Fprint(h, idOf(a))
+	return h.Sum32()
 }
 
 func (s *spec) Take(_ context.Context, asks []stint.Ask, ds []stint.Decision) error {
@@ -116,9 +183,20 @@ func (s *spec) step(
 	if err := validate(asks, ds); err != nil {
 		return err
 	}
+	now := s.now()
+	for i := range asks {
+		if c := asks[i].Charge; c != nil {
+			if err := c.ValidateFor(counterMark(&asks[i]), now.UnixMicro()); err != nil {
+				return err
+			}
+		}
+	}
 	var out []stint.Decision
-	s.counters, out = next(s.counters, asks, s.now())
+	s.counters, out = next(s.counters, asks, now)
 	copy(ds, out)
+	for i := range asks {
+		ds[i].Counter = counterMark(&asks[i])
+	}
 	return nil
 }
 
@@ -128,7 +206,7 @@ func (s *spec) Reset(_ context.Context, asks []stint.Ask) error {
 	if s.closed {
 		return stint.ErrClosed
 	}
-	s.counters = s.counters.reset(asks)
+	s.counters = s.counters.reset(asks, s.now())
 	return nil
 }
 

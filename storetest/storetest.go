@@ -63,7 +63,10 @@ func (c *Clock) Add(d time.Duration) { c.micros.Add(d.Microseconds()) }
 // agree reports whether the decisions match those of the specification.
 func agree(got, want []stint.Decision) bool {
 	if !remembered(got) {
-		return slices.Equal(got, want)
+		return slices.EqualFunc(got, want, func(got, want stint.Decision) bool {
+			got.Counter = want.Counter // the store's own
+			return got == want
+		})
 	}
 	denied := false
 	for i := range got {

@@ -27,7 +27,7 @@ func TestScripts(t *testing.T) {
 	for _, a := range stint.Algorithms() {
 		for _, behaviour := range []string{
 			"admission", "boundary", "burst", "partial-refill", "cost", "cost-above-capacity", "peek",
-			"refund", "charge", "backwards-time", "changed-limit", "recovery",
+			"refund", "charge", "amend", "backwards-time", "changed-limit", "recovery",
 		} {
 			if want := a.String() + "-" + behaviour + ".txt"; !slices.Contains(names, want) {
 				t.Errorf("no script %s", want)

@@ -31,9 +31,12 @@ type trace struct {
 	id     int
 	limits []stint.Limit
 	ladder *stint.Penalty
-	latest time.Time
-	wait   time.Duration // of the last denial
-	log    []string
+	// charges are of earlier takes, with the asks that made them.
+	charges []stint.Ask
+	latest  time.Time
+	setBack bool
+	wait    time.Duration // of the last denial
+	log     []string
 }
 
 func (tr *trace) run() {
@@ -43,15 +46,23 @@ func (tr *trace) run() {
 	tr.ladder = drawPenalty(tr.t)
 	tr.clock.Set(Epoch.Add(time.Duration(rapid.Int64Range(0, int64(3*365*24*time.Hour)).Draw(tr.t, "start"))))
 	tr.latest = tr.clock.Now()
+	// In a trace with a clock that steps back, a take has one subject, and there are no resets. Where a
+	// take of several is undone in part, its counters have been there at that instant, and the mark
+	// of a reset may be in the future.
+	tr.setBack = rapid.Bool().Draw(tr.t, "set back")
 	for range rapid.IntRange(100, 110).Draw(tr.t, "steps") {
 		tr.move()
 		switch rapid.IntRange(0, 19).Draw(tr.t, "verb") {
 		case 0:
 			tr.change()
 		case 1:
-			tr.reset()
-		case 2, 3, 4:
+			if !tr.setBack {
+				tr.reset()
+			}
+		case 2, 3:
 			tr.adjust()
+		case 4, 5, 6:
+			tr.amend()
 		default:
 			tr.take()
 		}
@@ -71,7 +82,11 @@ func (tr *trace) move() {
 	case 5:
 		// Less than a second: a store may drop what recovered earlier.
 		back := time.Duration(rapid.Int64Range(0, 900_000).Draw(tr.t, "back")) * time.Microsecond
-		if earliest := tr.latest.Add(-back); now.After(earliest) {
+		if micros := back.Microseconds(); micros > stint.MaxPlaces-100 && micros <= stint.MaxPlaces {
+			back = time.Millisecond // holds may be so far ahead of their time, and more within one take
+		}
+		if earliest := tr.latest.Add(-back); tr.setBack && now.After(earliest) {
+			tr.dropRecovered()
 			now = earliest
 		}
 	case 6:
@@ -82,6 +97,25 @@ func (tr *trace) move() {
 	tr.clock.Set(now)
 	if now.After(tr.latest) {
 		tr.latest = now
+	}
+}
+
+// dropRecovered drops counters that have recovered, since a store may have done so already.
+func (tr *trace) dropRecovered() {
+	var asks []stint.Ask
+	for id, state := range tr.model {
+		if state.Until > tr.clock.Now().UnixMicro() || id.mark != "" {
+			continue
+		}
+		a := stint.Ask{Key: id.key, Limit: stint.Limit{Algorithm: id.algorithm, Window: id.window, Max: 1}}
+		if id.penalty {
+			a.Penalty = tr.ladder
+		}
+		asks = append(asks, a)
+	}
+	tr.model = tr.model.reset(asks, tr.clock.Now())
+	if err := tr.store.Reset(context.Background(), asks); err != nil {
+		tr.t.Fatalf("reset %v: %v", asks, err)
 	}
 }
 
@@ -98,6 +132,9 @@ func (tr *trace) asks(minCost int64) []stint.Ask {
 			cost = 1
 		}
 		out = append(out, stint.Ask{Key: tr.key(i), Limit: l, Cost: cost})
+		if tr.setBack {
+			out[len(out)-1].Key.Subject = out[0].Key.Subject
+		}
 	}
 	return out
 }
@@ -136,6 +173,13 @@ func (tr *trace) take() {
 	next, want := tr.model.take(asks, tr.clock.Now())
 	tr.compare("take", asks, got, want, err)
 	tr.model = next
+	for i := range got {
+		if c := got[i].Charge(); c.Cost > 0 && asks[i].Penalty == nil {
+			a := asks[i]
+			a.Charge = &c
+			tr.charges = append(tr.charges, a)
+		}
+	}
 	for _, d := range want {
 		if !d.Allowed && d.RetryAfter < 365*24*time.Hour {
 			tr.wait = d.RetryAfter
@@ -153,6 +197,45 @@ func (tr *trace) adjust() {
 	tr.model = next
 }
 
+// amend changes charges that were made before, some of them once, some of them again.
+func (tr *trace) amend() {
+	var asks []stint.Ask
+	for range rapid.IntRange(1, 3).Draw(tr.t, "amendments") {
+		if len(tr.charges) == 0 {
+			return
+		}
+		a := tr.charges[rapid.IntRange(max(0, len(tr.charges)-20), len(tr.charges)-1).Draw(tr.t, "charge")]
+		c := *a.Charge
+		if c.At > tr.clock.Now().UnixMicro() {
+			continue // the clock was set back
+		}
+		a.Charge, a.Cost = &c, rapid.Int64Range(-c.Cost, 3).Draw(tr.t, "by")
+		if rapid.Bool().Draw(tr.t, "all") {
+			a.Cost = -c.Cost
+		}
+		if rapid.IntRange(0, 3).Draw(tr.t, "once") == 0 {
+			c.ID = rapid.SampledFrom([]string{"a", "b"}).Draw(tr.t, "id")
+		}
+		for _, l := range tr.limits {
+			if l.Algorithm == a.Limit.Algorithm && l.Window == a.Limit.Window {
+				a.Limit = l // it may have changed since
+			}
+		}
+		asks = append(asks, a)
+	}
+	got, err := Adjust(context.Background(), tr.store, asks)
+	next, want := tr.model.adjust(asks, tr.clock.Now())
+	tr.compare("amend", asks, got, want, err)
+	tr.model = next
+	for i := range got {
+		if c := got[i].Charge(); c.Cost > 0 { // renewed
+			a := asks[i]
+			a.Charge = &c
+			tr.charges = append(tr.charges, a)
+		}
+	}
+}
+
 func (tr *trace) reset() {
 	i := rapid.IntRange(0, len(tr.limits)-1).Draw(tr.t, "limit")
 	asks := []stint.Ask{{Key: tr.key(i), Limit: tr.limits[i]}}
@@ -161,11 +244,16 @@ func (tr *trace) reset() {
 		ban.Key.Name = "ban-0"
 		asks = append(asks, ban)
 	}
-	tr.model = tr.model.reset(asks)
+	tr.model = tr.model.reset(asks, tr.clock.Now())
 	if err := tr.store.Reset(context.Background(), asks); err != nil {
 		tr.t.Fatalf("reset %v: %v", asks, err)
 	}
 	tr.log = append(tr.log, fmt.Sprintf("reset %v", asks))
+	// What is charged at the instant of a reset counts as charged before it.
+	tr.clock.Add(time.Microsecond)
+	if now := tr.clock.Now(); now.After(tr.latest) {
+		tr.latest = now
+	}
 }
 
 // change changes a limit's size, or replaces the limit or the penalty.
@@ -177,6 +265,13 @@ func (tr *trace) change() {
 	l := &tr.limits[rapid.IntRange(0, len(tr.limits)-1).Draw(tr.t, "limit")]
 	if rapid.Bool().Draw(tr.t, "other") {
 		*l = drawLimit(tr.t)
+		return
+	}
+	if rapid.IntRange(0, 3).Draw(tr.t, "rewindow") == 0 {
+		l.Window = drawLimit(tr.t).Window
+		if l.Validate() != nil {
+			l.Window = stint.Every(time.Minute)
+		}
 		return
 	}
 	resized := *l
@@ -201,6 +296,9 @@ func (tr *trace) compare(verb string, asks []stint.Ask, got, want []stint.Decisi
 			of = a.Penalty
 		}
 		line += fmt.Sprintf("\n    %s %d of %s", a.Key, a.Cost, of)
+		if a.Charge != nil {
+			line += " charged as " + a.Charge.String()
+		}
 	}
 	tr.log = append(tr.log, line)
 	if err == nil && agree(got, want) {

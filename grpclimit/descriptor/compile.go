@@ -300,6 +300,10 @@ func (c *compiler) counted(path string, l *Limit, r *RateLimit) {
 			c.invalid(path+".algorithm", err, closest(r.Algorithm, "gcra", algorithmNames()...))
 			return
 		}
+		if err = limit.ValidateRate(); err != nil {
+			c.invalid(path+".algorithm", err, "")
+			return
+		}
 	}
 	if limit.Algorithm == stint.LeakyBucket && r.Burst > 0 {
 		c.problem(path+".burst", "a leaky_bucket holds those who wait, which Envoy cannot", "leave it out, or take token_bucket")

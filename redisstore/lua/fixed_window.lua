@@ -8,31 +8,19 @@
 local fixed_judge, fixed_charge, fixed_edges
 if kinds % 4 >= 2 then
   function fixed_judge(at, used, aux, time, _, window, _, _, cap, _, edges)
-    if aux == at + window and time >= at and time < aux then
+    if at <= time and time < aux then
       return cap - used, at, used, aux
     end
-    local t = time
-    if at > t then
-      t = at
-    end
-    local start, finish
     if not edges then
-      start = whole(t, window) * window
-      finish = start + window
-    else
-      for i = 1, #edges - 1 do
-        if i % 4 > 0 and edges[i] <= t and t < edges[i + 1] then
-          start, finish = edges[i], edges[i + 1]
-        end
-      end
-      if not start then
-        return nil, t
+      local start = whole(time, window) * window
+      return cap, start, 0, start + window
+    end
+    for i = 1, #edges - 1 do
+      if i % 4 > 0 and edges[i] <= time and time < edges[i + 1] then
+        return cap, edges[i], 0, edges[i + 1]
       end
     end
-    if at < start then
-      used = 0
-    end
-    return cap - used, start, used, finish
+    return nil, time
   end
 
   function fixed_charge(at, used, aux, units)

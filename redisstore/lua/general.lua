@@ -1,7 +1,7 @@
 -- The groups that are neither lone nor plain takes: those with logs or penalties, and those of
 -- counters that several groups ask. Counters are objects: four numbers, a log or a penalty.
 
-local TAKE, ADJUST, UNDO, TWINS = 0, 1, 2, 3
+local TAKE, ADJUST, UNDO, TWINS, RESET = 0, 1, 2, 3, 4
 
 local limits = {}
 for i = 1, limit_count do
@@ -16,25 +16,27 @@ for i = 1, limit_count do
   }
 end
 
-local function judge_by(l, at, used, aux)
-  return judges[l.algorithm](at, used, aux, now, l.tick, l.window, l.rate, l.unit, l.cap, l.most, l.edges)
+local function judge_by(l, at, used, aux, recovery)
+  return judges[l.algorithm](at, used, aux, now, l.tick, l.window, l.rate, l.unit, l.cap, l.most, l.edges, recovery)
 end
 
 local function charge_by(l, at, used, aux, units)
   return charges[l.algorithm](at, used, aux, units, l.tick, l.window, l.rate, l.unit)
 end
 
-local log, ladder = sliding_log(), penalty()
-local objects, found = {}, {}
-local denied = false -- a take of kind twins was denied
+local logs = { [LOG] = kinds % 8 >= 4 and sliding_log(), [PLACES] = kinds >= 32 and concurrency() }
+local ladder = penalty()
+local objects, found, forgotten = {}, {}, {}
 local NONE = {} -- the limit of a penalty
 
 local function load(k, algorithm)
   local o, problem
   if not algorithm then
     o, problem = ladder.load(names[k])
-  elseif algorithm == LOG then
-    o, problem = log.load(names[k])
+  elseif logs[algorithm] then
+    o, problem = logs[algorithm].load(names[k])
+  elseif forgotten[k] then
+    o = { at = 0, used = 0, aux = 0, recovery = 0, new = true }
   else
     local a, u, x, r = decode(k, algorithm)
     if a then
@@ -47,19 +49,29 @@ local function load(k, algorithm)
   return problem
 end
 
+-- judge also returns, for a log, the first entry that is still in it, and for others whether the
+-- counter has moved.
 local function judge(l, o)
-  if l.algorithm == LOG then
-    return log.judge(l, o, now)
-  elseif now < o.recovery then
-    return judge_by(l, o.at, o.used, o.aux)
+  if logs[l.algorithm] then
+    return logs[l.algorithm].judge(l, o, now)
+  elseif now >= o.recovery then
+    return judge_by(l, 0, 0, 0, 0)
   end
-  return judge_by(l, 0, 0, 0)
+  local a, x, r, ahead = o.at, o.aux, o.recovery, false
+  if a > now and (l.algorithm <= FIXED or a - now >= l.tick) then
+    if l.algorithm == FIXED then
+      x = x - (a - now)
+    end
+    a, r, ahead = now, r - (a - now), true
+  end
+  local room, at, used, aux, moved = judge_by(l, a, o.used, x, r)
+  return room, at, used, aux, moved or ahead
 end
 
 local function charge(l, o, a, u, x, first, units)
   o.changed, o.short = l.algorithm, l.most
-  if l.algorithm == LOG then
-    log.charge(l, o, a, u, x, first, units, now)
+  if logs[l.algorithm] then
+    logs[l.algorithm].charge(l, o, a, u, x, first, units, now)
   else
     o.at, o.used, o.aux, o.recovery = charge_by(l, a, u, x, units)
   end
@@ -67,39 +79,87 @@ end
 
 -- note adds what an ask found in a log, and when as many units as it needs will have left the
 -- log.
-local function note(o, u, base, first, need)
-  local leaves = need > 0 and log.leaves(o, base, first, need) or 0
-  found[#found + 1] = pack('>I7I7I7I7I7I7', o.at, u, o.recovery, leaves, o.base, o.total)
+local function note(l, o, u, base, first, need)
+  local leaves = need > 0 and logs[l.algorithm].leaves(o, base, first, need) or 0
+  found[#found + 1] = pack('>I7I7I7I7', o.at, u, o.recovery, leaves)
 end
 
--- undo restores the state before a charge, if the counter has not changed since. Otherwise it
--- gives back the part of the charge that has not recovered yet.
-local function undo(l, o, cost, was)
-  local algorithm = l.algorithm
-  o.changed, o.short = algorithm, l.most
-  if algorithm == LOG then
-    if o.at == was[1] and o.total == was[2] and o.recovery == was[5] then
-      log.undo(o, cost, was[2], was[3], was[4])
-    else
-      log.give_back(l, o, cost, was[1], now)
-    end
-    return
-  elseif o.at == was[1] and o.used == was[2] and o.aux == was[3] and o.recovery == was[4] then
-    o.at, o.used, o.aux, o.recovery = was[5], was[6], was[7], was[8]
-    o.short = 0 -- another limit may have written it
-    return
+-- marked returns when the mark at a place of KEYS was made, if it still matters.
+local function marked(place)
+  local mark = pcall_('GETRANGE', names[place], 0, -1)
+  if type(mark) == 'string' and #mark == 14 then
+    local at, last = unpack_('>I7I7', mark)
+    return last > now and at
+  end
+end
+
+local function set_mark(place, last)
+  call('PSETEX', names[place], ttl(last), pack('>I7I7', now, last))
+end
+
+-- look reads a counter, which may have to be moved.
+local function look(l, o)
+  local _, a, u, x, moved = judge(l, o)
+  if moved == true then
+    charge(l, o, a, u, x, nil, 0)
+  end
+end
+
+-- amend changes a charge by units, as Limit.Amend does in Go, unless that was done before or the
+-- counter was reset since. It returns how many places a hold has then, and 1 for others, or 0 if it
+-- changed nothing.
+local function amend(l, o, by, change)
+  local reset = marked(change.reset)
+  if reset and change.at <= reset or change.once > 0 and marked(change.once) then
+    look(l, o)
+    return 0
+  end
+  if change.once > 0 then
+    set_mark(change.once, change.last > now + ONCE and change.last or now + ONCE)
+  end
+  if logs[l.algorithm] then
+    local held = logs[l.algorithm].amend(l, o, now, change, by)
+    local _, a, u, x, first = judge(l, o)
+    charge(l, o, a, u, x, first, 0)
+    return held or 1
   end
   local _, a, u, x = judge(l, o)
-  if algorithm <= FIXED then
-    if a == was[1] then
-      u = clamp(u - cost)
-    elseif algorithm == SLIDING and a == was[1] + l.window * l.tick then
-      x = clamp(x - cost)
+  o.changed, o.short = l.algorithm, l.most
+  if l.algorithm == FIXED then
+    if a <= change.at and change.at < x then
+      u = clamp(u + by)
     end
-  else
-    u = clamp(u - clamp(cost * l.unit - (a - was[1]) / l.tick * l.rate))
+  elseif l.algorithm == SLIDING then
+    local span = l.window * l.tick
+    if change.at >= a and change.at < a + span then
+      u = clamp(u + by)
+    elseif change.at >= a - span and change.at < a then
+      x = clamp(x + by)
+    end
+  elseif by < 0 then
+    -- What was used before the charge has drained first: see bucketAmend in Go.
+    local at, charged = whole(change.at, l.tick), clamp(change.cost * l.unit)
+    local before = clamp((whole(change.last, l.tick) - at - 1) * l.rate)
+    local drained = clamp(clamp((whole(now, l.tick) - at) * l.rate) - clamp(before - charged))
+    local back = clamp(charged - drained)
+    if back > -by * l.unit then
+      back = -by * l.unit
+    end
+    u, by = clamp(u - back), 0
   end
-  o.at, o.used, o.aux, o.recovery = charge_by(l, a, u, x, 0)
+  o.at, o.used, o.aux, o.recovery = charge_by(l, a, u, x, l.algorithm >= BUCKET and by or 0)
+  return 1
+end
+
+-- reset forgets a counter. As long as charges from before might be given back, a mark remains.
+local function reset(k, l, place)
+  local o = objects[k]
+  call('DEL', names[k])
+  objects[k], forgotten[k] = nil, true -- the answer has the state as it was found
+  if o and o.recovery > now and place > 0 then
+    local last = now + 2 * (l.window or 0) * (l.tick or 0)
+    set_mark(place, o.recovery > last and o.recovery or last)
+  end
 end
 
 -- violate records violations with the penalty at asks[i]: if a limit that it guards denies, each
@@ -122,29 +182,33 @@ end
 local function group(kind, count, n)
   local asks, problem = {}, nil
   for i = 1, n do
-    local k, l, c, was
+    local k, l, c, change
     k, l, c, pos = unpack_('>I2I2i8', blob, pos)
     l = limits[l] or NONE
-    if kind == UNDO then
-      was = {}
-      for j = 1, 8 do
-        was[j], pos = unpack_('>I7', blob, pos)
+    if kind == ADJUST or kind == UNDO or kind == RESET then
+      change = {}
+      change.at, change.cost, change.last, change.reset, change.once, pos = unpack_('>I7I7I7I2I2', blob, pos)
+      if kind == ADJUST and change.at > now + 10000 then
+        problem = 'CHARGE ' .. i
       end
     end
     if not objects[k] then
       problem = load(k, l.algorithm) or problem
+      if kind == RESET then
+        problem = nil -- whatever it holds
+      end
     end
-    asks[i] = { limit = l, object = objects[k], cost = c, was = was }
-    if l == NONE then
+    asks[i] = { limit = l, object = objects[k], cost = c, change = change, key = k }
+    if l == NONE and kind ~= RESET then
       asks[i].penalty, pos = ladder.read(pos)
     end
   end
   for i = 1, n do
     local ask = asks[i]
-    if ask.limit.edges and not problem then
+    if ask.limit.edges and kind ~= RESET and not problem then
       local room, t = judge(ask.limit, ask.object)
       if room then -- an ask before it may have emptied the counter
-        room, t = judge_by(ask.limit, 0, 0, 0)
+        room, t = judge_by(ask.limit, 0, 0, 0, 0)
       end
       problem = not room and format('EDGES %.0f', t)
     end
@@ -154,7 +218,12 @@ local function group(kind, count, n)
   end
 
   local pass = count
-  if kind == TAKE then
+  if kind == RESET then
+    for i = 1, n do
+      reset(asks[i].key, asks[i].limit, asks[i].change.reset)
+    end
+    return pass
+  elseif kind == TAKE then
     for i = 1, n do
       local ask = asks[i]
       if ask.penalty then
@@ -173,15 +242,18 @@ local function group(kind, count, n)
     end
     for i = 1, n do
       local ask = asks[i]
-      local c, o = ask.cost, ask.object
+      local l, c, o = ask.limit, ask.cost, ask.object
       if ask.penalty then
         found[#found + 1] = o.raw
         violate(asks, i, pass, count)
-      elseif ask.limit.algorithm == LOG then
-        note(o, ask.used, ask.aux, ask.first, pass < count and c * (pass + 1) - ask.room or 0)
-      end
-      if pass > 0 and c > 0 and not ask.penalty then
-        charge(ask.limit, o, ask.at, ask.used, ask.aux, ask.first, c * pass)
+      elseif logs[l.algorithm] then
+        note(l, o, ask.used, ask.aux, ask.first, pass < count and c * (pass + 1) - ask.room or 0)
+        -- Each hold has an instant of its own.
+        for _ = 1, c > 0 and pass > 0 and (l.algorithm == PLACES and pass or 1) or 0 do
+          charge(l, o, ask.at, ask.used, ask.aux, ask.first, l.algorithm == PLACES and c or c * pass)
+        end
+      elseif c * pass > 0 or ask.first then -- it was charged, or moved
+        charge(l, o, ask.at, ask.used, ask.aux, nil, c * pass)
       end
     end
     return pass
@@ -189,22 +261,36 @@ local function group(kind, count, n)
 
   for i = 1, n do
     local ask = asks[i]
-    local l, o, c, was = ask.limit, ask.object, ask.cost, ask.was
-    if was then
-      undo(l, o, -c, was)
+    local l, o, c, change = ask.limit, ask.object, ask.cost, ask.change
+    if change and change.cost > 0 then
+      local held = amend(l, o, c, change)
+      if kind == ADJUST then
+        found[#found + 1] = format('%.0f', held)
+      end
     else
       local room, a, u, x, first = judge(l, o)
-      if kind == TWINS and l.algorithm == LOG then
-        note(o, u, x, first, c - room)
+      if kind == TWINS and logs[l.algorithm] then
+        note(l, o, u, x, first, c - room)
       end
       if kind == TWINS and c > room then
-        pass, denied = 0, true
-      elseif c ~= 0 then
+        pass = 0
+      elseif c ~= 0 or first == true then
         charge(l, o, a, u, x, first, c)
       end
-      if kind == ADJUST and l.algorithm == LOG then
-        local left, _, in_log, base, live = judge(l, o)
-        note(o, in_log, base, live, -left)
+    end
+    if kind == ADJUST and logs[l.algorithm] then
+      local left, _, in_log, base, live = judge(l, o)
+      note(l, o, in_log, base, live, -left)
+    end
+  end
+  if pass == 0 then
+    -- Twins: nothing was charged, but what had to be moved is moved.
+    objects = {}
+    for i = 1, n do
+      local l, k = asks[i].limit, asks[i].key
+      if not objects[k] then
+        load(k, l.algorithm)
+        look(l, objects[k])
       end
     end
   end
@@ -222,11 +308,11 @@ end
 
 for k, name in ipairs(names) do
   local o = objects[k]
-  if o and o.changed and not denied then
+  if o and o.changed then
     if o.changed == 'penalty' then
       call('PSETEX', name, ttl(o.recovery), o.raw)
-    elseif o.changed == LOG then
-      log.store(o, ttl(o.recovery))
+    elseif logs[o.changed] then
+      logs[o.changed].store(o, ttl(o.recovery))
     else
       write(k, o.changed, o.short, nil, nil, nil, o.at, o.used, o.aux, o.recovery)
     end

@@ -5,7 +5,8 @@
 --   plain   a take of several such asks, without a penalty
 --   take    asks that are charged all or none
 --   adjust  asks that are charged or given back unconditionally
---   undo    asks of a take that passed here and was denied elsewhere
+--   undo    charges of a take that passed here and was denied elsewhere, to be given back
+--   reset   counters to be forgotten
 --   twins   a take that asks one counter more than once; with it there are only peeks
 --
 -- A take has a count: the number of equal takes, of which as many pass as fit. Lone and plain
@@ -157,10 +158,17 @@ for _ = 1, run_count do
     if not a then
       value = u
     else
+      local ahead = false
       if now >= r then
         a, u, x = 0, 0, 0
+      elseif a > now and (algorithm <= FIXED or a - now >= tick) then
+        -- A clock ahead of this one wrote it: see moveBack in Go.
+        if algorithm == FIXED then
+          x = x - (a - now)
+        end
+        a, r, ahead = now, r - (a - now), true
       end
-      local room, at, used, aux = judge(a, u, x, now, tick, window, rate, unit, cap, most, edges)
+      local room, at, used, aux, moved = judge(a, u, x, now, tick, window, rate, unit, cap, most, edges, r)
       if not room then
         value = format('EDGES %.0f', at)
       else
@@ -172,8 +180,8 @@ for _ = 1, run_count do
           end
           units = c * value
         end
-        if units > 0 then
-          write(k, algorithm, most, a, x, r, charge(at, used, aux, units, tick, window, rate, unit))
+        if units > 0 or moved or ahead then
+          write(k, algorithm, most, not ahead and a, x, r, charge(at, used, aux, units, tick, window, rate, unit))
         elseif raw then
           heal(k, r)
         end
@@ -220,10 +228,17 @@ for g = lone_count + 1, lone_count + plain_count do
       if not a then
         problem = u
       else
+        local ahead = false
         if now >= r then
           a, u, x = 0, 0, 0
+        elseif a > now and (algorithm <= FIXED or a - now >= tick) then
+          -- A clock ahead of this one wrote it: see moveBack in Go.
+          if algorithm == FIXED then
+            x = x - (a - now)
+          end
+          a, r, ahead = now, r - (a - now), true
         end
-        local room, at, used, aux = judge(a, u, x, now, tick, window, rate, unit, cap, most, edges)
+        local room, at, used, aux, moved = judge(a, u, x, now, tick, window, rate, unit, cap, most, edges, r)
         if not room then
           problem = format('EDGES %.0f', at)
         elseif c > room then
@@ -232,8 +247,8 @@ for g = lone_count + 1, lone_count + plain_count do
           pass = whole(room, c)
         end
         judged[i + 1], judged[i + 2], judged[i + 3] = at, used, aux
-        judged[i + 4], judged[i + 5], judged[i + 6] = a, x, r
-        i = i + 6
+        judged[i + 4], judged[i + 5], judged[i + 6], judged[i + 7] = not ahead and a, x, r, moved or ahead
+        i = i + 7
       end
     end
     runs[run] = { n, c, algorithm, tick, window, rate, unit, most }
@@ -247,13 +262,13 @@ for g = lone_count + 1, lone_count + plain_count do
     local charge, units = charges[algorithm], c * pass
     for key = plain_keys + 1, plain_keys + n do
       local r = judged[i + 6]
-      if units > 0 then
+      if units > 0 or judged[i + 7] then
         write(key, algorithm, most, judged[i + 4], judged[i + 5], r,
           charge(judged[i + 1], judged[i + 2], judged[i + 3], units, tick, window, rate, unit))
       elseif states[key] then
         heal(key, r)
       end
-      i = i + 6
+      i = i + 7
     end
     plain_keys = plain_keys + n
   end

@@ -22,7 +22,17 @@ local function penalty()
     if recovery > MAX or newest > recovery then
       return nil, 'STATE of another schema'
     end
-    return { key = key, raw = raw, recovery = recovery }
+    local o = { key = key, raw = raw, recovery = recovery }
+    if now < recovery and newest > now then
+      -- A clock ahead of this one wrote it: see moveBack in Go.
+      local times = {}
+      for i = 0, n - 1 do
+        local t = unpack_('>I7', raw, i * ENTRY + 1) - (newest - now)
+        times[i + 1] = pack('>I7', t > 0 and t or 0)
+      end
+      o.raw, o.recovery, o.changed = table.concat(times), recovery - (newest - now), 'penalty'
+    end
+    return o
   end
 
   -- entry returns the time of the i-th violation, the oldest being the first.
@@ -62,16 +72,8 @@ local function penalty()
   -- record adds violations, up to the one that leads to a ban, and drops those that no longer
   -- count.
   local function record(p, o, violations)
-    local n, at = #o.raw / ENTRY - 1, now
-    if n > 0 and now < o.recovery then
-      local last = entry(o, n)
-      if last > at then
-        at = last
-      end
-      n = count(o, n, p.within, at)
-    else
-      n = 0
-    end
+    local n = #o.raw / ENTRY - 1
+    n = now < o.recovery and count(o, n, p.within, now) or 0
     local missing = p.threshold - n
     if missing < 1 then
       missing = 1
@@ -85,8 +87,8 @@ local function penalty()
     end
     local old = n > 0 and string.sub(o.raw, -n * ENTRY) or ''
     local length = ban(p, n + violations)
-    o.recovery = at + (length > p.within and length or p.within)
-    o.raw, o.changed = pack('>I7', o.recovery) .. old .. string.rep(pack('>I7', at), violations), 'penalty'
+    o.recovery = now + (length > p.within and length or p.within)
+    o.raw, o.changed = pack('>I7', o.recovery) .. old .. string.rep(pack('>I7', now), violations), 'penalty'
   end
 
   -- read reads a penalty's numbers from the call.

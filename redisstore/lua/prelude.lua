@@ -10,8 +10,8 @@
 -- replaces constants, whose names are in capitals, by their values.
 
 local MAX = 9007199254740991
-local SLIDING, FIXED, LOG, BUCKET, LEAKY = 0, 1, 2, 3, 4
-local SECOND, LAST = 1000000, 7258118400000000 -- the year 2200
+local SLIDING, FIXED, LOG, BUCKET, LEAKY, PLACES = 0, 1, 2, 3, 4, 5
+local SECOND, LAST, ONCE = 1000000, 7258118400000000, 600000000 -- the year 2200; 10 minutes
 local WRAP, AHEAD = 281474976710656, 1099511627776 -- 9 years; 12 days, the most that a clock may step back
 
 local call, unpack_, pack, format = redis.call, struct.unpack, struct.pack, string.format
@@ -61,12 +61,14 @@ end
 -- An algorithm is two functions of a counter (at, used, aux: see Counter in the Go package
 -- stint) and a limit:
 --
---   judge(at, used, aux, time, limit...) -> left, at, used, aux
+--   judge(at, used, aux, time, limit..., recovery) -> left, at, used, aux, moved
 --     advances the counter to that time; left is the largest cost that would pass,
---     negative if more is used than the limit allows
+--     negative if more is used than the limit allows; a counter that has moved must be
+--     written even if nothing is charged
 --   charge(at, used, aux, units, limit...) -> at, used, aux, recovery
 --     adds units, or gives them back if negative; recovery is when the counter will be
 --     empty, 0 if it is empty now
 --
 -- where a limit is tick, window, rate, unit, cap, most, edges. They are created only if the
--- call has such a limit. sliding_log is different, since its state has no fixed size.
+-- call has such a limit. sliding_log and concurrency are different, since their states have no
+-- fixed size.

@@ -3,8 +3,7 @@
 -- A log is a string: when it recovers, its base, then entries, oldest first. An entry is a time
 -- and the total of all units up to and including it. So every lookup is a binary search, and a
 -- log of ten thousand entries is as fast as one of a hundred. Units up to the base are no longer
--- part of the log. Their entries are removed one write later, so that a charge can be undone
--- completely.
+-- part of the log.
 --
 -- A log of less than PIECE bytes is read and written as a whole. Of a longer one, only what is
 -- needed is read, and only its end is written.
@@ -17,7 +16,42 @@ local function sliding_log()
   -- clear empties a log.
   local function clear(o)
     o.raw, o.whole, o.tail = string.rep('\0', HEAD), true, nil
-    o.n, o.kept, o.at, o.total, o.base, o.out, o.recovery = 0, 0, 0, 0, 0, 0, 0
+    o.n, o.kept, o.at, o.total, o.base, o.recovery = 0, 0, 0, 0, 0, 0
+  end
+
+  -- entry returns the time and the total of the i-th entry.
+  local function entry(o, i)
+    if i == o.n then
+      return o.at, o.total
+    end
+    local from = HEAD + (i - 1) * ENTRY
+    if from + ENTRY <= #o.raw then
+      return unpack_('>I7I7', o.raw, from + 1)
+    end
+    return unpack_('>I7I7', call('GETRANGE', o.key, from, from + ENTRY - 1))
+  end
+
+  -- read reads the rest of a log, and adds what was charged in this call.
+  local function read(o)
+    if not o.whole then
+      o.raw, o.whole = call('GETRANGE', o.key, 0, -1), true
+    end
+    if o.tail then
+      o.raw = string.sub(o.raw, 1, HEAD + o.kept * ENTRY) .. pack('>I7I7', o.at, o.total)
+      o.tail, o.kept = nil, o.n
+    end
+  end
+
+  -- move_back moves a log to now that was written by a clock ahead of it: see moveBack in Go.
+  local function move_back(o)
+    local by, times = o.at - now, {}
+    read(o)
+    for i = 1, o.n do
+      local at, total = entry(o, i)
+      times[i] = pack('>I7I7', at > by and at - by or 0, total)
+    end
+    o.raw = string.rep('\0', HEAD) .. table.concat(times)
+    o.at, o.recovery, o.changed = now, o.recovery - by, LOG
   end
 
   local function load(key)
@@ -38,7 +72,7 @@ local function sliding_log()
       return nil, 'STATE of ' .. size .. ' bytes'
     end
     local recovery, base = unpack_('>I7I7', raw)
-    local o = { key = key, raw = raw, n = n, kept = n, base = base, out = base, recovery = recovery }
+    local o = { key = key, raw = raw, n = n, kept = n, base = base, recovery = recovery }
     o.whole = size < PIECE
     local from = HEAD + (n - 1) * ENTRY
     if from + ENTRY <= #raw then
@@ -49,19 +83,10 @@ local function sliding_log()
     if recovery > MAX or base > o.total or o.total > MAX or o.at > MAX then
       return nil, 'STATE of another schema'
     end
+    if now < recovery and o.at > now then
+      move_back(o)
+    end
     return o
-  end
-
-  -- entry returns the time and the total of the i-th entry.
-  local function entry(o, i)
-    if i == o.n then
-      return o.at, o.total
-    end
-    local from = HEAD + (i - 1) * ENTRY
-    if from + ENTRY <= #o.raw then
-      return unpack_('>I7I7', o.raw, from + 1)
-    end
-    return unpack_('>I7I7', call('GETRANGE', o.key, from, from + ENTRY - 1))
   end
 
   -- after returns the first entry, starting with low, whose time (field 1) or total (field 2) is
@@ -86,11 +111,7 @@ local function sliding_log()
     if time >= o.recovery then
       return l.cap, 0, 0, o.total, o.n + 1
     end
-    local t = time
-    if o.at > t then
-      t = o.at
-    end
-    local first, base = after(o, 1, 1, t - l.window), o.base
+    local first, base = after(o, 1, 1, time - l.window), o.base
     local _, total
     if first > 1 then
       _, total = entry(o, first - 1)
@@ -107,17 +128,6 @@ local function sliding_log()
     end
     local used = o.total - base
     return l.cap - used, o.at, used, base, first
-  end
-
-  -- read reads the rest of a log, and adds what was charged in this call.
-  local function read(o)
-    if not o.whole then
-      o.raw, o.whole = call('GETRANGE', o.key, 0, -1), true
-    end
-    if o.tail then
-      o.raw = string.sub(o.raw, 1, HEAD + o.kept * ENTRY) .. pack('>I7I7', o.at, o.total)
-      o.tail, o.kept = nil, o.n
-    end
   end
 
   -- cut makes the i-th entry the last, and sets its total.
@@ -137,11 +147,11 @@ local function sliding_log()
       entries[#entries + 1] = pack('>I7I7', at, total - o.base)
     end
     o.raw = string.rep('\0', HEAD) .. table.concat(entries)
-    o.n, o.kept, o.total, o.base, o.out = #entries, #entries, o.total - o.base, 0, 0
+    o.n, o.kept, o.total, o.base = #entries, #entries, o.total - o.base, 0
   end
 
   -- charge takes the results of judge, and changes the object.
-  local function charge(l, o, at, used, base, first, units, time)
+  local function charge(l, o, _, used, base, first, units, time)
     o.base = base
     units = clamp(used + units) - used
     if used + units == 0 then
@@ -153,20 +163,17 @@ local function sliding_log()
         rebase(o, first)
         first = 1
       end
-      if time > at then
-        at = time
-      end
       -- Units are added to the newest entry if it has the same time, or if the log already has as
       -- many entries as its limit has units.
       local live = o.n - first + 1
-      if live > 0 and (at == o.at or live >= l.cap) then
+      if live > 0 and (time == o.at or live >= l.cap) then
         if not o.tail then
           o.tail, o.kept = true, o.n - 1
         end
       else
         o.n, o.tail = o.n + 1, true
       end
-      o.at, o.total = at, o.total + units
+      o.at, o.total = time, o.total + units
     elseif units < 0 then
       -- A refund removes the newest units first.
       local total = o.total + units
@@ -185,58 +192,47 @@ local function sliding_log()
     return (entry(o, i))
   end
 
-  -- undo_charge restores the log before a charge, given its total after the charge, and its base and
-  -- recovery before.
-  local function undo_charge(o, cost, total, base, recovery)
-    if recovery == 0 then
-      clear(o)
-      return
-    end
-    o.base, o.out, o.recovery = base, base, recovery
-    local last = o.n
-    if last > 1 then
-      local _, before = entry(o, last - 1)
-      if before == total - cost then
-        last = last - 1 -- the charge had an entry of its own
-      end
-    end
-    cut(o, last, total - cost)
-  end
-
-  -- give_back removes units from the entry of the given time, as far as they are still there. Other
-  -- entries belong to other callers.
-  local function give_back(l, o, cost, at, time)
+  -- amend changes the charge of an instant, at its entry: see logAmend in Go.
+  local function amend(l, o, time, change, by)
     local _, _, used, base, first = judge(l, o, time)
-    local i = after(o, first, 1, at - 1)
-    if i > o.n then
-      return
-    end
-    local when, total = entry(o, i)
-    local before = base
+    local i = after(o, first, 1, change.at - 1)
+    local before, units = base, 0
     if i > first then
-      _, before = entry(o, i - 1)
+      before = select(2, entry(o, i - 1))
     end
-    local units = total - before
-    if when ~= at then
+    if i <= o.n then
+      local at, total = entry(o, i)
+      if at == change.at then
+        units = total - before
+      end
+    end
+    if units > 0 and by < -units then
+      by = -units
+    elseif units == 0 and (by <= 0 or change.at <= time - l.window) then
       return
-    elseif units > cost then
-      units = cost
     end
-    if units == used then
+    o.changed = LOG
+    if used + by == 0 then
       clear(o)
       return
     end
+    o.base = base
     read(o)
-    local rest = {}
-    for j = i, o.n do
-      when, total = entry(o, j)
-      if j > i or total - units > before then
-        rest[#rest + 1] = pack('>I7I7', when, total - units)
+    local rest, from = {}, i
+    if units == 0 and o.n - first + 1 < l.cap then
+      rest[1] = pack('>I7I7', change.at, before + by)
+    elseif units == 0 and i > o.n then
+      from = o.n -- a full log: it counts as long as a newer entry
+    end
+    for j = from, o.n do
+      local at, total = entry(o, j)
+      if not (j == i and units > 0 and units + by == 0) then
+        rest[#rest + 1] = pack('>I7I7', at, total + by)
       end
     end
-    o.raw = string.sub(o.raw, 1, HEAD + (i - 1) * ENTRY) .. table.concat(rest)
-    o.n = i - 1 + #rest
-    o.kept, o.base = o.n, base
+    o.raw = string.sub(o.raw, 1, HEAD + (from - 1) * ENTRY) .. table.concat(rest)
+    o.n = from - 1 + #rest
+    o.kept = o.n
     o.at, o.total = unpack_('>I7I7', o.raw, HEAD + (o.n - 1) * ENTRY + 1)
     o.recovery = o.at + l.window
   end
@@ -246,7 +242,7 @@ local function sliding_log()
       call('DEL', o.key)
       return
     end
-    local gone = after(o, 1, 2, o.out) - 1
+    local gone = after(o, 1, 2, o.base) - 1
     local head = pack('>I7I7', o.recovery, o.base)
     if o.whole or gone > o.n / 2 then
       read(o)
@@ -262,6 +258,6 @@ local function sliding_log()
 
   return {
     load = load, judge = judge, charge = charge, leaves = leaves,
-    undo = undo_charge, give_back = give_back, store = store,
+    amend = amend, store = store,
   }
 end

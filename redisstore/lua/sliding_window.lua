@@ -5,9 +5,6 @@ local sliding_judge, sliding_charge
 if kinds % 2 >= 1 then
   function sliding_judge(at, used, aux, time, tick, window, _, _, cap, most)
     local t = time
-    if at > t then
-      t = at
-    end
     if tick > 1 then
       t = whole(t, tick)
     end

@@ -3,16 +3,23 @@
 
 local bucket_judge, bucket_charge
 if kinds % 32 >= 8 then
-  function bucket_judge(at, used, aux, time, tick, _, rate, unit, cap)
+  function bucket_judge(at, used, aux, time, tick, _, rate, unit, cap, _, _, recovery)
     if time < at then
       time = at
     end
-    if aux ~= unit then
-      if used > 0 then
-        used = clamp(ceil_div(used, aux) * unit)
+    if used > 0 then
+      local empty = at + (rate == 1 and used or ceil_div(used, rate)) * tick
+      if empty > MAX then
+        empty = MAX
       end
-      aux = unit
+      if aux ~= unit or empty ~= recovery then
+        -- It was written at another rate: see changeRate in Go.
+        used = used / aux * unit * (recovery - time) / (recovery - at) * (1 - 2 ^ -50)
+        used = used < MAX and math.ceil(used) or MAX
+        return cap - ceil_div(used, unit), whole(time + tick - 1, tick) * tick, used, unit, true
+      end
     end
+    aux = unit
     local last, t = at, time
     if tick > 1 then
       last, t = whole(at + tick - 1, tick), whole(time, tick)
@@ -32,6 +39,9 @@ if kinds % 32 >= 8 then
   end
 
   function bucket_charge(at, used, aux, units, tick, _, rate, unit)
+    if units > 0 and used < rate and now > at then
+      at = at + tick -- see bucketCharge in Go
+    end
     used = clamp(used + units * unit)
     if used == 0 then
       return 0, 0, 0, 0

@@ -49,7 +49,7 @@ func (b By) Engine(store stint.Store, limit string) (*engine.Engine, error) {
 	if store == nil {
 		return nil, invalid("store", "nil", "a store, such as memstore.New returns")
 	}
-	parsed, err := stint.ParseLimit(limit)
+	parsed, err := stint.ParseRate(limit)
 	if err != nil {
 		return nil, err
 	}
