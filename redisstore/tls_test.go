@@ -2,13 +2,13 @@ package redisstore_test
 
 import (
 	"fmt"
-	"os"
-	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/test/testdoc"
 	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/redisstore"
 	"github.com/stintdev/stint/storetest"
@@ -17,17 +17,13 @@ import (
 // allow makes the user that docs/redis.md advises, on every server.
 func allow(t testing.TB, user string, servers ...*testredis.Server) {
 	t.Helper()
-	doc, err := os.ReadFile("../docs/redis.md")
-	if err != nil {
-		t.Fatal(err)
+	blocks := testdoc.In(t, "docs/redis.md", "text")
+	i := slices.IndexFunc(blocks, func(b testdoc.Block) bool { return strings.HasPrefix(b.Text, "ACL SETUSER "+user+" ") })
+	if i < 0 || len(blocks) != 3 {
+		t.Fatalf("docs/redis.md has %d blocks, want 3, one of them ACL SETUSER %s", len(blocks), user)
 	}
-	m := regexp.MustCompile(`(?m)^    (ACL SETUSER ` + user + ` [^\n\\]*(?:\\\n[^\n\\]*)*)$`).FindSubmatch(doc)
-	if m == nil {
-		t.Fatal("docs/redis.md shows no ACL SETUSER " + user)
-	}
-	rule := strings.ReplaceAll(string(m[1]), "\\\n", " ")
 	for _, s := range servers {
-		s.Do(t, strings.Fields(rule)...)
+		s.Do(t, strings.Fields(strings.ReplaceAll(blocks[i].Text, "\\\n", " "))...)
 	}
 }
 
