@@ -2,6 +2,8 @@ package redisstore_test
 
 import (
 	"fmt"
+	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -24,6 +26,30 @@ func allow(t testing.TB, user string, servers ...*testredis.Server) {
 	}
 	for _, s := range servers {
 		s.Do(t, strings.Fields(strings.ReplaceAll(blocks[i].Text, "\\\n", " "))...)
+	}
+}
+
+// TestDocumentedScan runs the command of docs/redis.md that lists the counters of a user.
+func TestDocumentedScan(t *testing.T) {
+	t.Parallel()
+	command := regexp.MustCompile("`redis-cli (--scan --pattern '[^'`]+')`").FindStringSubmatch(testdoc.Documents(t)["docs/redis.md"])
+	if command == nil {
+		t.Fatal("docs/redis.md has no redis-cli --scan")
+	}
+	server := testredis.Start(t)
+	s, err := redisstore.Open(server.URL(), redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, subject := range []string{"user:42", "user:421"} {
+		if _, err := storetest.Take(t.Context(), s, []stint.Ask{{Key: stint.Key{Subject: subject, Name: "api"}, Limit: stint.PerMinute(1), Cost: 1}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := exec.CommandContext(t.Context(), "sh", "-c", fmt.Sprintf("redis-cli -p %d %s", server.Port, command[1])).CombinedOutput()
+	if err != nil || string(out) != "rl:{user:42}:api:sw\n" {
+		t.Errorf("got %s, %v", out, err)
 	}
 }
 
