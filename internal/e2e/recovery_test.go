@@ -247,7 +247,7 @@ func recoverRedis(t *testing.T, appending bool) {
 	}
 	again := func() (string, error) { return script(exec.CommandContext(t.Context(), "sh", "-c", restore)) }
 	must[string](t)(again())
-	if _, err := again(); err == nil || !strings.Contains(err.Error(), "is there already") {
+	if _, err := again(); err == nil || !strings.Contains(err.Error(), "already exists") {
 		t.Errorf("restored over what is there: %v", err)
 	}
 	redis.Restart(t)
@@ -600,7 +600,7 @@ func TestBackupScripts(t *testing.T) {
 		{"redis-backup.sh", "BACKUP_DIR=. BACKUP_TIMEOUT=1m", "BACKUP_TIMEOUT=1m is not a number of seconds"},
 		{"redis-backup.sh", "BACKUP_DIR=. REDIS_URL=redis://:secret@host", "set REDIS_USER and REDISCLI_AUTH"},
 		{"redis-backup.sh", "BACKUP_DIR=. REDIS_URL=host:6379", "want redis://HOST:PORT"},
-		{"redis-backup.sh", "BACKUP_DIR=. REDIS_URL=redis://" + freeAddress(t), "does not answer as it should"},
+		{"redis-backup.sh", "BACKUP_DIR=. REDIS_URL=redis://" + freeAddress(t), "does not answer PING"},
 		{"redis-restore.sh " + wal, "", "want [--aof] BACKUP DIR, got 1 arguments"},
 		{"redis-restore.sh --all a b", "", "--all: unknown"},
 		{"redis-restore.sh /nosuch .", "", "/nosuch: no such backup"},
@@ -613,7 +613,7 @@ func TestBackupScripts(t *testing.T) {
 		{"postgres-archive-wal.sh " + wal + " 01 /nosuch", "", "ARCHIVE=/nosuch is not a directory"},
 		{"postgres-archive-wal.sh " + wal + " 01 " + dir, "", ""},
 		{"postgres-archive-wal.sh " + wal + " 01 " + dir, "", ""}, // the same once more
-		{"postgres-archive-wal.sh " + other + " 01 " + dir, "", "is there already, and is another"},
+		{"postgres-archive-wal.sh " + other + " 01 " + dir, "", "already exists with other contents"},
 		{"postgres-restore.sh a b", "", "BACKUP ARCHIVE DATA, got 2 arguments"},
 		{"postgres-restore.sh --time", "", "--time (missing)"},
 		{"postgres-restore.sh --time yesterday a b c", "", "--time yesterday: want a time such as 2027-01-31T09:30:00Z"},
