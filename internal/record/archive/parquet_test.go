@@ -152,7 +152,7 @@ func TestParquetDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, _ := strings.Cut(string(text), "| column | type | is |\n|---|---|---|\n")
+	_, table, _ := strings.Cut(string(text), "| column | type | meaning |\n|---|---|---|\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	var got, want []string
 	for line := range strings.Lines(table) {
