@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/stintdev/stint/internal/test/testdoc"
 )
 
 const module = "github.com/stintdev/stint"
@@ -52,6 +54,7 @@ var floors = map[string]int{
 	"internal/test/testredis":    1, // real servers, for tests
 	"internal/test/testpostgres": 1,
 	"internal/test/testserver":   0, // what starts them
+	"internal/test/testdoc":      0, // the blocks of the documents
 
 	"internal/kit/database": 1, // PostgreSQL or SQLite
 
@@ -296,16 +299,9 @@ func TestDocumentedCode(t *testing.T) {
 	for _, text := range read("example_test.go", "*/example_test.go", "examples/*/main.go") {
 		examples.WriteString(squeeze(text) + "\n")
 	}
-	blocks := 0
-	for name, text := range read("*.md", "docs/*.md") {
-		for _, b := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(text, -1) {
-			blocks++
-			if !strings.Contains(examples.String(), squeeze(b[1])) {
-				t.Errorf("this is in %s and in no example:\n%s", name, b[1])
-			}
+	for _, b := range testdoc.Blocks(t) {
+		if b.Language == "go" && !strings.Contains(examples.String(), squeeze(b.Text)) {
+			t.Errorf("this is in %s and in no example:\n%s", b, b.Text)
 		}
-	}
-	if blocks < 4 {
-		t.Errorf("the documents show only %d pieces of Go", blocks)
 	}
 }

@@ -24,7 +24,7 @@ func Example() {
 	for range 3 {
 		d, err := limiter.Take(context.Background(), "user:42")
 		if err != nil {
-			panic(err) // the store is out of reach; a denial is no error
+			panic(err) // the store is unreachable; a denial is not an error
 		}
 		fmt.Println(d.Allowed, d.Remaining)
 	}

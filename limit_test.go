@@ -3,6 +3,7 @@ package stint_test
 import (
 	"encoding/json"
 	"errors"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/test/testdoc"
 )
 
 func parse(t testing.TB, text string) stint.Limit {
@@ -305,4 +307,22 @@ func FuzzParseLimit(f *testing.F) {
 			t.Fatalf("%v: its first unit: %+v, %+v", l, d, s)
 		}
 	})
+}
+
+// TestDocumentedLimits parses the limits of the table in docs/limits.md.
+func TestDocumentedLimits(t *testing.T) {
+	t.Parallel()
+	const file = "docs/limits.md"
+	_, table, _ := strings.Cut(testdoc.Documents(t)[file], "| limit | means |\n|---|---|\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	rows := regexp.MustCompile("(?m)^\\| `([^`]+)`").FindAllStringSubmatch(table, -1)
+	for _, m := range rows {
+		if _, err := stint.ParseLimit(m[1]); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+	grammar := testdoc.In(t, file, "text")
+	if len(rows) < 10 || len(grammar) != 1 || grammar[0].Text != "MAX/WINDOW [algorithm] [burst=N] [tz=ZONE] [anchor=DAY]\n" {
+		t.Errorf("%s: %d limits, and the grammar %v", file, len(rows), grammar)
+	}
 }

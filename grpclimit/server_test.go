@@ -8,8 +8,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,6 +30,7 @@ import (
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/grpclimit"
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/test/testdoc"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/rule"
 	"github.com/stintdev/stint/storetest"
@@ -441,19 +440,28 @@ func TestExact(t *testing.T) {
 // TestDocument checks that the rules of docs/grpc.md can be used, and apply.
 func TestDocument(t *testing.T) {
 	t.Parallel()
-	doc, err := os.ReadFile("../docs/grpc.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := regexp.MustCompile("(?s)```toml\n(.*?)```").FindAllStringSubmatch(string(doc), -1)
+	blocks := testdoc.In(t, "docs/grpc.md", "toml")
 	if len(blocks) != 1 {
 		t.Fatalf("it has %d examples of rules, want 1", len(blocks))
 	}
-	w := worldOf(t, blocks[0][1], identity.Options{})
+	w := worldOf(t, blocks[0].Text, identity.Options{})
 	v, err := w.Decide(t.Context(), engine.Request{
 		Method: http.MethodPost, Path: "/shop.v1.Orders/Create", Subject: &identity.Subject{User: "alice"},
 	})
 	if err != nil || v.Rule == nil || v.Rule.Name != "orders" {
 		t.Errorf("%v, %v", v.Rule, err)
+	}
+
+	// The trailers of a call of another service, with as much used.
+	w = worldOf(t, strings.NewReplacer("shop.v1.Orders", "grpc.testing.TestService", `"user"`, `"ip"`).Replace(blocks[0].Text), identity.Options{})
+	var trailer metadata.MD
+	s := client(t, grpclimit.Options{Engine: w.Engine}, &service{})
+	for range 58 {
+		if _, err := s.EmptyCall(t.Context(), &grpc_testing.Empty{}, grpc.Trailer(&trailer)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := strings.TrimPrefix(told(nil, trailer), "OK \n"), testdoc.In(t, "docs/grpc.md", "text"); len(want) != 1 || !testdoc.Same(got, want[0].Text) {
+		t.Errorf("got %s\nwant %s", got, want)
 	}
 }

@@ -496,7 +496,7 @@ func TestSideACL(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
 	allow(t, "stint", server)
-	allow(t, `stint &rl:side/\*`, server)
+	allow(t, "stint &rl:side/*", server)
 	x := openURL(t, "redis://stint:PASSWORD@"+server.Addr(), redisstore.Options{}).Side()
 	e := listen(t, x, "news")
 	_, _, get := x.Get(t.Context(), "a")

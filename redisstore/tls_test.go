@@ -2,13 +2,15 @@ package redisstore_test
 
 import (
 	"fmt"
-	"os"
+	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/test/testdoc"
 	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/redisstore"
 	"github.com/stintdev/stint/storetest"
@@ -17,17 +19,37 @@ import (
 // allow creates the user of docs/redis.md on every server.
 func allow(t testing.TB, user string, servers ...*testredis.Server) {
 	t.Helper()
-	doc, err := os.ReadFile("../docs/redis.md")
+	blocks := testdoc.In(t, "docs/redis.md", "text")
+	i := slices.IndexFunc(blocks, func(b testdoc.Block) bool { return strings.HasPrefix(b.Text, "ACL SETUSER "+user+" ") })
+	if i < 0 || len(blocks) != 3 {
+		t.Fatalf("docs/redis.md has %d blocks, want 3, one of them ACL SETUSER %s", len(blocks), user)
+	}
+	for _, s := range servers {
+		s.Do(t, strings.Fields(strings.ReplaceAll(blocks[i].Text, "\\\n", " "))...)
+	}
+}
+
+// TestDocumentedScan runs the command of docs/redis.md that lists the counters of a user.
+func TestDocumentedScan(t *testing.T) {
+	t.Parallel()
+	command := regexp.MustCompile("`redis-cli (--scan --pattern '[^'`]+')`").FindStringSubmatch(testdoc.Documents(t)["docs/redis.md"])
+	if command == nil {
+		t.Fatal("docs/redis.md has no redis-cli --scan")
+	}
+	server := testredis.Start(t)
+	s, err := redisstore.Open(server.URL(), redisstore.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := regexp.MustCompile(`(?m)^    (ACL SETUSER ` + user + ` [^\n\\]*(?:\\\n[^\n\\]*)*)$`).FindSubmatch(doc)
-	if m == nil {
-		t.Fatal("docs/redis.md shows no ACL SETUSER " + user)
+	defer s.Close()
+	for _, subject := range []string{"user:42", "user:421"} {
+		if _, err := storetest.Take(t.Context(), s, []stint.Ask{{Key: stint.Key{Subject: subject, Name: "api"}, Limit: stint.PerMinute(1), Cost: 1}}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	rule := strings.ReplaceAll(string(m[1]), "\\\n", " ")
-	for _, s := range servers {
-		s.Do(t, strings.Fields(rule)...)
+	out, err := exec.CommandContext(t.Context(), "sh", "-c", fmt.Sprintf("redis-cli -p %d %s", server.Port, command[1])).CombinedOutput()
+	if err != nil || string(out) != "rl:{user:42}:api:sw\n" {
+		t.Errorf("got %s, %v", out, err)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/kit/strict"
+	"github.com/stintdev/stint/internal/test/testdoc"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -202,23 +203,39 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// TestDocumentedRules checks that the TOML in the guide is right.
-func TestDocumentedRules(t *testing.T) {
+// TestDocumentedPatterns checks the patterns and the sentence of docs/rules.md. The TOML of all
+// documents is checked in cmd/stint.
+func TestDocumentedPatterns(t *testing.T) {
 	t.Parallel()
-	for name, least := range map[string]int{"../docs/rules.md": 5, "../README.md": 1} {
-		text, err := os.ReadFile(name)
+	const file = "docs/rules.md"
+	blocks := testdoc.In(t, file, "text")
+	for line := range strings.Lines(blocks[0].Text) {
+		pattern, text, _ := strings.Cut(line, " ")
+		set, err := rule.Compile(rule.File{Rules: []rule.Rule{{Name: "r", Action: rule.Block, Match: rule.Match{Paths: []string{pattern}}}}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		blocks := regexp.MustCompile("(?s)```toml\n(.*?)```").FindAllStringSubmatch(string(text), -1)
-		if len(blocks) < least {
-			t.Errorf("%s shows only %d pieces of TOML", name, len(blocks))
+		yes, no, _ := strings.Cut(text, "but not ")
+		if strings.Contains(text, "nothing below it") {
+			no = pattern + "/x"
 		}
-		for _, b := range blocks {
-			if _, err := rule.ParseTOML(name, []byte(b[1])); err != nil {
-				t.Errorf("%s\n%v", b[1], err)
+		check := func(paths string, want int) {
+			for _, path := range regexp.MustCompile(`/[\w/]*`).FindAllString(paths, -1) {
+				if got := len(set.Match(nil, &rule.Attrs{Method: "GET", Path: path})); got != want {
+					t.Errorf("%s: %s matches %s %d times, want %d", file, pattern, path, got, want)
+				}
 			}
 		}
+		check(yes, 1)
+		check(no, 0)
+	}
+	f, err := rule.ParseTOML(file, []byte(testdoc.In(t, file, "toml")[0].Text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	quoted := strings.Join(strings.Fields(strings.ReplaceAll(testdoc.Documents(t)[file], "\n> ", " ")), " ")
+	if sentence := f.Rules[0].Sentence(); len(blocks) != 1 || !strings.Contains(quoted, sentence) {
+		t.Errorf("%s does not have the sentence %s", file, sentence)
 	}
 }
 

@@ -3,13 +3,17 @@ package main_test
 import (
 	"bytes"
 	"os"
+	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	stint "github.com/stintdev/stint/cmd/stint"
 	"github.com/stintdev/stint/internal/daemon"
+	"github.com/stintdev/stint/internal/test/testdoc"
 )
 
 // documented are all commands, in the order of the document.
@@ -50,53 +54,193 @@ func TestCommandsDocumented(t *testing.T) {
 	}
 }
 
-// documents are what people read: README.md and docs, without the list of commands, which
-// has its own test.
-func documents(t *testing.T) map[string]string {
-	t.Helper()
-	paths, err := filepath.Glob("../../docs/*.md")
-	if err != nil || len(paths) < 20 {
-		t.Fatalf("found only %q, %v", paths, err)
-	}
-	out := map[string]string{}
-	for _, path := range append(paths, "../../README.md") {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if name := filepath.Base(path); name != "cli.md" {
-			out[name] = string(text)
-		}
-	}
-	return out
-}
-
 // TestDocumentedTOML checks every block of TOML in the documents: each is a config file that
 // can be used. One that is part of a larger file has <!-- fragment --> before it, which no one
 // sees: its fields must be known.
 func TestDocumentedTOML(t *testing.T) {
 	t.Parallel()
-	blocks := 0
-	for name, text := range documents(t) {
-		for _, m := range regexp.MustCompile("(?ms)^(<!-- fragment -->\n)?```toml\n(.*?)^```").FindAllStringSubmatch(text, -1) {
-			blocks++
-			if m[1] != "" {
-				if _, _, err := daemon.ReadDocument(name, []byte(m[2])); err != nil {
-					t.Errorf("%v\n%s", err, m[2])
-				}
-				continue
+	for _, b := range testdoc.Blocks(t) {
+		if b.Language != "toml" {
+			continue
+		}
+		if b.Fragment {
+			if _, _, err := daemon.ReadDocument(b.String(), []byte(b.Text)); err != nil {
+				t.Errorf("%v\n%s", err, b.Text)
 			}
-			path := filepath.Join(t.TempDir(), name)
-			if err := os.WriteFile(path, []byte(m[2]), 0o600); err != nil {
+			continue
+		}
+		path := filepath.Join(t.TempDir(), "stint.toml")
+		if err := os.WriteFile(path, []byte(b.Text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		if code := stint.Run(t.Context(), []string{"rules", "check", path}, nil, &out, &out); code != 0 {
+			t.Errorf("%s: %s\n%s", b, out.String(), b.Text)
+		}
+	}
+}
+
+// runBy says which test runs the blocks of a language, in one document or in all. A block that
+// is not here is run by no test.
+var runBy = map[string]string{
+	"toml":    "cmd/stint TestDocumentedTOML",
+	"go":      ". TestDocumentedCode",
+	"sh":      "cmd/stint TestDocumentedCommands",
+	"console": "cmd/stint TestDocumentedCommands",
+
+	"docs/admin-api.md sh":           "internal/e2e TestDocumentedAdmin",
+	"docs/admin-api.md json":         "internal/e2e TestDocumentedAdmin",
+	"docs/archive.md text":           "cmd/stint TestDocumentedCommands",
+	"docs/archive.md sql":            "internal/record/archive TestParquetQuery",
+	"docs/behaviour-scripts.md text": "storetest TestDocument",
+	"docs/caddy.md caddyfile":        "internal/e2e TestCaddy",
+	"docs/cli.md text":               "cmd/stint TestCommandsDocumented",
+	"docs/disaster-recovery.md sh":   "internal/e2e TestRecoveryDocument",
+	"docs/envoy.md json":             "internal/e2e TestEnvoyDocument",
+	"docs/envoy.md sh":               "internal/e2e TestEnvoyDocument",
+	"docs/envoy.md yaml":             "internal/e2e TestEnvoyDocument",
+	"docs/getting-started.md ini":    "cmd/stint TestDocumentedUnit",
+	"docs/grpc.md text":              "grpclimit TestDocument",
+	"docs/http.md json":              "internal/e2e TestDocumentedCurl",
+	"docs/http.md sh":                "internal/e2e TestDocumentedCurl",
+	"docs/http.md text":              "internal/e2e TestDocumentedCurl",
+	"docs/limits.md text":            ". TestDocumentedLimits",
+	"docs/metrics.md json":           "internal/e2e TestRecoveryRedis",
+	"docs/metrics.md yaml":           "internal/daemon TestDocumentedAlerts",
+	"docs/nginx.md nginx":            "internal/e2e TestNginx",
+	"docs/redis-url.md text":         "redisstore TestURLDocument",
+	"docs/redis.md text":             "redisstore TestACL",
+	"docs/rules.md text":             "rule TestDocumentedPatterns",
+	"docs/traefik.md yaml":           "internal/e2e TestTraefik",
+	"deploy/backup/README.md sh":     "internal/e2e TestRecoveryDocument",
+	"deploy/backup/README.md sql":    "internal/e2e TestRecoveryPostgres",
+	"deploy/backup/README.md text":   "internal/e2e TestRecoveryDocument",
+	"ARCHITECTURE.md text":           ". TestPathsExist",
+	"README.md text":                 "", // one drawing
+}
+
+// TestDocumentedBlocks checks that every block of the documents is run by a test.
+func TestDocumentedBlocks(t *testing.T) {
+	t.Parallel()
+	used := map[string]bool{}
+	for _, b := range testdoc.Blocks(t) {
+		key := b.File + " " + b.Language
+		if _, ok := runBy[key]; !ok {
+			key = b.Language
+		}
+		if by, ok := runBy[key]; !ok || by == "" && used[key] {
+			t.Errorf("%s: no test runs a block in %q: use a fence and a language of runBy, or write a test and add it there", b, b.Language)
+		}
+		used[key] = true
+	}
+	for key, by := range runBy {
+		if !used[key] {
+			t.Errorf("no document has a block for %s", key)
+		}
+		if dir, name, _ := strings.Cut(by, " "); by != "" && !slices.Contains(testsIn(t, dir), name) {
+			t.Errorf("%s: package %s has no %s", key, dir, name)
+		}
+	}
+}
+
+// testsIn returns the names of the tests and benchmarks of a package, as go test -list does,
+// without compiling it.
+func testsIn(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(testdoc.Root(t), dir, "*_test.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%s has no tests: %v", dir, err)
+	}
+	for _, file := range files {
+		for _, m := range regexp.MustCompile(`(?m)^func ((?:Test|Benchmark)\w*)\(`).FindAllStringSubmatch(read(t, file), -1) {
+			names = append(names, m[1])
+		}
+	}
+	return names
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestDocumentedCommands runs the commands that the documents show, in their order, and
+// compares what they print with what the documents say they do.
+func TestDocumentedCommands(t *testing.T) {
+	t.Parallel()
+	d := newDemo(t)
+	var dir, file string
+	var w *demo
+	for _, b := range testdoc.Blocks(t) {
+		name := regexp.MustCompile(`^# ([a-z]+\.toml)\n`).FindStringSubmatch(b.Text)
+		by, own := runBy[b.File+" "+b.Language]
+		if !own {
+			by = runBy[b.Language]
+		}
+		if !strings.HasSuffix(by, t.Name()) && (b.Language != "toml" || name == nil) {
+			continue
+		}
+		if b.File != file {
+			w, dir = d.world(t, b.File)
+			file = b.File
+		}
+		switch b.Language {
+		case "toml":
+			if err := os.WriteFile(filepath.Join(dir, name[1]), []byte(w.substitute(b.Text)), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			var out bytes.Buffer
-			if code := stint.Run(t.Context(), []string{"rules", "check", path}, nil, &out, &out); code != 0 {
-				t.Errorf("%s\n%s", out.String(), m[2])
+			continue
+		case "text":
+			if got := listing(t, filepath.Join(dir, "archive")); names.ReplaceAllString(got, "N") != names.ReplaceAllString(b.Text, "N") {
+				t.Errorf("%s: the archive has\n%s", b, got)
+			}
+			continue
+		}
+		for _, c := range b.Commands() {
+			var out string
+			switch text := strings.TrimPrefix(c.Text, "./"); {
+			case text == "export STINT_TOKEN=...": // it is in the environment
+			case regexp.MustCompile(`^([A-Z_]+=\S+ )*stint `).MatchString(text):
+				out = w.run(t, dir, w.substitute(text))
+			case strings.HasPrefix(text, "STINT_"): // settings
+				out = w.run(t, dir, w.substitute(text)+" stint config")
+			case regexp.MustCompile(`^(curl|for i in) `).MatchString(text):
+				out = w.curl(t, text, c.Output == "")
+			case toolLine.MatchString(text):
+				checkTool(t, b.String(), path.Dir(b.File), text)
+			default:
+				t.Errorf("%s: no test runs %s", b, c.Text)
+			}
+			if c.Output == "" || testdoc.Same(out, c.Output) {
+				continue
+			}
+			if *update && !strings.Contains(c.Output, "...\n") {
+				path := filepath.Join(testdoc.Root(t), b.File)
+				compare(t, path, strings.Replace(read(t, path), c.Output, strings.TrimSpace(out)+"\n", 1))
+			} else {
+				t.Errorf("%s: %s prints\n%s\nand the document says\n%s", b, c.Text, out, c.Output)
 			}
 		}
 	}
-	if blocks < 20 {
-		t.Errorf("the documents have only %d blocks of TOML", blocks)
+}
+
+// curl runs a command for curl in the shell. If it must pass, a status of 400 or more fails.
+func (d *demo) curl(t *testing.T, text string, pass bool) string {
+	t.Helper()
+	flags := "-sS"
+	if pass {
+		flags = "-fsS"
 	}
+	script := strings.NewReplacer("localhost:8000", d.gateway, "localhost:8080", d.api, "localhost:9090", d.admin, "curl ", "curl "+flags+" ").Replace(text)
+	c := exec.CommandContext(t.Context(), "sh", "-c", script)
+	c.Env = d.environ
+	out, err := c.CombinedOutput()
+	if err != nil {
+		t.Errorf("%s: %v, %s", script, err, out)
+	}
+	return string(out)
 }

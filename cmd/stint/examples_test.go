@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -95,8 +96,9 @@ var goesOn = regexp.MustCompile(`serve|top( --server.*)?$|follow`)
 type demo struct {
 	gateway, api, admin string
 	environ             []string
-	files               string // the files that commands name, as they are at the start
-	catalog             string // a file that has the catalog as it is at the start
+	files               string                   // the files that commands name, as they are at the start
+	catalog             string                   // a file that has the catalog as it is at the start
+	substitute          func(line string) string // replaces what a document names by what there is
 }
 
 func newDemo(t *testing.T) *demo {
@@ -128,6 +130,7 @@ func (d *demo) begin(t *testing.T) (dir string) {
 		d.must(t, "keys", "delete", k.ID, "--yes")
 	}
 	d.must(t, "apply", "-f", d.catalog, "--prune", "--yes")
+	d.must(t, "reset", "ip:127.0.0.1", "--yes")
 	dir = t.TempDir()
 	if err := os.CopyFS(dir, os.DirFS(d.files)); err != nil {
 		t.Fatal(err)
@@ -155,9 +158,10 @@ func (d *demo) made(t *testing.T, args ...string) string {
 	return v.ID
 }
 
-// run runs a line that begins with variables or stint, as if it were in the directory. Ids
-// that servers make are replaced by some that there are, addresses by those of the demo.
-func (d *demo) run(t *testing.T, dir, line string) {
+// run runs a line that begins with variables or stint, as if it were in the directory, and
+// returns its output. Ids that servers make are replaced by some that there are, addresses by
+// those of the demo.
+func (d *demo) run(t *testing.T, dir, line string) string {
 	t.Helper()
 	given, call, _ := strings.Cut(line, "stint ")
 	call, _, _ = strings.Cut(call, " > ")
@@ -165,7 +169,7 @@ func (d *demo) run(t *testing.T, dir, line string) {
 	case strings.HasPrefix(call, "check ") && !strings.Contains(call, "--http") && !strings.Contains(call, "--config"):
 		call += " --http " + d.api
 	case strings.HasPrefix(call, "serve"):
-		call += " --http 127.0.0.1:0 --admin 127.0.0.1:0 --gateway 127.0.0.1:0"
+		call += " --http 127.0.0.1:0 --admin 127.0.0.1:0 --gateway 127.0.0.1:0 --set server.drain_delay=0s"
 	case strings.HasPrefix(call, "changes ") && strings.Contains(call, " 42"):
 		d.must(t, "rules", "set", "search", "group=some")
 		n := regexp.MustCompile(`"revision": (\d+)`).FindStringSubmatch(d.must(t, "changes", "list", "--limit", "1", "-o", "json"))
@@ -188,8 +192,9 @@ func (d *demo) run(t *testing.T, dir, line string) {
 	if strings.HasPrefix(call, "events follow") {
 		stop = traffic(t, d.api)
 	}
-	runExample(t, line, append(d.environ, strings.Fields(strings.ReplaceAll(given, "'code --wait'", "true"))...), args)
+	out := runExample(t, line, append(slices.Clip(d.environ), strings.Fields(strings.ReplaceAll(given, "'code --wait'", "true"))...), args)
 	stop()
+	return strings.ReplaceAll(out, dir+"/", "")
 }
 
 // asks are commands that ask whether something is meant.
@@ -230,55 +235,6 @@ func needs(line string) string {
 	return ""
 }
 
-// documentedLine is a command in a document: in a block for the shell, or indented, with or
-// without a prompt.
-var documentedLine = regexp.MustCompile(`^(?:    )?(?:\$ )?(?:\./)?((?:stint|curl|for i in) .*)$`)
-
-// TestDocumentedCommands runs the commands for stint and curl that the documents show, in
-// their order, against the demo.
-func TestDocumentedCommands(t *testing.T) {
-	t.Parallel()
-	d := newDemo(t)
-	ran := 0
-	for name, text := range documents(t) {
-		dir := d.begin(t)
-		fence := ""
-		for line := range strings.Lines(strings.ReplaceAll(text, "\\\n", " ")) {
-			line = strings.TrimRight(line, "\n")
-			if language, ok := strings.CutPrefix(line, "```"); ok {
-				fence = language
-				continue
-			}
-			m := documentedLine.FindStringSubmatch(line)
-			if m == nil || fence != "sh" && !strings.HasPrefix(line, "    ") || strings.Count(m[1], "'")%2 == 1 || needs(m[1]) != "" || runElsewhere[name] != "" {
-				continue
-			}
-			ran++
-			if strings.HasPrefix(m[1], "stint ") {
-				d.run(t, dir, m[1])
-				continue
-			}
-			script := strings.NewReplacer("http://127.0.0.1:9090", d.admin, "localhost:8000", d.gateway, "localhost:8080", d.api, "localhost:9090", d.admin).Replace(m[1])
-			c := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(script, "curl", "curl -fsS", 1))
-			c.Env = d.environ
-			if out, err := c.CombinedOutput(); err != nil && !strings.Contains(string(out), "429") {
-				t.Errorf("%s: %s: %v, %s", name, script, err, out)
-			}
-		}
-	}
-	if ran < 15 {
-		t.Errorf("only %d commands were run", ran)
-	}
-}
-
-// runElsewhere are documents whose commands other tests run, with what they need.
-var runElsewhere = map[string]string{
-	"admin-api.md":         "TestDocumentedAdmin of internal/e2e",
-	"operations.md":        "TestDocumentedAdmin of internal/e2e",
-	"envoy.md":             "TestEnvoyDocument of internal/e2e",
-	"disaster-recovery.md": "TestRecoveryPostgres and TestRecoverySmall of internal/e2e",
-}
-
 // traffic asks for decisions until it is stopped, more than a limit of the demo allows.
 func traffic(t *testing.T, api string) (stop func()) {
 	t.Helper()
@@ -295,8 +251,9 @@ func traffic(t *testing.T, api string) (stop func()) {
 	}
 }
 
-// runExample runs a command, which may answer no, or goes on until it is interrupted.
-func runExample(t *testing.T, line string, environ, args []string) {
+// runExample runs a command, which may answer no, or goes on until it is interrupted, and
+// returns its output.
+func runExample(t *testing.T, line string, environ, args []string) string {
 	t.Helper()
 	ctx, interrupt := context.WithTimeout(t.Context(), 20*time.Second)
 	defer interrupt()
@@ -308,9 +265,10 @@ func runExample(t *testing.T, line string, environ, args []string) {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		t.Errorf("%s: still runs after 20 s, %s", line, out.text)
 	}
-	if code != 0 && (code != 1 || !regexp.MustCompile(`^stint (check|explain|doctor|nodes)`).MatchString(line)) {
+	if code != 0 && (code != 1 || !regexp.MustCompile(`^stint (check|explain|doctor|nodes|rules check)`).MatchString(line)) {
 		t.Errorf("%s: exit code %d, %s", line, code, out.text)
 	}
+	return string(out.text)
 }
 
 // said is what a command writes. At the first of it, heard is called.

@@ -2,15 +2,15 @@
 # postgres-backup.sh: copy a running PostgreSQL server to a directory.
 #
 # It makes BACKUP_DIR/base-TIME, a base backup with the WAL that makes it consistent and a
-# manifest with the SHA-256 of every file, and verifies it. With the WAL that
-# postgres-archive-wal.sh keeps, postgres-restore.sh makes a server of it, as it was at any
-# time since. It may run on any machine that reaches the server; a standby will do.
+# manifest with the SHA-256 of every file, and verifies it. With the WAL of
+# postgres-archive-wal.sh, postgres-restore.sh can restore any moment since. It can run on any
+# machine that reaches the server, and can use a standby.
 #
 # Environment:
-#   BACKUP_DIR   where backups are; it has to be there
+#   BACKUP_DIR   where backups are; it must exist
 #   BACKUP_KEEP  how many to keep, 0 for all (default 7)
-#   WAL_ARCHIVE  where postgres-archive-wal.sh keeps WAL; if it is set, what is older than
-#                the oldest backup is removed there
+#   WAL_ARCHIVE  the directory of postgres-archive-wal.sh; if it is set, WAL that is older
+#                than the oldest backup is removed there
 #   PGHOST, PGPORT, PGUSER, PGSSLMODE, PGPASSFILE
 #                the server, as for psql. The user needs the attribute REPLICATION, and
 #                the password is in PGPASSFILE (default ~/.pgpass).
@@ -31,7 +31,7 @@ case ${1-} in
 	sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
 	exit
 	;;
-*) die "$1: there are no arguments; --help tells what to set" ;;
+*) die "$1: there are no arguments; see --help" ;;
 esac
 
 [ -n "${BACKUP_DIR-}" ] || die "BACKUP_DIR is not set: the directory for backups"
@@ -47,7 +47,7 @@ done
 name=base-$(date -u +%Y%m%dT%H%M%SZ)
 final=$BACKUP_DIR/$name
 draft=$BACKUP_DIR/.$name.partial
-[ ! -e "$final" ] || die "$final is there already"
+[ ! -e "$final" ] || die "$final already exists"
 trap 'rm -rf -- "$draft"' EXIT
 trap 'exit 1' HUP INT TERM
 

@@ -1,19 +1,19 @@
 #!/bin/sh
 # postgres-restore.sh [--time TIME] [--timeline ID] [--apart] BACKUP ARCHIVE DATA: make a
-# server of a backup.
+# server from a backup.
 #
-# BACKUP is a directory of postgres-backup.sh, ARCHIVE has the WAL of
-# postgres-archive-wal.sh since, and DATA is where the new server will have its files: a
-# directory that is empty, or not there. Run it as the user that PostgreSQL runs as, with
-# the programs of the version that made the backup; then start the server on DATA. It
-# replays the WAL, and can be written to when that is done.
+# BACKUP is a directory of postgres-backup.sh, ARCHIVE has the WAL that
+# postgres-archive-wal.sh has archived since, and DATA is the data directory of the new server:
+# empty, or not existing. Run it as the user that PostgreSQL runs as, with the programs of the
+# version that made the backup; then start the server on DATA. It replays the WAL, and is
+# writable when that is done.
 #
-#   --time TIME    as it was then, such as 2027-01-31T09:30:00Z; BACKUP is older than that.
-#                  Without it: up to the last thing that was archived.
-#   --timeline ID  "current" follows the history that BACKUP is of, and not what became of
-#                  an earlier restore or failover (default "latest")
-#   --apart        the server will be beside the one in use, to be looked at: it archives
-#                  nothing. Otherwise what it writes would be taken for what happened.
+#   --time TIME    restore to this time, such as 2027-01-31T09:30:00Z; BACKUP must be older.
+#                  Default: to the end of the archive.
+#   --timeline ID  "current" follows the timeline of BACKUP, and not that of an earlier
+#                  restore or failover (default "latest")
+#   --apart        for a server beside the one in use: it archives nothing, so that its WAL
+#                  does not get into the archive of the real one
 
 set -eu
 umask 077
@@ -36,8 +36,8 @@ while :; do
 		time=${2-}
 		case $time in
 		*[!0-9TZ:.+-]*) die "--time $time: want a time such as 2027-01-31T09:30:00Z" ;;
-		# The zone is not optional: without one it would be whatever the server has.
-		????-??-??T??:??:??*Z) time=${time%Z}+00:00 ;; # PostgreSQL does not know Z when it reads its settings
+		# The zone is required: without one it would be that of the server.
+		????-??-??T??:??:??*Z) time=${time%Z}+00:00 ;; # PostgreSQL does not accept Z in its settings
 		????-??-??T??:??:??*[+-]??:??) ;;
 		*) die "--time ${time:-(missing)}: want a time with its zone, such as 2027-01-31T09:30:00Z" ;;
 		esac
@@ -59,7 +59,7 @@ while :; do
 	*) break ;;
 	esac
 done
-[ $# = 3 ] || die "want [--time TIME] [--timeline ID] [--apart] BACKUP ARCHIVE DATA, got $# arguments; --help tells more"
+[ $# = 3 ] || die "want [--time TIME] [--timeline ID] [--apart] BACKUP ARCHIVE DATA, got $# arguments; see --help"
 backup=$1
 data=$3
 [ "$(id -u)" != 0 ] || die "run this as the user that PostgreSQL runs as, not as root"
@@ -68,19 +68,19 @@ command -v pg_verifybackup >/dev/null ||
 [ -f "$backup/backup_manifest" ] || die "BACKUP=$backup is not a backup: it has no backup_manifest"
 [ -d "$2" ] || die "ARCHIVE=$2 is not a directory"
 archive=$(cd -- "$2" && pwd)
-# It will be part of a command, in a file of settings.
+# It becomes part of a command in the settings.
 case $archive in *[!A-Za-z0-9/._+-]*) die "ARCHIVE=$archive: want a path of letters, digits and / . _ + -" ;; esac
-if [ -e "$data" ] && [ -n "$(ls -A -- "$data")" ]; then # of a file, its name
+if [ -e "$data" ] && [ -n "$(ls -A -- "$data")" ]; then # of a file, ls prints its name
 	die "DATA=$data is not empty: nothing is overwritten; move it away, or choose another"
 fi
 
-pg_verifybackup --quiet "$backup" || die "$backup is damaged: take another backup"
+pg_verifybackup --quiet "$backup" || die "$backup is damaged: use another backup"
 mkdir -p -- "$data"
 cp -RPp -- "$backup/." "$data"
 chmod 700 -- "$data"
 rm -f -- "$data/standby.signal"
-# All that an earlier restore may have set is set again, as the last line wins. A file that
-# is not in the archive is the end of it; one that is there and damaged must not seem to be.
+# Set everything that an earlier restore may have set: the last line wins. A file that is not
+# in the archive is its end; a damaged file must not be mistaken for that.
 cat >>"$data/postgresql.auto.conf" <<END
 restore_command = 'test -e "$archive/%f.gz" || exit 1; gzip -d -c <"$archive/%f.gz" >"%p" || exit 255'
 recovery_target_time = '$time'

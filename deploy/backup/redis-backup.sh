@@ -2,19 +2,19 @@
 # redis-backup.sh: copy the counters of one Redis server to a file.
 #
 # The server writes its dump; the script waits for it, copies it to
-# BACKUP_DIR/redis-TIME.rdb, checks the copy, and notes its SHA-256 beside it. It runs
-# where the server's files are, as a user that may read them: beside each primary of a
-# Cluster, or beside a replica of each, which spares the primary.
+# BACKUP_DIR/redis-TIME.rdb, checks the copy, and writes its SHA-256 beside it. Run it where
+# the server's files are, as a user that may read them: for each primary of a Cluster, or for
+# a replica of each, to spare the primary.
 #
 # Environment:
-#   BACKUP_DIR      where backups are; it has to be there
+#   BACKUP_DIR      where backups are; it must exist
 #   BACKUP_KEEP     how many to keep, 0 for all (default 7)
-#   BACKUP_TIMEOUT  seconds that the server has for its dump (default 600)
+#   BACKUP_TIMEOUT  how many seconds the dump may take (default 600)
 #   REDIS_URL       redis://HOST:PORT or rediss://HOST:PORT (default redis://127.0.0.1:6379)
-#   REDIS_USER      the user, if it is not the default one
+#   REDIS_USER      the user, if it is not the default user
 #   REDISCLI_AUTH   its password, if there is one
-#   REDIS_CACERT    a file with the CA of rediss://, if it is a private one
-#   REDIS_DUMP      the dump as it is seen from here (default: where the server says)
+#   REDIS_CACERT    a file with the CA for rediss://, if it is private
+#   REDIS_DUMP      the path of the dump on this machine (default: as the server reports it)
 
 set -eu
 umask 077
@@ -32,7 +32,7 @@ case ${1-} in
 	sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
 	exit
 	;;
-*) die "$1: there are no arguments; --help tells what to set" ;;
+*) die "$1: there are no arguments; see --help" ;;
 esac
 
 [ -n "${BACKUP_DIR-}" ] || die "BACKUP_DIR is not set: the directory for backups"
@@ -60,12 +60,12 @@ persistence() {
 }
 
 pong=$(ask PING)
-[ "$pong" = PONG ] || die "$url does not answer as it should: ${pong:-nothing}"
+[ "$pong" = PONG ] || die "$url does not answer PING: ${pong:-no answer}"
 
-# One that is under way may have begun before what this one is to have in it.
+# A dump that is already running may lack the latest counts.
 deadline=$(($(date +%s) + limit))
 in_time() {
-	[ "$(date +%s)" -lt "$deadline" ] || die "$url has not written its dump after $limit s: $1; raise BACKUP_TIMEOUT if it is just slow"
+	[ "$(date +%s)" -lt "$deadline" ] || die "$url has not written its dump after $limit s: $1; raise BACKUP_TIMEOUT if it is only slow"
 	sleep 1
 }
 while
@@ -95,11 +95,11 @@ fi
 name=redis-$(date -u +%Y%m%dT%H%M%SZ).rdb
 final=$BACKUP_DIR/$name
 draft=$BACKUP_DIR/.$name.partial
-[ ! -e "$final" ] || die "$final is there already"
+[ ! -e "$final" ] || die "$final already exists"
 trap 'rm -f -- "$draft" "$draft.sha256"' EXIT
 trap 'exit 1' HUP INT TERM
 
-# The server replaces its dump as a whole, so that what is opened once is whole.
+# The server replaces its dump by renaming, so an open file stays complete.
 cp -- "$dump" "$draft"
 redis-check-rdb "$draft" >"$draft.sha256" 2>&1 || die "the copy of $dump is damaged: $(cat "$draft.sha256")"
 sum=$(sha256sum <"$draft")

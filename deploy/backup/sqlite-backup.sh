@@ -1,12 +1,12 @@
 #!/bin/sh
 # sqlite-backup.sh DATABASE: copy a SQLite database while it is in use.
 #
-# It makes BACKUP_DIR/sqlite-TIME.db, as the database is at one moment, checks it, and notes
-# its SHA-256 beside it. Never copy the file itself while Stint runs: what was written last
-# is in another file.
+# It writes BACKUP_DIR/sqlite-TIME.db, the database at one moment, checks it, and writes its
+# SHA-256 beside it. Never copy the file itself while Stint runs: the latest changes are in
+# another file.
 #
 # Environment:
-#   BACKUP_DIR   where backups are; it has to be there
+#   BACKUP_DIR   where backups are; it must exist
 #   BACKUP_KEEP  how many to keep, 0 for all (default 7)
 
 set -eu
@@ -26,11 +26,11 @@ case ${1-} in
 	;;
 -*) die "$1: unknown; want DATABASE" ;;
 esac
-[ $# = 1 ] || die "want DATABASE, got $# arguments; --help tells more"
+[ $# = 1 ] || die "want DATABASE, got $# arguments; see --help"
 [ -f "$1" ] || die "DATABASE=$1: no such file; it is server.database, without sqlite:"
 [ -n "${BACKUP_DIR-}" ] || die "BACKUP_DIR is not set: the directory for backups"
 [ -d "$BACKUP_DIR" ] || die "BACKUP_DIR=$BACKUP_DIR is not a directory: make it, or mount it"
-# It will be part of a statement.
+# It becomes part of a statement.
 case $BACKUP_DIR in *\'*) die "BACKUP_DIR=$BACKUP_DIR: want a path without '" ;; esac
 keep=${BACKUP_KEEP:-7}
 case $keep in *[!0-9]*) die "BACKUP_KEEP=$keep is not a number" ;; esac
@@ -41,7 +41,7 @@ done
 name=sqlite-$(date -u +%Y%m%dT%H%M%SZ).db
 final=$BACKUP_DIR/$name
 draft=$BACKUP_DIR/.$name.partial
-[ ! -e "$final" ] || die "$final is there already"
+[ ! -e "$final" ] || die "$final already exists"
 trap 'rm -f -- "$draft" "$draft.sha256"' EXIT
 trap 'exit 1' HUP INT TERM
 

@@ -5,12 +5,17 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/stintdev/stint/internal/daemon"
+	"github.com/stintdev/stint/internal/test/testdoc"
 	"github.com/stintdev/stint/internal/test/testredis"
 )
 
@@ -144,6 +149,44 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("it has\n%s\nwant\n%s", strings.Join(has, "\n"), strings.Join(want, "\n"))
 	}
 	keepTable(t, "../../docs/metrics.md", "metrics", table)
+}
+
+// TestDocumentedAlerts checks that the alerts of docs/metrics.md are about metrics and labels
+// that exist.
+func TestDocumentedAlerts(t *testing.T) {
+	t.Parallel()
+	labels := map[string][]string{}
+	for _, m := range daemon.Metrics() {
+		labels[m.Name] = m.Labels
+		if m.Type == "histogram" {
+			labels[m.Name+"_bucket"] = append(slices.Clone(m.Labels), "le")
+		}
+	}
+	for _, b := range testdoc.In(t, "docs/metrics.md", "yaml") {
+		var rules struct {
+			Groups []struct {
+				Name  string
+				Rules []struct {
+					Alert, Expr string
+					For         time.Duration
+				}
+			}
+		}
+		d := yaml.NewDecoder(strings.NewReader(b.Text))
+		d.KnownFields(true)
+		if err := d.Decode(&rules); err != nil || len(rules.Groups) == 0 || len(rules.Groups[0].Rules) == 0 {
+			t.Fatalf("%s: %v, %v", b, rules, err)
+		}
+		for _, g := range rules.Groups {
+			for _, r := range g.Rules {
+				for _, m := range regexp.MustCompile(`(stint_\w+)(?:\{(\w+)=)?`).FindAllStringSubmatch(r.Expr, -1) {
+					if known, ok := labels[m[1]]; !ok || m[2] != "" && !slices.Contains(known, m[2]) {
+						t.Errorf("%s: %s: there is no %s", b, r.Alert, m[0])
+					}
+				}
+			}
+		}
+	}
 }
 
 // keepTable checks that a document has the table between its marks, or puts it there.

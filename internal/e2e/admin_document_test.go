@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/stintdev/stint/internal/test/testdoc"
 )
 
 // TestDocumentedAdmin runs the commands that docs/admin-api.md and docs/operations.md show,
@@ -15,14 +17,21 @@ func TestDocumentedAdmin(t *testing.T) {
 	s.must(t, "POST", "/users", map[string]any{"id": "alice"})
 	t.Run("curl", func(t *testing.T) {
 		t.Parallel()
-		commands := regexp.MustCompile("(?s)```sh\n(curl .*?)```").FindAllStringSubmatch(read(t, "../../docs/admin-api.md"), -1)
-		if len(commands) < 5 {
-			t.Fatalf("admin-api.md shows %d commands", len(commands))
-		}
-		for _, c := range commands {
-			text := replace(t, c[1], "http://127.0.0.1:9090", s.admin)
-			out := command(t, "sh", "-c", "STINT_TOKEN="+adminToken+"; "+strings.Replace(text, "curl", "'"+tool(t, "curl")+"' -fS", 1))
-			has(t, out, "{")
+		out := ""
+		for _, b := range testdoc.In(t, "docs/admin-api.md", "sh", "json") {
+			if b.Language == "json" { // what the command before it prints
+				if err := testdoc.SameJSON(out, b.Text, "version", "updated_by"); err != nil {
+					t.Errorf("%s: %v: got %s", b, err, out)
+				}
+				continue
+			}
+			for _, c := range b.Commands() {
+				text := replace(t, c.Text, "http://127.0.0.1:9090", s.admin)
+				out = command(t, "sh", "-c", "STINT_TOKEN="+adminToken+"; "+strings.Replace(text, "curl", "'"+tool(t, "curl")+"' -S", 1))
+				if strings.Contains(out, `"errors"`) != strings.Contains(text, "20 per hour") {
+					t.Errorf("%s: %s: got %s", b, text, out)
+				}
+			}
 		}
 	})
 	t.Run("stint", func(t *testing.T) {

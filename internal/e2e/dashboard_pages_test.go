@@ -156,7 +156,7 @@ func TestDashboardFile(t *testing.T) {
 	w.injectAxe()
 	for _, p := range []struct{ path, title, says string }{
 		{at("/"), "Overview", "per second, at"},
-		{at("/", "range", "24h"), "Overview", "No record of this time"},
+		{at("/", "range", "24h"), "Overview", "No record for this time"},
 		{at("/rules"), "Rules", "stint.toml"},
 		{at("/rules/edit/per-address"), "per-address", "stint.toml"},
 		{at("/events"), "Events", "There is no record"},

@@ -27,6 +27,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stintdev/stint/internal/test/testdoc"
 )
 
 // limited is a configuration with one limit for each address, and an upstream.
@@ -127,21 +129,63 @@ func TestAnswerWhileReading(t *testing.T) {
 	}
 }
 
-// TestDocumentedCurl runs the commands that the documents show.
+// TestDocumentedCurl runs the command that docs/http.md shows, and compares headers, problems
+// and answers with those it shows.
 func TestDocumentedCurl(t *testing.T) {
 	t.Parallel()
-	s := serve(t, limited("4/1h", newApp(t).address))
-	text, err := os.ReadFile("../../docs/http.md")
-	if err != nil {
-		t.Fatal(err)
+	s := serve(t, `
+[identity]
+trusted_proxies = ["127.0.0.1"]
+user_header     = "X-User"
+tenant_header   = "X-Tenant"
+
+[[rules]]
+name     = "search"
+match    = { paths = ["/search"] }
+count_by = ["user"]
+limits   = [{ name = "search", limit = "100/1h" }]
+
+[[rules]]
+name     = "daily"
+count_by = ["tenant"]
+limits   = [{ name = "daily", limit = "1000/24h" }]
+`)
+	const file = "docs/http.md"
+	caller := newClient(t, "127.0.0.1", s.api)
+	use := func(user, tenant string, cost int) {
+		t.Helper()
+		caller.do(t, http.MethodPost, "/v1/check", fmt.Sprintf(`{"path": "/search", "user": %q, "tenant": %q, "cost": %d}`, user, tenant, cost), "Content-Type", "application/json")
 	}
-	commands := regexp.MustCompile(`(?m)^    curl (?:.*\\\n)*.*$`).FindAllString(string(text), -1)
-	if len(commands) == 0 {
-		t.Fatal("http.md shows no curl")
+	as := func(headers ...string) answer {
+		t.Helper()
+		return caller.do(t, http.MethodGet, "/v1/forward-auth", "", append(headers, "X-Forwarded-Uri", "/search", "X-Forwarded-Method", "GET")...)
 	}
-	for _, c := range commands {
-		c = replace(t, c, "localhost:8080", s.api)
-		has(t, command(t, "sh", "-c", strings.Replace(c, "curl", "'"+tool(t, "curl")+"' -sS", 1)), `"allowed":true`)
+	use("bob", "acme", 57)
+	headers, got := testdoc.In(t, file, "text"), ""
+	w := as("X-User", "bob", "X-Tenant", "acme")
+	for line := range strings.Lines(headers[0].Text) {
+		name, _, _ := strings.Cut(line, ":")
+		got += name + ": " + w.header.Get(name) + "\n"
+	}
+	if len(headers) != 1 || !testdoc.Same(got, headers[0].Text) {
+		t.Errorf("%s: got\n%s", headers, got)
+	}
+
+	use("alice", "", 100)
+	var answers []string
+	for _, b := range testdoc.In(t, file, "sh") {
+		for _, c := range b.Commands() {
+			answers = append(answers, command(t, "sh", "-c", strings.Replace(replace(t, c.Text, "localhost:8080", s.api), "curl", "'"+tool(t, "curl")+"' -fsS", 1)))
+		}
+	}
+	shown := testdoc.In(t, file, "json")
+	if len(answers) != 1 || len(shown) != 2 {
+		t.Fatalf("%s has %d commands and %d objects, want 1 and 2", file, len(answers), len(shown))
+	}
+	for i, got := range []string{as("X-User", "alice").body, answers[0]} {
+		if err := testdoc.SameJSON(got, shown[i].Text, "retry_after", "reset_after"); err != nil {
+			t.Errorf("%s: %v: got %s", shown[i], err, got)
+		}
 	}
 }
 

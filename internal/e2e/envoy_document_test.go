@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -20,6 +22,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/stintdev/stint/grpclimit/descriptor"
+	"github.com/stintdev/stint/internal/test/testdoc"
+	"github.com/stintdev/stint/internal/test/testredis"
 )
 
 // decode reads YAML as Envoy does: strictly.
@@ -128,27 +132,45 @@ func TestEnvoyDocument(t *testing.T) {
 	// What is asked by hand is answered so.
 	s := serveEnvoy(t, writeDomains(t, map[string]string{"shop": string(files[0].Data)}))
 	caller := newClient(t, "127.0.0.1", s.api)
-	_, path, _ := strings.Cut(string(text), "curl 'localhost:8080")
-	path, _, _ = strings.Cut(path, "'")
 	s.same(t, "shop hits=3: route=shop,user=alice", "OK: OK 997")
-	var got, want map[string]any
-	if err := json.Unmarshal([]byte(caller.do(t, http.MethodGet, path, "").body), &got); err != nil {
-		t.Fatal(err)
+	var commands []testdoc.Command
+	for _, b := range testdoc.In(t, "docs/envoy.md", "sh") {
+		commands = append(commands, b.Commands()...)
 	}
-	if err := json.Unmarshal([]byte(blocks(t, "envoy.md", "json")[0]), &want); err != nil {
-		t.Fatal(err)
+	if len(commands) != 4 || commands[0].Text != "stint serve --envoy-env" || len(blocks(t, "envoy.md", "json")) != 1 {
+		t.Fatalf("the document has the commands %q", commands)
 	}
-	got["reset_after"] = want["reset_after"]
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, want %v", got, want)
+	serveAsEnvoy(t, strings.Fields(commands[0].Text)[1:], files[0].Data)
+	ask := func(c testdoc.Command) string {
+		return command(t, "sh", "-c", strings.Replace(replace(t, c.Text, "localhost:8080", s.api), "curl", "'"+tool(t, "curl")+"' -fsS", 1))
 	}
-	if w := caller.do(t, http.MethodDelete, path, ""); w.status != http.StatusNoContent {
-		t.Errorf("got %d %s, want 204", w.status, w.body)
+	if err := testdoc.SameJSON(ask(commands[1]), blocks(t, "envoy.md", "json")[0], "reset_after"); err != nil {
+		t.Error(err)
 	}
+	ask(commands[2])
+	has(t, ask(commands[3]), `"overallCode":"OK"`)
 	s.same(t, "shop: route=shop,user=alice", "OK: OK 999")
 	if w := caller.do(t, http.MethodGet, "/v1/descriptors?domain=shop&entry=user=alice", ""); w.status != http.StatusNotFound {
 		t.Errorf("got %d %s, want 404", w.status, w.body)
 	}
+}
+
+// serveAsEnvoy runs a command in the environment of a container of envoyproxy/ratelimit.
+func serveAsEnvoy(t *testing.T, args []string, domain []byte) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "config"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "config", "shop.yaml"), string(domain))
+	_, port, _ := strings.Cut(freeAddress(t), ":")
+	_, other, _ := strings.Cut(freeAddress(t), ":")
+	cmd := exec.Command(program.path, args...)
+	cmd.Env = []string{
+		"REDIS_URL=" + strings.TrimPrefix(testredis.Start(t).URL(), "redis://"), "RUNTIME_ROOT=" + dir, "GRPC_PORT=" + port, "GRPC_HOST=127.0.0.1",
+		"PORT=" + other, "HOST=127.0.0.1", "STINT_SERVER_ADMIN_ADDRESS=", "STINT_SERVER_DRAIN_DELAY=0s",
+	}
+	startProxy(t, "127.0.0.1:"+port, cmd)
 }
 
 // fieldsOf returns the names of the fields, also of those within.

@@ -4,33 +4,32 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/stintdev/stint/internal/test/testdoc"
 )
 
 // blocks returns the pieces of a document that are in a language.
 func blocks(t testing.TB, document, language string) []string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("../../docs", document))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var out []string
-	for _, m := range regexp.MustCompile("(?s)```"+language+"\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
-		out = append(out, m[1])
-	}
-	if out == nil {
-		t.Fatalf("%s shows no %s", document, language)
+	for _, b := range testdoc.In(t, "docs/"+document, language) {
+		out = append(out, b.Text)
 	}
 	return out
 }
@@ -243,6 +242,119 @@ func startCaddy(t testing.TB, a *app, stint, site string) string {
 	cmd.Env = []string{"HOME=" + dir}
 	startProxy(t, address, cmd)
 	return "http://" + address
+}
+
+// TestTraefik has a proxy do what Traefik's documentation says that Traefik does with this
+// configuration: Debian has no Traefik.
+func TestTraefik(t *testing.T) {
+	t.Parallel()
+	a := newApp(t)
+	s := serve(t, replace(t, blocks(t, "traefik.md", "toml")[0], "10.0.0.0/8", "127.0.0.1")+others)
+	config := blocks(t, "traefik.md", "yaml")
+	if len(config) != 1 {
+		t.Fatalf("traefik.md has %d configurations", len(config))
+	}
+	url := startTraefik(t, replace(t, config[0], "http://stint:8080", s.api, "app:3000", a.address))
+	c := newClient(t, "127.0.0.2", url)
+	for i := range 10 {
+		w := c.do(t, http.MethodPost, "/search", "hello", "X-Forwarded-For", "192.0.2."+strconv.Itoa(i), "X-Original-URI", "/"+strconv.Itoa(i), "X-Original-Method", "PUT")
+		if w.status != http.StatusOK || w.body != "hello" {
+			t.Fatalf("request %d: got %d %q, want 200 and its body", i, w.status, w.body)
+		}
+	}
+	if w := c.do(t, http.MethodPost, "/search", ""); w.status != http.StatusTooManyRequests || w.header.Get("Retry-After") == "" || !strings.Contains(w.body, "quota-exceeded") {
+		t.Errorf("got %d %v %s, want 429", w.status, w.header, w.body)
+	}
+	neighbour := newClient(t, "127.0.0.3", url)
+	for request, want := range map[string]int{"GET /": 200, "GET /own": 403, "GET /closed/door": 200, "DELETE /closed/door": 403} {
+		method, path, _ := strings.Cut(request, " ")
+		if w := neighbour.do(t, method, path, ""); w.status != want {
+			t.Errorf("%s: got %d, want %d", request, w.status, want)
+		}
+	}
+	s.stop(t)
+	if w := neighbour.do(t, http.MethodGet, "/", ""); w.status != http.StatusInternalServerError {
+		t.Errorf("Stint is down: got %d, want 500", w.status)
+	}
+}
+
+// startTraefik serves a configuration of Traefik, and returns its URL.
+func startTraefik(t testing.TB, config string) string {
+	t.Helper()
+	type middleware struct {
+		Headers struct {
+			CustomRequestHeaders map[string]string `yaml:"customRequestHeaders"`
+		}
+		ForwardAuth struct{ Address string } `yaml:"forwardAuth"`
+	}
+	var c struct {
+		HTTP struct {
+			Routers map[string]struct {
+				Rule, Service string
+				Middlewares   []string
+			}
+			Middlewares map[string]middleware
+			Services    map[string]struct {
+				LoadBalancer struct{ Servers []struct{ URL string } } `yaml:"loadBalancer"`
+			}
+		}
+	}
+	d := yaml.NewDecoder(strings.NewReader(config))
+	d.KnownFields(true)
+	if err := d.Decode(&c); err != nil {
+		t.Fatal(err)
+	}
+	router := c.HTTP.Routers["api"]
+	target, err := url.Parse(c.HTTP.Services[router.Service].LoadBalancer.Servers[0].URL)
+	if err != nil || router.Rule != "Host(`api.example.com`)" || len(router.Middlewares) != len(c.HTTP.Middlewares) {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, name := range router.Middlewares {
+			m := c.HTTP.Middlewares[name]
+			for header, value := range m.Headers.CustomRequestHeaders {
+				if r.Header.Set(header, value); value == "" {
+					r.Header.Del(header)
+				}
+			}
+			if m.ForwardAuth.Address != "" && !forwardAuth(t, w, r, m.ForwardAuth.Address) {
+				return
+			}
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// forwardAuth asks about a request as Traefik does, and answers it if it does not pass.
+func forwardAuth(t testing.TB, w http.ResponseWriter, r *http.Request, address string) (pass bool) {
+	t.Helper()
+	ask, err := http.NewRequestWithContext(r.Context(), http.MethodGet, address, http.NoBody)
+	if err != nil {
+		t.Error(err)
+		return false
+	}
+	ask.Header = r.Header.Clone()
+	ask.Header.Del("Content-Length")
+	host, _, _ := net.SplitHostPort(r.RemoteAddr)
+	for name, value := range map[string]string{"Method": r.Method, "Proto": "http", "Host": r.Host, "Uri": r.RequestURI, "For": host} {
+		ask.Header.Set("X-Forwarded-"+name, value)
+	}
+	answer, err := http.DefaultTransport.RoundTrip(ask)
+	if err != nil {
+		w.WriteHeader(http.StatusInternalServerError)
+		return false
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode < 300 {
+		return true
+	}
+	maps.Copy(w.Header(), answer.Header)
+	w.WriteHeader(answer.StatusCode)
+	_, _ = io.Copy(w, answer.Body) // the client would notice
+	return false
 }
 
 func startProxy(t testing.TB, address string, cmd *exec.Cmd) {

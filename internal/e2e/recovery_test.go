@@ -7,8 +7,10 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/test/testdoc"
 	"github.com/stintdev/stint/internal/test/testpostgres"
 	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/redisstore"
@@ -28,6 +31,82 @@ import (
 
 // scripts is where the scripts for backups are.
 const scripts = "../../deploy/backup"
+
+// The documents whose commands these tests run.
+const (
+	recovery = "docs/disaster-recovery.md"
+	backups  = "deploy/backup/README.md"
+)
+
+// drill is how the blocks of these documents begin that the tests below run.
+var drill = map[string][]string{
+	recovery: {
+		"redis-restore.sh --aof ", "cp -Rp ", "postgres-restore.sh /srv/", "cd /srv/backups/sqlite", "stint apply ",
+		"psql \"$DATABASE_URL\" -c ", "psql \"$DATABASE_URL\" -At ", "postgres-restore.sh --apart ",
+	},
+	backups: {"psql -c ", "pg_dump ", "ACL SETUSER backup ", "CREATE ROLE backup "},
+}
+
+// guide returns the commands of a block of a document, with pairs of strings replaced, each of
+// which must be there.
+func guide(t testing.TB, file, start string, pairs ...string) []string {
+	t.Helper()
+	var out []string
+	for _, b := range testdoc.In(t, file, "sh", "text", "sql") {
+		if !strings.HasPrefix(b.Text, start) || !slices.Contains(drill[file], start) {
+			continue
+		}
+		if out != nil {
+			t.Fatalf("%s: another block begins with %s", b, start)
+		}
+		b.Text = replace(t, b.Text, pairs...)
+		for _, c := range b.Commands() {
+			out = append(out, c.Text)
+		}
+	}
+	if out == nil {
+		t.Fatalf("%s has no block that begins with %s", file, start)
+	}
+	return out
+}
+
+// lines makes a script of commands that are all to work.
+func lines(commands []string) string { return "set -e\n" + strings.Join(commands, "\n") }
+
+// TestRecoveryDocument checks that the other tests run all commands of the documents, and that
+// what the documents have cron run exists.
+func TestRecoveryDocument(t *testing.T) {
+	t.Parallel()
+	jobs := 0
+	for file, known := range drill {
+		for _, b := range testdoc.In(t, file, "sh", "text", "sql") {
+			if strings.HasPrefix(b.Text, "# /etc/cron.d/") {
+				jobs++
+				checkJob(t, b)
+			} else if !slices.ContainsFunc(known, func(start string) bool { return strings.HasPrefix(b.Text, start) }) {
+				t.Errorf("%s: no test runs\n%s", b, b.Text)
+			}
+		}
+	}
+	if jobs != 3 {
+		t.Errorf("there are %d jobs, want 3", jobs)
+	}
+}
+
+// checkJob checks a file for cron: there is such a script, and it knows the variables.
+func checkJob(t *testing.T, b testdoc.Block) {
+	t.Helper()
+	job := regexp.MustCompile(`(?m)^(?:[\d*]+ ){5} \w+  /usr/local/lib/stint/([\w-]+\.sh)( /\S+)? >/dev/null$`).FindStringSubmatch(b.Text)
+	if job == nil {
+		t.Fatalf("%s: no job in\n%s", b, b.Text)
+	}
+	help := command(t, filepath.Join(scripts, job[1]), "--help")
+	for _, m := range regexp.MustCompile(`(?m)^([A-Z_]+)=`).FindAllStringSubmatch(b.Text, -1) {
+		if !strings.Contains(help, m[1]) && m[1] != "PATH" {
+			t.Errorf("%s: %s has no variable %s", b, job[1], m[1])
+		}
+	}
+}
 
 // long is a rule whose counters no test outlives.
 const long = `
@@ -106,13 +185,13 @@ func TestRecoveryRedis(t *testing.T) {
 func recoverRedis(t *testing.T, appending bool) {
 	t.Helper()
 	settings := must[string](t)(filepath.Abs(filepath.Join(scripts, "redis.conf")))
-	args, restore := []string{"--include", settings}, []string{"--aof"}
+	args := []string{"--include", settings}
 	if !appending {
-		args, restore = append(args, "--appendonly", "no"), nil
+		args = append(args, "--appendonly", "no")
 	}
 	redis := testredis.Start(t, args...)
-	redis.Do(t, "ACL", "SETUSER", "backup", "on", ">secret", "resetkeys", "resetchannels", "nocommands", "+ping", "+bgsave", "+info", "+config|get")
-	node := serve(t, long, "STINT_SERVER_COUNTERS="+redis.URL(), "STINT_SERVER_STORE_BUDGET=2s")
+	redis.Do(t, strings.Fields(guide(t, backups, "ACL SETUSER backup ")[0])...)
+	node := serve(t, long+fmt.Sprintf("[[upstreams]]\ntargets = [\"http://%s\"]\n", newApp(t).address), "STINT_SERVER_COUNTERS="+redis.URL(), "STINT_SERVER_STORE_BUDGET=2s")
 	pass := func(n int) (passed int) {
 		for range n {
 			if node.check(t, `{"path": "/", "user": "alice"}`).Allowed {
@@ -132,7 +211,7 @@ func recoverRedis(t *testing.T, appending bool) {
 	write(t, old, "")
 	write(t, old+".sha256", "")
 	backup := must[string](t)(script(exec.CommandContext(t.Context(), filepath.Join(scripts, "redis-backup.sh")),
-		"BACKUP_DIR="+dir, "BACKUP_KEEP=1", "REDIS_URL="+redis.URL(), "REDIS_USER=backup", "REDISCLI_AUTH=secret"))
+		"BACKUP_DIR="+dir, "BACKUP_KEEP=1", "REDIS_URL="+redis.URL(), "REDIS_USER=backup", "REDISCLI_AUTH=PASSWORD"))
 	gone(t, old)
 	gone(t, old+".sha256")
 	at := time.Now()
@@ -155,12 +234,20 @@ func recoverRedis(t *testing.T, appending bool) {
 		}
 	}
 	node.ready(t, "Redis cannot be reached")
-	again := func() (string, error) {
-		args := append(slices.Clone(restore), backup, redis.Dir)
-		return script(exec.CommandContext(t.Context(), filepath.Join(scripts, "redis-restore.sh"), args...))
+	_, health := get(t, node.api+"/readyz")
+	if shown := blocks(t, "metrics.md", "json"); len(shown) != 1 {
+		t.Errorf("metrics.md has %d blocks", len(shown))
+	} else if err := testdoc.SameJSON(health, shown[0]); err != nil {
+		t.Errorf("metrics.md: %v: got %s", err, health)
 	}
+	restore := lines(guide(t, recovery, "redis-restore.sh --aof ", "redis-restore.sh", "'"+must[string](t)(filepath.Abs(scripts))+"'/redis-restore.sh",
+		"/srv/backups/redis/redis-20270131T091700Z.rdb", backup, "/var/lib/redis", redis.Dir, "redis: ", must[*user.User](t)(user.Current()).Username+": "))
+	if !appending {
+		restore = replace(t, restore, "--aof ", "")
+	}
+	again := func() (string, error) { return script(exec.CommandContext(t.Context(), "sh", "-c", restore)) }
 	must[string](t)(again())
-	if _, err := again(); err == nil || !strings.Contains(err.Error(), "is there already") {
+	if _, err := again(); err == nil || !strings.Contains(err.Error(), "already exists") {
 		t.Errorf("restored over what is there: %v", err)
 	}
 	redis.Restart(t)
@@ -249,11 +336,12 @@ func TestRecoveryPostgres(t *testing.T) {
 	pg := testpostgres.Start(t)
 	place := func(names ...string) string { return filepath.Join(append([]string{pg.Dir}, names...)...) }
 	data, archive := place("data"), place("wal")
+	account := "postgres"
 	do := func(name string, args ...string) (string, error) {
 		if filepath.Ext(name) == ".sh" {
 			name = place("scripts", name)
 		}
-		return script(testpostgres.Command(t, name, args...), "PGHOST=127.0.0.1", fmt.Sprint("PGPORT=", pg.Port), "PGUSER=postgres",
+		return script(testpostgres.Command(t, name, args...), "PGHOST=127.0.0.1", fmt.Sprint("PGPORT=", pg.Port), "PGUSER="+account,
 			"BACKUP_DIR="+place("backups"), "BACKUP_KEEP=1", "WAL_ARCHIVE="+archive)
 	}
 	must[string](t)(do("mkdir", archive, place("backups"), place("backups", "base-20200101T000000Z")))
@@ -288,13 +376,15 @@ func TestRecoveryPostgres(t *testing.T) {
 		begun := time.Now()
 		pg.Kill(t)
 		if rescue {
-			must[string](t)(do("cp", "-Rp", place("data", "pg_wal"), place("rescued")))
+			must[string](t)(do("sh", "-c", lines(guide(t, recovery, "cp -Rp ", "/var/lib/postgresql/15/main", data, "/srv/rescued", place("rescued")))))
 		}
 		remove(t, data)
-		must[string](t)(do("postgres-restore.sh", append(args, backup, archive, data)...))
-		if rescue {
-			must[string](t)(do("sh", "-c", `cp -p "$1"/0* "$2"`, "sh", place("rescued"), place("data", "pg_wal")))
+		restore := guide(t, recovery, "postgres-restore.sh /srv/", "postgres-restore.sh ", strings.Join(append([]string{place("scripts", "postgres-restore.sh")}, args...), " ")+" ",
+			"/srv/backups/postgres/base-20270131T032300Z", backup, "/srv/wal", archive, "/var/lib/postgresql/15/main", data, "/srv/rescued", place("rescued"))
+		if !rescue {
+			restore = restore[:1]
 		}
+		must[string](t)(do("sh", "-c", lines(restore)))
 		pg.Restart(t)
 		eventually(t, patience, func() error {
 			replaying, err := testpostgres.Try(url, "select pg_is_in_recovery()")
@@ -312,7 +402,11 @@ func TestRecoveryPostgres(t *testing.T) {
 	node := follow(t, url, "STINT_SERVER_RECORD_ENABLED=false") // or one decision in a hundred is a row more
 	enforces(t, request, 0, node)
 	write(t, filepath.Join(archive, "000000010000000000000000.gz"), "")
+	testpostgres.Exec(t, pg.URL(), guide(t, backups, "CREATE ROLE backup ")[0])
+	account = "backup"
 	backup = must[string](t)(do("postgres-backup.sh"))
+	account = "postgres"
+	must[string](t)(do("sh", "-c", lines(guide(t, backups, "psql -c "))))
 	gone(t, place("backups", "base-20200101T000000Z"))
 	gone(t, filepath.Join(archive, "000000010000000000000000.gz"))
 
@@ -358,10 +452,25 @@ func TestRecoveryPostgres(t *testing.T) {
 	enforces(t, request, 4, node, follow(t, url))
 	node.measures(t, fmt.Sprint("stint_catalog_revision ", revision+1))
 
-	apart := must[string](t)(do("postgres-restore.sh", "--apart", backup, archive, place("apart")))
-	if mode := must[string](t)(do("postgres", "-D", apart, "-C", "archive_mode")); mode != "off" {
+	// The old database beside the one in use.
+	port := strings.TrimPrefix(freeAddress(t), "127.0.0.1:")
+	apart := guide(t, recovery, "postgres-restore.sh --apart ", "postgres-restore.sh", place("scripts", "postgres-restore.sh"), "2027-01-31T09:29:59Z", before,
+		"/srv/backups/postgres/base-20270131T032300Z", backup, "/srv/wal", archive, "/srv/then", place("then"), "then.toml", filepath.Join(t.TempDir(), "then.toml"),
+		"postgres://stint@then/stint", replace(t, url, fmt.Sprint(":", pg.Port), ":"+port), "stint ", program.path+" ")
+	must[string](t)(do("sh", "-c", apart[0]))
+	if mode := must[string](t)(do("postgres", "-D", place("then"), "-C", "archive_mode")); mode != "off" {
 		t.Errorf("archive_mode of a server apart is %s", mode)
 	}
+	then := run(t, testpostgres.Command(t, "postgres", "-D", place("then"), "-p", port, "-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "max_connections=200"))
+	then.wait(t, func() error {
+		replaying, err := testpostgres.Try(replace(t, url, fmt.Sprint(":", pg.Port), ":"+port), "select pg_is_in_recovery()")
+		if err == nil && replaying[0][0] != "f" {
+			err = errors.New("it still replays")
+		}
+		return err
+	})
+	changes := must[string](t)(script(exec.CommandContext(t.Context(), "sh", "-c", lines(apart[1:])), "STINT_SERVER_DATABASE="+url))
+	has(t, changes, "would be: 0 created")
 	if _, err := do("postgres-restore.sh", backup, archive, data); err == nil || !strings.Contains(err.Error(), "is not empty") {
 		t.Errorf("restored over what is there: %v", err)
 	}
@@ -415,11 +524,9 @@ func TestRecoverySmall(t *testing.T) {
 	if got := export(c); got != want {
 		t.Errorf("after a change was undone: got\n%s\nwant\n%s", got, want)
 	}
-	dump := testpostgres.Command(t, "pg_dump", "-Fc", "-t", "stint_*", url)
 	other := testpostgres.Shared(t).Database(t)
-	restore := testpostgres.Command(t, "pg_restore", "--single-transaction", "--no-owner", "-d", other)
-	restore.Stdin = bytes.NewReader(must[[]byte](t)(dump.Output()))
-	must[string](t)(script(restore))
+	dump := guide(t, backups, "pg_dump ", "stint.dump", filepath.Join(testpostgres.Shared(t).Dir, "stint.dump"))
+	must[string](t)(script(testpostgres.Command(t, "sh", "-c", lines(dump)), "DATABASE_URL="+url, "NEW_DATABASE_URL="+other))
 	check(other, want)
 
 	dir := t.TempDir()
@@ -431,7 +538,10 @@ func TestRecoverySmall(t *testing.T) {
 	}
 	backup := must[string](t)(script(exec.CommandContext(t.Context(), filepath.Join(scripts, "sqlite-backup.sh"), file), "BACKUP_DIR="+dir))
 	apply(t, c, generation(2))
-	check("sqlite:"+backup, want)
+	restored := t.TempDir()
+	must[string](t)(script(exec.CommandContext(t.Context(), "sh", "-c", lines(guide(t, recovery, "cd /srv/backups/sqlite",
+		"/srv/backups/sqlite", dir, "sqlite-20270131T091700Z.db", filepath.Base(backup), "/var/lib/stint", restored)))))
+	check("sqlite:"+filepath.Join(restored, "stint.db"), want)
 }
 
 // undo makes a change that should not have been made, and undoes it by the log of changes.
@@ -444,11 +554,22 @@ func undo(t testing.TB, c *catalog.Catalog, url string) {
 	if n := diff.Count(catalog.Updated) + diff.Count(catalog.Deleted); n != len(people().Users) || n != len(diff.Items) {
 		t.Fatalf("%d of %d changes are of users", n, len(diff.Items))
 	}
-	ask := testpostgres.Command(t, "psql", url, "-At", "-c", fmt.Sprintf(`select json_build_object('users', json_agg(before))
-		from stint_changes where revision = %d and kind = 'user' and before is not null`, diff.Revision))
-	apply := exec.CommandContext(t.Context(), program.path, "apply", "-f", "-")
-	apply.Stdin = bytes.NewReader(must[[]byte](t)(ask.Output()))
-	must[string](t)(script(apply, "STINT_SERVER_DATABASE="+url))
+	dir := t.TempDir()
+	sh := func(commands []string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", "export PATH='"+filepath.Dir(program.path)+"':'"+filepath.Dir(testpostgres.Command(t, "psql").Path)+"':\"$PATH\"\n"+lines(commands))
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "DATABASE_URL="+url, "STINT_SERVER_DATABASE="+url)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v, %s", commands, err, out)
+		}
+		return string(out)
+	}
+	has(t, sh(guide(t, recovery, "psql \"$DATABASE_URL\" -c ")), "someone")
+	sh(guide(t, recovery, "psql \"$DATABASE_URL\" -At ", "revision = 12", fmt.Sprint("revision = ", diff.Revision)))
+	sh([]string{"stint export -f rules.toml"})
+	has(t, sh(guide(t, recovery, "stint apply ", "--prune\n", "--prune --yes\n")), "nothing to change")
 }
 
 // TestBackupScripts has scripts refuse what cannot be right, and say what would be.
@@ -479,7 +600,7 @@ func TestBackupScripts(t *testing.T) {
 		{"redis-backup.sh", "BACKUP_DIR=. BACKUP_TIMEOUT=1m", "BACKUP_TIMEOUT=1m is not a number of seconds"},
 		{"redis-backup.sh", "BACKUP_DIR=. REDIS_URL=redis://:secret@host", "set REDIS_USER and REDISCLI_AUTH"},
 		{"redis-backup.sh", "BACKUP_DIR=. REDIS_URL=host:6379", "want redis://HOST:PORT"},
-		{"redis-backup.sh", "BACKUP_DIR=. REDIS_URL=redis://" + freeAddress(t), "does not answer as it should"},
+		{"redis-backup.sh", "BACKUP_DIR=. REDIS_URL=redis://" + freeAddress(t), "does not answer PING"},
 		{"redis-restore.sh " + wal, "", "want [--aof] BACKUP DIR, got 1 arguments"},
 		{"redis-restore.sh --all a b", "", "--all: unknown"},
 		{"redis-restore.sh /nosuch .", "", "/nosuch: no such backup"},
@@ -492,7 +613,7 @@ func TestBackupScripts(t *testing.T) {
 		{"postgres-archive-wal.sh " + wal + " 01 /nosuch", "", "ARCHIVE=/nosuch is not a directory"},
 		{"postgres-archive-wal.sh " + wal + " 01 " + dir, "", ""},
 		{"postgres-archive-wal.sh " + wal + " 01 " + dir, "", ""}, // the same once more
-		{"postgres-archive-wal.sh " + other + " 01 " + dir, "", "is there already, and is another"},
+		{"postgres-archive-wal.sh " + other + " 01 " + dir, "", "already exists with other contents"},
 		{"postgres-restore.sh a b", "", "BACKUP ARCHIVE DATA, got 2 arguments"},
 		{"postgres-restore.sh --time", "", "--time (missing)"},
 		{"postgres-restore.sh --time yesterday a b c", "", "--time yesterday: want a time such as 2027-01-31T09:30:00Z"},

@@ -16,8 +16,10 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/internal/kit/database"
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/record/archive"
+	"github.com/stintdev/stint/internal/test/testdoc"
 )
 
 // toParquet writes a Parquet file.
@@ -150,7 +152,7 @@ func TestParquetDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, _ := strings.Cut(string(text), "| column | type | is |\n|---|---|---|\n")
+	_, table, _ := strings.Cut(string(text), "| column | type | meaning |\n|---|---|---|\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	var got, want []string
 	for line := range strings.Lines(table) {
@@ -161,6 +163,84 @@ func TestParquetDocumented(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("the document has %q, files have %q", got, want)
+	}
+}
+
+// TestParquetQuery runs the query of the document: on the rows of a file, in SQLite.
+func TestParquetQuery(t *testing.T) {
+	t.Parallel()
+	queries := testdoc.In(t, "docs/archive.md", "sql")
+	if len(queries) != 1 {
+		t.Fatalf("the document has %d queries", len(queries))
+	}
+	at := time.Date(2026, time.January, 10, 12, 0, 0, 0, time.UTC)
+	events := []record.Event{
+		{At: at, User: "alice", Outcome: engine.Denied, Weight: 2},
+		{At: at.Add(time.Hour), User: "bob", Outcome: engine.Denied, Weight: 3},
+		{At: at.Add(2 * time.Hour), User: "alice", Outcome: engine.Denied, Weight: 2},
+		{At: at, User: "carol", Outcome: engine.Allowed, Weight: 100},
+		{At: at.AddDate(0, 0, 1), User: "bob", Outcome: engine.Denied, Weight: 9},
+	}
+	db, err := database.Open("sqlite::memory:")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	file := toParquet(t, events)
+	f, err := parquet.OpenFile(bytes.NewReader(file), int64(len(file)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var columns []string
+	for _, c := range f.Schema().Columns() {
+		columns = append(columns, c[0])
+	}
+	if _, err := db.Write.ExecContext(t.Context(), "CREATE TABLE archive ("+strings.Join(columns, ", ")+")"); err != nil {
+		t.Fatal(err)
+	}
+	for _, group := range f.RowGroups() {
+		rows := group.Rows()
+		buffer := make([]parquet.Row, len(events))
+		n, _ := rows.ReadRows(buffer) // it also says that these were all
+		if n != len(events) {
+			t.Fatalf("read %d rows of %d", n, len(events))
+		}
+		for _, row := range buffer {
+			var values []any
+			for i, v := range row {
+				switch {
+				case columns[i] == "time":
+					values = append(values, time.UnixMicro(v.Int64()).UTC().Format(time.DateTime))
+				case v.Kind() == parquet.ByteArray:
+					values = append(values, v.String())
+				default:
+					values = append(values, v.Int64())
+				}
+			}
+			if _, err := db.Write.ExecContext(t.Context(), "INSERT INTO archive VALUES (?"+strings.Repeat(", ?", len(columns)-1)+")", values...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := rows.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answer, err := db.Write.QueryContext(t.Context(), strings.Replace(queries[0].Text, "'archive/2026-*/*.parquet'", "archive", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Close()
+	got := ""
+	for answer.Next() {
+		var user string
+		var denials int
+		if err := answer.Scan(&user, &denials); err != nil {
+			t.Fatal(err)
+		}
+		got += fmt.Sprintln(user, denials)
+	}
+	if err := answer.Err(); err != nil || got != "alice 4\nbob 3\n" {
+		t.Errorf("got %s, %v", got, err)
 	}
 }
 

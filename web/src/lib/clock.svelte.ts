@@ -1,4 +1,4 @@
-// One clock for all that says how long ago something was.
+// One clock for all relative times.
 
 class Clock {
   now = $state(Date.now())

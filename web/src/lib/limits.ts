@@ -32,8 +32,8 @@ export function plainOf(rows: LimitRow[]): Record<string, string> | undefined {
 /** rowProblem says what is wrong with a row that the server would never see. */
 export function rowProblem(rows: LimitRow[], i: number): string | undefined {
   const name = rows[i]!.name.trim()
-  if (!name) return rows[i]!.limit.trim() ? 'Which limit is it? Give the name that a rule has for it.' : undefined
-  return rows.findIndex((r) => r.name.trim() === name) < i ? `There is a row for ${name} already.` : undefined
+  if (!name) return rows[i]!.limit.trim() ? 'Enter the name of a limit in a rule.' : undefined
+  return rows.findIndex((r) => r.name.trim() === name) < i ? `There is already a row for ${name}.` : undefined
 }
 
 export interface Use {

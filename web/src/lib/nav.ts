@@ -1,4 +1,4 @@
-// What the navigation has, and the keys that go there: g, and then the letter.
+// The entries of the navigation, and their shortcuts: g, and then the letter.
 
 import type { IconName } from '../components/Icon.svelte'
 import type { Role } from './shapes'

@@ -1,4 +1,4 @@
-// How nodes are, in words.
+// The state of nodes, in words.
 
 import { seconds } from './format'
 import type { NodeInfo } from './shapes'

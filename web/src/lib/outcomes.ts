@@ -1,4 +1,4 @@
-// The outcomes of decisions: how they are called, and with which colour they are drawn.
+// The outcomes of decisions: their names and colours.
 
 export interface Outcome {
   name: string

@@ -1,4 +1,4 @@
-// Those who are limited: how their kinds are called, and what a text may be.
+// Subjects: the names of their kinds, and what kind a text may be.
 
 import type { SubjectKind } from './shapes'
 import type { Entry } from './types'
