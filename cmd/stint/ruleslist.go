@@ -3,7 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"net/url"
 	"slices"
 	"strings"
@@ -18,7 +20,7 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// listed is a rule, or the limit of a descriptor.
+// listed is a rule, or a limit of a descriptor.
 type listed struct {
 	Name     string    `json:"name"`
 	CountBy  []string  `json:"count_by"`
@@ -28,7 +30,7 @@ type listed struct {
 	Group    string    `json:"group,omitempty"`
 	Priority int       `json:"priority,omitempty"`
 	Enabled  bool      `json:"enabled"`
-	Version  int64     `json:"version,omitempty"` // none in a file
+	Version  int64     `json:"version,omitempty"` // 0 in a file
 	Updated  time.Time `json:"updated_at,omitzero"`
 	By       string    `json:"updated_by,omitempty"`
 }
@@ -38,19 +40,18 @@ func newRulesList(t *terminal) *cobra.Command {
 		f                         eitherFlags
 		contains, action, group   string
 		onlyEnabled, onlyDisabled bool
-		as                        string
 	)
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List the rules, and the limits of Envoy's descriptors",
-		Long: `List the rules of a server, or of the database that is named, by their names; or those of
-a config file, in its order, and after them the limits of descriptors that envoy.config
-names: what they count by, their limits, and what happens to requests over the limit.`,
+		Long: `List the rules of a server or a database, sorted by name; or those of a config file, in the
+order of the file, followed by the limits of the descriptors in envoy.config: what they
+count by, their limits, and what happens to requests over the limit.`,
 		Example: `  stint rules list
   stint rules list --contains search --enabled -o json
   stint rules list --config stint.toml
   stint rules list --set envoy.config=ratelimit/config -o csv`,
-		Args: nothing,
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			a, err := f.remote(t)
 			if err != nil {
@@ -70,39 +71,34 @@ names: what they count by, their limits, and what happens to requests over the l
 				return !strings.Contains(l.Name, contains) || action != "" && l.Action != action || group != "" && l.Group != group ||
 					onlyEnabled && !l.Enabled || onlyDisabled && l.Enabled
 			})
-			return t.say(as, all, nil, func() error { return showListed(t, all) })
+			return printList(t, all, "", []string{"NAME", "COUNTED BY", "LIMITS", "ACTION"}, func(l *listed) []any {
+				action := l.Action
+				if l.Penalty != "" {
+					action += ", penalty " + l.Penalty
+				}
+				if !l.Enabled {
+					action += ", disabled"
+				}
+				return []any{l.Name, l.CountBy, l.Limits, action}
+			})
 		},
 	}
 	f.add(c)
 	f.addEnvoy(c)
-	c.Flags().StringVar(&contains, "contains", "", "only those with this `text` in their names")
-	c.Flags().StringVar(&action, "action", "", "only those with this `action`")
-	c.Flags().StringVar(&group, "group", "", "only those of this `group`")
+	addFilters(c,
+		filter{&contains, "contains", "only those with this `text` in the name"},
+		filter{&action, "action", "only those with this `action`"},
+		filter{&group, "group", "only those in this `group`"})
 	c.Flags().BoolVar(&onlyEnabled, "enabled", false, "only those that are enabled")
-	c.Flags().BoolVar(&onlyDisabled, "disabled", false, "only those that are not")
+	c.Flags().BoolVar(&onlyDisabled, "disabled", false, "only those that are disabled")
 	c.MarkFlagsMutuallyExclusive("enabled", "disabled")
-	addOutput(c, &as)
+	addOutput(c)
 	return c
-}
-
-func showListed(t *terminal, all []listed) error {
-	w := t.grid("NAME", "COUNTED BY", "LIMITS", "ACTION")
-	for _, l := range all {
-		action := l.Action
-		if l.Penalty != "" {
-			action += ", penalty " + l.Penalty
-		}
-		if !l.Enabled {
-			action += ", not enabled"
-		}
-		w.row(l.Name, l.CountBy, l.Limits, action)
-	}
-	return w.Flush()
 }
 
 func listServer(ctx context.Context, a *client) ([]listed, error) {
 	all := []listed{}
-	for r, err := range pages[admin.Record[rule.Rule]](ctx, a, "/rules", url.Values{}, 1000) {
+	for r, err := range pages[admin.Record[rule.Rule]](ctx, a, "/rules", "after", url.Values{}) {
 		if err != nil {
 			return nil, err
 		}
@@ -114,32 +110,24 @@ func listServer(ctx context.Context, a *client) ([]listed, error) {
 }
 
 func listFile(ctx context.Context, t *terminal, f *databaseFlags) ([]listed, error) {
-	source, err := f.located(t)
+	config, err := f.load(t, false)
 	if err != nil {
 		return nil, err
-	}
-	config, err := source.Load()
-	if err != nil {
-		return nil, advise(source, err)
 	}
 	t.notes(f.notes...)
-	if err := fromDatabase(ctx, config); err != nil {
+	if err := readRules(ctx, config); err != nil {
 		return nil, err
 	}
-	return list(config), nil
-}
-
-func list(c *daemon.Config) []listed {
 	all := []listed{}
-	for i := range c.Rules {
-		all = append(all, listRule(&c.Rules[i]))
+	for i := range config.Rules {
+		all = append(all, listRule(&config.Rules[i]))
 	}
-	if d := c.Descriptors(); d != nil {
+	if d := config.Descriptors(); d != nil {
 		for l := range d.Limits() {
-			all = append(all, listDescriptor(l, &c.Envoy))
+			all = append(all, listDescriptor(l, &config.Envoy))
 		}
 	}
-	return all
+	return all, nil
 }
 
 func listRule(r *rule.Rule) listed {
@@ -170,7 +158,7 @@ func listRule(r *rule.Rule) listed {
 	return out
 }
 
-// listDescriptor says it in the words of rules, where these have any.
+// listDescriptor describes a limit of a descriptor in terms of rules.
 func listDescriptor(l *descriptor.Limit, e *daemon.Envoy) listed {
 	out := listed{Name: l.Path, CountBy: []string{"descriptor"}, Limits: []string{}, Action: string(rule.Reject), Enabled: true}
 	switch {
@@ -192,4 +180,79 @@ func listDescriptor(l *descriptor.Limit, e *daemon.Envoy) listed {
 		out.Penalty = l.Penalty.String()
 	}
 	return out
+}
+
+// checked is the output of "rules check" for a file.
+type checked struct {
+	File     string        `json:"file"`
+	Rules    int           `json:"rules"`
+	Tiers    int           `json:"tiers"`
+	Envoy    int           `json:"envoy_limits,omitempty"`
+	Problems rule.Problems `json:"problems"`
+}
+
+func newRulesCheck(t *terminal) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "check FILE...",
+		Short: "Check config files and list all problems",
+		Long: `Check config files, and list all problems with file, line and column. The exit code is 1 if
+there are any.
+
+Environment variables and files named by settings are checked as well: run this on the
+machine that will use the file, or set the same variables.`,
+		Example: `  stint rules check stint.toml
+  stint rules check -o json stint.toml rules.toml`,
+		Args: wants(1, math.MaxInt, "one FILE or more"),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return []string{"toml"}, cobra.ShellCompDirectiveFilterFileExt
+		},
+		RunE: func(_ *cobra.Command, files []string) error {
+			var all []checked
+			problems := []rule.Problem{}
+			for _, file := range files {
+				x, err := checkRules(t, file)
+				if err != nil {
+					return err
+				}
+				all, problems = append(all, x), append(problems, x.Problems...)
+			}
+			return answer(t.print(all, problems, func() error { return printChecked(t, all) }), len(problems) == 0)
+		},
+	}
+	addOutput(c)
+	return c
+}
+
+func checkRules(t *terminal, file string) (checked, error) {
+	x := checked{File: file, Problems: rule.Problems{}}
+	source := daemon.Source{Path: file, Environ: t.settings()}
+	config, err := source.Load()
+	if errors.As(err, &x.Problems) {
+		return x, nil
+	}
+	if err != nil {
+		return x, advice{err, "stint rules check with a file that exists and can be read"}
+	}
+	x.Rules, x.Tiers = len(config.Rules), len(config.Tiers)
+	if d := config.Descriptors(); d != nil {
+		for range d.Limits() {
+			x.Envoy++
+		}
+	}
+	return x, nil
+}
+
+func printChecked(t *terminal, all []checked) error {
+	for _, x := range all {
+		if len(x.Problems) > 0 {
+			fmt.Fprintln(t.out, x.Problems.Error())
+		} else {
+			text := fmt.Sprintf("%s: rules: %d, tiers: %d, ", x.File, x.Rules, x.Tiers)
+			if x.Envoy > 0 {
+				text += fmt.Sprintf("limits of descriptors: %d, ", x.Envoy)
+			}
+			fmt.Fprintln(t.out, text+"no problems")
+		}
+	}
+	return nil
 }

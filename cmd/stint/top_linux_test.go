@@ -99,7 +99,7 @@ func TestTopScreen(t *testing.T) {
 // TestAsks asks whether something is meant, where there is someone to ask.
 func TestAsks(t *testing.T) {
 	t.Parallel()
-	h := serveHouse(t, "")
+	h := serveAdmin(t, "")
 	run := func(answer string, args ...string) (int, string) {
 		t.Helper()
 		ours, theirs := openTerminal(t, 24, 80)
@@ -121,9 +121,9 @@ func TestAsks(t *testing.T) {
 		code   int
 		want   string
 	}{
-		{"", 1, "Tenant acme will be deleted. Go on? [y/N] nothing was changed\n"},
-		{"no", 1, "Tenant acme will be deleted. Go on? [y/N] nothing was changed\n"},
-		{"y", 0, "Tenant acme will be deleted. Go on? [y/N] - tenant acme\n"},
+		{"", 1, "Tenant acme will be deleted. Continue? [y/N] nothing was changed\n"},
+		{"no", 1, "Tenant acme will be deleted. Continue? [y/N] nothing was changed\n"},
+		{"y", 0, "Tenant acme will be deleted. Continue? [y/N] - tenant acme\n"},
 	} {
 		if code, out := run(c.answer, "tenants", "delete", "acme"); code != c.code || out != c.want {
 			t.Errorf("%q: exit code %d, %q", c.answer, code, out)

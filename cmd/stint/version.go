@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is set by the Makefile when it builds a tag. Otherwise Go has written one into
-// the binary: that of the module, or of the commit.
+// version is set by the Makefile when it builds a tag. Otherwise, the version is that of the
+// module or the commit, which Go writes into the binary.
 var version string
 
 type versionInfo struct {
@@ -23,25 +23,24 @@ type versionInfo struct {
 }
 
 func newVersion(t *terminal) *cobra.Command {
-	var as string
 	c := &cobra.Command{
-		Use: "version", Short: "Show the version", Args: nothing,
+		Use: "version", Short: "Show the version", Args: noArgs,
 		Example: "  stint version -o json",
 		RunE: func(*cobra.Command, []string) error {
 			v := versionOf()
-			return t.say(as, v, nil, func() error {
+			return t.print(v, nil, func() error {
 				_, err := fmt.Fprintln(t.out, "stint", &v)
 				return err
 			})
 		},
 	}
-	addOutput(c, &as)
+	addOutput(c)
 	return c
 }
 
 func (v *versionInfo) String() string {
 	text := v.Version
-	if short := v.Commit[:min(len(v.Commit), 12)]; !strings.Contains(text, short) { // Go may have put it there
+	if short := v.Commit[:min(len(v.Commit), 12)]; !strings.Contains(text, short) { // Go may have added it
 		text += " " + short
 	}
 	if v.Modified && !strings.Contains(text, "dirty") {
@@ -50,7 +49,7 @@ func (v *versionInfo) String() string {
 	return text + " " + v.Go + " " + v.Platform
 }
 
-// versionOf returns what the build says of itself.
+// versionOf returns the version of this build.
 func versionOf() versionInfo {
 	v := versionInfo{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if b, ok := debug.ReadBuildInfo(); ok {
