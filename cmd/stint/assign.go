@@ -78,10 +78,9 @@ func assignTo(of reflect.Type, node any, path, value string) (any, error) {
 		if end >= 0 {
 			name, rest = path[:end], strings.TrimPrefix(path[end:], ".")
 		}
-		field, ok := fieldNamed(of, name)
+		names, types := fieldsOf(of)
+		field, ok := types[name]
 		if !ok {
-			var names []string
-			fieldsOf(of, func(n string, _ reflect.Type) { names = append(names, n) })
 			problem := strict.Report{}
 			problem.Add("", "unknown field "+strict.Quote(name)+", want one of "+strings.Join(names, ", "), problem.Closest(name, names))
 			return nil, problem.Problems[0]
@@ -157,49 +156,35 @@ func typed(of reflect.Type, text string) any {
 	return text // fromTree reports the problem
 }
 
-// fieldsOf calls each for the fields of a struct, with their names in JSON.
-func fieldsOf(of reflect.Type, each func(name string, of reflect.Type)) {
-	for i := range of.NumField() {
-		f := of.Field(i)
-		switch name, _, _ := strings.Cut(f.Tag.Get("json"), ","); {
-		case f.Anonymous && name == "":
-			fieldsOf(indirect(f.Type), each)
-		case f.IsExported() && name != "-":
-			each(name, f.Type)
+// fieldsOf returns the fields of a struct, by their names in JSON.
+func fieldsOf(of reflect.Type) (names []string, types map[string]reflect.Type) {
+	types = map[string]reflect.Type{}
+	for _, f := range reflect.VisibleFields(of) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.IsExported() && name != "" && name != "-" {
+			names, types[name] = append(names, name), f.Type
 		}
 	}
-}
-
-func fieldNamed(of reflect.Type, name string) (found reflect.Type, ok bool) {
-	fieldsOf(of, func(n string, t reflect.Type) {
-		if n == name {
-			found, ok = t, true
-		}
-	})
-	return found, ok
+	return names, types
 }
 
 // patch returns the JSON merge patch (RFC 7396) from one tree to another.
 func patch(before, after tree) tree {
 	out := tree{}
-	for name, was := range before {
-		is, ok := after[name]
-		wasObject, a := was.(tree)
-		isObject, b := is.(tree)
-		switch {
-		case !ok:
+	for name := range before {
+		if _, ok := after[name]; !ok {
 			out[name] = nil
-		case a && b:
-			if inside := patch(wasObject, isObject); len(inside) > 0 {
-				out[name] = inside
-			}
-		case !reflect.DeepEqual(was, is):
-			out[name] = is
 		}
 	}
-	for name, is := range after {
-		if _, ok := before[name]; !ok {
-			out[name] = is
+	for name, value := range after {
+		oldObject, wasObject := before[name].(tree)
+		newObject, isObject := value.(tree)
+		if wasObject && isObject {
+			if inside := patch(oldObject, newObject); len(inside) > 0 {
+				out[name] = inside
+			}
+		} else if !reflect.DeepEqual(before[name], value) {
+			out[name] = value
 		}
 	}
 	return out

@@ -96,7 +96,13 @@ request would be allowed if none had been counted yet. The exit code is 1 if it 
 			files, limits, err := f.read(args[0])
 			x.Files = files
 			if err == nil {
-				x.describe(limits)
+				x.Domains = limits.Domains()
+				for range limits.Limits() {
+					x.Limits++
+				}
+				for _, d := range limits.Differences() {
+					x.Differences = append(x.Differences, difference(d))
+				}
 				x.Request, err = q.ask(limits)
 			}
 			if err != nil && !errors.As(err, &x.Problems) {
@@ -115,16 +121,6 @@ request would be allowed if none had been counted yet. The exit code is 1 if it 
 	c.Flags().Int64Var(&q.hits, "hits", 1, "the number of `hits` of the request")
 	addOutput(c)
 	return c
-}
-
-func (x *descriptors) describe(c *descriptor.Config) {
-	x.Domains = c.Domains()
-	for range c.Limits() {
-		x.Limits++
-	}
-	for _, d := range c.Differences() {
-		x.Differences = append(x.Differences, difference(d))
-	}
 }
 
 func (x *descriptors) show(t *terminal) error {
@@ -203,15 +199,10 @@ func (q *question) ask(c *descriptor.Config) (*traced, error) {
 	}
 	x.Limit = found.Path
 	if !found.Unlimited && !found.Shadow {
-		x.Allowed = found.Requests > 0 && fits(found.Limit, q.hits)
+		_, unused := found.Limit.Take(stint.State{}, time.Unix(0, 0), q.hits)
+		x.Allowed = found.Requests > 0 && unused.Allowed
 	}
 	return x, nil
-}
-
-// fits reports whether an unused limit allows this number of hits.
-func fits(l stint.Limit, hits int64) bool {
-	_, d := l.Take(stint.State{}, time.Unix(0, 0), hits)
-	return d.Allowed
 }
 
 func (x *traced) show(t *terminal) {

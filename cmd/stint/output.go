@@ -79,16 +79,11 @@ func (t *terminal) print(value, rows any, people func() error) error {
 		if rows == nil {
 			rows = value
 		}
-		all := reflect.ValueOf(rows)
-		if all.Kind() != reflect.Slice {
-			all = reflect.Append(reflect.MakeSlice(reflect.SliceOf(all.Type()), 0, 1), all)
+		if reflect.ValueOf(rows).Kind() != reflect.Slice {
+			one := reflect.ValueOf(rows)
+			rows = reflect.Append(reflect.MakeSlice(reflect.SliceOf(one.Type()), 0, 1), one).Interface()
 		}
-		w := csvWriter{csv.NewWriter(t.out)}
-		err := w.head(all.Type().Elem())
-		for i := range all.Len() {
-			err = errors.Join(err, w.row(all.Index(i)))
-		}
-		return errors.Join(err, w.end())
+		return t.writeCSV(rows)
 	}
 	return people()
 }
@@ -119,33 +114,28 @@ func (t *terminal) writeJSON(v any, indent string) error {
 	return e.Encode(v)
 }
 
-// csvWriter writes structs, with a column for each field, named as in JSON. Fields of
-// nested structs have columns of their own; other nested values are JSON.
-type csvWriter struct{ *csv.Writer }
-
-func (w csvWriter) head(of reflect.Type) error {
-	var names []string
-	columns("", reflect.New(indirect(of)).Elem(), func(name string, _ reflect.Value) { names = append(names, name) })
-	return w.Write(names)
-}
-
-func (w csvWriter) row(v reflect.Value) error {
+// writeCSV writes a slice of structs, after a header at the first call. There is a column
+// for each field, named as in JSON. Fields of nested structs have columns of their own;
+// other nested values are JSON.
+func (t *terminal) writeCSV(rows any) (err error) {
+	all := reflect.ValueOf(rows)
 	var cells []string
-	var failed error
-	for v.Kind() == reflect.Pointer {
-		v = v.Elem()
+	if t.csv == nil {
+		t.csv = csv.NewWriter(t.out)
+		columns("", reflect.New(indirect(all.Type().Elem())).Elem(), func(name string, _ reflect.Value) { cells = append(cells, name) })
+		err = t.csv.Write(cells)
 	}
-	columns("", v, func(_ string, v reflect.Value) {
-		text, err := csvText(v)
-		failed = errors.Join(failed, err)
-		cells = append(cells, text)
-	})
-	return errors.Join(failed, w.Write(cells))
-}
-
-func (w csvWriter) end() error {
-	w.Flush()
-	return w.Error()
+	for i := range all.Len() {
+		cells = nil
+		columns("", reflect.Indirect(all.Index(i)), func(_ string, v reflect.Value) {
+			text, failed := csvText(v)
+			err = errors.Join(err, failed)
+			cells = append(cells, text)
+		})
+		err = errors.Join(err, t.csv.Write(cells))
+	}
+	t.csv.Flush()
+	return errors.Join(err, t.csv.Error())
 }
 
 func indirect(t reflect.Type) reflect.Type {

@@ -2,14 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/csv"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"iter"
 	"net/url"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -245,61 +242,50 @@ func eventCells(r *admin.Event) []any {
 
 // eventWriter writes events one by one. Only a table that is not live is kept in memory.
 type eventWriter struct {
-	t      *terminal
-	live   bool // each event is written at once
-	header bool // has been written
-	table  table
-	csv    csvWriter
+	t     *terminal
+	live  bool   // each event is written at once
+	table *table // nil before the first event
 }
 
-func (w *eventWriter) begin() error {
-	w.header = true
+// begin writes the header before there are events.
+func (w *eventWriter) begin() (err error) {
 	switch {
 	case w.t.format == asCSV:
-		w.csv = csvWriter{csv.NewWriter(w.t.out)}
-		return errors.Join(w.csv.head(reflect.TypeFor[admin.Event]()), w.csv.end())
+		err = w.t.writeCSV([]admin.Event{})
 	case w.t.format == asTable && w.live:
-		fmt.Fprintf(w.t.out, eventFormat, eventHeader...)
-	case w.t.format == asTable:
-		w.table = w.t.table()
-		w.table.row(eventHeader...)
+		_, err = fmt.Fprintf(w.t.out, eventFormat, eventHeader...)
 	}
-	return nil
+	return err
 }
 
 func (w *eventWriter) row(e *admin.Event) (err error) {
-	if !w.header {
-		err = w.begin()
-	}
 	switch {
-	case err != nil:
 	case w.t.format == asJSON:
 		err = w.t.writeJSON(e, "")
 	case w.t.format == asCSV:
-		if err = w.csv.row(reflect.ValueOf(e)); w.live {
-			err = errors.Join(err, w.csv.end())
-		}
+		err = w.t.writeCSV([]*admin.Event{e})
 	case w.live:
 		_, err = fmt.Fprintf(w.t.out, eventFormat, eventCells(e)...)
 	default:
+		if w.table == nil {
+			t := w.t.table()
+			w.table = &t
+			w.table.row(eventHeader...)
+		}
 		w.table.row(eventCells(e)...)
 	}
 	return err
 }
 
+// end writes what is left of a list of events.
 func (w *eventWriter) end() error {
 	switch {
-	case w.t.format == asJSON:
-		return nil
-	case w.t.format == asTable && !w.header:
-		w.t.notes(noneRecorded)
-		return nil
-	case w.t.format == asTable:
+	case w.table != nil:
 		return w.table.Flush()
-	case !w.header:
-		return w.begin()
+	case w.t.format == asTable:
+		w.t.notes(noneRecorded)
 	}
-	return w.csv.end()
+	return w.begin()
 }
 
 const noneRecorded = "nothing was recorded in this time range"

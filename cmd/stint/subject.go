@@ -2,13 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/csv"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"os/signal"
-	"reflect"
 	"strings"
 	"syscall"
 	"time"
@@ -72,12 +69,6 @@ type usageRow struct {
 func followUsage(ctx context.Context, t *terminal, a *client, s subject) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	w := csvWriter{csv.NewWriter(t.out)}
-	if t.format == asCSV {
-		if err := w.head(reflect.TypeFor[usageRow]()); err != nil {
-			return err
-		}
-	}
 	return a.stream(ctx, call{path: s.path() + "/live"}, func(event string, data []byte) error {
 		var u admin.Usage
 		if event != "usage" {
@@ -90,11 +81,11 @@ func followUsage(ctx context.Context, t *terminal, a *client, s subject) error {
 		case asJSON:
 			return t.writeJSON(u, "")
 		case asCSV:
-			var err error
+			var rows []usageRow
 			for _, q := range u.Items {
-				err = errors.Join(err, w.row(reflect.ValueOf(usageRow{u.At, q})))
+				rows = append(rows, usageRow{u.At, q})
 			}
-			return errors.Join(err, w.end())
+			return t.writeCSV(rows)
 		}
 		fmt.Fprintf(t.out, "%s %s\n", cell(u.At), s)
 		err := printUsage(t, u.Items)

@@ -2,13 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/csv"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"reflect"
 	"strings"
 	"syscall"
 	"time"
@@ -25,9 +22,7 @@ type top struct {
 	*client
 	interval time.Duration
 	once     bool
-
-	csv   csvWriter // set when the header was written
-	shown time.Time
+	shown    time.Time
 }
 
 func newTop(t *terminal) *cobra.Command {
@@ -105,13 +100,7 @@ func (p *top) write(s *record.Snapshot) error {
 	case asJSON:
 		return p.writeJSON(s, "")
 	case asCSV:
-		row := reflect.ValueOf(liveRow{s.At, s.Node, s.Requests, s.Refused, s.Shadow, s.Latency})
-		var err error
-		if p.csv.Writer == nil {
-			p.csv.Writer = csv.NewWriter(p.out)
-			err = p.csv.head(row.Type())
-		}
-		return errors.Join(err, p.csv.row(row), p.csv.end())
+		return p.writeCSV([]liveRow{{s.At, s.Node, s.Requests, s.Refused, s.Shadow, s.Latency}})
 	}
 	lines := append(picture(s, 80, 5), "")
 	_, err := io.WriteString(p.out, strings.Join(lines, "\n")+"\n")
