@@ -195,6 +195,8 @@ func (d *doctor) rules(f *rule.File) {
 	}
 }
 
+var severities = map[redisdoctor.Severity]string{redisdoctor.OK: findOK, redisdoctor.Info: findOK, redisdoctor.Warning: findWarn, redisdoctor.Problem: findFail}
+
 // counters checks Redis.
 func (d *doctor) counters(ctx context.Context, c *daemon.Config) {
 	if c.Server.Counters == "memory:" {
@@ -219,15 +221,7 @@ func (d *doctor) counters(ctx context.Context, c *daemon.Config) {
 		if f.Server != "" {
 			text = f.Server + ": " + text
 		}
-		status := findOK
-		switch f.Severity {
-		case redisdoctor.OK, redisdoctor.Info:
-		case redisdoctor.Warning:
-			status = findWarn
-		case redisdoctor.Problem:
-			status = findFail
-		}
-		d.note("counters."+f.Check, status, text, f.Advice)
+		d.note("counters."+f.Check, severities[f.Severity], text, f.Advice)
 	}
 }
 
@@ -366,23 +360,23 @@ func (d *doctor) nodes(ctx context.Context, k *catalog.Catalog) {
 		latest = max(latest, n.Revision)
 	}
 	for _, n := range all {
-		d.node(n.Name, n.Revision, n.Revision < latest, n.Problem, findOK)
+		d.node(n, n.Revision < latest, findOK)
 	}
 	if len(all) == 0 {
 		d.note("nodes", findOK, "no node is using the database", "")
 	}
 }
 
-func (d *doctor) node(name string, revision int64, behind bool, problem, health string) {
+func (d *doctor) node(n catalog.NodeInfo, behind bool, health string) {
 	switch {
-	case problem != "":
-		d.note("nodes", findFail, fmt.Sprintf("%s cannot use the latest rules: %s", name, problem), "its log; and stint changes list, to see what was changed")
+	case n.Problem != "":
+		d.note("nodes", findFail, fmt.Sprintf("%s uses revision %d, and cannot use the latest: %s", n.Name, n.Revision, n.Problem), "its log; and stint changes list, to see what was changed")
 	case behind:
-		d.note("nodes", findWarn, fmt.Sprintf("%s uses revision %d, which is not the latest", name, revision), "again in a moment; then its log")
+		d.note("nodes", findWarn, fmt.Sprintf("%s uses revision %d, which is not the latest", n.Name, n.Revision), "again in a moment; then its log")
 	case health != findOK:
-		d.note("nodes", findWarn, fmt.Sprintf("%s is %s", name, health), "stint status with --server of that node")
+		d.note("nodes", findWarn, fmt.Sprintf("%s is %s", n.Name, health), "stint status with --server of that node")
 	default:
-		d.note("nodes", findOK, fmt.Sprintf("%s uses revision %d, the latest", name, revision), "")
+		d.note("nodes", findOK, fmt.Sprintf("%s uses revision %d, the latest, with version %s", n.Name, n.Revision, n.Version), "")
 	}
 }
 
@@ -433,18 +427,14 @@ func (d *doctor) directories(c *daemon.Config) {
 
 // canWrite writes a file to a directory or, if it does not exist, to its parent.
 func canWrite(dir string) error {
-	for {
-		f, err := os.CreateTemp(dir, ".stint-doctor-*")
-		if err == nil {
-			_, err = f.WriteString("stint")
-			return errors.Join(err, f.Close(), os.Remove(f.Name()))
-		}
-		if up := filepath.Dir(dir); errors.Is(err, fs.ErrNotExist) && up != dir {
-			dir = up
-			continue
-		}
+	f, err := os.CreateTemp(dir, ".stint-doctor-*")
+	if parent := filepath.Dir(dir); errors.Is(err, fs.ErrNotExist) && parent != dir {
+		return canWrite(parent)
+	} else if err != nil {
 		return err
 	}
+	_, err = f.WriteString("stint")
+	return errors.Join(err, f.Close(), os.Remove(f.Name()))
 }
 
 // ports checks the addresses that a server listens on.
@@ -569,14 +559,7 @@ func (d *doctor) server(ctx context.Context) {
 		d.note("api.version", findOK, "the server and this program have version "+s.Version, "")
 	}
 	for _, c := range s.Health.Checks {
-		status := findOK
-		switch c.Status {
-		case "degraded":
-			status = findWarn
-		case "not_ready":
-			status = findFail
-		}
-		if status != findOK {
+		if status, ok := map[string]string{"degraded": findWarn, "not_ready": findFail}[c.Status]; ok {
 			d.note("health."+c.Name, status, c.Detail, "the log of the server")
 		}
 	}
@@ -596,7 +579,7 @@ func (d *doctor) server(ctx context.Context) {
 		if n.State != nil {
 			health = n.State.Status
 		}
-		d.node(n.Name, n.Revision, n.Behind, n.Problem, health)
+		d.node(catalog.NodeInfo{Name: n.Name, Revision: n.Revision, Problem: n.Problem, Version: n.Version}, n.Behind, health)
 	}
 }
 
