@@ -20,7 +20,6 @@ import (
 // tree is a JSON object.
 type tree = map[string]any
 
-// treeOf returns a value as a tree.
 func treeOf(v any) (tree, error) {
 	data, err := json.Marshal(v)
 	if err != nil {

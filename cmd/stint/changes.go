@@ -137,7 +137,6 @@ func newChangesList(t *terminal) *cobra.Command {
 	return c
 }
 
-// parseRevision parses the number of a revision.
 func parseRevision(c *cobra.Command, text string) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 1 {

@@ -114,7 +114,6 @@ func (q *checkRequest) addHeaders(headers []string) error {
 	return nil
 }
 
-// printVerdict prints the outcome of a request.
 func printVerdict(t *terminal, outcome, rule, reason string) {
 	if rule != "" {
 		outcome += " by " + rule

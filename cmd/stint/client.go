@@ -196,7 +196,6 @@ func hasStatus(err error, status int) bool {
 	return errors.As(err, &p) && p.Status == status
 }
 
-// hint says how to fix it.
 func (p *problem) hint(a *client) string {
 	switch p.Status {
 	case http.StatusUnauthorized:
@@ -439,7 +438,6 @@ func parameters(namesAndValues ...string) url.Values {
 	return q
 }
 
-// dryRunParameter returns the parameter of --dry-run.
 func dryRunParameter(dryRun bool) url.Values {
 	if !dryRun {
 		return nil

@@ -88,7 +88,6 @@ The exit code is 1 if there are failures.`,
 	return c
 }
 
-// note adds a finding.
 func (d *doctor) note(check, status, found, hint string) {
 	d.all = append(d.all, finding{check, status, found, hint})
 }

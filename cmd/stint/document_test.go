@@ -50,8 +50,7 @@ func TestCommandsDocumented(t *testing.T) {
 	}
 }
 
-// documents are what people read: README.md and docs, without the list of commands, which
-// has its own test.
+// documents returns README.md and the files in docs, without cli.md, which has its own test.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	paths, err := filepath.Glob("../../docs/*.md")
@@ -72,8 +71,8 @@ func documents(t *testing.T) map[string]string {
 }
 
 // TestDocumentedTOML checks every block of TOML in the documents: each is a config file that
-// can be used. One that is part of a larger file has <!-- fragment --> before it, which no one
-// sees: its fields must be known.
+// can be used. A part of a larger file has the invisible comment <!-- fragment --> before it:
+// only its fields are checked.
 func TestDocumentedTOML(t *testing.T) {
 	t.Parallel()
 	blocks := 0

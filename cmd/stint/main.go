@@ -220,7 +220,6 @@ func (t *terminal) asCalled(hint string) string {
 	return hint
 }
 
-// variable returns an environment variable.
 func (t *terminal) variable(name string) string {
 	for _, v := range t.environ {
 		if n, value, _ := strings.Cut(v, "="); n == name {
@@ -313,7 +312,6 @@ func (v *versionInfo) String() string {
 	return text + " " + v.Go + " " + v.Platform
 }
 
-// versionOf returns the version of this build.
 func versionOf() versionInfo {
 	v := versionInfo{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if b, ok := debug.ReadBuildInfo(); ok {

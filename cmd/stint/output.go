@@ -307,7 +307,6 @@ func (y consent) ask(c *cobra.Command, t *terminal, what string) error {
 	return errDeclined
 }
 
-// addDryRun adds --dry-run.
 func addDryRun(c *cobra.Command, dryRun *bool) {
 	c.Flags().BoolVar(dryRun, "dry-run", false, "show what would be changed, and change nothing")
 }
@@ -347,7 +346,6 @@ func readFile(c *cobra.Command, file string, limit int64, tooLarge string) (name
 	return name, data, nil
 }
 
-// clearLine clears the line of a terminal.
 const clearLine = "\r\x1b[K"
 
 // screen returns the standard error if it is a terminal, or nil.

@@ -65,7 +65,6 @@ func (k *kind[T]) get(ctx context.Context, a *client, id string) (stored[T], err
 	return r, err
 }
 
-// commands returns the commands of the kind.
 func (k *kind[T]) commands(t *terminal) []*cobra.Command {
 	return []*cobra.Command{k.list(t), k.show(t), k.create(t), k.set(t), k.edit(t), k.remove(t)}
 }
@@ -347,7 +346,6 @@ func (k *kind[T]) change(ctx context.Context, a *client, r *stored[T], version i
 	return now, err
 }
 
-// printChange prints what was changed.
 func (k *kind[T]) printChange(t *terminal, was, now *stored[T], dryRun bool) error {
 	before, err := treeOf(was.Value)
 	if err != nil {

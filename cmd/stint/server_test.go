@@ -144,17 +144,13 @@ func TestServer(t *testing.T) {
 		"events list --user no-one", "events top", "events series", "events violations -o json", "events clients", "events list --outcome deneid", "events list --from 2024-05-01T00:00:00Z --to 2024-04-01T00:00:00Z", "events export --user no-one", "events export --user no-one -o json",
 	} {
 		args := words(strings.NewReplacer("$KEY", key, "$TOKEN", token, "$HTTP", h.http).Replace(line))
-		var out, errs bytes.Buffer
-		code := stint.Run(t.Context(), args, h.environ, &out, &errs)
-		if tail := lastLine(errs.String()); code == 2 && !strings.HasPrefix(tail, "try: ") {
-			t.Errorf("%s: it ends with %q, and not with what to do", line, tail)
-		}
-		if m := keyText.FindStringSubmatch(out.String()); m != nil && m[1] == "" && key == "" {
+		text := transcript(t, line, args, h.environ)
+		if m := keyText.FindStringSubmatch(text); m != nil && m[1] == "" && key == "" {
 			key = m[2]
 		} else if m != nil && m[1] != "" && token == "" {
 			token = m[2]
 		}
-		fmt.Fprintf(&got, "$ stint %s\n%s-- stderr --\n%s-- exit %d --\n\n", line, out.String(), errs.String(), code)
+		got.WriteString(text)
 	}
 	compare(t, "testdata/server.txt", h.still(got.String(), dir, key, token))
 	h.end(t)
@@ -192,9 +188,7 @@ func TestServerFile(t *testing.T) {
 		"status", "rules list", "rules show per-user", "users list", "tiers show premium", "rules set per-user group=x", "rules create x --limit 5/1m", "changes list", "events list",
 		"explain /search --user alice", "usage user:alice", "rules validate per-user limits[0].limit=0", "tokens create x", "export",
 	} {
-		var out, errs bytes.Buffer
-		code := stint.Run(t.Context(), words(line), h.environ, &out, &errs)
-		fmt.Fprintf(&got, "$ stint %s\n%s-- stderr --\n%s-- exit %d --\n\n", line, out.String(), errs.String(), code)
+		got.WriteString(transcript(t, line, words(line), h.environ))
 	}
 	compare(t, "testdata/server-file.txt", h.still(got.String(), "no dir", "no key", "no token"))
 	h.end(t)
@@ -205,9 +199,7 @@ func TestEdit(t *testing.T) {
 	t.Parallel()
 	h := serveAdmin(t, "")
 	run := func(editor, line string) string {
-		var out, errs bytes.Buffer
-		code := stint.Run(t.Context(), words(line), append(h.environ, "EDITOR="+editor), &out, &errs)
-		return fmt.Sprintf("$ stint %s\n%s-- stderr --\n%s-- exit %d --\n\n", line, out.String(), errs.String(), code)
+		return transcript(t, line, words(line), append(h.environ, "EDITOR="+editor))
 	}
 	dir := t.TempDir()
 	saved := filepath.Join(dir, "saved")

@@ -94,7 +94,6 @@ type liveRow struct {
 	Latency  record.LiveLatency `json:"latency_us"`
 }
 
-// write writes a snapshot.
 func (p *top) write(s *record.Snapshot) error {
 	switch p.format {
 	case asJSON:
@@ -263,7 +262,6 @@ func bar(n, whole float64, width int) string {
 	return out
 }
 
-// clip shortens a text to a width.
 func clip(text string, width int) string {
 	if r := []rune(text); len(r) > width {
 		return string(r[:width-1]) + "…"
