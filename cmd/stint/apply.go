@@ -64,14 +64,10 @@ the resulting catalog has problems.`,
 				}
 				return printApplied(t, diff, o.DryRun)
 			}
-			a, err := f.remote(t)
-			switch {
-			case err != nil:
-				return err
-			case a != nil && c.Flags().Changed("actor"):
-				return advice{errors.New("--actor: a server uses the name of the token"), "the same without --actor"}
-			case a != nil:
-				defer a.close()
+			return f.run(c.Context(), t, func(a *client) error {
+				if c.Flags().Changed("actor") {
+					return advice{errors.New("--actor: a server uses the name of the token"), "the same without --actor"}
+				}
 				return run(func(o catalog.ApplyOptions) (diff catalog.Diff, err error) {
 					q := url.Values{"dry_run": {strconv.FormatBool(o.DryRun)}, "prune": {strconv.FormatBool(o.Prune)}}
 					err = a.do(c.Context(), call{method: http.MethodPost, path: "/apply", query: q, body: document, into: &diff})
@@ -80,8 +76,7 @@ the resulting catalog has problems.`,
 					}
 					return diff, err
 				})
-			}
-			return f.use(c.Context(), t, upToDate, func(k *catalog.Catalog) error {
+			}, func(k *catalog.Catalog) error {
 				o.Progress = t.applyProgress()
 				return run(func(o catalog.ApplyOptions) (catalog.Diff, error) { return k.Apply(c.Context(), document, o) })
 			})
@@ -167,16 +162,10 @@ A file has at most 16 MiB: for a database with hundreds of thousands of users, u
   stint export -o json | jq '.users | length'`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			a, err := f.remote(t)
-			if err != nil {
-				return err
-			}
-			if a != nil {
-				defer a.close()
+			return f.run(c.Context(), t, func(a *client) error {
 				q := url.Values{"users": {strconv.FormatBool(!withoutUsers)}, "format": {t.format}}
 				return t.writeTo(file, func(w io.Writer) error { return a.copy(c.Context(), call{path: "/export", query: q}, w) })
-			}
-			return f.use(c.Context(), t, upToDate, func(k *catalog.Catalog) error {
+			}, func(k *catalog.Catalog) error {
 				export := k.ExportTOML
 				if t.format == asJSON {
 					export = k.ExportJSON

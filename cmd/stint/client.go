@@ -22,6 +22,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
@@ -455,6 +456,19 @@ type eitherFlags struct {
 func (f *eitherFlags) add(c *cobra.Command) {
 	f.databaseFlags.add(c)
 	f.serverFlags.add(c)
+}
+
+// run calls server, or database if a config file or a database is named.
+func (f *eitherFlags) run(ctx context.Context, t *terminal, server func(*client) error, database func(*catalog.Catalog) error) error {
+	a, err := f.remote(t)
+	if err != nil {
+		return err
+	}
+	if a == nil {
+		return f.use(ctx, t, upToDate, database)
+	}
+	defer a.close()
+	return server(a)
 }
 
 // remote returns a client, which is to be closed, or nil if a config file or a database is

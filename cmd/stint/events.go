@@ -47,15 +47,7 @@ func (f *recordFlags) command(t *terminal, c *cobra.Command, run func(c *cobra.C
 		if err != nil {
 			return err
 		}
-		a, err := f.remote(t)
-		if err != nil {
-			return err
-		}
-		if a != nil {
-			defer a.close()
-			return run(c, recordSource{server: a}, r)
-		}
-		return f.use(c.Context(), t, upToDate, func(k *catalog.Catalog) error {
+		return f.run(c.Context(), t, func(a *client) error { return run(c, recordSource{server: a}, r) }, func(k *catalog.Catalog) error {
 			s, err := rollup.New(k.Database(), rollup.Options{})
 			if err == nil {
 				err = run(c, recordSource{store: s}, r)

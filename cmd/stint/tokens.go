@@ -55,30 +55,24 @@ server is running. Use this if all tokens are lost.`,
 			if err != nil {
 				return err
 			}
-			a, err := f.remote(t)
-			if err != nil {
-				return err
-			}
-			if a == nil {
-				return f.use(c.Context(), t, upToDate, func(k *catalog.Catalog) error {
-					text, created, err := k.CreateToken(c.Context(), actor(), catalog.Token{Name: args[0], Role: catalog.Role(role), Expires: expires.Time})
-					if err != nil {
-						return usageError(c, "%w", err)
-					}
-					return printToken(t, &admin.CreatedToken{Text: text, Token: admin.Token(created)})
-				})
-			}
-			defer a.close()
-			var created admin.CreatedToken
-			body := admin.NewToken{Name: args[0], Role: catalog.Role(role), Expires: expires}
-			if err := a.do(c.Context(), call{method: http.MethodPost, path: "/tokens", body: body, into: &created}); err != nil {
-				return err
-			}
-			var status admin.Status
-			if err := a.do(c.Context(), call{path: "/status", into: &status}); err == nil && status.Database == "none" {
-				t.notes("the server has no database: this token is lost when the server stops; server.admin.token sets a permanent one")
-			}
-			return printToken(t, &created)
+			return f.run(c.Context(), t, func(a *client) error {
+				var created admin.CreatedToken
+				body := admin.NewToken{Name: args[0], Role: catalog.Role(role), Expires: expires}
+				if err := a.do(c.Context(), call{method: http.MethodPost, path: "/tokens", body: body, into: &created}); err != nil {
+					return err
+				}
+				var status admin.Status
+				if err := a.do(c.Context(), call{path: "/status", into: &status}); err == nil && status.Database == "none" {
+					t.notes("the server has no database: this token is lost when the server stops; server.admin.token sets a permanent one")
+				}
+				return printToken(t, &created)
+			}, func(k *catalog.Catalog) error {
+				text, created, err := k.CreateToken(c.Context(), actor(), catalog.Token{Name: args[0], Role: catalog.Role(role), Expires: expires.Time})
+				if err != nil {
+					return usageError(c, "%w", err)
+				}
+				return printToken(t, &admin.CreatedToken{Text: text, Token: admin.Token(created)})
+			})
 		},
 	}
 	f.add(c)
