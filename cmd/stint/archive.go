@@ -291,13 +291,13 @@ func newArchiveExpire(t *terminal) *cobra.Command {
 	c := f.command(t, &cobra.Command{
 		Use:   "expire",
 		Short: "Delete expired months from the archive",
-		Long: `Delete the months that are entirely older than server.record.archive_years from the archive,
-for good. The command asks for confirmation, unless --yes is given. Nodes do this by
+		Long: `Permanently delete the months that are entirely older than server.record.archive_years from
+the archive. The command asks for confirmation, unless --yes is given. Nodes do this by
 themselves.`,
 		Example: `  stint archive list --archive file://$PWD/archive
   stint archive expire --archive file://$PWD/archive --yes`,
 	}, false, func(ctx context.Context, c *cobra.Command, a *archive.Archive, _ []string) error {
-		if err := yes.ask(c, t, "expired months will be deleted for good"); err != nil {
+		if err := yes.ask(c, t, "expired months will be deleted permanently"); err != nil {
 			return err
 		}
 		expired, err := a.Expire(ctx)

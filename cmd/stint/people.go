@@ -140,7 +140,7 @@ func newKeysRevoke(t *terminal, k *kind[admin.Key]) *cobra.Command {
 	c := serverCommand(t, &cobra.Command{
 		Use:   "revoke ID",
 		Short: "Revoke an API key",
-		Long: `Revoke an API key for good: it is rejected from now on, and stays in the list. To reject it
+		Long: `Revoke an API key permanently: it is rejected from now on, and stays in the list. To reject it
 only for a while, disable it: stint keys set ID disabled=true.`,
 		Example: "  stint keys revoke k3jq8w2n",
 		Args:    wants(1, 1, "the ID of a key"), ValidArgsFunction: completeIDs(t, k.path),
@@ -150,7 +150,7 @@ only for a while, disable it: stint keys set ID disabled=true.`,
 			return err
 		}
 		if !dryRun {
-			if err := yes.ask(c, t, fmt.Sprintf("the key %s of %s will be revoked for good", printable(r.ID), visible(cmp.Or(r.Value.User, r.Value.Tenant, r.Value.Name)))); err != nil {
+			if err := yes.ask(c, t, fmt.Sprintf("the key %s of %s will be revoked permanently", printable(r.ID), visible(cmp.Or(r.Value.User, r.Value.Tenant, r.Value.Name)))); err != nil {
 				return err
 			}
 		}

@@ -103,7 +103,7 @@ func newTokensRevoke(t *terminal) *cobra.Command {
 		Example: "  stint tokens list\n  stint tokens revoke 4mqyx7bn2kcd6wvr",
 		Args:    wants(1, 1, "the ID of a token"), ValidArgsFunction: completeIDs(t, "tokens"),
 	}, func(c *cobra.Command, a *client, args []string) error {
-		if err := yes.ask(c, t, fmt.Sprintf("the token %s will be revoked for good", printable(args[0]))); err != nil {
+		if err := yes.ask(c, t, fmt.Sprintf("the token %s will be revoked permanently", printable(args[0]))); err != nil {
 			return err
 		}
 		if err := a.do(c.Context(), call{method: http.MethodDelete, path: "/tokens/" + url.PathEscape(args[0])}); err != nil {
