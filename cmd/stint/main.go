@@ -140,8 +140,9 @@ func topics() []*cobra.Command {
 
   0  Success, or the answer is yes.
   1  The answer is no: the request is denied ("check", "explain"), a file or a rule has
-     problems ("rules check", "rules validate"), an archive is damaged, the doctor found a
-     failure, or the user did not confirm. The output is the answer.
+     problems ("rules check", "rules validate"), a server is not ready ("status"), a node does
+     not use the latest rules ("nodes"), an archive is damaged, the doctor found a failure, or
+     the user did not confirm. The output is the answer.
   2  Error: the command line is wrong, the server cannot be reached or rejects the request,
      or something does not exist or has changed in the meantime. The standard error says
      what is wrong; its last line starts with "try:".`},
