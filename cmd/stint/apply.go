@@ -1,14 +1,11 @@
 package main
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"os/user"
 	"strconv"
 
@@ -19,145 +16,105 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// diffed is what was changed, or would be.
-type diffed struct{ catalog.Diff }
-
-// applied is the same in JSON.
-type applied struct {
-	catalog.Diff
-	DryRun bool `json:"dry_run"`
-}
-
-// appliedRow is the same in CSV: a row for each field, or for each thing without any.
-type appliedRow struct {
-	Kind   string `json:"kind"`
-	ID     string `json:"id"`
-	Action string `json:"action"`
-	catalog.FieldDiff
-}
-
-func (x diffed) say(t *terminal, as string, dryRun bool) error {
-	rows := []appliedRow{}
-	for _, i := range x.Items {
-		for _, f := range append([]catalog.FieldDiff{}, i.Fields...) {
-			rows = append(rows, appliedRow{i.Kind, i.ID, i.Action, f})
-		}
-		if len(i.Fields) == 0 {
-			rows = append(rows, appliedRow{Kind: i.Kind, ID: i.ID, Action: i.Action})
-		}
-	}
-	return t.say(as, applied{x.Diff, dryRun}, rows, func() error {
-		x.show(t.out)
-		x.sum(t.out, dryRun)
-		return nil
-	})
-}
-
 func newApply(t *terminal) *cobra.Command {
 	var (
 		f    eitherFlags
 		o    catalog.ApplyOptions
 		file string
 		yes  consent
-		as   string
 	)
 	c := &cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "Apply a file of rules, tiers, users and keys",
-		Long: `Make the rules, tiers, tenants, users, API keys, exemptions and bans of a server, or of a
-database, what a file says, and say what was changed. All of it is changed, or nothing, as
-one revision; nodes use it at once. The file is a config file, whose settings do not
-matter here, or what "stint export" writes, in TOML or JSON; - is the standard input.
+		Long: `Change the rules, tiers, tenants, users, API keys, exemptions and bans of a server or a
+database to those in a file, and show what was changed. Either everything is changed, as one
+revision, or nothing; nodes use it at once. The file is a config file, whose settings are
+ignored, or the output of "stint export", in TOML or JSON; - is the standard input.
 
-What the file lacks stays. With --prune it is deleted: rules, tiers, exemptions and bans
-always, and tenants, users and API keys if the file has any of that kind, since many
-files have none. An empty file is rejected then. If something is to be
-deleted, it asks whether that is meant, unless there is --yes.
+What is not in the file is kept. With --prune it is deleted: rules, tiers, exemptions and
+bans always, and tenants, users and API keys only if the file has any of that kind, since
+many files have none. An empty file is rejected then. Before anything is deleted, the
+command asks for confirmation, unless --yes is given.
 
-With --dry-run all of it is done, checked and undone: the answer is what it would be
-without. The exit code is 0 whether or not there is something to change, and 2 if the
-file, or what would become of the database, has problems.`,
+With --dry-run everything is applied, checked and rolled back: the output is the same as
+without. The exit code is 0 whether or not there is anything to change, and 2 if the file or
+the resulting catalog has problems.`,
 		Example: `  stint apply -f stint.toml --dry-run
   stint apply -f rules.toml --prune --database sqlite:stint.db
   stint export --database sqlite:old.db | stint apply -f - --database "$DATABASE_URL"`,
-		Args: nothing,
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if file == "" {
-				return advice{errors.New("stint apply wants a file"), "stint apply -f stint.toml, or -f - for the standard input"}
+				return advice{errors.New("stint apply needs a file"), "stint apply -f stint.toml, or -f - for the standard input"}
 			}
-			d, locate, err := readDocument(c.InOrStdin(), file)
+			name, data, err := readFile(c, file, strict.MaxSize, "several files, one after the other, without --prune")
 			if err != nil {
 				return err
 			}
-			run := func(apply func(catalog.ApplyOptions) (catalog.Diff, error)) error {
-				diff, err := applyWith(c, t, o, yes, apply)
+			document, locate, err := daemon.ReadDocument(name, data)
+			if err != nil {
+				return advice{err, "correct the problems"}
+			}
+			run := func(apply applyFunc) error {
+				diff, err := confirmApply(c, t, o, yes, apply)
 				if problems := strict.Problems(nil); errors.As(err, &problems) {
-					return advice{locate(problems), "correct what is listed; nothing was changed"}
+					return advice{locate(problems), "correct the problems; nothing was changed"}
 				} else if err != nil {
 					return err
 				}
-				return diff.say(t, as, o.DryRun)
+				return printApplied(t, diff, o.DryRun)
 			}
-			a, err := f.remote(t)
-			switch {
-			case err != nil:
-				return err
-			case a != nil && c.Flags().Changed("actor"):
-				return advice{errors.New("--actor: a server knows who asks, by the name of the token"), "the same without it"}
-			case a != nil:
-				defer a.close()
-				return run(func(o catalog.ApplyOptions) (catalog.Diff, error) { return a.apply(c.Context(), d, o) })
-			}
-			return f.use(c.Context(), t, upToDate, func(k *catalog.Catalog) error {
-				o.Progress = t.progress()
-				return run(func(o catalog.ApplyOptions) (catalog.Diff, error) { return k.Apply(c.Context(), d, o) })
+			return f.run(c.Context(), t, func(a *client) error {
+				if c.Flags().Changed("actor") {
+					return advice{errors.New("--actor: a server uses the name of the token"), "the same without --actor"}
+				}
+				return run(func(o catalog.ApplyOptions) (diff catalog.Diff, err error) {
+					q := url.Values{"dry_run": {strconv.FormatBool(o.DryRun)}, "prune": {strconv.FormatBool(o.Prune)}}
+					err = a.do(c.Context(), call{method: http.MethodPost, path: "/apply", query: q, body: document, into: &diff})
+					if p := new(problem); errors.As(err, &p) && p.Status == http.StatusUnprocessableEntity && len(p.Errors) > 0 {
+						return diff, p.fields()
+					}
+					return diff, err
+				})
+			}, func(k *catalog.Catalog) error {
+				o.Progress = t.applyProgress()
+				return run(func(o catalog.ApplyOptions) (catalog.Diff, error) { return k.Apply(c.Context(), document, o) })
 			})
 		},
 	}
 	f.add(c)
-	c.Flags().StringVarP(&file, "file", "f", "", "the `FILE`, or - for the standard input")
-	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "say what would be changed, and change nothing")
-	c.Flags().BoolVar(&o.Prune, "prune", false, "delete what the file lacks")
-	c.Flags().StringVar(&o.Actor, "actor", actor(), "who the log of changes of a database says it was, as a `name` (default: cli: and the name of the user)")
-	c.Flags().Lookup("actor").DefValue = "" // which differs between machines
-	_ = c.MarkFlagFilename("file", "toml", "json")
+	addFile(c, &file, "the `FILE`")
+	addDryRun(c, &o.DryRun)
+	c.Flags().BoolVar(&o.Prune, "prune", false, "delete what is not in the file")
+	c.Flags().StringVar(&o.Actor, "actor", actor(), "the `name` to write to a database's log of changes (default: cli: and the name of the user)")
+	c.Flags().Lookup("actor").DefValue = "" // it depends on the machine
 	yes.add(c)
-	addOutput(c, &as)
+	addOutput(c)
 	return c
 }
 
-// applyWith applies, and asks before something is deleted.
-func applyWith(c *cobra.Command, t *terminal, o catalog.ApplyOptions, yes consent, apply func(catalog.ApplyOptions) (catalog.Diff, error)) (diffed, error) {
+type applyFunc func(catalog.ApplyOptions) (catalog.Diff, error)
+
+// confirmApply applies a file, and asks for confirmation before anything is deleted.
+func confirmApply(c *cobra.Command, t *terminal, o catalog.ApplyOptions, yes consent, apply applyFunc) (catalog.Diff, error) {
 	if o.Prune && !o.DryRun && !bool(yes) {
 		trial := o
 		trial.DryRun = true
 		diff, err := apply(trial)
 		if err != nil {
-			return diffed{}, err
+			return diff, err
 		}
 		if n := diff.Count(catalog.Deleted); n > 0 {
-			diffed{diff}.show(t.err)
-			if err := yes.ask(c, t, fmt.Sprintf("what the file lacks will be deleted, in number: %d", n)); err != nil {
-				return diffed{}, err
+			printDiff(t.err, diff.Items)
+			if err := yes.ask(c, t, fmt.Sprintf("objects that are not in the file will be deleted (%d)", n)); err != nil {
+				return diff, err
 			}
 		}
 	}
-	diff, err := apply(o)
-	return diffed{diff}, err
+	return apply(o)
 }
 
-// apply has a server do it.
-func (a *client) apply(ctx context.Context, d *catalog.Document, o catalog.ApplyOptions) (catalog.Diff, error) {
-	var diff catalog.Diff
-	q := url.Values{"dry_run": {strconv.FormatBool(o.DryRun)}, "prune": {strconv.FormatBool(o.Prune)}}
-	err := a.do(ctx, call{method: http.MethodPost, path: "/apply", query: q, body: d, into: &diff})
-	if r := new(refused); errors.As(err, &r) && r.Status == http.StatusUnprocessableEntity && len(r.Errors) > 0 {
-		return diff, r.problems()
-	}
-	return diff, err
-}
-
-// actor is who runs this.
+// actor returns the name of the current user for the log of changes.
 func actor() string {
 	u, err := user.Current()
 	if err != nil {
@@ -166,115 +123,62 @@ func actor() string {
 	return "cli:" + u.Username
 }
 
-// readDocument reads a file, and returns what finds the places of problems with it.
-func readDocument(stdin io.Reader, file string) (*catalog.Document, func(strict.Problems) strict.Problems, error) {
-	if file == "-" {
-		file = "stdin"
-	} else {
-		opened, err := os.Open(file)
-		if err != nil {
-			return nil, nil, advice{err, "stint apply -f with a file that is there and can be read"}
-		}
-		defer opened.Close()
-		stdin = opened
-	}
-	// One byte more than a document may have is enough to refuse it.
-	data, err := io.ReadAll(io.LimitReader(stdin, strict.MaxSize+1))
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", file, err)
-	}
-	if len(data) > strict.MaxSize {
-		return nil, nil, advice{fmt.Errorf("%s has more than %d bytes", file, strict.MaxSize), "several files, one after the other, without --prune"}
-	}
-	d, locate, err := daemon.ReadDocument(file, data)
-	if err != nil {
-		return nil, nil, advice{err, "correct what is listed"}
-	}
-	return d, locate, nil
-}
-
-// show writes what was changed for people.
-func (x diffed) show(w io.Writer) {
-	for _, i := range x.Items {
-		fmt.Fprintln(w, map[string]string{catalog.Created: "+", catalog.Updated: "~", catalog.Deleted: "-"}[i.Action], i.Kind, printable(i.ID))
-		for _, d := range i.Fields {
-			fmt.Fprintf(w, "    %s: %s -> %s\n", d.Path, printable(cmp.Or(d.Before, "none")), printable(cmp.Or(d.After, "none")))
-		}
-	}
-}
-
-// sum writes how much that was.
-func (x diffed) sum(w io.Writer, dryRun bool) {
-	counts := fmt.Sprintf("%d created, %d updated, %d deleted", x.Count(catalog.Created), x.Count(catalog.Updated), x.Count(catalog.Deleted))
-	switch {
-	case len(x.Items) == 0:
-		fmt.Fprintf(w, "nothing to change: the database is at revision %d\n", x.Revision)
-	case dryRun:
-		fmt.Fprintf(w, "would be: %s; the database stays at revision %d\n", counts, x.Revision)
-	default:
-		fmt.Fprintf(w, "revision %d: %s\n", x.Revision, counts)
-	}
-}
-
-// progress returns what shows how far something is that takes its time, or nil if no one
-// sees it.
-func (t *terminal) progress() func(done, all int) {
-	const many = 1000
+// applyProgress returns a function that shows the progress of large files on a terminal, or
+// nil if there is none.
+func (t *terminal) applyProgress() func(done, all int) {
+	const large = 1000
 	f := t.screen()
 	if f == nil {
 		return nil
 	}
 	return func(done, all int) {
 		switch {
-		case all <= many:
+		case all <= large:
 		case done < all:
-			fmt.Fprintf(f, wipe+"%d of %d", done, all)
+			fmt.Fprintf(f, clearLine+"%d of %d", done, all)
 		default:
-			fmt.Fprint(f, wipe)
+			fmt.Fprint(f, clearLine)
 		}
 	}
 }
 
-// count shows how many bytes were written, if someone sees it.
-func (t *terminal) count(w io.Writer, write func(io.Writer) error) error {
-	f := t.screen()
-	if f == nil {
-		return write(w)
+func newExport(t *terminal) *cobra.Command {
+	var (
+		f            eitherFlags
+		file         string
+		withoutUsers bool
+	)
+	c := &cobra.Command{
+		Use:   "export",
+		Short: "Export rules, tiers, users and keys to a file",
+		Long: `Export the rules, tiers, tenants, users, API keys, exemptions and bans of a server or a
+database as TOML, in a consistent state. The file can be used as a config file, and "stint
+apply" copies it to another database. It has the hashes of keys, not the keys themselves.
+
+A file has at most 16 MiB: for a database with hundreds of thousands of users, use
+--without-users.`,
+		Example: `  stint export --database sqlite:stint.db
+  stint export --database sqlite:stint.db --without-users -f rules.toml
+  stint export -o json | jq '.users | length'`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return f.run(c.Context(), t, func(a *client) error {
+				q := url.Values{"users": {strconv.FormatBool(!withoutUsers)}, "format": {t.format}}
+				return t.writeTo(file, func(w io.Writer) error { return a.copy(c.Context(), call{path: "/export", query: q}, w) })
+			}, func(k *catalog.Catalog) error {
+				export := k.ExportTOML
+				if t.format == asJSON {
+					export = k.ExportJSON
+				}
+				return t.writeTo(file, func(w io.Writer) error {
+					return export(c.Context(), w, catalog.ExportOptions{Users: !withoutUsers})
+				})
+			})
+		},
 	}
-	c := &counter{w: w, screen: f}
-	defer c.end()
-	return write(c)
-}
-
-type counter struct {
-	w         io.Writer
-	screen    *os.File
-	n, showed int64
-}
-
-func (c *counter) Write(p []byte) (int, error) {
-	const often = 256 << 10
-	n, err := c.w.Write(p)
-	if c.n += int64(n); c.n-c.showed >= often {
-		c.showed = c.n
-		fmt.Fprintf(c.screen, wipe+"%.1f MB", float64(c.n)/1e6)
-	}
-	return n, err
-}
-
-func (c *counter) end() {
-	if c.showed > 0 {
-		fmt.Fprint(c.screen, wipe)
-	}
-}
-
-// wipe clears the line of a terminal.
-const wipe = "\r\x1b[K"
-
-// screen returns where errors go, if that is a terminal, or nil.
-func (t *terminal) screen() *os.File {
-	if f, ok := t.err.(*os.File); ok && isTerminal(f) {
-		return f
-	}
-	return nil
+	f.add(c)
+	addOutputFile(c, &file)
+	c.Flags().BoolVar(&withoutUsers, "without-users", false, "leave out users and API keys")
+	addOutput(c, asTOML, asJSON)
+	return c
 }

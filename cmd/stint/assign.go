@@ -17,10 +17,9 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// tree is a value as JSON has it: objects, lists, texts, numbers.
+// tree is a JSON object.
 type tree = map[string]any
 
-// treeOf returns a value as a tree.
 func treeOf(v any) (tree, error) {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -32,7 +31,7 @@ func treeOf(v any) (tree, error) {
 	return out, d.Decode(&out)
 }
 
-// fromTree reads a tree into a value, and says what does not fit.
+// fromTree decodes a tree strictly.
 func fromTree(from tree, into any) error {
 	data, err := json.Marshal(from)
 	if err != nil {
@@ -40,14 +39,14 @@ func fromTree(from tree, into any) error {
 	}
 	_, problems := strict.JSON("", data, into)
 	for i := range problems {
-		problems[i].Line, problems[i].Column = 0, 0 // of what no one has written
+		problems[i].Line, problems[i].Column = 0, 0 // of the encoded tree, which no one has seen
 	}
 	return problems.Err()
 }
 
-// assign changes a tree as FIELD=VALUE says, as far as it is one of a type: a value is
-// what the field wants, and an empty one removes the field. The field may be one within
-// another, as limits[0].limit or match.paths.
+// assign applies FIELD=VALUE to the tree of a type. The value is parsed according to the
+// type of the field; an empty value removes the field. Nested fields are written as
+// limits[0].limit or match.paths.
 func assign(of reflect.Type, into tree, text string) error {
 	field, value, ok := strings.Cut(text, "=")
 	if !ok || field == "" {
@@ -55,20 +54,20 @@ func assign(of reflect.Type, into tree, text string) error {
 	}
 	_, err := assignTo(of, into, field, value)
 	if err != nil {
-		return advice{fmt.Errorf("%s: %w", field, err), "show with -o json, for the fields that there are"}
+		return advice{fmt.Errorf("%s: %w", field, err), "show with -o json, to see all fields"}
 	}
 	return nil
 }
 
-// assignTo returns what a node becomes.
+// assignTo returns the new value of a node, or nil if it is removed.
 func assignTo(of reflect.Type, node any, path, value string) (any, error) {
 	of = indirect(of)
 	switch {
 	case path == "" && value == "":
-		return nil, nil // to be removed
+		return nil, nil
 	case path == "":
 		return typed(of, value), nil
-	case of.Kind() == reflect.Map: // whose names may have dots
+	case of.Kind() == reflect.Map: // its keys may contain dots
 		return member(of.Elem(), node, path, "", value)
 	case of.Kind() == reflect.Slice:
 		return element(of.Elem(), node, path, value)
@@ -78,17 +77,16 @@ func assignTo(of reflect.Type, node any, path, value string) (any, error) {
 		if end >= 0 {
 			name, rest = path[:end], strings.TrimPrefix(path[end:], ".")
 		}
-		field, ok := fieldNamed(of, name)
+		names, types := fieldsOf(of)
+		field, ok := types[name]
 		if !ok {
-			var names []string
-			fieldsOf(of, func(n string, _ reflect.Type) { names = append(names, n) })
 			problem := strict.Report{}
 			problem.Add("", "unknown field "+strict.Quote(name)+", want one of "+strings.Join(names, ", "), problem.Closest(name, names))
 			return nil, problem.Problems[0]
 		}
 		return member(field, node, name, rest, value)
 	}
-	return nil, fmt.Errorf("there is nothing within it, and so no %s", strict.Quote(path))
+	return nil, fmt.Errorf("it has no fields, so there is no %s", strict.Quote(path))
 }
 
 // member changes one member of an object.
@@ -115,10 +113,10 @@ func element(of reflect.Type, node any, path, value string) (any, error) {
 	inside, rest, ok := strings.Cut(strings.TrimPrefix(path, "["), "]")
 	i, err := strconv.Atoi(inside)
 	if !ok || err != nil || !strings.HasPrefix(path, "[") {
-		return nil, errors.New("it is a list: want the number of an element, as in [0]")
+		return nil, errors.New("it is a list: want the index of an element, such as [0]")
 	}
 	if i < 0 || i > len(list) {
-		return nil, fmt.Errorf("[%d]: want from 0 to %d, which adds one", i, len(list))
+		return nil, fmt.Errorf("[%d]: want from 0 to %d, which adds an element", i, len(list))
 	}
 	if i == len(list) {
 		list = append(list, nil)
@@ -134,7 +132,7 @@ func element(of reflect.Type, node any, path, value string) (any, error) {
 	return list, nil
 }
 
-// typed is a text as a value of a type.
+// typed parses a text as a value of a type.
 func typed(of reflect.Type, text string) any {
 	if of.Kind() == reflect.String || reflect.PointerTo(of).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
 		return text
@@ -154,58 +152,44 @@ func typed(of reflect.Type, text string) any {
 		}
 		return list
 	}
-	return text // and who reads it says what is wrong
+	return text // fromTree reports the problem
 }
 
-// fieldsOf goes through the fields of a struct, by their names in JSON.
-func fieldsOf(of reflect.Type, each func(name string, of reflect.Type)) {
-	for i := range of.NumField() {
-		f := of.Field(i)
-		switch name, _, _ := strings.Cut(f.Tag.Get("json"), ","); {
-		case f.Anonymous && name == "":
-			fieldsOf(indirect(f.Type), each)
-		case f.IsExported() && name != "-":
-			each(name, f.Type)
+// fieldsOf returns the fields of a struct, by their names in JSON.
+func fieldsOf(of reflect.Type) (names []string, types map[string]reflect.Type) {
+	types = map[string]reflect.Type{}
+	for _, f := range reflect.VisibleFields(of) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.IsExported() && name != "" && name != "-" {
+			names, types[name] = append(names, name), f.Type
 		}
 	}
+	return names, types
 }
 
-func fieldNamed(of reflect.Type, name string) (found reflect.Type, ok bool) {
-	fieldsOf(of, func(n string, t reflect.Type) {
-		if n == name {
-			found, ok = t, true
-		}
-	})
-	return found, ok
-}
-
-// patch returns what makes one tree another, as RFC 7396 has it.
+// patch returns the JSON merge patch (RFC 7396) from one tree to another.
 func patch(before, after tree) tree {
 	out := tree{}
-	for name, was := range before {
-		is, ok := after[name]
-		wasObject, a := was.(tree)
-		isObject, b := is.(tree)
-		switch {
-		case !ok:
+	for name := range before {
+		if _, ok := after[name]; !ok {
 			out[name] = nil
-		case a && b:
-			if inside := patch(wasObject, isObject); len(inside) > 0 {
-				out[name] = inside
-			}
-		case !reflect.DeepEqual(was, is):
-			out[name] = is
 		}
 	}
-	for name, is := range after {
-		if _, ok := before[name]; !ok {
-			out[name] = is
+	for name, value := range after {
+		oldObject, wasObject := before[name].(tree)
+		newObject, isObject := value.(tree)
+		if wasObject && isObject {
+			if inside := patch(oldObject, newObject); len(inside) > 0 {
+				out[name] = inside
+			}
+		} else if !reflect.DeepEqual(before[name], value) {
+			out[name] = value
 		}
 	}
 	return out
 }
 
-// differ returns what is not as it was.
+// differ returns the differences between two values.
 func differ(path string, before, after any) []catalog.FieldDiff {
 	if reflect.DeepEqual(before, after) {
 		return nil
@@ -221,19 +205,19 @@ func differ(path string, before, after any) []catalog.FieldDiff {
 		}
 		return out
 	}
-	these, a := before.([]any)
-	those, b := after.([]any)
-	if a && b && len(these) == len(those) {
+	oldList, a := before.([]any)
+	newList, b := after.([]any)
+	if a && b && len(oldList) == len(newList) {
 		var out []catalog.FieldDiff
-		for i := range these {
-			out = append(out, differ(strict.Item(path, i), these[i], those[i])...)
+		for i := range oldList {
+			out = append(out, differ(strict.Item(path, i), oldList[i], newList[i])...)
 		}
 		return out
 	}
 	return []catalog.FieldDiff{{Path: path, Before: inJSON(before), After: inJSON(after)}}
 }
 
-// inJSON is a part of a tree as a text; nothing is none.
+// inJSON returns a part of a tree as JSON, or an empty text for nil.
 func inJSON(v any) string {
 	if v == nil {
 		return ""
@@ -241,6 +225,6 @@ func inJSON(v any) string {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(v) // it was decoded
+	_ = e.Encode(v) // it was decoded from JSON
 	return strings.TrimSpace(b.String())
 }

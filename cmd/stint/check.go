@@ -1,26 +1,31 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/netip"
 	"net/textproto"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/rule"
 )
 
-// asked is a request, as the decision API takes it.
-type asked struct {
+// checkRequest is a request to decide, as the decision API takes it.
+type checkRequest struct {
 	Method  string            `json:"method,omitempty"`
 	Path    string            `json:"path"`
 	IP      string            `json:"ip,omitempty"`
@@ -36,21 +41,20 @@ type asked struct {
 func newCheck(t *terminal) *cobra.Command {
 	var (
 		f       sourceFlags
-		q       asked
+		q       checkRequest
 		api     string
 		headers []string
 		take    bool
-		as      string
 	)
 	c := &cobra.Command{
 		Use:   "check PATH",
 		Short: "Check whether a request would be allowed, and why",
-		Long: `Check whether a request would be allowed, and why: by a running server, or, with --config,
-by a config file, where nothing has been counted yet.
+		Long: `Check whether a request would be allowed, and why: by a running server or, with --config,
+by a config file, with no requests counted yet.
 
 The client is given by --user, --tenant, --api-key or --tier; without these, it is
-identified by --ip and headers, as a request is. Nothing is counted, unless
---take is given. The exit code is 1 if the request is denied.`,
+identified by --ip and headers, like any client. The request is not counted, unless
+--take is given. The exit code is 1 if it is denied.`,
 		Example: `  stint check /search --user alice --config stint.toml
   stint check /search --ip 192.0.2.1 --http http://localhost:8080
   stint check /login --method POST -H 'X-App: mobile' --tier free -o json`,
@@ -68,35 +72,35 @@ identified by --ip and headers, as a request is. Nothing is counted, unless
 			case remote && f.path != "":
 				return advice{errors.New("--config and --http: want one of them"), "--config FILE, to ask a file, or --http URL, to ask a server"}
 			case remote || source.Path == "":
-				return checkServer(c.Context(), t, &q, api, as)
+				return checkServer(c.Context(), t, &q, api)
 			case take:
-				return advice{errors.New("--take: a file counts nothing"), "--take with --http URL"}
+				return advice{errors.New("--take: a file has no counters"), "--take with --http URL"}
 			}
-			return checkFile(c.Context(), t, &q, source, as)
+			return checkFile(c.Context(), t, &q, source)
 		},
 	}
 	f.add(c)
 	c.Flags().StringVarP(&q.Method, "method", "X", http.MethodGet, "the `method`")
 	q.add(c, &headers)
-	c.Flags().StringVar(&api, "http", "http://localhost:8080", "the decision API of a running server, as a `URL`")
-	c.Flags().BoolVar(&take, "take", false, "count it")
-	addOutput(c, &as)
+	c.Flags().StringVar(&api, "http", "http://localhost:8080", "the `URL` of the decision API of a running server")
+	c.Flags().BoolVar(&take, "take", false, "count the request")
+	addOutput(c)
 	return c
 }
 
-// add adds the flags that say who is asking, and how.
-func (q *asked) add(c *cobra.Command, headers *[]string) {
+// add adds the flags that describe the client and the request.
+func (q *checkRequest) add(c *cobra.Command, headers *[]string) {
 	c.Flags().StringVar(&q.IP, "ip", "", "the client's `address`")
 	c.Flags().StringVar(&q.User, "user", "", "the `user`")
 	c.Flags().StringVar(&q.Tenant, "tenant", "", "the `tenant`")
 	c.Flags().StringVar(&q.APIKey, "api-key", "", "the `id` of an API key, without its secret")
-	c.Flags().StringVar(&q.Tier, "tier", "", "the `tier`, in place of the user's")
+	c.Flags().StringVar(&q.Tier, "tier", "", "the `tier`, instead of the user's")
 	c.Flags().StringArrayVarP(headers, "header", "H", nil, "a `header`, as Name: value; can be repeated")
-	c.Flags().Int64Var(&q.Cost, "cost", 0, "how many `units` it costs, whatever rules say")
+	c.Flags().Int64Var(&q.Cost, "cost", 0, "the cost of the request in `units`, instead of what rules say")
 }
 
 // addHeaders adds headers that are written as Name: value.
-func (q *asked) addHeaders(headers []string) error {
+func (q *checkRequest) addHeaders(headers []string) error {
 	for _, h := range headers {
 		name, value, ok := strings.Cut(h, ":")
 		if !ok {
@@ -110,17 +114,101 @@ func (q *asked) addHeaders(headers []string) error {
 	return nil
 }
 
-// explained is what a file makes of a request.
-type explained struct {
-	Allowed bool             `json:"allowed"`
-	Outcome string           `json:"outcome"`
-	Reason  string           `json:"reason,omitempty"`
-	Rule    string           `json:"rule,omitempty"`
-	Rules   []rule.Explained `json:"rules"`
+func printVerdict(t *terminal, outcome, rule, reason string) {
+	if rule != "" {
+		outcome += " by " + rule
+	}
+	if reason != "" {
+		outcome += ": " + reason
+	}
+	fmt.Fprintln(t.out, outcome)
 }
 
-// checkFile asks a file, with counters that are all fresh.
-func checkFile(ctx context.Context, t *terminal, q *asked, source daemon.Source, as string) error {
+// effect says what a limit does with a request.
+func effect(allowed, shadow bool) string {
+	text := "allows"
+	if !allowed {
+		text = "denies"
+	}
+	if shadow {
+		text += " (log_only)"
+	}
+	return text
+}
+
+// checkServer asks a running server.
+func checkServer(ctx context.Context, t *terminal, q *checkRequest, server string) error {
+	text, err := post(ctx, strings.TrimSuffix(server, "/")+"/v1/check", q)
+	if err != nil {
+		return err
+	}
+	type limit struct {
+		Rule      string  `json:"rule"`
+		Name      string  `json:"name"`
+		Max       int64   `json:"max"`
+		Remaining int64   `json:"remaining"`
+		Reset     float64 `json:"reset_after"`
+		Allowed   bool    `json:"allowed"`
+		Shadow    bool    `json:"shadow"`
+	}
+	var x struct {
+		Allowed    bool     `json:"allowed"`
+		Outcome    string   `json:"outcome"`
+		Rule       string   `json:"rule"`
+		Reason     string   `json:"reason"`
+		RetryAfter *float64 `json:"retry_after"`
+		Limits     []limit  `json:"limits"`
+	}
+	if err := json.Unmarshal(text, &x); err != nil {
+		return advice{fmt.Errorf("invalid response from %s: %w", server, err), "--http with the URL of the decision API"}
+	}
+	return answer(t.print(json.RawMessage(text), x.Limits, func() error {
+		printVerdict(t, x.Outcome, x.Rule, x.Reason)
+		if x.RetryAfter != nil && *x.RetryAfter > 0 {
+			fmt.Fprintf(t.out, "It can pass in %gs.\n", *x.RetryAfter)
+		}
+		if len(x.Limits) == 0 {
+			return nil
+		}
+		fmt.Fprintln(t.out)
+		return printTable(t, x.Limits, "", []string{"RULE", "LIMIT", "REMAINING", "RESETS IN", "EFFECT"}, func(l *limit) []any {
+			return []any{l.Rule, l.Name, fmt.Sprintf("%d of %d", l.Remaining, l.Max), seconds(l.Reset), effect(l.Allowed, l.Shadow)}
+		})
+	}), x.Allowed)
+}
+
+// post sends a request to the decision API and returns the response if it is a success.
+func post(ctx context.Context, url string, q *checkRequest) ([]byte, error) {
+	body, err := json.Marshal(q)
+	if err != nil {
+		return nil, err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, advice{fmt.Errorf("--http: %w", err), "--http http://localhost:8080"}
+	}
+	r.Header.Set("Content-Type", "application/json")
+	client := http.Client{Timeout: 30 * time.Second}
+	defer client.CloseIdleConnections()
+	response, err := client.Do(r)
+	if err != nil {
+		return nil, advice{err, "stint serve, to start a server; --http URL, to ask another; or --config FILE, to ask a file"}
+	}
+	defer response.Body.Close()
+	const maxResponse = 4 << 20
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxResponse))
+	if err != nil || response.StatusCode == http.StatusOK {
+		return text, err
+	}
+	var p problem
+	if json.Unmarshal(text, &p) != nil || p.Detail == "" {
+		return nil, advice{fmt.Errorf("%s answers %s", url, response.Status), "--http with the URL of the decision API"}
+	}
+	return nil, advice{fmt.Errorf("%s: %s", response.Status, p.Detail), "stint check --help"}
+}
+
+// checkFile asks a config file, with all counters at zero.
+func checkFile(ctx context.Context, t *terminal, q *checkRequest, source daemon.Source) error {
 	r, err := q.request()
 	if err != nil {
 		return err
@@ -129,23 +217,28 @@ func checkFile(ctx context.Context, t *terminal, q *asked, source daemon.Source,
 	if err != nil {
 		return advise(source, err)
 	}
-	x, err := explain(ctx, config, r)
+	e, err := explain(ctx, config, r)
 	if err != nil {
 		return err
 	}
-	out := explained{Allowed: x.Verdict.Outcome.Passed(), Outcome: x.Verdict.Outcome.String(), Reason: x.Verdict.Reason, Rules: x.Rules}
-	if x.Verdict.Rule != nil {
-		out.Rule = x.Verdict.Rule.Name
+	x := struct {
+		Allowed bool             `json:"allowed"`
+		Outcome string           `json:"outcome"`
+		Reason  string           `json:"reason,omitempty"`
+		Rule    string           `json:"rule,omitempty"`
+		Rules   []rule.Explained `json:"rules"`
+	}{Allowed: e.Verdict.Outcome.Passed(), Outcome: e.Verdict.Outcome.String(), Reason: e.Verdict.Reason, Rules: e.Rules}
+	if e.Verdict.Rule != nil {
+		x.Rule = e.Verdict.Rule.Name
 	}
-	err = t.say(as, out, out.Rules, func() error { return out.show(t) })
-	if err == nil && !out.Allowed {
-		err = errNo
-	}
-	return err
+	return answer(t.print(x, x.Rules, func() error {
+		printVerdict(t, x.Outcome, x.Rule, x.Reason)
+		return printRules(t, x.Rules)
+	}), x.Allowed)
 }
 
-// request is what is asked, for an engine.
-func (q *asked) request() (engine.Request, error) {
+// request returns the request for an engine.
+func (q *checkRequest) request() (engine.Request, error) {
 	r := engine.Request{Method: q.Method, Path: q.Path, Cost: q.Cost, Headers: map[string][]string{}}
 	for name, value := range q.Headers {
 		r.Headers[name] = []string{value}
@@ -162,49 +255,115 @@ func (q *asked) request() (engine.Request, error) {
 	return r, nil
 }
 
+// explain explains the decision of a request by the rules of a configuration.
 func explain(ctx context.Context, c *daemon.Config, r engine.Request) (engine.Explanation, error) {
 	content, done, err := c.Read(ctx)
 	if err != nil {
 		return engine.Explanation{}, err
 	}
 	defer done()
-	who, err := c.Resolver(content, nil)
+	resolver, err := c.Resolver(content, nil)
 	if err != nil {
 		return engine.Explanation{}, err
 	}
-	defer who.Close()
+	defer resolver.Close()
 	store, err := memstore.New(memstore.Options{})
 	if err != nil {
 		return engine.Explanation{}, err
 	}
 	defer store.Close()
-	e, err := engine.New(engine.Options{Store: store, Rules: content.Rules, Identity: who})
+	e, err := engine.New(engine.Options{Store: store, Rules: content.Rules, Identity: resolver})
 	if err != nil {
 		return engine.Explanation{}, err
 	}
 	return e.Explain(ctx, r)
 }
 
-// show writes what a file makes of a request for people.
-func (x *explained) show(t *terminal) error {
-	text := x.Outcome
-	if x.Rule != "" {
-		text += " by " + x.Rule
-	}
-	if x.Reason != "" {
-		text += ": " + x.Reason
-	}
-	fmt.Fprintln(t.out, text)
-	if len(x.Rules) == 0 {
+func newExplain(t *terminal) *cobra.Command {
+	var (
+		q       checkRequest
+		headers []string
+		all     bool
+	)
+	c := queryCommand(t, &cobra.Command{
+		Use:   "explain [METHOD] PATH",
+		Short: "Explain step by step how a server would decide a request",
+		Long: `Explain step by step how a server would decide a request, with its current rules and
+counters: who the client is and how it was identified, whether it is banned or exempt, each
+rule that applies and the state of its limits, and the decision. The request is not counted.
+
+The client is given by --user, --tenant, --api-key or --tier; without these, it is
+identified by --ip and headers, like any client. The exit code is 1 if the request is
+denied.`,
+		Example: `  stint explain GET /search --user alice
+  stint explain POST /login --ip 192.0.2.1 -H 'X-App: mobile' --rules
+  stint explain /search --api-key k3jq8w2n -o json`,
+		Args: wants(1, 2, "a METHOD and a PATH, such as GET /search"),
+	}, func(c *cobra.Command, a *client, args []string) error {
+		if q.Path = args[len(args)-1]; len(args) == 2 {
+			q.Method = strings.ToUpper(args[0])
+		}
+		if err := q.addHeaders(headers); err != nil {
+			return err
+		}
+		var x struct {
+			admin.Explanation
+			Rules []rule.Explained `json:"rules"` // the same, in the type that a file has
+		}
+		if err := a.do(c.Context(), call{method: http.MethodPost, path: "/explain", body: q, into: &x}); err != nil {
+			return err
+		}
+		return answer(t.print(x, x.Limits, func() error {
+			for i, s := range x.Steps {
+				fmt.Fprintf(t.out, "%d. %s\n", i+1, clean(s))
+			}
+			if len(x.Limits) > 0 {
+				fmt.Fprintln(t.out)
+				if err := printTable(t, x.Limits, "", []string{"RULE", "LIMIT", "VALUE", "REMAINING", "RESETS IN", "EFFECT"}, func(l *admin.ExplainedLimit) []any {
+					return []any{l.Rule, l.Name, l.Limit, fmt.Sprintf("%d of %d", l.Remaining, l.Max), seconds(l.ResetAfter), effect(l.Allowed, l.Shadow)}
+				}); err != nil {
+					return err
+				}
+			}
+			if !all {
+				return nil
+			}
+			return printRules(t, x.Rules)
+		}), x.Allowed)
+	})
+	q.add(c, &headers)
+	c.Flags().BoolVar(&all, "rules", false, "show all rules, and why each applies or does not")
+	return c
+}
+
+// printRules prints why each rule applies or does not.
+func printRules(t *terminal, all []rule.Explained) error {
+	if len(all) == 0 {
 		return nil
 	}
 	fmt.Fprintln(t.out)
-	all := make([]why, len(x.Rules))
-	for i, r := range x.Rules {
-		all[i] = why{r.Rule, r.Matched, r.Reason, r.BeatenBy, nil}
+	return printTable(t, all, "", []string{"RULE", "APPLIES", "WHY"}, func(r *rule.Explained) []any {
+		var limits []string
 		for _, l := range r.Limits {
-			all[i].limits = append(all[i].limits, fmt.Sprintf("%s %s (%s)", l.Name, l.Limit, l.Source))
+			limits = append(limits, fmt.Sprintf("%s %s (%s)", l.Name, l.Limit, l.Source))
 		}
+		switch {
+		case !r.Matched:
+			return []any{r.Rule, false, r.Reason}
+		case r.BeatenBy != "":
+			return []any{r.Rule, false, r.BeatenBy + " in the same group applies instead"}
+		case len(limits) == 0:
+			return []any{r.Rule, true, "it matches"}
+		}
+		return []any{r.Rule, true, limits}
+	})
+}
+
+// seconds returns a number of seconds as people read it.
+func seconds(n float64) string {
+	d := time.Duration(min(n, 1e9) * float64(time.Second))
+	if d < 10*time.Second {
+		return d.Round(100 * time.Millisecond).String()
 	}
-	return showWhy(t, all)
+	return d.Round(time.Second).String()
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"net/url"
 	"os"
@@ -21,10 +22,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// The variables of commands that ask a server. They are no settings of one.
+// Environment variables of commands that use a server. They are not settings.
 const (
 	envServer    = "STINT_SERVER"
 	envToken     = "STINT_TOKEN"
@@ -33,7 +35,7 @@ const (
 
 const defaultServer = "http://127.0.0.1:9090"
 
-// settings is the environment without what is for commands only.
+// settings returns the environment without the variables that are only for commands.
 func (t *terminal) settings() []string {
 	return slices.DeleteFunc(slices.Clone(t.environ), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -41,37 +43,59 @@ func (t *terminal) settings() []string {
 	})
 }
 
-// serverFlags are the flags of commands that ask the admin API of a server.
+// serverFlags are the flags of commands that use the admin API of a server.
 type serverFlags struct{ server, tokenFile, caFile string }
 
 func (f *serverFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&f.server, "server", "", "the admin API of a server, as a `URL` (default: $"+envServer+", or "+defaultServer+")")
-	c.Flags().StringVar(&f.tokenFile, "token-file", "", "a `file` that holds the token (default: $"+envToken+" is the token, or $"+envTokenFile+" the file)")
-	c.Flags().StringVar(&f.caFile, "ca-file", "", "a `file` with the certificates that vouch for the server, in PEM (default: those of the system)")
-	for _, name := range []string{"token-file", "ca-file"} {
-		_ = c.MarkFlagFilename(name) // it is there
-	}
+	c.Flags().StringVar(&f.server, "server", "", "the `URL` of a server's admin API (default: $"+envServer+", or "+defaultServer+")")
+	c.Flags().StringVar(&f.tokenFile, "token-file", "", "a `file` that contains the token (default: $"+envToken+" is the token, or $"+envTokenFile+" the file)")
+	c.Flags().StringVar(&f.caFile, "ca-file", "", "a `file` with the CA certificates to verify the server, in PEM (default: those of the system)")
+	_, _ = c.MarkFlagFilename("token-file"), c.MarkFlagFilename("ca-file") // both exist
 }
 
-// client asks the admin API of a server.
+// serverCommand completes a command that uses the admin API of a server.
+func serverCommand(t *terminal, c *cobra.Command, run func(c *cobra.Command, a *client, args []string) error) *cobra.Command {
+	var f serverFlags
+	f.add(c)
+	if c.Args == nil {
+		c.Args = noArgs
+	}
+	c.RunE = func(c *cobra.Command, args []string) error {
+		a, err := f.open(t)
+		if err != nil {
+			return err
+		}
+		defer a.close()
+		return run(c, a, args)
+	}
+	return c
+}
+
+// queryCommand is serverCommand for commands that have -o.
+func queryCommand(t *terminal, c *cobra.Command, run func(c *cobra.Command, a *client, args []string) error) *cobra.Command {
+	addOutput(c)
+	return serverCommand(t, c, run)
+}
+
+// client calls the admin API of a server.
 type client struct {
-	base  string // of the URL, without a slash at its end
+	base  string // the URL, without a slash at the end
 	token string
 	http  http.Client
 }
 
-// open returns a client. It reaches for nothing yet. Close it.
+// open returns a client, which is to be closed. It does not connect yet.
 func (f *serverFlags) open(t *terminal) (*client, error) {
 	given := cmp.Or(f.server, t.variable(envServer), defaultServer)
 	u, err := url.Parse(given)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
 		if strings.Contains(given, "@") {
-			given = "***" // it may hold a password
+			given = "***" // it may contain a password
 		}
 		return nil, advice{fmt.Errorf("--server: %q, want the URL of an admin API", given), "--server " + defaultServer}
 	}
 	if u.User != nil {
-		return nil, advice{errors.New("--server: a URL with a password or a token, want one without"), "--server " + u.Scheme + "://" + u.Host + ", and --token-file"}
+		return nil, advice{errors.New("--server: want a URL without a password or token"), "--server " + u.Scheme + "://" + u.Host + ", and --token-file"}
 	}
 	a := &client{base: strings.TrimSuffix(given, "/")}
 	if a.token, err = f.token(t); err != nil {
@@ -81,24 +105,24 @@ func (f *serverFlags) open(t *terminal) (*client, error) {
 	if f.caFile != "" {
 		pem, err := os.ReadFile(f.caFile)
 		if err != nil {
-			return nil, advice{err, "--ca-file with a file that is there and can be read"}
+			return nil, advice{err, "--ca-file with a file that exists and can be read"}
 		}
 		pool := x509.NewCertPool()
 		if !pool.AppendCertsFromPEM(pem) {
-			return nil, advice{fmt.Errorf("--ca-file %s: it has no certificate in PEM", f.caFile), "--ca-file with a file that begins with -----BEGIN CERTIFICATE-----"}
+			return nil, advice{fmt.Errorf("--ca-file %s: it has no certificate in PEM", f.caFile), "--ca-file with a file that starts with -----BEGIN CERTIFICATE-----"}
 		}
 		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
 	transport.ResponseHeaderTimeout = time.Minute
 	a.http.Transport = transport
-	// A token goes to whom it was meant for.
+	// Another server must not get the token.
 	a.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return a, nil
 }
 
 func (a *client) close() { a.http.CloseIdleConnections() }
 
-// token is what tells the server who asks. Empty: nothing does.
+// token returns the token to send, or an empty text if there is none.
 func (f *serverFlags) token(t *terminal) (string, error) {
 	from, file := "--token-file", f.tokenFile
 	text := ""
@@ -108,13 +132,13 @@ func (f *serverFlags) token(t *terminal) (string, error) {
 		}
 	}
 	if file != "" {
-		const most = 4096
 		opened, err := os.Open(file)
 		if err != nil {
-			return "", advice{fmt.Errorf("%s: %w", from, err), from + " with a file that is there and can be read"}
+			return "", advice{fmt.Errorf("%s: %w", from, err), from + " with a file that exists and can be read"}
 		}
 		defer opened.Close()
-		data, err := io.ReadAll(io.LimitReader(opened, most))
+		const maxToken = 4096
+		data, err := io.ReadAll(io.LimitReader(opened, maxToken))
 		if err != nil {
 			return "", fmt.Errorf("%s: %w", from, err)
 		}
@@ -127,8 +151,8 @@ func (f *serverFlags) token(t *terminal) (string, error) {
 	return text, nil
 }
 
-// refused is what a server says of a request that it does not do.
-type refused struct {
+// problem is an error response of a server.
+type problem struct {
 	Status int    `json:"status"`
 	Detail string `json:"detail"`
 	Errors []struct {
@@ -136,14 +160,14 @@ type refused struct {
 		Message string `json:"message"`
 		Hint    string `json:"hint"`
 	} `json:"errors"`
-	Version int64 `json:"version"` // that was found, in place of the one that was meant
+	Version int64 `json:"version"` // on a conflict, the current version
 }
 
 // Error implements error: a sentence, or a line for each field.
-func (r *refused) Error() string {
-	switch lines := r.lines(); len(lines) {
+func (p *problem) Error() string {
+	switch lines := p.lines(); len(lines) {
 	case 0:
-		return clean(cmp.Or(r.Detail, http.StatusText(r.Status)))
+		return clean(cmp.Or(p.Detail, http.StatusText(p.Status)))
 	case 1:
 		return lines[0]
 	default:
@@ -151,103 +175,100 @@ func (r *refused) Error() string {
 	}
 }
 
-func (r *refused) lines() []string {
+func (p *problem) lines() []string {
 	var out []string
-	for _, e := range r.Errors {
-		line := e.Message
-		if e.Field != "" {
-			line = e.Field + ": " + line
-		}
-		if e.Hint != "" {
-			line += "; " + e.Hint
-		}
-		out = append(out, clean(line))
+	for _, e := range p.fields() {
+		out = append(out, e.String())
 	}
 	return out
 }
 
-// problems are the same, for those who know where the fields stand.
-func (r *refused) problems() strict.Problems {
+func (p *problem) fields() strict.Problems {
 	var out strict.Problems
-	for _, e := range r.Errors {
+	for _, e := range p.Errors {
 		out = append(out, strict.Problem{Path: clean(e.Field), Message: clean(e.Message), Hint: clean(e.Hint)})
 	}
 	return out
 }
 
-// try is what to do about it.
-func (r *refused) try(a *client) string {
-	switch r.Status {
+// hasStatus reports whether err is an error response with the status.
+func hasStatus(err error, status int) bool {
+	p := new(problem)
+	return errors.As(err, &p) && p.Status == status
+}
+
+func (p *problem) hint(a *client) string {
+	switch p.Status {
 	case http.StatusUnauthorized:
 		if a.token == "" {
-			return "--token-file, $" + envToken + " or $" + envTokenFile + " with a token of the server; stint tokens create --config FILE makes one"
+			return "--token-file, $" + envToken + " or $" + envTokenFile + " with a token of the server; stint tokens create --config FILE creates one"
 		}
-		return "another token; stint tokens create --config FILE makes one"
+		return "another token; stint tokens create --config FILE creates one"
 	case http.StatusForbidden:
-		return "a token with a role that may do this; stint tokens create --role"
+		return "a token with a role that permits this; stint tokens create --role"
 	case http.StatusNotFound:
-		return "the list, for what there is"
+		return "the list command, to see what exists"
 	case http.StatusConflict, http.StatusPreconditionFailed:
-		if r.Version == 0 {
-			return "stint status, which tells where rules are, and whether there is a record"
+		if p.Version == 0 {
+			return "stint status, to see where rules are stored and whether decisions are recorded"
 		}
-		return "to look at how it is now; nothing was changed"
+		return "the show command, to see the current version; nothing was changed"
 	case http.StatusBadRequest:
-		return "correct what is said; --help tells what flags want"
+		return "--help, to see what flags accept"
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		return "the same in a moment"
+		return "again in a moment"
 	}
-	return "correct what is said; nothing was changed"
+	return "correct the problem; nothing was changed"
 }
 
-// call is a request of the admin API.
+// call is a request to the admin API.
 type call struct {
-	method string // GET, unless set
-	path   string // after /admin/v1, escaped
-	query  url.Values
-	match  *int64 // the version that is meant; 0 is whatever is there, as in a file
-	body   any    // in JSON; nil: none
-	kind   string // of the body, if it is not JSON
-	into   any    // what is answered; nil: it does not matter
+	method      string // default GET
+	path        string // after /admin/v1, escaped
+	query       url.Values
+	version     *int64 // for If-Match; 0 matches any
+	body        any    // encoded as JSON; nil: none
+	contentType string // of the body, if it is not JSON
+	into        any    // the response is decoded into this; nil: it is ignored
 }
 
-// most is how many bytes of an answer are read.
-const most = 64 << 20
-
-// do asks, and reads what is answered if all is well.
+// do sends a request, and decodes the response if it is a success.
 func (a *client) do(ctx context.Context, c call) error {
-	const long = 2 * time.Minute
-	ctx, cancel := context.WithTimeout(ctx, long)
+	const timeout = 2 * time.Minute
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	answer, err := a.send(ctx, c)
+	response, err := a.send(ctx, c)
 	if err != nil {
 		return err
 	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, most))
+	defer response.Body.Close()
+	const maxResponse = 64 << 20
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxResponse))
 	if err != nil {
-		return advice{fmt.Errorf("%s: %w", a.base, err), "the same again"}
+		return advice{fmt.Errorf("%s: %w", a.base, err), "the same command again"}
 	}
 	if c.into == nil {
 		return nil
 	}
-	if err := json.Unmarshal(text, c.into); err != nil {
-		return advice{fmt.Errorf("%s does not answer as Stint does: %w", a.base, err), "--server with the URL of an admin API, and a stint of its version"}
+	return a.decode(text, c.into)
+}
+
+func (a *client) decode(text []byte, into any) error {
+	if err := json.Unmarshal(text, into); err != nil {
+		return advice{fmt.Errorf("invalid response from %s: %w", a.base, err), "--server with the URL of an admin API, and the same version of stint as the server"}
 	}
 	return nil
 }
 
-// send sends a request, and returns an answer that says that all is well.
+// send sends a request and returns the response if it is a success.
 func (a *client) send(ctx context.Context, c call) (*http.Response, error) {
 	var body io.Reader
 	if c.body != nil {
-		var data bytes.Buffer
-		if raw, ok := c.body.([]byte); ok {
-			data.Write(raw)
-		} else if err := json.NewEncoder(&data).Encode(c.body); err != nil {
+		data, err := json.Marshal(c.body)
+		if err != nil {
 			return nil, err
 		}
-		body = &data
+		body = bytes.NewReader(data)
 	}
 	to := a.base + "/admin/v1" + c.path
 	if len(c.query) > 0 {
@@ -258,106 +279,175 @@ func (a *client) send(ctx context.Context, c call) (*http.Response, error) {
 		return nil, advice{fmt.Errorf("--server: %w", err), "--server " + defaultServer}
 	}
 	if body != nil {
-		r.Header.Set("Content-Type", cmp.Or(c.kind, "application/json"))
+		r.Header.Set("Content-Type", cmp.Or(c.contentType, "application/json"))
 	}
 	if a.token != "" {
 		r.Header.Set("Authorization", "Bearer "+a.token)
 	}
-	if c.match != nil && *c.match == 0 {
+	if c.version != nil && *c.version == 0 {
 		r.Header.Set("If-Match", "*")
-	} else if c.match != nil {
-		r.Header.Set("If-Match", fmt.Sprintf("%q", strconv.FormatInt(*c.match, 10)))
+	} else if c.version != nil {
+		r.Header.Set("If-Match", fmt.Sprintf("%q", strconv.FormatInt(*c.version, 10)))
 	}
-	answer, err := a.http.Do(r)
+	response, err := a.http.Do(r)
 	if err != nil {
-		return nil, advice{fmt.Errorf("the server cannot be reached: %w", err), "--server with the URL of an admin API, server.admin.address of \"stint config\"; or stint serve, to have a server"}
+		return nil, advice{fmt.Errorf("cannot reach the server: %w", err), "--server with the URL of an admin API, server.admin.address in \"stint config\"; or stint serve, to start a server"}
 	}
-	if answer.StatusCode/100 == 2 {
-		return answer, nil
+	if response.StatusCode/100 == 2 {
+		return response, nil
 	}
-	defer answer.Body.Close()
-	return nil, a.refusal(answer)
+	defer response.Body.Close()
+	const maxProblem = 1 << 20
+	p := problem{}
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxProblem))
+	if err != nil || !strings.HasPrefix(response.Header.Get("Content-Type"), "application/problem+json") || json.Unmarshal(text, &p) != nil {
+		return nil, advice{fmt.Errorf("%s is not an admin API: it answers %s", a.base, clean(response.Status)), "--server with the URL of an admin API, server.admin.address in \"stint config\""}
+	}
+	p.Status = response.StatusCode
+	return nil, advice{&p, p.hint(a)}
 }
 
-// refusal reads what an answer says that is not well.
-func (a *client) refusal(answer *http.Response) error {
-	const most = 1 << 20
-	p := refused{}
-	text, err := io.ReadAll(io.LimitReader(answer.Body, most))
-	if err != nil || !strings.HasPrefix(answer.Header.Get("Content-Type"), "application/problem+json") || json.Unmarshal(text, &p) != nil {
-		return advice{fmt.Errorf("%s answers %s, and not as an admin API does", a.base, clean(answer.Status)), "--server with the URL of an admin API, server.admin.address of \"stint config\""}
-	}
-	p.Status = answer.StatusCode
-	return advice{&p, p.try(a)}
-}
-
-// copy writes what is answered as it is.
+// copy writes the response as it is.
 func (a *client) copy(ctx context.Context, c call, w io.Writer) error {
-	answer, err := a.send(ctx, c)
+	response, err := a.send(ctx, c)
 	if err != nil {
 		return err
 	}
-	defer answer.Body.Close()
-	if _, err := io.Copy(w, answer.Body); err != nil {
-		return advice{fmt.Errorf("%s has ended it: %w", a.base, err), "the same again"}
+	defer response.Body.Close()
+	if _, err := io.Copy(w, response.Body); err != nil {
+		return a.interrupted(err)
 	}
 	return nil
 }
 
-// fetch asks anyone, and reads what is answered in JSON.
-func fetch(r *http.Request, into any) error {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	defer transport.CloseIdleConnections()
-	answer, err := transport.RoundTrip(r)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	const most = 1 << 20
-	return json.NewDecoder(io.LimitReader(answer.Body, most)).Decode(into)
+func (a *client) interrupted(err error) error {
+	return advice{fmt.Errorf("%s closed the connection: %w", a.base, err), "the same command again"}
 }
 
-// errEnough ends a stream from within.
+// errEnough ends a stream without an error.
 var errEnough = errors.New("enough")
 
-// stream has each event of a stream looked at, until one of both ends it.
-func (a *client) stream(ctx context.Context, c call, each func(event string, data []byte) error) error {
-	const silent = time.Minute // servers say something each 15 seconds
-	ctx, cancel := context.WithCancel(ctx)
+// stream calls each for the events of a stream. It returns nil when ctx is done.
+func (a *client) stream(ctx context.Context, c call, each func(event string, data []byte) error) (err error) {
+	const silence = time.Minute // servers send something every 15 seconds
+	streaming, cancel := context.WithCancel(ctx)
 	defer cancel()
-	answer, err := a.send(ctx, c)
+	defer func() {
+		if ctx.Err() != nil || errors.Is(err, errEnough) {
+			err = nil
+		}
+	}()
+	response, err := a.send(streaming, c)
 	if err != nil {
 		return err
 	}
-	defer answer.Body.Close()
-	watch := time.AfterFunc(silent, cancel)
-	defer watch.Stop()
-	lines := bufio.NewScanner(answer.Body)
+	defer response.Body.Close()
+	watchdog := time.AfterFunc(silence, cancel)
+	defer watchdog.Stop()
+	lines := bufio.NewScanner(response.Body)
 	lines.Buffer(nil, 4<<20)
 	event, data := "", []byte(nil)
 	for lines.Scan() {
-		watch.Reset(silent)
+		watchdog.Reset(silence)
 		switch name, value, _ := strings.Cut(lines.Text(), ":"); name {
 		case "event":
 			event = strings.TrimSpace(value)
 		case "data":
 			data = append(data, strings.TrimPrefix(value, " ")...)
 		case "":
-			if value == "" && len(data) > 0 { // and no comment
-				if err := each(event, data); errors.Is(err, errEnough) {
-					return nil
-				} else if err != nil {
+			if value == "" && len(data) > 0 { // not a comment
+				if err := each(event, data); err != nil {
 					return err
 				}
 				event, data = "", nil
 			}
 		}
 	}
-	return advice{fmt.Errorf("%s has ended it: %w", a.base, cmp.Or(lines.Err(), io.EOF)), "the same again"}
+	return a.interrupted(cmp.Or(lines.Err(), io.EOF))
 }
 
-// eitherFlags are the flags of commands that ask a server, or, where a config file or a
-// database is named, look there themselves.
+// pages iterates over a list of a server, which is read page by page. The parameter cursor
+// continues it.
+func pages[T any](ctx context.Context, a *client, path, cursor string, query url.Values) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		const page = 1000
+		if n, err := strconv.Atoi(query.Get("limit")); err != nil || n > page {
+			query.Set("limit", strconv.Itoa(page))
+		}
+		for {
+			var list struct {
+				Items []T    `json:"items"`
+				Next  string `json:"next"`
+			}
+			if err := a.do(ctx, call{path: path, query: query, into: &list}); err != nil {
+				yield(*new(T), err)
+				return
+			}
+			for _, item := range list.Items {
+				if !yield(item, nil) {
+					return
+				}
+			}
+			if list.Next == "" {
+				return
+			}
+			query.Set(cursor, list.Next)
+		}
+	}
+}
+
+// gather returns a list of a server, up to a limit. A note says if there is more.
+func gather[T any](ctx context.Context, t *terminal, a *client, path, cursor string, query url.Values, limit int) ([]T, error) {
+	if limit < 0 {
+		return nil, advice{fmt.Errorf("--limit %d: want 0, for all, or more", limit), "--limit 1000"}
+	}
+	all := []T{}
+	for item, err := range pages[T](ctx, a, path, cursor, query) {
+		if err != nil {
+			return nil, err
+		}
+		if limit > 0 && len(all) == limit {
+			t.notes(fmt.Sprintf("there are more than %d: --limit 0 shows all", limit))
+			break
+		}
+		all = append(all, item)
+	}
+	return all, nil
+}
+
+// items returns a list of a server that has only one page.
+func items[T any](ctx context.Context, a *client, path string, query url.Values) ([]T, error) {
+	var list struct {
+		Items []T `json:"items"`
+	}
+	err := a.do(ctx, call{path: path, query: query, into: &list})
+	return append([]T{}, list.Items...), err
+}
+
+func addLimit(c *cobra.Command, limit *int, standard int) {
+	c.Flags().IntVar(limit, "limit", standard, "show at most this `number`; 0 shows all")
+}
+
+// parameters returns those of the names and values that have a value.
+func parameters(namesAndValues ...string) url.Values {
+	q := url.Values{}
+	for i := 0; i < len(namesAndValues); i += 2 {
+		if value := namesAndValues[i+1]; value != "" {
+			q.Set(namesAndValues[i], value)
+		}
+	}
+	return q
+}
+
+func dryRunParameter(dryRun bool) url.Values {
+	if !dryRun {
+		return nil
+	}
+	return url.Values{"dry_run": {"true"}}
+}
+
+// eitherFlags are the flags of commands that use a server, or read a config file or a
+// database themselves.
 type eitherFlags struct {
 	databaseFlags
 	serverFlags
@@ -368,23 +458,37 @@ func (f *eitherFlags) add(c *cobra.Command) {
 	f.serverFlags.add(c)
 }
 
-// remote returns a client, or nil where something else is named. Close it.
+// run calls server, or database if a config file or a database is named.
+func (f *eitherFlags) run(ctx context.Context, t *terminal, server func(*client) error, database func(*catalog.Catalog) error) error {
+	a, err := f.remote(t)
+	if err != nil {
+		return err
+	}
+	if a == nil {
+		return f.use(ctx, t, upToDate, database)
+	}
+	defer a.close()
+	return server(a)
+}
+
+// remote returns a client, which is to be closed, or nil if a config file or a database is
+// named.
 func (f *eitherFlags) remote(t *terminal) (*client, error) {
-	here := ""
+	local := ""
 	switch {
 	case f.path != "":
-		here = "--config"
+		local = "--config"
 	case f.url != "":
-		here = "--database"
+		local = "--database"
 	case len(f.sets) > 0:
-		here = "--set"
+		local = "--set"
 	case f.envoyEnv:
-		here = "--envoy-env"
+		local = "--envoy-env"
 	}
 	switch {
-	case here != "" && f.server != "":
-		return nil, advice{fmt.Errorf("%s and --server: want one of them", here), "--server URL, to ask a server, or --config FILE, to look at a file or its database"}
-	case f.server == "" && (here != "" || t.variable("STINT_CONFIG") != "" || t.variable("STINT_SERVER_DATABASE") != ""):
+	case local != "" && f.server != "":
+		return nil, advice{fmt.Errorf("%s and --server: want one of them", local), "--server URL, for a server, or --config FILE, for a file or its database"}
+	case f.server == "" && (local != "" || t.variable("STINT_CONFIG") != "" || t.variable("STINT_SERVER_DATABASE") != ""):
 		return nil, nil
 	}
 	return f.open(t)

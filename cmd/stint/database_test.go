@@ -2,7 +2,6 @@ package main_test
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,8 +13,8 @@ import (
 	"github.com/stintdev/stint/internal/test/testpostgres"
 )
 
-// TestDatabase works on a database, step by step, and compares what commands say: the
-// same for every kind of database.
+// TestDatabase runs commands on a database, step by step, and compares their output. It is
+// the same for SQLite and PostgreSQL.
 func TestDatabase(t *testing.T) {
 	t.Parallel()
 	const first, next = "testdata/catalog.toml", "testdata/catalog-next.toml"
@@ -61,19 +60,17 @@ func TestDatabase(t *testing.T) {
 				"migrate status -o json",
 				"apply -f " + first,
 			} {
-				var out, errs bytes.Buffer
-				code := stint.Run(t.Context(), strings.Fields(line), []string{"STINT_SERVER_DATABASE=" + url}, &out, &errs)
-				fmt.Fprintf(&got, "$ stint %s\n%s%s-- exit %d --\n\n", line, out.String(), errs.String(), code)
+				got.WriteString(transcript(t, line, strings.Fields(line), []string{"STINT_SERVER_DATABASE=" + url}))
 			}
 			text := strings.ReplaceAll(got.String(), exported, "EXPORTED")
 			text = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z\b`).ReplaceAllStringFunc(text, func(when string) string {
 				if strings.HasPrefix(when, "2030-") {
-					return when // of the file
+					return when // from the file
 				}
 				return "TIME"
 			})
 			if *update && name != "sqlite" {
-				return // one writes
+				return // sqlite writes the file
 			}
 			compare(t, "testdata/database.txt", text)
 			if info, err := os.Stat(exported); err != nil || info.Mode().Perm() != 0o600 {
@@ -83,7 +80,7 @@ func TestDatabase(t *testing.T) {
 	}
 }
 
-// TestExportApply has one database made what another is, through a pipe.
+// TestExportApply copies a database to another one through a pipe.
 func TestExportApply(t *testing.T) {
 	t.Parallel()
 	from, to := "sqlite:"+filepath.Join(t.TempDir(), "from.db"), testpostgres.Shared(t).Database(t)
@@ -118,8 +115,8 @@ func TestExportApply(t *testing.T) {
 	}
 }
 
-// TestApplyItself applies the config file that names the database, which a server does
-// not take while there are rules in it.
+// TestApplyItself applies the config file that names the database. A server rejects such a
+// file while it contains rules.
 func TestApplyItself(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -3,14 +3,21 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"net"
+	"net/http"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/internal/kit/database"
@@ -19,86 +26,78 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// What a check may find.
+// The status of a finding.
 const (
 	findOK   = "ok"
-	findWarn = "warn" // it works, and will not in all cases
+	findWarn = "warn" // it works, but not in all cases
 	findFail = "fail" // it does not work
 )
 
-// finding is what was found in one place.
+// finding is the result of a check.
 type finding struct {
-	Check  string `json:"check"`            // what was looked at; the names do not change
+	Check  string `json:"check"`            // the names do not change
 	Status string `json:"status"`           // ok, warn or fail
-	Found  string `json:"found"`            // what is the case
-	Advice string `json:"advice,omitempty"` // what to do about it
+	Found  string `json:"found"`            // what was found
+	Advice string `json:"advice,omitempty"` // how to fix it
 }
 
-// doctor looks at everything that a server needs.
+// doctor checks everything that a server needs.
 type doctor struct {
 	*terminal
 	serverFlags
-	named bool // --server or its variable is given
+	named bool // --server or $STINT_SERVER is given
 	all   []finding
 }
 
 func newDoctor(t *terminal) *cobra.Command {
 	var f databaseFlags
-	var as string
 	d := doctor{terminal: t}
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Diagnose problems of a server",
-		Long: `Look for what keeps a server from working, or will, and say what to do about it: the
-config file, rules, the Redis that has the counters, the database, clocks, ports,
-directories, the archive, how many files may be open, and the admin API of a server that
-already runs there. It changes nothing, and can be run while a server runs.
+		Long: `Check everything that a server needs, and say how to fix problems: the config file, rules,
+the Redis servers with the counters, the database, clocks, ports, directories, the archive,
+the limit of open files, and the admin API of a server that is already running here. It
+changes nothing, and is safe while a server is running.
 
-With --server it asks that server, too: how it is, and whether all nodes are well and use
-the latest rules.
+With --server it also checks the health of that server, and whether all nodes are healthy
+and use the latest rules.
 
-Each finding is ok, a warning, which is of something that works and will not in all cases,
-or a failure. The exit code is 1 if anything fails.`,
+Each finding is ok, a warning about something that does not work in all cases, or a failure.
+The exit code is 1 if there are failures.`,
 		Example: `  stint doctor --config stint.toml
   stint doctor --server http://127.0.0.1:9090 -o json
   stint doctor --counters redis://localhost:6379`,
-		Args: nothing,
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if counters := c.Flags().Lookup("counters"); counters.Changed {
 				f.more = append(f.more, daemon.Flag{Name: "--counters", Setting: "server.counters", Value: counters.Value.String()})
 			}
-			d.named = cmp.Or(d.server, t.variable(envServer)) != ""
+			d.named = cmp.Or(d.serverFlags.server, t.variable(envServer)) != ""
 			if err := d.look(c.Context(), &f); err != nil {
 				return err
 			}
-			if err := t.say(as, d.all, nil, d.show); err != nil {
-				return err
-			}
-			if d.count(findFail) > 0 {
-				return errNo
-			}
-			return nil
+			return answer(t.print(d.all, nil, d.show), d.count(findFail) == 0)
 		},
 	}
 	f.add(c)
 	f.addEnvoy(c)
-	c.Flags().String("counters", "", "where counters are, as a Redis `URL` (default: server.counters)")
+	c.Flags().String("counters", "", "the Redis `URL` of the counters (default: server.counters)")
 	d.add(c)
-	addOutput(c, &as)
+	addOutput(c)
 	return c
 }
 
-// note adds what was found.
-func (d *doctor) note(check, status, found, try string) {
-	d.all = append(d.all, finding{check, status, found, try})
+func (d *doctor) note(check, status, found, hint string) {
+	d.all = append(d.all, finding{check, status, found, hint})
 }
 
-// hear adds that all is well, or what is not.
-func (d *doctor) hear(check string, err error, well, try string) {
+// result adds the result of something that may fail.
+func (d *doctor) result(check string, err error, ok, hint string) {
 	if err != nil {
-		d.note(check, findFail, err.Error(), try)
+		d.note(check, findFail, err.Error(), hint)
 	} else {
-		d.note(check, findOK, well, "")
+		d.note(check, findOK, ok, "")
 	}
 }
 
@@ -111,7 +110,6 @@ func (d *doctor) count(status string) (n int) {
 	return n
 }
 
-// show writes what was found for people.
 func (d *doctor) show() error {
 	width := 0
 	for _, f := range d.all {
@@ -123,27 +121,30 @@ func (d *doctor) show() error {
 			fmt.Fprintf(d.out, "%*s  try: %s\n", 6+width, "", clean(f.Advice))
 		}
 	}
-	_, err := fmt.Fprintf(d.out, "\n%d ok, %d to be warned of, %d failed\n", d.count(findOK), d.count(findWarn), d.count(findFail))
+	_, err := fmt.Fprintf(d.out, "\n%d ok, %d warnings, %d failed\n", d.count(findOK), d.count(findWarn), d.count(findFail))
 	return err
 }
 
-// look makes all checks.
+// look runs all checks.
 func (d *doctor) look(ctx context.Context, f *databaseFlags) error {
-	source, err := f.located(d.terminal)
+	f.flag("database", "server.database", f.url)
+	source, err := f.source(d.terminal)
 	if err != nil {
 		return err
 	}
 	config, err := source.Load()
 	if problems := rule.Problems(nil); errors.As(err, &problems) {
 		for _, p := range problems {
-			d.note("config", findFail, p.String(), "correct it, and then: stint doctor again")
+			d.note("config", findFail, p.String(), "correct it, then run stint doctor again")
 		}
 	} else if err != nil {
-		d.note("config", findFail, err.Error(), "--config with a file that is there and can be read")
+		d.note("config", findFail, err.Error(), "--config with a file that exists and can be read")
 	}
 	if err == nil {
 		d.config(source.Path, config)
-		d.rules(config)
+		if config.Server.Database == "" { // database checks those in a database
+			d.rules(&config.File)
+		}
 		d.counters(ctx, config)
 		d.database(ctx, config)
 		d.archive(ctx, config)
@@ -152,73 +153,66 @@ func (d *doctor) look(ctx context.Context, f *databaseFlags) error {
 	}
 	d.files()
 	if d.named {
-		d.house(ctx)
+		d.server(ctx)
 	}
 	return ctx.Err()
 }
 
 func (d *doctor) config(path string, c *daemon.Config) {
-	found := "there is no config file: settings are those of the environment and defaults"
+	found := "there is no config file: settings come from flags, the environment and defaults"
 	if path != "" {
 		found = path + " has no problems"
 	}
 	d.note("config", findOK, found, "")
 	if a := &c.Server.Admin; a.Insecure && a.TLSCert == "" {
-		d.note("config.admin", findWarn, "the admin API is open to other machines without TLS: whoever listens in has the tokens", "server.admin.tls_cert and tls_key, or an address of this machine only")
+		d.note("config.admin", findWarn, "other machines can reach the admin API without TLS: tokens can be intercepted", "server.admin.tls_cert and tls_key, or an address that only this machine can reach")
 	}
 }
 
-// rules looks at the rules that would be used.
-func (d *doctor) rules(c *daemon.Config) {
-	if c.Server.Database != "" {
-		return // the database may have none yet; see there
-	}
-	d.compile(&c.File)
-}
-
-func (d *doctor) compile(f *rule.File) {
+func (d *doctor) rules(f *rule.File) {
 	problems := f.Check()
 	for _, p := range problems {
-		d.note("rules", findFail, p.String(), "correct the rule; until then, what was in use before stays in use")
+		d.note("rules", findFail, p.String(), "correct the rule; until then, the previous rules stay in use")
 	}
-	tried, off := 0, 0
+	logOnly, disabled := 0, 0
 	for i := range f.Rules {
 		switch r := &f.Rules[i]; {
 		case r.Enabled != nil && !*r.Enabled:
-			off++
+			disabled++
 		case r.Action == rule.LogOnly:
-			tried++
+			logOnly++
 		}
 	}
 	switch {
 	case len(problems) > 0:
-	case len(f.Rules) == off:
-		d.note("rules", findWarn, fmt.Sprintf("no rule is enabled, of %d: every request passes", len(f.Rules)), "stint rules create, or [[rules]] in the config file")
-	case len(f.Rules) == off+tried:
-		d.note("rules", findWarn, "all rules are log_only: every request passes", "another action, once the record shows what they would refuse")
+	case len(f.Rules) == disabled:
+		d.note("rules", findWarn, fmt.Sprintf("none of %d rules is enabled: every request passes", len(f.Rules)), "stint rules create, or [[rules]] in the config file")
+	case len(f.Rules) == disabled+logOnly:
+		d.note("rules", findWarn, "all rules are log_only: every request passes", "another action, once the record shows what they would deny")
 	default:
-		d.note("rules", findOK, fmt.Sprintf("rules: %d, of which log_only: %d, not enabled: %d; tiers: %d", len(f.Rules), tried, off, len(f.Tiers)), "")
+		d.note("rules", findOK, fmt.Sprintf("rules: %d, of which log_only: %d, disabled: %d; tiers: %d", len(f.Rules), logOnly, disabled, len(f.Tiers)), "")
 	}
 }
 
-// counters looks at Redis.
+var severities = map[redisdoctor.Severity]string{redisdoctor.OK: findOK, redisdoctor.Info: findOK, redisdoctor.Warning: findWarn, redisdoctor.Problem: findFail}
+
+// counters checks Redis.
 func (d *doctor) counters(ctx context.Context, c *daemon.Config) {
 	if c.Server.Counters == "memory:" {
-		d.note("counters", findOK, "they are in the memory of each node, and gone when it stops; nodes do not share them", "")
+		d.note("counters", findOK, "each node has its own, in memory, and loses them when it stops", "")
 		return
 	}
-	const long = 30 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, long)
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	s, err := redisstore.Open(string(c.Server.Counters), redisstore.Options{})
 	if err != nil {
-		d.note("counters", findFail, "server.counters: "+err.Error(), "a URL such as redis://localhost:6379; docs/redis-url.md has all that there are")
+		d.note("counters", findFail, "server.counters: "+err.Error(), "a URL such as redis://localhost:6379; docs/redis-url.md describes all forms")
 		return
 	}
 	defer s.Close()
 	found, err := redisdoctor.Examine(ctx, s)
 	if err != nil {
-		d.note("counters", findFail, err.Error(), "make sure that Redis runs, and that this machine reaches it: "+c.Server.Counters.String())
+		d.note("counters", findFail, err.Error(), "make sure that Redis is running and can be reached from this machine: "+c.Server.Counters.String())
 		return
 	}
 	for _, f := range found {
@@ -226,26 +220,17 @@ func (d *doctor) counters(ctx context.Context, c *daemon.Config) {
 		if f.Server != "" {
 			text = f.Server + ": " + text
 		}
-		status := findOK
-		switch f.Severity {
-		case redisdoctor.OK, redisdoctor.Info:
-		case redisdoctor.Warning:
-			status = findWarn
-		case redisdoctor.Problem:
-			status = findFail
-		}
-		d.note("counters."+f.Check, status, text, f.Advice)
+		d.note("counters."+f.Check, severities[f.Severity], text, f.Advice)
 	}
 }
 
-// database looks at the database, and at the rules in it.
+// database checks the database, and the rules in it.
 func (d *doctor) database(ctx context.Context, c *daemon.Config) {
 	if c.Server.Database == "" {
-		d.note("database", findOK, "there is none: rules are in the config file, and there is no record", "")
+		d.note("database", findOK, "there is none: rules are in the config file, and decisions are not recorded", "")
 		return
 	}
-	const long = 30 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, long)
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	k, err := c.OpenCatalog(nil)
 	if err != nil {
@@ -253,52 +238,50 @@ func (d *doctor) database(ctx context.Context, c *daemon.Config) {
 		return
 	}
 	defer k.Close()
-	reach := "make sure that the database runs, and that this machine reaches it: " + c.Server.Database.String()
-	if file, ok := sqliteFile(c); ok {
-		if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
-			d.note("database.reach", findWarn, c.Server.Database.String()+" is not there yet", "stint migrate up, or stint serve, which makes it")
-			return
-		}
+	hint := tryDatabase + c.Server.Database.String()
+	if missingFile(c) {
+		d.note("database.reach", findWarn, c.Server.Database.String()+" does not exist yet", "stint migrate up, or stint serve, to create it")
+		return
 	}
 	err = k.Ping(ctx)
-	d.hear("database.reach", err, c.Server.Database.String()+" can be reached", reach)
+	d.result("database.reach", err, c.Server.Database.String()+" can be reached", hint)
 	if err != nil || !d.schema(ctx, k) {
 		return
 	}
 	db := k.Database()
 	d.clock(ctx, db)
-	// A write of nothing is refused where any would be.
+	// This changes nothing, but fails if writing is not possible.
 	_, err = db.Write.ExecContext(ctx, "UPDATE stint_catalog SET revision = revision WHERE 1 = 0")
-	d.hear("database.write", err, "it can be written to", "a user who may write, and a database that is no replica and has room")
+	d.result("database.write", err, "it can be written to", "a user with write permission, and a database that is not a replica and has free space")
 	d.notifications(ctx, db)
 	document, err := k.Export(ctx, catalog.ExportOptions{})
 	if err != nil {
-		d.note("rules", findFail, err.Error(), reach)
+		d.note("rules", findFail, err.Error(), hint)
 		return
 	}
-	d.compile(&document.File)
+	d.rules(&document.File)
 	d.nodes(ctx, k)
 }
 
-// schema reports whether the schema is good enough to go on.
+// schema reports whether the schema is recent enough for further checks.
 func (d *doctor) schema(ctx context.Context, k *catalog.Catalog) bool {
 	s, err := k.Schema(ctx)
 	switch {
 	case err != nil:
-		d.note("database.schema", findFail, err.Error(), "a user who may read all tables that are named stint_...")
+		d.note("database.schema", findFail, err.Error(), "a user with read permission on all tables named stint_...")
 		return false
 	case s.Current < s.Latest:
-		d.note("database.schema", findWarn, fmt.Sprintf("the schema is of version %d, and this program wants %d", s.Current, s.Latest), tryMigrate+"; or stint serve, which does it unless server.catalog.migrate is false")
+		d.note("database.schema", findWarn, fmt.Sprintf("the schema has version %d, and this version of stint needs %d", s.Current, s.Latest), tryMigrate+"; or stint serve, which migrates unless server.catalog.migrate is false")
 		return false
 	case s.Current > s.Latest:
-		d.note("database.schema", findOK, fmt.Sprintf("the schema is of version %d, which is newer than this program's, %d; it can be read", s.Current, s.Latest), "")
+		d.note("database.schema", findOK, fmt.Sprintf("the schema has version %d, newer than %d of this version of stint, which can use it", s.Current, s.Latest), "")
 	default:
-		d.note("database.schema", findOK, fmt.Sprintf("the schema is of version %d, the latest", s.Current), "")
+		d.note("database.schema", findOK, fmt.Sprintf("the schema has version %d, the latest", s.Current), "")
 	}
 	return true
 }
 
-// clock compares the clocks of the database and of this machine.
+// clock compares the clock of the database with the local one.
 func (d *doctor) clock(ctx context.Context, db *database.DB) {
 	var at database.Stamp
 	before := now()
@@ -309,62 +292,61 @@ func (d *doctor) clock(ctx context.Context, db *database.DB) {
 		return
 	}
 	apart := at.Sub(before.Add(after.Sub(before) / 2)).Abs()
-	d.apart("database.clock", "the clocks of the database and of this machine", apart-after.Sub(before)/2, apart)
+	d.clocks("database.clock", "the clocks of the database and this machine", apart-after.Sub(before)/2, apart)
 }
 
-// apart judges clocks, which differ by at least and about so much.
-func (d *doctor) apart(check, whose string, least, about time.Duration) {
-	const most = time.Second
-	text := fmt.Sprintf("%s differ by %v", whose, about.Round(time.Millisecond))
-	if least > most {
-		d.note(check, findWarn, text+": times in the record and the ends of bans are off", "chrony or another NTP client, on both machines")
+// clocks adds by how much two clocks differ: at least, and about.
+func (d *doctor) clocks(check, which string, least, about time.Duration) {
+	const tolerance = time.Second
+	text := fmt.Sprintf("%s differ by %v", which, about.Round(time.Millisecond))
+	if least > tolerance {
+		d.note(check, findWarn, text+": recorded times and the ends of bans are wrong", "chrony or another NTP client, on both machines")
 	} else {
 		d.note(check, findOK, text, "")
 	}
 }
 
-// notifications sees whether nodes are told of changes.
+// notifications checks whether the database notifies nodes of changes.
 func (d *doctor) notifications(ctx context.Context, db *database.DB) {
 	statement := db.Notify()
 	if statement == "" {
-		d.note("database.notify", findOK, "nodes notice changes by themselves", "")
+		d.note("database.notify", findOK, "nodes see changes without notifications", "")
 		return
 	}
-	const long = 5 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, long)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	told, done := make(chan struct{}, 1), make(chan struct{})
+	notified, done := make(chan struct{}, 1), make(chan struct{})
 	go func() {
 		defer close(done)
 		db.Watch(ctx, func() {
 			select {
-			case told <- struct{}{}:
+			case notified <- struct{}{}:
 			default:
 			}
 		})
 	}()
 	defer func() { cancel(); <-done }()
-	came := func() bool {
+	wait := func() bool {
 		select {
-		case <-told:
+		case <-notified:
 			return true
 		case <-ctx.Done():
 			return false
 		}
 	}
 	var err error
-	if came() { // which is that it listens
+	if wait() { // Watch calls once when it listens
 		_, err = db.Write.ExecContext(ctx, statement)
 	}
-	if err == nil && !came() {
-		d.note("database.notify", findWarn, "no notification came: nodes notice changes only when they look, every server.catalog.poll",
-			"a connection to PostgreSQL itself, or a pooler that keeps sessions: LISTEN does not work through one that shares them")
+	if err == nil && !wait() {
+		d.note("database.notify", findWarn, "there was no notification: nodes see changes only when they poll, every server.catalog.poll",
+			"a direct connection to PostgreSQL, or a pooler in session mode: LISTEN does not work in transaction mode")
 		return
 	}
-	d.hear("database.notify", err, "nodes are told of changes at once", "a user who may use NOTIFY")
+	d.result("database.notify", err, "nodes are notified of changes at once", "a user with permission to use NOTIFY")
 }
 
-// nodes looks at who shares the database.
+// nodes checks the nodes that share the database.
 func (d *doctor) nodes(ctx context.Context, k *catalog.Catalog) {
 	const recent = time.Minute
 	all, err := k.Nodes(ctx, recent)
@@ -372,43 +354,241 @@ func (d *doctor) nodes(ctx context.Context, k *catalog.Catalog) {
 		d.note("nodes", findFail, err.Error(), "")
 		return
 	}
-	last := int64(0)
+	latest := int64(0)
 	for _, n := range all {
-		last = max(last, n.Revision)
+		latest = max(latest, n.Revision)
 	}
 	for _, n := range all {
-		d.node(n, last)
+		d.node(n, n.Revision < latest, findOK)
 	}
 	if len(all) == 0 {
-		d.note("nodes", findOK, "no node uses the database now", "")
+		d.note("nodes", findOK, "no node is using the database", "")
 	}
 }
 
-func (d *doctor) node(n catalog.NodeInfo, last int64) {
+func (d *doctor) node(n catalog.NodeInfo, behind bool, health string) {
 	switch {
 	case n.Problem != "":
-		d.note("nodes", findFail, fmt.Sprintf("%s cannot use revision %d: %s", n.Name, last, n.Problem), "its log; and stint changes list, for what was changed")
-	case n.Revision < last:
-		d.note("nodes", findWarn, fmt.Sprintf("%s uses revision %d, and the latest is %d", n.Name, n.Revision, last), "to look again; if it stays so, its log")
+		d.note("nodes", findFail, fmt.Sprintf("%s uses revision %d, and cannot use the latest: %s", n.Name, n.Revision, n.Problem), "its log; and stint changes list, to see what was changed")
+	case behind:
+		d.note("nodes", findWarn, fmt.Sprintf("%s uses revision %d, which is not the latest", n.Name, n.Revision), "again in a moment; then its log")
+	case health != findOK:
+		d.note("nodes", findWarn, fmt.Sprintf("%s is %s", n.Name, health), "stint status with --server of that node")
 	default:
 		d.note("nodes", findOK, fmt.Sprintf("%s uses revision %d, the latest, with version %s", n.Name, n.Revision, n.Version), "")
 	}
 }
 
-// archive looks at where old months go.
+// archive checks whether the archive can be read.
 func (d *doctor) archive(ctx context.Context, c *daemon.Config) {
 	url := c.Server.Record.Archive
 	if url == "" || url == "none" || c.Server.Database == "" {
 		return
 	}
-	const long = 15 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, long)
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	a, err := c.OpenArchive(ctx, nothingThere{}, nil)
+	a, err := c.OpenArchive(ctx, noSource{}, nil)
 	n := 0
 	if err == nil {
 		months, failed := a.List(ctx)
 		n, err = len(months), failed
 	}
-	d.hear("archive", err, fmt.Sprintf("%s can be read; months: %d", url, n), "make sure that the archive is there, and that this user may use it: "+url.String())
+	d.result("archive", err, fmt.Sprintf("%s can be read; months: %d", url, n), "make sure that the archive exists and that this user has access to it: "+url.String())
+}
+
+// directories checks the directories that a server writes to.
+func (d *doctor) directories(c *daemon.Config) {
+	if c.Server.Database == "" || c.Server.Database == "sqlite::memory:" {
+		return
+	}
+	for _, dir := range []struct{ setting, set, under string }{
+		{"server.catalog.last_good", c.Server.Catalog.LastGood, ""},
+		{"server.record.spool", c.Server.Record.Spool, "spool"},
+	} {
+		path := dir.set
+		if path == "none" {
+			continue
+		}
+		if path == "" {
+			if path = daemon.StateDir(d.environ); path == "" {
+				d.note("directories", findWarn, dir.setting+" is not set, and there is no state directory", dir.setting+" = \"/var/lib/stint\", or the environment variable STATE_DIRECTORY")
+				continue
+			}
+			path = filepath.Join(path, dir.under)
+		}
+		err := canWrite(path)
+		if err != nil {
+			err = fmt.Errorf("%s: %w", dir.setting, err)
+		}
+		d.result("directories", err, dir.setting+": "+path+" can be written to", "a directory that the user of the server can write to, or none")
+	}
+}
+
+// canWrite writes a file to a directory or, if it does not exist, to its parent.
+func canWrite(dir string) error {
+	f, err := os.CreateTemp(dir, ".stint-doctor-*")
+	if parent := filepath.Dir(dir); errors.Is(err, fs.ErrNotExist) && parent != dir {
+		return canWrite(parent)
+	} else if err != nil {
+		return err
+	}
+	_, err = f.WriteString("stint")
+	return errors.Join(err, f.Close(), os.Remove(f.Name()))
+}
+
+// ports checks the addresses that a server listens on.
+func (d *doctor) ports(ctx context.Context, c *daemon.Config) {
+	for _, l := range []struct {
+		name    string
+		at      daemon.Listener
+		served  bool
+		answers string // a path that only Stint answers
+	}{
+		{"http", c.Server.HTTP, true, "/healthz"},
+		{"gateway", c.Server.Gateway, len(c.Upstreams) > 0, ""},
+		{"grpc", c.Server.GRPC, c.Envoy.Config != "" || c.Envoy.XDS.Server != "", ""},
+		{"admin", c.Server.Admin.Listener, true, "/healthz"},
+	} {
+		setting := "server." + l.name + ".address"
+		if l.at.Address == "" || !l.served || strings.HasPrefix(l.at.Address, "unix:") {
+			continue
+		}
+		var config net.ListenConfig
+		listener, err := config.Listen(ctx, "tcp", l.at.Address)
+		if err == nil {
+			_ = listener.Close()
+			d.note("ports", findOK, setting+": "+l.at.Address+" is free", "")
+			continue
+		}
+		if l.answers != "" && stintAt(ctx, l.at, l.answers) {
+			d.note("ports", findOK, setting+": Stint is already running at "+l.at.Address, "")
+			if l.name == "admin" && !d.named && l.at.TLSCert == "" {
+				d.serverFlags.server = "http://" + local(l.at.Address)
+				d.server(ctx)
+			}
+			continue
+		}
+		status := findFail
+		if l.answers == "" { // it may be Stint
+			status = findWarn
+		}
+		d.note("ports", status, setting+": "+err.Error(), "another address, or stop the program that uses this one")
+	}
+}
+
+// local returns the address to reach a listener from this machine.
+func local(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return address
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// stintAt reports whether Stint answers at a listener.
+func stintAt(ctx context.Context, l daemon.Listener, path string) bool {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if l.TLSCert != "" {
+		return false // the certificate may be for another name
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+local(l.Address)+path, nil)
+	if err != nil {
+		return false
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	defer transport.CloseIdleConnections()
+	response, err := transport.RoundTrip(r)
+	if err != nil {
+		return false
+	}
+	defer response.Body.Close()
+	const maxResponse = 1 << 20
+	var health daemon.Health
+	return json.NewDecoder(io.LimitReader(response.Body, maxResponse)).Decode(&health) == nil && health.Status != ""
+}
+
+// files checks the limit of open files. Each connection is one.
+func (d *doctor) files() {
+	const recommended = 4096
+	n, ok := openFiles()
+	switch {
+	case !ok:
+	case n < recommended:
+		d.note("files", findWarn, fmt.Sprintf("at most %d files may be open, and each connection is one", n), "ulimit -n 65536, or LimitNOFILE=65536 in systemd")
+	default:
+		d.note("files", findOK, fmt.Sprintf("at most %d files may be open", n), "")
+	}
+}
+
+// server checks a running server.
+func (d *doctor) server(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	a, err := d.open(d.terminal)
+	if err != nil {
+		d.failed("api", err)
+		return
+	}
+	defer a.close()
+	var session admin.Session
+	if err := a.do(ctx, call{path: "/session", into: &session}); err != nil {
+		d.failed("api", err)
+		return
+	}
+	d.note("api", findOK, fmt.Sprintf("%s answers; the token belongs to %s and has the role %s", a.base, session.Name, session.Role), "")
+	const soon = 24 * time.Hour
+	if end := session.Token; !end.IsZero() && end.Sub(now()) < soon {
+		d.note("api.token", findWarn, fmt.Sprintf("the token expires at %s", cell(session.Token)), "stint tokens create, to create one that is valid for longer")
+	}
+	var s admin.Status
+	before := now()
+	if err := a.do(ctx, call{path: "/status", into: &s}); err != nil {
+		d.failed("api", err)
+		return
+	}
+	about := s.Now.Sub(before).Abs()
+	d.clocks("api.clock", "the clocks of the server and this machine", about-now().Sub(before), about)
+	if mine := versionOf().Version; s.Version != mine {
+		d.note("api.version", findWarn, fmt.Sprintf("the server has version %s, and this program %s", s.Version, mine), "the same version on both sides")
+	} else {
+		d.note("api.version", findOK, "the server and this program have version "+s.Version, "")
+	}
+	for _, c := range s.Health.Checks {
+		if status, ok := map[string]string{"degraded": findWarn, "not_ready": findFail}[c.Status]; ok {
+			d.note("health."+c.Name, status, c.Detail, "the log of the server")
+		}
+	}
+	if s.Health.Status == findOK {
+		d.note("health", findOK, "all parts of the server are healthy", "")
+	}
+	if !d.named {
+		return
+	}
+	nodes, err := items[admin.Node](ctx, a, "/nodes", nil)
+	if err != nil {
+		d.failed("nodes", err)
+		return
+	}
+	for _, n := range nodes {
+		health := findOK
+		if n.State != nil {
+			health = n.State.Status
+		}
+		d.node(catalog.NodeInfo{Name: n.Name, Revision: n.Revision, Problem: n.Problem, Version: n.Version}, n.Behind, health)
+	}
+}
+
+// failed adds that a call of the server failed.
+func (d *doctor) failed(check string, err error) {
+	a := advice{}
+	errors.As(err, &a)
+	status := findFail
+	if !d.named && (hasStatus(err, http.StatusUnauthorized) || hasStatus(err, http.StatusForbidden)) {
+		status = findWarn // the user did not ask for this server
+	}
+	d.note(check, status, err.Error(), a.try)
 }

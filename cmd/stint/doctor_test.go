@@ -15,7 +15,7 @@ import (
 	"github.com/stintdev/stint/internal/test/testredis"
 )
 
-// found is one finding.
+// found is a finding.
 type found struct{ Check, Status, Found, Advice string }
 
 // examine runs the doctor.
@@ -32,13 +32,13 @@ func examine(t *testing.T, environ []string, args ...string) (code int, all []fo
 	return code, all
 }
 
-// has reports whether there is such a finding; those that are not ok say what to do.
+// has checks that there is a finding, with advice if it is not ok.
 func has(t *testing.T, all []found, check, status, pattern string) {
 	t.Helper()
 	for _, f := range all {
 		if f.Check == check && f.Status == status && regexp.MustCompile(pattern).MatchString(f.Found) {
 			if status != "ok" && f.Advice == "" {
-				t.Errorf("%s does not say what to do", check)
+				t.Errorf("%s has no advice", check)
 			}
 			return
 		}
@@ -46,10 +46,10 @@ func has(t *testing.T, all []found, check, status, pattern string) {
 	t.Errorf("there is no %s %s %s in %+v", check, status, pattern, all)
 }
 
-// elsewhere are settings of listeners that no one else has.
+// elsewhere are settings of listeners on free ports.
 var elsewhere = []string{"--set", "server.http.address=127.0.0.1:0", "--set", "server.admin.address=127.0.0.1:0"}
 
-// TestDoctor has what is well called so, and what is not.
+// TestDoctor checks findings about a working and a broken environment.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	postgres, redis := testpostgres.Shared(t).Database(t), testredis.Start(t)
@@ -72,7 +72,7 @@ func TestDoctor(t *testing.T) {
 	}
 	for check, text := range map[string]string{
 		"config": "no config file", "counters.script": "runs", "counters.reach": "", "database.reach": "can be reached", "database.schema": "the latest", "database.clock": "differ by",
-		"database.write": "can be written to", "database.notify": "told of changes at once", "rules": "rules: 1", "nodes": "no node", "archive": "months: 0",
+		"database.write": "can be written to", "database.notify": "notified of changes at once", "rules": "rules: 1", "nodes": "no node", "archive": "months: 0",
 		"directories": "server.record.spool: " + home, "ports": "is free", "files": "may be open",
 	} {
 		has(t, all, check, "ok", text)
@@ -96,7 +96,7 @@ func TestDoctor(t *testing.T) {
 	has(t, all, "database.reach", "fail", "out of reach")
 	has(t, all, "directories", "fail", "server.catalog.last_good: ")
 	has(t, all, "ports", "fail", "server.http.address: ")
-	has(t, all, "api", "fail", "cannot be reached")
+	has(t, all, "api", "fail", "cannot reach")
 
 	for _, c := range []struct {
 		args                  []string
@@ -107,7 +107,7 @@ func TestDoctor(t *testing.T) {
 		{[]string{"--config", "testdata/none.toml"}, 1, "config", "fail", "no such file"},
 		{append([]string{"--config", file}, elsewhere...), 0, "rules", "ok", "rules: 3"},
 		{elsewhere, 0, "rules", "warn", "every request passes"},
-		{append([]string{"--database", "sqlite:" + filepath.Join(home, "none.db"), "--set", "server.catalog.last_good=none", "--set", "server.record.spool=none"}, elsewhere...), 0, "database.reach", "warn", "not there yet"},
+		{append([]string{"--database", "sqlite:" + filepath.Join(home, "none.db"), "--set", "server.catalog.last_good=none", "--set", "server.record.spool=none"}, elsewhere...), 0, "database.reach", "warn", "not exist yet"},
 		{append([]string{"--set", "server.admin.insecure=true", "--set", "server.admin.address=0.0.0.0:0"}, elsewhere[:2]...), 0, "config.admin", "warn", "without TLS"},
 	} {
 		code, all := examine(t, environ, c.args...)
@@ -118,21 +118,21 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// TestDoctorServer asks a server that runs.
+// TestDoctorServer checks a running server.
 func TestDoctorServer(t *testing.T) {
 	t.Parallel()
-	h := serveHouse(t, file)
+	h := serveAdmin(t, file)
 	here := []string{"--set", "server.http.address=" + strings.TrimPrefix(h.http, "http://"), "--set", "server.admin.address=" + strings.TrimPrefix(h.admin, "http://")}
 	code, all := examine(t, h.environ, here...)
 	for _, c := range []struct{ check, saying string }{
-		{"ports", "a stint serves"}, {"api", "the role admin"}, {"api.version", "dev"}, {"api.clock", "differ by"}, {"health", "are well"}, {"nodes", "is well"},
+		{"ports", "already running"}, {"api", "the role admin"}, {"api.version", "dev"}, {"api.clock", "differ by"}, {"health", "are healthy"}, {"nodes", "the latest"},
 	} {
 		has(t, all, c.check, "ok", c.saying)
 	}
 	if code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	// It finds the server by itself, and lacks a token.
+	// It finds the server by itself, but has no token.
 	code, all = examine(t, nil, here...)
 	has(t, all, "api", "warn", "")
 	if code != 0 {

@@ -55,8 +55,8 @@ func TestCommandsDocumented(t *testing.T) {
 }
 
 // TestDocumentedTOML checks every block of TOML in the documents: each is a config file that
-// can be used. One that is part of a larger file has <!-- fragment --> before it, which no one
-// sees: its fields must be known.
+// can be used. A part of a larger file has the invisible comment <!-- fragment --> before it:
+// only its fields are checked.
 func TestDocumentedTOML(t *testing.T) {
 	t.Parallel()
 	for _, b := range testdoc.Blocks(t) {

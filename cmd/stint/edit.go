@@ -17,19 +17,19 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// remark begins the lines that are not the editor's: what is wrong with the rest.
+// remark starts the lines above the text that say what is wrong with it.
 const remark = "#: "
 
 func (k *kind[T]) edit(t *terminal) *cobra.Command {
-	c := serverCommand(t, &cobra.Command{
+	return serverCommand(t, &cobra.Command{
 		Use:   "edit ID",
 		Short: "Edit a " + k.one + " in an editor",
-		Long: "Edit a " + k.one + ` as TOML, in $VISUAL, $EDITOR or vi. If something is wrong with it, or someone else
-has changed it meanwhile, the editor is opened again with what was written, and says so
-at the top. To leave all as it is, save nothing, or an empty file. What could not be
-stored is kept in a file, and its name is told.`,
+		Long: "Edit a " + k.one + ` as TOML, in $VISUAL, $EDITOR or vi. If it has problems, or someone else has
+changed it in the meantime, the editor is opened again with your text, and with the problems
+at the top. To change nothing, do not save, or save an empty file. A text that could not be
+stored is kept in a file, whose name is shown.`,
 		Example: fmt.Sprintf("  stint %s edit %s\n  EDITOR='code --wait' stint %s edit %s", k.path, k.example, k.path, k.example),
-		Args:    wants(1, 1, "the id of one"),
+		Args:    wants(1, 1, "an ID"), ValidArgsFunction: completeIDs(t, k.path),
 	}, func(c *cobra.Command, a *client, args []string) error {
 		r, err := k.get(c.Context(), a, args[0])
 		if err != nil {
@@ -49,23 +49,21 @@ stored is kept in a file, and its name is told.`,
 		}
 		kept, err := k.editing(c.Context(), a, &e, r, text)
 		if kept {
-			return advice{err, fmt.Sprintf("stint %s set %s -f %s, which has what was written", k.path, args[0], e.path)}
+			return advice{err, fmt.Sprintf("stint %s set %s -f %s, which contains your text", k.path, args[0], e.path)}
 		}
 		return errors.Join(err, os.Remove(e.path))
 	})
-	completes(c, k.path)
-	return c
 }
 
-// editing is a file that is edited.
+// editing is a file in an editor.
 type editing struct {
 	*terminal
 	in   io.Reader
 	path string
 }
 
-// editing goes on until what is written can be stored, or nothing is to be. It reports
-// whether something was written that would be lost.
+// editing opens the editor until the text can be stored, or nothing is to be changed. It
+// reports whether the file has a text that would be lost.
 func (k *kind[T]) editing(ctx context.Context, a *client, e *editing, r stored[T], first string) (kept bool, err error) {
 	was, last, problems, wrong := r, first, []string(nil), false
 	seen, err := treeOf(r.Value)
@@ -81,7 +79,7 @@ func (k *kind[T]) editing(ctx context.Context, a *client, e *editing, r stored[T
 			e.notes("nothing was changed")
 			return false, nil
 		case text == last && wrong:
-			return true, errors.New("it was saved as it was, and has problems:\n  " + strings.Join(problems, "\n  "))
+			return true, errors.New("it was saved without changes, and has problems:\n  " + strings.Join(problems, "\n  "))
 		}
 		last, wrong = text, true
 		var v T
@@ -97,9 +95,9 @@ func (k *kind[T]) editing(ctx context.Context, a *client, e *editing, r stored[T
 		}
 		now, err := k.change(ctx, a, &r, r.Version, after, false)
 		if err == nil {
-			return false, k.changed(e.terminal, &was, &now, false)
+			return false, k.printChange(e.terminal, &was, &now, false)
 		}
-		f := new(refused)
+		f := new(problem)
 		switch errors.As(err, &f); f.Status {
 		case http.StatusUnprocessableEntity, http.StatusBadRequest:
 			problems = append([]string{clean(f.Detail)}, f.lines()...)
@@ -111,26 +109,25 @@ func (k *kind[T]) editing(ctx context.Context, a *client, e *editing, r stored[T
 				return true, err
 			}
 			if r = was; r.Version == 0 {
-				return true, f // it is in a file
+				return true, f // the rules are in a file
 			}
-			problems = []string{fmt.Sprintf("%s has changed it meanwhile: it is of version %d. To save again is to replace that, which has:", visible(r.By), r.Version)}
+			problems = []string{fmt.Sprintf("%s changed it in the meantime, to version %d. Saving again overwrites these changes:", visible(r.By), r.Version)}
 			theirs, err := treeOf(r.Value)
 			if err != nil {
 				return true, err
 			}
 			for _, d := range differ("", seen, theirs) {
-				problems = append(problems, fmt.Sprintf("  %s: %s -> %s", d.Path, printable(cmp.Or(d.Before, "none")), printable(cmp.Or(d.After, "none"))))
+				problems = append(problems, "  "+formatDiff(d))
 			}
 			seen = theirs
-			wrong = false // it may be saved as it is
+			wrong = false // it may be saved without changes
 		default:
 			return true, err
 		}
 	}
 }
 
-// remarks are the lines of problems with what was written, and their places are where it
-// stands once these lines are above it.
+// remarks returns the lines of problems. Their line numbers count these lines, too.
 func remarks(err error) []string {
 	var problems strict.Problems
 	if !errors.As(err, &problems) {
@@ -146,7 +143,7 @@ func remarks(err error) []string {
 	return out
 }
 
-// open has a text edited, under what is wrong with it, and returns what it has become.
+// open opens the editor with a text below its problems, and returns the new text.
 func (e *editing) open(ctx context.Context, problems []string, text string) (string, error) {
 	var b strings.Builder
 	for _, p := range problems {
@@ -157,11 +154,11 @@ func (e *editing) open(ctx context.Context, problems []string, text string) (str
 		return "", err
 	}
 	editor := cmp.Or(e.variable("VISUAL"), e.variable("EDITOR"), "vi")
-	// It may have flags, and so is for the shell; the file is not.
+	// The editor may have flags, so the shell runs it.
 	c := exec.CommandContext(ctx, "sh", "-c", editor+` "$1"`, "stint", e.path)
 	c.Stdin, c.Stdout, c.Stderr, c.Env = e.in, e.out, e.err, e.environ
 	if err := c.Run(); err != nil {
-		return "", advice{fmt.Errorf("the editor %s: %w", strict.Quote(editor), err), "EDITOR with the name of one that is there"}
+		return "", advice{fmt.Errorf("the editor %s: %w", strict.Quote(editor), err), "EDITOR with the name of an editor that is installed"}
 	}
 	data, err := os.ReadFile(e.path)
 	if err != nil {

@@ -20,27 +20,27 @@ func newEnvoy(t *terminal) *cobra.Command {
 	return family("envoy", "Check and convert configurations of envoyproxy/ratelimit", newEnvoyCheck(t), newEnvoyConvert(t))
 }
 
-// envoyFlags are how descriptors are understood, as the settings of [envoy] have it.
+// envoyFlags are the flags that correspond to settings in [envoy].
 type envoyFlags struct{ descriptor.Options }
 
 func (f *envoyFlags) add(c *cobra.Command) {
-	c.Flags().BoolVar(&f.Merge, "merge-domains", false, "allow several files to have descriptors of one domain")
-	c.Flags().BoolVar(&f.FixedMonths, "fixed-months", false, "count weeks, months and years as envoyproxy/ratelimit does")
-	c.Flags().BoolVar(&f.Independent, "independent", false, "count each descriptor of a request for itself")
+	c.Flags().BoolVar(&f.Merge, "merge-domains", false, "allow several files with descriptors of the same domain")
+	c.Flags().BoolVar(&f.FixedMonths, "fixed-months", false, "use weeks, months and years of fixed length, like envoyproxy/ratelimit")
+	c.Flags().BoolVar(&f.Independent, "independent", false, "count each descriptor of a request separately")
 }
 
-// read reads the files of a directory. The error is of type [rule.Problems], unless they
-// could not be read.
+// read reads the files of a directory. The error is [rule.Problems], unless they cannot be
+// read.
 func (f *envoyFlags) read(dir string) (files int, limits *descriptor.Config, err error) {
 	all, err := descriptor.ReadDir(dir)
 	if err != nil {
-		return 0, nil, advice{err, "a directory of YAML files of envoyproxy/ratelimit, or one such file"}
+		return 0, nil, advice{err, "a directory of YAML files of envoyproxy/ratelimit, or one of these files"}
 	}
 	limits, err = descriptor.Read(all, f.Options)
 	return len(all), limits, err
 }
 
-// descriptors is what "envoy check" says of a directory.
+// descriptors is the output of "envoy check".
 type descriptors struct {
 	Dir         string        `json:"dir"`
 	Files       int           `json:"files"`
@@ -52,7 +52,7 @@ type descriptors struct {
 	Request     *traced       `json:"request,omitempty"`
 }
 
-// difference is a [descriptor.Difference].
+// difference is a [descriptor.Difference] in JSON.
 type difference struct {
 	Path   string `json:"path"`
 	File   string `json:"file"`
@@ -61,30 +61,29 @@ type difference struct {
 	Text   string `json:"text"`
 }
 
-// traced is how the limit of a descriptor was found, and what it says.
+// traced shows how the limit of a descriptor was found, and its decision.
 type traced struct {
 	Domain  string   `json:"domain"`
 	Steps   []string `json:"steps"`
-	Limit   string   `json:"limit,omitempty"` // the path; empty: there is none
+	Limit   string   `json:"limit,omitempty"` // the path; empty: no limit applies
 	Hits    int64    `json:"hits"`
-	Allowed bool     `json:"allowed"` // if nothing was counted before
+	Allowed bool     `json:"allowed"` // with no requests counted before
 }
 
 func newEnvoyCheck(t *terminal) *cobra.Command {
 	var (
-		f  envoyFlags
-		q  question
-		as string
+		f envoyFlags
+		q question
 	)
 	c := &cobra.Command{
 		Use:   "check DIR",
-		Short: "Check a configuration, and say what differs from envoyproxy/ratelimit",
-		Long: `Check the YAML files of a directory, and say all that is wrong with them, with file,
-line and column; or else what envoyproxy/ratelimit would do otherwise with them. The
-exit code is 1 if anything is wrong.
+		Short: "Check a configuration, and list differences from envoyproxy/ratelimit",
+		Long: `Check the YAML files of a directory, and list all problems with file, line and column; or, if
+there are none, what envoyproxy/ratelimit would do differently. The exit code is 1 if there
+are problems.
 
-With --entry, say entry by entry how the limit of a descriptor is found, and whether it
-would pass if nothing had been counted yet. The exit code is 1 if it would not.`,
+With --entry, show entry by entry how the limit of a descriptor is found, and whether a
+request would be allowed if none had been counted yet. The exit code is 1 if it would not.`,
 		Example: `  stint envoy check ratelimit/config
   stint envoy check ratelimit/config --domain shop --entry generic_key=search --entry user=alice
   stint envoy check ratelimit/config -o json`,
@@ -97,44 +96,33 @@ would pass if nothing had been counted yet. The exit code is 1 if it would not.`
 			files, limits, err := f.read(args[0])
 			x.Files = files
 			if err == nil {
-				x.describe(limits)
+				x.Domains = limits.Domains()
+				for range limits.Limits() {
+					x.Limits++
+				}
+				for _, d := range limits.Differences() {
+					x.Differences = append(x.Differences, difference(d))
+				}
 				x.Request, err = q.ask(limits)
 			}
 			if err != nil && !errors.As(err, &x.Problems) {
 				return err
 			}
-			rows := x.Problems // or, as these do, what differs
+			rows := x.Problems // or differences, in the same form
 			for _, d := range x.Differences {
 				rows = append(rows, rule.Problem{File: d.File, Line: d.Line, Column: d.Column, Path: d.Path, Message: d.Text})
 			}
-			if err := t.say(as, x, rows, func() error { return x.show(t) }); err != nil {
-				return err
-			}
-			if len(x.Problems) > 0 || x.Request != nil && !x.Request.Allowed {
-				return errNo
-			}
-			return nil
+			return answer(t.print(x, rows, func() error { return x.show(t) }), len(x.Problems) == 0 && (x.Request == nil || x.Request.Allowed))
 		},
 	}
 	f.add(c)
-	c.Flags().StringVar(&q.domain, "domain", "", "the `name` of the domain (default: that of the files, if there is one only)")
+	c.Flags().StringVar(&q.domain, "domain", "", "the `name` of the domain (default: that of the files, if they have only one)")
 	c.Flags().StringArrayVar(&q.entries, "entry", nil, "an entry of a descriptor, as `key=value`; can be repeated")
-	c.Flags().Int64Var(&q.hits, "hits", 1, "how many `hits` the request has")
-	addOutput(c, &as)
+	c.Flags().Int64Var(&q.hits, "hits", 1, "the number of `hits` of the request")
+	addOutput(c)
 	return c
 }
 
-func (x *descriptors) describe(c *descriptor.Config) {
-	x.Domains = c.Domains()
-	for range c.Limits() {
-		x.Limits++
-	}
-	for _, d := range c.Differences() {
-		x.Differences = append(x.Differences, difference(d))
-	}
-}
-
-// show writes it for people.
 func (x *descriptors) show(t *terminal) error {
 	if len(x.Problems) > 0 {
 		_, err := fmt.Fprintln(t.out, x.Problems.Error())
@@ -146,12 +134,12 @@ func (x *descriptors) show(t *terminal) error {
 	}
 	fmt.Fprintf(t.out, "%s: files: %d, domains: %d, limits: %d, no problems\n", x.Dir, x.Files, len(x.Domains), x.Limits)
 	if len(x.Differences) > 0 {
-		fmt.Fprintln(t.out, "\nWhat envoyproxy/ratelimit does otherwise with it:")
+		fmt.Fprintln(t.out, "\nDifferences from envoyproxy/ratelimit in this configuration:")
 		for _, d := range x.Differences {
 			fmt.Fprintln(t.out, " ", descriptor.Difference(d))
 		}
 	}
-	fmt.Fprintln(t.out, "\nWhat is otherwise than there in any case:")
+	fmt.Fprintln(t.out, "\nDifferences in any configuration:")
 	for _, text := range x.General {
 		fmt.Fprintln(t.out, " ", text)
 	}
@@ -178,14 +166,14 @@ func (q *question) parse() error {
 	}
 	switch {
 	case q.domain != "" && len(q.parsed) == 0:
-		return advice{errors.New("--domain: want the entries of a descriptor, too"), example}
+		return advice{errors.New("--domain: want --entry as well"), example}
 	case q.hits < 1 || q.hits > math.MaxUint32:
 		return advice{fmt.Errorf("--hits %d: want from 1 to %d", q.hits, uint32(math.MaxUint32)), "--hits 1"}
 	}
 	return nil
 }
 
-// ask returns nil if nothing is asked.
+// ask finds the limit of the request, or returns nil if there are no entries.
 func (q *question) ask(c *descriptor.Config) (*traced, error) {
 	if len(q.parsed) == 0 {
 		return nil, nil
@@ -211,27 +199,21 @@ func (q *question) ask(c *descriptor.Config) (*traced, error) {
 	}
 	x.Limit = found.Path
 	if !found.Unlimited && !found.Shadow {
-		x.Allowed = found.Requests > 0 && fits(found.Limit, q.hits)
+		_, unused := found.Limit.Take(stint.State{}, time.Unix(0, 0), q.hits)
+		x.Allowed = found.Requests > 0 && unused.Allowed
 	}
 	return x, nil
 }
 
-// fits reports whether a limit of which nothing is used lets so many pass.
-func fits(l stint.Limit, hits int64) bool {
-	_, d := l.Take(stint.State{}, time.Unix(0, 0), hits)
-	return d.Allowed
-}
-
-// show writes it for people.
 func (x *traced) show(t *terminal) {
 	for _, s := range x.Steps {
 		fmt.Fprintln(t.out, s)
 	}
 	outcome := "allowed"
 	if !x.Allowed {
-		outcome = "refused"
+		outcome = "denied"
 	}
-	fmt.Fprintf(t.out, "\n%s, if nothing was counted before, with hits: %d\n", outcome, x.Hits)
+	fmt.Fprintf(t.out, "\n%s, if no requests were counted before, with hits: %d\n", outcome, x.Hits)
 }
 
 func newEnvoyConvert(t *terminal) *cobra.Command {
@@ -239,14 +221,15 @@ func newEnvoyConvert(t *terminal) *cobra.Command {
 	var meanings map[string]string
 	c := &cobra.Command{
 		Use:   "convert DIR",
-		Short: "Write a configuration of envoyproxy/ratelimit as rules",
-		Long: `Write the descriptors of a directory as rules, in TOML, to the standard output, and
-what is not the same, or could not be converted, to the standard error.
+		Short: "Convert a configuration of envoyproxy/ratelimit to rules",
+		Long: `Convert the descriptors of a directory to rules, and write them in TOML to the standard
+output. Differences, and descriptors that cannot be converted, are listed on the standard
+error.
 
-The keys of descriptors come from Envoy's actions, and rules look at requests: --map
-says what a key means. It is ip, user, tenant, api_key, path, method, header:NAME, or
-ignore, for one that is always the same. Keys of Envoy's own actions, such as
-remote_address, are known; any other is taken for the name of a header.`,
+The keys of descriptors come from Envoy's actions, while rules match requests: --map sets
+what a key means. It is ip, user, tenant, api_key, path, method, header:NAME, or ignore for
+a key that is always the same. Keys of Envoy's own actions, such as remote_address, are
+known; any other key is assumed to be the name of a header.`,
 		Example: `  stint envoy convert ratelimit/config > stint.toml
   stint envoy convert ratelimit/config --map account=user --map plan=header:X-Plan`,
 		Args: wants(1, 1, "one DIR"),
@@ -261,7 +244,7 @@ remote_address, are known; any other is taken for the name of a header.`,
 			}
 			_, limits, err := f.read(args[0])
 			if problems := rule.Problems(nil); errors.As(err, &problems) {
-				return advice{err, "correct what is listed, and then: stint envoy check " + args[0]}
+				return advice{err, "correct the problems, then: stint envoy check " + args[0]}
 			} else if err != nil {
 				return err
 			}
@@ -272,11 +255,11 @@ remote_address, are known; any other is taken for the name of a header.`,
 		},
 	}
 	f.add(c)
-	c.Flags().StringToStringVar(&meanings, "map", nil, "what a key means, as `key=meaning`; can be repeated")
+	c.Flags().StringToStringVar(&meanings, "map", nil, "the meaning of a key, as `key=meaning`; can be repeated")
 	return c
 }
 
-// isMeaning reports whether a key may mean this.
+// isMeaning reports whether --map accepts a meaning.
 func isMeaning(text string) bool {
 	name, isHeader := strings.CutPrefix(text, "header:")
 	return isHeader && name != "" ||

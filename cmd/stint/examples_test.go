@@ -39,7 +39,7 @@ func startDemo(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if _ = c.Wait(); c.ProcessState.ExitCode() != 0 { // and not that it was told to end
+		if _ = c.Wait(); c.ProcessState.ExitCode() != 0 { // whatever Wait says about the interrupt
 			t.Error(c.ProcessState)
 		}
 	})
@@ -55,8 +55,8 @@ func startDemo(t *testing.T) string {
 	}
 }
 
-// TestDemoPrints runs what the demo prints, as it is.
-func TestDemoPrints(t *testing.T) {
+// TestDemoCommands runs the commands that the demo prints.
+func TestDemoCommands(t *testing.T) {
 	t.Parallel()
 	text := startDemo(t)
 	var script []string
@@ -71,7 +71,7 @@ func TestDemoPrints(t *testing.T) {
 	out, err := c.CombinedOutput()
 	for _, want := range []string{"200 200 200 200 200 429 429", "HTTP/1.1 429", "200 200 200 429 429 429 429", `"allowed":true`, "allowed by", "per-client", "ip 127.0.0.1"} {
 		if !strings.Contains(string(out), want) {
-			t.Errorf("it does not say %q", want)
+			t.Errorf("the output does not contain %q", want)
 		}
 	}
 	if err != nil || len(script) < 8 || t.Failed() {
@@ -89,10 +89,10 @@ var notRun = map[string]string{
 	`\| jq`:                            "jq; the command itself is in another example",
 }
 
-// goesOn are examples that run until they are interrupted.
-var goesOn = regexp.MustCompile(`serve|top( --server.*)?$|follow`)
+// endless are examples that run until they are interrupted.
+var endless = regexp.MustCompile(`serve|top( --server.*)?$|follow`)
 
-// demo is a server without any configuration, and commands that ask it.
+// demo is a server without any configuration.
 type demo struct {
 	gateway, api, admin string
 	environ             []string
@@ -119,7 +119,7 @@ func newDemo(t *testing.T) *demo {
 	return d
 }
 
-// begin makes the catalog what it was, and returns a directory with the files.
+// begin restores the initial catalog, and returns a directory with the files.
 func (d *demo) begin(t *testing.T) (dir string) {
 	t.Helper()
 	var keys []struct{ ID string }
@@ -138,7 +138,7 @@ func (d *demo) begin(t *testing.T) (dir string) {
 	return dir
 }
 
-// must returns what a command says that has to work.
+// must runs a command that must succeed, and returns its output.
 func (d *demo) must(t *testing.T, args ...string) string {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -148,7 +148,7 @@ func (d *demo) must(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-// made returns the id of what a command makes.
+// made returns the id of the object that a command creates.
 func (d *demo) made(t *testing.T, args ...string) string {
 	t.Helper()
 	var v struct{ ID string }
@@ -180,11 +180,11 @@ func (d *demo) run(t *testing.T, dir, line string) string {
 		call = strings.ReplaceAll(call, "4mqyx7bn2kcd6wvr", d.made(t, "tokens", "create", "someone"))
 	}
 	if asks.MatchString(call) && !strings.Contains(call, "--yes") {
-		call += " --yes" // there is no one to ask
+		call += " --yes" // there is no terminal
 	}
 	call = strings.NewReplacer("http://localhost:8080", d.api, "http://127.0.0.1:9090", d.admin, "$PWD", dir).Replace(call)
 	args := words(call)
-	for i, a := range args { // files are where they would be
+	for i, a := range args { // files are in the directory
 		args[i] = regexp.MustCompile(`^(sqlite:)?([a-z]+\.(toml|db|csv|parquet)|ratelimit/config)$`).ReplaceAllString(a, "${1}"+dir+"/$2")
 		args[i] = strings.Replace(args[i], "envoy.config=", "envoy.config="+dir+"/", 1)
 	}
@@ -197,11 +197,11 @@ func (d *demo) run(t *testing.T, dir, line string) string {
 	return strings.ReplaceAll(out, dir+"/", "")
 }
 
-// asks are commands that ask whether something is meant.
+// asks are commands that ask for confirmation.
 var asks = regexp.MustCompile(`^(\w+ (delete|revoke|revert|expire|down)|reset|apply .*--prune$)`)
 
 // TestExamples runs the examples of all help texts against the demo. Those of each command
-// begin with the catalog and the files as they are at the start.
+// begin with the initial catalog and files.
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	d := newDemo(t)
@@ -225,7 +225,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// needs returns what a line needs that the demo has not, if there is something.
+// needs returns what a line needs that the demo does not have, or an empty text.
 func needs(line string) string {
 	for pattern, what := range notRun {
 		if regexp.MustCompile(pattern).MatchString(line) {
@@ -258,7 +258,7 @@ func runExample(t *testing.T, line string, environ, args []string) string {
 	ctx, interrupt := context.WithTimeout(t.Context(), 20*time.Second)
 	defer interrupt()
 	var out said
-	if goesOn.MatchString(line) {
+	if endless.MatchString(line) {
 		out.heard = interrupt
 	}
 	code := stint.Run(ctx, args, environ, &out, &out)
@@ -271,7 +271,7 @@ func runExample(t *testing.T, line string, environ, args []string) string {
 	return string(out.text)
 }
 
-// said is what a command writes. At the first of it, heard is called.
+// said is the output of a command. heard is called at the first write.
 type said struct {
 	mu    sync.Mutex
 	text  []byte

@@ -16,23 +16,23 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// subject is who is limited: kind:id.
+// subject is a client that is limited: kind:id.
 type subject struct{ kind, id string }
 
 var subjectKinds = []string{"user", "key", "tenant", "ip"}
 
-const subjectExample = "user:alice, key:k3jq8w2n, tenant:acme, ip:192.0.2.1"
+const subjectExample = "user:alice, key:k3jq8w2n, tenant:acme or ip:192.0.2.1"
 
-// parseSubject reads user:alice. What is an address or a network need not say so.
+// parseSubject parses a subject such as user:alice. The kind of addresses and networks can
+// be left out.
 func parseSubject(text string) (subject, error) {
-	kind, id, ok := strings.Cut(text, ":")
-	if _, err := netip.ParseAddr(text); err == nil {
+	_, notAddress := netip.ParseAddr(text)
+	_, notNetwork := netip.ParsePrefix(text)
+	if notAddress == nil || notNetwork == nil {
 		return subject{"ip", text}, nil
 	}
-	if _, err := netip.ParsePrefix(text); err == nil {
-		return subject{"ip", text}, nil
-	}
-	if !ok || id == "" || !slices.Contains(subjectKinds, kind) {
+	kind, id, _ := strings.Cut(text, ":")
+	if id == "" || !slices.Contains(subjectKinds, kind) {
 		return subject{}, advice{fmt.Errorf("%s: want a kind, a colon and an id", strict.Quote(text)), subjectExample}
 	}
 	return subject{kind, id}, nil
@@ -42,7 +42,7 @@ func (s subject) String() string { return s.kind + ":" + printable(s.id) }
 
 func (s subject) path() string { return "/subjects/" + s.kind + "/" + url.PathEscape(s.id) }
 
-// completeSubject completes the kind, and then, from a server, the id.
+// completeSubject completes the kind, and then the id with those of a server.
 func completeSubject(t *terminal) cobra.CompletionFunc {
 	return func(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		kind, id, ok := strings.Cut(begun, ":")
@@ -52,7 +52,7 @@ func completeSubject(t *terminal) cobra.CompletionFunc {
 		if kind == "ip" || !slices.Contains(subjectKinds, kind) {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		found, directive := ids(t, kind+"s")(c, args, id)
+		found, directive := completeIDs(t, kind+"s")(c, args, id)
 		for i := range found {
 			found[i] = kind + ":" + found[i]
 		}
@@ -60,75 +60,63 @@ func completeSubject(t *terminal) cobra.CompletionFunc {
 	}
 }
 
-// entries are the two lists: those who are exempt, and those who are banned.
+// entries is one of the two lists: exemptions and bans.
 type entries struct{ verb, path, one, does string }
 
 func newExempt(t *terminal) *cobra.Command {
-	return entries{"exempt", "exemptions", "exemption", "Let a user, an API key, a tenant, an address or a network pass, whatever rules say"}.command(t)
+	return entries{"exempt", "exemptions", "exemption", "Exempt a user, an API key, a tenant, an address or a network from all rules"}.command(t)
 }
 
 func newBan(t *terminal) *cobra.Command {
-	return entries{"ban", "bans", "ban", "Refuse all requests of a user, an API key, a tenant, an address or a network"}.command(t)
+	return entries{"ban", "bans", "ban", "Ban a user, an API key, a tenant, an address or a network: all its requests are denied"}.command(t)
 }
 
 func (l entries) command(t *terminal) *cobra.Command {
-	short := "Manage exemptions"
-	if l.verb == "ban" {
-		short = "Manage bans"
-	}
-	return family(l.verb, short, l.list(t), l.add(t), l.remove(t))
+	return family(l.verb, "Manage "+l.path, l.list(t), l.add(t), l.remove(t))
 }
 
 func (l entries) list(t *terminal) *cobra.Command {
-	var as string
 	var limit int
-	c := serverCommand(t, &cobra.Command{
-		Use: "list", Short: "List the " + l.path, Long: "List the " + l.path + ", by whom they are about.",
+	c := queryCommand(t, &cobra.Command{
+		Use: "list", Short: "List " + l.path, Long: "List " + l.path + ", sorted by subject.",
 		Example: "  stint " + l.verb + " list\n  stint " + l.verb + " list -o csv",
 	}, func(c *cobra.Command, a *client, _ []string) error {
-		all, err := gather[admin.Record[catalog.Entry]](c.Context(), t, a, "/"+l.path, url.Values{}, limit)
+		all, err := gather[admin.Record[catalog.Entry]](c.Context(), t, a, "/"+l.path, "after", url.Values{}, limit)
 		if err != nil {
 			return err
 		}
-		return t.say(as, all, nil, func() error {
-			w := t.grid("SUBJECT", "REASON", "UNTIL", "SINCE", "BY")
-			for _, r := range all {
-				w.row(r.ID, r.Value.Reason, r.Value.Until.Time, r.Created, r.By)
-			}
-			return w.Flush()
+		return printList(t, all, "", []string{"SUBJECT", "REASON", "UNTIL", "SINCE", "BY"}, func(r *admin.Record[catalog.Entry]) []any {
+			return []any{r.ID, r.Value.Reason, r.Value.Until.Time, r.Created, r.By}
 		})
 	})
-	addLimit(c, &limit)
-	addOutput(c, &as)
+	addLimit(c, &limit, 1000)
 	return c
 }
 
 func (l entries) add(t *terminal) *cobra.Command {
-	var reason, at, after, as string
-	c := serverCommand(t, &cobra.Command{
-		Use: "add SUBJECT", Short: "Add one, or change it",
-		Long: l.does + `, for good or
-for a time. One that is there already is changed.`,
+	var reason string
+	var f expiryFlags
+	c := queryCommand(t, &cobra.Command{
+		Use: "add SUBJECT", Short: "Add or change " + l.path,
+		Long: l.does + `,
+permanently or for a time. An existing ` + l.one + ` is replaced.`,
 		Example: fmt.Sprintf("  stint %s add ip:192.0.2.0/24 --reason 'load test' --for 24h\n  stint %s add user:alice --until 2026-12-31T00:00:00Z", l.verb, l.verb),
-		Args:    wants(1, 1, "one SUBJECT, such as "+subjectExample),
+		Args:    wants(1, 1, "one SUBJECT, such as "+subjectExample), ValidArgsFunction: completeSubject(t),
 	}, func(c *cobra.Command, a *client, args []string) error {
 		s, err := parseSubject(args[0])
 		if err != nil {
 			return err
 		}
-		ends, err := until(at, after)
+		until, err := f.parse()
 		if err != nil {
 			return err
 		}
 		var r admin.Record[catalog.Entry]
-		if err := a.do(c.Context(), call{
-			method: http.MethodPut, path: s.path() + "/" + l.one, into: &r,
-			body: admin.NewEntry{Reason: reason, Until: catalog.Time{Time: ends}},
-		}); err != nil {
+		if err := a.do(c.Context(), call{method: http.MethodPut, path: s.path() + "/" + l.one, body: admin.NewEntry{Reason: reason, Until: until}, into: &r}); err != nil {
 			return err
 		}
-		return t.say(as, r, nil, func() error {
-			text := "for good"
+		return t.print(r, nil, func() error {
+			text := "permanent"
 			if !r.Value.Until.IsZero() {
 				text = "until " + cell(r.Value.Until.Time)
 			}
@@ -136,20 +124,17 @@ for a time. One that is there already is changed.`,
 			return err
 		})
 	})
-	c.ValidArgsFunction = completeSubject(t)
-	c.Flags().StringVar(&reason, "reason", "", "why, as a `text`")
-	c.Flags().StringVar(&at, "until", "", "until this `time`, such as 2026-12-31T00:00:00Z (default: for good)")
-	c.Flags().StringVar(&after, "for", "", "for so long, as a `time` such as 24h or 7d")
-	addOutput(c, &as)
+	c.Flags().StringVar(&reason, "reason", "", "the reason, as a `text`")
+	f.add(c)
 	return c
 }
 
 func (l entries) remove(t *terminal) *cobra.Command {
-	c := serverCommand(t, &cobra.Command{
-		Use: "remove SUBJECT...", Short: "Remove one or more",
-		Long:    "Remove " + l.path + ", by whom they are about, as the list shows it.",
+	return serverCommand(t, &cobra.Command{
+		Use: "remove SUBJECT...", Short: "Remove " + l.path,
+		Long:    "Remove " + l.path + ". Subjects are written as in the list.",
 		Example: fmt.Sprintf("  stint %s add ip:192.0.2.0/24\n  stint %s remove ip:192.0.2.0/24", l.verb, l.verb),
-		Args:    wants(1, math.MaxInt, "one SUBJECT or more, such as "+subjectExample),
+		Args:    wants(1, math.MaxInt, "one SUBJECT or more, such as "+subjectExample), ValidArgsFunction: completeIDs(t, l.path),
 	}, func(c *cobra.Command, a *client, args []string) error {
 		for _, text := range args {
 			s, err := parseSubject(text)
@@ -163,6 +148,4 @@ func (l entries) remove(t *terminal) *cobra.Command {
 		}
 		return nil
 	})
-	completes(c, l.path)
-	return c
 }

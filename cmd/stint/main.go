@@ -1,14 +1,20 @@
-// Command stint decides whether one more request may pass: as a server in front of
-// anything (stint serve), and as a tool to try rules and look at what is set.
+// Command stint is a rate limiter: a server (stint serve), and the tool to configure and
+// inspect it.
 package main
 
 import (
+	"cmp"
 	"context"
+	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
+	"runtime"
+	"runtime/debug"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,7 +22,7 @@ import (
 )
 
 func main() {
-	os.Exit(run(context.Background(), os.Args, os.Environ(), os.Stdout, os.Stderr)) //nolint:forbidigo // the one place that has none to pass on
+	os.Exit(run(context.Background(), os.Args, os.Environ(), os.Stdout, os.Stderr)) //nolint:forbidigo // there is no context to pass on
 }
 
 // terminal is where a command runs.
@@ -24,18 +30,20 @@ type terminal struct {
 	program  string // as it was called, such as ./stint
 	environ  []string
 	out, err io.Writer
+	format   string      // the value of -o
+	csv      *csv.Writer // once writeCSV has written the header
 }
 
 // Exit codes.
 const (
-	exitNo    = 1 // it was asked, and the answer is no
-	exitError = 2 // it could not be done
+	exitNo    = 1 // the command ran, and the answer is no
+	exitError = 2 // the command failed
 )
 
-// errNo says that the answer is no, which has been written.
+// errNo means that the answer is no. It has been printed already.
 var errNo = errors.New("no")
 
-// advice is an error, and what to do about it.
+// advice is an error with a hint on how to fix it.
 type advice struct {
 	error
 	try string
@@ -43,10 +51,17 @@ type advice struct {
 
 func (a advice) Unwrap() error { return a.error }
 
-// run runs a command, of which the first argument is the program, and returns its exit
-// code.
+// answer returns errNo if the answer is no and was printed without an error.
+func answer(printed error, yes bool) error {
+	if printed == nil && !yes {
+		return errNo
+	}
+	return printed
+}
+
+// run runs a command and returns its exit code. args[0] is the program.
 func run(ctx context.Context, args, environ []string, out, err io.Writer) int {
-	t := &terminal{args[0], environ, out, err}
+	t := &terminal{program: args[0], environ: environ, out: out, err: err}
 	root := newRoot(t)
 	root.SetArgs(args[1:])
 	root.SetOut(out)
@@ -89,6 +104,11 @@ server". They print tables, or JSON or CSV with -o: see "stint help output".
 Exit codes: 0 on success; 1 if the answer is no, such as for a request that is denied or a
 file that has problems; 2 on errors.`,
 		SilenceUsage: true, SilenceErrors: true, Version: v.String(),
+		PersistentPreRun: func(c *cobra.Command, _ []string) {
+			if o := c.Flags().Lookup("output"); o != nil {
+				t.format = o.Value.String()
+			}
+		},
 	}
 	root.Flags().Bool("version", false, "show the version")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return advice{err, c.CommandPath() + " --help"} })
@@ -113,80 +133,94 @@ file that has problems; 2 on errors.`,
 	return root
 }
 
-// topics are what "stint help" also tells.
+// topics are the help topics that are not commands.
 func topics() []*cobra.Command {
 	return []*cobra.Command{
 		{Use: "exit-codes", Short: "What exit codes mean", Long: `Exit codes are the same for all commands:
 
   0  Success, or the answer is yes.
   1  The answer is no: the request is denied ("check", "explain"), a file or a rule has
-     problems ("rules check", "rules validate"), an archive is damaged, the doctor found a
-     failure, or the user did not confirm. The output is the answer.
+     problems ("rules check", "rules validate"), a server is not ready ("status"), a node does
+     not use the latest rules ("nodes"), an archive is damaged, the doctor found a failure, or
+     the user did not confirm. The output is the answer.
   2  Error: the command line is wrong, the server cannot be reached or rejects the request,
      or something does not exist or has changed in the meantime. The standard error says
-     what is wrong; its last line begins with "try:".`},
-		{Use: "server", Short: "How commands find a server", Long: `Commands such as "rules", "users" and "usage" ask the admin API of a server that runs.
+     what is wrong; its last line starts with "try:".`},
+		{Use: "server", Short: "How commands find a server", Long: `Commands such as "rules", "users" and "usage" use the admin API of a running server.
 
-  --server URL       where it is, or else $STINT_SERVER, or else http://127.0.0.1:9090;
-                     server.admin.address says where a server has it
-  --token-file FILE  a file that holds a token, or else $STINT_TOKEN, which is the token
-                     itself, or else the file that $STINT_TOKEN_FILE names
-  --ca-file FILE     the certificates that vouch for a server with TLS
+  --server URL       its URL. Default: $STINT_SERVER, or http://127.0.0.1:9090. A server
+                     listens for it on server.admin.address.
+  --token-file FILE  a file with a token. Default: the token in $STINT_TOKEN, or the file
+                     named by $STINT_TOKEN_FILE.
+  --ca-file FILE     the CA certificates to verify a server with TLS
 
-No flag takes the token itself, which everyone on the machine could read. The first start
-of a server prints a token that is good for a day; "stint tokens create" makes others,
-with --config also without one.
+There is no flag for the token itself, since everyone on the machine could read it. On its
+first start, a server prints a token that is valid for a day. "stint tokens create" creates
+more; with --config, it needs no token.
 
-"rules list", "events", "apply" and "export" look themselves where --config, --database,
---set, $STINT_CONFIG or $STINT_SERVER_DATABASE name a config file or a database, unless
-there is --server.`},
-		{Use: "output", Short: "Formats of what commands write", Long: `-o says how an answer is written to the standard output:
+"rules list", "events", "apply", "export" and "tokens create" read the config file or the
+database directly if --config, --database, --set, $STINT_CONFIG or $STINT_SERVER_DATABASE
+names one and --server is not given.`},
+		{Use: "output", Short: "Output formats", Long: `-o sets the format of the standard output:
 
-  table  For people, and not for programs: it may change. It is the default.
-  json   Fields stay as they are, and more may come. Lists are arrays; what goes on, as
-         "events follow", is an object in each line.
-  csv    With a header, of which the names are those of the fields in JSON. Of what is
-         within a field there are columns such as value.tier; lists and maps are JSON.
+  table  For people. It may change between versions. This is the default.
+  json   Fields keep their names and meanings; new ones may be added. Lists are arrays;
+         endless output, such as that of "events follow", is one object per line.
+  csv    The header has the names of the JSON fields. Nested fields have columns such as
+         value.tier; lists and maps are JSON.
 
-Times are in UTC, as 2026-01-31T12:00:00Z. Names that clients have chosen may hold
-characters that a terminal would obey: tables and CSV have such names in quotes, with
-escapes. Notes, questions and progress go to the standard error.`},
+Times are in UTC, such as 2026-01-31T12:00:00Z. Names chosen by clients may contain control
+characters: tables and CSV show such names quoted and escaped. Notes, questions and progress
+go to the standard error.`},
 	}
 }
 
-// wants has those who give another number of arguments look at the help.
+// wants checks the number of arguments.
 func wants(least, most int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) < least || len(args) > most {
-			return advice{fmt.Errorf("%s wants %s", c.CommandPath(), what), c.CommandPath() + " --help"}
+			return usageError(c, "%s needs %s", c.CommandPath(), what)
 		}
 		return nil
 	}
 }
 
-// family is a command that only has others.
+// usageError is an error of the command line, which the help explains.
+func usageError(c *cobra.Command, format string, args ...any) error {
+	return advice{fmt.Errorf(format, args...), c.CommandPath() + " --help"}
+}
+
+// noArgs is for commands that have only flags.
+func noArgs(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError(c, "%s takes no arguments", c.CommandPath())
+	}
+	return nil
+}
+
+// family returns a command that has only subcommands.
 func family(name, short string, commands ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
-		Use: name, Short: short, Args: wants(0, 0, "one of its commands"),
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+		Use: name, Short: short,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError(c, "unknown command %q for %q", args[0], c.CommandPath())
+			}
+			return c.Help()
+		},
 	}
 	c.AddCommand(commands...)
 	return c
 }
 
-// nothing is for commands that have flags only.
-var nothing = wants(0, 0, "no arguments")
-
-// asCalled returns advice that begins with a command as the person at the terminal can run
-// it.
-func (t *terminal) asCalled(advice string) string {
-	if rest, ok := strings.CutPrefix(advice, "stint "); ok {
+// asCalled replaces stint at the start of a hint by the program as it was called.
+func (t *terminal) asCalled(hint string) string {
+	if rest, ok := strings.CutPrefix(hint, "stint "); ok {
 		return t.program + " " + rest
 	}
-	return advice
+	return hint
 }
 
-// variable returns a variable of the environment.
 func (t *terminal) variable(name string) string {
 	for _, v := range t.environ {
 		if n, value, _ := strings.Cut(v, "="); n == name {
@@ -194,4 +228,106 @@ func (t *terminal) variable(name string) string {
 		}
 	}
 	return ""
+}
+
+// addCompletion completes flags that name objects of a server.
+func addCompletion(t *terminal, c *cobra.Command) {
+	for _, child := range c.Commands() {
+		addCompletion(t, child)
+	}
+	if c.Flags().Lookup("server") == nil {
+		return
+	}
+	for flag, path := range map[string]string{"rule": "rules", "tier": "tiers", "user": "users", "tenant": "tenants", "key": "keys"} {
+		if c.Flags().Lookup(flag) != nil {
+			_ = c.RegisterFlagCompletionFunc(flag, completeIDs(t, path)) // the flag exists
+		}
+	}
+}
+
+// completeIDs completes ids of one kind with those of a server, if it answers quickly.
+func completeIDs(t *terminal, path string) cobra.CompletionFunc {
+	return func(c *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		const timeout, limit = time.Second, "100"
+		ctx, cancel := context.WithTimeout(c.Context(), timeout)
+		defer cancel()
+		var f serverFlags
+		for name, into := range map[string]*string{"server": &f.server, "token-file": &f.tokenFile, "ca-file": &f.caFile} {
+			*into = c.Flags().Lookup(name).Value.String()
+		}
+		a, err := f.open(t)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		defer a.close()
+		type object struct {
+			ID string `json:"id"`
+		}
+		list, _ := items[object](ctx, a, "/"+path, url.Values{"prefix": {prefix}, "limit": {limit}}) // empty on errors
+		var out []string
+		for _, o := range list {
+			if clean(o.ID) == o.ID {
+				out = append(out, o.ID)
+			}
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// version is set by the Makefile when it builds a tag. Otherwise, the version is that of the
+// module or the commit, which Go writes into the binary.
+var version string
+
+type versionInfo struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit,omitempty"`
+	Modified bool   `json:"modified,omitempty"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func newVersion(t *terminal) *cobra.Command {
+	c := &cobra.Command{
+		Use: "version", Short: "Show the version", Args: noArgs,
+		Example: "  stint version -o json",
+		RunE: func(*cobra.Command, []string) error {
+			v := versionOf()
+			return t.print(v, nil, func() error {
+				_, err := fmt.Fprintln(t.out, "stint", &v)
+				return err
+			})
+		},
+	}
+	addOutput(c)
+	return c
+}
+
+func (v *versionInfo) String() string {
+	text := v.Version
+	if short := v.Commit[:min(len(v.Commit), 12)]; !strings.Contains(text, short) { // Go may have added it
+		text += " " + short
+	}
+	if v.Modified && !strings.Contains(text, "dirty") {
+		text += " (modified)"
+	}
+	return text + " " + v.Go + " " + v.Platform
+}
+
+func versionOf() versionInfo {
+	v := versionInfo{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if b, ok := debug.ReadBuildInfo(); ok {
+		if v.Version == "" && b.Main.Version != "(devel)" {
+			v.Version = b.Main.Version
+		}
+		for _, s := range b.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				v.Commit = s.Value
+			case "vcs.modified":
+				v.Modified = s.Value == "true"
+			}
+		}
+	}
+	v.Version = cmp.Or(v.Version, "dev")
+	return v
 }

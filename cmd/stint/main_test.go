@@ -21,9 +21,9 @@ import (
 	"github.com/stintdev/stint/internal/test/testpostgres"
 )
 
-var update = flag.Bool("update", false, "write what commands say into testdata")
+var update = flag.Bool("update", false, "write the output of commands to testdata")
 
-// asStint is the variable that makes a process of this test one of stint.
+// asStint is the environment variable that makes the test binary run stint.
 const asStint = "BE_STINT"
 
 func TestMain(m *testing.M) {
@@ -39,7 +39,7 @@ const file = "testdata/stint.toml"
 // asEnvoy is an environment of envoyproxy/ratelimit.
 var asEnvoy = []string{"REDIS_URL=redis:6379", "REDIS_AUTH=me:hunter2", "RUNTIME_ROOT=testdata", "RUNTIME_APPDIRECTORY=envoy", "LOCAL_CACHE_SIZE_IN_BYTES=4096", "USE_STATSD=true", "STATSD_HOST=statsd"}
 
-// answers are what a server says, by the path that it is asked about.
+// answers are the responses of a decision API, by the path of the request.
 var answers = map[string]string{
 	"/search": `{"allowed":true,"outcome":"allowed","rule":"search","limit":5,"remaining":4,"reset_after":12,"retry_after":0,` +
 		`"decision_id":"019b7709-b400-7cf5-a3d6-0e31d5b38a17","limits":[` +
@@ -53,7 +53,7 @@ var answers = map[string]string{
 	"/free": `{"allowed":true,"outcome":"allowed","retry_after":0,"decision_id":"019b7709-b400-7cf5-a3d6-0e31d5b38a17","limits":[]}`,
 }
 
-// oracle answers as the decision API does, always the same.
+// oracle is a decision API that always gives the same answers.
 func oracle(t *testing.T) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -74,8 +74,8 @@ func oracle(t *testing.T) string {
 	return s.URL
 }
 
-// TestSays compares what commands say, and their exit codes, with what is in testdata.
-func TestSays(t *testing.T) {
+// TestOutput compares the output and exit codes of commands with those in testdata.
+func TestOutput(t *testing.T) {
 	t.Parallel()
 	server := oracle(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -227,17 +227,28 @@ func TestSays(t *testing.T) {
 				t.Errorf("exit code %d, want %d", code, c.code)
 			}
 			if tail := lastLine(errs.String()); c.code == 2 && !strings.HasPrefix(tail, "try: ") {
-				t.Errorf("it ends with %q, and not with what to do", tail)
+				t.Errorf("it ends with %q instead of a hint", tail)
 			}
 			line := strings.Join(append(append([]string{}, c.environ...), append([]string{"stint"}, c.args...)...), " ")
 			got := fmt.Sprintf("$ %s\n%s-- stderr --\n%s-- exit %d --\n", line, out.String(), errs.String(), code)
 			got = strings.NewReplacer(server, "http://SERVER", port, "TAKEN", runtime.Version(), "GOVERSION", runtime.GOOS+"/"+runtime.GOARCH, "OS/ARCH").Replace(got)
 			got = regexp.MustCompile(`(?m)^time=.*\n`).ReplaceAllString(got, "")                          // logs
 			got = regexp.MustCompile(`(?m)^\{"time".*\n`).ReplaceAllString(got, "")                       // logs
-			got = regexp.MustCompile(`(dev)( [0-9a-f]{12})?( \(modified\))?`).ReplaceAllString(got, "$1") // of the build
+			got = regexp.MustCompile(`(dev)( [0-9a-f]{12})?( \(modified\))?`).ReplaceAllString(got, "$1") // of the commit
 			compare(t, filepath.Join("testdata", name+".txt"), got)
 		})
 	}
+}
+
+// transcript runs a command and returns the command line, the output and the exit code.
+func transcript(t *testing.T, line string, args, environ []string) string {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code := stint.Run(t.Context(), args, environ, &out, &errs)
+	if tail := lastLine(errs.String()); code == 2 && !strings.HasPrefix(tail, "try: ") {
+		t.Errorf("%s: it ends with %q instead of a hint", line, tail)
+	}
+	return fmt.Sprintf("$ stint %s\n%s-- stderr --\n%s-- exit %d --\n\n", line, out.String(), errs.String(), code)
 }
 
 func lastLine(text string) string {
@@ -258,7 +269,7 @@ func compare(t *testing.T, path, got string) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("%s: go test ./cmd/stint -update if this is right:\n%s", path, got)
+		t.Errorf("%s: go test ./cmd/stint -update accepts:\n%s", path, got)
 	}
 }
 

@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -19,118 +21,121 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// How an answer is written.
+// Output formats.
 const (
-	asTable = "table" // for people
-	asJSON  = "json"
-	asCSV   = "csv"
+	asTable   = "table" // for people
+	asJSON    = "json"
+	asCSV     = "csv"
+	asTOML    = "toml"
+	asParquet = "parquet"
 )
 
 // choice is a flag that has one of a few values.
 type choice struct {
-	into  *string
-	among []string
+	value  *string
+	values []string
 }
 
 func (c choice) String() string {
-	if c.into == nil { // as pflag asks the zero value
+	if c.value == nil { // pflag calls this on the zero value
 		return ""
 	}
-	return *c.into
+	return *c.value
 }
 
 func (c choice) Type() string { return "string" }
 
 func (c choice) Set(text string) error {
-	if !slices.Contains(c.among, text) {
-		return fmt.Errorf("want one of %s", strings.Join(c.among, ", "))
+	if !slices.Contains(c.values, text) {
+		return fmt.Errorf("want one of %s", strings.Join(c.values, ", "))
 	}
-	*c.into = text
+	*c.value = text
 	return nil
 }
 
-// addChoice adds such a flag; the first value is the default.
-func addChoice(c *cobra.Command, into *string, name, short, usage string, among ...string) {
-	*into = among[0]
-	c.Flags().VarP(choice{into, among}, name, short, usage)
-	_ = c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(among, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+// addChoice adds a flag that has one of a few values. The first value is the default.
+func addChoice(c *cobra.Command, value *string, name, short, usage string, values ...string) {
+	*value = values[0]
+	c.Flags().VarP(choice{value, values}, name, short, usage)
+	_ = c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 }
 
-// addOutput adds -o.
-func addOutput(c *cobra.Command, as *string) {
-	addChoice(c, as, "output", "o", "how to write it, as a `format`: table, json or csv", asTable, asJSON, asCSV)
+// addOutput adds -o, which terminal.format gets. Without formats, it has the usual ones.
+func addOutput(c *cobra.Command, formats ...string) {
+	if len(formats) == 0 {
+		formats = []string{asTable, asJSON, asCSV}
+	}
+	last := len(formats) - 1
+	addChoice(c, new(string), "output", "o", "the output `format`: "+strings.Join(formats[:last], ", ")+" or "+formats[last], formats...)
 }
 
-// say writes an answer: as JSON; as CSV, in which each of the rows has the fields of its
-// JSON; or for people. Rows are a slice, or else the answer is one itself, or is one row.
-func (t *terminal) say(as string, answer, rows any, people func() error) error {
-	switch as {
+// print writes a value in the format of -o: as JSON; as CSV, with a row for each element of
+// rows, or of the value if rows is nil; or for people.
+func (t *terminal) print(value, rows any, people func() error) error {
+	switch t.format {
 	case asJSON:
-		return t.writeJSON(answer)
+		return t.writeJSON(value, "  ")
 	case asCSV:
 		if rows == nil {
-			rows = answer
+			rows = value
 		}
-		all := reflect.ValueOf(rows)
-		if all.Kind() != reflect.Slice {
-			one := reflect.MakeSlice(reflect.SliceOf(all.Type()), 0, 1)
-			all = reflect.Append(one, all)
+		if reflect.ValueOf(rows).Kind() != reflect.Slice {
+			one := reflect.ValueOf(rows)
+			rows = reflect.Append(reflect.MakeSlice(reflect.SliceOf(one.Type()), 0, 1), one).Interface()
 		}
-		w := csvWriter{Writer: csv.NewWriter(t.out)}
-		if err := w.head(all.Type().Elem()); err != nil {
-			return err
-		}
-		for i := range all.Len() {
-			if err := w.row(all.Index(i)); err != nil {
-				return err
-			}
-		}
-		return w.end()
+		return t.writeCSV(rows)
 	}
 	return people()
 }
 
-func (t *terminal) writeJSON(v any) error {
-	e := json.NewEncoder(t.out)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
+// printList prints a list, in which each item is a row of the table. If the list is empty,
+// a note says so in place of the table.
+func printList[T any](t *terminal, all []T, empty string, head []string, row func(*T) []any) error {
+	return t.print(all, nil, func() error { return printTable(t, all, empty, head, row) })
 }
 
-// writeLine writes an object in a line of its own.
-func (t *terminal) writeLine(v any) error {
-	e := json.NewEncoder(t.out)
-	e.SetEscapeHTML(false)
-	return e.Encode(v)
-}
-
-// csvWriter writes structs: a column for each field, by its name in JSON. What is in a
-// struct has a column, too; what is in anything else is JSON.
-type csvWriter struct{ *csv.Writer }
-
-func (w csvWriter) head(of reflect.Type) error {
-	var names []string
-	columns("", reflect.New(indirect(of)).Elem(), func(name string, _ reflect.Value) { names = append(names, name) })
-	return w.Write(names)
-}
-
-func (w csvWriter) row(v reflect.Value) error {
-	var cells []string
-	var failed error
-	for v.Kind() == reflect.Pointer {
-		v = v.Elem()
+func printTable[T any](t *terminal, all []T, empty string, head []string, row func(*T) []any) error {
+	if len(all) == 0 && empty != "" {
+		t.notes(empty)
+		return nil
 	}
-	columns("", v, func(_ string, v reflect.Value) {
-		text, err := csvText(v)
-		failed = errors.Join(failed, err)
-		cells = append(cells, text)
-	})
-	return errors.Join(failed, w.Write(cells))
+	w := t.table(head...)
+	for i := range all {
+		w.row(row(&all[i])...)
+	}
+	return w.Flush()
 }
 
-func (w csvWriter) end() error {
-	w.Flush()
-	return w.Error()
+// writeJSON writes a value, in one line if there is no indent.
+func (t *terminal) writeJSON(v any, indent string) error {
+	e := json.NewEncoder(t.out)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", indent)
+	return e.Encode(v)
+}
+
+// writeCSV writes a slice of structs, after a header at the first call. There is a column
+// for each field, named as in JSON. Fields of nested structs have columns of their own;
+// other nested values are JSON.
+func (t *terminal) writeCSV(rows any) (err error) {
+	all := reflect.ValueOf(rows)
+	var cells []string
+	if t.csv == nil {
+		t.csv = csv.NewWriter(t.out)
+		columns("", reflect.New(indirect(all.Type().Elem())).Elem(), func(name string, _ reflect.Value) { cells = append(cells, name) })
+		err = t.csv.Write(cells)
+	}
+	for i := range all.Len() {
+		cells = nil
+		columns("", reflect.Indirect(all.Index(i)), func(_ string, v reflect.Value) {
+			text, failed := csvText(v)
+			err = errors.Join(err, failed)
+			cells = append(cells, text)
+		})
+		err = errors.Join(err, t.csv.Write(cells))
+	}
+	t.csv.Flush()
+	return errors.Join(err, t.csv.Error())
 }
 
 func indirect(t reflect.Type) reflect.Type {
@@ -140,18 +145,17 @@ func indirect(t reflect.Type) reflect.Type {
 	return t
 }
 
-// columns goes through the fields of a struct, and of structs in it.
+// columns calls each for the fields of a struct and of the structs in it.
 func columns(prefix string, v reflect.Value, each func(name string, v reflect.Value)) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		of, at := f.Type, v.Field(i)
+		of, value := f.Type, v.Field(i)
 		if of.Kind() == reflect.Pointer && indirect(of).Kind() == reflect.Struct {
-			if of = indirect(of); at.IsNil() {
-				at = reflect.New(of).Elem()
-			} else {
-				at = at.Elem()
+			if of = indirect(of); value.IsNil() {
+				value = reflect.New(of)
 			}
+			value = value.Elem()
 		}
 		switch name := prefix + tag; {
 		case tag == "-" || !f.IsExported() && !f.Anonymous:
@@ -159,27 +163,30 @@ func columns(prefix string, v reflect.Value, each func(name string, v reflect.Va
 			if !f.Anonymous {
 				name += "."
 			}
-			columns(name, at, each)
+			columns(name, value, each)
 		default:
-			each(name, at)
+			each(name, value)
 		}
 	}
 }
 
-// marshals reports whether a type says itself how it is written.
+// marshals reports whether a type defines its own form in JSON.
 func marshals(t reflect.Type) bool {
 	t = reflect.PointerTo(t)
 	return t.Implements(reflect.TypeFor[json.Marshaler]()) || t.Implements(reflect.TypeFor[encoding.TextMarshaler]())
 }
 
-// csvText is a value in a cell. It has no character that a terminal obeys.
+// csvText returns the text of a cell, without control characters.
 func csvText(v reflect.Value) (string, error) {
-	if v.Kind() == reflect.String {
+	switch v.Kind() { //nolint:exhaustive // the others are never empty
+	case reflect.String:
 		return printable(v.String()), nil
-	}
-	switch v.Kind() { //nolint:exhaustive // the others are never nothing
-	case reflect.Slice, reflect.Map, reflect.Pointer, reflect.Interface:
-		if v.IsNil() || v.Kind() != reflect.Pointer && v.Kind() != reflect.Interface && v.Len() == 0 {
+	case reflect.Slice, reflect.Map:
+		if v.Len() == 0 {
+			return "", nil
+		}
+	case reflect.Pointer, reflect.Interface:
+		if v.IsNil() {
 			return "", nil
 		}
 	case reflect.Struct:
@@ -198,7 +205,7 @@ func csvText(v reflect.Value) (string, error) {
 	return printable(string(data)), nil
 }
 
-// printable is a text that a client may have chosen, without what a terminal would obey.
+// printable quotes a text that contains control characters. Clients choose some texts.
 func printable(text string) string {
 	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return strconv.Quote(text)
@@ -206,7 +213,7 @@ func printable(text string) string {
 	return text
 }
 
-// visible is the same where nothing would not be seen.
+// visible is like printable, with a dash for an empty text.
 func visible(text string) string {
 	if text == "" {
 		return "-"
@@ -214,24 +221,36 @@ func visible(text string) string {
 	return printable(text)
 }
 
-// grid is a table for people.
-type grid struct{ *tabwriter.Writer }
-
-func (t *terminal) grid(head ...string) grid {
-	g := grid{tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)}
-	fmt.Fprintln(g, strings.Join(head, "\t"))
-	return g
+// clean replaces control characters in a text that a client may have chosen.
+func clean(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
 }
 
-// row writes cells: texts are made visible, and what is nothing is a dash.
-func (g grid) row(cells ...any) {
+// table is a table for people.
+type table struct{ *tabwriter.Writer }
+
+func (t *terminal) table(head ...string) table {
+	w := table{tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)}
+	if len(head) > 0 {
+		fmt.Fprintln(w, strings.Join(head, "\t"))
+	}
+	return w
+}
+
+func (w table) row(cells ...any) {
 	texts := make([]string, len(cells))
 	for i, c := range cells {
 		texts[i] = cell(c)
 	}
-	fmt.Fprintln(g, strings.Join(texts, "\t"))
+	fmt.Fprintln(w, strings.Join(texts, "\t"))
 }
 
+// cell returns a value as people read it. Empty values are a dash.
 func cell(c any) string {
 	switch c := c.(type) {
 	case nil:
@@ -252,38 +271,153 @@ func cell(c any) string {
 	return visible(fmt.Sprint(c))
 }
 
-// notes writes what is to be known beside the answer.
+// notes writes notes to the standard error.
 func (t *terminal) notes(notes ...string) {
 	for _, n := range notes {
 		fmt.Fprintln(t.err, "note:", n)
 	}
 }
 
-// errDeclined says that someone was asked, and did not agree.
+// errDeclined means that the user did not confirm.
 var errDeclined = fmt.Errorf("%w: nothing was changed", errNo)
 
 // consent is the flag --yes of commands that cannot be undone.
 type consent bool
 
 func (y *consent) add(c *cobra.Command) {
-	c.Flags().BoolVar((*bool)(y), "yes", false, "do not ask whether it is meant")
+	c.Flags().BoolVar((*bool)(y), "yes", false, "do not ask for confirmation")
 }
 
-// ask asks whether something is meant, if it was not said to be.
+// ask asks for confirmation, unless there is --yes.
 func (y consent) ask(c *cobra.Command, t *terminal, what string) error {
 	if y {
 		return nil
 	}
 	in, ok := c.InOrStdin().(*os.File)
 	if !ok || !isTerminal(in) {
-		return advice{fmt.Errorf("%s: there is no terminal to ask whether that is meant", what), "the same with --yes"}
+		return advice{fmt.Errorf("%s: cannot ask for confirmation without a terminal", what), "the same with --yes"}
 	}
-	fmt.Fprintf(t.err, "%s%s. Go on? [y/N] ", strings.ToUpper(what[:1]), what[1:])
-	line, _ := bufio.NewReader(in).ReadString('\n') // none is no
+	fmt.Fprintf(t.err, "%s%s. Continue? [y/N] ", strings.ToUpper(what[:1]), what[1:])
+	line, _ := bufio.NewReader(in).ReadString('\n') // no line means no
 	switch strings.ToLower(strings.TrimSpace(line)) {
 	case "y", "yes":
 		return nil
 	}
 	fmt.Fprintln(t.err, "nothing was changed")
 	return errDeclined
+}
+
+func addDryRun(c *cobra.Command, dryRun *bool) {
+	c.Flags().BoolVar(dryRun, "dry-run", false, "show what would be changed, and change nothing")
+}
+
+// addFile adds -f for a file to read.
+func addFile(c *cobra.Command, file *string, usage string) {
+	c.Flags().StringVarP(file, "file", "f", "", usage+", or - for the standard input")
+	_ = c.MarkFlagFilename("file", "toml", "json") // the flag exists
+}
+
+// addOutputFile adds -f for a file to write.
+func addOutputFile(c *cobra.Command, file *string) {
+	c.Flags().StringVarP(file, "file", "f", "", "the `FILE` to write (default: the standard output)")
+}
+
+// readFile reads a file, or the standard input if it is "-", and returns its name for error
+// messages.
+func readFile(c *cobra.Command, file string, limit int64, tooLarge string) (name string, data []byte, err error) {
+	in := c.InOrStdin()
+	if name = file; file == "-" {
+		name = "stdin"
+	} else {
+		f, err := os.Open(file)
+		if err != nil {
+			return name, nil, advice{err, "-f with a file that exists and can be read"}
+		}
+		defer f.Close()
+		in = f
+	}
+	data, err = io.ReadAll(io.LimitReader(in, limit+1))
+	if err != nil {
+		return name, nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if int64(len(data)) > limit {
+		return name, nil, advice{fmt.Errorf("%s has more than %d bytes", name, limit), tooLarge}
+	}
+	return name, data, nil
+}
+
+const clearLine = "\r\x1b[K"
+
+// screen returns the standard error if it is a terminal, or nil.
+func (t *terminal) screen() *os.File {
+	if f, ok := t.err.(*os.File); ok && isTerminal(f) {
+		return f
+	}
+	return nil
+}
+
+// newProgress returns a function that shows progress: as a bar on a terminal, or in lines,
+// at most one per second.
+func newProgress(w io.Writer, bar bool) func(done, all int64, what string) {
+	const width, interval = 30, 100 * time.Millisecond
+	last := now()
+	return func(done, all int64, what string) {
+		at := now()
+		switch {
+		case bar && done >= all:
+			fmt.Fprint(w, clearLine)
+		case bar && at.Sub(last) >= interval:
+			full := int(done * width / all)
+			fmt.Fprintf(w, clearLine+"%s [%s%s] %d%%", what, strings.Repeat("#", full), strings.Repeat(".", width-full), done*100/all)
+			last = at
+		case !bar && at.Sub(last) >= time.Second:
+			fmt.Fprintf(w, "%s: %d of %d events\n", what, done, all)
+			last = at
+		}
+	}
+}
+
+// counter shows on a terminal how many bytes were written.
+type counter struct {
+	io.Writer
+	screen        *os.File // nil: it shows nothing
+	bytes, showed int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	const step = 256 << 10
+	n, err := c.Writer.Write(p)
+	if c.bytes += int64(n); c.screen != nil && c.bytes-c.showed >= step {
+		c.showed = c.bytes
+		fmt.Fprintf(c.screen, clearLine+"%.1f MB", float64(c.bytes)/1e6)
+	}
+	return n, err
+}
+
+func (c *counter) end() {
+	if c.showed > 0 {
+		fmt.Fprint(c.screen, clearLine)
+	}
+}
+
+// writeTo writes to a file, or to the standard output if path is empty or "-". The file is
+// replaced as a whole or not at all, and only its owner can read it.
+func (t *terminal) writeTo(path string, write func(io.Writer) error) error {
+	if path == "" || path == "-" {
+		return write(t.out)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return advice{err, "-f with a file in a directory that can be written to"}
+	}
+	c := &counter{Writer: f, screen: t.screen()}
+	err = errors.Join(write(c), f.Close())
+	c.end()
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name()) // the first error counts
+	}
+	return err
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/binary"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,7 +23,7 @@ import (
 	"github.com/stintdev/stint/internal/test/testpostgres"
 )
 
-// recordIn returns the record in a new database, where it is a time.
+// recordIn returns the record in a new database, with a clock.
 func recordIn(t *testing.T, url string, now func() time.Time) *rollup.Store {
 	t.Helper()
 	db, err := database.Open(url)
@@ -42,7 +41,7 @@ func recordIn(t *testing.T, url string, now func() time.Time) *rollup.Store {
 	return s
 }
 
-// denial returns the refusal of a number, at a time.
+// denial returns the event of a denied request.
 func denial(n int, at time.Time, user string) record.Event {
 	e := record.Event{
 		At: at, Outcome: engine.Denied, User: user, Tenant: "acme", Tier: "free", IP: "192.0.2.1", Rule: "search", Limit: "requests",
@@ -54,8 +53,8 @@ func denial(n int, at time.Time, user string) record.Event {
 	return e
 }
 
-// TestRecord asks for what was recorded, archives it and puts it back, step by step, and
-// compares what commands say: the same for every kind of database.
+// TestRecord queries, archives and restores events, step by step, and compares the output.
+// It is the same for SQLite and PostgreSQL.
 func TestRecord(t *testing.T) {
 	t.Parallel()
 	for name, url := range map[string]string{
@@ -68,7 +67,7 @@ func TestRecord(t *testing.T) {
 			store := recordIn(t, url, func() time.Time { return time.Date(2024, 6, 1, 0, 0, 0, 0, time.UTC) })
 			var events []record.Event
 			for n := range 8 {
-				at := time.Date(2024, 3, 30+n/2, 12, n, n, 1000*n, time.UTC) // over the end of a month
+				at := time.Date(2024, 3, 30+n/2, 12, n, n, 1000*n, time.UTC) // in two months
 				events = append(events, denial(n, at, []string{"alice", "bob", "alice", ""}[n%4]))
 			}
 			events[1].Rule, events[1].Outcome, events[1].RetryAfter, events[1].Status, events[1].Limit = "internal", engine.Blocked, stintlib.Never, 403, ""
@@ -92,17 +91,12 @@ func TestRecord(t *testing.T) {
 			const during = " --from 2024-03-01T00:00:00Z --to 2024-05-01T00:00:00Z"
 			archive := " --archive file://" + filepath.Join(dir, "archive")
 			var got strings.Builder
-			say := func(lines ...string) {
+			run := func(lines ...string) {
 				for _, line := range lines {
-					var out, errs bytes.Buffer
-					code := stint.Run(t.Context(), strings.Fields(line), []string{"STINT_SERVER_DATABASE=" + url}, &out, &errs)
-					if tail := lastLine(errs.String()); code == 2 && !strings.HasPrefix(tail, "try: ") {
-						t.Errorf("%s: it ends with %q, and not with what to do", line, tail)
-					}
-					fmt.Fprintf(&got, "$ stint %s\n%s%s-- exit %d --\n\n", line, out.String(), errs.String(), code)
+					got.WriteString(transcript(t, line, strings.Fields(line), []string{"STINT_SERVER_DATABASE=" + url}))
 				}
 			}
-			say(
+			run(
 				"events list"+during,
 				"events list"+during+" --limit 2 -o json",
 				"events list"+during+" --user alice --outcome denied",
@@ -183,7 +177,7 @@ func TestRecord(t *testing.T) {
 			if err := os.WriteFile(parts[0], []byte("something else"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			say(
+			run(
 				"archive verify 2024-04"+archive,
 				"archive verify 2024-04 -o json"+archive,
 				"archive restore 2024-04"+archive,
@@ -195,7 +189,7 @@ func TestRecord(t *testing.T) {
 				"archive list"+archive,
 			)
 			if *update && name != "sqlite" {
-				return // one writes
+				return // sqlite writes the file
 			}
 			text := strings.ReplaceAll(got.String(), dir, "/DIR")
 			for pattern, with := range map[string]string{
@@ -209,7 +203,7 @@ func TestRecord(t *testing.T) {
 			}
 			text = regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:.]+Z`).ReplaceAllStringFunc(text, func(when string) string {
 				if strings.HasPrefix(when, "2024-") || strings.HasSuffix(when, "-01T00:00:00Z") || when == "2026-01-31T12:00:00Z" {
-					return when // of the events, of a command, and of what is said about it
+					return when // from an event, a command, or a message about it
 				}
 				return "TIME"
 			})
@@ -218,7 +212,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestFollow has events shown as they come, until it is interrupted.
+// TestFollow follows the events in a database, until it is interrupted.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	for name, url := range map[string]string{

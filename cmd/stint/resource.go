@@ -9,7 +9,6 @@ import (
 	"math"
 	"net/http"
 	"net/url"
-	"os"
 	"reflect"
 	"strings"
 	"time"
@@ -21,83 +20,74 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// stored is an object of the catalog of a server.
+// stored is an object in the catalog of a server.
 type stored[T any] struct {
 	admin.Record[T]
-	Reading string `json:"reading,omitempty"` // of a rule: what it says, in a sentence
+	Reading string `json:"reading,omitempty"` // of a rule: the rule as a sentence
 }
 
-// kind is things of one kind, all of which have the same commands.
+// kind describes objects of one kind. All kinds have the same commands.
 type kind[T any] struct {
-	path, one string // rules, rule
-	key       string // the field that is the id; empty: the server chooses it
-	example   string // an id that the demo has
-	unused    string // one that it has not
-	fields    string // of them, an example of assignments
-	first     string // the same for a new one, if that needs others
-	filters   []filterFlag
-	flags     []fieldFlag // of create
-	head      []string
-	cells     func(*stored[T]) []any
+	path, one   string // such as rules, rule
+	key         string // the field that is the id; empty: the server chooses the id
+	example     string // an id that the demo has
+	unused      string // an id that the demo does not have
+	fields      string // an example of assignments
+	firstFields string // an example of assignments for create; default fields
+	filters     []filter
+	flags       []fieldFlag // of create
+	head        []string
+	cells       func(*stored[T]) []any
 }
 
-// filterFlag is a flag that chooses among things.
-type filterFlag struct{ name, usage string }
-
-// fieldFlag is a flag for a field that many set. It may be given more than once, and
-// changes what is to be sent.
+// fieldFlag is a flag of create that sets a field. It can be repeated.
 type fieldFlag struct {
 	name, usage string
 	set         func(into tree, value string) error
 }
 
-// text is the flag of a field that is a text.
-func text(flag, field, usage string) fieldFlag {
+// textFlag returns a flag for a field that is a text.
+func textFlag(flag, field, usage string) fieldFlag {
 	return fieldFlag{flag, usage, func(into tree, value string) error {
 		into[field] = value
 		return nil
 	}}
 }
 
-// at is where one of them is.
 func (k *kind[T]) at(id string) string { return "/" + k.path + "/" + url.PathEscape(id) }
 
 func (k *kind[T]) get(ctx context.Context, a *client, id string) (stored[T], error) {
 	var r stored[T]
 	err := a.do(ctx, call{path: k.at(id), into: &r})
-	if f := new(refused); errors.As(err, &f) && f.Status == http.StatusNotFound {
-		return r, advice{f, "stint " + k.path + " list"}
+	if hasStatus(err, http.StatusNotFound) {
+		return r, advice{errors.Unwrap(err), "stint " + k.path + " list"}
 	}
 	return r, err
 }
 
-// commands are what all kinds have.
 func (k *kind[T]) commands(t *terminal) []*cobra.Command {
 	return []*cobra.Command{k.list(t), k.show(t), k.create(t), k.set(t), k.edit(t), k.remove(t)}
 }
 
 func (k *kind[T]) list(t *terminal) *cobra.Command {
-	var (
-		prefix, as string
-		limit      int
-		values     = make([]string, len(k.filters))
-	)
-	c := serverCommand(t, &cobra.Command{
+	var prefix string
+	var limit int
+	for i := range k.filters {
+		k.filters[i].into = new(string)
+	}
+	c := queryCommand(t, &cobra.Command{
 		Use:     "list",
 		Short:   "List " + k.path,
-		Long:    "List " + k.path + ", by their ids.",
+		Long:    "List " + k.path + ", sorted by id.",
 		Example: fmt.Sprintf("  stint %s list\n  stint %s list --prefix %s -o json", k.path, k.path, k.example[:1]),
 	}, func(c *cobra.Command, a *client, _ []string) error {
-		q := url.Values{}
-		for i, f := range k.filters {
-			if values[i] != "" {
-				q.Set(f.name, values[i])
+		q := parameters("prefix", prefix)
+		for _, f := range k.filters {
+			if *f.into != "" {
+				q.Set(f.name, *f.into)
 			}
 		}
-		if prefix != "" {
-			q.Set("prefix", prefix)
-		}
-		all, err := gather[stored[T]](c.Context(), t, a, "/"+k.path, q, limit)
+		all, err := gather[stored[T]](c.Context(), t, a, "/"+k.path, "after", q, limit)
 		if err != nil {
 			return err
 		}
@@ -105,61 +95,28 @@ func (k *kind[T]) list(t *terminal) *cobra.Command {
 		for i := range all {
 			rows[i] = all[i].Record
 		}
-		return t.say(as, all, rows, func() error {
-			w := t.grid(k.head...)
-			for i := range all {
-				w.row(k.cells(&all[i])...)
-			}
-			return w.Flush()
-		})
+		return t.print(all, rows, func() error { return printTable(t, all, "", k.head, k.cells) })
 	})
-	c.Flags().StringVar(&prefix, "prefix", "", "only those whose ids begin with this `text`")
-	for i, f := range k.filters {
-		c.Flags().StringVar(&values[i], f.name, "", f.usage)
-	}
-	addLimit(c, &limit)
-	addOutput(c, &as)
+	c.Flags().StringVar(&prefix, "prefix", "", "only those whose id starts with this `text`")
+	addFilters(c, k.filters...)
+	addLimit(c, &limit, 1000)
 	return c
 }
 
-func addLimit(c *cobra.Command, limit *int) {
-	c.Flags().IntVar(limit, "limit", 1000, "at most this `number` of them; 0 is all")
-}
-
-// gather reads a list, up to a limit, and says if there is more.
-func gather[T any](ctx context.Context, t *terminal, a *client, path string, q url.Values, limit int) ([]T, error) {
-	if limit < 0 {
-		return nil, advice{fmt.Errorf("--limit %d: want 0, which is all, or more", limit), "--limit 1000"}
-	}
-	all := []T{}
-	for item, err := range pages[T](ctx, a, path, q, 1000) {
-		if err != nil {
-			return nil, err
-		}
-		if limit > 0 && len(all) == limit {
-			t.notes(fmt.Sprintf("there are more than %d: --limit 0 shows all", limit))
-			break
-		}
-		all = append(all, item)
-	}
-	return all, nil
-}
-
 func (k *kind[T]) show(t *terminal) *cobra.Command {
-	var as string
-	c := serverCommand(t, &cobra.Command{
+	return queryCommand(t, &cobra.Command{
 		Use:   "show ID",
 		Short: "Show one " + k.one,
-		Long: "Show one " + k.one + `, as a config file would have it. What is shown can be changed and given to
-"set" with -f.`,
+		Long: "Show one " + k.one + `, as in a config file. The output can be edited and passed to "set" with
+-f.`,
 		Example: fmt.Sprintf("  stint %s show %s\n  stint %s show %s -o json", k.path, k.example, k.path, k.example),
-		Args:    wants(1, 1, "the id of one"),
+		Args:    wants(1, 1, "an ID"), ValidArgsFunction: completeIDs(t, k.path),
 	}, func(c *cobra.Command, a *client, args []string) error {
 		r, err := k.get(c.Context(), a, args[0])
 		if err != nil {
 			return err
 		}
-		return t.say(as, r, r.Record, func() error {
+		return t.print(r, r.Record, func() error {
 			body, err := k.document(&r)
 			if err == nil {
 				_, err = io.WriteString(t.out, body)
@@ -167,12 +124,9 @@ func (k *kind[T]) show(t *terminal) *cobra.Command {
 			return err
 		})
 	})
-	completes(c, k.path)
-	addOutput(c, &as)
-	return c
 }
 
-// document is one of them, as a file has it.
+// document returns an object as TOML.
 func (k *kind[T]) document(r *stored[T]) (string, error) {
 	head := fmt.Sprintf("# %s %s", k.one, printable(r.ID))
 	if r.Version > 0 {
@@ -185,112 +139,111 @@ func (k *kind[T]) document(r *stored[T]) (string, error) {
 	return string(body), err
 }
 
-// valueFlags say what a thing is to be.
+// valueFlags are the flags of commands that write an object.
 type valueFlags struct {
 	file   string
 	dryRun bool
-	as     string
 }
 
 func (f *valueFlags) add(c *cobra.Command) {
-	c.Flags().StringVarP(&f.file, "file", "f", "", "a `FILE` that says all of it, in TOML or JSON, or - for the standard input")
-	_ = c.MarkFlagFilename("file", "toml", "json") // it is there
-	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "check all, say what would be changed, and change nothing")
-	addOutput(c, &f.as)
+	addFile(c, &f.file, "a `FILE` with all fields, in TOML or JSON")
+	addDryRun(c, &f.dryRun)
 }
 
-// read reads one thing from the file, in TOML or JSON.
-func (k *kind[T]) read(stdin io.Reader, file string) (v T, err error) {
-	name := file
-	if file == "-" {
-		name = "stdin"
-	} else {
-		opened, err := os.Open(file)
-		if err != nil {
-			return v, advice{err, "-f with a file that is there and can be read"}
-		}
-		defer opened.Close()
-		stdin = opened
-	}
-	const most = 1 << 20
-	data, err := io.ReadAll(io.LimitReader(stdin, most+1))
+// read reads one object from a file, in TOML or JSON.
+func (k *kind[T]) read(c *cobra.Command, file string) (v T, err error) {
+	const maxSize = 1 << 20
+	name, data, err := readFile(c, file, maxSize, "stint apply -f, for many objects at once")
 	if err != nil {
-		return v, fmt.Errorf("%s: %w", name, err)
-	}
-	if len(data) > most {
-		return v, advice{fmt.Errorf("%s has more than %d bytes, which is no %s", name, most, k.one), "stint apply -f, for many things at once"}
+		return v, err
 	}
 	return v, k.parse(name, data, &v)
 }
 
 func (k *kind[T]) parse(name string, data []byte, into *T) error {
 	decode := strict.TOML
-	if strings.HasPrefix(strings.TrimSpace(string(data)), "{") { // which TOML cannot begin with
+	if strings.HasPrefix(strings.TrimSpace(string(data)), "{") { // TOML cannot start with it
 		decode = strict.JSON
 	}
 	if _, problems := decode(name, data, into); len(problems) > 0 {
-		return advice{problems, "correct what is listed; a file with many things in it is for stint apply -f"}
+		return advice{problems, "correct the problems; a file with many objects is for stint apply -f"}
 	}
 	return nil
 }
 
-// dryRun are the parameters of what may be a trial.
-func dryRun(on bool) url.Values {
-	if !on {
-		return nil
+// readOr returns the fields of an object in a file or, without a file, of a value.
+func (k *kind[T]) readOr(c *cobra.Command, file string, value T) (tree, error) {
+	if file != "" {
+		var err error
+		if value, err = k.read(c, file); err != nil {
+			return nil, err
+		}
 	}
-	return url.Values{"dry_run": {"true"}}
+	return treeOf(value)
+}
+
+// assignAll applies arguments that are FIELD=VALUE.
+func (k *kind[T]) assignAll(fields tree, args []string) error {
+	for _, text := range args {
+		if err := assign(reflect.TypeFor[T](), fields, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// assignChecked is assignAll, and checks the types of all fields.
+func (k *kind[T]) assignChecked(c *cobra.Command, fields tree, args []string) error {
+	err := k.assignAll(fields, args)
+	if err == nil {
+		if err = fromTree(fields, new(T)); err != nil {
+			err = usageError(c, "%w", err)
+		}
+	}
+	return err
 }
 
 func (k *kind[T]) create(t *terminal) *cobra.Command {
 	var f valueFlags
 	values := make([][]string, len(k.flags))
-	usage, least, what := "create "+strings.ToUpper(k.key)+" [FIELD=VALUE...]", 1, "the "+k.key+" of the new one, or -f FILE"
-	if k.key == "" {
-		usage, least, what = "create [FIELD=VALUE...]", 0, ""
+	usage := "create [FIELD=VALUE...]"
+	if k.key != "" {
+		usage = "create " + strings.ToUpper(k.key) + " [FIELD=VALUE...]"
 	}
-	c := serverCommand(t, &cobra.Command{
+	c := queryCommand(t, &cobra.Command{
 		Use:   usage,
 		Short: "Create a " + k.one,
-		Long: "Create a " + k.one + `, of flags, of fields, or of a file that says all of it. Fields have the names that
-they have in config files; one within another is written as limits[0].limit.`,
+		Long: "Create a " + k.one + `, from flags, from fields, or from a file. Fields have the names that they have
+in config files; a nested field is written as limits[0].limit.`,
 		Example: k.examples("create"),
 		Args:    cobra.ArbitraryArgs,
 	}, func(c *cobra.Command, a *client, args []string) error {
-		value := tree{}
+		fields := tree{}
 		if f.file != "" {
-			v, err := k.read(c.InOrStdin(), f.file)
-			if err != nil {
-				return err
-			}
-			if value, err = treeOf(v); err != nil {
+			var err error
+			if fields, err = k.readOr(c, f.file, *new(T)); err != nil {
 				return err
 			}
 			if k.key == "" {
-				delete(value, "id") // the server makes one
+				delete(fields, "id") // the server chooses it
 			}
-		} else if len(args) < least {
-			return advice{fmt.Errorf("%s wants %s", c.CommandPath(), what), c.CommandPath() + " --help"}
+		} else if k.key != "" && len(args) == 0 {
+			return usageError(c, "%s needs the %s of the new %s, or -f FILE", c.CommandPath(), k.key, k.one)
 		}
 		if k.key != "" && len(args) > 0 && !strings.Contains(args[0], "=") {
-			value[k.key], args = args[0], args[1:]
+			fields[k.key], args = args[0], args[1:]
 		}
 		for i, flag := range k.flags {
 			for _, v := range values[i] {
-				if err := flag.set(value, v); err != nil {
-					return advice{fmt.Errorf("--%s %s: %w", flag.name, strict.Quote(v), err), c.CommandPath() + " --help"}
+				if err := flag.set(fields, v); err != nil {
+					return usageError(c, "--%s %s: %w", flag.name, strict.Quote(v), err)
 				}
 			}
 		}
-		for _, text := range args {
-			if err := assign(reflect.TypeFor[T](), value, text); err != nil {
-				return err
-			}
+		if err := k.assignChecked(c, fields, args); err != nil {
+			return err
 		}
-		if err := fromTree(value, new(T)); err != nil {
-			return advice{err, c.CommandPath() + " --help"}
-		}
-		return k.make(c, t, a, &f, value)
+		return k.post(c, t, a, &f, fields)
 	})
 	for i, flag := range k.flags {
 		c.Flags().StringArrayVar(&values[i], flag.name, nil, flag.usage)
@@ -299,41 +252,42 @@ they have in config files; one within another is written as limits[0].limit.`,
 	return c
 }
 
-func (k *kind[T]) make(c *cobra.Command, t *terminal, a *client, f *valueFlags, value tree) error {
-	var made struct {
+// post creates an object and prints it.
+func (k *kind[T]) post(c *cobra.Command, t *terminal, a *client, f *valueFlags, fields tree) error {
+	var created struct {
 		stored[T]
 		Text string `json:"key,omitempty"` // of an API key
 	}
-	if err := a.do(c.Context(), call{method: http.MethodPost, path: "/" + k.path, query: dryRun(f.dryRun), body: value, into: &made}); err != nil {
+	if err := a.do(c.Context(), call{method: http.MethodPost, path: "/" + k.path, query: dryRunParameter(f.dryRun), body: fields, into: &created}); err != nil {
 		return err
 	}
-	var answer, row any = made.stored, made.Record
-	if made.Text != "" {
-		answer, row = made, admin.CreatedKey{Record: any(made.Record).(admin.Record[admin.Key]), Text: made.Text}
+	var value, row any = created.stored, created.Record
+	if created.Text != "" {
+		value, row = created, admin.CreatedKey{Record: any(created.Record).(admin.Record[admin.Key]), Text: created.Text}
 	}
-	return t.say(f.as, answer, row, func() error {
-		if made.Text != "" && !f.dryRun { // alone, so that it can go to a file
-			t.notes(fmt.Sprintf("this is the key %s; it is shown this once, and kept nowhere", printable(made.ID)))
-			_, err := fmt.Fprintln(t.out, printable(made.Text))
+	return t.print(value, row, func() error {
+		switch {
+		case created.Text != "" && !f.dryRun: // only the key, so that it can go to a file
+			t.notes(fmt.Sprintf("this is the key %s; it is not stored, and cannot be shown again", printable(created.ID)))
+			_, err := fmt.Fprintln(t.out, printable(created.Text))
 			return err
+		case f.dryRun:
+			fmt.Fprintf(t.out, "+ %s %s would be created; nothing was changed\n", k.one, printable(created.ID))
+		default:
+			fmt.Fprintf(t.out, "+ %s %s, version %d\n", k.one, printable(created.ID), created.Version)
 		}
-		said := fmt.Sprintf("+ %s %s, version %d", k.one, printable(made.ID), made.Version)
-		if f.dryRun {
-			said = fmt.Sprintf("+ %s %s would be made; nothing was changed", k.one, printable(made.ID))
-		}
-		fmt.Fprintln(t.out, said)
-		if made.Reading != "" {
-			fmt.Fprintln(t.out, clean(made.Reading))
+		if created.Reading != "" {
+			fmt.Fprintln(t.out, clean(created.Reading))
 		}
 		return nil
 	})
 }
 
-// examples are those of a command that takes fields.
+// examples returns the examples of a command that takes fields.
 func (k *kind[T]) examples(verb string) string {
 	id, file, fields := k.example, k.example, k.fields
 	if verb == "create" {
-		id, file, fields = k.unused, cmp.Or(k.unused, k.one), cmp.Or(k.first, k.fields)
+		id, file, fields = k.unused, cmp.Or(k.unused, k.one), cmp.Or(k.firstFields, k.fields)
 	}
 	command := strings.TrimSpace(fmt.Sprintf("stint %s %s %s", k.path, verb, id))
 	return fmt.Sprintf("  %s -f %s.toml --dry-run\n  %s %s", command, file, command, fields)
@@ -342,18 +296,17 @@ func (k *kind[T]) examples(verb string) string {
 func (k *kind[T]) set(t *terminal) *cobra.Command {
 	var f valueFlags
 	var version int64
-	c := serverCommand(t, &cobra.Command{
+	c := queryCommand(t, &cobra.Command{
 		Use:   "set ID FIELD=VALUE...",
 		Short: "Change fields of a " + k.one,
-		Long: "Change fields of a " + k.one + `, and leave the others; or, with -f, make all of it what a file says. Fields
-have the names that they have in config files; one within another is written as
-limits[0].limit, and FIELD= removes one. If someone else changes it at the same time,
-nothing is changed here.`,
+		Long: "Change some fields of a " + k.one + `, or, with -f, replace all of them by those in a file. Fields have
+the names that they have in config files; a nested field is written as limits[0].limit, and
+FIELD= removes a field. If someone else changes it at the same time, nothing is changed.`,
 		Example: k.examples("set"),
-		Args:    wants(1, math.MaxInt, "the id of one, and FIELD=VALUE or -f FILE"),
+		Args:    wants(1, math.MaxInt, "an ID, and FIELD=VALUE or -f FILE"), ValidArgsFunction: completeIDs(t, k.path),
 	}, func(c *cobra.Command, a *client, args []string) error {
 		if len(args) == 1 && f.file == "" {
-			return advice{fmt.Errorf("%s wants FIELD=VALUE or -f FILE", c.CommandPath()), c.CommandPath() + " --help"}
+			return usageError(c, "%s needs FIELD=VALUE or -f FILE", c.CommandPath())
 		}
 		r, err := k.get(c.Context(), a, args[0])
 		if err != nil {
@@ -362,54 +315,38 @@ nothing is changed here.`,
 		if version == 0 {
 			version = r.Version
 		}
-		after, err := treeOf(r.Value)
+		after, err := k.readOr(c, f.file, r.Value)
 		if err != nil {
 			return err
 		}
-		if f.file != "" {
-			v, err := k.read(c.InOrStdin(), f.file)
-			if err != nil {
-				return err
-			}
-			if after, err = treeOf(v); err != nil {
-				return err
-			}
-		}
-		for _, text := range args[1:] {
-			if err := assign(reflect.TypeFor[T](), after, text); err != nil {
-				return err
-			}
-		}
-		if err := fromTree(after, new(T)); err != nil {
-			return advice{err, c.CommandPath() + " --help"}
+		if err := k.assignChecked(c, after, args[1:]); err != nil {
+			return err
 		}
 		now, err := k.change(c.Context(), a, &r, version, after, f.dryRun)
 		if err != nil {
 			return err
 		}
-		return t.say(f.as, now, now.Record, func() error { return k.changed(t, &r, &now, f.dryRun) })
+		return t.print(now, now.Record, func() error { return k.printChange(t, &r, &now, f.dryRun) })
 	})
-	completes(c, k.path)
-	c.Flags().Int64Var(&version, "version", 0, "the `version` that is meant (default: the one that is there)")
+	c.Flags().Int64Var(&version, "version", 0, "change only this `version` (default: the current one)")
 	f.add(c)
 	return c
 }
 
-// change makes one of them what a tree says, if it still has the version.
-func (k *kind[T]) change(ctx context.Context, a *client, r *stored[T], version int64, after tree, dry bool) (now stored[T], err error) {
+// change replaces the fields of an object, if it still has the version.
+func (k *kind[T]) change(ctx context.Context, a *client, r *stored[T], version int64, after tree, dryRun bool) (now stored[T], err error) {
 	before, err := treeOf(r.Value)
 	if err != nil {
 		return now, err
 	}
 	err = a.do(ctx, call{
-		method: http.MethodPatch, path: k.at(r.ID), query: dryRun(dry), match: &version, kind: "application/merge-patch+json",
+		method: http.MethodPatch, path: k.at(r.ID), query: dryRunParameter(dryRun), version: &version, contentType: "application/merge-patch+json",
 		body: patch(before, after), into: &now,
 	})
 	return now, err
 }
 
-// changed says what was changed.
-func (k *kind[T]) changed(t *terminal, was, now *stored[T], dry bool) error {
+func (k *kind[T]) printChange(t *terminal, was, now *stored[T], dryRun bool) error {
 	before, err := treeOf(was.Value)
 	if err != nil {
 		return err
@@ -419,12 +356,12 @@ func (k *kind[T]) changed(t *terminal, was, now *stored[T], dry bool) error {
 		return err
 	}
 	fields := differ("", before, after)
-	diffed{catalog.Diff{Items: []catalog.DiffItem{{Kind: k.one, ID: now.ID, Action: catalog.Updated, Fields: fields}}}}.show(t.out)
+	printDiff(t.out, []catalog.DiffItem{{Kind: k.one, ID: now.ID, Action: catalog.Updated, Fields: fields}})
 	switch {
 	case len(fields) == 0:
-		fmt.Fprintf(t.out, "nothing to change: it is of version %d\n", now.Version)
-	case dry:
-		fmt.Fprintln(t.out, "this would be changed; nothing was")
+		fmt.Fprintf(t.out, "nothing to change: it has version %d\n", now.Version)
+	case dryRun:
+		fmt.Fprintln(t.out, "this would be changed; nothing was changed")
 	default:
 		fmt.Fprintf(t.out, "version %d\n", now.Version)
 	}
@@ -433,13 +370,14 @@ func (k *kind[T]) changed(t *terminal, was, now *stored[T], dry bool) error {
 
 func (k *kind[T]) remove(t *terminal) *cobra.Command {
 	var yes consent
-	var dry bool
+	var dryRun bool
 	c := serverCommand(t, &cobra.Command{
-		Use:     "delete ID...",
-		Short:   "Delete " + k.path,
-		Long:    "Delete " + k.path + `, if they are still what they were when it was asked whether that is meant.`,
+		Use:   "delete ID...",
+		Short: "Delete " + k.path,
+		Long: "Delete " + k.path + `. The command asks for confirmation, unless --yes is given. If someone else
+changes them in the meantime, they are not deleted.`,
 		Example: fmt.Sprintf("  stint %s delete %s", k.path, k.example),
-		Args:    wants(1, math.MaxInt, "the id of one or more"),
+		Args:    wants(1, math.MaxInt, "one ID or more"), ValidArgsFunction: completeIDs(t, k.path),
 	}, func(c *cobra.Command, a *client, args []string) error {
 		var all []stored[T]
 		for _, id := range args {
@@ -449,46 +387,59 @@ func (k *kind[T]) remove(t *terminal) *cobra.Command {
 			}
 			all = append(all, r)
 		}
-		if !dry {
+		if !dryRun {
 			if err := yes.ask(c, t, fmt.Sprintf("%s %s will be deleted", k.one, printable(strings.Join(args, ", ")))); err != nil {
 				return err
 			}
 		}
 		for _, r := range all {
-			if err := a.do(c.Context(), call{method: http.MethodDelete, path: k.at(r.ID), query: dryRun(dry), match: &r.Version}); err != nil {
+			if err := a.do(c.Context(), call{method: http.MethodDelete, path: k.at(r.ID), query: dryRunParameter(dryRun), version: &r.Version}); err != nil {
 				return err
 			}
-			if dry {
-				fmt.Fprintf(t.out, "- %s %s would be deleted; nothing was changed\n", k.one, printable(r.ID))
-			} else {
-				fmt.Fprintf(t.out, "- %s %s\n", k.one, printable(r.ID))
+			note := ""
+			if dryRun {
+				note = " would be deleted; nothing was changed"
 			}
+			fmt.Fprintf(t.out, "- %s %s%s\n", k.one, printable(r.ID), note)
 		}
 		return nil
 	})
-	completes(c, k.path)
-	c.Flags().BoolVar(&dry, "dry-run", false, "check all, and change nothing")
+	addDryRun(c, &dryRun)
 	yes.add(c)
 	return c
 }
 
-// until reads when something ends: at a time, or after one.
-func until(at, after string) (time.Time, error) {
+// expiryFlags are the flags of commands that create something that may expire.
+type expiryFlags struct{ at, after string }
+
+func (f *expiryFlags) add(c *cobra.Command) {
+	c.Flags().StringVar(&f.at, "until", "", "when it ends, as a `time` such as 2026-12-31T00:00:00Z (default: never)")
+	c.Flags().StringVar(&f.after, "for", "", "how long it lasts, as a `time` such as 24h or 90d")
+}
+
+// parse returns when it expires, or the zero time.
+func (f *expiryFlags) parse() (catalog.Time, error) {
+	at, err := time.Time{}, error(nil)
 	switch {
-	case at != "" && after != "":
-		return time.Time{}, advice{errors.New("--until and --for: want one of them"), "--for 24h"}
-	case at != "":
-		when, err := time.Parse(time.RFC3339, at)
-		if err != nil {
-			return when, advice{fmt.Errorf("--until %s: want a time such as 2026-01-31T12:00:00Z", strict.Quote(at)), "--for 24h"}
+	case f.at != "" && f.after != "":
+		err = errors.New("--until and --for: want one of them")
+	case f.at != "":
+		if at, err = time.Parse(time.RFC3339, f.at); err != nil {
+			err = fmt.Errorf("--until %s: want a time such as 2026-01-31T12:00:00Z", strict.Quote(f.at))
 		}
-		return when, nil
-	case after != "":
-		d, err := length(after)
-		if err != nil {
-			return time.Time{}, advice{fmt.Errorf("--for %s: %w", strict.Quote(after), err), "--for 24h"}
+	case f.after != "":
+		if at, err = afterNow(f.after); err != nil {
+			err = fmt.Errorf("--for %s: %w", strict.Quote(f.after), err)
 		}
-		return now().Add(d).UTC().Truncate(time.Second), nil
 	}
-	return time.Time{}, nil
+	if err != nil {
+		return catalog.Time{}, advice{err, "--for 24h"}
+	}
+	return catalog.Time{Time: at}, nil
+}
+
+// afterNow returns the time a duration after now.
+func afterNow(duration string) (time.Time, error) {
+	d, err := parseDuration(duration)
+	return now().Add(d).UTC().Truncate(time.Second), err
 }

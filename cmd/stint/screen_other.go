@@ -4,14 +4,14 @@ package main
 
 import "os"
 
-// isTerminal reports whether there is someone at the other side.
+// isTerminal reports whether a file is a terminal.
 func isTerminal(f *os.File) bool {
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// screenSize returns how many characters fit on any terminal.
+// screenSize returns the usual size of a terminal in characters.
 func screenSize(*os.File) (width, height int) { return 80, 24 }
 
-// openFiles is not known here.
-func openFiles() (most uint64, ok bool) { return 0, false }
+// openFiles does not know the limit on these systems.
+func openFiles() (limit uint64, ok bool) { return 0, false }

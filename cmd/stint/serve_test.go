@@ -20,20 +20,20 @@ import (
 	stint "github.com/stintdev/stint/cmd/stint"
 )
 
-// server is "stint serve" in a process of its own.
+// server is a process that runs "stint serve".
 type server struct {
 	*exec.Cmd
-	lines *bufio.Scanner // of what it logs
+	lines *bufio.Scanner // of the log
 	out   bytes.Buffer
 }
 
-// serve starts a server, with all its listeners at ports that are free.
+// serve starts a server that listens on free ports.
 func serve(t *testing.T, args ...string) *server {
 	t.Helper()
 	return serveIn(t, nil, args...)
 }
 
-// serveIn starts one with more variables in its environment.
+// serveIn starts a server with additional environment variables.
 func serveIn(t *testing.T, environ []string, args ...string) *server {
 	t.Helper()
 	args = append([]string{"serve", "--http", "127.0.0.1:0", "--gateway", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, args...)
@@ -51,7 +51,7 @@ func serveIn(t *testing.T, environ []string, args ...string) *server {
 	return s
 }
 
-// logs waits for a line, and returns what the parentheses hold.
+// logs waits for a line of the log, and returns the first group of the pattern.
 func (s *server) logs(t *testing.T, pattern string) string {
 	t.Helper()
 	re := regexp.MustCompile(pattern)
@@ -60,7 +60,7 @@ func (s *server) logs(t *testing.T, pattern string) string {
 			return m[len(m)-1]
 		}
 	}
-	t.Fatalf("it ended without %s", pattern)
+	t.Fatalf("it ended without logging %s", pattern)
 	return ""
 }
 
@@ -102,19 +102,19 @@ func TestSignals(t *testing.T) {
 		s.signal(t, last)
 		s.logs(t, "msg=stopping")
 		s.logs(t, "msg=stopped")
-		if code := s.ends(); code != 0 || !keyText.MatchString(s.out.String()) { // of the first token
+		if code := s.ends(); code != 0 || !keyText.MatchString(s.out.String()) { // the first token
 			t.Errorf("exit code %d, %s", code, s.out.String())
 		}
 	}
 }
 
-// TestDemo starts a server without any configuration, and asks it.
+// TestDemo starts a server without any configuration, and runs commands against it.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	url := s.logs(t, "listener=http url=(.*)")
 	s.logs(t, "listener=admin")
-	// Attempts to log in are counted by the minute, which should not turn meanwhile.
+	// Logins are counted per minute, and all of them must be in the same one.
 	if now := time.Now(); now.Second() > 50 {
 		<-time.After(time.Until(now.Truncate(time.Minute).Add(time.Minute)))
 	}
@@ -207,8 +207,8 @@ func TestTwice(t *testing.T) {
 	<-cut
 }
 
-// TestEnvoyEnv starts a server with the environment of envoyproxy/ratelimit, and asks it
-// as that can be asked.
+// TestEnvoyEnv starts a server with the environment of envoyproxy/ratelimit, and sends
+// requests as for envoyproxy/ratelimit.
 func TestEnvoyEnv(t *testing.T) {
 	t.Parallel()
 	s := serveIn(t, []string{

@@ -21,15 +21,15 @@ import (
 	"github.com/stintdev/stint/httplimit"
 )
 
-// house is a server whose admin API is asked.
-type house struct {
+// adminServer is a server with an admin API.
+type adminServer struct {
 	*server
 	http, admin string
 	environ     []string
 }
 
-// serveHouse starts a server with a database, or with what a config file has.
-func serveHouse(t *testing.T, config string) *house {
+// serveAdmin starts a server with a database, or with a config file.
+func serveAdmin(t *testing.T, config string) *adminServer {
 	t.Helper()
 	dir := t.TempDir()
 	if config == "" {
@@ -40,7 +40,7 @@ func serveHouse(t *testing.T, config string) *house {
 			t.Fatal(err)
 		}
 	}
-	h := &house{server: serveIn(t, []string{"STINT_SERVER_ADMIN_TOKEN=" + adminToken, "STINT_SERVER_LOG_FORMAT=text", "STINT_SERVER_CATALOG_NODE=one"}, "--config", config)}
+	h := &adminServer{server: serveIn(t, []string{"STINT_SERVER_ADMIN_TOKEN=" + adminToken, "STINT_SERVER_LOG_FORMAT=text", "STINT_SERVER_CATALOG_NODE=one"}, "--config", config)}
 	h.http = h.logs(t, "listener=http url=(.*)")
 	h.admin = h.logs(t, "listener=admin url=(.*)")
 	h.logs(t, "msg=(ready) ")
@@ -49,7 +49,7 @@ func serveHouse(t *testing.T, config string) *house {
 }
 
 // end stops the server.
-func (h *house) end(t *testing.T) {
+func (h *adminServer) end(t *testing.T) {
 	t.Helper()
 	h.signal(t, syscall.SIGTERM)
 	if code := h.ends(); code != 0 {
@@ -57,7 +57,7 @@ func (h *house) end(t *testing.T) {
 	}
 }
 
-// words splits a line as a shell would that knows single quotes only.
+// words splits a line like a shell, with single quotes only.
 func words(line string) []string {
 	var out []string
 	for i, part := range strings.Split(line, "'") {
@@ -85,10 +85,10 @@ var (
 	stamps    = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z *`)
 )
 
-// TestServer works on what a server has, step by step, and compares what commands say.
+// TestServer runs commands against a server, step by step, and compares their output.
 func TestServer(t *testing.T) {
 	t.Parallel()
-	h := serveHouse(t, "")
+	h := serveAdmin(t, "")
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -144,24 +144,20 @@ func TestServer(t *testing.T) {
 		"events list --user no-one", "events top", "events series", "events violations -o json", "events clients", "events list --outcome deneid", "events list --from 2024-05-01T00:00:00Z --to 2024-04-01T00:00:00Z", "events export --user no-one", "events export --user no-one -o json",
 	} {
 		args := words(strings.NewReplacer("$KEY", key, "$TOKEN", token, "$HTTP", h.http).Replace(line))
-		var out, errs bytes.Buffer
-		code := stint.Run(t.Context(), args, h.environ, &out, &errs)
-		if tail := lastLine(errs.String()); code == 2 && !strings.HasPrefix(tail, "try: ") {
-			t.Errorf("%s: it ends with %q, and not with what to do", line, tail)
-		}
-		if m := keyText.FindStringSubmatch(out.String()); m != nil && m[1] == "" && key == "" {
+		text := transcript(t, line, args, h.environ)
+		if m := keyText.FindStringSubmatch(text); m != nil && m[1] == "" && key == "" {
 			key = m[2]
 		} else if m != nil && m[1] != "" && token == "" {
 			token = m[2]
 		}
-		fmt.Fprintf(&got, "$ stint %s\n%s-- stderr --\n%s-- exit %d --\n\n", line, out.String(), errs.String(), code)
+		got.WriteString(text)
 	}
 	compare(t, "testdata/server.txt", h.still(got.String(), dir, key, token))
 	h.end(t)
 }
 
-// still replaces what is another each time.
-func (h *house) still(text, dir, key, token string) string {
+// still replaces what differs between runs.
+func (h *adminServer) still(text, dir, key, token string) string {
 	text = strings.NewReplacer(h.http, "http://HTTP", h.admin, "http://ADMIN", dir+"/", "/DIR/", key, "KEYKEYKEYKEYKEYK", token, "TOKENTOKENTOKENT").Replace(text)
 	text = keyText.ReplaceAllString(text, "stint_${1}${2}_SECRET")
 	text = regexp.MustCompile(`("?\bid"?[:,] ?"|(?m:^))[A-Z2-7]{26}\b`).ReplaceAllString(text, "${1}NODE")
@@ -174,40 +170,36 @@ func (h *house) still(text, dir, key, token string) string {
 	text = regexp.MustCompile(`(requests_per_second|refused_per_second|p99_us)": [0-9.]+`).ReplaceAllString(text, `$1": N`)
 	text = stamps.ReplaceAllStringFunc(text, func(when string) string {
 		if strings.HasPrefix(when, "2030-") || strings.HasPrefix(when, "2024-") || strings.HasPrefix(when, "2026-01-31T12:00:00Z") {
-			return when // of a command, or of what is said about it
+			return when // from a command, or a message about it
 		}
 		return "TIME "
 	})
-	text = regexp.MustCompile(`, \d+ requests so far, the last TIME `).ReplaceAllString(text, "") // known some seconds later
-	text = regexp.MustCompile(`(FULL|ALL BACK) IN +SAYS`).ReplaceAllString(text, "$1 IN  SAYS")
+	text = regexp.MustCompile(`, \d+ requests so far, the last at TIME `).ReplaceAllString(text, "") // known only after some seconds
+	text = regexp.MustCompile(`RESETS IN +EFFECT`).ReplaceAllString(text, "RESETS IN  EFFECT")
 	return afters.ReplaceAllString(durations.ReplaceAllString(text, "  A WHILE "), "${1}N")
 }
 
-// TestServerFile looks at a server whose rules are in a file, and cannot change them.
+// TestServerFile runs commands against a server whose rules are in a file, and so cannot be changed.
 func TestServerFile(t *testing.T) {
 	t.Parallel()
-	h := serveHouse(t, file)
+	h := serveAdmin(t, file)
 	var got strings.Builder
 	for _, line := range []string{
 		"status", "rules list", "rules show per-user", "users list", "tiers show premium", "rules set per-user group=x", "rules create x --limit 5/1m", "changes list", "events list",
 		"explain /search --user alice", "usage user:alice", "rules validate per-user limits[0].limit=0", "tokens create x", "export",
 	} {
-		var out, errs bytes.Buffer
-		code := stint.Run(t.Context(), words(line), h.environ, &out, &errs)
-		fmt.Fprintf(&got, "$ stint %s\n%s-- stderr --\n%s-- exit %d --\n\n", line, out.String(), errs.String(), code)
+		got.WriteString(transcript(t, line, words(line), h.environ))
 	}
 	compare(t, "testdata/server-file.txt", h.still(got.String(), "no dir", "no key", "no token"))
 	h.end(t)
 }
 
-// TestEdit edits a rule that is wrong at first, and is changed by someone else meanwhile.
+// TestEdit edits a rule that has problems at first, and is changed by someone else in the meantime.
 func TestEdit(t *testing.T) {
 	t.Parallel()
-	h := serveHouse(t, "")
+	h := serveAdmin(t, "")
 	run := func(editor, line string) string {
-		var out, errs bytes.Buffer
-		code := stint.Run(t.Context(), words(line), append(h.environ, "EDITOR="+editor), &out, &errs)
-		return fmt.Sprintf("$ stint %s\n%s-- stderr --\n%s-- exit %d --\n\n", line, out.String(), errs.String(), code)
+		return transcript(t, line, words(line), append(h.environ, "EDITOR="+editor))
 	}
 	dir := t.TempDir()
 	saved := filepath.Join(dir, "saved")
@@ -235,20 +227,20 @@ esac
 	kept := regexp.MustCompile(`\S*/stint-rule-\d+\.toml`).FindString(got)
 	text, err := os.ReadFile(kept)
 	if err != nil || !strings.Contains(string(text), "\nname = 3\n") {
-		t.Errorf("what was written is lost: %s, %v", text, err)
+		t.Errorf("the text is lost: %s, %v", text, err)
 	}
 	left, err := filepath.Glob(filepath.Join(filepath.Dir(kept), "stint-rule-*"))
 	if err != nil || len(left) != 1 {
-		t.Errorf("files are left: %v, %v", left, err)
+		t.Errorf("files were not removed: %v, %v", left, err)
 	}
 	compare(t, "testdata/edit.txt", strings.ReplaceAll(h.still(got, dir, "no key", "no token"), kept, "/TMP/stint-rule.toml"))
 	h.end(t)
 }
 
-// TestFollowServer has a server show what it decides, and how limits stand.
+// TestFollowServer follows the decisions and the usage of a server.
 func TestFollowServer(t *testing.T) {
 	t.Parallel()
-	h := serveHouse(t, file)
+	h := serveAdmin(t, file)
 	for _, args := range [][]string{{"events", "follow", "--outcome", "blocked"}, {"usage", "user:alice", "--follow"}} {
 		c := exec.CommandContext(t.Context(), os.Args[0], args...)
 		c.Env = append(append(os.Environ(), asStint+"=1"), h.environ...)
@@ -261,7 +253,7 @@ func TestFollowServer(t *testing.T) {
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// Nothing tells when it listens, and so there is always something to hear.
+		// Send requests all the time: there is no signal that the command is listening.
 		asking, enough := context.WithCancel(t.Context())
 		var asked sync.WaitGroup
 		asked.Go(func() {
@@ -290,10 +282,10 @@ func TestFollowServer(t *testing.T) {
 	h.end(t)
 }
 
-// TestCompletionServer completes names that a server has.
+// TestCompletionServer completes names with those of a server.
 func TestCompletionServer(t *testing.T) {
 	t.Parallel()
-	h := serveHouse(t, file)
+	h := serveAdmin(t, file)
 	for line, want := range map[string]string{
 		"__complete rules show pe":           "per-user\n",
 		"__complete events list --rule sea":  "search\n",
@@ -315,7 +307,7 @@ func TestCompletionServer(t *testing.T) {
 	h.end(t)
 }
 
-// TestClient looks at how a token travels.
+// TestClient checks TLS, and that only the right server gets the token.
 func TestClient(t *testing.T) {
 	t.Parallel()
 	var seen []string
@@ -365,6 +357,6 @@ func TestClient(t *testing.T) {
 		}
 	}
 	if len(seen) > 0 {
-		t.Errorf("another server was asked, with %v", seen)
+		t.Errorf("another server was called, with %v", seen)
 	}
 }

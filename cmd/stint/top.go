@@ -2,18 +2,13 @@ package main
 
 import (
 	"context"
-	"encoding/csv"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"reflect"
 	"strings"
 	"syscall"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -21,30 +16,27 @@ import (
 	"github.com/stintdev/stint/internal/record"
 )
 
-// top is how "stint top" was asked.
+// top is a run of "stint top".
 type top struct {
 	*terminal
 	*client
 	interval time.Duration
-	as       string
 	once     bool
-
-	csv   csvWriter // once something was written
-	shown time.Time
+	shown    time.Time
 }
 
 func newTop(t *terminal) *cobra.Command {
 	p := top{terminal: t}
-	c := serverCommand(t, &cobra.Command{
+	c := queryCommand(t, &cobra.Command{
 		Use:   "top",
 		Short: "Show live traffic and the busiest clients",
-		Long: `Show what a server decides now: requests per second and what becomes of them, how long
-decisions take, the rules that decide most, and the users, tenants, API keys and addresses
-that ask most and are refused most. Rates and latency are of the last 10 seconds, counts
-of the last 10 to 20. It is what one server decides, not all that share a database.
+		Long: `Show the live traffic of a server: requests per second by outcome, the latency of decisions,
+the busiest rules, and the users, tenants, API keys and addresses with the most requests and
+the most denied requests. Rates and latency cover the last 10 seconds, counts the last 10 to
+20. Only this server is shown, not others that share its database.
 
-In a terminal it shows that until it is interrupted; elsewhere it writes a block every
-interval, with -o json an object per line, or with -o csv a row.`,
+On a terminal, the display is updated until it is interrupted. Otherwise, each interval is
+printed as a block of text, as a JSON object with -o json, or as a row with -o csv.`,
 		Example: `  stint top
   stint top --server http://127.0.0.1:9090 --interval 5s
   stint top --once
@@ -57,20 +49,15 @@ interval, with -o json an object per line, or with -o csv a row.`,
 		ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
 		p.client = a
-		err := p.run(ctx)
-		if ctx.Err() != nil {
-			return nil // that is how it ends
-		}
-		return err
+		return p.run(ctx)
 	})
-	c.Flags().DurationVar(&p.interval, "interval", time.Second, "how often to show it, as a `time`")
+	c.Flags().DurationVar(&p.interval, "interval", time.Second, "how often to update it, as a `time`")
 	c.Flags().BoolVar(&p.once, "once", false, "show it once")
-	addOutput(c, &p.as)
 	return c
 }
 
 func (p *top) run(ctx context.Context) error {
-	if screen, ok := p.screen(); ok && p.as == asTable && !p.once {
+	if screen, ok := p.display(); ok && p.format == asTable && !p.once {
 		return p.live(ctx, screen)
 	}
 	return p.look(ctx, func(s *record.Snapshot) error {
@@ -81,23 +68,23 @@ func (p *top) run(ctx context.Context) error {
 	})
 }
 
-// look has what a server tells each second shown, every interval.
+// look shows the snapshots that a server sends each second, every interval.
 func (p *top) look(ctx context.Context, show func(*record.Snapshot) error) error {
 	return p.stream(ctx, call{path: "/live/stream"}, func(event string, data []byte) error {
-		// A second may be a little short.
+		// Snapshots may be a little less than a second apart.
 		if event != "live" || now().Sub(p.shown) < p.interval-time.Second/2 {
 			return nil
 		}
 		s := new(record.Snapshot)
-		if err := json.Unmarshal(data, s); err != nil {
-			return advice{fmt.Errorf("%s does not answer as Stint does: %w", p.base, err), "--server with the URL of an admin API, and a stint of its version"}
+		if err := p.decode(data, s); err != nil {
+			return err
 		}
 		p.shown = now()
 		return show(s)
 	})
 }
 
-// liveRow is what was seen, in CSV.
+// liveRow is a snapshot in CSV.
 type liveRow struct {
 	At       time.Time          `json:"at"`
 	Node     string             `json:"node"`
@@ -107,27 +94,20 @@ type liveRow struct {
 	Latency  record.LiveLatency `json:"latency_us"`
 }
 
-// write writes what was seen, where it stays.
 func (p *top) write(s *record.Snapshot) error {
-	switch p.as {
+	switch p.format {
 	case asJSON:
-		return p.writeLine(s)
+		return p.writeJSON(s, "")
 	case asCSV:
-		row := reflect.ValueOf(liveRow{s.At, s.Node, s.Requests, s.Refused, s.Shadow, s.Latency})
-		var err error
-		if p.csv.Writer == nil {
-			p.csv.Writer = csv.NewWriter(p.out)
-			err = p.csv.head(row.Type())
-		}
-		return errors.Join(err, p.csv.row(row), p.csv.end())
+		return p.writeCSV([]liveRow{{s.At, s.Node, s.Requests, s.Refused, s.Shadow, s.Latency}})
 	}
 	lines := append(picture(s, 80, 5), "")
 	_, err := io.WriteString(p.out, strings.Join(lines, "\n")+"\n")
 	return err
 }
 
-// screen returns the terminal, if there is one that can be drawn on.
-func (p *top) screen() (*os.File, bool) {
+// display returns the terminal, if there is one that can be drawn on.
+func (p *top) display() (*os.File, bool) {
 	f, ok := p.out.(*os.File)
 	if !ok || p.variable("TERM") == "dumb" {
 		return nil, false
@@ -135,23 +115,23 @@ func (p *top) screen() (*os.File, bool) {
 	return f, isTerminal(f)
 }
 
-// What terminals are told.
+// Control sequences of terminals.
 const (
-	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[?7l" // the other screen, without a cursor; long lines end at its edge
+	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[?7l" // the alternate screen, without a cursor and without wrapping
 	leaveScreen = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 	toTop       = "\x1b[H"
 	endLine     = "\x1b[K\r\n"
 	clearRest   = "\x1b[J"
 )
 
-// live draws what it sees until it is interrupted, and leaves the screen as it was. A
-// server that is away may come back.
+// live draws snapshots until it is interrupted, and restores the screen. It reconnects to a
+// server that was lost.
 func (p *top) live(ctx context.Context, f *os.File) (err error) {
-	const again = time.Second
+	const retry = time.Second
 	var last *record.Snapshot
 	defer func() {
 		if last != nil {
-			_, _ = io.WriteString(f, leaveScreen) // or the terminal is gone
+			_, _ = io.WriteString(f, leaveScreen) // the terminal may be gone
 		}
 	}()
 	paint := func(s *record.Snapshot, lost error) error {
@@ -175,7 +155,7 @@ func (p *top) live(ctx context.Context, f *os.File) (err error) {
 		if err := paint(last, err); err != nil {
 			return err
 		}
-		wait := time.NewTimer(again)
+		wait := time.NewTimer(retry)
 		select {
 		case <-ctx.Done():
 			wait.Stop()
@@ -185,7 +165,7 @@ func (p *top) live(ctx context.Context, f *os.File) (err error) {
 	}
 }
 
-// draw returns the lines that fit on a screen, with as many talkers as do.
+// draw returns the lines that fit on a screen, with as many clients as possible.
 func draw(s *record.Snapshot, lost error, f *os.File) []string {
 	width, height := screenSize(f)
 	var lines []string
@@ -200,7 +180,7 @@ func draw(s *record.Snapshot, lost error, f *os.File) []string {
 	return lines[:min(len(lines), height)]
 }
 
-// picture returns what was seen as lines, of each list at most so many.
+// picture returns a snapshot as lines of text, with at most rows lines for each list.
 func picture(s *record.Snapshot, width, rows int) []string {
 	width = min(max(width, 60), 120)
 	head := s.At.Local().Format(time.TimeOnly)
@@ -209,9 +189,9 @@ func picture(s *record.Snapshot, width, rows int) []string {
 	}
 	out := []string{clip(fmt.Sprintf("%s  %s requests/s, %s/s denied", head, rate(s.Requests), rate(s.Refused)), width)}
 	if s.Requests == 0 {
-		out = append(out, "nothing was decided in the last seconds")
+		out = append(out, "no requests in the last seconds")
 	} else {
-		out = append(out, fmt.Sprintf("decided in  p50 %s  p95 %s  p99 %s", micros(s.Latency.P50), micros(s.Latency.P95), micros(s.Latency.P99)), "")
+		out = append(out, fmt.Sprintf("latency  p50 %s  p95 %s  p99 %s", micros(s.Latency.P50), micros(s.Latency.P95), micros(s.Latency.P99)), "")
 	}
 	outcome := func(name string, n float64) {
 		if n > 0 {
@@ -221,9 +201,9 @@ func picture(s *record.Snapshot, width, rows int) []string {
 	for o := engine.Allowed; o <= engine.Unavailable; o++ {
 		outcome(o.String(), s.Outcomes[o.String()])
 	}
-	outcome("would refuse", s.Shadow)
+	outcome("would deny", s.Shadow)
 	if len(s.Rules) > 0 {
-		out = append(out, "", fmt.Sprintf("%-*s%12s%12s", width-24, "RULE", "REQUESTS/S", "REFUSED/S"))
+		out = append(out, "", fmt.Sprintf("%-*s%12s%12s", width-24, "RULE", "REQUESTS/S", "DENIED/S"))
 	}
 	for _, r := range s.Rules[:min(rows, len(s.Rules))] {
 		out = append(out, fmt.Sprintf("%-*s%12s%12s", width-24, clip(clean(r.Name), width-25), rate(r.Requests), rate(r.Refused)))
@@ -238,7 +218,7 @@ func picture(s *record.Snapshot, width, rows int) []string {
 		}
 		half := width/2 - 1
 		left := column(k.name, "REQUESTS", k.talk.RequestsOff, k.talk.ByRequests[:min(rows, len(k.talk.ByRequests))], func(a record.Talker) int64 { return a.Requests }, half)
-		right := column(k.name, "REFUSED", k.talk.RefusedOff, k.talk.ByRefused[:min(rows, len(k.talk.ByRefused))], func(a record.Talker) int64 { return a.Refused }, half)
+		right := column(k.name, "DENIED", k.talk.RefusedOff, k.talk.ByRefused[:min(rows, len(k.talk.ByRefused))], func(a record.Talker) int64 { return a.Refused }, half)
 		out = append(out, "")
 		for i := range max(len(left), len(right)) {
 			line := strings.Repeat(" ", half)
@@ -254,7 +234,7 @@ func picture(s *record.Snapshot, width, rows int) []string {
 	return out
 }
 
-// column returns lines of a width, with bars. Counts may be off by so many.
+// column returns the lines of a list of clients, with bars. Counts may be too low by off.
 func column(kind, what string, off int64, all []record.Talker, count func(record.Talker) int64, width int) []string {
 	if len(all) == 0 {
 		return nil
@@ -272,7 +252,7 @@ func column(kind, what string, off int64, all []record.Talker, count func(record
 	return out
 }
 
-// bar is a share of a whole, in eighths of characters. What there is is seen.
+// bar returns a bar for a share, in eighths of characters. It is never empty.
 func bar(n, whole float64, width int) string {
 	eighths := int(max(1, min(1, n/whole)*float64(8*width)+0.5))
 	out := strings.Repeat("█", eighths/8)
@@ -282,17 +262,6 @@ func bar(n, whole float64, width int) string {
 	return out
 }
 
-// clean is a name that a client may have chosen, without what terminals obey.
-func clean(name string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, name)
-}
-
-// clip cuts what is too long.
 func clip(text string, width int) string {
 	if r := []rune(text); len(r) > width {
 		return string(r[:width-1]) + "…"

@@ -17,7 +17,7 @@ import (
 	"github.com/stintdev/stint/httplimit"
 )
 
-// TestTopScreen draws on a terminal, which is left as it was.
+// TestTopScreen draws on a terminal, and checks that it is restored.
 func TestTopScreen(t *testing.T) {
 	t.Parallel()
 	var away atomic.Bool
@@ -54,9 +54,9 @@ func TestTopScreen(t *testing.T) {
 		part := make([]byte, 64<<10)
 		n, err := ours.Read(part)
 		all.Write(part[:n])
-		return err == nil // it fails once no one has the other side
+		return err == nil // reading fails when the other side is closed
 	}
-	// shows waits for words, after all that was shown before.
+	// shows waits for words that were not shown before.
 	shows := func(words string) {
 		t.Helper()
 		for from := all.Len(); !strings.Contains(all.String()[from:], words); {
@@ -84,22 +84,22 @@ func TestTopScreen(t *testing.T) {
 	text := all.String()
 	const enter, leave = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
 	if !strings.HasPrefix(text, enter) || !strings.HasSuffix(text, leave) {
-		t.Errorf("the screen is not left as it was: %q", text)
+		t.Errorf("the screen is not restored: %q", text)
 	}
 	for picture := range strings.SplitSeq(text, "\x1b[H") {
 		if n := strings.Count(picture, "\n"); n >= rows {
 			t.Errorf("%d lines do not fit on the screen:\n%s", n+1, picture)
 		}
 		if strings.Contains(picture, "\x1b[2J") {
-			t.Errorf("the terminal does what a client says: %q", picture)
+			t.Errorf("the output has control characters of a client: %q", picture)
 		}
 	}
 }
 
-// TestAsks asks whether something is meant, where there is someone to ask.
-func TestAsks(t *testing.T) {
+// TestConfirmation asks for confirmation on a terminal.
+func TestConfirmation(t *testing.T) {
 	t.Parallel()
-	h := serveHouse(t, "")
+	h := serveAdmin(t, "")
 	run := func(answer string, args ...string) (int, string) {
 		t.Helper()
 		ours, theirs := openTerminal(t, 24, 80)
@@ -111,7 +111,7 @@ func TestAsks(t *testing.T) {
 		if _, err := ours.WriteString(answer + "\n"); err != nil {
 			t.Fatal(err)
 		}
-		_ = c.Run() // the exit code tells
+		_ = c.Run() // the exit code is checked
 		theirs.Close()
 		return c.ProcessState.ExitCode(), out.String()
 	}
@@ -121,9 +121,9 @@ func TestAsks(t *testing.T) {
 		code   int
 		want   string
 	}{
-		{"", 1, "Tenant acme will be deleted. Go on? [y/N] nothing was changed\n"},
-		{"no", 1, "Tenant acme will be deleted. Go on? [y/N] nothing was changed\n"},
-		{"y", 0, "Tenant acme will be deleted. Go on? [y/N] - tenant acme\n"},
+		{"", 1, "Tenant acme will be deleted. Continue? [y/N] nothing was changed\n"},
+		{"no", 1, "Tenant acme will be deleted. Continue? [y/N] nothing was changed\n"},
+		{"y", 0, "Tenant acme will be deleted. Continue? [y/N] - tenant acme\n"},
 	} {
 		if code, out := run(c.answer, "tenants", "delete", "acme"); code != c.code || out != c.want {
 			t.Errorf("%q: exit code %d, %q", c.answer, code, out)

@@ -19,10 +19,10 @@ import (
 	"github.com/stintdev/stint/internal/record"
 )
 
-// adminToken is that of servers that tests start.
+// adminToken is the token of servers that tests start.
 const adminToken = "the-token-of-these-tests-0123456789"
 
-// busy is what the admin listener of a server says, one of whose clients means harm.
+// busy is a snapshot of a server with a malicious client.
 const busy = `{"at":"2026-03-01T12:00:00Z","node":"node-7","seconds":9.5,"requests_per_second":1234.5,"refused_per_second":34.25,"shadow_refused_per_second":2,` +
 	`"outcomes_per_second":{"allowed":1200,"banned":4.25,"blocked":0,"denied":30,"exempt":0.25,"throttled":0,"unauthorized":0,"unavailable":0},` +
 	`"latency_us":{"p50":0,"p95":180,"p99":2500},"rules":[{"name":"search","requests_per_second":1100.5,"refused_per_second":30},{"name":"lo\u001b[2Jgin","requests_per_second":4,"refused_per_second":0}],"talkers":{"seconds":15,` +
@@ -32,8 +32,8 @@ const busy = `{"at":"2026-03-01T12:00:00Z","node":"node-7","seconds":9.5,"reques
 	`"addresses":{"by_requests":[{"name":"192.0.2.1","requests":700,"refused":20},{"name":"2001:db8::1","requests":650,"refused":90}],` +
 	`"by_refused":[{"name":"2001:db8::1","requests":650,"refused":90},{"name":"192.0.2.1","requests":700,"refused":20}],"requests_off":17,"refused_off":2}}}`
 
-// TestTopSays compares what is shown with what is in testdata.
-func TestTopSays(t *testing.T) {
+// TestTopOutput compares the output with that in testdata.
+func TestTopOutput(t *testing.T) {
 	t.Parallel()
 	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -89,11 +89,11 @@ func TestTopSays(t *testing.T) {
 	}
 	text := strings.ReplaceAll(got.String(), strings.TrimPrefix(admin.URL, "http://"), "ADMIN")
 	text = strings.ReplaceAll(text, token, "TOKEN")
-	text = regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d `).ReplaceAllString(text, "TIME ") // of this zone
+	text = regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d `).ReplaceAllString(text, "TIME ") // local time
 	compare(t, "testdata/top.txt", text)
 }
 
-// TestTopLines writes a line of JSON each time, until it is stopped or the server is.
+// TestTopLines writes a line of JSON per snapshot, until the command or the server stops.
 func TestTopLines(t *testing.T) {
 	t.Parallel()
 	for _, away := range []bool{false, true} {
@@ -119,7 +119,7 @@ func TestTopLines(t *testing.T) {
 	}
 }
 
-// lineWriter tells when something is written.
+// lineWriter calls seen at each write.
 type lineWriter struct {
 	bytes.Buffer
 	seen func()
@@ -130,13 +130,13 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 	return w.Buffer.Write(p)
 }
 
-// TestTop looks at a server that was asked.
+// TestTop shows the traffic of a server.
 func TestTop(t *testing.T) {
 	t.Parallel()
 	s := serveIn(t, []string{"STINT_SERVER_ADMIN_TOKEN=" + adminToken})
 	url := s.logs(t, "listener=http url=(.*)")
 	admin := s.logs(t, "listener=admin url=(.*)")
-	for range 7 { // of which one is refused, of three a minute, even if one turns meanwhile
+	for range 7 { // at most three are allowed per minute, so at least one is denied
 		var out bytes.Buffer
 		stint.Run(t.Context(), strings.Fields("check /login -X POST --ip 192.0.2.1 --user alice --take --http "+url), nil, &out, &out)
 	}
