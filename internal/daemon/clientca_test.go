@@ -94,7 +94,7 @@ func TestClientCA(t *testing.T) {
 	}
 
 	put(t, path("ca.crt"), "nonsense")
-	if err := p.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "want a file with a certificate, in PEM") {
+	if err := p.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "want a file with certificates in PEM") {
 		t.Error(err)
 	}
 	text, err = os.ReadFile(path("mallory.crt"))
@@ -123,9 +123,9 @@ func TestClientCAProblems(t *testing.T) {
 	pair := fmt.Sprintf("tls_cert = %q\ntls_key = %q\n", path("a.crt"), path("a.key"))
 	for name, c := range map[string]struct{ pair, ca, want string }{
 		"good":     {pair, path("a.crt"), ""},
-		"no TLS":   {"", path("a.crt"), "server.http.tls_client_ca: want tls_cert and tls_key, too"},
+		"no TLS":   {"", path("a.crt"), "server.http.tls_client_ca: needs tls_cert and tls_key"},
 		"missing":  {pair, path("x.crt"), "server.http.tls_client_ca: \"" + path("x.crt") + "\": want a file that can be read: no such file or directory"},
-		"nonsense": {pair, path("a.key"), "server.http.tls_client_ca: \"" + path("a.key") + "\": want a file with a certificate, in PEM"},
+		"nonsense": {pair, path("a.key"), "server.http.tls_client_ca: \"" + path("a.key") + "\": want a file with certificates in PEM"},
 	} {
 		got := problems(t, fmt.Sprintf("[server.http]\n%stls_client_ca = %q\n", c.pair, c.ca))
 		if !strings.Contains(got, c.want) || (c.want == "") != (got == "") {

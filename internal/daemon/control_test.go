@@ -77,7 +77,7 @@ func TestDatabaseProblems(t *testing.T) {
 		"no url":    {`database = "hunter2"`, "stint.toml:2:12: server.database: want a URL that begins with postgres:// or sqlite:"},
 		"bad url":   {`database = "postgres://me:hunter2@db:nonsense/x"`, "stint.toml:2:12: server.database: want a PostgreSQL URL, such as"},
 		"no file":   {`database = "sqlite:"`, `stint.toml:2:12: server.database: "sqlite:": want sqlite: and the path of a file`},
-		"both":      {"database = \"sqlite:x.db\"\n" + few, "stint.toml:3:1: rules: is in the database that server.database names, want nothing of it in this file; stint apply -f FILE puts it there"},
+		"both":      {"database = \"sqlite:x.db\"\n" + few, "stint.toml:3:1: rules: cannot be in this file if server.database is set: it is in the database; stint apply -f FILE copies it there"},
 		"poll":      {`catalog = { poll = "1ms" }`, `server.catalog.poll: "1ms": want from 100ms to 10m`},
 		"cache":     {`catalog = { cache_size = 10 }`, "server.catalog.cache_size: 10: want 1000 or more"},
 		"cache ttl": {`catalog = { cache_ttl = "0" }`, `server.catalog.cache_ttl: "0": want from 1s to 1d`},

@@ -112,7 +112,7 @@ func TestDrain(t *testing.T) {
 	go func() { stopped <- p.Stop(context.WithoutCancel(t.Context())) }()
 	until(t, "readiness", func() bool {
 		status, body := p.get(t, "http", "/readyz")
-		return status == http.StatusServiceUnavailable && strings.Contains(body, "it is stopping")
+		return status == http.StatusServiceUnavailable && strings.Contains(body, "the daemon is stopping")
 	})
 	if status, _ := p.get(t, "http", "/healthz"); status != http.StatusOK {
 		t.Error("it is alive", status)

@@ -47,7 +47,7 @@ func TestEnvoyEnvLoads(t *testing.T) {
 	given, _, err = daemon.EnvoyEnv(environ)
 	do(t, err)
 	_, err = daemon.Source{Given: given, Environ: environ}.Load()
-	const want = `PORT: "0.0.0.0:99999": want host:port, such as 127.0.0.1:8080, :8080 for all addresses, or nothing
+	const want = `PORT: "0.0.0.0:99999": want host:port, such as 127.0.0.1:8080, :8080 for all addresses, or "" to disable it
 GRPC_MAX_CONNECTION_AGE: "1ms": want from 1s to 365d
 RUNTIME_ROOT: "/nowhere/config": want a directory of YAML files, or one such file`
 	if err == nil || err.Error() != want {
@@ -70,7 +70,7 @@ func TestEnvoyEnvFlags(t *testing.T) {
 	given, notes, err := daemon.EnvoyEnv([]string{"REDIS_URL=/run/redis.sock", "RUNTIME_ROOT=/data"},
 		set("server.counters", "memory:"), set("envoy.xds.server", "xds:18000"))
 	do(t, err)
-	if got, want := strings.Join(notes, "\n"), "RUNTIME_ROOT: --set envoy.xds.server says where domains come from\nREDIS_URL: --set server.counters says where counters are"; got != want {
+	if got, want := strings.Join(notes, "\n"), "RUNTIME_ROOT: --set envoy.xds.server sets where domains come from\nREDIS_URL: --set server.counters sets where counters are stored"; got != want {
 		t.Errorf("%s\nwant:\n%s", got, want)
 	}
 	if len(given) > 0 {

@@ -46,7 +46,7 @@ func TestRedisAway(t *testing.T) {
 	p := start(t, few, set("server.counters", redis.URL()))
 	p.becomes(t, "counters", "ok", "")
 	redis.Kill(t)
-	p.becomes(t, "counters", "degraded", "this node counts alone")
+	p.becomes(t, "counters", "degraded", "this node counts on its own")
 	if answer := check(t, p); !strings.Contains(answer, `"allowed":true`) {
 		t.Error(answer)
 	}
@@ -102,7 +102,7 @@ func TestUpstreamAway(t *testing.T) {
 	}))
 	defer target.Close()
 	p := start(t, many+fmt.Sprintf("[[upstreams]]\ntargets = [%q]\ncheck = { path = \"/up\", interval = \"10ms\" }\n", target.URL))
-	p.becomes(t, "upstreams", "degraded", "1 of 1 targets are left out: "+target.URL)
+	p.becomes(t, "upstreams", "degraded", "1 of 1 targets are down: "+target.URL)
 	well.Store(true)
 	p.becomes(t, "upstreams", "ok", "")
 }
@@ -120,7 +120,7 @@ func TestConfigProblem(t *testing.T) {
 		t.Error(text)
 	}
 	put(t, p.path, "[server]\nreplicas = 5\n"+few+echo(t))
-	p.becomes(t, "config", "degraded", "read at the start only: server.replicas, upstreams")
+	p.becomes(t, "config", "degraded", "a restart is needed for changes of server.replicas, upstreams")
 	put(t, p.path, many)
 	p.becomes(t, "config", "ok", "")
 }

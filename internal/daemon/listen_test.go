@@ -95,7 +95,7 @@ func TestTLS(t *testing.T) {
 	}
 
 	newPair(t, cert, filepath.Join(dir, "other.pem"), "unfit")
-	if err := p.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "a certificate in PEM, with tls_key the file of its key") {
+	if err := p.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "a certificate in PEM whose key is in tls_key") {
 		t.Error(err)
 	}
 	if got := certificate(t, p.URL("http")); got != "first" {
@@ -127,8 +127,8 @@ func TestPairs(t *testing.T) {
 	put(t, path("nonsense"), "hunter2")
 	for name, c := range map[string]struct{ cert, key, want string }{
 		"good":     {path("a.crt"), path("a.key"), ""},
-		"no key":   {path("a.crt"), "", "server.admin.tls_cert: want tls_key, too"},
-		"no cert":  {"", path("a.key"), "server.admin.tls_key: want tls_cert, too"},
+		"no key":   {path("a.crt"), "", "server.admin.tls_cert: needs tls_key"},
+		"no cert":  {"", path("a.key"), "server.admin.tls_key: needs tls_cert"},
 		"unfit":    {path("a.crt"), path("b.key"), "private key does not match public key"},
 		"missing":  {path("x.crt"), path("x.key"), "server.admin.tls_cert: \"" + path("x.crt") + "\": want a file that can be read: no such file or directory\n"},
 		"nonsense": {path("nonsense"), path("a.key"), "server.admin.tls_cert: \"" + path("nonsense") + "\": want a certificate in PEM"},

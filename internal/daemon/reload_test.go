@@ -179,7 +179,7 @@ func TestReplaced(t *testing.T) {
 				if last.Hash != first.Hash || len(last.Hash) != 64 || last.Rules != 1 || !last.Loaded.After(first.Loaded) {
 					t.Errorf("%+v, and at first %+v", last, first)
 				}
-				if strings.Contains(r.log.String(), "not used") {
+				if strings.Contains(r.log.String(), "configuration rejected") {
 					t.Error(r.log.String())
 				}
 				r.Stop()
@@ -235,8 +235,8 @@ func TestNotUsed(t *testing.T) {
 						t.Fatalf("%s: %+v", r.rules(), r.Status())
 					}
 				}
-				if n := strings.Count(r.log.String(), "not used"); n != 2 {
-					t.Errorf("it was said %d times, want 2: %s", n, r.log.String())
+				if n := strings.Count(r.log.String(), "configuration rejected"); n != 2 {
+					t.Errorf("it was logged %d times, want 2: %s", n, r.log.String())
 				}
 			})
 		})

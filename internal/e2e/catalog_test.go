@@ -206,7 +206,7 @@ func TestCatalogOutage(t *testing.T) {
 
 	first.Kill(t)
 	each(func(s *server) {
-		s.ready(t, `"status": "degraded"`, "the database cannot be asked since ", "what is known stays in use")
+		s.ready(t, `"status": "degraded"`, "the database cannot be reached since ", "what is known stays in use")
 		s.measures(t, "stint_database_up 0", "stint_catalog_current 1")
 	})
 	first.Restart(t)
@@ -234,11 +234,11 @@ func TestCatalogOutage(t *testing.T) {
 
 	// A node that was stopped starts while there is no database.
 	second.Kill(t)
-	each(func(s *server) { s.ready(t, "the database cannot be asked since ") })
+	each(func(s *server) { s.ready(t, "the database cannot be reached since ") })
 	t.Log(l.stop())
 	nodes[0].stop(t)
 	nodes[0] = follow(t, url, lastGood)
-	nodes[0].ready(t, `"status": "degraded"`, "the database cannot be asked since ", "rules are as they were kept on disk at ")
+	nodes[0].ready(t, `"status": "degraded"`, "the database cannot be reached since ", "the rules come from disk, as of ")
 	nodes[0].measures(t, "stint_database_up 0", "stint_catalog_current 0", fmt.Sprint("stint_catalog_revision ", nodes[1].metric(t, "stint_catalog_revision")))
 	anyone := `{"path": "/", "user": "alice", "tier": "gold"}`
 	enforces(t, anyone, 2, nodes...)
@@ -306,7 +306,7 @@ func TestCatalogBad(t *testing.T) {
 		delete from stint_changes where revision > (select revision from stint_catalog);
 		notify stint_catalog`)
 	each(func(s *server) {
-		s.ready(t, `"status": "degraded"`, "what the database has is not in use since ", "it was set back")
+		s.ready(t, `"status": "degraded"`, "the rules in the database are invalid since ", "it was set back")
 		s.measures(t, "stint_catalog_current 0", fmt.Sprint("stint_catalog_revision ", revision))
 	})
 	if err := nodes[0].Process.Signal(syscall.SIGHUP); err != nil {
@@ -332,7 +332,7 @@ func TestCatalogBad(t *testing.T) {
 		testpostgres.Exec(t, url, raise("bad", `insert into stint_rules
 			select 'bad', '`+body+`', revision, now(), now(), 'test' from stint_catalog`))
 		each(func(s *server) {
-			s.ready(t, `"status": "degraded"`, "what the database has is not in use since ", "bad")
+			s.ready(t, `"status": "degraded"`, "the rules in the database are invalid since ", "bad")
 			s.measures(t, "stint_catalog_current 0", fmt.Sprint("stint_catalog_revision ", revision))
 		})
 		enforces(t, request, 6, nodes...)
