@@ -62,13 +62,12 @@ func (a *API) addChanges() {
 		Before string `query:"before" maxLength:"64" doc:"Only changes before this revision, or the next of the previous page." example:"41.3"`
 		Limit  int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"The maximum number of results." example:"100"`
 	}
-	add(a, operation{
+	addQuery(a, operation{
 		ID: "listChanges", Method: http.MethodGet, Path: "/changes", Tag: tagChanges,
 		Summary: "List changes", Description: "Returns the change log of the catalog, newest first.",
 		Problems: []int{http.StatusConflict},
-	}, catalog.Viewer, func(ctx context.Context, in *listInput) (*struct{ Body ChangeList }, error) {
-		list, err := a.changes(ctx, catalog.ChangeQuery(*in))
-		return &struct{ Body ChangeList }{list}, err
+	}, catalog.Viewer, func(ctx context.Context, in *listInput) (ChangeList, error) {
+		return a.changes(ctx, catalog.ChangeQuery(*in))
 	})
 
 	type revertInput struct {
@@ -76,17 +75,13 @@ func (a *API) addChanges() {
 		DryRun
 		Body *Revert
 	}
-	type revertOutput struct {
-		DryRun string `header:"Stint-Dry-Run" doc:"True if nothing was changed." example:"true"`
-		Body   catalog.Diff
-	}
 	add(a, operation{
 		ID: "revertChange", Method: http.MethodPost, Path: "/changes/{revision}/revert", Tag: tagChanges,
 		Summary: "Undo changes",
 		Description: "Undoes the changes of a revision, as a new revision, and returns what changed. " +
 			"If any of it has changed since, that is a conflict, unless force is set. A deleted API key is restored as it was.",
 		Problems: []int{http.StatusConflict},
-	}, catalog.Operator, func(ctx context.Context, in *revertInput) (*revertOutput, error) {
+	}, catalog.Operator, func(ctx context.Context, in *revertInput) (*Changed[catalog.Diff], error) {
 		if a.options.Catalog == nil {
 			return nil, a.errFile()
 		}
@@ -102,6 +97,6 @@ func (a *API) addChanges() {
 			diff.Items = []catalog.DiffItem{}
 		}
 		a.written(ctx, in.DryRun)
-		return &revertOutput{in.header(), diff}, nil
+		return new(changed(in.DryRun, diff)), nil
 	})
 }

@@ -68,7 +68,7 @@ func (a *API) addKeys() {
 		id:    func(k *catalog.APIKey) string { return k.ID },
 		wire:  keyOf, put: Key.put, show: plain[Key],
 	}
-	addList(a, keys, func(f *KeyFilter) filter[catalog.APIKey] { return f })
+	addList(a, keys, filterKeys)
 
 	create := keys.op(http.MethodPost, "", "createKey", "Create a key", "Creates an API key and returns its text, which is shown only once.", http.StatusConflict)
 	create.Status = http.StatusCreated
@@ -92,7 +92,7 @@ func (a *API) addKeys() {
 			text = "" // which would not be valid
 		}
 		r := keys.kept(ctx, a, in.DryRun, &made, version, catalog.Record[catalog.APIKey]{})
-		return &Made[CreatedKey]{Recorded[CreatedKey]{etag(r.Version), in.header(), CreatedKey{r, text}}, keys.location(r.ID)}, nil
+		return &Made[CreatedKey]{Recorded[CreatedKey]{etag(r.Version), changed(in.DryRun, CreatedKey{r, text})}, keys.location(r.ID)}, nil
 	})
 
 	addReading(a, keys)
@@ -104,16 +104,11 @@ func (a *API) addKeys() {
 			DryRun
 		},
 		) (*Recorded[Record[Key]], error) {
-			r, err := keys.replace(ctx, a, in.DryRun, in.ID, 0, func(k *catalog.APIKey) error {
+			return keys.replace(ctx, a, in.DryRun, in.ID, anyVersion, func(k *catalog.APIKey) error {
 				if now := a.now().UTC().Truncate(time.Microsecond); k.Revoked.IsZero() || k.Revoked.After(now) {
 					k.Revoked, k.RevokedBy = catalog.Time{Time: now}, actor(ctx)
 				}
 				return nil
 			})
-			if err != nil {
-				return nil, err
-			}
-			out := keys.recorded(a, in.DryRun, r)
-			return &out, nil
 		})
 }

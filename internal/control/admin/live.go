@@ -62,15 +62,15 @@ func (a *API) addLive() {
 	a.streams.usage = map[string]*hub{}
 	conflict := []int{http.StatusConflict}
 
-	add(a, operation{
+	addQuery(a, operation{
 		ID: "getLive", Method: http.MethodGet, Path: "/live", Tag: tagLive, Problems: conflict,
 		Summary:     "Get live traffic",
 		Description: "Returns what this node decided in the last seconds: rates, latency, rules, and the clients with the most requests.",
-	}, catalog.Viewer, func(context.Context, *struct{}) (*struct{ Body record.Snapshot }, error) {
+	}, catalog.Viewer, func(context.Context, *struct{}) (record.Snapshot, error) {
 		if live == nil {
-			return nil, errNoLive
+			return record.Snapshot{}, errNoLive
 		}
-		return &struct{ Body record.Snapshot }{live.Snapshot()}, nil
+		return live.Snapshot(), nil
 	})
 
 	add(a, operation{

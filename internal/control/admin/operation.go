@@ -116,6 +116,14 @@ func add[I, O any](a *API, op operation, role catalog.Role, do func(ctx context.
 	})
 }
 
+// addQuery is add for an operation whose response is only a body.
+func addQuery[I, B any](a *API, op operation, role catalog.Role, do func(ctx context.Context, in *I) (B, error)) {
+	add(a, op, role, func(ctx context.Context, in *I) (*struct{ Body B }, error) {
+		body, err := do(ctx, in)
+		return &struct{ Body B }{body}, err
+	})
+}
+
 // requestKey is the context key of the request, for the few operations that need it.
 type requestKey struct{}
 

@@ -192,16 +192,15 @@ func (a *API) record() (*rollup.Store, error) {
 
 // ask adds an operation that queries the record.
 func ask[I, O any](a *API, id, path, summary, description string, do func(ctx context.Context, s *rollup.Store, in *I) (O, error)) {
-	add(a, operation{
+	addQuery(a, operation{
 		ID: id, Method: http.MethodGet, Path: path, Tag: tagRecord, Summary: summary, Description: description,
 		Problems: []int{http.StatusConflict}, Timeout: 30 * time.Second,
-	}, catalog.Viewer, func(ctx context.Context, in *I) (*struct{ Body O }, error) {
+	}, catalog.Viewer, func(ctx context.Context, in *I) (out O, err error) {
 		s, err := a.record()
-		if err != nil {
-			return nil, err
+		if err == nil {
+			out, err = do(ctx, s, in)
 		}
-		out, err := do(ctx, s, in)
-		return &struct{ Body O }{out}, asParameters(err)
+		return out, asParameters(err)
 	})
 }
 

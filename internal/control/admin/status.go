@@ -97,30 +97,30 @@ type SettingList struct {
 const nodesWithin = time.Hour
 
 func (a *API) addStatus() {
-	add(a, operation{
+	addQuery(a, operation{
 		ID: "getStatus", Method: http.MethodGet, Path: "/status", Tag: tagSystem,
 		Summary: "Get the status", Description: "Returns the configuration and the health of this node.",
-	}, catalog.Viewer, func(context.Context, *struct{}) (*struct{ Body Status }, error) {
-		return &struct{ Body Status }{a.status()}, nil
+	}, catalog.Viewer, func(context.Context, *struct{}) (Status, error) {
+		return a.status(), nil
 	})
 
-	add(a, operation{
+	addQuery(a, operation{
 		ID: "listNodes", Method: http.MethodGet, Path: "/nodes", Tag: tagSystem,
 		Summary: "List nodes", Description: "Returns the nodes that share the catalog, and the state that each reports.",
-	}, catalog.Viewer, func(ctx context.Context, _ *struct{}) (*struct{ Body NodeList }, error) {
+	}, catalog.Viewer, func(ctx context.Context, _ *struct{}) (NodeList, error) {
 		all, err := a.nodes(ctx)
-		return &struct{ Body NodeList }{NodeList{all}}, err
+		return NodeList{all}, err
 	})
 
-	add(a, operation{
+	addQuery(a, operation{
 		ID: "listSettings", Method: http.MethodGet, Path: "/settings", Tag: tagSystem,
 		Summary: "List settings", Description: "Returns the settings of this node: their values, where these come from, and what they do. Secrets are masked.",
-	}, catalog.Administrator, func(context.Context, *struct{}) (*struct{ Body SettingList }, error) {
+	}, catalog.Administrator, func(context.Context, *struct{}) (SettingList, error) {
 		list := SettingList{Items: []Setting{}}
 		if a.options.Settings != nil {
 			list.Items = append(list.Items, a.options.Settings()...)
 		}
-		return &struct{ Body SettingList }{list}, nil
+		return list, nil
 	})
 }
 

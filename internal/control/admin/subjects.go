@@ -110,24 +110,23 @@ func (a *API) addSubjects() {
 		Q     string `query:"q" maxLength:"512" doc:"The start of an id, an address, or a network. For a key, the start of its text also works." example:"al"`
 		Limit int    `query:"limit" default:"20" minimum:"1" maximum:"1000" doc:"The maximum number of results." example:"20"`
 	}
-	add(a, operation{
+	addQuery(a, operation{
 		ID: "findSubjects", Method: http.MethodGet, Path: "/subjects", Tag: tagSubjects,
 		Summary: "Find subjects", Description: "Returns users, API keys and tenants whose ids start with a text. A user or an address that the catalog does not have is returned, too.",
-	}, catalog.Viewer, func(ctx context.Context, in *findInput) (*struct{ Body SubjectList }, error) {
+	}, catalog.Viewer, func(ctx context.Context, in *findInput) (SubjectList, error) {
 		all, err := a.findSubjects(ctx, in.Q, in.Limit)
-		return &struct{ Body SubjectList }{SubjectList{all}}, err
+		return SubjectList{all}, err
 	})
 
-	add(a, operation{
+	addQuery(a, operation{
 		ID: "getSubject", Method: http.MethodGet, Path: "/subjects/{kind}/{id}", Tag: tagSubjects,
 		Summary: "Get a subject", Description: "Returns what is known about a user, API key, tenant or address, even if the catalog does not have it.",
-	}, catalog.Viewer, func(ctx context.Context, in *SubjectPath) (*struct{ Body Subject }, error) {
+	}, catalog.Viewer, func(ctx context.Context, in *SubjectPath) (Subject, error) {
 		s, err := in.subject()
 		if err != nil {
-			return nil, err
+			return Subject{}, err
 		}
-		d, err := a.describeSubject(ctx, s)
-		return &struct{ Body Subject }{d}, err
+		return a.describeSubject(ctx, s)
 	})
 }
 
@@ -212,7 +211,7 @@ func (a *API) describeSubject(ctx context.Context, s *subject) (Subject, error) 
 	}
 	own := s.entry(NewEntry{})
 	for _, list := range []struct {
-		of   *resource[catalog.Entry, catalog.Entry, Record[catalog.Entry]]
+		of   *entryList
 		into **catalog.Entry
 		who  *identity.Entry
 	}{{bans, &d.Ban, who.Banned}, {exemptions, &d.Exemption, who.Exempt}} {

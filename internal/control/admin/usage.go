@@ -46,16 +46,15 @@ type ResetSubject struct {
 
 // addUsage adds the operations that show and reset counters.
 func (a *API) addUsage() {
-	add(a, operation{
+	addQuery(a, operation{
 		ID: "getUsage", Method: http.MethodGet, Path: "/subjects/{kind}/{id}/usage", Tag: tagSubjects,
 		Summary: "Get usage", Description: "Returns every limit that applies to requests of the subject, including those that it shares with others, and how much of each is used. It counts nothing.",
-	}, catalog.Viewer, func(ctx context.Context, in *SubjectPath) (*struct{ Body Usage }, error) {
+	}, catalog.Viewer, func(ctx context.Context, in *SubjectPath) (Usage, error) {
 		s, err := in.addressed()
 		if err != nil {
-			return nil, err
+			return Usage{}, err
 		}
-		u, err := a.usage(ctx, s)
-		return &struct{ Body Usage }{u}, err
+		return a.usage(ctx, s)
 	})
 
 	add(a, operation{
