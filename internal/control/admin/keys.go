@@ -60,14 +60,15 @@ func (k Key) put(into *catalog.APIKey) error {
 	return nil
 }
 
+var keys = &resource[catalog.APIKey, Key, Record[Key]]{
+	path: "keys", one: "key", tag: tagKeys, example: "k3jq8w2n", key: "id", patch: object{"disabled": true},
+	table: func(c *catalog.Catalog) *catalog.Table[catalog.APIKey] { return c.APIKeys },
+	filed: func(d *catalog.Document) []catalog.APIKey { return d.APIKeys },
+	id:    func(k *catalog.APIKey) string { return k.ID },
+	wire:  keyOf, put: Key.put, show: plain[Key],
+}
+
 func (a *API) addKeys() {
-	keys := &resource[catalog.APIKey, Key, Record[Key]]{
-		path: "keys", one: "key", tag: tagKeys, example: "k3jq8w2n", key: "id", patch: object{"disabled": true},
-		table: func(c *catalog.Catalog) *catalog.Table[catalog.APIKey] { return c.APIKeys },
-		filed: func(d *catalog.Document) []catalog.APIKey { return d.APIKeys },
-		id:    func(k *catalog.APIKey) string { return k.ID },
-		wire:  keyOf, put: Key.put, show: plain[Key],
-	}
 	addList(a, keys, filterKeys)
 
 	create := keys.op(http.MethodPost, "", "createKey", "Create a key", "Creates an API key and returns its text, which is shown only once.", http.StatusConflict)

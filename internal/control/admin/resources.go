@@ -90,46 +90,43 @@ func filterTenants(f *TenantFilter) (catalog.Query, func(*catalog.Tenant) bool) 
 // object is JSON.
 type object = map[string]any
 
-// addResources adds the operations on all resources except rules and keys, which have more.
-func (a *API) addResources() {
-	tiers := &resource[rule.Tier, rule.Tier, Record[rule.Tier]]{
+// Tiers, users and tenants.
+var (
+	tiers = &resource[rule.Tier, rule.Tier, Record[rule.Tier]]{
 		path: "tiers", one: "tier", tag: tagTiers, example: "pro", key: "name", patch: object{"price": "59 EUR a month"},
 		table: func(c *catalog.Catalog) *catalog.Table[rule.Tier] { return c.Tiers },
 		filed: func(d *catalog.Document) []rule.Tier { return d.Tiers },
 		id:    func(t *rule.Tier) string { return t.Name },
 		wire:  same[rule.Tier], put: assign[rule.Tier], show: plain[rule.Tier],
 	}
-	addList(a, tiers, unfiltered[rule.Tier])
-	addWhole(a, tiers)
-
-	users := &resource[catalog.User, catalog.User, Record[catalog.User]]{
+	users = &resource[catalog.User, catalog.User, Record[catalog.User]]{
 		path: "users", one: "user", tag: tagUsers, example: "alice", key: "id", patch: object{"tier": "pro", "blocked": nil},
 		table: func(c *catalog.Catalog) *catalog.Table[catalog.User] { return c.Users },
 		filed: func(d *catalog.Document) []catalog.User { return d.Users },
 		id:    func(u *catalog.User) string { return u.ID },
 		wire:  same[catalog.User], put: assign[catalog.User], show: plain[catalog.User],
 	}
-	addList(a, users, filterUsers)
-	addWhole(a, users)
-
-	tenants := &resource[catalog.Tenant, catalog.Tenant, Record[catalog.Tenant]]{
+	tenants = &resource[catalog.Tenant, catalog.Tenant, Record[catalog.Tenant]]{
 		path: "tenants", one: "tenant", tag: tagTenants, example: "acme", key: "id", patch: object{"tier": "pro"},
 		table: func(c *catalog.Catalog) *catalog.Table[catalog.Tenant] { return c.Tenants },
 		filed: func(d *catalog.Document) []catalog.Tenant { return d.Tenants },
 		id:    func(t *catalog.Tenant) string { return t.ID },
 		wire:  same[catalog.Tenant], put: assign[catalog.Tenant], show: plain[catalog.Tenant],
 	}
-	addList(a, tenants, filterTenants)
-	addWhole(a, tenants)
+)
 
-	addList(a, exemptions, unfiltered[catalog.Entry])
-	addWhole(a, exemptions)
-	addList(a, bans, unfiltered[catalog.Entry])
-	addWhole(a, bans)
+// addResources adds the operations on all resources except rules and keys, which have more.
+func (a *API) addResources() {
+	addWhole(a, tiers, unfiltered)
+	addWhole(a, users, filterUsers)
+	addWhole(a, tenants, filterTenants)
+	addWhole(a, exemptions, unfiltered)
+	addWhole(a, bans, unfiltered)
 }
 
-// addWhole adds all operations on an object.
-func addWhole[T, W, R any](a *API, s *resource[T, W, R]) {
+// addWhole adds all operations on a resource.
+func addWhole[F, T, W, R any](a *API, s *resource[T, W, R], convert func(*F) (catalog.Query, func(*T) bool)) {
+	addList(a, s, convert)
 	addWriting(a, s)
 	addReading(a, s)
 	addPatching(a, s)

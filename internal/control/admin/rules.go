@@ -158,8 +158,7 @@ func (a *API) addRules() {
 		wire:  same[rule.Rule], put: assign[rule.Rule],
 		show: func(_ *API, r Record[rule.Rule]) RuleRecord { return RuleRecord{r, r.Value.Sentence()} },
 	}
-	addList(a, rules, filterRules)
-	addWhole(a, rules)
+	addWhole(a, rules, filterRules)
 
 	toggle := func(verb, summary, description string, enabled *bool) {
 		add(a, rules.op(http.MethodPost, "/{id}/"+verb, verb+"Rule", summary, description, http.StatusConflict, http.StatusUnprocessableEntity),

@@ -248,7 +248,7 @@ func (a *API) describeKnown(ctx context.Context, s *subject, d *Subject) (err er
 		if a.options.Catalog != nil {
 			u, err = a.options.Catalog.UserStatus(ctx, s.id)
 		} else {
-			u.Record, err = filed(a.options.Document().Users, s, func(u *catalog.User) string { return u.ID })
+			u.Record, err = users.get(ctx, a, s.id)
 		}
 		if err == nil {
 			v := u.Value
@@ -260,7 +260,7 @@ func (a *API) describeKnown(ctx context.Context, s *subject, d *Subject) (err er
 		if a.options.Catalog != nil {
 			k, err = a.options.Catalog.KeyStatus(ctx, s.id)
 		} else {
-			k.Record, err = filed(a.options.Document().APIKeys, s, func(k *catalog.APIKey) string { return k.ID })
+			k.Record, err = keys.get(ctx, a, s.id)
 		}
 		if err == nil {
 			v := keyOf(&k.Value)
@@ -269,12 +269,7 @@ func (a *API) describeKnown(ctx context.Context, s *subject, d *Subject) (err er
 		}
 	case "tenant":
 		var t catalog.Record[catalog.Tenant]
-		if a.options.Catalog != nil {
-			t, err = a.options.Catalog.Tenants.Get(ctx, s.id)
-		} else {
-			t, err = filed(a.options.Document().Tenants, s, func(t *catalog.Tenant) string { return t.ID })
-		}
-		if err == nil {
+		if t, err = tenants.get(ctx, a, s.id); err == nil {
 			d.Value, d.Version, d.Name, d.Tier = t.Value, t.Version, t.Value.Name, t.Value.Tier
 		}
 	default:
@@ -289,14 +284,4 @@ func (a *API) describeKnown(ctx context.Context, s *subject, d *Subject) (err er
 	}
 	slices.SortFunc(d.Overrides, func(x, y SubjectOverride) int { return cmp.Compare(x.Name, y.Name) })
 	return err
-}
-
-// filed returns a subject of the config file.
-func filed[T any](all []T, s *subject, id func(*T) string) (catalog.Record[T], error) {
-	for i := range all {
-		if id(&all[i]) == s.id {
-			return catalog.Record[T]{Value: all[i]}, nil
-		}
-	}
-	return catalog.Record[T]{}, &catalog.NotFoundError{Kind: s.kind, ID: s.id}
 }

@@ -140,26 +140,6 @@ func wait(d time.Duration) *float64 {
 	return &seconds
 }
 
-// usageSource sends the usage of a subject.
-type usageSource struct {
-	a *API
-	s *subject
-}
-
-func (u usageSource) next(ctx context.Context) ([]item, int64) {
-	usage, err := u.a.usage(ctx, u.s)
-	if err != nil {
-		return nil, 0 // it may work the next time
-	}
-	i, err := newItem("usage", usage)
-	if err != nil {
-		return nil, 0
-	}
-	return []item{i}, 0
-}
-
-func (usageSource) close() {}
-
 // usageHub returns the hub of a subject. The caller must call leave.
 func (a *API) usageHub(s *subject) (h *hub, leave func()) {
 	id := s.kind + ":" + s.id
@@ -168,7 +148,15 @@ func (a *API) usageHub(s *subject) (h *hub, leave func()) {
 	defer all.mu.Unlock()
 	h = all.usage[id]
 	if h == nil {
-		h = &hub{every: lookEvery, latest: true, open: func() source { return usageSource{a, s} }}
+		h = &hub{every: lookEvery, latest: true, open: func() source {
+			return source{next: func(ctx context.Context) ([]item, int64) {
+				usage, err := a.usage(ctx, s)
+				if err != nil {
+					return nil, 0 // it may work the next time
+				}
+				return newItems("usage", usage, nil), 0
+			}}
+		}}
 		all.usage[id] = h
 	}
 	h.users++
