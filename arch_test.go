@@ -52,6 +52,7 @@ var floors = map[string]int{
 	"internal/test/testredis":    1, // real servers, for tests
 	"internal/test/testpostgres": 1,
 	"internal/test/testserver":   0, // what starts them
+	"internal/test/testopenapi":  0, // validates JSON by OpenAPI documents
 
 	"internal/kit/database": 1, // PostgreSQL or SQLite
 

@@ -25,6 +25,7 @@ import (
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/record/rollup"
+	"github.com/stintdev/stint/internal/test/testopenapi"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/rule"
 )
@@ -423,16 +424,4 @@ func (d document) operation(pattern string) object {
 }
 
 // at follows a path, and references on its way.
-func (d document) at(v any, path ...string) any {
-	for {
-		o, _ := v.(object)
-		if to, ok := o["$ref"].(string); ok {
-			v = d.at(d.root, strings.Split(strings.TrimPrefix(to, "#/"), "/")...)
-			continue
-		}
-		if len(path) == 0 {
-			return v
-		}
-		v, path = o[path[0]], path[1:]
-	}
-}
+func (d document) at(v any, path ...string) any { return testopenapi.At(d.root, v, path...) }
