@@ -12,8 +12,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/identity"
-	"github.com/stintdev/stint/rule"
+	"github.com/stintdev/stint/internal/control/catalog"
 )
 
 // keepNothing is the value of server.catalog.last_good and server.record.spool for none.
@@ -67,8 +66,8 @@ func (c *control) start(ctx context.Context, d *Daemon) {
 		c.record.start(ctx, d)
 	}
 	c.usage.Start(ctx)
-	c.follow(ctx, func(rules *rule.Set, lists identity.Lists) error {
-		if err := d.reloader.Use(rules, lists); err != nil {
+	c.node.Start(ctx, func(_ context.Context, s *catalog.Snapshot) error {
+		if err := d.reloader.Use(s.Rules, s.Lists); err != nil {
 			return err
 		}
 		d.metrics.keep()

@@ -11,7 +11,6 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/kit/blob"
@@ -22,7 +21,6 @@ import (
 	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/redisstore"
-	"github.com/stintdev/stint/rule"
 	"github.com/stintdev/stint/web"
 )
 
@@ -240,16 +238,16 @@ func (d *Daemon) openCatalog(ctx context.Context) (*Content, error) {
 			return nil, err
 		}
 	}
-	first, err := d.control.node.First(ctx)
+	return firstContent(ctx, d.control.node)
+}
+
+// firstContent returns the content of the database.
+func firstContent(ctx context.Context, node *catalog.Node) (*Content, error) {
+	first, err := node.First(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("server.database: %w", err)
 	}
-	return &Content{Rules: first.Rules, Lists: first.Lists, Directory: d.control.node.Directory(), Keys: true}, nil
-}
-
-// follow calls use with the rules and lists of the database, whenever they change.
-func (c *control) follow(ctx context.Context, use func(*rule.Set, identity.Lists) error) {
-	c.node.Start(ctx, func(_ context.Context, s *catalog.Snapshot) error { return use(s.Rules, s.Lists) })
+	return &Content{Rules: first.Rules, Lists: first.Lists, Directory: node.Directory(), Keys: true}, nil
 }
 
 // Read returns the content as it is now, from the file or the database, for commands that
@@ -271,12 +269,12 @@ func (c *Config) Read(ctx context.Context) (content Content, done func(), err er
 		node.Stop(ctx)
 		_ = db.Close() // nothing was written
 	}
-	first, err := node.First(ctx)
+	first, err := firstContent(ctx, node)
 	if err != nil {
 		done()
-		return content, nil, fmt.Errorf("server.database: %w", err)
+		return content, nil, err
 	}
-	return Content{Rules: first.Rules, Lists: first.Lists, Directory: node.Directory(), Keys: true}, done, nil
+	return *first, done, nil
 }
 
 // fill writes the rules of the demo to its database.

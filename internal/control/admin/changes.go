@@ -38,20 +38,16 @@ type Revert struct {
 
 // changes returns changes of the catalog.
 func (a *API) changes(ctx context.Context, q catalog.ChangeQuery) (ChangeList, error) {
-	list := ChangeList{Items: []Change{}}
 	if a.options.Catalog == nil {
-		return list, fail(http.StatusConflict, "there is no change log: rules are in the file "+a.options.File)
+		return ChangeList{}, fail(http.StatusConflict, "there is no change log: rules are in the file "+a.options.File)
 	}
 	items, next, err := a.options.Catalog.Changes(ctx, q)
 	if err != nil {
-		return list, asParameters(err)
+		return ChangeList{}, asParameters(err)
 	}
-	for i := range items {
-		c := &items[i]
-		list.Items = append(list.Items, Change{c.Revision, c.Place, c.At, c.Actor, c.Kind, c.ID, c.Action, c.Fields, c.Before, c.After})
-	}
-	list.Next = next
-	return list, nil
+	return ChangeList{converted(items, func(c *catalog.LoggedChange) Change {
+		return Change{c.Revision, c.Place, c.At, c.Actor, c.Kind, c.ID, c.Action, c.Fields, c.Before, c.After}
+	}), next}, nil
 }
 
 func (a *API) addChanges() {
@@ -93,9 +89,7 @@ func (a *API) addChanges() {
 		if err != nil {
 			return nil, err
 		}
-		if diff.Items == nil {
-			diff.Items = []catalog.DiffItem{}
-		}
+		diff.Items = append([]catalog.DiffItem{}, diff.Items...)
 		a.written(ctx, in.DryRun)
 		return new(changed(in.DryRun, diff)), nil
 	})

@@ -124,6 +124,15 @@ func addQuery[I, B any](a *API, op operation, role catalog.Role, do func(ctx con
 	})
 }
 
+// converted returns a list that is never nil.
+func converted[T, U any](all []T, convert func(*T) U) []U {
+	out := make([]U, len(all))
+	for i := range all {
+		out[i] = convert(&all[i])
+	}
+	return out
+}
+
 // requestKey is the context key of the request, for the few operations that need it.
 type requestKey struct{}
 

@@ -340,10 +340,7 @@ func addList[F any, T, W, R any](a *API, s *resource[T, W, R], convert func(*F) 
 			if err != nil {
 				return RecordList[R]{}, asParameters(err)
 			}
-			list := RecordList[R]{Items: make([]R, len(found))}
-			for i := range found {
-				list.Items[i] = s.show(a, s.record(&found[i]))
-			}
+			list := RecordList[R]{Items: converted(found, func(r *catalog.Record[T]) R { return s.show(a, s.record(r)) })}
 			if len(found) == q.Limit {
 				list.Next = s.id(&found[len(found)-1].Value)
 			}

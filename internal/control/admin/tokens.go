@@ -63,11 +63,7 @@ func (a *API) addTokens() {
 		if err != nil {
 			return TokenList{}, err
 		}
-		list := TokenList{Items: make([]Token, len(all))}
-		for i, t := range all {
-			list.Items[i] = Token(t)
-		}
-		return list, nil
+		return TokenList{Items: converted(all, func(t *catalog.Token) Token { return Token(*t) })}, nil
 	})
 
 	addQuery(a, operation{

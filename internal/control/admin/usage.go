@@ -100,21 +100,14 @@ func (a *API) usage(ctx context.Context, s *subject) (Usage, error) {
 	if err != nil {
 		return Usage{}, err
 	}
-	u := Usage{At: a.now().UTC(), Items: make([]Quota, len(all))}
-	for i := range all {
-		u.Items[i] = quotaOf(&all[i])
-	}
-	return u, nil
+	return Usage{a.now().UTC(), converted(all, quotaOf)}, nil
 }
 
 func quotaOf(q *catalog.Quota) Quota {
 	out := Quota{
-		Rule: q.Rule, Action: q.Action, CountBy: q.CountBy, Endpoint: q.Endpoint, Name: q.Name, Limit: q.Limit, Source: q.Source,
+		Rule: q.Rule, Action: q.Action, CountBy: append([]rule.Dimension{}, q.CountBy...), Endpoint: q.Endpoint, Name: q.Name, Limit: q.Limit, Source: q.Source,
 		Penalty: q.Penalty, Unknown: q.Unknown, Max: q.Max, Used: q.Used, Remaining: q.Remaining,
 		ResetAfter: q.Reset.Seconds(), RetryAfter: wait(q.Retry), Basis: q.Basis.String(),
-	}
-	if out.CountBy == nil {
-		out.CountBy = []rule.Dimension{}
 	}
 	if q.Penalty {
 		out.Name = "penalty"
