@@ -19,8 +19,8 @@ import (
 	"github.com/stintdev/stint/internal/daemon"
 )
 
-// client is how someone connects who trusts the server, and shows a certificate unless
-// its name is empty.
+// client returns a client that trusts the server, and presents a certificate unless its
+// name is empty.
 func client(t *testing.T, dir, name string) *tls.Config {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "server.crt"))
@@ -36,7 +36,7 @@ func client(t *testing.T, dir, name string) *tls.Config {
 	return c
 }
 
-// asks makes one request to a listener, by a connection of its own.
+// asks sends one request to a listener, on a new connection.
 func (p *process) asks(t *testing.T, listener string, c *tls.Config) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -63,7 +63,8 @@ func (p *process) asks(t *testing.T, listener string, c *tls.Config) error {
 	return nil
 }
 
-// TestClientCA has clients show certificates at every listener, and then others.
+// TestClientCA requires client certificates at every listener, and then changes the
+// authority.
 func TestClientCA(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -114,7 +115,7 @@ func TestClientCA(t *testing.T) {
 	}
 }
 
-// TestClientCAProblems checks what is said of files that vouch for no one.
+// TestClientCAProblems checks the problems of files of authorities.
 func TestClientCAProblems(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

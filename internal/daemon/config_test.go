@@ -13,7 +13,7 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// write writes a file into a directory of the test's own and returns its path.
+// write writes a file to a temporary directory and returns its path.
 func write(t testing.TB, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -37,7 +37,7 @@ func load(t testing.TB, text string, environ ...string) *daemon.Config {
 	return c
 }
 
-// problems returns what is wrong, one in a line, without the directory.
+// problems returns the problems of a file, one per line, without the directory.
 func problems(t *testing.T, text string, environ ...string) string {
 	t.Helper()
 	path := write(t, "stint.toml", text)
@@ -58,7 +58,7 @@ func TestNoFile(t *testing.T) {
 	}
 }
 
-// someRules are for what names limits and tiers.
+// someRules are for settings that refer to limits and tiers.
 const someRules = `
 [[rules]]
 name = "api"
@@ -79,7 +79,7 @@ const (
 	someSum = "ee9c859c26d6b7e6e3b663354ed5947d41ef6e14f87c9dfa625f960a84bdd935"
 )
 
-// tooMany are more targets than an upstream may have.
+// tooMany is more targets than an upstream may have.
 func tooMany() string {
 	var targets []string
 	for i := range 65 {

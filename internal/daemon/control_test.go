@@ -10,7 +10,7 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// fill makes a database of what a file has, and returns its URL.
+// fill creates a database with the contents of a file, and returns its URL.
 func fill(t *testing.T, text string) string {
 	t.Helper()
 	url := "sqlite:" + filepath.Join(t.TempDir(), "stint.db")
@@ -40,8 +40,8 @@ func apply(t *testing.T, c *catalog.Catalog, text string) {
 
 const inDatabase = "[server]\ndatabase = \"%\"\ncatalog = { last_good = \"none\", poll = \"100ms\" }\n"
 
-// TestDatabase serves rules of a database, and what changes there, while the file has
-// settings only.
+// TestDatabase serves rules from a database, with their changes, while the file only has
+// settings.
 func TestDatabase(t *testing.T) {
 	t.Parallel()
 	url := fill(t, few)
@@ -70,7 +70,7 @@ func TestDatabase(t *testing.T) {
 	}
 }
 
-// TestDatabaseProblems are said of settings, without the password.
+// TestDatabaseProblems checks that problems with the database do not show the password.
 func TestDatabaseProblems(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ text, want string }{

@@ -76,7 +76,7 @@ headers = ["x-token=hunter2"]
 	}
 }
 
-// TestFlags has flags win over variables, and these over the file.
+// TestFlags checks that flags override variables, and variables the file.
 func TestFlags(t *testing.T) {
 	t.Parallel()
 	path := write(t, "stint.toml", "[server]\nreplicas = 2\nmax_keys = 20\nmax_waiting = 200\n")
@@ -157,8 +157,8 @@ func TestSecretFiles(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the tables of settings and metrics into the documents")
 
-// TestDocument checks that docs/configuration.md has the table of all settings, and
-// that its examples are read.
+// TestDocument checks that docs/configuration.md has the table of all settings, and that
+// its examples are valid.
 func TestDocument(t *testing.T) {
 	t.Parallel()
 	const path = "../../docs/configuration.md"
@@ -191,8 +191,8 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// TestExample checks that stint.example.toml is right, and that it has every table and,
-// set or commented out, every setting.
+// TestExample checks that stint.example.toml is valid, and has every table and every
+// setting, set or commented out.
 func TestExample(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../stint.example.toml")

@@ -11,8 +11,8 @@ import (
 	"github.com/stintdev/stint/internal/daemon"
 )
 
-// TestEnvoy serves Envoy, and reads its files again when they change, as long as how to
-// read them has not.
+// TestEnvoy serves Envoy, and reloads its files when they change, unless the settings that
+// read them have changed.
 func TestEnvoy(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -57,7 +57,7 @@ func TestEnvoy(t *testing.T) {
 	}
 }
 
-// TestEnvoyProblems checks what is said of settings that cannot be used.
+// TestEnvoyProblems checks the problems of invalid settings.
 func TestEnvoyProblems(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -13,7 +13,7 @@ import (
 	"github.com/stintdev/stint/internal/test/testredis"
 )
 
-// health is what /readyz says of a part, and of the whole.
+// health returns the check of a part in /readyz, and the overall status.
 func (p *process) health(t testing.TB, part string) (whole, status, detail string) {
 	t.Helper()
 	code, body := p.get(t, "http", "/readyz")
@@ -30,7 +30,7 @@ func (p *process) health(t testing.TB, part string) (whole, status, detail strin
 	return "", "", ""
 }
 
-// becomes waits until a part is as it should be, with a detail that has the words.
+// becomes waits until a check has a status, and a detail with these words.
 func (p *process) becomes(t testing.TB, part, want, words string) {
 	t.Helper()
 	until(t, part+" "+want, func() bool {
@@ -39,7 +39,7 @@ func (p *process) becomes(t testing.TB, part, want, words string) {
 	})
 }
 
-// TestRedisAway stops Redis. The daemon stays ready, decides, and says what is wrong.
+// TestRedisAway stops Redis. The daemon stays ready, decides, and reports the problem.
 func TestRedisAway(t *testing.T) {
 	t.Parallel()
 	redis := testredis.Start(t)
@@ -64,8 +64,8 @@ func TestRedisAway(t *testing.T) {
 	late.becomes(t, "counters", "ok", "")
 }
 
-// TestBrokenCounter has a counter that is none. The client is not told what is wrong,
-// and the log is.
+// TestBrokenCounter has a corrupt counter. The error is in the log, but not in the
+// response.
 func TestBrokenCounter(t *testing.T) {
 	t.Parallel()
 	redis := testredis.Start(t)
@@ -107,7 +107,8 @@ func TestUpstreamAway(t *testing.T) {
 	p.becomes(t, "upstreams", "ok", "")
 }
 
-// TestConfigProblem spoils the file of a daemon. What was in use stays so.
+// TestConfigProblem makes the file of a daemon invalid. The previous configuration stays in
+// use.
 func TestConfigProblem(t *testing.T) {
 	t.Parallel()
 	p := start(t, few)
@@ -125,7 +126,7 @@ func TestConfigProblem(t *testing.T) {
 	p.becomes(t, "config", "ok", "")
 }
 
-// TestUpstreamsReplaced replaces what the gateway is in front of, under load.
+// TestUpstreamsReplaced replaces the upstreams of the gateway, under load.
 func TestUpstreamsReplaced(t *testing.T) {
 	t.Parallel()
 	say := func(text string) string {

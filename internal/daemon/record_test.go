@@ -12,8 +12,8 @@ import (
 	"github.com/stintdev/stint/internal/record/rollup"
 )
 
-// TestRecord denies requests, and finds them in the record, with as much of the address
-// as the settings allow.
+// TestRecord denies requests and finds them in the record, with as much of the address as
+// configured.
 func TestRecord(t *testing.T) {
 	t.Parallel()
 	url := fill(t, few)
@@ -57,7 +57,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestRecordProblems are said of settings.
+// TestRecordProblems checks the problems of settings.
 func TestRecordProblems(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ text, want string }{
