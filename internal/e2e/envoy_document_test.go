@@ -22,7 +22,7 @@ import (
 	"github.com/stintdev/stint/grpclimit/descriptor"
 )
 
-// decode reads YAML as Envoy does: strictly.
+// decode decodes YAML as Envoy does: strictly.
 func decode(t *testing.T, text string, into proto.Message) {
 	t.Helper()
 	var tree any
@@ -43,7 +43,7 @@ func decode(t *testing.T, text string, into proto.Message) {
 	}
 }
 
-// opened returns what an Any holds, which must be this.
+// opened returns the content of an Any, which must have this type.
 func opened[M proto.Message](t *testing.T, a *anypb.Any, into M) M {
 	t.Helper()
 	if err := a.UnmarshalTo(into); err != nil {
@@ -82,7 +82,7 @@ func TestEnvoyDocument(t *testing.T) {
 		t.Fatalf("%d domains, %v", len(files), err)
 	}
 
-	// What Envoy is told to send is limited.
+	// Requests of the documented Envoy configuration are limited.
 	filter := boot.GetStaticResources().GetListeners()[0].GetFilterChains()[0].GetFilters()[0]
 	manager := opened(t, filter.GetTypedConfig(), &managerv3.HttpConnectionManager{})
 	limits := opened(t, manager.GetHttpFilters()[0].GetTypedConfig(), &ratelimitv3.RateLimit{})
@@ -125,7 +125,7 @@ func TestEnvoyDocument(t *testing.T) {
 		}
 	}
 
-	// What is asked by hand is answered so.
+	// The documented requests have the documented responses.
 	s := serveEnvoy(t, writeDomains(t, map[string]string{"shop": string(files[0].Data)}))
 	caller := newClient(t, "127.0.0.1", s.api)
 	_, path, _ := strings.Cut(string(text), "curl 'localhost:8080")
@@ -151,7 +151,7 @@ func TestEnvoyDocument(t *testing.T) {
 	}
 }
 
-// fieldsOf returns the names of the fields, also of those within.
+// fieldsOf returns the names of all fields, including nested ones.
 func fieldsOf(r reflect.Type) (names []string) {
 	for i := range r.NumField() {
 		f := r.Field(i)
