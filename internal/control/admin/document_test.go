@@ -12,7 +12,7 @@ import (
 	"github.com/stintdev/stint/internal/test/testopenapi"
 )
 
-// check fails unless the document has what was asked and answered.
+// check fails unless the document describes the request and the response.
 func (d document) check(h *testAPI, r *http.Request, a *answer) {
 	h.Helper()
 	_, pattern := d.mux.Handler(r)

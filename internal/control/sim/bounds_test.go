@@ -15,7 +15,7 @@ import (
 
 // A replay is one goroutine, and the race detector takes minutes for millions of steps.
 
-// TestBounds replays what has no end.
+// TestBounds replays more than the bounds allow.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	endless := func(request func(i int) sim.Request) iter.Seq2[sim.Request, error] {

@@ -66,7 +66,7 @@ func run(t *testing.T, o sim.Options, requests ...sim.Request) sim.Preview {
 	return p
 }
 
-// spec replays by the specification: every limit, and the penalty, of each user.
+// spec replays according to the specification: every limit, and the penalty, of each user.
 func spec(r rule.Rule, requests []sim.Request) map[string]int64 {
 	type counters struct {
 		limits  []stint.State
@@ -133,8 +133,7 @@ func drawRequests(t *rapid.T, most int) []sim.Request {
 	return out
 }
 
-// TestSpecification replays where the record has every request: what is refused is what
-// the specification refuses.
+// TestSpecification replays a complete record: it must deny what the specification denies.
 func TestSpecification(t *testing.T) {
 	t.Parallel()
 	for _, a := range stint.Algorithms() {
@@ -176,7 +175,7 @@ func TestSpecification(t *testing.T) {
 	}
 }
 
-// TestWeights replays requests that stand for several, and as many that stand for one.
+// TestWeights replays requests with weights, and the same requests without.
 func TestWeights(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -285,7 +284,7 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// TestNetworks asks about addresses and networks, in networks and around them.
+// TestNetworks matches addresses and networks in and around networks.
 func TestNetworks(t *testing.T) {
 	t.Parallel()
 	draw := rapid.Custom(func(t *rapid.T) netip.Prefix {
@@ -321,7 +320,7 @@ func TestNetworks(t *testing.T) {
 	})
 }
 
-// after is so many requests of a user, some time after noon.
+// after returns requests of a user, some time after noon.
 func after(d time.Duration, user string, n int64) sim.Request {
 	return sim.Request{At: noon.Add(d), Method: "GET", User: user, Weight: n}
 }
@@ -409,8 +408,8 @@ func TestPreview(t *testing.T) {
 	}
 }
 
-// TestSeries asks about times of all lengths: points are few, cover them, and hold what
-// comes last.
+// TestSeries uses time ranges of all lengths: points are few, cover the range, and contain
+// the last request.
 func TestSeries(t *testing.T) {
 	t.Parallel()
 	r := parseRule(t, `{"action": "block"}`)
@@ -428,7 +427,7 @@ func TestSeries(t *testing.T) {
 	})
 }
 
-// TestTop has more subjects than are shown.
+// TestTop has more subjects than are listed.
 func TestTop(t *testing.T) {
 	t.Parallel()
 	var all []sim.Request
@@ -474,7 +473,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestKeepsOptions checks that what is replayed is not changed.
+// TestKeepsOptions checks that a replay does not change its options.
 func TestKeepsOptions(t *testing.T) {
 	t.Parallel()
 	off := false

@@ -15,7 +15,8 @@ import (
 	"github.com/stintdev/stint/redisstore"
 )
 
-// elsewhere is what STINT_ variables set, so that those of envoyproxy/ratelimit need not.
+// elsewhere is a setting of a STINT_ variable, which replaces a required one of
+// envoyproxy/ratelimit.
 var elsewhere = map[string]string{"server.counters": "STINT_SERVER_COUNTERS", "envoy.config": "STINT_ENVOY_CONFIG"}
 
 // Of several variables.
@@ -27,7 +28,7 @@ const (
 	backoff  = "the backoff between attempts cannot be configured"
 )
 
-// rows are environments, and what they mean. Each variable is in one of them.
+// rows are environments and their settings. Each variable is in one of them.
 var rows = map[string]struct {
 	environ  string // lines
 	given    string // NAME setting=value, in lines
@@ -198,7 +199,7 @@ var rows = map[string]struct {
 
 const files = "RUNTIME_ROOT envoy.config=/data/config"
 
-// redisAt is an environment in which all but counters is said.
+// redisAt returns an environment that is complete except for counters.
 func redisAt(environ string) string { return "RUNTIME_ROOT=/data\n" + environ }
 
 func counters(url string) string { return files + "\nREDIS_URL server.counters=" + url }
@@ -221,7 +222,7 @@ func newPair(t *testing.T, cert, key string) {
 	}
 }
 
-// TestRead checks what the variables of envoyproxy/ratelimit mean.
+// TestRead checks the settings of environments.
 func TestRead(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
