@@ -136,7 +136,7 @@ func (d *Daemon) catalogProblem() string {
 		out = append(out, fmt.Sprintf("the rules come from disk, as of %s", s.Saved.Format(time.RFC3339)))
 	}
 	if s.Problem != "" {
-		out = append(out, fmt.Sprintf("the rules in the database are invalid since %s, and revision %d stays in use: %s",
+		out = append(out, fmt.Sprintf("the rules in the database cannot be used since %s, and revision %d stays in use: %s",
 			s.ProblemAt.UTC().Format(time.RFC3339), s.Revision, s.Problem))
 	}
 	if s.Unkept != nil {
