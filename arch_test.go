@@ -55,6 +55,7 @@ var floors = map[string]int{
 	"internal/test/testpostgres": 1,
 	"internal/test/testserver":   0, // what starts them
 	"internal/test/testdoc":      0, // the blocks of the documents
+	"internal/test/testopenapi":  0, // validates JSON by OpenAPI documents
 
 	"internal/kit/database": 1, // PostgreSQL or SQLite
 

@@ -2,9 +2,7 @@ package httplimit_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
-	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -13,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/test/testopenapi"
 )
 
 // object is JSON.
@@ -21,119 +20,10 @@ type object = map[string]any
 // document is a document of OpenAPI.
 type document struct{ root any }
 
-// at follows a path, and references on its way.
-func (d document) at(v any, path ...string) any {
-	for {
-		o, _ := v.(object)
-		if to, ok := o["$ref"].(string); ok {
-			v = d.at(d.root, strings.Split(strings.TrimPrefix(to, "#/"), "/")...)
-			continue
-		}
-		if len(path) == 0 {
-			return v
-		}
-		v, path = o[path[0]], path[1:]
-	}
-}
+func (d document) at(v any, path ...string) any { return testopenapi.At(d.root, v, path...) }
 
-// validate returns what is wrong with a value, by a schema of those words that the
-// document uses. A word it does not know is wrong, too.
-func (d document) validate(schema, v any, where string) (wrong []string) {
-	s, ok := d.at(schema).(object)
-	if !ok {
-		return []string{where + ": no schema"}
-	}
-	fail := func(format string, args ...any) { wrong = append(wrong, where+": "+fmt.Sprintf(format, args...)) }
-	number, isNumber := v.(float64)
-	text, isText := v.(string)
-	list, isList := v.([]any)
-	members, isObject := v.(object)
-	for word, want := range s {
-		switch word {
-		case "description", "default", "example":
-		case "type":
-			types, several := want.([]any)
-			if !several {
-				types = []any{want}
-			}
-			_, isBool := v.(bool)
-			is := map[string]bool{
-				"object": isObject, "array": isList, "string": isText, "number": isNumber, "boolean": isBool, "null": v == nil,
-				"integer": isNumber && number == math.Trunc(number),
-			}
-			if !slices.ContainsFunc(types, func(name any) bool { return is[name.(string)] }) {
-				fail("%v is no %v", v, want)
-			}
-		case "enum":
-			if !slices.Contains(want.([]any), v) {
-				fail("%v is none of %v", v, want)
-			}
-		case "oneOf":
-			n := 0
-			for _, one := range want.([]any) {
-				if d.validate(one, v, where) == nil {
-					n++
-				}
-			}
-			if n != 1 {
-				fail("%v fits %d of %v", v, n, want)
-			}
-		case "minimum":
-			if isNumber && number < want.(float64) {
-				fail("%v is less than %v", v, want)
-			}
-		case "maximum":
-			if isNumber && number > want.(float64) {
-				fail("%v is more than %v", v, want)
-			}
-		case "minLength":
-			if isText && len(text) < int(want.(float64)) {
-				fail("%q is too short", text)
-			}
-		case "maxLength":
-			if isText && len(text) > int(want.(float64)) {
-				fail("%q is too long", text)
-			}
-		case "minItems":
-			if isList && len(list) < int(want.(float64)) {
-				fail("too few")
-			}
-		case "maxItems":
-			if isList && len(list) > int(want.(float64)) {
-				fail("too many")
-			}
-		case "items":
-			for i, item := range list {
-				wrong = append(wrong, d.validate(want, item, fmt.Sprintf("%s[%d]", where, i))...)
-			}
-		case "required":
-			for _, name := range want.([]any) {
-				if _, ok := members[name.(string)]; isObject && !ok {
-					fail("no %v", name)
-				}
-			}
-		case "properties":
-			for name, property := range want.(object) {
-				if member, ok := members[name]; ok {
-					wrong = append(wrong, d.validate(property, member, where+"."+name)...)
-				}
-			}
-		case "additionalProperties":
-			for name, member := range members {
-				if s["properties"] != nil && d.at(s, "properties", name) != nil {
-					continue
-				}
-				if want == false {
-					fail("there is no %s", name)
-				} else {
-					wrong = append(wrong, d.validate(want, member, where+"."+name)...)
-				}
-			}
-		default:
-			fail("the validator does not know %s", word)
-		}
-	}
-	return wrong
+func (d document) validate(schema, v any, where string) []string {
+	return testopenapi.Validate(d.root, schema, v, where)
 }
 
 // TestOpenAPI holds the document against the handler: every request in it is sent,

@@ -98,7 +98,7 @@ func TestSignals(t *testing.T) {
 		s.logs(t, `msg="configuration in use".* added=\[one\]`)
 		write("nonsense")
 		s.signal(t, syscall.SIGHUP)
-		s.logs(t, `msg="configuration not used`)
+		s.logs(t, `msg="configuration rejected`)
 		s.signal(t, last)
 		s.logs(t, "msg=stopping")
 		s.logs(t, "msg=stopped")
@@ -216,7 +216,7 @@ func TestEnvoyEnv(t *testing.T) {
 		"REDIS_URL=redis:6379", "REDIS_AUTH=hunter2", "STINT_SERVER_DRAIN_DELAY=0",
 	}, "--envoy-env", "--counters", "memory:")
 	s.logs(t, `level=WARN msg=note text="USE_STATSD: metrics are served to Prometheus`)
-	s.logs(t, `level=WARN msg=note text="REDIS_URL, REDIS_AUTH: --counters says where counters are"`)
+	s.logs(t, `level=WARN msg=note text="REDIS_URL, REDIS_AUTH: --counters sets where counters are stored"`)
 	url := s.logs(t, "listener=http url=(.*)")
 	s.logs(t, "listener=grpc")
 	const ask = `{"domain": "mail", "descriptors": [{"entries": [{"key": "sender", "value": "%s"}]}]}`

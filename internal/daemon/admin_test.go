@@ -16,8 +16,8 @@ import (
 
 var tokenText = regexp.MustCompile(`stint_admin_\S+`)
 
-// TestFirstToken starts daemons that have no token: it is printed once, and is good, until
-// there is another way in.
+// TestFirstToken starts daemons without a token: one is created and printed once, and works
+// until there is another way to sign in.
 func TestFirstToken(t *testing.T) {
 	t.Parallel()
 	file := "[server]\ndatabase = \"sqlite:" + filepath.Join(t.TempDir(), "stint.db") + "\"\ncatalog = { last_good = \"none\" }\n"
@@ -54,8 +54,8 @@ func TestFirstToken(t *testing.T) {
 	}
 }
 
-// TestFirstTokenLater starts a daemon while its database is away, from what it has kept:
-// the token comes with the database.
+// TestFirstTokenLater starts a daemon from its last good rules while the database is down:
+// the token is created when the database is back.
 func TestFirstTokenLater(t *testing.T) {
 	t.Parallel()
 	server := testpostgres.Start(t)
@@ -75,7 +75,7 @@ func TestFirstTokenLater(t *testing.T) {
 	}
 }
 
-// TestAdminDoor looks at who may see what on the admin listener.
+// TestAdminDoor checks which roles may use which paths of the admin listener.
 func TestAdminDoor(t *testing.T) {
 	t.Parallel()
 	p := start(t, few, set("envoy.config", write(t, "shop.yaml", shop)))
@@ -94,7 +94,7 @@ func TestAdminDoor(t *testing.T) {
 	}
 }
 
-// TestAdminStatus asks a daemon what it is.
+// TestAdminStatus checks the status of a daemon.
 func TestAdminStatus(t *testing.T) {
 	t.Parallel()
 	ask := func(p *process, path string, into any) {

@@ -12,17 +12,24 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// Content is what decides, besides settings: that of the file, or of the database.
+// Content is the rules, lists and directory, from the file or the database.
 type Content struct {
 	Rules     *rule.Set
 	Lists     identity.Lists
 	Directory identity.Directory
-	// Keys says that there may be API keys. Where there are none, their header is
-	// someone else's.
+	// Keys says that there may be API keys. Otherwise their header is ignored.
 	Keys bool
 }
 
-// Content returns that of the file.
+// content returns the content of the database, if there is one, or that of the file.
+func (c *Config) content(database *Content) (Content, error) {
+	if database != nil {
+		return *database, nil
+	}
+	return c.Content()
+}
+
+// Content returns the content of the file.
 func (c *Config) Content() (Content, error) {
 	out := Content{Directory: c.Directory(nil), Keys: len(c.APIKeys) > 0}
 	var err error
@@ -33,8 +40,8 @@ func (c *Config) Content() (Content, error) {
 	return out, err
 }
 
-// Resolver returns what tells who is asking, in place of a previous one, if there is
-// any. Close it.
+// Resolver returns a resolver, which replaces the previous one, if any. The caller must
+// close it.
 func (c *Config) Resolver(from Content, previous *identity.Resolver) (*identity.Resolver, error) {
 	o := c.options(from.Directory, from.Keys)
 	o.Lists, o.Previous = from.Lists, previous
@@ -48,18 +55,13 @@ func (c *Config) options(d identity.Directory, keys bool) identity.Options {
 		Methods: []identity.Source{}, Directory: d, Require: i.Require, DefaultTier: i.DefaultTier,
 		KeyHeader: i.APIKeyHeader, KeyPrefix: i.APIKeyPrefix, KeyBearer: i.APIKeyBearer, Pepper: c.credentials.pepper,
 		UserHeader: i.UserHeader, TenantHeader: i.TenantHeader, TierHeader: i.TierHeader,
-		TrustedDepth: i.TrustedProxyDepth, ForwardedHeader: i.ForwardedHeader, IPv6Prefix: i.IPv6Prefix,
-	}
-	for _, text := range i.TrustedProxies {
-		if p, err := parseProxy(text); err == nil { // checked
-			o.TrustedProxies = append(o.TrustedProxies, p)
-		}
+		TrustedProxies: c.trusted(), TrustedDepth: i.TrustedProxyDepth, ForwardedHeader: i.ForwardedHeader, IPv6Prefix: i.IPv6Prefix,
 	}
 	if j := &i.JWT; j.used() {
 		o.JWT = &identity.JWTOptions{
 			Secret: c.credentials.secret, PublicKeys: c.credentials.publicKeys, JWKS: cmp.Or(j.JWKSFile, string(j.JWKSURL)), Refresh: time.Duration(j.JWKSRefresh),
 			Issuer: j.Issuer, Audience: j.Audience,
-			Leeway:    max(time.Duration(j.Leeway), 1), // a resolver takes 0 for its default
+			Leeway:    max(time.Duration(j.Leeway), 1), // 0 would be the default
 			UserClaim: j.UserClaim, TenantClaim: j.TenantClaim, TierClaim: j.TierClaim, Remember: j.Remember,
 		}
 	}
@@ -83,10 +85,10 @@ func (c *Config) options(d identity.Directory, keys bool) identity.Options {
 	return o
 }
 
-// used reports whether anything of it is set.
+// used reports whether any of its settings is set.
 func (j *JWT) used() bool { return !reflect.DeepEqual(*j, defaults().Identity.JWT) }
 
-// routes are the gateway's.
+// routes returns the routes of the gateway.
 func (c *Config) routes() []httplimit.Route {
 	var out []httplimit.Route
 	for _, u := range c.Upstreams {
@@ -103,13 +105,13 @@ func (c *Config) routes() []httplimit.Route {
 	return out
 }
 
-// headers are the headers that tell clients about their limits.
+// headers returns the rate limit headers of responses.
 func (c *Config) headers() httplimit.HeaderSet {
 	set, _ := httplimit.ParseHeaderSets(c.Server.Headers) // checked
 	return set
 }
 
-// Logger returns a logger that writes as the settings say.
+// Logger returns a logger with the configured format and level.
 func (c *Config) Logger(w io.Writer) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(c.Server.LogLevel)) // checked

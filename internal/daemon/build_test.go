@@ -29,7 +29,7 @@ func resolverOf(c *daemon.Config) (*identity.Resolver, error) {
 	return c.Resolver(content, nil)
 }
 
-// resolve tells who sends the headers from 192.0.2.1.
+// resolve identifies the sender of headers from 192.0.2.1.
 func resolve(t testing.TB, c *daemon.Config, headers map[string][]string) (identity.Subject, error) {
 	t.Helper()
 	r, err := resolverOf(c)
@@ -114,7 +114,7 @@ func TestDirectoryAllocations(t *testing.T) {
 	}
 }
 
-// alone are the options of a store that knows of no other nodes than are set.
+// alone are the options of a store that knows no other nodes than those configured.
 func alone(c *daemon.Config, log io.Writer) daemon.StoreOptions {
 	return daemon.StoreOptions{Log: slog.New(slog.NewTextHandler(log, nil)), Replicas: func() int { return max(1, c.Server.Replicas) }}
 }
@@ -158,8 +158,8 @@ func TestOpenStore(t *testing.T) {
 	}
 }
 
-// TestSlowStore has a Redis that is slow, and a budget that allows for it. It is not left
-// alone.
+// TestSlowStore has a slow Redis, and a budget that allows for it: the breaker stays
+// closed.
 func TestSlowStore(t *testing.T) {
 	t.Parallel()
 	proxy := testredis.StartProxy(t, testredis.Start(t))

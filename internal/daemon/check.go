@@ -17,9 +17,8 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// check returns what is wrong with everything but rules and tiers, and reads the
-// files that the configuration names. Names of rules and tiers are only looked up if all
-// of them are known.
+// check checks everything except rules and tiers, and reads the files that the
+// configuration names. References to rules and tiers are only checked if named is true.
 func (c *Config) check(named bool) strict.Problems {
 	k, i := checker{config: c, named: named}, &c.Identity
 	k.checkServer()
@@ -36,7 +35,7 @@ type checker struct {
 	named  bool // the names of all rules and tiers are known
 }
 
-// refuseErr notes what a parser says of a value.
+// refuseErr adds the error of a parser.
 func (k *checker) refuseErr(path string, err error) {
 	if invalid := new(stint.InvalidError); errors.As(err, &invalid) {
 		k.Refuse(path, invalid.Value, invalid.Want, "")
@@ -45,7 +44,7 @@ func (k *checker) refuseErr(path string, err error) {
 	k.Add(path, err.Error(), "")
 }
 
-// has reports whether there is a problem with a path that begins so.
+// has reports whether there is a problem with a path with this prefix.
 func (k *checker) has(prefix string) bool {
 	return slices.ContainsFunc(k.Problems, func(p strict.Problem) bool { return strings.HasPrefix(p.Path, prefix) })
 }
@@ -68,7 +67,7 @@ func (k *checker) between(path string, d Duration, shortest, longest time.Durati
 	}
 }
 
-// redisSchemes are how the URL of a Redis may begin.
+// redisSchemes are the schemes of Redis URLs.
 var redisSchemes = []string{
 	"redis://", "rediss://", "redis+sentinel://", "rediss+sentinel://", "redis+cluster://", "rediss+cluster://",
 }
@@ -78,8 +77,8 @@ func (k *checker) checkServer() {
 	if s.Counters != inMemory && !slices.ContainsFunc(redisSchemes, func(scheme string) bool {
 		return strings.HasPrefix(string(s.Counters), scheme)
 	}) {
-		// It is not shown: what does not begin like a URL may be a password.
-		k.Add("server.counters", "want "+inMemory+" or a URL that begins with "+strings.Join(redisSchemes, ", "), "")
+		// The value is not shown: it may be a password.
+		k.Add("server.counters", "want "+inMemory+" or a URL that starts with "+strings.Join(redisSchemes, ", "), "")
 	}
 	k.checkCatalog()
 	k.checkRecord()
@@ -105,7 +104,7 @@ func (k *checker) checkServer() {
 	k.between("server.drain", s.Drain, 0, time.Hour)
 	if e := string(s.Trace.Endpoint); e != "" {
 		if u, err := url.Parse(e); err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || strings.HasSuffix(e, "/") {
-			k.Refuse("server.trace.endpoint", s.Trace.Endpoint.String(), "an http or https URL without a slash at its end, such as http://localhost:4318", "")
+			k.Refuse("server.trace.endpoint", s.Trace.Endpoint.String(), "an http or https URL without a trailing slash, such as http://localhost:4318", "")
 		}
 	}
 	if s.Trace.Sample < 0 || s.Trace.Sample > allRequests {
@@ -115,8 +114,8 @@ func (k *checker) checkServer() {
 	k.oneOf("server.log_level", s.LogLevel, "debug", "info", "warn", "error")
 }
 
-// optionSettings are the settings behind the options of a resolver, but for JWT,
-// which is wrong only where files could not be read.
+// optionSettings are the settings of the options of a resolver, except JWT, which is
+// invalid only if files could not be read.
 var optionSettings = map[string]string{
 	"Methods": "methods", "DefaultTier": "default_tier", "KeyHeader": "api_key_header", "KeyPrefix": "api_key_prefix",
 	"Pepper": "pepper", "UserHeader": "user_header", "TenantHeader": "tenant_header", "TierHeader": "tier_header",
@@ -137,11 +136,11 @@ func (k *checker) checkIdentity() {
 			k.refuseErr(strict.Item("identity.trusted_proxies", n), err)
 		}
 	}
-	// Nothing, to a resolver, means its default.
-	usual := defaults().settings()
+	// A resolver would use the default for a zero value.
+	byDefault := defaults().settings()
 	for n, s := range c.settings() {
-		if strings.HasPrefix(s.name, "identity.") && s.value.IsZero() && !usual[n].value.IsZero() && s.name != "identity.jwt.leeway" {
-			k.Add(s.name, strict.Quote(s.text())+": leave it out for the default, "+usual[n].text(), "")
+		if strings.HasPrefix(s.name, "identity.") && s.value.IsZero() && !byDefault[n].value.IsZero() && s.name != "identity.jwt.leeway" {
+			k.Add(s.name, strict.Quote(s.text())+": leave it out for the default, "+byDefault[n].text(), "")
 		}
 	}
 	if k.named && i.DefaultTier != "" && c.Server.Database == "" {
@@ -156,7 +155,7 @@ func (k *checker) checkIdentity() {
 	k.tryResolver()
 }
 
-// tryResolver has package identity check the rest.
+// tryResolver lets package identity check the rest.
 func (k *checker) tryResolver() {
 	o := k.config.options(k.config.Directory(nil), len(k.config.APIKeys) > 0 || k.config.Server.Database != "")
 	if o.JWT != nil {
@@ -182,8 +181,8 @@ func (k *checker) tryResolver() {
 	}
 }
 
-// fileOf returns the setting that names the file, if that is where the value of a
-// setting comes from.
+// fileOf returns the setting with the file that a value was read from, or the setting
+// itself.
 func (k *checker) fileOf(setting string) string {
 	i := &k.config.Identity
 	switch {
@@ -195,7 +194,7 @@ func (k *checker) fileOf(setting string) string {
 	return setting
 }
 
-// offline is a network in which nothing can be reached: a check reaches for nothing.
+// offline is a transport that fails: checking a configuration uses no network.
 type offline struct{}
 
 func (offline) RoundTrip(*http.Request) (*http.Response, error) { return nil, fs.ErrNotExist }
@@ -217,11 +216,11 @@ func (k *checker) checkJWT() {
 			k.Add("identity.jwt", "has no keys: want secret, secret_file, public_keys, public_key_files, jwks_file or jwks_url", "")
 		}
 	case j.JWKSFile != "" && j.JWKSURL != "":
-		k.Add("identity.jwt.jwks_file", "want either it or jwks_url", "")
+		k.Add("identity.jwt.jwks_file", "is set together with jwks_url, want one of them", "")
 	case strings.Contains(j.JWKSFile, "://"):
 		k.Add("identity.jwt.jwks_file", "want a file", strict.DidYouMean("jwks_url"))
 	case j.JWKSFile != "":
-		_, _ = c.readNamed(j.JWKSFile) // whoever reads it for good will say
+		_, _ = c.readNamed(j.JWKSFile) // tryResolver reports errors
 	case j.JWKSURL != "" && !strings.Contains(string(j.JWKSURL), "://"):
 		k.Add("identity.jwt.jwks_url", "want an http or https URL", strict.DidYouMean("jwks_file"))
 	}
@@ -233,7 +232,7 @@ func (k *checker) readSecret(path string, set identity.Secret, file string) iden
 	case file == "":
 		return set
 	case set != "":
-		k.Add(path+"_file", "want either it or "+path[strings.LastIndexByte(path, '.')+1:], "")
+		k.Add(path+"_file", "is set together with "+path[strings.LastIndexByte(path, '.')+1:]+", want one of them", "")
 		return set
 	}
 	text, err := k.config.readNamed(file)
@@ -248,12 +247,12 @@ func (k *checker) readSecret(path string, set identity.Secret, file string) iden
 
 func (k *checker) refuseFile(path, file string, err error) {
 	if p := (*fs.PathError)(nil); errors.As(err, &p) {
-		err = p.Err // the path is said already
+		err = p.Err // without the path
 	}
 	k.Refuse(path, file, "a file that can be read: "+err.Error(), "")
 }
 
-// parseProxy reads an address or a network.
+// parseProxy parses an address or a network.
 func parseProxy(text string) (netip.Prefix, error) {
 	if p, err := netip.ParsePrefix(text); err == nil {
 		return p, nil

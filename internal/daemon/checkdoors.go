@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/httplimit"
+	"github.com/stintdev/stint/internal/daemon/envoyenv"
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
@@ -49,7 +49,7 @@ func (k *checker) checkListeners() {
 			k.checkAddress(path, l.Address)
 		}
 		if other := taken[l.Address]; other != "" {
-			k.Refuse(path+".address", l.Address, "another: it is that of "+other, "")
+			k.Refuse(path+".address", l.Address, "a different address: "+other+" uses this one", "")
 		} else if _, port, _ := net.SplitHostPort(l.Address); port != "" && port != "0" {
 			taken[l.Address] = path
 		}
@@ -57,27 +57,27 @@ func (k *checker) checkListeners() {
 		case l.TLSCert != "" && l.TLSKey != "":
 			k.checkTLS(l)
 		case l.TLSCert != "":
-			k.Add(path+".tls_cert", "want tls_key, too: the file with its key", "")
+			k.Add(path+".tls_cert", "needs tls_key, the file with its key", "")
 		case l.TLSKey != "":
-			k.Add(path+".tls_key", "want tls_cert, too: the file with the certificate", "")
+			k.Add(path+".tls_key", "needs tls_cert, the file with the certificate", "")
 		case l.TLSClientCA != "":
-			k.Add(path+".tls_client_ca", "want tls_cert and tls_key, too: clients show a certificate by TLS only", "")
+			k.Add(path+".tls_client_ca", "needs tls_cert and tls_key: clients present certificates only over TLS", "")
 		}
 		if l.ProxyProtocol && l.name == grpcListener {
-			k.Add(path+".proxy_protocol", "is not supported here: gRPC does not use the address of the client", "")
+			k.Add(path+".proxy_protocol", "is not supported here: the gRPC service does not use the client address", "")
 		}
 		if l.ProxyProtocol && len(c.Identity.TrustedProxies) == 0 {
-			k.Add(path+".proxy_protocol", "want identity.trusted_proxies, too: the proxies that may use it", "")
+			k.Add(path+".proxy_protocol", "needs identity.trusted_proxies, the proxies that may use it", "")
 		}
 	}
-	if a := &c.Server.Admin; a.Address != "" && !k.has("server.admin.address") && !isLoopback(a.Address) && a.TLSCert == "" && !a.Insecure {
+	if a := &c.Server.Admin; a.Address != "" && !k.has("server.admin.address") && !envoyenv.IsLoopback(a.Address) && a.TLSCert == "" && !a.Insecure {
 		k.Refuse("server.admin.address", a.Address,
-			"one that only this machine can reach, such as 127.0.0.1:9090, or server.admin.tls_cert, or server.admin.insecure = true", "")
+			"a loopback address, such as 127.0.0.1:9090, or server.admin.tls_cert, or server.admin.insecure = true", "")
 	}
 	k.checkToken()
 }
 
-// checkToken reads the token of the administrator. It is sent in a header.
+// checkToken reads the administrator's token, which clients send in a header.
 func (k *checker) checkToken() {
 	a := &k.config.Server.Admin
 	token := k.readSecret("server.admin.token", a.Token, a.TokenFile)
@@ -99,18 +99,11 @@ func (k *checker) checkAddress(path, address string) {
 	}
 	_, port, err := net.SplitHostPort(address)
 	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || strconv.FormatUint(n, 10) != port {
-		k.Refuse(path+".address", address, "host:port, such as 127.0.0.1:8080, :8080 for all addresses, or nothing", "")
+		k.Refuse(path+".address", address, `host:port, such as 127.0.0.1:8080, :8080 for all addresses, or "" to disable it`, "")
 	}
 }
 
-// isLoopback reports whether only this machine can reach the address.
-func isLoopback(address string) bool {
-	host, _, _ := net.SplitHostPort(address)
-	a, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && a.IsLoopback()
-}
-
-// checkTLS reads a certificate and its key, and those that vouch for clients.
+// checkTLS reads a certificate and its key, and the certificate authorities of clients.
 func (k *checker) checkTLS(l door) {
 	c, path := k.config, "server."+l.name
 	cert, err := c.readNamed(l.TLSCert)
@@ -130,7 +123,7 @@ func (k *checker) checkTLS(l door) {
 	}
 	pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
 	if err != nil {
-		k.Refuse(path+".tls_cert", l.TLSCert, "a certificate in PEM, with tls_key the file of its key: "+err.Error(), "")
+		k.Refuse(path+".tls_cert", l.TLSCert, "a certificate in PEM whose key is in tls_key: "+err.Error(), "")
 		return
 	}
 	t := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"}}
@@ -143,8 +136,7 @@ func (k *checker) checkTLS(l door) {
 	c.credentials.tls[l.name] = t
 }
 
-// readClientCA returns nil if clients need not show a certificate, or if there is a
-// problem.
+// readClientCA returns nil if clients need no certificate, or if there is a problem.
 func (k *checker) readClientCA(l door) *x509.CertPool {
 	if l.TLSClientCA == "" {
 		return nil
@@ -158,17 +150,16 @@ func (k *checker) readClientCA(l door) *x509.CertPool {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM([]byte(text)) {
-		k.Refuse(path, l.TLSClientCA, "a file with a certificate, in PEM", "")
+		k.Refuse(path, l.TLSClientCA, "a file with certificates in PEM", "")
 		return nil
 	}
 	return pool
 }
 
-// tlsPointer holds the TLS configuration of a listener, which a reload replaces. It is
-// nil if there is none.
+// tlsPointer is the TLS configuration of a listener, or nil. A reload replaces it.
 type tlsPointer struct{ atomic.Pointer[tls.Config] }
 
-// config returns a configuration whose handshakes use what tlsPointer holds at the time.
+// config returns a configuration that uses the current value for each handshake.
 func (p *tlsPointer) config() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -176,15 +167,15 @@ func (p *tlsPointer) config() *tls.Config {
 	}
 }
 
-// replace uses another, unless that would switch TLS on or off, which needs a restart.
+// replace replaces it, unless that would turn TLS on or off, which needs a restart.
 func (p *tlsPointer) replace(next *tls.Config) {
 	if next != nil && p.Load() != nil {
 		p.Store(next)
 	}
 }
 
-// routeSettings are the settings behind the fields of a route, and how to clear a field
-// that is wrong.
+// routeSettings are the settings of the fields of a route, and functions that clear a
+// field that is invalid.
 var routeSettings = map[string]struct {
 	name  string
 	clear func(*httplimit.Route)
@@ -196,15 +187,15 @@ var routeSettings = map[string]struct {
 	"Check.Path": {".check.path", func(r *httplimit.Route) { r.Check = nil }},
 }
 
-// checkUpstreams has package httplimit check routes, each by itself, and again without
-// what was wrong, until it finds no more.
+// checkUpstreams lets package httplimit check each route, again and again without the
+// field that was invalid, until it finds no more problems.
 func (k *checker) checkUpstreams() {
 	seen := map[[2]string]bool{}
 	for i, r := range k.config.routes() {
 		path := strict.Item("upstreams", i)
 		place := [2]string{r.Host, cmp.Or(r.Prefix, "/")}
 		k.checkTargets(path, r.Targets)
-		r.Targets = slices.Repeat([]string{"http://localhost"}, len(r.Targets)) // of which the number may be wrong
+		r.Targets = slices.Repeat([]string{"http://localhost"}, len(r.Targets)) // to check their number only
 		for invalid := tryRoute(r); invalid != nil; invalid = tryRoute(r) {
 			setting, known := routeSettings[invalid.Field]
 			k.Refuse(path+setting.name, invalid.Value, invalid.Want, "")
@@ -214,7 +205,7 @@ func (k *checker) checkUpstreams() {
 			setting.clear(&r)
 		}
 		if seen[place] {
-			k.Add(path, "has the host and path_prefix of another, want each only once", "")
+			k.Add(path, "has the same host and path_prefix as another upstream, want each only once", "")
 		}
 		seen[place] = true
 	}
@@ -225,36 +216,32 @@ func (k *checker) checkTargets(path string, targets []string) {
 	for j, t := range targets {
 		item := strict.Item(path+".targets", j)
 		if invalid := tryRoute(httplimit.Route{Targets: []string{t}}); invalid != nil {
-			k.Refuse(item, URL(t).String(), invalid.Want, "") // it may hold a password
+			k.Refuse(item, URL(t).String(), invalid.Want, "") // it may contain a password
 		} else if seen[t] {
-			k.Refuse(item, t, "it only once", "")
+			k.Refuse(item, t, "each target only once", "")
 		}
 		seen[t] = true
 	}
 }
 
-// tryRoute tells the first thing that is wrong with a route.
-func tryRoute(r httplimit.Route) *stint.InvalidError {
+// tryRoute returns the first problem of a route, or nil.
+func tryRoute(r httplimit.Route) (invalid *stint.InvalidError) {
 	_, err := httplimit.NewGateway(httplimit.GatewayOptions{Engine: new(engine.Engine), Routes: []httplimit.Route{r}})
-	invalid := new(stint.InvalidError)
-	if errors.As(err, &invalid) {
-		return invalid
-	}
-	return nil
+	errors.As(err, &invalid)
+	return invalid
 }
 
-// checkCatalog checks the database, as far as that can be said without it.
+// checkCatalog checks the settings of the database, without connecting to it.
 func (k *checker) checkCatalog() {
 	s, c := &k.config.Server, &k.config.Server.Catalog
 	if s.Database != "" {
-		// It reaches for nothing.
-		if db, err := k.config.OpenCatalog(nil); err != nil {
+		if db, err := k.config.OpenCatalog(nil); err != nil { // which does not connect
 			k.refuseDatabase(err)
 		} else {
 			_ = db.Close()
 		}
 		if k.named && !k.config.Empty() {
-			k.Add(k.config.firstSection(), "is in the database that server.database names, want nothing of it in this file", "stint apply -f FILE puts it there")
+			k.Add(k.config.firstSection(), "cannot be in this file if server.database is set: it is in the database", "stint apply -f FILE copies it there")
 		}
 	}
 	k.between("server.catalog.poll", c.Poll, 100*time.Millisecond, 10*time.Minute)
@@ -265,7 +252,7 @@ func (k *checker) checkCatalog() {
 	}
 }
 
-// checkRecord checks how decisions are recorded.
+// checkRecord checks the settings of the record.
 func (k *checker) checkRecord() {
 	r := &k.config.Server.Record
 	k.atLeast("server.record.sample_every", r.SampleEvery, 0)
@@ -273,20 +260,20 @@ func (k *checker) checkRecord() {
 	k.config.credentials.ipKey = k.readSecret("server.record.ip_key", r.IPKey, r.IPKeyFile)
 	const shortest = 16
 	if n := len(k.config.credentials.ipKey); r.IP == hashIP && n < shortest && !k.has("server.record.ip_key") {
-		k.Add("server.record.ip_key", "has "+strconv.Itoa(n)+" bytes, want at least 16, for addresses to be hashed with", "")
+		k.Add("server.record.ip_key", "has "+strconv.Itoa(n)+" bytes, want at least 16 to hash addresses", "")
 	}
 	k.between("server.record.retention", r.Retention, 24*time.Hour, 10*365*24*time.Hour)
 	k.atLeast("server.record.spool_size", r.SpoolSize, 1<<20)
 	if r.ArchiveYears < 0 || r.ArchiveYears > maxYears {
-		k.Refuse("server.record.archive_years", strconv.Itoa(r.ArchiveYears), "from 0, which is for ever, to 100", "")
+		k.Refuse("server.record.archive_years", strconv.Itoa(r.ArchiveYears), "1 to 100, or 0 to keep months forever", "")
 	} else if r.ArchiveYears > 0 && time.Duration(r.Retention) > years(r.ArchiveYears) {
-		k.Add("server.record.archive_years", strconv.Itoa(r.ArchiveYears)+": want no less than server.record.retention, which is "+r.Retention.String(), "")
+		k.Add("server.record.archive_years", strconv.Itoa(r.ArchiveYears)+": want at least server.record.retention, which is "+r.Retention.String(), "")
 	}
 	if len(r.Region) > longestName || !utf8.ValidString(r.Region) {
 		k.Refuse("server.record.region", r.Region, "at most 255 bytes of UTF-8", "")
 	}
 	if a := string(r.Archive); a != "" && a != archiveNone && !strings.HasPrefix(a, "file:///") && !strings.HasPrefix(a, "s3://") {
-		k.Refuse("server.record.archive", r.Archive.String(), "file:///path, s3://bucket/prefix, none, or nothing", "")
+		k.Refuse("server.record.archive", r.Archive.String(), `file:///path, s3://bucket/prefix, none, or ""`, "")
 	}
 }
 
@@ -294,21 +281,17 @@ const longestName, maxYears = 255, 100
 
 func years(n int) time.Duration { return time.Duration(n) * 366 * 24 * time.Hour }
 
-// refuseDatabase notes what is wrong with the URL, which is not shown if it may hold a
+// refuseDatabase adds a problem with the URL, which is not shown if it may contain a
 // password.
 func (k *checker) refuseDatabase(err error) {
-	if invalid := new(stint.InvalidError); errors.As(err, &invalid) {
-		if invalid.Value == "" {
-			k.Add("server.database", "want "+invalid.Want, "")
-		} else {
-			k.Refuse("server.database", invalid.Value, invalid.Want, "")
-		}
-		return
+	if invalid := new(stint.InvalidError); errors.As(err, &invalid) && invalid.Value == "" {
+		k.Add("server.database", "want "+invalid.Want, "")
+	} else {
+		k.refuseErr("server.database", err)
 	}
-	k.Add("server.database", err.Error(), "")
 }
 
-// firstSection is the first section of the file that belongs to a catalog.
+// firstSection returns the first section of the catalog in the file.
 func (c *Config) firstSection() string {
 	for _, s := range []struct {
 		name string

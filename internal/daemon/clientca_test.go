@@ -19,8 +19,8 @@ import (
 	"github.com/stintdev/stint/internal/daemon"
 )
 
-// client is how someone connects who trusts the server, and shows a certificate unless
-// its name is empty.
+// client returns a client that trusts the server, and presents a certificate unless its
+// name is empty.
 func client(t *testing.T, dir, name string) *tls.Config {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "server.crt"))
@@ -36,7 +36,7 @@ func client(t *testing.T, dir, name string) *tls.Config {
 	return c
 }
 
-// asks makes one request to a listener, by a connection of its own.
+// asks sends one request to a listener, on a new connection.
 func (p *process) asks(t *testing.T, listener string, c *tls.Config) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -63,7 +63,8 @@ func (p *process) asks(t *testing.T, listener string, c *tls.Config) error {
 	return nil
 }
 
-// TestClientCA has clients show certificates at every listener, and then others.
+// TestClientCA requires client certificates at every listener, and then changes the
+// authority.
 func TestClientCA(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -94,7 +95,7 @@ func TestClientCA(t *testing.T) {
 	}
 
 	put(t, path("ca.crt"), "nonsense")
-	if err := p.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "want a file with a certificate, in PEM") {
+	if err := p.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "want a file with certificates in PEM") {
 		t.Error(err)
 	}
 	text, err = os.ReadFile(path("mallory.crt"))
@@ -114,7 +115,7 @@ func TestClientCA(t *testing.T) {
 	}
 }
 
-// TestClientCAProblems checks what is said of files that vouch for no one.
+// TestClientCAProblems checks the problems of files of authorities.
 func TestClientCAProblems(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -123,9 +124,9 @@ func TestClientCAProblems(t *testing.T) {
 	pair := fmt.Sprintf("tls_cert = %q\ntls_key = %q\n", path("a.crt"), path("a.key"))
 	for name, c := range map[string]struct{ pair, ca, want string }{
 		"good":     {pair, path("a.crt"), ""},
-		"no TLS":   {"", path("a.crt"), "server.http.tls_client_ca: want tls_cert and tls_key, too"},
+		"no TLS":   {"", path("a.crt"), "server.http.tls_client_ca: needs tls_cert and tls_key"},
 		"missing":  {pair, path("x.crt"), "server.http.tls_client_ca: \"" + path("x.crt") + "\": want a file that can be read: no such file or directory"},
-		"nonsense": {pair, path("a.key"), "server.http.tls_client_ca: \"" + path("a.key") + "\": want a file with a certificate, in PEM"},
+		"nonsense": {pair, path("a.key"), "server.http.tls_client_ca: \"" + path("a.key") + "\": want a file with certificates in PEM"},
 	} {
 		got := problems(t, fmt.Sprintf("[server.http]\n%stls_client_ca = %q\n", c.pair, c.ca))
 		if !strings.Contains(got, c.want) || (c.want == "") != (got == "") {

@@ -1,27 +1,25 @@
-// Package daemon is Stint as a program: it reads the configuration, builds from it
-// what decides, opens the doors, and replaces what it can when the configuration
-// changes.
+// Package daemon is Stint as a program: it reads the configuration, builds an engine from
+// it, opens the listeners, and reloads what it can when the configuration changes.
 //
-// A configuration is one TOML file, the environment and flags. The file has
-// everything; STINT_ variables override the settings of [server] and [identity], so
-// that what differs between machines, and what is secret, need not be in it; and
-// flags override both.
+// The configuration is one TOML file, the environment and flags. STINT_ variables override
+// settings of the file, for secrets and for what differs between machines; flags override
+// both.
 //
-// # What holds
+// # Invariants
 //
-//   - All problems are said at once, each with its line and column or the name of
-//     its variable, and what would be right.
-//   - A configuration is used as a whole or not at all. One that is wrong leaves the
-//     one before it in use.
-//   - Secrets are in no error, in no log and in no [Setting].
-//   - A daemon that is told to stop says so first, and cuts no request off that ends
-//     in time. After [Daemon.Stop] nothing of it is left.
-//   - What clients send makes no new metric.
+//   - All problems are reported at once, each with its line and column or the name of its
+//     variable, and what would be right.
+//   - A configuration is used completely or not at all. If it is invalid, the previous one
+//     stays in use.
+//   - Errors, logs and [Setting] values contain no secrets.
+//   - A stopping daemon announces it first, and cuts off no request that ends in time.
+//     [Daemon.Stop] leaves nothing running.
+//   - Clients cannot create new metrics.
 //
-// # What it refuses to do
+// # What it does not do
 //
-// It guesses no names: a setting, a variable, a tier or a limit that does not exist
-// is a problem. To check a configuration it reaches for no network.
+// It does not ignore unknown names: a setting, variable, tier or limit that does not exist
+// is a problem. Checking a configuration uses no network.
 package daemon
 
 import (
@@ -41,35 +39,33 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// Config is everything that is configured, as [Load] returns it.
+// Config is a configuration, as [Source.Load] returns it.
 type Config struct {
 	Server   Server   `json:"server"`
 	Identity Identity `json:"identity"`
 	Envoy    Envoy    `json:"envoy"`
 	// Document is the catalog, if it is not in a database.
 	catalog.Document
-	// Upstreams are what the gateway is in front of.
 	Upstreams []Upstream `json:"upstreams,omitempty"`
 
-	file    bool              // there is one
-	origins map[string]string // of settings that have no default, by name
+	file    bool              // there is a config file
+	origins map[string]string // where settings that are not defaults come from, by name
 	named   []namedFile       // in the order of reading
 	hash    [sha256.Size]byte // of the file
 
-	descriptors *descriptor.Config // of the files that [envoy] names; nil: there are none
-	elsewhere   strict.Problems    // with files of others, which know their places
+	descriptors        *descriptor.Config // of the files in envoy.config; nil: none
+	descriptorProblems strict.Problems    // which have files and lines of their own
 
 	credentials *credentials
 }
 
-// credentials are what settings hold, or the files that they name. They are behind a
-// pointer since what prints a Config does not ask fields that are not exported how
-// they want to be shown.
+// credentials are the values of secret settings, or the contents of their files. They are
+// behind a pointer because fmt prints unexported fields without calling their String.
 type credentials struct {
 	pepper     identity.Secret
 	ipKey      identity.Secret
 	adminToken identity.Secret
-	secret     identity.Secret // of tokens
+	secret     identity.Secret // of JWTs
 	publicKeys string
 	tls        map[string]*tls.Config // by the name of the listener
 }
@@ -81,118 +77,118 @@ type namedFile struct {
 	other bool              // it is not for the resolver
 }
 
-// Server is how the process runs. All of it is read at the start, but for
-// ReloadInterval and the files of certificates.
+// Server configures the process. It is read at startup, except for ReloadInterval and
+// certificates.
 type Server struct {
-	Counters       URL      `json:"counters" doc:"where counters are: memory: for this process alone, or a Redis URL, for all that share it"`
-	Database       URL      `json:"database" doc:"where rules, tiers, users and keys are: sqlite:FILE, or a PostgreSQL URL, for all nodes that share it; empty is in this file"`
+	Counters       URL      `json:"counters" doc:"where counters are stored: memory: in this process, or a Redis URL, shared by all nodes"`
+	Database       URL      `json:"database" doc:"where rules, tiers, users and keys are stored: sqlite:FILE, or a PostgreSQL URL, shared by all nodes; if empty, in this file"`
 	Catalog        Catalog  `json:"catalog"`
 	Record         Record   `json:"record"`
-	StoreBudget    Duration `json:"store_budget" doc:"how long a decision may wait for Redis, with all attempts; then this node decides alone"`
-	Replicas       int      `json:"replicas" doc:"how many nodes share the counters; a node that decides alone has this share of each limit; 0 is as many as the database or Redis has seen lately"`
-	MaxKeys        int      `json:"max_keys" doc:"how many counters are held in memory; beyond it, those nearest to recovery are dropped"`
-	MaxWaiting     int      `json:"max_waiting" doc:"how many requests may be held at once by throttle and leaky_bucket; further ones are denied"`
+	StoreBudget    Duration `json:"store_budget" doc:"how long a decision may wait for Redis, including retries; after that, this node decides on its own"`
+	Replicas       int      `json:"replicas" doc:"how many nodes share the counters; a node that decides on its own applies its share of each limit; 0: as many as the database or Redis has seen recently"`
+	MaxKeys        int      `json:"max_keys" doc:"the maximum number of counters in memory; above it, those closest to recovery are dropped"`
+	MaxWaiting     int      `json:"max_waiting" doc:"the maximum number of requests that throttle and leaky_bucket hold at once; more are denied"`
 	HTTP           Listener `json:"http"`
 	Gateway        Listener `json:"gateway"`
 	GRPC           Listener `json:"grpc"`
 	Admin          Admin    `json:"admin"`
-	Headers        []string `json:"headers" doc:"what responses say about limits: x (X-RateLimit-...), ietf (RateLimit, RateLimit-Policy), or both"`
-	MaxBody        int      `json:"max_body" doc:"how many bytes the body of a request through the gateway may have; 0 is any number"`
-	HeaderTimeout  Duration `json:"header_timeout" doc:"how long a client may take to send the header of a request"`
-	StallTimeout   Duration `json:"stall_timeout" doc:"how long a client may pause while it sends a body, or while it should read a response"`
-	IdleTimeout    Duration `json:"idle_timeout" doc:"how long a connection may wait for its next request"`
-	DrainDelay     Duration `json:"drain_delay" doc:"how long a server that was told to stop goes on accepting requests, with /readyz at 503 and connections told to close, so that balancers can notice"`
-	Drain          Duration `json:"drain" doc:"how long requests that have begun may take after that; then they are cut off"`
-	ReloadInterval Duration `json:"reload_interval" doc:"how often the file is looked at for changes; 0 is never"`
+	Headers        []string `json:"headers" doc:"the rate limit headers of responses: x (X-RateLimit-...), ietf (RateLimit, RateLimit-Policy), or both"`
+	MaxBody        int      `json:"max_body" doc:"the largest body of a request through the gateway, in bytes; 0: no limit"`
+	HeaderTimeout  Duration `json:"header_timeout" doc:"how long a client may take to send the headers of a request"`
+	StallTimeout   Duration `json:"stall_timeout" doc:"how long a client may pause while sending a body or reading a response"`
+	IdleTimeout    Duration `json:"idle_timeout" doc:"how long a connection may stay idle between requests"`
+	DrainDelay     Duration `json:"drain_delay" doc:"how long a stopping server keeps accepting requests, with /readyz at 503 and connections asked to close, so that load balancers notice"`
+	Drain          Duration `json:"drain" doc:"how long running requests may take after that; then they are cut off"`
+	ReloadInterval Duration `json:"reload_interval" doc:"how often the config file is checked for changes; 0: never"`
 	Trace          Trace    `json:"trace"`
 	LogFormat      string   `json:"log_format" doc:"json or text"`
-	LogLevel       string   `json:"log_level" doc:"the least that is logged: debug, info, warn or error"`
+	LogLevel       string   `json:"log_level" doc:"the lowest level that is logged: debug, info, warn or error"`
 }
 
-// Catalog is how the database is followed.
+// Catalog configures how nodes use the database.
 type Catalog struct {
-	Migrate   bool     `json:"migrate" doc:"bring the schema of the database up to date at the start"`
-	Poll      Duration `json:"poll" doc:"how often the node reports to the database that it is there, and asks for changes of which no notification came"`
-	LastGood  string   `json:"last_good" doc:"a directory that keeps the last good rules, for a start without the database, or none; unless set, stint in the directory that systemd or the user has for state"`
-	CacheSize int      `json:"cache_size" doc:"how many users, and how many keys, are remembered"`
-	CacheTTL  Duration `json:"cache_ttl" doc:"how long they are, unless they change"`
-	Node      string   `json:"node" doc:"the name of this node; that of the machine, unless set"`
+	Migrate   bool     `json:"migrate" doc:"migrate the schema of the database at startup"`
+	Poll      Duration `json:"poll" doc:"how often the node reports to the database, and polls it for changes, in case a notification was lost"`
+	LastGood  string   `json:"last_good" doc:"the directory for the last good rules, to start without the database, or none; by default stint in the state directory of systemd or the user"`
+	CacheSize int      `json:"cache_size" doc:"the maximum number of cached users, and of cached keys"`
+	CacheTTL  Duration `json:"cache_ttl" doc:"how long they stay cached, unless they change"`
+	Node      string   `json:"node" doc:"the name of this node; by default the host name"`
 }
 
-// Record is what is written down of decisions, in the database.
+// Record configures the record of decisions, in the database.
 type Record struct {
-	Enabled      bool            `json:"enabled" doc:"keep a record of decisions, if there is a database"`
-	SampleEvery  int             `json:"sample_every" doc:"record one in this many of the requests that pass, or none if it is 0; those that are denied or held are all recorded"`
-	Region       string          `json:"region" doc:"where this node is, for those who look at the record"`
-	IP           string          `json:"ip" doc:"what is kept of addresses: keep (all), truncate (24 bits, or 48 of IPv6) or hash"`
-	IPKey        identity.Secret `json:"ip_key" doc:"the secret that addresses are hashed with, at least 16 bytes"`
-	IPKeyFile    string          `json:"ip_key_file" doc:"a file that holds it"`
-	Spool        string          `json:"spool" doc:"a directory that holds events while the database is away, for one process, or none; unless set, stint/spool in the directory that systemd or the user has for state"`
-	SpoolSize    int             `json:"spool_size" doc:"how many bytes it may hold; what is beyond is dropped and counted"`
-	Retention    Duration        `json:"retention" doc:"how long events stay in the database: a month goes when all of it is older"`
-	Archive      URL             `json:"archive" doc:"where months go then, as Parquet files: file:///path or s3://bucket/prefix; none deletes them; empty leaves them"`
-	ArchiveYears int             `json:"archive_years" doc:"how many years they are kept there; 0 is for ever"`
+	Enabled      bool            `json:"enabled" doc:"record decisions, if there is a database"`
+	SampleEvery  int             `json:"sample_every" doc:"record one in this many allowed requests, or none if 0; requests that are denied or delayed are always recorded"`
+	Region       string          `json:"region" doc:"the region of this node, for the record"`
+	IP           string          `json:"ip" doc:"how addresses are recorded: keep (in full), truncate (24 bits, or 48 for IPv6) or hash"`
+	IPKey        identity.Secret `json:"ip_key" doc:"the secret key for hashing addresses, at least 16 bytes"`
+	IPKeyFile    string          `json:"ip_key_file" doc:"a file with that key"`
+	Spool        string          `json:"spool" doc:"the directory that holds events while the database is down, used by one process, or none; by default stint/spool in the state directory of systemd or the user"`
+	SpoolSize    int             `json:"spool_size" doc:"the maximum size of the spool, in bytes; events beyond it are dropped and counted"`
+	Retention    Duration        `json:"retention" doc:"how long events stay in the database; a month is removed when all of it is older"`
+	Archive      URL             `json:"archive" doc:"where old months are archived as Parquet files: file:///path or s3://bucket/prefix; none: they are deleted; empty: they stay"`
+	ArchiveYears int             `json:"archive_years" doc:"how many years the archive keeps them; 0: forever"`
 }
 
-// Listener is where a server listens.
+// Listener configures a listener.
 type Listener struct {
-	Address       string `json:"address" doc:"host:port, or :port for all addresses; for gRPC also unix:PATH; empty is nowhere"`
-	TLSCert       string `json:"tls_cert" doc:"a file with the certificate, in PEM, which is read again when it changes; without one there is no TLS"`
-	TLSKey        string `json:"tls_key" doc:"a file with its key"`
-	TLSClientCA   string `json:"tls_client_ca" doc:"a file with the certificates that vouch for clients, in PEM, which is read again when it changes; with it, clients must show one that they vouch for"`
-	ProxyProtocol bool   `json:"proxy_protocol" doc:"trusted proxies say whom they speak for by the PROXY protocol"`
+	Address       string `json:"address" doc:"host:port, or :port for all addresses; for gRPC also unix:PATH; empty: disabled"`
+	TLSCert       string `json:"tls_cert" doc:"a file with the certificate, in PEM, reloaded when it changes; without it there is no TLS"`
+	TLSKey        string `json:"tls_key" doc:"a file with the key of the certificate"`
+	TLSClientCA   string `json:"tls_client_ca" doc:"a file with certificate authorities, in PEM, reloaded when it changes; clients must then present a certificate from one of them"`
+	ProxyProtocol bool   `json:"proxy_protocol" doc:"trusted proxies send the client address with the PROXY protocol"`
 }
 
-// Admin is a listener for operators, who have tokens.
+// Admin configures the listener of the admin API.
 type Admin struct {
 	Listener
-	Insecure  bool            `json:"insecure" doc:"allow an address that others can reach without TLS"`
-	Token     identity.Secret `json:"token" doc:"a token of an administrator, at least 16 characters, beside those that are made with stint tokens; without any, the first start makes one and prints it"`
-	TokenFile string          `json:"token_file" doc:"a file that holds it"`
+	Insecure  bool            `json:"insecure" doc:"allow an address that other machines can reach without TLS"`
+	Token     identity.Secret `json:"token" doc:"an administrator token of at least 16 characters, in addition to those created with stint tokens; without any token, the first start creates one and prints it"`
+	TokenFile string          `json:"token_file" doc:"a file with the token"`
 }
 
-// Trace is where spans of requests go.
+// Trace configures tracing.
 type Trace struct {
-	Endpoint URL `json:"endpoint" doc:"the http or https URL of an OpenTelemetry collector, such as http://localhost:4318; empty is none"`
+	Endpoint URL `json:"endpoint" doc:"the http or https URL of an OpenTelemetry collector, such as http://localhost:4318; empty: no tracing"`
 	Sample   int `json:"sample" doc:"how many of 10,000 requests are traced"`
 }
 
-// Envoy is what Envoy is limited by, in the place of envoyproxy/ratelimit. All of it is
-// read at the start, but for the files themselves. It is served if Config or XDS.Server
-// is set.
+// Envoy configures the rate limit service for Envoy, which replaces envoyproxy/ratelimit.
+// It is served if Config or XDS.Server is set. It is read at startup, except for the
+// contents of the files.
 type Envoy struct {
-	Config           string   `json:"config" doc:"the directory of the YAML files of envoyproxy/ratelimit, or one such file; changes are used at once"`
-	MergeDomains     bool     `json:"merge_domains" doc:"allow several files to have descriptors of one domain"`
-	FixedMonths      bool     `json:"fixed_months" doc:"count weeks, months and years as envoyproxy/ratelimit does: 7, 30 and 365 days, from the first of January 1970 on"`
-	Independent      bool     `json:"independent" doc:"count each descriptor of a request for itself, in domains that do not say; or else all are charged, or none"`
-	OnStoreFailure   string   `json:"on_store_failure" doc:"what happens while Redis is out of reach: local, this node decides by its share of the limits, or error, calls fail and Envoy's failure_mode_deny decides"`
-	ShadowMode       bool     `json:"shadow_mode" doc:"deny nothing: only count what would be denied"`
-	QuotaMode        bool     `json:"quota_mode" doc:"have all limits be in quota_mode"`
-	ResponseHeaders  bool     `json:"response_headers" doc:"have Envoy add headers to responses that tell how the tightest limit stands"`
-	LimitHeader      string   `json:"limit_header" doc:"the name of the header that tells the limit"`
-	RemainingHeader  string   `json:"remaining_header" doc:"the name of the one that tells what is left"`
-	ResetHeader      string   `json:"reset_header" doc:"the name of the one that tells in how many seconds all is back"`
-	DynamicMetadata  bool     `json:"dynamic_metadata" doc:"tell Envoy what was asked, and the metadata of limits that passed, as dynamic metadata"`
-	NearLimitPercent int      `json:"near_limit_percent" doc:"how much of a limit is used when hits begin to be counted as near it"`
-	MaxConnectionAge Duration `json:"max_connection_age" doc:"how long a connection may live before its client is told to reconnect, so that connections spread over nodes; 0 is for ever"`
+	Config           string   `json:"config" doc:"the directory with the YAML files of envoyproxy/ratelimit, or one such file; changes apply at once"`
+	MergeDomains     bool     `json:"merge_domains" doc:"allow several files to define descriptors of the same domain"`
+	FixedMonths      bool     `json:"fixed_months" doc:"count weeks, months and years as envoyproxy/ratelimit does: 7, 30 and 365 days, starting on January 1, 1970"`
+	Independent      bool     `json:"independent" doc:"count each descriptor of a request independently, unless its domain says otherwise; by default either all are charged or none"`
+	OnStoreFailure   string   `json:"on_store_failure" doc:"what happens while Redis is unreachable: local (this node applies its share of the limits) or error (calls fail, and Envoy's failure_mode_deny decides)"`
+	ShadowMode       bool     `json:"shadow_mode" doc:"deny nothing, only count what would be denied"`
+	QuotaMode        bool     `json:"quota_mode" doc:"put all limits in quota_mode"`
+	ResponseHeaders  bool     `json:"response_headers" doc:"make Envoy add response headers with the state of the tightest limit"`
+	LimitHeader      string   `json:"limit_header" doc:"the name of the header with the limit"`
+	RemainingHeader  string   `json:"remaining_header" doc:"the name of the header with the units left"`
+	ResetHeader      string   `json:"reset_header" doc:"the name of the header with the seconds until the limit resets"`
+	DynamicMetadata  bool     `json:"dynamic_metadata" doc:"send Envoy the descriptors, and the metadata of the limits that allowed them, as dynamic metadata"`
+	NearLimitPercent int      `json:"near_limit_percent" doc:"the percentage of a limit above which hits count as near the limit"`
+	MaxConnectionAge Duration `json:"max_connection_age" doc:"how long a connection may last before its client is asked to reconnect, so that connections spread over nodes; 0: forever"`
 	XDS              XDS      `json:"xds"`
 }
 
-// XDS is where domains come from, in the place of files.
+// XDS configures the management server of domains.
 type XDS struct {
-	Server        string   `json:"server" doc:"the management server that has the domains, as host:port, in the place of envoy.config"`
-	NodeID        string   `json:"node_id" doc:"who asks it"`
-	Metadata      []string `json:"metadata" doc:"what else it is told about who asks, each as name=value"`
-	Headers       []Header `json:"headers" doc:"what is sent with each stream, each as name=value"`
+	Server        string   `json:"server" doc:"the management server with the domains, as host:port, instead of envoy.config"`
+	NodeID        string   `json:"node_id" doc:"the node id to send"`
+	Metadata      []string `json:"metadata" doc:"the node metadata to send, each as name=value"`
+	Headers       []Header `json:"headers" doc:"headers to send with each stream, each as name=value"`
 	TLS           bool     `json:"tls" doc:"connect with TLS"`
-	TLSCA         string   `json:"tls_ca" doc:"a file with the certificates that vouch for the server, in PEM; the system's, unless set"`
-	TLSCert       string   `json:"tls_cert" doc:"a file with the certificate to show, in PEM"`
-	TLSKey        string   `json:"tls_key" doc:"a file with its key"`
-	TLSServerName string   `json:"tls_server_name" doc:"the name that the server's certificate has, if not that of its address"`
-	MaxMessage    int      `json:"max_message" doc:"how many bytes an answer may have"`
+	TLSCA         string   `json:"tls_ca" doc:"a file with the certificate authorities of the server, in PEM; by default those of the system"`
+	TLSCert       string   `json:"tls_cert" doc:"a file with the client certificate, in PEM"`
+	TLSKey        string   `json:"tls_key" doc:"a file with the key of the client certificate"`
+	TLSServerName string   `json:"tls_server_name" doc:"the name in the certificate of the server, if it is not that of its address"`
+	MaxMessage    int      `json:"max_message" doc:"the maximum size of a response, in bytes"`
 }
 
-// Upstream is servers that the gateway passes requests on to.
+// Upstream configures servers behind the gateway.
 type Upstream struct {
 	Host            string   `json:"host,omitempty"`        // api.example.com, *.example.com, or any
 	PathPrefix      string   `json:"path_prefix,omitempty"` // default /
@@ -206,56 +202,56 @@ type Upstream struct {
 	Check           *Check   `json:"check,omitempty"`
 }
 
-// Check is how it is found out whether a target is up.
+// Check configures health checks of targets.
 type Check struct {
 	Path     string   `json:"path,omitempty"`
 	Interval Duration `json:"interval,omitzero"`
 	Timeout  Duration `json:"timeout,omitzero"`
 }
 
-// Identity is how callers are told apart.
+// Identity configures how callers are identified.
 type Identity struct {
-	Methods     []string `json:"methods" doc:"how to identify the caller, in this order: key, jwt, header; unless set, those that are configured. A caller that none of them identifies is identified by its address"`
-	Require     bool     `json:"require" doc:"reject requests that have neither a valid API key, nor a valid token, nor the header of a trusted proxy"`
-	DefaultTier string   `json:"default_tier" doc:"the tier of those who have no other"`
+	Methods     []string `json:"methods" doc:"how to identify callers, in this order: key, jwt, header; by default those that are configured. A caller that none of them identifies is identified by its address"`
+	Require     bool     `json:"require" doc:"reject requests without a valid API key, a valid token or the header of a trusted proxy"`
+	DefaultTier string   `json:"default_tier" doc:"the tier of callers without one"`
 
-	APIKeyHeader string          `json:"api_key_header" doc:"the header of API keys"`
-	APIKeyPrefix string          `json:"api_key_prefix" doc:"what API keys begin with, before the first underscore"`
-	APIKeyBearer bool            `json:"api_key_bearer" doc:"accept API keys as Authorization: Bearer, too"`
-	Pepper       identity.Secret `json:"pepper" doc:"the secret of keys whose hash is hmac-sha256, at least 16 bytes"`
-	PepperFile   string          `json:"pepper_file" doc:"a file that holds the pepper"`
+	APIKeyHeader string          `json:"api_key_header" doc:"the header with the API key"`
+	APIKeyPrefix string          `json:"api_key_prefix" doc:"the prefix of API keys, up to the first underscore"`
+	APIKeyBearer bool            `json:"api_key_bearer" doc:"also accept API keys as Authorization: Bearer"`
+	Pepper       identity.Secret `json:"pepper" doc:"the secret for keys with an hmac-sha256 hash, at least 16 bytes"`
+	PepperFile   string          `json:"pepper_file" doc:"a file with the pepper"`
 
 	JWT JWT `json:"jwt"`
 
-	UserHeader   string `json:"user_header" doc:"the header by which a trusted proxy names the user"`
-	TenantHeader string `json:"tenant_header" doc:"the header by which a trusted proxy names the tenant"`
-	TierHeader   string `json:"tier_header" doc:"the header by which a trusted proxy names the tier"`
+	UserHeader   string `json:"user_header" doc:"the header with the user, set by a trusted proxy"`
+	TenantHeader string `json:"tenant_header" doc:"the header with the tenant, set by a trusted proxy"`
+	TierHeader   string `json:"tier_header" doc:"the header with the tier, set by a trusted proxy"`
 
 	TrustedProxies    []string `json:"trusted_proxies" doc:"the addresses and networks of proxies whose headers are trusted"`
-	TrustedProxyDepth int      `json:"trusted_proxy_depth" doc:"in place of them, how many proxies every request comes through, at most 64"`
-	ForwardedHeader   string   `json:"forwarded_header" doc:"the one header that tells the client's address: X-Forwarded-For, Forwarded, or one that holds a single address"`
-	IPv6Prefix        int      `json:"ipv6_prefix" doc:"how many bits of an IPv6 address are counted, 32 to 128"`
+	TrustedProxyDepth int      `json:"trusted_proxy_depth" doc:"instead of these, the number of proxies that every request passes through, at most 64"`
+	ForwardedHeader   string   `json:"forwarded_header" doc:"the header with the client address: X-Forwarded-For, Forwarded, or one with a single address"`
+	IPv6Prefix        int      `json:"ipv6_prefix" doc:"how many bits of an IPv6 address identify a client, 32 to 128"`
 }
 
-// JWT is how tokens are verified. There are tokens if any of it is set.
+// JWT configures how tokens are verified. Tokens are used if any of it is set.
 type JWT struct {
-	Secret         identity.Secret `json:"secret" doc:"the secret of HMAC, at least 32 bytes"`
-	SecretFile     string          `json:"secret_file" doc:"a file that holds the secret"`
-	PublicKeys     string          `json:"public_keys" doc:"public keys or certificates, in PEM, at most 8"`
-	PublicKeyFiles []string        `json:"public_key_files" doc:"files of them"`
-	JWKSFile       string          `json:"jwks_file" doc:"a file that is a JSON Web Key Set"`
-	JWKSURL        URL             `json:"jwks_url" doc:"the http or https URL of one"`
-	JWKSRefresh    Duration        `json:"jwks_refresh" doc:"how often the set is fetched, 1m or more"`
-	Issuer         string          `json:"issuer" doc:"the issuer that a token must have"`
-	Audience       []string        `json:"audience" doc:"the audiences, one of which a token must have"`
-	Leeway         Duration        `json:"leeway" doc:"how far clocks may be apart, at most 5m"`
-	UserClaim      string          `json:"user_claim" doc:"the claim that names the user; one within an object has a dot, as in org.id"`
-	TenantClaim    string          `json:"tenant_claim" doc:"the claim that names the tenant"`
-	TierClaim      string          `json:"tier_claim" doc:"the claim that names the tier"`
-	Remember       int             `json:"remember" doc:"how many verified tokens are remembered, at least 128"`
+	Secret         identity.Secret `json:"secret" doc:"the HMAC secret, at least 32 bytes"`
+	SecretFile     string          `json:"secret_file" doc:"a file with the secret"`
+	PublicKeys     string          `json:"public_keys" doc:"public keys or certificates in PEM, at most 8"`
+	PublicKeyFiles []string        `json:"public_key_files" doc:"files with public keys or certificates"`
+	JWKSFile       string          `json:"jwks_file" doc:"a file with a JSON Web Key Set"`
+	JWKSURL        URL             `json:"jwks_url" doc:"the http or https URL of a JSON Web Key Set"`
+	JWKSRefresh    Duration        `json:"jwks_refresh" doc:"how often the key set is fetched, 1m or more"`
+	Issuer         string          `json:"issuer" doc:"the issuer that tokens must have"`
+	Audience       []string        `json:"audience" doc:"the accepted audiences, one of which a token must have"`
+	Leeway         Duration        `json:"leeway" doc:"the allowed clock difference, at most 5m"`
+	UserClaim      string          `json:"user_claim" doc:"the claim with the user; a dot selects a claim in an object, as in org.id"`
+	TenantClaim    string          `json:"tenant_claim" doc:"the claim with the tenant"`
+	TierClaim      string          `json:"tier_claim" doc:"the claim with the tier"`
+	Remember       int             `json:"remember" doc:"how many verified tokens are cached, at least 128"`
 }
 
-// defaults returns what holds where nothing is set.
+// defaults returns the default configuration.
 func defaults() *Config {
 	return &Config{
 		Server: Server{
@@ -282,23 +278,23 @@ func defaults() *Config {
 	}
 }
 
-// Source is where a configuration comes from. What flags say goes over the
-// environment, that over what is given, and that over the file.
+// Source is where a configuration comes from. Flags override Environ, that overrides
+// Given, and that overrides the file.
 type Source struct {
-	Path    string   // of the file; empty: there is none
-	Given   []Flag   // what the environment of another program says
-	Environ []string // variables, written NAME=value
+	Path    string   // of the file; empty: none
+	Given   []Flag   // from the environment of another program
+	Environ []string // variables, as NAME=value
 	Flags   []Flag
-	// SettingsOnly has the catalog that is in the file not looked at if there is a
-	// database: it is still to go there.
+	// SettingsOnly ignores the catalog in the file if there is a database, to which it is
+	// about to be copied.
 	SettingsOnly bool
 
-	text []byte // in place of what the file holds, if it is not nil
+	text []byte // replaces the contents of the file, unless it is nil
 }
 
-// Flag is a setting of a command line.
+// Flag is a setting on the command line.
 type Flag struct {
-	Name    string // as it was written, with its dashes
+	Name    string // as written, with dashes
 	Setting string // server.http.address
 	Value   string
 }
@@ -317,7 +313,7 @@ func (s Source) Load() (*Config, error) {
 	return c, nil
 }
 
-// read returns what the file holds.
+// read returns the contents of the file.
 func (s Source) read() ([]byte, error) {
 	if s.text != nil || s.Path == "" {
 		return s.text, nil
@@ -325,8 +321,8 @@ func (s Source) read() ([]byte, error) {
 	return os.ReadFile(s.Path)
 }
 
-// bare reports whether nothing says what to do: there is no file, and no setting but
-// for where to listen and how to log.
+// bare reports whether nothing is configured: there is no file, and only settings of
+// listeners and logs.
 func (c *Config) bare() bool {
 	for name := range c.origins {
 		if !strings.HasSuffix(name, ".address") && !strings.HasPrefix(name, "server.log_") && !strings.HasPrefix(name, "server.admin.") {
@@ -336,31 +332,30 @@ func (c *Config) bare() bool {
 	return !c.file
 }
 
-// parse is Load of what was read. It returns as much of the configuration as there
-// is, whatever the problems.
+// parse parses and checks a configuration. It returns as much of it as it can, whatever
+// the problems.
 func (s Source) parse(data []byte) (*Config, strict.Problems) {
 	c, path := defaults(), s.Path
 	c.file = path != ""
 	c.origins, c.hash, c.credentials = map[string]string{}, sha256.Sum256(data), &credentials{}
 	doc, problems := strict.TOML(path, data, c)
-	whole, named := len(problems) == 0, namesKnown(problems)
+	complete, named := len(problems) == 0, namesKnown(problems)
 	c.noteOrigins(path, doc)
-	wrong := c.override(s.Given, s.Environ, s.Flags)
+	invalid := c.override(s.Given, s.Environ, s.Flags)
 	if s.SettingsOnly && c.Server.Database != "" {
 		c.Document = catalog.Document{}
 	}
-	if whole {
-		wrong = append(wrong, c.Check()...) // rules and tiers
+	if complete {
+		invalid = append(invalid, c.Check()...) // rules and tiers
 	} else {
 		problems = withRules(problems, path, data)
 	}
-	wrong = append(wrong, c.check(named)...)
-	return c, slices.Concat(problems.And(c.locate(path, doc, wrong)), c.elsewhere)
+	invalid = append(invalid, c.check(named)...)
+	return c, slices.Concat(problems.And(c.locate(path, doc, invalid)), c.descriptorProblems)
 }
 
-// namesKnown reports whether the names of all rules, limits and tiers are known, and
-// whether they are in a database, in spite of problems with how the file is written. If
-// not, nothing can be said of those who refer to them.
+// namesKnown reports whether all rules, limits and tiers, and the database, could be
+// parsed. Otherwise references to them cannot be checked.
 func namesKnown(problems strict.Problems) bool {
 	var suspects []string
 	for _, name := range []string{"rules", "tiers", "server", "database"} {
@@ -372,34 +367,33 @@ func namesKnown(problems strict.Problems) bool {
 	})
 }
 
-// withRules adds what is wrong with the rules and tiers of a file of which not all
-// could be decoded. Package rule knows what can be said of such a part.
+// withRules replaces the problems of rules and tiers, in a file that could not be decoded
+// completely, by those that package rule finds.
 func withRules(problems strict.Problems, path string, data []byte) strict.Problems {
-	ours := func(p strict.Problem) bool {
+	ofRules := func(p strict.Problem) bool {
 		return strings.HasPrefix(p.Path, "rules") || strings.HasPrefix(p.Path, "tiers")
 	}
-	var out, theirs strict.Problems
+	var out, found strict.Problems
 	for _, p := range problems {
 		if p.Path == "" {
-			return problems // the file ends there, for all we know
+			return problems // the file could not be parsed beyond this
 		}
-		if !ours(p) {
+		if !ofRules(p) {
 			out = append(out, p)
 		}
 	}
 	if _, err := rule.ParseTOML(path, data); err != nil {
 		all, _ := err.(rule.Problems) //nolint:errorlint // it is of no other type
 		for _, p := range all {
-			if ours(p) {
-				theirs = append(theirs, p)
+			if ofRules(p) {
+				found = append(found, p)
 			}
 		}
 	}
-	return out.And(theirs)
+	return out.And(found)
 }
 
-// locate adds the places of problems: the flag or the variable that sets what is
-// wrong, or else where it stands in the file.
+// locate adds the places of problems: the flag or the variable, or the line in the file.
 func (c *Config) locate(path string, doc *strict.Doc, problems strict.Problems) strict.Problems {
 	var out, inFile strict.Problems
 	for _, p := range problems {
@@ -417,12 +411,12 @@ func (c *Config) locate(path string, doc *strict.Doc, problems strict.Problems) 
 	return out.And(doc.Locate(inFile))
 }
 
-// outsideFile reports whether this is the name of a variable or of a flag.
+// outsideFile reports whether name is that of a variable or a flag.
 func outsideFile(name string) bool {
 	return strings.HasPrefix(name, flagPrefix) || name != "" && strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == ""
 }
 
-// readNamed reads a file that the configuration names, and remembers that.
+// readNamed reads a file that the configuration names, and remembers its hash.
 func (c *Config) readNamed(path string) (string, error) {
 	data, err := os.ReadFile(path)
 	f := namedFile{path: path}
@@ -430,6 +424,6 @@ func (c *Config) readNamed(path string) (string, error) {
 		f.hash = sha256.Sum256(data)
 	}
 	c.named = append(c.named, f)
-	// Editors end a file with a line end, which is not part of a secret.
+	// Editors end a file with a newline, which is not part of a secret.
 	return string(bytes.TrimRight(data, "\r\n")), err
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// write writes a file into a directory of the test's own and returns its path.
+// write writes a file to a temporary directory and returns its path.
 func write(t testing.TB, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -37,7 +37,7 @@ func load(t testing.TB, text string, environ ...string) *daemon.Config {
 	return c
 }
 
-// problems returns what is wrong, one in a line, without the directory.
+// problems returns the problems of a file, one per line, without the directory.
 func problems(t *testing.T, text string, environ ...string) string {
 	t.Helper()
 	path := write(t, "stint.toml", text)
@@ -58,7 +58,7 @@ func TestNoFile(t *testing.T) {
 	}
 }
 
-// someRules are for what names limits and tiers.
+// someRules are for settings that refer to limits and tiers.
 const someRules = `
 [[rules]]
 name = "api"
@@ -79,7 +79,7 @@ const (
 	someSum = "ee9c859c26d6b7e6e3b663354ed5947d41ef6e14f87c9dfa625f960a84bdd935"
 )
 
-// tooMany are more targets than an upstream may have.
+// tooMany is more targets than an upstream may have.
 func tooMany() string {
 	var targets []string
 	for i := range 65 {
@@ -128,7 +128,7 @@ func TestProblems(t *testing.T) {
 			want: `stint.toml:3:33: rules[0].limits[0].limit: `,
 		},
 
-		"counters":        {text: "[server]\ncounters = \"postgres://me:hunter2@db\"", want: `stint.toml:2:12: server.counters: want memory: or a URL that begins with redis://`},
+		"counters":        {text: "[server]\ncounters = \"postgres://me:hunter2@db\"", want: `stint.toml:2:12: server.counters: want memory: or a URL that starts with redis://`},
 		"store budget":    {text: "[server]\nstore_budget = \"0\"", want: `server.store_budget: "0": want from 1ms to 1m`},
 		"interval":        {text: "[server]\nreload_interval = \"1us\"", want: `server.reload_interval: "1us": want from 10ms to`},
 		"interval off":    {text: "[server]\nreload_interval = \"0\""},
@@ -141,12 +141,12 @@ func TestProblems(t *testing.T) {
 		"address service": {text: "[server.gateway]\naddress = \":http\"", want: `server.gateway.address: ":http": want host:port`},
 		"address none":    {text: "[server]\nhttp = { address = \"\" }\ngateway = { address = \"\" }\nadmin = { address = \"\" }"},
 		"address six":     {text: "[server.http]\naddress = \"[::1]:0\"\n[server.gateway]\naddress = \"localhost:0\"\n[server.admin]\naddress = \"[::1]:0\""},
-		"address twice":   {text: "[server.http]\naddress = \":8000\"", want: `server.http.address: ":8000": want another: it is that of server.gateway`},
-		"admin":           {text: "[server.admin]\naddress = \"0.0.0.0:9090\"", want: `stint.toml:2:11: server.admin.address: "0.0.0.0:9090": want one that only this machine can reach, such as 127.0.0.1:9090, or server.admin.tls_cert, or server.admin.insecure = true`},
-		"admin all":       {text: "[server.admin]\naddress = \":9090\"", want: `server.admin.address: ":9090": want one that`},
+		"address twice":   {text: "[server.http]\naddress = \":8000\"", want: `server.http.address: ":8000": want a different address: server.gateway uses this one`},
+		"admin":           {text: "[server.admin]\naddress = \"0.0.0.0:9090\"", want: `stint.toml:2:11: server.admin.address: "0.0.0.0:9090": want a loopback address, such as 127.0.0.1:9090, or server.admin.tls_cert, or server.admin.insecure = true`},
+		"admin all":       {text: "[server.admin]\naddress = \":9090\"", want: `server.admin.address: ":9090": want a loopback address`},
 		"admin insecure":  {text: "[server.admin]\naddress = \":9090\"\ninsecure = true"},
 		"insecure http":   {text: "[server.http]\ninsecure = true", want: "stint.toml:2:1: server.http.insecure: unknown field"},
-		"no proxies":      {text: "[server.http]\nproxy_protocol = true", want: "stint.toml:2:18: server.http.proxy_protocol: want identity.trusted_proxies, too"},
+		"no proxies":      {text: "[server.http]\nproxy_protocol = true", want: "stint.toml:2:18: server.http.proxy_protocol: needs identity.trusted_proxies"},
 		"headers":         {text: "[server]\nheaders = [\"x\", \"itef\"]", want: `stint.toml:2:17: server.headers[1]: "itef": want one of x, ietf, none; did you mean "ietf"?`},
 		"headers none":    {text: "[server]\nheaders = [\"none\", \"x\"]", want: `server.headers: "x": want "x", "ietf" or both, or "none" alone`},
 		"body":            {text: "[server]\nmax_body = -1", want: "server.max_body: -1: want 0 or more"},
@@ -163,13 +163,13 @@ func TestProblems(t *testing.T) {
 			want: "stint.toml:2:8: upstreams[0].host: \"A.example:80\": want a name in lower case\n" +
 				"stint.toml:3:15: upstreams[0].path_prefix: \"api\": want a path such as /api\n" +
 				"stint.toml:4:24: upstreams[0].targets[1]: \"ftp://[redacted]@b\": want a URL such as http://10.0.0.1:8080\n" +
-				"stint.toml:4:46: upstreams[0].targets[2]: \"http://a\": want it only once\n" +
+				"stint.toml:4:46: upstreams[0].targets[2]: \"http://a\": want each target only once\n" +
 				"stint.toml:5:8: upstreams[0].cost: \"-1\": want 1 or more\n" +
 				"stint.toml:6:18: upstreams[0].check.path: \"up\": want a path such as /healthz",
 		},
 		"upstream nowhere": {text: "[[upstreams]]\nhost = \"a\"", want: "stint.toml:1:1: upstreams[0].targets: \"0\": want 1 to 64 of them"},
 		"upstream many":    {text: "[[upstreams]]\ntargets = [" + tooMany() + "]", want: `stint.toml:2:1: upstreams[0].targets: "65": want 1 to 64 of them`},
-		"upstream twice":   {text: strings.Repeat("[[upstreams]]\nhost = \"a\"\ntargets = [\"http://a\"]\n", 2) + "path_prefix = \"/\"", want: "stint.toml:4:1: upstreams[1]: has the host and path_prefix of another, want each only once"},
+		"upstream twice":   {text: strings.Repeat("[[upstreams]]\nhost = \"a\"\ntargets = [\"http://a\"]\n", 2) + "path_prefix = \"/\"", want: "stint.toml:4:1: upstreams[1]: has the same host and path_prefix as another upstream, want each only once"},
 		"upstream field":   {text: "[[upstreams]]\ntarget = [\"http://a\"]", want: `stint.toml:2:1: upstreams[0].target: unknown field; did you mean "targets"?`},
 		"upstream time":    {text: "[[upstreams]]\ntargets = [\"http://a\"]\ntimeout = \"-1s\"", want: "upstreams[0].timeout: "},
 
@@ -179,7 +179,7 @@ func TestProblems(t *testing.T) {
 		"no ipv6":       {text: "[identity]\nipv6_prefix = 0", want: `identity.ipv6_prefix: "0": leave it out for the default, 64`},
 		"pepper":        {text: "[identity]\npepper = \"hunter2\"", want: `identity.pepper: "[redacted]": want at least 16 bytes`},
 		"pepper number": {text: "[identity]\npepper = 4711", want: `identity.pepper: found an integer, want a string`},
-		"pepper twice":  {text: "[identity]\npepper = \"" + pepper + "\"\npepper_file = \"p\"", want: `identity.pepper_file: want either it or pepper`},
+		"pepper twice":  {text: "[identity]\npepper = \"" + pepper + "\"\npepper_file = \"p\"", want: `identity.pepper_file: is set together with pepper, want one of them`},
 		"no pepper":     {text: "[identity]\npepper_file = \"/nowhere\"", want: `identity.pepper_file: "/nowhere": want a file that can be read: no such file`},
 		"methods":       {text: "[identity]\nmethods = [\"jtw\"]", want: `stint.toml:2:12: identity.methods[0]: "jtw": want one of key, jwt, header; did you mean "jwt"?`},
 		"no jwt":        {text: "[identity]\nmethods = [\"jwt\"]", want: `identity.methods: "jwt": want key, jwt and header at most once each`},
@@ -199,7 +199,7 @@ func TestProblems(t *testing.T) {
 		"jwks url":         {text: "[identity.jwt]\njwks_url = \"https://id.example.invalid/keys\""},
 		"jwks url is file": {text: "[identity.jwt]\njwks_url = \"keys.json\"", want: `identity.jwt.jwks_url: want an http or https URL; did you mean "jwks_file"?`},
 		"jwks scheme":      {text: "[identity.jwt]\njwks_url = \"ftp://me:hunter2@x\"", want: `identity.jwt.jwks_url: "ftp://...": want an http or https URL`},
-		"jwks twice":       {text: "[identity.jwt]\njwks_url = \"https://id.example.invalid\"\njwks_file = \"x\"", want: `identity.jwt.jwks_file: want either it or jwks_url`},
+		"jwks twice":       {text: "[identity.jwt]\njwks_url = \"https://id.example.invalid\"\njwks_file = \"x\"", want: `identity.jwt.jwks_file: is set together with jwks_url, want one of them`},
 		"leeway":           {text: "[identity.jwt]\nsecret = \"" + secret + "\"\nleeway = \"10m\"", want: `identity.jwt.leeway: "10m0s": want 0 to 5m0s`},
 		"no leeway":        {text: "[identity.jwt]\nsecret = \"" + secret + "\"\nleeway = \"0\""},
 		"refresh":          {text: "[identity.jwt]\njwks_url = \"https://id.example.invalid\"\njwks_refresh = \"1s\"", want: `identity.jwt.jwks_refresh: "1s": want 1m or more`},

@@ -12,48 +12,49 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/identity"
-	"github.com/stintdev/stint/rule"
+	"github.com/stintdev/stint/internal/control/catalog"
 )
 
-// keepNothing is the value of server.catalog.last_good that keeps nothing.
+// keepNothing is the value of server.catalog.last_good and server.record.spool for none.
 const keepNothing = "none"
 
-func nodeName(set string) string {
-	name, _ := os.Hostname() // or else it has none
-	return cmp.Or(set, name, "stint")
+func (c *Config) nodeName() string {
+	name, _ := os.Hostname() // may be unknown
+	return cmp.Or(c.Server.Catalog.Node, name, "stint")
 }
 
-// lastGood returns the directory that keeps the last good rules: that which is set, or
-// where systemd or the user wants state to be. Empty: none.
-func (c *Config) lastGood(environ []string) string {
-	set := c.Server.Catalog.LastGood
-	switch {
+// stateDir returns the directory that a setting names or, if it is not set, one in
+// [StateDir]. Empty: none.
+func (c *Config) stateDir(set string, environ []string, name string) string {
+	switch dir := StateDir(environ); {
 	case set == keepNothing || c.Server.Database == inMemoryDatabase:
 		return ""
-	case set != "":
+	case set != "" || dir == "":
 		return set
+	default:
+		return filepath.Join(dir, name)
 	}
-	return StateDir(environ)
 }
 
-// StateDir is where systemd or the user wants state to be. Empty: nowhere.
-func StateDir(environ []string) string {
-	variable := func(name string) string {
-		for _, v := range slices.Backward(environ) {
-			if value, ok := strings.CutPrefix(v, name+"="); ok {
-				return value
-			}
+// lookupEnv returns the last value of a variable, or "".
+func lookupEnv(environ []string, name string) string {
+	for _, v := range slices.Backward(environ) {
+		if value, ok := strings.CutPrefix(v, name+"="); ok {
+			return value
 		}
-		return ""
 	}
-	if dir, _, _ := strings.Cut(variable("STATE_DIRECTORY"), ":"); dir != "" {
+	return ""
+}
+
+// StateDir returns the state directory that systemd or the user has chosen. Empty: none.
+func StateDir(environ []string) string {
+	if dir, _, _ := strings.Cut(lookupEnv(environ, "STATE_DIRECTORY"), ":"); dir != "" {
 		return dir
 	}
-	if dir := variable("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+	if dir := lookupEnv(environ, "XDG_STATE_HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "stint")
 	}
-	if home := variable("HOME"); filepath.IsAbs(home) {
+	if home := lookupEnv(environ, "HOME"); filepath.IsAbs(home) {
 		return filepath.Join(home, ".local", "state", "stint")
 	}
 	return ""
@@ -65,8 +66,8 @@ func (c *control) start(ctx context.Context, d *Daemon) {
 		c.record.start(ctx, d)
 	}
 	c.usage.Start(ctx)
-	c.follow(ctx, func(rules *rule.Set, lists identity.Lists) error {
-		if err := d.reloader.Use(rules, lists); err != nil {
+	c.node.Start(ctx, func(_ context.Context, s *catalog.Snapshot) error {
+		if err := d.reloader.Use(s.Rules, s.Lists); err != nil {
 			return err
 		}
 		d.metrics.keep()
@@ -74,7 +75,7 @@ func (c *control) start(ctx context.Context, d *Daemon) {
 	})
 }
 
-// close writes what is still to be written, and lets go of the database.
+// close flushes what is not written yet, and closes the database.
 func (c *control) close(ctx context.Context) {
 	const limit = 3 * time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
@@ -83,12 +84,12 @@ func (c *control) close(ctx context.Context) {
 		c.record.close(ctx)
 	}
 	if c.started {
-		_ = c.usage.Stop(ctx) // it says so itself
+		_ = c.usage.Stop(ctx) // which logs errors
 	}
 	if c.node != nil {
 		c.node.Stop(ctx)
 	}
-	_ = c.catalog.Close() // nothing is left to be written
+	_ = c.catalog.Close() // everything is written
 }
 
 // countReplicas returns how many nodes share the limits.
@@ -103,53 +104,48 @@ func (d *Daemon) countReplicas() int {
 	}
 }
 
-// present lets Redis know that this node is there, where there is no database to know
-// it, and asks how many are. While Redis is away there are as many as there were: it is
-// then that it matters.
-func (d *Daemon) present(ctx context.Context) {
-	const every, within, group = 5 * time.Second, 16 * time.Second, "nodes"
+// countPeers reports this node to Redis, if there is no database, and counts all nodes.
+// While Redis is down, which is when the number matters, the last one is used.
+func (d *Daemon) countPeers(ctx context.Context) {
+	const interval, within, group = 5 * time.Second, 16 * time.Second, "nodes"
 	side, id := d.redis.Side(), rand.Text()
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		asking, cancel := context.WithTimeout(ctx, time.Second)
-		if n, err := side.Present(asking, group, id, within); err == nil {
+	report := func() bool {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		if n, err := side.Present(ctx, group, id, within); err == nil {
 			d.peers.Store(int64(n))
 		}
-		cancel()
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-			defer cancel()
-			_ = side.Leave(leaving, group, id) // or it is forgotten
-			return
-		}
+		return true
 	}
+	report()
+	every(ctx, interval, report)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = side.Leave(ctx, group, id) // otherwise it expires
 }
 
-// catalogProblem says what is wrong with the database, and what that means.
+// catalogProblem describes problems with the database, and their effect.
 func (d *Daemon) catalogProblem() string {
 	s := d.control.node.Status()
 	var out []string
 	if s.Away != nil {
-		out = append(out, fmt.Sprintf("the database cannot be asked since %s, and what is known stays in use, revision %d: %v",
+		out = append(out, fmt.Sprintf("the database cannot be reached since %s, and revision %d stays in use: %v",
 			s.AwayAt.UTC().Format(time.RFC3339), s.Revision, s.Away))
 	}
 	if !s.Saved.IsZero() {
-		out = append(out, fmt.Sprintf("rules are as they were kept on disk at %s", s.Saved.Format(time.RFC3339)))
+		out = append(out, fmt.Sprintf("the rules come from disk, as of %s", s.Saved.Format(time.RFC3339)))
 	}
 	if s.Problem != "" {
-		out = append(out, fmt.Sprintf("what the database has is not in use since %s, and revision %d is: %s",
+		out = append(out, fmt.Sprintf("the rules in the database cannot be used since %s, and revision %d stays in use: %s",
 			s.ProblemAt.UTC().Format(time.RFC3339), s.Revision, s.Problem))
 	}
 	if s.Unkept != nil {
-		out = append(out, "the last good rules cannot be kept on disk, without which no start without the database is possible: "+s.Unkept.Error())
+		out = append(out, "the last good rules cannot be saved to disk, so this node could not start without the database: "+s.Unkept.Error())
 	}
 	return strings.Join(out, "; ")
 }
 
-// recorders are several that are told the same.
+// recorders passes events to several recorders.
 type recorders []engine.Recorder
 
 // Record implements [engine.Recorder].

@@ -10,7 +10,7 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// fill makes a database of what a file has, and returns its URL.
+// fill creates a database with the contents of a file, and returns its URL.
 func fill(t *testing.T, text string) string {
 	t.Helper()
 	url := "sqlite:" + filepath.Join(t.TempDir(), "stint.db")
@@ -40,8 +40,8 @@ func apply(t *testing.T, c *catalog.Catalog, text string) {
 
 const inDatabase = "[server]\ndatabase = \"%\"\ncatalog = { last_good = \"none\", poll = \"100ms\" }\n"
 
-// TestDatabase serves rules of a database, and what changes there, while the file has
-// settings only.
+// TestDatabase serves rules from a database, with their changes, while the file only has
+// settings.
 func TestDatabase(t *testing.T) {
 	t.Parallel()
 	url := fill(t, few)
@@ -70,14 +70,14 @@ func TestDatabase(t *testing.T) {
 	}
 }
 
-// TestDatabaseProblems are said of settings, without the password.
+// TestDatabaseProblems checks that problems with the database do not show the password.
 func TestDatabaseProblems(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ text, want string }{
 		"no url":    {`database = "hunter2"`, "stint.toml:2:12: server.database: want a URL that begins with postgres:// or sqlite:"},
 		"bad url":   {`database = "postgres://me:hunter2@db:nonsense/x"`, "stint.toml:2:12: server.database: want a PostgreSQL URL, such as"},
 		"no file":   {`database = "sqlite:"`, `stint.toml:2:12: server.database: "sqlite:": want sqlite: and the path of a file`},
-		"both":      {"database = \"sqlite:x.db\"\n" + few, "stint.toml:3:1: rules: is in the database that server.database names, want nothing of it in this file; stint apply -f FILE puts it there"},
+		"both":      {"database = \"sqlite:x.db\"\n" + few, "stint.toml:3:1: rules: cannot be in this file if server.database is set: it is in the database; stint apply -f FILE copies it there"},
 		"poll":      {`catalog = { poll = "1ms" }`, `server.catalog.poll: "1ms": want from 100ms to 10m`},
 		"cache":     {`catalog = { cache_size = 10 }`, "server.catalog.cache_size: 10: want 1000 or more"},
 		"cache ttl": {`catalog = { cache_ttl = "0" }`, `server.catalog.cache_ttl: "0": want from 1s to 1d`},

@@ -13,49 +13,47 @@ import (
 	"time"
 )
 
-// Options are what a daemon is made of.
+// Options configure a daemon.
 type Options struct {
-	// Source is where its configuration comes from. If that says nothing but where to
-	// listen and how to log, the daemon shows what it can do: [Daemon.Demo].
+	// Source is the configuration. If it only sets listeners and logs, the daemon runs a
+	// demo: [Daemon.Demo].
 	Source Source
-	// Notes are logged at the start, as warnings: what else is to be known of the source.
-	Notes []string
-	// Program is how it was started, such as ./stint, for the commands that the daemon
-	// prints. Default stint.
+	Notes  []string // about the source, logged at startup as warnings
+	// Program is the command that started it, such as ./stint, for the commands that the
+	// daemon prints. Default stint.
 	Program string
-	// Version is that of the program, for those who look at its nodes.
-	Version string
-	// Out is where it logs, and Print where it prints what a person has to see once: the
-	// first admin token. Default os.Stderr and os.Stdout.
+	Version string // of the program
+	// Out is the destination of logs, and Print that of the first admin token. Default
+	// os.Stderr and os.Stdout.
 	Out, Print io.Writer
 }
 
-// Daemon is Stint as a process: counters, rules, identity, and the doors to them.
+// Daemon is Stint as a process: counters, rules, identity, and listeners.
 type Daemon struct {
 	source  Source
 	program string
 	version string
-	config  *Config // as it was at the start
+	config  *Config // as it was at startup
 	log     *slog.Logger
 	parts
 	reloader *Reloader
-	peers    atomic.Int64 // nodes that Redis has seen lately; 0: not asked yet
+	peers    atomic.Int64 // nodes that Redis has seen recently; 0: not known yet
 	metrics  *metrics
 	print    io.Writer
-	token    string // the first, if it was made here
+	token    string // the first admin token, if it was created here
 	gateway  gateway
-	envoy    *envoy   // nil: it is not served
-	demo     *demo    // nil: it is for real
-	trace    *tracing // nil: there is none
+	envoy    *envoy   // nil: not served
+	demo     *demo    // nil: this is not a demo
+	trace    *tracing // nil: no tracing
 
-	servers []*server
-	failed  chan error // a server that ended by itself
-	state   atomic.Int32
-	lost    atomic.Pointer[error]                // why Redis could not be reached; nil: it can
-	quit    context.CancelFunc                   // ends what works in the background; nil: nothing does
-	after   func(time.Duration) <-chan time.Time // time.After, for server.drain_delay
-	work    sync.WaitGroup
-	stop    sync.Once
+	servers  []*server
+	failed   chan error // from listeners that stopped on their own
+	state    atomic.Int32
+	redisErr atomic.Pointer[error]                // of the last ping; nil: Redis is reachable
+	quit     context.CancelFunc                   // ends background work; nil: there is none
+	after    func(time.Duration) <-chan time.Time // time.After, for server.drain_delay
+	work     sync.WaitGroup
+	stop     sync.Once
 }
 
 // The states of a daemon.
@@ -65,8 +63,8 @@ const (
 	stopping
 )
 
-// New reads the configuration and builds what it says. Nothing listens yet. Stop the
-// daemon, also if it was not started.
+// New reads the configuration and builds a daemon, which does not listen yet. The caller
+// must stop it, even if it was not started.
 func New(ctx context.Context, o Options) (*Daemon, error) {
 	if o.Out == nil {
 		o.Out = os.Stderr
@@ -100,15 +98,15 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 	return d, nil
 }
 
-// prepare makes of a new configuration what the reloader does not know of: the
-// gateway's upstreams, what Envoy is limited by, certificates, and metrics of rules.
+// prepare builds the parts of a new configuration that the reloader does not: upstreams,
+// descriptors, certificates, and metrics of rules.
 func (d *Daemon) prepare(next *Config) (func(context.Context), error) {
-	p, err := d.gateway.prepare(next)
+	routes, err := d.gateway.prepare(next)
 	if err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context) {
-		d.gateway.use(ctx, p)
+		d.gateway.use(ctx, routes)
 		for _, s := range d.servers {
 			s.tls.replace(next.credentials.tls[s.name])
 		}
@@ -122,8 +120,8 @@ func (d *Daemon) prepare(next *Config) (func(context.Context), error) {
 	}, nil
 }
 
-// Start listens, and serves in the background. When it returns, the daemon is ready.
-// Stop it also if this fails.
+// Start opens the listeners and serves in the background. When it returns, the daemon is
+// ready. The caller must stop the daemon even if Start fails.
 func (d *Daemon) Start(ctx context.Context) error {
 	use, err := d.prepare(d.config)
 	if err != nil {
@@ -141,10 +139,10 @@ func (d *Daemon) Start(ctx context.Context) error {
 	}
 	ctx, d.quit = context.WithCancel(ctx)
 	if d.redis != nil {
-		d.reach(ctx)
-		d.work.Go(func() { d.watch(ctx) })
+		d.pingRedis(ctx)
+		d.work.Go(func() { every(ctx, time.Second, func() bool { d.pingRedis(ctx); return true }) })
 		if d.control == nil && d.config.Server.Replicas == 0 {
-			d.work.Go(func() { d.present(ctx) })
+			d.work.Go(func() { d.countPeers(ctx) })
 		}
 	}
 	d.reloader.Start(ctx)
@@ -171,7 +169,7 @@ func (d *Daemon) Start(ctx context.Context) error {
 	return nil
 }
 
-// listen opens the listeners that there should be.
+// listen opens the configured listeners.
 func (d *Daemon) listen(ctx context.Context) error {
 	api, err := d.api()
 	if err != nil {
@@ -201,11 +199,11 @@ func (d *Daemon) listen(ctx context.Context) error {
 	return err
 }
 
-// Failed tells of a listener that ended by itself.
+// Failed returns a channel with the errors of listeners that stopped on their own.
 func (d *Daemon) Failed() <-chan error { return d.failed }
 
-// URL is where a listener can be reached from this machine: gateway, http, grpc or admin.
-// It is empty if there is none.
+// URL returns the URL of a listener on this machine: gateway, http, grpc or admin. It is
+// empty if there is no such listener.
 func (d *Daemon) URL(listener string) string {
 	for _, s := range d.servers {
 		if s.name == listener {
@@ -218,7 +216,7 @@ func (d *Daemon) URL(listener string) string {
 	return ""
 }
 
-// Reload reads the configuration again. That it could not be used is logged, too.
+// Reload reads the configuration again. An error is also logged.
 func (d *Daemon) Reload(ctx context.Context) error {
 	notify(d.source.Environ, reloading())
 	defer notify(d.source.Environ, "READY=1")
@@ -229,10 +227,10 @@ func (d *Daemon) Reload(ctx context.Context) error {
 	return err
 }
 
-// Stop first lets it be known that the daemon will stop, and goes on for
-// server.drain_delay; then it stops listening and waits up to server.drain for the
-// requests that have begun, and closes everything. It hurries as soon as ctx ends. An
-// error says that requests were cut off. Stop may be called more than once.
+// Stop announces that the daemon will stop, and keeps serving for server.drain_delay. Then
+// it stops listening, waits up to server.drain for running requests, and closes
+// everything. It does not wait any longer when ctx ends. An error means that requests were
+// cut off. Stop may be called more than once.
 func (d *Daemon) Stop(ctx context.Context) error {
 	var err error
 	d.stop.Do(func() { err = d.drain(ctx) })
@@ -243,9 +241,12 @@ func (d *Daemon) drain(ctx context.Context) error {
 	notify(d.source.Environ, "STOPPING=1")
 	was := d.state.Swap(stopping)
 	if d.envoy != nil {
-		d.envoy.health.Shutdown() // which says that it is not serving
+		d.envoy.health.Shutdown() // which reports that it is not serving
 	}
-	var doors, admin []*server
+	type stopper interface {
+		stop(ctx context.Context) error
+	}
+	var doors, admin []stopper
 	for _, s := range d.servers {
 		s.closing.Store(true)
 		if s.name == adminListener {
@@ -253,6 +254,18 @@ func (d *Daemon) drain(ctx context.Context) error {
 		} else {
 			doors = append(doors, s)
 		}
+	}
+	if d.envoy != nil && d.envoy.grpc != nil {
+		doors = append(doors, d.envoy.grpc)
+	}
+	stopAll := func(ctx context.Context, servers []stopper) error {
+		errs := make([]error, len(servers))
+		var wg sync.WaitGroup
+		for i, s := range servers {
+			wg.Go(func() { errs[i] = s.stop(ctx) })
+		}
+		wg.Wait()
+		return errors.Join(errs...)
 	}
 	if was == serving {
 		d.log.InfoContext(ctx, "stopping", "delay", d.config.Server.DrainDelay.String(), "drain", d.config.Server.Drain.String())
@@ -263,15 +276,15 @@ func (d *Daemon) drain(ctx context.Context) error {
 	}
 	waiting, cancel := context.WithTimeout(ctx, time.Duration(d.config.Server.Drain))
 	defer cancel()
-	// Those who watch see the others end.
-	err := d.stopDoors(waiting, doors)
+	// The admin listener stops last, so that operators can watch.
+	err := stopAll(waiting, doors)
 	d.operators.api.Close()
 	err = errors.Join(err, stopAll(waiting, admin))
 	d.trace.close(waiting)
 	if d.quit != nil {
 		d.quit()
 	}
-	d.reloader.Stop() // it may be about to use another gateway
+	d.reloader.Stop() // before the gateway, which a reload would replace
 	d.gateway.stop(context.WithoutCancel(ctx))
 	d.close(ctx)
 	d.work.Wait()
@@ -279,27 +292,20 @@ func (d *Daemon) drain(ctx context.Context) error {
 	return err
 }
 
-// stopDoors stops them, and Envoy's, at the same time.
-func (d *Daemon) stopDoors(ctx context.Context, doors []*server) error {
-	var calls error
-	var wg sync.WaitGroup
-	if d.envoy != nil && d.envoy.grpc != nil {
-		wg.Go(func() { calls = d.envoy.grpc.stop(ctx) })
+// every calls do at an interval, until it returns false or ctx ends.
+func every(ctx context.Context, interval time.Duration, do func() bool) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if !do() {
+				return
+			}
+		}
 	}
-	err := stopAll(ctx, doors)
-	wg.Wait()
-	return errors.Join(err, calls)
-}
-
-// stopAll stops servers at the same time.
-func stopAll(ctx context.Context, servers []*server) error {
-	errs := make([]error, len(servers))
-	var wg sync.WaitGroup
-	for i, s := range servers {
-		wg.Go(func() { errs[i] = s.stop(ctx) })
-	}
-	wg.Wait()
-	return errors.Join(errs...)
 }
 
 // close closes what New has opened.
@@ -314,14 +320,14 @@ func (d *Daemon) close(ctx context.Context) {
 		d.reloader.Stop()
 	}
 	if d.store != nil {
-		_ = d.store.Close() // counters need no farewell
+		_ = d.store.Close() // there is nothing to flush
 	}
 	if d.demo != nil {
 		d.demo.stop()
 	}
 }
 
-// Demo says what to try, if the daemon was started without any configuration.
+// Demo returns a guide to the demo, or "" if this is not a demo.
 func (d *Daemon) Demo() string {
 	if d.demo == nil {
 		return ""

@@ -23,7 +23,7 @@ import (
 	"github.com/stintdev/stint/internal/test/testredis"
 )
 
-// anywhere has all listeners at ports that are free, and does not wait for balancers.
+// anywhere puts all listeners on free ports, without a drain delay.
 func anywhere(more ...daemon.Flag) []daemon.Flag {
 	return append([]daemon.Flag{
 		{Name: "--http", Setting: "server.http.address", Value: "127.0.0.1:0"},
@@ -38,7 +38,7 @@ func set(name, value string) daemon.Flag {
 	return daemon.Flag{Name: "--set " + name, Setting: name, Value: value}
 }
 
-// process is a daemon that runs.
+// process is a running daemon.
 type process struct {
 	*daemon.Daemon
 	path    string
@@ -47,7 +47,7 @@ type process struct {
 	client  *http.Client
 }
 
-// adminToken is that of daemons that tests start.
+// adminToken is the token of the daemons in tests.
 const adminToken = "the-token-of-these-tests"
 
 // start starts a daemon with a file, and stops it when the test ends.
@@ -73,8 +73,7 @@ func start(t testing.TB, text string, flags ...daemon.Flag) *process {
 	return p
 }
 
-// get gets a path of a listener and returns the status and the body. It has the token of
-// an administrator.
+// get gets a path of a listener as administrator, and returns the status and the body.
 func (p *process) get(t testing.TB, listener, path string) (int, string) {
 	t.Helper()
 	token := ""
@@ -111,8 +110,7 @@ func fetchAs(t testing.TB, c *http.Client, token, url string) (int, string) {
 	return answer.StatusCode, string(body)
 }
 
-// until looks again and again whether something is so. It is for what happens in other
-// processes and in the kernel, which cannot be waited for.
+// until polls until a condition is true, for events in other processes and in the kernel.
 func until(t testing.TB, what string, so func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -126,7 +124,7 @@ func until(t testing.TB, what string, so func() bool) {
 	}
 }
 
-// echo is an upstream, as the configuration has it.
+// echo returns the configuration of an upstream that echoes requests.
 func echo(t testing.TB) string {
 	t.Helper()
 	s := httptest.NewServer(httplimit.Echo())
@@ -134,7 +132,7 @@ func echo(t testing.TB) string {
 	return fmt.Sprintf("[[upstreams]]\ntargets = [%q]\n", s.URL)
 }
 
-// few is a rule that lets three requests of an address pass.
+// few is a rule that allows three requests of an address.
 const few = "[[rules]]\nname = \"few\"\ncount_by = [\"ip\"]\nlimits = [{ name = \"three\", limit = \"3/1h\" }]\n"
 
 func TestDoors(t *testing.T) {
@@ -179,8 +177,8 @@ func TestNowhere(t *testing.T) {
 	}
 }
 
-// TestTaken starts where another listens already: the error names the setting, and
-// nothing else goes on listening.
+// TestTaken starts a daemon on a port that is in use: the error names the setting, and no
+// other listener stays open.
 func TestTaken(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -225,7 +223,7 @@ func TestNotStarted(t *testing.T) {
 	}
 }
 
-// TestDemo starts without any configuration, and reloads that.
+// TestDemo starts a daemon without a configuration, and reloads it.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	var log lockedBuffer
@@ -250,7 +248,7 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// TestOneRedis has two daemons decide with one Redis, from many clients at once.
+// TestOneRedis has two daemons share one Redis, with many concurrent clients.
 func TestOneRedis(t *testing.T) {
 	t.Parallel()
 	redis := testredis.Start(t)
@@ -295,7 +293,7 @@ func check(t testing.TB, p *process) string {
 	return string(body)
 }
 
-// TestNotify listens as systemd does.
+// TestNotify listens to notifications like systemd.
 func TestNotify(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "notify")
@@ -345,7 +343,7 @@ func TestNotify(t *testing.T) {
 	}
 }
 
-// TestLeavesNothing runs beside no other test: it looks at all goroutines.
+// TestLeavesNothing does not run in parallel: it checks all goroutines.
 func TestLeavesNothing(t *testing.T) {
 	t.Run("daemons", func(t *testing.T) {
 		redis := testredis.Start(t)

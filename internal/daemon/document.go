@@ -8,16 +8,15 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// inDocument is how the path of something begins that a document has.
+// inDocument matches paths in a document.
 var inDocument = regexp.MustCompile(`^(rules|tiers|tenants|users|api_keys|exemptions|bans)\[`)
 
-// ReadDocument reads the catalog that is in a file, which is a config file, or the same
-// in JSON. Settings may be there, and mean nothing here. What is wrong with how it is
-// written is in the error, which is of type [strict.Problems]; what is wrong with what it
-// says depends on what else there is, and locate finds the places of that.
+// ReadDocument reads the catalog in a config file, or the same in JSON, and ignores
+// settings. The error is of type [strict.Problems]. Whether the catalog is valid depends
+// on what else is stored: locate adds the places of such problems.
 func ReadDocument(file string, data []byte) (d *catalog.Document, locate func(strict.Problems) strict.Problems, err error) {
 	c, decode := defaults(), strict.TOML
-	isJSON := bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) // which TOML cannot begin with
+	isJSON := bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) // which no TOML file starts with
 	if isJSON {
 		decode = strict.JSON
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/stintdev/stint/httplimit"
 )
 
-// api is what is served to programs that ask.
+// api returns the handler of the decision API.
 func (d *Daemon) api() (http.Handler, error) {
 	decisions, err := httplimit.API(httplimit.APIOptions{
 		Engine: d.engine, Store: d.store, Headers: d.config.headers(), OnError: d.undecided,
@@ -21,7 +21,7 @@ func (d *Daemon) api() (http.Handler, error) {
 		d.envoy.serveHTTP(m)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/v1/check" { // most are, and they need no mux
+		if r.URL.Path == "/v1/check" { // the common case does not need the mux
 			decisions.ServeHTTP(w, r)
 		} else {
 			m.ServeHTTP(w, r)
@@ -29,11 +29,10 @@ func (d *Daemon) api() (http.Handler, error) {
 	}), nil
 }
 
-// undecided answers a call that could not be served, and logs why, unless it is that
-// the caller has left.
+// undecided responds to a call that failed, and logs why, unless the client is gone.
 func (d *Daemon) undecided(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() == nil {
 		d.log.ErrorContext(r.Context(), "call failed", "path", r.URL.Path, "error", err.Error())
 	}
-	httplimit.Problem{Status: http.StatusInternalServerError, Detail: "This could not be decided."}.Write(w, r)
+	httplimit.Problem{Status: http.StatusInternalServerError, Detail: "The request could not be decided because of an internal error."}.Write(w, r)
 }

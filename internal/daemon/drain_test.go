@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// many is a rule that refuses no one.
+// many is a rule that denies nothing.
 const many = "[[rules]]\nname = \"many\"\ncount_by = [\"ip\"]\nlimits = [{ name = \"many\", limit = \"1000000/1s\" }]\n"
 
 // gate is an upstream that holds requests to /slow until it is opened.
@@ -47,10 +47,9 @@ func newGate(t *testing.T) *gate {
 
 func (g *gate) upstreams() string { return fmt.Sprintf("[[upstreams]]\ntargets = [%q]\n", g.URL) }
 
-// TestDrain stops a daemon under load. Clients do what a balancer does: they keep
-// connections until they are told to close them, and go elsewhere a while after /readyz
-// says 503. Not one of their requests is lost, though they are not of a kind that is
-// sent again.
+// TestDrain stops a daemon under load. Clients behave like a load balancer: they keep
+// connections until they are asked to close them, and stop some time after /readyz returns
+// 503. None of their requests is lost, though they cannot be retried.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
@@ -112,7 +111,7 @@ func TestDrain(t *testing.T) {
 	go func() { stopped <- p.Stop(context.WithoutCancel(t.Context())) }()
 	until(t, "readiness", func() bool {
 		status, body := p.get(t, "http", "/readyz")
-		return status == http.StatusServiceUnavailable && strings.Contains(body, "it is stopping")
+		return status == http.StatusServiceUnavailable && strings.Contains(body, "the daemon is stopping")
 	})
 	if status, _ := p.get(t, "http", "/healthz"); status != http.StatusOK {
 		t.Error("it is alive", status)
@@ -147,8 +146,8 @@ func TestDrain(t *testing.T) {
 	t.Logf("%d requests, none lost", sent.Load())
 }
 
-// TestFirstRequest has a client that is connected when a daemon stops, and sends its
-// first request after that.
+// TestFirstRequest has a client that is connected when a daemon stops, and sends its first
+// request after that.
 func TestFirstRequest(t *testing.T) {
 	t.Parallel()
 	p := start(t, many+newGate(t).upstreams(), set("server.drain_delay", "0"))
@@ -173,8 +172,8 @@ func TestFirstRequest(t *testing.T) {
 	do(t, <-stopped)
 }
 
-// TestSilent stops a daemon in a hurry while clients are connected that ask for nothing,
-// or for nothing more: no request is cut off.
+// TestSilent stops a daemon quickly while clients are connected that send nothing, or
+// nothing more: no request is cut off.
 func TestSilent(t *testing.T) {
 	t.Parallel()
 	p := start(t, many+newGate(t).upstreams())
@@ -223,8 +222,8 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// TestUpgraded stops a daemon that passes on a connection which has become another
-// protocol's: it may end in time, or is cut off.
+// TestUpgraded stops a daemon with an upgraded connection, which ends in time or is cut
+// off.
 func TestUpgraded(t *testing.T) {
 	t.Parallel()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"encoding"
 	"errors"
 	"fmt"
@@ -11,48 +12,40 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/daemon/envoyenv"
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 const (
 	envPrefix  = "STINT_"
-	envConfig  = "STINT_CONFIG" // the path of the file, which is for the caller of Load
+	envConfig  = "STINT_CONFIG" // the path of the file, which the caller of Load reads
 	flagPrefix = "--"
 )
 
-// Setting is one setting of [server], [identity] or [envoy], and where it comes from.
-type Setting struct {
-	Name   string `json:"name"`   // server.counters
-	Env    string `json:"env"`    // STINT_SERVER_COUNTERS
-	Value  string `json:"value"`  // lists have commas, and secrets are masked
-	Origin string `json:"origin"` // default, FILE:LINE, the variable or the flag
-	Doc    string `json:"doc"`
-}
+// Setting is a setting of [server], [identity] or [envoy], and where its value comes from:
+// default, FILE:LINE, a variable or a flag. Lists are joined by commas, secrets masked.
+type Setting = admin.Setting
 
 // Settings returns every setting, in the order of the documentation.
 func (c *Config) Settings() []Setting {
 	var out []Setting
 	for _, s := range c.settings() {
-		origin := c.origins[s.name]
-		if origin == "" {
-			origin = "default"
-		}
-		out = append(out, Setting{Name: s.name, Env: s.env(), Value: s.text(), Origin: origin, Doc: s.doc})
+		out = append(out, Setting{Name: s.name, Env: s.env(), Value: s.text(), Origin: cmp.Or(c.origins[s.name], "default"), Doc: s.doc})
 	}
 	return out
 }
 
-// Defaults returns every setting as it is where nothing is set.
+// Defaults returns every setting with its default.
 func Defaults() []Setting { return defaults().Settings() }
 
-// setting is a field of [Server], [Identity], [Envoy] or what is in them.
+// setting is a field of [Server], [Identity], [Envoy] or of their structs.
 type setting struct {
 	name, doc string
 	value     reflect.Value
 }
 
-// settings are all there are. Their names are those of the file.
+// settings returns all settings, with their names in the file.
 func (c *Config) settings() []setting {
 	all := fields(nil, "server", reflect.ValueOf(&c.Server).Elem())
 	all = fields(all, "identity", reflect.ValueOf(&c.Identity).Elem())
@@ -80,7 +73,7 @@ func (s *setting) env() string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(s.name, ".", "_"))
 }
 
-// text returns the value as a variable would have it, if it is not secret.
+// text returns the value in the format of a variable, with secrets masked.
 func (s *setting) text() string {
 	switch {
 	case s.value.Kind() == reflect.Slice:
@@ -95,7 +88,7 @@ func (s *setting) text() string {
 	return fmt.Sprint(s.value.Interface())
 }
 
-// set reads the text of a variable. The error does not show it if it may be secret.
+// set parses a value. Errors do not contain it if it may be secret.
 func (s *setting) set(text string) error {
 	if u, ok := s.value.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		return u.UnmarshalText([]byte(text))
@@ -128,8 +121,7 @@ func (s *setting) set(text string) error {
 	return nil
 }
 
-// override takes the settings that are given, then those that the environment has, and
-// then those of flags, and returns what is wrong with them.
+// override sets the given settings, then those of the environment, then those of flags.
 func (c *Config) override(given []Flag, environ []string, flags []Flag) strict.Problems {
 	all := c.settings()
 	byEnv, byName := map[string]*setting{}, map[string]*setting{}
@@ -174,17 +166,17 @@ func (c *Config) override(given []Flag, environ []string, flags []Flag) strict.P
 
 var serviceLink = regexp.MustCompile(`_SERVICE_HOST$|_SERVICE_PORT(_[A-Z0-9_]+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?$`)
 
-// ofKubernetes reports whether the variable is one that Kubernetes gives every pod
-// for a service whose name begins with stint.
+// ofKubernetes reports whether Kubernetes sets the variable in every pod, for a service
+// whose name starts with stint.
 func ofKubernetes(name, text string) bool {
 	return serviceLink.MatchString(name) || strings.HasSuffix(name, "_PORT") && strings.Contains(text, "://")
 }
 
-// noteOrigins notes which settings the file has, and where.
+// noteOrigins remembers which settings are in the file, and where.
 func (c *Config) noteOrigins(path string, doc *strict.Doc) {
 	for _, s := range c.settings() {
 		line, column := doc.At(s.name)
-		// What the file does not have is said to be where its table is.
+		// A setting that is not in the file has the place of its table.
 		l, col := doc.At(s.name[:strings.LastIndexByte(s.name, '.')])
 		if line != l || column != col {
 			c.origins[s.name] = path + ":" + strconv.Itoa(line)
@@ -192,9 +184,9 @@ func (c *Config) noteOrigins(path string, doc *strict.Doc) {
 	}
 }
 
-// EnvoyEnv returns what the variables of envoyproxy/ratelimit mean, for [Source].Given,
-// and notes about those that have no effect. Flags and STINT_ variables are not part of
-// it; what they set, the variables need not. The error is of type [rule.Problems].
+// EnvoyEnv converts the variables of envoyproxy/ratelimit for [Source].Given, and returns
+// notes about those that have no effect. What flags and STINT_ variables set is not
+// required of them. The error is of type [rule.Problems].
 func EnvoyEnv(environ []string, flags ...Flag) (given []Flag, notes []string, err error) {
 	set := map[string]string{}
 	for _, f := range flags {

@@ -76,7 +76,7 @@ headers = ["x-token=hunter2"]
 	}
 }
 
-// TestFlags has flags win over variables, and these over the file.
+// TestFlags checks that flags override variables, and variables the file.
 func TestFlags(t *testing.T) {
 	t.Parallel()
 	path := write(t, "stint.toml", "[server]\nreplicas = 2\nmax_keys = 20\nmax_waiting = 200\n")
@@ -176,8 +176,8 @@ func TestDocument(t *testing.T) {
 	keepTable(t, path, "settings", table)
 }
 
-// TestExample checks that stint.example.toml is right, and that it has every table and,
-// set or commented out, every setting.
+// TestExample checks that stint.example.toml is valid, and has every table and every
+// setting, set or commented out.
 func TestExample(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../stint.example.toml")

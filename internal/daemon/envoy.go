@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"strings"
 	"time"
@@ -33,7 +32,7 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// What may happen while Redis is out of reach.
+// The values of envoy.on_store_failure.
 const (
 	onFailureLocal = "local"
 	onFailureError = "error"
@@ -46,20 +45,19 @@ func (e *Envoy) options() descriptor.Options {
 	return descriptor.Options{Merge: e.MergeDomains, FixedMonths: e.FixedMonths, Independent: e.Independent}
 }
 
-// Descriptors are those of the files that envoy.config names. They are nil if it names
-// none.
+// Descriptors returns the descriptors of the files in envoy.config, or nil.
 func (c *Config) Descriptors() *descriptor.Config { return c.descriptors }
 
-// readsLike reports whether both read the same files in the same way. If not, a restart
-// is needed before others are used.
+// readsLike reports whether both read the same files in the same way. Otherwise a restart
+// is needed.
 func (e *Envoy) readsLike(o *Envoy) bool { return e.Config == o.Config && e.options() == o.options() }
 
-// checkEnvoy checks what Envoy is limited by, and reads its files.
+// checkEnvoy checks the settings of Envoy, and reads the files of descriptors.
 func (k *checker) checkEnvoy() {
 	c := k.config
 	e := &c.Envoy
 	if e.Config != "" && e.XDS.Server != "" {
-		k.Add("envoy.xds.server", "want either this or envoy.config: domains come from one of them", "")
+		k.Add("envoy.xds.server", "is set together with envoy.config, want one of them", "")
 	}
 	for path, name := range map[string]string{
 		"envoy.limit_header": e.LimitHeader, "envoy.remaining_header": e.RemainingHeader, "envoy.reset_header": e.ResetHeader,
@@ -95,13 +93,13 @@ func (k *checker) readDescriptors() {
 		return
 	}
 	mark.hash = hashFiles(files)
-	if files[0].Name == mark.path { // it is one file, and watched as others are
+	if files[0].Name == mark.path { // a single file is hashed like other files
 		mark.hash = sha256.Sum256(files[0].Data)
 	}
 	c.named = append(c.named, mark)
 	c.descriptors, err = descriptor.Read(files, c.Envoy.options())
 	if problems := strict.Problems(nil); errors.As(err, &problems) {
-		c.elsewhere = append(c.elsewhere, problems...)
+		c.descriptorProblems = append(c.descriptorProblems, problems...)
 	} else if err != nil {
 		k.Add("envoy.config", err.Error(), "")
 	}
@@ -128,7 +126,7 @@ func (k *checker) checkXDS() {
 	}
 	for i, h := range x.Headers {
 		if name, _, ok := strings.Cut(string(h), "="); !ok || name == "" {
-			k.Add(strict.Item("envoy.xds.headers", i), "want name=value", "") // it may be a token
+			k.Add(strict.Item("envoy.xds.headers", i), "want name=value", "") // the value may be a token
 		}
 	}
 	if (x.TLSCert == "") != (x.TLSKey == "") {
@@ -150,10 +148,10 @@ func (k *checker) checkXDS() {
 	}
 }
 
-// xdsSettings are the settings behind the options of its client.
+// xdsSettings are the settings of the options of the xDS client.
 var xdsSettings = map[string]string{"NodeID": "node_id", "Metadata": "metadata", "Headers": "headers", "MaxMessage": "max_message"}
 
-// tls is how to connect to the management server. It is nil for plain text.
+// tls returns the TLS configuration for the management server, or nil for plain text.
 func (x *XDS) tls() (*tls.Config, error) {
 	if !x.TLS && x.TLSCA == "" && x.TLSCert == "" && x.TLSServerName == "" {
 		return nil, nil
@@ -186,7 +184,7 @@ func (x *XDS) options() (xds.Options, error) {
 	}, err
 }
 
-// pairs are what is written as name=value.
+// pairs splits texts of the form name=value.
 func pairs[T ~string](list []T) map[string]string {
 	out := map[string]string{}
 	for _, text := range list {
@@ -196,12 +194,12 @@ func pairs[T ~string](list []T) map[string]string {
 	return out
 }
 
-// envoy is what is served to Envoy.
+// envoy is the rate limit service for Envoy.
 type envoy struct {
 	service *rls.Service
 	health  *health.Server
 	xds     *xds.Client // nil: domains come from files
-	grpc    *grpcServer // nil: nothing listens
+	grpc    *grpcServer // nil: it does not listen
 }
 
 // newEnvoy returns nil if Envoy is not served.
@@ -248,10 +246,10 @@ func (d *Daemon) newEnvoy() (*envoy, error) {
 	return e, nil
 }
 
-// envoyService is the name under which health is told, as envoyproxy/ratelimit has it.
+// envoyService is the name of the service in health checks, as in envoyproxy/ratelimit.
 const envoyService = "ratelimit"
 
-// useDescriptors has Envoy limited by these from now on.
+// useDescriptors replaces the descriptors.
 func (d *Daemon) useDescriptors(limits *descriptor.Config) {
 	d.envoy.service.Use(limits)
 	if d.state.Load() == serving {
@@ -259,11 +257,11 @@ func (d *Daemon) useDescriptors(limits *descriptor.Config) {
 	}
 }
 
-// startEnvoy serves Envoy in the background.
+// startEnvoy starts the service in the background.
 func (d *Daemon) startEnvoy(ctx context.Context) {
 	d.envoy.ready()
 	if d.envoy.xds != nil {
-		d.work.Go(func() { _ = d.envoy.xds.Run(ctx) }) // it ends with ctx
+		d.work.Go(func() { _ = d.envoy.xds.Run(ctx) }) // until ctx ends
 	}
 	if s := d.envoy.grpc; s != nil {
 		d.work.Go(func() {
@@ -275,7 +273,7 @@ func (d *Daemon) startEnvoy(ctx context.Context) {
 	}
 }
 
-// ready says that Envoy is served, if there is something to serve.
+// ready reports the service as serving, once there are descriptors.
 func (e *envoy) ready() {
 	if e.service.Config() != nil {
 		e.health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)
@@ -283,23 +281,23 @@ func (e *envoy) ready() {
 	}
 }
 
-// problem is what is wrong with the domains.
+// problem describes a problem with the domains.
 func (e *envoy) problem() string {
 	if e.xds == nil {
 		return ""
 	}
 	switch s := e.xds.State(); {
 	case s.Problem != "" && s.Version == "":
-		return "no domains are known yet, and calls of Envoy fail: " + s.Problem
+		return "no domains have been received yet, so calls of Envoy fail: " + s.Problem
 	case s.Problem != "":
-		return "what is limited is as of version " + s.Version + ": " + s.Problem
+		return "version " + s.Version + " of the domains stays in use: " + s.Problem
 	case s.Version == "":
-		return "no domains are known yet, and calls of Envoy fail"
+		return "no domains have been received yet, so calls of Envoy fail"
 	}
 	return ""
 }
 
-// serveHTTP adds what is served by HTTP.
+// serveHTTP adds the HTTP endpoints of the service.
 func (e *envoy) serveHTTP(m *http.ServeMux) {
 	h := e.service.Handler()
 	m.Handle("POST /json", h)
@@ -307,11 +305,11 @@ func (e *envoy) serveHTTP(m *http.ServeMux) {
 }
 
 const (
-	maxCall  = 1 << 20 // bytes, which are more than descriptors can fill
-	maxCalls = 10_000  // at once, on a connection
+	maxCall  = 1 << 20 // bytes, more than descriptors need
+	maxCalls = 10_000  // at once, per connection
 )
 
-// grpcServer is the listener that Envoy speaks to.
+// grpcServer is the gRPC listener.
 type grpcServer struct {
 	ending   chan struct{} // closed when it stops
 	listener net.Listener
@@ -319,17 +317,17 @@ type grpcServer struct {
 	tls      tlsPointer
 }
 
-// listenGRPC listens where the configuration says.
+// listenGRPC opens the gRPC listener.
 func (c *Config) listenGRPC(ctx context.Context, e *envoy) (*grpcServer, error) {
 	l := &c.Server.GRPC
 	network, address := "tcp", l.Address
 	if path, ok := strings.CutPrefix(l.Address, unixPrefix); ok {
 		network, address = "unix", path
-		// One that was left behind by a process that was killed would be in the way.
+		// Remove a stale socket of a process that was killed.
 		if conn, err := net.Dial(network, address); err == nil {
 			_ = conn.Close()
 		} else if info, err := os.Stat(path); err == nil && info.Mode()&fs.ModeSocket != 0 {
-			_ = os.Remove(path) // listening will tell
+			_ = os.Remove(path) // otherwise listening fails
 		}
 	}
 	var config net.ListenConfig
@@ -358,7 +356,7 @@ func (c *Config) listenGRPC(ctx context.Context, e *envoy) (*grpcServer, error) 
 	return s, nil
 }
 
-// unixPrefix begins the address of a unix socket.
+// unixPrefix is the prefix of addresses of unix sockets.
 const unixPrefix = "unix:"
 
 // serve serves until the server is stopped.
@@ -369,8 +367,8 @@ func (s *grpcServer) serve() error {
 	return nil
 }
 
-// stream serves a stream, and ends it when the server stops: those who watch health, or
-// ask what is served, would stay for ever.
+// stream serves a stream, and ends it when the server stops: streams of health checks and
+// of reflection would never end.
 func (s *grpcServer) stream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	ended := make(chan error, 1)
 	go func() { ended <- next(srv, stream) }() // it ends with the stream, at the latest
@@ -378,12 +376,12 @@ func (s *grpcServer) stream(srv any, stream grpc.ServerStream, _ *grpc.StreamSer
 	case err := <-ended:
 		return err
 	case <-s.ending:
-		return status.Error(codes.Unavailable, "the server stops")
+		return status.Error(codes.Unavailable, "the server is stopping")
 	}
 }
 
-// stop stops listening and waits for calls to end. Those that have not when ctx ends
-// are cut off, which is an error.
+// stop stops listening and waits for calls to end. When ctx ends, it cuts off the rest and
+// returns an error.
 func (s *grpcServer) stop(ctx context.Context) error {
 	close(s.ending)
 	ended := make(chan struct{})
@@ -401,11 +399,5 @@ func (s *grpcServer) stop(ctx context.Context) error {
 	}
 }
 
-// URL is where the server can be reached from this machine.
-func (s *grpcServer) URL() string {
-	address := s.listener.Addr()
-	if a, err := netip.ParseAddrPort(address.String()); err == nil && a.Addr().IsUnspecified() {
-		return fmt.Sprintf("localhost:%d", a.Port())
-	}
-	return cmp.Or(address.String(), address.Network())
-}
+// URL returns the address of the server on this machine.
+func (s *grpcServer) URL() string { return localAddress(s.listener) }

@@ -11,8 +11,8 @@ import (
 	"github.com/stintdev/stint/internal/daemon"
 )
 
-// TestEnvoy serves Envoy, and reads its files again when they change, as long as how to
-// read them has not.
+// TestEnvoy serves Envoy, and reloads its files when they change, unless the settings that
+// read them have changed.
 func TestEnvoy(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -57,7 +57,7 @@ func TestEnvoy(t *testing.T) {
 	}
 }
 
-// TestEnvoyProblems checks what is said of settings that cannot be used.
+// TestEnvoyProblems checks the problems of invalid settings.
 func TestEnvoyProblems(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -69,7 +69,7 @@ func TestEnvoyProblems(t *testing.T) {
 		"near_limit_percent = 0":                            `envoy.near_limit_percent: 0: want 1 to 100`,
 		"limit_header = \"a b\"":                            `envoy.limit_header: "a b": want the name of a header`,
 		"max_connection_age = \"1ms\"":                      `envoy.max_connection_age: "1ms": want from 1s to 365d`,
-		"config = \"x\"\nxds = {server = \"x:1\"}":          `envoy.xds.server: want either this or envoy.config`,
+		"config = \"x\"\nxds = {server = \"x:1\"}":          `envoy.xds.server: is set together with envoy.config`,
 		"xds = {server = \"x:1\", metadata = [\"a\"]}":      `envoy.xds.metadata[0]: "a": want name=value`,
 		"xds = {server = \"x:1\", headers = [\"b a=c\"]}":   `envoy.xds.headers`,
 		"xds = {server = \"x:1\", tls_cert = \"a\"}":        `envoy.xds.tls_cert: want both tls_cert and tls_key, or neither`,

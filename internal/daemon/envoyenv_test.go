@@ -11,8 +11,8 @@ import (
 // shop is a domain.
 const shop = "domain: shop\ndescriptors:\n- key: user\n  rate_limit: {unit: minute, requests_per_unit: 10}\n"
 
-// TestEnvoyEnvLoads has all that is given be settings that there are, and what is wrong
-// with them said of the variable.
+// TestEnvoyEnvLoads checks that all settings that variables set exist, and that problems
+// name the variable.
 func TestEnvoyEnvLoads(t *testing.T) {
 	t.Parallel()
 	path := write(t, "shop.yaml", shop)
@@ -47,7 +47,7 @@ func TestEnvoyEnvLoads(t *testing.T) {
 	given, _, err = daemon.EnvoyEnv(environ)
 	do(t, err)
 	_, err = daemon.Source{Given: given, Environ: environ}.Load()
-	const want = `PORT: "0.0.0.0:99999": want host:port, such as 127.0.0.1:8080, :8080 for all addresses, or nothing
+	const want = `PORT: "0.0.0.0:99999": want host:port, such as 127.0.0.1:8080, :8080 for all addresses, or "" to disable it
 GRPC_MAX_CONNECTION_AGE: "1ms": want from 1s to 365d
 RUNTIME_ROOT: "/nowhere/config": want a directory of YAML files, or one such file`
 	if err == nil || err.Error() != want {
@@ -55,7 +55,7 @@ RUNTIME_ROOT: "/nowhere/config": want a directory of YAML files, or one such fil
 	}
 }
 
-// TestXDSHeaders has what is wrong with a header said without telling it.
+// TestXDSHeaders checks that problems with a header do not show it.
 func TestXDSHeaders(t *testing.T) {
 	t.Parallel()
 	got := problems(t, "", "STINT_ENVOY_XDS_SERVER=xds:18000", "STINT_ENVOY_XDS_HEADERS=a=b,hunter2", "STINT_ENVOY_XDS_METADATA=eu")
@@ -64,13 +64,13 @@ func TestXDSHeaders(t *testing.T) {
 	}
 }
 
-// TestEnvoyEnvFlags has flags say what variables need not.
+// TestEnvoyEnvFlags checks that flags replace required variables.
 func TestEnvoyEnvFlags(t *testing.T) {
 	t.Parallel()
 	given, notes, err := daemon.EnvoyEnv([]string{"REDIS_URL=/run/redis.sock", "RUNTIME_ROOT=/data"},
 		set("server.counters", "memory:"), set("envoy.xds.server", "xds:18000"))
 	do(t, err)
-	if got, want := strings.Join(notes, "\n"), "RUNTIME_ROOT: --set envoy.xds.server says where domains come from\nREDIS_URL: --set server.counters says where counters are"; got != want {
+	if got, want := strings.Join(notes, "\n"), "RUNTIME_ROOT: --set envoy.xds.server sets where domains come from\nREDIS_URL: --set server.counters sets where counters are stored"; got != want {
 		t.Errorf("%s\nwant:\n%s", got, want)
 	}
 	if len(given) > 0 {

@@ -12,7 +12,7 @@ var (
 	NewRecorder = func() engine.Recorder { return newMetrics(nil) }
 )
 
-// DelayUntil has server.drain_delay end when the channel is closed, however long it is.
+// DelayUntil ends server.drain_delay when the channel is closed, however long it is.
 func (d *Daemon) DelayUntil(done <-chan time.Time) {
 	d.after = func(time.Duration) <-chan time.Time { return done }
 }

@@ -12,100 +12,100 @@ import (
 	"github.com/stintdev/stint/httplimit"
 )
 
-// gateway passes requests on to the upstreams of the configuration in use. When these
-// change, requests that have begun end with those they began with.
+// gateway forwards requests to the upstreams of the configuration in use. When these
+// change, running requests finish with the old ones.
 type gateway struct {
 	engine  *engine.Engine
 	headers httplimit.HeaderSet
 	maxBody int64
 	log     *slog.Logger
 
-	current  atomic.Pointer[passage]
+	current  atomic.Pointer[upstreams]
 	retiring sync.WaitGroup
 }
 
-// passage is a gateway to the upstreams of one configuration.
-type passage struct {
+// upstreams is a gateway to the upstreams of one configuration.
+type upstreams struct {
 	*httplimit.Gateway // nil: there are none
-	upstreams          []Upstream
+	settings           []Upstream
 	requests           inflight
 }
 
-// prepare returns a passage to the upstreams of a configuration: the one in use, if
-// they are the same. Its connections, and what it knows of targets, are kept then.
-func (g *gateway) prepare(c *Config) (*passage, error) {
-	p := g.current.Load()
-	if p != nil && reflect.DeepEqual(p.upstreams, c.Upstreams) {
-		return p, nil
+// prepare returns the upstreams of a configuration: those in use if nothing has changed,
+// with their connections and the health of their targets.
+func (g *gateway) prepare(c *Config) (*upstreams, error) {
+	u := g.current.Load()
+	if u != nil && reflect.DeepEqual(u.settings, c.Upstreams) {
+		return u, nil
 	}
-	p = &passage{upstreams: c.Upstreams}
+	u = &upstreams{settings: c.Upstreams}
 	routes := c.routes()
 	if len(routes) == 0 {
-		return p, nil
+		return u, nil
 	}
 	var err error
-	p.Gateway, err = httplimit.NewGateway(httplimit.GatewayOptions{
+	u.Gateway, err = httplimit.NewGateway(httplimit.GatewayOptions{
 		Engine: g.engine, Routes: routes, Headers: g.headers, MaxBody: g.maxBody, Logger: g.log,
 	})
-	return p, err
+	return u, err
 }
 
-// use has requests take the passage from now on. That before it is closed when the
-// last of its requests has ended.
-func (g *gateway) use(ctx context.Context, p *passage) {
-	before := g.current.Swap(p)
-	if before == p {
+// use forwards requests to these upstreams from now on. The previous ones are closed when
+// their last request has ended.
+func (g *gateway) use(ctx context.Context, u *upstreams) {
+	before := g.current.Swap(u)
+	if before == u {
 		return
 	}
-	if p.Gateway != nil {
-		_ = p.Start(context.WithoutCancel(ctx)) // until it is stopped; it never fails
+	if u.Gateway != nil {
+		_ = u.Start(context.WithoutCancel(ctx)) // until it is stopped; it never fails
 	}
 	if before != nil && before.Gateway != nil {
 		g.retiring.Go(func() { before.close(context.WithoutCancel(ctx)) })
 	}
 }
 
-// close ends a passage when no request is on its way.
-func (p *passage) close(ctx context.Context) {
-	_ = p.requests.wait(ctx)
-	_ = p.Stop(ctx)
+// close closes the upstreams when no request uses them.
+func (u *upstreams) close(ctx context.Context) {
+	_ = u.requests.wait(ctx)
+	_ = u.Stop(ctx)
 }
 
-// stop closes all passages. No request may come any more.
+// stop closes all upstreams. No request may come any more.
 func (g *gateway) stop(ctx context.Context) {
-	if p := g.current.Load(); p != nil && p.Gateway != nil {
-		p.close(ctx)
+	if u := g.current.Load(); u != nil && u.Gateway != nil {
+		u.close(ctx)
 	}
 	g.retiring.Wait()
 }
 
-// enter returns the passage in use, in which a request is from now on.
-func (g *gateway) enter() *passage {
+// enter returns the upstreams in use, with one more request.
+func (g *gateway) enter() *upstreams {
 	for {
-		p := g.current.Load()
-		p.requests.add()
-		if p == g.current.Load() {
-			return p
+		u := g.current.Load()
+		u.requests.add()
+		if u == g.current.Load() {
+			return u
 		}
-		p.requests.done()
+		u.requests.done()
 	}
 }
 
 // ServeHTTP implements [http.Handler].
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	p := g.enter()
-	defer p.requests.done()
-	if p.Gateway == nil {
-		httplimit.Problem{Status: http.StatusNotFound, Detail: "Nothing is served here."}.Write(w, r)
+	u := g.enter()
+	defer u.requests.done()
+	if u.Gateway == nil {
+		httplimit.Problem{Status: http.StatusNotFound, Detail: "No upstream is configured."}.Write(w, r)
 		return
 	}
-	p.ServeHTTP(w, r)
+	u.ServeHTTP(w, r)
 }
 
-// health tells how targets are doing.
+// health returns the health of the targets.
 func (g *gateway) health() []httplimit.TargetHealth {
-	if p := g.current.Load(); p != nil && p.Gateway != nil {
-		return p.Health()
+	if u := g.current.Load(); u != nil && u.Gateway != nil {
+		return u.Health()
 	}
 	return nil
 }

@@ -7,69 +7,50 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/stintdev/stint/internal/control/admin"
 )
 
-// Health is how the daemon is, in words.
-type Health struct {
-	// Status is ok, degraded (it serves, and something is wrong), or not_ready.
-	Status string `json:"status"`
-	// Checks are the parts that can go wrong.
-	Checks []HealthCheck `json:"checks"`
-}
+// Health is the health of the daemon, and HealthCheck that of one of its parts.
+type (
+	Health      = admin.Health
+	HealthCheck = admin.Check
+)
 
-// HealthCheck is one part of a daemon.
-type HealthCheck struct {
-	Name   string `json:"name"`
-	Status string `json:"status"` // ok, degraded or not_ready
-	// Detail is what is wrong, and what that means for requests.
-	Detail string `json:"detail,omitempty"`
-}
-
+// The statuses of Health and HealthCheck.
 const (
 	healthy  = "ok"
-	degraded = "degraded"
+	degraded = "degraded" // it serves, with restrictions
 	notReady = "not_ready"
 )
 
-// Health tells how every part is.
+// Health returns the health of all parts.
 func (d *Daemon) Health() Health {
 	h := Health{Status: healthy}
-	add := func(name, status, detail string) {
-		h.Checks = append(h.Checks, HealthCheck{name, status, detail})
+	check := func(name, problem, status string) {
+		if problem == "" {
+			status = healthy
+		}
+		h.Checks = append(h.Checks, HealthCheck{Name: name, Status: status, Detail: problem})
 		if status == notReady || (status == degraded && h.Status == healthy) {
 			h.Status = status
 		}
 	}
-	// part is degraded if there is something to say about it.
-	part := func(name, detail string) {
-		if detail == "" {
-			add(name, healthy, "")
-		} else {
-			add(name, degraded, detail)
-		}
-	}
-	switch d.state.Load() {
-	case starting:
-		add("daemon", notReady, "it is starting")
-	case stopping:
-		add("daemon", notReady, "it is stopping")
-	default:
-		add("daemon", healthy, "")
-	}
-	part("config", d.configProblem())
-	part("counters", d.countersProblem())
+	check("daemon", map[int32]string{starting: "the daemon is starting", stopping: "the daemon is stopping"}[d.state.Load()], notReady)
+	check("config", d.configProblem(), degraded)
+	check("counters", d.countersProblem(), degraded)
 	if d.control != nil {
-		part("catalog", d.catalogProblem())
+		check("catalog", d.catalogProblem(), degraded)
 		if d.control.record != nil {
-			part("record", d.recordProblem())
+			check("record", d.recordProblem(), degraded)
 		}
 	}
-	part("identity", d.identityProblem())
+	check("identity", d.identityProblem(), degraded)
 	if len(d.config.Upstreams) > 0 {
-		part("upstreams", d.upstreamsProblem())
+		check("upstreams", d.upstreamsProblem(), degraded)
 	}
 	if d.envoy != nil {
-		part("envoy", d.envoy.problem())
+		check("envoy", d.envoy.problem(), degraded)
 	}
 	return h
 }
@@ -77,71 +58,57 @@ func (d *Daemon) Health() Health {
 func (d *Daemon) configProblem() string {
 	switch s := d.reloader.Status(); {
 	case s.Problem != "":
-		return fmt.Sprintf("what is configured has problems since %s, and what was in use before stays in use: %s",
+		return fmt.Sprintf("the configuration is invalid since %s, and the previous one stays in use: %s",
 			s.ProblemAt.UTC().Format(time.RFC3339), s.Problem)
 	case len(s.NeedsRestart) > 0:
-		return "these have changed and are read at the start only: " + strings.Join(s.NeedsRestart, ", ")
+		return "a restart is needed for changes of " + strings.Join(s.NeedsRestart, ", ")
 	}
 	return ""
 }
 
 func (d *Daemon) countersProblem() string {
-	if err := d.lost.Load(); err != nil {
-		return "Redis cannot be reached; unless a rule says otherwise, this node counts alone, by its share of the limits: " + (*err).Error()
+	if err := d.redisErr.Load(); err != nil {
+		return "Redis cannot be reached; unless a rule says otherwise, this node counts on its own and applies its share of the limits: " + (*err).Error()
 	}
 	return ""
 }
 
 func (d *Daemon) identityProblem() string {
 	if err := d.reloader.Ready(); err != nil {
-		return "tokens signed with keys that were not fetched yet cannot be verified: " + err.Error()
+		return "the keys of tokens have not been fetched yet, so tokens signed with them cannot be verified: " + err.Error()
 	}
 	return ""
 }
 
 func (d *Daemon) upstreamsProblem() string {
-	var out []string
+	var down []string
 	all := d.gateway.health()
 	for _, t := range all {
 		if !t.Healthy {
-			out = append(out, t.Target)
+			down = append(down, t.Target)
 		}
 	}
-	if len(out) == 0 {
+	if len(down) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d targets are left out: %s", len(out), len(all), strings.Join(shorten(out), ", "))
+	return fmt.Sprintf("%d of %d targets are down: %s", len(down), len(all), strings.Join(shorten(down), ", "))
 }
 
-// watch pings Redis every second, so that health checks need not.
-func (d *Daemon) watch(ctx context.Context) {
-	t := time.NewTicker(time.Second)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-			d.reach(ctx)
-		}
-	}
-}
-
-// reach notes whether Redis answers.
-func (d *Daemon) reach(ctx context.Context) {
+// pingRedis records whether Redis answers, so that health checks need not ask it.
+func (d *Daemon) pingRedis(ctx context.Context) {
 	asking, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	switch err := d.redis.Ping(asking); {
 	case err == nil:
-		d.lost.Store(nil)
+		d.redisErr.Store(nil)
 	case ctx.Err() == nil:
-		d.lost.Store(&err)
+		d.redisErr.Store(&err)
 	}
 }
 
-// serveHealth adds /healthz, which is 200 as long as the process answers, and /readyz,
-// which is 503 while it starts or stops. Both say what is wrong. A node that is degraded
-// stays ready: other nodes would have the same trouble.
+// serveHealth adds /healthz, which is always 200, and /readyz, which is 503 while the
+// daemon starts or stops. Both return all checks. A degraded node stays ready: the other
+// nodes probably have the same problem.
 func (d *Daemon) serveHealth(m *http.ServeMux) {
 	serve := func(path string, bad int) {
 		m.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
@@ -153,7 +120,7 @@ func (d *Daemon) serveHealth(m *http.ServeMux) {
 			}
 			e := json.NewEncoder(w)
 			e.SetIndent("", "  ")
-			_ = e.Encode(h) // the client has left
+			_ = e.Encode(h) // the client may be gone
 		})
 	}
 	serve("/healthz", http.StatusOK)

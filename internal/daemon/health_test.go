@@ -13,7 +13,7 @@ import (
 	"github.com/stintdev/stint/internal/test/testredis"
 )
 
-// health is what /readyz says of a part, and of the whole.
+// health returns the check of a part in /readyz, and the overall status.
 func (p *process) health(t testing.TB, part string) (whole, status, detail string) {
 	t.Helper()
 	code, body := p.get(t, "http", "/readyz")
@@ -30,7 +30,7 @@ func (p *process) health(t testing.TB, part string) (whole, status, detail strin
 	return "", "", ""
 }
 
-// becomes waits until a part is as it should be, with a detail that has the words.
+// becomes waits until a check has a status, and a detail with these words.
 func (p *process) becomes(t testing.TB, part, want, words string) {
 	t.Helper()
 	until(t, part+" "+want, func() bool {
@@ -39,14 +39,14 @@ func (p *process) becomes(t testing.TB, part, want, words string) {
 	})
 }
 
-// TestRedisAway stops Redis. The daemon stays ready, decides, and says what is wrong.
+// TestRedisAway stops Redis. The daemon stays ready, decides, and reports the problem.
 func TestRedisAway(t *testing.T) {
 	t.Parallel()
 	redis := testredis.Start(t)
 	p := start(t, few, set("server.counters", redis.URL()))
 	p.becomes(t, "counters", "ok", "")
 	redis.Kill(t)
-	p.becomes(t, "counters", "degraded", "this node counts alone")
+	p.becomes(t, "counters", "degraded", "this node counts on its own")
 	if answer := check(t, p); !strings.Contains(answer, `"allowed":true`) {
 		t.Error(answer)
 	}
@@ -64,8 +64,8 @@ func TestRedisAway(t *testing.T) {
 	late.becomes(t, "counters", "ok", "")
 }
 
-// TestBrokenCounter has a counter that is none. The client is not told what is wrong,
-// and the log is.
+// TestBrokenCounter has a corrupt counter. The error is in the log, but not in the
+// response.
 func TestBrokenCounter(t *testing.T) {
 	t.Parallel()
 	redis := testredis.Start(t)
@@ -102,12 +102,13 @@ func TestUpstreamAway(t *testing.T) {
 	}))
 	defer target.Close()
 	p := start(t, many+fmt.Sprintf("[[upstreams]]\ntargets = [%q]\ncheck = { path = \"/up\", interval = \"10ms\" }\n", target.URL))
-	p.becomes(t, "upstreams", "degraded", "1 of 1 targets are left out: "+target.URL)
+	p.becomes(t, "upstreams", "degraded", "1 of 1 targets are down: "+target.URL)
 	well.Store(true)
 	p.becomes(t, "upstreams", "ok", "")
 }
 
-// TestConfigProblem spoils the file of a daemon. What was in use stays so.
+// TestConfigProblem makes the file of a daemon invalid. The previous configuration stays in
+// use.
 func TestConfigProblem(t *testing.T) {
 	t.Parallel()
 	p := start(t, few)
@@ -120,12 +121,12 @@ func TestConfigProblem(t *testing.T) {
 		t.Error(text)
 	}
 	put(t, p.path, "[server]\nreplicas = 5\n"+few+echo(t))
-	p.becomes(t, "config", "degraded", "read at the start only: server.replicas, upstreams")
+	p.becomes(t, "config", "degraded", "a restart is needed for changes of server.replicas, upstreams")
 	put(t, p.path, many)
 	p.becomes(t, "config", "ok", "")
 }
 
-// TestUpstreamsReplaced replaces what the gateway is in front of, under load.
+// TestUpstreamsReplaced replaces the upstreams of the gateway, under load.
 func TestUpstreamsReplaced(t *testing.T) {
 	t.Parallel()
 	say := func(text string) string {

@@ -5,13 +5,12 @@ import (
 	"sync"
 )
 
-// inflight counts requests, or what else begins and ends, for those who wait until
-// there are none. A [sync.WaitGroup] does not allow that one begins while someone
-// waits.
+// inflight counts requests or connections. Unlike a [sync.WaitGroup], it allows new ones
+// while others wait for zero.
 type inflight struct {
 	mu   sync.Mutex
 	n    int
-	none chan struct{} // nil: no one waits
+	none chan struct{} // closed at zero; nil: nobody waits
 }
 
 func (f *inflight) add() {

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,10 +18,10 @@ import (
 	"github.com/stintdev/stint/httplimit"
 )
 
-// maxHeader is how many bytes the header of a request may have.
+// maxHeader is the maximum size of the headers of a request, in bytes.
 const maxHeader = 64 << 10
 
-// ListenError says that a listener could not be opened.
+// ListenError is the error of a listener that could not be opened.
 type ListenError struct {
 	Listener string // gateway, http or admin
 	Err      error
@@ -31,7 +32,7 @@ func (e *ListenError) Error() string { return "server." + e.Listener + ".address
 // Unwrap returns the cause.
 func (e *ListenError) Unwrap() error { return e.Err }
 
-// server is one listener and what is served there.
+// server is an HTTP listener.
 type server struct {
 	name     string
 	listener net.Listener
@@ -41,14 +42,14 @@ type server struct {
 	handler      http.Handler
 	stallTimeout time.Duration
 	accepting    sync.WaitGroup     // serve, which accepts connections
-	closing      atomic.Bool        // clients are told to close their connections
-	requests     inflight           // also those whose connection was hijacked
-	newConns     newConns           // those that have not sent a request yet
+	closing      atomic.Bool        // clients are asked to close their connections
+	requests     inflight           // including those on hijacked connections
+	newConns     newConns           // that have not sent a request yet
 	cancel       context.CancelFunc // ends all requests
 }
 
-// listen listens where the configuration says. Requests do not end with ctx: a daemon
-// that stops lets them finish.
+// listen opens a listener. Requests do not end with ctx: a stopping daemon lets them
+// finish.
 func (c *Config) listen(ctx context.Context, l door, h http.Handler, log *slog.Logger) (*server, error) {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", l.Address)
@@ -63,7 +64,7 @@ func (c *Config) listen(ctx context.Context, l door, h http.Handler, log *slog.L
 	s.http = http.Server{
 		Handler: s, ReadHeaderTimeout: time.Duration(c.Server.HeaderTimeout), IdleTimeout: time.Duration(c.Server.IdleTimeout),
 		MaxHeaderBytes: maxHeader, Protocols: new(http.Protocols),
-		// A connection that takes no bytes; the deadlines of streams are those of exchange.
+		// For connections that accept no data; exchange sets the deadlines of streams.
 		HTTP2:       &http.HTTP2Config{WriteByteTimeout: s.stallTimeout},
 		BaseContext: func(net.Listener) context.Context { return base },
 		ConnState:   s.newConns.note,
@@ -79,7 +80,7 @@ func (c *Config) listen(ctx context.Context, l door, h http.Handler, log *slog.L
 	return s, nil
 }
 
-// trusted are the networks of proxies.
+// trusted returns the networks of trusted proxies.
 func (c *Config) trusted() []netip.Prefix {
 	var out []netip.Prefix
 	for _, text := range c.Identity.TrustedProxies {
@@ -90,7 +91,7 @@ func (c *Config) trusted() []netip.Prefix {
 	return out
 }
 
-// serve serves until the server is stopped. Add it to accepting.
+// serve serves until the server is stopped. The caller must add it to accepting.
 func (s *server) serve() error {
 	defer s.accepting.Done()
 	var err error
@@ -117,8 +118,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.handler.ServeHTTP(e, r)
 }
 
-// stop stops listening and waits for requests to end. Those that have not when ctx
-// ends are cut off, which is an error.
+// stop stops listening and waits for requests to end. When ctx ends, it cuts off the rest
+// and returns an error.
 func (s *server) stop(ctx context.Context) error {
 	defer s.cancel()
 	_ = s.listener.Close()
@@ -133,7 +134,7 @@ func (s *server) stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), moment)
 	defer cancel()
 	if err == nil {
-		// What is open has asked for nothing, or its answer is on the way.
+		// Open connections are idle, or their response is on its way.
 		_ = s.http.Shutdown(ctx)
 		_ = s.http.Close()
 		return nil
@@ -144,9 +145,9 @@ func (s *server) stop(ctx context.Context) error {
 	return fmt.Errorf("%s: requests were cut off: %w", s.name, err)
 }
 
-// awaitFirstRequests waits until every connection has sent a request: a server that
-// shuts down does not answer the first request of a connection. Some clients connect
-// and send nothing, so it does not wait for long.
+// awaitFirstRequests waits until every connection has sent a request: after Shutdown,
+// http.Server ignores the first request of a connection. Some clients connect and send
+// nothing, so the wait is short.
 func (s *server) awaitFirstRequests(ctx context.Context) {
 	const longest = 2 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, longest)
@@ -170,21 +171,26 @@ func (n *newConns) note(c net.Conn, state http.ConnState) {
 	}
 }
 
-// URL is where the server can be reached from this machine.
+// URL returns the URL of the server on this machine.
 func (s *server) URL() string {
 	scheme := "http://"
 	if s.tls.Load() != nil {
 		scheme = "https://"
 	}
-	address := s.listener.Addr().String()
-	if a, err := netip.ParseAddrPort(address); err == nil && a.Addr().IsUnspecified() {
-		return fmt.Sprintf("%slocalhost:%d", scheme, a.Port())
-	}
-	return scheme + address
+	return scheme + localAddress(s.listener)
 }
 
-// newErrorLog returns what a server writes its errors to. But for a handler that
-// panics, these are about clients.
+// localAddress returns the address of a listener on this machine.
+func localAddress(l net.Listener) string {
+	address := l.Addr()
+	if a, err := netip.ParseAddrPort(address.String()); err == nil && a.Addr().IsUnspecified() {
+		return fmt.Sprintf("localhost:%d", a.Port())
+	}
+	return cmp.Or(address.String(), address.Network())
+}
+
+// newErrorLog returns the error log of a server. Except for panics of handlers, its errors
+// are about clients.
 func newErrorLog(l *slog.Logger) *log.Logger { return log.New(errorLog{l}, "", 0) }
 
 type errorLog struct{ log *slog.Logger }

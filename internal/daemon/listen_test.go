@@ -27,7 +27,7 @@ import (
 	"github.com/stintdev/stint/internal/daemon"
 )
 
-// newPair writes a certificate for 127.0.0.1 and its key, which are named so.
+// newPair writes a certificate for 127.0.0.1 with a name, and its key.
 func newPair(t testing.TB, cert, key, name string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -53,7 +53,7 @@ func newPair(t testing.TB, cert, key, name string) {
 	}
 }
 
-// certificate is the name of the one that a server shows.
+// certificate returns the name of the certificate of a server.
 func certificate(t testing.TB, url string) string {
 	t.Helper()
 	conn, err := tls.Dial("tcp", strings.TrimPrefix(url, "https://"), &tls.Config{InsecureSkipVerify: true})
@@ -64,7 +64,7 @@ func certificate(t testing.TB, url string) string {
 	return conn.ConnectionState().PeerCertificates[0].Subject.CommonName
 }
 
-// TestTLS serves TLS everywhere, and replaces the certificate while it does.
+// TestTLS serves TLS on all listeners, and replaces the certificate.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -95,7 +95,7 @@ func TestTLS(t *testing.T) {
 	}
 
 	newPair(t, cert, filepath.Join(dir, "other.pem"), "unfit")
-	if err := p.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "a certificate in PEM, with tls_key the file of its key") {
+	if err := p.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "a certificate in PEM whose key is in tls_key") {
 		t.Error(err)
 	}
 	if got := certificate(t, p.URL("http")); got != "first" {
@@ -111,13 +111,13 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// plain speaks to the decision API without TLS.
+// plain connects to the decision API without TLS.
 func (p *process) plain(t *testing.T) (int, string) {
 	t.Helper()
 	return fetch(t, p.client, strings.Replace(p.URL("http"), "https", "http", 1)+"/readyz")
 }
 
-// TestPairs checks what is said of certificates that cannot be used.
+// TestPairs checks the problems of invalid certificates.
 func TestPairs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -127,8 +127,8 @@ func TestPairs(t *testing.T) {
 	put(t, path("nonsense"), "hunter2")
 	for name, c := range map[string]struct{ cert, key, want string }{
 		"good":     {path("a.crt"), path("a.key"), ""},
-		"no key":   {path("a.crt"), "", "server.admin.tls_cert: want tls_key, too"},
-		"no cert":  {"", path("a.key"), "server.admin.tls_key: want tls_cert, too"},
+		"no key":   {path("a.crt"), "", "server.admin.tls_cert: needs tls_key"},
+		"no cert":  {"", path("a.key"), "server.admin.tls_key: needs tls_cert"},
 		"unfit":    {path("a.crt"), path("b.key"), "private key does not match public key"},
 		"missing":  {path("x.crt"), path("x.key"), "server.admin.tls_cert: \"" + path("x.crt") + "\": want a file that can be read: no such file or directory\n"},
 		"nonsense": {path("nonsense"), path("a.key"), "server.admin.tls_cert: \"" + path("nonsense") + "\": want a certificate in PEM"},
@@ -140,7 +140,7 @@ func TestPairs(t *testing.T) {
 	}
 }
 
-// TestProtocols speaks HTTP/2 without TLS.
+// TestProtocols uses HTTP/2 without TLS.
 func TestProtocols(t *testing.T) {
 	t.Parallel()
 	p := start(t, many+echo(t))
@@ -157,7 +157,7 @@ func TestProtocols(t *testing.T) {
 	}
 }
 
-// TestProxyProtocol has the client's address told by a proxy.
+// TestProxyProtocol takes the client address from a proxy.
 func TestProxyProtocol(t *testing.T) {
 	t.Parallel()
 	p := start(t, "[identity]\ntrusted_proxies = [\"127.0.0.1\"]\n"+few+echo(t), set("server.gateway.proxy_protocol", "true"))
@@ -171,7 +171,7 @@ func TestProxyProtocol(t *testing.T) {
 	}
 }
 
-// dial connects to a listener, for no longer than a test may take.
+// dial connects to a listener, with a deadline.
 func dial(t testing.TB, p *process, listener string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(p.URL(listener), "http://"))
@@ -210,8 +210,8 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// TestUnread has clients that do not read what they asked for: at once, after another
-// answer, and through TLS.
+// TestUnread has clients that do not read the response: the first one, a later one, and one
+// over TLS.
 func TestUnread(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -254,8 +254,8 @@ func TestUnread(t *testing.T) {
 	}
 }
 
-// TestPatient has a client whose pauses are not too long, though all together are, and
-// an upstream that takes its time. Neither is cut off.
+// TestPatient has a client with short pauses whose sum is too long, and a slow upstream.
+// Neither is cut off.
 func TestPatient(t *testing.T) {
 	t.Parallel()
 	pause := func() { <-time.After(500 * time.Millisecond) }
@@ -285,8 +285,8 @@ func TestPatient(t *testing.T) {
 	}
 }
 
-// TestDuplex has client and upstream talk by turns over HTTP/2, with pauses that are too
-// long for a client which is not being answered yet.
+// TestDuplex has client and upstream take turns over HTTP/2, with pauses that would be too
+// long before the response has begun.
 func TestDuplex(t *testing.T) {
 	t.Parallel()
 	upstream := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -345,7 +345,7 @@ func TestDuplex(t *testing.T) {
 	}
 }
 
-// TestTooLarge sends more than a listener takes.
+// TestTooLarge sends more than a listener accepts.
 func TestTooLarge(t *testing.T) {
 	t.Parallel()
 	p := start(t, many+echo(t), set("server.max_body", "1000"))
@@ -372,7 +372,7 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// TestErrorLog checks that a handler that panics is not taken for a client that fails.
+// TestErrorLog checks that a panic of a handler is not logged as a failed connection.
 func TestErrorLog(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
@@ -386,11 +386,11 @@ func TestErrorLog(t *testing.T) {
 	}
 }
 
-// idleClients is the variable that makes a process of this test one with clients.
+// idleClients is the variable that makes a process of this test run clients.
 const idleClients = "DAEMON_TEST_IDLE_CLIENTS"
 
-// TestIdle has 2,000 connections, more than the usual limit of files, that wait for their next request. Clients are in a
-// process of their own, since both ends of a connection are files.
+// TestIdle has 2,000 idle connections, more than the usual limit of files. The clients are
+// in another process, since both ends of a connection are files.
 func TestIdle(t *testing.T) {
 	t.Parallel()
 	const clients = 2000
@@ -407,7 +407,7 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// beIdle opens connections, uses each of them, and when all are open once more.
+// beIdle opens connections, uses each of them, and again when all are open.
 func beIdle(t *testing.T, address string, clients int) {
 	t.Helper()
 	r := bufio.NewReader(nil)

@@ -11,7 +11,7 @@ import (
 	"github.com/stintdev/stint/internal/record"
 )
 
-// TestLive asks daemons, with a database and without, and looks at what they know of it.
+// TestLive checks the live view of daemons, with a database and without.
 func TestLive(t *testing.T) {
 	t.Parallel()
 	const key = "0123456789abcdef"

@@ -13,7 +13,7 @@ import (
 	"github.com/stintdev/stint/layer"
 )
 
-// Metric is one of the daemon's metrics, as the documentation lists it.
+// Metric describes a metric, for the documentation.
 type Metric struct {
 	Name   string
 	Type   string
@@ -21,90 +21,60 @@ type Metric struct {
 	Help   string
 }
 
-// Metrics are all that a daemon has, besides those of Go and of the process.
-func Metrics() []Metric { return exported[:] }
+// Metrics returns all metrics of a daemon, except those of Go and of the process.
+func Metrics() []Metric { return exported }
 
-// The metrics, by their places in exported.
-const (
-	decisionsTotal = iota
-	decisionSeconds
-	heldSeconds
-	waitingRequests
-	shadowDeniedTotal
-	unacceptedTotal
-	rulesGauge
-	reloadGauge
-	loadedGauge
-	restartGauge
-	storeSeconds
-	redisUp
-	redisTotal
-	upstreamUp
-	envoyHits
-	replicasGauge
-	catalogRevision
-	catalogCurrent
-	databaseUp
-	catalogLoads
-	directoryLookups
-	directoryRatio
-	directoryEntries
-	usageTotal
-	recordTotal
-	recordSpooled
-)
-
-var exported = [...]Metric{
-	decisionsTotal:    {"stint_decisions_total", "counter", []string{"rule", "outcome", "source"}, "Requests decided, by the rule that decided, what became of them, and what told who was asking."},
-	decisionSeconds:   {"stint_decision_seconds", "histogram", nil, "How long decisions took, without the time that requests were held."},
-	heldSeconds:       {"stint_held_seconds", "histogram", nil, "How long requests were held that were held."},
-	waitingRequests:   {"stint_waiting_requests", "gauge", nil, "Requests that are held now."},
-	shadowDeniedTotal: {"stint_shadow_denied_total", "counter", []string{"rule"}, "Requests that passed and that a rule with log_only would have refused."},
-	unacceptedTotal:   {"stint_credentials_unaccepted_total", "counter", []string{"reason"}, "API keys, tokens and headers of proxies that were sent and not accepted, by reason. A request that was refused for it has the outcome unauthorized; the others went on without."},
-	rulesGauge:        {"stint_rules", "gauge", nil, "Rules in use, those that are not enabled included."},
-	reloadGauge:       {"stint_config_last_reload_successful", "gauge", nil, "1 if what is configured is in use, 0 if it has problems and what was in use before stays."},
-	loadedGauge:       {"stint_config_loaded_timestamp_seconds", "gauge", nil, "When the configuration in use was loaded, in Unix seconds."},
-	restartGauge:      {"stint_config_needs_restart", "gauge", nil, "Settings that have changed and are read at the start only."},
-	storeSeconds:      {"stint_store_seconds", "histogram", []string{"layer", "call", "result", "basis"}, "Calls to Redis and to each layer around it: how long they took, what came of them, and what the answer rests on."},
-	redisUp:           {"stint_redis_up", "gauge", nil, "1 if Redis could be reached within the last seconds. Only if counters are there."},
-	redisTotal:        {"stint_redis_total", "counter", []string{"what"}, "What was sent to Redis, and what went wrong. Only if counters are there."},
-	envoyHits:         {"stint_envoy_hits_total", "counter", []string{"limit", "hits"}, "Hits of Envoy's descriptors, by the limit that applied: those within it, of these those near it, those over it, and of these those that passed in shadow_mode."},
-	replicasGauge:     {"stint_replicas", "gauge", nil, "Nodes that share the limits, as far as is known. Only if counters are in Redis."},
-	catalogRevision:   {"stint_catalog_revision", "gauge", nil, "The revision of the database that is served. Only if there is one, as all that follow."},
-	catalogCurrent:    {"stint_catalog_current", "gauge", nil, "1 if what is served is all that the database was last known to have, 0 if a newer revision could not be used or it comes from disk."},
-	databaseUp:        {"stint_database_up", "gauge", nil, "1 if the database could be asked the last time."},
-	catalogLoads:      {"stint_catalog_loads_total", "counter", nil, "How often rules and lists were read from the database."},
-	directoryLookups:  {"stint_directory_lookups_total", "counter", []string{"kind", "result"}, "Lookups of keys, users and tenants: hit, negative (known not to be there), stale (known, and could not be asked again), miss, and of loads those that failed."},
-	directoryRatio:    {"stint_directory_hit_ratio", "gauge", []string{"kind"}, "The part of these lookups since the start that did not wait for the database."},
-	directoryEntries:  {"stint_directory_entries", "gauge", []string{"kind"}, "How many are remembered now."},
-	usageTotal:        {"stint_usage_total", "counter", []string{"what"}, "What users and keys have used, in rows: written, dropped since there were too many, and writes that failed and are tried again."},
-	recordTotal:       {"stint_record_events_total", "counter", []string{"what"}, "Events of the record: written, dropped since there was no room for them, and refused since their time cannot be."},
-	recordSpooled:     {"stint_record_spooled_bytes", "gauge", nil, "Events that wait on disk for the database."},
-	upstreamUp:        {"stint_upstream_up", "gauge", []string{"route", "target"}, "1 if a target of the gateway gets its share of requests, 0 if it is left out."},
+var exported = []Metric{
+	{"stint_decisions_total", "counter", []string{"rule", "outcome", "source"}, "Decisions, by rule, outcome, and how the client was identified."},
+	{"stint_decision_seconds", "histogram", nil, "How long decisions took, without the time that requests were held."},
+	{"stint_held_seconds", "histogram", nil, "How long requests were held, for those that were."},
+	{"stint_waiting_requests", "gauge", nil, "Requests that are being held."},
+	{"stint_shadow_denied_total", "counter", []string{"rule"}, "Requests that passed and that a log_only rule would have denied."},
+	{"stint_credentials_unaccepted_total", "counter", []string{"reason"}, "API keys, tokens and proxy headers that were not accepted, by reason. Requests that were rejected for it have the outcome unauthorized; the others continued without credentials."},
+	{"stint_rules", "gauge", nil, "Rules in use, including disabled ones."},
+	{"stint_config_last_reload_successful", "gauge", nil, "1 if the current configuration is in use, 0 if it is invalid and the previous one stays in use."},
+	{"stint_config_loaded_timestamp_seconds", "gauge", nil, "When the configuration in use was loaded, in Unix seconds."},
+	{"stint_config_needs_restart", "gauge", nil, "Settings that have changed and need a restart."},
+	{"stint_store_seconds", "histogram", []string{"layer", "call", "result", "basis"}, "Duration of calls to Redis and to each layer around it, by result, and by what the answer is based on."},
+	{"stint_redis_up", "gauge", nil, "1 if Redis answered the last ping, within the last seconds. Only if counters are in Redis."},
+	{"stint_redis_total", "counter", []string{"what"}, "Requests and calls to Redis, and errors. Only if counters are in Redis."},
+	{"stint_upstream_up", "gauge", []string{"route", "target"}, "1 if a target of the gateway gets requests, 0 if it is down."},
+	{"stint_envoy_hits_total", "counter", []string{"limit", "hits"}, "Hits of Envoy's descriptors, by limit: within the limit, near it (a part of those within), over it, and shadow (a part of those over that passed in shadow_mode)."},
+	{"stint_replicas", "gauge", nil, "Nodes that share the limits, as far as is known. Only if counters are in Redis."},
+	{"stint_catalog_revision", "gauge", nil, "The revision of the database in use. Only with a database, like all of the following."},
+	{"stint_catalog_current", "gauge", nil, "1 if the newest known revision is in use, 0 if it could not be used or the rules come from disk."},
+	{"stint_database_up", "gauge", nil, "1 if the last query of the database succeeded."},
+	{"stint_catalog_loads_total", "counter", nil, "How often rules and lists were read from the database."},
+	{"stint_directory_lookups_total", "counter", []string{"kind", "result"}, "Lookups of keys, users and tenants: hit, negative (cached as missing), stale (cached, and could not be refreshed), miss, and failed loads."},
+	{"stint_directory_hit_ratio", "gauge", []string{"kind"}, "The fraction of these lookups since startup that did not wait for the database."},
+	{"stint_directory_entries", "gauge", []string{"kind"}, "Cached keys, users and tenants."},
+	{"stint_usage_total", "counter", []string{"what"}, "Rows of usage of users and keys: written, dropped because there were too many, and failed writes, which are retried."},
+	{"stint_record_events_total", "counter", []string{"what"}, "Recorded events: written, dropped for lack of space, and refused because of an impossible time."},
+	{"stint_record_spooled_bytes", "gauge", nil, "Bytes of events on disk that wait for the database."},
 }
 
-// metrics counts what the daemon does. Labels are what the configuration names and
-// what the program knows, never anything that a client sends.
+// metrics are the metrics of a daemon. Labels come from the configuration and the program,
+// never from clients.
 type metrics struct {
 	registry *prometheus.Registry
 	meter    layer.Meter
 	daemon   *Daemon
-	descs    [len(exported)]*prometheus.Desc
+	descs    map[string]*prometheus.Desc // all but that of held
 
-	latency    layer.Histogram // of all decisions, so it is one that costs them little
+	latency    layer.Histogram // of all decisions, so it must be cheap
 	held       prometheus.Histogram
 	unaccepted [identity.HeaderInvalid + 1]atomic.Uint64
 
-	// rules are by name; "" is that of no rule. They are replaced and never changed: who
-	// decides waits for no one who counts rules, or reads what was counted.
+	// rules are by name; "" is for decisions without a rule. The map is replaced and never
+	// changed, so that decisions need no lock.
 	rules atomic.Pointer[map[string]*place]
-	mu    sync.Mutex // of those who replace them
+	mu    sync.Mutex // for replacing it
 }
 
-// place is where the tally of a rule is, once it has decided something.
+// place holds the tally of a rule, once it has decided something.
 type place struct{ atomic.Pointer[tally] }
 
-// tally is what became of requests that a rule decided.
+// tally counts the decisions of a rule.
 type tally struct {
 	verdicts [engine.Unavailable + 1][identity.ByHeader + 1]atomic.Uint64
 	shadow   atomic.Uint64
@@ -113,16 +83,16 @@ type tally struct {
 var _ engine.Recorder = (*metrics)(nil)
 
 func newMetrics(d *Daemon) *metrics {
-	m := &metrics{
-		registry: prometheus.NewRegistry(), daemon: d,
-		held: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: exported[heldSeconds].Name, Help: exported[heldSeconds].Help,
-			Buckets: []float64{0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60},
-		}),
-	}
+	m := &metrics{registry: prometheus.NewRegistry(), daemon: d, descs: map[string]*prometheus.Desc{}}
 	m.rules.Store(&map[string]*place{"": new(place)})
-	for i, e := range exported {
-		m.descs[i] = prometheus.NewDesc(e.Name, e.Help, e.Labels, nil)
+	for _, e := range exported {
+		if e.Name == "stint_held_seconds" {
+			m.held = prometheus.NewHistogram(prometheus.HistogramOpts{
+				Name: e.Name, Help: e.Help, Buckets: []float64{0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60},
+			})
+			continue
+		}
+		m.descs[e.Name] = prometheus.NewDesc(e.Name, e.Help, e.Labels, nil)
 	}
 	m.registry.MustRegister(m, m.held, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -159,7 +129,7 @@ func (m *metrics) of(name string) *tally {
 	return t
 }
 
-// add makes a place for a rule that had been in use when it decided.
+// add adds a rule that was removed while it decided.
 func (m *metrics) add(name string) *place {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -172,7 +142,7 @@ func (m *metrics) add(name string) *place {
 	return rules[name]
 }
 
-// keep makes places for the rules, and limits of Envoy, that there are, and forgets others.
+// keep adds all current rules and limits of Envoy, and removes others.
 func (m *metrics) keep() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -199,122 +169,117 @@ func (m *metrics) keep() {
 
 // Describe implements [prometheus.Collector].
 func (m *metrics) Describe(out chan<- *prometheus.Desc) {
-	for i, d := range m.descs {
-		if i != heldSeconds { // which is a collector itself
-			out <- d
-		}
+	for _, d := range m.descs {
+		out <- d
 	}
 }
 
 // Collect implements [prometheus.Collector].
 func (m *metrics) Collect(out chan<- prometheus.Metric) {
-	count := func(i int, n uint64, labels ...string) {
-		if n > 0 {
-			out <- prometheus.MustNewConstMetric(m.descs[i], prometheus.CounterValue, float64(n), labels...)
-		}
+	gauge := func(name string, n float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(m.descs[name], prometheus.GaugeValue, n, labels...)
 	}
-	gauge := func(i int, n float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(m.descs[i], prometheus.GaugeValue, n, labels...)
+	total := func(name string, n float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(m.descs[name], prometheus.CounterValue, n, labels...)
+	}
+	count := func(name string, n uint64, labels ...string) {
+		if n > 0 {
+			total(name, float64(n), labels...)
+		}
 	}
 	for name, p := range *m.rules.Load() {
 		t := p.Load()
 		if t == nil {
 			continue // it has decided nothing yet
 		}
-		count(shadowDeniedTotal, t.shadow.Load(), name)
+		count("stint_shadow_denied_total", t.shadow.Load(), name)
 		for outcome := range t.verdicts {
 			for source := range t.verdicts[outcome] {
-				count(decisionsTotal, t.verdicts[outcome][source].Load(), name, engine.Outcome(outcome).String(), identity.Source(source).String())
+				count("stint_decisions_total", t.verdicts[outcome][source].Load(), name, engine.Outcome(outcome).String(), identity.Source(source).String())
 			}
 		}
 	}
 	for reason := range m.unaccepted {
-		count(unacceptedTotal, m.unaccepted[reason].Load(), identity.Reason(reason).String())
+		count("stint_credentials_unaccepted_total", m.unaccepted[reason].Load(), identity.Reason(reason).String())
 	}
-	out <- m.histogram(decisionSeconds, m.latency.Read())
+	out <- m.histogram("stint_decision_seconds", m.latency.Read())
 	d := m.daemon
-	gauge(waitingRequests, float64(d.engine.Waiting()))
-	gauge(rulesGauge, float64(d.engine.Rules().Len()))
+	gauge("stint_waiting_requests", float64(d.engine.Waiting()))
+	gauge("stint_rules", float64(d.engine.Rules().Len()))
 	status := d.reloader.Status()
-	gauge(reloadGauge, oneIf(status.Problem == ""))
-	gauge(loadedGauge, float64(status.Loaded.UnixMicro())/1e6)
-	gauge(restartGauge, float64(len(status.NeedsRestart)))
+	gauge("stint_config_last_reload_successful", oneIf(status.Problem == ""))
+	gauge("stint_config_loaded_timestamp_seconds", float64(status.Loaded.UnixMicro())/1e6)
+	gauge("stint_config_needs_restart", float64(len(status.NeedsRestart)))
 	for _, t := range d.gateway.health() {
-		gauge(upstreamUp, oneIf(t.Healthy), t.Route, t.Target)
+		gauge("stint_upstream_up", oneIf(t.Healthy), t.Route, t.Target)
 	}
 	if d.envoy != nil {
 		for limit, n := range d.envoy.service.Stats() {
-			count(envoyHits, n.Within, limit, "within")
-			count(envoyHits, n.Near, limit, "near")
-			count(envoyHits, n.Over, limit, "over")
-			count(envoyHits, n.Shadow, limit, "shadow")
+			count("stint_envoy_hits_total", n.Within, limit, "within")
+			count("stint_envoy_hits_total", n.Near, limit, "near")
+			count("stint_envoy_hits_total", n.Over, limit, "over")
+			count("stint_envoy_hits_total", n.Shadow, limit, "shadow")
 		}
 	}
 	if d.redis != nil {
-		gauge(redisUp, oneIf(d.lost.Load() == nil))
-		gauge(replicasGauge, float64(d.countReplicas()))
-		m.collectStore(out)
+		gauge("stint_redis_up", oneIf(d.redisErr.Load() == nil))
+		gauge("stint_replicas", float64(d.countReplicas()))
+		for o, l := range m.meter.Read() {
+			out <- m.histogram("stint_store_seconds", l, o.Layer, o.Verb.String(), o.Result.String(), o.Basis.String())
+		}
+		s := d.redis.Stats()
+		for what, n := range map[string]uint64{
+			"requests": s.Requests, "calls": s.Calls, "scripts": s.Scripts, "retries": s.Retries, "undone": s.Undone,
+			"kept": s.Kept, "unavailable": s.Unavailable, "bad_states": s.BadStates,
+		} {
+			total("stint_redis_total", float64(n), what)
+		}
 	}
 	if d.control != nil {
-		m.collectCatalog(out, gauge, count)
+		d.control.collect(gauge, total, count)
 	}
 }
 
-// collectCatalog collects what is known of the database.
-func (m *metrics) collectCatalog(out chan<- prometheus.Metric, gauge func(i int, n float64, labels ...string), count func(i int, n uint64, labels ...string)) {
-	c := m.daemon.control
+// collect collects the metrics of the database.
+func (c *control) collect(gauge, total func(name string, n float64, labels ...string), count func(name string, n uint64, labels ...string)) {
 	s := c.node.Status()
-	gauge(catalogRevision, float64(s.Revision))
-	gauge(catalogCurrent, oneIf(s.Problem == "" && s.Saved.IsZero()))
-	gauge(databaseUp, oneIf(s.Away == nil))
-	count(catalogLoads, s.Loads)
+	gauge("stint_catalog_revision", float64(s.Revision))
+	gauge("stint_catalog_current", oneIf(s.Problem == "" && s.Saved.IsZero()))
+	gauge("stint_database_up", oneIf(s.Away == nil))
+	count("stint_catalog_loads_total", s.Loads)
 	for kind, l := range c.node.Lookups() {
 		for result, n := range map[string]int64{
 			"hit": l.Hits, "negative": l.NegativeHits, "stale": l.Stale, "miss": l.Misses, "failed": l.LoadErrors,
 		} {
-			count(directoryLookups, uint64(n), kind, result)
+			count("stint_directory_lookups_total", uint64(n), kind, result)
 		}
 		known := l.Hits + l.NegativeHits + l.Stale
 		if all := known + l.Misses; all > 0 {
-			gauge(directoryRatio, float64(known)/float64(all), kind)
+			gauge("stint_directory_hit_ratio", float64(known)/float64(all), kind)
 		}
-		gauge(directoryEntries, float64(l.Len), kind)
+		gauge("stint_directory_entries", float64(l.Len), kind)
 	}
 	if r := c.record; r != nil {
 		state := r.pipeline.State()
 		for what, n := range map[string]int64{"written": state.Written, "dropped": state.Dropped, "refused": r.store.Refused()} {
-			out <- prometheus.MustNewConstMetric(m.descs[recordTotal], prometheus.CounterValue, float64(n), what)
+			total("stint_record_events_total", float64(n), what)
 		}
-		gauge(recordSpooled, float64(state.Spooled))
+		gauge("stint_record_spooled_bytes", float64(state.Spooled))
 	}
 	u := c.usage.Stats()
 	for what, n := range map[string]float64{"written": float64(u.Flushed), "dropped": float64(u.Dropped), "failed": float64(u.Errors)} {
-		out <- prometheus.MustNewConstMetric(m.descs[usageTotal], prometheus.CounterValue, n, what)
+		total("stint_usage_total", n, what)
 	}
 }
 
-// collectStore collects what is counted of calls to Redis.
-func (m *metrics) collectStore(out chan<- prometheus.Metric) {
-	for o, l := range m.meter.Read() {
-		out <- m.histogram(storeSeconds, l, o.Layer, o.Verb.String(), o.Result.String(), o.Basis.String())
-	}
-	s := m.daemon.redis.Stats()
-	for what, n := range map[string]uint64{
-		"requests": s.Requests, "calls": s.Calls, "scripts": s.Scripts, "retries": s.Retries, "undone": s.Undone,
-		"kept": s.Kept, "unavailable": s.Unavailable, "bad_states": s.BadStates,
-	} {
-		out <- prometheus.MustNewConstMetric(m.descs[redisTotal], prometheus.CounterValue, float64(n), what)
-	}
-}
-
-// histogram returns times as they are collected, in seconds.
-func (m *metrics) histogram(i int, l layer.Latency, labels ...string) prometheus.Metric {
+// histogram converts a histogram, to seconds.
+func (m *metrics) histogram(name string, l layer.Latency, labels ...string) prometheus.Metric {
 	buckets, sum := make(map[float64]uint64, len(l.Buckets)), uint64(0)
 	for i, n := range l.Buckets[:len(l.Buckets)-1] {
 		sum += n
 		buckets[l.Bound(i).Seconds()] = sum
 	}
-	return prometheus.MustNewConstHistogram(m.descs[i], l.Calls, l.Total.Seconds(), buckets, labels...)
+	return prometheus.MustNewConstHistogram(m.descs[name], l.Calls, l.Total.Seconds(), buckets, labels...)
 }
 
 func oneIf(b bool) float64 {

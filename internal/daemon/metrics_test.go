@@ -19,7 +19,7 @@ import (
 	"github.com/stintdev/stint/internal/test/testredis"
 )
 
-// series are those of the daemon, with their values, without those of Go and the
+// series returns the series of the daemon with their values, without those of Go and the
 // process.
 func (p *process) series(t testing.TB) map[string]string {
 	t.Helper()
@@ -34,8 +34,7 @@ func (p *process) series(t testing.TB) map[string]string {
 	return out
 }
 
-// TestFlood has as many clients as it has requests, all with something of their own in
-// every place. No series is added.
+// TestFlood sends requests that all differ in every field. No series is added.
 func TestFlood(t *testing.T) {
 	t.Parallel()
 	p := start(t, few+"[[rules]]\nname = \"per-path\"\nmatch = { paths = [\"/**\"] }\ncount_by = [\"user\", \"endpoint\", \"header:X-App\"]\nlimits = [{ name = \"all\", limit = \"1/1h\" }]\n"+
@@ -79,8 +78,8 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// TestRulesVanish replaces the rules. Those that are gone have no series any more, and
-// others go on.
+// TestRulesVanish replaces the rules. Those that were removed have no series any more, and
+// others keep theirs.
 func TestRulesVanish(t *testing.T) {
 	t.Parallel()
 	p := start(t, few+many)
@@ -104,8 +103,8 @@ func TestRulesVanish(t *testing.T) {
 	}
 }
 
-// TestMetrics checks that a daemon has the metrics that are documented, and no others,
-// and that docs/metrics.md has the table of them.
+// TestMetrics checks that a daemon has exactly the documented metrics, and that
+// docs/metrics.md has their table.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	redis := testredis.Start(t)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The values of server.record.ip, and the value of server.record.archive that deletes.
+// The values of server.record.ip, and that of server.record.archive that deletes.
 const (
 	keepIP, truncateIP, hashIP = "keep", "truncate", "hash"
 	archiveNone                = "none"
@@ -24,46 +24,42 @@ func (r *recording) start(ctx context.Context, d *Daemon) {
 	r.done = make(chan struct{})
 	go func() {
 		defer close(r.done)
-		const soon, every = time.Minute, time.Hour
-		for wait := soon; ; wait = every {
-			due := time.NewTimer(wait)
-			select {
-			case <-ctx.Done():
-				due.Stop()
-				return
-			case <-due.C:
-			}
+		const first, interval = time.Minute, time.Hour
+		run := func() bool {
 			if err := r.archive(ctx); err != nil && ctx.Err() == nil {
-				d.log.ErrorContext(ctx, "months cannot be archived, they stay in the database", "problem", err.Error())
+				d.log.ErrorContext(ctx, "old months cannot be archived and stay in the database", "problem", err.Error())
 			}
+			return false
 		}
+		every(ctx, first, run)
+		every(ctx, interval, func() bool { run(); return true })
 	}()
 }
 
-// close writes what is still to be written, to the database or to the spool.
+// close flushes events to the database or the spool.
 func (r *recording) close(ctx context.Context) {
 	if r.quit != nil {
 		r.quit()
 		<-r.done
 	}
 	if r.started {
-		_ = r.pipeline.Stop(ctx) // it says so itself
+		_ = r.pipeline.Stop(ctx) // which logs errors
 		r.store.Stop()
 	}
 	if r.spool != nil {
-		_ = r.spool.Close() // all of it is synced
+		_ = r.spool.Close() // everything is synced
 	}
 }
 
-// recordProblem says what is wrong with the record.
+// recordProblem describes problems with the record.
 func (d *Daemon) recordProblem() string {
 	s := d.control.record.pipeline.State()
 	if s.Problem == "" {
 		if s.Bad > 0 {
-			return strconv.Itoa(s.Bad) + " damaged files of events are in the spool, which are kept and not read"
+			return strconv.Itoa(s.Bad) + " damaged files in the spool are kept, but not read"
 		}
 		return ""
 	}
-	return fmt.Sprintf("events cannot be written since %s; %d bytes are spooled, and %d events were dropped: %s",
+	return fmt.Sprintf("events cannot be written since %s; %d bytes are in the spool, and %d events were dropped: %s",
 		s.Since.UTC().Format(time.RFC3339), s.Spooled, s.Dropped, s.Problem)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/stintdev/stint/internal/record/rollup"
 )
 
-// TestRecord denies requests, and finds them in the record, with as much of the address
-// as the settings allow.
+// TestRecord denies requests and finds them in the record, with as much of the address as
+// configured.
 func TestRecord(t *testing.T) {
 	t.Parallel()
 	url := fill(t, few)
@@ -57,17 +57,17 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestRecordProblems are said of settings.
+// TestRecordProblems checks the problems of settings.
 func TestRecordProblems(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ text, want string }{
 		"ip":        {`ip = "some"`, `server.record.ip: "some": want one of keep, truncate, hash`},
-		"no key":    {`ip = "hash"`, "server.record.ip_key: has 0 bytes, want at least 16, for addresses to be hashed with"},
-		"short key": {"ip = \"hash\"\nip_key = \"hunter2\"", "server.record.ip_key: has 7 bytes, want at least 16, for addresses to be hashed with"},
+		"no key":    {`ip = "hash"`, "server.record.ip_key: has 0 bytes, want at least 16 to hash addresses"},
+		"short key": {"ip = \"hash\"\nip_key = \"hunter2\"", "server.record.ip_key: has 7 bytes, want at least 16 to hash addresses"},
 		"retention": {`retention = "1h"`, `server.record.retention: "1h": want from 1d to 3650d`},
-		"archive":   {`archive = "ftp://me:hunter2@there"`, "want file:///path, s3://bucket/prefix, none, or nothing"},
-		"years":     {`archive_years = 101`, `server.record.archive_years: "101": want from 0, which is for ever, to 100`},
-		"too few":   {"archive_years = 1\nretention = \"400d\"", "server.record.archive_years: 1: want no less than server.record.retention, which is 400d"},
+		"archive":   {`archive = "ftp://me:hunter2@there"`, "want file:///path, s3://bucket/prefix, none, or \"\""},
+		"years":     {`archive_years = 101`, `server.record.archive_years: "101": want 1 to 100, or 0 to keep months forever`},
+		"too few":   {"archive_years = 1\nretention = \"400d\"", "server.record.archive_years: 1: want at least server.record.retention, which is 400d"},
 		"sample":    {`sample_every = -1`, "server.record.sample_every: -1: want 0 or more"},
 		"spool":     {`spool_size = 1`, "server.record.spool_size: 1: want 1048576 or more"},
 	} {

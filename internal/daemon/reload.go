@@ -22,79 +22,74 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// settle is how long a file that has changed must stay as it is before it is used: a
-// file that is half written may well be one without problems.
+// settle is how long a changed file must stay the same before it is used: a half-written
+// file may happen to be valid.
 const settle = 100 * time.Millisecond
 
-// ReloaderOptions are what a reloader needs. All but Source, Database, Prepare and Now
-// are required.
+// ReloaderOptions configure a reloader. Source, Database, Prepare and Now are optional.
 type ReloaderOptions struct {
-	// Source is what Config was loaded from.
-	Source Source
+	Source Source // of Config
 	Config *Config
-	// Database is what the database has, if what decides is there: then the file has
-	// settings only. What is new there comes by [Reloader.Use].
+	// Database is the content of the database, if there is one: then the file has only
+	// settings. [Reloader.Use] replaces it.
 	Database *Content
-	// Resolver is made from Config. The reloader closes it.
-	Resolver *identity.Resolver
-	// Engine uses the rules of Config, and Resolver.
-	Engine *engine.Engine
-	Log    *slog.Logger
-	// Prepare builds whatever else depends on a configuration, and may reject it. The
-	// function that it returns puts that to use, right after the engine uses the rest.
+	Resolver *identity.Resolver // for Config; the reloader closes it
+	Engine   *engine.Engine     // with the rules of Config, and Resolver
+	Log      *slog.Logger
+	// Prepare builds what else depends on a configuration, or rejects it. The function
+	// that it returns is called right after the engine has been updated.
 	Prepare func(next *Config) (use func(context.Context), err error)
 	// Now is the clock of Status. Default time.Now.
 	Now func() time.Time
 }
 
-// Reloader has an engine use what the configuration says, whenever that changes: the
-// file, or one of those that it names. The files are read again and again and their
-// content is compared, so it does not matter how they are replaced.
+// Reloader updates an engine when the config file changes, or a file that it names. Files
+// are polled and their contents compared, so it does not matter how they are replaced.
 //
-// A configuration that is wrong, and a file that is missing or empty, change nothing.
+// If the configuration is invalid, or the file is missing or empty, nothing changes.
 type Reloader struct {
 	source  Source
 	engine  *engine.Engine
 	log     *slog.Logger
 	prepare func(*Config) (func(context.Context), error)
 	now     func() time.Time
-	first   *Config // what [server] settings were at the start
+	first   *Config // as it was at startup
 
 	resolver atomic.Pointer[identity.Resolver] // replaced by the holder of turn
 	turn     sync.Mutex                        // held while a configuration is read and applied
 	config   *Config                           // in use
-	database *Content                          // nil: the file has it all
+	database *Content                          // nil: content is in the file
 	closed   bool
-	named    []string          // files that the last configuration named, good or bad
-	seen     [sha256.Size]byte // what was tried last
-	pending  [sha256.Size]byte // what is new, if it stays
+	named    []string          // the files that the last configuration named, valid or not
+	seen     [sha256.Size]byte // the fingerprint of the last configuration that was tried
+	pending  [sha256.Size]byte // that of a changed one, until it has settled
 	missed   bool              // the file could not be read the last time
 
 	mu     sync.Mutex
 	status Status
 
-	changed chan struct{} // has room for one: there may be another interval
+	changed chan struct{} // has room for one signal: the interval may have changed
 	cancel  context.CancelFunc
 	polling sync.WaitGroup
 }
 
-// Status is which configuration is in use, and what is wrong with a newer one.
+// Status describes the configuration in use, and problems with a newer one.
 type Status struct {
-	Loaded time.Time `json:"loaded"` // when it came into use
-	Hash   string    `json:"hash"`   // SHA-256 of the file
+	Loaded time.Time `json:"loaded"`
+	Hash   string    `json:"hash"` // SHA-256 of the file
 	Rules  int       `json:"rules"`
 
-	// Problem is why the file as it is now is not in use. Empty: it is.
+	// Problem is why the current file is not in use. Empty: it is.
 	Problem   string    `json:"problem,omitempty"`
-	ProblemAt time.Time `json:"problem_at,omitzero"` // since when
-	// NeedsRestart are the settings that have changed and are read at the start only.
+	ProblemAt time.Time `json:"problem_at,omitzero"` // when it appeared
+	// NeedsRestart are the settings that have changed since startup and need a restart.
 	NeedsRestart []string `json:"needs_restart,omitempty"`
 }
 
-// NewReloader returns a reloader. Stop it.
+// NewReloader returns a reloader. The caller must stop it.
 func NewReloader(o ReloaderOptions) (*Reloader, error) {
 	if o.Config == nil || o.Resolver == nil || o.Engine == nil || o.Log == nil {
-		return nil, errors.New("daemon: a reloader wants a Config, its Resolver, an Engine and a Log")
+		return nil, errors.New("daemon: NewReloader needs Config, Resolver, Engine and Log")
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -112,7 +107,7 @@ func NewReloader(o ReloaderOptions) (*Reloader, error) {
 	return r, nil
 }
 
-// Status returns which configuration is in use, and what is wrong with a newer one.
+// Status returns the status of the configuration.
 func (r *Reloader) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,11 +126,11 @@ func (r *Reloader) Config() *Config {
 	return r.config
 }
 
-// Ready tells what keeps tokens from being verified, if anything does.
+// Ready returns an error if tokens cannot be verified yet.
 func (r *Reloader) Ready() error { return r.resolver.Load().Ready() }
 
-// Start begins to look for changes, until ctx ends or Stop is called. It may be
-// called more than once.
+// Start polls files for changes, until ctx ends or Stop is called. It may be called more
+// than once.
 func (r *Reloader) Start(ctx context.Context) {
 	r.turn.Lock()
 	defer r.turn.Unlock()
@@ -146,8 +141,8 @@ func (r *Reloader) Start(ctx context.Context) {
 	r.polling.Go(func() { r.poll(ctx) })
 }
 
-// Stop ends that, and closes the resolver in use, which goes on working. It may be
-// called more than once.
+// Stop stops polling, and closes the resolver in use, which keeps working without
+// refreshing its keys. It may be called more than once.
 func (r *Reloader) Stop() {
 	r.turn.Lock()
 	r.closed = true
@@ -159,12 +154,14 @@ func (r *Reloader) Stop() {
 	r.polling.Wait()
 }
 
-// Reload reads the configuration and uses it, now, whether it has changed or not.
+var errStopped = errors.New("daemon: the reloader was stopped")
+
+// Reload reads the configuration and uses it, even if it has not changed.
 func (r *Reloader) Reload(ctx context.Context) error {
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	if r.closed {
-		return errors.New("daemon: the reloader was stopped")
+		return errStopped
 	}
 	data, _, err := r.read()
 	if err != nil {
@@ -190,7 +187,7 @@ func (r *Reloader) poll(ctx context.Context) {
 	}
 }
 
-// wait returns how long to wait before looking again. 0: for ever.
+// wait returns the time until the next look at the files. 0: never.
 func (r *Reloader) wait() time.Duration {
 	r.turn.Lock()
 	defer r.turn.Unlock()
@@ -201,9 +198,8 @@ func (r *Reloader) wait() time.Duration {
 	return interval
 }
 
-// look applies what has changed and has stayed so since the last look. A file that
-// was replaced by renaming others may be missing for a moment, so that is said only
-// if it is the second time.
+// look applies a change that has settled since the last look. A file that is being
+// replaced may be missing for a moment, so that is only reported the second time.
 func (r *Reloader) look(ctx context.Context) {
 	r.turn.Lock()
 	defer r.turn.Unlock()
@@ -229,14 +225,13 @@ func (r *Reloader) look(ctx context.Context) {
 	r.missed = false
 }
 
-// read returns the content of the file, and a fingerprint of it and of the files that
-// it is known to name.
+// read returns the contents of the file, and a fingerprint of it and the files it names.
 func (r *Reloader) read() (data []byte, mark [sha256.Size]byte, err error) {
 	if data, err = r.source.read(); err != nil {
 		return nil, mark, err
 	}
 	if r.source.Path != "" && len(bytes.TrimSpace(data)) == 0 && sha256.Sum256(data) != r.config.hash {
-		// Whoever writes a file empties it first, and may get no further.
+		// A writer may have truncated it, and not written it yet.
 		return nil, mark, fmt.Errorf("%s is empty", r.source.Path)
 	}
 	var named []namedFile
@@ -246,7 +241,7 @@ func (r *Reloader) read() (data []byte, mark [sha256.Size]byte, err error) {
 	return data, fingerprint(sha256.Sum256(data), named), nil
 }
 
-// readMark reads a file, or the files of a directory, to tell whether they have changed.
+// readMark hashes a file, or the files in a directory.
 func readMark(path string) namedFile {
 	f := namedFile{path: path}
 	if text, err := os.ReadFile(path); err == nil {
@@ -265,7 +260,7 @@ func fingerprint(hash [sha256.Size]byte, named []namedFile) [sha256.Size]byte {
 	return sha256.Sum256(all)
 }
 
-// note remembers which files were tried.
+// note remembers the files and the fingerprint of a configuration that was tried.
 func (r *Reloader) note(c *Config) {
 	r.named = nil
 	for _, f := range c.named {
@@ -274,15 +269,15 @@ func (r *Reloader) note(c *Config) {
 	r.seen, r.pending = fingerprint(c.hash, c.named), [sha256.Size]byte{}
 }
 
-// apply has the engine use a configuration, if it has no problems.
+// apply uses a configuration, if it is valid.
 func (r *Reloader) apply(ctx context.Context, data []byte) error {
 	next, problems := r.source.parse(data)
 	r.note(next)
-	if err := problems.Err(); err != nil {
-		r.reject(ctx, err)
-		return err
+	err := problems.Err()
+	if err == nil {
+		err = r.use(ctx, next)
 	}
-	if err := r.use(ctx, next); err != nil {
+	if err != nil {
 		r.reject(ctx, err)
 		return err
 	}
@@ -302,10 +297,10 @@ func (r *Reloader) apply(ctx context.Context, data []byte) error {
 	return nil
 }
 
-// use replaces rules and resolver, at one instant, and what else was prepared. A
-// resolver that would be the same is kept: it knows tokens, and has fetched keys.
+// use replaces rules and resolver, atomically, and then what Prepare has built. If the
+// resolver would be the same it is kept, with its cached tokens and fetched keys.
 func (r *Reloader) use(ctx context.Context, next *Config) error {
-	content, err := r.content(next)
+	content, err := next.content(r.database)
 	if err != nil {
 		return err
 	}
@@ -334,20 +329,12 @@ func (r *Reloader) use(ctx context.Context, next *Config) error {
 	return nil
 }
 
-// content returns the rules and people in use: those of the database, if there is one.
-func (r *Reloader) content(c *Config) (Content, error) {
-	if r.database != nil {
-		return *r.database, nil
-	}
-	return c.Content()
-}
-
-// Use has the engine use what is new in the database: rules and lists, at one instant.
+// Use replaces the rules and lists of the database, atomically.
 func (r *Reloader) Use(rules *rule.Set, lists identity.Lists) error {
 	r.turn.Lock()
 	defer r.turn.Unlock()
 	if r.closed {
-		return errors.New("daemon: the reloader was stopped")
+		return errStopped
 	}
 	next := *r.database
 	next.Rules, next.Lists = rules, lists
@@ -363,7 +350,7 @@ func (r *Reloader) Use(rules *rule.Set, lists identity.Lists) error {
 	return nil
 }
 
-// identifiesLike reports whether both make the same resolver.
+// identifiesLike reports whether both configure the same resolver.
 func (c *Config) identifiesLike(o *Config) bool {
 	type part struct {
 		identity Identity
@@ -379,7 +366,7 @@ func (c *Config) identifiesLike(o *Config) bool {
 	return reflect.DeepEqual(of(c), of(o))
 }
 
-// inUse is the status of the configuration in use when nothing is wrong.
+// inUse returns the status of the configuration in use, without problems.
 func (r *Reloader) inUse() Status {
 	s := Status{Loaded: r.now(), Hash: hex.EncodeToString(r.config.hash[:]), Rules: r.engine.Rules().Len()}
 	before := r.first.settings()
@@ -388,18 +375,18 @@ func (r *Reloader) inUse() Status {
 		switch {
 		case strings.HasPrefix(after.name, "identity."), after.name == "server.reload_interval", reflect.DeepEqual(was.Interface(), is.Interface()):
 		case strings.HasSuffix(after.name, ".tls_client_ca"):
-		case strings.HasPrefix(after.name, "server.") && strings.Contains(after.name, ".tls_") && !was.IsZero() && !is.IsZero(): // another file
+		case strings.HasPrefix(after.name, "server.") && strings.Contains(after.name, ".tls_") && !was.IsZero() && !is.IsZero(): // a different file is loaded without a restart
 		default:
 			s.NeedsRestart = append(s.NeedsRestart, after.name)
 		}
 	}
 	if len(r.first.Upstreams) == 0 && len(r.config.Upstreams) > 0 {
-		s.NeedsRestart = append(s.NeedsRestart, "upstreams") // there is no listener for them
+		s.NeedsRestart = append(s.NeedsRestart, "upstreams") // the gateway does not listen
 	}
 	return s
 }
 
-// reject notes why a configuration is not used, and logs it once.
+// reject remembers why a configuration is not used, and logs it once.
 func (r *Reloader) reject(ctx context.Context, why error) {
 	r.mu.Lock()
 	again := r.status.Problem == why.Error()
@@ -408,15 +395,15 @@ func (r *Reloader) reject(ctx context.Context, why error) {
 	}
 	r.mu.Unlock()
 	if !again {
-		r.log.ErrorContext(ctx, "configuration not used, the one before stays in use", "file", r.source.Path, "problem", why.Error())
+		r.log.ErrorContext(ctx, "configuration rejected, the previous one stays in use", "file", r.source.Path, "problem", why.Error())
 	}
 	var problems rule.Problems
 	if !errors.As(why, &problems) {
-		r.seen = [sha256.Size]byte{} // when the file is back it is tried again, whatever it holds
+		r.seen = [sha256.Size]byte{} // when the file is back, it is tried even if it is unchanged
 	}
 }
 
-// compare returns the names of the rules that are new, gone, or not as they were.
+// compare returns the names of rules that were added, removed or changed.
 func compare(before, after []rule.Rule) (added, removed, changed []string) {
 	old := make(map[string]*rule.Rule, len(before))
 	for i := range before {
@@ -440,7 +427,7 @@ func compare(before, after []rule.Rule) (added, removed, changed []string) {
 	return added, removed, changed
 }
 
-// shorten returns no more names than a line of the log should have.
+// shorten returns at most 20 names, for a log line.
 func shorten(names []string) []string {
 	const limit = 20
 	if len(names) > limit {

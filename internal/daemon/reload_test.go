@@ -21,7 +21,7 @@ import (
 	"github.com/stintdev/stint/memstore"
 )
 
-// version is a configuration with one rule, named for it.
+// version returns a configuration with one rule of this name.
 func version(name string) string {
 	return "[[rules]]\nname = \"" + name + "\"\ncount_by = [\"ip\"]\nlimits = [{ name = \"requests\", limit = \"1000000/1s\" }]\n"
 }
@@ -81,7 +81,7 @@ func newRig(t *testing.T, path string, environ ...string) *rig {
 	return r
 }
 
-// rules are the names of those in use, and whether there is a problem.
+// rules returns the names of the rules in use, and whether there is a problem.
 func (r *rig) rules() string {
 	var names []string
 	for _, c := range r.engine.Rules().Rules() {
@@ -93,10 +93,10 @@ func (r *rig) rules() string {
 	return strings.Join(names, " ")
 }
 
-// uses is how often a configuration came into use.
+// uses returns how often a configuration was applied.
 func (r *rig) uses() int { return strings.Count(r.log.String(), "configuration in use") }
 
-// pass lets time go by, in a bubble.
+// pass lets time pass, in a bubble.
 func pass(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
@@ -118,8 +118,8 @@ func do(t *testing.T, errs ...error) {
 	}
 }
 
-// enough is when a change must have come into use: after an interval, and when it has
-// stayed.
+// enough is the time after which a change must be in use: an interval, and the time to
+// settle.
 const enough = 1200 * time.Millisecond
 
 // TestReplaced replaces the file in every way that people and programs do.
@@ -179,7 +179,7 @@ func TestReplaced(t *testing.T) {
 				if last.Hash != first.Hash || len(last.Hash) != 64 || last.Rules != 1 || !last.Loaded.After(first.Loaded) {
 					t.Errorf("%+v, and at first %+v", last, first)
 				}
-				if strings.Contains(r.log.String(), "not used") {
+				if strings.Contains(r.log.String(), "configuration rejected") {
 					t.Error(r.log.String())
 				}
 				r.Stop()
@@ -196,7 +196,7 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
-// TestNotUsed replaces the file by what cannot be used, and then by what can.
+// TestNotUsed replaces the file by an invalid one, and then by a valid one.
 func TestNotUsed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -235,15 +235,15 @@ func TestNotUsed(t *testing.T) {
 						t.Fatalf("%s: %+v", r.rules(), r.Status())
 					}
 				}
-				if n := strings.Count(r.log.String(), "not used"); n != 2 {
-					t.Errorf("it was said %d times, want 2: %s", n, r.log.String())
+				if n := strings.Count(r.log.String(), "configuration rejected"); n != 2 {
+					t.Errorf("it was logged %d times, want 2: %s", n, r.log.String())
 				}
 			})
 		})
 	}
 }
 
-// TestHalfWritten writes a file in parts, each of which could be used by itself.
+// TestHalfWritten writes a file in parts, each of which is valid.
 func TestHalfWritten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -320,7 +320,7 @@ func TestNamedFiles(t *testing.T) {
 	})
 }
 
-// TestNamedAlone changes a file that the environment names, where there is no other.
+// TestNamedAlone changes a file that a variable names, without a config file.
 func TestNamedAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -334,8 +334,8 @@ func TestNamedAlone(t *testing.T) {
 	})
 }
 
-// TestResolverKept checks that a resolver which would be the same is not replaced, so
-// that its keys need not be fetched again.
+// TestResolverKept checks that a resolver that would be the same is kept, so that its keys
+// need not be fetched again.
 func TestResolverKept(t *testing.T) {
 	t.Parallel()
 	fetched := make(chan struct{}, 100)
@@ -356,8 +356,8 @@ func TestResolverKept(t *testing.T) {
 	}
 }
 
-// TestOneInstant has requests decided while configurations change. In each, the tier
-// of all is that of the only rule.
+// TestOneInstant decides requests while configurations change. In each, the tier of all
+// callers is that of the only rule.
 func TestOneInstant(t *testing.T) {
 	t.Parallel()
 	text := func(name string) string {

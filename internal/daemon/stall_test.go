@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestStalledStream has a client of HTTP/2 that does not read one response, and reads
-// another on the same connection: only the first is cut off.
+// TestStalledStream has an HTTP/2 client that does not read one response, and reads another
+// on the same connection: only the first is cut off.
 func TestStalledStream(t *testing.T) {
 	t.Parallel()
 	ended := make(chan struct{})
@@ -46,8 +46,8 @@ func TestStalledStream(t *testing.T) {
 	}
 }
 
-// TestSilentStream has an upstream that pauses within its response for longer than a
-// client may: it is not the client that stalls, whichever protocol it speaks.
+// TestSilentStream has an upstream that pauses in its response for longer than a client
+// may: the client is not cut off, whatever its protocol.
 func TestSilentStream(t *testing.T) {
 	t.Parallel()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

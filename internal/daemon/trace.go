@@ -22,8 +22,8 @@ type tracing struct {
 	headers  propagation.TraceContext
 }
 
-// newTracing returns nil if there is nowhere to send spans to. The collector need not
-// be there: what cannot be sent is dropped.
+// newTracing returns nil if no endpoint is set. The collector need not be reachable: spans
+// that cannot be sent are dropped.
 func newTracing(ctx context.Context, t Trace) (*tracing, error) {
 	if t.Endpoint == "" {
 		return nil, nil
@@ -34,8 +34,7 @@ func newTracing(ctx context.Context, t Trace) (*tracing, error) {
 	}
 	p := sdktrace.NewTracerProvider(
 		sdktrace.WithBatcher(exporter),
-		// The client's header does not decide what is sampled, or any client could have
-		// everything traced.
+		// The header of the client is ignored, or any client could have everything traced.
 		sdktrace.WithSampler(sdktrace.TraceIDRatioBased(float64(t.Sample)/allRequests)),
 		sdktrace.WithResource(resource.NewSchemaless(attribute.String("service.name", "stint"))),
 	)
@@ -45,7 +44,7 @@ func newTracing(ctx context.Context, t Trace) (*tracing, error) {
 // allRequests is the value of server.trace.sample that traces every request.
 const allRequests = 10_000
 
-// around traces what a handler serves. Upstreams get the span as the parent of theirs.
+// around traces the requests of a handler. Upstreams get the span as the parent of theirs.
 func (t *tracing) around(listener string, h http.Handler) http.Handler {
 	if t == nil {
 		return h
@@ -68,15 +67,14 @@ func (t *tracing) around(listener string, h http.Handler) http.Handler {
 	})
 }
 
-// close sends what has not been sent, as long as ctx allows.
+// close sends the remaining spans, until ctx ends.
 func (t *tracing) close(ctx context.Context) {
 	if t != nil {
 		_ = t.provider.Shutdown(ctx) // spans may be lost
 	}
 }
 
-// statusWriter remembers the status. All else that a writer can do is found by
-// [http.ResponseController], which asks Unwrap.
+// statusWriter remembers the status.
 type statusWriter struct {
 	http.ResponseWriter
 	status int
@@ -89,5 +87,5 @@ func (w *statusWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Unwrap returns the writer beneath.
+// Unwrap is for [http.ResponseController].
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// TestTrace has requests traced, through the gateway and to the upstream, and looks at
-// what a collector gets.
+// TestTrace traces requests through the gateway to the upstream, and checks what a
+// collector receives.
 func TestTrace(t *testing.T) {
 	t.Parallel()
 	spans := make(chan *collector.ExportTraceServiceRequest, 16)

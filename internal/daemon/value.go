@@ -7,8 +7,7 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// inMemory is the URL of counters in this process, and inMemoryDatabase that of a
-// database that ends with it.
+// The URLs of counters and of a database in memory.
 const (
 	inMemory         = "memory:"
 	inMemoryDatabase = "sqlite::memory:"
@@ -16,24 +15,24 @@ const (
 
 const redacted = "[redacted]"
 
-// URL is a URL that may hold a password. Whatever prints or marshals it gets it
-// without. Convert it to a string to use it.
+// URL is a URL that may contain a password, which is masked when it is printed or
+// marshaled. Convert it to a string to use it.
 type URL string
 
-// String returns the URL without what stands before an @, and without its query.
+// String returns the URL with its user info and its query masked.
 func (u URL) String() string {
 	scheme, rest, ok := strings.Cut(string(u), "://")
 	if !ok {
 		return string(u)
 	}
-	place, query, asks := strings.Cut(rest, "?")
+	place, query, hasQuery := strings.Cut(rest, "?")
 	switch at := strings.LastIndexByte(place, '@'); {
 	case strings.Contains(query, "@"): // a password that is not escaped
 		return scheme + "://" + redacted
 	case at >= 0:
 		place = redacted + place[at:]
 	}
-	if asks {
+	if hasQuery {
 		place += "?" + redacted
 	}
 	return scheme + "://" + place
@@ -45,11 +44,11 @@ func (u URL) GoString() string { return u.String() }
 // MarshalText implements [encoding.TextMarshaler].
 func (u URL) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
 
-// Header is the header of a request, as name=value. Whatever prints or marshals it gets
-// it without the value, which may be a token. Convert it to a string to use it.
+// Header is a header, as name=value. The value, which may be a token, is masked when it is
+// printed or marshaled. Convert it to a string to use it.
 type Header string
 
-// String returns the name.
+// String returns the header with its value masked.
 func (h Header) String() string {
 	if name, _, ok := strings.Cut(string(h), "="); ok {
 		return name + "=" + redacted
@@ -63,10 +62,10 @@ func (h Header) GoString() string { return h.String() }
 // MarshalText implements [encoding.TextMarshaler].
 func (h Header) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
 
-// Duration is a [rule.Duration] that may be nothing, which is written as 0.
+// Duration is a [rule.Duration] that may be 0.
 type Duration time.Duration
 
-// String returns the duration as it is written.
+// String returns the duration in the format of the config file.
 func (d Duration) String() string {
 	if d == 0 {
 		return "0"

@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"sync/atomic"
 	"time"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
-	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/kit/blob"
@@ -23,15 +21,13 @@ import (
 	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/redisstore"
-	"github.com/stintdev/stint/rule"
 	"github.com/stintdev/stint/web"
 )
 
-// This file names the concrete types that a daemon is made of, and builds them from the
-// configuration, from the store up. No other file imports a store, the layers around it,
-// or the record; a test sees to that.
+// This file builds the parts of a daemon from the configuration, from the store up. No
+// other file imports a store, the layers around it, or the record, as a test checks.
 
-// parts are what a daemon is made of.
+// parts are the parts of a daemon.
 type parts struct {
 	store     stint.Store
 	redis     *redisstore.Store // nil: counters are in memory
@@ -43,37 +39,37 @@ type parts struct {
 	operators *operators
 }
 
-// control is the database that a daemon follows, and what it writes there.
+// control is the database, and what the daemon writes there.
 type control struct {
 	catalog *catalog.Catalog
 	node    *catalog.Node
 	usage   *catalog.Usage
-	record  *recording // nil: there is none
+	record  *recording // nil: none
 	started bool
 }
 
-// recording is what a daemon writes down of its decisions.
+// recording writes the record of decisions.
 type recording struct {
 	recorder *record.Recorder
-	spool    *record.Spool // nil: there is none
+	spool    *record.Spool // nil: none
 	pipeline *record.Pipeline
 	store    *rollup.Store
 	archive  func(context.Context) error // nil: events stay
-	quit     context.CancelFunc          // ends what archives; nil: nothing does
+	quit     context.CancelFunc          // stops archiving; nil: it does not run
 	done     chan struct{}
 	started  bool
 }
 
-// operators is what operators are served.
+// operators is the admin API.
 type operators struct {
 	api *admin.API
 	// tokens is the catalog of the rules or, if there is none, one in memory, whose
-	// tokens end with the process.
+	// tokens are lost with the process.
 	tokens *catalog.Catalog
-	own    bool // it is to be closed
+	own    bool // tokens is in memory, and closed with the API
 }
 
-// build makes all parts, from the store up.
+// build builds all parts, from the store up.
 func (d *Daemon) build(ctx context.Context) error {
 	d.metrics = newMetrics(d)
 	var err error
@@ -100,7 +96,7 @@ func (d *Daemon) build(ctx context.Context) error {
 			all = append(all, d.control.record.recorder)
 		}
 	}
-	content, err := d.content(database)
+	content, err := d.config.content(database)
 	if err != nil {
 		return err
 	}
@@ -134,29 +130,21 @@ func (d *Daemon) build(ctx context.Context) error {
 	return nil
 }
 
-// content is what decides at the start.
-func (d *Daemon) content(database *Content) (Content, error) {
-	if database != nil {
-		return *database, nil
-	}
-	return d.config.Content()
-}
-
-// breakerState is the state of the breaker around Redis, in a word.
+// breakerState returns the state of the breaker around Redis.
 func (p *parts) breakerState() string { return layer.State(p.breaker.Load()).String() }
 
-// StoreOptions are what a store of counters is told, and what it tells.
+// StoreOptions configure a store of counters.
 type StoreOptions struct {
 	Observer layer.Observer
 	Log      *slog.Logger
-	Replicas func() int              // how many share the limits
-	Breaker  func(state layer.State) // told when it changes; nil: no one is
+	Replicas func() int              // how many nodes share the limits
+	Breaker  func(state layer.State) // called when it changes; nil: not called
 }
 
-// OpenStore returns the store of counters, in memory or in Redis. One in Redis is in
-// the recommended layers, of which the observer is told, and falls back on this node's
-// memory, by its share among the replicas. It need not be there yet. Close the store; the
-// Redis beneath it, which is nil if there is none, is closed with it.
+// OpenStore returns the store of counters, in memory or in Redis. One in Redis has the
+// recommended layers around it, and falls back to counters in memory with this node's
+// share of the limits. Redis need not be reachable yet. Closing the store also closes the
+// Redis store beneath it, which is nil for counters in memory.
 func (c *Config) OpenStore(o StoreOptions) (stint.Store, *redisstore.Store, error) {
 	s := &c.Server
 	local, err := memstore.New(memstore.Options{MaxKeys: s.MaxKeys})
@@ -173,7 +161,7 @@ func (c *Config) OpenStore(o StoreOptions) (stint.Store, *redisstore.Store, erro
 	stack, err := layer.New(shared, layer.Options{
 		Retry: layer.RetryOptions{Budget: time.Duration(s.StoreBudget)},
 		Breaker: layer.BreakerOptions{
-			Slow: time.Duration(s.StoreBudget) / 5 * 4, // below the budget, or it is never seen
+			Slow: time.Duration(s.StoreBudget) / 5 * 4, // below the budget, or no call would ever be slow
 			OnChange: func(to layer.Change) {
 				o.Log.Warn("breaker", "state", to.To.String(), "reason", to.Reason)
 				if o.Breaker != nil {
@@ -196,11 +184,10 @@ func (c *Config) OpenStore(o StoreOptions) (stint.Store, *redisstore.Store, erro
 	return stack, shared, nil
 }
 
-// newLive returns what knows of the last seconds, and what shows decisions as they are
-// made. They show of addresses what the record may keep of them, also if there is no
-// record.
+// newLive returns the live view and the tap of decisions. They show addresses as they
+// would be recorded, even if there is no record.
 func (c *Config) newLive() (*record.Live, *record.Tap, error) {
-	o := c.Server.Record.recorder(c.credentials.ipKey, nodeName(c.Server.Catalog.Node))
+	o := c.recorder()
 	live, err := record.NewLive(record.LiveOptions{Node: o.Node, Privacy: o.Privacy, HashKey: o.HashKey})
 	if err != nil {
 		return nil, nil, err
@@ -209,8 +196,8 @@ func (c *Config) newLive() (*record.Live, *record.Tap, error) {
 	return live, tap, err
 }
 
-// OpenCatalog returns the catalog in the database that the settings name. The database
-// need not be there yet. Close it.
+// OpenCatalog returns the catalog in the configured database, which need not be reachable
+// yet. The caller must close it.
 func (c *Config) OpenCatalog(side catalog.Side) (*catalog.Catalog, error) {
 	k, err := catalog.Open(string(c.Server.Database), catalog.Options{
 		KeyPrefix: c.Identity.APIKeyPrefix, Pepper: c.credentials.pepper, Side: side,
@@ -221,8 +208,8 @@ func (c *Config) OpenCatalog(side catalog.Side) (*catalog.Catalog, error) {
 	return k, nil
 }
 
-// openCatalog opens the database and returns what it has, or what it had when it could
-// last be reached.
+// openCatalog opens the database and returns its content, or the last good content if it
+// cannot be reached.
 func (d *Daemon) openCatalog(ctx context.Context) (*Content, error) {
 	var side catalog.Side
 	if d.redis != nil {
@@ -235,11 +222,11 @@ func (d *Daemon) openCatalog(ctx context.Context) (*Content, error) {
 	d.control = &control{catalog: c, usage: c.NewUsage(catalog.UsageOptions{Log: d.log})}
 	settings := &d.config.Server.Catalog
 	d.control.node, err = c.NewNode(catalog.NodeOptions{
-		Name: nodeName(settings.Node), Version: d.version, Poll: time.Duration(settings.Poll), Migrate: settings.Migrate,
-		LastGood:  d.config.lastGood(d.source.Environ),
+		Name: d.config.nodeName(), Version: d.version, Poll: time.Duration(settings.Poll), Migrate: settings.Migrate,
+		LastGood:  d.config.stateDir(settings.LastGood, d.source.Environ, ""),
 		CacheSize: settings.CacheSize, CacheTTL: time.Duration(settings.CacheTTL), Log: d.log,
 		State: func() json.RawMessage {
-			state, _ := json.Marshal(d.nodeState()) // which has nothing that could not be
+			state, _ := json.Marshal(d.nodeState()) // always possible
 			return state
 		},
 	})
@@ -251,20 +238,20 @@ func (d *Daemon) openCatalog(ctx context.Context) (*Content, error) {
 			return nil, err
 		}
 	}
-	first, err := d.control.node.First(ctx)
+	return firstContent(ctx, d.control.node)
+}
+
+// firstContent returns the content of the database.
+func firstContent(ctx context.Context, node *catalog.Node) (*Content, error) {
+	first, err := node.First(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("server.database: %w", err)
 	}
-	return &Content{Rules: first.Rules, Lists: first.Lists, Directory: d.control.node.Directory(), Keys: true}, nil
+	return &Content{Rules: first.Rules, Lists: first.Lists, Directory: node.Directory(), Keys: true}, nil
 }
 
-// follow has use called with the rules and lists of the database, whenever they change.
-func (c *control) follow(ctx context.Context, use func(*rule.Set, identity.Lists) error) {
-	c.node.Start(ctx, func(_ context.Context, s *catalog.Snapshot) error { return use(s.Rules, s.Lists) })
-}
-
-// Read returns what decides as it is now, in the file or in the database, for those who
-// want to look at it once. Call done at the end.
+// Read returns the content as it is now, from the file or the database, for commands that
+// read it once. The caller must call done.
 func (c *Config) Read(ctx context.Context) (content Content, done func(), err error) {
 	if c.Server.Database == "" {
 		content, err = c.Content()
@@ -280,17 +267,17 @@ func (c *Config) Read(ctx context.Context) (content Content, done func(), err er
 	}
 	done = func() {
 		node.Stop(ctx)
-		_ = db.Close() // it was only read
+		_ = db.Close() // nothing was written
 	}
-	first, err := node.First(ctx)
+	first, err := firstContent(ctx, node)
 	if err != nil {
 		done()
-		return content, nil, fmt.Errorf("server.database: %w", err)
+		return content, nil, err
 	}
-	return Content{Rules: first.Rules, Lists: first.Lists, Directory: node.Directory(), Keys: true}, done, nil
+	return *first, done, nil
 }
 
-// fill puts the rules of the demo into its database.
+// fill writes the rules of the demo to its database.
 func (*demo) fill(ctx context.Context, c *catalog.Catalog) error {
 	var d catalog.Document
 	if _, problems := strict.TOML("demo-rules.toml", demoRules, &d); len(problems) > 0 {
@@ -303,14 +290,13 @@ func (*demo) fill(ctx context.Context, c *catalog.Catalog) error {
 	return err
 }
 
-// openRecord makes what records decisions, into the database that is open.
+// openRecord opens the record of decisions, in the database.
 func (d *Daemon) openRecord(ctx context.Context) (err error) {
-	s, c := &d.config.Server.Record, d.control
-	r := new(recording)
+	c, r := d.control, new(recording)
 	if r.store, err = rollup.New(c.catalog.Database(), rollup.Options{Log: d.log}); err != nil {
 		return err
 	}
-	if r.recorder, err = record.NewRecorder(s.recorder(d.config.credentials.ipKey, nodeName(d.config.Server.Catalog.Node))); err != nil {
+	if r.recorder, err = record.NewRecorder(d.config.recorder()); err != nil {
 		return err
 	}
 	if r.spool, err = d.openSpool(ctx); err != nil {
@@ -324,8 +310,9 @@ func (d *Daemon) openRecord(ctx context.Context) (err error) {
 	return err
 }
 
-func (s *Record) recorder(key identity.Secret, node string) record.RecorderOptions {
-	o := record.RecorderOptions{Sample: -1, Region: s.Region, Node: node}
+func (c *Config) recorder() record.RecorderOptions {
+	s := &c.Server.Record
+	o := record.RecorderOptions{Sample: -1, Region: s.Region, Node: c.nodeName()}
 	if s.SampleEvery > 0 {
 		o.Sample = 1 / float64(s.SampleEvery)
 	}
@@ -333,24 +320,17 @@ func (s *Record) recorder(key identity.Secret, node string) record.RecorderOptio
 	case truncateIP:
 		o.Privacy = record.TruncateIP
 	case hashIP:
-		o.Privacy, o.HashKey = record.HashIP, []byte(key)
+		o.Privacy, o.HashKey = record.HashIP, []byte(c.credentials.ipKey)
 	}
 	return o
 }
 
-// openSpool opens the spool. If no place was set for it, it may do without: another
-// process may have the usual one.
+// openSpool opens the spool. A default one is optional: another process may be using it.
 func (d *Daemon) openSpool(ctx context.Context) (*record.Spool, error) {
 	s := &d.config.Server.Record
-	dir := s.Spool
-	switch {
-	case dir == keepNothing || d.config.Server.Database == inMemoryDatabase:
+	dir := d.config.stateDir(s.Spool, d.source.Environ, "spool")
+	if dir == "" {
 		return nil, nil
-	case dir == "":
-		if dir = StateDir(d.source.Environ); dir == "" {
-			return nil, nil
-		}
-		dir = filepath.Join(dir, "spool")
 	}
 	spool, err := record.OpenSpool(record.SpoolOptions{Dir: dir, MaxBytes: int64(s.SpoolSize)})
 	switch {
@@ -359,11 +339,11 @@ func (d *Daemon) openSpool(ctx context.Context) (*record.Spool, error) {
 	case s.Spool != "":
 		return nil, fmt.Errorf("server.record.spool: %w", err)
 	}
-	d.log.WarnContext(ctx, "there is no spool: while the database is away, events are kept in memory as far as they fit", "problem", err.Error())
+	d.log.WarnContext(ctx, "there is no spool: while the database is down, events are kept in memory, and dropped when it is full", "problem", err.Error())
 	return nil, nil
 }
 
-// archiving returns what archives months that are old, or deletes them.
+// archiving returns a function that archives or deletes old months.
 func (d *Daemon) archiving(ctx context.Context, store *rollup.Store) (func(context.Context) error, error) {
 	s := &d.config.Server.Record
 	switch s.Archive {
@@ -387,13 +367,13 @@ func (d *Daemon) archiving(ctx context.Context, store *rollup.Store) (func(conte
 			_, err = a.Expire(ctx)
 		}
 		if errors.Is(err, archive.ErrBusy) {
-			return nil // another node is at it
+			return nil // another node is doing it
 		}
 		return err
 	}, nil
 }
 
-// OpenArchive returns the archive that the settings name, of what a store holds.
+// OpenArchive returns the configured archive of a store.
 func (c *Config) OpenArchive(ctx context.Context, store archive.Source, progress func(done, all int64, what string)) (*archive.Archive, error) {
 	s := &c.Server.Record
 	bucket, err := blob.Open(ctx, string(s.Archive), blob.Options{})
@@ -405,17 +385,18 @@ func (c *Config) OpenArchive(ctx context.Context, store archive.Source, progress
 		keep = years(s.ArchiveYears)
 	}
 	return archive.New(store, bucket, archive.Options{
-		Retention: time.Duration(s.Retention), Keep: keep, Node: nodeName(c.Server.Catalog.Node), Progress: progress,
+		Retention: time.Duration(s.Retention), Keep: keep, Node: c.nodeName(), Progress: progress,
 	})
 }
 
-// openAdmin makes what operators are served.
+// openAdmin creates the admin API.
 func (d *Daemon) openAdmin(ctx context.Context) (err error) {
 	d.operators = new(operators)
 	o := admin.Options{
 		Engine: d.engine, Resolver: d.reloader.Resolver, Store: d.store, Live: d.live, Tap: d.tap,
-		File: d.source.Path, Status: d.status, NodeState: d.nodeState, Settings: d.settings,
-		Token: d.config.credentials.adminToken, Web: web.Files(), Log: d.log,
+		File: d.source.Path, Status: d.status, NodeState: d.nodeState,
+		Settings: func() []admin.Setting { return d.reloader.Config().Settings() },
+		Token:    d.config.credentials.adminToken, Web: web.Files(), Log: d.log,
 		Document: func() *catalog.Document { return &d.reloader.Config().Document },
 	}
 	if c := d.control; c != nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestWire checks that only wire.go names what a daemon is built of.
+// TestWire checks that only wire.go imports the parts of a daemon.
 func TestWire(t *testing.T) {
 	t.Parallel()
 	const module = "github.com/stintdev/stint/"

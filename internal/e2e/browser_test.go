@@ -34,8 +34,8 @@ import (
 
 // This file is long: the whole driver of the browser, which all dashboard tests share.
 
-// chromium is the browser that all tests share. It is a server like the others: killed
-// with all its children at the end, and its profile removed.
+// chromium is the browser that all tests share. Like other servers, it is killed with its
+// children at the end, and its profile is removed.
 var chromium = testserver.Share(func(g *testserver.Group) (*testserver.Process, error) {
 	var p *testserver.Process
 	return p, g.Start("chromium", func(made *testserver.Process) error {
@@ -56,8 +56,7 @@ var chromium = testserver.Share(func(g *testserver.Group) (*testserver.Process, 
 	})
 })
 
-// chromiumFlags make it start fast, ask no one anything, and treat all pages as if each
-// were looked at.
+// chromiumFlags make it start fast, stay offline, and treat all pages as visible.
 var chromiumFlags = []string{
 	"--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--mute-audio",
 	"--no-first-run", "--no-default-browser-check", "--disable-extensions", "--disable-default-apps", "--disable-sync",
@@ -69,8 +68,8 @@ var chromiumFlags = []string{
 	"--font-render-hinting=none", "--lang=en-GB",
 }
 
-// tab is a page in a browser, with cookies and storage of its own. What it does, a person
-// could do: it looks for roles and names, clicks with a mouse and types with keys.
+// tab is a page in a browser, with its own cookies and storage. It does what a person could
+// do: it finds elements by role and name, clicks and types.
 type tab struct {
 	testing.TB
 	ctx  context.Context
@@ -85,13 +84,13 @@ type tab struct {
 	ended     map[network.RequestID]bool   // which may be heard of first
 }
 
-// The sizes of windows: a desk, and a telephone.
+// The sizes of windows: a desktop and a phone.
 var (
 	wide   = [2]int64{1440, 900}
 	narrow = [2]int64{360, 740}
 )
 
-// newTab opens a tab for the dashboard of a site, which shows nothing yet.
+// newTab opens an empty tab for the dashboard of a site.
 func newTab(t testing.TB, site string, size [2]int64) *tab {
 	t.Helper()
 	ctx, cancel := remote.NewAllocator(context.WithoutCancel(t.Context()), "ws://"+chromium(t).Addr(), remote.WithDialTimeout(patience))
@@ -179,8 +178,8 @@ func (w *tab) logged(e log.EventEntryAdded) {
 	}
 }
 
-// clean checks that nothing has gone wrong in the page, and forgets it. A page that is to
-// get errors as answers says so.
+// clean checks that nothing has failed in the page, and resets that. Expected errors must
+// be given.
 func (w *tab) clean(answersMayFail bool) {
 	w.Helper()
 	w.mu.Lock()
@@ -191,7 +190,7 @@ func (w *tab) clean(answersMayFail bool) {
 	w.told, w.refused, w.elsewhere = nil, nil, nil
 }
 
-// resize makes the window as large as this.
+// resize sets the size of the window.
 func (w *tab) resize(size [2]int64) {
 	w.Helper()
 	call(w, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: size[0], Height: size[1], DeviceScaleFactor: 1})
@@ -219,7 +218,7 @@ func (w *tab) open(path string) {
 	}
 }
 
-// visit goes to another page of a dashboard that is open.
+// visit goes to another page of an open dashboard.
 func (w *tab) visit(path string) {
 	w.Helper()
 	eval[any](w, fmt.Sprintf("void (location.hash = %q)", strings.TrimPrefix(path, "/")))
@@ -251,7 +250,7 @@ func (w *tab) try(limit time.Duration, check func() error) error {
 	}
 }
 
-// eval returns what an expression is in the page.
+// eval returns the value of an expression in the page.
 func eval[T any](w *tab, expression string) T {
 	w.Helper()
 	v, err := tryEval[T](w, expression)
@@ -272,7 +271,7 @@ func tryEval[T any](w *tab, expression string) (v T, err error) {
 	return v, err
 }
 
-// element is something in the page, as those see it who do not see it: by its role and its
+// element is an element of the page, as assistive technology sees it: with a role and a
 // name.
 type element struct {
 	w                 *tab
@@ -282,8 +281,8 @@ type element struct {
 	properties        map[string]string
 }
 
-// all returns the elements of a role that have one of the names now, or any name if none
-// is given.
+// all returns the current elements with a role and one of the names, or any name if none is
+// given.
 func (w *tab) all(role string, names ...string) ([]element, error) {
 	r, err := chromedp.Call(w.ctx, dom.GetDocument, dom.GetDocumentParams{Depth: new(int64)})
 	if err != nil {
@@ -322,7 +321,7 @@ func (w *tab) allIn(root cdp.BackendNodeID, role string, names ...string) ([]ele
 	return out, nil
 }
 
-// one returns the only element of a role and a name.
+// one returns the only element with a role and a name.
 func (w *tab) one(role, name string) (element, error) {
 	found, err := w.all(role, name)
 	if err != nil {
@@ -334,7 +333,7 @@ func (w *tab) one(role, name string) (element, error) {
 	return found[0], nil
 }
 
-// see waits until there is one element of a role and a name, and returns it.
+// see waits for the only element with a role and a name, and returns it.
 func (w *tab) see(role, name string) element {
 	w.Helper()
 	var e element
@@ -345,7 +344,7 @@ func (w *tab) see(role, name string) element {
 	return e
 }
 
-// closed waits until there is no dialog of this title.
+// closed waits until there is no dialog with this title.
 func (w *tab) closed(title string) {
 	w.Helper()
 	w.until(patience, func() error {
@@ -357,7 +356,7 @@ func (w *tab) closed(title string) {
 	})
 }
 
-// says waits until the page has all of these texts.
+// says waits until the page contains all of these texts.
 func (w *tab) says(texts ...string) {
 	w.Helper()
 	w.until(patience, func() error { return w.saysNow(texts...) })
@@ -376,7 +375,7 @@ func (w *tab) saysNow(texts ...string) error {
 	return nil
 }
 
-// brief is where the page is, and what it says.
+// brief describes the address and the text of the page.
 func (w *tab) brief() string {
 	text, err := tryEval[string](w, "location.hash + ' ' + document.body.innerText")
 	if err != nil {
@@ -387,7 +386,7 @@ func (w *tab) brief() string {
 
 func shorten(text string) string { return text[:min(len(text), 3000)] }
 
-// apply calls a function of JavaScript with the element as this.
+// apply calls a JavaScript function with the element as this.
 func (e element) apply(function string, into any, args ...any) error {
 	found, err := chromedp.Call(e.w.ctx, dom.ResolveNode, dom.ResolveNodeParams{BackendNodeID: e.node, ObjectGroup: "apply"})
 	if err != nil {
@@ -414,8 +413,8 @@ func (e element) apply(function string, into any, args ...any) error {
 	return err
 }
 
-// place scrolls an element to the middle, and returns where it can be clicked, unless
-// something else is in front of it.
+// place scrolls an element to the middle, and returns where to click it, unless something
+// is in front of it.
 const place = `function () {
 	this.scrollIntoView({ block: 'center', inline: 'center', behavior: 'instant' })
 	const r = this.getBoundingClientRect()
@@ -427,8 +426,7 @@ const place = `function () {
 	return [x, y]
 }`
 
-// click clicks what find finds. What is found may be drawn anew meanwhile, and is looked
-// for again.
+// click clicks the element that find returns. It retries if the element was redrawn.
 func (w *tab) click(role, name string) {
 	w.Helper()
 	w.clickOn(func() (element, error) { return w.one(role, name) })
@@ -456,7 +454,7 @@ func (w *tab) clickOn(find func() (element, error)) {
 	}
 }
 
-// fill types a text into a field, in place of what is there.
+// fill replaces the text of a field.
 func (w *tab) fill(label, text string) {
 	w.Helper()
 	find := func() (element, error) {
@@ -500,8 +498,8 @@ func (w *tab) choose(label, option string) {
 	})
 }
 
-// press presses keys, one after the other. What a page does with a key it can keep from
-// being typed, as with a real one.
+// press presses keys, one after the other. As with real keys, the page can handle them
+// instead of typing.
 func (w *tab) press(keys string) {
 	w.Helper()
 	for _, r := range keys {
@@ -522,7 +520,7 @@ func (w *tab) press(keys string) {
 	}
 }
 
-// focused is the role and the name of what has the focus, or "nothing".
+// focused returns the role and the name of the focused element, or "nothing".
 func (w *tab) focused() string {
 	w.Helper()
 	if eval[bool](w, "document.activeElement === document.body") {
@@ -541,7 +539,7 @@ func (w *tab) focused() string {
 	return role + " " + name
 }
 
-// focuses waits until something has the focus.
+// focuses waits until an element has the focus.
 func (w *tab) focuses(role, name string) {
 	w.Helper()
 	w.until(patience, func() error {
@@ -552,7 +550,7 @@ func (w *tab) focuses(role, name string) {
 	})
 }
 
-// settled waits until the page is there, and waits for nothing but what it is told live.
+// settled waits until the page is loaded, and has no requests except streams.
 func (w *tab) settled(title string) {
 	w.Helper()
 	w.see("heading", title)
@@ -569,13 +567,13 @@ func (w *tab) settled(title string) {
 	w.drawn()
 }
 
-// drawn waits until what is there is drawn, also charts, which follow in the next frame.
+// drawn waits until everything is drawn, including charts, which follow in the next frame.
 func (w *tab) drawn() {
 	w.Helper()
 	eval[any](w, "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))")
 }
 
-// underWay are the requests that have no answer yet.
+// underWay returns the requests without a response.
 func (w *tab) underWay() (n []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -587,7 +585,7 @@ func (w *tab) underWay() (n []string) {
 	return n
 }
 
-// keep writes what is seen to STINT_SCREENSHOTS, as PNG, if that is set.
+// keep writes a screenshot to STINT_SCREENSHOTS, as PNG, if that is set.
 func (w *tab) keep(name string) {
 	w.Helper()
 	dir := os.Getenv("STINT_SCREENSHOTS")
@@ -603,7 +601,7 @@ func (w *tab) keep(name string) {
 	}
 }
 
-// clickIn is click within something else, such as a dialog.
+// clickIn is click within another element, such as a dialog.
 func (w *tab) clickIn(role, name, innerRole, innerName string) {
 	w.Helper()
 	w.clickOn(func() (element, error) {

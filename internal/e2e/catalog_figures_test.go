@@ -21,12 +21,12 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// soon is how long a change may take to be enforced. A second is what is promised of a
-// machine that has not as much else to do as one that runs tests.
+// soon is how long a change may take to be enforced. Documented is a second, on a machine
+// that is not as busy as one that runs tests.
 const soon = 5 * time.Second
 
-// verdict is what the decision API says, as far as these tests look at it. One that
-// could not be made has no outcome.
+// verdict is the part of a response of the decision API that these tests use. A failed
+// request has no outcome.
 type verdict struct {
 	Allowed bool
 	Outcome string
@@ -63,7 +63,7 @@ func (s *server) check(t testing.TB, request string) verdict {
 	return v
 }
 
-// load is requests for decisions, at a constant rate.
+// load requests decisions at a constant rate.
 type load struct {
 	decided atomic.Int64
 	batches []atomic.Int64 // of each node
@@ -73,15 +73,15 @@ type load struct {
 	work    sync.WaitGroup
 }
 
-// batch is how many decisions a load asks for at once, and pace how often it does.
+// batch is how many decisions a load requests at once, and pace how often.
 const (
 	batch = 25
 	pace  = 10 * time.Millisecond
 )
 
-// startLoad asks each node for 2,500 decisions a second, if the machine can, until the
-// load is stopped. They are about the requests, in turn. Each verdict is looked at, in
-// the order in which the node was asked; if something is wrong with one, that load ends.
+// startLoad requests 2,500 decisions per second from each node, if the machine can, until
+// the load is stopped. The requests are used in turn. Every verdict is checked, in the
+// order of the requests of a node; an error ends that load.
 func startLoad(t *testing.T, nodes []*server, requests []string, look func(node int, v *verdict) error) *load {
 	t.Helper()
 	var body strings.Builder
@@ -128,7 +128,7 @@ func startLoad(t *testing.T, nodes []*server, requests []string, look func(node 
 	return l
 }
 
-// stop ends the load, and says how much it was.
+// stop ends the load, and logs its size.
 func (l *load) stop() string {
 	select {
 	case <-l.quit:
@@ -141,7 +141,7 @@ func (l *load) stop() string {
 		float64(l.decided.Load())/took.Seconds(), batch, time.Duration(l.slowest.Load()).Round(time.Millisecond))
 }
 
-// moves waits until each node has decided what it was asked since.
+// moves waits until each node has made another decision.
 func (l *load) moves(t testing.TB) {
 	t.Helper()
 	for node := range l.batches {
@@ -155,7 +155,7 @@ func (l *load) moves(t testing.TB) {
 	}
 }
 
-// quantiles are for people.
+// quantiles formats durations for people.
 func quantiles(all []time.Duration) string {
 	return fmt.Sprintf("p50 %v, p99 %v, max %v", quantile(all, 0.5), quantile(all, 0.99), quantile(all, 1))
 }
@@ -165,7 +165,7 @@ func quantile(all []time.Duration, q float64) time.Duration {
 	return all[int(math.Ceil(q*float64(len(all))))-1].Round(10 * time.Microsecond)
 }
 
-// generations begin here: no limit of a generation is ever reached.
+// Generations start here: no limit of a generation is ever reached.
 const generations = 1_000_000_000
 
 // generation is a catalog in which three rules that apply to every request have the same
@@ -181,8 +181,8 @@ func generation(n int64) *catalog.Document {
 	}}
 }
 
-// generationOf returns which generation has decided, and an error if it was not one, or
-// not one alone.
+// generationOf returns the generation that has decided, or an error if there is not exactly
+// one.
 func generationOf(v *verdict) (int64, error) {
 	if v.Outcome != "allowed" || len(v.Limits) != 3 {
 		return 0, fmt.Errorf("%+v, want it allowed by three limits", *v)
@@ -195,15 +195,15 @@ func generationOf(v *verdict) (int64, error) {
 	return v.Limits[0].Max - generations, nil
 }
 
-// sighting is a node that was seen to enforce a generation for the first time.
+// sighting is the first time that a node enforced a generation.
 type sighting struct {
 	node       int
 	generation int64
 	at         time.Time
 }
 
-// TestCatalogPropagates changes rules and a tier together, again and again, while two
-// nodes decide by them.
+// TestCatalogPropagates changes rules and a tier together, again and again, while two nodes
+// use them.
 func TestCatalogPropagates(t *testing.T) {
 	t.Parallel()
 	for name, counters := range map[string]func(testing.TB) []string{
@@ -288,9 +288,9 @@ func TestCatalogPropagates(t *testing.T) {
 	}
 }
 
-// TestCatalogReload changes one of very many rules again and again, and compares how long
-// decisions take meanwhile with how long they take while as much is written of which the
-// server is not told: the database and who writes share its processors.
+// TestCatalogReload changes one of very many rules again and again, and compares the
+// latency of decisions with that during as many writes that do not concern the server: the
+// database and the writer share its processors.
 func TestCatalogReload(t *testing.T) {
 	t.Parallel()
 	const (
@@ -299,7 +299,7 @@ func TestCatalogReload(t *testing.T) {
 		worst, least = 5, 50 * time.Millisecond
 	)
 	_, url := newCatalog(t)
-	// By SQL: that a writer reads and checks all rules should not be this machine's work.
+	// By SQL, so that a writer need not read and check all rules on this machine.
 	const body = `jsonb_build_object('name', 'rule' || n, 'match', jsonb_build_object('paths', jsonb_build_array('/area' || n %% 100 || '/thing' || n || '/*')),
 		'count_by', jsonb_build_array('user'), 'limits', jsonb_build_array(jsonb_build_object('name', 'limit' || n, 'limit', '%d/1h')))`
 	testpostgres.Exec(t, url, raise("rule1", fmt.Sprintf(`insert into stint_rules
@@ -387,7 +387,7 @@ func TestCatalogReload(t *testing.T) {
 	}
 }
 
-// decided is how many decisions have taken no longer than each bound, in seconds.
+// decided is the number of decisions up to each latency bound, in seconds.
 type decided map[float64]float64
 
 func (s *server) decided(t testing.TB) decided {
@@ -410,8 +410,7 @@ func (s *server) decided(t testing.TB) decided {
 	return out
 }
 
-// until returns the bound below which a part of those decisions are that were made until
-// later.
+// until returns the bound of a quantile of the decisions that were made until later.
 func (d decided) until(later decided, part float64) time.Duration {
 	bounds := slices.Sorted(maps.Keys(later))
 	all := later[bounds[len(bounds)-1]] - d[bounds[len(bounds)-1]]

@@ -30,7 +30,7 @@ func newCatalog(t testing.TB) (*catalog.Catalog, string) {
 	return openCatalog(t, url), url
 }
 
-// openCatalog opens a catalog that a test writes to, and brings it up to date.
+// openCatalog opens a catalog for a test to write to, and migrates it.
 func openCatalog(t testing.TB, url string) *catalog.Catalog {
 	t.Helper()
 	c, err := catalog.Open(url, catalog.Options{})
@@ -48,13 +48,13 @@ func openCatalog(t testing.TB, url string) *catalog.Catalog {
 	return c
 }
 
-// follow starts a stint that follows a catalog. Variables go over that.
+// follow starts a stint that uses a catalog. Variables override the settings.
 func follow(t testing.TB, url string, environ ...string) *server {
 	t.Helper()
 	return serve(t, noSettings, following(t, url, environ...)...)
 }
 
-// noSettings are for a stint that has all in its environment.
+// noSettings is for a stint with all settings in its environment.
 const noSettings = "# all is in the environment\n"
 
 func following(t testing.TB, url string, environ ...string) []string {
@@ -64,7 +64,7 @@ func following(t testing.TB, url string, environ ...string) []string {
 	}, environ...)
 }
 
-// apply makes a catalog what a document says. The database may just have come back.
+// apply applies a document to a catalog. The database may just have come back.
 func apply(t testing.TB, c *catalog.Catalog, d *catalog.Document) {
 	t.Helper()
 	eventually(t, patience, func() error {
@@ -76,7 +76,7 @@ func apply(t testing.TB, c *catalog.Catalog, d *catalog.Document) {
 	})
 }
 
-// raise returns SQL that changes a rule as a writer does, but unchecked.
+// raise returns SQL that changes a rule like a writer, but without checks.
 func raise(id, sql string) string {
 	return `update stint_catalog set revision = revision + 1, stamp = gen_random_uuid();
 		` + sql + `;
@@ -85,7 +85,7 @@ func raise(id, sql string) string {
 		notify stint_catalog`
 }
 
-// eventually waits until check returns nil, which it must within a time.
+// eventually waits until check returns nil, and fails after a time.
 func eventually(t testing.TB, limit time.Duration, check func() error) {
 	t.Helper()
 	if err := testserver.Poll(limit, check); err != nil {
@@ -108,13 +108,13 @@ func get(t testing.TB, url string) (status int, body string) {
 	return w.StatusCode, string(text)
 }
 
-// ready waits until /readyz says all of these, with 200.
+// ready waits until /readyz returns 200 and contains all of these texts.
 func (s *server) ready(t testing.TB, want ...string) {
 	t.Helper()
 	eventually(t, patience, func() error { return says(t, s.api+"/readyz", want...) })
 }
 
-// measures waits until /metrics has all of these lines.
+// measures waits until /metrics contains all of these lines.
 func (s *server) measures(t testing.TB, want ...string) {
 	t.Helper()
 	s.wait(t, func() error {
@@ -130,7 +130,7 @@ func (s *server) measures(t testing.TB, want ...string) {
 	eventually(t, patience, func() error { return says(t, url, want...) })
 }
 
-// allWell is how /readyz begins then.
+// allWell is the start of /readyz if all checks are ok.
 const allWell = "{\n  \"status\": \"ok\""
 
 func says(t testing.TB, url string, want ...string) error {
@@ -147,7 +147,7 @@ func says(t testing.TB, url string, want ...string) error {
 	return nil
 }
 
-// known is a request whose key and user a catalog has: those of a user of the tier gold.
+// known is a request with a key and a user in the catalog, whose tier is gold.
 func known(t testing.TB, c *catalog.Catalog) (request string) {
 	t.Helper()
 	apply(t, c, generation(0))
@@ -161,7 +161,7 @@ func known(t testing.TB, c *catalog.Catalog) (request string) {
 	return fmt.Sprintf(`{"path": "/", "headers": {"X-API-Key": "%s"}}`, text)
 }
 
-// enforces waits until nodes decide by a generation.
+// enforces waits until nodes enforce a generation.
 func enforces(t testing.TB, request string, n int64, nodes ...*server) {
 	t.Helper()
 	begun := time.Now()
@@ -178,7 +178,7 @@ func enforces(t testing.TB, request string, n int64, nodes ...*server) {
 	t.Logf("generation %d is enforced after %v", n, time.Since(begun))
 }
 
-// TestCatalogOutage takes the database away from nodes that decide.
+// TestCatalogOutage stops the database of running nodes.
 func TestCatalogOutage(t *testing.T) {
 	t.Parallel()
 	first := testpostgres.Start(t)
@@ -206,7 +206,7 @@ func TestCatalogOutage(t *testing.T) {
 
 	first.Kill(t)
 	each(func(s *server) {
-		s.ready(t, `"status": "degraded"`, "the database cannot be asked since ", "what is known stays in use")
+		s.ready(t, `"status": "degraded"`, "the database cannot be reached since ", "stays in use")
 		s.measures(t, "stint_database_up 0", "stint_catalog_current 1")
 	})
 	first.Restart(t)
@@ -232,13 +232,13 @@ func TestCatalogOutage(t *testing.T) {
 	enforces(t, request, 2, nodes...)
 	each(func(s *server) { s.ready(t, allWell) })
 
-	// A node that was stopped starts while there is no database.
+	// A node starts without a database.
 	second.Kill(t)
-	each(func(s *server) { s.ready(t, "the database cannot be asked since ") })
+	each(func(s *server) { s.ready(t, "the database cannot be reached since ") })
 	t.Log(l.stop())
 	nodes[0].stop(t)
 	nodes[0] = follow(t, url, lastGood)
-	nodes[0].ready(t, `"status": "degraded"`, "the database cannot be asked since ", "rules are as they were kept on disk at ")
+	nodes[0].ready(t, `"status": "degraded"`, "the database cannot be reached since ", "the rules come from disk, as of ")
 	nodes[0].measures(t, "stint_database_up 0", "stint_catalog_current 0", fmt.Sprint("stint_catalog_revision ", nodes[1].metric(t, "stint_catalog_revision")))
 	anyone := `{"path": "/", "user": "alice", "tier": "gold"}`
 	enforces(t, anyone, 2, nodes...)
@@ -255,7 +255,7 @@ func TestCatalogOutage(t *testing.T) {
 	nodes[0].measures(t, "stint_database_up 1", "stint_catalog_current 1")
 }
 
-// metric returns the value of a metric that has no labels.
+// metric returns the value of a metric without labels.
 func (s *server) metric(t testing.TB, name string) int64 {
 	t.Helper()
 	s.measures(t) // waits for the listener
@@ -269,7 +269,7 @@ func (s *server) metric(t testing.TB, name string) int64 {
 	return int64(n)
 }
 
-// TestCatalogBad has a database say what it should not.
+// TestCatalogBad has invalid data in the database.
 func TestCatalogBad(t *testing.T) {
 	t.Parallel()
 	c, url := newCatalog(t)
@@ -286,7 +286,7 @@ func TestCatalogBad(t *testing.T) {
 		l.moves(t)
 	}
 
-	// Notifications that say nothing, or nonsense.
+	// Empty and invalid notifications.
 	loads := nodes[0].metric(t, "stint_catalog_loads_total")
 	for range 5 {
 		testpostgres.Exec(t, url, "select count(pg_notify('stint_catalog', repeat('\"', n))) from generate_series(1, 4000) n")
@@ -297,7 +297,7 @@ func TestCatalogBad(t *testing.T) {
 		t.Errorf("rules were read %d times for one change, want 1", got-loads)
 	}
 
-	// A revision that was there before: that of a backup.
+	// An older revision, from a backup.
 	apply(t, c, generation(2))
 	apply(t, c, generation(3))
 	enforces(t, request, 3, nodes...)
@@ -306,7 +306,7 @@ func TestCatalogBad(t *testing.T) {
 		delete from stint_changes where revision > (select revision from stint_catalog);
 		notify stint_catalog`)
 	each(func(s *server) {
-		s.ready(t, `"status": "degraded"`, "what the database has is not in use since ", "it was set back")
+		s.ready(t, `"status": "degraded"`, "the rules in the database cannot be used since ", "it was set back")
 		s.measures(t, "stint_catalog_current 0", fmt.Sprint("stint_catalog_revision ", revision))
 	})
 	if err := nodes[0].Process.Signal(syscall.SIGHUP); err != nil {
@@ -322,7 +322,7 @@ func TestCatalogBad(t *testing.T) {
 	enforces(t, request, 6, nodes...)
 	each(func(s *server) { s.measures(t, "stint_catalog_current 1") })
 
-	// Rules that no writer would have let through.
+	// Rules that a writer would have rejected.
 	for name, body := range map[string]string{
 		"no limit": `{"name": "bad", "count_by": ["user"], "limits": [{"name": "bad", "limit": "many"}]}`,
 		"newer":    `{"name": "bad", "count_by": ["user"], "phase_of_moon": "full", "limits": [{"name": "bad", "limit": "1/1h"}]}`,
@@ -332,7 +332,7 @@ func TestCatalogBad(t *testing.T) {
 		testpostgres.Exec(t, url, raise("bad", `insert into stint_rules
 			select 'bad', '`+body+`', revision, now(), now(), 'test' from stint_catalog`))
 		each(func(s *server) {
-			s.ready(t, `"status": "degraded"`, "what the database has is not in use since ", "bad")
+			s.ready(t, `"status": "degraded"`, "the rules in the database cannot be used since ", "bad")
 			s.measures(t, "stint_catalog_current 0", fmt.Sprint("stint_catalog_revision ", revision))
 		})
 		enforces(t, request, 6, nodes...)
@@ -347,7 +347,7 @@ func TestCatalogBad(t *testing.T) {
 	t.Log(l.stop())
 }
 
-// TestCatalogKeys has people and their keys change while they make requests.
+// TestCatalogKeys changes users and their keys while they send requests.
 func TestCatalogKeys(t *testing.T) {
 	t.Parallel()
 	c, url := newCatalog(t)
@@ -446,7 +446,7 @@ func TestCatalogKeys(t *testing.T) {
 	}
 }
 
-// TestCatalogReplicas has nodes share limits that Redis does not count for them.
+// TestCatalogReplicas has nodes share limits without Redis.
 func TestCatalogReplicas(t *testing.T) {
 	t.Parallel()
 	const limit = 100
@@ -482,7 +482,7 @@ func TestCatalogReplicas(t *testing.T) {
 	nodes[0].measures(t, "stint_replicas 1")
 }
 
-// TestCatalogRollout starts nodes at once on a database that has nothing in it.
+// TestCatalogRollout starts several nodes at once on an empty database.
 func TestCatalogRollout(t *testing.T) {
 	t.Parallel()
 	url := testpostgres.Shared(t).Database(t)
@@ -500,7 +500,7 @@ func TestCatalogRollout(t *testing.T) {
 	}
 }
 
-// TestCatalogFile has a node follow a file that another process writes to.
+// TestCatalogFile has a node use a SQLite file that another process writes to.
 func TestCatalogFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

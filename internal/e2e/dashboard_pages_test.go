@@ -37,7 +37,7 @@ var pages = []struct{ name, path, title string }{
 	{"nowhere", at("/nowhere"), "Page not found"},
 }
 
-// dialogs are what opens over a page: with which button it does, and its title.
+// dialogs are the dialogs of pages: the button that opens each, and its title.
 var dialogs = []struct{ name, path, title, button, dialog string }{
 	{"shortcuts", at("/rules"), "Rules", "Keyboard shortcuts", "Keyboard shortcuts"},
 	{"ban", at("/subjects/user/bob"), "bob", "Ban", "Ban bob"},
@@ -47,9 +47,8 @@ var dialogs = []struct{ name, path, title, button, dialog string }{
 	{"change", at("/changes", "kind", "rule", "id", "search"), "Change log", "Details of revision 10, search", "Revision 10"},
 }
 
-// TestDashboardPages looks at every page, on a desk and on a telephone, by day and by
-// night: nothing goes wrong in it, nothing sticks out of it, nothing is asked for
-// elsewhere, and those can use it who do not see it.
+// TestDashboardPages checks every page, on a desktop and a phone, in light and dark: it has
+// no errors, does not overflow, loads nothing from elsewhere, and is accessible.
 //
 // It writes screenshots to STINT_SCREENSHOTS, and the pictures of the documents to
 // STINT_DOC_SCREENSHOTS, if these are set.
@@ -104,7 +103,7 @@ func TestDashboardPages(t *testing.T) {
 	})
 }
 
-// illustrate takes the pictures of the documents.
+// illustrate takes the screenshots of the documents.
 func (w *tab) illustrate(dir string, size [2]int64) {
 	w.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -145,8 +144,8 @@ func (w *tab) illustrate(dir string, size [2]int64) {
 	}
 }
 
-// TestDashboardFile looks at the pages of a stint that has its rules in a file, and no
-// record: they say so, where they cannot do what they are for.
+// TestDashboardFile checks the pages of a stint with rules in a file and no record: they
+// say what is not available.
 func TestDashboardFile(t *testing.T) {
 	t.Parallel()
 	s := &site{server: serve(t, limited("1000/1h", newApp(t).address), "STINT_SERVER_ADMIN_ADDRESS=127.0.0.1:0", "STINT_SERVER_ADMIN_TOKEN="+adminToken)}
@@ -178,7 +177,7 @@ func TestDashboardFile(t *testing.T) {
 	}
 }
 
-// envoyToo has a stint serve Envoy as well.
+// envoyToo makes a stint serve Envoy as well.
 func envoyToo(t testing.TB) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -199,7 +198,7 @@ descriptors:
 	return []string{"STINT_ENVOY_CONFIG=" + dir, "STINT_SERVER_GRPC_ADDRESS=127.0.0.1:0"}
 }
 
-// injectAxe makes axe-core known to the page.
+// injectAxe loads axe-core into the page.
 func (w *tab) injectAxe() {
 	w.Helper()
 	text, err := os.ReadFile("../../web/node_modules/axe-core/axe.min.js")
@@ -226,9 +225,9 @@ func (w *tab) look(name, theme string) {
 	}
 }
 
-// askAxe returns what is serious. What all pages have around them is looked at with the
-// first. What is small and half behind a bar seems to be too close to the next: it is
-// looked at again where nothing is in front of it.
+// askAxe returns serious problems. The frame of all pages is checked with the first one. A
+// small element that is half covered by a bar seems too close to the next one: it is
+// checked again where nothing covers it.
 const askAxe = `(async () => {
 	const on = document.querySelector('dialog[open]') ?? (window.looked ? document.querySelector('main') : document)
 	window.looked = true
@@ -244,7 +243,8 @@ const askAxe = `(async () => {
 		.map((n) => n.html.slice(0, 160) + ' ' + n.any.map((a) => a.message).join(', ')).join(' | '))
 })()`
 
-// sticksOut names what is wider than the window, if the page can be scrolled to it.
+// sticksOut returns the elements that are wider than the window, if the page can be
+// scrolled to them.
 const sticksOut = `(() => {
 	const page = document.scrollingElement
 	if (page.scrollWidth <= innerWidth) return ''

@@ -12,9 +12,8 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// TestDashboardStory is a day of someone who operates a gateway: a rule is written, with a
-// mistake, and enforced; someone is found who is over it, banned and let go; the rule is
-// taken back.
+// TestDashboardStory is the day of an operator: a rule is written, with a mistake, and
+// enforced; a user over the limit is found, banned and unbanned; the rule is reverted.
 func TestDashboardStory(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, inPostgres)
@@ -46,7 +45,7 @@ func TestDashboardStory(t *testing.T) {
 	w.see("alert", "")
 	s.aliceGets(t, http.StatusOK, "/search")
 
-	// Mended, read and saved.
+	// Corrected, read and saved.
 	w.fill("Limit 1", "5/1h")
 	w.says("Each user may make 5 requests in any hour to /search")
 	w.click("button", "Save")
@@ -64,7 +63,7 @@ func TestDashboardStory(t *testing.T) {
 		t.Fatalf("bob gets %d, want 200", got)
 	}
 
-	// Seen, as it happens.
+	// Visible live.
 	w.click("link", "Overview")
 	w.until(patience, func() error {
 		s.send(t, "alice", "/search")
@@ -84,7 +83,7 @@ func TestDashboardStory(t *testing.T) {
 		return nil
 	})
 
-	// The one who is over the limit.
+	// The user over the limit.
 	w.click("link", "Subjects")
 	w.fill("Find a subject", "alice")
 	w.clickIn("table", "Subjects", "link", "alice")
@@ -96,7 +95,7 @@ func TestDashboardStory(t *testing.T) {
 		return err
 	})
 
-	// Banned, and let go.
+	// Banned and unbanned.
 	w.click("button", "Ban")
 	w.see("dialog", "Ban alice")
 	w.fill("Reason", "takes too much")
@@ -109,7 +108,7 @@ func TestDashboardStory(t *testing.T) {
 	w.says("The ban has ended.")
 	s.aliceGets(t, http.StatusOK, "/other")
 
-	// What was decided is written down.
+	// The decisions are recorded.
 	w.click("link", "Events")
 	w.choose("Outcome", "Banned")
 	w.until(patience, func() error {
@@ -131,7 +130,7 @@ func TestDashboardStory(t *testing.T) {
 	w.says("Revision 1 was undone.")
 	s.aliceGets(t, http.StatusOK, "/search")
 
-	// Signing out ends the session, and not only in the browser.
+	// Signing out ends the session, not only in the browser.
 	cookies := call(w, network.GetCookies, network.GetCookiesParams{URLs: []string{s.admin}}).Cookies
 	if len(cookies) != 1 || !cookies[0].HTTPOnly || cookies[0].SameSite != network.CookieSameSiteStrict {
 		t.Errorf("the cookies are %+v, want one that is HttpOnly and SameSite=Strict", cookies)
@@ -147,7 +146,7 @@ func TestDashboardStory(t *testing.T) {
 	w.clean(true)
 }
 
-// withCookie asks for the rules with a cookie of a browser.
+// withCookie requests the rules with a cookie of a browser.
 func withCookie(t testing.TB, s *site, c *network.Cookie) int {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.admin+"/admin/v1/rules", http.NoBody)

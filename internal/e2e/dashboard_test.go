@@ -18,7 +18,7 @@ import (
 	"github.com/stintdev/stint/internal/test/testpostgres"
 )
 
-// adminToken is what the tests sign in with.
+// adminToken is the token that the tests sign in with.
 const adminToken = "a-token-for-those-who-look"
 
 // site is a stint with a dashboard.
@@ -27,7 +27,7 @@ type site struct {
 	admin string // where the dashboard is, as in http://127.0.0.1:12345
 }
 
-// database is where a site has its rules and its record.
+// database is the database of a site.
 type database int
 
 const (
@@ -78,7 +78,7 @@ func (s *site) findAdmin(t testing.TB) {
 	}
 }
 
-// must sends a request to the admin API, which must work.
+// must sends a request to the admin API, and fails unless it succeeds.
 func (s *site) must(t testing.TB, method, path string, body any, headers ...string) {
 	t.Helper()
 	text, err := json.Marshal(body)
@@ -134,8 +134,7 @@ func (s *site) aliceGets(t testing.TB, status int, path string) {
 	})
 }
 
-// signIn returns a tab in which the configuration's administrator is signed in, who has
-// opened no page yet.
+// signIn returns an empty tab that is signed in with the token in the configuration.
 func (s *site) signIn(t testing.TB, size [2]int64) *tab {
 	t.Helper()
 	w, err := http.Post(s.admin+"/admin/v1/session", "application/json", strings.NewReader(fmt.Sprintf(`{"token": %q}`, adminToken)))
@@ -154,7 +153,7 @@ func (s *site) signIn(t testing.TB, size [2]int64) *tab {
 	return out
 }
 
-// furnish gives a site what a small company would have: rules, tiers, tenants, users, keys,
+// furnish gives a site the data of a small company: rules, tiers, tenants, users, keys,
 // exemptions and bans.
 func (s *site) furnish(t testing.TB) {
 	t.Helper()
@@ -204,8 +203,7 @@ func (s *site) furnish(t testing.TB) {
 	s.must(t, http.MethodPost, "/rules/uploads-trial/enable", nil)
 }
 
-// traffic asks for decisions about what the clients of that company do, until the test has
-// ended.
+// traffic sends requests of the clients of that company, until the test has ended.
 func (s *site) traffic(t testing.TB) {
 	t.Helper()
 	type request = map[string]any
@@ -266,7 +264,7 @@ func (s *site) traffic(t testing.TB) {
 	}()
 }
 
-// at is a path of the dashboard with a filter.
+// at returns a path of the dashboard with a filter.
 func at(path string, filter ...string) string {
 	q := url.Values{}
 	for i := 0; i < len(filter); i += 2 {

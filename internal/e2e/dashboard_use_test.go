@@ -48,7 +48,7 @@ func TestDashboardKeyboard(t *testing.T) {
 	w.closed("Keyboard shortcuts")
 	w.see("heading", "Rules")
 
-	// Into a dialog, around in it, and out again to where one was.
+	// Into a dialog, around in it, and back to the element that had the focus.
 	w.tabTo("button", "Turn off login")
 	w.press(kb.Enter)
 	w.see("dialog", "Turn off login")
@@ -83,7 +83,7 @@ func TestDashboardKeyboard(t *testing.T) {
 	w.clean(false)
 }
 
-// tabTo presses Tab until something has the focus; any name will do if none is given.
+// tabTo presses Tab until an element has the focus; an empty name is any.
 func (w *tab) tabTo(role, name string) {
 	w.Helper()
 	var seen []string
@@ -98,7 +98,7 @@ func (w *tab) tabTo(role, name string) {
 	w.Fatalf("Tab does not get to %s %q, but to %q", role, name, seen)
 }
 
-// TestDashboardManyRules has more rules than can be drawn.
+// TestDashboardManyRules has more rules than can be drawn at once.
 func TestDashboardManyRules(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, inSQLite)
@@ -133,14 +133,14 @@ func TestDashboardManyRules(t *testing.T) {
 	w.press(kb.Escape)
 	w.says("rule-00000")
 
-	// Down to the last one, as fast as it loads.
+	// Scroll to the last one, as fast as it loads.
 	w.until(patience, func() error {
 		if err := w.saysNow("rule-09999"); err == nil {
 			return nil
 		}
 		return errors.Join(errors.New("the end is not reached"), scrollTables(w))
 	})
-	// And the tab still answers.
+	// The tab still responds.
 	if took := w.takes(func() {}, func() error {
 		_, err := tryEval[any](w, "new Promise((done) => setTimeout(done))")
 		return err
@@ -150,8 +150,7 @@ func TestDashboardManyRules(t *testing.T) {
 	w.clean(false)
 }
 
-// slow is how much longer things may take on a machine that does many others, as it does
-// when all tests run at once.
+// slow is how much longer things may take on a busy machine, as when all tests run at once.
 const slow = 4
 
 func scrollTables(w *tab) error {
@@ -159,7 +158,7 @@ func scrollTables(w *tab) error {
 	return err
 }
 
-// takes returns how long it takes from doing something until check returns nil.
+// takes returns the time from an action until check returns nil.
 func (w *tab) takes(do func(), check func() error) time.Duration {
 	w.Helper()
 	begun := time.Now()
@@ -168,7 +167,7 @@ func (w *tab) takes(do func(), check func() error) time.Duration {
 	return time.Since(begun)
 }
 
-// TestDashboardSize counts the bytes that the first page takes.
+// TestDashboardSize counts the bytes of the first page.
 func TestDashboardSize(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, inSQLite)
@@ -185,7 +184,7 @@ func TestDashboardSize(t *testing.T) {
 	}
 }
 
-// TestDashboardSignIn has those sign in who may not, and those whose session has ended.
+// TestDashboardSignIn signs in with an invalid token, and after a session has ended.
 func TestDashboardSignIn(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, inSQLite)
@@ -203,7 +202,7 @@ func TestDashboardSignIn(t *testing.T) {
 	w.click("button", "Sign in")
 	w.see("heading", "search")
 
-	// The session ends in the middle of a change.
+	// The session ends during a change.
 	w.fill("Limit 1", "77/1m")
 	w.says("Not saved")
 	call(w, network.ClearBrowserCookies, struct{}{})
@@ -223,7 +222,7 @@ func TestDashboardSignIn(t *testing.T) {
 	w.clean(true)
 }
 
-// TestDashboardServerGone kills the server under a page, and starts it again.
+// TestDashboardServerGone kills the server of an open page, and starts it again.
 func TestDashboardServerGone(t *testing.T) {
 	t.Parallel()
 	address, upstream := freeAddress(t), newApp(t).address

@@ -44,7 +44,7 @@ targets = ["http://%s"]
 `, limit, upstream)
 }
 
-// curl runs curl and returns what it writes.
+// curl runs curl and returns its output.
 func curl(t testing.TB, args ...string) string {
 	t.Helper()
 	return command(t, tool(t, "curl"), append([]string{"-sS", "--max-time", "20"}, args...)...)
@@ -59,8 +59,7 @@ func command(t testing.TB, name string, args ...string) string {
 	return string(out)
 }
 
-// has checks that a text has all of these in it, whatever the case: that of the names of
-// headers does not matter.
+// has checks that a text contains all of these, ignoring case, since names of headers do.
 func has(t testing.TB, text string, want ...string) {
 	t.Helper()
 	for _, w := range want {
@@ -94,13 +93,12 @@ func TestCurl(t *testing.T) {
 	has(t, curl(t, "-i", s.api+"/readyz"), "HTTP/1.1 200 OK")
 }
 
-// bodyHeaders ask for a body to be waited for until it is wanted, and to be sent without
-// its length.
+// bodyHeaders make curl wait until the body is wanted, and send it without its length.
 var bodyHeaders = []string{"Expect: 100-continue", "Transfer-Encoding: chunked"}
 
 const largeSize = 2 << 20
 
-// large returns the path of a large file. It is all z.
+// large returns the path of a large file, which consists of z.
 func large(t testing.TB) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "body")
@@ -110,7 +108,7 @@ func large(t testing.TB) string {
 	return file
 }
 
-// TestAnswerWhileReading has an upstream that sends back what it gets as it gets it.
+// TestAnswerWhileReading has an upstream that echoes the body while it arrives.
 func TestAnswerWhileReading(t *testing.T) {
 	t.Parallel()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -252,7 +250,7 @@ func certificate(t testing.TB) (cert, key string) {
 	return write("cert.pem", "CERTIFICATE", public), write("key.pem", "PRIVATE KEY", pkcs8)
 }
 
-// TestEvents sends each event only when the client has seen the one before.
+// TestEvents sends each event only after the client has received the previous one.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	seen := make(chan struct{})
@@ -345,7 +343,7 @@ func TestWebSocket(t *testing.T) {
 	}
 }
 
-// upgrade asks for a WebSocket.
+// upgrade requests a WebSocket.
 func upgrade(t testing.TB, url string) (net.Conn, *bufio.Reader, answer) {
 	t.Helper()
 	conn := dial(t, url)
@@ -360,8 +358,7 @@ func upgrade(t testing.TB, url string) (net.Conn, *bufio.Reader, answer) {
 	return conn, r, answer{status: w.StatusCode, header: w.Header}
 }
 
-// dial connects to the host of a URL. The connection lasts as long as the test, and no
-// longer than its patience.
+// dial connects to the host of a URL, for the duration of the test, with a deadline.
 func dial(t testing.TB, url string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
@@ -375,7 +372,8 @@ func dial(t testing.TB, url string) net.Conn {
 	return conn
 }
 
-// Of RFC 6455 this is what a short conversation needs: whole messages below 126 bytes.
+// The part of RFC 6455 that a short conversation needs: unfragmented messages below 126
+// bytes.
 const (
 	opText  = 1
 	opClose = 8
@@ -386,7 +384,7 @@ func acceptKey(key string) string {
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// writeFrame writes a message. Clients have a mask.
+// writeFrame writes a message. Those of clients are masked.
 func writeFrame(w io.Writer, opcode byte, mask, text []byte) error {
 	frame := []byte{0x80 | opcode, byte(len(text))}
 	if mask != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/stintdev/stint/grpclimit/descriptor"
 )
 
-// exchange is a request, and what the reference has answered.
+// exchange is a request, and the response of the reference.
 type exchange struct {
 	q      *rlsv3.RateLimitRequest
 	want   *rlsv3.RateLimitResponse
@@ -34,14 +34,14 @@ type exchange struct {
 	ours   []standing
 }
 
-// standing is how a limit stands after a request.
+// standing is the state of a limit after a request.
 type standing struct {
 	over    bool
 	left    int64
 	drifted bool // the counters are not the same any more, here and there
 }
 
-// count is what is counted of one counter in one window.
+// count is the count of a counter in a window.
 type count struct {
 	theirs, ours int64
 	torn         bool // its window began between the calls of a request
@@ -102,7 +102,7 @@ func (x *exchange) uncharged() bool {
 	})
 }
 
-// charge counts the request: there all of it; here what fits, and what does not where
+// charge counts the request: the reference counts all of it, Stint what fits, or all where
 // something is left.
 func (x *exchange) charge(t *testing.T) {
 	t.Helper()
@@ -160,7 +160,7 @@ func (x *exchange) charge(t *testing.T) {
 	}
 }
 
-// conclude makes the answer as a whole follow from its statuses.
+// conclude sets the overall code from the statuses.
 func (x *exchange) conclude() {
 	quotas, over := 0, 0
 	tightest := -1
@@ -198,7 +198,7 @@ func (x *exchange) conclude() {
 	}
 }
 
-// comparison holds Stint to what the reference answers.
+// comparison compares Stint with the reference.
 type comparison struct {
 	config *descriptor.Config
 	theirs *peer
@@ -209,7 +209,7 @@ type comparison struct {
 	applied        map[string]int
 }
 
-// begin returns what is known of a request before it is sent.
+// begin returns what is known about a request before it is sent.
 func (c *comparison) begin(q *rlsv3.RateLimitRequest) *exchange {
 	x := &exchange{q: q}
 	for _, d := range q.GetDescriptors() {
@@ -253,11 +253,12 @@ func (c *comparison) count(x *exchange, i int, unit rlsv3.RateLimitResponse_Rate
 	return c.counts[key]
 }
 
-// compare sends a request to all, and compares what they answer.
+// compare sends a request to all services, and compares their responses.
 func (c *comparison) compare(t *testing.T, q *rlsv3.RateLimitRequest) {
 	t.Helper()
 	x := c.begin(q)
-	// A node that remembers a denial estimates Redis' clock, and may be a moment behind.
+	// A node that has cached a denial estimates the clock of Redis, and may be a moment
+	// behind.
 	const behind = 20 * time.Millisecond
 	begun := time.Now()
 	during := span{from: begun.Unix()}
@@ -313,8 +314,8 @@ func (c *comparison) compare(t *testing.T, q *rlsv3.RateLimitRequest) {
 	}
 }
 
-// maker makes domains and requests up. No two of its descriptors have one name in the
-// reference: there is no underscore in them.
+// maker generates domains and requests. No two of its descriptors have the same name in the
+// reference, since they contain no underscore.
 type maker struct{ *rand.Rand }
 
 func (m maker) chance(percent int) bool { return m.IntN(100) < percent }
@@ -390,8 +391,8 @@ func (m maker) request(c *comparison, domain descriptor.Domain) *rlsv3.RateLimit
 	return q
 }
 
-// override is a limit that the request brings. Its unit is that of the one in whose
-// place it is: the reference tells windows apart by when they have begun.
+// override is a limit in a request. Its unit is that of the limit that it replaces: the
+// reference distinguishes windows by their start.
 func (m maker) override(l *descriptor.Limit) *commonv3.RateLimitDescriptor_RateLimitOverride {
 	o := &commonv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: m.Uint32N(7), Unit: typev3.RateLimitUnit_HOUR}
 	if l != nil && !l.Unlimited {
@@ -400,7 +401,7 @@ func (m maker) override(l *descriptor.Limit) *commonv3.RateLimitDescriptor_RateL
 	return o
 }
 
-// entries leads down to a descriptor, for the most part.
+// entries returns the entries of a request, most of which lead to a descriptor.
 func (m maker) entries(level []descriptor.Descriptor) (entries []*commonv3.RateLimitDescriptor_Entry) {
 	for depth := 1; ; depth++ {
 		e := &commonv3.RateLimitDescriptor_Entry{Key: pick(m, "a", "b", "c", "dd", "z"), Value: pick(m, "x1", "x2", "x3", "y1", "y2", "q", "")}
@@ -424,7 +425,7 @@ func (m maker) entries(level []descriptor.Descriptor) (entries []*commonv3.RateL
 	}
 }
 
-// open starts the reference and Stints with domains that are made up.
+// open starts the reference and Stints with generated domains.
 func (c *comparison) open(t *testing.T, domains []descriptor.Domain, theirs, ours []string) {
 	t.Helper()
 	texts := map[string]string{}

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// contractDomains are what the contract is shown with.
+// contractDomains are the domains of the contract.
 var contractDomains = map[string]string{"contract": `
 domain: contract
 descriptors:
@@ -81,7 +81,7 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 9}
 `}
 
-// newerDomains are those that the reference is too old for.
+// newerDomains are domains that the reference is too old for.
 const newerDomains = `
 domain: newer
 descriptors:
@@ -99,8 +99,8 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 9}
 `
 
-// contract is what Envoy is promised: a request, in the order of the table, and the
-// whole answer. How long it is until a reset is one second, if it is right.
+// contract is the contract with Envoy: requests, in the order of the table, and their
+// complete responses. A correct time until a reset is shown as one second.
 var contract = []struct {
 	sentence string
 	request  string
@@ -374,7 +374,7 @@ var contract = []struct {
 	},
 }
 
-// settings are how the services are set up that rows name in place of the domain.
+// settings are the settings of services that rows name instead of a domain.
 var settings = map[string]struct{ ours, theirs []string }{
 	"contract": {},
 	"told": {
@@ -419,7 +419,7 @@ func TestEnvoyContract(t *testing.T) {
 	}
 }
 
-// answers returns what is wrong with the answer of a service.
+// answers returns the differences between the response of a service and the contract.
 func (p *peer) answers(t *testing.T, q *rlsv3.RateLimitRequest, text string) (wrong string) {
 	t.Helper()
 	during := span{from: time.Now().Unix()}

@@ -9,22 +9,22 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// difference is a way in which Stint does not answer as the reference does.
+// difference is a difference between Stint and the reference.
 type difference struct {
 	key    string // docs/envoy.md has it, with the reason
 	reason string
-	// apply makes of an answer of the reference what Stint is to answer, and reports
-	// whether that is anything else. Nil: no request that is compared is such.
+	// apply converts a response of the reference to that of Stint, and reports whether they
+	// differ. Nil: the comparison sends no such request.
 	apply func(*exchange) bool
 	shown []step
 }
 
-// step is a request, and what is answered in brief: there, here, and by a Stint that is
-// set up as it comes. Empty: it is not asked.
+// step is a request, and the responses in brief: of the reference, of Stint, and of a Stint
+// with default settings. Empty: it is not sent.
 type step struct{ request, theirs, ours, plain string }
 
-// differences are all that there may be between the reference and Stint. All but the
-// first two are also there with envoy.independent and envoy.fixed_months.
+// differences are all differences between the reference and Stint. All but the first two
+// also exist with envoy.independent and envoy.fixed_months.
 var differences = []difference{
 	{
 		"together",
@@ -194,7 +194,7 @@ func TestEnvoyDifferences(t *testing.T) {
 	}
 }
 
-// brief is an answer in a line.
+// brief returns a response in one line.
 func brief(a *rlsv3.RateLimitResponse, err error) string {
 	if err != nil {
 		return status.Code(err).String()

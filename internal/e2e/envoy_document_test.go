@@ -26,7 +26,7 @@ import (
 	"github.com/stintdev/stint/internal/test/testredis"
 )
 
-// decode reads YAML as Envoy does: strictly.
+// decode decodes YAML as Envoy does: strictly.
 func decode(t *testing.T, text string, into proto.Message) {
 	t.Helper()
 	var tree any
@@ -47,7 +47,7 @@ func decode(t *testing.T, text string, into proto.Message) {
 	}
 }
 
-// opened returns what an Any holds, which must be this.
+// opened returns the content of an Any, which must have this type.
 func opened[M proto.Message](t *testing.T, a *anypb.Any, into M) M {
 	t.Helper()
 	if err := a.UnmarshalTo(into); err != nil {
@@ -86,7 +86,7 @@ func TestEnvoyDocument(t *testing.T) {
 		t.Fatalf("%d domains, %v", len(files), err)
 	}
 
-	// What Envoy is told to send is limited.
+	// Requests of the documented Envoy configuration are limited.
 	filter := boot.GetStaticResources().GetListeners()[0].GetFilterChains()[0].GetFilters()[0]
 	manager := opened(t, filter.GetTypedConfig(), &managerv3.HttpConnectionManager{})
 	limits := opened(t, manager.GetHttpFilters()[0].GetTypedConfig(), &ratelimitv3.RateLimit{})
@@ -129,7 +129,7 @@ func TestEnvoyDocument(t *testing.T) {
 		}
 	}
 
-	// What is asked by hand is answered so.
+	// The documented requests have the documented responses.
 	s := serveEnvoy(t, writeDomains(t, map[string]string{"shop": string(files[0].Data)}))
 	caller := newClient(t, "127.0.0.1", s.api)
 	s.same(t, "shop hits=3: route=shop,user=alice", "OK: OK 997")

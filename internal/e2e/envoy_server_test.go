@@ -28,7 +28,7 @@ import (
 
 const threeADay = "domain: contract\ndescriptors:\n  - key: three\n    rate_limit: {unit: day, requests_per_unit: 3}\n"
 
-// same fails the test unless the answer is this one, in brief.
+// same fails the test unless the response is this one, in brief.
 func (p *peer) same(t *testing.T, text, want string) {
 	t.Helper()
 	if got := brief(p.try(t, short(t, text))); got != want {
@@ -122,8 +122,8 @@ func TestEnvoyNewer(t *testing.T) {
 	}
 }
 
-// In each domain all are charged or none, as the reference has it with
-// STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT, if no one asks for more than one hit.
+// In each domain all descriptors are charged or none, like the reference with
+// STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT, if all requests are for one hit.
 func TestEnvoyAllOrNone(t *testing.T) {
 	t.Parallel()
 	dir := writeDomains(t, map[string]string{"contract": differentDomains})
@@ -192,7 +192,7 @@ func TestEnvoyMany(t *testing.T) {
 	}
 }
 
-// A descriptor may be there twice, also if those who go on are banned.
+// A request may repeat a descriptor, even with a penalty.
 func TestEnvoyTwice(t *testing.T) {
 	t.Parallel()
 	dir := writeDomains(t, map[string]string{"contract": `
@@ -213,7 +213,7 @@ descriptors:
 
 func TestEnvoyReload(t *testing.T) {
 	t.Parallel()
-	// As Kubernetes mounts a ConfigMap: names link to what ..data links to.
+	// Like a ConfigMap in Kubernetes: names are links through ..data.
 	dir := t.TempDir()
 	version := 0
 	put := func(files map[string]string) {
@@ -296,7 +296,7 @@ func TestEnvoyReload(t *testing.T) {
 	})
 }
 
-// rawCodec sends bytes as they are.
+// rawCodec sends raw bytes.
 type rawCodec struct{}
 
 func (rawCodec) Marshal(v any) ([]byte, error) { return *v.(*[]byte), nil }
@@ -356,7 +356,7 @@ func TestEnvoyBadInput(t *testing.T) {
 	}
 
 	caller := newClient(t, "127.0.0.1", s.api)
-	// protojson has blanks as it likes.
+	// The whitespace of protojson is random.
 	plain := strings.NewReplacer(`\"`, `"`, "\u00a0", " ", `": "`, `":"`, `": `, `":`)
 	for body, want := range map[string]string{
 		``:                               `400 `,
@@ -378,7 +378,7 @@ func TestEnvoyBadInput(t *testing.T) {
 		}
 	}
 
-	// It lives, and has counted nothing.
+	// It is alive, and has counted nothing.
 	s.same(t, "three=x", "OK: OK 2")
 	for _, want := range []string{`200 "limitRemaining":1`, `200 "overallCode":"OK"`, `429 "overallCode":"OVER_LIMIT"`} {
 		w := caller.do(t, http.MethodPost, "/json", `{"domain":"contract","descriptors":[{"entries":[{"key":"three","value":"x"}]}]}`)
@@ -430,7 +430,7 @@ func TestEnvoyReflection(t *testing.T) {
 	}
 }
 
-// A call that has begun, and has not said what it asks, when Stint is told to stop.
+// A call that has begun, but has sent no request yet, when Stint stops.
 func TestEnvoyDrain(t *testing.T) {
 	t.Parallel()
 	s := serveEnvoy(t, writeDomains(t, map[string]string{"contract": threeADay}), "STINT_SERVER_DRAIN_DELAY=100ms")

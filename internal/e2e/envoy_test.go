@@ -28,7 +28,7 @@ import (
 	"github.com/stintdev/stint/internal/test/testredis"
 )
 
-// reference is envoyproxy/ratelimit, as the module in bench/ratelimit has it.
+// reference is envoyproxy/ratelimit, in the version of the module bench/ratelimit.
 var reference struct {
 	build sync.Once
 	err   error
@@ -58,7 +58,7 @@ type peer struct {
 	ended <-chan struct{} // closed when its process is gone
 }
 
-// connect connects to a service, and waits until it says that it serves.
+// connect connects to a service, and waits until it is serving.
 func connect(t testing.TB, name string, p *process, target string) *peer {
 	t.Helper()
 	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -78,8 +78,7 @@ func connect(t testing.TB, name string, p *process, target string) *peer {
 	return &peer{rlsv3.NewRateLimitServiceClient(conn), name, conn, p.ended}
 }
 
-// startReference starts the reference with the files of a directory, and a Redis of its
-// own.
+// startReference starts the reference with the files of a directory, and its own Redis.
 func startReference(t testing.TB, dir string, environ ...string) *peer {
 	t.Helper()
 	cmd := exec.Command(buildReference(t))
@@ -98,8 +97,8 @@ type envoyServer struct {
 	*peer
 }
 
-// serveEnvoy starts a stint with the files of a directory. Variables go over what is
-// set here: counters in memory, and all as the reference has it.
+// serveEnvoy starts a stint with the files of a directory. Variables override the defaults
+// of tests: counters in memory, and the behavior of the reference.
 func serveEnvoy(t testing.TB, dir string, environ ...string) *envoyServer {
 	t.Helper()
 	s := serve(t, "# all is in the environment\n", append([]string{
@@ -121,14 +120,14 @@ func serveEnvoy(t testing.TB, dir string, environ ...string) *envoyServer {
 	return &envoyServer{s, connect(t, name, s.process, s.url("grpc"))}
 }
 
-// inRedis are the variables for counters in a Redis of the test's own. A slow machine
-// must not have a node decide alone.
+// inRedis returns the variables for counters in a new Redis. The budget is long, so that a
+// slow machine does not make a node decide on its own.
 func inRedis(t testing.TB) []string {
 	t.Helper()
 	return []string{"STINT_SERVER_COUNTERS=" + testredis.Start(t).URL(), "STINT_SERVER_STORE_BUDGET=20s"}
 }
 
-// writeDomains writes files into a directory, by name and text, and returns it.
+// writeDomains writes files to a directory and returns it.
 func writeDomains(t testing.TB, files map[string]string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "config")
@@ -143,7 +142,7 @@ func writeDomains(t testing.TB, files map[string]string) string {
 	return dir
 }
 
-// ask sends a request, which must be answered.
+// ask sends a request, which must succeed.
 func (p *peer) ask(t testing.TB, q *rlsv3.RateLimitRequest) *rlsv3.RateLimitResponse {
 	t.Helper()
 	a, err := p.try(t, q)
@@ -160,8 +159,8 @@ func (p *peer) try(t testing.TB, q *rlsv3.RateLimitRequest) (*rlsv3.RateLimitRes
 	return p.ShouldRateLimit(ctx, q)
 }
 
-// short reads a request that is written "domain hits=2: key=value,key=value hits=1
-// limit=5/DAY | key=value". Without a domain, it is of the domain contract.
+// short parses a request of the form "domain hits=2: key=value,key=value hits=1 limit=5/DAY
+// | key=value". The default domain is contract.
 func short(t testing.TB, text string) *rlsv3.RateLimitRequest {
 	t.Helper()
 	number := func(text string) uint64 {
@@ -210,7 +209,7 @@ func short(t testing.TB, text string) *rlsv3.RateLimitRequest {
 	return q
 }
 
-// lengths are those of units, in seconds, as the reference has them.
+// lengths are the lengths of units in the reference, in seconds.
 var lengths = map[rlsv3.RateLimitResponse_RateLimit_Unit]int64{
 	rlsv3.RateLimitResponse_RateLimit_SECOND: 1,
 	rlsv3.RateLimitResponse_RateLimit_MINUTE: 60,
@@ -221,10 +220,10 @@ var lengths = map[rlsv3.RateLimitResponse_RateLimit_Unit]int64{
 	rlsv3.RateLimitResponse_RateLimit_YEAR:   365 * 86400,
 }
 
-// span is the seconds, since the epoch, within which something was answered.
+// span is the seconds, since the epoch, within which a response was made.
 type span struct{ from, to int64 }
 
-// resets reports whether so many seconds were left of a window.
+// resets reports whether a window had so many seconds left.
 func (s span) resets(unit rlsv3.RateLimitResponse_RateLimit_Unit, seconds int64) bool {
 	length := lengths[unit]
 	for now := s.from; now <= s.to && length > 0; now++ {
@@ -235,10 +234,9 @@ func (s span) resets(unit rlsv3.RateLimitResponse_RateLimit_Unit, seconds int64)
 	return false
 }
 
-// settle replaces what depends on the time by what does not, where it is right: how
-// long it is until a reset by one second, also in headers. What is wrong is left, and
-// will be seen. The text of limits within metadata has as many blanks as its writer
-// likes.
+// settle replaces correct values that depend on the time: the time until a reset becomes
+// one second, also in headers. Wrong values are kept, and will be noticed. Whitespace in
+// the text of limits in metadata is normalized.
 func settle(a *rlsv3.RateLimitResponse, during span) {
 	for _, s := range a.GetStatuses() {
 		d := s.GetDurationUntilReset()

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestIdleMemory starts the demo, sends some requests, and looks at its memory.
+// TestIdleMemory starts the demo, sends some requests, and checks its memory.
 func TestIdleMemory(t *testing.T) {
 	t.Parallel()
 	buildProgram(t)

@@ -19,12 +19,13 @@ import (
 	"github.com/stintdev/stint/internal/test/testredis"
 )
 
-// zeros is as much as one reads of it.
+// zeros is an endless reader of zeros.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// TestLargeBodies sends more through the gateway, both ways, than it may hold.
+// TestLargeBodies sends more through the gateway, in both directions, than it may hold in
+// memory.
 func TestLargeBodies(t *testing.T) {
 	t.Parallel()
 	const size, slack = 256 << 20, 64 << 20
@@ -116,7 +117,7 @@ func TestIdleConnections(t *testing.T) {
 	t.Logf("%d idle connections hold %d KiB each", count, (now-before)>>10/int64(count))
 }
 
-// ask makes a request on a connection, which it opens if there is none.
+// ask sends a request on a connection, which it opens if necessary.
 func ask(conn *net.Conn, url string) (err error) {
 	if *conn == nil {
 		if *conn, err = net.Dial("tcp", strings.TrimPrefix(url, "http://")); err != nil {
@@ -140,8 +141,8 @@ func ask(conn *net.Conn, url string) (err error) {
 	return nil
 }
 
-// TestSlowClients has clients that take their time, in all the ways there are. Stint
-// lets go of each.
+// TestSlowClients has clients that are slow in every possible way. Stint closes all their
+// connections.
 func TestSlowClients(t *testing.T) {
 	t.Parallel()
 	gone := make(chan struct{}, 1)
@@ -200,7 +201,7 @@ func TestSlowClients(t *testing.T) {
 	}
 }
 
-// expectCut waits for the end of a connection, whatever comes before it.
+// expectCut waits for the end of a connection, ignoring what comes before.
 func expectCut(t testing.TB, name string, conn net.Conn) {
 	t.Helper()
 	_, err := io.Copy(io.Discard, conn)
@@ -209,8 +210,8 @@ func expectCut(t testing.TB, name string, conn net.Conn) {
 	}
 }
 
-// TestDrain stops a stint while clients send as fast as they can, each on a connection
-// that it keeps for as long as it may.
+// TestDrain stops a stint while clients send as fast as they can, each on a connection that
+// it keeps as long as possible.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	const clients = 32
@@ -243,8 +244,8 @@ func TestDrain(t *testing.T) {
 		return w.Close, err
 	}
 	var wg sync.WaitGroup
-	// A connection that waits to be accepted when the listener is closed is reset, by the
-	// kernel: no one has heard of it.
+	// A connection that waits to be accepted when the listener is closed is reset by the
+	// kernel.
 	var whole, connections, unheard atomic.Int64
 	var told atomic.Bool
 	busy := make(chan struct{}, clients)
@@ -312,7 +313,7 @@ func reset(err error) bool {
 	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// TestTwoNodes has two processes hold one limit.
+// TestTwoNodes has two processes enforce one limit.
 func TestTwoNodes(t *testing.T) {
 	t.Parallel()
 	const limit, clients, requests = 300, 16, 40

@@ -20,7 +20,7 @@ import (
 	"github.com/stintdev/stint/internal/test/testserver"
 )
 
-// patience is how long a test waits for what must happen.
+// patience is how long a test waits for an expected event.
 const patience = 20 * time.Second
 
 func TestMain(m *testing.M) {
@@ -42,8 +42,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// program is the stint that the tests start, without the race detector: what it would find
-// in a process, the tests of the packages find.
+// program is the stint that the tests start, without the race detector, which the tests of
+// packages use.
 var program struct {
 	path  string
 	build sync.Once
@@ -64,10 +64,11 @@ func buildProgram(t testing.TB) {
 	}
 }
 
-// packages are what to install for commands, by their Debian names.
+// packages are the Debian packages of commands.
 var packages = map[string]string{"nginx": "nginx-light", "caddy": "caddy", "curl": "curl", "h2load": "nghttp2-client"}
 
-// tool returns the path of a command. Servers may be where only root looks.
+// tool returns the path of a command. Servers may be in a directory that only root has in
+// PATH.
 func tool(t testing.TB, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -88,7 +89,7 @@ type process struct {
 	err   error         // how it ended
 }
 
-// run starts a program, which is killed at the end of the test if it still runs.
+// run starts a program, and kills it at the end of the test if it still runs.
 func run(t testing.TB, cmd *exec.Cmd) *process {
 	t.Helper()
 	p := &process{Cmd: cmd, log: filepath.Join(t.TempDir(), "log"), ended: make(chan struct{})}
@@ -115,7 +116,7 @@ func run(t testing.TB, cmd *exec.Cmd) *process {
 	return p
 }
 
-// output is the end of what the process has written.
+// output returns the end of the output of the process.
 func (p *process) output() string {
 	const most = 8 << 10
 	text, err := os.ReadFile(p.log)
@@ -147,7 +148,7 @@ func (p *process) wait(t testing.TB, check func() error) {
 	}
 }
 
-// rss returns the memory that the process holds now, and the most it has held, in bytes.
+// rss returns the current and the maximum resident memory of the process, in bytes.
 func (p *process) rss(t testing.TB) (now, peak int64) {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid))
@@ -174,7 +175,7 @@ type server struct {
 	killed       bool
 }
 
-// serve starts a stint with a configuration. Variables go over it.
+// serve starts a stint with a configuration. Variables override it.
 func serve(t testing.TB, config string, environ ...string) *server {
 	t.Helper()
 	s := launch(t, config, environ...)
@@ -207,7 +208,7 @@ func launch(t testing.TB, config string, environ ...string) *server {
 	return s
 }
 
-// url returns where the log says that a listener is.
+// url returns the URL of a listener, from the log.
 func (s *server) url(listener string) string {
 	for line := range strings.Lines(s.output()) {
 		var entry struct{ Msg, Listener, URL string }
@@ -218,12 +219,12 @@ func (s *server) url(listener string) string {
 	return ""
 }
 
-// terminate tells the process to stop. A second signal would tell it to hurry.
+// terminate sends SIGTERM. A second signal would skip the drain.
 func (s *server) terminate() {
 	s.told.Do(func() { _ = s.Process.Signal(syscall.SIGTERM) }) // it may have ended
 }
 
-// kill ends the process at once, so that it can tell no one.
+// kill kills the process.
 func (s *server) kill(t testing.TB) {
 	t.Helper()
 	if err := s.Process.Kill(); err != nil {
@@ -233,7 +234,7 @@ func (s *server) kill(t testing.TB) {
 	s.killed = true
 }
 
-// stop tells the process to stop, and waits until it has.
+// stop terminates the process, and waits until it has ended.
 func (s *server) stop(t testing.TB) {
 	t.Helper()
 	s.terminate()
@@ -251,7 +252,7 @@ func (s *server) stop(t testing.TB) {
 	}
 }
 
-// freeAddress returns an address for a program that cannot choose one by itself.
+// freeAddress returns an address for a program that cannot choose one itself.
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	return testserver.FreeAddr(t)

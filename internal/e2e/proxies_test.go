@@ -24,7 +24,7 @@ import (
 	"github.com/stintdev/stint/internal/test/testdoc"
 )
 
-// blocks returns the pieces of a document that are in a language.
+// blocks returns the code blocks of a document in a language.
 func blocks(t testing.TB, document, language string) []string {
 	t.Helper()
 	var out []string
@@ -34,7 +34,7 @@ func blocks(t testing.TB, document, language string) []string {
 	return out
 }
 
-// replace replaces pairs of strings, each of which must be there.
+// replace replaces pairs of strings, each of which must be present.
 func replace(t testing.TB, text string, pairs ...string) string {
 	t.Helper()
 	for i := 0; i < len(pairs); i += 2 {
@@ -46,8 +46,8 @@ func replace(t testing.TB, text string, pairs ...string) string {
 	return text
 }
 
-// others are entries for the configurations of the documents, to see that a proxy tells
-// method, path, address and headers as they are.
+// others are entries for the configurations in the documents, to check that a proxy
+// forwards method, path, address and headers.
 const others = `
 [[rules]]
 name   = "closed"
@@ -62,7 +62,7 @@ id   = "7Qm2xKc9Tn4Lw8Zb"
 hash = "sha256:ee9c859c26d6b7e6e3b663354ed5947d41ef6e14f87c9dfa625f960a84bdd935"
 `
 
-// app is what proxies are in front of. It answers with the body that it got.
+// app is the upstream of proxies. It echoes the body.
 type app struct {
 	address string
 	served  atomic.Int64
@@ -87,7 +87,7 @@ func newApp(t testing.TB) *app {
 	return a
 }
 
-// client is a client with an address of its own.
+// client returns a client with its own address.
 type client struct {
 	http.Client
 	url string
@@ -101,7 +101,7 @@ func newClient(t testing.TB, from, url string) *client {
 	return &client{http.Client{Transport: transport, Timeout: patience}, url}
 }
 
-// answer is a response that was read to its end.
+// answer is a response that was read completely.
 type answer struct {
 	status int
 	header http.Header
@@ -151,7 +151,7 @@ func TestNginx(t *testing.T) {
 			t.Errorf("got %s, %v, want what the document says", a.body, err)
 		}
 	})
-	// The other one asks the same Stint, which has counted.
+	// The other one uses the same Stint, which has counted.
 	if w := newClient(t, "127.0.0.2", open).do(t, http.MethodGet, "/", ""); w.status != http.StatusTooManyRequests {
 		t.Errorf("got %d, want 429", w.status)
 	}
@@ -368,8 +368,8 @@ func startProxy(t testing.TB, address string, cmd *exec.Cmd) {
 	})
 }
 
-// checkProxy checks that a proxy holds clients to ten requests a minute, each by its
-// own address, and tells them.
+// checkProxy checks that a proxy limits clients to ten requests a minute, by address, and
+// sends them the headers.
 func checkProxy(t *testing.T, url string, a *app, refusal func(answer)) {
 	t.Helper()
 	const policy = `"address";q=10;w=60`
@@ -393,7 +393,7 @@ func checkProxy(t *testing.T, url string, a *app, refusal func(answer)) {
 	if w.status != http.StatusTooManyRequests || w.header.Get("Content-Type") != "application/problem+json" {
 		t.Fatalf("got %d %v, want 429 and a problem", w.status, w.header)
 	}
-	// A window slides: the first unit of ten is back a tenth of a window after its end.
+	// The window slides: the first unit of ten is back a tenth of a window after its end.
 	if n, err := strconv.Atoi(w.header.Get("Retry-After")); err != nil || n < 1 || n > 66 {
 		t.Errorf("Retry-After is %q, want 1 to 66", w.header.Get("Retry-After"))
 	}

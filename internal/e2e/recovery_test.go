@@ -29,7 +29,7 @@ import (
 
 // This file is long: a backup, a disaster and a restore are one story.
 
-// scripts is where the scripts for backups are.
+// scripts is the directory of the backup scripts.
 const scripts = "../../deploy/backup"
 
 // The documents whose commands these tests run.
@@ -116,7 +116,7 @@ count_by = ["user"]
 limits   = [{ name = "quota", limit = "10/1000h sliding_log" }]
 `
 
-// script runs a script and returns the last line that it writes, or what it complains of.
+// script runs a script and returns the last line of its output, or its error.
 func script(cmd *exec.Cmd, environ ...string) (string, error) {
 	if cmd.Env == nil {
 		cmd.Env = os.Environ()
@@ -132,7 +132,7 @@ func script(cmd *exec.Cmd, environ ...string) (string, error) {
 	return lines[len(lines)-1], nil
 }
 
-// must returns what a call returns, unless it fails.
+// must returns a function that returns the result of a call, or fails the test.
 func must[T any](t testing.TB) func(T, error) T {
 	t.Helper()
 	return func(v T, err error) T {
@@ -144,7 +144,7 @@ func must[T any](t testing.TB) func(T, error) T {
 	}
 }
 
-// write writes a file, which others may read.
+// write writes a file that is readable for all.
 func write(t testing.TB, file, text string) {
 	t.Helper()
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
@@ -152,7 +152,7 @@ func write(t testing.TB, file, text string) {
 	}
 }
 
-// remove removes what is there. It is an error if it is not.
+// remove removes a file or directory, which must exist.
 func remove(t testing.TB, path string) {
 	t.Helper()
 	if _, err := os.Stat(path); err != nil {
@@ -163,7 +163,7 @@ func remove(t testing.TB, path string) {
 	}
 }
 
-// gone checks that nothing is there.
+// gone checks that a file does not exist.
 func gone(t testing.TB, path string) {
 	t.Helper()
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
@@ -171,7 +171,7 @@ func gone(t testing.TB, path string) {
 	}
 }
 
-// TestRecoveryRedis loses the Redis that has the counters, and makes another of a backup.
+// TestRecoveryRedis loses the Redis with the counters, and restores it from a backup.
 func TestRecoveryRedis(t *testing.T) {
 	t.Parallel()
 	for _, appending := range []string{"yes", "no"} {
@@ -220,7 +220,7 @@ func recoverRedis(t *testing.T, appending bool) {
 		t.Fatalf("%d counters, want those of %d takes and of the node", len(keys), len(takes))
 	}
 
-	// What is counted from here on will be forgotten.
+	// What is counted from here on will be lost.
 	fill(t, redis, takes)
 	if n := pass(1); n != 1 || reflect.DeepEqual(counters(t, redis), keys) {
 		t.Fatal("nothing was counted after the backup")
@@ -276,7 +276,7 @@ func recoverRedis(t *testing.T, appending bool) {
 	}
 }
 
-// everyCounter returns takes that leave every kind of counter behind, for a few subjects.
+// everyCounter returns takes that create every kind of counter, for a few subjects.
 func everyCounter(t testing.TB) (takes [][]stint.Ask) {
 	t.Helper()
 	penalty := must[*stint.Penalty](t)(stint.ParsePenalty("3/1000h cooldown=500h"))
@@ -318,7 +318,7 @@ func peek(t testing.TB, redis *testredis.Server, takes [][]stint.Ask, at time.Ti
 	return out
 }
 
-// counters returns all counters, with their value and when they end.
+// counters returns all counters, with their values and expiry times.
 func counters(t testing.TB, redis *testredis.Server) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -329,8 +329,8 @@ func counters(t testing.TB, redis *testredis.Server) map[string]string {
 	return out
 }
 
-// TestRecoveryPostgres loses the server that has the catalog, and later a change is made
-// that should not have been.
+// TestRecoveryPostgres loses the server with the catalog, and later reverts a mistaken
+// change.
 func TestRecoveryPostgres(t *testing.T) {
 	t.Parallel()
 	pg := testpostgres.Start(t)
@@ -345,7 +345,7 @@ func TestRecoveryPostgres(t *testing.T) {
 			"BACKUP_DIR="+place("backups"), "BACKUP_KEEP=1", "WAL_ARCHIVE="+archive)
 	}
 	must[string](t)(do("mkdir", archive, place("backups"), place("backups", "base-20200101T000000Z")))
-	// The servers' user may not be able to read what is a developer's.
+	// The user of the servers may not be able to read the files of a developer.
 	if err := os.CopyFS(place("scripts"), os.DirFS(scripts)); err != nil {
 		t.Fatal(err)
 	}
@@ -353,7 +353,7 @@ func TestRecoveryPostgres(t *testing.T) {
 	testpostgres.Exec(t, pg.URL(), fmt.Sprintf(`alter system set archive_command = '%s "%%p" "%%f" %s'`, place("scripts", "postgres-archive-wal.sh"), archive))
 	pg.Restart(t)
 	url := pg.Database(t)
-	// rows returns what there is, but for what nodes write by themselves.
+	// rows returns the data, except for what nodes write themselves.
 	rows := func() string {
 		cmd := testpostgres.Command(t, "pg_dump", "-t", "stint_*", "-T", "stint_nodes", "-T", "stint_*_usage", url)
 		out := must[[]byte](t)(cmd.Output())
@@ -369,7 +369,7 @@ func TestRecoveryPostgres(t *testing.T) {
 			return err
 		})
 	}
-	// lose destroys the server, and has another one at its place, of the backup.
+	// lose destroys the server, and restores another one from the backup.
 	var backup string
 	lose := func(rescue bool, args ...string) {
 		t.Helper()

@@ -107,7 +107,12 @@ func New(o Options) (*API, error) {
 		return nil, fmt.Errorf("admin: dashboard: %w", err)
 	}
 	a.closing, a.close = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
-	a.addAll()
+	for _, add := range []func(){
+		a.addDocument, a.addSession, a.addTokens, a.addRules, a.addResources, a.addKeys, a.addApply, a.addSubjects, a.addUsage,
+		a.addBans, a.addOverrides, a.addExplain, a.addRecord, a.addLive, a.addStatus, a.addEnvoy, a.addChanges,
+	} {
+		add()
+	}
 	return a, nil
 }
 

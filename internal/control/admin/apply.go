@@ -26,11 +26,7 @@ func (a *API) addApply() {
 		Prune bool `query:"prune" default:"false" doc:"Delete rules, tiers, exemptions and bans that are not in the document. Tenants, users and keys are only deleted if the document has at least one of their kind." example:"false"`
 		Body  catalog.Document
 	},
-	) (*struct {
-		DryRun string `header:"Stint-Dry-Run" doc:"True if nothing was changed." example:"true"`
-		Body   catalog.Diff
-	}, error,
-	) {
+	) (*Changed[catalog.Diff], error) {
 		if a.options.Catalog == nil {
 			return nil, a.errFile()
 		}
@@ -39,10 +35,7 @@ func (a *API) addApply() {
 			return nil, err
 		}
 		a.written(ctx, in.DryRun)
-		return &struct {
-			DryRun string `header:"Stint-Dry-Run" doc:"True if nothing was changed." example:"true"`
-			Body   catalog.Diff
-		}{in.header(), d}, nil
+		return new(changed(in.DryRun, d)), nil
 	})
 
 	add(a, operation{

@@ -13,7 +13,7 @@ import (
 	"github.com/stintdev/stint/internal/control/catalog"
 )
 
-// login begins a session, and returns its cookie and its CSRF token.
+// login starts a session, and returns its cookie and its CSRF token.
 func (h *testAPI) login(token string) (cookie, csrf string) {
 	h.Helper()
 	a := h.ask(http.MethodPost, "/session", admin.Login{Token: token}).want(http.StatusOK)
@@ -26,7 +26,7 @@ func (h *testAPI) login(token string) (cookie, csrf string) {
 	return cookies[0].Name + "=" + cookies[0].Value, s.CSRF
 }
 
-// leaving is a writer whose client leaves as soon as a stream begins.
+// leaving is a writer whose client disconnects when a stream begins.
 type leaving struct {
 	*httptest.ResponseRecorder
 	leave context.CancelFunc
@@ -39,7 +39,7 @@ func (l *leaving) WriteHeader(status int) {
 	}
 }
 
-// example returns a request of an operation, as the document has it.
+// example returns the request of an operation with the examples in the document.
 func (h *testAPI) example(pattern string, headers ...string) *http.Request {
 	h.Helper()
 	method, path, _ := strings.Cut(pattern, " ")
@@ -66,7 +66,7 @@ func (h *testAPI) example(pattern string, headers ...string) *http.Request {
 	return h.request(method, path, body, headers...)
 }
 
-// status answers a request, of a stream with its beginning.
+// status returns the status of a request; for a stream, that of its start.
 func (h *testAPI) status(r *http.Request) *answer {
 	h.Helper()
 	ctx, cancel := context.WithCancel(r.Context())
@@ -80,7 +80,7 @@ func (h *testAPI) status(r *http.Request) *answer {
 	return a
 }
 
-// TestAuthorization asks for every operation with every kind of credentials.
+// TestAuthorization calls every operation with every kind of credentials.
 func TestAuthorization(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)
@@ -270,7 +270,7 @@ func TestSecureCookie(t *testing.T) {
 	h.ask(http.MethodGet, "/session", nil, "Cookie", "stint_session="+c.Value).want(http.StatusUnauthorized)
 }
 
-// TestGuessing has one address guess, and others at work.
+// TestGuessing has one address guess tokens while others work.
 func TestGuessing(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)

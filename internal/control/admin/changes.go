@@ -38,20 +38,16 @@ type Revert struct {
 
 // changes returns changes of the catalog.
 func (a *API) changes(ctx context.Context, q catalog.ChangeQuery) (ChangeList, error) {
-	list := ChangeList{Items: []Change{}}
 	if a.options.Catalog == nil {
-		return list, fail(http.StatusConflict, "there is no change log: rules are in the file "+a.options.File)
+		return ChangeList{}, fail(http.StatusConflict, "there is no change log: rules are in the file "+a.options.File)
 	}
 	items, next, err := a.options.Catalog.Changes(ctx, q)
 	if err != nil {
-		return list, asParameters(err)
+		return ChangeList{}, asParameters(err)
 	}
-	for i := range items {
-		c := &items[i]
-		list.Items = append(list.Items, Change{c.Revision, c.Place, c.At, c.Actor, c.Kind, c.ID, c.Action, c.Fields, c.Before, c.After})
-	}
-	list.Next = next
-	return list, nil
+	return ChangeList{converted(items, func(c *catalog.LoggedChange) Change {
+		return Change{c.Revision, c.Place, c.At, c.Actor, c.Kind, c.ID, c.Action, c.Fields, c.Before, c.After}
+	}), next}, nil
 }
 
 func (a *API) addChanges() {
@@ -62,13 +58,12 @@ func (a *API) addChanges() {
 		Before string `query:"before" maxLength:"64" doc:"Only changes before this revision, or the next of the previous page." example:"41.3"`
 		Limit  int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"The maximum number of results." example:"100"`
 	}
-	add(a, operation{
+	addQuery(a, operation{
 		ID: "listChanges", Method: http.MethodGet, Path: "/changes", Tag: tagChanges,
 		Summary: "List changes", Description: "Returns the change log of the catalog, newest first.",
 		Problems: []int{http.StatusConflict},
-	}, catalog.Viewer, func(ctx context.Context, in *listInput) (*struct{ Body ChangeList }, error) {
-		list, err := a.changes(ctx, catalog.ChangeQuery(*in))
-		return &struct{ Body ChangeList }{list}, err
+	}, catalog.Viewer, func(ctx context.Context, in *listInput) (ChangeList, error) {
+		return a.changes(ctx, catalog.ChangeQuery(*in))
 	})
 
 	type revertInput struct {
@@ -76,17 +71,13 @@ func (a *API) addChanges() {
 		DryRun
 		Body *Revert
 	}
-	type revertOutput struct {
-		DryRun string `header:"Stint-Dry-Run" doc:"True if nothing was changed." example:"true"`
-		Body   catalog.Diff
-	}
 	add(a, operation{
 		ID: "revertChange", Method: http.MethodPost, Path: "/changes/{revision}/revert", Tag: tagChanges,
 		Summary: "Undo changes",
 		Description: "Undoes the changes of a revision, as a new revision, and returns what changed. " +
 			"If any of it has changed since, that is a conflict, unless force is set. A deleted API key is restored as it was.",
 		Problems: []int{http.StatusConflict},
-	}, catalog.Operator, func(ctx context.Context, in *revertInput) (*revertOutput, error) {
+	}, catalog.Operator, func(ctx context.Context, in *revertInput) (*Changed[catalog.Diff], error) {
 		if a.options.Catalog == nil {
 			return nil, a.errFile()
 		}
@@ -98,10 +89,8 @@ func (a *API) addChanges() {
 		if err != nil {
 			return nil, err
 		}
-		if diff.Items == nil {
-			diff.Items = []catalog.DiffItem{}
-		}
+		diff.Items = append([]catalog.DiffItem{}, diff.Items...)
 		a.written(ctx, in.DryRun)
-		return &revertOutput{in.header(), diff}, nil
+		return new(changed(in.DryRun, diff)), nil
 	})
 }

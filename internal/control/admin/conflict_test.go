@@ -36,7 +36,7 @@ func each(t *testing.T, test func(t *testing.T, h *testAPI)) {
 	})
 }
 
-// TestConflicts has many who have seen the same version write at once: one does.
+// TestConflicts has many clients update the same version at once: one of them succeeds.
 func TestConflicts(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, h *testAPI) {
@@ -65,8 +65,8 @@ func TestConflicts(t *testing.T) {
 	})
 }
 
-// TestNoLostUpdates has 200 writers each add one to what they have read, some at a
-// time, again whenever another was first.
+// TestNoLostUpdates has 200 writers each increment a value that they have read, several at
+// a time, and retry after conflicts.
 func TestNoLostUpdates(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, h *testAPI) {
@@ -136,8 +136,8 @@ func TestNoLostUpdates(t *testing.T) {
 	})
 }
 
-// TestManyWriters has 200 write at once, which is more than there are connections. Those for whom it takes too long are told so,
-// have written nothing, and try again.
+// TestManyWriters has 200 writers at once, more than there are connections. Those that time
+// out have written nothing, and retry.
 func TestManyWriters(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, h *testAPI) {

@@ -38,8 +38,10 @@ var (
 		func(d *catalog.Document) []catalog.Entry { return d.Exemptions })
 )
 
-func entries(path, one, example string, table func(*catalog.Catalog) *catalog.Table[catalog.Entry], filed func(*catalog.Document) []catalog.Entry) *resource[catalog.Entry, catalog.Entry, Record[catalog.Entry]] {
-	return &resource[catalog.Entry, catalog.Entry, Record[catalog.Entry]]{
+type entryList = resource[catalog.Entry, catalog.Entry, Record[catalog.Entry]]
+
+func entries(path, one, example string, table func(*catalog.Catalog) *catalog.Table[catalog.Entry], filed func(*catalog.Document) []catalog.Entry) *entryList {
+	return &entryList{
 		path: path, one: one, tag: tagLists, example: example, patch: object{"reason": "scraping", "until": "2026-12-31T00:00:00Z"}, table: table, filed: filed,
 		id: (*catalog.Entry).ID, wire: same[catalog.Entry], put: assign[catalog.Entry], show: plain[catalog.Entry],
 	}
@@ -47,41 +49,24 @@ func entries(path, one, example string, table func(*catalog.Catalog) *catalog.Ta
 
 // addBans adds the operations that ban and exempt a subject.
 func (a *API) addBans() {
-	a.addEntries("ban", "Ban", "Ban a subject", "Denies all requests of the subject, at once. An existing ban is replaced.", "Lift a ban", "Applies the rules to requests of the subject again.",
-		func(ctx context.Context, e catalog.Entry, d DryRun) (Record[catalog.Entry], error) {
-			if a.options.Catalog == nil {
-				return a.banHere(e, d)
-			}
-			return putEntry(ctx, a, bans, e, d)
-		},
-		func(ctx context.Context, e catalog.Entry, d DryRun) error {
-			if a.options.Catalog == nil {
-				return a.unbanHere(e, d)
-			}
-			return deleteEntry(ctx, a, bans, e, d)
-		})
-	a.addEntries("exemption", "Exemption", "Exempt a subject", "Lets all requests of the subject pass without counting them, at once, unless it is banned. An existing exemption is replaced.", "End an exemption", "Counts requests of the subject again.",
-		func(ctx context.Context, e catalog.Entry, d DryRun) (Record[catalog.Entry], error) {
-			return putEntry(ctx, a, exemptions, e, d)
-		},
-		func(ctx context.Context, e catalog.Entry, d DryRun) error {
-			return deleteEntry(ctx, a, exemptions, e, d)
-		})
+	a.addEntries(bans, "Ban a subject", "Denies all requests of the subject, at once. An existing ban is replaced.",
+		"Lift a ban", "Applies the rules to requests of the subject again.")
+	a.addEntries(exemptions, "Exempt a subject", "Lets all requests of the subject pass without counting them, at once, unless it is banned. An existing exemption is replaced.",
+		"End an exemption", "Counts requests of the subject again.")
 }
 
 // addEntries adds the operations that put a subject on a list and remove it.
-func (a *API) addEntries(
-	word, name, put, putLong, remove, removeLong string,
-	doPut func(context.Context, catalog.Entry, DryRun) (Record[catalog.Entry], error), doDelete func(context.Context, catalog.Entry, DryRun) error,
-) {
+func (a *API) addEntries(list *entryList, put, putLong, remove, removeLong string) {
 	type putInput struct {
 		SubjectPath
 		DryRun
 		Body *NewEntry
 	}
+	path := "/subjects/{kind}/{id}/" + list.one
+	local := list == bans && a.options.Catalog == nil // on this node only
 	const here = " If rules are in a file, a ban applies to this node only, until it stops, and exemptions cannot be set."
 	add(a, operation{
-		ID: "put" + name, Method: http.MethodPut, Path: "/subjects/{kind}/{id}/" + word, Tag: tagSubjects,
+		ID: "put" + list.word(), Method: http.MethodPut, Path: path, Tag: tagSubjects,
 		Summary: put, Description: putLong + here, Problems: []int{http.StatusConflict},
 	}, catalog.Operator, func(ctx context.Context, in *putInput) (*Recorded[Record[catalog.Entry]], error) {
 		s, err := in.subject()
@@ -92,11 +77,13 @@ func (a *API) addEntries(
 		if in.Body != nil {
 			entry = *in.Body
 		}
-		if until := entry.Until; !until.IsZero() && !until.After(a.now()) {
-			return nil, blame(http.StatusUnprocessableEntity, "until", until.Format(time.RFC3339)+" is in the past, want a time in the future", "")
+		if err := a.checkUntil(entry.Until); err != nil {
+			return nil, err
 		}
-		r, err := doPut(ctx, s.entry(entry), in.DryRun)
-		return &Recorded[Record[catalog.Entry]]{etag(r.Version), in.header(), r}, err
+		if local {
+			return a.banHere(s.entry(entry), in.DryRun)
+		}
+		return putEntry(ctx, a, list, s.entry(entry), in.DryRun)
 	})
 
 	type deleteInput struct {
@@ -104,7 +91,7 @@ func (a *API) addEntries(
 		DryRun
 	}
 	add(a, operation{
-		ID: "end" + name, Method: http.MethodDelete, Path: "/subjects/{kind}/{id}/" + word, Tag: tagSubjects,
+		ID: "end" + list.word(), Method: http.MethodDelete, Path: path, Tag: tagSubjects,
 		Summary: remove, Description: removeLong + " Entries for its network or tenant stay.",
 		Problems: []int{http.StatusConflict},
 	}, catalog.Operator, func(ctx context.Context, in *deleteInput) (*Gone, error) {
@@ -112,15 +99,27 @@ func (a *API) addEntries(
 		if err != nil {
 			return nil, err
 		}
-		return &Gone{in.header()}, doDelete(ctx, s.entry(NewEntry{}), in.DryRun)
+		e := s.entry(NewEntry{})
+		if local {
+			return &Gone{in.header()}, a.unbanHere(e, in.DryRun)
+		}
+		return list.remove(ctx, a, in.DryRun, e.ID(), 0)
 	})
 }
 
+// checkUntil rejects a time in the past.
+func (a *API) checkUntil(until catalog.Time) error {
+	if !until.IsZero() && !until.After(a.now()) {
+		return blame(http.StatusUnprocessableEntity, "until", until.Format(time.RFC3339)+" is in the past, want a time in the future", "")
+	}
+	return nil
+}
+
 // putEntry creates or replaces an entry.
-func putEntry(ctx context.Context, a *API, list *resource[catalog.Entry, catalog.Entry, Record[catalog.Entry]], e catalog.Entry, d DryRun) (Record[catalog.Entry], error) {
+func putEntry(ctx context.Context, a *API, list *entryList, e catalog.Entry, d DryRun) (*Recorded[Record[catalog.Entry]], error) {
 	c, err := a.writing(d)
 	if err != nil {
-		return Record[catalog.Entry]{}, err
+		return nil, err
 	}
 	table := list.table(c)
 	for {
@@ -134,33 +133,11 @@ func putEntry(ctx context.Context, a *API, list *resource[catalog.Entry, catalog
 		}
 		if err == nil {
 			a.written(ctx, d)
-			return list.kept(ctx, a, d, &e, version, was), nil
+			return list.recorded(a, d, list.kept(ctx, a, d, &e, version, was)), nil
 		}
 		if meanwhile := errors.As(err, new(*catalog.ConflictError)) || errors.As(err, new(*catalog.NotFoundError)); !meanwhile || ctx.Err() != nil {
-			return Record[catalog.Entry]{}, err
+			return nil, err
 		}
-	}
-}
-
-// deleteEntry deletes an entry.
-func deleteEntry(ctx context.Context, a *API, list *resource[catalog.Entry, catalog.Entry, Record[catalog.Entry]], e catalog.Entry, d DryRun) error {
-	c, err := a.writing(d)
-	if err != nil {
-		return err
-	}
-	table := list.table(c)
-	for {
-		was, err := table.Get(ctx, e.ID())
-		if err == nil {
-			err = table.Delete(ctx, actor(ctx), e.ID(), was.Version)
-		}
-		if errors.As(err, new(*catalog.ConflictError)) && ctx.Err() == nil {
-			continue
-		}
-		if err == nil {
-			a.written(ctx, d)
-		}
-		return err
 	}
 }
 
@@ -186,13 +163,13 @@ func entryOf(e *identity.Entry) *catalog.Entry {
 }
 
 // banHere bans on this node only.
-func (a *API) banHere(e catalog.Entry, d DryRun) (Record[catalog.Entry], error) {
+func (a *API) banHere(e catalog.Entry, d DryRun) (*Recorded[Record[catalog.Entry]], error) {
 	if !d.DryRun {
 		if err := a.options.Engine.Ban(identityOf(&e)); err != nil {
-			return Record[catalog.Entry]{}, rejectedBy(err)
+			return nil, rejectedBy(err)
 		}
 	}
-	return Record[catalog.Entry]{ID: e.ID(), Value: e}, nil
+	return bans.recorded(a, d, Record[catalog.Entry]{ID: e.ID(), Value: e}), nil
 }
 
 // unbanHere lifts a ban of this node.

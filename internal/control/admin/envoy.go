@@ -41,28 +41,27 @@ func (a *API) addEnvoy() {
 		After int    `query:"after" default:"0" minimum:"0" doc:"How many to skip: the next of the previous page." example:"100"`
 		Q     string `query:"q" maxLength:"256" doc:"A part of the path or of the name." example:"remote"`
 	}
-	type output struct{ Body EnvoyList }
-	add(a, operation{
-		ID: "listEnvoyLimits", Method: http.MethodGet, Path: "/envoy", Tag: "Envoy",
+	addQuery(a, operation{
+		ID: "listEnvoyLimits", Method: http.MethodGet, Path: "/envoy", Tag: tagEnvoy,
 		Summary:     "List Envoy limits",
 		Description: "Returns the limits of Envoy descriptors on this node, in the order of their declaration, and the hits of each since the node started. They are configured in files or by a management server, and are read-only here.",
-	}, catalog.Viewer, func(_ context.Context, in *input) (*output, error) {
-		out := output{EnvoyList{Items: []EnvoyLimit{}}}
+	}, catalog.Viewer, func(_ context.Context, in *input) (EnvoyList, error) {
+		out := EnvoyList{Items: []EnvoyLimit{}}
 		if a.options.Envoy == nil {
-			return &out, nil
+			return out, nil
 		}
-		out.Body.Served = true
+		out.Served = true
 		all := a.options.Envoy()
 		for i := in.After; i < len(all); i++ {
 			if l := &all[i]; !strings.Contains(l.Path, in.Q) && !strings.Contains(l.Name, in.Q) {
 				continue
 			}
-			if len(out.Body.Items) == in.Limit {
-				out.Body.Next = strconv.Itoa(i)
+			if len(out.Items) == in.Limit {
+				out.Next = strconv.Itoa(i)
 				break
 			}
-			out.Body.Items = append(out.Body.Items, all[i])
+			out.Items = append(out.Items, all[i])
 		}
-		return &out, nil
+		return out, nil
 	})
 }

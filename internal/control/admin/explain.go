@@ -109,19 +109,19 @@ type ExplainedRuleLimit struct {
 }
 
 func (a *API) addExplain() {
-	add(a, operation{
+	addQuery(a, operation{
 		ID: "explainRequest", Method: http.MethodPost, Path: "/explain", Tag: tagSubjects,
 		Summary: "Explain a decision", Description: "Returns what would be decided about a request, and why. It changes nothing and counts nothing.",
-	}, catalog.Viewer, func(ctx context.Context, in *struct{ Body ExplainRequest }) (*struct{ Body Explanation }, error) {
+	}, catalog.Viewer, func(ctx context.Context, in *struct{ Body ExplainRequest }) (Explanation, error) {
 		q, err := in.Body.request(a.options.Resolver().KeyHeader())
 		if err != nil {
-			return nil, err
+			return Explanation{}, err
 		}
 		x, err := a.options.Engine.Explain(ctx, q)
 		if err != nil {
-			return nil, err
+			return Explanation{}, err
 		}
-		return &struct{ Body Explanation }{explained(&in.Body, &q, &x)}, nil
+		return explained(&in.Body, &q, &x), nil
 	})
 }
 
@@ -359,13 +359,18 @@ func ruleSays(r *rule.Explained, v *engine.Verdict) string {
 	return text + ", but is not evaluated."
 }
 
+// limitName returns the name of a limit with that of its rule.
+func limitName(l *engine.Limit) string {
+	if l.Penalty != nil {
+		return shown(l.Rule.Name) + "/penalty"
+	}
+	return shown(l.Rule.Name) + "/" + shown(l.Name)
+}
+
 // limitSays describes the state of a limit.
 func limitSays(l *engine.Limit) string {
 	d := &l.Decision
-	name := shown(l.Rule.Name) + "/" + shown(l.Name)
-	if l.Penalty != nil {
-		name = shown(l.Rule.Name) + "/penalty"
-	}
+	name := limitName(l)
 	switch {
 	case d.Basis == stint.Open:
 		return name + ": the counter cannot be reached, and the request passes"
@@ -392,9 +397,7 @@ func limitSays(l *engine.Limit) string {
 func decides(v *engine.Verdict) string {
 	limit := ""
 	if b := v.Binding(); b != nil {
-		if limit = shown(b.Rule.Name) + "/" + shown(b.Name); b.Penalty != nil {
-			limit = shown(b.Rule.Name) + "/penalty"
-		}
+		limit = limitName(b)
 	}
 	by := ""
 	if v.Rule != nil {

@@ -13,12 +13,12 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// soon is when something will be, which is never quite the same.
+// soon matches times that vary.
 var soon = regexp.MustCompile(`in [0-9]+ (ms|s|min|h|d)\b`)
 
 func escape(text string) string { return url.QueryEscape(text) }
 
-// TestExplain has requests explained, in sentences.
+// TestExplain checks the sentences of explanations.
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)

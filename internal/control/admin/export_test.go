@@ -19,14 +19,9 @@ func FieldsOf(t reflect.Type) []reflect.StructField { return fieldsOf(t, nil) }
 
 // Join joins a hub that opens its source with open, and leaves it when it has called then.
 func Join(ctx context.Context, open, then func()) {
-	h := hub{every: followEvery, open: func() source { open(); return silence{} }}
+	h := hub{every: followEvery, open: func() source { open(); return source{next: func(context.Context) ([]item, int64) { return nil, 0 }} }}
 	b := newMailbox(1, nil)
 	h.join(ctx, b)
 	then()
 	h.leave(b)
 }
-
-type silence struct{}
-
-func (silence) next(context.Context) ([]item, int64) { return nil, 0 }
-func (silence) close()                               {}

@@ -18,8 +18,8 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// generator makes the OpenAPI document of the operations of an API, from their Go types
-// and from what words says of these.
+// generator generates the OpenAPI document of the operations of an API, from their Go types
+// and words.
 type generator struct {
 	schemas object
 }
@@ -126,7 +126,7 @@ func (g *generator) parameter(op *admin.Operation, f reflect.StructField) object
 	return p
 }
 
-// success describes the answer of an operation that has done what it was asked.
+// success describes the response of a successful operation.
 func (g *generator) success(op *admin.Operation) object {
 	out := object{"description": op.Summary + "."}
 	if op.Answer != "" {
@@ -160,7 +160,7 @@ func (g *generator) success(op *admin.Operation) object {
 	return out
 }
 
-// field returns the schema of a field, with what its tags say.
+// field returns the schema of a field, with its tags.
 func (g *generator) field(f reflect.StructField) object {
 	s := g.schema(f.Type)
 	if text := f.Tag.Get("doc"); text != "" {
@@ -192,7 +192,7 @@ func (g *generator) field(f reflect.StructField) object {
 	return s
 }
 
-// valueOf reads the text of a tag as a value of a schema.
+// valueOf parses the text of a tag as a value of a schema.
 func valueOf(s object, text string) any {
 	if s["type"] == "string" {
 		return text
@@ -204,8 +204,7 @@ func valueOf(s object, text string) any {
 	return v
 }
 
-// schema returns the schema of a type, which is the caller's to change. Structs are
-// components, by their names.
+// schema returns the schema of a type, which the caller may change. Structs are components.
 func (g *generator) schema(t reflect.Type) object {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -286,7 +285,7 @@ func schemaName(t reflect.Type) string {
 	return name
 }
 
-// schemaNames are for types whose own names say too little.
+// schemaNames are for types whose own names are not clear enough.
 var schemaNames = map[reflect.Type]string{
 	reflect.TypeFor[rule.Match]():    "RuleMatch",
 	reflect.TypeFor[rule.Limit]():    "RuleLimit",
@@ -296,7 +295,7 @@ var schemaNames = map[reflect.Type]string{
 	reflect.TypeFor[sim.Point]():     "PreviewPoint",
 }
 
-// describe adds what types do not say of themselves.
+// describe adds what is not in the types.
 func (g *generator) describe() error {
 	for _, at := range slices.Sorted(maps.Keys(words)) {
 		name, field, isField := strings.Cut(at, ".")
@@ -326,7 +325,7 @@ func (g *generator) describe() error {
 	return nil
 }
 
-// example returns an example of a schema: its own, or one made of those of its parts.
+// example returns the example of a schema, or one made of those of its parts.
 func (g *generator) example(s object) any {
 	if examples, ok := s["examples"].([]any); ok {
 		return examples[0]

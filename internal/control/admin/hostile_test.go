@@ -15,7 +15,7 @@ import (
 	"github.com/stintdev/stint/internal/control/catalog"
 )
 
-// hostile are ids that someone may try.
+// hostile are ids that an attacker may try.
 var hostile = []string{
 	"'", `"`, `';--`, "' OR '1'='1", `"; DROP TABLE stint_rules; --`, "x' UNION SELECT hash FROM stint_tokens --",
 	"..", ".", "../../etc/passwd", "..%2f..%2fetc%2fpasswd", "/", "//", "a/b", `a\b`, "%", "%00", "%2e%2e", "_", "*", "?", "#", "a b", " ",
@@ -23,7 +23,7 @@ var hostile = []string{
 	strings.Repeat("a", 300), strings.Repeat("é", 600), strings.Repeat("a", 100_000), "-1", "0", "NaN", "null", "true", "\U0010ffff",
 }
 
-// TestHostileIDs asks for what is not there, by every operation that has an id.
+// TestHostileIDs calls every operation that has an id, with ids that do not exist.
 func TestHostileIDs(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)
@@ -57,7 +57,7 @@ func TestHostileIDs(t *testing.T) {
 	}
 }
 
-// TestHostileValues writes such ids, and reads those that were taken.
+// TestHostileValues writes such ids, and reads those that were accepted.
 func TestHostileValues(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)
@@ -97,8 +97,7 @@ func mustUnescape(t *testing.T, path string) string {
 	return out
 }
 
-// TestHostileBodies sends what is not what it should be, to every operation that takes a
-// body.
+// TestHostileBodies sends invalid bodies to every operation that takes one.
 func TestHostileBodies(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)
@@ -159,7 +158,7 @@ func TestHostileBodies(t *testing.T) {
 	}
 }
 
-// TestLargeApply has bodies that only a document may have.
+// TestLargeApply sends bodies that only a document may have.
 func TestLargeApply(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)
@@ -168,7 +167,7 @@ func TestLargeApply(t *testing.T) {
 	h.do(http.MethodPost, "/apply", append(body, '}')).want(http.StatusOK)
 }
 
-// TestPaths asks for what there is not.
+// TestPaths requests paths that do not exist.
 func TestPaths(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)
@@ -265,7 +264,7 @@ func TestDatabaseAway(t *testing.T) {
 	h.ask(http.MethodGet, "/rules", nil, "Cookie", "stint_session=0123456789abcdefghijklmnop").want(http.StatusServiceUnavailable)
 }
 
-// TestWritesAreLogged looks at what the log says of a write.
+// TestWritesAreLogged checks the log of a write.
 func TestWritesAreLogged(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)
@@ -291,7 +290,7 @@ func TestWritesAreLogged(t *testing.T) {
 	}
 }
 
-// TestOptions has what an API cannot be made of.
+// TestOptions creates APIs with invalid options.
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	good := newTestAPI(t).options
@@ -352,7 +351,7 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// slowBody sends a body that does not end, and returns the status of the answer.
+// slowBody sends a body that does not end, and returns the status of the response.
 func slowBody(h *testAPI) int {
 	server := httptest.NewServer(h.api)
 	defer server.Close()

@@ -60,15 +60,16 @@ func (k Key) put(into *catalog.APIKey) error {
 	return nil
 }
 
+var keys = &resource[catalog.APIKey, Key, Record[Key]]{
+	path: "keys", one: "key", tag: tagKeys, example: "k3jq8w2n", key: "id", patch: object{"disabled": true},
+	table: func(c *catalog.Catalog) *catalog.Table[catalog.APIKey] { return c.APIKeys },
+	filed: func(d *catalog.Document) []catalog.APIKey { return d.APIKeys },
+	id:    func(k *catalog.APIKey) string { return k.ID },
+	wire:  keyOf, put: Key.put, show: plain[Key],
+}
+
 func (a *API) addKeys() {
-	keys := &resource[catalog.APIKey, Key, Record[Key]]{
-		path: "keys", one: "key", tag: tagKeys, example: "k3jq8w2n", key: "id", patch: object{"disabled": true},
-		table: func(c *catalog.Catalog) *catalog.Table[catalog.APIKey] { return c.APIKeys },
-		filed: func(d *catalog.Document) []catalog.APIKey { return d.APIKeys },
-		id:    func(k *catalog.APIKey) string { return k.ID },
-		wire:  keyOf, put: Key.put, show: plain[Key],
-	}
-	addList(a, keys, func(f *KeyFilter) filter[catalog.APIKey] { return f })
+	addList(a, keys, filterKeys)
 
 	create := keys.op(http.MethodPost, "", "createKey", "Create a key", "Creates an API key and returns its text, which is shown only once.", http.StatusConflict)
 	create.Status = http.StatusCreated
@@ -92,7 +93,7 @@ func (a *API) addKeys() {
 			text = "" // which would not be valid
 		}
 		r := keys.kept(ctx, a, in.DryRun, &made, version, catalog.Record[catalog.APIKey]{})
-		return &Made[CreatedKey]{Recorded[CreatedKey]{etag(r.Version), in.header(), CreatedKey{r, text}}, keys.location(r.ID)}, nil
+		return &Made[CreatedKey]{Recorded[CreatedKey]{etag(r.Version), changed(in.DryRun, CreatedKey{r, text})}, keys.location(r.ID)}, nil
 	})
 
 	addReading(a, keys)
@@ -104,16 +105,11 @@ func (a *API) addKeys() {
 			DryRun
 		},
 		) (*Recorded[Record[Key]], error) {
-			r, err := keys.replace(ctx, a, in.DryRun, in.ID, 0, func(k *catalog.APIKey) error {
+			return keys.replace(ctx, a, in.DryRun, in.ID, anyVersion, func(k *catalog.APIKey) error {
 				if now := a.now().UTC().Truncate(time.Microsecond); k.Revoked.IsZero() || k.Revoked.After(now) {
 					k.Revoked, k.RevokedBy = catalog.Time{Time: now}, actor(ctx)
 				}
 				return nil
 			})
-			if err != nil {
-				return nil, err
-			}
-			out := keys.recorded(a, in.DryRun, r)
-			return &out, nil
 		})
 }

@@ -17,60 +17,40 @@ const (
 	followEvery, maxFollowed = 250 * time.Millisecond, 256
 )
 
-// liveSource sends live traffic.
-type liveSource struct{ *record.Live }
-
-func (s liveSource) next(context.Context) ([]item, int64) {
-	i, err := newItem("live", s.Snapshot())
-	if err != nil {
-		return nil, 0 // a rate that is not a number; the next one is
-	}
-	return []item{i}, 0
-}
-
-func (liveSource) close() {}
-
 // followSource sends decisions.
-type followSource struct {
-	watch *record.Watch
-	room  []record.Event
-}
-
-func (s *followSource) next(context.Context) (items []item, skipped int64) {
-	s.room, skipped = s.watch.Take(s.room[:0])
-	for i := range s.room {
-		about := s.room[i]
-		one, err := newItem("decision", NewEvent(&about))
-		if err != nil {
-			continue // never: it has only strings and integers
+func followSource(tap *record.Tap) source {
+	watch := tap.Watch()
+	var room []record.Event
+	return source{close: watch.Close, next: func(context.Context) (items []item, skipped int64) {
+		room, skipped = watch.Take(room[:0])
+		for _, e := range room {
+			items = append(items, newItems("decision", NewEvent(&e), &e)...)
 		}
-		one.about = &about
-		items = append(items, one)
-	}
-	return items, skipped
+		return items, skipped
+	}}
 }
-
-func (s *followSource) close() { s.watch.Close() }
 
 // errNoLive is the error of a node without live traffic.
 var errNoLive = fail(http.StatusConflict, "live traffic is not available on this node")
 
 func (a *API) addLive() {
 	live, tap := a.options.Live, a.options.Tap
-	a.streams.live = hub{every: lookEvery, latest: true, open: func() source { return liveSource{live} }}
-	a.streams.follow = hub{every: followEvery, open: func() source { return &followSource{watch: tap.Watch()} }}
+	a.streams.live = hub{every: lookEvery, latest: true, open: func() source {
+		return source{next: func(context.Context) ([]item, int64) { return newItems("live", live.Snapshot(), nil), 0 }}
+	}}
+	a.streams.follow = hub{every: followEvery, open: func() source { return followSource(tap) }}
 	a.streams.usage = map[string]*hub{}
 	conflict := []int{http.StatusConflict}
 
-	add(a, operation{
+	addQuery(a, operation{
 		ID: "getLive", Method: http.MethodGet, Path: "/live", Tag: tagLive, Problems: conflict,
 		Summary:     "Get live traffic",
 		Description: "Returns what this node decided in the last seconds: rates, latency, rules, and the clients with the most requests.",
-	}, catalog.Viewer, func(context.Context, *struct{}) (*struct{ Body record.Snapshot }, error) {
+	}, catalog.Viewer, func(context.Context, *struct{}) (record.Snapshot, error) {
 		if live == nil {
-			return nil, errNoLive
+			return record.Snapshot{}, errNoLive
 		}
-		return &struct{ Body record.Snapshot }{live.Snapshot()}, nil
+		return live.Snapshot(), nil
 	})
 
 	add(a, operation{

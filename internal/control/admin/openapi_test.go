@@ -15,7 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "write openapi.json")
 
-// TestDocument holds the document that is kept to what the code says.
+// TestDocument checks that openapi.json is up to date.
 func TestDocument(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)
@@ -42,7 +42,7 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// TestDocumentIsWhole looks for what the document leaves out.
+// TestDocumentIsWhole checks that the document is complete.
 func TestDocumentIsWhole(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)
@@ -118,8 +118,8 @@ func TestDocumentIsWhole(t *testing.T) {
 	}
 }
 
-// TestDocumentedAnswers asks for every operation in ways that lead to every problem that
-// the document knows of, but those that are inside.
+// TestDocumentedAnswers calls every operation so that it returns every documented problem,
+// except internal errors.
 func TestDocumentedAnswers(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)

@@ -116,6 +116,23 @@ func add[I, O any](a *API, op operation, role catalog.Role, do func(ctx context.
 	})
 }
 
+// addQuery is add for an operation whose response is only a body.
+func addQuery[I, B any](a *API, op operation, role catalog.Role, do func(ctx context.Context, in *I) (B, error)) {
+	add(a, op, role, func(ctx context.Context, in *I) (*struct{ Body B }, error) {
+		body, err := do(ctx, in)
+		return &struct{ Body B }{body}, err
+	})
+}
+
+// converted returns a list that is never nil.
+func converted[T, U any](all []T, convert func(*T) U) []U {
+	out := make([]U, len(all))
+	for i := range all {
+		out[i] = convert(&all[i])
+	}
+	return out
+}
+
 // requestKey is the context key of the request, for the few operations that need it.
 type requestKey struct{}
 

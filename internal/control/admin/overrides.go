@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"time"
 
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/kit/strict"
@@ -31,21 +30,17 @@ func (a *API) addOverrides() {
 		DryRun
 		Body NewOverride
 	}
-	type putOutput struct {
-		DryRun string `header:"Stint-Dry-Run" doc:"True if nothing was changed." example:"true"`
-		Body   SubjectOverride
-	}
 	add(a, operation{
 		ID: "putOverride", Method: http.MethodPut, Path: "/subjects/{kind}/{id}/overrides/{limit_name}", Tag: tagSubjects,
 		Summary: "Override a limit", Description: "Gives a user or an API key a limit that overrides that of its tier. A user that does not exist is created.",
 		Problems: []int{http.StatusConflict},
-	}, catalog.Operator, func(ctx context.Context, in *putInput) (*putOutput, error) {
+	}, catalog.Operator, func(ctx context.Context, in *putInput) (*Changed[SubjectOverride], error) {
 		s, err := in.subject()
 		if err != nil {
 			return nil, err
 		}
-		if until := in.Body.Until; !until.IsZero() && !until.After(a.now()) {
-			return nil, blame(http.StatusUnprocessableEntity, "until", until.Format(time.RFC3339)+" is in the past, want a time in the future", "")
+		if err := a.checkUntil(in.Body.Until); err != nil {
+			return nil, err
 		}
 		err = a.override(ctx, s, in.DryRun, true, func(limits *map[string]catalog.Override) error {
 			if *limits == nil {
@@ -54,7 +49,7 @@ func (a *API) addOverrides() {
 			(*limits)[in.Name] = catalog.Override(in.Body)
 			return nil
 		})
-		return &putOutput{in.header(), SubjectOverride{in.Name, in.Body.Limit, in.Body.Until}}, err
+		return new(changed(in.DryRun, SubjectOverride{in.Name, in.Body.Limit, in.Body.Until})), err
 	})
 
 	type deleteInput struct {

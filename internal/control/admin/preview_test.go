@@ -12,7 +12,7 @@ import (
 	"github.com/stintdev/stint/internal/record"
 )
 
-// requested are requests of users to /search, one a second until now, newest last.
+// requested returns requests of users to /search, one per second until now, oldest first.
 func requested(h *testAPI, n int, users ...string) []record.Event {
 	h.Helper()
 	now := h.clock.now().UTC().Truncate(time.Microsecond)
@@ -60,7 +60,7 @@ func TestPreview(t *testing.T) {
 	}
 }
 
-// TestPreviewOfMany has more events than a preview looks at.
+// TestPreviewOfMany has more events than a preview replays.
 func TestPreviewOfMany(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)

@@ -69,11 +69,7 @@ func blameAll(status int, problems strict.Problems) *Problem {
 }
 
 func fieldProblems(problems strict.Problems) []FieldProblem {
-	out := make([]FieldProblem, len(problems))
-	for i, one := range problems {
-		out[i] = FieldProblem{one.Path, one.Message, one.Hint, one.Line, one.Column}
-	}
-	return out
+	return converted(problems, func(p *strict.Problem) FieldProblem { return FieldProblem{p.Path, p.Message, p.Hint, p.Line, p.Column} })
 }
 
 // errInside is the problem for internal errors: clients get no details.

@@ -192,16 +192,15 @@ func (a *API) record() (*rollup.Store, error) {
 
 // ask adds an operation that queries the record.
 func ask[I, O any](a *API, id, path, summary, description string, do func(ctx context.Context, s *rollup.Store, in *I) (O, error)) {
-	add(a, operation{
+	addQuery(a, operation{
 		ID: id, Method: http.MethodGet, Path: path, Tag: tagRecord, Summary: summary, Description: description,
 		Problems: []int{http.StatusConflict}, Timeout: 30 * time.Second,
-	}, catalog.Viewer, func(ctx context.Context, in *I) (*struct{ Body O }, error) {
+	}, catalog.Viewer, func(ctx context.Context, in *I) (out O, err error) {
 		s, err := a.record()
-		if err != nil {
-			return nil, err
+		if err == nil {
+			out, err = do(ctx, s, in)
 		}
-		out, err := do(ctx, s, in)
-		return &struct{ Body O }{out}, asParameters(err)
+		return out, asParameters(err)
 	})
 }
 
@@ -224,11 +223,7 @@ func (a *API) addRecord() {
 				return out, err
 			}
 			events, next, err := s.Find(ctx, q)
-			out = EventList{Items: make([]Event, len(events)), Next: next.String()}
-			for i := range events {
-				out.Items[i] = NewEvent(&events[i])
-			}
-			return out, err
+			return EventList{converted(events, NewEvent), next.String()}, err
 		})
 	a.addExport()
 
@@ -254,10 +249,9 @@ func (a *API) addRecord() {
 			all, err := s.Series(ctx, q)
 			out = SeriesList{From: q.From, To: q.To, Step: in.Step, Items: make([]Series, len(all))}
 			for i, one := range all {
-				points := make([]Point, len(one.Points))
-				for j, p := range one.Points {
-					points[j] = Point{p.Start, p.Total, p.Events, p.Cached, p.P50.Microseconds(), p.P95.Microseconds(), p.P99.Microseconds()}
-				}
+				points := converted(one.Points, func(p *rollup.Point) Point {
+					return Point{p.Start, p.Total, p.Events, p.Cached, p.P50.Microseconds(), p.P95.Microseconds(), p.P99.Microseconds()}
+				})
 				out.Items[i] = Series{one.Name, one.Rest, points}
 				if len(points) > 1 {
 					out.Step = points[1].Start.Sub(points[0].Start).Seconds()
@@ -276,11 +270,7 @@ func (a *API) addRecord() {
 		"Returns the users, tenants, API keys, addresses, rules or endpoints with the most denied requests."+rolled,
 		func(ctx context.Context, s *rollup.Store, in *topInput) (Top, error) {
 			all, err := s.Top(ctx, rollup.TopQuery{Range: in.at(a.now()), By: in.By, Rule: in.Rule, Limit: in.Limit})
-			out := Top{make([]Refusals, len(all))}
-			for i := range all {
-				out.Items[i] = Refusals(all[i])
-			}
-			return out, err
+			return Top{converted(all, func(r *rollup.Refusals) Refusals { return Refusals(*r) })}, err
 		})
 
 	type violationsInput struct {
@@ -292,11 +282,7 @@ func (a *API) addRecord() {
 	ask(a, "listViolations", "/violations", "List violations", "Returns how often each rule denied requests of each user."+rolled,
 		func(ctx context.Context, s *rollup.Store, in *violationsInput) (ViolationList, error) {
 			all, err := s.Violations(ctx, rollup.ViolationQuery{Range: in.at(a.now()), User: in.User, Rule: in.Rule, Limit: in.Limit})
-			out := ViolationList{make([]Violation, len(all))}
-			for i := range all {
-				out.Items[i] = Violation(all[i])
-			}
-			return out, err
+			return ViolationList{converted(all, func(v *rollup.Violation) Violation { return Violation(*v) })}, err
 		})
 
 	type clientsInput struct {

@@ -21,8 +21,7 @@ import (
 	"github.com/stintdev/stint/internal/record/archive"
 )
 
-// keep writes so many decisions into the record, a second apart, as it is told of each,
-// adds them up, and returns when the first was made.
+// keep records decisions a second apart, rolls them up, and returns the time of the first.
 func (h *testAPI) keep(n int, change func(i int, e *record.Event)) (start time.Time) {
 	h.Helper()
 	start = h.clock.now().Add(-2 * time.Hour).Truncate(time.Minute).UTC()
@@ -181,7 +180,7 @@ func TestSeries(t *testing.T) {
 	}
 }
 
-// TestNoRecord asks where there is none.
+// TestNoRecord queries an API without a record.
 func TestNoRecord(t *testing.T) {
 	t.Parallel()
 	h := newFileAPI(t, catalog.Document{})
@@ -192,7 +191,7 @@ func TestNoRecord(t *testing.T) {
 	}
 }
 
-// TestExport reads what was exported.
+// TestExport reads an export.
 func TestExport(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)
@@ -270,7 +269,7 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// TestExportsAtOnce has clients not read what they have asked for, and one too many ask.
+// TestExportsAtOnce has clients that do not read their exports, and one client too many.
 func TestExportsAtOnce(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)
@@ -291,8 +290,8 @@ func TestExportsAtOnce(t *testing.T) {
 	h.get("/events/export").want(http.StatusOK)
 }
 
-// TestExportBreaks has the database go away half way: what is not whole does not look as
-// if it were.
+// TestExportBreaks stops the database during an export: an incomplete export must not look
+// complete.
 func TestExportBreaks(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)
@@ -306,7 +305,7 @@ func TestExportBreaks(t *testing.T) {
 	h.api.ServeHTTP(w, h.request(http.MethodGet, "/events/export?format=ndjson", nil, "", h.viewer))
 }
 
-// breaking does something before the first byte is written.
+// breaking calls a function before the first byte is written.
 type breaking struct {
 	*httptest.ResponseRecorder
 	before func()

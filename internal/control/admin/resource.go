@@ -60,6 +60,9 @@ type Seen struct {
 	IfMatch string `header:"If-Match" required:"false" doc:"The version that the change is based on, in quotes, or * for any version. Required." example:"\"12\""`
 }
 
+// anyVersion is for writes that are not based on a version.
+var anyVersion = Seen{"*"}
+
 // version returns the version, or 0 for any.
 func (s Seen) version() (int64, error) {
 	text := s.IfMatch
@@ -195,54 +198,88 @@ func (s *resource[T, W, R]) kept(ctx context.Context, a *API, d DryRun, v *T, ve
 	return s.record(&r)
 }
 
-// replace changes an object and returns its record.
-func (s *resource[T, W, R]) replace(ctx context.Context, a *API, d DryRun, id string, seen int64, change func(*T) error) (Record[W], error) {
+// retry reports whether to retry a write with If-Match: * after a conflict.
+func retry(ctx context.Context, seen int64, err error) bool {
+	return seen == 0 && errors.As(err, new(*catalog.ConflictError)) && ctx.Err() == nil
+}
+
+// replace changes an object.
+func (s *resource[T, W, R]) replace(ctx context.Context, a *API, d DryRun, id string, ifMatch Seen, change func(*T) error) (*Recorded[R], error) {
+	seen, err := ifMatch.version()
+	if err != nil {
+		return nil, err
+	}
 	c, err := a.writing(d)
 	if err != nil {
-		return Record[W]{}, err
+		return nil, err
 	}
 	table := s.table(c)
 	if seen == 0 {
 		done, err := a.takeTurn(ctx)
 		if err != nil {
-			return Record[W]{}, err
+			return nil, err
 		}
 		defer done()
 	}
 	for {
 		was, err := table.Get(ctx, id)
 		if err != nil {
-			return Record[W]{}, err
+			return nil, err
 		}
 		if seen != 0 && was.Version != seen {
-			return Record[W]{}, &catalog.ConflictError{Kind: s.one, ID: id, Seen: seen, Found: was.Version}
+			return nil, &catalog.ConflictError{Kind: s.one, ID: id, Seen: seen, Found: was.Version}
 		}
 		value := was.Value
 		if err := change(&value); err != nil {
-			return Record[W]{}, err
+			return nil, err
 		}
 		if now := s.id(&value); now != id {
-			return Record[W]{}, blame(http.StatusUnprocessableEntity, s.key, strict.Quote(now)+": want "+strict.Quote(id)+", which is read-only", "")
+			return nil, blame(http.StatusUnprocessableEntity, s.key, strict.Quote(now)+": want "+strict.Quote(id)+", which is read-only", "")
 		}
 		version, err := table.Update(ctx, actor(ctx), value, was.Version)
-		if seen == 0 && errors.As(err, new(*catalog.ConflictError)) {
-			if err = ctx.Err(); err == nil {
-				continue // any version will do
-			}
+		if retry(ctx, seen, err) {
+			continue
 		}
 		if err != nil {
-			return Record[W]{}, err
+			return nil, err
 		}
 		a.written(ctx, d)
-		return s.kept(ctx, a, d, &value, version, was), nil
+		return s.recorded(a, d, s.kept(ctx, a, d, &value, version, was)), nil
+	}
+}
+
+// remove deletes a version of an object; 0: any version.
+func (s *resource[T, W, R]) remove(ctx context.Context, a *API, d DryRun, id string, seen int64) (*Gone, error) {
+	c, err := a.writing(d)
+	if err != nil {
+		return nil, err
+	}
+	table := s.table(c)
+	for {
+		version := seen
+		if seen == 0 {
+			found, err := table.Get(ctx, id)
+			if err != nil {
+				return nil, err
+			}
+			version = found.Version
+		}
+		err := table.Delete(ctx, actor(ctx), id, version)
+		if retry(ctx, seen, err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		a.written(ctx, d)
+		return &Gone{d.header()}, nil
 	}
 }
 
 // Recorded is a response with a record.
 type Recorded[R any] struct {
-	ETag   string `header:"ETag" doc:"The version, in quotes, to use in If-Match." example:"\"12\""`
-	DryRun string `header:"Stint-Dry-Run" doc:"True if nothing was changed." example:"true"`
-	Body   R
+	ETag string `header:"ETag" doc:"The version, in quotes, to use in If-Match." example:"\"12\""`
+	Changed[R]
 }
 
 // Made is a response with a new record.
@@ -251,13 +288,21 @@ type Made[R any] struct {
 	Location string `header:"Location" doc:"The path of the object." example:"/admin/v1/rules/search"`
 }
 
-// Gone is a response without a body.
+// Gone is the response of a write without a body.
 type Gone struct {
 	DryRun string `header:"Stint-Dry-Run" doc:"True if nothing was changed." example:"true"`
 }
 
-func (s *resource[T, W, R]) recorded(a *API, d DryRun, r Record[W]) Recorded[R] {
-	return Recorded[R]{etag(r.Version), d.header(), s.show(a, r)}
+// Changed is the response of a write with a body.
+type Changed[R any] struct {
+	Gone
+	Body R
+}
+
+func changed[R any](d DryRun, body R) Changed[R] { return Changed[R]{Gone{d.header()}, body} }
+
+func (s *resource[T, W, R]) recorded(a *API, d DryRun, r Record[W]) *Recorded[R] {
+	return &Recorded[R]{etag(r.Version), changed(d, s.show(a, r))}
 }
 
 // location is the path of an object.
@@ -285,30 +330,21 @@ func (s *resource[T, W, R]) op(method, path, verb, summary, description string, 
 // word returns the name of the resource in ids of operations.
 func (s *resource[T, W, R]) word() string { return strings.ToUpper(s.one[:1]) + s.one[1:] }
 
-// filter is the filter of a list.
-type filter[T any] interface {
-	query() catalog.Query
-	keeps(v *T) bool // the same, in file mode
-}
-
-// addList adds the operation that lists a resource.
-func addList[F any, T, W, R any](a *API, s *resource[T, W, R], of func(*F) filter[T]) {
-	add(a, s.op(http.MethodGet, "", "list"+strings.ToUpper(s.path[:1])+s.path[1:], "List "+s.path, "Returns "+s.path+", ordered by id, in pages."),
-		catalog.Viewer, func(ctx context.Context, in *F) (*struct{ Body RecordList[R] }, error) {
-			f := of(in)
-			q := f.query()
-			found, err := s.list(ctx, a, q, f.keeps)
+// addList adds the operation that lists a resource. The function converts a filter to a
+// query and, for file mode, to a predicate.
+func addList[F any, T, W, R any](a *API, s *resource[T, W, R], convert func(*F) (catalog.Query, func(*T) bool)) {
+	addQuery(a, s.op(http.MethodGet, "", "list"+strings.ToUpper(s.path[:1])+s.path[1:], "List "+s.path, "Returns "+s.path+", ordered by id, in pages."),
+		catalog.Viewer, func(ctx context.Context, in *F) (RecordList[R], error) {
+			q, keeps := convert(in)
+			found, err := s.list(ctx, a, q, keeps)
 			if err != nil {
-				return nil, asParameters(err)
+				return RecordList[R]{}, asParameters(err)
 			}
-			list := RecordList[R]{Items: make([]R, len(found))}
-			for i := range found {
-				list.Items[i] = s.show(a, s.record(&found[i]))
-			}
+			list := RecordList[R]{Items: converted(found, func(r *catalog.Record[T]) R { return s.show(a, s.record(r)) })}
 			if len(found) == q.Limit {
 				list.Next = s.id(&found[len(found)-1].Value)
 			}
-			return &struct{ Body RecordList[R] }{list}, nil
+			return list, nil
 		})
 }
 
@@ -328,8 +364,7 @@ func addReading[T, W, R any](a *API, s *resource[T, W, R]) {
 			if err != nil {
 				return nil, err
 			}
-			out := s.recorded(a, DryRun{}, s.record(&r))
-			return &out, nil
+			return s.recorded(a, DryRun{}, s.record(&r)), nil
 		})
 
 	type target struct {
@@ -344,32 +379,7 @@ func addReading[T, W, R any](a *API, s *resource[T, W, R]) {
 			if err != nil {
 				return nil, err
 			}
-			c, err := a.writing(in.DryRun)
-			if err != nil {
-				return nil, err
-			}
-			table := s.table(c)
-			for {
-				version := seen
-				if seen == 0 {
-					found, err := table.Get(ctx, in.ID)
-					if err != nil {
-						return nil, err
-					}
-					version = found.Version
-				}
-				err := table.Delete(ctx, actor(ctx), in.ID, version)
-				if seen == 0 && errors.As(err, new(*catalog.ConflictError)) {
-					if err = ctx.Err(); err == nil {
-						continue
-					}
-				}
-				if err != nil {
-					return nil, err
-				}
-				a.written(ctx, in.DryRun)
-				return &Gone{in.header()}, nil
-			}
+			return s.remove(ctx, a, in.DryRun, in.ID, seen)
 		})
 }
 
@@ -386,26 +396,17 @@ func addPatching[T, W, R any](a *API, s *resource[T, W, R]) {
 		RawBody []byte
 	},
 	) (*Recorded[R], error) {
-		seen, err := in.version()
-		if err != nil {
-			return nil, err
-		}
 		patch, err := readPatch(in.RawBody)
 		if err != nil {
 			return nil, err
 		}
-		r, err := s.replace(ctx, a, in.DryRun, in.ID, seen, func(v *T) error {
+		return s.replace(ctx, a, in.DryRun, in.ID, in.Seen, func(v *T) error {
 			value, err := patched(s.wire(v), patch)
 			if err != nil {
 				return err
 			}
 			return s.put(value, v)
 		})
-		if err != nil {
-			return nil, err
-		}
-		out := s.recorded(a, in.DryRun, r)
-		return &out, nil
 	})
 }
 
@@ -432,7 +433,7 @@ func addWriting[T, W, R any](a *API, s *resource[T, W, R]) {
 		}
 		a.written(ctx, in.DryRun)
 		r := s.kept(ctx, a, in.DryRun, &value, version, catalog.Record[T]{})
-		return &Made[R]{s.recorded(a, in.DryRun, r), s.location(r.ID)}, nil
+		return &Made[R]{*s.recorded(a, in.DryRun, r), s.location(r.ID)}, nil
 	})
 
 	add(a, s.op(http.MethodPut, "/{id}", "replace"+s.word(), "Replace a "+s.one, "Replaces the version of a "+s.one+" in If-Match. The id cannot change.",
@@ -444,15 +445,6 @@ func addWriting[T, W, R any](a *API, s *resource[T, W, R]) {
 			Body W
 		},
 		) (*Recorded[R], error) {
-			seen, err := in.version()
-			if err != nil {
-				return nil, err
-			}
-			r, err := s.replace(ctx, a, in.DryRun, in.ID, seen, func(v *T) error { return s.put(in.Body, v) })
-			if err != nil {
-				return nil, err
-			}
-			out := s.recorded(a, in.DryRun, r)
-			return &out, nil
+			return s.replace(ctx, a, in.DryRun, in.ID, in.Seen, func(v *T) error { return s.put(in.Body, v) })
 		})
 }

@@ -22,7 +22,7 @@ type stored = admin.Record[json.RawMessage]
 // records is a list of anything.
 type records = admin.RecordList[object]
 
-// asRecord reads a record, whatever else it has.
+// asRecord decodes a record, ignoring other fields.
 func (a *answer) asRecord() (r stored) {
 	a.Helper()
 	if err := json.Unmarshal(a.body, &r); err != nil {
@@ -31,7 +31,7 @@ func (a *answer) asRecord() (r stored) {
 	return r
 }
 
-// ids returns those of a list.
+// ids returns the ids of a list.
 func (a *answer) ids() (ids string, next string) {
 	a.Helper()
 	var list records
@@ -52,7 +52,7 @@ func seed(h *testAPI) {
 	}
 }
 
-// exampleDocument has some of everything.
+// exampleDocument has objects of every kind.
 func exampleDocument() catalog.Document {
 	off := false
 	login := rule.Rule{
@@ -82,7 +82,7 @@ func exampleDocument() catalog.Document {
 	}
 }
 
-// TestResources takes one of each kind from its making to its end.
+// TestResources creates, changes and deletes an object of each kind.
 func TestResources(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -204,7 +204,7 @@ func TestResources(t *testing.T) {
 	}
 }
 
-// TestIfMatch has what If-Match may be.
+// TestIfMatch checks valid and invalid values of If-Match.
 func TestIfMatch(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)
@@ -233,7 +233,7 @@ func TestIfMatch(t *testing.T) {
 	}
 }
 
-// TestMergePatch has what RFC 7396 says, on a rule.
+// TestMergePatch checks RFC 7396 on a rule.
 func TestMergePatch(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)
@@ -369,7 +369,7 @@ func TestLists(t *testing.T) {
 	inDatabase.get("/rules").says(`"reading":"`)
 }
 
-// TestFileMode reads what is in a file, and cannot write.
+// TestFileMode reads a file, and cannot write.
 func TestFileMode(t *testing.T) {
 	t.Parallel()
 	h := newFileAPI(t, exampleDocument())

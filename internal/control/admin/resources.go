@@ -1,6 +1,8 @@
 package admin
 
 import (
+	"cmp"
+	"strconv"
 	"strings"
 
 	"github.com/stintdev/stint/internal/control/catalog"
@@ -17,8 +19,6 @@ type (
 		Enabled string `query:"enabled" enum:"true,false" doc:"Only rules that are enabled, or disabled." example:"true"`
 		Group   string `query:"group" doc:"Only rules in this group." example:"public"`
 	}
-	// TierFilter filters tiers.
-	TierFilter struct{ Page }
 	// UserFilter filters users.
 	UserFilter struct {
 		Page
@@ -38,8 +38,6 @@ type (
 		Page
 		Tier string `query:"tier" doc:"Only those with this tier." example:"pro"`
 	}
-	// EntryFilter filters exemptions and bans.
-	EntryFilter struct{ Page }
 )
 
 // with adds the filters that are not empty to a query.
@@ -56,93 +54,79 @@ func with(q catalog.Query, filters ...string) catalog.Query {
 // is reports whether a value matches a filter, which may be empty.
 func is(asked, value string) bool { return asked == "" || asked == value }
 
-func (f *RuleFilter) query() catalog.Query {
-	q := with(f.Page.query(), "action", f.Action, "enabled", f.Enabled, "group", f.Group)
+// unfiltered is for lists without filters.
+func unfiltered[T any](p *Page) (catalog.Query, func(*T) bool) {
+	return p.query(), func(*T) bool { return true }
+}
+
+func filterRules(f *RuleFilter) (catalog.Query, func(*rule.Rule) bool) {
+	q := with(f.query(), "action", f.Action, "enabled", f.Enabled, "group", f.Group)
 	q.Contains = f.Q
-	return q
+	return q, func(r *rule.Rule) bool {
+		enabled := strconv.FormatBool(r.Enabled == nil || *r.Enabled)
+		return strings.Contains(strings.ToLower(r.Name), strings.ToLower(f.Q)) &&
+			is(f.Action, string(cmp.Or(r.Action, rule.Reject))) && is(f.Enabled, enabled) && is(f.Group, r.Group)
+	}
 }
 
-func (f *RuleFilter) keeps(r *rule.Rule) bool {
-	action, enabled := string(r.Action), "true"
-	if action == "" {
-		action = string(rule.Reject)
-	}
-	if r.Enabled != nil && !*r.Enabled {
-		enabled = "false"
-	}
-	return strings.Contains(strings.ToLower(r.Name), strings.ToLower(f.Q)) && is(f.Action, action) && is(f.Enabled, enabled) && is(f.Group, r.Group)
-}
-
-func (f *TierFilter) query() catalog.Query  { return f.Page.query() }
-func (f *TierFilter) keeps(*rule.Tier) bool { return true }
-
-func (f *UserFilter) query() catalog.Query {
-	q := with(f.Page.query(), "tier", f.Tier, "tenant", f.Tenant)
+func filterUsers(f *UserFilter) (catalog.Query, func(*catalog.User) bool) {
+	q := with(f.query(), "tier", f.Tier, "tenant", f.Tenant)
 	q.Blocked = f.Blocked
-	return q
+	return q, func(u *catalog.User) bool {
+		return is(f.Tier, u.Tier) && is(f.Tenant, u.Tenant) && (!f.Blocked || u.Blocked != nil)
+	}
 }
 
-func (f *UserFilter) keeps(u *catalog.User) bool {
-	return is(f.Tier, u.Tier) && is(f.Tenant, u.Tenant) && (!f.Blocked || u.Blocked != nil)
+func filterKeys(f *KeyFilter) (catalog.Query, func(*catalog.APIKey) bool) {
+	return with(f.query(), "user_id", f.User, "tier", f.Tier, "tenant", f.Tenant), func(k *catalog.APIKey) bool {
+		return is(f.User, k.User) && is(f.Tier, k.Tier) && is(f.Tenant, k.Tenant)
+	}
 }
 
-func (f *KeyFilter) query() catalog.Query {
-	return with(f.Page.query(), "user_id", f.User, "tier", f.Tier, "tenant", f.Tenant)
+func filterTenants(f *TenantFilter) (catalog.Query, func(*catalog.Tenant) bool) {
+	return with(f.query(), "tier", f.Tier), func(t *catalog.Tenant) bool { return is(f.Tier, t.Tier) }
 }
-
-func (f *KeyFilter) keeps(k *catalog.APIKey) bool {
-	return is(f.User, k.User) && is(f.Tier, k.Tier) && is(f.Tenant, k.Tenant)
-}
-
-func (f *TenantFilter) query() catalog.Query         { return with(f.Page.query(), "tier", f.Tier) }
-func (f *TenantFilter) keeps(t *catalog.Tenant) bool { return is(f.Tier, t.Tier) }
-
-func (f *EntryFilter) query() catalog.Query      { return f.Page.query() }
-func (f *EntryFilter) keeps(*catalog.Entry) bool { return true }
 
 // object is JSON.
 type object = map[string]any
 
-// addResources adds the operations on all resources except rules and keys, which have more.
-func (a *API) addResources() {
-	tiers := &resource[rule.Tier, rule.Tier, Record[rule.Tier]]{
+// Tiers, users and tenants.
+var (
+	tiers = &resource[rule.Tier, rule.Tier, Record[rule.Tier]]{
 		path: "tiers", one: "tier", tag: tagTiers, example: "pro", key: "name", patch: object{"price": "59 EUR a month"},
 		table: func(c *catalog.Catalog) *catalog.Table[rule.Tier] { return c.Tiers },
 		filed: func(d *catalog.Document) []rule.Tier { return d.Tiers },
 		id:    func(t *rule.Tier) string { return t.Name },
 		wire:  same[rule.Tier], put: assign[rule.Tier], show: plain[rule.Tier],
 	}
-	addList(a, tiers, func(f *TierFilter) filter[rule.Tier] { return f })
-	addWhole(a, tiers)
-
-	users := &resource[catalog.User, catalog.User, Record[catalog.User]]{
+	users = &resource[catalog.User, catalog.User, Record[catalog.User]]{
 		path: "users", one: "user", tag: tagUsers, example: "alice", key: "id", patch: object{"tier": "pro", "blocked": nil},
 		table: func(c *catalog.Catalog) *catalog.Table[catalog.User] { return c.Users },
 		filed: func(d *catalog.Document) []catalog.User { return d.Users },
 		id:    func(u *catalog.User) string { return u.ID },
 		wire:  same[catalog.User], put: assign[catalog.User], show: plain[catalog.User],
 	}
-	addList(a, users, func(f *UserFilter) filter[catalog.User] { return f })
-	addWhole(a, users)
-
-	tenants := &resource[catalog.Tenant, catalog.Tenant, Record[catalog.Tenant]]{
+	tenants = &resource[catalog.Tenant, catalog.Tenant, Record[catalog.Tenant]]{
 		path: "tenants", one: "tenant", tag: tagTenants, example: "acme", key: "id", patch: object{"tier": "pro"},
 		table: func(c *catalog.Catalog) *catalog.Table[catalog.Tenant] { return c.Tenants },
 		filed: func(d *catalog.Document) []catalog.Tenant { return d.Tenants },
 		id:    func(t *catalog.Tenant) string { return t.ID },
 		wire:  same[catalog.Tenant], put: assign[catalog.Tenant], show: plain[catalog.Tenant],
 	}
-	addList(a, tenants, func(f *TenantFilter) filter[catalog.Tenant] { return f })
-	addWhole(a, tenants)
+)
 
-	addList(a, exemptions, func(f *EntryFilter) filter[catalog.Entry] { return f })
-	addWhole(a, exemptions)
-	addList(a, bans, func(f *EntryFilter) filter[catalog.Entry] { return f })
-	addWhole(a, bans)
+// addResources adds the operations on all resources except rules and keys, which have more.
+func (a *API) addResources() {
+	addWhole(a, tiers, unfiltered)
+	addWhole(a, users, filterUsers)
+	addWhole(a, tenants, filterTenants)
+	addWhole(a, exemptions, unfiltered)
+	addWhole(a, bans, unfiltered)
 }
 
-// addWhole adds all operations on an object.
-func addWhole[T, W, R any](a *API, s *resource[T, W, R]) {
+// addWhole adds all operations on a resource.
+func addWhole[F, T, W, R any](a *API, s *resource[T, W, R], convert func(*F) (catalog.Query, func(*T) bool)) {
+	addList(a, s, convert)
 	addWriting(a, s)
 	addReading(a, s)
 	addPatching(a, s)

@@ -44,12 +44,6 @@ type Revision struct {
 	Revision int64 `json:"revision" doc:"The revision that the change made, or the one before if nothing changed." example:"14"`
 }
 
-// Revised is a response with a revision.
-type Revised struct {
-	DryRun string `header:"Stint-Dry-Run" doc:"True if nothing was changed." example:"true"`
-	Body   Revision
-}
-
 // checkRule returns the problems of a rule that is new or replaces another.
 func (a *API) checkRule(ctx context.Context, r *rule.Rule, replacing string) (strict.Problems, error) {
 	if a.options.Catalog != nil {
@@ -164,10 +158,7 @@ func (a *API) addRules() {
 		wire:  same[rule.Rule], put: assign[rule.Rule],
 		show: func(_ *API, r Record[rule.Rule]) RuleRecord { return RuleRecord{r, r.Value.Sentence()} },
 	}
-	addList(a, rules, func(f *RuleFilter) filter[rule.Rule] { return f })
-	addWriting(a, rules)
-	addReading(a, rules)
-	addPatching(a, rules)
+	addWhole(a, rules, filterRules)
 
 	toggle := func(verb, summary, description string, enabled *bool) {
 		add(a, rules.op(http.MethodPost, "/{id}/"+verb, verb+"Rule", summary, description, http.StatusConflict, http.StatusUnprocessableEntity),
@@ -176,12 +167,7 @@ func (a *API) addRules() {
 				DryRun
 			},
 			) (*Recorded[RuleRecord], error) {
-				r, err := rules.replace(ctx, a, in.DryRun, in.ID, 0, func(r *rule.Rule) error { r.Enabled = enabled; return nil })
-				if err != nil {
-					return nil, err
-				}
-				out := rules.recorded(a, in.DryRun, r)
-				return &out, nil
+				return rules.replace(ctx, a, in.DryRun, in.ID, anyVersion, func(r *rule.Rule) error { r.Enabled = enabled; return nil })
 			})
 	}
 	toggle("enable", "Enable a rule", "Enables a rule. A rule that is enabled stays as it is.", nil)
@@ -192,7 +178,7 @@ func (a *API) addRules() {
 			DryRun
 			Body RuleOrder
 		},
-		) (*Revised, error) {
+		) (*Changed[Revision], error) {
 			c, err := a.writing(in.DryRun)
 			if err != nil {
 				return nil, err
@@ -202,20 +188,20 @@ func (a *API) addRules() {
 				return nil, err
 			}
 			a.written(ctx, in.DryRun)
-			return &Revised{in.header(), Revision{revision}}, nil
+			return new(changed(in.DryRun, Revision{revision})), nil
 		})
 
-	add(a, rules.op(http.MethodPost, "/validate", "validateRule", "Check a rule", "Checks a rule together with all others, and returns it as a sentence. It changes nothing.", http.StatusNotFound),
+	addQuery(a, rules.op(http.MethodPost, "/validate", "validateRule", "Check a rule", "Checks a rule together with all others, and returns it as a sentence. It changes nothing.", http.StatusNotFound),
 		catalog.Viewer, func(ctx context.Context, in *struct {
 			InPlaceOf
 			Body rule.Rule
 		},
-		) (*struct{ Body Checked }, error) {
+		) (Checked, error) {
 			problems, err := a.checkRule(ctx, &in.Body, in.Replacing)
 			if err != nil {
-				return nil, err
+				return Checked{}, err
 			}
-			return &struct{ Body Checked }{Checked{len(problems) == 0, fieldProblems(problems), in.Body.Sentence()}}, nil
+			return Checked{len(problems) == 0, fieldProblems(problems), in.Body.Sentence()}, nil
 		})
 
 	preview := rules.op(http.MethodPost, "/preview", "previewRule", "Preview a rule",
@@ -223,28 +209,27 @@ func (a *API) addRules() {
 			"Requests that passed may be sampled, and are then estimated; if there are too many events, only the latest are replayed. It changes nothing.",
 		http.StatusConflict, http.StatusNotFound)
 	preview.Timeout = 30 * time.Second
-	add(a, preview,
+	addQuery(a, preview,
 		catalog.Viewer, func(ctx context.Context, in *struct {
 			InPlaceOf
 			Since float64 `query:"since_seconds" default:"3600" minimum:"1" maximum:"2678400" doc:"How many seconds to look back." example:"3600"`
 			Body  rule.Rule
 		},
-		) (*struct{ Body sim.Preview }, error) {
-			p, err := a.preview(ctx, &in.Body, in.Replacing, time.Duration(in.Since*float64(time.Second)))
-			return &struct{ Body sim.Preview }{p}, err
+		) (sim.Preview, error) {
+			return a.preview(ctx, &in.Body, in.Replacing, time.Duration(in.Since*float64(time.Second)))
 		})
 
-	add(a, rules.op(http.MethodGet, "/{id}/history", "ruleHistory", "Get the history of a rule", "Returns the changes of a rule, newest first, even if it was deleted.", http.StatusConflict),
+	addQuery(a, rules.op(http.MethodGet, "/{id}/history", "ruleHistory", "Get the history of a rule", "Returns the changes of a rule, newest first, even if it was deleted.", http.StatusConflict),
 		catalog.Viewer, func(ctx context.Context, in *struct {
 			ByID
 			Before string `query:"before" doc:"Only changes before this one: the next of the previous page." example:"14.0"`
 			Limit  int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"The maximum number of results." example:"100"`
 		},
-		) (*struct{ Body ChangeList }, error) {
+		) (ChangeList, error) {
 			list, err := a.changes(ctx, catalog.ChangeQuery{Kind: "rule", ID: in.ID, Before: in.Before, Limit: in.Limit})
 			if err == nil && len(list.Items) == 0 && in.Before == "" {
 				err = &catalog.NotFoundError{Kind: "rule", ID: in.ID}
 			}
-			return &struct{ Body ChangeList }{list}, err
+			return list, err
 		})
 }

@@ -23,7 +23,7 @@ var (
 	scaleEvents = flag.Int("events", 10_000_000, "how many events there are in a day")
 )
 
-// TestScale asks for lists among 10,000 rules, very many users and very many events.
+// TestScale lists among 10,000 rules, very many users and very many events.
 func TestScale(t *testing.T) {
 	const rules, asks = 10_000, 300
 	users := *scaleUsers

@@ -59,11 +59,11 @@ func (a *API) addSession() {
 		return &answer{cookie.String(), sessionOf(person{t, &s})}, nil
 	})
 
-	add(a, operation{
+	addQuery(a, operation{
 		ID: "getSession", Method: http.MethodGet, Path: "/session", Tag: tagAccess,
 		Summary: "Get the session", Description: "Returns the session, or the name and the role of the token.",
-	}, catalog.Viewer, func(ctx context.Context, _ *struct{}) (*struct{ Body Session }, error) {
-		return &struct{ Body Session }{sessionOf(personOf(ctx))}, nil
+	}, catalog.Viewer, func(ctx context.Context, _ *struct{}) (Session, error) {
+		return sessionOf(personOf(ctx)), nil
 	})
 
 	type ended struct {

@@ -25,14 +25,15 @@ import (
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/record/rollup"
+	"github.com/stintdev/stint/internal/test/testopenapi"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/rule"
 )
 
-// configToken is the token of the config.
+// configToken is the token in the configuration.
 const configToken = "the token of the config"
 
-// recorders are told verdicts, all of them.
+// recorders passes events to several recorders.
 type recorders []engine.Recorder
 
 func (r recorders) Record(e *engine.Event) {
@@ -41,7 +42,7 @@ func (r recorders) Record(e *engine.Event) {
 	}
 }
 
-// testAPI is an API with all that it is made of, and those who ask it.
+// testAPI is an API with its parts, and its clients.
 type testAPI struct {
 	testing.TB
 	api      *admin.API
@@ -61,8 +62,8 @@ type testAPI struct {
 	clock                   *clock
 }
 
-// clock is one that can be set forward. It begins in the middle of a minute about now: of
-// what a test counts by the minute, nothing falls into the next one by chance.
+// clock is a clock that can be set forward. It starts in the middle of a minute about now,
+// so that what a test counts by the minute does not fall into the next one by chance.
 type clock struct {
 	mu   sync.Mutex
 	plus time.Duration
@@ -85,7 +86,7 @@ func (c *clock) advance(d time.Duration) {
 	c.plus += d
 }
 
-// logs keeps what is logged.
+// logs keeps log lines.
 type logs struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -103,8 +104,7 @@ func (l *logs) String() string {
 	return l.b.String()
 }
 
-// newTestAPI returns an API on a SQLite database of its own. Its options may be changed
-// before it is made.
+// newTestAPI returns an API on a new SQLite database. A function may change its options.
 func newTestAPI(t testing.TB, change ...func(*admin.Options)) *testAPI {
 	t.Helper()
 	return newTestAPIAt(t, "", change...)
@@ -184,7 +184,7 @@ func (h *testAPI) open(url string) *catalog.Catalog {
 	return c
 }
 
-// migrated returns the file of a new SQLite database. It is made once: migrations take
+// migrated returns the file of a new SQLite database. It is created once: migrations take
 // longer than most tests.
 var migrated = sync.OnceValues(func() (file []byte, err error) {
 	dir, err := os.MkdirTemp("", "stint-admin-")
@@ -204,7 +204,7 @@ var migrated = sync.OnceValues(func() (file []byte, err error) {
 	return os.ReadFile(path)
 })
 
-// build makes an engine, and what sees its decisions.
+// build builds an engine with its recorders.
 func (h *testAPI) build(directory identity.Directory, set *rule.Set, lists identity.Lists) {
 	h.Helper()
 	store, err := memstore.New(memstore.Options{Now: h.clock.now})
@@ -244,7 +244,7 @@ func (h *testAPI) build(directory identity.Directory, set *rule.Set, lists ident
 	}
 }
 
-// make makes the API, and a token of each role.
+// make creates the API, and a token of each role.
 func (h *testAPI) make(change []func(*admin.Options)) {
 	h.Helper()
 	for _, f := range change {
@@ -269,15 +269,15 @@ func (h *testAPI) token(name string, role catalog.Role) string {
 	return text
 }
 
-// answer is what came back.
+// answer is a response.
 type answer struct {
 	testing.TB
 	*http.Response
 	body []byte
 }
 
-// ask asks the API, and holds what it answers to its document. The body is JSON as it is
-// written, or a value; headers are names and values, and an empty name is a token.
+// ask sends a request, and checks the response against the document. The body is JSON text
+// or a value; headers are names and values, and an empty name is a token.
 func (h *testAPI) ask(method, path string, body any, headers ...string) *answer {
 	h.Helper()
 	r := h.request(method, path, body, headers...)
@@ -323,19 +323,19 @@ func (h *testAPI) request(method, path string, body any, headers ...string) *htt
 	return r
 }
 
-// get asks as a viewer.
+// get sends a GET request as a viewer.
 func (h *testAPI) get(path string) *answer {
 	h.Helper()
 	return h.ask(http.MethodGet, path, nil, "", h.viewer)
 }
 
-// do writes as an operator.
+// do sends a write as an operator.
 func (h *testAPI) do(method, path string, body any, headers ...string) *answer {
 	h.Helper()
 	return h.ask(method, path, body, append([]string{"", h.operator}, headers...)...)
 }
 
-// want fails unless the status is this.
+// want fails unless the status is as given.
 func (a *answer) want(status int) *answer {
 	a.Helper()
 	if a.StatusCode != status {
@@ -344,7 +344,7 @@ func (a *answer) want(status int) *answer {
 	return a
 }
 
-// into reads the body.
+// into decodes the body.
 func (a *answer) into(v any) *answer {
 	a.Helper()
 	d := json.NewDecoder(bytes.NewReader(a.body))
@@ -355,7 +355,7 @@ func (a *answer) into(v any) *answer {
 	return a
 }
 
-// says fails unless the body has all of the texts.
+// says fails unless the body contains all of the texts.
 func (a *answer) says(texts ...string) *answer {
 	a.Helper()
 	for _, text := range texts {
@@ -366,14 +366,14 @@ func (a *answer) says(texts ...string) *answer {
 	return a
 }
 
-// problem reads the body as a problem.
+// problem decodes the body as a problem.
 func (a *answer) problem() (p admin.Problem) {
 	a.Helper()
 	a.into(&p)
 	return p
 }
 
-// searchRule is a rule that is sound.
+// searchRule is a valid rule.
 func searchRule() rule.Rule {
 	return rule.Rule{
 		Name: "search", Match: rule.Match{Paths: []string{"/search"}}, CountBy: []rule.Dimension{"user"},
@@ -384,7 +384,7 @@ func searchRule() rule.Rule {
 // object is JSON.
 type object = map[string]any
 
-// document is a document of OpenAPI.
+// document is an OpenAPI document.
 type document struct {
 	root object
 	mux  *http.ServeMux // finds the operation of a request
@@ -415,24 +415,12 @@ func (d document) operations() (out []string) {
 	return out
 }
 
-// operation returns what is said of GET /path.
+// operation returns the description of GET /path.
 func (d document) operation(pattern string) object {
 	method, path, _ := strings.Cut(pattern, " ")
 	op, _ := d.at(d.root, "paths", path, strings.ToLower(method)).(object)
 	return op
 }
 
-// at follows a path, and references on its way.
-func (d document) at(v any, path ...string) any {
-	for {
-		o, _ := v.(object)
-		if to, ok := o["$ref"].(string); ok {
-			v = d.at(d.root, strings.Split(strings.TrimPrefix(to, "#/"), "/")...)
-			continue
-		}
-		if len(path) == 0 {
-			return v
-		}
-		v, path = o[path[0]], path[1:]
-	}
-}
+// at follows a path, and resolves references.
+func (d document) at(v any, path ...string) any { return testopenapi.At(d.root, v, path...) }

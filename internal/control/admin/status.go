@@ -97,30 +97,29 @@ type SettingList struct {
 const nodesWithin = time.Hour
 
 func (a *API) addStatus() {
-	add(a, operation{
+	addQuery(a, operation{
 		ID: "getStatus", Method: http.MethodGet, Path: "/status", Tag: tagSystem,
 		Summary: "Get the status", Description: "Returns the configuration and the health of this node.",
-	}, catalog.Viewer, func(context.Context, *struct{}) (*struct{ Body Status }, error) {
-		return &struct{ Body Status }{a.status()}, nil
+	}, catalog.Viewer, func(context.Context, *struct{}) (Status, error) {
+		return a.status(), nil
 	})
 
-	add(a, operation{
+	addQuery(a, operation{
 		ID: "listNodes", Method: http.MethodGet, Path: "/nodes", Tag: tagSystem,
 		Summary: "List nodes", Description: "Returns the nodes that share the catalog, and the state that each reports.",
-	}, catalog.Viewer, func(ctx context.Context, _ *struct{}) (*struct{ Body NodeList }, error) {
+	}, catalog.Viewer, func(ctx context.Context, _ *struct{}) (NodeList, error) {
 		all, err := a.nodes(ctx)
-		return &struct{ Body NodeList }{NodeList{all}}, err
+		return NodeList{all}, err
 	})
 
-	add(a, operation{
+	addQuery(a, operation{
 		ID: "listSettings", Method: http.MethodGet, Path: "/settings", Tag: tagSystem,
 		Summary: "List settings", Description: "Returns the settings of this node: their values, where these come from, and what they do. Secrets are masked.",
-	}, catalog.Administrator, func(context.Context, *struct{}) (*struct{ Body SettingList }, error) {
-		list := SettingList{Items: []Setting{}}
-		if a.options.Settings != nil {
-			list.Items = append(list.Items, a.options.Settings()...)
+	}, catalog.Administrator, func(context.Context, *struct{}) (SettingList, error) {
+		if a.options.Settings == nil {
+			return SettingList{[]Setting{}}, nil
 		}
-		return &struct{ Body SettingList }{list}, nil
+		return SettingList{a.options.Settings()}, nil
 	})
 }
 
@@ -129,9 +128,7 @@ func (a *API) status() Status {
 	if a.options.Status != nil {
 		s = a.options.Status()
 	}
-	if s.Health.Checks == nil {
-		s.Health.Checks = []Check{}
-	}
+	s.Health.Checks = append([]Check{}, s.Health.Checks...)
 	s.Now = a.now().UTC()
 	return s
 }
@@ -141,11 +138,8 @@ func (a *API) nodes(ctx context.Context) ([]Node, error) {
 	status := a.status()
 	var state *NodeState
 	if a.options.NodeState != nil {
-		s := a.options.NodeState()
-		if s.Checks == nil {
-			s.Checks = []Check{}
-		}
-		state = &s
+		state = new(a.options.NodeState())
+		state.Checks = append([]Check{}, state.Checks...)
 	}
 	if a.options.Catalog == nil {
 		return []Node{{Name: status.Node, Version: status.Version, Seen: status.Now, Self: true, State: state}}, nil
@@ -174,12 +168,10 @@ func (a *API) nodes(ctx context.Context) ([]Node, error) {
 
 // stateOf returns the state that a node reported, which may be of another version.
 func stateOf(text json.RawMessage) *NodeState {
-	s := NodeState{Checks: []Check{}}
+	var s NodeState
 	if text == nil || json.Unmarshal(text, &s) != nil {
 		return nil
 	}
-	if s.Checks == nil {
-		s.Checks = []Check{}
-	}
+	s.Checks = append([]Check{}, s.Checks...)
 	return &s
 }

@@ -30,7 +30,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestNodes has another node that is behind, and one that says what no one understands.
+// TestNodes has another node that is behind, and one with an invalid state.
 func TestNodes(t *testing.T) {
 	t.Parallel()
 	state := json.RawMessage(`{"status":"degraded","checks":[{"name":"store","status":"away"}],"counters":"redis","store":"away","breaker":"open","requests_per_second":12.5}`)

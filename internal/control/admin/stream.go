@@ -50,13 +50,14 @@ type item struct {
 	about *record.Event // for filters; nil: for all clients
 }
 
-// newItem returns an event with a name.
-func newItem(name string, data any) (item, error) {
+// newItems returns an event with a name, or none if the data has a number that JSON cannot
+// represent.
+func newItems(name string, data any, about *record.Event) []item {
 	text, err := json.Marshal(data)
 	if err != nil {
-		return item{}, err
+		return nil
 	}
-	return item{frame: slices.Concat([]byte("event: "+name+"\ndata: "), text, []byte("\n\n"))}, nil
+	return []item{{slices.Concat([]byte("event: "+name+"\ndata: "), text, []byte("\n\n")), about}}
 }
 
 // mailbox holds items that a stream has not sent yet. If it is full, the oldest are
@@ -109,10 +110,9 @@ func (b *mailbox) take(room []item) (_ []item, skipped int64) {
 }
 
 // source is what a hub sends.
-type source interface {
-	// next returns new items, and how many were skipped.
-	next(ctx context.Context) ([]item, int64)
-	close()
+type source struct {
+	next  func(ctx context.Context) (items []item, skipped int64) // since the last call
+	close func()                                                  // may be nil
 }
 
 // hub sends the items of a source to all mailboxes, at an interval. It runs while there
@@ -170,7 +170,9 @@ func (h *hub) leave(b *mailbox) {
 // tell sends items until the last mailbox has left.
 func (h *hub) tell(ctx context.Context, run *hubRun, from source) {
 	defer close(run.done)
-	defer from.close()
+	if from.close != nil {
+		defer from.close()
+	}
 	tick := time.NewTicker(h.every)
 	defer tick.Stop()
 	for {

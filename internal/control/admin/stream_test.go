@@ -44,7 +44,7 @@ type listener struct {
 	in *bufio.Scanner
 }
 
-// listen opens a stream. It has a minute to end.
+// listen opens a stream, for at most a minute.
 func (h *testAPI) listen(url, path string) *listener {
 	h.Helper()
 	ctx, cancel := context.WithTimeout(h.Context(), time.Minute)
@@ -88,7 +88,7 @@ func (l *listener) next() (e sent) {
 	return e
 }
 
-// decide asks the engine.
+// decide requests a decision from the engine.
 func (h *testAPI) decide(path, user string) engine.Outcome {
 	h.Helper()
 	v, err := h.engine.Decide(h.Context(), engine.Request{Method: http.MethodGet, Path: path, Subject: &identity.Subject{User: user}})
@@ -98,7 +98,7 @@ func (h *testAPI) decide(path, user string) engine.Outcome {
 	return v.Outcome
 }
 
-// TestLiveStream has two look on, who see the same.
+// TestLiveStream has two clients, which receive the same.
 func TestLiveStream(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)
@@ -130,7 +130,7 @@ func TestLiveStream(t *testing.T) {
 	}
 }
 
-// TestFollow has one see all that is decided, and another what is about a user.
+// TestFollow has a client that follows all decisions, and one that follows those of a user.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)
@@ -171,7 +171,8 @@ func TestFollow(t *testing.T) {
 	h.get("/events/follow?from=2026-01-01T00:00:00Z").want(http.StatusBadRequest).says("unknown parameter")
 }
 
-// TestFollowFromTheStart has a hub's source be open once it is joined: what happens from then on is told.
+// TestFollowFromTheStart checks that the source of a hub is open once it is joined, so that
+// nothing after that is missed.
 func TestFollowFromTheStart(t *testing.T) {
 	t.Parallel()
 	var opened atomic.Bool
@@ -182,7 +183,8 @@ func TestFollowFromTheStart(t *testing.T) {
 	})
 }
 
-// TestFollowFlood has more be refused than are shown, and says how many.
+// TestFollowFlood denies more requests than are shown, and checks the number that were
+// skipped.
 func TestFollowFlood(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)
@@ -210,7 +212,7 @@ func TestFollowFlood(t *testing.T) {
 	}
 }
 
-// TestUsageStream sees a limit being used up.
+// TestUsageStream streams the usage of a limit.
 func TestUsageStream(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)
@@ -235,7 +237,7 @@ func TestUsageStream(t *testing.T) {
 	h.get("/subjects/ip/192.0.2.0%2F24/live").want(http.StatusBadRequest).says("want an address")
 }
 
-// writer is a client that can stop to read.
+// writer is a client that can stop reading.
 type writer struct {
 	header http.Header
 	headed chan struct{} // closed when the head was sent
@@ -285,7 +287,8 @@ func (w *writer) read() string {
 	return text
 }
 
-// watch opens a stream that ends with a context, and returns what is closed at its end.
+// watch opens a stream that ends with a context, and returns a channel that is closed at
+// its end.
 func (h *testAPI) watch(ctx context.Context, path string, w *writer, token string) (ended chan struct{}) {
 	ended = make(chan struct{})
 	r := h.request(http.MethodGet, path, nil, "", token).WithContext(ctx)
@@ -296,7 +299,8 @@ func (h *testAPI) watch(ctx context.Context, path string, w *writer, token strin
 	return ended
 }
 
-// TestStreamBeats has a stream say that it is there, and end when its token is revoked.
+// TestStreamBeats checks the heartbeat of a stream, and that it ends when its token is
+// revoked.
 func TestStreamBeats(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -323,8 +327,8 @@ func TestStreamBeats(t *testing.T) {
 	})
 }
 
-// TestSlowStream has one not read for long, whom no one waits for, and who gets the
-// latest then.
+// TestSlowStream has a client that does not read for a long time: nobody waits for it, and
+// then it receives the latest.
 func TestSlowStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -364,7 +368,7 @@ func TestSlowStream(t *testing.T) {
 	})
 }
 
-// TestStreamsEnd opens as many streams as there can be, and closes the API.
+// TestStreamsEnd opens the maximum number of streams, and closes the API.
 func TestStreamsEnd(t *testing.T) {
 	h := newTestAPI(t)
 	h.do(http.MethodPost, "/rules", steadyRule()).want(http.StatusCreated)
@@ -404,7 +408,7 @@ func TestStreamsEnd(t *testing.T) {
 	}
 }
 
-// TestStreamHead tells what a stream would be, and ends.
+// TestStreamHead checks that HEAD of a stream ends.
 func TestStreamHead(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)
@@ -415,7 +419,7 @@ func TestStreamHead(t *testing.T) {
 	h.ask(http.MethodGet, "/live/stream", nil).want(http.StatusUnauthorized)
 }
 
-// BenchmarkStreams decides while no one looks on, and while 200 do.
+// BenchmarkStreams decides without streams, and with 200.
 func BenchmarkStreams(b *testing.B) {
 	for _, n := range []int{0, 200} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {

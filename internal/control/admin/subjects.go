@@ -110,24 +110,23 @@ func (a *API) addSubjects() {
 		Q     string `query:"q" maxLength:"512" doc:"The start of an id, an address, or a network. For a key, the start of its text also works." example:"al"`
 		Limit int    `query:"limit" default:"20" minimum:"1" maximum:"1000" doc:"The maximum number of results." example:"20"`
 	}
-	add(a, operation{
+	addQuery(a, operation{
 		ID: "findSubjects", Method: http.MethodGet, Path: "/subjects", Tag: tagSubjects,
 		Summary: "Find subjects", Description: "Returns users, API keys and tenants whose ids start with a text. A user or an address that the catalog does not have is returned, too.",
-	}, catalog.Viewer, func(ctx context.Context, in *findInput) (*struct{ Body SubjectList }, error) {
+	}, catalog.Viewer, func(ctx context.Context, in *findInput) (SubjectList, error) {
 		all, err := a.findSubjects(ctx, in.Q, in.Limit)
-		return &struct{ Body SubjectList }{SubjectList{all}}, err
+		return SubjectList{all}, err
 	})
 
-	add(a, operation{
+	addQuery(a, operation{
 		ID: "getSubject", Method: http.MethodGet, Path: "/subjects/{kind}/{id}", Tag: tagSubjects,
 		Summary: "Get a subject", Description: "Returns what is known about a user, API key, tenant or address, even if the catalog does not have it.",
-	}, catalog.Viewer, func(ctx context.Context, in *SubjectPath) (*struct{ Body Subject }, error) {
+	}, catalog.Viewer, func(ctx context.Context, in *SubjectPath) (Subject, error) {
 		s, err := in.subject()
 		if err != nil {
-			return nil, err
+			return Subject{}, err
 		}
-		d, err := a.describeSubject(ctx, s)
-		return &struct{ Body Subject }{d}, err
+		return a.describeSubject(ctx, s)
 	})
 }
 
@@ -212,7 +211,7 @@ func (a *API) describeSubject(ctx context.Context, s *subject) (Subject, error) 
 	}
 	own := s.entry(NewEntry{})
 	for _, list := range []struct {
-		of   *resource[catalog.Entry, catalog.Entry, Record[catalog.Entry]]
+		of   *entryList
 		into **catalog.Entry
 		who  *identity.Entry
 	}{{bans, &d.Ban, who.Banned}, {exemptions, &d.Exemption, who.Exempt}} {
@@ -249,7 +248,7 @@ func (a *API) describeKnown(ctx context.Context, s *subject, d *Subject) (err er
 		if a.options.Catalog != nil {
 			u, err = a.options.Catalog.UserStatus(ctx, s.id)
 		} else {
-			u.Record, err = filed(a.options.Document().Users, s, func(u *catalog.User) string { return u.ID })
+			u.Record, err = users.get(ctx, a, s.id)
 		}
 		if err == nil {
 			v := u.Value
@@ -261,7 +260,7 @@ func (a *API) describeKnown(ctx context.Context, s *subject, d *Subject) (err er
 		if a.options.Catalog != nil {
 			k, err = a.options.Catalog.KeyStatus(ctx, s.id)
 		} else {
-			k.Record, err = filed(a.options.Document().APIKeys, s, func(k *catalog.APIKey) string { return k.ID })
+			k.Record, err = keys.get(ctx, a, s.id)
 		}
 		if err == nil {
 			v := keyOf(&k.Value)
@@ -270,12 +269,7 @@ func (a *API) describeKnown(ctx context.Context, s *subject, d *Subject) (err er
 		}
 	case "tenant":
 		var t catalog.Record[catalog.Tenant]
-		if a.options.Catalog != nil {
-			t, err = a.options.Catalog.Tenants.Get(ctx, s.id)
-		} else {
-			t, err = filed(a.options.Document().Tenants, s, func(t *catalog.Tenant) string { return t.ID })
-		}
-		if err == nil {
+		if t, err = tenants.get(ctx, a, s.id); err == nil {
 			d.Value, d.Version, d.Name, d.Tier = t.Value, t.Version, t.Value.Name, t.Value.Tier
 		}
 	default:
@@ -290,14 +284,4 @@ func (a *API) describeKnown(ctx context.Context, s *subject, d *Subject) (err er
 	}
 	slices.SortFunc(d.Overrides, func(x, y SubjectOverride) int { return cmp.Compare(x.Name, y.Name) })
 	return err
-}
-
-// filed returns a subject of the config file.
-func filed[T any](all []T, s *subject, id func(*T) string) (catalog.Record[T], error) {
-	for i := range all {
-		if id(&all[i]) == s.id {
-			return catalog.Record[T]{Value: all[i]}, nil
-		}
-	}
-	return catalog.Record[T]{}, &catalog.NotFoundError{Kind: s.kind, ID: s.id}
 }

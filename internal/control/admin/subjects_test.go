@@ -41,7 +41,7 @@ func (h *testAPI) people() (key catalog.APIKey, text string) {
 	return key, text
 }
 
-// steadyRule is a rule of which nothing comes back while a test runs.
+// steadyRule is a rule whose units do not come back while a test runs.
 func steadyRule() rule.Rule {
 	r := searchRule()
 	r.Limits[0].Limit = "100/24h"
@@ -117,7 +117,7 @@ func TestSubject(t *testing.T) {
 	h.get("/subjects/user/a%0Ab").want(http.StatusBadRequest)
 }
 
-// TestUsage uses some of the limits up, and has that forgotten.
+// TestUsage uses up some limits, and resets them.
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)
@@ -175,7 +175,7 @@ func TestUsage(t *testing.T) {
 	h.get("/subjects/ip/192.0.2.0%2F24/usage").want(http.StatusBadRequest)
 }
 
-// TestBans bans and exempts, and what holds when the answer is there.
+// TestBans bans and exempts subjects, and checks that it applies at once.
 func TestBans(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)
@@ -263,7 +263,7 @@ func TestOverrides(t *testing.T) {
 	h.do(http.MethodDelete, "/subjects/user/nobody/overrides/searches", nil).want(http.StatusNotFound)
 }
 
-// TestSubjectsOfFile has rules and people in a file.
+// TestSubjectsOfFile has rules and users in a file.
 func TestSubjectsOfFile(t *testing.T) {
 	t.Parallel()
 	h := newFileAPI(t, catalog.Document{

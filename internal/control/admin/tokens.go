@@ -55,37 +55,33 @@ func (t *NewToken) expiry(now time.Time) (time.Time, error) {
 
 func (a *API) addTokens() {
 	tokens := a.options.Tokens
-	add(a, operation{
+	addQuery(a, operation{
 		ID: "listTokens", Method: http.MethodGet, Path: "/tokens", Tag: tagAccess,
 		Summary: "List tokens", Description: "Returns the tokens in the database, without their texts. The token in the configuration is not listed.",
-	}, catalog.Administrator, func(ctx context.Context, _ *struct{}) (*struct{ Body TokenList }, error) {
+	}, catalog.Administrator, func(ctx context.Context, _ *struct{}) (TokenList, error) {
 		all, err := tokens.Tokens(ctx)
 		if err != nil {
-			return nil, err
+			return TokenList{}, err
 		}
-		list := TokenList{Items: make([]Token, len(all))}
-		for i, t := range all {
-			list.Items[i] = Token(t)
-		}
-		return &struct{ Body TokenList }{list}, nil
+		return TokenList{Items: converted(all, func(t *catalog.Token) Token { return Token(*t) })}, nil
 	})
 
-	add(a, operation{
+	addQuery(a, operation{
 		ID: "createToken", Method: http.MethodPost, Path: "/tokens", Status: http.StatusCreated, Tag: tagAccess,
 		Summary: "Create a token", Description: "Creates a token and returns its text, which is shown only once.",
-	}, catalog.Administrator, func(ctx context.Context, in *struct{ Body NewToken }) (*struct{ Body CreatedToken }, error) {
+	}, catalog.Administrator, func(ctx context.Context, in *struct{ Body NewToken }) (CreatedToken, error) {
 		if in.Body.Name == a.config.name() {
-			return nil, blame(http.StatusUnprocessableEntity, "name", "is the name of the token in the configuration, want another", "")
+			return CreatedToken{}, blame(http.StatusUnprocessableEntity, "name", "is the name of the token in the configuration, want another", "")
 		}
 		expires, err := in.Body.expiry(a.now())
 		if err != nil {
-			return nil, err
+			return CreatedToken{}, err
 		}
 		text, made, err := tokens.CreateToken(ctx, actor(ctx), catalog.Token{Name: in.Body.Name, Role: in.Body.Role, Expires: expires})
 		if err != nil {
-			return nil, err
+			return CreatedToken{}, err
 		}
-		return &struct{ Body CreatedToken }{CreatedToken{text, Token(made)}}, nil
+		return CreatedToken{text, Token(made)}, nil
 	})
 
 	add(a, operation{

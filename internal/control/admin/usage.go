@@ -46,16 +46,15 @@ type ResetSubject struct {
 
 // addUsage adds the operations that show and reset counters.
 func (a *API) addUsage() {
-	add(a, operation{
+	addQuery(a, operation{
 		ID: "getUsage", Method: http.MethodGet, Path: "/subjects/{kind}/{id}/usage", Tag: tagSubjects,
 		Summary: "Get usage", Description: "Returns every limit that applies to requests of the subject, including those that it shares with others, and how much of each is used. It counts nothing.",
-	}, catalog.Viewer, func(ctx context.Context, in *SubjectPath) (*struct{ Body Usage }, error) {
+	}, catalog.Viewer, func(ctx context.Context, in *SubjectPath) (Usage, error) {
 		s, err := in.addressed()
 		if err != nil {
-			return nil, err
+			return Usage{}, err
 		}
-		u, err := a.usage(ctx, s)
-		return &struct{ Body Usage }{u}, err
+		return a.usage(ctx, s)
 	})
 
 	add(a, operation{
@@ -101,21 +100,14 @@ func (a *API) usage(ctx context.Context, s *subject) (Usage, error) {
 	if err != nil {
 		return Usage{}, err
 	}
-	u := Usage{At: a.now().UTC(), Items: make([]Quota, len(all))}
-	for i := range all {
-		u.Items[i] = quotaOf(&all[i])
-	}
-	return u, nil
+	return Usage{a.now().UTC(), converted(all, quotaOf)}, nil
 }
 
 func quotaOf(q *catalog.Quota) Quota {
 	out := Quota{
-		Rule: q.Rule, Action: q.Action, CountBy: q.CountBy, Endpoint: q.Endpoint, Name: q.Name, Limit: q.Limit, Source: q.Source,
+		Rule: q.Rule, Action: q.Action, CountBy: append([]rule.Dimension{}, q.CountBy...), Endpoint: q.Endpoint, Name: q.Name, Limit: q.Limit, Source: q.Source,
 		Penalty: q.Penalty, Unknown: q.Unknown, Max: q.Max, Used: q.Used, Remaining: q.Remaining,
 		ResetAfter: q.Reset.Seconds(), RetryAfter: wait(q.Retry), Basis: q.Basis.String(),
-	}
-	if out.CountBy == nil {
-		out.CountBy = []rule.Dimension{}
 	}
 	if q.Penalty {
 		out.Name = "penalty"
@@ -141,26 +133,6 @@ func wait(d time.Duration) *float64 {
 	return &seconds
 }
 
-// usageSource sends the usage of a subject.
-type usageSource struct {
-	a *API
-	s *subject
-}
-
-func (u usageSource) next(ctx context.Context) ([]item, int64) {
-	usage, err := u.a.usage(ctx, u.s)
-	if err != nil {
-		return nil, 0 // it may work the next time
-	}
-	i, err := newItem("usage", usage)
-	if err != nil {
-		return nil, 0
-	}
-	return []item{i}, 0
-}
-
-func (usageSource) close() {}
-
 // usageHub returns the hub of a subject. The caller must call leave.
 func (a *API) usageHub(s *subject) (h *hub, leave func()) {
 	id := s.kind + ":" + s.id
@@ -169,7 +141,15 @@ func (a *API) usageHub(s *subject) (h *hub, leave func()) {
 	defer all.mu.Unlock()
 	h = all.usage[id]
 	if h == nil {
-		h = &hub{every: lookEvery, latest: true, open: func() source { return usageSource{a, s} }}
+		h = &hub{every: lookEvery, latest: true, open: func() source {
+			return source{next: func(ctx context.Context) ([]item, int64) {
+				usage, err := a.usage(ctx, s)
+				if err != nil {
+					return nil, 0 // it may work the next time
+				}
+				return newItems("usage", usage, nil), 0
+			}}
+		}}
 		all.usage[id] = h
 	}
 	h.users++

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
@@ -71,36 +72,17 @@ func readFiles(web fs.FS) (map[string]*file, error) {
 	return files, nil
 }
 
-// contentTypeOf returns the type of a file by its extension. The types of the machine are
-// only used for unknown extensions, since they differ from machine to machine.
+// contentTypes are the types of known files. Those of the machine, which differ from
+// machine to machine, are only used for others.
+var contentTypes = map[string]string{
+	".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".txt": "text/plain; charset=utf-8",
+	".json": "application/json", ".map": "application/json", ".webmanifest": "application/manifest+json",
+	".svg": "image/svg+xml", ".png": "image/png", ".ico": "image/x-icon", ".woff2": "font/woff2",
+}
+
 func contentTypeOf(name string) string {
-	switch ext := path.Ext(name); ext {
-	case ".html":
-		return "text/html; charset=utf-8"
-	case ".js":
-		return "text/javascript; charset=utf-8"
-	case ".css":
-		return "text/css; charset=utf-8"
-	case ".svg":
-		return "image/svg+xml"
-	case ".json", ".map":
-		return "application/json"
-	case ".woff2":
-		return "font/woff2"
-	case ".png":
-		return "image/png"
-	case ".ico":
-		return "image/x-icon"
-	case ".txt":
-		return "text/plain; charset=utf-8"
-	case ".webmanifest":
-		return "application/manifest+json"
-	default:
-		if t := mime.TypeByExtension(ext); t != "" {
-			return t
-		}
-		return "application/octet-stream"
-	}
+	ext := path.Ext(name)
+	return cmp.Or(contentTypes[ext], mime.TypeByExtension(ext), "application/octet-stream")
 }
 
 // serveFile serves the dashboard. All pages are index.html, with a fragment after the #

@@ -90,7 +90,7 @@ func TestWeb(t *testing.T) {
 	}
 }
 
-// TestAuthorize has a handler of others on the same listener.
+// TestAuthorize protects another handler on the same listener.
 func TestAuthorize(t *testing.T) {
 	t.Parallel()
 	h := newTestAPI(t)

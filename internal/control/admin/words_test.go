@@ -54,7 +54,7 @@ var problems = map[int]struct{ about, detail string }{
 	http.StatusServiceUnavailable:    {"The database does not answer, or the operation took too long. Retry-After says when to try again.", "the database cannot be reached: try again"},
 }
 
-// schemas are those of types that have a few values only, or unmarshal themselves.
+// schemas are those of types with few values, or that unmarshal themselves.
 var schemas = map[reflect.Type]func() object{
 	reflect.TypeFor[rule.Action](): func() object {
 		return object{"type": "string", "enum": []rule.Action{rule.Reject, rule.Throttle, rule.LogOnly, rule.Block, rule.Allow}}
@@ -100,8 +100,8 @@ var schemas = map[reflect.Type]func() object{
 	},
 }
 
-// words are descriptions of schemas, and of fields whose types cannot say it themselves
-// or say it in other words, each with an example in JSON.
+// words are descriptions of schemas and fields that are not in the types, or differ, each
+// with an example in JSON.
 var words = map[string][2]string{
 	"APIKey":                             {"An API key, with the hash of its secret, as documents contain it.", `{"id":"k3jq8w2n","hash":"sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08","prefix":"stint_k3jq","name":"mobile app","user":"alice"}`},
 	"APIKey.disabled":                    {"Whether the key is disabled: requests with it are rejected.", "false"},

@@ -18,8 +18,8 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// drawnRule is a rule of any kind that both an engine and a replay know: limits of every algorithm, held
-// requests, penalties, and values that tiers have in place of the rule's.
+// drawnRule is a random rule of any kind that both an engine and a replay support: limits
+// of every algorithm, held requests, penalties, and values of tiers.
 func drawnRule(r *rand.Rand) (rule.Rule, []rule.Tier) {
 	limits := []string{
 		"3/2s", "3/2s fixed_window", "3/2s sliding_log", "3/2s token_bucket", "2/1s burst=4 token_bucket", "4/3s", "1/700ms", "5/1h",
@@ -42,8 +42,8 @@ func drawnRule(r *rand.Rand) (rule.Rule, []rule.Tier) {
 	return c, []rule.Tier{{Name: "gold", Limits: map[string]string{"first": "8/2s token_bucket"}}, {Name: "free"}}
 }
 
-// TestEngine sends random traffic through an engine, and then replays what it has decided: verdict by
-// verdict the same.
+// TestEngine sends random traffic through an engine, and replays its decisions: all
+// verdicts must be the same.
 func TestEngine(t *testing.T) {
 	t.Parallel()
 	const runs, users, each = 60, 6, 40

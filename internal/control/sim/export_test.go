@@ -5,7 +5,8 @@ import (
 	"iter"
 )
 
-// RunTelling is Run, and tells what becomes of each request, by its number from 1.
+// RunTelling is Run, and calls a function with the outcome of each request, by its number
+// from 1.
 func RunTelling(ctx context.Context, o Options, requests iter.Seq2[Request, error], told func(event int64, refused bool)) (Preview, error) {
 	r, err := newReplay(o)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// answer is whether the rule matches a request, or why that cannot be told.
+// answer says whether the rule matches a request, or why that is unclear.
 type answer int
 
 const (
@@ -29,14 +29,14 @@ const (
 
 // whys are the reasons why requests are unclear.
 var whys = [answers]string{
-	unclearHeaders:  "the record has no headers and no claims",
-	unclearPath:     "the record has no path where the rule that decided had none",
-	unclearOverlap:  "the record has a pattern, and only some of its paths are paths of the rule",
-	unclearEndpoint: "the record has a pattern that fits several paths of the rule, which are counted apart",
-	unclearAddress:  "the record does not have enough of the address to tell whether it is in a network of the rule",
+	unclearHeaders:  "headers and claims are not recorded",
+	unclearPath:     "no path is recorded if the rule that decided had none",
+	unclearOverlap:  "the recorded pattern only overlaps with the paths of the rule",
+	unclearEndpoint: "the recorded pattern matches several paths of the rule, which are counted separately",
+	unclearAddress:  "too little of the address is recorded to tell whether it is in a network of the rule",
 }
 
-// match says whether the rule matches a request and, if so, what counts it.
+// match reports whether the rule matches a request and, if so, for which subject.
 func (r *replay) match(q *Request) (subject string, a answer) {
 	method := r.set.Method(q.Method)
 	if len(r.methods) > 0 && !r.methods[method] || len(r.tiers) > 0 && !r.tiers[q.Tier] {
@@ -76,14 +76,14 @@ func (r *replay) match(q *Request) (subject string, a answer) {
 			continue
 		}
 		if value == "" {
-			return "", no // a rule does not match what it cannot count
+			return "", no // a rule only matches requests that it can count
 		}
 		parts = append(parts, word+":"+shown(value))
 	}
 	return strings.Join(parts, " "), first(headers, path.answer, address)
 }
 
-// first returns the first that cannot be told, or yes. None of them is no.
+// first returns the first answer that is unclear, or yes. None of them is no.
 func first(headers bool, path, address answer) answer {
 	switch {
 	case headers:
@@ -95,7 +95,7 @@ func first(headers bool, path, address answer) answer {
 	}
 }
 
-// shown returns a value so that different ones differ, and several can stand in a line.
+// shown returns a value in a short form that stays unique, quoted if necessary.
 func shown(value string) string {
 	const longest, kept = 128, 64
 	if len(value) > longest {
@@ -109,7 +109,7 @@ func shown(value string) string {
 	return value
 }
 
-// network reads an address, or a network, as the record has it.
+// network parses a recorded address or network.
 func network(text string) (netip.Prefix, bool) {
 	if a, err := netip.ParseAddr(text); err == nil {
 		a = a.Unmap().WithZone("")
@@ -119,8 +119,8 @@ func network(text string) (netip.Prefix, bool) {
 	return p.Masked(), err == nil
 }
 
-// counted is what an address is counted by: of an IPv6 address its network, which has 64
-// bits unless a server is told otherwise.
+// counted returns what an address is counted by: for IPv6 its /64 network, which is the
+// default of servers.
 func counted(text string) string {
 	const bits = 64
 	p, ok := network(text)
@@ -135,11 +135,11 @@ func counted(text string) string {
 	return p.String()
 }
 
-// networksOf reads the networks of a rule, in order, without those that are in others.
+// networksOf parses the networks of a rule, in order, without those that are in others.
 func networksOf(texts []string) []netip.Prefix {
 	all := make([]netip.Prefix, len(texts))
 	for i, text := range texts {
-		all[i], _ = network(text) // the rule is sound
+		all[i], _ = network(text) // the rule is valid
 	}
 	slices.SortFunc(all, func(a, b netip.Prefix) int {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
@@ -153,7 +153,7 @@ func networksOf(texts []string) []netip.Prefix {
 	return out
 }
 
-// inNetworks says whether an address is in one of the rule's networks.
+// inNetworks reports whether an address is in a network of the rule.
 func (r *replay) inNetworks(text string) answer {
 	switch {
 	case len(r.networks) == 0:
@@ -165,7 +165,7 @@ func (r *replay) inNetworks(text string) answer {
 	if !ok {
 		return unclearAddress
 	}
-	// Those before next begin at the address, or before it.
+	// Networks before next start at the address, or before it.
 	next, _ := slices.BinarySearchFunc(r.networks, p.Addr(), func(n netip.Prefix, a netip.Addr) int {
 		return cmp.Or(n.Addr().Compare(a), -1)
 	})
@@ -179,13 +179,13 @@ func (r *replay) inNetworks(text string) answer {
 	}
 }
 
-// path is what an endpoint of the record is to the rule.
+// path says whether a recorded endpoint matches the rule.
 type path struct {
 	answer
-	endpoint string // of the rule; empty if that cannot be told, or if it has none
+	endpoint string // of the rule; empty if it is unclear, or if the rule has none
 }
 
-// pathOf says whether requests with an endpoint have one of the rule's paths.
+// pathOf reports whether a recorded endpoint matches a path of the rule.
 func (r *replay) pathOf(endpoint string) path {
 	switch {
 	case r.paths == nil:
@@ -196,8 +196,8 @@ func (r *replay) pathOf(endpoint string) path {
 	if found, ok := r.known[endpoint]; ok {
 		return found
 	}
-	const most = 10_000
-	if len(r.known) >= most {
+	const maxKnown = 10_000
+	if len(r.known) >= maxKnown {
 		clear(r.known)
 	}
 	found := r.look(endpoint)
@@ -235,7 +235,7 @@ func (r *replay) look(endpoint string) path {
 	return out
 }
 
-// pattern is a path of a rule, as far as it takes to compare it with others.
+// pattern is a path of a rule, for comparisons.
 type pattern struct {
 	segments []string // "*" is any
 	rest     bool     // ends in **
@@ -247,14 +247,14 @@ func parse(text string) pattern {
 	for s := range strings.SplitSeq(strings.Trim(text, "/"), "/") {
 		switch {
 		case s == "":
-			continue // of the path /
+			continue // the path /
 		case s == "**":
 			p.rest, p.wild = true, true
 			return p
 		case s == "*" || strings.HasPrefix(s, "{") && strings.HasSuffix(s, "}"):
 			s, p.wild = "*", true
 		default:
-			// A * that stands for itself is escaped in a pattern, and is no wild segment.
+			// A literal * is escaped in a pattern, and is not a wildcard.
 			s = strings.ReplaceAll(rule.CleanPath("/" + s)[1:], "*", "%2A")
 		}
 		p.segments = append(p.segments, s)
@@ -262,7 +262,7 @@ func parse(text string) pattern {
 	return p
 }
 
-// overlaps says whether there are paths that both match.
+// overlaps reports whether there are paths that both match.
 func (p pattern) overlaps(q pattern) bool {
 	n := min(len(p.segments), len(q.segments))
 	for i := range n {
@@ -273,7 +273,7 @@ func (p pattern) overlaps(q pattern) bool {
 	return (len(p.segments) == n || q.rest) && (len(q.segments) == n || p.rest)
 }
 
-// covers says whether p matches every path that q matches.
+// covers reports whether p matches every path that q matches.
 func (p pattern) covers(q pattern) bool {
 	n := len(p.segments)
 	if len(q.segments) < n || !p.rest && (q.rest || len(q.segments) > n) {

@@ -33,23 +33,23 @@ type replay struct {
 
 	store *memstore.Store
 	now   time.Time
-	steps int // that are left
+	steps int // left
 	held  waiting
 	ds    []stint.Decision
-	// verdict is that of the last who was refused. Its room is used again.
+	// verdict is that of the last request that was denied. Its memory is reused.
 	verdict engine.Verdict
-	// told, if it is not nil, is told what becomes of requests, by their number.
+	// told, if it is not nil, is called with the outcome of each request, by its number.
 	told func(event int64, refused bool)
 
 	preview  Preview
 	step     time.Duration // of the series
 	subjects map[string]*Subject
-	stopped  time.Time     // zero: all was replayed
-	window   time.Duration // the longest of the limits that were asked
-	crowded  bool          // more had to be held than could be
-	seq      int64         // of the last that was held
+	stopped  time.Time     // zero: everything was replayed
+	window   time.Duration // the longest window of a limit
+	crowded  bool          // too many requests had to be held
+	seq      int64         // of the last request that was held
 
-	// How many requests notes are about; sampled is events.
+	// The numbers of requests in notes; sampled counts events.
 	unclear                                    [answers]int64
 	sampled, sampledFor, ownCost, recordedCost int64
 	otherRefused, byNetwork, late, full        int64
@@ -66,7 +66,7 @@ func newReplay(o Options) (*replay, error) {
 	}
 	r.off = o.Rule.Enabled != nil && !*o.Rule.Enabled
 	r.candidate.Enabled = nil
-	// Tiers may have values for limits of other rules.
+	// Tiers may have values for other rules.
 	names := map[string]bool{}
 	for _, l := range o.Rule.Limits {
 		names[l.Name] = true
@@ -114,7 +114,7 @@ func setOf(values []string) map[string]bool {
 	return set
 }
 
-// add replays a request, and those before it whose turn it is.
+// add replays a request, after held requests that are due.
 func (r *replay) add(q *Request) error {
 	if err := r.release(q.At); err != nil {
 		return err
@@ -187,8 +187,8 @@ func (r *replay) subject(name string) *Subject {
 	return s
 }
 
-// costOf is what a request takes. What a header said is in the record only as what the
-// request took then.
+// costOf returns the cost of a request. If a header sets it, only the recorded cost is
+// known.
 func (r *replay) costOf(q *Request, weight int64) int64 {
 	own := max(r.candidate.Cost.Units, 1)
 	switch {
@@ -206,7 +206,7 @@ func (r *replay) costOf(q *Request, weight int64) int64 {
 	}
 }
 
-// asksFor returns what the rule asks for those of a tier, without subjects and costs.
+// asksFor returns the asks of the rule for a tier, without subjects and costs.
 func (r *replay) asksFor(tier string) []stint.Ask {
 	if !r.set.Tier(tier) {
 		tier = ""
@@ -219,7 +219,7 @@ func (r *replay) asksFor(tier string) []stint.Ask {
 		if q.Unlimited() {
 			continue
 		}
-		plan, _ := q.Ask.Limit.Compile() // the rule is sound
+		plan, _ := q.Ask.Limit.Compile() // the rule is valid
 		asks = append(asks, stint.Ask{Key: stint.Key{Name: r.rule.Name + ":" + q.Name}, Limit: q.Ask.Limit, Plan: plan})
 		from, to := q.Ask.Limit.Window.Bounds(r.preview.From)
 		r.window = max(r.window, to.Sub(from))
@@ -231,16 +231,16 @@ func (r *replay) asksFor(tier string) []stint.Ask {
 	return asks
 }
 
-// turn is requests that are alike, and ask at one instant.
+// turn is identical requests at the same instant.
 type turn struct {
 	event int64 // their number
 	point *Point
-	of    *Subject    // nil: one too many
+	of    *Subject    // nil: there are too many subjects
 	step  engine.Step // of the next of them
 	cost  int64       // of each
-	left  int64       // how many
-	at    time.Time   // when they are to ask again
-	seq   int64       // in the order of those at one time
+	left  int64       // how many are left
+	at    time.Time   // when they are due again
+	seq   int64       // orders those with the same time
 }
 
 func (r *replay) refuse(t *turn, n int64) {
@@ -252,7 +252,7 @@ func (r *replay) refuse(t *turn, n int64) {
 	r.settle(t, n, true)
 }
 
-// settle notes what has become of n requests.
+// settle records the outcome of n requests.
 func (r *replay) settle(t *turn, n int64, refused bool) {
 	t.left -= n
 	if r.told != nil {
@@ -260,7 +260,8 @@ func (r *replay) settle(t *turn, n int64, refused bool) {
 	}
 }
 
-// take asks for all of a turn, one after the other, and has those wait that would be held.
+// take takes for the requests of a turn, one after the other, and holds the rest if they
+// would be held.
 func (r *replay) take(t turn) error {
 	s := &t.step
 	if len(s.Asks) == 0 {
@@ -274,7 +275,7 @@ func (r *replay) take(t turn) error {
 		}
 		if !slices.ContainsFunc(r.ds, func(d stint.Decision) bool { return !d.Allowed }) {
 			r.settle(&t, 1, false)
-			// As many more pass as there is room for.
+			// As many more pass as fit.
 			more := t.left
 			for i, d := range r.ds {
 				if s.Asks[i].Penalty == nil {
@@ -308,7 +309,7 @@ func (r *replay) take(t turn) error {
 		r.verdict = engine.Verdict{Limits: r.verdict.Limits[:0]}
 		s.Conclude(&r.verdict, r.ds)
 		if r.rule.Penalty == nil || r.verdict.Outcome == engine.Banned {
-			r.refuse(&t, t.left) // nothing changes for those that are left
+			r.refuse(&t, t.left) // the rest would be denied, too
 			return nil
 		}
 		r.refuse(&t, 1)
@@ -316,7 +317,7 @@ func (r *replay) take(t turn) error {
 	return nil
 }
 
-// setCosts has the asks be for so many units of each limit.
+// setCosts sets the units of all asks.
 func (t *turn) setCosts(units int64) {
 	for i := range t.step.Asks {
 		a := &t.step.Asks[i]
@@ -326,19 +327,19 @@ func (t *turn) setCosts(units int64) {
 	}
 }
 
-// ask puts asks to the store.
+// ask takes from the store.
 func (r *replay) ask(asks []stint.Ask) error {
 	for i := range asks {
 		if p := asks[i].Penalty; p != nil {
-			r.steps -= int(p.Threshold) / 16 // what it remembers is copied
+			r.steps -= int(p.Threshold) / 16 // its violations are copied
 		}
 	}
 	r.steps -= len(asks)
 	r.ds = slices.Grow(r.ds[:0], len(asks))[:len(asks)]
-	return r.store.Take(context.Background(), asks, r.ds) //nolint:forbidigo // a store in memory does not wait
+	return r.store.Take(context.Background(), asks, r.ds) //nolint:forbidigo // a store in memory never blocks
 }
 
-// release has those ask again whose turn it is until a time.
+// release takes for held requests that are due until a time.
 func (r *replay) release(until time.Time) error {
 	for len(r.held) > 0 && !r.held[0].at.After(until) && r.steps > 0 {
 		t := heap.Pop(&r.held).(turn)
@@ -350,7 +351,7 @@ func (r *replay) release(until time.Time) error {
 	return nil
 }
 
-// waiting is those who are held, the next first.
+// waiting is a heap of held requests, by the time when they are due.
 type waiting []turn
 
 func (w waiting) Len() int      { return len(w) }

@@ -1,23 +1,21 @@
-// Package sim says what a rule would have done: [Run] replays requests that were
-// recorded against it, with counters of its own and the time of each request as the
-// clock.
+// Package sim previews a rule: [Run] replays recorded requests against it, with its own
+// counters, and the time of each request as the clock.
 //
-// What holds:
+// Invariants:
 //
-//   - What a rule means is what [engine.Step] says, and the algorithms are those of
-//     [stint.Limit], by way of [memstore]: where the record has every request, what is
-//     refused here would have been refused.
-//   - Nothing is guessed. A request of which the record does not say whether the rule
-//     matches it is unclear, is not replayed, and a note says why.
-//   - A request that stands for several is so many at its instant.
-//   - A request that would be held and then pass is not refused. A rule that only logs,
-//     or that is switched off, is replayed as if it were in force.
-//   - Memory and time are bounded whatever the requests are: so many steps, subjects,
-//     counters and requests that are held, and a note where that was not enough.
+//   - Rules are evaluated by [engine.Step] and [stint.Limit], with [memstore]: if every
+//     request was recorded, the preview denies exactly what the rule would have denied.
+//   - Nothing is guessed. If the record does not say whether the rule matches a request,
+//     the request is unclear: it is not replayed, and a note says why.
+//   - A request that represents several is replayed as many times, at the same instant.
+//   - A request that would be held and then pass is not denied. A rule that is log_only or
+//     disabled is replayed as if it were enforced.
+//   - Memory and time are bounded, by the number of steps, subjects, counters and held
+//     requests. A note says if a bound was reached.
 //
-// It refuses to look at other rules: what they refused then is replayed, and in a group
-// the rule is the best one. It does not know what single users and API keys have in
-// place of a limit, reads no record itself, and changes nothing.
+// Other rules are ignored: requests that they denied are replayed, and the rule applies as
+// the only one of its group. Overrides of users and API keys are ignored, too. The package
+// does not read the record itself, and changes nothing.
 package sim
 
 import (
@@ -32,56 +30,56 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// Request is a request as the record has it.
+// Request is a recorded request.
 type Request struct {
 	At     time.Time
 	Method string
-	// Endpoint is the path of the rule that decided then: a pattern, or a path if it has
-	// no wild segments. It is empty if that rule had none.
+	// Endpoint is the path pattern of the rule that decided. It is empty if that rule had
+	// none.
 	Endpoint                string
 	User, Tenant, Key, Tier string
 	// IP is an address, a network, or a hash.
 	IP string
-	// Cost is the units it took then; 0 if there was no limit.
+	// Cost is the units that it was charged; 0 if there was no limit.
 	Cost int64
-	// Weight is how many requests it stands for; 0 is 1.
+	// Weight is the number of requests that it represents; 0 is 1.
 	Weight int64
-	// Refused says that it was refused then, and RefusedBy by which rule, if by any.
+	// Refused says that it was denied, and RefusedBy by which rule, if any.
 	Refused   bool
 	RefusedBy string
 }
 
-// Options are what is replayed.
+// Options configure a preview.
 type Options struct {
 	Rule     rule.Rule
 	Tiers    []rule.Tier
-	From, To time.Time // requests at other times are left out; at most 366 days
+	From, To time.Time // requests at other times are ignored; at most 366 days apart
 }
 
-// Preview is what a rule would have done. Numbers of requests are weighted.
+// Preview is the result of a replay. Numbers of requests are weighted.
 type Preview struct {
 	From        time.Time `json:"from"`
 	To          time.Time `json:"to"`
-	Events      int64     `json:"events"`   // that were looked at
-	Requests    int64     `json:"requests"` // that they stand for
+	Events      int64     `json:"events"`
+	Requests    int64     `json:"requests"` // that the events represent
 	Matched     int64     `json:"matched"`
 	WouldRefuse int64     `json:"would_refuse"`
 	RefusedNow  int64     `json:"refused_now"` // of those that matched
 	Unclear     int64     `json:"unclear"`     // whether they match
-	Subjects    int64     `json:"subjects"`    // that were counted apart
-	Top         []Subject `json:"top"`         // most refused first
+	Subjects    int64     `json:"subjects"`    // with separate counters
+	Top         []Subject `json:"top"`         // most denied first
 	Series      []Point   `json:"series"`
-	Notes       []string  `json:"notes"` // what is to be known to read this
+	Notes       []string  `json:"notes"` // limitations of the preview
 }
 
-// Subject is what has a counter of its own, such as user:alice.
+// Subject is a subject with its own counters, such as user:alice.
 type Subject struct {
 	Subject     string `json:"subject"`
 	Requests    int64  `json:"requests"`
 	WouldRefuse int64  `json:"would_refuse"`
 }
 
-// Point is the part of a preview that begins at a time.
+// Point is a part of a preview, from its start to that of the next.
 type Point struct {
 	Start       time.Time `json:"start"`
 	Matched     int64     `json:"matched"`
@@ -90,18 +88,18 @@ type Point struct {
 
 // The bounds of a replay.
 const (
-	maxSteps    = 2_000_000 // requests that are looked at, and asks that are made for them
-	maxSubjects = 100_000   // that are told apart
+	maxSteps    = 2_000_000 // requests and their asks
+	maxSubjects = 100_000   // with separate figures
 	maxKeys     = 1 << 18   // counters at once
-	maxHeld     = 10_000    // requests at once that wait until they can pass
+	maxHeld     = 10_000    // requests held at once
 	longest     = 366 * 24 * time.Hour
 	maxTop      = 10
 	maxPoints   = 60
 	maxWeight   = 1 << 32 // so that no sum of weights overflows
 )
 
-// Run replays requests, the oldest first. What is wrong with the rule is an error of
-// type [rule.Problems].
+// Run replays requests, oldest first. If the rule is invalid, the error is of type
+// [rule.Problems].
 func Run(ctx context.Context, o Options, requests iter.Seq2[Request, error]) (Preview, error) {
 	r, err := newReplay(o)
 	if err != nil {
@@ -135,8 +133,7 @@ func (r *replay) run(ctx context.Context, o Options, requests iter.Seq2[Request,
 	return r.finish(), nil
 }
 
-// newSeries returns at most maxPoints empty points, at round times, and the time
-// between them.
+// newSeries returns at most maxPoints empty points, at round times, and their distance.
 func newSeries(from, to time.Time) ([]Point, time.Duration) {
 	steps := []time.Duration{
 		time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 15 * time.Second, 30 * time.Second,
@@ -158,7 +155,7 @@ func newSeries(from, to time.Time) ([]Point, time.Duration) {
 	return points, step
 }
 
-// finish makes the preview of what was counted.
+// finish returns the preview.
 func (r *replay) finish() Preview {
 	p := r.preview
 	p.Subjects = int64(len(r.subjects))
@@ -176,33 +173,33 @@ func (r *replay) finish() Preview {
 	return p
 }
 
-// notes are what is to be known to read the preview.
+// notes returns the limitations of the preview.
 func (r *replay) notes() []string {
 	out := []string{}
-	say := func(holds bool, format string, args ...any) {
-		if holds {
+	say := func(applies bool, format string, args ...any) {
+		if applies {
 			out = append(out, fmt.Sprintf(format, args...))
 		}
 	}
-	say(!r.stopped.IsZero(), "There is more than can be replayed: what came after %s is not in these figures. Ask about a shorter time.", r.stopped.UTC().Format(time.RFC3339))
+	say(!r.stopped.IsZero(), "There are too many events: those after %s are not included. Choose a shorter time.", r.stopped.UTC().Format(time.RFC3339))
 	for why, n := range r.unclear {
-		say(n > 0, "Unclear, since %s: %s.", whys[why], requests(n))
+		say(n > 0, "Unclear, because %s: %s.", whys[why], requests(n))
 	}
-	say(r.off, "The rule is switched off: this is what it would do.")
-	say(r.rule.Action == rule.LogOnly, "The rule is only tried out: this is what it would refuse if it were in force.")
-	say(r.rule.Group != "", "Other rules of the group %s are not looked at: for some requests one of them may apply instead.", r.rule.Group)
-	say(r.sampled > 0, "The record has a sample of requests that passed: %s for %s, which are replayed at the same instants. Short bursts look larger than they were.",
+	say(r.off, "The rule is disabled: this is what it would do if it were enabled.")
+	say(r.rule.Action == rule.LogOnly, "The rule is log_only: this is what it would deny if it were enforced.")
+	say(r.rule.Group != "", "Other rules of the group %s are ignored: one of them may apply to some requests instead.", r.rule.Group)
+	say(r.sampled > 0, "Requests that passed were sampled: %s for %s, which are replayed at the same instant. Short bursts look larger than they were.",
 		count(r.sampled, "event"), requests(r.sampledFor))
-	say(4*r.window > r.preview.To.Sub(r.preview.From), "Counters are empty at the beginning, and limits count over up to %v: with what was used before, more would be refused.", stint.Every(r.window))
-	say(r.ownCost > 0, "Replayed with the units that the rule says, though others were taken then: %s.", requests(r.ownCost))
-	say(r.recordedCost > 0, "Replayed with the units that were taken then: %s.", requests(r.recordedCost))
-	say(r.otherRefused > 0, "Refused then for other reasons, and replayed nonetheless: %s.", requests(r.otherRefused))
-	say(r.byNetwork > 0, "Counted by network, since the record does not have whole addresses: %s.", requests(r.byNetwork))
-	say(r.late > 0, "Recorded in the wrong order, and replayed at the time of the one before: %s.", requests(r.late))
-	say(r.full > 0, "Only in the sums, since there are more than %d subjects: %s.", maxSubjects, requests(r.full))
-	say(r.crowded, "More than %d had to be held at once: those that found no place are refused.", maxHeld)
-	say(r.store.Stats().Evicted > 0, "There are more than %d counters, and some began anew: without that, more would be refused.", maxKeys)
-	say(len(r.asksOf) > 0, "What single users and API keys have in place of a limit is not looked at.")
+	say(4*r.window > r.preview.To.Sub(r.preview.From), "Counters are empty at the start, and windows are up to %v long: with earlier usage, more requests would be denied.", stint.Every(r.window))
+	say(r.ownCost > 0, "Replayed with the cost of the rule, which differs from the recorded cost: %s.", requests(r.ownCost))
+	say(r.recordedCost > 0, "Replayed with the recorded cost: %s.", requests(r.recordedCost))
+	say(r.otherRefused > 0, "Denied for other reasons at the time, and replayed all the same: %s.", requests(r.otherRefused))
+	say(r.byNetwork > 0, "Counted by network, because the recorded addresses are truncated: %s.", requests(r.byNetwork))
+	say(r.late > 0, "Recorded out of order, and replayed at the time of the previous request: %s.", requests(r.late))
+	say(r.full > 0, "Only included in the totals, because there are more than %d subjects: %s.", maxSubjects, requests(r.full))
+	say(r.crowded, "More than %d requests had to be held at once: the others count as denied.", maxHeld)
+	say(r.store.Stats().Evicted > 0, "There are more than %d counters, so some were reset: otherwise, more requests would be denied.", maxKeys)
+	say(len(r.asksOf) > 0, "Overrides of users and API keys are ignored.")
 	return out
 }
 

@@ -66,7 +66,7 @@ func run(t *testing.T, o sim.Options, requests ...sim.Request) sim.Preview {
 	return p
 }
 
-// spec replays by the specification: every limit, and the penalty, of each user.
+// spec replays according to the specification: every limit, and the penalty, of each user.
 func spec(r rule.Rule, requests []sim.Request) map[string]int64 {
 	type counters struct {
 		limits  []stint.State
@@ -179,7 +179,7 @@ func TestSpecification(t *testing.T) {
 	}
 }
 
-// TestWeights replays requests that stand for several, and as many that stand for one.
+// TestWeights replays requests with weights, and the same requests without.
 func TestWeights(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -227,19 +227,19 @@ func TestMatch(t *testing.T) {
 		{`{"match": {"paths": ["/a/*"]}`, sim.Request{Endpoint: "/a/b"}, "global"},
 		{`{"match": {"paths": ["/a/**"]}`, sim.Request{Endpoint: "/a//b/"}, "global"},
 		{`{"match": {"paths": ["/a/b"]}`, sim.Request{Endpoint: "/a/c"}, "no"},
-		{`{"match": {"paths": ["/a/b"]}`, sim.Request{}, "has no path"},
+		{`{"match": {"paths": ["/a/b"]}`, sim.Request{}, "no path is recorded"},
 		{`{"match": {"paths": ["/a/*"]}`, sim.Request{Endpoint: "/a/*"}, "global"},
 		{`{"match": {"paths": ["/a/*"]}`, sim.Request{Endpoint: "/a/{id}"}, "global"},
 		{`{"match": {"paths": ["/a/**"]}`, sim.Request{Endpoint: "/a/*/b"}, "global"},
 		{`{"match": {"paths": ["/**"]}`, sim.Request{Endpoint: "/a/*"}, "global"},
-		{`{"match": {"paths": ["/"]}`, sim.Request{Endpoint: "/**"}, "only some of its paths"},
-		{`{"match": {"paths": ["/a/b"]}`, sim.Request{Endpoint: "/a/*"}, "only some of its paths"},
-		{`{"match": {"paths": ["/a/*"]}`, sim.Request{Endpoint: "/a/**"}, "only some of its paths"},
-		{`{"match": {"paths": ["/*/b"]}`, sim.Request{Endpoint: "/a/*"}, "only some of its paths"},
+		{`{"match": {"paths": ["/"]}`, sim.Request{Endpoint: "/**"}, "only overlaps with the paths"},
+		{`{"match": {"paths": ["/a/b"]}`, sim.Request{Endpoint: "/a/*"}, "only overlaps with the paths"},
+		{`{"match": {"paths": ["/a/*"]}`, sim.Request{Endpoint: "/a/**"}, "only overlaps with the paths"},
+		{`{"match": {"paths": ["/*/b"]}`, sim.Request{Endpoint: "/a/*"}, "only overlaps with the paths"},
 		{`{"match": {"paths": ["/a/b", "/a/**"]}`, sim.Request{Endpoint: "/a/*"}, "global"},
 		{`{"match": {"paths": ["/b/*"]}`, sim.Request{Endpoint: "/a/*"}, "no"},
 		{`{"match": {"paths": ["/a/*"]}`, sim.Request{Endpoint: "/a/*/c"}, "no"},
-		{`{"match": {"paths": ["/a/%2A"]}`, sim.Request{Endpoint: "/a/*"}, "only some of its paths"},
+		{`{"match": {"paths": ["/a/%2A"]}`, sim.Request{Endpoint: "/a/*"}, "only overlaps with the paths"},
 		{`{"match": {"paths": ["/a/b", "/a/**"]}, "count_by": ["endpoint"]`, sim.Request{Endpoint: "/a/b"}, "endpoint:/a/b"},
 		{`{"match": {"paths": ["/a/b", "/a/**"]}, "count_by": ["endpoint"]`, sim.Request{Endpoint: "/a/**"}, "several paths"},
 		{`{"match": {"paths": ["/a/**", "/b"]}, "count_by": ["endpoint"]`, sim.Request{Endpoint: "/a/*"}, "endpoint:/a/**"},
@@ -247,15 +247,15 @@ func TestMatch(t *testing.T) {
 
 		{`{"match": {"ip_ranges": ["10.0.0.0/8", "192.0.2.1"]}`, sim.Request{IP: "10.1.2.3"}, "global"},
 		{`{"match": {"ip_ranges": ["10.0.0.0/8", "192.0.2.1"]}`, sim.Request{IP: "10.1.2.0/24"}, "global"},
-		{`{"match": {"ip_ranges": ["10.0.0.0/8", "192.0.2.1"]}`, sim.Request{IP: "192.0.2.0/24"}, "enough of the address"},
+		{`{"match": {"ip_ranges": ["10.0.0.0/8", "192.0.2.1"]}`, sim.Request{IP: "192.0.2.0/24"}, "too little of the address"},
 		{`{"match": {"ip_ranges": ["10.0.0.0/8", "192.0.2.1"]}`, sim.Request{IP: "198.51.100.0/24"}, "no"},
-		{`{"match": {"ip_ranges": ["10.0.0.0/8", "192.0.2.1"]}`, sim.Request{IP: "b64hash"}, "enough of the address"},
+		{`{"match": {"ip_ranges": ["10.0.0.0/8", "192.0.2.1"]}`, sim.Request{IP: "b64hash"}, "too little of the address"},
 		{`{"match": {"ip_ranges": ["10.0.0.0/8", "192.0.2.1"]}`, sim.Request{}, "no"},
 
-		{`{"match": {"headers": {"X-App": "*"}}`, sim.Request{}, "no headers"},
+		{`{"match": {"headers": {"X-App": "*"}}`, sim.Request{}, "headers and claims"},
 		{`{"match": {"headers": {"X-App": "*"}, "methods": ["GET"]}`, sim.Request{Method: "PUT"}, "no"},
-		{`{"count_by": ["header:X-App"]`, sim.Request{}, "no headers"},
-		{`{"count_by": ["claim:plan", "user"]`, sim.Request{User: "a"}, "no headers"},
+		{`{"count_by": ["header:X-App"]`, sim.Request{}, "headers and claims"},
+		{`{"count_by": ["claim:plan", "user"]`, sim.Request{User: "a"}, "headers and claims"},
 		{`{"count_by": ["claim:plan", "user"]`, sim.Request{}, "no"},
 
 		{`{"count_by": ["user"]`, sim.Request{User: "alice"}, "user:alice"},
@@ -288,7 +288,7 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// TestNetworks asks about addresses and networks, in networks and around them.
+// TestNetworks matches addresses and networks in and around networks.
 func TestNetworks(t *testing.T) {
 	t.Parallel()
 	draw := rapid.Custom(func(t *rapid.T) netip.Prefix {
@@ -324,7 +324,7 @@ func TestNetworks(t *testing.T) {
 	})
 }
 
-// after is so many requests of a user, some time after noon.
+// after returns requests of a user, some time after noon.
 func after(d time.Duration, user string, n int64) sim.Request {
 	return sim.Request{At: noon.Add(d), Method: "GET", User: user, Weight: n}
 }
@@ -349,16 +349,16 @@ func TestActions(t *testing.T) {
 		want       int64
 		note       string
 	}{
-		{"reject", `{"count_by": ["user"], "limits": [{"limit": "2/1h"}]}`, []sim.Request{after(0, "a", 3), after(0, "b", 2)}, 1, "passed: 2 events for 5 requests"},
+		{"reject", `{"count_by": ["user"], "limits": [{"limit": "2/1h"}]}`, []sim.Request{after(0, "a", 3), after(0, "b", 2)}, 1, "passed were sampled: 2 events for 5 requests"},
 		{"block", `{"action": "block", "match": {"methods": ["GET"]}}`, []sim.Request{after(0, "a", 3)}, 3, ""},
 		{"allow", `{"action": "allow"}`, []sim.Request{after(0, "a", 3)}, 0, ""},
-		{"log_only", `{"action": "log_only", "limits": [{"limit": "2/1h"}]}`, []sim.Request{after(0, "a", 3)}, 1, "only tried out"},
-		{"off", `{"enabled": false, "limits": [{"limit": "2/1h"}]}`, []sim.Request{after(0, "a", 3)}, 1, "switched off"},
+		{"log_only", `{"action": "log_only", "limits": [{"limit": "2/1h"}]}`, []sim.Request{after(0, "a", 3)}, 1, "is log_only"},
+		{"off", `{"enabled": false, "limits": [{"limit": "2/1h"}]}`, []sim.Request{after(0, "a", 3)}, 1, "is disabled"},
 		{"group", `{"group": "g", "limits": [{"limit": "2/1h"}]}`, []sim.Request{after(0, "a", 3)}, 1, "group g"},
-		{"tiers", `{"count_by": ["user"], "limits": [{"limit": "2/1h"}]}`, []sim.Request{tier(after(0, "a", 9), "pro"), tier(after(0, "b", 9), "vip"), tier(after(0, "c", 9), "gone")}, 4 + 7, "single users"},
-		{"cost", `{"limits": [{"limit": "10/1h"}], "cost": 5}`, []sim.Request{cost(after(0, "a", 3), 1)}, 1, "that the rule says, though others were taken then: 3 requests"},
-		{"cost of then", `{"limits": [{"limit": "10/1h"}]}`, []sim.Request{cost(after(0, "a", 3), 5)}, 1, "that were taken then: 3 requests"},
-		{"cost of a header", `{"limits": [{"limit": "10/1h"}], "cost": {"header": "X-Cost", "max": 4}}`, []sim.Request{cost(after(0, "a", 3), 100)}, 1, "that were taken then: 3 requests"},
+		{"tiers", `{"count_by": ["user"], "limits": [{"limit": "2/1h"}]}`, []sim.Request{tier(after(0, "a", 9), "pro"), tier(after(0, "b", 9), "vip"), tier(after(0, "c", 9), "gone")}, 4 + 7, "Overrides of users"},
+		{"cost", `{"limits": [{"limit": "10/1h"}], "cost": 5}`, []sim.Request{cost(after(0, "a", 3), 1)}, 1, "differs from the recorded cost: 3 requests"},
+		{"cost of then", `{"limits": [{"limit": "10/1h"}]}`, []sim.Request{cost(after(0, "a", 3), 5)}, 1, "with the recorded cost: 3 requests"},
+		{"cost of a header", `{"limits": [{"limit": "10/1h"}], "cost": {"header": "X-Cost", "max": 4}}`, []sim.Request{cost(after(0, "a", 3), 100)}, 1, "with the recorded cost: 3 requests"},
 		{"cost too high", `{"limits": [{"limit": "10/1h"}]}`, []sim.Request{cost(after(0, "a", math.MaxInt64), math.MaxInt64)}, 1 << 32, ""},
 		{
 			"penalty", `{"count_by": ["user"], "limits": [{"limit": "1/1s fixed_window"}], "penalty": {"threshold": 2, "within": "1h", "cooldown": "1m"}}`,
@@ -372,11 +372,11 @@ func TestActions(t *testing.T) {
 			0, "",
 		},
 		{"spaced", `{"limits": [{"limit": "1/1s burst=3 leaky_bucket"}]}`, []sim.Request{after(0, "a", 5)}, 1, ""},
-		{"wrong order", `{"limits": [{"limit": "1/1s"}]}`, []sim.Request{after(time.Minute, "a", 1), after(0, "a", 1)}, 1, "wrong order, and replayed at the time of the one before: 1 request."},
+		{"wrong order", `{"limits": [{"limit": "1/1s"}]}`, []sim.Request{after(time.Minute, "a", 1), after(0, "a", 1)}, 1, "out of order, and replayed at the time of the previous request: 1 request."},
 		{"other times", `{"limits": [{"limit": "1/1s"}]}`, []sim.Request{after(-1, "a", 9), after(time.Hour, "a", 9)}, 0, ""},
-		{"long windows", `{"limits": [{"limit": "1/month"}]}`, []sim.Request{after(0, "a", 1)}, 0, "over up to 31d"},
-		{"networks", `{"count_by": ["ip"], "limits": [{"limit": "1/1s"}]}`, []sim.Request{{At: noon, IP: "192.0.2.0/24"}}, 0, "whole addresses: 1 request."},
-		{"others", `{"limits": [{"limit": "1/1s"}]}`, []sim.Request{{At: noon, Refused: true, RefusedBy: "other"}}, 0, "for other reasons, and replayed nonetheless: 1 request."},
+		{"long windows", `{"limits": [{"limit": "1/month"}]}`, []sim.Request{after(0, "a", 1)}, 0, "up to 31d long"},
+		{"networks", `{"count_by": ["ip"], "limits": [{"limit": "1/1s"}]}`, []sim.Request{{At: noon, IP: "192.0.2.0/24"}}, 0, "addresses are truncated: 1 request."},
+		{"others", `{"limits": [{"limit": "1/1s"}]}`, []sim.Request{{At: noon, Refused: true, RefusedBy: "other"}}, 0, "for other reasons at the time, and replayed all the same: 1 request."},
 	} {
 		p := run(t, hour(parseRule(t, c.rule), tiers...), c.requests...)
 		if p.WouldRefuse != c.want || !strings.Contains(strings.Join(p.Notes, "\n"), c.note) {
@@ -401,8 +401,8 @@ func TestPreview(t *testing.T) {
 	const want = `{"from":"2026-03-02T12:00:00Z","to":"2026-03-02T12:20:00Z","events":4,"requests":7,"matched":3,"would_refuse":1,"refused_now":1,` +
 		`"unclear":0,"subjects":2,"top":[{"subject":"user:a","requests":2,"would_refuse":1}],` +
 		`"series":[{"start":"2026-03-02T12:00:00Z","matched":2,"would_refuse":0},{"start":"2026-03-02T12:10:00Z","matched":1,"would_refuse":1}],` +
-		`"notes":["Counters are empty at the beginning, and limits count over up to 1h: with what was used before, more would be refused.",` +
-		`"What single users and API keys have in place of a limit is not looked at."]}`
+		`"notes":["Counters are empty at the start, and windows are up to 1h long: with earlier usage, more requests would be denied.",` +
+		`"Overrides of users and API keys are ignored."]}`
 	if string(got) != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
@@ -412,8 +412,8 @@ func TestPreview(t *testing.T) {
 	}
 }
 
-// TestSeries asks about times of all lengths: points are few, cover them, and hold what
-// comes last.
+// TestSeries uses time ranges of all lengths: points are few, cover the range, and contain
+// the last request.
 func TestSeries(t *testing.T) {
 	t.Parallel()
 	r := parseRule(t, `{"action": "block"}`)
@@ -431,7 +431,7 @@ func TestSeries(t *testing.T) {
 	})
 }
 
-// TestTop has more subjects than are shown.
+// TestTop has more subjects than are listed.
 func TestTop(t *testing.T) {
 	t.Parallel()
 	var all []sim.Request
@@ -477,7 +477,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestKeepsOptions checks that what is replayed is not changed.
+// TestKeepsOptions checks that a replay does not change its options.
 func TestKeepsOptions(t *testing.T) {
 	t.Parallel()
 	off := false

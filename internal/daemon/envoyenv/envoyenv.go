@@ -1,6 +1,5 @@
-// Package envoyenv reads the environment variables of envoyproxy/ratelimit, and returns
-// what they mean as settings of Stint. It knows the names of settings, and nothing of
-// what is done with them.
+// Package envoyenv converts the environment variables of envoyproxy/ratelimit to settings
+// of Stint.
 package envoyenv
 
 import (
@@ -21,15 +20,15 @@ type Setting struct {
 	Value    string
 }
 
-// Read returns what the variables mean, each written NAME=value. A variable that is
-// empty counts as not set. What is not set keeps Stint's default, except for where the
-// files are: there the default is that of envoyproxy/ratelimit.
+// Read converts variables of the form NAME=value. Empty variables count as not set.
+// Settings keep their defaults, except for the directory of the files, whose default is
+// that of envoyproxy/ratelimit.
 //
-// set has the settings that flags and STINT_ variables give, by name, and what gives
-// them: variables that say the same have no effect, and need not be there.
+// set has the flags and STINT_ variables that set settings, by setting: variables for the
+// same settings have no effect, and are not required.
 //
-// The notes say, in a line each, which variables have no effect, and why. All problems
-// are returned at once.
+// Each note says which variables have no effect, and why. All problems are returned at
+// once.
 func Read(environ []string, set map[string]string) (settings []Setting, notes []string, problems strict.Problems) {
 	r := reader{values: map[string]string{}, set: set}
 	r.read(environ)
@@ -58,7 +57,7 @@ func Read(environ []string, set map[string]string) (settings []Setting, notes []
 
 // reader collects what Read returns.
 type reader struct {
-	values   map[string]string // of the variables that are set, in the form that settings have
+	values   map[string]string // of the variables that are set, in the format of settings
 	set      map[string]string // as in Read
 	settings []Setting
 	problems strict.Problems
@@ -103,8 +102,7 @@ func (r *reader) give(variable, setting, value string) {
 	r.settings = append(r.settings, Setting{Variable: variable, Name: setting, Value: value})
 }
 
-// note notes that a variable has no effect. Those that have none for one reason are
-// named together.
+// note adds a variable that has no effect. Variables with the same reason share a note.
 func (r *reader) note(name, why string) {
 	i := slices.IndexFunc(r.reasons, func(known reason) bool { return known.text == why })
 	if i < 0 {
@@ -118,7 +116,7 @@ func findVariable(name string) *variable {
 	return &variables[slices.IndexFunc(variables, func(v variable) bool { return v.name == name })]
 }
 
-// unmet returns what a variable needs and does not have.
+// unmet returns the condition of a variable that is not met, or "".
 func (r *reader) unmet(v *variable) string {
 	if v.needs == "" {
 		return ""
@@ -130,14 +128,13 @@ func (r *reader) unmet(v *variable) string {
 	return ""
 }
 
-// get returns the value of a variable, or what holds if it is not set, or if it has no
-// effect.
+// get returns the value of a variable, or its default if it is not set or has no effect.
 func (r *reader) get(name string) string {
 	v := findVariable(name)
 	if r.unmet(v) != "" {
-		return v.usual
+		return v.byDefault
 	}
-	return cmp.Or(r.values[name], v.usual)
+	return cmp.Or(r.values[name], v.byDefault)
 }
 
 // firstSet returns the first of the variables that is set and has an effect, or "".
@@ -150,14 +147,14 @@ func (r *reader) firstSet(names ...string) string {
 	return ""
 }
 
-// isLoopback reports whether only this machine can reach the address.
-func isLoopback(address string) bool {
+// IsLoopback reports whether only this machine can reach the address.
+func IsLoopback(address string) bool {
 	host, _, _ := net.SplitHostPort(address)
 	a, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && a.IsLoopback()
 }
 
-// addresses reads where to listen.
+// addresses sets the addresses of listeners.
 func (r *reader) addresses() {
 	if name := r.firstSet("PORT", "HOST"); name != "" {
 		r.give(name, "server.http.address", net.JoinHostPort(r.get("HOST"), r.get("PORT")))
@@ -168,11 +165,11 @@ func (r *reader) addresses() {
 		r.give(name, "server.grpc.address", net.JoinHostPort(r.get("GRPC_HOST"), r.get("GRPC_PORT")))
 	}
 	if r.get("GRPC_SERVER_USE_TLS") == "true" && (r.get("GRPC_SERVER_TLS_CERT") == "" || r.get("GRPC_SERVER_TLS_KEY") == "") {
-		r.problem("GRPC_SERVER_USE_TLS", "want GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY, too: the files of the certificate and its key")
+		r.problem("GRPC_SERVER_USE_TLS", "needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY, the files of the certificate and its key")
 	}
 	if name := r.firstSet("GRPC_CLIENT_TLS_SAN"); name != "" {
-		// To ignore it would let others in.
-		r.problem(name, strict.Quote(r.get(name))+": want it not set: of clients it can only be asked that GRPC_CLIENT_TLS_CACERT vouches for them")
+		// Ignoring it would let other clients in.
+		r.problem(name, strict.Quote(r.get(name))+": is not supported: clients can only be required to have a certificate from GRPC_CLIENT_TLS_CACERT")
 	}
 	var admin string
 	name, scrape := r.firstSet("DEBUG_PORT", "DEBUG_HOST"), r.get("USE_PROMETHEUS") == "true"
@@ -180,7 +177,7 @@ func (r *reader) addresses() {
 	case name != "":
 		admin = net.JoinHostPort(r.get("DEBUG_HOST"), r.get("DEBUG_PORT"))
 		if scrape {
-			r.note(cmp.Or(r.firstSet("PROMETHEUS_ADDR"), "USE_PROMETHEUS"), "metrics are where DEBUG_HOST and DEBUG_PORT say: one listener serves both")
+			r.note(cmp.Or(r.firstSet("PROMETHEUS_ADDR"), "USE_PROMETHEUS"), "metrics are served at DEBUG_HOST and DEBUG_PORT: one listener serves both")
 		}
 	case scrape:
 		admin, name = r.get("PROMETHEUS_ADDR"), cmp.Or(r.firstSet("PROMETHEUS_ADDR"), "USE_PROMETHEUS")
@@ -188,12 +185,12 @@ func (r *reader) addresses() {
 		return
 	}
 	r.give(name, "server.admin.address", admin)
-	if !isLoopback(admin) {
-		r.give(name, "server.admin.insecure", "true") // as it is there
+	if !IsLoopback(admin) {
+		r.give(name, "server.admin.insecure", "true") // as in envoyproxy/ratelimit
 	}
 }
 
-// files reads where domains come from.
+// files sets the source of domains.
 func (r *reader) files() {
 	if r.get("CONFIG_TYPE") != "FILE" {
 		r.give(cmp.Or(r.firstSet("CONFIG_GRPC_XDS_SERVER_URL"), "CONFIG_TYPE"), "envoy.xds.server", r.get("CONFIG_GRPC_XDS_SERVER_URL"))
@@ -202,7 +199,7 @@ func (r *reader) files() {
 	name := r.firstSet("RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY", "RUNTIME_APPDIRECTORY")
 	if by := cmp.Or(r.set["envoy.config"], r.set["envoy.xds.server"]); by != "" {
 		if name != "" {
-			r.note(name, by+" says where domains come from")
+			r.note(name, by+" sets where domains come from")
 		}
 		return
 	}
@@ -210,24 +207,24 @@ func (r *reader) files() {
 		filepath.Join(r.get("RUNTIME_ROOT"), r.get("RUNTIME_SUBDIRECTORY"), r.get("RUNTIME_APPDIRECTORY")))
 }
 
-// tracing reads where spans are sent.
+// tracing sets the endpoint and the sampling of spans.
 func (r *reader) tracing() {
 	if r.get("TRACING_ENABLED") != "true" {
 		return
 	}
 	if r.get("TRACING_EXPORTER_PROTOCOL") == "grpc" {
-		r.problem("TRACING_EXPORTER_PROTOCOL", `"grpc": want http: spans are sent by HTTP, for which collectors have the port 4318`)
+		r.problem("TRACING_EXPORTER_PROTOCOL", `"grpc": want http: spans are sent over HTTP, usually to port 4318`)
 	}
 	r.give(cmp.Or(r.firstSet("OTEL_EXPORTER_OTLP_ENDPOINT"), "TRACING_ENABLED"), "server.trace.endpoint", strings.TrimRight(r.get("OTEL_EXPORTER_OTLP_ENDPOINT"), "/"))
 	r.give(cmp.Or(r.firstSet("TRACING_SAMPLING_RATE"), "TRACING_ENABLED"), "server.trace.sample", r.get("TRACING_SAMPLING_RATE"))
 }
 
-// counters reads where counters are held.
+// counters sets the store of counters.
 func (r *reader) counters() {
 	if by := r.set["server.counters"]; by != "" {
 		for _, v := range variables {
 			if v.note == "" && (strings.HasPrefix(v.name, "REDIS_") || v.name == "CACHE_KEY_PREFIX" || v.name == "BACKEND_TYPE") && r.firstSet(v.name) != "" {
-				r.note(v.name, by+" says where counters are")
+				r.note(v.name, by+" sets where counters are stored")
 			}
 		}
 		return
@@ -237,7 +234,7 @@ func (r *reader) counters() {
 	case r.get("BACKEND_TYPE") == "memcache":
 		r.problem("BACKEND_TYPE", `"memcache": want redis, and REDIS_URL`+orElse)
 	case r.get("REDIS_URL") == "":
-		r.problem("REDIS_URL", "not set: want host:port of a Redis"+orElse)
+		r.problem("REDIS_URL", "is not set: want host:port of a Redis"+orElse)
 	default:
 		if u, ok := r.redis(); ok {
 			r.give("REDIS_URL", "server.counters", u)

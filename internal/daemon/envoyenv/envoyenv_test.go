@@ -15,19 +15,20 @@ import (
 	"github.com/stintdev/stint/redisstore"
 )
 
-// elsewhere is what STINT_ variables set, so that those of envoyproxy/ratelimit need not.
+// elsewhere is a setting of a STINT_ variable, which replaces a required one of
+// envoyproxy/ratelimit.
 var elsewhere = map[string]string{"server.counters": "STINT_SERVER_COUNTERS", "envoy.config": "STINT_ENVOY_CONFIG"}
 
 // Of several variables.
 const (
 	statsd   = "metrics are served to Prometheus, at /metrics of server.admin.address"
-	pool     = "requests share one connection to each server; more of them are conns in the URL of server.counters"
-	memcache = "counters are in Redis, or in memory"
-	alwaysSo = "it is always so, where domains come by xDS; files must be there, and without problems, at the start"
-	backoff  = "how long to wait between attempts is not a setting"
+	pool     = "requests share one connection to each server; conns in the URL of server.counters sets their number"
+	memcache = "counters are in Redis or in memory"
+	alwaysSo = "with xDS this is always the case; files must exist and be valid at startup"
+	backoff  = "the backoff between attempts cannot be configured"
 )
 
-// rows are environments, and what they mean. Each variable is in one of them.
+// rows are environments and their settings. Each variable is in one of them.
 var rows = map[string]struct {
 	environ  string // lines
 	given    string // NAME setting=value, in lines
@@ -38,7 +39,7 @@ var rows = map[string]struct {
 	"nothing": {},
 	"defaults": {
 		alone: true, given: "RUNTIME_ROOT envoy.config=/srv/runtime_data/current/config",
-		problems: "REDIS_URL: not set: want host:port of a Redis, or STINT_SERVER_COUNTERS=memory: for a single node",
+		problems: "REDIS_URL: is not set: want host:port of a Redis, or STINT_SERVER_COUNTERS=memory: for a single node",
 	},
 	"empty is not set": {environ: "PORT=\nUSE_STATSD=\nLOG_LEVEL="},
 	"of others":        {environ: "HOME=/root\nOTEL_EXPORTER_OTLP_ENDPOINT=http://otel:4318"},
@@ -50,28 +51,28 @@ var rows = map[string]struct {
 	"grpc":           {environ: "GRPC_HOST=127.0.0.1\nGRPC_PORT=9001", given: "GRPC_PORT server.grpc.address=127.0.0.1:9001"},
 	"uds":            {environ: "GRPC_UDS=/run/rl.sock\nGRPC_PORT=9001", given: "GRPC_UDS server.grpc.address=unix:/run/rl.sock"},
 	"age":            {environ: "GRPC_MAX_CONNECTION_AGE=90m", given: "GRPC_MAX_CONNECTION_AGE envoy.max_connection_age=90m"},
-	"no age":         {environ: "GRPC_MAX_CONNECTION_AGE=long", problems: `GRPC_MAX_CONNECTION_AGE: "long": want a length of time, such as 500ms, 10s or 1h30m`},
-	"age grace":      {environ: "GRPC_MAX_CONNECTION_AGE_GRACE=1h", notes: "GRPC_MAX_CONNECTION_AGE_GRACE: calls have server.drain to end"},
+	"no age":         {environ: "GRPC_MAX_CONNECTION_AGE=long", problems: `GRPC_MAX_CONNECTION_AGE: "long": want a duration, such as 500ms, 10s or 1h30m`},
+	"age grace":      {environ: "GRPC_MAX_CONNECTION_AGE_GRACE=1h", notes: "GRPC_MAX_CONNECTION_AGE_GRACE: running calls have server.drain to end"},
 	"debug":          {environ: "DEBUG_PORT=6071", given: "DEBUG_PORT server.admin.address=0.0.0.0:6071\nDEBUG_PORT server.admin.insecure=true"},
 	"debug host":     {environ: "DEBUG_HOST=127.0.0.1", given: "DEBUG_HOST server.admin.address=127.0.0.1:6070"},
 	"prometheus":     {environ: "USE_PROMETHEUS=1", given: "USE_PROMETHEUS server.admin.address=:9090\nUSE_PROMETHEUS server.admin.insecure=true"},
 	"prometheus at":  {environ: "USE_PROMETHEUS=true\nPROMETHEUS_ADDR=localhost:9102\nPROMETHEUS_PATH=/metrics", given: "PROMETHEUS_ADDR server.admin.address=localhost:9102"},
 	"no prometheus":  {environ: "PROMETHEUS_ADDR=:9102", notes: "PROMETHEUS_ADDR: no effect without USE_PROMETHEUS=true"},
-	"mapped metrics": {environ: "USE_PROMETHEUS=true\nPROMETHEUS_ADDR=localhost:1\nPROMETHEUS_PATH=/m\nPROMETHEUS_MAPPER_YAML=/x", given: "PROMETHEUS_ADDR server.admin.address=localhost:1", notes: "PROMETHEUS_PATH: " + statsd + "\nPROMETHEUS_MAPPER_YAML: metrics have the names that they have"},
+	"mapped metrics": {environ: "USE_PROMETHEUS=true\nPROMETHEUS_ADDR=localhost:1\nPROMETHEUS_PATH=/m\nPROMETHEUS_MAPPER_YAML=/x", given: "PROMETHEUS_ADDR server.admin.address=localhost:1", notes: "PROMETHEUS_PATH: " + statsd + "\nPROMETHEUS_MAPPER_YAML: metrics cannot be renamed"},
 	"both": {
 		environ: "DEBUG_HOST=127.0.0.1\nUSE_PROMETHEUS=true\nPROMETHEUS_ADDR=:9102", given: "DEBUG_HOST server.admin.address=127.0.0.1:6070",
-		notes: "PROMETHEUS_ADDR: metrics are where DEBUG_HOST and DEBUG_PORT say: one listener serves both",
+		notes: "PROMETHEUS_ADDR: metrics are served at DEBUG_HOST and DEBUG_PORT: one listener serves both",
 	},
 	"tls": {
 		environ: "GRPC_SERVER_USE_TLS=true\nGRPC_SERVER_TLS_CERT=/c\nGRPC_SERVER_TLS_KEY=/k\nGRPC_CLIENT_TLS_CACERT=/ca",
 		given:   "GRPC_SERVER_TLS_CERT server.grpc.tls_cert=/c\nGRPC_SERVER_TLS_KEY server.grpc.tls_key=/k\nGRPC_CLIENT_TLS_CACERT server.grpc.tls_client_ca=/ca",
 	},
-	"tls without files": {environ: "GRPC_SERVER_USE_TLS=true", problems: "GRPC_SERVER_USE_TLS: want GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY, too: the files of the certificate and its key"},
+	"tls without files": {environ: "GRPC_SERVER_USE_TLS=true", problems: "GRPC_SERVER_USE_TLS: needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY, the files of the certificate and its key"},
 	"files without tls": {environ: "GRPC_SERVER_TLS_CERT=/c\nGRPC_SERVER_TLS_KEY=/k\nGRPC_CLIENT_TLS_SAN=x", notes: "GRPC_SERVER_TLS_CERT, GRPC_SERVER_TLS_KEY, GRPC_CLIENT_TLS_SAN: no effect without GRPC_SERVER_USE_TLS=true"},
 	"san": {
 		environ:  "GRPC_SERVER_USE_TLS=true\nGRPC_SERVER_TLS_CERT=/c\nGRPC_SERVER_TLS_KEY=/k\nGRPC_CLIENT_TLS_SAN=envoy",
 		given:    "GRPC_SERVER_TLS_CERT server.grpc.tls_cert=/c\nGRPC_SERVER_TLS_KEY server.grpc.tls_key=/k",
-		problems: `GRPC_CLIENT_TLS_SAN: "envoy": want it not set: of clients it can only be asked that GRPC_CLIENT_TLS_CACERT vouches for them`,
+		problems: `GRPC_CLIENT_TLS_SAN: "envoy": is not supported: clients can only be required to have a certificate from GRPC_CLIENT_TLS_CACERT`,
 	},
 	"log":     {environ: "LOG_LEVEL=WARNING\nLOG_FORMAT=JSON", given: "LOG_LEVEL server.log_level=warn\nLOG_FORMAT server.log_format=json"},
 	"logs":    {environ: "LOG_LEVEL=trace\nLOG_FORMAT=text", given: "LOG_LEVEL server.log_level=debug\nLOG_FORMAT server.log_format=text"},
@@ -81,11 +82,11 @@ var rows = map[string]struct {
 		alone: true, environ: "CONFIG_TYPE=FILE\nRUNTIME_ROOT=/data\nRUNTIME_SUBDIRECTORY=rl\nRUNTIME_APPDIRECTORY=conf\nREDIS_URL=redis:6379",
 		given: "RUNTIME_ROOT envoy.config=/data/rl/conf\nREDIS_URL server.counters=redis://redis:6379",
 	},
-	"files elsewhere": {environ: "RUNTIME_ROOT=/data", notes: "RUNTIME_ROOT: STINT_ENVOY_CONFIG says where domains come from"},
+	"files elsewhere": {environ: "RUNTIME_ROOT=/data", notes: "RUNTIME_ROOT: STINT_ENVOY_CONFIG sets where domains come from"},
 	"files as they are": {
 		environ: "RUNTIME_IGNOREDOTFILES=false\nRUNTIME_WATCH_ROOT=false",
-		notes: "RUNTIME_IGNOREDOTFILES: files whose names begin with a dot are never read\n" +
-			"RUNTIME_WATCH_ROOT: files are looked at every server.reload_interval, however they are replaced",
+		notes: "RUNTIME_IGNOREDOTFILES: files whose names start with a dot are never read\n" +
+			"RUNTIME_WATCH_ROOT: files are polled every server.reload_interval, however they are replaced",
 	},
 	"dot files": {environ: "RUNTIME_IGNOREDOTFILES=true"},
 	"database":  {environ: "CONFIG_TYPE=SQL", problems: `CONFIG_TYPE: "SQL": want one of FILE, GRPC_XDS_SOTW`},
@@ -109,7 +110,7 @@ var rows = map[string]struct {
 			"XDS_CLIENT_BACKOFF_RANDOM_FACTOR, XDS_CLIENT_BACKOFF_JITTER: " + backoff,
 	},
 	"no factor":        {environ: "XDS_CLIENT_BACKOFF_RANDOM_FACTOR=half", problems: `XDS_CLIENT_BACKOFF_RANDOM_FACTOR: "half": want a number`},
-	"headers":          {environ: "CONFIG_TYPE=GRPC_XDS_SOTW\nCONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=hunter2", given: "CONFIG_TYPE envoy.xds.server=localhost:18000", problems: "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: want name:value, and commas between several"},
+	"headers":          {environ: "CONFIG_TYPE=GRPC_XDS_SOTW\nCONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=hunter2", given: "CONFIG_TYPE envoy.xds.server=localhost:18000", problems: "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: want name:value, separated by commas"},
 	"no xds":           {environ: "CONFIG_GRPC_XDS_NODE_ID=me", notes: "CONFIG_GRPC_XDS_NODE_ID: no effect without CONFIG_TYPE=GRPC_XDS_SOTW"},
 	"xds, and no tls":  {environ: "CONFIG_TYPE=GRPC_XDS_SOTW\nCONFIG_GRPC_XDS_SERVER_TLS_CACERT=/ca", given: "CONFIG_TYPE envoy.xds.server=localhost:18000", notes: "CONFIG_GRPC_XDS_SERVER_TLS_CACERT: no effect without CONFIG_GRPC_XDS_SERVER_USE_TLS=true"},
 	"tls, and no xds":  {environ: "CONFIG_GRPC_XDS_SERVER_USE_TLS=true\nCONFIG_GRPC_XDS_SERVER_TLS_CACERT=/ca", notes: "CONFIG_GRPC_XDS_SERVER_USE_TLS: no effect without CONFIG_TYPE=GRPC_XDS_SOTW\nCONFIG_GRPC_XDS_SERVER_TLS_CACERT: no effect without CONFIG_GRPC_XDS_SERVER_USE_TLS=true"},
@@ -119,7 +120,7 @@ var rows = map[string]struct {
 	"dogstatsd":        {environ: "USE_DOG_STATSD=true\nUSE_DOG_STATSD_MOGRIFIERS=x\nDISABLE_STATS=true", notes: "USE_DOG_STATSD, USE_DOG_STATSD_MOGRIFIERS, DISABLE_STATS: " + statsd},
 	"no statsd":        {environ: "USE_STATSD=false\nUSE_DOG_STATSD=0\nDISABLE_STATS=F"},
 	"not even a bool":  {environ: "USE_STATSD=no", problems: `USE_STATSD: "no": want true or false`},
-	"caches":           {environ: "LOCAL_CACHE_SIZE_IN_BYTES=4096\nSTOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=false\nEXPIRATION_JITTER_MAX_SECONDS=5", notes: "EXPIRATION_JITTER_MAX_SECONDS: counters live as long as they count\nLOCAL_CACHE_SIZE_IN_BYTES: refusals are remembered anyway\nSTOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT: what is refused is never charged"},
+	"caches":           {environ: "LOCAL_CACHE_SIZE_IN_BYTES=4096\nSTOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=false\nEXPIRATION_JITTER_MAX_SECONDS=5", notes: "EXPIRATION_JITTER_MAX_SECONDS: counters expire when they are no longer needed\nLOCAL_CACHE_SIZE_IN_BYTES: denials are always cached\nSTOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT: denied requests are never charged"},
 	"caches as here":   {environ: "LOCAL_CACHE_SIZE_IN_BYTES=0\nSTOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true"},
 	"ratio":            {environ: "NEAR_LIMIT_RATIO=0.85", given: "NEAR_LIMIT_RATIO envoy.near_limit_percent=85"},
 	"no ratio":         {environ: "NEAR_LIMIT_RATIO=85", problems: `NEAR_LIMIT_RATIO: "85": want a number from 0 to 1, such as 0.8`},
@@ -146,22 +147,22 @@ var rows = map[string]struct {
 	"redis sentinel": {alone: true, environ: redisAt("REDIS_TYPE=SENTINEL\nREDIS_URL=main,a:1,b:2\nREDIS_AUTH=x\nREDIS_SENTINEL_AUTH=me:hunter2"), given: counters("redis+sentinel://:x@a:1,b:2/main?sentinel_password=hunter2&sentinel_user=me")},
 	"redis sentinel without a name": {
 		alone: true, environ: redisAt("REDIS_TYPE=SENTINEL\nREDIS_URL=a:1,b:2\nREDIS_SENTINEL_AUTH=hunter2"), given: files,
-		problems: `REDIS_URL: "a:1,b:2": want the primary's name, and then the sentinels, each as host:port, with commas between them`,
+		problems: `REDIS_URL: "a:1,b:2": want the name of the primary, followed by the sentinels as host:port, separated by commas`,
 	},
 	"redis without sentinels": {alone: true, environ: redisAt("REDIS_URL=r:1\nREDIS_SENTINEL_AUTH=hunter2"), given: counters("redis://r:1"), notes: "REDIS_SENTINEL_AUTH: no effect without REDIS_TYPE=SENTINEL"},
 	"redis tls": {
 		alone: true, environ: redisAt("REDIS_URL=r:1\nREDIS_TLS=true\nREDIS_TLS_CACERT=CERT\nREDIS_TLS_CLIENT_CERT=CERT\nREDIS_TLS_CLIENT_KEY=KEY\nREDIS_TLS_SKIP_HOSTNAME_VERIFICATION=false"),
 		given: counters("rediss://r:1?tls_ca=CERT&tls_cert=CERT&tls_key=KEY"),
 	},
-	"redis any name":  {alone: true, environ: redisAt("REDIS_URL=r:1\nREDIS_TLS=true\nREDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true"), given: files, problems: `REDIS_TLS_SKIP_HOSTNAME_VERIFICATION: "true": want false: names are verified; where they are others, set STINT_SERVER_COUNTERS to a URL with tls_server_name`},
+	"redis any name":  {alone: true, environ: redisAt("REDIS_URL=r:1\nREDIS_TLS=true\nREDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true"), given: files, problems: `REDIS_TLS_SKIP_HOSTNAME_VERIFICATION: "true": want false: names are always verified; for a different name, set STINT_SERVER_COUNTERS to a URL with tls_server_name`},
 	"redis no tls":    {alone: true, environ: redisAt("REDIS_URL=r:1\nREDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true\nREDIS_TLS_CACERT=/ca"), given: counters("redis://r:1"), notes: "REDIS_TLS_CACERT, REDIS_TLS_SKIP_HOSTNAME_VERIFICATION: no effect without REDIS_TLS=true"},
 	"redis timeout":   {alone: true, environ: redisAt("REDIS_URL=r:1\nREDIS_TIMEOUT=1500ms\nCACHE_KEY_PREFIX=shop:"), given: counters("redis://r:1?dial_timeout=1500ms&prefix=shop%3A&timeout=1500ms")},
 	"redis too late":  {alone: true, environ: redisAt("REDIS_URL=r:1\nREDIS_TIMEOUT=90s"), given: files, problems: `REDIS_TIMEOUT: "90s": want from 1ms to 1m`},
 	"redis prefix":    {alone: true, environ: redisAt("REDIS_URL=r:1\nCACHE_KEY_PREFIX={shop}"), given: files, problems: `CACHE_KEY_PREFIX: "{shop}": want at most 32 letters, digits and . _ - :`},
-	"redis elsewhere": {environ: "REDIS_URL=/run/redis.sock\nREDIS_TLS=true\nBACKEND_TYPE=memcache\nCACHE_KEY_PREFIX=x", notes: "CACHE_KEY_PREFIX, BACKEND_TYPE, REDIS_URL, REDIS_TLS: STINT_SERVER_COUNTERS says where counters are"},
+	"redis elsewhere": {environ: "REDIS_URL=/run/redis.sock\nREDIS_TLS=true\nBACKEND_TYPE=memcache\nCACHE_KEY_PREFIX=x", notes: "CACHE_KEY_PREFIX, BACKEND_TYPE, REDIS_URL, REDIS_TLS: STINT_SERVER_COUNTERS sets where counters are stored"},
 	"redis pool":      {environ: "REDIS_POOL_SIZE=100\nREDIS_POOL_ON_EMPTY_BEHAVIOR=WAIT", notes: "REDIS_POOL_SIZE, REDIS_POOL_ON_EMPTY_BEHAVIOR: " + pool},
-	"redis pipeline":  {environ: "REDIS_PIPELINE_WINDOW=150us\nREDIS_PIPELINE_LIMIT=8", notes: "REDIS_PIPELINE_WINDOW, REDIS_PIPELINE_LIMIT: what is asked at the same time is sent together anyway"},
-	"redis health":    {environ: "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true", notes: "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION: without Redis a node decides alone, and /readyz says so"},
+	"redis pipeline":  {environ: "REDIS_PIPELINE_WINDOW=150us\nREDIS_PIPELINE_LIMIT=8", notes: "REDIS_PIPELINE_WINDOW, REDIS_PIPELINE_LIMIT: concurrent requests are always pipelined"},
+	"redis health":    {environ: "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true", notes: "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION: without Redis a node decides on its own, and /readyz reports it"},
 	"no persecond":    {environ: "REDIS_PERSECOND=false"},
 	"persecond": {
 		environ: "REDIS_PERSECOND=true\nREDIS_PERSECOND_SOCKET_TYPE=tcp\nREDIS_PERSECOND_TYPE=SINGLE\nREDIS_PERSECOND_URL=r:2\nREDIS_PERSECOND_POOL_SIZE=1\n" +
@@ -169,7 +170,7 @@ var rows = map[string]struct {
 			"REDIS_PERSECOND_PIPELINE_LIMIT=1\nREDIS_PERSECOND_TIMEOUT=1s\nREDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR=WAIT",
 		notes: "REDIS_PERSECOND, REDIS_PERSECOND_SOCKET_TYPE, REDIS_PERSECOND_TYPE, REDIS_PERSECOND_URL, REDIS_PERSECOND_POOL_SIZE, REDIS_PERSECOND_AUTH, " +
 			"REDIS_PERSECOND_TLS, REDIS_PERSECOND_SENTINEL_AUTH, REDIS_PERSECOND_PIPELINE_WINDOW, REDIS_PERSECOND_PIPELINE_LIMIT, REDIS_PERSECOND_TIMEOUT, " +
-			"REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR: one Redis has all counters",
+			"REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR: all counters are in one Redis",
 	},
 	"memcache": {
 		alone: true, environ: redisAt("BACKEND_TYPE=memcache\nMEMCACHE_HOST_PORT=m:1\nMEMCACHE_MAX_IDLE_CONNS=2\nMEMCACHE_SRV=x\nMEMCACHE_SRV_REFRESH=1s\nMEMCACHE_TLS=true\n" +
@@ -185,20 +186,20 @@ var rows = map[string]struct {
 		given:   "OTEL_EXPORTER_OTLP_ENDPOINT server.trace.endpoint=http://otel:4318\nTRACING_SAMPLING_RATE server.trace.sample=100",
 	},
 	"tracing by grpc": {
-		environ: "TRACING_ENABLED=true\nTRACING_EXPORTER_PROTOCOL=grpc\nTRACING_SAMPLING_RATE=2", problems: `TRACING_EXPORTER_PROTOCOL: "grpc": want http: spans are sent by HTTP, for which collectors have the port 4318`,
+		environ: "TRACING_ENABLED=true\nTRACING_EXPORTER_PROTOCOL=grpc\nTRACING_SAMPLING_RATE=2", problems: `TRACING_EXPORTER_PROTOCOL: "grpc": want http: spans are sent over HTTP, usually to port 4318`,
 		given: "TRACING_ENABLED server.trace.endpoint=http://localhost:4318\nTRACING_SAMPLING_RATE server.trace.sample=10000",
 	},
 	"tracing names": {
 		environ: "TRACING_ENABLED=true\nTRACING_SERVICE_NAME=a\nTRACING_SERVICE_NAMESPACE=b\nTRACING_SERVICE_INSTANCE_ID=c",
 		given:   "TRACING_ENABLED server.trace.endpoint=http://localhost:4318\nTRACING_ENABLED server.trace.sample=10000",
-		notes:   "TRACING_SERVICE_NAME, TRACING_SERVICE_NAMESPACE, TRACING_SERVICE_INSTANCE_ID: spans say that they are of stint",
+		notes:   "TRACING_SERVICE_NAME, TRACING_SERVICE_NAMESPACE, TRACING_SERVICE_INSTANCE_ID: the service name of spans is always stint",
 	},
 	"no tracing": {environ: "TRACING_ENABLED=false\nTRACING_SAMPLING_RATE=x\nTRACING_SERVICE_NAME=x", notes: "TRACING_SERVICE_NAME: no effect without TRACING_ENABLED=true", problems: `TRACING_SAMPLING_RATE: "x": want a number from 0 to 1, such as 0.01`},
 }
 
 const files = "RUNTIME_ROOT envoy.config=/data/config"
 
-// redisAt is an environment in which all but counters is said.
+// redisAt returns an environment that is complete except for counters.
 func redisAt(environ string) string { return "RUNTIME_ROOT=/data\n" + environ }
 
 func counters(url string) string { return files + "\nREDIS_URL server.counters=" + url }
@@ -221,7 +222,7 @@ func newPair(t *testing.T, cert, key string) {
 	}
 }
 
-// TestRead checks what the variables of envoyproxy/ratelimit mean.
+// TestRead checks the settings of environments.
 func TestRead(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -1,6 +1,6 @@
 package envoyenv
 
-// Names are those of all variables that are known.
+// Names returns the names of all known variables.
 func Names() (names []string) {
 	for _, v := range variables {
 		names = append(names, v.name)

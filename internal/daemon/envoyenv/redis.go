@@ -44,13 +44,13 @@ func (r *reader) redis() (string, bool) {
 		}
 	}
 	if r.get("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION") == "true" {
-		r.problem("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", `"true": want false: names are verified; where they are others, set STINT_SERVER_COUNTERS to a URL with tls_server_name`)
+		r.problem("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", `"true": want false: names are always verified; for a different name, set STINT_SERVER_COUNTERS to a URL with tls_server_name`)
 	}
 	return u.String(), len(r.problems) == before
 }
 
-// credential returns who to be: user:password, or a password alone. It is nil if the
-// variable is not set.
+// credential returns the user and password of a variable, or nil if it is not set. Its
+// value is user:password, or only a password.
 func (r *reader) credential(name string) *url.Userinfo {
 	text := r.get(name)
 	if text == "" {
@@ -66,11 +66,11 @@ func (r *reader) credential(name string) *url.Userinfo {
 	return url.UserPassword(user, password)
 }
 
-// redisHosts finds out which servers there are.
+// redisHosts sets the servers.
 func (r *reader) redisHosts(u *redisURL) {
 	text := r.get("REDIS_URL")
 	refuse := func(want string) {
-		if strings.ContainsAny(text, ":/,") && !strings.ContainsAny(text, "@?") { // or else it may be a password, or hold one
+		if strings.ContainsAny(text, ":/,") && !strings.ContainsAny(text, "@?") { // otherwise it may be or contain a password
 			want = strict.Quote(text) + ": want " + want
 		} else {
 			want = "want " + want
@@ -84,13 +84,13 @@ func (r *reader) redisHosts(u *redisURL) {
 	case "SENTINEL":
 		u.scheme += "+sentinel"
 		u.path, hosts = hosts[0], hosts[1:]
-		if want = "the primary's name, and then the sentinels, each as host:port, with commas between them"; len(hosts) == 0 || !consistsOf(u.path, "._-") {
+		if want = "the name of the primary, followed by the sentinels as host:port, separated by commas"; len(hosts) == 0 || !consistsOf(u.path, "._-") {
 			refuse(want)
 			return
 		}
 	case "CLUSTER":
 		u.scheme += "+cluster"
-		want = "host:port of some of the servers, with commas between them"
+		want = "host:port of some of the servers, separated by commas"
 	default:
 		hosts = []string{text}
 		if !strings.HasPrefix(text, "redis://") {
@@ -122,20 +122,21 @@ func (r *reader) redisHosts(u *redisURL) {
 	u.hosts = strings.Join(hosts, ",")
 }
 
-// consistsOf reports whether there are only letters, digits and these, and some.
-func consistsOf(text, these string) bool {
+// consistsOf reports whether a text is not empty and has only letters, digits and the
+// given characters.
+func consistsOf(text, others string) bool {
 	const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-	return text != "" && strings.Trim(text, base62+these) == ""
+	return text != "" && strings.Trim(text, base62+others) == ""
 }
 
-// isAddress reports whether this is host:port.
+// isAddress reports whether a text is host:port.
 func isAddress(text string) bool {
 	host, port, err := net.SplitHostPort(text)
 	n, bad := strconv.ParseUint(port, 10, 16)
 	return err == nil && bad == nil && n > 0 && host != "" && !strings.ContainsAny(host, "/@?#,")
 }
 
-// redisURL is the parts of a URL that package redisstore reads.
+// redisURL is a URL for package redisstore.
 type redisURL struct {
 	scheme string // after redis
 	user   *url.Userinfo
@@ -145,7 +146,7 @@ type redisURL struct {
 }
 
 func (u *redisURL) String() string {
-	// Other than in package url, a space is %20 and a comma %2C.
+	// Unlike in package url, a space is %20 and a comma %2C.
 	escape := func(text string) string { return strings.ReplaceAll(url.QueryEscape(text), "+", "%20") }
 	out := "redis" + u.scheme + "://"
 	if u.user != nil {

@@ -9,10 +9,10 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// kind says how the value of a variable is read.
+// kind is the type of a variable.
 type kind struct {
-	want string                                    // what the value must be, for messages
-	read func(text string) (value string, ok bool) // returns the value in the form that settings have
+	want string                                    // describes valid values, for messages
+	read func(text string) (value string, ok bool) // returns the value in the format of settings
 }
 
 var (
@@ -29,7 +29,7 @@ var (
 		f, err := strconv.ParseFloat(text, 64)
 		return text, err == nil && !math.IsNaN(f)
 	}}
-	asDuration = kind{"a length of time, such as 500ms, 10s or 1h30m", func(text string) (string, bool) {
+	asDuration = kind{"a duration, such as 500ms, 10s or 1h30m", func(text string) (string, bool) {
 		d, err := time.ParseDuration(text)
 		return duration(d), err == nil && d >= 0
 	}}
@@ -41,8 +41,7 @@ var (
 		f, err := strconv.ParseFloat(text, 64)
 		return strconv.Itoa(int(math.Round(min(max(f, 0), 1) * allRequests))), err == nil && !math.IsNaN(f)
 	}}
-	// asHeaders reads what is written as name:value there, with commas between them.
-	asHeaders = kind{"name:value, and commas between several", func(text string) (string, bool) {
+	asHeaders = kind{"name:value, separated by commas", func(text string) (string, bool) {
 		var out []string
 		for item := range strings.SplitSeq(text, ",") {
 			name, value, ok := strings.Cut(item, ":")
@@ -62,8 +61,7 @@ var (
 	asExporter   = word("http", "grpc")
 )
 
-// word is one of the given words, in upper or lower case. One that is written a=b is read
-// as a and means b.
+// word is one of some words, in upper or lower case. The word a=b is written a and means b.
 func word(words ...string) kind {
 	var names []string
 	meant := map[string]string{}
@@ -84,7 +82,7 @@ func word(words ...string) kind {
 // allRequests is the value of server.trace.sample that traces every request.
 const allRequests = 10_000
 
-// duration writes a duration as settings have it.
+// duration returns a duration in the format of settings.
 func duration(d time.Duration) string {
 	if d == 0 {
 		return "0"
@@ -96,27 +94,27 @@ func duration(d time.Duration) string {
 type variable struct {
 	name string
 	kind kind
-	// setting is the setting that has the same meaning. A variable that has neither a
-	// setting nor a note is read together with others, by a method of reader.
-	setting string
-	needs   string // NAME=value of the variable without which this one has no effect
-	quiet   bool   // if that is missing, no note is made: other programs use the variable, too
-	note    string // why the variable has no effect in Stint
-	fine    string // the value that Stint behaves like, which needs no note
-	usual   string // the default in envoyproxy/ratelimit, where it matters
-	secret  bool   // the value is never shown
+	// setting is the setting with the same meaning. A variable with neither a setting nor a
+	// note is read together with others, by a method of reader.
+	setting   string
+	needs     string // NAME=value of the variable without which this one has no effect
+	quiet     bool   // there is no note if that is missing: other programs use the variable, too
+	note      string // why the variable has no effect in Stint
+	fine      string // the value that matches Stint's behavior, and needs no note
+	byDefault string // the default in envoyproxy/ratelimit, where it matters
+	secret    bool   // the value is never shown
 }
 
 // Notes that several variables share.
 const (
 	whyStatsd   = "metrics are served to Prometheus, at /metrics of server.admin.address"
-	whyPool     = "requests share one connection to each server; more of them are conns in the URL of server.counters"
-	whyRedis    = "one Redis has all counters"
-	whyMemcache = "counters are in Redis, or in memory"
-	whyAlways   = "it is always so, where domains come by xDS; files must be there, and without problems, at the start"
-	whyBackoff  = "how long to wait between attempts is not a setting"
-	whyNames    = "spans say that they are of stint"
-	whyWatched  = "files are looked at every server.reload_interval, however they are replaced"
+	whyPool     = "requests share one connection to each server; conns in the URL of server.counters sets their number"
+	whyRedis    = "all counters are in one Redis"
+	whyMemcache = "counters are in Redis or in memory"
+	whyAlways   = "with xDS this is always the case; files must exist and be valid at startup"
+	whyBackoff  = "the backoff between attempts cannot be configured"
+	whyNames    = "the service name of spans is always stint"
+	whyWatched  = "files are polled every server.reload_interval, however they are replaced"
 )
 
 // The values of needs.
@@ -133,15 +131,15 @@ const (
 
 // variables are all variables of envoyproxy/ratelimit.
 var variables = []variable{
-	{name: "HOST", kind: asText, usual: "0.0.0.0"},
-	{name: "PORT", kind: asInt, usual: "8080"},
-	{name: "DEBUG_HOST", kind: asText, usual: "0.0.0.0"},
-	{name: "DEBUG_PORT", kind: asInt, usual: "6070"},
+	{name: "HOST", kind: asText, byDefault: "0.0.0.0"},
+	{name: "PORT", kind: asInt, byDefault: "8080"},
+	{name: "DEBUG_HOST", kind: asText, byDefault: "0.0.0.0"},
+	{name: "DEBUG_PORT", kind: asInt, byDefault: "6070"},
 	{name: "GRPC_UDS", kind: asText},
-	{name: "GRPC_HOST", kind: asText, usual: "0.0.0.0"},
-	{name: "GRPC_PORT", kind: asInt, usual: "8081"},
+	{name: "GRPC_HOST", kind: asText, byDefault: "0.0.0.0"},
+	{name: "GRPC_PORT", kind: asInt, byDefault: "8081"},
 	{name: "GRPC_MAX_CONNECTION_AGE", kind: asDuration, setting: "envoy.max_connection_age"},
-	{name: "GRPC_MAX_CONNECTION_AGE_GRACE", kind: asDuration, note: "calls have server.drain to end"},
+	{name: "GRPC_MAX_CONNECTION_AGE_GRACE", kind: asDuration, note: "running calls have server.drain to end"},
 	{name: "GRPC_SERVER_USE_TLS", kind: asBool},
 	{name: "GRPC_SERVER_TLS_CERT", kind: asText, setting: "server.grpc.tls_cert", needs: needTLS},
 	{name: "GRPC_SERVER_TLS_KEY", kind: asText, setting: "server.grpc.tls_key", needs: needTLS},
@@ -150,11 +148,11 @@ var variables = []variable{
 	{name: "LOG_LEVEL", kind: asLevel, setting: "server.log_level"},
 	{name: "LOG_FORMAT", kind: asFormat, setting: "server.log_format"},
 
-	{name: "CONFIG_TYPE", kind: asConfigType, usual: "FILE"},
+	{name: "CONFIG_TYPE", kind: asConfigType, byDefault: "FILE"},
 	{name: "FORCE_START_WITHOUT_INITIAL_CONFIG", kind: asBool, note: whyAlways, fine: "false"},
 	{name: "CONFIG_GRPC_XDS_NODE_ID", kind: asText, setting: "envoy.xds.node_id", needs: needXDS},
 	{name: "CONFIG_GRPC_XDS_NODE_METADATA", kind: asText, setting: "envoy.xds.metadata", needs: needXDS},
-	{name: "CONFIG_GRPC_XDS_SERVER_URL", kind: asText, needs: needXDS, usual: "localhost:18000"},
+	{name: "CONFIG_GRPC_XDS_SERVER_URL", kind: asText, needs: needXDS, byDefault: "localhost:18000"},
 	{name: "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", kind: asDuration, needs: needXDS, note: whyBackoff},
 	{name: "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", kind: asHeaders, setting: "envoy.xds.headers", needs: needXDS, secret: true},
 	{name: "CONFIG_GRPC_XDS_SERVER_USE_TLS", kind: asBool, setting: "envoy.xds.tls", needs: needXDS},
@@ -177,22 +175,22 @@ var variables = []variable{
 	{name: "STATS_FLUSH_INTERVAL", kind: asDuration, note: whyStatsd},
 	{name: "DISABLE_STATS", kind: asBool, note: whyStatsd, fine: "false"},
 	{name: "USE_PROMETHEUS", kind: asBool},
-	{name: "PROMETHEUS_ADDR", kind: asText, needs: needPrometheus, usual: ":9090"},
+	{name: "PROMETHEUS_ADDR", kind: asText, needs: needPrometheus, byDefault: ":9090"},
 	{name: "PROMETHEUS_PATH", kind: asText, needs: needPrometheus, note: whyStatsd, fine: "/metrics"},
-	{name: "PROMETHEUS_MAPPER_YAML", kind: asText, needs: needPrometheus, note: "metrics have the names that they have"},
+	{name: "PROMETHEUS_MAPPER_YAML", kind: asText, needs: needPrometheus, note: "metrics cannot be renamed"},
 
-	{name: "RUNTIME_ROOT", kind: asText, needs: needFiles, usual: "/srv/runtime_data/current"},
+	{name: "RUNTIME_ROOT", kind: asText, needs: needFiles, byDefault: "/srv/runtime_data/current"},
 	{name: "RUNTIME_SUBDIRECTORY", kind: asText, needs: needFiles},
-	{name: "RUNTIME_APPDIRECTORY", kind: asText, needs: needFiles, usual: "config"},
-	{name: "RUNTIME_IGNOREDOTFILES", kind: asBool, needs: needFiles, note: "files whose names begin with a dot are never read", fine: "true"},
+	{name: "RUNTIME_APPDIRECTORY", kind: asText, needs: needFiles, byDefault: "config"},
+	{name: "RUNTIME_IGNOREDOTFILES", kind: asBool, needs: needFiles, note: "files whose names start with a dot are never read", fine: "true"},
 	{name: "RUNTIME_WATCH_ROOT", kind: asBool, needs: needFiles, note: whyWatched},
 
-	{name: "EXPIRATION_JITTER_MAX_SECONDS", kind: asInt, note: "counters live as long as they count"},
-	{name: "LOCAL_CACHE_SIZE_IN_BYTES", kind: asInt, note: "refusals are remembered anyway", fine: "0"},
+	{name: "EXPIRATION_JITTER_MAX_SECONDS", kind: asInt, note: "counters expire when they are no longer needed"},
+	{name: "LOCAL_CACHE_SIZE_IN_BYTES", kind: asInt, note: "denials are always cached", fine: "0"},
 	{name: "NEAR_LIMIT_RATIO", kind: asPercent, setting: "envoy.near_limit_percent"},
 	{name: "CACHE_KEY_PREFIX", kind: asText},
-	{name: "BACKEND_TYPE", kind: asBackend, usual: "redis"},
-	{name: "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", kind: asBool, note: "what is refused is never charged", fine: "true"},
+	{name: "BACKEND_TYPE", kind: asBackend, byDefault: "redis"},
+	{name: "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", kind: asBool, note: "denied requests are never charged", fine: "true"},
 	{name: "LIMIT_RESPONSE_HEADERS_ENABLED", kind: asBool, setting: "envoy.response_headers"},
 	{name: "LIMIT_LIMIT_HEADER", kind: asText, setting: "envoy.limit_header"},
 	{name: "LIMIT_REMAINING_HEADER", kind: asText, setting: "envoy.remaining_header"},
@@ -200,7 +198,7 @@ var variables = []variable{
 	{name: "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", kind: asBool, note: whyAlways},
 
 	{name: "REDIS_SOCKET_TYPE", kind: asSocketType},
-	{name: "REDIS_TYPE", kind: asRedisType, usual: "SINGLE"},
+	{name: "REDIS_TYPE", kind: asRedisType, byDefault: "SINGLE"},
 	{name: "REDIS_URL", kind: asText},
 	{name: "REDIS_POOL_SIZE", kind: asInt, note: whyPool},
 	{name: "REDIS_AUTH", kind: asText, secret: true},
@@ -209,8 +207,8 @@ var variables = []variable{
 	{name: "REDIS_TLS_CLIENT_KEY", kind: asText, needs: needRedisTLS},
 	{name: "REDIS_TLS_CACERT", kind: asText, needs: needRedisTLS},
 	{name: "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", kind: asBool, needs: needRedisTLS},
-	{name: "REDIS_PIPELINE_WINDOW", kind: asDuration, note: "what is asked at the same time is sent together anyway"},
-	{name: "REDIS_PIPELINE_LIMIT", kind: asInt, note: "what is asked at the same time is sent together anyway"},
+	{name: "REDIS_PIPELINE_WINDOW", kind: asDuration, note: "concurrent requests are always pipelined"},
+	{name: "REDIS_PIPELINE_LIMIT", kind: asInt, note: "concurrent requests are always pipelined"},
 	{name: "REDIS_PERSECOND", kind: asBool, note: whyRedis, fine: "false"},
 	{name: "REDIS_PERSECOND_SOCKET_TYPE", kind: asText, note: whyRedis},
 	{name: "REDIS_PERSECOND_TYPE", kind: asText, note: whyRedis},
@@ -222,7 +220,7 @@ var variables = []variable{
 	{name: "REDIS_PERSECOND_SENTINEL_AUTH", kind: asText, note: whyRedis, secret: true},
 	{name: "REDIS_PERSECOND_PIPELINE_WINDOW", kind: asDuration, note: whyRedis},
 	{name: "REDIS_PERSECOND_PIPELINE_LIMIT", kind: asInt, note: whyRedis},
-	{name: "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", kind: asBool, note: "without Redis a node decides alone, and /readyz says so", fine: "false"},
+	{name: "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", kind: asBool, note: "without Redis a node decides on its own, and /readyz reports it", fine: "false"},
 	{name: "REDIS_TIMEOUT", kind: asDuration},
 	{name: "REDIS_PERSECOND_TIMEOUT", kind: asDuration, note: whyRedis},
 	{name: "REDIS_POOL_ON_EMPTY_BEHAVIOR", kind: asText, note: whyPool},
@@ -248,6 +246,6 @@ var variables = []variable{
 	{name: "TRACING_SERVICE_NAMESPACE", kind: asText, needs: needTracing, note: whyNames},
 	{name: "TRACING_SERVICE_INSTANCE_ID", kind: asText, needs: needTracing, note: whyNames},
 	{name: "TRACING_EXPORTER_PROTOCOL", kind: asExporter, needs: needTracing},
-	{name: "TRACING_SAMPLING_RATE", kind: asSample, needs: needTracing, usual: strconv.Itoa(allRequests)},
-	{name: "OTEL_EXPORTER_OTLP_ENDPOINT", kind: asText, needs: needTracing, quiet: true, usual: "http://localhost:4318"},
+	{name: "TRACING_SAMPLING_RATE", kind: asSample, needs: needTracing, byDefault: strconv.Itoa(allRequests)},
+	{name: "OTEL_EXPORTER_OTLP_ENDPOINT", kind: asText, needs: needTracing, quiet: true, byDefault: "http://localhost:4318"},
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/stintdev/stint/internal/test/testserver"
 )
 
-// initialize makes a cluster in a group's directory and returns where it is.
+// initialize creates a cluster in the directory of a group and returns its path.
 func initialize(g *testserver.Group) (string, error) {
 	dir := filepath.Join(g.Dir, "template")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -47,7 +47,7 @@ func startCopy(g *testserver.Group, url string) (*Server, error) {
 	})
 }
 
-// start starts a server on data that fill puts in its directory.
+// start starts a server with the data that fill puts in its directory.
 func start(g *testserver.Group, fill func(dir string) error) (*Server, error) {
 	s := new(Server)
 	return s, g.Start("postgres", func(p *testserver.Process) error {
@@ -67,11 +67,11 @@ func (s *Server) launch() error {
 	}
 	for _, setting := range []string{
 		"listen_addresses=" + testserver.Host,
-		"unix_socket_directories=", // Paths of sockets have to be short.
+		"unix_socket_directories=", // paths of sockets must be short
 		"fsync=off",
-		"dynamic_shared_memory_type=mmap", // In its directory, where no Kill leaves it behind.
-		"wal_keep_size=256MB",             // For standbys that were paused.
-		"max_connections=200",             // Tests run side by side.
+		"dynamic_shared_memory_type=mmap", // in its directory, which is removed
+		"wal_keep_size=256MB",             // for paused standbys
+		"max_connections=200",             // for parallel tests
 	} {
 		cmd.Args = append(cmd.Args, "-c", setting)
 	}
@@ -81,8 +81,8 @@ func (s *Server) launch() error {
 	return s.releaseMemory()
 }
 
-// ready returns nil when the server answers. It may be another's server that
-// does, on a port that ours did not get, so the data must be ours.
+// ready returns nil when the server answers. It compares the data directory, since
+// another server may have taken the port.
 func (s *Server) ready() error {
 	const glance = time.Second
 	rows, err := try(s.URL(), "show data_directory", glance)
@@ -90,14 +90,14 @@ func (s *Server) ready() error {
 		return err
 	}
 	if at := rows[0][0]; at != dataIn(s.Dir) {
-		return fmt.Errorf("a server of %s answers", at)
+		return fmt.Errorf("another server answers, with data in %s", at)
 	}
 	return nil
 }
 
-// releaseMemory has the kernel remove the server's System V shared memory when
-// its last process ends. The server does that itself only if it is not killed,
-// and the kernel has room for a few thousand of them.
+// releaseMemory makes the kernel remove the System V shared memory of the server
+// when its last process ends. A killed server would not remove it, and the kernel
+// has room for only a few thousand segments.
 func (s *Server) releaseMemory() error {
 	file := filepath.Join(dataIn(s.Dir), "postmaster.pid")
 	text, err := os.ReadFile(file)
@@ -127,8 +127,7 @@ func run(dir, name string, args ...string) error {
 	return nil
 }
 
-// command returns a command that runs as a server's user, with PostgreSQL's own
-// programs before all others.
+// command is Command without a test.
 func command(name string, args ...string) (*exec.Cmd, error) {
 	bin, err := binaries(debian)
 	if err != nil {
@@ -147,11 +146,11 @@ func command(name string, args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// debian is where Debian has the versions of PostgreSQL, off the path.
+// debian is where Debian installs the versions of PostgreSQL, which is not in PATH.
 const debian = "/usr/lib/postgresql/*/bin"
 
 // binaries returns the directory with the programs of the newest version that
-// matches a pattern, or of the one on the path.
+// matches a pattern, or of the one in PATH.
 func binaries(pattern string) (string, error) {
 	found, err := filepath.Glob(filepath.Join(pattern, "postgres"))
 	if err != nil {
@@ -159,7 +158,7 @@ func binaries(pattern string) (string, error) {
 	}
 	if len(found) > 0 {
 		version := func(file string) float64 {
-			v, _ := strconv.ParseFloat(filepath.Base(filepath.Dir(filepath.Dir(file))), 64) // If it is none, the oldest.
+			v, _ := strconv.ParseFloat(filepath.Base(filepath.Dir(filepath.Dir(file))), 64) // 0, the oldest, if it is not a number
 			return v
 		}
 		return filepath.Dir(slices.MaxFunc(found, func(a, b string) int {
@@ -173,7 +172,7 @@ func binaries(pattern string) (string, error) {
 	return filepath.Dir(path), nil
 }
 
-// account returns who runs the servers, or nil for the test's own user.
+// account returns the user of the servers, or nil for the user of the test.
 func account() (*syscall.Credential, error) {
 	if os.Getuid() != 0 {
 		return nil, nil
@@ -190,12 +189,12 @@ func account() (*syscall.Credential, error) {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 }
 
-// handOver gives a directory in a group's directory to the servers' user.
+// handOver gives a directory in that of a group to the user of the servers.
 func handOver(g *testserver.Group, dir string) error {
 	as, err := account()
 	if err != nil || as == nil {
 		return err
 	}
-	// The way to it has to be open, though not for looking around.
+	// The user must be able to enter the parent, but not to list it.
 	return errors.Join(os.Chmod(g.Dir, 0o711), os.Chown(dir, int(as.Uid), int(as.Gid)))
 }

@@ -1,4 +1,4 @@
 package testpostgres
 
-// Binaries is tested on its own: whoever runs the tests has PostgreSQL.
+// Binaries is tested separately: every machine that runs the tests has PostgreSQL.
 var Binaries = binaries

@@ -9,25 +9,24 @@
 //
 // Tests that kill nothing use [Shared]: one server for the test process, where
 // each test has a database of its own. A package that uses either stops what is
-// shared at its end, since also Start copies a cluster that was made once:
+// shared at the end, since Start also uses a shared template:
 //
 //	func TestMain(m *testing.M) {
 //		defer testpostgres.StopShared()
 //		m.Run()
 //	}
 //
-// The package refuses to skip: without postgres a test fails. It refuses to kill
-// what is shared. It has no passwords and no TLS: everyone on this machine is a
-// superuser. The package is for test files only, and for Linux only.
+// Without postgres a test fails; it is never skipped. Shared servers cannot be
+// killed. There are no passwords and no TLS: everyone on this machine is a
+// superuser. The package is for tests on Linux.
 //
 // Invariants:
 //
-//   - A server listens on 127.0.0.1 alone. It runs as nobody if the test runs as
-//     root, which postgres refuses to be, and otherwise as the test's user.
-//   - What was committed survives a Kill, though not a crash of the machine:
-//     nothing is synced to disk.
-//   - Package testserver's: about ports, about what is left behind, and about
-//     what is safe for concurrent use. No shared memory is left behind either.
+//   - Servers listen on 127.0.0.1 only. They run as nobody if the test runs as
+//     root, which postgres does not allow, and otherwise as the user of the test.
+//   - Committed data survives a Kill, but not a crash of the machine: nothing is
+//     synced to disk.
+//   - The invariants of package testserver apply. No shared memory is left behind.
 package testpostgres
 
 import (
@@ -44,24 +43,19 @@ import (
 	"github.com/stintdev/stint/internal/test/testserver"
 )
 
-// Start starts a server of the test's own, with no database but the built-in
-// ones. It is killed when t ends.
+// Start starts a server for one test, with the built-in databases only. It is
+// killed when t ends.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	return testserver.Own(t, startNew)
 }
 
-// Shared returns the server that all tests of the process share.
-func Shared(t testing.TB) *Server {
-	t.Helper()
-	return shared(t)
-}
-
-// StopShared stops what is shared, for the end of TestMain. Nothing shared may
-// be used after it.
+// StopShared stops all shared servers, at the end of TestMain. They must not be used
+// afterwards.
 func StopShared() { testserver.StopShared() }
 
-var shared = testserver.Share(func(g *testserver.Group) (*Server, error) {
+// Shared returns the server that all tests of the process share.
+var Shared = testserver.Share(func(g *testserver.Group) (*Server, error) {
 	s, err := startNew(g)
 	if err == nil {
 		s.shared = true
@@ -73,10 +67,10 @@ var shared = testserver.Share(func(g *testserver.Group) (*Server, error) {
 type Server struct {
 	*testserver.Process
 	shared    bool
-	databases atomic.Int64 // how many were made
+	databases atomic.Int64 // how many were created
 }
 
-// URL returns where the database postgres is, as in
+// URL returns the URL of the database postgres, as in
 // postgres://postgres@127.0.0.1:12345/postgres?sslmode=disable.
 func (s *Server) URL() string { return s.url("postgres") }
 
@@ -84,12 +78,12 @@ func (s *Server) url(database string) string {
 	return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", s.Addr(), database)
 }
 
-// Database makes an empty database and returns its URL. It is gone when t ends.
+// Database creates an empty database and returns its URL. It is dropped when t ends.
 func (s *Server) Database(t testing.TB) string {
 	t.Helper()
 	name := fmt.Sprintf("test%d", s.databases.Add(1))
 	Exec(t, s.URL(), "create database "+name)
-	if s.shared { // Otherwise it goes with the server, which may be dead by then.
+	if s.shared { // otherwise it is removed with the server
 		t.Cleanup(func() {
 			if _, err := Try(s.URL(), "drop database "+name+" with (force)"); err != nil {
 				t.Error(err)
@@ -99,9 +93,8 @@ func (s *Server) Database(t testing.TB) string {
 	return s.url(name)
 }
 
-// Standby starts a server that has all that this one has, and follows it; it
-// can be read, but not written to. It returns when it streams. The standby is
-// killed when t ends. Commits do not wait for it, unless
+// Standby starts a read-only replica of this server, and returns when it is
+// streaming. It is killed when t ends. Commits do not wait for it, unless
 // synchronous_standby_names is set.
 func (s *Server) Standby(t testing.TB) *Server {
 	t.Helper()
@@ -115,8 +108,7 @@ func (s *Server) Standby(t testing.TB) *Server {
 	return standby
 }
 
-// Promote makes a standby a server of its own, and returns when it can be
-// written to.
+// Promote promotes a standby to a primary, and returns when it accepts writes.
 func (s *Server) Promote(t testing.TB) {
 	t.Helper()
 	if err := s.expect("t", "select pg_promote()"); err != nil {
@@ -124,7 +116,7 @@ func (s *Server) Promote(t testing.TB) {
 	}
 }
 
-// expect returns nil when the answer to a query is one value, and as wanted.
+// expect returns an error unless the result of a query is the given single value.
 func (s *Server) expect(want, query string) error {
 	rows, err := Try(s.URL(), query)
 	if err != nil {
@@ -136,9 +128,9 @@ func (s *Server) expect(want, query string) error {
 	return nil
 }
 
-// Exec executes statements, separated by semicolons, on a connection of their
-// own, and returns the rows of the last one as text. NULL is an empty text. An
-// error, or no end within fifteen seconds, fails the test.
+// Exec executes statements, separated by semicolons, on a new connection, and
+// returns the rows of the last one as text. NULL is an empty string. An error, or a
+// timeout after fifteen seconds, fails the test.
 func Exec(t testing.TB, url, sql string) [][]string {
 	t.Helper()
 	rows, err := Try(url, sql)
@@ -148,7 +140,7 @@ func Exec(t testing.TB, url, sql string) [][]string {
 	return rows
 }
 
-// Try is Exec for statements that may fail. The error of a server wraps a
+// Try is Exec for statements that may fail. Errors of the server wrap a
 // [pgconn.PgError].
 func Try(url, sql string) ([][]string, error) {
 	rows, err := try(url, sql, testserver.ReadyLimit)
@@ -181,8 +173,8 @@ func try(url, sql string, limit time.Duration) ([][]string, error) {
 	return rows, nil
 }
 
-// Command returns a command that runs as the servers' user, to whom their
-// directories belong, with PostgreSQL's own programs on its path.
+// Command returns a command that runs as the user of the servers, who owns their
+// directories, with the programs of PostgreSQL first in its path.
 func Command(t testing.TB, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd, err := command(name, args...)
@@ -192,8 +184,7 @@ func Command(t testing.TB, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// template is the directory of a cluster that no server uses: to copy one is
-// quicker than initdb.
+// template is the directory of an unused cluster: copying it is faster than initdb.
 var template = sync.OnceValues(func() (string, error) {
 	g, err := testserver.NewShared()
 	if err != nil {

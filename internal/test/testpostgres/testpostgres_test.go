@@ -162,7 +162,7 @@ func TestStandby(t *testing.T) {
 	}
 }
 
-// TestLeavesNothing runs beside no other test: it looks at all goroutines.
+// TestLeavesNothing does not run in parallel: it checks all goroutines.
 func TestLeavesNothing(t *testing.T) {
 	var dirs []string
 	var memory []string
@@ -239,7 +239,7 @@ func TestBinaries(t *testing.T) {
 	}
 }
 
-// wait polls until the answer to a query is want.
+// wait polls until the result of a query is want.
 func wait(t *testing.T, url, sql, want string) {
 	t.Helper()
 	err := testserver.Poll(testserver.ReadyLimit, func() error {
@@ -253,7 +253,7 @@ func wait(t *testing.T, url, sql, want string) {
 	}
 }
 
-// sharedMemory returns the id of a server's System V shared memory.
+// sharedMemory returns the id of the System V shared memory of a server.
 func sharedMemory(t *testing.T, s *testpostgres.Server) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(s.Dir, "data", "postmaster.pid"))
@@ -263,7 +263,7 @@ func sharedMemory(t *testing.T, s *testpostgres.Server) string {
 	return strings.Fields(strings.Split(string(text), "\n")[6])[1]
 }
 
-// query starts a statement on a connection from before, and sends how it ended.
+// query starts a statement on an existing connection, and sends its error.
 func query(t *testing.T, url, sql string) (start func() <-chan error) {
 	t.Helper()
 	conn, err := pgconn.Connect(t.Context(), url)

@@ -12,14 +12,14 @@ import (
 
 const slots = 16384
 
-// Cluster is three primaries with a replica each. A node that has been silent
-// for a second is taken for dead.
+// Cluster is three primaries with a replica each. A node that has not answered for a
+// second is considered dead.
 type Cluster struct {
 	nodes []*Server
 }
 
-// StartCluster starts a cluster of the test's own. It returns when every node
-// says that the cluster is well, and every replica has a copy of its primary.
+// StartCluster starts a cluster for one test. It returns when every node reports the
+// cluster as ok, and every replica is in sync.
 func StartCluster(t testing.TB) *Cluster {
 	t.Helper()
 	return testserver.Own(t, newCluster)
@@ -36,8 +36,7 @@ func newCluster(g *testserver.Group) (*Cluster, error) {
 		c.nodes = append(c.nodes, node)
 	}
 
-	// Distinct epochs come first: with equal ones the nodes would have to
-	// settle their order among themselves.
+	// Distinct epochs come first: otherwise the nodes would have to resolve conflicts.
 	for i, n := range c.nodes {
 		if _, err := n.Try("CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)); err != nil {
 			return nil, err
@@ -49,7 +48,7 @@ func newCluster(g *testserver.Group) (*Cluster, error) {
 			return nil, err
 		}
 	}
-	// Each meets each: waiting for the gossip would take a second more.
+	// Introduce all nodes to each other: gossip would take a second longer.
 	for i, n := range c.nodes {
 		for _, other := range c.nodes[i+1:] {
 			if _, err := n.Try("CLUSTER", "MEET", testserver.Host, other.portText()); err != nil {
@@ -58,7 +57,7 @@ func newCluster(g *testserver.Group) (*Cluster, error) {
 		}
 	}
 	for i, n := range c.nodes[primaries:] {
-		err := testserver.Poll(testserver.ReadyLimit, func() error { // An error until they have met.
+		err := testserver.Poll(testserver.ReadyLimit, func() error { // an error until they have met
 			id, err := c.nodes[i].askText("CLUSTER", "MYID")
 			if err == nil {
 				_, err = n.ask(glanceLimit, "CLUSTER", "REPLICATE", id)
@@ -82,7 +81,7 @@ func newCluster(g *testserver.Group) (*Cluster, error) {
 	return c, nil
 }
 
-// seesCluster returns nil when a node sees all slots served and all replicas.
+// seesCluster returns nil if a node sees all slots and replicas.
 func (s *Server) seesCluster() error {
 	view, err := s.view()
 	if err != nil {
@@ -94,31 +93,21 @@ func (s *Server) seesCluster() error {
 	return nil
 }
 
-// URL returns all nodes' addresses, as in
-// redis+cluster://127.0.0.1:1,127.0.0.1:2.
+// URL returns the addresses of all nodes, as in redis+cluster://127.0.0.1:1,127.0.0.1:2.
 func (c *Cluster) URL() string { return "redis+cluster://" + addrs(c.nodes) }
 
 // Nodes returns the nodes: the first three primaries, then a replica of each,
 // in the same order.
 func (c *Cluster) Nodes() []*Server { return c.nodes }
 
-// Primary returns the node that serves a key now. After a Kill it waits for the
-// replica that takes over.
+// Primary returns the node that serves a key. After a Kill it waits for the failover.
 func (c *Cluster) Primary(t testing.TB, key string) *Server {
 	t.Helper()
-	var primary *Server
-	err := testserver.Poll(testserver.ReadyLimit, func() (err error) {
-		primary, err = c.primary(key)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return primary
+	return testserver.Await(t, func() (*Server, error) { return c.primary(key) })
 }
 
-// primary asks every node what it serves itself. A primary that was replaced
-// and has not heard of it may claim the slot as well, but in an older epoch.
+// primary asks every node which slots it serves. A primary that was replaced and does
+// not know it may also claim the slot, but in an older epoch.
 func (c *Cluster) primary(key string) (*Server, error) {
 	var primary *Server
 	epoch := -1
@@ -144,8 +133,8 @@ func (c *Cluster) primary(key string) (*Server, error) {
 	return primary, nil
 }
 
-// Migrate moves a slot and its keys from one primary to another, as an operator
-// would: a few keys at a time, with clients redirected in between.
+// Migrate moves a slot and its keys from one primary to another, a few keys at a time,
+// with clients redirected in between.
 func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server) {
 	t.Helper()
 	id := func(s *Server) string { return fmt.Sprint(s.Do(t, "CLUSTER", "MYID")) }
@@ -163,35 +152,31 @@ func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server) {
 		}
 		from.Do(t, migrate...)
 	}
-	// The new owner first: were it the old one, both would redirect to each
-	// other in between.
+	// The new owner first: otherwise both would redirect to each other in between.
 	to.Do(t, "CLUSTER", "SETSLOT", number, "NODE", toID)
 	from.Do(t, "CLUSTER", "SETSLOT", number, "NODE", toID)
 	for _, n := range c.nodes {
-		// Replicas refuse, and the dead cannot hear it. Gossip tells them.
+		// Replicas reject it, and dead nodes do not answer; gossip updates them.
 		_, _ = n.ask(glanceLimit, "CLUSTER", "SETSLOT", number, "NODE", toID)
 	}
-	// Who takes a slot over takes an epoch above all it has heard of. One that has not heard of
-	// this move's would take the slot back in the same epoch, and lose it, with its keys, to
-	// what was said before. Of nodes that do not answer nothing is expected.
-	err := testserver.Poll(testserver.ReadyLimit, func() error {
-		view, err := to.view()
+	// A node that takes over a slot uses an epoch above all that it knows. One that does not
+	// know that of this move would use the same epoch, and lose the slot with its keys. Nodes
+	// that do not answer are ignored.
+	testserver.Await(t, func() (view, error) {
+		now, err := to.view()
 		if err != nil {
-			return err
+			return now, err
 		}
 		for _, n := range c.nodes {
-			if seen, err := n.view(); err == nil && seen.epochs[toID] != view.epochs[toID] {
-				return fmt.Errorf("node %s has not heard of epoch %d", n.Addr(), view.epochs[toID])
+			if seen, err := n.view(); err == nil && seen.epochs[toID] != now.epochs[toID] {
+				return now, fmt.Errorf("node %s does not know epoch %d", n.Addr(), now.epochs[toID])
 			}
 		}
-		return nil
+		return now, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
-// view is what a node says of the cluster and of itself.
+// view is the state of the cluster and of a node, as the node reports it.
 type view struct {
 	state  string         // "ok" or "fail"
 	nodes  string         // a line for each node
@@ -228,8 +213,8 @@ func (s *Server) view() (view, error) {
 	return v, nil
 }
 
-// serves tells whether a slot, as KEYSLOT returns it, is the node's own. A
-// replica has none.
+// serves reports whether a node serves a slot, as KEYSLOT returns it. A replica serves
+// none.
 func (v view) serves(slot any) bool {
 	n, _ := slot.(int64)
 	for _, s := range v.slots {
@@ -239,7 +224,7 @@ func (v view) serves(slot any) bool {
 		}
 		lo, err := strconv.ParseInt(first, 10, 64)
 		if err != nil {
-			continue // a slot that is on its way, in brackets
+			continue // a slot that is being migrated, in brackets
 		}
 		hi, err := strconv.ParseInt(last, 10, 64)
 		if err == nil && lo <= n && n <= hi {

@@ -15,22 +15,22 @@ import (
 
 const (
 	answerLimit = 5 * time.Second        // for one command
-	glanceLimit = 300 * time.Millisecond // for one command, where another try follows
+	glanceLimit = 300 * time.Millisecond // for one command that is retried
 )
 
-// Server is one redis-server process. What it held is lost in a Restart, unless
-// its arguments made it persistent; a node of a cluster keeps its place.
+// Server is one redis-server process. A Restart loses its data, unless its arguments
+// make it persistent; a node of a cluster keeps its slots.
 type Server struct {
 	*testserver.Process
 	spec
 }
 
-// spec is what makes one server different from another.
+// spec configures a server.
 type spec struct {
-	args   []string    // more of them, which win over those of launch
-	config string      // what the configuration file says before the first start
-	setup  []string    // a command for it after each start, if any
-	tls    *tls.Config // how to talk to it; nil without TLS
+	args   []string    // override those of launch
+	config string      // the contents of the config file before the first start
+	setup  []string    // a command to send after each start, if any
+	tls    *tls.Config // of clients; nil without TLS
 }
 
 func start(g *testserver.Group, what spec) (*Server, error) {
@@ -60,8 +60,8 @@ func (s *Server) launch() error {
 	return err
 }
 
-// ready returns nil when the server answers. It may be another's server that
-// does, on a port that ours did not get, so the process must be ours.
+// ready returns nil when the server answers. It compares the process, since another
+// server may have taken the port.
 func (s *Server) ready() error {
 	info, err := s.askText("INFO", "server")
 	if err != nil {
@@ -70,7 +70,7 @@ func (s *Server) ready() error {
 	if pid := strconv.Itoa(s.Pid()); infoField(info, "process_id") != pid {
 		return fmt.Errorf("process %s answers, not %s", infoField(info, "process_id"), pid)
 	}
-	_, err = s.ask(glanceLimit, "PING") // An error while it still loads.
+	_, err = s.ask(glanceLimit, "PING") // an error while it is loading
 	return err
 }
 

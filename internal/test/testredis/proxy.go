@@ -6,18 +6,17 @@ import (
 	"github.com/stintdev/stint/internal/test/testserver"
 )
 
-// Proxy stands between clients and a server, and does to connections what
-// networks do.
+// Proxy is a proxy to a server that simulates network faults.
 type Proxy struct{ *testserver.Proxy }
 
-// Fault is what a proxy does. The zero Fault is a good network.
+// Fault is a network fault. The zero Fault is none.
 type Fault = testserver.Fault
 
-// StartProxy starts a proxy in front of the server, until t ends.
+// StartProxy starts a proxy to a server, until t ends.
 func StartProxy(t testing.TB, server *Server) *Proxy {
 	t.Helper()
 	return &Proxy{testserver.StartProxy(t, server.Addr())}
 }
 
-// URL is the proxy's, as a Redis server.
+// URL returns the Redis URL of the proxy.
 func (p *Proxy) URL() string { return "redis://" + p.Addr() }

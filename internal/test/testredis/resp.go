@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// Error is an error that a server replied, as in "WRONGTYPE Operation ...".
+// Error is an error reply, as in "WRONGTYPE Operation ...".
 type Error string
 
 func (e Error) Error() string { return string(e) }
 
-// ask sends one command on a new connection. A connection that is kept would
-// have to be told apart from one that a failover or a test has closed.
+// ask sends a command on a new connection: one that is reused may have been closed by
+// a failover or a test.
 func (s *Server) ask(limit time.Duration, args ...string) (any, error) {
 	reply, err := s.exchange(limit, args)
 	if err == nil {
@@ -32,7 +32,7 @@ func (s *Server) ask(limit time.Duration, args ...string) (any, error) {
 	return reply, nil
 }
 
-// askText is ask, for a glance at a text like that of INFO.
+// askText is ask for a text like that of INFO, with glanceLimit.
 func (s *Server) askText(args ...string) (string, error) {
 	reply, err := s.ask(glanceLimit, args...)
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *Server) exchange(limit time.Duration, args []string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A deadline would be a time of day; closing needs none.
+	// Closing needs no clock, unlike a deadline.
 	timer := time.AfterFunc(limit, func() { _ = conn.Close() })
 	defer conn.Close()
 	var stream io.ReadWriter = conn
@@ -69,7 +69,7 @@ func (s *Server) exchange(limit time.Duration, args []string) (any, error) {
 	return reply, err
 }
 
-// command returns a command as the protocol has it: an array of bulk strings.
+// command encodes a command as an array of bulk strings.
 func command(args []string) []byte {
 	b := fmt.Appendf(nil, "*%d\r\n", len(args))
 	for _, a := range args {
@@ -78,8 +78,8 @@ func command(args []string) []byte {
 	return b
 }
 
-// readReply reads one reply of version 2 of the protocol. An error reply is a
-// value, an Error: it may stand inside an array.
+// readReply reads a reply of version 2 of the protocol. An error reply is returned as
+// an Error, since it may be part of an array.
 func readReply(r *bufio.Reader) (any, error) {
 	line, err := r.ReadString('\n')
 	if err != nil {
@@ -87,7 +87,7 @@ func readReply(r *bufio.Reader) (any, error) {
 	}
 	line = strings.TrimSuffix(line, "\r\n")
 	if line == "" {
-		return nil, errors.New("an empty line for a reply")
+		return nil, errors.New("the reply is an empty line")
 	}
 	kind, rest := line[0], line[1:]
 	switch kind {
@@ -106,7 +106,7 @@ func readReply(r *bufio.Reader) (any, error) {
 	case kind == '$' && n < 0, kind == '*' && n < 0:
 		return nil, nil
 	case kind == '$':
-		b := make([]byte, n+2) // with the line's end
+		b := make([]byte, n+2) // with CRLF
 		if _, err := io.ReadFull(r, b); err != nil {
 			return nil, err
 		}
@@ -120,7 +120,7 @@ func readReply(r *bufio.Reader) (any, error) {
 		}
 		return list, nil
 	}
-	return nil, fmt.Errorf("reply %q is of no known type", line)
+	return nil, fmt.Errorf("reply %q has an unknown type", line)
 }
 
 // infoField returns a field of a text like that of INFO, or "".

@@ -11,15 +11,14 @@ import (
 // primaryName is what the sentinels call the primary.
 const primaryName = "primary"
 
-// Sentinels is one primary and two replicas, watched by three sentinels, of
-// which two must agree that the primary is down. They say so when it has been
-// silent for a second.
+// Sentinels is a primary with two replicas and three sentinels, of which two must agree
+// that the primary is down. They do when it has not answered for a second.
 type Sentinels struct {
 	servers, nodes []*Server
 }
 
-// StartSentinels starts servers and sentinels of the test's own. It returns
-// when a failover would succeed.
+// StartSentinels starts servers and sentinels for one test. It returns when a failover
+// would succeed.
 func StartSentinels(t testing.TB) *Sentinels {
 	t.Helper()
 	return testserver.Own(t, newSentinels)
@@ -28,7 +27,7 @@ func StartSentinels(t testing.TB) *Sentinels {
 func newSentinels(g *testserver.Group) (*Sentinels, error) {
 	s := new(Sentinels)
 	for i := range 3 {
-		// In the file, where sentinels change it, not in the arguments.
+		// In the file, since sentinels change it there.
 		config := ""
 		if i > 0 {
 			config = fmt.Sprintf("replicaof %s %d\n", testserver.Host, s.servers[0].Port)
@@ -39,8 +38,8 @@ func newSentinels(g *testserver.Group) (*Sentinels, error) {
 		}
 		s.servers = append(s.servers, server)
 	}
-	// A sentinel that finds no replicas looks again after ten seconds, so the
-	// sentinels come last.
+	// A sentinel that finds no replicas retries only after ten seconds, so the
+	// sentinels are started last.
 	for i := range 2 {
 		if err := waitInfo(s.servers[0], "replication", fmt.Sprintf("slave%d", i), "state=online"); err != nil {
 			return nil, err
@@ -52,13 +51,12 @@ func newSentinels(g *testserver.Group) (*Sentinels, error) {
 sentinel down-after-milliseconds %[1]s 1000
 sentinel failover-timeout %[1]s 3000
 `, primaryName, testserver.Host, s.servers[0].Port),
-		// Sentinels look around every one to ten seconds, which is long for a
-		// test. Pings have to be well below the second after which a primary
-		// is down: its time runs from before the first ping, so that with
-		// slower ones the sentinels would fail over from a healthy primary.
-		// But faster ones than this would make a failover fail: a replica must
-		// have told about itself within the time of five pings, and is asked
-		// once a second.
+		// By default sentinels poll every one to ten seconds, which is long for
+		// a test. Pings must be well below the second after which a primary is
+		// down, which starts before the first ping: otherwise sentinels would
+		// fail over from a healthy primary. Faster pings than this would make a
+		// failover fail: a replica, which is polled once a second, must have
+		// reported within the time of five pings.
 		setup: []string{"SENTINEL", "DEBUG", "ping-period", "300", "publish-period", "300", "info-period", "300"},
 	}
 	for range 3 {
@@ -76,8 +74,8 @@ sentinel failover-timeout %[1]s 3000
 	return s, nil
 }
 
-// seesAll returns nil when a sentinel knows the primary, the replicas and its
-// peers, and has heard from all of them.
+// seesAll returns nil if a sentinel knows the primary, the replicas and its peers, and
+// has heard from all of them.
 func (s *Server) seesAll() error {
 	for _, c := range []struct {
 		list string
@@ -87,7 +85,7 @@ func (s *Server) seesAll() error {
 		{"REPLICAS", map[string]string{"flags": "slave", "master-link-status": "ok"}},
 		{"SENTINELS", map[string]string{"flags": "sentinel"}},
 	} {
-		c.want["last-ping-sent"] = "0" // No ping is without an answer.
+		c.want["last-ping-sent"] = "0" // all pings were answered
 		args := []string{"SENTINEL", c.list}
 		if c.list != "MASTERS" {
 			args = append(args, primaryName)
@@ -121,19 +119,11 @@ func (s *Sentinels) Servers() []*Server { return s.servers }
 // Nodes returns the sentinels.
 func (s *Sentinels) Nodes() []*Server { return s.nodes }
 
-// Primary returns the server that two sentinels call the primary and that
-// agrees. After a Kill it waits for the one that takes over.
+// Primary returns the server that two sentinels and the server itself consider the
+// primary. After a Kill it waits for the failover.
 func (s *Sentinels) Primary(t testing.TB) *Server {
 	t.Helper()
-	var primary *Server
-	err := testserver.Poll(testserver.ReadyLimit, func() (err error) {
-		primary, err = s.primary()
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return primary
+	return testserver.Await(t, s.primary)
 }
 
 func (s *Sentinels) primary() (*Server, error) {

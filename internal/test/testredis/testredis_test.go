@@ -248,7 +248,7 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// TestLeavesNothing runs beside no other test: it looks at all goroutines.
+// TestLeavesNothing does not run in parallel: it checks all goroutines.
 func TestLeavesNothing(t *testing.T) {
 	var pids []int
 	var dirs []string
@@ -289,8 +289,8 @@ func TestLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestDiesWithProcess kills a test process that has servers. The process is
-// this test again, in a process of its own.
+// TestDiesWithProcess kills a test process that has servers. The process is this test
+// again.
 func TestDiesWithProcess(t *testing.T) {
 	const variable = "TESTREDIS_TO_BE_KILLED"
 	if os.Getenv(variable) != "" {
@@ -367,7 +367,7 @@ func (f *failing) Fatal(a ...any) {
 
 func (f *failing) Fatalf(s string, a ...any) { f.Fatal(fmt.Sprintf(s, a...)) }
 
-// fails runs a test that must fail, and returns what it wrote.
+// fails runs a test that must fail, and returns its output.
 func fails(t *testing.T, test func(t *failing)) string {
 	t.Helper()
 	f := &failing{TB: t}
@@ -386,7 +386,7 @@ func fails(t *testing.T, test func(t *failing)) string {
 	return f.text.String()
 }
 
-// TestFails runs beside no other test, for the sake of PATH.
+// TestFails does not run in parallel, since it changes PATH.
 func TestFails(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -463,7 +463,7 @@ func wait(t testing.TB, what string, done func() bool) {
 	}
 }
 
-// pid returns the server's process.
+// pid returns the process of the server.
 func pid(t testing.TB, s *testredis.Server) int {
 	t.Helper()
 	_, rest, _ := strings.Cut(fmt.Sprint(s.Do(t, "INFO", "server")), "process_id:")
@@ -475,7 +475,7 @@ func pid(t testing.TB, s *testredis.Server) int {
 	return n
 }
 
-// dir returns the directory that the server has with those started with it.
+// dir returns the directory of the group of a server.
 func dir(t testing.TB, s *testredis.Server) string {
 	t.Helper()
 	reply, _ := s.Do(t, "CONFIG", "GET", "dir").([]any)

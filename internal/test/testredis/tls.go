@@ -18,16 +18,16 @@ import (
 	"github.com/stintdev/stint/internal/test/testserver"
 )
 
-// TLSServer is a server that speaks TLS only. Its certificate is for 127.0.0.1
-// and localhost, from an authority of the test's own. All files are in PEM.
+// TLSServer is a server with TLS only. Its certificate is for 127.0.0.1 and localhost,
+// from an authority that is created for the test. All files are in PEM.
 type TLSServer struct {
 	*Server
 	CAFile            string // the authority's certificate
-	CertFile, KeyFile string // of a client; the server's own Do uses them
+	CertFile, KeyFile string // of a client; Do uses them
 }
 
-// StartTLS is [Start] for a server behind TLS. A client needs no certificate,
-// unless args have --tls-auth-clients yes.
+// StartTLS is [Start] for a server with TLS. Clients need no certificate, unless args
+// contain --tls-auth-clients yes.
 func StartTLS(t testing.TB, args ...string) *TLSServer {
 	t.Helper()
 	return testserver.Own(t, func(g *testserver.Group) (*TLSServer, error) { return newTLS(g, args) })
@@ -81,11 +81,11 @@ type authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// template is a certificate without its use. It is valid at all times, so that
-// no clock matters.
+// template returns a certificate without usages. It is valid until 2100, so that no
+// clock matters.
 func template(name string) *x509.Certificate {
 	return &x509.Certificate{
-		SerialNumber: new(big.Int).SetBytes([]byte(name)), // distinct, and nothing else
+		SerialNumber: new(big.Int).SetBytes([]byte(name)), // only has to be distinct
 		Subject:      pkix.Name{CommonName: "testredis " + name},
 		NotBefore:    time.Date(2000, time.January, 1, 0, 0, 0, 0, time.UTC),
 		NotAfter:     time.Date(2100, time.January, 1, 0, 0, 0, 0, time.UTC),

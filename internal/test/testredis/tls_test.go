@@ -66,7 +66,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// ping returns what a server answers to PING on a stream over conn.
+// ping returns the reply to PING on a stream over conn.
 func ping(t *testing.T, conn net.Conn, stream io.ReadWriter) (string, error) {
 	t.Helper()
 	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {

@@ -14,16 +14,15 @@ import (
 	"testing"
 )
 
-// Group is servers that live and die together, with one directory for their
-// files.
+// Group is servers that are started and removed together, with one directory for
+// their files.
 //
-// The directory is removed by a keeper, a shell that waits at a pipe of which
-// the test process has the other end. It gets a line there when the group has
-// ended well. Otherwise the test process is gone, and the keeper kills what is
-// left: what works in the directory. No hook of the test process could do that,
-// and the kernel kills only what the test process has started itself.
+// The directory is removed by a keeper, a shell that reads from a pipe. It gets a
+// line when the group has ended. Otherwise the test process is gone, and the keeper
+// kills all processes that work in the directory: the kernel only kills those that
+// the test process has started itself.
 type Group struct {
-	Dir string // for files of the group; each server has its own in it
+	Dir string // for files of the group; each server has a directory in it
 
 	shared    bool
 	alive     *os.File // our end of the pipe
@@ -53,7 +52,7 @@ func newGroup() (*Group, error) {
 	defer end.Close()
 	keeper := exec.Command("sh", "-c", keep, "keeper", dir)
 	keeper.Stdin = end
-	// A Ctrl-C in the terminal is for the tests, not for the keeper.
+	// Ctrl-C must not end the keeper.
 	keeper.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := keeper.Start(); err != nil {
 		return nil, errors.Join(err, alive.Close(), os.Remove(dir))
@@ -61,7 +60,7 @@ func newGroup() (*Group, error) {
 	return &Group{Dir: dir, alive: alive, keeper: keeper}, nil
 }
 
-// close kills the servers, removes their files and gives their ports back.
+// close kills the servers, removes their files and releases their ports.
 func (g *Group) close() error {
 	var errs []error
 	for _, p := range g.processes {
@@ -88,13 +87,12 @@ func (g *Group) logIfFailed(t testing.TB) {
 	}
 }
 
-// Start adds a server to the group: a process with a port and a directory of
-// its own. Then prepare fills the directory, once, and launch calls
-// [Process.Run], now and whenever the server is restarted. The name is for
-// messages.
+// Start adds a server to the group: a process with its own port and directory.
+// prepare fills the directory, once, and launch calls [Process.Run], at every start.
+// The name is for messages.
 //
-// A port that was free may be taken before the server has it, by a program that
-// does not use this package: then all is done again with another one.
+// If a program that does not use this package takes the port in the meantime, Start
+// tries again with another one.
 func (g *Group) Start(name string, prepare func(*Process) error, launch func() error) error {
 	for tries := 5; ; tries-- {
 		p, err := g.create(name)
@@ -124,8 +122,8 @@ func (g *Group) create(name string) (*Process, error) {
 	return p, os.Mkdir(p.Dir, 0o700)
 }
 
-// FreeAddr returns an address, as in 127.0.0.1:12345, that is the test's until
-// it ends: for a program that cannot choose a port by itself.
+// FreeAddr reserves an address, as in 127.0.0.1:12345, until the test ends, for a
+// program that cannot choose a port itself.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
 	port, hold, err := reservePort()
@@ -136,13 +134,11 @@ func FreeAddr(t testing.TB) string {
 	return addr(port)
 }
 
-// reservePort returns a port that is free, as is the one 10000 above it, where
-// the nodes of a Redis cluster talk to each other. Both are below those that the
-// kernel hands out to clients.
+// reservePort returns a free port. The one 10000 above it, which is the bus of a
+// Redis cluster, is free, too. Both are below the ephemeral ports of the kernel.
 //
-// The port is reserved among all processes that use this package: by a socket
-// with its number in the kernel's abstract namespace, which leaves no file and
-// ends with its process.
+// The port is reserved among all processes that use this package by an abstract unix
+// socket with its number, which leaves no file and ends with its process.
 func reservePort() (int, net.Listener, error) {
 	const first, count, bus = 10000, 10000, 10000
 	var last error
@@ -161,8 +157,8 @@ func reservePort() (int, net.Listener, error) {
 	return 0, nil, fmt.Errorf("found no free port: %w", last)
 }
 
-// tryListen returns nil when no one has a port. Nothing may be forked meanwhile:
-// it would have the port, too, until it is another program.
+// tryListen returns nil if a port is free. Nothing may be forked meanwhile: the child
+// would inherit the port until it executes another program.
 func tryListen(port int) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

@@ -17,21 +17,20 @@ import (
 	"time"
 )
 
-// Process is one server. Packages embed it in a type of their own, for which it
-// does what is the same for every kind of server.
+// Process is one server. Packages embed it in their own types.
 type Process struct {
 	Port int
-	Dir  string // where it works; gone with the group
+	Dir  string // its working directory, removed with the group
 
 	name   string
 	group  *Group
-	hold   net.Listener // what makes the port ours, see reservePort
+	hold   net.Listener // reserves the port, see reservePort
 	launch func() error
 	cmd    *exec.Cmd // nil when dead
 }
 
-// Run starts the process, and returns when ready returns nil. What cmd needs to
-// share the group's fate is added to it.
+// Run starts the process, and returns when ready returns nil. The process ends with
+// its group.
 func (p *Process) Run(cmd *exec.Cmd, ready func() error) error {
 	log, err := os.OpenFile(p.logFile(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -39,7 +38,7 @@ func (p *Process) Run(cmd *exec.Cmd, ready func() error) error {
 	}
 	defer log.Close()
 	cmd.Dir = p.Dir
-	// Files, not buffers: exec starts no goroutine for them.
+	// With a file, exec starts no goroutine.
 	cmd.Stdout, cmd.Stderr = log, log
 	err = Spawn(cmd)
 	if errors.Is(err, exec.ErrNotFound) {
@@ -75,8 +74,7 @@ func (p *Process) String() string { return p.name + " " + p.Addr() }
 // Pid returns the process of a server that runs.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// Kill kills the server with SIGKILL, and what it has forked, and returns when
-// all are gone. A dead server stays dead.
+// Kill kills the server and its children with SIGKILL, and returns when all are gone.
 func (p *Process) Kill(t testing.TB) {
 	t.Helper()
 	p.refuseShared(t, "Kill")
@@ -85,8 +83,8 @@ func (p *Process) Kill(t testing.TB) {
 	}
 }
 
-// Restart starts the server again with the same port, directory and arguments,
-// after a Kill if it still runs, and returns when it answers.
+// Restart restarts the server with the same port, directory and arguments, and
+// returns when it answers.
 func (p *Process) Restart(t testing.TB) {
 	t.Helper()
 	p.Kill(t)
@@ -95,8 +93,8 @@ func (p *Process) Restart(t testing.TB) {
 	}
 }
 
-// Pause stops the server with SIGSTOP, and what it has forked: connections stay
-// open, and nothing answers. It returns when all of them stand still.
+// Pause stops the server and its children with SIGSTOP: connections stay open, and
+// nothing answers. It returns when all are stopped.
 func (p *Process) Pause(t testing.TB) {
 	t.Helper()
 	p.refuseShared(t, "Pause")
@@ -106,12 +104,12 @@ func (p *Process) Pause(t testing.TB) {
 	}
 }
 
-// Resume lets a paused server go on.
+// Resume continues a paused server.
 func (p *Process) Resume(t testing.TB) {
 	t.Helper()
 	p.refuseDead(t, "Resume")
 	for _, pid := range family(p.Pid()) {
-		// The parent goes on first, and may have its children end.
+		// The parent continues first, and may end its children.
 		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil && !errors.Is(err, syscall.ESRCH) {
 			t.Fatalf("Resume of %s: process %d: %v", p, pid, err)
 		}
@@ -139,15 +137,15 @@ func (p *Process) kill() error {
 	if p.cmd == nil {
 		return nil
 	}
-	// They stand still first, so that none forks behind our back.
+	// They are stopped first, so that none can fork.
 	pids, err := p.freeze()
 	for _, pid := range pids {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // It may have ended.
+		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
 	}
-	_ = p.cmd.Wait() // Says that it was killed.
+	_ = p.cmd.Wait() // the error says that it was killed
 	for _, pid := range pids[1:] {
 		for again := true; again; {
-			_, err := syscall.Wait4(pid, nil, 0, nil) // It is ours now, see spawner.
+			_, err := syscall.Wait4(pid, nil, 0, nil) // spawner has adopted it
 			again = errors.Is(err, syscall.EINTR)
 		}
 	}
@@ -155,16 +153,15 @@ func (p *Process) kill() error {
 	return err
 }
 
-// freeze stops the process and all that descend from it, and returns them,
-// parents first.
+// freeze stops the process and its descendants, and returns them, parents first.
 func (p *Process) freeze() (pids []int, err error) {
-	const limit = time.Minute // who waits for a disk stands still when it has answered
+	const limit = time.Minute // a process that waits for a disk cannot be stopped
 	err = Poll(limit, func() error {
 		var running error
 		pids = family(p.Pid())
 		for _, pid := range pids {
 			if s := state(pid); s != stopped && s != zombie {
-				_ = syscall.Kill(pid, syscall.SIGSTOP) // It may have ended.
+				_ = syscall.Kill(pid, syscall.SIGSTOP) // it may have ended
 				running = fmt.Errorf("%s: process %d is in state %c, not stopped", p, pid, s)
 			}
 		}
@@ -173,13 +170,13 @@ func (p *Process) freeze() (pids []int, err error) {
 	return pids, err
 }
 
-// family returns a process and all that descend from it, parents first. It is
-// complete when none of them can end or fork.
+// family returns a process and its descendants, parents first. It is complete if none
+// of them can end or fork.
 func family(pid int) []int {
 	out := []int{pid}
-	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // The pattern is a good one.
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is valid
 	for _, file := range threads {
-		children, _ := os.ReadFile(file) // Of a thread that has ended, none.
+		children, _ := os.ReadFile(file) // the thread may have ended
 		for word := range strings.FieldsSeq(string(children)) {
 			if child, err := strconv.Atoi(word); err == nil {
 				out = append(out, family(child)...)
@@ -189,14 +186,14 @@ func family(pid int) []int {
 	return out
 }
 
-// The states of a process that matter here, as /proc has them.
+// States of a process, as in /proc.
 const (
 	stopped = 'T'
 	zombie  = 'Z'
 )
 
-// state returns the state of a process. It asks the kernel, so that no goroutine
-// has to wait for the process' end.
+// state returns the state of a process, from the kernel, so that no goroutine has to
+// wait for its end.
 func state(pid int) byte {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	// The state follows the name, which is in parentheses.
@@ -208,20 +205,20 @@ func state(pid int) byte {
 
 func (p *Process) state() byte { return state(p.Pid()) }
 
-// logTail returns the end of what the server wrote.
+// logTail returns the end of the log of the server.
 func (p *Process) logTail() string {
-	const most = 4096
+	const limit = 4096
 	text, err := os.ReadFile(p.logFile())
 	if err != nil {
 		return err.Error()
 	}
-	return strings.TrimSpace(string(text[max(0, len(text)-most):]))
+	return strings.TrimSpace(string(text[max(0, len(text)-limit):]))
 }
 
 func (p *Process) logFile() string { return filepath.Join(p.Dir, "log") }
 
-// Spawn starts a process that the kernel kills when the test process ends. It is
-// for programs that are no servers of a group, which their test has to wait for.
+// Spawn starts a process that the kernel kills when the test process ends, for
+// programs that are not servers of a group. The caller must wait for it.
 func Spawn(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = new(syscall.SysProcAttr)
@@ -243,13 +240,12 @@ var spawnRequests = sync.OnceValue(func() chan<- spawnRequest {
 	return requests
 })
 
-// spawner starts processes. The kernel sends the signal of Pdeathsig when the
-// thread that started the process ends, and Go ends threads as it sees fit. So
-// one goroutine starts them all, on a thread that it never gives back, and it
-// ends with the test process.
+// spawner starts processes. The kernel sends the signal of Pdeathsig when the thread
+// that started the process ends, and Go may end threads at any time. So one goroutine
+// starts all processes, on a thread that it keeps.
 //
-// It also makes the test process adopt the children that a killed server leaves
-// behind, for kill to reap: not every container has an init that does.
+// It also makes the test process adopt the children of a killed server, for kill to
+// reap: not every container has an init that does.
 func spawner(requests <-chan spawnRequest) {
 	runtime.LockOSThread()
 	const setChildSubreaper = 36

@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// Proxy stands between clients and a server, and does to connections what
-// networks do. A library for that exists, and would bring more modules into
-// go.mod than all the rest of it.
+// Proxy is a TCP proxy that simulates network faults. An existing library would add
+// more modules to go.mod than everything else.
 type Proxy struct {
 	addr, target string
 
@@ -21,23 +20,23 @@ type Proxy struct {
 	work     sync.WaitGroup
 }
 
-// Fault is what a proxy does. The zero Fault is a good network.
+// Fault is a network fault. The zero Fault is none.
 type Fault struct {
-	Refuse  bool          // nothing listens, and connections are cut
-	Swallow bool          // what is sent disappears; connections stay
-	Latency time.Duration // of everything, each way
-	Reset   float64       // the part of packets that a reset answers
-	Trickle time.Duration // between one byte and the next
+	Refuse  bool          // new connections are refused, and open ones closed
+	Swallow bool          // data is lost; connections stay open
+	Latency time.Duration // in each direction
+	Reset   float64       // the fraction of packets that reset the connection
+	Trickle time.Duration // between bytes
 }
 
-// link is a connection and its other half. Once it has lost a byte it is dead,
-// though no one is told.
+// link is a connection of a client and that to the server. Once it has lost a byte it
+// is dead, but stays open.
 type link struct {
 	client, server net.Conn
 	dead           bool
 }
 
-// StartProxy starts a proxy in front of an address, until t ends.
+// StartProxy starts a proxy to an address, until t ends.
 func StartProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
 	p := &Proxy{target: target, addr: addr(0), links: map[*link]bool{}}
@@ -53,10 +52,10 @@ func StartProxy(t testing.TB, target string) *Proxy {
 	return p
 }
 
-// Addr returns the proxy's address, which stays the same.
+// Addr returns the address of the proxy, which never changes.
 func (p *Proxy) Addr() string { return p.addr }
 
-// Set makes the network bad, or good again.
+// Set sets the fault.
 func (p *Proxy) Set(t testing.TB, f Fault) {
 	t.Helper()
 	p.mu.Lock()
@@ -72,8 +71,8 @@ func (p *Proxy) Set(t testing.TB, f Fault) {
 	}
 }
 
-// Forget makes all connections half-open: the server has closed them, and the
-// client was never told. New ones are good.
+// Forget makes all connections half-open: the server has closed them, and the client
+// does not know. New ones work.
 func (p *Proxy) Forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,14 +82,14 @@ func (p *Proxy) Forget() {
 	}
 }
 
-// Links is how many connections there are.
+// Links returns the number of connections.
 func (p *Proxy) Links() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.links)
 }
 
-// refuse cuts all connections, and takes no more. It is called with the lock held.
+// refuse closes all connections, and accepts no more. The lock must be held.
 func (p *Proxy) refuse() {
 	if p.listener != nil {
 		p.listener.Close()
@@ -143,7 +142,7 @@ func (p *Proxy) link(client net.Conn) {
 	})
 }
 
-// copy passes on what one side sends to the other.
+// copy forwards data in one direction.
 func (p *Proxy) copy(l *link, from, to net.Conn, fromClient bool) {
 	buf := make([]byte, 32<<10)
 	for {
@@ -157,7 +156,7 @@ func (p *Proxy) copy(l *link, from, to net.Conn, fromClient bool) {
 		p.mu.Unlock()
 		if dead && (err == nil || !fromClient) {
 			if err != nil {
-				return // the client is not told
+				return // without closing the connection of the client
 			}
 			continue
 		}
@@ -172,7 +171,7 @@ func (p *Proxy) copy(l *link, from, to net.Conn, fromClient bool) {
 	}
 }
 
-// pass writes what has arrived, as the fault has it.
+// pass writes data, subject to the fault.
 func (p *Proxy) pass(f Fault, data []byte, to net.Conn, l *link) bool {
 	if f.Reset > rand.Float64() {
 		for _, c := range []net.Conn{l.client, l.server} {

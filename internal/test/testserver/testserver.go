@@ -1,7 +1,6 @@
-// Package testserver starts real servers for tests, and other programs that a
-// test needs beside it. Packages like testredis are built on it: they know how
-// one server is configured, filled and asked, and this one knows how processes
-// are started, paused, killed and cleaned up after.
+// Package testserver starts real servers and other programs for tests. Packages
+// like testredis are built on it: they configure and query one kind of server, and
+// this package starts, pauses, kills and cleans up processes.
 //
 //	func Start(t testing.TB) *Server {
 //		return testserver.Own(t, func(g *testserver.Group) (*Server, error) {
@@ -10,23 +9,22 @@
 //		})
 //	}
 //
-// The package refuses to skip: without the server's program a test fails. It
-// refuses to kill or pause what is shared. It knows no server's protocol. It is
-// for test files, and for packages like testredis, and for Linux only.
+// If the program of a server is missing, a test fails; it is never skipped. Shared
+// servers cannot be killed or paused. The package is for tests on Linux.
 //
 // Invariants:
 //
-//   - A server's port is its own until its group ends, also while it is dead: no
-//     other process that uses this package can get it.
-//   - What a server forks shares its fate, also in a session of its own.
-//   - Servers and their files are gone when their group has ended: with its test,
-//     or in [StopShared]. When the test process itself dies, however it dies, they
-//     are killed, also paused ones, and the files go after them. Then init has to
-//     reap them; after StopShared there is nothing to reap.
-//   - One goroutine stays behind, in the function testserver.spawner. A check for
-//     leaked goroutines has to allow for it.
-//   - Kill, Restart, Pause and Resume of one server are for one goroutine at a
-//     time. All else is safe for concurrent use.
+//   - A server keeps its port until its group ends, even while it is dead: no other
+//     process that uses this package can get it.
+//   - Processes that a server forks are killed and paused with it, even in a session
+//     of their own.
+//   - Servers and their files are removed when their group ends: with its test, or in
+//     [StopShared]. If the test process dies, in whatever way, they are removed, too,
+//     even if they are paused; then init has to reap them.
+//   - One goroutine keeps running, in the function testserver.spawner. A check for
+//     leaked goroutines has to ignore it.
+//   - Kill, Restart, Pause and Resume of one server must not be called concurrently.
+//     Everything else is safe for concurrent use.
 package testserver
 
 import (
@@ -37,14 +35,14 @@ import (
 )
 
 const (
-	// Host is where all servers listen, and nowhere else.
+	// Host is the address that all servers listen on.
 	Host = "127.0.0.1"
 
-	// ReadyLimit is the time for a server to start, to find others, to take over.
+	// ReadyLimit is how long a server may take to start, or to fail over.
 	ReadyLimit = 15 * time.Second
 )
 
-// Own builds servers that live as long as t.
+// Own builds servers that are killed when t ends.
 func Own[T any](t testing.TB, build func(*Group) (T, error)) T {
 	t.Helper()
 	g, err := newGroup()
@@ -64,8 +62,8 @@ func Own[T any](t testing.TB, build func(*Group) (T, error)) T {
 	return v
 }
 
-// Share returns a function that builds servers on its first call and returns
-// the same ones ever after. They live until [StopShared].
+// Share returns a function that builds servers on its first call, and always returns
+// the same ones. They run until [StopShared].
 func Share[T any](build func(*Group) (T, error)) func(testing.TB) T {
 	var g *Group
 	open := sync.OnceValues(func() (v T, err error) {
@@ -85,13 +83,13 @@ func Share[T any](build func(*Group) (T, error)) func(testing.TB) T {
 	}
 }
 
-// sharedGroups is what StopShared has to stop.
+// sharedGroups are the groups for StopShared.
 var sharedGroups struct {
 	sync.Mutex
 	list []*Group
 }
 
-// NewShared returns a group that lives until [StopShared].
+// NewShared returns a group that ends with [StopShared].
 func NewShared() (*Group, error) {
 	g, err := newGroup()
 	if err != nil {
@@ -104,19 +102,33 @@ func NewShared() (*Group, error) {
 	return g, nil
 }
 
-// StopShared stops what is shared, of whatever kind, for the end of TestMain.
-// Nothing shared may be used after it.
+// StopShared stops all shared servers, of all kinds, at the end of TestMain. They must
+// not be used afterwards.
 func StopShared() {
 	sharedGroups.Lock()
 	defer sharedGroups.Unlock()
 	for _, g := range sharedGroups.list {
-		_ = g.close() // The process is ending, and there is no test to tell.
+		_ = g.close() // the process is ending, and there is no test to fail
 	}
 	sharedGroups.list = nil
 }
 
+// Await calls get every few milliseconds until it succeeds. After [ReadyLimit] the
+// test fails.
+func Await[T any](t testing.TB, get func() (T, error)) (value T) {
+	t.Helper()
+	err := Poll(ReadyLimit, func() (err error) {
+		value, err = get()
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
 // Poll calls check every few milliseconds until it returns nil. After limit it
-// returns what check said last.
+// returns the last error.
 func Poll(limit time.Duration, check func() error) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()

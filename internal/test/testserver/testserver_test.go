@@ -24,8 +24,8 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// tree is a server that serves nothing: a shell, whose child has a session of
-// its own, as those of PostgreSQL have, and a child in turn.
+// tree is a server that serves nothing: a shell with a child in a session of its own, like
+// those of PostgreSQL, and a grandchild.
 type tree struct {
 	*testserver.Process
 	starts int
@@ -141,8 +141,8 @@ func TestFreeAddr(t *testing.T) {
 	}
 }
 
-// TestDiesWithProcess kills a test process that has a paused server, of which
-// the kernel kills but the first process. The test process is this test again.
+// TestDiesWithProcess kills a test process with a paused server, of which the kernel kills
+// only the first process. The test process is this test again.
 func TestDiesWithProcess(t *testing.T) {
 	const variable = "TESTSERVER_TO_BE_KILLED"
 	if os.Getenv(variable) != "" {
