@@ -22,7 +22,7 @@ func (c *checker) checkMatch(r *checked) {
 		}
 		r.patterns = append(r.patterns, p)
 		if len(r.Match.Paths) == 1 {
-			return "" // there is no other that could be the same
+			return "" // there is no other that could equal it
 		}
 		return p.shape()
 	})
@@ -100,14 +100,14 @@ func (c *checker) checkList(path string, values []string, check func(i int, valu
 	}
 }
 
-// shape is the same for patterns that match the same paths.
+// shape returns the same text for all patterns that match the same paths.
 func (p pattern) shape() string {
 	var b strings.Builder
 	for _, s := range p.segments {
 		if b.WriteByte('/'); s.wild {
 			b.WriteByte('*')
 		} else {
-			// A segment that is a * by itself is escaped in a pattern.
+			// A literal * is escaped in a pattern.
 			b.WriteString(strings.ReplaceAll(s.text, "*", "%2A"))
 		}
 	}
@@ -120,7 +120,7 @@ func (p pattern) shape() string {
 	return b.String()
 }
 
-// parseNetwork reads an address or a network, or says what it should be.
+// parseNetwork parses an address or a network, or says what would be right.
 func parseNetwork(text string) (p netip.Prefix, want string) {
 	text, _, zoned := strings.Cut(text, "%")
 	bare := !strings.Contains(text, "/")
@@ -204,8 +204,7 @@ func (c *checker) checkCountBy(r *checked) {
 	}
 }
 
-// hasControls reports whether the text is not plain: control characters, or bytes
-// that are not UTF-8.
+// hasControls reports whether the text has control characters, or is not UTF-8.
 func hasControls(s string) bool {
 	return !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl)
 }

@@ -1,6 +1,7 @@
 package rule
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
 	"strconv"
@@ -10,25 +11,25 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// maxPattern is the most bytes that a path of a rule may have.
+// maxPattern is how many bytes a path of a rule may have.
 const maxPattern = 512
 
-// pattern is a path of a rule, taken apart.
+// pattern is a path of a rule, parsed.
 type pattern struct {
-	text     string // as it is written, without a trailing slash
+	text     string // as written, without a trailing slash
 	segments []segment
 	rest     bool // ends in **, which is not among the segments
-	literals int  // segments that are not wild
+	literals int  // how many segments are not wild
 }
 
-// segment is what stands between two slashes: text in the form that [CleanPath]
-// gives it, or * or {name}, which are any one segment.
+// segment is the text between two slashes, in the form of [CleanPath], or * or {name},
+// which match any one segment.
 type segment struct {
 	text string
 	wild bool
 }
 
-// parsePattern reads a path of a rule. The error is a [*stint.InvalidError].
+// parsePattern parses a path of a rule. The error is a [*stint.InvalidError].
 func parsePattern(text string) (pattern, error) {
 	refuse := func(want string) error { return &stint.InvalidError{Field: "path", Value: text, Want: want} }
 	switch {
@@ -90,7 +91,7 @@ func validEscapes(s string) bool {
 	return true
 }
 
-// exact reports whether the pattern is one path.
+// exact reports whether the pattern matches one path only.
 func (p pattern) exact() bool { return !p.rest && p.literals == len(p.segments) }
 
 // compare orders patterns from the most specific to the least: exact ones first,
@@ -115,7 +116,7 @@ func compareBools(a, b bool) int {
 	}
 }
 
-// matches reports whether a clean path is one of the pattern's.
+// matches reports whether a clean path matches the pattern.
 func (p pattern) matches(path string) bool {
 	path = strings.TrimSuffix(path, "/")
 	for _, s := range p.segments {
@@ -170,42 +171,50 @@ func CleanPath(p string) string {
 	return path
 }
 
-// cleanPath is CleanPath. Plain paths have one reading only.
+// cleanPath is CleanPath. It also reports whether the path is plain, which means that it has
+// only one reading.
 func cleanPath(p string) (path string, plain bool) {
 	if isPlain(p) {
 		return p, true
 	}
 	p = withoutQuery(p)
 	plain = true
-	b := lazy{from: p}
+	var buf [256]byte // most paths fit
+	b := buf[:0]
 	for i := 0; i < len(p); {
 		if p[i] == '/' {
 			i++
 			continue
 		}
-		start := b.n
-		b.add('/')
+		start := len(b)
+		b = append(b, '/')
 		for i < len(p) && p[i] != '/' {
 			c, escaped := unescape(p[i:])
 			if escaped {
-				b.addEscaped(c)
+				b = appendEscaped(b, c)
 				i += 3
 			} else {
 				c = p[i]
-				b.add(c)
+				b = append(b, c)
 				i++
 			}
 			plain = plain && c != ';' && c != '\\' && c != '/'
 		}
-		switch size := b.n - start; {
-		case size == 2 && b.at(start+1) == '.':
-			b.n = start
-		case size == 3 && b.at(start+1) == '.' && b.at(start+2) == '.':
-			b.n = start
-			b.drop()
+		switch string(b[start:]) {
+		case "/.":
+			b = b[:start]
+		case "/..":
+			b = b[:max(bytes.LastIndexByte(b[:start], '/'), 0)]
 		}
 	}
-	return b.path(), plain
+	switch n := len(b); {
+	case n == 0:
+		return "/", plain
+	case n <= len(p) && p[:n] == string(b):
+		return p[:n], plain // saves the allocation
+	default:
+		return string(b), plain
+	}
 }
 
 func withoutQuery(p string) string {
@@ -215,9 +224,9 @@ func withoutQuery(p string) string {
 	return p
 }
 
-// readings returns all that a path may mean to servers, each clean and [CleanPath]
-// first: some servers decode escaped slashes before they split segments, some read a
-// backslash as a slash, and some cut parameters off segments, in any order, before
+// readings returns all paths that servers may take a path for, each clean, and first what
+// [CleanPath] returns. Some servers decode escaped slashes before they split segments, some
+// read a backslash as a slash, and some cut parameters off segments, in any order, before
 // they resolve dot segments, or after that and then resolve them again.
 func readings(p string) []string {
 	all := rewritten(CleanPath(p), CleanPath)
@@ -251,21 +260,20 @@ func rewritten(path string, then func(string) string) []string {
 	return all
 }
 
-// decode returns the path with its escapes as [CleanPath] has them, and nothing else
-// changed.
+// decode decodes escapes like [CleanPath], and changes nothing else.
 func decode(p string) string {
 	p = "/" + withoutQuery(p)
-	b := lazy{from: p}
+	b := make([]byte, 0, len(p))
 	for i := 0; i < len(p); {
 		if c, ok := unescape(p[i:]); ok {
-			b.addEscaped(c)
+			b = appendEscaped(b, c)
 			i += 3
 		} else {
-			b.add(p[i])
+			b = append(b, p[i])
 			i++
 		}
 	}
-	return b.path()
+	return string(b)
 }
 
 // withoutParameters returns the path with each segment up to its first semicolon.
@@ -285,8 +293,8 @@ func withoutParameters(path string) string {
 	}
 }
 
-// isPlain says of most paths that are clean and have one reading that they do, and
-// quickly.
+// isPlain reports whether the path is clearly clean and has only one reading. It is fast, and
+// false for some such paths.
 func isPlain(p string) bool {
 	if p == "" || p[0] != '/' {
 		return false
@@ -312,7 +320,7 @@ func isPlain(p string) bool {
 	return !slash || len(p) == 1
 }
 
-// special is what bytes may mean in a path.
+// special says what bytes may mean in a path.
 var special = [256]byte{'/': separator, '.': dot, '%': other, '?': other, '#': other, ';': other, '\\': other}
 
 const (
@@ -341,63 +349,14 @@ func unhex(c byte) byte {
 	return c&7 + 9
 }
 
-// lazy is a path that is being written. It is the start of another one, for as
-// long as they are the same.
-type lazy struct {
-	from string
-	buf  []byte // nil while nothing differs
-	n    int    // bytes written
-}
-
-func (b *lazy) at(i int) byte {
-	if b.buf == nil {
-		return b.from[i]
-	}
-	return b.buf[i]
-}
-
-func (b *lazy) add(c byte) {
-	if b.buf == nil {
-		if b.n < len(b.from) && b.from[b.n] == c {
-			b.n++
-			return
-		}
-		b.buf = append(make([]byte, 0, len(b.from)+1), b.from[:b.n]...)
-	}
-	b.buf = append(b.buf[:b.n], c)
-	b.n++
-}
-
-// addEscaped adds a byte that was escaped. It stays so if it would mean something
-// else otherwise: by itself, or as part of an escape with a % that had none.
-func (b *lazy) addEscaped(c byte) {
-	joins := isHex(c) && (b.at(b.n-1) == '%' || (isHex(b.at(b.n-1)) && b.at(b.n-2) == '%'))
+// appendEscaped appends a byte that was escaped. It stays escaped if it would mean
+// something else otherwise: by itself, or as part of an escape with a % that had none.
+func appendEscaped(b []byte, c byte) []byte {
+	n := len(b)
+	joins := isHex(c) && (b[n-1] == '%' || (isHex(b[n-1]) && b[n-2] == '%'))
 	if joins || c == '/' || c == '?' || c == '#' || c == '%' {
 		const hex = "0123456789ABCDEF"
-		b.add('%')
-		b.add(hex[c>>4])
-		c = hex[c&15]
+		return append(b, '%', hex[c>>4], hex[c&15])
 	}
-	b.add(c)
-}
-
-// drop takes the last segment away.
-func (b *lazy) drop() {
-	for b.n > 0 {
-		b.n--
-		if b.at(b.n) == '/' {
-			return
-		}
-	}
-}
-
-func (b *lazy) path() string {
-	switch {
-	case b.n == 0:
-		return "/"
-	case b.buf == nil:
-		return b.from[:b.n]
-	default:
-		return string(b.buf[:b.n])
-	}
+	return append(b, c)
 }
