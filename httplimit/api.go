@@ -210,15 +210,9 @@ func appendVerdict(b []byte, v *engine.Verdict) []byte {
 	if v.Rule != nil {
 		b = appendString(append(b, `,"rule":`...), v.Rule.Name)
 	}
-	var first numbers
 	if l, _ := field.Next(v, 0); l != nil && field.Counted(l) {
 		remaining, reset := field.Standing(v, l)
-		b = append(b, `,"limit":`...)
-		first.from = len(b)
-		b = appendNumbers(b, l.Decision.Limit, remaining, reset)
-		if first.to = len(b); !field.Banned(v, l) {
-			first.of = &l.Decision
-		}
+		b = appendNumbers(append(b, `,"limit":`...), l.Decision.Limit, remaining, reset)
 	}
 	wait := v.RetryAfter
 	if wait == stint.Never || (wait == 0 && !v.Outcome.Passed()) {
@@ -231,14 +225,7 @@ func appendVerdict(b []byte, v *engine.Verdict) []byte {
 	}
 	b, _ = v.ID.AppendText(append(b, `,"decision_id":"`...)) // it never fails
 	b = append(b, '"')
-	return append(appendLimits(append(b, ','), v.Limits, first), '}')
-}
-
-// numbers is where the numbers of a decision are in the output. Copying them costs less
-// than formatting them again.
-type numbers struct {
-	of       *stint.Decision
-	from, to int
+	return append(appendLimits(append(b, ','), v.Limits), '}')
 }
 
 // appendNumbers appends the state of a counter, after the name of its capacity.
@@ -248,7 +235,7 @@ func appendNumbers(b []byte, limit, remaining int64, reset time.Duration) []byte
 	return appendSeconds(append(b, `,"reset_after":`...), reset)
 }
 
-func appendLimits(b []byte, limits []engine.Limit, written numbers) []byte {
+func appendLimits(b []byte, limits []engine.Limit) []byte {
 	b = append(b, `"limits":[`...)
 	for i := range limits {
 		l := &limits[i]
@@ -262,12 +249,12 @@ func appendLimits(b []byte, limits []engine.Limit, written numbers) []byte {
 		if l.Penalty != nil {
 			b = append(b, `,"name":"penalty"`...)
 			b = appendString(append(b, `,"limit":`...), l.Penalty.String())
-			b = appendDecision(b, 0, &l.Decision, written) // a penalty has no units
+			b = appendDecision(b, 0, &l.Decision) // a penalty has no units
 			b = append(b, `,"penalty":true`...)
 		} else {
 			b = appendString(append(b, `,"name":`...), l.Name)
 			b = appendLimit(b, l.Limit)
-			b = appendDecision(b, l.Cost, &l.Decision, written)
+			b = appendDecision(b, l.Cost, &l.Decision)
 		}
 		b = strconv.AppendBool(append(b, `,"shadow":`...), l.Shadow)
 		b = append(b, '}')
@@ -281,16 +268,11 @@ func appendLimit(b []byte, l stint.Limit) []byte {
 }
 
 // appendDecision appends the decision on a limit.
-func appendDecision(b []byte, cost int64, d *stint.Decision, written numbers) []byte {
+func appendDecision(b []byte, cost int64, d *stint.Decision) []byte {
 	b = strconv.AppendInt(append(b, `,"cost":`...), cost, 10)
 	b = strconv.AppendBool(append(b, `,"allowed":`...), d.Allowed)
 	if d.Basis < stint.Open {
-		b = append(b, `,"max":`...)
-		if d == written.of {
-			b = append(b, b[written.from:written.to]...)
-		} else {
-			b = appendNumbers(b, d.Limit, d.Remaining, d.ResetAfter)
-		}
+		b = appendNumbers(append(b, `,"max":`...), d.Limit, d.Remaining, d.ResetAfter)
 	}
 	if d.Basis != stint.Counted {
 		b = appendString(append(b, `,"basis":`...), d.Basis.String())
@@ -420,7 +402,7 @@ func appendTake(b []byte, asks []stint.Ask, ds []stint.Decision) []byte {
 		}
 		b = appendString(append(b, `{"subject":`...), asks[i].Key.Subject)
 		b = appendString(append(b, `,"name":`...), strings.TrimPrefix(asks[i].Key.Name, bare))
-		b = append(appendDecision(appendLimit(b, asks[i].Limit), asks[i].Cost, &ds[i], numbers{}), '}')
+		b = append(appendDecision(appendLimit(b, asks[i].Limit), asks[i].Cost, &ds[i]), '}')
 	}
 	return append(b, `]}`...)
 }
@@ -468,7 +450,7 @@ func (a *api) usage(w http.ResponseWriter, r *http.Request) {
 	}
 	b := scratches.Get().(*scratch)
 	defer b.release()
-	b.out = append(appendLimits(append(b.out, '{'), limits, numbers{}), '}')
+	b.out = append(appendLimits(append(b.out, '{'), limits), '}')
 	b.write(w)
 }
 

@@ -181,7 +181,7 @@ func appendSeconds(b []byte, d time.Duration) []byte {
 // appendString appends a JSON string. Invalid UTF-8 becomes replacement characters.
 func appendString(b []byte, s string) []byte {
 	b = append(b, '"')
-	from := 0 // start of what is not appended yet
+	from := 0 // what comes before is appended
 	for i := 0; i < len(s); {
 		c := s[i]
 		if c >= ' ' && c <= '~' && c != '"' && c != '\\' {

@@ -168,7 +168,7 @@ func (l *List) name(s *Subject, now time.Time) *Entry {
 // pointer for each bit.
 type networks struct {
 	entries map[netip.Prefix]*Entry
-	v4, v6  []int // the lengths that occur, longest first
+	v4, v6  []int // the lengths in use, longest first
 }
 
 // add reports whether the network is new.
@@ -198,7 +198,7 @@ func (n *networks) find(a netip.Addr, now time.Time) *Entry {
 		lengths = n.v4
 	}
 	for _, bits := range lengths {
-		p, _ := a.Prefix(bits) // no network, if there is no address
+		p, _ := a.Prefix(bits) // zero if the address is invalid
 		if e := n.entries[p]; e != nil && e.Holds(now) {
 			return e
 		}
