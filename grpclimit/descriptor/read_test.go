@@ -138,7 +138,7 @@ func TestProblems(t *testing.T) {
 		"domain: d\ndescriptors: [":           "f.yaml:2:1: did not find expected node content",
 		"domain: d\ncompat: independents":     `f.yaml:2:9: compat: "independents": want "independent", or nothing; did you mean "independent"?`,
 		"domain: d\ndescriptors: {}":          "f.yaml:2:14: descriptors: found a table, want an array",
-		"domain: d\n---\ndomain: e":           "f.yaml:2:1: a second document begins here, want one; write it to a file of its own",
+		"domain: d\n---\ndomain: e":           "f.yaml:2:1: a second document begins here, want one; put it into its own file",
 		"domain: d\ndescriptors:\n- value: v": "f.yaml:3:3: descriptors[0].key: missing, want a key",
 		"domain: d\ndescriptors:\n-":          "f.yaml:3:2: descriptors[0].key: missing, want a key",
 		one("vlaue: x"):                       `f.yaml:4:3: descriptors[0].vlaue: unknown field; did you mean "value"?`,
