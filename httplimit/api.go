@@ -215,8 +215,8 @@ func appendVerdict(b []byte, v *engine.Verdict) []byte {
 		b = appendNumbers(append(b, `,"limit":`...), l.Decision.Limit, remaining, reset)
 	}
 	wait := v.RetryAfter
-	if wait == stint.Never || (wait == 0 && !v.Outcome.Passed()) {
-		wait = -1
+	if wait == 0 && !v.Outcome.Passed() {
+		wait = stint.Never
 	}
 	b = appendWait(append(b, `,"retry_after":`...), wait)
 	if !v.Outcome.Passed() {
@@ -277,11 +277,7 @@ func appendDecision(b []byte, cost int64, d *stint.Decision) []byte {
 	if d.Basis != stint.Counted {
 		b = appendString(append(b, `,"basis":`...), d.Basis.String())
 	}
-	wait := d.RetryAfter
-	if wait == stint.Never {
-		wait = -1
-	}
-	return appendWait(append(b, `,"retry_after":`...), wait)
+	return appendWait(append(b, `,"retry_after":`...), d.RetryAfter)
 }
 
 var (
@@ -388,9 +384,6 @@ func appendTake(b []byte, asks []stint.Ask, ds []stint.Decision) []byte {
 		d := &ds[i]
 		allowed = allowed && d.Allowed
 		wait, delay = max(wait, d.RetryAfter), max(delay, d.Delay)
-	}
-	if wait == stint.Never {
-		wait = -1
 	}
 	b = strconv.AppendBool(append(b, `{"allowed":`...), allowed)
 	b = appendWait(append(b, `,"retry_after":`...), wait)

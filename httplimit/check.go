@@ -23,50 +23,33 @@ type check struct {
 	err     error
 }
 
-// The fields of a check, as indexes of checkFields.
-const (
-	methodField = iota
-	pathField
-	ipField
-	userField
-	tenantField
-	keyField
-	tierField
-	headersField
-	costField
-	peekField
-)
-
-var checkFields = []string{
-	methodField: "method", pathField: "path", ipField: "ip", userField: "user", tenantField: "tenant",
-	keyField: "api_key", tierField: "tier", headersField: "headers", costField: "cost", peekField: "peek",
-}
+var checkFields = []string{"method", "path", "ip", "user", "tenant", "api_key", "tier", "headers", "cost", "peek"}
 
 // check reads the description of a request.
 func (s *scanner) check(c *check) *inputError {
 	q := &c.request
 	q.Method = http.MethodGet
 	err := s.object(checkFields, func(i int) (err *inputError) {
-		switch i {
-		case methodField:
+		switch checkFields[i] {
+		case "method":
 			q.Method, err = s.method()
-		case pathField:
+		case "path":
 			q.Path, err = s.path()
-		case ipField:
+		case "ip":
 			q.Peer, err = s.address()
-		case userField:
+		case "user":
 			c.subject.User, err = s.id()
-		case tenantField:
+		case "tenant":
 			c.subject.Tenant, err = s.id()
-		case keyField:
+		case "api_key":
 			c.subject.Key, err = s.id()
-		case tierField:
+		case "tier":
 			c.subject.Tier, err = s.id()
-		case headersField:
+		case "headers":
 			q.Headers, err = s.headers()
-		case costField:
+		case "cost":
 			q.Cost, err = s.cost(1)
-		case peekField:
+		case "peek":
 			c.peek, err = s.boolean()
 		}
 		return err

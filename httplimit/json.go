@@ -53,21 +53,14 @@ func (s *scanner) wrong(start int, want string) *inputError {
 	return &inputError{says: "want " + want + ", found " + text}
 }
 
-func (s *scanner) space() {
-	for s.i < len(s.data) {
-		switch s.data[s.i] {
-		case ' ', '\t', '\r', '\n':
-			s.i++
-		default:
-			return
-		}
-	}
-}
-
 // next skips space and returns the byte after it, or 0 at the end.
 func (s *scanner) next() byte {
-	if s.space(); s.i < len(s.data) {
-		return s.data[s.i]
+	for ; s.i < len(s.data); s.i++ {
+		switch c := s.data[s.i]; c {
+		case ' ', '\t', '\r', '\n':
+		default:
+			return c
+		}
 	}
 	return 0
 }

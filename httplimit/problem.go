@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"net/http"
 	"strconv"
 	"strings"
@@ -120,15 +121,8 @@ var (
 
 // append appends the problem as JSON.
 func (p *Problem) append(b []byte) []byte {
-	kind, title := p.Type, p.Title
-	if kind == "" {
-		kind = "about:blank"
-	}
-	if title == "" {
-		title = http.StatusText(p.Status)
-	}
-	b = appendString(append(b, `{"type":`...), kind)
-	b = appendString(append(b, `,"title":`...), title)
+	b = appendString(append(b, `{"type":`...), cmp.Or(p.Type, "about:blank"))
+	b = appendString(append(b, `,"title":`...), cmp.Or(p.Title, http.StatusText(p.Status)))
 	b = strconv.AppendInt(append(b, `,"status":`...), int64(p.Status), 10)
 	if p.Detail != "" {
 		b = appendString(append(b, `,"detail":`...), p.Detail)
@@ -153,10 +147,10 @@ func (p *Problem) append(b []byte) []byte {
 	return append(b, '}')
 }
 
-// appendWait appends a duration in seconds, or null if it is negative, which means that
-// waiting does not help.
+// appendWait appends a duration in seconds, or null if it is negative or [stint.Never], which
+// means that waiting does not help.
 func appendWait(b []byte, d time.Duration) []byte {
-	if d < 0 {
+	if d < 0 || d == stint.Never {
 		return append(b, "null"...)
 	}
 	return appendSeconds(b, d)

@@ -228,15 +228,12 @@ func (*Resolver) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "identit
 func New(o Options) (*Resolver, error) {
 	var p problems
 	r := &Resolver{
-		methods: o.Methods, directory: o.Directory, require: o.Require, tier: o.DefaultTier, bits: o.IPv6Prefix,
+		methods: o.Methods, directory: o.Directory, require: o.Require, tier: o.DefaultTier, bits: cmp.Or(o.IPv6Prefix, 64),
 		headers: trustedHeaders{
 			user: p.header("UserHeader", o.UserHeader), tenant: p.header("TenantHeader", o.TenantHeader),
 			tier: p.header("TierHeader", o.TierHeader),
 		},
 		keys: newKeyChecker(&o, &p), proxies: newProxies(&o, &p),
-	}
-	if r.bits == 0 {
-		r.bits = 64
 	}
 	if r.bits < 32 || r.bits > 128 {
 		p.add("IPv6Prefix", r.bits, "32 to 128")

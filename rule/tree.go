@@ -2,8 +2,6 @@ package rule
 
 import (
 	"hash/maphash"
-	"iter"
-	"slices"
 	"strings"
 )
 
@@ -48,21 +46,21 @@ func newTree(entries []*entry) *tree {
 		ends[i] = t.add(e.path, steps)
 	}
 	t.connect(steps)
+	lists := make([][]candidate, len(t.nodes))
+	for i, e := range entries {
+		lists[ends[i]] = append(lists[ends[i]], candidate{e.conditions, e})
+	}
 	t.all = make([]candidate, 0, len(entries))
-	var here bucket
-	for i, places := range group(ends, len(t.nodes)) {
-		here.list, here.more = here.list[:0], nil
-		for _, e := range places {
-			here.list = append(here.list, candidate{entries[e].conditions, entries[e]})
-		}
-		here.sort()
+	for i, list := range lists {
+		b := bucket{list: list}
+		b.sort()
 		n := &t.nodes[i]
 		n.from = int32(len(t.all))
-		t.all = append(t.all, here.list...)
+		t.all = append(t.all, b.list...)
 		n.to = int32(len(t.all))
-		if here.more != nil {
+		if b.more != nil {
 			n.more = int32(len(t.more))
-			t.more = append(t.more, here.more)
+			t.more = append(t.more, b.more)
 		}
 	}
 	return t
@@ -98,33 +96,6 @@ func (t *tree) add(p pattern, steps map[step]int32) int32 {
 		t.nodes[at].rest = next
 	}
 	return t.nodes[at].rest
-}
-
-// group yields for each of n nodes the indexes at which it is in the list, in order.
-func group(nodes []int32, n int) iter.Seq2[int, []int32] {
-	ends := make([]int32, n) // of each node's indexes
-	for _, at := range nodes {
-		ends[at]++
-	}
-	for i := 1; i < n; i++ {
-		ends[i] += ends[i-1]
-	}
-	places := make([]int32, len(nodes))
-	for i, at := range slices.Backward(nodes) {
-		ends[at]--
-		places[ends[at]] = int32(i)
-	}
-	return func(yield func(int, []int32) bool) {
-		for i, from := range ends {
-			to := int32(len(places))
-			if i+1 < n {
-				to = ends[i+1]
-			}
-			if !yield(i, places[from:to]) {
-				return
-			}
-		}
-	}
 }
 
 // connect fills the table of edges.

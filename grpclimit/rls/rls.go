@@ -25,6 +25,7 @@
 package rls
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -96,9 +97,7 @@ type setup struct {
 
 // New returns a service.
 func New(o Options) (*Service, error) {
-	if o.NearRatio == 0 {
-		o.NearRatio = 0.8
-	}
+	o.NearRatio = cmp.Or(o.NearRatio, 0.8)
 	if o.Now == nil {
 		o.Now = time.Now
 	}

@@ -14,6 +14,7 @@
 package xds
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -104,24 +105,12 @@ type Client struct {
 
 // New returns a client. It connects in Run.
 func New(o Options) (*Client, error) {
-	if o.NodeID == "" {
-		o.NodeID = "default"
-	}
-	if o.MaxMessage == 0 {
-		o.MaxMessage = 16 << 20
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.MinPause == 0 {
-		o.MinPause = time.Second
-	}
-	if o.MaxPause == 0 {
-		o.MaxPause = max(30*time.Second, o.MinPause)
-	}
-	if o.Ping == 0 {
-		o.Ping = 5 * time.Minute
-	}
+	o.NodeID = cmp.Or(o.NodeID, "default")
+	o.MaxMessage = cmp.Or(o.MaxMessage, 16<<20)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.MinPause = cmp.Or(o.MinPause, time.Second)
+	o.MaxPause = cmp.Or(o.MaxPause, max(30*time.Second, o.MinPause))
+	o.Ping = cmp.Or(o.Ping, 5*time.Minute)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
