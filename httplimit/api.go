@@ -70,7 +70,7 @@ func API(o APIOptions) (http.Handler, error) {
 
 type api struct {
 	APIOptions
-	slow atomic.Bool // in the last batch, decisions had to wait, as for a network
+	slow atomic.Bool // decisions of the last batch were slow, as over a network
 }
 
 // paths routes by the exact path: no path of the API has parameters.

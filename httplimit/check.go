@@ -200,69 +200,38 @@ func (a *api) batch(w http.ResponseWriter, r *http.Request) {
 	b.write(w)
 }
 
-// decideAll decides the checks, in several goroutines if decisions have to wait.
+// decideAll decides the checks, in several goroutines if decisions take long, as over a
+// network. In memory, starting goroutines would take longer than deciding.
 func (a *api) decideAll(ctx context.Context, checks []check) {
-	const maxGoroutines = 16
-	var next atomic.Int64
-	one := func() bool {
-		i := int(next.Add(1)) - 1
-		if i >= len(checks) {
-			return false
-		}
-		a.decide(ctx, &checks[i])
-		return true
-	}
-	var (
-		helpers      sync.WaitGroup
-		mu           sync.Mutex
-		helped, done bool
+	const (
+		maxGoroutines = 16
+		slowDecision  = 5 * time.Microsecond // longer than in memory, and shorter than over a network
 	)
-	help := func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if helped || done {
-			return
-		}
-		helped = true
-		for range min(len(checks), maxGoroutines) - 1 {
-			helpers.Go(func() {
-				for one() {
-				}
-			})
+	var next atomic.Int64
+	decide := func() {
+		for i := int(next.Add(1)) - 1; i < len(checks); i = int(next.Add(1)) - 1 {
+			a.decide(ctx, &checks[i])
 		}
 	}
-	// Starting goroutines takes longer than deciding in memory. So there are none, unless
-	// decisions of the last batch were slow, or one of this batch is.
-	defer helpers.Wait() // even after a panic, since the checks are used again
+	delay := time.Millisecond
 	if a.slow.Load() {
-		help()
+		delay = 0
 	}
-	waits := time.AfterFunc(time.Millisecond, help)
-	slow, began := false, time.Now()
-	for n := 0; one(); n++ {
-		if n%decisionsPerReading != 0 {
-			continue
+	var helpers sync.WaitGroup
+	started := make(chan struct{})
+	timer := time.AfterFunc(delay, func() {
+		defer close(started)
+		for range min(len(checks), maxGoroutines) - 1 {
+			helpers.Go(decide)
 		}
-		now := time.Now()
-		if now.Sub(began) > slowDecision {
-			slow = true
-			help()
+	})
+	defer func() { // even after a panic, since the checks are reused
+		if !timer.Stop() {
+			<-started
 		}
-		began = now
-	}
-	waits.Stop()
-	mu.Lock()
-	done = true
-	mu.Unlock()
-	if slow != a.slow.Load() {
-		a.slow.Store(slow)
-	}
+		helpers.Wait()
+	}()
+	began := time.Now()
+	decide()
+	a.slow.Store(time.Since(began) > time.Duration(len(checks))*slowDecision)
 }
-
-const (
-	// slowDecision is longer than decisionsPerReading decisions in memory take, and shorter
-	// than one over a network. The clock is not read more often, since that would cost a
-	// tenth of a decision.
-	slowDecision        = 20 * time.Microsecond
-	decisionsPerReading = 4
-)

@@ -208,6 +208,11 @@ type Lists struct{ Exempt, Banned *List }
 
 // Resolver identifies clients. It is safe for concurrent use.
 type Resolver struct {
+	settings
+	lists atomic.Pointer[Lists]
+}
+
+type settings struct {
 	methods   []Source
 	directory Directory
 	require   bool
@@ -218,7 +223,6 @@ type Resolver struct {
 	headers   trustedHeaders
 	proxies   *proxies
 	bits      int // of an IPv6 address
-	lists     atomic.Pointer[Lists]
 }
 
 // Format prints no fields, because they hold secrets.
@@ -227,14 +231,14 @@ func (*Resolver) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "identit
 // New returns a resolver. Close it if it has JWT options.
 func New(o Options) (*Resolver, error) {
 	var p problems
-	r := &Resolver{
+	r := &Resolver{settings: settings{
 		methods: o.Methods, directory: o.Directory, require: o.Require, tier: o.DefaultTier, bits: cmp.Or(o.IPv6Prefix, 64),
 		headers: trustedHeaders{
 			user: p.header("UserHeader", o.UserHeader), tenant: p.header("TenantHeader", o.TenantHeader),
 			tier: p.header("TierHeader", o.TierHeader),
 		},
 		keys: newKeyChecker(&o, &p), proxies: newProxies(&o, &p),
-	}
+	}}
 	if r.bits < 32 || r.bits > 128 {
 		p.add("IPv6Prefix", r.bits, "32 to 128")
 	}
@@ -290,10 +294,7 @@ func (r *Resolver) SetLists(l Lists) { r.lists.Store(&l) }
 // With returns the same resolver with other lists. All else is shared: closing one
 // closes both.
 func (r *Resolver) With(l Lists) *Resolver {
-	other := &Resolver{
-		methods: r.methods, directory: r.directory, require: r.require, tier: r.tier, keys: r.keys, tokens: r.tokens, jwks: r.jwks,
-		headers: r.headers, proxies: r.proxies, bits: r.bits,
-	}
+	other := &Resolver{settings: r.settings}
 	other.SetLists(l)
 	return other
 }

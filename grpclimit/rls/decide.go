@@ -298,7 +298,8 @@ func (w *work) makeRoom() { w.ds = slices.Grow(w.ds[:0], len(w.asks))[:len(w.ask
 func (s *Service) ask(w *work, i int, cost int64) {
 	w.asks, w.of = append(w.asks, s.limitAsk(w, i, cost)), append(w.of, i)
 	if it := &w.items[i]; it.limit.Penalty != nil {
-		w.asks, w.of = append(w.asks, s.penaltyAsk(w, i, min(cost, 1))), append(w.of, i)
+		ask := stint.Ask{Key: w.key(it), Penalty: it.limit.Penalty, Cost: min(cost, 1), Policy: &s.policy}
+		w.asks, w.of = append(w.asks, ask), append(w.of, i)
 	}
 }
 
@@ -306,12 +307,6 @@ func (s *Service) ask(w *work, i int, cost int64) {
 func (s *Service) limitAsk(w *work, i int, cost int64) stint.Ask {
 	it := &w.items[i]
 	return stint.Ask{Key: w.key(it), Limit: it.limit.Limit, Plan: it.limit.Plan, Cost: cost, Policy: &s.policy}
-}
-
-// penaltyAsk returns the ask for an item's penalty.
-func (s *Service) penaltyAsk(w *work, i int, cost int64) stint.Ask {
-	it := &w.items[i]
-	return stint.Ask{Key: w.key(it), Penalty: it.limit.Penalty, Cost: cost, Policy: &s.policy}
 }
 
 // fold merges the asks of equal descriptors into one for all their hits, if there are

@@ -39,25 +39,25 @@ func (s *Service) Handler() http.Handler {
 
 func (s *Service) serveJSON(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err != nil {
-		var large *http.MaxBytesError
-		if errors.As(err, &large) {
-			writeError(w, http.StatusRequestEntityTooLarge, status.Newf(codes.ResourceExhausted, "the body has more than %d bytes", int64(maxBody)))
-		} else {
-			writeError(w, http.StatusBadRequest, status.New(codes.InvalidArgument, "the body could not be read"))
-		}
-		return
-	}
-	if bytes.Count(body, []byte("{")) > maxObjects {
-		writeError(w, http.StatusBadRequest, status.Newf(codes.InvalidArgument, "the body has more than %d objects", maxObjects))
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		writeError(w, http.StatusRequestEntityTooLarge, status.Newf(codes.ResourceExhausted, "the body has more than %d bytes", int64(maxBody)))
 		return
 	}
 	var q rlsv3.RateLimitRequest
-	if err := protojson.Unmarshal(body, &q); err != nil {
-		writeError(w, http.StatusBadRequest, status.New(codes.InvalidArgument, err.Error()))
-		return
+	switch {
+	case err != nil:
+		err = status.Error(codes.InvalidArgument, "the body could not be read")
+	case bytes.Count(body, []byte("{")) > maxObjects:
+		err = status.Errorf(codes.InvalidArgument, "the body has more than %d objects", maxObjects)
+	default:
+		if err = protojson.Unmarshal(body, &q); err != nil {
+			err = status.Error(codes.InvalidArgument, err.Error())
+		}
 	}
-	a, err := s.ShouldRateLimit(r.Context(), &q)
+	var a *rlsv3.RateLimitResponse
+	if err == nil {
+		a, err = s.ShouldRateLimit(r.Context(), &q)
+	}
 	if err != nil {
 		fail(w, err)
 		return
