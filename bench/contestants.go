@@ -233,25 +233,18 @@ func kinds() []kind {
 	hour := stint.Every(window)
 	// So long that no window ends in a cell, which would admit another unit.
 	long := stint.Every(30 * 24 * time.Hour)
-	return []kind{
+	list := []kind{
 		{reference, stint.Limit{Max: most, Window: hour}, stint.Limit{Max: 1, Window: long}},
 		// Windows so short that the previous one is hardly ever empty, so that its share is
 		// computed nearly every time.
 		{reference + " of 1ms", stint.Limit{Max: most, Window: stint.Every(time.Millisecond)}, stint.Limit{}},
-		{
-			"stint fixed_window",
-			stint.Limit{Algorithm: stint.FixedWindow, Max: most, Window: hour},
-			stint.Limit{Algorithm: stint.FixedWindow, Max: 1, Window: long},
-		},
-		{
-			"stint token_bucket",
-			stint.Limit{Algorithm: stint.TokenBucket, Max: most, Window: hour},
-			stint.Limit{Algorithm: stint.TokenBucket, Max: 1, Window: long},
-		},
-		{
-			"stint leaky_bucket",
-			stint.Limit{Algorithm: stint.LeakyBucket, Max: most, Window: hour, Burst: most},
-			stint.Limit{Algorithm: stint.LeakyBucket, Max: 1, Window: long},
-		},
 	}
+	for _, a := range []stint.Algorithm{stint.FixedWindow, stint.TokenBucket, stint.LeakyBucket} {
+		admit := stint.Limit{Algorithm: a, Max: most, Window: hour}
+		if a == stint.LeakyBucket {
+			admit.Burst = most
+		}
+		list = append(list, kind{"stint " + a.String(), admit, stint.Limit{Algorithm: a, Max: 1, Window: long}})
+	}
+	return list
 }

@@ -276,12 +276,6 @@ func printServices(out io.Writer, list []service, results []envoyResult) {
 		}
 		return r
 	}
-	atMost := func(x float64) string {
-		if x == 0 {
-			return ""
-		}
-		return fmt.Sprintf("%.2f", x)
-	}
 	t := table{{"", "CPU µs", "", "×empty", "at most", "×theirs", "at most", "Redis µs", "×theirs", "at most", "p50 µs", "p99 µs", "×theirs", "below", "calls/s"}}
 	for i, v := range list {
 		r, empty, theirs := results[i], find(emptyEnvoy, v.descriptors), find(theirEnvoy, v.descriptors)

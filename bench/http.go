@@ -417,11 +417,8 @@ func printDoors(out io.Writer, list []door, results []doorResult) {
 	}
 	t := table{{"", "CPU µs", "", "×base", "at most", "µs/decision", "requests/s", ""}}
 	for i, d := range list {
-		r, target := results[i], ""
-		if d.target > 0 {
-			target = fmt.Sprintf("%.2f", d.target)
-		}
-		t.row(d.name, micros(r.cpu), spread(r.cpu), ratio(r.cpu, base[d.base]), target,
+		r := results[i]
+		t.row(d.name, micros(r.cpu), spread(r.cpu), ratio(r.cpu, base[d.base]), atMost(d.target),
 			fmt.Sprintf("%.1f", r.cpu.median()/1000/float64(d.decisions)), thousands(int(r.perSecond.median())), spread(r.perSecond))
 	}
 	t.print(out, fmt.Sprintf("Doors: processor time of the server for a request, HTTP/1.1, %d connections (×base: those to the API × an empty handler, the others × ReverseProxy)",

@@ -135,6 +135,14 @@ func ratio(s, base samples) string {
 	return fmt.Sprintf("%.2f", of.median())
 }
 
+// atMost writes a target, or nothing if there is none.
+func atMost(target float64) string {
+	if target == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.2f", target)
+}
+
 // version returns the module's version as built, after a space.
 func version(module string) string {
 	info, ok := debug.ReadBuildInfo()

@@ -24,12 +24,9 @@ type Hit struct {
 	place int32 // of the entry among all entries, by priority, specificity and name
 }
 
-// Match appends the rules that apply to the request to dst, by priority and name:
-// all that match, but of each group only the best, by priority, by how specific it
-// is, and by name. The log_only rules of a group compete only with each other. The
-// order of rules in a file does not matter.
-//
-// A rule does not match a request that lacks something the rule counts by.
+// Match appends the rules that apply to the request to dst, by priority and name: all that
+// match, except that only the best rule of each group applies, as the package documentation
+// says.
 //
 // Servers disagree on the meaning of an escaped slash, a backslash or a semicolon in a
 // path. With such a path, the rules for every reading apply; an allow rule does only if

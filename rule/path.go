@@ -332,21 +332,15 @@ const (
 
 // unescape returns the byte that an escape at the start of s stands for.
 func unescape(s string) (c byte, ok bool) {
-	if len(s) < 3 || s[0] != '%' || !isHex(s[1]) || !isHex(s[2]) {
+	if len(s) < 3 || s[0] != '%' {
 		return 0, false
 	}
-	return unhex(s[1])<<4 | unhex(s[2]), true
+	n, err := strconv.ParseUint(s[1:3], 16, 8)
+	return byte(n), err == nil
 }
 
 func isHex(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
-}
-
-func unhex(c byte) byte {
-	if c <= '9' {
-		return c - '0'
-	}
-	return c&7 + 9
 }
 
 // appendEscaped appends a byte that was escaped. It stays escaped if it would mean

@@ -31,25 +31,20 @@ func (r *Rule) Sentence() string {
 	if !r.enabled() {
 		all = slices.Insert(all, 0, "disabled")
 	}
-	var b strings.Builder
+	var sentences []string
 	for _, text := range append(all, r.sayGroup()) {
 		if text == "" {
 			continue
 		}
-		if b.Len() > 0 {
-			b.WriteByte(' ')
+		if c := text[0]; 'a' <= c && c <= 'z' {
+			text = strings.ToUpper(text[:1]) + text[1:]
 		}
-		first := text[0]
-		if 'a' <= first && first <= 'z' {
-			first -= 'a' - 'A'
-		}
-		b.WriteByte(first)
-		b.WriteString(text[1:])
 		if !strings.HasSuffix(text, `."`) {
-			b.WriteByte('.')
+			text += "."
 		}
+		sentences = append(sentences, text)
 	}
-	return b.String()
+	return strings.Join(sentences, " ")
 }
 
 // failures says what happens when the store fails, if it is not the default.

@@ -254,13 +254,12 @@ func (c *compiler) limit(path string, d *Descriptor) *Limit {
 		c.names[c.tree][r.Name] = true
 	}
 	if r.Unlimited {
-		for _, f := range []struct {
-			name  string
-			given bool
-		}{{"unit", r.Unit != ""}, {"window", r.Window != ""}, {"algorithm", r.Algorithm != ""}, {"burst", r.Burst != 0}, {"penalty", r.Penalty != ""}} {
-			if f.given {
-				c.problem(path+"."+f.name, "an unlimited rate_limit has none", "remove it, or unlimited")
-			}
+		fields := r.extensions()
+		if r.Unit != "" {
+			fields = append([]string{"unit"}, fields...)
+		}
+		for _, name := range fields {
+			c.problem(path+"."+name, "an unlimited rate_limit has none", "remove it, or unlimited")
 		}
 		return l
 	}

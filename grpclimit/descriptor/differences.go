@@ -69,13 +69,8 @@ func (c *compiler) differDescriptor(path string, n *node, d *Descriptor) {
 }
 
 func (c *compiler) differLimit(path string, r *RateLimit) {
-	for _, f := range []struct {
-		name  string
-		given bool
-	}{{"window", r.Window != ""}, {"algorithm", r.Algorithm != ""}, {"burst", r.Burst != 0}, {"penalty", r.Penalty != ""}} {
-		if f.given {
-			c.differ(path+"."+f.name, "envoyproxy/ratelimit does not support this field")
-		}
+	for _, name := range r.extensions() {
+		c.differ(path+"."+name, "envoyproxy/ratelimit does not support this field")
 	}
 	if c.o.FixedMonths {
 		return
@@ -89,6 +84,16 @@ func (c *compiler) differLimit(path string, r *RateLimit) {
 			c.differ(path+".unit", "a "+words[u]+" is a calendar period in UTC; in envoyproxy/ratelimit it is "+there)
 		}
 	}
+}
+
+// extensions returns the names of the fields in use that envoyproxy/ratelimit does not have.
+func (r *RateLimit) extensions() (names []string) {
+	for i, used := range []bool{r.Window != "", r.Algorithm != "", r.Burst != 0, r.Penalty != ""} {
+		if used {
+			names = append(names, []string{"window", "algorithm", "burst", "penalty"}[i])
+		}
+	}
+	return names
 }
 
 // differWhole adds the differences that depend on the whole configuration.
