@@ -1,6 +1,8 @@
 package httplimit
 
 import (
+	"bytes"
+	_ "embed" // for openAPI
 	"errors"
 	"io"
 	"maps"
@@ -68,6 +70,16 @@ func API(o APIOptions) (http.Handler, error) {
 	}, nil
 }
 
+// openAPI describes the decision API.
+//
+//go:embed openapi.json
+var openAPI []byte
+
+func serveOpenAPI(w http.ResponseWriter, _ *http.Request) {
+	w.Header()["Content-Type"] = typeJSON
+	_, _ = w.Write(openAPI) // the caller may be gone
+}
+
 type api struct {
 	APIOptions
 	slow atomic.Bool // decisions of the last batch were slow, as over a network
@@ -123,15 +135,16 @@ func (a *api) failed(w http.ResponseWriter, r *http.Request, err error) {
 // scratch is memory for a call: what it reads, what it writes, and its requests. It is
 // used again by later calls.
 type scratch struct {
-	in, out []byte
-	checks  []check
+	in     bytes.Buffer
+	out    []byte
+	checks []check
 }
 
-var scratches = sync.Pool{New: func() any { return &scratch{in: make([]byte, 0, 1<<10), out: make([]byte, 0, 1<<10)} }}
+var scratches = sync.Pool{New: func() any { return &scratch{out: make([]byte, 0, 1<<10)} }}
 
 func (b *scratch) release() {
 	const maxBytes, maxChecks, maxLimits = 64 << 10, 256, 32 // larger ones are not kept
-	if cap(b.in) > maxBytes || cap(b.out) > maxBytes || cap(b.checks) > maxChecks {
+	if b.in.Cap() > maxBytes || cap(b.out) > maxBytes || cap(b.checks) > maxChecks {
 		return
 	}
 	for i := range b.checks {
@@ -143,7 +156,8 @@ func (b *scratch) release() {
 		clear(limits)
 		*c = check{verdict: engine.Verdict{Limits: limits[:0]}}
 	}
-	*b = scratch{in: b.in[:0], out: b.out[:0], checks: b.checks[:0]}
+	b.in.Reset()
+	b.out, b.checks = b.out[:0], b.checks[:0]
 	scratches.Put(b)
 }
 
@@ -170,27 +184,23 @@ func (b *scratch) read(w http.ResponseWriter, r *http.Request, limit int) bool {
 			return false
 		}
 	}
-	for {
-		if len(b.in) == cap(b.in) {
-			b.in = slices.Grow(b.in, len(b.in)+1)
-		}
-		n, err := r.Body.Read(b.in[len(b.in):cap(b.in)])
-		b.in = b.in[:len(b.in)+n]
-		switch {
-		case len(b.in) > limit || r.ContentLength > int64(limit):
-			Problem{
-				Status: http.StatusRequestEntityTooLarge,
-				Detail: "body: want at most " + strconv.Itoa(limit) + " bytes",
-			}.Write(w, r)
-			return false
-		case errors.Is(err, io.EOF):
-			_ = r.Body.Close() // or the server tries to read more of it
-			return true
-		case err != nil:
-			badRequest(w, r, &inputError{"body", "could not be read to its end"})
-			return false
-		}
+	size, err := r.ContentLength, error(nil)
+	if size <= int64(limit) {
+		size, err = b.in.ReadFrom(io.LimitReader(r.Body, int64(limit)+1))
 	}
+	switch {
+	case size > int64(limit):
+		Problem{
+			Status: http.StatusRequestEntityTooLarge,
+			Detail: "body: want at most " + strconv.Itoa(limit) + " bytes",
+		}.Write(w, r)
+		return false
+	case err != nil:
+		badRequest(w, r, &inputError{"body", "could not be read to its end"})
+		return false
+	}
+	_ = r.Body.Close() // or the server tries to read more of it
+	return true
 }
 
 func (b *scratch) write(w http.ResponseWriter) {
@@ -292,7 +302,7 @@ func (a *api) take(w http.ResponseWriter, r *http.Request) {
 	if !b.read(w, r, maxBody) {
 		return
 	}
-	s := scanner{data: b.in}
+	s := scanner{data: b.in.Bytes()}
 	var asks []stint.Ask
 	if err := s.document(func() (err *inputError) { asks, err = s.asks(); return err }); err != nil {
 		badRequest(w, r, err)

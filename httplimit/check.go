@@ -148,7 +148,7 @@ func (a *api) check(w http.ResponseWriter, r *http.Request) {
 	if !b.read(w, r, maxBody) {
 		return
 	}
-	s, c := scanner{data: b.in}, b.add()
+	s, c := scanner{data: b.in.Bytes()}, b.add()
 	if err := s.document(func() *inputError { return s.check(c) }); err != nil {
 		badRequest(w, r, err)
 		return
@@ -170,7 +170,7 @@ func (a *api) batch(w http.ResponseWriter, r *http.Request) {
 	if !b.read(w, r, maxBatch) {
 		return
 	}
-	s := scanner{data: b.in}
+	s := scanner{data: b.in.Bytes()}
 	err := s.document(func() *inputError {
 		return s.object([]string{"requests"}, func(int) *inputError {
 			return s.array(maxRequests, func() *inputError { return s.check(b.add()) })

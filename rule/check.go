@@ -1,6 +1,7 @@
 package rule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -228,6 +229,14 @@ func (a Action) known() bool { return a == "" || slices.Contains(actions, string
 
 // counts reports whether the rule has counters.
 func (r *Rule) counts() bool { return r.Action != Block && r.Action != Allow }
+
+// status returns the HTTP status of requests that do not pass.
+func (r *Rule) status() int {
+	if r.Action == Block {
+		return cmp.Or(r.Response.Status, 403)
+	}
+	return cmp.Or(r.Response.Status, 429)
+}
 
 // enabled reports whether the rule is in use.
 func (r *Rule) enabled() bool { return r.Enabled == nil || *r.Enabled }

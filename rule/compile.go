@@ -200,7 +200,7 @@ func compile(c *Compiled, r *checked, shared map[string]*conditions) {
 		Priority:  r.Priority,
 		Group:     r.Group,
 		OnFailure: cmp.Or(r.OnStoreFailure, Local),
-		Status:    r.Response.Status,
+		Status:    r.status(),
 		Message:   r.Response.Message,
 		match:     r.Match.clone(),
 		cost:      r.Cost,
@@ -210,12 +210,6 @@ func compile(c *Compiled, r *checked, shared map[string]*conditions) {
 	if c.conditions = shared[key]; c.conditions == nil {
 		c.conditions = newConditions(c.match, r.CountBy)
 		shared[key] = c.conditions
-	}
-	if c.Status == 0 {
-		c.Status = 429
-		if c.Action == Block {
-			c.Status = 403
-		}
 	}
 	if p := r.Penalty; p != nil {
 		c.Penalty = &stint.Penalty{
@@ -229,12 +223,12 @@ func compile(c *Compiled, r *checked, shared map[string]*conditions) {
 	for i, l := range r.Limits {
 		c.limits[i] = limit{name: l.Name, value: r.values[i]}
 	}
-	c.entries = make([]*entry, 0, max(len(r.patterns), 1))
-	for _, p := range r.patterns {
-		c.entries = append(c.entries, c.under(p))
+	patterns := r.patterns
+	if len(patterns) == 0 {
+		patterns = []pattern{{}}
 	}
-	if len(r.patterns) == 0 {
-		c.entries = append(c.entries, c.under(pattern{}))
+	for _, p := range patterns {
+		c.entries = append(c.entries, c.under(p))
 	}
 	slices.SortFunc(c.entries, compareEntries)
 }

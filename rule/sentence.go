@@ -125,11 +125,7 @@ func (r *Rule) sayOver() string {
 
 // response says what a client gets whose request does not pass.
 func (r *Rule) response() string {
-	status := 429
-	if r.Action == Block {
-		status = 403
-	}
-	text := " with " + strconv.Itoa(cmp.Or(r.Response.Status, status))
+	text := " with " + strconv.Itoa(r.status())
 	if r.Response.Message != "" {
 		text += " and the message " + strict.Quote(r.Response.Message)
 	}
