@@ -3,7 +3,8 @@ package identity
 import (
 	"net/netip"
 	"strings"
-	"time"
+
+	"github.com/stintdev/stint/internal/kit/network"
 )
 
 const (
@@ -13,7 +14,7 @@ const (
 
 // proxies finds the client's address.
 type proxies struct {
-	trusted networks
+	trusted network.Table[struct{}]
 	depth   int // 0 if trusted networks are set
 	header  string
 	last    func(list string) int               // where the last element begins, less one
@@ -39,8 +40,9 @@ func newProxies(o *Options, p *problems) *proxies {
 	if x.depth > 0 && len(o.TrustedProxies) > 0 {
 		p.add("TrustedDepth", x.depth, "either a depth or trusted proxies")
 	}
+	trusted := map[netip.Prefix]struct{}{}
 	for _, t := range o.TrustedProxies {
-		want := checkNetwork(t)
+		want := network.Check(t)
 		if want == "" && t.Bits() == 0 {
 			want = "the networks of the proxies: anyone could name any address"
 		}
@@ -48,14 +50,13 @@ func newProxies(o *Options, p *problems) *proxies {
 			p.add("TrustedProxies", t, want)
 			continue
 		}
-		x.trusted.add(t, &Entry{})
+		trusted[t] = struct{}{}
 	}
+	x.trusted = network.NewTable(trusted)
 	return x
 }
 
-func (x *proxies) trusts(a netip.Addr) bool {
-	return x.trusted.find(a, time.Time{}) != nil
-}
+func (x *proxies) trusts(a netip.Addr) bool { return x.trusted.Smallest(a) != nil }
 
 // client returns the address of the client, and whether the peer is trusted. The walk
 // begins at the peer and goes left as long as the writer of an address is trusted. An

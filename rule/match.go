@@ -7,6 +7,8 @@ import (
 	"net/textproto"
 	"slices"
 	"strings"
+
+	"github.com/stintdev/stint/internal/kit/network"
 )
 
 // Hit is a rule that applies to a request.
@@ -156,7 +158,7 @@ type bucket struct {
 
 // index finds entries by one of their conditions.
 type index struct {
-	networks networks
+	networks network.Table[[]candidate]
 	tiers    map[string][]candidate
 	headers  []*header
 }
@@ -203,7 +205,7 @@ func (b *bucket) sort() {
 			b.list = append(b.list, e)
 		}
 	}
-	b.more.networks = newNetworks(inside)
+	b.more.networks = network.NewTable(inside)
 }
 
 // in returns the conditions in shared that equal these, and adds these if there are none.
@@ -237,8 +239,8 @@ func (b *bucket) collect(dst []Hit, a *Attrs) []Hit {
 }
 
 func (x *index) collect(dst []Hit, a *Attrs) []Hit {
-	for n := x.networks.smallest(a.IP); n != nil; n = n.outer {
-		dst = appendMet(dst, n.entries, a)
+	for n := x.networks.Smallest(a.IP); n != nil; n = n.Outer {
+		dst = appendMet(dst, n.Value, a)
 	}
 	dst = appendMet(dst, x.tiers[a.Tier], a)
 	for _, h := range x.headers {
@@ -272,7 +274,7 @@ func appendMet(dst []Hit, candidates []candidate, a *Attrs) []Hit {
 type conditions struct {
 	methods, tiers []string
 	ranges         []netip.Prefix
-	networks       networks // of the ranges
+	networks       network.Table[struct{}] // of the ranges
 	headers        []wanted
 	// dims are what is counted by, in the order of keys: if headers are not trusted, and
 	// if they are.
@@ -284,13 +286,13 @@ type wanted struct{ name, value string }
 
 func newConditions(m Match, by []Dimension) *conditions {
 	c := &conditions{methods: m.Methods, tiers: m.Tiers, dims: dimsOf(by)}
-	ranges := map[netip.Prefix][]candidate{}
+	ranges := map[netip.Prefix]struct{}{}
 	for _, text := range m.IPRanges {
-		p, _ := parseNetwork(text)
+		p, _ := network.Parse(text)
 		c.ranges = append(c.ranges, p)
-		ranges[p] = nil
+		ranges[p] = struct{}{}
 	}
-	c.networks = newNetworks(ranges)
+	c.networks = network.NewTable(ranges)
 	for name, value := range m.Headers {
 		c.headers = append(c.headers, wanted{textproto.CanonicalMIMEHeaderKey(name), value})
 	}
@@ -312,7 +314,7 @@ func (c *conditions) takesTier(a *Attrs) bool {
 }
 
 func (c *conditions) takesAddress(a *Attrs) bool {
-	return len(c.ranges) == 0 || c.networks.smallest(a.IP) != nil
+	return len(c.ranges) == 0 || c.networks.Smallest(a.IP) != nil
 }
 
 // lacksHeader returns the first header that the request lacks, or nil.
