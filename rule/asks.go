@@ -144,14 +144,10 @@ func (r *Compiled) valueOf(l *limit, a *Attrs, tier Values) (value stint.Limit, 
 	if a.KeyLimits == nil && a.UserLimits == nil && tier == nil {
 		return l.value, fromRule
 	}
-	if v, ok := a.KeyLimits[l.name]; ok {
-		return heldWithin(v, r.longestDelay()), fromKey
-	}
-	if v, ok := a.UserLimits[l.name]; ok {
-		return heldWithin(v, r.longestDelay()), fromUser
-	}
-	if v, ok := tier[l.name]; ok {
-		return heldWithin(v, r.longestDelay()), fromTier
+	for i, values := range [...]Values{a.KeyLimits, a.UserLimits, tier} {
+		if v, ok := values[l.name]; ok {
+			return heldWithin(v, r.longestDelay()), [...]string{fromKey, fromUser, fromTier}[i]
+		}
 	}
 	return l.value, fromRule
 }

@@ -15,9 +15,9 @@ import (
 
 func (c *checker) checkMatch(r *checked) {
 	c.checkList("match.paths", r.Match.Paths, func(i int, text string) string {
-		p, err := parsePattern(text)
-		if err != nil {
-			c.refuseAs(strict.Item("match.paths", i), "path", invalid(err), "")
+		p, want := parsePattern(text)
+		if want != "" {
+			c.Refuse(strict.Item("match.paths", i), text, want, "")
 			return ""
 		}
 		r.patterns = append(r.patterns, p)

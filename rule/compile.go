@@ -159,7 +159,7 @@ func rivalsOf(group string, a Action) rivals { return rivals{group, a == LogOnly
 // of one rule by their paths.
 func compareEntries(a, b *entry) int {
 	x, y := a.rule, b.rule
-	if c := cmp.Or(cmp.Compare(x.Priority, y.Priority), -compareBools(len(x.match.Paths) > 0, len(y.match.Paths) > 0)); c != 0 {
+	if c := cmp.Or(cmp.Compare(x.Priority, y.Priority), cmp.Compare(min(len(y.match.Paths), 1), min(len(x.match.Paths), 1))); c != 0 {
 		return c
 	}
 	if c := a.path.compare(b.path); c != 0 {

@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/stintdev/stint"
 )
 
 // maxPattern is how many bytes a path of a rule may have.
@@ -29,26 +27,25 @@ type segment struct {
 	wild bool
 }
 
-// parsePattern parses a path of a rule. The error is a [*stint.InvalidError].
-func parsePattern(text string) (pattern, error) {
-	refuse := func(want string) error { return &stint.InvalidError{Field: "path", Value: text, Want: want} }
+// parsePattern parses a path of a rule, or says what would be right.
+func parsePattern(text string) (p pattern, want string) {
 	switch {
 	case !strings.HasPrefix(text, "/"):
-		return pattern{}, refuse("a slash first, as in /api/users")
+		return p, "a slash first, as in /api/users"
 	case len(text) > maxPattern:
-		return pattern{}, refuse("at most " + strconv.Itoa(maxPattern) + " bytes")
+		return p, "at most " + strconv.Itoa(maxPattern) + " bytes"
 	case !utf8.ValidString(text):
-		return pattern{}, refuse("valid UTF-8, or bytes as escapes such as %FF")
+		return p, "valid UTF-8, or bytes as escapes such as %FF"
 	case strings.ContainsAny(text, "?#"):
-		return pattern{}, refuse("no ? or #: rules do not look at queries and fragments; %3F and %23 are the characters")
+		return p, "no ? or #: rules do not look at queries and fragments; %3F and %23 are the characters"
 	}
 	if text == "/" {
-		return pattern{text: text}, nil
+		return pattern{text: text}, ""
 	}
-	p := pattern{text: strings.TrimSuffix(text, "/")}
+	p = pattern{text: strings.TrimSuffix(text, "/")}
 	for left := p.text; left != ""; {
 		if p.rest {
-			return pattern{}, refuse("** only at the end; * is any one segment")
+			return p, "** only at the end; * is any one segment"
 		}
 		part, after := cutSegment(left)
 		clean := CleanPath(left[:1+len(part)])[1:]
@@ -61,18 +58,18 @@ func parsePattern(text string) (pattern, error) {
 			p.segments = append(p.segments, segment{wild: true})
 			continue
 		case strings.ContainsAny(part, "*{}"):
-			return pattern{}, refuse("*, ** and {name} only as whole segments, as in /files/*; %2A, %7B and %7D are the characters")
+			return p, "*, ** and {name} only as whole segments, as in /files/*; %2A, %7B and %7D are the characters"
 		case part == "":
-			return pattern{}, refuse("no empty segments: requests for //x are requests for /x")
+			return p, "no empty segments: requests for //x are requests for /x"
 		case clean == "":
-			return pattern{}, refuse("no . or .. segments: requests have theirs resolved")
+			return p, "no . or .. segments: requests have theirs resolved"
 		case !validEscapes(part):
-			return pattern{}, refuse("two hexadecimal digits after each %; %25 is the character")
+			return p, "two hexadecimal digits after each %; %25 is the character"
 		}
 		p.segments = append(p.segments, segment{text: clean})
 		p.literals++
 	}
-	return p, nil
+	return p, ""
 }
 
 // isParam reports whether a segment is a {name}.
@@ -98,22 +95,18 @@ func (p pattern) exact() bool { return !p.rest && p.literals == len(p.segments) 
 // then those with more literal segments, then with more segments, and ** last.
 func (p pattern) compare(q pattern) int {
 	return cmp.Or(
-		-compareBools(p.exact(), q.exact()),
-		-cmp.Compare(p.literals, q.literals),
-		-cmp.Compare(len(p.segments), len(q.segments)),
-		compareBools(p.rest, q.rest),
+		cmp.Compare(number(q.exact()), number(p.exact())),
+		cmp.Compare(q.literals, p.literals),
+		cmp.Compare(len(q.segments), len(p.segments)),
+		cmp.Compare(number(p.rest), number(q.rest)),
 	)
 }
 
-func compareBools(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	default:
+func number(b bool) int {
+	if b {
 		return 1
 	}
+	return 0
 }
 
 // matches reports whether a clean path matches the pattern.
