@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"bytes"
 	"context"
 	"net/http"
 	"net/netip"
@@ -73,18 +74,8 @@ func (s *scanner) method() (string, *inputError) {
 		return "", err
 	}
 	const longest = 32
-	for _, c := range text {
-		if (c < 'A' || c > 'Z') && c != '-' && c != '_' {
-			text = nil
-		}
-	}
-	if len(text) == 0 || len(text) > longest {
+	if len(text) == 0 || len(text) > longest || len(bytes.Trim(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")) > 0 {
 		return "", s.wrong(start, "a method in upper case, such as GET")
-	}
-	for _, m := range [...]string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete} {
-		if string(text) == m {
-			return m, nil
-		}
 	}
 	return string(text), nil
 }

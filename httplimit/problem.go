@@ -29,23 +29,18 @@ type Problem struct {
 	DecisionID string
 }
 
-const problemTypes = "https://iana.org/assignments/http-problem-types#"
+const registry = "https://iana.org/assignments/http-problem-types#"
+
+var problemTypes = map[engine.Outcome]struct{ uri, title string }{
+	engine.Denied:      {registry + "quota-exceeded", "Request cannot be satisfied as assigned quota has been exceeded"},
+	engine.Banned:      {registry + "abnormal-usage-detected", "Request cannot be satisfied due to abnormal request pattern detected"},
+	engine.Unavailable: {registry + "temporary-reduced-capacity", "Request cannot be satisfied due to temporary server capacity constraints"},
+}
 
 // ProblemOf returns the problem of a request that was denied.
 func ProblemOf(v *engine.Verdict) Problem {
 	p := Problem{Status: v.Status, Detail: reason(v), DecisionID: v.ID.String()}
-	switch v.Outcome {
-	case engine.Denied:
-		p.Type = problemTypes + "quota-exceeded"
-		p.Title = "Request cannot be satisfied as assigned quota has been exceeded"
-	case engine.Banned:
-		p.Type = problemTypes + "abnormal-usage-detected"
-		p.Title = "Request cannot be satisfied due to abnormal request pattern detected"
-	case engine.Unavailable:
-		p.Type = problemTypes + "temporary-reduced-capacity"
-		p.Title = "Request cannot be satisfied due to temporary server capacity constraints"
-	default:
-	}
+	p.Type, p.Title = problemTypes[v.Outcome].uri, problemTypes[v.Outcome].title
 	if wait, ok := field.RetryAfter(v); ok {
 		p.RetryAfter = wait
 	} else if v.RetryAfter == stint.Never {

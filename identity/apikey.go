@@ -232,22 +232,19 @@ func validPrefix(p string) bool {
 
 // alphanumeric is a faster consists for base62.
 func alphanumeric(s string) bool {
-	other := byte(0)
 	for i := range len(s) {
-		other |= notBase62[s[i]]
-	}
-	return other == 0
-}
-
-// notBase62 is 0 for the bytes of base62. A table needs no branches, which would be
-// mispredicted for random bytes.
-var notBase62 = func() (other [256]byte) {
-	for c := range other {
-		if strings.IndexByte(base62, byte(c)) < 0 {
-			other[c] = 1
+		if !isBase62[s[i]] {
+			return false
 		}
 	}
-	return other
+	return true
+}
+
+var isBase62 = func() (is [256]bool) {
+	for _, c := range base62 {
+		is[c] = true
+	}
+	return is
 }()
 
 // bearer returns the request's bearer token, and "" if it has none. Two lines are

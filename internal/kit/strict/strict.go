@@ -17,6 +17,7 @@ package strict
 
 import (
 	"cmp"
+	"fmt"
 	"reflect"
 	"slices"
 	"strconv"
@@ -52,24 +53,21 @@ type Problem struct {
 //
 //	stint.toml:12:5: rules[3].actoin: unknown field; did you mean "action"?
 func (p Problem) String() string {
-	var b strings.Builder
-	if p.File != "" {
-		b.WriteString(p.File + ":")
-	}
-	if p.Line > 0 {
-		b.WriteString(strconv.Itoa(p.Line) + ":" + strconv.Itoa(p.Column) + ":")
-	}
-	if b.Len() > 0 {
-		b.WriteByte(' ')
-	}
+	text := p.Message
 	if p.Path != "" {
-		b.WriteString(p.Path + ": ")
+		text = p.Path + ": " + text
 	}
-	b.WriteString(p.Message)
 	if p.Hint != "" {
-		b.WriteString("; " + p.Hint)
+		text += "; " + p.Hint
 	}
-	return b.String()
+	place := p.File
+	if p.Line > 0 {
+		place = strings.TrimPrefix(fmt.Sprintf("%s:%d:%d", place, p.Line, p.Column), ":")
+	}
+	if place != "" {
+		text = place + ": " + text
+	}
+	return text
 }
 
 // Error implements error.
