@@ -105,12 +105,10 @@ type Client struct {
 
 // New returns a client. It connects in Run.
 func New(o Options) (*Client, error) {
-	o.NodeID = cmp.Or(o.NodeID, "default")
-	o.MaxMessage = cmp.Or(o.MaxMessage, 16<<20)
+	o.NodeID, o.MaxMessage = cmp.Or(o.NodeID, "default"), cmp.Or(o.MaxMessage, 16<<20)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	o.MinPause = cmp.Or(o.MinPause, time.Second)
+	o.MinPause, o.Ping = cmp.Or(o.MinPause, time.Second), cmp.Or(o.Ping, 5*time.Minute)
 	o.MaxPause = cmp.Or(o.MaxPause, max(30*time.Second, o.MinPause))
-	o.Ping = cmp.Or(o.Ping, 5*time.Minute)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
