@@ -25,30 +25,28 @@ import (
 // decide asks for one unit of the i-th key and reports whether it was admitted.
 type decide func(i int) bool
 
-// contestant is a limiter with a counter for each key. It is called by the
-// cheapest way it offers to decide about a key and charge it; how much more
-// that tells than yes or no (what is left, when to retry) is its own business.
+// contestant is a limiter with a counter for each key. It is called in the cheapest way to
+// decide about a key and charge it, whether or not that also returns what remains and when to
+// retry.
 type contestant struct {
 	name   string
 	module string // whose version is printed, if any
 	open   func(keys) decide
 }
 
-// The contestants to which the others are compared.
+// The contestants that the others are compared with.
 const (
 	reference = "stint sliding_window"
 	rival     = "go-limiter"
 )
 
-// Every contestant allows this much for each key, which is never reached. The
-// window outlasts every cell, so what is measured is a decision on a counter
-// that is live; the fill before has made all counters.
+// Every contestant allows this many units for each key, which is never reached. The window is
+// longer than every cell, so all decisions are about live counters, which were made before.
 const (
 	most   = 1e9
 	window = time.Hour
 )
 
-// ctx is for the signatures: nothing here waits.
 var ctx = context.Background()
 
 func contestants() []contestant {
@@ -80,8 +78,8 @@ func newStore(o memstore.Options) *memstore.Store {
 	return must(memstore.New(o))
 }
 
-// openStint makes each ask where it is needed, as a caller does that has a key in hand. The store
-// does not keep it, and is called by its type, so both the ask and the answer stay on the stack.
+// openStint makes an ask for each decision, like a caller that has a key. The store does not
+// keep it, and is called by its type, so both ask and decision stay on the stack.
 func openStint(k keys, l stint.Limit) decide {
 	l.Max = most
 	if l.Window == (stint.Window{}) {
@@ -95,7 +93,7 @@ func openStint(k keys, l stint.Limit) decide {
 	}
 }
 
-// openLimiter is what a program without rules pays: its subject is checked, and its store asked
+// openLimiter is for programs without rules: the subject is checked, and the store is called
 // through an interface.
 func openLimiter(k keys) decide {
 	l := must(stint.New(newStore(memstore.Options{}), stint.Options{Limit: stint.Limit{Max: most, Window: stint.Every(window)}}))
@@ -105,8 +103,8 @@ func openLimiter(k keys) decide {
 	}
 }
 
-// openAway is what a decision costs while Redis is out of reach: the breaker is
-// open, and the node decides by itself.
+// openAway shows what a decision costs while Redis cannot be reached: the breaker is open, and
+// the node decides by itself.
 func openAway(k keys) decide {
 	return openStore(k, must(layer.New(away{}, layer.Options{
 		Breaker:  layer.BreakerOptions{Open: window},
@@ -114,7 +112,7 @@ func openAway(k keys) decide {
 	})))
 }
 
-// openStore is a take of any store, by the interface that all have.
+// openStore calls a store through the interface.
 func openStore(k keys, s stint.Store) decide {
 	l := stint.Limit{Max: most, Window: stint.Every(window)}
 	plan := must(l.Compile())
@@ -125,15 +123,15 @@ func openStore(k keys, s stint.Store) decide {
 	}
 }
 
-// away is a store out of reach.
+// away is a store that cannot be reached.
 type away struct{ stint.Store }
 
 func (away) Take(context.Context, []stint.Ask, []stint.Decision) error {
 	return stint.ErrUnavailable
 }
 
-// openGoLimiter turns off the purge, which would not run before six hours but
-// would keep the store alive until then.
+// openGoLimiter turns off the purge, which would first run after six hours, and keep the store
+// alive until then.
 func openGoLimiter(k keys) decide {
 	s := must(memorystore.New(&memorystore.Config{Tokens: most, Interval: window, DisablePurge: true}))
 	return func(i int) bool {
@@ -148,8 +146,8 @@ func openXTime(k keys) decide {
 	return func(i int) bool { return load(&m, k.at(i), fresh).(*rate.Limiter).Allow() }
 }
 
-// openUlule calls the store, which is all that its Limiter does. Without the
-// clean-up, which would first run after 30 seconds, it starts no goroutine.
+// openUlule calls the store, as its Limiter does. Without the clean-up, which would first run
+// after 30 seconds, it starts no goroutine.
 func openUlule(k keys) decide {
 	s := ululestore.NewStoreWithOptions(ulule.StoreOptions{Prefix: ulule.DefaultPrefix})
 	r := ulule.Rate{Period: window, Limit: most}
@@ -159,8 +157,7 @@ func openUlule(k keys) decide {
 	}
 }
 
-// openThrottled takes the store without a bound: a map under a read lock is
-// cheaper than the list of recent use that a bound would add.
+// openThrottled uses the unbounded store: a bound would add a list of recently used keys.
 func openThrottled(k keys) decide {
 	s := must(throttledstore.NewCtx(0))
 	l := must(throttled.NewGCRARateLimiterCtx(s, throttled.RateQuota{
@@ -173,24 +170,22 @@ func openThrottled(k keys) decide {
 	}
 }
 
-// openTollbooth calls the limiter itself: LimitByKeys does the same and then
-// looks the key up again, for what is left.
+// openTollbooth calls the limiter itself: LimitByKeys also looks up what remains.
 func openTollbooth(k keys) decide {
 	l := tollbooth.NewLimiter(most/window.Seconds(), nil).SetBurst(most)
 	return func(i int) bool { return !l.LimitReached(k.at(i)) }
 }
 
-// openHTTPRate calls OnLimit, its only way to check and count in one step. With
-// no headers to set it touches neither the response nor the request, but for
-// the request's empty context.
+// openHTTPRate calls OnLimit, its only way to check and count in one step. Without headers to set
+// it uses only the request's empty context.
 func openHTTPRate(k keys) decide {
 	l := httprate.NewRateLimiter(most, window, httprate.WithResponseHeaders(httprate.ResponseHeaders{}))
 	var r http.Request
 	return func(i int) bool { return !l.OnLimit(nil, &r, k.at(i)) }
 }
 
-// openUber has no other answer than to block, so its rate is one that cannot be
-// exceeded: a billion per second.
+// openUber blocks instead of denying, so its rate is one that cannot be exceeded: a billion per
+// second.
 func openUber(k keys) decide {
 	var m sync.Map
 	fresh := func() any { return uber.New(int(time.Second)) }
@@ -203,14 +198,14 @@ func openJuju(k keys) decide {
 	return func(i int) bool { return load(&m, k.at(i), fresh).(*juju.Bucket).TakeAvailable(1) == 1 }
 }
 
-// openClock is what no contestant can do without: the loop, the key, and the
-// time, read in the cheapest way there is.
+// openClock measures what all contestants need: the loop, the key, and the time, read in the
+// cheapest way.
 func openClock(k keys) decide {
 	start := time.Now()
 	return func(i int) bool { return k.at(i) != "" && time.Since(start) > 0 }
 }
 
-// load finds the limiter of a key, for limiters that know no keys.
+// load returns the limiter of a key, for limiters without keys.
 func load(m *sync.Map, key string, fresh func() any) any {
 	if v, ok := m.Load(key); ok {
 		return v
@@ -236,28 +231,20 @@ type kind struct {
 
 func kinds() []kind {
 	hour := stint.Every(window)
-	// So long that the end of an aligned window, which would admit another
-	// unit, is not to be expected in a cell.
+	// So long that no window ends in a cell, which would admit another unit.
 	long := stint.Every(30 * 24 * time.Hour)
-	return []kind{
+	list := []kind{
 		{reference, stint.Limit{Max: most, Window: hour}, stint.Limit{Max: 1, Window: long}},
-		// Windows so short that the one before is hardly ever empty: its share has
-		// to be worked out nearly every time.
+		// Windows so short that the previous one is hardly ever empty, so that its share is
+		// computed nearly every time.
 		{reference + " of 1ms", stint.Limit{Max: most, Window: stint.Every(time.Millisecond)}, stint.Limit{}},
-		{
-			"stint fixed_window",
-			stint.Limit{Algorithm: stint.FixedWindow, Max: most, Window: hour},
-			stint.Limit{Algorithm: stint.FixedWindow, Max: 1, Window: long},
-		},
-		{
-			"stint token_bucket",
-			stint.Limit{Algorithm: stint.TokenBucket, Max: most, Window: hour},
-			stint.Limit{Algorithm: stint.TokenBucket, Max: 1, Window: long},
-		},
-		{
-			"stint leaky_bucket",
-			stint.Limit{Algorithm: stint.LeakyBucket, Max: most, Window: hour, Burst: most},
-			stint.Limit{Algorithm: stint.LeakyBucket, Max: 1, Window: long},
-		},
 	}
+	for _, a := range []stint.Algorithm{stint.FixedWindow, stint.TokenBucket, stint.LeakyBucket} {
+		admit := stint.Limit{Algorithm: a, Max: most, Window: hour}
+		if a == stint.LeakyBucket {
+			admit.Burst = most
+		}
+		list = append(list, kind{"stint " + a.String(), admit, stint.Limit{Algorithm: a, Max: 1, Window: long}})
+	}
+	return list
 }

@@ -19,13 +19,10 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 )
 
 const (
-	serveGRPC = "serve-grpc" // this program as a service that passes everything
-
 	envoyCallers     = 64
 	envoyConnections = 4
 	envoyUsers       = 10_000
@@ -35,58 +32,38 @@ const (
 	theirEnvoy = "envoy: envoyproxy/ratelimit, Redis"
 )
 
-// service is a rate limit service, and what it is compared to.
+// service is a rate limit service.
 type service struct {
 	name        string
 	descriptors int
-	redis       bool // it has one, all for itself
-	start       func(dir, redis string) (*doorServer, error)
-	// What it may cost, × the empty server and × envoyproxy/ratelimit. 0: any.
+	redis       bool // it has its own Redis
+	start       func(dir, redis string) (*process, error)
+	// How much it may cost, × the empty server and × envoyproxy/ratelimit. 0: any.
 	empty, theirs, redisCPU, p99 float64
 }
 
 func services() []service {
 	many := fmt.Sprintf(", %d descriptors", envoyMany)
 	return []service{
-		{name: emptyEnvoy, descriptors: 1, start: startEmptyService},
+		{name: emptyEnvoy, descriptors: 1, start: startSelf(serveGRPC)},
 		{name: theirEnvoy, descriptors: 1, redis: true, start: startRatelimit},
 		{name: "envoy: stint, Redis", descriptors: 1, redis: true, start: startEnvoy, empty: 1.3, theirs: 0.4, redisCPU: 0.6, p99: 0.5},
 		{name: "envoy: stint, in memory", descriptors: 1, start: startEnvoy, empty: 1.1},
-		{name: emptyEnvoy + many, descriptors: envoyMany, start: startEmptyService},
+		{name: emptyEnvoy + many, descriptors: envoyMany, start: startSelf(serveGRPC)},
 		{name: theirEnvoy + many, descriptors: envoyMany, redis: true, start: startRatelimit},
 		{name: "envoy: stint, Redis" + many, descriptors: envoyMany, redis: true, start: startEnvoy, theirs: 0.4},
 		{name: "envoy: stint, in memory" + many, descriptors: envoyMany, start: startEnvoy},
 	}
 }
 
-func startEmptyService(_, _ string) (*doorServer, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	return startProcess(exec.Command(self, serveGRPC, ""), "", func(line []byte) string { return string(line) })
-}
-
-// emptyService is what the transport costs, with protobuf's own messages.
+// emptyService shows what the transport costs, with the messages of protobuf.
 type emptyService struct{}
 
 func (emptyService) ShouldRateLimit(context.Context, *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
 	return &rlsv3.RateLimitResponse{OverallCode: rlsv3.RateLimitResponse_OK}, nil
 }
 
-// serveEmptyService says where it listens.
-func serveEmptyService() error {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	s := grpc.NewServer()
-	rlsv3.RegisterRateLimitServiceServer(s, emptyService{})
-	fmt.Fprintln(os.Stderr, l.Addr())
-	return s.Serve(l)
-}
-
-// envoyConfig writes what both services are configured with.
+// envoyConfig writes the configuration of both services.
 func envoyConfig(dir string) (string, error) {
 	var text strings.Builder
 	text.WriteString("domain: bench\ndescriptors:\n")
@@ -100,7 +77,7 @@ func envoyConfig(dir string) (string, error) {
 	return dir, os.WriteFile(filepath.Join(dir, "bench.yaml"), []byte(text.String()), 0o600)
 }
 
-func startEnvoy(dir, redis string) (*doorServer, error) {
+func startEnvoy(dir, redis string) (*process, error) {
 	config, err := envoyConfig(dir)
 	if err != nil {
 		return nil, err
@@ -115,18 +92,17 @@ func startEnvoy(dir, redis string) (*doorServer, error) {
 	return startProcess(cmd, "", listening("grpc"))
 }
 
-func startRatelimit(dir, redis string) (*doorServer, error) {
+func startRatelimit(dir, redis string) (*process, error) {
 	if _, err := envoyConfig(dir); err != nil {
 		return nil, err
 	}
 	var ports [3]string
 	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		addr, err := freeAddr()
 		if err != nil {
 			return nil, err
 		}
-		_, ports[i], _ = net.SplitHostPort(l.Addr().String())
-		l.Close()
+		_, ports[i], _ = net.SplitHostPort(addr)
 	}
 	cmd := exec.Command(filepath.Join(dir, "envoyproxy-ratelimit"))
 	cmd.Env = []string{
@@ -158,7 +134,7 @@ func envoyRequests(descriptors int) ([][]byte, error) {
 	return out, nil
 }
 
-// envoyResult is what was measured of a service.
+// envoyResult is the measurements of a service.
 type envoyResult struct{ cpu, redis, p50, p99, perSecond samples }
 
 // compareServices measures every rate limit service, in rounds.
@@ -172,13 +148,10 @@ func compareServices(out io.Writer, s settings) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	for _, build := range [][]string{
-		{"-C", "..", "build", "-o", filepath.Join(dir, "stint"), "./cmd/stint"},
-		{"-C", "ratelimit", "build", "-o", filepath.Join(dir, "envoyproxy-ratelimit"), "github.com/envoyproxy/ratelimit/src/service_cmd"},
-	} {
-		if text, err := exec.Command("go", build...).CombinedOutput(); err != nil {
-			return fmt.Errorf("%w: %s", err, text)
-		}
+	err = errors.Join(build("..", "./cmd/stint", filepath.Join(dir, "stint")),
+		build("ratelimit", "github.com/envoyproxy/ratelimit/src/service_cmd", filepath.Join(dir, "envoyproxy-ratelimit")))
+	if err != nil {
+		return err
 	}
 	results := make([]envoyResult, len(list))
 	running := make([]*runningService, len(list))
@@ -187,24 +160,25 @@ func compareServices(out io.Writer, s settings) error {
 			return fmt.Errorf("%s: %w", v.name, err)
 		}
 		defer running[i].stop()
-		if err := running[i].measure(5*s.cell, new(envoyResult)); err != nil { // it warms up
+		if err := running[i].measure(5*s.cell, new(envoyResult)); err != nil { // warm up
 			return fmt.Errorf("%s: %w", v.name, err)
 		}
 	}
-	for range s.rounds {
-		for _, i := range rand.Perm(len(list)) {
-			if err := running[i].measure(5*s.cell, &results[i]); err != nil {
-				return fmt.Errorf("%s: %w", list[i].name, err)
-			}
+	err = inRounds(s.rounds, len(list), func(i int) error {
+		if err := running[i].measure(5*s.cell, &results[i]); err != nil {
+			return fmt.Errorf("%s: %w", list[i].name, err)
 		}
+		return nil
+	})
+	if err == nil {
+		printServices(out, list, results)
 	}
-	printServices(out, list, results)
-	return nil
+	return err
 }
 
 type runningService struct {
-	server   *doorServer
-	redis    *redisServer // nil: none
+	server   *process
+	redis    *process // nil if there is none
 	clients  []*h2Client
 	requests [][]byte
 }
@@ -218,7 +192,7 @@ func startService(dir string, v service) (r *runningService, err error) {
 	}()
 	addr := ""
 	if v.redis {
-		if r.redis, err = startRedis(context.Background()); err != nil {
+		if r.redis, err = startRedis(); err != nil {
 			return r, err
 		}
 		addr = r.redis.addr
@@ -249,12 +223,12 @@ func (r *runningService) stop() {
 	}
 }
 
-// cpu is the processor time of the service, and of its Redis.
+// cpu returns the processor time of the service, and of its Redis.
 func (r *runningService) cpu() (server, redis time.Duration, err error) {
 	if server, err = r.server.cpu(); err != nil || r.redis == nil {
 		return server, 0, err
 	}
-	redis, err = (&doorServer{cmd: r.redis.cmd}).cpu()
+	redis, err = r.redis.cpu()
 	return server, redis, err
 }
 
@@ -301,12 +275,6 @@ func printServices(out io.Writer, list []service, results []envoyResult) {
 			}
 		}
 		return r
-	}
-	atMost := func(x float64) string {
-		if x == 0 {
-			return ""
-		}
-		return fmt.Sprintf("%.2f", x)
 	}
 	t := table{{"", "CPU µs", "", "×empty", "at most", "×theirs", "at most", "Redis µs", "×theirs", "at most", "p50 µs", "p99 µs", "×theirs", "below", "calls/s"}}
 	for i, v := range list {

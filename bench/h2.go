@@ -12,16 +12,15 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// h2Client makes gRPC calls on one connection, so many at once, with next to no work:
-// the processors are for the servers that are compared, and a client that takes as much
-// as they do would make them look alike.
+// h2Client makes concurrent gRPC calls on one connection with very little work, so that the
+// client does not compete with the servers for the processors.
 type h2Client struct {
 	conn   net.Conn
 	in     *bufio.Reader
 	out    *bufio.Writer
 	framer *http2.Framer
 	header []byte // of every call
-	next   uint32 // stream
+	next   uint32 // the ID of the next stream
 }
 
 func dialH2(addr, method string) (*h2Client, error) {
@@ -34,7 +33,7 @@ func dialH2(addr, method string) (*h2Client, error) {
 	c.framer.SetReuseFrames()
 	var header bytes.Buffer
 	e := hpack.NewEncoder(&header)
-	e.SetMaxDynamicTableSize(0) // so that it is the same every time
+	e.SetMaxDynamicTableSize(0) // so that it is the same for every call
 	for _, f := range [][2]string{
 		{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", addr}, {"content-type", "application/grpc"}, {"te", "trailers"},
 	} {
@@ -50,14 +49,14 @@ func dialH2(addr, method string) (*h2Client, error) {
 		c.framer.WriteWindowUpdate(0, most-65535), c.out.Flush())
 }
 
-// call is one that is on its way.
+// call is a call without a response yet.
 type call struct {
 	began    time.Time
 	answered bool
 }
 
-// run makes calls for so long, n at once, and returns how long each took. All must be
-// answered, and with a message that begins with the code OK.
+// run makes calls for this time, n at once, and returns how long each took. Every response must
+// begin with the code OK.
 func (c *h2Client) run(n int, length time.Duration, request func() []byte) (took []time.Duration, err error) {
 	end := time.Now().Add(length)
 	calls := map[uint32]*call{}
@@ -87,12 +86,12 @@ func (c *h2Client) run(n int, length time.Duration, request func() []byte) (took
 				err = c.framer.WritePing(true, f.Data)
 			}
 		case *http2.DataFrame:
-			// Behind the length of the message, overall_code is its first field.
+			// After the length of the message, overall_code is its first field.
 			if b := f.Data(); calls[id] != nil && len(b) >= 7 && b[5] == 1<<3 && b[6] == 1 {
 				calls[id].answered = true
 			}
 		case *http2.RSTStreamFrame:
-			// Of a call that was answered before it was read to its end, NO_ERROR.
+			// NO_ERROR means that the server answered before it had read the whole request.
 			if f.ErrCode != http2.ErrCodeNo {
 				return nil, fmt.Errorf("the server answers with %v", f)
 			}

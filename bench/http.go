@@ -21,33 +21,35 @@ import (
 	"syscall"
 	"time"
 
+	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
 )
 
-// The doors are measured by the processor time of a server process, for which this
-// process is the client.
+// Doors are measured by the processor time of a server process. This process is the client.
 const (
 	serveEmpty = "serve-empty" // this program as a server that does nothing
-	serveProxy = "serve-proxy" // and as one that passes requests on,
-	servePool  = "serve-pool"  // with buffers that it uses again
+	serveProxy = "serve-proxy" // as a proxy
+	servePool  = "serve-pool"  // as a proxy that reuses buffers
+	serveGRPC  = "serve-grpc"  // as a rate limit service that passes everything
 
 	doorConnections = 32
-	doorCells       = 5 // of each round: a machine whose speed changes is compared in short turns
+	doorCells       = 5 // in each round: short turns, because the speed of the machine may change
 	doorBatch       = 64
 
 	emptyDoor = "door: net/http, an empty handler"
 	proxyDoor = "door: httputil.ReverseProxy"
 )
 
-// door is a server, and what it is asked.
+// door is a server, and the request that it gets.
 type door struct {
 	name      string
-	base      string // the door to which it is compared
+	base      string // the door that it is compared with
 	target    float64
-	decisions int // of one request
+	decisions int // in one request
 	status    int
 	request   []byte
-	start     func(dir, upstream string) (*doorServer, error)
+	start     func(dir, upstream string) (*process, error)
 }
 
 func doors() []door {
@@ -69,29 +71,30 @@ func doors() []door {
 	}
 }
 
-// doorServer is a server in a process of its own.
-type doorServer struct {
+// process is a server in its own process.
+type process struct {
 	cmd  *exec.Cmd
 	addr string
 }
 
-func (s *doorServer) stop() {
-	_ = s.cmd.Process.Kill()
-	_ = s.cmd.Wait()
+func (p *process) stop() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
 }
 
-// startProcess starts a server, which dies with this process. Its address is what find
-// finds in a line of its output, or addr.
-func startProcess(cmd *exec.Cmd, addr string, find func(line []byte) string) (*doorServer, error) {
+// startProcess starts a server, which ends with this process. If addr is empty, find returns
+// the address from a line of the server's output.
+func startProcess(cmd *exec.Cmd, addr string, find func(line []byte) string) (*process, error) {
 	out, err := cmd.StderrPipe()
 	if err != nil {
 		return nil, err
 	}
+	cmd.Stdout = cmd.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	s := &doorServer{cmd, addr}
+	s := &process{cmd, addr}
 	var said bytes.Buffer
 	for lines := bufio.NewScanner(io.TeeReader(out, &said)); s.addr == "" && lines.Scan(); {
 		s.addr = find(lines.Bytes())
@@ -107,12 +110,44 @@ func startProcess(cmd *exec.Cmd, addr string, find func(line []byte) string) (*d
 			break
 		}
 	}
-	s.stop()
+	_ = cmd.Process.Kill()
+	_, _ = io.Copy(&said, out)
+	_ = cmd.Wait()
 	return nil, fmt.Errorf("%s does not listen: %s", cmd.Path, said.String())
 }
 
-func startSelf(as string) func(dir, upstream string) (*doorServer, error) {
-	return func(_, upstream string) (*doorServer, error) {
+// freeAddr returns an address that nothing listens on.
+func freeAddr() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+}
+
+// build builds a package of the module in from to the file.
+func build(from, pkg, file string) error {
+	text, err := exec.Command("go", "-C", from, "build", "-o", file, pkg).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, text)
+	}
+	return nil
+}
+
+// inRounds measures all contestants in each round, in random order.
+func inRounds(rounds, contestants int, measure func(i int) error) error {
+	for range rounds {
+		for _, i := range rand.Perm(contestants) {
+			if err := measure(i); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func startSelf(as string) func(dir, upstream string) (*process, error) {
+	return func(_, upstream string) (*process, error) {
 		self, err := os.Executable()
 		if err != nil {
 			return nil, err
@@ -121,11 +156,17 @@ func startSelf(as string) func(dir, upstream string) (*doorServer, error) {
 	}
 }
 
-// serveDoor is this program as a server. It says where it listens.
-func serveDoor(as, upstream string) error {
+// serve runs this program as a server, which prints its address.
+func serve(as, upstream string) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
+	}
+	fmt.Fprintln(os.Stderr, l.Addr())
+	if as == serveGRPC {
+		s := grpc.NewServer()
+		rlsv3.RegisterRateLimitServiceServer(s, emptyService{})
+		return s.Serve(l)
 	}
 	var h http.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	if as != serveEmpty {
@@ -139,7 +180,6 @@ func serveDoor(as, upstream string) error {
 		}
 		h = proxy
 	}
-	fmt.Fprintln(os.Stderr, l.Addr())
 	s := http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
 	return s.Serve(l)
 }
@@ -155,9 +195,9 @@ func (p *bufferPool) Get() []byte {
 
 func (p *bufferPool) Put(b []byte) { p.Pool.Put(&b) }
 
-// startStint starts the stint that compareDoors has built, with one rule.
-func startStint(listener string, limit int) func(dir, upstream string) (*doorServer, error) {
-	return func(dir, upstream string) (*doorServer, error) {
+// startStint starts stint with one rule.
+func startStint(listener string, limit int) func(dir, upstream string) (*process, error) {
+	return func(dir, upstream string) (*process, error) {
 		config := filepath.Join(dir, fmt.Sprintf("%s-%d.toml", listener, limit))
 		text := fmt.Sprintf(`
 [[rules]]
@@ -177,7 +217,7 @@ targets = ["http://%s"]
 	}
 }
 
-// listening finds in the log of stint where it listens.
+// listening finds the address of a listener in the log of stint.
 func listening(listener string) func(line []byte) string {
 	return func(line []byte) string {
 		var entry struct{ Listener, URL string }
@@ -189,17 +229,15 @@ func listening(listener string) func(line []byte) string {
 }
 
 // startNginx starts nginx as one process, with a limit that is never reached.
-func startNginx(dir, upstream string) (*doorServer, error) {
+func startNginx(dir, upstream string) (*process, error) {
 	path, err := findNginx()
 	if err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := freeAddr()
 	if err != nil {
 		return nil, err
 	}
-	addr := l.Addr().String()
-	l.Close()
 	config := fmt.Sprintf(`
 daemon off;
 master_process off;
@@ -247,7 +285,7 @@ func findNginx() (string, error) {
 	return path, err
 }
 
-// doorResult is what was measured of a door: processor time and requests.
+// doorResult is the measurements of a door.
 type doorResult struct{ cpu, perSecond samples }
 
 // compareDoors measures every door, in rounds.
@@ -264,16 +302,15 @@ func compareDoors(out io.Writer, s settings) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	build := exec.Command("go", "-C", "..", "build", "-o", filepath.Join(dir, "stint"), "./cmd/stint")
-	if text, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: %s", err, text)
+	if err := build("..", "./cmd/stint", filepath.Join(dir, "stint")); err != nil {
+		return err
 	}
 	upstream, err := startSelf(serveEmpty)(dir, "")
 	if err != nil {
 		return err
 	}
 	defer upstream.stop()
-	servers := make([]*doorServer, len(list))
+	servers := make([]*process, len(list))
 	for i, d := range list {
 		if servers[i], err = d.start(dir, upstream.addr); err != nil {
 			return fmt.Errorf("%s: %w", d.name, err)
@@ -284,18 +321,19 @@ func compareDoors(out io.Writer, s settings) error {
 		}
 	}
 	results := make([]doorResult, len(list))
-	for range doorCells * s.rounds {
-		for _, i := range rand.Perm(len(list)) {
-			if err := measureDoor(servers[i], list[i], s.cell, &results[i]); err != nil {
-				return fmt.Errorf("%s: %w", list[i].name, err)
-			}
+	err = inRounds(doorCells*s.rounds, len(list), func(i int) error {
+		if err := measureDoor(servers[i], list[i], s.cell, &results[i]); err != nil {
+			return fmt.Errorf("%s: %w", list[i].name, err)
 		}
+		return nil
+	})
+	if err == nil {
+		printDoors(out, list, results)
 	}
-	printDoors(out, list, results)
-	return nil
+	return err
 }
 
-func measureDoor(s *doorServer, d door, length time.Duration, r *doorResult) error {
+func measureDoor(s *process, d door, length time.Duration, r *doorResult) error {
 	before, err := s.cpu()
 	if err != nil {
 		return err
@@ -312,18 +350,18 @@ func measureDoor(s *doorServer, d door, length time.Duration, r *doorResult) err
 	return err
 }
 
-// cpu is the processor time that the server has used.
-func (s *doorServer) cpu() (time.Duration, error) {
-	const scheduler = 2 // of the clocks that a process has, the exact one
+// cpu returns the processor time that the server has used.
+func (p *process) cpu() (time.Duration, error) {
+	const scheduler = 2 // the exact one of a process's clocks
 	var used unix.Timespec
-	if err := unix.ClockGettime(int32(^s.cmd.Process.Pid<<3|scheduler), &used); err != nil {
-		return 0, fmt.Errorf("the processor time of %s: %w", s.cmd.Path, err)
+	if err := unix.ClockGettime(int32(^p.cmd.Process.Pid<<3|scheduler), &used); err != nil {
+		return 0, fmt.Errorf("the processor time of %s: %w", p.cmd.Path, err)
 	}
 	return time.Duration(used.Nano()), nil
 }
 
-// knock sends requests for so long, on connections that stay open, and returns how many
-// were answered. All must have this status, unless it is 0.
+// knock sends requests for this time, on connections that stay open, and returns how many
+// were answered. All responses must have this status, unless it is 0.
 func knock(addr string, d door, length time.Duration, status int) (int, error) {
 	var (
 		wg   sync.WaitGroup
@@ -379,11 +417,8 @@ func printDoors(out io.Writer, list []door, results []doorResult) {
 	}
 	t := table{{"", "CPU µs", "", "×base", "at most", "µs/decision", "requests/s", ""}}
 	for i, d := range list {
-		r, target := results[i], ""
-		if d.target > 0 {
-			target = fmt.Sprintf("%.2f", d.target)
-		}
-		t.row(d.name, micros(r.cpu), spread(r.cpu), ratio(r.cpu, base[d.base]), target,
+		r := results[i]
+		t.row(d.name, micros(r.cpu), spread(r.cpu), ratio(r.cpu, base[d.base]), atMost(d.target),
 			fmt.Sprintf("%.1f", r.cpu.median()/1000/float64(d.decisions)), thousands(int(r.perSecond.median())), spread(r.perSecond))
 	}
 	t.print(out, fmt.Sprintf("Doors: processor time of the server for a request, HTTP/1.1, %d connections (×base: those to the API × an empty handler, the others × ReverseProxy)",

@@ -1,20 +1,19 @@
-// Command bench measures what a decision of Stint costs, in memory and over
-// Redis, beside the limiters that Go programs use for the same job. It prints:
+// Command bench measures what a decision of Stint costs, in memory and over Redis, and
+// compares it with the limiters that Go programs use for the same job. It prints:
 //
-//   - one decision, for each contestant, with few keys and with many, from one
-//     goroutine and from as many as there are processors;
+//   - one decision of each contestant, with few keys and with many, from one goroutine and
+//     from as many as there are processors;
 //   - Stint alone: several asks in one take, and takes that are denied;
-//   - the memory that each contestant holds, what that costs the garbage
-//     collector, and the slowest single take while Stint drops old counters;
-//   - one decision over a Redis of its own, from many goroutines and from one;
-//   - one request at each door of a stint process, beside servers that decide
-//     nothing;
-//   - one call of Envoy's rate limit service, beside envoyproxy/ratelimit.
+//   - the memory that each contestant uses, what that costs the garbage collector, and the
+//     slowest single take while Stint drops old counters;
+//   - one decision over Redis, from many goroutines and from one;
+//   - one request to each server of a stint process, and to servers that decide nothing;
+//   - one call of Envoy's rate limit service, and of envoyproxy/ratelimit.
 //
-// All contestants run in one process, in rounds. Each round measures each of
-// them, in an order drawn anew, so that the noise of the machine falls on all
-// alike; a table shows medians over the rounds. Of stores with many keys only
-// one is alive at a time, so that none pays for the collection of another's.
+// All contestants run in one process, in rounds. Each round measures each of them, in random
+// order, so that the noise of the machine affects all alike; a table shows medians over the
+// rounds. Only one store with many keys is alive at a time, so that none pays for the garbage
+// of another.
 package main
 
 import (
@@ -30,17 +29,13 @@ import (
 	"time"
 )
 
-// maxKeys is the most keys of a cell. The stores that have a bound are opened
-// with twice as many, so that none of them has to drop a live key.
+// maxKeys is how many keys a cell may have. Bounded stores are opened with twice as many, so
+// that none of them has to drop a live key.
 const maxKeys = 1 << 20
 
 func main() {
 	if len(os.Args) == 3 && strings.HasPrefix(os.Args[1], "serve-") {
-		serve := func() error { return serveDoor(os.Args[1], os.Args[2]) }
-		if os.Args[1] == serveGRPC {
-			serve = serveEmptyService
-		}
-		fmt.Fprintln(os.Stderr, "bench:", serve())
+		fmt.Fprintln(os.Stderr, "bench:", serve(os.Args[1], os.Args[2]))
 		os.Exit(1)
 	}
 	if err := run(os.Stdout); err != nil {
@@ -98,12 +93,12 @@ type settings struct {
 
 func parseFlags() (s settings, err error) {
 	flag.IntVar(&s.rounds, "rounds", 7, "measure each cell `n` times")
-	flag.DurationVar(&s.cell, "time", 200*time.Millisecond, "measure a cell for so `long` in each round")
+	flag.DurationVar(&s.cell, "time", 200*time.Millisecond, "measure a cell for this `duration` in each round")
 	keys := flag.String("keys", "1000,1000000", "`numbers` of keys, separated by commas; the last table uses the largest")
 	only := flag.String("only", "", "`regexp`: leave out the contestants whose names do not match")
 	flag.Parse()
 	if s.rounds < 1 || s.cell <= 0 {
-		return s, fmt.Errorf("-rounds %d -time %v: want at least one, and some time", s.rounds, s.cell)
+		return s, fmt.Errorf("-rounds %d -time %v: want at least one round, and a positive duration", s.rounds, s.cell)
 	}
 	for field := range strings.SplitSeq(*keys, ",") {
 		n, err := strconv.Atoi(field)

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"math/bits"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strconv"
@@ -15,8 +14,8 @@ import (
 	"github.com/stintdev/stint/memstore"
 )
 
-// keys are keys of 24 bytes, end to end in one string: no array of pointers
-// for the collector to follow, and no more memory to fetch than the key.
+// keys are keys of 24 bytes in one string, so that the collector has no pointers to follow,
+// and a lookup fetches no more memory than the key.
 type keys string
 
 const keySize = 24
@@ -32,8 +31,7 @@ func makeKeys(n int) keys {
 func (k keys) len() int        { return len(k) / keySize }
 func (k keys) at(i int) string { return string(k[i*keySize : (i+1)*keySize]) }
 
-// walk is an order of keys, pseudo-random and the same for all who start from
-// the same number.
+// walk is a pseudo-random order of keys.
 type walk uint64
 
 // next returns a number below n.
@@ -50,16 +48,15 @@ func fill(d decide, n int) {
 	}
 }
 
-// timeCell makes decisions on n keys, with so many goroutines, for that long. It
-// returns the wall time per decision of all of them, in nanoseconds. An answer
-// that is not the one wanted means that something else was measured.
+// timeCell makes decisions on n keys in several goroutines for this time. It returns the wall
+// time per decision, in nanoseconds. An unexpected decision is an error.
 func timeCell(d decide, n, goroutines int, length time.Duration, want bool) (float64, error) {
 	var done, wrong atomic.Int64
 	var wg sync.WaitGroup
 	start := time.Now()
 	for g := range goroutines {
 		wg.Go(func() {
-			const stride = 1000 // between looks at the clock, so that they do not show
+			const stride = 1000 // between readings of the clock, which would slow it down
 			w, count, bad := walk(g), 0, 0
 			for time.Since(start) < length {
 				for range stride {
@@ -90,7 +87,7 @@ func (s samples) median() float64 {
 	return (s[(n-1)/2] + s[n/2]) / 2
 }
 
-// spread is half of what the middle half of them differ by, as a part of the median.
+// spread returns half of the interquartile range, as a share of the median.
 func (s samples) spread() float64 {
 	sorted := slices.Sorted(slices.Values(s))
 	n := len(sorted)
@@ -100,24 +97,23 @@ func (s samples) spread() float64 {
 // speed holds a contestant's cells.
 type speed struct{ serial, parallel samples }
 
-// Contestants that have few keys are all kept, and take short turns: on a machine whose speed
-// changes from moment to moment, those who take long ones are compared with another machine.
-// Before each turn a contestant runs for a tenth of it, so that no one pays for what the one
-// before has left in the caches. Those with many keys would not fit into memory together.
+// Contestants with few keys are all kept alive and take short turns, because the speed of the
+// machine may change from moment to moment. Before each turn a contestant runs for a tenth of
+// it, to fill the caches. Contestants with many keys would not fit into memory together.
 const (
 	fewKeys = 10_000
 	turns   = 40
 	warmUp  = 10
 )
 
-// contest is what is measured of one contestant.
+// contest is the measurement of one contestant.
 type contest struct {
 	name     string
 	open     func() decide
 	keys     int
 	want     bool
 	serial   *samples
-	parallel *samples // with as many goroutines as there are processors; nil: not measured
+	parallel *samples // with as many goroutines as there are processors; nil if not measured
 	current  decide
 }
 
@@ -147,29 +143,21 @@ func (c *contest) turn(length time.Duration) error {
 
 // hold measures contestants, in rounds.
 func hold(list []contest, s settings) error {
-	few := !slices.ContainsFunc(list, func(c contest) bool { return c.keys > fewKeys })
+	if slices.ContainsFunc(list, func(c contest) bool { return c.keys > fewKeys }) {
+		return inRounds(s.rounds, len(list), func(i int) error {
+			list[i].start()
+			defer func() { list[i].current = nil }()
+			runtime.GC() // the garbage of filling, and the contestant before
+			return list[i].turn(s.cell)
+		})
+	}
 	for range s.rounds {
-		if !few {
-			for _, i := range rand.Perm(len(list)) {
-				list[i].start()
-				runtime.GC() // what filling left, and the contestant before
-				if err := list[i].turn(s.cell); err != nil {
-					return err
-				}
-				list[i].current = nil
-			}
-			continue
-		}
 		for i := range list {
 			list[i].start()
 		}
 		runtime.GC()
-		for range turns {
-			for _, i := range rand.Perm(len(list)) {
-				if err := list[i].turn(s.cell / turns); err != nil {
-					return err
-				}
-			}
+		if err := inRounds(turns, len(list), func(i int) error { return list[i].turn(s.cell / turns) }); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -218,8 +206,8 @@ func compareTakes(list []kind, k keys, s settings) ([]take, error) {
 	return out, hold(contests, s)
 }
 
-// openAsks asks several counters of the key's subject in one take. The asks are
-// made before, as a compiled set of rules would have them.
+// openAsks asks several counters of the key's subject in one take. The asks are prepared, as
+// by a compiled set of rules.
 func openAsks(k keys, l stint.Limit, n int) decide {
 	s, plan := newStore(memstore.Options{}), must(l.Compile())
 	asks := make([]stint.Ask, 0, n*k.len())
@@ -235,7 +223,7 @@ func openAsks(k keys, l stint.Limit, n int) decide {
 	}
 }
 
-// footprint is what a filled store holds.
+// footprint is the memory of a filled store.
 type footprint struct {
 	bytes, objects float64 // per key
 	collection     time.Duration
@@ -290,13 +278,12 @@ type swept struct {
 }
 
 // sweep fills a store with n counters, lets all of them recover, and then times takes one by one
-// while the store drops them. A take sweeps if the microsecond that it is made in is a multiple of
-// 1,024. In one half of a run each of them is, and the takes are from a few counters that live on,
-// as many of them as it needs for nearly all the others to go: so each is a step of the sweep, some
-// of them with a table that shrinks. In the other half time passes as it does, and half of the
-// takes are from new counters, so that tables grow as well. The control looks at the clock for as
-// long as a take of the first half takes, as often: on a machine that is shared, that too has
-// pauses.
+// while the store drops them. A take sweeps if its time in microseconds is a multiple of 1,024.
+// In one half of a run every take sweeps: the clock shows only such times, and there are as many
+// takes, of a few live counters, as are needed to drop nearly all others, so some of them shrink a
+// table. In the other half the clock is not changed, and half of the takes are of new counters, so
+// tables grow as well. The control reads the clock for as long as a take of the first half takes,
+// as often, because a shared machine has pauses, too.
 func sweep(n int) []pause {
 	const runs, step = 5, 16
 	k, few := makeKeys(2*n), max(n/step, 1)
@@ -336,7 +323,7 @@ func sweep(n int) []pause {
 	return out
 }
 
-// latencies times n decisions on so many keys.
+// latencies times n decisions on these keys.
 func latencies(d decide, keys, n int) latency {
 	var w walk
 	each := make([]time.Duration, n)

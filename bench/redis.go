@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/go-redis/redis_rate/v10"
@@ -98,8 +96,7 @@ func openLayers(addr string, limit int) (redisDecide, func(), error) {
 }
 
 func takes(s stint.Store, l stint.Limit, limits, limit int) (redisDecide, func(), error) {
-	// So long that the end of an aligned window, which would admit another unit,
-	// is not to be expected in a cell.
+	// So long that no window ends in a cell, which would admit another unit.
 	l.Max, l.Window = int64(limit), stint.Every(30*24*time.Hour)
 	plan := must(l.Compile())
 	return func(ctx context.Context, i int) (bool, error) {
@@ -126,51 +123,27 @@ func openRedisRate(addr string, limit int) (redisDecide, func(), error) {
 	}, func() { client.Close() }, nil
 }
 
-// redisResult is what was measured of a contestant in a cell.
+// redisResult is the measurements of a contestant in a cell.
 type redisResult struct {
 	perSecond, p50, p99, cpu, calls, allocs, bytes samples
 }
 
-// redisServer is a server of the benchmark's own.
-type redisServer struct {
-	addr string
-	cmd  *exec.Cmd
-	out  bytes.Buffer
-}
-
-func startRedis(ctx context.Context) (*redisServer, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+func startRedis() (*process, error) {
+	addr, err := freeAddr()
 	if err != nil {
 		return nil, err
 	}
-	s := &redisServer{addr: l.Addr().String()}
-	_, port, _ := net.SplitHostPort(s.addr)
-	l.Close()
-	s.cmd = exec.CommandContext(ctx, "redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
-	s.cmd.Dir = os.TempDir()
-	s.cmd.Stdout, s.cmd.Stderr = &s.out, &s.out
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := s.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("%w (make deps installs it)", err)
+	_, port, _ := net.SplitHostPort(addr)
+	cmd := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
+	cmd.Dir = os.TempDir()
+	s, err := startProcess(cmd, addr, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%w (make deps installs redis-server)", err)
 	}
-	client := redis.NewClient(&redis.Options{Addr: s.addr})
-	defer client.Close()
-	for deadline := time.Now().Add(5 * time.Second); ; {
-		if err := client.Ping(ctx).Err(); err == nil {
-			return s, nil
-		} else if time.Now().After(deadline) {
-			s.stop()
-			return nil, fmt.Errorf("redis-server: %w: %s", err, s.out.String())
-		}
-	}
+	return s, nil
 }
 
-func (s *redisServer) stop() {
-	_ = s.cmd.Process.Kill()
-	_ = s.cmd.Wait()
-}
-
-// redisCost is the time that the server has used, and the scripts it has run.
+// redisCost returns the processor time that the server has used, and how many scripts it ran.
 func redisCost(ctx context.Context, client *redis.Client) (cpu time.Duration, calls float64, err error) {
 	text, err := client.Info(ctx, "cpu", "commandstats").Result()
 	if err != nil {
@@ -179,12 +152,12 @@ func redisCost(ctx context.Context, client *redis.Client) (cpu time.Duration, ca
 	number := func(field, end string) (n float64) {
 		_, rest, _ := strings.Cut(text, field)
 		value, _, _ := strings.Cut(rest, end)
-		n, _ = strconv.ParseFloat(value, 64) // what is not there is 0
+		n, _ = strconv.ParseFloat(value, 64) // 0 if it is missing
 		return n
 	}
 	sum := number("used_cpu_user:", "\r\n") + number("used_cpu_sys:", "\r\n")
 	if sum == 0 {
-		return 0, 0, errors.New("INFO tells no processor time")
+		return 0, 0, errors.New("INFO has no processor time")
 	}
 	return time.Duration(sum * float64(time.Second)), number("cmdstat_evalsha:calls=", ","), nil
 }
@@ -195,7 +168,7 @@ func compareRedis(out io.Writer, s settings) error {
 	if len(list) == 0 {
 		return nil
 	}
-	server, err := startRedis(ctx)
+	server, err := startRedis()
 	if err != nil {
 		return err
 	}
@@ -219,7 +192,7 @@ func compareRedis(out io.Writer, s settings) error {
 	return nil
 }
 
-func measureRedis(server *redisServer, c redisContestant, cell redisCell, length time.Duration, r *redisResult) error {
+func measureRedis(server *process, c redisContestant, cell redisCell, length time.Duration, r *redisResult) error {
 	client := redis.NewClient(&redis.Options{Addr: server.addr})
 	defer client.Close()
 	limit := int(most)
@@ -235,7 +208,7 @@ func measureRedis(server *redisServer, c redisContestant, cell redisCell, length
 		return err
 	}
 	defer closeIt()
-	// Connections, the script, and most of the counters.
+	// Make connections, load the script, and make most of the counters.
 	if _, err := loadRedis(decide, cell, length/4+1); err != nil {
 		return err
 	}

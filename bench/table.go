@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// table is text in columns: the first to the left, the others to the right.
-// The first row is the heading.
+// table is text in columns, the first left-aligned and the others right-aligned. The first row
+// is the heading.
 type table [][]string
 
 func (t *table) row(cells ...string) { *t = append(*t, cells) }
@@ -42,8 +42,7 @@ func (t table) print(out io.Writer, title string) {
 }
 
 func printComparison(out io.Writer, n int, list []contestant, speeds []speed) {
-	// The cells of a contestant that was left out are empty.
-	var ref, riv speed
+	var ref, riv speed // empty if left out
 	for i, c := range list {
 		switch c.name {
 		case reference:
@@ -122,9 +121,9 @@ func spread(s samples) string {
 	return fmt.Sprintf("±%.0f%%", 100*s.spread())
 }
 
-// ratio is the median of the rounds' ratios. What the machine can do changes from round to
-// round, and less within one: the ratio of the medians may be that of a good round to a bad
-// one.
+// ratio returns the median of the ratios of rounds. The speed of the machine changes from round
+// to round, and less within a round, so the ratio of the medians could compare a good round with
+// a bad one.
 func ratio(s, base samples) string {
 	if len(s) == 0 || len(base) == 0 {
 		return "-"
@@ -134,6 +133,14 @@ func ratio(s, base samples) string {
 		of[i] = s[i] / base[i]
 	}
 	return fmt.Sprintf("%.2f", of.median())
+}
+
+// atMost writes a target, or nothing if there is none.
+func atMost(target float64) string {
+	if target == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.2f", target)
 }
 
 // version returns the module's version as built, after a space.

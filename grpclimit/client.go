@@ -1,6 +1,7 @@
 package grpclimit
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"slices"
@@ -45,10 +46,7 @@ const maxRoutes = 1024
 
 // Unary is a [grpc.UnaryClientInterceptor].
 func (c *Client) Unary(ctx context.Context, method string, request, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	retries, patience := c.MaxRetries, c.patience()
-	if retries == 0 {
-		retries = 3
-	}
+	retries, patience := cmp.Or(c.MaxRetries, 3), cmp.Or(c.MaxWait, time.Minute)
 	to := route{cc.Target(), method}
 	var trailer metadata.MD
 	opts = append(slices.Clip(opts), grpc.Trailer(&trailer))
@@ -73,7 +71,7 @@ func (c *Client) Unary(ctx context.Context, method string, request, reply any, c
 
 // Stream is a [grpc.StreamClientInterceptor].
 func (c *Client) Stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	to, patience := route{cc.Target(), method}, c.patience()
+	to, patience := route{cc.Target(), method}, cmp.Or(c.MaxWait, time.Minute)
 	if err := c.pause(ctx, to, &patience); err != nil {
 		return nil, err
 	}
@@ -99,13 +97,6 @@ func (l *listening) RecvMsg(message any) error {
 		l.client.learn(l.to, err, l.Trailer())
 	}
 	return err
-}
-
-func (c *Client) patience() time.Duration {
-	if c.MaxWait == 0 {
-		return time.Minute
-	}
-	return c.MaxWait
 }
 
 // pause waits while the server denies such calls, if patience and the deadline allow it.

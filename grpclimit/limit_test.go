@@ -103,7 +103,7 @@ func TestRequired(t *testing.T) {
 		{limit(store, "1/1h", grpclimit.ByFunc(nil)), `ByFunc "nil": want a function`},
 		{limit(store, "1/1h", grpclimit.ByMetadata("").Behind("10.0.0.1")), `ByMetadata "": want a name, such as X-User-ID`},
 		{limit(store, "1/1h", grpclimit.ByMetadata("x-user")), `ByMetadata "x-user": want Behind with the networks of the proxies`},
-		{limit(store, "1/1h", grpclimit.ByPeer.Behind("proxy")), `Behind "proxy": want a network such as 10.0.0.0/8`},
+		{limit(store, "1/1h", grpclimit.ByPeer.Behind("proxy")), `Behind "proxy": want an address or a network`},
 		{limit(store, "1/1h", grpclimit.ByPeer.Named("-")), `Named "-": want letters, digits`},
 	} {
 		if bad := new(stint.InvalidError); !errors.As(c.err, &bad) || !strings.Contains(c.err.Error(), c.want) {

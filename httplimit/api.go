@@ -1,6 +1,8 @@
 package httplimit
 
 import (
+	"bytes"
+	_ "embed" // for openAPI
 	"errors"
 	"io"
 	"maps"
@@ -68,9 +70,19 @@ func API(o APIOptions) (http.Handler, error) {
 	}, nil
 }
 
+// openAPI describes the decision API.
+//
+//go:embed openapi.json
+var openAPI []byte
+
+func serveOpenAPI(w http.ResponseWriter, _ *http.Request) {
+	w.Header()["Content-Type"] = typeJSON
+	_, _ = w.Write(openAPI) // the caller may be gone
+}
+
 type api struct {
 	APIOptions
-	slow atomic.Bool // in the last batch, decisions had to wait, as for a network
+	slow atomic.Bool // decisions of the last batch were slow, as over a network
 }
 
 // paths routes by the exact path: no path of the API has parameters.
@@ -123,15 +135,16 @@ func (a *api) failed(w http.ResponseWriter, r *http.Request, err error) {
 // scratch is memory for a call: what it reads, what it writes, and its requests. It is
 // used again by later calls.
 type scratch struct {
-	in, out []byte
-	checks  []check
+	in     bytes.Buffer
+	out    []byte
+	checks []check
 }
 
-var scratches = sync.Pool{New: func() any { return &scratch{in: make([]byte, 0, 1<<10), out: make([]byte, 0, 1<<10)} }}
+var scratches = sync.Pool{New: func() any { return &scratch{out: make([]byte, 0, 1<<10)} }}
 
 func (b *scratch) release() {
 	const maxBytes, maxChecks, maxLimits = 64 << 10, 256, 32 // larger ones are not kept
-	if cap(b.in) > maxBytes || cap(b.out) > maxBytes || cap(b.checks) > maxChecks {
+	if b.in.Cap() > maxBytes || cap(b.out) > maxBytes || cap(b.checks) > maxChecks {
 		return
 	}
 	for i := range b.checks {
@@ -143,7 +156,8 @@ func (b *scratch) release() {
 		clear(limits)
 		*c = check{verdict: engine.Verdict{Limits: limits[:0]}}
 	}
-	*b = scratch{in: b.in[:0], out: b.out[:0], checks: b.checks[:0]}
+	b.in.Reset()
+	b.out, b.checks = b.out[:0], b.checks[:0]
 	scratches.Put(b)
 }
 
@@ -170,27 +184,23 @@ func (b *scratch) read(w http.ResponseWriter, r *http.Request, limit int) bool {
 			return false
 		}
 	}
-	for {
-		if len(b.in) == cap(b.in) {
-			b.in = slices.Grow(b.in, len(b.in)+1)
-		}
-		n, err := r.Body.Read(b.in[len(b.in):cap(b.in)])
-		b.in = b.in[:len(b.in)+n]
-		switch {
-		case len(b.in) > limit || r.ContentLength > int64(limit):
-			Problem{
-				Status: http.StatusRequestEntityTooLarge,
-				Detail: "body: want at most " + strconv.Itoa(limit) + " bytes",
-			}.Write(w, r)
-			return false
-		case errors.Is(err, io.EOF):
-			_ = r.Body.Close() // or the server tries to read more of it
-			return true
-		case err != nil:
-			badRequest(w, r, &inputError{"body", "could not be read to its end"})
-			return false
-		}
+	size, err := r.ContentLength, error(nil)
+	if size <= int64(limit) {
+		size, err = b.in.ReadFrom(io.LimitReader(r.Body, int64(limit)+1))
 	}
+	switch {
+	case size > int64(limit):
+		Problem{
+			Status: http.StatusRequestEntityTooLarge,
+			Detail: "body: want at most " + strconv.Itoa(limit) + " bytes",
+		}.Write(w, r)
+		return false
+	case err != nil:
+		badRequest(w, r, &inputError{"body", "could not be read to its end"})
+		return false
+	}
+	_ = r.Body.Close() // or the server tries to read more of it
+	return true
 }
 
 func (b *scratch) write(w http.ResponseWriter) {
@@ -210,19 +220,13 @@ func appendVerdict(b []byte, v *engine.Verdict) []byte {
 	if v.Rule != nil {
 		b = appendString(append(b, `,"rule":`...), v.Rule.Name)
 	}
-	var first numbers
 	if l, _ := field.Next(v, 0); l != nil && field.Counted(l) {
 		remaining, reset := field.Standing(v, l)
-		b = append(b, `,"limit":`...)
-		first.from = len(b)
-		b = appendNumbers(b, l.Decision.Limit, remaining, reset)
-		if first.to = len(b); !field.Banned(v, l) {
-			first.of = &l.Decision
-		}
+		b = appendNumbers(append(b, `,"limit":`...), l.Decision.Limit, remaining, reset)
 	}
 	wait := v.RetryAfter
-	if wait == stint.Never || (wait == 0 && !v.Outcome.Passed()) {
-		wait = -1
+	if wait == 0 && !v.Outcome.Passed() {
+		wait = stint.Never
 	}
 	b = appendWait(append(b, `,"retry_after":`...), wait)
 	if !v.Outcome.Passed() {
@@ -231,14 +235,7 @@ func appendVerdict(b []byte, v *engine.Verdict) []byte {
 	}
 	b, _ = v.ID.AppendText(append(b, `,"decision_id":"`...)) // it never fails
 	b = append(b, '"')
-	return append(appendLimits(append(b, ','), v.Limits, first), '}')
-}
-
-// numbers is where the numbers of a decision are in the output. Copying them costs less
-// than formatting them again.
-type numbers struct {
-	of       *stint.Decision
-	from, to int
+	return append(appendLimits(append(b, ','), v.Limits), '}')
 }
 
 // appendNumbers appends the state of a counter, after the name of its capacity.
@@ -248,7 +245,7 @@ func appendNumbers(b []byte, limit, remaining int64, reset time.Duration) []byte
 	return appendSeconds(append(b, `,"reset_after":`...), reset)
 }
 
-func appendLimits(b []byte, limits []engine.Limit, written numbers) []byte {
+func appendLimits(b []byte, limits []engine.Limit) []byte {
 	b = append(b, `"limits":[`...)
 	for i := range limits {
 		l := &limits[i]
@@ -262,12 +259,12 @@ func appendLimits(b []byte, limits []engine.Limit, written numbers) []byte {
 		if l.Penalty != nil {
 			b = append(b, `,"name":"penalty"`...)
 			b = appendString(append(b, `,"limit":`...), l.Penalty.String())
-			b = appendDecision(b, 0, &l.Decision, written) // a penalty has no units
+			b = appendDecision(b, 0, &l.Decision) // a penalty has no units
 			b = append(b, `,"penalty":true`...)
 		} else {
 			b = appendString(append(b, `,"name":`...), l.Name)
 			b = appendLimit(b, l.Limit)
-			b = appendDecision(b, l.Cost, &l.Decision, written)
+			b = appendDecision(b, l.Cost, &l.Decision)
 		}
 		b = strconv.AppendBool(append(b, `,"shadow":`...), l.Shadow)
 		b = append(b, '}')
@@ -281,25 +278,16 @@ func appendLimit(b []byte, l stint.Limit) []byte {
 }
 
 // appendDecision appends the decision on a limit.
-func appendDecision(b []byte, cost int64, d *stint.Decision, written numbers) []byte {
+func appendDecision(b []byte, cost int64, d *stint.Decision) []byte {
 	b = strconv.AppendInt(append(b, `,"cost":`...), cost, 10)
 	b = strconv.AppendBool(append(b, `,"allowed":`...), d.Allowed)
 	if d.Basis < stint.Open {
-		b = append(b, `,"max":`...)
-		if d == written.of {
-			b = append(b, b[written.from:written.to]...)
-		} else {
-			b = appendNumbers(b, d.Limit, d.Remaining, d.ResetAfter)
-		}
+		b = appendNumbers(append(b, `,"max":`...), d.Limit, d.Remaining, d.ResetAfter)
 	}
 	if d.Basis != stint.Counted {
 		b = appendString(append(b, `,"basis":`...), d.Basis.String())
 	}
-	wait := d.RetryAfter
-	if wait == stint.Never {
-		wait = -1
-	}
-	return appendWait(append(b, `,"retry_after":`...), wait)
+	return appendWait(append(b, `,"retry_after":`...), d.RetryAfter)
 }
 
 var (
@@ -314,7 +302,7 @@ func (a *api) take(w http.ResponseWriter, r *http.Request) {
 	if !b.read(w, r, maxBody) {
 		return
 	}
-	s := scanner{data: b.in}
+	s := scanner{data: b.in.Bytes()}
 	var asks []stint.Ask
 	if err := s.document(func() (err *inputError) { asks, err = s.asks(); return err }); err != nil {
 		badRequest(w, r, err)
@@ -407,9 +395,6 @@ func appendTake(b []byte, asks []stint.Ask, ds []stint.Decision) []byte {
 		allowed = allowed && d.Allowed
 		wait, delay = max(wait, d.RetryAfter), max(delay, d.Delay)
 	}
-	if wait == stint.Never {
-		wait = -1
-	}
 	b = strconv.AppendBool(append(b, `{"allowed":`...), allowed)
 	b = appendWait(append(b, `,"retry_after":`...), wait)
 	b = appendSeconds(append(b, `,"delay":`...), delay)
@@ -420,7 +405,7 @@ func appendTake(b []byte, asks []stint.Ask, ds []stint.Decision) []byte {
 		}
 		b = appendString(append(b, `{"subject":`...), asks[i].Key.Subject)
 		b = appendString(append(b, `,"name":`...), strings.TrimPrefix(asks[i].Key.Name, bare))
-		b = append(appendDecision(appendLimit(b, asks[i].Limit), asks[i].Cost, &ds[i], numbers{}), '}')
+		b = append(appendDecision(appendLimit(b, asks[i].Limit), asks[i].Cost, &ds[i]), '}')
 	}
 	return append(b, `]}`...)
 }
@@ -468,7 +453,7 @@ func (a *api) usage(w http.ResponseWriter, r *http.Request) {
 	}
 	b := scratches.Get().(*scratch)
 	defer b.release()
-	b.out = append(appendLimits(append(b.out, '{'), limits, numbers{}), '}')
+	b.out = append(appendLimits(append(b.out, '{'), limits), '}')
 	b.write(w)
 }
 

@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"bytes"
 	"context"
 	"net/http"
 	"net/netip"
@@ -23,50 +24,33 @@ type check struct {
 	err     error
 }
 
-// The fields of a check, as indexes of checkFields.
-const (
-	methodField = iota
-	pathField
-	ipField
-	userField
-	tenantField
-	keyField
-	tierField
-	headersField
-	costField
-	peekField
-)
-
-var checkFields = []string{
-	methodField: "method", pathField: "path", ipField: "ip", userField: "user", tenantField: "tenant",
-	keyField: "api_key", tierField: "tier", headersField: "headers", costField: "cost", peekField: "peek",
-}
+var checkFields = []string{"method", "path", "ip", "user", "tenant", "api_key", "tier", "headers", "cost", "peek"}
 
 // check reads the description of a request.
 func (s *scanner) check(c *check) *inputError {
 	q := &c.request
 	q.Method = http.MethodGet
 	err := s.object(checkFields, func(i int) (err *inputError) {
-		switch i {
-		case methodField:
+		switch checkFields[i] {
+		case "method":
 			q.Method, err = s.method()
-		case pathField:
+		case "path":
 			q.Path, err = s.path()
-		case ipField:
+		case "ip":
 			q.Peer, err = s.address()
-		case userField:
+		case "user":
 			c.subject.User, err = s.id()
-		case tenantField:
+		case "tenant":
 			c.subject.Tenant, err = s.id()
-		case keyField:
+		case "api_key":
 			c.subject.Key, err = s.id()
-		case tierField:
+		case "tier":
 			c.subject.Tier, err = s.id()
-		case headersField:
+		case "headers":
 			q.Headers, err = s.headers()
-		case costField:
+		case "cost":
 			q.Cost, err = s.cost(1)
-		case peekField:
+		case "peek":
 			c.peek, err = s.boolean()
 		}
 		return err
@@ -90,18 +74,8 @@ func (s *scanner) method() (string, *inputError) {
 		return "", err
 	}
 	const longest = 32
-	for _, c := range text {
-		if (c < 'A' || c > 'Z') && c != '-' && c != '_' {
-			text = nil
-		}
-	}
-	if len(text) == 0 || len(text) > longest {
+	if len(text) == 0 || len(text) > longest || len(bytes.Trim(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")) > 0 {
 		return "", s.wrong(start, "a method in upper case, such as GET")
-	}
-	for _, m := range [...]string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete} {
-		if string(text) == m {
-			return m, nil
-		}
 	}
 	return string(text), nil
 }
@@ -165,7 +139,7 @@ func (a *api) check(w http.ResponseWriter, r *http.Request) {
 	if !b.read(w, r, maxBody) {
 		return
 	}
-	s, c := scanner{data: b.in}, b.add()
+	s, c := scanner{data: b.in.Bytes()}, b.add()
 	if err := s.document(func() *inputError { return s.check(c) }); err != nil {
 		badRequest(w, r, err)
 		return
@@ -187,7 +161,7 @@ func (a *api) batch(w http.ResponseWriter, r *http.Request) {
 	if !b.read(w, r, maxBatch) {
 		return
 	}
-	s := scanner{data: b.in}
+	s := scanner{data: b.in.Bytes()}
 	err := s.document(func() *inputError {
 		return s.object([]string{"requests"}, func(int) *inputError {
 			return s.array(maxRequests, func() *inputError { return s.check(b.add()) })
@@ -217,69 +191,38 @@ func (a *api) batch(w http.ResponseWriter, r *http.Request) {
 	b.write(w)
 }
 
-// decideAll decides the checks, in several goroutines if decisions have to wait.
+// decideAll decides the checks, in several goroutines if decisions take long, as over a
+// network. In memory, starting goroutines would take longer than deciding.
 func (a *api) decideAll(ctx context.Context, checks []check) {
-	const maxGoroutines = 16
-	var next atomic.Int64
-	one := func() bool {
-		i := int(next.Add(1)) - 1
-		if i >= len(checks) {
-			return false
-		}
-		a.decide(ctx, &checks[i])
-		return true
-	}
-	var (
-		helpers      sync.WaitGroup
-		mu           sync.Mutex
-		helped, done bool
+	const (
+		maxGoroutines = 16
+		slowDecision  = 5 * time.Microsecond // longer than in memory, and shorter than over a network
 	)
-	help := func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if helped || done {
-			return
-		}
-		helped = true
-		for range min(len(checks), maxGoroutines) - 1 {
-			helpers.Go(func() {
-				for one() {
-				}
-			})
+	var next atomic.Int64
+	decide := func() {
+		for i := int(next.Add(1)) - 1; i < len(checks); i = int(next.Add(1)) - 1 {
+			a.decide(ctx, &checks[i])
 		}
 	}
-	// Starting goroutines takes longer than deciding in memory. So there are none, unless
-	// decisions of the last batch were slow, or one of this batch is.
-	defer helpers.Wait() // even after a panic, since the checks are used again
+	delay := time.Millisecond
 	if a.slow.Load() {
-		help()
+		delay = 0
 	}
-	waits := time.AfterFunc(time.Millisecond, help)
-	slow, began := false, time.Now()
-	for n := 0; one(); n++ {
-		if n%decisionsPerReading != 0 {
-			continue
+	var helpers sync.WaitGroup
+	started := make(chan struct{})
+	timer := time.AfterFunc(delay, func() {
+		defer close(started)
+		for range min(len(checks), maxGoroutines) - 1 {
+			helpers.Go(decide)
 		}
-		now := time.Now()
-		if now.Sub(began) > slowDecision {
-			slow = true
-			help()
+	})
+	defer func() { // even after a panic, since the checks are reused
+		if !timer.Stop() {
+			<-started
 		}
-		began = now
-	}
-	waits.Stop()
-	mu.Lock()
-	done = true
-	mu.Unlock()
-	if slow != a.slow.Load() {
-		a.slow.Store(slow)
-	}
+		helpers.Wait()
+	}()
+	began := time.Now()
+	decide()
+	a.slow.Store(time.Since(began) > time.Duration(len(checks))*slowDecision)
 }
-
-const (
-	// slowDecision is longer than decisionsPerReading decisions in memory take, and shorter
-	// than one over a network. The clock is not read more often, since that would cost a
-	// tenth of a decision.
-	slowDecision        = 20 * time.Microsecond
-	decisionsPerReading = 4
-)

@@ -2,11 +2,10 @@ package httplimit
 
 import (
 	"bytes"
+	"encoding/json"
 	"net/textproto"
 	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -18,7 +17,7 @@ type scanner struct {
 	i    int
 }
 
-// inputError says what is wrong with the input of a client, and where.
+// inputError is a problem in the input of a client, and where it is.
 type inputError struct{ path, says string }
 
 func (e *inputError) Error() string {
@@ -54,21 +53,14 @@ func (s *scanner) wrong(start int, want string) *inputError {
 	return &inputError{says: "want " + want + ", found " + text}
 }
 
-func (s *scanner) space() {
-	for s.i < len(s.data) {
-		switch s.data[s.i] {
-		case ' ', '\t', '\r', '\n':
-			s.i++
-		default:
-			return
-		}
-	}
-}
-
 // next skips space and returns the byte after it, or 0 at the end.
 func (s *scanner) next() byte {
-	if s.space(); s.i < len(s.data) {
-		return s.data[s.i]
+	for ; s.i < len(s.data); s.i++ {
+		switch c := s.data[s.i]; c {
+		case ' ', '\t', '\r', '\n':
+		default:
+			return c
+		}
 	}
 	return 0
 }
@@ -182,8 +174,7 @@ func (s *scanner) text() ([]byte, *inputError) {
 			}
 			return rest[:n], nil
 		case c == '\\':
-			s.i += n
-			return s.escaped(start, bytes.Clone(rest[:n]))
+			return s.escaped(start)
 		case c < ' ':
 			return nil, s.wrong(start, "control characters in a string to be escaped")
 		case c >= utf8.RuneSelf:
@@ -193,67 +184,33 @@ func (s *scanner) text() ([]byte, *inputError) {
 	return nil, s.wrong(start, "a closing quote")
 }
 
-// escaped reads the rest of a string that has escapes, and appends it to b.
-func (s *scanner) escaped(start int, b []byte) ([]byte, *inputError) {
-	for s.i < len(s.data) {
-		c := s.data[s.i]
-		s.i++
-		switch {
-		case c == '"':
-			if !utf8.Valid(b) {
-				return nil, s.wrong(start, "valid UTF-8")
-			}
-			return b, nil
+// escaped reads a string that has escapes.
+func (s *scanner) escaped(start int) ([]byte, *inputError) {
+	end := start + 1
+	for ; end < len(s.data) && s.data[end] != '"'; end++ {
+		switch c := s.data[end]; {
+		case c == '\\':
+			end++
 		case c < ' ':
 			return nil, s.wrong(start, "control characters in a string to be escaped")
-		case c != '\\':
-			b = append(b, c)
-		case s.i == len(s.data):
-			return nil, s.wrong(start, "a closing quote")
-		default:
-			c = s.data[s.i]
-			s.i++
-			if i := strings.IndexByte(`"\/bfnrt`, c); i >= 0 {
-				b = append(b, "\"\\/\b\f\n\r\t"[i])
-				continue
-			}
-			r, ok := rune(0), false
-			if c == 'u' {
-				r, ok = s.hex4()
-			}
-			if ok && utf16.IsSurrogate(r) {
-				var low rune
-				if bytes.HasPrefix(s.data[s.i:], []byte(`\u`)) {
-					s.i += 2
-					low, _ = s.hex4()
-				}
-				r = utf16.DecodeRune(r, low)
-				ok = r != unicode.ReplacementChar
-			}
-			if !ok {
-				return nil, s.wrong(start, "a valid escape")
-			}
-			b = utf8.AppendRune(b, r)
 		}
 	}
-	return nil, s.wrong(start, "a closing quote")
-}
-
-// hex4 reads four hexadecimal digits.
-func (s *scanner) hex4() (rune, bool) {
-	if len(s.data)-s.i < 4 {
-		return 0, false
+	if end >= len(s.data) {
+		return nil, s.wrong(start, "a closing quote")
 	}
-	var n rune
-	for _, c := range s.data[s.i : s.i+4] {
-		d := strings.IndexByte("0123456789abcdef", c|0x20)
-		if d < 0 || c < '0' {
-			return 0, false
-		}
-		n = n<<4 | rune(d)
+	raw := s.data[start : end+1]
+	s.i = end + 1
+	if !utf8.Valid(raw) {
+		return nil, s.wrong(start, "valid UTF-8")
 	}
-	s.i += 4
-	return n, true
+	var text string
+	err := json.Unmarshal(raw, &text)
+	// The decoder replaces half of a surrogate pair instead of rejecting it.
+	written := bytes.Count(raw, []byte("\uFFFD")) + bytes.Count(bytes.ToLower(raw), []byte(`\ufffd`))
+	if err != nil || strings.Count(text, "\uFFFD") > written {
+		return nil, s.wrong(start, "a valid escape")
+	}
+	return []byte(text), nil
 }
 
 // maxCost is the highest cost of a request: all stores count up to it exactly.

@@ -231,7 +231,7 @@ func TestRequired(t *testing.T) {
 		{limit(store, "1/1h", httplimit.ByHeader("").Behind("10.0.0.1")), `ByHeader "": want a name, such as X-User-ID`},
 		{limit(store, "1/1h", httplimit.ByHeader("X Y").Behind("10.0.0.1")), `ByHeader "X Y": want a header's name`},
 		{limit(store, "1/1h", httplimit.ByHeader("X-User")), `ByHeader "X-User": want Behind with the networks of the proxies`},
-		{limit(store, "1/1h", httplimit.ByIP.Behind("10.0.0.0/33")), `Behind "10.0.0.0/33": want a network such as 10.0.0.0/8`},
+		{limit(store, "1/1h", httplimit.ByIP.Behind("10.0.0.0/33")), `Behind "10.0.0.0/33": want an address or a network`},
 		{limit(store, "1/1h", httplimit.ByIP.Behind("0.0.0.0/0")), `Behind "0.0.0.0/0": want the networks of the proxies`},
 		{limit(store, "1/1h", httplimit.ByIP.Named("a b")), `Named "a b": want letters, digits and, between them, any of . _ -`},
 		{limit(store, "1/1h", httplimit.ByIP.Named(strings.Repeat("a", 57))), `Named "` + strings.Repeat("a", 57) + `": want letters, digits and, betwee`},

@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"net/http"
 	"strconv"
 	"strings"
@@ -28,23 +29,18 @@ type Problem struct {
 	DecisionID string
 }
 
-const problemTypes = "https://iana.org/assignments/http-problem-types#"
+const registry = "https://iana.org/assignments/http-problem-types#"
+
+var problemTypes = map[engine.Outcome]struct{ uri, title string }{
+	engine.Denied:      {registry + "quota-exceeded", "Request cannot be satisfied as assigned quota has been exceeded"},
+	engine.Banned:      {registry + "abnormal-usage-detected", "Request cannot be satisfied due to abnormal request pattern detected"},
+	engine.Unavailable: {registry + "temporary-reduced-capacity", "Request cannot be satisfied due to temporary server capacity constraints"},
+}
 
 // ProblemOf returns the problem of a request that was denied.
 func ProblemOf(v *engine.Verdict) Problem {
 	p := Problem{Status: v.Status, Detail: reason(v), DecisionID: v.ID.String()}
-	switch v.Outcome {
-	case engine.Denied:
-		p.Type = problemTypes + "quota-exceeded"
-		p.Title = "Request cannot be satisfied as assigned quota has been exceeded"
-	case engine.Banned:
-		p.Type = problemTypes + "abnormal-usage-detected"
-		p.Title = "Request cannot be satisfied due to abnormal request pattern detected"
-	case engine.Unavailable:
-		p.Type = problemTypes + "temporary-reduced-capacity"
-		p.Title = "Request cannot be satisfied due to temporary server capacity constraints"
-	default:
-	}
+	p.Type, p.Title = problemTypes[v.Outcome].uri, problemTypes[v.Outcome].title
 	if wait, ok := field.RetryAfter(v); ok {
 		p.RetryAfter = wait
 	} else if v.RetryAfter == stint.Never {
@@ -120,15 +116,8 @@ var (
 
 // append appends the problem as JSON.
 func (p *Problem) append(b []byte) []byte {
-	kind, title := p.Type, p.Title
-	if kind == "" {
-		kind = "about:blank"
-	}
-	if title == "" {
-		title = http.StatusText(p.Status)
-	}
-	b = appendString(append(b, `{"type":`...), kind)
-	b = appendString(append(b, `,"title":`...), title)
+	b = appendString(append(b, `{"type":`...), cmp.Or(p.Type, "about:blank"))
+	b = appendString(append(b, `,"title":`...), cmp.Or(p.Title, http.StatusText(p.Status)))
 	b = strconv.AppendInt(append(b, `,"status":`...), int64(p.Status), 10)
 	if p.Detail != "" {
 		b = appendString(append(b, `,"detail":`...), p.Detail)
@@ -153,10 +142,10 @@ func (p *Problem) append(b []byte) []byte {
 	return append(b, '}')
 }
 
-// appendWait appends a duration in seconds, or null if it is negative, which means that
-// waiting does not help.
+// appendWait appends a duration in seconds, or null if it is negative or [stint.Never], which
+// means that waiting does not help.
 func appendWait(b []byte, d time.Duration) []byte {
-	if d < 0 {
+	if d < 0 || d == stint.Never {
 		return append(b, "null"...)
 	}
 	return appendSeconds(b, d)
@@ -181,7 +170,7 @@ func appendSeconds(b []byte, d time.Duration) []byte {
 // appendString appends a JSON string. Invalid UTF-8 becomes replacement characters.
 func appendString(b []byte, s string) []byte {
 	b = append(b, '"')
-	from := 0 // start of what is not appended yet
+	from := 0 // what comes before is appended
 	for i := 0; i < len(s); {
 		c := s[i]
 		if c >= ' ' && c <= '~' && c != '"' && c != '\\' {

@@ -274,17 +274,11 @@ func (g *Gateway) tooLarge() Problem {
 }
 
 // buffers are for copying bodies, and shared by all gateways.
-var buffers bufferPool
+var buffers = bufferPool{sync.Pool{New: func() any { return new(buffer) }}}
+
+type buffer [32 << 10]byte
 
 type bufferPool struct{ pool sync.Pool }
 
-const bufferSize = 32 << 10
-
-func (b *bufferPool) Get() []byte {
-	if p, ok := b.pool.Get().(*[bufferSize]byte); ok {
-		return p[:]
-	}
-	return make([]byte, bufferSize)
-}
-
-func (b *bufferPool) Put(p []byte) { b.pool.Put((*[bufferSize]byte)(p)) }
+func (b *bufferPool) Get() []byte  { return b.pool.Get().(*buffer)[:] }
+func (b *bufferPool) Put(p []byte) { b.pool.Put((*buffer)(p)) }

@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"iter"
@@ -53,15 +54,9 @@ type allowance struct {
 
 // RoundTrip implements [http.RoundTripper].
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	base, retries, patience := t.Base, t.MaxRetries, t.MaxWait
+	base, retries, patience := t.Base, cmp.Or(t.MaxRetries, 3), cmp.Or(t.MaxWait, time.Minute)
 	if base == nil {
 		base = http.DefaultTransport
-	}
-	if retries == 0 {
-		retries = 3
-	}
-	if patience == 0 {
-		patience = time.Minute
 	}
 	ctx := r.Context()
 	host := t.host(r.URL.Scheme + "://" + r.URL.Host)

@@ -229,8 +229,8 @@ type upstream struct {
 }
 
 // choose returns the next target that is healthy and was not tried, or else one that was
-// not tried, or nil. If none is healthy, trying is better than failing: what is known of
-// them may be old. Turns are counted among the targets that can be chosen, so that the
+// not tried, or nil. If none is healthy, trying is better than failing, because they may have
+// recovered. Turns are counted among the targets that can be chosen, so that the
 // share of the others is spread evenly.
 func (u *upstream) choose(tried uint64) (t *target, mask uint64) {
 	if len(u.targets) == 1 && tried == 0 {

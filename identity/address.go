@@ -3,18 +3,19 @@ package identity
 import (
 	"net/netip"
 	"strings"
-	"time"
+
+	"github.com/stintdev/stint/internal/kit/network"
 )
 
 const (
-	mostHops   = 64
-	mostHeader = 8 << 10 // bytes that are looked at, from the right
+	maxHops   = 64
+	maxHeader = 8 << 10 // bytes that are read, from the right
 )
 
 // proxies finds the client's address.
 type proxies struct {
-	trusted networks
-	depth   int // 0: by the networks
+	trusted network.Table[struct{}]
+	depth   int // 0 if trusted networks are set
 	header  string
 	last    func(list string) int               // where the last element begins, less one
 	node    func(element string) (string, bool) // the address in an element
@@ -31,16 +32,17 @@ func newProxies(o *Options, p *problems) *proxies {
 	case "Forwarded":
 		x.last, x.node = lastUnquotedComma, forParameter
 	default:
-		// One address: nil, as there are no elements.
+		// The header holds one address, so there are no elements.
 	}
-	if x.depth < 0 || x.depth > mostHops {
+	if x.depth < 0 || x.depth > maxHops {
 		p.add("TrustedDepth", x.depth, "0 to 64")
 	}
 	if x.depth > 0 && len(o.TrustedProxies) > 0 {
 		p.add("TrustedDepth", x.depth, "either a depth or trusted proxies")
 	}
+	trusted := map[netip.Prefix]struct{}{}
 	for _, t := range o.TrustedProxies {
-		want := checkNetwork(t)
+		want := network.Check(t)
 		if want == "" && t.Bits() == 0 {
 			want = "the networks of the proxies: anyone could name any address"
 		}
@@ -48,18 +50,17 @@ func newProxies(o *Options, p *problems) *proxies {
 			p.add("TrustedProxies", t, want)
 			continue
 		}
-		x.trusted.add(t, &Entry{})
+		trusted[t] = struct{}{}
 	}
+	x.trusted = network.NewTable(trusted)
 	return x
 }
 
-func (x *proxies) trusts(a netip.Addr) bool {
-	return x.trusted.find(a, time.Time{}) != nil
-}
+func (x *proxies) trusts(a netip.Addr) bool { return x.trusted.Smallest(a) != nil }
 
 // client returns the address of the client, and whether the peer is trusted. The walk
-// begins at the peer and goes left as long as the writer of an address is trusted.
-// Anything that cannot be parsed ends it: what is to its left has an unknown writer.
+// begins at the peer and goes left as long as the writer of an address is trusted. An
+// element that cannot be parsed ends it, because the writer of those to its left is unknown.
 func (x *proxies) client(q *Request) (client netip.Addr, trusted bool) {
 	client = canonical(q.Peer)
 	if x.depth == 0 && !x.trusts(client) {
@@ -74,11 +75,11 @@ func (x *proxies) client(q *Request) (client netip.Addr, trusted bool) {
 		}
 		return client, true
 	}
-	hops := mostHops
+	hops := maxHops
 	if x.depth > 0 {
 		hops = x.depth
 	}
-	w := walk{lines: lines, left: mostHeader}
+	w := walk{lines: lines, left: maxHeader}
 	for range hops {
 		text, ok := w.next(x.last)
 		if !ok {
@@ -105,7 +106,7 @@ type walk struct {
 	lines []string
 	rest  string // of the line after lines, if more
 	more  bool
-	left  int // bytes that may still be looked at
+	left  int // bytes that may still be read
 }
 
 // next returns the next element that is not empty. It never returns part of an element
@@ -270,6 +271,6 @@ func counted(a netip.Addr, v6bits int) netip.Prefix {
 	if a.Is6() {
 		bits = v6bits
 	}
-	p, _ := a.Prefix(bits) // the bits are those of an address
+	p, _ := a.Prefix(bits) // it fails only for too many bits
 	return p
 }

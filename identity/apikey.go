@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -56,7 +57,6 @@ func (h *Hashing) UnmarshalText(text []byte) error {
 }
 
 const (
-	defaultPrefix               = "stint"
 	shortestID, longestKeyID    = 8, 64
 	shortestSecret, longestText = 27, 128
 	madeID, madeSecret          = 16, 32 // 95 and 190 bits
@@ -108,7 +108,7 @@ type keyChecker struct {
 	header, prefix string // the prefix with its underscore
 	bearer         bool
 	usual          Hashing
-	macs           *sync.Pool // of *mac; nil: there is no pepper
+	macs           *sync.Pool // of *mac; nil if there is no pepper
 }
 
 // mac is a keyed hash with buffers for its input and output, which saves allocations.
@@ -120,12 +120,7 @@ type mac struct {
 
 func newKeyChecker(o *Options, p *problems) *keyChecker {
 	c := &keyChecker{header: p.header("KeyHeader", o.KeyHeader), prefix: o.KeyPrefix, bearer: o.KeyBearer}
-	if c.header == "" {
-		c.header = "X-Api-Key"
-	}
-	if c.prefix == "" {
-		c.prefix = defaultPrefix
-	}
+	c.header, c.prefix = cmp.Or(c.header, "X-Api-Key"), cmp.Or(c.prefix, "stint")
 	if !validPrefix(c.prefix) {
 		p.add("KeyPrefix", c.prefix, wantPrefix)
 	}
@@ -235,24 +230,21 @@ func validPrefix(p string) bool {
 	return p != "" && len(p) <= 32 && strings.Trim(p, "_") == p && consists(p, base62+"_")
 }
 
-// alphanumeric is consists for base62, and quicker.
+// alphanumeric is a faster consists for base62.
 func alphanumeric(s string) bool {
-	other := byte(0)
 	for i := range len(s) {
-		other |= notBase62[s[i]]
-	}
-	return other == 0
-}
-
-// notBase62 is 0 for the bytes of base62. To look them up takes no branches, which
-// random bytes would have mispredicted.
-var notBase62 = func() (other [256]byte) {
-	for c := range other {
-		if strings.IndexByte(base62, byte(c)) < 0 {
-			other[c] = 1
+		if !isBase62[s[i]] {
+			return false
 		}
 	}
-	return other
+	return true
+}
+
+var isBase62 = func() (is [256]bool) {
+	for _, c := range base62 {
+		is[c] = true
+	}
+	return is
 }()
 
 // bearer returns the request's bearer token, and "" if it has none. Two lines are

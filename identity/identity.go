@@ -69,7 +69,7 @@ type Subject struct {
 	// IP is the client's address: unmapped, without a zone. It is not valid if
 	// unknown.
 	IP netip.Addr
-	// Net is what is counted: the whole of an IPv4 address, a network of IPv6.
+	// Net is what is counted by: an IPv4 address, or a network of IPv6.
 	Net netip.Prefix
 	// Source is how the subject was identified.
 	Source Source
@@ -132,7 +132,7 @@ func unknownKey(id string, err error) error {
 	return fmt.Errorf("identity: key %s: %w: %w", id, ErrDirectory, err)
 }
 
-// User is what is known of a user.
+// User is a user in a [Directory].
 type User struct {
 	ID, Tenant, Tier string
 	Limits           map[string]stint.Limit
@@ -140,7 +140,7 @@ type User struct {
 	Blocked *Entry
 }
 
-// Tenant is what is known of a tenant.
+// Tenant is a tenant in a [Directory].
 type Tenant struct {
 	ID   string
 	Tier string // of its users who have no other
@@ -208,35 +208,37 @@ type Lists struct{ Exempt, Banned *List }
 
 // Resolver identifies clients. It is safe for concurrent use.
 type Resolver struct {
+	settings
+	lists atomic.Pointer[Lists]
+}
+
+type settings struct {
 	methods   []Source
 	directory Directory
 	require   bool
 	tier      string
 	keys      *keyChecker
-	tokens    *verifier // nil: there are none
+	tokens    *verifier  // nil if there are no tokens
+	jwks      *keySource // of tokens; nil if there is none
 	headers   trustedHeaders
 	proxies   *proxies
 	bits      int // of an IPv6 address
-	lists     atomic.Pointer[Lists]
 }
 
-// Format prints nothing of what is inside.
+// Format prints no fields, because they hold secrets.
 func (*Resolver) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "identity.Resolver") }
 
 // New returns a resolver. Close it if it has JWT options.
 func New(o Options) (*Resolver, error) {
 	var p problems
-	r := &Resolver{
-		methods: o.Methods, directory: o.Directory, require: o.Require, tier: o.DefaultTier, bits: o.IPv6Prefix,
+	r := &Resolver{settings: settings{
+		methods: o.Methods, directory: o.Directory, require: o.Require, tier: o.DefaultTier, bits: cmp.Or(o.IPv6Prefix, 64),
 		headers: trustedHeaders{
 			user: p.header("UserHeader", o.UserHeader), tenant: p.header("TenantHeader", o.TenantHeader),
 			tier: p.header("TierHeader", o.TierHeader),
 		},
 		keys: newKeyChecker(&o, &p), proxies: newProxies(&o, &p),
-	}
-	if r.bits == 0 {
-		r.bits = 64
-	}
+	}}
 	if r.bits < 32 || r.bits > 128 {
 		p.add("IPv6Prefix", r.bits, "32 to 128")
 	}
@@ -247,14 +249,15 @@ func New(o Options) (*Resolver, error) {
 	r.SetLists(o.Lists)
 	if o.JWT != nil {
 		r.tokens = newVerifier(o.JWT, &p)
+		r.jwks = r.tokens.set
 	}
 	if err := errors.Join(p...); err != nil {
 		return nil, err
 	}
 	if o.Previous != nil {
-		r.tokens.inherit(o.Previous.tokens)
+		r.jwks.inherit(o.Previous.jwks)
 	}
-	if err := r.tokens.start(); err != nil {
+	if err := r.jwks.start(); err != nil {
 		return nil, err
 	}
 	return r, nil
@@ -291,10 +294,7 @@ func (r *Resolver) SetLists(l Lists) { r.lists.Store(&l) }
 // With returns the same resolver with other lists. All else is shared: closing one
 // closes both.
 func (r *Resolver) With(l Lists) *Resolver {
-	other := &Resolver{
-		methods: r.methods, directory: r.directory, require: r.require, tier: r.tier, keys: r.keys, tokens: r.tokens,
-		headers: r.headers, proxies: r.proxies, bits: r.bits,
-	}
+	other := &Resolver{settings: r.settings}
 	other.SetLists(l)
 	return other
 }
@@ -302,14 +302,14 @@ func (r *Resolver) With(l Lists) *Resolver {
 // Ready returns an error if the last fetch of the key set failed, or if there was none
 // yet. Tokens with known keys are accepted all the same, and so are requests without a
 // token.
-func (r *Resolver) Ready() error { return r.tokens.ready() }
+func (r *Resolver) Ready() error { return r.jwks.ready() }
 
 // KeyHeader returns the header of API keys, in its canonical form.
 func (r *Resolver) KeyHeader() string { return r.keys.header }
 
 // Close stops fetching keys. The resolver keeps working with those it has.
 func (r *Resolver) Close() error {
-	r.tokens.stop()
+	r.jwks.stop()
 	return nil
 }
 
@@ -452,12 +452,7 @@ func (r *Resolver) addUser(ctx context.Context, now time.Time, s *Subject) {
 	if u == nil {
 		return
 	}
-	if s.Tenant == "" {
-		s.Tenant = u.Tenant
-	}
-	if s.Tier == "" {
-		s.Tier = u.Tier
-	}
+	s.Tenant, s.Tier = cmp.Or(s.Tenant, u.Tenant), cmp.Or(s.Tier, u.Tier)
 	s.UserLimits = u.Limits
 	if u.Blocked != nil && u.Blocked.Holds(now) {
 		s.Banned = u.Blocked

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -56,22 +57,20 @@ func (k *tokenKey) check() string {
 		if len(key) < shortestHMAC {
 			return "a secret of at least 32 bytes"
 		}
-		return ""
 	case *rsa.PublicKey:
-		// Long keys make for slow signatures, which anyone can have us check.
+		// Signatures by long keys are slow to check, and anyone can make us check them.
 		if n := key.N.BitLen(); n < 2048 || n > 8192 {
 			return "an RSA key of 2048 to 8192 bits"
 		}
-		return ""
 	case *ecdsa.PublicKey:
 		if n := key.Curve.Params().BitSize; n < 256 {
 			return "an ECDSA key on P-256, P-384 or P-521"
 		}
-		return ""
 	case ed25519.PublicKey:
-		return ""
+	default:
+		return "an RSA, ECDSA or Ed25519 key"
 	}
-	return "an RSA, ECDSA or Ed25519 key"
+	return ""
 }
 
 // parsePEM reads public keys.
@@ -144,19 +143,14 @@ type keyState struct {
 	keys    []tokenKey
 	err     error         // of the last fetch
 	resting bool          // there was a fetch for an unknown key, and the next has to wait
-	next    chan struct{} // is closed when there was another fetch
+	next    chan struct{} // closed after the next fetch
 }
 
 var errNotFetched = errors.New("not fetched yet")
 
 func newKeySource(o *JWTOptions, p *problems) *keySource {
 	s := &keySource{place: o.JWKS, shown: o.JWKS, client: o.Client, refresh: o.Refresh, wanted: make(chan struct{}, 1)}
-	if s.client == nil {
-		s.client = http.DefaultClient
-	}
-	if s.refresh == 0 {
-		s.refresh = 15 * time.Minute
-	}
+	s.client, s.refresh = cmp.Or(s.client, http.DefaultClient), cmp.Or(s.refresh, 15*time.Minute)
 	if s.refresh < time.Minute {
 		p.add("JWT.Refresh", s.refresh, "1m or more")
 	}
@@ -174,8 +168,18 @@ func newKeySource(o *JWTOptions, p *problems) *keySource {
 	return s
 }
 
+// inherit takes over the keys that another source has fetched from the same URL.
+func (s *keySource) inherit(from *keySource) {
+	if s != nil && from != nil && !s.file && s.place == from.place {
+		s.state.Load().keys = from.state.Load().keys // no one else has seen this state yet
+	}
+}
+
 // start begins to fetch. It does not wait for a URL, which may be unreachable.
 func (s *keySource) start() error {
+	if s == nil {
+		return nil
+	}
 	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // the source's own life, which ends with stop
 	s.cancel = cancel
 	if s.file {
@@ -189,15 +193,17 @@ func (s *keySource) start() error {
 }
 
 func (s *keySource) stop() {
-	s.cancel()
-	s.done.Wait()
+	if s != nil {
+		s.cancel()
+		s.done.Wait()
+	}
 }
 
 func (s *keySource) ready() error {
-	if err := s.state.Load().err; err != nil {
-		return fmt.Errorf("identity: keys of %s: %w", s.shown, err)
+	if s == nil || s.state.Load().err == nil {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("identity: keys of %s: %w", s.shown, s.state.Load().err)
 }
 
 func (s *keySource) run(ctx context.Context) {

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,9 +29,9 @@ type JWTOptions struct {
 	// PublicKeys are in PEM: PUBLIC KEY, RSA PUBLIC KEY or CERTIFICATE, of which only
 	// the key is used. At most 8.
 	PublicKeys string
-	// JWKS is a JSON Web Key Set: an http or https URL, or the name of a file. If a URL cannot be reached, tokens that need its keys are not accepted
-	// until it can; Ready says so. A file must exist. Symmetric keys are read
-	// from a file only.
+	// JWKS is a JSON Web Key Set: an http or https URL, or the name of a file. While a URL
+	// cannot be reached, tokens that need its keys are not accepted, and Ready returns an
+	// error. A file must exist. Symmetric keys are read from a file only.
 	JWKS string
 	// Refresh is how often the set is fetched, 1 minute or more. It is fetched
 	// earlier, but at most every 30 s, if a token names a key that is not in it; the
@@ -51,9 +53,8 @@ type JWTOptions struct {
 	UserClaim, TenantClaim, TierClaim string
 
 	// Remember is how many verified tokens are cached; beyond it, the least recently
-	// used are dropped, and verified again. A token is cached until it expires, and
-	// for 5 minutes at most. Default 100,000, at
-	// least 128.
+	// used are dropped, and verified again. A token is cached until it expires, and for 5
+	// minutes at most. Default 100,000, at least 128.
 	Remember int
 }
 
@@ -78,18 +79,13 @@ type verifier struct {
 	leeway             time.Duration
 	user, tenant, tier string // claims
 	static             []tokenKey
-	set                *keySource // nil: there is none
+	set                *keySource // nil if there is none
 	seen               *seen
 }
 
 func newVerifier(o *JWTOptions, p *problems) *verifier {
 	v := &verifier{leeway: o.Leeway, user: o.UserClaim, tenant: o.TenantClaim, tier: o.TierClaim}
-	if v.leeway == 0 {
-		v.leeway = 30 * time.Second
-	}
-	if v.user == "" {
-		v.user = "sub"
-	}
+	v.leeway, v.user = cmp.Or(v.leeway, 30*time.Second), cmp.Or(v.user, "sub")
 	if v.leeway < 0 || v.leeway > longestLeeway {
 		p.add("JWT.Leeway", v.leeway, "0 to "+longestLeeway.String())
 	}
@@ -102,10 +98,7 @@ func newVerifier(o *JWTOptions, p *problems) *verifier {
 	}
 	v.options = slices.Clip(v.options)
 
-	size := o.Remember
-	if size == 0 {
-		size = 100_000
-	}
+	size := cmp.Or(o.Remember, 100_000)
 	if size < fewestSeen {
 		p.add("JWT.Remember", size, "128 or more, or 0 for the default")
 	}
@@ -125,34 +118,6 @@ func newVerifier(o *JWTOptions, p *problems) *verifier {
 		p.add("JWT", "", "a Secret, PublicKeys or JWKS")
 	}
 	return v
-}
-
-// inherit takes over the keys that another verifier has fetched from the same place.
-func (v *verifier) inherit(from *verifier) {
-	if v == nil || from == nil || v.set == nil || from.set == nil || v.set.file || v.set.place != from.set.place {
-		return
-	}
-	v.set.state.Load().keys = from.set.state.Load().keys // no one else has seen this state yet
-}
-
-func (v *verifier) start() error {
-	if v == nil || v.set == nil {
-		return nil
-	}
-	return v.set.start()
-}
-
-func (v *verifier) ready() error {
-	if v == nil || v.set == nil {
-		return nil
-	}
-	return v.set.ready()
-}
-
-func (v *verifier) stop() {
-	if v != nil && v.set != nil {
-		v.set.stop()
-	}
 }
 
 // claims are the claims of a verified token. They do not change.
@@ -283,10 +248,7 @@ func flatten(into map[string]string, prefix string, said map[string]any, depth i
 		case json.Number:
 			text = x.String()
 		case bool:
-			text = "false"
-			if x {
-				text = "true"
-			}
+			text = strconv.FormatBool(x)
 		default:
 			continue
 		}

@@ -694,6 +694,17 @@ func TestKeysOutOfReach(t *testing.T) {
 	})
 }
 
+// slowStart is an issuer whose first answer takes so long that requests wait for it.
+type slowStart struct {
+	*issuer
+	first sync.Once
+}
+
+func (s *slowStart) RoundTrip(q *http.Request) (*http.Response, error) {
+	s.first.Do(func() { time.Sleep(time.Millisecond) })
+	return s.issuer.RoundTrip(q)
+}
+
 // TestFetches counts how often keys are fetched.
 func TestFetches(t *testing.T) {
 	t.Parallel()
@@ -702,7 +713,7 @@ func TestFetches(t *testing.T) {
 		known.kid, unknown.kid = "1", "2"
 		i := newIssuer(keySet(t, known.jwk(t)))
 		r, err := identity.New(identity.Options{JWT: &identity.JWTOptions{
-			JWKS: "https://issuer.example.org/keys", Client: &http.Client{Transport: i}, Refresh: time.Hour,
+			JWKS: "https://issuer.example.org/keys", Client: &http.Client{Transport: &slowStart{issuer: i}}, Refresh: time.Hour,
 		}})
 		if err != nil {
 			t.Fatal(err)

@@ -3,12 +3,12 @@ package identity
 import (
 	"errors"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/kit/network"
 )
 
 // Entry exempts or bans someone.
@@ -51,16 +51,17 @@ func (k *Kind) UnmarshalText(text []byte) error { return parseName("kind", kindN
 // List is a set of entries. It does not change. A nil list is empty.
 type List struct {
 	ids  [len(kindNames)]map[string]*Entry // by kind
-	nets networks
+	nets network.Table[*Entry]
 }
 
 // NewList returns a list of the entries. The error reports all that is wrong with them.
 func NewList(entries []Entry) (*List, error) {
 	l := &List{}
+	nets := map[netip.Prefix]*Entry{}
 	var errs []error
 	for i := range entries {
 		e := entries[i]
-		if want := l.add(&e); want != "" {
+		if want := l.add(&e, nets); want != "" {
 			field := "identity entries[" + strconv.Itoa(i) + "]"
 			errs = append(errs, &stint.InvalidError{Field: field, Value: e.Kind.String() + " " + e.Value, Want: want})
 		}
@@ -68,11 +69,12 @@ func NewList(entries []Entry) (*List, error) {
 	if errs != nil {
 		return nil, errors.Join(errs...)
 	}
+	l.nets = network.NewTable(nets)
 	return l, nil
 }
 
 // add returns what would be right if the entry is wrong, or "".
-func (l *List) add(e *Entry) string {
+func (l *List) add(e *Entry, nets map[netip.Prefix]*Entry) string {
 	const once = "it only once"
 	switch e.Kind {
 	case KindUser, KindTenant, KindKey:
@@ -88,47 +90,16 @@ func (l *List) add(e *Entry) string {
 		}
 		(*ids)[e.Value] = e
 	case KindIP:
-		p, want := parseNetwork(e.Value)
-		if want != "" {
+		p, want := network.Parse(e.Value)
+		switch {
+		case want != "":
 			return want
-		}
-		if !l.nets.add(p, e) {
+		case nets[p] != nil:
 			return once
 		}
+		nets[p] = e
 	default:
 		return "a kind: " + strings.Join(kindNames[:], ", ")
-	}
-	return ""
-}
-
-// parseNetwork reads an address or a network, or says what would be right.
-func parseNetwork(text string) (p netip.Prefix, want string) {
-	var err error
-	if strings.Contains(text, "/") {
-		p, err = netip.ParsePrefix(text)
-	} else {
-		var a netip.Addr
-		if a, err = netip.ParseAddr(text); a.Zone() != "" {
-			return p, "an address without a zone"
-		}
-		p = netip.PrefixFrom(a, a.BitLen())
-	}
-	if err != nil {
-		return p, "an address or a network, such as 192.0.2.1 or 2001:db8::/32"
-	}
-	return p, checkNetwork(p)
-}
-
-// checkNetwork says what would be right instead of a network that no client's address
-// can match, because addresses are normalized.
-func checkNetwork(p netip.Prefix) (want string) {
-	switch {
-	case !p.IsValid():
-		return "a network"
-	case p.Addr().Is4In6():
-		return "the IPv4 address itself, " + p.Addr().Unmap().String()
-	case p.Masked() != p:
-		return p.Masked().String() + ", without host bits"
 	}
 	return ""
 }
@@ -142,12 +113,17 @@ func (l *List) Find(s *Subject, now time.Time) *Entry {
 	return l.address(s.IP, now)
 }
 
-// address returns the entry of the longest network that the address is in.
+// address returns the entry of the smallest network that contains the address.
 func (l *List) address(a netip.Addr, now time.Time) *Entry {
 	if l == nil {
 		return nil
 	}
-	return l.nets.find(a, now)
+	for n := l.nets.Smallest(a); n != nil; n = n.Outer {
+		if n.Value.Holds(now) {
+			return n.Value
+		}
+	}
+	return nil
 }
 
 // name returns the entry of the subject's key, or else of its user or tenant.
@@ -157,49 +133,6 @@ func (l *List) name(s *Subject, now time.Time) *Entry {
 	}
 	for _, e := range [...]*Entry{l.ids[KindKey][s.Key], l.ids[KindUser][s.User], l.ids[KindTenant][s.Tenant]} {
 		if e != nil && e.Holds(now) {
-			return e
-		}
-	}
-	return nil
-}
-
-// networks finds the longest network that contains an address: one lookup for each prefix
-// length in use, of which there are few, and at most 33 or 129. A trie would follow a
-// pointer for each bit.
-type networks struct {
-	entries map[netip.Prefix]*Entry
-	v4, v6  []int // the lengths that occur, longest first
-}
-
-// add reports whether the network is new.
-func (n *networks) add(p netip.Prefix, e *Entry) bool {
-	if n.entries[p] != nil {
-		return false
-	}
-	if n.entries == nil {
-		n.entries = map[netip.Prefix]*Entry{}
-	}
-	n.entries[p] = e
-	lengths := &n.v6
-	if p.Addr().Is4() {
-		lengths = &n.v4
-	}
-	if !slices.Contains(*lengths, p.Bits()) {
-		*lengths = append(*lengths, p.Bits())
-		slices.SortFunc(*lengths, func(a, b int) int { return b - a })
-	}
-	return true
-}
-
-// find returns the entry of the longest network that holds at the time, or nil.
-func (n *networks) find(a netip.Addr, now time.Time) *Entry {
-	lengths := n.v6
-	if a.Is4() {
-		lengths = n.v4
-	}
-	for _, bits := range lengths {
-		p, _ := a.Prefix(bits) // no network, if there is no address
-		if e := n.entries[p]; e != nil && e.Holds(now) {
 			return e
 		}
 	}

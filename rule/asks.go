@@ -37,8 +37,8 @@ import (
 // one allocation for up to 32 asks.
 func (s *Set) Asks(dst []stint.Ask, hits []Hit, a *Attrs, scratch []byte) ([]stint.Ask, []byte) {
 	w := asking{asks: dst, text: scratch[:0], attrs: a, tier: s.tiers[a.Tier], plans: s.plans}
-	var room [32]keySpan
-	spans := room[:0] // of each new ask
+	var buf [32]keySpan
+	spans := buf[:0] // of each new ask
 	for _, penalized := range [...]bool{true, false} {
 		for i := range hits {
 			if h := &hits[i]; (h.Rule.Penalty != nil) == penalized {
@@ -55,8 +55,8 @@ func (s *Set) Asks(dst []stint.Ask, hits []Hit, a *Attrs, scratch []byte) ([]sti
 	return w.asks, w.text
 }
 
-// asking is a call of Asks. What keys have of the request is written into one text,
-// and cut when that is whole.
+// asking is a call of Asks. The parts of keys that depend on the request are written into
+// one text, which is cut when it is complete.
 type asking struct {
 	asks  []stint.Ask
 	text  []byte
@@ -65,8 +65,8 @@ type asking struct {
 	plans map[stint.Limit]*stint.Plan
 }
 
-// keySpan is where the parts of a key are in the text. Those that are empty are in
-// the ask already.
+// keySpan is where the parts of a key are in the text. If a span is empty, the ask already
+// has that part.
 type keySpan struct{ subject, name span }
 
 type span struct{ from, to int32 }
@@ -77,7 +77,7 @@ func (s span) cut(text string, part *string) {
 	}
 }
 
-// add adds what a hit asks, and where its keys are.
+// add appends the asks of a hit, and where their keys are.
 func (w *asking) add(spans []keySpan, h *Hit) []keySpan {
 	r, e, dims := h.Rule, h.entry, h.Rule.countedBy(w.attrs)
 	h.From = len(w.asks)
@@ -90,7 +90,7 @@ func (w *asking) add(spans []keySpan, h *Hit) []keySpan {
 		}
 		plan := l.plan
 		if source != fromRule {
-			plan = w.plans[v] // of an override that is no one else's there is none
+			plan = w.plans[v] // nil for the limit of a single user or API key
 		}
 		w.asks = append(w.asks, stint.Ask{
 			Key: stint.Key{Subject: e.subject, Name: e.names[i]}, Limit: v, Cost: cost, Plan: plan, Policy: r.policy,
@@ -106,7 +106,7 @@ func (w *asking) add(spans []keySpan, h *Hit) []keySpan {
 	var at keySpan
 	if e.subject == "" {
 		at.subject.from = int32(len(w.text))
-		w.text = dims[0].appendSubject(w.text, w.attrs)
+		w.text = dims[0].appendValue(append(w.text, dims[0].prefix...), w.attrs, e)
 		at.subject.to = int32(len(w.text))
 	}
 	for i := h.From; i < h.To; i++ {
@@ -114,7 +114,8 @@ func (w *asking) add(spans []keySpan, h *Hit) []keySpan {
 			at.name.from = int32(len(w.text))
 			w.text = append(w.text, w.asks[i].Key.Name...)
 			for j := 1; j < len(dims); j++ {
-				w.text = dims[j].appendPart(w.text, w.attrs, e)
+				var buf [maxPattern]byte // no value is longer
+				w.text = appendPart(w.text, dims[j].appendValue(buf[:0], w.attrs, e))
 			}
 			at.name.to = int32(len(w.text))
 		}
@@ -123,34 +124,30 @@ func (w *asking) add(spans []keySpan, h *Hit) []keySpan {
 	return spans
 }
 
-// LimitOf returns the name of the limit that the hit's rule asks with the i-th ask of
-// [Set.Asks], or that of its penalty.
+// LimitOf returns the name of the limit, or penalty, of the hit's rule that the i-th ask of
+// [Set.Asks] is about.
 func (h *Hit) LimitOf(asks []stint.Ask, i int) string {
 	r := h.Rule
 	all := len(r.limits)
 	if r.Penalty != nil {
 		all++
 	}
-	if n := i - h.From; n < len(r.limits) && h.To-h.From == all { // none was left out
+	if n := i - h.From; n < len(r.limits) && h.To-h.From == all { // no limit was left out
 		return r.limits[n].name
 	}
 	name, _, _ := strings.Cut(asks[i].Key.Name[len(r.Name)+1:], ":")
 	return name
 }
 
-// valueOf returns what a limit of the rule is for a request, and who says so.
+// valueOf returns the value of a limit for a request, and where it comes from.
 func (r *Compiled) valueOf(l *limit, a *Attrs, tier Values) (value stint.Limit, source string) {
 	if a.KeyLimits == nil && a.UserLimits == nil && tier == nil {
 		return l.value, fromRule
 	}
-	if v, ok := a.KeyLimits[l.name]; ok {
-		return heldWithin(v, r.longestDelay()), fromKey
-	}
-	if v, ok := a.UserLimits[l.name]; ok {
-		return heldWithin(v, r.longestDelay()), fromUser
-	}
-	if v, ok := tier[l.name]; ok {
-		return heldWithin(v, r.longestDelay()), fromTier
+	for i, values := range [...]Values{a.KeyLimits, a.UserLimits, tier} {
+		if v, ok := values[l.name]; ok {
+			return heldWithin(v, r.longestDelay()), [...]string{fromKey, fromUser, fromTier}[i]
+		}
 	}
 	return l.value, fromRule
 }
@@ -183,7 +180,7 @@ func (r *Compiled) costOf(a *Attrs) int64 {
 	return min(most, r.cost.Max)
 }
 
-// dim is one thing that is counted by.
+// dim is a [Dimension], compiled.
 type dim struct {
 	kind   kind
 	name   string // of a claim or header
@@ -192,8 +189,8 @@ type dim struct {
 
 type kind int
 
-// In the order of keys: the first names the subject, and who it is comes before
-// what anyone may send.
+// The order is that of keys. The first dimension names the subject, so those that
+// identify a client come before those that anyone may send.
 const (
 	byUser kind = iota
 	byKey
@@ -205,13 +202,13 @@ const (
 	byMethod
 )
 
-// kinds are their names in files and, but for byKey, in keys.
+// kinds are the names of kinds in files and, except for byKey, in keys.
 var kinds = [...]string{
 	byUser: "user", byKey: "api_key", byIP: "ip", byTenant: "tenant",
 	byClaim: "claim", byHeader: "header", byEndpoint: "endpoint", byMethod: "method",
 }
 
-// dimsOf reads what is counted by, if headers are not trusted, and if they are.
+// dimsOf returns what is counted by if headers are not trusted, and if they are.
 func dimsOf(by []Dimension) [2][]dim {
 	var dims []dim
 	for _, d := range by {
@@ -242,7 +239,7 @@ func dimsOf(by []Dimension) [2][]dim {
 	return [2][]dim{untrusted, dims}
 }
 
-// countedBy is what the request is counted by.
+// countedBy returns what the request is counted by.
 func (c *conditions) countedBy(a *Attrs) []dim {
 	if a.Trusted {
 		return c.dims[1]
@@ -250,19 +247,19 @@ func (c *conditions) countedBy(a *Attrs) []dim {
 	return c.dims[0]
 }
 
-// in reports whether the request has a value of it.
+// in reports whether the request has a value of the dimension.
 func (d *dim) in(a *Attrs) bool {
 	switch d.kind {
 	case byIP:
 		return a.IP.IsValid()
 	case byEndpoint:
-		return true // a rule that counts by it has paths
+		return true // the rule has paths
 	default:
 		return d.value(a) != ""
 	}
 }
 
-// value is the request's, but for addresses and endpoints.
+// value returns the request's value, except for addresses and endpoints.
 func (d *dim) value(a *Attrs) string {
 	switch d.kind {
 	case byUser:
@@ -274,7 +271,7 @@ func (d *dim) value(a *Attrs) string {
 	case byClaim:
 		return a.Claims[d.name]
 	case byHeader:
-		// What a proxy adds comes last, and what comes before it is the client's.
+		// Proxies append lines, so the lines before may be the client's.
 		lines := a.lines(d.name)
 		for i := len(lines) - 1; i >= 0; i-- {
 			if lines[i] != "" {
@@ -289,63 +286,51 @@ func (d *dim) value(a *Attrs) string {
 	}
 }
 
-func (d *dim) appendSubject(b []byte, a *Attrs) []byte {
-	b = append(b, d.prefix...)
+// appendValue appends the request's value as keys have it.
+func (d *dim) appendValue(b []byte, a *Attrs, e *entry) []byte {
 	switch d.kind {
 	case byIP:
 		return appendAddress(b, a)
 	case byHeader:
 		return appendHash(b, d.value(a))
-	default:
-		return append(b, bounded(d.value(a))...)
-	}
-}
-
-func (d *dim) appendPart(b []byte, a *Attrs, e *entry) []byte {
-	switch d.kind {
-	case byIP:
-		var room [64]byte
-		return appendPart(b, appendAddress(room[:0], a))
-	case byHeader:
-		var room [64]byte
-		return appendPart(b, appendHash(room[:0], d.value(a)))
 	case byEndpoint:
-		return appendPart(b, e.path.text)
+		return append(b, e.path.text...)
 	default:
-		return appendPart(b, bounded(d.value(a)))
+		return appendBounded(b, d.value(a))
 	}
 }
 
-// appendPart appends a value so that it ends where it says, whatever is in it.
-func appendPart[T string | []byte](b []byte, value T) []byte {
+// appendPart appends a value with its length, so that no two lists of values look the same.
+func appendPart(b, value []byte) []byte {
 	b = strconv.AppendInt(append(b, ':'), int64(len(value)), 10)
 	return append(append(b, ':'), value...)
 }
 
-// appendAddress appends the network that is counted for the address, or the
-// address if that is all of it.
+// appendAddress appends the network that the address is counted by, or the address if the
+// network has no other.
 func appendAddress(b []byte, a *Attrs) []byte {
-	if !a.Net.IsValid() {
+	switch {
+	case !a.Net.IsValid():
 		return a.IP.AppendTo(b)
-	}
-	if a.Net.IsSingleIP() {
+	case a.Net.IsSingleIP():
 		return a.Net.Addr().AppendTo(b)
+	default:
+		return a.Net.AppendTo(b)
 	}
-	return a.Net.AppendTo(b)
 }
 
-// bounded returns a value as it is in a key: itself, or # and its hash if it is
-// long, not UTF-8, or could be taken for one.
-func bounded(value string) string {
+// appendBounded appends a value, or # and its hash if it is long, not UTF-8, or could be
+// mistaken for a hash.
+func appendBounded(b []byte, value string) []byte {
 	const longest = 256
 	if len(value) <= longest && !strings.HasPrefix(value, "#") && utf8.ValidString(value) {
-		return value
+		return append(b, value...)
 	}
-	return string(appendHash(nil, value))
+	return appendHash(b, value)
 }
 
 func appendHash(b []byte, value string) []byte {
-	var room [512]byte // few values are longer
-	sum := sha256.Sum256(append(room[:0], value...))
+	var buf [512]byte // few values are longer
+	sum := sha256.Sum256(append(buf[:0], value...))
 	return base64.RawURLEncoding.AppendEncode(append(b, '#'), sum[:])
 }

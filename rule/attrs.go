@@ -19,7 +19,7 @@ type Attrs struct {
 	Trusted bool
 
 	IP  netip.Addr   // of the client, unmapped, without a zone
-	Net netip.Prefix // what is counted: the whole of an IPv4 address, a network of IPv6
+	Net netip.Prefix // what is counted by: an IPv4 address, or a network of IPv6
 
 	User, Tenant, APIKey, Tier string
 	Claims                     map[string]string
@@ -28,14 +28,14 @@ type Attrs struct {
 	// name of the limit.
 	KeyLimits, UserLimits Values
 
-	// Cost, if it is not 0, overrides the cost that rules say.
+	// Cost, if it is not 0, overrides the cost in rules.
 	Cost int64
 }
 
 // lines returns the last lines of a header: what a proxy adds comes after what a
 // client has sent.
 func (a *Attrs) lines(name string) []string {
-	const most = 32
+	const maxLines = 32
 	all := a.Headers[name]
-	return all[max(len(all)-most, 0):]
+	return all[max(len(all)-maxLines, 0):]
 }

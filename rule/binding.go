@@ -11,9 +11,9 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// checkNeverReached finds limits that have no effect, because another limit of their
-// rule always denies first: with the values of the rule itself, and with those of every
-// tier. A limit may exist for a tier with other values.
+// checkNeverReached finds limits that have no effect, because another limit of the same
+// rule always denies first, both with the rule's own values and with those of every tier:
+// a limit may exist for the sake of one tier.
 func (c *checker) checkNeverReached() {
 	for n := range c.rules {
 		r := &c.rules[n]
@@ -42,19 +42,19 @@ func (r *checked) hiddenBy(i int, tier Values) (first string, never bool) {
 		if i == j || a.Max == 0 || !alwaysFirst(a, b) {
 			continue
 		}
-		if j < i || !alwaysFirst(b, a) { // of two that are the same to requests, the first is kept
+		if j < i || !alwaysFirst(b, a) { // of two equivalent limits, the first is kept
 			return l.Name, true
 		}
 	}
 	return "", false
 }
 
-// alwaysFirst reports whether b can be proved never to deny what a lets pass, when
-// both count the same requests and both are charged, or neither.
+// alwaysFirst reports whether b provably never denies what a lets pass, if both count the
+// same requests and both are charged, or neither.
 //
-// The proof is by the most that a lets pass in any time w: burst + w*rate, where the
-// burst is what can come at once, or around an edge of its windows; and, for a whole
-// number of its windows, that many times max.
+// The proof uses how much a lets pass at most in any time w: burst + w*rate, where the
+// burst is what can pass at once, or around the end of a window; and, for a whole number of
+// its windows, that many times max.
 //
 //   - A fixed_window never denies if a lets no more than its max pass in a window.
 //   - A sliding_log never denies if that holds for every interval of its length,
@@ -66,31 +66,31 @@ func (r *checked) hiddenBy(i int, tier Values) (first string, never bool) {
 //     least at the rate.
 //   - A leaky_bucket holds requests even if it denies none.
 //
-// A limit with a coarser tick than a microsecond rounds, and nothing is claimed.
+// Nothing is claimed of limits with a tick coarser than a microsecond, because they round.
 func alwaysFirst(a, b stint.Limit) bool {
 	if a.Tick() != time.Microsecond || b.Tick() != time.Microsecond {
 		return false
 	}
 	if a.Window == b.Window && a.Algorithm == b.Algorithm && a.Algorithm <= stint.SlidingLog {
-		return a.Max <= b.Max // they count alike
+		return a.Max <= b.Max // both count in the same way
 	}
 	if period(a) != "" {
 		n, ok := periods[[2]string{period(a), period(b)}]
 		return ok && scale(a.Max, n, 1) <= b.Max
 	}
 	wa, wb := a.Window.Length().Microseconds(), b.Window.Length().Microseconds()
-	// Windows are counted from the epoch, so that these begin and end together.
+	// Windows are counted from the epoch, so these begin and end together.
 	nested := wb > 0 && (wa%wb == 0 || wb%wa == 0) && b.Algorithm <= stint.FixedWindow
 	switch b.Algorithm {
 	case stint.FixedWindow:
 		if wb == 0 {
 			wb = longest[period(b)].Microseconds()
 		}
-		return most(a, wb, nested) <= b.Max
+		return maxPassed(a, wb, nested) <= b.Max
 	case stint.SlidingLog:
-		return most(a, wb, false) <= b.Max
+		return maxPassed(a, wb, false) <= b.Max
 	case stint.SlidingWindow:
-		return most(a, wb, nested)+burst(a, nested) <= b.Max
+		return maxPassed(a, wb, nested)+burst(a, nested) <= b.Max
 	case stint.TokenBucket:
 		return burst(a, false) <= b.Cap() && compareProducts(a.Max, wb, b.Max, wa) <= 0
 	default:
@@ -98,9 +98,9 @@ func alwaysFirst(a, b stint.Limit) bool {
 	}
 }
 
-// periods are how many of one calendar period another one touches at most,
-// whatever their zones and anchors; longest is how long they are at most. Both are
-// a day or two on the safe side.
+// periods says how many of the first calendar period the second overlaps at most, whatever
+// their time zones and anchors; longest says how long a period is at most. Both are a day
+// or two on the safe side.
 var (
 	periods = map[[2]string]int64{
 		{"day", "week"}: 9, {"day", "month"}: 33, {"day", "year"}: 368,
@@ -111,7 +111,7 @@ var (
 	}
 )
 
-// period returns the calendar period of a limit, or nothing.
+// period returns the calendar period of a limit, or "".
 func period(l stint.Limit) string {
 	if l.Window.Length() > 0 {
 		return ""
@@ -120,9 +120,9 @@ func period(l stint.Limit) string {
 	return name
 }
 
-// most is the most that a limit lets pass in an interval, which begins or ends with
-// a window of the limit if they are nested.
-func most(l stint.Limit, micros int64, nested bool) int64 {
+// maxPassed returns how much a limit lets pass at most in an interval, which begins or ends
+// with a window of the limit if they are nested.
+func maxPassed(l stint.Limit, micros int64, nested bool) int64 {
 	window := l.Window.Length().Microseconds()
 	switch l.Algorithm {
 	case stint.TokenBucket, stint.LeakyBucket:
@@ -138,8 +138,8 @@ func most(l stint.Limit, micros int64, nested bool) int64 {
 	return scale(l.Max, n, 1)
 }
 
-// burst is the most that a limit lets pass in an instant, and around one unless it
-// is nested.
+// burst returns how much a limit lets pass at most in an instant and, unless the interval is
+// nested, around it.
 func burst(l stint.Limit, nested bool) int64 {
 	switch {
 	case l.Algorithm > stint.SlidingLog:
@@ -151,7 +151,7 @@ func burst(l stint.Limit, nested bool) int64 {
 	}
 }
 
-// tooMany is more than any limit has units.
+// tooMany is more units than any limit has.
 const tooMany = maxCost + 1
 
 // scale returns n*by/per, rounded up, or tooMany if it is more.

@@ -1,6 +1,7 @@
 package rule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -8,23 +9,21 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// The bounds of a file. They are there because no one means more.
+// The bounds of a file. No one needs more.
 const (
-	maxName       = 64     // bytes of a name of a rule, a limit, a group or a tier, and of a method
+	maxName       = 64     // bytes of the name of a rule, limit, group, tier or method
 	maxLimits     = 32     // limits of a rule
 	maxValues     = 10_000 // values of a condition
 	maxDimensions = 8      // things that a rule counts by
 	maxFieldName  = 128    // bytes of a name of a header or a claim
 	maxMessage    = 1024   // bytes of the message of a response
 	maxValue      = 4096   // bytes of a header's value
-	maxText       = 255    // bytes of what else is for people
+	maxText       = 255    // bytes of other text for people
 	maxCost       = 1<<53 - 1
 )
 
@@ -65,16 +64,16 @@ type checker struct {
 // checked is a rule and what the checks found out about it.
 type checked struct {
 	*Rule
-	place    int  // among the rules of the file
-	sound    bool // nothing is wrong with it by itself
+	place    int  // its index in the file
+	sound    bool // it has no problems by itself
 	patterns []pattern
 	networks []netip.Prefix
-	headers  map[string]string // by canonical name; nil: there are none
+	headers  map[string]string // by canonical name; nil if there are none
 	countBy  []Dimension       // canonical, without those that every request has
-	values   []stint.Limit     // of its limits; zero: it is invalid, or repeats the name of another
+	values   []stint.Limit     // of its limits; zero if invalid, or if the name is not unique
 }
 
-// path is where the rule is in the file.
+// path returns where the rule is in the file.
 func (r *checked) path() string { return strict.Item("rules", r.place) }
 
 // value returns the value of a limit of the rule.
@@ -87,18 +86,17 @@ func (r *checked) value(name string) stint.Limit {
 	return stint.Limit{}
 }
 
-// refuseNumber is refuse for a number.
+// refuseNumber is Refuse for a number.
 func (c *checker) refuseNumber(path string, value int64, want string) {
 	c.Add(path, strconv.FormatInt(value, 10)+": want "+want, "")
 }
 
-// refuseOf notes a value that is not in a list.
-func (c *checker) refuseOf(path, value string, those []string) {
-	c.Refuse(path, value, "one of "+strings.Join(those, ", "), c.Closest(value, those))
+// refuseOf reports a value that is not one of the choices.
+func (c *checker) refuseOf(path, value string, choices []string) {
+	c.Refuse(path, value, "one of "+strings.Join(choices, ", "), c.Closest(value, choices))
 }
 
-// refuseAs notes the error of a parser. The name of its field is left out if the path
-// already says it.
+// refuseAs reports the error of a parser, with its field unless the path says it already.
 func (c *checker) refuseAs(path, field string, e *stint.InvalidError, hint string) {
 	message := strict.Quote(e.Value) + ": want " + e.Want
 	if e.Field != field {
@@ -107,7 +105,7 @@ func (c *checker) refuseAs(path, field string, e *stint.InvalidError, hint strin
 	c.Add(path, message, hint)
 }
 
-// invalid returns what a parser says of a value.
+// invalid returns the error of a parser as a [*stint.InvalidError].
 func invalid(err error) *stint.InvalidError {
 	e := &stint.InvalidError{Want: err.Error()}
 	errors.As(err, &e)
@@ -138,8 +136,7 @@ func validName(name string) bool {
 	return name != "" && len(name) <= maxName
 }
 
-// checkTierNames comes first, because rules name tiers, and values of tiers override
-// those of rules.
+// checkTierNames comes first, because rules refer to tiers.
 func (c *checker) checkTierNames() {
 	for i, t := range c.file.Tiers {
 		values := make(Values, len(t.Limits))
@@ -166,7 +163,7 @@ func (c *checker) checkTierNames() {
 
 // checkText checks a text for people.
 func (c *checker) checkText(path, text string) {
-	if len(text) > maxText || !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
+	if len(text) > maxText || hasControls(text) {
 		c.Refuse(path, text, "at most "+strconv.Itoa(maxText)+" bytes of UTF-8 without control characters", "")
 	}
 }
@@ -186,16 +183,16 @@ func (c *checker) checkRules() {
 			}
 		}
 		c.checkRule(r)
-		// At the most problems that are reported, a further one would not be seen here.
+		// After MaxProblems, further problems are dropped and cannot be seen here.
 		r.sound = len(c.Problems) == problems && problems < strict.MaxProblems
-		// Paths are made only now: nearly all rules are sound and need none.
+		// Paths are completed only now, since most rules have no problems.
 		for n := problems; n < len(c.Problems); n++ {
 			c.Problems[n].Path = r.path() + "." + c.Problems[n].Path
 		}
 	}
 }
 
-// checkRule checks a rule by itself, but for its name.
+// checkRule checks a rule by itself, except for its name.
 func (c *checker) checkRule(r *checked) {
 	if r.Group != "" {
 		c.checkName("group", r.Group)
@@ -233,6 +230,14 @@ func (a Action) known() bool { return a == "" || slices.Contains(actions, string
 // counts reports whether the rule has counters.
 func (r *Rule) counts() bool { return r.Action != Block && r.Action != Allow }
 
+// status returns the HTTP status of requests that do not pass.
+func (r *Rule) status() int {
+	if r.Action == Block {
+		return cmp.Or(r.Response.Status, 403)
+	}
+	return cmp.Or(r.Response.Status, 429)
+}
+
 // enabled reports whether the rule is in use.
 func (r *Rule) enabled() bool { return r.Enabled == nil || *r.Enabled }
 
@@ -250,14 +255,14 @@ func (c *checker) checkPenalty(r *checked) {
 	case !slices.ContainsFunc(r.CountBy, Dimension.isClient):
 		c.Add(path, "a ban affects all clients that share a counter, and one could get the others banned: want user, api_key or ip in count_by", "")
 	}
-	most := int64(stint.MaxViolations)
+	maxThreshold := int64(stint.MaxViolations)
 	if steps := len(p.Multipliers); steps > stint.MaxSteps {
 		c.Add(path+".multipliers", "has "+strconv.Itoa(steps)+" values, want at most "+strconv.Itoa(stint.MaxSteps), "")
 	} else if steps > 0 {
-		most -= int64(steps) - 1
+		maxThreshold -= int64(steps) - 1
 	}
-	if p.Threshold < 1 || p.Threshold > most {
-		c.refuseNumber(path+".threshold", p.Threshold, "from 1 to "+strconv.FormatInt(most, 10)+
+	if p.Threshold < 1 || p.Threshold > maxThreshold {
+		c.refuseNumber(path+".threshold", p.Threshold, "from 1 to "+strconv.FormatInt(maxThreshold, 10)+
 			": the violations for all steps of the multipliers are kept")
 	}
 	c.checkPenaltyTime(path+".within", p.Within)

@@ -40,10 +40,10 @@ func (c *checker) checkLimits(r *checked) {
 	}
 }
 
-// checkLimit returns the value of a limit of a rule. What is wrong is noted at the
-// field that is at fault.
+// checkLimit returns the value of a limit of a rule, or reports a problem with the field that
+// is wrong.
 func (c *checker) checkLimit(l Limit) (v stint.Limit, ok bool) {
-	var algorithm, burst bool // are in the text
+	var algorithm, burst bool // whether they are in the text
 	for i, f := range strings.Fields(l.Limit) {
 		algorithm = algorithm || (i > 0 && !strings.Contains(f, "="))
 		burst = burst || strings.HasPrefix(f, "burst=")
@@ -89,7 +89,7 @@ var unitNames = strings.NewReplacer(
 	"mins", "m", "min", "m", "hours", "h", "hrs", "h", "hr", "h", "days", "d", "weeks", "w", "µs", "us",
 )
 
-// limitHint returns the hint what limit was meant, if there is one that can be read.
+// limitHint suggests the limit that was probably meant, if there is a valid one.
 func (c *checker) limitHint(text string, e *stint.InvalidError) string {
 	if e.Field == "algorithm" || e.Field == "option" {
 		return c.algorithmHint(e.Value)
@@ -143,8 +143,7 @@ func (r *Rule) held(v stint.Limit) stint.Limit {
 	return heldWithin(v, cmp.Or(time.Duration(r.MaxDelay), MaxDelay))
 }
 
-// valueFor returns the value of a limit of the rule for those of a tier, or for
-// those of none.
+// valueFor returns the value of a limit of the rule for clients of a tier, or of no tier.
 func (r *checked) valueFor(limit string, tier Values) stint.Limit {
 	if v, ok := tier[limit]; ok {
 		return r.held(v)
@@ -163,34 +162,31 @@ func (c *checker) always(r *checked, holds func(tier Values) bool) bool {
 			}
 		}
 	}
-	const most = 256 // of more tiers nothing is claimed: it would take too long
-	return len(tiers) <= most && !slices.ContainsFunc(tiers, func(tier Values) bool { return !holds(tier) })
+	const maxTiers = 256 // with more tiers it would take too long, and nothing is claimed
+	return len(tiers) <= maxTiers && !slices.ContainsFunc(tiers, func(tier Values) bool { return !holds(tier) })
 }
 
-// holds reports whether the rule's own values of these limits can apply to a request
-// together: they cannot if all tiers that it matches override one of them.
-func (c *checker) holds(r *checked, limits ...string) bool {
+// holds reports whether the rule's own value of the limit can apply to a request: it cannot
+// if all tiers that the rule matches override it.
+func (c *checker) holds(r *checked, limit string) bool {
 	kept := func(tier string) bool {
 		i, ok := c.tiers[tier]
-		return !ok || !slices.ContainsFunc(limits, func(name string) bool {
-			_, replaced := c.file.Tiers[i].Limits[name]
-			return replaced
-		})
+		if !ok {
+			return true
+		}
+		_, replaced := c.file.Tiers[i].Limits[limit]
+		return !replaced
 	}
 	return len(r.Match.Tiers) == 0 || slices.ContainsFunc(r.Match.Tiers, kept)
 }
 
-// tooCostly reports whether so many units can never pass a limit.
+// tooCostly reports whether a cost can never pass a limit.
 func tooCostly(units int64, l stint.Limit) bool {
-	if units <= 1 {
-		return false // and there may be very many rules and tiers
-	}
-	most := l.Cap()
-	return most > 0 && units > most
+	return units > 1 && l.Cap() > 0 && units > l.Cap()
 }
 
-// checkTierLimits checks the values that tiers have, by themselves and for the
-// costs of the rules that they are for.
+// checkTierLimits checks the values of tiers, by themselves and against the costs of the
+// rules that they apply to.
 func (c *checker) checkTierLimits() {
 	if len(c.file.Tiers) == 0 {
 		return

@@ -2,7 +2,6 @@ package rule
 
 import (
 	"maps"
-	"net/netip"
 	"net/textproto"
 	"slices"
 	"strconv"
@@ -10,19 +9,20 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/stintdev/stint/internal/kit/network"
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
 func (c *checker) checkMatch(r *checked) {
 	c.checkList("match.paths", r.Match.Paths, func(i int, text string) string {
-		p, err := parsePattern(text)
-		if err != nil {
-			c.refuseAs(strict.Item("match.paths", i), "path", invalid(err), "")
+		p, want := parsePattern(text)
+		if want != "" {
+			c.Refuse(strict.Item("match.paths", i), text, want, "")
 			return ""
 		}
 		r.patterns = append(r.patterns, p)
 		if len(r.Match.Paths) == 1 {
-			return "" // there is no other that could be the same
+			return "" // there is no other that could equal it
 		}
 		return p.shape()
 	})
@@ -45,7 +45,7 @@ func (c *checker) checkMatch(r *checked) {
 		return tier
 	})
 	c.checkList("match.ip_ranges", r.Match.IPRanges, func(i int, text string) string {
-		p, want := parseNetwork(text)
+		p, want := network.Parse(text)
 		if want != "" {
 			c.Refuse(strict.Item("match.ip_ranges", i), text, want, "")
 			return ""
@@ -100,14 +100,14 @@ func (c *checker) checkList(path string, values []string, check func(i int, valu
 	}
 }
 
-// shape is the same for patterns that match the same paths.
+// shape returns the same text for all patterns that match the same paths.
 func (p pattern) shape() string {
 	var b strings.Builder
 	for _, s := range p.segments {
 		if b.WriteByte('/'); s.wild {
 			b.WriteByte('*')
 		} else {
-			// A segment that is a * by itself is escaped in a pattern.
+			// A literal * is escaped in a pattern.
 			b.WriteString(strings.ReplaceAll(s.text, "*", "%2A"))
 		}
 	}
@@ -118,37 +118,6 @@ func (p pattern) shape() string {
 		b.WriteString("**")
 	}
 	return b.String()
-}
-
-// parseNetwork reads an address or a network, or says what it should be.
-func parseNetwork(text string) (p netip.Prefix, want string) {
-	text, _, zoned := strings.Cut(text, "%")
-	bare := !strings.Contains(text, "/")
-	if bare {
-		if a, err := netip.ParseAddr(text); err == nil {
-			p = netip.PrefixFrom(a, a.BitLen())
-		}
-	} else {
-		p, _ = netip.ParsePrefix(text)
-	}
-	a, bits := p.Addr(), p.Bits()
-	switch {
-	case !p.IsValid():
-		return p, "an address or a network, such as 192.0.2.1, 10.0.0.0/8 or 2001:db8::/32"
-	case zoned:
-		return p, "an address without a zone: rules see addresses without zones"
-	case a.Is4In6() && bits < 96:
-		return p, "an IPv4 network such as 10.0.0.0/8: rules see mapped addresses as IPv4"
-	case a.Is4In6():
-		p = netip.PrefixFrom(a.Unmap(), bits-96).Masked()
-		if bare {
-			return p, p.Addr().String() + ": rules see mapped addresses as IPv4"
-		}
-		return p, p.String() + ": rules see mapped addresses as IPv4"
-	case p != p.Masked():
-		return p, p.Masked().String() + ", or " + a.String() + " for the one address"
-	}
-	return p, ""
 }
 
 // checkHeader checks the name of a header, which is part of a value.
@@ -204,8 +173,7 @@ func (c *checker) checkCountBy(r *checked) {
 	}
 }
 
-// hasControls reports whether the text is not plain: control characters, or bytes
-// that are not UTF-8.
+// hasControls reports whether the text has control characters, or is not UTF-8.
 func hasControls(s string) bool {
 	return !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl)
 }

@@ -17,15 +17,15 @@ import (
 type Set struct {
 	rules []*Compiled // by priority and name
 	tiers map[string]Values
-	plans map[stint.Limit]*stint.Plan // of the limits that rules and tiers have
-	paths *tree                       // enabled rules that have paths
-	other bucket                      // enabled rules that have none
+	plans map[stint.Limit]*stint.Plan // of the limits of rules and tiers
+	paths *tree                       // enabled rules with paths
+	other bucket                      // enabled rules without paths
 
-	methods map[string]string // those that are told apart, by themselves
+	methods map[string]string // the methods that are told apart
 }
 
-// Compiled is a rule as a [Set] holds it, with its defaults filled in. It is
-// shared and only to be read.
+// Compiled is a rule as a [Set] holds it, with its defaults filled in. It is shared and
+// read-only.
 type Compiled struct {
 	Name      string
 	Enabled   bool
@@ -40,22 +40,23 @@ type Compiled struct {
 
 	*conditions
 	policy  *stint.Policy
-	match   Match    // as it is written
-	entries []*entry // one for each path, the most specific first, or the only one
+	match   Match    // as written
+	entries []*entry // one for each path, the most specific first, or one if there are no paths
 	limits  []limit
 	cost    Cost
 }
 
-// entry is a rule under one of its paths, or under none.
+// entry is a rule with one of its paths, or without a path.
 type entry struct {
 	*conditions
 	rule *Compiled
 	path pattern
 	hit  Hit
 
-	// subject and names are the parts of keys that are the same for every request:
-	// subject may be empty; names, one for each limit and one for the penalty, may
-	// want the values of all dims but the first, unless they are whole.
+	// subject and names are the parts of keys that are the same for every request. The
+	// subject is empty if it depends on the request. There is a name for each limit, and
+	// one for the penalty; unless they are whole, the values of all dims except the first
+	// follow.
 	subject string
 	names   []string
 	whole   bool
@@ -117,7 +118,7 @@ func Compile(f File) (*Set, error) {
 		}
 		entries = append(entries, r.entries...)
 	}
-	slices.SortFunc(entries, standing)
+	slices.SortFunc(entries, compareEntries)
 	paths := make([]*entry, 0, len(entries))
 	for i, e := range entries {
 		e.hit.place = int32(i)
@@ -126,7 +127,7 @@ func Compile(f File) (*Set, error) {
 		case len(e.rule.match.Paths) > 0:
 			paths = append(paths, e)
 		default:
-			s.other.list = append(s.other.list, e.hit.under(e.conditions))
+			s.other.list = append(s.other.list, candidate{e.conditions, e})
 		}
 	}
 	s.paths = newTree(paths)
@@ -134,7 +135,8 @@ func Compile(f File) (*Set, error) {
 	return s, nil
 }
 
-// plan returns the plan of a limit, which many rules may share. Of no limit it is nil.
+// plan returns the plan of a limit, which many rules may share. It is nil for the zero
+// Limit.
 func (s *Set) plan(l stint.Limit) *stint.Plan {
 	p, known := s.plans[l]
 	if !known && l != (stint.Limit{}) {
@@ -144,8 +146,8 @@ func (s *Set) plan(l stint.Limit) *stint.Plan {
 	return p
 }
 
-// rivals are the rules of a group of which one applies. Those that are only tried
-// out have no rival among those that are in force: none takes the place of another.
+// rivals are the rules of a group of which only one applies. A log_only rule never takes
+// the place of a rule that is in force, so these are rivals only among themselves.
 type rivals struct {
 	group   string
 	logOnly bool
@@ -153,11 +155,11 @@ type rivals struct {
 
 func rivalsOf(group string, a Action) rivals { return rivals{group, a == LogOnly} }
 
-// standing orders entries as they stand in a group: by priority, by how specific
-// they are, and by name; those of one rule by their paths.
-func standing(a, b *entry) int {
+// compareEntries orders entries by priority, by how specific they are, and by name; those
+// of one rule by their paths.
+func compareEntries(a, b *entry) int {
 	x, y := a.rule, b.rule
-	if c := cmp.Or(cmp.Compare(x.Priority, y.Priority), -compareBools(len(x.match.Paths) > 0, len(y.match.Paths) > 0)); c != 0 {
+	if c := cmp.Or(cmp.Compare(x.Priority, y.Priority), cmp.Compare(min(len(y.match.Paths), 1), min(len(x.match.Paths), 1))); c != 0 {
 		return c
 	}
 	if c := a.path.compare(b.path); c != 0 {
@@ -179,7 +181,7 @@ func (m *Match) clone() Match {
 	}
 }
 
-// conditions is how many there are.
+// conditions returns how many conditions there are.
 func (m *Match) conditions() int {
 	n := 0
 	for _, size := range [...]int{len(m.Paths), len(m.Methods), len(m.Tiers), len(m.IPRanges), len(m.Headers)} {
@@ -188,7 +190,7 @@ func (m *Match) conditions() int {
 	return n
 }
 
-// compile compiles a rule that is sound, in place.
+// compile compiles a valid rule, in place.
 func compile(c *Compiled, r *checked, shared map[string]*conditions) {
 	*c = Compiled{
 		Name:      r.Name,
@@ -198,22 +200,16 @@ func compile(c *Compiled, r *checked, shared map[string]*conditions) {
 		Priority:  r.Priority,
 		Group:     r.Group,
 		OnFailure: cmp.Or(r.OnStoreFailure, Local),
-		Status:    r.Response.Status,
+		Status:    r.status(),
 		Message:   r.Response.Message,
 		match:     r.Match.clone(),
 		cost:      r.Cost,
 	}
 	c.policy = policies[c.OnFailure]
-	same := r.sharing()
-	if c.conditions = shared[same]; c.conditions == nil {
+	key := r.conditionsKey()
+	if c.conditions = shared[key]; c.conditions == nil {
 		c.conditions = newConditions(c.match, r.CountBy)
-		shared[same] = c.conditions
-	}
-	if c.Status == 0 {
-		c.Status = 429
-		if c.Action == Block {
-			c.Status = 403
-		}
+		shared[key] = c.conditions
 	}
 	if p := r.Penalty; p != nil {
 		c.Penalty = &stint.Penalty{
@@ -227,35 +223,35 @@ func compile(c *Compiled, r *checked, shared map[string]*conditions) {
 	for i, l := range r.Limits {
 		c.limits[i] = limit{name: l.Name, value: r.values[i]}
 	}
-	c.entries = make([]*entry, 0, max(len(r.patterns), 1))
-	for _, p := range r.patterns {
+	patterns := r.patterns
+	if len(patterns) == 0 {
+		patterns = []pattern{{}}
+	}
+	for _, p := range patterns {
 		c.entries = append(c.entries, c.under(p))
 	}
-	if len(r.patterns) == 0 {
-		c.entries = append(c.entries, c.under(pattern{}))
-	}
-	slices.SortFunc(c.entries, standing)
+	slices.SortFunc(c.entries, compareEntries)
 }
 
-// policies are those of asks, by what becomes of them while the store is out of reach.
+// policies are the policies of asks, by what happens when the store fails.
 var policies = map[OnFailure]*stint.Policy{
 	Local:  {OnFailure: stint.FailLocal},
 	Open:   {OnFailure: stint.FailOpen},
 	Closed: {OnFailure: stint.FailClosed},
 }
 
-// longestDelay is how long the rule may hold a request.
+// longestDelay returns how long the rule may hold a request.
 func (r *Compiled) longestDelay() time.Duration { return cmp.Or(r.MaxDelay, MaxDelay) }
 
-// sharing is the same for rules with the same conditions, but for paths, that count by
-// the same.
-func (r *Rule) sharing() string {
+// conditionsKey returns the same text for all rules that have the same conditions, except
+// for paths, and count by the same.
+func (r *Rule) conditionsKey() string {
 	m := &r.Match
 	if len(m.Methods)+len(m.Tiers)+len(m.IPRanges)+len(m.Headers) == 0 && len(r.CountBy) < 2 {
 		if len(r.CountBy) == 0 {
 			return ""
 		}
-		return string(r.CountBy[0]) // as most are
+		return string(r.CountBy[0]) // the usual case
 	}
 	var headers, dims []string
 	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
@@ -264,7 +260,7 @@ func (r *Rule) sharing() string {
 	for _, d := range r.CountBy {
 		dims = append(dims, string(d))
 	}
-	b := append(make([]byte, 0, 256), 0) // as no dimension begins
+	b := append(make([]byte, 0, 256), 0) // no dimension begins with 0
 	for _, list := range [][]string{m.Methods, m.Tiers, m.IPRanges, headers, dims} {
 		b = binary.AppendUvarint(b, uint64(len(list)))
 		for _, text := range list {
@@ -274,7 +270,7 @@ func (r *Rule) sharing() string {
 	return string(b)
 }
 
-// under is the rule under one of its paths.
+// under returns the rule with one of its paths.
 func (r *Compiled) under(p pattern) *entry {
 	e := &entry{conditions: r.conditions, rule: r, path: p}
 	tail := ""
@@ -284,7 +280,7 @@ func (r *Compiled) under(p pattern) *entry {
 	case dims[0].kind == byEndpoint:
 		e.subject, e.whole = dims[0].prefix+p.text, len(dims) == 1
 	case len(dims) == 2 && dims[0].kind != byHeader && dims[1].kind == byEndpoint:
-		tail, e.whole = string(appendPart(nil, p.text)), true
+		tail, e.whole = string(appendPart(nil, []byte(p.text))), true
 	}
 	e.names = make([]string, 0, len(r.limits)+1)
 	for _, l := range r.limits {
@@ -296,13 +292,13 @@ func (r *Compiled) under(p pattern) *entry {
 	return e
 }
 
-// Rules returns every rule, those that are not enabled too, by priority and name.
+// Rules returns every rule, including disabled ones, by priority and name.
 func (s *Set) Rules() []*Compiled { return slices.Clone(s.rules) }
 
-// Len is how many rules there are, those that are not enabled too.
+// Len returns how many rules there are, including disabled ones.
 func (s *Set) Len() int { return len(s.rules) }
 
-// Tier says whether there is a tier of that name.
+// Tier reports whether there is a tier with this name.
 func (s *Set) Tier(name string) bool {
 	_, ok := s.tiers[name]
 	return ok

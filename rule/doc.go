@@ -1,9 +1,8 @@
-// Package rule says which limits a request has to pass. People write rules in a
-// file ([File]); [Compile] checks them and makes a [Set], which finds the rules
-// that apply to a request ([Set.Match]) and makes asks for a store of them
-// ([Set.Asks]).
+// Package rule says which limits apply to a request. People write rules in a file
+// ([File]). [Compile] checks them and returns a [Set], which finds the rules that apply to
+// a request ([Set.Match]) and turns them into asks for a store ([Set.Asks]).
 //
-// It does not identify clients, count, or decide: it gets what is known of a
+// It does not identify clients, count, or decide: it gets what is known about a
 // request as [Attrs], and returns asks.
 //
 // Invariants:

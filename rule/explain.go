@@ -14,8 +14,8 @@ type Explained struct {
 	// Matched says that all conditions hold. The rule applies if no other rule of its
 	// group beats it.
 	Matched bool `json:"matched"`
-	// Reason is the first condition that does not hold, without values of headers that
-	// hold credentials.
+	// Reason is the first condition that does not hold. Values of headers that may hold
+	// credentials are left out.
 	Reason string `json:"reason,omitempty"`
 	// BeatenBy is the rule of its group that applies instead.
 	BeatenBy string           `json:"beaten_by,omitempty"`
@@ -23,7 +23,7 @@ type Explained struct {
 	Limits   []ExplainedLimit `json:"limits,omitempty"` // if it matched
 }
 
-// ExplainedLimit is a limit as it is for a request.
+// ExplainedLimit is a limit as it applies to a request.
 type ExplainedLimit struct {
 	Name   string `json:"name"`
 	Limit  string `json:"limit"`         // or "unlimited"
@@ -70,8 +70,8 @@ func (s *Set) Explain(a *Attrs) []Explained {
 	return out
 }
 
-// explain returns the best entry that matches, and for which of the paths, or why
-// none does.
+// explain returns the best entry that matches, and which of the paths it matches, or why no
+// entry matches.
 func (r *Compiled) explain(a *Attrs, paths []string) (found *entry, reading int, reason string) {
 	if !r.Enabled {
 		return nil, 0, "disabled"
@@ -93,8 +93,7 @@ func (r *Compiled) explain(a *Attrs, paths []string) (found *entry, reading int,
 	return found, reading, ""
 }
 
-// lacks returns the first condition, but those for paths, that the request does not
-// meet.
+// lacks says which condition, other than the path, the request does not meet.
 func (r *Compiled) lacks(a *Attrs) string {
 	switch {
 	case !r.takesMethod(a):
@@ -136,9 +135,9 @@ func isSecret(header string) bool {
 
 // differs says how a value differs from what the rule wants. In is "in " for networks.
 func differs(what, value, in string, want []string) string {
-	const most = 8
-	list := strings.Join(want[:min(len(want), most)], ", ")
-	if n := len(want) - most; n > 0 {
+	const maxShown = 8
+	list := strings.Join(want[:min(len(want), maxShown)], ", ")
+	if n := len(want) - maxShown; n > 0 {
 		list += " and " + strconv.Itoa(n) + " more"
 	}
 	switch {
@@ -151,11 +150,11 @@ func differs(what, value, in string, want []string) string {
 	}
 }
 
-// printable returns text of a client in a form that is safe to show.
+// printable returns a client's text in a form that is safe to show.
 func printable(value string) string {
-	const most = 128
-	if len(value) > most {
-		value = value[:most] + "..."
+	const maxShown = 128
+	if len(value) > maxShown {
+		value = value[:maxShown] + "..."
 	}
 	if q := strconv.Quote(value); q[1:len(q)-1] != value {
 		return q

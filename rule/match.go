@@ -7,6 +7,8 @@ import (
 	"net/textproto"
 	"slices"
 	"strings"
+
+	"github.com/stintdev/stint/internal/kit/network"
 )
 
 // Hit is a rule that applies to a request.
@@ -19,17 +21,14 @@ type Hit struct {
 	From, To int
 
 	entry *entry
-	rank  int32 // of the rule among all, by priority and name
-	group int32 // one number for all rivals; without a group, the rule's own
-	place int32 // among the entries of all rules, by priority, specificity and name
+	rank  int32 // of the rule among all rules, by priority and name
+	group int32 // the same for all rivals; a rule without a group has its own
+	place int32 // of the entry among all entries, by priority, specificity and name
 }
 
-// Match appends the rules that apply to the request to dst, by priority and name:
-// all that match, but of each group only the best, by priority, by how specific it
-// is, and by name. The log_only rules of a group compete only with each other. The
-// order of rules in a file does not matter.
-//
-// A rule does not match a request that lacks something the rule counts by.
+// Match appends the rules that apply to the request to dst, by priority and name: all that
+// match, except that only the best rule of each group applies, as the package documentation
+// says.
 //
 // Servers disagree on the meaning of an escaped slash, a backslash or a semicolon in a
 // path. With such a path, the rules for every reading apply; an allow rule does only if
@@ -76,7 +75,7 @@ func allows(hits []Hit) bool {
 	return first != nil
 }
 
-// match appends the rules that apply if the request has that path, which is clean.
+// match appends the rules that apply if the request has this path, which is clean.
 func (s *Set) match(dst []Hit, path string, a *Attrs) []Hit {
 	start := len(dst)
 	dst = s.paths.collect(dst, 0, strings.TrimSuffix(path, "/"), a)
@@ -101,11 +100,11 @@ func (s *Set) Method(m string) string {
 	if m == "" {
 		return ""
 	}
-	var room [maxName]byte // no rule names a longer one
-	if len(m) > len(room) {
+	var buf [maxName]byte // no rule names a longer one
+	if len(m) > len(buf) {
 		return otherMethod
 	}
-	upper := room[:len(m)]
+	upper := buf[:len(m)]
 	for i := range upper {
 		upper[i] = m[i]
 		if 'a' <= m[i] && m[i] <= 'z' {
@@ -129,10 +128,10 @@ const otherMethod = "OTHER"
 // that count by none of these, or also by a method, a header or a claim.
 func (s *Set) Every(dst []Hit, a *Attrs) []Hit {
 	for _, r := range s.rules {
-		if !r.Enabled || len(r.limits) == 0 || !r.isOf(a) || !r.takesTier(a) || (a.IP.IsValid() && !r.takesAddress(a)) {
+		if !r.Enabled || len(r.limits) == 0 || !r.countsSubject(a) || !r.takesTier(a) || (a.IP.IsValid() && !r.takesAddress(a)) {
 			continue
 		}
-		if !slices.ContainsFunc(r.dims[1], func(d dim) bool { return d.kind == byEndpoint }) {
+		if !r.countsEndpoint() {
 			h := r.entries[0].hit
 			h.Endpoint = "" // any
 			dst = append(dst, h)
@@ -145,48 +144,35 @@ func (s *Set) Every(dst []Hit, a *Attrs) []Hit {
 	return dst
 }
 
-// candidate is an entry as buckets hold it: all that matching looks at, side by
-// side. Of ten thousand rules, hardly any are in the processor's cache.
+// candidate is an entry, with those of its conditions that are still to be checked.
 type candidate struct {
 	*conditions
-	rule               *Compiled
-	endpoint           string
-	entry              *entry
-	rank, group, place int32
+	entry *entry
 }
 
-// under returns the entry of a hit as a candidate, under what remains of its conditions.
-func (h *Hit) under(c *conditions) candidate {
-	return candidate{c, h.Rule, h.Endpoint, h.entry, h.rank, h.group, h.place}
-}
-
-func (c *candidate) hit() Hit {
-	return Hit{Rule: c.rule, Endpoint: c.endpoint, entry: c.entry, rank: c.rank, group: c.group, place: c.place}
-}
-
-// bucket holds the entries that have one path, or none.
+// bucket holds the entries of one path, or those without a path.
 type bucket struct {
 	list []candidate
-	more *index // of those that are not in the list, if there are many
+	more *index // the entries that are not in the list; nil if there are few
 }
 
-// index has entries where only requests come by that meet one of their conditions.
+// index finds entries by one of their conditions.
 type index struct {
-	networks networks
+	networks network.Table[[]candidate]
 	tiers    map[string][]candidate
 	headers  []*header
 }
 
 type header struct {
 	name    string
-	present []candidate            // any value will do
-	values  map[string][]candidate // by the value
+	present []candidate // any value will do
+	values  map[string][]candidate
 }
 
 // sort moves entries to an index if there are many.
 func (b *bucket) sort() {
-	const few = 8
-	if len(b.list) <= few {
+	const maxList = 8
+	if len(b.list) <= maxList {
 		return
 	}
 	entries := b.list
@@ -195,34 +181,35 @@ func (b *bucket) sort() {
 	inside := map[netip.Prefix][]candidate{}
 	shared := map[string]*conditions{}
 	for _, e := range entries {
-		// Who finds an entry has met the condition that led there. What remains is often
-		// the same for many, and need not be fetched from memory for each.
+		// A request that finds an entry in the index meets the condition that it is
+		// indexed by. The other conditions are often the same for many entries, which
+		// then share them in memory.
 		rest := *e.conditions
 		switch {
 		case len(e.ranges) > 0:
-			rest.ranges, rest.networks = nil, networks{}
+			rest.ranges, rest.networks = nil, nil
 			for _, p := range e.ranges {
-				inside[p] = append(inside[p], e.entry.hit.under(rest.among(shared)))
+				inside[p] = append(inside[p], candidate{rest.in(shared), e.entry})
 			}
 		case len(e.tiers) > 0:
 			rest.tiers = nil
 			for _, t := range e.tiers {
-				b.more.tiers[t] = append(b.more.tiers[t], e.entry.hit.under(rest.among(shared)))
+				b.more.tiers[t] = append(b.more.tiers[t], candidate{rest.in(shared), e.entry})
 			}
 		case len(e.headers) > 0:
 			if e.headers[0].value != "*" {
 				rest.headers = rest.headers[1:]
 			}
-			b.more.addHeader(e.headers[0], e.entry.hit.under(rest.among(shared)))
+			b.more.addHeader(e.headers[0], candidate{rest.in(shared), e.entry})
 		default:
 			b.list = append(b.list, e)
 		}
 	}
-	b.more.networks = newNetworks(inside)
+	b.more.networks = network.NewTable(inside)
 }
 
-// among returns the conditions that are the same among those that are shared.
-func (c *conditions) among(shared map[string]*conditions) *conditions {
+// in returns the conditions in shared that equal these, and adds these if there are none.
+func (c *conditions) in(shared map[string]*conditions) *conditions {
 	same := fmt.Sprintf("%q %v", []any{c.methods, c.tiers, c.ranges, c.headers}, c.dims)
 	if shared[same] == nil {
 		shared[same] = c
@@ -252,8 +239,8 @@ func (b *bucket) collect(dst []Hit, a *Attrs) []Hit {
 }
 
 func (x *index) collect(dst []Hit, a *Attrs) []Hit {
-	for n := x.networks.of(a.IP); n != nil; n = n.outer {
-		dst = appendMet(dst, n.entries, a)
+	for n := x.networks.Smallest(a.IP); n != nil; n = n.Outer {
+		dst = appendMet(dst, n.Value, a)
 	}
 	dst = appendMet(dst, x.tiers[a.Tier], a)
 	for _, h := range x.headers {
@@ -271,40 +258,41 @@ func (x *index) collect(dst []Hit, a *Attrs) []Hit {
 	return dst
 }
 
-func appendMet(dst []Hit, those []candidate, a *Attrs) []Hit {
-	for i := range those {
-		if c := &those[i]; c.meets(a) {
-			dst = append(dst, c.hit())
+// appendMet appends the candidates whose conditions the request meets.
+func appendMet(dst []Hit, candidates []candidate, a *Attrs) []Hit {
+	for i := range candidates {
+		if c := &candidates[i]; c.meets(a) {
+			dst = append(dst, c.entry.hit)
 		}
 	}
 	return dst
 }
 
-// conditions are what a request must meet, beside the path, and what it is counted
-// by. Rules that have the same share them: those of many rules are mostly few, and
-// stay in the processor's cache.
+// conditions are what a request must meet, except for the path, and what it is counted
+// by. Rules with the same conditions share them, so that even the conditions of many rules
+// fit into the processor's cache.
 type conditions struct {
 	methods, tiers []string
 	ranges         []netip.Prefix
-	networks       networks // of the ranges
+	networks       network.Table[struct{}] // of the ranges
 	headers        []wanted
-	// dims are what is counted by, in the order in which keys have them, if headers
-	// are not trusted and if they are.
+	// dims are what is counted by, in the order of keys: if headers are not trusted, and
+	// if they are.
 	dims [2][]dim
 }
 
-// wanted is a header that must be there, with a value unless that is "*".
+// wanted is a header that a request must have, with this value, or with any if it is "*".
 type wanted struct{ name, value string }
 
 func newConditions(m Match, by []Dimension) *conditions {
 	c := &conditions{methods: m.Methods, tiers: m.Tiers, dims: dimsOf(by)}
-	ranges := map[netip.Prefix][]candidate{}
+	ranges := map[netip.Prefix]struct{}{}
 	for _, text := range m.IPRanges {
-		p, _ := parseNetwork(text)
+		p, _ := network.Parse(text)
 		c.ranges = append(c.ranges, p)
-		ranges[p] = nil
+		ranges[p] = struct{}{}
 	}
-	c.networks = newNetworks(ranges)
+	c.networks = network.NewTable(ranges)
 	for name, value := range m.Headers {
 		c.headers = append(c.headers, wanted{textproto.CanonicalMIMEHeaderKey(name), value})
 	}
@@ -312,7 +300,7 @@ func newConditions(m Match, by []Dimension) *conditions {
 	return c
 }
 
-// meets reports whether the request meets all conditions but those for its path.
+// meets reports whether the request meets all conditions, except for its path.
 func (c *conditions) meets(a *Attrs) bool {
 	return c.takesMethod(a) && c.takesTier(a) && c.takesAddress(a) && c.lacksHeader(a) == nil && c.lacksDim(a) == nil
 }
@@ -326,11 +314,10 @@ func (c *conditions) takesTier(a *Attrs) bool {
 }
 
 func (c *conditions) takesAddress(a *Attrs) bool {
-	return len(c.ranges) == 0 || c.networks.of(a.IP) != nil
+	return len(c.ranges) == 0 || c.networks.Smallest(a.IP) != nil
 }
 
-// lacksHeader returns the first header that is wanted and the request does
-// not have.
+// lacksHeader returns the first header that the request lacks, or nil.
 func (c *conditions) lacksHeader(a *Attrs) *wanted {
 	for i := range c.headers {
 		w := &c.headers[i]
@@ -345,8 +332,7 @@ func (w *wanted) is(value string) bool {
 	return value == w.value || (w.value == "*" && value != "")
 }
 
-// lacksDim returns the first thing that the rule counts by and the request does
-// not have.
+// lacksDim returns the first dimension of which the request has no value, or nil.
 func (c *conditions) lacksDim(a *Attrs) *dim {
 	dims := c.countedBy(a)
 	for i := range dims {
@@ -357,9 +343,14 @@ func (c *conditions) lacksDim(a *Attrs) *dim {
 	return nil
 }
 
-// isOf reports whether the rule counts by what names a subject, which is known, and by
-// nothing else but endpoints.
-func (c *conditions) isOf(a *Attrs) bool {
+// countsEndpoint reports whether the rule counts by endpoint.
+func (c *conditions) countsEndpoint() bool {
+	return slices.ContainsFunc(c.dims[1], func(d dim) bool { return d.kind == byEndpoint })
+}
+
+// countsSubject reports whether the rule counts by user, API key, address or tenant, all of
+// which are known, and by nothing else except endpoints.
+func (c *conditions) countsSubject(a *Attrs) bool {
 	named := false
 	for _, d := range c.dims[1] {
 		switch d.kind {

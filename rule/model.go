@@ -6,8 +6,7 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// File is what people write: rules, and the tiers that give values to their
-// limits.
+// File is a file of rules, and of tiers that override their limits.
 type File struct {
 	Rules []Rule `json:"rules,omitempty"`
 	Tiers []Tier `json:"tiers,omitempty"`
@@ -67,7 +66,7 @@ type Cost struct {
 	Max    int64  `json:"max,omitempty"`
 }
 
-// Penalty is a [stint.Penalty], as it is written.
+// Penalty is a [stint.Penalty] as written in a file.
 type Penalty struct {
 	Threshold   int64    `json:"threshold"`
 	Within      Duration `json:"within"`
@@ -86,11 +85,11 @@ type Response struct {
 type Tier struct {
 	Name        string            `json:"name"`
 	DisplayName string            `json:"display_name,omitempty"` // for people
-	Price       string            `json:"price,omitempty"`        // for people: 49 EUR a month
+	Price       string            `json:"price,omitempty"`        // for people, such as 49 EUR a month
 	Limits      map[string]string `json:"limits,omitempty"`
 }
 
-// Duration is a time.Duration that is written like a window: 500ms, 1h, 7d.
+// Duration is a time.Duration, written like a window: 500ms, 1h, 7d.
 type Duration time.Duration
 
 // Values are the limits of a tier, a user or an API key, by name. The zero Limit

@@ -11,18 +11,18 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// Problem is one thing that is wrong with a file, with its place.
+// Problem is a problem in a file, and where it is.
 type Problem = strict.Problem
 
-// Problems are all that is wrong with a file. They are an error.
+// Problems are all problems in a file. They are an error.
 type Problems = strict.Problems
 
-// ParseTOML reads and checks rules and tiers that are written in TOML. The name of
-// the file is for problems. The error is of type [Problems].
+// ParseTOML parses and checks rules and tiers in TOML. Problems show the name of the file.
+// The error is of type [Problems].
 func ParseTOML(file string, data []byte) (File, error) { return read(strict.TOML, file, data) }
 
-// ParseJSON reads and checks rules and tiers that are written in JSON. The name of
-// the file is for problems. The error is of type [Problems].
+// ParseJSON parses and checks rules and tiers in JSON. Problems show the name of the file.
+// The error is of type [Problems].
 func ParseJSON(file string, data []byte) (File, error) { return read(strict.JSON, file, data) }
 
 func read(decode func(string, []byte, any) (*strict.Doc, Problems), file string, data []byte) (File, error) {
@@ -34,8 +34,8 @@ func read(decode func(string, []byte, any) (*strict.Doc, Problems), file string,
 	return f, nil
 }
 
-// ParseValue reads what a tier, a user or an API key has for a named limit: a
-// limit, or "unlimited", which is the zero Limit.
+// ParseValue parses the value of a named limit of a tier, a user or an API key: a limit, or
+// "unlimited", which is the zero Limit.
 func ParseValue(text string) (stint.Limit, error) {
 	if text == "unlimited" {
 		return stint.Limit{}, nil
@@ -68,9 +68,7 @@ func (d Duration) String() string { return stint.Every(time.Duration(d)).String(
 func (d *Duration) UnmarshalText(text []byte) error {
 	w, err := stint.ParseWindow(string(text))
 	if err != nil || w.Length() == 0 {
-		const most = 64
-		return fmt.Errorf("%.*q is not a duration, want one such as 500ms, 10s, 1h30m or 7d, at most %v",
-			most, text, Duration(stint.MaxWindow))
+		return fmt.Errorf("%.64q is not a duration, want one such as 500ms, 10s, 1h30m or 7d, at most %v", text, Duration(stint.MaxWindow))
 	}
 	*d = Duration(w.Length())
 	return nil
@@ -90,7 +88,7 @@ func (c *Cost) UnmarshalJSON(data []byte) error {
 	return problems.Err()
 }
 
-// UnmarshalStrict reads a cost that is written as a number or as a table.
+// UnmarshalStrict implements [strict.Unmarshaler]: a cost is a number or a table.
 func (c *Cost) UnmarshalStrict(found strict.Kind, decode func(into any)) error {
 	var t costTable
 	switch found {
@@ -111,8 +109,7 @@ type costTable struct {
 	Max    int64  `json:"max,omitempty"`
 }
 
-// units are the units of a cost. A cost that is written as 0 is not one that is
-// left out, which is 1.
+// units are the units of a cost. A cost of 0 is an error, while a cost that is left out is 1.
 type units int64
 
 // UnmarshalStrict implements [strict.Unmarshaler].

@@ -1,53 +1,51 @@
 package rule
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/stintdev/stint"
 )
 
-// maxPattern is the most bytes that a path of a rule may have.
+// maxPattern is how many bytes a path of a rule may have.
 const maxPattern = 512
 
-// pattern is a path of a rule, taken apart.
+// pattern is a path of a rule, parsed.
 type pattern struct {
-	text     string // as it is written, without a trailing slash
+	text     string // as written, without a trailing slash
 	segments []segment
 	rest     bool // ends in **, which is not among the segments
-	literals int  // segments that are not wild
+	literals int  // how many segments are not wild
 }
 
-// segment is what stands between two slashes: text in the form that [CleanPath]
-// gives it, or * or {name}, which are any one segment.
+// segment is the text between two slashes, in the form of [CleanPath], or * or {name},
+// which match any one segment.
 type segment struct {
 	text string
 	wild bool
 }
 
-// parsePattern reads a path of a rule. The error is a [*stint.InvalidError].
-func parsePattern(text string) (pattern, error) {
-	refuse := func(want string) error { return &stint.InvalidError{Field: "path", Value: text, Want: want} }
+// parsePattern parses a path of a rule, or says what would be right.
+func parsePattern(text string) (p pattern, want string) {
 	switch {
 	case !strings.HasPrefix(text, "/"):
-		return pattern{}, refuse("a slash first, as in /api/users")
+		return p, "a slash first, as in /api/users"
 	case len(text) > maxPattern:
-		return pattern{}, refuse("at most " + strconv.Itoa(maxPattern) + " bytes")
+		return p, "at most " + strconv.Itoa(maxPattern) + " bytes"
 	case !utf8.ValidString(text):
-		return pattern{}, refuse("valid UTF-8, or bytes as escapes such as %FF")
+		return p, "valid UTF-8, or bytes as escapes such as %FF"
 	case strings.ContainsAny(text, "?#"):
-		return pattern{}, refuse("no ? or #: rules do not look at queries and fragments; %3F and %23 are the characters")
+		return p, "no ? or #: rules do not look at queries and fragments; %3F and %23 are the characters"
 	}
 	if text == "/" {
-		return pattern{text: text}, nil
+		return pattern{text: text}, ""
 	}
-	p := pattern{text: strings.TrimSuffix(text, "/")}
+	p = pattern{text: strings.TrimSuffix(text, "/")}
 	for left := p.text; left != ""; {
 		if p.rest {
-			return pattern{}, refuse("** only at the end; * is any one segment")
+			return p, "** only at the end; * is any one segment"
 		}
 		part, after := cutSegment(left)
 		clean := CleanPath(left[:1+len(part)])[1:]
@@ -60,18 +58,18 @@ func parsePattern(text string) (pattern, error) {
 			p.segments = append(p.segments, segment{wild: true})
 			continue
 		case strings.ContainsAny(part, "*{}"):
-			return pattern{}, refuse("*, ** and {name} only as whole segments, as in /files/*; %2A, %7B and %7D are the characters")
+			return p, "*, ** and {name} only as whole segments, as in /files/*; %2A, %7B and %7D are the characters"
 		case part == "":
-			return pattern{}, refuse("no empty segments: requests for //x are requests for /x")
+			return p, "no empty segments: requests for //x are requests for /x"
 		case clean == "":
-			return pattern{}, refuse("no . or .. segments: requests have theirs resolved")
+			return p, "no . or .. segments: requests have theirs resolved"
 		case !validEscapes(part):
-			return pattern{}, refuse("two hexadecimal digits after each %; %25 is the character")
+			return p, "two hexadecimal digits after each %; %25 is the character"
 		}
 		p.segments = append(p.segments, segment{text: clean})
 		p.literals++
 	}
-	return p, nil
+	return p, ""
 }
 
 // isParam reports whether a segment is a {name}.
@@ -90,32 +88,28 @@ func validEscapes(s string) bool {
 	return true
 }
 
-// exact reports whether the pattern is one path.
+// exact reports whether the pattern matches one path only.
 func (p pattern) exact() bool { return !p.rest && p.literals == len(p.segments) }
 
 // compare orders patterns from the most specific to the least: exact ones first,
 // then those with more literal segments, then with more segments, and ** last.
 func (p pattern) compare(q pattern) int {
 	return cmp.Or(
-		-compareBools(p.exact(), q.exact()),
-		-cmp.Compare(p.literals, q.literals),
-		-cmp.Compare(len(p.segments), len(q.segments)),
-		compareBools(p.rest, q.rest),
+		cmp.Compare(number(q.exact()), number(p.exact())),
+		cmp.Compare(q.literals, p.literals),
+		cmp.Compare(len(q.segments), len(p.segments)),
+		cmp.Compare(number(p.rest), number(q.rest)),
 	)
 }
 
-func compareBools(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	default:
+func number(b bool) int {
+	if b {
 		return 1
 	}
+	return 0
 }
 
-// matches reports whether a clean path is one of the pattern's.
+// matches reports whether a clean path matches the pattern.
 func (p pattern) matches(path string) bool {
 	path = strings.TrimSuffix(path, "/")
 	for _, s := range p.segments {
@@ -170,42 +164,50 @@ func CleanPath(p string) string {
 	return path
 }
 
-// cleanPath is CleanPath. Plain paths have one reading only.
+// cleanPath is CleanPath. It also reports whether the path is plain, which means that it has
+// only one reading.
 func cleanPath(p string) (path string, plain bool) {
 	if isPlain(p) {
 		return p, true
 	}
 	p = withoutQuery(p)
 	plain = true
-	b := lazy{from: p}
+	var buf [256]byte // most paths fit
+	b := buf[:0]
 	for i := 0; i < len(p); {
 		if p[i] == '/' {
 			i++
 			continue
 		}
-		start := b.n
-		b.add('/')
+		start := len(b)
+		b = append(b, '/')
 		for i < len(p) && p[i] != '/' {
 			c, escaped := unescape(p[i:])
 			if escaped {
-				b.addEscaped(c)
+				b = appendEscaped(b, c)
 				i += 3
 			} else {
 				c = p[i]
-				b.add(c)
+				b = append(b, c)
 				i++
 			}
 			plain = plain && c != ';' && c != '\\' && c != '/'
 		}
-		switch size := b.n - start; {
-		case size == 2 && b.at(start+1) == '.':
-			b.n = start
-		case size == 3 && b.at(start+1) == '.' && b.at(start+2) == '.':
-			b.n = start
-			b.drop()
+		switch string(b[start:]) {
+		case "/.":
+			b = b[:start]
+		case "/..":
+			b = b[:max(bytes.LastIndexByte(b[:start], '/'), 0)]
 		}
 	}
-	return b.path(), plain
+	switch n := len(b); {
+	case n == 0:
+		return "/", plain
+	case n <= len(p) && p[:n] == string(b):
+		return p[:n], plain // saves the allocation
+	default:
+		return string(b), plain
+	}
 }
 
 func withoutQuery(p string) string {
@@ -215,9 +217,9 @@ func withoutQuery(p string) string {
 	return p
 }
 
-// readings returns all that a path may mean to servers, each clean and [CleanPath]
-// first: some servers decode escaped slashes before they split segments, some read a
-// backslash as a slash, and some cut parameters off segments, in any order, before
+// readings returns all paths that servers may take a path for, each clean, and first what
+// [CleanPath] returns. Some servers decode escaped slashes before they split segments, some
+// read a backslash as a slash, and some cut parameters off segments, in any order, before
 // they resolve dot segments, or after that and then resolve them again.
 func readings(p string) []string {
 	all := rewritten(CleanPath(p), CleanPath)
@@ -251,21 +253,20 @@ func rewritten(path string, then func(string) string) []string {
 	return all
 }
 
-// decode returns the path with its escapes as [CleanPath] has them, and nothing else
-// changed.
+// decode decodes escapes like [CleanPath], and changes nothing else.
 func decode(p string) string {
 	p = "/" + withoutQuery(p)
-	b := lazy{from: p}
+	b := make([]byte, 0, len(p))
 	for i := 0; i < len(p); {
 		if c, ok := unescape(p[i:]); ok {
-			b.addEscaped(c)
+			b = appendEscaped(b, c)
 			i += 3
 		} else {
-			b.add(p[i])
+			b = append(b, p[i])
 			i++
 		}
 	}
-	return b.path()
+	return string(b)
 }
 
 // withoutParameters returns the path with each segment up to its first semicolon.
@@ -285,8 +286,8 @@ func withoutParameters(path string) string {
 	}
 }
 
-// isPlain says of most paths that are clean and have one reading that they do, and
-// quickly.
+// isPlain reports whether the path is clearly clean and has only one reading. It is fast, and
+// false for some such paths.
 func isPlain(p string) bool {
 	if p == "" || p[0] != '/' {
 		return false
@@ -312,7 +313,7 @@ func isPlain(p string) bool {
 	return !slash || len(p) == 1
 }
 
-// special is what bytes may mean in a path.
+// special says what bytes may mean in a path.
 var special = [256]byte{'/': separator, '.': dot, '%': other, '?': other, '#': other, ';': other, '\\': other}
 
 const (
@@ -324,80 +325,25 @@ const (
 
 // unescape returns the byte that an escape at the start of s stands for.
 func unescape(s string) (c byte, ok bool) {
-	if len(s) < 3 || s[0] != '%' || !isHex(s[1]) || !isHex(s[2]) {
+	if len(s) < 3 || s[0] != '%' {
 		return 0, false
 	}
-	return unhex(s[1])<<4 | unhex(s[2]), true
+	n, err := strconv.ParseUint(s[1:3], 16, 8)
+	return byte(n), err == nil
 }
 
 func isHex(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
 
-func unhex(c byte) byte {
-	if c <= '9' {
-		return c - '0'
-	}
-	return c&7 + 9
-}
-
-// lazy is a path that is being written. It is the start of another one, for as
-// long as they are the same.
-type lazy struct {
-	from string
-	buf  []byte // nil while nothing differs
-	n    int    // bytes written
-}
-
-func (b *lazy) at(i int) byte {
-	if b.buf == nil {
-		return b.from[i]
-	}
-	return b.buf[i]
-}
-
-func (b *lazy) add(c byte) {
-	if b.buf == nil {
-		if b.n < len(b.from) && b.from[b.n] == c {
-			b.n++
-			return
-		}
-		b.buf = append(make([]byte, 0, len(b.from)+1), b.from[:b.n]...)
-	}
-	b.buf = append(b.buf[:b.n], c)
-	b.n++
-}
-
-// addEscaped adds a byte that was escaped. It stays so if it would mean something
-// else otherwise: by itself, or as part of an escape with a % that had none.
-func (b *lazy) addEscaped(c byte) {
-	joins := isHex(c) && (b.at(b.n-1) == '%' || (isHex(b.at(b.n-1)) && b.at(b.n-2) == '%'))
+// appendEscaped appends a byte that was escaped. It stays escaped if it would mean
+// something else otherwise: by itself, or as part of an escape with a % that had none.
+func appendEscaped(b []byte, c byte) []byte {
+	n := len(b)
+	joins := isHex(c) && (b[n-1] == '%' || (isHex(b[n-1]) && b[n-2] == '%'))
 	if joins || c == '/' || c == '?' || c == '#' || c == '%' {
 		const hex = "0123456789ABCDEF"
-		b.add('%')
-		b.add(hex[c>>4])
-		c = hex[c&15]
+		return append(b, '%', hex[c>>4], hex[c&15])
 	}
-	b.add(c)
-}
-
-// drop takes the last segment away.
-func (b *lazy) drop() {
-	for b.n > 0 {
-		b.n--
-		if b.at(b.n) == '/' {
-			return
-		}
-	}
-}
-
-func (b *lazy) path() string {
-	switch {
-	case b.n == 0:
-		return "/"
-	case b.buf == nil:
-		return b.from[:b.n]
-	default:
-		return string(b.buf[:b.n])
-	}
+	return append(b, c)
 }

@@ -34,14 +34,14 @@ func (q *Quota) Unlimited() bool { return q.Ask.Penalty == nil && q.Ask.Limit ==
 // rule is left out if another rule of its group provably always comes first, or if a block
 // or allow rule always decides. Quotas walks all rules: it is for people, not for requests.
 func (s *Set) Quotas(a *Attrs) []Quota {
-	groups := map[int32][]*entry{} // of what the subject may meet
+	groups := map[int32][]*entry{} // entries that may apply to the subject
 	var deciding []*entry
-	var met []*Compiled
+	var rules []*Compiled
 	for _, r := range s.rules {
 		if !r.Enabled || !r.takesTier(a) || (a.IP.IsValid() && !r.takesAddress(a)) {
 			continue
 		}
-		met = append(met, r)
+		rules = append(rules, r)
 		for _, e := range r.entries {
 			switch {
 			case r.Group != "":
@@ -52,7 +52,7 @@ func (s *Set) Quotas(a *Attrs) []Quota {
 		}
 	}
 	var out []Quota
-	for _, r := range met {
+	for _, r := range rules {
 		if len(r.limits) == 0 {
 			continue
 		}
@@ -60,21 +60,21 @@ func (s *Set) Quotas(a *Attrs) []Quota {
 			return e.hiddenBy(groups[e.hit.group], true, a) || e.hiddenBy(deciding, false, a)
 		})
 		lacks := r.lacksDim(a)
-		if byEach := slices.ContainsFunc(r.dims[1], func(d dim) bool { return d.kind == byEndpoint }); !byEach || lacks != nil {
+		if lacks != nil || !r.countsEndpoint() {
 			entries = entries[:min(len(entries), 1)]
-			for _, e := range entries {
-				out = s.appendQuotas(out, e, "", lacks, a)
-			}
-			continue
 		}
 		for _, e := range entries {
-			out = s.appendQuotas(out, e, e.path.text, nil, a)
+			endpoint := ""
+			if lacks == nil && r.countsEndpoint() {
+				endpoint = e.path.text
+			}
+			out = s.appendQuotas(out, e, endpoint, lacks, a)
 		}
 	}
 	return out
 }
 
-// appendQuotas appends what a rule counts under one of its paths.
+// appendQuotas appends the quotas of a rule with one of its paths.
 func (s *Set) appendQuotas(dst []Quota, e *entry, endpoint string, lacks *dim, a *Attrs) []Quota {
 	hits := []Hit{e.hit}
 	var asks []stint.Ask
@@ -106,18 +106,18 @@ func (s *Set) appendQuotas(dst []Quota, e *entry, endpoint string, lacks *dim, a
 	return dst
 }
 
-// hiddenBy reports whether one of others, which the subject's tier and address meet, applies
-// to every request of the subject that the entry matches; and, if they are rivals, before
-// it.
+// hiddenBy reports whether one of the others applies to every request of the subject that
+// the entry matches and, if they are rivals, comes first. The subject's tier and address
+// meet their conditions.
 func (e *entry) hiddenBy(others []*entry, rivals bool, a *Attrs) bool {
-	// Of very many only some are looked at: what is not proved is not left out.
-	const most = 1000
-	return slices.ContainsFunc(others[:min(len(others), most)], func(w *entry) bool {
+	const maxCompared = 1000 // of more, nothing is claimed
+	return slices.ContainsFunc(others[:min(len(others), maxCompared)], func(w *entry) bool {
 		return w.rule != e.rule && (!rivals || w.hit.place < e.hit.place) && w.covers(e, a)
 	})
 }
 
-// covers reports whether the entry matches every request of the subject that another does.
+// covers reports whether the entry matches every request of the subject that the other
+// matches.
 func (e *entry) covers(other *entry, a *Attrs) bool {
 	for _, w := range e.headers {
 		if !slices.ContainsFunc(other.headers, func(o wanted) bool { return o.name == w.name && w.is(o.value) }) {
@@ -147,7 +147,7 @@ func (r *Compiled) CountBy() []Dimension {
 	return out
 }
 
-// dimension is how a file writes it.
+// dimension returns the dimension as it is written in files.
 func (d *dim) dimension() Dimension {
 	if d.name == "" {
 		return Dimension(kinds[d.kind])

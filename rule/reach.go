@@ -9,10 +9,9 @@ import (
 	"strings"
 )
 
-// checkUnreachable finds rules that can never have an effect: in their group
-// another rule always wins, or a rule that allows or blocks applies to everything
-// that they match. Only what can be proved from the conditions of two rules is
-// reported.
+// checkUnreachable finds rules that can never have an effect: in their group another rule
+// always wins, or an allow or block rule applies to everything that they match. It reports
+// only what can be proved from the conditions of two rules.
 func (c *checker) checkUnreachable() {
 	var rules []*checked
 	for i := range c.rules {
@@ -50,10 +49,10 @@ func (c *checker) checkUnreachable() {
 	}
 }
 
-// exempt is the scope of rules that hide whatever counts. No group has that name.
+// exempt is the scope of rules that can hide all rules that count. No group has this name.
 var exempt = rivals{group: "\x00"}
 
-// hides returns among which rules the rule may hide others: its rivals, or all that
+// hides returns the scope in which the rule may hide others: its rivals, or all rules that
 // count if it allows or blocks and has no group, in which it could lose.
 func (r *checked) hides() (scope rivals, ok bool) {
 	if r.Group == "" {
@@ -62,21 +61,20 @@ func (r *checked) hides() (scope rivals, ok bool) {
 	return rivalsOf(r.Group, r.Action), true
 }
 
-// place is where rules are found that may hide others.
+// place is a key of the index of rules that may hide others.
 type place struct {
 	scope rivals
 	key   string
 }
 
-// hiding is the rules that may hide others: how many there are among which, and by
-// something that whatever they hide must have, since to compare each rule with each would
-// take too long.
+// hiding finds the rules that may hide others. They are indexed by something that all rules
+// they hide must have, because comparing every two rules would take too long.
 type hiding struct {
-	rules map[rivals]int
+	rules map[rivals]int // how many there are in each scope
 	index map[place][]*checked
 }
 
-// among reports whether rules may be hidden there: in a group of one, none is.
+// among reports whether a rule may be hidden in the scope: a group of one hides none.
 func (h *hiding) among(scope rivals) bool {
 	return h.rules[scope] > 1 || scope == exempt && h.rules[scope] > 0
 }
@@ -91,10 +89,9 @@ func (h *hiding) find(r *checked) *checked {
 		scopes = append(scopes, exempt)
 	}
 	if len(scopes) == 0 {
-		return nil // as mostly
+		return nil // the usual case
 	}
-	// A group of very many rules with the same conditions is cut off: what is not
-	// looked at is not claimed.
+	// In a group of very many rules with the same conditions, only some are compared.
 	left := 256
 	for _, key := range r.probes() {
 		for _, scope := range scopes {
@@ -111,7 +108,7 @@ func (h *hiding) find(r *checked) *checked {
 	return nil
 }
 
-// keys are what the rule is found under: the values of one of its conditions.
+// keys returns the keys of the rule in the index: the values of one of its conditions.
 func (r *checked) keys() []string {
 	var out []string
 	switch {
@@ -128,7 +125,7 @@ func (r *checked) keys() []string {
 			out = append(out, "m"+m)
 		}
 	case len(r.headers) > 0:
-		// All of them must be there, so one is enough.
+		// A request must have all headers, so one is enough.
 		return []string{"h" + slices.Min(slices.Collect(maps.Keys(r.headers)))}
 	case len(r.networks) > 0:
 		for _, n := range r.networks {
@@ -141,8 +138,8 @@ func (r *checked) keys() []string {
 	return slices.Compact(out)
 }
 
-// probes are the keys of all rules that could cover this one. A rule covers all
-// values of a condition, so the first is enough.
+// probes returns the keys of all rules that could cover this one. These cover all values of
+// a condition, so the first value is enough.
 func (r *checked) probes() []string {
 	out := []string{""}
 	if len(r.patterns) > 0 {
@@ -172,7 +169,7 @@ func (r *checked) probes() []string {
 	return out
 }
 
-// fixed returns the segments of a pattern before the first that is wild.
+// fixed returns the segments of a pattern before the first wild one.
 func (p pattern) fixed() string {
 	var b strings.Builder
 	for _, s := range p.segments {
@@ -184,7 +181,7 @@ func (p pattern) fixed() string {
 	return b.String()
 }
 
-// covers reports whether the rule matches everything that another one matches.
+// covers reports whether the rule matches everything that the other matches.
 func (r *checked) covers(other *checked) bool {
 	for name, value := range r.headers {
 		wanted, ok := other.headers[name]
@@ -199,9 +196,9 @@ func (r *checked) covers(other *checked) bool {
 		(len(r.patterns) == 0 || within(other.patterns, r.patterns, pattern.covers))
 }
 
-// beats reports whether the rule always comes before another one of its group, which it
-// covers. Among those of one priority the more specific one does: the rule is not
-// less specific if it has the paths of the other and the same conditions.
+// beats reports whether the rule always comes before another rule of its group that it
+// covers. With equal priorities the more specific rule comes first: the rule is not less
+// specific if it has the paths of the other and the same conditions.
 func (r *checked) beats(other *checked) bool {
 	if r.Priority != other.Priority {
 		return r.Priority < other.Priority
@@ -211,14 +208,15 @@ func (r *checked) beats(other *checked) bool {
 		(len(r.patterns) == 0 || within(other.patterns, r.patterns, same))
 }
 
-// within reports whether there are some, and each is covered by one of the others.
-func within[T any](some, others []T, covers func(other, one T) bool) bool {
-	for _, one := range some {
+// within reports whether the list is not empty, and each element is covered by one of the
+// others.
+func within[T any](list, others []T, covers func(other, one T) bool) bool {
+	for _, one := range list {
 		if !slices.ContainsFunc(others, func(other T) bool { return covers(other, one) }) {
 			return false
 		}
 	}
-	return len(some) > 0
+	return len(list) > 0
 }
 
 func equal[T comparable](a, b T) bool { return a == b }

@@ -31,25 +31,20 @@ func (r *Rule) Sentence() string {
 	if !r.enabled() {
 		all = slices.Insert(all, 0, "disabled")
 	}
-	var b strings.Builder
+	var sentences []string
 	for _, text := range append(all, r.sayGroup()) {
 		if text == "" {
 			continue
 		}
-		if b.Len() > 0 {
-			b.WriteByte(' ')
+		if c := text[0]; 'a' <= c && c <= 'z' {
+			text = strings.ToUpper(text[:1]) + text[1:]
 		}
-		first := text[0]
-		if 'a' <= first && first <= 'z' {
-			first -= 'a' - 'A'
-		}
-		b.WriteByte(first)
-		b.WriteString(text[1:])
 		if !strings.HasSuffix(text, `."`) {
-			b.WriteByte('.')
+			text += "."
 		}
+		sentences = append(sentences, text)
 	}
-	return b.String()
+	return strings.Join(sentences, " ")
 }
 
 // failures says what happens when the store fails, if it is not the default.
@@ -130,11 +125,7 @@ func (r *Rule) sayOver() string {
 
 // response says what a client gets whose request does not pass.
 func (r *Rule) response() string {
-	status := 429
-	if r.Action == Block {
-		status = 403
-	}
-	text := " with " + strconv.Itoa(cmp.Or(r.Response.Status, status))
+	text := " with " + strconv.Itoa(r.status())
 	if r.Response.Message != "" {
 		text += " and the message " + strict.Quote(r.Response.Message)
 	}
@@ -164,11 +155,11 @@ func (r *Rule) sayPenalty() string {
 	who, _ := r.counted()
 	text := "after " + count(p.Threshold, "denial") + " within " + one(time.Duration(p.Within)) + " " +
 		an(cmp.Or(who, "client")) + " is banned for " + amount(time.Duration(p.Cooldown)*time.Duration(p.step(0)))
-	const most = 4
-	for i := 1; i < min(len(p.Multipliers), most); i++ {
+	const maxSteps = 4
+	for i := 1; i < min(len(p.Multipliers), maxSteps); i++ {
 		text += ", then " + amount(time.Duration(p.Cooldown)*time.Duration(p.step(i)))
 	}
-	if n := len(p.Multipliers); n > most {
+	if n := len(p.Multipliers); n > maxSteps {
 		text += " and so on, up to " + amount(time.Duration(p.Cooldown)*time.Duration(p.step(n-1)))
 	}
 	return text
@@ -259,7 +250,7 @@ func (r *Rule) onTiers() string {
 	switch n := len(r.Match.Tiers); {
 	case n == 0:
 		return ""
-	case n > mostValues:
+	case n > maxShown:
 		return " on " + values(r.Match.Tiers, "tiers")
 	default:
 		return " on the " + values(r.Match.Tiers, "tiers") + " tier"
@@ -285,8 +276,8 @@ func (r *Rule) where() (text string) {
 			headers = append(headers, "the header "+headerName(name)+" "+strict.Quote(value))
 		}
 	}
-	if n := len(headers) - mostValues; n > 0 {
-		headers = append(headers[:mostValues], count(int64(n), "other"))
+	if n := len(headers) - maxShown; n > 0 {
+		headers = append(headers[:maxShown], count(int64(n), "other"))
 	}
 	if len(headers) > 0 {
 		text += " with " + join(headers, "and")
@@ -388,15 +379,15 @@ func calendar(w stint.Window) (per, how string) {
 	return "a " + fields[0], "counted " + how + ", " + zone
 }
 
-const mostValues = 5 // how many values of a condition are shown
+const maxShown = 5 // values of a condition
 
 // values lists alternatives: a, b or c.
 func values(all []string, noun string) string {
-	shown := make([]string, 0, mostValues)
-	for _, v := range all[:min(len(all), mostValues)] {
+	shown := make([]string, 0, maxShown)
+	for _, v := range all[:min(len(all), maxShown)] {
 		shown = append(shown, cmp.Or(printable(v), `""`))
 	}
-	if n := len(all) - mostValues; n > 0 {
+	if n := len(all) - maxShown; n > 0 {
 		return "any of " + figure(int64(len(all))) + " " + noun + " (" + join(append(shown, figure(int64(n))+" more"), "and") + ")"
 	}
 	return join(shown, "or")

@@ -2,35 +2,33 @@ package rule
 
 import (
 	"hash/maphash"
-	"iter"
-	"slices"
 	"strings"
 )
 
-// tree finds the entries whose path a request has. It is tables rather than nodes
-// that point to each other: those of ten thousand rules are still within reach of a
-// processor's cache, and a heap is not.
+// tree finds the entries whose path matches that of a request. It consists of tables
+// rather than nodes that point to each other, because the tables of ten thousand rules
+// still fit into the processor's cache.
 type tree struct {
 	nodes []node // the first is the root
 	all   []candidate
-	more  []*index // the first is none
-	edges []edge   // a hash table of a power of two, half empty
-	text  string   // of all segments
+	more  []*index // the first is nil
+	edges []edge   // a hash table; its size is a power of two, and half of it is empty
+	text  string   // all segments
 	seed  maphash.Seed
 }
 
 // node is a place in the tree.
 type node struct {
-	wild int32 // the node after any one segment, or 0: nothing leads to the root
-	rest int32 // the node after any number of them
-	// Entries whose paths end here: in all, and in more if there are many.
+	wild int32 // the node after any one segment, or 0
+	rest int32 // the node after any number of segments, or 0
+	// Entries whose paths end here: all[from:to], and more[more] if there are many.
 	from, to, more int32
 }
 
 // edge leads from a node to the next, by a literal segment.
 type edge struct {
-	from, to int32 // to is 0 where there is no edge
-	at, size int32 // of the segment, in the text
+	from, to int32 // to is 0 if there is no edge
+	at, size int32 // of the segment in the text
 }
 
 // step is an edge while the tree is built.
@@ -45,31 +43,31 @@ func newTree(entries []*entry) *tree {
 	steps := make(map[step]int32, 2*len(entries))
 	ends := make([]int32, len(entries)) // the nodes at which paths end
 	for i, e := range entries {
-		ends[i] = t.lead(e.path, steps)
+		ends[i] = t.add(e.path, steps)
 	}
 	t.connect(steps)
+	lists := make([][]candidate, len(t.nodes))
+	for i, e := range entries {
+		lists[ends[i]] = append(lists[ends[i]], candidate{e.conditions, e})
+	}
 	t.all = make([]candidate, 0, len(entries))
-	var here bucket
-	for i, those := range group(ends, len(t.nodes)) {
-		here.list, here.more = here.list[:0], nil
-		for _, e := range those {
-			here.list = append(here.list, entries[e].hit.under(entries[e].conditions))
-		}
-		here.sort()
+	for i, list := range lists {
+		b := bucket{list: list}
+		b.sort()
 		n := &t.nodes[i]
 		n.from = int32(len(t.all))
-		t.all = append(t.all, here.list...)
+		t.all = append(t.all, b.list...)
 		n.to = int32(len(t.all))
-		if here.more != nil {
+		if b.more != nil {
 			n.more = int32(len(t.more))
-			t.more = append(t.more, here.more)
+			t.more = append(t.more, b.more)
 		}
 	}
 	return t
 }
 
-// lead returns the node at which a path ends, and makes those that lead there.
-func (t *tree) lead(p pattern, steps map[step]int32) int32 {
+// add returns the node at which a path ends, and adds the nodes that lead there.
+func (t *tree) add(p pattern, steps map[step]int32) int32 {
 	grow := func() int32 {
 		t.nodes = append(t.nodes, node{})
 		return int32(len(t.nodes) - 1)
@@ -100,34 +98,7 @@ func (t *tree) lead(p pattern, steps map[step]int32) int32 {
 	return t.nodes[at].rest
 }
 
-// group yields, for each of n nodes, the places of those that have it, in their order.
-func group(nodes []int32, n int) iter.Seq2[int, []int32] {
-	ends := make([]int32, n) // of the nodes, in the list of places
-	for _, at := range nodes {
-		ends[at]++
-	}
-	for i := 1; i < n; i++ {
-		ends[i] += ends[i-1]
-	}
-	places := make([]int32, len(nodes))
-	for i, at := range slices.Backward(nodes) {
-		ends[at]--
-		places[ends[at]] = int32(i)
-	}
-	return func(yield func(int, []int32) bool) {
-		for i, from := range ends {
-			to := int32(len(places))
-			if i+1 < n {
-				to = ends[i+1]
-			}
-			if !yield(i, places[from:to]) {
-				return
-			}
-		}
-	}
-}
-
-// connect puts the steps into the table of edges.
+// connect fills the table of edges.
 func (t *tree) connect(steps map[step]int32) {
 	size := 2
 	for size < 2*len(steps) {
@@ -146,7 +117,7 @@ func (t *tree) connect(steps map[step]int32) {
 	t.text = text.String()
 }
 
-// place is where the search for an edge begins.
+// place returns where the search for an edge begins.
 func (t *tree) place(from int32, segment string) int {
 	const odd = 0x9E3779B97F4A7C15
 	h := maphash.String(t.seed, segment) ^ uint64(from)*odd
@@ -165,8 +136,8 @@ func (t *tree) next(from int32, segment string) int32 {
 	}
 }
 
-// collect appends the entries, from a node on, that match. The path is empty, or a
-// slash, a segment, and the rest. It comes to a node at most once.
+// collect appends the matching entries from a node on. The path is empty, or a slash, a
+// segment, and the rest. No node is visited twice.
 func (t *tree) collect(dst []Hit, at int32, path string, a *Attrs) []Hit {
 	n := &t.nodes[at]
 	if n.rest != 0 {
@@ -185,7 +156,7 @@ func (t *tree) collect(dst []Hit, at int32, path string, a *Attrs) []Hit {
 	return dst
 }
 
-// here appends the entries whose paths end at a node, and that match.
+// here appends the matching entries whose paths end at a node.
 func (t *tree) here(dst []Hit, n *node, a *Attrs) []Hit {
 	dst = appendMet(dst, t.all[n.from:n.to], a)
 	if n.more != 0 {

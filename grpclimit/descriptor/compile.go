@@ -12,40 +12,40 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// words are the units as they are written.
+// words are the units as written in files.
 var words = [...]string{Second: "second", Minute: "minute", Hour: "hour", Day: "day", Month: "month", Year: "year", Week: "week"}
 
-// lengths are those of the units, as envoyproxy/ratelimit counts them.
+// lengths are the lengths of units in envoyproxy/ratelimit.
 var lengths = [...]time.Duration{
 	Second: time.Second, Minute: time.Minute, Hour: time.Hour, Day: 24 * time.Hour,
 	Month: 30 * 24 * time.Hour, Year: 365 * 24 * time.Hour, Week: 7 * 24 * time.Hour,
 }
 
-// windows are those of the units.
+// windows are the windows of units.
 type windows [len(words)]stint.Window
 
 func newWindows(fixedMonths bool) (w windows) {
 	for u := Second; u <= Week; u++ {
-		// A day of UTC is as long as any, and needs no calendar.
+		// All days in UTC have the same length.
 		if fixedMonths || lengths[u] <= lengths[Day] {
 			w[u] = stint.Every(lengths[u])
 			continue
 		}
-		w[u], _ = stint.ParseWindow(words[u]) // all of them are words of its
+		w[u], _ = stint.ParseWindow(words[u]) // all words are valid windows
 	}
 	return w
 }
 
-// unit returns the unit that has the window, or Unknown.
+// unit returns the unit with this window, or Unknown.
 func (w *windows) unit(window stint.Window) Unit {
 	if calendar, _ := stint.ParseWindow(words[Day]); window == calendar {
-		return Day // the same windows
+		return Day // the same as 24 hours
 	}
 	return Unit(slices.Index(w[Second:], window) + 1)
 }
 
-// Window returns the window of so many units; 0 is one. More than one week, month or
-// year are lengths of 7, 30 and 365 days.
+// Window returns a window of several units; 0 means one. Several weeks, months or years are
+// multiples of 7, 30 and 365 days.
 func (c *Config) Window(u Unit, multiplier uint32) (stint.Window, error) {
 	if u < Second || u > Week {
 		return stint.Window{}, &stint.InvalidError{Field: "unit", Value: u.String(), Want: "one of " + strings.Join(words[Second:], ", ")}
@@ -62,8 +62,8 @@ func (c *Config) Window(u Unit, multiplier uint32) (stint.Window, error) {
 	return stint.Every(time.Duration(multiplier) * lengths[u]), nil
 }
 
-// Counter returns what [Limit.Counter] is for a limit. How many may pass has no part in
-// it, so that a limit can be changed without beginning to count anew.
+// Counter returns the [Limit.Counter] of a limit. It does not depend on the maximum, which
+// can thus be changed without resetting counters.
 func Counter(l stint.Limit) string {
 	text := l.Window.String()
 	if l.Algorithm != stint.FixedWindow {
@@ -72,7 +72,7 @@ func Counter(l stint.Limit) string {
 	return text
 }
 
-// origin is where something stands.
+// origin is a place in a file.
 type origin struct {
 	file         string
 	line, column int
@@ -88,17 +88,17 @@ func (o origin) String() string {
 type compiler struct {
 	o      Options
 	config *Config
-	began  map[string]origin           // domains
+	began  map[string]origin           // where each domain is declared first
 	nodes  map[*level]map[Entry]*node  // as declared
-	joined map[*level]map[string]*node // by what envoyproxy/ratelimit has as their key
+	joined map[*level]map[string]*node // by the key that envoyproxy/ratelimit makes of them
 	names  map[*Tree]map[string]bool   // of limits
 	count  int                         // of problems
 
-	// Of what is being compiled:
+	// The document that is being compiled:
 	tree     *Tree
 	file     string
 	at       func(path string) (line, column int)
-	broken   func(path string) bool // it could not be read
+	broken   func(path string) bool // whether the path could not be decoded
 	problems Problems
 	chain    []*node
 	replaces []replace
@@ -123,8 +123,7 @@ func newCompiler(o Options) *compiler {
 	}
 }
 
-// add compiles what a document holds, or what is from none, and returns all that is
-// wrong with it.
+// add compiles a domain, from a document unless doc is nil, and returns its problems.
 func (c *compiler) add(file string, d *Domain, doc *strict.Doc) Problems {
 	c.file, c.problems = file, nil
 	c.at = func(string) (line, column int) { return 0, 0 }
@@ -134,7 +133,7 @@ func (c *compiler) add(file string, d *Domain, doc *strict.Doc) Problems {
 		c.broken = func(path string) bool { return doc.Locate(Problems{{Path: path}}) == nil }
 	}
 	if d.Domain == "" && d.Compat == "" && d.Descriptors == nil {
-		c.problem("", "there is nothing in it, want a domain and its descriptors", "")
+		c.problem("", "empty, want a domain and its descriptors", "")
 		return c.problems
 	}
 	if d.Compat != "" && d.Compat != "independent" {
@@ -155,15 +154,15 @@ func (c *compiler) open(d *Domain) {
 		c.problem("domain", "missing, want the name of the domain", "")
 	case again && c.o.Merge:
 		c.tree = c.config.trees[d.Domain]
-		c.differ("domain", fmt.Sprintf("the domain %s is in %s, too: without MERGE_DOMAIN_CONFIG that is an error there", quote(d.Domain), first.file))
+		c.differ("domain", fmt.Sprintf("the domain %s is in %s, too; in envoyproxy/ratelimit that is an error without MERGE_DOMAIN_CONFIG", quote(d.Domain), first.file))
 	case again:
-		c.problem("domain", fmt.Sprintf("%s is the domain of %s already", quote(d.Domain), first.file), "give each domain one file, or have domains merged")
+		c.problem("domain", fmt.Sprintf("%s is the domain of %s already", quote(d.Domain), first.file), "put each domain into one file, or merge domains")
 	default:
 		c.began[d.Domain] = c.origin("domain")
 		c.config.trees[d.Domain] = c.tree
 	}
 	if d.Compat != "" {
-		c.differ("compat", "it does not know this field")
+		c.differ("compat", "envoyproxy/ratelimit does not support this field")
 	}
 }
 
@@ -191,7 +190,7 @@ func (c *compiler) descriptor(l *level, path string, d *Descriptor) {
 		l.add(n)
 	}
 	if d.ShareThreshold && n.kind != ValuePattern && n.kind != KeyPattern {
-		c.problem(path+".share_threshold", "it is for all that fit a pattern, and there is no * in the value", "")
+		c.problem(path+".share_threshold", "it applies to patterns, and there is no * in the value", "")
 		n.shared = false
 	}
 	c.differDescriptor(path, n, d)
@@ -204,7 +203,7 @@ func (c *compiler) descriptor(l *level, path string, d *Descriptor) {
 	c.chain = c.chain[:len(c.chain)-1]
 }
 
-// declare notes that a level has a descriptor. It says no if it has it already.
+// declare adds a descriptor to those of a level, and reports whether it is new.
 func (c *compiler) declare(l *level, path string, n *node) bool {
 	if c.nodes[l] == nil {
 		c.nodes[l], c.joined[l] = map[Entry]*node{}, map[string]*node{}
@@ -215,12 +214,12 @@ func (c *compiler) declare(l *level, path string, n *node) bool {
 		if first.at.file != c.file || first.at.line > 0 {
 			where = first.at.String()
 		}
-		c.problem(path, quote(n.name())+" is there already, at "+where, "")
+		c.problem(path, quote(n.name())+" is already declared at "+where, "")
 		return false
 	}
 	c.nodes[l][e] = n
 	if first := c.joined[l][n.name()]; first != nil {
-		c.differ(path, fmt.Sprintf("key %s and value %s are one with key %s and value %s there, which is an error; here they are two",
+		c.differ(path, fmt.Sprintf("key %s and value %s are the same as key %s and value %s in envoyproxy/ratelimit, which is an error; here they are different",
 			quote(n.key), quote(n.value), quote(first.key), quote(first.value)))
 	} else {
 		c.joined[l][n.name()] = n
@@ -255,13 +254,12 @@ func (c *compiler) limit(path string, d *Descriptor) *Limit {
 		c.names[c.tree][r.Name] = true
 	}
 	if r.Unlimited {
-		for _, f := range []struct {
-			name  string
-			given bool
-		}{{"unit", r.Unit != ""}, {"window", r.Window != ""}, {"algorithm", r.Algorithm != ""}, {"burst", r.Burst != 0}, {"penalty", r.Penalty != ""}} {
-			if f.given {
-				c.problem(path+"."+f.name, "what is unlimited has none", "leave it out, or unlimited")
-			}
+		fields := r.extensions()
+		if r.Unit != "" {
+			fields = append([]string{"unit"}, fields...)
+		}
+		for _, name := range fields {
+			c.problem(path+"."+name, "an unlimited rate_limit has none", "remove it, or unlimited")
 		}
 		return l
 	}
@@ -278,7 +276,7 @@ func (c *compiler) replacesOf(path string, l *Limit, r *RateLimit) {
 		case "":
 			c.problem(path, "missing, want the name of a limit", "")
 		case r.Name:
-			c.problem(path, quote(other.Name)+" is the limit's own name, want that of another", "")
+			c.problem(path, quote(other.Name)+" is the limit's own name: want the name of another limit", "")
 		default:
 			l.Replaces = append(l.Replaces, other.Name)
 			c.replaces = append(c.replaces, replace{c.tree, c.origin(path), path, other.Name})
@@ -286,7 +284,7 @@ func (c *compiler) replacesOf(path string, l *Limit, r *RateLimit) {
 	}
 }
 
-// counted sets what is counted.
+// counted sets the limit, its counter and its unit.
 func (c *compiler) counted(path string, l *Limit, r *RateLimit) {
 	limit := stint.Limit{Algorithm: stint.FixedWindow, Max: max(int64(r.RequestsPerUnit), 1), Burst: r.Burst}
 	var ok bool
@@ -295,9 +293,13 @@ func (c *compiler) counted(path string, l *Limit, r *RateLimit) {
 	}
 	l.Unit = c.config.windows.unit(limit.Window)
 	if r.Algorithm != "" {
+		var algorithms []string
+		for _, a := range stint.Algorithms() {
+			algorithms = append(algorithms, a.String())
+		}
 		var err error
 		if limit.Algorithm, err = stint.ParseAlgorithm(r.Algorithm); err != nil {
-			c.invalid(path+".algorithm", err, closest(r.Algorithm, "gcra", algorithmNames()...))
+			c.invalid(path+".algorithm", err, closest(r.Algorithm, append(algorithms, "gcra")...))
 			return
 		}
 		if err = limit.ValidateRate(); err != nil {
@@ -306,10 +308,10 @@ func (c *compiler) counted(path string, l *Limit, r *RateLimit) {
 		}
 	}
 	if limit.Algorithm == stint.LeakyBucket && r.Burst > 0 {
-		c.problem(path+".burst", "a leaky_bucket holds those who wait, which Envoy cannot", "leave it out, or take token_bucket")
+		c.problem(path+".burst", "a leaky_bucket holds requests, which Envoy does not support", "remove it, or use token_bucket")
 		return
 	}
-	// As in limits that are written as a text: a day and a week have a length.
+	// As in the text of limits, a day and a week are lengths, not calendar periods.
 	for _, u := range []Unit{Day, Week} {
 		if w, _ := stint.ParseWindow(words[u]); limit.Algorithm != stint.FixedWindow && limit.Window == w {
 			limit.Window = stint.Every(lengths[u])
@@ -322,9 +324,7 @@ func (c *compiler) counted(path string, l *Limit, r *RateLimit) {
 		}
 		var e *stint.InvalidError
 		switch errors.As(err, &e); {
-		case e == nil:
-			field, hint = "requests_per_unit", ""
-		case e.Field == "max":
+		case e == nil || e.Field == "max":
 			field, hint = "requests_per_unit", ""
 		case e.Field == "burst":
 			field, hint = "burst", ""
@@ -341,7 +341,7 @@ func (c *compiler) counted(path string, l *Limit, r *RateLimit) {
 func (c *compiler) window(path string, r *RateLimit) (w stint.Window, ok bool) {
 	switch {
 	case r.Unit != "" && r.Window != "":
-		c.problem(path+".window", "there is a unit, too: want one of them", "")
+		c.problem(path+".window", "there is also a unit: want one of them", "")
 		return w, false
 	case r.Window != "":
 		w, err := stint.ParseWindow(r.Window)
@@ -350,7 +350,7 @@ func (c *compiler) window(path string, r *RateLimit) (w stint.Window, ok bool) {
 		}
 		return w, err == nil
 	case r.Unit == "" && (c.broken(path+".window") || c.broken(path+".unlimited")):
-		return w, false // it may be that it is not missing
+		return w, false // it may not be missing
 	case r.Unit == "":
 		c.problem(path+".unit", "missing, want one of "+strings.Join(words[Second:], ", ")+"; or a window, or unlimited", "")
 		return w, false
@@ -358,7 +358,7 @@ func (c *compiler) window(path string, r *RateLimit) (w stint.Window, ok bool) {
 	if u := slices.Index(words[Second:], strings.ToLower(r.Unit)); u >= 0 {
 		return c.config.windows[u+int(Second)], true
 	}
-	hint := closest(r.Unit, "", words[Second:]...)
+	hint := closest(r.Unit, words[Second:]...)
 	if _, err := stint.ParseWindow(r.Unit); err == nil && hint == "" {
 		hint = "did you mean window: " + r.Unit + "?"
 	}
@@ -375,17 +375,17 @@ func (c *compiler) penalty(path string, l *Limit, r *RateLimit) {
 	case err != nil:
 		c.invalid(path, err, "")
 	case l.Shadow:
-		c.problem(path, "with shadow_mode no one is refused, so no one would be banned", "leave one of them out")
+		c.problem(path, "with shadow_mode no request is denied, so no client would be banned", "remove one of them")
 	case l.Quota:
-		c.problem(path, "with quota_mode no one is refused for it alone, so no one would be banned", "leave one of them out")
+		c.problem(path, "with quota_mode this limit alone denies no request, so no client would be banned", "remove one of them")
 	case r.RequestsPerUnit == 0:
-		c.problem(path, "with requests_per_unit 0 nothing is counted, so no one would be banned", "leave it out: nothing passes anyway")
+		c.problem(path, "with requests_per_unit 0 nothing is counted, so no client would be banned", "remove it: nothing passes anyway")
 	default:
 		l.Penalty = p
 	}
 }
 
-// finish returns the configuration, or all that is wrong with it.
+// finish returns the configuration, or the problems.
 func (c *compiler) finish(problems Problems) (*Config, error) {
 	if len(problems) > 0 {
 		return nil, problems[:min(len(problems), strict.MaxProblems)]
@@ -405,7 +405,7 @@ func (c *compiler) problem(path, message, hint string) {
 	}
 }
 
-// invalid notes what a parser says of a value.
+// invalid reports the error of a parser.
 func (c *compiler) invalid(path string, err error, hint string) {
 	message := err.Error()
 	var e *stint.InvalidError
@@ -418,25 +418,11 @@ func (c *compiler) invalid(path string, err error, hint string) {
 	c.problem(path, message, hint)
 }
 
-// quote returns a text in quotes, cut to what can be shown.
-func quote(text string) string {
-	const most = 64
-	return fmt.Sprintf("%.*q", most, text)
-}
+func quote(text string) string { return strict.Quote(text) }
 
-func closest(word, also string, among ...string) string {
-	if also != "" {
-		among = append(slices.Clone(among), also)
-	}
+func closest(word string, among ...string) string {
 	if w, ok := strict.Closest(word, among); ok {
 		return strict.DidYouMean(w)
 	}
 	return ""
-}
-
-func algorithmNames() (names []string) {
-	for _, a := range stint.Algorithms() {
-		names = append(names, a.String())
-	}
-	return names
 }

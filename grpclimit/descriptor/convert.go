@@ -16,9 +16,9 @@ import (
 
 // ConvertOptions say what the keys of descriptors mean to rules.
 type ConvertOptions struct {
-	// Map is, by key, what it is to a rule: ip, user, tenant, api_key, path, method,
-	// header:NAME, or ignore, for a key that is always there and always the same. Keys
-	// that Envoy's own actions set are known, and any other is header: and the key.
+	// Map maps keys to ip, user, tenant, api_key, path, method, header:NAME, or ignore, for a
+	// key that every request has with the same value. Keys of Envoy's own actions have
+	// defaults; for any other key the default is header: and the key.
 	Map map[string]string
 }
 
@@ -29,17 +29,16 @@ var meanings = map[string]string{
 	"generic_key": "ignore", "source_cluster": "ignore", "destination_cluster": "ignore",
 }
 
-// Convert returns the limits as rules, in TOML as [rule.ParseTOML] reads it, and notes
-// on what is not the same, or could not be converted, which are also in the text. What
-// it converts compiles.
+// Convert returns the limits as rules in TOML, and notes on what differs or could not be
+// converted, which are also in the text. The rules are valid for [rule.ParseTOML].
 func (c *Config) Convert(o ConvertOptions) (text string, notes []string) {
 	v := converter{o: o, names: map[string]int{}, noted: map[string]bool{}}
 	if n := len(c.trees); n > 1 {
-		v.note("", fmt.Sprintf("there are %d domains, and rules have none: all rules apply wherever they are used", n))
+		v.note("", fmt.Sprintf("there are %d domains, and rules have no domains: all rules apply to all requests", n))
 	}
 	for _, d := range c.Domains() {
 		if c.trees[d].independent {
-			v.note(d, "its descriptors are charged each for itself, and rules together, all or none")
+			v.note(d, "its descriptors are charged independently, but rules are charged all or none")
 		}
 	}
 	for _, l := range c.limits {
@@ -55,15 +54,15 @@ type converter struct {
 	rules []*converted
 	notes []string
 	noted map[string]bool
-	names map[string]int // how often a name was asked for
+	names map[string]int // how often a name was requested
 }
 
-// converted is a rule, and what it was made of.
+// converted is a rule, and the limit that it was made from.
 type converted struct {
 	rule.Rule
 	limit *Limit
-	group string // rules of which one descriptor has at most one
-	ranks []int  // of the levels: which comes first
+	group string // the same for rules of which at most one applies to a descriptor
+	ranks []int  // the rank at each level: lower comes first
 	notes []string
 }
 
@@ -77,7 +76,7 @@ func (v *converter) note(about, text string) {
 	}
 }
 
-// limit converts a limit, or notes why not.
+// limit converts a limit, or adds a note why it cannot be converted.
 func (v *converter) limit(l *Limit) {
 	r := &converted{limit: l, group: l.tree.domain}
 	if why := v.fill(r); why != "" {
@@ -94,7 +93,7 @@ func (v *converter) limit(l *Limit) {
 	}
 }
 
-// fill makes the rule, or returns why it cannot be.
+// fill fills in the rule, or returns why it cannot.
 func (v *converter) fill(r *converted) (why string) {
 	l := r.limit
 	switch {
@@ -102,9 +101,9 @@ func (v *converter) fill(r *converted) (why string) {
 		return "rules have no quota_mode"
 	case l.Unlimited:
 		r.Action = rule.Allow
-		r.notes = append(r.notes, "what is allowed passes whatever other rules say, not only this one")
+		r.notes = append(r.notes, "an allow rule lets requests pass whatever other rules say")
 	case l.Requests == 0 && l.Shadow:
-		return "rules that block cannot be tried out"
+		return "a block rule cannot be in shadow_mode"
 	case l.Requests == 0:
 		r.Action = rule.Block
 	case l.Shadow:
@@ -116,15 +115,15 @@ func (v *converter) fill(r *converted) (why string) {
 		r.group += "\x00" + n.key
 		r.ranks = append(r.ranks, n.rank())
 		if n.kind == KeyPattern {
-			return "rules have no patterns for what is counted by, such as " + quote(n.key)
+			return "rules have no patterns for keys, such as " + quote(n.key)
 		}
 		if meaning == "ignore" {
 			r.group += "\x00" + n.value
-			v.note("", fmt.Sprintf("the key %s is left out, as one that is always the same on a route", quote(n.key)))
+			v.note("", fmt.Sprintf("the key %s is ignored, since it is always the same on a route", quote(n.key)))
 			continue
 		}
 		if seen[meaning] {
-			return "the key " + quote(n.key) + " is there twice"
+			return "the key " + quote(n.key) + " is used twice"
 		}
 		seen[meaning] = true
 		if why := r.step(n, meaning); why != "" {
@@ -132,7 +131,7 @@ func (v *converter) fill(r *converted) (why string) {
 		}
 	}
 	if len(l.Replaces) > 0 {
-		r.notes = append(r.notes, "replaces is left out: rules of one group are alternatives")
+		r.notes = append(r.notes, "replaces is left out: of the rules of a group only one applies")
 	}
 	if l.Metadata != nil {
 		r.notes = append(r.notes, "metadata is left out")
@@ -147,7 +146,7 @@ func (v *converter) fill(r *converted) (why string) {
 	return ""
 }
 
-// rank says which of the descriptors of a level comes first.
+// rank orders the descriptors of a level: the lowest that matches wins.
 func (n *node) rank() int {
 	switch n.kind {
 	case Exact:
@@ -159,7 +158,7 @@ func (n *node) rank() int {
 	}
 }
 
-// step adds what a level means.
+// step adds the conditions of one level.
 func (r *converted) step(n *node, meaning string) (why string) {
 	counts := r.Action != rule.Allow && r.Action != rule.Block
 	kind, name, named := strings.Cut(meaning, ":")
@@ -167,15 +166,15 @@ func (r *converted) step(n *node, meaning string) (why string) {
 		switch {
 		case counts:
 			r.CountBy = append(r.CountBy, rule.Dimension(kind))
-		case kind != "ip" && kind != "method": // which every request has
-			return "rules do not match by whether there is a " + kind
+		case kind != "ip" && kind != "method": // every request has these
+			return "rules cannot match every request that has a " + kind
 		}
 	}
 	switch {
 	case kind == "header" && named:
 		return r.header(n, name, counts)
 	case named || !slices.Contains([]string{"ip", "user", "tenant", "api_key", "path", "method"}, kind):
-		return fmt.Sprintf("%s is to be %s: want ip, user, tenant, api_key, path, method, header:NAME or ignore", quote(n.key), quote(meaning))
+		return fmt.Sprintf("%s maps to %s: want ip, user, tenant, api_key, path, method, header:NAME or ignore", quote(n.key), quote(meaning))
 	case kind == "path":
 		return r.path(n, counts)
 	case n.kind == KeyAlone:
@@ -189,7 +188,7 @@ func (r *converted) step(n *node, meaning string) (why string) {
 	case kind == "method":
 		r.Match.Methods = []string{strings.ToUpper(n.value)}
 	default:
-		return "rules do not match a single " + kind + ": give " + quote(n.value) + " limits of its own, or exempt or ban it"
+		return "rules cannot match a single " + kind + ": give " + quote(n.value) + " limits of its own, or exempt or ban it"
 	}
 	return ""
 }
@@ -227,18 +226,18 @@ func (r *converted) path(n *node, counts bool) (why string) {
 	before, wild := strings.CutSuffix(n.value, "/*")
 	switch {
 	case n.kind == KeyAlone && counts:
-		return "rules do not count by path; they do by pattern: name some"
+		return "rules do not count by each path, only by patterns of paths"
 	case n.kind == KeyAlone:
 		return "" // every request has one
 	case strings.Contains(before, "*") || n.kind == ValuePattern && !wild:
-		return "rules have * for whole segments of a path, not as in " + quote(n.value)
+		return "in rules, * stands for a whole segment of a path, unlike in " + quote(n.value)
 	case strings.ContainsAny(n.value, "?{}"):
-		return quote(n.value) + " is not a path alone"
+		return quote(n.value) + " is not just a path"
 	case wild:
 		r.Match.Paths = []string{before + "/**"}
-		r.notes = append(r.notes, quote(n.value)+" is written "+quote(before+"/**")+", which "+quote(cmp.Or(before, "/"))+" fits as well")
+		r.notes = append(r.notes, quote(n.value)+" is written "+quote(before+"/**")+", which "+quote(cmp.Or(before, "/"))+" matches as well")
 		if counts && !n.shared {
-			r.notes = append(r.notes, "paths that fit "+quote(before+"/**")+" have one counter together, not one each")
+			r.notes = append(r.notes, "paths that match "+quote(before+"/**")+" share one counter")
 		}
 	default:
 		r.Match.Paths = []string{n.value}
@@ -246,7 +245,7 @@ func (r *converted) path(n *node, counts bool) (why string) {
 	return ""
 }
 
-// group makes alternatives of rules of which a descriptor has at most one.
+// group puts rules of which at most one applies to a descriptor into one group.
 func (v *converter) group() {
 	groups := map[string][]*converted{}
 	for _, r := range v.rules {
@@ -268,7 +267,7 @@ func (v *converter) group() {
 	}
 }
 
-// check leaves out what does not compile.
+// check removes rules that are invalid.
 func (v *converter) check() {
 	for {
 		var f rule.File
@@ -279,25 +278,25 @@ func (v *converter) check() {
 		if len(problems) == 0 {
 			return
 		}
-		gone := map[int]bool{}
+		removed := map[int]bool{}
 		for _, p := range problems {
 			number, field, _ := strings.Cut(strings.TrimPrefix(p.Path, "rules["), "]")
 			i, err := strconv.Atoi(number)
-			if err != nil || i >= len(v.rules) || gone[i] {
+			if err != nil || i >= len(v.rules) || removed[i] {
 				continue
 			}
 			r := v.rules[i]
 			if strings.HasPrefix(field, ".penalty") {
 				r.Penalty = nil
-				v.note(r.limit.Path, "its penalty is left out: "+p.Message)
+				v.note(r.limit.Path, "the penalty is left out: "+p.Message)
 				continue
 			}
-			gone[i] = true
+			removed[i] = true
 			v.note(r.limit.Path, "not converted: "+p.Message)
 		}
 		kept := v.rules[:0]
 		for i, r := range v.rules {
-			if !gone[i] {
+			if !removed[i] {
 				kept = append(kept, r)
 			}
 		}
@@ -305,13 +304,13 @@ func (v *converter) check() {
 	}
 }
 
-// valid returns a name like this one that a rule may have, or none.
+// valid returns the text as a valid name of a rule. It may be empty.
 func valid(text string) string {
-	const most = 56 // leaves room for a number
+	const maxLength = 56 // leaves room for a number
 	var b strings.Builder
 	for i := range len(text) {
 		switch c := text[i]; {
-		case b.Len() == most:
+		case b.Len() == maxLength:
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("._-", c) >= 0:
 			b.WriteByte(c)
 		default:
@@ -321,7 +320,7 @@ func valid(text string) string {
 	return strings.Trim(b.String(), "._-")
 }
 
-// name returns a name that no rule and no group has yet.
+// name returns a name that no other rule or group has.
 func (v *converter) name(text string) string {
 	base := cmp.Or(valid(text), "limit")
 	name := base
@@ -335,7 +334,7 @@ func (v *converter) name(text string) string {
 
 // write returns the rules as TOML.
 func (v *converter) write() string {
-	b := []byte("# Rules, converted from descriptors. What is not quite the same is noted here.\n")
+	b := []byte("# Rules converted from descriptors. Notes list what differs.\n")
 	for _, n := range v.notes {
 		b = append(b, "#\n# "+comment(n)+"\n"...)
 	}
@@ -346,7 +345,7 @@ func (v *converter) write() string {
 	return string(b)
 }
 
-// comment returns a text in one line.
+// comment returns the text in one line.
 func comment(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

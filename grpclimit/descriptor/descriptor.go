@@ -1,31 +1,28 @@
-// Package descriptor reads what envoyproxy/ratelimit is configured with, and finds
-// the limit of a descriptor.
+// Package descriptor reads the configuration of envoyproxy/ratelimit, and finds the limit of
+// a descriptor.
 //
-// [Read] takes files as they are, and has all that is wrong with them said at once.
-// [Compile] does the same with what came another way. What they return is never
-// changed, and [Tree.Find] neither locks nor allocates.
+// [Read] reads files and reports all their problems at once. [Compile] does the same for
+// domains that do not come from files. The result never changes, and [Tree.Find] neither
+// locks nor allocates.
 //
 // # How a descriptor is matched
 //
 // A descriptor is a list of entries, each with a key and a value. Each entry leads one
-// level down: by its key and value, or else by the first pattern, in the order of
-// declaration, that it fits, or else by its key alone. The limit found is that of the
-// level that the last entry leads to. A descriptor that ends before, or goes on after,
-// has none.
+// level down: by its key and value, or else by the first declared pattern that it matches,
+// or else by its key alone. The limit is that of the level that the last entry leads to, if
+// it has one.
 //
-// A pattern is a value in which each * stands for any characters, also none, or a key
-// that ends in * and has no value, which keys fit that begin with what is before it. An
-// entry without a value fits no value, be it a pattern.
+// A pattern is a value in which each * stands for any number of characters, or a key that
+// ends in * and has no value. An entry without a value matches no declared value or pattern
+// of values.
 //
-// Keys and values are never joined to be compared: a with b_c is not a_b with c.
+// Keys and values are never joined: a with b_c is not a_b with c.
 //
-// # What is not as in envoyproxy/ratelimit
+// [Config.Differences] and [General] list the differences from envoyproxy/ratelimit.
 //
-// [Config.Differences] and [General] say it.
+// # What it does not do
 //
-// # What it refuses to do
-//
-// It counts nothing, and speaks no protocol: the server is package rls.
+// It counts nothing, and knows no protocol: the server is package rls.
 package descriptor
 
 import (
@@ -35,19 +32,19 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// Domain is what people write: the descriptors of one domain.
+// Domain is the descriptors of one domain, as written in a file.
 type Domain struct {
 	Domain      string       `json:"domain"`
 	Descriptors []Descriptor `json:"descriptors,omitempty"`
-	// Compat is how the descriptors of one request are counted: together, all or none,
-	// or with "independent" each for itself.
+	// Compat says how the descriptors of one request are counted: all or none, or each
+	// independently if it is "independent".
 	Compat string `json:"compat,omitempty"`
 }
 
-// Descriptor is a key, or a key and a value, what it may take, and what may follow it.
+// Descriptor is a key, possibly with a value, its limit, and the descriptors below it.
 type Descriptor struct {
 	Key            string         `json:"key"`
-	Value          string         `json:"value,omitempty"` // * stands for anything
+	Value          string         `json:"value,omitempty"` // * matches any text
 	RateLimit      *RateLimit     `json:"rate_limit,omitempty"`
 	Descriptors    []Descriptor   `json:"descriptors,omitempty"`
 	ShadowMode     bool           `json:"shadow_mode,omitempty"`
@@ -58,8 +55,8 @@ type Descriptor struct {
 	Metadata       map[string]any `json:"metadata,omitempty"`
 }
 
-// RateLimit is so many requests in a unit or, in its place, a window, which
-// envoyproxy/ratelimit does not have, nor what is below it.
+// RateLimit is how many requests may pass in a unit or window. envoyproxy/ratelimit does not
+// have Window and the fields below it.
 type RateLimit struct {
 	Unit            string    `json:"unit,omitempty"`
 	RequestsPerUnit uint32    `json:"requests_per_unit,omitempty"`
@@ -73,7 +70,7 @@ type RateLimit struct {
 	Penalty   string `json:"penalty,omitempty"` // as stint.ParsePenalty reads it
 }
 
-// Replace names a limit that does not count where this one does.
+// Replace names a limit that does not apply to requests to which this one applies.
 type Replace struct {
 	Name string `json:"name"`
 }
@@ -81,10 +78,10 @@ type Replace struct {
 // Entry is a key and a value of a descriptor.
 type Entry struct{ Key, Value string }
 
-// Unit is a unit of the protocol, by its number there.
+// Unit is a unit, by its number in the protocol.
 type Unit int32
 
-// The units. The protocol has none for a window that is not one of them.
+// The units. Unknown is for windows that are not units.
 const (
 	Unknown Unit = iota
 	Second
@@ -98,7 +95,7 @@ const (
 
 var unitNames = [...]string{"UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"}
 
-// String returns the name of the unit in the protocol.
+// String returns the unit's name in the protocol.
 func (u Unit) String() string {
 	if u < 0 || int(u) >= len(unitNames) {
 		return strconv.Itoa(int(u))
@@ -106,44 +103,41 @@ func (u Unit) String() string {
 	return unitNames[u]
 }
 
-// Limit is the limit of a descriptor. It is shared, and not to be changed.
+// Limit is the limit of a descriptor. It is shared and read-only.
 type Limit struct {
-	// Path is where it stands, for people and metrics: the domain, and the keys and
-	// values that lead to it, joined by dots and underscores.
+	// Path identifies the limit for people and metrics: the domain, and the keys and values
+	// that lead to it, joined by dots and underscores.
 	Path     string
 	Name     string
 	Replaces []string
-	// Limit is what is counted. It is the zero Limit if Unlimited, and its Max is 0 if
-	// Requests is: then nothing passes.
+	// Limit is zero if Unlimited. If Requests is 0, its Max is 0, and nothing passes.
 	Limit    stint.Limit
-	Plan     *stint.Plan // of Limit; nil if that is none or lets nothing pass
+	Plan     *stint.Plan // of Limit; nil if Unlimited or nothing passes
 	Penalty  *stint.Penalty
 	Requests uint32
-	Unit     Unit // of the protocol; Unknown for a window that is no unit
-	// Multiplier is how many units the window has, of a limit that a request brings; 0
-	// is one.
+	Unit     Unit // Unknown for a window that is not a unit
+	// Multiplier is how many units the window has, for a limit in a request; 0 means one.
 	Multiplier uint32
-	// Counter tells the counters of a descriptor apart: what counts in other windows, or
-	// otherwise, counts for itself.
+	// Counter is the name of the counter. It depends on the window and the algorithm.
 	Counter string
 
 	Unlimited bool
 	Shadow    bool
 	Quota     bool
-	// Shared is, by the number of the entry, what is counted in place of it: its key and
-	// the pattern of values, or the pattern of keys alone. It is the zero Entry where
-	// the entry itself is counted, and nil if all of them are.
+	// Shared says by what each entry is counted instead of its own key and value: its key
+	// and the pattern of values, or the pattern of keys. It is zero for entries that are
+	// counted by themselves, and nil if all are.
 	Shared []Entry
-	// Metadata is what is told to Envoy when it passes.
+	// Metadata is sent to Envoy when a request passes the limit.
 	Metadata map[string]any
 
 	tree     *Tree
-	chain    []*node // what leads to it, level by level
+	chain    []*node // the descriptors that lead to it, level by level
 	detailed bool
 	varies   bool
 }
 
-// String returns the limit in a line, as envoyproxy/ratelimit lists it.
+// String returns the limit in one line, like envoyproxy/ratelimit.
 func (l *Limit) String() string {
 	return fmt.Sprintf("%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t", l.Path, l.Unit, l.Requests, l.Shadow, l.Quota)
 }

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Difference is something that envoyproxy/ratelimit does otherwise with a
-// configuration. Line and Column are 0 if they are not known.
+// Difference is something that envoyproxy/ratelimit does differently with a configuration.
+// Line and Column are 0 if unknown.
 type Difference struct {
 	Path   string
 	File   string
@@ -22,27 +22,27 @@ func (d Difference) String() string {
 	return p.String()
 }
 
-// Differences returns what envoyproxy/ratelimit would do otherwise with this
-// configuration, in the order of declaration; [General] is what it always does.
+// Differences returns what envoyproxy/ratelimit does differently with this configuration, in
+// the order of declaration. [General] returns what it does differently with all of them.
 func (c *Config) Differences() []Difference { return c.differences }
 
-// General returns what is otherwise than in envoyproxy/ratelimit whatever the
+// General returns the differences from envoyproxy/ratelimit that apply to every
 // configuration.
 func General() []string {
 	return []string{
-		"A request that is refused is not charged; only where its descriptors are counted for themselves does one that does not fit use up what is left. There every request is charged, also those that are over the limit.",
-		"The descriptors of a request are charged all or none, unless the domain has compat: independent. There each is charged for itself.",
-		"A key and its value are never joined, neither to find a limit nor to count: a client cannot choose a value that is counted with those of another descriptor.",
-		"An entry without a value does not match a descriptor with a value. There it matches key_* and whatever has a key that ends in _.",
-		"What is counted together is charged in one step, at one clock. There counters are raised one by one, at the clock of each node.",
-		"A check without hits (hits_addend: 0) of a limit of which nothing is left says that it is over. There it does so only after one more was refused.",
-		"If Redis is out of reach, this node's memory decides, by its share of the limits. There calls fail, as they do here with envoy.on_store_failure = \"error\".",
-		"Files are read whose names end in .yaml or .yml, in the directory itself. There all files are, also in directories below.",
-		"A limit keeps its counters when its requests_per_unit is changed, and begins anew when its unit is.",
+		"A denied request is not charged, except that a descriptor that is counted independently and does not fit uses up what remains. envoyproxy/ratelimit charges every request, even over the limit.",
+		"All descriptors of a request are charged, or none, unless the domain has compat: independent. envoyproxy/ratelimit charges each independently.",
+		"A key and its value are never joined, neither to find a limit nor to count, so no client can choose a value that is counted under another descriptor.",
+		"An entry without a value does not match a descriptor with a value. In envoyproxy/ratelimit it matches key_* and keys that end in _.",
+		"Counters of one request are charged in one step, by one clock. envoyproxy/ratelimit increments them one by one, by the clock of each node.",
+		"A check without hits (hits_addend: 0) of a limit that is used up returns OVER_LIMIT. In envoyproxy/ratelimit it does so only after another request was denied.",
+		"If Redis cannot be reached, each node decides by itself, with its share of the limits. In envoyproxy/ratelimit calls fail, as they do here with envoy.on_store_failure = \"error\".",
+		"Only files in the directory itself whose names end in .yaml or .yml are read. envoyproxy/ratelimit reads all files, including those in subdirectories.",
+		"A limit keeps its counters when its requests_per_unit changes, and starts new ones when its unit changes.",
 	}
 }
 
-// differ notes a difference, with what is being compiled.
+// differ adds a difference in the current document.
 func (c *compiler) differ(path, text string) { c.differAt(c.origin(path), path, text) }
 
 func (c *compiler) differAt(at origin, path, text string) {
@@ -52,53 +52,58 @@ func (c *compiler) differAt(at origin, path, text string) {
 func (c *compiler) differDescriptor(path string, n *node, d *Descriptor) {
 	switch star := strings.Index(n.value, "*"); {
 	case n.kind == ValuePattern && star < len(n.value)-1:
-		text := "only newer versions have a * elsewhere than at the end: for others it is a character"
+		text := "only newer versions support a * that is not at the end; for others it is a character"
 		if n.shared && !strings.HasSuffix(n.value, "*") {
 			text += ", and share_threshold an error"
 		}
 		c.differ(path+".value", text)
 	case n.kind == KeyPattern && strings.Contains(n.key, "_"):
-		c.differ(path+".key", fmt.Sprintf("%s matches keys here; there also values, of the key before the _", quote(n.key)))
+		c.differ(path+".key", fmt.Sprintf("%s matches only keys; in envoyproxy/ratelimit it also matches values of the key before the _", quote(n.key)))
 	}
 	if n.kind == KeyPattern && n.shared {
-		c.differ(path+".share_threshold", "all keys that fit share one counter; there each key has one of its own")
+		c.differ(path+".share_threshold", "all matching keys share one counter; in envoyproxy/ratelimit each key has its own")
 	}
 	if d.Metadata != nil {
-		c.differ(path+".metadata", "only newer versions know this field")
+		c.differ(path+".metadata", "only newer versions support this field")
 	}
 }
 
 func (c *compiler) differLimit(path string, r *RateLimit) {
-	for _, f := range []struct {
-		name  string
-		given bool
-	}{{"window", r.Window != ""}, {"algorithm", r.Algorithm != ""}, {"burst", r.Burst != 0}, {"penalty", r.Penalty != ""}} {
-		if f.given {
-			c.differ(path+"."+f.name, "it does not know this field")
-		}
+	for _, name := range r.extensions() {
+		c.differ(path+"."+name, "envoyproxy/ratelimit does not support this field")
 	}
 	if c.o.FixedMonths {
 		return
 	}
 	for u, there := range map[Unit]string{
-		Week:  "from Thursday to Thursday, seven days from the epoch",
+		Week:  "7 days, counted from the epoch, from Thursday to Thursday",
 		Month: "30 days, counted from the epoch",
 		Year:  "365 days, counted from the epoch",
 	} {
 		if strings.EqualFold(r.Unit, words[u]) {
-			c.differ(path+".unit", "a "+words[u]+" is one of the calendar, in UTC; there it is "+there)
+			c.differ(path+".unit", "a "+words[u]+" is a calendar period in UTC; in envoyproxy/ratelimit it is "+there)
 		}
 	}
 }
 
-// differWhole notes what can only be said of the whole configuration.
+// extensions returns the names of the fields in use that envoyproxy/ratelimit does not have.
+func (r *RateLimit) extensions() (names []string) {
+	for i, used := range []bool{r.Window != "", r.Algorithm != "", r.Burst != 0, r.Penalty != ""} {
+		if used {
+			names = append(names, []string{"window", "algorithm", "burst", "penalty"}[i])
+		}
+	}
+	return names
+}
+
+// differWhole adds the differences that depend on the whole configuration.
 func (c *compiler) differWhole() {
 	for _, r := range c.replaces {
 		if !c.names[r.tree][r.name] {
-			c.differAt(r.at, r.path, fmt.Sprintf("no limit of the domain is named %s: this replaces nothing, here as there", quote(r.name)))
+			c.differAt(r.at, r.path, fmt.Sprintf("no limit of the domain is named %s: this replaces nothing, also in envoyproxy/ratelimit", quote(r.name)))
 		}
 	}
-	// What is counted under one name there, of what has a value on every level.
+	// Limits with a value on every level that envoyproxy/ratelimit counts under one name.
 	first := map[string]*Limit{}
 	for _, l := range c.config.limits {
 		name, whole := l.tree.domain+"_", !l.Unlimited
@@ -118,9 +123,9 @@ func (c *compiler) differWhole() {
 		}
 		n, m := l.chain[len(l.chain)-1], other.chain[len(other.chain)-1]
 		if len(l.chain) == len(other.chain) && l.tree == other.tree && (len(l.chain) == 1 || l.chain[len(l.chain)-2] == other.chain[len(other.chain)-2]) {
-			continue // they stand beside each other, and have been noted
+			continue // siblings, which declare has compared
 		}
-		c.differAt(n.at, n.path, fmt.Sprintf("there %s is counted together with what is at %s; here each is counted for itself",
+		c.differAt(n.at, n.path, fmt.Sprintf("envoyproxy/ratelimit counts %s together with the limit at %s; here each has its own counter",
 			strings.Join(levels, " "), m.at))
 	}
 }

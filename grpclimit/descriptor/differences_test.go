@@ -95,15 +95,15 @@ descriptors:
   descriptors: [{key: below, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 3}}]
 `, descriptor.Options{}).Domain("d")
 	for text, want := range map[string]string{
-		"user=alice":     "user=alice: is declared as user_alice; the limit is none: it is unlimited",
-		"user=bob":       "user=bob: fits the pattern user_b*; the limit is 5/1m fixed_window (shared by all that fit user_b*)",
-		"user=carol":     "user=carol: is declared by its key alone, as user, and fits none of 2 patterns; the limit is that nothing passes (shadow_mode: it refuses no one)",
-		"user=carol a=b": "user=carol: is declared by its key alone, as user, and fits none of 2 patterns; nothing is declared below it, and the descriptor goes on, by 1: it is too deep",
-		"x-1=2":          "x-1=2: fits the pattern x-*; it has no rate_limit",
-		"other=1":        "other=1: is not declared, neither with its value nor by its key alone, and does not fit the one pattern; so there is no limit",
-		"deep=1":         "deep=1: is declared by its key alone, as deep, and does not fit the one pattern; it has no rate_limit, those below it have: the descriptor is not deep enough",
-		"deep=1 below=2": "deep=1: is declared by its key alone, as deep, and does not fit the one pattern\n" +
-			"below=2: is declared by its key alone, as below; the limit is 3/1d fixed_window (quota_mode: it refuses if all such limits of a request do)",
+		"user=alice":     "user=alice: is declared as user_alice; it is unlimited",
+		"user=bob":       "user=bob: matches the pattern user_b*; the limit is 5/1m fixed_window (shared by all that match user_b*)",
+		"user=carol":     "user=carol: is declared by its key alone as user, and matches none of 2 patterns; the limit is 0: nothing passes (shadow_mode: it denies nothing)",
+		"user=carol a=b": "user=carol: is declared by its key alone as user, and matches none of 2 patterns; nothing is declared below it, and the request has more entries (1)",
+		"x-1=2":          "x-1=2: matches the pattern x-*; it has no rate_limit",
+		"other=1":        "other=1: is not declared, neither with its value nor by its key alone, and does not match the one pattern; there is no limit",
+		"deep=1":         "deep=1: is declared by its key alone as deep, and does not match the one pattern; it has no rate_limit, but descriptors below it do: the request has too few entries",
+		"deep=1 below=2": "deep=1: is declared by its key alone as deep, and does not match the one pattern\n" +
+			"below=2: is declared by its key alone as below; the limit is 3/1d fixed_window (quota_mode: it denies only if all such limits of a request are used up)",
 		"": "",
 	} {
 		var lines []string
@@ -124,24 +124,24 @@ func TestDifferences(t *testing.T) {
 	for text, want := range map[string]string{
 		one("rate_limit: {unit: second, requests_per_unit: 1}"): "",
 		one("value: a*\nshare_threshold: true"):                 "",
-		one("rate_limit: {unit: week}"):                         "f.yaml:4:22: descriptors[0].rate_limit.unit: a week is one of the calendar, in UTC; there it is from Thursday to Thursday, seven days from the epoch",
-		one("rate_limit: {unit: Month}"):                        "f.yaml:4:22: descriptors[0].rate_limit.unit: a month is one of the calendar, in UTC; there it is 30 days, counted from the epoch",
-		one("rate_limit: {unit: year}"):                         "f.yaml:4:22: descriptors[0].rate_limit.unit: a year is one of the calendar, in UTC; there it is 365 days, counted from the epoch",
-		one("rate_limit: {window: 5m, requests_per_unit: 1, algorithm: gcra, burst: 2, penalty: 3/1h cooldown=1m}"): `f.yaml:4:24: descriptors[0].rate_limit.window: it does not know this field
-f.yaml:4:61: descriptors[0].rate_limit.algorithm: it does not know this field
-f.yaml:4:74: descriptors[0].rate_limit.burst: it does not know this field
-f.yaml:4:86: descriptors[0].rate_limit.penalty: it does not know this field`,
-		"domain: d\ncompat: independent":                                       "f.yaml:2:9: compat: it does not know this field",
-		one("metadata: {a: b}"):                                                "f.yaml:4:13: descriptors[0].metadata: only newer versions know this field",
-		one("value: a*b"):                                                      "f.yaml:4:10: descriptors[0].value: only newer versions have a * elsewhere than at the end: for others it is a character",
-		one("value: a*b\nshare_threshold: true"):                               "f.yaml:4:10: descriptors[0].value: only newer versions have a * elsewhere than at the end: for others it is a character, and share_threshold an error",
-		"domain: d\ndescriptors: [{key: a_b*}]":                                `f.yaml:2:21: descriptors[0].key: "a_b*" matches keys here; there also values, of the key before the _`,
-		"domain: d\ndescriptors: [{key: a*, share_threshold: y}]":              "f.yaml:2:42: descriptors[0].share_threshold: all keys that fit share one counter; there each key has one of its own",
-		"domain: d\ndescriptors: [{key: a, value: b_c}, {key: a_b, value: c}]": `f.yaml:2:37: descriptors[1]: key "a_b" and value "c" are one with key "a" and value "b_c" there, which is an error; here they are two`,
-		"domain: d\ndescriptors: [{key: a, value: b}, {key: a_b}]":             `f.yaml:2:35: descriptors[1]: key "a_b" and value "" are one with key "a" and value "b" there, which is an error; here they are two`,
-		one("rate_limit: {unit: second, replaces: [{name: x}]}"):               `f.yaml:4:48: descriptors[0].rate_limit.replaces[0].name: no limit of the domain is named "x": this replaces nothing, here as there`,
+		one("rate_limit: {unit: week}"):                         "f.yaml:4:22: descriptors[0].rate_limit.unit: a week is a calendar period in UTC; in envoyproxy/ratelimit it is 7 days, counted from the epoch, from Thursday to Thursday",
+		one("rate_limit: {unit: Month}"):                        "f.yaml:4:22: descriptors[0].rate_limit.unit: a month is a calendar period in UTC; in envoyproxy/ratelimit it is 30 days, counted from the epoch",
+		one("rate_limit: {unit: year}"):                         "f.yaml:4:22: descriptors[0].rate_limit.unit: a year is a calendar period in UTC; in envoyproxy/ratelimit it is 365 days, counted from the epoch",
+		one("rate_limit: {window: 5m, requests_per_unit: 1, algorithm: gcra, burst: 2, penalty: 3/1h cooldown=1m}"): `f.yaml:4:24: descriptors[0].rate_limit.window: envoyproxy/ratelimit does not support this field
+f.yaml:4:61: descriptors[0].rate_limit.algorithm: envoyproxy/ratelimit does not support this field
+f.yaml:4:74: descriptors[0].rate_limit.burst: envoyproxy/ratelimit does not support this field
+f.yaml:4:86: descriptors[0].rate_limit.penalty: envoyproxy/ratelimit does not support this field`,
+		"domain: d\ncompat: independent":                                       "f.yaml:2:9: compat: envoyproxy/ratelimit does not support this field",
+		one("metadata: {a: b}"):                                                "f.yaml:4:13: descriptors[0].metadata: only newer versions support this field",
+		one("value: a*b"):                                                      "f.yaml:4:10: descriptors[0].value: only newer versions support a * that is not at the end; for others it is a character",
+		one("value: a*b\nshare_threshold: true"):                               "f.yaml:4:10: descriptors[0].value: only newer versions support a * that is not at the end; for others it is a character, and share_threshold an error",
+		"domain: d\ndescriptors: [{key: a_b*}]":                                `f.yaml:2:21: descriptors[0].key: "a_b*" matches only keys; in envoyproxy/ratelimit it also matches values of the key before the _`,
+		"domain: d\ndescriptors: [{key: a*, share_threshold: y}]":              "f.yaml:2:42: descriptors[0].share_threshold: all matching keys share one counter; in envoyproxy/ratelimit each key has its own",
+		"domain: d\ndescriptors: [{key: a, value: b_c}, {key: a_b, value: c}]": `f.yaml:2:37: descriptors[1]: key "a_b" and value "c" are the same as key "a" and value "b_c" in envoyproxy/ratelimit, which is an error; here they are different`,
+		"domain: d\ndescriptors: [{key: a, value: b}, {key: a_b}]":             `f.yaml:2:35: descriptors[1]: key "a_b" and value "" are the same as key "a" and value "b" in envoyproxy/ratelimit, which is an error; here they are different`,
+		one("rate_limit: {unit: second, replaces: [{name: x}]}"):               `f.yaml:4:48: descriptors[0].rate_limit.replaces[0].name: no limit of the domain is named "x": this replaces nothing, also in envoyproxy/ratelimit`,
 		"domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: second, replaces: [{name: x}]}}\n- {key: b, rate_limit: {unit: second, name: x}}":                                 "",
-		"domain: d\ndescriptors:\n- {key: a, value: b_c_d, rate_limit: {unit: second}}\n- key: a\n  value: b\n  descriptors:\n  - {key: c, value: d, rate_limit: {unit: second}}": `f.yaml:7:5: descriptors[1].descriptors[0]: there "a"="b" "c"="d" is counted together with what is at f.yaml:3:3; here each is counted for itself`,
+		"domain: d\ndescriptors:\n- {key: a, value: b_c_d, rate_limit: {unit: second}}\n- key: a\n  value: b\n  descriptors:\n  - {key: c, value: d, rate_limit: {unit: second}}": `f.yaml:7:5: descriptors[1].descriptors[0]: envoyproxy/ratelimit counts "a"="b" "c"="d" together with the limit at f.yaml:3:3; here each has its own counter`,
 	} {
 		var lines []string
 		for _, d := range read(t, text, descriptor.Options{}).Differences() {
@@ -158,7 +158,7 @@ f.yaml:4:86: descriptors[0].rate_limit.penalty: it does not know this field`,
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := c.Differences(); len(d) != 1 || d[0].String() != `b:1:9: domain: the domain "d" is in a, too: without MERGE_DOMAIN_CONFIG that is an error there` {
+	if d := c.Differences(); len(d) != 1 || d[0].String() != `b:1:9: domain: the domain "d" is in a, too; in envoyproxy/ratelimit that is an error without MERGE_DOMAIN_CONFIG` {
 		t.Errorf("got %v", d)
 	}
 	if len(descriptor.General()) == 0 {
@@ -183,9 +183,9 @@ func mustCompile(t testing.TB, c *descriptor.Config) (string, []string) {
 func TestConvert(t *testing.T) {
 	t.Parallel()
 	const (
-		header  = "# Rules, converted from descriptors. What is not quite the same is noted here.\n"
+		header  = "# Rules converted from descriptors. Notes list what differs.\n"
 		second  = "rate_limit: {unit: second, requests_per_unit: 5}"
-		ignored = `the key "generic_key" is left out, as one that is always the same on a route`
+		ignored = `the key "generic_key" is ignored, since it is always the same on a route`
 	)
 	for text, want := range map[string]struct{ rules, notes string }{
 		"{key: remote_address, " + second + "}": {rules: `
@@ -202,7 +202,7 @@ name = "d.generic_key_slow.remote_address_10.0.0.1"
 match = { ip_ranges = ["10.0.0.1"] }
 limits = [{ name = "m", limit = "5/month" }]
 `, notes: ignored + `
-d.generic_key_slow.remote_address_10.0.0.1: its penalty is left out: a ban affects all clients that share a counter, and one could get the others banned: want user, api_key or ip in count_by`},
+d.generic_key_slow.remote_address_10.0.0.1: the penalty is left out: a ban affects all clients that share a counter, and one could get the others banned: want user, api_key or ip in count_by`},
 		"{key: uid, rate_limit: {unit: second, requests_per_unit: 5, algorithm: gcra, burst: 9, penalty: '3/1h cooldown=1m multipliers=1,2'}}": {rules: `
 # d.uid
 [[rules]]
@@ -217,7 +217,7 @@ penalty = { threshold = 3, within = "1h", cooldown = "1m", multipliers = [1, 2] 
 name = "d.method_get.path_-api--.hdr_a-b"
 match = { paths = ["/api/**"], methods = ["GET"], headers = { X-App = "a\"b" } }
 limits = [{ name = "d.method_get.path_-api--.hdr_a-b", limit = "5/1s fixed_window" }]
-`, notes: `d.method_get.path_/api/*.hdr_a"b: "/api/*" is written "/api/**", which "/api" fits as well`},
+`, notes: `d.method_get.path_/api/*.hdr_a"b: "/api/*" is written "/api/**", which "/api" matches as well`},
 		"{key: x-plan, value: free, " + second + "}\n- {key: x-plan, value: gold, rate_limit: {unlimited: true}}\n- {key: x-plan, shadow_mode: true, " + second + "}\n- {key: x-plan, value: bad, rate_limit: {unit: second}}": {rules: `
 # d.x-plan_free
 [[rules]]
@@ -248,29 +248,29 @@ name = "d.x-plan_bad"
 match = { headers = { x-plan = "bad" } }
 action = "block"
 group = "d.x-plan-2"
-`, notes: "d.x-plan_gold: what is allowed passes whatever other rules say, not only this one"},
-		"{key: path, " + second + "}":                          {notes: "d.path: not converted: rules do not count by path; they do by pattern: name some"},
-		"{key: path, value: /a*, " + second + "}":              {notes: `d.path_/a*: not converted: rules have * for whole segments of a path, not as in "/a*"`},
-		"{key: path, value: '/a?b', " + second + "}":           {notes: `d.path_/a?b: not converted: "/a?b" is not a path alone`},
+`, notes: "d.x-plan_gold: an allow rule lets requests pass whatever other rules say"},
+		"{key: path, " + second + "}":                          {notes: "d.path: not converted: rules do not count by each path, only by patterns of paths"},
+		"{key: path, value: /a*, " + second + "}":              {notes: `d.path_/a*: not converted: in rules, * stands for a whole segment of a path, unlike in "/a*"`},
+		"{key: path, value: '/a?b', " + second + "}":           {notes: `d.path_/a?b: not converted: "/a?b" is not just a path`},
 		"{key: path, value: a, " + second + "}":                {notes: `d.path_a: not converted: `},
-		"{key: uid, value: alice, " + second + "}":             {notes: `d.uid_alice: not converted: rules do not match a single user: give "alice" limits of its own, or exempt or ban it`},
-		"{key: org, rate_limit: {unlimited: true}}":            {notes: "d.org: not converted: rules do not match by whether there is a tenant"},
+		"{key: uid, value: alice, " + second + "}":             {notes: `d.uid_alice: not converted: rules cannot match a single user: give "alice" limits of its own, or exempt or ban it`},
+		"{key: org, rate_limit: {unlimited: true}}":            {notes: "d.org: not converted: rules cannot match every request that has a tenant"},
 		"{key: remote_address, value: 10.*, " + second + "}":   {notes: `d.remote_address_10.*: not converted: rules have no patterns for ip, such as "10.*"`},
 		"{key: remote_address, value: me, " + second + "}":     {notes: `d.remote_address_me: not converted: "me" is neither an address nor a network`},
 		"{key: x-a, value: b*, " + second + "}":                {notes: `d.x-a_b*: not converted: rules have no patterns for headers, such as "b*"`},
-		"{key: x-*, " + second + "}":                           {notes: `d.x-*: not converted: rules have no patterns for what is counted by, such as "x-*"`},
-		"{key: bad, " + second + "}":                           {notes: `d.bad: not converted: "bad" is to be "nothing": want ip, user, tenant, api_key, path, method, header:NAME or ignore`},
+		"{key: x-*, " + second + "}":                           {notes: `d.x-*: not converted: rules have no patterns for keys, such as "x-*"`},
+		"{key: bad, " + second + "}":                           {notes: `d.bad: not converted: "bad" maps to "nothing": want ip, user, tenant, api_key, path, method, header:NAME or ignore`},
 		"{key: a b, " + second + "}":                           {notes: `d.a b: not converted: "header:a b": want the name of a header`},
 		"{key: k, quota_mode: true, " + second + "}":           {notes: "d.k: not converted: rules have no quota_mode"},
-		"{key: k, shadow_mode: true, rate_limit: {unit: day}}": {notes: "d.k: not converted: rules that block cannot be tried out"},
-		"{key: k, descriptors: [{key: k, " + second + "}]}":    {notes: `d.k.k: not converted: the key "k" is there twice`},
+		"{key: k, shadow_mode: true, rate_limit: {unit: day}}": {notes: "d.k: not converted: a block rule cannot be in shadow_mode"},
+		"{key: k, descriptors: [{key: k, " + second + "}]}":    {notes: `d.k.k: not converted: the key "k" is used twice`},
 		"{key: k, metadata: {a: b}, rate_limit: {unit: second, requests_per_unit: 1, replaces: [{name: x}]}}": {rules: `
 # d.k
 [[rules]]
 name = "d.k"
 count_by = ["header:k"]
 limits = [{ name = "d.k", limit = "1/1s fixed_window" }]
-`, notes: "d.k: replaces is left out: rules of one group are alternatives\nd.k: metadata is left out"},
+`, notes: "d.k: replaces is left out: of the rules of a group only one applies\nd.k: metadata is left out"},
 		"{key: x-a, value: '*', " + second + "}\n- {key: x-b, value: '*', share_threshold: true, " + second + "}\n- {key: x-c, rate_limit: {unit: day}}": {rules: `
 # d.x-a_*
 [[rules]]
@@ -292,7 +292,7 @@ action = "block"
 `},
 		"{key: remote_address, rate_limit: {unlimited: true}}\n- {key: x-a, " + second + "}": {
 			rules: "\n# d.remote_address\n[[rules]]\nname = \"d.remote_address\"\naction = \"allow\"\n",
-			notes: "d.remote_address: what is allowed passes whatever other rules say, not only this one\n" +
+			notes: "d.remote_address: an allow rule lets requests pass whatever other rules say\n" +
 				`d.x-a: not converted: the rule "d.x-a" can never count: "d.remote_address", which matches everything that it matches, has the action allow`,
 		},
 	} {
@@ -323,7 +323,7 @@ func TestConvertMany(t *testing.T) {
 		t.Fatal(err)
 	}
 	text, notes := mustCompile(t, c)
-	if !strings.Contains(text, "there are 3 domains") || !strings.Contains(text, "e: its descriptors are charged each for itself") || len(notes) < 3 {
+	if !strings.Contains(text, "there are 3 domains") || !strings.Contains(text, "e: its descriptors are charged independently") || len(notes) < 3 {
 		t.Errorf("got %s", text)
 	}
 }

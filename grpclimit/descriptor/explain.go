@@ -9,7 +9,7 @@ import (
 // Match is how an entry was matched.
 type Match string
 
-// The ways.
+// The kinds of matches.
 const (
 	Nothing      Match = ""
 	Exact        Match = "exact"
@@ -18,19 +18,18 @@ const (
 	KeyAlone     Match = "key"
 )
 
-// Step is what became of an entry of a descriptor.
+// Step explains how one entry of a descriptor was matched.
 type Step struct {
 	Entry Entry
 	Match Match
-	// Declared is what it matched, and Path where that stands, as [Limit.Path] has it.
+	// Declared is the descriptor that it matched, and Path is its path, like [Limit.Path].
 	Declared Entry
 	Path     string
-	// Tried is how many patterns were declared that might have come before, on its level.
+	// Tried is how many patterns the entry was compared with.
 	Tried int
-	// Limit is what the last entry has led to, if there is something.
+	// Limit is the limit that the last entry led to, if any.
 	Limit *Limit
-	// Why says how it ends: what limit there is, or why there is none. It is empty for
-	// entries that lead on.
+	// Why is the limit, or why there is none. It is empty if the next entry decides.
 	Why string
 }
 
@@ -42,9 +41,9 @@ func (s Step) String() string {
 	case Exact:
 		text += "is declared as " + declared
 	case ValuePattern, KeyPattern:
-		text += "fits the pattern " + declared
+		text += "matches the pattern " + declared
 	case KeyAlone:
-		text += "is declared by its key alone, as " + declared
+		text += "is declared by its key alone as " + declared
 	default:
 		text += "is not declared, neither with its value nor by its key alone"
 	}
@@ -52,9 +51,9 @@ func (s Step) String() string {
 		switch s.Tried {
 		case 0:
 		case 1:
-			text += ", and does not fit the one pattern"
+			text += ", and does not match the one pattern"
 		default:
-			text += ", and fits none of " + strconv.Itoa(s.Tried) + " patterns"
+			text += ", and matches none of " + strconv.Itoa(s.Tried) + " patterns"
 		}
 	}
 	if s.Why != "" {
@@ -64,25 +63,18 @@ func (s Step) String() string {
 }
 
 // Explain says, entry by entry, how the limit of a descriptor is found, or why there is
-// none. It ends with the entry that decides.
+// none. The last step is for the entry that decides.
 func (t *Tree) Explain(entries []Entry) []Step {
 	var steps []Step
 	l, path := &t.root, t.domain
 	for i, e := range entries {
-		s := Step{Entry: e, Path: path}
-		if e.Value != "" && l.values[e.Key] != nil {
-			for _, p := range l.values[e.Key].byPrefix {
-				s.Tried += len(p)
-			}
-		}
-		if l.prefixes != nil {
-			for _, p := range l.prefixes.byPrefix {
-				s.Tried += len(p)
-			}
+		s := Step{Entry: e, Path: path, Tried: l.prefixes.count()}
+		if e.Value != "" {
+			s.Tried += l.values[e.Key].count()
 		}
 		n := l.match(&e)
 		if n == nil {
-			s.Why = "so there is no limit"
+			s.Why = "there is no limit"
 			return append(steps, s)
 		}
 		path += "." + n.name()
@@ -92,13 +84,13 @@ func (t *Tree) Explain(entries []Entry) []Step {
 		last := i == len(entries)-1
 		switch {
 		case last && n.limit != nil:
-			s.Limit, s.Why = n.limit, "the limit is "+n.limit.describe()
+			s.Limit, s.Why = n.limit, n.limit.describe()
 		case last && deeper:
-			s.Why = "it has no rate_limit, those below it have: the descriptor is not deep enough"
+			s.Why = "it has no rate_limit, but descriptors below it do: the request has too few entries"
 		case last:
 			s.Why = "it has no rate_limit"
 		case !deeper:
-			s.Why = fmt.Sprintf("nothing is declared below it, and the descriptor goes on, by %d: it is too deep", len(entries)-1-i)
+			s.Why = fmt.Sprintf("nothing is declared below it, and the request has more entries (%d)", len(entries)-1-i)
 		}
 		if steps = append(steps, s); s.Why != "" {
 			return steps
@@ -109,23 +101,23 @@ func (t *Tree) Explain(entries []Entry) []Step {
 
 // describe returns the limit for people.
 func (l *Limit) describe() string {
-	text := "that nothing passes"
+	text := "the limit is 0: nothing passes"
 	switch {
 	case l.Unlimited:
-		text = "none: it is unlimited"
+		text = "it is unlimited"
 	case l.Requests > 0:
-		text = l.Limit.String()
+		text = "the limit is " + l.Limit.String()
 	}
 	var notes []string
 	if l.Shadow {
-		notes = append(notes, "shadow_mode: it refuses no one")
+		notes = append(notes, "shadow_mode: it denies nothing")
 	}
 	if l.Quota {
-		notes = append(notes, "quota_mode: it refuses if all such limits of a request do")
+		notes = append(notes, "quota_mode: it denies only if all such limits of a request are used up")
 	}
 	for _, e := range l.Shared {
 		if e != (Entry{}) {
-			notes = append(notes, "shared by all that fit "+string(appendName(nil, e.Key, e.Value)))
+			notes = append(notes, "shared by all that match "+string(appendName(nil, e.Key, e.Value)))
 		}
 	}
 	if len(notes) > 0 {

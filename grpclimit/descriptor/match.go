@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Config is what descriptors are limited by. It never changes, and may be used by many
-// at once.
+// Config is the compiled limits of all domains. It never changes, and is safe for concurrent
+// use.
 type Config struct {
 	trees       map[string]*Tree
 	limits      []*Limit
@@ -16,7 +16,7 @@ type Config struct {
 	differences []Difference
 }
 
-// Domain returns the descriptors of a domain, or nil if there is no such domain.
+// Domain returns the descriptors of a domain, or nil if it does not exist.
 func (c *Config) Domain(name string) *Tree { return c.trees[name] }
 
 // Domains returns the names of the domains, sorted.
@@ -25,14 +25,14 @@ func (c *Config) Domains() []string { return slices.Sorted(maps.Keys(c.trees)) }
 // Limits returns all limits, in the order of their declaration.
 func (c *Config) Limits() iter.Seq[*Limit] { return slices.Values(c.limits) }
 
-// Tree is the descriptors of a domain.
+// Tree holds the descriptors of a domain.
 type Tree struct {
 	domain      string
 	root        level
 	independent bool
 }
 
-// Independent says whether the descriptors of one request count each for itself.
+// Independent reports whether the descriptors of one request are counted independently.
 func (t *Tree) Independent() bool { return t.independent }
 
 // Find returns the limit of a descriptor, or nil if it has none.
@@ -51,7 +51,7 @@ func (t *Tree) Find(entries []Entry) *Limit {
 	return n.limit
 }
 
-// node is a descriptor as it was declared.
+// node is a declared descriptor.
 type node struct {
 	key, value string
 	kind       Match
@@ -59,28 +59,23 @@ type node struct {
 	below      level
 
 	valueToMetric bool
-	shared        bool // all that fit the pattern are counted as one
-	order         int  // of a pattern: its place among those of its level
+	shared        bool // all matches of the pattern share one counter
+	order         int  // of a pattern among those of its level
 
 	at   origin
 	path string // in its file
 }
 
-// name returns the key and the value as they are written in paths.
-func (n *node) name() string {
-	if n.value == "" {
-		return n.key
-	}
-	return n.key + "_" + n.value
-}
+// name returns the key and the value as in paths.
+func (n *node) name() string { return string(appendName(nil, n.key, n.value)) }
 
-// level is the descriptors that stand beside each other.
+// level holds sibling descriptors.
 type level struct {
 	exact    map[Entry]*node
-	keys     map[string]*node     // without a value
-	values   map[string]*patterns // of values, by key
-	prefixes *patterns            // of keys
-	patterns int                  // how many there are
+	keys     map[string]*node     // those without a value
+	values   map[string]*patterns // patterns of values, by key
+	prefixes *patterns            // patterns of keys
+	patterns int                  // how many patterns there are
 }
 
 func (l *level) match(e *Entry) *node {
@@ -97,7 +92,7 @@ func (l *level) match(e *Entry) *node {
 	return l.keys[e.Key]
 }
 
-// pattern returns the first pattern that an entry fits.
+// pattern returns the first pattern that the entry matches.
 func (l *level) pattern(e *Entry) *pattern {
 	var first *pattern
 	if p := l.values[e.Key]; p != nil && e.Value != "" {
@@ -111,7 +106,7 @@ func (l *level) pattern(e *Entry) *pattern {
 	return first
 }
 
-// add has the level hold a descriptor that it does not have.
+// add adds a descriptor.
 func (l *level) add(n *node) {
 	put := func(p **patterns, text []string) {
 		if *p == nil {
@@ -158,13 +153,23 @@ func kindOf(key, value string) Match {
 	}
 }
 
-// patterns are found by what they begin with, so it hardly matters how many there are.
+// patterns are indexed by prefix, so their number hardly matters.
 type patterns struct {
-	lengths  []int // that beginnings have, shortest first
+	lengths  []int // of the prefixes, shortest first
 	byPrefix map[string][]*pattern
 }
 
-// pattern is the texts between the stars.
+// count returns how many patterns there are. p may be nil.
+func (p *patterns) count() (n int) {
+	if p != nil {
+		for _, list := range p.byPrefix {
+			n += len(list)
+		}
+	}
+	return n
+}
+
+// pattern is the text between the stars.
 type pattern struct {
 	prefix, suffix string
 	inner          []string
@@ -178,7 +183,7 @@ func (p *patterns) add(n *pattern) {
 	p.byPrefix[n.prefix] = append(p.byPrefix[n.prefix], n)
 }
 
-// find returns the first that the text fits.
+// find returns the first pattern that the text matches.
 func (p *patterns) find(text string) *pattern {
 	var first *pattern
 	for _, n := range p.lengths {
@@ -198,7 +203,7 @@ func (p *patterns) find(text string) *pattern {
 	return first
 }
 
-// fits says whether what follows the prefix does.
+// fits reports whether the text after the prefix matches.
 func (p *pattern) fits(text string) bool {
 	text, ok := strings.CutSuffix(text, p.suffix)
 	if !ok {

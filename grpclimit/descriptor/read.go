@@ -12,48 +12,47 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// The bounds of what is read.
+// The bounds of a configuration.
 const (
-	// MaxFiles is the most files of a directory.
+	// MaxFiles is how many files a directory may have.
 	MaxFiles = 10_000
-	// MaxBytes is the most bytes that they have together.
+	// MaxBytes is how many bytes all files may have together.
 	MaxBytes = 64 << 20
-	// MaxLevels is the most descriptors that stand one in another.
+	// MaxLevels is how deep descriptors may be nested.
 	MaxLevels = 64
 )
 
-// Problem is one thing that is wrong with a configuration, with its place.
+// Problem is a problem in a configuration, and where it is.
 type Problem = strict.Problem
 
-// Problems are all that is wrong with a configuration. They are an error.
+// Problems are all problems in a configuration. They are an error.
 type Problems = strict.Problems
 
-// File is a file with the descriptors of a domain, in YAML. The name is for problems.
+// File is a file with the descriptors of a domain, in YAML. Problems show its name.
 type File struct {
 	Name string
 	Data []byte
 }
 
-// Named is the descriptors of a domain that are not from a file, but from something
-// that has a name.
+// Named is a domain that does not come from a file. Problems show its name.
 type Named struct {
 	Name   string
 	Domain Domain
 }
 
-// Options are how a configuration is understood.
+// Options say how a configuration is read.
 type Options struct {
-	// Merge has files add to a domain that another began. Without it that is wrong.
+	// Merge allows several files for one domain, which is an error otherwise.
 	Merge bool
-	// FixedMonths has the units week, month and year be 7, 30 and 365 days from the
-	// epoch, as envoyproxy/ratelimit counts them, and not those of the calendar.
+	// FixedMonths makes the units week, month and year 7, 30 and 365 days from the epoch, as
+	// in envoyproxy/ratelimit, instead of calendar periods.
 	FixedMonths bool
-	// Independent is for domains that do not say whether they are.
+	// Independent makes all domains independent, as compat: independent does for one.
 	Independent bool
 }
 
-// Read reads files, checks what they hold, and compiles it. The error is of type
-// [Problems]: all that is wrong, file by file.
+// Read parses, checks and compiles files. The error is of type [Problems]: all problems,
+// file by file.
 func Read(files []File, o Options) (*Config, error) {
 	c := newCompiler(o)
 	var all Problems
@@ -65,8 +64,8 @@ func Read(files []File, o Options) (*Config, error) {
 	return c.finish(all)
 }
 
-// Compile checks and compiles domains as [Read] does. Problems have the name as their
-// file, and no line.
+// Compile checks and compiles domains like [Read]. Problems have the name as their file, and
+// no line.
 func Compile(domains []Named, o Options) (*Config, error) {
 	c := newCompiler(o)
 	var all Problems
@@ -81,10 +80,9 @@ func Compile(domains []Named, o Options) (*Config, error) {
 	return c.finish(all)
 }
 
-// ReadDir returns the files of a directory whose names end in .yaml or .yml, in the
-// order of their names. What begins with a dot is left out, so a mounted ConfigMap, in
-// which all names are links to what ..data links to, is read once. If it is a file, it
-// is that file.
+// ReadDir returns the files of a directory whose names end in .yaml or .yml, sorted by name.
+// Names that begin with a dot are skipped, so that a mounted ConfigMap, whose files are links
+// into ..data, is read once. If dir is a file, ReadDir returns this file.
 func ReadDir(dir string) ([]File, error) {
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -112,7 +110,7 @@ func ReadDir(dir string) ([]File, error) {
 			continue
 		}
 		if len(files) == MaxFiles {
-			return nil, fmt.Errorf("%s: there are more files, want at most %d", dir, MaxFiles)
+			return nil, fmt.Errorf("%s: too many files, want at most %d", dir, MaxFiles)
 		}
 		f, err := readFile(path, &left)
 		if err != nil {
@@ -121,18 +119,18 @@ func ReadDir(dir string) ([]File, error) {
 		files = append(files, f)
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("%s: there is no file whose name ends in .yaml or .yml", dir)
+		return nil, fmt.Errorf("%s: no file name ends in .yaml or .yml", dir)
 	}
 	return files, nil
 }
 
-// readFile reads a file, of at most as many bytes as are left.
+// readFile reads a file of at most left bytes.
 func readFile(path string, left *int64) (File, error) {
-	// What is no regular file may never end, or never begin.
+	// Other files, such as pipes, may block or never end.
 	if info, err := os.Stat(path); err != nil {
 		return File{}, err
 	} else if !info.Mode().IsRegular() {
-		return File{}, &os.PathError{Op: "read", Path: path, Err: errors.New("it is not a regular file")}
+		return File{}, &os.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -144,7 +142,7 @@ func readFile(path string, left *int64) (File, error) {
 		return File{}, err
 	}
 	if *left -= int64(len(data)); *left < 0 {
-		return File{}, fmt.Errorf("%s: with it there are more than %d bytes to read", path, MaxBytes)
+		return File{}, fmt.Errorf("%s: all files up to this one have more than %d bytes", path, MaxBytes)
 	}
 	return File{path, data}, nil
 }

@@ -130,34 +130,34 @@ func TestProblems(t *testing.T) {
 	t.Parallel()
 	const units = "second, minute, hour, day, month, year, week"
 	for text, want := range map[string]string{
-		"":                                    "f.yaml:1:1: there is nothing in it, want a domain and its descriptors",
-		"# later\n":                           "f.yaml:1:1: there is nothing in it, want a domain and its descriptors",
+		"":                                    "f.yaml:1:1: empty, want a domain and its descriptors",
+		"# later\n":                           "f.yaml:1:1: empty, want a domain and its descriptors",
 		"descriptors: []":                     "f.yaml:1:1: domain: missing, want the name of the domain",
 		"domain: ''\ndescriptors: []":         "f.yaml:1:9: domain: missing, want the name of the domain",
 		"domian: d\ndescriptors: []":          `f.yaml:1:1: domian: unknown field; did you mean "domain"?`,
 		"domain: d\ndescriptors: [":           "f.yaml:2:1: did not find expected node content",
 		"domain: d\ncompat: independents":     `f.yaml:2:9: compat: "independents": want "independent", or nothing; did you mean "independent"?`,
 		"domain: d\ndescriptors: {}":          "f.yaml:2:14: descriptors: found a table, want an array",
-		"domain: d\n---\ndomain: e":           "f.yaml:2:1: a second document begins here, want one; write it to a file of its own",
+		"domain: d\n---\ndomain: e":           "f.yaml:2:1: a second document begins here, want one; put it into its own file",
 		"domain: d\ndescriptors:\n- value: v": "f.yaml:3:3: descriptors[0].key: missing, want a key",
 		"domain: d\ndescriptors:\n-":          "f.yaml:3:2: descriptors[0].key: missing, want a key",
 		one("vlaue: x"):                       `f.yaml:4:3: descriptors[0].vlaue: unknown field; did you mean "value"?`,
 		one("unit: x"):                        `f.yaml:4:3: descriptors[0].unit: unknown field; did you mean "rate_limit.unit"?`,
 		one("\n- key: k"):                     `f.yaml:2:1: did not find expected key`,
-		"domain: d\ndescriptors: [{key: a}, {key: a, value: b}, {key: a}, {key: a, value: b}]": `f.yaml:2:45: descriptors[2]: "a" is there already, at f.yaml:2:15` +
-			"\n" + `f.yaml:2:55: descriptors[3]: "a_b" is there already, at f.yaml:2:25`,
-		one("descriptors:\n- key: a\n- key: a"):            `f.yaml:6:5: descriptors[0].descriptors[1]: "a" is there already, at f.yaml:5:5`,
-		one("share_threshold: true"):                       "f.yaml:4:20: descriptors[0].share_threshold: it is for all that fit a pattern, and there is no * in the value",
+		"domain: d\ndescriptors: [{key: a}, {key: a, value: b}, {key: a}, {key: a, value: b}]": `f.yaml:2:45: descriptors[2]: "a" is already declared at f.yaml:2:15` +
+			"\n" + `f.yaml:2:55: descriptors[3]: "a_b" is already declared at f.yaml:2:25`,
+		one("descriptors:\n- key: a\n- key: a"):            `f.yaml:6:5: descriptors[0].descriptors[1]: "a" is already declared at f.yaml:5:5`,
+		one("share_threshold: true"):                       "f.yaml:4:20: descriptors[0].share_threshold: it applies to patterns, and there is no * in the value",
 		one("share_threshold: perhaps"):                    "f.yaml:4:20: descriptors[0].share_threshold: found a string, want a boolean",
 		one("rate_limit: {}"):                              "f.yaml:4:15: descriptors[0].rate_limit.unit: missing, want one of " + units + "; or a window, or unlimited",
 		one("rate_limit: {unlimied: true}"):                `f.yaml:4:16: descriptors[0].rate_limit.unlimied: unknown field; did you mean "unlimited"?`,
 		one("rate_limit: {unit: secnd}"):                   `f.yaml:4:22: descriptors[0].rate_limit.unit: "secnd": want one of ` + units + `; did you mean "second"?`,
 		one("rate_limit: {unit: 5m}"):                      `f.yaml:4:22: descriptors[0].rate_limit.unit: "5m": want one of ` + units + "; did you mean window: 5m?",
 		one("rate_limit: {unit: unknown}"):                 `f.yaml:4:22: descriptors[0].rate_limit.unit: "unknown": want one of ` + units,
-		one("rate_limit: {unit: second, unlimited: true}"): "f.yaml:4:22: descriptors[0].rate_limit.unit: what is unlimited has none; leave it out, or unlimited",
-		one("rate_limit: {unlimited: true, burst: 1, penalty: x}"): "f.yaml:4:40: descriptors[0].rate_limit.burst: what is unlimited has none; leave it out, or unlimited\n" +
-			"f.yaml:4:52: descriptors[0].rate_limit.penalty: what is unlimited has none; leave it out, or unlimited",
-		one("rate_limit: {unit: second, window: 1s}"):                                         "f.yaml:4:38: descriptors[0].rate_limit.window: there is a unit, too: want one of them",
+		one("rate_limit: {unit: second, unlimited: true}"): "f.yaml:4:22: descriptors[0].rate_limit.unit: an unlimited rate_limit has none; remove it, or unlimited",
+		one("rate_limit: {unlimited: true, burst: 1, penalty: x}"): "f.yaml:4:40: descriptors[0].rate_limit.burst: an unlimited rate_limit has none; remove it, or unlimited\n" +
+			"f.yaml:4:52: descriptors[0].rate_limit.penalty: an unlimited rate_limit has none; remove it, or unlimited",
+		one("rate_limit: {unit: second, window: 1s}"):                                         "f.yaml:4:38: descriptors[0].rate_limit.window: there is also a unit: want one of them",
 		one("rate_limit: {window: 1x}"):                                                       `f.yaml:4:24: descriptors[0].rate_limit.window: "1x": want a length such as`,
 		one("rate_limit: {unit: second, requests_per_unit: -1}"):                              "f.yaml:4:49: descriptors[0].rate_limit.requests_per_unit: -1 is out of range, want an integer from 0 to 4294967295",
 		one("rate_limit: {unit: second, requests_per_unit: 4294967296}"):                      "f.yaml:4:49: descriptors[0].rate_limit.requests_per_unit: 4294967296 is out of range",
@@ -170,10 +170,10 @@ func TestProblems(t *testing.T) {
 		one("rate_limit: {unit: second, algorithm: gcra, burst: -5}"):                         `f.yaml:4:54: descriptors[0].rate_limit.burst: "-5": want a whole number from 0 to`,
 		one("rate_limit: {unit: second, algorithm: sliding_log, requests_per_unit: 1000000}"): `f.yaml:4:73: descriptors[0].rate_limit.requests_per_unit: "1000000": want at most`,
 		one("rate_limit: {unit: second, requests_per_unit: 1, penalty: much}"):                `f.yaml:4:61: descriptors[0].rate_limit.penalty: "much": want VIOLATIONS/WINDOW and cooldown=`,
-		one("rate_limit: {unit: second, penalty: 3/1h cooldown=1m}"):                          "f.yaml:4:39: descriptors[0].rate_limit.penalty: with requests_per_unit 0 nothing is counted, so no one would be banned; leave it out: nothing passes anyway",
-		one("shadow_mode: true\nrate_limit: {unit: second, penalty: 3/1h cooldown=1m}"):       "f.yaml:5:39: descriptors[0].rate_limit.penalty: with shadow_mode no one is refused, so no one would be banned; leave one of them out",
-		one("quota_mode: true\nrate_limit: {unit: second, penalty: 3/1h cooldown=1m}"):        "f.yaml:5:39: descriptors[0].rate_limit.penalty: with quota_mode no one is refused for it alone, so no one would be banned; leave one of them out",
-		one("rate_limit: {unit: second, name: a, replaces: [{name: a}, {name: ''}, {}, a]}"): `f.yaml:4:57: descriptors[0].rate_limit.replaces[0].name: "a" is the limit's own name, want that of another
+		one("rate_limit: {unit: second, penalty: 3/1h cooldown=1m}"):                          "f.yaml:4:39: descriptors[0].rate_limit.penalty: with requests_per_unit 0 nothing is counted, so no client would be banned; remove it: nothing passes anyway",
+		one("shadow_mode: true\nrate_limit: {unit: second, penalty: 3/1h cooldown=1m}"):       "f.yaml:5:39: descriptors[0].rate_limit.penalty: with shadow_mode no request is denied, so no client would be banned; remove one of them",
+		one("quota_mode: true\nrate_limit: {unit: second, penalty: 3/1h cooldown=1m}"):        "f.yaml:5:39: descriptors[0].rate_limit.penalty: with quota_mode this limit alone denies no request, so no client would be banned; remove one of them",
+		one("rate_limit: {unit: second, name: a, replaces: [{name: a}, {name: ''}, {}, a]}"): `f.yaml:4:57: descriptors[0].rate_limit.replaces[0].name: "a" is the limit's own name: want the name of another limit
 f.yaml:4:68: descriptors[0].rate_limit.replaces[1].name: missing, want the name of a limit
 f.yaml:4:73: descriptors[0].rate_limit.replaces[2].name: missing, want the name of a limit
 f.yaml:4:77: descriptors[0].rate_limit.replaces[3]: found a string, want a table`,
@@ -211,14 +211,14 @@ func TestManyFiles(t *testing.T) {
 	}
 	// All that is wrong with all files, in their order.
 	_, err := descriptor.Read(files, descriptor.Options{})
-	want := `b.yaml:1:9: domain: "d" is the domain of a.yaml already; give each domain one file, or have domains merged
+	want := `b.yaml:1:9: domain: "d" is the domain of a.yaml already; put each domain into one file, or merge domains
 c.yaml:3:3: descriptors[0].kee: unknown field; did you mean "key"?
 c.yaml:5:22: descriptors[1].rate_limit.unit: "x": want one of second, minute, hour, day, month, year, week`
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
 	_, err = descriptor.Read(files[:2], descriptor.Options{Merge: true})
-	if want := `b.yaml:6:3: descriptors[1]: "a" is there already, at a.yaml:3:3`; err == nil || err.Error() != want {
+	if want := `b.yaml:6:3: descriptors[1]: "a" is already declared at a.yaml:3:3`; err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
 	files[1].Data = []byte(strings.Replace(string(files[1].Data), "- key: a\n", "", 1))
@@ -266,11 +266,11 @@ func TestCompile(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	_, err = descriptor.Compile([]descriptor.Named{{Name: "one", Domain: good}, {Name: "two", Domain: bad}, {Name: "three"}}, descriptor.Options{})
-	want := `two: domain: "d" is the domain of one already; give each domain one file, or have domains merged
-two: descriptors[1]: "a" is there already, at descriptors[0]
+	want := `two: domain: "d" is the domain of one already; put each domain into one file, or merge domains
+two: descriptors[1]: "a" is already declared at descriptors[0]
 two: descriptors[2].key: missing, want a key
 two: descriptors[2].rate_limit.unit: missing, want one of second, minute, hour, day, month, year, week; or a window, or unlimited
-three: there is nothing in it, want a domain and its descriptors`
+three: empty, want a domain and its descriptors`
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
@@ -327,7 +327,7 @@ func TestReadDir(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := descriptor.ReadDir(dir); err == nil || !strings.Contains(err.Error(), "there is no file whose name ends in .yaml or .yml") {
+	if _, err := descriptor.ReadDir(dir); err == nil || !strings.Contains(err.Error(), "no file name ends in .yaml or .yml") {
 		t.Errorf("an empty directory: %v", err)
 	}
 	if _, err := descriptor.ReadDir(filepath.Join(dir, "missing")); !errors.Is(err, os.ErrNotExist) {

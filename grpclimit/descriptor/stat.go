@@ -1,7 +1,7 @@
 package descriptor
 
-// AppendPath appends the name of a descriptor, as [Limit.Path] would be if it were
-// declared with its values.
+// AppendPath appends the [Limit.Path] that the descriptor would have if it were declared
+// with its values.
 func AppendPath(b []byte, domain string, entries []Entry) []byte {
 	b = append(b, domain...)
 	for i := range entries {
@@ -18,12 +18,12 @@ func appendName(b []byte, key, value string) []byte {
 	return b
 }
 
-// StatVaries says whether [Limit.AppendStat] depends on the entries.
+// StatVaries reports whether [Limit.AppendStat] depends on the entries.
 func (l *Limit) StatVaries() bool { return l.varies }
 
-// AppendStat appends the name under which hits of a descriptor are counted: the path of
-// its limit or, with detailed_metric, value_to_metric or a pattern of keys, what of the
-// entries the rules of envoyproxy/ratelimit put in its place.
+// AppendStat appends the name under which hits of a descriptor are counted: the path of its
+// limit or, with detailed_metric, value_to_metric or a pattern of keys, the name that
+// envoyproxy/ratelimit makes of the entries.
 func (l *Limit) AppendStat(b []byte, entries []Entry) []byte {
 	if !l.varies || len(entries) != len(l.chain) {
 		return append(b, l.Path...)
@@ -33,7 +33,7 @@ func (l *Limit) AppendStat(b []byte, entries []Entry) []byte {
 		e := &entries[i]
 		b = append(b, '.')
 		if l.detailed && l.Shared == nil {
-			b = append(append(append(b, e.Key...), '_'), e.Value...) // also if it is empty
+			b = append(append(append(b, e.Key...), '_'), e.Value...) // even if it is empty
 		} else {
 			b = appendName(b, e.Key, l.statValue(i, e))
 		}
@@ -41,28 +41,20 @@ func (l *Limit) AppendStat(b []byte, entries []Entry) []byte {
 	return b
 }
 
-// statValue returns what the name has for the value of an entry.
+// statValue returns the value of an entry as the name has it.
 func (l *Limit) statValue(i int, e *Entry) string {
 	n := l.chain[i]
 	switch {
-	case n.shared:
-		return n.pattern()
-	case l.detailed, n.valueToMetric, n.kind == Exact:
+	case !n.shared && (l.detailed || n.valueToMetric || n.kind == Exact):
 		return e.Value
-	default:
-		return n.pattern()
-	}
-}
-
-// pattern returns the pattern, or nothing if there is none.
-func (n *node) pattern() string {
-	if n.kind == KeyPattern {
+	case n.kind == KeyPattern:
 		return n.key
+	default:
+		return n.value
 	}
-	return n.value
 }
 
-// statVaries is what StatVaries returns.
+// statVaries computes StatVaries.
 func (l *Limit) statVaries() bool {
 	for _, n := range l.chain {
 		open := n.kind == KeyAlone || n.kind == ValuePattern && !n.shared

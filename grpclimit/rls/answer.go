@@ -15,7 +15,7 @@ const (
 	codeOver = 2
 )
 
-// answer writes what Envoy is told.
+// answer fills in the answer to a request that is decided.
 func (s *Service) answer(w *work, a *answer) error {
 	a.code = codeOK
 	if w.over {
@@ -24,7 +24,7 @@ func (s *Service) answer(w *work, a *answer) error {
 	tightest := -1
 	for i := range w.items {
 		it := &w.items[i]
-		t := told{code: codeOK}
+		t := descriptorStatus{code: codeOK}
 		switch l := it.limit; {
 		case l == nil:
 		case l.Unlimited:
@@ -38,8 +38,8 @@ func (s *Service) answer(w *work, a *answer) error {
 			case !l.Shadow:
 				t.code = codeOver
 			}
-			refuses := t.code == codeOver && !it.quota(s.o.Quota)
-			if refuses || tightest < 0 || t.remaining < a.statuses[tightest].remaining {
+			denies := t.code == codeOver && !it.quota(s.o.Quota)
+			if denies || tightest < 0 || t.remaining < a.statuses[tightest].remaining {
 				tightest = i
 			}
 		}
@@ -60,8 +60,8 @@ func (s *Service) answer(w *work, a *answer) error {
 	return nil
 }
 
-// metadata is what Envoy is told for its logs and other filters: what was asked, which
-// quotas are used up, and what the configuration says of limits that passed.
+// metadata returns what Envoy gets for its logs and other filters: the request, which
+// quotas are used up, and the configured metadata of limits that passed.
 func (s *Service) metadata(w *work) *structpb.Struct {
 	var descriptors, over []any
 	quota := false
@@ -72,14 +72,14 @@ func (s *Service) metadata(w *work) *structpb.Struct {
 		for _, e := range w.q.of(i) {
 			entries = append(entries, e.Key+"="+e.Value)
 		}
-		told := map[string]any{"entries": entries}
+		one := map[string]any{"entries": entries}
 		if d.override {
-			told["limit"] = overrideText(d)
+			one["limit"] = overrideText(d)
 		}
 		if d.own {
-			told["hitsAddend"] = float64(d.hits)
+			one["hitsAddend"] = float64(d.hits)
 		}
-		descriptors = append(descriptors, told)
+		descriptors = append(descriptors, one)
 		if it.limit == nil || it.limit.Unlimited {
 			continue
 		}
@@ -102,7 +102,7 @@ func (s *Service) metadata(w *work) *structpb.Struct {
 	}
 	m, err := structpb.NewStruct(fields)
 	if err != nil {
-		return &structpb.Struct{} // a configuration holds nothing that it could not
+		return &structpb.Struct{} // cannot happen: all values come from YAML or protobuf
 	}
 	return m
 }
@@ -115,22 +115,19 @@ func overrideText(d *asked) string {
 	return text + "unit:" + typev3.RateLimitUnit(d.unit).String()
 }
 
-// merge adds what is not there yet, also within tables.
+// merge adds members that are missing, also within tables. It does not change or share the
+// tables that it merges from.
 func merge(into, from map[string]any) {
 	for k, v := range from {
-		have, ok := into[k]
 		table, isTable := v.(map[string]any)
-		if !ok {
-			if isTable { // which is the configuration's
-				fresh := map[string]any{}
-				merge(fresh, table)
-				v = fresh
+		if _, ok := into[k]; !ok {
+			if isTable {
+				v = map[string]any{}
 			}
 			into[k] = v
-			continue
 		}
-		if there, ok := have.(map[string]any); ok && isTable {
-			merge(there, table)
+		if existing, ok := into[k].(map[string]any); ok && isTable {
+			merge(existing, table)
 		}
 	}
 }

@@ -19,38 +19,36 @@ import (
 const (
 	maxHits = 1<<53 - 1
 
-	// What a request may have. A take has two asks for each, at most.
+	// The bounds of a request. A take has at most two asks for each descriptor.
 	maxDescriptors = 2000
 	maxEntries     = 64
 
-	// How that is said. It is found out while a request is read, before it takes room.
+	// The errors beyond these bounds, which are found while a request is read.
 	tooManyDescriptors = "descriptors: want at most 2000"
 	tooManyEntries     = ".entries: want at most 64"
 )
 
-// request is what Envoy asks. It is read from protobuf, or from what was.
+// request is a request of Envoy.
 type request struct {
 	domain      string
 	hits        uint32
 	descriptors []asked
-	entries     []descriptor.Entry // of all of them
-	// wrong is what makes it unreadable.
-	wrong string
+	entries     []descriptor.Entry // of all descriptors
+	wrong       string             // why it could not be read
 }
 
 // asked is a descriptor of a request.
 type asked struct {
 	from, to int // its entries
 
-	// override, if there is one, takes the place of what is configured.
-	override   bool
+	override   bool // it brings a limit, which replaces the configured one
 	requests   uint32
 	unit       int32
 	multiplier uint32
 
-	own      bool // it has hits of its own
+	own      bool // it has its own hits_addend
 	hits     uint64
-	negative bool // they are given back
+	negative bool // the hits are given back
 }
 
 func (q *request) of(i int) []descriptor.Entry {
@@ -58,40 +56,40 @@ func (q *request) of(i int) []descriptor.Entry {
 	return q.entries[d.from:d.to]
 }
 
-// item is what becomes of a descriptor.
+// item is the state of a descriptor while its request is decided.
 type item struct {
-	limit    *descriptor.Limit // nil: none applies
+	limit    *descriptor.Limit // nil if none applies
 	cost     int64
-	apart    bool // it is counted for itself
+	apart    bool // it is counted independently of the others
 	over     bool
-	banned   bool // and that by a penalty
-	from, to int  // of its key
-	as       int  // the number, from 1, of the one that was asked for both; 0: none
+	banned   bool // it is over because of a penalty
+	from, to int  // of its key in work.keys
+	as       int  // 1 + the index of the equal item that is asked for both, or 0
 	brought  bool // the limit came with the request
 	decision stint.Decision
 }
 
-// work is what a request needs on its way. It is used again and again.
+// work is the state of a request. It is reused.
 type work struct {
 	q     request
 	items []item
 	asks  []stint.Ask
-	ds    []stint.Decision // about the asks
-	of    []int            // by ask, its item
+	ds    []stint.Decision // on the asks
+	of    []int            // the item of each ask
 	text  []byte
 	keys  string
-	over  bool // all in all
-	quiet bool // no one is told
+	over  bool // the request as a whole
+	quiet bool // it is neither recorded nor counted in metrics
 	began time.Time
-	event engine.Event // for the recorder: what it is shown would be allocated each time
+	event engine.Event // here, because a local variable would be allocated for each request
 }
 
 func (s *Service) begin() *work { return s.works.Get().(*work) }
 
-// end lets go of what belongs to the request.
+// end clears the state of a request for reuse. After a large request it is not reused.
 func (s *Service) end(w *work) {
-	const most = 1 << 10 // a client's making
-	if cap(w.items) > most || cap(w.q.descriptors) > most || cap(w.q.entries) > most || cap(w.text) > 64*most {
+	const maxKept = 1 << 10
+	if cap(w.items) > maxKept || cap(w.q.descriptors) > maxKept || cap(w.q.entries) > maxKept || cap(w.text) > 64*maxKept {
 		return
 	}
 	clear(w.q.entries)
@@ -104,7 +102,7 @@ func (s *Service) end(w *work) {
 	s.works.Put(w)
 }
 
-// decide fills in what becomes of each descriptor, and of all.
+// decide decides the request: each descriptor, and the request as a whole.
 func (s *Service) decide(ctx context.Context, w *work) error {
 	if err := w.q.check(); err != nil {
 		return err
@@ -127,17 +125,17 @@ func (s *Service) decide(ctx context.Context, w *work) error {
 	if err != nil {
 		return failure(err)
 	}
-	w.over = s.refuses(w)
-	s.tell(w, u)
+	w.over = s.denies(w)
+	s.record(w, u)
 	return nil
 }
 
-// unending is the context of stores. Who leaves while they are asked has asked: what is
-// on its way cannot be called back, and stores bound how long it takes. A context that
-// can end would cost a tenth of the call.
+// unending is the context of calls of the store. A caller that leaves does not cancel them:
+// a call that was sent cannot be taken back, and stores bound how long it takes. A context
+// that can end would add a tenth to the cost.
 var unending = context.Background() //nolint:forbidigo // see above
 
-// check reports what is wrong with the request.
+// check returns an error if the request is invalid.
 func (q *request) check() error {
 	switch {
 	case q.wrong != "":
@@ -194,7 +192,7 @@ func (w *work) find(config *descriptor.Config, tree *descriptor.Tree, apart bool
 	return nil
 }
 
-// replace drops the limits that others take the place of.
+// replace drops the limits that other limits replace.
 func (w *work) replace() {
 	replaced := map[string]bool{}
 	for i := range w.items {
@@ -211,7 +209,7 @@ func (w *work) replace() {
 	}
 }
 
-// override is the limit that a descriptor brings.
+// override sets the limit that the descriptor brings.
 func (it *item) override(config *descriptor.Config, d *asked) error {
 	window, err := config.Window(descriptor.Unit(d.unit), d.multiplier)
 	if err != nil {
@@ -222,15 +220,15 @@ func (it *item) override(config *descriptor.Config, d *asked) error {
 		Limit: stint.Limit{Algorithm: stint.FixedWindow, Max: int64(d.requests), Window: window},
 	}
 	it.limit.Counter = descriptor.Counter(it.limit.Limit)
-	it.limit.Plan, _ = it.limit.Limit.Compile() // nothing passes a limit of 0, which is not valid
+	it.limit.Plan, _ = it.limit.Limit.Compile() // it fails for a limit of 0, which is never asked
 	return nil
 }
 
-// quota reports whether the limit refuses only together with others.
+// quota reports whether the limit is in quota_mode.
 func (it *item) quota(all bool) bool { return all || it.limit.Quota }
 
-// refused is refuses, but for the service's shadow mode.
-func (w *work) refused(allQuota bool) bool {
+// denied reports whether the limits deny the request.
+func (w *work) denied(allQuota bool) bool {
 	quotas, over := 0, 0
 	for i := range w.items {
 		it := &w.items[i]
@@ -250,29 +248,29 @@ func (w *work) refused(allQuota bool) bool {
 	return quotas > 0 && quotas == over
 }
 
-// counted reports whether there is a counter to ask.
+// counted reports whether the item has a counter.
 func (it *item) counted() bool {
 	return it.limit != nil && !it.limit.Unlimited && it.limit.Requests > 0
 }
 
-// count asks the store, until all is charged that is to be. A take is charged as a
-// whole or not at all, so what denies is set aside, and the rest is asked again: most
-// requests are one take, and those that meet an exhausted limit that does not refuse
-// them are two.
+// count asks the store until everything is charged that should be. A take is charged as a
+// whole or not at all, so the items that deny it are removed, and the rest is asked again.
+// Most requests need one take. Those with an exhausted limit that does not deny them need
+// two.
 func (s *Service) count(ctx context.Context, w *work) error {
 	for i := range w.items {
 		it := &w.items[i]
 		it.over = it.limit != nil && !it.limit.Unlimited && it.limit.Requests == 0
 	}
-	refused := s.refuses(w)
+	denied := s.denies(w)
 	for i := range w.items {
 		it := &w.items[i]
 		if !it.counted() || w.q.descriptors[i].negative {
 			continue
 		}
 		cost := it.cost
-		if refused && !it.apart {
-			cost = 0 // it is only told how it stands
+		if denied && !it.apart {
+			cost = 0 // only to report what remains
 		}
 		s.ask(w, i, cost)
 	}
@@ -285,44 +283,39 @@ func (s *Service) count(ctx context.Context, w *work) error {
 		if !w.learn() {
 			break
 		}
-		w.setAside(s.refuses(w))
+		w.remove(s.denies(w))
 	}
 	return s.settle(ctx, w)
 }
 
-// refuses reports whether the request is refused, for all that is known.
-func (s *Service) refuses(w *work) bool { return !s.o.Shadow && w.refused(s.o.Quota) }
+// denies reports whether the request is denied, as far as the items are decided.
+func (s *Service) denies(w *work) bool { return !s.o.Shadow && w.denied(s.o.Quota) }
 
 // makeRoom makes room for the decisions about the asks.
 func (w *work) makeRoom() { w.ds = slices.Grow(w.ds[:0], len(w.asks))[:len(w.asks)] }
 
-// ask adds the asks of an item.
+// ask appends the asks of an item.
 func (s *Service) ask(w *work, i int, cost int64) {
 	w.asks, w.of = append(w.asks, s.limitAsk(w, i, cost)), append(w.of, i)
 	if it := &w.items[i]; it.limit.Penalty != nil {
-		w.asks, w.of = append(w.asks, s.penaltyAsk(w, i, min(cost, 1))), append(w.of, i)
+		ask := stint.Ask{Key: w.key(it), Penalty: it.limit.Penalty, Cost: min(cost, 1), Policy: &s.policy}
+		w.asks, w.of = append(w.asks, ask), append(w.of, i)
 	}
 }
 
-// limitAsk is the ask about an item's limit.
+// limitAsk returns the ask for an item's limit.
 func (s *Service) limitAsk(w *work, i int, cost int64) stint.Ask {
 	it := &w.items[i]
 	return stint.Ask{Key: w.key(it), Limit: it.limit.Limit, Plan: it.limit.Plan, Cost: cost, Policy: &s.policy}
 }
 
-// penaltyAsk is the ask about an item's penalty.
-func (s *Service) penaltyAsk(w *work, i int, cost int64) stint.Ask {
-	it := &w.items[i]
-	return stint.Ask{Key: w.key(it), Penalty: it.limit.Penalty, Cost: cost, Policy: &s.policy}
-}
-
-// fold has descriptors that a request has twice be asked once, for all of their hits,
-// if there are penalties: in a take that has any, no counter can be asked twice.
+// fold merges the asks of equal descriptors into one for all their hits, if there are
+// penalties: a take with penalties cannot have the same counter twice.
 func (w *work) fold() {
 	if !slices.ContainsFunc(w.asks, func(a stint.Ask) bool { return a.Penalty != nil }) {
 		return
 	}
-	first := map[stint.Key]int{} // the item that has it
+	first := map[stint.Key]int{} // the first item with this key
 	n := 0
 	for i, of := range w.of {
 		a := &w.asks[i]
@@ -345,7 +338,7 @@ func (w *work) fold() {
 	w.asks, w.of = w.asks[:n], w.of[:n]
 }
 
-// unfold has them answered as the one that was asked.
+// unfold copies the decisions to the items whose asks were merged.
 func (w *work) unfold() {
 	for i := range w.items {
 		if it := &w.items[i]; it.as > 0 {
@@ -355,16 +348,16 @@ func (w *work) unfold() {
 	}
 }
 
-// learn keeps what the store says, and reports whether it denies.
+// learn stores the decisions in the items, and reports whether the take was denied.
 func (w *work) learn() (denied bool) {
 	for i := range w.ds {
 		d, it := &w.ds[i], &w.items[w.of[i]]
 		switch {
 		case w.asks[i].Penalty == nil:
 			it.decision = *d
-			// Where less was asked than it costs, what is left tells.
+			// An item that was asked without its cost is over if not enough remains.
 			it.over = !d.Allowed || w.asks[i].Cost == 0 && d.Remaining < max(it.cost, 1)
-		case !d.Allowed: // it is banned, whatever is left
+		case !d.Allowed: // banned, whatever remains
 			it.over, it.banned = true, true
 			it.decision.RetryAfter = d.RetryAfter
 		}
@@ -374,12 +367,12 @@ func (w *work) learn() (denied bool) {
 	return denied
 }
 
-// setAside takes out the asks of items that deny and, if the request is refused, of
-// all that are counted together.
-func (w *work) setAside(refused bool) {
+// remove removes the asks of items that deny and, if the request is denied, of all that
+// are counted together.
+func (w *work) remove(denied bool) {
 	n := 0
 	for i, of := range w.of {
-		if it := &w.items[of]; it.over || refused && !it.apart {
+		if it := &w.items[of]; it.over || denied && !it.apart {
 			continue
 		}
 		w.asks[n], w.of[n] = w.asks[i], of
@@ -389,8 +382,7 @@ func (w *work) setAside(refused bool) {
 	w.asks, w.of = w.asks[:n], w.of[:n]
 }
 
-// settle charges what has to be charged although it was refused, and gives back what
-// is given back.
+// settle charges independent items that did not fit, and gives back negative hits.
 func (s *Service) settle(ctx context.Context, w *work) error {
 	w.asks, w.of = w.asks[:0], w.of[:0]
 	for i := range w.items {
@@ -401,7 +393,7 @@ func (s *Service) settle(ctx context.Context, w *work) error {
 			continue
 		case d.negative:
 			cost = -cost
-		// If nothing is left, more than that could not be told from it.
+		// If nothing remains, charging more changes nothing.
 		case !it.apart || !it.over || it.banned || it.decision.Remaining == 0:
 			continue
 		}
@@ -422,8 +414,8 @@ func (s *Service) settle(ctx context.Context, w *work) error {
 	return nil
 }
 
-// reset is how long, in whole seconds, until the limit stands as if nothing had been,
-// or until what was refused can pass.
+// reset returns in how many seconds, rounded up, the whole limit is available again, or a
+// denied request can pass.
 func (it *item) reset(now time.Time) int64 {
 	d, l := &it.decision, &it.limit.Limit
 	left := d.ResetAfter
@@ -431,14 +423,14 @@ func (it *item) reset(now time.Time) int64 {
 	case it.over && d.RetryAfter > 0 && d.RetryAfter != stint.Never:
 		left = d.RetryAfter
 	case left == 0 && l.Algorithm == stint.FixedWindow:
-		_, end := l.Window.Bounds(now) // nothing is counted in it
+		_, end := l.Window.Bounds(now) // nothing was counted in this window
 		left = end.Sub(now)
 	}
 	return int64((left + time.Second - 1) / time.Second)
 }
 
-// tell tells the recorder and the metrics what has become of the request.
-func (s *Service) tell(w *work, u *setup) {
+// record adds the request to the metrics, and records it with its tightest limit.
+func (s *Service) record(w *work, u *setup) {
 	if w.quiet {
 		return
 	}
@@ -448,9 +440,9 @@ func (s *Service) tell(w *work, u *setup) {
 		if it.limit == nil {
 			continue
 		}
-		s.stats.add(u, w, i, s.near)
+		s.stats.add(u, w, i, s.o.NearRatio)
 		switch {
-		case which == nil, it.over && !which.over, it.over == which.over && it.left() < which.left():
+		case which == nil, it.over && !which.over, it.over == which.over && it.remaining() < which.remaining():
 			which = it
 		}
 	}
@@ -474,8 +466,8 @@ func (s *Service) tell(w *work, u *setup) {
 	s.o.Recorder.Record(e)
 }
 
-// left is what is left of the limit.
-func (it *item) left() int64 {
+// remaining returns what remains of the limit.
+func (it *item) remaining() int64 {
 	if it.limit.Unlimited {
 		return maxHits
 	}

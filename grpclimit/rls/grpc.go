@@ -10,17 +10,17 @@ import (
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // the codec of all other services
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
 )
 
-// NewGRPC returns a server that answers Envoy by the shortest way, and has room for
-// other services. Interceptors see its calls, but neither requests nor answers, which
-// are no protobuf messages.
+// NewGRPC returns a server that answers Envoy in the fastest way. Other services can be
+// registered with it. Interceptors see the calls of Envoy, but neither requests nor
+// responses, because these are not protobuf messages.
 func NewGRPC(s *Service, o ...grpc.ServerOption) *grpc.Server {
 	others := encoding.GetCodecV2("proto")
 	server := grpc.NewServer(append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{others}),
-		// Goroutines that live on have grown their stacks already. As many calls as there
-		// are of them can wait for a store; those beyond get new ones.
+		// Workers keep their grown stacks. Calls beyond this number get new goroutines.
 		grpc.NumStreamWorkers(256),
 	}, o...)...)
 	server.RegisterService(&grpc.ServiceDesc{
@@ -32,27 +32,46 @@ func NewGRPC(s *Service, o ...grpc.ServerOption) *grpc.Server {
 	return server
 }
 
-// Register adds the service to a server that is there already. NewGRPC's needs less
-// time for a request.
+// Register adds the service to an existing server. A server of NewGRPC is faster.
 func (s *Service) Register(r grpc.ServiceRegistrar) { rlsv3.RegisterRateLimitServiceServer(r, s) }
 
-// codec reads and writes this package's messages, and has others read and written as
-// ever.
+var _ rlsv3.RateLimitServiceServer = (*Service)(nil)
+
+// ShouldRateLimit implements the service of the protocol, for [Service.Register].
+func (s *Service) ShouldRateLimit(ctx context.Context, m *rlsv3.RateLimitRequest) (*rlsv3.RateLimitResponse, error) {
+	in, err := proto.Marshal(m)
+	if err != nil {
+		return nil, invalid("request", err.Error())
+	}
+	w := s.begin()
+	defer s.end(w)
+	w.q.readRequest(string(in))
+	a, err := s.serve(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	defer a.release()
+	out := &rlsv3.RateLimitResponse{}
+	return out, proto.Unmarshal(a.append(a.text), out)
+}
+
+// codec encodes and decodes this package's messages itself, and leaves others to another
+// codec.
 type codec struct{ others encoding.CodecV2 }
 
 func (codec) Name() string { return "proto" }
 
 var answers = sync.Pool{New: func() any { return new(answer) }}
 
-// release lets go of an answer that was sent.
+// release returns an answer to the pool, unless it is large.
 func (a *answer) release() {
-	const most = 64
-	if cap(a.statuses) > most {
+	const maxStatuses, maxText = 64, 8 << 10
+	if cap(a.statuses) > maxStatuses || cap(a.text) > maxText {
 		return
 	}
 	clear(a.statuses)
 	clear(a.headers)
-	*a = answer{statuses: a.statuses[:0], headers: a.headers[:0]}
+	*a = answer{statuses: a.statuses[:0], headers: a.headers[:0], text: a.text[:0]}
 	answers.Put(a)
 }
 
@@ -62,14 +81,8 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		return c.others.Marshal(v)
 	}
 	defer a.release()
-	n := a.size()
-	if mem.IsBelowBufferPoolingThreshold(n) {
-		return mem.BufferSlice{mem.SliceBuffer(a.append(make([]byte, 0, n)))}, nil
-	}
-	pool := mem.DefaultBufferPool()
-	b := pool.Get(n)
-	*b = a.append((*b)[:0])
-	return mem.BufferSlice{mem.NewBuffer(b, pool)}, nil
+	a.text = a.append(a.text)
+	return mem.BufferSlice{mem.Copy(a.text, mem.DefaultBufferPool())}, nil
 }
 
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
@@ -79,11 +92,11 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	b := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer b.Free()
-	q.readRequest(string(b.ReadOnlyData())) // gRPC uses the buffer again
-	return nil                              // what is wrong with it is told by the service
+	q.readRequest(string(b.ReadOnlyData())) // a copy, because gRPC reuses the buffer
+	return nil                              // the service reports problems
 }
 
-// shouldRateLimit is the method, without protobuf's own messages.
+// shouldRateLimit is the method for the codec's messages.
 //
 //nolint:revive // the order is that of grpc.MethodHandler
 func shouldRateLimit(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
@@ -103,7 +116,7 @@ func shouldRateLimit(srv any, ctx context.Context, dec func(any) error, intercep
 	return interceptor(ctx, nil, info, func(ctx context.Context, _ any) (any, error) { return s.serve(ctx, w) })
 }
 
-func (s *Service) serve(ctx context.Context, w *work) (any, error) {
+func (s *Service) serve(ctx context.Context, w *work) (*answer, error) {
 	if err := s.decide(ctx, w); err != nil {
 		return nil, err
 	}

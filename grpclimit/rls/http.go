@@ -22,14 +22,13 @@ import (
 
 const (
 	maxBody = 1 << 20
-	// maxObjects is how many objects a body may have: {} takes two bytes of it, and a
-	// hundred of memory.
+	// maxObjects is how many objects a body may have: {} has two bytes, and takes a hundred
+	// bytes of memory.
 	maxObjects = maxDescriptors * 8
 )
 
-// Handler serves POST /json, which is ShouldRateLimit for those who do not speak gRPC,
-// and GET and DELETE /v1/descriptors, which tell how the limit of one descriptor stands
-// and forget what it has used.
+// Handler serves POST /json, which is ShouldRateLimit without gRPC, and GET and DELETE
+// /v1/descriptors, which return the state of a descriptor's limit and reset it.
 func (s *Service) Handler() http.Handler {
 	m := http.NewServeMux()
 	m.HandleFunc("POST /json", s.serveJSON)
@@ -40,25 +39,25 @@ func (s *Service) Handler() http.Handler {
 
 func (s *Service) serveJSON(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err != nil {
-		var large *http.MaxBytesError
-		if errors.As(err, &large) {
-			writeError(w, http.StatusRequestEntityTooLarge, status.Newf(codes.ResourceExhausted, "the body has more than %d bytes", int64(maxBody)))
-		} else {
-			writeError(w, http.StatusBadRequest, status.New(codes.InvalidArgument, "the body could not be read"))
-		}
-		return
-	}
-	if bytes.Count(body, []byte("{")) > maxObjects {
-		writeError(w, http.StatusBadRequest, status.Newf(codes.InvalidArgument, "the body has more than %d objects", maxObjects))
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		writeError(w, http.StatusRequestEntityTooLarge, status.Newf(codes.ResourceExhausted, "the body has more than %d bytes", int64(maxBody)))
 		return
 	}
 	var q rlsv3.RateLimitRequest
-	if err := protojson.Unmarshal(body, &q); err != nil {
-		writeError(w, http.StatusBadRequest, status.New(codes.InvalidArgument, err.Error()))
-		return
+	switch {
+	case err != nil:
+		err = status.Error(codes.InvalidArgument, "the body could not be read")
+	case bytes.Count(body, []byte("{")) > maxObjects:
+		err = status.Errorf(codes.InvalidArgument, "the body has more than %d objects", maxObjects)
+	default:
+		if err = protojson.Unmarshal(body, &q); err != nil {
+			err = status.Error(codes.InvalidArgument, err.Error())
+		}
 	}
-	a, err := s.ShouldRateLimit(r.Context(), &q)
+	var a *rlsv3.RateLimitResponse
+	if err == nil {
+		a, err = s.ShouldRateLimit(r.Context(), &q)
+	}
 	if err != nil {
 		fail(w, err)
 		return
@@ -75,7 +74,7 @@ func (s *Service) serveJSON(w http.ResponseWriter, r *http.Request) {
 	write(w, code, out)
 }
 
-// usage is how a limit stands, for people and programs.
+// usage is the response to GET /v1/descriptors.
 type usage struct {
 	Domain     string      `json:"domain"`
 	Entries    []string    `json:"entries"`
@@ -143,7 +142,7 @@ func (s *Service) serveReset(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// named reads which descriptor is meant: domain=mongo&entry=database=users&entry=...
+// named parses the descriptor in a query: domain=mongo&entry=database=users&entry=...
 func named(q url.Values) (domain string, entries []descriptor.Entry, err error) {
 	for name := range q {
 		if name != "domain" && name != "entry" {
@@ -160,16 +159,13 @@ func named(q url.Values) (domain string, entries []descriptor.Entry, err error) 
 	return q.Get("domain"), entries, nil
 }
 
-// ServeConfig writes what is limited, as envoyproxy/ratelimit does at /rlconfig: a line
-// for each limit.
+// ServeConfig writes a line for each limit, like envoyproxy/ratelimit at /rlconfig.
 func (s *Service) ServeConfig(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	c := s.Config()
-	if c == nil {
-		return
-	}
-	for l := range c.Limits() {
-		_, _ = fmt.Fprintln(w, l.String()) // who has left needs no answer
+	if c := s.Config(); c != nil {
+		for l := range c.Limits() {
+			_, _ = fmt.Fprintln(w, l.String()) // the client may be gone
+		}
 	}
 }
 
@@ -186,7 +182,7 @@ func fail(w http.ResponseWriter, err error) {
 	writeError(w, code, s)
 }
 
-// writeError writes an error as gRPC's are written in JSON.
+// writeError writes a gRPC status as JSON.
 func writeError(w http.ResponseWriter, code int, s *status.Status) {
 	text, err := protojson.Marshal(s.Proto())
 	if err != nil {
@@ -199,5 +195,5 @@ func write(w http.ResponseWriter, code int, text []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	w.WriteHeader(code)
-	_, _ = w.Write(text) // who has left needs no answer
+	_, _ = w.Write(text) // the client may be gone
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/stintdev/stint/grpclimit/descriptor"
 )
 
-// prefix tells counters of descriptors from all others in a store.
+// prefix distinguishes the counters of descriptors from all others in a store.
 const prefix = "envoy!"
 
-// writeKeys writes the subjects of all keys, into one string.
+// writeKeys writes the subjects of all keys into one string.
 func (w *work) writeKeys() {
 	for i := range w.items {
 		it := &w.items[i]
@@ -25,7 +25,7 @@ func (w *work) writeKeys() {
 	w.keys = string(w.text)
 }
 
-// key is the key of the item's counter.
+// key returns the key of the item's counter.
 func (w *work) key(it *item) (k stint.Key) {
 	if it.counted() {
 		k = stint.Key{Subject: w.keys[it.from:it.to], Name: it.limit.Counter}
@@ -33,9 +33,9 @@ func (w *work) key(it *item) (k stint.Key) {
 	return k
 }
 
-// appendSubject appends what a limit counts: the domain, and keys and values or, where
-// they share a threshold, their patterns. Different descriptors never have the same
-// subject, whatever they hold.
+// appendSubject appends what a limit counts by: the domain, and the keys and values or,
+// where values share a threshold, their pattern. Different descriptors never have the same
+// subject.
 func appendSubject(b []byte, domain string, entries []descriptor.Entry, l *descriptor.Limit) []byte {
 	start := len(b)
 	b = append(b, prefix...)

@@ -1,6 +1,6 @@
-// Package rls is Envoy's rate limit service, in the place of envoyproxy/ratelimit:
-// the same protocol, the same configuration, and the same answers, but for what
-// docs/envoy.md lists.
+// Package rls is Envoy's rate limit service, a replacement for envoyproxy/ratelimit: it has
+// the same protocol, the same configuration and the same responses, except for the
+// differences in docs/envoy.md.
 //
 //	limits, err := descriptor.Read(files, descriptor.Options{})
 //	service, err := rls.New(rls.Options{Store: store, Config: limits})
@@ -8,25 +8,24 @@
 //
 // # How a request is counted
 //
-// All descriptors of a request are charged, or none: what is refused is charged to no
-// one. In a domain with compat: independent each is counted for itself.
+// All descriptors of a request are charged, or none: a request that is denied is not
+// charged. In a domain with compat: independent, each descriptor is counted independently.
 //
-// A descriptor that has a hits_addend of its own tells what something has cost, after
-// the fact, for that is what Envoy sends when a response is done. It is counted for
-// itself, and in full, even if that is more than is left. Of 0 it asks whether
-// anything is left.
+// A descriptor with its own hits_addend reports what something has cost after the fact:
+// Envoy sends it when a response is complete. It is counted independently and in full, even
+// if less remains. With a hits_addend of 0 it asks whether anything remains.
 //
-// A limit in shadow_mode is counted like the others, and refuses nothing. Limits in
-// quota_mode refuse only if all of a request's do.
+// A limit in shadow_mode is counted like others, and denies nothing. Limits in quota_mode
+// deny a request only if all of them are used up.
 //
-// # What it refuses to do
+// # What it does not do
 //
-// It does not answer when it cannot know: a store that is out of reach is an error of
-// the call, and Envoy's failure_mode_deny decides. Whoever wants this node's memory to
-// decide then wraps the store.
+// It does not guess: if the store cannot be reached, the call fails, and Envoy's
+// failure_mode_deny decides. To decide by this node's memory instead, wrap the store.
 package rls
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -46,24 +45,26 @@ import (
 
 // Options are a service's settings. Store is required.
 type Options struct {
-	// Store is where to count. It bounds how long it takes, as that of package redisstore
-	// does: callers who leave do not stop it. It is not closed with the service.
+	// Store holds the counters. It must bound how long calls take, like that of package
+	// redisstore, because a caller that leaves does not cancel them. It is not closed with
+	// the service.
 	Store stint.Store
-	// Config is what to limit. Nil: calls fail until [Service.Use] says.
+	// Config is the limits. If it is nil, calls fail until [Service.Use] is called.
 	Config *descriptor.Config
-	// Recorder is told of every request to which a limit applied. Nil: no one is.
+	// Recorder records every request to which a limit applies. Default: none.
 	Recorder engine.Recorder
-	// OnFailure is what happens while the store is out of reach. Default: what the layers
-	// around it decide holds, and without layers calls fail. With [stint.FailError] calls
-	// fail in any case, and Envoy's failure_mode_deny decides.
+	// OnFailure is what happens while the store cannot be reached. Default: what the layers
+	// around the store decide; without layers, calls fail. With [stint.FailError] calls
+	// always fail, and Envoy's failure_mode_deny decides.
 	OnFailure stint.FailMode
-	// Shadow has nothing refused, and Quota has all limits be in quota_mode.
+	// Shadow denies no request. Quota puts all limits into quota_mode.
 	Shadow, Quota bool
-	// Headers has responses carry how the tightest limit stands. Nil: they do not.
+	// Headers are added to responses, with the state of the tightest limit. Default: none.
 	Headers *Headers
-	// Metadata has Envoy told what was asked, and the metadata of what passed.
+	// Metadata sends Envoy the request, and the configured metadata of limits that passed,
+	// as dynamic metadata.
 	Metadata bool
-	// NearRatio is the share of a limit from which on hits are counted as near it.
+	// NearRatio is the share of a limit above which hits are counted as near the limit.
 	// Default 0.8.
 	NearRatio float64
 	// Now is the clock. Default time.Now.
@@ -75,21 +76,20 @@ type Headers struct {
 	Limit, Remaining, Reset string
 }
 
-// DefaultHeaders are the names that envoyproxy/ratelimit has.
+// DefaultHeaders are the names of envoyproxy/ratelimit.
 var DefaultHeaders = Headers{Limit: "RateLimit-Limit", Remaining: "RateLimit-Remaining", Reset: "RateLimit-Reset"}
 
-// Service answers Envoy. It may be used by many goroutines at once.
+// Service answers Envoy. It is safe for concurrent use.
 type Service struct {
 	o       Options
 	policy  stint.Policy // of all asks
-	near    float64
 	current atomic.Pointer[setup]
 	use     sync.Mutex
 	stats   stats
 	works   sync.Pool
 }
 
-// setup is what is replaced as one.
+// setup is a configuration and its metrics, which are replaced together.
 type setup struct {
 	config *descriptor.Config
 	hits   map[*descriptor.Limit]*hits
@@ -97,9 +97,7 @@ type setup struct {
 
 // New returns a service.
 func New(o Options) (*Service, error) {
-	if o.NearRatio == 0 {
-		o.NearRatio = 0.8
-	}
+	o.NearRatio = cmp.Or(o.NearRatio, 0.8)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -117,7 +115,7 @@ func New(o Options) (*Service, error) {
 			return nil, err
 		}
 	}
-	s := &Service{o: o, policy: stint.Policy{OnFailure: o.OnFailure}, near: o.NearRatio}
+	s := &Service{o: o, policy: stint.Policy{OnFailure: o.OnFailure}}
 	s.works.New = func() any { return new(work) }
 	if o.Config != nil {
 		s.Use(o.Config)
@@ -125,14 +123,14 @@ func New(o Options) (*Service, error) {
 	return s, nil
 }
 
-// Use replaces what to limit, at one instant, while requests are answered.
+// Use replaces the limits atomically.
 func (s *Service) Use(c *descriptor.Config) {
 	s.use.Lock()
 	defer s.use.Unlock()
 	s.current.Store(&setup{config: c, hits: s.stats.use(c)})
 }
 
-// Config returns what is in use. It is nil if nothing is.
+// Config returns the limits in use, or nil if there are none yet.
 func (s *Service) Config() *descriptor.Config {
 	if u := s.current.Load(); u != nil {
 		return u.config
@@ -140,8 +138,8 @@ func (s *Service) Config() *descriptor.Config {
 	return nil
 }
 
-// Usage tells how the limit of a descriptor stands, and changes nothing. It is nil if
-// no limit applies.
+// Usage returns the state of a descriptor's limit, and changes nothing. It is nil if no
+// limit applies.
 func (s *Service) Usage(ctx context.Context, domain string, entries []descriptor.Entry) (*Usage, error) {
 	w := s.begin()
 	defer s.end(w)
@@ -158,16 +156,16 @@ func (s *Service) Usage(ctx context.Context, domain string, entries []descriptor
 	return &Usage{Limit: it.limit, Key: w.key(it), Banned: it.banned, Decision: it.decision}, nil
 }
 
-// Usage is how the limit of a descriptor stands.
+// Usage is the state of a descriptor's limit.
 type Usage struct {
 	Limit    *descriptor.Limit
-	Key      stint.Key // of its counter; the zero Key if it has none
-	Banned   bool      // by its penalty
+	Key      stint.Key // of the counter; zero if there is none
+	Banned   bool      // by the penalty
 	Decision stint.Decision
 }
 
-// Reset forgets what a descriptor has used, and its violations. It reports whether a
-// limit applies to it.
+// Reset resets the counter and the penalty of a descriptor. It reports whether a limit
+// applies to it.
 func (s *Service) Reset(ctx context.Context, domain string, entries []descriptor.Entry) (bool, error) {
 	u, err := s.Usage(ctx, domain, entries)
 	if err != nil || u == nil || u.Key.Subject == "" {
@@ -180,12 +178,12 @@ func (s *Service) Reset(ctx context.Context, domain string, entries []descriptor
 	return true, failure(s.o.Store.Reset(ctx, asks))
 }
 
-// invalid is what is wrong with a request.
+// invalid returns the error for an invalid request.
 func invalid(field, what string) error {
 	return status.Error(codes.InvalidArgument, field+": "+what)
 }
 
-// failure is the error of a call that could not be decided.
+// failure returns the error of a call that could not be decided.
 func failure(err error) error {
 	var wrong *stint.InvalidError
 	switch {
@@ -198,6 +196,6 @@ func failure(err error) error {
 	case errors.As(err, &wrong):
 		return status.Error(codes.InvalidArgument, strings.TrimPrefix(wrong.Error(), "stint: "))
 	}
-	// Not what it was: it may hold addresses.
+	// The error itself may hold addresses.
 	return status.Error(codes.Unavailable, "the counters could not be reached")
 }

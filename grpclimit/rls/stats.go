@@ -9,20 +9,20 @@ import (
 	"github.com/stintdev/stint/grpclimit/descriptor"
 )
 
-// maxStats is how many names hits are counted under. With detailed_metric they are
-// clients' making; those that come later are counted under [Others].
+// maxStats is how many names hits are counted under. With detailed_metric clients choose
+// names; hits of further names are counted under [Others].
 const maxStats = 10_000
 
-// Others is the name of hits for whose own there was no room.
+// Others is the name of the hits beyond the maximum number of names.
 const Others = "others"
 
-// Hits are the hits of a limit, or of a part of them that is counted by itself.
+// Hits counts the hits under one name.
 type Hits struct {
 	Total  uint64
-	Within uint64 // those that passed
-	Near   uint64 // of what passed, those beyond the share that is near the limit
-	Over   uint64 // those that did not fit
-	Shadow uint64 // of those, the ones that passed in shadow_mode
+	Within uint64 // passed
+	Near   uint64 // passed, above NearRatio
+	Over   uint64 // over the limit
+	Shadow uint64 // over the limit, and passed because of shadow_mode
 }
 
 type hits struct{ total, within, near, over, shadow atomic.Uint64 }
@@ -30,12 +30,12 @@ type hits struct{ total, within, near, over, shadow atomic.Uint64 }
 // stats counts hits by name.
 type stats struct {
 	mu     sync.RWMutex
-	fixed  map[string]*hits // names that the configuration has
-	varied map[string]*hits // names that requests have made
+	fixed  map[string]*hits // names in the configuration
+	varied map[string]*hits // names that depend on requests
 }
 
-// use returns the hits of limits whose names are the configuration's, and forgets those
-// of others.
+// use returns the hits of the limits whose names are in the configuration, and drops those
+// of other limits.
 func (s *stats) use(c *descriptor.Config) map[*descriptor.Limit]*hits {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,12 +50,12 @@ func (s *stats) use(c *descriptor.Config) map[*descriptor.Limit]*hits {
 	}
 	s.fixed = fixed
 	if len(s.varied) > maxStats/2 {
-		s.varied = nil // they may be no one's any more, and others need the room
+		s.varied = nil // many may no longer be in use
 	}
 	return byLimit
 }
 
-// at returns the hits of a name that a request has made.
+// at returns the hits of a name that depends on the request.
 func (s *stats) at(name []byte) *hits {
 	s.mu.RLock()
 	h := cmp.Or(s.fixed[string(name)], s.varied[string(name)])
@@ -87,8 +87,8 @@ func (s *stats) add(u *setup, w *work, i int, near float64) {
 	}
 	h := u.hits[it.limit]
 	if h == nil {
-		var room [128]byte
-		b := room[:0]
+		var buf [128]byte
+		b := buf[:0]
 		if it.brought {
 			b = descriptor.AppendPath(b, w.q.domain, w.q.of(i))
 		} else {
@@ -116,8 +116,8 @@ func (s *stats) add(u *setup, w *work, i int, near float64) {
 	}
 }
 
-// Stats returns the hits by the names of limits, as detailed_metric and
-// value_to_metric have them.
+// Stats iterates over all hits by name. The names follow detailed_metric and
+// value_to_metric.
 func (s *Service) Stats() iter.Seq2[string, Hits] {
 	return func(yield func(string, Hits) bool) {
 		s.stats.mu.RLock()

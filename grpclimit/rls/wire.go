@@ -1,6 +1,7 @@
 package rls
 
 import (
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -9,11 +10,11 @@ import (
 	"github.com/stintdev/stint/grpclimit/descriptor"
 )
 
-// The protocol's messages are few and small, and are read and written here rather than
-// by reflection: half of what a request costs beyond its transport would be that.
+// The protocol's messages are few and small. They are read and written here rather than by
+// reflection, which would be half of what a request costs beyond its transport.
 
-// readRequest reads an envoy.service.ratelimit.v3.RateLimitRequest. What is wrong with
-// it is kept in it. All strings are parts of one text.
+// readRequest reads an envoy.service.ratelimit.v3.RateLimitRequest, whose strings become
+// parts of the text. A problem is stored in q.wrong.
 func (q *request) readRequest(text string) {
 	m := message{rest: text}
 	for m.next() {
@@ -88,31 +89,31 @@ func (q *request) readDescriptor(text string) {
 	q.descriptors = append(q.descriptors, d)
 }
 
-// readString returns a string of the entry that is read, of a descriptor whose entries
-// begin there.
-func (q *request) readString(text string, from int, of string) string {
+// readString checks a field of the entry that is being read. The entries of its descriptor
+// start at from.
+func (q *request) readString(text string, from int, field string) string {
 	if !utf8.ValidString(text) && q.wrong == "" {
-		q.wrong = place(len(q.descriptors)) + ".entries[" + strconv.Itoa(len(q.entries)-from) + "]" + of + ": not valid UTF-8"
+		q.wrong = place(len(q.descriptors)) + ".entries[" + strconv.Itoa(len(q.entries)-from) + "]" + field + ": not valid UTF-8"
 	}
 	return text
 }
 
-// message is read field by field.
+// message is a protobuf message that is read field by field.
 type message struct {
 	rest   string
-	field  uint64 // its number, and how it is written
+	field  uint64 // its number, and isNumber or isBytes
 	bytes  string
 	number uint64
 	broken bool
 }
 
-// How fields are written that are of interest here. Numbers of fields have fewer bits.
+// The wire types of known fields, above the bits of field numbers.
 const (
 	isNumber = 1 << 32
 	isBytes  = 2 << 32
 )
 
-// next reads the next field. It returns false at the end, and if there is no reading on.
+// next reads the next field. It returns false at the end, and if the message is broken.
 func (m *message) next() bool {
 	for m.rest != "" && !m.broken {
 		tag := m.varint()
@@ -133,7 +134,7 @@ func (m *message) next() bool {
 			}
 			m.field, m.bytes, m.rest = uint64(num)|isBytes, m.rest[:n], m.rest[n:]
 			return true
-		default: // nothing that is known here
+		default: // no field that is known here
 			n := protowire.ConsumeFieldValue(num, typ, []byte(m.rest))
 			if m.broken = n < 0; !m.broken {
 				m.rest = m.rest[n:]
@@ -144,13 +145,13 @@ func (m *message) next() bool {
 }
 
 func (m *message) varint() (v uint64) {
-	const most = 10 // bytes, of which the last has one bit
-	for i := range min(len(m.rest), most) {
+	const maxBytes = 10 // of which the last has one bit
+	for i := range min(len(m.rest), maxBytes) {
 		c := m.rest[i]
 		v |= uint64(c&0x7f) << (7 * i)
 		if c < 0x80 {
 			m.rest = m.rest[i+1:]
-			m.broken = m.broken || i == most-1 && c > 1
+			m.broken = m.broken || i == maxBytes-1 && c > 1
 			return v
 		}
 	}
@@ -158,7 +159,7 @@ func (m *message) varint() (v uint64) {
 	return 0
 }
 
-// wrapped reads a google.protobuf.UInt64Value, or one of 32 bits, in a field.
+// wrapped reads the field as a google.protobuf.UInt64Value or UInt32Value.
 func (m *message) wrapped() (v uint64) {
 	inner := message{rest: m.bytes}
 	for inner.next() {
@@ -170,42 +171,27 @@ func (m *message) wrapped() (v uint64) {
 	return v
 }
 
-// answer is what Envoy is told.
+// answer is the response to Envoy.
 type answer struct {
 	code     int32
-	statuses []told
+	statuses []descriptorStatus
 	headers  []header
-	metadata []byte // of a google.protobuf.Struct; nil: there is none
+	metadata []byte // a google.protobuf.Struct; nil if there is none
+	text     []byte // a buffer for the encoded answer
 }
 
 type header struct{ key, value string }
 
-// told is what it is told of a descriptor.
-type told struct {
+// descriptorStatus is the part of an answer about one descriptor.
+type descriptorStatus struct {
 	code       int32
-	limited    bool // or else it has no more than the code and what remains
+	limited    bool // if false, only code and remaining are sent
 	remaining  uint32
 	reset      int64 // seconds
 	multiplier uint32
 	name       string
 	requests   uint32
 	unit       int32
-}
-
-func sizeField(n int) int { return 1 + protowire.SizeBytes(n) } // whose tag is below 16
-
-func sizeVarint(v uint64) int {
-	if v == 0 {
-		return 0
-	}
-	return 1 + protowire.SizeVarint(v)
-}
-
-func sizeString(s string) int {
-	if s == "" {
-		return 0
-	}
-	return sizeField(len(s))
 }
 
 func appendVarint(b []byte, num protowire.Number, v uint64) []byte {
@@ -219,80 +205,62 @@ func appendString(b []byte, num protowire.Number, s string) []byte {
 	if s == "" {
 		return b
 	}
-	return append(appendLength(b, num, len(s)), s...)
+	b = protowire.AppendVarint(append(b, byte(num)<<3|byte(protowire.BytesType)), uint64(len(s)))
+	return append(b, s...)
 }
 
-func appendLength(b []byte, num protowire.Number, n int) []byte {
-	return protowire.AppendVarint(append(b, byte(num)<<3|byte(protowire.BytesType)), uint64(n))
-}
-
-func (t *told) sizeLimit() int {
-	n := sizeVarint(uint64(t.requests)) + sizeVarint(uint64(t.unit)) + sizeString(t.name)
-	if t.multiplier > 0 {
-		n += sizeField(sizeVarint(uint64(t.multiplier)))
+// appendMessage appends a message inside another one.
+func appendMessage(b []byte, num protowire.Number, body func([]byte) []byte) []byte {
+	b = append(b, byte(num)<<3|byte(protowire.BytesType), 0) // most lengths take one byte
+	start := len(b)
+	b = body(b)
+	n := uint64(len(b) - start)
+	if n >= 0x80 {
+		b = slices.Insert(b, start, make([]byte, protowire.SizeVarint(n)-1)...)
 	}
-	return n
+	protowire.AppendVarint(b[:start-1], n)
+	return b
 }
 
-func (t *told) size() int {
-	n := sizeVarint(uint64(t.code)) + sizeVarint(uint64(t.remaining))
-	if t.limited {
-		n += sizeField(t.sizeLimit()) + sizeField(sizeVarint(uint64(t.reset)))
+// append appends a RateLimitResponse.DescriptorStatus.
+func (d *descriptorStatus) append(b []byte) []byte {
+	b = appendVarint(b, 1, uint64(d.code))
+	if d.limited {
+		b = appendMessage(b, 2, d.appendLimit)
 	}
-	return n
-}
-
-func (t *told) append(b []byte) []byte {
-	b = appendVarint(b, 1, uint64(t.code))
-	if t.limited {
-		b = appendLength(b, 2, t.sizeLimit())
-		b = appendVarint(b, 1, uint64(t.requests))
-		b = appendVarint(b, 2, uint64(t.unit))
-		b = appendString(b, 3, t.name)
-		if t.multiplier > 0 {
-			b = appendLength(b, 4, sizeVarint(uint64(t.multiplier)))
-			b = appendVarint(b, 1, uint64(t.multiplier))
-		}
-	}
-	b = appendVarint(b, 3, uint64(t.remaining))
-	if t.limited {
-		b = appendLength(b, 4, sizeVarint(uint64(t.reset)))
-		b = appendVarint(b, 1, uint64(t.reset))
+	b = appendVarint(b, 3, uint64(d.remaining))
+	if d.limited {
+		b = appendMessage(b, 4, func(b []byte) []byte { return appendVarint(b, 1, uint64(d.reset)) })
 	}
 	return b
 }
 
-func (h *header) size() int { return sizeString(h.key) + sizeString(h.value) }
-
-// size is the size of an envoy.service.ratelimit.v3.RateLimitResponse.
-func (a *answer) size() int {
-	n := sizeVarint(uint64(a.code))
-	for i := range a.statuses {
-		n += sizeField(a.statuses[i].size())
+// appendLimit appends a RateLimitResponse.RateLimit.
+func (d *descriptorStatus) appendLimit(b []byte) []byte {
+	b = appendVarint(b, 1, uint64(d.requests))
+	b = appendVarint(b, 2, uint64(d.unit))
+	b = appendString(b, 3, d.name)
+	if d.multiplier > 0 {
+		b = appendMessage(b, 4, func(b []byte) []byte { return appendVarint(b, 1, uint64(d.multiplier)) })
 	}
-	for i := range a.headers {
-		n += sizeField(a.headers[i].size())
-	}
-	if a.metadata != nil {
-		n += sizeField(len(a.metadata))
-	}
-	return n
+	return b
 }
 
+func (h *header) append(b []byte) []byte {
+	return appendString(appendString(b, 1, h.key), 2, h.value)
+}
+
+// append appends an envoy.service.ratelimit.v3.RateLimitResponse.
 func (a *answer) append(b []byte) []byte {
 	b = appendVarint(b, 1, uint64(a.code))
 	for i := range a.statuses {
-		t := &a.statuses[i]
-		b = t.append(appendLength(b, 2, t.size()))
+		b = appendMessage(b, 2, a.statuses[i].append)
 	}
 	for i := range a.headers {
-		h := &a.headers[i]
-		b = appendLength(b, 3, h.size())
-		b = appendString(b, 1, h.key)
-		b = appendString(b, 2, h.value)
+		b = appendMessage(b, 3, a.headers[i].append)
 	}
 	if a.metadata != nil {
-		b = append(appendLength(b, 6, len(a.metadata)), a.metadata...)
+		b = appendMessage(b, 6, func(b []byte) []byte { return append(b, a.metadata...) })
 	}
 	return b
 }

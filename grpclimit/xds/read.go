@@ -15,7 +15,7 @@ import (
 	"github.com/stintdev/stint/grpclimit/descriptor"
 )
 
-// read makes domains of resources. Those without a name are called by their number.
+// read converts resources to domains. Those without a name get a number.
 func read(resources []*anypb.Any) ([]descriptor.Named, error) {
 	out := make([]descriptor.Named, 0, len(resources))
 	seen := make(map[string]int, len(resources))
@@ -29,7 +29,7 @@ func read(resources []*anypb.Any) ([]descriptor.Named, error) {
 			name = "resource " + strconv.Itoa(i+1)
 		}
 		if first, ok := seen[name]; ok {
-			return nil, fmt.Errorf("resource %d of %d: name %q: want one that is not that of resource %d", i+1, len(resources), name, first)
+			return nil, fmt.Errorf("resource %d of %d: the name %q is already used by resource %d", i+1, len(resources), name, first)
 		}
 		seen[name] = i + 1
 		descriptors, err := readDescriptors(c.GetDescriptors())
@@ -62,7 +62,7 @@ func readDescriptors(in []*config.RateLimitDescriptor) ([]descriptor.Descriptor,
 	return out, nil
 }
 
-// readNewer reads the fields that servers know and the generated code does not yet.
+// readNewer reads newer fields, which the generated code does not have yet.
 func readNewer(d *descriptor.Descriptor, b []byte) error {
 	const quotaMode, metadata = 7, 8
 	var s *structpb.Struct
@@ -103,7 +103,7 @@ func readLimit(p *config.RateLimitPolicy) *descriptor.RateLimit {
 		return nil
 	}
 	out := &descriptor.RateLimit{RequestsPerUnit: p.GetRequestsPerUnit(), Unlimited: p.GetUnlimited(), Name: p.GetName()}
-	// Not as the generated code has it, which lacks the longer units.
+	// Not by the generated code, which lacks the longer units.
 	if u := descriptor.Unit(p.GetUnit()); u != descriptor.Unknown {
 		out.Unit = strings.ToLower(u.String())
 	}

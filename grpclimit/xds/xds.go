@@ -1,19 +1,20 @@
-// Package xds keeps the configurations of domains as a management server has them: it
-// is the client of an aggregated discovery stream, state of the world, for resources
-// of the type ratelimit.config.ratelimit.v3.RateLimitConfig.
+// Package xds gets the configuration of rate limits from an xDS management server. It is a
+// client of an aggregated discovery stream (state of the world) for resources of the type
+// ratelimit.config.ratelimit.v3.RateLimitConfig.
 //
-// What the server sends is put to use as a whole or not at all. Of what is refused the
-// server is told why, and what was in use stays, as it does while there is no
-// connection. The next answer is read when the last one is in use, so a server that
-// sends faster is held up, and nothing piles up here.
+// A response is used as a whole or not at all. If it is rejected, the server gets the
+// reason, and the previous configuration stays in use, as it does while there is no
+// connection. The next response is read when the last one is in use, so a fast server is
+// slowed down and nothing queues up.
 //
-// # What it refuses to do
+// # What it does not do
 //
-// It does not check configurations: that is for whoever uses them. It keeps nothing
-// beyond the process. It asks for no other resources, and knows no delta stream.
+// It does not check configurations, which is up to Options.Use, and stores nothing on disk.
+// It requests no other resources, and does not support delta streams.
 package xds
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -46,53 +47,52 @@ const TypeURL = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConf
 
 // Options are a client's settings. Server and Use are required.
 type Options struct {
-	// Server is where the management server is: host:port, or another target that gRPC
-	// knows, such as unix:/run/xds.sock.
+	// Server is the address of the management server: host:port, or another gRPC target,
+	// such as unix:/run/xds.sock.
 	Server string
-	// NodeID is who asks. Default "default".
+	// NodeID is the ID of this node. Default "default".
 	NodeID string
-	// Metadata is what else the server is told about who asks.
+	// Metadata is the metadata of this node.
 	Metadata map[string]string
 	// Headers are sent with each stream.
 	Headers map[string]string
-	// TLS is how to connect. Nil: in plain text.
+	// TLS is the configuration for TLS. Nil: plain text.
 	TLS *tls.Config
-	// MaxMessage is how many bytes an answer may have. Default 16 MiB.
+	// MaxMessage is how many bytes a response may have. Default 16 MiB.
 	MaxMessage int
-	// Use is given every state of the world, and may refuse it with an error, whose text
-	// the server is told. It is called by Run, never twice at once, and is not to keep
-	// it waiting for long: meanwhile no answer is read.
+	// Use puts a configuration to use, or rejects it with an error, which is sent to the
+	// server. Run calls it, never concurrently, and reads no response until it returns.
 	Use func(context.Context, []descriptor.Named) error
-	// Log is told what happens. Default: no one is.
+	// Log logs connections and configurations. Default: none.
 	Log *slog.Logger
-	// MinPause bounds the first pause between attempts to connect; it doubles from there,
-	// up to MaxPause, an hour at most. Pauses are drawn between nothing and the bound.
-	// Defaults 1 s and 30 s.
+	// MinPause is the maximum of the first pause between attempts to connect. It doubles
+	// with each attempt, up to MaxPause, which is at most an hour. Pauses are random between
+	// 0 and this maximum. Defaults 1 s and 30 s.
 	MinPause, MaxPause time.Duration
-	// Ping is after how much silence the server is asked whether it is there. It is gone
-	// if it does not answer within 20 s. Default 5 minutes; many servers hang up on
-	// clients that ask more often, and gRPC does not ask more often than every 10 s.
+	// Ping is after how much silence the server is pinged. The connection is closed if there
+	// is no answer within 20 s. Default 5 minutes, at least 10 s; many servers disconnect
+	// clients that ping more often.
 	Ping time.Duration
 	// Now is the clock of State. Default time.Now.
 	Now func() time.Time
 }
 
-// State is how things stand.
+// State is the state of a client.
 type State struct {
 	Connected bool      `json:"connected"`      // there is a stream
-	Since     time.Time `json:"since,omitzero"` // when it began, or ended. Zero: neither yet
+	Since     time.Time `json:"since,omitzero"` // when the stream began or ended; zero if there was none
 
-	Version string    `json:"version,omitempty"` // in use, as the server calls it
-	Used    time.Time `json:"used,omitzero"`     // when it came into use. Zero: none did
+	Version string    `json:"version,omitempty"` // the server's name for the version in use
+	Used    time.Time `json:"used,omitzero"`     // since when it is in use; zero if there is none
 
-	// Problem is why there is no stream, or why what the server sent last is not in use.
-	// Empty: nothing is wrong.
+	// Problem is why there is no stream, or why the last response is not in use. It is empty
+	// if there is no problem.
 	Problem   string    `json:"problem,omitempty"`
-	ProblemAt time.Time `json:"problem_at,omitzero"` // since when
+	ProblemAt time.Time `json:"problem_at,omitzero"` // when it began
 }
 
-// Client is a client of one server. Its methods are safe for concurrent use, but Run
-// is to be called once at a time.
+// Client is a client of one server. Its methods are safe for concurrent use, except that
+// only one Run may be active.
 type Client struct {
 	o       Options
 	node    *core.Node
@@ -105,24 +105,10 @@ type Client struct {
 
 // New returns a client. It connects in Run.
 func New(o Options) (*Client, error) {
-	if o.NodeID == "" {
-		o.NodeID = "default"
-	}
-	if o.MaxMessage == 0 {
-		o.MaxMessage = 16 << 20
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.MinPause == 0 {
-		o.MinPause = time.Second
-	}
-	if o.MaxPause == 0 {
-		o.MaxPause = max(30*time.Second, o.MinPause)
-	}
-	if o.Ping == 0 {
-		o.Ping = 5 * time.Minute
-	}
+	o.NodeID, o.MaxMessage = cmp.Or(o.NodeID, "default"), cmp.Or(o.MaxMessage, 16<<20)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.MinPause, o.Ping = cmp.Or(o.MinPause, time.Second), cmp.Or(o.Ping, 5*time.Minute)
+	o.MaxPause = cmp.Or(o.MaxPause, max(30*time.Second, o.MinPause))
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -134,9 +120,9 @@ func New(o Options) (*Client, error) {
 	case o.MaxMessage < 0:
 		return nil, invalid("MaxMessage", strconv.Itoa(o.MaxMessage), "1 or more, or 0 for 16 MiB")
 	case o.Use == nil:
-		return nil, invalid("Use", "nil", "what is done with configurations")
+		return nil, invalid("Use", "nil", "a function that uses configurations")
 	case o.MinPause < 0:
-		return nil, invalid("MinPause", o.MinPause.String(), "some time")
+		return nil, invalid("MinPause", o.MinPause.String(), "a positive duration")
 	case o.MaxPause < o.MinPause || o.MaxPause > time.Hour:
 		return nil, invalid("MaxPause", o.MaxPause.String(), "MinPause, "+o.MinPause.String()+", to 1h")
 	case o.Ping < 10*time.Second:
@@ -166,7 +152,7 @@ func New(o Options) (*Client, error) {
 		grpc.WithTransportCredentials(secure),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(o.MaxMessage)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: o.Ping, Timeout: 20 * time.Second}),
-		grpc.WithDisableServiceConfig(), // no one else decides how often to try
+		grpc.WithDisableServiceConfig(), // only Run retries
 	}
 	conn, err := grpc.NewClient(o.Server, c.dial...)
 	if err != nil {
@@ -175,7 +161,7 @@ func New(o Options) (*Client, error) {
 	return c, conn.Close()
 }
 
-// checkHeader refuses what gRPC would refuse for each stream, or not send.
+// checkHeader rejects headers that gRPC would reject for each stream, or not send.
 func checkHeader(name, value string) error {
 	key := strings.ToLower(name)
 	switch key {
@@ -200,7 +186,7 @@ func invalid(field, value, want string) error {
 	return &stint.InvalidError{Field: field, Value: value, Want: want}
 }
 
-// State returns how things stand.
+// State returns the client's state.
 func (c *Client) State() State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -213,8 +199,8 @@ func (c *Client) change(f func(s *State, now time.Time)) {
 	f(&c.state, c.o.Now())
 }
 
-// Run connects, again and again, and puts to use what the server sends, until ctx
-// ends. It returns the error of ctx.
+// Run connects and uses what the server sends, and reconnects as needed, until ctx ends. It
+// returns the error of ctx.
 func (c *Client) Run(ctx context.Context) error {
 	for bound := c.o.MinPause; ; bound = min(2*bound, c.o.MaxPause) {
 		answered, err := c.stream(ctx)
@@ -235,8 +221,8 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// stream is a connection, and one stream on it, until that ends. Each has a connection
-// of its own: names are looked up again, and only Run decides when to try.
+// stream serves one stream until it ends. It has its own connection, so that names are
+// looked up again and only Run decides when to retry.
 func (c *Client) stream(ctx context.Context) (answered bool, err error) {
 	conn, err := grpc.NewClient(c.o.Server, c.dial...)
 	if err != nil {
@@ -256,7 +242,7 @@ func (c *Client) stream(ctx context.Context) (answered bool, err error) {
 	ask := c.request("", nil)
 	for {
 		if ask != nil {
-			// What has ended a stream is not for Send to tell, but for Recv.
+			// Recv returns the reason why a stream has ended, not Send.
 			if err := stream.Send(ask); err != nil && !errors.Is(err, io.EOF) {
 				return answered, err
 			}
@@ -272,27 +258,27 @@ func (c *Client) stream(ctx context.Context) (answered bool, err error) {
 	}
 }
 
-// request asks for what is newer than the version in use. After an answer it says that
-// the answer is in use, or why not.
-func (c *Client) request(nonce string, refused error) *discovery.DiscoveryRequest {
+// request returns a request for newer versions than the one in use. It accepts the response
+// with the nonce, or rejects it if there is an error.
+func (c *Client) request(nonce string, rejected error) *discovery.DiscoveryRequest {
 	r := &discovery.DiscoveryRequest{
 		VersionInfo: c.State().Version, Node: c.node, TypeUrl: TypeURL, ResponseNonce: nonce,
 	}
-	if refused != nil {
-		r.ErrorDetail = &status.Status{Code: int32(codes.InvalidArgument), Message: refused.Error()}
+	if rejected != nil {
+		r.ErrorDetail = &status.Status{Code: int32(codes.InvalidArgument), Message: rejected.Error()}
 	}
 	return r
 }
 
-// brief cuts an error to what a message can carry: UTF-8, and not a word on each of
-// thousands of descriptors.
+// brief shortens an error, which may list thousands of problems, and makes it valid UTF-8.
 func brief(err error) error {
-	const most = 8 << 10
+	const maxBytes = 8 << 10
 	text := err.Error()
-	return errors.New(strings.ToValidUTF8(text[:min(len(text), most)], ""))
+	return errors.New(strings.ToValidUTF8(text[:min(len(text), maxBytes)], ""))
 }
 
-// answer puts an answer to use, and returns what to say to it, if anything.
+// answer uses a response, and returns the request that accepts or rejects it, or nil if the
+// response is ignored.
 func (c *Client) answer(ctx context.Context, r *discovery.DiscoveryResponse) *discovery.DiscoveryRequest {
 	if r.GetTypeUrl() != TypeURL {
 		c.o.Log.LogAttrs(ctx, slog.LevelWarn, "xds answer ignored", slog.String("type", r.GetTypeUrl()), slog.String("want", TypeURL))
@@ -309,15 +295,15 @@ func (c *Client) answer(ctx context.Context, r *discovery.DiscoveryResponse) *di
 			s.Version, s.Used, s.Problem, s.ProblemAt = r.GetVersionInfo(), now, "", time.Time{}
 		})
 		c.o.Log.LogAttrs(ctx, slog.LevelInfo, "xds version used", version, slog.Int("resources", len(domains)))
-	case ctx.Err() == nil: // otherwise that is why
+	case ctx.Err() == nil: // otherwise Use failed because ctx has ended
 		err = brief(err)
-		c.problem("version " + strconv.Quote(r.GetVersionInfo()) + " is refused: " + err.Error())
-		c.o.Log.LogAttrs(ctx, slog.LevelError, "xds version refused", version, slog.Any("error", err))
+		c.problem("version " + strconv.Quote(r.GetVersionInfo()) + " was rejected: " + err.Error())
+		c.o.Log.LogAttrs(ctx, slog.LevelError, "xds version rejected", version, slog.Any("error", err))
 	}
 	return c.request(r.GetNonce(), err)
 }
 
-// lost notes that there is no stream.
+// lost records that there is no stream.
 func (c *Client) lost(ctx context.Context, err error) {
 	c.change(func(s *State, now time.Time) {
 		if s.Connected || s.Since.IsZero() {
@@ -334,7 +320,7 @@ func (c *Client) lost(ctx context.Context, err error) {
 	c.o.Log.LogAttrs(ctx, slog.LevelWarn, "xds connection lost", slog.String("server", c.o.Server), slog.Any("error", err))
 }
 
-// problem notes what is wrong, and since when.
+// problem records a problem, and when it began.
 func (c *Client) problem(text string) {
 	c.change(func(s *State, now time.Time) {
 		if s.Problem != text {

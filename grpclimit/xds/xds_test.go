@@ -246,7 +246,7 @@ func TestConversation(t *testing.T) {
 		{answer("3", one("a", "bad")), "2", "no such domain", ""},
 		{answer("4", one("a", "web"), garbled), "2", "resource 2 of 2", ""},
 		{answer("5", one("a", "web"), pack(t, &structpb.Struct{})), "2", "resource 2 of 2", ""},
-		{answer("6", one("a", "web"), one("b", "api"), one("a", "etc")), "2", `resource 3 of 3: name "a": want one that is not that of resource 1`, ""},
+		{answer("6", one("a", "web"), one("b", "api"), one("a", "etc")), "2", `resource 3 of 3: the name "a" is already used by resource 1`, ""},
 		{answer("7", one("", "web"), one("", "api")), "7", "", "resource 1 web, resource 2 api"},
 		{answer("8"), "8", "", ""},
 		{answer("", one("a", "web")), "", "", "a web"},
@@ -290,7 +290,7 @@ func TestConversation(t *testing.T) {
 	if c.State().Connected {
 		t.Error("connected after the end")
 	}
-	for _, line := range []string{"xds connected", "xds answer ignored", "xds version used", "xds version refused", "xds connection lost"} {
+	for _, line := range []string{"xds connected", "xds answer ignored", "xds version used", "xds version rejected", "xds connection lost"} {
 		if !strings.Contains(log.String(), line) {
 			t.Errorf("nothing logged of %q", line)
 		}

@@ -234,7 +234,7 @@ func TestProblems(t *testing.T) {
 		"entries":    {text: "[[bans]]\nip = \"192.0.2.0/24\"\nuntil = 2026-12-31T23:59:59Z\n[[bans]]\nuser = \"a\"\n[[exemptions]]\ntenant = \"a\"\n[[exemptions]]\nkey = \"abcdefgh\"\nreason = \"ours\"\n"},
 		"entry none": {text: "[[bans]]\nreason = \"x\"", want: `stint.toml:1:1: bans[0]: has 0 of ip, user, tenant and key, want one of them`},
 		"entry two":  {text: "[[exemptions]]\nuser = \"x\"\nkey = \"y\"", want: `exemptions[0]: has 2 of ip, user, tenant and key, want one of them`},
-		"host bits":  {text: "[[bans]]\nuser = \"x\"\n[[bans]]\nip = \"10.1.2.3/8\"", want: `stint.toml:4:6: bans[1].ip: "10.1.2.3/8": want 10.0.0.0/8, without host bits`},
+		"host bits":  {text: "[[bans]]\nuser = \"x\"\n[[bans]]\nip = \"10.1.2.3/8\"", want: `stint.toml:4:6: bans[1].ip: "10.1.2.3/8": want 10.0.0.0/8, or 10.1.2.3 for the one address`},
 		"ban twice":  {text: "[[bans]]\nip = \"192.0.2.1\"\n[[bans]]\nip = \"192.0.2.1/32\"", want: `bans[1].ip: "192.0.2.1/32": want it only once`},
 
 		"variable":          {environ: []string{"STINT_SERVER_REPLICAS=-1"}, want: "STINT_SERVER_REPLICAS: -1: want 0 or more"},

@@ -204,6 +204,7 @@ type comparison struct {
 	theirs *peer
 	ours   []*peer
 	counts map[string]*count
+	recent []timed // of the last second
 
 	compared, torn int
 	applied        map[string]int
@@ -253,14 +254,31 @@ func (c *comparison) count(x *exchange, i int, unit rlsv3.RateLimitResponse_Rate
 	return c.counts[key]
 }
 
-// compare sends a request to all services, and compares their responses.
+// timed is when a request was sent, and how long all took to answer it.
+type timed struct {
+	at   time.Time
+	took time.Duration
+}
+
+// behind returns how far an answer may lag behind the clock. A node with Redis answers
+// denials from memory for up to a second, and counts their RetryAfter down from when
+// Redis' answer arrived, not from when Redis decided: so clients never come back too early.
+// The lag is at most the duration of the call that was denied. Just after a second
+// begins, that makes a reset one second longer than the reference's.
+func (c *comparison) behind(now time.Time) (longest time.Duration) {
+	c.recent = slices.DeleteFunc(c.recent, func(r timed) bool { return now.Sub(r.at) > time.Second })
+	for _, r := range c.recent {
+		longest = max(longest, r.took)
+	}
+	return longest
+}
+
+// compare sends a request to all, and compares what they answer.
 func (c *comparison) compare(t *testing.T, q *rlsv3.RateLimitRequest) {
 	t.Helper()
 	x := c.begin(q)
-	// A node that has cached a denial estimates the clock of Redis, and may be a moment
-	// behind.
-	const behind = 20 * time.Millisecond
 	begun := time.Now()
+	behind := c.behind(begun)
 	during := span{from: begun.Unix()}
 	all := make([]*rlsv3.RateLimitResponse, 1+len(c.ours))
 	errs := make([]error, len(all))
@@ -269,7 +287,9 @@ func (c *comparison) compare(t *testing.T, q *rlsv3.RateLimitRequest) {
 		calls.Go(func() { all[i], errs[i] = p.try(t, q) })
 	}
 	calls.Wait()
-	during.to = time.Now().Unix()
+	ended := time.Now()
+	c.recent = append(c.recent, timed{begun, ended.Sub(begun)})
+	during.to = ended.Unix()
 	shown := span{begun.Add(-behind).Unix(), during.to}
 	if err := errors.Join(errs...); err != nil {
 		t.Fatalf("%v\n%v", err, q)

@@ -12,7 +12,6 @@ package single
 
 import (
 	"errors"
-	"net/netip"
 	"strconv"
 	"strings"
 	"unicode"
@@ -21,6 +20,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/kit/network"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -67,14 +67,11 @@ func (b By) Engine(store stint.Store, limit string) (*engine.Engine, error) {
 func (b By) identity() (*identity.Resolver, error) {
 	o := identity.Options{UserHeader: b.Header}
 	for _, text := range b.Proxies {
-		network, err := netip.ParsePrefix(text)
-		if address, bad := netip.ParseAddr(text); bad == nil {
-			network, err = netip.PrefixFrom(address, address.BitLen()), nil
+		p, want := network.Parse(text)
+		if want != "" {
+			return nil, invalid("Behind", text, want)
 		}
-		if err != nil {
-			return nil, invalid("Behind", text, "a network such as 10.0.0.0/8, or an address")
-		}
-		o.TrustedProxies = append(o.TrustedProxies, network)
+		o.TrustedProxies = append(o.TrustedProxies, p)
 	}
 	switch {
 	case b.HeaderOption != "" && b.Header == "":

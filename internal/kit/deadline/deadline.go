@@ -1,9 +1,8 @@
-// Package deadline hands out contexts that end after a fixed time, one for many
-// calls that begin at about the same moment. A context of its own for each call
-// would cost as much as the rest of a fast one.
+// Package deadline provides contexts that end after a fixed time, and shares each among
+// calls that begin at about the same time. A context for each call would cost as much as
+// the rest of a fast call.
 //
-// It refuses to be exact: a call gets the time it was promised, and up to an
-// eighth more.
+// It is not exact: a call gets up to an eighth more time.
 package deadline
 
 import (
@@ -12,26 +11,26 @@ import (
 	"time"
 )
 
-// Shared makes contexts that last for a fixed time.
+// Shared provides contexts that last for a fixed time.
 type Shared struct {
 	parent context.Context
 	length time.Duration
 	last   atomic.Pointer[stretch]
 }
 
-// stretch is a time in which all calls get one context.
+// stretch is a period in which all calls get the same context.
 type stretch struct {
 	ctx    context.Context
-	cancel context.CancelFunc // called by the clock
+	cancel context.CancelFunc // never called: the context ends by its timeout
 	begin  time.Time
 }
 
-// New returns a Shared whose contexts last for so long, or until parent is done.
+// New returns a Shared whose contexts last for this time, or until parent is done.
 func New(parent context.Context, length time.Duration) *Shared {
 	return &Shared{parent: parent, length: length}
 }
 
-// Length is how long a call is given, at least.
+// Length returns how long a context lasts at least.
 func (s *Shared) Length() time.Duration { return s.length }
 
 // Context returns a context for a call that begins now.
@@ -45,8 +44,8 @@ func (s *Shared) Context() context.Context {
 	return p.ctx
 }
 
-// Within returns a context for a call on behalf of a caller: the caller's own,
-// if that ends soon enough. The function it returns ends it.
+// Within returns a context for a call on behalf of a caller: the caller's own if it ends soon
+// enough. Call the returned function after the call.
 func (s *Shared) Within(ctx context.Context) (context.Context, context.CancelFunc) {
 	if ctx.Done() == nil {
 		return s.Context(), func() {}

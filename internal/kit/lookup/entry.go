@@ -8,23 +8,24 @@ import (
 	"time"
 )
 
-// entry is an answer that is kept. Times are those of Cache.now. What is atomic is
-// changed under Cache.mu, but for leases on retry, and read without.
+// entry is a cached answer. Times are those of Cache.now. Atomic fields are read without
+// Cache.mu, and changed with it, except that refresh changes retry without it.
 type entry[V any] struct {
 	value    *V
 	revision int64
-	fresh    int64 // until when it is
-	until    int64 // when the value changes by itself
-	want     atomic.Int64
-	retry    atomic.Int64 // not to be loaded in the background before
-	quiet    atomic.Int64 // not to be waited for before
-	failures int          // in a row; under Cache.mu
+	fresh    int64        // until when it is fresh
+	until    int64        // when the value changes by itself
+	want     atomic.Int64 // the lowest revision that is good enough
+	retry    atomic.Int64 // no background load begins before
+	quiet    atomic.Int64 // no one waits for a load before
+	failures int          // in a row; protected by Cache.mu
 }
 
-// never is an Answer.Until of zero.
+// never stands for an Answer.Until of zero.
 const never = math.MaxInt64
 
-// offset returns a time of the wall clock as one of Cache.now, which is now.
+// offset converts a time of the wall clock to one of Cache.now; wall and now are the same
+// instant.
 func offset(t, wall time.Time, now int64) int64 {
 	if t.IsZero() {
 		return never
@@ -36,7 +37,7 @@ func offset(t, wall time.Time, now int64) int64 {
 	return now + int64(max(d, 0))
 }
 
-// entry returns what is kept of an answer whose load began then.
+// entry returns the entry of an answer whose load began at begin, or wall.
 func (c *Cache[V]) entry(a Answer[V], begin int64, wall time.Time) *entry[V] {
 	ttl := c.o.TTL
 	if a.Value == nil {
@@ -44,33 +45,33 @@ func (c *Cache[V]) entry(a Answer[V], begin int64, wall time.Time) *entry[V] {
 	}
 	e := &entry[V]{value: a.Value, revision: a.Revision, fresh: begin + around(ttl), until: offset(a.Until, wall, begin)}
 	if e.until <= c.now() && (c.o.Rebuild == nil || a.Value == nil) {
-		e.until = never // the source knows better
+		e.until = never // the source has seen the change
 	}
 	return e
 }
 
-// fresh reports whether an answer is within its TTL. One that would be fresh for
-// longer than that is from before the clock was set back.
+// fresh reports whether an answer is within its TTL. If it seems to be fresh for longer than
+// any TTL, the clock was set back.
 func (c *Cache[V]) fresh(e *entry[V], now int64) bool {
 	return now < e.fresh && e.fresh-now <= c.longest.fresh
 }
 
-// pausing reports whether a pause lasts, likewise.
+// pausing reports whether a pause lasts, with the same check of the clock.
 func (c *Cache[V]) pausing(until, now int64) bool {
 	return now < until && until-now <= c.longest.pause
 }
 
-// invalidated reports whether the source has changed what it answered.
+// invalidated reports whether the source has changed since the answer.
 func (c *Cache[V]) invalidated(e *entry[V]) bool {
 	return e.revision < e.want.Load() || e.revision < c.all.Load()
 }
 
-// waits reports whether an answer is not to be given if another can be had.
+// waits reports whether a Get should wait for a new answer, if the source works.
 func (c *Cache[V]) waits(e *entry[V], now int64) bool {
 	return c.invalidated(e) || now >= e.until || e.value == nil && !c.fresh(e, now)
 }
 
-// rebuilt returns an entry, or what has become of it by itself.
+// rebuilt returns the entry, rebuilt if its value has changed by itself.
 func (c *Cache[V]) rebuilt(id string, e *entry[V], now int64) (next *entry[V], err error) {
 	if now < e.until || e.value == nil || c.o.Rebuild == nil {
 		return e, nil
@@ -95,7 +96,7 @@ func (c *Cache[V]) rebuilt(id string, e *entry[V], now int64) (next *entry[V], e
 	return next, nil
 }
 
-// peek returns an entry, if there is one, without a trace in the map.
+// peek returns the entry of an id, or nil, without marking it as used.
 func (c *Cache[V]) peek(id string) *entry[V] {
 	if e, ok := c.entries.GetEntryQuietly(id); ok {
 		return e.Value
@@ -103,14 +104,14 @@ func (c *Cache[V]) peek(id string) *entry[V] {
 	return nil
 }
 
-// between returns a random duration.
-func between(least, most time.Duration) int64 {
-	return int64(least) + rand.Int64N(int64(most-least)+1)
+// between returns a random duration in this range.
+func between(low, high time.Duration) int64 {
+	return int64(low) + rand.Int64N(int64(high-low)+1)
 }
 
-// around returns a duration, up to a tenth longer or shorter.
+// around returns a random duration that is up to a tenth longer or shorter.
 func around(d time.Duration) int64 { return between(d-d/10, d+d/10) }
 
-// most is how far ahead a time can be that around has made, seen by one who has read
-// the clock a little earlier.
-func most(d time.Duration) int64 { return int64(d + d/10 + time.Second) }
+// longestAround bounds the result of around, as seen by a goroutine that read the clock a
+// little earlier.
+func longestAround(d time.Duration) int64 { return int64(d + d/10 + time.Second) }

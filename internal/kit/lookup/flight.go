@@ -10,33 +10,33 @@ import (
 )
 
 const (
-	// tries is how many loads an answer is worth if each is older than what it has
-	// been invalidated by.
-	tries = 3
+	// maxTries is how many times an id is loaded if each answer is older than the revision
+	// that invalidated it.
+	maxTries = 3
 
-	// probePause is how long a source that has failed is left alone, and how long
-	// until a background load is tried again that found no room.
+	// probePause is the pause after the source has failed, and after a background load that
+	// could not begin.
 	probePause = 250 * time.Millisecond
 
-	// A load that failed is made again in the background after leastBackoff, then
-	// twice that and so on.
-	leastBackoff = time.Second
-	mostBackoff  = 30 * time.Second
+	// A failed load is repeated in the background after minBackoff, then twice that, and so
+	// on, up to maxBackoff.
+	minBackoff = time.Second
+	maxBackoff = 30 * time.Second
 
-	// For so long those who ask for an answer that is invalidated do not wait, after
-	// one has in vain.
-	leastQuiet = 250 * time.Millisecond
-	mostQuiet  = time.Second
+	// After a caller has waited in vain for the successor of an invalidated answer, others do
+	// not wait for a time between these.
+	minQuiet = 250 * time.Millisecond
+	maxQuiet = time.Second
 )
 
-// outage is what is known of a source that has failed.
+// outage describes a source that fails.
 type outage struct {
 	err   error
-	until atomic.Int64 // no load before
+	until atomic.Int64 // no load begins before
 }
 
-// admit reports whether a load may begin: always, if the source is well. If it is not,
-// one after a pause, whose time it then has for itself: that load is the probe.
+// admit reports whether a load may begin. If the source fails, only one load may begin
+// after each pause: the probe.
 func (c *Cache[V]) admit(now int64) (probe bool, err error) {
 	d := c.down.Load()
 	if d == nil {
@@ -49,24 +49,24 @@ func (c *Cache[V]) admit(now int64) (probe bool, err error) {
 	return true, nil
 }
 
-// flight is the load of an id. Its fields are under Cache.mu, but for the last two,
-// which are there once it is done.
+// flight is the load of an id. Cache.mu protects its fields, except for the last two, which
+// are set before done is closed.
 type flight[V any] struct {
-	want    int64 // the least revision that will do
-	tried   int   // loads that have begun
+	want    int64 // the lowest revision that is good enough
+	tried   int   // how many loads have begun
 	waiters int
 	queued  bool // it has no slot yet
 	probe   bool
-	cancel  context.CancelFunc // it has been given up, or Close was called
+	cancel  context.CancelFunc
 	done    chan struct{}
 
 	e   *entry[V]
 	err error
 }
 
-// await joins the load of an id, or begins it, and waits until it is done. One who has
-// joined when the last try was under way, and was invalidated, has yet to see one that
-// began after he asked.
+// await joins the load of an id, or begins it, and waits for it. A caller that has joined
+// during the last try, whose answer is invalidated, waits for another load, which begins
+// after its own call.
 func (c *Cache[V]) await(ctx context.Context, id string, probe bool) (*entry[V], error) {
 	for {
 		e, late, err := c.join(ctx, id, probe)
@@ -91,7 +91,7 @@ func (c *Cache[V]) join(ctx context.Context, id string, probe bool) (e *entry[V]
 	}
 	f.probe = f.probe || probe
 	f.waiters++
-	late = f.tried == tries
+	late = f.tried == maxTries
 	c.mu.Unlock()
 
 	select {
@@ -108,10 +108,10 @@ func (c *Cache[V]) join(ctx context.Context, id string, probe bool) (e *entry[V]
 	return nil, false, fmt.Errorf("lookup: %w", ctx.Err())
 }
 
-// refresh begins to load an answer again that is past its TTL, if it is time to.
+// refresh begins a background load of an answer past its TTL, unless one was tried recently.
 func (c *Cache[V]) refresh(ctx context.Context, id string, e *entry[V], now int64) {
 	retry := e.retry.Load()
-	// The first takes the time of a load, so that the others need not look for it.
+	// The first caller reserves the time of a load, so that others do not try.
 	if c.pausing(retry, now) || !e.retry.CompareAndSwap(retry, now+int64(c.o.Timeout)) {
 		return
 	}
@@ -120,8 +120,8 @@ func (c *Cache[V]) refresh(ctx context.Context, id string, e *entry[V], now int6
 	}
 }
 
-// background begins a load for which no one waits, and reports whether it could. It
-// leaves half of the slots to those who do.
+// background begins a load that no one waits for, and reports whether it could. Half of the
+// slots are reserved for loads that someone waits for.
 func (c *Cache[V]) background(ctx context.Context, id string, probe bool) bool {
 	if len(c.slots) >= (cap(c.slots)+1)/2 {
 		return false
@@ -141,10 +141,9 @@ func (c *Cache[V]) background(ctx context.Context, id string, probe bool) bool {
 	return true
 }
 
-// launch begins a load. The caller holds c.mu, and a slot unless the flight is queued
-// for one.
+// launch begins a load. The caller holds c.mu and, unless the flight is queued, a slot.
 func (c *Cache[V]) launch(ctx context.Context, id string, queued bool) *flight[V] {
-	id = strings.Clone(id) // which may be a piece of a request
+	id = strings.Clone(id) // it may be part of a large request
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	f := &flight[V]{queued: queued, cancel: cancel, done: make(chan struct{})}
 	if e := c.peek(id); e != nil {
@@ -158,7 +157,7 @@ func (c *Cache[V]) launch(ctx context.Context, id string, queued bool) *flight[V
 	return f
 }
 
-// fly loads until the flight has landed.
+// fly loads the id until an answer is kept, or the flight fails.
 func (c *Cache[V]) fly(ctx context.Context, id string, f *flight[V], queued bool) {
 	if queued {
 		select {
@@ -191,8 +190,8 @@ func (c *Cache[V]) fly(ctx context.Context, id string, f *flight[V], queued bool
 		}
 		e := c.entry(a, begin, wall)
 		if a.Revision < want {
-			// The source lags behind what it has announced. That may take a while.
-			e.quiet.Store(c.now() + between(leastQuiet, mostQuiet))
+			// The source lags behind, perhaps for a while.
+			e.quiet.Store(c.now() + between(minQuiet, maxQuiet))
 		}
 		if c.keep(id, f, e) {
 			return
@@ -214,14 +213,14 @@ func (c *Cache[V]) load(ctx context.Context, id string) (a Answer[V], err error)
 	return c.o.Load(ctx, id)
 }
 
-// keep keeps an answer, and reports whether it did: one that was invalidated meanwhile
-// is kept only if it is the last that is tried for, and as that.
+// keep stores an answer, and reports whether it did. An answer that was invalidated
+// meanwhile is stored only after the last try, and stays invalidated.
 func (c *Cache[V]) keep(id string, f *flight[V], e *entry[V]) bool {
 	c.down.Store(nil)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e.want.Store(f.want)
-	if c.invalidated(e) && f.tried < tries {
+	if c.invalidated(e) && f.tried < maxTries {
 		return false
 	}
 	c.entries.Set(id, e)
@@ -229,9 +228,9 @@ func (c *Cache[V]) keep(id string, f *flight[V], e *entry[V]) bool {
 	return true
 }
 
-// failed is told that the source has not answered.
+// failed ends a flight whose load has failed.
 func (c *Cache[V]) failed(ctx context.Context, id string, f *flight[V], err error) {
-	if ctx.Err() != nil { // it was not let
+	if ctx.Err() != nil { // canceled, not failed
 		c.land(id, f, errClosed)
 		return
 	}
@@ -244,11 +243,11 @@ func (c *Cache[V]) failed(ctx context.Context, id string, f *flight[V], err erro
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := c.peek(id); e != nil {
-		backoff := min(leastBackoff<<min(e.failures, 5), mostBackoff)
+		backoff := min(minBackoff<<min(e.failures, 5), maxBackoff)
 		e.failures++
 		e.retry.Store(now + between(backoff, backoff+backoff/10))
 		if c.waits(e, now) {
-			e.quiet.Store(now + between(leastQuiet, mostQuiet))
+			e.quiet.Store(now + between(minQuiet, maxQuiet))
 		}
 	}
 	c.end(id, f, nil, err)

@@ -5,14 +5,13 @@ import (
 	"strings"
 )
 
-// Closest returns the word among the given ones that was probably meant: the one
-// that the fewest changes of a letter lead to, if they are few. Case does not
-// matter, nor whether words are joined by - or _. Of very many words it looks at the
-// first thousand.
+// Closest returns the word that was probably meant: the one with the smallest edit distance,
+// if that is small. It ignores case, and the difference between - and _. It compares at most
+// a thousand words.
 func Closest(word string, among []string) (string, bool) {
 	const (
-		longest = 64 // no one misspells a name that long
-		most    = 1000
+		longest  = 64 // no one misspells a name that long
+		maxWords = 1000
 	)
 	if word == "" || len(word) > longest {
 		return "", false
@@ -20,7 +19,7 @@ func Closest(word string, among []string) (string, bool) {
 	word = fold(word)
 	best, found := "", false
 	least := max(len(word)/3, 1) + 1
-	for _, w := range among[:min(len(among), most)] {
+	for _, w := range among[:min(len(among), maxWords)] {
 		if len(w) > longest {
 			continue
 		}
@@ -31,13 +30,13 @@ func Closest(word string, among []string) (string, bool) {
 	return best, found
 }
 
-// DidYouMean returns the hint that asks for the word.
+// DidYouMean returns the hint that suggests the word.
 func DidYouMean(word string) string { return "did you mean " + strconv.Quote(word) + "?" }
 
 func fold(word string) string { return strings.ReplaceAll(strings.ToLower(word), "-", "_") }
 
-// distance returns how many letters must be added, left out, changed or swapped
-// with the next to make one word the other.
+// distance returns the edit distance: how many letters must be added, removed, changed or
+// swapped with the next to turn one word into the other.
 func distance(a, b string) int {
 	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {

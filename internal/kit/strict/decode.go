@@ -9,9 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// Unmarshaler is a value that may be written in more than one shape. It is told
-// what was found, and has decode read it into whatever suits that. An error is what
-// is wrong with the value as a whole.
+// Unmarshaler is a value that may be written in more than one way. UnmarshalStrict gets the
+// kind that was found, and calls decode with a suitable value. Its error is a problem with
+// the value as a whole.
 type Unmarshaler interface {
 	UnmarshalStrict(found Kind, decode func(into any)) error
 }
@@ -19,20 +19,13 @@ type Unmarshaler interface {
 type decoder struct {
 	doc    *Doc
 	fields map[reflect.Type]*fields
-	open   []scope // the structs around what is being decoded, outermost first
+	open   []scope // the structs around the current value, outermost first
 }
 
 type scope struct {
 	where  *place
 	fields *fields
 }
-
-func newDecoder(d *Doc) *decoder {
-	return &decoder{doc: d, fields: map[reflect.Type]*fields{}}
-}
-
-// decode reads the document into what into points to.
-func (d *decoder) decode(n *node, into any) { d.value(n, reflect.ValueOf(into).Elem(), nil) }
 
 func (d *decoder) value(n *node, v reflect.Value, where *place) {
 	if d.doc.full() || d.doc.loose && n.kind == Null {
@@ -114,10 +107,10 @@ func (d *decoder) value(n *node, v reflect.Value, where *place) {
 	}
 }
 
-// text says whether the value is one that YAML has for a string, though it is none.
+// text reports whether the value is a number, boolean or time that may stand for a string.
 func (d *decoder) text(n *node) bool { return d.doc.loose && n.kind >= Integer && n.kind <= Time }
 
-// digits returns a number without what is only there to be read more easily.
+// digits returns a number without underscores and plus sign.
 func digits(text string) string {
 	return strings.TrimPrefix(strings.ReplaceAll(text, "_", ""), "+")
 }
@@ -134,8 +127,7 @@ func (d *decoder) number(n *node, where *place) float64 {
 	return f
 }
 
-// any returns the whole of a value: a map[string]any, []any, string, bool or float64,
-// or nil for a null.
+// any returns a value as map[string]any, []any, string, bool, float64, or nil for a null.
 func (d *decoder) any(n *node, where *place) any {
 	switch n.kind {
 	case Table:
@@ -185,16 +177,16 @@ func (d *decoder) mapping(n *node, v reflect.Value, where *place) {
 	}
 }
 
-// unknown reports a name of the table that the innermost struct does not have. It may be
-// misspelled, or be one of a struct inside it or around it: in TOML, what follows
-// a header belongs to its table, though it may have been meant for the one before.
+// unknown reports a name that the innermost struct does not have. It may be misspelled, or
+// belong to a struct inside or around it: in TOML, lines after a header belong to its table,
+// even if they were meant for the one before.
 func (d *decoder) unknown(table *node, m member, where *place) {
 	known := d.open[len(d.open)-1].fields
 	hint := ""
 	if name, ok := Closest(m.name, known.names); ok {
 		hint = DidYouMean(name)
 		if table.member(name) == nil {
-			d.doc.broken[Member(where.String(), name)] = true // it is there, under another name
+			d.doc.broken[Member(where.String(), name)] = true // it is misspelled, not missing
 		}
 	} else if path, ok := d.elsewhere(m.name, known); ok {
 		hint = DidYouMean(path)
@@ -256,19 +248,19 @@ func (d *decoder) report(n *node, where *place, message, hint string) {
 	d.doc.report(n.at, where, message, hint)
 }
 
-// brief returns the text, cut to what can be shown: 64 bytes, of whole characters.
+// brief shortens the text to 64 bytes, of whole characters.
 func brief(text string) string {
-	most := 64
-	if len(text) <= most {
+	end := 64
+	if len(text) <= end {
 		return text
 	}
-	for most > 0 && !utf8.RuneStart(text[most]) {
-		most--
+	for end > 0 && !utf8.RuneStart(text[end]) {
+		end--
 	}
-	return text[:most] + "..."
+	return text[:end] + "..."
 }
 
-// fields are the names that a struct has in documents.
+// fields are the fields of a struct by their names in documents.
 type fields struct {
 	names  []string
 	byName map[string]reflect.StructField

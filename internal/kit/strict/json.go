@@ -4,11 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"strconv"
 	"strings"
 )
 
-// JSON decodes a JSON document into what into points to, and returns all that is
-// wrong with it. After a problem with the syntax the rest is not read.
+// JSON decodes a JSON document into the value that into points to, and returns its problems.
+// After a syntax error the rest is not read.
 func JSON(file string, data []byte, into any) (*Doc, Problems) {
 	return read(file, data, into, parseJSON)
 }
@@ -19,7 +20,7 @@ type jsonParser struct {
 }
 
 func parseJSON(d *Doc) *node {
-	// The tokens of a document are more than its grammar: that is checked first.
+	// Reading tokens does not check the whole grammar, so this comes first.
 	var whole json.RawMessage
 	if err := json.Unmarshal(d.data, &whole); err != nil {
 		at := len(d.data)
@@ -37,8 +38,8 @@ func parseJSON(d *Doc) *node {
 	return &node{}
 }
 
-// next returns the next token and where it begins, or false at the end and where
-// the document is wrong, which has been reported.
+// next returns the next token and its offset, or false at the end or at a syntax error, which
+// has been reported.
 func (p *jsonParser) next() (token json.Token, at int, ok bool) {
 	at = int(p.dec.InputOffset())
 	token, err := p.dec.Token()
@@ -51,8 +52,7 @@ func (p *jsonParser) next() (token json.Token, at int, ok bool) {
 	return token, at, true
 }
 
-// value returns the tree of the next value, as far as it can be read, or nil if
-// there is none.
+// value returns the tree of the next value, as far as it can be read, or nil at the end.
 func (p *jsonParser) value(where *place, depth int) *node {
 	token, at, ok := p.next()
 	if !ok {
@@ -89,10 +89,7 @@ func (p *jsonParser) value(where *place, depth int) *node {
 			n.kind = Float
 		}
 	case bool:
-		n.kind = Bool
-		if n.text = "false"; v {
-			n.text = "true"
-		}
+		n.kind, n.text = Bool, strconv.FormatBool(v)
 	default:
 		n.kind = Null
 	}
@@ -119,7 +116,7 @@ func (p *jsonParser) members(n *node, where *place, depth int) {
 	}
 }
 
-// skip reads to the end of what has just begun.
+// skip reads to the end of the array or object that has just begun.
 func (p *jsonParser) skip() {
 	for open := 1; open > 0; {
 		token, _, ok := p.next()

@@ -2,27 +2,27 @@ package strict
 
 import "fmt"
 
-// Report is what checks find wrong with a value that was decoded. The places of its
-// problems are found by [Doc.Locate].
+// Report collects the problems that checks find in a decoded value. [Doc.Locate] finds their
+// places.
 type Report struct{ Problems Problems }
 
-// Add notes a problem.
+// Add adds a problem.
 func (r *Report) Add(path, message, hint string) {
 	if len(r.Problems) < MaxProblems {
 		r.Problems = append(r.Problems, Problem{Path: path, Message: message, Hint: hint})
 	}
 }
 
-// Refuse notes a value that is wrong, and what is wanted.
+// Refuse adds a problem with a value, and says what is wanted.
 func (r *Report) Refuse(path, value, want, hint string) {
 	r.Add(path, Quote(value)+": want "+want, hint)
 }
 
-// Closest returns the hint that one of the words was meant, if one was. In a document
-// that has very much wrong it does not look.
+// Closest returns a hint at the word that was probably meant, if any. After many problems it
+// returns none, to save time.
 func (r *Report) Closest(word string, among []string) string {
-	const enough = 100
-	if len(r.Problems) < enough {
+	const maxHints = 100
+	if len(r.Problems) < maxHints {
 		if w, ok := Closest(word, among); ok {
 			return DidYouMean(w)
 		}
@@ -30,8 +30,5 @@ func (r *Report) Closest(word string, among []string) string {
 	return ""
 }
 
-// Quote returns a value in quotes, cut to what can be shown.
-func Quote(value string) string {
-	const most = 64
-	return fmt.Sprintf("%.*q", most, value)
-}
+// Quote returns a value in quotes, shortened to 64 characters.
+func Quote(value string) string { return fmt.Sprintf("%.64q", value) }

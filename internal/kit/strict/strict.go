@@ -1,25 +1,24 @@
-// Package strict decodes TOML, JSON and YAML documents into Go values, and says
-// everything that is wrong with a document at once: each problem with its line and
-// column, what was found, and what would be right.
+// Package strict decodes TOML, JSON and YAML documents into Go values, and reports all
+// problems of a document at once: each with its line and column, what was found, and what
+// would be right.
 //
-// A document is read into a tree whose nodes know where they stand, and one
-// decoder takes the tree apart for all formats, by the names in json tags.
-// Nothing is guessed: a name that the value does not have, a key that is given
-// twice, a number that does not fit, a null, all are problems. Only in YAML, whose
-// readers have always taken a number for a string where one is wanted, it is one.
+// A document is parsed into a tree whose nodes know their place, and one decoder decodes the
+// tree for all formats, by the names in json tags. Nothing is guessed: an unknown name, a
+// duplicate key, a number out of range and a null are problems. Only in YAML, where this is
+// customary, a number may stand for a string.
 //
-// The package knows nothing of what documents are about. Checks that are made
-// later, on the decoded value, name what they are about by its path, such as
+// Later checks of the decoded value report problems by path, such as
 // rules[3].match.paths[1], and [Doc.Locate] finds the place.
 //
-// It writes TOML ([AppendTOML]), which it reads back to the same value, and no other
-// format; comments are not kept. Whatever a document holds, it does not panic, and
-// a document has at most [MaxSize] bytes, [MaxDepth] levels and [MaxProblems] problems;
-// in YAML, [MaxSizeYAML] and [MaxDepthYAML].
+// The package also writes TOML ([AppendTOML]), without comments. It does not panic, whatever
+// a document holds. A document may have at most [MaxSize] bytes and [MaxDepth] levels, or
+// [MaxSizeYAML] and [MaxDepthYAML] in YAML, and at most [MaxProblems] problems are reported.
 package strict
 
 import (
 	"cmp"
+	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,23 +26,23 @@ import (
 )
 
 const (
-	// MaxSize is the most bytes that a document may have.
+	// MaxSize is how many bytes a document may have.
 	MaxSize = 16 << 20
-	// MaxDepth is the most levels of tables and arrays that a document may have.
+	// MaxDepth is how many levels of tables and arrays a document may have.
 	MaxDepth = 64
-	// MaxProblems is the most problems that are looked for.
+	// MaxProblems is how many problems are reported at most.
 	MaxProblems = 1000
 )
 
-// Problem is one thing that is wrong with a document.
+// Problem is a problem in a document.
 type Problem struct {
 	File string `json:"file,omitempty"`
-	// Line and Column count from 1, and columns count characters. They are 0 if
-	// the place is not known.
+	// Line and Column count from 1, and columns count characters. They are 0 if the place is
+	// unknown.
 	Line   int `json:"line,omitempty"`
 	Column int `json:"column,omitempty"`
-	// Path is what the problem is about: rules[3].limits[0].limit. It is empty for
-	// the whole document.
+	// Path is the path of the value, such as rules[3].limits[0].limit. It is empty for the
+	// whole document.
 	Path    string `json:"path,omitempty"`
 	Message string `json:"message"`
 	// Hint is what was probably meant.
@@ -54,48 +53,40 @@ type Problem struct {
 //
 //	stint.toml:12:5: rules[3].actoin: unknown field; did you mean "action"?
 func (p Problem) String() string {
-	var b strings.Builder
-	if p.File != "" {
-		b.WriteString(p.File + ":")
-	}
-	if p.Line > 0 {
-		b.WriteString(strconv.Itoa(p.Line) + ":" + strconv.Itoa(p.Column) + ":")
-	}
-	if b.Len() > 0 {
-		b.WriteByte(' ')
-	}
+	text := p.Message
 	if p.Path != "" {
-		b.WriteString(p.Path + ": ")
+		text = p.Path + ": " + text
 	}
-	b.WriteString(p.Message)
 	if p.Hint != "" {
-		b.WriteString("; " + p.Hint)
+		text += "; " + p.Hint
 	}
-	return b.String()
+	place := p.File
+	if p.Line > 0 {
+		place = strings.TrimPrefix(fmt.Sprintf("%s:%d:%d", place, p.Line, p.Column), ":")
+	}
+	if place != "" {
+		text = place + ": " + text
+	}
+	return text
 }
 
 // Error implements error.
 func (p Problem) Error() string { return p.String() }
 
-// Problems are all that is wrong with a document, in its order.
+// Problems are all problems in a document, in its order.
 type Problems []Problem
 
-// Error lists the problems, one in a line: the first 50, and how many more there
-// are.
+// Error lists the problems, one per line: the first 50, and how many more there are.
 func (p Problems) Error() string {
-	const most = 50
-	var b strings.Builder
-	for i, problem := range p {
-		if i > 0 {
-			b.WriteByte('\n')
-		}
-		if i == most {
-			b.WriteString("and " + strconv.Itoa(len(p)-most) + " more")
-			break
-		}
-		b.WriteString(problem.String())
+	const maxShown = 50
+	var lines []string
+	for _, problem := range p[:min(len(p), maxShown)] {
+		lines = append(lines, problem.String())
 	}
-	return b.String()
+	if n := len(p) - maxShown; n > 0 {
+		lines = append(lines, "and "+strconv.Itoa(n)+" more")
+	}
+	return strings.Join(lines, "\n")
 }
 
 // Err returns the problems as an error, or nil if there are none.
@@ -106,7 +97,7 @@ func (p Problems) Err() error {
 	return p
 }
 
-// And returns the problems and more of them, in the order of the document.
+// And returns all problems of both lists, in the order of the document.
 func (p Problems) And(more Problems) Problems {
 	all := slices.Concat(p, more)
 	slices.SortStableFunc(all, func(a, b Problem) int {
@@ -115,7 +106,7 @@ func (p Problems) And(more Problems) Problems {
 	return all
 }
 
-// Doc is a document that was read. It knows where things stand in it.
+// Doc is a document that was read. It knows the places of its values.
 type Doc struct {
 	file  string
 	data  []byte
@@ -124,16 +115,16 @@ type Doc struct {
 	loose bool // it is YAML: see [YAML]
 
 	problems Problems
-	// broken are the paths that were not decoded, or not in full. What is found
-	// missing there later is not missing.
+	// broken are the paths that were not decoded completely. Values that seem to be missing
+	// there may not be.
 	broken map[string]bool
 }
 
-// mark is a place whose line and column are known. There is one at the beginning of
-// each line, and every so often in a long one.
+// mark is an offset with its line and column. There is one at the start of each line, and
+// more in long lines.
 type mark struct{ at, line, column int }
 
-// read makes the tree of a document and decodes it.
+// read parses a document and decodes it.
 func read(file string, data []byte, into any, parse func(*Doc) *node) (*Doc, Problems) {
 	d := &Doc{file: file, data: data, marks: []mark{{0, 1, 1}}, root: &node{}, broken: map[string]bool{}}
 	if len(data) > MaxSize {
@@ -147,14 +138,16 @@ func read(file string, data []byte, into any, parse func(*Doc) *node) (*Doc, Pro
 		return d, d.problems
 	}
 	d.root = parse(d)
-	newDecoder(d).decode(d.root, into)
+	decoder := &decoder{doc: d, fields: map[reflect.Type]*fields{}}
+	decoder.value(d.root, reflect.ValueOf(into).Elem(), nil)
 	return d, Problems{}.And(d.problems)
 }
 
-func (d *Doc) tooLarge(size, most int) {
-	d.report(0, nil, "the document has "+strconv.Itoa(size)+" bytes, want at most "+strconv.Itoa(most), "")
+func (d *Doc) tooLarge(size, limit int) {
+	d.report(0, nil, "the document has "+strconv.Itoa(size)+" bytes, want at most "+strconv.Itoa(limit), "")
 }
 
+// invalidUTF8 returns the offset of the first byte that is not UTF-8, or -1.
 func invalidUTF8(data []byte) int {
 	if utf8.Valid(data) {
 		return -1
@@ -168,7 +161,7 @@ func invalidUTF8(data []byte) int {
 	}
 }
 
-// report notes a problem with what stands at the offset and has that place.
+// report adds a problem with the value at the offset, whose path is where.
 func (d *Doc) report(at int, where *place, message, hint string) {
 	if d.full() {
 		return
@@ -183,13 +176,13 @@ func (d *Doc) report(at int, where *place, message, hint string) {
 
 func (d *Doc) full() bool { return len(d.problems) >= MaxProblems }
 
-// marks returns the marks of a document, whose lines end where the function says.
+// marks returns the marks of a document. A line ends at each byte for which ends is true.
 func marks(data []byte, ends func(data []byte, i int) bool) []mark {
-	const often = 4096
+	const maxDistance = 4096
 	at := mark{0, 1, 1}
 	all := []mark{at}
 	for i, c := range data {
-		if utf8.RuneStart(c) && i-all[len(all)-1].at >= often {
+		if utf8.RuneStart(c) && i-all[len(all)-1].at >= maxDistance {
 			all = append(all, mark{i, at.line, at.column})
 		}
 		switch {
@@ -206,20 +199,20 @@ func marks(data []byte, ends func(data []byte, i int) bool) []mark {
 func (d *Doc) position(at int) (line, column int) {
 	i, found := slices.BinarySearchFunc(d.marks, at, func(m mark, at int) int { return cmp.Compare(m.at, at) })
 	if !found {
-		i-- // the last one before it
+		i-- // the last mark before it
 	}
 	m := d.marks[i]
 	return m.line, m.column + utf8.RuneCount(d.data[m.at:min(at, len(d.data))])
 }
 
-// At returns where the path stands in the document or, if the document does not
-// have it, the nearest thing around it.
+// At returns the place of the path in the document or, if it is missing there, of the
+// nearest value around it.
 func (d *Doc) At(path string) (line, column int) {
 	return d.position(d.root.find(path).at)
 }
 
-// Locate returns those of the problems that can be believed, with their places: a
-// problem with what was not decoded is one already.
+// Locate returns the problems with their places. It drops problems of values that were not
+// decoded, because these have been reported already.
 func (d *Doc) Locate(problems Problems) Problems {
 	var out Problems
 	for _, p := range problems {
@@ -233,7 +226,7 @@ func (d *Doc) Locate(problems Problems) Problems {
 	return Problems{}.And(out)
 }
 
-// isBroken says whether the path, or one that it begins with, is.
+// isBroken reports whether the path, or one that contains it, was not decoded completely.
 func (d *Doc) isBroken(path string) bool {
 	for rest := path; !d.broken[path[:len(path)-len(rest)]]; _, _, rest = cutStep(rest) {
 		if rest == "" {

@@ -8,17 +8,17 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// TOML decodes a TOML document into what into points to, and returns all that is
-// wrong with it. After a problem with the syntax the rest is not read.
+// TOML decodes a TOML document into the value that into points to, and returns its problems.
+// After a syntax error the rest is not read.
 func TOML(file string, data []byte, into any) (*Doc, Problems) {
 	return read(file, data, into, parseTOML)
 }
 
-// made is how a TOML table came about, which decides what may be added to it.
+// made is how a TOML table was made, which decides what may be added to it.
 type made uint8
 
 const (
-	onTheWay made = iota // to a table with a header of its own: [a] by [a.b]
+	byChild made = iota // by the header of a table in it: [a] by [a.b]
 	byHeader
 	byDots // a.b = 1
 	byValue
@@ -36,8 +36,7 @@ type tomlParser struct {
 func parseTOML(d *Doc) (root *node) {
 	p := tomlParser{doc: d, root: &node{}}
 	p.current = p.root
-	// The parser is not ours, and its documentation names cases in which it
-	// panics.
+	// The parser's documentation names cases in which it panics.
 	defer func() {
 		if r := recover(); r != nil {
 			d.report(0, nil, fmt.Sprint("the document cannot be read: ", r), "")
@@ -68,7 +67,7 @@ func parseTOML(d *Doc) (root *node) {
 // header makes the table of a header the current one.
 func (p *tomlParser) header(e *unstable.Node) {
 	t, where := p.root, (*place)(nil)
-	// If the header is wrong, what follows goes where no one looks.
+	// If the header is wrong, the lines below it are ignored.
 	p.current, p.depth = &node{}, 0
 	begin := -1
 	for keys := e.Key(); keys.Next(); {
@@ -96,14 +95,14 @@ func (p *tomlParser) header(e *unstable.Node) {
 			where = &place{where, "", len(next.items) - 1}
 			next = next.items[len(next.items)-1]
 		case next.kind != Table || next.made == byValue:
-			p.twice(at, where, next)
+			p.doc.twice(at, where, next.at)
 			return
 		}
 		t = next
 	}
 }
 
-// open returns the table that a header begins: t's member of that name.
+// open returns the table of a header, which is t's member of that name.
 func (p *tomlParser) open(t, old *node, kind unstable.Kind, name string, at int, where *place) (*node, *place) {
 	made := &node{at: at, made: byHeader}
 	switch {
@@ -116,16 +115,16 @@ func (p *tomlParser) open(t, old *node, kind unstable.Kind, name string, at int,
 		where = &place{where, "", len(old.items) - 1}
 	case old == nil:
 		t.add(name, at, made)
-	case kind == unstable.Table && old.kind == Table && old.made == onTheWay:
+	case kind == unstable.Table && old.kind == Table && old.made == byChild:
 		old.at, old.made = at, byHeader
 		made = old
 	default:
-		p.twice(at, where, old)
+		p.doc.twice(at, where, old.at)
 	}
 	return made, where
 }
 
-// bracket returns where the header begins whose first key is at the offset.
+// bracket returns the start of the header whose first key is at the offset.
 func (p *tomlParser) bracket(at int, kind unstable.Kind) int {
 	for at > 0 && p.doc.data[at] != '[' {
 		at--
@@ -136,7 +135,7 @@ func (p *tomlParser) bracket(at int, kind unstable.Kind) int {
 	return at
 }
 
-// keyValue adds what is written as a.b.c = value to a table.
+// keyValue adds a.b.c = value to a table.
 func (p *tomlParser) keyValue(t *node, where *place, e *unstable.Node, depth int) {
 	for keys := e.Key(); keys.Next(); {
 		key := keys.Node()
@@ -150,7 +149,7 @@ func (p *tomlParser) keyValue(t *node, where *place, e *unstable.Node, depth int
 		if keys.IsLast() {
 			value := p.value(e.Value(), at, where, depth)
 			if next != nil {
-				p.twice(at, where, next)
+				p.doc.twice(at, where, next.at)
 				return
 			}
 			t.add(name, at, value)
@@ -161,15 +160,14 @@ func (p *tomlParser) keyValue(t *node, where *place, e *unstable.Node, depth int
 			next = &node{at: at, made: byDots}
 			t.add(name, at, next)
 		case next.kind != Table || next.made != byDots:
-			p.twice(at, where, next)
+			p.doc.twice(at, where, next.at)
 			return
 		}
 		t = next
 	}
 }
 
-// value returns the tree of a value. The offset is for arrays, which do not know
-// theirs.
+// value returns the tree of a value. The offset is for arrays, which have none.
 func (p *tomlParser) value(e *unstable.Node, at int, where *place, depth int) *node {
 	if e.Raw.Length > 0 {
 		at = int(e.Raw.Offset)
@@ -193,33 +191,27 @@ func (p *tomlParser) value(e *unstable.Node, at int, where *place, depth int) *n
 			}
 		}
 		return n
-	case unstable.String:
-		n.kind = String
-	case unstable.Bool:
-		n.kind = Bool
-	case unstable.Integer:
-		n.kind = Integer
-	case unstable.Float:
-		n.kind = Float
-	default:
-		n.kind = Time
 	}
-	n.text = string(e.Data)
+	kind, ok := tomlKinds[e.Kind]
+	if !ok {
+		kind = Time
+	}
+	n.kind, n.text = kind, string(e.Data)
 	return n
 }
 
-func (p *tomlParser) twice(at int, where *place, first *node) {
-	p.doc.twice(at, where, first.at)
+var tomlKinds = map[unstable.Kind]Kind{
+	unstable.String: String, unstable.Bool: Bool, unstable.Integer: Integer, unstable.Float: Float,
 }
 
 func (d *Doc) twice(at int, where *place, first int) {
 	if d.full() {
-		return // a document may be nothing but one name
+		return // saves time if one name is repeated very often
 	}
 	line, _ := d.position(first)
 	d.report(at, where, "given twice, first in line "+strconv.Itoa(line), "")
 }
 
-func (d *Doc) tooDeep(at int, where *place, most int) {
-	d.report(at, where, "nested more than "+strconv.Itoa(most)+" levels deep", "")
+func (d *Doc) tooDeep(at int, where *place, limit int) {
+	d.report(at, where, "nested more than "+strconv.Itoa(limit)+" levels deep", "")
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Kind is what a value of a document is.
+// Kind is the kind of a value.
 type Kind uint8
 
 // The kinds of values.
@@ -32,16 +32,15 @@ func (k Kind) String() string { return kindNames[k] }
 type node struct {
 	kind Kind
 	at   int    // its offset
-	text string // of a string, its value; of other scalars, as they are written
+	text string // the value of a string; other scalars as written
 
 	members []member // of a table
 	index   map[string]int
 	items   []*node // of an array
 
-	made made // how a table came about, in TOML
+	made made // how a table was made, in TOML
 
-	// In YAML: how many values it is, and how many levels are below it, if what
-	// aliases stand for is counted.
+	// In YAML, how many values it has, and how many levels, with aliases expanded.
 	size, height int
 }
 
@@ -58,7 +57,7 @@ func (n *node) member(name string) *node {
 	return nil
 }
 
-// add gives a table a member that it does not have.
+// add adds a new member to a table.
 func (n *node) add(name string, at int, value *node) {
 	if n.index == nil {
 		n.index = map[string]int{}
@@ -67,7 +66,7 @@ func (n *node) add(name string, at int, value *node) {
 	n.members = append(n.members, member{name, at, value})
 }
 
-// find returns what the path leads to, as far as it leads.
+// find returns the node at the path, or the last one on the way that exists.
 func (n *node) find(path string) *node {
 	for path != "" {
 		name, item, rest := cutStep(path)
@@ -83,8 +82,8 @@ func (n *node) find(path string) *node {
 	return n
 }
 
-// cutStep cuts the first step off a path: the name of a member, or the number of
-// an item, which is -1 for a member.
+// cutStep cuts the first step off a path: the name of a member, or the index of an item,
+// which is -1 for a member.
 func cutStep(path string) (name string, item int, rest string) {
 	inside, ok := strings.CutPrefix(path, "[")
 	if !ok {
@@ -112,8 +111,8 @@ func cutName(path string) (name, rest string) {
 	return path, ""
 }
 
-// Member returns the path of a member of the table at the path. Of a long name it
-// has the beginning: a document may have a thousand problems under one name.
+// Member returns the path of a member of the table at the path. Long names are shortened,
+// because a document may have a thousand problems under one name.
 func Member(path, name string) string { return string(appendMember([]byte(path), name)) }
 
 func appendMember(path []byte, name string) []byte {
@@ -126,7 +125,7 @@ func appendMember(path []byte, name string) []byte {
 	return append(path, name...)
 }
 
-// isBare reports whether a name can stand without quotes, in a path as in TOML.
+// isBare reports whether a name needs no quotes, in paths and in TOML.
 func isBare(name string) bool {
 	for _, c := range []byte(name) {
 		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-' {
@@ -139,7 +138,7 @@ func isBare(name string) bool {
 // Item returns the path of an item of the array at the path.
 func Item(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
 
-// place is a path while the tree is walked: it is spelled out only for problems.
+// place is a path as a linked list. It becomes text only for problems.
 type place struct {
 	up   *place
 	name string

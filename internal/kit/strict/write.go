@@ -8,26 +8,25 @@ import (
 	"strings"
 )
 
-// AppendTOML appends a struct or a map as a TOML document that [TOML] reads back to an
-// equal value: what stands alone first, then its tables, and lists of tables under a
-// header for each. What is inside these is in one line, but for lists of tables and
-// long ones. Nulls are left out.
+// AppendTOML appends a struct or a map as a TOML document that [TOML] decodes to an equal
+// value: first plain values, then tables and lists of tables, each with a header. Values
+// inside these are written in one line, except for lists of tables and long lists. Nulls are
+// left out.
 //
-// The value is written as encoding/json has it, with the names and omissions of its
-// tags, and times are strings. What JSON cannot hold is an error, and so is a null in a
-// list.
+// The value is encoded as by encoding/json, with its tags, so times are strings. A value that
+// JSON cannot hold is an error, and so is a null in a list.
 func AppendTOML(b []byte, v any) ([]byte, error) {
 	text, err := json.Marshal(v)
 	if err != nil {
 		return b, err
 	}
 	doc := Doc{data: text, marks: []mark{{0, 1, 1}}, broken: map[string]bool{}}
-	root := parseJSON(&doc) // which keeps the order of names
+	root := parseJSON(&doc) // it keeps the order of names
 	if err := doc.problems.Err(); err != nil {
 		return b, err
 	}
 	if root.kind != Table {
-		return b, fmt.Errorf("strict: a document is a table, and a %T is %v", v, root.kind)
+		return b, fmt.Errorf("strict: %T is %v, want a table", v, root.kind)
 	}
 	w := tomlWriter{b: b}
 	w.document(root)
@@ -68,7 +67,7 @@ func (w *tomlWriter) document(root *node) {
 	}
 }
 
-// isTables reports whether this is a list of tables, and of nothing else.
+// isTables reports whether the node is a list of tables only.
 func (n *node) isTables() bool {
 	for _, item := range n.items {
 		if item.kind != Table {
@@ -78,7 +77,7 @@ func (n *node) isTables() bool {
 	return len(n.items) > 0
 }
 
-// line writes a member of a table in a line of its own, or in several.
+// line writes a member of a table, in one or several lines.
 func (w *tomlWriter) line(m member) {
 	const long = 100
 	if m.value.kind == Null {
@@ -128,7 +127,7 @@ func (w *tomlWriter) value(n *node) {
 	case String:
 		w.b = append(w.b, tomlString(n.text)...)
 	case Null:
-		w.err = errors.New("strict: there is a null in a list, and TOML has none")
+		w.err = errors.New("strict: a list has a null, which TOML does not support")
 	default:
 		w.b = append(w.b, n.text...)
 	}
@@ -141,7 +140,7 @@ func tomlKey(name string) string {
 	return tomlString(name)
 }
 
-// tomlString returns a string of TOML. Those of JSON are such, but for one character.
+// tomlString returns a TOML string. JSON strings are valid in TOML, except for one character.
 func tomlString(s string) string {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

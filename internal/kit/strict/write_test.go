@@ -89,10 +89,10 @@ a = { b = [1, { c = "d" }] }
 		}
 	}
 	for want, v := range map[string]any{
-		"a document is a table":  []int{1},
-		"a null in a list":       map[string]any{"a": []any{nil}},
-		"unsupported value: NaN": map[string]float64{"a": math.NaN()},
-		"nested more than 64":    deep(100),
+		"is an array, want a table": []int{1},
+		"a list has a null":         map[string]any{"a": []any{nil}},
+		"unsupported value: NaN":    map[string]float64{"a": math.NaN()},
+		"nested more than 64":       deep(100),
 	} {
 		if _, err := strict.AppendTOML(nil, v); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)

@@ -15,24 +15,23 @@ import (
 )
 
 const (
-	// MaxSizeYAML is the most bytes that a YAML document may have: the parser takes some
-	// hundred for each of them.
+	// MaxSizeYAML is how many bytes a YAML document may have: the parser needs about a
+	// hundred bytes of memory for each.
 	MaxSizeYAML = 4 << 20
-	// MaxDepthYAML is the most levels that a YAML document may have. Its lists of
-	// tables take two for each step, and people nest them.
+	// MaxDepthYAML is how many levels a YAML document may have. Nested lists of tables take
+	// two levels each.
 	MaxDepthYAML = 4 * MaxDepth
-	// MaxAliased is the most values that the aliases of a YAML document may stand for.
+	// MaxAliased is how many values the aliases of a YAML document may stand for.
 	MaxAliased = 100_000
 )
 
-// YAML decodes a YAML document into what into points to, and returns all that is
-// wrong with it. With a problem with the syntax nothing of it is read.
+// YAML decodes a YAML document into the value that into points to, and returns its problems.
+// After a syntax error nothing is decoded.
 //
-// Words are what YAML 1.1 takes them for, as those expect who wrote for yaml.v2: yes
-// and off are booleans. Where a string is wanted, a number, a boolean or a date is the
-// text as written, and a null is a field that is left out. Anchors, aliases and merge
-// keys do what they do everywhere, and a problem with what an alias stands for has the
-// place of its anchor. There is one document in a file; an empty one is an empty table.
+// As in YAML 1.1, yes and off are booleans. Where a string is wanted, a number, a boolean or
+// a date is the text as written. A null is a field that is left out. A problem with the value
+// of an alias has the place of its anchor. There is one document in a file; an empty one is
+// an empty table.
 func YAML(file string, data []byte, into any) (*Doc, Problems) {
 	return read(file, data, into, parseYAML)
 }
@@ -42,7 +41,7 @@ type yamlParser struct {
 	marks   []mark
 	anchors map[*yaml.Node]*node // nil while the anchor's value is being read
 	aliased int
-	last    mark // the last place that was looked up: the next is often near
+	last    mark // the last place that was looked up, since the next is often near
 }
 
 func parseYAML(d *Doc) (root *node) {
@@ -53,7 +52,7 @@ func parseYAML(d *Doc) (root *node) {
 		return root
 	}
 	p := yamlParser{doc: d, marks: marks(d.data, yamlBreak), anchors: map[*yaml.Node]*node{}}
-	// As with TOML, the parser is not ours.
+	// The parser may panic.
 	defer func() {
 		if r := recover(); r != nil {
 			d.report(0, nil, fmt.Sprint("the document cannot be read: ", r), "")
@@ -78,12 +77,12 @@ func parseYAML(d *Doc) (root *node) {
 	case err != nil:
 		p.syntax(err)
 	default:
-		d.report(p.offset(second.Line, second.Column), nil, "a second document begins here, want one", "write it to a file of its own")
+		d.report(p.offset(second.Line, second.Column), nil, "a second document begins here, want one", "put it into its own file")
 	}
 	return root
 }
 
-// syntax reports what the parser says, at the line that it names, if it does.
+// syntax reports an error of the parser, at the line that it names, if any.
 func (p *yamlParser) syntax(err error) {
 	message, at := strings.TrimPrefix(err.Error(), "yaml: "), 0
 	if rest, ok := strings.CutPrefix(message, "line "); ok {
@@ -101,7 +100,7 @@ func (p *yamlParser) syntax(err error) {
 	p.doc.report(at, nil, message, "")
 }
 
-// yamlBreak says whether a line of YAML ends with the byte.
+// yamlBreak reports whether a line of YAML ends with the byte.
 func yamlBreak(data []byte, i int) bool {
 	switch data[i] {
 	case '\n':
@@ -116,7 +115,7 @@ func yamlBreak(data []byte, i int) bool {
 	return false
 }
 
-// offset returns where a line and column of the parser are.
+// offset returns the offset of a line and column of the parser.
 func (p *yamlParser) offset(line, column int) int {
 	i, found := slices.BinarySearchFunc(p.marks, mark{line: line, column: column}, func(a, b mark) int {
 		return cmp.Or(cmp.Compare(a.line, b.line), cmp.Compare(a.column, b.column))
@@ -171,17 +170,16 @@ func (p *yamlParser) value(y *yaml.Node, where *place, depth int) *node {
 	return n
 }
 
-// holds has a value take part in the size and the height of the one that it is in.
+// holds adds a value to the size and the height of the node that contains it.
 func (n *node) holds(value *node) {
 	n.size += value.size
 	n.height = max(n.height, value.height+1)
 }
 
-// alias returns what an alias stands for. It is there once, however often it is named,
-// but it is decoded each time, so that has a bound.
+// alias returns the value of an alias. It is decoded for each alias, so there is a bound.
 func (p *yamlParser) alias(y *yaml.Node, n *node, where *place, depth int) *node {
 	stands, known := p.anchors[y.Alias]
-	if !known { // the anchor is a name's
+	if !known { // the anchor is at a name
 		stands = p.value(y.Alias, where, depth)
 	}
 	switch {
@@ -189,7 +187,7 @@ func (p *yamlParser) alias(y *yaml.Node, n *node, where *place, depth int) *node
 		p.doc.report(n.at, where, "the anchor "+strconv.Quote(brief(y.Value))+" contains itself", "")
 	case p.aliased+stands.size > MaxAliased:
 		if p.aliased <= MaxAliased { // once is enough
-			p.doc.report(n.at, where, "the aliases so far stand for more than "+strconv.Itoa(MaxAliased)+" values", "")
+			p.doc.report(n.at, where, "the aliases up to here stand for more than "+strconv.Itoa(MaxAliased)+" values", "")
 		}
 		p.aliased = MaxAliased + 1
 	case depth+stands.height > MaxDepthYAML:
@@ -244,7 +242,7 @@ func (p *yamlParser) members(y *yaml.Node, n *node, where *place, depth int) {
 			continue
 		}
 		for _, m := range t.members {
-			// What is written out wins, wherever it stands, and then what comes first.
+			// Members of the table itself win, and then those that come first.
 			if n.member(m.name) == nil {
 				n.add(m.name, m.at, m.value)
 				n.holds(m.value)
@@ -269,7 +267,7 @@ func (p *yamlParser) scalar(y *yaml.Node, n *node, where *place) {
 	case "!!float":
 		n.kind = Float
 		if strings.Trim(y.Value, "+-_0123456789") == "" {
-			n.kind = Integer // too large for the parser's
+			n.kind = Integer // too large for the parser
 		}
 	case "!!bool":
 		n.kind = Bool
@@ -286,10 +284,10 @@ func (p *yamlParser) scalar(y *yaml.Node, n *node, where *place) {
 }
 
 func (p *yamlParser) tagged(n *node, where *place, tag string) {
-	p.doc.report(n.at, where, "the tag "+strconv.Quote(brief(tag))+" means nothing here", "leave it out")
+	p.doc.report(n.at, where, "the tag "+strconv.Quote(brief(tag))+" is not supported", "remove it")
 }
 
-// truth returns what a word of YAML 1.1 means, and whether it is a boolean.
+// truth returns the value of a boolean of YAML 1.1, and whether the word is one.
 func truth(word string) (value, ok bool) {
 	switch word {
 	case "true", "True", "TRUE", "yes", "Yes", "YES", "y", "Y", "on", "On", "ON":

@@ -120,11 +120,11 @@ func TestProblemsYAML(t *testing.T) {
 		"[]":                                   "f:1:1: found an array, want a table",
 		"x":                                    "f:1:1: found a string, want a table",
 		"{[a]: b}":                             "f:1:2: found an array as a name, want a string",
-		"name: !!binary YQ==":                  `f:1:7: name: the tag "!!binary" means nothing here; leave it out`,
-		"name: !x a":                           `f:1:7: name: the tag "!x" means nothing here`,
-		"extra: !!set {a}":                     `f:1:8: extra: the tag "!!set" means nothing here`,
-		"count: !!int x":                       `f:1:8: count: the tag "!!int" means nothing here`,
-		"name: a\n---\nname: b":                "f:2:1: a second document begins here, want one; write it to a file of its own",
+		"name: !!binary YQ==":                  `f:1:7: name: the tag "!!binary" is not supported; remove it`,
+		"name: !x a":                           `f:1:7: name: the tag "!x" is not supported`,
+		"extra: !!set {a}":                     `f:1:8: extra: the tag "!!set" is not supported`,
+		"count: !!int x":                       `f:1:8: count: the tag "!!int" is not supported`,
+		"name: a\n---\nname: b":                "f:2:1: a second document begins here, want one; put it into its own file",
 		"name: a\n---\n{":                      "f:3:1: did not find expected node content",
 		"name: *a":                             `f:1:7: there is no anchor "a" before this`,
 		"inner: &a {inner: *a}":                `f:1:19: inner.inner: the anchor "a" contains itself`,
@@ -185,9 +185,9 @@ func TestAliases(t *testing.T) {
 	}
 	merge := strings.ReplaceAll(bomb, "[", "{<<: [") // of what is no table
 	for doc, want := range map[string]string{
-		bomb:                                 "f:6:47: extra.a4[7]: the aliases so far stand for more than 100000 values",
+		bomb:                                 "f:6:47: extra.a4[7]: the aliases up to here stand for more than 100000 values",
 		chain:                                "nested more than 256 levels deep",
-		many:                                 "the aliases so far stand for more than 100000 values",
+		many:                                 "the aliases up to here stand for more than 100000 values",
 		strings.ReplaceAll(merge, "]", "]}"): "to merge",
 	} {
 		var before, after runtime.MemStats
