@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -97,26 +96,23 @@ type view struct {
 	rule, endpoint string
 }
 
-// dims returns the dims to be read of a level. Fives that were made before there were cells
-// have all dims, and none of two.
+// dims returns the dims to read at a level, as a list for SQL.
 func (v view) dims(l level) string {
 	switch {
-	case v.dim != allDims && v.dim <= byRegion:
+	case v.dim != allDims && (v.dim <= byRegion || l == fives):
 		return strconv.Itoa(int(v.dim))
 	case l != fives:
 		return strconv.Itoa(int(allDims))
-	case v.dim != allDims:
-		return fmt.Sprintf("%d,%d", allDims, v.dim)
 	}
-	out := strconv.Itoa(int(allDims))
+	var cells []string
 	for row := range dim(gridRows) {
 		for column := range dim(gridColumns) {
 			if (v.rule == "" || gridRow(v.rule) == row) && (v.endpoint == "" || gridColumn(v.endpoint) == column) {
-				out += "," + strconv.Itoa(int(firstCell+row*gridColumns+column))
+				cells = append(cells, strconv.Itoa(int(firstCell+row*gridColumns+column)))
 			}
 		}
 	}
-	return out
+	return strings.Join(cells, ",")
 }
 
 // only returns a group with nothing but what a dim groups by.

@@ -61,7 +61,7 @@ func (s *Store) Run(ctx context.Context) (done int, err error) {
 			return n, tx.Commit()
 		}
 		// An hour is made as soon as its minutes are counted, so that few are open.
-		for _, f := range []func(context.Context, *sql.Tx) (int, error){s.moveOld, s.rollUpHours, s.makeDay} {
+		for _, f := range []func(context.Context, *sql.Tx) (int, error){s.rollUpHours, s.makeDay} {
 			for {
 				n, err := step(f)
 				if done += n; err != nil {
@@ -371,64 +371,6 @@ func (s *Store) make(ctx context.Context, tx *sql.Tx, l level, start time.Time) 
 	_, err = tx.ExecContext(ctx, fmt.Sprintf("DELETE FROM stint_rollup_lists WHERE level = %d AND start <= $1 AND start > $2", last),
 		s.db.Time(start), s.db.Time(start.Add(-last.length())))
 	return err
-}
-
-// moveOld moves an hour or a day out of the tables of an earlier version, for months whose
-// events are gone.
-func (s *Store) moveOld(ctx context.Context, tx *sql.Tx) (int, error) {
-	l, start := level(-1), time.Time{}
-	err := query.Each(ctx, tx, func(rows *sql.Rows) error {
-		var stamp database.Stamp
-		err := rows.Scan(&l, &stamp)
-		start = stamp.Time
-		return err
-	}, "SELECT level, start FROM stint_old_rollups ORDER BY level, start LIMIT 1")
-	if err != nil || l < 0 {
-		return 0, err
-	}
-	all := tally{}
-	err = query.Each(ctx, tx, func(rows *sql.Rows) error {
-		var c counted
-		err := rows.Scan(&c.rule, &c.tier, &c.endpoint, &c.region, (*uint8)(&c.outcome), &c.shadow, &c.total, &c.events, &c.cached, &c.latency)
-		if err != nil {
-			return err
-		}
-		return all.of(c.group).add(&c)
-	}, "SELECT rule, tier, endpoint, region, outcome, shadow, total, events, cached, latency FROM stint_old_rollups WHERE level = $1 AND start = $2", l, s.db.Time(start))
-	if err == nil {
-		err = s.clear(ctx, tx, l, start)
-	}
-	if err == nil {
-		err = s.putCounts(ctx, tx, l, start, all)
-	}
-	if err != nil {
-		return 0, err
-	}
-	for kind := range kinds {
-		refused := newRefused()
-		err := query.Each(ctx, tx, func(rows *sql.Rows) error {
-			var name, rule sql.RawBytes
-			var p pair
-			err := rows.Scan(&name, &rule, &p.denied, &p.refused)
-			p.rule = idOf(&refused.rules, rule)
-			refused.add(kind, name, p)
-			return err
-		}, "SELECT subject, rule, denied, refused FROM stint_old_subject_rollups WHERE level = $1 AND kind = $2 AND start = $3", l, kind, s.db.Time(start))
-		if err != nil {
-			return 0, err
-		}
-		w := s.newList(tx, l, kind, start)
-		refused.addTo(w)
-		if err := w.finish(ctx); err != nil {
-			return 0, err
-		}
-	}
-	for _, table := range []string{"stint_old_subject_rollups", "stint_old_rollups"} {
-		if _, err := tx.ExecContext(ctx, "DELETE FROM "+table+" WHERE level = $1 AND start = $2", l, s.db.Time(start)); err != nil {
-			return 0, err
-		}
-	}
-	return 1, nil
 }
 
 // insert adds rows with few statements.
