@@ -241,7 +241,7 @@ func (t *tx) revert(ctx context.Context, changes []LoggedChange, force bool) err
 		if k == nil {
 			message := "is of a kind that cannot be reverted"
 			if ch.Kind == kindToken {
-				message = "a token cannot be reverted: one that was revoked is gone, so make another, and one that was made can be revoked"
+				message = "changes of tokens cannot be reverted: create another token in place of a revoked one, or revoke one that was created"
 			}
 			return strict.Problems{{Path: ch.Kind + " " + strict.Quote(ch.ID), Message: message}}
 		}
