@@ -26,7 +26,7 @@ func (c *Catalog) CheckRule(ctx context.Context, r Rule, replacing string) (prob
 	if err != nil {
 		return nil, c.wrap(err)
 	}
-	c.memory.store(rulesAt{at, file})
+	c.memory.Store(&rulesAt{at, file})
 	file.Rules = slices.Clone(file.Rules)
 	var k checker
 	if err := k.checkRule("", &r); err != nil || len(k.Problems) > 0 {

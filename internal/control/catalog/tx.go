@@ -88,7 +88,7 @@ func (c *Catalog) write(ctx context.Context, actor string, do func(*tx) error) (
 		return 0, c.wrap(err)
 	}
 	if t.file != nil {
-		c.memory.store(rulesAt{mark{t.revision, t.stamp}, *t.file})
+		c.memory.Store(&rulesAt{mark{t.revision, t.stamp}, *t.file})
 	}
 	c.tell(ctx)
 	return t.revision, nil
