@@ -191,7 +191,7 @@ func (u *Usage) record(s *shard, kind int, id string, valid func(string) bool, e
 	c.one(e.At, exceeded)
 }
 
-// room reserves room for one more id, if there is some and a database can store the id.
+// room reserves room for one more id, if there is some and the id is valid.
 func (u *Usage) room(kind int, valid bool) bool {
 	if valid && u.counted[kind].Add(1) <= int64(u.o.MaxIDs) {
 		return true
@@ -258,7 +258,7 @@ func (u *Usage) Flush(ctx context.Context) error {
 		u.failed.Add(1)
 		err = fmt.Errorf("usage: %w", u.c.wrap(err))
 		if !u.away {
-			u.o.Log.WarnContext(ctx, "usage cannot be written, it is kept", "problem", err.Error())
+			u.o.Log.WarnContext(ctx, "usage cannot be written and is kept in memory", "problem", err.Error())
 		}
 	case u.away:
 		u.o.Log.InfoContext(ctx, "usage is written again")
@@ -365,7 +365,7 @@ func (q *upsert) text(n int) string {
 	return b.String()
 }
 
-// sizes are the numbers of rows that a statement may have: few, so that each is prepared once.
+// sizes are the numbers of rows of a statement. There are few, so that each is prepared once.
 var sizes = [...]int{256, 64, 16, 4, 1}
 
 const writeLimit = 10 * time.Second // of a statement

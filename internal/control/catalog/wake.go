@@ -35,7 +35,7 @@ func (w *wakers) all() {
 	}
 }
 
-// nudge sends to a channel of capacity 1, unless something is in it already.
+// nudge sends to a channel of capacity 1, unless it is full.
 func nudge(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:
