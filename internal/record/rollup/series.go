@@ -161,7 +161,7 @@ func (q *SeriesQuery) view() view {
 func (s *Store) Series(ctx context.Context, q SeriesQuery) ([]Series, error) {
 	var p strict.Report
 	q.check(&p, s.o.Now())
-	if err := query.Err(&p); err != nil {
+	if err := p.Problems.Err(); err != nil {
 		return nil, err
 	}
 	var out []Series
@@ -191,7 +191,7 @@ func (s *Store) Series(ctx context.Context, q SeriesQuery) ([]Series, error) {
 		return err
 	})
 	if err == nil {
-		err = query.Err(&p)
+		err = p.Problems.Err()
 	}
 	if problems := strict.Problems(nil); errors.As(err, &problems) {
 		return nil, problems

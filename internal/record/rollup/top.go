@@ -142,7 +142,7 @@ func (s *Store) Top(ctx context.Context, q TopQuery) ([]Refusals, error) {
 	query.CheckLimit(&p, &q.Limit, 10, maxTop)
 	q.By = cmp.Or(q.By, kinds[0])
 	query.CheckWord(&p, "by", q.By, append(slices.Clone(kinds), "rule", "endpoint"))
-	if err := query.Err(&p); err != nil {
+	if err := p.Problems.Err(); err != nil {
 		return nil, err
 	}
 	var all []candidate
@@ -218,7 +218,7 @@ func (s *Store) Violations(ctx context.Context, q ViolationQuery) ([]Violation, 
 	var p strict.Report
 	q.Check(&p, s.o.Now())
 	query.CheckLimit(&p, &q.Limit, 100, maxTop)
-	if err := query.Err(&p); err != nil {
+	if err := p.Problems.Err(); err != nil {
 		return nil, err
 	}
 	var all []candidate
@@ -285,7 +285,7 @@ func (s *Store) Distinct(ctx context.Context, q DistinctQuery) (n int64, exact b
 	q.Check(&p, s.o.Now())
 	q.By = cmp.Or(q.By, kinds[0])
 	query.CheckWord(&p, "by", q.By, kinds)
-	if err := query.Err(&p); err != nil {
+	if err := p.Problems.Err(); err != nil {
 		return 0, false, err
 	}
 	err = query.Reading(ctx, s.db, func(tx *sql.Tx) error {
