@@ -241,7 +241,7 @@ func TestBadQueries(t *testing.T) {
 		{series(rollup.SeriesQuery{Step: time.Second}), `step: "1s": want whole minutes, whole hours from 1h on, whole days from 24h on`},
 		{series(rollup.SeriesQuery{Step: 90 * time.Minute}), `step: "1h30m0s": want whole minutes, whole hours from 1h on, whole days from 24h on`},
 		{series(rollup.SeriesQuery{Step: -time.Minute}), `step: "-1m0s": want whole minutes, whole hours from 1h on, whole days from 24h on`},
-		{series(rollup.SeriesQuery{Step: time.Minute}), `step: "1m0s": want one that makes at most 500 points of the time from 2026-03-03T12:00:00Z to 2026-03-04T12:00:00Z`},
+		{series(rollup.SeriesQuery{Step: time.Minute}), `step: "1m0s": want a step with at most 500 points from 2026-03-03T12:00:00Z to 2026-03-04T12:00:00Z`},
 		{series(rollup.SeriesQuery{Range: ten}), `from: "2020-03-04T12:00:00Z": want at most 366 days before to, which is 2026-03-04T12:00:00Z`},
 	} {
 		if !errors.As(c.err, new(strict.Problems)) || c.err.Error() != c.want {

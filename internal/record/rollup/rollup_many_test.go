@@ -248,7 +248,7 @@ func TestRollUpsExpire(t *testing.T) {
 		}
 		refused := func(step time.Duration) {
 			t.Helper()
-			if _, err := s.Series(t.Context(), rollup.SeriesQuery{Range: r, Step: step}); err == nil || !strings.Contains(err.Error(), "is not kept") {
+			if _, err := s.Series(t.Context(), rollup.SeriesQuery{Range: r, Step: step}); err == nil || !strings.Contains(err.Error(), "have been deleted") {
 				t.Errorf("with a step of %v: %v", step, err)
 			}
 		}
