@@ -43,23 +43,18 @@ type Live struct {
 
 var _ engine.Recorder = (*Live)(nil)
 
-// Snapshot is the state of a [Live] at one time.
+// Snapshot is the state of a [Live] at one time. The tags document its fields.
 type Snapshot struct {
-	At   time.Time `json:"at" doc:"The time of the snapshot." example:"2026-01-31T12:00:00Z"`
-	Node string    `json:"node,omitempty" doc:"The name of the node." example:"node-7"`
-	// Seconds is the length of the window of rates and latency. Rates are in requests per
-	// second.
-	Seconds  float64 `json:"seconds" doc:"The length of the window of rates and latency, in seconds: 10, or less just after the start." example:"9.5"`
-	Requests float64 `json:"requests_per_second" doc:"Requests per second." example:"1234.5"`
-	Refused  float64 `json:"refused_per_second" doc:"Requests per second that were refused." example:"34.25"`
-	// Shadow is the requests that a log_only rule would have denied.
+	At       time.Time          `json:"at" doc:"The time of the snapshot." example:"2026-01-31T12:00:00Z"`
+	Node     string             `json:"node,omitempty" doc:"The name of the node." example:"node-7"`
+	Seconds  float64            `json:"seconds" doc:"The length of the window of rates and latency, in seconds: 10, or less just after the start." example:"9.5"`
+	Requests float64            `json:"requests_per_second" doc:"Requests per second." example:"1234.5"`
+	Refused  float64            `json:"refused_per_second" doc:"Requests per second that were refused." example:"34.25"`
 	Shadow   float64            `json:"shadow_refused_per_second" doc:"Requests per second that passed, and that a log_only rule would have denied." example:"2"`
 	Outcomes map[string]float64 `json:"outcomes_per_second" doc:"Requests per second by outcome. All outcomes are listed." example:"{\"allowed\":1200,\"denied\":34.25}"`
 	Latency  LiveLatency        `json:"latency_us" doc:"The time that decisions took, in microseconds, without the time that requests were held."`
-	// Rules are at most 50, the one with the most requests first. The name "other" stands for
-	// those that are not counted one by one.
-	Rules   []RuleRate  `json:"rules" nullable:"false" doc:"The rules that decided the most requests, at most 50, the first first. The name other stands for those that are not counted one by one."`
-	Talkers LiveTalkers `json:"talkers" doc:"The clients with the most requests."`
+	Rules    []RuleRate         `json:"rules" nullable:"false" doc:"The rules that decided the most requests, at most 50, the first first. The name other stands for those that are not counted one by one."`
+	Talkers  LiveTalkers        `json:"talkers" doc:"The clients with the most requests."`
 }
 
 // RuleRate is how many requests per second a rule has decided, and refused.
@@ -79,7 +74,6 @@ type LiveLatency struct {
 
 // LiveTalkers are the clients with the most requests.
 type LiveTalkers struct {
-	// Seconds is how long they were counted: 10 to 20, or less just after the start.
 	Seconds   float64 `json:"seconds" doc:"How long they were counted, in seconds: 10 to 20, or less just after the start." example:"15"`
 	Users     Talkers `json:"users" doc:"Users."`
 	Tenants   Talkers `json:"tenants" doc:"Tenants."`

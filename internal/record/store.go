@@ -41,9 +41,7 @@ type Store struct {
 	now    func() time.Time
 	tables tables
 
-	mu     sync.Mutex
-	months map[Month]bool // known to have a table
-
+	months  sync.Map // the keys are months that are known to have a table
 	refused atomic.Int64
 }
 
@@ -142,7 +140,7 @@ func NewStore(db *database.DB, o StoreOptions) (*Store, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s := &Store{db: db, now: o.Now, months: map[Month]bool{}, tables: sqliteTables{db}}
+	s := &Store{db: db, now: o.Now, tables: sqliteTables{db}}
 	if db.Postgres() {
 		s.tables = postgresTables{db}
 	}
@@ -186,28 +184,15 @@ func (s *Store) Prepare(ctx context.Context) error {
 // ensure creates the tables of months that are not known to have one.
 func (s *Store) ensure(ctx context.Context, months []Month) error {
 	for _, m := range months {
-		s.mu.Lock()
-		known := s.months[m]
-		s.mu.Unlock()
-		if known {
+		if _, known := s.months.Load(m); known {
 			continue
 		}
 		if err := s.tables.create(ctx, m); err != nil {
 			return err
 		}
-		s.mu.Lock()
-		s.months[m] = true
-		s.mu.Unlock()
+		s.months.Store(m, nil)
 	}
 	return nil
-}
-
-func (s *Store) forget(months []Month) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, m := range months {
-		delete(s.months, m)
-	}
 }
 
 // Write implements [Sink].
@@ -249,7 +234,9 @@ func (s *Store) write(ctx context.Context, given []Event) error {
 		if !again || !s.tables.missing(err) {
 			return err
 		}
-		s.forget(months) // another node has dropped one
+		for _, m := range months { // another node has dropped one
+			s.months.Delete(m)
+		}
 	}
 }
 
@@ -349,7 +336,7 @@ func (s *Store) Drop(ctx context.Context, m Month, events int64) error {
 		_, err = tx.ExecContext(ctx, "DROP TABLE "+m.table())
 		return err
 	})
-	s.forget([]Month{m})
+	s.months.Delete(m)
 	return s.wrap("drop "+m.String(), err)
 }
 
