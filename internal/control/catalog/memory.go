@@ -20,7 +20,7 @@ type rulesAt struct {
 
 // file returns all rules and tiers by name, at a revision or, if the transaction has
 // written some, with those. They are shared and must not be changed. Fields that a newer
-// version has written are ignored: they are no reason to refuse other writes.
+// version has written are ignored: they are no reason to reject other writes.
 func (c *Catalog) file(ctx context.Context, q querier, revision int64, written bool) (f rule.File, err error) {
 	known := c.memory.Load()
 	if known == nil {
