@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// Privacy is what is kept of addresses.
+// Privacy says how addresses are stored.
 type Privacy uint8
 
 const (
@@ -18,7 +18,7 @@ const (
 	// TruncateIP keeps the network: 24 bits of an IPv4 address, 48 of an IPv6 address.
 	TruncateIP
 	// HashIP keeps 128 bits of an HMAC-SHA-256, in hexadecimal digits: the same for the
-	// same address and key. Who has the key can try all addresses.
+	// same address and key. Whoever has the key can try all addresses.
 	HashIP
 )
 
@@ -32,7 +32,7 @@ func (p Privacy) check(key []byte) error {
 	return nil
 }
 
-// kept returns as much of an address as is kept, or as is to be hashed.
+// kept returns the part of an address that is stored or hashed.
 func (p Privacy) kept(ip netip.Addr) [16]byte {
 	raw := ip.As16()
 	switch {
@@ -45,7 +45,7 @@ func (p Privacy) kept(ip netip.Addr) [16]byte {
 	return raw
 }
 
-// text returns what is kept of an address, once it is hashed, as it is shown.
+// text formats what kept has returned, after it was hashed if it is to be.
 func (p Privacy) text(raw [16]byte) string {
 	ip := netip.AddrFrom16(raw).Unmap()
 	switch p {
@@ -62,10 +62,10 @@ func (p Privacy) text(raw [16]byte) string {
 	}
 }
 
-// hasher puts hashes in the place of addresses. Only one may use it at a time.
+// hasher replaces addresses by hashes. Only one goroutine may use it at a time.
 type hasher struct {
 	mac hash.Hash
-	sum [sha256.Size]byte // here, or it would be allocated
+	sum [sha256.Size]byte // a field, so that it is not allocated each time
 }
 
 func newHasher(key []byte) *hasher { return &hasher{mac: hmac.New(sha256.New, key)} }

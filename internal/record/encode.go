@@ -15,14 +15,13 @@ import (
 	"github.com/stintdev/stint/engine"
 )
 
-// What begins an event in a [Batch] has a fixed place: numbers are little-endian, and the
-// lengths of texts stand before the texts, which follow. The place where it was decided
-// comes last.
+// An encoded event of a [Batch] begins with fields at fixed offsets: numbers, which are
+// little-endian, and the lengths of its texts. Then come the texts, and last region and node.
 const (
 	versionAt = iota
 	outcomeAt
 	flagsAt
-	privacyAt // of its address, and 1; or 0 if it has none
+	privacyAt // Privacy of the address plus 1, or 0 without an address
 	statusAt  // 4 bytes
 	idAt      = statusAt + 4
 	addressAt = idAt + 16
@@ -30,17 +29,17 @@ const (
 	lengthsAt = numbersAt + numbers*8
 	textsAt   = lengthsAt + texts*2
 
-	numbers = 8 // when it was, used, max, cost, retry after, waited, latency, weight
+	numbers = 8 // at, used, max, cost, retry after, waited, latency, weight
 	texts   = 8 // user, tenant, key, tier, rule, limit, endpoint, method
 
-	version = 3 // what has another is refused
+	version = 3 // other versions are rejected
 )
 
 const (
-	// longestText is how many bytes of a text are kept. Names of clients and rules are
-	// shorter than that.
+	// longestText is how many bytes of a text are stored. Names of clients and rules are
+	// shorter.
 	longestText = 512
-	// longestRecord is what an event takes in a [Batch] at most.
+	// longestRecord is the largest size of an event in a [Batch].
 	longestRecord = frameBytes + textsAt + texts*longestText + 2*(2+longestText)
 )
 
@@ -51,9 +50,9 @@ const (
 
 var _ encoding.BinaryUnmarshaler = (*Event)(nil)
 
-// encoder writes events as they are kept. Only one may use it at a time.
+// encoder encodes events. Only one goroutine may use it at a time.
 type encoder struct {
-	place   []byte // where they are decided, as it is written
+	place   []byte // region and node, encoded
 	privacy Privacy
 	hasher  *hasher // nil: addresses are not hashed
 }
@@ -70,7 +69,7 @@ func newEncoder(region, node string, privacy Privacy, key []byte) encoder {
 	return c
 }
 
-// append appends an event that stands for so many decisions.
+// append appends an event that stands for weight decisions.
 func (c *encoder) append(b Batch, e *engine.Event, weight int64) Batch {
 	b = slices.Grow(b, longestRecord)
 	frame := b[len(b) : len(b)+longestRecord]
@@ -110,7 +109,7 @@ func (c *encoder) append(b Batch, e *engine.Event, weight int64) Batch {
 	return b[:len(b)+frameBytes+n]
 }
 
-// beginning returns as much of a text as is kept, without half a character.
+// beginning returns the part of a text that is stored, without half a character.
 func beginning(text string) string {
 	if len(text) <= longestText {
 		return text
@@ -122,8 +121,8 @@ func beginning(text string) string {
 	return text[:n]
 }
 
-// UnmarshalBinary implements [encoding.BinaryUnmarshaler]. Texts have what is not UTF-8,
-// and zeros, replaced: no database would take them.
+// UnmarshalBinary implements [encoding.BinaryUnmarshaler]. Invalid UTF-8 and zeros in texts are
+// replaced, since databases reject them.
 func (e *Event) UnmarshalBinary(data []byte) error {
 	switch {
 	case len(data) > 0 && data[versionAt] != version:
@@ -134,7 +133,7 @@ func (e *Event) UnmarshalBinary(data []byte) error {
 	head := (*[textsAt]byte)(data)
 	outcome, flags, privacy := engine.Outcome(head[outcomeAt]), head[flagsAt], head[privacyAt]
 	if outcome > engine.Unavailable || flags > flagShadow|flagCached || privacy > byte(HashIP)+1 {
-		return fmt.Errorf("record: event with outcome %d, flags %d and an address of kind %d, which are not known", byte(outcome), flags, privacy)
+		return fmt.Errorf("record: event with unknown outcome %d, flags %d or kind of address %d", byte(outcome), flags, privacy)
 	}
 	var n [numbers]int64
 	for i := range n {
@@ -145,10 +144,10 @@ func (e *Event) UnmarshalBinary(data []byte) error {
 		Used: n[1], Max: n[2], Cost: n[3], Status: int(int32(binary.LittleEndian.Uint32(head[statusAt:]))),
 		RetryAfter: RetryAfter(n[4]), Waited: time.Duration(n[5]) * time.Microsecond, Latency: time.Duration(n[6]) * time.Microsecond, Weight: n[7],
 	}
-	const most = math.MaxInt64 / int64(time.Microsecond)
+	const longest = math.MaxInt64 / int64(time.Microsecond)
 	for _, micros := range n[4:7] {
-		if micros > most || micros < -most {
-			return fmt.Errorf("record: event with a time of %d microseconds, which is too long", micros)
+		if micros > longest || micros < -longest {
+			return fmt.Errorf("record: event with a duration of %d microseconds, which is too long", micros)
 		}
 	}
 	if privacy > 0 {
@@ -171,14 +170,14 @@ func (e *Event) UnmarshalBinary(data []byte) error {
 		*text, rest = clean(rest[:size]), rest[size:]
 	}
 	if rest != "" {
-		return fmt.Errorf("record: event with %d bytes behind its end", len(rest))
+		return fmt.Errorf("record: event with %d extra bytes", len(rest))
 	}
 	return nil
 }
 
 var errTooShort = errors.New("record: event that ends too early")
 
-// clean replaces what no database would take.
+// clean replaces what databases reject.
 func clean(text string) string {
 	if !utf8.ValidString(text) || strings.IndexByte(text, 0) >= 0 {
 		text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
@@ -186,21 +185,21 @@ func clean(text string) string {
 	return text
 }
 
-// Batch is events, encoded, one behind the other: each with its length, the complement
-// of that, by which it is known, and a place for its checksum.
+// Batch is a sequence of encoded events. Before each are its length, the complement of that,
+// by which a frame is recognized, and room for a checksum.
 type Batch []byte
 
-// frameBytes are what is before each event: two bytes each for the length and its
-// complement, and four for the checksum.
+// frameBytes is the size of a frame: two bytes each for the length and its complement, and
+// four for the checksum.
 const frameBytes = 8
 
-// frameOf returns what is before an event of so many bytes, as a little-endian number.
+// frameOf returns the frame of an event of n bytes, as a little-endian number.
 func frameOf(n int) uint64 { return uint64(uint16(n)) | uint64(^uint16(n))<<16 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// first returns the first record, with its frame. It is nil if the batch ends before;
-// and ok is false if this is no record.
+// first returns the first record, with its frame. It is nil if the batch ends before that, and
+// ok is false if it is not a record.
 func (b Batch) first() (record []byte, ok bool) {
 	if len(b) < frameBytes {
 		return nil, true
@@ -215,8 +214,8 @@ func (b Batch) first() (record []byte, ok bool) {
 	return nil, true
 }
 
-// Events appends the first events to those it is given, until there are so many, and
-// returns how many bytes they take. The error is about the event behind them.
+// Events decodes the first events and appends them, up to most in all, and returns their size
+// in bytes. The error is about the next event.
 func (b Batch) Events(events []Event, most int) (_ []Event, size int, err error) {
 	for len(events) < most && size < len(b) {
 		record, _ := b[size:].first()
@@ -232,7 +231,7 @@ func (b Batch) Events(events []Event, most int) (_ []Event, size int, err error)
 	return events, size, nil
 }
 
-// Len returns how many events it has.
+// Len returns the number of events.
 func (b Batch) Len() (n int) {
 	for {
 		record, _ := b.first()
@@ -256,8 +255,8 @@ func (b Batch) seal() {
 	}
 }
 
-// intact returns how many bytes at the beginning are whole records with the right
-// checksums, and whether what is behind them could be the beginning of one.
+// intact returns how many bytes at the beginning are complete records with the right
+// checksums, and whether the rest could be the beginning of another.
 func (b Batch) intact() (n int, ok bool) {
 	for {
 		record, ok := b[n:].first()

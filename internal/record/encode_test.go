@@ -138,9 +138,9 @@ func TestNoEvent(t *testing.T) {
 		"version":       {with(0, 9), "version 9"},
 		"outcome":       {with(1, 8), "outcome 8"},
 		"flags":         {with(2, 4), "flags 4"},
-		"address":       {with(3, 4), "kind 4"},
+		"address":       {with(3, 4), "address 4"},
 		"a long wait":   {with(80, 0, 0, 0, 0, 0, 0, 0, 0x7f), "too long"},
-		"longer":        {append(with(0), 0), "1 bytes behind"},
+		"longer":        {append(with(0), 0), "1 extra bytes"},
 		"a long length": {with(105, 0x02), "too early"},
 	} {
 		if err := new(record.Event).UnmarshalBinary(c.data); err == nil || !strings.Contains(err.Error(), c.says) {

@@ -9,15 +9,15 @@ import (
 	"github.com/stintdev/stint/internal/record/query"
 )
 
-// Event is a decision as it is kept. Times are whole microseconds.
+// Event is a stored decision. Times are whole microseconds.
 type Event struct {
 	ID      engine.ID
 	At      time.Time // UTC
 	Outcome engine.Outcome
-	// Shadow says that the request passed, and that a rule that is only tried out would
-	// have refused it: Rule, Limit and the rest are about that.
+	// Shadow means that the request passed, and that a log_only rule would have denied it:
+	// Rule, Limit and the rest are about that rule.
 	Shadow bool
-	// Cached says that the decision rests on what was remembered, not on a count.
+	// Cached means that the decision is from a cache, not from a count.
 	Cached bool
 
 	User, Tenant, Key, Tier string
@@ -34,7 +34,7 @@ type Event struct {
 	Latency     time.Duration
 
 	Region, Node string
-	// Weight is how many decisions it stands for: those that passed are a sample.
+	// Weight is how many decisions it stands for: of those that passed, a sample is stored.
 	Weight int64
 }
 

@@ -15,8 +15,7 @@ import (
 	"github.com/stintdev/stint/internal/record/query"
 )
 
-// EventQuery says which events are wanted: those in a range, and of these the ones that
-// have all values that are not empty.
+// EventQuery selects the events in a range that match all fields that are not empty.
 type EventQuery struct {
 	query.Range
 	User, Tenant, Key, IP  string
@@ -25,25 +24,25 @@ type EventQuery struct {
 	Outcome                string // the name of one
 	Shadow                 *bool
 	Limit                  int    // from 1 to 1,000. Default 100
-	After                  Cursor // which an answer before has returned
+	After                  Cursor // which the last page returned
 }
 
-// maxEvents is how many events an answer has at most.
+// maxEvents is the largest Limit.
 const maxEvents = 1000
 
-// scanned is how many events of a month are looked at to answer one question, if they
-// follow each other, and scannedApart if they are found by an index. Tests look at fewer.
+// scanned is how many events of a month a query reads at most, and scannedApart the same for
+// events that an index finds one by one. Tests read fewer.
 var scanned, scannedApart = 20_000, 2_000
 
-// Find returns events, the newest first, and where to go on: the zero Cursor if there are
-// no more. Since it looks at so many events only, there may be fewer than Limit, even
-// none, and still more behind: to find all, go on until the Cursor is zero.
+// Find returns events, the newest first, and the Cursor of the next page: zero if there are no
+// more. Since it reads a limited number of events, a page may have fewer than Limit, even none,
+// although there are more: to find all, continue until the Cursor is zero.
 func (s *Store) Find(ctx context.Context, q EventQuery) ([]Event, Cursor, error) {
 	var p strict.Report
 	q.Check(&p, s.now())
 	query.CheckLimit(&p, &q.Limit, 100, maxEvents)
 	CheckOutcome(&p, q.Outcome)
-	if err := query.Err(&p); err != nil {
+	if err := p.Problems.Err(); err != nil {
 		return nil, Cursor{}, err
 	}
 	var events []Event
@@ -79,8 +78,8 @@ func (s *Store) Find(ctx context.Context, q EventQuery) ([]Event, Cursor, error)
 	return events, next, nil
 }
 
-// findIn returns at most so many events of a month. If it stopped before it had looked at
-// all of them, end is the last one that it looked at.
+// findIn returns at most most events of a month. If it stopped before it had read all of them,
+// end is the last one that it read.
 func (s *Store) findIn(ctx context.Context, tx *sql.Tx, m Month, q EventQuery, most int) (events []Event, end Cursor, err error) {
 	from, to := query.Later(q.From, m.Start()), query.Earlier(q.To, m.End())
 	var w query.Where // what an index finds
@@ -105,7 +104,7 @@ func (s *Store) findIn(ctx context.Context, tx *sql.Tx, m Month, q EventQuery, m
 	}
 	const order = " ORDER BY at DESC, id DESC LIMIT "
 	looked := s.Table(m) + " WHERE " + w.String() + order
-	rest := query.Where{Args: w.Args} // what those that were found are filtered by
+	rest := query.Where{Args: w.Args} // filters what was found
 	for _, is := range [][2]string{
 		{"user_id", q.User},
 		{"tenant", q.Tenant},

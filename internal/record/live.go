@@ -19,22 +19,21 @@ type LiveOptions struct {
 	// Node says where decisions are made.
 	Node string
 	// Counters is how many users, tenants, keys and addresses each shard counts in 10
-	// seconds, once by requests and once by denials. There are as many shards as threads,
-	// at most 8. A counter takes about 60 bytes, and at most 300. Default 1,024, from 2
-	// to 32,768.
+	// seconds, by requests and by denials. There are as many shards as threads, at most 8. A
+	// counter takes about 60 bytes, and at most 300. Default 1,024, from 2 to 32,768.
 	Counters int
 	// Top is how many of each are shown. Default 10.
 	Top int
-	// Privacy is what is shown of addresses, and HashKey, of 16 bytes or more, what
-	// their hashes are made with.
+	// Privacy says how addresses are shown. HashKey, of 16 bytes or more, is the key of their
+	// hashes.
 	Privacy Privacy
 	HashKey []byte
 	// Now is the clock of the engine. Default time.Now.
 	Now func() time.Time
 }
 
-// Live knows what was decided in the last seconds, and who made the most requests. It may be
-// used by several goroutines at once.
+// Live counts the decisions of the last seconds, and finds the clients with the most requests.
+// It may be used by several goroutines at once.
 type Live struct {
 	o      LiveOptions
 	began  time.Time
@@ -44,74 +43,67 @@ type Live struct {
 
 var _ engine.Recorder = (*Live)(nil)
 
-// Snapshot is what a [Live] knows at an instant.
+// Snapshot is the state of a [Live] at one time. The tags document its fields.
 type Snapshot struct {
-	At   time.Time `json:"at" doc:"When." example:"2026-01-31T12:00:00Z"`
-	Node string    `json:"node,omitempty" doc:"Where." example:"node-7"`
-	// Seconds is how long the time was that the rates and the latency are about. Rates
-	// are in requests per second.
-	Seconds  float64 `json:"seconds" doc:"How long the time was that rates and latency are about: the last 10 seconds, unless it has just begun." example:"9.5"`
-	Requests float64 `json:"requests_per_second" doc:"How many requests were decided." example:"1234.5"`
-	Refused  float64 `json:"refused_per_second" doc:"How many were refused." example:"34.25"`
-	// Shadow would have been refused, and Outcomes are all that there are, by name.
-	Shadow   float64            `json:"shadow_refused_per_second" doc:"How many passed that a rule that is only tried out would have refused." example:"2"`
-	Outcomes map[string]float64 `json:"outcomes_per_second" doc:"What became of them, by its name. All that there are are here." example:"{\"allowed\":1200,\"denied\":34.25}"`
-	Latency  LiveLatency        `json:"latency_us" doc:"How long decisions took, in microseconds, without the time that requests were held."`
-	// Rules are those that decided most, the first first: at most 50, and "other" for
-	// what was decided by more rules than are told apart.
-	Rules   []RuleRate  `json:"rules" nullable:"false" doc:"The rules that decided most, the first first: at most 50. One of the name other may stand for those that are too many to be told apart."`
-	Talkers LiveTalkers `json:"talkers" doc:"Those who have asked most."`
+	At       time.Time          `json:"at" doc:"The time of the snapshot." example:"2026-01-31T12:00:00Z"`
+	Node     string             `json:"node,omitempty" doc:"The name of the node." example:"node-7"`
+	Seconds  float64            `json:"seconds" doc:"The length of the window of rates and latency, in seconds: 10, or less just after the start." example:"9.5"`
+	Requests float64            `json:"requests_per_second" doc:"Requests per second." example:"1234.5"`
+	Refused  float64            `json:"refused_per_second" doc:"Requests per second that were refused." example:"34.25"`
+	Shadow   float64            `json:"shadow_refused_per_second" doc:"Requests per second that passed, and that a log_only rule would have denied." example:"2"`
+	Outcomes map[string]float64 `json:"outcomes_per_second" doc:"Requests per second by outcome. All outcomes are listed." example:"{\"allowed\":1200,\"denied\":34.25}"`
+	Latency  LiveLatency        `json:"latency_us" doc:"The time that decisions took, in microseconds, without the time that requests were held."`
+	Rules    []RuleRate         `json:"rules" nullable:"false" doc:"The rules that decided the most requests, at most 50, the first first. The name other stands for those that are not counted one by one."`
+	Talkers  LiveTalkers        `json:"talkers" doc:"The clients with the most requests."`
 }
 
 // RuleRate is how many requests per second a rule has decided, and refused.
 type RuleRate struct {
 	Name     string  `json:"name" doc:"The name of the rule." example:"search"`
-	Requests float64 `json:"requests_per_second" doc:"How many requests it has decided." example:"120.5"`
-	Refused  float64 `json:"refused_per_second" doc:"How many of these were refused." example:"3.5"`
+	Requests float64 `json:"requests_per_second" doc:"Requests per second that it decided." example:"120.5"`
+	Refused  float64 `json:"refused_per_second" doc:"Requests per second of these that were refused." example:"3.5"`
 }
 
-// LiveLatency is how long decisions took, in microseconds, without the time that
-// requests were held.
+// LiveLatency is the time that decisions took, in microseconds, without the time that requests
+// were held.
 type LiveLatency struct {
-	P50 int64 `json:"p50" doc:"What half of them took at most." example:"60"`
-	P95 int64 `json:"p95" doc:"What 95 in 100 took at most." example:"180"`
-	P99 int64 `json:"p99" doc:"What 99 in 100 took at most." example:"2500"`
+	P50 int64 `json:"p50" doc:"The median." example:"60"`
+	P95 int64 `json:"p95" doc:"The 95th percentile." example:"180"`
+	P99 int64 `json:"p99" doc:"The 99th percentile." example:"2500"`
 }
 
-// LiveTalkers are those who have asked most.
+// LiveTalkers are the clients with the most requests.
 type LiveTalkers struct {
-	// Seconds is how long the time was in which they were counted: between 10 and 20,
-	// unless it has just begun.
-	Seconds   float64 `json:"seconds" doc:"How long the time was in which they were counted: between 10 and 20, unless it has just begun." example:"15"`
+	Seconds   float64 `json:"seconds" doc:"How long they were counted, in seconds: 10 to 20, or less just after the start." example:"15"`
 	Users     Talkers `json:"users" doc:"Users."`
 	Tenants   Talkers `json:"tenants" doc:"Tenants."`
 	Keys      Talkers `json:"keys" doc:"API keys, by their ids."`
-	Addresses Talkers `json:"addresses" doc:"Addresses, or as much of them as the settings say."`
+	Addresses Talkers `json:"addresses" doc:"Addresses, truncated or hashed as the settings say."`
 }
 
-// Talkers are those of one kind, the first first. Counts are never too high.
+// Talkers are the clients of one kind, the first first. Counts are never too high.
 type Talkers struct {
-	ByRequests []Talker `json:"by_requests" nullable:"false" doc:"Those with most requests, the first first."`
-	ByRefused  []Talker `json:"by_refused" nullable:"false" doc:"Those of whom most requests were refused."`
-	// RequestsOff and RefusedOff are by how much counts may be too low. They are 0 unless
-	// there were more names than counters; who has more is not missing.
-	RequestsOff int64 `json:"requests_off" doc:"By how much numbers of requests may be too low: 0, unless there were very many who asked." example:"0"`
-	RefusedOff  int64 `json:"refused_off" doc:"The same, of those that were refused." example:"0"`
+	ByRequests []Talker `json:"by_requests" nullable:"false" doc:"Those with the most requests, the first first."`
+	ByRefused  []Talker `json:"by_refused" nullable:"false" doc:"Those with the most refused requests, the first first."`
+	// RequestsOff and RefusedOff are by how much counts may be too low: 0 unless there were
+	// more names than counters. A name with more than that is not missing.
+	RequestsOff int64 `json:"requests_off" doc:"By how much counts of requests may be too low: 0, unless there are very many clients." example:"0"`
+	RefusedOff  int64 `json:"refused_off" doc:"By how much counts of refused requests may be too low." example:"0"`
 }
 
-// Talker is one of them.
+// Talker is one client.
 type Talker struct {
-	Name     string `json:"name" doc:"Who it is." example:"alice"`
-	Requests int64  `json:"requests" doc:"How many requests there were." example:"9000"`
-	Refused  int64  `json:"refused" doc:"How many of these were refused." example:"300"`
+	Name     string `json:"name" doc:"The id or the address." example:"alice"`
+	Requests int64  `json:"requests" doc:"The number of requests." example:"9000"`
+	Refused  int64  `json:"refused" doc:"The number of these that were refused." example:"300"`
 }
 
 const (
-	liveSeconds = 10 // that rates are about
-	liveRing    = 16 // seconds that are kept: more than that, and a power of 2
+	liveSeconds = 10 // the window of rates
+	liveRing    = 16 // seconds that are stored: a larger power of 2
 	liveWindow  = 10 // seconds, of which there are two
 
-	liveRules      = 256 // that a shard tells apart in a second: more than people write
+	liveRules      = 256 // that a shard counts one by one in a second
 	liveRulesShown = 50
 	otherRules     = "other"
 )
@@ -136,17 +128,16 @@ type liveShard struct {
 	_       [64]byte // so that shards do not share a cache line
 }
 
-// liveSecond is what was decided in one second.
+// liveSecond is the decisions of one second.
 type liveSecond struct {
-	at       int64 // since it began
+	at       int64 // seconds since the start
 	outcomes [engine.Unavailable + 1]int64
 	shadow   int64
 	latency  Sketch
 	rules    ruleCounts
 }
 
-// ruleCounts are how often rules have decided in one second. Those beyond so many are
-// one.
+// ruleCounts are the decisions of rules in one second. Rules beyond liveRules share a count.
 type ruleCounts struct {
 	places map[string]int // in counts
 	counts []ruleCount
@@ -176,15 +167,15 @@ func (c *ruleCounts) of(name string) *ruleCount {
 	return &c.counts[len(c.counts)-1]
 }
 
-// reset forgets all, names included, and keeps the room.
+// reset drops all counts, and keeps the memory.
 func (c *ruleCounts) reset() {
 	clear(c.places)
 	c.counts, c.other = c.counts[:0], ruleCount{}
 }
 
-// liveTalk is who has asked in one window.
+// liveTalk counts the clients of one window.
 type liveTalk struct {
-	at    int64 // in windows, since it began
+	at    int64 // windows since the start
 	kinds [liveKinds][2]talkers
 }
 
@@ -218,15 +209,14 @@ func NewLive(o LiveOptions) (*Live, error) {
 	return l, nil
 }
 
-// Record implements [engine.Recorder]. It reads no clock: an event says when it began and
-// how long it took.
+// Record implements [engine.Recorder]. It reads no clock, as an event has its time and duration.
 func (l *Live) Record(e *engine.Event) {
 	second := int64(max(0, e.At.Sub(l.began)+e.Waited+e.Latency) / time.Second)
 	refused := !e.Outcome.Passed()
 	// Hash before the shard is locked.
 	names := [...]string{liveUser: e.User, liveTenant: e.Tenant, liveKey: e.Key}
 	var hashes [liveKinds]uint64
-	for kind := range names { // by index: a copy of the array would cost as much as a hash
+	for kind := range names { // by index, to avoid a copy of the array
 		if names[kind] != "" {
 			hashes[kind] = maphash.String(l.seed, names[kind])
 		}
@@ -288,13 +278,13 @@ func (w *liveTalk) begin(at int64) {
 	}
 }
 
-// Snapshot returns what was decided in the last seconds.
+// Snapshot returns the decisions of the last seconds.
 func (l *Live) Snapshot() Snapshot {
 	now := l.o.Now()
 	elapsed := max(0, now.Sub(l.began))
 	second := int64(elapsed / time.Second)
-	// since is how long ago a second began, or the view did; at least a second, as rates of
-	// less mean nothing.
+	// since is how long ago a second or the view began, but at least a second: rates of less
+	// mean nothing.
 	since := func(first int64) float64 {
 		return max(time.Second, elapsed-time.Duration(max(0, first))*time.Second).Seconds()
 	}
@@ -341,7 +331,7 @@ func (l *Live) Snapshot() Snapshot {
 	return s
 }
 
-// ratesOf returns the rules that decided most.
+// ratesOf returns the rules with the most decisions.
 func ratesOf(rules map[string]ruleCount, seconds float64) []RuleRate {
 	out := make([]RuleRate, 0, len(rules))
 	for name, c := range rules {
@@ -379,7 +369,7 @@ func (s *liveShard) add(sum *liveSecond, rules map[string]ruleCount, last int64)
 	}
 }
 
-// talkers returns those of one kind, in the last two windows.
+// talkers returns the clients of one kind, in the last two windows.
 func (l *Live) talkers(kind int, last int64, text func(name []byte) string) Talkers {
 	type talker struct {
 		name []byte
@@ -408,7 +398,7 @@ func (l *Live) talkers(kind int, last int64, text func(name []byte) string) Talk
 			}
 		}
 	}
-	for i := range all { // who was refused has asked
+	for i := range all { // every refused request was a request
 		all[i].n[byRequests] = max(all[i].n[byRequests], all[i].n[byRefused])
 	}
 	first := func(by int) []Talker {
@@ -426,8 +416,8 @@ func (l *Live) talkers(kind int, last int64, text func(name []byte) string) Talk
 	return Talkers{ByRequests: first(byRequests), ByRefused: first(byRefused), RequestsOff: off[byRequests], RefusedOff: off[byRefused]}
 }
 
-// copy appends the counters of a table, with copies of their names, so that recording does
-// not wait until they are sorted.
+// copy appends the counters of a table, with copies of their names, so that they can be sorted
+// without the lock.
 func (s *liveShard) copy(at int64, kind, by int, heard []counter, names []byte) (_ []counter, _ []byte, lost int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

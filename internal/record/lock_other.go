@@ -4,8 +4,7 @@ package record
 
 import "os"
 
-// lock does nothing: here it is up to the one who configures processes that each has a
-// directory of its own.
+// lock does nothing: on this system the operator has to give each process its own directory.
 func lock(*os.File) error { return nil }
 
 func unlock(*os.File) error { return nil }

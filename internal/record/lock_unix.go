@@ -7,11 +7,11 @@ import (
 	"syscall"
 )
 
-// lock takes a file for this process, until it unlocks it or ends.
+// lock locks a file until the process unlocks it or ends.
 func lock(f *os.File) error {
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 }
 
-// unlock lets go of a file. To close it is not enough while a process that is being
-// started still shares it.
+// unlock unlocks a file. Closing it is not enough while a process that is being started still
+// shares it.
 func unlock(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }

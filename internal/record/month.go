@@ -54,7 +54,7 @@ func (m *Month) UnmarshalText(text []byte) (err error) {
 // table is the name of the table of a month.
 func (m Month) table() string { return fmt.Sprintf("stint_events_%04d_%02d", m.Year, m.Month) }
 
-// monthsOf returns the months of names of tables, and leaves out other names.
+// monthsOf returns the months of tables, and ignores other names.
 func monthsOf(names []string) (out []Month) {
 	for _, name := range names {
 		var m Month
@@ -71,8 +71,8 @@ type MonthSize struct {
 	Events int64
 }
 
-// Cursor is a place in the order of events, which is that of their times, and of their ids
-// where times are equal: behind the event that it names. The zero Cursor is before all.
+// Cursor is a position in the order of events by time and id: behind the event with its time
+// and id. The zero Cursor is before all.
 type Cursor struct {
 	At time.Time
 	ID engine.ID
@@ -98,7 +98,7 @@ func ParseCursor(text string) (c Cursor, err error) {
 	}
 	c.At = time.UnixMicro(micros).UTC()
 	if err != nil || !query.Valid(c.At) {
-		return Cursor{}, strict.Problems{{Path: "after", Message: strict.Quote(text) + ": want what the answer before has said"}}
+		return Cursor{}, strict.Problems{{Path: "after", Message: strict.Quote(text) + ": want the cursor that the last page returned"}}
 	}
 	return c, nil
 }

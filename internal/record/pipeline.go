@@ -11,45 +11,44 @@ import (
 	"time"
 )
 
-// Sink is a database. Write keeps each event once, however often it is given. It returns
-// when the events are safe, or soon after ctx has ended. After an error it may have kept any
-// of them, and will be given all of them again. It must not keep the slice.
+// Sink is a database. Write stores each event once, however often it is given. It returns when
+// the events are stored, or soon after ctx has ended. After an error it may have stored any of
+// them, and is given all of them again. It must not keep the slice.
 type Sink interface {
 	Write(ctx context.Context, events []Event) error
 }
 
 // PipelineOptions are the settings of a [Pipeline]. Recorder and Sink are required.
 type PipelineOptions struct {
-	Recorder *Recorder // which no one else may take from
+	Recorder *Recorder // which only this pipeline may take from
 	Sink     Sink
-	// Spool is where events are while the sink is away. It is not closed. Nil: they
-	// are kept in memory, as far as there is room.
+	// Spool is where events are stored while the sink is down. The caller closes it. Nil:
+	// they are kept in memory, as far as there is room.
 	Spool *Spool
-	// Interval is how long events wait that are fewer than a batch.
-	// Default 500 ms.
+	// Interval is how long events wait if they are fewer than a batch. Default 500 ms.
 	Interval time.Duration
 	// Timeout is how long a write may take. Default 30 s.
 	Timeout time.Duration
-	// Log is told when events cannot be written, and when they can again. Default: none.
+	// Log reports when events cannot be written, and when they can be again. Default: none.
 	Log *slog.Logger
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 }
 
-// Pipeline brings events from a recorder to a sink.
+// Pipeline writes events from a recorder to a sink, in batches.
 //
-// It writes them in batches. If a write fails, or takes longer than an interval, they go
-// through the spool, in their order, until that is empty again. A process that is killed
-// loses what it has recorded in the last two intervals; while it spools, in the last one.
+// If a write fails, or takes longer than an interval, events go through the spool, in order,
+// until that is empty again. A process that is killed loses the events of the last two
+// intervals; while it spools, of the last one.
 //
-// If the spool is full or fails, too, some MiB are kept in memory, and the rest stays in the
-// recorder, which drops what has no room.
+// If the spool is full or fails too, some MiB are kept in memory, and the rest stays in the
+// recorder, which drops events for which it has no room.
 type Pipeline struct {
 	o PipelineOptions
 
 	jobs    chan []Event
 	results chan error
-	cut     context.CancelFunc // ends a write; nil: it was not started
+	abort   context.CancelFunc // aborts a write; nil: it was not started
 	stop    chan context.Context
 	once    sync.Once
 	work    sync.WaitGroup
@@ -60,27 +59,27 @@ type Pipeline struct {
 
 	// The rest belongs to the goroutine that runs.
 
-	memory Batch // taken from the recorder, and neither written yet nor spooled
-	aged   int   // of it was there at the last tick
-	busy   int   // bytes that are being written, the first of memory or of the spool
-	onDisk bool  // it is the spool
+	memory Batch // taken from the recorder, and neither written nor spooled yet
+	aged   int   // bytes of memory that were there at the last tick
+	busy   int   // bytes that are being written: the first of memory or of the spool
+	onDisk bool  // busy is of the spool
 	events []Event
 
-	failed  error // of the last write
-	refused error // of the spool, for what is in memory
-	backoff time.Duration
-	retry   <-chan time.Time // when to write again; nil: now
+	failed   error // of the last write
+	spoolErr error // of the spool, for what is in memory
+	backoff  time.Duration
+	retry    <-chan time.Time // when to write again; nil: now
 }
 
-// State is what a pipeline has done, and what it is waiting for.
+// State is the state of a pipeline.
 type State struct {
-	Written  int64 // events that the sink has taken
-	Dropped  int64 // those for which there was no room
+	Written  int64 // events that the sink has stored
+	Dropped  int64 // events for which there was no room
 	Buffered int64 // bytes in memory: 0 if all events are written or spooled
 	Spooled  int64 // bytes on disk
 	Bad      int   // damaged segments on disk, which are kept and not read
-	// Problem is why events are not written, or not even spooled, and Since since
-	// when. Empty: there is none.
+	// Problem is why events are not written, or not even spooled, and Since when that began.
+	// Empty: there is none.
 	Problem string
 	Since   time.Time
 }
@@ -119,26 +118,26 @@ func NewPipeline(o PipelineOptions) (*Pipeline, error) {
 
 // Start begins to write, until Stop is called.
 func (p *Pipeline) Start(ctx context.Context) {
-	ctx, p.cut = context.WithCancel(context.WithoutCancel(ctx)) // what has begun should end
-	p.tell(ctx)
+	ctx, p.abort = context.WithCancel(context.WithoutCancel(ctx)) // a write that has begun may finish
+	p.report(ctx)
 	p.work.Go(func() { p.write(ctx) })
 	p.work.Go(func() { p.run(ctx) })
 }
 
-// Stop ends that. What is left is written or, if the sink fails or ctx ends before,
-// spooled; an error means that it could not be, and is lost.
+// Stop stops that. Remaining events are written or, if the sink fails or ctx ends first,
+// spooled. An error means that events are lost.
 func (p *Pipeline) Stop(ctx context.Context) error {
 	p.once.Do(func() {
-		if p.cut != nil {
+		if p.abort != nil {
 			p.stop <- ctx
 			p.work.Wait()
-			p.cut()
+			p.abort()
 		}
 	})
 	return p.err
 }
 
-// State returns how it is.
+// State returns the current state.
 func (p *Pipeline) State() State {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,7 +148,7 @@ func (p *Pipeline) State() State {
 	return s
 }
 
-// write writes what it is given, while others go on.
+// write writes batches, while run continues.
 func (p *Pipeline) write(ctx context.Context) {
 	for events := range p.jobs {
 		ctx, cancel := context.WithTimeout(ctx, p.o.Timeout)
@@ -165,7 +164,7 @@ func (p *Pipeline) run(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		p.begin()
-		p.tell(ctx)
+		p.report(ctx)
 		select {
 		case <-tick.C:
 			late := p.aged > 0
@@ -179,25 +178,24 @@ func (p *Pipeline) run(ctx context.Context) {
 			p.retry = nil
 		case stopping := <-p.stop:
 			p.finish(stopping)
-			p.tell(ctx)
+			p.report(ctx)
 			return
 		}
 	}
 }
 
-// take takes what was recorded, and spools it unless it can be expected to be written
-// soon.
+// take takes what was recorded, and spools it unless it is likely to be written soon.
 func (p *Pipeline) take(late bool) {
 	if len(p.memory) < memoryBytes {
 		p.collect()
 	}
-	p.refused = nil
+	p.spoolErr = nil
 	if late || len(p.memory) >= memoryBytes || p.failed != nil || p.spooling() {
 		p.spill()
 	}
 }
 
-// collect takes what was recorded to memory. It is at all times counted in one of them.
+// collect takes what was recorded to memory, under the lock, so that State counts it once.
 func (p *Pipeline) collect() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -207,13 +205,13 @@ func (p *Pipeline) collect() {
 
 func (p *Pipeline) spooling() bool { return p.o.Spool != nil && !p.o.Spool.Empty() }
 
-// spill moves what is in memory to the spool. If some of it is being written, the spool
-// is empty, and begins with that.
+// spill moves what is in memory to the spool. If some of it is being written, the spool is
+// empty, and begins with that.
 func (p *Pipeline) spill() {
 	if len(p.memory) == 0 || p.o.Spool == nil {
 		return
 	}
-	if p.refused = p.o.Spool.Append(p.memory); p.refused == nil {
+	if p.spoolErr = p.o.Spool.Append(p.memory); p.spoolErr == nil {
 		p.forget(len(p.memory))
 		p.onDisk = true
 	}
@@ -225,7 +223,7 @@ func (p *Pipeline) forget(n int) {
 	p.aged = max(0, p.aged-n)
 }
 
-// begin has the next events written, if it is time for that.
+// begin starts to write the next events, unless a write is under way or has to wait.
 func (p *Pipeline) begin() {
 	for p.busy == 0 && p.retry == nil {
 		next := p.memory
@@ -243,7 +241,7 @@ func (p *Pipeline) begin() {
 			return
 		}
 		p.events, p.busy, _ = next.Events(p.events[:0], batchEvents)
-		switch { // if it could not read the first, it never will
+		switch { // if the first event cannot be read, it never will be
 		case p.busy > 0:
 			p.jobs <- p.events
 		case p.onDisk:
@@ -256,7 +254,7 @@ func (p *Pipeline) begin() {
 	}
 }
 
-// end is told how a write has ended.
+// end handles the result of a write.
 func (p *Pipeline) end(err error) {
 	n := p.busy
 	p.busy = 0
@@ -278,8 +276,8 @@ func (p *Pipeline) end(err error) {
 	p.state.Written += int64(len(p.events))
 }
 
-// fail has it wait before the next write, longer each time. Nodes that fail together
-// do not come back together.
+// fail sets the time of the next write, later each time, and random so that nodes that fail
+// together do not retry together.
 func (p *Pipeline) fail(err error) {
 	p.failed = err
 	p.backoff = min(max(2*p.backoff, firstBackoff), longestBackoff)
@@ -294,9 +292,9 @@ func (p *Pipeline) drop(n int) {
 
 // finish writes or spools what is left.
 func (p *Pipeline) finish(ctx context.Context) {
-	defer context.AfterFunc(ctx, p.cut)()
+	defer context.AfterFunc(ctx, p.abort)()
 	if p.busy > 0 && p.onDisk {
-		p.cut() // there is no hurry
+		p.abort() // it stays in the spool
 		if err := <-p.results; err == nil {
 			p.end(nil)
 		}
@@ -319,31 +317,31 @@ func (p *Pipeline) finish(ctx context.Context) {
 	if n := p.memory.Len(); n > 0 {
 		p.drop(n)
 		p.forget(len(p.memory))
-		p.err = fmt.Errorf("record: %d events are lost: %w", n, errors.Join(p.failed, p.refused, ctx.Err()))
+		p.err = fmt.Errorf("record: %d events are lost: %w", n, errors.Join(p.failed, p.spoolErr, ctx.Err()))
 	}
 }
 
-// tell says how it is.
-func (p *Pipeline) tell(ctx context.Context) {
+// report updates the state, and logs changes of it.
+func (p *Pipeline) report(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &p.state
 	s.Buffered = int64(len(p.memory))
 	if p.o.Spool != nil {
 		if bad := p.o.Spool.Bad(); bad > s.Bad {
-			p.o.Log.WarnContext(ctx, "segments of the spool are damaged, they are kept as *.bad and not read", "segments", bad)
+			p.o.Log.WarnContext(ctx, "damaged segments of the spool are kept as *.bad and not read", "segments", bad)
 		}
 		s.Spooled, s.Bad = p.o.Spool.Bytes(), p.o.Spool.Bad()
 	}
 	before := s.Problem
 	s.Problem = ""
-	if err := errors.Join(p.failed, p.refused); err != nil {
+	if err := errors.Join(p.failed, p.spoolErr); err != nil {
 		s.Problem = err.Error()
 	}
 	switch {
 	case before == "" && s.Problem != "":
 		s.Since = p.o.Now()
-		p.o.Log.WarnContext(ctx, "events cannot be written, they are kept", "problem", s.Problem)
+		p.o.Log.WarnContext(ctx, "events cannot be written and are kept", "problem", s.Problem)
 	case before != "" && s.Problem == "":
 		s.Since = time.Time{}
 		p.o.Log.InfoContext(ctx, "events are written again")

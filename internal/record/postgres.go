@@ -20,11 +20,11 @@ import (
 type postgresTables struct{ db *database.DB }
 
 const (
-	// Locks of who makes partitions, and of who rolls up.
+	// Advisory locks: for creating partitions, and for rolling up.
 	lockTables  = 0x7374696e74_01
 	lockRollUps = 0x7374696e74_02
 
-	// Conditions of PostgreSQL.
+	// Error codes of PostgreSQL.
 	uniqueViolation = "23505"
 	checkViolation  = "23514" // no partition for a row
 	deadlock        = "40P01"
@@ -42,8 +42,8 @@ func (postgresTables) id(id engine.ID) any    { return id.String() }
 func (postgresTables) missing(err error) bool { return codeOf(err) == checkViolation }
 func bound(t time.Time) string                { return "'" + t.Format("2006-01-02 15:04:05+00") + "'" }
 
-// create makes a partition from a table of its own, for which no one has to wait who reads
-// or writes others.
+// create creates a table and attaches it as a partition, which does not block readers and
+// writers of other partitions.
 func (p postgresTables) create(ctx context.Context, m Month) error {
 	return inTx(ctx, p.db.Write, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", int64(lockTables)); err != nil {
@@ -76,7 +76,7 @@ func (p postgresTables) insert(ctx context.Context, events []Event, todos []todo
 	return conn.Raw(func(c any) error {
 		pg := c.(*stdlib.Conn).Conn()
 		err := copyEvents(ctx, pg, events, todos, false)
-		for range 3 { // others may write the same
+		for range 3 { // other nodes may write the same events
 			if code := codeOf(err); code != uniqueViolation && code != deadlock {
 				break
 			}
@@ -86,8 +86,8 @@ func (p postgresTables) insert(ctx context.Context, events []Event, todos []todo
 	})
 }
 
-// copyEvents copies events into their partitions or, if some may be there already, beside
-// and then those that are not.
+// copyEvents copies events into their partitions. If some may be stored already, it copies
+// them to a temporary table first, and then only the missing ones.
 func copyEvents(ctx context.Context, conn *pgx.Conn, events []Event, todos []todo, again bool) error {
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		table := "stint_events"
@@ -116,7 +116,7 @@ func copyEvents(ctx context.Context, conn *pgx.Conn, events []Event, todos []tod
 	})
 }
 
-// hold waits for no one for long: all who write would have to wait for it.
+// hold has a short lock timeout, since all writers would have to wait for it.
 func (postgresTables) hold(ctx context.Context, tx *sql.Tx, m Month) (there bool, err error) {
 	if _, err := tx.ExecContext(ctx, "SET LOCAL lock_timeout = '5s'"); err != nil {
 		return false, err
@@ -133,14 +133,14 @@ func (postgresTables) hold(ctx context.Context, tx *sql.Tx, m Month) (there bool
 	return true, err
 }
 
-// inOrder decides what a plan that does not know its arguments gets wrong: those whom
-// someone looks for have far more events than most.
+// inOrder overrides the planner, which assumes an average number of events: clients that
+// people search for have far more.
 func (postgresTables) inOrder(ctx context.Context, tx *sql.Tx) error {
 	_, err := tx.ExecContext(ctx, "SELECT set_config('enable_sort', 'off', true), set_config('enable_bitmapscan', 'off', true)")
 	return err
 }
 
-// alone holds a lock of its connection, which is gone with that.
+// alone holds a lock of its connection, which ends with the connection.
 func (p postgresTables) alone(ctx context.Context, f func(func() (*sql.Tx, error)) error) error {
 	conn, err := p.db.Write.Conn(ctx)
 	if err != nil {

@@ -16,28 +16,28 @@ import (
 
 // RecorderOptions are the settings of a [Recorder].
 type RecorderOptions struct {
-	// Sample is the share of the requests that passed without being held of which events
-	// are kept: 1 in a whole number. Default 0.01; negative: none.
+	// Sample is the share of requests that passed without being held to record: 1 in a whole
+	// number. Default 0.01; negative: none.
 	Sample float64
-	// Buffer is how many events a shard holds until they are taken, in steps of 64 and about
-	// 280 bytes each; as many may come while they are being taken. There are as many shards as
-	// threads, at most 64. Memory that is not used is given back. Default 4096, at least 256.
+	// Buffer is how many events a shard holds until they are taken, in steps of 64, at about
+	// 280 bytes each; as many again may arrive meanwhile. There are as many shards as threads,
+	// at most 64. Unused memory is freed. Default 4096, at least 256.
 	Buffer int
 	// Region and Node say where decisions are made.
 	Region, Node string
-	// Privacy is what is kept of addresses, and HashKey, of 16 bytes or more, what
-	// their hashes are made with.
+	// Privacy says how addresses are stored. HashKey, of 16 bytes or more, is the key of their
+	// hashes.
 	Privacy Privacy
 	HashKey []byte
 }
 
-// Recorder writes decisions down in memory, for a [Pipeline] to take. Events for which there
-// is no room are dropped and counted.
+// Recorder buffers events in memory, for a [Pipeline] to take. Events for which there is no
+// room are dropped and counted.
 //
-// It keeps every request that was denied or held, or that a rule on trial would have denied.
-// Of the others it keeps a sample, which it draws by their ids.
+// It records every request that was denied or held, or that a log_only rule would have denied,
+// and a sample of the others, chosen by their ids.
 type Recorder struct {
-	every  uint64        // of the requests that pass, one in so many is kept; 0: none
+	every  uint64        // one in so many requests that pass is recorded; 0: none
 	chunks int           // of a shard, at most
 	shards []shard       // a power of 2
 	half   chan struct{} // a shard is half full
@@ -47,23 +47,23 @@ type Recorder struct {
 
 var _ engine.Recorder = (*Recorder)(nil)
 
-// shard holds some of the events, in chunks: a server that denies little uses little memory,
-// for the garbage collector to scan, and one that is flooded gets more.
+// shard holds some of the events, in chunks, so that a server that denies little uses little
+// memory.
 type shard struct {
 	mu      sync.Mutex
 	filling []draft   // the last chunk
 	full    [][]draft // those before it
 	free    [][]draft
-	woken   bool // the pipeline was told that the shard is half full
+	woken   bool // the pipeline was notified that the shard is half full
 	dropped int64
 
 	taken [][]draft // used by Take alone
 	_     [8]byte   // so that shards do not share a cache line
 }
 
-// draft is an event as the engine told it, and for how many decisions it stands. Recording
-// costs no more than to copy it: it is encoded when it is taken. Its texts belong to the rules
-// or are short names of clients, so that none keeps a request from being freed.
+// draft is an event of the engine and the number of decisions that it stands for. It is
+// encoded when it is taken, so that recording is only a copy. Its texts belong to rules or are
+// short names of clients, so none of them keeps a request in memory.
 type draft struct {
 	event  engine.Event
 	weight int64
@@ -106,7 +106,7 @@ func invalid(field, value, want string) error {
 func (r *Recorder) Record(e *engine.Event) {
 	weight := int64(1)
 	if (e.Outcome == engine.Allowed || e.Outcome == engine.Exempt) && !e.Shadow {
-		// The 62 random bits of the id are a fraction of which so many make a whole.
+		// The 62 random bits of the id are a fraction; it is recorded if that is below 1/every.
 		if n, _ := bits.Mul64(binary.BigEndian.Uint64(e.ID[8:])<<2, r.every); n > 0 || r.every == 0 {
 			return
 		}
@@ -135,8 +135,8 @@ func (r *Recorder) Record(e *engine.Event) {
 	}
 }
 
-// next begins another chunk, and reports whether the pipeline has to be told that half of
-// them are full.
+// next begins another chunk, and reports whether to notify the pipeline that half of them are
+// full.
 func (s *shard) next(half int) (wake bool) {
 	if s.filling != nil {
 		s.full = append(s.full, s.filling)
@@ -164,22 +164,22 @@ func (s *shard) take() [][]draft {
 	return s.taken
 }
 
-// giveBack returns the chunks that were taken, of which as many are kept as were needed now.
+// giveBack returns the chunks that were taken. As many of them stay free as were needed.
 func (s *shard) giveBack() {
 	for i, drafts := range s.taken {
-		clear(drafts) // what it names may go
+		clear(drafts) // so that their texts can be freed
 		s.taken[i] = drafts[:0]
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.free = append(s.free, s.taken...)
-	most := min(len(s.free), len(s.taken)+1)
-	clear(s.free[most:])
-	s.free = s.free[:most]
+	keep := min(len(s.free), len(s.taken)+1)
+	clear(s.free[keep:])
+	s.free = s.free[:keep]
 	clear(s.taken)
 }
 
-// Take appends what was recorded since the last time. Only one goroutine may call it at a time.
+// Take appends the events since the last call. Only one goroutine may call it at a time.
 func (r *Recorder) Take(b Batch) Batch {
 	for i := range r.shards {
 		s := &r.shards[i]

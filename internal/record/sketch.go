@@ -8,19 +8,18 @@ import (
 	"time"
 )
 
-// Sketch is how many decisions took how long, in buckets of whole microseconds whose
-// width grows with what they hold: a quantile is off by at most one part in 32. Two that
-// are added are the sketch of all their decisions.
+// Sketch is a histogram of durations in microseconds, in buckets whose width grows with the
+// duration: a quantile is off by at most one part in 32. Merging two sketches gives the sketch
+// of all their durations.
 type Sketch struct{ counts []int64 }
 
 const (
-	// sketchBits is how many bits of a number count: there are half as many buckets for
-	// each power of 2 as these can tell apart.
+	// sketchBits is how many leading bits of a number select its bucket.
 	sketchBits = 5
 	sketchHalf = 1 << (sketchBits - 1)
-	// sketchUsual is how many buckets most sketches do with, in which there is half a second.
+	// sketchUsual is the number of buckets that most sketches need: up to half a second.
 	sketchUsual = 256
-	// What takes longer than the longest, twelve days, is counted as that.
+	// Longer durations are counted as this one, which is twelve days.
 	sketchLongest = 1<<40 - 1
 )
 
@@ -32,13 +31,13 @@ func bucketOf(micros int64) int {
 	return shift*sketchHalf + int(v>>shift)
 }
 
-// middle is what a bucket stands for.
+// middle is the duration that a bucket stands for.
 func middle(bucket int) int64 {
 	shift := max(0, bucket/sketchHalf-1)
 	return int64(bucket-shift*sketchHalf)<<shift + 1<<shift/2
 }
 
-// Add counts n decisions.
+// Add counts n decisions of a duration.
 func (s *Sketch) Add(took time.Duration, n int64) { s.add(bucketOf(took.Microseconds()), n) }
 
 func (s *Sketch) add(bucket int, n int64) {
@@ -48,7 +47,7 @@ func (s *Sketch) add(bucket int, n int64) {
 	s.counts[bucket] += n
 }
 
-// Merge adds what another has counted.
+// Merge adds the counts of another sketch.
 func (s *Sketch) Merge(o *Sketch) {
 	for bucket, n := range o.counts {
 		if n != 0 {
@@ -57,15 +56,15 @@ func (s *Sketch) Merge(o *Sketch) {
 	}
 }
 
-// Quantile returns what the share q of the decisions took at most, or 0 if there were
-// none.
+// Quantile returns the duration that the share q of the decisions did not exceed, or 0 if there
+// were none.
 func (s *Sketch) Quantile(q float64) time.Duration {
 	out := [1]time.Duration{}
 	s.Quantiles([]float64{q}, out[:])
 	return out[0]
 }
 
-// Quantiles is Quantile of several, the least first.
+// Quantiles is Quantile for several shares, in ascending order.
 func (s *Sketch) Quantiles(all []float64, out []time.Duration) {
 	var total int64
 	for _, n := range s.counts {
@@ -85,7 +84,7 @@ func (s *Sketch) Quantiles(all []float64, out []time.Duration) {
 	}
 }
 
-// Reset forgets what was counted, and keeps the memory for it.
+// Reset sets all counts to zero, and keeps the memory.
 func (s *Sketch) Reset() { clear(s.counts) }
 
 // AppendBinary implements [encoding.BinaryAppender]. It does not fail.
@@ -101,13 +100,13 @@ func (s *Sketch) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// MergeBinary adds what another has counted, as AppendBinary wrote it.
+// MergeBinary adds the counts of a sketch that AppendBinary has encoded.
 func (s *Sketch) MergeBinary(data []byte) error {
 	if s.counts == nil {
 		s.counts = make([]int64, 0, sketchUsual)
 	}
 	for bucket := -1; len(data) > 0; {
-		// Most steps are a byte, and most counts one or two.
+		// Fast path: most steps have one byte, and most counts one or two.
 		if len(data) > 2 && data[0] != 0 && data[0]|data[1]&data[2] < 0x80 && bucket+int(data[0]) < len(s.counts) {
 			bucket += int(data[0])
 			count, size := int64(data[1]), 2
@@ -120,7 +119,7 @@ func (s *Sketch) MergeBinary(data []byte) error {
 		}
 		step, n := binary.Uvarint(data)
 		if n <= 0 || step == 0 || step > uint64(sketchBuckets-1-bucket) {
-			return errors.New("record: a sketch has a bucket that there is not")
+			return errors.New("record: a sketch has an invalid bucket")
 		}
 		count, m := binary.Varint(data[n:])
 		if m <= 0 {

@@ -14,36 +14,36 @@ import (
 
 // SpoolOptions are the settings of a [Spool]. Dir is required.
 type SpoolOptions struct {
-	// Dir is its directory. It is made if it is not there, and belongs to one process.
+	// Dir is its directory. It is created if it is missing, and belongs to one process.
 	Dir string
 	// MaxBytes is how large all files may be together, including those in quarantine. Append
 	// fails beyond it. Default 1 GiB.
 	MaxBytes int64
-	// SegmentBytes is the size from which on a new file is begun. Default 16 MiB.
+	// SegmentBytes is the size at which a new file begins. Default 16 MiB.
 	SegmentBytes int64
 }
 
-// Spool is a queue of events on disk, for the time in which the database is away.
+// Spool is a queue of events on disk, for while the database is down.
 //
 // It consists of numbered files, segments. Events are added at the end of the last segment
-// and read from the first, which is deleted when all of it is [Spool.Done]. So after a
-// process was killed, the next one may find events of one segment that were written already;
-// it never misses any. Each process begins a segment of its own, since the last one of
-// another may end in the middle of an event, which is ignored. A segment that is damaged is
-// renamed to .bad and kept, and the next one is read.
+// and read from the first, which is deleted when all of it is [Spool.Done]. So after a process
+// was killed, the next one may read events again that were written already; it never misses
+// any. Each process begins a new segment, since the last one may end in the middle of an
+// event, which is ignored. A damaged segment is renamed to .bad and kept, and the next one is
+// read.
 //
 // It must be used by one goroutine at a time.
 type Spool struct {
 	o        SpoolOptions
 	lock     *os.File
 	segments []segment // oldest first
-	last     uint64    // the highest number there was
+	last     uint64    // the highest number so far
 	total    int64     // bytes of all files
 	bad      int       // segments in quarantine
 
-	w     *os.File // the last segment, for adding; nil: a new one is begun
-	r     *os.File // the first segment, for reading; nil: it was not read yet
-	at    int64    // up to where that is done
+	w     *os.File // the last segment, for writing; nil: the next write begins one
+	r     *os.File // the first segment, for reading; nil: not opened yet
+	at    int64    // how much of the first segment is done
 	chunk []byte
 }
 
@@ -129,8 +129,8 @@ func (s *Spool) Bytes() int64 { return s.total }
 // Bad is how many segments are in quarantine.
 func (s *Spool) Bad() int { return s.bad }
 
-// Append adds events. When it returns without an error they are synced to the disk;
-// otherwise they are not in the queue, though a later process may find some of them.
+// Append adds events. If it returns no error they are synced to disk; otherwise they are not in
+// the queue, though a later process may find some of them.
 func (s *Spool) Append(b Batch) error {
 	if s.total+int64(len(b)+len(segmentHeader)) > s.o.MaxBytes {
 		return fmt.Errorf("record: the spool in %s is full: %d bytes of at most %d are used", s.o.Dir, s.total, s.o.MaxBytes)
@@ -147,7 +147,7 @@ func (s *Spool) Append(b Batch) error {
 		err = s.w.Sync()
 	}
 	if err != nil {
-		// What a disk has kept of this is not known, so nothing is added behind it.
+		// It is unknown how much of this is on disk, so nothing is added after it.
 		_ = s.w.Truncate(last.size)
 		s.closeLast()
 		if last.size == int64(len(segmentHeader)) {
@@ -170,7 +170,7 @@ func (s *Spool) begin() error {
 	if err != nil {
 		return err
 	}
-	s.last++ // whatever becomes of it
+	s.last++ // even if the rest fails
 	_, err = w.WriteString(segmentHeader)
 	if err == nil {
 		err = syncDir(s.o.Dir)
@@ -194,13 +194,13 @@ func syncDir(name string) error {
 
 func (s *Spool) closeLast() {
 	if s.w != nil {
-		_ = s.w.Close() // what matters was synced
+		_ = s.w.Close() // it was synced
 		s.w = nil
 	}
 }
 
-// Next returns the oldest events that are not done, about a MiB of them, or none if
-// there are none left. They are valid until the next call.
+// Next returns the oldest events that are not done, about a MiB of them, or none if there are
+// no more. They are valid until the next call.
 func (s *Spool) Next() (Batch, error) {
 	for !s.Empty() {
 		b, ok, err := s.read()
@@ -218,8 +218,8 @@ func (s *Spool) Next() (Batch, error) {
 	return nil, nil
 }
 
-// read returns the next records of the first segment. If there are none, ok says
-// whether it has ended as it should, or in the middle of one that was being written.
+// read returns the next records of the first segment. If there are none, ok reports whether it
+// ends as it should, or in the middle of a record that was being written.
 func (s *Spool) read() (_ Batch, ok bool, err error) {
 	first := s.segments[0]
 	if s.r == nil {
@@ -242,12 +242,12 @@ func (s *Spool) read() (_ Batch, ok bool, err error) {
 		return nil, false, nil // the disk is damaged, or the file was changed
 	}
 	n, ok := Batch(chunk).intact()
-	// A file that was longer than what had reached the disk ends with zeros.
+	// After a crash, a file may end with zeros that were never written.
 	ok = ok || left == int64(len(chunk)) && len(bytes.Trim(chunk[n:], "\x00")) == 0
 	return chunk[:n], ok, nil
 }
 
-// ignoreMissing makes a file that is gone one that cannot be read, which others can.
+// ignoreMissing ignores that a file is missing: the other segments can still be read.
 func ignoreMissing(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -255,8 +255,7 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// Done says that so many bytes of those that Next has returned, or of those that were
-// appended first, need not be kept.
+// Done marks the first n bytes that Next has returned, or that were appended first, as done.
 func (s *Spool) Done(n int) {
 	s.at = max(s.at, int64(len(segmentHeader))) + int64(n)
 	if s.at == s.segments[0].size {
@@ -266,20 +265,20 @@ func (s *Spool) Done(n int) {
 
 // drop deletes the first segment.
 func (s *Spool) drop() {
-	_ = os.Remove(s.name(s.segments[0].number, segmentEnding)) // if it stays, it is read again one day, which does no harm
+	_ = os.Remove(s.name(s.segments[0].number, segmentEnding)) // if it stays it is read again later, which does no harm
 	s.total -= s.segments[0].size
 	s.next()
 }
 
-// Quarantine puts the first segment aside.
+// Quarantine renames the first segment to .bad.
 func (s *Spool) Quarantine() {
 	number := s.segments[0].number
-	_ = os.Rename(s.name(number, segmentEnding), s.name(number, badEnding)) // if not, it stays under its name
+	_ = os.Rename(s.name(number, segmentEnding), s.name(number, badEnding)) // if it fails, the file keeps its name
 	s.bad++
 	s.next()
 }
 
-// next goes on to the second segment.
+// next moves to the second segment.
 func (s *Spool) next() {
 	if s.r != nil {
 		_ = s.r.Close() // it was only read
@@ -290,7 +289,7 @@ func (s *Spool) next() {
 	s.r, s.at, s.segments = nil, 0, s.segments[1:]
 }
 
-// Close lets go of the directory. What is in it stays.
+// Close unlocks the directory. Its files stay.
 func (s *Spool) Close() error {
 	s.closeLast()
 	if s.r != nil {

@@ -19,7 +19,7 @@ func (sqliteTables) missing(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "no such table")
 }
 
-// create makes a table and its indexes with the statements that the migration has used.
+// create creates a table and its indexes with the statements of the migration.
 func (s sqliteTables) create(ctx context.Context, m Month) error {
 	return inTx(ctx, s.db.Write, func(tx *sql.Tx) error {
 		statements, err := query.Strings(ctx, tx,
@@ -42,11 +42,11 @@ func (sqliteTables) list(ctx context.Context, q query.Querier) ([]Month, error) 
 
 // insert adds events with few statements, which take most of the time.
 func (s sqliteTables) insert(ctx context.Context, events []Event, todos []todo) error {
-	const most = 100 // rows of a statement
+	const maxRows = 100 // of a statement
 	return inTx(ctx, s.db.Write, func(tx *sql.Tx) error {
 		for len(events) > 0 {
 			m, n := MonthOf(events[0].At), 1
-			for n < min(most, len(events)) && MonthOf(events[n].At) == m {
+			for n < min(maxRows, len(events)) && MonthOf(events[n].At) == m {
 				n++
 			}
 			args := make([]any, 0, n*len(columns))
@@ -71,16 +71,16 @@ func (s sqliteTables) insert(ctx context.Context, events []Event, todos []todo) 
 	})
 }
 
-// hold needs no lock either, as alone.
+// hold needs no lock, like alone.
 func (sqliteTables) hold(ctx context.Context, tx *sql.Tx, m Month) (there bool, err error) {
 	err = tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = $1)", m.table()).Scan(&there)
 	return there, err
 }
 
-// inOrder is how it does it anyway.
+// inOrder has nothing to do.
 func (sqliteTables) inOrder(context.Context, *sql.Tx) error { return nil }
 
-// alone needs no lock: whoever writes is alone with all that he has read.
+// alone needs no lock: a transaction of the writer is exclusive.
 func (s sqliteTables) alone(ctx context.Context, f func(func() (*sql.Tx, error)) error) error {
 	return f(func() (*sql.Tx, error) { return s.db.Write.BeginTx(ctx, nil) })
 }

@@ -29,11 +29,11 @@ type StoreOptions struct {
 	Now func() time.Time
 }
 
-// Store keeps events in a database, those of a month in a table of their own. Beside each
-// event that it writes it notes the minute that is to be rolled up.
+// Store stores events in a database, in one table for each month. With the events it writes
+// which minutes have to be rolled up.
 //
-// An event is identified by its time and id, and kept once, in the month of its time even if
-// the clock was wrong. Events of years before 2020 or after 2099 are counted, and not kept.
+// An event is identified by its time and id, and stored once, in the month of its time even if
+// the clock was wrong. Events of years before 2020 or after 2099 are counted and dropped.
 //
 // Any number of nodes may use a database at once.
 type Store struct {
@@ -41,9 +41,7 @@ type Store struct {
 	now    func() time.Time
 	tables tables
 
-	mu     sync.Mutex
-	months map[Month]bool // that are known to have a table
-
+	months  sync.Map // the keys are months that are known to have a table
 	refused atomic.Int64
 }
 
@@ -51,24 +49,24 @@ var _ Sink = (*Store)(nil)
 
 // tables is what differs between databases.
 type tables interface {
-	// create makes the table of a month, if it is not there.
+	// create creates the table of a month, if it is missing.
 	create(ctx context.Context, m Month) error
-	// list returns the months that have one.
+	// list returns the months that have a table.
 	list(ctx context.Context, q query.Querier) ([]Month, error)
-	// name is the table to ask for the events of a month, by their time.
+	// name is the table to query for the events of a month, by their time.
 	name(m Month) string
-	// insert adds events, which are sorted, and what there is to roll up, or nothing.
+	// insert adds sorted events and the minutes to roll up, all or nothing.
 	insert(ctx context.Context, events []Event, todo []todo) error
-	// missing reports whether an insert has failed since a month has no table.
+	// missing reports whether an insert has failed because a month has no table.
 	missing(err error) bool
 	// hold keeps others from writing to the table of a month, and from rolling up, until
 	// the transaction ends. It reports whether there is such a table.
 	hold(ctx context.Context, tx *sql.Tx, m Month) (bool, error)
-	// alone calls f with what begins transactions that see one moment, unless another
-	// node is doing the same.
+	// alone calls f with a function that begins transactions that see one snapshot, unless
+	// another node is doing the same.
 	alone(ctx context.Context, f func(begin func() (*sql.Tx, error)) error) error
-	// inOrder makes the rest of a transaction find rows in the order of an index, rather than
-	// find all of them and sort them.
+	// inOrder makes the rest of a transaction read rows in the order of an index, rather than
+	// sort them.
 	inOrder(ctx context.Context, tx *sql.Tx) error
 	// id returns an id as an argument.
 	id(id engine.ID) any
@@ -77,16 +75,14 @@ type tables interface {
 // minuteLevel is the level of minutes in stint_rollup_todo.
 const minuteLevel = 0
 
-// todo is a minute that is to be counted.
+// todo is a minute to be counted.
 type todo struct {
 	start time.Time
 	token int64
 }
 
-const (
-	// ahead is for how many months after this one tables are made in advance.
-	ahead = 2
-)
+// ahead is for how many months after this one tables are created in advance.
+const ahead = 2
 
 // page is how many events are read at once. Tests read fewer.
 var page = 1000
@@ -110,7 +106,7 @@ func (e *Event) scan(rows *sql.Rows) error {
 	err := rows.Scan((*rowID)(&e.ID), &at, (*uint8)(&e.Outcome), &e.Shadow, &e.Cached, &e.User, &e.Tenant, &e.Key, &e.Tier, &e.IP, &e.Rule, &e.Limit, &e.Endpoint, &e.Method,
 		&e.Used, &e.Max, &e.Cost, &e.Status, &retry, &waited, &latency, &e.Region, &e.Node, &e.Weight)
 	if err == nil && e.Outcome > engine.Unavailable {
-		err = fmt.Errorf("the event %v has the outcome %d, it may be that of a newer version", e.ID, byte(e.Outcome))
+		err = fmt.Errorf("the event %v has the outcome %d, a newer version may have written it", e.ID, byte(e.Outcome))
 	}
 	e.At = at.Time
 	e.RetryAfter, e.Waited, e.Latency = RetryAfter(retry), time.Duration(waited)*time.Microsecond, time.Duration(latency)*time.Microsecond
@@ -136,8 +132,7 @@ func (id *rowID) Scan(v any) error {
 	return fmt.Errorf("record: the id of an event is a %T", v)
 }
 
-// NewStore returns the store in a database, whose schema has to be up to date by the time
-// that it is used.
+// NewStore returns the store in a database, whose schema has to be up to date when it is used.
 func NewStore(db *database.DB, o StoreOptions) (*Store, error) {
 	if db == nil {
 		return nil, invalid("DB", "nil", "a database")
@@ -145,14 +140,14 @@ func NewStore(db *database.DB, o StoreOptions) (*Store, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s := &Store{db: db, now: o.Now, months: map[Month]bool{}, tables: sqliteTables{db}}
+	s := &Store{db: db, now: o.Now, tables: sqliteTables{db}}
 	if db.Postgres() {
 		s.tables = postgresTables{db}
 	}
 	return s, nil
 }
 
-// Table is the table to ask for the events of a month, by their time.
+// Table is the table to query for the events of a month, by their time.
 func (s *Store) Table(m Month) string { return s.tables.name(m) }
 
 // Has reports whether a month has a table.
@@ -161,13 +156,13 @@ func (s *Store) Has(ctx context.Context, q query.Querier, m Month) (bool, error)
 	return slices.Contains(months, m), err
 }
 
-// Alone calls f with what begins transactions that see one moment, unless another node is
-// doing the same. No month is dropped meanwhile.
+// Alone calls f with a function that begins transactions that see one snapshot, unless another
+// node is doing the same. No month is dropped meanwhile.
 func (s *Store) Alone(ctx context.Context, f func(begin func() (*sql.Tx, error)) error) error {
 	return s.tables.alone(ctx, f)
 }
 
-// Refused returns how many events were not kept because of their time.
+// Refused returns how many events were dropped because of their time.
 func (s *Store) Refused() int64 { return s.refused.Load() }
 
 func (s *Store) wrap(doing string, err error) error {
@@ -177,7 +172,7 @@ func (s *Store) wrap(doing string, err error) error {
 	return fmt.Errorf("record: %s: %w", doing, s.db.Wrap(err))
 }
 
-// Prepare makes the tables of this month and of the two that follow, before they are needed.
+// Prepare creates the tables of this month and the next two, before they are needed.
 func (s *Store) Prepare(ctx context.Context) error {
 	months := []Month{MonthOf(s.now())}
 	for range ahead {
@@ -186,31 +181,18 @@ func (s *Store) Prepare(ctx context.Context) error {
 	return s.wrap("tables of events", s.ensure(ctx, months))
 }
 
-// ensure makes the tables of months that are not known to have one.
+// ensure creates the tables of months that are not known to have one.
 func (s *Store) ensure(ctx context.Context, months []Month) error {
 	for _, m := range months {
-		s.mu.Lock()
-		known := s.months[m]
-		s.mu.Unlock()
-		if known {
+		if _, known := s.months.Load(m); known {
 			continue
 		}
 		if err := s.tables.create(ctx, m); err != nil {
 			return err
 		}
-		s.mu.Lock()
-		s.months[m] = true
-		s.mu.Unlock()
+		s.months.Store(m, nil)
 	}
 	return nil
-}
-
-func (s *Store) forget(months []Month) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, m := range months {
-		delete(s.months, m)
-	}
 }
 
 // Write implements [Sink].
@@ -230,7 +212,7 @@ func (s *Store) write(ctx context.Context, given []Event) error {
 	if len(events) == 0 {
 		return nil
 	}
-	// In one order, no two writers wait for each other, and pages of indexes are met once.
+	// Sorted, two writers cannot deadlock, and each page of an index is visited once.
 	slices.SortFunc(events, func(a, b Event) int { return cmp.Or(a.At.Compare(b.At), slices.Compare(a.ID[:], b.ID[:])) })
 	var todos []todo
 	var months []Month
@@ -252,7 +234,9 @@ func (s *Store) write(ctx context.Context, given []Event) error {
 		if !again || !s.tables.missing(err) {
 			return err
 		}
-		s.forget(months) // another node has dropped one
+		for _, m := range months { // another node has dropped one
+			s.months.Delete(m)
+		}
 	}
 }
 
@@ -277,17 +261,17 @@ func (s *Store) Months(ctx context.Context) ([]MonthSize, error) {
 	return out, nil
 }
 
-// Events goes through the events of a month that are behind a cursor, in the order of
-// cursors. It ends with the first error.
+// Events iterates over the events of a month after a cursor, in order. It ends with the first
+// error.
 func (s *Store) Events(ctx context.Context, m Month, after Cursor) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		if after.At.Before(m.Start()) {
-			after = Cursor{At: m.Start().Add(-time.Microsecond)} // zero is a time of no database
+			after = Cursor{At: m.Start().Add(-time.Microsecond)} // databases cannot store the zero time
 		}
 		text := "SELECT " + strings.Join(columns, ", ") + " FROM " + s.tables.name(m) +
 			fmt.Sprintf(" WHERE (at, id) > ($1, $2) AND at >= $3 AND at < $4 ORDER BY at, id LIMIT %d", page)
 		for {
-			// They are read page by page, so that a slow reader holds no transaction.
+			// Read page by page, so that a slow reader holds no transaction.
 			events, err := s.events(ctx, s.db.Read, text, s.db.Time(after.At), s.tables.id(after.ID), s.db.Time(m.Start()), s.db.Time(m.End()))
 			if err != nil {
 				yield(Event{}, s.wrap("read events", err))
@@ -316,10 +300,10 @@ func (s *Store) events(ctx context.Context, q query.Querier, text string, args .
 	return out, err
 }
 
-// Drop removes a month if it has so many events, and all of them were rolled up; otherwise
-// it removes nothing, and the error is [ErrChanged] if the number is wrong. It is no error
-// if the month is not there and events is 0. What was rolled up stays as it is from then on,
-// even if events of the month still come.
+// Drop removes a month if it has this number of events, and all of them were rolled up.
+// Otherwise it removes nothing, and the error is [ErrChanged] if the number is wrong. It is no
+// error if the month does not exist and events is 0. From then on the roll-ups of the month
+// stay as they are, even if more events of it arrive.
 func (s *Store) Drop(ctx context.Context, m Month, events int64) error {
 	err := inTx(ctx, s.db.Write, func(tx *sql.Tx) error {
 		there, err := s.tables.hold(ctx, tx, m)
@@ -333,7 +317,7 @@ func (s *Store) Drop(ctx context.Context, m Month, events int64) error {
 			}
 		}
 		if n != events {
-			return fmt.Errorf("it has %d, not %d: %w", n, events, ErrChanged)
+			return fmt.Errorf("it has %d events, not %d: %w", n, events, ErrChanged)
 		}
 		if !there {
 			return nil
@@ -342,9 +326,9 @@ func (s *Store) Drop(ctx context.Context, m Month, events int64) error {
 			return err
 		}
 		if left > 0 {
-			return errors.New("there is more of it to be rolled up, which another node may be doing")
+			return errors.New("not all of it is rolled up yet, which another node may be doing")
 		}
-		if n > 0 { // what comes later than this is not rolled up
+		if n > 0 { // events that arrive later are not rolled up
 			if _, err := tx.ExecContext(ctx, "INSERT INTO stint_dropped_months (start, events) VALUES ($1, $2) ON CONFLICT (start) DO UPDATE SET events = excluded.events", s.db.Time(m.Start()), n); err != nil {
 				return err
 			}
@@ -352,7 +336,7 @@ func (s *Store) Drop(ctx context.Context, m Month, events int64) error {
 		_, err = tx.ExecContext(ctx, "DROP TABLE "+m.table())
 		return err
 	})
-	s.forget([]Month{m})
+	s.months.Delete(m)
 	return s.wrap("drop "+m.String(), err)
 }
 
@@ -369,7 +353,7 @@ func inTx(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// Restore adds events of a month, but for those that it has.
+// Restore adds events of a month, except those that it has.
 func (s *Store) Restore(ctx context.Context, m Month, events []Event) error {
 	for i := range events {
 		if MonthOf(events[i].At) != m {

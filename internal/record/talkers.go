@@ -2,33 +2,32 @@ package record
 
 import "slices"
 
-// talkers are how often names were heard, of those that were heard most: a counter for
-// each, in a table that is bounded. When it is full, the median of its counts is
-// subtracted from all, and those that have nothing left, half of them or more, make room.
+// talkers counts the most frequent names in a table of bounded size. When it is full, the
+// median of the counts is subtracted from all, and the names that have nothing left, at least
+// half of them, are dropped.
 //
-// A count is never too high, and is too low by at most what was subtracted in all. As
-// each subtraction took as much from half of the table, that is at most 2/most of all
-// that was heard: who was heard more often than that is here.
+// A count is never too high, and too low by at most the sum of what was subtracted. Each
+// subtraction took as much from half of the table, so that is at most 2/most of the total: a
+// name with more than that is in the table.
 type talkers struct {
-	most     int // so many have room; at most 1<<15
+	most     int // counters, at most 1<<15
 	counters []counter
-	index    []uint16 // places of counters, from 1, by hash; 0: none. At most half are taken
+	index    []uint16 // by hash, the index of a counter plus 1; 0: none. At most half are used
 	lost     int64    // what was subtracted from each
-	counts   []int64  // to find the median, or it would be allocated
+	counts   []int64  // to find the median without an allocation
 }
 
-// counter is that of a name.
+// counter counts a name.
 type counter struct {
 	hash uint64
 	n    int64
-	name []byte // its own, and used again for another name
+	name []byte // a copy, reused for other names
 }
 
-// longestName is how many bytes of a name are kept. Names of users are no longer.
+// longestName is how many bytes of a name are kept. No user has a longer one.
 const longestName = 255
 
-// hear counts a name. Names are told apart by their hashes, of which no one outside can
-// know the seed.
+// hear counts a name. Names are identified by their hash, whose seed is random.
 func hear[T string | []byte](t *talkers, hash uint64, name T) {
 	if t.index == nil {
 		size := 1
@@ -48,7 +47,7 @@ func hear[T string | []byte](t *talkers, hash uint64, name T) {
 	}
 	n := len(t.counters)
 	if n < cap(t.counters) {
-		t.counters = t.counters[:n+1] // with the room that the name there has left
+		t.counters = t.counters[:n+1] // and reuse the memory of its name
 	} else {
 		t.counters = append(t.counters, counter{})
 	}
@@ -67,7 +66,7 @@ func (t *talkers) find(hash uint64) uint64 {
 	}
 }
 
-// halve makes room for half of what there can be, or more.
+// halve drops at least half of the counters.
 func (t *talkers) halve() {
 	t.counts = t.counts[:0]
 	for i := range t.counters {
@@ -88,7 +87,7 @@ func (t *talkers) halve() {
 	t.counters = t.counters[:kept]
 }
 
-// reset forgets all, and keeps the room.
+// reset drops all counters, and keeps their memory.
 func (t *talkers) reset() {
 	clear(t.index)
 	t.counters, t.lost = t.counters[:0], 0

@@ -14,30 +14,29 @@ import (
 type TapOptions struct {
 	// Region and Node say where decisions are made.
 	Region, Node string
-	// PerSecond is how many decisions are shown in a second, to all who watch together.
-	// Default 50, at most 1,000.
+	// PerSecond is how many decisions are shown in a second. Default 50, at most 1,000.
 	PerSecond int
-	// Privacy is what is shown of addresses, and HashKey, of 16 bytes or more, what
-	// their hashes are made with.
+	// Privacy says how addresses are shown. HashKey, of 16 bytes or more, is the key of their
+	// hashes.
 	Privacy Privacy
 	HashKey []byte
 }
 
 // Tap shows decisions as they are made: requests that were denied or held or would have been,
-// and a few of the others, up to so many a second. While no one watches it does nothing.
+// and a few of the others, up to a number per second. Without a [Watch] it does nothing.
 type Tap struct {
 	o TapOptions
 
-	watching atomic.Int64 // how many
-	full     atomic.Int64 // the second in which no more are taken
+	watching atomic.Int64 // number of watches
+	full     atomic.Int64 // the second in which no more decisions are taken
 	slot     atomic.Int64 // in which the last sample was taken
 	counts   [tapShards]tapCounts
 
 	mu      sync.Mutex
-	second  int64 // of the last that was taken
-	taken   int   // in that
+	second  int64 // of the last decision that was taken
+	taken   int   // in that second
 	ring    []Event
-	next    int64 // number of the event that comes
+	next    int64 // number of the next event
 	encoder encoder
 	batch   Batch // of one
 }
@@ -46,12 +45,12 @@ var _ engine.Recorder = (*Tap)(nil)
 
 const (
 	tapShards = 8
-	tapRing   = 256 // how many events a watch may be behind
+	tapRing   = 256 // events that a watch may lag behind
 	// tapSlot is the time in which at most one request that passed is shown.
 	tapSlot = 100 * time.Millisecond
 )
 
-// tapCounts counts what was not shown, for some of the threads.
+// tapCounts counts decisions that were not shown, for some of the threads.
 type tapCounts struct {
 	routine atomic.Int64 // requests that passed, since the last that was shown
 	skipped atomic.Int64
@@ -70,8 +69,7 @@ func NewTap(o TapOptions) (*Tap, error) {
 	return &Tap{o: o, encoder: newEncoder(o.Region, o.Node, o.Privacy, o.HashKey)}, nil
 }
 
-// Record implements [engine.Recorder]. It reads no clock: an event says when it began and
-// how long it took.
+// Record implements [engine.Recorder]. It reads no clock, as an event has its time and duration.
 func (t *Tap) Record(e *engine.Event) {
 	if t.watching.Load() > 0 {
 		t.record(e)
@@ -112,10 +110,10 @@ func (t *Tap) take(e *engine.Event, second int64, sample bool) bool {
 			weight += t.counts[i].routine.Swap(0)
 		}
 	}
-	// As the record would have it: texts are copied, and cut.
+	// Encoded and decoded as in the record: texts are copied and cut.
 	t.batch = t.encoder.append(t.batch[:0], e, weight)
 	if t.ring[t.next%tapRing].UnmarshalBinary(t.batch[frameBytes:]) != nil {
-		return false // its time cannot be written
+		return false // a duration is too long
 	}
 	t.taken++
 	t.next++
@@ -132,8 +130,8 @@ func (t *Tap) skipped() (n int64) {
 // Watch reads from a [Tap]. Only one goroutine may use it at a time.
 type Watch struct {
 	t       *Tap
-	next    int64 // number of the event that was not seen yet
-	skipped int64 // of the tap, when it was last looked at
+	next    int64 // number of the next event to read
+	skipped int64 // of the tap, at the last Take
 	closed  bool
 }
 
@@ -152,9 +150,9 @@ func (t *Tap) Watch() *Watch {
 	return &Watch{t: t, next: t.next, skipped: t.skipped()}
 }
 
-// Take appends the decisions since the last call, in their order, and returns how many were
-// left out because there were too many, or because the last call was long ago. Requests of
-// which a sample is shown do not count as left out: an event says for how many it stands.
+// Take appends the decisions since the last call, in order, and returns how many were skipped
+// because there were too many, or because the last call was long ago. Requests that a sample
+// stands for do not count as skipped: the sample has their number.
 func (w *Watch) Take(events []Event) (_ []Event, skipped int64) {
 	t := w.t
 	t.mu.Lock()
@@ -174,7 +172,7 @@ func (w *Watch) Take(events []Event) (_ []Event, skipped int64) {
 	return events, skipped
 }
 
-// Close stops watching. The last watch to be closed frees what was shown.
+// Close stops watching. Closing the last watch frees the events.
 func (w *Watch) Close() {
 	t := w.t
 	t.mu.Lock()

@@ -114,7 +114,7 @@ func TestApplyAndExport(t *testing.T) {
 	h.get("/export?format=yaml").want(http.StatusBadRequest).says("want one of json, toml")
 
 	h.do(http.MethodPost, "/apply?prune=true", `{"rules":[{"name":"only","limits":[{"name":"searches","limit":"1/second"}]}]}`).want(http.StatusUnprocessableEntity).says("cannot be deleted")
-	h.do(http.MethodPost, "/apply?prune=true", `{}`).want(http.StatusUnprocessableEntity).says("nothing in it")
+	h.do(http.MethodPost, "/apply?prune=true", `{}`).want(http.StatusUnprocessableEntity).says("the document is empty")
 	p := h.do(http.MethodPost, "/apply", `{"rules":[{"name":"x","limits":[{"name":"l","limit":"lots"}]}]}`).want(http.StatusUnprocessableEntity).problem()
 	if p.Errors[0].Field != "rules[0].limits[0].limit" {
 		t.Errorf("%+v", p)

@@ -19,18 +19,17 @@ type ApplyOptions struct {
 	Actor string // who applies it
 	// DryRun does everything, checks included, and then rolls it back.
 	DryRun bool
-	// Prune deletes what the document lacks: rules, tiers, exemptions and bans, and, of
-	// tenants, users and API keys, those kinds of which the document has any.
+	// Prune deletes records that the document lacks. Tenants, users and API keys are pruned
+	// only if the document has any of that kind.
 	Prune bool
-	// Progress, if it is set, is called from time to time with how many records of the
-	// document are done.
+	// Progress, if it is set, is called from time to time with the number of records done.
 	Progress func(done, all int)
 }
 
-// Diff is what was changed.
+// Diff is what a write has changed.
 type Diff struct {
-	// Revision is the one that the changes made. If there are none, or they were rolled
-	// back, it is the current one.
+	// Revision is that of the changes or, if there are none or they were rolled back, the
+	// current one.
 	Revision int64 `json:"revision"`
 	// Items are by kind, in the order tier, rule, tenant, user, api_key, exemption and
 	// ban, and by id.
@@ -80,7 +79,7 @@ var errUndo = errors.New("this was a dry run")
 // document lacks stay, unless Prune is set. Problems have paths of the document, or none.
 func (c *Catalog) Apply(ctx context.Context, d *Document, o ApplyOptions) (Diff, error) {
 	if o.Prune && d.Empty() {
-		return Diff{}, strict.Problems{{Message: "the document has nothing in it, and pruning would delete all rules and tiers: want at least one of rules, tiers, tenants, users, api_keys, exemptions and bans"}}
+		return Diff{}, strict.Problems{{Message: "the document is empty, and pruning would delete all rules and tiers: want at least one of rules, tiers, tenants, users, api_keys, exemptions and bans"}}
 	}
 	a := application{options: o}
 	// Others refer to rules and tiers, and keys refer to users.
@@ -96,7 +95,7 @@ func (c *Catalog) Apply(ctx context.Context, d *Document, o ApplyOptions) (Diff,
 		a.tx = x
 		err := a.put(ctx, tiers, rules)
 		if err == nil {
-			err = a.prune(ctx, rules) // so that no one in the document may refer to what goes
+			err = a.prune(ctx, rules) // first, so that people cannot refer to their limits
 		}
 		if err == nil {
 			err = a.put(ctx, people...)
@@ -132,7 +131,7 @@ func (t *tx) diff(revision int64, err error) (Diff, error) {
 	return Diff{Revision: revision, Items: items}, err
 }
 
-// part is what a document has of one kind.
+// part is the records of one kind in a document.
 type part struct {
 	*kind
 	section string
@@ -156,7 +155,7 @@ type application struct {
 	done, all int
 }
 
-// put writes what the document has.
+// put writes the records of the document.
 func (a *application) put(ctx context.Context, parts ...part) error {
 	for _, p := range parts {
 		first := map[string]int{}
@@ -181,7 +180,7 @@ func (a *application) put(ctx context.Context, parts ...part) error {
 					return err
 				}
 				if rules := p.name == kindRule || p.name == kindTier; rules && len(a.changes) == before {
-					// It may have become wrong by what others have become.
+					// Changes of other rules may have made it invalid.
 					a.touched = append(a.touched, touch{p.name, id, path})
 				}
 			}
@@ -193,7 +192,7 @@ func (a *application) put(ctx context.Context, parts ...part) error {
 	return nil
 }
 
-// findAll returns the rows that there are, by their ids.
+// findAll returns the rows that exist, by id.
 func (t *tx) findAll(ctx context.Context, table string, ids []string) (map[string]*row, error) {
 	var holes []string
 	var args []any
@@ -227,18 +226,18 @@ func (t *tx) rows(ctx context.Context, table, where string, args ...any) (map[st
 	return found, rows.Err()
 }
 
-// prune deletes what the document lacks.
+// prune deletes the records that the document lacks.
 func (a *application) prune(ctx context.Context, parts ...part) error {
 	if !a.options.Prune {
 		return nil
 	}
 	for _, p := range parts {
-		if people := p.name == kindTenant || p.name == kindUser || p.name == kindKey; people && len(p.ids) == 0 {
+		if people(p.name) && len(p.ids) == 0 {
 			continue
 		}
-		stays := make(map[string]bool, len(p.ids))
+		keep := make(map[string]bool, len(p.ids))
 		for _, id := range p.ids {
-			stays[id] = true
+			keep[id] = true
 		}
 		for after, more := "", true; more; {
 			found, err := a.rows(ctx, p.table, "WHERE id > $1 ORDER BY id LIMIT $2", after, chunk)
@@ -247,7 +246,7 @@ func (a *application) prune(ctx context.Context, parts ...part) error {
 			}
 			more = len(found) == chunk
 			for _, id := range slices.Sorted(maps.Keys(found)) {
-				if after = id; stays[id] {
+				if after = id; keep[id] {
 					continue
 				}
 				err := a.remove(ctx, p.kind, id, found[id])
@@ -314,7 +313,7 @@ func (ch *Change) differ(before, after any) []FieldDiff {
 	return fields
 }
 
-// decode reads JSON, and keeps numbers as they are.
+// decode reads JSON, and keeps the text of numbers.
 func decode(text []byte) (v any, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -355,11 +354,11 @@ func differ(fields []FieldDiff, path string, before, after any) []FieldDiff {
 // encode returns a value of JSON as it is written for people.
 func encode(v any) string {
 	if v == nil {
-		return "" // it is not there: there are no nulls
+		return "" // a missing field: there are no nulls
 	}
 	var b strings.Builder
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(v) // it was decoded
+	_ = e.Encode(v) // which was decoded from JSON
 	return strings.TrimSuffix(b.String(), "\n")
 }

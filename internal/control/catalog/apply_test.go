@@ -155,7 +155,7 @@ update user alice
 			}
 			// The tenant has the tier, and is not pruned where there are no tenants.
 			_, err := c.Apply(t.Context(), parse(t, other), catalog.ApplyOptions{Actor: "me", Prune: true})
-			if err == nil || err.Error() != `the tier "gold" cannot be deleted: the tenant "acme" refers to it, and maybe others do` {
+			if err == nil || err.Error() != `the tier "gold" cannot be deleted: the tenant "acme" refers to it` {
 				t.Errorf("got %v", err)
 			}
 			const pruned = "delete tier gold\ndelete rule search\nupdate tenant acme\n  tier: \"gold\" -> \ndelete user bob\ndelete exemption ip:10.0.0.0/8\ndelete ban user:eve\n"
@@ -188,7 +188,7 @@ func TestApplyProblems(t *testing.T) {
 				text, want string
 				prune      bool
 			}{
-				"empty":       {prune: true, want: "the document has nothing in it"},
+				"empty":       {prune: true, want: "the document is empty"},
 				"tier":        {text: "[[users]]\nid = \"x\"\ntier = \"glod\"", want: `users[0].tier: "glod": want the name of a tier in the catalog; did you mean "gold"?`},
 				"own tier":    {text: "[[users]]\nid = \"x\"\ntier = \"gold\"\n[[tiers]]\nname = \"new\"", prune: true, want: `the tier "gold" cannot be deleted: the user "alice" refers to it`},
 				"own limit":   {text: "[[users]]\nid = \"x\"\nlimits = { search = \"1/1s\" }", prune: true, want: `users[0].limits.search: "search": want the name of a limit of a rule`},

@@ -12,10 +12,10 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// attrs returns a subject as rules see it. A key that has expired or was revoked still
-// says whose it is.
+// attrs returns a subject as rules see it. A key that is expired or revoked still tells its
+// user and tenant.
 func (c *Catalog) attrs(ctx context.Context, who *identity.Resolver, s identity.Subject) (*rule.Attrs, error) {
-	// Without lists, as the rest of a banned subject would not be filled in.
+	// Without lists, since the rest of a banned subject would not be filled in.
 	err := who.With(identity.Lists{}).Describe(ctx, c.options.Now(), &s)
 	if err != nil && !errors.As(err, new(*identity.RefusedError)) {
 		return nil, err

@@ -26,8 +26,8 @@ const maxState = 64 << 10
 // forgotten is how long a node without heartbeats is kept in the table.
 const forgotten = 24 * time.Hour
 
-// beats sends heartbeats at every poll, and when the node has moved on. A heartbeat is a
-// write and may have to wait for other writers; looking for changes must not.
+// beats sends heartbeats at every poll, and when the node has moved on. It does not share a
+// goroutine with looks, since a heartbeat may have to wait for other writers.
 func (n *Node) beats(ctx context.Context) {
 	tick := time.NewTicker(n.o.Poll)
 	defer tick.Stop()
@@ -53,7 +53,7 @@ func (n *Node) beat(ctx context.Context) {
 		ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, revision = excluded.revision, problem = excluded.problem, state = excluded.state`,
 		n.id, n.o.Name, n.o.Version, d.Time(n.started), s.Revision, s.Problem, nullJSON(n.state()))
 	if err != nil {
-		return // the next look reports it
+		return // the next look reports the problem
 	}
 	var live int64
 	err = n.c.db.QueryRowContext(ctx, "SELECT count(*) FROM stint_nodes WHERE seen_at > "+d.Ago(3*n.o.Poll+time.Second)).Scan(&live)
@@ -79,7 +79,7 @@ func (n *Node) state() json.RawMessage {
 func (n *Node) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	_, _ = n.c.db.ExecContext(ctx, "DELETE FROM stint_nodes WHERE id = $1", n.id) // otherwise it is forgotten later
+	_, _ = n.c.db.ExecContext(ctx, "DELETE FROM stint_nodes WHERE id = $1", n.id) // if it fails, the row expires
 }
 
 // Nodes returns the nodes that have been seen within a time, by name.

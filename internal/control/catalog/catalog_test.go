@@ -41,11 +41,15 @@ func TestCatalog(t *testing.T) {
 	for name := range urls(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			var only []string
+			if name == "sqlite file" { // it differs from memory in its connections
+				only = []string{"kinds", "pages", "lost updates", "one winner", "revisions", "first token", "sessions", "trial", "contexts", "closed"}
+			}
 			catalogtest.Run(t, func(t testing.TB) (*catalog.Catalog, *sql.DB) {
 				t.Helper()
 				c := open(t, urlOf(t, name))
 				return c, catalog.DB(c)
-			})
+			}, only...)
 		})
 	}
 }

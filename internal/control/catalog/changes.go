@@ -14,17 +14,18 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// ChangeQuery says which changes to list: those that have all of these, newest first.
+// ChangeQuery selects the changes that meet all of its conditions.
 type ChangeQuery struct {
 	Kind  string
-	ID    string // of a thing of the kind
+	ID    string // of a record of the kind
 	Actor string
-	// Before are changes before a revision, or before those of the last page.
+	// Before selects changes before a revision, or, with the value that the last page
+	// returned, the next page.
 	Before string
-	Limit  int // at most so many, from 1 to 1000; default 100
+	Limit  int // from 1 to 1000; default 100
 }
 
-// LoggedChange is a change, as it is shown to people. The hashes of keys are not.
+// LoggedChange is a change for people to read, without the hashes of keys.
 type LoggedChange struct {
 	Change
 	Place  int64       `json:"place"`  // within the revision
@@ -32,10 +33,10 @@ type LoggedChange struct {
 	Fields []FieldDiff `json:"fields"` // of an update
 }
 
-// Changes returns changes, newest first, and what to give as Before to have those that
-// come next. Empty: there are none.
+// Changes returns changes, newest first, and the Before of the next page. Empty: there are no
+// more.
 func (c *Catalog) Changes(ctx context.Context, q ChangeQuery) (items []LoggedChange, next string, err error) {
-	defer func() { err = ended(ctx, err) }()
+	defer func() { err = withCause(ctx, err) }()
 	if q.Limit == 0 {
 		q.Limit = 100
 	}
@@ -43,7 +44,7 @@ func (c *Catalog) Changes(ctx context.Context, q ChangeQuery) (items []LoggedCha
 	if err != nil {
 		return nil, "", err
 	}
-	// By actor, each kind has its own place in the index.
+	// The index by actor is sorted by kind first.
 	of := []string{q.Kind}
 	if q.Kind == "" && q.Actor != "" {
 		of = append(slices.Clone(kindOrder), kindToken)
@@ -75,7 +76,7 @@ func (c *Catalog) Changes(ctx context.Context, q ChangeQuery) (items []LoggedCha
 	return items, next, nil
 }
 
-// check returns what is wrong with the query, or what it begins before.
+// check returns the problems of the query, or the place that it begins before.
 func (q *ChangeQuery) check() (revision, place int64, err error) {
 	var k checker
 	if q.Limit < 1 || q.Limit > 1000 {
@@ -85,7 +86,7 @@ func (q *ChangeQuery) check() (revision, place int64, err error) {
 		k.Refuse("kind", q.Kind, "one of "+strings.Join(all, ", "), k.Closest(q.Kind, all))
 	}
 	if q.ID != "" && q.Kind == "" {
-		k.Add("kind", "missing, want that of the id", "")
+		k.Add("kind", "missing, want the kind of the id", "")
 	}
 	k.checkStorable("id", q.ID)
 	k.checkStorable("actor", q.Actor)
@@ -97,13 +98,13 @@ func (q *ChangeQuery) check() (revision, place int64, err error) {
 			place, err = strconv.ParseInt(within, 10, 64)
 		}
 		if err != nil {
-			k.Refuse("before", q.Before, "a revision, or what came with the last page", "")
+			k.Refuse("before", q.Before, "a revision, or the value that the last page returned", "")
 		}
 	}
 	return revision, place, k.Problems.Err()
 }
 
-// sql returns the query, with one more than is asked for, to see whether there is.
+// sql returns the query, for one change more than the limit, to see whether there are more.
 func (q *ChangeQuery) sql(revision, place int64) (query string, args []any) {
 	query, args = "WHERE (revision, place) < ($1, $2)", []any{revision, place}
 	for _, f := range []struct{ column, value string }{{"kind", q.Kind}, {"subject", q.ID}, {"actor", q.Actor}} {
@@ -118,7 +119,7 @@ func (q *ChangeQuery) sql(revision, place int64) (query string, args []any) {
 
 const logColumns = "SELECT revision, place, at, actor, kind, subject, before, after FROM stint_changes "
 
-// logged reads changes, by a query for logColumns.
+// logged reads changes by a query for logColumns.
 func logged(ctx context.Context, q querier, query string, args ...any) (out []LoggedChange, err error) {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -144,8 +145,8 @@ func logged(ctx context.Context, q querier, query string, args ...any) (out []Lo
 	return out, rows.Err()
 }
 
-// show says what the change is, in the same words whichever database has kept it, and
-// hides what is not for people.
+// show fills in action and fields, formats values the same for all databases, and hides
+// hashes.
 func (ch *LoggedChange) show() {
 	ch.Action, ch.Fields = ch.action(), []FieldDiff{}
 	before, after := tree(ch.Before), tree(ch.After)
@@ -155,7 +156,7 @@ func (ch *LoggedChange) show() {
 	ch.Before, ch.After = ch.shown(before), ch.shown(after)
 }
 
-// tree returns what JSON says. What is none is text.
+// tree decodes JSON. Anything else is text.
 func tree(text json.RawMessage) any {
 	if text == nil {
 		return nil
@@ -177,20 +178,19 @@ func (ch *LoggedChange) shown(v any) json.RawMessage {
 	return json.RawMessage(encode(v))
 }
 
-// RevertOptions say what is brought back to what it was before a revision.
+// RevertOptions say what is reverted.
 type RevertOptions struct {
 	Actor    string // who reverts it
 	Revision int64
-	Kind, ID string // one thing that the revision has changed; empty: all
-	// Force is to bring back also what has changed since.
+	Kind, ID string // one record that the revision has changed; empty: all
+	// Force also reverts records that have changed since.
 	Force bool
-	// DryRun does all of it, checks included, and then undoes it.
+	// DryRun does everything, checks included, and then rolls it back.
 	DryRun bool
 }
 
-// Revert brings what a revision has changed back to what it was before, in one
-// transaction, which makes a revision as any other write does. What has changed since is
-// a [ConflictError], unless that is forced.
+// Revert restores what a revision has changed, in one transaction, which makes a new revision.
+// A record that has changed since is a [ConflictError], unless Force is set.
 func (c *Catalog) Revert(ctx context.Context, o RevertOptions) (Diff, error) {
 	if (o.Kind == "") != (o.ID == "") {
 		return Diff{}, strict.Problems{{Message: "want kind and id, or neither"}}
@@ -207,7 +207,7 @@ func (c *Catalog) Revert(ctx context.Context, o RevertOptions) (Diff, error) {
 	return x.diff(revision, err)
 }
 
-// changesOf returns what is to be reverted, newest first.
+// changesOf returns the changes to revert, newest first.
 func (t *tx) changesOf(ctx context.Context, o *RevertOptions) ([]LoggedChange, error) {
 	query, args := "WHERE revision = $1", []any{o.Revision}
 	missing := &NotFoundError{"revision", strconv.FormatInt(o.Revision, 10)}
@@ -225,15 +225,14 @@ func (t *tx) changesOf(ctx context.Context, o *RevertOptions) ([]LoggedChange, e
 	case len(changes) == 0:
 		return nil, missing
 	case len(changes) > maxListed:
-		return nil, strict.Problems{{Message: fmt.Sprintf("revision %d has changed more than %d things, which is too much to be reverted at once: want one of them, or apply a document that says how all should be", o.Revision, maxListed)}}
+		return nil, strict.Problems{{Message: fmt.Sprintf("revision %d has changed more than %d records, too many to revert at once: revert single records, or apply a document", o.Revision, maxListed)}}
 	}
 	return changes, nil
 }
 
-// revert brings back what was changed. It goes by kinds, so that what is referred to is
-// there before those who refer to it, and not gone before they are.
+// revert reverts changes kind by kind, so that records exist as long as others refer to them.
 func (t *tx) revert(ctx context.Context, changes []LoggedChange, force bool) error {
-	slices.SortStableFunc(changes, func(a, b LoggedChange) int { return cmp.Compare(a.turn(), b.turn()) })
+	slices.SortStableFunc(changes, func(a, b LoggedChange) int { return cmp.Compare(a.order(), b.order()) })
 	kinds := t.c.kinds()
 	for i := range changes {
 		ch := &changes[i]
@@ -241,19 +240,19 @@ func (t *tx) revert(ctx context.Context, changes []LoggedChange, force bool) err
 		if k == nil {
 			message := "is of a kind that cannot be reverted"
 			if ch.Kind == kindToken {
-				message = "a token cannot be reverted: one that was revoked is gone, so make another, and one that was made can be revoked"
+				message = "changes of tokens cannot be reverted: create another token in place of a revoked one, or revoke one that was created"
 			}
 			return strict.Problems{{Path: ch.Kind + " " + strict.Quote(ch.ID), Message: message}}
 		}
-		if err := t.bringBack(ctx, k, ch, force); err != nil {
+		if err := t.revertOne(ctx, k, ch, force); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// turn is when a change is reverted: that of [Catalog.Apply].
-func (ch *LoggedChange) turn() int {
+// order is the order in which changes are reverted, which is that of [Catalog.Apply].
+func (ch *LoggedChange) order() int {
 	kind := slices.Index(kindOrder, ch.Kind)
 	switch {
 	case ch.Before != nil && kind <= 1:
@@ -263,19 +262,19 @@ func (ch *LoggedChange) turn() int {
 	case ch.Before != nil:
 		return kind + 1 // people and lists are stored
 	default:
-		return 3*len(kindOrder) - kind // they are deleted the other way round, and tiers last
+		return 3*len(kindOrder) - kind // then they are deleted in reverse order, and tiers last
 	}
 }
 
-// bringBack makes a thing what it was before a change, if it is what it was after.
-func (t *tx) bringBack(ctx context.Context, k *kind, ch *LoggedChange, force bool) error {
+// revertOne restores a record to what it was before a change, if it has not changed since.
+func (t *tx) revertOne(ctx context.Context, k *kind, ch *LoggedChange, force bool) error {
 	found, err := t.find(ctx, k.table, ch.ID)
 	switch {
 	case err != nil:
 		return err
-	case found.says(ch.Before):
+	case found.equals(ch.Before):
 		return nil
-	case !force && !found.says(ch.After):
+	case !force && !found.equals(ch.After):
 		conflict := &ConflictError{Kind: k.name, ID: ch.ID, Seen: ch.Revision}
 		if ch.After == nil {
 			conflict.Seen = 0
@@ -291,13 +290,13 @@ func (t *tx) bringBack(ctx context.Context, k *kind, ch *LoggedChange, force boo
 	if err != nil {
 		return &unreadableError{k.name, ch.ID, err}
 	}
-	t.back = ch.Before
-	defer func() { t.back = nil }()
+	t.restoring = ch.Before
+	defer func() { t.restoring = nil }()
 	return t.put(ctx, k, ch.ID, found, value, k.name+" "+strict.Quote(ch.ID))
 }
 
-// says reports whether the row, which may be nil, is what the log says.
-func (r *row) says(body json.RawMessage) bool {
+// equals reports whether the row, which may be nil, has a value of the log.
+func (r *row) equals(body json.RawMessage) bool {
 	if r == nil || body == nil {
 		return r == nil && body == nil
 	}

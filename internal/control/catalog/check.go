@@ -18,16 +18,15 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// The bounds of what is written for people to read, in bytes, and of overrides.
+// The limits of text for people to read, in bytes, and of the number of overrides.
 const (
 	maxTitle  = 255
 	maxReason = 1024
 	maxLimits = 1000
 )
 
-// CheckPeople returns what is wrong with everything but rules and tiers. What depends
-// on these can only be said if they are whole. Keys that were made with a pepper want
-// one.
+// CheckPeople returns the problems of everything except rules and tiers. References to these
+// are only checked if the document is whole. Keys with peppered hashes need a pepper.
 func (d *Document) CheckPeople(whole, peppered bool) strict.Problems {
 	k := checker{names: namesOf(&d.File, "in this file"), whole: whole, peppered: peppered}
 	seen := listing{checker: &k}
@@ -53,10 +52,10 @@ func (d *Document) CheckPeople(whole, peppered bool) strict.Problems {
 	return k.Problems
 }
 
-// names are what tenants, users and keys refer to.
+// names are the names that tenants, users and keys may refer to.
 type names struct {
 	tiers, limits []string // sorted
-	where         string   // they are
+	where         string   // for messages
 }
 
 func namesOf(f *rule.File, where string) *names {
@@ -79,8 +78,8 @@ type checker struct {
 	strict.Report
 	*names
 	whole, peppered bool
-	// had are limits that there is an override of already, or was before what is reverted.
-	// That their rule has gone since is no reason to refuse whatever else is to change.
+	// had are the overrides that the record already has, or that a revert restores. They may
+	// be of limits whose rule was deleted since.
 	had map[string]json.RawMessage
 }
 
@@ -98,7 +97,7 @@ func (k *checker) checkUser(path string, u *User) {
 	}
 }
 
-// checkKey reports whether the key's id is one.
+// checkKey reports whether the id is valid.
 func (k *checker) checkKey(path string, a *APIKey) bool {
 	ok := validKeyID(a.ID)
 	if !ok {
@@ -128,7 +127,7 @@ func notAlphanumeric(r rune) bool {
 	return (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
 }
 
-// parseHash reads the hash of a key's secret. The error does not show it: it may be
+// parseHash reads the hash of a key's secret. The error does not show the text, which may be
 // the secret itself.
 func parseHash(text string) (hash [32]byte, hashing identity.Hashing, err error) {
 	how, digits, _ := strings.Cut(text, ":")
@@ -158,8 +157,7 @@ func (k *checker) checkEntry(path string, e *Entry, seen *listing) {
 	k.checkText(strict.Member(path, "reason"), e.Reason, maxReason)
 }
 
-// listing is names that have to be sound, and not there twice, as package identity
-// sees it.
+// listing is names that have to be valid and unique by the rules of package identity.
 type listing struct {
 	*checker
 	entries []identity.Entry
@@ -186,28 +184,28 @@ func (l *listing) check() {
 	}
 }
 
-// checkName checks a name that a client may be counted by.
+// checkName checks the name of a client.
 func (k *checker) checkName(path, id string) {
 	one := listing{checker: k}
 	one.add(path, identity.Entry{Kind: identity.KindUser, Value: id})
 	one.check()
 }
 
-// checkID is checkName for one that may be empty.
+// checkID is checkName for a name that may be empty.
 func (k *checker) checkID(path, id string) {
 	if id != "" {
 		k.checkName(path, id)
 	}
 }
 
-// checkText checks what is for people. It may be empty.
-func (k *checker) checkText(path, text string, most int) {
-	if len(text) > most || !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
-		k.Refuse(path, text, "at most "+strconv.Itoa(most)+" bytes of UTF-8 without control characters", "")
+// checkText checks text for people to read, which may be empty.
+func (k *checker) checkText(path, text string, maxBytes int) {
+	if len(text) > maxBytes || !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl) {
+		k.Refuse(path, text, "at most "+strconv.Itoa(maxBytes)+" bytes of UTF-8 without control characters", "")
 	}
 }
 
-// storable reports whether every database holds the text as it is.
+// storable reports whether every database can store the text.
 func storable(text string) bool { return utf8.ValidString(text) && !strings.Contains(text, "\x00") }
 
 func (k *checker) checkStorable(path, text string) {
@@ -216,8 +214,8 @@ func (k *checker) checkStorable(path, text string) {
 	}
 }
 
-// checkRule checks what has to be said of a rule or a tier before it is written: that
-// its texts are storable. JSON has U+FFFD in place of what is not UTF-8, as an escape.
+// checkRule checks that the texts of a rule or a tier can be stored. In its JSON, an escaped
+// U+FFFD stands for invalid UTF-8.
 func (k *checker) checkRule(path string, value any) error {
 	body, err := json.Marshal(value)
 	if err != nil || !bytes.Contains(body, []byte(`\u0000`)) && !bytes.Contains(body, []byte(`\ufffd`)) {

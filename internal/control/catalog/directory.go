@@ -18,9 +18,9 @@ import (
 // directory looks up keys, users and tenants, and caches them: in this process and, if the
 // catalog has a side, there for all nodes.
 //
-// A value from the side was read from the database at some mark, by some node. It is used
-// only if this node knows that mark, and no later change of the value: so it is never older
-// than what this node could have read itself, and never of another history or database.
+// A value from the side was read from the database at some mark, by any node. It is used only
+// if this node knows that mark, and no later change of the value. So it is never older than
+// what this node would have read itself, and never of another history or database.
 type directory struct {
 	c    *Catalog
 	size int
@@ -40,8 +40,8 @@ type caches struct {
 	tenants *lookup.Cache[known[Tenant, identity.Tenant]]
 }
 
-// known is the result of a lookup: what is stored, and what that means now, or why it
-// cannot be read. A row that cannot be read affects no other.
+// known is the result of a lookup: the stored record and its current value, or why it cannot
+// be read.
 type known[T, I any] struct {
 	stored T
 	value  *I
@@ -78,7 +78,7 @@ func newCache[T, I any](d *directory, k *kind, at func(*T, time.Time) (*I, time.
 		Size: d.size, TTL: d.ttl, NegativeTTL: min(d.ttl, time.Minute), MaxStale: 24 * time.Hour, Timeout: lookupLimit, Now: d.c.clock,
 		Load: func(ctx context.Context, id string) (lookup.Answer[known[T, I]], error) {
 			if !identity.ValidID(id) {
-				// No database can store it, and some fail on it.
+				// No database can store it, and some fail to look it up.
 				return lookup.Answer[known[T, I]]{Revision: math.MaxInt64}, nil
 			}
 			row, err := d.load(ctx, k, id)
@@ -159,13 +159,13 @@ func (d *directory) load(ctx context.Context, k *kind, id string) (got onSide, e
 		if packed, err := json.Marshal(got); err == nil {
 			writing, cancel := context.WithTimeout(ctx, sideLimit)
 			defer cancel()
-			d.noteSide(d.c.options.Side.Set(writing, sideName(k.name, id), packed, sideTTL)) // without it the next lookup asks the database
+			d.noteSide(d.c.options.Side.Set(writing, sideName(k.name, id), packed, sideTTL)) // if it fails, the next lookup asks the database
 		}
 	}
 	return got, nil
 }
 
-// sideUp reports whether to ask the side. After a failure it is left alone for a moment, or
+// sideUp reports whether to ask the side. After a failure it is not asked for a moment, or
 // each lookup would wait for it.
 func (d *directory) sideUp() bool {
 	return d.c.options.Side != nil && d.c.options.Now().UnixNano() >= d.sidePause.Load()
@@ -194,7 +194,7 @@ func (d *directory) fromSide(ctx context.Context, k *kind, id string) (got onSid
 	return got, ok && stamp == got.Stamp && got.Revision >= d.recent[k.name+":"+id]
 }
 
-// begin sets the mark from which on the node knows all changes.
+// begin sets the mark from which the node knows all changes.
 func (d *directory) begin(at mark) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -208,7 +208,7 @@ func (d *directory) start(at mark) {
 	d.stamps[at.Revision] = at.Stamp
 }
 
-// follow has everything that has changed looked up again.
+// follow invalidates everything that has changed.
 func (d *directory) follow(ctx context.Context, n *news) {
 	switch n.extent {
 	case listed:
@@ -228,7 +228,7 @@ func (d *directory) follow(ctx context.Context, n *news) {
 	}
 }
 
-// invalidate has the ids looked up again that have changed.
+// invalidate drops the ids that have changed from the caches.
 func (d *directory) invalidate(ctx context.Context, n *news) {
 	d.mu.Lock()
 	maps.Copy(d.stamps, n.stamps)
@@ -250,7 +250,7 @@ func (d *directory) invalidate(ctx context.Context, n *news) {
 	if side := d.c.options.Side; side != nil && len(names) > 0 {
 		ctx, cancel := context.WithTimeout(ctx, lookupLimit)
 		defer cancel()
-		_ = side.Delete(ctx, names...) // they are not used any more in any case
+		_ = side.Delete(ctx, names...) // only to free memory: they are out of date
 	}
 }
 

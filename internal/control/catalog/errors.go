@@ -22,12 +22,11 @@ func (e *NotFoundError) Error() string {
 	return fmt.Sprintf("there is no %s %s", e.Kind, strict.Quote(e.ID))
 }
 
-// ConflictError means that a record is not the version that its writer has seen: it was
+// ConflictError means that a record is not the version that its writer has seen: it has
 // changed since, or exists already.
 type ConflictError struct {
 	Kind, ID string
-	// Seen is the version that the writer has seen, and Found the one that is stored. Zero:
-	// none.
+	// Seen is the version that the writer has seen, and Found the stored one. Zero: none.
 	Seen, Found int64
 }
 
@@ -37,12 +36,12 @@ func (e *ConflictError) Error() string {
 		return fmt.Sprintf("there is a %s %s already, of version %d", e.Kind, strict.Quote(e.ID), e.Found)
 	}
 	if e.Found == 0 {
-		return fmt.Sprintf("the %s %s is not there any more: it has been deleted since", e.Kind, strict.Quote(e.ID))
+		return fmt.Sprintf("the %s %s has been deleted since it was read", e.Kind, strict.Quote(e.ID))
 	}
 	return fmt.Sprintf("the %s %s is of version %d now, not %d: it has changed since it was read", e.Kind, strict.Quote(e.ID), e.Found, e.Seen)
 }
 
-// unreadableError means that a row is not one that this version could have written.
+// unreadableError means that a row cannot be decoded.
 type unreadableError struct {
 	kind, id string
 	err      error
@@ -50,7 +49,7 @@ type unreadableError struct {
 
 // Error implements error.
 func (e *unreadableError) Error() string {
-	return fmt.Sprintf("the %s %s cannot be read, it may be that of a newer version: %v", e.kind, strict.Quote(e.id), e.err)
+	return fmt.Sprintf("the %s %s cannot be read, a newer version may have written it: %v", e.kind, strict.Quote(e.id), e.err)
 }
 
 // Status returns the HTTP status for an error of this package.

@@ -82,8 +82,7 @@ func (c *Catalog) ExportJSON(ctx context.Context, w io.Writer, o ExportOptions) 
 	return err
 }
 
-// pages reads the catalog in one transaction, and calls each with pages of one kind, kind
-// by kind.
+// pages reads the catalog in one transaction, and calls each with pages of one kind.
 func (c *Catalog) pages(ctx context.Context, o ExportOptions, each func(Document) error) error {
 	tx, err := c.reading.BeginTx(ctx, c.dialect.ReadOnly())
 	if err != nil {
@@ -101,18 +100,18 @@ func (c *Catalog) pages(ctx context.Context, o ExportOptions, each func(Document
 			}
 		}
 	}
-	err = turn(ctx, tx, c.Tenants, func(v []Tenant) error { return each(Document{Tenants: v}) })
+	err = eachPage(ctx, tx, c.Tenants, func(v []Tenant) error { return each(Document{Tenants: v}) })
 	if err == nil && o.Users {
-		err = turn(ctx, tx, c.Users, func(v []User) error { return each(Document{Users: v}) })
+		err = eachPage(ctx, tx, c.Users, func(v []User) error { return each(Document{Users: v}) })
 	}
 	if err == nil && o.Users {
-		err = turn(ctx, tx, c.APIKeys, func(v []APIKey) error { return each(Document{APIKeys: v}) })
+		err = eachPage(ctx, tx, c.APIKeys, func(v []APIKey) error { return each(Document{APIKeys: v}) })
 	}
 	return err
 }
 
-// turn calls each with the pages of a table.
-func turn[T any](ctx context.Context, q querier, t *Table[T], each func([]T) error) error {
+// eachPage calls each with the pages of a table.
+func eachPage[T any](ctx context.Context, q querier, t *Table[T], each func([]T) error) error {
 	for after := ""; ; {
 		page, err := t.query(ctx, q, "WHERE id > $1 ORDER BY id LIMIT $2", after, chunk)
 		if err != nil || len(page) == 0 {

@@ -8,27 +8,26 @@ import (
 	"github.com/stintdev/stint/identity"
 )
 
-// static is the directory of a document. But for limits that are over, it does not
-// change.
+// static is the directory of a document. It does not change, except that overrides end.
 type static struct {
 	now     func() time.Time
-	keys    map[string]*passing[identity.Key]
-	users   map[string]*passing[identity.User]
+	keys    map[string]*timed[identity.Key]
+	users   map[string]*timed[identity.User]
 	tenants map[string]*identity.Tenant
 }
 
-// passing is something that holds until a time, and what it is after that.
-type passing[T any] struct {
+// timed is a record whose value depends on the time.
+type timed[T any] struct {
 	at    func(time.Time) (*T, time.Time)
-	state atomic.Pointer[held[T]]
+	state atomic.Pointer[valueUntil[T]]
 }
 
-type held[T any] struct {
+type valueUntil[T any] struct {
 	value *T
 	until time.Time // zero: for good
 }
 
-func (p *passing[T]) get(now func() time.Time) *T {
+func (p *timed[T]) get(now func() time.Time) *T {
 	if p == nil {
 		return nil
 	}
@@ -38,7 +37,7 @@ func (p *passing[T]) get(now func() time.Time) *T {
 	}
 	t := now()
 	if h == nil || !t.Before(h.until) {
-		h = &held[T]{}
+		h = &valueUntil[T]{}
 		h.value, h.until = p.at(t)
 		p.state.Store(h)
 	}
@@ -60,21 +59,21 @@ func (s *static) Tenant(_ context.Context, id string) (*identity.Tenant, error) 
 	return s.tenants[id], nil
 }
 
-// Directory returns the tenants, users and keys of the document, which is not to be
-// changed any more. The clock tells whether an override is over; nil is time.Now.
+// Directory returns a directory of the tenants, users and keys of the document, which must
+// not be changed afterwards. The clock tells whether an override has ended; nil is time.Now.
 func (d *Document) Directory(now func() time.Time) identity.Directory {
 	if now == nil {
 		now = time.Now
 	}
 	s := &static{
-		now: now, keys: make(map[string]*passing[identity.Key], len(d.APIKeys)),
-		users: make(map[string]*passing[identity.User], len(d.Users)), tenants: make(map[string]*identity.Tenant, len(d.Tenants)),
+		now: now, keys: make(map[string]*timed[identity.Key], len(d.APIKeys)),
+		users: make(map[string]*timed[identity.User], len(d.Users)), tenants: make(map[string]*identity.Tenant, len(d.Tenants)),
 	}
 	for i := range d.APIKeys {
-		s.keys[d.APIKeys[i].ID] = &passing[identity.Key]{at: d.APIKeys[i].at}
+		s.keys[d.APIKeys[i].ID] = &timed[identity.Key]{at: d.APIKeys[i].at}
 	}
 	for i := range d.Users {
-		s.users[d.Users[i].ID] = &passing[identity.User]{at: d.Users[i].at}
+		s.users[d.Users[i].ID] = &timed[identity.User]{at: d.Users[i].at}
 	}
 	for i := range d.Tenants {
 		s.tenants[d.Tenants[i].ID] = d.Tenants[i].identity()

@@ -21,7 +21,7 @@ type Found struct {
 // each, and at most limit, from 1 to 1000. For an API key the prefix may also be the
 // beginning of its text, or all of it.
 func (c *Catalog) FindSubjects(ctx context.Context, prefix string, limit int) ([]Found, error) {
-	begin, secret := keyBegins(prefix)
+	keyIDs, secret := keyPrefixes(prefix)
 	var users, keys, tenants []Found
 	if !secret {
 		all, err := c.Users.List(ctx, Query{Prefix: prefix, Limit: limit})
@@ -41,7 +41,7 @@ func (c *Catalog) FindSubjects(ctx context.Context, prefix string, limit int) ([
 			tenants = append(tenants, Found{Kind: "tenant", ID: t.ID, Name: t.Name, Tier: t.Tier})
 		}
 	}
-	for _, id := range begin {
+	for _, id := range keyIDs {
 		all, err := c.APIKeys.List(ctx, Query{Prefix: id, Limit: limit})
 		if err != nil {
 			return nil, err
@@ -56,10 +56,10 @@ func (c *Catalog) FindSubjects(ctx context.Context, prefix string, limit int) ([
 	return share(limit, users, keys, tenants), nil
 }
 
-// keyBegins returns the prefixes of ids of API keys that a text may stand for: an id, or
-// the text of a key, whose prefix may have underscores. A secret must not reach the
-// database, so secret reports whether the text has enough of one to matter.
-func keyBegins(text string) (ids []string, secret bool) {
+// keyPrefixes returns the prefixes of ids of API keys that a text may stand for: an id, or the
+// text of a key, whose prefix may have underscores. A secret must not reach the database, so
+// secret reports whether the text contains a large part of one.
+func keyPrefixes(text string) (ids []string, secret bool) {
 	parts := strings.Split(text, "_")
 	const maxParts, minSecret = 6, 16
 	for i, part := range parts[:min(len(parts), maxParts)] {
@@ -74,7 +74,7 @@ func keyBegins(text string) (ids []string, secret bool) {
 	return ids, false
 }
 
-// share returns at most limit items, about as many from each list, list by list.
+// share returns at most limit items, about the same number of each list.
 func share(limit int, lists ...[]Found) []Found {
 	out := []Found{}
 	taken := make([]int, len(lists))

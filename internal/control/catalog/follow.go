@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// Between two looks there is a pause. It doubles while changes keep coming, so that a
-	// burst of changes costs few looks, and stays well below a second.
+	// The pause between two looks doubles while changes keep coming, so that a burst of
+	// changes costs few looks. It stays well below a second.
 	minPause, maxPause = 20 * time.Millisecond, 400 * time.Millisecond
-	// awayPause is the pause after a look that failed. It may have been one connection only.
+	// awayPause is the pause after a failed look, which may be the fault of one connection.
 	awayPause = time.Second
 	// savePause is the pause after a snapshot was written to disk.
 	savePause = 5 * time.Second
@@ -59,8 +59,8 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Look looks now, and uses what the database has, even if its revision is lower than the
-// one that is served: someone has set it back, and means it.
+// Look looks now, and uses what the database has even if its revision is lower than the
+// served one: the operator has restored it.
 func (n *Node) Look(ctx context.Context) error {
 	n.looking.Lock()
 	defer n.looking.Unlock()
@@ -78,7 +78,7 @@ func (n *Node) Look(ctx context.Context) error {
 	return nil
 }
 
-// Refresh looks now, for a caller who has just written something.
+// Refresh looks now, for a caller that has just written something.
 func (n *Node) Refresh(ctx context.Context) error {
 	n.looking.Lock()
 	defer n.looking.Unlock()
@@ -89,8 +89,8 @@ func (n *Node) Refresh(ctx context.Context) error {
 // look brings the node from a position to where the database is, and reports whether that
 // is another point than before. The position is the node's own, or nowhere to start over.
 //
-// Rules come first and the directory second, each whole. The node moves on also if the
-// rules cannot be used: users and keys must not wait for them.
+// Rules come first and the directory second. The node moves on even if the rules cannot be
+// used: users and keys must not wait for them.
 func (n *Node) look(ctx context.Context, from position) (changed bool) {
 	n.count(func(s *NodeStatus) { s.Looks++ })
 	got, err := n.ask(ctx, from)
@@ -104,11 +104,11 @@ func (n *Node) look(ctx context.Context, from position) (changed bool) {
 	n.reached(ctx)
 	switch {
 	case got.extent == setBack:
-		n.refuse(ctx, fmt.Errorf("the database is at revision %d, and was at %d: it was set back, or is not the same; a reload (SIGHUP) serves what it has", got.Revision, from.Revision))
+		n.reject(ctx, fmt.Errorf("the database is at revision %d, and was at %d: it was set back, or is another one; a reload (SIGHUP) uses it as it is", got.Revision, from.Revision))
 		return false
 	case got.mark == from.mark:
 		if !n.at.stale {
-			n.serve(n.at.mark) // it may have been set back, and is here again
+			n.serve(n.at.mark) // it may have been set back meanwhile
 		}
 		return false
 	}
@@ -119,7 +119,7 @@ func (n *Node) look(ctx context.Context, from position) (changed bool) {
 	if got.shared != nil || got.broken != nil {
 		s, err := n.put(ctx, &got)
 		if next.stale = err != nil; next.stale {
-			n.refuse(ctx, err)
+			n.reject(ctx, err)
 		} else {
 			next.snapshot = s
 		}
@@ -133,7 +133,7 @@ func (n *Node) look(ctx context.Context, from position) (changed bool) {
 	return changed
 }
 
-// put compiles the rules and lists of a revision and puts them to use.
+// put compiles the rules and lists of a revision and starts to use them.
 func (n *Node) put(ctx context.Context, got *news) (*Snapshot, error) {
 	n.count(func(s *NodeStatus) { s.Loads++ })
 	s, err := got.compile()
@@ -191,6 +191,6 @@ func (n *Node) keep(ctx context.Context, s *Snapshot) {
 	n.status.Unkept = err
 	n.mu.Unlock()
 	if err != nil && first {
-		n.o.Log.WarnContext(ctx, "the last good rules cannot be saved: without the database the next start fails", "problem", err.Error())
+		n.o.Log.WarnContext(ctx, "cannot save the last good rules: without the database, the next start would fail", "problem", err.Error())
 	}
 }

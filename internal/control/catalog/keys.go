@@ -9,9 +9,8 @@ import (
 	"github.com/stintdev/stint/identity"
 )
 
-// CreateKey makes an API key of what is given, but for its id, hash and prefix, and
-// returns it with its text, which is what its client sends. The text is nowhere else:
-// this is the only time that it can be seen.
+// CreateKey creates an API key with the fields of k, except for a new id, hash and prefix. The
+// text, which clients send, is returned only here, and not stored.
 func (c *Catalog) CreateKey(ctx context.Context, actor string, k APIKey) (text string, made APIKey, version int64, err error) {
 	text, key, err := identity.GenerateKey(rand.Reader, c.options.KeyPrefix, c.options.Pepper)
 	if err != nil {

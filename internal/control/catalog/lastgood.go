@@ -22,18 +22,18 @@ const goodHeader = "stint last good 1 sha256:"
 // goodDraft is the pattern of the names of temporary files.
 const goodDraft = ".last-good-*"
 
-// tidy removes old temporary files, which processes left that were killed.
+// tidy removes old temporary files of killed processes.
 func (l lastGood) tidy(now time.Time) {
 	drafts, _ := filepath.Glob(filepath.Join(filepath.Dir(l.path), goodDraft)) // the pattern is valid
 	for _, draft := range drafts {
 		if info, err := os.Stat(draft); err == nil && now.Sub(info.ModTime()) > time.Hour {
-			_ = os.Remove(draft) // or the next time
+			_ = os.Remove(draft) // if it fails, the next call tries again
 		}
 	}
 }
 
-// kept is the content of the file.
-type kept struct {
+// lastGoodContent is the content of the file.
+type lastGoodContent struct {
 	mark
 	Saved    time.Time `json:"saved"`
 	Document Document  `json:"document"`
@@ -53,7 +53,7 @@ func (l lastGood) save(s *Snapshot, now time.Time) error {
 	if l.path == "" {
 		return nil
 	}
-	body, err := json.Marshal(kept{s.mark, now.UTC(), s.document})
+	body, err := json.Marshal(lastGoodContent{s.mark, now.UTC(), s.document})
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (l lastGood) save(s *Snapshot, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // it was renamed, unless something failed
+	defer os.Remove(f.Name()) // after an error; otherwise it was renamed
 	_, err = fmt.Fprintf(f, "%s%x\n%s\n", goodHeader, sum, body)
 	if err == nil {
 		err = f.Sync()
@@ -100,17 +100,17 @@ func (l lastGood) load() (s *Snapshot, saved time.Time, err error) {
 		return nil, saved, fmt.Errorf("%s does not begin with %q: it is damaged, of another version, or not a file of last good rules", l.path, goodHeader)
 	}
 	if want := fmt.Sprintf("%s%x", goodHeader, sha256.Sum256(body)); string(first) != want {
-		return nil, saved, fmt.Errorf("%s is damaged: its checksum is not that of what it holds", l.path)
+		return nil, saved, fmt.Errorf("%s is damaged: its content does not match its checksum", l.path)
 	}
-	var k kept
+	var content lastGoodContent
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.DisallowUnknownFields() // see kind.strict
-	if err := decoder.Decode(&k); err != nil {
+	if err := decoder.Decode(&content); err != nil {
 		return nil, saved, fmt.Errorf("%s: %w", l.path, err)
 	}
-	s, err = newSnapshot(k.mark, k.Document)
+	s, err = newSnapshot(content.mark, content.Document)
 	if err != nil {
 		return nil, saved, fmt.Errorf("%s: %w", l.path, err)
 	}
-	return s, k.Saved, nil
+	return s, content.Saved, nil
 }

@@ -190,7 +190,7 @@ func TestLastGoodSaver(t *testing.T) { //nolint:paralleltest // it never ends
 func TestKilledWhileSaving(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	for round := range 15 {
+	for round := range 6 {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestLastGoodSaver$")
 		cmd.Env = append(os.Environ(), saverDir+"="+dir)
 		out, err := cmd.StdoutPipe()

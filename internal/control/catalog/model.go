@@ -23,7 +23,7 @@ type Document struct {
 	Bans       []Entry  `json:"bans,omitempty"`
 }
 
-// Empty reports whether there is nothing in it.
+// Empty reports whether the document has no records.
 func (d *Document) Empty() bool {
 	return len(d.Rules)+len(d.Tiers)+len(d.Tenants)+len(d.Users)+len(d.APIKeys)+len(d.Exemptions)+len(d.Bans) == 0
 }
@@ -88,13 +88,13 @@ func (e *Entry) ID() string {
 	}
 	one := given[0]
 	if one.Kind == identity.KindIP {
-		one.Value = spelled(one.Value)
+		one.Value = canonicalIP(one.Value)
 	}
 	return one.Kind.String() + ":" + one.Value
 }
 
-// spelled returns the one form of all spellings of an address or a network.
-func spelled(text string) string {
+// canonicalIP returns one form for all spellings of an address or a network.
+func canonicalIP(text string) string {
 	if p, err := netip.ParsePrefix(text); err == nil && !p.IsSingleIP() {
 		return p.String()
 	} else if err == nil {
@@ -172,11 +172,11 @@ func (t *Time) UnmarshalText(text []byte) (err error) {
 			}
 		}
 	}
-	const most = 64
-	return fmt.Errorf("%.*q is not a time, want a date, a time and a zone, such as 2026-12-31T23:59:59Z", most, text)
+	return fmt.Errorf("%.64q is not a time, want a date, a time and a zone, such as 2026-12-31T23:59:59Z", text)
 }
 
-// UnmarshalJSON implements [json.Unmarshaler]: that of time.Time knows one form less.
+// UnmarshalJSON implements [json.Unmarshaler]. That of time.Time does not accept a space
+// between date and time.
 func (t *Time) UnmarshalJSON(data []byte) error {
 	var text string
 	if err := json.Unmarshal(data, &text); err != nil {
@@ -185,8 +185,8 @@ func (t *Time) UnmarshalJSON(data []byte) error {
 	return t.UnmarshalText([]byte(text))
 }
 
-// values returns the overrides that hold at a time, and when the first of them ends; zero:
-// never. They were checked.
+// values returns the overrides that apply at a time, and when the first of them ends; zero:
+// never.
 func values(overrides map[string]Override, now time.Time) (out rule.Values, until time.Time) {
 	for name, o := range overrides {
 		if !o.Until.IsZero() {
@@ -215,10 +215,10 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// identity returns the tenant as package identity has it.
+// identity converts the tenant for package identity.
 func (t *Tenant) identity() *identity.Tenant { return &identity.Tenant{ID: t.ID, Tier: t.Tier} }
 
-// at returns the user as of a time, and until when that holds; zero: for good.
+// at returns the user as of a time, and until when it stays so; zero: for good.
 func (u *User) at(now time.Time) (*identity.User, time.Time) {
 	limits, until := values(u.Limits, now)
 	out := &identity.User{ID: u.ID, Tenant: u.Tenant, Tier: u.Tier, Limits: limits}
@@ -228,7 +228,7 @@ func (u *User) at(now time.Time) (*identity.User, time.Time) {
 	return out, until
 }
 
-// at returns the key as of a time, and until when that holds; zero: for good.
+// at returns the key as of a time, and until when it stays so; zero: for good.
 func (k *APIKey) at(now time.Time) (*identity.Key, time.Time) {
 	limits, until := values(k.Limits, now)
 	hash, hashing, _ := parseHash(k.Hash) // checked

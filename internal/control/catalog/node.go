@@ -39,7 +39,7 @@ type NodeOptions struct {
 }
 
 // Node follows a catalog for one process: it puts each new snapshot to use, and looks up
-// keys, users and tenants. See since.go for how it follows.
+// keys, users and tenants.
 type Node struct {
 	c         *Catalog
 	o         NodeOptions
@@ -114,15 +114,15 @@ func (n *Node) First(ctx context.Context) (*Snapshot, error) {
 	}
 	s, saved, unread := n.good.load()
 	if unread != nil {
-		return nil, fmt.Errorf("%w; and without it: %w", err, unread)
+		return nil, fmt.Errorf("%w; last good rules: %w", err, unread)
 	}
 	n.begin(s, saved)
 	if errors.Is(err, ErrUnavailable) {
 		n.away(ctx, err)
 	} else {
-		n.refuse(ctx, err)
+		n.reject(ctx, err)
 	}
-	n.o.Log.WarnContext(ctx, "rules as they were last good", "revision", s.Revision, "saved", saved.Format(time.RFC3339))
+	n.o.Log.WarnContext(ctx, "using the last good rules from disk", "revision", s.Revision, "saved", saved.Format(time.RFC3339))
 	return s, nil
 }
 
@@ -153,8 +153,7 @@ func (n *Node) Start(ctx context.Context, use func(context.Context, *Snapshot) e
 	})
 }
 
-// Stop stops following, and tells the other nodes. Lookups are still answered from the
-// cache.
+// Stop stops following, and deregisters the node. Lookups are still answered from the cache.
 func (n *Node) Stop(ctx context.Context) {
 	if n.cancel != nil {
 		n.cancel()
@@ -181,7 +180,7 @@ func (n *Node) ID() string { return n.id }
 // Replicas is how many nodes are known to be alive, this one included.
 func (n *Node) Replicas() int { return int(n.replicas.Load()) }
 
-// ask reads what has changed since a position. The first time it sees to the schema.
+// ask reads what has changed since a position. The first call checks or migrates the schema.
 func (n *Node) ask(ctx context.Context, from position) (news, error) {
 	if !n.ready {
 		if err := n.prepare(ctx); err != nil {

@@ -369,7 +369,7 @@ func TestBurst(t *testing.T) {
 // TestPoisonedNotifications are those of others, who can say what they like.
 func TestPoisonedNotifications(t *testing.T) {
 	t.Parallel()
-	url := testpostgres.Shared(t).Database(t)
+	url := copySchema(t)
 	redis := testredis.Start(t)
 	c := furnished(t, url)
 	f := follow(t, url, catalog.Options{Side: side(t, redis)}, catalog.NodeOptions{})

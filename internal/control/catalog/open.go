@@ -31,13 +31,13 @@ type Side interface {
 	Set(ctx context.Context, name string, value []byte, ttl time.Duration) error
 	Delete(ctx context.Context, names ...string) error
 	Publish(ctx context.Context, channel, message string) error
-	Subscribe(ctx context.Context, channel string, told func(message string, connected bool))
+	Subscribe(ctx context.Context, channel string, received func(message string, connected bool))
 }
 
 // Catalog is the database. It may be used by several goroutines at once.
 type Catalog struct {
 	options Options
-	clock   func() time.Time // that of the options; nil: none was given
+	clock   func() time.Time // Options.Now as it was given, or nil
 	dialect *database.DB
 	db      *sql.DB // to write
 	reading *sql.DB // to read
@@ -90,15 +90,15 @@ func (c *Catalog) Database() *database.DB { return c.dialect }
 // Close closes the connections to the database.
 func (c *Catalog) Close() error { return c.dialect.Close() }
 
-// What package database says of the schema.
+// Types of package database.
 type (
 	// Migration is one step of the schema.
 	Migration = database.Migration
-	// Schema is how far the schema of a database is.
+	// Schema is the state of the schema.
 	Schema = database.Schema
 )
 
-// Schema returns the version of the schema.
+// Schema returns the state of the schema.
 func (c *Catalog) Schema(ctx context.Context) (Schema, error) { return c.dialect.Schema(ctx) }
 
 // Up brings the schema up to date, as [database.DB.Up] does.
@@ -122,9 +122,9 @@ func (c *Catalog) wrap(err error) error {
 	return c.dialect.Wrap(err)
 }
 
-// ended adds the error of a context that has ended: SQLite only says that it was
+// withCause adds the error of a context that has ended: SQLite only reports that a call was
 // interrupted.
-func ended(ctx context.Context, err error) error {
+func withCause(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) && Status(err) >= http.StatusInternalServerError {
 		return fmt.Errorf("%w: %w", ctx.Err(), err)
 	}

@@ -10,7 +10,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/stintdev/stint/internal/control/catalog"
-	"github.com/stintdev/stint/internal/test/testpostgres"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -18,7 +17,7 @@ import (
 // they have changed, the newest first: each time, everything is as it was.
 func TestRevertHistory(t *testing.T) {
 	t.Parallel()
-	all := []*catalog.Catalog{open(t, "sqlite::memory:"), open(t, testpostgres.Shared(t).Database(t))}
+	all := []*catalog.Catalog{open(t, "sqlite::memory:"), open(t, copySchema(t))}
 	rapid.Check(t, func(r *rapid.T) {
 		export := func(c *catalog.Catalog) string {
 			d, err := c.Export(t.Context(), catalog.ExportOptions{Users: true})

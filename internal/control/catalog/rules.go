@@ -8,11 +8,11 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// CheckRule returns what is wrong with a rule that is to be stored, in place of the one
-// that has a name or, if that is empty, as a new one, together with all other rules and
-// tiers. Paths are those of the rule. It writes nothing.
+// CheckRule returns the problems that a rule would have if it was stored: in place of the rule
+// with the name replacing or, if that is empty, as a new one. Paths are relative to the rule.
+// It writes nothing.
 func (c *Catalog) CheckRule(ctx context.Context, r Rule, replacing string) (problems strict.Problems, err error) {
-	defer func() { err = ended(ctx, err) }()
+	defer func() { err = withCause(ctx, err) }()
 	tx, err := c.reading.BeginTx(ctx, c.dialect.ReadOnly())
 	if err != nil {
 		return nil, c.wrap(err)
@@ -26,7 +26,7 @@ func (c *Catalog) CheckRule(ctx context.Context, r Rule, replacing string) (prob
 	if err != nil {
 		return nil, c.wrap(err)
 	}
-	c.memory.store(rulesAt{at, file})
+	c.memory.Store(&rulesAt{at, file})
 	file.Rules = slices.Clone(file.Rules)
 	var k checker
 	if err := k.checkRule("", &r); err != nil || len(k.Problems) > 0 {
@@ -38,7 +38,7 @@ func (c *Catalog) CheckRule(ctx context.Context, r Rule, replacing string) (prob
 	case replacing != "" && i < 0:
 		return nil, &NotFoundError{kindRule, replacing}
 	case replacing != "" && r.Name != replacing:
-		k.Refuse("name", r.Name, strict.Quote(replacing)+": a name stays; to have another, make another rule and delete this one", "")
+		k.Refuse("name", r.Name, strict.Quote(replacing)+": a rule cannot be renamed; create another one and delete this one", "")
 		r.Name = replacing
 	case replacing == "" && i >= 0:
 		k.Add("name", "there is a rule "+strict.Quote(name)+" already", "")
@@ -50,17 +50,17 @@ func (c *Catalog) CheckRule(ctx context.Context, r Rule, replacing string) (prob
 		file.Rules[i] = r
 	}
 	found := file.Check()
-	if taken { // what it would mean for others that the one before it were gone does not matter
+	if taken { // problems of other rules come from the rule that it has replaced here
 		found = slices.DeleteFunc(found, func(p strict.Problem) bool {
-			kind, name, _, ok := whose(&file, p.Path)
+			kind, name, _, ok := ruleOf(&file, p.Path)
 			return !ok || kind != kindRule || name != r.Name
 		})
 	}
 	return append(k.Problems, relate(&file, []touch{{kindRule, r.Name, ""}}, found)...), nil
 }
 
-// OrderRules gives rules priorities that rise by 10, in the order of their names, in one
-// write. Others keep theirs. It returns the revision.
+// OrderRules gives the named rules the priorities 10, 20, ... in this order, in one write, and
+// returns the revision. Other rules keep theirs.
 func (c *Catalog) OrderRules(ctx context.Context, actor string, names []string) (revision int64, err error) {
 	return c.write(ctx, actor, func(x *tx) error {
 		if len(names) == 0 {
@@ -84,7 +84,7 @@ func (c *Catalog) OrderRules(ctx context.Context, actor string, names []string) 
 				break
 			}
 			if len(x.problems) > 0 {
-				continue // with what else is wrong
+				continue // to report all problems
 			}
 			var r Rule
 			if err := c.Rules.decode(found.body, true, &r); err != nil {

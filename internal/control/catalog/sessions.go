@@ -34,9 +34,9 @@ const (
 // stored. The session ends with the token at the latest. A token of the configuration has
 // an id that begins with "config:" and no row: the caller checks that it is still valid.
 func (c *Catalog) CreateSession(ctx context.Context, t Token, ttl time.Duration) (text string, s Session, err error) {
-	defer func() { err = ended(ctx, err) }()
+	defer func() { err = withCause(ctx, err) }()
 	now := c.options.Now().UTC().Truncate(time.Microsecond)
-	if ttl <= 0 || !t.good(now) {
+	if ttl <= 0 || !t.valid(now) {
 		return "", Session{}, strict.Problems{{Message: "a session needs a positive duration and a valid token"}}
 	}
 	text = newText()
@@ -66,7 +66,7 @@ func csrfOf(text string) string {
 
 // SessionOf returns the session with a text, or [ErrBadToken].
 func (c *Catalog) SessionOf(ctx context.Context, text string) (s Session, err error) {
-	defer func() { err = ended(ctx, err) }()
+	defer func() { err = withCause(ctx, err) }()
 	if len(text) != textSize {
 		return Session{}, ErrBadToken
 	}
@@ -83,7 +83,7 @@ func (c *Catalog) SessionOf(ctx context.Context, text string) (s Session, err er
 	}
 	now := c.options.Now()
 	if s.Expires = expires.Time; !now.Before(s.Expires) {
-		return Session{}, ErrBadToken // it is deleted when another begins
+		return Session{}, ErrBadToken // the next CreateSession deletes it
 	}
 	if strings.HasPrefix(s.Token.ID, configToken) {
 		return s, nil
@@ -94,7 +94,7 @@ func (c *Catalog) SessionOf(ctx context.Context, text string) (s Session, err er
 		return Session{}, ErrBadToken
 	case err != nil:
 		return Session{}, err
-	case !s.Token.good(now):
+	case !s.Token.valid(now):
 		return Session{}, ErrBadToken
 	}
 	c.use(ctx, &s.Token, now)
@@ -107,5 +107,5 @@ func (c *Catalog) EndSession(ctx context.Context, text string) error {
 		return nil
 	}
 	_, err := c.db.ExecContext(ctx, "DELETE FROM stint_sessions WHERE hash = $1", hashText(text))
-	return c.wrap(ended(ctx, err))
+	return c.wrap(withCause(ctx, err))
 }

@@ -16,14 +16,13 @@ type mark struct {
 
 // position is how far a node has followed the database.
 type position struct {
-	// mark is the last point that the node knows of: all changes up to there were handed
-	// to the directory, and to use.
+	// mark is the last point that the node has followed: all changes up to it are in use.
 	mark
-	// snapshot is the last one in use, if it is of the same history as mark. It saves
-	// reading what has not changed.
+	// snapshot is the last one in use, if it is of the same history as mark. Records that
+	// have not changed are taken from it.
 	snapshot *Snapshot
-	// stale says that the rules and lists of mark could not be used, so that older ones
-	// are. They are tried again with the next revision.
+	// stale means that the rules and lists of mark could not be used, and older ones are in
+	// use. The next revision is tried again.
 	stale bool
 }
 
@@ -38,8 +37,8 @@ const (
 	listed extent = iota
 	// anything: there are more changes than are read one by one.
 	anything
-	// otherHistory: the database was set back, or is another one. Nothing that is known
-	// need be true of it.
+	// otherHistory: the database was set back, or is another one, so nothing that is known
+	// can be relied on.
 	otherHistory
 	// setBack: the revision is lower than before. It may be a mistake, so nothing is read.
 	setBack
@@ -49,8 +48,8 @@ const (
 type news struct {
 	mark // of the database now
 	changes
-	// shared is the rules and lists of mark, if they may have changed. Nil: they have not,
-	// or are unreadable, for which broken is the reason.
+	// shared is the rules and lists of mark, if they may have changed. Nil: they have not, or
+	// could not be read because of broken.
 	shared *Document
 	broken error
 }
@@ -59,9 +58,9 @@ type news struct {
 // current mark, and only if that is another one reads the log of changes and, if the log
 // says so or does not reach back, the rules and lists.
 func (c *Catalog) since(ctx context.Context, p position) (n news, err error) {
-	// Mostly nothing is new, and the answer comes at once or not at all.
-	asking, cancel := context.WithTimeout(ctx, askLimit)
-	n.mark, err = current(asking, c.reading)
+	// Usually nothing is new, and the answer comes at once or not at all.
+	brief, cancel := context.WithTimeout(ctx, askLimit)
+	n.mark, err = current(brief, c.reading)
 	cancel()
 	if err != nil || n.mark == p.mark {
 		return n, c.wrap(err)
@@ -108,7 +107,7 @@ func current(ctx context.Context, q querier) (m mark, err error) {
 	return m, err
 }
 
-// changes is what the log says of the revisions after a mark.
+// changes is what the log has after a mark.
 type changes struct {
 	extent extent
 	// These are complete if the extent is listed.

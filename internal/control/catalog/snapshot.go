@@ -34,15 +34,15 @@ func newSnapshot(at mark, d Document) (*Snapshot, error) {
 	return s, nil
 }
 
-// named gives the names of rules and tiers in problems rather than their numbers, which
-// no one has seen.
+// named puts the names of rules and tiers in the paths of problems, in place of their indexes,
+// which mean nothing to readers.
 func named(file *rule.File, err error) error {
 	problems := strict.Problems(nil)
 	if !errors.As(err, &problems) {
 		return err
 	}
 	for i := range problems {
-		if kind, name, rest, ok := whose(file, problems[i].Path); ok {
+		if kind, name, rest, ok := ruleOf(file, problems[i].Path); ok {
 			problems[i].Path = kind + " " + strict.Quote(name) + rest
 		}
 	}
@@ -70,8 +70,8 @@ func (c *Catalog) readShared(ctx context.Context, q querier, base *Snapshot) (d 
 }
 
 // readSince returns all values by id. It decodes only the rows that were written after a
-// revision, and takes the others from known, which is what the table held then: of ten
-// thousand rules mostly one has changed.
+// revision, and takes the others from known, the values at that revision: of ten thousand
+// rules, usually one has changed.
 func (t *Table[T]) readSince(ctx context.Context, q querier, strict bool, known []T, revision int64) ([]T, error) {
 	rows, err := q.QueryContext(ctx, "SELECT id, CASE WHEN version > $1 THEN body END FROM "+t.table+" ORDER BY id", revision)
 	if err != nil {
@@ -95,7 +95,7 @@ func (t *Table[T]) readSince(ctx context.Context, q querier, strict bool, known 
 			if err := t.decode(body.String, strict, &v); err != nil {
 				return nil, &unreadableError{t.name, id, err}
 			}
-		case before == nil: // its version is older than the row: someone wrote it by hand
+		case before == nil: // another program wrote the row, with an old version
 			if err := rows.Close(); err != nil {
 				return nil, t.c.wrap(err)
 			}

@@ -32,14 +32,14 @@ func (n *Node) Status() NodeStatus {
 	return n.status
 }
 
-// count changes a counter of the status.
+// count increments a counter of the status.
 func (n *Node) count(add func(*NodeStatus)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	add(&n.status)
 }
 
-// serve records that what is in use is that of a mark, without a problem.
+// serve records that the rules of a mark are in use, without a problem.
 func (n *Node) serve(m mark) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -49,8 +49,8 @@ func (n *Node) serve(m mark) {
 	}
 }
 
-// refuse records why the current revision is not served.
-func (n *Node) refuse(ctx context.Context, why error) {
+// reject records why the current revision is not served.
+func (n *Node) reject(ctx context.Context, why error) {
 	n.mu.Lock()
 	again := n.status.Problem == why.Error()
 	if !again {
@@ -58,7 +58,7 @@ func (n *Node) refuse(ctx context.Context, why error) {
 	}
 	n.mu.Unlock()
 	if !again {
-		n.o.Log.ErrorContext(ctx, "rules not used, those before stay in use", "problem", why.Error())
+		n.o.Log.ErrorContext(ctx, "new rules rejected, the previous ones stay in use", "problem", why.Error())
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// What package rule reads.
+// Types of package rule.
 type (
 	// Rule is a rule.
 	Rule = rule.Rule
@@ -23,7 +23,7 @@ type (
 	Tier = rule.Tier
 )
 
-// The kinds of things, as the log of changes names them.
+// The kinds of records, as the log of changes names them.
 const (
 	kindRule      = "rule"
 	kindTier      = "tier"
@@ -34,8 +34,8 @@ const (
 	kindBan       = "ban"
 )
 
-// people reports whether nodes look up records of a kind one by one. Of the other kinds
-// every node holds all.
+// people reports whether nodes look up records of a kind one by one. Of other kinds, every
+// node holds all records.
 func people(kind string) bool { return kind == kindTenant || kind == kindUser || kind == kindKey }
 
 // kindOrder is the order in which kinds are listed and stored: a kind comes after those
@@ -85,7 +85,7 @@ func (c *Catalog) makeTables() {
 	c.Rules = newTable(c, kindRule, "stint_rules", func(r *Rule) string { return r.Name }, filters{
 		"action": "COALESCE(body ->> 'action', 'reject')",
 		"group":  "body ->> 'group'",
-		// It is false in one database and 0 in the other.
+		// It is false in PostgreSQL and 0 in SQLite.
 		"enabled": "CASE WHEN CAST(body ->> 'enabled' AS TEXT) IN ('false', '0') THEN 'false' ELSE 'true' END",
 	})
 	c.Tiers = newTable(c, kindTier, "stint_tiers", func(t *Tier) string { return t.Name }, nil)
@@ -213,7 +213,7 @@ func (q *Query) check(of *kind) error {
 	k.checkStorable("after", q.After)
 	k.checkStorable("prefix", q.Prefix)
 	if k.checkStorable("contains", q.Contains); q.Contains != "" && people(of.name) {
-		k.Add("contains", "is not possible for "+of.name+"s, of which there may be millions: want prefix", "")
+		k.Add("contains", "is not supported for "+of.name+"s, of which there may be millions: use prefix", "")
 	}
 	for name, value := range q.Filters {
 		if of.filters[name] == "" || name == "blocked" { // see Query.Blocked
@@ -258,7 +258,7 @@ func (t *Table[T]) query(ctx context.Context, q querier, where string, args ...a
 }
 
 func (t *Table[T]) read(ctx context.Context, q querier, strict bool, where string, args ...any) (out []Record[T], err error) {
-	defer func() { err = ended(ctx, err) }()
+	defer func() { err = withCause(ctx, err) }()
 	rows, err := q.QueryContext(ctx, "SELECT id, body, version, created_at, updated_at, updated_by FROM "+t.table+" "+where, args...)
 	if err != nil {
 		return nil, t.c.wrap(err)
@@ -363,7 +363,7 @@ func (t *Table[T]) Modify(ctx context.Context, actor, id string, change func(*T)
 			return 0, err
 		}
 		if now := t.id(&r.Value); now != id {
-			return 0, strict.Problems{{Message: "the id of the " + t.name + " " + strict.Quote(id) + " cannot be changed, to " + strict.Quote(now)}}
+			return 0, strict.Problems{{Message: "the id of the " + t.name + " " + strict.Quote(id) + " cannot be changed to " + strict.Quote(now)}}
 		}
 		version, err := t.Update(ctx, actor, r.Value, r.Version)
 		if !errors.As(err, new(*ConflictError)) {

@@ -50,27 +50,27 @@ type Token struct {
 const kindToken = "token"
 
 // ErrBadToken means that a token or a session is unknown, expired or revoked.
-var ErrBadToken = errors.New("the token is not known, or has expired or been revoked")
+var ErrBadToken = errors.New("the token is unknown, expired or revoked")
 
 const (
 	tokenPrefix = "stint_admin_"
-	tokenIDSize = 16          // letters: 80 bits
-	textSize    = 26          // of [rand.Text]: 130 bits
-	maxTokens   = 1000        // that there may be
+	tokenIDSize = 16 // letters: 80 bits
+	textSize    = 26 // of [rand.Text]: 130 bits
+	maxTokens   = 1000
 	maxYear     = 9999        // of a time in JSON
 	usePeriod   = time.Minute // precision of LastUsed
-	// noteLimit is the time to store LastUsed: the request must not wait for long writes.
+	// noteLimit is the time to store LastUsed: requests must not wait long for it.
 	noteLimit = time.Second
 )
 
-// CreateToken makes a token with a name, a role and an expiry, which may be zero. The text
+// CreateToken creates a token with a name, a role and an expiry, which may be zero. The text
 // is returned only here, and not stored.
 func (c *Catalog) CreateToken(ctx context.Context, actor string, t Token) (text string, made Token, err error) {
 	return c.createToken(ctx, actor, t, false)
 }
 
 // FirstToken is [Catalog.CreateToken] if there is no valid token of an administrator. If
-// there is one, even one that another process makes at the same time, the text is empty.
+// there is one, even one that another process creates at the same time, the text is empty.
 func (c *Catalog) FirstToken(ctx context.Context, actor string, t Token) (text string, err error) {
 	if some, err := c.AnyToken(ctx); some || err != nil {
 		return "", err
@@ -90,7 +90,7 @@ func (c *Catalog) createToken(ctx context.Context, actor string, t Token, first 
 	t.Expires = t.Expires.UTC().Truncate(time.Microsecond)
 	_, err = c.write(ctx, actor, func(x *tx) error {
 		t.Created = x.now
-		if first { // other writers wait
+		if first { // no other writer can create one now
 			if some, err := c.anyToken(ctx, x); some || err != nil {
 				return cmp.Or(err, errNotFirst)
 			}
@@ -123,14 +123,14 @@ func (t *tx) checkToken(ctx context.Context, token *Token) error {
 		k.Refuse("role", string(token.Role), "one of viewer, operator and admin", k.Closest(string(token.Role), []string{"viewer", "operator", "admin"}))
 	}
 	if at := token.Expires; !at.IsZero() && (!at.After(t.now) || at.Year() > maxYear) {
-		k.Add("expires_at", at.Format(time.RFC3339)+": want a time that is to come, before the year "+strconv.Itoa(maxYear+1), "")
+		k.Add("expires_at", at.Format(time.RFC3339)+": want a time in the future, before the year "+strconv.Itoa(maxYear+1), "")
 	}
 	var n int
 	if err := t.QueryRowContext(ctx, "SELECT count(*) FROM stint_tokens").Scan(&n); err != nil {
 		return err
 	}
 	if n >= maxTokens {
-		k.Add("", "there are "+strconv.Itoa(n)+" tokens, and no more can be made: revoke some that are not used", "")
+		k.Add("", "there are "+strconv.Itoa(n)+" tokens, which is the limit: revoke some that are not used", "")
 	}
 	t.problems = append(t.problems, k.Problems...)
 	return nil
@@ -165,14 +165,14 @@ func (c *Catalog) token(ctx context.Context, q querier, id string) (Token, strin
 	if errors.Is(err, sql.ErrNoRows) {
 		return Token{}, "", missing
 	}
-	return t, hash, c.wrap(ended(ctx, err))
+	return t, hash, c.wrap(withCause(ctx, err))
 }
 
-// Tokens returns all tokens, expired ones too, by when they were made.
+// Tokens returns all tokens, expired ones too, the oldest first.
 func (c *Catalog) Tokens(ctx context.Context) ([]Token, error) { return c.tokens(ctx, c.reading) }
 
 func (c *Catalog) tokens(ctx context.Context, q querier) (out []Token, err error) {
-	defer func() { err = ended(ctx, err) }()
+	defer func() { err = withCause(ctx, err) }()
 	rows, err := q.QueryContext(ctx, tokenColumns+"ORDER BY created_at, id")
 	if err != nil {
 		return nil, c.wrap(err)
@@ -194,10 +194,10 @@ func (c *Catalog) AnyToken(ctx context.Context) (bool, error) { return c.anyToke
 func (c *Catalog) anyToken(ctx context.Context, q querier) (bool, error) {
 	all, err := c.tokens(ctx, q)
 	now := c.options.Now()
-	return slices.ContainsFunc(all, func(t Token) bool { return t.Role == Administrator && t.good(now) }), err
+	return slices.ContainsFunc(all, func(t Token) bool { return t.Role == Administrator && t.valid(now) }), err
 }
 
-func (t *Token) good(now time.Time) bool { return t.Expires.IsZero() || now.Before(t.Expires) }
+func (t *Token) valid(now time.Time) bool { return t.Expires.IsZero() || now.Before(t.Expires) }
 
 // RevokeToken deletes a token and ends its sessions. It may be the last token. The id may
 // also be the text of the token, which then appears in no error.
@@ -210,7 +210,7 @@ func (c *Catalog) RevokeToken(ctx context.Context, actor, id string) error {
 		if err != nil {
 			return err
 		}
-		t.LastUsed = time.Time{} // it is not a change that someone made
+		t.LastUsed = time.Time{} // the log has no uses
 		body, err := json.Marshal(t)
 		if err != nil {
 			return err
@@ -240,7 +240,7 @@ func (c *Catalog) TokenOf(ctx context.Context, text string) (Token, error) {
 	}
 	now := c.options.Now()
 	same := subtle.ConstantTimeCompare([]byte(hash), []byte(hashText(secret))) == 1
-	if err != nil || !same || !t.good(now) {
+	if err != nil || !same || !t.valid(now) {
 		return Token{}, ErrBadToken
 	}
 	c.use(ctx, &t, now)
@@ -267,7 +267,7 @@ func (u *uses) due(id string, now time.Time) bool {
 	return true
 }
 
-// use stores when a token was used. If that fails, the token is accepted all the same.
+// use stores when a token was used. If that fails, the token is still accepted.
 func (c *Catalog) use(ctx context.Context, t *Token, now time.Time) {
 	if c.trial || now.Sub(t.LastUsed) < usePeriod || !c.used.due(t.ID, now) {
 		return

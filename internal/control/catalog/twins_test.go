@@ -13,7 +13,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/stintdev/stint/internal/control/catalog"
-	"github.com/stintdev/stint/internal/test/testpostgres"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -58,8 +57,7 @@ func write[T any](t *testing.T, table *catalog.Table[T], how int, id string, val
 // bans: results, errors and lists have to be the same.
 func TestTwinsAgree(t *testing.T) {
 	t.Parallel()
-	server := testpostgres.Shared(t)
-	small, large := twin{open(t, "sqlite::memory:"), t}, twin{open(t, server.Database(t)), t}
+	small, large := twin{open(t, "sqlite::memory:"), t}, twin{open(t, copySchema(t)), t}
 	type record struct {
 		version int64
 		value   catalog.User

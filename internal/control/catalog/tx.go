@@ -28,11 +28,11 @@ type tx struct {
 	stamp    string
 	changes  []Change
 	touched  []touch
-	checker  *checker   // of people; nil: rules or tiers have changed since
-	file     *rule.File // all rules and tiers, with changes; nil: not read, or changed since
+	checker  *checker   // for people; nil: not made, or rules have changed since
+	file     *rule.File // all rules and tiers; nil: not read, or changed since
 	problems strict.Problems
-	// back is the value that a revert restores. Nil: none.
-	back json.RawMessage
+	// restoring is the value that a revert restores. Nil: none.
+	restoring json.RawMessage
 }
 
 // Change is one entry of the log of changes.
@@ -52,10 +52,10 @@ type touch struct{ kind, id, path string }
 // write makes changes in one transaction and returns the revision that they made. If
 // nothing has changed it writes nothing and returns the current revision.
 func (c *Catalog) write(ctx context.Context, actor string, do func(*tx) error) (revision int64, err error) {
-	defer func() { err = ended(ctx, err) }()
+	defer func() { err = withCause(ctx, err) }()
 	var k checker
 	if k.checkText("actor", actor, maxTitle); actor == "" {
-		k.Add("actor", "missing, want who writes", "")
+		k.Add("actor", "missing, want who makes the change", "")
 	}
 	if k.Problems != nil {
 		return 0, k.Problems
@@ -88,20 +88,20 @@ func (c *Catalog) write(ctx context.Context, actor string, do func(*tx) error) (
 		return 0, c.wrap(err)
 	}
 	if t.file != nil {
-		c.memory.store(rulesAt{mark{t.revision, t.stamp}, *t.file})
+		c.memory.Store(&rulesAt{mark{t.revision, t.stamp}, *t.file})
 	}
-	c.tell(ctx)
+	c.notify(ctx)
 	return t.revision, nil
 }
 
-// tell notifies nodes: those of this process, and those that listen to the side. A failure
-// does not matter, as nodes also poll.
-func (c *Catalog) tell(ctx context.Context) {
+// notify notifies the nodes of this process, and those that listen to the side. If it fails,
+// they find the change at their next poll.
+func (c *Catalog) notify(ctx context.Context) {
 	c.wakers.all()
 	if c.options.Side != nil {
-		telling, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_ = c.options.Side.Publish(telling, sideChannel, "")
+		_ = c.options.Side.Publish(ctx, sideChannel, "")
 	}
 }
 
@@ -116,8 +116,8 @@ func (t *tx) log(ctx context.Context) error {
 			return err
 		}
 	}
-	if tell := t.c.dialect.Notify(); tell != "" {
-		_, err := t.ExecContext(ctx, tell)
+	if statement := t.c.dialect.Notify(); statement != "" {
+		_, err := t.ExecContext(ctx, statement)
 		return err
 	}
 	return nil
@@ -153,8 +153,7 @@ func (t *tx) find(ctx context.Context, table, id string) (*row, error) {
 }
 
 // put writes a row in place of the one that was found, if any, and notes the change. If the
-// value is the same, nothing is written. If it has problems they are noted, and nothing is
-// written.
+// value is the same or has problems, which are noted, it writes nothing.
 func (t *tx) put(ctx context.Context, k *kind, id string, found *row, value any, path string) error {
 	before := len(t.problems)
 	if err := t.checkOne(ctx, id, found, value, path); err != nil || len(t.problems) > before {
@@ -188,7 +187,7 @@ func (t *tx) put(ctx context.Context, k *kind, id string, found *row, value any,
 	return nil
 }
 
-// noteTier stores when the tier of a user has changed.
+// noteTier stores when the tier of a user changes.
 func (t *tx) noteTier(ctx context.Context, u *User, before []byte) error {
 	var was User
 	if before != nil {
@@ -218,7 +217,7 @@ func (t *tx) remove(ctx context.Context, k *kind, id string, found *row) error {
 	if err != nil {
 		return err
 	}
-	if err := t.unused(ctx, k, id); err != nil {
+	if err := t.checkUnused(ctx, k, id); err != nil {
 		return err
 	}
 	if _, err := t.ExecContext(ctx, "DELETE FROM "+k.table+" WHERE id = $1", id); err != nil {
@@ -234,8 +233,8 @@ var references = map[string][]struct{ table, column, what string }{
 	kindUser: {{"stint_api_keys", "user_id", "API key"}},
 }
 
-// unused returns a problem if something refers to the record.
-func (t *tx) unused(ctx context.Context, k *kind, id string) error {
+// checkUnused returns a problem if another record refers to the one with the id.
+func (t *tx) checkUnused(ctx context.Context, k *kind, id string) error {
 	for _, r := range references[k.name] {
 		var by string
 		err := t.QueryRowContext(ctx, "SELECT id FROM "+r.table+" WHERE "+r.column+" = $1 ORDER BY id LIMIT 1", id).Scan(&by)
@@ -244,14 +243,13 @@ func (t *tx) unused(ctx context.Context, k *kind, id string) error {
 		case err != nil:
 			return err
 		default:
-			return strict.Problems{{Message: fmt.Sprintf("the %s %s cannot be deleted: the %s %s refers to it, and maybe others do", k.name, strict.Quote(id), r.what, strict.Quote(by))}}
+			return strict.Problems{{Message: fmt.Sprintf("the %s %s cannot be deleted: the %s %s refers to it", k.name, strict.Quote(id), r.what, strict.Quote(by))}}
 		}
 	}
 	return nil
 }
 
-// check returns the problems of what was written. Rules and tiers are checked together with
-// all others.
+// check returns the problems of the write. Rules and tiers are checked all together.
 func (t *tx) check(ctx context.Context) error {
 	if len(t.touched) > 0 {
 		file, err := t.read(ctx)
@@ -263,25 +261,25 @@ func (t *tx) check(ctx context.Context) error {
 	return t.problems.Err()
 }
 
-// checkOne notes the problems of one value, as far as they do not depend on other rules.
+// checkOne notes the problems of one value. Those that depend on other rules are left to check.
 func (t *tx) checkOne(ctx context.Context, id string, found *row, value any, path string) error {
 	check, err := t.checkerOf(ctx, value)
 	if err != nil {
 		return err
 	}
 	check.Problems, check.had = nil, nil
-	before := t.back
+	before := t.restoring
 	if before == nil && found != nil {
 		before = json.RawMessage(found.body)
 	}
 	if before != nil {
 		var had struct{ Limits map[string]json.RawMessage }
-		_ = json.Unmarshal(before, &had) // if it cannot be read it has none
+		_ = json.Unmarshal(before, &had) // an unreadable value has none
 		check.had = had.Limits
 	}
 	switch v := value.(type) {
 	case *Rule, *Tier:
-		if id == "" || len(id) > maxTitle || !identity.ValidID(id) { // check does the rest
+		if id == "" || len(id) > maxTitle || !identity.ValidID(id) { // check checks the rest
 			check.Refuse(strict.Member(path, "name"), id, "a name", "")
 		} else if err := check.checkRule(path, v); err != nil {
 			return err
@@ -349,8 +347,8 @@ func (t *tx) read(ctx context.Context) (*rule.File, error) {
 	return t.file, nil
 }
 
-// relate gives problems the paths of what was written. Rules and tiers that were not
-// written are named.
+// relate makes paths of problems relative to the records that were written. Of other rules
+// and tiers the path begins with the name.
 func relate(file *rule.File, touched []touch, problems strict.Problems) strict.Problems {
 	paths := map[[2]string]string{}
 	for _, c := range touched {
@@ -358,7 +356,7 @@ func relate(file *rule.File, touched []touch, problems strict.Problems) strict.P
 	}
 	for i := range problems {
 		p := &problems[i]
-		kind, name, rest, ok := whose(file, p.Path)
+		kind, name, rest, ok := ruleOf(file, p.Path)
 		if !ok {
 			continue
 		}
@@ -374,8 +372,8 @@ func relate(file *rule.File, touched []touch, problems strict.Problems) strict.P
 	return problems
 }
 
-// whose returns the rule or tier of the path of a problem, and the rest of the path.
-func whose(file *rule.File, path string) (kind, name, rest string, ok bool) {
+// ruleOf returns the rule or tier that a path begins with, and the rest of the path.
+func ruleOf(file *rule.File, path string) (kind, name, rest string, ok bool) {
 	section, rest, _ := strings.Cut(path, "[")
 	number, rest, _ := strings.Cut(rest, "]")
 	n, err := strconv.Atoi(number)

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	// Many of these tests wait for servers rather than compute, so that it takes less time to
 	// run more of them at once than there are processors. A random test writes to a
 	// PostgreSQL each time.
-	for name, value := range map[string]string{"test.parallel": "4", "rapid.checks": "40"} {
+	for name, value := range map[string]string{"test.parallel": "6", "rapid.checks": "25"} {
 		if err := flag.Set(name, value); err != nil {
 			panic(err)
 		}

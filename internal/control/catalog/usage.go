@@ -47,16 +47,17 @@ type Usage struct {
 
 	shards [64]shard
 	// counted is how many users and keys the shards hold.
-	counted [2]atomic.Int64
+	counted [kindsCounted]atomic.Int64
 
-	turn chan struct{} // of capacity 1: held by who writes, and guards the next two
+	turn chan struct{} // of capacity 1: held by the writer, and guards kept and away
 	kept counts        // to be written
 	away bool          // the last write failed
 
-	keeping, flushed, dropped, failed atomic.Int64
+	pending, flushed, dropped, failed atomic.Int64
 
-	stop, cut context.CancelFunc // nil: it was not started
-	work      sync.WaitGroup
+	// stop ends the loop, and abort a write that is under way. Nil: it was not started.
+	stop, abort context.CancelFunc
+	work        sync.WaitGroup
 }
 
 var _ engine.Recorder = (*Usage)(nil)
@@ -69,15 +70,19 @@ type UsageStats struct {
 	Errors  int64 // writes that failed
 }
 
-// counts are the counts of users and keys, by id.
-type counts struct {
-	users map[string]*userCount
-	keys  map[string]*keyCount
-}
+// What is counted.
+const (
+	ofUser = iota
+	ofKey
+	kindsCounted
+)
 
-func newCounts() counts { return counts{map[string]*userCount{}, map[string]*keyCount{}} }
+// counts are the counts of users and of keys, by id.
+type counts [kindsCounted]map[string]*count
 
-func (c *counts) len() int { return len(c.users) + len(c.keys) }
+func newCounts() counts { return counts{map[string]*count{}, map[string]*count{}} }
+
+func (c *counts) len() int { return len(c[ofUser]) + len(c[ofKey]) }
 
 // shard is the counts of some users, and of the keys that came with them or alone.
 type shard struct {
@@ -86,17 +91,13 @@ type shard struct {
 	_ [104]byte // two cache lines in all, so that shards do not share one
 }
 
-// userCount counts the last day and month that had requests, and all time.
-type userCount struct {
+// count is the requests of a user or a key: of the last day and month that had any, and of
+// all time. Of keys, only the total is stored.
+type count struct {
 	day, today       int64
 	month, thisMonth int64
 	total, exceeded  int64
 	seen             int64 // in microseconds since 1970
-}
-
-type keyCount struct {
-	total int64
-	used  int64 // in microseconds since 1970
 }
 
 const secondsOfDay = 24 * 60 * 60
@@ -119,19 +120,14 @@ func later(period, n, otherPeriod, other int64) (int64, int64) {
 	}
 }
 
-func (c *userCount) add(o *userCount) {
+func (c *count) add(o *count) {
 	c.day, c.today = later(c.day, c.today, o.day, o.today)
 	c.month, c.thisMonth = later(c.month, c.thisMonth, o.month, o.thisMonth)
 	c.total, c.exceeded, c.seen = c.total+o.total, c.exceeded+o.exceeded, max(c.seen, o.seen)
 }
 
-func (c *keyCount) add(o *keyCount) { c.total, c.used = c.total+o.total, max(c.used, o.used) }
-
-func (c *userCount) requests() int64 { return c.total }
-func (c *keyCount) requests() int64  { return c.total }
-
 // one counts a request.
-func (c *userCount) one(at time.Time, exceeded int64) {
+func (c *count) one(at time.Time, exceeded int64) {
 	day := at.Unix() / secondsOfDay
 	if day == c.day {
 		c.today++
@@ -171,34 +167,31 @@ func (u *Usage) Record(e *engine.Event) {
 	s := &u.shards[maphash.String(u.seed, cmp.Or(e.User, e.Key))%uint64(len(u.shards))]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e.User != "" {
-		c := s.users[e.User]
-		if c == nil && u.room(0, identity.ValidID(e.User)) {
-			c = new(userCount)
-			s.users[strings.Clone(e.User)] = c // it may be part of a large string
-		}
-		exceeded := int64(0)
-		if e.Outcome == engine.Denied {
-			exceeded = 1
-		}
-		if c != nil {
-			c.one(e.At, exceeded)
-		}
-	}
-	if e.Key != "" {
-		c := s.keys[e.Key]
-		if c == nil && u.room(1, validKeyID(e.Key)) {
-			c = new(keyCount)
-			s.keys[strings.Clone(e.Key)] = c
-		}
-		if c != nil {
-			c.total++
-			c.used = max(c.used, e.At.UnixMicro())
-		}
-	}
+	u.record(s, ofUser, e.User, identity.ValidID, e)
+	u.record(s, ofKey, e.Key, validKeyID, e)
 }
 
-// room reserves room for one more id, if there is some and a database can store the id.
+// record counts a request for one id.
+func (u *Usage) record(s *shard, kind int, id string, valid func(string) bool, e *engine.Event) {
+	if id == "" {
+		return
+	}
+	c := s.counts[kind][id]
+	if c == nil {
+		if !u.room(kind, valid(id)) {
+			return
+		}
+		c = new(count)
+		s.counts[kind][strings.Clone(id)] = c // it may be part of a large string
+	}
+	exceeded := int64(0)
+	if e.Outcome == engine.Denied {
+		exceeded = 1
+	}
+	c.one(e.At, exceeded)
+}
+
+// room reserves room for one more id, if there is some and the id is valid.
 func (u *Usage) room(kind int, valid bool) bool {
 	if valid && u.counted[kind].Add(1) <= int64(u.o.MaxIDs) {
 		return true
@@ -212,7 +205,7 @@ func (u *Usage) room(kind int, valid bool) bool {
 
 // Stats returns the current numbers.
 func (u *Usage) Stats() UsageStats {
-	s := UsageStats{Pending: u.keeping.Load(), Flushed: u.flushed.Load(), Dropped: u.dropped.Load(), Errors: u.failed.Load()}
+	s := UsageStats{Pending: u.pending.Load(), Flushed: u.flushed.Load(), Dropped: u.dropped.Load(), Errors: u.failed.Load()}
 	for i := range u.counted {
 		s.Pending += u.counted[i].Load()
 	}
@@ -221,11 +214,11 @@ func (u *Usage) Stats() UsageStats {
 
 // Start writes the counts at every interval, until ctx ends or Stop is called.
 func (u *Usage) Start(ctx context.Context) {
-	writing, cut := context.WithCancel(context.WithoutCancel(ctx)) // a write that has begun may finish
+	writing, abort := context.WithCancel(context.WithoutCancel(ctx)) // a write that has begun may finish
 	ctx, u.stop = context.WithCancel(ctx)
-	u.cut = cut
+	u.abort = abort
 	u.work.Go(func() {
-		defer cut()
+		defer abort()
 		tick := time.NewTicker(u.o.Interval)
 		defer tick.Stop()
 		for {
@@ -239,11 +232,11 @@ func (u *Usage) Start(ctx context.Context) {
 	})
 }
 
-// Stop ends that and writes what is left, until ctx ends.
+// Stop stops that, and writes what is left until ctx ends.
 func (u *Usage) Stop(ctx context.Context) error {
 	if u.stop != nil {
 		u.stop()
-		defer context.AfterFunc(ctx, u.cut)()
+		defer context.AfterFunc(ctx, u.abort)()
 		u.work.Wait()
 	}
 	return u.Flush(ctx)
@@ -259,13 +252,13 @@ func (u *Usage) Flush(ctx context.Context) error {
 	}
 	u.collect()
 	err := u.write(ctx)
-	u.keeping.Store(int64(u.kept.len()))
+	u.pending.Store(int64(u.kept.len()))
 	switch {
 	case err != nil:
 		u.failed.Add(1)
 		err = fmt.Errorf("usage: %w", u.c.wrap(err))
 		if !u.away {
-			u.o.Log.WarnContext(ctx, "usage cannot be written, it is kept", "problem", err.Error())
+			u.o.Log.WarnContext(ctx, "usage cannot be written and is kept in memory", "problem", err.Error())
 		}
 	case u.away:
 		u.o.Log.InfoContext(ctx, "usage is written again")
@@ -281,11 +274,11 @@ func (u *Usage) collect() {
 	}
 	for i := range u.shards {
 		got := u.shards[i].take()
-		u.keeping.Add(int64(got.len()))
-		u.counted[0].Add(-int64(len(got.users)))
-		u.counted[1].Add(-int64(len(got.keys)))
-		merge(u, u.kept.users, got.users, (*userCount).add, (*userCount).requests)
-		merge(u, u.kept.keys, got.keys, (*keyCount).add, (*keyCount).requests)
+		u.pending.Add(int64(got.len()))
+		for kind := range got {
+			u.counted[kind].Add(-int64(len(got[kind])))
+			u.merge(u.kept[kind], got[kind])
+		}
 	}
 }
 
@@ -300,15 +293,15 @@ func (s *shard) take() (got counts) {
 }
 
 // merge adds new counts to those that are kept, as far as there is room.
-func merge[V any](u *Usage, into, from map[string]V, add func(V, V), requests func(V) int64) {
-	for k, v := range from {
-		switch have, ok := into[k]; {
-		case ok:
-			add(have, v)
+func (u *Usage) merge(into, from map[string]*count) {
+	for id, c := range from {
+		switch kept := into[id]; {
+		case kept != nil:
+			kept.add(c)
 		case len(into) < u.o.MaxIDs:
-			into[k] = v
+			into[id] = c
 		default:
-			u.dropped.Add(requests(v))
+			u.dropped.Add(c.total)
 		}
 	}
 }
@@ -372,26 +365,26 @@ func (q *upsert) text(n int) string {
 	return b.String()
 }
 
-// sizes are the numbers of rows that a statement may have: few, so that each is prepared once.
+// sizes are the numbers of rows of a statement. There are few, so that each is prepared once.
 var sizes = [...]int{256, 64, 16, 4, 1}
 
 const writeLimit = 10 * time.Second // of a statement
 
 // write writes the counts that are kept, and drops those that are written.
 func (u *Usage) write(ctx context.Context) error {
-	moment := func(micros int64) any { return u.c.dialect.Time(time.UnixMicro(micros)) }
-	err := writeAll(ctx, u, &userUpsert, u.kept.users, func(args []any, id string, c *userCount) []any {
-		return append(args, id, c.day, c.today, c.month, c.thisMonth, c.total, c.exceeded, moment(c.seen))
+	seen := func(c *count) any { return u.c.dialect.Time(time.UnixMicro(c.seen)) }
+	err := u.writeAll(ctx, &userUpsert, u.kept[ofUser], func(args []any, id string, c *count) []any {
+		return append(args, id, c.day, c.today, c.month, c.thisMonth, c.total, c.exceeded, seen(c))
 	})
 	if err != nil {
 		return err
 	}
-	return writeAll(ctx, u, &keyUpsert, u.kept.keys, func(args []any, id string, c *keyCount) []any {
-		return append(args, id, c.total, moment(c.used))
+	return u.writeAll(ctx, &keyUpsert, u.kept[ofKey], func(args []any, id string, c *count) []any {
+		return append(args, id, c.total, seen(c))
 	})
 }
 
-func writeAll[V any](ctx context.Context, u *Usage, q *upsert, rows map[string]V, add func([]any, string, V) []any) error {
+func (u *Usage) writeAll(ctx context.Context, q *upsert, rows map[string]*count, add func([]any, string, *count) []any) error {
 	ids := slices.Sorted(maps.Keys(rows))
 	var args []any
 	text, of := "", 0

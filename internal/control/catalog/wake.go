@@ -5,37 +5,23 @@ import "sync"
 // sideChannel is the channel of the side on which writers notify nodes.
 const sideChannel = "catalog"
 
-// wakers are the nodes of this process, which are notified directly.
-type wakers struct {
-	mu   sync.Mutex
-	each map[chan<- struct{}]bool
-}
+// wakers are the nodes of this process, which are notified directly: the keys are channels of
+// capacity 1.
+type wakers struct{ channels sync.Map }
 
-// add registers a channel of capacity 1.
 func (w *wakers) add(ch chan<- struct{}) (remove func()) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.each == nil {
-		w.each = map[chan<- struct{}]bool{}
-	}
-	w.each[ch] = true
-	return func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		delete(w.each, ch)
-	}
+	w.channels.Store(ch, nil)
+	return func() { w.channels.Delete(ch) }
 }
 
 // all notifies every node.
 func (w *wakers) all() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for ch := range w.each {
-		nudge(ch)
+	for ch := range w.channels.Range {
+		nudge(ch.(chan<- struct{}))
 	}
 }
 
-// nudge sends to a channel of capacity 1, unless something is in it already.
+// nudge sends to a channel of capacity 1, unless it is full.
 func nudge(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:

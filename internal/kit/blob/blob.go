@@ -1,17 +1,16 @@
-// Package blob keeps files under names, in a directory or in a bucket of S3 or of a
-// server that speaks like it.
+// Package blob stores files under names, in a directory or in a bucket of S3 or a compatible
+// server.
 //
 // # What holds
 //
-//   - A name has all of what was put under it, or what it had before: no one sees a half.
-//   - Of those who put a name that was absent, one succeeds.
-//   - Both kinds list the same names in the same order, that of their bytes.
+//   - A name has the complete new content or the old one, never a part.
+//   - Of several concurrent calls of PutIfAbsent with one name, one succeeds.
+//   - Directories and buckets list the same names in the same order, by their bytes.
 //
-// # What it refuses to do
+// # What it does not do
 //
-// It does not take credentials from a URL, which ends up in logs: they come from where
-// the AWS SDK looks for them. It knows nothing of what is in the files, keeps no
-// versions, and does not lock.
+// It does not take credentials from a URL, which may be logged: the AWS SDK finds them
+// elsewhere. It keeps no versions, and does not lock.
 package blob
 
 import (
@@ -26,66 +25,66 @@ import (
 	"time"
 )
 
-// What callers can tell apart.
+// Errors that callers can tell apart.
 var (
 	ErrNotFound     = errors.New("not found")
 	ErrExists       = errors.New("exists already")
 	ErrNotPermitted = errors.New("not permitted")
-	// ErrUnreachable means that nothing can be said of the name: there is no answer, no
-	// bucket, no directory or no room.
+	// ErrUnreachable means that the state of the name is unknown: there was no response, or
+	// there is no such bucket, no directory or no space left.
 	ErrUnreachable = errors.New("unreachable")
 )
 
-// Bucket is where files are kept. Its methods are safe to use at once.
+// Bucket stores files. Its methods may be called concurrently.
 //
-// A name is at most 512 bytes: letters, digits and ._=- in parts that are divided by a
-// slash, none of which begins with a dot. Any other is an error. Where there is a
-// name a there should be none that begins with a/: a directory cannot have both.
+// A name has at most 512 bytes: letters, digits and ._=- in parts that are separated by
+// slashes, none of which begins with a dot. Other names are rejected. If there is a name a
+// there should be none that begins with a/: a directory cannot have both.
 type Bucket interface {
-	// Put keeps what r has under name, in the place of what was there.
+	// Put stores what r has under name, and replaces what was there.
 	Put(ctx context.Context, name string, r io.Reader) error
-	// PutIfAbsent keeps data under name. If there is something already, it is left as it
-	// is, and the error is ErrExists.
+	// PutIfAbsent stores data under name. If the name exists it changes nothing, and the
+	// error is ErrExists.
 	PutIfAbsent(ctx context.Context, name string, data []byte) error
-	// Get opens what is under name, or fails with ErrNotFound. The caller closes it.
+	// Get opens the file with the name, or returns ErrNotFound. The caller closes it.
 	Get(ctx context.Context, name string) (io.ReadCloser, error)
-	// List goes through all that begins with prefix, in the order of names. It ends with
-	// the first error.
+	// List iterates over the names that begin with prefix, in order. It ends with the first
+	// error.
 	List(ctx context.Context, prefix string) iter.Seq2[Object, error]
-	// Delete removes what is under name. It is no error if there is nothing.
+	// Delete deletes a name. It is no error if it does not exist.
 	Delete(ctx context.Context, name string) error
-	// Check tells whether the bucket can be written to, by writing.
+	// Check checks that the bucket can be written to, by writing.
 	Check(ctx context.Context) error
-	// String returns the URL that it was opened by.
+	// String returns the URL that it was opened with.
 	String() string
 }
 
-// Object is something that a bucket has.
+// Object is a file in a bucket.
 type Object struct {
 	Name string
 	Size int64
 }
 
-// Options say how to speak to a bucket. They mean nothing for a directory.
+// Options are the settings of a bucket. A directory ignores them.
 type Options struct {
-	// Timeout is how long one request may take, with its body. 0 is 5 minutes.
+	// Timeout is how long a request may take, including its body. 0 is 5 minutes.
 	Timeout time.Duration
-	// Attempts is how often a request is tried. 0 is 3.
+	// Attempts is how many times a request is tried. 0 is 3.
 	Attempts int
 }
 
 const forms = `want "file:///path" or "s3://bucket/prefix?region=..."`
 
-// Open returns the bucket at a URL. It reads settings and credentials from the
-// environment and the files that it names, and speaks to no one yet.
+// Open returns the bucket at a URL. It reads settings and credentials from the environment and
+// the files that it names, and does not connect yet.
 func Open(ctx context.Context, text string, o Options) (Bucket, error) {
 	if o.Timeout < 0 || o.Attempts < 0 {
 		return nil, fmt.Errorf("blob: Timeout %v, Attempts %d: neither can be negative", o.Timeout, o.Attempts)
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.User != nil {
-		// What is wrong with it may be in a password, so it is not shown.
-		return nil, errors.New("blob: a URL that is not well formed or has credentials: " + forms + ", and credentials in the environment")
+		// It is not shown, since it may contain a password.
+		return nil, errors.New("blob: the URL is malformed or has credentials: " + forms + ", and credentials in the environment")
 	}
 	if u.Fragment != "" {
 		return nil, fmt.Errorf("blob: %s: has a #: %s", text, forms)
@@ -102,8 +101,8 @@ func Open(ctx context.Context, text string, o Options) (Bucket, error) {
 	return nil, fmt.Errorf("blob: %q: unknown scheme %q: %s", text, u.Scheme, forms)
 }
 
-// checkName refuses names that a directory or a bucket would read otherwise than they
-// are written, or that are used for what is under way.
+// checkName rejects names that a directory or a bucket would change, and those of temporary
+// files.
 func checkName(name string) error {
 	if name == "" || len(name) > 512 || !allowed(name) {
 		return fmt.Errorf("blob: name %.99q: want at most 512 letters, digits, and ._=-/", name)
@@ -116,7 +115,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkPrefix refuses what no name can begin with.
+// checkPrefix rejects prefixes that no name can have.
 func checkPrefix(prefix string) error {
 	if prefix == "" {
 		return nil

@@ -53,7 +53,7 @@ func TestURLs(t *testing.T) {
 		"s3://bucket?path_style=yes":     "want true or false",
 		"s3://bucket?endpoint=localhost": "https://s3.example.org:9000",
 		"s3://bucket?endpoint=ftp://x":   "https://s3.example.org:9000",
-		"s3://bucket?%zz":                "not well formed",
+		"s3://bucket?%zz":                "malformed",
 		"s3://bucket":                    "add ?region=, or set AWS_REGION",
 		"s3://user:s3cret@bucket":        "credentials in the environment",
 		"s3://bucket?secret=s3cret":      `unknown parameter "secret"`,

@@ -16,11 +16,11 @@ import (
 	"time"
 )
 
-// temporary is what the names of files begin with while they are written.
+// temporary is the prefix of the names of files while they are written.
 const temporary = ".tmp-"
 
-// directory is a Bucket of files below a root, which is made when it is first needed.
-// What is in them may be personal, so only their owner may read them.
+// directory is a Bucket of files below a root, which is created when it is first needed. Files
+// may contain personal data, so only their owner can read them.
 type directory struct{ root, url string }
 
 var _ Bucket = (*directory)(nil)
@@ -34,11 +34,10 @@ func (d *directory) Put(ctx context.Context, name string, r io.Reader) error {
 }
 
 func (d *directory) PutIfAbsent(ctx context.Context, name string, data []byte) error {
-	return d.place(ctx, name, bytes.NewReader(data), os.Link) // which fails if there is one
+	return d.place(ctx, name, bytes.NewReader(data), os.Link) // which fails if it exists
 }
 
-// place writes a file under another name, and makes it the file of that name once it is
-// safely on disk.
+// place writes a temporary file, and gives it its name once it is synced to disk.
 func (d *directory) place(ctx context.Context, name string, r io.Reader, as func(from, to string) error) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -52,12 +51,12 @@ func (d *directory) place(ctx context.Context, name string, r io.Reader, as func
 		}
 	}
 	if from != "" {
-		_ = os.Remove(from) // it is not there any more if it was renamed
+		_ = os.Remove(from) // unless it was renamed
 	}
 	return fileError("put", name, err)
 }
 
-// write puts what r has into a new file in dir, and returns its path.
+// write writes what r has to a new file in dir, and returns its path.
 func write(ctx context.Context, dir string, r io.Reader) (path string, err error) {
 	if err = os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
@@ -72,7 +71,7 @@ func write(ctx context.Context, dir string, r io.Reader) (path string, err error
 	return f.Name(), errors.Join(err, f.Close())
 }
 
-// sync makes the names in a directory outlive a crash.
+// sync makes the names in a directory survive a crash.
 func sync(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -138,12 +137,12 @@ func (d *directory) List(ctx context.Context, prefix string) iter.Seq2[Object, e
 	}
 }
 
-// list visits what is below dir and begins with prefix, in the order of whole names,
-// in which "a-b" is before "a/b". It returns false if visit did.
+// list visits the files below dir whose names begin with prefix, in order of whole names:
+// "a-b" is before "a/b". It returns false if visit did.
 func (d *directory) list(ctx context.Context, dir, prefix string, visit func(Object) bool) (bool, error) {
 	entries, err := os.ReadDir(d.path(dir))
 	if errors.Is(err, fs.ErrNotExist) {
-		return true, nil // there is nothing yet, or no longer
+		return true, nil // nothing was written yet, or it was deleted meanwhile
 	}
 	if err != nil {
 		return false, err
@@ -185,8 +184,8 @@ func (d *directory) list(ctx context.Context, dir, prefix string, visit func(Obj
 	return true, nil
 }
 
-// Check also removes what processes that were killed have left behind a day ago or
-// before, by the clock of the file system.
+// Check also removes temporary files of killed processes that are more than a day old, by the
+// clock of the file system.
 func (d *directory) Check(ctx context.Context) error {
 	probe, err := write(ctx, d.root, strings.NewReader("stint"))
 	if probe != "" {
@@ -210,7 +209,7 @@ func (d *directory) Check(ctx context.Context) error {
 	}))
 }
 
-// fileError says what was to be done, and of what kind its failure is.
+// fileError adds the operation, the name and the kind of the error.
 func fileError(doing, name string, err error) error {
 	var kind error
 	switch {

@@ -22,8 +22,8 @@ import (
 	"github.com/aws/smithy-go"
 )
 
-// chunk is how much of a file is held in memory and sent at once. S3 takes 10,000 of
-// them, so that a file can have 80 GiB.
+// chunk is how much of a file is held in memory and sent at once. S3 accepts 10,000 chunks, so a
+// file can have 80 GiB.
 const chunk = 8 << 20
 
 // bucket is a Bucket of objects of S3 whose keys begin with a prefix.
@@ -55,12 +55,12 @@ func openS3(ctx context.Context, u *url.URL, o Options) (Bucket, error) {
 	}
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		return bad("query %q is not well formed", u.RawQuery)
+		return bad("query %q is malformed", u.RawQuery)
 	}
 	for name, values := range query {
 		switch {
 		case !slices.Contains(s3Params, name):
-			// Its value may be a key in the wrong place.
+			// Its value is not shown, since it may be a secret key.
 			return nil, fmt.Errorf("blob: s3://%s: unknown parameter %q: want %s; credentials belong in the environment", u.Host, name, strings.Join(s3Params, ", "))
 		case len(values) > 1:
 			return bad("parameter %q is given %d times", name, len(values))
@@ -85,8 +85,8 @@ func openS3(ctx context.Context, u *url.URL, o Options) (Bucket, error) {
 	}
 	settings := []func(*config.LoadOptions) error{
 		config.WithHTTPClient(awshttp.NewBuildableClient().WithTimeout(o.Timeout)),
-		// The hash of every body is part of the signature. The newer checksums would tell
-		// no more, and other servers than Amazon's do not all know them.
+		// The signature contains the hash of the body. The newer checksums add nothing, and
+		// not all compatible servers support them.
 		config.WithRequestChecksumCalculation(aws.RequestChecksumCalculationWhenRequired),
 		config.WithResponseChecksumValidation(aws.ResponseChecksumValidationWhenRequired),
 	}
@@ -98,13 +98,13 @@ func openS3(ctx context.Context, u *url.URL, o Options) (Bucket, error) {
 	}
 	c, err := config.LoadDefaultConfig(ctx, settings...)
 	if err != nil {
-		return bad("settings of AWS: %v", err)
+		return bad("AWS settings: %v", err)
 	}
 	if c.Region == "" {
 		if endpoint == "" {
 			return bad("region: not set: add ?region=, or set AWS_REGION")
 		}
-		c.Region = "us-east-1" // which servers that have no regions expect
+		c.Region = "us-east-1" // servers without regions expect it
 	}
 	client := s3.NewFromConfig(c, func(s *s3.Options) {
 		s.UsePathStyle = style == "true"
@@ -133,14 +133,14 @@ func (b *bucket) Put(ctx context.Context, name string, r io.Reader) error {
 	return b.failure(ctx, "put", name, b.putParts(ctx, name, data, r))
 }
 
-// putParts puts what is longer than a chunk: data, which is one, and the rest of r.
+// putParts uploads more than one chunk: data, which is the first, and the rest of r.
 func (b *bucket) putParts(ctx context.Context, name string, data []byte, r io.Reader) (err error) {
 	up, err := b.client.CreateMultipartUpload(ctx, &s3.CreateMultipartUploadInput{Bucket: &b.name, Key: b.key(name)})
 	if err != nil {
 		return err
 	}
 	defer func() {
-		if err != nil { // also when ctx is at its end: parts that were sent are paid for
+		if err != nil { // even if ctx has ended: uploaded parts cost money
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 			defer cancel()
 			_, _ = b.client.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &b.name, Key: b.key(name), UploadId: up.UploadId})
@@ -230,7 +230,7 @@ func (b *bucket) List(ctx context.Context, prefix string) iter.Seq2[Object, erro
 	}
 }
 
-// Check leaves its object behind where nothing may be deleted: it is always the same.
+// Check writes always the same object, which stays if deleting is not permitted.
 func (b *bucket) Check(ctx context.Context) error {
 	const probe = ".check"
 	if err := b.put(ctx, probe, []byte("stint"), nil); err != nil {
@@ -240,7 +240,7 @@ func (b *bucket) Check(ctx context.Context) error {
 	return nil
 }
 
-// failure says what was to be done, and of what kind its failure is.
+// failure adds the operation, the name and the kind of the error.
 func (b *bucket) failure(ctx context.Context, doing, name string, err error) error {
 	var (
 		kind     error
@@ -260,7 +260,7 @@ func (b *bucket) failure(ctx context.Context, doing, name string, err error) err
 	case ctx.Err() != nil:
 		return fmt.Errorf("blob: %s %s in %s: %w", doing, name, b.name, err)
 	case code == "NoSuchBucket":
-		kind = ErrUnreachable // which says nothing of the name
+		kind = ErrUnreachable // not ErrNotFound: nothing is known of the name
 	case code == "NoSuchKey", code == "NotFound":
 		kind = ErrNotFound
 	case code == "PreconditionFailed", code == "ConditionalRequestConflict", status == http.StatusPreconditionFailed:
@@ -268,7 +268,7 @@ func (b *bucket) failure(ctx context.Context, doing, name string, err error) err
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		kind = ErrNotPermitted
 	case status == 0 && !b.hasCredentials(ctx):
-		kind = ErrNotPermitted // and the error says where they were looked for
+		kind = ErrNotPermitted // the error tells where it looked for credentials
 	default:
 		kind = ErrUnreachable
 	}

@@ -16,6 +16,7 @@
 package database
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -29,10 +30,10 @@ import (
 // ErrUnavailable means that the database cannot be reached, or does not answer.
 var ErrUnavailable = errors.New("the database is out of reach")
 
-// DB is a database.
+// DB is a database. The methods of dialect are its own, too.
 type DB struct {
 	Write, Read *sql.DB // which may be the same
-	dialect     dialect
+	dialect
 }
 
 // ConnectLimit is the time to connect, for all hosts together.
@@ -55,7 +56,7 @@ func Open(url string) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.Write, d.Read, err = d.dialect.open()
+	d.Write, d.Read, err = d.open()
 	return d, err
 }
 
@@ -63,78 +64,48 @@ func Open(url string) (*DB, error) {
 func (d *DB) Close() error {
 	err := d.Write.Close()
 	if d.Read != d.Write {
-		err = joinFirst(err, d.Read.Close())
+		err = cmp.Or(err, d.Read.Close())
 	}
 	return err
 }
 
-func joinFirst(a, b error) error {
-	if a != nil {
-		return a
-	}
-	return b
-}
-
-// dialect is what differs between databases.
+// dialect is what differs between PostgreSQL and SQLite.
 type dialect interface {
+	// Postgres reports whether it is PostgreSQL.
+	Postgres() bool
+	// Place identifies the database, without user and password.
+	Place() string
+	// Time returns a time as an argument of a statement. Zero is NULL.
+	Time(t time.Time) any
+	// Now is the current time of the database in SQL, and Ago a time before it.
+	Now() string
+	Ago(before time.Duration) string
+	// ReadOnly are the options of a transaction that reads one snapshot.
+	ReadOnly() *sql.TxOptions
+	// Notify is a statement that notifies watchers when its transaction commits. Empty: they
+	// notice without it.
+	Notify() string
+	// Watch calls notified whenever something may have changed, until ctx ends.
+	Watch(ctx context.Context, notified func())
+
 	// open returns the pools for writing and reading, which may be the same. It does not
 	// connect.
 	open() (write, read *sql.DB, err error)
-	// place identifies the database, without user and password.
-	place() string
 	// create creates what the database needs to be opened, if it is missing.
 	create() error
 	// sweep drops the tables of single months after their parent table was dropped.
-	sweep(ctx context.Context, d *DB) error
-	// time returns a time as an argument of a statement.
-	time(t time.Time) any
-	// now is the current time of the database in SQL, and ago a time before it.
-	now() string
-	ago(d time.Duration) string
-	// readOnly are the options of a transaction that reads one snapshot.
-	readOnly() *sql.TxOptions
-	// name is the name of the directory of migrations.
-	name() string
-	// notify is a statement that notifies watchers on commit. Empty: none is needed.
-	notify() string
-	// watch calls notified whenever something may have changed, until ctx ends.
-	watch(ctx context.Context, d *DB, notified func())
+	sweep(ctx context.Context) error
 	// unavailable reports whether an error means that the database is down, rather than
 	// that a statement was wrong.
 	unavailable(err error) bool
 }
-
-// Postgres reports whether it is PostgreSQL.
-func (d *DB) Postgres() bool { return d.dialect.name() == "postgres" }
-
-// Place identifies the database, without user and password.
-func (d *DB) Place() string { return d.dialect.place() }
-
-// Time returns a time as an argument of a statement. Zero is NULL.
-func (d *DB) Time(t time.Time) any { return d.dialect.time(t) }
-
-// Now is the current time of the database, in SQL.
-func (d *DB) Now() string { return d.dialect.now() }
-
-// Ago is a time before the current time of the database, in SQL.
-func (d *DB) Ago(before time.Duration) string { return d.dialect.ago(before) }
-
-// ReadOnly are the options of a transaction that reads one snapshot.
-func (d *DB) ReadOnly() *sql.TxOptions { return d.dialect.readOnly() }
-
-// Notify is a statement that notifies watchers when its transaction commits. Empty: they
-// notice without it.
-func (d *DB) Notify() string { return d.dialect.notify() }
-
-// Watch calls notified whenever something may have changed, until ctx ends.
-func (d *DB) Watch(ctx context.Context, notified func()) { d.dialect.watch(ctx, d, notified) }
 
 // Wrap adds [ErrUnavailable] to an error that means that the database is down.
 func (d *DB) Wrap(err error) error {
 	switch {
 	case err == nil, errors.Is(err, ErrUnavailable), errors.Is(err, context.Canceled):
 		return err
-	case d.dialect.unavailable(err) || strings.Contains(err.Error(), "sql: database is closed"):
+	case d.unavailable(err) || strings.Contains(err.Error(), "sql: database is closed"):
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return err

@@ -34,19 +34,19 @@ type Schema struct {
 // provider returns goose. On PostgreSQL it holds a lock while it migrates, so that nodes
 // that start together take turns; SQLite has one writer anyway.
 func (d *DB) provider() (*goose.Provider, error) {
-	files, err := fs.Sub(migrations, "migrations/"+d.dialect.name())
-	if err != nil {
-		return nil, err
-	}
 	options := []goose.ProviderOption{goose.WithTableName("stint_migrations")}
-	dialect := goose.DialectSQLite3
-	if d.dialect.name() == "postgres" {
-		dialect = goose.DialectPostgres
+	dialect, dir := goose.DialectSQLite3, "migrations/sqlite"
+	if d.Postgres() {
+		dialect, dir = goose.DialectPostgres, "migrations/postgres"
 		locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 60))
 		if err != nil {
 			return nil, err
 		}
 		options = append(options, goose.WithSessionLocker(locker))
+	}
+	files, err := fs.Sub(migrations, dir)
+	if err != nil {
+		return nil, err
 	}
 	return goose.NewProvider(dialect, d.Write, files, options...)
 }
@@ -81,7 +81,7 @@ func nameOf(file string) string {
 // Up brings the schema up to date, or to a version if that is not 0, and returns what
 // was applied.
 func (d *DB) Up(ctx context.Context, to int64) ([]Migration, error) {
-	if err := d.dialect.create(); err != nil {
+	if err := d.create(); err != nil {
 		return nil, err
 	}
 	p, err := d.provider()
@@ -101,7 +101,7 @@ func (d *DB) Up(ctx context.Context, to int64) ([]Migration, error) {
 		if partial := (*goose.PartialError)(nil); errors.As(err, &partial) {
 			results = partial.Applied
 		}
-		if all = append(all, results...); err == nil || ctx.Err() != nil || d.dialect.name() == "postgres" {
+		if all = append(all, results...); err == nil || ctx.Err() != nil || d.Postgres() {
 			break
 		}
 	}
@@ -125,19 +125,18 @@ func (d *DB) Down(ctx context.Context, to int64) ([]Migration, error) {
 		results, err = p.DownTo(ctx, to)
 	}
 	if err == nil {
-		err = d.dialect.sweep(ctx, d)
+		err = d.sweep(ctx)
 	}
 	return d.applied(results, err)
 }
 
 func (d *DB) applied(results []*goose.MigrationResult, err error) ([]Migration, error) {
-	now := func() time.Time { return time.Now().UTC() }
 	if errors.Is(err, goose.ErrNoNextVersion) {
 		err = nil // there is nothing to do
 	}
 	var out []Migration
 	for _, r := range results {
-		out = append(out, Migration{Version: r.Source.Version, Name: nameOf(r.Source.Path), Applied: now()})
+		out = append(out, Migration{Version: r.Source.Version, Name: nameOf(r.Source.Path), Applied: time.Now().UTC()})
 	}
 	return out, d.Wrap(err)
 }

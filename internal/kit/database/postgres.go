@@ -1,6 +1,7 @@
 package database
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -22,7 +23,7 @@ import (
 
 // postgres is the dialect of PostgreSQL.
 type postgres struct {
-	hosts []*pgx.ConnConfig // the same, but for the host
+	hosts []*pgx.ConnConfig // they differ in the host only
 	// first is the host to try first: the last one that was reached, or the one after the
 	// last one that was not.
 	first atomic.Int64
@@ -80,7 +81,7 @@ func (p *postgres) reach(ctx context.Context, connect func(*pgx.ConnConfig) erro
 			p.first.Store(at)
 			return nil
 		}
-		if err = joinFirst(last, err); errors.Is(ctx.Err(), context.Canceled) {
+		if err = cmp.Or(last, err); errors.Is(ctx.Err(), context.Canceled) {
 			return err
 		}
 		p.first.Store((at + 1) % int64(len(p.hosts)))
@@ -97,7 +98,7 @@ type connector struct{ *postgres }
 // Connect implements [driver.Connector].
 func (p connector) Connect(ctx context.Context) (conn driver.Conn, err error) {
 	err = p.reach(ctx, func(host *pgx.ConnConfig) error {
-		conn, err = stdlib.GetConnector(*host, stdlib.OptionShouldPing(gone)).Connect(ctx)
+		conn, err = stdlib.GetConnector(*host, stdlib.OptionShouldPing(isGone)).Connect(ctx)
 		return err
 	})
 	return conn, err
@@ -106,9 +107,9 @@ func (p connector) Connect(ctx context.Context) (conn driver.Conn, err error) {
 // Driver implements [driver.Connector].
 func (connector) Driver() driver.Driver { return stdlib.GetDefaultDriver() }
 
-// gone reports whether a connection that was idle does not answer. It waits only briefly, so
+// isGone reports whether a connection that was idle does not answer. It waits only briefly, so
 // that there is time left to use another connection.
-func gone(ctx context.Context, p stdlib.ShouldPingParams) bool {
+func isGone(ctx context.Context, p stdlib.ShouldPingParams) bool {
 	if p.IdleDuration < time.Second {
 		return false
 	}
@@ -125,7 +126,7 @@ func (p *postgres) open() (write, read *sql.DB, err error) {
 	return db, db, nil
 }
 
-func (p *postgres) place() string {
+func (p *postgres) Place() string {
 	place := "postgres:" + strconv.Quote(p.hosts[0].Database)
 	for _, host := range p.hosts {
 		place += " " + net.JoinHostPort(host.Host, strconv.Itoa(int(host.Port)))
@@ -135,27 +136,27 @@ func (p *postgres) place() string {
 
 func (*postgres) create() error { return nil } // operators create it
 
-func (*postgres) sweep(context.Context, *DB) error { return nil } // partitions are dropped with their table
+func (*postgres) sweep(context.Context) error { return nil } // partitions are dropped with their table
 
-func (*postgres) time(t time.Time) any {
+func (*postgres) Time(t time.Time) any {
 	if t.IsZero() {
 		return nil
 	}
 	return t
 }
 
-func (*postgres) now() string { return "clock_timestamp()" }
+func (*postgres) Now() string { return "clock_timestamp()" }
 
-func (*postgres) ago(d time.Duration) string {
+func (*postgres) Ago(d time.Duration) string {
 	return fmt.Sprintf("clock_timestamp() - interval '%d microseconds'", d.Microseconds())
 }
 
-func (*postgres) readOnly() *sql.TxOptions {
+func (*postgres) ReadOnly() *sql.TxOptions {
 	return &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}
 }
 
-func (*postgres) name() string   { return "postgres" }
-func (*postgres) notify() string { return "SELECT pg_notify('" + channel + "', '')" }
+func (*postgres) Postgres() bool { return true }
+func (*postgres) Notify() string { return "SELECT pg_notify('" + channel + "', '')" }
 
 func (*postgres) unavailable(err error) bool {
 	if e := (*pgconn.PgError)(nil); errors.As(err, &e) {
@@ -171,9 +172,9 @@ func (*postgres) unavailable(err error) bool {
 		strings.Contains(err.Error(), "driver: bad connection")
 }
 
-// watch listens for notifications. It reconnects after a pause that grows, and pings the
+// Watch listens for notifications. It reconnects after a pause that grows, and pings the
 // connection, which may break without an error.
-func (p *postgres) watch(ctx context.Context, _ *DB, notified func()) {
+func (p *postgres) Watch(ctx context.Context, notified func()) {
 	const first, longest = 50 * time.Millisecond, 2 * time.Second
 	pause := first
 	for ctx.Err() == nil {

@@ -23,13 +23,15 @@ import (
 type embedded struct {
 	path   string // empty: in memory
 	memory string // the name of the database in memory
+	// Set by open.
+	write, read *sql.DB
 }
 
 // memories counts databases in memory, to name them.
 var memories atomic.Int64
 
-// glance is how often the file is checked for writes of other processes.
-const glance = 100 * time.Millisecond
+// pollInterval is how often the file is checked for writes of other processes.
+const pollInterval = 100 * time.Millisecond
 
 func newSQLite(text string) (*embedded, error) {
 	path := strings.TrimPrefix(strings.TrimPrefix(text, "sqlite:"), "//")
@@ -52,6 +54,7 @@ func (e *embedded) open() (write, read *sql.DB, err error) {
 			return nil, nil, err
 		}
 		db.SetMaxOpenConns(1)
+		e.write, e.read = db, db
 		return db, db, nil
 	}
 	place := (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: e.path}).EscapedPath()}).String()
@@ -62,13 +65,14 @@ func (e *embedded) open() (write, read *sql.DB, err error) {
 	write.SetMaxOpenConns(1) // SQLite has one writer
 	q.Set("_txlock", "deferred")
 	if read, err = sql.Open("sqlite", place+"?"+q.Encode()); err != nil {
-		return nil, nil, joinFirst(err, write.Close())
+		return nil, nil, errors.Join(err, write.Close())
 	}
 	read.SetMaxOpenConns(8)
+	e.write, e.read = write, read
 	return write, read, nil
 }
 
-func (e *embedded) place() string {
+func (e *embedded) Place() string {
 	path, err := filepath.Abs(e.path)
 	if e.path == "" || err != nil {
 		path = e.path
@@ -84,8 +88,8 @@ func (e *embedded) create() error {
 	return os.MkdirAll(filepath.Dir(e.path), 0o700)
 }
 
-func (*embedded) sweep(ctx context.Context, d *DB) error {
-	rows, err := d.Write.QueryContext(ctx, `SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'stint_events_*'
+func (e *embedded) sweep(ctx context.Context) error {
+	rows, err := e.write.QueryContext(ctx, `SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'stint_events_*'
 		AND NOT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'stint_events')`)
 	if err != nil {
 		return err
@@ -103,32 +107,32 @@ func (*embedded) sweep(ctx context.Context, d *DB) error {
 		return err
 	}
 	for _, name := range names {
-		if _, err := d.Write.ExecContext(ctx, `DROP TABLE "`+name+`"`); err != nil {
+		if _, err := e.write.ExecContext(ctx, `DROP TABLE "`+name+`"`); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (*embedded) time(t time.Time) any {
+func (*embedded) Time(t time.Time) any {
 	if t.IsZero() {
 		return nil
 	}
 	return t.UnixMicro()
 }
 
-func (*embedded) now() string {
+func (*embedded) Now() string {
 	return "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
 }
 
-func (e *embedded) ago(d time.Duration) string {
-	return fmt.Sprintf("%s - %d", e.now(), d.Microseconds())
+func (e *embedded) Ago(d time.Duration) string {
+	return fmt.Sprintf("%s - %d", e.Now(), d.Microseconds())
 }
 
-func (*embedded) readOnly() *sql.TxOptions { return &sql.TxOptions{ReadOnly: true} }
+func (*embedded) ReadOnly() *sql.TxOptions { return &sql.TxOptions{ReadOnly: true} }
 
-func (*embedded) name() string   { return "sqlite" }
-func (*embedded) notify() string { return "" }
+func (*embedded) Postgres() bool { return false }
+func (*embedded) Notify() string { return "" }
 
 func (*embedded) unavailable(err error) bool {
 	e := new(sqlite.Error)
@@ -142,14 +146,14 @@ func (*embedded) unavailable(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, sql.ErrConnDone)
 }
 
-// watch polls the counter that SQLite raises with each write of another connection. Reading
+// Watch polls the counter that SQLite raises with each write of another connection. Reading
 // it takes a few microseconds.
-func (e *embedded) watch(ctx context.Context, d *DB, notified func()) {
+func (e *embedded) Watch(ctx context.Context, notified func()) {
 	if e.path == "" {
 		<-ctx.Done() // no other process can write to it
 		return
 	}
-	tick := time.NewTicker(glance)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	var conn *sql.Conn // the counter is per connection
 	defer func() {
@@ -162,7 +166,7 @@ func (e *embedded) watch(ctx context.Context, d *DB, notified func()) {
 		var version int64
 		var err error
 		if conn == nil {
-			conn, err = d.Read.Conn(ctx)
+			conn, err = e.read.Conn(ctx)
 		}
 		if err == nil {
 			err = conn.QueryRowContext(ctx, "PRAGMA data_version").Scan(&version)

@@ -1,13 +1,13 @@
-// Package archive moves months of events that are old out of the database, into Parquet files
-// in a directory or in S3, and back.
+// Package archive moves old months of events from the database to Parquet files in a directory
+// or in S3, and back.
 //
 // # What holds
 //
-//   - A month is dropped from the database when its files were read back and found to have
-//     exactly its events, and not before.
-//   - Nothing that a manifest names is changed: events that come later make a new edition.
-//   - Whoever is interrupted or killed leaves what the next run continues.
-//   - One node works on an archive at a time. If two believe that they do, nothing is lost.
+//   - A month is dropped from the database only after its files were read back and have
+//     exactly its events.
+//   - Files that a manifest names are never changed: late events make a new edition.
+//   - A run that is interrupted or killed is continued by the next one.
+//   - One node works on an archive at a time. If two believe they do, nothing is lost.
 package archive
 
 import (
@@ -30,19 +30,20 @@ var (
 	ErrBusy = errors.New("another process is working on the archive")
 	// ErrNotArchived means that the archive does not have the month.
 	ErrNotArchived = errors.New("not in the archive")
-	// ErrDamaged means that the archive does not have what was put into it.
+	// ErrDamaged means that files of the archive are missing or changed.
 	ErrDamaged = errors.New("damaged")
 )
 
-// Source has the events that are to be archived. A rollup.Store is one.
+// Source has the events to archive. A rollup.Store is one.
 type Source interface {
 	// Months returns the months that are over, with their exact number of events.
 	Months(ctx context.Context) ([]record.MonthSize, error)
-	// Events goes through those of a month that are behind a cursor, in the order of
-	// cursors. It ends with the first error.
+	// Events iterates over the events of a month after a cursor, in order. It ends with the
+	// first error.
 	Events(ctx context.Context, m record.Month, after record.Cursor) iter.Seq2[record.Event, error]
-	// Drop removes a month if it has so many events, and none of it otherwise: then the
-	// error is record.ErrChanged. It is no error if the month is not there and events is 0.
+	// Drop removes a month if it has this number of events. Otherwise it removes nothing, and
+	// the error is record.ErrChanged. It is no error if the month does not exist and events
+	// is 0.
 	Drop(ctx context.Context, m record.Month, events int64) error
 	// Restore adds events of a month, except those that it has.
 	Restore(ctx context.Context, m record.Month, events []record.Event) error
@@ -50,18 +51,18 @@ type Source interface {
 
 // Options say what is archived, and for how long.
 type Options struct {
-	// Retention is how long events stay where they are. A month is archived when all of it
-	// is older. 0 is 90 days; at least a day.
+	// Retention is how long events stay in the database. A month is archived when all of it is
+	// older. 0 is 90 days; at least a day.
 	Retention time.Duration
 	// Keep is how long a month stays in the archive. 0 is 7 years; negative is for ever.
 	Keep time.Duration
 	// Hold is how long a month that was restored is not archived again. 0 is 7 days.
 	Hold time.Duration
-	// Node is the name that others are told while this one works. "" is "stint".
+	// Node is the name that other nodes see while this one works. "" is "stint".
 	Node string
-	// PartEvents is how many events a file has at most. 0 is 1,048,576.
+	// PartEvents is the largest number of events of a file. 0 is 1,048,576.
 	PartEvents int64
-	// Progress is called with how many events of how many are done, and of what. nil is none.
+	// Progress is called with the number of events done, their total, and the step. May be nil.
 	Progress func(done, all int64, what string)
 	// Now is the clock. nil is time.Now.
 	Now func() time.Time
@@ -74,20 +75,20 @@ const (
 	// A file ends with the row group that makes it this long. None can be longer than maxPart.
 	partBytes = 16 << 20
 	maxPart   = 256 << 20
-	// maxText bounds what is read of a manifest.
+	// maxText is the largest size of a manifest.
 	maxText = 16 << 20
 	// batch is how many events are restored at once.
 	batch = 5000
 )
 
-// Archive moves months of events into files, and back. Its methods are safe to use at
-// once, also by several nodes: one of them works, and the others get ErrBusy.
+// Archive moves months of events to files, and back. Its methods may be called concurrently,
+// also by several nodes: one of them works, and the others get ErrBusy.
 //
-// A month has parts, and a manifest that is written when all parts were read back and found
-// to have what the source has. Only then is the month dropped. A manifest is never changed:
-// if events come later, a new edition has all of them. Whoever works on one edition neither
-// writes nor deletes what the manifest of another names, so that even two processes that both
-// believe to be alone lose nothing.
+// A month has parts, and a manifest that is written after all parts were read back and have
+// the events of the source. Only then is the month dropped. A manifest is never changed: late
+// events make a new edition with all events. A process that works on one edition neither writes
+// nor deletes files that the manifest of another names, so even two processes that both believe
+// to be alone lose nothing.
 type Archive struct {
 	source Source
 	bucket blob.Bucket
@@ -130,7 +131,7 @@ func (a *Archive) names(ctx context.Context, prefix string) (out []string, err e
 	return out, nil
 }
 
-// get reads a file of at most limit bytes, for which it makes room of size at first.
+// get reads a file of at most limit bytes, into a buffer of size at first.
 func (a *Archive) get(ctx context.Context, name string, limit, size int64) ([]byte, error) {
 	r, err := a.bucket.Get(ctx, name)
 	if err != nil {
@@ -148,7 +149,7 @@ func (a *Archive) get(ctx context.Context, name string, limit, size int64) ([]by
 	return data.Bytes(), nil
 }
 
-// alone runs do while it holds the lease of the archive.
+// alone runs do with the lease of the archive.
 func (a *Archive) alone(ctx context.Context, do func(*lease) error) error {
 	l, err := a.acquire(ctx)
 	if err != nil {
@@ -157,7 +158,7 @@ func (a *Archive) alone(ctx context.Context, do func(*lease) error) error {
 	return errors.Join(do(l), l.release(ctx))
 }
 
-// Discard drops the months that ended before a time, for good.
+// Discard drops the months that ended before a time, without archiving them.
 func Discard(ctx context.Context, source Source, before time.Time) error {
 	months, err := source.Months(ctx)
 	if err != nil {
@@ -167,7 +168,7 @@ func Discard(ctx context.Context, source Source, before time.Time) error {
 		if m.Month.End().After(before) {
 			continue
 		}
-		if err := source.Drop(ctx, m.Month, m.Events); err != nil && !errors.Is(err, record.ErrChanged) { // events that come late are dropped the next time
+		if err := source.Drop(ctx, m.Month, m.Events); err != nil && !errors.Is(err, record.ErrChanged) { // late events are dropped the next time
 			return err
 		}
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/stintdev/stint/internal/kit/blob"
 )
 
-// lease says who may work on an archive, and until when. Leases are numbered. The one with the
-// highest number counts and is never deleted, so that of several processes that take over an
-// ended lease, one succeeds.
+// lease is who may work on an archive, and until when. Leases are numbered. The one with the
+// highest number is in effect and never deleted, so that only one of several processes can take
+// over an ended lease.
 type lease struct {
 	Holder string    `json:"holder"`
 	Until  time.Time `json:"until"`
@@ -26,7 +26,7 @@ const leases = "lease/"
 
 func leaseName(number int) string { return fmt.Sprintf("%s%08d.json", leases, number) }
 
-// newest returns the lease that counts, and the names of all. Without any it is number 0.
+// newest returns the lease in effect, and the names of all. Without any it is number 0.
 func (a *Archive) newest(ctx context.Context) (l lease, names []string, err error) {
 	names, err = a.names(ctx, leases)
 	if err != nil || len(names) == 0 {
@@ -44,7 +44,7 @@ func (a *Archive) newest(ctx context.Context) (l lease, names []string, err erro
 		err = json.Unmarshal(text, &l)
 	}
 	if err != nil {
-		return l, nil, fmt.Errorf("%s is not a lease: delete it if no one works on the archive: %w", name, err)
+		return l, nil, fmt.Errorf("%s is not a lease: delete it if no process works on the archive: %w", name, err)
 	}
 	return l, names, nil
 }
@@ -70,7 +70,7 @@ func (a *Archive) acquire(ctx context.Context) (*lease, error) {
 		}
 		return nil, err
 	}
-	// A slow process may have taken a number that others have passed long ago.
+	// A slow process may have taken a number that was in effect long ago.
 	if err := l.counts(ctx); err != nil {
 		return nil, err
 	}
@@ -93,20 +93,20 @@ func (l *lease) counts(ctx context.Context) error {
 	return nil
 }
 
-// renew makes sure that the lease lasts for as long as a part or a batch may take. Most calls
-// have nothing to do.
+// renew makes sure that the lease lasts for the next part or batch. Most calls have nothing to
+// do.
 func (l *lease) renew(ctx context.Context) error {
 	now := l.a.o.Now()
 	if l.Until.Sub(now) > leaseTime/2 {
 		return nil
 	}
 	if !l.Until.After(now) {
-		return fmt.Errorf("%w: the lease ended at %v, as one step took too long", ErrBusy, l.Until.Format(time.RFC3339))
+		return fmt.Errorf("%w: the lease ended at %v, because a step took too long", ErrBusy, l.Until.Format(time.RFC3339))
 	}
 	return l.put(ctx, now.Add(leaseTime))
 }
 
-// release gives the archive back, also when ctx has ended.
+// release ends the lease, even if ctx has ended.
 func (l *lease) release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()

@@ -15,18 +15,18 @@ import (
 	"github.com/stintdev/stint/internal/record"
 )
 
-// Manifest says what the archive has of a month.
+// Manifest describes a month in the archive.
 type Manifest struct {
 	Month   record.Month `json:"month"`
 	Edition int          `json:"edition"`
 	Schema  string       `json:"schema"`
 	Events  int64        `json:"events"`
-	First   time.Time    `json:"first"` // when the first of them was
+	First   time.Time    `json:"first"` // time of the first event
 	Last    time.Time    `json:"last"`
 	Digest  digest       `json:"digest"`
 	Parts   []Part       `json:"parts"`
 	Written time.Time    `json:"written"`
-	// SHA256 is that of the manifest as it would be without it.
+	// SHA256 is the hash of the manifest without this field.
 	SHA256 string `json:"sha256"`
 }
 
@@ -61,7 +61,7 @@ func (m *Manifest) bytes() (n int64) {
 	return n
 }
 
-// cursor returns the place behind the last part.
+// cursor returns the position after the last part.
 func (m *Manifest) cursor() (c record.Cursor, err error) {
 	if len(m.Parts) == 0 {
 		return c, nil
@@ -90,29 +90,29 @@ func (m *Manifest) text() []byte {
 	return append(text, '\n')
 }
 
-// check finds what is wrong with a manifest, without reading its files.
+// check checks a manifest, without reading its files.
 func (m *Manifest) check(month record.Month, text []byte) error {
 	if m.Schema != SchemaVersion {
 		return fmt.Errorf("schema %.20q: this version reads %q", m.Schema, SchemaVersion)
 	}
 	again := *m
 	if !bytes.Equal(again.seal(), text) {
-		return fmt.Errorf("%w: its sha256 is not that of what it says", ErrDamaged)
+		return fmt.Errorf("%w: its content does not match its sha256", ErrDamaged)
 	}
 	sum := Manifest{Month: month}
 	for _, p := range m.Parts {
 		if p.Bytes < 0 || p.Bytes > maxPart || p.Events < 1 || path.Base(p.Name) != p.Name {
-			return fmt.Errorf("%w: part %.80q cannot be", ErrDamaged, p.Name)
+			return fmt.Errorf("%w: part %.80q is invalid", ErrDamaged, p.Name)
 		}
 		sum.add(p)
 	}
 	if m.Month != month || m.Edition < 1 || m.Events != sum.Events || m.Digest != sum.Digest || !m.First.Equal(sum.First) || !m.Last.Equal(sum.Last) {
-		return fmt.Errorf("%w: it is not the sum of its parts, or of another month", ErrDamaged)
+		return fmt.Errorf("%w: it is not the sum of its parts, or is of another month", ErrDamaged)
 	}
 	return nil
 }
 
-// manifest returns that of the newest edition of a month.
+// manifest returns the manifest of the newest edition of a month.
 func (a *Archive) manifest(ctx context.Context, month record.Month) (*Manifest, error) {
 	names, err := a.names(ctx, month.String()+"/manifest-")
 	if err != nil {
@@ -129,7 +129,7 @@ func (a *Archive) manifest(ctx context.Context, month record.Month) (*Manifest, 
 	return m, err
 }
 
-// load reads a manifest, or the progress of one.
+// load reads a manifest, or a progress file, which has the same form.
 func (a *Archive) load(ctx context.Context, name string, month record.Month) (*Manifest, error) {
 	text, err := a.get(ctx, name, maxText, 0)
 	if err != nil {
@@ -145,7 +145,7 @@ func (a *Archive) load(ctx context.Context, name string, month record.Month) (*M
 	return &m, nil
 }
 
-// verify reads all parts of a month, and returns what is wrong with each of them.
+// verify reads all parts of a month, and returns the errors of all of them.
 func (a *Archive) verify(ctx context.Context, l *lease, m *Manifest) error {
 	var (
 		all  error
@@ -168,11 +168,11 @@ func (a *Archive) verify(ctx context.Context, l *lease, m *Manifest) error {
 	return all
 }
 
-// part returns the file of a part, if it is the one that was written.
+// part reads the file of a part, and checks that it is the one that was written.
 func (a *Archive) part(ctx context.Context, m *Manifest, p Part) ([]byte, error) {
 	file, err := a.get(ctx, m.file(p.Name), p.Bytes, p.Bytes)
 	if errors.Is(err, blob.ErrNotFound) {
-		return nil, fmt.Errorf("%s: %w: it is not there", m.file(p.Name), ErrDamaged)
+		return nil, fmt.Errorf("%s: %w: it is missing", m.file(p.Name), ErrDamaged)
 	}
 	if err != nil {
 		return nil, err

@@ -19,9 +19,9 @@ type Entry struct {
 	Month record.Month
 	// Manifest is that of the newest edition, or nil if there is none or Problem is not nil.
 	Manifest *Manifest
-	// Bytes is the size of all that there is of the month.
+	// Bytes is the size of all files of the month.
 	Bytes int64
-	// Unfinished says that a run has begun it, or a new edition of it, and not finished.
+	// Unfinished means that a run has begun the month, or a new edition, and not finished it.
 	Unfinished bool
 	Problem    error
 }
@@ -56,8 +56,8 @@ func (a *Archive) List(ctx context.Context) ([]Entry, error) {
 	return out, nil
 }
 
-// Verify reads all of a month, and returns its manifest if the archive has what was put
-// into it. Otherwise the error is ErrDamaged and names every file that is not right.
+// Verify reads all of a month, and returns its manifest if all files are as they were written.
+// Otherwise the error is ErrDamaged and names every damaged file.
 func (a *Archive) Verify(ctx context.Context, month record.Month) (*Manifest, error) {
 	m, err := a.manifest(ctx, month)
 	if err == nil {
@@ -69,9 +69,9 @@ func (a *Archive) Verify(ctx context.Context, month record.Month) (*Manifest, er
 	return m, nil
 }
 
-// Restore puts the events of a month back where they were, and returns how many the
-// archive has. If any file of it is damaged, it puts none. They stay for the time that
-// the options say, and are archived again with the next run after it.
+// Restore writes the events of a month back to the source, and returns how many the archive
+// has. If any file is damaged, it writes none. They stay for Options.Hold, and are archived
+// again by the next run after that.
 func (a *Archive) Restore(ctx context.Context, month record.Month) (n int64, err error) {
 	err = a.alone(ctx, func(l *lease) error {
 		m, err := a.manifest(ctx, month)
@@ -106,7 +106,7 @@ func (a *Archive) restore(ctx context.Context, l *lease, m *Manifest) (n int64, 
 		return err
 	}
 	for _, p := range m.Parts {
-		file, err := a.part(ctx, m, p) // as it was a moment ago, or an error
+		file, err := a.part(ctx, m, p) // it was verified, but may have changed since
 		if err != nil {
 			return n, err
 		}
@@ -134,7 +134,7 @@ func (a *Archive) restore(ctx context.Context, l *lease, m *Manifest) (n int64, 
 	return n, err
 }
 
-// Expire deletes the months that the archive has kept for long enough, and returns them.
+// Expire deletes the months that are older than Options.Keep, and returns them.
 func (a *Archive) Expire(ctx context.Context) (gone []record.Month, err error) {
 	if a.o.Keep < 0 {
 		return nil, nil
@@ -150,7 +150,7 @@ func (a *Archive) Expire(ctx context.Context) (gone []record.Month, err error) {
 			if err != nil {
 				return err
 			}
-			// Manifests go first (m is before p): what no manifest names is no archive.
+			// Manifests come first in this order: parts without one are not part of the archive.
 			for _, name := range names {
 				if err := errors.Join(a.bucket.Delete(ctx, name), l.renew(ctx)); err != nil {
 					return err

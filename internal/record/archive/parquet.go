@@ -21,21 +21,21 @@ import (
 )
 
 const (
-	// schemaKey is the key of a file's metadata that says by which schema it was written.
+	// schemaKey is the key of the schema version in the metadata of a file.
 	schemaKey = "stint.schema"
-	// SchemaVersion is the version of the columns of Parquet files. It goes up with every
-	// change that a reader of the columns that were there before would notice.
+	// SchemaVersion is the version of the columns of Parquet files. It changes when readers of
+	// the existing columns would notice.
 	SchemaVersion = "1"
 )
 
-// A row group is sorted in memory: it ends at so many events, fewer in tests, or at so many
-// bytes of text.
+// A row group, which is sorted in memory, ends at groupEvents events, fewer in tests, or
+// groupText bytes of text.
 var groupEvents = 1 << 16
 
 const groupText = 16 << 20
 
-// row is an event as Parquet files have it. No column is null: what is not known is
-// empty, as it is in a [record.Event].
+// row is an event in a Parquet file. No column is null: unknown values are empty, as in a
+// [record.Event].
 type row struct {
 	ID         engine.ID `parquet:"decision_id,uuid"`
 	At         int64     `parquet:"time,timestamp(microsecond:utc),delta"`
@@ -65,8 +65,8 @@ type row struct {
 
 var schema = parquet.NewSchema("event", parquet.SchemaOf(row{}))
 
-// rowOf returns an event as a row. Text becomes UTF-8, which the format demands, and
-// times whole microseconds.
+// rowOf returns an event as a row. Text becomes valid UTF-8, which the format requires, and
+// times become whole microseconds.
 func rowOf(e *record.Event) row {
 	r := row{
 		ID: e.ID, At: e.At.UnixMicro(), Outcome: e.Outcome.String(), Shadow: e.Shadow, Cached: e.Cached,
@@ -116,7 +116,7 @@ func (r *row) compare(s *row) int {
 // digest, in whatever order.
 type digest [4]uint64
 
-// add adds a row. The scratch that it returns is for the next.
+// add adds a row. It returns a scratch buffer for the next call.
 func (d *digest) add(r *row, scratch []byte) []byte {
 	b := scratch[:0]
 	b = append(b, r.ID[:]...)
@@ -157,8 +157,7 @@ func (d *digest) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Writer writes events into a Parquet file. It holds those of one row group, and
-// what the library needs to make columns of them.
+// Writer writes events to a Parquet file. It holds one row group in memory.
 type Writer struct {
 	w    *parquet.GenericWriter[row]
 	rows []row
@@ -179,8 +178,8 @@ func NewWriter(w io.Writer) *Writer {
 	)}
 }
 
-// Write adds an event. Those of a row group may come in any order; readers skip groups best if
-// these are in the order of time.
+// Write adds an event. Events may come in any order within a row group; readers can skip groups
+// best if those are in order of time.
 func (w *Writer) Write(e *record.Event) error { return w.write(rowOf(e)) }
 
 func (w *Writer) write(r row) error {
@@ -208,7 +207,7 @@ func (w *Writer) flush() error {
 	return nil
 }
 
-// Close writes what is left and the footer. Without it there is no file.
+// Close writes the remaining events and the footer, without which the file is invalid.
 func (w *Writer) Close() error {
 	if len(w.rows) > 0 {
 		if err := w.flush(); err != nil {
@@ -221,8 +220,7 @@ func (w *Writer) Close() error {
 	return nil
 }
 
-// Read goes through the events of a file that a [Writer] wrote, in its
-// order. It ends with the first error.
+// Read iterates over the events of a file that a [Writer] wrote. It ends with the first error.
 func Read(r io.ReaderAt, size int64) iter.Seq2[record.Event, error] {
 	return func(yield func(record.Event, error) bool) {
 		for row, err := range readRows(r, size) {
@@ -243,7 +241,7 @@ func readRows(r io.ReaderAt, size int64) iter.Seq2[*row, error] {
 	return func(yield func(*row, error) bool) {
 		rows, next, err := openRows(r, size)
 		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF // an empty file is not one without events
+			err = io.ErrUnexpectedEOF // an empty file is not valid
 		}
 		for err == nil {
 			var n int
@@ -260,8 +258,8 @@ func readRows(r io.ReaderAt, size int64) iter.Seq2[*row, error] {
 	}
 }
 
-// openRows returns a place for some rows, and what reads the next ones into it. The
-// library panics on some files that are broken, which is an error here.
+// openRows returns a buffer for rows, and a function that reads the next ones into it. The
+// library panics on some broken files, which becomes an error here.
 func openRows(r io.ReaderAt, size int64) (rows []row, next func() (int, error), err error) {
 	defer broken(&err)
 	f, err := parquet.OpenFile(r, size)

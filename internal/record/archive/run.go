@@ -17,15 +17,15 @@ import (
 	"github.com/stintdev/stint/internal/record"
 )
 
-// Result is what became of a month.
+// Result is what a run did with a month.
 type Result struct {
 	Month   record.Month
 	Events  int64
 	Parts   int
 	Bytes   int64
-	Resumed bool // a run before had begun it
+	Resumed bool // an earlier run had begun it
 	Dropped bool
-	// Held is until when it stays where it is, since it was restored.
+	// Held is until when it stays in the database, because it was restored.
 	Held time.Time
 }
 
@@ -33,8 +33,8 @@ type Result struct {
 type Report struct{ Months []Result }
 
 // Run archives all months that are older than the retention, and drops them. A month that
-// cannot be archived is left as it is and does not keep others from it, unless nothing
-// can be written at all. A run that was interrupted is continued by the next.
+// cannot be archived stays as it is, and the run continues with the next unless nothing can be
+// written at all. A run that was interrupted is continued by the next one.
 func (a *Archive) Run(ctx context.Context) (Report, error) {
 	var report Report
 	months, err := a.source.Months(ctx)
@@ -71,7 +71,7 @@ func (a *Archive) Run(ctx context.Context) (Report, error) {
 	return report, nil
 }
 
-// archive makes sure that the archive has what a month has, and drops it.
+// archive makes sure that the archive has all events of a month, and drops it.
 func (a *Archive) archive(ctx context.Context, l *lease, s record.MonthSize) (Result, error) {
 	out := Result{Month: s.Month}
 	if s.Events > 0 {
@@ -93,14 +93,13 @@ func (a *Archive) archive(ctx context.Context, l *lease, s record.MonthSize) (Re
 		return out, err
 	}
 	if err := a.source.Drop(ctx, s.Month, out.Events); err != nil {
-		return out, fmt.Errorf("it is in the archive, and was not dropped: %w", err)
+		return out, fmt.Errorf("archived, but not dropped: %w", err)
 	}
 	out.Dropped = true
 	return out, nil
 }
 
-// write returns the manifest of an edition that has what the month has, and was read
-// back.
+// write returns the manifest of an edition that has the events of the month, and was read back.
 func (a *Archive) write(ctx context.Context, l *lease, s record.MonthSize, out *Result) (*Manifest, error) {
 	m, err := a.manifest(ctx, s.Month)
 	if errors.Is(err, ErrNotArchived) {
@@ -114,8 +113,8 @@ func (a *Archive) write(ctx context.Context, l *lease, s record.MonthSize, out *
 		return nil, err
 	}
 	if !same {
-		// It was archived and dropped, and what is there now came later, or is what a
-		// restore that was interrupted left. All of it belongs into one edition.
+		// It was archived and dropped. The events now are late ones, or from a restore that
+		// was interrupted. All of them belong in one edition.
 		if _, err = a.restore(ctx, l, m); err == nil {
 			s, err = a.recount(ctx, s.Month)
 		}
@@ -144,7 +143,7 @@ func (a *Archive) recount(ctx context.Context, month record.Month) (record.Month
 			return s, err
 		}
 	}
-	return record.MonthSize{}, errors.Join(err, errors.New("the month has gone"))
+	return record.MonthSize{}, errors.Join(err, errors.New("the month was dropped meanwhile"))
 }
 
 // same reports whether the source has exactly the events of a manifest.
@@ -186,8 +185,8 @@ func (a *Archive) step(ctx context.Context, l *lease, done, all int64, doing str
 	return l.renew(ctx)
 }
 
-// writeEdition writes the parts of a month, or those that are missing of an edition that
-// was begun, reads them back, and writes the manifest.
+// writeEdition writes the parts of a month, or the missing ones of an edition that was begun,
+// reads them back, and writes the manifest.
 func (a *Archive) writeEdition(ctx context.Context, l *lease, s record.MonthSize, edition int, out *Result) (*Manifest, error) {
 	m, err := a.begun(ctx, s.Month, edition)
 	if err != nil {
@@ -195,7 +194,7 @@ func (a *Archive) writeEdition(ctx context.Context, l *lease, s record.MonthSize
 	}
 	out.Resumed = m.Events > 0
 	if err = a.writeParts(ctx, l, s, m); err == nil && m.Events != s.Events && out.Resumed {
-		// Events came that belong before those that were written already.
+		// Late events belong before those that were written already.
 		m, out.Resumed = &Manifest{Month: s.Month, Edition: edition, Schema: SchemaVersion}, false
 		err = a.writeParts(ctx, l, s, m)
 	}
@@ -204,11 +203,11 @@ func (a *Archive) writeEdition(ctx context.Context, l *lease, s record.MonthSize
 	}
 	progress := progressName(m.Month, m.Edition)
 	if m.Events != s.Events {
-		return nil, errors.Join(fmt.Errorf("it had %d events when they were counted, and %d when they were read: events still come in, so it was not archived", s.Events, m.Events),
+		return nil, errors.Join(fmt.Errorf("it had %d events when they were counted, and %d when they were read: new events are still arriving, so it was not archived", s.Events, m.Events),
 			a.bucket.Delete(ctx, progress))
 	}
 	if err := a.verify(ctx, l, m); err != nil {
-		return nil, errors.Join(err, a.bucket.Delete(ctx, progress)) // so that it is written anew
+		return nil, errors.Join(err, a.bucket.Delete(ctx, progress)) // so that it is written again
 	}
 	m.Written = a.o.Now().UTC().Truncate(time.Second)
 	text := m.seal()
@@ -239,8 +238,8 @@ func (a *Archive) sweep(ctx context.Context, m *Manifest) error {
 	return err
 }
 
-// writeParts writes the events behind the last part of m. After each part it writes the
-// progress of the month, for a run that continues this one.
+// writeParts writes the events after the last part of m. After each part it writes a progress
+// file, for a run that continues this one.
 func (a *Archive) writeParts(ctx context.Context, l *lease, s record.MonthSize, m *Manifest) error {
 	var (
 		file    bytes.Buffer

@@ -1,7 +1,5 @@
-// Package query holds what questions to the record have in common: the time that they are
-// about, the checks of their fields, SQL conditions with arguments, and rows as values.
-//
-// It knows nothing of events and roll-ups.
+// Package query holds what queries of events and of roll-ups share: time ranges, checks of
+// fields, SQL conditions with arguments, and rows as values.
 package query
 
 import (
@@ -20,19 +18,19 @@ import (
 const (
 	// Day is a day of UTC.
 	Day = 24 * time.Hour
-	// FirstYear is the first year of which events are kept.
+	// FirstYear is the first year of which events are stored.
 	FirstYear = 2020
 	// LastYear is the last.
 	LastYear = 2099
-	// maxRange is the longest time that can be asked about.
+	// maxRange is the longest range of a query.
 	maxRange = 366 * Day
 )
 
-// Range is a time: from From up to, but not including, To. The zero To is now, and the
-// zero From a day before To.
+// Range is the time from From up to, but not including, To. The zero To is now, and the zero
+// From a day before To.
 type Range struct{ From, To time.Time }
 
-// Check sets what is zero, and reports what cannot be answered.
+// Check sets zero fields, and reports invalid ones.
 func (r *Range) Check(p *strict.Report, now time.Time) {
 	if r.To.IsZero() {
 		r.To = now
@@ -58,16 +56,16 @@ func (r *Range) Check(p *strict.Report, now time.Time) {
 	}
 }
 
-// Valid reports whether events of a time are kept.
+// Valid reports whether events of a time are stored.
 func Valid(t time.Time) bool {
 	year := t.UTC().Year()
 	return year >= FirstYear && year <= LastYear
 }
 
 // CheckLimit replaces a limit of 0 by the default, and reports one that is not from 1 to most.
-func CheckLimit(p *strict.Report, limit *int, otherwise, most int) {
+func CheckLimit(p *strict.Report, limit *int, byDefault, most int) {
 	if *limit == 0 {
-		*limit = otherwise
+		*limit = byDefault
 	}
 	if *limit < 1 || *limit > most {
 		p.Refuse("limit", strconv.Itoa(*limit), fmt.Sprintf("a number from 1 to %d", most), "")
@@ -79,14 +77,6 @@ func CheckWord(p *strict.Report, field, word string, words []string) {
 	if !slices.Contains(words, word) {
 		p.Refuse(field, word, "one of "+strings.Join(words, ", "), p.Closest(word, words))
 	}
-}
-
-// Err returns the problems of a report, or nil if it has none.
-func Err(p *strict.Report) error {
-	if len(p.Problems) > 0 {
-		return p.Problems
-	}
-	return nil
 }
 
 // Ceil rounds a time up.
@@ -128,7 +118,7 @@ func (w *Where) And(condition string, args ...any) {
 	w.text.WriteString(condition)
 }
 
-// Is adds that a column has a value, unless the value is empty.
+// Is adds the condition that a column has a value, unless the value is empty.
 func (w *Where) Is(column, value string) {
 	if value != "" {
 		w.And(column+" = ?", value)
@@ -162,7 +152,7 @@ func Each(ctx context.Context, q Querier, scan func(*sql.Rows) error, query stri
 	return rows.Err()
 }
 
-// Strings returns the rows of a query for one text.
+// Strings returns the rows of a query for one text column.
 func Strings(ctx context.Context, q Querier, query string, args ...any) (out []string, err error) {
 	err = Each(ctx, q, func(rows *sql.Rows) error {
 		out = append(out, "")
@@ -171,7 +161,7 @@ func Strings(ctx context.Context, q Querier, query string, args ...any) (out []s
 	return out, err
 }
 
-// Times returns the rows of a query for one time.
+// Times returns the rows of a query for one time column.
 func Times(ctx context.Context, q Querier, query string, args ...any) (out []time.Time, err error) {
 	err = Each(ctx, q, func(rows *sql.Rows) error {
 		var stamp database.Stamp
@@ -182,7 +172,7 @@ func Times(ctx context.Context, q Querier, query string, args ...any) (out []tim
 	return out, err
 }
 
-// Reading runs f in a transaction that sees one moment and writes nothing.
+// Reading runs f in a read-only transaction that sees one snapshot.
 func Reading(ctx context.Context, db *database.DB, f func(*sql.Tx) error) error {
 	tx, err := db.Read.BeginTx(ctx, db.ReadOnly())
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package recordtest opens stores for tests, and makes events for them: single ones that
-// are told apart by a number, and very many, like those of a large service.
+// Package recordtest opens stores for tests, and makes events for them: single ones with a
+// number, and very many, like those of a large service.
 package recordtest
 
 import (
@@ -19,8 +19,7 @@ import (
 )
 
 // Each runs a test with an empty database of each kind, given a PostgreSQL one. SQLite's is
-// in memory, or in a file for tests in which several processes open it; there it is slow
-// under the race detector.
+// in memory, or in a file, which is slower, for tests in which several processes open it.
 func Each(t *testing.T, postgres func(testing.TB) string, file bool, test func(t *testing.T, url string)) {
 	t.Helper()
 	t.Run("postgres", func(t *testing.T) {
@@ -65,7 +64,7 @@ func Store(t testing.TB, db *database.DB, now func() time.Time) *rollup.Store {
 	return s
 }
 
-// At returns a clock that stands still.
+// At returns a clock that always shows the same time.
 func At(now time.Time) func() time.Time { return func() time.Time { return now } }
 
 // Count returns the number that a query is for.
@@ -77,7 +76,7 @@ func Count(t testing.TB, db *database.DB, query string) (n int64) {
 	return n
 }
 
-// Eventually waits until something is so, for a minute at most.
+// Eventually waits until a condition holds, for at most a minute.
 func Eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	if !Poll(time.Minute, is) {
@@ -85,11 +84,11 @@ func Eventually(t testing.TB, what string, is func() bool) {
 	}
 }
 
-// Poll asks until something is so, or for some time, and reports whether it is.
-func Poll(most time.Duration, is func() bool) bool {
+// Poll waits until a condition holds, or for a time, and reports whether it does.
+func Poll(limit time.Duration, is func() bool) bool {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(most); !is(); <-tick.C {
+	for end := time.Now().Add(limit); !is(); <-tick.C {
 		if time.Now().After(end) {
 			return false
 		}
@@ -105,7 +104,7 @@ func Write(t testing.TB, s record.Sink, events ...record.Event) {
 	}
 }
 
-// All returns the events of months, in the order of time and id.
+// All returns the events of months, in order of time and id.
 func All(t testing.TB, s *record.Store, months ...record.Month) (out []record.Event) {
 	t.Helper()
 	for _, m := range months {
@@ -164,7 +163,7 @@ func NewCrowd(seed uint64) *Crowd {
 	return &Crowd{random, rand.NewZipf(random, 1.1, 10, 1_000_000)}
 }
 
-// Event returns what became of a request of one of them.
+// Event returns the event of a request of one of them.
 func (c *Crowd) Event(at time.Time) record.Event {
 	user := c.users.Uint64()
 	e := record.Event{

@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -19,7 +18,7 @@ import (
 	"github.com/stintdev/stint/internal/record/query"
 )
 
-// group is what decisions have in common that are counted together.
+// group is the fields that decisions share that are counted together.
 type group struct {
 	rule, tier, endpoint, region string
 	outcome                      engine.Outcome
@@ -39,7 +38,7 @@ func (s *sums) merge(o *sums) {
 	s.latency.Merge(&o.latency)
 }
 
-// tally is what was counted in some time.
+// tally is the counts of some time.
 type tally map[group]*sums
 
 // of returns the sums of a group.
@@ -50,10 +49,9 @@ func (t tally) of(g group) *sums {
 	return t[g]
 }
 
-// dim says by what decisions are grouped, besides their outcome: by all of rule, tier,
-// endpoint and region, or by one of them, which is what most questions are about. Fives are
-// also grouped by two of them, if one is tier or region. The numbers are those of the
-// database, and so are those of the cells.
+// dim is what decisions are grouped by, besides their outcome: by all of rule, tier, endpoint and
+// region, or by one of them, which is what most queries need. Fives are also grouped by two of
+// them, if one is tier or region. The numbers of dims and cells are those of the database.
 type dim int
 
 const (
@@ -67,7 +65,7 @@ const (
 	byRuleRegion
 	byEndpointRegion
 	byTierRegion
-	dims // is how many there are
+	dims // the number of dims
 )
 
 // apart has a bit for each of rule, tier, endpoint and region that a dim groups by.
@@ -76,10 +74,10 @@ var apart = [dims]int{
 	byRuleTier: 1 | 2, byTierEndpoint: 2 | 4, byRuleRegion: 1 | 8, byEndpointRegion: 4 | 8, byTierRegion: 2 | 8,
 }
 
-// Fives by all dims are so many that they are kept in cells of a grid, by rule and by
-// endpoint: a question about one rule reads a row, and one about one endpoint a column.
+// Fives by all dims are so large that they are split into the cells of a grid, by rule and by
+// endpoint: a query about one rule reads a row of it, and one about one endpoint a column.
 const (
-	gridRows, gridColumns = 8, 4 // one rule is asked for more often than one endpoint
+	gridRows, gridColumns = 8, 4 // queries about one rule are more common
 
 	firstCell = dim(16)
 )
@@ -90,36 +88,33 @@ func gridColumn(endpoint string) dim { return dim(hashOf([]byte(endpoint)) % gri
 // cell returns the cell of a group.
 func (g *group) cell() dim { return firstCell + gridRow(g.rule)*gridColumns + gridColumn(g.endpoint) }
 
-// view is which counts are read: those of a dim and, if they are not empty, of the cells that
-// may have a rule or an endpoint.
+// view is which counts to read: those of a dim and, if rule and endpoint are not empty, of the
+// cells that may have them.
 type view struct {
 	dim            dim
 	rule, endpoint string
 }
 
-// dims returns the dims to be read of a level. Fives that were made before there were cells
-// have all dims, and none of two.
+// dims returns the dims to read at a level, as a list for SQL.
 func (v view) dims(l level) string {
 	switch {
-	case v.dim != allDims && v.dim <= byRegion:
+	case v.dim != allDims && (v.dim <= byRegion || l == fives):
 		return strconv.Itoa(int(v.dim))
 	case l != fives:
 		return strconv.Itoa(int(allDims))
-	case v.dim != allDims:
-		return fmt.Sprintf("%d,%d", allDims, v.dim)
 	}
-	out := strconv.Itoa(int(allDims))
+	var cells []string
 	for row := range dim(gridRows) {
 		for column := range dim(gridColumns) {
 			if (v.rule == "" || gridRow(v.rule) == row) && (v.endpoint == "" || gridColumn(v.endpoint) == column) {
-				out += "," + strconv.Itoa(int(firstCell+row*gridColumns+column))
+				cells = append(cells, strconv.Itoa(int(firstCell+row*gridColumns+column)))
 			}
 		}
 	}
-	return out
+	return strings.Join(cells, ",")
 }
 
-// only returns a group with nothing but what a dim groups by.
+// only returns a group with only the fields that a dim groups by.
 func (d dim) only(g group) group {
 	for i, text := range [...]*string{&g.rule, &g.tier, &g.endpoint, &g.region} {
 		if apart[d]&(1<<i) == 0 {
@@ -129,7 +124,7 @@ func (d dim) only(g group) group {
 	return g
 }
 
-// dimOf returns the dim that groups by what is not empty, or by more.
+// dimOf returns the dim that groups by the fields that are not empty, or by more.
 func dimOf(rule, tier, endpoint, region string) dim {
 	bits := 0
 	for i, text := range []string{rule, tier, endpoint, region} {
@@ -138,12 +133,12 @@ func dimOf(rule, tier, endpoint, region string) dim {
 		}
 	}
 	if bits == 0 {
-		return byRegion // of which there are fewest
+		return byRegion // the smallest
 	}
 	return dim(max(0, slices.Index(apart[:], bits)))
 }
 
-// putCounts writes the counts of a time that has none.
+// putCounts inserts the counts of a time.
 func (s *Store) putCounts(ctx context.Context, tx *sql.Tx, l level, start time.Time, all tally) error {
 	if len(all) == 0 {
 		return nil
@@ -174,8 +169,7 @@ func (s *Store) putCounts(ctx context.Context, tx *sql.Tx, l level, start time.T
 	return insert(ctx, tx, "stint_rollup_counts (level, dim, start, data)", 4, args)
 }
 
-// encode returns a tally as it is stored: the texts, and then each group with the numbers of
-// its texts.
+// encode encodes a tally: the texts, and then each group with the indexes of its texts.
 func (t tally) encode() []byte {
 	groups := slices.SortedFunc(maps.Keys(t), func(a, b group) int {
 		return cmp.Or(strings.Compare(a.rule, b.rule), strings.Compare(a.tier, b.tier), strings.Compare(a.endpoint, b.endpoint), strings.Compare(a.region, b.region),
@@ -211,15 +205,15 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-// counted is a group as it was stored.
+// counted is a stored group and its numbers.
 type counted struct {
 	group
-	ids                   [4]int // of its texts, from 1 on
+	ids                   [4]int // of its texts, plus 1
 	total, events, cached int64
 	latency               []byte
 }
 
-// add adds what is known of a group.
+// add adds the numbers of a stored group.
 func (s *sums) add(c *counted) error {
 	s.total += c.total
 	s.events += c.events
@@ -227,9 +221,9 @@ func (s *sums) add(c *counted) error {
 	return s.latency.MergeBinary(c.latency)
 }
 
-var errDamaged = errors.New("a roll-up is damaged, or that of a newer version")
+var errDamaged = errors.New("a roll-up is damaged, or a newer version has written it")
 
-// eachCounts calls f with each stored group of some parts, in the order of time.
+// eachCounts calls f with each stored group of some parts, in order of time.
 func (s *Store) eachCounts(ctx context.Context, q query.Querier, v view, parts []part, f func(start time.Time, c *counted) error) error {
 	var w query.Where
 	s.during(&w, parts, func(l level) string { return " AND dim IN (" + v.dims(l) + ")" })
@@ -246,7 +240,7 @@ func (s *Store) eachCounts(ctx context.Context, q query.Querier, v view, parts [
 	return err
 }
 
-// each reads one group after the other.
+// each decodes one group after the other.
 func (c *counted) each(known *words, data []byte, f func() error) error {
 	r := reader{data: data}
 	texts := r.words(known)
@@ -277,7 +271,7 @@ func (c *counted) each(known *words, data []byte, f func() error) error {
 	return nil
 }
 
-// words are numbered texts.
+// words numbers texts.
 type words struct {
 	ids map[string]int
 	all []string
@@ -310,17 +304,17 @@ func appendBytes[T string | ~[]byte](b []byte, text T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
 }
 
-// reader reads what was stored. If that is damaged, the reader is bad and returns zeros.
+// reader decodes stored data. If that is damaged, the reader is bad and returns zeros.
 type reader struct {
 	data []byte
-	at   int // the next byte: advancing a number is cheaper than a slice
+	at   int // the next byte: cheaper than reslicing
 	bad  bool
 }
 
-// more reports whether there is something left.
+// more reports whether there are more bytes.
 func (r *reader) more() bool { return r.at < len(r.data) }
 
-// fail leaves nothing.
+// fail marks the reader as bad, at the end.
 func (r *reader) fail() { r.at, r.bad = len(r.data), true }
 
 func (r *reader) number() uint64 {
@@ -347,7 +341,7 @@ func (r *reader) text() []byte {
 	return r.data[r.at-int(n) : r.at]
 }
 
-// words reads texts, and returns the numbers that they have in known.
+// words reads texts, and returns their numbers in known.
 func (r *reader) words(known *words) []int {
 	n := r.number()
 	if n > uint64(len(r.data)-r.at) {

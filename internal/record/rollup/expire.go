@@ -12,8 +12,8 @@ import (
 // deletesAtOnce is how many transactions delete old roll-ups after a run.
 const deletesAtOnce = 50
 
-// keeps says for how many whole days roll-ups are kept, and how many of them one transaction
-// deletes: an hour has many more names than a minute, and a day than an hour.
+// keeps is for how many whole days roll-ups are kept, and how many of them one transaction
+// deletes: an hour has many more names than a minute, and a day more than an hour.
 var keeps = []struct {
 	level level
 	keep  time.Duration
@@ -25,8 +25,7 @@ var keeps = []struct {
 	{daily, 7*365*day + 2*day, 1},
 }
 
-// deleteOld deletes some old roll-ups, and returns how many. Coarser ones are made of them by
-// then.
+// deleteOld deletes some old roll-ups, and returns how many. Coarser ones have been made of them.
 func (s *Store) deleteOld(ctx context.Context, tx *sql.Tx) (int, error) {
 	for _, k := range keeps {
 		before := s.o.Now().Add(-k.keep).Truncate(day)

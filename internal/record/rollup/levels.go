@@ -14,19 +14,19 @@ import (
 
 const (
 	day = query.Day
-	// maxPoints is how many points a series has at most, and maxTop how many names an answer has.
+	// maxPoints is the largest number of points of a series, and maxTop of names of a result.
 	maxPoints, maxTop = 500, 1000
 )
 
-// level is how long a roll-up is. The numbers are those of the database.
+// level is the length of a roll-up. The numbers are those of the database.
 type level int
 
 const (
 	minute level = iota
 	hour
 	daily
-	fives // five minutes, made with their hour: for series
-	last  // the last 24 hours, of which there are only heads of lists
+	fives // five minutes, made with their hour, for series
+	last  // the last 24 hours, which have only heads of lists
 )
 
 func (l level) length() time.Duration {
@@ -36,24 +36,24 @@ func (l level) length() time.Duration {
 // finer is the level that a level is made of.
 func (l level) finer() level { return [...]level{hour: fives, daily: hour, fives: minute}[l] }
 
-// part is a time that a level covers in full.
+// part is a time for which to read the roll-ups of a level.
 type part struct {
 	level    level
 	from, to time.Time
 }
 
-// made says which roll-ups there are.
+// made is which roll-ups exist.
 type made struct {
-	open  [fives + 1][]time.Time // those to be made, or made again, whose parts are there
-	since [fives + 1]time.Time   // the roll-ups before it were deleted
+	open  [fives + 1][]time.Time // those to be made, or made again: read their parts
+	since [fives + 1]time.Time   // roll-ups before this time were deleted
 }
 
-// isOpen reports whether there are hours that are not made.
+// isOpen reports whether an hour between two times is not made.
 func (m *made) isOpen(from, to time.Time) bool {
 	return slices.ContainsFunc(m.open[hour], func(start time.Time) bool { return !start.Before(from) && start.Before(to) })
 }
 
-// made returns which roll-ups there are in a time.
+// made returns which roll-ups exist in a range.
 func (s *Store) made(ctx context.Context, q query.Querier, r query.Range) (m made, err error) {
 	if m.since, err = s.since(ctx, q); err != nil {
 		return m, err
@@ -71,7 +71,7 @@ func (s *Store) made(ctx context.Context, q query.Querier, r query.Range) (m mad
 	return m, err
 }
 
-// parts divides a time into the coarsest roll-ups that there are, none coarser than a level.
+// parts divides a time into the coarsest roll-ups that exist, none coarser than a level.
 func (m *made) parts(from, to time.Time, l level) []part {
 	if !from.Before(to) {
 		return nil
@@ -101,7 +101,7 @@ func (m *made) parts(from, to time.Time, l level) []part {
 	return append(out, m.parts(outer, to, l.finer())...)
 }
 
-// widen extends a time to whole hours, or to whole days where hours were deleted.
+// widen extends a range to whole hours, or to whole days where hours were deleted.
 func (m *made) widen(r *query.Range) {
 	r.From, r.To = r.From.Truncate(time.Hour), query.Ceil(r.To, time.Hour)
 	if r.From.Before(m.since[hour]) {
@@ -112,7 +112,8 @@ func (m *made) widen(r *query.Range) {
 	}
 }
 
-// during adds that a roll-up is in one of the parts, with a further condition by level.
+// during adds the condition that a roll-up is in one of the parts, and one that depends on the
+// level.
 func (s *Store) during(w *query.Where, parts []part, more func(level) string) {
 	var conditions []string
 	var args []any
@@ -123,12 +124,12 @@ func (s *Store) during(w *query.Where, parts []part, more func(level) string) {
 	w.And("("+strings.Join(conditions, " OR ")+")", args...)
 }
 
-// anyOf is no further condition.
+// anyOf is no further condition for during.
 func anyOf(level) string { return "" }
 
-// lists returns the condition for the lists of a kind in whole hours: their heads, where there
-// are any, or all of them. Of heads, others is how often anyone who is in none of them may
-// have been denied.
+// lists returns the condition for the lists of a kind in whole hours: their heads, if they have
+// any, or all of them. For heads, others is the most denials that a client in none of them may
+// have.
 func (s *Store) lists(ctx context.Context, q *sql.Tx, r query.Range, kind int, heads bool) (w *query.Where, others int64, err error) {
 	m, err := s.made(ctx, q, r)
 	if err != nil {

@@ -13,57 +13,57 @@ import (
 	"github.com/stintdev/stint/internal/record/query"
 )
 
-// A list says who was refused in some time, sorted by a hash of the names, so that lists can
-// be merged without having all of any in memory, and a name can be found by its page.
+// A list is the clients that were refused in some time, in pages sorted by a hash of the names.
+// So lists can be merged without reading all of any into memory, and a name is on one page.
 
-// Tests have smaller ones.
+// Tests use smaller ones.
 var (
-	// pageSize is how many bytes a page has, about.
+	// pageSize is about how many bytes a page has.
 	pageSize = 32 << 10
-	// pagesAtOnce is how many bytes of pages are in memory until they are written.
+	// pagesAtOnce is how many bytes of pages are buffered until they are written.
 	pagesAtOnce = 8 << 20
-	// headSize is how many of those who were denied most are stored again as the head of the
-	// list of an hour or a day, which answers most questions; and lastSize is the same for
-	// the last 24 hours.
+	// headSize is how many of the clients that were denied most are stored again as the head
+	// of the list of an hour or a day, which is enough for most queries. lastSize is the same
+	// for the last 24 hours.
 	headSize = 1000
 	lastSize = 10_000
 )
 
 // The parts of a list, in the numbers of the database.
 const (
-	partOfAll  = iota // of a list that has a head
-	partHead          // those who were denied most
-	partNoHead        // of a list that has none
+	partOfAll  = iota // a page of a list with a head
+	partHead          // the clients that were denied most
+	partNoHead        // a page of a list without a head
 )
 
-// hashOf returns what names are sorted by, as a number that all databases have.
+// hashOf returns the hash that names are sorted by, as a number that all databases can store.
 func hashOf(name []byte) int64 {
 	const prime = 1099511628211
 	h := uint64(14695981039346656037)
 	for _, b := range name {
 		h = (h ^ uint64(b)) * prime
 	}
-	h ^= h >> 32 // what is short has not reached all bits
+	h ^= h >> 32 // short names have not changed all bits yet
 	h *= 0x9e3779b97f4a7c15
 	h ^= h >> 29
 	return int64(h >> 1)
 }
 
-// pair is how often one was refused by a rule, which is a number.
+// pair is how often a client was refused by a rule, given by its number.
 type pair struct {
 	rule            int
 	denied, refused int64
 }
 
-// entry is one of a list.
+// entry is a client in a list.
 type entry struct {
 	hash   int64
 	name   []byte
-	pairs  []pair // which may be several of a rule
-	atMost int64  // the sum of what is said of those who are not in the pages that it is in
+	pairs  []pair // there may be several of a rule
+	atMost int64  // the sum of at_most of the heads that it is in
 }
 
-// by returns how often one was refused, by a rule or, if that is negative, by any.
+// by returns how often the client was refused, by a rule or, if that is negative, by any.
 func (e *entry) by(rule int) (denied, refused int64) {
 	for _, p := range e.pairs {
 		if rule < 0 || p.rule == rule {
@@ -79,11 +79,10 @@ func (e *entry) denied() int64 {
 	return n
 }
 
-// folds has, for the number of each rule, the place where its pair may be.
+// folds has, for the number of each rule, the index where its pair may be.
 type folds []int
 
-// fold sums pairs, to one for each rule. Places that an earlier call left behind do no harm:
-// each is checked.
+// fold sums the pairs of each rule. Indexes of earlier calls do no harm: each is checked.
 func (f *folds) fold(pairs []pair) []pair {
 	n := 0
 	for _, p := range pairs {
@@ -117,8 +116,8 @@ type list struct {
 	size  int // of rows
 
 	head  []entry
-	more  bool  // the head has no room for all
-	floor int64 // those who are not in the head were denied at most so often
+	more  bool  // the head does not have all clients
+	floor int64 // the most denials of a client that is not in the head
 }
 
 // sheet is a page that is being written.
@@ -128,12 +127,12 @@ type sheet struct {
 	body      []byte
 }
 
-// newList returns a list to be written where there is none.
+// newList returns a new list.
 func (s *Store) newList(tx *sql.Tx, l level, kind int, start time.Time) *list {
 	return &list{s: s, tx: tx, level: l, kind: kind, start: start}
 }
 
-// add adds an entry behind those that were added before, and does not keep it.
+// add adds an entry after those that were added before. It copies what it keeps.
 func (l *list) add(e *entry) {
 	if l.level != last {
 		l.page.add(l.rules.all, e)
@@ -148,13 +147,13 @@ func (l *list) add(e *entry) {
 		return
 	}
 	l.head = append(l.head, entry{hash: e.hash, name: slices.Clone(e.name), pairs: slices.Clone(e.pairs)})
-	if len(l.head) == 2*l.most() {
+	if len(l.head) == 2*l.maxHead() {
 		l.cut()
 	}
 }
 
-// most is how many entries the head has at most.
-func (l *list) most() int {
+// maxHead is the largest number of entries of the head.
+func (l *list) maxHead() int {
 	if l.level == last {
 		return lastSize
 	}
@@ -175,7 +174,7 @@ func (p *sheet) add(rules []string, e *entry) {
 	}
 }
 
-// whole is the part of the pages that have all entries.
+// whole is the part number of the pages with all entries.
 func (l *list) whole() int {
 	if l.level == minute {
 		return partNoHead
@@ -183,7 +182,7 @@ func (l *list) whole() int {
 	return partOfAll
 }
 
-// turn begins a new page.
+// turn ends the page and begins another.
 func (l *list) turn(part int, atMost int64) {
 	if len(l.page.body) == 0 {
 		return
@@ -195,17 +194,17 @@ func (l *list) turn(part int, atMost int64) {
 	l.page = sheet{body: l.page.body[:0]}
 }
 
-// cut leaves only those in the head who were denied most.
+// cut drops all entries of the head except those that were denied most.
 func (l *list) cut() {
-	most := l.most()
-	if len(l.head) <= most {
+	size := l.maxHead()
+	if len(l.head) <= size {
 		return
 	}
 	slices.SortFunc(l.head, func(a, b entry) int { return cmp.Or(cmp.Compare(b.denied(), a.denied()), compareEntries(a, b)) })
-	l.head, l.more, l.floor = l.head[:most], true, l.head[most-1].denied()
+	l.head, l.more, l.floor = l.head[:size], true, l.head[size-1].denied()
 }
 
-// flush writes the pages that there are.
+// flush writes the buffered pages.
 func (l *list) flush(ctx context.Context) error {
 	err := putPages(ctx, l.tx, l.rows)
 	l.rows, l.size = l.rows[:0], 0
@@ -226,7 +225,7 @@ func (l *list) finish(ctx context.Context) error {
 	}
 	atMost := l.floor
 	if l.more {
-		atMost = max(1, atMost) // who was left out may have been refused without being denied
+		atMost = max(1, atMost) // a client that was left out may have been refused without being denied
 	}
 	l.turn(partHead, atMost)
 	return l.flush(ctx)
@@ -236,7 +235,7 @@ func compareEntries(a, b entry) int {
 	return cmp.Or(cmp.Compare(a.hash, b.hash), bytes.Compare(a.name, b.name))
 }
 
-// refused counts who was refused.
+// refused counts refusals by client.
 type refused struct {
 	rules words
 	names [4]map[string][]pair // by kind
@@ -250,7 +249,7 @@ func newRefused() *refused {
 	return r
 }
 
-// count counts a refusal of those who are named.
+// count counts a refusal for each kind of name.
 func (r *refused) count(rule []byte, names [4]sql.RawBytes, denied bool, weight int64) {
 	p := pair{rule: idOf(&r.rules, rule), refused: weight}
 	if denied {
@@ -273,7 +272,7 @@ func (r *refused) add(kind int, name []byte, p pair) {
 	r.names[kind][string(name)] = append(pairs, p)
 }
 
-// addTo adds those of a kind to a list.
+// addTo adds the clients of the kind of a list to it.
 func (r *refused) addTo(l *list) {
 	all := make([]entry, 0, len(r.names[l.kind]))
 	for name, pairs := range r.names[l.kind] {
@@ -289,7 +288,7 @@ func (r *refused) addTo(l *list) {
 
 // mergeInto merges the lists of a level, within the time of a list, into that list.
 func (s *Store) mergeInto(ctx context.Context, tx *sql.Tx, l *list, of level) error {
-	// Nothing can be written while rows are read, so some are read at a time.
+	// Nothing can be written while rows are read, so it alternates.
 	var f folds
 	for after, more := int64(-1), true; more; {
 		more = false
@@ -321,7 +320,7 @@ type source struct {
 	rules  []int
 	atMost int64
 
-	hash  int64 // of the entry that is next, like the rest
+	hash  int64 // of the next entry, like the rest
 	name  []byte
 	pairs []pair
 }
@@ -346,8 +345,8 @@ func (p *source) next() bool {
 	return !p.bad
 }
 
-// heap is the pages that are being merged, the one with the least entry first. It has copies
-// of the hashes, and no pointers, since keeping it in order takes most of the time.
+// heap is the pages that are being merged, the one with the least entry first. It holds copies
+// of the hashes, and no pointers: keeping it in order takes most of the time.
 type heap struct {
 	order []place
 	pages []source
@@ -426,7 +425,7 @@ func (s *Store) merge(ctx context.Context, q query.Querier, rules *words, w *que
 	defer rows.Close()
 	var (
 		h       heap
-		page    source // that is next, if there is one
+		page    source // the next one, if it is pending
 		low     int64
 		pending bool
 		e       entry
@@ -441,7 +440,7 @@ func (s *Store) merge(ctx context.Context, q query.Querier, rules *words, w *que
 				page.rules, pending = page.words(rules), true
 			}
 		}
-		// Of one hash there may be several names, in any order of pages.
+		// Several names may have the same hash, in pages of any order.
 		if pending && (len(h.order) == 0 || low <= h.order[0].hash) {
 			there := page.next()
 			for there && page.hash <= after {

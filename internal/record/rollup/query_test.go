@@ -231,8 +231,8 @@ func TestBadQueries(t *testing.T) {
 		{find(record.EventQuery{Range: query.Range{To: time.Date(2101, 1, 1, 0, 0, 0, 0, time.UTC)}}), `from: "2100-12-31T00:00:00Z": want a time from the year 2020 to 2099`},
 		{find(record.EventQuery{Limit: 1001, Outcome: "denyed"}), `limit: "1001": want a number from 1 to 1000` + "\n" + `outcome: "denyed": want one of allowed, throttled, exempt, denied, banned, blocked, unauthorized, unavailable; did you mean "denied"?`},
 		{find(record.EventQuery{Limit: -1}), `limit: "-1": want a number from 1 to 1000`},
-		{cursor, `after: "12.x": want what the answer before has said`},
-		{other, `after: "99999999999999999.00000000-0000-0000-0000-000000000000": want what the answer before has said`},
+		{cursor, `after: "12.x": want the cursor that the last page returned`},
+		{other, `after: "99999999999999999.00000000-0000-0000-0000-000000000000": want the cursor that the last page returned`},
 		{top(rollup.TopQuery{By: "usr"}), `by: "usr": want one of user, tenant, key, ip, rule, endpoint; did you mean "user"?`},
 		{top(rollup.TopQuery{Range: ten, Limit: 5000}), `from: "2020-03-04T12:00:00Z": want at most 366 days before to, which is 2026-03-04T12:00:00Z` + "\n" + `limit: "5000": want a number from 1 to 1000`},
 		{distinct(rollup.DistinctQuery{By: "rule"}), `by: "rule": want one of user, tenant, key, ip`},
@@ -241,7 +241,7 @@ func TestBadQueries(t *testing.T) {
 		{series(rollup.SeriesQuery{Step: time.Second}), `step: "1s": want whole minutes, whole hours from 1h on, whole days from 24h on`},
 		{series(rollup.SeriesQuery{Step: 90 * time.Minute}), `step: "1h30m0s": want whole minutes, whole hours from 1h on, whole days from 24h on`},
 		{series(rollup.SeriesQuery{Step: -time.Minute}), `step: "-1m0s": want whole minutes, whole hours from 1h on, whole days from 24h on`},
-		{series(rollup.SeriesQuery{Step: time.Minute}), `step: "1m0s": want one that makes at most 500 points of the time from 2026-03-03T12:00:00Z to 2026-03-04T12:00:00Z`},
+		{series(rollup.SeriesQuery{Step: time.Minute}), `step: "1m0s": want a step with at most 500 points from 2026-03-03T12:00:00Z to 2026-03-04T12:00:00Z`},
 		{series(rollup.SeriesQuery{Range: ten}), `from: "2020-03-04T12:00:00Z": want at most 366 days before to, which is 2026-03-04T12:00:00Z`},
 	} {
 		if !errors.As(c.err, new(strict.Problems)) || c.err.Error() != c.want {

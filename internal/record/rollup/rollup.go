@@ -15,7 +15,7 @@ import (
 	"github.com/stintdev/stint/internal/record/query"
 )
 
-// subjects are the columns that say who made a request, in the order of their numbers in the
+// subjects are the columns that identify a client, in the order of their numbers in the
 // database, and kinds are their names.
 var (
 	subjects = []string{"user_id", "tenant", "key_id", "ip"}
@@ -26,22 +26,21 @@ var (
 var rollUps = []string{"stint_rollup_counts", "stint_rollup_lists"}
 
 const (
-	// minutesAtOnce is how many are counted in one transaction.
+	// minutesAtOnce is how many minutes are counted in one transaction.
 	minutesAtOnce = 15
-	// rowsAtOnce is how many are inserted with one statement.
+	// rowsAtOnce is how many rows are inserted with one statement.
 	rowsAtOnce = 50
 )
 
-// eventsAtOnce is how many events are counted in memory, about. Tests count fewer.
+// eventsAtOnce is about how many events are counted in memory. Tests count fewer.
 var eventsAtOnce int64 = 20_000
 
-// Run rolls up the minutes, hours and days that are over and have events that were written
-// since the last time, and returns how many these were. If another node is rolling up, it
-// does nothing. It also deletes old roll-ups.
+// Run rolls up the minutes, hours and days that are over and have new events, and returns how
+// many there were. It also deletes old roll-ups. If another node is rolling up, it does nothing.
 //
-// A minute is counted from its events, again whenever new ones come. When an hour is over it
-// is made of its minutes, and a day of its hours; until then, answers come from the parts. An
-// event that comes after the roll-up of its hour was deleted is not counted.
+// A minute is counted from its events, and again whenever new ones arrive. When an hour is over
+// it is made of its minutes, and a day of its hours; until then, queries read the parts. An
+// event that arrives after the roll-up of its hour was deleted is not counted.
 func (s *Store) Run(ctx context.Context) (done int, err error) {
 	if !s.running.TryLock() {
 		return 0, nil
@@ -61,7 +60,7 @@ func (s *Store) Run(ctx context.Context) (done int, err error) {
 			return n, tx.Commit()
 		}
 		// An hour is made as soon as its minutes are counted, so that few are open.
-		for _, f := range []func(context.Context, *sql.Tx) (int, error){s.moveOld, s.rollUpHours, s.makeDay} {
+		for _, f := range []func(context.Context, *sql.Tx) (int, error){s.rollUpHours, s.makeDay} {
 			for {
 				n, err := step(f)
 				if done += n; err != nil {
@@ -85,8 +84,7 @@ func (s *Store) Run(ctx context.Context) (done int, err error) {
 	return done, s.wrap("roll up events", err)
 }
 
-// rollUpHours makes an hour of which all minutes are counted or, if there is none, counts
-// minutes.
+// rollUpHours makes an hour whose minutes are all counted or, if there is none, counts minutes.
 func (s *Store) rollUpHours(ctx context.Context, tx *sql.Tx) (int, error) {
 	hours, err := s.due(ctx, tx, hour, minutesAtOnce)
 	if err != nil {
@@ -115,8 +113,8 @@ func (s *Store) makeDay(ctx context.Context, tx *sql.Tx) (int, error) {
 }
 
 // makeLast makes the heads of the lists of the last 24 hours, if all of these hours are made.
-// Who was denied most in the last day is what is asked most, and the heads of 24 hours are
-// seldom enough to tell.
+// The most common query is who was denied most in the last day, and the heads of 24 single
+// hours are seldom enough to answer it.
 func (s *Store) makeLast(ctx context.Context, tx *sql.Tx) (int, error) {
 	end := s.o.Now().UTC().Truncate(time.Hour)
 	start := end.Add(-last.length())
@@ -124,12 +122,12 @@ func (s *Store) makeLast(ctx context.Context, tx *sql.Tx) (int, error) {
 	if err != nil || m.isOpen(start, end) {
 		return 0, err
 	}
-	there, err := s.lastOf(ctx, tx)
-	if err != nil || there.Equal(start) {
+	existing, err := s.lastOf(ctx, tx)
+	if err != nil || existing.Equal(start) {
 		return 0, err
 	}
 	done := 0
-	if !there.IsZero() {
+	if !existing.IsZero() {
 		done = 1
 		if _, err := tx.ExecContext(ctx, fmt.Sprintf("DELETE FROM stint_rollup_lists WHERE level = %d", last)); err != nil {
 			return 0, err
@@ -145,7 +143,7 @@ func (s *Store) makeLast(ctx context.Context, tx *sql.Tx) (int, error) {
 	return done, nil
 }
 
-// lastOf returns the start of the 24 hours that makeLast has made lists of.
+// lastOf returns the start of the lists that makeLast has made, or the zero time.
 func (s *Store) lastOf(ctx context.Context, q query.Querier) (start time.Time, err error) {
 	all, err := query.Times(ctx, q, fmt.Sprintf("SELECT start FROM stint_rollup_lists WHERE level = %d LIMIT 1", last))
 	if len(all) > 0 {
@@ -154,20 +152,20 @@ func (s *Store) lastOf(ctx context.Context, q query.Querier) (start time.Time, e
 	return start, err
 }
 
-// due returns the latest times that are over and have something to be rolled up.
+// due returns the latest times that are over and have to be rolled up.
 func (s *Store) due(ctx context.Context, tx *sql.Tx, l level, most int) ([]time.Time, error) {
 	return query.Times(ctx, tx, fmt.Sprintf("SELECT DISTINCT start FROM stint_rollup_todo WHERE level = %d AND start <= $1 ORDER BY start DESC LIMIT %d", l, most),
 		s.db.Time(s.o.Now().Add(-l.length())))
 }
 
-// did removes the notes about what was done. Its transaction sees one moment, so a note that
-// is written meanwhile stays.
+// did removes todos that are done. Its transaction sees one snapshot, so a todo that is written
+// meanwhile stays.
 func (s *Store) did(ctx context.Context, tx *sql.Tx, l level, from, to time.Time) error {
 	_, err := tx.ExecContext(ctx, "DELETE FROM stint_rollup_todo WHERE level = $1 AND start >= $2 AND start < $3", l, s.db.Time(from), s.db.Time(to))
 	return err
 }
 
-// countMinutes counts the last minutes of which there are new events.
+// countMinutes counts the last minutes that have new events.
 func (s *Store) countMinutes(ctx context.Context, tx *sql.Tx) (int, error) {
 	starts, err := s.due(ctx, tx, minute, minutesAtOnce)
 	if err != nil || len(starts) == 0 {
@@ -183,7 +181,7 @@ func (s *Store) countMinutes(ctx context.Context, tx *sql.Tx) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if there, err := s.there(ctx, tx, record.MonthOf(of)); err != nil || !there || of.Before(since[hour]) {
+	if ok, err := s.hasMonth(ctx, tx, record.MonthOf(of)); err != nil || !ok || of.Before(since[hour]) {
 		return n, err
 	}
 	if of.Before(since[minute]) { // the hour's other minutes were deleted
@@ -201,10 +199,10 @@ func (s *Store) countMinutes(ctx context.Context, tx *sql.Tx) (int, error) {
 	return n, err
 }
 
-// there reports whether a month has a table, and was never dropped.
-func (s *Store) there(ctx context.Context, tx *sql.Tx, m record.Month) (bool, error) {
-	gone, err := query.Times(ctx, tx, "SELECT start FROM stint_dropped_months WHERE start = $1", s.db.Time(m.Start()))
-	if err != nil || len(gone) > 0 {
+// hasMonth reports whether a month has a table, and was never dropped.
+func (s *Store) hasMonth(ctx context.Context, tx *sql.Tx, m record.Month) (bool, error) {
+	dropped, err := query.Times(ctx, tx, "SELECT start FROM stint_dropped_months WHERE start = $1", s.db.Time(m.Start()))
+	if err != nil || len(dropped) > 0 {
 		return false, err
 	}
 	return s.Has(ctx, tx, m)
@@ -253,7 +251,7 @@ func (s *Store) countMinute(ctx context.Context, tx *sql.Tx, start time.Time) er
 	for kind := range kinds {
 		lists = append(lists, s.newList(tx, minute, kind, start))
 	}
-	// A minute of very many events is counted in slices, to bound the memory.
+	// A minute with very many events is counted in slices, to bound the memory.
 	var events int64
 	table := s.Table(record.MonthOf(start))
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM "+table+" WHERE at >= $1 AND at < $2", s.within(minute, start)...).Scan(&events); err != nil {
@@ -278,7 +276,7 @@ func (s *Store) countMinute(ctx context.Context, tx *sql.Tx, start time.Time) er
 	return s.putCounts(ctx, tx, minute, start, counts)
 }
 
-// countEvents counts events.
+// countEvents adds the events of a time to counts and refused.
 func (s *Store) countEvents(ctx context.Context, tx *sql.Tx, table string, from, to time.Time, counts tally, refused *refused) error {
 	groups := map[string]*sums{} // by the bytes of a row, so that a lookup copies nothing
 	var key []byte
@@ -324,7 +322,7 @@ func (s *Store) make(ctx context.Context, tx *sql.Tx, l level, start time.Time) 
 	if err := s.did(ctx, tx, l, start, start.Add(l.length())); err != nil {
 		return err
 	}
-	if there, err := s.there(ctx, tx, record.MonthOf(start)); err != nil || !there {
+	if ok, err := s.hasMonth(ctx, tx, record.MonthOf(start)); err != nil || !ok {
 		return err
 	}
 	if err := s.clear(ctx, tx, l, start); err != nil {
@@ -373,69 +371,11 @@ func (s *Store) make(ctx context.Context, tx *sql.Tx, l level, start time.Time) 
 	return err
 }
 
-// moveOld moves an hour or a day out of the tables of an earlier version, for months whose
-// events are gone.
-func (s *Store) moveOld(ctx context.Context, tx *sql.Tx) (int, error) {
-	l, start := level(-1), time.Time{}
-	err := query.Each(ctx, tx, func(rows *sql.Rows) error {
-		var stamp database.Stamp
-		err := rows.Scan(&l, &stamp)
-		start = stamp.Time
-		return err
-	}, "SELECT level, start FROM stint_old_rollups ORDER BY level, start LIMIT 1")
-	if err != nil || l < 0 {
-		return 0, err
-	}
-	all := tally{}
-	err = query.Each(ctx, tx, func(rows *sql.Rows) error {
-		var c counted
-		err := rows.Scan(&c.rule, &c.tier, &c.endpoint, &c.region, (*uint8)(&c.outcome), &c.shadow, &c.total, &c.events, &c.cached, &c.latency)
-		if err != nil {
-			return err
-		}
-		return all.of(c.group).add(&c)
-	}, "SELECT rule, tier, endpoint, region, outcome, shadow, total, events, cached, latency FROM stint_old_rollups WHERE level = $1 AND start = $2", l, s.db.Time(start))
-	if err == nil {
-		err = s.clear(ctx, tx, l, start)
-	}
-	if err == nil {
-		err = s.putCounts(ctx, tx, l, start, all)
-	}
-	if err != nil {
-		return 0, err
-	}
-	for kind := range kinds {
-		refused := newRefused()
-		err := query.Each(ctx, tx, func(rows *sql.Rows) error {
-			var name, rule sql.RawBytes
-			var p pair
-			err := rows.Scan(&name, &rule, &p.denied, &p.refused)
-			p.rule = idOf(&refused.rules, rule)
-			refused.add(kind, name, p)
-			return err
-		}, "SELECT subject, rule, denied, refused FROM stint_old_subject_rollups WHERE level = $1 AND kind = $2 AND start = $3", l, kind, s.db.Time(start))
-		if err != nil {
-			return 0, err
-		}
-		w := s.newList(tx, l, kind, start)
-		refused.addTo(w)
-		if err := w.finish(ctx); err != nil {
-			return 0, err
-		}
-	}
-	for _, table := range []string{"stint_old_subject_rollups", "stint_old_rollups"} {
-		if _, err := tx.ExecContext(ctx, "DELETE FROM "+table+" WHERE level = $1 AND start = $2", l, s.db.Time(start)); err != nil {
-			return 0, err
-		}
-	}
-	return 1, nil
-}
-
-// insert adds rows with few statements.
-func insert(ctx context.Context, tx *sql.Tx, into string, wide int, args []any) error {
+// insert inserts rows of so many columns, with few statements.
+func insert(ctx context.Context, tx *sql.Tx, into string, columns int, args []any) error {
 	for len(args) > 0 {
-		n := min(len(args), rowsAtOnce*wide)
-		if _, err := tx.ExecContext(ctx, "INSERT INTO "+into+" VALUES "+placeholders(n/wide, wide), args[:n]...); err != nil {
+		n := min(len(args), rowsAtOnce*columns)
+		if _, err := tx.ExecContext(ctx, "INSERT INTO "+into+" VALUES "+placeholders(n/columns, columns), args[:n]...); err != nil {
 			return err
 		}
 		args = args[n:]
@@ -443,14 +383,14 @@ func insert(ctx context.Context, tx *sql.Tx, into string, wide int, args []any) 
 	return nil
 }
 
-// placeholders returns those of rows.
-func placeholders(rows, wide int) string {
+// placeholders returns the placeholders of rows.
+func placeholders(rows, columns int) string {
 	var b strings.Builder
-	for i := range rows * wide {
+	for i := range rows * columns {
 		switch {
 		case i == 0:
 			b.WriteString("(")
-		case i%wide == 0:
+		case i%columns == 0:
 			b.WriteString("), (")
 		default:
 			b.WriteString(", ")

@@ -16,7 +16,7 @@ import (
 	"github.com/stintdev/stint/internal/record/query"
 )
 
-// SeriesQuery asks how many decisions there were over time.
+// SeriesQuery selects numbers of decisions over time.
 type SeriesQuery struct {
 	// From is rounded down to a whole minute, and To up; where it is older than 7 days to
 	// whole hours, and where it is older than 90 days to whole days.
@@ -33,13 +33,13 @@ type SeriesQuery struct {
 	Rule, Tier, Endpoint, Region string
 	Outcome                      string
 	Shadow                       *bool
-	Limit                        int // of series, from 1 to 50; all others become one. Default 20
+	Limit                        int // of series, from 1 to 50; the others are merged. Default 20
 }
 
 // Series is numbers of decisions over time.
 type Series struct {
-	Name   string // of what it is about
-	Rest   bool   // it is the sum of all that are beyond the limit
+	Name   string // the value of By
+	Rest   bool   // it is the sum of all series beyond the limit
 	Points []Point
 }
 
@@ -47,18 +47,18 @@ type Series struct {
 type Point struct {
 	Start         time.Time
 	Total         int64 // decisions
-	Events        int64 // those of which there is an event
-	Cached        int64 // decisions that rest on what was remembered
+	Events        int64 // stored events
+	Cached        int64 // decisions from a cache
 	P50, P95, P99 time.Duration
 }
 
-// steps are the usual ones.
+// steps are the usual steps.
 var steps = []time.Duration{
 	time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute,
 	time.Hour, 2 * time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour, day,
 }
 
-// points is how many points there are.
+// points returns the number of points.
 func (q *SeriesQuery) points() int64 {
 	return int64(query.Ceil(q.To, q.Step).Sub(q.From.Truncate(q.Step)) / q.Step)
 }
@@ -75,7 +75,7 @@ func (q *SeriesQuery) check(p *strict.Report, now time.Time) {
 	}
 }
 
-// fit extends the time to what roll-ups have, and chooses or checks the step.
+// fit extends the range to whole roll-ups, and chooses or checks the step.
 func (q *SeriesQuery) fit(p *strict.Report, m *made) {
 	least := minute
 	for _, l := range []level{hour, daily} {
@@ -96,13 +96,13 @@ func (q *SeriesQuery) fit(p *strict.Report, m *made) {
 	}
 	switch {
 	case q.Step < least.length():
-		p.Refuse("step", q.Step.String(), fmt.Sprintf("%v or more: what is finer is not kept from %s on any more", least.length(), q.From.Format(time.RFC3339)), "")
+		p.Refuse("step", q.Step.String(), fmt.Sprintf("%v or more: finer counts of %s have been deleted", least.length(), q.From.Format(time.RFC3339)), "")
 	case q.points() > maxPoints:
-		p.Refuse("step", q.Step.String(), fmt.Sprintf("one that makes at most %d points of the time from %s to %s", maxPoints, q.From.Format(time.RFC3339), q.To.Format(time.RFC3339)), "")
+		p.Refuse("step", q.Step.String(), fmt.Sprintf("a step with at most %d points from %s to %s", maxPoints, q.From.Format(time.RFC3339), q.To.Format(time.RFC3339)), "")
 	}
 }
 
-// whole is the level that a step has to consist of.
+// whole is the level that a step is a multiple of.
 func (q *SeriesQuery) whole() level {
 	switch {
 	case q.Step >= day:
@@ -114,7 +114,7 @@ func (q *SeriesQuery) whole() level {
 	}
 }
 
-// coarsest is the coarsest level that steps consist of.
+// coarsest is the coarsest level that can be read.
 func (q *SeriesQuery) coarsest() level {
 	if l := q.whole(); l != minute || q.Step%fives.length() != 0 {
 		return l
@@ -122,7 +122,7 @@ func (q *SeriesQuery) coarsest() level {
 	return fives
 }
 
-// has reports whether a group is asked for, and returns the name of its series.
+// has reports whether the query selects a group, and returns the name of its series.
 func (q *SeriesQuery) has(c *counted) (name string, ok bool) {
 	switch {
 	case q.Rule != "" && q.Rule != c.rule, q.Tier != "" && q.Tier != c.tier,
@@ -145,7 +145,7 @@ func (q *SeriesQuery) has(c *counted) (name string, ok bool) {
 	return name, true
 }
 
-// view is what has to be read.
+// view returns which counts to read.
 func (q *SeriesQuery) view() view {
 	with := *q
 	for by, into := range map[string]*string{"rule": &with.Rule, "tier": &with.Tier, "endpoint": &with.Endpoint, "region": &with.Region} {
@@ -157,11 +157,11 @@ func (q *SeriesQuery) view() view {
 }
 
 // Series returns the series, the one with the most decisions first and the rest last. All have
-// the same points. Percentiles are those of all decisions of a point, not means of others.
+// the same points.
 func (s *Store) Series(ctx context.Context, q SeriesQuery) ([]Series, error) {
 	var p strict.Report
 	q.check(&p, s.o.Now())
-	if err := query.Err(&p); err != nil {
+	if err := p.Problems.Err(); err != nil {
 		return nil, err
 	}
 	var out []Series
@@ -173,7 +173,7 @@ func (s *Store) Series(ctx context.Context, q SeriesQuery) ([]Series, error) {
 		if q.fit(&p, &m); len(p.Problems) > 0 {
 			return nil
 		}
-		// Mostly there are no more names than the limit, and one reading is enough.
+		// Usually there are no more names than the limit, and reading once is enough.
 		d := drawing{q: &q, tracks: map[string]*track{}, first: q.From.Truncate(q.Step)}
 		parts := m.parts(q.From, q.To, q.coarsest())
 		err = s.eachCounts(ctx, tx, q.view(), parts, d.add)
@@ -191,7 +191,7 @@ func (s *Store) Series(ctx context.Context, q SeriesQuery) ([]Series, error) {
 		return err
 	})
 	if err == nil {
-		err = query.Err(&p)
+		err = p.Problems.Err()
 	}
 	if problems := strict.Problems(nil); errors.As(err, &problems) {
 		return nil, problems
@@ -199,7 +199,7 @@ func (s *Store) Series(ctx context.Context, q SeriesQuery) ([]Series, error) {
 	return out, s.wrap("series of events", err)
 }
 
-// names returns those with the most decisions, up to the limit.
+// names returns the names with the most decisions, up to the limit.
 func (s *Store) names(ctx context.Context, tx *sql.Tx, q *SeriesQuery, parts []part) ([]string, error) {
 	totals := map[string]int64{}
 	err := s.eachCounts(ctx, tx, q.view(), parts, func(_ time.Time, c *counted) error {
@@ -212,18 +212,18 @@ func (s *Store) names(ctx context.Context, tx *sql.Tx, q *SeriesQuery, parts []p
 	return names[:min(len(names), q.Limit)], err
 }
 
-var errTooMany = errors.New("there are more series than room")
+var errTooMany = errors.New("more series than the limit")
 
 // drawing makes series.
 type drawing struct {
 	q      *SeriesQuery
 	tracks map[string]*track
-	known  bool // no tracks are added but that of the rest
+	known  bool // all names that are not in tracks belong to the rest
 	first  time.Time
-	point  int // that is being counted
+	point  int // the current one
 }
 
-// begin starts again with series of these names.
+// begin starts over with series of these names.
 func (d *drawing) begin(names []string) {
 	d.known, d.point = true, 0
 	clear(d.tracks)
@@ -232,7 +232,7 @@ func (d *drawing) begin(names []string) {
 	}
 }
 
-// add counts a group, if it is asked for. Groups come in the order of time.
+// add counts a group, if the query selects it. Groups come in order of time.
 func (d *drawing) add(start time.Time, c *counted) error {
 	name, ok := d.q.has(c)
 	if !ok {
@@ -257,7 +257,7 @@ func (d *drawing) add(start time.Time, c *counted) error {
 	return t.now.add(c)
 }
 
-// turn goes on to another point.
+// turn ends the current point and begins another.
 func (d *drawing) turn(to int) {
 	for _, t := range d.tracks {
 		t.put(d.point)
@@ -265,7 +265,7 @@ func (d *drawing) turn(to int) {
 	d.point = to
 }
 
-// end returns the series, that with the most decisions first, and the rest last.
+// end returns the series.
 func (d *drawing) end() (out []Series) {
 	d.turn(0)
 	names := slices.SortedFunc(maps.Keys(d.tracks), func(a, b string) int {
@@ -281,11 +281,11 @@ func (d *drawing) end() (out []Series) {
 	return out
 }
 
-// rest is the name of what is beyond the limit. Nothing else has it: databases do not take it.
+// rest is the name of the series beyond the limit. Databases reject it, so no other has it.
 const rest = "\x00"
 
-// track is a series that is being made, one point at a time: sketches for all points would
-// take megabytes.
+// track is a series that is made one point at a time: sketches for all points would take
+// megabytes.
 type track struct {
 	points []Point
 	total  int64

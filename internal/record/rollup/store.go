@@ -1,15 +1,13 @@
-// Package rollup counts the events of the record by minute, hour and day, so that questions
-// about millions of them are answered from a few rows: how numbers have changed ([Store.Series]),
-// who or what was denied most ([Store.Top], [Store.Violations]), and how many were
-// ([Store.Distinct]).
+// Package rollup counts events by minute, hour and day, so that queries about millions of them
+// read only a few rows: numbers over time ([Store.Series]), who or what was denied most
+// ([Store.Top], [Store.Violations]), and how many clients were denied ([Store.Distinct]).
 //
 // # What holds
 //
-//   - Numbers are exact: an event is counted once, also one that comes late, and for as many
-//     decisions as it stands for. Percentiles are those of sketches that are merged, never
-//     means of others.
-//   - A question sees one moment. What is not made yet is answered from its parts.
-//   - One node rolls up. What it has begun when it ends is undone, and done by the next.
+//   - Numbers are exact: an event is counted once, even a late one, and for as many decisions
+//     as it stands for. Percentiles are those of merged sketches, never means of percentiles.
+//   - A query sees one snapshot. Roll-ups that are not made yet are replaced by their parts.
+//   - One node rolls up. If it stops halfway, the work is rolled back and done by the next.
 //   - Memory is bounded, however many clients there are.
 //
 // It keeps minutes for 7 days, hours for 90 days and days for 7 years.
@@ -31,9 +29,9 @@ import (
 
 // Options are the settings of a [Store].
 type Options struct {
-	// Interval is how often it looks what there is to roll up. Default 10 s.
+	// Interval is how often it looks for events to roll up. Default 10 s.
 	Interval time.Duration
-	// Log is told when that fails. Default: nothing is.
+	// Log reports failures. Default: none.
 	Log *slog.Logger
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
@@ -51,8 +49,8 @@ type Store struct {
 	work    sync.WaitGroup
 }
 
-// New returns the store in a database, whose schema has to be up to date by the time that it
-// is used. Start it, and Stop it before the database is closed.
+// New returns the store in a database, whose schema has to be up to date when it is used. Start
+// it, and Stop it before the database is closed.
 func New(db *database.DB, o Options) (*Store, error) {
 	o.Interval, o.Log = cmp.Or(o.Interval, 10*time.Second), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
@@ -68,7 +66,7 @@ func New(db *database.DB, o Options) (*Store, error) {
 	return &Store{Store: events, db: db, o: o}, nil
 }
 
-// Start makes the tables of events before they are needed, and rolls up, until Stop is called.
+// Start creates the tables of events before they are needed, and rolls up, until Stop is called.
 func (s *Store) Start(ctx context.Context) {
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.work.Go(func() {
@@ -98,7 +96,7 @@ func (s *Store) Start(ctx context.Context) {
 	})
 }
 
-// Stop ends that, and undoes what was begun.
+// Stop stops that, and rolls back what was begun.
 func (s *Store) Stop() {
 	if s.stop != nil {
 		s.stop()
@@ -106,7 +104,7 @@ func (s *Store) Stop() {
 	}
 }
 
-// Drop rolls up what there is to roll up, and then drops a month as [record.Store.Drop] does.
+// Drop rolls up all events, and then drops a month as [record.Store.Drop] does.
 func (s *Store) Drop(ctx context.Context, m record.Month, events int64) error {
 	if _, err := s.Run(ctx); err != nil {
 		return err

@@ -33,7 +33,7 @@ func TestDropAndRestore(t *testing.T) {
 		other := recordtest.Store(t, db, recordtest.At(now))
 		recordtest.Write(t, other, batch[0]) // it knows of the table
 		kept := recordtest.All(t, s.Store, m)
-		if err := s.Store.Drop(ctx, m, 40); err == nil || !strings.Contains(err.Error(), "to be rolled up") {
+		if err := s.Store.Drop(ctx, m, 40); err == nil || !strings.Contains(err.Error(), "not all of it is rolled up") {
 			t.Fatalf("dropped before it was rolled up: %v", err)
 		}
 		if err := s.Drop(ctx, m, 39); !errors.Is(err, record.ErrChanged) || len(recordtest.All(t, s.Store, m)) != 40 {

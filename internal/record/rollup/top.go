@@ -24,14 +24,14 @@ type candidate struct {
 type best struct {
 	limit int
 	all   []candidate
-	full  bool  // there are as many as wanted
-	floor int64 // if it is full, those denied less often are not among them
-	other int64 // how often a candidate that was left out may have been denied
+	full  bool  // there are enough
+	floor int64 // if it is full, the least denials to be among them
+	other int64 // the most denials that a dropped candidate may have
 }
 
 func (b *best) offer(name []byte, rule string, denied, refused, atMost int64) {
 	if b.full && denied < b.floor {
-		b.leave(denied, atMost)
+		b.drop(denied, atMost)
 		return
 	}
 	b.all = append(b.all, candidate{string(name), rule, denied, refused, atMost})
@@ -40,8 +40,8 @@ func (b *best) offer(name []byte, rule string, denied, refused, atMost int64) {
 	}
 }
 
-// leave leaves a candidate out, and notes it unless its number is certain.
-func (b *best) leave(denied, atMost int64) {
+// drop drops a candidate, and notes how often it may have been denied if that is uncertain.
+func (b *best) drop(denied, atMost int64) {
 	if atMost > denied {
 		b.other = max(b.other, atMost)
 	}
@@ -55,14 +55,14 @@ func (b *best) cut() {
 		return
 	}
 	for _, c := range b.all[b.limit:] {
-		b.leave(c.denied, c.atMost)
+		b.drop(c.denied, c.atMost)
 	}
 	b.all = b.all[:b.limit]
 	b.full, b.floor = true, b.all[b.limit-1].denied
 }
 
-// sure reports whether the answer is right although others, who are in no head, may have been
-// denied so often.
+// sure reports whether the result is right although clients in no head may have been denied
+// others times.
 func (b *best) sure(others int64) bool {
 	if others == 0 {
 		return true
@@ -71,10 +71,10 @@ func (b *best) sure(others int64) bool {
 		!slices.ContainsFunc(b.all, func(c candidate) bool { return c.atMost > c.denied })
 }
 
-// top returns who was denied most, of a kind, in whole hours: each once or, if apart, once for
-// each rule.
+// top returns the clients of a kind that were denied most, in whole hours: each once or, if
+// apart, once for each rule.
 //
-// The heads of lists are mostly enough to be sure. If not, the lists are read as a whole.
+// The heads of lists are usually enough to be sure. If not, it reads the whole lists.
 func (s *Store) top(ctx context.Context, r query.Range, kind, limit int, rule string, apart bool) (all []candidate, err error) {
 	err = query.Reading(ctx, s.db, func(tx *sql.Tx) error {
 		for _, heads := range []bool{true, false} {
@@ -120,29 +120,29 @@ func (s *Store) top(ctx context.Context, r query.Range, kind, limit int, rule st
 	return all, err
 }
 
-// TopQuery asks who or what was refused most.
+// TopQuery selects who or what was refused most.
 type TopQuery struct {
 	query.Range        // it is widened to whole hours, and where it is older than 90 days to whole days
 	By          string // user, tenant, key, ip, rule or endpoint. Default user
-	Rule        string // only by that. Empty: by any
+	Rule        string // that refused them. Empty: any
 	Limit       int    // from 1 to 1,000. Default 10
 }
 
-// Refusals are how many requests a limit has denied, and how many were refused for any reason.
+// Refusals is how many requests a limit has denied, and how many were refused for any reason.
 type Refusals struct {
 	Name            string
 	Denied, Refused int64
 }
 
-// Top returns those that were denied most, the most first. Numbers are exact. It takes longer
-// where the first hardly differ from the others.
+// Top returns those that were denied most, the first first. Numbers are exact. It takes longer
+// if the first hardly differ from the rest.
 func (s *Store) Top(ctx context.Context, q TopQuery) ([]Refusals, error) {
 	var p strict.Report
 	q.Check(&p, s.o.Now())
 	query.CheckLimit(&p, &q.Limit, 10, maxTop)
 	q.By = cmp.Or(q.By, kinds[0])
 	query.CheckWord(&p, "by", q.By, append(slices.Clone(kinds), "rule", "endpoint"))
-	if err := query.Err(&p); err != nil {
+	if err := p.Problems.Err(); err != nil {
 		return nil, err
 	}
 	var all []candidate
@@ -200,10 +200,10 @@ func (s *Store) topOfCounts(ctx context.Context, q TopQuery) ([]candidate, error
 	return b.all, err
 }
 
-// ViolationQuery asks which users were denied by which rules.
+// ViolationQuery selects denials by user and rule.
 type ViolationQuery struct {
 	query.Range        // it is widened to whole hours, and where it is older than 90 days to whole days
-	User, Rule  string // only theirs. Empty: of all
+	User, Rule  string // Empty: all
 	Limit       int    // from 1 to 1,000. Default 100
 }
 
@@ -213,12 +213,12 @@ type Violation struct {
 	Denied     int64
 }
 
-// Violations returns who was denied by what, the most frequent first. Numbers are exact.
+// Violations returns denials by user and rule, the most frequent first. Numbers are exact.
 func (s *Store) Violations(ctx context.Context, q ViolationQuery) ([]Violation, error) {
 	var p strict.Report
 	q.Check(&p, s.o.Now())
 	query.CheckLimit(&p, &q.Limit, 100, maxTop)
-	if err := query.Err(&p); err != nil {
+	if err := p.Problems.Err(); err != nil {
 		return nil, err
 	}
 	var all []candidate
@@ -235,7 +235,7 @@ func (s *Store) Violations(ctx context.Context, q ViolationQuery) ([]Violation, 
 	return out, s.wrap("violations", err)
 }
 
-// violationsOf returns the rules that denied a user, who is on one page of each list.
+// violationsOf returns the rules that denied a user. It reads one page of each list.
 func (s *Store) violationsOf(ctx context.Context, q ViolationQuery) ([]candidate, error) {
 	b := best{limit: q.Limit}
 	hash := hashOf([]byte(q.User))
@@ -262,30 +262,30 @@ func (s *Store) violationsOf(ctx context.Context, q ViolationQuery) ([]candidate
 	return b.all, err
 }
 
-// DistinctQuery asks how many different clients were denied.
+// DistinctQuery selects which clients to count.
 type DistinctQuery struct {
 	query.Range        // it is widened to whole hours, and where it is older than 90 days to whole days
 	By          string // user, tenant, key or ip. Default user
-	Rule        string // only by that. Empty: by any
+	Rule        string // that refused them. Empty: any
 }
 
-// countedApart is up to how many clients are counted one by one. If there are more, their
-// number is estimated from the first so many: mostly to within 1 in 100, and nearly always to
-// within 3 in 100. Tests count fewer.
+// countedApart is up to how many clients are counted one by one. The number of more is
+// estimated from the first of them: mostly to within 1 %, and nearly always to within 3 %.
+// Tests count fewer.
 var countedApart int64 = 1 << 14
 
-// pagesLooked is about how many pages are read at first.
-const pagesLooked = 128
+// firstPages is about how many pages are read at first.
+const firstPages = 128
 
-// Distinct returns how many different clients were denied, and whether the number is exact, as
-// it is up to 16,384. Of more it reads only the first: names are sorted by a hash, and the
-// more there are, the closer together these lie.
+// Distinct returns how many different clients were denied, and whether the number is exact,
+// which it is up to 16,384. Of more it reads only the first: names are sorted by a hash, and
+// the more there are, the closer together the hashes are.
 func (s *Store) Distinct(ctx context.Context, q DistinctQuery) (n int64, exact bool, err error) {
 	var p strict.Report
 	q.Check(&p, s.o.Now())
 	q.By = cmp.Or(q.By, kinds[0])
 	query.CheckWord(&p, "by", q.By, kinds)
-	if err := query.Err(&p); err != nil {
+	if err := p.Problems.Err(); err != nil {
 		return 0, false, err
 	}
 	err = query.Reading(ctx, s.db, func(tx *sql.Tx) error {
@@ -308,7 +308,7 @@ func (s *Store) Distinct(ctx context.Context, q DistinctQuery) (n int64, exact b
 		}
 		const last = math.MaxInt64
 		exact = true
-		for after, to := int64(-1), last/(1+pages/pagesLooked); exact && after < last; {
+		for after, to := int64(-1), last/(1+pages/firstPages); exact && after < last; {
 			strip := w.Clone()
 			strip.And("low <= ? AND high > ?", to, after)
 			err := s.merge(ctx, tx, &rules, strip, after, func(e *entry) bool {
@@ -328,7 +328,7 @@ func (s *Store) Distinct(ctx context.Context, q DistinctQuery) (n int64, exact b
 			if err != nil {
 				return err
 			}
-			// Read on to where there should be enough of them, and a little further.
+			// Continue to where there should be enough of them, and a little further.
 			next := 1.2 * float64(countedApart) * float64(to) / float64(max(1, n))
 			if after = to; next < last {
 				to = max(to+1, int64(next))

@@ -504,11 +504,11 @@ export interface Key {
 
 /** Latency of decisions, in microseconds. */
 export interface LiveLatency {
-  /** What half of them took at most. */
+  /** The median. */
   p50: number
-  /** What 95 in 100 took at most. */
+  /** The 95th percentile. */
   p95: number
-  /** What 99 in 100 took at most. */
+  /** The 99th percentile. */
   p99: number
 }
 

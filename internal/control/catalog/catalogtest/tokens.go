@@ -1,152 +1,144 @@
 package catalogtest
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/stintdev/stint/internal/control/catalog"
 )
 
-// makeToken makes a token, and returns its text.
-func (h *house) makeToken(t testing.TB, name string, role catalog.Role) (string, catalog.Token) {
-	t.Helper()
-	text, made, err := h.CreateToken(t.Context(), actor, catalog.Token{Name: name, Role: role})
-	check(t, err)
+// makeToken creates a token, and returns its text.
+func (s *suite) makeToken(name string, role catalog.Role) (string, catalog.Token) {
+	s.t.Helper()
+	text, made, err := s.CreateToken(s.t.Context(), actor, catalog.Token{Name: name, Role: role})
+	s.check(err)
 	return text, made
 }
 
-// bad checks that a text is of no token or session.
-func bad(t testing.TB, what string, err error) {
-	t.Helper()
+// badToken checks that err is [catalog.ErrBadToken].
+func (s *suite) badToken(what string, err error) {
+	s.t.Helper()
 	if !errors.Is(err, catalog.ErrBadToken) || catalog.Status(err) != http.StatusUnauthorized {
-		t.Errorf("%s: got %v (%d), want that it is not known", what, err, catalog.Status(err))
+		s.t.Errorf("%s: got %v (%d), want %v", what, err, catalog.Status(err), catalog.ErrBadToken)
 	}
 }
 
-// checkFirstToken has nodes that start together find that there is no token: one of them
-// makes one. It makes another when that is over.
-func checkFirstToken(h *house) {
-	t := h.t
-	ctx := t.Context()
+// checkFirstToken has several nodes ask for the first token at once: one of them gets it. When
+// that token is revoked, the next one to ask gets another.
+func checkFirstToken(s *suite) {
+	ctx := s.t.Context()
 	want := catalog.Token{Name: "first", Role: catalog.Administrator}
 	texts := make([]string, 8)
 	var all sync.WaitGroup
 	for i := range texts {
 		all.Go(func() {
 			var err error
-			if texts[i], err = h.FirstToken(ctx, actor, want); err != nil {
-				t.Error(err)
+			if texts[i], err = s.FirstToken(ctx, actor, want); err != nil {
+				s.t.Error(err)
 			}
 		})
 	}
 	all.Wait()
 	texts = slices.DeleteFunc(texts, func(text string) bool { return text == "" })
 	if len(texts) != 1 {
-		t.Fatalf("%d first tokens", len(texts))
+		s.t.Fatalf("got %d first tokens", len(texts))
 	}
-	first, err := h.TokenOf(ctx, texts[0])
-	check(t, err)
-	check(t, h.RevokeToken(ctx, actor, first.ID))
-	if again, err := h.FirstToken(ctx, actor, want); err != nil || again == "" || again == texts[0] {
-		t.Errorf("after that: %d letters, %v", len(again), err)
+	first, err := s.TokenOf(ctx, texts[0])
+	s.check(err)
+	s.check(s.RevokeToken(ctx, actor, first.ID))
+	if again, err := s.FirstToken(ctx, actor, want); err != nil || again == "" || again == texts[0] {
+		s.t.Errorf("after it was revoked: got %d letters, %v", len(again), err)
 	}
 }
 
-// checkTokens makes, uses and revokes tokens. Their secrets must be nowhere.
-func checkTokens(h *house) {
-	t := h.t
-	ctx := t.Context()
-	if some, err := h.AnyToken(ctx); err != nil || some {
-		t.Errorf("there is a token: %v, %v", some, err)
+// checkTokens creates, uses and revokes tokens. Their secrets must not be stored, logged or
+// shown in an error.
+func checkTokens(s *suite) {
+	ctx := s.t.Context()
+	anyAdmin := func(want bool) {
+		s.t.Helper()
+		if got, err := s.AnyToken(ctx); err != nil || got != want {
+			s.t.Errorf("AnyToken: got %v, %v, want %v", got, err, want)
+		}
 	}
-	start := h.revision(t)
+	anyAdmin(false)
+	start := s.revision()
 	expires := time.Now().Add(time.Hour).Truncate(time.Microsecond).UTC()
 	earliest := time.Now().Truncate(time.Microsecond)
-	text, made, err := h.CreateToken(ctx, actor, catalog.Token{
+	text, made, err := s.CreateToken(ctx, actor, catalog.Token{
 		ID: "ignored", Name: "Ann, on call", Role: catalog.Operator, Expires: expires,
 		CreatedBy: "ignored", Created: expires, LastUsed: expires,
 	})
-	check(t, err)
-	rest, ok := strings.CutPrefix(text, "stint_admin_"+made.ID+"_")
-	if !ok || len(rest) != 26 || made.Name != "Ann, on call" || made.Role != catalog.Operator || made.CreatedBy != actor ||
+	s.check(err)
+	secret, ok := strings.CutPrefix(text, "stint_admin_"+made.ID+"_")
+	if !ok || len(secret) != 26 || made.Name != "Ann, on call" || made.Role != catalog.Operator || made.CreatedBy != actor ||
 		made.Created.Before(earliest) || made.Created.After(time.Now()) || !made.Expires.Equal(expires) || !made.LastUsed.IsZero() {
-		t.Fatalf("made %+v, of a text of %d letters", made, len(text))
+		s.t.Fatalf("created %+v, with a text of %d letters", made, len(text))
 	}
-	if some, err := h.AnyToken(ctx); err != nil || some {
-		t.Errorf("an operator's token is an administrator's: %v, %v", some, err)
-	}
-	all, err := h.Tokens(ctx)
-	check(t, err)
-	equal(t, "listed", all, []catalog.Token{made})
-	got, err := h.TokenOf(ctx, text)
-	check(t, err)
-	equal(t, "found", got, made)
-	all, err = h.Tokens(ctx)
-	check(t, err)
+	anyAdmin(false)
+	all, err := s.Tokens(ctx)
+	s.check(err)
+	s.equal("listed", all, []catalog.Token{made})
+	got, err := s.TokenOf(ctx, text)
+	s.check(err)
+	s.equal("found", got, made)
+	all, err = s.Tokens(ctx)
+	s.check(err)
 	if used := all[0].LastUsed; used.Before(earliest) || used.After(time.Now()) {
-		t.Errorf("it was last used at %v", used)
+		s.t.Errorf("it was last used at %v", used)
 	}
 
-	checkGuesses(h, text)
-	boss, root := h.makeToken(t, "root", catalog.Administrator)
-	if some, err := h.AnyToken(ctx); err != nil || !some {
-		t.Errorf("there is no administrator: %v, %v", some, err)
+	checkGuesses(s, text)
+	adminText, admin := s.makeToken("root", catalog.Administrator)
+	anyAdmin(true)
+	s.check(s.RevokeToken(ctx, "root", made.ID))
+	s.badToken("revoked", failure(s.TokenOf(ctx, text)))
+	if got, err := s.TokenOf(ctx, adminText); err != nil || got.ID != admin.ID {
+		s.t.Errorf("another token: got %+v, %v", got, err)
 	}
-	check(t, h.RevokeToken(ctx, "root", made.ID))
-	_, err = h.TokenOf(ctx, text)
-	bad(t, "revoked", err)
-	if got, err := h.TokenOf(ctx, boss); err != nil || got.ID != root.ID {
-		t.Errorf("another was revoked, too: %+v, %v", got, err)
-	}
+	unchanged := s.unchanged()
 	for _, id := range []string{made.ID, "", "a\x00", "\xff", strings.Repeat("a", 1<<16)} {
-		h.refuses(t, http.StatusNotFound, func(ctx context.Context) error { return h.RevokeToken(ctx, actor, id) }, "token")
+		s.rejected(http.StatusNotFound, s.RevokeToken(ctx, actor, id), "token")
 	}
+	err = s.RevokeToken(ctx, actor, text)
+	if s.rejected(http.StatusNotFound, err, made.ID); err != nil && strings.Contains(err.Error(), secret) {
+		s.t.Error("an error shows the secret of a token")
+	}
+	unchanged()
 
-	h.refuses(t, http.StatusNotFound, func(ctx context.Context) error {
-		err := h.RevokeToken(ctx, actor, text)
-		if strings.Contains(err.Error(), rest) {
-			t.Error("an error shows the secret of a token")
-		}
-		return err
-	}, made.ID)
-
-	// They are in the log of changes, without their hashes, and in nothing else.
-	var log []change
-	for i, c := range []change{{actor: actor, after: made, id: made.ID}, {actor: actor, after: root, id: root.ID}, {actor: "root", before: made, id: made.ID}} {
-		c.revision, c.kind, c.stamped, c.timed = start+1+int64(i), "token", true, true
-		log = append(log, c)
+	// The log has tokens without their hashes.
+	var log []any
+	for _, c := range s.changes(start) {
+		log = append(log, []any{c.revision, c.actor, c.kind, c.id, c.before, c.after})
 	}
-	for i, c := range h.changes(t, start) {
-		equal(t, "logged", []any{c.revision, c.actor, c.kind, c.id, c.before, c.after},
-			[]any{log[i].revision, log[i].actor, log[i].kind, log[i].id, log[i].before, log[i].after})
-	}
-	dump := Dump(t, h.db)
-	for _, text := range []string{text, boss} {
-		if secret := text[len(text)-26:]; strings.Contains(dump, secret) {
-			t.Error("the secret of a token is in a table")
+	s.equal("log", log, []any{
+		[]any{start + 1, actor, "token", made.ID, nil, made},
+		[]any{start + 2, actor, "token", admin.ID, nil, admin},
+		[]any{start + 3, "root", "token", made.ID, made, nil},
+	})
+	dump := Dump(s.t, s.db)
+	for _, text := range []string{text, adminText} {
+		if strings.Contains(dump, text[len(text)-26:]) {
+			s.t.Error("the secret of a token is in a table")
 		}
 	}
-	d, err := h.Export(ctx, catalog.ExportOptions{Users: true})
-	if err != nil || !d.Empty() {
-		t.Errorf("exported %+v, %v", d, err)
+	if d := s.export(); !d.Empty() {
+		s.t.Errorf("exported %+v", d)
 	}
-	// It may be the last.
-	check(t, h.RevokeToken(ctx, "root", boss))
-	if all, err := h.Tokens(ctx); err != nil || all != nil {
-		t.Errorf("there is %+v, %v", all, err)
+	// The last token can be revoked, also by its text.
+	s.check(s.RevokeToken(ctx, "root", adminText))
+	if all, err := s.Tokens(ctx); err != nil || all != nil {
+		s.t.Errorf("got %+v, %v, want no tokens", all, err)
 	}
 }
 
 // checkGuesses tries texts that are nearly that of a token.
-func checkGuesses(h *house, text string) {
-	t := h.t
+func checkGuesses(s *suite, text string) {
 	guesses := []string{
 		"", " ", "stint_admin_", "stint_admin__", text[:len(text)-1], text + "a", " " + text, strings.ToUpper(text), text[len("stint_"):],
 		strings.Replace(text, "_admin_", "_Admin_", 1), "Bearer " + text, text + "\x00", strings.Repeat("stint_admin_", 1<<16),
@@ -159,18 +151,24 @@ func checkGuesses(h *house, text string) {
 		}
 	}
 	for _, guess := range guesses {
-		_, err := h.TokenOf(t.Context(), guess)
-		bad(t, guess[:min(len(guess), 100)], err)
-		if secret := text[len(text)-20:]; strings.Contains(err.Error(), secret) {
-			t.Error("an error shows the secret of a token")
+		err := failure(s.TokenOf(s.t.Context(), guess))
+		if s.badToken(guess[:min(len(guess), 100)], err); err != nil && strings.Contains(err.Error(), text[len(text)-20:]) {
+			s.t.Error("an error shows the secret of a token")
 		}
 	}
 }
 
-// checkBadTokens makes tokens that are refused, as is one too many.
-func checkBadTokens(h *house) {
-	t := h.t
-	future := time.Now().Add(time.Hour)
+// checkInvalidTokens creates tokens that are rejected, among them one too many.
+func checkInvalidTokens(s *suite) {
+	ctx := s.t.Context()
+	create := func(actor string, token catalog.Token) error {
+		text, made, err := s.CreateToken(ctx, actor, token)
+		if text != "" || made != (catalog.Token{}) {
+			s.t.Errorf("%+v: got %+v, want an error", token, made)
+		}
+		return err
+	}
+	unchanged := s.unchanged()
 	for _, c := range []struct {
 		token catalog.Token
 		path  string
@@ -184,119 +182,99 @@ func checkBadTokens(h *house) {
 		{catalog.Token{Name: "a", Role: "root"}, "role"},
 		{catalog.Token{Name: "a", Role: "Admin"}, "role"},
 		{catalog.Token{Name: "a", Role: catalog.Viewer, Expires: time.Now().Add(-time.Second)}, "expires_at"},
-		{catalog.Token{Name: "a", Role: catalog.Viewer, Expires: future.AddDate(8000, 0, 0)}, "expires_at"},
+		{catalog.Token{Name: "a", Role: catalog.Viewer, Expires: time.Now().AddDate(8000, 0, 0)}, "expires_at"},
 	} {
-		h.refuses(t, invalid, func(ctx context.Context) error {
-			text, made, err := h.CreateToken(ctx, actor, c.token)
-			if !names(err, c.path) || text != "" || made != (catalog.Token{}) {
-				t.Errorf("%+v: got %v, want a problem with %s", c.token, err, c.path)
-			}
-			return err
-		})
+		s.problem(create(actor, c.token), c.path)
 	}
-	h.refuses(t, invalid, func(ctx context.Context) error {
-		_, _, err := h.CreateToken(ctx, "", catalog.Token{Name: "a", Role: catalog.Viewer})
-		return err
-	}, "actor")
+	good := catalog.Token{Name: "a", Role: catalog.Viewer}
+	s.problem(create("", good), "actor")
+	unchanged()
 
-	_, made := h.makeToken(t, "one of many", catalog.Viewer)
-	_, err := h.db.ExecContext(t.Context(), `INSERT INTO stint_tokens
+	_, made := s.makeToken("one of many", catalog.Viewer)
+	_, err := s.db.ExecContext(ctx, `INSERT INTO stint_tokens
 		SELECT 'n' || n, hash, name, role, created_at, created_by, expires_at, last_used_at FROM stint_tokens,
 		(WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 999) SELECT n FROM numbers) AS many`)
-	check(t, err)
-	h.refuses(t, invalid, func(ctx context.Context) error {
-		_, _, err := h.CreateToken(ctx, actor, catalog.Token{Name: "a", Role: catalog.Viewer})
-		return err
-	}, "1000 tokens")
-	all, err := h.Tokens(t.Context())
-	if err != nil || len(all) != 1000 {
-		t.Errorf("there are %d tokens, %v", len(all), err)
+	s.check(err)
+	s.rejected(invalid, create(actor, good), "1000 tokens")
+	if all, err := s.Tokens(ctx); err != nil || len(all) != 1000 {
+		s.t.Errorf("got %d tokens, %v, want 1000", len(all), err)
 	}
-	check(t, h.RevokeToken(t.Context(), actor, made.ID))
-	h.makeToken(t, "another", catalog.Viewer)
+	s.check(s.RevokeToken(ctx, actor, made.ID))
+	s.makeToken("another", catalog.Viewer)
 }
 
-// checkSessions begins and ends sessions. Their texts must be nowhere.
-func checkSessions(h *house) {
-	t := h.t
-	ctx := t.Context()
-	_, ann := h.makeToken(t, "ann", catalog.Operator)
-	_, ben := h.makeToken(t, "ben", catalog.Viewer)
-	start := h.revision(t)
+// checkSessions begins and ends sessions. Their texts must not be stored.
+func checkSessions(s *suite) {
+	ctx := s.t.Context()
+	_, ann := s.makeToken("ann", catalog.Operator)
+	_, ben := s.makeToken("ben", catalog.Viewer)
+	start := s.revision()
 	begin := func(token catalog.Token) (string, catalog.Session) {
-		t.Helper()
-		text, s, err := h.CreateSession(ctx, token, time.Hour)
-		check(t, err)
-		return text, s
+		s.t.Helper()
+		text, session, err := s.CreateSession(ctx, token, time.Hour)
+		s.check(err)
+		return text, session
 	}
-	lives := func(text string, want catalog.Session) {
-		t.Helper()
-		got, err := h.SessionOf(ctx, text)
-		check(t, err)
+	valid := func(text string, want catalog.Session) {
+		s.t.Helper()
+		got, err := s.SessionOf(ctx, text)
+		s.check(err)
 		got.Token.LastUsed, want.Token.LastUsed = time.Time{}, time.Time{}
-		equal(t, "session", got, want)
+		s.equal("session", got, want)
+	}
+	ended := func(what, text string) {
+		s.t.Helper()
+		s.badToken(what, failure(s.SessionOf(ctx, text)))
 	}
 	first, session := begin(ann)
 	if session.CSRF == "" || strings.Contains(session.CSRF, first) || strings.Contains(first, session.CSRF) ||
 		session.Expires.Before(time.Now()) || session.Expires.After(time.Now().Add(time.Hour)) {
-		t.Errorf("began %+v", session)
+		s.t.Errorf("began %+v", session)
 	}
-	lives(first, session)
+	valid(first, session)
 	second, other := begin(ann)
-	theirs, third := begin(ben)
-	// A token that is in no table.
-	configured, fourth := begin(catalog.Token{ID: "config:0123", Name: "config", Role: catalog.Administrator})
-	lives(configured, fourth)
+	third, ofBen := begin(ben)
+	fourth, ofConfig := begin(catalog.Token{ID: "config:0123", Name: "config", Role: catalog.Administrator}) // which is in no table
+	valid(fourth, ofConfig)
 	if session.CSRF == other.CSRF || first == second {
-		t.Error("two sessions are the same")
+		s.t.Error("two sessions are the same")
 	}
 	for _, text := range []string{"", first[1:], first + "a", strings.ToUpper(first), "a" + first[1:25] + "!", session.CSRF, strings.Repeat("\x00", 26), strings.Repeat("a", 1<<20)} {
-		_, err := h.SessionOf(ctx, text)
-		bad(t, "another text", err)
-		check(t, h.EndSession(ctx, text))
+		ended("another text", text)
+		s.check(s.EndSession(ctx, text))
 	}
 	for _, ttl := range []time.Duration{0, -time.Second} {
-		h.refuses(t, invalid, func(ctx context.Context) error { _, _, err := h.CreateSession(ctx, ann, ttl); return err })
+		_, _, err := s.CreateSession(ctx, ann, ttl)
+		s.rejected(invalid, err)
 	}
-	dump := Dump(t, h.db)
-	for _, secret := range []string{first, session.CSRF, second, configured} {
+	dump := Dump(s.t, s.db)
+	for _, secret := range []string{first, session.CSRF, second, fourth} {
 		if strings.Contains(dump, secret) {
-			t.Error("a table has the text of a session, or what its pages say")
+			s.t.Error("the text or the CSRF secret of a session is in a table")
 		}
 	}
-	check(t, h.EndSession(ctx, first))
-	_, err := h.SessionOf(ctx, first)
-	bad(t, "ended", err)
-	lives(second, other)
-	check(t, h.RevokeToken(ctx, actor, ann.ID))
-	_, err = h.SessionOf(ctx, second)
-	bad(t, "of a token that was revoked", err)
-	lives(theirs, third)
-	// One of a token that is gone already is none.
-	late, _, err := h.CreateSession(ctx, ann, time.Hour)
-	check(t, err)
-	_, err = h.SessionOf(ctx, late)
-	bad(t, "of a token that is gone", err)
+	s.check(s.EndSession(ctx, first))
+	ended("ended", first)
+	valid(second, other)
+	s.check(s.RevokeToken(ctx, actor, ann.ID))
+	ended("of a token that was revoked", second)
+	valid(third, ofBen)
+	late, _ := begin(ann)
+	ended("of a token that had been revoked", late)
 
-	// The oldest of too many ends, and none of others.
+	// One session too many ends the oldest of its token.
 	var texts []string
 	for range 101 {
 		text, _ := begin(ben)
 		texts = append(texts, text)
 	}
-	for _, old := range []string{theirs, texts[0]} {
-		_, err = h.SessionOf(ctx, old)
-		bad(t, "the oldest", err)
+	ended("the oldest", third)
+	ended("the second oldest", texts[0])
+	for _, text := range []string{texts[1], texts[100], fourth} {
+		s.check(failure(s.SessionOf(ctx, text)))
 	}
-	for _, text := range []string{texts[1], texts[100], configured} {
-		if _, err := h.SessionOf(ctx, text); err != nil {
-			t.Error(err)
-		}
+	if n := s.revision(); n != start+1 { // that of RevokeToken
+		s.t.Errorf("sessions made revision %d after %d", n, start)
 	}
-	if n := h.revision(t); n != start+1 { // that a token was revoked
-		t.Errorf("sessions have made revision %d of %d", n, start)
-	}
-	if _, err := json.Marshal(session); err != nil {
-		t.Error(err)
-	}
+	s.check(failure(json.Marshal(session)))
 }

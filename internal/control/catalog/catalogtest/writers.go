@@ -6,15 +6,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"testing"
 
 	"github.com/stintdev/stint/internal/control/catalog"
 )
 
-// writers is how many write at once, and writes how often each does.
-const writers, writes = 8, 50
+// writers is the number of concurrent writers, and writes how often each of them writes.
+const writers, writes = 8, 25
 
-// together runs a function for each writer, at once.
+// together runs a function for each writer at the same time.
 func together(run func(writer int)) {
 	var all sync.WaitGroup
 	for w := range writers {
@@ -23,162 +22,122 @@ func together(run func(writer int)) {
 	all.Wait()
 }
 
-// checkLostUpdates has many add to one thing at once.
-func checkLostUpdates(h *house) {
-	t := h.t
-	h.furnish(t)
-	_, err := h.Tenants.Create(t.Context(), actor, catalog.Tenant{ID: "acme"})
-	check(t, err)
-	start := h.revision(t)
-	// Each writer has a letter, and appends it.
+// checkLostUpdates has all writers count in one record, each with a number of its own.
+func checkLostUpdates(s *suite) {
+	s.prepare()
+	ctx := s.t.Context()
+	s.must(s.Tenants.Create(ctx, actor, catalog.Tenant{ID: "acme", Name: strings.TrimSpace(strings.Repeat("0 ", writers))}))
+	start := s.revision()
 	together(func(w int) {
-		for range writes {
-			_, err := h.Tenants.Modify(t.Context(), fmt.Sprint("writer ", w), "acme", func(v *catalog.Tenant) error {
-				v.Name = addLetter(v.Name, w)
+		for i := range writes {
+			_, err := s.Tenants.Modify(ctx, fmt.Sprint("writer ", w), "acme", func(v *catalog.Tenant) error {
+				counts := strings.Fields(v.Name)
+				if counts[w] != fmt.Sprint(i) {
+					s.t.Errorf("writer %d has counted to %d, but reads %s", w, i, counts[w])
+				}
+				counts[w] = fmt.Sprint(i + 1)
+				v.Name = strings.Join(counts, " ")
 				return nil
 			})
 			if err != nil {
-				t.Error(err)
+				s.t.Error(err)
 			}
 		}
 	})
-	r, err := h.Tenants.Get(t.Context(), "acme")
-	check(t, err)
-	for w := range writers {
-		if n := count(r.Value.Name, w); n != writes {
-			t.Errorf("writer %d has added %d times, want %d", w, n, writes)
-		}
+	r, err := s.Tenants.Get(ctx, "acme")
+	s.check(err)
+	want := strings.TrimSpace(strings.Repeat(fmt.Sprint(writes, " "), writers))
+	if end := s.revision(); r.Value.Name != want || end != start+writers*writes || r.Version != end {
+		s.t.Errorf("got counts %s, revision %d and version %d, want %s and %d", r.Value.Name, end, r.Version, want, start+writers*writes)
 	}
-	if end := h.revision(t); end != start+writers*writes || r.Version != end {
-		t.Errorf("revision %d and version %d after %d, want %d of both", end, r.Version, start, start+writers*writes)
-	}
-	checkLog(t, h, start)
+	s.checkLog(start)
 }
 
-// A name holds a number for each writer: it has room for 255 bytes.
-func addLetter(name string, w int) string {
-	counts := parse(name)
-	counts[w]++
-	return strings.Trim(fmt.Sprint(counts), "[]")
-}
-
-func count(name string, w int) int { return parse(name)[w] }
-
-func parse(name string) (counts [writers]int) {
-	for i, field := range strings.Fields(name) {
-		_, _ = fmt.Sscan(field, &counts[i])
-	}
-	return counts
-}
-
-// checkLog checks that each revision after start is there, in order, and that each
-// change begins where the last of the same thing ended.
-func checkLog(t *testing.T, h *house, start int64) {
-	t.Helper()
+// checkLog checks that the log has each revision after start, in order, and that each change
+// begins with the value that the one before it left.
+func (s *suite) checkLog(start int64) {
+	s.t.Helper()
 	last := map[[2]string]any{}
-	for i, c := range h.changes(t, start) {
+	for i, c := range s.changes(start) {
 		if c.revision != start+1+int64(i) || c.place != 0 || !c.stamped || !c.timed || c.actor == "" {
-			t.Fatalf("change %d after revision %d is %+v", i, start, c)
+			s.t.Fatalf("change %d after revision %d is %+v", i, start, c)
 		}
-		key := [2]string{c.kind, c.id}
-		if before, ok := last[key]; ok {
-			equal(t, fmt.Sprint("revision ", c.revision, " is of"), c.before, before)
+		id := [2]string{c.kind, c.id}
+		if before, ok := last[id]; ok {
+			s.equal(fmt.Sprint("before revision ", c.revision), c.before, before)
 		}
-		last[key] = c.after
+		last[id] = c.after
 	}
 }
 
-// checkOneWriter has many write what one of them has seen, and create one thing.
-func checkOneWriter(h *house) {
-	t := h.t
-	h.furnish(t)
-	for _, k := range kinds {
-		outcomes := make([]error, writers)
-		versions := make([]int64, writers)
-		together(func(w int) { versions[w], outcomes[w] = k.create(t.Context(), h, "alice", w) })
-		winner := one(t, k.kindName()+" created", outcomes)
-		value, _, err := k.get(t.Context(), h, "alice")
-		check(t, err)
-		equal(t, "created", value, k.value("alice", winner))
-
-		seen := versions[winner]
-		together(func(w int) { versions[w], outcomes[w] = k.update(t.Context(), h, "alice", writers+w, seen) })
-		winner = one(t, k.kindName()+" updated", outcomes)
-		value, _, err = k.get(t.Context(), h, "alice")
-		check(t, err)
-		equal(t, "updated", value, k.value("alice", writers+winner))
-
-		seen = versions[winner]
-		together(func(w int) { outcomes[w] = k.remove(t.Context(), h, "alice", seen) })
-		one(t, k.kindName()+" deleted", outcomes)
-	}
-}
-
-// one returns which of the writes has passed. The others have to fail as they should.
-func one(t *testing.T, what string, outcomes []error) int {
-	t.Helper()
-	winner := slices.Index(outcomes, nil)
-	for w, err := range outcomes {
-		switch {
-		case w == winner:
-		case err == nil:
-			t.Errorf("%s: by %d and by %d", what, winner, w)
-		case !errors.As(err, new(*catalog.ConflictError)) && !errors.As(err, new(*catalog.NotFoundError)):
-			t.Errorf("%s: %v", what, err)
+// checkOneWinner has all writers create, update and delete the same record.
+func checkOneWinner(s *suite) {
+	s.prepare()
+	for _, k := range s.kinds() {
+		var seen int64
+		write := func(doing string, do func(w int) (int64, error)) (winner int) {
+			errs, versions := make([]error, writers), make([]int64, writers)
+			together(func(w int) { versions[w], errs[w] = do(w) })
+			winner = slices.Index(errs, nil)
+			if winner < 0 {
+				s.t.Fatalf("%s %s: all failed: %v", doing, k.name, errs)
+			}
+			for w, err := range errs {
+				if w != winner && !errors.As(err, new(*catalog.ConflictError)) && !errors.As(err, new(*catalog.NotFoundError)) {
+					s.t.Errorf("%s %s: writer %d won, and writer %d got %v", doing, k.name, winner, w, err)
+				}
+			}
+			seen = versions[winner]
+			return winner
 		}
+		is := func(n int) {
+			r, err := k.get("alice")
+			s.check(err)
+			s.equal(k.name, r.Value, k.value("alice", n))
+		}
+		is(write("create", func(w int) (int64, error) { return k.create("alice", w) }))
+		is(writers + write("update", func(w int) (int64, error) { return k.update("alice", writers+w, seen) }))
+		write("delete", func(int) (int64, error) { return 0, k.remove("alice", seen) })
 	}
-	if winner < 0 {
-		t.Fatalf("%s: by none: %v", what, outcomes)
-	}
-	return winner
 }
 
-// checkRevisions has many write different things at once. Their revisions have no gaps,
-// also if some of the writes fail or change nothing.
-func checkRevisions(h *house) {
-	t := h.t
-	h.furnish(t)
-	start := h.revision(t)
-	const some = 15
+// checkRevisions has all writers write different records. Revisions have no gaps, even if
+// some writes fail or change nothing.
+func checkRevisions(s *suite) {
+	s.prepare()
+	start, all := s.revision(), s.kinds()
+	const each = 15
 	got := make([][]int64, writers)
 	together(func(w int) {
-		k := kinds[w%len(kinds)]
-		for i := range some {
+		k := all[w%len(all)]
+		for i := range each {
 			name := fmt.Sprintf("w%di%d", w, i)
-			version, err := k.create(t.Context(), h, name, 0)
+			version, err := k.create(name, 0)
 			if err != nil {
-				t.Error(err)
+				s.t.Error(err)
 			}
 			got[w] = append(got[w], version)
-			switch i % 3 {
-			case 0:
-				_, err = k.create(t.Context(), h, name, 0) // there is one
-				if !errors.As(err, new(*catalog.ConflictError)) {
-					t.Error(err)
-				}
-			case 1:
-				same, err := k.update(t.Context(), h, name, 0, version) // it is the same
-				if err != nil || same != version {
-					t.Error(same, err)
-				}
+			if err := failure(k.create(name, 0)); !errors.As(err, new(*catalog.ConflictError)) {
+				s.t.Error(err)
+			}
+			if same, err := k.update(name, 0, version); err != nil || same != version {
+				s.t.Error(same, err)
 			}
 		}
 	})
-	var all []int64
 	for w := range got {
 		if !slices.IsSorted(got[w]) {
-			t.Errorf("revisions of writer %d go back: %v", w, got[w])
+			s.t.Errorf("the revisions of writer %d are not in order: %v", w, got[w])
 		}
-		all = append(all, got[w]...)
 	}
-	slices.Sort(all)
-	for i, n := range all {
+	revisions := slices.Sorted(slices.Values(slices.Concat(got...)))
+	for i, n := range revisions {
 		if n != start+1+int64(i) {
-			t.Fatalf("the revision after %d is %d", start+int64(i), n)
+			s.t.Fatalf("the revision after %d is %d", start+int64(i), n)
 		}
 	}
-	if end := h.revision(t); end != start+writers*some {
-		t.Errorf("revision %d, want %d", end, start+writers*some)
+	if end := s.revision(); end != start+writers*each {
+		s.t.Errorf("got revision %d, want %d", end, start+writers*each)
 	}
-	checkLog(t, h, start)
+	s.checkLog(start)
 }

@@ -1,5 +1,4 @@
-// Package blobtest has what every bucket must do, as a suite, and a server of S3 for
-// tests. It is not part of what is served.
+// Package blobtest is the conformance suite of buckets, and an S3 server for tests.
 package blobtest
 
 import (
@@ -23,9 +22,9 @@ import (
 	"github.com/stintdev/stint/internal/kit/blob"
 )
 
-// S3 starts a server that ends with the test, and returns what returns the URL of
-// another empty bucket in it with each call. It sets the environment for them, so the
-// test cannot be parallel; its subtests can.
+// S3 starts a server that ends with the test, and returns a function that returns the URL of
+// another empty bucket with each call. It sets the environment, so the test cannot be parallel;
+// its subtests can.
 func S3(t *testing.T) func() string {
 	t.Helper()
 	for name, value := range map[string]string{
@@ -96,7 +95,7 @@ func putAndGet(t *testing.T, b blob.Bucket) {
 	// Above 8 MiB files are sent in chunks.
 	for _, size := range []int{0, 1, 8 << 20, 8<<20 + 1, 17 << 20} {
 		data := bytes.Repeat([]byte("0123456789abcdef!"), size/17+1)[:size]
-		// Not a reader that could be asked for its length, and it reads by bits.
+		// A reader of unknown length.
 		if err := b.Put(t.Context(), "some/file", iotest.DataErrReader(io.MultiReader(bytes.NewReader(data)))); err != nil {
 			t.Fatalf("%d bytes: %v", size, err)
 		}

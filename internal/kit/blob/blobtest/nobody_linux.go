@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// AsNobody calls f as a user to whom no file belongs, so that permissions of files hold
-// also where the tests run as root. That is so only in f's own goroutine.
+// AsNobody calls f as a user that owns no files, so that file permissions apply even if tests
+// run as root. They apply to the goroutine of f only.
 func AsNobody(f func()) {
 	done := make(chan struct{})
 	go func() {

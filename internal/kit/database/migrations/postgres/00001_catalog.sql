@@ -1,6 +1,6 @@
 -- +goose Up
--- What people write is in the body, as the JSON that the API and files have. Columns
--- that are made of it are there to be searched, and to refer to each other.
+-- The body is a record as JSON, as in the API and in files. The generated columns are for
+-- searches and references.
 
 CREATE TABLE stint_catalog (
     one      BOOLEAN PRIMARY KEY DEFAULT TRUE CHECK (one),
@@ -44,7 +44,7 @@ CREATE TABLE stint_users (
     tier        TEXT GENERATED ALWAYS AS (body ->> 'tier') STORED REFERENCES stint_tiers (id),
     tenant      TEXT GENERATED ALWAYS AS (body ->> 'tenant') STORED,
     blocked     TEXT GENERATED ALWAYS AS (body ->> 'blocked') STORED,
-    upgraded_at TIMESTAMPTZ, -- when the tier last became another
+    upgraded_at TIMESTAMPTZ, -- when the tier last changed
     version     BIGINT NOT NULL,
     created_at  TIMESTAMPTZ NOT NULL,
     updated_at  TIMESTAMPTZ NOT NULL,

@@ -1,6 +1,6 @@
 -- +goose Up
--- What is counted of users and keys is written behind, and apart from what people
--- write: it has no versions, and raises no revision.
+-- Counts of users and keys are written in the background, apart from the records: they have no
+-- versions and make no revision.
 
 CREATE TABLE stint_user_usage (
     id         TEXT COLLATE "C" PRIMARY KEY REFERENCES stint_users (id) ON DELETE CASCADE,

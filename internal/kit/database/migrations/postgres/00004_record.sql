@@ -1,6 +1,6 @@
 -- +goose Up
--- What was decided. It has a partition for each month, which the program makes when it is
--- wanted: stint_events_2026_01.
+-- Decisions. It has a partition for each month, such as stint_events_2026_01, which the program
+-- creates when it is needed.
 CREATE TABLE stint_events (
     id             UUID NOT NULL,
     at             TIMESTAMPTZ NOT NULL,
@@ -37,8 +37,8 @@ CREATE TABLE stint_dropped_months (
     events BIGINT NOT NULL -- that it had
 );
 
--- Minutes and hours of which there are events that are not rolled up. Who writes has rows
--- of his own, so that no one waits, and nothing is taken for done that came meanwhile.
+-- Minutes and hours with events that are not rolled up. Each writer has its own rows, so that
+-- none waits for another, and new events are not marked as done.
 CREATE TABLE stint_rollup_todo (
     level SMALLINT NOT NULL, -- 0 minute, 1 hour
     start TIMESTAMPTZ NOT NULL,

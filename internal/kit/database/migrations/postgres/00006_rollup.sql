@@ -1,53 +1,47 @@
 -- +goose Up
--- Roll-ups are kept by the time that they are about, and not one row for each number: most
--- of the time went into rows and their indexes.
+-- A roll-up of a time is one row of encoded counts rather than a row for each number: most of
+-- the time went into rows and their indexes.
 
--- What was rolled up is counted anew from its events. Of months whose events are gone, it
--- stays in the old tables until the program has moved it.
-ALTER TABLE stint_rollups RENAME TO stint_old_rollups;
-ALTER TABLE stint_subject_rollups RENAME TO stint_old_subject_rollups;
-
+-- The old roll-ups are counted again from their events. Those of months whose events were
+-- dropped are lost.
 INSERT INTO stint_rollup_todo (level, start, token)
-SELECT DISTINCT 0, r.start, 0 FROM stint_old_rollups r WHERE r.level = 0
+SELECT DISTINCT 0, r.start, 0 FROM stint_rollups r WHERE r.level = 0
 AND NOT EXISTS (SELECT 1 FROM stint_dropped_months d WHERE r.start >= d.start AND r.start < (d.start AT TIME ZONE 'UTC' + INTERVAL '1 month') AT TIME ZONE 'UTC')
 ON CONFLICT DO NOTHING;
+DROP TABLE stint_subject_rollups;
+DROP TABLE stint_rollups;
 
-DELETE FROM stint_old_rollups r WHERE r.level = 0
-OR NOT EXISTS (SELECT 1 FROM stint_dropped_months d WHERE r.start >= d.start AND r.start < (d.start AT TIME ZONE 'UTC' + INTERVAL '1 month') AT TIME ZONE 'UTC');
-DELETE FROM stint_old_subject_rollups r WHERE r.level = 0
-OR NOT EXISTS (SELECT 1 FROM stint_dropped_months d WHERE r.start >= d.start AND r.start < (d.start AT TIME ZONE 'UTC' + INTERVAL '1 month') AT TIME ZONE 'UTC');
+-- In stint_rollup_todo, level 0 is a minute with events that are not counted yet. Counting it
+-- adds the hour (1) and the day (2) that have to be rolled up again.
 
--- Of stint_rollup_todo, level 0 is what has events that are not counted. Who counts them
--- notes the hour (1) and the day (2) that are to be made of it.
-
--- How many decisions there were of which kind.
+-- The number of decisions, by what they have in common.
 CREATE TABLE stint_rollup_counts (
     level SMALLINT NOT NULL, -- 0 minute, 1 hour, 2 day, 3 five minutes
-    dim   SMALLINT NOT NULL, -- 0 all, 1 rule, 2 tier, 3 endpoint, 4 region, 5 to 9 two of these: apart from them it is a sum; 16 to 47 a part of all
+    dim   SMALLINT NOT NULL, -- 0 all, 1 rule, 2 tier, 3 endpoint, 4 region, 5 to 9 two of these; 16 to 47 a part of all
     start TIMESTAMPTZ NOT NULL,
     data  BYTEA NOT NULL,
     PRIMARY KEY (level, start, dim)
 );
 
--- Who was refused how often by which rule, sorted by a hash of the name, in pages.
+-- How often clients were refused by rules, in pages sorted by a hash of the name.
 CREATE TABLE stint_rollup_lists (
     level    SMALLINT NOT NULL, -- 0 minute, 1 hour, 2 day, 4 the last 24 hours (part 1 only)
     kind     SMALLINT NOT NULL, -- 0 user, 1 tenant, 2 key, 3 ip
     start    TIMESTAMPTZ NOT NULL,
     page     BIGINT NOT NULL,
-    part     SMALLINT NOT NULL, -- 0 some of all, 1 those who were denied most, once more, 2 some of all where there is no 1
+    part     SMALLINT NOT NULL, -- 0 a page of all clients, 1 the clients denied most, again, 2 like 0 in a list without a 1
     low      BIGINT NOT NULL,   -- the first hash
     high     BIGINT NOT NULL,   -- the last
-    at_most  BIGINT NOT NULL,   -- in part 1: who is not in it was not denied more often
+    at_most  BIGINT NOT NULL,   -- in part 1: the most denials of any client that is not in it
     data     BYTEA NOT NULL,
     PRIMARY KEY (level, start, kind, page)
 );
 
--- They are as small as they get.
+-- Compression does not make them smaller.
 ALTER TABLE stint_rollup_counts ALTER COLUMN data SET STORAGE EXTERNAL;
 ALTER TABLE stint_rollup_lists ALTER COLUMN data SET STORAGE EXTERNAL;
 
--- Before this, roll-ups of a level were deleted.
+-- Roll-ups of a level before this time were deleted.
 CREATE TABLE stint_rollup_since (
     level SMALLINT PRIMARY KEY,
     start TIMESTAMPTZ NOT NULL
@@ -56,5 +50,32 @@ CREATE TABLE stint_rollup_since (
 -- +goose Down
 DROP TABLE stint_rollup_since, stint_rollup_lists, stint_rollup_counts;
 DELETE FROM stint_rollup_todo WHERE level = 2;
-ALTER TABLE stint_old_subject_rollups RENAME TO stint_subject_rollups;
-ALTER TABLE stint_old_rollups RENAME TO stint_rollups;
+-- Earlier editions of this migration kept the old tables under these names.
+DROP TABLE IF EXISTS stint_old_subject_rollups;
+DROP TABLE IF EXISTS stint_old_rollups;
+CREATE TABLE stint_rollups (
+    level    SMALLINT NOT NULL,
+    start    TIMESTAMPTZ NOT NULL,
+    rule     TEXT COLLATE "C" NOT NULL,
+    tier     TEXT COLLATE "C" NOT NULL,
+    endpoint TEXT COLLATE "C" NOT NULL,
+    region   TEXT COLLATE "C" NOT NULL,
+    outcome  SMALLINT NOT NULL,
+    shadow   BOOLEAN NOT NULL,
+    total    BIGINT NOT NULL,
+    events   BIGINT NOT NULL,
+    cached   BIGINT NOT NULL,
+    latency  BYTEA NOT NULL,
+    PRIMARY KEY (level, start, rule, tier, endpoint, region, outcome, shadow)
+);
+CREATE TABLE stint_subject_rollups (
+    level   SMALLINT NOT NULL,
+    kind    SMALLINT NOT NULL,
+    start   TIMESTAMPTZ NOT NULL,
+    subject TEXT COLLATE "C" NOT NULL,
+    rule    TEXT COLLATE "C" NOT NULL,
+    denied  BIGINT NOT NULL,
+    refused BIGINT NOT NULL,
+    PRIMARY KEY (level, kind, start, subject, rule)
+);
+CREATE INDEX stint_subject_rollups_subject ON stint_subject_rollups (subject, kind, start);

@@ -1,5 +1,5 @@
 -- +goose Up
--- Nothing reads it: the record of decisions tells who was denied by what.
+-- Nothing reads it: the roll-ups have the same counts.
 DROP TABLE stint_violations;
 
 -- +goose Down

@@ -1,8 +1,8 @@
 -- +goose Up
 -- Times are microseconds since 1970.
 --
--- What people write is in the body, as the JSON that the API and files have. Columns
--- that are made of it are there to be searched, and to refer to each other.
+-- The body is a record as JSON, as in the API and in files. The generated columns are for
+-- searches and references.
 
 CREATE TABLE stint_catalog (
     one      INTEGER PRIMARY KEY DEFAULT 1 CHECK (one = 1),
@@ -46,7 +46,7 @@ CREATE TABLE stint_users (
     tier        TEXT GENERATED ALWAYS AS (body ->> 'tier') STORED REFERENCES stint_tiers (id),
     tenant      TEXT GENERATED ALWAYS AS (body ->> 'tenant') STORED,
     blocked     TEXT GENERATED ALWAYS AS (body ->> 'blocked') STORED,
-    upgraded_at INTEGER, -- when the tier last became another
+    upgraded_at INTEGER, -- when the tier last changed
     version     INTEGER NOT NULL,
     created_at  INTEGER NOT NULL,
     updated_at  INTEGER NOT NULL,

@@ -1,5 +1,5 @@
 -- +goose Up
--- Who may ask the admin API. Of secrets there are hashes only.
+-- Tokens of the admin API. Only hashes of secrets are stored.
 CREATE TABLE stint_tokens (
     id           TEXT PRIMARY KEY,
     hash         TEXT NOT NULL, -- SHA-256 of its secret
@@ -23,13 +23,13 @@ CREATE TABLE stint_sessions (
 CREATE INDEX stint_sessions_token ON stint_sessions (token, created_at);
 CREATE INDEX stint_sessions_expires ON stint_sessions (expires_at);
 
--- To page through the log of changes, whatever is asked for.
+-- For all queries of the log of changes.
 DROP INDEX stint_changes_subject;
 CREATE INDEX stint_changes_subject ON stint_changes (kind, subject, revision, place);
 CREATE INDEX stint_changes_kind ON stint_changes (kind, revision, place);
 CREATE INDEX stint_changes_actor ON stint_changes (actor, kind, revision, place);
 
-ALTER TABLE stint_nodes ADD COLUMN state TEXT; -- JSON, as the node tells it; null: it does not
+ALTER TABLE stint_nodes ADD COLUMN state TEXT; -- JSON that the node reports; may be null
 
 -- +goose Down
 ALTER TABLE stint_nodes DROP COLUMN state;
