@@ -206,7 +206,7 @@ func (l Limit) check() error {
 		return invalid("max", strconv.FormatInt(l.Max, 10), "a whole number from 1 to "+strconv.FormatInt(maxInt, 10))
 	case l.Algorithm.hasLog() && l.Max > MaxLog:
 		return invalid("max", strconv.FormatInt(l.Max, 10), "at most "+strconv.Itoa(MaxLog)+
-			" for a sliding_log, which remembers every unit; sliding_window has no such bound")
+			" for "+l.Algorithm.String()+", which remembers every unit; sliding_window has no such bound")
 	case l.Burst < 0 || l.Burst >= maxInt:
 		return invalid("burst", strconv.FormatInt(l.Burst, 10), "a whole number from 0 to "+strconv.FormatInt(maxInt-1, 10))
 	case l.Burst != 0 && l.Algorithm != TokenBucket && l.Algorithm != LeakyBucket:
