@@ -3,6 +3,7 @@ package redisstore
 import (
 	"encoding/binary"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -368,23 +369,26 @@ func (c *call) appendAsk(b []byte, g *group, i int) []byte {
 		return appendPenalty(b, &g.requests[0].items[i])
 	}
 	if g.kind == adjust || g.kind == undo || g.kind == reset {
-		b = c.appendChange(b, g.kind, &g.requests[0].items[i])
+		b = c.appendChange(b, g.requests[0], &g.requests[0].items[i])
 	}
 	return b
 }
 
 // appendChange appends what a change of a charge needs, and the keys of its marks.
-func (c *call) appendChange(b []byte, k kind, it *item) []byte {
+func (c *call) appendChange(b []byte, r *request, it *item) []byte {
 	var resetMark, changeMark uint16
 	mark := func(name string) uint16 {
 		c.keys = append(c.keys, it.key+markSeparator+name)
 		return uint16(len(c.keys))
 	}
-	if it.penalty == nil && (it.charge.Cost > 0 || k == reset) {
-		resetMark = mark("")
-	}
-	if it.charge.ID != "" {
-		changeMark = mark(it.charge.ID)
+	// Without a subject, which no valid key is, a mark would be in another slot.
+	if it.penalty == nil && !r.bare && !strings.Contains(it.key, "{}") {
+		if it.charge.Cost > 0 || r.kind == reset {
+			resetMark = mark("")
+		}
+		if it.charge.ID != "" {
+			changeMark = mark(it.charge.ID)
+		}
 	}
 	b = put(b, it.charge.At, it.charge.Cost, min(it.charge.Until(), maxInt))
 	b = binary.BigEndian.AppendUint16(b, resetMark)

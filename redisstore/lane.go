@@ -26,6 +26,8 @@ type request struct {
 	// the take denies.
 	track  bool
 	before []before
+
+	bare bool // without the marks of counters
 }
 
 // makeRoom prepares out for a decision about each ask.

@@ -79,7 +79,7 @@ func (p *pair) both(t testing.TB, what string, asks []stint.Ask, of func(context
 		t.Fatalf("%s: %d answers to %d asks, %v", what, len(got), len(asks), err)
 	}
 	for i := range got {
-		if got[i] != want[i] {
+		if !storetest.Agree(got[i:i+1], want[i:i+1]) {
 			t.Fatalf("%s: answer %d of %d is %v, want %v", what, i, len(asks), got[i], want[i])
 		}
 	}
@@ -327,8 +327,8 @@ func TestManyHoldNoOne(t *testing.T) {
 		}
 		longest = max(longest, row)
 	}
-	if most := slices.Max(keys); most > 128 {
-		t.Errorf("a call of %d keys, want at most 128", most)
+	if most := slices.Max(keys); most > 256 { // of 128 counters, and for an undo their marks
+		t.Errorf("a call of %d keys, want at most 256", most)
 	}
 	if want := 2*redisstore.MaxAsks/128 + redisstore.MaxAsks/128 - 1; parts != want {
 		t.Errorf("%d calls of two takes of which one is undone, want %d", parts, want)

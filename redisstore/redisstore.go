@@ -279,7 +279,7 @@ func repeats(items []item) bool {
 
 func (s *Store) recycle(r *request) {
 	clear(r.items)
-	r.items, r.ends, r.out, r.err, r.before, r.ctx = r.items[:0], r.ends[:0], r.out[:0], nil, nil, nil
+	r.items, r.ends, r.out, r.err, r.before, r.ctx, r.bare = r.items[:0], r.ends[:0], r.out[:0], nil, nil, nil, false
 	s.requests.Put(r)
 }
 
@@ -421,8 +421,14 @@ func (s *Store) send(ctx context.Context, c *call) {
 func (s *Store) finish(ctx context.Context, r *request) {
 	if tryAgain(r.err) {
 		s.stats.retries.Add(1)
-		if s.sendAlone(ctx, r); tryAgain(r.err) { // it was not another request of the call
+		switch s.sendAlone(ctx, r); {
+		case !tryAgain(r.err): // it was another request of the call
+		case slices.ContainsFunc(r.items, func(it item) bool { return it.key != r.items[0].key }):
 			s.decideByCounter(ctx, r)
+		case !slices.ContainsFunc(r.items, func(it item) bool { return it.charge.ID != "" }):
+			// Its mark is not where its counter is. Whether the counter was reset cannot be known then.
+			r.bare = true
+			s.sendAlone(ctx, r)
 		}
 	}
 	if r.err != nil {

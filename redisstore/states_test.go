@@ -20,11 +20,7 @@ import (
 
 // keyOf returns the Redis key of an ask's counter in a store that open returned.
 func keyOf(a stint.Ask) string {
-	suffix := map[stint.Algorithm]string{
-		stint.FixedWindow: "fw", stint.SlidingWindow: "sw", stint.SlidingLog: "sl",
-		stint.TokenBucket: "tb", stint.LeakyBucket: "lb",
-	}
-	return fmt.Sprintf("rl:%s:%s", a.Key, suffix[a.Limit.Algorithm])
+	return fmt.Sprintf("rl:%s:%s", a.Key, a.Limit.AppendKind(nil))
 }
 
 // TestTTL checks the time to live of counters, and that it is restored after it was removed.
@@ -156,7 +152,7 @@ func TestBadStates(t *testing.T) {
 		t.Errorf("%d bad states counted, want %d", n, failed)
 	}
 	out, err := storetest.Take(t.Context(), s, []stint.Ask{{Key: ask("alice", 1)[0].Key, Limit: limitOf(stint.SlidingWindow, 1000)}})
-	if want := int64(1000 - 3*5*6); err != nil || out[0].Remaining != want {
+	if want := int64(1000 - 3*6*6); err != nil || out[0].Remaining != want {
 		t.Errorf("%v, %v; want %d remaining: what was asked with a bad counter is not charged", out, err, want)
 	}
 }
@@ -229,7 +225,7 @@ func TestLongLogs(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got, err := of(t.Context(), store, asks); err != nil || !slices.Equal(got, want) {
+				if got, err := of(t.Context(), store, asks); err != nil || !storetest.Agree(got, want) {
 					t.Fatalf("step %d, %s of %d x%d: got %v, %v; want %v", step, verb, a.Cost, len(asks), got, err, want)
 				}
 			}

@@ -48,7 +48,7 @@ func TestDocumentedScan(t *testing.T) {
 		}
 	}
 	out, err := exec.CommandContext(t.Context(), "sh", "-c", fmt.Sprintf("redis-cli -p %d %s", server.Port, command[1])).CombinedOutput()
-	if err != nil || string(out) != "rl:{user:42}:api:sw\n" {
+	if err != nil || string(out) != "rl:{user:42}:api:sw1m\n" {
 		t.Errorf("got %s, %v", out, err)
 	}
 }

@@ -213,7 +213,7 @@ func linearizable(t rapid.TB, store stint.Store, clock *Clock, subjects []string
 		Init: func() any { return counters{} },
 		Step: func(state, input, output any) (bool, any) {
 			next, want := apply(state.(counters), input.(call), now)
-			return agree(output.([]stint.Decision), want), next
+			return Agree(output.([]stint.Decision), want), next
 		},
 		Equal: func(a, b any) bool {
 			return maps.EqualFunc(a.(counters), b.(counters), func(x, y stint.State) bool {

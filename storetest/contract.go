@@ -251,7 +251,7 @@ func checkMany(t rapid.TB, store stint.Store, clock *Clock) {
 				t.Fatal(err)
 			}
 			got, err := do(store)
-			if err != nil || !agree(got, want) {
+			if err != nil || !Agree(got, want) {
 				t.Fatalf("%d asks, %s, %s: %v\ngot  %v\nwant %v", many, name, step, err, got, want)
 			}
 		}

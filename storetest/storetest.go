@@ -60,8 +60,8 @@ func (c *Clock) Set(t time.Time) { c.micros.Store(t.UnixMicro()) }
 // Add moves the clock by d.
 func (c *Clock) Add(d time.Duration) { c.micros.Add(d.Microseconds()) }
 
-// agree reports whether the decisions match those of the specification.
-func agree(got, want []stint.Decision) bool {
+// Agree reports whether the decisions match those of the specification.
+func Agree(got, want []stint.Decision) bool {
 	if !remembered(got) {
 		return slices.EqualFunc(got, want, func(got, want stint.Decision) bool {
 			got.Counter = want.Counter // the store's own

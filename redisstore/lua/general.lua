@@ -86,6 +86,9 @@ end
 
 -- marked returns when the mark at a place of KEYS was made, if it still matters.
 local function marked(place)
+  if place == 0 then
+    return
+  end
   local mark = pcall_('GETRANGE', names[place], 0, -1)
   if type(mark) == 'string' and #mark == 14 then
     local at, last = unpack_('>I7I7', mark)
@@ -110,7 +113,7 @@ end
 -- changed nothing.
 local function amend(l, o, by, change)
   local reset = marked(change.reset)
-  if reset and change.at <= reset or change.once > 0 and marked(change.once) then
+  if reset and change.at <= reset or marked(change.once) then
     look(l, o)
     return 0
   end
