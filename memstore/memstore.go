@@ -122,7 +122,7 @@ func (s *Store) Take(_ context.Context, asks []stint.Ask, ds []stint.Decision) e
 	if s.closed.Load() {
 		return stint.ErrClosed
 	}
-	if len(asks) != 1 || len(ds) != 1 || asks[0].Penalty != nil {
+	if len(asks) != 1 || len(ds) != 1 || asks[0].Penalty != nil || asks[0].Charge != nil {
 		return s.takeAll(asks, ds)
 	}
 	if a := &asks[0]; a.Cost >= 0 && a.Compiled() {

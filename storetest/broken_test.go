@@ -30,9 +30,11 @@ type fault struct {
 type broken struct {
 	stint.Store
 	fault
-	now  func() time.Time
-	mu   sync.Mutex
-	last map[stint.Key]time.Time
+	now     func() time.Time
+	mu      sync.Mutex
+	last    map[stint.Key]time.Time
+	windows map[stint.Key]stint.Window
+	latest  time.Time
 }
 
 func (b *broken) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
@@ -371,6 +373,132 @@ func TestBroken(t *testing.T) {
 				return Take(context.Background(), b.Store, asks)
 			}},
 			[]string{"empty calls"},
+		},
+		{
+			"one counter for all windows",
+			fault{take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+				// The first window that a key is asked under, as if it were its name.
+				same := slices.Clone(asks)
+				b.mu.Lock()
+				if b.windows == nil {
+					b.windows = map[stint.Key]stint.Window{}
+				}
+				for i := range same {
+					a := &same[i]
+					if w, ok := b.windows[a.Key]; ok && a.Penalty == nil && a.Limit.Validate() == nil {
+						if a.Limit.Window = w; a.Limit.Validate() != nil {
+							a.Limit.Window = asks[i].Limit.Window
+						}
+					} else {
+						b.windows[a.Key] = a.Limit.Window
+					}
+				}
+				b.mu.Unlock()
+				return Take(context.Background(), b.Store, same)
+			}},
+			[]string{"script fixed_window-two-windows", "script sliding_window-two-windows", "script calendar-two-windows"},
+		},
+		{
+			"refunds that are not tied to their charge",
+			fault{adjust: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+				loose := slices.Clone(asks)
+				for i := range loose {
+					loose[i].Charge = nil
+				}
+				return Adjust(context.Background(), b.Store, loose)
+			}},
+			[]string{
+				"traces", "charges", "script fixed_window-late-refund", "script sliding_window-late-refund", "script sliding_log-late-refund",
+				"script token_bucket-late-refund", "script amend-once", "script amend-reset", "script concurrency-amend",
+			},
+		},
+		{
+			"gives back what was charged before a reset",
+			fault{reset: func(b *broken, asks []stint.Ask) error {
+				// It empties the counter, and leaves no mark.
+				for _, a := range asks {
+					if a.Penalty == nil && a.Limit.Validate() == nil {
+						a.Cost, a.Charge = -1<<53, nil
+						if _, err := Adjust(context.Background(), b.Store, []stint.Ask{a}); err != nil {
+							return err
+						}
+						continue
+					}
+					if err := b.Store.Reset(context.Background(), []stint.Ask{a}); err != nil {
+						return err
+					}
+				}
+				return nil
+			}},
+			[]string{"script amend-reset"},
+		},
+		{
+			"makes a change as often as it is sent",
+			fault{adjust: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+				again := slices.Clone(asks)
+				for i := range again {
+					if again[i].Charge != nil {
+						charge := *again[i].Charge
+						charge.ID = ""
+						again[i].Charge = &charge
+					}
+				}
+				return Adjust(context.Background(), b.Store, again)
+			}},
+			[]string{"script amend-once"},
+		},
+		{
+			"holds a clock that steps back at the last time it has seen",
+			fault{take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				s := b.Store.(*spec)
+				if now := b.now(); now.After(b.latest) {
+					b.latest = now
+				}
+				held := b.latest
+				s.now = func() time.Time { return held }
+				return Take(context.Background(), s, asks)
+			}},
+			[]string{"script fixed_window-backwards", "script sliding_window-backwards", "script token_bucket-backwards", "script penalty-backwards"},
+		},
+		{
+			"a changed rate that acts backwards",
+			fault{take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				s := b.Store.(*spec)
+				for i := range asks {
+					id := idOf(&asks[i])
+					st := s.counters[id]
+					p, err := asks[i].Limit.Compile()
+					if err != nil || st.Used == 0 || asks[i].Limit.Algorithm != stint.TokenBucket {
+						continue
+					}
+					// What was used, in parts of the new size, since it was charged.
+					t := p.Terms()
+					st.Used, st.Aux = st.Used/st.Aux*t.Unit, t.Unit
+					st.Until = st.At + (st.Used+t.Rate-1)/t.Rate*t.Tick
+					s.counters[id] = st
+				}
+				return Take(context.Background(), s, asks)
+			}},
+			[]string{"script token_bucket-changed-rate"},
+		},
+		{
+			"takes charges of other counters",
+			fault{adjust: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+				mine := slices.Clone(asks)
+				for i := range mine {
+					if mine[i].Charge != nil {
+						charge := *mine[i].Charge
+						charge.Counter, charge.At = counterMark(&mine[i]), min(charge.At, b.now().UnixMicro())
+						mine[i].Charge = &charge
+					}
+				}
+				return Adjust(context.Background(), b.Store, mine)
+			}},
+			[]string{"charges"},
 		},
 		{
 			"charges many in parts",

@@ -188,6 +188,62 @@ func checkReset(t rapid.TB, store stint.Store, _ *Clock) {
 	}
 }
 
+// checkCharges changes charges as they must not be changed: nothing changes. Then it gives back what each
+// has charged, twice.
+func checkCharges(t rapid.TB, store stint.Store, clock *Clock) {
+	ctx := context.Background()
+	for _, l := range everyLimit(10) {
+		ask := stint.Ask{Key: stint.Key{Subject: "alice", Name: "charged"}, Limit: l, Cost: 4}
+		other := ask
+		other.Key.Name = "other"
+		for _, a := range []stint.Ask{other, ask} {
+			if _, err := Take(ctx, store, []stint.Ask{a}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		clock.Add(time.Millisecond)
+		ds, err := Take(ctx, store, []stint.Ask{ask})
+		if err != nil {
+			t.Fatal(err)
+		}
+		charge := ds[0].Charge()
+		if charge.Cost != 4 || charge.At < clock.Now().UnixMicro() {
+			t.Fatalf("%v: the charge of %+v is %v", l, ds[0], charge)
+		}
+		with := func(change func(a *stint.Ask, c *stint.Charge)) stint.Ask {
+			a, c := ask, charge
+			a.Cost, a.Charge = -4, &c
+			change(&a, &c)
+			return a
+		}
+		for name, a := range map[string]stint.Ask{
+			"another counter":     with(func(a *stint.Ask, _ *stint.Charge) { a.Key.Name = "other" }),
+			"another subject":     with(func(a *stint.Ask, _ *stint.Charge) { a.Key.Subject = "bob" }),
+			"another window":      with(func(a *stint.Ask, _ *stint.Charge) { a.Limit.Window = stint.Every(time.Minute) }),
+			"another algorithm":   with(func(a *stint.Ask, _ *stint.Charge) { a.Limit.Algorithm, a.Limit.Burst = (l.Algorithm+1)%6, 0 }),
+			"the future":          with(func(_ *stint.Ask, c *stint.Charge) { c.At += 1_000_000 }),
+			"a charge of nothing": with(func(_ *stint.Ask, c *stint.Charge) { c.Cost = 0 }),
+			"more than it was":    with(func(a *stint.Ask, _ *stint.Charge) { a.Cost = -5 }),
+			"a long ID":           with(func(_ *stint.Ask, c *stint.Charge) { c.ID = string(make([]byte, 200)) }),
+		} {
+			out, err := Adjust(ctx, store, []stint.Ask{a})
+			if invalid := new(stint.InvalidError); !errors.As(err, &invalid) || out != nil {
+				t.Fatalf("%v, %s: got %v, %v; want no decisions and an InvalidError", l, name, out, err)
+			}
+		}
+		if _, err := Take(ctx, store, []stint.Ask{with(func(a *stint.Ask, _ *stint.Charge) { a.Cost = 1 })}); err == nil {
+			t.Fatalf("%v: a take of a charge", l)
+		}
+		for n, want := range []int64{6, 6} {
+			a := with(func(_ *stint.Ask, c *stint.Charge) { c.ID = "undo" })
+			out, err := Adjust(ctx, store, []stint.Ask{a})
+			if err != nil || out[0].Remaining != want || out[0].Cost != 0 {
+				t.Fatalf("%v, undone %d times: %v, %v; want %d remaining", l, n+1, out, err, want)
+			}
+		}
+	}
+}
+
 // checkEmptyCalls makes calls without asks, and calls with a hundred.
 func checkEmptyCalls(t rapid.TB, store stint.Store, _ *Clock) {
 	ctx := context.Background()

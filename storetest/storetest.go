@@ -117,6 +117,7 @@ func checks() []check {
 		{"plans", checkPlans},
 		{"reset", checkReset},
 		{"bad input", checkBadInput},
+		{"charges", checkCharges},
 		{"empty calls", checkEmptyCalls},
 		{"many asks", checkMany},
 		{"close", checkClose},

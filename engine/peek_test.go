@@ -1,0 +1,57 @@
+package engine_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/storetest"
+)
+
+// TestPeekRetry compares what a look says with what the request is told that follows it: when it would
+// pass, of every algorithm, also for large costs and with several limits of several subjects.
+func TestPeekRetry(t *testing.T) {
+	t.Parallel()
+	for _, a := range stint.Algorithms()[:stint.LeakyBucket+1] {
+		t.Run(a.String(), func(t *testing.T) {
+			t.Parallel()
+			clock := storetest.NewClock()
+			e := start(t, fmt.Sprintf(`
+[[rules]]
+name = "user"
+count_by = ["user"]
+limits = [{ name = "minute", limit = "10/1m %[1]s" }, { name = "hour", limit = "20/1h %[1]s" }]
+[[rules]]
+name = "all"
+count_by = ["global"]
+limits = [{ name = "second", limit = "15/1s %[1]s" }]
+`, a), engine.Options{Now: clock.Now})
+			denied := 0
+			for i := range 200 {
+				q := from("alice", "GET", "/")
+				q.Cost = int64(1 + i%4)
+				looked, err := e.Peek(t.Context(), q)
+				if err != nil {
+					t.Fatal(err)
+				}
+				v, err := e.Decide(t.Context(), q)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if looked.Outcome != v.Outcome && v.Outcome != engine.Throttled || looked.RetryAfter != v.RetryAfter {
+					t.Fatalf("step %d, cost %d: looked at, it is %v with retry %v; asked, it is %v with retry %v",
+						i, q.Cost, looked.Outcome, looked.RetryAfter, v.Outcome, v.RetryAfter)
+				}
+				if v.Outcome == engine.Denied {
+					denied++
+				}
+				clock.Add(time.Duration(i%7) * 700 * time.Millisecond)
+			}
+			if denied < 20 {
+				t.Errorf("only %d requests were denied", denied)
+			}
+		})
+	}
+}
