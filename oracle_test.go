@@ -127,6 +127,33 @@ func TestOracle(t *testing.T) {
 	})
 }
 
+// TestCoarseIsNeverEarly asks buckets with coarse ticks at instants between the ticks, where they are
+// nearly full: nothing passes before the definitions let it pass.
+func TestCoarseIsNeverEarly(t *testing.T) {
+	t.Parallel()
+	limits := []stint.Limit{parse(t, "1234567/1d token_bucket"), parse(t, "10000019/1h token_bucket"), parse(t, "1234567/1d burst=100 leaky_bucket")}
+	rapid.Check(t, func(t *rapid.T) {
+		l := rapid.SampledFrom(limits).Draw(t, "limit")
+		o := oracle{limit: l}
+		var s stint.State
+		now := int64(1_790_000_000_000_000)
+		for range 30 {
+			_, d := l.Take(s, time.UnixMicro(now), 0)
+			cost := rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Range(max(d.Remaining-2, 1), d.Remaining+2)).Draw(t, "cost")
+			next, d := l.Take(s, time.UnixMicro(now), cost)
+			if d.Allowed && !o.allows(now, cost) {
+				t.Fatalf("%v at %d, cost %d, after %v: passes early", l, now, cost, o.events)
+			}
+			if s = next; d.Allowed {
+				o.events = append(o.events, event{now, cost})
+				now += max(0, rapid.SampledFrom([]int64{0, d.ResetAfter.Microseconds()}).Draw(t, "step")+rapid.Int64Range(-150, 150).Draw(t, "near"))
+			} else if d.RetryAfter != stint.Never {
+				now += max(0, d.RetryAfter.Microseconds()-rapid.Int64Range(0, 200).Draw(t, "before"))
+			}
+		}
+	})
+}
+
 // drawLimit draws a limit of one of these algorithms.
 func drawLimit(t *rapid.T, of ...stint.Algorithm) stint.Limit {
 	l := stint.Limit{

@@ -219,7 +219,7 @@ type Decision struct {
 	Counter uint32
 	// At is when it was decided, by the store's clock, in microseconds since the Unix epoch.
 	At int64
-	// Cost is what was charged: 0 if it was denied, or anything else was in the same take.
+	// Cost is what was charged: 0 if the take was denied.
 	Cost int64
 
 	// Limit is the capacity: the most that Remaining can be.

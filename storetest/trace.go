@@ -15,12 +15,14 @@ import (
 // checkTraces runs random traces on the store and on the specification, and compares every decision. A run
 // has at least 10,000 steps.
 func checkTraces(t rapid.TB, store stint.Store, clock *Clock) {
-	traces := 0
+	traces, decisions := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		traces++ // each trace has its own subjects, since the store is shared
 		tr := trace{t: t, store: store, clock: clock, model: counters{}, id: traces}
 		tr.run()
+		decisions += tr.decisions
 	})
+	t.Logf("%d decisions in %d traces agree with the specification", decisions, traces)
 }
 
 type trace struct {
@@ -38,6 +40,8 @@ type trace struct {
 	setBack bool
 	wait    time.Duration // of the last denial
 	log     []string
+
+	decisions int
 }
 
 func (tr *trace) run() {
@@ -308,6 +312,7 @@ func (tr *trace) compare(verb string, asks []stint.Ask, got, want []stint.Decisi
 	}
 	tr.log = append(tr.log, line)
 	if err == nil && Agree(got, want) {
+		tr.decisions += len(want)
 		return
 	}
 	show := func(ds []stint.Decision) string {
