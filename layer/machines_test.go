@@ -623,3 +623,92 @@ func TestMeter(t *testing.T) {
 		}
 	}
 }
+
+// TestFallbackCharges changes charges while the store is out of reach, and afterwards: each where it was
+// made, once.
+func TestFallbackCharges(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) {
+		t.Helper()
+		returns := make(chan layer.Return, 1)
+		s := must(t)(layer.Fallback(f, layer.FallbackOptions{
+			Local: memory(t, nil), OnReturn: func(r layer.Return) { returns <- r },
+		}))
+		take := func(cost int64) stint.Decision {
+			t.Helper()
+			out, err := storetest.Take(t.Context(), s, ask("alice", 100, cost))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return out[0]
+		}
+		amend := func(by int64, charges ...stint.Charge) {
+			t.Helper()
+			var asks []stint.Ask
+			for i := range charges {
+				a := ask("alice", 100, by)[0]
+				a.Charge = &charges[i]
+				asks = append(asks, a)
+			}
+			if _, err := storetest.Adjust(t.Context(), s, asks); err != nil {
+				t.Fatal(err)
+			}
+		}
+		first, second := take(30), take(20)
+		f.fail(away)
+		here, there := take(10), take(10)
+		if c := here.Charge(); !c.Local || c.Cost != 10 {
+			t.Errorf("charged here: %+v", c)
+		}
+		amend(-10, here.Charge(), first.Charge()) // one here, one when the store is back
+		once := second.Charge()
+		once.ID = "once"
+		amend(-5, once)
+		amend(-5, once)
+		f.fail(unknown)
+		amend(-7, second.Charge()) // it may have been given back already, so it is not given back again
+		f.heal()
+		if d := take(0); d.Basis != stint.Counted || d.Remaining != 50 {
+			t.Errorf("back: %+v; want the store's own count", d)
+		}
+		<-returns
+		// 30 less 10, 20 less 5, and 10 that were charged here.
+		if d := take(0); d.Remaining != 55 {
+			t.Errorf("after that: %+v; want 55", d)
+		}
+		amend(-10, there.Charge())
+		take(0)
+		synctest.Wait()
+		if d := take(0); d.Remaining != 65 {
+			t.Errorf("given back here, when the store was back: %+v; want 65", d)
+		}
+	})
+}
+
+// TestRetryCharges makes a change again that may have been made, if it is made once however often it is sent.
+func TestRetryCharges(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) {
+		t.Helper()
+		s := must(t)(layer.Retry(f, layer.RetryOptions{}))
+		out, err := storetest.Take(t.Context(), s, ask("alice", 100, 10))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := ask("alice", 100, 0)[0] // for concurrency a change by 0 is one, too
+		charge := out[0].Charge()
+		a.Charge = &charge
+		for id, want := range map[string]bool{"": false, "once": true} {
+			charge.ID = id
+			f.fail(unknown)
+			before := f.calls.Load()
+			if _, err := storetest.Adjust(t.Context(), s, []stint.Ask{a}); err == nil {
+				t.Fatal("no error")
+			}
+			if again := f.calls.Load()-before > 1; again != want {
+				t.Errorf("ID %q: sent again: %v, want %v", id, again, want)
+			}
+			f.heal()
+		}
+	})
+}
