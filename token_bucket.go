@@ -88,10 +88,11 @@ func (p *Plan) changeRate(c *Counter, now int64) {
 
 func (p *Plan) bucketLeft(c *Counter) int64 { return p.cap - p.byUnit.ceil(c.Used) }
 
-// bucketCharge adds units, or takes them back. Within a tick that what was used does not outlast, the
-// bucket may be empty already, and the charge drains from the next tick on. (Otherwise it would drain
-// from before it was made.) In all other cases it makes no difference to the end of the tick whether
-// the charge came at its start: usage before it is at least what a tick gives back.
+// bucketCharge adds units, or takes them back.
+//
+// A charge within a coarse tick counts as made at the tick's start, if what was used before lasts until
+// its end: then it makes no difference at the end. Otherwise the bucket may have been empty already, and
+// the charge would drain from before it was made. So it counts as made at the tick's end.
 func (p *Plan) bucketCharge(c *Counter, now, units int64) {
 	if units >= 0 {
 		if c.Used < p.rate && now > c.At {
@@ -103,11 +104,17 @@ func (p *Plan) bucketCharge(c *Counter, now, units int64) {
 	}
 }
 
-// bucketAmend changes a charge. More is charged in full, since it would not have drained before what
-// was used before it. Less is given back as far as it cannot have drained: with nothing else, the
-// bucket would have been empty Reset after the charge, so before the charge it held at least what
-// drains in that time, but for a tick, less the charge. That drained first; what has drained of the
-// charge since is at most what is beyond it. A bucket that was never empty since loses nothing.
+// bucketAmend changes a charge. More is charged in full. Less is given back as far as it has not
+// drained, which is the charge less max(0, rate*(now-at) - b), where b was used before it.
+//
+// Proof that the bucket then never shows less than it would without the charge: both drain at the same
+// rate and get the same other charges, so they come closer only while the one without the charge is
+// empty and the other is not. It held b, and others only add to it, so it was empty for at most the
+// time in which the rate gives back what is above b. In a loaded bucket that is no time at all, and
+// nothing is lost.
+//
+// The charge says when the bucket would have recovered from it, rounded up to a tick. So b is at least
+// what drains until the tick before, less the charge.
 func (p *Plan) bucketAmend(c *Counter, now int64, charge *Charge, by int64) {
 	if by >= 0 {
 		p.bucketCharge(c, now, by)
