@@ -77,7 +77,7 @@ func TestHold(t *testing.T) {
 			t.Errorf("the third: %+v, %v", d, err)
 		}
 		denied()
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		free("after an hour", 0)
 		second()
 		second()
@@ -85,17 +85,17 @@ func TestHold(t *testing.T) {
 
 		// Two renewals may fail, and the third keeps the place.
 		store.set(true)
-		time.Sleep(19 * time.Second)
+		<-time.After(19 * time.Second)
 		store.set(false)
-		time.Sleep(10 * time.Second)
+		<-time.After(10 * time.Second)
 		free("after an outage", 1)
 
 		// If more fail, the place is lost, and taken again when that is possible.
 		store.set(true)
-		time.Sleep(40 * time.Second)
+		<-time.After(40 * time.Second)
 		store.set(false)
 		free("after a long outage", 2)
-		time.Sleep(10 * time.Second)
+		<-time.After(10 * time.Second)
 		free("taken again", 1)
 		first()
 		free("at the end", 2)
@@ -109,7 +109,7 @@ func TestHold(t *testing.T) {
 		release()
 		store.set(false)
 		free("not released", 1)
-		time.Sleep(30 * time.Second)
+		<-time.After(30 * time.Second)
 		free("half a minute later", 2)
 		synctest.Wait() // and no goroutine is left
 	})

@@ -33,7 +33,7 @@ type noSource struct{ archive.Source }
 // command completes a command that uses the archive, and the database if it is needed.
 func (f *archiveFlags) command(t *terminal, c *cobra.Command, database bool, run func(ctx context.Context, c *cobra.Command, a *archive.Archive, args []string) error) *cobra.Command {
 	if database {
-		f.databaseFlags.add(c)
+		f.add(c)
 	} else {
 		f.sourceFlags.add(c)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/stintdev/stint/internal/control/admin"
 )
 
-// Health is the health of the daemon, and HealthCheck that of one of its parts.
+// Types of the admin API: the health of the daemon, and of one of its parts.
 type (
 	Health      = admin.Health
 	HealthCheck = admin.Check

@@ -78,10 +78,10 @@ local function charge(l, o, a, u, x, first, units)
 end
 
 -- note adds what an ask found in a log, and when as many units as it needs will have left the
--- log.
-local function note(l, o, u, base, first, need)
+-- log. The newest entry and the recovery are those of the log, unless it has changed since.
+local function note(l, o, u, base, first, need, at, recovery)
   local leaves = need > 0 and logs[l.algorithm].leaves(o, base, first, need) or 0
-  found[#found + 1] = pack('>I7I7I7I7', o.at, u, o.recovery, leaves)
+  found[#found + 1] = pack('>I7I7I7I7', at or o.at, u, recovery or o.recovery, leaves)
 end
 
 -- marked returns when the mark at a place of KEYS was made, if it still matters.
@@ -249,11 +249,17 @@ local function group(kind, count, n)
       if ask.penalty then
         found[#found + 1] = o.raw
         violate(asks, i, pass, count)
-      elseif logs[l.algorithm] then
+      elseif l.algorithm == PLACES then
+        -- Each hold has an instant of its own, and who is denied may wait for one of these.
+        local at, recovery = o.at, o.recovery
+        for _ = 1, c > 0 and pass or 0 do
+          charge(l, o, nil, nil, nil, nil, c)
+        end
+        note(l, o, ask.used, nil, nil, pass < count and c * (pass + 1) - ask.room or 0, at, recovery)
+      elseif l.algorithm == LOG then
         note(l, o, ask.used, ask.aux, ask.first, pass < count and c * (pass + 1) - ask.room or 0)
-        -- Each hold has an instant of its own.
-        for _ = 1, c > 0 and pass > 0 and (l.algorithm == PLACES and pass or 1) or 0 do
-          charge(l, o, ask.at, ask.used, ask.aux, ask.first, l.algorithm == PLACES and c or c * pass)
+        if c * pass > 0 then
+          charge(l, o, ask.at, ask.used, ask.aux, ask.first, c * pass)
         end
       elseif c * pass > 0 or ask.first then -- it was charged, or moved
         charge(l, o, ask.at, ask.used, ask.aux, nil, c * pass)

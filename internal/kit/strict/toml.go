@@ -173,8 +173,7 @@ func (p *tomlParser) value(e *unstable.Node, at int, where *place, depth int) *n
 		at = int(e.Raw.Offset)
 	}
 	n := &node{at: at, made: byValue}
-	switch e.Kind {
-	case unstable.Array, unstable.InlineTable:
+	if e.Kind == unstable.Array || e.Kind == unstable.InlineTable {
 		if depth >= MaxDepth {
 			p.doc.tooDeep(at, where, MaxDepth)
 			return n

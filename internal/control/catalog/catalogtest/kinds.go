@@ -230,7 +230,11 @@ func checkFields(s *suite) {
 	})
 	entries := []catalog.Entry{
 		{IP: "2001:db8::/32", Reason: "abuse", Until: at},
-		{IP: "192.0.2.1"}, {User: "alice"}, {Tenant: "acme"}, {Key: "abcDEF1234567890"}, {User: "ip:192.0.2.1"},
+		{IP: "192.0.2.1"},
+		{User: "alice"},
+		{Tenant: "acme"},
+		{Key: "abcDEF1234567890"},
+		{User: "ip:192.0.2.1"},
 	}
 	stores(s, s.Exemptions, (*catalog.Entry).ID, entries...)
 	stores(s, s.Bans, (*catalog.Entry).ID, entries...)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -32,10 +33,10 @@ func checkLostUpdates(s *suite) {
 		for i := range writes {
 			_, err := s.Tenants.Modify(ctx, fmt.Sprint("writer ", w), "acme", func(v *catalog.Tenant) error {
 				counts := strings.Fields(v.Name)
-				if counts[w] != fmt.Sprint(i) {
+				if counts[w] != strconv.Itoa(i) {
 					s.t.Errorf("writer %d has counted to %d, but reads %s", w, i, counts[w])
 				}
-				counts[w] = fmt.Sprint(i + 1)
+				counts[w] = strconv.Itoa(i + 1)
 				v.Name = strings.Join(counts, " ")
 				return nil
 			})
