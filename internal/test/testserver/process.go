@@ -155,12 +155,16 @@ func (p *Process) kill() error {
 
 // freeze stops the process and its descendants, and returns them, parents first.
 func (p *Process) freeze() (pids []int, err error) {
-	const limit = time.Minute // a process that waits for a disk cannot be stopped
+	const limit = time.Minute
+	signaled := map[int]bool{}
 	err = Poll(limit, func() error {
 		var running error
 		pids = family(p.Pid())
 		for _, pid := range pids {
-			if s := state(pid); s != stopped && s != zombie {
+			// One that waits in the kernel stops before it runs again. It may be the parent of a
+			// vfork whose child is stopped, and never leave that state.
+			if s := state(pid); s != stopped && s != zombie && (s != waiting || !signaled[pid]) {
+				signaled[pid] = true
 				_ = syscall.Kill(pid, syscall.SIGSTOP) // it may have ended
 				running = fmt.Errorf("%s: process %d is in state %c, not stopped", p, pid, s)
 			}
@@ -188,6 +192,7 @@ func family(pid int) []int {
 
 // States of a process, as in /proc.
 const (
+	waiting = 'D'
 	stopped = 'T'
 	zombie  = 'Z'
 )
