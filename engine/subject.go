@@ -18,20 +18,24 @@ import (
 // perCall is how many counters one call asks, so that it does not block the store for long.
 const perCall = 64
 
-// every returns every counter that rules have for a subject, given any of User, Tenant, Key and IP.
-func (e *Engine) every(ctx context.Context, w *work, given identity.Subject) ([]rule.Hit, []stint.Ask, error) {
+// attributes returns what rules see of a subject, given any of User, Tenant, Key and IP.
+func (e *Engine) attributes(ctx context.Context, w *work, given identity.Subject) (a rule.Attrs, err error) {
 	s := given
 	if err := w.setup.identity.Describe(ctx, w.now, &s); err != nil && !errors.As(err, new(*identity.RefusedError)) {
-		return nil, nil, err
+		return a, err
 	}
 	// Use given.Tenant: the counters of a user's tenant are not the user's.
-	a := rule.Attrs{
+	return rule.Attrs{
 		Trusted: true, IP: s.IP, Net: s.Net, User: given.User, Tenant: given.Tenant, APIKey: given.Key, Tier: s.Tier,
 		KeyLimits: s.KeyLimits, UserLimits: s.UserLimits,
-	}
-	hits := w.setup.rules.Every(nil, &a)
-	asks, _ := w.setup.rules.Asks(nil, hits, &a, nil)
-	return hits, asks, nil
+	}, nil
+}
+
+// every returns every counter that rules have for a subject.
+func every(w *work, a *rule.Attrs) ([]rule.Hit, []stint.Ask) {
+	hits := w.setup.rules.Every(nil, a)
+	asks, _ := w.setup.rules.Asks(nil, hits, a, nil)
+	return hits, asks
 }
 
 // Usage returns every limit of a subject and its current state, given any of User, Tenant, Key and IP. A
@@ -40,10 +44,11 @@ func (e *Engine) every(ctx context.Context, w *work, given identity.Subject) ([]
 func (e *Engine) Usage(ctx context.Context, s identity.Subject) ([]Limit, error) {
 	w := e.begin(e.now())
 	defer e.end(w)
-	hits, asks, err := e.every(ctx, w, s)
+	a, err := e.attributes(ctx, w, s)
 	if err != nil {
 		return nil, err
 	}
+	hits, asks := every(w, &a)
 	ds := make([]stint.Decision, len(asks))
 	for i := range asks {
 		asks[i].Cost, asks[i].Policy = 0, nil // a peek, which must not fail open or closed
@@ -63,19 +68,39 @@ func (e *Engine) Usage(ctx context.Context, s identity.Subject) ([]Limit, error)
 }
 
 // Reset resets the counters of a subject, its violations and the bans that resulted from them. If
-// ruleName is not empty, only those of that rule.
+// ruleName is not empty, only those of that rule. It resets those of all tiers, since the subject may have
+// been seen with others: an address is used by many. Counters with a window that only another API key of
+// the user has are left.
 func (e *Engine) Reset(ctx context.Context, s identity.Subject, ruleName string) error {
 	w := e.begin(e.now())
 	defer e.end(w)
-	hits, asks, err := e.every(ctx, w, s)
+	a, err := e.attributes(ctx, w, s)
 	if err != nil {
 		return err
 	}
+	type counter struct {
+		key     stint.Key
+		kind    uint64
+		penalty bool
+	}
+	seen := map[counter]bool{}
 	var chosen []stint.Ask
-	for _, h := range hits {
-		if ruleName == "" || h.Rule.Name == ruleName {
-			chosen = append(chosen, asks[h.From:h.To]...)
+	choose := func() {
+		hits, asks := every(w, &a)
+		for _, h := range hits {
+			for i := h.From; i < h.To; i++ {
+				c := counter{asks[i].Key, asks[i].Limit.Kind(), asks[i].Penalty != nil}
+				if !seen[c] && (ruleName == "" || h.Rule.Name == ruleName) {
+					seen[c] = true
+					chosen = append(chosen, asks[i])
+				}
+			}
 		}
+	}
+	choose()
+	a.KeyLimits, a.UserLimits = nil, nil
+	for _, a.Tier = range append(w.setup.rules.Tiers(), "") {
+		choose()
 	}
 	for part := range slices.Chunk(chosen, perCall) {
 		if err := e.store.Reset(ctx, part); err != nil {

@@ -298,6 +298,9 @@ func (s *Set) Rules() []*Compiled { return slices.Clone(s.rules) }
 // Len returns how many rules there are, including disabled ones.
 func (s *Set) Len() int { return len(s.rules) }
 
+// Tiers returns the names of all tiers.
+func (s *Set) Tiers() []string { return slices.Sorted(maps.Keys(s.tiers)) }
+
 // Tier reports whether there is a tier with this name.
 func (s *Set) Tier(name string) bool {
 	_, ok := s.tiers[name]
