@@ -169,6 +169,26 @@ func ExampleLimiter_Amend() {
 	// Output: 880
 }
 
+// A job is charged when it is queued, and its worker, in another process, corrects the charge.
+func ExampleParseCharge() {
+	store, _ := memstore.New(memstore.Options{})
+	defer store.Close()
+	limiter, _ := stint.New(store, stint.Options{Limit: stint.PerHour(1000)})
+	ctx := context.Background()
+	d, _ := limiter.TakeN(ctx, "user:42", 500)
+	charge := d.Charge()
+	charge.ID = "job-7"       // the change is made once, even if it is sent again
+	queued := charge.String() // goes with the job
+
+	// In the worker.
+	charge, _ = stint.ParseCharge(queued)
+	for range 2 {
+		d, _ = limiter.Amend(ctx, "user:42", charge, 120-charge.Cost)
+	}
+	fmt.Println(d.Remaining)
+	// Output: 880
+}
+
 // Two at once, whatever their number over time.
 func ExampleLimiter_Hold() {
 	store, _ := memstore.New(memstore.Options{})

@@ -30,7 +30,7 @@ type DenyCacheOptions struct {
 // So a flood against an exhausted limit costs the store one call in that time, for each key and node.
 //
 // It does not deny what the store would have allowed, with one exception during that time: it does not
-// notice that another node has reset a counter or given units back. Resets and adjustments through this
+// notice that another node has reset a counter, given units back or released a place. Resets and adjustments through this
 // layer clear the denial. A changed limit is a different limit. Only denials by the store itself are
 // remembered. A denial that a penalty might count as a violation is not remembered before the ban.
 //

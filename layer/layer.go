@@ -3,7 +3,7 @@
 // stack, outermost first, as [New] builds it:
 //
 //	FailMode    allows or denies, per ask, what could not be counted
-//	DenyCache   remembers denials that cannot have changed
+//	DenyCache   remembers denials that cannot have changed, for equal takes
 //	Fallback    decides with this node's share of the limit if the store cannot be reached
 //	Breaker     stops calling a store that fails or is slow
 //	Retry       limits the time of each call, and retries where that is safe

@@ -23,7 +23,8 @@ type RetryOptions struct {
 }
 
 // Retry gives every call a time limit, and repeats it within that limit if this is safe: if the error says
-// that nothing was applied ([stint.ErrNotApplied]), and for peeks and resets.
+// that nothing was applied ([stint.ErrNotApplied]), and for peeks, resets, and changes of charges that all
+// have an ID ([stint.Charge]).
 //
 // A take that timed out is not repeated. It fails, and may have been charged; a [Fallback] then charges
 // it again in the local store. So a client may be charged twice for one request, but never less than

@@ -21,7 +21,11 @@
 // new counter replaces those that have recovered, or else the one closest to recovery. That is
 // counted in [Stats.Evicted], and the evicted client starts from zero. As keys never spread perfectly
 // evenly, evictions begin at about nine tenths of MaxKeys. A sliding_log needs up to 32 bytes more for
-// each unit of its max.
+// each unit of its max, and concurrency for each hold.
+//
+// Limits of one key that differ in algorithm or window have a counter each. A counter that was reset, and
+// a change of a charge that has an ID, take the place of one more counter, until the charges that they
+// concern have recovered. If such a mark is evicted, the change could be made again.
 //
 // # What it does not do
 //

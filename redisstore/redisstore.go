@@ -17,7 +17,7 @@
 //
 // In a Cluster, a call can only use counters of one slot. All counters of a subject are in one
 // slot. A take over several slots makes one call for each. If one of them denies, the charges
-// of the others are undone. Until then those units are not available, so a concurrent take may
+// of the others are undone, as if they had not been made ([stint.Limit.Amend]). Until then those units are not available, so a concurrent take may
 // be denied unnecessarily. No take is ever allowed that should be denied.
 //
 // A take of more than 128 asks is split the same way, even on one server, with at most 128 asks
@@ -27,13 +27,18 @@
 //
 // # State
 //
-// A counter is one string key, prefix:{subject}:name:algorithm. It expires one second after the
-// counter recovers. A write that changes the recovery also sets the time to live, and every
+// A counter is one string key, prefix:{subject}:name:kind, where the kind is the algorithm and
+// the window, such as sw1h ([stint.Limit.AppendKind]). It expires one second after the counter
+// recovers. A write that changes the recovery also sets the time to live, and every
 // other ask restores it if it is missing.
+//
+// Marks are kept beside a counter, as long as its charges may be changed: its key and ! say that
+// it was reset, and when; its key, ! and an ID that the change with that ID was made. They have
+// the counter's slot, and are read only by changes of charges.
 //
 // The value is binary. It has 12 bytes for windows of whole seconds with counts below 65,536,
 // and for buckets that are full again within an hour and whose max divides the microseconds of
-// their window. Other counters have 28 bytes, except logs and penalties, which vary. Redis
+// their window. Other counters have 28 bytes, except logs, holds and penalties, which vary. Redis
 // allocates memory in steps, so a size in between would save nothing. The table shows MEMORY
 // USAGE for a key of 24 bytes, and the server's instructions for reading and writing the numbers
 // once. An ask in a full call takes about 23,000 instructions for a window, and 27,000 for a

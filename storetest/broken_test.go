@@ -542,8 +542,8 @@ func TestBroken(t *testing.T) {
 func TestDocument(t *testing.T) {
 	t.Parallel()
 	blocks := testdoc.In(t, "docs/behaviour-scripts.md", "text")
-	if len(blocks) != 6 {
-		t.Fatalf("it has %d blocks, want a script, limits, a penalty, a step, a start and a failure", len(blocks))
+	if len(blocks) != 7 {
+		t.Fatalf("it has %d blocks, want a script, limits, a penalty, a step, changes of charges, a start and a failure", len(blocks))
 	}
 	run := func(t rapid.TB, name, text string) {
 		s, err := ParseScript(name, text)
@@ -558,7 +558,8 @@ func TestDocument(t *testing.T) {
 		s.Run(t, store, clock)
 	}
 	run(t, "script", blocks[0].Text)
-	for _, b := range []testdoc.Block{blocks[1], blocks[2], blocks[4]} {
+	run(t, "changes", blocks[4].Text)
+	for _, b := range []testdoc.Block{blocks[1], blocks[2], blocks[5]} {
 		run(t, "lines", b.Text+"limit 10/1s\nat 0s take alice -> allow\n")
 	}
 	if line := blocks[3].Text; !strings.HasPrefix(line, "at TIME VERB SUBJECT ") {
@@ -567,8 +568,8 @@ func TestDocument(t *testing.T) {
 	failure := attempt(func(t rapid.TB) {
 		run(t, "token_bucket-burst.txt", "#\nlimit 20/1s token_bucket\n\nat 0s take alice x20 -> allow\n\nat 0s take alice -> deny retry=100ms")
 	})
-	if strings.TrimSpace(failure) != strings.TrimSpace(blocks[5].Text) {
-		t.Errorf("got %s\nwant %s", failure, blocks[5].Text)
+	if strings.TrimSpace(failure) != strings.TrimSpace(blocks[6].Text) {
+		t.Errorf("got %s\nwant %s", failure, blocks[6].Text)
 	}
 }
 

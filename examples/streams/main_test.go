@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint/examples/trial"
+)
+
+// TestHandler checks that a user has three streams at once, and that one which ends makes room.
+func TestHandler(t *testing.T) {
+	handler, err := newHandler(trial.Store(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	open := func() (status int, end func()) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		t.Cleanup(cancel)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("X-User-ID", "42")
+		answer, err := server.Client().Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = answer.Body.Close() })
+		return answer.StatusCode, cancel
+	}
+	var end func()
+	for range 3 {
+		var status int
+		if status, end = open(); status != http.StatusOK {
+			t.Fatalf("one of three streams: status %d", status)
+		}
+	}
+	if status, _ := open(); status != http.StatusTooManyRequests {
+		t.Fatalf("a fourth stream: status %d", status)
+	}
+	end()
+	// The server notices a moment later.
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		if status, _ := open(); status == http.StatusOK {
+			break
+		} else if time.Since(start) > 10*time.Second {
+			t.Fatalf("after one has ended: status %d", status)
+		}
+	}
+}
