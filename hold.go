@@ -2,6 +2,7 @@ package stint
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 )
@@ -64,10 +65,10 @@ func (h *hold) renew() {
 	defer cancel()
 	if h.charge.Cost > 0 {
 		d, err := h.limiter.Amend(ctx, h.subject, h.charge, 0)
-		if err != nil {
+		if invalid := new(InvalidError); err != nil && !errors.As(err, &invalid) {
 			return
 		}
-		h.charge = d.Charge()
+		h.charge = d.Charge() // none if the store's clock was set back, and does not know of it
 	}
 	if h.charge.Cost == 0 {
 		if d, err := h.limiter.Take(ctx, h.subject); err == nil {

@@ -95,7 +95,7 @@ func spaced(asks []stint.Ask) bool {
 // queue reserves a place for a request that may have to wait for its turn, before it is charged. If it
 // cannot wait, because too many requests do or because its deadline is too early, it is denied: then
 // queue returns false, and the decisions are in w.ds. A request that gives up while it waits stays
-// charged: part of the charge has recovered by then, and a refund would give that part back twice.
+// charged.
 func (e *Engine) queue(ctx context.Context, w *work, v *Verdict) (queued bool, err error) {
 	entered := e.waits.enter(w.client)
 	deadline, hasDeadline := ctx.Deadline()

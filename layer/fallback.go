@@ -275,7 +275,9 @@ func (l *fallback) owe(asks []stint.Ask, n int64, refunds bool) {
 			continue // what is held here is held here only
 		case a.Charge != nil && a.Charge.ID != "" && !a.Charge.Local:
 			l.debts.change(a) // it is made once
-		case a.Cost < 0 && !refunds:
+		case a.Cost < 0 && (!refunds || chargedHere(*a)):
+			// What is charged in the store is at most what the local counter holds then, so what
+			// is given back here needs no second entry. What was charged there already stays.
 			continue
 		case a.Charge != nil && !a.Charge.Local:
 			l.debts.change(a)

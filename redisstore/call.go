@@ -396,8 +396,8 @@ func (c *call) appendChange(b []byte, r *request, it *item) []byte {
 }
 
 // markSeparator stands between a counter's key and the ID of a change, or nothing: a mark beside the
-// counter says when it was reset, or that the change was made.
-const markSeparator = "!"
+// counter says when it was reset, or that the change was made. No key of a counter has a space.
+const markSeparator = " "
 
 // cost returns the cost of the i-th ask, capped at one more than any limit has.
 func (g *group) cost(i int) int64 {

@@ -434,6 +434,8 @@ func (s *Store) finish(ctx context.Context, r *request) {
 			// Its mark is not where its counter is. Whether the counter was reset cannot be known then.
 			r.bare = true
 			s.sendAlone(ctx, r)
+		default:
+			r.err = notApplied(r.err)
 		}
 	}
 	if r.err != nil {

@@ -373,7 +373,8 @@ func (st *step) do(store stint.Store, charges map[string][]stint.Charge) ([]stin
 	return out, err
 }
 
-// change changes the charges of an earlier take. They are then what they have become.
+// change changes the charges of an earlier take, which stay named as the take made them unless they are
+// renewed.
 func (st *step) change(store stint.Store, charges []stint.Charge) ([]stint.Decision, error) {
 	asks := slices.Clone(st.asks)
 	for i := range asks {
@@ -384,10 +385,10 @@ func (st *step) change(store stint.Store, charges []stint.Charge) ([]stint.Decis
 		case "renew":
 			asks[i].Cost = 0
 		}
-		if st.once {
-			c.ID = st.charge
-		}
 		named := *c
+		if st.once {
+			named.ID = st.charge
+		}
 		asks[i].Charge = &named
 	}
 	out, err := Adjust(context.Background(), store, asks)

@@ -58,7 +58,7 @@ type Explanation struct {
 	Allowed    bool             `json:"allowed" doc:"Whether the request would pass." example:"false"`
 	Rule       string           `json:"rule,omitempty" doc:"The rule that decides." example:"search"`
 	Reason     string           `json:"reason,omitempty" doc:"The message to the client." example:"too many searches"`
-	RetryAfter *float64         `json:"retry_after" doc:"Seconds until the request would pass, at the latest; 0: now, or unknown; null: never." example:"12.5"`
+	RetryAfter *float64         `json:"retry_after" doc:"Seconds until the request would pass; 0: now, or unknown; null: never." example:"12.5"`
 	Subject    ExplainedSubject `json:"subject" doc:"The client."`
 	Limits     []ExplainedLimit `json:"limits" nullable:"false" doc:"The limits that apply, the one that decides first, and those of log_only rules last."`
 	Steps      []string         `json:"steps" nullable:"false" doc:"The same in sentences: who the client is and how it was identified; whether it is banned or exempt; each rule that applies, with its limits; and the decision." example:"[\"It passes.\"]"`
@@ -84,7 +84,7 @@ type ExplainedLimit struct {
 	Max        int64    `json:"max" doc:"The size of the limit." example:"100"`
 	Remaining  int64    `json:"remaining" doc:"The units left." example:"12"`
 	ResetAfter float64  `json:"reset_after" doc:"Seconds until all units are back." example:"42.5"`
-	RetryAfter *float64 `json:"retry_after" doc:"Seconds until the request would pass, at the latest; 0: now; null: never." example:"0"`
+	RetryAfter *float64 `json:"retry_after" doc:"Seconds until the request would pass; 0: now; null: never." example:"0"`
 	Allowed    bool     `json:"allowed" doc:"Whether the limit lets the request pass." example:"true"`
 	Shadow     bool     `json:"shadow" doc:"Whether the rule is log_only and denies nothing." example:"false"`
 	Penalty    bool     `json:"penalty" doc:"True for a penalty: remaining is then the number of violations until a ban." example:"false"`

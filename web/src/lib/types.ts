@@ -345,7 +345,7 @@ export interface ExplainedLimit {
   remaining: number
   /** Seconds until all units are back. */
   reset_after: number
-  /** Seconds until the request would pass, at the latest; 0: now; null: never. */
+  /** Seconds until the request would pass; 0: now; null: never. */
   retry_after: number | null
   /** The rule. */
   rule: string
@@ -407,7 +407,7 @@ export interface Explanation {
   outcome: 'allowed' | 'throttled' | 'exempt' | 'denied' | 'banned' | 'blocked' | 'unauthorized' | 'unavailable'
   /** The message to the client. */
   reason?: string
-  /** Seconds until the request would pass, at the latest; 0: now, or unknown; null: never. */
+  /** Seconds until the request would pass; 0: now, or unknown; null: never. */
   retry_after: number | null
   /** The rule that decides. */
   rule?: string
