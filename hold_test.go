@@ -17,11 +17,18 @@ type failing struct {
 	stint.Store
 	mu   sync.Mutex
 	down bool
+	lost bool // it knows none of the charges
 }
 
 func (f *failing) set(down bool) {
 	f.mu.Lock()
 	f.down = down
+	f.mu.Unlock()
+}
+
+func (f *failing) forget(lost bool) {
+	f.mu.Lock()
+	f.lost = lost
 	f.mu.Unlock()
 }
 
@@ -35,11 +42,15 @@ func (f *failing) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decisio
 }
 
 func (f *failing) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
-	if f.mu.Lock(); f.down {
-		defer f.mu.Unlock()
-		return stint.ErrUnavailable
-	}
+	f.mu.Lock()
+	down, lost := f.down, f.lost
 	f.mu.Unlock()
+	switch {
+	case down:
+		return stint.ErrUnavailable
+	case lost:
+		return &stint.InvalidError{Field: "charge", Want: "a time that is not in the future"}
+	}
 	return f.Store.Adjust(ctx, asks, ds)
 }
 
@@ -97,6 +108,13 @@ func TestHold(t *testing.T) {
 		free("after a long outage", 2)
 		<-time.After(10 * time.Second)
 		free("taken again", 1)
+
+		// The same if the store's clock was set back, so that it does not know the charge.
+		store.forget(true)
+		<-time.After(10 * time.Second)
+		store.forget(false)
+		<-time.After(25 * time.Second)
+		free("after the clock was set back", 1)
 		first()
 		free("at the end", 2)
 
