@@ -431,14 +431,17 @@ func appendPenalty(b []byte, it *item) []byte {
 }
 
 // place orders the groups, and the counters in KEYS. Takes whose counters no other group asks
-// come first, those of one ask before the others. Undos come last, so that no decision depends
-// on their result.
+// come first, those of one ask before the others. Resets come after all that is charged: what is
+// charged at the instant of a reset counts as charged before it, and could not be given back. Undos
+// come last, so that no decision depends on their result.
 func (c *call) place() {
-	const lone, plain, middle, last = 0, 1, 2, 3
+	const lone, plain, middle, resets, last = 0, 1, 2, 3, 4
 	placeOf := func(g *group) int {
 		switch {
 		case g.kind == undo:
 			return last
+		case g.kind == reset:
+			return resets
 		case g.kind != take || slices.ContainsFunc(g.asks, func(a ask) bool {
 			k := &c.counters[a.counter]
 			return k.asks > 1 || k.long
