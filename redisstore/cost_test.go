@@ -20,7 +20,7 @@ import (
 type cost struct{ wall, redis time.Duration }
 
 // costs measures operations in turn, so that a busy machine slows down all of them alike. Of each it
-// returns the median of many short rounds.
+// returns the lower quartile of many short rounds.
 func costs(t testing.TB, server *testredis.Server, ops []func()) []cost {
 	t.Helper()
 	const rounds, each = 15, 20
@@ -51,12 +51,12 @@ func costs(t testing.TB, server *testredis.Server, ops []func()) []cost {
 	for i := range ops {
 		slices.Sort(walls[i])
 		slices.Sort(inRedis[i])
-		out[i] = cost{walls[i][rounds/2], inRedis[i][rounds/2]}
+		out[i] = cost{walls[i][rounds/4], inRedis[i][rounds/4]}
 	}
 	return out
 }
 
-// TestConcurrencyCost compares the operations of concurrency with takes. A busy machine gets three tries.
+// TestConcurrencyCost compares the operations of concurrency with takes. A busy machine gets five tries.
 func TestConcurrencyCost(t *testing.T) {
 	server := testredis.Start(t)
 	s := openURL(t, server.URL(), redisstore.Options{})
@@ -90,7 +90,7 @@ func TestConcurrencyCost(t *testing.T) {
 		case both.wall*10 <= take.wall*22 && release.wall <= 3*hold.wall && renew.wall <= 3*hold.wall &&
 			release.redis <= 3*hold.redis && renew.redis <= 3*hold.redis:
 			return
-		case tries == 3:
+		case tries == 5:
 			t.Fatal("want at most 2.2 times a take, and 3 times a hold")
 		}
 	}

@@ -66,7 +66,7 @@ func sharedCounters() (all []shared, tenants, users [][]shared) {
 func heldCounter() shared {
 	return shared{perAlgorithm * len(stint.Algorithms()), stint.Ask{
 		Key:   stint.Key{Subject: "held", Name: "refunds"},
-		Limit: stint.Limit{Algorithm: stint.Concurrency, Max: 12, Window: stint.Every(3 * time.Second)},
+		Limit: stint.Limit{Algorithm: stint.Concurrency, Max: 12, Window: stint.Every(2 * time.Second)},
 	}}
 }
 
