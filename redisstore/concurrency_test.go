@@ -2,7 +2,9 @@ package redisstore_test
 
 import (
 	"fmt"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/test/testredis"
@@ -106,5 +108,29 @@ func BenchmarkConcurrency(b *testing.B) {
 				h.renew()
 			}
 		})
+	}
+}
+
+// TestDeniedWithHolds denies takes in the calls in which others hold the last places. They wait for the
+// oldest hold.
+func TestDeniedWithHolds(t *testing.T) {
+	t.Parallel()
+	clock := storetest.NewClock()
+	s := openPatient(t, testredis.Shared(t).URL(), redisstore.Options{Now: clock.Now})
+	l := parse(t, "4/1h concurrency")
+	for round := range 20 {
+		a := stint.Ask{Key: stint.Key{Subject: "alice", Name: fmt.Sprint("round-", round)}, Limit: l, Cost: 2}
+		var wg sync.WaitGroup
+		for range 32 {
+			wg.Go(func() {
+				out, err := storetest.Take(t.Context(), s, []stint.Ask{a})
+				if err != nil {
+					t.Error(err)
+				} else if d := out[0]; !d.Allowed && d.RetryAfter != time.Hour {
+					t.Errorf("denied for %v, want 1h", d.RetryAfter)
+				}
+			})
+		}
+		wg.Wait()
 	}
 }

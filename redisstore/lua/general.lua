@@ -256,10 +256,14 @@ local function group(kind, count, n)
         found[#found + 1] = o.raw
         violate(asks, i, pass, count)
       elseif logs[l.algorithm] then
-        note(l, o, ask.used, ask.aux, ask.first, pass < count and c * (pass + 1) - ask.room or 0)
+        local need, places = pass < count and c * (pass + 1) - ask.room or 0, l.algorithm == PLACES
+        note(l, o, ask.used, ask.aux, ask.first, places and 0 or need)
         -- Each hold has an instant of its own.
-        for _ = 1, c > 0 and pass > 0 and (l.algorithm == PLACES and pass or 1) or 0 do
-          charge(l, o, ask.at, ask.used, ask.aux, ask.first, l.algorithm == PLACES and c or c * pass)
+        for _ = 1, c > 0 and pass > 0 and (places and pass or 1) or 0 do
+          charge(l, o, ask.at, ask.used, ask.aux, ask.first, places and c or c * pass)
+        end
+        if places and need > 0 then -- what a denied take waits for may be a hold of this group
+          found[#found] = string.sub(found[#found], 1, 21) .. pack('>I7', logs[PLACES].leaves(o, nil, nil, need))
         end
       elseif c * pass > 0 or ask.first then -- it was charged, or moved
         charge(l, o, ask.at, ask.used, ask.aux, nil, c * pass)
