@@ -237,8 +237,8 @@ const redisClock = -1
 // encode writes KEYS and ARGV[1]. Numbers are big-endian and have 7 bytes unless the size is
 // given.
 //
-//	now + 1 (0: the clock of Redis), algorithms in use (1; a bit for each, the first is the
-//	  lowest), number of limits (2), of states (2), of runs (2), of plain takes (2), of groups (2)
+//	now + 1 (0: the clock of Redis), what the call needs (1; see needs), number of limits (2),
+//	  of states (2), of runs (2), of plain takes (2), of groups (2)
 //	each run of lone takes, which use the first KEYS: length (2), count (2), cost (8,
 //	  signed), limit
 //	each plain take, which use the next KEYS: count (2), number of runs (2); each run of its
@@ -261,7 +261,7 @@ func (c *call) encode(now int64, near []time.Time) {
 	if c.plain == len(c.groups) {
 		limits = nil // the runs have them
 	}
-	b := append(put(c.blob[:0], now+1), c.algorithms())
+	b := append(put(c.blob[:0], now+1), c.needs())
 	for _, n := range [...]int{len(limits), c.states(), c.runs, c.plain - c.lone, len(c.groups)} {
 		b = binary.BigEndian.AppendUint16(b, uint16(n))
 	}
@@ -315,10 +315,22 @@ func (c *call) appendRun(b []byte, g *group, i int, near []time.Time) []byte {
 	return appendLimit(b, c.limits[g.asks[i].limit], near)
 }
 
-// algorithms returns a bit for each algorithm in use.
-func (c *call) algorithms() (bits byte) {
+// needs returns what the script needs for the call: a bit for each algorithm, one for penalties,
+// and one for groups that are not takes.
+func (c *call) needs() (bits byte) {
+	const penalties, changes = 1 << 6, 1 << 7
 	for i := range c.limits {
 		bits |= 1 << c.limits[i].Limit().Algorithm
+	}
+	for i := range c.groups {
+		if c.groups[i].kind != take {
+			bits |= changes
+		}
+		for _, a := range c.groups[i].asks {
+			if a.limit < 0 {
+				bits |= penalties
+			}
+		}
 	}
 	return bits
 }
@@ -431,14 +443,17 @@ func appendPenalty(b []byte, it *item) []byte {
 }
 
 // place orders the groups, and the counters in KEYS. Takes whose counters no other group asks
-// come first, those of one ask before the others. Undos come last, so that no decision depends
-// on their result.
+// come first, those of one ask before the others. Resets come after all that is charged: what is
+// charged at the instant of a reset counts as charged before it, and could not be given back. Undos
+// come last, so that no decision depends on their result.
 func (c *call) place() {
-	const lone, plain, middle, last = 0, 1, 2, 3
+	const lone, plain, middle, resets, last = 0, 1, 2, 3, 4
 	placeOf := func(g *group) int {
 		switch {
 		case g.kind == undo:
 			return last
+		case g.kind == reset:
+			return resets
 		case g.kind != take || slices.ContainsFunc(g.asks, func(a ask) bool {
 			k := &c.counters[a.counter]
 			return k.asks > 1 || k.long

@@ -18,7 +18,7 @@ import (
 	"github.com/stintdev/stint/storetest"
 )
 
-// workerURL is set for the processes that TestProcesses starts.
+// workerURL is set for the processes that startWorker starts.
 const workerURL = "STINT_TEST_WORKER"
 
 // eternity is a window that does not end during a test.
@@ -85,6 +85,24 @@ func work(url string) int {
 	return 0
 }
 
+// worker is a process that runs this test's binary as a worker.
+type worker struct {
+	*exec.Cmd
+	out, errs bytes.Buffer
+}
+
+// startWorker starts a process that uses the store at a URL.
+func startWorker(t testing.TB, url string, env ...string) *worker {
+	t.Helper()
+	w := &worker{Cmd: exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")}
+	w.Env = append(append(os.Environ(), workerURL+"="+url), env...)
+	w.Stdout, w.Stderr = &w.out, &w.errs
+	if err := w.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
 // TestProcesses takes from the same counters in several processes. Together they are admitted exactly
 // the limit.
 func TestProcesses(t *testing.T) {
@@ -93,23 +111,17 @@ func TestProcesses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := fmt.Sprintf("%s?prefix=p%d&timeout=10s", urlOf(t), stores.Add(1))
-			var outs, errs [processes]bytes.Buffer
-			var workers [processes]*exec.Cmd
+			var workers [processes]*worker
 			for i := range workers {
-				workers[i] = exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")
-				workers[i].Env = append(os.Environ(), workerURL+"="+url)
-				workers[i].Stdout, workers[i].Stderr = &outs[i], &errs[i]
-				if err := workers[i].Start(); err != nil {
-					t.Fatal(err)
-				}
+				workers[i] = startWorker(t, url)
 			}
 			admitted := map[string]int64{}
-			for i, w := range workers {
+			for _, w := range workers {
 				if err := w.Wait(); err != nil {
-					t.Fatalf("%v: %s", err, errs[i].String())
+					t.Fatalf("%v: %s", err, w.errs.String())
 				}
 				var mine map[string]int64
-				if err := json.Unmarshal(outs[i].Bytes(), &mine); err != nil {
+				if err := json.Unmarshal(w.out.Bytes(), &mine); err != nil {
 					t.Fatal(err)
 				}
 				for k, n := range mine {

@@ -24,8 +24,8 @@ local function charge_by(l, at, used, aux, units)
   return charges[l.algorithm](at, used, aux, units, l.tick, l.window, l.rate, l.unit)
 end
 
-local logs = { [LOG] = kinds % 8 >= 4 and sliding_log(), [PLACES] = kinds >= 32 and concurrency() }
-local ladder = penalty()
+local logs = { [LOG] = kinds % 8 >= 4 and sliding_log(), [PLACES] = kinds % 64 >= 32 and concurrency() }
+local ladder = kinds % 128 >= 64 and penalty()
 local objects, found, forgotten = {}, {}, {}
 local NONE = {} -- the limit of a penalty
 
@@ -84,98 +84,104 @@ local function note(l, o, u, base, first, need, at, recovery)
   found[#found + 1] = pack('>I7I7I7I7', at or o.at, u, recovery or o.recovery, leaves)
 end
 
--- marked returns when the mark at a place of KEYS was made, if it still matters.
-local function marked(place)
-  if place == 0 then
-    return
-  end
-  local mark = pcall_('GETRANGE', names[place], 0, -1)
-  if type(mark) == 'string' and #mark == 14 then
-    local at, last = unpack_('>I7I7', mark)
-    return last > now and at
-  end
-end
-
-local function set_mark(place, last)
-  call('PSETEX', names[place], ttl(last), pack('>I7I7', now, last))
-end
-
--- look reads a counter, which may have to be moved.
-local function look(l, o)
-  local _, a, u, x, moved = judge(l, o)
-  if moved == true then
-    charge(l, o, a, u, x, nil, 0)
-  end
-end
-
--- amend changes a charge by units, as Limit.Amend does in Go, unless that was done before or the
--- counter was reset since. It returns how many places a hold has then, and 1 for others, or 0 if it
--- changed nothing.
-local function amend(l, o, by, change)
-  local reset = marked(change.reset)
-  if reset and change.at <= reset or marked(change.once) then
-    look(l, o)
-    return 0
-  end
-  if change.once > 0 then
-    set_mark(change.once, change.last > now + ONCE and change.last or now + ONCE)
-  end
-  if logs[l.algorithm] then
-    local held = logs[l.algorithm].amend(l, o, now, change, by)
-    local _, a, u, x, first = judge(l, o)
-    charge(l, o, a, u, x, first, 0)
-    return held or 1
-  end
-  local _, a, u, x = judge(l, o)
-  o.changed, o.short = l.algorithm, l.most
-  if l.algorithm == FIXED then
-    if a <= change.at and change.at < x then
-      u = clamp(u + by)
-    end
-  elseif l.algorithm == SLIDING then
-    local span = l.window * l.tick
-    if change.at >= a and change.at < a + span then
-      u = clamp(u + by)
-    elseif change.at >= a - span and change.at < a then
-      x = clamp(x + by)
-    end
-  elseif by < 0 then
-    -- What was used before the charge has drained first: see bucketAmend in Go.
-    local at, charged = whole(change.at, l.tick), clamp(change.cost * l.unit)
-    local before = clamp((whole(change.last, l.tick) - at - 1) * l.rate)
-    local drained = clamp(clamp((whole(now, l.tick) - at) * l.rate) - clamp(before - charged))
-    local back = clamp(charged - drained)
-    if back > -by * l.unit then
-      back = -by * l.unit
-    end
-    u, by = clamp(u - back), 0
-  end
-  o.at, o.used, o.aux, o.recovery = charge_by(l, a, u, x, l.algorithm >= BUCKET and by or 0)
-  return 1
-end
-
--- reset forgets a counter. As long as charges from before might be given back, a mark remains.
-local function reset(k, l, place)
-  local o = objects[k]
-  call('DEL', names[k])
-  objects[k], forgotten[k] = nil, true -- the answer has the state as it was found
-  if o and o.recovery > now and place > 0 then
-    local last = now + 2 * (l.window or 0) * (l.tick or 0)
-    set_mark(place, o.recovery > last and o.recovery or last)
-  end
-end
-
--- violate records violations with the penalty at asks[i]: if a limit that it guards denies, each
--- denied take of the group is a violation, up to the one that leads to a ban.
-local function violate(asks, i, pass, count)
-  local ask = asks[i]
-  local p, o = ask.penalty, ask.object
-  for j = i - p.guarded, i - 1 do
-    if ask.cost > 0 and pass < count and asks[j].cost * (pass + 1) > asks[j].room then
-      if not ladder.banned(p, o) then
-        ladder.record(p, o, count - pass)
-      end
+local look, amend, reset
+if kinds >= 128 then -- not all groups are takes
+  -- marked returns when the mark at a place of KEYS was made, if it still matters.
+  local function marked(place)
+    if place == 0 then
       return
+    end
+    local mark = pcall_('GETRANGE', names[place], 0, -1)
+    if type(mark) == 'string' and #mark == 14 then
+      local at, last = unpack_('>I7I7', mark)
+      return last > now and at
+    end
+  end
+
+  local function set_mark(place, last)
+    call('PSETEX', names[place], ttl(last), pack('>I7I7', now, last))
+  end
+
+  -- look reads a counter, which may have to be moved.
+  function look(l, o)
+    local _, a, u, x, moved = judge(l, o)
+    if moved == true then
+      charge(l, o, a, u, x, nil, 0)
+    end
+  end
+
+  -- amend changes a charge by units, as Limit.Amend does in Go, unless that was done before or the
+  -- counter was reset since. It returns how many places a hold has then, and 1 for others, or 0 if it
+  -- changed nothing.
+  function amend(l, o, by, change)
+    local forgotten_at = marked(change.reset)
+    if forgotten_at and change.at <= forgotten_at or marked(change.once) then
+      look(l, o)
+      return 0
+    end
+    if change.once > 0 then
+      set_mark(change.once, change.last > now + ONCE and change.last or now + ONCE)
+    end
+    if logs[l.algorithm] then
+      local held = logs[l.algorithm].amend(l, o, now, change, by)
+      local _, a, u, x, first = judge(l, o)
+      charge(l, o, a, u, x, first, 0)
+      return held or 1
+    end
+    local _, a, u, x = judge(l, o)
+    o.changed, o.short = l.algorithm, l.most
+    if l.algorithm == FIXED then
+      if a <= change.at and change.at < x then
+        u = clamp(u + by)
+      end
+    elseif l.algorithm == SLIDING then
+      local span = l.window * l.tick
+      if change.at >= a and change.at < a + span then
+        u = clamp(u + by)
+      elseif change.at >= a - span and change.at < a then
+        x = clamp(x + by)
+      end
+    elseif by < 0 then
+      -- What was used before the charge has drained first: see bucketAmend in Go.
+      local at, charged = whole(change.at, l.tick), clamp(change.cost * l.unit)
+      local before = clamp((whole(change.last, l.tick) - at - 1) * l.rate)
+      local drained = clamp(clamp((whole(now, l.tick) - at) * l.rate) - clamp(before - charged))
+      local back = clamp(charged - drained)
+      if back > -by * l.unit then
+        back = -by * l.unit
+      end
+      u, by = clamp(u - back), 0
+    end
+    o.at, o.used, o.aux, o.recovery = charge_by(l, a, u, x, l.algorithm >= BUCKET and by or 0)
+    return 1
+  end
+
+  -- reset forgets a counter. As long as charges from before might be given back, a mark remains.
+  function reset(k, l, place)
+    local o = objects[k]
+    call('DEL', names[k])
+    objects[k], forgotten[k] = nil, true -- the answer has the state as it was found
+    if o and o.recovery > now and place > 0 then
+      local last = now + 2 * (l.window or 0) * (l.tick or 0)
+      set_mark(place, o.recovery > last and o.recovery or last)
+    end
+  end
+end
+
+local violate
+if ladder then
+  -- violate records violations with the penalty at asks[i]: if a limit that it guards denies, each
+  -- denied take of the group is a violation, up to the one that leads to a ban.
+  function violate(asks, i, pass, count)
+    local ask = asks[i]
+    local p, o = ask.penalty, ask.object
+    for j = i - p.guarded, i - 1 do
+      if ask.cost > 0 and pass < count and asks[j].cost * (pass + 1) > asks[j].room then
+        if not ladder.banned(p, o) then
+          ladder.record(p, o, count - pass)
+        end
+        return
+      end
     end
   end
 end
