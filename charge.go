@@ -145,8 +145,9 @@ func (c *Charge) ValidateFor(counter uint32, now int64) error {
 
 // Amend changes a charge that was made before, by more (by > 0) or less (by < 0), as if its cost had
 // been known then. At every later instant a window or a log shows exactly what it would show then, and
-// a bucket never less. What has recovered since gives nothing back. The decision describes the counter
-// afterwards.
+// a bucket never less, as long as what it held before the charge is not given back as well: two refunds
+// that overlap may give back what had drained of the first. What has recovered since gives nothing back.
+// The decision describes the counter afterwards.
 //
 // Of concurrency, less releases, and a change by 0 renews: what the charge holds is held from now on, and
 // the decision names the new charge. If nothing is held any more, the decision's Cost is 0.

@@ -111,7 +111,8 @@ func (p *Plan) bucketCharge(c *Counter, now, units int64) {
 // rate and get the same other charges, so they come closer only while the one without the charge is
 // empty and the other is not. It held b, and others only add to it, so it was empty for at most the
 // time in which the rate gives back what is above b. In a loaded bucket that is no time at all, and
-// nothing is lost.
+// nothing is lost. (If a part of b is refunded in between, b is too large by that part. To know, a
+// counter would have to remember its refunds.)
 //
 // The charge says when the bucket would have recovered from it, rounded up to a tick. So b is at least
 // what drains until the tick before, less the charge.
