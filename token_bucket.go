@@ -21,7 +21,7 @@ func (p *Plan) bucketTake(c *Counter, now, cost int64, d *Decision) bool {
 	}
 	var used int64
 	if now < c.Until {
-		if now < c.At || !p.sameRate(c) {
+		if now < c.At || c.Aux != p.unit || c.Until != c.At+p.byRate.ceil(c.Used) { // see sameRate
 			return false
 		}
 		back, ok := times(now-c.At, p.rate)
