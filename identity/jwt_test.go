@@ -701,7 +701,7 @@ type slowStart struct {
 }
 
 func (s *slowStart) RoundTrip(q *http.Request) (*http.Response, error) {
-	s.first.Do(func() { time.Sleep(time.Millisecond) })
+	s.first.Do(func() { <-time.After(time.Millisecond) })
 	return s.issuer.RoundTrip(q)
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -367,7 +368,7 @@ func TestRefundsOfProcesses(t *testing.T) {
 	}
 	s := openURL(t, url, redisstore.Options{})
 	all, tenants, users := sharedCounters()
-	counters := append(all, heldCounter())
+	counters := append(slices.Clone(all), heldCounter())
 	for i := range tenants {
 		counters = append(append(counters, tenants[i]...), users[i]...)
 	}

@@ -11,9 +11,10 @@ import (
 	"github.com/stintdev/stint/internal/control/admin"
 )
 
-// Types of the admin API: the health of the daemon, and of one of its parts.
 type (
-	Health      = admin.Health
+	// Health is the health of the daemon, as the admin API shows it.
+	Health = admin.Health
+	// HealthCheck is the health of one part of the daemon.
 	HealthCheck = admin.Check
 )
 
