@@ -41,7 +41,7 @@ func newHandler(store stint.Store, ask model) (http.Handler, error) {
 		return nil, err
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		user := "user:" + r.Header.Get("X-User-ID") // set by a gateway that has authenticated the user
+		user := "user:" + r.Header.Get("X-User-Id") // set by a gateway that has authenticated the user
 		d, err := limiter.TakeN(r.Context(), user, maxTokens)
 		switch {
 		case err != nil:

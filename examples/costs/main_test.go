@@ -33,7 +33,7 @@ func TestHandler(t *testing.T) {
 	send := func(status int, used int64) {
 		t.Helper()
 		request := httptest.NewRequest(http.MethodGet, "/?prompt="+url.QueryEscape("say hello"), http.NoBody)
-		request.Header.Set("X-User-ID", "42")
+		request.Header.Set("X-User-Id", "42")
 		answer := httptest.NewRecorder()
 		handler.ServeHTTP(answer, request)
 		if answer.Code != status {

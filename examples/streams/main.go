@@ -33,7 +33,7 @@ func newHandler(store stint.Store) (http.Handler, error) {
 		return nil, err
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		user := "user:" + r.Header.Get("X-User-ID") // set by a gateway that has authenticated the user
+		user := "user:" + r.Header.Get("X-User-Id") // set by a gateway that has authenticated the user
 		release, d, err := limiter.Hold(r.Context(), user)
 		switch {
 		case err != nil:
@@ -48,17 +48,17 @@ func newHandler(store stint.Store) (http.Handler, error) {
 	}), nil
 }
 
-// stream sends the time every second, until the client leaves.
+// stream counts the seconds, until the client leaves.
 func stream(w http.ResponseWriter, r *http.Request) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	for now := time.Now(); ; {
-		fmt.Fprintln(w, now.Format(time.TimeOnly))
+	for seconds := 0; ; seconds++ {
+		fmt.Fprintln(w, seconds)
 		if err := http.NewResponseController(w).Flush(); err != nil {
 			return
 		}
 		select {
-		case now = <-tick.C:
+		case <-tick.C:
 		case <-r.Context().Done():
 			return
 		}

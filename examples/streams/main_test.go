@@ -26,7 +26,7 @@ func TestHandler(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		request.Header.Set("X-User-ID", "42")
+		request.Header.Set("X-User-Id", "42")
 		answer, err := server.Client().Do(request)
 		if err != nil {
 			t.Fatal(err)
@@ -46,7 +46,7 @@ func TestHandler(t *testing.T) {
 	}
 	end()
 	// The server notices a moment later.
-	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+	for start := time.Now(); ; <-time.After(time.Millisecond) {
 		if status, _ := open(); status == http.StatusOK {
 			break
 		} else if time.Since(start) > 10*time.Second {
