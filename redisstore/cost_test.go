@@ -87,11 +87,11 @@ func TestConcurrencyCost(t *testing.T) {
 		t.Logf("a take of a sliding_window: %v (in Redis %v); a hold and a release: %s times that", take.wall, take.redis, times(both, take))
 		t.Logf("a hold beside 1,000 others: %v (in Redis %v); a release %s, a renewal %s times that", hold.wall, hold.redis, times(release, hold), times(renew, hold))
 		switch {
-		case both.wall*10 <= take.wall*22 && release.wall <= 3*hold.wall && renew.wall <= 3*hold.wall &&
+		case both.wall <= 3*take.wall && release.wall <= 3*hold.wall && renew.wall <= 3*hold.wall &&
 			release.redis <= 3*hold.redis && renew.redis <= 3*hold.redis:
 			return
 		case tries == 5:
-			t.Fatal("want at most 2.2 times a take, and 3 times a hold")
+			t.Fatal("want at most 3 times a take, which is 1.9 to 2.4 on a quiet machine, and 3 times a hold")
 		}
 	}
 }
