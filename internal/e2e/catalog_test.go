@@ -275,6 +275,7 @@ func TestCatalogBad(t *testing.T) {
 	c, url := newCatalog(t)
 	request := known(t, c)
 	nodes := []*server{follow(t, url), follow(t, url)}
+	enforces(t, request, 0, nodes...) // and know the key
 	l := startLoad(t, nodes, []string{request}, func(_ int, v *verdict) error {
 		_, err := generationOf(v)
 		return err
