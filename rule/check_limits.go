@@ -77,7 +77,9 @@ func (c *checker) checkLimit(l Limit) (v stint.Limit, ok bool) {
 func (c *checker) algorithmHint(name string) string {
 	var names []string
 	for _, a := range stint.Algorithms() {
-		names = append(names, a.String())
+		if a != stint.Concurrency { // no rule can have it
+			names = append(names, a.String())
+		}
 	}
 	return c.Closest(name, append(names, "gcra"))
 }
