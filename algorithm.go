@@ -53,6 +53,8 @@ func Algorithms() []Algorithm {
 // hasLog reports whether the algorithm's states have a log.
 func (a Algorithm) hasLog() bool { return a == SlidingLog || a == Concurrency }
 
+func (a Algorithm) isBucket() bool { return a == TokenBucket || a == LeakyBucket }
+
 // ParseAlgorithm reads the name of an algorithm. "gcra" is an alias for
 // "token_bucket".
 func ParseAlgorithm(name string) (Algorithm, error) {

@@ -145,9 +145,8 @@ func (c *Charge) ValidateFor(counter uint32, now int64) error {
 
 // Amend changes a charge that was made before, by more (by > 0) or less (by < 0), as if its cost had
 // been known then. At every later instant a window or a log shows exactly what it would show then, and
-// a bucket never less, as long as what it held before the charge is not given back as well: two refunds
-// that overlap may give back what had drained of the first. What has recovered since gives nothing back.
-// The decision describes the counter afterwards.
+// a bucket never less. What has recovered since, or was forgotten by a reset, gives nothing back. The
+// decision describes the counter afterwards.
 //
 // Of concurrency, less releases, and a change by 0 renews: what the charge holds is held from now on, and
 // the decision names the new charge. If nothing is held any more, the decision's Cost is 0.
@@ -162,6 +161,10 @@ func (l Limit) Amend(s State, now time.Time, c Charge, by int64) (State, Decisio
 // AmendState is [Limit.Amend] of the plan's limit. The time is in microseconds since the Unix epoch.
 func (p *Plan) AmendState(s State, now int64, charge Charge, by int64) (State, Decision) {
 	t := clamp(now, maxTime)
+	s.Past = s.Past.at(t)
+	if charge.At <= s.Past.Reset {
+		return p.TakeState(s, now, 0)
+	}
 	p.advance(&s.Counter, &s.Log, t)
 	by = max(-charge.Cost, min(by, maxInt))
 	held := int64(0)
@@ -171,7 +174,7 @@ func (p *Plan) AmendState(s State, now int64, charge Charge, by int64) (State, D
 	case SlidingWindow:
 		p.slidingAmend(&s.Counter, charge.At, by)
 	case TokenBucket, LeakyBucket:
-		p.bucketAmend(&s.Counter, t, &charge, by)
+		p.bucketAmend(&s, t, &charge, by)
 	case Concurrency:
 		if by == 0 {
 			held = p.renew(&s, t, &charge)

@@ -133,13 +133,19 @@ func (p *Plan) AdjustState(s State, now, cost int64) (State, Decision) {
 		return p.TakeState(s, now, 0)
 	}
 	t := clamp(now, maxTime)
+	s.Past = s.Past.at(t)
 	p.advance(&s.Counter, &s.Log, t)
 	cost = max(-maxInt, min(cost, maxInt))
-	if p.limit.Algorithm.hasLog() {
+	switch {
+	case p.limit.Algorithm.hasLog():
 		cost = clamp(s.Used+cost, maxInt) - s.Used // what the log can gain or lose
 		s.Log = p.logCharge(s.Log, p.logAt(&s.Counter, t), cost)
+		p.charge(&s.Counter, t, cost)
+	case p.limit.Algorithm.isBucket() && cost < 0:
+		p.bucketRefund(&s, t, 0, p.parts(-cost)) // of any charge
+	default:
+		p.charge(&s.Counter, t, cost)
 	}
-	p.charge(&s.Counter, t, cost)
 	d := p.describe(&s, t)
 	if cost > 0 {
 		d.Cost = cost

@@ -88,11 +88,6 @@ func TestPenaltyIsExact(t *testing.T) {
 			if _, d := p.Take(s, now.Add(d.ResetAfter), false); d.Remaining != p.Threshold {
 				t.Fatalf("%v: %+v after what it said it takes", p, d)
 			}
-			text, err := s.MarshalBinary()
-			var back stint.State
-			if err != nil || back.UnmarshalBinary(text) != nil || back.Counter != s.Counter {
-				t.Fatalf("%+v comes back as %+v", s, back)
-			}
 		}
 	})
 }

@@ -88,37 +88,42 @@ func (p *Plan) changeRate(c *Counter, now int64) {
 
 func (p *Plan) bucketLeft(c *Counter) int64 { return p.cap - p.byUnit.ceil(c.Used) }
 
-// bucketCharge adds units, or takes them back.
+// bucketCharge adds units.
 //
 // A charge within a coarse tick counts as made at the tick's start, if what was used before lasts until
 // its end: then it makes no difference at the end. Otherwise the bucket may have been empty already, and
 // the charge would drain from before it was made. So it counts as made at the tick's end.
 func (p *Plan) bucketCharge(c *Counter, now, units int64) {
-	if units >= 0 {
-		if c.Used < p.rate && now > c.At {
-			c.At += p.tick
-		}
-		c.Used = min(c.Used+p.parts(units), maxInt)
-	} else {
-		c.Used = max(c.Used-p.parts(-units), 0)
+	if units > 0 && c.Used < p.rate && now > c.At {
+		c.At += p.tick
+	}
+	c.Used = min(c.Used+p.parts(units), maxInt)
+}
+
+// bucketRefund gives back parts of a charge, and notes it.
+func (p *Plan) bucketRefund(s *State, now, from, parts int64) {
+	if parts = min(parts, s.Used); parts > 0 {
+		s.Past = s.Past.in(p.unit)
+		s.Past.refund(Refunded{From: from, At: now, Parts: parts}, s.Until)
+		s.Used -= parts
 	}
 }
 
 // bucketAmend changes a charge. More is charged in full. Less is given back as far as it has not
-// drained, which is the charge less max(0, rate*(now-at) - b), where b was used before it.
+// drained, which is the charge less max(0, rate*(now-at) - b), where b was used before it, and has not
+// been given back since.
 //
-// Proof that the bucket then never shows less than it would without the charge: both drain at the same
-// rate and get the same other charges, so they come closer only while the one without the charge is
-// empty and the other is not. It held b, and others only add to it, so it was empty for at most the
-// time in which the rate gives back what is above b. In a loaded bucket that is no time at all, and
-// nothing is lost. (If a part of b is refunded in between, b is too large by that part. To know, a
-// counter would have to remember its refunds.)
+// Proof that the bucket then never shows less than it would without the charge: let what was used first
+// drain first. Then a charge begins to drain when b has drained, or was given back, and what comes after it
+// makes no difference to it. So at most what the rate gives back beyond b has drained of the charge, and in
+// a loaded bucket that is nothing. (Old refunds are noted roughly, so that b may come out too small. Then a
+// refund gives back too little, by at most what the rate gave back since the charge.)
 //
 // The charge says when the bucket would have recovered from it, rounded up to a tick. So b is at least
 // what drains until the tick before, less the charge.
-func (p *Plan) bucketAmend(c *Counter, now int64, charge *Charge, by int64) {
+func (p *Plan) bucketAmend(s *State, now int64, charge *Charge, by int64) {
 	if by >= 0 {
-		p.bucketCharge(c, now, by)
+		p.bucketCharge(&s.Counter, now, by)
 		return
 	}
 	charged := p.parts(charge.Cost)
@@ -127,12 +132,14 @@ func (p *Plan) bucketAmend(c *Counter, now int64, charge *Charge, by int64) {
 	if !ok {
 		before = maxInt
 	}
+	s.Past = s.Past.in(p.unit)
+	before = max(before-charged-s.Past.refunded(charge.At), 0)
 	drained, ok := times(max(p.ticks(now)-at, 0), p.rate)
 	if !ok {
 		drained = maxInt
 	}
-	drained = max(drained-max(before-charged, 0), 0)
-	c.Used = max(c.Used-min(p.parts(-by), max(charged-drained, 0)), 0)
+	drained = max(drained-before, 0)
+	p.bucketRefund(s, now, charge.At, min(p.parts(-by), max(charged-drained, 0)))
 }
 
 func (p *Plan) bucketPassAt(c *Counter, cost int64) int64 {

@@ -287,15 +287,18 @@ func (s *Store) Adjust(_ context.Context, asks []stint.Ask, ds []stint.Decision)
 	s.identify(items, asks)
 	now := s.clock.micros()
 	for i := range items {
-		ds[i].Counter = items[i].id.mark()
-		if c := asks[i].Charge; c != nil {
-			if err := c.ValidateFor(ds[i].Counter, now); err != nil {
+		c, a := items[i].id, &asks[i]
+		ds[i].Counter = c.mark()
+		if a.Charge != nil {
+			if err := a.Charge.ValidateFor(ds[i].Counter, now); err != nil {
 				return err
 			}
-			items = append(items, item{id: s.markOf(items[i].id, ""), ask: noAsk})
-			if c.ID != "" {
-				items = append(items, item{id: s.markOf(items[i].id, c.ID), ask: noAsk})
+			if a.Charge.ID != "" {
+				items = append(items, item{id: s.markOf(c, a.Charge.ID), ask: noAsk})
 			}
+		}
+		if needsPast(a) {
+			items = append(items, item{id: s.markOf(c, ""), ask: noAsk})
 		}
 	}
 	order(items)
@@ -308,30 +311,43 @@ func (s *Store) Adjust(_ context.Context, asks []stint.Ask, ds []stint.Decision)
 		if it.ask == noAsk {
 			continue
 		}
+		a, d := &asks[it.ask], &ds[it.ask]
 		before := s.stored(it)
+		before.Past = s.past(marked(items, s.markOf(it.id, "")))
 		if it.twin {
 			before = states[k-1]
 		}
-		a, d := &asks[it.ask], &ds[it.ask]
 		switch {
 		case a.Charge == nil:
 			states[k], *d = a.Plan.AdjustState(before, now, a.Cost)
-		case s.applies(items, it.id, a.Charge, now) && made[s.markOf(it.id, a.Charge.ID)] == 0:
-			states[k], *d = a.Plan.AmendState(before, now, *a.Charge, a.Cost)
-			if a.Charge.ID != "" {
-				made[s.markOf(it.id, a.Charge.ID)] = max(a.Charge.Until(), now+stint.Once.Microseconds())
-			}
-		default:
+		case a.Charge.ID != "" && s.madeBefore(items, made, it.id, a.Charge, now):
 			states[k], *d = a.Plan.TakeState(before, now, 0)
+		default:
+			states[k], *d = a.Plan.AmendState(before, now, *a.Charge, a.Cost)
 		}
 		d.Counter = it.id.mark()
 		changed[k] = lastOfCounter(items, k)
 	}
 	s.write(items, asks, states, changed, now)
+	for k := range items {
+		if it := &items[k]; changed[k] && isBucket(&asks[it.ask]) {
+			s.setPast(it.id, &asks[it.ask], now, &states[k].Past)
+		}
+	}
 	for c, until := range made {
 		s.setMark(c, now, until)
 	}
 	return nil
+}
+
+// madeBefore reports whether a change with this ID was made before. If not, it is made now.
+func (s *Store) madeBefore(items []item, made map[id]int64, c id, charge *stint.Charge, now int64) bool {
+	m := s.markOf(c, charge.ID)
+	if x := marked(items, m); made[m] != 0 || x != nil && x.Until > now {
+		return true
+	}
+	made[m] = max(charge.Until(), now+stint.Once.Microseconds())
+	return false
 }
 
 // write stores the states that have changed, and releases all cells. The shards of the items are locked.

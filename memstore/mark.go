@@ -2,45 +2,66 @@ package memstore
 
 import "github.com/stintdev/stint"
 
-// A mark is kept beside a counter, like a counter, as long as a charge of it may be changed: that it
-// was reset, and when, or that a change with an ID was made. A mark is only read and written while its
-// shard is locked.
+// A mark is kept beside a counter, like a counter, as long as a charge of it may be changed: its past, or
+// that a change with an ID was made. A mark is only read and written while its shard is locked.
 
-// markOf returns the fingerprint of the mark of a change with that ID, or of a reset if it is empty.
+// markOf returns the fingerprint of the mark of a change with that ID, or of the past if it is empty.
 func (s *Store) markOf(c id, change string) id { return c.with(s.names.of(change), mark) }
 
 // mark returns what tells charges of the counter from those of others.
 func (c id) mark() uint32 { return uint32(c.lo) }
 
-// setMark makes a mark, or prolongs it.
+// setMark makes a mark that a change was made.
 func (s *Store) setMark(c id, now, until int64) {
+	s.putMark(c, false, now, stint.State{Counter: stint.Counter{Until: until}})
+}
+
+// setPast stores the past of a counter, if there is any. That of a bucket has a log: each refund is two
+// entries in it.
+func (s *Store) setPast(c id, a *stint.Ask, now int64, past *stint.Past) {
+	if past.Until <= now {
+		return
+	}
+	st := stint.State{Counter: stint.Counter{At: past.Reset, Used: past.Unit, Until: past.Until}}
+	for _, r := range past.Refunds {
+		st.Log = append(st.Log, stint.Entry{At: r.From, Units: r.Parts}, stint.Entry{At: r.At})
+	}
+	s.putMark(s.markOf(c, ""), isBucket(a), now, st)
+}
+
+func (s *Store) putMark(c id, hasLog bool, now int64, st stint.State) {
 	sh := s.shardOf(c)
 	x := sh.acquire(c)
 	if x == nil {
-		x = sh.insert(c, false, now)
+		x = sh.insert(c, hasLog, now)
 	}
-	x.Counter = stint.Counter{At: now, Used: 1, Until: until}
+	s.logs.put(x, st)
 	x.release(c)
 }
 
-// applies reports whether a change of a charge has anything to change: it was not made before, and the
-// counter was not reset since. The cells of all items are locked.
-func (s *Store) applies(items []item, c id, charge *stint.Charge, now int64) bool {
-	marked := func(change string) (at int64, ok bool) {
-		m := s.markOf(c, change)
-		for i := range items {
-			if x := items[i].cell; items[i].id == m && x != nil && x.Until > now {
-				return x.At, true
-			}
+// past returns the past of a counter, whose mark may be nil.
+func (s *Store) past(mark *cell) (p stint.Past) {
+	c, log := s.logs.load(mark)
+	p.Reset, p.Unit, p.Until = c.At, c.Used, c.Until
+	for i := 0; i < len(log); i += 2 {
+		p.Refunds = append(p.Refunds, stint.Refunded{From: log[i].At, At: log[i+1].At, Parts: log[i].Units})
+	}
+	return p
+}
+
+// needsPast reports whether an adjustment depends on the past of its counter, or becomes part of it.
+func needsPast(a *stint.Ask) bool { return a.Charge != nil || isBucket(a) && a.Cost < 0 }
+
+func isBucket(a *stint.Ask) bool {
+	return a.Limit.Algorithm == stint.TokenBucket || a.Limit.Algorithm == stint.LeakyBucket
+}
+
+// marked returns the cell of a mark among the items, or nil.
+func marked(items []item, mark id) *cell {
+	for i := range items {
+		if items[i].id == mark {
+			return items[i].cell
 		}
-		return 0, false
 	}
-	if at, reset := marked(""); reset && charge.At <= at {
-		return false
-	}
-	if charge.ID == "" {
-		return true
-	}
-	_, made := marked(charge.ID)
-	return !made
+	return nil
 }

@@ -195,21 +195,22 @@ func (s *Store) Reset(_ context.Context, asks []stint.Ask) error {
 	return nil
 }
 
-// reset forgets a counter. As long as charges from before might be given back, a mark remains that
-// says when.
+// reset forgets a counter. As long as charges from before might be given back, its past remains.
 func (s *Store) reset(a *stint.Ask, now int64) {
 	c := s.idOf(a)
 	items := []item{{id: c}, {id: s.markOf(c, "")}}
 	order(items)
 	defer s.unlockAll(s.lockAll(items))
+	past := s.past(marked(items, s.markOf(c, "")))
 	releaseAll(items)
 	x := s.shardOf(c).acquire(c)
 	if x == nil {
 		return
 	}
-	until := x.Until
+	before := stint.State{Counter: x.Counter, Past: past}
 	s.shardOf(c).remove(x)
-	if a.Penalty == nil && until > now {
-		s.setMark(s.markOf(c, ""), now, max(until, now+2*a.Limit.Window.Length().Microseconds()))
+	if a.Penalty == nil {
+		after := a.Limit.Reset(before, time.UnixMicro(now))
+		s.setPast(c, a, now, &after.Past)
 	}
 }

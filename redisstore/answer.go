@@ -197,7 +197,9 @@ func (c *call) decide(g *group, pass int) error {
 
 // found is the state of a log when it was asked: its newest entry, the units in it, when
 // it recovers, and when enough units leave it for a denied cost. For a penalty it is the whole state,
-// and for a changed charge how many places it holds, or otherwise whether it was changed: 1 or 0.
+// and for a changed charge how many places it holds. Of other algorithms, that is 0 if it was not
+// changed, and otherwise 1; of a bucket, what had been given back before of what was used before it
+// is added.
 type found struct {
 	at, used, recovery, leaves int64
 	penalty                    stint.State
@@ -390,6 +392,9 @@ func (c *call) adjust(state *stint.Counter, found []found, i int, it *item, d *s
 	case it.charge.Cost == 0:
 		after, *d = it.plan.AdjustState(before, c.now, it.cost)
 	case found[i].held > 0:
+		// What was given back before, of what this charge knew of.
+		back := stint.Refunded{From: it.charge.At, At: it.charge.At, Parts: found[i].held - 1}
+		before.Past = stint.Past{Until: maxInt, Unit: it.plan.Terms().Unit, Refunds: []stint.Refunded{back}}
 		after, *d = it.plan.AmendState(before, c.now, it.charge, it.cost)
 	default:
 		after, *d = it.plan.TakeState(before, c.now, 0)

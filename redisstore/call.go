@@ -43,6 +43,10 @@ func (it *item) log() bool {
 	return it.penalty == nil && (it.limit.Algorithm == stint.SlidingLog || it.limit.Algorithm == stint.Concurrency)
 }
 
+func (it *item) bucket() bool {
+	return it.penalty == nil && (it.limit.Algorithm == stint.TokenBucket || it.limit.Algorithm == stint.LeakyBucket)
+}
+
 // long reports whether the counter's state has no fixed size, as that of a log or a penalty.
 func (it *item) long() bool { return it.penalty != nil || it.log() }
 
@@ -388,27 +392,27 @@ func (c *call) appendAsk(b []byte, g *group, i int) []byte {
 
 // appendChange appends what a change of a charge needs, and the keys of its marks.
 func (c *call) appendChange(b []byte, r *request, it *item) []byte {
-	var resetMark, changeMark uint16
+	var pastMark, changeMark uint16
 	mark := func(name string) uint16 {
 		c.keys = append(c.keys, it.key+markSeparator+name)
 		return uint16(len(c.keys))
 	}
 	// Without a subject, which no valid key is, a mark would be in another slot.
 	if it.penalty == nil && !r.bare && !strings.Contains(it.key, "{}") {
-		if it.charge.Cost > 0 || r.kind == reset {
-			resetMark = mark("")
+		if it.charge.Cost > 0 || r.kind == reset || it.cost < 0 && it.bucket() {
+			pastMark = mark("")
 		}
 		if it.charge.ID != "" {
 			changeMark = mark(it.charge.ID)
 		}
 	}
 	b = put(b, it.charge.At, it.charge.Cost, min(it.charge.Until(), maxInt))
-	b = binary.BigEndian.AppendUint16(b, resetMark)
+	b = binary.BigEndian.AppendUint16(b, pastMark)
 	return binary.BigEndian.AppendUint16(b, changeMark)
 }
 
 // markSeparator stands between a counter's key and the ID of a change, or nothing: a mark beside the
-// counter says when it was reset, or that the change was made. No key of a counter has a space.
+// counter holds its past, or says that the change was made. No key of a counter has a space.
 const markSeparator = " "
 
 // cost returns the cost of the i-th ask, capped at one more than any limit has.

@@ -85,6 +85,20 @@ func (h *hammered) ask(ctx context.Context) error {
 	return nil
 }
 
+// ticking returns a clock that shows no instant twice, like that of a Redis server.
+func ticking(c *storetest.Clock) func() time.Time {
+	var mu sync.Mutex
+	var last time.Time
+	return func() time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		if last = last.Add(time.Microsecond); last.Before(c.Now()) {
+			last = c.Now()
+		}
+		return last
+	}
+}
+
 // layers puts the recommended layers around a store, as the daemon does.
 func layers(t testing.TB, s stint.Store, clock *storetest.Clock) stint.Store {
 	t.Helper()
@@ -118,7 +132,7 @@ func TestUndoKeepsBuckets(t *testing.T) {
 			for _, layered := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/%d callers/layers=%v", text, bad, layered), func(t *testing.T) { //nolint:paralleltest // they would measure each other
 					clock := storetest.NewClock()
-					var s stint.Store = openPatient(t, c.URL(), redisstore.Options{Now: clock.Now})
+					var s stint.Store = openPatient(t, c.URL(), redisstore.Options{Now: ticking(clock)})
 					if layered {
 						s = layers(t, s, clock)
 					}
@@ -137,15 +151,14 @@ func TestUndoKeepsBuckets(t *testing.T) {
 					if layered && share > 2 { // at most 0.2 % on a quiet machine
 						t.Errorf("%.2f %% denied wrongly, want at most 2 %%", share)
 					}
-					slack := 0
-					if h.tenant.Limit.Algorithm == stint.TokenBucket { // see bucketAmend
-						slack = bad
-					}
 					if time.Since(start) > 2*time.Second {
 						return // Redis has dropped counters by its own clock
 					}
-					if h.over > slack || left < want || left > want+int64(slack) {
-						t.Errorf("%d admitted beyond the limit, want at most %d; %d remain, want %d", h.over, slack, left, want)
+					// A call that read the clock before a turn, and came after another of that turn, has set
+					// it back by a millisecond. Redis' own clock does not.
+					const slack = 3
+					if h.over > slack || left < want || left > want+slack {
+						t.Errorf("%d admitted beyond the limit; %d remain, want %d", h.over, left, want)
 					}
 				})
 			}
@@ -284,7 +297,7 @@ func TestResetRacesUndo(t *testing.T) {
 				wg.Wait()
 				// The mark beside the counter says when it was reset.
 				mark, _ := c.Primary(t, "{tenant}").Do(t, "GET", strings.Replace(keyOf(tenant), "rl:", prefix+":", 1)+" ").(string)
-				if len(mark) != 14 {
+				if len(mark) < 21 {
 					t.Fatalf("the mark of the reset is %q", mark)
 				}
 				reset := int64(binary.BigEndian.Uint64([]byte("\x00" + mark[:7])))

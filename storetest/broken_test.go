@@ -433,6 +433,21 @@ func TestBroken(t *testing.T) {
 			[]string{"script amend-reset"},
 		},
 		{
+			"takes what was given back for what drains first",
+			fault{adjust: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+				more := slices.Clone(asks)
+				for i := range more {
+					if more[i].Charge != nil {
+						charge := *more[i].Charge
+						charge.Reset *= 2
+						more[i].Charge = &charge
+					}
+				}
+				return Adjust(context.Background(), b.Store, more)
+			}},
+			[]string{"script token_bucket-refunds", "script leaky_bucket-refunds"},
+		},
+		{
 			"makes a change as often as it is sent",
 			fault{adjust: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
 				again := slices.Clone(asks)

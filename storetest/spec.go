@@ -34,18 +34,9 @@ type counterID struct {
 	algorithm stint.Algorithm
 	window    stint.Window
 	penalty   bool
-	// mark is that of a change with this ID, or of a reset if it is "reset". Its state says when it
-	// was made, and until when it matters.
-	mark string
-}
-
-// of returns the counter's mark.
-func (id counterID) of(change string) counterID {
-	id.mark = "change " + change
-	if change == "" {
-		id.mark = "reset"
-	}
-	return id
+	// change is the ID of a change of a charge of the counter. The state says until when it is
+	// not made again.
+	change string
 }
 
 func idOf(a *stint.Ask) counterID {
@@ -116,40 +107,37 @@ func (cs counters) adjust(asks []stint.Ask, now time.Time) (counters, []stint.De
 		switch c := a.Charge; {
 		case c == nil:
 			next[id], out[i] = a.Limit.Adjust(next[id], now, a.Cost)
-		case next.applies(id, c, now):
-			next[id], out[i] = a.Limit.Amend(next[id], now, *c, a.Cost)
-			if c.ID != "" {
-				next.mark(id.of(c.ID), now, max(c.Until(), now.Add(stint.Once).UnixMicro()))
-			}
-		default:
+		case next.made(id, c, now):
 			next[id], out[i] = a.Limit.Take(next[id], now, 0)
+		default:
+			next[id], out[i] = a.Limit.Amend(next[id], now, *c, a.Cost)
 		}
 	}
 	return next, out
 }
 
-// applies reports whether a change of a charge has anything to change: it was not made before, and the
-// counter was not reset since.
-func (cs counters) applies(id counterID, c *stint.Charge, now time.Time) bool {
-	if reset := cs[id.of("")]; reset.Until > now.UnixMicro() && c.At <= reset.At {
+// made reports whether a change with this ID was made before. If not, it is made now.
+func (cs counters) made(id counterID, c *stint.Charge, now time.Time) bool {
+	if c.ID == "" {
 		return false
 	}
-	return c.ID == "" || cs[id.of(c.ID)].Until <= now.UnixMicro()
-}
-
-func (cs counters) mark(id counterID, now time.Time, until int64) {
-	cs[id] = stint.State{Counter: stint.Counter{At: now.UnixMicro(), Until: until}}
+	id.change = c.ID
+	made := cs[id].Until > now.UnixMicro()
+	if !made {
+		cs[id] = stint.State{Counter: stint.Counter{Until: max(c.Until(), now.Add(stint.Once).UnixMicro())}}
+	}
+	return made
 }
 
 func (cs counters) reset(asks []stint.Ask, now time.Time) counters {
 	next := maps.Clone(cs)
 	for i := range asks {
 		a, id := &asks[i], idOf(&asks[i])
-		if until := next[id].Until; a.Penalty == nil && until > now.UnixMicro() {
-			// As long as charges from before might be given back.
-			next.mark(id.of(""), now, max(until, now.Add(2*a.Limit.Window.Length()).UnixMicro()))
+		if a.Penalty != nil {
+			delete(next, id)
+		} else {
+			next[id] = a.Limit.Reset(next[id], now)
 		}
-		delete(next, id)
 	}
 	return next
 }

@@ -110,7 +110,7 @@ func (tr *trace) move() {
 func (tr *trace) dropRecovered() {
 	var asks []stint.Ask
 	for id, state := range tr.model {
-		if state.Until > tr.clock.Now().UnixMicro() || id.mark != "" {
+		if state.Until > tr.clock.Now().UnixMicro() || id.change != "" {
 			continue
 		}
 		a := stint.Ask{Key: id.key, Limit: stint.Limit{Algorithm: id.algorithm, Window: id.window, Max: 1}}

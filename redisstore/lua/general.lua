@@ -2,6 +2,7 @@
 -- counters that several groups ask. Counters are objects: four numbers, a log or a penalty.
 
 local TAKE, ADJUST, UNDO, TWINS, RESET = 0, 1, 2, 3, 4
+local LATEST = 32 -- how many refunds of a bucket are kept one by one
 
 local limits = {}
 for i = 1, limit_count do
@@ -84,22 +85,76 @@ local function note(l, o, u, base, first, need, at, recovery)
   found[#found + 1] = pack('>I7I7I7I7', at or o.at, u, recovery or o.recovery, leaves)
 end
 
-local look, amend, reset
+local look, amend, give, reset
 if kinds >= 128 then -- not all groups are takes
-  -- marked returns when the mark at a place of KEYS was made, if it still matters.
-  local function marked(place)
-    if place == 0 then
-      return
+  -- past reads what is kept beside a counter at a place of KEYS: when it was reset, until when that
+  -- matters, and the refunds of a bucket, whose units then had unit parts: from when the charge was, when
+  -- it was given back, and how many parts.
+  local function past(place)
+    local raw = place > 0 and pcall_('GETRANGE', names[place], 0, -1)
+    if type(raw) == 'string' and #raw > 0 and #raw % 21 == 0 then
+      local p = {}
+      p.reset, p.last, p.unit = unpack_('>I7I7I7', raw)
+      if p.last > now then
+        for i = 22, #raw, 21 do
+          local r = {}
+          r.from, r.at, r.parts = unpack_('>I7I7I7', raw, i)
+          p[#p + 1] = r
+        end
+        return p
+      end
     end
-    local mark = pcall_('GETRANGE', names[place], 0, -1)
-    if type(mark) == 'string' and #mark == 14 then
-      local at, last = unpack_('>I7I7', mark)
-      return last > now and at
-    end
+    return { reset = 0, last = 0, unit = 0 }
   end
 
-  local function set_mark(place, last)
-    call('PSETEX', names[place], ttl(last), pack('>I7I7', now, last))
+  local function set_past(place, p)
+    local all = { pack('>I7I7I7', p.reset, p.last, p.unit) }
+    for i, r in ipairs(p) do
+      all[i + 1] = pack('>I7I7I7', r.from, r.at, r.parts)
+    end
+    call('PSETEX', names[place], ttl(p.last), table.concat(all))
+  end
+
+  -- past_in converts the refunds of a past, as Past.in does in Go.
+  local function past_in(p, unit)
+    for _, r in ipairs(p.unit ~= unit and p or {}) do
+      r.parts = clamp(ceil_div(r.parts, p.unit) * unit)
+    end
+    p.unit = unit
+    return p
+  end
+
+  -- refunded returns how much of what was used before a charge was given back since, as Past.refunded
+  -- does in Go.
+  local function refunded(p, charged)
+    local sum = 0
+    for _, r in ipairs(p) do
+      if r.from <= charged and charged <= r.at then
+        sum = clamp(sum + r.parts)
+      end
+    end
+    return sum
+  end
+
+  -- refund notes that parts of a charge are given back now, as Past.refund does in Go.
+  local function refund(place, p, from, parts, recovery)
+    if parts <= 0 or place == 0 then
+      return
+    end
+    p[#p + 1] = { from = from, at = now, parts = parts }
+    local all = { reset = p.reset, last = p.last > recovery and p.last or recovery, unit = p.unit }
+    for i, r in ipairs(p) do
+      local n = #all
+      if n > 1 and i <= #p - LATEST and r.at - all[n - 1].at <= 3 * (now - r.at) then
+        local before = all[n]
+        r.from = before.from < r.from and before.from or r.from
+        r.parts = clamp(r.parts + before.parts)
+        all[n] = r
+      else
+        all[n + 1] = r
+      end
+    end
+    set_past(place, all)
   end
 
   -- look reads a counter, which may have to be moved.
@@ -111,16 +166,17 @@ if kinds >= 128 then -- not all groups are takes
   end
 
   -- amend changes a charge by units, as Limit.Amend does in Go, unless that was done before or the
-  -- counter was reset since. It returns how many places a hold has then, and 1 for others, or 0 if it
-  -- changed nothing.
-  function amend(l, o, by, change)
-    local forgotten_at = marked(change.reset)
-    if forgotten_at and change.at <= forgotten_at or marked(change.once) then
+  -- counter was reset since. It returns 0 if it changed nothing; of a hold, how many places it has then;
+  -- of others 1, and of a bucket what was given back before in addition.
+  function amend(l, o, by, change, undo)
+    local p = past(change.reset)
+    local made = past(change.once).last > 0
+    if change.once > 0 and not made then
+      set_past(change.once, { reset = now, last = math.max(change.last, now + ONCE), unit = 0 })
+    end
+    if made or change.at <= p.reset then
       look(l, o)
       return 0
-    end
-    if change.once > 0 then
-      set_mark(change.once, change.last > now + ONCE and change.last or now + ONCE)
     end
     if logs[l.algorithm] then
       local held = logs[l.algorithm].amend(l, o, now, change, by)
@@ -129,6 +185,7 @@ if kinds >= 128 then -- not all groups are takes
       return held or 1
     end
     local _, a, u, x = judge(l, o)
+    local before = 0
     o.changed, o.short = l.algorithm, l.most
     if l.algorithm == FIXED then
       if a <= change.at and change.at < x then
@@ -142,18 +199,36 @@ if kinds >= 128 then -- not all groups are takes
         x = clamp(x + by)
       end
     elseif by < 0 then
-      -- What was used before the charge has drained first: see bucketAmend in Go.
+      -- What was used before the charge, and was not given back, has drained first: see
+      -- bucketAmend in Go.
       local at, charged = whole(change.at, l.tick), clamp(change.cost * l.unit)
-      local before = clamp((whole(change.last, l.tick) - at - 1) * l.rate)
-      local drained = clamp(clamp((whole(now, l.tick) - at) * l.rate) - clamp(before - charged))
-      local back = clamp(charged - drained)
+      before = refunded(past_in(p, l.unit), change.at)
+      local held = clamp((whole(change.last, l.tick) - at - 1) * l.rate)
+      held = clamp(held - charged - before)
+      local back = clamp(charged - clamp(clamp((whole(now, l.tick) - at) * l.rate) - held))
       if back > -by * l.unit then
         back = -by * l.unit
       end
-      u, by = clamp(u - back), 0
+      if back > u then
+        back = u
+      end
+      local _, _, _, recovery = charge_by(l, a, u, x, 0)
+      if not undo or change.at < now then -- otherwise no one has seen it
+        refund(change.reset, p, change.at, back, recovery)
+      end
+      u, by = u - back, 0
     end
     o.at, o.used, o.aux, o.recovery = charge_by(l, a, u, x, l.algorithm >= BUCKET and by or 0)
-    return 1
+    return 1 + before
+  end
+
+  -- give notes what an adjustment without a charge gives back of a bucket.
+  function give(l, place, a, u, x, units)
+    if l.algorithm >= BUCKET and not logs[l.algorithm] then
+      local _, _, _, recovery = charge_by(l, a, u, x, 0)
+      local back = units * l.unit
+      refund(place, past_in(past(place), l.unit), 0, back > u and u or back, recovery)
+    end
   end
 
   -- reset forgets a counter. As long as charges from before might be given back, a mark remains.
@@ -162,8 +237,8 @@ if kinds >= 128 then -- not all groups are takes
     call('DEL', names[k])
     objects[k], forgotten[k] = nil, true -- the answer has the state as it was found
     if o and o.recovery > now and place > 0 then
-      local last = now + 2 * (l.window or 0) * (l.tick or 0)
-      set_mark(place, o.recovery > last and o.recovery or last)
+      local last = math.max(now + 2 * (l.window or 0) * (l.tick or 0), o.recovery, past(place).last)
+      set_past(place, { reset = now, last = last, unit = 0 })
     end
   end
 end
@@ -278,7 +353,7 @@ local function group(kind, count, n)
     local ask = asks[i]
     local l, o, c, change = ask.limit, ask.object, ask.cost, ask.change
     if change and change.cost > 0 then
-      local held = amend(l, o, c, change)
+      local held = amend(l, o, c, change, kind == UNDO)
       if kind == ADJUST then
         found[#found + 1] = format('%.0f', held)
       end
@@ -290,6 +365,9 @@ local function group(kind, count, n)
       if kind == TWINS and c > room then
         pass = 0
       elseif c ~= 0 or first == true then
+        if c < 0 then
+          give(l, change.reset, a, u, x, -c)
+        end
         charge(l, o, a, u, x, first, c)
       end
     end
