@@ -161,8 +161,7 @@ func (l Limit) Amend(s State, now time.Time, c Charge, by int64) (State, Decisio
 // AmendState is [Limit.Amend] of the plan's limit. The time is in microseconds since the Unix epoch.
 func (p *Plan) AmendState(s State, now int64, charge Charge, by int64) (State, Decision) {
 	t := clamp(now, maxTime)
-	s.Past = s.Past.at(t)
-	if charge.At <= s.Past.Reset {
+	if charge.At <= s.Past.at(t).Reset {
 		return p.TakeState(s, now, 0)
 	}
 	p.advance(&s.Counter, &s.Log, t)

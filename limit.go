@@ -133,7 +133,6 @@ func (p *Plan) AdjustState(s State, now, cost int64) (State, Decision) {
 		return p.TakeState(s, now, 0)
 	}
 	t := clamp(now, maxTime)
-	s.Past = s.Past.at(t)
 	p.advance(&s.Counter, &s.Log, t)
 	cost = max(-maxInt, min(cost, maxInt))
 	switch {

@@ -20,7 +20,8 @@ type Past struct {
 // charge from between the two was made to a bucket that held them, and has them no longer before it.
 type Refunded struct{ From, At, Parts int64 }
 
-// at returns the past as far as it matters now.
+// at returns the past as far as it matters now. What does not is only dropped by a store, or by the next
+// refund or reset: the clock might be set back.
 func (p Past) at(now int64) Past {
 	if now >= p.Until {
 		return Past{}

@@ -103,7 +103,7 @@ func (p *Plan) bucketCharge(c *Counter, now, units int64) {
 // bucketRefund gives back parts of a charge, and notes it.
 func (p *Plan) bucketRefund(s *State, now, from, parts int64) {
 	if parts = min(parts, s.Used); parts > 0 {
-		s.Past = s.Past.in(p.unit)
+		s.Past = s.Past.at(now).in(p.unit)
 		s.Past.refund(Refunded{From: from, At: now, Parts: parts}, s.Until)
 		s.Used -= parts
 	}
@@ -132,8 +132,8 @@ func (p *Plan) bucketAmend(s *State, now int64, charge *Charge, by int64) {
 	if !ok {
 		before = maxInt
 	}
-	s.Past = s.Past.in(p.unit)
-	before = max(before-charged-s.Past.refunded(charge.At), 0)
+	past := s.Past.at(now).in(p.unit)
+	before = max(before-charged-past.refunded(charge.At), 0)
 	drained, ok := times(max(p.ticks(now)-at, 0), p.rate)
 	if !ok {
 		drained = maxInt

@@ -313,7 +313,7 @@ func (s *Store) Adjust(_ context.Context, asks []stint.Ask, ds []stint.Decision)
 		}
 		a, d := &asks[it.ask], &ds[it.ask]
 		before := s.stored(it)
-		before.Past = s.past(marked(items, s.markOf(it.id, "")))
+		before.Past = s.past(cellOf(items, s.markOf(it.id, "")))
 		if it.twin {
 			before = states[k-1]
 		}
@@ -330,7 +330,7 @@ func (s *Store) Adjust(_ context.Context, asks []stint.Ask, ds []stint.Decision)
 	}
 	s.write(items, asks, states, changed, now)
 	for k := range items {
-		if it := &items[k]; changed[k] && isBucket(&asks[it.ask]) {
+		if it := &items[k]; changed[k] && states[k].Past.Until > now {
 			s.setPast(it.id, &asks[it.ask], now, &states[k].Past)
 		}
 	}
@@ -343,7 +343,7 @@ func (s *Store) Adjust(_ context.Context, asks []stint.Ask, ds []stint.Decision)
 // madeBefore reports whether a change with this ID was made before. If not, it is made now.
 func (s *Store) madeBefore(items []item, made map[id]int64, c id, charge *stint.Charge, now int64) bool {
 	m := s.markOf(c, charge.ID)
-	if x := marked(items, m); made[m] != 0 || x != nil && x.Until > now {
+	if x := cellOf(items, m); made[m] != 0 || x != nil && x.Until > now {
 		return true
 	}
 	made[m] = max(charge.Until(), now+stint.Once.Microseconds())

@@ -16,12 +16,8 @@ func (s *Store) setMark(c id, now, until int64) {
 	s.putMark(c, false, now, stint.State{Counter: stint.Counter{Until: until}})
 }
 
-// setPast stores the past of a counter, if there is any. That of a bucket has a log: each refund is two
-// entries in it.
+// setPast stores the past of a counter. That of a bucket has a log: each refund is two entries in it.
 func (s *Store) setPast(c id, a *stint.Ask, now int64, past *stint.Past) {
-	if past.Until <= now {
-		return
-	}
 	st := stint.State{Counter: stint.Counter{At: past.Reset, Used: past.Unit, Until: past.Until}}
 	for _, r := range past.Refunds {
 		st.Log = append(st.Log, stint.Entry{At: r.From, Units: r.Parts}, stint.Entry{At: r.At})
@@ -56,10 +52,10 @@ func isBucket(a *stint.Ask) bool {
 	return a.Limit.Algorithm == stint.TokenBucket || a.Limit.Algorithm == stint.LeakyBucket
 }
 
-// marked returns the cell of a mark among the items, or nil.
-func marked(items []item, mark id) *cell {
+// cellOf returns the cell of a counter or a mark among the items, or nil.
+func cellOf(items []item, c id) *cell {
 	for i := range items {
-		if items[i].id == mark {
+		if items[i].id == c {
 			return items[i].cell
 		}
 	}

@@ -197,20 +197,28 @@ func (s *Store) Reset(_ context.Context, asks []stint.Ask) error {
 
 // reset forgets a counter. As long as charges from before might be given back, its past remains.
 func (s *Store) reset(a *stint.Ask, now int64) {
-	c := s.idOf(a)
-	items := []item{{id: c}, {id: s.markOf(c, "")}}
+	c, m := s.idOf(a), s.markOf(s.idOf(a), "")
+	items := []item{{id: c}, {id: m}}
 	order(items)
 	defer s.unlockAll(s.lockAll(items))
-	past := s.past(marked(items, s.markOf(c, "")))
+	counter, _ := s.logs.load(cellOf(items, c))
+	before := stint.State{Counter: counter, Past: s.past(cellOf(items, m))}
 	releaseAll(items)
-	x := s.shardOf(c).acquire(c)
-	if x == nil {
+	s.forget(c)
+	if a.Penalty != nil {
 		return
 	}
-	before := stint.State{Counter: x.Counter, Past: past}
-	s.shardOf(c).remove(x)
-	if a.Penalty == nil {
-		after := a.Limit.Reset(before, time.UnixMicro(now))
+	if after := a.Limit.Reset(before, time.UnixMicro(now)); after.Past.Until > now {
 		s.setPast(c, a, now, &after.Past)
+	} else {
+		s.forget(m)
+	}
+}
+
+// forget removes a cell, if there is one. Its shard is locked.
+func (s *Store) forget(c id) {
+	sh := s.shardOf(c)
+	if x := sh.acquire(c); x != nil {
+		sh.remove(x)
 	}
 }

@@ -236,9 +236,15 @@ if kinds >= 128 then -- not all groups are takes
     local o = objects[k]
     call('DEL', names[k])
     objects[k], forgotten[k] = nil, true -- the answer has the state as it was found
-    if o and o.recovery > now and place > 0 then
-      local last = math.max(now + 2 * (l.window or 0) * (l.tick or 0), o.recovery, past(place).last)
-      set_past(place, { reset = now, last = last, unit = 0 })
+    if place == 0 then
+      return
+    end
+    local p = past(place)
+    if o and o.recovery > now then
+      p = { reset = now, last = math.max(now + 2 * (l.window or 0) * (l.tick or 0), o.recovery, p.last), unit = 0 }
+      set_past(place, p)
+    elseif p.last == 0 then
+      call('DEL', names[place])
     end
   end
 end
