@@ -138,11 +138,20 @@ func (tr *trace) asks(minCost int64) []stint.Ask {
 			cost = 1
 		}
 		out = append(out, stint.Ask{Key: tr.key(i), Limit: l, Cost: cost})
-		if tr.setBack {
-			out[len(out)-1].Key.Subject = out[0].Key.Subject
+	}
+	if tr.setBack || slices.ContainsFunc(out, isCoarse) {
+		for i := range out {
+			out[i].Key.Subject = out[0].Key.Subject
 		}
 	}
 	return out
+}
+
+// isCoarse reports whether the ask is of a bucket with a tick above a microsecond. Where a take of several
+// subjects is undone in part, such a bucket may be a tick behind.
+func isCoarse(a stint.Ask) bool {
+	p, err := a.Limit.Compile()
+	return err == nil && (a.Limit.Algorithm == stint.TokenBucket || a.Limit.Algorithm == stint.LeakyBucket) && p.Terms().Tick > 1
 }
 
 func (tr *trace) key(limit int) stint.Key {
