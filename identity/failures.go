@@ -34,7 +34,8 @@ type address struct {
 	since   time.Time // when the first of the failed keys came
 	failed  []uint64  // hashes of their texts
 	running int       // lookups that may fail
-	ended   chan struct{}
+	waiting int
+	next    chan struct{} // wakes one that waits
 }
 
 func newFailures() *failures { return &failures{seed: maphash.MakeSeed()} }
@@ -44,7 +45,7 @@ func (f *failures) at(net netip.Prefix, now time.Time) *address {
 	a := f.first[net]
 	if a == nil {
 		if a = f.old[net]; a == nil {
-			a = new(address)
+			a = &address{next: make(chan struct{}, 1)}
 		}
 		if len(f.first) >= mostAddresses/2 || f.first == nil {
 			f.old, f.first = f.first, map[netip.Prefix]*address{}
@@ -57,34 +58,43 @@ func (f *failures) at(net netip.Prefix, now time.Time) *address {
 	return a
 }
 
+// wake wakes one that waits, if there is one. It wakes the next.
+func (a *address) wake() {
+	if a.waiting > 0 {
+		select {
+		case a.next <- struct{}{}:
+		default: // one is about to wake
+		}
+	}
+}
+
 // enter waits until a key may be looked up for the address: until fewer than most have failed,
 // or may still fail. It returns how long no more may be, if most have failed. Otherwise the
 // caller calls leave after the lookup.
 func (f *failures) enter(ctx context.Context, net netip.Prefix, most int, now time.Time) (*address, time.Duration, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for {
-		a := f.at(net, now)
+	for a := f.at(net, now); ; {
 		switch {
+		case ctx.Err() != nil:
+			a.wake()
+			return nil, 0, ctx.Err()
 		case len(a.failed) >= most:
-			return nil, a.since.Add(failureWindow).Sub(now), nil
+			a.wake()
+			return nil, max(a.since.Add(failureWindow).Sub(now), 1), nil
 		case len(a.failed)+a.running < most:
 			a.running++
+			a.wake()
 			return a, 0, nil
 		}
-		if a.ended == nil {
-			a.ended = make(chan struct{})
-		}
-		ended := a.ended
+		a.waiting++
 		f.mu.Unlock()
 		select {
-		case <-ended:
+		case <-a.next:
 		case <-ctx.Done():
 		}
 		f.mu.Lock()
-		if err := ctx.Err(); err != nil {
-			return nil, 0, err
-		}
+		a.waiting--
 	}
 }
 
@@ -93,10 +103,7 @@ func (f *failures) leave(a *address) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	a.running--
-	if a.ended != nil {
-		close(a.ended)
-		a.ended = nil
-	}
+	a.wake()
 }
 
 // add counts a key that was not valid. If most were before it, it returns how long no more
@@ -107,7 +114,7 @@ func (f *failures) add(net netip.Prefix, text string, most int, now time.Time) t
 	defer f.mu.Unlock()
 	a := f.at(net, now)
 	if len(a.failed) >= most {
-		return a.since.Add(failureWindow).Sub(now)
+		return max(a.since.Add(failureWindow).Sub(now), 1)
 	}
 	if !slices.Contains(a.failed, sum) {
 		a.failed = append(a.failed, sum)
