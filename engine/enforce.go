@@ -73,6 +73,38 @@ func (e *Engine) enforce(ctx context.Context, w *work, v *Verdict, n int, peek b
 	return nil
 }
 
+// penalized reports whether a penalty bans another identity that the request presents beside its
+// subject, and which loses to it. The rules are matched as for that identity alone, and its counters
+// are only read.
+func (e *Engine) penalized(ctx context.Context, w *work, v *Verdict) (bool, error) {
+	for i := range v.Subject.Others {
+		o, a := &v.Subject.Others[i], w.attrs
+		a.User, a.Tenant, a.APIKey, a.Tier = o.User, o.Tenant, o.Key, o.Tier
+		a.Claims, a.KeyLimits, a.UserLimits = o.Claims, o.KeyLimits, o.UserLimits
+		hits := slices.DeleteFunc(w.setup.rules.Match(nil, &a), func(h rule.Hit) bool { return h.Rule.Penalty == nil })
+		if len(hits) == 0 {
+			continue
+		}
+		asks, _ := w.setup.rules.Asks(nil, hits, &a, nil)
+		for j := range asks {
+			asks[j].Cost = 0
+		}
+		ds := make([]stint.Decision, len(asks))
+		if err := e.take(ctx, asks, ds); err != nil {
+			return false, err
+		}
+		for _, h := range hits {
+			for j := h.From; j < h.To; j++ {
+				if d := &ds[j]; asks[j].Penalty != nil && !d.Allowed && d.Basis < stint.Open {
+					v.Rule, v.Outcome, v.Status, v.Reason, v.RetryAfter = h.Rule, Banned, h.Rule.Status, h.Rule.Message, d.RetryAfter
+					return true, nil
+				}
+			}
+		}
+	}
+	return false, nil
+}
+
 // take calls the store. It returns the error of ctx if that is done.
 func (e *Engine) take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	err := e.store.Take(ctx, asks, ds)

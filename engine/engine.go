@@ -10,7 +10,8 @@
 // # Guarantees
 //
 //   - A request passes only if every rule that applies lets it pass. A denied request is not charged.
-//   - A block or a ban overrides everything, and an exemption overrides all limits. Between a rule that
+//   - A block or a ban overrides everything, and an exemption overrides all limits, but not a
+//     refusal of credentials. A ban holds for every identity that a request presents. Between a rule that
 //     blocks and one that allows, the lower priority decides. If both are equal, the request is blocked.
 //   - The binding limit is the denying limit with the longest wait, or, if none denies, the one with
 //     the smallest share left.
@@ -47,7 +48,8 @@ type Request struct {
 	// Peer is the remote address of the connection.
 	Peer netip.Addr
 	// Subject, if not nil, is who is asking: any of User, Tenant, Key, Tier and IP. The caller is
-	// trusted. If nil, it is determined from the headers and the peer.
+	// trusted, but the headers may be the client's: they set costs only if the peer is a trusted
+	// proxy, or if Subject.Trusted is set. If nil, it is determined from the headers and the peer.
 	Subject *identity.Subject
 	// Cost, if not 0, overrides the costs in rules.
 	Cost int64
@@ -146,6 +148,9 @@ func (e *Engine) Use(rules *rule.Set, who *identity.Resolver) error {
 // Rules returns the rules in use.
 func (e *Engine) Rules() *rule.Set { return e.current.Load().rules }
 
+// Identity returns the resolver in use.
+func (e *Engine) Identity() *identity.Resolver { return e.current.Load().identity }
+
 // Waiting returns how many requests are held now.
 func (e *Engine) Waiting() int { return int(e.waits.all.Load()) }
 
@@ -230,6 +235,11 @@ func (e *Engine) decide(ctx context.Context, q *Request, w *work, v *Verdict, pe
 	if done, err := e.identify(ctx, q, w, v); done || err != nil {
 		return err
 	}
+	if len(v.Subject.Others) > 0 {
+		if banned, err := e.penalized(ctx, w, v); banned || err != nil {
+			return err
+		}
+	}
 	w.hits = w.setup.rules.Match(w.hits, &w.attrs)
 	if !decided(w.hits, v) {
 		enforced := partition(w.hits)
@@ -241,7 +251,7 @@ func (e *Engine) decide(ctx context.Context, q *Request, w *work, v *Verdict, pe
 		}
 	}
 	if v.Outcome.Passed() && w.refused != nil {
-		v.Outcome, v.Status, v.Reason, v.Rule = Unauthorized, 401, w.refused.Error(), nil
+		v.refuse(w.refused)
 	}
 	return nil
 }
@@ -251,6 +261,7 @@ func (e *Engine) identify(ctx context.Context, q *Request, w *work, v *Verdict) 
 	s := &v.Subject
 	if q.Subject != nil {
 		*s = *q.Subject
+		s.Trusted = s.Trusted || w.setup.identity.Trusts(q.Peer)
 		err = w.setup.identity.Describe(ctx, w.now, s)
 	} else {
 		w.who = identity.Request{Peer: q.Peer, Headers: q.Headers}
@@ -269,6 +280,9 @@ func (e *Engine) identify(ctx context.Context, q *Request, w *work, v *Verdict) 
 	case s.Banned != nil:
 		v.ban(s.Banned)
 		return true, nil
+	case s.Exempt != nil && w.refused != nil: // it is not counted, and does not pass
+		v.refuse(w.refused)
+		return true, nil
 	case s.Exempt != nil:
 		v.Outcome, v.Reason = Exempt, s.Exempt.Reason
 		return true, nil
@@ -276,7 +290,7 @@ func (e *Engine) identify(ctx context.Context, q *Request, w *work, v *Verdict) 
 	w.client = clientOf(s)
 	v.Method = w.setup.rules.Method(q.Method)
 	w.attrs = rule.Attrs{
-		Method: v.Method, Path: q.Path, Headers: q.Headers, Trusted: s.Trusted || q.Subject != nil,
+		Method: v.Method, Path: q.Path, Headers: q.Headers, Trusted: s.Trusted, Named: q.Subject != nil,
 		IP: s.IP, Net: s.Net, User: s.User, Tenant: s.Tenant, APIKey: s.Key, Tier: s.Tier, Claims: s.Claims,
 		KeyLimits: s.KeyLimits, UserLimits: s.UserLimits, Cost: q.Cost,
 	}

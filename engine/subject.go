@@ -127,7 +127,11 @@ func (b *bans) find(s *identity.Subject, now time.Time) *identity.Entry {
 	if list == nil {
 		return nil
 	}
-	return list.Find(s, now)
+	entry := list.Find(s, now)
+	for i := 0; i < len(s.Others) && entry == nil; i++ {
+		entry = list.Find(&s.Others[i], now)
+	}
+	return entry
 }
 
 // change replaces the entries by the result of edit, which gets those that have not expired.

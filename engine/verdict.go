@@ -64,7 +64,8 @@ const (
 	Banned
 	// Blocked means that a rule blocks it.
 	Blocked
-	// Unauthorized means that its credentials were rejected.
+	// Unauthorized means that its credentials were rejected, with 401, or with 429 if too many
+	// from its address were rejected before.
 	Unauthorized
 	// Unavailable means that it could not be counted, and a rule that applies fails closed.
 	Unavailable
@@ -107,6 +108,14 @@ func (v *Verdict) ban(entry *identity.Entry) {
 	v.Outcome, v.Status, v.Reason, v.RetryAfter = Banned, 403, entry.Reason, stint.Never
 	if !entry.Until.IsZero() {
 		v.RetryAfter = entry.Until.Sub(v.At)
+	}
+}
+
+// refuse sets the verdict for credentials that were rejected.
+func (v *Verdict) refuse(why *identity.RefusedError) {
+	v.Outcome, v.Status, v.Reason, v.Rule = Unauthorized, 401, why.Error(), nil
+	if why.RetryAfter > 0 {
+		v.Status, v.RetryAfter = 429, why.RetryAfter
 	}
 }
 

@@ -21,7 +21,7 @@ const domain = "github.com/stintdev/stint"
 // codeOf returns the gRPC code for a verdict.
 func codeOf(v *engine.Verdict) codes.Code {
 	switch {
-	case v.Outcome == engine.Unauthorized:
+	case v.Outcome == engine.Unauthorized && v.Status != http.StatusTooManyRequests:
 		return codes.Unauthenticated
 	case v.Outcome == engine.Unavailable:
 		return codes.Unavailable

@@ -85,6 +85,7 @@ func (s *Server) Unary(ctx context.Context, message any, info *grpc.UnaryServerI
 	if err != nil {
 		return nil, err
 	}
+	withoutBadToken(d)
 	return handler(d, message)
 }
 
@@ -101,10 +102,11 @@ func (s *Server) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	if err != nil || !s.o.PerMessage {
 		stream.SetTrailer(s.trailers(&d.Verdict))
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case !s.o.PerMessage:
+	}
+	withoutBadToken(d)
+	if !s.o.PerMessage {
 		return handler(srv, &opened{stream, d})
 	}
 	m := &metered{opened: opened{stream, d}, server: s, request: q}
@@ -116,6 +118,16 @@ func (s *Server) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 		return last.err // whatever the handler returns
 	}
 	return err
+}
+
+// withoutBadToken removes a token that was not accepted, and did not lead to a rejection,
+// from the metadata that the handler gets.
+func withoutBadToken(d *field.Decided) {
+	if d.Verdict.Subject.BadToken {
+		md, _ := metadata.FromIncomingContext(d.Context) // a copy
+		md.Delete("authorization")
+		d.Context = metadata.NewIncomingContext(d.Context, md)
+	}
 }
 
 // passes reports whether the method is not limited at all.

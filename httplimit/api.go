@@ -233,6 +233,9 @@ func appendVerdict(b []byte, v *engine.Verdict) []byte {
 		b = strconv.AppendInt(append(b, `,"status":`...), int64(v.Status), 10)
 		b = appendString(append(b, `,"reason":`...), reason(v))
 	}
+	if v.Subject.BadToken {
+		b = appendString(append(b, `,"unaccepted":`...), v.Subject.Unaccepted.String())
+	}
 	b, _ = v.ID.AppendText(append(b, `,"decision_id":"`...)) // it never fails
 	b = append(b, '"')
 	return append(appendLimits(append(b, ','), v.Limits), '}')

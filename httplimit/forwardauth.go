@@ -30,6 +30,9 @@ func (a *api) forwardAuth(w http.ResponseWriter, r *http.Request) {
 	}
 	a.Headers.Set(w.Header(), v)
 	if v.Outcome.Passed() {
+		if v.Subject.BadToken { // for a proxy that can remove it
+			w.Header().Set("X-Stint-Unaccepted", v.Subject.Unaccepted.String())
+		}
 		w.WriteHeader(http.StatusOK)
 		return
 	}

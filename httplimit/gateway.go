@@ -42,6 +42,11 @@ type GatewayOptions struct {
 // added; otherwise they are replaced, and other X-Forwarded headers are removed. Forwarded
 // is always removed.
 //
+// Headers that the engine's identity accepts from trusted proxies only are removed from
+// other requests, and from trailers. So are, from all requests, other spellings of them
+// that a service may read as the same name: in CGI and WSGI, X_User_ID is X-User-ID. A token
+// that was not accepted, and did not lead to a rejection, is removed, too.
+//
 // A request that gets no connection is tried on up to two other targets. A request that
 // was sent is not sent again, except by net/http itself: a GET or the like without a
 // body, on a connection that the target had just closed. A target that could not be
@@ -237,6 +242,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if peer.IsValid() {
 			t.peer = peer.String()
 		}
+		t.guard.Headers = g.engine.Identity().Headers()
 		g.pass(w, r, t)
 	}
 }

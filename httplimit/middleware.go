@@ -31,7 +31,8 @@ type Options struct {
 
 // New returns a middleware that decides each request once, before the handler sees it.
 // The handler gets the server's own ResponseWriter, with the headers of the verdict
-// already set, and finds the verdict with [VerdictOf].
+// already set, and finds the verdict with [VerdictOf]. A token that was not accepted, and did
+// not lead to a rejection, is not among the headers that it gets.
 func New(o Options) (func(http.Handler) http.Handler, error) {
 	if o.Engine == nil {
 		return nil, invalid("Engine", "nil", "what engine.New returns")
@@ -106,7 +107,12 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	m.Headers.Set(w.Header(), &ctx.Verdict)
-	m.next.ServeHTTP(w, r.WithContext(ctx))
+	r = r.WithContext(ctx)
+	if ctx.Verdict.Subject.BadToken {
+		r.Header = r.Header.Clone()
+		delete(r.Header, "Authorization")
+	}
+	m.next.ServeHTTP(w, r)
 }
 
 // peerOf returns the address of the other end of the connection. It is invalid if there

@@ -156,6 +156,9 @@ func TestOpenAPI(t *testing.T) {
 
 	strict := apiOf(t, worldOf(t, apiRules, identity.Options{Require: true}))
 	send(strict, "GET", auth, kind, "", "X-Forwarded-Uri", "/")
+	ignoring := apiOf(t, worldOf(t, apiRules, identity.Options{JWT: &identity.JWTOptions{Secret: tokenSecret, IgnoreBad: true}}))
+	send(ignoring, "GET", auth, kind, "", "X-Forwarded-Uri", "/", "Authorization", "Bearer x")
+	send(ignoring, "POST", "/v1/check", kind, `{"path":"/","headers":{"Authorization":"Bearer x"}}`)
 	failed := apiOf(t, worldOf(t, apiRules, identity.Options{Directory: failing{}}))
 	send(failed, "POST", "/v1/check", kind, `{"path":"/","api_key":"0123456789abcdef"}`)
 	send(failed, "POST", "/v1/check/batch", kind, `{"requests":[{"path":"/","api_key":"0123456789abcdef"}]}`)

@@ -25,6 +25,7 @@ type trip struct {
 	route   *route
 	verdict engine.Verdict
 	peer    string // its address
+	guard   guard
 
 	target *target // the one that was chosen last
 	tried  uint64  // a bit for each target that was chosen
@@ -50,8 +51,10 @@ func tripOf(ctx context.Context) *trip { return ctx.Value(tripKey{}).(*trip) }
 // another target: the server closes it in the end.
 type body struct {
 	io.ReadCloser
-	failed atomic.Bool // reading it failed, which is the client's fault
-	unread atomic.Bool // with HTTP/1, its end was not read yet
+	failed  atomic.Bool // reading it failed, which is the client's fault
+	unread  atomic.Bool // with HTTP/1, its end was not read yet
+	trailer http.Header // is complete after the end
+	guard   *guard
 }
 
 func (b *body) Read(p []byte) (int, error) {
@@ -59,6 +62,7 @@ func (b *body) Read(p []byte) (int, error) {
 	switch {
 	case errors.Is(err, io.EOF):
 		b.unread.Store(false)
+		b.guard.cleanTrailer(b.trailer) // with HTTP/1, also of those that were not announced
 	case err != nil:
 		b.failed.Store(true)
 	}
@@ -114,9 +118,11 @@ func rewrite(pr *httputil.ProxyRequest) {
 		out.Header.Del("Upgrade")
 		out.Header.Del("Connection")
 	}
+	t.guard.clean(out.Header, &t.verdict.Subject)
 	out.Trailer = pr.In.Trailer // its values come after the body
+	t.guard.cleanTrailer(out.Trailer)
 	if out.Body != nil {
-		t.body.ReadCloser = out.Body
+		t.body.ReadCloser, t.body.trailer, t.body.guard = out.Body, out.Trailer, &t.guard
 		out.Body = &t.body
 	}
 	t.setForwarded(pr.In, out.Header)
@@ -161,8 +167,8 @@ func (t *trip) setTarget(u *url.URL, to *target, mask uint64) {
 	}
 }
 
-// setForwarded sets the headers that tell the target about the client. ReverseProxy has
-// removed Forwarded, X-Forwarded-For, -Host and -Proto from h.
+// setForwarded sets the headers that tell the target about the client. Those that the
+// client has sent were removed from h.
 func (t *trip) setForwarded(in *http.Request, h http.Header) {
 	client, chain, host, proto := "", t.peer, in.Host, "http"
 	if ip := t.verdict.Subject.IP; ip.IsValid() {
@@ -179,12 +185,6 @@ func (t *trip) setForwarded(in *http.Request, h http.Header) {
 		chain = strings.Join(before, ", ")
 		host = cmp.Or(in.Header.Get("X-Forwarded-Host"), host)
 		proto = cmp.Or(in.Header.Get("X-Forwarded-Proto"), proto)
-	} else {
-		for name := range h {
-			if strings.HasPrefix(name, "X-Forwarded-") {
-				delete(h, name)
-			}
-		}
 	}
 	t.forwarded = [...]string{client, chain, host, proto}
 	for i, name := range [...]string{"X-Real-Ip", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {

@@ -58,12 +58,15 @@ func newProxies(o *Options, p *problems) *proxies {
 
 func (x *proxies) trusts(a netip.Addr) bool { return x.trusted.Smallest(a) != nil }
 
+// peer reports whether the headers of a peer may be used.
+func (x *proxies) peer(a netip.Addr) bool { return x.depth > 0 || x.trusts(a) }
+
 // client returns the address of the client, and whether the peer is trusted. The walk
 // begins at the peer and goes left as long as the writer of an address is trusted. An
 // element that cannot be parsed ends it, because the writer of those to its left is unknown.
 func (x *proxies) client(q *Request) (client netip.Addr, trusted bool) {
 	client = canonical(q.Peer)
-	if x.depth == 0 && !x.trusts(client) {
+	if !x.peer(client) {
 		return client, false
 	}
 	lines := q.Headers[x.header]

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"net/netip"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -109,6 +111,10 @@ type keyChecker struct {
 	bearer         bool
 	usual          Hashing
 	macs           *sync.Pool // of *mac; nil if there is no pepper
+
+	known      KnownKeys // the directory; nil if failures are not limited
+	failures   *failures
+	mostFailed int
 }
 
 // mac is a keyed hash with buffers for its input and output, which saves allocations.
@@ -125,6 +131,16 @@ func newKeyChecker(o *Options, p *problems) *keyChecker {
 		p.add("KeyPrefix", c.prefix, wantPrefix)
 	}
 	c.prefix += "_"
+	c.mostFailed = cmp.Or(o.FailedKeys, defaultFailed)
+	if c.mostFailed > mostFailed {
+		p.add("FailedKeys", c.mostFailed, "at most "+strconv.Itoa(mostFailed)+", or negative for no limit")
+	}
+	if c.known, _ = o.Directory.(KnownKeys); c.mostFailed < 0 {
+		c.known = nil
+	}
+	if c.failures = newFailures(); o.Previous != nil {
+		c.failures = o.Previous.keys.failures
+	}
 	if o.Pepper != "" {
 		pepper := []byte(o.Pepper)
 		if len(pepper) < shortestPepper {
@@ -145,9 +161,12 @@ func (c *keyChecker) find(q *Request) (string, error) {
 		return lines[0], nil
 	}
 	if c.bearer {
-		text, err := bearer(q)
+		text, _, err := bearer(q)
 		if err != nil || c.owns(text) {
 			return text, err
+		}
+		if lines := q.Headers["Authorization"]; len(lines) > 0 && strings.Contains(lines[0], c.prefix) {
+			return "", &RefusedError{Reason: KeyInvalid} // a key in another form
 		}
 	}
 	return "", nil
@@ -156,13 +175,31 @@ func (c *keyChecker) find(q *Request) (string, error) {
 // owns reports whether a bearer token is an API key.
 func (c *keyChecker) owns(text string) bool { return c.bearer && strings.HasPrefix(text, c.prefix) }
 
-// check returns the key of the text if it is valid.
-func (c *keyChecker) check(ctx context.Context, d Directory, text string, now time.Time) (*Key, error) {
+// check returns the key of the text if it is valid. If too many that were not valid came
+// from the same network, only keys that the directory has in memory are checked.
+func (c *keyChecker) check(ctx context.Context, d Directory, text string, net netip.Prefix, now time.Time) (*Key, error) {
 	id, secret, ok := c.split(text)
 	if !ok {
 		return nil, &RefusedError{Reason: KeyInvalid}
 	}
-	k, err := d.Key(ctx, id)
+	var k *Key
+	var known bool
+	var err error
+	if c.known != nil {
+		if k, known, err = c.known.KnownKey(ctx, id); err == nil && !known {
+			a, wait, err := c.failures.enter(ctx, net, c.mostFailed, now)
+			switch {
+			case err != nil:
+				return nil, unknownKey(id, err)
+			case wait > 0:
+				return nil, &RefusedError{Reason: KeyFailures, RetryAfter: wait}
+			}
+			defer c.failures.leave(a) // after the failure was counted
+		}
+	}
+	if err == nil && !known {
+		k, err = d.Key(ctx, id)
+	}
 	if err != nil {
 		return nil, unknownKey(id, err)
 	}
@@ -175,10 +212,15 @@ func (c *keyChecker) check(ctx context.Context, d Directory, text string, now ti
 	if !ok {
 		return nil, &RefusedError{Reason: KeyUncheckable}
 	}
-	if subtle.ConstantTimeCompare(sum[:], found.Hash[:]) != 1 || k == nil {
-		return nil, &RefusedError{Reason: KeyInvalid}
+	if subtle.ConstantTimeCompare(sum[:], found.Hash[:]) == 1 && k != nil {
+		return k, k.good(now)
 	}
-	return k, k.good(now)
+	if c.known != nil {
+		if wait := c.failures.add(net, text, c.mostFailed, now); wait > 0 {
+			return nil, &RefusedError{Reason: KeyFailures, RetryAfter: wait}
+		}
+	}
+	return nil, &RefusedError{Reason: KeyInvalid}
 }
 
 // good returns why the key is no longer valid.
@@ -246,20 +288,3 @@ var isBase62 = func() (is [256]bool) {
 	}
 	return is
 }()
-
-// bearer returns the request's bearer token, and "" if it has none. Two lines are
-// rejected: the service behind us may read the other one.
-func bearer(q *Request) (string, error) {
-	lines := q.Headers["Authorization"]
-	if len(lines) == 0 {
-		return "", nil
-	}
-	if len(lines) > 1 {
-		return "", &RefusedError{Reason: Ambiguous}
-	}
-	const scheme = "Bearer "
-	if line := lines[0]; len(line) > len(scheme) && strings.EqualFold(line[:len(scheme)], scheme) {
-		return strings.TrimLeft(line[len(scheme):], " "), nil
-	}
-	return "", nil
-}

@@ -1,6 +1,6 @@
 // Package identity finds out who sends a request.
 //
-// A [Resolver] tries, in order: an API key, a JWT, the headers of a trusted proxy,
+// A [Resolver] reads, in order: an API key, a JWT, the headers of a trusted proxy,
 // and the client's address, which is always there. The result is a [Subject].
 //
 // # Invariants
@@ -9,17 +9,22 @@
 //     secret, a token by its signature. Headers and forwarded addresses are accepted
 //     from trusted proxies only, and an address only if every proxy that forwarded
 //     it is trusted.
-//   - An invalid API key is rejected, never treated as no key: otherwise its holder
-//     would be counted as someone else. With an invalid token the client is
-//     identified by its address, and the subject says why, unless Require is set.
+//   - An invalid API key or token is rejected, never treated as none: otherwise its
+//     holder would be counted as someone else, while a more lenient service behind us
+//     may accept it. [JWTOptions.IgnoreBad] is the exception, and says so in the subject.
+//   - Every credential that a request presents counts. Those that agree are one subject;
+//     those of different users or tenants are rejected, unless FirstWins is set, and a
+//     ban of any of them holds.
 //   - An unknown key and a wrong secret get the same answer in the same time. Only a
 //     client with the right secret learns that its key is revoked or expired.
+//   - Keys that are not valid are limited by address, before they are looked up. Keys
+//     that the directory has in memory are not affected.
 //   - A ban wins over an exemption. A banned address is not identified any further,
 //     so it costs no lookup and no signature check.
 //   - No error, and nothing that these types print or log, contains a secret.
 //   - Work and memory are bounded, whatever a client sends: tokens above 8 KiB are
 //     not read, at most 64 hops in the last 8 KiB of forwarding headers are, and the
-//     number of cached tokens is limited.
+//     numbers of cached tokens and of addresses with bad keys are limited.
 //
 // # What it does not do
 //
@@ -36,6 +41,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -87,8 +93,14 @@ type Subject struct {
 	// KeyLimits and UserLimits override the limits of the tier, by the name of the
 	// limit.
 	KeyLimits, UserLimits map[string]stint.Limit
+	// Others are identities that the request presents beside this one, and that are of
+	// another user or tenant. Bans hold for them, too; nothing else counts them.
+	Others []Subject
 	// Unaccepted is why a token or a trusted header was not accepted.
 	Unaccepted Reason
+	// BadToken says that the request has a token that was not accepted, and goes on without
+	// it. A service behind us might accept it, so it must not get it.
+	BadToken bool
 	// UserError is the error of a lookup of the user, whose tier, limits and block are
 	// then missing, or of the tenant, whose tier is.
 	UserError error
@@ -124,6 +136,14 @@ type Directory interface {
 	Tenant(ctx context.Context, id string) (*Tenant, error)
 }
 
+// KnownKeys is implemented by directories for which a lookup is expensive, as in a
+// database, and which have the keys that are in use in memory.
+type KnownKeys interface {
+	// KnownKey is like Key if the answer is in memory, even that there is no such key.
+	// Otherwise known is false, and nothing is looked up.
+	KnownKey(ctx context.Context, id string) (k *Key, known bool, err error)
+}
+
 // ErrDirectory is wrapped, beside the directory's own error, if a key could not be looked
 // up. A later attempt may succeed.
 var ErrDirectory = errors.New("the directory could not be read")
@@ -148,7 +168,7 @@ type Tenant struct {
 
 // Options are a resolver's settings. The zero value identifies by the peer's address.
 type Options struct {
-	// Methods are tried in this order. [ByIP] is not among them: it is the last resort.
+	// Methods are read in this order. [ByIP] is not among them: it is the last resort.
 	// Default: a key if there is a Directory, a JWT if there is JWT, headers if one is
 	// named.
 	Methods []Source
@@ -157,6 +177,10 @@ type Options struct {
 	Directory Directory
 	// Require rejects requests without a valid key, a valid token or a trusted header.
 	Require bool
+	// FirstWins says what happens to a request with credentials of different users or
+	// tenants: the first in the order of Methods is the client, the others count for bans
+	// only. Default: it is rejected.
+	FirstWins bool
 	// DefaultTier is the tier of subjects that have no other.
 	DefaultTier string
 
@@ -168,6 +192,10 @@ type Options struct {
 	KeyBearer bool
 	// Pepper is the secret of keys that are hashed with HMAC. At least 16 bytes.
 	Pepper Secret
+	// FailedKeys is how many different keys that are not valid an address may send in a
+	// minute. Then keys that the directory does not have in memory are rejected without a
+	// lookup, if it implements [KnownKeys]. Default 30, at most 1,000; negative: no limit.
+	FailedKeys int
 
 	// JWT says how tokens are verified. Default: there are none.
 	JWT *JWTOptions
@@ -193,7 +221,8 @@ type Options struct {
 	Lists Lists
 
 	// Previous is the resolver that this one replaces, if any. Keys that it has fetched
-	// from the same URL are used until they are fetched again.
+	// from the same URL are used until they are fetched again, and what it has counted of
+	// FailedKeys stays.
 	Previous *Resolver
 }
 
@@ -216,6 +245,7 @@ type settings struct {
 	methods   []Source
 	directory Directory
 	require   bool
+	firstWins bool
 	tier      string
 	keys      *keyChecker
 	tokens    *verifier  // nil if there are no tokens
@@ -232,7 +262,7 @@ func (*Resolver) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "identit
 func New(o Options) (*Resolver, error) {
 	var p problems
 	r := &Resolver{settings: settings{
-		methods: o.Methods, directory: o.Directory, require: o.Require, tier: o.DefaultTier, bits: cmp.Or(o.IPv6Prefix, 64),
+		methods: o.Methods, directory: o.Directory, require: o.Require, firstWins: o.FirstWins, tier: o.DefaultTier, bits: cmp.Or(o.IPv6Prefix, 64),
 		headers: trustedHeaders{
 			user: p.header("UserHeader", o.UserHeader), tenant: p.header("TenantHeader", o.TenantHeader),
 			tier: p.header("TierHeader", o.TierHeader),
@@ -307,6 +337,27 @@ func (r *Resolver) Ready() error { return r.jwks.ready() }
 // KeyHeader returns the header of API keys, in its canonical form.
 func (r *Resolver) KeyHeader() string { return r.keys.header }
 
+// Headers are the names of the headers that a resolver reads, in their canonical form. One
+// that it does not read is empty.
+type Headers struct {
+	// Key is the header of API keys.
+	Key string
+	// User, Tenant, Tier and Forwarded are read from trusted proxies only.
+	User, Tenant, Tier, Forwarded string
+}
+
+// Headers returns the headers that the resolver reads beside Authorization.
+func (r *Resolver) Headers() Headers {
+	h := Headers{User: r.headers.user, Tenant: r.headers.tenant, Tier: r.headers.tier, Forwarded: r.proxies.header}
+	if slices.Contains(r.methods, ByKey) {
+		h.Key = r.keys.header
+	}
+	return h
+}
+
+// Trusts reports whether headers from this peer may be used: it is a trusted proxy.
+func (r *Resolver) Trusts(peer netip.Addr) bool { return r.proxies.peer(canonical(peer)) }
+
 // Close stops fetching keys. The resolver keeps working with those it has.
 func (r *Resolver) Close() error {
 	r.jwks.stop()
@@ -315,7 +366,8 @@ func (r *Resolver) Close() error {
 
 // Resolve identifies the client, and writes the result to s. A [*RefusedError] means that
 // the request must be rejected for its credentials, or for the lack of them; s then has
-// the address. Any other error is [ErrDirectory].
+// the address, and a ban if one of the credentials is banned. Any other error is
+// [ErrDirectory].
 func (r *Resolver) Resolve(ctx context.Context, q *Request, now time.Time, s *Subject) error {
 	*s = Subject{}
 	s.IP, s.Trusted = r.proxies.client(q)
@@ -326,18 +378,17 @@ func (r *Resolver) Resolve(ctx context.Context, q *Request, now time.Time, s *Su
 		return nil
 	}
 	if err := r.identify(ctx, q, now, s); err != nil {
+		*s = Subject{IP: s.IP, Net: s.Net, Trusted: s.Trusted, Banned: s.Banned}
 		return err
-	}
-	if s.Source == ByIP && r.require {
-		return &RefusedError{Reason: NoCredentials}
 	}
 	r.complete(ctx, now, s)
 	return nil
 }
 
 // Describe completes a subject that the caller has identified. Any of User, Tenant, Key,
-// Tier and IP may be set, and stay. A [*RefusedError] means that the key is no longer
-// valid; the rest of the subject is complete. Any other error is [ErrDirectory].
+// Tier and IP may be set, and stay, also if the key is of another user: that user is then
+// among the Others. A [*RefusedError] means that the key is no longer valid; the rest of
+// the subject is complete. Any other error is [ErrDirectory].
 func (r *Resolver) Describe(ctx context.Context, now time.Time, s *Subject) error {
 	if s.IP.IsValid() {
 		s.IP = canonical(s.IP)
@@ -355,6 +406,7 @@ func (r *Resolver) Describe(ctx context.Context, now time.Time, s *Subject) erro
 		if k != nil {
 			refused = k.good(now)
 			s.KeyLimits = k.Limits
+			r.addOwner(ctx, now, s, k)
 			s.User, s.Tenant, s.Tier = cmp.Or(s.User, k.User), cmp.Or(s.Tenant, k.Tenant), cmp.Or(s.Tier, k.Tier)
 		}
 	}
@@ -388,58 +440,6 @@ func (r *Resolver) complete(ctx context.Context, now time.Time, s *Subject) {
 	if s.Banned == nil {
 		s.Exempt = lists.Exempt.Find(s, now)
 	}
-}
-
-// identify tries the methods in order, until one identifies the client.
-func (r *Resolver) identify(ctx context.Context, q *Request, now time.Time, s *Subject) error {
-	for _, m := range r.methods {
-		var err error
-		switch m {
-		case ByKey:
-			err = r.byKey(ctx, q, now, s)
-		case ByJWT:
-			err = r.byToken(ctx, q, now, s)
-		case ByHeader:
-			err = r.headers.read(q, s)
-		case ByIP: // never among them
-		}
-		if err != nil || s.Source != ByIP {
-			return err
-		}
-	}
-	return nil
-}
-
-func (r *Resolver) byKey(ctx context.Context, q *Request, now time.Time, s *Subject) error {
-	text, err := r.keys.find(q)
-	if text == "" || err != nil {
-		return err
-	}
-	k, err := r.keys.check(ctx, r.directory, text, now)
-	if err != nil {
-		return err
-	}
-	s.Source, s.Verified = ByKey, true
-	s.Key, s.User, s.Tenant, s.Tier, s.KeyLimits = k.ID, k.User, k.Tenant, k.Tier, k.Limits
-	return nil
-}
-
-func (r *Resolver) byToken(ctx context.Context, q *Request, now time.Time, s *Subject) error {
-	text, err := bearer(q)
-	if text == "" || err != nil || r.keys.owns(text) {
-		return err
-	}
-	c, why := r.tokens.verify(ctx, text, now)
-	if why != NoReason {
-		s.Unaccepted = why
-		if r.require {
-			return &RefusedError{Reason: why}
-		}
-		return nil
-	}
-	s.Source, s.Verified = ByJWT, true
-	s.User, s.Tenant, s.Tier, s.Claims = c.user, c.tenant, c.tier, c.all
-	return nil
 }
 
 // addUser adds what the directory has of the user, unless the key or token has set it.

@@ -137,9 +137,10 @@ func TestResolve(t *testing.T) {
 	broken := d.add(t, "", identity.Key{User: "broken", Tier: "silver"})
 	hs := newSigner(t, "HS256")
 	token := hs.sign(t, claims{"sub": "ann", "org": claims{"id": "initech"}, "plan": "bronze"})
+	plain := hs.sign(t, claims{"sub": "ann"})
 	r := open(t, identity.Options{
 		Directory: d, DefaultTier: "free", KeyBearer: true, TrustedProxies: inside,
-		JWT:        &identity.JWTOptions{Secret: hs.secret(), TenantClaim: "org.id", TierClaim: "plan"},
+		JWT:        &identity.JWTOptions{Secret: hs.secret(), TenantClaim: "org.id", TierClaim: "plan", IgnoreBad: true},
 		UserHeader: "X-User-ID", TenantHeader: "X-Tenant-ID", TierHeader: "X-Tier",
 	})
 	for name, c := range map[string]struct {
@@ -151,15 +152,18 @@ func TestResolve(t *testing.T) {
 		"user's tier":       {from(client, "X-API-Key", bare), "key ann/acme gold verified user-limits"},
 		"key of a tenant":   {from(client, "X-API-Key", service), "key -/acme free verified"},
 		"key as bearer":     {from(client, "Authorization", "Bearer "+bare), "key ann/acme gold verified user-limits"},
-		"key, then token":   {from(client, "X-API-Key", service, "Authorization", "Bearer "+token), "key -/acme free verified"},
+		"key and token":     {from(client, "X-API-Key", bare, "Authorization", "Bearer "+plain), "key ann/acme gold verified user-limits claims"},
+		"service and token": {from(client, "X-API-Key", service, "Authorization", "Bearer "+plain), "key ann/acme gold verified user-limits claims"},
+		"key and header":    {from(proxy, "X-API-Key", service, "X-User-ID", "ann"), "key ann/acme gold trusted user-limits"},
 		"empty key":         {from(client, "X-API-Key", ""), "ip -/- free"},
 		"blocked user":      {from(client, "X-API-Key", blocked), "key bob/- free verified banned"},
 		"directory broken":  {from(client, "X-API-Key", broken), "key broken/- silver verified user-error"},
 		"token":             {from(client, "Authorization", "Bearer "+token), "jwt ann/initech bronze verified user-limits claims"},
 		"scheme":            {from(client, "Authorization", "bearer  "+token), "jwt ann/initech bronze verified user-limits claims"},
 		"basic":             {from(client, "Authorization", "Basic YTpi"), "ip -/- free"},
-		"no scheme":         {from(client, "Authorization", token), "ip -/- free"},
-		"bad token":         {from(client, "Authorization", "Bearer x.y.z"), "ip -/- free token_malformed"},
+		"no scheme":         {from(client, "Authorization", token), "ip -/- free token_scheme bad-token"},
+		"bad token":         {from(client, "Authorization", "Bearer x.y.z"), "ip -/- free token_malformed bad-token"},
+		"no token":          {from(client, "Authorization", "Bearer "), "ip -/- free"},
 		"header":            {from(proxy, "X-User-ID", "ann"), "header ann/acme gold trusted user-limits"},
 		"all headers":       {from(proxy, "X-User-ID", "ann", "X-Tenant-ID", "t", "X-Tier", "x"), "header ann/t x trusted user-limits"},
 		"tenant's header":   {from(proxy, "X-Tenant-ID", "t"), "header -/t free trusted"},
@@ -172,7 +176,7 @@ func TestResolve(t *testing.T) {
 		"control character": {from(proxy, "X-User-ID", "a\x00b"), "ip -/- free trusted header_invalid"},
 		"not UTF-8":         {from(proxy, "X-User-ID", "a\xff"), "ip -/- free trusted header_invalid"},
 		"bad tenant":        {from(proxy, "X-User-ID", "ann", "X-Tenant-ID", "\u0085"), "ip -/- free trusted header_invalid"},
-		"bad token, header": {from(proxy, "Authorization", "Bearer x", "X-User-ID", "ann"), "header ann/acme gold trusted user-limits token_malformed"},
+		"bad token, header": {from(proxy, "Authorization", "Bearer x", "X-User-ID", "ann"), "header ann/acme gold trusted user-limits token_malformed bad-token"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -213,6 +217,8 @@ func describe(s *identity.Subject) string {
 		{s.Banned != nil, "banned"},
 		{errors.Is(s.UserError, errBroken), "user-error"},
 		{s.Unaccepted != identity.NoReason, s.Unaccepted.String()},
+		{s.BadToken, "bad-token"},
+		{s.Others != nil, "others"},
 	} {
 		if f.is {
 			out += " " + f.name
@@ -262,6 +268,7 @@ func TestMethods(t *testing.T) {
 	hs := newSigner(t, "HS256")
 	token := hs.sign(t, claims{"sub": "of the token"})
 	q := from(proxy, "X-API-Key", key, "Authorization", "Bearer "+token, "X-User-ID", "of the header")
+	names := map[identity.Source]string{identity.ByKey: "key", identity.ByJWT: "token", identity.ByHeader: "header"}
 	for _, c := range []struct {
 		methods []identity.Source
 		want    identity.Source
@@ -272,11 +279,11 @@ func TestMethods(t *testing.T) {
 		{[]identity.Source{identity.ByHeader, identity.ByKey}, identity.ByHeader},
 	} {
 		r := open(t, identity.Options{
-			Methods: c.methods, Directory: d, JWT: &identity.JWTOptions{Secret: hs.secret()},
+			Methods: c.methods, FirstWins: true, Directory: d, JWT: &identity.JWTOptions{Secret: hs.secret()},
 			UserHeader: "X-User-ID", TrustedProxies: inside,
 		})
-		if s := resolve(t, r, q); s.Source != c.want {
-			t.Errorf("%v: by %v, want %v", c.methods, s.Source, c.want)
+		if s := resolve(t, r, q); s.Source != c.want || s.Source != identity.ByIP && s.User != "of the "+names[c.want] {
+			t.Errorf("%v: by %v, %q, want %v", c.methods, s.Source, s.User, c.want)
 		}
 	}
 	// A key that comes as a bearer is not taken for a token.

@@ -40,6 +40,12 @@ type JWTOptions struct {
 	// Client fetches it. Default [http.DefaultClient].
 	Client *http.Client
 
+	// IgnoreBad identifies a client whose token is not accepted as if it had sent none, and
+	// sets [Subject.BadToken]. Rules by user and bans of users then do not hold for it,
+	// although a service that is more lenient may accept the token: so it must not get it.
+	// Default: the request is rejected.
+	IgnoreBad bool
+
 	// Issuer is the required issuer. Default: any.
 	Issuer string
 	// Audience lists the accepted audiences, one of which a token must name. Default:
@@ -76,6 +82,7 @@ const (
 // verifier verifies tokens.
 type verifier struct {
 	options            []jwt.ParserOption
+	ignoreBad          bool
 	leeway             time.Duration
 	user, tenant, tier string // claims
 	static             []tokenKey
@@ -84,7 +91,7 @@ type verifier struct {
 }
 
 func newVerifier(o *JWTOptions, p *problems) *verifier {
-	v := &verifier{leeway: o.Leeway, user: o.UserClaim, tenant: o.TenantClaim, tier: o.TierClaim}
+	v := &verifier{ignoreBad: o.IgnoreBad, leeway: o.Leeway, user: o.UserClaim, tenant: o.TenantClaim, tier: o.TierClaim}
 	v.leeway, v.user = cmp.Or(v.leeway, 30*time.Second), cmp.Or(v.user, "sub")
 	if v.leeway < 0 || v.leeway > longestLeeway {
 		p.add("JWT.Leeway", v.leeway, "0 to "+longestLeeway.String())

@@ -5,6 +5,7 @@ import (
 	"net/textproto"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/stintdev/stint"
 )
@@ -15,6 +16,8 @@ type RefusedError struct {
 	Reason Reason
 	// Key is the id of a key whose secret was right, but which is no longer valid.
 	Key string
+	// RetryAfter is when to try again, if the reason is KeyFailures: in HTTP with 429.
+	RetryAfter time.Duration
 }
 
 func (e *RefusedError) Error() string {
@@ -33,11 +36,14 @@ const (
 	NoReason Reason = iota
 	NoCredentials
 	Ambiguous
+	Conflict
 	KeyInvalid
 	KeyDisabled
 	KeyExpired
 	KeyRevoked
 	KeyUncheckable
+	KeyFailures
+	TokenScheme
 	TokenTooLong
 	TokenMalformed
 	TokenAlgorithm
@@ -56,11 +62,14 @@ var reasons = [...]struct{ name, text string }{
 	NoReason:         {"", "accepted"},
 	NoCredentials:    {"no_credentials", "an API key or a token is required"},
 	Ambiguous:        {"ambiguous", "the credentials were sent more than once"},
+	Conflict:         {"conflict", "the credentials are of different users or tenants"},
 	KeyInvalid:       {"key_invalid", "the API key is not valid"},
 	KeyDisabled:      {"key_disabled", "the API key is disabled"},
 	KeyExpired:       {"key_expired", "the API key has expired"},
 	KeyRevoked:       {"key_revoked", "the API key was revoked"},
 	KeyUncheckable:   {"key_uncheckable", "the API key was hashed with a pepper, and none is set"},
+	KeyFailures:      {"key_failures", "too many API keys that are not valid came from this address"},
+	TokenScheme:      {"token_scheme", "the token was not sent as Authorization: Bearer TOKEN"},
 	TokenTooLong:     {"token_too_long", "the token is longer than 8 KiB"},
 	TokenMalformed:   {"token_malformed", "the token is not a JWT"},
 	TokenAlgorithm:   {"token_algorithm", "no key has the token's algorithm"},

@@ -241,7 +241,7 @@ func dimsOf(by []Dimension) [2][]dim {
 
 // countedBy returns what the request is counted by.
 func (c *conditions) countedBy(a *Attrs) []dim {
-	if a.Trusted {
+	if a.Trusted || a.Named {
 		return c.dims[1]
 	}
 	return c.dims[0]

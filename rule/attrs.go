@@ -17,6 +17,9 @@ type Attrs struct {
 	// that is named by one is also named by the client's address, so that no client
 	// can use up the limit of another.
 	Trusted bool
+	// Named says that the caller has named the client: a header then names a counter by
+	// itself, although it may be the client's.
+	Named bool
 
 	IP  netip.Addr   // of the client, unmapped, without a zone
 	Net netip.Prefix // what is counted by: an IPv4 address, or a network of IPv6

@@ -52,15 +52,15 @@ func (c *Config) Resolver(from Content, previous *identity.Resolver) (*identity.
 func (c *Config) options(d identity.Directory, keys bool) identity.Options {
 	i := &c.Identity
 	o := identity.Options{
-		Methods: []identity.Source{}, Directory: d, Require: i.Require, DefaultTier: i.DefaultTier,
-		KeyHeader: i.APIKeyHeader, KeyPrefix: i.APIKeyPrefix, KeyBearer: i.APIKeyBearer, Pepper: c.credentials.pepper,
+		Methods: []identity.Source{}, Directory: d, Require: i.Require, FirstWins: i.OnConflict == onFirst, DefaultTier: i.DefaultTier,
+		KeyHeader: i.APIKeyHeader, KeyPrefix: i.APIKeyPrefix, KeyBearer: i.APIKeyBearer, Pepper: c.credentials.pepper, FailedKeys: i.FailedKeys,
 		UserHeader: i.UserHeader, TenantHeader: i.TenantHeader, TierHeader: i.TierHeader,
 		TrustedProxies: c.trusted(), TrustedDepth: i.TrustedProxyDepth, ForwardedHeader: i.ForwardedHeader, IPv6Prefix: i.IPv6Prefix,
 	}
 	if j := &i.JWT; j.used() {
 		o.JWT = &identity.JWTOptions{
 			Secret: c.credentials.secret, PublicKeys: c.credentials.publicKeys, JWKS: cmp.Or(j.JWKSFile, string(j.JWKSURL)), Refresh: time.Duration(j.JWKSRefresh),
-			Issuer: j.Issuer, Audience: j.Audience,
+			IgnoreBad: j.OnBadToken == onAnonymous, Issuer: j.Issuer, Audience: j.Audience,
 			Leeway:    max(time.Duration(j.Leeway), 1), // 0 would be the default
 			UserClaim: j.UserClaim, TenantClaim: j.TenantClaim, TierClaim: j.TierClaim, Remember: j.Remember,
 		}

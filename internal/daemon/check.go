@@ -118,7 +118,7 @@ func (k *checker) checkServer() {
 // invalid only if files could not be read.
 var optionSettings = map[string]string{
 	"Methods": "methods", "DefaultTier": "default_tier", "KeyHeader": "api_key_header", "KeyPrefix": "api_key_prefix",
-	"Pepper": "pepper", "UserHeader": "user_header", "TenantHeader": "tenant_header", "TierHeader": "tier_header",
+	"Pepper": "pepper", "FailedKeys": "failed_keys", "UserHeader": "user_header", "TenantHeader": "tenant_header", "TierHeader": "tier_header",
 	"TrustedProxies": "trusted_proxies", "TrustedDepth": "trusted_proxy_depth", "ForwardedHeader": "forwarded_header",
 	"IPv6Prefix": "ipv6_prefix", "JWT.Secret": "jwt.secret", "JWT.PublicKeys": "jwt.public_keys",
 	"JWT.JWKS": "jwt.jwks_url", "JWT.Refresh": "jwt.jwks_refresh", "JWT.Leeway": "jwt.leeway", "JWT.Remember": "jwt.remember",
@@ -130,6 +130,15 @@ func (k *checker) checkIdentity() {
 	k.checkJWT()
 	for n, m := range i.Methods {
 		k.oneOf(strict.Item("identity.methods", n), m, "key", "jwt", "header")
+	}
+	if i.OnConflict != "" { // which is reported below
+		k.oneOf("identity.on_conflict", i.OnConflict, onReject, onFirst)
+	}
+	if i.JWT.OnBadToken != "" {
+		k.oneOf("identity.jwt.on_bad_token", i.JWT.OnBadToken, onReject, onAnonymous)
+	}
+	if i.FailedKeys < 0 {
+		k.Refuse("identity.failed_keys", strconv.Itoa(i.FailedKeys), "1 to 1000", "")
 	}
 	for n, text := range i.TrustedProxies {
 		if _, err := parseProxy(text); err != nil {

@@ -214,12 +214,14 @@ type Identity struct {
 	Methods     []string `json:"methods" doc:"how to identify callers, in this order: key, jwt, header; by default those that are configured. A caller that none of them identifies is identified by its address"`
 	Require     bool     `json:"require" doc:"reject requests without a valid API key, a valid token or the header of a trusted proxy"`
 	DefaultTier string   `json:"default_tier" doc:"the tier of callers without one"`
+	OnConflict  string   `json:"on_conflict" doc:"what happens to a request with credentials of different users or tenants, such as the key of one and the token of another: reject, or first (the first in the order of methods is the caller); bans of all of them hold either way"`
 
 	APIKeyHeader string          `json:"api_key_header" doc:"the header with the API key"`
 	APIKeyPrefix string          `json:"api_key_prefix" doc:"the prefix of API keys, up to the first underscore"`
 	APIKeyBearer bool            `json:"api_key_bearer" doc:"also accept API keys as Authorization: Bearer"`
 	Pepper       identity.Secret `json:"pepper" doc:"the secret for keys with an hmac-sha256 hash, at least 16 bytes"`
 	PepperFile   string          `json:"pepper_file" doc:"a file with the pepper"`
+	FailedKeys   int             `json:"failed_keys" doc:"how many different API keys that are not valid an address may send to this node in a minute, 1 to 1000; then keys that are not cached are answered with 429, without a lookup"`
 
 	JWT JWT `json:"jwt"`
 
@@ -233,6 +235,13 @@ type Identity struct {
 	IPv6Prefix        int      `json:"ipv6_prefix" doc:"how many bits of an IPv6 address identify a client, 32 to 128"`
 }
 
+// The values of on_conflict and on_bad_token.
+const (
+	onReject    = "reject"
+	onFirst     = "first"
+	onAnonymous = "anonymous"
+)
+
 // JWT configures how tokens are verified. Tokens are used if any of it is set.
 type JWT struct {
 	Secret         identity.Secret `json:"secret" doc:"the HMAC secret, at least 32 bytes"`
@@ -242,6 +251,7 @@ type JWT struct {
 	JWKSFile       string          `json:"jwks_file" doc:"a file with a JSON Web Key Set"`
 	JWKSURL        URL             `json:"jwks_url" doc:"the http or https URL of a JSON Web Key Set"`
 	JWKSRefresh    Duration        `json:"jwks_refresh" doc:"how often the key set is fetched, 1m or more"`
+	OnBadToken     string          `json:"on_bad_token" doc:"what happens to a request with a token that is not accepted: reject, or anonymous (it is counted by address, so rules by user and bans of users do not hold for it; the gateway does not forward the token)"`
 	Issuer         string          `json:"issuer" doc:"the issuer that tokens must have"`
 	Audience       []string        `json:"audience" doc:"the accepted audiences, one of which a token must have"`
 	Leeway         Duration        `json:"leeway" doc:"the allowed clock difference, at most 5m"`
@@ -265,9 +275,9 @@ func defaults() *Config {
 			IdleTimeout: Duration(2 * time.Minute), DrainDelay: Duration(time.Second), Drain: Duration(30 * time.Second),
 		},
 		Identity: Identity{
-			APIKeyHeader: "X-API-Key", APIKeyPrefix: "stint", ForwardedHeader: "X-Forwarded-For", IPv6Prefix: 64,
+			OnConflict: onReject, APIKeyHeader: "X-API-Key", APIKeyPrefix: "stint", FailedKeys: 30, ForwardedHeader: "X-Forwarded-For", IPv6Prefix: 64,
 			JWT: JWT{
-				JWKSRefresh: Duration(15 * time.Minute), Leeway: Duration(30 * time.Second), UserClaim: "sub",
+				OnBadToken: onReject, JWKSRefresh: Duration(15 * time.Minute), Leeway: Duration(30 * time.Second), UserClaim: "sub",
 				Remember: 100_000,
 			},
 		},

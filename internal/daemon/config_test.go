@@ -203,6 +203,15 @@ func TestProblems(t *testing.T) {
 		"leeway":           {text: "[identity.jwt]\nsecret = \"" + secret + "\"\nleeway = \"10m\"", want: `identity.jwt.leeway: "10m0s": want 0 to 5m0s`},
 		"no leeway":        {text: "[identity.jwt]\nsecret = \"" + secret + "\"\nleeway = \"0\""},
 		"refresh":          {text: "[identity.jwt]\njwks_url = \"https://id.example.invalid\"\njwks_refresh = \"1s\"", want: `identity.jwt.jwks_refresh: "1s": want 1m or more`},
+		"bad token":        {text: "[identity.jwt]\nsecret = \"" + secret + "\"\non_bad_token = \"anonymus\"", want: `stint.toml:3:16: identity.jwt.on_bad_token: "anonymus": want one of reject, anonymous; did you mean "anonymous"?`},
+		"bad token empty":  {text: "[identity.jwt]\nsecret = \"" + secret + "\"\non_bad_token = \"\"", want: `identity.jwt.on_bad_token: "": leave it out for the default, reject`},
+		"bad token alone":  {text: "[identity.jwt]\non_bad_token = \"anonymous\"", want: `identity.jwt: has no keys`},
+		"bad tokens":       {text: "[identity.jwt]\nsecret = \"" + secret + "\"\non_bad_token = \"anonymous\""},
+		"conflict":         {text: "[identity]\non_conflict = \"last\"", want: `identity.on_conflict: "last": want one of reject, first`},
+		"first":            {text: "[identity]\non_conflict = \"first\""},
+		"no failed keys":   {text: "[identity]\nfailed_keys = 0", want: `identity.failed_keys: "0": leave it out for the default, 30`},
+		"negative keys":    {text: "[identity]\nfailed_keys = -1", want: `stint.toml:2:15: identity.failed_keys: "-1": want 1 to 1000`},
+		"many failed keys": {text: "[identity]\nfailed_keys = 1001", want: `identity.failed_keys: "1001": want at most 1000`},
 		"remember":         {text: "[identity.jwt]\nsecret = \"" + secret + "\"\nremember = 5", want: `identity.jwt.remember: "5": want 128 or more`},
 
 		"user": {

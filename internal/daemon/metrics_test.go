@@ -70,8 +70,8 @@ func TestFlood(t *testing.T) {
 		t.Errorf("%d series, and then %d", len(before), len(after))
 	}
 	const unauthorized = `stint_decisions_total{outcome="unauthorized",rule="",source="ip"}`
-	if got := after[unauthorized]; got != "110" {
-		t.Errorf("%s keys were not accepted, want 110: %v", got, after)
+	if got := after[unauthorized]; got != "220" {
+		t.Errorf("%s keys and tokens were not accepted, want 220: %v", got, after)
 	}
 	if got := after[`stint_credentials_unaccepted_total{reason="token_malformed"}`]; got != "110" {
 		t.Errorf("%s tokens were not accepted, want 110: %v", got, after)

@@ -56,7 +56,10 @@ const (
 	maxRecent   = 100_000 // entries of stamps, and of recent
 )
 
-var _ identity.Directory = (*directory)(nil)
+var (
+	_ identity.Directory = (*directory)(nil)
+	_ identity.KnownKeys = (*directory)(nil)
+)
 
 func (c *Catalog) newDirectory(size int, ttl time.Duration) (*directory, error) {
 	d := &directory{c: c, size: size, ttl: ttl, stamps: map[int64]string{}, recent: map[string]int64{}}
@@ -121,6 +124,20 @@ func get[T, I any](ctx context.Context, d *directory, of func(*caches) *lookup.C
 // Key implements [identity.Directory].
 func (d *directory) Key(ctx context.Context, id string) (*identity.Key, error) {
 	return get(ctx, d, func(c *caches) *lookup.Cache[known[APIKey, identity.Key]] { return c.keys }, id)
+}
+
+// KnownKey implements [identity.KnownKeys].
+func (d *directory) KnownKey(ctx context.Context, id string) (*identity.Key, bool, error) {
+	all := d.caches.Load()
+	v, known, err := all.keys.Known(ctx, id)
+	switch {
+	case !known || all != d.caches.Load():
+		return nil, false, nil
+	case err != nil || v == nil:
+		return nil, true, err
+	default:
+		return v.value, true, v.err
+	}
 }
 
 // User implements [identity.Directory].

@@ -49,6 +49,11 @@ func (s *static) Key(_ context.Context, id string) (*identity.Key, error) {
 	return s.keys[id].get(s.now), nil
 }
 
+// KnownKey implements [identity.KnownKeys]: all of them are in memory.
+func (s *static) KnownKey(_ context.Context, id string) (*identity.Key, bool, error) {
+	return s.keys[id].get(s.now), true, nil
+}
+
 // User implements [identity.Directory].
 func (s *static) User(_ context.Context, id string) (*identity.User, error) {
 	return s.users[id].get(s.now), nil

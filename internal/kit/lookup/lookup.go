@@ -183,6 +183,24 @@ func (c *Cache[V]) Get(ctx context.Context, id string) (*V, error) {
 	}
 }
 
+// Known is like Get for an id that the source is known to have, or is known not to have. For
+// any other id it returns false: nothing is loaded, and nothing counted.
+func (c *Cache[V]) Known(ctx context.Context, id string) (v *V, known bool, err error) {
+	now := c.now()
+	e, ok := c.entries.GetIfPresent(id)
+	switch {
+	case !ok:
+		return nil, false, nil
+	case c.fresh(e, now) && !c.waits(e, now):
+		return c.hit(e), true, nil
+	case e.value == nil:
+		return nil, false, nil // it was not there, and may be now
+	default:
+		v, err = c.outdated(ctx, id, e, now)
+		return v, true, err
+	}
+}
+
 // hit counts and returns a fresh answer.
 func (c *Cache[V]) hit(e *entry[V]) *V {
 	if h := &c.hits[rand.Uint32()%uint32(len(c.hits))]; e.value != nil {
