@@ -34,11 +34,11 @@ type Hit struct {
 // path. With such a path, the rules for every reading apply; an allow rule does only if
 // every reading is allowed.
 func (s *Set) Match(dst []Hit, a *Attrs) []Hit {
-	path, plain := cleanPath(a.Path)
-	if plain {
+	path, marks := cleanPath(a.Path)
+	if marks == 0 {
 		return s.match(dst, path, a)
 	}
-	return s.matchAny(dst, readings(a.Path), a)
+	return s.matchAny(dst, otherReadings(a.Path, path, marks), a)
 }
 
 // matchAny appends the rules that apply for any of the paths, each once.
