@@ -99,7 +99,10 @@ func (g *Gateway) add(r *route, now func() time.Time) error {
 	if err := r.check(); err != nil {
 		return err
 	}
-	r.name = r.Host + r.Prefix
+	r.name, r.prefix = r.Host+r.Prefix, r.Prefix
+	if r.IgnoreCase {
+		r.prefix = rule.FoldCase(r.Prefix)
+	}
 	r.upstream.now, r.upstream.log = now, g.log
 	for _, name := range r.Targets {
 		t, err := newTarget(name, &r.Route)
@@ -117,7 +120,7 @@ func (g *Gateway) add(r *route, now func() time.Time) error {
 	}
 	key := strings.TrimPrefix(r.Host, "*")
 	for _, other := range g.hosts[key] {
-		if other.Prefix == r.Prefix {
+		if r.clashes(other) {
 			return invalid("Prefix", r.Prefix, "another prefix: there is a route with this host and prefix")
 		}
 	}
@@ -214,19 +217,24 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case to == nil:
 		Problem{Status: http.StatusNotFound, Detail: "Nothing is served at this host and path."}.Write(w, r)
 		return
+	case !to.LenientPaths && isObscure(r.URL.Path):
+		Problem{Status: http.StatusBadRequest, Detail: "The path contains %00, or escapes that are escaped again, such as %2561. Send it escaped once."}.Write(w, r)
+		return
 	case r.Method == http.MethodConnect:
 		Problem{Status: http.StatusMethodNotAllowed, Detail: "CONNECT is not supported."}.Write(w, r)
 		return
 	}
 	t := &trip{Context: r.Context(), route: to}
 	peer := peerOf(r)
-	q := engine.Request{Method: r.Method, Path: path, Headers: r.Header, Peer: peer, Cost: to.Cost}
+	q := engine.Request{Method: r.Method, Path: path, IgnoreCase: to.IgnoreCase, Headers: r.Header, Peer: peer, Cost: to.Cost}
 	err := g.engine.DecideInto(t.Context, &q, &t.verdict)
 	switch v := &t.verdict; {
 	case err != nil && r.Context().Err() != nil:
 		w.WriteHeader(statusGone)
 	case err != nil:
-		g.logUndecided(r.Context(), to, err)
+		if !tooLong(err) {
+			g.logUndecided(r.Context(), to, err)
+		}
 		undecided(w, r, err)
 	case !v.Outcome.Passed():
 		Deny(w, r, g.headers, v)

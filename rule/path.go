@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -125,6 +126,57 @@ func (p pattern) matches(path string) bool {
 	return path == "" || p.rest
 }
 
+// folded returns the pattern for paths whose case was folded.
+func (p pattern) folded() pattern {
+	p.segments = slices.Clone(p.segments)
+	for i := range p.segments {
+		p.segments[i].text = FoldCase(p.segments[i].text)
+	}
+	return p
+}
+
+// FoldCase returns one spelling for all texts that differ only in case, as
+// [strings.EqualFold] says, except that bytes which are not UTF-8 stay as they are.
+func FoldCase(s string) string {
+	for i := range len(s) {
+		if c := s[i]; 'A' <= c && c <= 'Z' || c >= utf8.RuneSelf {
+			return string(appendFolded(make([]byte, 0, len(s)), s))
+		}
+	}
+	return s
+}
+
+func appendFolded(b []byte, s string) []byte {
+	for i := 0; i < len(s); {
+		r, size := rune(s[i]), 1
+		if r >= utf8.RuneSelf {
+			r, size = utf8.DecodeRuneInString(s[i:])
+		}
+		if r == utf8.RuneError && size == 1 {
+			b = append(b, s[i])
+		} else {
+			b = utf8.AppendRune(b, foldRune(r))
+		}
+		i += size
+	}
+	return b
+}
+
+// foldRune returns the smallest of the letters that differ only in case, or its lower case
+// if that is ASCII.
+func foldRune(r rune) rune {
+	least := r
+	if r >= utf8.RuneSelf { // the smallest of an ASCII letter is ASCII
+		for other := unicode.SimpleFold(r); other != r; other = unicode.SimpleFold(other) {
+			least = min(least, other)
+		}
+	}
+	if 'A' <= least && least <= 'Z' {
+		least += 'a' - 'A'
+	}
+	return least
+}
+
 // cutSegment takes a path apart: a slash, the first segment, and the rest.
 func cutSegment(path string) (segment, rest string) {
 	if i := strings.IndexByte(path[1:], '/'); i >= 0 {
@@ -152,7 +204,7 @@ func (p pattern) covers(q pattern) bool {
 // at the end. Dot segments are resolved, escaped or not. Escapes are decoded once,
 // except those of / ? # and %, which would change their meaning, and invalid ones:
 // %252F is an escaped percent sign. A query or fragment is cut off. Letters keep
-// their case.
+// their case, whatever [File.Case] says.
 //
 // An escaped slash, a backslash and a semicolon stay, though some servers give them
 // a meaning: [Set.Match] considers every reading.

@@ -94,6 +94,7 @@ func (c *Config) routes() []httplimit.Route {
 	for _, u := range c.Upstreams {
 		r := httplimit.Route{
 			Host: u.Host, Prefix: u.PathPrefix, Targets: u.Targets, StripPrefix: u.StripPrefix, PreserveHost: u.PreserveHost,
+			IgnoreCase: u.Case == string(rule.IgnoreCase), LenientPaths: u.LenientPaths,
 			Cost: u.Cost, DialTimeout: time.Duration(u.DialTimeout), ResponseTimeout: time.Duration(u.ResponseTimeout),
 			Timeout: time.Duration(u.Timeout),
 		}
