@@ -104,6 +104,7 @@ func (k *checker) checkServer() {
 	k.atLeast("server.max_body", s.MaxBody, 0)
 	k.between("server.header_timeout", s.HeaderTimeout, 10*time.Millisecond, time.Hour)
 	k.between("server.stall_timeout", s.StallTimeout, 10*time.Millisecond, time.Hour)
+	k.atLeast("server.min_body_rate", s.MinBodyRate, 0)
 	k.between("server.idle_timeout", s.IdleTimeout, 10*time.Millisecond, 24*time.Hour)
 	k.between("server.drain_delay", s.DrainDelay, 0, 10*time.Minute)
 	k.between("server.drain", s.Drain, 0, time.Hour)

@@ -98,6 +98,7 @@ type Server struct {
 	MaxBody        int      `json:"max_body" doc:"the largest body of a request through the gateway, in bytes; 0: no limit"`
 	HeaderTimeout  Duration `json:"header_timeout" doc:"how long a client may take to send the headers of a request"`
 	StallTimeout   Duration `json:"stall_timeout" doc:"how long a client may pause while sending a body or reading a response"`
+	MinBodyRate    int      `json:"min_body_rate" doc:"how slowly a client may send a body, in bytes a second on average; the time that server.stall_timeout allows for a pause comes on top; 0: any"`
 	IdleTimeout    Duration `json:"idle_timeout" doc:"how long a connection may stay idle between requests"`
 	DrainDelay     Duration `json:"drain_delay" doc:"how long a stopping server keeps accepting requests, with /readyz at 503 and connections asked to close, so that load balancers notice"`
 	Drain          Duration `json:"drain" doc:"how long running requests may take after that; then they are cut off"`
@@ -265,7 +266,7 @@ func defaults() *Config {
 			ReloadInterval: Duration(time.Second), LogFormat: "json", LogLevel: "info",
 			HTTP: Listener{Address: ":8080"}, Gateway: Listener{Address: ":8000"}, GRPC: Listener{Address: ":8081"},
 			Admin: Admin{Listener: Listener{Address: "127.0.0.1:9090"}},
-			Trace: Trace{Sample: 100}, Headers: []string{"x", "ietf"}, HeaderTimeout: Duration(10 * time.Second), StallTimeout: Duration(30 * time.Second),
+			Trace: Trace{Sample: 100}, Headers: []string{"x", "ietf"}, HeaderTimeout: Duration(10 * time.Second), StallTimeout: Duration(30 * time.Second), MinBodyRate: 500,
 			IdleTimeout: Duration(2 * time.Minute), DrainDelay: Duration(time.Second), Drain: Duration(30 * time.Second),
 		},
 		Identity: Identity{

@@ -196,7 +196,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 		d.servers = append(d.servers, s)
 	}
 	if d.envoy != nil && d.config.Server.GRPC.Address != "" {
-		d.envoy.grpc, err = d.config.listenGRPC(ctx, d.envoy)
+		d.envoy.grpc, err = d.config.listenGRPC(ctx, d.envoy, d.log)
 	}
 	return err
 }
