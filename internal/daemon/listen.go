@@ -74,7 +74,8 @@ func (c *Config) listen(ctx context.Context, l door, h http.Handler, log *slog.L
 		Handler: s, ReadHeaderTimeout: time.Duration(c.Server.HeaderTimeout), IdleTimeout: time.Duration(c.Server.IdleTimeout),
 		MaxHeaderBytes: maxHeader, Protocols: new(http.Protocols),
 		// For connections that accept no data; exchange sets the deadlines of streams.
-		HTTP2:       &http.HTTP2Config{WriteByteTimeout: s.stallTimeout},
+		HTTP2:       &http.HTTP2Config{WriteByteTimeout: s.stallTimeout, MaxConcurrentStreams: maxRequests},
+		ConnContext: countCancels,
 		BaseContext: func(net.Listener) context.Context { return base },
 		ConnState:   s.newConns.note,
 		ErrorLog:    newErrorLog(log),
@@ -124,6 +125,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	e, r := newExchange(w, r, s.stallTimeout, s.minBodyRate)
 	defer e.end()
+	defer noteEnd(r, s.acceptor.log)
 	s.handler.ServeHTTP(e, r)
 }
 
