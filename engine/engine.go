@@ -29,6 +29,7 @@ import (
 	"errors"
 	"net/netip"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,6 +44,9 @@ import (
 type Request struct {
 	Method string
 	Path   string // as received; a query is ignored
+	// IgnoreCase says that the server of this request ignores the case of paths, whatever
+	// the rules say.
+	IgnoreCase bool
 	// Headers have canonical names, as in http.Header.
 	Headers map[string][]string
 	// Peer is the remote address of the connection.
@@ -68,6 +72,9 @@ type Options struct {
 	// MaxWaiting is how many requests may be held at once. One client may have a sixteenth of
 	// them. Further requests are denied instead of held. Default 10,000.
 	MaxWaiting int
+	// MaxPath is how many bytes the path of a request may have, without its query. Matching
+	// a path takes time in proportion to its length, before anything is counted. Default 8192.
+	MaxPath int
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 }
@@ -76,6 +83,7 @@ type Options struct {
 type Engine struct {
 	store    stint.Store
 	recorder Recorder
+	maxPath  int
 	now      func() time.Time
 	since    func(time.Time) time.Duration
 
@@ -96,6 +104,9 @@ func New(o Options) (*Engine, error) {
 	if o.MaxWaiting == 0 {
 		o.MaxWaiting = 10_000
 	}
+	if o.MaxPath == 0 {
+		o.MaxPath = 8 << 10
+	}
 	since := func(t time.Time) time.Duration { return o.Now().Sub(t) }
 	if o.Now == nil {
 		o.Now, since = time.Now, time.Since // time.Since takes half the time
@@ -105,6 +116,8 @@ func New(o Options) (*Engine, error) {
 		return nil, invalid("Store", "nil", "a store, such as memstore.New returns")
 	case o.MaxWaiting < 0:
 		return nil, invalid("MaxWaiting", strconv.Itoa(o.MaxWaiting), "1 or more, or 0 for the default")
+	case o.MaxPath < 0:
+		return nil, invalid("MaxPath", strconv.Itoa(o.MaxPath), "1 or more, or 0 for the default")
 	}
 	store := o.Store
 	if layer.PlaceOf(store) < layer.PlaceFailMode {
@@ -120,7 +133,7 @@ func New(o Options) (*Engine, error) {
 		}
 		o.Identity = who
 	}
-	e := &Engine{store: store, recorder: o.Recorder, waits: newWaits(o.MaxWaiting), now: o.Now, since: since}
+	e := &Engine{store: store, recorder: o.Recorder, maxPath: o.MaxPath, waits: newWaits(o.MaxWaiting), now: o.Now, since: since}
 	e.work.New = func() any { return &work{event: new(Event)} }
 	if err := e.Use(o.Rules, o.Identity); err != nil {
 		return nil, err
@@ -190,9 +203,18 @@ func (e *Engine) end(w *work) {
 	e.work.Put(w)
 }
 
+// PathError is the error for a request whose path is too long.
+type PathError struct {
+	Most int // how many bytes it may have
+}
+
+func (e *PathError) Error() string {
+	return "path: want at most " + strconv.Itoa(e.Most) + " bytes, without the query"
+}
+
 // Decide decides whether the request may pass, and holds it as long as it has to wait. An error means
-// that it could not be decided: the context is done, the lookup of a key failed, or a counter cannot be
-// read. If the store cannot be reached, that is not an error: rules determine what happens.
+// that it could not be decided: the context is done, the lookup of a key failed, a counter cannot be
+// read, or it is a [*PathError]. If the store cannot be reached, that is not an error: rules determine what happens.
 func (e *Engine) Decide(ctx context.Context, q Request) (v Verdict, err error) {
 	err = e.answer(ctx, &q, &v, false)
 	return v, err
@@ -215,6 +237,10 @@ func (e *Engine) answer(ctx context.Context, q *Request, v *Verdict, peek bool) 
 	if q.Cost < 0 {
 		*v = Verdict{}
 		return invalid("cost", strconv.FormatInt(q.Cost, 10), "1 or more, or 0 for the costs in rules")
+	}
+	if len(q.Path) > e.maxPath && !strings.ContainsAny(q.Path[:e.maxPath+1], "?#") {
+		*v = Verdict{}
+		return &PathError{Most: e.maxPath}
 	}
 	now := e.now()
 	*v = Verdict{ID: NewID(now), At: now, Limits: limits}
@@ -290,7 +316,7 @@ func (e *Engine) identify(ctx context.Context, q *Request, w *work, v *Verdict) 
 	w.client = clientOf(s)
 	v.Method = w.setup.rules.Method(q.Method)
 	w.attrs = rule.Attrs{
-		Method: v.Method, Path: q.Path, Headers: q.Headers, Trusted: s.Trusted, Named: q.Subject != nil,
+		Method: v.Method, Path: q.Path, IgnoreCase: q.IgnoreCase, Headers: q.Headers, Trusted: s.Trusted, Named: q.Subject != nil,
 		IP: s.IP, Net: s.Net, User: s.User, Tenant: s.Tenant, APIKey: s.Key, Tier: s.Tier, Claims: s.Claims,
 		KeyLimits: s.KeyLimits, UserLimits: s.UserLimits, Cost: q.Cost,
 	}

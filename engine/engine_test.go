@@ -847,3 +847,17 @@ func TestRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestPathTooLong checks the bound of paths, which does not count their query.
+func TestPathTooLong(t *testing.T) {
+	t.Parallel()
+	w := start(t, "", engine.Options{})
+	path := "/" + strings.Repeat("a", 8191)
+	for sent, ok := range map[string]bool{path: true, path + "?" + path: true, path + "#": true, path + "b": false, path + "b?": false} {
+		_, err := w.Decide(t.Context(), engine.Request{Path: sent})
+		long, is := errors.AsType[*engine.PathError](err)
+		if is == ok || is && long.Most != 8192 {
+			t.Errorf("%d bytes: %v", len(sent), err)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/textproto"
+	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -54,10 +55,11 @@ type Options struct {
 	// calls pass, so that a server under load is not taken for dead.
 	LimitHealth bool
 	// OnError returns the status of a call that could not be decided, because its context
-	// has ended, the directory could not look up its key, or a counter is broken. The call
-	// does not pass; if OnError returns nil, it gets the default: Canceled or
-	// DeadlineExceeded if the context has ended, Unavailable if a retry may succeed, and
-	// otherwise Internal, which does not say why.
+	// has ended, the directory could not look up its key, a counter is broken, or the name
+	// of the method is too long. The call does not pass; if OnError returns nil, it gets the
+	// default: Canceled or DeadlineExceeded if the context has ended, InvalidArgument if the
+	// name is too long, Unavailable if a retry may succeed, and otherwise Internal, which
+	// does not say why.
 	OnError func(ctx context.Context, method string, err error) error
 }
 
@@ -168,6 +170,9 @@ func (s *Server) undecided(ctx context.Context, method string, err error) error 
 	}
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
+	}
+	if long, ok := errors.AsType[*engine.PathError](err); ok {
+		return status.Error(codes.InvalidArgument, "The name of the method is longer than "+strconv.Itoa(long.Most)+" bytes.")
 	}
 	code := codes.Internal
 	if errors.Is(err, stint.ErrUnavailable) || errors.Is(err, identity.ErrDirectory) {

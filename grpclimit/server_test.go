@@ -465,3 +465,20 @@ func TestDocument(t *testing.T) {
 		t.Errorf("got %s\nwant %s", got, want)
 	}
 }
+
+// TestLongMethod calls a method whose name is too long to be matched.
+func TestLongMethod(t *testing.T) {
+	t.Parallel()
+	w := worldOf(t, "", identity.Options{})
+	s, err := grpclimit.New(grpclimit.Options{Engine: w.Engine})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/" + strings.Repeat(";", 8192)}, func(context.Context, any) (any, error) {
+		t.Error("it was called")
+		return nil, nil
+	})
+	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "8192 bytes") {
+		t.Error(err)
+	}
+}

@@ -125,7 +125,7 @@ func badRequest(w http.ResponseWriter, r *http.Request, err error) {
 
 // failed answers a call that failed.
 func (a *api) failed(w http.ResponseWriter, r *http.Request, err error) {
-	if unavailable(err) {
+	if unavailable(err) || tooLong(err) {
 		undecided(w, r, err)
 	} else {
 		a.OnError(w, r, err)

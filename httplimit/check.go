@@ -144,7 +144,11 @@ func (a *api) check(w http.ResponseWriter, r *http.Request) {
 		badRequest(w, r, err)
 		return
 	}
-	if a.decide(r.Context(), c); c.err != nil {
+	switch a.decide(r.Context(), c); {
+	case tooLong(c.err):
+		badRequest(w, r, c.err)
+		return
+	case c.err != nil:
 		a.failed(w, r, c.err)
 		return
 	}

@@ -25,6 +25,12 @@ func (a *api) forwardAuth(w http.ResponseWriter, r *http.Request) {
 	defer b.release()
 	v := &b.add().verdict
 	if err := a.Engine.DecideInto(r.Context(), &q, v); err != nil {
+		if denial != 0 && tooLong(err) { // it is no failure, which the proxy might let pass
+			p := undecidedProblem(err)
+			p.Status = denial
+			p.Write(w, r)
+			return
+		}
 		a.failed(w, r, err)
 		return
 	}

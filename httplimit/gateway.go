@@ -1,9 +1,11 @@
 package httplimit
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
+	"log"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
@@ -11,10 +13,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/internal/kit/quiet"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -26,7 +28,7 @@ type GatewayOptions struct {
 	Headers HeaderSet
 	// MaxBody is how many bytes the body of a request may have. Zero: no limit.
 	MaxBody int64
-	// Logger logs failures of targets. Default: none.
+	// Logger logs failures of targets: of lines that repeat, one a second. Default: none.
 	Logger *slog.Logger
 	// Now is the clock for the time that a failing target is left out. Default time.Now.
 	Now func() time.Time
@@ -62,9 +64,6 @@ type Gateway struct {
 	maxBody int64
 	log     *slog.Logger
 	hosts   map[string][]*route // by host, by .domain for all names below it, and "" for any host
-	now     func() time.Time
-
-	logged, unlogged atomic.Int64 // when undecided requests were last logged, and how many came since
 
 	mu     sync.Mutex
 	stop   context.CancelFunc // ends the checks; nil if none run
@@ -79,6 +78,7 @@ func NewGateway(o GatewayOptions) (*Gateway, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	o.Logger = slog.New(quiet.New(o.Logger.Handler(), "route", "target", "status", "down"))
 	switch {
 	case o.Engine == nil:
 		return nil, invalid("Engine", "nil", "what engine.New returns")
@@ -87,7 +87,7 @@ func NewGateway(o GatewayOptions) (*Gateway, error) {
 	case o.MaxBody < 0:
 		return nil, invalid("MaxBody", strconv.FormatInt(o.MaxBody, 10), "1 or more, or 0 for no limit")
 	}
-	g := &Gateway{engine: o.Engine, headers: o.Headers, maxBody: o.MaxBody, log: o.Logger, now: o.Now, hosts: map[string][]*route{}}
+	g := &Gateway{engine: o.Engine, headers: o.Headers, maxBody: o.MaxBody, log: o.Logger, hosts: map[string][]*route{}}
 	for i := range o.Routes {
 		r := &route{Route: o.Routes[i]}
 		if err := g.add(r, o.Now); err != nil {
@@ -104,7 +104,10 @@ func (g *Gateway) add(r *route, now func() time.Time) error {
 	if err := r.check(); err != nil {
 		return err
 	}
-	r.name = r.Host + r.Prefix
+	r.name, r.prefix = r.Host+r.Prefix, r.Prefix
+	if r.IgnoreCase {
+		r.prefix = rule.FoldCase(r.Prefix)
+	}
 	r.upstream.now, r.upstream.log = now, g.log
 	for _, name := range r.Targets {
 		t, err := newTarget(name, &r.Route)
@@ -118,11 +121,11 @@ func (g *Gateway) add(r *route, now func() time.Time) error {
 		// Bodies without a length are flushed at once, others soon.
 		FlushInterval: 100 * time.Millisecond,
 		BufferPool:    &buffers,
-		ErrorLog:      slog.NewLogLogger(g.log.Handler(), slog.LevelDebug),
+		ErrorLog:      log.New(errorLog{g.log}, "", 0),
 	}
 	key := strings.TrimPrefix(r.Host, "*")
 	for _, other := range g.hosts[key] {
-		if other.Prefix == r.Prefix {
+		if r.clashes(other) {
 			return invalid("Prefix", r.Prefix, "another prefix: there is a route with this host and prefix")
 		}
 	}
@@ -196,15 +199,12 @@ func (g *Gateway) Health() []TargetHealth {
 	return out
 }
 
-// logUndecided logs that a request could not be decided: the first of each second, and
-// how many others there were, as clients could fill the log.
-func (g *Gateway) logUndecided(ctx context.Context, to *route, err error) {
-	now, last := g.now().UnixNano(), g.logged.Load()
-	if now-last < int64(time.Second) || !g.logged.CompareAndSwap(last, now) {
-		g.unlogged.Add(1)
-		return
-	}
-	g.log.LogAttrs(ctx, slog.LevelError, "request undecided", slog.String("route", to.name), slog.Any("error", err), slog.Int64("others", g.unlogged.Swap(0)))
+// errorLog logs errors of ReverseProxy, which contain what clients have sent.
+type errorLog struct{ log *slog.Logger }
+
+func (l errorLog) Write(p []byte) (int, error) {
+	l.log.Debug("response failed", "error", string(bytes.TrimSpace(p)))
+	return len(p), nil
 }
 
 // ServeHTTP implements [http.Handler].
@@ -219,19 +219,24 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case to == nil:
 		Problem{Status: http.StatusNotFound, Detail: "Nothing is served at this host and path."}.Write(w, r)
 		return
+	case !to.LenientPaths && isObscure(r.URL.Path):
+		Problem{Status: http.StatusBadRequest, Detail: "The path contains %00, or escapes that are escaped again, such as %2561. Send it escaped once."}.Write(w, r)
+		return
 	case r.Method == http.MethodConnect:
 		Problem{Status: http.StatusMethodNotAllowed, Detail: "CONNECT is not supported."}.Write(w, r)
 		return
 	}
 	t := &trip{Context: r.Context(), route: to}
 	peer := peerOf(r)
-	q := engine.Request{Method: r.Method, Path: path, Headers: r.Header, Peer: peer, Cost: to.Cost}
+	q := engine.Request{Method: r.Method, Path: path, IgnoreCase: to.IgnoreCase, Headers: r.Header, Peer: peer, Cost: to.Cost}
 	err := g.engine.DecideInto(t.Context, &q, &t.verdict)
 	switch v := &t.verdict; {
 	case err != nil && r.Context().Err() != nil:
 		w.WriteHeader(statusGone)
 	case err != nil:
-		g.logUndecided(r.Context(), to, err)
+		if !tooLong(err) {
+			g.log.LogAttrs(r.Context(), slog.LevelError, "request undecided", slog.String("route", to.name), slog.Any("error", err))
+		}
 		undecided(w, r, err)
 	case !v.Outcome.Passed():
 		Deny(w, r, g.headers, v)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"github.com/stintdev/stint"
@@ -23,9 +24,9 @@ type Options struct {
 	// and IP. If it is nil or returns nil, the engine's identity finds out.
 	Subject func(*http.Request) *identity.Subject
 	// OnError answers a request that could not be decided, because its context has
-	// ended, the directory could not look up its key, or a counter is broken. The handler
-	// is not called. Default: a problem with status 503 if a retry may succeed, and
-	// otherwise 500. It does not say why.
+	// ended, the directory could not look up its key, a counter is broken, or its path is
+	// too long. The handler is not called. Default: a problem with status 414 if the path
+	// is too long, 503 if a retry may succeed, and otherwise 500, which does not say why.
 	OnError func(w http.ResponseWriter, r *http.Request, err error)
 }
 
@@ -56,6 +57,12 @@ func invalid(field, value, want string) error {
 // clients should not see.
 var notDecided = Problem{Status: http.StatusInternalServerError, Detail: "The limits of this request could not be checked."}
 
+// tooLong reports whether a request was not decided because its path is too long.
+func tooLong(err error) bool {
+	_, ok := errors.AsType[*engine.PathError](err)
+	return ok
+}
+
 // undecided is the default of OnError.
 func undecided(w http.ResponseWriter, r *http.Request, err error) {
 	if unavailable(err) {
@@ -73,6 +80,9 @@ func unavailable(err error) bool {
 var notNow = engine.Verdict{Outcome: engine.Unavailable, Status: http.StatusServiceUnavailable, RetryAfter: time.Second}
 
 func undecidedProblem(err error) Problem {
+	if long, ok := errors.AsType[*engine.PathError](err); ok {
+		return Problem{Status: http.StatusRequestURITooLong, Detail: "The path of the request is longer than " + strconv.Itoa(long.Most) + " bytes."}
+	}
 	if !unavailable(err) {
 		return notDecided
 	}

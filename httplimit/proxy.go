@@ -138,22 +138,14 @@ func isHTTP(protocol string) bool {
 	return false
 }
 
-// strip removes the prefix from a path that is below it, and leaves the rest unchanged.
+// strip removes the segments of the prefix from a path that is below it, and leaves the
+// rest unchanged.
 func strip(path, prefix string) string {
-	for i := range len(prefix) {
-		switch {
-		case prefix[i] == '/':
-			path = strings.TrimLeft(path, "/")
-		case path[0] == '%':
-			path = path[3:]
-		default:
-			path = path[1:]
-		}
+	for range strings.Count(prefix, "/") {
+		path = strings.TrimLeft(path, "/")
+		path = path[strings.IndexByte(path+"/", '/'):]
 	}
-	if !strings.HasPrefix(path, "/") {
-		return "/" + path
-	}
-	return path
+	return cmp.Or(path, "/")
 }
 
 // setTarget sends a request to a target.

@@ -29,6 +29,13 @@ type Route struct {
 	// PreserveHost sends the target the host of the client's request, in place of the
 	// target's own.
 	PreserveHost bool
+	// IgnoreCase says that the targets ignore the case of paths: /API/x is below the prefix
+	// /api, and rules for /api/x apply to it, whatever their own setting is.
+	IgnoreCase bool
+	// LenientPaths lets paths through that contain an escaped NUL (%00) or are escaped twice
+	// (%2561). Targets that decode them once more, or end at a NUL, then serve another path
+	// than the one that rules see.
+	LenientPaths bool
 	// Cost, if it is not 0, is what a request costs, in place of what rules say.
 	Cost int64
 	// DialTimeout is the time limit for a connection, and again for its TLS handshake.
@@ -58,6 +65,7 @@ type Check struct {
 type route struct {
 	Route
 	name     string
+	prefix   string // as it is compared
 	upstream upstream
 	proxy    httputil.ReverseProxy
 }
@@ -127,16 +135,43 @@ func (g *Gateway) find(host, path string) *route {
 		routes, ok = g.hosts[host]
 	}
 	for _, r := range routes {
-		if below(path, r.Prefix) {
+		p := path
+		if r.IgnoreCase {
+			p = rule.FoldCase(path)
+		}
+		if below(p, r.prefix) {
 			return r
 		}
 	}
 	return nil
 }
 
+// clashes reports whether some paths are below the prefix of both routes, which are equal.
+func (r *route) clashes(other *route) bool {
+	if r.IgnoreCase || other.IgnoreCase {
+		return rule.FoldCase(r.Prefix) == rule.FoldCase(other.Prefix)
+	}
+	return r.Prefix == other.Prefix
+}
+
 // below reports whether the path is the prefix or below it.
 func below(path, prefix string) bool {
 	return prefix == "/" || (strings.HasPrefix(path, prefix) && (len(path) == len(prefix) || path[len(prefix)] == '/'))
+}
+
+// isObscure reports whether a decoded path contains a NUL, or escapes, which were escaped
+// themselves. No honest client sends these, and some servers read another path there.
+func isObscure(path string) bool {
+	for i := range len(path) {
+		if path[i] == 0 || path[i] == '%' && len(path) > i+2 && isHex(path[i+1]) && isHex(path[i+2]) {
+			return true
+		}
+	}
+	return false
+}
+
+func isHex(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
 
 // hasDots reports whether a decoded path has . or .. segments, also after an escaped slash

@@ -31,6 +31,8 @@ func TestGatewayRoutes(t *testing.T) {
 		{Host: "based.test", Targets: []string{base + "/base/"}},
 		{Host: "stripped.test", Prefix: "/x", Targets: []string{base + "/base"}, StripPrefix: true},
 		{Host: "[::1]", Targets: []string{named(t, "v6")}},
+		{Host: "iis.test", Prefix: "/Kilo/Über", Targets: []string{base}, StripPrefix: true, IgnoreCase: true},
+		{Host: "twice.test", Targets: []string{base}, LenientPaths: true},
 	}})
 	for _, c := range []struct{ host, path, want string }{
 		{"", "/", "any /"},
@@ -60,6 +62,13 @@ func TestGatewayRoutes(t *testing.T) {
 		{"stripped.test", "/x/a%2Fb", "base /base/a%2Fb"},
 		{"stripped.test", "/y", "404"},
 		{"[::1]:8000", "/", "v6 /"},
+		{"iis.test", "/kILO/%C3%9CBER/A%2Fb", "base /A%2Fb"},
+		{"iis.test", "/%E2%84%AAilo//%c3%bcber", "base /"}, // the sign of the kelvin, which is longer than a k
+		{"iis.test", "/kilo/uber", "404"},
+		{"twice.test", "/%2561%00", "base /%2561%00"},
+		{"other.test", "/%2561", "400"},
+		{"other.test", "/a%00", "400"},
+		{"other.test", "/100%25", "any /100%25"},
 		{strings.Repeat(".", 100_000) + "example.com", "/", "any /"},
 		{"other.test", "/a/../b", "400"},
 		{"other.test", "/a/%2e%2E", "400"},
@@ -124,11 +133,17 @@ func TestGatewayOptions(t *testing.T) {
 		`Targets "http://x?y"`:    func(_ *httplimit.GatewayOptions, r *httplimit.Route) { r.Targets = []string{"http://x?y"} },
 		`Targets "http://a@x"`:    func(_ *httplimit.GatewayOptions, r *httplimit.Route) { r.Targets = []string{"http://a@x"} },
 		`Targets "http://x/a/.."`: func(_ *httplimit.GatewayOptions, r *httplimit.Route) { r.Targets = []string{"http://x/a/.."} },
-		`Cost "-1"`:               func(_ *httplimit.GatewayOptions, r *httplimit.Route) { r.Cost = -1 },
-		`Timeout "-1s"`:           func(_ *httplimit.GatewayOptions, r *httplimit.Route) { r.Timeout = -time.Second },
-		`Check.Path "x"`:          func(_ *httplimit.GatewayOptions, r *httplimit.Route) { r.Check = &httplimit.Check{Path: "x"} },
-		`Check.Interval "-1ns"`:   func(_ *httplimit.GatewayOptions, r *httplimit.Route) { r.Check = &httplimit.Check{Interval: -1} },
-		`Check.Timeout "-1ns"`:    func(_ *httplimit.GatewayOptions, r *httplimit.Route) { r.Check = &httplimit.Check{Timeout: -1} },
+		`Prefix "/A"`: func(o *httplimit.GatewayOptions, r *httplimit.Route) {
+			other := *r
+			other.Prefix = "/a"
+			r.Prefix, r.IgnoreCase = "/A", true
+			o.Routes = []httplimit.Route{other, *r}
+		},
+		`Cost "-1"`:             func(_ *httplimit.GatewayOptions, r *httplimit.Route) { r.Cost = -1 },
+		`Timeout "-1s"`:         func(_ *httplimit.GatewayOptions, r *httplimit.Route) { r.Timeout = -time.Second },
+		`Check.Path "x"`:        func(_ *httplimit.GatewayOptions, r *httplimit.Route) { r.Check = &httplimit.Check{Path: "x"} },
+		`Check.Interval "-1ns"`: func(_ *httplimit.GatewayOptions, r *httplimit.Route) { r.Check = &httplimit.Check{Interval: -1} },
+		`Check.Timeout "-1ns"`:  func(_ *httplimit.GatewayOptions, r *httplimit.Route) { r.Check = &httplimit.Check{Timeout: -1} },
 	} {
 		o := httplimit.GatewayOptions{Engine: gatewayEngine(t, noRules, identity.Options{}), Routes: to(fine)}
 		edit(&o, &o.Routes[0])

@@ -9,6 +9,9 @@ type Attrs struct {
 	Method string
 	// Path is the path of the request as it was sent; [Set.Match] normalizes it.
 	Path string
+	// IgnoreCase says that the server of this request ignores the case of paths, even if
+	// [File.Case] says otherwise.
+	IgnoreCase bool
 	// Headers have canonical names, as in http.Header. Only the last 32 lines of a
 	// header are read.
 	Headers map[string][]string

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stintdev/stint"
@@ -160,6 +161,28 @@ func BenchmarkCleanPath(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				rule.CleanPath(path)
+			}
+		})
+	}
+}
+
+// hostilePaths are parts of long paths that have many readings.
+var hostilePaths = []string{";", "/;", "%2F", ";%2F", "a;b%2Fc/", `a;x%2Fb\c/`, `a;b%2F..\c/`}
+
+// BenchmarkMatchLong has paths of 8 KiB, the longest that a server takes by default.
+func BenchmarkMatchLong(b *testing.B) {
+	f, _ := manyRules(100)
+	s, err := rule.Compile(f)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, part := range append([]string{"a"}, hostilePaths...) {
+		b.Run(strings.ReplaceAll(part, "/", "|"), func(b *testing.B) {
+			a := attrs()
+			a.Path = "/" + strings.Repeat(part, 8<<10/len(part))
+			var hits []rule.Hit
+			for b.Loop() {
+				hits = s.Match(hits[:0], a)
 			}
 		})
 	}

@@ -42,6 +42,9 @@ func (f *File) Check() Problems { return f.check(true).Problems }
 // each other only if the file is whole: otherwise some of them may be missing.
 func (f *File) check(whole bool) *checker {
 	c := &checker{file: f, tiers: map[string]int{}}
+	if f.Case != "" && f.Case != ExactCase && f.Case != IgnoreCase {
+		c.refuseOf("case", string(f.Case), []string{string(ExactCase), string(IgnoreCase)})
+	}
 	c.checkTierNames()
 	c.checkRules()
 	c.checkTierLimits()

@@ -20,6 +20,9 @@ func (c *checker) checkMatch(r *checked) {
 			c.Refuse(strict.Item("match.paths", i), text, want, "")
 			return ""
 		}
+		if c.file.Case == IgnoreCase {
+			p = p.folded()
+		}
 		r.patterns = append(r.patterns, p)
 		if len(r.Match.Paths) == 1 {
 			return "" // there is no other that could equal it

@@ -7,6 +7,7 @@ import (
 	"net/textproto"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/stintdev/stint"
@@ -19,7 +20,11 @@ type Set struct {
 	tiers map[string]Values
 	plans map[stint.Limit]*stint.Plan // of the limits of rules and tiers
 	paths *tree                       // enabled rules with paths
-	other bucket                      // enabled rules without paths
+	// folded returns the tree for requests whose case does not matter. Unless the case of
+	// all requests is ignored, the first such request builds it.
+	folded   func() *tree
+	pathCase Case
+	other    bucket // enabled rules without paths
 
 	methods map[string]string // the methods that are told apart
 }
@@ -130,7 +135,13 @@ func Compile(f File) (*Set, error) {
 			s.other.list = append(s.other.list, candidate{e.conditions, e})
 		}
 	}
-	s.paths = newTree(paths)
+	s.pathCase = cmp.Or(f.Case, ExactCase)
+	s.folded = sync.OnceValue(func() *tree { return newTree(paths, true) })
+	if s.pathCase == IgnoreCase {
+		s.paths = s.folded()
+	} else {
+		s.paths = newTree(paths, false)
+	}
 	s.other.sort()
 	return s, nil
 }
@@ -297,6 +308,9 @@ func (s *Set) Rules() []*Compiled { return slices.Clone(s.rules) }
 
 // Len returns how many rules there are, including disabled ones.
 func (s *Set) Len() int { return len(s.rules) }
+
+// Case says whether the case of paths matters: what [File.Case] was.
+func (s *Set) Case() Case { return s.pathCase }
 
 // Tiers returns the names of all tiers.
 func (s *Set) Tiers() []string { return slices.Sorted(maps.Keys(s.tiers)) }

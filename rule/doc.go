@@ -15,7 +15,8 @@
 //     path is more specific than one with * or **; then more literal segments win,
 //     then more segments, then no ** at the end, then more conditions.
 //   - Spellings of a path that mean the same to every server are one path
-//     ([CleanPath]). Where servers disagree, the rules for every reading apply.
+//     ([CleanPath]). Where servers disagree, the rules for every reading apply. Letters
+//     of another case are another path, unless [File.Case] says otherwise.
 //   - A rule does not match a request that lacks something the rule counts by, so
 //     strangers never share a counter. A header that anyone may send names a
 //     counter only together with the client's address.

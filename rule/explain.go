@@ -37,6 +37,12 @@ type ExplainedLimit struct {
 // requests.
 func (s *Set) Explain(a *Attrs) []Explained {
 	paths := readings(a.Path)
+	ignoreCase := s.ignoresCase(a)
+	for i := range paths {
+		if ignoreCase {
+			paths[i] = FoldCase(paths[i])
+		}
+	}
 	applies := map[*Compiled]*entry{}
 	for _, h := range s.matchAny(nil, paths, a) {
 		applies[h.Rule] = h.entry
@@ -52,7 +58,7 @@ func (s *Set) Explain(a *Attrs) []Explained {
 	for i, r := range s.rules {
 		x := &out[i]
 		x.Rule = r.Name
-		e, reading, reason := r.explain(a, paths)
+		e, reading, reason := r.explain(a, paths, ignoreCase)
 		switch applied := applies[r]; {
 		case e == nil:
 			x.Reason = reason
@@ -71,8 +77,8 @@ func (s *Set) Explain(a *Attrs) []Explained {
 }
 
 // explain returns the best entry that matches, and which of the paths it matches, or why no
-// entry matches.
-func (r *Compiled) explain(a *Attrs, paths []string) (found *entry, reading int, reason string) {
+// entry matches. The paths are folded if case is ignored.
+func (r *Compiled) explain(a *Attrs, paths []string, ignoreCase bool) (found *entry, reading int, reason string) {
 	if !r.Enabled {
 		return nil, 0, "disabled"
 	}
@@ -83,7 +89,11 @@ func (r *Compiled) explain(a *Attrs, paths []string) (found *entry, reading int,
 		if i == len(r.entries) {
 			return nil, 0, differs("path", paths[0], "", r.match.Paths)
 		}
-		if reading = slices.IndexFunc(paths, r.entries[i].path.matches); reading >= 0 {
+		path := r.entries[i].path
+		if ignoreCase {
+			path = path.folded()
+		}
+		if reading = slices.IndexFunc(paths, path.matches); reading >= 0 {
 			found = r.entries[i]
 		}
 	}

@@ -34,11 +34,11 @@ type Hit struct {
 // path. With such a path, the rules for every reading apply; an allow rule does only if
 // every reading is allowed.
 func (s *Set) Match(dst []Hit, a *Attrs) []Hit {
-	path, plain := cleanPath(a.Path)
-	if plain {
+	path, marks := cleanPath(a.Path)
+	if marks == 0 {
 		return s.match(dst, path, a)
 	}
-	return s.matchAny(dst, readings(a.Path), a)
+	return s.matchAny(dst, otherReadings(a.Path, path, marks), a)
 }
 
 // matchAny appends the rules that apply for any of the paths, each once.
@@ -77,8 +77,12 @@ func allows(hits []Hit) bool {
 
 // match appends the rules that apply if the request has this path, which is clean.
 func (s *Set) match(dst []Hit, path string, a *Attrs) []Hit {
-	start := len(dst)
-	dst = s.paths.collect(dst, 0, strings.TrimSuffix(path, "/"), a)
+	start, paths := len(dst), s.paths
+	if s.ignoresCase(a) {
+		path = FoldCase(path)
+		paths = s.folded()
+	}
+	dst = paths.collect(dst, 0, strings.TrimSuffix(path, "/"), a)
 	dst = s.other.collect(dst, a)
 	if len(dst)-start < 2 {
 		return dst
@@ -92,6 +96,9 @@ func (s *Set) match(dst []Hit, path string, a *Attrs) []Hit {
 	slices.SortFunc(found, func(x, y Hit) int { return cmp.Compare(x.rank, y.rank) })
 	return dst[:start+len(found)]
 }
+
+// ignoresCase reports whether the case of the request's path does not matter.
+func (s *Set) ignoresCase(a *Attrs) bool { return a.IgnoreCase || s.pathCase == IgnoreCase }
 
 // Method returns the form in which a method is matched and counted: upper case, and
 // one of those of net/http or one that a rule names. All others are OTHER, because

@@ -10,7 +10,19 @@ import (
 type File struct {
 	Rules []Rule `json:"rules,omitempty"`
 	Tiers []Tier `json:"tiers,omitempty"`
+	// Case says whether paths that differ only in case are the same. It is not in a file:
+	// it depends on the servers that rules protect, not on the rules. Default ExactCase.
+	Case Case `json:"-"`
 }
+
+// Case says whether the case of letters in paths matters.
+type Case string
+
+// The choices.
+const (
+	ExactCase  Case = "exact"  // /search and /SEARCH are two paths
+	IgnoreCase Case = "ignore" // they are one, as [strings.EqualFold] says
+)
 
 // Rule says which requests it limits, what it counts by, how much may pass, and
 // what happens to requests over the limit.

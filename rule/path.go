@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -125,6 +126,57 @@ func (p pattern) matches(path string) bool {
 	return path == "" || p.rest
 }
 
+// folded returns the pattern for paths whose case was folded.
+func (p pattern) folded() pattern {
+	p.segments = slices.Clone(p.segments)
+	for i := range p.segments {
+		p.segments[i].text = FoldCase(p.segments[i].text)
+	}
+	return p
+}
+
+// FoldCase returns one spelling for all texts that differ only in case, as
+// [strings.EqualFold] says, except that bytes which are not UTF-8 stay as they are.
+func FoldCase(s string) string {
+	for i := range len(s) {
+		if c := s[i]; 'A' <= c && c <= 'Z' || c >= utf8.RuneSelf {
+			return string(appendFolded(make([]byte, 0, len(s)), s))
+		}
+	}
+	return s
+}
+
+func appendFolded(b []byte, s string) []byte {
+	for i := 0; i < len(s); {
+		r, size := rune(s[i]), 1
+		if r >= utf8.RuneSelf {
+			r, size = utf8.DecodeRuneInString(s[i:])
+		}
+		if r == utf8.RuneError && size == 1 {
+			b = append(b, s[i])
+		} else {
+			b = utf8.AppendRune(b, foldRune(r))
+		}
+		i += size
+	}
+	return b
+}
+
+// foldRune returns the smallest of the letters that differ only in case, or its lower case
+// if that is ASCII.
+func foldRune(r rune) rune {
+	least := r
+	if r >= utf8.RuneSelf { // the smallest of an ASCII letter is ASCII
+		for other := unicode.SimpleFold(r); other != r; other = unicode.SimpleFold(other) {
+			least = min(least, other)
+		}
+	}
+	if 'A' <= least && least <= 'Z' {
+		least += 'a' - 'A'
+	}
+	return least
+}
+
 // cutSegment takes a path apart: a slash, the first segment, and the rest.
 func cutSegment(path string) (segment, rest string) {
 	if i := strings.IndexByte(path[1:], '/'); i >= 0 {
@@ -152,7 +204,7 @@ func (p pattern) covers(q pattern) bool {
 // at the end. Dot segments are resolved, escaped or not. Escapes are decoded once,
 // except those of / ? # and %, which would change their meaning, and invalid ones:
 // %252F is an escaped percent sign. A query or fragment is cut off. Letters keep
-// their case.
+// their case, whatever [File.Case] says.
 //
 // An escaped slash, a backslash and a semicolon stay, though some servers give them
 // a meaning: [Set.Match] considers every reading.
@@ -164,125 +216,202 @@ func CleanPath(p string) string {
 	return path
 }
 
-// cleanPath is CleanPath. It also reports whether the path is plain, which means that it has
+// cleanPath is CleanPath. It also returns the marks in the path. Without any, the path has
 // only one reading.
-func cleanPath(p string) (path string, plain bool) {
+func cleanPath(p string) (path string, found marks) {
 	if isPlain(p) {
-		return p, true
+		return p, 0
 	}
-	p = withoutQuery(p)
-	plain = true
 	var buf [256]byte // most paths fit
-	b := buf[:0]
-	for i := 0; i < len(p); {
-		if p[i] == '/' {
-			i++
-			continue
-		}
-		start := len(b)
-		b = append(b, '/')
-		for i < len(p) && p[i] != '/' {
-			c, escaped := unescape(p[i:])
-			if escaped {
-				b = appendEscaped(b, c)
-				i += 3
-			} else {
-				c = p[i]
-				b = append(b, c)
-				i++
-			}
-			plain = plain && c != ';' && c != '\\' && c != '/'
-		}
-		switch string(b[start:]) {
-		case "/.":
-			b = b[:start]
-		case "/..":
-			b = b[:max(bytes.LastIndexByte(b[:start], '/'), 0)]
-		}
+	b := decode(buf[:0], p)
+	found = marksIn(b)
+	b = rewrite(b[:0], b, reading{})
+	if n := len(b); n <= len(p) && p[:n] == string(b) {
+		return p[:n], found // saves the allocation
 	}
-	switch n := len(b); {
-	case n == 0:
-		return "/", plain
-	case n <= len(p) && p[:n] == string(b):
-		return p[:n], plain // saves the allocation
-	default:
-		return string(b), plain
-	}
+	return string(b), found
 }
 
 func withoutQuery(p string) string {
-	if i := strings.IndexAny(p, "?#"); i >= 0 {
-		return p[:i]
+	for _, c := range [...]byte{'?', '#'} { // faster than strings.IndexAny
+		if i := strings.IndexByte(p, c); i >= 0 {
+			p = p[:i]
+		}
 	}
 	return p
+}
+
+// decode appends a path to b, with a slash before it, without a query, and with escapes
+// decoded like [CleanPath] does. Doing that twice changes nothing.
+func decode(b []byte, p string) []byte {
+	p = withoutQuery(p)
+	b = append(slices.Grow(b, 1+len(p)), '/')
+	for {
+		i := strings.IndexByte(p, '%')
+		if i < 0 {
+			return append(b, p...)
+		}
+		b = append(b, p[:i]...)
+		if c, ok := unescape(p[i:]); ok {
+			b = appendEscaped(b, c)
+			p = p[i+len(slashEscape):]
+		} else {
+			b = append(b, '%')
+			p = p[i+1:]
+		}
+	}
+}
+
+// slashEscape is an escaped slash in a decoded path.
+const slashEscape = "%2F"
+
+// marks are what servers disagree about in a path.
+type marks uint8
+
+const (
+	escapedSlash marks = 1 << iota // some servers decode it before they split segments
+	backslash                      // some read it as a slash
+	semicolon                      // some cut parameters off segments
+	slash                          // which all agree about
+)
+
+// markOf says which mark a byte of a decoded path is, or may begin.
+var markOf = [256]marks{'%': escapedSlash, '\\': backslash, ';': semicolon, '/': slash}
+
+// marksIn returns the marks in a decoded path.
+func marksIn(p []byte) (found marks) {
+	if bytes.Contains(p, []byte(slashEscape)) {
+		found |= escapedSlash
+	}
+	if bytes.IndexByte(p, '\\') >= 0 {
+		found |= backslash
+	}
+	if bytes.IndexByte(p, ';') >= 0 {
+		found |= semicolon
+	}
+	return found
+}
+
+// find returns where one of the marks is in a decoded path, from i on, or its length.
+func (m marks) find(p []byte, i int) int {
+	for ; i < len(p); i++ {
+		if markOf[p[i]]&m != 0 && (p[i] != '%' || bytes.HasPrefix(p[i:], []byte(slashEscape))) {
+			break
+		}
+	}
+	return i
+}
+
+// reading is a way to read a path: which marks are slashes before parameters are cut off,
+// if they are, and which after that.
+type reading struct {
+	before, after marks
+	cut           bool
+}
+
+// marks returns the marks that the reading is about.
+func (r reading) marks() marks {
+	if r.cut {
+		return r.before | r.after | semicolon
+	}
+	return r.before | r.after
+}
+
+// rewrite appends the clean path that a reading makes of a decoded one to b, which may be
+// the start of p. It looks at each byte once.
+func rewrite(b, p []byte, as reading) []byte {
+	stops := as.marks() | slash
+	for i := 0; i < len(p); {
+		// Here is a slash, or a mark that is read as one.
+		if p[i] == '%' {
+			i += len(slashEscape)
+		} else {
+			i++
+		}
+		start, from := len(b), i
+		i = stops.find(p, i)
+		b = append(append(b, '/'), p[from:i]...)
+		if i < len(p) && p[i] == ';' {
+			i = (as.before | slash).find(p, i)
+		}
+		switch last := b[start+1:]; {
+		case len(last) == 0, len(last) == 1 && last[0] == '.':
+			b = b[:start]
+		case len(last) == 2 && last[0] == '.' && last[1] == '.':
+			b = b[:max(bytes.LastIndexByte(b[:start], '/'), 0)]
+		}
+	}
+	if len(b) == 0 {
+		b = append(b, '/')
+	}
+	return b
 }
 
 // readings returns all paths that servers may take a path for, each clean, and first what
 // [CleanPath] returns. Some servers decode escaped slashes before they split segments, some
 // read a backslash as a slash, and some cut parameters off segments, in any order, before
 // they resolve dot segments, or after that and then resolve them again.
+//
+// Without dot segments there are at most 13: who cuts parameters off may read each of two
+// marks as a slash before, after, or not at all. With them there are at most twice as many.
 func readings(p string) []string {
-	all := rewritten(CleanPath(p), CleanPath)
-	for _, r := range rewritten(decode(p), func(p string) string { return p }) {
-		if r = CleanPath(r); !slices.Contains(all, r) {
-			all = append(all, r)
-		}
-	}
-	return all
+	path, found := cleanPath(p)
+	return otherReadings(p, path, found)
 }
 
-// rewritten returns the path after any sequence of these rewrites. No rewrite brings
-// back what another removed, so each is done at most once, and there are at most 16
-// results.
-func rewritten(path string, then func(string) string) []string {
+// otherReadings is readings, for a path that was cleaned already.
+func otherReadings(p, path string, found marks) []string {
 	all := []string{path}
-	for i := 0; i < len(all); i++ {
-		for _, next := range [...]string{
-			strings.ReplaceAll(all[i], "%2F", "/"),
-			strings.ReplaceAll(all[i], `\`, "/"),
-			withoutParameters(all[i]),
-		} {
-			if next == all[i] {
-				continue
-			}
-			if next = then(next); !slices.Contains(all, next) {
-				all = append(all, next)
+	if found == 0 {
+		return all
+	}
+	decoded := decode(nil, p)
+	scratch := make([]byte, 0, len(decoded))
+	add := func(p []byte, as reading) {
+		if as.marks()&^found != 0 {
+			return
+		}
+		scratch = rewrite(scratch[:0], p, as)
+		if !slices.ContainsFunc(all, func(path string) bool { return path == string(scratch) }) {
+			all = append(all, string(scratch))
+		}
+	}
+	if hasDots(decoded) {
+		// No rewrite brings back what another removed, so each is done at most once.
+		for i := 0; i < len(all); i++ {
+			p := []byte(all[i])
+			add(p, reading{before: escapedSlash})
+			add(p, reading{before: backslash})
+			add(p, reading{cut: true})
+		}
+	}
+	for _, slashes := range [...]marks{escapedSlash, backslash, escapedSlash | backslash} {
+		add(decoded, reading{before: slashes})
+	}
+	for _, before := range [...]marks{0, escapedSlash, backslash, escapedSlash | backslash} {
+		for _, after := range [...]marks{0, escapedSlash, backslash, escapedSlash | backslash} {
+			if before&after == 0 {
+				add(decoded, reading{before, after, true})
 			}
 		}
 	}
 	return all
 }
 
-// decode decodes escapes like [CleanPath], and changes nothing else.
-func decode(p string) string {
-	p = "/" + withoutQuery(p)
-	b := make([]byte, 0, len(p))
-	for i := 0; i < len(p); {
-		if c, ok := unescape(p[i:]); ok {
-			b = appendEscaped(b, c)
-			i += 3
-		} else {
-			b = append(b, p[i])
-			i++
+// hasDots reports whether a decoded path has dot segments in any reading.
+func hasDots(p []byte) bool {
+	for from := 0; ; {
+		i := bytes.IndexByte(p[from:], '.')
+		if i < 0 {
+			return false
 		}
-	}
-	return string(b)
-}
-
-// withoutParameters returns the path with each segment up to its first semicolon.
-func withoutParameters(path string) string {
-	var b strings.Builder
-	for {
-		before, after, found := strings.Cut(path, ";")
-		if !found && b.Len() == 0 {
-			return path
+		i += from
+		from = i + 1
+		begins := p[i-1] == '/' || p[i-1] == '\\' || bytes.HasSuffix(p[:i], []byte(slashEscape)) // p begins with a slash
+		rest := bytes.TrimPrefix(p[from:], []byte("."))
+		if begins && (len(rest) == 0 || (slash|escapedSlash|backslash|semicolon).find(rest, 0) == 0) {
+			return true
 		}
-		b.WriteString(before)
-		slash := strings.IndexByte(after, '/')
-		if slash < 0 {
-			return b.String()
-		}
-		path = after[slash:]
 	}
 }
 
@@ -318,18 +447,25 @@ var special = [256]byte{'/': separator, '.': dot, '%': other, '?': other, '#': o
 
 const (
 	ordinary = iota
-	separator
 	dot
+	separator
 	other
 )
 
 // unescape returns the byte that an escape at the start of s stands for.
 func unescape(s string) (c byte, ok bool) {
-	if len(s) < 3 || s[0] != '%' {
+	if len(s) < 3 || s[0] != '%' || !isHex(s[1]) || !isHex(s[2]) {
 		return 0, false
 	}
-	n, err := strconv.ParseUint(s[1:3], 16, 8)
-	return byte(n), err == nil
+	return digit(s[1])<<4 | digit(s[2]), true
+}
+
+// digit returns the value of a hexadecimal digit.
+func digit(c byte) byte {
+	if c <= '9' {
+		return c - '0'
+	}
+	return c&^('a'-'A') - 'A' + 10
 }
 
 func isHex(c byte) bool {

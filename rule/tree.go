@@ -37,13 +37,18 @@ type step struct {
 	segment string
 }
 
-// newTree builds the tree of entries that have paths.
-func newTree(entries []*entry) *tree {
+// newTree builds the tree of entries that have paths. If their case is folded, it is for
+// paths whose case is folded, too.
+func newTree(entries []*entry, folded bool) *tree {
 	t := &tree{nodes: make([]node, 1, 2*len(entries)+1), more: make([]*index, 1), seed: maphash.MakeSeed()}
 	steps := make(map[step]int32, 2*len(entries))
 	ends := make([]int32, len(entries)) // the nodes at which paths end
 	for i, e := range entries {
-		ends[i] = t.add(e.path, steps)
+		path := e.path
+		if folded {
+			path = path.folded()
+		}
+		ends[i] = t.add(path, steps)
 	}
 	t.connect(steps)
 	lists := make([][]candidate, len(t.nodes))

@@ -46,6 +46,7 @@ type doctor struct {
 	*terminal
 	serverFlags
 	named bool // --server or $STINT_SERVER is given
+	file  rule.File
 	all   []finding
 }
 
@@ -57,8 +58,9 @@ func newDoctor(t *terminal) *cobra.Command {
 		Short: "Diagnose problems of a server",
 		Long: `Check everything that a server needs, and say how to fix problems: the config file, rules,
 the Redis servers with the counters, the database, clocks, ports, directories, the archive,
-the limit of open files, and the admin API of a server that is already running here. It
-changes nothing, and is safe while a server is running.
+whether upstreams ignore the case of paths, the limit of open files, and the admin API of a
+server that is already running here. It changes nothing, and is safe while a server is
+running. Upstreams get up to three GET requests each, for the path of their health check.
 
 With --server it also checks the health of that server, and whether all nodes are healthy
 and use the latest rules.
@@ -144,11 +146,13 @@ func (d *doctor) look(ctx context.Context, f *databaseFlags) error {
 		d.config(source.Path, config)
 		if config.Server.Database == "" { // database checks those in a database
 			d.rules(&config.File)
+			d.file = config.File
 		}
 		d.counters(ctx, config)
 		d.database(ctx, config)
 		d.archive(ctx, config)
 		d.directories(config)
+		d.pathCase(ctx, config)
 		d.ports(ctx, config)
 	}
 	d.files()
@@ -259,7 +263,9 @@ func (d *doctor) database(ctx context.Context, c *daemon.Config) {
 		d.note("rules", findFail, err.Error(), hint)
 		return
 	}
+	document.Case = c.Document.Case
 	d.rules(&document.File)
+	d.file = document.File
 	d.nodes(ctx, k)
 }
 

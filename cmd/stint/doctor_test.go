@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -148,4 +150,43 @@ func TestDoctorServer(t *testing.T) {
 		t.Errorf("exit code %d, %s%s", code, out.String(), errs.String())
 	}
 	h.end(t)
+}
+
+// TestDoctorCase examines upstreams that ignore the case of paths, and others.
+func TestDoctorCase(t *testing.T) {
+	t.Parallel()
+	serving := func(same func(path string) bool) string {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !same(r.URL.Path) {
+				http.NotFound(w, r)
+			}
+		}))
+		t.Cleanup(s.Close)
+		return s.URL
+	}
+	ignores := serving(func(path string) bool { return strings.EqualFold(path, "/healthz") })
+	exact := serving(func(path string) bool { return path == "/healthz" })
+	all := serving(func(string) bool { return true })
+	const rules = "[[rules]]\nname = \"search\"\nmatch = { paths = [\"/search\"] }\nlimits = [{ name = \"n\", limit = \"1/1s\" }]\n"
+	const check = "check = { path = \"/healthz\" }\n"
+	for _, c := range []struct{ text, status, found string }{
+		{rules + "[[upstreams]]\ntargets = [\"" + ignores + "\"]\n" + check, "warn", "serves /HEALTHZ like /healthz"},
+		{rules + "[[upstreams]]\ntargets = [\"" + exact + "\"]\n" + check, "ok", "tells paths apart by case, as rules do"},
+		{rules + "[[upstreams]]\ntargets = [\"" + all + "\"]\n" + check, "ok", "it is not known"},
+		{rules + "[[upstreams]]\ntargets = [\"" + ignores + "\"]\n", "ok", "no health check"},
+		{rules + "[[upstreams]]\ntargets = [\"" + ignores + "\"]\ncase = \"ignore\"\n" + check, "ok", "of this upstream"},
+		{rules + "[[upstreams]]\ntargets = [\"http://127.0.0.1:1\"]\n" + check, "warn", "it is not known"},
+		{"[server]\ncase = \"ignore\"\n" + rules, "ok", "rules ignore the case"},
+		{rules, "ok", "/SEARCH like /search"},
+	} {
+		file := filepath.Join(t.TempDir(), "stint.toml")
+		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, all := examine(t, nil, append([]string{"--config", file, "--set", "server.gateway.address=127.0.0.1:0"}, elsewhere...)...)
+		has(t, all, "paths.case", c.status, c.found)
+		if code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/kit/quiet"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -94,6 +95,7 @@ func (c *Config) routes() []httplimit.Route {
 	for _, u := range c.Upstreams {
 		r := httplimit.Route{
 			Host: u.Host, Prefix: u.PathPrefix, Targets: u.Targets, StripPrefix: u.StripPrefix, PreserveHost: u.PreserveHost,
+			IgnoreCase: u.Case == string(rule.IgnoreCase), LenientPaths: u.LenientPaths,
 			Cost: u.Cost, DialTimeout: time.Duration(u.DialTimeout), ResponseTimeout: time.Duration(u.ResponseTimeout),
 			Timeout: time.Duration(u.Timeout),
 		}
@@ -111,13 +113,22 @@ func (c *Config) headers() httplimit.HeaderSet {
 	return set
 }
 
-// Logger returns a logger with the configured format and level.
+// Logger returns a logger with the configured format and level. Lines that repeat are
+// written once a second. Its handler is a [quiet.Handler].
 func (c *Config) Logger(w io.Writer) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(c.Server.LogLevel)) // checked
 	o := &slog.HandlerOptions{Level: level}
+	var h slog.Handler = slog.NewJSONHandler(w, o)
 	if c.Server.LogFormat == "text" {
-		return slog.New(slog.NewTextHandler(w, o))
+		h = slog.NewTextHandler(w, o)
 	}
-	return slog.New(slog.NewJSONHandler(w, o))
+	return slog.New(quiet.New(h, inLines...))
+}
+
+// inLines are the attributes that tell lines of the log apart, so that one target that
+// fails does not hide another. Their values come from the configuration, from code or from
+// operators, and never from clients: otherwise clients could fill the log.
+var inLines = []string{
+	"actor", "down", "listener", "month", "operation", "route", "server", "state", "status", "target", "text", "version",
 }

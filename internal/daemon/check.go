@@ -15,6 +15,7 @@ import (
 	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/kit/strict"
+	"github.com/stintdev/stint/rule"
 )
 
 // check checks everything except rules and tiers, and reads the files that the
@@ -96,9 +97,14 @@ func (k *checker) checkServer() {
 	if _, err := httplimit.ParseHeaderSets(s.Headers); err != nil && !k.has("server.headers") {
 		k.refuseErr("server.headers", err)
 	}
+	k.oneOf("server.case", s.Case, string(rule.ExactCase), string(rule.IgnoreCase))
+	if s.MaxPath < 256 || s.MaxPath > maxHeader {
+		k.Refuse("server.max_path", strconv.Itoa(s.MaxPath), "from 256 to "+strconv.Itoa(maxHeader), "")
+	}
 	k.atLeast("server.max_body", s.MaxBody, 0)
 	k.between("server.header_timeout", s.HeaderTimeout, 10*time.Millisecond, time.Hour)
 	k.between("server.stall_timeout", s.StallTimeout, 10*time.Millisecond, time.Hour)
+	k.atLeast("server.min_body_rate", s.MinBodyRate, 0)
 	k.between("server.idle_timeout", s.IdleTimeout, 10*time.Millisecond, 24*time.Hour)
 	k.between("server.drain_delay", s.DrainDelay, 0, 10*time.Minute)
 	k.between("server.drain", s.Drain, 0, time.Hour)

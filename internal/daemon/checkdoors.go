@@ -18,6 +18,7 @@ import (
 	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/internal/daemon/envoyenv"
 	"github.com/stintdev/stint/internal/kit/strict"
+	"github.com/stintdev/stint/rule"
 )
 
 // The names of listeners.
@@ -190,10 +191,12 @@ var routeSettings = map[string]struct {
 // checkUpstreams lets package httplimit check each route, again and again without the
 // field that was invalid, until it finds no more problems.
 func (k *checker) checkUpstreams() {
-	seen := map[[2]string]bool{}
-	for i, r := range k.config.routes() {
+	routes := k.config.routes()
+	for i, r := range routes {
 		path := strict.Item("upstreams", i)
-		place := [2]string{r.Host, cmp.Or(r.Prefix, "/")}
+		if c := k.config.Upstreams[i].Case; c != "" {
+			k.oneOf(path+".case", c, string(rule.ExactCase), string(rule.IgnoreCase))
+		}
 		k.checkTargets(path, r.Targets)
 		r.Targets = slices.Repeat([]string{"http://localhost"}, len(r.Targets)) // to check their number only
 		for invalid := tryRoute(r); invalid != nil; invalid = tryRoute(r) {
@@ -204,11 +207,16 @@ func (k *checker) checkUpstreams() {
 			}
 			setting.clear(&r)
 		}
-		if seen[place] {
+		if slices.ContainsFunc(routes[:i], func(other httplimit.Route) bool { return samePlace(&routes[i], &other) }) {
 			k.Add(path, "has the same host and path_prefix as another upstream, want each only once", "")
 		}
-		seen[place] = true
 	}
+}
+
+// samePlace reports whether two routes are for the same host and prefix.
+func samePlace(a, b *httplimit.Route) bool {
+	p, q := cmp.Or(a.Prefix, "/"), cmp.Or(b.Prefix, "/")
+	return a.Host == b.Host && (p == q || (a.IgnoreCase || b.IgnoreCase) && rule.FoldCase(p) == rule.FoldCase(q))
 }
 
 func (k *checker) checkTargets(path string, targets []string) {

@@ -93,9 +93,12 @@ type Server struct {
 	GRPC           Listener `json:"grpc"`
 	Admin          Admin    `json:"admin"`
 	Headers        []string `json:"headers" doc:"the rate limit headers of responses: x (X-RateLimit-...), ietf (RateLimit, RateLimit-Policy), or both"`
+	Case           string   `json:"case" doc:"whether rules tell paths apart that differ only in case: exact (/search and /SEARCH are two paths) or ignore, for servers that serve both as one; the same on all nodes"`
+	MaxPath        int      `json:"max_path" doc:"the longest path of a request, in bytes, without its query; longer ones are answered with 414"`
 	MaxBody        int      `json:"max_body" doc:"the largest body of a request through the gateway, in bytes; 0: no limit"`
 	HeaderTimeout  Duration `json:"header_timeout" doc:"how long a client may take to send the headers of a request"`
 	StallTimeout   Duration `json:"stall_timeout" doc:"how long a client may pause while sending a body or reading a response"`
+	MinBodyRate    int      `json:"min_body_rate" doc:"how slowly a client may send a body, in bytes a second on average; the time that server.stall_timeout allows for a pause comes on top; 0: any"`
 	IdleTimeout    Duration `json:"idle_timeout" doc:"how long a connection may stay idle between requests"`
 	DrainDelay     Duration `json:"drain_delay" doc:"how long a stopping server keeps accepting requests, with /readyz at 503 and connections asked to close, so that load balancers notice"`
 	Drain          Duration `json:"drain" doc:"how long running requests may take after that; then they are cut off"`
@@ -195,6 +198,8 @@ type Upstream struct {
 	Targets         []string `json:"targets"`
 	StripPrefix     bool     `json:"strip_prefix,omitempty"`
 	PreserveHost    bool     `json:"preserve_host,omitempty"`
+	Case            string   `json:"case,omitempty"` // exact or ignore; default exact
+	LenientPaths    bool     `json:"lenient_paths,omitempty"`
 	Cost            int64    `json:"cost,omitempty"`
 	DialTimeout     Duration `json:"dial_timeout,omitzero"`
 	ResponseTimeout Duration `json:"response_timeout,omitzero"`
@@ -266,12 +271,12 @@ func defaults() *Config {
 	return &Config{
 		Server: Server{
 			Counters: inMemory, StoreBudget: Duration(50 * time.Millisecond), MaxKeys: 1 << 20,
-			MaxWaiting: 10_000, Catalog: Catalog{Migrate: true, Poll: Duration(5 * time.Second), CacheSize: 100_000, CacheTTL: Duration(5 * time.Minute)},
+			MaxWaiting: 10_000, Case: string(rule.ExactCase), MaxPath: 8 << 10, Catalog: Catalog{Migrate: true, Poll: Duration(5 * time.Second), CacheSize: 100_000, CacheTTL: Duration(5 * time.Minute)},
 			Record:         Record{Enabled: true, SampleEvery: 100, IP: keepIP, SpoolSize: 1 << 30, Retention: Duration(90 * 24 * time.Hour), ArchiveYears: 7},
 			ReloadInterval: Duration(time.Second), LogFormat: "json", LogLevel: "info",
 			HTTP: Listener{Address: ":8080"}, Gateway: Listener{Address: ":8000"}, GRPC: Listener{Address: ":8081"},
 			Admin: Admin{Listener: Listener{Address: "127.0.0.1:9090"}},
-			Trace: Trace{Sample: 100}, Headers: []string{"x", "ietf"}, HeaderTimeout: Duration(10 * time.Second), StallTimeout: Duration(30 * time.Second),
+			Trace: Trace{Sample: 100}, Headers: []string{"x", "ietf"}, HeaderTimeout: Duration(10 * time.Second), StallTimeout: Duration(30 * time.Second), MinBodyRate: 500,
 			IdleTimeout: Duration(2 * time.Minute), DrainDelay: Duration(time.Second), Drain: Duration(30 * time.Second),
 		},
 		Identity: Identity{
@@ -354,6 +359,9 @@ func (s Source) parse(data []byte) (*Config, strict.Problems) {
 	invalid := c.override(s.Given, s.Environ, s.Flags)
 	if s.SettingsOnly && c.Server.Database != "" {
 		c.Document = catalog.Document{}
+	}
+	if c.Server.Case == string(rule.IgnoreCase) {
+		c.Document.Case = rule.IgnoreCase
 	}
 	if complete {
 		invalid = append(invalid, c.Check()...) // rules and tiers

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/stintdev/stint/internal/kit/quiet"
 )
 
 // Options configure a daemon.
@@ -194,7 +196,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 		d.servers = append(d.servers, s)
 	}
 	if d.envoy != nil && d.config.Server.GRPC.Address != "" {
-		d.envoy.grpc, err = d.config.listenGRPC(ctx, d.envoy)
+		d.envoy.grpc, err = d.config.listenGRPC(ctx, d.envoy, d.log)
 	}
 	return err
 }
@@ -288,6 +290,7 @@ func (d *Daemon) drain(ctx context.Context) error {
 	d.gateway.stop(context.WithoutCancel(ctx))
 	d.close(ctx)
 	d.work.Wait()
+	quiet.New(d.log.Handler()).Flush()
 	d.log.InfoContext(ctx, "stopped")
 	return err
 }

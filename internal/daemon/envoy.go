@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -312,13 +313,13 @@ const (
 // grpcServer is the gRPC listener.
 type grpcServer struct {
 	ending   chan struct{} // closed when it stops
-	listener net.Listener
+	acceptor *acceptor
 	grpc     *grpc.Server
 	tls      tlsPointer
 }
 
 // listenGRPC opens the gRPC listener.
-func (c *Config) listenGRPC(ctx context.Context, e *envoy) (*grpcServer, error) {
+func (c *Config) listenGRPC(ctx context.Context, e *envoy, log *slog.Logger) (*grpcServer, error) {
 	l := &c.Server.GRPC
 	network, address := "tcp", l.Address
 	if path, ok := strings.CutPrefix(l.Address, unixPrefix); ok {
@@ -335,7 +336,7 @@ func (c *Config) listenGRPC(ctx context.Context, e *envoy) (*grpcServer, error) 
 	if err != nil {
 		return nil, &ListenError{grpcListener, err}
 	}
-	s := &grpcServer{listener: listener, ending: make(chan struct{})}
+	s := &grpcServer{acceptor: &acceptor{Listener: listener, log: log.With("listener", grpcListener)}, ending: make(chan struct{})}
 	options := []grpc.ServerOption{
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionIdle: time.Duration(c.Server.IdleTimeout), MaxConnectionAge: time.Duration(c.Envoy.MaxConnectionAge),
@@ -361,7 +362,7 @@ const unixPrefix = "unix:"
 
 // serve serves until the server is stopped.
 func (s *grpcServer) serve() error {
-	if err := s.grpc.Serve(s.listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+	if err := s.grpc.Serve(s.acceptor); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("%s: %w", grpcListener, err)
 	}
 	return nil
@@ -400,4 +401,4 @@ func (s *grpcServer) stop(ctx context.Context) error {
 }
 
 // URL returns the address of the server on this machine.
-func (s *grpcServer) URL() string { return localAddress(s.listener) }
+func (s *grpcServer) URL() string { return localAddress(s.acceptor) }

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/stintdev/stint/httplimit"
@@ -35,12 +36,14 @@ func (e *ListenError) Unwrap() error { return e.Err }
 // server is an HTTP listener.
 type server struct {
 	name     string
-	listener net.Listener
+	acceptor *acceptor
+	listener net.Listener // the acceptor, or one around it
 	http     http.Server
 	tls      tlsPointer
 
 	handler      http.Handler
 	stallTimeout time.Duration
+	minBodyRate  int64
 	accepting    sync.WaitGroup     // serve, which accepts connections
 	closing      atomic.Bool        // clients are asked to close their connections
 	requests     inflight           // including those on hijacked connections
@@ -56,19 +59,26 @@ func (c *Config) listen(ctx context.Context, l door, h http.Handler, log *slog.L
 	if err != nil {
 		return nil, &ListenError{l.name, err}
 	}
+	log = log.With("listener", l.name)
+	accepting := &acceptor{Listener: listener, log: log}
+	listener = accepting
 	if l.ProxyProtocol {
 		listener = httplimit.ProxyListener(listener, c.trusted())
 	}
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	s := &server{name: l.name, listener: listener, handler: h, stallTimeout: time.Duration(c.Server.StallTimeout), cancel: cancel}
+	s := &server{
+		name: l.name, acceptor: accepting, listener: listener, handler: h, cancel: cancel,
+		stallTimeout: time.Duration(c.Server.StallTimeout), minBodyRate: int64(c.Server.MinBodyRate),
+	}
 	s.http = http.Server{
 		Handler: s, ReadHeaderTimeout: time.Duration(c.Server.HeaderTimeout), IdleTimeout: time.Duration(c.Server.IdleTimeout),
 		MaxHeaderBytes: maxHeader, Protocols: new(http.Protocols),
 		// For connections that accept no data; exchange sets the deadlines of streams.
-		HTTP2:       &http.HTTP2Config{WriteByteTimeout: s.stallTimeout},
+		HTTP2:       &http.HTTP2Config{WriteByteTimeout: s.stallTimeout, MaxConcurrentStreams: maxRequests},
+		ConnContext: countCancels,
 		BaseContext: func(net.Listener) context.Context { return base },
 		ConnState:   s.newConns.note,
-		ErrorLog:    newErrorLog(log.With("listener", l.name)),
+		ErrorLog:    newErrorLog(log),
 	}
 	s.http.Protocols.SetHTTP1(true)
 	s.http.Protocols.SetHTTP2(true)
@@ -113,8 +123,9 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.closing.Load() && r.Header.Get("Upgrade") == "" {
 		w.Header().Set("Connection", "close")
 	}
-	e, r := newExchange(w, r, s.stallTimeout)
+	e, r := newExchange(w, r, s.stallTimeout, s.minBodyRate)
 	defer e.end()
+	defer noteEnd(r, s.acceptor.log)
 	s.handler.ServeHTTP(e, r)
 }
 
@@ -196,10 +207,36 @@ func newErrorLog(l *slog.Logger) *log.Logger { return log.New(errorLog{l}, "", 0
 type errorLog struct{ log *slog.Logger }
 
 func (l errorLog) Write(p []byte) (int, error) {
-	if bytes.HasPrefix(p, []byte("http: panic serving")) {
+	switch {
+	case bytes.HasPrefix(p, []byte("http: panic serving")):
 		l.log.Error("handler panicked", "error", string(p))
-	} else {
+	case bytes.HasPrefix(p, []byte("http: Accept error")): // acceptor has logged it
+	default:
 		l.log.Debug("connection failed", "error", string(bytes.TrimSpace(p)))
 	}
 	return len(p), nil
+}
+
+// acceptor is a listener that logs why it cannot accept connections. Servers try again
+// after a moment, and say nothing, or say it where no one looks.
+type acceptor struct {
+	net.Listener
+	log    *slog.Logger
+	failed atomic.Uint64
+}
+
+func (a *acceptor) Accept() (net.Conn, error) {
+	c, err := a.Listener.Accept()
+	if err != nil && !errors.Is(err, net.ErrClosed) {
+		a.failed.Add(1)
+		advice := "the error says what the system lacks"
+		switch {
+		case errors.Is(err, syscall.EMFILE):
+			advice = "raise the limit of open files of this process: ulimit -n 65536, or LimitNOFILE=65536 in systemd"
+		case errors.Is(err, syscall.ENFILE):
+			advice = "raise the limit of open files of this machine: sysctl fs.file-max"
+		}
+		a.log.Error("connections cannot be accepted and have to wait", "error", err.Error(), "try", advice)
+	}
+	return c, err
 }

@@ -378,6 +378,7 @@ func TestErrorLog(t *testing.T) {
 	var out strings.Builder
 	log := daemon.NewErrorLog(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	log.Print("http: TLS handshake error from 192.0.2.1: EOF")
+	log.Print("http: Accept error: too many open files; retrying in 5ms") // which is logged where it happens
 	log.Print("http: panic serving 192.0.2.1: index out of range")
 	for _, want := range []string{`level=DEBUG msg="connection failed"`, `level=ERROR msg="handler panicked"`} {
 		if !strings.Contains(out.String(), want) {

@@ -39,6 +39,7 @@ var exported = []Metric{
 	{"stint_redis_up", "gauge", nil, "1 if Redis answered the last ping, within the last seconds. Only if counters are in Redis."},
 	{"stint_redis_total", "counter", []string{"what"}, "Requests and calls to Redis, and errors. Only if counters are in Redis."},
 	{"stint_upstream_up", "gauge", []string{"route", "target"}, "1 if a target of the gateway gets requests, 0 if it is down."},
+	{"stint_accept_errors_total", "counter", []string{"listener"}, "How often a listener could not accept connections, mostly for lack of open files."},
 	{"stint_envoy_hits_total", "counter", []string{"limit", "hits"}, "Hits of Envoy's descriptors, by limit: within the limit, near it (a part of those within), over it, and shadow (a part of those over that passed in shadow_mode)."},
 	{"stint_replicas", "gauge", nil, "Nodes that share the limits, as far as is known. Only if counters are in Redis."},
 	{"stint_catalog_revision", "gauge", nil, "The revision of the database in use. Only with a database, like all of the following."},
@@ -212,6 +213,12 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	gauge("stint_config_needs_restart", float64(len(status.NeedsRestart)))
 	for _, t := range d.gateway.health() {
 		gauge("stint_upstream_up", oneIf(t.Healthy), t.Route, t.Target)
+	}
+	for _, s := range d.servers {
+		total("stint_accept_errors_total", float64(s.acceptor.failed.Load()), s.name)
+	}
+	if d.envoy != nil && d.envoy.grpc != nil {
+		total("stint_accept_errors_total", float64(d.envoy.grpc.acceptor.failed.Load()), grpcListener)
 	}
 	if d.envoy != nil {
 		for limit, n := range d.envoy.service.Stats() {

@@ -375,6 +375,7 @@ func (r *Reloader) inUse() Status {
 		switch {
 		case strings.HasPrefix(after.name, "identity."), after.name == "server.reload_interval", reflect.DeepEqual(was.Interface(), is.Interface()):
 		case strings.HasSuffix(after.name, ".tls_client_ca"):
+		case after.name == "server.case" && r.config.Server.Database == "": // it was used to compile the rules of the file
 		case strings.HasPrefix(after.name, "server.") && strings.Contains(after.name, ".tls_") && !was.IsZero() && !is.IsZero(): // a different file is loaded without a restart
 		default:
 			s.NeedsRestart = append(s.NeedsRestart, after.name)

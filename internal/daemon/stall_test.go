@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -75,4 +76,57 @@ func TestSilentStream(t *testing.T) {
 		_ = answer.Body.Close()
 		transport.CloseIdleConnections()
 	}
+}
+
+// TestSlowBody has clients that send a byte of their body now and then, and never pause for
+// too long, and one that is as slow as it may be.
+func TestSlowBody(t *testing.T) {
+	t.Parallel()
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+	}))
+	defer upstream.Close()
+	p := start(t, many+fmt.Sprintf("[[upstreams]]\ntargets = [%q]\n", upstream.URL), set("server.stall_timeout", "3s"), set("server.min_body_rate", "1000"))
+	post := func(listener, path string, http2 bool, part string, parts int) (status int) {
+		transport := &http.Transport{Protocols: new(http.Protocols)}
+		transport.Protocols.SetHTTP1(!http2)
+		transport.Protocols.SetUnencryptedHTTP2(http2)
+		defer transport.CloseIdleConnections()
+		body, w := io.Pipe()
+		go func() {
+			defer w.Close()
+			for range parts {
+				if _, err := io.WriteString(w, part); err != nil {
+					return
+				}
+				<-time.After(10 * time.Millisecond)
+			}
+		}()
+		answer, err := (&http.Client{Transport: transport}).Post(p.URL(listener)+path, "application/json", body)
+		if err != nil {
+			return 0 // the connection was closed
+		}
+		defer answer.Body.Close()
+		return answer.StatusCode
+	}
+	const forever = 2000 // 20 seconds
+	var clients sync.WaitGroup
+	for _, http2 := range []bool{false, true} {
+		clients.Go(func() { // 100 bytes a second
+			if status := post("gateway", "/", http2, "x", forever); status == http.StatusOK {
+				t.Error("a slow body passes")
+			}
+		})
+		clients.Go(func() {
+			if status := post("http", "/v1/check", http2, " ", forever); status == http.StatusOK {
+				t.Error("a slow body of the decision API passes")
+			}
+		})
+		clients.Go(func() {
+			if status := post("gateway", "/", http2, strings.Repeat("x", 1000), 450); status != http.StatusOK {
+				t.Errorf("a body that takes longer than a pause may gets %d", status)
+			}
+		})
+	}
+	clients.Wait()
 }

@@ -106,6 +106,7 @@ func (d *Daemon) build(ctx context.Context) error {
 	}
 	d.engine, err = engine.New(engine.Options{
 		Store: d.store, Rules: content.Rules, Identity: who, Recorder: all, MaxWaiting: d.config.Server.MaxWaiting,
+		MaxPath: d.config.Server.MaxPath,
 	})
 	if err != nil {
 		_ = who.Close() // it never fails
@@ -200,7 +201,7 @@ func (c *Config) newLive() (*record.Live, *record.Tap, error) {
 // yet. The caller must close it.
 func (c *Config) OpenCatalog(side catalog.Side) (*catalog.Catalog, error) {
 	k, err := catalog.Open(string(c.Server.Database), catalog.Options{
-		KeyPrefix: c.Identity.APIKeyPrefix, Pepper: c.credentials.pepper, Side: side,
+		KeyPrefix: c.Identity.APIKeyPrefix, Pepper: c.credentials.pepper, Side: side, Case: c.Document.Case,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("server.database: %w", err)

@@ -50,7 +50,7 @@ func (a *API) checkRule(ctx context.Context, r *rule.Rule, replacing string) (st
 		return a.options.Catalog.CheckRule(ctx, *r, replacing)
 	}
 	d := a.options.Document()
-	f := rule.File{Rules: slices.Clone(d.Rules), Tiers: d.Tiers}
+	f := rule.File{Rules: slices.Clone(d.Rules), Tiers: d.Tiers, Case: d.Case}
 	i := slices.IndexFunc(f.Rules, func(other rule.Rule) bool { return other.Name == replacing })
 	switch {
 	case replacing == "":
@@ -90,7 +90,7 @@ func (a *API) preview(ctx context.Context, r *rule.Rule, replacing string, since
 	if err != nil {
 		return sim.Preview{}, err
 	}
-	o := sim.Options{Rule: *r, Tiers: tiers, To: a.now().UTC()}
+	o := sim.Options{Rule: *r, Tiers: tiers, Case: a.options.Engine.Rules().Case(), To: a.now().UTC()}
 	o.From = o.To.Add(-since)
 	var events []sim.Request // the newest first
 	for page, err := range find(ctx, store, record.EventQuery{Range: query.Range{From: o.From, To: o.To}}, maxPreview) {

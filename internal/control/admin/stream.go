@@ -20,6 +20,9 @@ const (
 	// maxStreams is the maximum number of streams at once, and maxExports that of exports,
 	// each of which may hold a row group in memory.
 	maxStreams, maxExports = 1000, 4
+	// maxViewed is how many of the streams one token may hold, with all its sessions: the
+	// others are for others.
+	maxViewed = maxStreams / 10
 	// writeLimit is how long a write to a client may take.
 	writeLimit = 10 * time.Second
 	// heartbeat is how often a stream sends a comment and checks its credentials again.
@@ -33,6 +36,28 @@ type streams struct {
 
 	mu    sync.Mutex
 	usage map[string]*hub // by subject, while it is watched
+	held  map[string]int  // the streams of each token that has any, by its id
+}
+
+// view takes one of the places of a token, if fewer than maxViewed are taken. The caller
+// must call leave.
+func (s *streams) view(token string) (leave func(), ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held[token] >= maxViewed {
+		return nil, false
+	}
+	if s.held == nil {
+		s.held = map[string]int{}
+	}
+	s.held[token]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.held[token]--; s.held[token] == 0 {
+			delete(s.held, token)
+		}
+	}, true
 }
 
 // occupy takes a place, if fewer than limit are taken. The caller must call leave.
@@ -217,12 +242,19 @@ func (a *API) stream(ctx context.Context, h *hub, b *mailbox, left func()) (*str
 		left()
 		return nil, fail(http.StatusServiceUnavailable, "this node is shutting down").with("Retry-After", "1")
 	}
+	unview, ok := a.streams.view(personOf(ctx).ID)
+	if !ok {
+		left()
+		return nil, fail(http.StatusTooManyRequests, "this token has "+strconv.Itoa(maxViewed)+" open streams, which is the maximum for one").with("Retry-After", "5")
+	}
 	leave, ok := occupy(&a.streams.open, maxStreams)
 	if !ok {
+		unview()
 		left()
 		return nil, fail(http.StatusServiceUnavailable, "there are "+strconv.Itoa(maxStreams)+" open streams, which is the maximum").with("Retry-After", "5")
 	}
 	return &streamed{func() {
+		defer unview()
 		defer leave()
 		defer left()
 		s := newSender(ctx)

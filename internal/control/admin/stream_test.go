@@ -372,7 +372,11 @@ func TestSlowStream(t *testing.T) {
 func TestStreamsEnd(t *testing.T) {
 	h := newTestAPI(t)
 	h.do(http.MethodPost, "/rules", steadyRule()).want(http.StatusCreated)
-	const most = 1000
+	const most, each = 1000, 100
+	var viewers []string
+	for i := range most / each {
+		viewers = append(viewers, h.token("viewer"+strconv.Itoa(i), catalog.Viewer))
+	}
 	first, cancel := context.WithCancel(t.Context())
 	var ends []chan struct{}
 	var open []*writer
@@ -382,7 +386,17 @@ func TestStreamsEnd(t *testing.T) {
 			ctx = first
 		}
 		w := newWriter()
-		ends, open = append(ends, h.watch(ctx, []string{"/live/stream", "/events/follow", "/subjects/user/u" + strconv.Itoa(i) + "/live"}[i%3], w, h.viewer)), append(open, w)
+		ends, open = append(ends, h.watch(ctx, []string{"/live/stream", "/events/follow", "/subjects/user/u" + strconv.Itoa(i) + "/live"}[i%3], w, viewers[i/each])), append(open, w)
+		if i == each { // one viewer has all that it may have, and another gets a stream
+			for _, w := range open {
+				<-w.begun
+			}
+			a := h.ask(http.MethodGet, "/live/stream", nil, "", viewers[0])
+			if a.want(http.StatusTooManyRequests).says("this token has 100 open streams"); a.Header.Get("Retry-After") == "" {
+				t.Error("it does not say when to try again")
+			}
+			h.ask(http.MethodGet, "/subjects/user/alice/live", nil, "", viewers[0]).want(http.StatusTooManyRequests)
+		}
 	}
 	for _, w := range open {
 		<-w.begun

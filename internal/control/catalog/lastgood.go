@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/stintdev/stint/rule"
 )
 
 // lastGood is a file with the last snapshot that was put to use, so that a node can start
@@ -85,8 +87,8 @@ func (l lastGood) save(s *Snapshot, now time.Time) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// load reads the file.
-func (l lastGood) load() (s *Snapshot, saved time.Time, err error) {
+// load reads the file. The case of paths is not in it: it is a setting of the node.
+func (l lastGood) load(pathCase rule.Case) (s *Snapshot, saved time.Time, err error) {
 	if l.path == "" {
 		return nil, saved, errors.New("no last good rules are kept")
 	}
@@ -108,6 +110,7 @@ func (l lastGood) load() (s *Snapshot, saved time.Time, err error) {
 	if err := decoder.Decode(&content); err != nil {
 		return nil, saved, fmt.Errorf("%s: %w", l.path, err)
 	}
+	content.Document.Case = pathCase
 	s, err = newSnapshot(content.mark, content.Document)
 	if err != nil {
 		return nil, saved, fmt.Errorf("%s: %w", l.path, err)

@@ -35,6 +35,7 @@ func (c *Catalog) file(ctx context.Context, q querier, revision int64, written b
 	case changed.extent == listed && !written && !changed.has(kindRule, kindTier):
 		return known.File, nil
 	}
+	f.Case = c.options.Case
 	if f.Rules, err = c.Rules.readSince(ctx, q, false, known.Rules, known.Revision); err != nil {
 		return f, err
 	}

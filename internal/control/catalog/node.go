@@ -112,7 +112,7 @@ func (n *Node) First(ctx context.Context) (*Snapshot, error) {
 			return s, nil
 		}
 	}
-	s, saved, unread := n.good.load()
+	s, saved, unread := n.good.load(n.c.options.Case)
 	if unread != nil {
 		return nil, fmt.Errorf("%w; last good rules: %w", err, unread)
 	}

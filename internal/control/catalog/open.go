@@ -10,6 +10,7 @@ import (
 
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/kit/database"
+	"github.com/stintdev/stint/rule"
 )
 
 // Options are a catalog's settings.
@@ -21,6 +22,8 @@ type Options struct {
 	// Side carries notifications and cached lookups between nodes, beside the database.
 	// Nil: there is none.
 	Side Side
+	// Case says whether the case of paths matters to rules.
+	Case rule.Case
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 }

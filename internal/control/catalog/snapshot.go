@@ -55,6 +55,7 @@ func (c *Catalog) readShared(ctx context.Context, q querier, base *Snapshot) (d 
 	if base == nil {
 		base = &Snapshot{}
 	}
+	d.Case = c.options.Case
 	known, since := &base.document, base.Revision
 	if d.Rules, err = c.Rules.readSince(ctx, q, c.Rules.strict, known.Rules, since); err != nil {
 		return d, err

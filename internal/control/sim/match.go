@@ -206,7 +206,7 @@ func (r *replay) pathOf(endpoint string) path {
 }
 
 func (r *replay) look(endpoint string) path {
-	p := parse(endpoint)
+	p := r.parse(endpoint)
 	if !p.wild {
 		hits := r.paths.Match(nil, &rule.Attrs{Path: endpoint})
 		if len(hits) == 0 {
@@ -233,6 +233,17 @@ func (r *replay) look(endpoint string) path {
 		return path{answer: unclearOverlap}
 	}
 	return out
+}
+
+// parse parses a path of a rule, or one that was recorded.
+func (r *replay) parse(text string) pattern {
+	p := parse(text)
+	for i := range p.segments {
+		if r.ignoreCase {
+			p.segments[i] = rule.FoldCase(p.segments[i])
+		}
+	}
+	return p
 }
 
 // pattern is a path of a rule, for comparisons.

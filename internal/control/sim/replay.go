@@ -19,17 +19,20 @@ import (
 type replay struct {
 	candidate rule.Rule
 	off       bool // the candidate is switched off
-	set       *rule.Set
-	rule      *rule.Compiled
-	values    *rule.Set // the rule's limits only
-	paths     *rule.Set // the rule's paths only; nil if it has none
-	patterns  []pattern // the same
-	methods   map[string]bool
-	tiers     map[string]bool
-	networks  []netip.Prefix // in order, and none in another
-	by        []rule.Dimension
-	known     map[string]path // endpoints
-	asksOf    map[string][]stint.Ask
+	// ignoreCase says that the case of paths does not matter.
+	ignoreCase bool
+
+	set      *rule.Set
+	rule     *rule.Compiled
+	values   *rule.Set // the rule's limits only
+	paths    *rule.Set // the rule's paths only; nil if it has none
+	patterns []pattern // the same
+	methods  map[string]bool
+	tiers    map[string]bool
+	networks []netip.Prefix // in order, and none in another
+	by       []rule.Dimension
+	known    map[string]path // endpoints
+	asksOf   map[string][]stint.Ask
 
 	store *memstore.Store
 	now   time.Time
@@ -61,7 +64,7 @@ func newReplay(o Options) (*replay, error) {
 			o.To.Format(time.RFC3339) + ", and at most 366 days before"}
 	}
 	r := &replay{
-		candidate: o.Rule, steps: maxSteps, now: o.From,
+		candidate: o.Rule, ignoreCase: o.Case == rule.IgnoreCase, steps: maxSteps, now: o.From,
 		known: map[string]path{}, asksOf: map[string][]stint.Ask{}, subjects: map[string]*Subject{},
 	}
 	r.off = o.Rule.Enabled != nil && !*o.Rule.Enabled
@@ -77,7 +80,7 @@ func newReplay(o Options) (*replay, error) {
 		maps.DeleteFunc(tiers[i].Limits, func(name, _ string) bool { return !names[name] })
 	}
 	compile := func(c rule.Rule) (set *rule.Set, err error) {
-		return rule.Compile(rule.File{Rules: []rule.Rule{c}, Tiers: tiers})
+		return rule.Compile(rule.File{Rules: []rule.Rule{c}, Tiers: tiers, Case: o.Case})
 	}
 	var err error
 	if r.set, err = compile(r.candidate); err != nil {
@@ -92,11 +95,11 @@ func newReplay(o Options) (*replay, error) {
 	}
 	if paths := o.Rule.Match.Paths; len(paths) > 0 {
 		only := rule.Rule{Name: "paths", Match: rule.Match{Paths: paths}, Action: rule.Block}
-		if r.paths, err = rule.Compile(rule.File{Rules: []rule.Rule{only}}); err != nil {
+		if r.paths, err = rule.Compile(rule.File{Rules: []rule.Rule{only}, Case: o.Case}); err != nil {
 			return nil, err
 		}
 		for _, text := range paths {
-			r.patterns = append(r.patterns, parse(text))
+			r.patterns = append(r.patterns, r.parse(text))
 		}
 	}
 	r.methods, r.tiers, r.networks = setOf(o.Rule.Match.Methods), setOf(o.Rule.Match.Tiers), networksOf(o.Rule.Match.IPRanges)

@@ -53,6 +53,7 @@ type Request struct {
 type Options struct {
 	Rule     rule.Rule
 	Tiers    []rule.Tier
+	Case     rule.Case // as rules are compiled
 	From, To time.Time // requests at other times are ignored; at most 366 days apart
 }
 

@@ -488,3 +488,19 @@ func TestKeepsOptions(t *testing.T) {
 		t.Error(off, tier)
 	}
 }
+
+// TestCase replays requests whose recorded endpoints differ from the rule in case.
+func TestCase(t *testing.T) {
+	t.Parallel()
+	o := hour(parseRule(t, `{"match":{"paths":["/Search","/files/*/Raw"]},"limits":[{"limit":"1/1h"}]}`))
+	requests := []sim.Request{
+		{At: noon, Endpoint: "/search", Weight: 1}, {At: noon, Endpoint: "/FILES/*/raw", Weight: 1}, {At: noon, Endpoint: "/other", Weight: 1},
+	}
+	if p := run(t, o, requests...); p.Matched != 0 {
+		t.Errorf("matched: %d", p.Matched)
+	}
+	o.Case = rule.IgnoreCase
+	if p := run(t, o, requests...); p.Matched != 2 || p.Unclear != 0 {
+		t.Errorf("matched: %d, unclear: %d", p.Matched, p.Unclear)
+	}
+}
