@@ -13,13 +13,14 @@ func (s *Store) markOf(c id, change string) id { return c.with(s.names.of(change
 func (c id) mark() uint32 { return uint32(c.lo) }
 
 // setMark makes a mark, or prolongs it.
-func (s *Store) setMark(c id, now, until int64) {
+func (s *Store) setMark(c id, f from, now, until int64) {
 	sh := s.shardOf(c)
 	x := sh.acquire(c)
 	if x == nil {
-		x = sh.insert(c, false, now)
+		x = sh.insert(c, kept{from: f}, now)
 	}
 	x.Counter = stint.Counter{At: now, Used: 1, Until: until}
+	x.worth = 1 // like one unit
 	x.release(c)
 }
 
