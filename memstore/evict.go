@@ -35,7 +35,7 @@ func (s *Store) keeping(a *stint.Ask) kept {
 
 // fromOf returns where the ask's counter comes from. Rules write what identifies a client into the subject
 // of a key, and what anyone may make up into its name, after the names of rule and limit. So made-up values
-// are of one client and one family.
+// are of one client and one family. Where the subject has both, the ask names its client.
 func (s *Store) fromOf(a *stint.Ask) from {
 	limit := a.Key.Name
 	if rule, rest, ok := strings.Cut(limit, ":"); ok {
@@ -43,7 +43,7 @@ func (s *Store) fromOf(a *stint.Ask) from {
 			limit = limit[:len(rule)+1+i]
 		}
 	}
-	client := s.subjects.of(a.Key.Subject)
+	client := s.subjects.of(cmp.Or(a.Client, a.Key.Subject))
 	return from{uint32(client.hi), uint32(client.with(s.names.of(limit), 0).lo)}
 }
 

@@ -34,7 +34,7 @@
 //  1. Counters never replace the states of penalties, which have up to half of the store. If there are more,
 //     a new one replaces another: first one that does not ban, and then the one closest to its end.
 //  2. In a full store, no client may have more than a sixteenth, or one counter in a very small store. A
-//     client is the subject of keys. One that has more loses its own counters first, and of these the ones
+//     client is the subject of keys, or [stint.Ask.Client]. One that has more loses its own counters first, and of these the ones
 //     of the limit (the part of the key's name before its second colon) that has most: values that are made
 //     up for one limit replace each other, and not what the client has used of another.
 //  3. Counters that deny stay longer than others, and otherwise those of which more units are used, to a
