@@ -12,8 +12,8 @@ import (
 
 // This file decides who is evicted; the package doc says by which rules, and why.
 
-// In a full shard, a client may have one of share parts, and bans one of banShare. Keys spread evenly, so
-// this holds for the whole store, too.
+// A client with more than one of share parts of a full shard loses its own counters first, and bans have at
+// most one of banShare. Keys spread evenly, so this holds for the whole store, too.
 const (
 	share    = 16
 	banShare = 2

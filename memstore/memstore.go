@@ -32,18 +32,17 @@
 // counted by. So the order is this:
 //
 //  1. Counters never replace the states of penalties, which have up to half of the store. If there are more,
-//     a new one replaces another: first one that does not ban, and then the one closest to its end.
-//  2. In a full store, no client may have more than a sixteenth, or one counter in a very small store. A
-//     client is the subject of keys, or [stint.Ask.Client]. One that has more loses its own counters first, and of these the ones
-//     of the limit (the part of the key's name before its second colon) that has most: values that are made
-//     up for one limit replace each other, and not what the client has used of another.
-//  3. Counters that deny stay longer than others, and otherwise those of which more units are used, to a
-//     power of two.
-//  4. The one closest to recovery goes first.
+//     a new one replaces another by what follows: one that does not ban goes before one that does.
+//  2. A client that has more than a sixteenth of a full store (or more than one counter of a very small one)
+//     loses its own counters first. A client is the subject of keys, or [stint.Ask.Client]. Of its counters,
+//     those of the limit go first that has most, which is the part of a key's name before the second colon.
+//     So values that are made up for one limit replace each other, and not what is used of another limit.
+//  3. Those go first of which fewest units are used, to a power of two. Counters that deny go last.
+//  4. Among equals, the one closest to recovery goes first.
 //
 // One client can thus evict nothing of another but what is used least, and that only up to its share.
 // Very many clients, each within its share, can evict what is used less than they use themselves: to evict
-// a counter that denies, each of them has to use up one.
+// counters that deny, they have to fill the store with others that deny.
 //
 // # What it does not do
 //
@@ -140,7 +139,7 @@ func (s *Store) Stats() Stats {
 		sh.mu.Unlock()
 	}
 	if lost > 0 {
-		out.LastLost = time.UnixMicro(lost)
+		out.LastLost = s.clock.wall(lost)
 	}
 	return out
 }
