@@ -25,6 +25,10 @@ type Ask struct {
 	// Charge, in Adjust, is what the ask is about: that charge is changed by Cost, as if its
 	// cost had been known then ([Limit.Amend]).
 	Charge *Charge
+	// Client is whose counter it is, where the subject of Key also has values that a client may
+	// make up. Empty: the subject. It does not name the counter: a store that is full uses it to
+	// let no client push out the counters of others.
+	Client string
 	// Policy says how the ask is to be treated beyond counting it. The asks of one
 	// compiled limit share it. Nil is the zero Policy.
 	Policy *Policy

@@ -201,6 +201,7 @@ func (s *Store) takeLocked(items []item, asks []stint.Ask, ds []stint.Decision, 
 			s.logs.take(x, a.Plan, now, 0, d)
 			d.Allowed = true // this ask does not deny
 		}
+		x.note(d)
 	}
 	return true
 }
@@ -232,7 +233,7 @@ func (s *Store) transact(items []item, asks []stint.Ask, ds []stint.Decision, no
 	if !allowed {
 		s.deny(items, asks, ds, states, changed, now)
 	}
-	s.write(items, asks, states, changed, now)
+	s.write(items, asks, ds, states, changed, now)
 }
 
 // deny makes a take that was allowed in parts one that was denied: nothing is charged, and penalties may
@@ -274,6 +275,12 @@ func (s *Store) stored(it *item) stint.State {
 // lastOfCounter reports whether the k-th item, of sorted ones, is the last that asks its counter.
 func lastOfCounter(items []item, k int) bool { return k+1 == len(items) || !items[k+1].twin }
 
+// change is a change that has an ID: where the counter comes from, and until when the change matters.
+type change struct {
+	from
+	until int64
+}
+
 // Adjust implements [stint.Store].
 func (s *Store) Adjust(_ context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	if s.closed.Load() {
@@ -305,7 +312,7 @@ func (s *Store) Adjust(_ context.Context, asks []stint.Ask, ds []stint.Decision)
 	defer s.unlockAll(s.lockAll(items))
 	states := make([]stint.State, len(items))
 	changed := make([]bool, len(items))
-	made := map[id]int64{} // changes that have an ID: their marks, and until when they matter
+	made := map[id]change{} // changes that have an ID, by their marks
 	for k := range items {
 		it := &items[k]
 		if it.ask == noAsk {
@@ -320,7 +327,7 @@ func (s *Store) Adjust(_ context.Context, asks []stint.Ask, ds []stint.Decision)
 		switch {
 		case a.Charge == nil:
 			states[k], *d = a.Plan.AdjustState(before, now, a.Cost)
-		case a.Charge.ID != "" && s.madeBefore(items, made, it.id, a.Charge, now):
+		case a.Charge.ID != "" && s.madeBefore(items, made, it.id, a, now):
 			states[k], *d = a.Plan.TakeState(before, now, 0)
 		default:
 			states[k], *d = a.Plan.AmendState(before, now, *a.Charge, a.Cost)
@@ -328,36 +335,41 @@ func (s *Store) Adjust(_ context.Context, asks []stint.Ask, ds []stint.Decision)
 		d.Counter = it.id.mark()
 		changed[k] = lastOfCounter(items, k)
 	}
-	s.write(items, asks, states, changed, now)
+	s.write(items, asks, ds, states, changed, now)
 	for k := range items {
 		if it := &items[k]; changed[k] && states[k].Past.Until > now {
 			s.setPast(it.id, &asks[it.ask], now, &states[k].Past)
 		}
 	}
-	for c, until := range made {
-		s.setMark(c, now, until)
+	for c, m := range made {
+		s.setMark(c, m.from, now, m.until)
 	}
 	return nil
 }
 
 // madeBefore reports whether a change with this ID was made before. If not, it is made now.
-func (s *Store) madeBefore(items []item, made map[id]int64, c id, charge *stint.Charge, now int64) bool {
-	m := s.markOf(c, charge.ID)
-	if x := cellOf(items, m); made[m] != 0 || x != nil && x.Until > now {
+func (s *Store) madeBefore(items []item, made map[id]change, c id, a *stint.Ask, now int64) bool {
+	m := s.markOf(c, a.Charge.ID)
+	if x := cellOf(items, m); made[m].until != 0 || x != nil && x.Until > now {
 		return true
 	}
-	made[m] = max(charge.Until(), now+stint.Once.Microseconds())
+	made[m] = change{s.fromOf(a), max(a.Charge.Until(), now+stint.Once.Microseconds())}
 	return false
 }
 
 // write stores the states that have changed, and releases all cells. The shards of the items are locked.
-func (s *Store) write(items []item, asks []stint.Ask, states []stint.State, changed []bool, now int64) {
+func (s *Store) write(items []item, asks []stint.Ask, ds []stint.Decision, states []stint.State, changed []bool, now int64) {
 	// Write and release all cells before inserting or removing one: that may move other cells,
 	// and must not wait for one that is held here.
 	for k := range items {
-		if it := &items[k]; changed[k] && it.cell != nil {
+		it := &items[k]
+		if it.cell == nil || it.ask == noAsk {
+			continue
+		}
+		if changed[k] {
 			s.logs.put(it.cell, states[k])
 		}
+		it.cell.note(&ds[it.ask])
 	}
 	releaseAll(items)
 	for k := range items {
@@ -375,8 +387,9 @@ func (s *Store) write(items []item, asks []stint.Ask, states []stint.State, chan
 				x.release(it.id)
 			}
 		case st.Until != 0 && it.cell == nil:
-			x := s.shardOf(it.id).insert(it.id, hasLog(&asks[it.ask]), now)
+			x := s.shardOf(it.id).insert(it.id, s.keeping(&asks[it.ask]), now)
 			s.logs.put(x, st)
+			x.note(&ds[it.ask])
 			x.release(it.id)
 		}
 	}

@@ -1,6 +1,7 @@
 package memstore
 
 import (
+	"math/bits"
 	"runtime"
 	"sync/atomic"
 
@@ -21,7 +22,23 @@ type cell struct {
 	owner, lo uint64
 	stint.Counter
 	place uint32 // in its table
-	_     [12]byte
+	from         // set when the counter is inserted, like ban, and read under the shard's lock
+	ban   bool   // it is the state of a penalty
+	worth uint8  // see note
+	_     [2]byte
+}
+
+// exhausted is set in the worth of a counter that denies.
+const exhausted = 1 << 6
+
+// note keeps what a decision says about the cell's counter: its worth is what its client would gain if
+// it were evicted. A counter that denies is worth more than any that does not, and otherwise the one of
+// which more units are used, to a power of two. The caller holds the cell.
+func (x *cell) note(d *stint.Decision) {
+	x.worth = uint8(bits.Len64(uint64(d.Limit - d.Remaining)))
+	if d.Remaining == 0 || !d.Allowed {
+		x.worth |= exhausted
+	}
 }
 
 // id returns the fingerprint of the cell's counter, whether locked or not. If the cell is free, hi is

@@ -22,3 +22,11 @@ func (c *clock) micros() int64 {
 	}
 	return c.origin + time.Since(c.start).Microseconds()
 }
+
+// wall returns an instant of the clock as the wall clock has it now.
+func (c *clock) wall(micros int64) time.Time {
+	if c.now != nil {
+		return time.UnixMicro(micros)
+	}
+	return time.Now().Add(-time.Duration(c.micros()-micros) * time.Microsecond)
+}

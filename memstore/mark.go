@@ -12,8 +12,8 @@ func (s *Store) markOf(c id, change string) id { return c.with(s.names.of(change
 func (c id) mark() uint32 { return uint32(c.lo) }
 
 // setMark makes a mark that a change was made.
-func (s *Store) setMark(c id, now, until int64) {
-	s.putMark(c, false, now, stint.State{Counter: stint.Counter{Until: until}})
+func (s *Store) setMark(c id, f from, now, until int64) {
+	s.putMark(c, kept{from: f}, now, stint.State{Counter: stint.Counter{Until: until}})
 }
 
 // setPast stores the past of a counter. That of a bucket has a log: each refund is two entries in it.
@@ -22,16 +22,17 @@ func (s *Store) setPast(c id, a *stint.Ask, now int64, past *stint.Past) {
 	for _, r := range past.Refunds {
 		st.Log = append(st.Log, stint.Entry{At: r.From, Units: r.Parts}, stint.Entry{At: r.At})
 	}
-	s.putMark(s.markOf(c, ""), isBucket(a), now, st)
+	s.putMark(s.markOf(c, ""), kept{from: s.fromOf(a), hasLog: isBucket(a)}, now, st)
 }
 
-func (s *Store) putMark(c id, hasLog bool, now int64, st stint.State) {
+func (s *Store) putMark(c id, k kept, now int64, st stint.State) {
 	sh := s.shardOf(c)
 	x := sh.acquire(c)
 	if x == nil {
-		x = sh.insert(c, hasLog, now)
+		x = sh.insert(c, k, now)
 	}
 	s.logs.put(x, st)
+	x.worth = 1 // like one unit
 	x.release(c)
 }
 

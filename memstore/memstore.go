@@ -18,14 +18,31 @@
 //
 // The store holds at most MaxKeys counters, divided equally between shards. Each call sweeps a few
 // counters that have recovered; there is no goroutine and no stop-the-world scan. If a shard is full, a
-// new counter replaces those that have recovered, or else the one closest to recovery. That is
-// counted in [Stats.Evicted], and the evicted client starts from zero. As keys never spread perfectly
-// evenly, evictions begin at about nine tenths of MaxKeys. A sliding_log needs up to 32 bytes more for
-// each unit of its max, and concurrency for each hold.
+// new counter replaces those that have recovered. If none has, one is evicted, and its client starts from
+// zero: [Stats] count that. As keys never spread perfectly evenly, evictions begin at about nine tenths of
+// MaxKeys. A sliding_log needs up to 32 bytes more for each unit of its max, and concurrency for each hold.
 //
 // Limits of one key that differ in algorithm or window have a counter each. A counter that was reset, and
 // a change of a charge that has an ID, take the place of one more counter, until the charges that they
 // concern have recovered. If such a mark is evicted, the change could be made again.
+//
+// # Who is evicted
+//
+// Clients may want counters to be evicted, their own most of all, and may make up values that they are
+// counted by. So the order is this:
+//
+//  1. Counters never replace the states of penalties, which have up to half of the store. If there are more,
+//     a new one replaces another by what follows: one that does not ban goes before one that does.
+//  2. A client that has more than a sixteenth of a full store (or more than one counter of a very small one)
+//     loses its own counters first. A client is the subject of keys, or [stint.Ask.Client]. Of its counters,
+//     those of the limit go first that has most, which is the part of a key's name before the second colon.
+//     So values that are made up for one limit replace each other, and not what is used of another limit.
+//  3. Those go first of which fewest units are used, to a power of two. Counters that deny go last.
+//  4. Among equals, the one closest to recovery goes first.
+//
+// One client can thus evict nothing of another but what is used least, and that only up to its share.
+// Very many clients, each within its share, can evict what is used less than they use themselves: to evict
+// counters that deny, they have to fill the store with others that deny.
 //
 // # What it does not do
 //
@@ -90,14 +107,20 @@ func New(o Options) (*Store, error) {
 // Stats are a store's counts.
 type Stats struct {
 	Keys    int    // counters in the store, some of which may have recovered
+	Bans    int    // of Keys, the states of penalties
 	Swept   uint64 // recovered counters dropped so far
 	Evicted uint64 // counters dropped before they had recovered, because the store was full
+
+	EvictedByShare uint64    // of Evicted, counters of clients that had more than their share
+	EvictedBans    uint64    // of Evicted, states of penalties of other clients, because there were too many
+	LastLost       time.Time // when the last counter was evicted of a client within its share; zero: never
 }
 
 // Stats returns the store's counts. It locks every shard in turn.
 func (s *Store) Stats() Stats {
 	var out Stats
 	var last *shard
+	var lost int64
 	d := s.dir.Load()
 	for i := range d.tables {
 		sh := d.tables[i].Load().shard
@@ -107,9 +130,16 @@ func (s *Store) Stats() Stats {
 		last = sh
 		sh.mu.Lock()
 		out.Keys += sh.live()
+		out.Bans += sh.table.bans
 		out.Swept += sh.swept
-		out.Evicted += sh.evicted
+		out.EvictedByShare += sh.evicted[byShare]
+		out.EvictedBans += sh.evicted[byBans]
+		out.Evicted += sh.evicted[byNeed] + sh.evicted[byShare] + sh.evicted[byBans]
+		lost = max(lost, sh.lost)
 		sh.mu.Unlock()
+	}
+	if lost > 0 {
+		out.LastLost = s.clock.wall(lost)
 	}
 	return out
 }
@@ -156,6 +186,7 @@ func (s *Store) takeOne(a *stint.Ask, plan *stint.Plan, d *stint.Decision) {
 		s.takeFirst(c, a, plan, now, d)
 	} else {
 		s.logs.take(x, plan, now, a.Cost, d)
+		x.note(d)
 		x.release(c)
 	}
 	d.Counter = c.mark()
@@ -173,12 +204,13 @@ func (s *Store) takeFirst(c id, a *stint.Ask, plan *stint.Plan, now int64, d *st
 	var next stint.State
 	next, *d = plan.TakeState(stint.State{Counter: before, Log: log}, now, a.Cost)
 	if x == nil && d.Cost > 0 {
-		x = sh.insert(c, hasLog(a), now)
+		x = sh.insert(c, s.keeping(a), now)
 	}
 	if x != nil {
 		if next.Counter != before {
 			s.logs.put(x, next)
 		}
+		x.note(d)
 		x.release(c)
 	}
 }

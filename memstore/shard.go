@@ -1,9 +1,7 @@
 package memstore
 
 import (
-	"cmp"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 
@@ -21,15 +19,11 @@ type shard struct {
 	quota          int
 	prefix         uint64 // the first depth bits of its fingerprints
 	depth          uint8
-	hand           int // where the next sweep starts
-	victims        []victim
-	swept, evicted uint64
-}
-
-// victim is a counter that was among the closest to recovery at the last scan.
-type victim struct {
-	id    id
-	until int64
+	hand           int    // where the next sweep starts
+	counters, bans choice // of victims
+	swept          uint64
+	evicted        [reasons]uint64
+	lost           int64 // when a counter was last evicted of a client that is within its share
 }
 
 // Unless stated otherwise, the methods below are called with the shard's lock held, and with no cell
@@ -41,11 +35,11 @@ func (sh *shard) acquire(c id) *cell { return sh.table.acquire(c) }
 func (sh *shard) live() int { return sh.table.live }
 
 // insert adds a cell for a counter that has none, and returns it locked.
-func (sh *shard) insert(c id, hasLog bool, now int64) *cell {
+func (sh *shard) insert(c id, k kept, now int64) *cell {
 	// Visit one cell for each new counter: if more were swept than added, counters that recover
 	// quickly would be removed and inserted all the time.
 	sh.sweep(1, now)
-	for sh.live() >= sh.quota && !sh.evict(now) {
+	for sh.full(k) && !sh.evict(k, now) {
 		runtime.Gosched() // all candidates are locked at the moment
 	}
 	if sh.table.full() {
@@ -55,10 +49,13 @@ func (sh *shard) insert(c id, hasLog bool, now int64) *cell {
 		sh.resize(sh.live() + 1)
 	}
 	var counter stint.Counter
-	if hasLog {
+	if k.hasLog {
 		counter.Aux = sh.store.logs.make()
 	}
-	return sh.table.settle(c, counter)
+	if from := sh.choice(k.ban); len(from.known) > 0 && len(from.known)+len(from.fresh) < maxChoice {
+		from.fresh = append(from.fresh, c)
+	}
+	return sh.table.settle(c, counter, k)
 }
 
 // newTable returns an empty table for a number of counters. It is roomy unless the store has tens of
@@ -86,8 +83,8 @@ func (sh *shard) remove(x *cell) {
 }
 
 // visit visits the next n cells and skips those that are locked. It removes counters that have
-// recovered by the given time, and passes the others to keep. It reports whether it removed any.
-func (sh *shard) visit(n int, by int64, keep func(v victim)) (dropped bool) {
+// recovered by the given time, and passes the others to keep, locked. It reports whether it removed any.
+func (sh *shard) visit(n int, by int64, keep func(x *cell)) (dropped bool) {
 	t := sh.table
 	for ; n > 0; n-- {
 		if sh.hand >= len(t.cells) {
@@ -106,11 +103,10 @@ func (sh *shard) visit(n int, by int64, keep func(v victim)) (dropped bool) {
 			sh.hand++
 			continue
 		}
-		v := victim{c, x.Until}
-		x.release(c)
 		if keep != nil {
-			keep(v)
+			keep(x)
 		}
+		x.release(c)
 		sh.hand++
 	}
 	return dropped
@@ -136,47 +132,6 @@ func (sh *shard) sweepSome(now int64) {
 		sh.sweep(16, now)
 		sh.mu.Unlock()
 	}
-}
-
-// evict makes room: it removes the counters that have recovered, or else the one closest to recovery.
-// It reports whether it removed any. Since scanning a large shard takes microseconds, it remembers
-// some victims for the next time.
-func (sh *shard) evict(now int64) bool {
-	if sh.evictVictim() {
-		return true
-	}
-	maxVictims := min(max(sh.live()/64, 1), 16)
-	if sh.visit(len(sh.table.cells), now, func(v victim) {
-		i, _ := slices.BinarySearchFunc(sh.victims, v, func(a, b victim) int {
-			return cmp.Compare(b.until, a.until) // the closest last
-		})
-		if sh.victims = slices.Insert(sh.victims, i, v); len(sh.victims) > maxVictims {
-			sh.victims = slices.Delete(sh.victims, 0, 1)
-		}
-	}) {
-		sh.victims = sh.victims[:0]
-		return true
-	}
-	return sh.evictVictim()
-}
-
-// evictVictim removes the closest remembered victim that has not been used since.
-func (sh *shard) evictVictim() bool {
-	for last := len(sh.victims) - 1; last >= 0; last-- {
-		v := sh.victims[last]
-		sh.victims = sh.victims[:last]
-		x := sh.acquire(v.id)
-		if x == nil {
-			continue
-		}
-		if x.Until == v.until {
-			sh.remove(x)
-			sh.evicted++
-			return true
-		}
-		x.release(v.id)
-	}
-	return false
 }
 
 // split moves half of the fingerprints, and of the quota, to a new shard. The new tables are visible

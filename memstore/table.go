@@ -28,6 +28,7 @@ type table struct {
 	cells []cell
 	shard *shard
 	live  int
+	bans  int // of live
 	limit int // of live; beyond it, a larger table is needed
 }
 
@@ -120,17 +121,28 @@ func (t *table) seat(c id) (x *cell, word *uint64, next uint64) {
 }
 
 // settle puts a new counter into a free cell, and returns it locked.
-func (t *table) settle(c id, counter stint.Counter) *cell {
+func (t *table) settle(c id, counter stint.Counter, k kept) *cell {
 	x, word, next := t.seat(c)
-	x.Counter = counter
+	x.Counter, x.worth = counter, 0
+	t.give(x, k.from, k.ban)
 	atomic.StoreUint64(&x.lo, c.lo)
 	atomic.StoreUint64(&x.owner, c.hi|held)
 	atomic.StoreUint64(word, next)
 	return x
 }
 
+// give sets where the counter of a cell comes from, and whether it is a ban.
+func (t *table) give(x *cell, f from, ban bool) {
+	if x.from, x.ban = f, ban; ban {
+		t.bans++
+	}
+}
+
 // remove frees a locked cell.
 func (t *table) remove(x *cell) {
+	if x.ban {
+		t.bans--
+	}
 	last := int(x.place / group)
 	for g := t.home(x.id().lo); g != last; g = t.after(g) {
 		if word := atomic.LoadUint64(&t.words[g]); word>>56 != stuck {
@@ -148,8 +160,11 @@ func (t *table) moveTo(choose func(c id) *table) {
 	for x := range t.all() {
 		c := x.id()
 		x.leave(c)
-		to, word, next := choose(c).seat(c)
-		to.Counter, to.lo, to.owner, *word = x.Counter, c.lo, c.hi, next
+		table := choose(c)
+		to, word, next := table.seat(c)
+		to.Counter, to.worth = x.Counter, x.worth
+		table.give(to, x.from, x.ban)
+		to.lo, to.owner, *word = c.lo, c.hi, next
 	}
 }
 

@@ -298,7 +298,7 @@ func (w *work) makeRoom() { w.ds = slices.Grow(w.ds[:0], len(w.asks))[:len(w.ask
 func (s *Service) ask(w *work, i int, cost int64) {
 	w.asks, w.of = append(w.asks, s.limitAsk(w, i, cost)), append(w.of, i)
 	if it := &w.items[i]; it.limit.Penalty != nil {
-		ask := stint.Ask{Key: w.key(it), Penalty: it.limit.Penalty, Cost: min(cost, 1), Policy: &s.policy}
+		ask := stint.Ask{Key: w.key(it), Client: w.client(i), Penalty: it.limit.Penalty, Cost: min(cost, 1), Policy: &s.policy}
 		w.asks, w.of = append(w.asks, ask), append(w.of, i)
 	}
 }
@@ -306,7 +306,7 @@ func (s *Service) ask(w *work, i int, cost int64) {
 // limitAsk returns the ask for an item's limit.
 func (s *Service) limitAsk(w *work, i int, cost int64) stint.Ask {
 	it := &w.items[i]
-	return stint.Ask{Key: w.key(it), Limit: it.limit.Limit, Plan: it.limit.Plan, Cost: cost, Policy: &s.policy}
+	return stint.Ask{Key: w.key(it), Client: w.client(i), Limit: it.limit.Limit, Plan: it.limit.Plan, Cost: cost, Policy: &s.policy}
 }
 
 // fold merges the asks of equal descriptors into one for all their hits, if there are

@@ -33,6 +33,17 @@ func (w *work) key(it *item) (k stint.Key) {
 	return k
 }
 
+// client returns the address in the i-th descriptor, as Envoy's own actions have it. The subject of a key is
+// the whole descriptor, with values of headers that a client may make up.
+func (w *work) client(i int) string {
+	for _, e := range w.q.of(i) {
+		if e.Key == "remote_address" || e.Key == "masked_remote_address" {
+			return e.Value
+		}
+	}
+	return ""
+}
+
 // appendSubject appends what a limit counts by: the domain, and the keys and values or,
 // where values share a threshold, their pattern. Different descriptors never have the same
 // subject.

@@ -754,3 +754,43 @@ func TestOptions(t *testing.T) {
 		}
 	}
 }
+
+// TestMadeUpValues has one address send made-up values of a header through Envoy, to a small store: they
+// replace each other, and not what others or the address itself have used.
+func TestMadeUpValues(t *testing.T) {
+	t.Parallel()
+	const text = `
+domain: shop
+descriptors:
+  - key: remote_address
+    rate_limit: { unit: hour, requests_per_unit: 2 }
+    descriptors:
+      - key: session
+        rate_limit: { unit: day, requests_per_unit: 1 }`
+	for _, key := range []string{"remote_address", "masked_remote_address"} {
+		store, err := memstore.New(memstore.Options{MaxKeys: 200})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := newBench(t, strings.ReplaceAll(text, "remote_address", key), func(o *rls.Options) { o.Store = store })
+		const others = 100
+		for i := range others {
+			b.send(ask("shop", fmt.Sprintf("%s=10.0.0.%d", key, i)))
+		}
+		for range 3 {
+			b.send(ask("shop", key+"=10.0.0.0"))
+			b.send(ask("shop", key+"=192.0.2.66"))
+		}
+		for i := range 1000 {
+			b.want(ask("shop", fmt.Sprintf("%s=192.0.2.66 session=%d", key, i)), "OK [OK 0]")
+		}
+		b.want(ask("shop", key+"=10.0.0.0"), "OVER [OVER 0]")
+		b.want(ask("shop", key+"=192.0.2.66"), "OVER [OVER 0]")
+		for i := range others - 1 {
+			b.want(ask("shop", fmt.Sprintf("%s=10.0.0.%d", key, i+1)), "OK [OK 0]")
+		}
+		if st := store.Stats(); st.Evicted != st.EvictedByShare || st.Evicted < 800 {
+			t.Errorf("%+v", st)
+		}
+	}
+}

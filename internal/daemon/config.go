@@ -86,7 +86,7 @@ type Server struct {
 	Record         Record   `json:"record"`
 	StoreBudget    Duration `json:"store_budget" doc:"how long a decision may wait for Redis, including retries; after that, this node decides on its own"`
 	Replicas       int      `json:"replicas" doc:"how many nodes share the counters; a node that decides on its own applies its share of each limit; 0: as many as the database or Redis has seen recently"`
-	MaxKeys        int      `json:"max_keys" doc:"the maximum number of counters in memory; above it, those closest to recovery are dropped"`
+	MaxKeys        int      `json:"max_keys" doc:"the maximum number of counters in memory; above it, those that matter least are dropped, and never bans for counters"`
 	MaxWaiting     int      `json:"max_waiting" doc:"the maximum number of requests that throttle and leaky_bucket hold at once; more are denied"`
 	HTTP           Listener `json:"http"`
 	Gateway        Listener `json:"gateway"`

@@ -40,6 +40,7 @@ func (d *Daemon) Health() Health {
 	check("daemon", map[int32]string{starting: "the daemon is starting", stopping: "the daemon is stopping"}[d.state.Load()], notReady)
 	check("config", d.configProblem(), degraded)
 	check("counters", d.countersProblem(), degraded)
+	check("memory", d.memoryProblem(), degraded)
 	if d.control != nil {
 		check("catalog", d.catalogProblem(), degraded)
 		if d.control.record != nil {
@@ -72,6 +73,17 @@ func (d *Daemon) countersProblem() string {
 		return "Redis cannot be reached; unless a rule says otherwise, this node counts on its own and applies its share of the limits: " + (*err).Error()
 	}
 	return ""
+}
+
+// memoryProblem says that clients have lost their counters within the last minute. Those of a client that
+// has more than its share do not matter: no one else loses by it.
+func (d *Daemon) memoryProblem() string {
+	s := d.memory.Stats()
+	if s.LastLost.IsZero() || time.Since(s.LastLost) > time.Minute {
+		return ""
+	}
+	return fmt.Sprintf("server.max_keys (%d) is too low: %d counters and %d bans of clients were dropped before they had recovered, the last at %s, and these clients start anew",
+		d.config.Server.MaxKeys, s.Evicted-s.EvictedByShare-s.EvictedBans, s.EvictedBans, s.LastLost.UTC().Format(time.RFC3339))
 }
 
 func (d *Daemon) identityProblem() string {

@@ -38,6 +38,8 @@ var exported = []Metric{
 	{"stint_store_seconds", "histogram", []string{"layer", "call", "result", "basis"}, "Duration of calls to Redis and to each layer around it, by result, and by what the answer is based on."},
 	{"stint_redis_up", "gauge", nil, "1 if Redis answered the last ping, within the last seconds. Only if counters are in Redis."},
 	{"stint_redis_total", "counter", []string{"what"}, "Requests and calls to Redis, and errors. Only if counters are in Redis."},
+	{"stint_memory_counters", "gauge", []string{"kind"}, "Counters in the memory of this node: limits, and bans (with violations that have not led to one). If counters are in Redis, those of local decisions."},
+	{"stint_memory_evictions_total", "counter", []string{"reason"}, "Counters that memory had no room for before they had recovered: of any client (full), of a client that had more than its share (share), and bans beyond their half (bans)."},
 	{"stint_upstream_up", "gauge", []string{"route", "target"}, "1 if a target of the gateway gets requests, 0 if it is down."},
 	{"stint_accept_errors_total", "counter", []string{"listener"}, "How often a listener could not accept connections, mostly for lack of open files."},
 	{"stint_envoy_hits_total", "counter", []string{"limit", "hits"}, "Hits of Envoy's descriptors, by limit: within the limit, near it (a part of those within), over it, and shadow (a part of those over that passed in shadow_mode)."},
@@ -211,6 +213,12 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	gauge("stint_config_last_reload_successful", oneIf(status.Problem == ""))
 	gauge("stint_config_loaded_timestamp_seconds", float64(status.Loaded.UnixMicro())/1e6)
 	gauge("stint_config_needs_restart", float64(len(status.NeedsRestart)))
+	memory := d.memory.Stats()
+	gauge("stint_memory_counters", float64(memory.Keys-memory.Bans), "limits")
+	gauge("stint_memory_counters", float64(memory.Bans), "bans")
+	total("stint_memory_evictions_total", float64(memory.Evicted-memory.EvictedByShare-memory.EvictedBans), "full")
+	total("stint_memory_evictions_total", float64(memory.EvictedByShare), "share")
+	total("stint_memory_evictions_total", float64(memory.EvictedBans), "bans")
 	for _, t := range d.gateway.health() {
 		gauge("stint_upstream_up", oneIf(t.Healthy), t.Route, t.Target)
 	}

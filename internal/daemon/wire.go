@@ -31,6 +31,7 @@ import (
 type parts struct {
 	store     stint.Store
 	redis     *redisstore.Store // nil: counters are in memory
+	memory    *memstore.Store   // the counters in memory or, with Redis, those of local decisions
 	breaker   atomic.Uint32     // the layer.State of the breaker around Redis
 	engine    *engine.Engine
 	control   *control // nil: rules are in the file
@@ -75,6 +76,7 @@ func (d *Daemon) build(ctx context.Context) error {
 	var err error
 	d.store, d.redis, err = d.config.OpenStore(StoreOptions{
 		Observer: &d.metrics.meter, Log: d.log, Replicas: d.countReplicas, Breaker: func(s layer.State) { d.breaker.Store(uint32(s)) },
+		Memory: func(s *memstore.Store) { d.memory = s },
 	})
 	if err != nil {
 		return err
@@ -140,6 +142,7 @@ type StoreOptions struct {
 	Log      *slog.Logger
 	Replicas func() int              // how many nodes share the limits
 	Breaker  func(state layer.State) // called when it changes; nil: not called
+	Memory   func(*memstore.Store)   // called with the counters in memory; nil: not called
 }
 
 // OpenStore returns the store of counters, in memory or in Redis. One in Redis has the
@@ -151,6 +154,9 @@ func (c *Config) OpenStore(o StoreOptions) (stint.Store, *redisstore.Store, erro
 	local, err := memstore.New(memstore.Options{MaxKeys: s.MaxKeys})
 	if err != nil {
 		return nil, nil, err
+	}
+	if o.Memory != nil {
+		o.Memory(local)
 	}
 	if s.Counters == inMemory {
 		return local, nil, nil
