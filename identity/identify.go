@@ -12,19 +12,19 @@ import (
 func (r *Resolver) identify(ctx context.Context, q *Request, now time.Time, s *Subject) error {
 	var conflict error
 	for _, m := range r.methods {
-		if s.Source == ByIP {
+		switch {
+		case s.Source == ByIP:
 			if err := r.try(ctx, m, q, now, s); err != nil {
 				return err
 			}
-			continue
-		}
-		other := Subject{IP: s.IP, Net: s.Net, Trusted: s.Trusted}
-		if err := r.try(ctx, m, q, now, &other); err != nil {
-			return err
-		}
-		s.Unaccepted, s.BadToken = cmp.Or(s.Unaccepted, other.Unaccepted), s.BadToken || other.BadToken
-		if other.Source != ByIP && !r.join(ctx, now, s, &other) && !r.firstWins {
-			conflict = &RefusedError{Reason: Conflict}
+		case r.presents(m, q, s):
+			agrees, err := r.another(ctx, m, q, now, s)
+			if err != nil {
+				return err
+			}
+			if !agrees && !r.firstWins {
+				conflict = &RefusedError{Reason: Conflict}
+			}
 		}
 	}
 	if s.Source == ByIP && r.require {
@@ -34,6 +34,31 @@ func (r *Resolver) identify(ctx context.Context, q *Request, now time.Time, s *S
 		return &RefusedError{Reason: NoCredentials}
 	}
 	return conflict
+}
+
+// presents reports whether the request may present something by a method.
+func (r *Resolver) presents(m Source, q *Request, s *Subject) bool {
+	switch m {
+	case ByKey:
+		return len(q.Headers[r.keys.header]) > 0 || r.keys.bearer && len(q.Headers["Authorization"]) > 0
+	case ByJWT:
+		return len(q.Headers["Authorization"]) > 0
+	case ByHeader:
+		return s.Trusted
+	case ByIP: // never among them
+	}
+	return false
+}
+
+// another reads what the request presents by one more method, and reports whether it agrees
+// with the subject.
+func (r *Resolver) another(ctx context.Context, m Source, q *Request, now time.Time, s *Subject) (agrees bool, err error) {
+	other := Subject{IP: s.IP, Net: s.Net, Trusted: s.Trusted}
+	if err := r.try(ctx, m, q, now, &other); err != nil {
+		return false, err
+	}
+	s.Unaccepted, s.BadToken = cmp.Or(s.Unaccepted, other.Unaccepted), s.BadToken || other.BadToken
+	return other.Source == ByIP || r.join(ctx, now, s, &other), nil
 }
 
 // try reads what the request presents by one method, if anything.

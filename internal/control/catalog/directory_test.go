@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/test/testpostgres"
 	"github.com/stintdev/stint/internal/test/testredis"
@@ -76,7 +77,15 @@ func TestDirectory(t *testing.T) {
 				key, err := d.Key(ctx, k.ID)
 				return key != nil && key.User == "ann" && key.Revoked.IsZero(), err
 			}
+			knownKey := func() (bool, error) {
+				key, known, err := d.(identity.KnownKeys).KnownKey(ctx, k.ID)
+				return known && key != nil && key.User == "ann" && key.Revoked.IsZero(), err
+			}
+			if known, err := knownKey(); known || err != nil {
+				t.Errorf("a key that was not looked up is known: %v", err)
+			}
 			is("the key", true, key)
+			is("the key that was looked up", true, knownKey)
 			_, err = c.APIKeys.Modify(ctx, writer, k.ID, func(k *catalog.APIKey) error {
 				k.Revoked = catalog.Time{Time: time.Now()}
 				return nil

@@ -86,6 +86,46 @@ func TestSingleFlight(t *testing.T) {
 	})
 }
 
+// TestKnown asks without loading what was never loaded.
+func TestKnown(t *testing.T) {
+	t.Parallel()
+	virtual(t, options{TTL: time.Minute, NegativeTTL: time.Second, MaxStale: time.Hour}, func(t *testing.T, s *source, c *cache) {
+		t.Helper()
+		known := func(id string, want bool, loads int) {
+			t.Helper()
+			before := s.total()
+			v, known, err := c.Known(t.Context(), id)
+			synctest.Wait()
+			if n := s.total() - before; err != nil || known != want || (v != nil) != (known && id == "ann") || n != loads {
+				t.Errorf("%s: %v, %v, %v, %d loads; want known %v and %d loads", id, v, known, err, n, want, loads)
+			}
+		}
+		known("ann", false, 0)
+		known("bob", false, 0)
+		if got := c.Stats(); got != (lookup.Stats{}) {
+			t.Errorf("%+v, want nothing counted", got)
+		}
+		want(t, c, "ann", 1, 0)
+		if v, err := c.Get(t.Context(), "bob"); v != nil || err != nil {
+			t.Error(v, err)
+		}
+		known("ann", true, 0)
+		known("bob", true, 0) // not to be there
+		pass(2 * time.Second)
+		known("bob", false, 0) // it may be there now
+		c.Invalidate(s.set("ann", 2), "ann")
+		known("ann", true, 1)
+		pass(2 * time.Minute)
+		known("ann", true, 1) // in the background
+		s.fail()
+		pass(2 * time.Minute)
+		known("bob", false, 0)
+		if v, known, err := c.Known(t.Context(), "ann"); v == nil || !known || err != nil {
+			t.Errorf("while the source fails: %v, %v, %v", v, known, err)
+		}
+	})
+}
+
 // TestLoadContext checks that a load has what the context of its caller carries, and
 // a time limit of its own.
 func TestLoadContext(t *testing.T) {
