@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,6 +53,7 @@ func tripOf(ctx context.Context) *trip { return ctx.Value(tripKey{}).(*trip) }
 type body struct {
 	io.ReadCloser
 	failed  atomic.Bool // reading it failed, which is the client's fault
+	slow    atomic.Bool // because the server's deadline has passed
 	unread  atomic.Bool // with HTTP/1, its end was not read yet
 	trailer http.Header // is complete after the end
 	guard   *guard
@@ -65,6 +67,7 @@ func (b *body) Read(p []byte) (int, error) {
 		b.guard.cleanTrailer(b.trailer) // with HTTP/1, also of those that were not announced
 	case err != nil:
 		b.failed.Store(true)
+		b.slow.Store(errors.Is(err, os.ErrDeadlineExceeded))
 	}
 	return n, err
 }
@@ -218,7 +221,7 @@ const statusGone = 499
 func (g *Gateway) fail(w http.ResponseWriter, r *http.Request, err error) {
 	t := tripOf(r.Context())
 	t.body.closeIfUnread(w.Header())
-	if errors.Is(r.Context().Err(), context.Canceled) {
+	if errors.Is(r.Context().Err(), context.Canceled) && !t.body.slow.Load() { // net/http takes a slow client for gone
 		w.WriteHeader(statusGone)
 		return
 	}
@@ -237,6 +240,8 @@ func (g *Gateway) diagnose(ctx context.Context, t *trip, err error) Problem {
 	switch {
 	case large:
 		return g.tooLarge()
+	case t.body.slow.Load():
+		return Problem{Status: http.StatusRequestTimeout, Detail: "The body of the request came too slowly."}
 	case t.body.failed.Load():
 		return Problem{Status: http.StatusBadRequest, Detail: "The body of the request could not be read."}
 	case t.target == nil:

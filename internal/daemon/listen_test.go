@@ -270,7 +270,7 @@ func TestPatient(t *testing.T) {
 		fmt.Fprint(w, n, err)
 	}))
 	defer upstream.Close()
-	p := start(t, many+fmt.Sprintf("[[upstreams]]\ntargets = [%q]\n", upstream.URL), set("server.stall_timeout", "2s"))
+	p := start(t, many+fmt.Sprintf("[[upstreams]]\ntargets = [%q]\n", upstream.URL), set("server.stall_timeout", "2s"), set("server.min_body_rate", "1"))
 	conn := dial(t, p, "gateway")
 	fmt.Fprint(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n")
 	for range 5 {
