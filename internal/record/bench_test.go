@@ -33,6 +33,7 @@ func BenchmarkRecord(b *testing.B) {
 	}{
 		{"keep", 1, record.RecorderOptions{}},
 		{"keep-2", 2, record.RecorderOptions{}},
+		{"fold", 1, record.RecorderOptions{PerSecond: 10}},
 		{"truncate", 1, record.RecorderOptions{Privacy: record.TruncateIP}},
 		{"hash", 1, record.RecorderOptions{Privacy: record.HashIP, HashKey: make([]byte, 32)}},
 	} {
