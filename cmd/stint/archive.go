@@ -74,7 +74,7 @@ func (f *archiveFlags) open(ctx context.Context, t *terminal, source archive.Sou
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	a, err := f.config.OpenArchive(ctx, source, newProgress(t.err, t.screen() != nil))
+	a, err := f.config.OpenArchive(ctx, source, time.Duration(f.config.Server.Record.Retention), newProgress(t.err, t.screen() != nil))
 	if err != nil {
 		return advice{err, example}
 	}

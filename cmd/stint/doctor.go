@@ -387,7 +387,7 @@ func (d *doctor) archive(ctx context.Context, c *daemon.Config) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	a, err := c.OpenArchive(ctx, noSource{}, nil)
+	a, err := c.OpenArchive(ctx, noSource{}, time.Duration(c.Server.Record.Retention), nil)
 	n := 0
 	if err == nil {
 		months, failed := a.List(ctx)

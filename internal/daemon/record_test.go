@@ -69,6 +69,9 @@ func TestRecordProblems(t *testing.T) {
 		"years":     {`archive_years = 101`, `server.record.archive_years: "101": want 1 to 100, or 0 to keep months forever`},
 		"too few":   {"archive_years = 1\nretention = \"400d\"", "server.record.archive_years: 1: want at least server.record.retention, which is 400d"},
 		"sample":    {`sample_every = -1`, "server.record.sample_every: -1: want 0 or more"},
+		"rate":      {`max_rate = -1`, "server.record.max_rate: -1: want 0 or more"},
+		"size":      {`max_size = 1000`, `server.record.max_size: "1000": want 16777216 or more, or 0 for no limit`},
+		"free":      {`min_free = -1`, `server.record.min_free: "-1": want a number of bytes, or 0 for none`},
 		"spool":     {`spool_size = 1`, "server.record.spool_size: 1: want 1048576 or more"},
 	} {
 		t.Run(name, func(t *testing.T) {
