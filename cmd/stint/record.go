@@ -222,6 +222,9 @@ func eventCells(r *admin.Event) []any {
 	if r.Shadow {
 		outcome += " (shadow)"
 	}
+	if r.Weight > 1 {
+		outcome += fmt.Sprintf(" x%d", r.Weight)
+	}
 	if r.Limit != "" {
 		used = fmt.Sprintf("%d/%d", r.Used, r.Max)
 	}
