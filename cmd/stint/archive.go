@@ -14,7 +14,6 @@ import (
 	"github.com/stintdev/stint/internal/kit/blob"
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/record/archive"
-	"github.com/stintdev/stint/internal/record/rollup"
 )
 
 func newArchive(t *terminal) *cobra.Command {
@@ -47,7 +46,7 @@ func (f *archiveFlags) command(t *terminal, c *cobra.Command, database bool, run
 		do := func(ctx context.Context, a *archive.Archive) error { return run(ctx, c, a, args) }
 		if database {
 			return f.use(c.Context(), t, upToDate, func(k *catalog.Catalog) error {
-				s, err := rollup.New(k.Database(), rollup.Options{})
+				s, err := openRecord(k)
 				if err != nil {
 					return err
 				}
