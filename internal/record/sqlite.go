@@ -92,7 +92,7 @@ func (s sqliteTables) size(ctx context.Context, _ int64) (n int64, err error) {
 }
 
 // rowBytes is what events of a large service took.
-func (sqliteTables) rowBytes(context.Context, Month) (int64, error) { return 180, nil }
+func (sqliteTables) rowBytes(context.Context, Month) (int64, error) { return 250, nil }
 
 // reclaim has nothing to do.
 func (sqliteTables) reclaim(context.Context, Month) error { return nil }

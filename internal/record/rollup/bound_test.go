@@ -81,6 +81,11 @@ func TestBound(t *testing.T) {
 			}
 		}
 
+		inUse, err := s.Size(t.Context(), 1)
+		if err != nil || inUse < size/2 || inUse > size {
+			t.Errorf("%d of %d bytes are said to be in use, %v", inUse, size, err)
+		}
+
 		s = open(size * 2)
 		if err := s.Bound(t.Context()); err != nil || s.State().Deleted != 0 || s.State().Bytes != size {
 			t.Fatalf("%+v, %v", s.State(), err)
