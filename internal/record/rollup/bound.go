@@ -47,7 +47,11 @@ func (s *Store) Bound(ctx context.Context) error {
 	// If months that are over cannot be removed, this one has to give way.
 	size, again := s.measure(ctx)
 	if again == nil && size > s.o.MaxBytes {
+		before := s.State().Deleted
 		again = s.cut(ctx, size-s.o.MaxBytes/10*9)
+		if again == nil && s.State().Deleted == before {
+			again = fmt.Errorf("rollup: the record has %d bytes, and at most %d are wanted (server.record.max_size), but there is nothing to delete: the rest is roll-ups, and events that are not rolled up yet", size, s.o.MaxBytes)
+		}
 	}
 	return errors.Join(err, again)
 }
