@@ -14,7 +14,6 @@ import (
 	"github.com/stintdev/stint/internal/kit/blob"
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/record/archive"
-	"github.com/stintdev/stint/internal/record/rollup"
 )
 
 func newArchive(t *terminal) *cobra.Command {
@@ -47,7 +46,7 @@ func (f *archiveFlags) command(t *terminal, c *cobra.Command, database bool, run
 		do := func(ctx context.Context, a *archive.Archive) error { return run(ctx, c, a, args) }
 		if database {
 			return f.use(c.Context(), t, upToDate, func(k *catalog.Catalog) error {
-				s, err := rollup.New(k.Database(), rollup.Options{})
+				s, err := openRecord(k)
 				if err != nil {
 					return err
 				}
@@ -74,7 +73,7 @@ func (f *archiveFlags) open(ctx context.Context, t *terminal, source archive.Sou
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	a, err := f.config.OpenArchive(ctx, source, newProgress(t.err, t.screen() != nil))
+	a, err := f.config.OpenArchive(ctx, source, time.Duration(f.config.Server.Record.Retention), newProgress(t.err, t.screen() != nil))
 	if err != nil {
 		return advice{err, example}
 	}

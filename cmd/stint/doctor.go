@@ -21,6 +21,7 @@ import (
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/internal/kit/database"
+	"github.com/stintdev/stint/internal/kit/disk"
 	"github.com/stintdev/stint/redisstore"
 	redisdoctor "github.com/stintdev/stint/redisstore/doctor"
 	"github.com/stintdev/stint/rule"
@@ -258,6 +259,7 @@ func (d *doctor) database(ctx context.Context, c *daemon.Config) {
 	_, err = db.Write.ExecContext(ctx, "UPDATE stint_catalog SET revision = revision WHERE 1 = 0")
 	d.result("database.write", err, "it can be written to", "a user with write permission, and a database that is not a replica and has free space")
 	d.notifications(ctx, db)
+	d.room(c, db)
 	document, err := k.Export(ctx, catalog.ExportOptions{})
 	if err != nil {
 		d.note("rules", findFail, err.Error(), hint)
@@ -267,6 +269,21 @@ func (d *doctor) database(ctx context.Context, c *daemon.Config) {
 	d.rules(&document.File)
 	d.file = document.File
 	d.nodes(ctx, k)
+}
+
+// room checks that the disk has room for the record, and so for everything else.
+func (d *doctor) room(c *daemon.Config, db *database.DB) {
+	file := db.Record.File()
+	free, ok := disk.Free(file)
+	if file == "" || !ok || !c.Server.Record.Enabled {
+		return
+	}
+	text := fmt.Sprintf("the disk of %s has %d bytes left, and server.record.min_free is %d", file, free, c.Server.Record.MinFree)
+	if free < c.Server.Record.MinFree {
+		d.note("record.room", findWarn, text+": decisions are not recorded", "more space, or a smaller server.record.max_size")
+		return
+	}
+	d.note("record.room", findOK, text, "")
 }
 
 // schema reports whether the schema is recent enough for further checks.
@@ -393,7 +410,7 @@ func (d *doctor) archive(ctx context.Context, c *daemon.Config) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	a, err := c.OpenArchive(ctx, noSource{}, nil)
+	a, err := c.OpenArchive(ctx, noSource{}, time.Duration(c.Server.Record.Retention), nil)
 	n := 0
 	if err == nil {
 		months, failed := a.List(ctx)

@@ -48,7 +48,7 @@ func (f *recordFlags) command(t *terminal, c *cobra.Command, run func(c *cobra.C
 			return err
 		}
 		return f.run(c.Context(), t, func(a *client) error { return run(c, recordSource{server: a}, r) }, func(k *catalog.Catalog) error {
-			s, err := rollup.New(k.Database(), rollup.Options{})
+			s, err := openRecord(k)
 			if err == nil {
 				err = run(c, recordSource{store: s}, r)
 			}

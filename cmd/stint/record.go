@@ -3,16 +3,20 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/stintdev/stint/internal/control/admin"
+	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/record/query"
 	"github.com/stintdev/stint/internal/record/rollup"
@@ -22,6 +26,18 @@ import (
 type recordSource struct {
 	server *client
 	store  *rollup.Store // if server is nil
+}
+
+// openRecord returns the record in a database. On SQLite its file may not be there yet, and
+// reading must not create it.
+func openRecord(k *catalog.Catalog) (*rollup.Store, error) {
+	db := k.Database()
+	if file := db.Record.File(); file != "" {
+		if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+			return nil, advice{fmt.Errorf("%s: the record of decisions does not exist yet", file), tryMigrate + ", or stint serve, to create it"}
+		}
+	}
+	return rollup.New(db, rollup.Options{})
 }
 
 // rangeParameters returns the parameters of a query about a time range.
@@ -221,6 +237,9 @@ func eventCells(r *admin.Event) []any {
 	outcome, used, retry, subject := visible(r.Outcome), "-", "-", ""
 	if r.Shadow {
 		outcome += " (shadow)"
+	}
+	if r.Weight > 1 {
+		outcome += fmt.Sprintf(" x%d", r.Weight)
 	}
 	if r.Limit != "" {
 		used = fmt.Sprintf("%d/%d", r.Used, r.Max)

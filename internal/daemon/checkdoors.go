@@ -264,6 +264,14 @@ func (k *checker) checkCatalog() {
 func (k *checker) checkRecord() {
 	r := &k.config.Server.Record
 	k.atLeast("server.record.sample_every", r.SampleEvery, 0)
+	k.atLeast("server.record.max_rate", r.MaxRate, 0)
+	const smallest = 16 << 20 // so that there is room for roll-ups
+	if r.MaxSize != 0 && r.MaxSize < smallest {
+		k.Refuse("server.record.max_size", strconv.FormatInt(r.MaxSize, 10), strconv.Itoa(smallest)+" or more, or 0 for no limit", "")
+	}
+	if r.MinFree < 0 {
+		k.Refuse("server.record.min_free", strconv.FormatInt(r.MinFree, 10), "a number of bytes, or 0 for none", "")
+	}
 	k.oneOf("server.record.ip", r.IP, keepIP, truncateIP, hashIP)
 	k.config.credentials.ipKey = k.readSecret("server.record.ip_key", r.IPKey, r.IPKeyFile)
 	const shortest = 16

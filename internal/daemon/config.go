@@ -122,6 +122,9 @@ type Catalog struct {
 type Record struct {
 	Enabled      bool            `json:"enabled" doc:"record decisions, if there is a database"`
 	SampleEvery  int             `json:"sample_every" doc:"record one in this many allowed requests, or none if 0; requests that are denied or delayed are always recorded"`
+	MaxRate      int             `json:"max_rate" doc:"how many events of one client, rule and outcome are stored in a second; the last one has the number of all the others, so that sums stay exact; 0: all are stored"`
+	MaxSize      int64           `json:"max_size" doc:"about how large the record may be, in bytes; then the oldest events are deleted, and their roll-ups stay; 0: no limit"`
+	MinFree      int64           `json:"min_free" doc:"with SQLite, nothing is recorded while the disk has less than this many bytes left, so that rules, users and tokens can still be written; 0: it is not checked"`
 	Region       string          `json:"region" doc:"the region of this node, for the record"`
 	IP           string          `json:"ip" doc:"how addresses are recorded: keep (in full), truncate (24 bits, or 48 for IPv6) or hash"`
 	IPKey        identity.Secret `json:"ip_key" doc:"the secret key for hashing addresses, at least 16 bytes"`
@@ -272,7 +275,7 @@ func defaults() *Config {
 		Server: Server{
 			Counters: inMemory, StoreBudget: Duration(50 * time.Millisecond), MaxKeys: 1 << 20,
 			MaxWaiting: 10_000, Case: string(rule.ExactCase), MaxPath: 8 << 10, Catalog: Catalog{Migrate: true, Poll: Duration(5 * time.Second), CacheSize: 100_000, CacheTTL: Duration(5 * time.Minute)},
-			Record:         Record{Enabled: true, SampleEvery: 100, IP: keepIP, SpoolSize: 1 << 30, Retention: Duration(90 * 24 * time.Hour), ArchiveYears: 7},
+			Record:         Record{Enabled: true, SampleEvery: 100, MaxRate: 10, MaxSize: 20 << 30, MinFree: 128 << 20, IP: keepIP, SpoolSize: 1 << 30, Retention: Duration(90 * 24 * time.Hour), ArchiveYears: 7},
 			ReloadInterval: Duration(time.Second), LogFormat: "json", LogLevel: "info",
 			HTTP: Listener{Address: ":8080"}, Gateway: Listener{Address: ":8000"}, GRPC: Listener{Address: ":8081"},
 			Admin: Admin{Listener: Listener{Address: "127.0.0.1:9090"}},

@@ -101,12 +101,12 @@ func (s *setting) set(text string) error {
 			return errors.New(strict.Quote(text) + ": want true or false")
 		}
 		s.value.SetBool(text == "true")
-	case reflect.Int:
-		n, err := strconv.Atoi(text)
+	case reflect.Int, reflect.Int64:
+		n, err := strconv.ParseInt(text, 10, s.value.Type().Bits())
 		if err != nil {
 			return errors.New(strict.Quote(text) + ": want an integer")
 		}
-		s.value.SetInt(int64(n))
+		s.value.SetInt(n)
 	case reflect.Slice:
 		list := reflect.MakeSlice(s.value.Type(), 0, 0)
 		for item := range strings.SplitSeq(text, ",") {

@@ -52,7 +52,9 @@ var exported = []Metric{
 	{"stint_directory_hit_ratio", "gauge", []string{"kind"}, "The fraction of these lookups since startup that did not wait for the database."},
 	{"stint_directory_entries", "gauge", []string{"kind"}, "Cached keys, users and tenants."},
 	{"stint_usage_total", "counter", []string{"what"}, "Rows of usage of users and keys: written, dropped because there were too many, and failed writes, which are retried."},
-	{"stint_record_events_total", "counter", []string{"what"}, "Recorded events: written, dropped for lack of space, and refused because of an impossible time."},
+	{"stint_record_events_total", "counter", []string{"what"}, "Recorded events: written, folded (another event of the same client stands for them), dropped for lack of space, refused because of an impossible time, and deleted because the record had reached server.record.max_size."},
+	{"stint_record_bytes", "gauge", nil, "About how large the record is, with its roll-ups."},
+	{"stint_record_max_bytes", "gauge", nil, "How large it may be: server.record.max_size; 0: no limit."},
 	{"stint_record_spooled_bytes", "gauge", nil, "Bytes of events on disk that wait for the database."},
 }
 
@@ -276,9 +278,14 @@ func (c *control) collect(gauge, total func(name string, n float64, labels ...st
 	}
 	if r := c.record; r != nil {
 		state := r.pipeline.State()
-		for what, n := range map[string]int64{"written": state.Written, "dropped": state.Dropped, "refused": r.store.Refused()} {
+		stored := r.store.State()
+		for what, n := range map[string]int64{
+			"written": state.Written, "folded": state.Folded, "dropped": state.Dropped, "refused": r.store.Refused(), "deleted": stored.Deleted,
+		} {
 			total("stint_record_events_total", float64(n), what)
 		}
+		gauge("stint_record_bytes", float64(stored.Bytes))
+		gauge("stint_record_max_bytes", float64(r.maxBytes))
 		gauge("stint_record_spooled_bytes", float64(state.Spooled))
 	}
 	u := c.usage.Stats()

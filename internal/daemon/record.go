@@ -53,13 +53,20 @@ func (r *recording) close(ctx context.Context) {
 
 // recordProblem describes problems with the record.
 func (d *Daemon) recordProblem() string {
-	s := d.control.record.pipeline.State()
-	if s.Problem == "" {
-		if s.Bad > 0 {
-			return strconv.Itoa(s.Bad) + " damaged files in the spool are kept, but not read"
-		}
-		return ""
+	const recent = time.Hour
+	r := d.control.record
+	s, stored := r.pipeline.State(), r.store.State()
+	switch {
+	case s.Problem != "":
+		return fmt.Sprintf("events cannot be written since %s; %d bytes are in the spool, and %d events were dropped: %s",
+			s.Since.UTC().Format(time.RFC3339), s.Spooled, s.Dropped, s.Problem)
+	case stored.Problem != "":
+		return "events are written, but not rolled up: " + stored.Problem
+	case time.Since(stored.Cut) < recent:
+		return fmt.Sprintf("the record has reached server.record.max_size, %d bytes: events before %s were deleted, and their roll-ups stay",
+			r.maxBytes, stored.Before.UTC().Format(time.RFC3339))
+	case s.Bad > 0:
+		return strconv.Itoa(s.Bad) + " damaged files in the spool are kept, but not read"
 	}
-	return fmt.Sprintf("events cannot be written since %s; %d bytes are in the spool, and %d events were dropped: %s",
-		s.Since.UTC().Format(time.RFC3339), s.Spooled, s.Dropped, s.Problem)
+	return ""
 }

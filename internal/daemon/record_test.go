@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +19,7 @@ func TestRecord(t *testing.T) {
 	t.Parallel()
 	url := fill(t, few)
 	p := start(t, strings.ReplaceAll(inDatabase, "%", url)+
-		"record = { sample_every = 1, region = \"here\", ip = \"truncate\", spool = \""+t.TempDir()+"\" }\n"+echo(t))
+		"record = { sample_every = 1, max_rate = 0, region = \"here\", ip = \"truncate\", spool = \""+t.TempDir()+"\" }\n"+echo(t))
 	const most = 20
 	passed := 0
 	for range most {
@@ -57,6 +58,65 @@ func TestRecord(t *testing.T) {
 	}
 }
 
+// TestRecordFlood denies one client very often: few events are stored, and their numbers add up.
+// The file of the rules does not grow by them.
+func TestRecordFlood(t *testing.T) {
+	t.Parallel()
+	url := fill(t, few)
+	p := start(t, strings.ReplaceAll(inDatabase, "%", url)+"record = { sample_every = 1, max_rate = 2, spool = \""+t.TempDir()+"\" }\n"+echo(t))
+	const most = 300
+	began := time.Now()
+	for range most {
+		p.get(t, "gateway", "/")
+	}
+	seconds := int(time.Since(began)/time.Second) + 2
+	k := openCatalog(t, url)
+	store, err := rollup.New(k.Database(), rollup.Options{})
+	do(t, err)
+	q := record.EventQuery{Range: query.Range{From: began.Add(-time.Hour), To: began.Add(time.Hour)}, Limit: 1000}
+	var rows, all int64
+	until(t, "all decisions are written", func() bool {
+		events, _, err := store.Find(t.Context(), q)
+		do(t, err)
+		rows, all = int64(len(events)), 0
+		for _, e := range events {
+			all += e.Weight
+		}
+		return all >= most
+	})
+	// Those that passed and those that did not are apart, and stragglers of a second, too.
+	if all != most || rows > int64(seconds*2*3) || rows < 3 {
+		t.Errorf("%d events in %d seconds stand for %d decisions, want %d", rows, seconds, all, most)
+	}
+	series := p.series(t)
+	if series[`stint_record_events_total{what="folded"}`] != strconv.FormatInt(all-rows, 10) || series[`stint_record_events_total{what="dropped"}`] != "0" {
+		t.Error(series)
+	}
+	until(t, "the size is known", func() bool { return p.series(t)["stint_record_bytes"] != "0" })
+	if months, err := store.Stored(t.Context(), k.Database().Read); err != nil || len(months) != 0 {
+		t.Errorf("%v are in the file of the rules, %v", months, err)
+	}
+}
+
+// TestRecordNoRoom has a disk with less room than is to be left free: nothing is recorded, which
+// is reported, and operators can still do everything.
+func TestRecordNoRoom(t *testing.T) {
+	t.Parallel()
+	url := fill(t, few)
+	p := start(t, strings.ReplaceAll(inDatabase, "%", url)+
+		"record = { min_free = 9000000000000000000, spool = \""+t.TempDir()+"\" }\n"+echo(t))
+	for range 20 {
+		p.get(t, "gateway", "/")
+	}
+	p.becomes(t, "record", "degraded", "server.record.min_free")
+	if _, status, detail := p.health(t, "catalog"); status != "ok" {
+		t.Errorf("the catalog is %s: %s", status, detail)
+	}
+	if s := p.series(t); s[`stint_record_events_total{what="written"}`] != "0" || s["stint_record_spooled_bytes"] != "0" {
+		t.Error(s)
+	}
+}
+
 // TestRecordProblems checks the problems of settings.
 func TestRecordProblems(t *testing.T) {
 	t.Parallel()
@@ -69,6 +129,9 @@ func TestRecordProblems(t *testing.T) {
 		"years":     {`archive_years = 101`, `server.record.archive_years: "101": want 1 to 100, or 0 to keep months forever`},
 		"too few":   {"archive_years = 1\nretention = \"400d\"", "server.record.archive_years: 1: want at least server.record.retention, which is 400d"},
 		"sample":    {`sample_every = -1`, "server.record.sample_every: -1: want 0 or more"},
+		"rate":      {`max_rate = -1`, "server.record.max_rate: -1: want 0 or more"},
+		"size":      {`max_size = 1000`, `server.record.max_size: "1000": want 16777216 or more, or 0 for no limit`},
+		"free":      {`min_free = -1`, `server.record.min_free: "-1": want a number of bytes, or 0 for none`},
 		"spool":     {`spool_size = 1`, "server.record.spool_size: 1: want 1048576 or more"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -55,6 +55,7 @@ type recording struct {
 	spool    *record.Spool // nil: none
 	pipeline *record.Pipeline
 	store    *rollup.Store
+	maxBytes int64                       // of the store; 0: no limit
 	archive  func(context.Context) error // nil: events stay
 	quit     context.CancelFunc          // stops archiving; nil: it does not run
 	done     chan struct{}
@@ -299,9 +300,17 @@ func (*demo) fill(ctx context.Context, c *catalog.Catalog) error {
 
 // openRecord opens the record of decisions, in the database.
 func (d *Daemon) openRecord(ctx context.Context) (err error) {
-	c, r := d.control, new(recording)
-	if r.store, err = rollup.New(c.catalog.Database(), rollup.Options{Log: d.log}); err != nil {
+	s := &d.config.Server.Record
+	c, r := d.control, &recording{maxBytes: s.MaxSize}
+	r.store, err = rollup.New(c.catalog.Database(), rollup.Options{
+		Log: d.log, MaxBytes: s.MaxSize, MinFree: s.MinFree,
+		Archive: d.archivingEarly(func() *rollup.Store { return r.store }),
+	})
+	if err != nil {
 		return err
+	}
+	if err := r.store.Migrate(ctx); err != nil { // it is tried again
+		d.log.WarnContext(ctx, "events cannot be recorded yet", "problem", err.Error())
 	}
 	if r.recorder, err = record.NewRecorder(d.config.recorder()); err != nil {
 		return err
@@ -319,7 +328,7 @@ func (d *Daemon) openRecord(ctx context.Context) (err error) {
 
 func (c *Config) recorder() record.RecorderOptions {
 	s := &c.Server.Record
-	o := record.RecorderOptions{Sample: -1, Region: s.Region, Node: c.nodeName()}
+	o := record.RecorderOptions{Sample: -1, PerSecond: s.MaxRate, Region: s.Region, Node: c.nodeName()}
 	if s.SampleEvery > 0 {
 		o.Sample = 1 / float64(s.SampleEvery)
 	}
@@ -339,7 +348,7 @@ func (d *Daemon) openSpool(ctx context.Context) (*record.Spool, error) {
 	if dir == "" {
 		return nil, nil
 	}
-	spool, err := record.OpenSpool(record.SpoolOptions{Dir: dir, MaxBytes: int64(s.SpoolSize)})
+	spool, err := record.OpenSpool(record.SpoolOptions{Dir: dir, MaxBytes: int64(s.SpoolSize), MinFree: s.MinFree})
 	switch {
 	case err == nil:
 		return spool, nil
@@ -361,10 +370,32 @@ func (d *Daemon) archiving(ctx context.Context, store *rollup.Store) (func(conte
 			return archive.Discard(ctx, store, time.Now().Add(-time.Duration(s.Retention)))
 		}, nil
 	}
-	a, err := d.config.OpenArchive(ctx, store, nil)
+	a, err := d.config.OpenArchive(ctx, store, time.Duration(s.Retention), nil)
 	if err != nil {
 		return nil, err
 	}
+	return d.runArchive(a), nil
+}
+
+// archivingEarly returns a function that archives all months that are over, whatever the
+// retention is, or nil if there is no archive: then a record that is too large loses them.
+func (d *Daemon) archivingEarly(store func() *rollup.Store) func(context.Context) error {
+	if to := d.config.Server.Record.Archive; to == "" || to == archiveNone {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		const shortest = 24 * time.Hour
+		a, err := d.config.OpenArchive(ctx, store(), shortest, nil)
+		if err != nil {
+			return err
+		}
+		return d.runArchive(a)(ctx)
+	}
+}
+
+// runArchive returns a function that archives old months, and removes those from the archive
+// that it need not keep.
+func (d *Daemon) runArchive(a *archive.Archive) func(context.Context) error {
 	return func(ctx context.Context) error {
 		report, err := a.Run(ctx)
 		for _, m := range report.Months {
@@ -377,11 +408,11 @@ func (d *Daemon) archiving(ctx context.Context, store *rollup.Store) (func(conte
 			return nil // another node is doing it
 		}
 		return err
-	}, nil
+	}
 }
 
-// OpenArchive returns the configured archive of a store.
-func (c *Config) OpenArchive(ctx context.Context, store archive.Source, progress func(done, all int64, what string)) (*archive.Archive, error) {
+// OpenArchive returns the configured archive of a store, for events that are older than a time.
+func (c *Config) OpenArchive(ctx context.Context, store archive.Source, retention time.Duration, progress func(done, all int64, what string)) (*archive.Archive, error) {
 	s := &c.Server.Record
 	bucket, err := blob.Open(ctx, string(s.Archive), blob.Options{})
 	if err != nil {
@@ -392,7 +423,7 @@ func (c *Config) OpenArchive(ctx context.Context, store archive.Source, progress
 		keep = years(s.ArchiveYears)
 	}
 	return archive.New(store, bucket, archive.Options{
-		Retention: time.Duration(s.Retention), Keep: keep, Node: c.nodeName(), Progress: progress,
+		Retention: retention, Keep: keep, Node: c.nodeName(), Progress: progress,
 	})
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/test/testdoc"
 	"github.com/stintdev/stint/internal/test/testpostgres"
 	"github.com/stintdev/stint/internal/test/testredis"
@@ -533,6 +534,10 @@ func TestRecoverySmall(t *testing.T) {
 	file := filepath.Join(dir, "stint.db")
 	c = openCatalog(t, "sqlite:"+file)
 	want = fill(c)
+	past := must[*record.Store](t)(record.NewStore(c.Database(), record.StoreOptions{}))
+	if err := past.Write(t.Context(), []record.Event{{At: time.Now(), User: "alice", Weight: 7}}); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := exec.LookPath("sqlite3"); err != nil {
 		t.Fatal("sqlite3 is not installed: apt-get install sqlite3")
 	}
@@ -540,8 +545,13 @@ func TestRecoverySmall(t *testing.T) {
 	apply(t, c, generation(2))
 	restored := t.TempDir()
 	must[string](t)(script(exec.CommandContext(t.Context(), "sh", "-c", lines(guide(t, recovery, "cd /srv/backups/sqlite",
-		"/srv/backups/sqlite", dir, "sqlite-20270131T091700Z.db", filepath.Base(backup), "/var/lib/stint", restored)))))
+		"/srv/backups/sqlite", dir, "sqlite-20270131T091700Z", strings.TrimSuffix(filepath.Base(backup), ".db"), "/var/lib/stint", restored)))))
 	check("sqlite:"+filepath.Join(restored, "stint.db"), want)
+	past = must[*record.Store](t)(record.NewStore(openCatalog(t, "sqlite:"+filepath.Join(restored, "stint.db")).Database(), record.StoreOptions{}))
+	events, _, err := past.Find(t.Context(), record.EventQuery{})
+	if err != nil || len(events) != 1 || events[0].Weight != 7 {
+		t.Errorf("the record has %v, %v", events, err)
+	}
 }
 
 // undo makes a change that should not have been made, and undoes it by the log of changes.

@@ -2,6 +2,7 @@ package record_test
 
 import (
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/record"
+	"github.com/stintdev/stint/internal/record/recordtest"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/rule"
 )
@@ -33,6 +35,7 @@ func BenchmarkRecord(b *testing.B) {
 	}{
 		{"keep", 1, record.RecorderOptions{}},
 		{"keep-2", 2, record.RecorderOptions{}},
+		{"fold", 1, record.RecorderOptions{PerSecond: 10}},
 		{"truncate", 1, record.RecorderOptions{Privacy: record.TruncateIP}},
 		{"hash", 1, record.RecorderOptions{Privacy: record.HashIP, HashKey: make([]byte, 32)}},
 	} {
@@ -146,4 +149,50 @@ func refusing(tb testing.TB, o engine.Options) *engine.Engine {
 		tb.Fatal(err)
 	}
 	return e
+}
+
+// BenchmarkFlood denies one client 545,000 times within a minute, and reports how large the
+// file of the record is then, with and without a bound of the rate.
+func BenchmarkFlood(b *testing.B) {
+	const flood = 545_000
+	for name, perSecond := range map[string]int{"all": 0, "folded": 10} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				file := filepath.Join(b.TempDir(), "stint.db")
+				db := recordtest.Open(b, "sqlite:"+file)
+				store, err := record.NewStore(db, record.StoreOptions{})
+				if err != nil {
+					b.Fatal(err)
+				}
+				began := time.Now().Truncate(time.Minute)
+				now := began
+				r := newRecorder(b, record.RecorderOptions{PerSecond: perSecond, Buffer: 16 << 10, Region: "eu-west-1", Node: "node-7", Now: func() time.Time { return now }})
+				var batch record.Batch
+				rows, weight := 0, int64(0)
+				put := func(take func(record.Batch) record.Batch) {
+					batch = take(batch[:0])
+					all := events(b, batch)
+					for _, e := range all {
+						weight += e.Weight
+					}
+					rows += len(all)
+					recordtest.Write(b, store, all...)
+				}
+				for i := range flood {
+					e := denial(began.Add(time.Duration(i) * time.Minute / flood))
+					r.Record(&e)
+					if now = e.At; i%5000 == 4999 {
+						put(r.Take)
+					}
+				}
+				put(r.TakeAll)
+				size, err := store.Size(b.Context(), 0)
+				if err != nil || weight != flood {
+					b.Fatalf("%d events stand for %d, %v", rows, weight, err)
+				}
+				b.ReportMetric(float64(size), "bytes")
+				b.ReportMetric(float64(rows), "rows")
+			}
+		})
+	}
 }

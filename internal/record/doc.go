@@ -16,6 +16,8 @@
 //     lose its last commits when the machine loses power, not when the process dies.) A
 //     process that is killed loses the events of the last two intervals of the [Pipeline].
 //   - Totals are right: an event that stands for several decisions has their number.
+//   - A client costs few rows, however often it is denied in a second by a rule.
+//   - On SQLite the record is a file of its own, and leaves room on the disk for others.
 //   - The parts of addresses that must not be stored, by the settings, never leave memory.
 //
 // # What it does not do

@@ -3,4 +3,4 @@
 package record
 
 // Bounds are small here, so that few events are enough to reach them.
-func init() { page, scanned, scannedApart = 100, 2000, 200 }
+func init() { page, scanned, scannedApart, maxStreaks = 100, 2000, 200, 500 }

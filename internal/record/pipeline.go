@@ -39,7 +39,7 @@ type PipelineOptions struct {
 //
 // If a write fails, or takes longer than an interval, events go through the spool, in order,
 // until that is empty again. A process that is killed loses the events of the last two
-// intervals; while it spools, of the last one.
+// intervals; while it spools, of the last one; and those that wait for others of their second.
 //
 // If the spool is full or fails too, some MiB are kept in memory, and the rest stays in the
 // recorder, which drops events for which it has no room.
@@ -75,6 +75,7 @@ type Pipeline struct {
 type State struct {
 	Written  int64 // events that the sink has stored
 	Dropped  int64 // events for which there was no room
+	Folded   int64 // events that another one stands for
 	Buffered int64 // bytes in memory: 0 if all events are written or spooled
 	Spooled  int64 // bytes on disk
 	Bad      int   // damaged segments on disk, which are kept and not read
@@ -142,8 +143,9 @@ func (p *Pipeline) State() State {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.state
-	dropped, buffered := p.o.Recorder.stats()
+	dropped, folded, buffered := p.o.Recorder.stats()
 	s.Dropped += dropped
+	s.Folded = folded
 	s.Buffered += buffered
 	return s
 }
@@ -187,7 +189,7 @@ func (p *Pipeline) run(ctx context.Context) {
 // take takes what was recorded, and spools it unless it is likely to be written soon.
 func (p *Pipeline) take(late bool) {
 	if len(p.memory) < memoryBytes {
-		p.collect()
+		p.collect(p.o.Recorder.Take)
 	}
 	p.spoolErr = nil
 	if late || len(p.memory) >= memoryBytes || p.failed != nil || p.spooling() {
@@ -196,10 +198,10 @@ func (p *Pipeline) take(late bool) {
 }
 
 // collect takes what was recorded to memory, under the lock, so that State counts it once.
-func (p *Pipeline) collect() {
+func (p *Pipeline) collect(take func(Batch) Batch) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.memory = p.o.Recorder.Take(p.memory)
+	p.memory = take(p.memory)
 	p.state.Buffered = int64(len(p.memory))
 }
 
@@ -300,7 +302,7 @@ func (p *Pipeline) finish(ctx context.Context) {
 		}
 		p.busy = 0
 	}
-	p.collect()
+	p.collect(p.o.Recorder.TakeAll)
 	if p.o.Spool == nil {
 		p.failed, p.retry = nil, nil // this is the last chance
 	}

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -158,5 +159,46 @@ func (p postgresTables) alone(ctx context.Context, f func(func() (*sql.Tx, error
 			err = unlock
 		}
 	}
+	return err
+}
+
+// size adds up the tables. Above the limit, it estimates how much of each partition is in use
+// from its number of events, since files of tables do not shrink.
+func (p postgresTables) size(ctx context.Context, limit int64) (all int64, err error) {
+	const others = "'stint_rollup_counts'::regclass, 'stint_rollup_lists'::regclass, 'stint_rollup_todo'::regclass"
+	err = p.db.Read.QueryRowContext(ctx, `SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class WHERE oid IN (`+others+`)
+		OR oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = 'stint_events'::regclass)`).Scan(&all)
+	if err != nil || limit == 0 || all <= limit {
+		return all, err
+	}
+	months, err := p.list(ctx, p.db.Read)
+	for _, m := range months {
+		var files, events int64
+		if err == nil {
+			err = p.db.Read.QueryRowContext(ctx, "SELECT pg_total_relation_size($1::regclass), coalesce(pg_stat_get_live_tuples($1::regclass), 0)", m.table()).Scan(&files, &events)
+		}
+		if err == nil && events == 0 && files > 1<<20 { // statistics were reset
+			_, err = p.db.Write.ExecContext(ctx, "ANALYZE "+m.table())
+		}
+		each, sampling := p.rowBytes(ctx, m)
+		if err = cmp.Or(err, sampling); err != nil {
+			return 0, err
+		}
+		if events > 0 {
+			all -= max(0, files-events*each)
+		}
+	}
+	return all, err
+}
+
+// rowBytes adds up the row, as the newest events have it, and its entries in the indexes.
+func (p postgresTables) rowBytes(ctx context.Context, m Month) (n int64, err error) {
+	const indexes = 130
+	err = p.db.Read.QueryRowContext(ctx, "SELECT coalesce(avg(pg_column_size(e)), 0)::bigint FROM (SELECT * FROM "+m.table()+" ORDER BY at DESC LIMIT 500) AS e").Scan(&n)
+	return n + indexes, err
+}
+
+func (p postgresTables) reclaim(ctx context.Context, m Month) error {
+	_, err := p.db.Write.ExecContext(ctx, "VACUUM "+m.table())
 	return err
 }

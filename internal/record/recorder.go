@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
@@ -23,12 +24,17 @@ type RecorderOptions struct {
 	// 280 bytes each; as many again may arrive meanwhile. There are as many shards as threads,
 	// at most 64. Unused memory is freed. Default 4096, at least 256.
 	Buffer int
+	// PerSecond is how many events of a second are stored that have the same client, rule,
+	// endpoint and outcome. The last of them then stands for all the others. 0: all are stored.
+	PerSecond int
 	// Region and Node say where decisions are made.
 	Region, Node string
 	// Privacy says how addresses are stored. HashKey, of 16 bytes or more, is the key of their
 	// hashes.
 	Privacy Privacy
 	HashKey []byte
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
 }
 
 // Recorder buffers events in memory, for a [Pipeline] to take. Events for which there is no
@@ -42,7 +48,10 @@ type Recorder struct {
 	shards []shard       // a power of 2
 	half   chan struct{} // a shard is half full
 
-	encoder encoder // used by Take alone
+	// Used by Take alone.
+	encoder encoder
+	fold    *folder // nil: every event is stored
+	now     func() time.Time
 }
 
 var _ engine.Recorder = (*Recorder)(nil)
@@ -80,6 +89,8 @@ func NewRecorder(o RecorderOptions) (*Recorder, error) {
 	switch {
 	case !(o.Sample <= 1): // or it is no number
 		return nil, invalid("Sample", strconv.FormatFloat(o.Sample, 'g', -1, 64), "a share of at most 1, 0 for the default, or a negative number for none")
+	case o.PerSecond < 0:
+		return nil, invalid("PerSecond", strconv.Itoa(o.PerSecond), "a number of events, or 0 for all")
 	case o.Buffer < 256:
 		return nil, invalid("Buffer", strconv.Itoa(o.Buffer), "256 events or more, or 0 for the default")
 	}
@@ -91,6 +102,12 @@ func NewRecorder(o RecorderOptions) (*Recorder, error) {
 		encoder: newEncoder(o.Region, o.Node, o.Privacy, o.HashKey),
 		shards:  make([]shard, 1<<bits.Len(uint(min(64, runtime.GOMAXPROCS(0))-1))),
 		half:    make(chan struct{}, 1),
+	}
+	if r.now = o.Now; r.now == nil {
+		r.now = time.Now
+	}
+	if o.PerSecond > 0 {
+		r.fold = &folder{perSecond: o.PerSecond, streaks: map[streak]*streakState{}}
 	}
 	if o.Sample > 0 {
 		r.every = uint64(min(math.Round(1/o.Sample), math.MaxInt32))
@@ -179,13 +196,36 @@ func (s *shard) giveBack() {
 	clear(s.taken)
 }
 
-// Take appends the events since the last call. Only one goroutine may call it at a time.
+// Take appends the events since the last call, except those that wait for others of their
+// second: a later call appends them. Only one goroutine may call it at a time.
 func (r *Recorder) Take(b Batch) Batch {
+	b = r.drain(b)
+	if r.fold != nil {
+		b = r.fold.sweep(b, &r.encoder, r.now().Unix())
+	}
+	return b
+}
+
+// TakeAll is like Take, and appends those that wait, too.
+func (r *Recorder) TakeAll(b Batch) Batch {
+	b = r.drain(b)
+	if r.fold != nil {
+		b = r.fold.end(b, &r.encoder)
+	}
+	return b
+}
+
+// drain appends the events in the buffer.
+func (r *Recorder) drain(b Batch) Batch {
 	for i := range r.shards {
 		s := &r.shards[i]
 		for _, drafts := range s.take() {
 			for j := range drafts {
-				b = r.encoder.append(b, &drafts[j].event, drafts[j].weight)
+				if r.fold != nil {
+					b = r.fold.add(b, &r.encoder, &drafts[j])
+				} else {
+					b = r.encoder.append(b, &drafts[j].event, drafts[j].weight)
+				}
 			}
 		}
 		s.giveBack()
@@ -193,8 +233,12 @@ func (r *Recorder) Take(b Batch) Batch {
 	return b
 }
 
-// stats returns how many events were dropped, and how many bytes wait to be taken.
-func (r *Recorder) stats() (dropped, buffered int64) {
+// stats returns how many events were dropped, how many another one stands for, and how many
+// bytes wait to be taken.
+func (r *Recorder) stats() (dropped, folded, buffered int64) {
+	if r.fold != nil {
+		folded, buffered = r.fold.folded.Load(), r.fold.waiting.Load()*draftBytes
+	}
 	for i := range r.shards {
 		s := &r.shards[i]
 		s.mu.Lock()
@@ -202,5 +246,5 @@ func (r *Recorder) stats() (dropped, buffered int64) {
 		buffered += int64(len(s.full)*chunkDrafts+len(s.filling)) * draftBytes
 		s.mu.Unlock()
 	}
-	return dropped, buffered
+	return dropped, folded, buffered
 }

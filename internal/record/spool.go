@@ -19,6 +19,9 @@ type SpoolOptions struct {
 	// MaxBytes is how large all files may be together, including those in quarantine. Append
 	// fails beyond it. Default 1 GiB.
 	MaxBytes int64
+	// MinFree is how many bytes the disk must have left. Append fails below it. Default 0: it is
+	// not checked.
+	MinFree int64
 	// SegmentBytes is the size at which a new file begins. Default 16 MiB.
 	SegmentBytes int64
 }
@@ -70,6 +73,8 @@ func OpenSpool(o SpoolOptions) (_ *Spool, err error) {
 		return nil, invalid("Dir", "", "a directory")
 	case o.MaxBytes < 0:
 		return nil, invalid("MaxBytes", strconv.FormatInt(o.MaxBytes, 10), "a number of bytes, or 0 for the default")
+	case o.MinFree < 0:
+		return nil, invalid("MinFree", strconv.FormatInt(o.MinFree, 10), "a number of bytes, or 0 for none")
 	case o.SegmentBytes < 0:
 		return nil, invalid("SegmentBytes", strconv.FormatInt(o.SegmentBytes, 10), "a number of bytes, or 0 for the default")
 	}
@@ -134,6 +139,9 @@ func (s *Spool) Bad() int { return s.bad }
 func (s *Spool) Append(b Batch) error {
 	if s.total+int64(len(b)+len(segmentHeader)) > s.o.MaxBytes {
 		return fmt.Errorf("record: the spool in %s is full: %d bytes of at most %d are used", s.o.Dir, s.total, s.o.MaxBytes)
+	}
+	if err := enough(s.name(0, segmentEnding), s.o.MinFree); err != nil {
+		return fmt.Errorf("record: spool: %w", err)
 	}
 	b.seal()
 	if s.w == nil || s.segments[len(s.segments)-1].size >= s.o.SegmentBytes {

@@ -9,6 +9,7 @@ import (
 	"iter"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,6 +26,9 @@ var ErrChanged = errors.New("the number of events has changed")
 
 // StoreOptions are the settings of a [Store].
 type StoreOptions struct {
+	// MinFree is how many bytes the disk of a SQLite file must have left for anything to be
+	// written. 0: it is not checked.
+	MinFree int64
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 }
@@ -37,12 +41,15 @@ type StoreOptions struct {
 //
 // Any number of nodes may use a database at once.
 type Store struct {
-	db     *database.DB
-	now    func() time.Time
-	tables tables
+	db      *database.DB // that of the record
+	catalog *database.DB // which may still have a part of it; nil: it is the same
+	now     func() time.Time
+	minFree int64
+	tables  tables
 
-	months  sync.Map // the keys are months that are known to have a table
-	refused atomic.Int64
+	migrated atomic.Bool // the schema of a file of its own is up to date
+	months   sync.Map    // the keys are months that are known to have a table
+	refused  atomic.Int64
 }
 
 var _ Sink = (*Store)(nil)
@@ -70,6 +77,13 @@ type tables interface {
 	inOrder(ctx context.Context, tx *sql.Tx) error
 	// id returns an id as an argument.
 	id(id engine.ID) any
+	// size returns about how many bytes the record takes. Above a limit, room that can be
+	// used again does not count.
+	size(ctx context.Context, limit int64) (int64, error)
+	// rowBytes returns about how many bytes an event of a month takes.
+	rowBytes(ctx context.Context, m Month) (int64, error)
+	// reclaim lets the room of deleted events be used again.
+	reclaim(ctx context.Context, m Month) error
 }
 
 // minuteLevel is the level of minutes in stint_rollup_todo.
@@ -132,7 +146,8 @@ func (id *rowID) Scan(v any) error {
 	return fmt.Errorf("record: the id of an event is a %T", v)
 }
 
-// NewStore returns the store in a database, whose schema has to be up to date when it is used.
+// NewStore returns the store in a database, in its Record. Its schema has to be up to date when
+// it is used; a SQLite file brings its own up to date when it is first written to.
 func NewStore(db *database.DB, o StoreOptions) (*Store, error) {
 	if db == nil {
 		return nil, invalid("DB", "nil", "a database")
@@ -140,7 +155,10 @@ func NewStore(db *database.DB, o StoreOptions) (*Store, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s := &Store{db: db, now: o.Now, tables: sqliteTables{db}}
+	if o.MinFree < 0 {
+		return nil, invalid("MinFree", strconv.FormatInt(o.MinFree, 10), "a number of bytes, or 0 for none")
+	}
+	s := &Store{db: db.Record, catalog: catalogOf(db), now: o.Now, minFree: o.MinFree, tables: sqliteTables{db.Record}}
 	if db.Postgres() {
 		s.tables = postgresTables{db}
 	}
@@ -154,6 +172,11 @@ func (s *Store) Table(m Month) string { return s.tables.name(m) }
 func (s *Store) Has(ctx context.Context, q query.Querier, m Month) (bool, error) {
 	months, err := s.tables.list(ctx, q)
 	return slices.Contains(months, m), err
+}
+
+// Stored returns the months that have a table, in order.
+func (s *Store) Stored(ctx context.Context, q query.Querier) ([]Month, error) {
+	return s.tables.list(ctx, q)
 }
 
 // Alone calls f with a function that begins transactions that see one snapshot, unless another
@@ -181,8 +204,25 @@ func (s *Store) Prepare(ctx context.Context) error {
 	return s.wrap("tables of events", s.ensure(ctx, months))
 }
 
+// Migrate brings the schema of a SQLite file of its own up to date. That of others is migrated
+// with the catalog.
+func (s *Store) Migrate(ctx context.Context) error {
+	if s.catalog == nil || s.migrated.Load() {
+		return nil
+	}
+	if err := s.Room(); err != nil {
+		return err
+	}
+	_, err := s.db.Up(ctx, 0)
+	s.migrated.Store(err == nil)
+	return err
+}
+
 // ensure creates the tables of months that are not known to have one.
 func (s *Store) ensure(ctx context.Context, months []Month) error {
+	if err := s.Migrate(ctx); err != nil {
+		return err
+	}
 	for _, m := range months {
 		if _, known := s.months.Load(m); known {
 			continue
@@ -201,6 +241,9 @@ func (s *Store) Write(ctx context.Context, events []Event) error {
 }
 
 func (s *Store) write(ctx context.Context, given []Event) error {
+	if err := s.Room(); err != nil {
+		return err
+	}
 	events := make([]Event, 0, len(given))
 	for _, e := range given {
 		if !query.Valid(e.At) {
@@ -240,8 +283,12 @@ func (s *Store) write(ctx context.Context, given []Event) error {
 	}
 }
 
-// Months returns the months that are over, with their exact number of events.
+// Months returns the months that are over, with their exact number of events. It fails while
+// [Store.Adopt] has to be done, since months may have only some of their events.
 func (s *Store) Months(ctx context.Context) ([]MonthSize, error) {
+	if left, err := s.unadopted(ctx); err != nil || len(left) > 0 {
+		return nil, s.wrap("count events", cmp.Or(err, errors.New("the record is being moved to a file of its own")))
+	}
 	months, err := s.tables.list(ctx, s.db.Read)
 	if err != nil {
 		return nil, s.wrap("count events", err)

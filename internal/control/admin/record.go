@@ -51,7 +51,7 @@ type Event struct {
 	Latency    int64     `json:"latency_us" doc:"Microseconds that the decision took, without the delay." example:"80"`
 	Region     string    `json:"region" doc:"The region of the node." example:"eu-west-1"`
 	Node       string    `json:"node" doc:"The node." example:"node-7"`
-	Weight     int64     `json:"weight" doc:"How many decisions the event represents: those that passed are sampled." example:"1"`
+	Weight     int64     `json:"weight" doc:"How many decisions the event represents. Those that passed are sampled; of many that are alike, in one second, the last event represents all that have none of their own." example:"1"`
 }
 
 // NewEvent converts a recorded event.

@@ -120,6 +120,9 @@ func newTestAPIAt(t testing.TB, url string, change ...func(*admin.Options)) *tes
 	if h.record, err = rollup.New(h.catalog.Database(), rollup.Options{Now: h.clock.now}); err != nil {
 		t.Fatal(err)
 	}
+	if err := h.record.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	node, err := h.catalog.NewNode(catalog.NodeOptions{Name: "node-1", Version: "test", Poll: time.Hour, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

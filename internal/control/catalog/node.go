@@ -197,7 +197,7 @@ func (n *Node) prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, migrateLimit)
 	defer cancel()
 	if n.o.Migrate {
-		done, err := n.c.Up(ctx, 0)
+		done, err := n.c.dialect.Up(ctx, 0) // and not the record's, which must not keep it from starting
 		for _, m := range done {
 			n.o.Log.InfoContext(ctx, "schema migrated", "version", m.Version, "name", m.Name)
 		}

@@ -104,14 +104,25 @@ type (
 // Schema returns the state of the schema.
 func (c *Catalog) Schema(ctx context.Context) (Schema, error) { return c.dialect.Schema(ctx) }
 
-// Up brings the schema up to date, as [database.DB.Up] does.
+// Up brings the schema up to date, as [database.DB.Up] does, and that of the record.
 func (c *Catalog) Up(ctx context.Context, to int64) ([]Migration, error) {
-	return c.dialect.Up(ctx, to)
+	return c.both(func(d *database.DB) ([]Migration, error) { return d.Up(ctx, to) })
 }
 
-// Down undoes migrations, as [database.DB.Down] does.
+// Down undoes migrations, as [database.DB.Down] does, and those of the record.
 func (c *Catalog) Down(ctx context.Context, to int64) ([]Migration, error) {
-	return c.dialect.Down(ctx, to)
+	return c.both(func(d *database.DB) ([]Migration, error) { return d.Down(ctx, to) })
+}
+
+// both migrates the database, and then that of the record, if it is another.
+func (c *Catalog) both(migrate func(*database.DB) ([]Migration, error)) ([]Migration, error) {
+	done, err := migrate(c.dialect)
+	if events := c.dialect.Record; err == nil && events != c.dialect {
+		if _, err = migrate(events); err != nil {
+			err = fmt.Errorf("%s: %w", events.Place(), err)
+		}
+	}
+	return done, err
 }
 
 // Ping reports whether the database answers.

@@ -349,7 +349,7 @@ func TestActions(t *testing.T) {
 		want       int64
 		note       string
 	}{
-		{"reject", `{"count_by": ["user"], "limits": [{"limit": "2/1h"}]}`, []sim.Request{after(0, "a", 3), after(0, "b", 2)}, 1, "passed were sampled: 2 events for 5 requests"},
+		{"reject", `{"count_by": ["user"], "limits": [{"limit": "2/1h"}]}`, []sim.Request{after(0, "a", 3), after(0, "b", 2)}, 1, "one event: 2 events for 5 requests"},
 		{"block", `{"action": "block", "match": {"methods": ["GET"]}}`, []sim.Request{after(0, "a", 3)}, 3, ""},
 		{"allow", `{"action": "allow"}`, []sim.Request{after(0, "a", 3)}, 0, ""},
 		{"log_only", `{"action": "log_only", "limits": [{"limit": "2/1h"}]}`, []sim.Request{after(0, "a", 3)}, 1, "is log_only"},

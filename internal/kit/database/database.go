@@ -10,6 +10,8 @@
 //   - Of several PostgreSQL hosts the writable one is used, and one that hangs does not
 //     keep the others from being tried.
 //   - A migration is applied once, however many processes start at the same time.
+//   - On SQLite the record of decisions has a file of its own, so that neither its size nor its
+//     writes nor its damage keep others from writing to the database.
 //   - No error has a password in it.
 //
 // It does not retry: only the caller knows what may be repeated.
@@ -33,6 +35,10 @@ var ErrUnavailable = errors.New("the database is out of reach")
 // DB is a database. The methods of dialect are its own, too.
 type DB struct {
 	Write, Read *sql.DB // which may be the same
+	// Record is the database with the record of decisions. In PostgreSQL it is the same. In
+	// SQLite it is another file, with -record in its name, and the same schema; each of the two
+	// uses its part of that. Up and Down are for one file.
+	Record *DB
 	dialect
 }
 
@@ -42,13 +48,13 @@ const ConnectLimit = 5 * time.Second
 // Open returns the database at a URL: postgres://..., sqlite:FILE or sqlite::memory:.
 // It does not connect yet. Close it.
 func Open(url string) (*DB, error) {
-	d := new(DB)
+	var own dialect
 	var err error
 	switch scheme, _, _ := strings.Cut(url, ":"); scheme {
 	case "postgres", "postgresql":
-		d.dialect, err = newPostgres(url)
+		own, err = newPostgres(url)
 	case "sqlite":
-		d.dialect, err = newSQLite(url)
+		own, err = newSQLite(url)
 	default:
 		// It is not shown: what does not begin like a URL may be a password.
 		err = &stint.InvalidError{Field: "database", Want: "a URL that begins with postgres:// or sqlite:"}
@@ -56,6 +62,23 @@ func Open(url string) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
+	d, err := open(own)
+	if err != nil {
+		return nil, err
+	}
+	if other := own.record(); other != nil {
+		if d.Record, err = open(other); err != nil {
+			return nil, errors.Join(err, d.Close())
+		}
+	}
+	return d, nil
+}
+
+// open opens one database, which is also that of the record.
+func open(own dialect) (*DB, error) {
+	d := &DB{dialect: own}
+	d.Record = d
+	var err error
 	d.Write, d.Read, err = d.open()
 	return d, err
 }
@@ -66,6 +89,9 @@ func (d *DB) Close() error {
 	if d.Read != d.Write {
 		err = cmp.Or(err, d.Read.Close())
 	}
+	if d.Record != d {
+		err = cmp.Or(err, d.Record.Close())
+	}
 	return err
 }
 
@@ -75,6 +101,8 @@ type dialect interface {
 	Postgres() bool
 	// Place identifies the database, without user and password.
 	Place() string
+	// File is the path of its file. Empty: it has none, or others look after it.
+	File() string
 	// Time returns a time as an argument of a statement. Zero is NULL.
 	Time(t time.Time) any
 	// Now is the current time of the database in SQL, and Ago a time before it.
@@ -88,6 +116,8 @@ type dialect interface {
 	// Watch calls notified whenever something may have changed, until ctx ends.
 	Watch(ctx context.Context, notified func())
 
+	// record returns the database of the record, or nil if it is the same.
+	record() dialect
 	// open returns the pools for writing and reading, which may be the same. It does not
 	// connect.
 	open() (write, read *sql.DB, err error)

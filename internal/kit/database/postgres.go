@@ -134,6 +134,10 @@ func (p *postgres) Place() string {
 	return place
 }
 
+func (*postgres) File() string { return "" }
+
+func (*postgres) record() dialect { return nil }
+
 func (*postgres) create() error { return nil } // operators create it
 
 func (*postgres) sweep(context.Context) error { return nil } // partitions are dropped with their table

@@ -37,12 +37,28 @@ func newSQLite(text string) (*embedded, error) {
 	path := strings.TrimPrefix(strings.TrimPrefix(text, "sqlite:"), "//")
 	switch {
 	case path == ":memory:":
-		return &embedded{memory: "stint-" + strconv.FormatInt(memories.Add(1), 10)}, nil
+		return inMemory(), nil
 	case path == "" || strings.ContainsAny(path, "?#\x00"):
 		return nil, &stint.InvalidError{Field: "database", Value: text, Want: "sqlite: and the path of a file, such as sqlite:/var/lib/stint/stint.db, or sqlite::memory:"}
 	}
 	return &embedded{path: path}, nil
 }
+
+func inMemory() *embedded {
+	return &embedded{memory: "stint-" + strconv.FormatInt(memories.Add(1), 10)}
+}
+
+// record returns the database beside this one: stint-record.db beside stint.db.
+func (e *embedded) record() dialect {
+	if e.path == "" {
+		return inMemory()
+	}
+	ending := filepath.Ext(e.path)
+	return &embedded{path: strings.TrimSuffix(e.path, ending) + "-record" + ending}
+}
+
+// File implements dialect.
+func (e *embedded) File() string { return e.path }
 
 func (e *embedded) open() (write, read *sql.DB, err error) {
 	pragmas := []string{"busy_timeout(5000)", "synchronous(normal)", "foreign_keys(1)"}

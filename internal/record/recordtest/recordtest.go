@@ -36,7 +36,8 @@ func Each(t *testing.T, postgres func(testing.TB) string, file bool, test func(t
 	})
 }
 
-// Open opens a database and brings its schema up to date. It is closed when the test ends.
+// Open opens the database of the record and brings its schema up to date. It is closed when the
+// test ends.
 func Open(t testing.TB, url string) *database.DB {
 	t.Helper()
 	db, err := database.Open(url)
@@ -48,10 +49,10 @@ func Open(t testing.TB, url string) *database.DB {
 			t.Error(err)
 		}
 	})
-	if _, err := db.Up(t.Context(), 0); err != nil {
+	if _, err := db.Record.Up(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
-	return db
+	return db.Record
 }
 
 // Store returns the store in a database.

@@ -42,9 +42,7 @@ func (s *Store) deleteOld(ctx context.Context, tx *sql.Tx) (int, error) {
 				return 0, err
 			}
 		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO stint_rollup_since (level, start) VALUES ($1, $2)
-			ON CONFLICT (level) DO UPDATE SET start = excluded.start WHERE stint_rollup_since.start < excluded.start`, k.level, s.db.Time(before))
-		return len(old), err
+		return len(old), setSince(ctx, tx, k.level, s.db.Time(before))
 	}
 	return 0, nil
 }

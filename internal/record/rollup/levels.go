@@ -27,6 +27,9 @@ const (
 	daily
 	fives // five minutes, made with their hour, for series
 	last  // the last 24 hours, which have only heads of lists
+
+	stored // events, in stint_rollup_since alone
+	levels // the number of levels
 )
 
 func (l level) length() time.Duration {
@@ -45,7 +48,7 @@ type part struct {
 // made is which roll-ups exist.
 type made struct {
 	open  [fives + 1][]time.Time // those to be made, or made again: read their parts
-	since [fives + 1]time.Time   // roll-ups before this time were deleted
+	since [levels]time.Time      // roll-ups before this time were deleted
 }
 
 // isOpen reports whether an hour between two times is not made.

@@ -46,6 +46,9 @@ func (s *Store) Run(ctx context.Context) (done int, err error) {
 		return 0, nil
 	}
 	defer s.running.Unlock()
+	if err := s.Room(); err != nil {
+		return 0, s.wrap("roll up events", err)
+	}
 	err = s.Alone(ctx, func(begin func() (*sql.Tx, error)) error {
 		step := func(f func(context.Context, *sql.Tx) (int, error)) (int, error) {
 			tx, err := begin()
@@ -184,7 +187,14 @@ func (s *Store) countMinutes(ctx context.Context, tx *sql.Tx) (int, error) {
 	if ok, err := s.hasMonth(ctx, tx, record.MonthOf(of)); err != nil || !ok || of.Before(since[hour]) {
 		return n, err
 	}
+	// Minutes whose events were deleted stay as they were counted.
+	if starts = slices.DeleteFunc(starts, func(start time.Time) bool { return start.Before(since[stored]) }); len(starts) == 0 {
+		return n, nil
+	}
 	if of.Before(since[minute]) { // the hour's other minutes were deleted
+		if of.Before(since[stored]) {
+			return n, nil
+		}
 		starts = starts[:0]
 		for i := range 60 {
 			starts = append(starts, of.Add(time.Duration(i)*time.Minute))
@@ -208,8 +218,8 @@ func (s *Store) hasMonth(ctx context.Context, tx *sql.Tx, m record.Month) (bool,
 	return s.Has(ctx, tx, m)
 }
 
-// since returns the times before which the roll-ups of each level were deleted.
-func (s *Store) since(ctx context.Context, q query.Querier) (out [fives + 1]time.Time, err error) {
+// since returns the times before which the roll-ups of each level, or events, were deleted.
+func (s *Store) since(ctx context.Context, q query.Querier) (out [levels]time.Time, err error) {
 	err = query.Each(ctx, q, func(rows *sql.Rows) error {
 		var l level
 		var start database.Stamp

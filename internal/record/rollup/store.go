@@ -16,9 +16,9 @@ package rollup
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"sync"
 	"time"
 
@@ -31,6 +31,15 @@ import (
 type Options struct {
 	// Interval is how often it looks for events to roll up. Default 10 s.
 	Interval time.Duration
+	// MinFree is that of [record.StoreOptions].
+	MinFree int64
+	// MaxBytes is how large the record may be. If it is larger, the oldest events are deleted,
+	// and their roll-ups stay: first whole months that are over, then the first minutes of this
+	// one. 0: there is no bound.
+	MaxBytes int64
+	// Archive removes all months that are over from the record, when it is too large. Default:
+	// the oldest are dropped, until it is small enough.
+	Archive func(context.Context) error
 	// Log reports failures. Default: none.
 	Log *slog.Logger
 	// Now is the clock. Default time.Now.
@@ -43,6 +52,9 @@ type Store struct {
 	*record.Store
 	db *database.DB
 	o  Options
+
+	mu    sync.Mutex // for state
+	state State
 
 	running sync.Mutex         // by this process
 	stop    context.CancelFunc // nil: it was not started
@@ -59,34 +71,39 @@ func New(db *database.DB, o Options) (*Store, error) {
 	if o.Interval < 0 {
 		return nil, &stint.InvalidError{Field: "Interval", Value: o.Interval.String(), Want: "some time, or 0 for the default"}
 	}
-	events, err := record.NewStore(db, record.StoreOptions{Now: o.Now})
+	if o.MaxBytes < 0 {
+		return nil, &stint.InvalidError{Field: "MaxBytes", Value: strconv.FormatInt(o.MaxBytes, 10), Want: "a number of bytes, or 0 for no bound"}
+	}
+	events, err := record.NewStore(db, record.StoreOptions{MinFree: o.MinFree, Now: o.Now})
 	if err != nil {
 		return nil, err
 	}
-	return &Store{Store: events, db: db, o: o}, nil
+	return &Store{Store: events, db: db.Record, o: o}, nil
 }
 
-// Start creates the tables of events before they are needed, and rolls up, until Stop is called.
+// Start creates the tables of events before they are needed, rolls up, and keeps the record as
+// small as it has to be, until Stop is called.
 func (s *Store) Start(ctx context.Context) {
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.work.Go(func() {
 		tick := time.NewTicker(s.o.Interval)
 		defer tick.Stop()
-		failed := false
 		for {
-			err := s.Prepare(ctx)
-			_, rolling := s.Run(ctx)
-			err = errors.Join(err, rolling)
+			err := s.maintain(ctx)
 			if ctx.Err() != nil {
 				return
 			}
-			switch {
-			case err != nil && !failed:
-				s.o.Log.WarnContext(ctx, "events cannot be rolled up", "problem", err.Error())
-			case err == nil && failed:
+			problem := ""
+			if err != nil {
+				problem = err.Error()
+			}
+			switch before := s.State().Problem; {
+			case err != nil && before == "":
+				s.o.Log.WarnContext(ctx, "events cannot be rolled up", "problem", problem)
+			case err == nil && before != "":
 				s.o.Log.InfoContext(ctx, "events are rolled up again")
 			}
-			failed = err != nil
+			s.update(func(t *State) { t.Problem = problem })
 			select {
 			case <-ctx.Done():
 				return
@@ -94,6 +111,24 @@ func (s *Store) Start(ctx context.Context) {
 			}
 		}
 	})
+}
+
+// maintain does all that is to be done from time to time.
+func (s *Store) maintain(ctx context.Context) error {
+	if err := s.Prepare(ctx); err != nil {
+		return err
+	}
+	moved, err := s.Adopt(ctx)
+	if moved > 0 {
+		s.o.Log.InfoContext(ctx, "events were moved to the file of the record", "events", moved)
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := s.Run(ctx); err != nil {
+		return err
+	}
+	return s.Bound(ctx)
 }
 
 // Stop stops that, and rolls back what was begun.

@@ -293,7 +293,7 @@ export interface Event {
   user_id: string
   /** Microseconds that the request was delayed. */
   waited_us: number
-  /** How many decisions the event represents: those that passed are sampled. */
+  /** How many decisions the event represents. Those that passed are sampled; of many that are alike, in one second, the last event represents all that have none of their own. */
   weight: number
 }
 
