@@ -283,4 +283,3 @@ func must(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
-
