@@ -67,11 +67,12 @@ func Status(err error) int {
 		return http.StatusUnauthorized
 	case errors.As(err, new(*NotFoundError)):
 		return http.StatusNotFound
-	case errors.As(err, new(*ConflictError)), errors.As(err, new(*HistoryError)), errors.As(err, new(*RefusingNodeError)):
+	case errors.As(err, new(*ConflictError)):
 		return http.StatusConflict
 	case errors.As(err, &problems):
 		return http.StatusUnprocessableEntity
-	case errors.Is(err, ErrUnavailable), errors.Is(err, stint.ErrUnavailable), errors.Is(err, context.Canceled):
+	case errors.Is(err, ErrUnavailable), errors.Is(err, stint.ErrUnavailable), errors.Is(err, context.Canceled),
+		errors.As(err, new(*HistoryError)), errors.As(err, new(*RefusingNodeError)):
 		return http.StatusServiceUnavailable
 	default:
 		return http.StatusInternalServerError

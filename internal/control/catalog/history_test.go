@@ -163,10 +163,10 @@ func TestWritesWhileRefused(t *testing.T) {
 			f.refuses(t, "it is at revision 0, and was at 2")
 			ctx, d := t.Context(), &catalog.Document{File: rule.File{Rules: []rule.Rule{base("5/1m")}}}
 			_, err := f.c.Bans.Create(ctx, writer, catalog.Entry{User: "mallory"})
-			if !errors.As(err, new(*catalog.HistoryError)) || catalog.Status(err) != http.StatusConflict {
+			if !errors.As(err, new(*catalog.HistoryError)) || catalog.Status(err) != http.StatusServiceUnavailable {
 				t.Errorf("a ban: %v", err)
 			}
-			if _, err = f.c.Apply(ctx, d, catalog.ApplyOptions{Actor: writer}); catalog.Status(err) != http.StatusConflict || !strings.Contains(err.Error(), "--accept-history") {
+			if _, err = f.c.Apply(ctx, d, catalog.ApplyOptions{Actor: writer}); catalog.Status(err) != http.StatusServiceUnavailable || !strings.Contains(err.Error(), "--accept-history") {
 				t.Errorf("a document: %v", err)
 			}
 			if _, _, err = f.c.CreateToken(ctx, writer, catalog.Token{Name: "ops", Role: catalog.Administrator}); err != nil {
@@ -180,7 +180,7 @@ func TestWritesWhileRefused(t *testing.T) {
 				}
 				return err
 			})
-			if _, err = c.Apply(ctx, d, catalog.ApplyOptions{Actor: writer}); catalog.Status(err) != http.StatusConflict || !strings.Contains(err.Error(), "--accept-history") {
+			if _, err = c.Apply(ctx, d, catalog.ApplyOptions{Actor: writer}); catalog.Status(err) != http.StatusServiceUnavailable || !strings.Contains(err.Error(), "--accept-history") {
 				t.Errorf("a document of another process: %v", err)
 			}
 			done, err := f.c.Apply(ctx, d, catalog.ApplyOptions{Actor: writer, AcceptHistory: true})
