@@ -32,9 +32,6 @@ func (n *Node) follow(ctx context.Context) {
 		n.looking.Lock()
 		changed := n.look(ctx, n.at)
 		n.looking.Unlock()
-		if changed {
-			nudge(n.moved)
-		}
 		if n.Status().Away != nil {
 			nudge(n.wake)
 			sleep(ctx, awayPause)

@@ -49,6 +49,7 @@ func (n *Node) serve(m mark) {
 	s := &n.status
 	if s.mark != m || s.Problem != "" || !s.Saved.IsZero() {
 		s.mark, s.Since, s.Saved, s.Problem, s.ProblemAt, s.Refused = m, n.c.options.Now(), time.Time{}, "", time.Time{}, false
+		nudge(n.moved) // the others hear of it
 	}
 	n.c.refusal.Store(nil)
 }
@@ -58,13 +59,15 @@ func (n *Node) reject(ctx context.Context, why error) {
 	var refusal *HistoryError
 	refuses := errors.As(why, &refusal)
 	n.mu.Lock()
-	again := n.status.Problem == why.Error()
-	if !again {
-		n.status.Problem, n.status.ProblemAt, n.status.Refused = why.Error(), n.c.options.Now(), refuses
+	// A database that is refused may be written to, which is no news.
+	again := n.status.Problem == why.Error() || (n.status.Refused && refuses)
+	if n.status.Problem = why.Error(); !again {
+		n.status.ProblemAt, n.status.Refused = n.c.options.Now(), refuses
 	}
 	n.c.refusal.Store(refusal)
 	n.mu.Unlock()
 	if !again {
+		nudge(n.moved) // the others hear of it
 		n.o.Log.ErrorContext(ctx, "new rules rejected, the previous ones stay in use", "problem", why.Error())
 	}
 }
