@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os/user"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -36,24 +37,28 @@ bans always, and tenants, users and API keys only if the file has any of that ki
 many files have none. An empty file is rejected then. Before anything is deleted, the
 command asks for confirmation, unless --yes is given.
 
+A database that was emptied, restored from a backup or replaced does not continue the
+history that nodes have followed, so they refuse it, and keep the rules they have. Nothing
+is applied then, unless --accept-history is given: all nodes use the database as it is
+after this command. The file may be left out, to change nothing else. A node that is not
+connected accepts it when it is. Do not use this flag in scripts that run regularly: it
+overrides the only protection against an empty database.
+
 With --dry-run everything is applied, checked and rolled back: the output is the same as
 without. The exit code is 0 whether or not there is anything to change, and 2 if the file or
 the resulting catalog has problems.`,
 		Example: `  stint apply -f stint.toml --dry-run
   stint apply -f rules.toml --prune --database sqlite:stint.db
+  stint apply --accept-history --server http://127.0.0.1:9090
   stint export --database sqlite:old.db | stint apply -f - --database "$DATABASE_URL"`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if file == "" {
+			if file == "" && !o.AcceptHistory {
 				return advice{errors.New("stint apply needs a file"), "stint apply -f stint.toml, or -f - for the standard input"}
 			}
-			name, data, err := readFile(c, file, strict.MaxSize, "several files, one after the other, without --prune")
+			document, locate, err := readDocument(c, file)
 			if err != nil {
 				return err
-			}
-			document, locate, err := daemon.ReadDocument(name, data)
-			if err != nil {
-				return advice{err, "correct the problems"}
 			}
 			run := func(apply applyFunc) error {
 				diff, err := confirmApply(c, t, o, yes, apply)
@@ -70,6 +75,9 @@ the resulting catalog has problems.`,
 				}
 				return run(func(o catalog.ApplyOptions) (diff catalog.Diff, err error) {
 					q := url.Values{"dry_run": {strconv.FormatBool(o.DryRun)}, "prune": {strconv.FormatBool(o.Prune)}}
+					if o.AcceptHistory {
+						q.Set("accept_history", "true") // an older server would reject it
+					}
 					err = a.do(c.Context(), call{method: http.MethodPost, path: "/apply", query: q, body: document, into: &diff})
 					if p := new(problem); errors.As(err, &p) && p.Status == http.StatusUnprocessableEntity && len(p.Errors) > 0 {
 						return diff, p.fields()
@@ -78,7 +86,13 @@ the resulting catalog has problems.`,
 				})
 			}, func(k *catalog.Catalog) error {
 				o.Progress = t.applyProgress()
-				return run(func(o catalog.ApplyOptions) (catalog.Diff, error) { return k.Apply(c.Context(), document, o) })
+				return run(func(o catalog.ApplyOptions) (catalog.Diff, error) {
+					diff, err := k.Apply(c.Context(), document, o)
+					if errors.As(err, new(*catalog.RefusingNodeError)) {
+						err = advice{err, tryAccept}
+					}
+					return diff, err
+				})
 			})
 		},
 	}
@@ -86,11 +100,35 @@ the resulting catalog has problems.`,
 	addFile(c, &file, "the `FILE`")
 	addDryRun(c, &o.DryRun)
 	c.Flags().BoolVar(&o.Prune, "prune", false, "delete what is not in the file")
+	c.Flags().BoolVar(&o.AcceptHistory, strings.TrimPrefix(acceptFlag, "--"), false, "have all nodes use the database, although it was emptied, restored or replaced")
 	c.Flags().StringVar(&o.Actor, "actor", actor(), "the `name` to write to a database's log of changes (default: cli: and the name of the user)")
 	c.Flags().Lookup("actor").DefValue = "" // it depends on the machine
 	yes.add(c)
 	addOutput(c)
 	return c
+}
+
+// acceptFlag is the flag that accepts the history of a database, and tryAccept advice to use it.
+const (
+	acceptFlag = "--accept-history"
+	tryAccept  = "restore what the database lacks; or stint apply " + acceptFlag + ", if it is right as it is"
+)
+
+// readDocument reads a file, and returns a function that adds places in it to problems. Without
+// a file, the document is empty.
+func readDocument(c *cobra.Command, file string) (*catalog.Document, func(strict.Problems) strict.Problems, error) {
+	if file == "" {
+		return new(catalog.Document), func(p strict.Problems) strict.Problems { return p }, nil
+	}
+	name, data, err := readFile(c, file, strict.MaxSize, "several files, one after the other, without --prune")
+	if err != nil {
+		return nil, nil, err
+	}
+	document, locate, err := daemon.ReadDocument(name, data)
+	if err != nil {
+		return nil, nil, advice{err, "correct the problems"}
+	}
+	return document, locate, nil
 }
 
 type applyFunc func(catalog.ApplyOptions) (catalog.Diff, error)

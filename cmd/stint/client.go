@@ -216,6 +216,9 @@ func (p *problem) hint(a *client) string {
 	case http.StatusBadRequest:
 		return "--help, to see what flags accept"
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		if strings.Contains(p.Detail, acceptFlag) {
+			return tryAccept
+		}
 		return "again in a moment"
 	}
 	return "correct the problem; nothing was changed"

@@ -260,6 +260,11 @@ func (d *doctor) database(ctx context.Context, c *daemon.Config) {
 	d.result("database.write", err, "it can be written to", "a user with write permission, and a database that is not a replica and has free space")
 	d.notifications(ctx, db)
 	d.room(c, db)
+	if err := k.CheckHistory(ctx, c.LastGood(d.environ)); err != nil {
+		d.note("database.history", findFail, "a node that starts here keeps its last good rules: "+err.Error(), tryAccept)
+	} else {
+		d.note("database.history", findOK, "nothing is known that it lacks", "")
+	}
 	document, err := k.Export(ctx, catalog.ExportOptions{})
 	if err != nil {
 		d.note("rules", findFail, err.Error(), hint)
@@ -391,6 +396,8 @@ func (d *doctor) nodes(ctx context.Context, k *catalog.Catalog) {
 
 func (d *doctor) node(n catalog.NodeInfo, behind bool, health string) {
 	switch {
+	case n.RefusesHistory():
+		d.note("nodes", findFail, fmt.Sprintf("%s uses revision %d: %s", n.Name, n.Revision, n.Problem), tryAccept)
 	case n.Problem != "":
 		d.note("nodes", findFail, fmt.Sprintf("%s uses revision %d, and cannot use the latest: %s", n.Name, n.Revision, n.Problem), "its log; and stint changes list, to see what was changed")
 	case behind:

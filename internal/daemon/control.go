@@ -36,6 +36,11 @@ func (c *Config) stateDir(set string, environ []string, name string) string {
 	}
 }
 
+// LastGood returns the directory of the last good rules. Empty: none are kept.
+func (c *Config) LastGood(environ []string) string {
+	return c.stateDir(c.Server.Catalog.LastGood, environ, "")
+}
+
 // lookupEnv returns the last value of a variable, or "".
 func lookupEnv(environ []string, name string) string {
 	for _, v := range slices.Backward(environ) {
@@ -135,7 +140,9 @@ func (d *Daemon) catalogProblem() string {
 	if !s.Saved.IsZero() {
 		out = append(out, fmt.Sprintf("the rules come from disk, as of %s", s.Saved.Format(time.RFC3339)))
 	}
-	if s.Problem != "" {
+	if s.Refused {
+		out = append(out, fmt.Sprintf("since %s, revision %d stays in use, and nothing can be changed: %s", s.ProblemAt.UTC().Format(time.RFC3339), s.Revision, s.Problem))
+	} else if s.Problem != "" {
 		out = append(out, fmt.Sprintf("the rules in the database cannot be used since %s, and revision %d stays in use: %s",
 			s.ProblemAt.UTC().Format(time.RFC3339), s.Revision, s.Problem))
 	}

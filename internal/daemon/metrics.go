@@ -46,6 +46,7 @@ var exported = []Metric{
 	{"stint_replicas", "gauge", nil, "Nodes that share the limits, as far as is known. Only if counters are in Redis."},
 	{"stint_catalog_revision", "gauge", nil, "The revision of the database in use. Only with a database, like all of the following."},
 	{"stint_catalog_current", "gauge", nil, "1 if the newest known revision is in use, 0 if it could not be used or the rules come from disk."},
+	{"stint_catalog_history_refused", "gauge", nil, "1 if the database was emptied, set back or replaced, and what was in use before stays in use until someone accepts it."},
 	{"stint_database_up", "gauge", nil, "1 if the last query of the database succeeded."},
 	{"stint_catalog_loads_total", "counter", nil, "How often rules and lists were read from the database."},
 	{"stint_directory_lookups_total", "counter", []string{"kind", "result"}, "Lookups of keys, users and tenants: hit, negative (cached as missing), stale (cached, and could not be refreshed), miss, and failed loads."},
@@ -262,6 +263,7 @@ func (c *control) collect(gauge, total func(name string, n float64, labels ...st
 	s := c.node.Status()
 	gauge("stint_catalog_revision", float64(s.Revision))
 	gauge("stint_catalog_current", oneIf(s.Problem == "" && s.Saved.IsZero()))
+	gauge("stint_catalog_history_refused", oneIf(s.Refused))
 	gauge("stint_database_up", oneIf(s.Away == nil))
 	count("stint_catalog_loads_total", s.Loads)
 	for kind, l := range c.node.Lookups() {

@@ -231,7 +231,7 @@ func (d *Daemon) openCatalog(ctx context.Context) (*Content, error) {
 	settings := &d.config.Server.Catalog
 	d.control.node, err = c.NewNode(catalog.NodeOptions{
 		Name: d.config.nodeName(), Version: d.version, Poll: time.Duration(settings.Poll), Migrate: settings.Migrate,
-		LastGood:  d.config.stateDir(settings.LastGood, d.source.Environ, ""),
+		LastGood:  d.config.LastGood(d.source.Environ),
 		CacheSize: settings.CacheSize, CacheTTL: time.Duration(settings.CacheTTL), Log: d.log,
 		State: func() json.RawMessage {
 			state, _ := json.Marshal(d.nodeState()) // always possible

@@ -64,12 +64,13 @@ func following(t testing.TB, url string, environ ...string) []string {
 	}, environ...)
 }
 
-// apply applies a document to a catalog. The database may just have come back.
+// apply applies a document to a catalog. The database may just have come back, or a node just
+// have accepted it.
 func apply(t testing.TB, c *catalog.Catalog, d *catalog.Document) {
 	t.Helper()
 	eventually(t, patience, func() error {
 		_, err := c.Apply(t.Context(), d, catalog.ApplyOptions{Actor: "test"})
-		if err != nil && !errors.Is(err, catalog.ErrUnavailable) {
+		if err != nil && !errors.Is(err, catalog.ErrUnavailable) && !errors.As(err, new(*catalog.RefusingNodeError)) {
 			t.Fatal(err)
 		}
 		return err
@@ -307,21 +308,27 @@ func TestCatalogBad(t *testing.T) {
 		delete from stint_changes where revision > (select revision from stint_catalog);
 		notify stint_catalog`)
 	each(func(s *server) {
-		s.ready(t, `"status": "degraded"`, "the rules in the database cannot be used since ", "it was set back")
-		s.measures(t, "stint_catalog_current 0", fmt.Sprint("stint_catalog_revision ", revision))
+		s.ready(t, `"status": "degraded"`, "stays in use, and nothing can be changed", "it was set back")
+		s.measures(t, "stint_catalog_current 0", "stint_catalog_history_refused 1", fmt.Sprint("stint_catalog_revision ", revision))
 	})
 	if err := nodes[0].Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	nodes[0].measures(t, "stint_catalog_current 1")
-	apply(t, c, generation(4))
-	enforces(t, request, 4, nodes[0])
-	nodes[1].measures(t, "stint_catalog_current 0", fmt.Sprint("stint_catalog_revision ", revision))
-	for n := range int64(2) {
-		apply(t, c, generation(5+n))
+	nodes[0].measures(t, "stint_catalog_current 1", "stint_catalog_history_refused 0")
+	// The other one is not fooled by a revision above its own.
+	for n := range 3 {
+		if _, err := c.Bans.Create(t.Context(), "test", catalog.Entry{User: fmt.Sprint("user", n)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nodes[0].measures(t, fmt.Sprint("stint_catalog_revision ", revision+1))
+	nodes[1].ready(t, fmt.Sprintf("it is at revision %d, which is not a later one of revision %d", revision+1, revision))
+	enforces(t, request, 3, nodes[1])
+	if _, err := c.Apply(t.Context(), generation(6), catalog.ApplyOptions{Actor: "test", AcceptHistory: true}); err != nil {
+		t.Fatal(err)
 	}
 	enforces(t, request, 6, nodes...)
-	each(func(s *server) { s.measures(t, "stint_catalog_current 1") })
+	each(func(s *server) { s.measures(t, "stint_catalog_current 1", "stint_catalog_history_refused 0") })
 
 	// Rules that a writer would have rejected.
 	for name, body := range map[string]string{

@@ -42,7 +42,7 @@ const (
 // drill is how the blocks of these documents begin that the tests below run.
 var drill = map[string][]string{
 	recovery: {
-		"redis-restore.sh --aof ", "cp -Rp ", "postgres-restore.sh /srv/", "cd /srv/backups/sqlite", "stint apply ",
+		"redis-restore.sh --aof ", "cp -Rp ", "postgres-restore.sh /srv/", "cd /srv/backups/sqlite", "stint apply -f rules.toml --prune ", "stint apply --accept-history",
 		"psql \"$DATABASE_URL\" -c ", "psql \"$DATABASE_URL\" -At ", "postgres-restore.sh --apart ",
 	},
 	backups: {"psql -c ", "pg_dump ", "ACL SETUSER backup ", "CREATE ROLE backup "},
@@ -579,7 +579,7 @@ func undo(t testing.TB, c *catalog.Catalog, url string) {
 	has(t, sh(guide(t, recovery, "psql \"$DATABASE_URL\" -c ")), "someone")
 	sh(guide(t, recovery, "psql \"$DATABASE_URL\" -At ", "revision = 12", fmt.Sprint("revision = ", diff.Revision)))
 	sh([]string{"stint export -f rules.toml"})
-	has(t, sh(guide(t, recovery, "stint apply ", "--prune\n", "--prune --yes\n")), "nothing to change")
+	has(t, sh(guide(t, recovery, "stint apply -f rules.toml --prune ", "--prune\n", "--prune --yes\n")), "nothing to change")
 }
 
 // TestBackupScripts has scripts refuse what cannot be right, and say what would be.

@@ -18,19 +18,21 @@ func (a *API) addApply() {
 		ID: "apply", Method: http.MethodPost, Path: "/apply", Tag: tagWhole,
 		Summary: "Apply a document",
 		Description: "Makes the catalog match a document, in one change. With dry_run it only says what would change. " +
-			"Objects that are not in the document stay, unless prune is set.",
+			"Objects that are not in the document stay, unless prune is set. " +
+			"While a node refuses the history of the database, because it was emptied, set back or replaced, nothing is applied unless accept_history is set.",
 		MaxBody: strict.MaxSize,
 		Timeout: 2 * time.Minute, Problems: []int{http.StatusConflict},
 	}, catalog.Operator, func(ctx context.Context, in *struct {
 		DryRun
-		Prune bool `query:"prune" default:"false" doc:"Delete rules, tiers, exemptions and bans that are not in the document. Tenants, users and keys are only deleted if the document has at least one of their kind." example:"false"`
-		Body  catalog.Document
+		Prune  bool `query:"prune" default:"false" doc:"Delete rules, tiers, exemptions and bans that are not in the document. Tenants, users and keys are only deleted if the document has at least one of their kind." example:"false"`
+		Accept bool `query:"accept_history" default:"false" doc:"Have all nodes use the database as it is then, although it was emptied, set back or replaced. The document may be empty." example:"false"`
+		Body   catalog.Document
 	},
 	) (*Changed[catalog.Diff], error) {
 		if a.options.Catalog == nil {
 			return nil, a.errFile()
 		}
-		d, err := a.options.Catalog.Apply(ctx, &in.Body, catalog.ApplyOptions{Actor: actor(ctx), DryRun: in.DryRun.DryRun, Prune: in.Prune})
+		d, err := a.options.Catalog.Apply(ctx, &in.Body, catalog.ApplyOptions{Actor: actor(ctx), DryRun: in.DryRun.DryRun, Prune: in.Prune, AcceptHistory: in.Accept})
 		if err != nil {
 			return nil, err
 		}

@@ -82,6 +82,8 @@ func (a *API) problemOf(r *http.Request, err error) *Problem {
 		conflict *catalog.ConflictError
 		problems strict.Problems
 		large    *http.MaxBytesError
+		history  *catalog.HistoryError
+		refusing *catalog.RefusingNodeError
 	)
 	switch {
 	case errors.As(err, &told):
@@ -94,6 +96,12 @@ func (a *API) problemOf(r *http.Request, err error) *Problem {
 		p := fail(http.StatusConflict, err.Error())
 		p.Version = conflict.Found
 		return p
+	case errors.As(err, &history):
+		return fail(http.StatusServiceUnavailable, "nothing was changed: "+history.Error())
+	case errors.As(err, &refusing):
+		return fail(http.StatusServiceUnavailable, "nothing was changed: "+refusing.Error())
+	case errors.Is(err, catalog.ErrMoved):
+		return fail(http.StatusServiceUnavailable, catalog.ErrMoved.Error()+": nothing was stored; the log of the server names the file").with("Retry-After", "1")
 	case errors.Is(err, context.DeadlineExceeded):
 		return fail(http.StatusServiceUnavailable, "the operation took too long: try again").with("Retry-After", "1")
 	}

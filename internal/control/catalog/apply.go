@@ -22,6 +22,9 @@ type ApplyOptions struct {
 	// Prune deletes records that the document lacks. Tenants, users and API keys are pruned
 	// only if the document has any of that kind.
 	Prune bool
+	// AcceptHistory has all nodes use the database as it is then, although it was emptied,
+	// set back or replaced. Without it, nothing is applied while a node refuses the history.
+	AcceptHistory bool
 	// Progress, if it is set, is called from time to time with the number of records done.
 	Progress func(done, all int)
 }
@@ -81,6 +84,11 @@ func (c *Catalog) Apply(ctx context.Context, d *Document, o ApplyOptions) (Diff,
 	if o.Prune && d.Empty() {
 		return Diff{}, strict.Problems{{Message: "the document is empty, and pruning would delete all rules and tiers: want at least one of rules, tiers, tenants, users, api_keys, exemptions and bans"}}
 	}
+	if !o.AcceptHistory {
+		if err := c.checkNodes(ctx); err != nil {
+			return Diff{}, err
+		}
+	}
 	a := application{options: o}
 	// Others refer to rules and tiers, and keys refer to users.
 	tiers, rules := partOf(c.Tiers, "tiers", "name", d.Tiers), partOf(c.Rules, "rules", "name", d.Rules)
@@ -103,6 +111,9 @@ func (c *Catalog) Apply(ctx context.Context, d *Document, o ApplyOptions) (Diff,
 		if err == nil && len(x.problems) == 0 {
 			slices.Reverse(people)
 			err = a.prune(ctx, append(people, tiers)...)
+		}
+		if o.AcceptHistory {
+			x.accept()
 		}
 		return x.end(ctx, err, o.DryRun)
 	})

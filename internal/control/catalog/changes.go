@@ -33,6 +33,9 @@ type LoggedChange struct {
 	Fields []FieldDiff `json:"fields"` // of an update
 }
 
+// loggedKinds are the kinds of changes.
+var loggedKinds = append(slices.Clone(kindOrder), kindToken, kindHistory)
+
 // Changes returns changes, newest first, and the Before of the next page. Empty: there are no
 // more.
 func (c *Catalog) Changes(ctx context.Context, q ChangeQuery) (items []LoggedChange, next string, err error) {
@@ -47,7 +50,7 @@ func (c *Catalog) Changes(ctx context.Context, q ChangeQuery) (items []LoggedCha
 	// The index by actor is sorted by kind first.
 	of := []string{q.Kind}
 	if q.Kind == "" && q.Actor != "" {
-		of = append(slices.Clone(kindOrder), kindToken)
+		of = loggedKinds
 	}
 	tx, err := c.reading.BeginTx(ctx, c.dialect.ReadOnly())
 	if err != nil {
@@ -82,8 +85,8 @@ func (q *ChangeQuery) check() (revision, place int64, err error) {
 	if q.Limit < 1 || q.Limit > 1000 {
 		k.Add("limit", strconv.Itoa(q.Limit)+": want from 1 to 1000", "")
 	}
-	if all := append(slices.Clone(kindOrder), kindToken); q.Kind != "" && !slices.Contains(all, q.Kind) {
-		k.Refuse("kind", q.Kind, "one of "+strings.Join(all, ", "), k.Closest(q.Kind, all))
+	if q.Kind != "" && !slices.Contains(loggedKinds, q.Kind) {
+		k.Refuse("kind", q.Kind, "one of "+strings.Join(loggedKinds, ", "), k.Closest(q.Kind, loggedKinds))
 	}
 	if q.ID != "" && q.Kind == "" {
 		k.Add("kind", "missing, want the kind of the id", "")
@@ -236,6 +239,9 @@ func (t *tx) revert(ctx context.Context, changes []LoggedChange, force bool) err
 	kinds := t.c.kinds()
 	for i := range changes {
 		ch := &changes[i]
+		if ch.Kind == kindHistory {
+			continue // nodes follow it already
+		}
 		k := kinds[ch.Kind]
 		if k == nil {
 			message := "is of a kind that cannot be reverted"

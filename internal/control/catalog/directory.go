@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"sync"
@@ -30,6 +31,7 @@ type directory struct {
 	sidePause atomic.Int64 // the side is not asked before this time
 
 	mu     sync.Mutex
+	logged mark             // the last one in the log that the node has followed
 	stamps map[int64]string // of the revisions that are known
 	recent map[string]int64 // the revisions that changed something lately, by kind and id
 }
@@ -164,8 +166,18 @@ func (d *directory) load(ctx context.Context, k *kind, id string) (got onSide, e
 		return got, nil
 	}
 	var text sql.NullString
-	err = d.c.reading.QueryRowContext(ctx, "SELECT c.revision, c.stamp, t.body FROM stint_catalog c LEFT JOIN "+k.table+" t ON t.id = $1", id).
-		Scan(&got.Revision, &got.Stamp, &text)
+	var continued bool
+	d.mu.Lock()
+	at := d.logged
+	d.mu.Unlock()
+	err = d.c.reading.QueryRowContext(ctx, `SELECT c.revision, c.stamp, t.body,
+			c.revision >= $2 AND EXISTS (SELECT 1 FROM stint_changes WHERE revision = $2 AND stamp = $3)
+		FROM stint_catalog c LEFT JOIN `+k.table+" t ON t.id = $1", id, at.Revision, at.Stamp).
+		Scan(&got.Revision, &got.Stamp, &text, &continued)
+	if at.Revision > 0 && (d.c.noCatalog(err) || err == nil && !continued) {
+		// The node refuses it, or will as soon as it looks: an emptied database knows no keys.
+		return onSide{}, fmt.Errorf("%w: %w", ErrUnavailable, &HistoryError{Revision: got.Revision, Served: at.Revision, tables: err != nil})
+	}
 	if err != nil {
 		return onSide{}, d.c.wrap(err)
 	}
@@ -211,11 +223,12 @@ func (d *directory) fromSide(ctx context.Context, k *kind, id string) (got onSid
 	return got, ok && stamp == got.Stamp && got.Revision >= d.recent[k.name+":"+id]
 }
 
-// begin sets the mark from which the node knows all changes.
-func (d *directory) begin(at mark) {
+// begin sets the mark from which the node knows all changes, and the last one in the log.
+func (d *directory) begin(at, logged mark) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.start(at)
+	d.logged = logged
 }
 
 // start is begin for callers that hold the lock.
@@ -231,17 +244,17 @@ func (d *directory) follow(ctx context.Context, n *news) {
 	case listed:
 		d.invalidate(ctx, n)
 	case anything:
-		d.begin(n.mark)
+		d.begin(n.mark, n.logged)
 		all := d.caches.Load()
 		all.keys.InvalidateAll(n.Revision)
 		all.users.InvalidateAll(n.Revision)
 		all.tenants.InvalidateAll(n.Revision)
 	case otherHistory:
-		d.begin(n.mark)
+		d.begin(n.mark, n.logged)
 		if next, err := d.newCaches(); err == nil { // the options were valid the first time
 			d.caches.Swap(next).close()
 		}
-	case setBack: // nothing was read
+	case refused: // nothing was read
 	}
 }
 
@@ -249,6 +262,7 @@ func (d *directory) follow(ctx context.Context, n *news) {
 func (d *directory) invalidate(ctx context.Context, n *news) {
 	d.mu.Lock()
 	maps.Copy(d.stamps, n.stamps)
+	d.logged = n.logged
 	var names []string
 	for _, kind := range []string{kindKey, kindUser, kindTenant} {
 		for _, id := range n.ids[kind] {

@@ -19,9 +19,11 @@
 // when it is notified and at every poll, and reads, in one transaction, what the log of
 // changes has after its position. If rules or lists have changed it reads them, compiles a
 // snapshot and puts it to use; of users, keys and tenants it drops the changed ones from
-// its cache. If the log does not lead from its position to the current revision, the
-// database has another history: it was restored from a backup, or is another one. Then
-// everything is read anew.
+// its cache. If the log has a gap, everything is read anew.
+//
+// If the log does not have its position, the database has another history: it was emptied,
+// restored from a backup, or is another one. The node refuses it, when it starts as when it
+// runs, and uses nothing of it, until someone accepts it: [ApplyOptions].
 //
 // # What holds
 //
@@ -30,8 +32,9 @@
 //   - A notification only says that it is time to look. Its content is ignored, and the
 //     poll finds what was not notified.
 //   - A snapshot is of one revision. To look again at the same revision changes nothing. A
-//     snapshot that cannot be used (it does not compile, or the revision is lower than
-//     before) changes nothing either, and the node reports the problem.
+//     snapshot that cannot be used (it does not compile, or is of another history) changes
+//     nothing either, and the node reports the problem.
+//   - A start is like a look: what is on disk is the position that the node has followed.
 //   - Decisions do not wait for the database: what is known is used while it is down, and
 //     the last good rules are on disk for a start without it.
 //   - The text of an API key, a token or a session is returned once, when it is made, and

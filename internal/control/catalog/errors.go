@@ -11,8 +11,13 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// ErrUnavailable means that the database cannot be reached, or does not answer.
-var ErrUnavailable = database.ErrUnavailable
+// Errors of package database.
+var (
+	// ErrUnavailable means that the database cannot be reached, or does not answer.
+	ErrUnavailable = database.ErrUnavailable
+	// ErrMoved means that the file of the database was deleted or replaced.
+	ErrMoved = database.ErrMoved
+)
 
 // NotFoundError means that there is no such record.
 type NotFoundError struct{ Kind, ID string }
@@ -66,7 +71,8 @@ func Status(err error) int {
 		return http.StatusConflict
 	case errors.As(err, &problems):
 		return http.StatusUnprocessableEntity
-	case errors.Is(err, ErrUnavailable), errors.Is(err, stint.ErrUnavailable), errors.Is(err, context.Canceled):
+	case errors.Is(err, ErrUnavailable), errors.Is(err, stint.ErrUnavailable), errors.Is(err, context.Canceled),
+		errors.As(err, new(*HistoryError)), errors.As(err, new(*RefusingNodeError)):
 		return http.StatusServiceUnavailable
 	default:
 		return http.StatusInternalServerError

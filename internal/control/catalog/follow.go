@@ -13,8 +13,8 @@ const (
 	minPause, maxPause = 20 * time.Millisecond, 400 * time.Millisecond
 	// awayPause is the pause after a failed look, which may be the fault of one connection.
 	awayPause = time.Second
-	// savePause is the pause after a snapshot was written to disk.
-	savePause = 5 * time.Second
+	// savePause is the pause after a snapshot was written to disk, if that took no time.
+	savePause, longestSavePause = 5 * time.Second, time.Minute
 )
 
 // follow looks when it is notified, and at every poll.
@@ -32,9 +32,6 @@ func (n *Node) follow(ctx context.Context) {
 		n.looking.Lock()
 		changed := n.look(ctx, n.at)
 		n.looking.Unlock()
-		if changed {
-			nudge(n.moved)
-		}
 		if n.Status().Away != nil {
 			nudge(n.wake)
 			sleep(ctx, awayPause)
@@ -59,11 +56,12 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Look looks now, and uses what the database has even if its revision is lower than the
-// served one: the operator has restored it.
+// Look looks now, and uses what the database has even if it has another history: the
+// operator accepts it. A database that was emptied is migrated, as at the start.
 func (n *Node) Look(ctx context.Context) error {
 	n.looking.Lock()
 	defer n.looking.Unlock()
+	n.ready = n.ready && !n.Status().Refused
 	n.look(ctx, nowhere)
 	if err := ctx.Err(); err != nil {
 		return err
@@ -103,16 +101,16 @@ func (n *Node) look(ctx context.Context, from position) (changed bool) {
 	}
 	n.reached(ctx)
 	switch {
-	case got.extent == setBack:
-		n.reject(ctx, fmt.Errorf("the database is at revision %d, and was at %d: it was set back, or is another one; a reload (SIGHUP) uses it as it is", got.Revision, from.Revision))
+	case got.refusal != nil:
+		n.reject(ctx, got.refusal)
 		return false
-	case got.mark == from.mark:
+	case got.mark == from.mark && !from.unread:
 		if !n.at.stale {
 			n.serve(n.at.mark) // it may have been set back meanwhile
 		}
 		return false
 	}
-	next := position{mark: got.mark, snapshot: from.snapshot, stale: from.stale}
+	next := position{mark: got.mark, logged: got.logged, accepted: got.remember(n.at.accepted), snapshot: from.snapshot, stale: from.stale}
 	if got.extent == otherHistory {
 		next.snapshot = nil
 	}
@@ -126,6 +124,9 @@ func (n *Node) look(ctx context.Context, from position) (changed bool) {
 	}
 	if !next.stale {
 		n.serve(got.mark)
+	}
+	if !next.stale && next.snapshot != nil {
+		n.save(next.snapshot.at(&next))
 	}
 	changed = got.mark != n.at.mark
 	n.at = next
@@ -144,12 +145,16 @@ func (n *Node) put(ctx context.Context, got *news) (*Snapshot, error) {
 		return nil, fmt.Errorf("revision %d: %w", s.Revision, err)
 	}
 	n.o.Log.InfoContext(ctx, "rules in use", "revision", s.Revision, "rules", s.Rules.Len())
+	return s, nil
+}
+
+// save has a snapshot written to disk, in place of one that is not written yet.
+func (n *Node) save(s *Snapshot) {
 	select {
 	case <-n.unsaved: // it is out of date
 	default:
 	}
 	n.unsaved <- s
-	return s, nil
 }
 
 // compile returns the snapshot of the rules and lists that were read.
@@ -163,23 +168,19 @@ func (n *news) compile() (s *Snapshot, err error) {
 	return s, nil
 }
 
-// saves writes snapshots to disk, and the last one when the node stops. Writing ten
+// saves writes snapshots to disk, until the node stops, which writes the last one. Writing ten
 // thousand rules takes longer than using them, so of several in a row only the last is
-// written.
+// written, and no more than a hundredth of the time is spent on it.
 func (n *Node) saves(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			select {
-			case s := <-n.unsaved:
-				n.keep(context.WithoutCancel(ctx), s)
-			default:
-			}
 			return
 		case s := <-n.unsaved:
+			start := n.c.options.Now()
 			n.keep(ctx, s)
+			sleep(ctx, min(max(savePause, 100*n.c.options.Now().Sub(start)), longestSavePause))
 		}
-		sleep(ctx, savePause)
 	}
 }
 

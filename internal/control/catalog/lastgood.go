@@ -15,7 +15,8 @@ import (
 )
 
 // lastGood is a file with the last snapshot that was put to use, so that a node can start
-// without the database. It is replaced atomically, and has a checksum.
+// without the database, and knows which history it has followed. It is replaced atomically,
+// and has a checksum.
 type lastGood struct{ path string } // empty: there is none
 
 // goodHeader starts the first line, which ends with the checksum of the other lines.
@@ -37,6 +38,7 @@ func (l lastGood) tidy(now time.Time) {
 // lastGoodContent is the content of the file.
 type lastGoodContent struct {
 	mark
+	Accepted []string  `json:"accepted,omitempty"`
 	Saved    time.Time `json:"saved"`
 	Document Document  `json:"document"`
 }
@@ -55,7 +57,7 @@ func (l lastGood) save(s *Snapshot, now time.Time) error {
 	if l.path == "" {
 		return nil
 	}
-	body, err := json.Marshal(lastGoodContent{s.mark, now.UTC(), s.document})
+	body, err := json.Marshal(lastGoodContent{s.mark, s.accepted, now.UTC(), s.document})
 	if err != nil {
 		return err
 	}
@@ -115,5 +117,6 @@ func (l lastGood) load(pathCase rule.Case) (s *Snapshot, saved time.Time, err er
 	if err != nil {
 		return nil, saved, fmt.Errorf("%s: %w", l.path, err)
 	}
+	s.accepted = content.Accepted
 	return s, content.Saved, nil
 }

@@ -236,7 +236,11 @@ func TestKilledWhileSaving(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	follow(t, "sqlite::memory:", catalog.Options{}, catalog.NodeOptions{LastGood: dir, Migrate: true})
+	f := follow(t, "sqlite::memory:", catalog.Options{}, catalog.NodeOptions{LastGood: dir, Migrate: true})
+	if err := f.Look(t.Context()); err != nil { // it is another database
+		t.Fatal(err)
+	}
+	f.stop()
 	if left := drafts(); len(left) > 0 {
 		t.Errorf("%v are left", left)
 	}

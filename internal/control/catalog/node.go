@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -98,24 +99,37 @@ func (c *Catalog) NewNode(o NodeOptions) (*Node, error) {
 }
 
 // First returns the snapshot to start with: that of the database or, if it cannot be
-// reached or used, the last good one from disk.
+// reached or used, or does not continue the history of the last good one, the last good one
+// from disk.
 func (n *Node) First(ctx context.Context) (*Snapshot, error) {
 	n.looking.Lock()
 	defer n.looking.Unlock()
-	got, err := n.ask(ctx, nowhere)
+	good, saved, unread := n.good.load(n.c.options.Case)
+	from := nowhere
+	if unread == nil {
+		from = good.position()
+		from.snapshot, from.unread = nil, true // the rules are read as they are now
+	} else if !errors.Is(unread, fs.ErrNotExist) && n.good.path != "" {
+		n.o.Log.WarnContext(ctx, "cannot read the last good rules: it is not known whether the database was set back", "problem", unread.Error())
+	}
+	got, err := n.ask(ctx, from)
+	if err == nil && got.refusal != nil {
+		err = got.refusal
+	}
 	if err == nil {
 		var s *Snapshot
 		if s, err = got.compile(); err == nil {
-			n.at = position{mark: s.mark, snapshot: s}
+			n.at = position{mark: s.mark, logged: got.logged, accepted: got.remember(from.accepted), snapshot: s}
 			n.begin(s, time.Time{})
-			n.keep(ctx, s)
+			n.keep(ctx, s.at(&n.at))
 			return s, nil
 		}
 	}
-	s, saved, unread := n.good.load(n.c.options.Case)
 	if unread != nil {
 		return nil, fmt.Errorf("%w; last good rules: %w", err, unread)
 	}
+	s := good
+	n.at = s.position()
 	n.begin(s, saved)
 	if errors.Is(err, ErrUnavailable) {
 		n.away(ctx, err)
@@ -128,7 +142,7 @@ func (n *Node) First(ctx context.Context) (*Snapshot, error) {
 
 // begin serves the first snapshot.
 func (n *Node) begin(s *Snapshot, saved time.Time) {
-	n.directory.begin(s.mark)
+	n.directory.begin(s.mark, n.at.logged)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.status = NodeStatus{mark: s.mark, Since: n.c.options.Now(), Saved: saved, Loads: 1}
@@ -159,6 +173,11 @@ func (n *Node) Stop(ctx context.Context) {
 		n.cancel()
 	}
 	n.work.Wait()
+	select {
+	case s := <-n.unsaved:
+		n.keep(context.WithoutCancel(ctx), s)
+	default:
+	}
 	if n.cancel != nil {
 		n.leave(ctx)
 	}

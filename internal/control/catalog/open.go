@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/stintdev/stint/identity"
@@ -46,9 +47,11 @@ type Catalog struct {
 	reading *sql.DB // to read
 
 	memory *memory
-	wakers *wakers
-	used   *uses
-	trial  bool // writes are rolled back
+	// refusal is why the node of this process, if there is one, refuses the history.
+	refusal *atomic.Pointer[HistoryError]
+	wakers  *wakers
+	used    *uses
+	trial   bool // writes are rolled back
 
 	Rules      *Table[Rule]
 	Tiers      *Table[Tier]
@@ -72,7 +75,7 @@ func Open(url string, o Options) (*Catalog, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Catalog{options: o, clock: clock, dialect: d, db: d.Write, reading: d.Read, memory: new(memory), wakers: new(wakers), used: new(uses)}
+	c := &Catalog{options: o, clock: clock, dialect: d, db: d.Write, reading: d.Read, memory: new(memory), refusal: new(atomic.Pointer[HistoryError]), wakers: new(wakers), used: new(uses)}
 	c.makeTables()
 	return c, nil
 }

@@ -18,6 +18,13 @@ type mark struct {
 type position struct {
 	// mark is the last point that the node has followed: all changes up to it are in use.
 	mark
+	// logged is the last point up to mark that is in the log: mark, unless someone has raised
+	// the revision with other tools.
+	logged mark
+	// accepted are the acceptances of histories that the node knows: see [Catalog.Apply].
+	accepted []string
+	// unread means that nothing was read there yet, so that all is.
+	unread bool
 	// snapshot is the last one in use, if it is of the same history as mark. Records that
 	// have not changed are taken from it.
 	snapshot *Snapshot
@@ -27,7 +34,7 @@ type position struct {
 }
 
 // nowhere is the position of a node that knows nothing yet.
-var nowhere = position{mark: mark{Revision: -1}}
+var nowhere = position{mark: mark{Revision: -1}, unread: true}
 
 // extent is how much has changed.
 type extent int
@@ -37,32 +44,45 @@ const (
 	listed extent = iota
 	// anything: there are more changes than are read one by one.
 	anything
-	// otherHistory: the database was set back, or is another one, so nothing that is known
-	// can be relied on.
+	// otherHistory: the log does not lead here, so nothing that is known can be relied on.
 	otherHistory
-	// setBack: the revision is lower than before. It may be a mistake, so nothing is read.
-	setBack
+	// refused: the database was emptied, set back or replaced. It may be a mistake, so nothing
+	// is read.
+	refused
 )
 
 // news is what has changed since a position.
 type news struct {
-	mark // of the database now
+	mark        // of the database now
+	logged mark // the last one in the log
 	changes
 	// shared is the rules and lists of mark, if they may have changed. Nil: they have not, or
 	// could not be read because of broken.
 	shared *Document
 	broken error
+	// accepted are the acceptances in the log, newest first, if they were read: unless all
+	// changes are listed, and none is one.
+	accepted []string
+	// refusal is why nothing was read. Nil: the extent is not refused.
+	refusal *HistoryError
 }
 
 // since returns what has changed since a position, as of one moment: it asks for the
 // current mark, and only if that is another one reads the log of changes and, if the log
 // says so or does not reach back, the rules and lists.
+//
+// A database that does not have the position any more is refused, unless someone has
+// accepted it since: see history.go.
 func (c *Catalog) since(ctx context.Context, p position) (n news, err error) {
 	// Usually nothing is new, and the answer comes at once or not at all.
 	brief, cancel := context.WithTimeout(ctx, askLimit)
 	n.mark, err = current(brief, c.reading)
 	cancel()
-	if err != nil || n.mark == p.mark {
+	if p.Revision > 0 && c.noCatalog(err) {
+		n.refuse(p, true)
+		return n, nil
+	}
+	if err != nil || (n.mark == p.mark && !p.unread) {
 		return n, c.wrap(err)
 	}
 	tx, err := c.reading.BeginTx(ctx, c.dialect.ReadOnly())
@@ -73,17 +93,28 @@ func (c *Catalog) since(ctx context.Context, p position) (n news, err error) {
 	if n.mark, err = current(ctx, tx); err != nil {
 		return n, c.wrap(err)
 	}
-	if n.Revision < p.Revision {
-		n.extent = setBack
-		return n, nil
-	}
 	if n.changes, err = changesSince(ctx, tx, p.mark, n.Revision); err != nil {
 		return n, c.wrap(err)
 	}
 	if n.extent == listed && n.mark != p.mark && n.stamps[n.Revision] != n.Stamp {
 		n.extent = otherHistory
 	}
-	if n.extent == listed && !p.stale && !n.has(kindRule, kindTier, kindExemption, kindBan) {
+	n.logged = n.mark
+	if n.extent != listed || n.has(kindHistory) || p.unread {
+		if n.accepted, err = acceptances(ctx, tx); err != nil {
+			return n, c.wrap(err)
+		}
+		if n.logged, err = lastLogged(ctx, tx); err != nil {
+			return n, c.wrap(err)
+		}
+		if continued, err := continues(ctx, tx, p, n.mark); err != nil {
+			return n, c.wrap(err)
+		} else if !continued && !n.accepts(p) {
+			n.refuse(p, false)
+			return n, nil
+		}
+	}
+	if n.extent == listed && !p.stale && !p.unread && !n.has(kindRule, kindTier, kindExemption, kindBan) {
 		return n, nil
 	}
 	base := p.snapshot

@@ -19,6 +19,20 @@ type Snapshot struct {
 	Lists identity.Lists
 
 	document Document // what it was made of: no tenants, users and keys
+	accepted []string // the acceptances that were known
+}
+
+// at returns the snapshot for a later position, at which its content is the same, to save
+// it: a node that starts with it looks for its mark in the log.
+func (s *Snapshot) at(p *position) *Snapshot {
+	later := *s
+	later.mark, later.accepted = p.logged, p.accepted
+	return &later
+}
+
+// position returns the position of a node that begins with the last good snapshot.
+func (s *Snapshot) position() position {
+	return position{mark: s.mark, logged: s.mark, accepted: s.accepted, snapshot: s}
 }
 
 // newSnapshot compiles what was read.

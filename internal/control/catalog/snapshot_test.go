@@ -98,7 +98,14 @@ func TestHistoriesApart(t *testing.T) {
 			grade(t, c, "ben", "gold") // that is all that the log tells
 			ban(t, c, "mallory")
 			grade(t, c, "ben", "iron")
-			f.serves(t, grade(t, c, "ben", "gold"))
+			grade(t, c, "ben", "gold")
+			f.refuses(t, "it is at revision 5, which is not a later one of revision 3")
+			f.looksOn(t)
+			if s := f.last(); !banned(s, "eve") || banned(s, "mallory") {
+				t.Error("rules are not those of the history that was served")
+			}
+			f.knows(t, "ann", "gold")
+			f.serves(t, accept(t, c))
 			if s := f.last(); banned(s, "eve") || !banned(s, "mallory") {
 				t.Error("rules are not those of the new history")
 			}
@@ -222,12 +229,10 @@ func TestBrokenHistory(t *testing.T) {
 		fmt.Sprintf(`UPDATE stint_changes SET stamp = 'other' WHERE revision = %d`, at),
 		`UPDATE stint_rules SET body = '{"name": "one", "action": "block", "response": {"message": "theirs"}}'`,
 		`INSERT INTO stint_rules (id, body, version, created_at, updated_at, updated_by) SELECT 'two', '{"name": "two", "news": 1}', version + 1, created_at, updated_at, updated_by FROM stint_rules`)...)
-	within(t, soon, func() error {
-		if p := f.Status().Problem; !strings.Contains(p, "news") {
-			return fmt.Errorf("problem %q", p)
-		}
-		return nil
-	})
+	f.refuses(t, "it is at revision 2")
+	if err := f.Look(t.Context()); err == nil || !strings.Contains(err.Error(), "news") {
+		t.Fatal(err)
+	}
 	execute(t, f.c, append(raise("rule", "two"), `UPDATE stint_rules SET body = '{"name": "two", "action": "block"}', version = version + 1 WHERE id = 'two'`)...)
 	f.serves(t, at+2)
 	if one := f.last().Rules.Rules()[0]; one.Name != "one" || one.Message != "theirs" {

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -15,6 +16,8 @@ type NodeStatus struct {
 	// Problem is why a newer revision is not served. Empty: there is no problem.
 	Problem   string
 	ProblemAt time.Time // since when
+	// Refused means that the problem is the history of the database: see [HistoryError].
+	Refused bool
 	// Away is why the last look failed to reach the database. Nil: it did not fail.
 	Away   error
 	AwayAt time.Time // since when
@@ -45,19 +48,26 @@ func (n *Node) serve(m mark) {
 	defer n.mu.Unlock()
 	s := &n.status
 	if s.mark != m || s.Problem != "" || !s.Saved.IsZero() {
-		s.mark, s.Since, s.Saved, s.Problem, s.ProblemAt = m, n.c.options.Now(), time.Time{}, "", time.Time{}
+		s.mark, s.Since, s.Saved, s.Problem, s.ProblemAt, s.Refused = m, n.c.options.Now(), time.Time{}, "", time.Time{}, false
+		nudge(n.moved) // the others hear of it
 	}
+	n.c.refusal.Store(nil)
 }
 
 // reject records why the current revision is not served.
 func (n *Node) reject(ctx context.Context, why error) {
+	var refusal *HistoryError
+	refuses := errors.As(why, &refusal)
 	n.mu.Lock()
-	again := n.status.Problem == why.Error()
-	if !again {
-		n.status.Problem, n.status.ProblemAt = why.Error(), n.c.options.Now()
+	// A database that is refused may be written to, which is no news.
+	again := n.status.Problem == why.Error() || (n.status.Refused && refuses)
+	if n.status.Problem = why.Error(); !again {
+		n.status.ProblemAt, n.status.Refused = n.c.options.Now(), refuses
 	}
+	n.c.refusal.Store(refusal)
 	n.mu.Unlock()
 	if !again {
+		nudge(n.moved) // the others hear of it
 		n.o.Log.ErrorContext(ctx, "new rules rejected, the previous ones stay in use", "problem", why.Error())
 	}
 }

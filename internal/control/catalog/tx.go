@@ -66,11 +66,17 @@ func (c *Catalog) write(ctx context.Context, actor string, do func(*tx) error) (
 	}
 	defer t.Rollback() //nolint:errcheck // after a commit there is nothing to undo
 	err = t.QueryRowContext(ctx, "UPDATE stint_catalog SET revision = revision + 1, stamp = $1 RETURNING revision", t.stamp).Scan(&t.revision)
+	if refusal := c.refusal.Load(); refusal != nil && c.noCatalog(err) {
+		return 0, refusal
+	}
 	if err != nil {
 		return 0, c.wrap(err)
 	}
 	if err := do(t); err != nil {
 		return 0, c.wrap(err)
+	}
+	if err := t.permitted(); err != nil {
+		return 0, err
 	}
 	if err := t.check(ctx); err != nil {
 		return 0, c.wrap(err)

@@ -12,6 +12,9 @@
 //   - A migration is applied once, however many processes start at the same time.
 //   - On SQLite the record of decisions has a file of its own, so that neither its size nor its
 //     writes nor its damage keep others from writing to the database.
+//   - A SQLite file that is deleted or replaced while it is in use is noticed before the next
+//     statement, and after every commit, which then fails: [ErrMoved]. Watch notices it
+//     within a second. It is not created again; when there is a file, that one is opened.
 //   - No error has a password in it.
 //
 // It does not retry: only the caller knows what may be repeated.
@@ -128,6 +131,8 @@ type dialect interface {
 	// unavailable reports whether an error means that the database is down, rather than
 	// that a statement was wrong.
 	unavailable(err error) bool
+	// NoTable reports whether an error means that there is no such table.
+	NoTable(err error) bool
 }
 
 // Wrap adds [ErrUnavailable] to an error that means that the database is down.

@@ -176,6 +176,11 @@ func (*postgres) unavailable(err error) bool {
 		strings.Contains(err.Error(), "driver: bad connection")
 }
 
+func (*postgres) NoTable(err error) bool {
+	e := (*pgconn.PgError)(nil)
+	return errors.As(err, &e) && e.Code == "42P01"
+}
+
 // Watch listens for notifications. It reconnects after a pause that grows, and pings the
 // connection, which may break without an error.
 func (p *postgres) Watch(ctx context.Context, notified func()) {

@@ -3,6 +3,7 @@ package database
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net/url"
@@ -25,6 +26,7 @@ type embedded struct {
 	memory string // the name of the database in memory
 	// Set by open.
 	write, read *sql.DB
+	file        *file
 }
 
 // memories counts databases in memory, to name them.
@@ -74,18 +76,30 @@ func (e *embedded) open() (write, read *sql.DB, err error) {
 		return db, db, nil
 	}
 	place := (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: e.path}).EscapedPath()}).String()
-	q := url.Values{"_pragma": append(pragmas, "journal_mode(wal)"), "_txlock": {"immediate"}}
-	if write, err = sql.Open("sqlite", place+"?"+q.Encode()); err != nil {
+	e.file = &file{path: e.path}
+	openPool := func(lock string, most int) (*sql.DB, error) {
+		q := url.Values{"_pragma": append(pragmas, "journal_mode(wal)"), "_txlock": {lock}}
+		first, err := sqlite.NewConnector(place + "?" + q.Encode())
+		if err != nil {
+			return nil, err
+		}
+		q.Set("mode", "rw")
+		later, err := sqlite.NewConnector(place + "?" + q.Encode())
+		if err != nil {
+			return nil, err
+		}
+		db := sql.OpenDB(&pool{file: e.file, first: first, later: later})
+		db.SetMaxOpenConns(most)
+		e.file.pools = append(e.file.pools, db)
+		return db, nil
+	}
+	if e.write, err = openPool("immediate", 1); err != nil { // SQLite has one writer
 		return nil, nil, err
 	}
-	write.SetMaxOpenConns(1) // SQLite has one writer
-	q.Set("_txlock", "deferred")
-	if read, err = sql.Open("sqlite", place+"?"+q.Encode()); err != nil {
-		return nil, nil, errors.Join(err, write.Close())
+	if e.read, err = openPool("deferred", 8); err != nil {
+		return nil, nil, errors.Join(err, e.write.Close())
 	}
-	read.SetMaxOpenConns(8)
-	e.write, e.read = write, read
-	return write, read, nil
+	return e.write, e.read, nil
 }
 
 func (e *embedded) Place() string {
@@ -162,8 +176,12 @@ func (*embedded) unavailable(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, sql.ErrConnDone)
 }
 
-// Watch polls the counter that SQLite raises with each write of another connection. Reading
-// it takes a few microseconds.
+func (*embedded) NoTable(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "no such table")
+}
+
+// Watch polls the counter that SQLite raises with each write of another connection, and
+// whether the file is still in its place. That takes a few microseconds.
 func (e *embedded) Watch(ctx context.Context, notified func()) {
 	if e.path == "" {
 		<-ctx.Done() // no other process can write to it
@@ -177,23 +195,27 @@ func (e *embedded) Watch(ctx context.Context, notified func()) {
 			_ = conn.Close()
 		}
 	}()
-	last := int64(-1)
+	const unknown = -1
+	last := int64(unknown)
 	for {
-		var version int64
+		version := int64(unknown)
 		var err error
 		if conn == nil {
 			conn, err = e.read.Conn(ctx)
 		}
 		if err == nil {
+			err = e.file.moved()
+		}
+		if err == nil {
 			err = conn.QueryRowContext(ctx, "PRAGMA data_version").Scan(&version)
 		}
-		switch {
-		case err != nil && conn != nil:
-			_ = conn.Close()
-			conn, last = nil, -1
-		case err == nil && version != last:
+		if err != nil && conn != nil {
+			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // which closes it
+			conn = nil
+		}
+		if version != last {
+			notified() // also if it is unknown now: a look finds out why
 			last = version
-			notified()
 		}
 		select {
 		case <-ctx.Done():

@@ -13,6 +13,7 @@ export const kindNames: Record<string, string> = {
   exemption: 'Exemption',
   ban: 'Ban',
   token: 'Admin token',
+  history: 'History',
 }
 
 /** linkOf returns the page of what was changed, if it has one. */

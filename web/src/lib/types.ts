@@ -58,7 +58,7 @@ export interface Change {
   /** The id of the object. */
   id: string
   /** The kind of object. */
-  kind: 'rule' | 'tier' | 'tenant' | 'user' | 'api_key' | 'exemption' | 'ban' | 'token'
+  kind: 'rule' | 'tier' | 'tenant' | 'user' | 'api_key' | 'exemption' | 'ban' | 'token' | 'history'
   /** The position within the revision, from 0. */
   place: number
   /** The revision. Changes made together have the same. */
