@@ -45,7 +45,7 @@ func TestAllocations(t *testing.T) {
 		down.fail(unknown)
 		local := must(t)(layer.New(down, layer.Options{
 			Fallback: &layer.FallbackOptions{Local: memory(t, nil)},
-			Breaker:  layer.BreakerOptions{Open: time.Hour},
+			Breaker:  layer.BreakerOptions{Probe: time.Hour},
 		}))
 		if got := count(local, asks); got > bare {
 			t.Errorf("%s, out of reach: %v allocations, a store alone %v", name, got, bare)
