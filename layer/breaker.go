@@ -30,7 +30,7 @@ type BreakerOptions struct {
 	// limit.
 	Slow time.Duration
 	// Probe is the average pause between two probes while the breaker is open. Actual pauses are
-	// random, from half of it to one and a half. Default 500 ms.
+	// random, from half of it to one and a half. Default 300 ms.
 	Probe time.Duration
 	// Probes is how many probes in a row must succeed before the breaker closes. After one that
 	// succeeds, the next follows at once. Default 3.
@@ -103,7 +103,7 @@ func Breaker(next stint.Store, o BreakerOptions) (stint.Store, error) {
 		o.Slow = 40 * time.Millisecond
 	}
 	if o.Probe == 0 {
-		o.Probe = 500 * time.Millisecond
+		o.Probe = 300 * time.Millisecond
 	}
 	if o.Probes == 0 {
 		o.Probes = 3

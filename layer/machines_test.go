@@ -141,8 +141,8 @@ func TestBreaker(t *testing.T) {
 
 		// It is probed, however long the outage is, at the same rate, and no caller is needed.
 		pass(time.Hour)
-		if n := f.calls.Load() - calls; n < 6000 || n > 9000 {
-			t.Errorf("%d probes in an hour, want about one in 500 ms", n)
+		if n := f.calls.Load() - calls; n < 10_000 || n > 15_000 {
+			t.Errorf("%d probes in an hour, want about one in 300 ms", n)
 		}
 		if err := take(); !errors.Is(err, layer.ErrOpen) {
 			t.Fatalf("after an hour: %v", err)
@@ -248,9 +248,9 @@ func TestProbes(t *testing.T) {
 			}
 			pass(10 * time.Millisecond)
 		}
-		// A probe takes a second, and another begins half a second later.
-		if n := f.calls.Load() - before; n < 5 || n > 9 {
-			t.Errorf("%d probes in 10 s, want about one in 1.5 s", n)
+		// A probe takes a second, and another begins 300 ms later.
+		if n := f.calls.Load() - before; n < 6 || n > 10 {
+			t.Errorf("%d probes in 10 s, want about one in 1.3 s", n)
 		}
 	})
 }
@@ -283,6 +283,20 @@ func (e *shardError) FailedServers() []string { return e.servers }
 func (e *shardError) Unwrap() error           { return e.error }
 
 func (s *shards) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if err := s.ask(asks); err != nil {
+		return err
+	}
+	return s.Store.Take(ctx, asks, ds)
+}
+
+func (s *shards) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if err := s.ask(asks); err != nil {
+		return err
+	}
+	return s.Store.Adjust(ctx, asks, ds)
+}
+
+func (s *shards) ask(asks []stint.Ask) error {
 	var failed []string
 	var err error
 	for i := range asks {
@@ -297,7 +311,7 @@ func (s *shards) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision
 	if err != nil {
 		return &shardError{err, failed}
 	}
-	return s.Store.Take(ctx, asks, ds)
+	return nil
 }
 
 // TestBreakers has one server of two fail: the other is used as before. What needs both is rejected as a
@@ -379,6 +393,53 @@ func TestBreakers(t *testing.T) {
 		}
 		pass(time.Second)
 		expect("left", "b open", "b closed")
+	})
+}
+
+// TestShardsReturn has both servers of a store fail, and one come back: what was admitted of its counters is
+// charged there, though the other is still away.
+func TestShardsReturn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &shards{Store: memory(t, nil), down: map[string]error{"a": errAway, "b": errAway}, took: map[string]int{}}
+		var paid atomic.Int64
+		s := must(t)(layer.Fallback(must(t)(layer.Breaker(f, layer.BreakerOptions{Server: f.server})), layer.FallbackOptions{
+			Local: memory(t, nil), OnReturn: func(r layer.Return) { paid.Add(r.Paid) },
+		}))
+		take := func(who string) {
+			t.Helper()
+			if _, err := storetest.Take(t.Context(), s, ask(who, 1000, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range 50 {
+			take(fmt.Sprint("a", i, "x"))
+			take(fmt.Sprint("b", i, "x"))
+		}
+		f.mu.Lock()
+		f.down["a"] = nil
+		f.mu.Unlock()
+		pass(time.Second) // until the breaker closes
+		for range 1000 {
+			take("alice")
+			pass(time.Millisecond)
+		}
+		if n := paid.Load(); n != 50 {
+			t.Errorf("%d units charged, want 50", n)
+		}
+		f.mu.Lock()
+		before := f.took["a"]
+		f.down["b"] = nil
+		f.mu.Unlock()
+		pass(time.Second)
+		take("alice")
+		pass(time.Second)
+		if n := paid.Load(); n != 100 {
+			t.Errorf("%d units charged in the end, want 100", n)
+		}
+		if before > 5000 {
+			t.Errorf("%d calls of the server that works, for 1000 takes and 50 charges", before)
+		}
 	})
 }
 
