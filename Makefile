@@ -121,4 +121,4 @@ bench-scale: ## Look up API keys among USERS, list them, and ask about EVENTS (1
 .PHONY: deps
 deps: ## Install the Debian packages that the tests need, without starting their services
 	@tools/install.sh cc:gcc cc:libc6-dev redis-server:redis-server postgres:postgresql sqlite3:sqlite3 luacheck:lua-check \
-		nginx:nginx-light caddy:caddy curl:curl h2load:nghttp2-client chromium:chromium
+		nginx:nginx-light caddy:caddy curl:curl h2load:nghttp2-client chromium:chromium promtool:prometheus

@@ -59,6 +59,7 @@ var floors = map[string]int{
 
 	"internal/kit/database": 1, // PostgreSQL or SQLite
 
+	"internal/kit/pulse":    0,
 	"internal/kit/deadline": 0,
 	"internal/kit/disk":     0, // how much room a filesystem has
 	"internal/kit/blob":     0, // files under names, in a directory or in S3

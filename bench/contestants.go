@@ -107,7 +107,7 @@ func openLimiter(k keys) decide {
 // the node decides by itself.
 func openAway(k keys) decide {
 	return openStore(k, must(layer.New(away{}, layer.Options{
-		Breaker:  layer.BreakerOptions{Open: window},
+		Breaker:  layer.BreakerOptions{Probe: window},
 		Fallback: &layer.FallbackOptions{Local: newStore(memstore.Options{}), Replicas: func() int { return 1 }, MaxDebts: maxKeys},
 	})))
 }

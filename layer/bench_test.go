@@ -53,7 +53,7 @@ func BenchmarkAway(b *testing.B) {
 		down := &faulty{Store: memory(b, nil)}
 		down.fail(unknown)
 		away, err := layer.New(down, layer.Options{
-			Fallback: &layer.FallbackOptions{Local: open(), MaxDebts: keys}, Breaker: layer.BreakerOptions{Open: time.Hour},
+			Fallback: &layer.FallbackOptions{Local: open(), MaxDebts: keys}, Breaker: layer.BreakerOptions{Probe: time.Hour},
 		})
 		if err != nil {
 			b.Fatal(err)

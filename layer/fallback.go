@@ -79,7 +79,8 @@ type fallback struct {
 
 	mu     sync.Mutex
 	paying bool
-	closed bool // no more payments may begin
+	again  time.Time // no payment begins before: the store, or one of its servers, was away
+	closed bool      // no more payments may begin
 	work   sync.WaitGroup
 }
 
@@ -294,7 +295,7 @@ func (l *fallback) owe(asks []stint.Ask, n int64, refunds bool) {
 func (l *fallback) pay() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || l.paying || !l.owing.Swap(false) {
+	if l.closed || l.paying || time.Now().Before(l.again) || !l.owing.Swap(false) {
 		return
 	}
 	l.paying = true
@@ -318,6 +319,10 @@ func (l *fallback) pay() {
 		r.Lost += l.debts.takeLost()
 		l.mu.Lock()
 		l.paying = false
+		if l.owing.Load() {
+			const pause = 100 * time.Millisecond // or every take would try, while one server is away
+			l.again = time.Now().Add(pause)
+		}
 		l.mu.Unlock()
 		if l.o.OnReturn != nil && r != (Return{}) {
 			l.o.OnReturn(r)
@@ -350,10 +355,26 @@ func (l *fallback) charge(due map[counter]debt, r *Return) (away bool) {
 	if len(asks) == 0 {
 		return false
 	}
-	err := l.next.Adjust(ctx, asks, ds[:len(asks)])
+	if away = l.send(ctx, asks, nodes, r, len(asks) == 1); !away || len(asks) == 1 {
+		return away
+	}
+	// Perhaps only one server of several is away.
+	paid := r.Paid
+	for i := range asks {
+		l.send(ctx, asks[i:i+1], nodes[i:i+1], r, true)
+	}
+	return r.Paid == paid
+}
+
+// send charges asks in the store. It reports whether the store is away; then they are kept, if keep is true.
+func (l *fallback) send(ctx context.Context, asks []stint.Ask, nodes []int64, r *Return, keep bool) (away bool) {
+	err := l.next.Adjust(ctx, asks, make([]stint.Decision, len(asks)))
+	if away = errors.Is(err, stint.ErrNotApplied); away && !keep {
+		return true
+	}
 	for i := range asks {
 		switch a := &asks[i]; {
-		case errors.Is(err, stint.ErrNotApplied):
+		case away:
 			l.debts.add(a, a.Cost, nodes[i])
 			l.owing.Store(true)
 		case err != nil:
@@ -362,7 +383,7 @@ func (l *fallback) charge(due map[counter]debt, r *Return) (away bool) {
 			r.Paid += max(a.Cost, 0)
 		}
 	}
-	return errors.Is(err, stint.ErrNotApplied)
+	return away
 }
 
 // amend changes a charge in the store. It reports whether the store is away again, so that it has to

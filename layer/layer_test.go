@@ -201,10 +201,8 @@ func TestRefused(t *testing.T) {
 		"may take to conn": func() (stint.Store, error) { return layer.Retry(base, layer.RetryOptions{Dial: time.Second}) },
 		"layer failures":   func() (stint.Store, error) { return layer.Breaker(base, layer.BreakerOptions{Failures: -1}) },
 		"layer rate":       func() (stint.Store, error) { return layer.Breaker(base, layer.BreakerOptions{Rate: 2}) },
-		"layer most open": func() (stint.Store, error) {
-			return layer.Breaker(base, layer.BreakerOptions{Open: time.Minute, MostOpen: time.Second})
-		},
-		"layer local": func() (stint.Store, error) { return layer.Fallback(base, layer.FallbackOptions{}) },
+		"layer probe":      func() (stint.Store, error) { return layer.Breaker(base, layer.BreakerOptions{Probe: -1}) },
+		"layer local":      func() (stint.Store, error) { return layer.Fallback(base, layer.FallbackOptions{}) },
 		"layer replicas": func() (stint.Store, error) {
 			return layer.Fallback(base, layer.FallbackOptions{Local: memory(t, nil), Replicas: func() int { return 0 }})
 		},

@@ -102,11 +102,7 @@ func TestBreaker(t *testing.T) {
 		}
 		states := func() (out []string) {
 			for _, c := range changes {
-				text := c.To.String()
-				if c.For > 0 {
-					text += " " + c.For.String()
-				}
-				out = append(out, text)
+				out = append(out, c.To.String())
 			}
 			changes = nil
 			return out
@@ -132,7 +128,7 @@ func TestBreaker(t *testing.T) {
 		}
 		expect("4 failures and a success between")
 		_ = take()
-		expect("5 failures", "open 1s")
+		expect("5 failures", "open")
 		calls := f.calls.Load()
 		for range 100 {
 			if err := take(); !errors.Is(err, layer.ErrOpen) || !errors.Is(err, stint.ErrUnavailable) || !errors.Is(err, stint.ErrNotApplied) {
@@ -143,41 +139,43 @@ func TestBreaker(t *testing.T) {
 			t.Errorf("open: %d calls", n)
 		}
 
-		// Each probe that fails doubles the time, up to 30 s.
-		open := time.Second
-		for _, next := range []string{"2s", "4s", "8s", "16s", "30s", "30s"} {
-			pass(open - time.Millisecond)
-			if err := take(); !errors.Is(err, layer.ErrOpen) {
-				t.Fatalf("a millisecond early: %v", err)
-			}
-			pass(time.Millisecond)
-			if err := take(); !errors.Is(err, errUnknown) {
-				t.Fatalf("the probe: %v", err)
-			}
-			expect("a probe", "half-open", "open "+next)
-			open, _ = time.ParseDuration(next)
+		// It is probed, however long the outage is, at the same rate, and no caller is needed.
+		pass(time.Hour)
+		if n := f.calls.Load() - calls; n < 10_000 || n > 15_000 {
+			t.Errorf("%d probes in an hour, want about one in 300 ms", n)
+		}
+		if err := take(); !errors.Is(err, layer.ErrOpen) {
+			t.Fatalf("after an hour: %v", err)
+		}
+		expect("an hour")
+		f.heal()
+		calls = f.calls.Load()
+		pass(time.Second)
+		expect("healed", "closed")
+		if n := f.calls.Load() - calls; n != 3 {
+			t.Errorf("closed after %d probes, want 3", n)
+		}
+		if err := take(); err != nil {
+			t.Fatal(err)
 		}
 
-		// Three probes that succeed close it, and the time is short again.
-		f.heal()
-		pass(open)
-		for range 3 {
-			if err := take(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		expect("three good probes", "half-open", "closed")
+		// One probe that succeeds is not enough.
 		f.fail(unknown)
 		for range 5 {
 			_ = take()
 		}
-		expect("again", "open 1s")
+		n := 0
+		f.fail(func(context.Context) error {
+			if n++; n%3 == 0 {
+				return errUnknown
+			}
+			return nil
+		})
+		pass(10 * time.Second)
+		expect("two of three probes succeed", "open")
 		f.heal()
 		pass(time.Second)
-		for range 3 {
-			_ = take()
-		}
-		expect("and back", "half-open", "closed")
+		expect("and back", "closed")
 
 		// A rate of failures, over ten seconds.
 		failHalf := func() {
@@ -197,14 +195,11 @@ func TestBreaker(t *testing.T) {
 		expect("9 of 19 again, since the others have left the window")
 		f.fail(unknown)
 		_ = take()
-		expect("10 of 20", "open 1s")
+		expect("10 of 20", "open")
 
 		// Slow calls are failures, though their answers are used.
 		f.heal()
 		pass(time.Second)
-		for range 3 {
-			_ = take()
-		}
 		states()
 		f.fail(func(context.Context) error { <-time.After(41 * time.Millisecond); return nil })
 		for range 5 {
@@ -212,14 +207,11 @@ func TestBreaker(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		expect("slow", "open 1s")
+		expect("slow", "open")
 
 		// What the caller did is not the store's fault.
 		f.heal()
 		pass(time.Second)
-		for range 3 {
-			_ = take()
-		}
 		states()
 		f.fail(hang)
 		for range 20 {
@@ -238,28 +230,216 @@ func TestBreaker(t *testing.T) {
 	})
 }
 
-// TestProbes has many callers while a breaker is half-open: few get through.
+// TestProbes has many callers, and a store that hangs, while a breaker is open: only the probe reaches it.
 func TestProbes(t *testing.T) {
 	t.Parallel()
 	virtual(t, func(t *testing.T, f *faulty) {
 		t.Helper()
-		s := must(t)(layer.Breaker(f, layer.BreakerOptions{Slow: -1}))
+		s := must(t)(layer.Breaker(f, layer.BreakerOptions{}))
 		f.fail(unknown)
 		for range 5 {
 			_, _ = storetest.Take(t.Context(), s, ask("alice", 10, 1))
 		}
-		pass(time.Second)
-		f.fail(func(context.Context) error { <-time.After(10 * time.Second); return nil })
+		f.fail(hang)
 		before := f.calls.Load()
-		var wg sync.WaitGroup
 		for range 1000 {
-			wg.Go(func() { _, _ = storetest.Take(t.Context(), s, ask("alice", 10, 1)) })
+			if _, err := storetest.Take(t.Context(), s, ask("alice", 10, 1)); !errors.Is(err, layer.ErrOpen) {
+				t.Fatal(err)
+			}
+			pass(10 * time.Millisecond)
 		}
-		synctest.Wait()
-		if n := f.calls.Load() - before; n < 1 || n > 200 {
-			t.Errorf("%d of 1000 calls got through, want about a tenth", n)
+		// A probe takes a second, and another begins 300 ms later.
+		if n := f.calls.Load() - before; n < 6 || n > 10 {
+			t.Errorf("%d probes in 10 s, want about one in 1.3 s", n)
 		}
-		wg.Wait()
+	})
+}
+
+// shards is a store on two servers: subjects that begin with a or b. Either may be made to fail.
+type shards struct {
+	stint.Store
+	mu   sync.Mutex
+	down map[string]error
+	took map[string]int // calls
+	gone bool           // the second has no counters any more
+}
+
+func (s *shards) server(a *stint.Ask) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(a.Key.Subject); !s.gone && n > 0 && (a.Key.Subject[0] == 'b' || a.Key.Subject[n-1] == '7') {
+		return "b"
+	}
+	return "a"
+}
+
+// shardError is the error of some servers.
+type shardError struct {
+	error
+	servers []string
+}
+
+func (e *shardError) FailedServers() []string { return e.servers }
+func (e *shardError) Unwrap() error           { return e.error }
+
+func (s *shards) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if err := s.ask(asks); err != nil {
+		return err
+	}
+	return s.Store.Take(ctx, asks, ds)
+}
+
+func (s *shards) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if err := s.ask(asks); err != nil {
+		return err
+	}
+	return s.Store.Adjust(ctx, asks, ds)
+}
+
+func (s *shards) ask(asks []stint.Ask) error {
+	var failed []string
+	var err error
+	for i := range asks {
+		server := s.server(&asks[i])
+		s.mu.Lock()
+		s.took[server]++
+		if down := s.down[server]; down != nil {
+			err, failed = down, append(failed, server)
+		}
+		s.mu.Unlock()
+	}
+	if err != nil {
+		return &shardError{err, failed}
+	}
+	return nil
+}
+
+// TestBreakers has one server of two fail: the other is used as before. What needs both is rejected as a
+// whole, and the one that works is not blamed.
+func TestBreakers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &shards{Store: memory(t, nil), down: map[string]error{}, took: map[string]int{}}
+		var changes []string
+		s := must(t)(layer.Breaker(f, layer.BreakerOptions{
+			Server: f.server, OnChange: func(c layer.Change) { changes = append(changes, c.Server+" "+c.To.String()) },
+		}))
+		take := func(asks []stint.Ask) error {
+			_, err := storetest.Take(t.Context(), s, asks)
+			return err
+		}
+		a, b := ask("alice", 1000, 1), ask("bob", 1000, 1)
+		both := append(slices.Clone(a), b...)
+		set := func(server string, err error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.down[server] = err
+		}
+		calls := func(server string) int {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.took[server]
+		}
+		expect := func(what string, want ...string) {
+			t.Helper()
+			if !slices.Equal(changes, want) {
+				t.Errorf("%s: %v, want %v", what, changes, want)
+			}
+			changes = nil
+		}
+		if err := errors.Join(take(a), take(b), take(both)); err != nil {
+			t.Fatal(err)
+		}
+		set("b", errUnknown)
+		for range 5 {
+			_ = take(both)
+		}
+		expect("one fails", "b open")
+		before := calls("a")
+		if err := take(both); !errors.Is(err, layer.ErrOpen) || !errors.Is(err, stint.ErrNotApplied) || calls("a") != before {
+			t.Errorf("a take of both: %v, and %d calls of the one that works", err, calls("a")-before)
+		}
+		if err := take(b); !errors.Is(err, layer.ErrOpen) {
+			t.Errorf("a take of the one that fails: %v", err)
+		}
+		for range 100 {
+			if err := take(a); err != nil {
+				t.Fatalf("a take of the one that works: %v", err)
+			}
+		}
+		// The probes are of counters on that server.
+		before, beforeB := calls("a"), calls("b")
+		pass(10 * time.Second)
+		if n, other := calls("b")-beforeB, calls("a")-before; n < 10 || other != 0 {
+			t.Errorf("%d probes of the one that fails, and %d of the other", n, other)
+		}
+		expect("still")
+		set("b", nil)
+		pass(time.Second)
+		expect("back", "b closed")
+		if err := take(both); err != nil {
+			t.Error(err)
+		}
+		// A server that leaves is not probed any more, and what it had is asked of its successor.
+		set("b", errUnknown)
+		for range 5 {
+			_ = take(b)
+		}
+		f.mu.Lock()
+		f.gone = true
+		f.mu.Unlock()
+		if err := take(b); err != nil {
+			t.Errorf("moved: %v", err)
+		}
+		pass(time.Second)
+		expect("left", "b open", "b closed")
+	})
+}
+
+// TestShardsReturn has both servers of a store fail, and one come back: what was admitted of its counters is
+// charged there, though the other is still away.
+func TestShardsReturn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &shards{Store: memory(t, nil), down: map[string]error{"a": errAway, "b": errAway}, took: map[string]int{}}
+		var paid atomic.Int64
+		s := must(t)(layer.Fallback(must(t)(layer.Breaker(f, layer.BreakerOptions{Server: f.server})), layer.FallbackOptions{
+			Local: memory(t, nil), OnReturn: func(r layer.Return) { paid.Add(r.Paid) },
+		}))
+		take := func(who string) {
+			t.Helper()
+			if _, err := storetest.Take(t.Context(), s, ask(who, 1000, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range 50 {
+			take(fmt.Sprint("a", i, "x"))
+			take(fmt.Sprint("b", i, "x"))
+		}
+		f.mu.Lock()
+		f.down["a"] = nil
+		f.mu.Unlock()
+		pass(time.Second) // until the breaker closes
+		for range 1000 {
+			take("alice")
+			pass(time.Millisecond)
+		}
+		if n := paid.Load(); n != 50 {
+			t.Errorf("%d units charged, want 50", n)
+		}
+		f.mu.Lock()
+		before := f.took["a"]
+		f.down["b"] = nil
+		f.mu.Unlock()
+		pass(time.Second)
+		take("alice")
+		pass(time.Second)
+		if n := paid.Load(); n != 100 {
+			t.Errorf("%d units charged in the end, want 100", n)
+		}
+		if before > 5000 {
+			t.Errorf("%d calls of the server that works, for 1000 takes and 50 charges", before)
+		}
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sort"
-	"strings"
 
 	"github.com/stintdev/stint"
 )
@@ -13,18 +12,27 @@ import (
 const slots = 16384
 
 // slot returns the slot of a key, which depends on the subject alone: the text in braces.
-func slot(key string) int {
+func slot[T string | []byte](key T) int {
 	tag := key
-	if i := strings.IndexByte(key, '{'); i >= 0 {
-		if j := strings.IndexByte(key[i+1:], '}'); j > 0 {
-			tag = key[i+1 : i+1+j]
+	for i := range len(key) {
+		if key[i] != '{' {
+			continue
 		}
+		for j := i + 1; j < len(key); j++ {
+			if key[j] == '}' {
+				if j > i+1 {
+					tag = key[i+1 : j]
+				}
+				break
+			}
+		}
+		break
 	}
 	return int(crc16(tag)) % slots
 }
 
 // crc16 is the XMODEM variant, which Redis Cluster uses.
-func crc16(s string) (crc uint16) {
+func crc16[T string | []byte](s T) (crc uint16) {
 	for i := range len(s) {
 		crc = crc<<8 ^ crcTable[byte(crc>>8)^s[i]]
 	}
@@ -205,7 +213,7 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 	waited := 0
 	started := convoy(parts, start, func(p *part) bool {
 		if gone == nil {
-			gone = p.wait(ctx)
+			gone = s.await(ctx, p.request)
 		}
 		if gone != nil {
 			return false
@@ -215,8 +223,17 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 	})
 	parts = parts[:started]
 	if gone != nil {
+		var pending []*part
+		for _, p := range parts[waited:] {
+			select {
+			case <-p.done:
+			default:
+				pending = append(pending, p)
+			}
+		}
+		gone = s.blame(gone, pending)
 		s.work.Go(func() {
-			for _, p := range parts[waited:] {
+			for _, p := range pending {
 				<-p.done // the call has a deadline
 			}
 			s.undo(parts, start)
@@ -226,9 +243,11 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 	r.err = nil
 	r.makeRoom()
 	denied, nothingApplied := false, true
+	var failed []*part
 	for _, p := range parts {
 		if p.err != nil {
 			r.err, denied = p.err, true
+			failed = append(failed, p)
 		}
 		nothingApplied = nothingApplied && errors.Is(p.err, stint.ErrNotApplied)
 		for i, d := range p.out {
@@ -240,6 +259,7 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 		// Nothing was applied by that part, but other parts may have been.
 		r.err = unavailable(errors.New("one of several calls failed: " + r.err.Error()))
 	}
+	r.err = s.blame(r.err, failed)
 	if r.track && !denied { // r is itself a part
 		r.before = make([]before, len(r.items))
 	}

@@ -215,14 +215,14 @@ func (s *Store) do(ctx context.Context, l *lane, r *request) error {
 	if !s.patient(ctx) {
 		// The call gets its own goroutine, since the caller may give up before it ends.
 		s.start(l, r)
-		return r.wait(ctx)
+		return s.await(ctx, r)
 	}
 	switch l.enter(r) {
 	case drains:
 		s.work.Go(func() { s.drain(l) })
 		fallthrough
 	case waits:
-		return r.wait(ctx)
+		return s.await(ctx, r)
 	case leads:
 		defer s.handOver(l)
 		s.lead(l, r)

@@ -16,14 +16,16 @@ import (
 // options returns the options of every connection.
 func (c *config) options() rueidis.ClientOption {
 	return rueidis.ClientOption{
-		InitAddress:         c.addrs,
-		Username:            c.user,
-		Password:            c.password,
-		SelectDB:            c.db,
-		TLSConfig:           c.tls,
-		ClientName:          c.clientName,
-		ClientSetInfo:       rueidis.DisableClientSetInfo,
-		Dialer:              net.Dialer{Timeout: c.dialTimeout, KeepAlive: time.Second},
+		InitAddress:   c.addrs,
+		Username:      c.user,
+		Password:      c.password,
+		SelectDB:      c.db,
+		TLSConfig:     c.tls,
+		ClientName:    c.clientName,
+		ClientSetInfo: rueidis.DisableClientSetInfo,
+		// A connection without replies is pinged that often, and closed if no reply comes within the
+		// timeout. Until then, a server that is back behind it cannot be used.
+		Dialer:              net.Dialer{Timeout: c.dialTimeout, KeepAlive: 500 * time.Millisecond},
 		ConnWriteTimeout:    c.timeout,
 		PipelineMultiplex:   c.multiplex,
 		MaxFlushDelay:       c.flushDelay,

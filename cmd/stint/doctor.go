@@ -59,9 +59,11 @@ func newDoctor(t *terminal) *cobra.Command {
 		Short: "Diagnose problems of a server",
 		Long: `Check everything that a server needs, and say how to fix problems: the config file, rules,
 the Redis servers with the counters, the database, clocks, ports, directories, the archive,
-whether upstreams ignore the case of paths, the limit of open files, and the admin API of a
-server that is already running here. It changes nothing, and is safe while a server is
-running. Upstreams get up to three GET requests each, for the path of their health check.
+whether upstreams ignore the case of paths, the limit of open files, and the health and the
+admin API of a server that is already running here. It changes nothing, except that it asks
+Redis for decisions, about a counter that expires within two seconds, and is safe while a
+server is running. Upstreams get up to three GET requests each, for the path of their health
+check.
 
 With --server it also checks the health of that server, and whether all nodes are healthy
 and use the latest rules.
@@ -226,6 +228,33 @@ func (d *doctor) counters(ctx context.Context, c *daemon.Config) {
 			text = f.Server + ": " + text
 		}
 		d.note("counters."+f.Check, severities[f.Severity], text, f.Advice)
+	}
+	d.budget(ctx, s, time.Duration(c.Server.StoreBudget))
+}
+
+// budget checks that each Redis server decides in time. The fastest of several decisions counts, since
+// this machine may be busy.
+func (d *doctor) budget(ctx context.Context, s *redisstore.Store, budget time.Duration) {
+	for _, server := range s.Servers() {
+		var best time.Duration
+		for range 5 {
+			start := time.Now()
+			if s.PingServer(ctx, server) != nil {
+				best = 0 // counters.script says why
+				break
+			}
+			if took := time.Since(start); best == 0 || took < best {
+				best = took
+			}
+		}
+		switch {
+		case best == 0:
+		case best > budget:
+			d.note("counters.budget", findFail, fmt.Sprintf("%s: a decision takes %v, more than server.store_budget (%v): nodes decide on their own", server, best.Round(time.Millisecond), budget),
+				"find out what makes Redis or the network slow, or set server.store_budget to what clients can wait for")
+		default:
+			d.note("counters.budget", findOK, fmt.Sprintf("%s: a decision takes %v; server.store_budget is %v", server, best.Round(10*time.Microsecond), budget), "")
+		}
 	}
 }
 
@@ -490,9 +519,10 @@ func (d *doctor) ports(ctx context.Context, c *daemon.Config) {
 			d.note("ports", findOK, setting+": "+l.at.Address+" is free", "")
 			continue
 		}
-		if l.answers != "" && stintAt(ctx, l.at, l.answers) {
+		if health, ok := stintAt(ctx, l.at, l.answers); ok {
 			d.note("ports", findOK, setting+": Stint is already running at "+l.at.Address, "")
-			if l.name == "admin" && !d.named && l.at.TLSCert == "" {
+			if l.name == "admin" && !d.named {
+				d.health(&health)
 				d.serverFlags.server = "http://" + local(l.at.Address)
 				d.server(ctx)
 			}
@@ -518,27 +548,27 @@ func local(address string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// stintAt reports whether Stint answers at a listener.
-func stintAt(ctx context.Context, l daemon.Listener, path string) bool {
+// stintAt returns the health of the Stint that answers at a listener, if one does.
+func stintAt(ctx context.Context, l daemon.Listener, path string) (health daemon.Health, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	if l.TLSCert != "" {
-		return false // the certificate may be for another name
+	if path == "" || l.TLSCert != "" {
+		return health, false // the certificate may be for another name
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+local(l.Address)+path, nil)
 	if err != nil {
-		return false
+		return health, false
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	defer transport.CloseIdleConnections()
 	response, err := transport.RoundTrip(r)
 	if err != nil {
-		return false
+		return health, false
 	}
 	defer response.Body.Close()
 	const maxResponse = 1 << 20
-	var health daemon.Health
-	return json.NewDecoder(io.LimitReader(response.Body, maxResponse)).Decode(&health) == nil && health.Status != ""
+	err = json.NewDecoder(io.LimitReader(response.Body, maxResponse)).Decode(&health)
+	return health, err == nil && health.Status != ""
 }
 
 // files checks the limit of open files. Each connection is one.
@@ -587,17 +617,10 @@ func (d *doctor) server(ctx context.Context) {
 	} else {
 		d.note("api.version", findOK, "the server and this program have version "+s.Version, "")
 	}
-	for _, c := range s.Health.Checks {
-		if status, ok := map[string]string{"degraded": findWarn, "not_ready": findFail}[c.Status]; ok {
-			d.note("health."+c.Name, status, c.Detail, "the log of the server")
-		}
-	}
-	if s.Health.Status == findOK {
-		d.note("health", findOK, "all parts of the server are healthy", "")
-	}
 	if !d.named {
-		return
+		return // its health is known
 	}
+	d.health(&s.Health)
 	nodes, err := items[admin.Node](ctx, a, "/nodes", nil)
 	if err != nil {
 		d.failed("nodes", err)
@@ -609,6 +632,18 @@ func (d *doctor) server(ctx context.Context) {
 			health = n.State.Status
 		}
 		d.node(catalog.NodeInfo{Name: n.Name, Revision: n.Revision, Problem: n.Problem, Version: n.Version}, n.Behind, health)
+	}
+}
+
+// health adds the health of a running server.
+func (d *doctor) health(h *daemon.Health) {
+	for _, c := range h.Checks {
+		if status, ok := map[string]string{"degraded": findWarn, "not_ready": findFail}[c.Status]; ok {
+			d.note("health."+c.Name, status, c.Detail, "the log of the server")
+		}
+	}
+	if h.Status == findOK {
+		d.note("health", findOK, "all parts of the server are healthy", "")
 	}
 }
 

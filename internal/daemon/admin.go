@@ -97,8 +97,8 @@ func (d *Daemon) nodeState() admin.NodeState {
 		Requests: now.Requests, Refused: now.Refused, P99: now.Latency.P99,
 	}
 	if d.redis != nil {
-		s.Breaker = strings.ReplaceAll(d.breakerState(), "-", "_")
-		if d.redisErr.Load() != nil {
+		s.Breaker = d.counters.breakerState()
+		if d.counters.problem() != "" {
 			s.Store = degraded
 		}
 	}

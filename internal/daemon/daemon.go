@@ -48,14 +48,13 @@ type Daemon struct {
 	demo     *demo    // nil: this is not a demo
 	trace    *tracing // nil: no tracing
 
-	servers  []*server
-	failed   chan error // from listeners that stopped on their own
-	state    atomic.Int32
-	redisErr atomic.Pointer[error]                // of the last ping; nil: Redis is reachable
-	quit     context.CancelFunc                   // ends background work; nil: there is none
-	after    func(time.Duration) <-chan time.Time // time.After, for server.drain_delay
-	work     sync.WaitGroup
-	stop     sync.Once
+	servers []*server
+	failed  chan error // from listeners that stopped on their own
+	state   atomic.Int32
+	quit    context.CancelFunc                   // ends background work; nil: there is none
+	after   func(time.Duration) <-chan time.Time // time.After, for server.drain_delay
+	work    sync.WaitGroup
+	stop    sync.Once
 }
 
 // The states of a daemon.
@@ -141,8 +140,7 @@ func (d *Daemon) Start(ctx context.Context) error {
 	}
 	ctx, d.quit = context.WithCancel(ctx)
 	if d.redis != nil {
-		d.pingRedis(ctx)
-		d.work.Go(func() { every(ctx, time.Second, func() bool { d.pingRedis(ctx); return true }) })
+		d.watchCounters(ctx)
 		if d.control == nil && d.config.Server.Replicas == 0 {
 			d.work.Go(func() { d.countPeers(ctx) })
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/stintdev/stint/internal/control/admin"
@@ -39,7 +40,7 @@ func (d *Daemon) Health() Health {
 	}
 	check("daemon", map[int32]string{starting: "the daemon is starting", stopping: "the daemon is stopping"}[d.state.Load()], notReady)
 	check("config", d.configProblem(), degraded)
-	check("counters", d.countersProblem(), degraded)
+	check("counters", d.counters.problem(), degraded)
 	check("memory", d.memoryProblem(), degraded)
 	if d.control != nil {
 		check("catalog", d.catalogProblem(), degraded)
@@ -64,13 +65,6 @@ func (d *Daemon) configProblem() string {
 			s.ProblemAt.UTC().Format(time.RFC3339), s.Problem)
 	case len(s.NeedsRestart) > 0:
 		return "a restart is needed for changes of " + strings.Join(s.NeedsRestart, ", ")
-	}
-	return ""
-}
-
-func (d *Daemon) countersProblem() string {
-	if err := d.redisErr.Load(); err != nil {
-		return "Redis cannot be reached; unless a rule says otherwise, this node counts on its own and applies its share of the limits: " + (*err).Error()
 	}
 	return ""
 }
@@ -107,16 +101,22 @@ func (d *Daemon) upstreamsProblem() string {
 	return fmt.Sprintf("%d of %d targets are down: %s", len(down), len(all), strings.Join(shorten(down), ", "))
 }
 
-// pingRedis records whether Redis answers, so that health checks need not ask it.
-func (d *Daemon) pingRedis(ctx context.Context) {
-	asking, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	switch err := d.redis.Ping(asking); {
-	case err == nil:
-		d.redisErr.Store(nil)
-	case ctx.Err() == nil:
-		d.redisErr.Store(&err)
+// watchCounters asks the Redis servers for a decision, and goes on to watch them, so that health checks
+// need not ask them.
+func (d *Daemon) watchCounters(ctx context.Context) {
+	h := &d.counters
+	h.budget = time.Duration(d.config.Server.StoreBudget)
+	if d.control != nil {
+		h.report = d.control.node.Report
 	}
+	soon, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	var first sync.WaitGroup
+	for _, name := range d.redis.Servers() {
+		first.Go(func() { h.ask(soon, d.redis, name) })
+	}
+	first.Wait()
+	d.work.Go(func() { h.watch(ctx, d.redis, d.metrics.takes) })
 }
 
 // serveHealth adds /healthz, which is always 200, and /readyz, which is 503 while the

@@ -59,7 +59,7 @@ func TestRedisAway(t *testing.T) {
 	// It need not be there at the start.
 	redis.Kill(t)
 	late := start(t, few, set("server.counters", redis.URL()))
-	late.becomes(t, "counters", "degraded", "Redis cannot be reached")
+	late.becomes(t, "counters", "degraded", "Redis cannot be used")
 	redis.Restart(t)
 	late.becomes(t, "counters", "ok", "")
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/layer"
@@ -36,7 +37,8 @@ var exported = []Metric{
 	{"stint_config_loaded_timestamp_seconds", "gauge", nil, "When the configuration in use was loaded, in Unix seconds."},
 	{"stint_config_needs_restart", "gauge", nil, "Settings that have changed and need a restart."},
 	{"stint_store_seconds", "histogram", []string{"layer", "call", "result", "basis"}, "Duration of calls to Redis and to each layer around it, by result, and by what the answer is based on."},
-	{"stint_redis_up", "gauge", nil, "1 if Redis answered the last ping, within the last seconds. Only if counters are in Redis."},
+	{"stint_redis_up", "gauge", nil, "1 if Redis makes the decisions, 0 if this node makes some or all of them on its own: a server is down, slow, out of memory or read-only. Only if counters are in Redis."},
+	{"stint_redis_server_up", "gauge", []string{"server"}, "The same for each server: 0 if its breaker is open, or it did not decide in time when this node last asked, within the last second. Only if counters are in Redis."},
 	{"stint_redis_total", "counter", []string{"what"}, "Requests and calls to Redis, and errors. Only if counters are in Redis."},
 	{"stint_memory_counters", "gauge", []string{"kind"}, "Counters in the memory of this node: limits, and bans (with violations that have not led to one). If counters are in Redis, those of local decisions."},
 	{"stint_memory_evictions_total", "counter", []string{"reason"}, "Counters that memory had no room for before they had recovered: of any client (full), of a client that had more than its share (share), and bans beyond their half (bans)."},
@@ -240,7 +242,10 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	if d.redis != nil {
-		gauge("stint_redis_up", oneIf(d.redisErr.Load() == nil))
+		gauge("stint_redis_up", oneIf(d.counters.problem() == ""))
+		for server, up := range d.counters.up() {
+			gauge("stint_redis_server_up", oneIf(up), server)
+		}
 		gauge("stint_replicas", float64(d.countReplicas()))
 		for o, l := range m.meter.Read() {
 			out <- m.histogram("stint_store_seconds", l, o.Layer, o.Verb.String(), o.Result.String(), o.Basis.String())
@@ -256,6 +261,20 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	if d.control != nil {
 		d.control.collect(gauge, total, count)
 	}
+}
+
+// takes returns how many takes have been decided so far: without Redis, and all. Those that failed are not
+// among them: clients may have caused that.
+func (m *metrics) takes() (alone, all uint64) {
+	for o, l := range m.meter.Read() {
+		if o.Layer != "failmode" || o.Verb != layer.Take || o.Result == layer.Failed {
+			continue
+		}
+		if all += l.Calls; o.Basis >= stint.Local {
+			alone += l.Calls
+		}
+	}
+	return alone, all
 }
 
 // collect collects the metrics of the database.

@@ -158,7 +158,7 @@ func TestDocumentedAlerts(t *testing.T) {
 	for _, m := range daemon.Metrics() {
 		labels[m.Name] = m.Labels
 		if m.Type == "histogram" {
-			labels[m.Name+"_bucket"] = append(slices.Clone(m.Labels), "le")
+			labels[m.Name+"_bucket"], labels[m.Name+"_count"] = append(slices.Clone(m.Labels), "le"), m.Labels
 		}
 	}
 	for _, b := range testdoc.In(t, "docs/metrics.md", "yaml") {
@@ -168,6 +168,7 @@ func TestDocumentedAlerts(t *testing.T) {
 				Rules []struct {
 					Alert, Expr string
 					For         time.Duration
+					Annotations map[string]string
 				}
 			}
 		}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/stintdev/stint"
@@ -32,7 +31,7 @@ type parts struct {
 	store     stint.Store
 	redis     *redisstore.Store // nil: counters are in memory
 	memory    *memstore.Store   // the counters in memory or, with Redis, those of local decisions
-	breaker   atomic.Uint32     // the layer.State of the breaker around Redis
+	counters  counterHealth     // of Redis
 	engine    *engine.Engine
 	control   *control // nil: rules are in the file
 	live      *record.Live
@@ -76,8 +75,9 @@ func (d *Daemon) build(ctx context.Context) error {
 	d.metrics = newMetrics(d)
 	var err error
 	d.store, d.redis, err = d.config.OpenStore(StoreOptions{
-		Observer: &d.metrics.meter, Log: d.log, Replicas: d.countReplicas, Breaker: func(s layer.State) { d.breaker.Store(uint32(s)) },
-		Memory: func(s *memstore.Store) { d.memory = s },
+		Observer: &d.metrics.meter, Log: d.log, Replicas: d.countReplicas,
+		Breaker: func(c layer.Change) { d.counters.breaker(c.Server, c.To == layer.BreakerOpen, c.Reason) },
+		Memory:  func(s *memstore.Store) { d.memory = s },
 	})
 	if err != nil {
 		return err
@@ -134,16 +134,13 @@ func (d *Daemon) build(ctx context.Context) error {
 	return nil
 }
 
-// breakerState returns the state of the breaker around Redis.
-func (p *parts) breakerState() string { return layer.State(p.breaker.Load()).String() }
-
 // StoreOptions configure a store of counters.
 type StoreOptions struct {
 	Observer layer.Observer
 	Log      *slog.Logger
-	Replicas func() int              // how many nodes share the limits
-	Breaker  func(state layer.State) // called when it changes; nil: not called
-	Memory   func(*memstore.Store)   // called with the counters in memory; nil: not called
+	Replicas func() int            // how many nodes share the limits
+	Breaker  func(layer.Change)    // called when the breaker of a server changes; nil: not called
+	Memory   func(*memstore.Store) // called with the counters in memory; nil: not called
 }
 
 // OpenStore returns the store of counters, in memory or in Redis. One in Redis has the
@@ -169,11 +166,12 @@ func (c *Config) OpenStore(o StoreOptions) (stint.Store, *redisstore.Store, erro
 	stack, err := layer.New(shared, layer.Options{
 		Retry: layer.RetryOptions{Budget: time.Duration(s.StoreBudget)},
 		Breaker: layer.BreakerOptions{
-			Slow: time.Duration(s.StoreBudget) / 5 * 4, // below the budget, or no call would ever be slow
+			Slow:   slowFor(time.Duration(s.StoreBudget)),
+			Server: shared.Server,
 			OnChange: func(to layer.Change) {
-				o.Log.Warn("breaker", "state", to.To.String(), "reason", to.Reason)
+				o.Log.Warn("breaker", "server", to.Server, "state", to.To.String(), "reason", to.Reason)
 				if o.Breaker != nil {
-					o.Breaker(to.To)
+					o.Breaker(to)
 				}
 			},
 		},

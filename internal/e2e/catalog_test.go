@@ -475,7 +475,7 @@ func TestCatalogReplicas(t *testing.T) {
 	}
 	redis.Kill(t)
 	for i, s := range append(nodes, others...) {
-		s.ready(t, "Redis cannot be reached")
+		s.ready(t, "Redis cannot be used")
 		passed := 0
 		for range limit {
 			if s.check(t, `{"path": "/"}`).Allowed {

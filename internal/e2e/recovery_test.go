@@ -234,7 +234,7 @@ func recoverRedis(t *testing.T, appending bool) {
 			remove(t, filepath.Join(redis.Dir, name))
 		}
 	}
-	node.ready(t, "Redis cannot be reached")
+	node.ready(t, "Redis cannot be used")
 	_, health := get(t, node.api+"/readyz")
 	if shown := blocks(t, "metrics.md", "json"); len(shown) != 1 {
 		t.Errorf("metrics.md has %d blocks", len(shown))

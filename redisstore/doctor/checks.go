@@ -204,7 +204,14 @@ func (s *server) checkCluster(ctx context.Context) ([]Finding, error) {
 		f.Severity = Problem
 		f.Advice = "restore the missing primaries, or assign their slots to others: redis-cli --cluster fix " + s.addr
 	}
-	return []Finding{f}, nil
+	out := []Finding{f}
+	if s.role == asPrimary && s.conf["cluster-require-full-coverage"] == "yes" {
+		out = append(out, Finding{
+			Severity: Info, Found: "cluster-require-full-coverage yes: if one primary fails and no replica takes over, all others stop, too",
+			Advice: "CONFIG SET cluster-require-full-coverage no, so that only the counters of that primary are out of reach",
+		})
+	}
+	return out, nil
 }
 
 // checkClock compares the server's clock with this machine's. Of several replies, the fastest is

@@ -3,7 +3,8 @@
 //
 //	findings, err := doctor.Examine(ctx, store)
 //
-// docs/redis-doctor.md lists the checks. Nothing in Redis is changed.
+// docs/redis-doctor.md lists the checks. Nothing in Redis is changed, except that each server with counters
+// is asked for a decision, about a counter that expires within two seconds.
 package doctor
 
 import (
@@ -78,7 +79,7 @@ type Finding struct {
 //
 // A server that cannot be reached, or a command that is not allowed, is a finding. Examine returns an
 // error only if the store is closed or ctx is done. It opens new connections to every server; for
-// health checks, use [redisstore.Store.Ping].
+// health checks, use [redisstore.Store.PingServer].
 func Examine(ctx context.Context, store *redisstore.Store) ([]Finding, error) {
 	p := &patient{Access: store.Access()}
 	servers, out := p.servers(ctx)
@@ -86,14 +87,16 @@ func Examine(ctx context.Context, store *redisstore.Store) ([]Finding, error) {
 	for _, s := range servers {
 		out = append(out, s.findings...)
 	}
-	err := store.Ping(ctx)
-	switch {
-	case errors.Is(err, stint.ErrClosed):
-		return nil, err
-	case ctx.Err() != nil:
-		return nil, ctx.Err()
+	for _, name := range store.Servers() {
+		err := store.PingServer(ctx, name)
+		switch {
+		case errors.Is(err, stint.ErrClosed):
+			return nil, err
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		}
+		out = append(out, scriptFinding(name, err))
 	}
-	out = append(out, scriptFinding(err))
 	out = append(out, compareClocks(servers)...)
 	slices.SortStableFunc(out, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(b.Severity, a.Severity), cmp.Compare(a.Server, b.Server), cmp.Compare(a.Check, b.Check))
@@ -115,13 +118,13 @@ func each[T any](list []T, f func(T)) {
 	wg.Wait()
 }
 
-// scriptFinding says whether the store can make decisions. err is what its Ping returned.
-func scriptFinding(err error) Finding {
+// scriptFinding says whether a server makes decisions. err is what its ping returned.
+func scriptFinding(server string, err error) Finding {
 	if err == nil {
-		return Finding{Check: "script", Found: "the script runs"}
+		return Finding{Server: server, Check: "script", Found: "the script runs, and can write"}
 	}
 	return Finding{
-		Check: "script", Severity: Problem, Found: "the script does not run: " + err.Error(),
+		Server: server, Check: "script", Severity: Problem, Found: "the script does not run: " + err.Error(),
 		Advice: "check the findings about the servers; docs/redis.md lists what the script needs",
 	}
 }
@@ -306,7 +309,7 @@ func (s *server) read(ctx context.Context) {
 	s.info, s.infoErr = fields(text), err
 	s.conf = map[string]string{}
 	// One by one: before Redis 7, CONFIG GET accepts only one name.
-	for _, name := range []string{"save", "appendfsync", "stop-writes-on-bgsave-error", "min-replicas-to-write"} {
+	for _, name := range []string{"save", "appendfsync", "stop-writes-on-bgsave-error", "min-replicas-to-write", "cluster-require-full-coverage"} {
 		m, err := s.do(ctx, "CONFIG", "GET", name).AsStrMap()
 		if err != nil {
 			s.confErr = err

@@ -67,7 +67,7 @@ type NodeState struct {
 	Checks   []Check `json:"checks" nullable:"false" doc:"The checks."`
 	Counters string  `json:"counters" enum:"memory,redis" doc:"Where counters are stored." example:"redis"`
 	Store    string  `json:"store" doc:"The state of the store." example:"ok"`
-	Breaker  string  `json:"breaker" enum:"closed,open,half_open,none" doc:"The state of the circuit breaker of the store." example:"closed"`
+	Breaker  string  `json:"breaker" enum:"closed,open,half_open,none" doc:"The state of the circuit breakers of the store: open if the breaker of any server is. Only nodes of older versions report half_open." example:"closed"`
 	Replicas int     `json:"replicas" doc:"The number of nodes that share limits while the store is unreachable." example:"3"`
 	Requests float64 `json:"requests_per_second" doc:"Requests, per second." example:"1200.5"`
 	Refused  float64 `json:"refused_per_second" doc:"Requests that did not pass, per second." example:"34.2"`

@@ -228,3 +228,6 @@ func (n *Node) prepare(ctx context.Context) error {
 	}
 	return err
 }
+
+// Report reports the node's state to the others soon, because it has changed.
+func (n *Node) Report() { nudge(n.moved) }

@@ -7,7 +7,7 @@ export const words: Record<'status' | 'breaker', Record<string, string>> = {
   status: { ok: 'ok', degraded: 'degraded', not_ready: 'not ready' },
   breaker: {
     closed: 'closed: the store is in use',
-    open: 'open: the store is not used, and the node decides by its share',
+    open: 'open: the store, or one of its servers, is not used, and the node decides by its share',
     half_open: 'half open: testing the store',
   },
 }
@@ -27,7 +27,7 @@ export function troubleOf(n: NodeInfo, now: number): string[] {
   if (!n.self && quiet > silent) out.push(`No report for ${seconds(quiet)}: it may be down, or cannot reach the database.`)
   if (n.problem) out.push(`It cannot use the newest revision: ${n.problem}.`.replace(/\.\.$/, '.'))
   else if (n.behind && quiet <= silent) out.push('It does not use the newest revision yet.')
-  if (n.state?.breaker === 'open') out.push('It cannot reach its store, and decides by its share of the limits.')
+  if (n.state?.breaker === 'open') out.push('It does not use its store, or one of its servers, and decides by its share of the limits: see the checks.')
   if (n.state?.status === 'not_ready') out.push('It is not ready and should get no traffic.')
   else if (n.state?.status === 'degraded' && n.state.breaker !== 'open') out.push('It is degraded: see the checks.')
   return out

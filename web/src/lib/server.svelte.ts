@@ -26,7 +26,7 @@ class Server {
     void this.refresh()
     const timer = setInterval(() => {
       if (!document.hidden) void this.refresh()
-    }, 5000)
+    }, 1000) // health is to be seen within two seconds
     return () => clearInterval(timer)
   }
 }

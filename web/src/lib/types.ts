@@ -613,7 +613,7 @@ export interface NodeList {
 
 /** The state of a node, as the node reports it. */
 export interface NodeState {
-  /** The state of the circuit breaker of the store. */
+  /** The state of the circuit breakers of the store: open if the breaker of any server is. Only nodes of older versions report half_open. */
   breaker: 'closed' | 'open' | 'half_open' | 'none'
   /** The checks. */
   checks: Check[]
