@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/stintdev/stint/internal/kit/presence"
 )
 
 // Options configure a daemon.
@@ -37,7 +39,7 @@ type Daemon struct {
 	log     *slog.Logger
 	parts
 	reloader *Reloader
-	peers    atomic.Int64 // nodes that Redis has seen recently; 0: not known yet
+	peers    *presence.Roster // nodes that report to Redis; nil: they do not
 	metrics  *metrics
 	print    io.Writer
 	token    string // the first admin token, if it was created here
@@ -53,6 +55,7 @@ type Daemon struct {
 	quit     context.CancelFunc                   // ends background work; nil: there is none
 	after    func(time.Duration) <-chan time.Time // time.After, for server.drain_delay
 	work     sync.WaitGroup
+	counting sync.WaitGroup // reports to Redis, and leaves before the store is closed
 	stop     sync.Once
 }
 
@@ -141,8 +144,8 @@ func (d *Daemon) Start(ctx context.Context) error {
 	if d.redis != nil {
 		d.pingRedis(ctx)
 		d.work.Go(func() { every(ctx, time.Second, func() bool { d.pingRedis(ctx); return true }) })
-		if d.control == nil && d.config.Server.Replicas == 0 {
-			d.work.Go(func() { d.countPeers(ctx) })
+		if d.peers != nil {
+			d.counting.Go(func() { d.countPeers(ctx) })
 		}
 	}
 	d.reloader.Start(ctx)
@@ -284,6 +287,7 @@ func (d *Daemon) drain(ctx context.Context) error {
 	if d.quit != nil {
 		d.quit()
 	}
+	d.counting.Wait()
 	d.reloader.Stop() // before the gateway, which a reload would replace
 	d.gateway.stop(context.WithoutCancel(ctx))
 	d.close(ctx)

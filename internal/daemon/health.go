@@ -40,6 +40,9 @@ func (d *Daemon) Health() Health {
 	check("daemon", map[int32]string{starting: "the daemon is starting", stopping: "the daemon is stopping"}[d.state.Load()], notReady)
 	check("config", d.configProblem(), degraded)
 	check("counters", d.countersProblem(), degraded)
+	if d.redis != nil {
+		check("nodes", d.nodesProblem(), degraded)
+	}
 	if d.control != nil {
 		check("catalog", d.catalogProblem(), degraded)
 		if d.control.record != nil {
