@@ -26,6 +26,9 @@ type FallbackOptions struct {
 	// Remember is for how many counters and bans the last answer of the store is remembered, about;
 	// the oldest make room. Default 65,536, which takes 2.7 MB. At most 1 << 24. Negative: none.
 	Remember int
+	// Settle is for how long after an outage a take must also pass by this node's share, since other nodes
+	// may still be without the store, and admit theirs. Default 1 s. Negative: not at all.
+	Settle time.Duration
 	// OnReturn is called after the store has come back and was charged. It must not close the
 	// layer.
 	OnReturn func(Return)
@@ -49,7 +52,8 @@ type Return struct {
 // that was before a restart: as much may be admitted in addition. With more nodes than units, each node
 // admits a unit.
 //
-// When the store is back it decides again. What was admitted here and has not recovered is charged
+// When the store is back it decides again, and for a while (Settle) this node's share holds, too: a take
+// beyond it is denied here. What was admitted here and has not recovered is charged
 // there ([stint.Store.Adjust]) in the background, once, as far as possible. What the store may have
 // charged for takes that timed out stays charged, so a client may be charged twice, but not too little.
 //
@@ -61,6 +65,9 @@ type Return struct {
 func Fallback(next stint.Store, o FallbackOptions) (stint.Store, error) {
 	if o.MaxDebts == 0 {
 		o.MaxDebts = 10_000
+	}
+	if o.Settle == 0 {
+		o.Settle = time.Second
 	}
 	if o.Remember == 0 {
 		o.Remember = 1 << 16
@@ -89,14 +96,15 @@ func Fallback(next stint.Store, o FallbackOptions) (stint.Store, error) {
 }
 
 type fallback struct {
-	next   stint.Store
-	o      FallbackOptions
-	born   time.Time
-	memory memory
-	asks   sync.Pool // of *[]stint.Ask
-	debts  debts
-	owing  atomic.Bool // there are debts, and no payment has started
-	paying atomic.Bool // written under the lock
+	next    stint.Store
+	o       FallbackOptions
+	born    time.Time
+	memory  memory
+	outages outages
+	asks    sync.Pool // of *[]stint.Ask
+	debts   debts
+	owing   atomic.Bool // there are debts, and no payment has started
+	paying  atomic.Bool // written under the lock
 
 	mu     sync.Mutex
 	closed bool // no more payments may begin
@@ -106,12 +114,13 @@ type fallback struct {
 func (*fallback) Place() Place { return PlaceFallback }
 
 func (l *fallback) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if l.settling() {
+		return l.settle(ctx, asks, ds)
+	}
 	err := l.next.Take(ctx, asks, ds)
 	if err == nil {
+		l.answered()
 		l.heard(asks, ds)
-		if l.owing.Load() {
-			l.pay()
-		}
 		return nil
 	}
 	// A caller whose context is done gets an error: otherwise clients could avoid the store by
@@ -125,6 +134,18 @@ func (l *fallback) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decisi
 			return err
 		}
 	}
+	if err := l.takeHere(ctx, asks, ds, n); err != nil {
+		return err
+	}
+	l.outages.away(time.Since(l.born))
+	if !slices.ContainsFunc(ds, func(d stint.Decision) bool { return !d.Allowed }) {
+		l.owe(asks, n, true)
+	}
+	return nil
+}
+
+// takeHere decides a take by this node's share of the limits.
+func (l *fallback) takeHere(ctx context.Context, asks []stint.Ask, ds []stint.Decision, n int64) error {
 	l.recall(ctx, asks, n)
 	denied, err := l.banned(ctx, asks, ds, n)
 	switch {
@@ -139,19 +160,22 @@ func (l *fallback) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decisi
 	if err != nil {
 		return err
 	}
-	passed := true
 	for i := range ds {
 		d := &ds[i]
 		d.Basis = stint.Local
-		passed = passed && d.Allowed
 		if d.RetryAfter == stint.Never && asks[i].Penalty == nil && asks[i].Cost <= asks[i].Limit.Cap() {
 			d.RetryAfter = time.Second // too much for this node's share, but perhaps not for the limit
 		}
 	}
-	if passed {
-		l.owe(asks, n, true)
-	}
 	return nil
+}
+
+// answered notes that the store has decided a take.
+func (l *fallback) answered() {
+	l.outages.back(l.o.Settle)
+	if l.owing.Load() {
+		l.pay()
+	}
 }
 
 // heard remembers an answer of the store, unless there is something that it does not know of yet.
@@ -167,7 +191,9 @@ func (l *fallback) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Deci
 	}
 	err := l.next.Adjust(ctx, asks, ds)
 	if err == nil {
-		l.heard(asks, ds)
+		if !l.settling() {
+			l.heard(asks, ds)
+		}
 		return nil
 	}
 	if !unreachable(err) || ctx.Err() != nil {

@@ -207,6 +207,59 @@ func TestLikeTheStore(t *testing.T) {
 	}
 }
 
+// TestSettles has one node come back while another is still without the store, and admits its share.
+func TestSettles(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 2)
+		a := stint.Ask{Key: stint.Key{Subject: "alice"}, Limit: parse(t, "100/1s fixed_window"), Cost: 1}
+		all := func(node int) (n int64) {
+			for decide(t, f.nodes[node], a).Allowed {
+				n++
+			}
+			return n
+		}
+		f.away()
+		for range 4 { // single failures are no outage
+			decide(t, f.nodes[0], a)
+		}
+		f.back(t)
+		if n := all(0); n != 96 {
+			t.Errorf("%d admitted after single failures, want the rest of the limit", n)
+		}
+		<-time.After(time.Second)
+		f.away()
+		for range 5 {
+			<-time.After(100 * time.Millisecond)
+			for _, node := range f.nodes {
+				decide(t, node, a)
+			}
+		}
+		<-time.After(600 * time.Millisecond) // another window
+		f.faults[0].heal()
+		decide(t, f.nodes[0], stint.Ask{Key: a.Key, Limit: a.Limit}) // which notices
+		if here, there := all(0), all(1); here != 50 || there != 50 {
+			t.Errorf("%d and %d admitted, want half of the limit each", here, there)
+		}
+		used := decide(t, f.store, stint.Ask{Key: a.Key, Limit: a.Limit})
+		if used.Remaining != 50 {
+			t.Errorf("%+v; want that the store knows what was admitted", used)
+		}
+		// What the store denies is not charged here.
+		<-time.After(300 * time.Millisecond)
+		if _, err := storetest.Adjust(t.Context(), f.store, []stint.Ask{{Key: a.Key, Limit: a.Limit, Cost: 70}}); err != nil {
+			t.Fatal(err)
+		}
+		if n := all(0); n != 0 {
+			t.Errorf("%d admitted, though the store denies", n)
+		}
+		<-time.After(2 * time.Second)
+		if n := all(0); n != 100 {
+			t.Errorf("%d admitted a second later, want the limit", n)
+		}
+	})
+}
+
 // TestForgotten has what is remembered end: by a reset, a refund, a raised limit, and time.
 func TestForgotten(t *testing.T) {
 	t.Parallel()
