@@ -3,9 +3,11 @@ package daemon_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stintdev/stint/internal/test/testdoc"
 	"github.com/stintdev/stint/internal/test/testredis"
@@ -87,5 +89,37 @@ func TestPeersACL(t *testing.T) {
 		if n := strings.Count(a.log.String(), "cannot be counted"); n != 1 {
 			t.Errorf("logged %d times:\n%s", n, a.log.String())
 		}
+	}
+}
+
+// TestStall has a client at its limit, and Redis stall: it is denied as before, since the daemon remembers
+// what Redis said. A client that has not been there gets its share.
+func TestStall(t *testing.T) {
+	t.Parallel()
+	redis := testredis.Start(t)
+	p := start(t, few, set("server.counters", redis.URL()), set("server.store_budget", "1s")) // on a busy machine
+	ask := func(ip string) string {
+		t.Helper()
+		answer, err := p.client.Post(p.URL("http")+"/v1/check", "application/json", strings.NewReader(fmt.Sprintf(`{"path": "/", "ip": %q}`, ip)))
+		do(t, err)
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		do(t, err)
+		return string(text)
+	}
+	const allowed, denied = `"allowed":true`, `"allowed":false`
+	for i := range 5 {
+		if answer := ask("192.0.2.1"); strings.Contains(answer, allowed) != (i < 3) {
+			t.Fatal(answer)
+		}
+	}
+	<-time.After(1100 * time.Millisecond) // for longer than a denial is repeated without asking
+	redis.Pause(t)
+	defer redis.Resume(t)
+	if answer := ask("192.0.2.1"); !strings.Contains(answer, denied) || !strings.Contains(answer, `"basis":"local"`) {
+		t.Errorf("%s; want a denial of this node", answer)
+	}
+	if answer := ask("192.0.2.2"); !strings.Contains(answer, allowed) {
+		t.Errorf("%s; want that others pass", answer)
 	}
 }
