@@ -27,7 +27,7 @@ type FallbackOptions struct {
 	// the oldest make room. Default 65,536, which takes 2.7 MB. At most 1 << 24. Negative: none.
 	Remember int
 	// Settle is for how long after an outage a take must also pass by this node's share, since other nodes
-	// may still be without the store, and admit theirs. Default 1 s. Negative: not at all.
+	// may still be without the store, and admit theirs. Default 2 s. Negative: not at all.
 	Settle time.Duration
 	// OnReturn is called after the store has come back and was charged. It must not close the
 	// layer.
@@ -67,7 +67,7 @@ func Fallback(next stint.Store, o FallbackOptions) (stint.Store, error) {
 		o.MaxDebts = 10_000
 	}
 	if o.Settle == 0 {
-		o.Settle = time.Second
+		o.Settle = 2 * time.Second
 	}
 	if o.Remember == 0 {
 		o.Remember = 1 << 16
