@@ -69,6 +69,15 @@ func decide(t testing.TB, s stint.Store, a stint.Ask) stint.Decision {
 	return out[0]
 }
 
+// exhaust asks until it is denied, and returns how often it was not.
+func exhaust(t testing.TB, s stint.Store, a stint.Ask) (n int64) {
+	t.Helper()
+	for decide(t, s, a).Allowed {
+		n++
+	}
+	return n
+}
+
 // TestNoFreshStart has a client at its limit when the store goes away. All nodes together admit no more
 // than it would have, in any window.
 func TestNoFreshStart(t *testing.T) {
@@ -144,9 +153,7 @@ func TestRemains(t *testing.T) {
 				got := int64(0)
 				a.Cost = 1
 				for _, node := range f.nodes {
-					for decide(t, node, a).Allowed {
-						got++
-					}
+					got += exhaust(t, node, a)
 				}
 				if want := remained / int64(nodes) * int64(nodes); got != want {
 					t.Errorf("%s on %d: %d admitted of %d that remained, want %d", text, nodes, got, remained, want)
@@ -213,12 +220,7 @@ func TestSettles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 2)
 		a := stint.Ask{Key: stint.Key{Subject: "alice"}, Limit: parse(t, "100/1s fixed_window"), Cost: 1}
-		all := func(node int) (n int64) {
-			for decide(t, f.nodes[node], a).Allowed {
-				n++
-			}
-			return n
-		}
+		all := func(node int) int64 { return exhaust(t, f.nodes[node], a) }
 		f.away()
 		for range 4 { // single failures are no outage
 			decide(t, f.nodes[0], a)
@@ -305,8 +307,7 @@ func TestForgotten(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFleet(t, 1)
 				a := stint.Ask{Key: stint.Key{Subject: "alice"}, Limit: parse(t, "10/1h fixed_window"), Cost: 1}
-				for decide(t, f.nodes[0], a).Allowed {
-				}
+				exhaust(t, f.nodes[0], a)
 				if c.before != nil {
 					c.before(t, f, &a)
 				}
@@ -314,11 +315,7 @@ func TestForgotten(t *testing.T) {
 				if c.after != nil {
 					c.after(t, f, &a)
 				}
-				got := int64(0)
-				for decide(t, f.nodes[0], a).Allowed {
-					got++
-				}
-				if got != c.want {
+				if got := exhaust(t, f.nodes[0], a); got != c.want {
 					t.Errorf("%d admitted, want %d", got, c.want)
 				}
 			})

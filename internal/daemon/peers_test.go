@@ -1,7 +1,6 @@
 package daemon_test
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -53,7 +52,7 @@ func TestPeers(t *testing.T) {
 	for _, p := range []*process{a, b, late} {
 		until(t, "three nodes", func() bool { return p.counts(t, 3) })
 	}
-	if err := late.Stop(context.Background()); err != nil {
+	if err := late.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if keys := redis.Do(t, "KEYS", "rl:left/*").([]any); len(keys) != 1 {
