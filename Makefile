@@ -111,6 +111,10 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s)
 bench: ## Measure against the peers, in one run, and print the ratios
 	cd bench && $(GO) run .
 
+.PHONY: bench-outages
+bench-outages: ## Break Redis in every way, and measure how much 2 and 3 nodes admit in a window; takes minutes
+	$(GO) test -run '^TestOutages$$' -count=1 -timeout 30m -v ./layer -args -outages
+
 .PHONY: bench-scale
 bench-scale: ## Look up API keys among USERS, list them, and ask about EVENTS (10 million each), in PostgreSQL; takes minutes and gigabytes
 	$(GO) test -tags scale -run '^TestScale$$' -count=1 -timeout 2h -v ./internal/control/catalog -args -users $(or $(USERS),10000000)

@@ -65,6 +65,7 @@ var floors = map[string]int{
 	"internal/kit/blob":     0, // files under names, in a directory or in S3
 	"internal/kit/lookup":   0, // a cache of what a database says about ids
 	"internal/kit/network":  0, // addresses and networks
+	"internal/kit/presence": 0, // which nodes are alive
 	"internal/kit/quiet":    0, // bounds logs
 	"internal/kit/strict":   0, // reads files, and says where they are wrong
 	"web":                   0, // the dashboard, as files

@@ -169,6 +169,7 @@ func (p *Plan) describe(s *State, now int64) Decision {
 		Allowed:    left >= 0,
 		Limit:      p.cap,
 		Remaining:  max(left, 0),
+		Before:     p.before(&s.Counter),
 		ResetAfter: until(s.Until, now),
 	}
 	if !d.Allowed {

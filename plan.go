@@ -179,7 +179,7 @@ func (p *Plan) decide(c *Counter, log *[]Entry, now, cost int64, d *Decision) (w
 	// would have recovered under that one.
 	recovered := c.Until
 	left := p.left(c, now)
-	*d = Decision{At: now, Limit: p.cap, Remaining: max(left, 0)}
+	*d = Decision{At: now, Limit: p.cap, Remaining: max(left, 0), Before: p.before(c)}
 	switch {
 	case cost <= left:
 		d.Allowed = true
@@ -272,6 +272,14 @@ func (p *Plan) left(c *Counter, now int64) int64 {
 	default:
 		return p.cap - c.Used
 	}
+}
+
+// before returns what was charged in the window before.
+func (p *Plan) before(c *Counter) int64 {
+	if p.limit.Algorithm != SlidingWindow {
+		return 0
+	}
+	return c.Aux
 }
 
 // charge adds units, or takes them back if negative.

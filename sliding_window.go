@@ -30,7 +30,7 @@ func (p *Plan) slidingTake(c *Counter, now, cost int64, d *Decision) bool {
 	if c.Aux != 0 {
 		left -= p.carried(c, now)
 	}
-	*d = Decision{At: now, Limit: p.cap, Remaining: max(left, 0), ResetAfter: until(c.Until, now)}
+	*d = Decision{At: now, Limit: p.cap, Remaining: max(left, 0), Before: c.Aux, ResetAfter: until(c.Until, now)}
 	switch {
 	case cost <= left:
 		c.Used += cost

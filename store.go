@@ -230,6 +230,9 @@ type Decision struct {
 	Limit int64
 	// Remaining is the largest cost that would pass now.
 	Remaining int64
+	// Before is how many units were charged in the window before the current one. Zero but for
+	// [SlidingWindow], where it says how much of what is used will be back at the end of the window.
+	Before int64
 	// RetryAfter is zero when allowed. When denied it is how long until this
 	// cost would pass if nothing else came, exactly, or [Never].
 	RetryAfter time.Duration

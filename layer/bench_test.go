@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/memstore"
 )
@@ -59,5 +60,55 @@ func BenchmarkAway(b *testing.B) {
 			b.Fatal(err)
 		}
 		run("away", away)
+	}
+}
+
+// BenchmarkRemember compares takes through a stack over Redis that remembers what it says with those through one
+// that does not. All counters are used enough to be remembered. Beside that, the fallback alone, over memory.
+func BenchmarkRemember(b *testing.B) {
+	const keys = 10_000
+	limit := stint.Limit{Max: 1e9, Window: stint.Every(time.Hour)}
+	plan, err := limit.Compile()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for on, open := range map[string]func(layer.FallbackOptions) (stint.Store, error){
+		"redis": func(o layer.FallbackOptions) (stint.Store, error) {
+			return layer.New(redis(b, testredis.Shared(b).URL()+"?timeout=20s", nil), layer.Options{
+				Retry: layer.RetryOptions{Budget: 20 * time.Second}, Breaker: layer.BreakerOptions{Slow: -1}, Fallback: &o,
+			})
+		},
+		"memory": func(o layer.FallbackOptions) (stint.Store, error) { return layer.Fallback(memory(b, nil), o) },
+	} {
+		run := map[string]func(*testing.B){}
+		for name, remember := range map[string]int{"remember": 0, "forget": -1} {
+			s, err := open(layer.FallbackOptions{Local: memory(b, nil), Remember: remember})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer s.Close()
+			asks, ds := make([][]stint.Ask, keys), make([]stint.Decision, 1)
+			for i := range asks {
+				asks[i] = []stint.Ask{{Key: stint.Key{Subject: fmt.Sprintf("user:%019d", i), Name: "api"}, Limit: limit, Plan: plan, Cost: 2e8}}
+				if err := s.Take(b.Context(), asks[i], ds); err != nil {
+					b.Fatal(err)
+				}
+				asks[i][0].Cost = 1
+			}
+			run[name] = func(b *testing.B) {
+				at := uint32(1)
+				for b.Loop() {
+					at = at*1664525 + 1013904223
+					if err := s.Take(b.Context(), asks[uint64(at)*keys>>32], ds); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+		}
+		for range 5 { // in turn, since machines get busy and idle
+			for _, name := range []string{"forget", "remember"} {
+				b.Run(on+"/"+name, run[name])
+			}
+		}
 	}
 }

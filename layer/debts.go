@@ -57,6 +57,17 @@ func (d *debts) add(a *stint.Ask, units, n int64) {
 	d.all[c] = debt{max(-maxUnits, min(owed.units+units, maxUnits)), a.Limit, n}
 }
 
+// giveBack lowers the debt of an ask's counter, if there is one: a charge was given back before it was paid.
+func (d *debts) giveBack(a *stint.Ask, units int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := counter{a.Key, a.Limit.Kind()}
+	if owed := d.all[c]; owed.units > 0 {
+		owed.units = max(owed.units-units, 0)
+		d.all[c] = owed
+	}
+}
+
 // forget removes the debt of an ask's counter.
 func (d *debts) forget(a *stint.Ask) {
 	d.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,6 +23,12 @@ type FallbackOptions struct {
 	// MaxDebts is for how many counters the units are remembered that were charged here and not
 	// in the store. Default 10,000. The units of further counters are never charged in the store.
 	MaxDebts int
+	// Remember is for how many counters and bans the last answer of the store is remembered, about;
+	// the oldest make room. Default 65,536, which takes 2.7 MB. At most 1 << 24. Negative: none.
+	Remember int
+	// Settle is for how long after an outage a take must also pass by this node's share, since other nodes
+	// may still be without the store, and admit theirs. Default 2 s. Negative: not at all.
+	Settle time.Duration
 	// OnReturn is called after the store has come back and was charged. It must not close the
 	// layer.
 	OnReturn func(Return)
@@ -36,11 +43,17 @@ type Return struct {
 
 // Fallback decides with a local store while the store cannot be reached (errors that wrap
 // [stint.ErrUnavailable], unless the caller's context is done). Each limit is divided by the number of
-// nodes, to at least one unit. So the nodes together admit about the limit, and at most one unit per
-// node more, in addition to what the store had admitted before. Decisions have the basis
-// [stint.Local].
+// nodes, to at least one unit. Decisions have the basis [stint.Local].
 //
-// When the store is back it decides again. What was admitted here and has not recovered is charged
+// No one begins anew by that: the layer remembers what the store has last said of a counter, and the local
+// counter begins with a share of what remained then, rounded down, and recovers as the limit says. So one
+// that is exhausted stays so until it would have recovered, and so do bans. What is not known is what other
+// nodes have admitted since, counters that were pushed out or of which less than a tenth was used, and all
+// that was before a restart: as much may be admitted in addition. With more nodes than units, each node
+// admits a unit.
+//
+// When the store is back it decides again, and for a while (Settle) this node's share holds, too: a take
+// beyond it is denied here. What was admitted here and has not recovered is charged
 // there ([stint.Store.Adjust]) in the background, once, as far as possible. What the store may have
 // charged for takes that timed out stays charged, so a client may be charged twice, but not too little.
 //
@@ -53,11 +66,19 @@ func Fallback(next stint.Store, o FallbackOptions) (stint.Store, error) {
 	if o.MaxDebts == 0 {
 		o.MaxDebts = 10_000
 	}
+	if o.Settle == 0 {
+		o.Settle = 2 * time.Second
+	}
+	if o.Remember == 0 {
+		o.Remember = 1 << 16
+	}
 	switch {
 	case o.Local == nil || o.Local == next:
 		return nil, invalid("local", o.Local, "a store of this node's own")
 	case o.MaxDebts < 0:
 		return nil, invalid("max debts", o.MaxDebts, "0 or more")
+	case o.Remember > 1<<24:
+		return nil, invalid("remember", o.Remember, "at most "+strconv.Itoa(1<<24))
 	case o.Replicas != nil && o.Replicas() < 1:
 		return nil, invalid("replicas", o.Replicas(), "at least 1: this node")
 	}
@@ -67,18 +88,25 @@ func Fallback(next stint.Store, o FallbackOptions) (stint.Store, error) {
 	if err := Check(PlaceFallback, next); err != nil {
 		return nil, err
 	}
-	return &fallback{next: next, o: o, debts: debts{max: o.MaxDebts}}, nil
+	l := &fallback{next: next, o: o, debts: debts{max: o.MaxDebts}, born: time.Now()}
+	if o.Remember > 0 {
+		l.memory = newMemory(o.Remember)
+	}
+	return l, nil
 }
 
 type fallback struct {
-	next  stint.Store
-	o     FallbackOptions
-	asks  sync.Pool // of *[]stint.Ask
-	debts debts
-	owing atomic.Bool // there are debts, and no payment has started
+	next    stint.Store
+	o       FallbackOptions
+	born    time.Time
+	memory  memory
+	outages outages
+	asks    sync.Pool // of *[]stint.Ask
+	debts   debts
+	owing   atomic.Bool // there are debts, and no payment has started
+	paying  atomic.Bool // written under the lock
 
 	mu     sync.Mutex
-	paying bool
 	again  time.Time // no payment begins before: the store, or one of its servers, was away
 	closed bool      // no more payments may begin
 	work   sync.WaitGroup
@@ -87,11 +115,13 @@ type fallback struct {
 func (*fallback) Place() Place { return PlaceFallback }
 
 func (l *fallback) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if l.settling() {
+		return l.settle(ctx, asks, ds)
+	}
 	err := l.next.Take(ctx, asks, ds)
 	if err == nil {
-		if l.owing.Load() {
-			l.pay()
-		}
+		l.answered()
+		l.heard(asks, ds)
 		return nil
 	}
 	// A caller whose context is done gets an error: otherwise clients could avoid the store by
@@ -100,12 +130,30 @@ func (l *fallback) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decisi
 		return err
 	}
 	n := l.replicas()
-	if n == 1 {
-		err = l.o.Local.Take(ctx, asks, ds)
-	} else {
+	if n > 1 {
 		if err := stint.ValidateTake(asks, ds); err != nil { // the share of an invalid limit may be valid
 			return err
 		}
+	}
+	if err := l.takeHere(ctx, asks, ds, n); err != nil {
+		return err
+	}
+	l.outages.away(time.Since(l.born))
+	if !slices.ContainsFunc(ds, func(d stint.Decision) bool { return !d.Allowed }) {
+		l.owe(asks, n, true)
+	}
+	return nil
+}
+
+// takeHere decides a take by this node's share of the limits.
+func (l *fallback) takeHere(ctx context.Context, asks []stint.Ask, ds []stint.Decision, n int64) error {
+	l.recall(ctx, asks, n)
+	denied, err := l.banned(ctx, asks, ds, n)
+	switch {
+	case denied:
+	case n == 1:
+		err = l.o.Local.Take(ctx, asks, ds)
+	default:
 		mine := l.shares(asks, n)
 		err = l.o.Local.Take(ctx, *mine, ds)
 		l.put(mine)
@@ -113,19 +161,29 @@ func (l *fallback) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decisi
 	if err != nil {
 		return err
 	}
-	passed := true
 	for i := range ds {
 		d := &ds[i]
 		d.Basis = stint.Local
-		passed = passed && d.Allowed
 		if d.RetryAfter == stint.Never && asks[i].Penalty == nil && asks[i].Cost <= asks[i].Limit.Cap() {
 			d.RetryAfter = time.Second // too much for this node's share, but perhaps not for the limit
 		}
 	}
-	if passed {
-		l.owe(asks, n, true)
-	}
 	return nil
+}
+
+// answered notes that the store has decided a take.
+func (l *fallback) answered() {
+	l.outages.back(l.o.Settle)
+	if l.owing.Load() {
+		l.pay()
+	}
+}
+
+// heard remembers an answer of the store, unless there is something that it does not know of yet.
+func (l *fallback) heard(asks []stint.Ask, ds []stint.Decision) {
+	if l.memory.sets != nil && !l.owing.Load() && !l.paying.Load() {
+		l.remember(asks, ds)
+	}
 }
 
 func (l *fallback) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
@@ -133,7 +191,13 @@ func (l *fallback) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Deci
 		return l.adjustApart(ctx, asks, ds)
 	}
 	err := l.next.Adjust(ctx, asks, ds)
-	if err == nil || !unreachable(err) || ctx.Err() != nil {
+	if err == nil {
+		if !l.settling() {
+			l.heard(asks, ds)
+		}
+		return nil
+	}
+	if !unreachable(err) || ctx.Err() != nil {
 		return err
 	}
 	if err := stint.ValidateAdjust(asks, ds); err != nil {
@@ -180,6 +244,7 @@ func (l *fallback) adjustApart(ctx context.Context, asks []stint.Ask, ds []stint
 // that the store has made is changed when it is back. Refunds says that it has not been given back yet.
 func (l *fallback) adjustHere(ctx context.Context, asks []stint.Ask, ds []stint.Decision, refunds bool) error {
 	n := l.replicas()
+	l.recall(ctx, asks, n)
 	mine := l.shares(asks, n)
 	defer l.put(mine)
 	for i := range *mine {
@@ -203,6 +268,7 @@ func (l *fallback) Reset(ctx context.Context, asks []stint.Ask) error {
 		err = local
 	}
 	for i := range asks {
+		l.memory.forget(&asks[i])
 		if asks[i].Penalty == nil {
 			l.debts.forget(&asks[i])
 		}
@@ -276,10 +342,11 @@ func (l *fallback) owe(asks []stint.Ask, n int64, refunds bool) {
 			continue // what is held here is held here only
 		case a.Charge != nil && a.Charge.ID != "" && !a.Charge.Local:
 			l.debts.change(a) // it is made once
-		case a.Cost < 0 && (!refunds || chargedHere(*a)):
-			// What is charged in the store is at most what the local counter holds then, so what
-			// is given back here needs no second entry. What was charged there already stays.
+		case a.Cost < 0 && chargedHere(*a):
+			l.debts.giveBack(a, -a.Cost)
 			continue
+		case a.Cost < 0 && !refunds:
+			continue // it may have been given back already
 		case a.Charge != nil && !a.Charge.Local:
 			l.debts.change(a)
 		default:
@@ -295,10 +362,10 @@ func (l *fallback) owe(asks []stint.Ask, n int64, refunds bool) {
 func (l *fallback) pay() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || l.paying || time.Now().Before(l.again) || !l.owing.Swap(false) {
+	if l.closed || l.paying.Load() || time.Now().Before(l.again) || !l.owing.Swap(false) {
 		return
 	}
-	l.paying = true
+	l.paying.Store(true)
 	l.work.Go(func() {
 		var r Return
 		for away := false; !away; {
@@ -318,7 +385,7 @@ func (l *fallback) pay() {
 		}
 		r.Lost += l.debts.takeLost()
 		l.mu.Lock()
-		l.paying = false
+		l.paying.Store(false)
 		if l.owing.Load() {
 			const pause = 100 * time.Millisecond // or every take would try, while one server is away
 			l.again = time.Now().Add(pause)
@@ -340,7 +407,8 @@ func (l *fallback) charge(due map[counter]debt, r *Return) (away bool) {
 	ds := make([]stint.Decision, len(due))
 	for c, d := range due {
 		if d.units > 0 {
-			// The local counter says how much has not recovered.
+			// The local counter says how much has not recovered. What it began with is older, and
+			// recovers before what was charged here.
 			peek := []stint.Ask{{Key: c.key, Limit: Share(d.limit, d.nodes)}}
 			if l.o.Local.Take(ctx, peek, ds[:1]) == nil {
 				left := min(d.units, ds[0].Limit-ds[0].Remaining)

@@ -14,7 +14,8 @@ import (
 // Side stores other data in the same Redis: cached values, which may vanish; messages, which may
 // be lost; and groups of nodes that are present. It is safe for concurrent use.
 //
-// Values and channels are named prefix:side/name, groups prefix:present/name. A prefix cannot
+// Values and channels are named prefix:side/name, groups prefix:present/name, and nodes that have left
+// prefix:left/length/name/node. A prefix cannot
 // have a slash, and the prefix of a counter is followed by a brace, so these names never collide
 // with each other, with counters or with other prefixes.
 type Side struct{ store *Store }
@@ -32,6 +33,11 @@ func (s *Store) Side() *Side { return &Side{s} }
 func (x *Side) key(name string) string { return x.store.config.prefix + ":side/" + name }
 
 func (x *Side) group(name string) string { return x.store.config.prefix + ":present/" + name }
+
+// left names the mark that a node has left a group. The length keeps apart names that have slashes.
+func (x *Side) left(group, node string) string {
+	return x.store.config.prefix + ":left/" + strconv.Itoa(len(group)) + "/" + group + "/" + node
+}
 
 // do runs f within the store's timeout, and retries during a failover or migration.
 func (x *Side) do(ctx context.Context, f func(context.Context, rueidis.Client) error) error {
@@ -200,7 +206,7 @@ func (x *Side) listen(ctx context.Context, channel string, handle func(string, b
 	}
 }
 
-// present adds a node with its expiry, removes expired nodes, and returns how many there are.
+// present adds a node with its expiry, removes expired nodes, and returns all nodes with theirs.
 // The group expires with its last node.
 var present = rueidis.NewLuaScript(`
 local t = redis.call('TIME')
@@ -208,35 +214,77 @@ local now = t[1] * 1000 + math.floor(t[2] / 1000)
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
 redis.call('PEXPIREAT', KEYS[1], redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')[2])
-return redis.call('ZCARD', KEYS[1])
+return redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
 `)
 
+// Presence is a node that is present in a group.
+type Presence struct {
+	Node string
+	// Until is how long it is present unless it says so again, in milliseconds of Redis' clock.
+	Until int64
+}
+
 // Present marks the node as present in the group for ttl, rounded up to milliseconds, and returns
-// how many nodes are present, including this one.
-func (x *Side) Present(ctx context.Context, group, node string, ttl time.Duration) (int, error) {
+// the nodes that are present, including this one.
+func (x *Side) Present(ctx context.Context, group, node string, ttl time.Duration) ([]Presence, error) {
 	if err := sideNode(group, node); err != nil {
-		return 0, err
+		return nil, err
 	}
 	millis, err := sideTTL(ttl)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	var n int64
-	err = x.do(ctx, func(ctx context.Context, client rueidis.Client) (err error) {
-		n, err = present.Exec(ctx, client, []string{x.group(group)}, []string{node, strconv.FormatInt(millis, 10)}).ToInt64()
-		return err
+	var out []Presence
+	err = x.do(ctx, func(ctx context.Context, client rueidis.Client) error {
+		all, err := present.Exec(ctx, client, []string{x.group(group)}, []string{node, strconv.FormatInt(millis, 10)}).AsStrSlice()
+		if err != nil {
+			return err
+		}
+		out = make([]Presence, 0, len(all)/2)
+		for pair := range slices.Chunk(all, 2) {
+			until, err := strconv.ParseFloat(pair[len(pair)-1], 64)
+			if len(pair) != 2 || err != nil {
+				return errAnswer
+			}
+			out = append(out, Presence{Node: pair[0], Until: int64(until)})
+		}
+		return nil
 	})
-	return int(n), err
+	return out, err
 }
 
-// Leave removes the node from the group.
-func (x *Side) Leave(ctx context.Context, group, node string) error {
+// Leave removes the node from the group. For the ttl that it was present for, rounded up to milliseconds,
+// [Side.Left] tells others so.
+func (x *Side) Leave(ctx context.Context, group, node string, ttl time.Duration) error {
 	if err := sideNode(group, node); err != nil {
 		return err
 	}
+	millis, err := sideTTL(ttl)
+	if err != nil {
+		return err
+	}
 	return x.do(ctx, func(ctx context.Context, client rueidis.Client) error {
-		return client.Do(ctx, client.B().Zrem().Key(x.group(group)).Member(node).Build()).Error()
+		if err := client.Do(ctx, client.B().Zrem().Key(x.group(group)).Member(node).Build()).Error(); err != nil {
+			return err
+		}
+		return client.Do(ctx, client.B().Set().Key(x.left(group, node)).Value("").PxMilliseconds(millis).Build()).Error()
 	})
+}
+
+// Left reports whether the node has left the group a short time ago: it is not present, and did not vanish
+// because Redis has lost its data, or because it has not said that it is present.
+func (x *Side) Left(ctx context.Context, group, node string) (left bool, err error) {
+	if err := sideNode(group, node); err != nil {
+		return false, err
+	}
+	err = x.do(ctx, func(ctx context.Context, client rueidis.Client) error {
+		err := client.Do(ctx, client.B().Get().Key(x.left(group, node)).Build()).Error()
+		if left = err == nil; rueidis.IsRedisNil(err) {
+			return nil
+		}
+		return err
+	})
+	return left, err
 }
 
 func sideNode(group, node string) error {

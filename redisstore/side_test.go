@@ -87,8 +87,8 @@ func TestSideApart(t *testing.T) {
 			if err := x.Set(t.Context(), name, []byte("x"), time.Minute); err != nil {
 				t.Error(err)
 			}
-			if n, err := x.Present(t.Context(), name, "me", time.Minute); n != 1 || err != nil {
-				t.Errorf("store %d: %d present in %s, %v; want 1", i, n, name, err)
+			if all, err := x.Present(t.Context(), name, "me", time.Minute); len(all) != 1 || err != nil {
+				t.Errorf("store %d: %v present in %s, %v; want 1", i, all, name, err)
 			}
 			keys += 2
 		}
@@ -112,6 +112,10 @@ func TestSideRefuses(t *testing.T) {
 		_, err := x.Present(ctx, group, node, ttl)
 		return err
 	}
+	left := func(group, node string) error {
+		_, err := x.Left(ctx, group, node)
+		return err
+	}
 	for _, c := range []struct {
 		err  error
 		want string // "": nothing
@@ -121,7 +125,7 @@ func TestSideRefuses(t *testing.T) {
 		{x.Delete(ctx, name), ""},
 		{x.Publish(ctx, name, value), ""},
 		{present(name, name, 1<<63-1), ""},
-		{x.Leave(ctx, name, name), ""},
+		{x.Leave(ctx, name, name, time.Minute), ""},
 
 		{get(""), `name "": want 1 to 512 bytes, not 0`},
 		{get(name + "n"), "want 1 to 512 bytes, not 513"},
@@ -135,8 +139,10 @@ func TestSideRefuses(t *testing.T) {
 		{present("", "n", 1), "group"},
 		{present("g", "", 1), "node"},
 		{present("g", "n", 0), "ttl"},
-		{x.Leave(ctx, "", "n"), "group"},
-		{x.Leave(ctx, "g", name+"n"), "node"},
+		{x.Leave(ctx, "g", "n", 0), "ttl"},
+		{left("", "n"), "group"},
+		{x.Leave(ctx, "", "n", 1), "group"},
+		{x.Leave(ctx, "g", name+"n", 1), "node"},
 	} {
 		var invalid *stint.InvalidError
 		switch {
@@ -168,21 +174,35 @@ func TestSidePresent(t *testing.T) {
 				{"other", "a", time.Minute, 1},
 				{"g", "\x00{\xff}", time.Minute, 4},
 			} {
-				if n, err := x.Present(ctx, c.group, c.node, c.ttl); n != c.want || err != nil {
-					t.Fatalf("%+v: %d, %v", c, n, err)
+				all, err := x.Present(ctx, c.group, c.node, c.ttl)
+				if len(all) != c.want || err != nil {
+					t.Fatalf("%+v: %v, %v", c, all, err)
+				}
+				i := slices.IndexFunc(all, func(p redisstore.Presence) bool { return p.Node == c.node })
+				if i < 0 || time.Until(time.UnixMilli(all[i].Until)) > c.ttl+time.Minute || time.Until(time.UnixMilli(all[i].Until)) < c.ttl-time.Minute {
+					t.Fatalf("%+v: %v", c, all)
 				}
 			}
 			for range 2 {
-				if err := x.Leave(ctx, "g", "c"); err != nil {
+				if err := x.Leave(ctx, "g", "c", time.Minute); err != nil {
 					t.Fatal(err)
 				}
 			}
 			eventually(t, 5*time.Second, func() error { // a's second ends
-				if n, err := x.Present(ctx, "g", "b", time.Minute); n != 2 || err != nil {
-					return fmt.Errorf("%d present, %w", n, err)
+				if all, err := x.Present(ctx, "g", "b", time.Minute); len(all) != 2 || err != nil {
+					return fmt.Errorf("%v present, %w", all, err)
 				}
 				return nil
 			})
+			// Only who has said so has left.
+			for node, want := range map[string]bool{"a": false, "b": false, "c": true, "nobody": false} {
+				if left, err := x.Left(ctx, "g", node); left != want || err != nil {
+					t.Errorf("%s has left: %v, %v; want %v", node, left, err, want)
+				}
+			}
+			if left, err := x.Left(ctx, "other", "c"); left || err != nil {
+				t.Errorf("c has left another group: %v, %v", left, err)
+			}
 		})
 	}
 }
@@ -413,7 +433,7 @@ func TestSideOutage(t *testing.T) {
 		_, present := x.Present(t.Context(), "g", "me", time.Minute)
 		for i, err := range []error{
 			get, present, x.Set(t.Context(), "a", nil, time.Minute), x.Delete(t.Context(), "a"),
-			x.Publish(t.Context(), "news", "x"), x.Leave(t.Context(), "g", "me"),
+			x.Publish(t.Context(), "news", "x"), x.Leave(t.Context(), "g", "me", time.Minute),
 		} {
 			if !errors.Is(err, stint.ErrUnavailable) {
 				t.Errorf("%d: %v; want ErrUnavailable", i, err)
@@ -496,14 +516,14 @@ func TestSideACL(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
 	allow(t, "stint", server)
-	allow(t, "stint &rl:side/*", server)
 	x := openURL(t, "redis://stint:PASSWORD@"+server.Addr(), redisstore.Options{}).Side()
 	e := listen(t, x, "news")
 	_, _, get := x.Get(t.Context(), "a")
 	_, present := x.Present(t.Context(), "g", "me", time.Minute)
+	_, left := x.Left(t.Context(), "g", "me")
 	if err := errors.Join(
-		get, present, x.Set(t.Context(), "a", nil, time.Minute), x.Delete(t.Context(), "a"),
-		x.Publish(t.Context(), "news", "x"), x.Leave(t.Context(), "g", "me"),
+		get, present, left, x.Set(t.Context(), "a", nil, time.Minute), x.Delete(t.Context(), "a"),
+		x.Publish(t.Context(), "news", "x"), x.Leave(t.Context(), "g", "me", time.Minute),
 	); err != nil {
 		t.Error(err)
 	}

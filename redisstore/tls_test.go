@@ -54,12 +54,12 @@ func TestDocumentedScan(t *testing.T) {
 }
 
 // suiteAs runs the suite as that user.
-func suiteAs(t *testing.T, url string) {
+func suiteAs(t *testing.T, user, url string) {
 	t.Helper()
 	scheme, rest, _ := strings.Cut(url, "://")
 	storetest.Run(t, func(t testing.TB, now func() time.Time) stint.Store {
 		t.Helper()
-		s, err := redisstore.Open(fmt.Sprintf("%s://stint:PASSWORD@%s&prefix=rl:%d%s", scheme, rest, stores.Add(1), slow), redisstore.Options{Now: now})
+		s, err := redisstore.Open(fmt.Sprintf("%s://%s:PASSWORD@%s&prefix=rl:%d%s", scheme, user, rest, stores.Add(1), slow), redisstore.Options{Now: now})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,9 +72,9 @@ func suiteAs(t *testing.T, url string) {
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	server := testredis.StartTLS(t, "--tls-auth-clients", "yes")
-	allow(t, "stint", server.Server)
+	allow(t, "limiter", server.Server)
 	server.Do(t, "ACL", "SETUSER", "default", "off")
-	suiteAs(t, server.URL()+"?tls_ca="+server.CAFile+"&tls_cert="+server.CertFile+"&tls_key="+server.KeyFile+
+	suiteAs(t, "limiter", server.URL()+"?tls_ca="+server.CAFile+"&tls_cert="+server.CertFile+"&tls_key="+server.KeyFile+
 		"&tls_server_name=localhost&client_name=test&conns=4&flush_delay=20us&buffer=16KiB&db=3")
 }
 
@@ -84,14 +84,14 @@ func TestACL(t *testing.T) {
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
 		c := testredis.StartCluster(t)
-		allow(t, "stint", c.Nodes()...)
-		suiteAs(t, c.URL()+"?client_name=test")
+		allow(t, "limiter", c.Nodes()...)
+		suiteAs(t, "limiter", c.URL()+"?client_name=test")
 	})
 	t.Run("sentinel", func(t *testing.T) {
 		t.Parallel()
 		s := testredis.StartSentinels(t)
 		allow(t, "stint", s.Servers()...)
 		allow(t, "stint-sentinel", s.Nodes()...)
-		suiteAs(t, s.URL()+"?client_name=test&db=2&sentinel_user=stint-sentinel&sentinel_password=PASSWORD")
+		suiteAs(t, "stint", s.URL()+"?client_name=test&db=2&sentinel_user=stint-sentinel&sentinel_password=PASSWORD")
 	})
 }

@@ -85,7 +85,7 @@ type Server struct {
 	Catalog        Catalog  `json:"catalog"`
 	Record         Record   `json:"record"`
 	StoreBudget    Duration `json:"store_budget" doc:"how long a decision may wait for Redis, including retries; after that, this node decides on its own"`
-	Replicas       int      `json:"replicas" doc:"how many nodes share the counters; a node that decides on its own applies its share of each limit; 0: as many as the database or Redis has seen recently"`
+	Replicas       int      `json:"replicas" doc:"how many nodes share the counters; a node that decides on its own applies its share of each limit; 0: as many as report to the database, or to Redis if there is none"`
 	MaxKeys        int      `json:"max_keys" doc:"the maximum number of counters in memory; above it, those that matter least are dropped, and never bans for counters"`
 	MaxWaiting     int      `json:"max_waiting" doc:"the maximum number of requests that throttle and leaky_bucket hold at once; more are denied"`
 	HTTP           Listener `json:"http"`
@@ -111,8 +111,8 @@ type Server struct {
 // Catalog configures how nodes use the database.
 type Catalog struct {
 	Migrate   bool     `json:"migrate" doc:"migrate the schema of the database at startup"`
-	Poll      Duration `json:"poll" doc:"how often the node reports to the database, and polls it for changes, in case a notification was lost"`
-	LastGood  string   `json:"last_good" doc:"the directory for the last good rules, to start without the database, or none; by default stint in the state directory of systemd or the user"`
+	Poll      Duration `json:"poll" doc:"how often the node reports to the database, or to Redis if there is none, and polls the database for changes, in case a notification was lost; the same for all nodes"`
+	LastGood  string   `json:"last_good" doc:"the directory for the last good rules, to start without the database, and for the number of nodes, to start without the database or Redis, or none; by default stint in the state directory of systemd or the user"`
 	CacheSize int      `json:"cache_size" doc:"the maximum number of cached users, and of cached keys"`
 	CacheTTL  Duration `json:"cache_ttl" doc:"how long they stay cached, unless they change"`
 	Node      string   `json:"node" doc:"the name of this node; by default the host name"`

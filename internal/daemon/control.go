@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/kit/presence"
 )
 
 // keepNothing is the value of server.catalog.last_good and server.record.spool for none.
@@ -104,29 +107,70 @@ func (d *Daemon) countReplicas() int {
 		return d.config.Server.Replicas
 	case d.control != nil && d.control.node != nil:
 		return d.control.node.Replicas()
+	case d.peers != nil:
+		return d.peers.Count()
 	default:
-		return int(max(1, d.peers.Load()))
+		return 1
 	}
 }
 
+// nodesProblem describes why the nodes that share the limits cannot be counted.
+func (d *Daemon) nodesProblem() string {
+	switch {
+	case d.config.Server.Replicas > 0:
+		return ""
+	case d.control != nil:
+		return d.control.node.CountProblem()
+	default:
+		return d.peers.Problem()
+	}
+}
+
+// newPeers returns the nodes that share the limits, for a node without a database.
+func (d *Daemon) newPeers() *presence.Roster {
+	o := presence.Options{Self: rand.Text(), Interval: time.Duration(d.config.Server.Catalog.Poll), Log: d.log}
+	if dir := d.config.stateDir(d.config.Server.Catalog.LastGood, d.source.Environ, ""); dir != "" {
+		sum := sha256.Sum256([]byte(d.config.Server.Counters.String()))
+		o.File = filepath.Join(dir, "counters-"+hex.EncodeToString(sum[:6])+".nodes")
+	}
+	return presence.New(o)
+}
+
 // countPeers reports this node to Redis, if there is no database, and counts all nodes.
-// While Redis is down, which is when the number matters, the last one is used.
 func (d *Daemon) countPeers(ctx context.Context) {
-	const interval, within, group = 5 * time.Second, 16 * time.Second, "nodes"
-	side, id := d.redis.Side(), rand.Text()
-	report := func() bool {
+	const group = "nodes"
+	side, id, within := d.redis.Side(), d.peers.Self(), d.peers.Lifetime()
+	read := func() (beats []presence.Beat, left []string, err error) {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		if n, err := side.Present(ctx, group, id, within); err == nil {
-			d.peers.Store(int64(n))
+		all, err := side.Present(ctx, group, id, within)
+		for _, p := range all {
+			beats = append(beats, presence.Beat{Node: p.Node, At: p.Until})
+		}
+		for _, node := range d.peers.Missing(beats) {
+			if err != nil {
+				break
+			}
+			var gone bool
+			if gone, err = side.Left(ctx, group, node); gone {
+				left = append(left, node)
+			}
+		}
+		return beats, left, err
+	}
+	report := func() bool {
+		if beats, left, err := read(); err == nil {
+			d.peers.Seen(ctx, beats, left)
+		} else if ctx.Err() == nil {
+			d.peers.Failed(ctx, err)
 		}
 		return true
 	}
 	report()
-	every(ctx, interval, report)
+	every(ctx, time.Duration(d.config.Server.Catalog.Poll), report)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	_ = side.Leave(ctx, group, id) // otherwise it expires
+	_ = side.Leave(ctx, group, id, 2*within) // otherwise the others miss its heartbeat
 }
 
 // catalogProblem describes problems with the database, and their effect.

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/stintdev/stint/internal/kit/presence"
 	"github.com/stintdev/stint/internal/kit/quiet"
 )
 
@@ -39,7 +40,7 @@ type Daemon struct {
 	log     *slog.Logger
 	parts
 	reloader *Reloader
-	peers    atomic.Int64 // nodes that Redis has seen recently; 0: not known yet
+	peers    *presence.Roster // nodes that report to Redis; nil: they do not
 	metrics  *metrics
 	print    io.Writer
 	token    string // the first admin token, if it was created here
@@ -48,13 +49,14 @@ type Daemon struct {
 	demo     *demo    // nil: this is not a demo
 	trace    *tracing // nil: no tracing
 
-	servers []*server
-	failed  chan error // from listeners that stopped on their own
-	state   atomic.Int32
-	quit    context.CancelFunc                   // ends background work; nil: there is none
-	after   func(time.Duration) <-chan time.Time // time.After, for server.drain_delay
-	work    sync.WaitGroup
-	stop    sync.Once
+	servers  []*server
+	failed   chan error // from listeners that stopped on their own
+	state    atomic.Int32
+	quit     context.CancelFunc                   // ends background work; nil: there is none
+	after    func(time.Duration) <-chan time.Time // time.After, for server.drain_delay
+	work     sync.WaitGroup
+	counting sync.WaitGroup // reports to Redis, and leaves before the store is closed
+	stop     sync.Once
 }
 
 // The states of a daemon.
@@ -141,8 +143,8 @@ func (d *Daemon) Start(ctx context.Context) error {
 	ctx, d.quit = context.WithCancel(ctx)
 	if d.redis != nil {
 		d.watchCounters(ctx)
-		if d.control == nil && d.config.Server.Replicas == 0 {
-			d.work.Go(func() { d.countPeers(ctx) })
+		if d.peers != nil {
+			d.counting.Go(func() { d.countPeers(ctx) })
 		}
 	}
 	d.reloader.Start(ctx)
@@ -284,6 +286,7 @@ func (d *Daemon) drain(ctx context.Context) error {
 	if d.quit != nil {
 		d.quit()
 	}
+	d.counting.Wait()
 	d.reloader.Stop() // before the gateway, which a reload would replace
 	d.gateway.stop(context.WithoutCancel(ctx))
 	d.close(ctx)

@@ -42,6 +42,9 @@ func (d *Daemon) Health() Health {
 	check("config", d.configProblem(), degraded)
 	check("counters", d.counters.problem(), degraded)
 	check("memory", d.memoryProblem(), degraded)
+	if d.redis != nil {
+		check("nodes", d.nodesProblem(), degraded)
+	}
 	if d.control != nil {
 		check("catalog", d.catalogProblem(), degraded)
 		if d.control.record != nil {

@@ -99,6 +99,9 @@ func (d *Daemon) build(ctx context.Context) error {
 			all = append(all, d.control.record.recorder)
 		}
 	}
+	if d.redis != nil && d.control == nil && d.config.Server.Replicas == 0 {
+		d.peers = d.newPeers()
+	}
 	content, err := d.config.content(database)
 	if err != nil {
 		return err

@@ -342,8 +342,20 @@ var probes = []string{
 	"DEL KEY",
 }
 
+// sideProbes are the commands that [redisstore.Side] needs, likewise. A message to a channel without
+// subscribers changes nothing.
+var sideProbes = []string{
+	"GET KEY",
+	"SET KEY x x",
+	"ZADD KEY x x",
+	"ZRANGE KEY 0 0",
+	"ZREM KEY x",
+	"ZREMRANGEBYSCORE KEY x x",
+	"PEXPIREAT KEY x",
+	"PUBLISH KEY x",
+}
+
 func (s *server) checkACL(ctx context.Context) ([]Finding, error) {
-	key := s.Prefix + ":{doctor-" + rand.Text() + "}:doctor"
 	commands := probes
 	switch {
 	case s.Sentinel:
@@ -351,6 +363,35 @@ func (s *server) checkACL(ctx context.Context) ([]Finding, error) {
 	case s.Cluster:
 		commands = append(slices.Clip(commands), "CLUSTER SLOTS")
 	}
+	missing, err := s.lacks(ctx, commands, s.Prefix+":{doctor-"+rand.Text()+"}:doctor")
+	if err != nil {
+		return nil, err
+	}
+	f := Finding{Found: "user " + s.user() + " may run all commands that the store needs"}
+	if missing != "" {
+		f = s.grant(s.problem(), missing, "")
+	}
+	out := []Finding{f}
+	if missing, err = s.lacks(ctx, sideProbes, s.Prefix+":side/{doctor-"+rand.Text()+"}"); err != nil {
+		return nil, err
+	}
+	if missing != "" {
+		out = append(out, s.grant(Warning, missing, ": what is stored beside the counters fails. Nodes without a database "+
+			"cannot count each other, and while Redis is away each admits the whole of a limit, unless server.replicas is set"))
+	}
+	return out, nil
+}
+
+// grant returns the finding that the user lacks some ACL rules.
+func (s *server) grant(severity Severity, rules, effect string) Finding {
+	return Finding{
+		Severity: severity, Found: "user " + s.user() + " lacks " + rules + effect,
+		Advice: "ACL SETUSER " + s.user() + " " + rules + "; docs/redis.md lists all rules",
+	}
+}
+
+// lacks returns the ACL rules that are missing for commands, of which KEY is the key.
+func (s *server) lacks(ctx context.Context, commands []string, key string) (rules string, err error) {
 	var asks [][]string
 	for _, c := range commands {
 		asks = append(asks, strings.Fields(strings.Replace(c, "KEY", key, 1)))
@@ -361,24 +402,20 @@ func (s *server) checkACL(ctx context.Context) ([]Finding, error) {
 		switch {
 		case ok && denied(reply.Error()):
 			missing = append(missing, s.rule(reply.Error()))
-		case r.Error() != nil && !ok:
-			return nil, r.Error()
+		case r.Error() != nil && !ok && !rueidis.IsRedisNil(r.Error()):
+			return "", r.Error()
 		}
 	}
-	if len(missing) == 0 {
-		return []Finding{{Found: "user " + s.user() + " may run all commands that the store needs"}}, nil
-	}
 	slices.Sort(missing)
-	rules := strings.Join(slices.Compact(missing), " ")
-	return []Finding{{
-		Severity: s.problem(), Found: "user " + s.user() + " lacks " + rules,
-		Advice: "ACL SETUSER " + s.user() + " " + rules + "; docs/redis.md lists all rules",
-	}}, nil
+	return strings.Join(slices.Compact(missing), " "), nil
 }
 
 // rule returns the ACL rule that is missing. Redis quotes the command; if none is quoted, it rejected
-// the key.
+// the key or the channel.
 func (s *server) rule(reply string) string {
+	if strings.Contains(reply, "channel") {
+		return "&" + s.Prefix + ":side/*"
+	}
 	if words := strings.Split(reply, "'"); len(words) == 3 {
 		return "+" + words[1]
 	}

@@ -387,6 +387,24 @@ func TestDoctorSingle(t *testing.T) {
 				{check: "script", severity: problem},
 			},
 		},
+		"a user that cannot count nodes": {
+			do: func(t testing.TB, s *testredis.Server) string {
+				t.Helper()
+				return as(t, s, least)
+			},
+			want: []symptom{
+				{check: "acl", severity: ok},
+				{check: "acl", severity: warning, says: "lacks +get +pexpireat +publish +set +zadd +zrange +zrem +zremrangebyscore: "},
+				{check: "script", severity: ok},
+			},
+		},
+		"a user of other channels": {
+			do: func(t testing.TB, s *testredis.Server) string {
+				t.Helper()
+				return as(t, s, "~doc:* resetchannels +@all")
+			},
+			want: []symptom{{check: "acl", severity: warning, says: "ACL SETUSER limiter &doc:side/*; docs"}},
+		},
 		"a user of other keys": {
 			do:   func(t testing.TB, s *testredis.Server) string { t.Helper(); return as(t, s, "~other:* +@all") },
 			want: []symptom{{check: "acl", severity: problem, says: "ACL SETUSER limiter ~doc:*"}},

@@ -4,7 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"time"
+
+	"github.com/stintdev/stint/internal/kit/presence"
 )
 
 // NodeInfo is a node as it has reported itself.
@@ -42,8 +45,11 @@ func (n *Node) beats(ctx context.Context) {
 	}
 }
 
-// beat writes a heartbeat with what the node serves, and counts the live nodes, by the
-// clock of the database. While the database is down the count stays.
+// gone is the revision of a node that has left. Its row stays for a while, so that the others need not
+// wait for its heartbeat.
+const gone = -1
+
+// beat writes a heartbeat with what the node serves, and notes those of the other nodes.
 func (n *Node) beat(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
@@ -52,15 +58,43 @@ func (n *Node) beat(ctx context.Context) {
 		VALUES ($1, $2, $3, $4, `+d.Now()+`, $5, $6, $7)
 		ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, revision = excluded.revision, problem = excluded.problem, state = excluded.state`,
 		n.id, n.o.Name, n.o.Version, d.Time(n.started), s.Revision, s.Problem, nullJSON(n.state()))
-	if err != nil {
-		return // the next look reports the problem
-	}
-	var live int64
-	err = n.c.db.QueryRowContext(ctx, "SELECT count(*) FROM stint_nodes WHERE seen_at > "+d.Ago(3*n.o.Poll+time.Second)).Scan(&live)
+	var beats []presence.Beat
+	var left []string
 	if err == nil {
-		n.replicas.Store(max(1, live))
-		_, _ = n.c.db.ExecContext(ctx, "DELETE FROM stint_nodes WHERE seen_at < "+d.Ago(forgotten)) // or the next time
+		beats, left, err = n.heartbeats(ctx)
 	}
+	switch {
+	case err == nil:
+		n.nodes.Seen(ctx, beats, left)
+		_, _ = n.c.db.ExecContext(ctx, "DELETE FROM stint_nodes WHERE seen_at < "+d.Ago(forgotten)) // or the next time
+	case errors.Is(ctx.Err(), context.Canceled): // the node stops
+	default:
+		n.nodes.Failed(ctx, err)
+	}
+}
+
+// heartbeats returns the recent heartbeats of all nodes, by the clock of the database, and who has left.
+func (n *Node) heartbeats(ctx context.Context) (beats []presence.Beat, left []string, err error) {
+	rows, err := n.c.db.QueryContext(ctx, "SELECT id, seen_at, revision FROM stint_nodes WHERE revision = $1 OR seen_at > "+
+		n.c.dialect.Ago(n.nodes.Lifetime()), gone)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id string
+		var seen stamp
+		var revision int64
+		if err := rows.Scan(&id, &seen, &revision); err != nil {
+			return nil, nil, err
+		}
+		if revision == gone {
+			left = append(left, id)
+		} else {
+			beats = append(beats, presence.Beat{Node: id, At: seen.UnixMicro()})
+		}
+	}
+	return beats, left, rows.Err()
 }
 
 // state returns NodeOptions.State, if it can be stored.
@@ -75,17 +109,18 @@ func (n *Node) state() json.RawMessage {
 	return s
 }
 
-// leave deletes the node's row.
+// leave says that the node is gone. Its row is deleted an hour later.
 func (n *Node) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	_, _ = n.c.db.ExecContext(ctx, "DELETE FROM stint_nodes WHERE id = $1", n.id) // if it fails, the row expires
+	_, _ = n.c.db.ExecContext(ctx, "UPDATE stint_nodes SET revision = $1, state = NULL, seen_at = "+
+		n.c.dialect.Ago(forgotten-time.Hour)+" WHERE id = $2", gone, n.id) // if it fails, the others miss its heartbeat
 }
 
 // Nodes returns the nodes that have been seen within a time, by name.
 func (c *Catalog) Nodes(ctx context.Context, within time.Duration) ([]NodeInfo, error) {
 	rows, err := c.reading.QueryContext(ctx, `SELECT id, name, version, started_at, seen_at, revision, problem, state FROM stint_nodes
-		WHERE seen_at > `+c.dialect.Ago(within)+` ORDER BY name, id`)
+		WHERE revision <> $1 AND seen_at > `+c.dialect.Ago(within)+` ORDER BY name, id`, gone)
 	if err != nil {
 		return nil, c.wrap(err)
 	}

@@ -86,7 +86,7 @@ func TestReplicasWithoutTheDatabase(t *testing.T) {
 	t.Parallel()
 	server := testpostgres.Start(t)
 	url := server.Database(t)
-	open(t, url)
+	c := open(t, url)
 	node := catalog.NodeOptions{Poll: 4 * often}
 	a, b := follow(t, url, catalog.Options{}, node), follow(t, url, catalog.Options{}, node)
 	a.counts(t, 2)
@@ -96,6 +96,25 @@ func TestReplicasWithoutTheDatabase(t *testing.T) {
 	if a.Replicas() != 2 {
 		t.Errorf("without the database there are %d replicas, want as many as before", a.Replicas())
 	}
+	<-time.After(3*node.Poll + 2*time.Second) // longer than a heartbeat holds
 	server.Restart(t)
-	a.counts(t, 2)
+	// Nor are there fewer once it is back, before all have reported, or if it has lost their reports.
+	for _, lose := range []bool{false, true} {
+		if lose {
+			if _, err := c.Database().Write.ExecContext(t.Context(), "DELETE FROM stint_nodes"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		back := time.Now()
+		within(t, soon, func() error {
+			if a.Replicas() != 2 || b.Replicas() != 2 {
+				t.Fatalf("%d and %d replicas, want 2", a.Replicas(), b.Replicas())
+			}
+			nodes, err := c.Nodes(t.Context(), time.Minute)
+			if err == nil && (len(nodes) != 2 || nodes[0].Seen.Before(back) || nodes[1].Seen.Before(back)) {
+				err = fmt.Errorf("%+v, want new reports of both", nodes)
+			}
+			return err
+		})
+	}
 }

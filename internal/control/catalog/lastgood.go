@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/stintdev/stint/rule"
@@ -50,6 +51,14 @@ func newLastGood(dir, place string) lastGood {
 	}
 	sum := sha256.Sum256([]byte(place))
 	return lastGood{filepath.Join(dir, "last-good-"+hex.EncodeToString(sum[:6])+".json")}
+}
+
+// sibling returns another file beside it, for the same database. Empty: there is none.
+func (l lastGood) sibling(name string) string {
+	if l.path == "" {
+		return ""
+	}
+	return strings.TrimSuffix(l.path, ".json") + "." + name
 }
 
 // save replaces the file. After a crash there is either the old one or the new one.

@@ -9,12 +9,12 @@ import (
 	"io/fs"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/kit/database"
 	"github.com/stintdev/stint/internal/kit/lookup"
+	"github.com/stintdev/stint/internal/kit/presence"
 )
 
 // NodeOptions are a node's settings.
@@ -52,7 +52,7 @@ type Node struct {
 	wake      chan struct{}  // of capacity 1: look now
 	moved     chan struct{}  // of capacity 1: send a heartbeat now
 	unsaved   chan *Snapshot // of capacity 1: the last one in use, until it is on disk
-	replicas  atomic.Int64
+	nodes     *presence.Roster
 
 	looking sync.Mutex // held while the node looks; guards ready and at
 	ready   bool       // the schema is up to date
@@ -94,7 +94,7 @@ func (c *Catalog) NewNode(o NodeOptions) (*Node, error) {
 		c: c, o: o, id: rand.Text(), started: c.options.Now(), directory: d, good: newLastGood(o.LastGood, c.dialect.Place()),
 		wake: make(chan struct{}, 1), moved: make(chan struct{}, 1), unsaved: make(chan *Snapshot, 1), at: nowhere,
 	}
-	n.replicas.Store(1)
+	n.nodes = presence.New(presence.Options{Self: n.id, Interval: o.Poll, File: n.good.sibling("nodes"), Log: o.Log})
 	return n, nil
 }
 
@@ -197,7 +197,10 @@ func (n *Node) Lookups() map[string]lookup.Stats {
 func (n *Node) ID() string { return n.id }
 
 // Replicas is how many nodes are known to be alive, this one included.
-func (n *Node) Replicas() int { return int(n.replicas.Load()) }
+func (n *Node) Replicas() int { return n.nodes.Count() }
+
+// CountProblem describes why the nodes cannot be counted. Empty: they are.
+func (n *Node) CountProblem() string { return n.nodes.Problem() }
 
 // ask reads what has changed since a position. The first call checks or migrates the schema.
 func (n *Node) ask(ctx context.Context, from position) (news, error) {
