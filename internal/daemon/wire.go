@@ -220,6 +220,7 @@ func (d *Daemon) openCatalog(ctx context.Context) (*Content, error) {
 		return nil, err
 	}
 	d.control = &control{catalog: c, usage: c.NewUsage(catalog.UsageOptions{Log: d.log})}
+	d.narrow(ctx, append(c.Database().Files(), d.stateFiles()...))
 	settings := &d.config.Server.Catalog
 	d.control.node, err = c.NewNode(catalog.NodeOptions{
 		Name: d.config.nodeName(), Version: d.version, Poll: time.Duration(settings.Poll), Migrate: settings.Migrate,

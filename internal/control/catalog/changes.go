@@ -25,6 +25,9 @@ type ChangeQuery struct {
 	Limit  int // from 1 to 1000; default 100
 }
 
+// loggedKinds are the kinds in the log.
+var loggedKinds = append(slices.Clone(kindOrder), kindToken, kindCounters)
+
 // LoggedChange is a change for people to read, without the hashes of keys.
 type LoggedChange struct {
 	Change
@@ -47,7 +50,7 @@ func (c *Catalog) Changes(ctx context.Context, q ChangeQuery) (items []LoggedCha
 	// The index by actor is sorted by kind first.
 	of := []string{q.Kind}
 	if q.Kind == "" && q.Actor != "" {
-		of = append(slices.Clone(kindOrder), kindToken)
+		of = loggedKinds
 	}
 	tx, err := c.reading.BeginTx(ctx, c.dialect.ReadOnly())
 	if err != nil {
@@ -82,7 +85,7 @@ func (q *ChangeQuery) check() (revision, place int64, err error) {
 	if q.Limit < 1 || q.Limit > 1000 {
 		k.Add("limit", strconv.Itoa(q.Limit)+": want from 1 to 1000", "")
 	}
-	if all := append(slices.Clone(kindOrder), kindToken); q.Kind != "" && !slices.Contains(all, q.Kind) {
+	if all := loggedKinds; q.Kind != "" && !slices.Contains(all, q.Kind) {
 		k.Refuse("kind", q.Kind, "one of "+strings.Join(all, ", "), k.Closest(q.Kind, all))
 	}
 	if q.ID != "" && q.Kind == "" {
@@ -239,8 +242,11 @@ func (t *tx) revert(ctx context.Context, changes []LoggedChange, force bool) err
 		k := kinds[ch.Kind]
 		if k == nil {
 			message := "is of a kind that cannot be reverted"
-			if ch.Kind == kindToken {
+			switch ch.Kind {
+			case kindToken:
 				message = "changes of tokens cannot be reverted: create another token in place of a revoked one, or revoke one that was created"
+			case kindCounters:
+				message = "counters that were reset cannot be brought back"
 			}
 			return strict.Problems{{Path: ch.Kind + " " + strict.Quote(ch.ID), Message: message}}
 		}

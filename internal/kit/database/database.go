@@ -10,6 +10,7 @@
 //   - Of several PostgreSQL hosts the writable one is used, and one that hangs does not
 //     keep the others from being tried.
 //   - A migration is applied once, however many processes start at the same time.
+//   - No other user can read a SQLite file that was created here.
 //   - No error has a password in it.
 //
 // It does not retry: only the caller knows what may be repeated.
@@ -75,6 +76,9 @@ type dialect interface {
 	Postgres() bool
 	// Place identifies the database, without user and password.
 	Place() string
+	// Files returns the files of the database, if it has some, of which the first is the
+	// database itself. The others may not exist.
+	Files() []string
 	// Time returns a time as an argument of a statement. Zero is NULL.
 	Time(t time.Time) any
 	// Now is the current time of the database in SQL, and Ago a time before it.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"time"
 
 	"github.com/pressly/goose/v3"
@@ -34,6 +35,7 @@ type Schema struct {
 // provider returns goose. On PostgreSQL it holds a lock while it migrates, so that nodes
 // that start together take turns; SQLite has one writer anyway.
 func (d *DB) provider() (*goose.Provider, error) {
+	d.touch()
 	options := []goose.ProviderOption{goose.WithTableName("stint_migrations")}
 	dialect, dir := goose.DialectSQLite3, "migrations/sqlite"
 	if d.Postgres() {
@@ -49,6 +51,17 @@ func (d *DB) provider() (*goose.Provider, error) {
 		return nil, err
 	}
 	return goose.NewProvider(dialect, d.Write, files, options...)
+}
+
+// touch creates the file of a database that has one, if it is missing, so that no other user
+// can read it. SQLite would give it a wider mode, and gives its other files the same. A file
+// that exists is not opened: closing it would release the locks that SQLite has on it.
+func (d *DB) touch() {
+	if files := d.Files(); len(files) > 0 {
+		if f, err := os.OpenFile(files[0], os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); err == nil { // or SQLite says why not
+			_ = f.Close() // nothing was written
+		}
+	}
 }
 
 // Schema returns the state of the schema.

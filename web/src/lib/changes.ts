@@ -13,6 +13,7 @@ export const kindNames: Record<string, string> = {
   exemption: 'Exemption',
   ban: 'Ban',
   token: 'Admin token',
+  counters: 'Counters',
 }
 
 /** linkOf returns the page of what was changed, if it has one. */
@@ -34,9 +35,18 @@ export function linkOf(c: { kind: string; id: string }): string {
     }
     case 'token':
       return href('/tokens')
+    case 'counters': {
+      const [, kind = '', id = ''] = /^(user|key|tenant|ip):(\S+)$/.exec(c.id) ?? []
+      return kind ? href('/subjects', kind, id) : ''
+    }
     default:
       return ''
   }
+}
+
+/** canUndo reports whether a change can be undone. */
+export function canUndo(c: { kind: string }): boolean {
+  return c.kind !== 'token' && c.kind !== 'counters'
 }
 
 /** fieldsOf returns what differs. Of what was made or deleted that is every field. */
