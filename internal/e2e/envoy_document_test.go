@@ -130,7 +130,7 @@ func TestEnvoyDocument(t *testing.T) {
 	}
 
 	// The documented requests have the documented responses.
-	s := serveEnvoy(t, writeDomains(t, map[string]string{"shop": string(files[0].Data)}))
+	s := serveEnvoy(t, writeDomains(t, map[string]string{"shop": string(files[0].Data)}), "STINT_SERVER_ADMIN_TOKEN="+adminToken)
 	caller := newClient(t, "127.0.0.1", s.api)
 	s.same(t, "shop hits=3: route=shop,user=alice", "OK: OK 997")
 	var commands []testdoc.Command
