@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"bytes"
+	"context"
 	_ "embed" // for openAPI
 	"errors"
 	"io"
@@ -39,6 +40,12 @@ type APIOptions struct {
 	// differ from those of rules.
 	Store   stint.Store
 	Headers HeaderSet // default X and IETF
+	// Operators wraps the handler of DELETE /v1/usage, which resets counters: it passes on
+	// the requests of operators, and answers all others. Default: nobody may reset counters.
+	Operators func(next http.Handler) http.Handler
+	// OnReset is called before counters of a subject are reset: those of one rule or, if it
+	// is empty, of all. If it returns an error, nothing is reset. Default: nothing is done.
+	OnReset func(ctx context.Context, who identity.Subject, rule string) error
 	// OnError answers a call that failed. Default: a problem with status 500, which does
 	// not say why.
 	OnError func(w http.ResponseWriter, r *http.Request, err error)
@@ -60,11 +67,15 @@ func API(o APIOptions) (http.Handler, error) {
 		o.OnError = undecided
 	}
 	a := &api{APIOptions: o}
+	usage := methods{http.MethodGet: a.usage}
+	if o.Operators != nil {
+		usage[http.MethodDelete] = o.Operators(http.HandlerFunc(a.reset)).ServeHTTP
+	}
 	return paths{
 		"/v1/check":        methods{http.MethodPost: a.check},
 		"/v1/check/batch":  methods{http.MethodPost: a.batch},
 		"/v1/take":         methods{http.MethodPost: a.take},
-		"/v1/usage":        methods{http.MethodGet: a.usage, http.MethodDelete: a.reset},
+		"/v1/usage":        usage,
 		"/v1/openapi.json": methods{http.MethodGet: serveOpenAPI},
 		"/v1/forward-auth": http.HandlerFunc(a.forwardAuth),
 	}, nil
@@ -471,6 +482,12 @@ func (a *api) reset(w http.ResponseWriter, r *http.Request) {
 	if values.Has("rule") && !slices.ContainsFunc(a.Engine.Rules().Rules(), is) {
 		badRequest(w, r, &inputError{"rule", "there is no rule " + strconv.Quote(name)})
 		return
+	}
+	if a.OnReset != nil {
+		if err := a.OnReset(r.Context(), who, name); err != nil {
+			a.failed(w, r, err)
+			return
+		}
 	}
 	if err := a.Engine.Reset(r.Context(), who, name); err != nil {
 		a.failed(w, r, err)

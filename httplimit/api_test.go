@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -22,11 +23,67 @@ import (
 // apiOf is the decision API of a world.
 func apiOf(tb testing.TB, w world) http.Handler {
 	tb.Helper()
-	h, err := httplimit.API(httplimit.APIOptions{Engine: w.Engine, Store: w.store})
+	h, err := httplimit.API(httplimit.APIOptions{Engine: w.Engine, Store: w.store, Operators: operators})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return h
+}
+
+// operators lets requests through, unless a header says how they are to be refused.
+func operators(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if status, err := strconv.Atoi(r.Header.Get("X-Refuse")); err == nil {
+			httplimit.Problem{Status: status, Detail: "want a token"}.Write(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// TestReset checks that only operators can reset counters, and that this is logged before it
+// happens.
+func TestReset(t *testing.T) {
+	t.Parallel()
+	w := worldOf(t, apiRules, identity.Options{})
+	var logged []string
+	o := httplimit.APIOptions{Engine: w.Engine, Store: w.store}
+	api := func() http.Handler {
+		h, err := httplimit.API(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	used := func() bool {
+		return !strings.Contains(call(api(), "GET", "/v1/usage?user=alice", "").Body.String(), `"remaining":5`)
+	}
+	call(api(), "POST", "/v1/check", `{"path":"/","user":"alice"}`)
+	const reset = "/v1/usage?user=alice&ip=192.0.2.1&rule=users"
+	if rec := call(api(), "DELETE", reset, ""); rec.Code != http.StatusMethodNotAllowed || rec.Header().Get("Allow") != "GET" || !used() {
+		t.Errorf("without operators: %d %s", rec.Code, rec.Body)
+	}
+	o.Operators = operators
+	o.OnReset = func(_ context.Context, who identity.Subject, rule string) error {
+		logged = append(logged, who.User+" "+who.IP.String()+" "+rule)
+		return stint.ErrUnavailable
+	}
+	r := httptest.NewRequest("DELETE", reset, http.NoBody)
+	r.Header.Set("X-Refuse", "401")
+	rec := httptest.NewRecorder()
+	if api().ServeHTTP(rec, r); rec.Code != http.StatusUnauthorized || !used() || len(logged) > 0 {
+		t.Errorf("by a stranger: %d %s %q", rec.Code, rec.Body, logged)
+	}
+	if rec := call(api(), "DELETE", "/v1/usage?user=alice&rule=none", ""); rec.Code != http.StatusBadRequest || len(logged) > 0 {
+		t.Errorf("of no rule: %d %s %q", rec.Code, rec.Body, logged)
+	}
+	if rec := call(api(), "DELETE", reset, ""); rec.Code != http.StatusServiceUnavailable || !used() || !slices.Equal(logged, []string{"alice 192.0.2.1 users"}) {
+		t.Errorf("what cannot be logged: %d %s %q", rec.Code, rec.Body, logged)
+	}
+	o.OnReset = func(context.Context, identity.Subject, string) error { return nil }
+	if rec := call(api(), "DELETE", reset, ""); rec.Code != http.StatusNoContent || used() {
+		t.Errorf("by an operator: %d %s", rec.Code, rec.Body)
+	}
 }
 
 // call calls the API. A body is JSON.

@@ -142,6 +142,9 @@ func TestOpenAPI(t *testing.T) {
 	send(h, "GET", "/v1/usage?user=alice", kind, "")
 	send(h, "DELETE", "/v1/usage?user=alice", kind, "")
 	send(h, "DELETE", "/v1/usage", kind, "")
+	for _, status := range []string{"401", "403", "429"} {
+		send(h, "DELETE", "/v1/usage?user=alice", kind, "", "X-Refuse", status)
+	}
 	const auth = "/v1/forward-auth"
 	send(h, "GET", auth, kind, "")
 	for range 3 {

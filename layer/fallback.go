@@ -29,6 +29,9 @@ type FallbackOptions struct {
 	// Settle is for how long after an outage a take must also pass by this node's share, since other nodes
 	// may still be without the store, and admit theirs. Default 2 s. Negative: not at all.
 	Settle time.Duration
+	// Server returns the name of the server that has the counter of an ask, if the store has several, like
+	// [BreakerOptions.Server], which is its default in [New]. Nil: there is one server.
+	Server func(*stint.Ask) string
 	// OnReturn is called after the store has come back and was charged. It must not close the
 	// layer.
 	OnReturn func(Return)
@@ -88,7 +91,10 @@ func Fallback(next stint.Store, o FallbackOptions) (stint.Store, error) {
 	if err := Check(PlaceFallback, next); err != nil {
 		return nil, err
 	}
-	l := &fallback{next: next, o: o, debts: debts{max: o.MaxDebts}, born: time.Now()}
+	if o.Server == nil {
+		o.Server = func(*stint.Ask) string { return "" }
+	}
+	l := &fallback{next: next, o: o, debts: debts{max: o.MaxDebts}, born: time.Now(), outages: outages{of: map[string]*outage{}}}
 	if o.Remember > 0 {
 		l.memory = newMemory(o.Remember)
 	}
@@ -115,12 +121,12 @@ type fallback struct {
 func (*fallback) Place() Place { return PlaceFallback }
 
 func (l *fallback) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
-	if l.settling() {
+	if l.settling(asks) {
 		return l.settle(ctx, asks, ds)
 	}
 	err := l.next.Take(ctx, asks, ds)
 	if err == nil {
-		l.answered()
+		l.answered(asks)
 		l.heard(asks, ds)
 		return nil
 	}
@@ -138,7 +144,7 @@ func (l *fallback) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decisi
 	if err := l.takeHere(ctx, asks, ds, n); err != nil {
 		return err
 	}
-	l.outages.away(time.Since(l.born))
+	l.away(asks)
 	if !slices.ContainsFunc(ds, func(d stint.Decision) bool { return !d.Allowed }) {
 		l.owe(asks, n, true)
 	}
@@ -172,8 +178,8 @@ func (l *fallback) takeHere(ctx context.Context, asks []stint.Ask, ds []stint.De
 }
 
 // answered notes that the store has decided a take.
-func (l *fallback) answered() {
-	l.outages.back(l.o.Settle)
+func (l *fallback) answered(asks []stint.Ask) {
+	l.back(asks)
 	if l.owing.Load() {
 		l.pay()
 	}
@@ -192,7 +198,7 @@ func (l *fallback) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Deci
 	}
 	err := l.next.Adjust(ctx, asks, ds)
 	if err == nil {
-		if !l.settling() {
+		if !l.settling(asks) {
 			l.heard(asks, ds)
 		}
 		return nil

@@ -52,9 +52,7 @@ func measure(t *testing.T, nodes int, limit stint.Limit, f fault, length time.Du
 	prefix := stores.Add(1)
 	for n := range nodes {
 		s := must(t)(layer.New(redisAt(t, fmt.Sprintf("%s?dial_timeout=50ms&timeout=500ms&prefix=o%d", proxy.URL(), prefix)), layer.Options{
-			Retry: layer.RetryOptions{Budget: budget, Dial: budget},
-			// They do not come back together.
-			Breaker:  layer.BreakerOptions{Open: 700*time.Millisecond + time.Duration(n)*150*time.Millisecond, MostOpen: time.Second},
+			Retry:    layer.RetryOptions{Budget: budget, Dial: budget}, // their probes do not come back together
 			Fallback: &layer.FallbackOptions{Local: memory(t, nil), Replicas: func() int { return nodes }},
 		}))
 		for c := range clients * callers {
@@ -192,7 +190,7 @@ func TestOutage(t *testing.T) {
 							f := &faulty{Store: store}
 							down = append(down, f)
 							s := must(t)(layer.New(f, layer.Options{
-								Breaker:  layer.BreakerOptions{Open: 700*time.Millisecond + time.Duration(n)*130*time.Millisecond, MostOpen: time.Second},
+								Breaker:  layer.BreakerOptions{Probe: 300*time.Millisecond + time.Duration(n)*100*time.Millisecond},
 								Fallback: &layer.FallbackOptions{Local: memory(t, nil), Replicas: func() int { return int(nodes) }},
 							}))
 							wg.Go(func() {

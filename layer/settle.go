@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,40 +14,78 @@ import (
 // later. Single calls that fail are no outage.
 const shortest = 100 * time.Millisecond
 
-// outages notes when this node was without the store. Times are since the layer was made, and 0 for none.
+// outages notes when this node was without the servers of a store.
 type outages struct {
-	since, last atomic.Int64 // the first local decision since the store's last answer, and the latest
-	until       atomic.Int64 // the node settles
+	some atomic.Bool // there are any
+	mu   sync.Mutex
+	of   map[string]*outage // by server
+}
+
+// outage is that of one server. Times are since the layer was made, and 0 for none.
+type outage struct {
+	since, last time.Duration // the first local decision since the server's last answer, and the latest
+	until       time.Duration // the node settles
 }
 
 // away notes a local decision.
-func (o *outages) away(now time.Duration) {
-	o.since.CompareAndSwap(0, max(int64(now), 1))
-	o.last.Store(int64(now))
+func (l *fallback) away(asks []stint.Ask) {
+	now, o := max(time.Since(l.born), 1), &l.outages
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.some.Store(true)
+	for i := range asks {
+		name := l.o.Server(&asks[i])
+		x := o.of[name]
+		if x == nil {
+			x = new(outage)
+			o.of[name] = x
+		}
+		if x.since == 0 {
+			x.since = now
+		}
+		x.last = now
+	}
 }
 
 // back notes an answer of the store.
-func (o *outages) back(settle time.Duration) {
-	since := o.since.Load()
-	if since == 0 || !o.since.CompareAndSwap(since, 0) {
+func (l *fallback) back(asks []stint.Ask) {
+	o := &l.outages
+	if !o.some.Load() {
 		return
 	}
-	if last := o.last.Load(); last-since >= int64(shortest) && settle > 0 {
-		o.until.Store(last + int64(settle))
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i := range asks {
+		if x := o.of[l.o.Server(&asks[i])]; x != nil && x.since != 0 {
+			if x.last-x.since >= shortest && l.o.Settle > 0 {
+				x.until = x.last + l.o.Settle
+			}
+			x.since = 0
+		}
 	}
 }
 
-// settling reports whether other nodes may still be without the store.
-func (l *fallback) settling() bool {
-	until := l.outages.until.Load()
-	if until == 0 {
+// settling reports whether other nodes may still be without a server that has one of these counters.
+func (l *fallback) settling(asks []stint.Ask) (settling bool) {
+	o := &l.outages
+	if !o.some.Load() {
 		return false
 	}
-	if int64(time.Since(l.born)) < until {
-		return l.replicas() > 1
+	now := time.Since(l.born)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i := range asks {
+		name := l.o.Server(&asks[i])
+		switch x := o.of[name]; {
+		case x == nil:
+		case now < x.until:
+			settling = true
+		case x.since == 0:
+			delete(o.of, name)
+		}
 	}
-	l.outages.until.CompareAndSwap(until, 0)
-	return false
+	o.some.Store(len(o.of) > 0)
+	return settling && l.replicas() > 1
 }
 
 // settle decides a take right after an outage, when others may still admit their shares without the store:
@@ -68,11 +107,11 @@ func (l *fallback) settle(ctx context.Context, asks []stint.Ask, ds []stint.Deci
 	switch {
 	case err != nil && unreachable(err) && ctx.Err() == nil:
 		copy(ds, here)
-		l.outages.away(time.Since(l.born))
+		l.away(asks)
 		l.owe(asks, n, true)
 		return nil
 	case err == nil:
-		l.answered() // and the local counter knows it, so nothing is remembered
+		l.answered(asks) // and the local counter knows it, so nothing is remembered
 		if !slices.ContainsFunc(ds, denied) {
 			return nil
 		}

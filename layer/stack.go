@@ -31,7 +31,11 @@ func New(store stint.Store, o Options) (stint.Store, error) {
 	add("retry", func(s stint.Store) (stint.Store, error) { return Retry(s, o.Retry) })
 	add("breaker", func(s stint.Store) (stint.Store, error) { return Breaker(s, o.Breaker) })
 	if o.Fallback != nil {
-		add("fallback", func(s stint.Store) (stint.Store, error) { return Fallback(s, *o.Fallback) })
+		of := *o.Fallback
+		if of.Server == nil {
+			of.Server = o.Breaker.Server
+		}
+		add("fallback", func(s stint.Store) (stint.Store, error) { return Fallback(s, of) })
 	}
 	add("denycache", func(s stint.Store) (stint.Store, error) { return DenyCache(s, o.Deny) })
 	add("failmode", func(s stint.Store) (stint.Store, error) { return FailMode(s, o.Fail) })

@@ -130,7 +130,7 @@ func newChangesList(t *terminal) *cobra.Command {
 		return listChanges(c, t, a, "/changes", parameters("kind", kind, "id", id, "actor", actor), limit)
 	})
 	addFilters(c,
-		filter{&kind, "kind", "only of this `kind`: rule, tier, tenant, user, api_key, exemption, ban or token"},
+		filter{&kind, "kind", "only of this `kind`: rule, tier, tenant, user, api_key, exemption, ban, token or counters"},
 		filter{&id, "id", "only of the object with this `id`, with --kind"},
 		filter{&actor, "by", "only by this `name`"})
 	addLimit(c, &limit, 50)

@@ -42,7 +42,7 @@ func newCheck(t *terminal) *cobra.Command {
 	var (
 		f       sourceFlags
 		q       checkRequest
-		api     string
+		api     decisionAPI
 		headers []string
 		take    bool
 	)
@@ -72,7 +72,7 @@ identified by --ip and headers, like any client. The request is not counted, unl
 			case remote && f.path != "":
 				return advice{errors.New("--config and --http: want one of them"), "--config FILE, to ask a file, or --http URL, to ask a server"}
 			case remote || source.Path == "":
-				return checkServer(c.Context(), t, &q, api)
+				return checkServer(c.Context(), t, &q, &api)
 			case take:
 				return advice{errors.New("--take: a file has no counters"), "--take with --http URL"}
 			}
@@ -82,7 +82,9 @@ identified by --ip and headers, like any client. The request is not counted, unl
 	f.add(c)
 	c.Flags().StringVarP(&q.Method, "method", "X", http.MethodGet, "the `method`")
 	q.add(c, &headers)
-	c.Flags().StringVar(&api, "http", "http://localhost:8080", "the `URL` of the decision API of a running server")
+	c.Flags().StringVar(&api.url, "http", "http://localhost:8080", "the `URL` of the decision API of a running server")
+	c.Flags().StringVar(&api.tokenFile, "http-token-file", "", "a `file` that contains a token of server.http.tokens (default: $"+envHTTPToken+" is the token, if it needs one)")
+	_ = c.MarkFlagFilename("http-token-file") // it exists
 	c.Flags().BoolVar(&take, "take", false, "count the request")
 	addOutput(c)
 	return c
@@ -136,9 +138,25 @@ func effect(allowed, shadow bool) string {
 	return text
 }
 
+// decisionAPI is the decision API of a server.
+type decisionAPI struct{ url, tokenFile string }
+
+// token returns the token to send, or an empty text if there is none.
+func (a *decisionAPI) token(t *terminal) (string, error) {
+	if a.tokenFile != "" {
+		return readToken("--http-token-file", a.tokenFile)
+	}
+	return cleanToken("$"+envHTTPToken, t.variable(envHTTPToken))
+}
+
 // checkServer asks a running server.
-func checkServer(ctx context.Context, t *terminal, q *checkRequest, server string) error {
-	text, err := post(ctx, strings.TrimSuffix(server, "/")+"/v1/check", q)
+func checkServer(ctx context.Context, t *terminal, q *checkRequest, api *decisionAPI) error {
+	server := api.url
+	token, err := api.token(t)
+	if err != nil {
+		return err
+	}
+	text, err := post(ctx, strings.TrimSuffix(server, "/")+"/v1/check", token, q)
 	if err != nil {
 		return err
 	}
@@ -178,7 +196,7 @@ func checkServer(ctx context.Context, t *terminal, q *checkRequest, server strin
 }
 
 // post sends a request to the decision API and returns the response if it is a success.
-func post(ctx context.Context, url string, q *checkRequest) ([]byte, error) {
+func post(ctx context.Context, url, token string, q *checkRequest) ([]byte, error) {
 	body, err := json.Marshal(q)
 	if err != nil {
 		return nil, err
@@ -188,7 +206,10 @@ func post(ctx context.Context, url string, q *checkRequest) ([]byte, error) {
 		return nil, advice{fmt.Errorf("--http: %w", err), "--http http://localhost:8080"}
 	}
 	r.Header.Set("Content-Type", "application/json")
-	client := http.Client{Timeout: 30 * time.Second}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	client := http.Client{Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	defer client.CloseIdleConnections()
 	response, err := client.Do(r)
 	if err != nil {
@@ -204,7 +225,11 @@ func post(ctx context.Context, url string, q *checkRequest) ([]byte, error) {
 	if json.Unmarshal(text, &p) != nil || p.Detail == "" {
 		return nil, advice{fmt.Errorf("%s answers %s", url, response.Status), "--http with the URL of the decision API"}
 	}
-	return nil, advice{fmt.Errorf("%s: %s", response.Status, p.Detail), "stint check --help"}
+	try := "stint check --help"
+	if response.StatusCode == http.StatusUnauthorized {
+		try = "--http-token-file or $" + envHTTPToken + " with a token of server.http.tokens"
+	}
+	return nil, advice{fmt.Errorf("%s: %s", response.Status, clean(p.Detail)), try}
 }
 
 // checkFile asks a config file, with all counters at zero.

@@ -23,6 +23,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
@@ -31,6 +32,7 @@ const (
 	envServer    = "STINT_SERVER"
 	envToken     = "STINT_TOKEN"
 	envTokenFile = "STINT_TOKEN_FILE"
+	envHTTPToken = "STINT_HTTP_TOKEN" // of the decision API
 )
 
 const defaultServer = "http://127.0.0.1:9090"
@@ -39,7 +41,7 @@ const defaultServer = "http://127.0.0.1:9090"
 func (t *terminal) settings() []string {
 	return slices.DeleteFunc(slices.Clone(t.environ), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
-		return name == envServer || name == envToken || name == envTokenFile
+		return name == envServer || name == envToken || name == envTokenFile || name == envHTTPToken
 	})
 }
 
@@ -48,7 +50,7 @@ type serverFlags struct{ server, tokenFile, caFile string }
 
 func (f *serverFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.server, "server", "", "the `URL` of a server's admin API (default: $"+envServer+", or "+defaultServer+")")
-	c.Flags().StringVar(&f.tokenFile, "token-file", "", "a `file` that contains the token (default: $"+envToken+" is the token, or $"+envTokenFile+" the file)")
+	c.Flags().StringVar(&f.tokenFile, "token-file", "", "a `file` that contains the token (default: $"+envToken+" is the token, or $"+envTokenFile+" the file, or the one that a server on this machine has created)")
 	c.Flags().StringVar(&f.caFile, "ca-file", "", "a `file` with the CA certificates to verify the server, in PEM (default: those of the system)")
 	_, _ = c.MarkFlagFilename("token-file"), c.MarkFlagFilename("ca-file") // both exist
 }
@@ -98,7 +100,7 @@ func (f *serverFlags) open(t *terminal) (*client, error) {
 		return nil, advice{errors.New("--server: want a URL without a password or token"), "--server " + u.Scheme + "://" + u.Host + ", and --token-file"}
 	}
 	a := &client{base: strings.TrimSuffix(given, "/")}
-	if a.token, err = f.token(t); err != nil {
+	if a.token, err = f.token(t, given); err != nil {
 		return nil, err
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
@@ -122,8 +124,8 @@ func (f *serverFlags) open(t *terminal) (*client, error) {
 
 func (a *client) close() { a.http.CloseIdleConnections() }
 
-// token returns the token to send, or an empty text if there is none.
-func (f *serverFlags) token(t *terminal) (string, error) {
+// token returns the token to send to a server, or an empty text if there is none.
+func (f *serverFlags) token(t *terminal, server string) (string, error) {
 	from, file := "--token-file", f.tokenFile
 	text := ""
 	if file == "" {
@@ -131,24 +133,45 @@ func (f *serverFlags) token(t *terminal) (string, error) {
 			from, file = envTokenFile, t.variable(envTokenFile)
 		}
 	}
-	if file != "" {
-		opened, err := os.Open(file)
-		if err != nil {
-			return "", advice{fmt.Errorf("%s: %w", from, err), from + " with a file that exists and can be read"}
-		}
-		defer opened.Close()
-		const maxToken = 4096
-		data, err := io.ReadAll(io.LimitReader(opened, maxToken))
-		if err != nil {
-			return "", fmt.Errorf("%s: %w", from, err)
-		}
-		text = string(data)
+	if text == "" && file == "" {
+		from = "the token file of the server"
+		file = daemon.TokenFile(t.environ, server)
 	}
+	if file != "" {
+		return readToken(from, file)
+	}
+	return cleanToken(from, text)
+}
+
+// readToken returns the token in a file that from names.
+func readToken(from, file string) (string, error) {
+	opened, err := os.Open(file)
+	if err != nil {
+		return "", advice{fmt.Errorf("%s: %w", from, err), from + " with a file that exists and can be read"}
+	}
+	defer opened.Close()
+	const maxToken = 4096
+	data, err := io.ReadAll(io.LimitReader(opened, maxToken))
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", from, err)
+	}
+	if len(bytes.TrimSpace(data)) == 0 {
+		return "", errToken(from)
+	}
+	return cleanToken(from, string(data))
+}
+
+// cleanToken returns a token without the space around it.
+func cleanToken(from, text string) (string, error) {
 	text = strings.TrimSpace(text)
-	if strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) || file != "" && text == "" {
-		return "", advice{fmt.Errorf("%s: want a token and nothing else", from), "stint tokens create, which prints one"}
+	if strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", errToken(from)
 	}
 	return text, nil
+}
+
+func errToken(from string) error {
+	return advice{fmt.Errorf("%s: want a token and nothing else", from), "stint tokens create, which prints one"}
 }
 
 // problem is an error response of a server.

@@ -157,6 +157,7 @@ func (d *doctor) look(ctx context.Context, f *databaseFlags) error {
 		d.directories(config)
 		d.pathCase(ctx, config)
 		d.ports(ctx, config)
+		d.guards(config)
 	}
 	d.files()
 	if d.named {
@@ -503,9 +504,9 @@ func (d *doctor) ports(ctx context.Context, c *daemon.Config) {
 		served  bool
 		answers string // a path that only Stint answers
 	}{
-		{"http", c.Server.HTTP, true, "/healthz"},
+		{"http", c.Server.HTTP.Listener, true, "/healthz"},
 		{"gateway", c.Server.Gateway, len(c.Upstreams) > 0, ""},
-		{"grpc", c.Server.GRPC, c.Envoy.Config != "" || c.Envoy.XDS.Server != "", ""},
+		{"grpc", c.Server.GRPC.Listener, c.Envoy.Config != "" || c.Envoy.XDS.Server != "", ""},
 		{"admin", c.Server.Admin.Listener, true, "/healthz"},
 	} {
 		setting := "server." + l.name + ".address"
@@ -533,6 +534,20 @@ func (d *doctor) ports(ctx context.Context, c *daemon.Config) {
 			status = findWarn
 		}
 		d.note("ports", status, setting+": "+err.Error(), "another address, or stop the program that uses this one")
+	}
+}
+
+// guards checks who can use the listeners that give decisions.
+func (d *doctor) guards(c *daemon.Config) {
+	for _, l := range []struct {
+		name   string
+		at     *daemon.Guarded
+		served bool
+	}{{"http", &c.Server.HTTP, true}, {"grpc", &c.Server.GRPC, c.Envoy.Config != "" || c.Envoy.XDS.Server != ""}} {
+		if setting := "server." + l.name; l.served && l.at.Open() {
+			d.note("ports", findWarn, setting+".address: other machines can ask for decisions at "+l.at.Address+" without a token",
+				setting+".tokens or "+setting+".tls_client_ca; or a loopback address, or a firewall")
+		}
 	}
 }
 

@@ -32,7 +32,7 @@ func startDemo(t *testing.T) string {
 	}
 	defer out.Close()
 	c := exec.CommandContext(t.Context(), os.Args[0], "serve", "--http", "127.0.0.1:0", "--gateway", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-	c.Env, c.Stdout = append(os.Environ(), asStint+"=1"), out
+	c.Env, c.Stdout = append(os.Environ(), asStint+"=1", "STATE_DIRECTORY="+filepath.Join(dir, "state of it")), out
 	c.Cancel = func() error { return c.Process.Signal(syscall.SIGINT) }
 	c.WaitDelay = 20 * time.Second
 	if err := c.Start(); err != nil {
@@ -113,7 +113,7 @@ func newDemo(t *testing.T) *demo {
 		return m[1]
 	}
 	d := &demo{gateway: find(`gateway +(http://\S+)`), api: find(`decision API +(http://\S+)`), admin: find(`dashboard +(http://\S+)`), files: newFiles(t)}
-	d.environ = []string{"STINT_SERVER=" + d.admin, "STINT_TOKEN=" + find(`STINT_TOKEN=(\S+)`), "EDITOR=true", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + t.TempDir()}
+	d.environ = []string{"STINT_SERVER=" + d.admin, "STINT_TOKEN=" + strings.TrimSpace(read(t, find(`STINT_TOKEN_FILE='(.+)'`))), "EDITOR=true", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + t.TempDir()}
 	d.catalog = filepath.Join(t.TempDir(), "start.toml")
 	d.must(t, "export", "-f", d.catalog)
 	return d
@@ -133,6 +133,9 @@ func (d *demo) begin(t *testing.T) (dir string) {
 	d.must(t, "reset", "ip:127.0.0.1", "--yes")
 	dir = t.TempDir()
 	if err := os.CopyFS(dir, os.DirFS(d.files)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Join(dir, "stint.db"), 0o600); err != nil { // or a server says that it was wider
 		t.Fatal(err)
 	}
 	return dir

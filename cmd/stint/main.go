@@ -150,13 +150,14 @@ func topics() []*cobra.Command {
 
   --server URL       its URL. Default: $STINT_SERVER, or http://127.0.0.1:9090. A server
                      listens for it on server.admin.address.
-  --token-file FILE  a file with a token. Default: the token in $STINT_TOKEN, or the file
-                     named by $STINT_TOKEN_FILE.
+  --token-file FILE  a file with a token. Default: the token in $STINT_TOKEN, the file
+                     named by $STINT_TOKEN_FILE, or the file that a server on this machine
+                     has created for this user.
   --ca-file FILE     the CA certificates to verify a server with TLS
 
 There is no flag for the token itself, since everyone on the machine could read it. On its
-first start, a server prints a token that is valid for a day. "stint tokens create" creates
-more; with --config, it needs no token.
+first start, a server creates a token that is valid for a day, in a file whose name it prints.
+"stint tokens create" creates more; with --config, it needs no token.
 
 "rules list", "events", "apply", "export" and "tokens create" read the config file or the
 database directly if --config, --database, --set, $STINT_CONFIG or $STINT_SERVER_DATABASE

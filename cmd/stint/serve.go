@@ -29,9 +29,11 @@ func newServe(t *terminal) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the server",
-		Long: `Run the server: the gateway (:8000, if there are upstreams), the decision API (:8080), the
-rate limit service of Envoy (:8081, if it is configured), and the admin API, dashboard and
-metrics (127.0.0.1:9090).
+		Long: `Run the server: the gateway (127.0.0.1:8000, if there are upstreams), the decision API
+(127.0.0.1:8080), the rate limit service of Envoy (127.0.0.1:8081, if it is configured), and
+the admin API, dashboard and metrics (127.0.0.1:9090). Only this machine can reach these
+addresses; with :8080 instead, other machines can reach the decision API, too. The log says
+what each listener is bound to.
 
 Settings come from flags, then the environment (STINT_...), then the config file, then
 defaults; "stint config" shows each with its origin. If only addresses are set, the server
@@ -39,7 +41,7 @@ runs a demo, with example rules and an upstream that echoes requests.
 
 With --envoy-env it replaces envoyproxy/ratelimit in the same environment: the variables of
 envoyproxy/ratelimit keep their meaning, STINT_ variables override them, and the log lists
-those that have no effect.
+those that have no effect. As there, other machines can reach ports 8080 and 8081.
 
 The config file is read again when it changes, and on SIGHUP. If the new file has problems,
 the previous configuration stays in use; the log, /readyz and the metrics report it.
@@ -91,7 +93,7 @@ func serve(ctx context.Context, t *terminal, source daemon.Source, notes []strin
 	}
 	if taken := new(daemon.ListenError); errors.As(failed, &taken) {
 		failed = advice{failed, fmt.Sprintf("stint serve --%s with another address, such as %s",
-			taken.Listener, map[string]string{"gateway": ":8001", "http": ":8090", "grpc": ":8091", "admin": "127.0.0.1:9091"}[taken.Listener])}
+			taken.Listener, map[string]string{"gateway": "127.0.0.1:8001", "http": "127.0.0.1:8090", "grpc": "127.0.0.1:8091", "admin": "127.0.0.1:9091"}[taken.Listener])}
 	}
 	return errors.Join(failed, stop(ctx, d, signals))
 }

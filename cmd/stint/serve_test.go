@@ -25,6 +25,7 @@ type server struct {
 	*exec.Cmd
 	lines *bufio.Scanner // of the log
 	out   bytes.Buffer
+	state string // its state directory
 }
 
 // serve starts a server that listens on free ports.
@@ -37,8 +38,8 @@ func serve(t *testing.T, args ...string) *server {
 func serveIn(t *testing.T, environ []string, args ...string) *server {
 	t.Helper()
 	args = append([]string{"serve", "--http", "127.0.0.1:0", "--gateway", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, args...)
-	s := &server{Cmd: exec.CommandContext(t.Context(), os.Args[0], args...)}
-	s.Env = append(append(os.Environ(), asStint+"=1"), environ...)
+	s := &server{Cmd: exec.CommandContext(t.Context(), os.Args[0], args...), state: t.TempDir()}
+	s.Env = append(append(os.Environ(), asStint+"=1", "STATE_DIRECTORY="+s.state), environ...)
 	s.Stdout = &s.out
 	log, err := s.StderrPipe()
 	if err != nil {
@@ -92,7 +93,7 @@ func TestSignals(t *testing.T) {
 		const settings = "[server]\nreload_interval = \"0\"\ndrain_delay = \"0\"\nlog_format = \"text\"\n"
 		write(settings)
 		s := serve(t, "--config", path)
-		s.logs(t, "msg=listening listener=admin")
+		s.logs(t, `msg=listening address=127\.0\.0\.1:\d+ reachable_from="this machine" listener=admin`)
 		write(settings + "[[rules]]\nname = \"one\"\naction = \"block\"\n")
 		s.signal(t, syscall.SIGHUP)
 		s.logs(t, `msg="configuration in use".* added=\[one\]`)
@@ -102,9 +103,51 @@ func TestSignals(t *testing.T) {
 		s.signal(t, last)
 		s.logs(t, "msg=stopping")
 		s.logs(t, "msg=stopped")
-		if code := s.ends(); code != 0 || !keyText.MatchString(s.out.String()) { // the first token
+		if code := s.ends(); code != 0 || !strings.Contains(s.out.String(), s.state+"/admin-token-") || keyText.MatchString(s.out.String()) {
 			t.Errorf("exit code %d, %s", code, s.out.String())
 		}
+	}
+}
+
+// TestTokenFound checks that commands find the token of a server on the same machine, and
+// send it to no other, and that "check" sends the token of the decision API.
+func TestTokenFound(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "stint.toml")
+	if err := os.WriteFile(path, []byte("[server]\ndrain_delay = \"0\"\nlog_format = \"text\"\nhttp = { tokens = [\"a-token-for-decisions\"] }\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, "--config", path)
+	api, admin := s.logs(t, "listener=http url=(.*)"), s.logs(t, "listener=admin url=(.*)")
+	s.logs(t, "msg=ready")
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("a-token-for-decisions\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	local := strings.Replace(admin, "127.0.0.1", "localhost", 1)
+	for _, c := range []struct {
+		args, environ string
+		code          int
+		says          string
+	}{
+		{"status --server " + admin, "STATE_DIRECTORY=" + s.state, 0, "ok"},
+		{"status --server " + local, "STATE_DIRECTORY=" + s.state, 0, "ok"},
+		{"status --server " + admin, "HOME=" + s.state, 2, "--token-file"},
+		{"status --server " + admin, "", 2, "--token-file"},
+		{"check / --ip 192.0.2.1 --http " + api, "", 2, "--http-token-file"},
+		{"check / --ip 192.0.2.1 --http " + api, "STINT_HTTP_TOKEN=another-token-than-that", 2, "401 Unauthorized: want a token of server.http.tokens"},
+		{"check / --ip 192.0.2.1 --http " + api, "STINT_HTTP_TOKEN=a-token-for-decisions", 0, "allowed"},
+		{"check / --ip 192.0.2.1 --http-token-file " + token + " --http " + api, "", 0, "allowed"},
+		{"check / --ip 192.0.2.1 --http-token-file " + path + " --http " + api, "", 2, "want a token and nothing else"},
+	} {
+		var out bytes.Buffer
+		if code := stint.Run(t.Context(), strings.Fields(c.args), []string{c.environ}, &out, &out); code != c.code || !strings.Contains(out.String(), c.says) {
+			t.Errorf("%s %s: %d, %s", c.environ, c.args, code, out.String())
+		}
+	}
+	s.signal(t, syscall.SIGTERM)
+	if code := s.ends(); code != 0 {
+		t.Errorf("exit code %d", code)
 	}
 }
 

@@ -27,6 +27,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/grpclimit/descriptor"
 	"github.com/stintdev/stint/grpclimit/rls"
 	"github.com/stintdev/stint/memstore"
 )
@@ -217,7 +218,23 @@ func FuzzMessage(f *testing.F) {
 
 func TestHTTP(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, plain, nil)
+	var resets []string
+	refused := false
+	b := newBench(t, plain, func(o *rls.Options) {
+		o.Operators = func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if refused {
+					w.WriteHeader(http.StatusUnauthorized)
+				} else {
+					next.ServeHTTP(w, r)
+				}
+			})
+		}
+		o.OnReset = func(_ context.Context, domain string, entries []descriptor.Entry) error {
+			resets = append(resets, fmt.Sprint(domain, entries))
+			return nil
+		}
+	})
 	h := b.Handler()
 	for _, c := range []struct {
 		name, method, url, body string
@@ -243,19 +260,31 @@ func TestHTTP(t *testing.T) {
 		{"unlimited", "GET", "/v1/descriptors?domain=d&entry=free%3Da", ``, 200, `"unlimited":true`},
 	} {
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest(c.method, c.url, strings.NewReader(c.body)))
+		h.ServeHTTP(w, newRequest(c.method, c.url, strings.NewReader(c.body)))
 		if text := strings.ReplaceAll(w.Body.String(), ": ", ":"); w.Code != c.status || !strings.Contains(strings.ReplaceAll(text, ", ", ","), strings.ReplaceAll(strings.ReplaceAll(c.want, ": ", ":"), ", ", ",")) {
 			t.Errorf("%s: got %d %s", c.name, w.Code, text)
 		}
 	}
-	failing := newBench(t, plain, func(o *rls.Options) { o.Store = broken{o.Store, stint.ErrUnavailable} })
+	if want := "d[{user a}]"; len(resets) != 1 || resets[0] != want {
+		t.Errorf("resets of %q, want one of %s", resets, want)
+	}
+	refused = true
 	w := httptest.NewRecorder()
-	failing.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/json", strings.NewReader(`{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}`)))
+	if h.ServeHTTP(w, newRequest("DELETE", "/v1/descriptors?domain=d&entry=user%3Da", http.NoBody)); w.Code != http.StatusUnauthorized || len(resets) > 1 {
+		t.Error(w.Code, resets)
+	}
+	w = httptest.NewRecorder()
+	if newBench(t, plain, nil).Handler().ServeHTTP(w, newRequest("DELETE", "/v1/descriptors?domain=d&entry=user%3Da", http.NoBody)); w.Code != http.StatusMethodNotAllowed {
+		t.Errorf("without operators: %d", w.Code)
+	}
+	failing := newBench(t, plain, func(o *rls.Options) { o.Store = broken{o.Store, stint.ErrUnavailable} })
+	w = httptest.NewRecorder()
+	failing.Handler().ServeHTTP(w, newRequest(http.MethodPost, "/json", strings.NewReader(`{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}`)))
 	if w.Code != http.StatusServiceUnavailable {
 		t.Error(w.Code, w.Body)
 	}
 	w = httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/json", io.MultiReader(strings.NewReader("{"), &failingReader{})))
+	h.ServeHTTP(w, newRequest(http.MethodPost, "/json", io.MultiReader(strings.NewReader("{"), &failingReader{})))
 	if w.Code != http.StatusBadRequest {
 		t.Error(w.Code, w.Body)
 	}
@@ -263,6 +292,35 @@ func TestHTTP(t *testing.T) {
 	b.ServeConfig(w, httptest.NewRequest(http.MethodGet, "/rlconfig", http.NoBody))
 	if want := "d.user: unit=MINUTE requests_per_unit=3, shadow_mode: false, quota_mode: false\n"; !strings.HasPrefix(w.Body.String(), want) {
 		t.Error(w.Body)
+	}
+}
+
+// newRequest returns a request with JSON.
+func newRequest(method, url string, body io.Reader) *http.Request {
+	r := httptest.NewRequest(method, url, body)
+	r.Header.Set("Content-Type", "application/json; charset=utf-8")
+	return r
+}
+
+// TestJSONType checks that /json accepts nothing that a page of another site can make a
+// browser send: browsers ask before they send application/json.
+func TestJSONType(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, plain, nil)
+	for _, kind := range []string{"", "text/plain", "text/plain; charset=UTF-8", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/jsonx", "application/json, text/plain", ";"} {
+		r := newRequest("POST", "/json", strings.NewReader(`{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}`))
+		r.Header.Set("Content-Type", kind)
+		if kind == "" {
+			r.Header.Del("Content-Type")
+		}
+		w := httptest.NewRecorder()
+		if b.Handler().ServeHTTP(w, r); w.Code != http.StatusUnsupportedMediaType || !strings.Contains(w.Body.String(), "want application/json") {
+			t.Errorf("%q: %d %s", kind, w.Code, w.Body)
+		}
+	}
+	u, err := b.Usage(t.Context(), "d", []descriptor.Entry{{Key: "user", Value: "a"}})
+	if err != nil || u.Decision.Remaining != 3 {
+		t.Errorf("something was counted: %+v, %v", u, err)
 	}
 }
 

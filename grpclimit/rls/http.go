@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -27,17 +28,26 @@ const (
 	maxObjects = maxDescriptors * 8
 )
 
-// Handler serves POST /json, which is ShouldRateLimit without gRPC, and GET and DELETE
-// /v1/descriptors, which return the state of a descriptor's limit and reset it.
+// Handler serves POST /json, which is ShouldRateLimit without gRPC, and GET and, for
+// operators, DELETE /v1/descriptors, which return the state of a descriptor's limit and
+// reset it.
 func (s *Service) Handler() http.Handler {
 	m := http.NewServeMux()
 	m.HandleFunc("POST /json", s.serveJSON)
 	m.HandleFunc("GET /v1/descriptors", s.serveUsage)
-	m.HandleFunc("DELETE /v1/descriptors", s.serveReset)
+	if s.o.Operators != nil {
+		m.Handle("DELETE /v1/descriptors", s.o.Operators(http.HandlerFunc(s.serveReset)))
+	}
 	return m
 }
 
 func (s *Service) serveJSON(w http.ResponseWriter, r *http.Request) {
+	// Pages of other sites can make browsers send anything else, or nothing, without asking.
+	if kind := r.Header.Get("Content-Type"); !isJSON(kind) {
+		w.Header().Set("Accept", "application/json")
+		writeError(w, http.StatusUnsupportedMediaType, status.Newf(codes.InvalidArgument, "Content-Type %q: want application/json", kind))
+		return
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
 		writeError(w, http.StatusRequestEntityTooLarge, status.Newf(codes.ResourceExhausted, "the body has more than %d bytes", int64(maxBody)))
@@ -72,6 +82,11 @@ func (s *Service) serveJSON(w http.ResponseWriter, r *http.Request) {
 		code = http.StatusTooManyRequests
 	}
 	write(w, code, out)
+}
+
+func isJSON(kind string) bool {
+	media, _, err := mime.ParseMediaType(kind)
+	return err == nil && media == "application/json"
 }
 
 // usage is the response to GET /v1/descriptors.
@@ -131,15 +146,22 @@ func (s *Service) serveReset(w http.ResponseWriter, r *http.Request) {
 		fail(w, err)
 		return
 	}
-	found, err := s.Reset(r.Context(), domain, entries)
-	switch {
-	case err != nil:
-		fail(w, err)
-	case !found:
+	u, err := s.Usage(r.Context(), domain, entries)
+	if err == nil && u == nil {
 		writeError(w, http.StatusNotFound, status.New(codes.NotFound, "no limit applies to this descriptor"))
-	default:
-		w.WriteHeader(http.StatusNoContent)
+		return
 	}
+	if err == nil && s.o.OnReset != nil {
+		err = s.o.OnReset(r.Context(), domain, entries)
+	}
+	if err == nil {
+		_, err = s.Reset(r.Context(), domain, entries)
+	}
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
 }
 
 // named parses the descriptor in a query: domain=mongo&entry=database=users&entry=...

@@ -28,6 +28,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net/http"
 	"strconv"
 	"strings"
 	"sync"
@@ -67,6 +68,13 @@ type Options struct {
 	// NearRatio is the share of a limit above which hits are counted as near the limit.
 	// Default 0.8.
 	NearRatio float64
+	// Operators wraps the handler of DELETE /v1/descriptors, which resets counters: it passes
+	// on the requests of operators, and answers all others. Default: nobody may reset
+	// counters.
+	Operators func(next http.Handler) http.Handler
+	// OnReset is called before the counter of a descriptor is reset there. If it returns an
+	// error, nothing is reset. Default: nothing is done.
+	OnReset func(ctx context.Context, domain string, entries []descriptor.Entry) error
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 }

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/http/pprof"
 	"strings"
@@ -44,26 +43,6 @@ func (d *Daemon) startAdmin(ctx context.Context) {
 	if d.URL(adminListener) != "" && d.createToken(ctx) != nil {
 		d.work.Go(func() { every(ctx, time.Second, func() bool { return d.createToken(ctx) != nil }) })
 	}
-}
-
-// createToken creates the first token and prints it, unless there is an administrator's
-// token already. It lasts for a day, which is long enough to create others with it.
-func (d *Daemon) createToken(ctx context.Context) error {
-	if d.config.credentials.adminToken != "" {
-		return nil
-	}
-	text, err := d.operators.tokens.FirstToken(ctx, "stint serve", catalog.Token{
-		Name: "first", Role: catalog.Administrator, Expires: time.Now().Add(24 * time.Hour),
-	})
-	if err != nil || text == "" {
-		return err
-	}
-	d.token = text
-	if d.demo == nil { // the demo shows it in its guide
-		fmt.Fprintf(d.print, "\nThere was no admin token, so one was created. It is shown only once, and expires in 24 hours:\n\n  %s\n\nSign in with it at %s, or: STINT_TOKEN=... %s tokens create NAME\n\n",
-			text, d.URL(adminListener), d.program)
-	}
-	return nil
 }
 
 // status returns the status of this node for the API.

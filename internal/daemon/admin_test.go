@@ -3,9 +3,12 @@ package daemon_test
 import (
 	"context"
 	"encoding/json"
+	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -14,43 +17,126 @@ import (
 	"github.com/stintdev/stint/internal/test/testpostgres"
 )
 
-var tokenText = regexp.MustCompile(`stint_admin_\S+`)
+// tokenFile matches the file with the first token, in what a daemon prints.
+var tokenFile = regexp.MustCompile(`(?m)^  (/.*/(stint-)?admin-token-\d+)$`)
 
-// TestFirstToken starts daemons without a token: one is created and printed once, and works
-// until there is another way to sign in.
+// firstToken returns the file with the first token, and its content, or "".
+func (p *process) firstToken(t *testing.T) (file, token string) {
+	t.Helper()
+	m := tokenFile.FindStringSubmatch(p.printed.String())
+	if m == nil {
+		return "", ""
+	}
+	text, err := os.ReadFile(m[1])
+	do(t, err)
+	info, err := os.Stat(m[1])
+	do(t, err)
+	if info.Mode().Perm() != 0o600 || !strings.HasPrefix(string(text), "stint_admin_") {
+		t.Errorf("%s: %v %s", m[1], info.Mode(), text)
+	}
+	if all := p.printed.String() + p.log.String(); strings.Contains(all, "stint_admin_") {
+		t.Errorf("the token is shown: %s", all)
+	}
+	return m[1], strings.TrimSpace(string(text))
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
+// TestFirstToken starts daemons without a token: one is created, in a file, and works until
+// there is another way to sign in.
 func TestFirstToken(t *testing.T) {
 	t.Parallel()
 	file := "[server]\ndatabase = \"sqlite:" + filepath.Join(t.TempDir(), "stint.db") + "\"\ncatalog = { last_good = \"none\" }\n"
+	state := filepath.Join(t.TempDir(), "state")
 	status := func(p *process, token string) int {
 		code, _ := fetchAs(t, p.client, token, p.URL("admin")+"/admin/v1/status")
 		return code
 	}
-	run := func(text string, flags ...daemon.Flag) (p *process, token string) {
-		p = start(t, text, append(flags, set("server.http.address", ""), set("server.grpc.address", ""))...)
-		return p, tokenText.FindString(p.printed.String())
+	run := func(text string, flags ...daemon.Flag) (p *process, name, token string) {
+		p = startIn(t, []string{"STATE_DIRECTORY=" + state}, text, append(flags, set("server.http.address", ""), set("server.grpc.address", ""))...)
+		name, token = p.firstToken(t)
+		return p, name, token
 	}
 	none := set("server.admin.token", "")
-	first, token := run(file, none)
-	if token == "" || status(first, token) != http.StatusOK || status(first, adminToken) != http.StatusUnauthorized {
-		t.Error(first.printed.String())
+	first, name, token := run(file, none)
+	if token == "" || filepath.Dir(name) != state || status(first, token) != http.StatusOK || status(first, adminToken) != http.StatusUnauthorized {
+		t.Error(name, first.printed.String())
 	}
-	if strings.Contains(first.log.String(), token) {
-		t.Error("the log has the token")
+	if got := daemon.TokenFile([]string{"STATE_DIRECTORY=" + state}, first.URL("admin")); got != name {
+		t.Errorf("commands look in %q, want %q", got, name)
 	}
-	again, other := run(file, none)
+	for _, elsewhere := range []string{"http://127.0.0.1:1", "http://192.0.2.1" + name[strings.LastIndexByte(name, '-'):], "nonsense"} {
+		if got := daemon.TokenFile([]string{"STATE_DIRECTORY=" + state}, elsewhere); got != "" {
+			t.Errorf("for %s, commands look in %q", elsewhere, got)
+		}
+	}
+	again, other, _ := run(file, none)
 	if other != "" || status(again, token) != http.StatusOK {
 		t.Error(again.printed.String())
 	}
-	if given, other := run(file); other != "" || status(given, adminToken) != http.StatusOK || status(given, token) != http.StatusOK {
+	if given, other, _ := run(file); other != "" || status(given, adminToken) != http.StatusOK || status(given, token) != http.StatusOK {
 		t.Error(given.printed.String())
 	}
-	// Without a database there is one for each process.
-	alone, own := run(few, none)
+	// The token is in the database, and so its file stays for the next process, unless it
+	// was revoked.
+	address := set("server.admin.address", strings.TrimPrefix(first.URL("admin"), "http://"))
+	do(t, first.Stop(context.WithoutCancel(t.Context())))
+	next, _, _ := run(file, none, address)
+	if !exists(name) || status(next, token) != http.StatusOK {
+		t.Error("the file of a valid token is gone")
+	}
+	do(t, next.Stop(context.WithoutCancel(t.Context())))
+	do(t, openCatalog(t, "sqlite:"+strings.Split(file, "\"")[1][len("sqlite:"):]).RevokeToken(t.Context(), "test", token))
+	last, _, _ := run(file, address)
+	if exists(name) {
+		t.Error("the file of a revoked token is still there")
+	}
+	do(t, last.Stop(context.WithoutCancel(t.Context())))
+	// Without a database there is one for each process, which ends with it.
+	alone, name, own := run(few, none)
 	if own == "" || status(alone, own) != http.StatusOK || status(alone, token) != http.StatusUnauthorized {
 		t.Error(alone.printed.String())
 	}
-	if nowhere, other := run(few, none, set("server.admin.address", "")); other != "" {
+	do(t, alone.Stop(context.WithoutCancel(t.Context())))
+	if exists(name) {
+		t.Error("the file of a lost token is still there")
+	}
+	if nowhere, other, _ := run(few, none, set("server.admin.address", "")); other != "" {
 		t.Error(nowhere.printed.String())
+	}
+	// Without a state directory, or with one that cannot be written to, it is a temporary file.
+	for _, environ := range [][]string{nil, {"STATE_DIRECTORY=" + filepath.Join(write(t, "file", ""), "x")}} {
+		p := startIn(t, environ, few, none)
+		name, own := p.firstToken(t)
+		if own == "" || filepath.Dir(name) != filepath.Clean(os.TempDir()) || status(p, own) != http.StatusOK {
+			t.Error(p.printed.String())
+		}
+		do(t, p.Stop(context.WithoutCancel(t.Context())))
+		if exists(name) {
+			t.Error(name)
+		}
+	}
+}
+
+// TestFirstTokenPlanted checks that a token is not written to a file that someone else has
+// put there.
+func TestFirstTokenPlanted(t *testing.T) {
+	t.Parallel()
+	state, mine := t.TempDir(), write(t, "mine", "")
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed at once
+	do(t, err)
+	do(t, l.Close())
+	name := filepath.Join(state, "admin-token-"+strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+	do(t, os.Symlink(mine, name))
+	p := startIn(t, []string{"STATE_DIRECTORY=" + state}, few, set("server.admin.token", ""), set("server.admin.address", l.Addr().String()))
+	if file, token := p.firstToken(t); file != name || token == "" {
+		t.Error(file)
+	}
+	if text, err := os.ReadFile(mine); err != nil || len(text) > 0 {
+		t.Errorf("%s, %v", text, err)
 	}
 }
 
@@ -63,15 +149,19 @@ func TestFirstTokenLater(t *testing.T) {
 	p := start(t, text, set("server.http.address", ""))
 	do(t, p.Stop(context.WithoutCancel(t.Context())))
 	server.Kill(t)
-	p = start(t, text, set("server.http.address", ""), set("server.admin.token", ""))
+	state := t.TempDir()
+	p = startIn(t, []string{"STATE_DIRECTORY=" + state}, text, set("server.http.address", ""), set("server.admin.token", ""))
 	if printed := p.printed.String(); printed != "" {
 		t.Error(printed)
 	}
 	server.Restart(t)
-	until(t, "the token", func() bool { return tokenText.MatchString(p.printed.String()) })
-	token := tokenText.FindString(p.printed.String())
+	until(t, "the token", func() bool { return tokenFile.MatchString(p.printed.String()) })
+	_, token := p.firstToken(t)
 	if code, body := fetchAs(t, p.client, token, p.URL("admin")+"/admin/v1/status"); code != http.StatusOK {
 		t.Error(code, body)
+	}
+	if left, err := os.ReadDir(state); err != nil || len(left) != 1 {
+		t.Errorf("%v, %v", left, err)
 	}
 }
 

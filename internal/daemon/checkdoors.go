@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,23 +38,22 @@ type door struct {
 
 // doors returns all listeners, in the order in which they are opened.
 func (s *Server) doors() []door {
-	return []door{{gatewayListener, &s.Gateway}, {httpListener, &s.HTTP}, {grpcListener, &s.GRPC}, {adminListener, &s.Admin.Listener}}
+	return []door{{gatewayListener, &s.Gateway}, {httpListener, &s.HTTP.Listener}, {grpcListener, &s.GRPC.Listener}, {adminListener, &s.Admin.Listener}}
 }
 
 func (k *checker) checkListeners() {
 	c := k.config
 	c.credentials.tls = map[string]*tls.Config{}
-	taken := map[string]string{}
+	var before []door
 	for _, l := range c.Server.doors() {
 		path := "server." + l.name
 		if l.name != grpcListener || !strings.HasPrefix(l.Address, unixPrefix) {
 			k.checkAddress(path, l.Address)
 		}
-		if other := taken[l.Address]; other != "" {
-			k.Refuse(path+".address", l.Address, "a different address: "+other+" uses this one", "")
-		} else if _, port, _ := net.SplitHostPort(l.Address); port != "" && port != "0" {
-			taken[l.Address] = path
+		if i := slices.IndexFunc(before, func(o door) bool { return clash(o.Address, l.Address) }); i >= 0 {
+			k.Refuse(path+".address", l.Address, "a different address: server."+before[i].name+" uses "+before[i].Address, "")
 		}
+		before = append(before, l)
 		switch {
 		case l.TLSCert != "" && l.TLSKey != "":
 			k.checkTLS(l)
@@ -76,6 +76,22 @@ func (k *checker) checkListeners() {
 			"a loopback address, such as 127.0.0.1:9090, or server.admin.tls_cert, or server.admin.insecure = true", "")
 	}
 	k.checkToken()
+	c.credentials.tokens = map[string]tokens{}
+	k.readTokens(httpListener, &c.Server.HTTP)
+	k.readTokens(grpcListener, &c.Server.GRPC)
+}
+
+// clash reports whether two addresses cannot be listened on at the same time.
+func clash(a, b string) bool {
+	host, port, err := net.SplitHostPort(a)
+	other, same, _ := net.SplitHostPort(b)
+	return err == nil && port == same && port != "0" && (host == other || isAny(host) || isAny(other))
+}
+
+// isAny reports whether a host means all addresses of this machine.
+func isAny(host string) bool {
+	a, err := netip.ParseAddr(host)
+	return host == "" || err == nil && a.IsUnspecified()
 }
 
 // checkToken reads the administrator's token, which clients send in a header.
@@ -83,14 +99,12 @@ func (k *checker) checkToken() {
 	a := &k.config.Server.Admin
 	token := k.readSecret("server.admin.token", a.Token, a.TokenFile)
 	k.config.credentials.adminToken = token
-	const shortest = 16
-	unfit := func(r rune) bool { return r <= ' ' || r > '~' }
-	if token != "" && (len(token) < shortest || strings.ContainsFunc(string(token), unfit)) {
+	if token != "" && !fitToken(token) {
 		name := "server.admin.token"
 		if a.TokenFile != "" {
 			name += "_file"
 		}
-		k.Add(name, "want at least 16 ASCII characters without spaces, such as openssl rand -hex 32 prints", "")
+		k.Add(name, wantToken, "")
 	}
 }
 

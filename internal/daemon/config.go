@@ -68,6 +68,7 @@ type credentials struct {
 	secret     identity.Secret // of JWTs
 	publicKeys string
 	tls        map[string]*tls.Config // by the name of the listener
+	tokens     map[string]tokens      // of http and grpc
 }
 
 // namedFile is a file that the configuration names, as it was read.
@@ -77,8 +78,8 @@ type namedFile struct {
 	other bool              // it is not for the resolver
 }
 
-// Server configures the process. It is read at startup, except for ReloadInterval and
-// certificates.
+// Server configures the process. It is read at startup, except for ReloadInterval,
+// certificates, and the tokens of HTTP and GRPC.
 type Server struct {
 	Counters       URL      `json:"counters" doc:"where counters are stored: memory: in this process, or a Redis URL, shared by all nodes"`
 	Database       URL      `json:"database" doc:"where rules, tiers, users and keys are stored: sqlite:FILE, or a PostgreSQL URL, shared by all nodes; if empty, in this file"`
@@ -88,9 +89,9 @@ type Server struct {
 	Replicas       int      `json:"replicas" doc:"how many nodes share the counters; a node that decides on its own applies its share of each limit; 0: as many as report to the database, or to Redis if there is none"`
 	MaxKeys        int      `json:"max_keys" doc:"the maximum number of counters in memory; above it, those that matter least are dropped, and never bans for counters"`
 	MaxWaiting     int      `json:"max_waiting" doc:"the maximum number of requests that throttle and leaky_bucket hold at once; more are denied"`
-	HTTP           Listener `json:"http"`
+	HTTP           Guarded  `json:"http"`
 	Gateway        Listener `json:"gateway"`
-	GRPC           Listener `json:"grpc"`
+	GRPC           Guarded  `json:"grpc"`
 	Admin          Admin    `json:"admin"`
 	Headers        []string `json:"headers" doc:"the rate limit headers of responses: x (X-RateLimit-...), ietf (RateLimit, RateLimit-Policy), or both"`
 	Case           string   `json:"case" doc:"whether rules tell paths apart that differ only in case: exact (/search and /SEARCH are two paths) or ignore, for servers that serve both as one; the same on all nodes"`
@@ -138,18 +139,25 @@ type Record struct {
 
 // Listener configures a listener.
 type Listener struct {
-	Address       string `json:"address" doc:"host:port, or :port for all addresses; for gRPC also unix:PATH; empty: disabled"`
+	Address       string `json:"address" doc:"host:port, or :port for all addresses of this machine, so that others can reach it; for gRPC also unix:PATH; empty: disabled"`
 	TLSCert       string `json:"tls_cert" doc:"a file with the certificate, in PEM, reloaded when it changes; without it there is no TLS"`
 	TLSKey        string `json:"tls_key" doc:"a file with the key of the certificate"`
 	TLSClientCA   string `json:"tls_client_ca" doc:"a file with certificate authorities, in PEM, reloaded when it changes; clients must then present a certificate from one of them"`
 	ProxyProtocol bool   `json:"proxy_protocol" doc:"trusted proxies send the client address with the PROXY protocol"`
 }
 
+// Guarded configures a listener for programs that ask for decisions.
+type Guarded struct {
+	Listener
+	Tokens     []identity.Secret `json:"tokens" doc:"tokens of at least 16 characters, of which callers must send one; several, to replace one after the other, without a restart; empty: callers need none"`
+	TokenFiles []string          `json:"token_files" doc:"files with more of these tokens, one in each, reloaded when they change"`
+}
+
 // Admin configures the listener of the admin API.
 type Admin struct {
 	Listener
 	Insecure  bool            `json:"insecure" doc:"allow an address that other machines can reach without TLS"`
-	Token     identity.Secret `json:"token" doc:"an administrator token of at least 16 characters, in addition to those created with stint tokens; without any token, the first start creates one and prints it"`
+	Token     identity.Secret `json:"token" doc:"an administrator token of at least 16 characters, in addition to those created with stint tokens; without any token, the first start creates one, in a file whose name it prints"`
 	TokenFile string          `json:"token_file" doc:"a file with the token"`
 }
 
@@ -277,7 +285,7 @@ func defaults() *Config {
 			MaxWaiting: 10_000, Case: string(rule.ExactCase), MaxPath: 8 << 10, Catalog: Catalog{Migrate: true, Poll: Duration(5 * time.Second), CacheSize: 100_000, CacheTTL: Duration(5 * time.Minute)},
 			Record:         Record{Enabled: true, SampleEvery: 100, MaxRate: 10, MaxSize: 20 << 30, MinFree: 128 << 20, IP: keepIP, SpoolSize: 1 << 30, Retention: Duration(90 * 24 * time.Hour), ArchiveYears: 7},
 			ReloadInterval: Duration(time.Second), LogFormat: "json", LogLevel: "info",
-			HTTP: Listener{Address: ":8080"}, Gateway: Listener{Address: ":8000"}, GRPC: Listener{Address: ":8081"},
+			HTTP: Guarded{Listener: Listener{Address: "127.0.0.1:8080"}}, Gateway: Listener{Address: "127.0.0.1:8000"}, GRPC: Guarded{Listener: Listener{Address: "127.0.0.1:8081"}},
 			Admin: Admin{Listener: Listener{Address: "127.0.0.1:9090"}},
 			Trace: Trace{Sample: 100}, Headers: []string{"x", "ietf"}, HeaderTimeout: Duration(10 * time.Second), StallTimeout: Duration(30 * time.Second), MinBodyRate: 500,
 			IdleTimeout: Duration(2 * time.Minute), DrainDelay: Duration(time.Second), Drain: Duration(30 * time.Second),
@@ -315,6 +323,8 @@ type Flag struct {
 	Name    string // as written, with dashes
 	Setting string // server.http.address
 	Value   string
+
+	unlessSet bool // the file overrides it
 }
 
 // Load reads the configuration and checks all of it. If the file can be read, the

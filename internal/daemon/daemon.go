@@ -26,8 +26,8 @@ type Options struct {
 	// daemon prints. Default stint.
 	Program string
 	Version string // of the program
-	// Out is the destination of logs, and Print that of the first admin token. Default
-	// os.Stderr and os.Stdout.
+	// Out is the destination of logs, and Print that of the name of the file with the first
+	// admin token. Default os.Stderr and os.Stdout.
 	Out, Print io.Writer
 }
 
@@ -39,15 +39,17 @@ type Daemon struct {
 	config  *Config // as it was at startup
 	log     *slog.Logger
 	parts
-	reloader *Reloader
-	peers    *presence.Roster // nodes that report to Redis; nil: they do not
-	metrics  *metrics
-	print    io.Writer
-	token    string // the first admin token, if it was created here
-	gateway  gateway
-	envoy    *envoy   // nil: not served
-	demo     *demo    // nil: this is not a demo
-	trace    *tracing // nil: no tracing
+	reloader     *Reloader
+	peers        *presence.Roster // nodes that report to Redis; nil: they do not
+	metrics      *metrics
+	print        io.Writer
+	token        string                            // the file with the first admin token, if there is one
+	tokenProblem string                            // why there is none, as it was logged
+	tokens       struct{ http, grpc tokenPointer } // of callers
+	gateway      gateway
+	envoy        *envoy   // nil: not served
+	demo         *demo    // nil: this is not a demo
+	trace        *tracing // nil: no tracing
 
 	servers  []*server
 	failed   chan error // from listeners that stopped on their own
@@ -110,6 +112,8 @@ func (d *Daemon) prepare(next *Config) (func(context.Context), error) {
 	}
 	return func(ctx context.Context) {
 		d.gateway.use(ctx, routes)
+		d.tokens.http.replace(next.credentials.tokens[httpListener])
+		d.tokens.grpc.replace(next.credentials.tokens[grpcListener])
 		for _, s := range d.servers {
 			s.tls.replace(next.credentials.tls[s.name])
 		}
@@ -159,7 +163,7 @@ func (d *Daemon) Start(ctx context.Context) error {
 				d.failed <- err
 			}
 		})
-		d.log.InfoContext(ctx, "listening", "listener", s.name, "url", s.URL())
+		d.logBound(ctx, s.name, s.URL(), s.listener)
 	}
 	d.state.Store(serving)
 	if d.envoy != nil {
@@ -196,7 +200,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 		d.servers = append(d.servers, s)
 	}
 	if d.envoy != nil && d.config.Server.GRPC.Address != "" {
-		d.envoy.grpc, err = d.config.listenGRPC(ctx, d.envoy, d.log)
+		d.envoy.grpc, err = d.listenGRPC(ctx)
 	}
 	return err
 }

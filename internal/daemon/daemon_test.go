@@ -53,9 +53,15 @@ const adminToken = "the-token-of-these-tests"
 // start starts a daemon with a file, and stops it when the test ends.
 func start(t testing.TB, text string, flags ...daemon.Flag) *process {
 	t.Helper()
+	return startIn(t, nil, text, flags...)
+}
+
+// startIn is start with an environment.
+func startIn(t testing.TB, environ []string, text string, flags ...daemon.Flag) *process {
+	t.Helper()
 	p := &process{path: write(t, "stint.toml", text), client: &http.Client{Transport: &http.Transport{}}}
 	var err error
-	p.Daemon, err = daemon.New(t.Context(), daemon.Options{Source: daemon.Source{Path: p.path, Flags: anywhere(append([]daemon.Flag{set("server.admin.token", adminToken)}, flags...)...)}, Out: &p.log, Print: &p.printed})
+	p.Daemon, err = daemon.New(t.Context(), daemon.Options{Source: daemon.Source{Path: p.path, Environ: environ, Flags: anywhere(append([]daemon.Flag{set("server.admin.token", adminToken)}, flags...)...)}, Out: &p.log, Print: &p.printed})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,11 +1,11 @@
 package daemon
 
 import (
-	"cmp"
 	_ "embed"
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/stintdev/stint/httplimit"
@@ -50,12 +50,25 @@ func (d *demo) stop() {
 
 func (*demo) help(of *Daemon) string {
 	gateway, api, admin := of.URL(gatewayListener), of.URL(httpListener), of.URL(adminListener)
+	sign, use := "with the token in this file, which is new at every start:\n\n                "+of.token, "export STINT_TOKEN_FILE="+quote(of.token)
+	if of.token == "" {
+		sign, use = "with the value of server.admin.token", "export STINT_TOKEN=... # the value of server.admin.token"
+	}
+	from := "Only this machine can reach it."
+	var open []string
+	for _, s := range of.servers {
+		if isOpen(s.listener) {
+			open = append(open, s.name+" at "+s.listener.Addr().String())
+		}
+	}
+	if len(open) > 0 {
+		from = "Other machines can reach " + strings.Join(open, " and ") + "."
+	}
 	return fmt.Sprintf(`
 Stint is running a demo: counters and rules are in memory, and an upstream echoes requests.
+%[7]s
 
-  dashboard     %[3]s   sign in with this token, which is new at every start:
-
-                %[4]s
+  dashboard     %[3]s   sign in %[4]s
 
   gateway       %[1]s   in front of the upstream
   decision API  %[2]s
@@ -75,11 +88,22 @@ Try
   %[5]s check /search/cats --ip 192.0.2.1 --http %[2]s
 
   # the command line can do what the dashboard can
-  export STINT_TOKEN=%[4]s
+  %[6]s
   %[5]s rules list --server %[3]s
   %[5]s usage ip:127.0.0.1 --server %[3]s
 
 Next: %[5]s serve --config stint.toml, with your own rules; stint.example.toml has every
 setting. Press Ctrl-C to stop.
-`, gateway, api, admin, cmp.Or(of.token, "the value of server.admin.token"), of.program)
+`, gateway, api, admin, sign, of.program, use, from)
+}
+
+// quote quotes a text for the shell, if that is needed.
+func quote(text string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-+:@%", r)
+	}
+	if !strings.ContainsFunc(text, func(r rune) bool { return !plain(r) }) {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }

@@ -144,10 +144,11 @@ func (c *Config) override(given []Flag, environ []string, flags []Flag) strict.P
 	}
 	named := func(flags []Flag) {
 		for _, f := range flags {
-			if s, ok := byName[f.Setting]; ok {
-				take(s, f.Name, f.Value)
-			} else {
+			switch s, ok := byName[f.Setting]; {
+			case !ok:
 				unknown(f.Name, "setting", f.Setting, byName)
+			case !f.unlessSet || c.origins[s.name] == "":
+				take(s, f.Name, f.Value)
 			}
 		}
 	}
@@ -199,7 +200,7 @@ func EnvoyEnv(environ []string, flags ...Flag) (given []Flag, notes []string, er
 	}
 	settings, notes, problems := envoyenv.Read(environ, set)
 	for _, s := range settings {
-		given = append(given, Flag{Name: s.Variable, Setting: s.Name, Value: s.Value})
+		given = append(given, Flag{Name: s.Variable, Setting: s.Name, Value: s.Value, unlessSet: s.Default})
 	}
 	return given, notes, problems.Err()
 }

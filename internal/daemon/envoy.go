@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -212,6 +211,8 @@ func (d *Daemon) newEnvoy() (*envoy, error) {
 	o := rls.Options{
 		Store: d.store, Config: d.config.descriptors, Recorder: recorders{d.metrics, d.live, d.tap}, Shadow: c.ShadowMode, Quota: c.QuotaMode,
 		Metadata: c.DynamicMetadata, NearRatio: float64(c.NearLimitPercent) / 100,
+		// The admin API does not exist yet.
+		Operators: func(next http.Handler) http.Handler { return d.operators.api.Operators(next) }, OnReset: d.logDescriptorReset,
 	}
 	if c.OnStoreFailure == onFailureError {
 		o.OnFailure = stint.FailError
@@ -270,7 +271,7 @@ func (d *Daemon) startEnvoy(ctx context.Context) {
 				d.failed <- err
 			}
 		})
-		d.log.InfoContext(ctx, "listening", "listener", grpcListener, "url", s.URL())
+		d.logBound(ctx, grpcListener, s.URL(), s.acceptor)
 	}
 }
 
@@ -298,13 +299,6 @@ func (e *envoy) problem() string {
 	return ""
 }
 
-// serveHTTP adds the HTTP endpoints of the service.
-func (e *envoy) serveHTTP(m *http.ServeMux) {
-	h := e.service.Handler()
-	m.Handle("POST /json", h)
-	m.Handle("/v1/descriptors", h)
-}
-
 const (
 	maxCall  = 1 << 20 // bytes, more than descriptors need
 	maxCalls = 10_000  // at once, per connection
@@ -319,7 +313,8 @@ type grpcServer struct {
 }
 
 // listenGRPC opens the gRPC listener.
-func (c *Config) listenGRPC(ctx context.Context, e *envoy, log *slog.Logger) (*grpcServer, error) {
+func (d *Daemon) listenGRPC(ctx context.Context) (*grpcServer, error) {
+	c, e, log := d.config, d.envoy, d.log
 	l := &c.Server.GRPC
 	network, address := "tcp", l.Address
 	if path, ok := strings.CutPrefix(l.Address, unixPrefix); ok {
@@ -345,7 +340,7 @@ func (c *Config) listenGRPC(ctx context.Context, e *envoy, log *slog.Logger) (*g
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.ConnectionTimeout(time.Duration(c.Server.HeaderTimeout)),
 		grpc.MaxHeaderListSize(maxHeader), grpc.MaxRecvMsgSize(maxCall), grpc.MaxConcurrentStreams(maxCalls),
-		grpc.StreamInterceptor(s.stream),
+		grpc.StreamInterceptor(s.stream), grpc.InTapHandle(d.admitCall),
 	}
 	if t := c.credentials.tls[grpcListener]; t != nil {
 		s.tls.Store(t)

@@ -55,6 +55,35 @@ RUNTIME_ROOT: "/nowhere/config": want a directory of YAML files, or one such fil
 	}
 }
 
+// TestEnvoyEnvAddresses checks that the addresses of envoyproxy/ratelimit replace the
+// defaults, but nothing that the config file, the environment or a flag says.
+func TestEnvoyEnvAddresses(t *testing.T) {
+	t.Parallel()
+	environ := []string{"REDIS_URL=redis:6379", "RUNTIME_ROOT=" + filepath.Dir(write(t, "shop.yaml", shop)), "RUNTIME_APPDIRECTORY=shop.yaml"}
+	file := write(t, "stint.toml", "[server.http]\naddress = \"127.0.0.1:7000\"\n")
+	for name, row := range map[string]struct {
+		source     daemon.Source
+		http, grpc string
+	}{
+		"alone":      {http: "0.0.0.0:8080", grpc: "0.0.0.0:8081"},
+		"file":       {source: daemon.Source{Path: file}, http: "127.0.0.1:7000", grpc: "0.0.0.0:8081"},
+		"variable":   {source: daemon.Source{Environ: []string{"STINT_SERVER_GRPC_ADDRESS=127.0.0.1:7001"}}, http: "0.0.0.0:8080", grpc: "127.0.0.1:7001"},
+		"flag":       {source: daemon.Source{Flags: []daemon.Flag{set("server.http.address", ":7002")}}, http: ":7002", grpc: "0.0.0.0:8081"},
+		"theirs":     {source: daemon.Source{Path: file, Environ: []string{"PORT=7003"}}, http: "0.0.0.0:7003", grpc: "0.0.0.0:8081"},
+		"and theirs": {source: daemon.Source{Environ: []string{"HOST=::1"}}, http: "[::1]:8080", grpc: "0.0.0.0:8081"},
+	} {
+		row.source.Environ = append(row.source.Environ, environ...)
+		given, _, err := daemon.EnvoyEnv(row.source.Environ, row.source.Flags...)
+		do(t, err)
+		row.source.Given = given
+		c, err := row.source.Load()
+		do(t, err)
+		if c.Server.HTTP.Address != row.http || c.Server.GRPC.Address != row.grpc {
+			t.Errorf("%s: %s and %s, want %s and %s", name, c.Server.HTTP.Address, c.Server.GRPC.Address, row.http, row.grpc)
+		}
+	}
+}
+
 // TestXDSHeaders checks that problems with a header do not show it.
 func TestXDSHeaders(t *testing.T) {
 	t.Parallel()
@@ -73,7 +102,9 @@ func TestEnvoyEnvFlags(t *testing.T) {
 	if got, want := strings.Join(notes, "\n"), "RUNTIME_ROOT: --set envoy.xds.server sets where domains come from\nREDIS_URL: --set server.counters sets where counters are stored"; got != want {
 		t.Errorf("%s\nwant:\n%s", got, want)
 	}
-	if len(given) > 0 {
-		t.Error(given)
+	for _, f := range given {
+		if f.Setting != "server.http.address" && f.Setting != "server.grpc.address" {
+			t.Error(f)
+		}
 	}
 }

@@ -200,6 +200,26 @@ func localAddress(l net.Listener) string {
 	return cmp.Or(address.String(), address.Network())
 }
 
+// logBound logs what a listener is bound to, and who can reach it.
+func (d *Daemon) logBound(ctx context.Context, name, url string, l net.Listener) {
+	from := "this machine"
+	if isOpen(l) {
+		from = "other machines"
+	}
+	d.log.InfoContext(ctx, "listening", "address", l.Addr().String(), "reachable_from", from, "listener", name, "url", url)
+	s := &d.config.Server
+	if name == httpListener && s.HTTP.Open() || name == grpcListener && s.GRPC.Open() {
+		d.log.WarnContext(ctx, "other machines can ask for decisions without a token", "listener", name, "address", l.Addr().String(),
+			"try", "server."+name+".tokens, server."+name+".tls_client_ca, or a firewall")
+	}
+}
+
+// isOpen reports whether other machines can reach a listener.
+func isOpen(l net.Listener) bool {
+	a, err := netip.ParseAddrPort(l.Addr().String())
+	return err == nil && !a.Addr().Unmap().IsLoopback() // or it is a unix socket
+}
+
 // newErrorLog returns the error log of a server. Except for panics of handlers, its errors
 // are about clients.
 func newErrorLog(l *slog.Logger) *log.Logger { return log.New(errorLog{l}, "", 0) }

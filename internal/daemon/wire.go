@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/stintdev/stint"
@@ -229,6 +230,7 @@ func (d *Daemon) openCatalog(ctx context.Context) (*Content, error) {
 		return nil, err
 	}
 	d.control = &control{catalog: c, usage: c.NewUsage(catalog.UsageOptions{Log: d.log})}
+	d.narrow(ctx, slices.Concat(c.Database().Files(), c.Database().Record.Files(), d.stateFiles()))
 	settings := &d.config.Server.Catalog
 	d.control.node, err = c.NewNode(catalog.NodeOptions{
 		Name: d.config.nodeName(), Version: d.version, Poll: time.Duration(settings.Poll), Migrate: settings.Migrate,

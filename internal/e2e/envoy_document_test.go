@@ -130,7 +130,7 @@ func TestEnvoyDocument(t *testing.T) {
 	}
 
 	// The documented requests have the documented responses.
-	s := serveEnvoy(t, writeDomains(t, map[string]string{"shop": string(files[0].Data)}))
+	s := serveEnvoy(t, writeDomains(t, map[string]string{"shop": string(files[0].Data)}), "STINT_SERVER_ADMIN_TOKEN="+adminToken)
 	caller := newClient(t, "127.0.0.1", s.api)
 	s.same(t, "shop hits=3: route=shop,user=alice", "OK: OK 997")
 	var commands []testdoc.Command
@@ -142,7 +142,8 @@ func TestEnvoyDocument(t *testing.T) {
 	}
 	serveAsEnvoy(t, strings.Fields(commands[0].Text)[1:], files[0].Data)
 	ask := func(c testdoc.Command) string {
-		return command(t, "sh", "-c", strings.Replace(replace(t, c.Text, "localhost:8080", s.api), "curl", "'"+tool(t, "curl")+"' -fsS", 1))
+		text := strings.ReplaceAll(c.Text, "$STINT_TOKEN", adminToken)
+		return command(t, "sh", "-c", strings.Replace(replace(t, text, "localhost:8080", s.api), "curl", "'"+tool(t, "curl")+"' -fsS", 1))
 	}
 	if err := testdoc.SameJSON(ask(commands[1]), blocks(t, "envoy.md", "json")[0], "reset_after"); err != nil {
 		t.Error(err)

@@ -374,7 +374,7 @@ func TestEnvoyBadInput(t *testing.T) {
 		strings.Repeat("[", 1<<20): `400 `,
 		strings.Repeat("a", 5<<20): `413 the body has more than`,
 	} {
-		w := caller.do(t, http.MethodPost, "/json", body)
+		w := caller.do(t, http.MethodPost, "/json", body, "Content-Type", "application/json")
 		code, part, _ := strings.Cut(want, " ")
 		if strconv.Itoa(w.status) != code || !strings.Contains(plain.Replace(w.body), part) || w.header.Get("Content-Type") != "application/json" {
 			t.Errorf("%.80s: got %d %s, want %s", body, w.status, w.body, want)
@@ -384,7 +384,7 @@ func TestEnvoyBadInput(t *testing.T) {
 	// It is alive, and has counted nothing.
 	s.same(t, "three=x", "OK: OK 2")
 	for _, want := range []string{`200 "limitRemaining":1`, `200 "overallCode":"OK"`, `429 "overallCode":"OVER_LIMIT"`} {
-		w := caller.do(t, http.MethodPost, "/json", `{"domain":"contract","descriptors":[{"entries":[{"key":"three","value":"x"}]}]}`)
+		w := caller.do(t, http.MethodPost, "/json", `{"domain":"contract","descriptors":[{"entries":[{"key":"three","value":"x"}]}]}`, "Content-Type", "application/json")
 		code, part, _ := strings.Cut(want, " ")
 		if strconv.Itoa(w.status) != code || !strings.Contains(plain.Replace(w.body), part) {
 			t.Errorf("got %d %s, want %s", w.status, w.body, want)

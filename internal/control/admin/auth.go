@@ -1,18 +1,22 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/identity"
@@ -52,10 +56,51 @@ func (a *API) Authorize(role catalog.Role, next http.Handler) http.Handler {
 	})
 }
 
+// Operators returns a handler for requests on another listener that come from operators:
+// with a token, or without one but with a client certificate that the listener has verified.
+// Cookies of the dashboard, which browsers send to all ports of a host, do not count.
+func (a *API) Operators(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p, err := person{}, a.origins.Check(r)
+		switch {
+		case err != nil:
+			err = errOrigin
+		case r.Header.Get("Authorization") == "" && r.TLS != nil && len(r.TLS.VerifiedChains) > 0:
+			p.Name, p.Role = nameOf(r.TLS.VerifiedChains[0][0]), catalog.Operator
+		default:
+			p, err = a.bearer(r)
+		}
+		if err == nil {
+			err = p.may(catalog.Operator)
+		}
+		if err != nil {
+			a.problem(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), asking{}, p)))
+	})
+}
+
+// nameOf returns the name of the owner of a certificate, for the change log.
+func nameOf(c *x509.Certificate) string {
+	name := "certificate " + strings.ToValidUTF8(cmp.Or(c.Subject.String(), "number "+c.SerialNumber.String()), "?")
+	name = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return '?'
+		}
+		return r
+	}, name)
+	const longest = 200 // bytes
+	if len(name) > longest {
+		name = strings.ToValidUTF8(name[:longest], "")
+	}
+	return name
+}
+
 // admit returns the request with its person in the context, if that has the role.
 func (a *API) admit(r *http.Request, role catalog.Role) (*http.Request, error) {
 	if err := a.origins.Check(r); err != nil {
-		return r, fail(http.StatusForbidden, "the request comes from another site")
+		return r, errOrigin
 	}
 	if role == anyone {
 		return r, nil
@@ -69,11 +114,19 @@ func (a *API) admit(r *http.Request, role catalog.Role) (*http.Request, error) {
 	if p.session != nil && !safe && subtle.ConstantTimeCompare([]byte(r.Header.Get("X-Csrf-Token")), []byte(p.session.CSRF)) != 1 {
 		return r, fail(http.StatusForbidden, "the header X-CSRF-Token does not match the session")
 	}
-	if !p.Role.Includes(role) {
-		return r, fail(http.StatusForbidden, fmt.Sprintf("this needs the role %s, and %s has the role %s", role, strconv.Quote(p.Name), p.Role))
-	}
-	return r, nil
+	return r, p.may(role)
 }
+
+// may returns an error if the person does not have a role.
+func (p *person) may(role catalog.Role) error {
+	if !p.Role.Includes(role) {
+		return fail(http.StatusForbidden, fmt.Sprintf("this needs the role %s, and %s has the role %s", role, strconv.Quote(p.Name), p.Role))
+	}
+	return nil
+}
+
+// errOrigin is the error for requests that a page of another site has made.
+var errOrigin = fail(http.StatusForbidden, "the request comes from another site")
 
 // errCredentials is the error for missing or invalid credentials.
 var errCredentials = fail(http.StatusUnauthorized, "want a token, as Authorization: Bearer TOKEN, or a session").with("WWW-Authenticate", `Bearer realm="stint admin"`)
@@ -83,13 +136,8 @@ var errTooMany = fail(http.StatusTooManyRequests, "too many invalid credentials"
 
 // authenticate returns the person of a request.
 func (a *API) authenticate(r *http.Request) (person, error) {
-	if header := r.Header.Get("Authorization"); header != "" {
-		scheme, text, _ := strings.Cut(header, " ")
-		if !strings.EqualFold(scheme, "Bearer") {
-			return person{}, errCredentials
-		}
-		t, err := a.tokenOf(r, strings.TrimSpace(text))
-		return person{Token: t}, err
+	if r.Header.Get("Authorization") != "" {
+		return a.bearer(r)
 	}
 	cookie, err := r.Cookie(a.cookieName(r))
 	if err != nil {
@@ -106,7 +154,18 @@ func (a *API) authenticate(r *http.Request) (person, error) {
 	return person{Token: s.Token, session: &s}, err
 }
 
-// tokenOf returns the token with a text.
+// bearer returns the person of a request with a token.
+func (a *API) bearer(r *http.Request) (person, error) {
+	scheme, text, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return person{}, errCredentials
+	}
+	t, err := a.tokenOf(r, strings.TrimSpace(text))
+	return person{Token: t}, err
+}
+
+// tokenOf returns the token with a text, and logs a failure. The guard bounds how many
+// there are.
 func (a *API) tokenOf(r *http.Request, text string) (t catalog.Token, err error) {
 	err = a.guard.check(r, a.guard.tokens, text, func() (err error) {
 		if a.config.is(text) {
@@ -114,6 +173,9 @@ func (a *API) tokenOf(r *http.Request, text string) (t catalog.Token, err error)
 			return nil
 		}
 		t, err = a.options.Tokens.TokenOf(r.Context(), text)
+		if errors.Is(err, catalog.ErrBadToken) {
+			a.log.LogAttrs(r.Context(), slog.LevelWarn, "admin: sign-in failed", slog.String("from", r.RemoteAddr), slog.String("path", r.URL.Path))
+		}
 		return err
 	})
 	return t, err

@@ -2,7 +2,9 @@ package admin
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
+	"regexp"
 	"slices"
 	"time"
 
@@ -89,9 +91,29 @@ func (a *API) addUsage() {
 				return nil, blame(http.StatusUnprocessableEntity, "rule", "there is no rule "+strict.Quote(name), "")
 			}
 		}
+		if err := a.LogReset(ctx, s.kind+":"+s.id, name); err != nil {
+			return nil, err
+		}
 		return &struct{}{}, a.options.Engine.Reset(ctx, s.who, name)
 	})
 }
+
+// LogReset logs, before it happens, that the person of the request resets counters of a
+// subject, such as user:alice: in the change log, if there is one, and in the log of the
+// server.
+func (a *API) LogReset(ctx context.Context, subject, rule string) error {
+	subject = keyText.ReplaceAllString(subject, "$1")
+	if a.options.Catalog != nil {
+		if err := a.options.Catalog.LogReset(ctx, actor(ctx), subject, rule); err != nil {
+			return err
+		}
+	}
+	a.log.LogAttrs(ctx, slog.LevelInfo, "admin: counters are reset", slog.String("actor", actor(ctx)), slog.String("subject", subject), slog.String("rule", rule))
+	return nil
+}
+
+// keyText matches the text of an API key in place of its id. Its secret must not be logged.
+var keyText = regexp.MustCompile(`(\bkey:[0-9A-Za-z]+_[0-9A-Za-z]+)_[0-9A-Za-z]{16,}`)
 
 // usage returns the usage of all limits of a subject.
 func (a *API) usage(ctx context.Context, s *subject) (Usage, error) {

@@ -34,7 +34,7 @@ type LoggedChange struct {
 }
 
 // loggedKinds are the kinds of changes.
-var loggedKinds = append(slices.Clone(kindOrder), kindToken, kindHistory)
+var loggedKinds = append(slices.Clone(kindOrder), kindToken, kindHistory, kindCounters)
 
 // Changes returns changes, newest first, and the Before of the next page. Empty: there are no
 // more.
@@ -245,8 +245,11 @@ func (t *tx) revert(ctx context.Context, changes []LoggedChange, force bool) err
 		k := kinds[ch.Kind]
 		if k == nil {
 			message := "is of a kind that cannot be reverted"
-			if ch.Kind == kindToken {
+			switch ch.Kind {
+			case kindToken:
 				message = "changes of tokens cannot be reverted: create another token in place of a revoked one, or revoke one that was created"
+			case kindCounters:
+				message = "counters that were reset cannot be brought back"
 			}
 			return strict.Problems{{Path: ch.Kind + " " + strict.Quote(ch.ID), Message: message}}
 		}

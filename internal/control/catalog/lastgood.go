@@ -44,13 +44,16 @@ type lastGoodContent struct {
 	Document Document  `json:"document"`
 }
 
+// LastGoodPrefix begins the names of the files of last good rules.
+const LastGoodPrefix = "last-good-"
+
 // newLastGood returns the file in a directory for the database at a place.
 func newLastGood(dir, place string) lastGood {
 	if dir == "" {
 		return lastGood{}
 	}
 	sum := sha256.Sum256([]byte(place))
-	return lastGood{filepath.Join(dir, "last-good-"+hex.EncodeToString(sum[:6])+".json")}
+	return lastGood{filepath.Join(dir, LastGoodPrefix+hex.EncodeToString(sum[:6])+".json")}
 }
 
 // sibling returns another file beside it, for the same database. Empty: there is none.

@@ -18,11 +18,14 @@ type Setting struct {
 	Variable string // REDIS_URL
 	Name     string // server.counters
 	Value    string
+	// Default means that the variable is not set, and that this is the default of
+	// envoyproxy/ratelimit: the config file overrides it.
+	Default bool
 }
 
 // Read converts variables of the form NAME=value. Empty variables count as not set.
-// Settings keep their defaults, except for the directory of the files, whose default is
-// that of envoyproxy/ratelimit.
+// Settings keep their defaults, except for the directory of the files and the addresses for
+// Envoy, whose defaults are those of envoyproxy/ratelimit: they are open to other machines.
 //
 // set has the flags and STINT_ variables that set settings, by setting: variables for the
 // same settings have no effect, and are not required.
@@ -156,13 +159,11 @@ func IsLoopback(address string) bool {
 
 // addresses sets the addresses of listeners.
 func (r *reader) addresses() {
-	if name := r.firstSet("PORT", "HOST"); name != "" {
-		r.give(name, "server.http.address", net.JoinHostPort(r.get("HOST"), r.get("PORT")))
-	}
+	r.listener("server.http.address", "HOST", "PORT")
 	if path := r.get("GRPC_UDS"); path != "" {
 		r.give("GRPC_UDS", "server.grpc.address", "unix:"+path)
-	} else if name := r.firstSet("GRPC_PORT", "GRPC_HOST"); name != "" {
-		r.give(name, "server.grpc.address", net.JoinHostPort(r.get("GRPC_HOST"), r.get("GRPC_PORT")))
+	} else {
+		r.listener("server.grpc.address", "GRPC_HOST", "GRPC_PORT")
 	}
 	if r.get("GRPC_SERVER_USE_TLS") == "true" && (r.get("GRPC_SERVER_TLS_CERT") == "" || r.get("GRPC_SERVER_TLS_KEY") == "") {
 		r.problem("GRPC_SERVER_USE_TLS", "needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY, the files of the certificate and its key")
@@ -188,6 +189,14 @@ func (r *reader) addresses() {
 	if !IsLoopback(admin) {
 		r.give(name, "server.admin.insecure", "true") // as in envoyproxy/ratelimit
 	}
+}
+
+// listener sets the address of a listener, which by default is open to other machines.
+func (r *reader) listener(setting, host, port string) {
+	name := r.firstSet(port, host)
+	r.settings = append(r.settings, Setting{
+		Variable: cmp.Or(name, host), Name: setting, Value: net.JoinHostPort(r.get(host), r.get(port)), Default: name == "",
+	})
 }
 
 // files sets the source of domains.

@@ -3,6 +3,7 @@ package envoyenv_test
 import (
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -242,7 +243,9 @@ func TestRead(t *testing.T) {
 			given, notes, err := envoyenv.Read(environ, set)
 			var lines []string
 			for _, s := range given {
-				lines = append(lines, s.Variable+" "+s.Name+"="+s.Value)
+				if !s.Default { // as TestAddresses checks
+					lines = append(lines, s.Variable+" "+s.Name+"="+s.Value)
+				}
 			}
 			compareLines(t, "given", lines, escaped.Replace(row.given))
 			compareLines(t, "notes", notes, row.notes)
@@ -277,6 +280,24 @@ func compareLines(t *testing.T, what string, got []string, want string) {
 	t.Helper()
 	if text := strings.Join(got, "\n"); text != want {
 		t.Errorf("%s:\n%s\nwant:\n%s", what, text, want)
+	}
+}
+
+// TestAddresses checks that listeners for Envoy have the addresses of envoyproxy/ratelimit,
+// which are open to other machines, unless something else sets them.
+func TestAddresses(t *testing.T) {
+	t.Parallel()
+	for environ, want := range map[string]string{
+		"":                      "HOST server.http.address=0.0.0.0:8080 true\nGRPC_HOST server.grpc.address=0.0.0.0:8081 true",
+		"PORT=1\nGRPC_HOST=::1": "PORT server.http.address=0.0.0.0:1 false\nGRPC_HOST server.grpc.address=[::1]:8081 false",
+		"GRPC_UDS=/rl.sock":     "HOST server.http.address=0.0.0.0:8080 true\nGRPC_UDS server.grpc.address=unix:/rl.sock false",
+	} {
+		given, _, _ := envoyenv.Read(strings.Split(environ, "\n"), elsewhere)
+		var lines []string
+		for _, s := range given {
+			lines = append(lines, fmt.Sprintf("%s %s=%s %v", s.Variable, s.Name, s.Value, s.Default))
+		}
+		compareLines(t, environ, lines, want)
 	}
 }
 

@@ -15,6 +15,7 @@
 //   - A SQLite file that is deleted or replaced while it is in use is noticed before the next
 //     statement, and after every commit, which then fails: [ErrMoved]. Watch notices it
 //     within a second. It is not created again; when there is a file, that one is opened.
+//   - No other user can read a SQLite file that was created here.
 //   - No error has a password in it.
 //
 // It does not retry: only the caller knows what may be repeated.
@@ -106,6 +107,9 @@ type dialect interface {
 	Place() string
 	// File is the path of its file. Empty: it has none, or others look after it.
 	File() string
+	// Files returns the files of the database, if it has some, of which the first is the
+	// database itself. The others may not exist.
+	Files() []string
 	// Time returns a time as an argument of a statement. Zero is NULL.
 	Time(t time.Time) any
 	// Now is the current time of the database in SQL, and Ago a time before it.

@@ -84,6 +84,9 @@ func (p *pool) Connect(ctx context.Context) (driver.Conn, error) {
 	opened, left := p.info, p.open
 	p.mu.Unlock()
 	connect := p.first.Connect
+	if opened == nil && errors.Is(err, fs.ErrNotExist) {
+		before, err = p.create()
+	}
 	if opened != nil {
 		connect = p.later.Connect
 		if err := p.compare(opened, before, err); err != nil {
@@ -108,6 +111,17 @@ func (p *pool) Connect(ctx context.Context) (driver.Conn, error) {
 	p.info = after
 	p.open++
 	return &connection{sqliteConn: c.(sqliteConn), file: p.file}, nil
+}
+
+// create creates the file, so that no other user can read it: SQLite would give it a wider mode, and
+// gives its other files the same. If that fails, SQLite says why.
+func (f *file) create() (os.FileInfo, error) {
+	c, err := os.OpenFile(f.path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close() // nothing was written
+	return c.Stat()
 }
 
 // evict closes the connections that are not in use, and returns how many are. These are

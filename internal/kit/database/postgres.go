@@ -126,6 +126,8 @@ func (p *postgres) open() (write, read *sql.DB, err error) {
 	return db, db, nil
 }
 
+func (*postgres) Files() []string { return nil }
+
 func (p *postgres) Place() string {
 	place := "postgres:" + strconv.Quote(p.hosts[0].Database)
 	for _, host := range p.hosts {

@@ -110,6 +110,13 @@ func (e *embedded) Place() string {
 	return "sqlite:" + path
 }
 
+func (e *embedded) Files() []string {
+	if e.path == "" {
+		return nil
+	}
+	return []string{e.path, e.path + "-wal", e.path + "-shm", e.path + "-journal"}
+}
+
 // create makes the directory of the file.
 func (e *embedded) create() error {
 	if e.path == "" {

@@ -14,6 +14,7 @@ export const kindNames: Record<string, string> = {
   ban: 'Ban',
   token: 'Admin token',
   history: 'History',
+  counters: 'Counters',
 }
 
 /** linkOf returns the page of what was changed, if it has one. */
@@ -35,9 +36,18 @@ export function linkOf(c: { kind: string; id: string }): string {
     }
     case 'token':
       return href('/tokens')
+    case 'counters': {
+      const [, kind = '', id = ''] = /^(user|key|tenant|ip):(\S+)$/.exec(c.id) ?? []
+      return kind ? href('/subjects', kind, id) : ''
+    }
     default:
       return ''
   }
+}
+
+/** canUndo reports whether a change can be undone. */
+export function canUndo(c: { kind: string }): boolean {
+  return !['token', 'history', 'counters'].includes(c.kind)
 }
 
 /** fieldsOf returns what differs. Of what was made or deleted that is every field. */

@@ -57,8 +57,8 @@ export interface Change {
   fields: FieldDiff[]
   /** The id of the object. */
   id: string
-  /** The kind of object. */
-  kind: 'rule' | 'tier' | 'tenant' | 'user' | 'api_key' | 'exemption' | 'ban' | 'token' | 'history'
+  /** The kind of object; counters, which are of a subject such as user:alice, are deleted when they are reset. */
+  kind: 'rule' | 'tier' | 'tenant' | 'user' | 'api_key' | 'exemption' | 'ban' | 'token' | 'history' | 'counters'
   /** The position within the revision, from 0. */
   place: number
   /** The revision. Changes made together have the same. */
