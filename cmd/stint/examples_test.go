@@ -135,8 +135,10 @@ func (d *demo) begin(t *testing.T) (dir string) {
 	if err := os.CopyFS(dir, os.DirFS(d.files)); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(filepath.Join(dir, "stint.db"), 0o600); err != nil { // or a server says that it was wider
-		t.Fatal(err)
+	for _, name := range []string{"stint.db", "stint-record.db"} {
+		if err := os.Chmod(filepath.Join(dir, name), 0o600); err != nil { // or a server says that it was wider
+			t.Fatal(err)
+		}
 	}
 	return dir
 }

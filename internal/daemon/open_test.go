@@ -312,21 +312,19 @@ func TestResetDoors(t *testing.T) {
 // TestSignInLog checks that failed sign-ins are in the log, with the address.
 func TestSignInLog(t *testing.T) {
 	t.Parallel()
-	p := start(t, few)
-	p.send(t, p.client, "GET", p.URL("admin")+"/admin/v1/status", "", "Authorization", "Bearer a-wrong-token-of-some-length")
-	p.send(t, p.client, "POST", p.URL("admin")+"/admin/v1/session", `{"token":"a-wrong-token-of-some-length"}`)
-	log := p.log.String()
-	for _, path := range []string{"/admin/v1/status", "/admin/v1/session"} {
-		found := false
+	for _, c := range []struct{ method, path, body string }{
+		{"GET", "/admin/v1/status", ""},
+		{"POST", "/admin/v1/session", `{"token":"a-wrong-token-of-some-length"}`},
+	} {
+		p := start(t, few)
+		p.send(t, p.client, c.method, p.URL("admin")+c.path, c.body, "Authorization", "Bearer a-wrong-token-of-some-length")
+		log, found := p.log.String(), false
 		for line := range strings.Lines(log) {
-			found = found || strings.Contains(line, `"msg":"admin: sign-in failed","from":"127.0.0.1:`) && strings.Contains(line, `"path":"`+path+`"`)
+			found = found || strings.Contains(line, `"msg":"admin: sign-in failed","from":"127.0.0.1:`) && strings.Contains(line, `"path":"`+c.path+`"`)
 		}
-		if !found {
-			t.Errorf("%s: %s", path, log)
+		if !found || strings.Contains(log, "a-wrong-token") {
+			t.Errorf("%s: %s", c.path, log)
 		}
-	}
-	if strings.Contains(log, "a-wrong-token") {
-		t.Error("the log has what was sent")
 	}
 }
 

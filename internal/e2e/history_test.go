@@ -152,12 +152,13 @@ func TestHistoryRunning(t *testing.T) {
 	}
 }
 
-// TestHistoryFile takes the file of a database away while a node writes to it, and puts another
+// TestHistoryFile takes the files of a database away while a node writes to them, and puts another
 // one in its place. Nothing that was lost counts as written.
 func TestHistoryFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file, away, other := filepath.Join(dir, "stint.db"), filepath.Join(dir, "away.db"), filepath.Join(dir, "other.db")
+	record, recordAway := filepath.Join(dir, "stint-record.db"), filepath.Join(dir, "away-record.db")
 	c := openCatalog(t, "sqlite:"+file)
 	request := known(t, c)
 	o := openCatalog(t, "sqlite:"+other)
@@ -188,6 +189,7 @@ func TestHistoryFile(t *testing.T) {
 		}
 	}
 	move(file, away)
+	move(record, recordAway)
 	if status, text := ban(); status != http.StatusServiceUnavailable || !strings.Contains(text, "deleted or replaced") {
 		t.Errorf("a ban: %d %s", status, text)
 	}
@@ -208,7 +210,9 @@ func TestHistoryFile(t *testing.T) {
 		t.Errorf("%d events count as written, to a file that is gone", now-before)
 	}
 	gone(t, file)
+	gone(t, record)
 
+	move(recordAway, record)
 	move(other, file)
 	s.ready(t, `"status": "degraded"`, "the history of the database is refused: it is at revision 1, and was at ")
 	s.measures(t, "stint_database_up 1", "stint_catalog_history_refused 1")
