@@ -192,7 +192,7 @@ func recoverRedis(t *testing.T, appending bool) {
 	}
 	redis := testredis.Start(t, args...)
 	redis.Do(t, strings.Fields(guide(t, backups, "ACL SETUSER backup ")[0])...)
-	node := serve(t, long+fmt.Sprintf("[[upstreams]]\ntargets = [\"http://%s\"]\n", newApp(t).address), "STINT_SERVER_COUNTERS="+redis.URL(), "STINT_SERVER_STORE_BUDGET=2s")
+	node := serve(t, long+fmt.Sprintf("[[upstreams]]\ntargets = [\"http://%s\"]\n", newApp(t).address), "STINT_SERVER_COUNTERS="+redis.URL(), "STINT_SERVER_STORE_BUDGET=2s", "STINT_SERVER_REPLICAS=1")
 	pass := func(n int) (passed int) {
 		for range n {
 			if node.check(t, `{"path": "/", "user": "alice"}`).Allowed {
