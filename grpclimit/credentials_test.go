@@ -24,7 +24,7 @@ func TestBadTokens(t *testing.T) {
 	for _, ignore := range []bool{false, true} {
 		w := worldOf(t, "", identity.Options{JWT: &identity.JWTOptions{Secret: "a secret of at least thirty-two bytes", IgnoreBad: ignore}})
 		seen := make(chan metadata.MD, 1)
-		look := func(ctx context.Context) error {
+		look := func(ctx context.Context) error { //nolint:unparam // as a handler
 			md, _ := metadata.FromIncomingContext(ctx)
 			seen <- md
 			return nil

@@ -68,7 +68,7 @@ func TestReset(t *testing.T) {
 		logged = append(logged, who.User+" "+who.IP.String()+" "+rule)
 		return stint.ErrUnavailable
 	}
-	r := httptest.NewRequest("DELETE", reset, http.NoBody)
+	r := httptest.NewRequest(http.MethodDelete, reset, http.NoBody)
 	r.Header.Set("X-Refuse", "401")
 	rec := httptest.NewRecorder()
 	if api().ServeHTTP(rec, r); rec.Code != http.StatusUnauthorized || !used() || len(logged) > 0 {

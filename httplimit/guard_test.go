@@ -89,7 +89,7 @@ func TestGatewayGuards(t *testing.T) {
 			} else {
 				fmt.Fprint(conn, "Content-Length: 0\r\n\r\n")
 			}
-			res, err := http.ReadResponse(reader, nil)
+			res, err := http.ReadResponse(reader, nil) //nolint:bodyclose // the connection is closed
 			if err != nil || res.StatusCode != http.StatusOK {
 				t.Fatalf("%s: %v, %v", name, res, err)
 			}

@@ -86,7 +86,7 @@ func TestConflict(t *testing.T) {
 		"a bad key":   from(client, "X-API-Key", ann+"x", "Authorization", bearer("ann", "")),
 		"two tokens":  from(client, "X-API-Key", ann, "Authorization", bearer("ann", ""), "Authorization", bearer("ann", "")),
 	} {
-		refused(t, strict, q)
+		_ = refused(t, strict, q)
 		if why := refused(t, first, q).Reason; why == identity.Conflict {
 			t.Errorf("%s: %v", name, why)
 		}

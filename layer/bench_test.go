@@ -95,7 +95,7 @@ func BenchmarkRemember(b *testing.B) {
 				}
 				asks[i][0].Cost = 1
 			}
-			run[name] = func(b *testing.B) {
+			run[name] = func(b *testing.B) { //nolint:thelper // it is a benchmark
 				at := uint32(1)
 				for b.Loop() {
 					at = at*1664525 + 1013904223

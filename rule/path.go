@@ -378,7 +378,7 @@ func otherReadings(p, path string, found marks) []string {
 	}
 	if hasDots(decoded) {
 		// No rewrite brings back what another removed, so each is done at most once.
-		for i := 0; i < len(all); i++ {
+		for i := 0; i < len(all); i++ { //nolint:intrange // it grows
 			p := []byte(all[i])
 			add(p, reading{before: escapedSlash})
 			add(p, reading{before: backslash})

@@ -300,7 +300,7 @@ func (d *doctor) database(ctx context.Context, c *daemon.Config) {
 		d.note("rules", findFail, err.Error(), hint)
 		return
 	}
-	document.Case = c.Document.Case
+	document.Case = c.Case
 	d.rules(&document.File)
 	d.file = document.File
 	d.nodes(ctx, k)

@@ -27,7 +27,7 @@ func (d *doctor) pathCase(ctx context.Context, c *daemon.Config) {
 	if example == "" {
 		return // there is nothing to get past
 	}
-	if c.Document.Case == rule.IgnoreCase {
+	if c.Case == rule.IgnoreCase {
 		d.note("paths.case", findOK, "rules ignore the case of paths", "")
 		return
 	}

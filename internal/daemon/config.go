@@ -374,7 +374,7 @@ func (s Source) parse(data []byte) (*Config, strict.Problems) {
 		c.Document = catalog.Document{}
 	}
 	if c.Server.Case == string(rule.IgnoreCase) {
-		c.Document.Case = rule.IgnoreCase
+		c.Case = rule.IgnoreCase
 	}
 	if complete {
 		invalid = append(invalid, c.Check()...) // rules and tiers

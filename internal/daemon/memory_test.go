@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -83,7 +84,7 @@ limits   = [{ name = "search", limit = "1/1d" }]
 			if s[fmt.Sprintf(evicted, "share")] == "0" || s[fmt.Sprintf(evicted, "full")] != "0" || s[fmt.Sprintf(evicted, "bans")] != "0" {
 				t.Error(s)
 			}
-			if bans := s[`stint_memory_counters{kind="bans"}`]; bans != fmt.Sprint(len(clients)) {
+			if bans := s[`stint_memory_counters{kind="bans"}`]; bans != strconv.Itoa(len(clients)) {
 				t.Errorf("%s bans, want %d", bans, len(clients))
 			}
 			if _, status, detail := p.health(t, "memory"); status != "ok" {

@@ -335,7 +335,7 @@ func TestPrivateFiles(t *testing.T) {
 	dir := t.TempDir()
 	text := fmt.Sprintf("[server]\ndatabase = \"sqlite:%s/data/stint.db\"\ncatalog = { last_good = %q }\nrecord = { spool = %q }\n", dir, filepath.Join(dir, "state"), filepath.Join(dir, "state", "spool"))
 	modes := func() (all []string) {
-		do(t, filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		do(t, filepath.WalkDir(dir, func(_ string, e os.DirEntry, err error) error {
 			if err != nil || e.IsDir() {
 				return err
 			}

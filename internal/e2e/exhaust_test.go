@@ -138,7 +138,7 @@ func resets(address string, streams int) error {
 func TestRapidResets(t *testing.T) {
 	t.Parallel()
 	var cancelled atomic.Int64
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Honest") != "" {
 			return
 		}

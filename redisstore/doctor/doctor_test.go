@@ -455,7 +455,7 @@ func TestDoctorChangesNothing(t *testing.T) {
 	state := func() string { return fmt.Sprint(s.Do(t, "DBSIZE"), s.Do(t, "CONFIG", "GET", "*")) }
 	changes := func() (n int) {
 		_, rest, _ := strings.Cut(fmt.Sprint(s.Do(t, "INFO", "persistence")), "rdb_changes_since_last_save:")
-		fmt.Sscan(rest, &n)
+		_, _ = fmt.Sscan(rest, &n)
 		return n
 	}
 	before, changed := state(), changes()

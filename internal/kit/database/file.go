@@ -47,7 +47,7 @@ func (f *file) moved() error {
 
 // compare returns an error unless the result of a stat is that of the opened file.
 func (f *file) compare(opened, now os.FileInfo, err error) error {
-	what := ""
+	var what string
 	switch {
 	case opened == nil:
 		return nil

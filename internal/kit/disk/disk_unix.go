@@ -13,7 +13,7 @@ func free(dir string) (int64, bool) {
 	if syscall.Statfs(dir, &s) != nil {
 		return 0, false
 	}
-	high, low := bits.Mul64(uint64(max(0, s.Bavail)), uint64(s.Bsize))
+	high, low := bits.Mul64(uint64(max(0, s.Bavail)), uint64(s.Bsize)) //nolint:unconvert // signed on other systems
 	if high > 0 || low > math.MaxInt64 {
 		return math.MaxInt64, true
 	}
