@@ -311,3 +311,37 @@ func TestDocumentedCode(t *testing.T) {
 		}
 	}
 }
+
+// TestNamedTests checks that the tests exist that docs/security.md names.
+func TestNamedTests(t *testing.T) {
+	t.Parallel()
+	tree := os.DirFS(".")
+	text, err := fs.ReadFile(tree, "docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tests strings.Builder
+	err = fs.WalkDir(tree, ".", func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			if e != nil && e.Name() == "node_modules" {
+				return fs.SkipDir
+			}
+			return err
+		}
+		source, err := fs.ReadFile(tree, path)
+		tests.Write(source)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile("`((?:Test|Fuzz)[A-Za-z0-9]+)`").FindAllStringSubmatch(string(text), -1)
+	if len(named) < 40 {
+		t.Errorf("docs/security.md names only %d tests", len(named))
+	}
+	for _, m := range named {
+		if !strings.Contains(tests.String(), "\nfunc "+m[1]+"(") {
+			t.Errorf("docs/security.md names %s, which is not there", m[1])
+		}
+	}
+}
