@@ -210,7 +210,7 @@ func (c *Config) newLive() (*record.Live, *record.Tap, error) {
 // yet. The caller must close it.
 func (c *Config) OpenCatalog(side catalog.Side) (*catalog.Catalog, error) {
 	k, err := catalog.Open(string(c.Server.Database), catalog.Options{
-		KeyPrefix: c.Identity.APIKeyPrefix, Pepper: c.credentials.pepper, Side: side, Case: c.Document.Case,
+		KeyPrefix: c.Identity.APIKeyPrefix, Pepper: c.credentials.pepper, Side: side, Case: c.Case,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("server.database: %w", err)

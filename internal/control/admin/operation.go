@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/kit/quiet"
 )
 
 // anyone is the role of operations that need no credentials.
@@ -110,8 +111,12 @@ func add[I, O any](a *API, op operation, role catalog.Role, do func(ctx context.
 		}
 		if r.Method != http.MethodGet && r.Method != http.MethodHead && role != catalog.Viewer {
 			// Not the path: a client may send the whole text of a token or key as an id.
-			a.log.LogAttrs(r.Context(), slog.LevelInfo, "admin: a write",
-				slog.String("actor", actor(r.Context())), slog.String("operation", r.Pattern), slog.Int("status", status))
+			ctx, who := r.Context(), actor(r.Context())
+			if who != "" {
+				ctx = quiet.Every(ctx)
+			}
+			a.log.LogAttrs(ctx, slog.LevelInfo, "admin: a write",
+				slog.String("actor", who), slog.String("operation", r.Pattern), slog.Int("status", status))
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/kit/quiet"
 	"github.com/stintdev/stint/internal/kit/strict"
 	"github.com/stintdev/stint/rule"
 )
@@ -108,7 +109,7 @@ func (a *API) LogReset(ctx context.Context, subject, rule string) error {
 			return err
 		}
 	}
-	a.log.LogAttrs(ctx, slog.LevelInfo, "admin: counters are reset", slog.String("actor", actor(ctx)), slog.String("subject", subject), slog.String("rule", rule))
+	a.log.LogAttrs(quiet.Every(ctx), slog.LevelInfo, "admin: counters are reset", slog.String("actor", actor(ctx)), slog.String("subject", subject), slog.String("rule", rule))
 	return nil
 }
 

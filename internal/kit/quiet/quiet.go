@@ -12,6 +12,7 @@
 //   - The last of lines that repeat is written, at most a second late, even if nothing is
 //     logged after it. The attribute left_out is the number of lines that were left out
 //     before it, so that the lines written and left out are all that were logged.
+//   - A line that is logged in the context of [Every] is written, at once.
 //   - There are at most [MaxLines] different lines a second, and further ones count as one.
 //     So is the memory bounded.
 //
@@ -75,6 +76,12 @@ func New(next slog.Handler, by ...string) *Handler {
 	return &Handler{next: next, lines: &lines{by: by, all: map[string]*line{}}}
 }
 
+type everyKey struct{}
+
+// Every returns a context in which no line is left out. It is for what authenticated people did, which
+// someone may look for in the log.
+func Every(ctx context.Context) context.Context { return context.WithValue(ctx, everyKey{}, true) }
+
 // Enabled implements [slog.Handler].
 func (h *Handler) Enabled(ctx context.Context, level slog.Level) bool {
 	return h.next.Enabled(ctx, level)
@@ -109,7 +116,7 @@ func (h *Handler) Handle(ctx context.Context, r slog.Record) error {
 		key = h.lines.mark(key, a)
 		return true
 	})
-	if h.lines.hold(ctx, key, h.next, r) {
+	if ctx.Value(everyKey{}) == nil && h.lines.hold(ctx, key, h.next, r) {
 		return nil
 	}
 	return h.next.Handle(ctx, r)

@@ -160,3 +160,15 @@ func TestMany(t *testing.T) {
 		}
 	})
 }
+
+// TestEvery logs lines that must not be left out.
+func TestEvery(t *testing.T) {
+	t.Parallel()
+	log, written, _ := newLog()
+	for i := range 3 {
+		log.InfoContext(quiet.Every(t.Context()), "a write", "n", i)
+	}
+	if got, want := written(), "level=INFO msg=\"a write\" n=0\nlevel=INFO msg=\"a write\" n=1\nlevel=INFO msg=\"a write\" n=2\n"; got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
