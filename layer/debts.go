@@ -3,6 +3,7 @@ package layer
 import (
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/stintdev/stint"
 )
@@ -19,6 +20,7 @@ type debt struct {
 	units int64
 	limit stint.Limit
 	nodes int64
+	until time.Duration // since the layer was made: by then all of it has recovered
 }
 
 // debts holds the debts of this node, at most max of them.
@@ -36,8 +38,9 @@ type debts struct {
 // maxUnits is the most that a counter can hold.
 const maxUnits = 1<<53 - 1
 
-// add adds units to the debt of an ask's counter, whose limit is shared by n nodes.
-func (d *debts) add(a *stint.Ask, units, n int64) {
+// add adds units to the debt of an ask's counter, whose limit is shared by n nodes. They have recovered
+// at the time until.
+func (d *debts) add(a *stint.Ask, units, n int64, now, until time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c := counter{a.Key, a.Limit.Kind()}
@@ -53,8 +56,11 @@ func (d *debts) add(a *stint.Ask, units, n int64) {
 		// Clone, since the caller's strings may be parts of larger ones.
 		c.key = stint.Key{Subject: strings.Clone(c.key.Subject), Name: strings.Clone(c.key.Name)}
 	}
+	if now >= owed.until {
+		owed.units = min(owed.units, 0)
+	}
 	units = max(-maxUnits, min(units, maxUnits))
-	d.all[c] = debt{max(-maxUnits, min(owed.units+units, maxUnits)), a.Limit, n}
+	d.all[c] = debt{max(-maxUnits, min(owed.units+units, maxUnits)), a.Limit, n, max(owed.until, until)}
 }
 
 // giveBack lowers the debt of an ask's counter, if there is one: a charge was given back before it was paid.

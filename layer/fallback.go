@@ -146,7 +146,7 @@ func (l *fallback) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decisi
 	}
 	l.away(asks)
 	if !slices.ContainsFunc(ds, func(d stint.Decision) bool { return !d.Allowed }) {
-		l.owe(asks, n, true)
+		l.owe(asks, ds, n, true)
 	}
 	return nil
 }
@@ -264,7 +264,7 @@ func (l *fallback) adjustHere(ctx context.Context, asks []stint.Ask, ds []stint.
 	for i := range ds {
 		ds[i].Basis = stint.Local
 	}
-	l.owe(asks, n, refunds)
+	l.owe(asks, ds, n, refunds)
 	return nil
 }
 
@@ -340,7 +340,8 @@ func Share(l stint.Limit, n int64) stint.Limit {
 }
 
 // owe records what was not charged in the store, to be paid when it is back.
-func (l *fallback) owe(asks []stint.Ask, n int64, refunds bool) {
+func (l *fallback) owe(asks []stint.Ask, ds []stint.Decision, n int64, refunds bool) {
+	now := time.Since(l.born)
 	for i := range asks {
 		a := &asks[i]
 		switch {
@@ -356,7 +357,7 @@ func (l *fallback) owe(asks []stint.Ask, n int64, refunds bool) {
 		case a.Charge != nil && !a.Charge.Local:
 			l.debts.change(a)
 		default:
-			l.debts.add(a, a.Cost, n)
+			l.debts.add(a, a.Cost, n, now, now+ds[i].ResetAfter)
 		}
 		if !l.owing.Load() {
 			l.owing.Store(true)
@@ -409,9 +410,14 @@ func (l *fallback) charge(due map[counter]debt, r *Return) (away bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // no caller waits for this
 	defer cancel()
 	var asks []stint.Ask
-	var nodes []int64 // of each ask
+	var of []debt // of each ask
 	ds := make([]stint.Decision, len(due))
+	now := time.Since(l.born)
 	for c, d := range due {
+		if d.units > 0 && now >= d.until {
+			r.Expired += d.units
+			d.units = 0
+		}
 		if d.units > 0 {
 			// The local counter says how much has not recovered. What it began with is older, and
 			// recovers before what was charged here.
@@ -423,25 +429,25 @@ func (l *fallback) charge(due map[counter]debt, r *Return) (away bool) {
 			}
 		}
 		if d.units != 0 {
-			asks, nodes = append(asks, stint.Ask{Key: c.key, Limit: d.limit, Cost: d.units}), append(nodes, d.nodes)
+			asks, of = append(asks, stint.Ask{Key: c.key, Limit: d.limit, Cost: d.units}), append(of, d)
 		}
 	}
 	if len(asks) == 0 {
 		return false
 	}
-	if away = l.send(ctx, asks, nodes, r, len(asks) == 1); !away || len(asks) == 1 {
+	if away = l.send(ctx, asks, of, r, len(asks) == 1); !away || len(asks) == 1 {
 		return away
 	}
 	// Perhaps only one server of several is away.
 	paid := r.Paid
 	for i := range asks {
-		l.send(ctx, asks[i:i+1], nodes[i:i+1], r, true)
+		l.send(ctx, asks[i:i+1], of[i:i+1], r, true)
 	}
 	return r.Paid == paid
 }
 
 // send charges asks in the store. It reports whether the store is away; then they are kept, if keep is true.
-func (l *fallback) send(ctx context.Context, asks []stint.Ask, nodes []int64, r *Return, keep bool) (away bool) {
+func (l *fallback) send(ctx context.Context, asks []stint.Ask, of []debt, r *Return, keep bool) (away bool) {
 	err := l.next.Adjust(ctx, asks, make([]stint.Decision, len(asks)))
 	if away = errors.Is(err, stint.ErrNotApplied); away && !keep {
 		return true
@@ -449,7 +455,7 @@ func (l *fallback) send(ctx context.Context, asks []stint.Ask, nodes []int64, r 
 	for i := range asks {
 		switch a := &asks[i]; {
 		case away:
-			l.debts.add(a, a.Cost, nodes[i])
+			l.debts.add(a, a.Cost, of[i].nodes, time.Since(l.born), of[i].until)
 			l.owing.Store(true)
 		case err != nil:
 			r.Lost += max(a.Cost, 0)

@@ -108,7 +108,7 @@ func (l *fallback) settle(ctx context.Context, asks []stint.Ask, ds []stint.Deci
 	case err != nil && unreachable(err) && ctx.Err() == nil:
 		copy(ds, here)
 		l.away(asks)
-		l.owe(asks, n, true)
+		l.owe(asks, ds, n, true)
 		return nil
 	case err == nil:
 		l.answered(asks) // and the local counter knows it, so nothing is remembered
