@@ -40,7 +40,7 @@ const maxUnits = 1<<53 - 1
 
 // add adds units to the debt of an ask's counter, whose limit is shared by n nodes. They have recovered
 // at the time until.
-func (d *debts) add(a *stint.Ask, units, n int64, now, until time.Duration) {
+func (d *debts) add(a *stint.Ask, units, n int64, until time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c := counter{a.Key, a.Limit.Kind()}
@@ -55,9 +55,6 @@ func (d *debts) add(a *stint.Ask, units, n int64, now, until time.Duration) {
 		}
 		// Clone, since the caller's strings may be parts of larger ones.
 		c.key = stint.Key{Subject: strings.Clone(c.key.Subject), Name: strings.Clone(c.key.Name)}
-	}
-	if now >= owed.until {
-		owed.units = min(owed.units, 0)
 	}
 	units = max(-maxUnits, min(units, maxUnits))
 	d.all[c] = debt{max(-maxUnits, min(owed.units+units, maxUnits)), a.Limit, n, max(owed.until, until)}

@@ -357,7 +357,7 @@ func (l *fallback) owe(asks []stint.Ask, ds []stint.Decision, n int64, refunds b
 		case a.Charge != nil && !a.Charge.Local:
 			l.debts.change(a)
 		default:
-			l.debts.add(a, a.Cost, n, now, now+ds[i].ResetAfter)
+			l.debts.add(a, a.Cost, n, now+ds[i].ResetAfter)
 		}
 		if !l.owing.Load() {
 			l.owing.Store(true)
@@ -455,7 +455,7 @@ func (l *fallback) send(ctx context.Context, asks []stint.Ask, of []debt, r *Ret
 	for i := range asks {
 		switch a := &asks[i]; {
 		case away:
-			l.debts.add(a, a.Cost, of[i].nodes, time.Since(l.born), of[i].until)
+			l.debts.add(a, a.Cost, of[i].nodes, of[i].until)
 			l.owing.Store(true)
 		case err != nil:
 			r.Lost += max(a.Cost, 0)
