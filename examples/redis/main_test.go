@@ -8,8 +8,8 @@ import (
 	"github.com/stintdev/stint/internal/test/testredis"
 )
 
-// TestProcesses checks that two processes share the limit, and that each goes on alone
-// without Redis.
+// TestProcesses checks that two processes share the limit, that each goes on alone
+// without Redis, and that an outage gives no client a fresh start.
 func TestProcesses(t *testing.T) {
 	redis := testredis.Start(t)
 	var processes [2]http.Handler
@@ -23,13 +23,16 @@ func TestProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	send := func(n int) int {
+	send := func(n int, address string) int {
 		rec := httptest.NewRecorder()
-		processes[n%2].ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/hello", http.NoBody))
+		req := httptest.NewRequest(http.MethodGet, "/hello", http.NoBody)
+		req.RemoteAddr = address
+		processes[n%2].ServeHTTP(rec, req)
 		return rec.Code
 	}
+	const busy, other = "192.0.2.1:1234", "192.0.2.2:1234"
 	passed := 0
-	for send(passed) == http.StatusOK {
+	for send(passed, busy) == http.StatusOK {
 		passed++
 	}
 	// On a busy machine a call may take too long. It is then decided by its process alone,
@@ -38,7 +41,12 @@ func TestProcesses(t *testing.T) {
 		t.Errorf("%d requests passed in two processes, want about 100", passed)
 	}
 	redis.Kill(t)
-	if status := send(passed + 1); status != http.StatusOK {
-		t.Errorf("without Redis: status %d", status)
+	if status := send(passed, busy); status != http.StatusTooManyRequests {
+		t.Errorf("without Redis, an address that was denied: status %d", status)
+	}
+	for n := range processes {
+		if status := send(n, other); status != http.StatusOK {
+			t.Errorf("without Redis, process %d, another address: status %d", n, status)
+		}
 	}
 }
