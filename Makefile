@@ -113,7 +113,7 @@ bench: ## Measure against the peers, in one run, and print the ratios
 
 .PHONY: bench-outages
 bench-outages: ## Break Redis in every way, and measure how much 2 and 3 nodes admit in a window; takes minutes
-	$(GO) test -run '^TestOutages$$' -count=1 -timeout 30m -v ./layer -args -outages
+	$(GO) test -tags scale -run '^TestOutages$$' -count=1 -timeout 30m -v ./layer
 
 .PHONY: bench-scale
 bench-scale: ## Look up API keys among USERS, list them, and ask about EVENTS (10 million each), in PostgreSQL; takes minutes and gigabytes

@@ -126,7 +126,9 @@ func (l *fallback) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decisi
 	}
 	err := l.next.Take(ctx, asks, ds)
 	if err == nil {
-		l.answered(asks)
+		if l.answered(asks); l.settling(asks) { // it was not when the call began
+			return l.confirm(ctx, asks, ds)
+		}
 		l.heard(asks, ds)
 		return nil
 	}

@@ -262,6 +262,29 @@ func TestSettles(t *testing.T) {
 	})
 }
 
+// TestSettlesInPart has a store that answers every second call: that is an outage too, since other nodes may
+// get no answer at all.
+func TestSettlesInPart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 2)
+		a := stint.Ask{Key: stint.Key{Subject: "alice"}, Limit: parse(t, "100/10s fixed_window"), Cost: 1}
+		for n := range 30 {
+			<-time.After(10 * time.Millisecond)
+			if n%2 == 0 {
+				f.faults[0].fail(away)
+			} else {
+				f.faults[0].heal()
+			}
+			decide(t, f.nodes[0], a)
+		}
+		f.back(t)
+		if n := exhaust(t, f.nodes[0], a); n > 35 {
+			t.Errorf("%d admitted after 30, though another node may admit its half of the limit", n)
+		}
+	})
+}
+
 // TestForgotten has what is remembered end: by a reset, a refund, a raised limit, and time.
 func TestForgotten(t *testing.T) {
 	t.Parallel()

@@ -11,7 +11,8 @@ import (
 )
 
 // shortest is how long a store must have been away at least for other nodes to be expected to come back
-// later. Single calls that fail are no outage.
+// later, and how long it must have answered for the outage to be over: one in which some calls succeed is
+// still one. Single calls that fail are no outage.
 const shortest = 100 * time.Millisecond
 
 // outages notes when this node was without the servers of a store.
@@ -23,7 +24,7 @@ type outages struct {
 
 // outage is that of one server. Times are since the layer was made, and 0 for none.
 type outage struct {
-	since, last time.Duration // the first local decision since the server's last answer, and the latest
+	since, last time.Duration // its first local decision, and the latest
 	until       time.Duration // the node settles
 }
 
@@ -53,13 +54,18 @@ func (l *fallback) back(asks []stint.Ask) {
 	if !o.some.Load() {
 		return
 	}
+	now := time.Since(l.born)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for i := range asks {
-		if x := o.of[l.o.Server(&asks[i])]; x != nil && x.since != 0 {
-			if x.last-x.since >= shortest && l.o.Settle > 0 {
-				x.until = x.last + l.o.Settle
-			}
+		x := o.of[l.o.Server(&asks[i])]
+		if x == nil || x.since == 0 {
+			continue
+		}
+		if x.last-x.since >= shortest && l.o.Settle > 0 {
+			x.until = x.last + l.o.Settle
+		}
+		if now-x.last >= shortest {
 			x.since = 0
 		}
 	}
@@ -122,4 +128,24 @@ func (l *fallback) settle(ctx context.Context, asks []stint.Ask, ds []stint.Deci
 	back := stint.Refund(*mine, here)
 	_ = l.o.Local.Adjust(ctx, back, make([]stint.Decision, len(back))) // if it fails, this node admits less
 	return err
+}
+
+// confirm decides a take that the store has answered first after an outage: if it is more than this node's
+// share, it is denied, and what the store has charged is given back.
+func (l *fallback) confirm(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	denied := func(d stint.Decision) bool { return !d.Allowed }
+	if slices.ContainsFunc(ds, denied) {
+		return nil
+	}
+	stored := slices.Clone(ds)
+	if err := l.takeHere(ctx, asks, ds, l.replicas()); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(ds, denied) {
+		copy(ds, stored)
+		return nil
+	}
+	back := stint.Refund(asks, stored)
+	_ = l.next.Adjust(ctx, back, make([]stint.Decision, len(back))) // if it fails, the client stays charged
+	return nil
 }
