@@ -35,7 +35,7 @@ const (
 
 // Charge names what the decision has charged. If it has charged nothing, its Cost is 0.
 func (d *Decision) Charge() Charge {
-	if d.Cost <= 0 || (d.Basis != Counted && d.Basis != Local) {
+	if d.Cost <= 0 || (d.Basis != Counted && d.Basis != Leased && d.Basis != Local) {
 		return Charge{}
 	}
 	return Charge{

@@ -38,6 +38,10 @@ type Ask struct {
 // field is read by the layer whose business it is, and by no one else.
 type Policy struct {
 	OnFailure FailMode // for layer.FailMode
+	// Lease is for how long units may be taken ahead, for layer.Lease. Zero: not at all.
+	Lease time.Duration
+	// Split is among how many counters the limit is divided, for layer.Split. Zero: it has one.
+	Split int
 }
 
 // FailMode is what becomes of a take while the store is out of reach.
@@ -249,6 +253,8 @@ type Basis uint8
 const (
 	// Counted means that the store has counted it, or would have.
 	Counted Basis = iota
+	// Leased means that this process had taken the units from the store before, at the time At.
+	Leased
 	// Remembered means that it was denied a moment ago and cannot have recovered
 	// since. What it says of other limits is as old as that.
 	Remembered
@@ -261,7 +267,7 @@ const (
 	Closed
 )
 
-var basisNames = [...]string{Counted: "counted", Remembered: "remembered", Local: "local", Open: "open", Closed: "closed"}
+var basisNames = [...]string{Counted: "counted", Leased: "leased", Remembered: "remembered", Local: "local", Open: "open", Closed: "closed"}
 
 // String returns the basis in a word.
 func (b Basis) String() string {

@@ -39,8 +39,10 @@ type Place int
 const (
 	PlaceRetry     Place = 100
 	PlaceBreaker   Place = 200
+	PlaceSplit     Place = 250
 	PlaceFallback  Place = 300
 	PlaceDenyCache Place = 400
+	PlaceLease     Place = 450
 	PlaceFailMode  Place = 500
 )
 
