@@ -14,6 +14,7 @@ import (
 // request is the asks of one caller while they are decided.
 type request struct {
 	kind  kind
+	place int // the number of the lane: 0, its slot in a Cluster, or its server in a ring
 	items []item
 	ends  []int           // of the keys in their shared string
 	done  chan struct{}   // receives a value when the request is answered
@@ -46,7 +47,8 @@ func (r *request) abandoned() bool {
 	return true
 }
 
-// lane batches requests that can share a call: all of them, or in a cluster those of one slot.
+// lane batches requests that can share a call: all of them, in a cluster those of one slot, or in a ring
+// those of one server.
 // Requests that arrive while a call is in flight wait for the next one. When there is little
 // traffic, a request does not wait.
 //
@@ -168,7 +170,8 @@ func (c *call) size() (n int) {
 }
 
 // start sends or queues the request, and does not wait for the reply.
-func (s *Store) start(l *lane, r *request) {
+func (s *Store) start(r *request) {
+	l := s.lane(r.place)
 	switch l.enter(r) {
 	case waits:
 	case drains:
@@ -211,12 +214,13 @@ func (s *Store) sendCall(l *lane, c *call) {
 }
 
 // do sends the request, and returns when it is answered or ctx is done.
-func (s *Store) do(ctx context.Context, l *lane, r *request) error {
+func (s *Store) do(ctx context.Context, r *request) error {
 	if !s.patient(ctx) {
 		// The call gets its own goroutine, since the caller may give up before it ends.
-		s.start(l, r)
+		s.start(r)
 		return s.await(ctx, r)
 	}
+	l := s.lane(r.place)
 	switch l.enter(r) {
 	case drains:
 		s.work.Go(func() { s.drain(l) })

@@ -88,7 +88,7 @@ func (p *pair) both(t testing.TB, what string, asks []stint.Ask, of func(context
 // TestMany takes more asks than fit in one call. All are charged or none, whichever denies.
 func TestMany(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"single", "cluster"} {
+	for _, name := range []string{"single", "cluster", "ring"} {
 		for _, n := range []int{128, 129, 1000, redisstore.MaxAsks} {
 			for _, subjects := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/%d/subjects=%v", name, n, subjects), func(t *testing.T) {
@@ -187,7 +187,7 @@ func TestManyTogether(t *testing.T) {
 		"a penalty at the end":        {guarded(300, 2, 0), 301},
 		"a penalty that is not meant": {guarded(300, 2, 100), 0},
 	}
-	for _, name := range []string{"single", "cluster"} {
+	for _, name := range []string{"single", "cluster", "ring"} {
 		for what, row := range rows {
 			t.Run(name+"/"+what, func(t *testing.T) {
 				t.Parallel()
@@ -210,7 +210,7 @@ func TestManyTogether(t *testing.T) {
 // is charged completely or not at all, and no limit is exceeded.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"single", "cluster"} {
+	for _, name := range []string{"single", "cluster", "ring"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const counters, each, takers, rounds = 400, 300, 6, 8

@@ -55,6 +55,7 @@ var topologies = map[string]func(testing.TB) string{
 	"single":   func(t testing.TB) string { t.Helper(); return testredis.Shared(t).URL() },
 	"sentinel": func(t testing.TB) string { t.Helper(); return testredis.SharedSentinels(t).URL() },
 	"cluster":  func(t testing.TB) string { t.Helper(); return testredis.SharedCluster(t).URL() },
+	"ring":     func(t testing.TB) string { t.Helper(); return testredis.SharedRing(t).URL() },
 }
 
 func TestStore(t *testing.T) {
@@ -68,7 +69,7 @@ func TestStore(t *testing.T) {
 				return openPatient(t, url, redisstore.Options{Now: now})
 			}
 			storetest.Run(t, suite)
-			if name != "cluster" { // whose takes of several subjects are several calls
+			if name != "cluster" && name != "ring" { // whose takes of several subjects are several calls
 				t.Run("across subjects", func(t *testing.T) { storetest.AcrossSubjects(t, suite) })
 			}
 		})
