@@ -104,7 +104,11 @@ func (s *Store) scatter(ctx context.Context, r *request) error {
 		ctx, cancel = s.deadline.Within(ctx) // of all calls together
 		defer cancel()
 	}
-	return s.gather(ctx, r, s.cut(r, func(h home) int { return h.now }), s.start)
+	parts := s.cut(r, func(h home) int { return h.now })
+	if s.ring == nil || !s.ring.moves {
+		return s.gather(ctx, r, parts, s.start)
+	}
+	return s.gatherMoved(ctx, r, parts)
 }
 
 // cut splits a request into parts that have one place each.
@@ -179,6 +183,7 @@ func (s *Store) decideByCounter(ctx context.Context, r *request) {
 type part struct {
 	*request
 	from []int // the index of each item in the request
+	old  bool  // where its counters were before a change of the ring
 }
 
 // passed reports whether the part is a take that was charged.
@@ -274,9 +279,8 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 			failed = append(failed, p)
 		}
 		nothingApplied = nothingApplied && errors.Is(p.err, stint.ErrNotApplied)
-		for i, d := range p.out {
-			r.out[p.from[i]] = d
-			denied = denied || !d.Allowed
+		for i := range p.out {
+			denied = denied || !p.out[i].Allowed
 		}
 	}
 	if errors.Is(r.err, stint.ErrNotApplied) && !nothingApplied {
@@ -288,13 +292,17 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 		r.before = make([]before, len(r.items))
 	}
 	for _, p := range parts {
-		for i := range p.before {
-			switch {
-			case !p.passed() || p.items[i].penalty != nil:
-			case denied:
-				p.before[i].restate(&p.items[i], &r.out[p.from[i]])
-			case r.track:
+		for i, d := range p.out {
+			switch charged := p.passed() && p.items[i].penalty == nil; {
+			case charged && denied:
+				p.before[i].restate(&p.items[i], &d)
+			case charged && r.track:
 				r.before[p.from[i]] = p.before[i]
+			}
+			if p.old {
+				tighten(&r.out[p.from[i]], d)
+			} else {
+				r.out[p.from[i]] = d
 			}
 		}
 	}

@@ -24,9 +24,10 @@ type request struct {
 	err error
 
 	// If track is set, before records the counters as they were, to answer from if another part of
-	// the take denies.
+	// the take denies. Of an adjustment, held records how many places each changed charge had.
 	track  bool
 	before []before
+	held   []int64
 
 	bare bool // without the marks of counters
 }
