@@ -147,3 +147,22 @@ func (p *placement) servers() *servers {
 	}
 	return newServers(names, p.slots)
 }
+
+// shares returns the part of all slots that each server has, and the part that is moved.
+func (p *placement) shares() (all []Share, moves float64) {
+	for _, addr := range p.addrs {
+		all = append(all, Share{Server: addr})
+	}
+	const one = 1.0 / slots
+	for _, at := range p.slots {
+		h := p.homes[at]
+		all[h.now].Now += one
+		if h.was < 0 {
+			all[h.now].Was += one
+		} else {
+			all[h.was].Was += one
+			moves += one
+		}
+	}
+	return all, moves
+}
