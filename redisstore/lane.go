@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -234,6 +235,33 @@ func (s *Store) do(ctx context.Context, r *request) error {
 		<-r.done
 	}
 	return nil
+}
+
+// await waits until the request is answered or ctx is done.
+func (s *Store) await(ctx context.Context, r *request) error {
+	if ctx.Done() == nil { // cheaper than a select
+		<-r.done
+		return nil
+	}
+	start := s.pulse.Read()
+	select {
+	case <-r.done:
+		return nil
+	case <-ctx.Done():
+	}
+	// If the deadline passed while this process did not run, the reply may be there: nobody has
+	// looked.
+	if _, lost := s.pulse.Read().Since(start); lost > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		const grace = 50 * time.Millisecond
+		t := time.NewTimer(min(lost, grace))
+		defer t.Stop()
+		select {
+		case <-r.done:
+			return nil
+		case <-t.C:
+		}
+	}
+	return unavailable(ctx.Err())
 }
 
 // patient reports whether the caller waits about as long as a call may take. If so, the call

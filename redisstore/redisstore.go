@@ -1,5 +1,5 @@
 // Package redisstore keeps counters in Redis, shared by any number of processes. Redis can be
-// one server, a primary monitored by Sentinels, or a Cluster.
+// one server, a primary monitored by Sentinels, a Cluster, or a ring of independent servers.
 //
 //	store, err := redisstore.Open("redis://localhost:6379", redisstore.Options{})
 //
@@ -19,6 +19,9 @@
 // slot. A take over several slots makes one call for each. If one of them denies, the charges
 // of the others are undone, as if they had not been made ([stint.Limit.Amend]). Until then those units are not available, so a concurrent take may
 // be denied unnecessarily. No take is ever allowed that should be denied.
+//
+// In a ring, which server has a subject is computed from its slot and the servers' names. A call can
+// only use counters of one server, and a take over several is like one over several slots.
 //
 // A take of more than 128 asks is split the same way, even on one server, with at most 128 asks
 // in flight: a single call of a thousand asks would block Redis for several milliseconds. Asks
@@ -297,33 +300,6 @@ func (s *Store) recycle(r *request) {
 	clear(r.items)
 	r.items, r.ends, r.out, r.err, r.before, r.ctx, r.bare = r.items[:0], r.ends[:0], r.out[:0], nil, nil, nil, false
 	s.requests.Put(r)
-}
-
-// await waits until the request is answered or ctx is done.
-func (s *Store) await(ctx context.Context, r *request) error {
-	if ctx.Done() == nil { // cheaper than a select
-		<-r.done
-		return nil
-	}
-	start := s.pulse.Read()
-	select {
-	case <-r.done:
-		return nil
-	case <-ctx.Done():
-	}
-	// If the deadline passed while this process did not run, the reply may be there: nobody has
-	// looked.
-	if _, lost := s.pulse.Read().Since(start); lost > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		const grace = 50 * time.Millisecond
-		t := time.NewTimer(min(lost, grace))
-		defer t.Stop()
-		select {
-		case <-r.done:
-			return nil
-		case <-t.C:
-		}
-	}
-	return unavailable(ctx.Err())
 }
 
 // within runs f with the URL's timeout, unless the store is closed.
