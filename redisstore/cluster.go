@@ -104,7 +104,7 @@ func (s *Store) scatter(ctx context.Context, r *request) error {
 		ctx, cancel = s.deadline.Within(ctx) // of all calls together
 		defer cancel()
 	}
-	parts := s.cut(r, func(h home) int { return h.now })
+	parts := s.cut(r, nowAt)
 	if s.ring == nil || !s.ring.moves {
 		return s.gather(ctx, r, parts, s.start)
 	}

@@ -18,8 +18,8 @@ import (
 // no more than the servers' clocks do. In a log, more is added, but nothing is given back, unless the name
 // is the same. Of places that are held (concurrency), as many are released, whichever they are; a renewal
 // is not repeated: the new place has the hold, and in the old one it expires. A charge from before the
-// change is found in the old place, and a place that is held since then is renewed there. So the old place
-// counts too much rather than too little, except for places that are held for longer than their window.
+// change is found in the old place alone, and a place that is held since then is held in the new one, too,
+// when it is renewed. So of the two, one has at least what is in use.
 
 // moved returns the asks of a request about counters that are moved, and the index of each in the request.
 func (s *Store) moved(r *request) (old *request, from []int) {
@@ -33,7 +33,8 @@ func (s *Store) moved(r *request) (old *request, from []int) {
 	return old, from
 }
 
-// wasAt returns the place that had the counters of a home before.
+// nowAt returns the place where the counters of a home belong, and wasAt the one where they were.
+func nowAt(h home) int { return h.now }
 func wasAt(h home) int { return h.was }
 
 // gatherMoved decides a request some of whose counters may be moved. The parts are those of the places
@@ -85,6 +86,7 @@ func (s *Store) adjustMoved(ctx context.Context, r *request, parts []*part) erro
 	if gone != nil {
 		return s.blame(gone, failed[:1])
 	}
+	s.adopt(ctx, r, parts, func(p *part, i int) int { return from[p.from[i]] })
 	for _, p := range parts {
 		for i, d := range p.out {
 			tighten(&r.out[from[p.from[i]]], d)
@@ -136,6 +138,28 @@ func (s *Store) adjustUnnamed(ctx context.Context, p *part, changed func(i int) 
 		p.out[from[i]] = d
 	}
 	return nil
+}
+
+// adopt holds places where they belong that are held since before the change, and were just renewed where
+// they were. If it cannot, the next renewal does.
+func (s *Store) adopt(ctx context.Context, r *request, old []*part, index func(p *part, i int) int) {
+	adopted := &request{kind: adjust, ctx: r.ctx}
+	var from []int
+	for _, p := range old {
+		for i, it := range p.items {
+			if at := index(p, i); p.err == nil && it.limit.Algorithm == stint.Concurrency && it.charge.Cost > 0 && it.cost == 0 &&
+				p.held[i] > 0 && r.out[at].Cost == 0 {
+				it.charge, it.cost = stint.Charge{}, p.held[i]
+				adopted.items, from = append(adopted.items, it), append(from, at)
+			}
+		}
+	}
+	if len(from) == 0 || s.gather(ctx, adopted, s.cut(adopted, nowAt), s.start) != nil || adopted.err != nil {
+		return
+	}
+	for i, d := range adopted.out {
+		r.out[from[i]] = d
+	}
 }
 
 // tighten adds what the old place says about a counter to what the new one says. The result is the tighter

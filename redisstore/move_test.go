@@ -3,6 +3,8 @@ package redisstore_test
 import (
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -277,6 +279,69 @@ func TestMoveChanges(t *testing.T) {
 	}
 }
 
+// TestMoveHolds holds places before a change and during it. Each counts once, and when all have been renewed
+// the new place has them all.
+func TestMoveHolds(t *testing.T) {
+	t.Parallel()
+	c := newChange(t, "0,1", "0,1,2", redisstore.Options{}) // by the servers' own clocks
+	a := stint.Ask{Key: stint.Key{Subject: c.movedSubject(0), Name: "api"}, Limit: parse(t, "5/1h concurrency"), Cost: 1}
+	change := func(charge *stint.Charge, by int64) stint.Decision {
+		t.Helper()
+		b := a
+		b.Charge, b.Cost = charge, by
+		out, err := storetest.Adjust(t.Context(), c.moving, []stint.Ask{b})
+		if err != nil {
+			t.Fatal(err)
+		}
+		*charge = out[0].Charge()
+		return out[0]
+	}
+	var holds []*stint.Charge
+	hold := func(s *redisstore.Store, allowed bool) {
+		t.Helper()
+		out, err := storetest.Take(t.Context(), s, []stint.Ask{a})
+		if err != nil || out[0].Allowed != allowed {
+			t.Fatalf("%d are held: %+v, %v", len(holds), out, err)
+		}
+		if charge := out[0].Charge(); allowed {
+			holds = append(holds, &charge)
+		}
+	}
+	places := func(s *redisstore.Store) int64 {
+		t.Helper()
+		out, err := storetest.Take(t.Context(), s, looks([]stint.Ask{a}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out[0].Limit - out[0].Remaining
+	}
+	for range 3 {
+		hold(c.old, true)
+	}
+	hold(c.moving, true)
+	hold(c.moving, true)
+	hold(c.moving, false)
+	hold(c.old, false)
+	for range 3 {
+		for i, h := range holds {
+			if d := change(h, 0); d.Cost != 1 || d.Remaining != 0 {
+				t.Errorf("hold %d is renewed: %+v; want none to remain", i, d)
+			}
+		}
+		if n := places(c.now); n != 5 {
+			t.Errorf("the new place has %d, want 5", n)
+		}
+	}
+	for i, h := range holds {
+		if change(h, -1); places(c.now) != int64(4-i) || places(c.moving) > 5-int64(i) {
+			t.Errorf("%d are released, and held are %d in the new place, %d of both", i+1, places(c.now), places(c.moving))
+		}
+	}
+	if n := places(c.moving); n != 0 {
+		t.Errorf("all are released, and %d are held", n)
+	}
+}
+
 // TestMoveNeedsBoth kills the server that subjects move from. They fail, and say so of both; others do not.
 func TestMoveNeedsBoth(t *testing.T) {
 	t.Parallel()
@@ -306,5 +371,46 @@ func TestMoveNeedsBoth(t *testing.T) {
 	}
 	if failed == 0 || fine == 0 {
 		t.Errorf("%d failed, %d did not", failed, fine)
+	}
+	// Both of these need it, for what moves to one server and to the other.
+	var both []stint.Ask
+	for i := 0; len(both) < 2; i++ {
+		a := ask(fmt.Sprint("user:", i), 10)
+		if s.Server(&a[0]) == n[2].Addr()+"->"+n[len(both)].Addr() {
+			both = append(both, a...)
+		}
+	}
+	_, err := storetest.Take(t.Context(), s, both)
+	var by interface{ FailedServers() []string }
+	if !errors.As(err, &by) || !slices.Equal(by.FailedServers(), []string{s.Server(&both[0]), s.Server(&both[1])}) {
+		t.Errorf("%v does not blame both", err)
+	}
+}
+
+// TestMoveBehind refunds what was just charged, where the old server's clock is behind.
+func TestMoveBehind(t *testing.T) {
+	t.Parallel()
+	var calls atomic.Int64 // by which the clock of the old server is used
+	calls.Store(math.MaxInt64)
+	c := newChange(t, "0,1", "0,1,2", redisstore.Options{Now: func() time.Time {
+		if calls.Add(-1) < 0 {
+			return storetest.Epoch.Add(-time.Second)
+		}
+		return storetest.Epoch
+	}})
+	for i, algorithm := range stint.Algorithms() {
+		calls.Store(math.MaxInt64)
+		asks := ask(c.movedSubject(i), 100)
+		asks[0].Limit, asks[0].Cost = limitOf(algorithm, 100), 10
+		out, err := storetest.Take(t.Context(), c.moving, asks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		charge := out[0].Charge()
+		asks[0].Charge, asks[0].Cost = &charge, -4
+		calls.Store(1) // the new server's
+		if out, err := storetest.Adjust(t.Context(), c.moving, asks); err != nil || out[0].Remaining != 94 {
+			t.Errorf("%v: %+v, %v; want 94 to remain", algorithm, out, err)
+		}
 	}
 }
