@@ -50,9 +50,8 @@ func (r *request) abandoned() bool {
 }
 
 // lane batches requests that can share a call: all of them, in a cluster those of one slot, or in a ring
-// those of one server.
-// Requests that arrive while a call is in flight wait for the next one. When there is little
-// traffic, a request does not wait.
+// those of one server. Requests that arrive while a call is in flight wait for the next one. When there is
+// little traffic, a request does not wait.
 //
 // An empty call costs Redis as much as three asks. Under load, a second call is therefore made
 // in parallel only when enough requests wait.

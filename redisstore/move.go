@@ -19,7 +19,8 @@ import (
 // is the same. Of places that are held (concurrency), as many are released, whichever they are; a renewal
 // is not repeated: the new place has the hold, and in the old one it expires. A charge from before the
 // change is found in the old place alone, and a place that is held since then is held in the new one, too,
-// when it is renewed. So of the two, one has at least what is in use.
+// when it is renewed. So of the two, one has at least what is in use, except for places that are held for
+// longer than their window while other processes still know the old ring only.
 
 // moved returns the asks of a request about counters that are moved, and the index of each in the request.
 func (s *Store) moved(r *request) (old *request, from []int) {
@@ -131,7 +132,7 @@ func (s *Store) adjustUnnamed(ctx context.Context, p *part, changed func(i int) 
 	}
 	p.err = again.err
 	if all {
-		p.out = again.out
+		p.out, p.held = again.out, make([]int64, len(p.items)) // no place was found by its name
 		return nil
 	}
 	for i, d := range again.out {

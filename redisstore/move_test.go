@@ -347,7 +347,7 @@ func TestMoveNeedsBoth(t *testing.T) {
 	t.Parallel()
 	r := testredis.StartRing(t, 3)
 	n := r.Nodes()
-	s := openURL(t, fmt.Sprintf("redis+ring://%s,%s?was=%s,%s,%s&dial_timeout=100ms", n[0].Addr(), n[1].Addr(), n[0].Addr(), n[1].Addr(), n[2].Addr()), redisstore.Options{})
+	s := openURL(t, fmt.Sprintf("redis+ring://%s,%s?was=%s,%s,%s&dial_timeout=5s%s", n[0].Addr(), n[1].Addr(), n[0].Addr(), n[1].Addr(), n[2].Addr(), slow), redisstore.Options{})
 	eventually(t, 10*time.Second, func() error { return s.Ping(t.Context()) })
 	n[2].Kill(t)
 	failed, fine := 0, 0
@@ -387,7 +387,7 @@ func TestMoveNeedsBoth(t *testing.T) {
 	}
 }
 
-// TestMoveBehind refunds what was just charged, where the old server's clock is behind.
+// TestMoveBehind refunds and renews what was just charged, where the old server's clock is behind.
 func TestMoveBehind(t *testing.T) {
 	t.Parallel()
 	var calls atomic.Int64 // by which the clock of the old server is used
@@ -411,6 +411,13 @@ func TestMoveBehind(t *testing.T) {
 		calls.Store(1) // the new server's
 		if out, err := storetest.Adjust(t.Context(), c.moving, asks); err != nil || out[0].Remaining != 94 {
 			t.Errorf("%v: %+v, %v; want 94 to remain", algorithm, out, err)
+		}
+		if algorithm == stint.Concurrency {
+			calls.Store(1)
+			asks[0].Cost = 0
+			if out, err := storetest.Adjust(t.Context(), c.moving, asks); err != nil || out[0].Cost != 6 {
+				t.Errorf("renewed: %+v, %v; want six places", out, err)
+			}
 		}
 	}
 }

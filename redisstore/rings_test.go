@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +28,15 @@ func TestRingServers(t *testing.T) {
 	}
 	if got := s.Servers(); !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))) {
 		t.Errorf("%v, want %v", got, want)
+	}
+	sum := 0.0
+	for name, share := range s.Shares() {
+		if sum += share; math.Abs(3*share-1) > 0.1 || !slices.Contains(want, name) {
+			t.Errorf("the share of %s is %v", name, share)
+		}
+	}
+	if sum != 1 {
+		t.Errorf("the shares add up to %v", sum)
 	}
 	for i := range 50 {
 		a := ask(fmt.Sprint("user:", i), 10)
@@ -116,7 +126,7 @@ func TestRingTakesTogether(t *testing.T) {
 func TestRingServerDown(t *testing.T) {
 	t.Parallel()
 	r := testredis.StartRing(t, 3)
-	s := openURL(t, r.URL()+"?timeout=5s&dial_timeout=100ms", redisstore.Options{})
+	s := openURL(t, r.URL()+"?dial_timeout=5s"+slow, redisstore.Options{})
 	dead := r.Nodes()[1]
 	var gone, well [][]stint.Ask
 	for i := 0; len(gone) < 10 || len(well) < 10; i++ {
@@ -200,7 +210,7 @@ func TestRingStartsApart(t *testing.T) {
 	r := testredis.StartRing(t, 2)
 	dead := r.Nodes()[0]
 	dead.Kill(t)
-	s := openURL(t, r.URL()+"?dial_timeout=100ms"+slow, redisstore.Options{})
+	s := openURL(t, r.URL()+"?dial_timeout=5s"+slow, redisstore.Options{})
 	for i := range 30 {
 		a := ask(fmt.Sprint("user:", i), 10)
 		_, err := storetest.Take(t.Context(), s, a)

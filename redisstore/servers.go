@@ -70,6 +70,24 @@ func (s *Store) firstServers() *servers {
 // and need both.
 func (s *Store) Servers() []string { return slices.Clone(s.servers.Load().names) }
 
+// Shares returns the part of all subjects that each of the servers has, from 0 to 1, by the slots that are
+// placed there.
+func (s *Store) Shares() map[string]float64 {
+	m := s.servers.Load()
+	if m.slots == nil {
+		return map[string]float64{m.names[0]: 1}
+	}
+	count := make([]int, len(m.names)+1)
+	for _, at := range m.slots {
+		count[min(int(at), len(m.names))]++ // the last are no one's
+	}
+	out := make(map[string]float64, len(m.names))
+	for i, name := range m.names {
+		out[name] = float64(count[i]) / slots
+	}
+	return out
+}
+
 // Server returns the name of the server that has the counter of an ask. In a Cluster it may be out of
 // date by a second or two; it is empty if no server is responsible.
 func (s *Store) Server(a *stint.Ask) string {

@@ -183,6 +183,9 @@ func TestHealthFollowsDecisions(t *testing.T) {
 			config := fmt.Sprintf("[server]\ncounters = %q\nreplicas = 2\n[[rules]]\nname = \"all\"\ncount_by = [\"ip\"]\nlimits = [{ name = \"all\", limit = \"1000000/1h\" }]\n", o.url)
 			s := serve(t, config, "STINT_SERVER_ADMIN_ADDRESS=127.0.0.1:0")
 			s.ready(t, allWell)
+			eventually(t, patience, func() error {
+				return says(t, s.url("admin")+"/metrics", fmt.Sprintf("\nstint_redis_server_share{server=%q} ", o.server))
+			})
 			well := s.scrape(t)
 			alerts(t, well, well, "")
 			for _, busy := range []bool{false, true} {
