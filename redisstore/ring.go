@@ -20,7 +20,7 @@ import (
 const (
 	maxRing   = 64      // servers
 	maxWeight = 100     // of a server
-	maxPoints = 1 << 22 // of all servers together: computing them takes some tenths of a second
+	maxPoints = 1 << 20 // of all servers together: computing them takes some tenths of a second
 )
 
 // node is a server of a ring.

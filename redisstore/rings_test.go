@@ -1,6 +1,7 @@
 package redisstore_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -201,6 +202,34 @@ func TestRingServerDown(t *testing.T) {
 	eventually(t, 10*time.Second, func() error { _, err := storetest.Take(t.Context(), s, gone[0]); return err })
 	stop.Store(true)
 	wg.Wait()
+}
+
+// TestRingServerHangs stops a server, which keeps its connections. Takes of its subjects wait as long as
+// their callers do, and others not at all.
+func TestRingServerHangs(t *testing.T) {
+	t.Parallel()
+	r := testredis.StartRing(t, 3)
+	s := openURL(t, r.URL()+"?dial_timeout=5s"+slow, redisstore.Options{})
+	eventually(t, 10*time.Second, func() error { return s.Ping(t.Context()) })
+	r.Nodes()[1].Pause(t)
+	defer r.Nodes()[1].Resume(t)
+	hung := 0
+	for i := range 60 {
+		a := ask(fmt.Sprint("user:", i), 10)
+		ctx, cancel := t.Context(), func() {}
+		hangs := s.Server(&a[0]) == r.Nodes()[1].Addr()
+		if hangs {
+			ctx, cancel = context.WithTimeout(ctx, 20*time.Millisecond)
+			hung++
+		}
+		if _, err := storetest.Take(ctx, s, a); hangs != errors.Is(err, stint.ErrUnavailable) || !hangs && err != nil {
+			t.Errorf("%s: %v", s.Server(&a[0]), err)
+		}
+		cancel()
+	}
+	if hung == 0 {
+		t.Error("no subject is there")
+	}
 }
 
 // TestRingStartsApart opens a store while one of its servers is down: others decide at once, and this one

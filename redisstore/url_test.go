@@ -265,7 +265,7 @@ func TestParseURLRefuses(t *testing.T) {
 		{"redis+ring://a,b?weights=1,", `weights "1,"`},
 		{"redis+ring://a,b?virtual_nodes=99", `virtual_nodes "99": want a number from 100 to 16384`},
 		{"redis+ring://a,b?virtual_nodes=16385", `virtual_nodes "16385"`},
-		{"redis+ring://a,b,c?weights=100,100,100&virtual_nodes=16384", `virtual_nodes "16384": want at most 13981, or smaller weights: they add up to 300`},
+		{"redis+ring://a,b,c?weights=100,100,100&virtual_nodes=16384", `virtual_nodes "16384": want at most 3495, or smaller weights: they add up to 300`},
 		{"redis+ring://a,b?was=", `was "": want hosts`},
 		{"redis+ring://a,b?was=a,S:S", `was 2 port "xxxxx": want a number`},
 		{"redis+ring://a,b?was=a,,c", `was 2 "xxxxx": want a host name`},
