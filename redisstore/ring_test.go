@@ -114,6 +114,29 @@ func TestRingShares(t *testing.T) {
 	}
 }
 
+// TestRingSpread looks for the server that is furthest from its fair share, in many rings.
+func TestRingSpread(t *testing.T) {
+	t.Parallel()
+	for _, points := range []int{128, 1024, 2048, 4096} {
+		for _, n := range []int{3, 10} {
+			worst := 0.0
+			for ring := range 100 {
+				var nodes []node
+				for i := range n {
+					nodes = append(nodes, node{fmt.Sprintf("redis-%d-%d:6379", ring, i), 1})
+				}
+				for _, got := range shares(holders(nodes, points)) {
+					worst = max(worst, math.Abs(float64(n*got)/slots-1))
+				}
+			}
+			t.Logf("%d points, %d servers: %.0f %%", points, n, 100*worst)
+			if points >= 2048 && worst > 0.1 {
+				t.Errorf("%d points, %d servers: off by %.1f %%, want 10 %% at most", points, n, 100*worst)
+			}
+		}
+	}
+}
+
 func TestRingWeights(t *testing.T) {
 	t.Parallel()
 	nodes := nodesFor(4)
