@@ -32,7 +32,8 @@ type DenyCacheOptions struct {
 // It does not deny what the store would have allowed, with one exception during that time: it does not
 // notice that another node has reset a counter, given units back or released a place. Resets and adjustments through this
 // layer clear the denial. A changed limit is a different limit. Only denials by the store itself are
-// remembered. A denial that a penalty might count as a violation is not remembered before the ban.
+// remembered. A denial that a penalty might count as a violation is not remembered before the ban, and one
+// by a limit that may be leased no longer than for one term.
 //
 // Its own decisions have the basis [stint.Remembered]. Their RetryAfter and ResetAfter count down from
 // the original denial. Decisions about asks that would have passed are as old as the denial.
@@ -218,6 +219,9 @@ func (l *denyCache) remember(place *atomic.Pointer[denial], asks []stint.Ask, ds
 		if !ds[i].Allowed {
 			denied = true
 			length = min(length, ds[i].RetryAfter)
+			if p := asks[i].Policy; p != nil && p.Lease > 0 {
+				length = min(length, p.Lease) // units that other nodes hold come back after that
+			}
 		}
 	}
 	if !denied || length <= 0 || counts(asks, ds) {

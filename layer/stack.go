@@ -10,6 +10,7 @@ type Options struct {
 	Breaker  BreakerOptions
 	Fallback *FallbackOptions // nil: none
 	Deny     DenyCacheOptions
+	Lease    LeaseOptions
 	Fail     FailModeOptions
 	// Observer, if not nil, is notified of calls to the store and to each layer: "store",
 	// "retry", "breaker", "fallback", "denycache" and "failmode", the outermost. See [Meter].
@@ -38,6 +39,14 @@ func New(store stint.Store, o Options) (stint.Store, error) {
 		add("fallback", func(s stint.Store) (stint.Store, error) { return Fallback(s, of) })
 	}
 	add("denycache", func(s stint.Store) (stint.Store, error) { return DenyCache(s, o.Deny) })
+	// Leases have a meter of their own. To observe them would take as long as to lease.
+	if err == nil {
+		of := o.Lease
+		if of.Replicas == nil && o.Fallback != nil {
+			of.Replicas = o.Fallback.Replicas
+		}
+		s, err = Lease(s, of)
+	}
 	add("failmode", func(s stint.Store) (stint.Store, error) { return FailMode(s, o.Fail) })
 	if err != nil {
 		return nil, err
