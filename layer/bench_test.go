@@ -112,3 +112,34 @@ func BenchmarkRemember(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkLease compares a decision by a lease with one of the memory store alone, and what asks pay that are
+// not leased.
+func BenchmarkLease(b *testing.B) {
+	hot := leaseAsk(b, "1000000000000/1h", 100*time.Millisecond)
+	plain := hot
+	plain.Policy = nil
+	for _, c := range []struct {
+		name   string
+		ask    stint.Ask
+		leases bool
+	}{{"memory", plain, false}, {"not leased", plain, true}, {"leased", hot, true}} {
+		b.Run(c.name, func(b *testing.B) {
+			s := memory(b, nil)
+			if c.leases {
+				s = must(b)(layer.Lease(s, layer.LeaseOptions{}))
+			}
+			b.Cleanup(func() { _ = s.Close() })
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				asks, ds := []stint.Ask{c.ask}, make([]stint.Decision, 1)
+				for pb.Next() {
+					if err := s.Take(b.Context(), asks, ds); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		})
+	}
+}

@@ -2,8 +2,11 @@ package layer_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"log"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,6 +21,17 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if text := os.Getenv(leaseWorkerEnv); text != "" {
+		var w leaseWorker
+		err := json.Unmarshal([]byte(text), &w)
+		if err == nil {
+			err = w.run()
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
 	defer testredis.StopShared()
 	m.Run()
 }

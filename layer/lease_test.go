@@ -59,7 +59,7 @@ type leasing struct {
 func newLeasing(t testing.TB, store stint.Store, latency time.Duration, o layer.LeaseOptions) *leasing {
 	t.Helper()
 	w := &distant{faulty: faulty{Store: store}, random: func() time.Duration { return rand.N(latency) + 1 }}
-	return &leasing{must(t)(layer.Lease(w, o)), w}
+	return &leasing{must(t)(layer.Lease(must(t)(layer.DenyCache(w, layer.DenyCacheOptions{})), o)), w}
 }
 
 // TestLeases has a steady load on one counter: nearly all of it is decided without the store, which is called at
@@ -114,6 +114,7 @@ type ledger struct {
 	loose stint.Limit     // what admissions of buckets and logs must satisfy
 	state stint.State
 	takes int64
+	calls int64 // of the store
 	total int64
 	worst int64
 }
@@ -242,7 +243,10 @@ func (s leaseSim) run(t *testing.T, meter *layer.LeaseMeter) *ledger {
 				}
 			})
 		}
-		defer func() { _ = node.Load().Close() }()
+		defer func() {
+			_ = node.Load().Close()
+			g.calls += node.Load().wire.calls.Load()
+		}()
 	}
 	<-time.After(s.length)
 	close(stop)
