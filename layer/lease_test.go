@@ -113,6 +113,7 @@ type ledger struct {
 	byWin map[int64]int64 // of windows
 	loose stint.Limit     // what admissions of buckets and logs must satisfy
 	state stint.State
+	asked atomic.Int64 // takes, whether admitted or not
 	takes int64
 	calls int64 // of the store
 	total int64
@@ -235,6 +236,7 @@ func (s leaseSim) run(t *testing.T, meter *layer.LeaseMeter) *ledger {
 							ask.Cost = 1 + r.Int64N(5)
 						}
 						ds, err := storetest.Take(context.Background(), node.Load(), []stint.Ask{ask})
+						g.asked.Add(1)
 						if err == nil && ds[0].Allowed && g.admit(&ds[0]) {
 							t.Errorf("seed %d: %+v is beyond the limit", seed, ds[0])
 							return
