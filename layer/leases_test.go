@@ -19,7 +19,7 @@ func TestLeaseSimulation(t *testing.T) { //nolint:paralleltest // it uses all pr
 	for takes < want {
 		for _, text := range []string{
 			"1000000/1s fixed_window", "1000000/1s sliding_window", "1000000/1s token_bucket", "1000000/1s burst=100000 leaky_bucket",
-			"10000000/10s fixed_window", "10000000/10s sliding_window", "10000/1s sliding_log", "20000/1s fixed_window", "20000/1s sliding_window",
+			"10000000/10s fixed_window", "10000000/10s sliding_window", "10000/2s sliding_log", "20000/1s fixed_window", "20000/1s sliding_window",
 		} {
 			for _, term := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second} {
 				synctest.Test(t, func(t *testing.T) {
