@@ -15,16 +15,29 @@ import (
 	"github.com/stintdev/stint/storetest"
 )
 
-// TestShardDown kills one of three shards, its replica first. What the others have is counted by them as
-// before; what needs the dead one is decided here, as a whole, and charges the others nothing. When it is
-// back, it decides again.
+// TestShardDown kills one of three shards, its replica first.
 func TestShardDown(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t)
 	for _, n := range cluster.Nodes() {
 		n.Do(t, "CONFIG", "SET", "cluster-require-full-coverage", "no")
 	}
-	shared, err := redisstore.Open(cluster.URL()+"?dial_timeout=50ms&timeout=500ms", redisstore.Options{})
+	serverDown(t, cluster.URL(), cluster.Nodes()[0], func() { cluster.Nodes()[3].Kill(t) })
+}
+
+// TestRingServerDown kills one of the three servers of a ring.
+func TestRingServerDown(t *testing.T) {
+	t.Parallel()
+	r := testredis.StartRing(t, 3)
+	serverDown(t, r.URL(), r.Nodes()[0], func() {})
+}
+
+// serverDown kills one of three servers, after what begin does. What the others have is counted by them as
+// before; what needs the dead one is decided here, as a whole, and charges the others nothing. When it is
+// back, it decides again.
+func serverDown(t *testing.T, url string, dead *testredis.Server, begin func()) {
+	t.Helper()
+	shared, err := redisstore.Open(url+"?dial_timeout=50ms&timeout=500ms", redisstore.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +52,6 @@ func TestShardDown(t *testing.T) {
 		}
 		return shared.Ping(t.Context())
 	})
-	dead := cluster.Nodes()[0]
 	var gone, well []string // subjects
 	for i := 0; len(gone) < 20 || len(well) < 20; i++ {
 		who := fmt.Sprint("user:", i)
@@ -68,7 +80,7 @@ func TestShardDown(t *testing.T) {
 			return nil
 		})
 	}
-	cluster.Nodes()[3].Kill(t)
+	begin()
 	dead.Kill(t)
 	const rounds = 100
 	counted, local, both := 0, 0, 0

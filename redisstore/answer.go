@@ -171,6 +171,12 @@ func (c *call) decide(g *group, pass int) error {
 		for i, a := range g.asks {
 			c.adjust(&c.counters[a.counter].state, found, i, &r.items[i], &r.out[i])
 		}
+		if r.track {
+			r.held = make([]int64, len(g.asks))
+			for i := range found {
+				r.held[i] = found[i].held
+			}
+		}
 	case twins:
 		return c.decideTwins(g, r, found, pass)
 	case take:

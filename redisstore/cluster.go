@@ -54,52 +54,84 @@ var crcTable = func() (t [256]uint16) {
 	return t
 }()
 
-// oneSlot reports whether all asks can be in one call.
-func (s *Store) oneSlot(asks []stint.Ask) bool {
-	if s.config.topology != cluster {
-		return true
+// home returns where the counter of a key is, as the number of its lane.
+func (s *Store) home(key string) home {
+	switch s.config.topology {
+	case cluster:
+		return home{now: slot(key), was: -1}
+	case ring:
+		return s.ring.of(key)
+	case single, sentinel:
+	}
+	return home{now: 0, was: -1}
+}
+
+// onePlace returns the place that has all counters of a request, if there is one, so that they can be in
+// one call.
+func (s *Store) onePlace(asks []stint.Ask, items []item) (place int, ok bool) {
+	if len(s.lanes) == 1 {
+		return 0, true
 	}
 	for i := range asks {
 		// Without a subject there is no hash tag: the whole key determines the slot.
-		if k := &asks[i].Key; k.Subject != asks[0].Key.Subject || (k.Subject == "" && len(asks) > 1) {
-			return false
+		if k := &asks[i].Key; i > 0 && k.Subject == asks[i-1].Key.Subject && k.Subject != "" {
+			continue
 		}
+		h := s.home(items[i].key)
+		if h.was >= 0 || i > 0 && h.now != place {
+			return 0, false
+		}
+		place = h.now
 	}
-	return true
+	return place, true
 }
 
-// lane returns the lane of a key.
-func (s *Store) lane(key string) *lane {
-	n := 0
-	if len(s.lanes) > 1 {
-		n = slot(key)
-	}
-	l := s.lanes[n].Load()
+// lane returns the lane of a place.
+func (s *Store) lane(place int) *lane {
+	l := s.lanes[place].Load()
 	if l == nil {
-		s.lanes[n].CompareAndSwap(nil, new(lane))
-		l = s.lanes[n].Load()
+		s.lanes[place].CompareAndSwap(nil, new(lane))
+		l = s.lanes[place].Load()
 	}
 	return l
 }
 
-// scatter decides a request that needs several calls: its counters are in several slots, or
-// it has too many asks.
+// scatter decides a request that needs several calls: its counters are in several places, or it has too
+// many asks.
 func (s *Store) scatter(ctx context.Context, r *request) error {
-	place := func(i int) int { return slot(r.items[i].key) }
 	if len(r.items) > wholeAsks {
-		places := s.places(r.items)
-		place = func(i int) int { return places[i] }
 		var cancel context.CancelFunc
 		ctx, cancel = s.deadline.Within(ctx) // of all calls together
 		defer cancel()
 	}
-	return s.gather(ctx, r, split(r, place), func(p *request) { s.start(s.lane(p.items[0].key), p) })
+	parts := s.cut(r, nowAt)
+	if s.ring == nil || !s.ring.moves {
+		return s.gather(ctx, r, parts, s.start)
+	}
+	return s.gatherMoved(ctx, r, parts)
 }
 
-// places returns the number of the part that each item belongs to. A part has counters of one
-// slot, and at most wholeAsks asks, unless more have to be decided together: asks of one
+// cut splits a request into parts that have one place each.
+func (s *Store) cut(r *request, place func(home) int) []*part {
+	at := make([]int, len(r.items))
+	for i := range r.items {
+		at[i] = place(s.home(r.items[i].key))
+	}
+	number := at
+	if len(r.items) > wholeAsks {
+		number = smallParts(r.items, at)
+	}
+	parts := split(r, func(i int) int { return number[i] })
+	for _, p := range parts {
+		p.place = at[p.from[0]]
+	}
+	return parts
+}
+
+// smallParts returns the number of the part that each item belongs to. A part has counters of one
+// place, and at most wholeAsks asks, unless more have to be decided together: asks of one
 // counter, or a penalty and the asks it guards. No take has both.
-func (s *Store) places(items []item) []int {
+func smallParts(items []item, at []int) []int {
 	size := make([]int, len(items)) // of the asks that start there and stay together
 	first := make(map[string]int, len(items))
 	for i := range items {
@@ -112,27 +144,23 @@ func (s *Store) places(items []item) []int {
 			size[i-n] = n + 1
 		}
 	}
-	type part struct{ place, asks int }
-	filling := map[int]part{} // by slot
-	places, n := make([]int, len(items)), 0
+	type part struct{ number, asks int }
+	filling := map[int]part{} // by place
+	numbers, n := make([]int, len(items)), 0
 	for i := range items {
 		if j := first[items[i].key]; j < i {
-			places[i] = places[j]
+			numbers[i] = numbers[j]
 			continue
 		}
-		at := 0
-		if s.config.topology == cluster {
-			at = slot(items[i].key)
-		}
-		p, ok := filling[at]
+		p, ok := filling[at[i]]
 		if !ok || (size[i] > 0 && p.asks+size[i] > wholeAsks) {
-			p = part{place: n}
+			p = part{number: n}
 			n++
 		}
 		p.asks += size[i]
-		filling[at], places[i] = p, p.place
+		filling[at[i]], numbers[i] = p, p.number
 	}
-	return places
+	return numbers
 }
 
 // decideByCounter decides a request counter by counter, because its slot is being migrated
@@ -155,6 +183,7 @@ func (s *Store) decideByCounter(ctx context.Context, r *request) {
 type part struct {
 	*request
 	from []int // the index of each item in the request
+	old  bool  // where its counters were before a change of the ring
 }
 
 // passed reports whether the part is a take that was charged.
@@ -169,7 +198,7 @@ func split[P comparable](r *request, place func(i int) P) []*part {
 		at := place(i)
 		p := byPlace[at]
 		if p == nil {
-			p = &part{request: &request{kind: r.kind, ctx: r.ctx, done: make(chan struct{}, 1), track: r.kind == take || r.kind == twins}}
+			p = &part{request: &request{kind: r.kind, place: r.place, ctx: r.ctx, done: make(chan struct{}, 1), track: r.kind == take || r.kind == twins}}
 			byPlace[at] = p
 			parts = append(parts, p)
 		}
@@ -250,9 +279,8 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 			failed = append(failed, p)
 		}
 		nothingApplied = nothingApplied && errors.Is(p.err, stint.ErrNotApplied)
-		for i, d := range p.out {
-			r.out[p.from[i]] = d
-			denied = denied || !d.Allowed
+		for i := range p.out {
+			denied = denied || !p.out[i].Allowed
 		}
 	}
 	if errors.Is(r.err, stint.ErrNotApplied) && !nothingApplied {
@@ -264,13 +292,17 @@ func (s *Store) gather(ctx context.Context, r *request, parts []*part, start fun
 		r.before = make([]before, len(r.items))
 	}
 	for _, p := range parts {
-		for i := range p.before {
-			switch {
-			case !p.passed() || p.items[i].penalty != nil:
-			case denied:
-				p.before[i].restate(&p.items[i], &r.out[p.from[i]])
-			case r.track:
+		for i, d := range p.out {
+			switch charged := p.passed() && p.items[i].penalty == nil; {
+			case charged && denied:
+				p.before[i].restate(&p.items[i], &d)
+			case charged && r.track:
 				r.before[p.from[i]] = p.before[i]
+			}
+			if p.old {
+				tighten(&r.out[p.from[i]], d)
+			} else {
+				r.out[p.from[i]] = d
 			}
 		}
 	}
@@ -296,7 +328,7 @@ func (s *Store) undo(parts []*part, start func(*request)) {
 		if !p.passed() {
 			continue
 		}
-		u := &part{request: &request{kind: undo, done: make(chan struct{}, 1)}}
+		u := &part{request: &request{kind: undo, place: p.place, done: make(chan struct{}, 1)}}
 		for i := range p.items {
 			if it := p.items[i]; it.penalty == nil && p.out[i].Cost > 0 {
 				it.charge = p.out[i].Charge()

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -14,6 +15,7 @@ import (
 // request is the asks of one caller while they are decided.
 type request struct {
 	kind  kind
+	place int // the number of the lane: 0, its slot in a Cluster, or its server in a ring
 	items []item
 	ends  []int           // of the keys in their shared string
 	done  chan struct{}   // receives a value when the request is answered
@@ -23,9 +25,10 @@ type request struct {
 	err error
 
 	// If track is set, before records the counters as they were, to answer from if another part of
-	// the take denies.
+	// the take denies. Of an adjustment, held records how many places each changed charge had.
 	track  bool
 	before []before
+	held   []int64
 
 	bare bool // without the marks of counters
 }
@@ -46,9 +49,9 @@ func (r *request) abandoned() bool {
 	return true
 }
 
-// lane batches requests that can share a call: all of them, or in a cluster those of one slot.
-// Requests that arrive while a call is in flight wait for the next one. When there is little
-// traffic, a request does not wait.
+// lane batches requests that can share a call: all of them, in a cluster those of one slot, or in a ring
+// those of one server. Requests that arrive while a call is in flight wait for the next one. When there is
+// little traffic, a request does not wait.
 //
 // An empty call costs Redis as much as three asks. Under load, a second call is therefore made
 // in parallel only when enough requests wait.
@@ -168,7 +171,8 @@ func (c *call) size() (n int) {
 }
 
 // start sends or queues the request, and does not wait for the reply.
-func (s *Store) start(l *lane, r *request) {
+func (s *Store) start(r *request) {
+	l := s.lane(r.place)
 	switch l.enter(r) {
 	case waits:
 	case drains:
@@ -211,12 +215,13 @@ func (s *Store) sendCall(l *lane, c *call) {
 }
 
 // do sends the request, and returns when it is answered or ctx is done.
-func (s *Store) do(ctx context.Context, l *lane, r *request) error {
+func (s *Store) do(ctx context.Context, r *request) error {
 	if !s.patient(ctx) {
 		// The call gets its own goroutine, since the caller may give up before it ends.
-		s.start(l, r)
+		s.start(r)
 		return s.await(ctx, r)
 	}
+	l := s.lane(r.place)
 	switch l.enter(r) {
 	case drains:
 		s.work.Go(func() { s.drain(l) })
@@ -229,6 +234,33 @@ func (s *Store) do(ctx context.Context, l *lane, r *request) error {
 		<-r.done
 	}
 	return nil
+}
+
+// await waits until the request is answered or ctx is done.
+func (s *Store) await(ctx context.Context, r *request) error {
+	if ctx.Done() == nil { // cheaper than a select
+		<-r.done
+		return nil
+	}
+	start := s.pulse.Read()
+	select {
+	case <-r.done:
+		return nil
+	case <-ctx.Done():
+	}
+	// If the deadline passed while this process did not run, the reply may be there: nobody has
+	// looked.
+	if _, lost := s.pulse.Read().Since(start); lost > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		const grace = 50 * time.Millisecond
+		t := time.NewTimer(min(lost, grace))
+		defer t.Stop()
+		select {
+		case <-r.done:
+			return nil
+		case <-t.C:
+		}
+	}
+	return unavailable(ctx.Err())
 }
 
 // patient reports whether the caller waits about as long as a call may take. If so, the call

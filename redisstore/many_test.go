@@ -85,15 +85,27 @@ func (p *pair) both(t testing.TB, what string, asks []stint.Ask, of func(context
 	}
 }
 
+// manyOn are the deployments that these tests run on: topologies, and a ring that is changed.
+var manyOn = []string{"single", "cluster", "ring", "changed ring"}
+
+func manyURL(t testing.TB, name string) string {
+	t.Helper()
+	if urlOf, ok := topologies[name]; ok {
+		return urlOf(t)
+	}
+	r := testredis.SharedRing(t)
+	return fmt.Sprintf("%s?was=%s,%s&was_weights=2,1", r.URL(), r.Nodes()[0].Addr(), r.Nodes()[1].Addr())
+}
+
 // TestMany takes more asks than fit in one call. All are charged or none, whichever denies.
 func TestMany(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"single", "cluster"} {
+	for _, name := range manyOn {
 		for _, n := range []int{128, 129, 1000, redisstore.MaxAsks} {
 			for _, subjects := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/%d/subjects=%v", name, n, subjects), func(t *testing.T) {
 					t.Parallel()
-					p := newPair(t, topologies[name](t))
+					p := newPair(t, manyURL(t, name))
 					asks := manyAsks(n, subjects)
 					p.take(t, "the first take", asks)
 					places := []int{0, n / 2, n - 1}
@@ -187,11 +199,11 @@ func TestManyTogether(t *testing.T) {
 		"a penalty at the end":        {guarded(300, 2, 0), 301},
 		"a penalty that is not meant": {guarded(300, 2, 100), 0},
 	}
-	for _, name := range []string{"single", "cluster"} {
+	for _, name := range manyOn {
 		for what, row := range rows {
 			t.Run(name+"/"+what, func(t *testing.T) {
 				t.Parallel()
-				p := newPair(t, topologies[name](t))
+				p := newPair(t, manyURL(t, name))
 				p.take(t, "the first take", row.asks)
 				denied := slices.Clone(row.asks)
 				denied[row.deny].Cost = 1000 * int64(len(row.asks))
@@ -210,11 +222,11 @@ func TestManyTogether(t *testing.T) {
 // is charged completely or not at all, and no limit is exceeded.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"single", "cluster"} {
+	for _, name := range manyOn {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const counters, each, takers, rounds = 400, 300, 6, 8
-			p := newPair(t, topologies[name](t))
+			p := newPair(t, manyURL(t, name))
 			all := manyAsks(counters, true)
 			var mu sync.Mutex
 			used := map[stint.Key]int64{}

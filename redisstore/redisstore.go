@@ -1,5 +1,5 @@
 // Package redisstore keeps counters in Redis, shared by any number of processes. Redis can be
-// one server, a primary monitored by Sentinels, or a Cluster.
+// one server, a primary monitored by Sentinels, a Cluster, or a ring of independent servers.
 //
 //	store, err := redisstore.Open("redis://localhost:6379", redisstore.Options{})
 //
@@ -19,6 +19,9 @@
 // slot. A take over several slots makes one call for each. If one of them denies, the charges
 // of the others are undone, as if they had not been made ([stint.Limit.Amend]). Until then those units are not available, so a concurrent take may
 // be denied unnecessarily. No take is ever allowed that should be denied.
+//
+// In a ring, which server has a subject is computed from its slot and the servers' names. A call can
+// only use counters of one server, and a take over several is like one over several slots.
 //
 // A take of more than 128 asks is split the same way, even on one server, with at most 128 asks
 // in flight: a single call of a thousand asks would block Redis for several milliseconds. Asks
@@ -102,11 +105,10 @@ type Store struct {
 	now    func() time.Time // nil: the clock of Redis
 	wall   func() time.Time // to guess the current calendar window
 	skew   atomic.Int64     // microseconds by which Redis is ahead of wall
-	client atomic.Pointer[rueidis.Client]
 
-	connectErr atomic.Pointer[error] // set while client is nil
-
-	lanes   []atomic.Pointer[lane] // one, or one for each slot
+	links   []*link                // one, or one for each server of a ring
+	lanes   []atomic.Pointer[lane] // one, or one for each slot of a Cluster or server of a ring
+	ring    *placement             // nil: it is no ring
 	servers atomic.Pointer[servers]
 
 	base     context.Context
@@ -137,18 +139,22 @@ func Open(url string, o Options) (*Store, error) {
 
 func open(c config, o Options) *Store {
 	s := &Store{config: c, now: o.Now, wall: time.Now, pulse: pulse.New()}
-	s.lanes = make([]atomic.Pointer[lane], 1)
-	if c.topology == cluster {
-		s.lanes = make([]atomic.Pointer[lane], slots)
+	lanes := 1
+	switch c.topology {
+	case cluster:
+		lanes = slots
+	case ring:
+		s.ring = newPlacement(&c)
+		lanes = len(s.ring.addrs)
+	case single, sentinel:
 	}
+	s.lanes = make([]atomic.Pointer[lane], lanes)
 	s.requests.New = func() any { return &request{done: make(chan struct{}, 1)} }
 	s.calls.New = func() any { return newCall() }
 	s.base, s.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // lives as long as the store
 	s.deadline = deadline.New(s.base, c.timeout)
-	s.servers.Store(c.firstServers())
-	if !s.connect() {
-		s.work.Go(s.reconnect)
-	}
+	s.servers.Store(s.firstServers())
+	s.connectAll()
 	if c.topology == cluster {
 		s.work.Go(s.follow)
 	}
@@ -212,8 +218,9 @@ func (s *Store) decide(ctx context.Context, k kind, asks []stint.Ask, ds []stint
 func (s *Store) answer(ctx context.Context, k kind, asks []stint.Ask, ds []stint.Decision) error {
 	r := s.newRequest(k, asks)
 	r.ctx = ctx
-	if len(asks) <= wholeAsks && s.oneSlot(asks) {
-		if err := s.do(ctx, s.lane(r.items[0].key), r); err != nil {
+	if place, ok := s.onePlace(asks, r.items); ok && len(asks) <= wholeAsks {
+		r.place = place
+		if err := s.do(ctx, r); err != nil {
 			return err // the request may still be in flight, so it is not recycled
 		}
 	} else if err := s.scatter(ctx, r); err != nil {
@@ -295,33 +302,6 @@ func (s *Store) recycle(r *request) {
 	s.requests.Put(r)
 }
 
-// await waits until the request is answered or ctx is done.
-func (s *Store) await(ctx context.Context, r *request) error {
-	if ctx.Done() == nil { // cheaper than a select
-		<-r.done
-		return nil
-	}
-	start := s.pulse.Read()
-	select {
-	case <-r.done:
-		return nil
-	case <-ctx.Done():
-	}
-	// If the deadline passed while this process did not run, the reply may be there: nobody has
-	// looked.
-	if _, lost := s.pulse.Read().Since(start); lost > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		const grace = 50 * time.Millisecond
-		t := time.NewTimer(min(lost, grace))
-		defer t.Stop()
-		select {
-		case <-r.done:
-			return nil
-		case <-t.C:
-		}
-	}
-	return unavailable(ctx.Err())
-}
-
 // within runs f with the URL's timeout, unless the store is closed.
 func (s *Store) within(ctx context.Context, f func(context.Context) error) error {
 	s.open.RLock()
@@ -365,23 +345,6 @@ func (s *Store) alive() error {
 	return nil
 }
 
-// erase deletes keys, each with its own command, since in a cluster they may be in several
-// slots, or in one that is being migrated.
-func (s *Store) erase(ctx context.Context, keys []string) error {
-	return s.retry(ctx, func(client rueidis.Client) error {
-		var cmds []rueidis.Completed
-		for _, key := range keys {
-			cmds = append(cmds, client.B().Del().Key(key).Build())
-		}
-		for _, res := range client.DoMulti(ctx, cmds...) {
-			if err := res.Error(); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
 // Close implements [stint.Store]. Calls in flight fail.
 func (s *Store) Close() error {
 	s.cancel()
@@ -391,8 +354,10 @@ func (s *Store) Close() error {
 	s.open.Unlock()
 	s.work.Wait()
 	s.pulse.Close()
-	if client := s.client.Load(); client != nil && !closed {
-		(*client).Close()
+	for _, l := range s.links {
+		if client := l.client.Load(); client != nil && !closed {
+			(*client).Close()
+		}
 	}
 	return nil
 }
@@ -507,7 +472,7 @@ func (s *Store) exec(ctx context.Context, c *call, near []time.Time) error {
 	}
 	c.encode(now, near)
 	s.stats.calls.Add(1)
-	return s.retry(ctx, func(client rueidis.Client) error {
+	return s.retry(ctx, s.link(c.requests[0].place), func(client rueidis.Client) error {
 		answer, err := s.eval(ctx, client, c.keys, rueidis.BinaryString(c.blob)).ToMessage()
 		if err != nil {
 			return err

@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"fmt"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -30,13 +31,22 @@ var stores atomic.Int64
 // open returns a store with its own prefix, on shared servers.
 func open(t testing.TB, url string, o redisstore.Options) *redisstore.Store {
 	t.Helper()
-	return openURL(t, fmt.Sprintf("%s?prefix=t%d", url, stores.Add(1)), o)
+	return openURL(t, addPrefix(url), o)
 }
 
 // openPatient is open with a long timeout, for the race detector and busy machines.
 func openPatient(t testing.TB, url string, o redisstore.Options) *redisstore.Store {
 	t.Helper()
-	return openURL(t, fmt.Sprintf("%s?prefix=t%d%s", url, stores.Add(1), slow), o)
+	return openURL(t, addPrefix(url)+slow, o)
+}
+
+// addPrefix adds a prefix of its own to a URL.
+func addPrefix(url string) string {
+	sep := "?"
+	if strings.Contains(url, "?") {
+		sep = "&"
+	}
+	return fmt.Sprintf("%s%sprefix=t%d", url, sep, stores.Add(1))
 }
 
 // openURL opens a store, and closes it when the test ends.
@@ -55,6 +65,7 @@ var topologies = map[string]func(testing.TB) string{
 	"single":   func(t testing.TB) string { t.Helper(); return testredis.Shared(t).URL() },
 	"sentinel": func(t testing.TB) string { t.Helper(); return testredis.SharedSentinels(t).URL() },
 	"cluster":  func(t testing.TB) string { t.Helper(); return testredis.SharedCluster(t).URL() },
+	"ring":     func(t testing.TB) string { t.Helper(); return testredis.SharedRing(t).URL() },
 }
 
 func TestStore(t *testing.T) {
@@ -68,16 +79,21 @@ func TestStore(t *testing.T) {
 				return openPatient(t, url, redisstore.Options{Now: now})
 			}
 			storetest.Run(t, suite)
-			if name != "cluster" { // whose takes of several subjects are several calls
+			if name != "cluster" && name != "ring" { // whose takes of several subjects are several calls
 				t.Run("across subjects", func(t *testing.T) { storetest.AcrossSubjects(t, suite) })
 			}
 		})
 	}
 }
 
-func BenchmarkTake(b *testing.B) {
+func BenchmarkTake(b *testing.B) { benchmark(b, "single") }
+
+func BenchmarkRingTake(b *testing.B) { benchmark(b, "ring") }
+
+func benchmark(b *testing.B, name string) {
+	b.Helper()
 	storetest.Bench(b, func(t testing.TB, _ func() time.Time) stint.Store {
 		t.Helper()
-		return open(t, testredis.Shared(t).URL(), redisstore.Options{})
+		return open(t, topologies[name](t), redisstore.Options{})
 	})
 }

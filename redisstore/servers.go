@@ -51,7 +51,11 @@ func (m *servers) of(slot int) string {
 }
 
 // firstServers returns what is known before any server has been asked.
-func (c *config) firstServers() *servers {
+func (s *Store) firstServers() *servers {
+	c := &s.config
+	if s.ring != nil {
+		return s.ring.servers()
+	}
 	name := strings.Join(c.addrs, ",")
 	if c.topology == sentinel {
 		name = c.primary // which stays, while its address changes
@@ -60,9 +64,29 @@ func (c *config) firstServers() *servers {
 }
 
 // Servers returns the names of the servers that have counters: the address in the URL, the name that the
-// Sentinels know the primary by, or the addresses of the primaries of a Cluster. As long as no server of a
-// Cluster has been reached, it returns all addresses in the URL as one.
+// Sentinels know the primary by, or the addresses of the primaries of a Cluster or of the servers of a
+// ring. As long as no server of a Cluster has been reached, it returns all addresses in the URL as one.
+// While a ring is changed, old->new stands for the counters that are moved from one server to the other,
+// and need both.
 func (s *Store) Servers() []string { return slices.Clone(s.servers.Load().names) }
+
+// Shares returns the part of all subjects that each of the servers has, from 0 to 1, by the slots that are
+// placed there.
+func (s *Store) Shares() map[string]float64 {
+	m := s.servers.Load()
+	if m.slots == nil {
+		return map[string]float64{m.names[0]: 1}
+	}
+	count := make([]int, len(m.names)+1)
+	for _, at := range m.slots {
+		count[min(int(at), len(m.names))]++ // the last are no one's
+	}
+	out := make(map[string]float64, len(m.names))
+	for i, name := range m.names {
+		out[name] = float64(count[i]) / slots
+	}
+	return out
+}
 
 // Server returns the name of the server that has the counter of an ask. In a Cluster it may be out of
 // date by a second or two; it is empty if no server is responsible.
@@ -122,7 +146,7 @@ func (s *Store) follow() {
 
 // look asks a server of the Cluster which servers have which slots. It reports whether one has answered.
 func (s *Store) look() bool {
-	client := s.client.Load()
+	client := s.links[0].client.Load()
 	if client == nil {
 		return false
 	}
@@ -212,8 +236,10 @@ func (s *Store) blame(err error, failed []*part) error {
 	}
 	e := &partsError{error: err}
 	for _, p := range failed {
-		if name := m.of(slot(p.items[0].key)); !slices.Contains(e.servers, name) {
-			e.servers = append(e.servers, name)
+		for i := range p.items {
+			if name := m.of(slot(p.items[i].key)); !slices.Contains(e.servers, name) {
+				e.servers = append(e.servers, name)
+			}
 		}
 	}
 	return e

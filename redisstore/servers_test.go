@@ -3,6 +3,8 @@ package redisstore_test
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +24,9 @@ func TestServers(t *testing.T) {
 	if got := s.Servers(); !slices.Equal(got, []string{one.Addr()}) || s.Server(&ask("alice", 1)[0]) != one.Addr() {
 		t.Errorf("one server: %v", got)
 	}
+	if got := s.Shares(); !maps.Equal(got, map[string]float64{one.Addr(): 1}) {
+		t.Errorf("one server: %v", got)
+	}
 	group := open(t, testredis.SharedSentinels(t).URL(), redisstore.Options{})
 	if got := group.Servers(); len(got) != 1 || strings.Contains(got[0], ":") {
 		t.Errorf("sentinel: %v; want the name of the primary", got)
@@ -39,6 +44,11 @@ func TestServers(t *testing.T) {
 		}
 		return nil
 	})
+	for name, share := range c.Shares() {
+		if math.Abs(3*share-1) > 0.01 || !slices.Contains(want, name) {
+			t.Errorf("the share of %s is %v", name, share)
+		}
+	}
 	for _, subject := range []string{"alice", "user:1", "user:2", "{", "}{", "ü", strings.Repeat("x", 200), ""} {
 		a := ask(subject, 10)
 		eventually(t, 10*time.Second, func() error { _, err := storetest.Take(t.Context(), c, a); return err })

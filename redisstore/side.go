@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -18,6 +19,9 @@ import (
 // prefix:left/length/name/node. A prefix cannot
 // have a slash, and the prefix of a counter is followed by a brace, so these names never collide
 // with each other, with counters or with other prefixes.
+//
+// In a ring, a value, a channel or a group is on the server of its name, and fails while that server does.
+// When the ring changes, those that move begin anew.
 type Side struct{ store *Store }
 
 // Maximum sizes in bytes.
@@ -39,10 +43,10 @@ func (x *Side) left(group, node string) string {
 	return x.store.config.prefix + ":left/" + strconv.Itoa(len(group)) + "/" + group + "/" + node
 }
 
-// do runs f within the store's timeout, and retries during a failover or migration.
-func (x *Side) do(ctx context.Context, f func(context.Context, rueidis.Client) error) error {
+// do runs f on the server of a key, within the store's timeout, and retries during a failover or migration.
+func (x *Side) do(ctx context.Context, key string, f func(context.Context, rueidis.Client) error) error {
 	return x.store.within(ctx, func(ctx context.Context) error {
-		return x.store.retry(ctx, func(client rueidis.Client) error { return f(ctx, client) })
+		return x.store.retry(ctx, x.store.linkOf(key), func(client rueidis.Client) error { return f(ctx, client) })
 	})
 }
 
@@ -51,7 +55,7 @@ func (x *Side) Get(ctx context.Context, name string) (value []byte, ok bool, err
 	if err := sideName("name", name); err != nil {
 		return nil, false, err
 	}
-	err = x.do(ctx, func(ctx context.Context, client rueidis.Client) error {
+	err = x.do(ctx, x.key(name), func(ctx context.Context, client rueidis.Client) error {
 		text, err := client.Do(ctx, client.B().Get().Key(x.key(name)).Build()).ToString()
 		if rueidis.IsRedisNil(err) {
 			return nil
@@ -78,7 +82,7 @@ func (x *Side) Set(ctx context.Context, name string, value []byte, ttl time.Dura
 		return err
 	}
 	text := string(value) // a copy: it may be sent after the caller has given up
-	return x.do(ctx, func(ctx context.Context, client rueidis.Client) error {
+	return x.do(ctx, x.key(name), func(ctx context.Context, client rueidis.Client) error {
 		return client.Do(ctx, client.B().Set().Key(x.key(name)).Value(text).PxMilliseconds(millis).Build()).Error()
 	})
 }
@@ -96,11 +100,37 @@ func (x *Side) Delete(ctx context.Context, names ...string) error {
 		for i, name := range chunk {
 			keys[i] = x.key(name)
 		}
-		if err := x.store.within(ctx, func(ctx context.Context) error { return x.store.erase(ctx, keys) }); err != nil {
+		if err := x.store.within(ctx, func(ctx context.Context) error { return x.erase(ctx, keys) }); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// erase deletes keys, each with its own command, since in a cluster they may be in several
+// slots, or in one that is being migrated.
+func (x *Side) erase(ctx context.Context, keys []string) error {
+	byLink := map[*link][]string{}
+	for _, key := range keys {
+		l := x.store.linkOf(key)
+		byLink[l] = append(byLink[l], key)
+	}
+	var errs []error
+	for l, keys := range byLink {
+		errs = append(errs, x.store.retry(ctx, l, func(client rueidis.Client) error {
+			var cmds []rueidis.Completed
+			for _, key := range keys {
+				cmds = append(cmds, client.B().Del().Key(key).Build())
+			}
+			for _, res := range client.DoMulti(ctx, cmds...) {
+				if err := res.Error(); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+	}
+	return errors.Join(errs...)
 }
 
 // Publish sends a message to the current subscribers of a channel. In Redis, channels do not
@@ -112,7 +142,7 @@ func (x *Side) Publish(ctx context.Context, channel, message string) error {
 	if err := sideSize("message", len(message)); err != nil {
 		return err
 	}
-	return x.do(ctx, func(ctx context.Context, client rueidis.Client) error {
+	return x.do(ctx, x.key(channel), func(ctx context.Context, client rueidis.Client) error {
 		// Send it to the node that owns the name's slot: a random node may be down.
 		return client.Do(ctx, client.B().Arbitrary("PUBLISH").Keys(x.key(channel)).Args(message).Build()).Error()
 	})
@@ -157,11 +187,12 @@ func (x *Side) Subscribe(ctx context.Context, channel string, handle func(messag
 // The connection is not shared with counters, which a slow subscriber would delay. The client
 // pings it every second, and closes it if no reply comes within the URL's timeout.
 func (x *Side) listen(ctx context.Context, channel string, handle func(string, bool)) (connected bool) {
-	client := x.store.client.Load()
+	client := x.store.linkOf(x.key(channel)).client.Load()
 	if client == nil {
 		return false
 	}
-	// Any node of a cluster will do: nodes forward messages to each other.
+	// Any node of a cluster will do: nodes forward messages to each other. Those of a ring do not, and the
+	// client has one.
 	var addr string
 	var node rueidis.Client
 	for addr, node = range (*client).Nodes() {
@@ -235,7 +266,7 @@ func (x *Side) Present(ctx context.Context, group, node string, ttl time.Duratio
 		return nil, err
 	}
 	var out []Presence
-	err = x.do(ctx, func(ctx context.Context, client rueidis.Client) error {
+	err = x.do(ctx, x.group(group), func(ctx context.Context, client rueidis.Client) error {
 		all, err := present.Exec(ctx, client, []string{x.group(group)}, []string{node, strconv.FormatInt(millis, 10)}).AsStrSlice()
 		if err != nil {
 			return err
@@ -263,7 +294,7 @@ func (x *Side) Leave(ctx context.Context, group, node string, ttl time.Duration)
 	if err != nil {
 		return err
 	}
-	return x.do(ctx, func(ctx context.Context, client rueidis.Client) error {
+	return x.do(ctx, x.group(group), func(ctx context.Context, client rueidis.Client) error {
 		if err := client.Do(ctx, client.B().Zrem().Key(x.group(group)).Member(node).Build()).Error(); err != nil {
 			return err
 		}
@@ -277,7 +308,7 @@ func (x *Side) Left(ctx context.Context, group, node string) (left bool, err err
 	if err := sideNode(group, node); err != nil {
 		return false, err
 	}
-	err = x.do(ctx, func(ctx context.Context, client rueidis.Client) error {
+	err = x.do(ctx, x.group(group), func(ctx context.Context, client rueidis.Client) error {
 		err := client.Do(ctx, client.B().Get().Key(x.left(group, node)).Build()).Error()
 		if left = err == nil; rueidis.IsRedisNil(err) {
 			return nil

@@ -78,6 +78,22 @@ func TestTLS(t *testing.T) {
 		"&tls_server_name=localhost&client_name=test&conns=4&flush_delay=20us&buffer=16KiB&db=3")
 }
 
+// TestRingTLS takes from a ring over TLS, in a database: one server, under two names.
+func TestRingTLS(t *testing.T) {
+	t.Parallel()
+	server := testredis.StartTLS(t)
+	_, port, _ := strings.Cut(server.Addr(), ":")
+	s := openURL(t, fmt.Sprintf("rediss+ring://localhost:%s,127.0.0.1:%s/3?tls_ca=%s&tls_server_name=localhost%s", port, port, server.CAFile, slow), redisstore.Options{})
+	for i := range 20 {
+		if _, err := storetest.Take(t.Context(), s, ask(fmt.Sprint("user:", i), 10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if keys := server.Do(t, "INFO", "keyspace"); !strings.Contains(fmt.Sprint(keys), "db3:keys=20,") {
+		t.Errorf("%v; want 20 keys in database 3", keys)
+	}
+}
+
 // TestACL runs the suite as that user on deployments of several servers.
 func TestACL(t *testing.T) {
 	t.Parallel()
@@ -86,6 +102,12 @@ func TestACL(t *testing.T) {
 		c := testredis.StartCluster(t)
 		allow(t, "limiter", c.Nodes()...)
 		suiteAs(t, "limiter", c.URL()+"?client_name=test")
+	})
+	t.Run("ring", func(t *testing.T) {
+		t.Parallel()
+		r := testredis.StartRing(t, 3)
+		allow(t, "limiter", r.Nodes()...)
+		suiteAs(t, "limiter", r.URL()+"?client_name=test&db=2")
 	})
 	t.Run("sentinel", func(t *testing.T) {
 		t.Parallel()

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -33,16 +35,60 @@ func (c *config) options() rueidis.ClientOption {
 		WriteBufferEachConn: c.buffer,
 		DisableCache:        true,
 		DisableRetry:        true, // Store.retry does it
-		ForceSingleClient:   c.topology == single,
+		ForceSingleClient:   c.topology == single || c.topology == ring,
 	}
 }
 
-// connect creates the client, or stores the error.
-func (s *Store) connect() bool {
+// link is a client of a server of a ring, or of all servers.
+type link struct {
+	addr   string // of the server; empty: those in the URL
+	client atomic.Pointer[rueidis.Client]
+	err    atomic.Pointer[error] // why there is no client
+}
+
+// link returns the link to a place.
+func (s *Store) link(place int) *link {
+	if s.ring == nil {
+		return s.links[0]
+	}
+	return s.links[place]
+}
+
+// linkOf returns the link to the server of a key that is not of a counter.
+func (s *Store) linkOf(key string) *link {
+	if s.ring == nil {
+		return s.links[0]
+	}
+	return s.links[s.ring.of(key).now]
+}
+
+// connectAll creates the clients. Those that cannot connect are tried again in the background.
+func (s *Store) connectAll() {
+	addrs := []string{""}
+	if s.ring != nil {
+		addrs = s.ring.addrs
+	}
+	var wg sync.WaitGroup
+	for _, addr := range addrs {
+		l := &link{addr: addr}
+		s.links = append(s.links, l)
+		wg.Go(func() {
+			if !s.connect(l) {
+				s.work.Go(func() { s.reconnect(l) })
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// connect creates the client of a link, or stores the error.
+func (s *Store) connect(l *link) bool {
 	c := &s.config
 	o := c.options()
 	switch c.topology {
 	case single:
+	case ring:
+		o.InitAddress = []string{l.addr}
 	case sentinel:
 		o.Sentinel = rueidis.SentinelOption{
 			MasterSet: c.primary,
@@ -60,18 +106,18 @@ func (s *Store) connect() bool {
 	}
 	client, err := rueidis.NewClient(o)
 	if err != nil {
-		s.connectErr.Store(&err)
+		l.err.Store(&err)
 		return false
 	}
-	s.client.Store(&client)
+	l.client.Store(&client)
 	return true
 }
 
 // reconnect tries to create the client until it succeeds or the store is closed.
-func (s *Store) reconnect() {
+func (s *Store) reconnect(l *link) {
 	const minPause, maxPause = 20 * time.Millisecond, time.Second
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
-		if wait(s.base, pause) != nil || s.connect() {
+		if wait(s.base, pause) != nil || s.connect(l) {
 			return
 		}
 	}
@@ -91,12 +137,12 @@ func wait(ctx context.Context, d time.Duration) error {
 
 // retry runs f, and repeats it during failovers and migrations: a server that replies with such an
 // error has applied nothing. It does not repeat a call that may have been applied.
-func (s *Store) retry(ctx context.Context, f func(rueidis.Client) error) error {
+func (s *Store) retry(ctx context.Context, l *link, f func(rueidis.Client) error) error {
 	const minPause, maxPause = 2 * time.Millisecond, 50 * time.Millisecond
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
-		client := s.client.Load()
+		client := l.client.Load()
 		if client == nil {
-			return notApplied(*s.connectErr.Load())
+			return notApplied(*l.err.Load())
 		}
 		err := f(*client)
 		if err == nil || errors.Is(err, errAnswer) {

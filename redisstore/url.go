@@ -2,9 +2,11 @@ package redisstore
 
 import (
 	"crypto/tls"
+	"errors"
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,6 +22,7 @@ const (
 	single topology = iota + 1
 	sentinel
 	cluster
+	ring
 )
 
 const (
@@ -39,6 +42,8 @@ var schemes = []struct {
 	{"rediss+sentinel", sentinel, true},
 	{"redis+cluster", cluster, false},
 	{"rediss+cluster", cluster, true},
+	{"redis+ring", ring, false},
+	{"rediss+ring", ring, true},
 }
 
 // otherSchemes are common mistakes, and what to write instead.
@@ -51,6 +56,8 @@ var otherSchemes = map[string]string{
 	"rediss-cluster":  "rediss+cluster://",
 	"redis-sentinel":  "redis+sentinel://",
 	"rediss-sentinel": "rediss+sentinel://",
+	"redis-ring":      "redis+ring://",
+	"rediss-ring":     "rediss+ring://",
 	"sentinel":        "redis+sentinel://",
 	"valkey":          "redis://, also for Valkey",
 	"valkeys":         "rediss://, also for Valkey",
@@ -74,7 +81,7 @@ type param struct {
 	set    func(*config, string) bool // reports whether the value is valid
 }
 
-var params = []param{
+var params = slices.Concat([]param{
 	{
 		name: "user", takes: "a name", means: "the ACL user", needs: "password",
 		set: func(c *config, v string) bool { c.user = v; return v != "" },
@@ -139,7 +146,7 @@ var params = []param{
 		name: "tls_server_name", takes: "a host name", means: "the name that the certificates of all servers must bear, instead of each server's host", tls: true,
 		set: func(c *config, v string) bool { c.tls.ServerName = v; return consistsOf(v, "._-:") },
 	},
-}
+}, ringParams)
 
 // multiplexes maps a number of connections to rueidis' PipelineMultiplex, an exponent of two. One
 // connection is -1, since 0 means a default that depends on the number of CPUs.
@@ -148,9 +155,10 @@ var multiplexes = map[string]int{"1": -1, "2": 1, "4": 2, "8": 3, "16": 4}
 // config is a parsed URL.
 type config struct {
 	topology topology
-	addrs    []string // host:port, IPv6 in brackets; of the server, the sentinels or the cluster's seeds
+	addrs    []string // host:port, IPv6 in brackets; of the server, the sentinels, the cluster's seeds or the ring
 	primary  string   // the primary's name, for sentinel
 	db       int
+	ringConfig
 
 	user, password                 string // never sent to sentinels
 	sentinelUser, sentinelPassword string
@@ -179,7 +187,7 @@ func parseURL(raw string) (config, error) {
 			return config{}, a.wrong(a.takes)
 		}
 	}
-	if err := c.readFiles(); err != nil {
+	if err := errors.Join(c.setRing(), c.readFiles()); err != nil {
 		return config{}, err
 	}
 	return c, nil
@@ -272,7 +280,7 @@ func (u *urlParts) setScheme(name string) error {
 			}
 			for _, p := range params {
 				// A test checks that the defaults are valid.
-				if p.def != "" {
+				if p.def != "" && (p.only == 0 || p.only == s.topology) {
 					p.set(&u.config, p.def)
 				}
 			}
@@ -308,17 +316,23 @@ func (u *urlParts) setUser(userinfo string) error {
 	return nil
 }
 
-func (u *urlParts) setHosts(list string) error {
+func (u *urlParts) setHosts(list string) (err error) {
 	port := "6379"
 	if u.topology == sentinel {
 		port = "26379"
 	}
-	hosts := strings.Split(list, ",")
-	if len(hosts) > 1 && u.topology == single {
-		return badURL("host", hidden, "one host, or redis+sentinel:// or redis+cluster://")
+	if strings.Contains(list, ",") && u.topology == single {
+		return badURL("host", hidden, "one host, or redis+sentinel://, redis+cluster:// or redis+ring://")
 	}
+	u.addrs, err = parseHosts("host", list, port)
+	return err
+}
+
+// parseHosts parses the list of hosts in a part of the URL, with a default port.
+func parseHosts(part, list, port string) (addrs []string, err error) {
+	hosts := strings.Split(list, ",")
 	for i, h := range hosts {
-		which := "host"
+		which := part
 		if len(hosts) > 1 {
 			which += " " + strconv.Itoa(i+1)
 		}
@@ -328,20 +342,20 @@ func (u *urlParts) setHosts(list string) error {
 		}
 		n, err := strconv.ParseUint(p, 10, 16)
 		if err != nil || n == 0 {
-			return badURL(which+" port", showNumber(p, 5), "a number from 1 to 65535")
+			return nil, badURL(which+" port", showNumber(p, 5), "a number from 1 to 65535")
 		}
 		if v6, ok := strings.CutPrefix(host, "["); ok {
 			v6, ok = strings.CutSuffix(v6, "]")
 			if ip, err := netip.ParseAddr(v6); !ok || err != nil || !ip.Is6() || ip.Zone() != "" {
-				return badURL(which, hidden, "an IPv6 address without a zone between [ and ]")
+				return nil, badURL(which, hidden, "an IPv6 address without a zone between [ and ]")
 			}
 			host = v6
 		} else if !consistsOf(host, "._-") {
-			return badURL(which, hidden, "a host name or address, IPv6 in brackets")
+			return nil, badURL(which, hidden, "a host name or address, IPv6 in brackets")
 		}
-		u.addrs = append(u.addrs, net.JoinHostPort(host, strconv.FormatUint(n, 10)))
+		addrs = append(addrs, net.JoinHostPort(host, strconv.FormatUint(n, 10)))
 	}
-	return nil
+	return addrs, nil
 }
 
 // setPath parses the path, and reports whether it has a database.

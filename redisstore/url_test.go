@@ -82,6 +82,25 @@ func TestParseURL(t *testing.T) {
 		"rediss+cluster://a?db=0": with(func(c *config) {
 			c.topology, c.addrs, c.tls = cluster, []string{"a:6379"}, &tls.Config{MinVersion: tls.VersionTLS12}
 		}),
+
+		"redis+ring://a,B:7/2": with(func(c *config) {
+			c.topology, c.addrs, c.db, c.virtualNodes = ring, []string{"a:6379", "B:7"}, 2, 2048
+			c.nodes = []node{{"a:6379", 1}, {"b:7", 1}}
+		}),
+		"rediss+ring://:p@a,[::1]?weights=1,100&virtual_nodes=100": with(func(c *config) {
+			c.topology, c.addrs, c.password, c.virtualNodes = ring, []string{"a:6379", "[::1]:6379"}, "p", 100
+			c.tls = &tls.Config{MinVersion: tls.VersionTLS12}
+			c.weights, c.nodes = []int{1, 100}, []node{{"a:6379", 1}, {"[::1]:6379", 100}}
+		}),
+		"redis+ring://a,b,c?was=A,b:6379,d&weights=3,2,1": with(func(c *config) {
+			c.topology, c.addrs, c.virtualNodes = ring, []string{"a:6379", "b:6379", "c:6379"}, 2048
+			c.weights, c.nodes = []int{3, 2, 1}, []node{{"a:6379", 3}, {"b:6379", 2}, {"c:6379", 1}}
+			c.wasHosts, c.was = "A,b:6379,d", []node{{"a:6379", 3}, {"b:6379", 2}, {"d:6379", 1}}
+		}),
+		"redis+ring://a?was=a,b&was_weights=1,2": with(func(c *config) {
+			c.topology, c.addrs, c.virtualNodes, c.nodes = ring, []string{"a:6379"}, 2048, []node{{"a:6379", 1}}
+			c.wasHosts, c.wasWeights, c.was = "a,b", []int{1, 2}, []node{{"a:6379", 1}, {"b:6379", 2}}
+		}),
 	} {
 		got, err := parseURL(raw)
 		if err != nil {
@@ -107,6 +126,8 @@ func TestParseURLRefuses(t *testing.T) {
 		{"reddis://:S@h", `scheme "reddis": want redis://`},
 		{"redis+centinel://:S@h", `scheme "redis+centinel": want redis+sentinel://`},
 		{"redis-sentinel://:S@h", `scheme "redis-sentinel": want redis+sentinel://`},
+		{"redis-ring://:S@h", `scheme "redis-ring": want redis+ring://`},
+		{"redis+rings://:S@h", `scheme "redis+rings": want redis+ring://`},
 		{"http://:S@h", `scheme "http": want redis://`},
 		{"valkey://:S@h", `scheme "valkey": want redis://, also for Valkey`},
 		{"valkeys://:S@h", `scheme "valkeys": want rediss://`},
@@ -157,7 +178,7 @@ func TestParseURLRefuses(t *testing.T) {
 		{"redis://[10.0.0.1]", `an IPv6 address`},
 		{"redis://[fe80::1%25eth0]", `without a zone`},
 		{"redis://h%20", `host "xxxxx"`},
-		{"redis://a,b", `one host, or redis+sentinel:// or redis+cluster://`},
+		{"redis://a,b", `one host, or redis+sentinel://, redis+cluster:// or redis+ring://`},
 		{"redis+cluster://a,,b", `host 2 "xxxxx"`},
 		{"redis+cluster://a,b,", `host 3 "xxxxx"`},
 		{"redis+cluster://a,b:0", `host 2 port "0"`},
@@ -223,6 +244,35 @@ func TestParseURLRefuses(t *testing.T) {
 		{"rediss://h?tls_key=k.pem", `want also tls_cert`},
 		{"rediss://h?tls_server_name=", `tls_server_name ""`},
 		{"rediss://h?tls_ca=", `tls_ca "": want a PEM file`},
+
+		// Rings.
+		{"redis+ring://:S@a", `host "one server": want two or more; redis:// is for one`},
+		{"redis+ring://a,b:6379,A:6379", `host 3 "xxxxx": want a server that is not in the list before, as number 1`},
+		{"redis+ring://a,b:x", `host 2 port "xxxxx": want a number from 1 to 65535`},
+		{"redis+ring://" + strings.Repeat("h,", 64) + "h", `host "65 servers": want at most 64`},
+		{"redis+ring://a,b/main", `db "xxxxx": want a number`},
+		{"redis+ring://a,b?sentinel_user=x&sentinel_password=S", `want no sentinel_user with redis+ring://`},
+		{"redis+cluster://a,b?weights=1,1", `weights "1,1": want no weights with redis+cluster://`},
+		{"redis+sentinel://a,b/m?virtual_nodes=200", `want no virtual_nodes with redis+sentinel://`},
+		{"redis://a?was=b", `want no was with redis://`},
+		{"redis+ring://a,b?weight=1,1", `parameter "weight": want weights`},
+		{"redis+ring://a,b?virtualnodes=200", `parameter "virtualnodes": want virtual_nodes`},
+		{"redis+ring://a,b?weights=1,1,1", `weights "3 numbers": want 2 numbers, one for each server`},
+		{"redis+ring://a,b?weights=1", `weights "1 numbers": want 2 numbers`},
+		{"redis+ring://a,b?weights=1,0", `weights "1,0": want whole numbers from 1 to 100, one for each server`},
+		{"redis+ring://a,b?weights=1,101", `weights "1,101"`},
+		{"redis+ring://a,b?weights=1,0.5", `weights "1,0.5"`},
+		{"redis+ring://a,b?weights=1,", `weights "1,"`},
+		{"redis+ring://a,b?virtual_nodes=99", `virtual_nodes "99": want a number from 100 to 16384`},
+		{"redis+ring://a,b?virtual_nodes=16385", `virtual_nodes "16385"`},
+		{"redis+ring://a,b,c?weights=100,100,100&virtual_nodes=16384", `virtual_nodes "16384": want at most 13981, or smaller weights: they add up to 300`},
+		{"redis+ring://a,b?was=", `was "": want hosts`},
+		{"redis+ring://a,b?was=a,S:S", `was 2 port "xxxxx": want a number`},
+		{"redis+ring://a,b?was=a,,c", `was 2 "xxxxx": want a host name`},
+		{"redis+ring://a,b?was=c,d,c", `was 3 "xxxxx": want a server that is not in the list before, as number 1`},
+		{"redis+ring://a,b?was=u:S@c", `one @ at most`},
+		{"redis+ring://a,b?was_weights=1,1", `was_weights "xxxxx": want also was`},
+		{"redis+ring://a,b?was=a,c&was_weights=1", `was_weights "1 numbers": want 2 numbers`},
 	} {
 		raw := strings.ReplaceAll(c.raw, "S", secret)
 		got, err := parseURL(raw)
@@ -318,7 +368,7 @@ func TestURLDocument(t *testing.T) {
 		if p.def != "" {
 			def = "`" + p.def + "`"
 		}
-		where := map[topology]string{sentinel: "sentinel"}[p.only]
+		where := map[topology]string{sentinel: "sentinel", ring: "ring"}[p.only]
 		if p.tls {
 			where = "TLS"
 		}
@@ -338,7 +388,7 @@ func TestURLDocument(t *testing.T) {
 		}
 		of[c.topology]++
 	}
-	if of[single] < 3 || of[sentinel] < 2 || of[cluster] < 2 {
+	if of[single] < 3 || of[sentinel] < 2 || of[cluster] < 2 || of[ring] < 3 {
 		t.Errorf("too few examples: %q", examples)
 	}
 }
@@ -349,6 +399,7 @@ func FuzzParseURL(f *testing.F) {
 		"redis://u:P@h", "redis://:P@h:1/2?timeout=1s", "rediss://u:P@h/x?y", "http://u:P@h", "u:P@h", "valkey:P", "redis://h#P",
 		"redis+sentinel://u:P@a,b:1/main/1", "redis+cluster://a,u:P@b", "redis+cluster://u:P@a,u:P@b",
 		"redis://h?password=P", "redis://h?user=u&password=P&db=x", "redis+sentinel://h/m?sentinel_password=P", "redis://h?passwort=P",
+		"redis+ring://u:P@a,b?weights=1,2&was=a", "redis+ring://a,u:P@b", "redis+ring://a,b?was=u:P@c",
 	}
 	for i := range shapes {
 		for _, text := range []string{"", "@", "/", "?", "#", "%", "%zz", "%20", ":", ",", "&", "=", "+", "[", "]", " ", "\n", "://", "@h/"} {

@@ -51,6 +51,31 @@ func has(t *testing.T, all []found, check, status, pattern string) {
 // elsewhere are settings of listeners on free ports.
 var elsewhere = []string{"--set", "server.http.address=127.0.0.1:0", "--set", "server.admin.address=127.0.0.1:0"}
 
+// TestDoctorRing checks what is said of the servers of a ring: each with its share, and whether it decides.
+func TestDoctorRing(t *testing.T) {
+	t.Parallel()
+	r := testredis.StartRing(t, 3)
+	n := r.Nodes()
+	args := append([]string{"--counters", r.URL()}, elsewhere...)
+	_, all := examine(t, []string{"HOME=" + t.TempDir()}, args...)
+	for _, s := range n {
+		at := "^" + regexp.QuoteMeta(s.Addr()) + ": "
+		has(t, all, "counters.ring", "ok", at+`has (29|3\d)\.\d % of all subjects$`)
+		has(t, all, "counters.script", "ok", at+"the script runs")
+		has(t, all, "counters.budget", "ok", at+"a decision takes")
+	}
+	n[0].Kill(t)
+	code, all := examine(t, []string{"HOME=" + t.TempDir()}, args...)
+	if code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+	dead, well := "^"+regexp.QuoteMeta(n[0].Addr())+": ", "^"+regexp.QuoteMeta(n[1].Addr())+": "
+	has(t, all, "counters.ring", "ok", dead+"has .* % of all subjects")
+	has(t, all, "counters.reach", "fail", dead+"cannot be reached")
+	has(t, all, "counters.script", "fail", dead)
+	has(t, all, "counters.script", "ok", well)
+}
+
 // TestDoctor checks findings about a working and a broken environment.
 func TestDoctor(t *testing.T) {
 	t.Parallel()

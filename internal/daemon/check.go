@@ -71,6 +71,7 @@ func (k *checker) between(path string, d Duration, shortest, longest time.Durati
 // redisSchemes are the schemes of Redis URLs.
 var redisSchemes = []string{
 	"redis://", "rediss://", "redis+sentinel://", "rediss+sentinel://", "redis+cluster://", "rediss+cluster://",
+	"redis+ring://", "rediss+ring://",
 }
 
 func (k *checker) checkServer() {

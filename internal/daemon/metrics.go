@@ -39,6 +39,7 @@ var exported = []Metric{
 	{"stint_store_seconds", "histogram", []string{"layer", "call", "result", "basis"}, "Duration of calls to Redis and to each layer around it, by result, and by what the answer is based on."},
 	{"stint_redis_up", "gauge", nil, "1 if Redis makes the decisions, 0 if this node makes some or all of them on its own: a server is down, slow, out of memory or read-only. Only if counters are in Redis."},
 	{"stint_redis_server_up", "gauge", []string{"server"}, "The same for each server: 0 if its breaker is open, or it did not decide in time when this node last asked, within the last second. Only if counters are in Redis."},
+	{"stint_redis_server_share", "gauge", []string{"server"}, "The part of all clients whose counters each server has, from 0 to 1. Only if counters are in Redis."},
 	{"stint_redis_total", "counter", []string{"what"}, "Requests and calls to Redis, and errors. Only if counters are in Redis."},
 	{"stint_memory_counters", "gauge", []string{"kind"}, "Counters in the memory of this node: limits, and bans (with violations that have not led to one). If counters are in Redis, those of local decisions."},
 	{"stint_memory_evictions_total", "counter", []string{"reason"}, "Counters that memory had no room for before they had recovered: of any client (full), of a client that had more than its share (share), and bans beyond their half (bans)."},
@@ -245,6 +246,9 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		gauge("stint_redis_up", oneIf(d.counters.problem() == ""))
 		for server, up := range d.counters.up() {
 			gauge("stint_redis_server_up", oneIf(up), server)
+		}
+		for server, share := range d.redis.Shares() {
+			gauge("stint_redis_server_share", share, server)
 		}
 		gauge("stint_replicas", float64(d.countReplicas()))
 		for o, l := range m.meter.Read() {

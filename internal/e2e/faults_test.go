@@ -83,6 +83,31 @@ func deadShard(t *testing.T) outage {
 			eventually(t, patience, func() error { _, err := dead.Try("GET", hashed(dead, s)); return err })
 		},
 	}
+	o.findClients(t, s, dead, c.Nodes()[1:3])
+	return o
+}
+
+// deadInRing kills one of the three servers of a ring.
+func deadInRing(t *testing.T) outage {
+	t.Helper()
+	r := testredis.StartRing(t, 3)
+	s, err := redisstore.Open(r.URL(), redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	dead := r.Nodes()[0]
+	o := outage{
+		url: r.URL(), server: dead.Addr(), doctor: "counters.reach",
+		begin: func(t *testing.T) { t.Helper(); dead.Kill(t) }, end: func(t *testing.T) { t.Helper(); dead.Restart(t) },
+	}
+	o.findClients(t, s, dead, r.Nodes()[1:])
+	return o
+}
+
+// findClients finds an address whose counter is on a server, and one whose counter is on others.
+func (o *outage) findClients(t *testing.T, s *redisstore.Store, dead *testredis.Server, others []*testredis.Server) {
+	t.Helper()
 	eventually(t, patience, func() error {
 		for i := 1; i < 100 && (o.client == "" || o.other == ""); i++ {
 			ip := fmt.Sprint("192.0.2.", i)
@@ -90,16 +115,15 @@ func deadShard(t *testing.T) outage {
 			switch s.Server(&a) {
 			case dead.Addr():
 				o.client = ip
-			case c.Nodes()[1].Addr(), c.Nodes()[2].Addr():
+			case others[0].Addr(), others[1].Addr():
 				o.other = ip
 			}
 		}
 		if o.client == "" || o.other == "" {
-			return errors.New("the cluster is not known yet")
+			return errors.New("the servers are not known yet")
 		}
 		return nil
 	})
-	return o
 }
 
 // hashed returns a key of a server.
@@ -151,6 +175,7 @@ func TestHealthFollowsDecisions(t *testing.T) {
 		"slow":          onNetwork("counters.budget", testredis.Fault{Latency: 100 * time.Millisecond}),
 		"black hole":    onNetwork("counters.script", testredis.Fault{Swallow: true}),
 		"dead shard":    deadShard,
+		"dead in ring":  deadInRing,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -158,6 +183,9 @@ func TestHealthFollowsDecisions(t *testing.T) {
 			config := fmt.Sprintf("[server]\ncounters = %q\nreplicas = 2\n[[rules]]\nname = \"all\"\ncount_by = [\"ip\"]\nlimits = [{ name = \"all\", limit = \"1000000/1h\" }]\n", o.url)
 			s := serve(t, config, "STINT_SERVER_ADMIN_ADDRESS=127.0.0.1:0")
 			s.ready(t, allWell)
+			eventually(t, patience, func() error {
+				return says(t, s.url("admin")+"/metrics", fmt.Sprintf("\nstint_redis_server_share{server=%q} ", o.server))
+			})
 			well := s.scrape(t)
 			alerts(t, well, well, "")
 			for _, busy := range []bool{false, true} {

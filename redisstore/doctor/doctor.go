@@ -98,6 +98,7 @@ func Examine(ctx context.Context, store *redisstore.Store) ([]Finding, error) {
 		out = append(out, scriptFinding(name, err))
 	}
 	out = append(out, compareClocks(servers)...)
+	out = append(out, p.ringFindings(servers)...)
 	slices.SortStableFunc(out, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(b.Severity, a.Severity), cmp.Compare(a.Server, b.Server), cmp.Compare(a.Check, b.Check))
 	})
@@ -143,7 +144,7 @@ func compareClocks(servers []*server) []Finding {
 	}
 	return []Finding{{
 		Check: "clock", Severity: Warning,
-		Found:  fmt.Sprintf("the clock of %s is %v ahead of that of %s: after a failover, windows would end that much earlier or later", first.addr, round(skew), last.addr),
+		Found:  fmt.Sprintf("the clock of %s is %v ahead of that of %s: after a failover, or a change of a ring, windows would end that much earlier or later", first.addr, round(skew), last.addr),
 		Advice: "run chrony or another NTP client on all servers",
 	}}
 }
@@ -199,6 +200,7 @@ type server struct {
 // timeout is how long to wait for a reply. It is at least a second, so that slow servers are examined too.
 func (p *patient) timeout() time.Duration { return max(p.Timeout, time.Second) }
 
+// isSingle reports whether no other server would take over.
 func (p *patient) isSingle() bool { return !p.Sentinel && !p.Cluster }
 
 // dial connects to the server. The store's client is not used: it does not connect to replicas behind
@@ -332,16 +334,21 @@ func fields(text string) map[string]string {
 
 // servers returns the servers that the store uses, and findings from discovering them.
 func (p *patient) servers(ctx context.Context) (servers []*server, out []Finding) {
-	known := map[string]role{p.Addrs[0]: asPrimary}
+	known := map[string]role{}
 	switch {
 	case p.Sentinel:
 		known, out = p.sentinelServers(ctx)
 	case p.Cluster:
 		known = p.clusterServers(ctx)
+	default:
+		for _, addr := range p.Addrs { // one, or those of a ring
+			known[addr] = asPrimary
+		}
 	}
 	for addr, r := range known {
 		servers = append(servers, &server{patient: p, addr: addr, role: r})
 	}
+	slices.SortFunc(servers, func(a, b *server) int { return cmp.Compare(a.addr, b.addr) })
 	return servers, out
 }
 

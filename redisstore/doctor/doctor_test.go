@@ -540,6 +540,45 @@ func TestDoctorCluster(t *testing.T) {
 		symptom{check: "cluster", severity: doctor.Problem, says: "cluster_state fail", server: n[2].Addr()})
 }
 
+func TestDoctorRing(t *testing.T) {
+	t.Parallel()
+	r := testredis.StartRing(t, 3)
+	n := r.Nodes()
+	var want []symptom
+	for _, s := range n {
+		want = append(want,
+			symptom{check: "ring", severity: doctor.OK, says: " % of all subjects", server: s.Addr()},
+			symptom{check: "script", severity: doctor.OK, server: s.Addr()},
+			symptom{check: "cluster", severity: doctor.OK, says: "not part of a cluster", server: s.Addr()})
+	}
+	healthy(t, expect(t, r.URL(), append(want, symptom{check: "clock", severity: doctor.OK, says: "agree"})...), doctor.Info)
+
+	two := "redis+ring://" + n[0].Addr() + "," + n[1].Addr()
+	moving := two + "?was=" + n[0].Addr() + "," + n[2].Addr()
+	expect(t, moving,
+		symptom{check: "ring", severity: doctor.Info, says: "% of all subjects are being moved: their takes need two servers"},
+		symptom{check: "ring", severity: doctor.OK, says: "has 0.0 % of all subjects, and had ", server: n[2].Addr()},
+		symptom{check: "script", severity: doctor.OK, server: n[2].Addr() + "->" + n[1].Addr()})
+
+	twice := strings.Replace(two, "127.0.0.1", "localhost", 1) + "," + n[0].Addr()
+	expect(t, twice, symptom{check: "ring", severity: doctor.Problem, says: "the same server as "})
+
+	member := testredis.SharedCluster(t).Nodes()[0].Addr()
+	expect(t, two+","+member, symptom{check: "cluster", severity: doctor.Problem, says: "redis+cluster://", server: member})
+
+	n[1].Kill(t)
+	findings := expect(t, r.URL(),
+		symptom{check: "reach", severity: doctor.Problem, server: n[1].Addr()},
+		symptom{check: "ring", severity: doctor.OK, says: "% of all subjects", server: n[1].Addr()},
+		symptom{check: "script", severity: doctor.Problem, server: n[1].Addr()},
+		symptom{check: "script", severity: doctor.OK, server: n[0].Addr()})
+	for _, f := range findings {
+		if f.Server != n[1].Addr() && f.Severity > doctor.Info && f.Check != "latency" {
+			t.Errorf("a server that is up: %+v", f)
+		}
+	}
+}
+
 func TestDoctorErrors(t *testing.T) {
 	t.Parallel()
 	s, err := redisstore.Open(testredis.Shared(t).URL(), redisstore.Options{})

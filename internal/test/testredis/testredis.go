@@ -1,16 +1,17 @@
 // Package testredis runs real Redis servers for tests: one server ([Start]), a
 // primary with replicas and sentinels ([StartSentinels]), a cluster
-// ([StartCluster]) and a server behind TLS ([StartTLS]). A test may kill,
-// restart and pause what it started, and watch the others take over.
+// ([StartCluster]), several servers that do not know each other ([StartRing])
+// and a server behind TLS ([StartTLS]). A test may kill, restart and pause what
+// it started, and watch the others take over.
 //
 //	s := testredis.Start(t)
 //	s.Do(t, "SET", "greeting", "hello")
 //	s.Kill(t)
 //
 // Starting sentinels or a cluster takes a second or two. Tests that kill nothing
-// use [Shared], [SharedSentinels] and [SharedCluster]: there is one of each for
-// the test process, so each test needs keys of its own. A package that uses them
-// stops them at the end:
+// use [Shared], [SharedSentinels], [SharedCluster] and [SharedRing]: there is one
+// of each for the test process, so each test needs keys of its own. A package that
+// uses them stops them at the end:
 //
 //	func TestMain(m *testing.M) {
 //		defer testredis.StopShared()
@@ -43,6 +44,7 @@ var (
 	Shared          = testserver.Share(func(g *testserver.Group) (*Server, error) { return start(g, spec{}) })
 	SharedSentinels = testserver.Share(newSentinels)
 	SharedCluster   = testserver.Share(newCluster)
+	SharedRing      = testserver.Share(func(g *testserver.Group) (*Ring, error) { return newRing(g, 3) })
 )
 
 // StopShared stops all shared servers, at the end of TestMain. They must not be used
