@@ -31,9 +31,12 @@ func (c *checker) checkLimits(r *checked) {
 		if c.checkName("name", l.Name) && first < i {
 			c.Add("name", fmt.Sprintf("%q is already the name of limits[%d] of this rule", l.Name, first), "")
 		}
-		if v, ok := c.checkLimit(l); ok {
+		v, ok := c.checkLimit(l)
+		if ok {
 			r.values[i] = r.held(v)
 		}
+		c.checkLease(l, v)
+		c.checkSplit(l, v)
 		for n := before; n < len(c.Problems); n++ {
 			c.Problems[n].Path = strict.Item(list, i) + "." + c.Problems[n].Path
 		}
@@ -59,7 +62,7 @@ func (c *checker) checkLimit(l Limit) (v stint.Limit, ok bool) {
 		c.Add("burst", "the limit "+strict.Quote(l.Limit)+" already has a burst: want it once", "")
 		return v, false
 	}
-	v, err := l.value()
+	v, err := l.Value()
 	if err == nil {
 		return v, true
 	}
@@ -130,12 +133,12 @@ func (c *checker) checkCost(r *checked) {
 		if v.Max == 0 {
 			continue
 		}
-		if tooCostly(cost.Units, v) && c.holds(r, l.Name) {
-			c.Add(path, fmt.Sprintf("%d units can never pass the limit %s (%v)", cost.Units, strict.Quote(l.Name), v), "")
+		if l.tooCostly(cost.Units, v) && c.holds(r, l.Name) {
+			c.Add(path, fmt.Sprintf("%d units can never pass the limit %s (%s)", cost.Units, strict.Quote(l.Name), l.inParts(v)), "")
 		}
-		never := func(tier Values) bool { return tooCostly(cost.Max, r.valueFor(l.Name, tier)) }
+		never := func(tier Values) bool { return l.tooCostly(cost.Max, r.valueFor(l.Name, tier)) }
 		if never(nil) && c.always(r, never) {
-			c.Add(path+".max", fmt.Sprintf("%d units can never pass the limit %s (%v)", cost.Max, strict.Quote(l.Name), v), "")
+			c.Add(path+".max", fmt.Sprintf("%d units can never pass the limit %s (%s)", cost.Max, strict.Quote(l.Name), l.inParts(v)), "")
 		}
 	}
 }
@@ -182,11 +185,6 @@ func (c *checker) holds(r *checked, limit string) bool {
 	return len(r.Match.Tiers) == 0 || slices.ContainsFunc(r.Match.Tiers, kept)
 }
 
-// tooCostly reports whether a cost can never pass a limit.
-func tooCostly(units int64, l stint.Limit) bool {
-	return units > 1 && l.Cap() > 0 && units > l.Cap()
-}
-
 // checkTierLimits checks the values of tiers, by themselves and against the costs of the
 // rules that they apply to.
 func (c *checker) checkTierLimits() {
@@ -219,8 +217,15 @@ func (c *checker) checkTierLimits() {
 				continue
 			}
 			for _, r := range named[name] {
-				if v := r.held(v); tooCostly(r.Cost.Units, v) && r.appliesTo(t.Name) {
-					c.Add(path, fmt.Sprintf("the rule %s costs %d units, which can never pass %v", strict.Quote(r.Name), r.Cost.Units, v), "")
+				if !r.appliesTo(t.Name) {
+					continue
+				}
+				l, v := r.limit(name), r.held(v)
+				if l.tooCostly(r.Cost.Units, v) {
+					c.Add(path, fmt.Sprintf("the rule %s costs %d units, which can never pass %s", strict.Quote(r.Name), r.Cost.Units, l.inParts(v)), "")
+				}
+				if r.sound {
+					c.checkTierSpread(path, r, l, v)
 				}
 			}
 		}
