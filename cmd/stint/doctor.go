@@ -33,6 +33,7 @@ type doctor struct {
 	serverFlags
 	named bool // --server or $STINT_SERVER is given
 	file  rule.File
+	alive int // nodes that use the database
 	all   []finding
 }
 
@@ -138,6 +139,7 @@ func (d *doctor) look(ctx context.Context, f *databaseFlags) error {
 		}
 		d.counters(ctx, config)
 		d.database(ctx, config)
+		d.spread(config)
 		d.archive(ctx, config)
 		d.directories(config)
 		d.pathCase(ctx, config)

@@ -12,9 +12,11 @@ import (
 
 var severities = map[redisdoctor.Severity]string{redisdoctor.OK: findOK, redisdoctor.Info: findOK, redisdoctor.Warning: findWarn, redisdoctor.Problem: findFail}
 
+const inMemory = "memory:" // server.counters of a node by itself
+
 // counters checks Redis.
 func (d *doctor) counters(ctx context.Context, c *daemon.Config) {
-	if c.Server.Counters == "memory:" {
+	if c.Server.Counters == inMemory {
 		d.note("counters", findOK, "each node has its own, in memory, and loses them when it stops", "")
 		return
 	}

@@ -164,6 +164,7 @@ func (d *doctor) nodes(ctx context.Context, k *catalog.Catalog) {
 		d.note("nodes", findFail, err.Error(), "")
 		return
 	}
+	d.alive = len(all)
 	latest := int64(0)
 	for _, n := range all {
 		latest = max(latest, n.Revision)
