@@ -22,7 +22,7 @@ func (c *checker) checkNeverReached() {
 		}
 		for i, l := range r.Limits {
 			if l.Lease != 0 || l.Split != 0 {
-				continue // it may deny before it is reached: units are held elsewhere, or no counter has enough
+				continue // it may deny a little before it is reached
 			}
 			first, never := r.hiddenBy(i, nil)
 			if never && c.always(r, func(tier Values) bool { _, never := r.hiddenBy(i, tier); return never }) {

@@ -133,12 +133,12 @@ func (c *checker) checkCost(r *checked) {
 		if v.Max == 0 {
 			continue
 		}
-		if l.tooCostly(cost.Units, v) && c.holds(r, l.Name) {
-			c.Add(path, fmt.Sprintf("%d units can never pass the limit %s (%s)", cost.Units, strict.Quote(l.Name), l.inParts(v)), "")
+		if tooCostly(cost.Units, v) && c.holds(r, l.Name) {
+			c.Add(path, fmt.Sprintf("%d units can never pass the limit %s (%v)", cost.Units, strict.Quote(l.Name), v), "")
 		}
-		never := func(tier Values) bool { return l.tooCostly(cost.Max, r.valueFor(l.Name, tier)) }
+		never := func(tier Values) bool { return tooCostly(cost.Max, r.valueFor(l.Name, tier)) }
 		if never(nil) && c.always(r, never) {
-			c.Add(path+".max", fmt.Sprintf("%d units can never pass the limit %s (%s)", cost.Max, strict.Quote(l.Name), l.inParts(v)), "")
+			c.Add(path+".max", fmt.Sprintf("%d units can never pass the limit %s (%v)", cost.Max, strict.Quote(l.Name), v), "")
 		}
 	}
 }
@@ -185,6 +185,11 @@ func (c *checker) holds(r *checked, limit string) bool {
 	return len(r.Match.Tiers) == 0 || slices.ContainsFunc(r.Match.Tiers, kept)
 }
 
+// tooCostly reports whether a cost can never pass a limit.
+func tooCostly(units int64, l stint.Limit) bool {
+	return units > 1 && l.Cap() > 0 && units > l.Cap()
+}
+
 // checkTierLimits checks the values of tiers, by themselves and against the costs of the
 // rules that they apply to.
 func (c *checker) checkTierLimits() {
@@ -220,12 +225,12 @@ func (c *checker) checkTierLimits() {
 				if !r.appliesTo(t.Name) {
 					continue
 				}
-				l, v := r.limit(name), r.held(v)
-				if l.tooCostly(r.Cost.Units, v) {
-					c.Add(path, fmt.Sprintf("the rule %s costs %d units, which can never pass %s", strict.Quote(r.Name), r.Cost.Units, l.inParts(v)), "")
+				v := r.held(v)
+				if tooCostly(r.Cost.Units, v) {
+					c.Add(path, fmt.Sprintf("the rule %s costs %d units, which can never pass %v", strict.Quote(r.Name), r.Cost.Units, v), "")
 				}
 				if r.sound {
-					c.checkTierSpread(path, r, l, v)
+					c.checkTierSpread(path, r, r.limit(name), v)
 				}
 			}
 		}
