@@ -81,8 +81,8 @@ func (d *doctor) lease(c *daemon.Config, r *rule.Rule, l *rule.Limit) {
 	}
 }
 
-// inTerm returns how many units of a limit pass within its lease at the rate of its value, or of
-// that of the tier with the highest one.
+// inTerm returns how many requests pass within the lease of a limit, at the rate of its value or of
+// the highest one of a tier.
 func (d *doctor) inTerm(r *rule.Rule, l *rule.Limit) (most float64, ok bool) {
 	own, err := l.Value()
 	if err != nil {
@@ -103,7 +103,7 @@ func (d *doctor) inTerm(r *rule.Rule, l *rule.Limit) (most float64, ok bool) {
 			most = max(most, float64(v.Max)*float64(l.Lease)/float64(to.Sub(from)))
 		}
 	}
-	return most, true
+	return most / float64(max(r.Cost.Units, 1)), true
 }
 
 // split checks whether there are several servers for the counters of a limit.

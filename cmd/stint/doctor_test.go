@@ -214,6 +214,7 @@ func TestDoctorLeases(t *testing.T) {
 		{redis, `limit = "4799/1m", lease = "101ms"`, "", "rules.lease", "ok", "lease: 1"},
 		{redis, `limit = "4000/1m", lease = "100ms"`, "", "rules.lease", "warn", "^search/n: at most about 6.7 requests pass within 100ms, .* from about 8 on: 8 for each node$"},
 		{redis, `limit = "4800/1m", lease = "100ms"`, "[server]\nreplicas = 2\n", "rules.lease", "warn", "from about 16 on: 8 for each node$"},
+		{redis, `limit = "4800/1m", lease = "100ms"`, "cost = 2\n", "rules.lease", "warn", "about 4 requests pass"},
 		{redis, `limit = "100/day", lease = "10s"`, "", "rules.lease", "warn", "about 0.012 requests pass within 10s"},
 		{redis, `limit = "100/day", lease = "10s"`, tier + `limits = { n = "1000000/day" }`, "rules.lease", "ok", "lease: 1"},
 		{redis, `limit = "100/day", lease = "10s"`, tier + `limits = { n = "unlimited" }`, "rules.lease", "warn", "about 0.012"},
