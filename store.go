@@ -44,16 +44,6 @@ type Policy struct {
 	Split int
 }
 
-// Peek returns the policy for a peek of the same counter, which must not fail open or closed.
-func (p *Policy) Peek() *Policy {
-	if p == nil || p.OnFailure == FailLocal {
-		return p
-	}
-	peek := *p
-	peek.OnFailure = FailLocal
-	return &peek
-}
-
 // FailMode is what becomes of a take while the store is out of reach.
 type FailMode uint8
 
