@@ -75,14 +75,14 @@ type capped struct {
 // newCapped puts the layer around a store. It belongs outside of a Breaker, and inside of a
 // Fallback.
 func newCapped(next stint.Store, units int64) (stint.Store, error) {
-	const place = layer.PlaceBreaker + 50
+	const place = layer.PlaceBreaker + 20
 	if err := layer.Check(place, next); err != nil {
 		return nil, err
 	}
 	return &capped{next, units}, nil
 }
 
-func (*capped) Place() layer.Place { return layer.PlaceBreaker + 50 }
+func (*capped) Place() layer.Place { return layer.PlaceBreaker + 20 }
 
 func (c *capped) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	for i := range asks {
@@ -113,5 +113,5 @@ func ExampleLayer() {
 	fmt.Println(err)
 	// Output:
 	// 10 units at once: want at most 5
-	// layer: Retry around place 250: only next to the store is it known whether an attempt was applied
+	// layer: Retry around place 220: only next to the store is it known whether an attempt was applied
 }

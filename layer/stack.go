@@ -31,6 +31,9 @@ func New(store stint.Store, o Options) (stint.Store, error) {
 	add("store", func(s stint.Store) (stint.Store, error) { return s, nil })
 	add("retry", func(s stint.Store) (stint.Store, error) { return Retry(s, o.Retry) })
 	add("breaker", func(s stint.Store) (stint.Store, error) { return Breaker(s, o.Breaker) })
+	if err == nil {
+		s, err = Split(s) // not observed: the breaker sees the calls for parts, and the fallback those for counters
+	}
 	if o.Fallback != nil {
 		of := *o.Fallback
 		if of.Server == nil {
