@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
-	"math/bits"
 	"slices"
 	"strconv"
 	"sync"
@@ -176,33 +175,31 @@ func (l *split) Reset(ctx context.Context, asks []stint.Ask) error {
 	}
 	err := l.next.Reset(ctx, all)
 	for i := range asks { // what was heard of them holds no longer
-		if place := l.place(&asks[i]); isSplit(&asks[i]) {
-			if w := place.Load(); w != nil && w.key == asks[i].Key {
-				place.Store(nil)
+		if isSplit(&asks[i]) {
+			at, _ := l.place(&asks[i])
+			if w := at.Load(); w != nil && w.key == asks[i].Key {
+				at.Store(nil)
 			}
 		}
 	}
 	return err
 }
 
-// place returns where a counter is kept, if it is.
-func (l *split) place(a *stint.Ask) *atomic.Pointer[whole] {
-	return &l.wholes[l.hash(a)%uint64(len(l.wholes))]
-}
-
-func (l *split) hash(a *stint.Ask) uint64 {
-	return maphash.String(l.seed, a.Key.Subject) ^ bits.RotateLeft64(maphash.String(l.seed, a.Key.Name), 32)
+// place returns where a counter is kept, if it is, and a number that differs between nodes.
+func (l *split) place(a *stint.Ask) (at *atomic.Pointer[whole], chance uint64) {
+	h, n := hash(l.seed, a), uint64(len(l.wholes))
+	return &l.wholes[h%n], h / n
 }
 
 // find returns the counter of an ask, or nil if it has no parts.
 func (l *split) find(a *stint.Ask) *whole {
-	place := l.place(a)
-	w := place.Load()
+	at, chance := l.place(a)
+	w := at.Load()
 	if w == nil || w.split != a.Policy.Split || w.key != a.Key || w.limit != a.Limit {
-		w = newWhole(a, l.hash(a)/uint64(len(l.wholes)))
+		w = newWhole(a, chance)
 		const longest = 128
 		if len(a.Key.Subject) <= longest && len(a.Key.Name) <= longest {
-			place.Store(w)
+			at.Store(w)
 		}
 	}
 	if len(w.parts) == 0 {
