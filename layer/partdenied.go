@@ -20,22 +20,26 @@ func (p *parting) giveUp() {
 // and penalties record what they have to. It also asks the parts when they will have gained what is missing.
 func (p *parting) deny() error {
 	p.empty()
-	useful := false
+	standIns := p.punishes()
 	for i := range p.asks {
-		if w := &p.wants[i]; w.view > 0 {
-			p.addStandIn(i, w.denied)
-		} else {
+		switch w := &p.wants[i]; {
+		case w.view == 0:
 			p.add(p.asks[i], origin{int32(i), none})
-			useful = true
+		case standIns:
+			p.addStandIn(i, w.denied)
 		}
 	}
-	asked := len(p.sent)
+	if i := slices.IndexFunc(p.wants, func(w want) bool { return w.denied }); !standIns {
+		v := p.view(i)
+		p.addStandIn(i, true).Key.Subject = v.parts[slices.Index(v.away, nil)].subject // one that can be reached
+	}
 	for i := range p.wants {
 		if p.wants[i].denied {
 			p.addWaits(i)
 		}
 	}
-	if useful || len(p.sent) > asked {
+	const standIn = 1
+	if len(p.sent) > standIn {
 		if err := p.send(p.layer.next.Take); err != nil {
 			return err
 		}
@@ -43,13 +47,15 @@ func (p *parting) deny() error {
 	for i := range p.asks {
 		if v := p.view(i); v != nil {
 			p.ds[i] = p.describe(i, v)
-		} else {
-			p.ds[i] = p.out[i]
 		}
 	}
-	for j, from := range p.from[asked:] {
-		d := &p.ds[from.ask]
-		d.RetryAfter = min(d.RetryAfter, max(p.out[asked+j].RetryAfter, soon))
+	for j := range p.out {
+		switch d, from := &p.ds[p.from[j].ask], p.from[j]; {
+		case from.part != none:
+			d.RetryAfter = min(d.RetryAfter, max(p.out[j].RetryAfter, soon))
+		case p.wants[from.ask].view == 0:
+			*d = p.out[j]
+		}
 	}
 	return nil
 }

@@ -63,6 +63,11 @@ func (p *parting) viewOf(i int) int {
 	return len(p.views)
 }
 
+// punishes reports whether there are penalties, to which it matters which asks are directly before them.
+func (p *parting) punishes() bool {
+	return slices.ContainsFunc(p.asks, func(a stint.Ask) bool { return a.Penalty != nil })
+}
+
 // view returns the counter of an ask, or nil if it is not split.
 func (p *parting) view(i int) *view {
 	if n := p.wants[i].view; n > 0 {
@@ -159,7 +164,7 @@ func (p *parting) send(call func(context.Context, []stint.Ask, []stint.Decision)
 	return call(p.ctx, p.sent, p.out)
 }
 
-func (p *parting) empty() { p.sent, p.from = p.sent[:0], p.from[:0] }
+func (p *parting) empty() { p.sent, p.from, p.out = p.sent[:0], p.from[:0], p.out[:0] }
 
 func (p *parting) add(a stint.Ask, from origin) {
 	p.sent, p.from = append(p.sent, a), append(p.from, from)
@@ -176,13 +181,14 @@ func (p *parting) addPart(from origin, cost int64) *stint.Ask {
 
 // addStandIn adds an ask in the place of another, which passes, or denies for sure. So a take is denied by it,
 // and penalties see what they would see. Its counter is never charged, and no valid key has its name.
-func (p *parting) addStandIn(i int, denies bool) {
+func (p *parting) addStandIn(i int, denies bool) *stint.Ask {
 	a := p.asks[i]
 	a.Key.Name += "\xff"
 	if a.Cost = 0; denies {
 		a.Cost = maxUnits + 1
 	}
 	p.add(a, origin{int32(i), none})
+	return &p.sent[len(p.sent)-1]
 }
 
 // try takes what was chosen, as one take. It reports whether that has decided it: it has passed, or asks that are
@@ -192,11 +198,13 @@ func (p *parting) try() (done bool, err error) {
 	next := 0
 	for i := range p.asks {
 		switch a := p.asks[i]; {
-		case p.wants[i].view > 0 && a.Cost == 0:
-			p.addStandIn(i, false)
-		case p.wants[i].view > 0:
+		case p.wants[i].view > 0 && a.Cost > 0:
 			for ; next < len(p.shares) && int(p.shares[next].ask) == i; next++ {
 				p.addPart(p.shares[next].origin, p.shares[next].units)
+			}
+		case p.wants[i].view > 0:
+			if p.punishes() {
+				p.addStandIn(i, false)
 			}
 		default:
 			if a.Penalty != nil {
@@ -204,6 +212,10 @@ func (p *parting) try() (done bool, err error) {
 			}
 			p.add(a, origin{int32(i), none})
 		}
+	}
+	if len(p.sent) == 0 {
+		p.pass() // peeks
+		return true, nil
 	}
 	if err := p.send(p.layer.next.Take); err != nil {
 		return false, err
@@ -252,13 +264,14 @@ func (p *parting) groups(f func(i, from, to int)) {
 
 // pass answers a take that has passed.
 func (p *parting) pass() {
+	for i := range p.asks {
+		if v := p.view(i); v != nil && p.asks[i].Cost == 0 {
+			p.ds[i] = v.describe()
+		}
+	}
 	p.groups(func(i, from, to int) {
 		v, d := p.view(i), &p.ds[i]
-		if v == nil {
-			return
-		}
-		if p.from[from].part == none {
-			*d = v.describe()
+		if v == nil || p.from[from].part == none {
 			return
 		}
 		p.listen(v, from, to)
