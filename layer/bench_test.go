@@ -143,3 +143,39 @@ func BenchmarkLease(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkSplit compares takes of asks without parts through Split with those of the store alone, and with takes of a
+// counter that has parts. The store is in memory, so that what a layer adds shows.
+func BenchmarkSplit(b *testing.B) {
+	limit := stint.PerHour(1 << 40)
+	plan, err := limit.Compile()
+	if err != nil {
+		b.Fatal(err)
+	}
+	ds := make([]stint.Decision, 1)
+	run := map[string]func(*testing.B){}
+	for name, c := range map[string]struct {
+		wrap  bool
+		parts int
+	}{"alone": {false, 0}, "no parts": {true, 0}, "8 parts": {true, 8}} {
+		s := memory(b, nil)
+		if c.wrap {
+			s = must(b)(layer.Split(s))
+		}
+		asks := []stint.Ask{splitAsk(limit, c.parts, 1)}
+		asks[0].Plan = plan
+		run[name] = func(b *testing.B) { //nolint:thelper // it is a benchmark
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := s.Take(b.Context(), asks, ds); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+	}
+	for range 3 { // in turn, since machines get busy and idle
+		for _, name := range []string{"alone", "no parts", "8 parts"} {
+			b.Run(name, run[name])
+		}
+	}
+}

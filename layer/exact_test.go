@@ -57,3 +57,27 @@ func TestAllocations(t *testing.T) {
 		t.Errorf("a remembered denial: %v allocations, want one, for the answer", got)
 	}
 }
+
+// TestSplitAllocations counts what Split adds to a store: nothing, for asks without parts and for those whose part
+// passes.
+func TestSplitAllocations(t *testing.T) {
+	limit := stint.PerHour(1 << 40)
+	plan, err := limit.Compile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ds := make([]stint.Decision, 1)
+	for name, parts := range map[string]int{"no parts": 0, "8 parts": 8, "64 parts": 64} {
+		s := must(t)(layer.Split(memory(t, nil)))
+		asks := []stint.Ask{splitAsk(limit, parts, 1)}
+		asks[0].Plan = plan
+		got := testing.AllocsPerRun(1000, func() {
+			if err := s.Take(context.Background(), asks, ds); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if got != 0 {
+			t.Errorf("%s: %v allocations", name, got)
+		}
+	}
+}
