@@ -10,9 +10,12 @@ import (
 // adjust makes adjustments. Changes of charges go to the parts that have made them. For the others it must be known
 // how much each part has used.
 func (p *parting) adjust() error {
-	if p.denies(p.needsHearing) {
-		if err := p.hear(); err != nil {
-			return err
+	for i := range p.asks {
+		if p.needsHearing(i) {
+			if err := p.hear(); err != nil {
+				return err
+			}
+			break
 		}
 	}
 	p.empty()

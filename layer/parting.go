@@ -31,7 +31,7 @@ type parting struct {
 type want struct {
 	view   int   // of its counter, from 1; 0: it is not split
 	denied bool  // no parts can pass it
-	lost   bool  // parts that should have passed it have not
+	lost   bool  // the last try was denied by it, or by one of its parts
 	left   int64 // if it is denied, what the asks before it have left
 	run    run   // the parts that are to be charged
 }
@@ -94,10 +94,10 @@ func (p *parting) take() error {
 			return failed // of another ask
 		}
 		p.choose()
-		if p.denies(func(i int) bool { return p.wants[i].denied }) {
+		if p.some(func(w *want) bool { return w.denied }) {
 			return p.deny()
 		}
-		if p.denies(func(i int) bool { return p.wants[i].view == 0 && p.refused(i) }) {
+		if p.some(func(w *want) bool { return w.view == 0 && w.lost }) {
 			return p.conclude()
 		}
 		if tries > p.mostParts() {
@@ -120,17 +120,14 @@ func retries(ctx context.Context, err error) bool {
 	return err == nil || unreachable(err) && errors.Is(err, stint.ErrNotApplied) && ctx.Err() == nil
 }
 
-func (p *parting) denies(by func(i int) bool) bool {
-	for i := range p.asks {
-		if by(i) {
+func (p *parting) some(is func(*want) bool) bool {
+	for i := range p.wants {
+		if is(&p.wants[i]) {
 			return true
 		}
 	}
 	return false
 }
-
-// refused reports whether the last try has a denial by an ask that is not split.
-func (p *parting) refused(i int) bool { return p.wants[i].lost }
 
 func (p *parting) mostParts() (n int) {
 	for i := range p.views {
@@ -164,7 +161,11 @@ func (p *parting) send(call func(context.Context, []stint.Ask, []stint.Decision)
 	return call(p.ctx, p.sent, p.out)
 }
 
-func (p *parting) empty() { p.sent, p.from, p.out = p.sent[:0], p.from[:0], p.out[:0] }
+// empty makes room for the next call. It keeps nothing of the last one alive.
+func (p *parting) empty() {
+	clear(p.sent)
+	p.sent, p.from, p.out = p.sent[:0], p.from[:0], p.out[:0]
+}
 
 func (p *parting) add(a stint.Ask, from origin) {
 	p.sent, p.from = append(p.sent, a), append(p.from, from)

@@ -2,13 +2,13 @@ package layer_test
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/storetest"
@@ -47,18 +47,32 @@ func (s splitting) Reset(ctx context.Context, asks []stint.Ask) error {
 }
 
 // TestSplitStore runs the suite with split fixed windows, whose decisions are those of one counter as long as there is
-// one caller.
+// one caller, nothing is charged beyond the limit, and neither the limit nor the clock is set back. Traces do all of that,
+// and "one key" and "linearizable" have several callers who compare what remains.
 func TestSplitStore(t *testing.T) {
 	t.Parallel()
-	for _, n := range []int{2, 3, 8, 64} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
+	open := func(base storetest.Open, wrap func(testing.TB, stint.Store, func() time.Time) (stint.Store, error), parts int) storetest.Open {
+		return func(t testing.TB, now func() time.Time) stint.Store {
+			t.Helper()
+			return splitting{must(t)(wrap(t, base(t, now), now)), &stint.Policy{Split: parts}, []stint.Algorithm{stint.FixedWindow}}
+		}
+	}
+	alone := func(_ testing.TB, s stint.Store, _ func() time.Time) (stint.Store, error) { return layer.Split(s) }
+	stack := func(t testing.TB, s stint.Store, now func() time.Time) (stint.Store, error) {
+		t.Helper()
+		return layer.New(s, patient(t, now))
+	}
+	shared := func(t testing.TB, now func() time.Time) stint.Store {
+		t.Helper()
+		return redis(t, testredis.Shared(t).URL()+"?timeout=20s", now)
+	}
+	for name, open := range map[string]storetest.Open{
+		"2": open(memory, alone, 2), "3": open(memory, alone, 3), "8": open(memory, alone, 8), "64": open(memory, alone, 64),
+		"redis": open(shared, alone, 8), "stack": open(memory, stack, 8),
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			storetest.RunExcept(t, func(t testing.TB, now func() time.Time) stint.Store {
-				t.Helper()
-				return splitting{
-					must(t)(layer.Split(memory(t, now))), &stint.Policy{Split: n}, []stint.Algorithm{stint.FixedWindow},
-				}
-			}, "one key", "traces", "linearizable",
+			storetest.RunExcept(t, open, "one key", "traces", "linearizable",
 				"script fixed_window-backwards-time.txt", "script fixed_window-changed-limit.txt", "script fixed_window-amend.txt")
 		})
 	}

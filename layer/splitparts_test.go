@@ -13,9 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/stintdev/stint"
-	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/layer"
-	"github.com/stintdev/stint/redisstore"
 	"github.com/stintdev/stint/storetest"
 )
 
@@ -433,61 +431,5 @@ func TestSplitTogether(t *testing.T) {
 		if n := passed.Load(); n != units {
 			t.Errorf("%d passed in %d parts, want %d", n, parts, units)
 		}
-	}
-}
-
-// TestSplitCluster has the parts of a counter in different slots of a Redis Cluster, on several primaries.
-func TestSplitCluster(t *testing.T) {
-	t.Parallel()
-	cluster := testredis.SharedCluster(t)
-	const parts, units, nodes = 8, 200, 3
-	limit := stint.Limit{Algorithm: stint.FixedWindow, Max: units, Window: parse(t, "1/year").Window}
-	url := fmt.Sprintf("%s?timeout=20s&prefix=split%d", cluster.URL(), stores.Add(1))
-	var all []*redisstore.Store
-	var passed atomic.Int64
-	var wg sync.WaitGroup
-	for range nodes {
-		base, err := redisstore.Open(url, redisstore.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, base)
-		s := must(t)(layer.New(base, layer.Options{
-			Retry:   layer.RetryOptions{Budget: 20 * time.Second},
-			Breaker: layer.BreakerOptions{Slow: -1, Server: base.Server},
-		}))
-		for range 4 {
-			wg.Go(func() {
-				for range 2 * units / nodes / 4 {
-					ds, err := storetest.Take(context.Background(), s, []stint.Ask{splitAsk(limit, parts, 1)})
-					if err != nil || ds[0].Basis > stint.Remembered {
-						t.Error(ds, err)
-						return
-					}
-					if ds[0].Allowed {
-						passed.Add(1)
-					}
-				}
-			})
-		}
-	}
-	wg.Wait()
-	if n := passed.Load(); n != units {
-		t.Errorf("%d passed, want %d", n, units)
-	}
-	h := &heard{Store: memory(t, nil)}
-	take(t, must(t)(layer.Split(h)), splitAsk(limit, parts, 0))
-	slots, servers := map[any]bool{}, map[string]bool{}
-	for i := range h.asks {
-		servers[all[0].Server(&h.asks[i])] = true
-		tag := "{" + strings.TrimPrefix(strings.Split(h.asks[i].Key.String(), "}")[0], "{") + "}"
-		slots[cluster.Nodes()[0].Do(t, "CLUSTER", "KEYSLOT", tag)] = true
-	}
-	if len(slots) != parts || len(servers) < 2 {
-		t.Errorf("%d parts are in %d slots on %d servers", parts, len(slots), len(servers))
-	}
-	d := take(t, must(t)(layer.Split(all[1])), splitAsk(limit, parts, 1))[0]
-	if d.Allowed || d.Remaining != 0 || d.Limit != units || d.RetryAfter <= 0 || d.RetryAfter > d.ResetAfter {
-		t.Errorf("exhausted: %+v", d)
 	}
 }
