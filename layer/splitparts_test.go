@@ -401,6 +401,30 @@ func TestSplitAway(t *testing.T) {
 	})
 }
 
+// TestSplitOvertaken has others exhaust each part right before this node takes from it: as long as there is one left, the
+// take passes.
+func TestSplitOvertaken(t *testing.T) {
+	t.Parallel()
+	limit := parse(t, "40/1h fixed_window")
+	for faster := range 5 {
+		base := memory(t, nil)
+		h, left := &heard{Store: base}, faster
+		h.fails = func(a *stint.Ask) error {
+			if a.Cost == 1 && left > 0 {
+				left--
+				others := *a
+				others.Cost = take(t, base, stint.Ask{Key: a.Key, Limit: a.Limit})[0].Remaining
+				take(t, base, others)
+			}
+			return nil
+		}
+		d := take(t, must(t)(layer.Split(h)), splitAsk(limit, 4, 1))[0]
+		if d.Allowed != (faster < 4) || left > 0 && d.Allowed {
+			t.Errorf("%d parts exhausted before: %+v", faster, d)
+		}
+	}
+}
+
 // TestSplitTogether exhausts a counter on many goroutines and several nodes: exactly the limit passes.
 func TestSplitTogether(t *testing.T) {
 	t.Parallel()
