@@ -116,30 +116,39 @@ func (*split) Place() Place { return PlaceSplit }
 
 func (l *split) Close() error { return l.next.Close() }
 
-// isSplit reports whether the ask's counter has parts, if its limit is large enough.
-func isSplit(a *stint.Ask) bool {
-	return a.Policy != nil && a.Policy.Split > 1 && a.Penalty == nil &&
-		a.Limit.Algorithm != stint.LeakyBucket && a.Limit.Algorithm != stint.Concurrency
-}
-
+// anySplit reports whether an ask has a policy that splits its counter.
 func anySplit(asks []stint.Ask) bool {
 	for i := range asks {
-		if isSplit(&asks[i]) {
+		if p := asks[i].Policy; p != nil && p.Split > 1 {
 			return true
 		}
 	}
 	return false
 }
 
+// isSplit reports whether the ask's counter has parts, if its limit is large enough.
+func isSplit(a *stint.Ask) bool {
+	return a.Policy != nil && a.Policy.Split > 1 && a.Penalty == nil &&
+		a.Limit.Algorithm != stint.LeakyBucket && a.Limit.Algorithm != stint.Concurrency
+}
+
+// Take passes most takes on, and is small for that.
 func (l *split) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
-	if !anySplit(asks) {
-		return l.next.Take(ctx, asks, ds)
+	if anySplit(asks) {
+		return l.take(ctx, asks, ds)
 	}
+	return l.next.Take(ctx, asks, ds)
+}
+
+func (l *split) take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	if err := stint.ValidateTake(asks, ds); err != nil {
 		return err
 	}
 	p := l.begin(ctx, asks, ds)
 	defer l.end(p)
+	if len(p.views) == 0 {
+		return l.next.Take(ctx, asks, ds)
+	}
 	return p.take()
 }
 
@@ -152,6 +161,9 @@ func (l *split) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decisio
 	}
 	p := l.begin(ctx, asks, ds)
 	defer l.end(p)
+	if len(p.views) == 0 {
+		return l.next.Adjust(ctx, asks, ds)
+	}
 	return p.adjust()
 }
 

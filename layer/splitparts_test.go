@@ -206,6 +206,16 @@ func TestSplitRounds(t *testing.T) {
 	plain := splitAsk(limit, 4, 1)
 	plain.Policy = nil
 	check("an ask without a split", 1, func() error { take(t, s, plain); return nil })
+	ban := stint.Ask{Key: plain.Key, Penalty: &stint.Penalty{Threshold: 9, Within: time.Hour, Cooldown: time.Hour}, Cost: 1, Policy: &stint.Policy{Split: 4}}
+	for _, text := range []string{"1/1h fixed_window", "1/1h leaky_bucket"} {
+		check(text, 2, func() error {
+			take(t, s, splitAsk(parse(t, text), 4, 1), ban)
+			if d := take(t, s, splitAsk(parse(t, text), 4, 1), ban); d[0].Allowed {
+				return fmt.Errorf("%+v", d)
+			}
+			return nil
+		})
+	}
 }
 
 // TestSplitCharges gives charges back through another node, which has to find out where they were made.
