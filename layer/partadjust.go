@@ -24,7 +24,9 @@ func (p *parting) adjust() error {
 		case v == nil:
 			p.add(p.asks[i], origin{int32(i), none})
 		case p.asks[i].Charge != nil:
-			p.amend(i, v)
+			if err := p.amend(i, v); err != nil {
+				return err
+			}
 		default:
 			p.spread(i, v)
 		}
@@ -59,16 +61,23 @@ func (p *parting) needsHearing(i int) bool {
 	return v.charged(c.Counter).parts != 1
 }
 
-// amend adds the change of a charge. One that no part has made goes to the first, which rejects it.
+// amend adds the change of a charge. One that no part has made goes to the first, which rejects it; if a part cannot be
+// reached it may be that one's.
 //
 // What is charged in addition goes to other parts, if its own has nothing left. With an ID it must go to the same
 // parts each time, so it goes to all.
-func (p *parting) amend(i int, v *view) {
+func (p *parting) amend(i int, v *view) error {
 	c, by := p.asks[i].Charge, p.asks[i].Cost
 	r := v.charged(c.Counter)
 	if r.parts == 0 || r.parts == 1 && by <= 0 {
+		if err := v.missing(); err != nil && r.parts == 0 {
+			return unheard(err)
+		}
 		p.addPart(origin{int32(i), int32(r.at)}, by)
-		return
+		return nil
+	}
+	if err := c.ValidateFor(c.Counter, v.describe().At); err != nil {
+		return err // it is from the future by all clocks
 	}
 	charged := v.dividedAs(r, c.Cost)
 	var units []int64
@@ -93,11 +102,15 @@ func (p *parting) amend(i int, v *view) {
 		if r.parts > 1 {
 			part.Reset = 0 // it is not known when each would have recovered; at worst, nothing was used of it before
 		}
+		if v.away[k] == nil {
+			part.At = min(part.At, v.heard[k].At) // by another clock it may be in the future
+		}
 		if by < 0 {
 			n = -n
 		}
 		p.addPart(origin{int32(i), int32(k)}, n).Charge = &part
 	}
+	return nil
 }
 
 // dividedAs returns how many units each part has of a charge to a run of parts. If it is uneven they are in proportion to

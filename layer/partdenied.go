@@ -91,7 +91,7 @@ func (p *parting) describe(i int, v *view) stint.Decision {
 	case cost > 0:
 		d.RetryAfter = max(d.ResetAfter, soon)
 	}
-	if d.Allowed = false; d.RetryAfter != stint.Never && v.missing() {
+	if d.Allowed = false; d.RetryAfter != stint.Never && v.missing() != nil {
 		d.RetryAfter = min(d.RetryAfter, time.Second)
 	}
 	d.Remaining = w.left

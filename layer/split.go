@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"sync"
@@ -69,14 +70,18 @@ func CanSplit(limit stint.Limit, n int) error {
 //
 // # Charges
 //
-// A charge is changed in the part where it was made. One that was gathered is changed in all parts, in proportion
-// to their limits, since it does not tell how much each was charged. Together they never give back more than
-// was charged and has not recovered: in windows that is all of it, unless a part has used less than its
-// share; in a sliding_log, what each part was charged at that instant; in a token_bucket, what would be left had
-// the charge begun to drain at once in all parts.
+// A charge is changed in the part where it was made, and one that several parts share evenly in these: a cost is
+// gathered that way if what is left allows it. Otherwise it is changed in all parts, in proportion to their limits, since
+// it does not tell how much each was charged. Together they never give back more than was charged and has not recovered. In
+// windows they give back all of it, unless a part has used less than it gives back; in a sliding_log, what each part
+// was charged at the instant of the charge, by the clock of its server; in a token_bucket, what would be left if what
+// was charged to each part had drained from then on.
 //
-// Adjustments without a charge fill what remains, then charge all parts in proportion, and give back where most
-// is used. Resets are of all parts.
+// More is charged to the part of the charge as far as something remains, and then to others; with an ID, which must
+// change the same parts each time, to all in proportion. The same holds for adjustments without a charge. They give
+// back where most is used. What is charged beyond the limit is divided in proportion, and not known: after that, a
+// refund may free units of one part while more was charged to another than it has. Parts that cannot be reached are left
+// out. Resets are of all parts.
 //
 // # Names
 //
@@ -84,7 +89,8 @@ func CanSplit(limit stint.Limit, n int) error {
 // has, and the digit i (or a later character). If a limit is split from now on, its first part goes on with
 // what was used before, and the others begin at nothing: until it has recovered, at most N-1 Nths of the limit may
 // pass in addition. If N is raised, the same holds for the new parts. If it is lowered, or the split is removed,
-// what was used of the parts that are gone is forgotten, and charges of them are charges of another counter.
+// what was used of the parts that are gone is forgotten, and charges of them are charges of another counter. If max
+// is lowered, parts that have used less than their new limits pass the rest, whatever others have used.
 //
 // # Failures
 //
@@ -95,19 +101,25 @@ func CanSplit(limit stint.Limit, n int) error {
 //
 // # Penalties
 //
-// Penalties record a violation if the take is denied in the end, once. This takes a further call.
+// Penalties record a violation if the take is denied in the end, once. If another limit denies it, that is one more
+// call.
+//
+// # Bounds
+//
+// The parts of up to 1,024 counters are remembered, and what was heard of them, in at most 17 MB. Those of others are made
+// anew for each take.
 func Split(next stint.Store) (stint.Store, error) {
 	if err := Check(PlaceSplit, next); err != nil {
 		return nil, err
 	}
-	return &split{next: next, seed: maphash.MakeSeed(), wholes: make([]atomic.Pointer[whole], 1<<12)}, nil
+	return &split{next: next, seed: maphash.MakeSeed(), wholes: make([]atomic.Pointer[whole], 1<<10)}, nil
 }
 
 type split struct {
 	next stint.Store
 	seed maphash.Seed
-	// wholes is indexed by a hash of the key. A counter that has the place of another is made anew, and begins
-	// at its first part again. Those with long subjects have no place, so its size is bounded.
+	// wholes is a table of sets. A counter belongs to one by its hash, and takes any place in it. One that has lost its
+	// place begins where chance has it again. Those with long names have no place, so that their size is bounded.
 	wholes []atomic.Pointer[whole]
 	takes  sync.Pool // of *parting
 }
@@ -188,36 +200,49 @@ func (l *split) Reset(ctx context.Context, asks []stint.Ask) error {
 	err := l.next.Reset(ctx, all)
 	for i := range asks { // what was heard of them holds no longer
 		if isSplit(&asks[i]) {
-			at, _ := l.place(&asks[i])
-			if w := at.Load(); w != nil && w.key == asks[i].Key {
-				at.Store(nil)
-			}
+			l.forget(&asks[i])
 		}
 	}
 	return err
 }
 
-// place returns where a counter is kept, if it is, and a number that differs between nodes.
-func (l *split) place(a *stint.Ask) (at *atomic.Pointer[whole], chance uint64) {
-	h, n := hash(l.seed, a), uint64(len(l.wholes))
-	return &l.wholes[h%n], h / n
+// places returns where a counter may be kept, and a number that differs between nodes.
+func (l *split) places(a *stint.Ask) (set []atomic.Pointer[whole], chance uint64) {
+	h, sets := hash(l.seed, a), uint64(len(l.wholes)/inSet)
+	first := h % sets * inSet
+	return l.wholes[first : first+inSet], h / sets
 }
 
 // find returns the counter of an ask, or nil if it has no parts.
 func (l *split) find(a *stint.Ask) *whole {
-	at, chance := l.place(a)
-	w := at.Load()
-	if w == nil || w.split != a.Policy.Split || w.key != a.Key || w.limit != a.Limit {
-		w = newWhole(a, chance)
-		const longest = 128
-		if len(a.Key.Subject) <= longest && len(a.Key.Name) <= longest {
-			at.Store(w)
+	set, chance := l.places(a)
+	for i := range set {
+		if w := set[i].Load(); w != nil && w.key == a.Key && w.limit == a.Limit && w.split == a.Policy.Split {
+			return w.orNone()
 		}
 	}
-	if len(w.parts) == 0 {
-		return nil
+	w := newWhole(a, chance)
+	const longest = 128
+	if len(a.Key.Subject) > longest || len(a.Key.Name) > longest {
+		return w.orNone()
 	}
-	return w
+	for i := range set {
+		if set[i].CompareAndSwap(nil, w) {
+			return w.orNone()
+		}
+	}
+	set[rand.N(len(set))].Store(w)
+	return w.orNone()
+}
+
+// forget forgets what was heard of the counter of an ask, under whatever limit.
+func (l *split) forget(a *stint.Ask) {
+	set, _ := l.places(a)
+	for i := range set {
+		if w := set[i].Load(); w != nil && w.key == a.Key {
+			set[i].CompareAndSwap(w, nil)
+		}
+	}
 }
 
 // begin returns a take or an adjustment with room for its steps. The caller returns it with end.

@@ -51,6 +51,14 @@ func newWhole(a *stint.Ask, chance uint64) *whole {
 	return w
 }
 
+// orNone returns nil if the counter has no parts.
+func (w *whole) orNone() *whole {
+	if len(w.parts) == 0 {
+		return nil
+	}
+	return w
+}
+
 // plansOf returns the limits of n parts. Equal ones share a plan: there are at most three.
 func plansOf(l stint.Limit, n int) ([]*stint.Plan, error) {
 	plans := make([]*stint.Plan, n)
@@ -101,44 +109,36 @@ type run struct {
 	uneven    bool
 }
 
-// markOf returns the mark of a charge to a run of parts, whose own marks are given. That of one part is its own.
-func (r run) markOf(marks func(i int) uint32, n int) uint32 {
+// markOf returns the mark of a charge to a run of parts: that of one part is its own.
+func (w *whole) markOf(r run) uint32 {
 	if r.uneven {
-		return ^marks(0)
+		return ^uint32(w.parts[0].mark.Load())
 	}
 	mark := uint32(0)
 	for i := range r.parts {
-		mark ^= marks((r.at + i) % n)
+		mark ^= uint32(w.parts[(r.at+i)%len(w.parts)].mark.Load())
 	}
 	return mark
 }
 
 // charged returns which parts have made a charge with this mark. If it returns none, either no part has, or the marks of
-// some are not known yet.
+// those that have are not known yet.
 func (w *whole) charged(mark uint32) run {
-	n, all := len(w.parts), true
-	marks := func(i int) uint32 { return uint32(w.parts[i].mark.Load()) }
-	for i := range w.parts {
-		if w.parts[i].mark.Load() == 0 {
-			all = false
-		} else if marks(i) == mark {
-			return run{at: i, parts: 1}
-		}
-	}
-	if !all {
-		return run{}
-	}
-	uneven := run{parts: n, uneven: true}
-	if uneven.markOf(marks, n) == mark {
-		return uneven
-	}
+	n := len(w.parts)
 	for at := range n {
 		sum := uint32(0)
 		for i := range n {
-			if sum ^= marks((at + i) % n); sum == mark {
+			m := w.parts[(at+i)%n].mark.Load()
+			if m == 0 {
+				break
+			}
+			if sum ^= uint32(m); sum == mark {
 				return run{at: at, parts: i + 1}
 			}
 		}
+	}
+	if uneven := (run{parts: n, uneven: true}); w.parts[0].mark.Load() != 0 && w.markOf(uneven) == mark {
+		return uneven
 	}
 	return run{}
 }
@@ -209,14 +209,14 @@ func (v *view) describe() stint.Decision {
 	return d
 }
 
-// missing reports whether a part could not be asked.
-func (v *view) missing() bool {
+// missing returns why a part could not be asked, if there is one.
+func (v *view) missing() error {
 	for _, err := range v.away {
 		if err != nil {
-			return true
+			return err
 		}
 	}
-	return false
+	return nil
 }
 
 // total returns what the asks so far leave of all parts.
@@ -246,11 +246,6 @@ func (v *view) fits(r run, cost int64) bool {
 		}
 	}
 	return true
-}
-
-// markOf returns the mark of a charge to several parts, which have all been heard.
-func (v *view) markOf(r run) uint32 {
-	return r.markOf(func(i int) uint32 { return v.heard[i].Counter }, len(v.heard))
 }
 
 // proportion returns the i-th part of a number of units, in proportion to the limits of the parts, rounded
