@@ -2,6 +2,7 @@ package layer
 
 import (
 	"cmp"
+	"context"
 	"slices"
 
 	"github.com/stintdev/stint"
@@ -9,10 +10,10 @@ import (
 
 // adjust makes adjustments. Changes of charges go to the parts that have made them. For the others it must be known
 // how much each part has used.
-func (p *parting) adjust() error {
+func (p *parting) adjust(ctx context.Context) error {
 	for i := range p.asks {
 		if p.needsHearing(i) {
-			if err := p.hear(); err != nil {
+			if err := p.hear(ctx); err != nil {
 				return err
 			}
 			break
@@ -31,7 +32,7 @@ func (p *parting) adjust() error {
 			p.spread(i, v)
 		}
 	}
-	if err := p.send(p.layer.next.Adjust); err != nil {
+	if err := p.send(ctx, p.layer.next.Adjust); err != nil {
 		return err
 	}
 	p.groups(func(i, from, to int) {

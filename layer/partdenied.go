@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -18,7 +19,7 @@ func (p *parting) giveUp() {
 
 // deny answers a take that split asks deny. The last call cannot pass, so that asks that are not split are described
 // and penalties record what they have to. It also asks the parts when they will have gained what is missing.
-func (p *parting) deny() error {
+func (p *parting) deny(ctx context.Context) error {
 	p.empty()
 	standIns := p.punishes()
 	for i := range p.asks {
@@ -40,7 +41,7 @@ func (p *parting) deny() error {
 	}
 	const standIn = 1
 	if len(p.sent) > standIn {
-		if err := p.send(p.layer.next.Take); err != nil {
+		if err := p.send(ctx, p.layer.next.Take); err != nil {
 			return err
 		}
 	}
@@ -100,7 +101,7 @@ func (p *parting) describe(i int, v *view) stint.Decision {
 
 // conclude answers a take that is denied, and not by split asks. What they say stands; penalties record the
 // violation, in a take that denies as they have.
-func (p *parting) conclude() error {
+func (p *parting) conclude(ctx context.Context) error {
 	for i := range p.asks {
 		if v := p.view(i); v != nil && v.heard != nil {
 			p.ds[i] = p.describe(i, v)
@@ -117,7 +118,7 @@ func (p *parting) conclude() error {
 			p.addStandIn(i, !p.ds[i].Allowed)
 		}
 	}
-	if err := p.send(p.layer.next.Take); err != nil {
+	if err := p.send(ctx, p.layer.next.Take); err != nil {
 		return err
 	}
 	for i := range p.asks {

@@ -13,7 +13,6 @@ import (
 // parting is a take or an adjustment with split asks, while it is decided.
 type parting struct {
 	layer *split
-	ctx   context.Context
 	asks  []stint.Ask
 	ds    []stint.Decision
 
@@ -77,17 +76,17 @@ func (p *parting) view(i int) *view {
 }
 
 // take decides a take. At first every ask is at the part where takes begin, if that can hold its cost.
-func (p *parting) take() error {
+func (p *parting) take(ctx context.Context) error {
 	var failed error
 	if p.begins() {
-		done, err := p.try()
-		if done || !retries(p.ctx, err) {
+		done, err := p.try(ctx)
+		if done || !retries(ctx, err) {
 			return err
 		}
 		failed = err
 	}
 	for tries := 0; ; tries++ {
-		if err := p.hear(); err != nil {
+		if err := p.hear(ctx); err != nil {
 			return err
 		}
 		if failed != nil && !p.wasAway() {
@@ -95,20 +94,20 @@ func (p *parting) take() error {
 		}
 		p.choose()
 		if p.some(func(w *want) bool { return w.denied }) {
-			return p.deny()
+			return p.deny(ctx)
 		}
 		if p.some(func(w *want) bool { return w.view == 0 && w.lost }) {
-			return p.conclude()
+			return p.conclude(ctx)
 		}
 		if tries > p.mostParts() {
 			if failed != nil {
 				return failed
 			}
 			p.giveUp()
-			return p.deny()
+			return p.deny(ctx)
 		}
-		done, err := p.try()
-		if done || !retries(p.ctx, err) {
+		done, err := p.try(ctx)
+		if done || !retries(ctx, err) {
 			return err
 		}
 		failed = err
@@ -155,10 +154,10 @@ func (p *parting) begins() bool {
 }
 
 // send calls the store with what was added.
-func (p *parting) send(call func(context.Context, []stint.Ask, []stint.Decision) error) error {
+func (p *parting) send(ctx context.Context, call func(context.Context, []stint.Ask, []stint.Decision) error) error {
 	p.out = slices.Grow(p.out[:0], len(p.sent))[:len(p.sent)]
 	clear(p.out)
-	return call(p.ctx, p.sent, p.out)
+	return call(ctx, p.sent, p.out)
 }
 
 // empty makes room for the next call. It keeps nothing of the last one alive.
@@ -194,7 +193,7 @@ func (p *parting) addStandIn(i int, denies bool) *stint.Ask {
 
 // try takes what was chosen, as one take. It reports whether that has decided it: it has passed, or asks that are
 // not split have denied it. Penalties record nothing yet.
-func (p *parting) try() (done bool, err error) {
+func (p *parting) try(ctx context.Context) (done bool, err error) {
 	p.empty()
 	next := 0
 	for i := range p.asks {
@@ -218,7 +217,7 @@ func (p *parting) try() (done bool, err error) {
 		p.pass() // peeks
 		return true, nil
 	}
-	if err := p.send(p.layer.next.Take); err != nil {
+	if err := p.send(ctx, p.layer.next.Take); err != nil {
 		return false, err
 	}
 	for i := range p.wants {
@@ -248,7 +247,7 @@ func (p *parting) try() (done bool, err error) {
 			v.widen(&p.ds[from.ask], int(from.part))
 		}
 	}
-	return true, p.conclude()
+	return true, p.conclude(ctx)
 }
 
 // groups calls f for every ask, with the bounds of what was sent for it.
@@ -307,7 +306,7 @@ func (p *parting) listen(v *view, from, to int) {
 }
 
 // hear asks all parts of all counters for what remains. If one cannot be reached, each is asked by itself.
-func (p *parting) hear() error {
+func (p *parting) hear(ctx context.Context) error {
 	p.empty()
 	for n := range p.views {
 		v := &p.views[n]
@@ -320,13 +319,13 @@ func (p *parting) hear() error {
 		}
 	}
 	errs := make([]error, len(p.sent))
-	if err := p.send(p.layer.next.Take); err != nil {
-		if !unreachable(err) || p.ctx.Err() != nil {
+	if err := p.send(ctx, p.layer.next.Take); err != nil {
+		if !unreachable(err) || ctx.Err() != nil {
 			return unheard(err)
 		}
 		var wg sync.WaitGroup
 		for j := range p.sent {
-			wg.Go(func() { errs[j] = p.layer.next.Take(p.ctx, p.sent[j:j+1], p.out[j:j+1]) })
+			wg.Go(func() { errs[j] = p.layer.next.Take(ctx, p.sent[j:j+1], p.out[j:j+1]) })
 		}
 		wg.Wait()
 	}
@@ -335,7 +334,7 @@ func (p *parting) hear() error {
 		n, err := p.wants[from.ask].view-1, errs[j]
 		v := &p.views[n]
 		if err != nil {
-			if !unreachable(err) || p.ctx.Err() != nil {
+			if !unreachable(err) || ctx.Err() != nil {
 				return unheard(err)
 			}
 			p.out[j] = stint.Decision{}

@@ -156,12 +156,12 @@ func (l *split) take(ctx context.Context, asks []stint.Ask, ds []stint.Decision)
 	if err := stint.ValidateTake(asks, ds); err != nil {
 		return err
 	}
-	p := l.begin(ctx, asks, ds)
+	p := l.begin(asks, ds)
 	defer l.end(p)
 	if len(p.views) == 0 {
 		return l.next.Take(ctx, asks, ds)
 	}
-	return p.take()
+	return p.take(ctx)
 }
 
 func (l *split) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
@@ -171,12 +171,12 @@ func (l *split) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decisio
 	if err := stint.ValidateAdjust(asks, ds); err != nil {
 		return err
 	}
-	p := l.begin(ctx, asks, ds)
+	p := l.begin(asks, ds)
 	defer l.end(p)
 	if len(p.views) == 0 {
 		return l.next.Adjust(ctx, asks, ds)
 	}
-	return p.adjust()
+	return p.adjust(ctx)
 }
 
 // Reset resets as many parts as the policy says, since the max of the limit does not matter to a reset.
@@ -246,12 +246,12 @@ func (l *split) forget(a *stint.Ask) {
 }
 
 // begin returns a take or an adjustment with room for its steps. The caller returns it with end.
-func (l *split) begin(ctx context.Context, asks []stint.Ask, ds []stint.Decision) *parting {
+func (l *split) begin(asks []stint.Ask, ds []stint.Decision) *parting {
 	p, ok := l.takes.Get().(*parting)
 	if !ok {
 		p = new(parting)
 	}
-	p.layer, p.ctx, p.asks, p.ds = l, ctx, asks, ds
+	p.layer, p.asks, p.ds = l, asks, ds
 	p.wants = slices.Grow(p.wants[:0], len(asks))[:len(asks)]
 	clear(p.wants)
 	for i := range asks {

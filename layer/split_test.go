@@ -2,6 +2,7 @@ package layer_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -278,4 +279,68 @@ func TestSplitLimit(t *testing.T) {
 			}
 		}
 	})
+}
+
+// skewed is a store whose servers, one for each subject, have clocks that differ.
+type skewed struct {
+	stint.Store
+	ahead map[string]int64 // microseconds
+}
+
+func (s skewed) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	err := s.Store.Take(ctx, asks, ds)
+	for i := range ds {
+		ds[i].At += s.ahead[asks[i].Key.Subject]
+	}
+	return err
+}
+
+func (s skewed) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	asks = slices.Clone(asks)
+	for i := range asks {
+		if c := asks[i].Charge; c != nil {
+			at := *c
+			at.At -= s.ahead[asks[i].Key.Subject]
+			asks[i].Charge = &at
+		}
+	}
+	err := s.Store.Adjust(ctx, asks, ds)
+	for i := range ds {
+		ds[i].At += s.ahead[asks[i].Key.Subject]
+	}
+	return err
+}
+
+// TestSplitClocks gives back what was gathered from servers with different clocks: what one has charged is not in the
+// future of another.
+func TestSplitClocks(t *testing.T) {
+	t.Parallel()
+	const much = 60_000_000
+	base := skewed{memory(t, storetest.NewClock().Now), map[string]int64{"everyone\xff1": much, "everyone\xff2": -much}}
+	for _, algorithm := range []stint.Algorithm{stint.FixedWindow, stint.SlidingWindow, stint.TokenBucket} {
+		limit := stint.Limit{Algorithm: algorithm, Max: 40, Window: stint.Every(24 * time.Hour)}
+		if algorithm != stint.TokenBucket {
+			limit.Window = parse(t, "1/7d").Window
+		}
+		for _, cost := range []int64{40, 12, 7} {
+			one, other := must(t)(layer.Split(base)), must(t)(layer.Split(base))
+			ds, err := storetest.Take(t.Context(), one, []stint.Ask{splitAsk(limit, 4, cost)})
+			if err != nil || !ds[0].Allowed {
+				t.Fatalf("%v: %+v, %v", algorithm, ds, err)
+			}
+			charge, want := ds[0].Charge(), int64(40)
+			back := splitAsk(limit, 4, -cost)
+			back.Charge = &charge
+			ds, err = storetest.Adjust(t.Context(), other, []stint.Ask{back})
+			if algorithm == stint.TokenBucket {
+				want-- // a minute is a unit that may have drained
+			}
+			if err != nil || ds[0].Remaining < want {
+				t.Errorf("%v, %d units given back: %+v, %v; want %d that remain", algorithm, cost, ds, err, want)
+			}
+			if err := one.Reset(t.Context(), []stint.Ask{back}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }

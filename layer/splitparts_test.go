@@ -398,6 +398,32 @@ func TestSplitAway(t *testing.T) {
 			t.Errorf("a peek: %v; want that nothing was changed", err)
 		}
 	})
+	t.Run("the part of a charge", func(t *testing.T) {
+		t.Parallel()
+		base, failed := memory(t, nil), 0
+		d := take(t, must(t)(layer.Split(base)), splitAsk(limit, 4, 5))[0]
+		charge := d.Charge()
+		back := splitAsk(limit, 4, -1)
+		back.Charge = &charge
+		for _, part := range subjects {
+			h := &heard{Store: base, fails: func(a *stint.Ask) error {
+				if a.Key.Subject == part {
+					return errAway
+				}
+				return nil
+			}}
+			_, err := storetest.Adjust(t.Context(), must(t)(layer.Split(h)), []stint.Ask{back})
+			switch {
+			case errors.Is(err, stint.ErrNotApplied):
+				failed++
+			case err != nil:
+				t.Errorf("without %q: %v", part, err)
+			}
+		}
+		if d := take(t, must(t)(layer.Split(base)), splitAsk(limit, 4, 0))[0]; failed != 1 || d.Remaining != 38 {
+			t.Errorf("%d refunds failed, of one for each part that is away: %+v", failed, d)
+		}
+	})
 	t.Run("another ask", func(t *testing.T) {
 		t.Parallel()
 		s, _ := open(t, errAway, "bob")
