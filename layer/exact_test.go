@@ -4,6 +4,8 @@ package layer_test
 
 import (
 	"context"
+	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -80,4 +82,31 @@ func TestSplitAllocations(t *testing.T) {
 			t.Errorf("%s: %v allocations", name, got)
 		}
 	}
+}
+
+// TestSplitMemory has more counters with 64 parts and long names than Split remembers.
+func TestSplitMemory(t *testing.T) { //nolint:paralleltest // it measures memory
+	s := must(t)(layer.Split(memory(t, nil)))
+	used := func() int64 {
+		runtime.GC()
+		runtime.GC() // pools keep what they have through one
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := used()
+	for i := range 5000 {
+		a := splitAsk(stint.PerHour(6401), 64, 0)
+		a.Key = stint.Key{Subject: fmt.Sprintf("%0128d", i), Name: fmt.Sprintf("%0128d", i)}
+		if _, err := storetest.Take(context.Background(), s, []stint.Ask{a}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const most = 18_000_000 // as its documentation says
+	if grown := used() - before; grown > most {
+		t.Errorf("%d bytes, want at most %d", grown, most)
+	} else {
+		t.Logf("%d bytes", grown)
+	}
+	runtime.KeepAlive(s)
 }

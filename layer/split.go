@@ -97,7 +97,8 @@ func CanSplit(limit stint.Limit, n int) error {
 // If a part cannot be reached, and nothing was changed ([stint.ErrNotApplied]), the take goes to the others. If
 // these are exhausted it is denied, although the part might have passed it, with a RetryAfter of at most a second:
 // so it never passes more than the limit. Only if no part can be reached, the error is returned, and so is every
-// error after which something may have been charged.
+// error after which something may have been charged. For a [Fallback], the server of a split counter is that of its
+// first part.
 //
 // # Penalties
 //
@@ -106,7 +107,7 @@ func CanSplit(limit stint.Limit, n int) error {
 //
 // # Bounds
 //
-// The parts of up to 1,024 counters are remembered, and what was heard of them, in at most 17 MB. Those of others are made
+// The parts of up to 1,024 counters are remembered, and what was heard of them, in at most 18 MB. Those of others are made
 // anew for each take.
 func Split(next stint.Store) (stint.Store, error) {
 	if err := Check(PlaceSplit, next); err != nil {

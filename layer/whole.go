@@ -125,6 +125,11 @@ func (w *whole) markOf(r run) uint32 {
 // those that have are not known yet.
 func (w *whole) charged(mark uint32) run {
 	n := len(w.parts)
+	for i := range w.parts {
+		if w.parts[i].mark.Load() == known|uint64(mark) {
+			return run{at: i, parts: 1}
+		}
+	}
 	for at := range n {
 		sum := uint32(0)
 		for i := range n {
