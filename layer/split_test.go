@@ -65,7 +65,7 @@ func TestSplitStore(t *testing.T) {
 	}
 	shared := func(t testing.TB, now func() time.Time) stint.Store {
 		t.Helper()
-		return redis(t, testredis.Shared(t).URL()+"?timeout=20s", now)
+		return redis(t, testredis.Shared(t).URL()+"?timeout=20s&dial_timeout=20s", now)
 	}
 	for name, open := range map[string]storetest.Open{
 		"2": open(memory, alone, 2), "3": open(memory, alone, 3), "8": open(memory, alone, 8), "64": open(memory, alone, 64),

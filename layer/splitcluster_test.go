@@ -22,7 +22,7 @@ func TestSplitCluster(t *testing.T) {
 	cluster := testredis.SharedCluster(t)
 	const parts, units, nodes = 8, 200, 3
 	limit := stint.Limit{Algorithm: stint.FixedWindow, Max: units, Window: parse(t, "1/year").Window}
-	url := fmt.Sprintf("%s?timeout=20s&prefix=split%d", cluster.URL(), stores.Add(1))
+	url := fmt.Sprintf("%s?timeout=20s&dial_timeout=20s&prefix=split%d", cluster.URL(), stores.Add(1))
 	var all []*redisstore.Store
 	var passed atomic.Int64
 	var wg sync.WaitGroup
