@@ -115,6 +115,18 @@ bench: ## Measure against the peers, in one run, and print the ratios
 bench-outages: ## Break Redis in every way, and measure how much 2 and 3 nodes admit in a window; takes minutes
 	$(GO) test -tags scale -run '^TestOutages$$' -count=1 -timeout 30m -v ./layer
 
+.PHONY: bench-capacity
+bench-capacity: ## Give USERS (10 million) a counter each in Redis, and ask for RATE (100,000) decisions a second; takes minutes and gigabytes
+	$(GO) test -tags scale -run '^TestCapacity$$' -count=1 -timeout 1h -v ./redisstore -args -users $(or $(USERS),10000000) -rate $(or $(RATE),100000)
+
+.PHONY: bench-leases
+bench-leases: ## Simulate leases with 10^8 decisions, and make 10^7 in four processes on each kind of Redis; takes minutes
+	$(GO) test -tags scale -run '^TestLease(Simulation|Load)$$' -count=1 -timeout 1h -v ./layer
+
+.PHONY: bench-split
+bench-split: ## Ask for one hot counter on a Cluster of four primaries, in one part and in eight; takes a minute
+	$(GO) test -tags scale -run '^TestSplitLoad$$' -count=1 -timeout 30m -v ./layer
+
 .PHONY: bench-scale
 bench-scale: ## Look up API keys among USERS, list them, and ask about EVENTS (10 million each), in PostgreSQL; takes minutes and gigabytes
 	$(GO) test -tags scale -run '^TestScale$$' -count=1 -timeout 2h -v ./internal/control/catalog -args -users $(or $(USERS),10000000)

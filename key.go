@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -14,6 +15,17 @@ const MaxKeyPart = 4096
 type Key struct {
 	Subject string // "user:42", "ip:192.0.2.1"; not empty
 	Name    string // rule, limit, and whatever else is counted by
+}
+
+// Limit returns the part of Name that names rule and limit: all before the second colon. What follows is
+// what is counted by, which clients may make up.
+func (k *Key) Limit() string {
+	if rule, rest, ok := strings.Cut(k.Name, ":"); ok {
+		if i := strings.IndexByte(rest, ':'); i >= 0 {
+			return k.Name[:len(rule)+1+i]
+		}
+	}
+	return k.Name
 }
 
 // Validate reports what is wrong with the key.

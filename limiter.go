@@ -15,6 +15,9 @@ type Options struct {
 	// Name tells this limiter's counters from others in the same store.
 	// Defaults to "default".
 	Name string
+	// Policy is for the layers around the store, if there are any (package layer). Nil is the
+	// zero Policy.
+	Policy *Policy
 }
 
 // Limiter holds subjects to one limit, for programs that need no rules. It is
@@ -47,7 +50,7 @@ func New(store Store, o Options) (*Limiter, error) {
 	if err := validPart("name", o.Name); err != nil {
 		return nil, err
 	}
-	l := &Limiter{store: store, ask: Ask{Key: Key{Name: o.Name}, Limit: o.Limit, Plan: plan}}
+	l := &Limiter{store: store, ask: Ask{Key: Key{Name: o.Name}, Limit: o.Limit, Plan: plan, Policy: o.Policy}}
 	l.calls.New = func() any { return &call{asks: [1]Ask{l.ask}} }
 	return l, nil
 }

@@ -6,7 +6,8 @@
 //   - Stint alone: several asks in one take, and takes that are denied;
 //   - the memory that each contestant uses, what that costs the garbage collector, and the
 //     slowest single take while Stint drops old counters;
-//   - one decision over Redis, from many goroutines and from one;
+//   - one decision over Redis, from many goroutines and from one, and one hot counter from
+//     several processes;
 //   - one request to each server of a stint process, and to servers that decide nothing;
 //   - one call of Envoy's rate limit service, and of envoyproxy/ratelimit.
 //
@@ -37,6 +38,13 @@ func main() {
 	if len(os.Args) == 3 && strings.HasPrefix(os.Args[1], "serve-") {
 		fmt.Fprintln(os.Stderr, "bench:", serve(os.Args[1], os.Args[2]))
 		os.Exit(1)
+	}
+	if len(os.Args) == 5 && os.Args[1] == asHot {
+		if err := hot(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
 	}
 	if err := run(os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -75,6 +83,9 @@ func run(out io.Writer) error {
 		printSweep(out, largest, sweep(largest))
 	}
 	if err := compareRedis(out, s); err != nil {
+		return err
+	}
+	if err := compareHot(out, s); err != nil {
 		return err
 	}
 	if err := compareDoors(out, s); err != nil {

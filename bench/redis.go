@@ -29,8 +29,9 @@ import (
 // The contestants over Redis. Both sides decide about one key in one call, with
 // their defaults.
 const (
-	redisRival = "redis_rate"
-	redisKeys  = 100_000
+	redisRival  = "redis_rate"
+	redisLeases = "stint/redis sliding_window, leases"
+	redisKeys   = 100_000
 )
 
 // redisCell is a load, with the keys it is spread over.
@@ -62,7 +63,8 @@ func redisContestants() []redisContestant {
 		{"stint/redis fixed_window", "", openRedis(stint.Limit{Algorithm: stint.FixedWindow}, 1)},
 		{"stint/redis token_bucket", "", openRedis(stint.Limit{Algorithm: stint.TokenBucket}, 1)},
 		{"stint/redis sliding_window, 10 limits", "", openRedis(stint.Limit{Algorithm: stint.SlidingWindow}, 10)},
-		{"stint/redis sliding_window, layers", "", openLayers},
+		{"stint/redis sliding_window, layers", "", openLayers(nil)},
+		{redisLeases, "", openLayers(&stint.Policy{Lease: 100 * time.Millisecond})},
 		{redisRival, "github.com/go-redis/redis_rate/v10", openRedisRate},
 	}
 }
@@ -73,29 +75,31 @@ func openRedis(l stint.Limit, limits int) func(string, int) (redisDecide, func()
 		if err != nil {
 			return nil, nil, err
 		}
-		return takes(s, l, limits, limit)
+		return takes(s, l, nil, limits, limit)
 	}
 }
 
 // openLayers is the store inside the recommended layers, on a machine so busy
 // that a decision may take a second.
-func openLayers(addr string, limit int) (redisDecide, func(), error) {
-	s, err := redisstore.Open("redis://"+addr, redisstore.Options{})
-	if err != nil {
-		return nil, nil, err
+func openLayers(policy *stint.Policy) func(string, int) (redisDecide, func(), error) {
+	return func(addr string, limit int) (redisDecide, func(), error) {
+		s, err := redisstore.Open("redis://"+addr, redisstore.Options{})
+		if err != nil {
+			return nil, nil, err
+		}
+		stack, err := layer.New(s, layer.Options{
+			Retry:    layer.RetryOptions{Budget: time.Second},
+			Breaker:  layer.BreakerOptions{Slow: -1},
+			Fallback: &layer.FallbackOptions{Local: newStore(memstore.Options{}), Replicas: func() int { return hotProcesses }},
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		return takes(stack, stint.Limit{Algorithm: stint.SlidingWindow}, policy, 1, limit)
 	}
-	stack, err := layer.New(s, layer.Options{
-		Retry:    layer.RetryOptions{Budget: time.Second},
-		Breaker:  layer.BreakerOptions{Slow: -1},
-		Fallback: &layer.FallbackOptions{Local: newStore(memstore.Options{})},
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	return takes(stack, stint.Limit{Algorithm: stint.SlidingWindow}, 1, limit)
 }
 
-func takes(s stint.Store, l stint.Limit, limits, limit int) (redisDecide, func(), error) {
+func takes(s stint.Store, l stint.Limit, policy *stint.Policy, limits, limit int) (redisDecide, func(), error) {
 	// So long that no window ends in a cell, which would admit another unit.
 	l.Max, l.Window = int64(limit), stint.Every(30*24*time.Hour)
 	plan := must(l.Compile())
@@ -103,7 +107,7 @@ func takes(s stint.Store, l stint.Limit, limits, limit int) (redisDecide, func()
 		asks, ds := make([]stint.Ask, limits), make([]stint.Decision, limits)
 		subject := "user:" + strconv.Itoa(i)
 		for j := range asks {
-			asks[j] = stint.Ask{Key: stint.Key{Subject: subject, Name: names[j]}, Limit: l, Plan: plan, Cost: 1}
+			asks[j] = stint.Ask{Key: stint.Key{Subject: subject, Name: names[j]}, Limit: l, Plan: plan, Cost: 1, Policy: policy}
 		}
 		err := s.Take(ctx, asks, ds)
 		return err == nil && ds[0].Allowed, err

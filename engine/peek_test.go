@@ -7,6 +7,8 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/storetest"
 )
 
@@ -53,5 +55,40 @@ limits = [{ name = "second", limit = "15/1s %[1]s" }]
 				t.Errorf("only %d requests were denied", denied)
 			}
 		})
+	}
+}
+
+// TestPeekSplit looks at a counter that has parts, and resets it: they are found by the policy of the ask.
+func TestPeekSplit(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"local", "open", "closed"} {
+		store, err := layer.Split(newStore(t, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := start(t, `
+[[rules]]
+name = "user"
+count_by = ["user"]
+limits = [{ name = "minute", limit = "10/1m", lease = "100ms", split = 2 }]
+on_store_failure = "`+mode+`"
+`, engine.Options{Store: store})
+		for range 7 { // more than one part has
+			decide(t, e, from("alice", "GET", "/"))
+		}
+		alice := identity.Subject{User: "alice"}
+		for _, want := range []int64{3, 10} {
+			usage, err := e.Usage(t.Context(), alice)
+			if err != nil || len(usage) != 1 || usage[0].Decision.Remaining != want {
+				t.Errorf("%s: %+v, %v; want %d left", mode, usage, err, want)
+			}
+			looked, err := e.Peek(t.Context(), from("alice", "GET", "/"))
+			if err != nil || looked.Limits[0].Decision.Remaining != want {
+				t.Errorf("%s: %+v, %v; want %d left", mode, looked.Limits, err, want)
+			}
+			if err := e.Reset(t.Context(), alice, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }

@@ -51,7 +51,7 @@ func (e *Engine) Usage(ctx context.Context, s identity.Subject) ([]Limit, error)
 	hits, asks := every(w, &a)
 	ds := make([]stint.Decision, len(asks))
 	for i := range asks {
-		asks[i].Cost, asks[i].Policy = 0, nil // a peek, which must not fail open or closed
+		rule.Peek(&asks[i])
 	}
 	for from := 0; from < len(asks); from += perCall {
 		to := min(from+perCall, len(asks))

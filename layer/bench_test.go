@@ -112,3 +112,70 @@ func BenchmarkRemember(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkLease compares a decision by a lease with one of the memory store alone, and what asks pay that are
+// not leased.
+func BenchmarkLease(b *testing.B) {
+	hot := leaseAsk(b, "1000000000000/1h", 100*time.Millisecond)
+	plain := hot
+	plain.Policy = nil
+	for _, c := range []struct {
+		name   string
+		ask    stint.Ask
+		leases bool
+	}{{"memory", plain, false}, {"not leased", plain, true}, {"leased", hot, true}} {
+		b.Run(c.name, func(b *testing.B) {
+			s := memory(b, nil)
+			if c.leases {
+				s = must(b)(layer.Lease(s, layer.LeaseOptions{}))
+			}
+			b.Cleanup(func() { _ = s.Close() })
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				asks, ds := []stint.Ask{c.ask}, make([]stint.Decision, 1)
+				for pb.Next() {
+					if err := s.Take(b.Context(), asks, ds); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		})
+	}
+}
+
+// BenchmarkSplit compares takes of asks without parts through Split with those of the store alone, and with takes of a
+// counter that has parts. The store is in memory, so that what a layer adds shows.
+func BenchmarkSplit(b *testing.B) {
+	limit := stint.PerHour(1 << 40)
+	plan, err := limit.Compile()
+	if err != nil {
+		b.Fatal(err)
+	}
+	ds := make([]stint.Decision, 1)
+	run := map[string]func(*testing.B){}
+	for name, c := range map[string]struct {
+		wrap  bool
+		parts int
+	}{"alone": {false, 0}, "no parts": {true, 0}, "8 parts": {true, 8}} {
+		s := memory(b, nil)
+		if c.wrap {
+			s = must(b)(layer.Split(s))
+		}
+		asks := []stint.Ask{splitAsk(limit, c.parts, 1)}
+		asks[0].Plan = plan
+		run[name] = func(b *testing.B) { //nolint:thelper // it is a benchmark
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := s.Take(b.Context(), asks, ds); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+	}
+	for range 3 { // in turn, since machines get busy and idle
+		for _, name := range []string{"alone", "no parts", "8 parts"} {
+			b.Run(name, run[name])
+		}
+	}
+}

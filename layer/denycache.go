@@ -34,6 +34,9 @@ type DenyCacheOptions struct {
 // layer clear the denial. A changed limit is a different limit. Only denials by the store itself are
 // remembered. A denial that a penalty might count as a violation is not remembered before the ban.
 //
+// A denial by a limit that may be leased ([stint.Policy.Lease]) is remembered for at least half a term, even if
+// units recover before, and for at most one term.
+//
 // Its own decisions have the basis [stint.Remembered]. Their RetryAfter and ResetAfter count down from
 // the original denial. Decisions about asks that would have passed are as old as the denial.
 func DenyCache(next stint.Store, o DenyCacheOptions) (stint.Store, error) {
@@ -191,8 +194,8 @@ func (l *denyCache) answer(d *denial, asks []stint.Ask, ds []stint.Decision, key
 		x := &ds[i]
 		x.Basis = stint.Remembered
 		x.ResetAfter = max(x.ResetAfter-passed, 0)
-		if x.RetryAfter != stint.Never {
-			x.RetryAfter = max(x.RetryAfter-passed, 0)
+		if x.RetryAfter != stint.Never && !x.Allowed {
+			x.RetryAfter = max(x.RetryAfter-passed, d.until-now)
 		}
 	}
 	return true
@@ -217,7 +220,13 @@ func (l *denyCache) remember(place *atomic.Pointer[denial], asks []stint.Ask, ds
 		}
 		if !ds[i].Allowed {
 			denied = true
-			length = min(length, ds[i].RetryAfter)
+			retry := ds[i].RetryAfter
+			if p := asks[i].Policy; p != nil && p.Lease > 0 {
+				// Within half a term, enough units have recovered to take several at once. Within a
+				// term, other nodes give back what they hold.
+				retry = min(max(retry, p.Lease/2), p.Lease)
+			}
+			length = min(length, retry)
 		}
 	}
 	if !denied || length <= 0 || counts(asks, ds) {

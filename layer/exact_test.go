@@ -4,6 +4,8 @@ package layer_test
 
 import (
 	"context"
+	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -56,4 +58,55 @@ func TestAllocations(t *testing.T) {
 	if got := count(exhausted, ask("alice", 1, 1)); got > 1 {
 		t.Errorf("a remembered denial: %v allocations, want one, for the answer", got)
 	}
+}
+
+// TestSplitAllocations counts what Split adds to a store: nothing, for asks without parts and for those whose part
+// passes.
+func TestSplitAllocations(t *testing.T) {
+	limit := stint.PerHour(1 << 40)
+	plan, err := limit.Compile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ds := make([]stint.Decision, 1)
+	for name, parts := range map[string]int{"no parts": 0, "8 parts": 8, "64 parts": 64} {
+		s := must(t)(layer.Split(memory(t, nil)))
+		asks := []stint.Ask{splitAsk(limit, parts, 1)}
+		asks[0].Plan = plan
+		got := testing.AllocsPerRun(1000, func() {
+			if err := s.Take(context.Background(), asks, ds); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if got != 0 {
+			t.Errorf("%s: %v allocations", name, got)
+		}
+	}
+}
+
+// TestSplitMemory has more counters with 64 parts and long names than Split remembers.
+func TestSplitMemory(t *testing.T) { //nolint:paralleltest // it measures memory
+	s := must(t)(layer.Split(memory(t, nil)))
+	used := func() int64 {
+		runtime.GC()
+		runtime.GC() // pools keep what they have through one
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := used()
+	for i := range 5000 {
+		a := splitAsk(stint.PerHour(6401), 64, 0)
+		a.Key = stint.Key{Subject: fmt.Sprintf("%0128d", i), Name: fmt.Sprintf("%0128d", i)}
+		if _, err := storetest.Take(context.Background(), s, []stint.Ask{a}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const most = 18_000_000 // as its documentation says
+	if grown := used() - before; grown > most {
+		t.Errorf("%d bytes, want at most %d", grown, most)
+	} else {
+		t.Logf("%d bytes", grown)
+	}
+	runtime.KeepAlive(s)
 }

@@ -65,6 +65,34 @@ func ExampleFallback() {
 	// false local of 10
 }
 
+// A counter for all users has eight parts, which a Redis Cluster keeps on different servers. A cost that no part has
+// is gathered from several.
+func ExampleSplit() {
+	local, err := memstore.New(memstore.Options{})
+	if err != nil {
+		panic(err)
+	}
+	store, err := layer.Split(local)
+	if err != nil {
+		panic(err)
+	}
+	defer store.Close()
+	asks := []stint.Ask{{
+		Key: stint.Key{Subject: "everyone", Name: "api"}, Limit: stint.PerHour(1000), Cost: 600,
+		Policy: &stint.Policy{Split: 8},
+	}}
+	ds := make([]stint.Decision, len(asks))
+	for range 2 {
+		if err := store.Take(context.Background(), asks, ds); err != nil {
+			panic(err)
+		}
+		fmt.Println(ds[0].Allowed, ds[0].Remaining, "of", ds[0].Limit)
+	}
+	// Output:
+	// true 400 of 1000
+	// false 400 of 1000
+}
+
 // capped is a layer of this program's own: a store is asked for no more than so many units
 // at once.
 type capped struct {
@@ -75,14 +103,14 @@ type capped struct {
 // newCapped puts the layer around a store. It belongs outside of a Breaker, and inside of a
 // Fallback.
 func newCapped(next stint.Store, units int64) (stint.Store, error) {
-	const place = layer.PlaceBreaker + 50
+	const place = layer.PlaceBreaker + 20
 	if err := layer.Check(place, next); err != nil {
 		return nil, err
 	}
 	return &capped{next, units}, nil
 }
 
-func (*capped) Place() layer.Place { return layer.PlaceBreaker + 50 }
+func (*capped) Place() layer.Place { return layer.PlaceBreaker + 20 }
 
 func (c *capped) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	for i := range asks {
@@ -113,5 +141,5 @@ func ExampleLayer() {
 	fmt.Println(err)
 	// Output:
 	// 10 units at once: want at most 5
-	// layer: Retry around place 250: only next to the store is it known whether an attempt was applied
+	// layer: Retry around place 220: only next to the store is it known whether an attempt was applied
 }

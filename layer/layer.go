@@ -3,17 +3,21 @@
 // stack, outermost first, as [New] builds it:
 //
 //	FailMode    allows or denies, per ask, what could not be counted
+//	Lease       takes units ahead and spends them in memory, for asks that allow it
 //	DenyCache   remembers denials that cannot have changed, for equal takes
 //	Fallback    decides with this node's share of the limit if the store cannot be reached
+//	Split       divides the counters that are too busy for one server
 //	Breaker     stops calling a store that fails or is slow
 //	Retry       limits the time of each call, and retries where that is safe
 //	the store
 //
 // The order matters. Retry is innermost, since only there is it known whether an attempt reached the
 // store. The breaker counts calls that failed after all attempts, not single attempts, and its errors
-// are not retried. The fallback handles the errors of both, and decides at once while the breaker is
+// are not retried. Split is outside of it, so that a breaker is that of the server of a part, and what it
+// rejects goes to other parts. The fallback handles the errors of both, and decides at once while the breaker is
 // open. The deny cache is outside of it, so a flood against an exhausted limit ends there. It does not
-// remember denials by the fallback, which is as fast. FailMode is outermost, and decides what no store
+// remember denials by the fallback, which is as fast. Leases are outside of that, since what is leased needs
+// no other layer. FailMode is outermost, and decides what no store
 // has counted. [Check] rejects any other order. Your own layers have a [Place] too; see the example of
 // [Layer].
 //
@@ -76,8 +80,10 @@ func Check(place Place, next stint.Store) error {
 var places = map[Place]struct{ name, reason string }{
 	PlaceRetry:     {"Retry", "only next to the store is it known whether an attempt was applied"},
 	PlaceBreaker:   {"Breaker", "it would count results that are not the store's"},
+	PlaceSplit:     {"Split", "others would see parts of a counter, and not the counter"},
 	PlaceFallback:  {"Fallback", "a remembered denial would look like the store's, and what failed open would not fall back"},
 	PlaceDenyCache: {"DenyCache", "denials that were not counted would be remembered"},
+	PlaceLease:     {"Lease", "it would take ahead what could not be counted"},
 	PlaceFailMode:  {"FailMode", "it would decide before other layers can"},
 }
 

@@ -2,8 +2,11 @@ package layer_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"log"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,6 +21,17 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if text := os.Getenv(leaseWorkerEnv); text != "" {
+		var w leaseWorker
+		err := json.Unmarshal([]byte(text), &w)
+		if err == nil {
+			err = w.run()
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
 	defer testredis.StopShared()
 	m.Run()
 }
@@ -94,6 +108,7 @@ func TestStores(t *testing.T) {
 			t.Helper()
 			return layer.Breaker(s, patient(t, now).Breaker)
 		},
+		"split": func(_ testing.TB, s stint.Store, _ func() time.Time) (stint.Store, error) { return layer.Split(s) },
 		"fallback": func(t testing.TB, s stint.Store, now func() time.Time) (stint.Store, error) {
 			t.Helper()
 			return layer.Fallback(s, *patient(t, now).Fallback)
@@ -231,6 +246,7 @@ func TestRefused(t *testing.T) {
 		"Retry around Breaker":      func() (stint.Store, error) { return layer.Retry(breaker, layer.RetryOptions{}) },
 		"Retry around Retry":        func() (stint.Store, error) { return layer.Retry(retry, layer.RetryOptions{}) },
 		"Breaker around Fallback":   func() (stint.Store, error) { return layer.Breaker(fallback, layer.BreakerOptions{}) },
+		"Split around Fallback":     func() (stint.Store, error) { return layer.Split(fallback) },
 		"Fallback around DenyCache": func() (stint.Store, error) { return layer.Fallback(seen, layer.FallbackOptions{Local: base}) },
 		"DenyCache around FailMode": func() (stint.Store, error) { return layer.DenyCache(fail, layer.DenyCacheOptions{}) },
 		"around no store":           func() (stint.Store, error) { return layer.Breaker(nil, layer.BreakerOptions{}) },

@@ -49,14 +49,18 @@ func newMemory(size int) memory {
 
 // id returns the hash of the ask's counter, and its set.
 func (m *memory) id(a *stint.Ask) (uint64, *memorySet) {
+	h := max(hash(m.seed, a), 1)
+	return h, &m.sets[h&uint64(len(m.sets)-1)]
+}
+
+// hash returns the hash of the ask's counter.
+func hash(seed maphash.Seed, a *stint.Ask) uint64 {
 	kind := uint64(1) // of penalties: no limit has it
 	if a.Penalty == nil {
 		kind = a.Limit.Kind()
 	}
-	h := maphash.String(m.seed, a.Key.Subject)
-	h = bits.RotateLeft64(h, 32) ^ maphash.String(m.seed, a.Key.Name) ^ kind*0x9e3779b97f4a7c15
-	h = max(h, 1)
-	return h, &m.sets[h&uint64(len(m.sets)-1)]
+	h := maphash.String(seed, a.Key.Subject)
+	return bits.RotateLeft64(h, 32) ^ maphash.String(seed, a.Key.Name) ^ kind*0x9e3779b97f4a7c15
 }
 
 // find returns the place of a counter in its set, or -1.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"math/bits"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/stintdev/stint"
@@ -37,14 +36,8 @@ func (s *Store) keeping(a *stint.Ask) kept {
 // of a key, and what anyone may make up into its name, after the names of rule and limit. So made-up values
 // are of one client and one family. Where the subject has both, the ask names its client.
 func (s *Store) fromOf(a *stint.Ask) from {
-	limit := a.Key.Name
-	if rule, rest, ok := strings.Cut(limit, ":"); ok {
-		if i := strings.IndexByte(rest, ':'); i >= 0 {
-			limit = limit[:len(rule)+1+i]
-		}
-	}
 	client := s.subjects.of(cmp.Or(a.Client, a.Key.Subject))
-	return from{uint32(client.hi), uint32(client.with(s.names.of(limit), 0).lo)}
+	return from{uint32(client.hi), uint32(client.with(s.names.of(a.Key.Limit()), 0).lo)}
 }
 
 // Why counters are evicted.

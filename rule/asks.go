@@ -93,7 +93,7 @@ func (w *asking) add(spans []keySpan, h *Hit) []keySpan {
 			plan = w.plans[v] // nil for the limit of a single user or API key
 		}
 		w.asks = append(w.asks, stint.Ask{
-			Key: stint.Key{Subject: e.subject, Name: e.names[i]}, Limit: v, Cost: cost, Plan: plan, Policy: r.policy,
+			Key: stint.Key{Subject: e.subject, Name: e.names[i]}, Limit: v, Cost: cost, Plan: plan, Policy: l.policy,
 		})
 	}
 	if r.Penalty != nil && len(w.asks) > h.From {

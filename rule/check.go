@@ -89,6 +89,11 @@ func (r *checked) value(name string) stint.Limit {
 	return stint.Limit{}
 }
 
+// limit returns the limit of the rule with this name, which it has.
+func (r *Rule) limit(name string) *Limit {
+	return &r.Limits[slices.IndexFunc(r.Limits, func(l Limit) bool { return l.Name == name })]
+}
+
 // refuseNumber is Refuse for a number.
 func (c *checker) refuseNumber(path string, value int64, want string) {
 	c.Add(path, strconv.FormatInt(value, 10)+": want "+want, "")

@@ -31,9 +31,12 @@ func (c *checker) checkLimits(r *checked) {
 		if c.checkName("name", l.Name) && first < i {
 			c.Add("name", fmt.Sprintf("%q is already the name of limits[%d] of this rule", l.Name, first), "")
 		}
-		if v, ok := c.checkLimit(l); ok {
+		v, ok := c.checkLimit(l)
+		if ok {
 			r.values[i] = r.held(v)
 		}
+		c.checkLease(l, v)
+		c.checkSplit(l, v)
 		for n := before; n < len(c.Problems); n++ {
 			c.Problems[n].Path = strict.Item(list, i) + "." + c.Problems[n].Path
 		}
@@ -59,7 +62,7 @@ func (c *checker) checkLimit(l Limit) (v stint.Limit, ok bool) {
 		c.Add("burst", "the limit "+strict.Quote(l.Limit)+" already has a burst: want it once", "")
 		return v, false
 	}
-	v, err := l.value()
+	v, err := l.Value()
 	if err == nil {
 		return v, true
 	}
@@ -219,8 +222,15 @@ func (c *checker) checkTierLimits() {
 				continue
 			}
 			for _, r := range named[name] {
-				if v := r.held(v); tooCostly(r.Cost.Units, v) && r.appliesTo(t.Name) {
+				if !r.appliesTo(t.Name) {
+					continue
+				}
+				v := r.held(v)
+				if tooCostly(r.Cost.Units, v) {
 					c.Add(path, fmt.Sprintf("the rule %s costs %d units, which can never pass %v", strict.Quote(r.Name), r.Cost.Units, v), "")
+				}
+				if r.sound {
+					c.checkTierSpread(path, r, r.limit(name), v)
 				}
 			}
 		}

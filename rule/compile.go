@@ -44,9 +44,9 @@ type Compiled struct {
 	Message   string
 
 	*conditions
-	policy  *stint.Policy
-	match   Match    // as written
-	entries []*entry // one for each path, the most specific first, or one if there are no paths
+	policy  *stint.Policy // of the penalty
+	match   Match         // as written
+	entries []*entry      // one for each path, the most specific first, or one if there are no paths
 	limits  []limit
 	cost    Cost
 }
@@ -68,9 +68,10 @@ type entry struct {
 }
 
 type limit struct {
-	name  string
-	value stint.Limit
-	plan  *stint.Plan // nil: unlimited
+	name   string
+	value  stint.Limit
+	plan   *stint.Plan   // nil: unlimited
+	policy *stint.Policy // whatever the value is
 }
 
 // Compile checks the file and makes a set of it. The error is [Problems].
@@ -87,14 +88,19 @@ func Compile(f File) (*Set, error) {
 		}
 	}
 	shared := map[string]*conditions{}
+	treated := policies{}
 	compiled := make([]Compiled, len(f.Rules))
 	s.rules = make([]*Compiled, len(f.Rules))
 	for i := range compiled {
 		compile(&compiled[i], &checked.rules[i], shared)
 		s.rules[i] = &compiled[i]
+		policy := stint.Policy{OnFailure: failModes[compiled[i].OnFailure]}
+		compiled[i].policy = treated.shared(policy)
 		for j := range compiled[i].limits {
-			l := &compiled[i].limits[j]
+			l, written := &compiled[i].limits[j], &f.Rules[i].Limits[j]
 			l.plan = s.plan(l.value)
+			policy.Lease, policy.Split = time.Duration(written.Lease), written.Split
+			l.policy = treated.shared(policy)
 		}
 	}
 	slices.SortFunc(s.rules, func(a, b *Compiled) int {
@@ -216,7 +222,6 @@ func compile(c *Compiled, r *checked, shared map[string]*conditions) {
 		match:     r.Match.clone(),
 		cost:      r.Cost,
 	}
-	c.policy = policies[c.OnFailure]
 	key := r.conditionsKey()
 	if c.conditions = shared[key]; c.conditions == nil {
 		c.conditions = newConditions(c.match, r.CountBy)
@@ -244,11 +249,18 @@ func compile(c *Compiled, r *checked, shared map[string]*conditions) {
 	slices.SortFunc(c.entries, compareEntries)
 }
 
-// policies are the policies of asks, by what happens when the store fails.
-var policies = map[OnFailure]*stint.Policy{
-	Local:  {OnFailure: stint.FailLocal},
-	Open:   {OnFailure: stint.FailOpen},
-	Closed: {OnFailure: stint.FailClosed},
+var failModes = map[OnFailure]stint.FailMode{Local: stint.FailLocal, Open: stint.FailOpen, Closed: stint.FailClosed}
+
+// policies are the policies of a set. Limits with equal ones share them.
+type policies map[stint.Policy]*stint.Policy
+
+func (all policies) shared(p stint.Policy) *stint.Policy {
+	known := all[p]
+	if known == nil {
+		known = new(p)
+		all[p] = known
+	}
+	return known
 }
 
 // longestDelay returns how long the rule may hold a request.

@@ -68,6 +68,11 @@ type Limit struct {
 	// Algorithm and Burst may be given here instead of in Limit.
 	Algorithm string `json:"algorithm,omitempty"`
 	Burst     int64  `json:"burst,omitempty"`
+	// Lease is for how long a node may take units ahead of requests, from 10ms to 10s and at
+	// most the window. Zero: every request asks the store.
+	Lease Duration `json:"lease,omitzero"`
+	// Split is among how many counters the limit is divided, from 2 to 64. Zero: it has one.
+	Split int `json:"split,omitempty"`
 }
 
 // Cost is what a request costs: a number of units, or the value of a header, up to

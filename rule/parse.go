@@ -43,8 +43,8 @@ func ParseValue(text string) (stint.Limit, error) {
 	return stint.ParseRate(text)
 }
 
-// value returns the rule's own value of a limit.
-func (l Limit) value() (stint.Limit, error) {
+// Value returns the rule's own value of the limit, or what is wrong with it.
+func (l Limit) Value() (stint.Limit, error) {
 	text := l.Limit
 	if l.Burst != 0 {
 		text += " burst=" + strconv.FormatInt(l.Burst, 10)

@@ -36,7 +36,7 @@ enabled  = true
 [[rules]]
 name = "upload"
 cost = { units = 3, header = "X-Cost", max = 100 }
-limits = [{ name = "upload", limit = "1000/day tz=Europe/Berlin" }]
+limits = [{ name = "upload", limit = "1000/day tz=Europe/Berlin", lease = "1500ms", split = 8 }]
 
 [[rules]]
 name = "shut"
@@ -82,7 +82,7 @@ func TestParse(t *testing.T) {
 			{
 				Name:   "upload",
 				Cost:   rule.Cost{Units: 3, Header: "X-Cost", Max: 100},
-				Limits: []rule.Limit{{Name: "upload", Limit: "1000/day tz=Europe/Berlin"}},
+				Limits: []rule.Limit{{Name: "upload", Limit: "1000/day tz=Europe/Berlin", Lease: rule.Duration(1500 * time.Millisecond), Split: 8}},
 			},
 			{Name: "shut", Match: rule.Match{IPRanges: []string{"192.0.2.0/24"}}, Action: rule.Block, Enabled: &off},
 		},
@@ -100,7 +100,7 @@ func TestParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{`"cost":2,`, `"cost":{"units":3,"header":"X-Cost","max":100}`, `"max_delay":"1500ms"`, `"within":"1h"`} {
+	for _, part := range []string{`"cost":2,`, `"cost":{"units":3,"header":"X-Cost","max":100}`, `"max_delay":"1500ms"`, `"within":"1h"`, `"lease":"1500ms","split":8}`} {
 		if !strings.Contains(string(text), part) {
 			t.Errorf("%s has no %s", text, part)
 		}

@@ -93,17 +93,28 @@ func (s *Set) appendQuotas(dst []Quota, e *entry, endpoint string, lacks *dim, a
 		}
 		q := Quota{Rule: e.rule, Name: l.name, Endpoint: endpoint, Source: source, Ask: stint.Ask{Limit: v}, Unknown: unknown}
 		if lacks == nil && !q.Unlimited() {
-			q.Ask.Key = asks[next].Key
+			q.Ask = asks[next]
+			Peek(&q.Ask)
 			next++
 		}
 		dst = append(dst, q)
 	}
 	if next < len(asks) {
 		p := asks[next]
-		p.Cost, p.Policy = 0, nil
+		Peek(&p)
 		dst = append(dst, Quota{Rule: e.rule, Name: hits[0].LimitOf(asks, next), Endpoint: endpoint, Source: fromRule, Ask: p})
 	}
 	return dst
+}
+
+// Peek makes an ask one that reads its counter and takes nothing. While the store is out of
+// reach it fails neither open nor closed, since whoever looks wants to know.
+func Peek(a *stint.Ask) {
+	a.Cost = 0
+	if a.Policy != nil {
+		a.Policy = new(*a.Policy)
+		a.Policy.OnFailure = stint.FailLocal
+	}
 }
 
 // hiddenBy reports whether one of the others applies to every request of the subject that

@@ -23,10 +23,10 @@ import (
 func (r *Rule) Sentence() string {
 	all := []string{r.sayAll()}
 	if r.counts() && len(r.Limits) > 0 {
-		all = []string{r.sayLimits(), r.sayCost(), r.sayPenalty(), failures[r.OnStoreFailure]}
+		all = []string{r.sayLimits(), r.sayCost(), r.saySpread(), r.sayPenalty(), failures[r.OnStoreFailure]}
 	}
 	if r.Action == LogOnly {
-		all = []string{"log only: no request is denied", all[0], r.sayCost()}
+		all = []string{"log only: no request is denied", all[0], r.sayCost(), r.saySpread()}
 	}
 	if !r.enabled() {
 		all = slices.Insert(all, 0, "disabled")
@@ -291,7 +291,7 @@ func (r *Rule) allowed(noun string) (text, how string) {
 	limits := r.Limits[:min(len(r.Limits), maxLimits)]
 	var all, hows []string
 	for _, l := range limits {
-		v, err := l.value()
+		v, err := l.Value()
 		if err != nil {
 			text := strings.Join(strings.Fields(l.Limit+" "+l.Algorithm), " ")
 			if l.Burst != 0 {

@@ -215,3 +215,57 @@ func TestDoctorCase(t *testing.T) {
 		}
 	}
 }
+
+// TestDoctorLeases examines leases and splits that help, and those that cannot.
+func TestDoctorLeases(t *testing.T) {
+	t.Parallel()
+	redis := testredis.Start(t).URL()
+	const (
+		cluster = "redis+cluster://127.0.0.1:1"
+		penalty = "penalty = { threshold = 3, within = \"1h\", cooldown = \"1m\" }\n"
+		tier    = "[[tiers]]\nname = \"pro\"\n"
+	)
+	dir := t.TempDir()
+	file := func(limit, more string) string {
+		path := filepath.Join(dir, "stint.toml")
+		text := "[[rules]]\nname = \"search\"\ncount_by = [\"user\"]\nlimits = [{ name = \"n\", " + limit + " }]\n" + more
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, c := range []struct{ counters, limit, more, check, status, found string }{
+		{redis, `limit = "4800/1m", lease = "100ms"`, "", "rules.lease", "ok", "limits with a lease: 1, with a split: 0"},
+		{redis, `limit = "4799/1m", lease = "101ms"`, "", "rules.lease", "ok", "lease: 1"},
+		{redis, `limit = "4000/1m", lease = "100ms"`, "", "rules.lease", "warn", "^search/n: at most about 6.7 requests pass within 100ms, .* from about 8 on: 8 for each node$"},
+		{redis, `limit = "4800/1m", lease = "100ms"`, "[server]\nreplicas = 2\n", "rules.lease", "warn", "from about 16 on: 8 for each node$"},
+		{redis, `limit = "4800/1m", lease = "100ms"`, "cost = 2\n", "rules.lease", "warn", "about 4 requests pass"},
+		{redis, `limit = "100/day", lease = "10s"`, "", "rules.lease", "warn", "about 0.012 requests pass within 10s"},
+		{redis, `limit = "100/day", lease = "10s"`, tier + `limits = { n = "1000000/day" }`, "rules.lease", "ok", "lease: 1"},
+		{redis, `limit = "100/day", lease = "10s"`, tier + `limits = { n = "unlimited" }`, "rules.lease", "warn", "about 0.012"},
+		{redis, `limit = "4800/1m", lease = "100ms"`, penalty, "rules.lease", "warn", "search/n: each request asks Redis whether the client is banned"},
+		{redis, `limit = "4800/1m", split = 8`, "", "rules.split", "warn", "search/n: one Redis server has all counters"},
+		{cluster, `limit = "4800/1m", lease = "100ms", split = 8`, "", "rules.lease", "ok", "limits with a lease: 1, with a split: 1"},
+		{"memory:", `limit = "4800/1m", lease = "100ms", split = 8`, "", "rules.lease", "warn", "search/n: the counters are in memory, so the lease has no use"},
+		{"memory:", `limit = "4800/1m", lease = "100ms", split = 8`, "", "rules.split", "warn", "search/n: the counters are in memory, so the split has no use"},
+		{"memory:", `limit = "4800/1m", lease = "100ms"`, "enabled = false", "rules", "warn", "every request passes"},
+	} {
+		_, all := examine(t, nil, append([]string{"--config", file(c.limit, c.more), "--counters", c.counters}, elsewhere...)...)
+		has(t, all, c.check, c.status, c.found)
+	}
+
+	// A server does not accept this in a file, but cannot know what comes with a database.
+	var out bytes.Buffer
+	database := []string{"--database", "sqlite:" + filepath.Join(dir, "stint.db")}
+	closed := file(`limit = "4800/1m", lease = "100ms"`, `on_store_failure = "closed"`)
+	for _, args := range [][]string{{"migrate", "up"}, {"apply", "-f", closed}} {
+		if code := stint.Run(t.Context(), append(args, database...), nil, &out, &out); code != 0 {
+			t.Fatal(out.String())
+		}
+	}
+	code, all := examine(t, nil, append(append(database, "--set", "server.catalog.last_good=none", "--set", "server.record.spool=none"), elsewhere...)...)
+	has(t, all, "rules.lease", "fail", "search/n: the counters are in memory, which is never away")
+	if code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+}

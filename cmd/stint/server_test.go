@@ -118,6 +118,8 @@ func TestServer(t *testing.T) {
 		"rules disable search ip", "rules enable search", "rules enable ip --dry-run", "rules history search --limit 2", "rules history search --limit 1 -o csv",
 		"rules validate -f " + search, "rules validate search limits[0].limit=0", "rules validate search limits[0].limit=0 -o json", "rules validate", "rules preview search --since 24h", "rules preview search group=x -o csv", "rules preview search --since 1x",
 		"rules order ip search", "rules order ip none", "rules order ip", "rules order search ip --dry-run",
+		"rules set search limits[0].lease=1s limits[0].split=2", "rules set search limits[0].lease=1ms limits[0].split=9", "rules list", "rules show search",
+		"explain /search --user alice -H 'X-App: mobile' --rules", "rules set search limits[0].lease= limits[0].split=",
 		"rules delete search", "rules delete search none --yes", "rules delete search --dry-run",
 
 		"tiers create premium --display-name Premium --price '49 EUR a month' --limit requests=2/1h", "tiers create free limits.requests=1/1h", "tiers create x --limit 5", "tiers list", "tiers show premium",

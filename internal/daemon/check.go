@@ -25,6 +25,7 @@ func (c *Config) check(named bool) strict.Problems {
 	k.checkServer()
 	k.checkIdentity()
 	k.Problems = append(k.Problems, c.CheckPeople(named, i.Pepper != "" || i.PepperFile != "")...)
+	k.checkLeases()
 	k.checkUpstreams()
 	k.checkEnvoy()
 	return k.Problems
@@ -119,6 +120,22 @@ func (k *checker) checkServer() {
 	}
 	k.oneOf("server.log_format", s.LogFormat, "json", "text")
 	k.oneOf("server.log_level", s.LogLevel, "debug", "info", "warn", "error")
+}
+
+// checkLeases checks that rules take no units ahead, and deny while the store is away, where
+// there is none. Other leases in memory do no harm, and stint doctor warns of them.
+func (k *checker) checkLeases() {
+	if k.config.Server.Counters != inMemory {
+		return
+	}
+	for i, r := range k.config.Rules {
+		for j, l := range r.Limits {
+			if l.Lease != 0 && r.OnStoreFailure == rule.Closed {
+				k.Refuse(strict.Item(strict.Item("rules", i)+".limits", j)+".lease", l.Lease.String(),
+					"none, or server.counters with the URL of Redis: counters in memory are never away, so there is nothing to take units from, and nothing to close", "")
+			}
+		}
+	}
 }
 
 // optionSettings are the settings of the options of a resolver, except JWT, which is

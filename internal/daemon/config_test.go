@@ -128,6 +128,17 @@ func TestProblems(t *testing.T) {
 			want: `stint.toml:3:33: rules[0].limits[0].limit: `,
 		},
 
+		"lease in memory": {
+			text: "[[rules]]\nname = \"a\"\non_store_failure = \"closed\"\nlimits = [{ name = \"l\", limit = \"10/1s\", lease = \"100ms\" }]",
+			want: `stint.toml:4:50: rules[0].limits[0].lease: "100ms": want none, or server.counters with the URL of Redis: counters in memory are never away`,
+		},
+		"lease in memory that harms nothing": {text: "[[rules]]\nname = \"a\"\nlimits = [{ name = \"l\", limit = \"10/1s\", lease = \"100ms\", split = 2 }]"},
+		"split in memory":                    {text: "[[rules]]\nname = \"a\"\non_store_failure = \"closed\"\nlimits = [{ name = \"l\", limit = \"10/1s\", split = 2 }]"},
+		"lease in Redis": {
+			text:    "[[rules]]\nname = \"a\"\non_store_failure = \"closed\"\nlimits = [{ name = \"l\", limit = \"10/1s\", lease = \"100ms\" }]",
+			environ: []string{"STINT_SERVER_COUNTERS=redis://redis:6379"},
+		},
+
 		"counters":        {text: "[server]\ncounters = \"postgres://me:hunter2@db\"", want: `stint.toml:2:12: server.counters: want memory: or a URL that starts with redis://`},
 		"store budget":    {text: "[server]\nstore_budget = \"0\"", want: `server.store_budget: "0": want from 1ms to 1m`},
 		"interval":        {text: "[server]\nreload_interval = \"1us\"", want: `server.reload_interval: "1us": want from 10ms to`},

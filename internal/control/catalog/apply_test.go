@@ -55,7 +55,7 @@ const (
 [[rules]]
 name = "per-user"
 count_by = ["user"]
-limits = [{ name = "requests", limit = "1000/1h" }, { name = "burst", limit = "10/1s" }]
+limits = [{ name = "requests", limit = "1000/1h" }, { name = "burst", limit = "10/1s", lease = "100ms", split = 2 }]
 cost = { header = "X-Cost", max = 10 }
 penalty = { threshold = 3, within = "1h", cooldown = "1m" }
 
@@ -130,7 +130,7 @@ func TestApply(t *testing.T) {
 [[rules]]
 name = "per-user"
 count_by = ["user"]
-limits = [{ name = "requests", limit = "2000/1h" }, { name = "burst", limit = "10/1s" }]
+limits = [{ name = "requests", limit = "2000/1h" }, { name = "burst", limit = "10/1s", lease = "200ms" }]
 action = "log_only"
 [[tiers]]
 name = "silver"
@@ -143,6 +143,8 @@ update rule per-user
   action:  -> "log_only"
   cost: {"header":"X-Cost","max":10} -> 
   limits[0].limit: "1000/1h" -> "2000/1h"
+  limits[1].lease: "100ms" -> "200ms"
+  limits[1].split: 2 -> 
   penalty: {"cooldown":"1m","threshold":3,"within":"1h"} -> 
 update user alice
   limits: {"burst":{"limit":"6/1s","until":"2030-01-01T00:00:00.5+02:00"},"requests":"5/1s"} -> 

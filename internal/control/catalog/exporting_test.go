@@ -190,7 +190,7 @@ func drawDocument(t *rapid.T) catalog.Document {
 			r.CountBy = append(r.CountBy, rule.Dimension(by))
 		}
 		for _, limit := range some("limits", text) {
-			r.Limits = append(r.Limits, rule.Limit{Name: limit, Limit: text.Draw(t, "limit"), Burst: rapid.Int64().Draw(t, "burst")})
+			r.Limits = append(r.Limits, rule.Limit{Name: limit, Limit: text.Draw(t, "limit"), Burst: rapid.Int64().Draw(t, "burst"), Lease: length("lease"), Split: rapid.Int().Draw(t, "split")})
 		}
 		if rapid.Bool().Draw(t, "penalty?") {
 			r.Penalty = &rule.Penalty{Threshold: rapid.Int64().Draw(t, "threshold"), Within: length("within"), Cooldown: length("cooldown"), Multipliers: []int64{1, 2}}

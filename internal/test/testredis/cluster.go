@@ -12,7 +12,7 @@ import (
 
 const slots = 16384
 
-// Cluster is three primaries with a replica each. A node that has not answered for a
+// Cluster is some primaries, by default three with a replica each. A node that has not answered for a
 // second is considered dead.
 type Cluster struct {
 	nodes []*Server
@@ -25,10 +25,17 @@ func StartCluster(t testing.TB) *Cluster {
 	return testserver.Own(t, newCluster)
 }
 
-func newCluster(g *testserver.Group) (*Cluster, error) {
-	const primaries = 3
+// StartPrimaries starts a cluster of that many primaries, which have no replicas, for one test.
+func StartPrimaries(t testing.TB, n int) *Cluster {
+	t.Helper()
+	return testserver.Own(t, func(g *testserver.Group) (*Cluster, error) { return newClusterOf(g, n, 0) })
+}
+
+func newCluster(g *testserver.Group) (*Cluster, error) { return newClusterOf(g, 3, 3) }
+
+func newClusterOf(g *testserver.Group, primaries, replicas int) (*Cluster, error) {
 	c := new(Cluster)
-	for range 2 * primaries {
+	for range primaries + replicas {
 		node, err := start(g, spec{args: []string{"--cluster-enabled", "yes", "--cluster-node-timeout", "1000"}})
 		if err != nil {
 			return nil, err
@@ -69,7 +76,7 @@ func newCluster(g *testserver.Group) (*Cluster, error) {
 		}
 	}
 	for i, n := range c.nodes {
-		if err := testserver.Poll(testserver.ReadyLimit, n.seesCluster); err != nil {
+		if err := testserver.Poll(testserver.ReadyLimit, func() error { return n.seesCluster(primaries, replicas) }); err != nil {
 			return nil, err
 		}
 		if i >= primaries {
@@ -81,14 +88,15 @@ func newCluster(g *testserver.Group) (*Cluster, error) {
 	return c, nil
 }
 
-// seesCluster returns nil if a node sees all slots and replicas.
-func (s *Server) seesCluster() error {
+// seesCluster returns nil if a node sees all slots and that many nodes.
+func (s *Server) seesCluster(primaries, replicas int) error {
 	view, err := s.view()
 	if err != nil {
 		return err
 	}
-	if replicas := strings.Count(view.nodes, "slave"); view.state != "ok" || replicas != 3 {
-		return fmt.Errorf("node %s: state %s, %d replicas", s.Addr(), view.state, replicas)
+	p, r := strings.Count(view.nodes, "master"), strings.Count(view.nodes, "slave")
+	if view.state != "ok" || p != primaries || r != replicas {
+		return fmt.Errorf("node %s: state %s, %d primaries and %d replicas", s.Addr(), view.state, p, r)
 	}
 	return nil
 }
@@ -96,8 +104,7 @@ func (s *Server) seesCluster() error {
 // URL returns the addresses of all nodes, as in redis+cluster://127.0.0.1:1,127.0.0.1:2.
 func (c *Cluster) URL() string { return "redis+cluster://" + addrs(c.nodes) }
 
-// Nodes returns the nodes: the first three primaries, then a replica of each,
-// in the same order.
+// Nodes returns the nodes: the primaries, then, if there are any, a replica of each in the same order.
 func (c *Cluster) Nodes() []*Server { return c.nodes }
 
 // Primary returns the node that serves a key. After a Kill it waits for the failover.

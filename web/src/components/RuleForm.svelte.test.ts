@@ -1,6 +1,6 @@
 import { flushSync, mount, unmount } from 'svelte'
 import { afterEach, expect, it } from 'vitest'
-import { fromRule, toRule, type Draft } from '../lib/ruleform'
+import { emptyLimit, fromRule, toRule, type Draft } from '../lib/ruleform'
 import type { FieldProblem, Rule } from '../lib/types'
 import RuleForm from './RuleForm.svelte'
 
@@ -44,20 +44,37 @@ it('shows problems at their fields', () => {
   show(rule, [
     { field: 'match.paths[1]', message: 'want a slash first' },
     { field: 'limits[1].limit', message: 'want MAX/WINDOW', hint: 'such as 10/1m' },
+    { field: 'limits[0].lease', message: 'want from 10ms to 10s' },
+    { field: 'limits[1].split', message: 'want from 2 to 64' },
     { field: 'penalty.within', message: 'too long' },
     { field: 'priority', message: 'want a whole number' },
   ])
   expect(control('Limit 2').getAttribute('aria-invalid')).toBe('true')
   expect(says('Limit 2')).toContain('want MAX/WINDOW; such as 10/1m')
   expect(control('Limit 1').hasAttribute('aria-invalid')).toBe(false)
+  expect(says('Lease 1')).toContain('want from 10ms to 10s')
+  expect(says('Split 2')).toContain('want from 2 to 64')
+  expect(control('Split 1').hasAttribute('aria-invalid')).toBe(false)
   expect(says('Paths')).toContain('line 2: want a slash first')
   expect(says('A denial counts for')).toContain('too long')
   expect(says('Priority')).toContain('want a whole number')
 })
 
+it('shows and edits the lease and the split of a limit', () => {
+  let draft: Draft | undefined
+  show({ name: 'a', limits: [{ name: 'b', limit: '100/1m', lease: '100ms', split: 8 }] }, [], (d) => (draft = d))
+  expect([control('Lease 1').value, control('Split 1').value]).toEqual(['100ms', '8'])
+  for (const [label, value] of [['Lease 1', '1s'], ['Split 1', '4']] as const) {
+    control(label).value = value
+    control(label).dispatchEvent(new Event('input', { bubbles: true }))
+  }
+  flushSync()
+  expect(toRule(draft!).limits).toEqual([{ name: 'b', limit: '100/1m', lease: '1s', split: 4 }])
+})
+
 it('finds the row of a limit also if one before it is still empty', () => {
   show({ ...rule, limits: [{ name: 'b', limit: 'ten' }] }, [{ field: 'limits[0].limit', message: 'want MAX/WINDOW' }], (d) =>
-    d.limits.unshift({ name: '', limit: '', algorithm: '', burst: '' }),
+    d.limits.unshift(emptyLimit()),
   )
   expect(control('Limit 1').hasAttribute('aria-invalid')).toBe(false)
   expect(control('Limit 2').getAttribute('aria-invalid')).toBe('true')

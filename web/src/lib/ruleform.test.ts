@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { canonical, compare, fromRule, merge, strange, toRule } from './ruleform'
+import { canonical, compare, emptyLimit, fromRule, merge, strange, toRule } from './ruleform'
 import type { Rule } from './types'
 
 const whole: Rule = {
@@ -7,7 +7,7 @@ const whole: Rule = {
   match: { paths: ['/graphql', '/api/**'], methods: ['POST'], tiers: ['free'], ip_ranges: ['10.0.0.0/8'], headers: { 'X-Beta': '*' } },
   count_by: ['user', 'header:X-Project', 'endpoint'],
   limits: [
-    { name: 'points', limit: '5000/1h' },
+    { name: 'points', limit: '5000/1h', lease: '100ms', split: 8 },
     { name: 'burst', limit: '10/1s', algorithm: 'token_bucket', burst: 20 },
   ],
   cost: { units: 5, header: 'X-Cost', max: 100 },
@@ -40,11 +40,14 @@ describe('form and JSON', () => {
     d.limits[1]!.burst = '9007199254740993'
     expect(toRule(d).priority).toBe('first')
     expect(toRule(d).limits![1]!.burst).toBe('9007199254740993')
+    d.limits[0]!.split = 'many'
+    d.limits[0]!.lease = '1 fortnight '
+    expect(toRule(d).limits![0]).toEqual({ name: 'points', limit: '5000/1h', lease: '1 fortnight', split: 'many' })
   })
 
   it('drops rows in which nothing was typed', () => {
     const d = fromRule({ name: 'a', limits: [{ name: 'b', limit: '1/1s' }] })
-    d.limits.push({ name: '', limit: '', algorithm: '', burst: '' })
+    d.limits.push(emptyLimit())
     d.match.headers.push({ name: '', value: '' })
     expect(toRule(d)).toEqual({ name: 'a', limits: [{ name: 'b', limit: '1/1s' }] })
   })
@@ -61,6 +64,7 @@ describe('form and JSON', () => {
 
   it('is the same whatever default is given', () => {
     expect(canonical({ name: 'a', enabled: true, action: 'reject', match: {}, count_by: [] })).toBe(canonical({ name: 'a' }))
+    expect(canonical({ name: 'a', limits: [{ name: 'b', limit: '1/1s', lease: '', split: 0 }] })).toBe(canonical({ name: 'a', limits: [{ name: 'b', limit: '1/1s' }] }))
     expect(canonical({ name: 'a', enabled: false })).not.toBe(canonical({ name: 'a' }))
   })
 })

@@ -9,7 +9,12 @@ export interface LimitDraft {
   limit: string
   algorithm: string
   burst: string
+  lease: string
+  split: string
 }
+
+/** emptyLimit is a row for a limit in which nothing was typed yet. */
+export const emptyLimit = (): LimitDraft => ({ name: '', limit: '', algorithm: '', burst: '', lease: '', split: '' })
 
 export interface Draft {
   name: string
@@ -67,6 +72,8 @@ export function fromRule(rule: unknown): Draft {
       limit: text(l.limit),
       algorithm: text(l.algorithm),
       burst: text(l.burst),
+      lease: text(l.lease),
+      split: text(l.split),
     })),
     cost: { units: text(cost.units), header: text(cost.header), max: text(cost.max) },
     action: text(r.action) || 'reject',
@@ -102,7 +109,7 @@ function some(v: Record<string, unknown>): Record<string, unknown> | undefined {
 }
 
 /** typed tells whether a row for a limit has anything: one that has not is not there yet. */
-export const typed = (l: LimitDraft) => !!(l.name || l.limit || l.algorithm || l.burst)
+export const typed = (l: LimitDraft) => Object.values(l).some((v) => v !== '')
 
 export function toRule(d: Draft): Rule {
   const counting = counts(d.action)
@@ -121,7 +128,7 @@ export function toRule(d: Draft): Rule {
     count_by: d.count_by,
     limits: d.limits
       .filter(typed)
-      .map((l) => ({ name: l.name.trim(), limit: l.limit.trim(), ...some({ algorithm: l.algorithm, burst: number(l.burst) }) })),
+      .map((l) => ({ name: l.name.trim(), limit: l.limit.trim(), ...some({ algorithm: l.algorithm, burst: number(l.burst), lease: l.lease.trim(), split: number(l.split) }) })),
     cost: cost && Object.keys(cost).join() === 'units' ? cost.units : cost,
     action: keep('action', d.action),
     max_delay: d.max_delay.trim(),
@@ -162,7 +169,7 @@ export function canonical(rule: unknown): string {
         .sort(([a], [b]) => (a < b ? -1 : 1))
       return all.length ? Object.fromEntries(all) : undefined
     }
-    return v === '' || v === null || (key in defaults && v === defaults[key]) || ((key === 'priority' || key === 'burst') && v === 0) ? undefined : v
+    return v === '' || v === null || (key in defaults && v === defaults[key]) || (['priority', 'burst', 'split'].includes(key) && v === 0) ? undefined : v
   }
   return JSON.stringify(clean(rule) ?? {})
 }

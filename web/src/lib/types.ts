@@ -373,12 +373,16 @@ export interface ExplainedRule {
 export interface ExplainedRuleLimit {
   /** The key of the counter; empty if unlimited. */
   key?: string
+  /** For how long nodes take units ahead of requests. Empty: not at all. */
+  lease?: string
   /** The limit, or unlimited. */
   limit: string
   /** The name of the limit. */
   name: string
   /** Where the limit comes from: api_key, user, tier NAME, or rule. */
   source: string
+  /** Among how many counters the limit is divided. 0: it has one. */
+  split?: number
 }
 
 /** The client. */
@@ -956,10 +960,14 @@ export interface RuleLimit {
   algorithm?: string
   /** How many requests may come at once (token_bucket), or wait (leaky_bucket). */
   burst?: number
+  /** For how long a node may take units ahead of requests, from 10ms to 10s and at most the window. Default: every request asks the store. */
+  lease?: string
   /** The limit: a number per second, minute, hour, day, week, month or year, or per duration such as 90s. */
   limit: string
   /** The name of the limit. */
   name: string
+  /** Among how many counters the limit is divided, from 2 to 64. Default: it has one. */
+  split?: number
 }
 
 /** The conditions of a rule. A condition is met if any of its values matches. */

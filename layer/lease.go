@@ -1,0 +1,509 @@
+package layer
+
+import (
+	"context"
+	"hash/maphash"
+	"math/bits"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stintdev/stint"
+)
+
+// MinLease and MaxLease are the shortest and the longest term of a lease.
+const (
+	MinLease = 10 * time.Millisecond
+	MaxLease = 10 * time.Second
+)
+
+// LeaseOptions are the options of [Lease]. Zero values mean defaults.
+type LeaseOptions struct {
+	// Replicas returns how many nodes share the limits now, as for [FallbackOptions], which is its
+	// default in [New]. Nil: one.
+	Replicas func() int
+	// Counters is how many counters may be leased at once. Default 4,096, at most 1 << 20.
+	Counters int
+	// Begin is how many takes of a counter in one term begin a lease. It ends with a term that has fewer
+	// than half of that. Default 8: a lease costs the store up to two calls in a term.
+	Begin int
+	// Meter, if not nil, counts what is leased.
+	Meter *LeaseMeter
+}
+
+// Lease takes units from the store before they are needed, for asks that allow it ([stint.Policy.Lease]),
+// and spends them in memory. So a busy counter costs the store about 13 calls in ten terms, however many
+// takes there are, and a decision takes no longer than one in memory. Decisions made that way have the basis
+// [stint.Leased].
+//
+// Units are charged in the store before they are spent, and a lease ends with the window in which it was
+// charged. So nodes together never admit more than a fixed_window or sliding_window allows, even if nodes
+// crash, stall or lose the store. A unit of a token_bucket, leaky_bucket or sliding_log may be spent up to one
+// term after it was charged, so that as much may be admitted in addition as the limit gives back in one term.
+// Time is measured with the node's monotonic clock, from before the store was asked.
+//
+// The price is the opposite: while a node holds units that it has not spent, other nodes may be denied. They
+// are held for at most one term, and then given back. A node that crashes does not give them back. To keep
+// that small, a lease has what this node spends in three quarters of a term, and at most its part of half of
+// what remains. Near the limit that is nothing, and the store decides every take. Before this node denies, it
+// gives back its own units, and asks again.
+//
+// A counter is leased if it has enough takes in a term (Begin). A take of several asks spends units of all of
+// them, or is decided by the store as a whole; so it is if one ask has no lease, is a penalty, a peek, or of
+// [stint.Concurrency], or if there are more than eight. Counters whose asks have different limits are leased
+// for one of them at a time.
+//
+// Decisions with the basis Leased describe the counter as it was when the units were charged, at the time At,
+// except for Remaining, which has what this node still holds. A reset through another node does not end
+// leases: what is held may still be spent for one term. Close gives all units back.
+func Lease(next stint.Store, o LeaseOptions) (stint.Store, error) {
+	if o.Counters == 0 {
+		o.Counters = 1 << 12
+	}
+	if o.Begin == 0 {
+		o.Begin = 8
+	}
+	if o.Replicas == nil {
+		o.Replicas = func() int { return 1 }
+	}
+	if o.Meter == nil {
+		o.Meter = NewLeaseMeter()
+	}
+	switch {
+	case o.Counters < 0 || o.Counters > 1<<20:
+		return nil, invalid("counters", o.Counters, "at most "+strconv.Itoa(1<<20))
+	case o.Begin < 0 || o.Begin > maxHeat:
+		return nil, invalid("begin", o.Begin, "from 1 to "+strconv.Itoa(maxHeat))
+	case o.Replicas() < 1:
+		return nil, invalid("replicas", o.Replicas(), "at least 1: this node")
+	}
+	if err := Check(PlaceLease, next); err != nil {
+		return nil, err
+	}
+	l := &leases{next: next, o: o, born: time.Now(), seed: maphash.MakeSeed()}
+	l.sets = make([]leaseSet, 1<<bits.Len(uint((o.Counters-1)/inSet)))
+	l.heat = make([]atomic.Uint64, 1<<14)
+	return l, nil
+}
+
+type leases struct {
+	next stint.Store
+	o    LeaseOptions
+	born time.Time
+	seed maphash.Seed
+
+	// sets are the leases, by the hash of their counters. They are added under the lock.
+	sets []leaseSet
+	// heat is how often counters are taken from that are not leased, by their hash: half of the hash, the
+	// number of the term, and the takes in it.
+	heat []atomic.Uint64
+
+	mu     sync.Mutex
+	closed bool // nothing more is leased
+	work   sync.WaitGroup
+}
+
+type leaseSet [inSet]atomic.Pointer[lease]
+
+func (*leases) Place() Place { return PlaceLease }
+
+func (l *leases) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	some, all := leased(asks)
+	if !some {
+		return l.next.Take(ctx, asks, ds)
+	}
+	if all && len(asks) == len(ds) && l.spendAll(ctx, asks, ds) {
+		return nil
+	}
+	return l.takeStored(ctx, asks, ds, all)
+}
+
+// leased reports whether some or all asks may be answered by leases.
+func leased(asks []stint.Ask) (some, all bool) {
+	all = len(asks) <= onStack
+	for i := range asks {
+		a := &asks[i]
+		if a.Policy == nil || a.Policy.Lease <= 0 {
+			all = false
+			continue
+		}
+		some = true
+		all = all && a.Penalty == nil && a.Cost > 0 && a.Limit.Algorithm != stint.Concurrency
+	}
+	return some, all
+}
+
+// spendAll answers a take by leases. It reports false if one of them does not suffice; then nothing is spent.
+func (l *leases) spendAll(ctx context.Context, asks []stint.Ask, ds []stint.Decision) bool {
+	waited := false
+	for i := 0; i < len(asks); i++ {
+		a := &asks[i]
+		e := l.find(a)
+		if e == nil {
+			l.putBack(asks[:i], ds)
+			return false
+		}
+		ok, fetched := l.spend(e, a, &ds[i])
+		if ok {
+			continue
+		}
+		l.putBack(asks[:i], ds)
+		if fetched == nil || waited {
+			return false
+		}
+		// More units are on their way. To ask the store for one would take as long.
+		select {
+		case <-fetched:
+		case <-ctx.Done():
+			return false
+		}
+		waited, i = true, -1
+	}
+	return true
+}
+
+// spend spends units of a lease, and fetches more before it runs out. If there are not enough but more are
+// on their way, it returns a channel that is closed when they are here.
+func (l *leases) spend(e *lease, a *stint.Ask, d *stint.Decision) (ok bool, fetched <-chan struct{}) {
+	now := time.Since(l.born)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed || a.Limit != e.ask.Limit {
+		return false, nil
+	}
+	e.inTerm++
+	e.takes++
+	e.units += a.Cost
+	ok, left := e.spend(now, a.Cost, d)
+	if left <= e.low {
+		l.extend(e, now)
+	}
+	return ok, e.fetched
+}
+
+// putBack puts units back into the leases that they were spent from.
+func (l *leases) putBack(asks []stint.Ask, ds []stint.Decision) {
+	for i := range asks {
+		e := l.find(&asks[i])
+		if e != nil && e.putBack(&ds[i]) {
+			continue
+		}
+		a, c := asks[i], ds[i].Charge() // the lease has ended meanwhile
+		a.Cost, a.Charge = -c.Cost, &c
+		l.do(func() { l.giveBack([]stint.Ask{a}) })
+	}
+}
+
+// takeStored has the store decide a take. All says that it could have been answered by leases.
+func (l *leases) takeStored(ctx context.Context, asks []stint.Ask, ds []stint.Decision, all bool) error {
+	if slices.ContainsFunc(asks, func(a stint.Ask) bool { return a.Penalty != nil }) {
+		l.surrender(ctx, asks, nil) // or it might record a violation, though there are units
+	}
+	err := l.next.Take(ctx, asks, ds)
+	if err != nil {
+		return err
+	}
+	if denied(ds) && l.surrender(ctx, asks, ds) {
+		if err = l.next.Take(ctx, asks, ds); err != nil {
+			return err
+		}
+	}
+	l.heard(asks, ds, all)
+	return nil
+}
+
+func denied(ds []stint.Decision) bool {
+	return slices.ContainsFunc(ds, func(d stint.Decision) bool { return !d.Allowed })
+}
+
+// heard notes what the store has said of counters. If begin is true, those that are taken from often enough
+// are leased from now on.
+func (l *leases) heard(asks []stint.Ask, ds []stint.Decision, begin bool) {
+	now := time.Since(l.born)
+	for i := range asks {
+		a, d := &asks[i], &ds[i]
+		if a.Policy == nil || a.Policy.Lease <= 0 || a.Penalty != nil {
+			continue
+		}
+		e := l.find(a)
+		if e == nil && begin && d.Basis == stint.Counted && l.warm(a, now) {
+			e = l.begin(a, now)
+		}
+		if e == nil {
+			continue
+		}
+		e.mu.Lock()
+		if d.Basis == stint.Counted {
+			if e.heard(now, a, d); begin {
+				l.extend(e, now)
+			}
+		}
+		if !d.Allowed {
+			e.denied++
+			l.askOthers(e, now)
+		}
+		e.mu.Unlock()
+	}
+}
+
+func (l *leases) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	// Without a charge, a refund gives back whatever is used, and what is charged may leave nothing: neither
+	// must be about what is held here.
+	if slices.ContainsFunc(asks, func(a stint.Ask) bool { return a.Cost != 0 && a.Charge == nil }) {
+		l.surrender(ctx, asks, nil)
+	}
+	err := l.next.Adjust(ctx, asks, ds)
+	if err == nil {
+		l.told(asks, ds)
+	}
+	return err
+}
+
+// Reset also ends the leases of the counters. What they hold is given back, which is nothing if it was charged
+// before the reset.
+func (l *leases) Reset(ctx context.Context, asks []stint.Ask) error {
+	err := l.next.Reset(ctx, asks)
+	l.surrender(ctx, asks, nil)
+	return err
+}
+
+// Close gives all units back.
+func (l *leases) Close() error {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	l.work.Wait()
+	var back []stint.Ask
+	for i := range l.sets {
+		for j := range l.sets[i] {
+			if e := l.sets[i][j].Load(); e != nil {
+				back = append(back, e.end()...)
+				l.o.Meter.end(e)
+			}
+		}
+	}
+	for some := range slices.Chunk(back, 32) {
+		l.giveBack(some)
+	}
+	return l.next.Close()
+}
+
+// do runs f in the background, unless the layer is closed.
+func (l *leases) do(f func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.work.Go(f)
+	}
+	return !l.closed
+}
+
+// find returns the lease of the ask's counter, or nil.
+func (l *leases) find(a *stint.Ask) *lease {
+	if a.Penalty != nil {
+		return nil
+	}
+	id := hash(l.seed, a)
+	s := &l.sets[id&uint64(len(l.sets)-1)]
+	for i := range s {
+		if e := s[i].Load(); e != nil && e.id == id && e.ask.Key == a.Key {
+			return e
+		}
+	}
+	return nil
+}
+
+// maxHeat is how many takes of a counter that is not leased are counted at most.
+const maxHeat = 1<<16 - 1
+
+// warm counts a take of a counter that is not leased, and reports whether there were enough in this term.
+// Counters that share a place forget each other's takes: those that are taken from often enough have it.
+func (l *leases) warm(a *stint.Ask, now time.Duration) bool {
+	id := hash(l.seed, a)
+	place := &l.heat[(id>>16)%uint64(len(l.heat))]
+	term := id>>32<<32 | uint64(now/a.Policy.Lease)%(1<<16)<<16
+	n := uint64(1)
+	if old := place.Load(); old&^maxHeat == term {
+		n = min(old&maxHeat+1, maxHeat)
+	}
+	place.Store(term | n) // a take that is lost is no harm
+	return n >= uint64(l.o.Begin)
+}
+
+// begin returns a new lease of the ask's counter, or nil if there are too many.
+func (l *leases) begin(a *stint.Ask, now time.Duration) *lease {
+	e := newLease(a, hash(l.seed, a), now)
+	s := &l.sets[e.id&uint64(len(l.sets)-1)]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil
+	}
+	free := -1
+	for i := range s {
+		switch x := s[i].Load(); {
+		case x == nil:
+			free = i
+		case x.id == e.id && x.ask.Key == a.Key:
+			return x // someone else has just begun it
+		}
+	}
+	if free < 0 {
+		l.o.Meter.full.Add(1)
+		return nil
+	}
+	e.meter = l.o.Meter.begin(&e.ask)
+	e.takes, e.units = int64(l.o.Begin), int64(l.o.Begin)*a.Cost
+	e.timer = time.AfterFunc(e.term, func() { l.do(func() { l.turn(e) }) })
+	s[free].Store(e)
+	return e
+}
+
+// extend fetches more units for a lease in the background, if it needs some. The caller holds the lease.
+func (l *leases) extend(e *lease, now time.Duration) {
+	n := e.need(now, int64(l.o.Replicas()))
+	if n == 0 {
+		return
+	}
+	fetched := make(chan struct{})
+	if l.do(func() { l.fetch(e, n); close(fetched) }) {
+		e.fetched = fetched
+	}
+}
+
+// background is how long calls may take that no caller waits for.
+const background = time.Second
+
+// fetch takes units ahead.
+func (l *leases) fetch(e *lease, n int64) {
+	ctx, cancel := context.WithTimeout(context.Background(), background) //nolint:forbidigo // no caller waits for this
+	defer cancel()
+	begin := time.Since(l.born) // before the store decides, so that no deadline is too late
+	asks, ds := []stint.Ask{e.ask, e.lent}, make([]stint.Decision, 2)
+	asks[0].Cost, asks[1].Cost = n, n
+	err := l.next.Take(ctx, asks, ds)
+	now := time.Since(l.born)
+	e.mu.Lock()
+	e.fetched = nil
+	var back []stint.Ask
+	switch {
+	case err != nil:
+		e.pause = now + e.term
+	case denied(ds) && ds[0].Basis == stint.Counted:
+		e.heard(now, &e.ask, &ds[0])
+	case denied(ds): // it says nothing about now
+	case ds[0].Basis != stint.Counted:
+		e.pause = now + e.term // the store is away; what was counted without it is not for later
+		back = stint.Refund(asks, ds)
+	case e.closed:
+		back = stint.Refund(asks, ds)
+	default:
+		e.heard(now, &e.ask, &ds[0])
+		e.add(e.newBatch(ds, begin, now))
+		e.timer.Reset(e.next(now))
+	}
+	e.mu.Unlock()
+	l.giveBack(back)
+}
+
+// turn ends the batches of a lease whose time is over, and the lease itself if it has few takes.
+func (l *leases) turn(e *lease) {
+	now := time.Since(l.born)
+	e.mu.Lock()
+	back := e.expire(now)
+	cold := e.cold(now, int64(l.o.Begin))
+	if !e.closed && !cold {
+		e.timer.Reset(e.next(now))
+	}
+	e.meter.note(e)
+	e.mu.Unlock()
+	if cold {
+		back = append(back, l.end(e)...)
+	}
+	l.giveBack(back)
+}
+
+// end removes a lease, and returns what is to be given back.
+func (l *leases) end(e *lease) []stint.Ask {
+	back := e.end()
+	s := &l.sets[e.id&uint64(len(l.sets)-1)]
+	for i := range s {
+		if s[i].CompareAndSwap(e, nil) {
+			l.o.Meter.end(e)
+		}
+	}
+	return back
+}
+
+// surrender gives back what this node holds of the counters of asks, or of those that ds denies, and what it
+// is about to hold. It reports whether there was anything.
+func (l *leases) surrender(ctx context.Context, asks []stint.Ask, ds []stint.Decision) bool {
+	var back []stint.Ask
+	for i := range asks {
+		if ds != nil && ds[i].Allowed {
+			continue
+		}
+		e := l.find(&asks[i])
+		if e == nil {
+			continue
+		}
+		if fetched := e.fetching(); fetched != nil {
+			select {
+			case <-fetched:
+			case <-ctx.Done():
+			}
+		}
+		back = append(back, e.empty()...)
+	}
+	l.giveBack(back)
+	return len(back) > 0
+}
+
+// giveBack changes charges in the store. If that fails, the units stay charged.
+func (l *leases) giveBack(back []stint.Ask) {
+	if len(back) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), background) //nolint:forbidigo // units of no caller
+	defer cancel()
+	ds := make([]stint.Decision, len(back))
+	err := l.next.Adjust(ctx, back, ds)
+	l.o.Meter.back(back, err)
+	if err == nil {
+		l.told(back, ds)
+	}
+}
+
+// told notes what the store has said of counters that were adjusted.
+func (l *leases) told(asks []stint.Ask, ds []stint.Decision) {
+	now := time.Since(l.born)
+	for i := range asks {
+		if e := l.find(&asks[i]); e != nil && ds[i].Basis == stint.Counted {
+			e.mu.Lock()
+			e.heard(now, &asks[i], &ds[i])
+			e.mu.Unlock()
+		}
+	}
+}
+
+// askOthers finds out, at most once in a term, how many units other nodes hold of a counter that denies. The
+// caller holds the lease.
+func (l *leases) askOthers(e *lease, now time.Duration) {
+	if now < e.asked {
+		return
+	}
+	e.asked = now + e.term
+	l.do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), background) //nolint:forbidigo // no caller waits for this
+		defer cancel()
+		asks, ds := []stint.Ask{e.lent}, make([]stint.Decision, 1)
+		if l.next.Take(ctx, asks, ds) != nil || ds[0].Basis != stint.Counted {
+			return
+		}
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.meter.denials(e, max(ds[0].Limit-ds[0].Remaining-e.lately(time.Since(l.born)), 0))
+	})
+}

@@ -1,0 +1,282 @@
+package layer
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/stintdev/stint"
+)
+
+// lease is what this node holds of one counter.
+type lease struct {
+	id    uint64
+	ask   stint.Ask // for units of the counter, without a cost
+	lent  stint.Ask // counts what all nodes have taken ahead in the last term
+	term  time.Duration
+	meter *limitMeter
+	timer *time.Timer // calls turn
+
+	mu        sync.Mutex
+	closed    bool
+	batches   []batch       // oldest first
+	low       int64         // more is fetched when no more than that is held
+	remaining int64         // in the store, as it last said
+	recovered time.Duration // when all is back, if nothing was taken since
+
+	fetched chan struct{} // closed when the units are here that are being fetched; nil: none are
+	pause   time.Duration // nothing is fetched before
+
+	// What callers have asked for since the last fetch, and the rate before that, in units per nanosecond.
+	since        time.Duration
+	takes, units int64
+	rate         float64
+
+	turned time.Duration // when the current term began
+	inTerm int64         // takes in it
+
+	// For the meter: what it has not been told yet.
+	spent, denied, told int64
+	asked               time.Duration // when it may be found out again what other nodes hold
+	recent              []taken       // what this node has taken ahead in the last term
+}
+
+// taken is units that were taken ahead less than a term ago.
+type taken struct {
+	until time.Duration
+	units int64
+}
+
+// batch is units that were charged together.
+type batch struct {
+	size, left int64
+	begin      time.Duration // when the store was asked
+	arrived    time.Duration // when it had answered
+	deadline   time.Duration // no unit is spent from then on
+	decision   stint.Decision
+	lent       stint.Charge
+}
+
+// maxBatch is how many units a batch has at most.
+const maxBatch = 1 << 30
+
+// lentName begins the names of counters of what is taken ahead. The name of no rule does.
+const lentName = "~lent:"
+
+func newLease(a *stint.Ask, id uint64, now time.Duration) *lease {
+	e := &lease{id: id, term: min(max(a.Policy.Lease, MinLease), MaxLease), since: now, turned: now}
+	e.since -= e.term // what is known of the rate is that there were enough takes in a term
+	e.ask = *a
+	e.ask.Cost = 0
+	// Clone, since the caller's strings may be parts of larger ones.
+	e.ask.Key = stint.Key{Subject: strings.Clone(a.Key.Subject), Name: strings.Clone(a.Key.Name)}
+	e.ask.Client = strings.Clone(a.Client)
+	if !a.Compiled() {
+		e.ask.Plan, _ = a.Limit.Compile() // the store has accepted it
+	}
+	e.lent = stint.Ask{
+		Key:   stint.Key{Subject: e.ask.Key.Subject, Name: lentName + e.ask.Key.Name},
+		Limit: stint.Limit{Algorithm: stint.SlidingWindow, Max: 2 * maxBatch, Window: stint.Every(e.term)}, Client: e.ask.Client,
+	}
+	e.lent.Plan, _ = e.lent.Limit.Compile()
+	return e
+}
+
+// newBatch returns the units that a take of e.ask and e.lent has charged.
+func (e *lease) newBatch(ds []stint.Decision, begin, now time.Duration) batch {
+	d := ds[0]
+	life := e.term
+	switch e.ask.Limit.Algorithm {
+	case stint.FixedWindow:
+		life = min(life, d.ResetAfter)
+	case stint.SlidingWindow: // which recovers one window after its own
+		terms := e.ask.Plan.Terms()
+		life = min(life, d.ResetAfter-time.Duration(terms.Window*terms.Tick)*time.Microsecond)
+	case stint.TokenBucket, stint.LeakyBucket, stint.SlidingLog, stint.Concurrency:
+	}
+	life -= life / 1000 // the store's clock may be faster
+	return batch{size: d.Cost, left: d.Cost, begin: begin, arrived: now, deadline: begin + life, decision: d, lent: ds[1].Charge()}
+}
+
+// spend spends units of the oldest batch that has enough. It also returns how many are left in all.
+func (e *lease) spend(now time.Duration, cost int64, d *stint.Decision) (ok bool, left int64) {
+	var from *batch
+	for i := range e.batches {
+		b := &e.batches[i]
+		if now >= b.deadline {
+			continue
+		}
+		if from == nil && b.left >= cost {
+			from = b
+			b.left -= cost
+		}
+		left += b.left
+	}
+	if from == nil {
+		return false, left
+	}
+	*d = from.decision
+	d.Basis, d.Cost, d.Remaining = stint.Leased, cost, min(e.remaining+left, d.Limit)
+	if e.ask.Limit.Algorithm == stint.LeakyBucket {
+		before := from.size - from.left - cost // units that go first
+		pace := e.ask.Limit.Window.Length() / time.Duration(e.ask.Limit.Max)
+		d.Delay = max(d.Delay+time.Duration(before)*pace-(now-from.arrived), 0)
+	}
+	e.spent += cost
+	return true, left
+}
+
+// putBack puts units back that were spent. It reports false if their batch is gone.
+func (e *lease) putBack(d *stint.Decision) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range e.batches {
+		if b := &e.batches[i]; b.decision.At == d.At && b.decision.Counter == d.Counter {
+			b.left += d.Cost
+			e.spent -= d.Cost
+			return true
+		}
+	}
+	return false
+}
+
+// spendable returns how many units may be spent now.
+func (e *lease) spendable(now time.Duration) (left int64) {
+	for i := range e.batches {
+		if b := &e.batches[i]; now < b.deadline {
+			left += b.left
+		}
+	}
+	return left
+}
+
+// heard notes what the store has said of the counter, and adds to it what this node holds.
+func (e *lease) heard(now time.Duration, a *stint.Ask, d *stint.Decision) {
+	if a.Limit == e.ask.Limit {
+		e.remaining, e.recovered = d.Remaining, later(now, d.ResetAfter)
+		e.meter.used(d.Limit-d.Remaining, d.Limit)
+	}
+	d.Remaining = min(d.Remaining+e.spendable(now), d.Limit)
+}
+
+// need returns how many units to fetch now: what callers take in three quarters of a term, less what is
+// left. They are fetched when the rest lasts for an eighth of a term, so that a batch is spent before its
+// deadline, and the next one is here before that.
+//
+// It is at most this node's part of half of what remains, so that other nodes find some. If that is not worth
+// a call, it is 0: the store decides.
+func (e *lease) need(now time.Duration, nodes int64) int64 {
+	if e.closed || e.fetched != nil || now < e.pause || e.takes == 0 {
+		return 0
+	}
+	left := e.spendable(now)
+	e.rate = max(float64(e.units)/float64(max(now-e.since, e.term/16)), e.rate/2)
+	inTerm := e.rate * float64(e.term)
+	remaining := e.remaining
+	if now >= e.recovered {
+		remaining = e.ask.Plan.Cap()
+	}
+	n := min(int64(inTerm*3/4)-left, remaining/(2*nodes), maxBatch)
+	const worth = 4 // takes
+	if n < worth*max(e.units/e.takes, 1) {
+		return 0
+	}
+	e.low = int64(inTerm / 8)
+	e.since, e.takes, e.units = now, 0, 0
+	return n
+}
+
+// fetching returns a channel that is closed when the units are here that are being fetched, or nil.
+func (e *lease) fetching() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.fetched
+}
+
+// add adds a batch.
+func (e *lease) add(b batch) {
+	e.batches = append(slices.DeleteFunc(e.batches, func(b batch) bool { return b.left == 0 }), b)
+	e.recent = append(slices.DeleteFunc(e.recent, func(t taken) bool { return b.arrived >= t.until }), taken{b.begin + e.term, b.size})
+	e.meter.lent.Add(b.size)
+}
+
+// expire removes batches whose time is over, and returns what is to be given back.
+func (e *lease) expire(now time.Duration) []stint.Ask {
+	return e.remove(func(b *batch) bool { return now >= b.deadline })
+}
+
+// empty removes all batches, and returns what is to be given back.
+func (e *lease) empty() []stint.Ask {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.remove(func(*batch) bool { return true })
+}
+
+// end ends the lease, and returns what is to be given back.
+func (e *lease) end() []stint.Ask {
+	e.timer.Stop()
+	e.mu.Lock()
+	e.closed = true
+	e.mu.Unlock()
+	return e.empty()
+}
+
+func (e *lease) remove(gone func(*batch) bool) (back []stint.Ask) {
+	keep := e.batches[:0]
+	for i := range e.batches {
+		b := &e.batches[i]
+		if !gone(b) {
+			keep = append(keep, *b)
+			continue
+		}
+		if b.left == 0 {
+			continue
+		}
+		for j := range e.recent {
+			if r := &e.recent[j]; r.until == b.begin+e.term {
+				r.units -= b.left
+			}
+		}
+		for _, of := range []struct {
+			ask    stint.Ask
+			charge stint.Charge
+		}{{e.ask, b.decision.Charge()}, {e.lent, b.lent}} {
+			of.ask.Cost, of.ask.Charge = -b.left, &of.charge
+			back = append(back, of.ask)
+		}
+	}
+	e.batches = keep
+	return back
+}
+
+// cold reports, at the end of a term, whether it had too few takes.
+func (e *lease) cold(now time.Duration, begin int64) bool {
+	if now-e.turned < e.term {
+		return false
+	}
+	cold := 2*e.inTerm < begin
+	e.turned, e.inTerm = now, 0
+	return cold
+}
+
+// next returns how long it is until the next batch expires, or the term ends.
+func (e *lease) next(now time.Duration) time.Duration {
+	at := e.turned + e.term
+	for i := range e.batches {
+		if b := &e.batches[i]; b.left > 0 {
+			at = min(at, b.deadline)
+		}
+	}
+	return max(at-now, 0)
+}
+
+// lately returns how many units this node has taken ahead in the last term.
+func (e *lease) lately(now time.Duration) (units int64) {
+	for _, r := range e.recent {
+		if now < r.until {
+			units += r.units
+		}
+	}
+	return units
+}

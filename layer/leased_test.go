@@ -1,0 +1,332 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/layer"
+	"github.com/stintdev/stint/storetest"
+)
+
+// TestLeaseTraces compares leases with the specification, within the bounds that they declare.
+func TestLeaseTraces(t *testing.T) {
+	t.Parallel()
+	const term = 50 * time.Millisecond
+	storetest.RunLeased(t, term, func(t testing.TB) stint.Store {
+		t.Helper()
+		return must(t)(layer.Lease(memory(t, time.Now), layer.LeaseOptions{Begin: 2}))
+	})
+}
+
+// TestLeaseConforms runs the suite through leases that nothing asks for.
+func TestLeaseConforms(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, func(t testing.TB, now func() time.Time) stint.Store {
+		t.Helper()
+		return must(t)(layer.Lease(memory(t, now), layer.LeaseOptions{}))
+	})
+}
+
+// TestLeaseUnused has four nodes ask for twice what the limit allows: hardly anything of it is left unused.
+func TestLeaseUnused(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		limit string
+		least int64 // admitted in a window
+	}{
+		{"20000/10s fixed_window", 19600},
+		{"20000/10s sliding_window", 19600},
+		{"2000/1s fixed_window", 1900},
+		{"2000/1s sliding_window", 1800},
+	} {
+		t.Run(c.limit, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				meter := layer.NewLeaseMeter()
+				g := leaseSim{limit: c.limit, term: 100 * time.Millisecond, nodes: 4, callers: 16, load: 2, length: 31 * time.Second}.run(t, meter)
+				first, last := int64(1)<<62, int64(0)
+				for w := range g.byWin {
+					first, last = min(first, w), max(last, w)
+				}
+				least := g.limit.Max
+				for w := first + 1; w < last; w++ {
+					least = min(least, g.byWin[w])
+				}
+				t.Logf("at least %d in a window, %d takes a second, %d calls a second and node; %+v", least, 2*20000/10, g.calls/31/4, meter.Read())
+				if least < c.least {
+					t.Errorf("a window has %d, want at least %d", least, c.least)
+				}
+			})
+		})
+	}
+}
+
+// warm takes until the counter of the ask is leased.
+func warm(t testing.TB, s stint.Store, a stint.Ask) {
+	t.Helper()
+	for range 100 {
+		d := decide(t, s, a)
+		synctest.Wait()
+		if d.Basis == stint.Leased {
+			return
+		}
+	}
+	t.Fatalf("%s is not leased", a.Key)
+}
+
+// TestLeaseCold has a counter with few takes, which is never leased, and one whose takes become few.
+func TestLeaseCold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		meter := layer.NewLeaseMeter()
+		s := must(t)(layer.Lease(memory(t, time.Now), layer.LeaseOptions{Meter: meter}))
+		a := leaseAsk(t, "1000000/1h", 100*time.Millisecond)
+		for range 200 { // seven in a term are too few
+			<-time.After(15 * time.Millisecond)
+			if d := decide(t, s, a); d.Basis != stint.Counted {
+				t.Fatalf("%+v of a cold counter", d)
+			}
+		}
+		warm(t, s, a)
+		<-time.After(250 * time.Millisecond)
+		if m := meter.Read()[0]; m.Counters != 0 || m.Held != 0 || m.Lent != m.Spent+m.Back {
+			t.Errorf("%+v; want that the lease has ended", m)
+		}
+		if d := decide(t, s, a); d.Basis != stint.Counted {
+			t.Errorf("%+v after it has ended", d)
+		}
+	})
+}
+
+// TestLeaseRoom has more hot counters than may be leased.
+func TestLeaseRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		meter := layer.NewLeaseMeter()
+		s := must(t)(layer.Lease(memory(t, time.Now), layer.LeaseOptions{Meter: meter, Counters: 4}))
+		a := leaseAsk(t, "1000000/1h", 100*time.Millisecond)
+		for n := range 6 {
+			a.Key.Subject = fmt.Sprint("user:", n)
+			for range 20 {
+				decide(t, s, a)
+			}
+		}
+		if n := meter.Read()[0].Counters; n != 4 || meter.Full() == 0 {
+			t.Errorf("%d counters are leased, and %d were not for lack of room; want 4, and some", n, meter.Full())
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestLeaseSeveral has takes of two asks: they spend units of both, or the store decides, and nothing of what was
+// spent is lost.
+func TestLeaseSeveral(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memory(t, time.Now)
+		node := newLeasing(t, store, time.Millisecond, layer.LeaseOptions{})
+		wide := leaseAsk(t, "100000/1h", 100*time.Millisecond)
+		tight := leaseAsk(t, "300/1h", 100*time.Millisecond)
+		tight.Key.Subject = "alice"
+		both := []stint.Ask{wide, tight}
+		passed, leased := int64(0), 0
+		for range 1000 {
+			<-time.After(time.Millisecond)
+			ds, err := storetest.Take(t.Context(), node, both)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ds[0].Basis != ds[1].Basis && ds[0].Allowed && ds[1].Allowed {
+				t.Fatalf("%+v", ds)
+			}
+			if ds[0].Basis == stint.Leased {
+				leased++
+			}
+			if ds[0].Allowed && ds[1].Allowed {
+				passed++
+			}
+		}
+		if passed != 300 || leased < 200 {
+			t.Errorf("%d passed, %d of them leased, want 300, and most of them", passed, leased)
+		}
+		// With an ask that is not leased, the store decides.
+		plain := stint.Ask{Key: stint.Key{Subject: "bob"}, Limit: parse(t, "1000/1h"), Cost: 1}
+		warm(t, node, wide)
+		ds, err := storetest.Take(t.Context(), node, []stint.Ask{wide, plain})
+		if err != nil || ds[0].Basis != stint.Counted {
+			t.Errorf("%+v, %v; want that the store has decided", ds, err)
+		}
+		_ = node.Close()
+		for _, a := range both {
+			a.Cost = 0
+			used := a.Limit.Max - decide(t, store, a).Remaining
+			want := passed
+			if a.Key == wide.Key {
+				want = used // and what warmed it up
+			}
+			if used != want {
+				t.Errorf("%d used of %s, want %d", used, a.Limit, want)
+			}
+		}
+	})
+}
+
+// TestLeasePenalty has a take with a penalty, which the store decides, and which does not count as a violation
+// while this node holds units.
+func TestLeasePenalty(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := must(t)(layer.Lease(memory(t, time.Now), layer.LeaseOptions{}))
+		a := leaseAsk(t, "100/1h", 100*time.Millisecond)
+		for range 20 {
+			decide(t, s, a)
+			synctest.Wait()
+		}
+		ban := stint.Ask{
+			Key: stint.Key{Subject: "global", Name: "ban"}, Cost: 1,
+			Penalty: &stint.Penalty{Threshold: 1, Within: time.Hour, Cooldown: time.Minute},
+		}
+		for n := range 81 {
+			ds, err := storetest.Take(t.Context(), s, []stint.Ask{a, ban})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if passed := ds[0].Allowed && ds[1].Allowed; passed != (n < 80) {
+				t.Fatalf("take %d after 20: %+v", n, ds)
+			}
+		}
+	})
+}
+
+// TestLeaseAway has the store go away: what is held is spent, and then the local share decides. Nothing is
+// taken ahead of that share, and all is paid when the store is back.
+func TestLeaseAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, meter := memory(t, time.Now), layer.NewLeaseMeter()
+		wire := &faulty{Store: store}
+		s := must(t)(layer.New(wire, layer.Options{
+			Fallback: &layer.FallbackOptions{Local: memory(t, time.Now), Settle: -1}, Lease: layer.LeaseOptions{Meter: meter},
+		}))
+		a := leaseAsk(t, "2000/1h fixed_window", 100*time.Millisecond)
+		passed := map[stint.Basis]int64{}
+		ask := func(n int) {
+			for range n {
+				<-time.After(time.Millisecond)
+				if d := decide(t, s, a); d.Allowed {
+					passed[d.Basis]++
+				}
+			}
+		}
+		ask(500)
+		wire.fail(away)
+		ask(500)
+		if passed[stint.Local] < 300 {
+			t.Errorf("%v; want local decisions while the store is away", passed)
+		}
+		lent := meter.Read()[0].Lent
+		wire.heal()
+		ask(3000)
+		if meter.Read()[0].Lent <= lent {
+			t.Error("nothing is leased after the store is back")
+		}
+		// What a breaker or a timeout leaves unknown may be charged twice, but never less than once.
+		if all := passed[stint.Counted] + passed[stint.Leased] + passed[stint.Local]; all > 2000 || all < 1900 {
+			t.Errorf("%v passed, want 2000, or a little less", passed)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestLeaseClose has Close give back what is held, and nothing is lent after it.
+func TestLeaseClose(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memory(t, time.Now)
+		node := newLeasing(t, store, 10*time.Millisecond, layer.LeaseOptions{})
+		a := leaseAsk(t, "100000/1h", time.Second)
+		admitted := int64(0)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for {
+				ds, err := storetest.Take(context.Background(), node, []stint.Ask{a})
+				if err != nil {
+					if !errors.Is(err, stint.ErrClosed) {
+						t.Error(err)
+					}
+					return
+				}
+				admitted += ds[0].Cost
+				if admitted%100 == 0 {
+					<-time.After(time.Millisecond)
+				}
+			}
+		}()
+		<-time.After(time.Second)
+		if err := node.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := store.Close(); err != nil { // the node's own Close leaves it to others
+			t.Fatal(err)
+		}
+		<-done
+		if admitted < 1000 {
+			t.Errorf("only %d admitted", admitted)
+		}
+	})
+}
+
+// TestLeaseEarly has one node hold units while another is denied: that is counted, and the units come back.
+func TestLeaseEarly(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memory(t, time.Now)
+		meters := []*layer.LeaseMeter{layer.NewLeaseMeter(), layer.NewLeaseMeter()}
+		var nodes []stint.Store
+		for _, m := range meters {
+			nodes = append(nodes, newLeasing(t, store, time.Microsecond, layer.LeaseOptions{Meter: m, Replicas: func() int { return 2 }}))
+		}
+		a := leaseAsk(t, "1000/1h fixed_window", time.Second)
+		all := a
+		all.Cost = 400
+		warm(t, nodes[0], a)
+		warm(t, nodes[1], a)
+		for range 200 {
+			decide(t, nodes[0], a) // its lease grows
+		}
+		synctest.Wait()
+		var early stint.Decision
+		for early.Allowed = true; early.Allowed; {
+			early = decide(t, nodes[1], all)
+			all.Cost = max(all.Cost/2, 1)
+		}
+		synctest.Wait()
+		<-time.After(2 * time.Second)
+		if m := meters[0].Read()[0]; m.Back == 0 {
+			t.Errorf("%+v; want that something comes back", m)
+		}
+		if m := meters[1].Read()[0]; m.Early == 0 || m.MostOut == 0 {
+			t.Errorf("%+v; want that the denial was early", m)
+		}
+		if !decide(t, nodes[1], a).Allowed {
+			t.Error("denied, though units have come back")
+		}
+		for _, n := range nodes {
+			_ = n.Close()
+		}
+		if m := slices.Concat(meters[0].Read(), meters[1].Read()); m[0].Held+m[1].Held != 0 {
+			t.Errorf("%+v are held after Close", m)
+		}
+	})
+}

@@ -1,0 +1,150 @@
+package layer
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/stintdev/stint"
+)
+
+// LeaseMeter counts what leases do, for each limit. See [LeaseOptions.Meter].
+type LeaseMeter struct {
+	mu     sync.Mutex
+	limits map[string]*limitMeter
+	full   atomic.Uint64
+}
+
+// maxMetered is how many limits are counted separately. The others are counted together, without a name.
+const maxMetered = 1000
+
+// Leased is what the leases of this node have done for a limit. Units are those of the limit.
+type Leased struct {
+	Limit    string // as [stint.Key.Limit] returns it; empty for all that did not fit
+	Counters int64  // leased now
+	Held     int64  // units that are held now, about
+	Lent     int64  // units that were taken ahead
+	Spent    int64  // of Lent
+	Back     int64  // of Lent, given back
+	Kept     int64  // of Lent, not spent, and not given back because the store failed
+	Denied   int64  // takes that were denied
+	Early    int64  // of Denied, while other nodes had taken units ahead, so that they may have been early
+	MostOut  int64  // the most units that other nodes had taken ahead when a take was denied
+	MostUsed int64  // the most units that were used of a counter in its window, and Cap, its capacity then
+	Cap      int64
+}
+
+// limitMeter is Leased, as it is counted.
+type limitMeter struct {
+	counters, held, lent, spent, back, kept, denied, early atomic.Int64
+
+	mu                     sync.Mutex
+	mostOut, mostUsed, cap int64
+}
+
+// NewLeaseMeter returns a meter that has counted nothing.
+func NewLeaseMeter() *LeaseMeter { return &LeaseMeter{limits: map[string]*limitMeter{}} }
+
+// Read returns what was counted, in the order of names.
+func (m *LeaseMeter) Read() []Leased {
+	m.mu.Lock()
+	all := maps.Clone(m.limits)
+	m.mu.Unlock()
+	var out []Leased
+	for name, x := range all {
+		x.mu.Lock()
+		out = append(out, Leased{
+			Limit: name, Counters: x.counters.Load(), Held: x.held.Load(), Lent: x.lent.Load(), Spent: x.spent.Load(),
+			Back: x.back.Load(), Kept: x.kept.Load(), Denied: x.denied.Load(), Early: x.early.Load(),
+			MostOut: x.mostOut, MostUsed: x.mostUsed, Cap: x.cap,
+		})
+		x.mu.Unlock()
+	}
+	slices.SortFunc(out, func(a, b Leased) int { return cmp.Compare(a.Limit, b.Limit) })
+	return out
+}
+
+// Full returns how often a counter was not leased because there were too many.
+func (m *LeaseMeter) Full() uint64 { return m.full.Load() }
+
+// of returns the meter of a limit.
+func (m *LeaseMeter) of(k *stint.Key) *limitMeter {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	name := k.Limit()
+	x := m.limits[name]
+	if x == nil && len(m.limits) >= maxMetered {
+		name = ""
+		x = m.limits[name]
+	}
+	if x == nil {
+		x = new(limitMeter)
+		m.limits[name] = x
+	}
+	return x
+}
+
+// begin notes that a counter is leased.
+func (m *LeaseMeter) begin(a *stint.Ask) *limitMeter {
+	x := m.of(&a.Key)
+	x.counters.Add(1)
+	return x
+}
+
+// end notes that it is not leased any more.
+func (m *LeaseMeter) end(e *lease) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.meter.counters.Add(-1)
+	e.meter.denials(e, 0)
+	e.meter.note(e)
+}
+
+// back notes that units were given back, if err is nil.
+func (m *LeaseMeter) back(asks []stint.Ask, err error) {
+	for i := range asks {
+		a := &asks[i]
+		if len(a.Key.Name) >= len(lentName) && a.Key.Name[:len(lentName)] == lentName {
+			continue
+		}
+		if x := m.of(&a.Key); err == nil {
+			x.back.Add(-a.Cost)
+		} else {
+			x.kept.Add(-a.Cost)
+		}
+	}
+}
+
+// note counts what a lease has spent, and holds. The caller holds it.
+func (x *limitMeter) note(e *lease) {
+	held := int64(0)
+	for i := range e.batches {
+		held += e.batches[i].left
+	}
+	x.held.Add(held - e.told)
+	x.spent.Add(e.spent)
+	e.told, e.spent = held, 0
+}
+
+// denials counts what a lease has denied while other nodes had taken units ahead. The caller holds it.
+func (x *limitMeter) denials(e *lease, out int64) {
+	x.denied.Add(e.denied)
+	if out > 0 {
+		x.early.Add(e.denied)
+	}
+	e.denied = 0
+	x.mu.Lock()
+	x.mostOut = max(x.mostOut, out)
+	x.mu.Unlock()
+}
+
+// used notes how much of a counter is used.
+func (x *limitMeter) used(units, limit int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if units > x.mostUsed {
+		x.mostUsed, x.cap = units, limit
+	}
+}

@@ -1,0 +1,265 @@
+package layer
+
+import (
+	"math/bits"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/stintdev/stint"
+)
+
+// whole is a counter that is split, and what this node knows of it.
+type whole struct {
+	key   stint.Key
+	limit stint.Limit
+	split int
+	cap   int64
+	parts []part       // none: it has only one unit, or its parts would not be exact
+	at    atomic.Int32 // the part at which takes begin
+}
+
+// part is a counter that is a part of another.
+type part struct {
+	subject string
+	limit   stint.Limit
+	plan    *stint.Plan
+	mark    atomic.Uint64 // [stint.Decision.Counter], with a bit that says that it is known
+
+	// What was last heard of it, until it has recovered, by the clock of the store. The fields are of
+	// different answers at worst.
+	remaining, before, until atomic.Int64
+}
+
+// newWhole returns the counter of an ask. Chance says at which of its parts takes begin.
+func newWhole(a *stint.Ask, chance uint64) *whole {
+	w := &whole{
+		key:   stint.Key{Subject: strings.Clone(a.Key.Subject), Name: strings.Clone(a.Key.Name)},
+		limit: a.Limit, split: a.Policy.Split, cap: a.Limit.Cap(),
+	}
+	n := int(min(int64(a.Policy.Split), MaxSplit, w.limit.Max, w.cap))
+	plans, err := plansOf(w.limit, n)
+	if err != nil || n < 2 {
+		return w
+	}
+	w.parts = make([]part, n)
+	for i, plan := range plans {
+		p := &w.parts[i]
+		p.subject, p.limit, p.plan = partSubject(w.key.Subject, i), plan.Limit(), plan
+	}
+	w.at.Store(int32(chance % uint64(n)))
+	return w
+}
+
+// orNone returns nil if the counter has no parts.
+func (w *whole) orNone() *whole {
+	if len(w.parts) == 0 {
+		return nil
+	}
+	return w
+}
+
+// plansOf returns the limits of n parts. Equal ones share a plan: there are at most three.
+func plansOf(l stint.Limit, n int) ([]*stint.Plan, error) {
+	plans := make([]*stint.Plan, n)
+	for i := range plans {
+		part := l
+		part.Max = equal(l.Max, n, i)
+		if l.Burst > 0 {
+			part.Burst = equal(l.Burst, n, i)
+		}
+		if i > 0 && plans[i-1].Limit() == part {
+			plans[i] = plans[i-1]
+			continue
+		}
+		plan, err := part.Compile()
+		if err != nil {
+			return nil, err
+		}
+		plans[i] = plan
+	}
+	return plans, nil
+}
+
+// equal returns the i-th of n nearly equal parts of a number, of which the first are the larger ones.
+func equal(all int64, n, i int) int64 {
+	each, rest := all/int64(n), all%int64(n)
+	if int64(i) < rest {
+		each++
+	}
+	return each
+}
+
+// partSubject returns the subject of part i. Those of a counter differ in the last byte alone, and so Redis
+// has them in different slots, evenly spread. A byte of 0xFF is in no valid key.
+func partSubject(subject string, i int) string {
+	if i == 0 {
+		return subject
+	}
+	return subject + "\xff" + string(rune('0'+i))
+}
+
+// known is set in a mark that is known.
+const known = 1 << 32
+
+// run is which parts a charge was made to: so many, from one on, the first of which follows the last. Each has nearly
+// the same part of it, unless it is uneven: then it is not known how much each has, nor which they are.
+type run struct {
+	at, parts int
+	uneven    bool
+}
+
+// markOf returns the mark of a charge to a run of parts: that of one part is its own.
+func (w *whole) markOf(r run) uint32 {
+	if r.uneven {
+		return ^uint32(w.parts[0].mark.Load())
+	}
+	mark := uint32(0)
+	for i := range r.parts {
+		mark ^= uint32(w.parts[(r.at+i)%len(w.parts)].mark.Load())
+	}
+	return mark
+}
+
+// charged returns which parts have made a charge with this mark. If it returns none, either no part has, or the marks of
+// those that have are not known yet.
+func (w *whole) charged(mark uint32) run {
+	n := len(w.parts)
+	for i := range w.parts {
+		if w.parts[i].mark.Load() == known|uint64(mark) {
+			return run{at: i, parts: 1}
+		}
+	}
+	for at := range n {
+		sum := uint32(0)
+		for i := range n {
+			m := w.parts[(at+i)%n].mark.Load()
+			if m == 0 {
+				break
+			}
+			if sum ^= uint32(m); sum == mark {
+				return run{at: at, parts: i + 1}
+			}
+		}
+	}
+	if uneven := (run{parts: n, uneven: true}); w.parts[0].mark.Load() != 0 && w.markOf(uneven) == mark {
+		return uneven
+	}
+	return run{}
+}
+
+// name remembers the mark of a part.
+func (p *part) name(d *stint.Decision) {
+	if m := known | uint64(d.Counter); p.mark.Load() != m {
+		p.mark.Store(m)
+	}
+}
+
+// hear remembers what the store says of a part.
+func (p *part) hear(d *stint.Decision) {
+	p.name(d)
+	p.remaining.Store(d.Remaining)
+	p.before.Store(d.Before)
+	p.until.Store(d.At + d.ResetAfter.Microseconds())
+}
+
+// widen makes a decision about one part one about all of them, as far as this node has heard of the others. When
+// a bucket has recovered stays that of the part, since its charge is changed by that.
+func (w *whole) widen(d *stint.Decision, at int) {
+	d.Limit = w.cap
+	for i := range w.parts {
+		p := &w.parts[i]
+		if i == at {
+			continue
+		}
+		until := p.until.Load()
+		if until <= d.At {
+			d.Remaining += p.plan.Cap()
+			continue
+		}
+		d.Remaining += p.remaining.Load()
+		d.Before += p.before.Load()
+		if w.limit.Algorithm != stint.TokenBucket {
+			d.ResetAfter = max(d.ResetAfter, time.Duration(until-d.At)*time.Microsecond)
+		}
+	}
+}
+
+// view is a counter as the parts of a take or an adjustment see it.
+type view struct {
+	*whole
+	heard []stint.Decision // of each part; nil: not asked yet
+	away  []error          // why a part could not be asked
+	left  []int64          // what the asks so far leave of each
+}
+
+// describe returns a decision about all parts that were heard. More was charged than the limit if nothing
+// remains, and of some part more than it has.
+func (v *view) describe() stint.Decision {
+	d := stint.Decision{Allowed: true, Limit: v.cap, Counter: v.heard[v.at.Load()].Counter}
+	over, wait := false, stint.Never
+	for i := range v.heard {
+		h := &v.heard[i]
+		d.At = max(d.At, h.At)
+		d.Remaining += h.Remaining
+		d.Before += h.Before
+		d.ResetAfter = max(d.ResetAfter, h.ResetAfter)
+		if v.away[i] == nil && !h.Allowed {
+			over, wait = true, min(wait, h.RetryAfter)
+		}
+	}
+	if over && d.Remaining == 0 {
+		d.Allowed, d.RetryAfter = false, wait
+	}
+	return d
+}
+
+// missing returns why a part could not be asked, if there is one.
+func (v *view) missing() error {
+	for _, err := range v.away {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// total returns what the asks so far leave of all parts.
+func (v *view) total() (sum int64) {
+	for _, n := range v.left {
+		sum += n
+	}
+	return sum
+}
+
+// most returns the part of which most is left.
+func (v *view) most() int {
+	at := 0
+	for i := range v.left {
+		if v.left[i] > v.left[at] {
+			at = i
+		}
+	}
+	return at
+}
+
+// fits reports whether a run of parts has enough left of each to share a cost.
+func (v *view) fits(r run, cost int64) bool {
+	for j := range r.parts {
+		if v.left[(r.at+j)%len(v.left)] < equal(cost, r.parts, j) {
+			return false
+		}
+	}
+	return true
+}
+
+// proportion returns the i-th part of a number of units, in proportion to the limits of the parts, rounded
+// down.
+func (w *whole) proportion(units int64, i int) int64 {
+	high, low := bits.Mul64(uint64(units), uint64(w.parts[i].limit.Max))
+	share, _ := bits.Div64(high, low, uint64(w.limit.Max)) // it is at most units
+	return int64(share)
+}
+
+// soon is the RetryAfter of a denial that may be over at once.
+const soon = time.Microsecond
