@@ -38,11 +38,20 @@ type Ask struct {
 // field is read by the layer whose business it is, and by no one else.
 type Policy struct {
 	OnFailure FailMode // for layer.FailMode
-	// Lease is for how long units may be taken ahead, for layer.Lease. Zero: not at all.
+	// Lease is for how long units may be taken ahead, for layer.Lease: from MinLease to MaxLease.
+	// Zero: not at all.
 	Lease time.Duration
-	// Split is among how many counters the limit is divided, for layer.Split. Zero: it has one.
+	// Split is among how many counters the limit is divided, for layer.Split: from 2 to MaxSplit.
+	// Zero: it has one.
 	Split int
 }
+
+// The bounds of Policy.
+const (
+	MinLease = 10 * time.Millisecond // a call to the store takes almost as long
+	MaxLease = 10 * time.Second      // for so long units may be missing elsewhere
+	MaxSplit = 64
+)
 
 // FailMode is what becomes of a take while the store is out of reach.
 type FailMode uint8

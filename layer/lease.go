@@ -13,12 +13,6 @@ import (
 	"github.com/stintdev/stint"
 )
 
-// MinLease and MaxLease are the shortest and the longest term of a lease.
-const (
-	MinLease = 10 * time.Millisecond
-	MaxLease = 10 * time.Second
-)
-
 // LeaseOptions are the options of [Lease]. Zero values mean defaults.
 type LeaseOptions struct {
 	// Replicas returns how many nodes share the limits now, as for [FallbackOptions], which is its
@@ -300,67 +294,6 @@ func (l *leases) do(f func()) bool {
 	return !l.closed
 }
 
-// find returns the lease of the ask's counter, or nil.
-func (l *leases) find(a *stint.Ask) *lease {
-	if a.Penalty != nil {
-		return nil
-	}
-	id := hash(l.seed, a)
-	s := &l.sets[id&uint64(len(l.sets)-1)]
-	for i := range s {
-		if e := s[i].Load(); e != nil && e.id == id && e.ask.Key == a.Key {
-			return e
-		}
-	}
-	return nil
-}
-
-// maxHeat is how many takes of a counter that is not leased are counted at most.
-const maxHeat = 1<<16 - 1
-
-// warm counts a take of a counter that is not leased, and reports whether there were enough in this term.
-// Counters that share a place forget each other's takes: those that are taken from often enough have it.
-func (l *leases) warm(a *stint.Ask, now time.Duration) bool {
-	id := hash(l.seed, a)
-	place := &l.heat[(id>>16)%uint64(len(l.heat))]
-	term := id>>32<<32 | uint64(now/a.Policy.Lease)%(1<<16)<<16
-	n := uint64(1)
-	if old := place.Load(); old&^maxHeat == term {
-		n = min(old&maxHeat+1, maxHeat)
-	}
-	place.Store(term | n) // a take that is lost is no harm
-	return n >= uint64(l.o.Begin)
-}
-
-// begin returns a new lease of the ask's counter, or nil if there are too many.
-func (l *leases) begin(a *stint.Ask, now time.Duration) *lease {
-	e := newLease(a, hash(l.seed, a), now)
-	s := &l.sets[e.id&uint64(len(l.sets)-1)]
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return nil
-	}
-	free := -1
-	for i := range s {
-		switch x := s[i].Load(); {
-		case x == nil:
-			free = i
-		case x.id == e.id && x.ask.Key == a.Key:
-			return x // someone else has just begun it
-		}
-	}
-	if free < 0 {
-		l.o.Meter.full.Add(1)
-		return nil
-	}
-	e.meter = l.o.Meter.begin(&e.ask)
-	e.takes, e.units = int64(l.o.Begin), int64(l.o.Begin)*a.Cost
-	e.timer = time.AfterFunc(e.term, func() { l.do(func() { l.turn(e) }) })
-	s[free].Store(e)
-	return e
-}
-
 // extend fetches more units for a lease in the background, if it needs some. The caller holds the lease.
 func (l *leases) extend(e *lease, now time.Duration) {
 	n := e.need(now, int64(l.o.Replicas()))
@@ -423,18 +356,6 @@ func (l *leases) turn(e *lease) {
 		back = append(back, l.end(e)...)
 	}
 	l.giveBack(back)
-}
-
-// end removes a lease, and returns what is to be given back.
-func (l *leases) end(e *lease) []stint.Ask {
-	back := e.end()
-	s := &l.sets[e.id&uint64(len(l.sets)-1)]
-	for i := range s {
-		if s[i].CompareAndSwap(e, nil) {
-			l.o.Meter.end(e)
-		}
-	}
-	return back
 }
 
 // surrender gives back what this node holds of the counters of asks, or of those that ds denies, and what it

@@ -65,7 +65,7 @@ const maxBatch = 1 << 30
 const lentName = "~lent:"
 
 func newLease(a *stint.Ask, id uint64, now time.Duration) *lease {
-	e := &lease{id: id, term: min(max(a.Policy.Lease, MinLease), MaxLease), since: now, turned: now}
+	e := &lease{id: id, term: min(max(a.Policy.Lease, stint.MinLease), stint.MaxLease), since: now, turned: now}
 	e.since -= e.term // what is known of the rate is that there were enough takes in a term
 	e.ask = *a
 	e.ask.Cost = 0

@@ -6,43 +6,14 @@ import (
 	"hash/maphash"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 
 	"github.com/stintdev/stint"
 )
 
-// MaxSplit is the most parts that a counter can have.
-const MaxSplit = 64
-
-// CanSplit returns an error if the counters of a limit cannot have n parts. It says why, and what would do.
-// [Split] leaves such asks as they are.
-func CanSplit(limit stint.Limit, n int) error {
-	wrong := func(want string) error {
-		return &stint.InvalidError{Field: "split", Value: strconv.Itoa(n), Want: want}
-	}
-	if err := limit.Validate(); err != nil {
-		return err
-	}
-	switch units := min(limit.Max, limit.Cap()); {
-	case n < 2 || n > MaxSplit:
-		return wrong("a whole number from 2 to " + strconv.Itoa(MaxSplit))
-	case limit.Algorithm == stint.LeakyBucket:
-		return wrong("none for leaky_bucket: only one counter can space requests evenly; token_bucket can be split")
-	case limit.Algorithm == stint.Concurrency:
-		return wrong("none for concurrency: it has at most " + strconv.Itoa(stint.MaxPlaces) + " places, which one counter can count")
-	case int64(n) > units:
-		return wrong("at most " + strconv.FormatInt(units, 10) + ", so that each part of " + limit.String() + " has a unit")
-	}
-	if _, err := plansOf(limit, n); err != nil {
-		return wrong("none, or a smaller burst: a part of " + limit.String() + " would not be exact: " + err.Error())
-	}
-	return nil
-}
-
 // Split divides counters that are too busy for one server, those of asks whose [stint.Policy.Split] is N.
-// Such a counter consists of N parts, from 2 to [MaxSplit], which are counters of their own, so that a Redis
+// Such a counter consists of N parts, from 2 to [stint.MaxSplit], which are counters of their own, so that a Redis
 // Cluster keeps them in different slots. Each has a part of the limit's max and burst, and the parts add up
 // to the limit exactly. A limit with fewer than N units has as many parts as units. Asks without a split are
 // passed on.
@@ -55,7 +26,8 @@ func CanSplit(limit stint.Limit, n int) error {
 // together. In a sliding_window, each part rounds what is left of the window before up to a unit. In a
 // token_bucket, a part that is full gains nothing while others are used.
 //
-// leaky_bucket, concurrency and penalties are not split: see [CanSplit].
+// A leaky_bucket is not split, since only one counter can space requests evenly, and neither are concurrency,
+// penalties, and limits whose parts would not be exact.
 //
 // # Decisions
 //
@@ -192,7 +164,7 @@ func (l *split) Reset(ctx context.Context, asks []stint.Ask) error {
 			all = append(all, a)
 			continue
 		}
-		for n := range min(a.Policy.Split, MaxSplit) {
+		for n := range min(a.Policy.Split, stint.MaxSplit) {
 			part := a
 			part.Key.Subject = partSubject(a.Key.Subject, n)
 			all = append(all, part)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,36 +15,6 @@ import (
 	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/storetest"
 )
-
-func TestCanSplit(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		limit string
-		parts int
-		says  string
-	}{
-		{"1000/1s", 8, ""},
-		{"1000/month tz=Europe/Berlin", 64, ""},
-		{"8/1m sliding_log", 8, ""},
-		{"100/1s burst=10 token_bucket", 10, ""},
-		{"1000/1s", 1, `split "1": want a whole number from 2 to 64`},
-		{"1000/1s", 65, `split "65": want a whole number from 2 to 64`},
-		{"1000/1s", -8, "from 2 to 64"},
-		{"7/1s", 8, "at most 7, so that each part of 7/1s has a unit"},
-		{"100/1s burst=7 token_bucket", 8, "at most 7"},
-		{"100/1s leaky_bucket", 8, "token_bucket can be split"},
-		{"100/1s concurrency", 8, "none for concurrency"},
-		{"604800/7d burst=9000000000000000 token_bucket", 11, "a smaller burst"},
-	} {
-		err := layer.CanSplit(parse(t, c.limit), c.parts)
-		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s in %d parts: %v; want %q", c.limit, c.parts, err, c.says)
-		}
-	}
-	if err := layer.CanSplit(stint.Limit{}, 8); err == nil {
-		t.Error("an invalid limit can be split")
-	}
-}
 
 // heard is a store that notes what it is asked, and fails where it is told to.
 type heard struct {

@@ -37,7 +37,7 @@ func newWhole(a *stint.Ask, chance uint64) *whole {
 		key:   stint.Key{Subject: strings.Clone(a.Key.Subject), Name: strings.Clone(a.Key.Name)},
 		limit: a.Limit, split: a.Policy.Split, cap: a.Limit.Cap(),
 	}
-	n := int(min(int64(a.Policy.Split), MaxSplit, w.limit.Max, w.cap))
+	n := int(min(int64(a.Policy.Split), stint.MaxSplit, w.limit.Max, w.cap))
 	plans, err := plansOf(w.limit, n)
 	if err != nil || n < 2 {
 		return w

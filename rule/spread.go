@@ -11,14 +11,6 @@ import (
 	"github.com/stintdev/stint/internal/kit/strict"
 )
 
-// The bounds of lease and split.
-const (
-	minLease = 10 * time.Millisecond // a call to the store takes almost as long
-	maxLease = 10 * time.Second      // for so long units may be missing elsewhere
-	minSplit = 2
-	maxSplit = 64
-)
-
 // Why some algorithms have neither, or no split.
 const (
 	held   = "places of concurrency are held, and not spent"
@@ -32,8 +24,8 @@ func (c *checker) checkLease(l Limit, v stint.Limit) {
 	lease, window := time.Duration(l.Lease), v.Window.Length()
 	switch {
 	case lease == 0:
-	case lease < minLease || lease > maxLease:
-		c.Refuse(path, l.Lease.String(), "from "+Duration(minLease).String()+" to "+Duration(maxLease).String()+
+	case lease < stint.MinLease || lease > stint.MaxLease:
+		c.Refuse(path, l.Lease.String(), "from "+Duration(stint.MinLease).String()+" to "+Duration(stint.MaxLease).String()+
 			": a shorter lease saves no calls, and units are missing elsewhere for as long as one lasts", "")
 	case v.Algorithm == stint.Concurrency:
 		c.Refuse(path, l.Lease.String(), "none: "+held, "")
@@ -48,8 +40,8 @@ func (c *checker) checkSplit(l Limit, v stint.Limit) {
 	const path = "split"
 	switch {
 	case l.Split == 0:
-	case l.Split < minSplit || l.Split > maxSplit:
-		c.refuseNumber(path, int64(l.Split), fmt.Sprintf("from %d to %d counters, or none for a single one", minSplit, maxSplit))
+	case l.Split < 2 || l.Split > stint.MaxSplit:
+		c.refuseNumber(path, int64(l.Split), fmt.Sprintf("from 2 to %d counters, or none for a single one", stint.MaxSplit))
 	case v.Algorithm == stint.Concurrency:
 		c.refuseNumber(path, int64(l.Split), "none: "+held)
 	case v.Algorithm == stint.LeakyBucket:
