@@ -40,7 +40,9 @@ func TestLeaseSimulation(t *testing.T) { //nolint:paralleltest // it uses all pr
 // more than the limit.
 func TestLeaseLoad(t *testing.T) { //nolint:paralleltest // it measures
 	const limit, want = 100_000, 10_000_000
-	for name, url := range map[string]string{"one Redis": testredis.Start(t).URL(), "Cluster": testredis.StartCluster(t).URL()} {
+	for name, url := range map[string]string{
+		"one Redis": testredis.Start(t).URL(), "Cluster": testredis.StartCluster(t).URL(), "ring": testredis.StartRing(t, 3).URL(),
+	} {
 		for _, algorithm := range []string{"fixed_window", "sliding_window"} {
 			t.Run(name+" "+algorithm, func(t *testing.T) {
 				c := startLeaseCluster(t, leaseWorker{
