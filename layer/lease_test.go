@@ -171,7 +171,7 @@ func TestLeaseBound(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					meter := layer.NewLeaseMeter()
-					g := leaseSim{limit: text, term: term, nodes: 4, callers: 8, load: 1.5, faults: true, length: 12 * time.Second}.run(t, meter)
+					g := leaseSim{limit: text, term: term, nodes: 4, callers: 8, load: 1.5, faults: true, length: 6 * time.Second}.run(t, meter)
 					t.Logf("%d takes, %d units admitted, at most %d in a window; %+v", g.takes, g.total, g.worst, meter.Read())
 				})
 			})

@@ -49,7 +49,7 @@ func TestLeaseUnused(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				meter := layer.NewLeaseMeter()
-				g := leaseSim{limit: c.limit, term: 100 * time.Millisecond, nodes: 4, callers: 16, load: 2, length: 31 * time.Second}.run(t, meter)
+				g := leaseSim{limit: c.limit, term: 100 * time.Millisecond, nodes: 4, callers: 8, load: 2, length: 21 * time.Second}.run(t, meter)
 				first, last := int64(1)<<62, int64(0)
 				for w := range g.byWin {
 					first, last = min(first, w), max(last, w)
@@ -58,7 +58,7 @@ func TestLeaseUnused(t *testing.T) {
 				for w := first + 1; w < last; w++ {
 					least = min(least, g.byWin[w])
 				}
-				t.Logf("at least %d in a window, %d takes a second, %d calls a second and node; %+v", least, 2*20000/10, g.calls/31/4, meter.Read())
+				t.Logf("at least %d in a window, %d takes a second, %d calls a second and node; %+v", least, 2*20000/10, g.calls/21/4, meter.Read())
 				if least < c.least {
 					t.Errorf("a window has %d, want at least %d", least, c.least)
 				}

@@ -34,7 +34,8 @@ func RunLeased(t *testing.T, term time.Duration, open func(t testing.TB) stint.S
 		"500/1s sliding_log", "2000/minute fixed_window", "3000/10s sliding_window", "20/1s fixed_window", "50/1s concurrency",
 	} {
 		t.Run(text, func(t *testing.T) {
-			for seed := range uint64(20) {
+			t.Parallel()
+			for seed := range uint64(4) {
 				synctest.Test(t, func(t *testing.T) {
 					tr := leasedTrace{
 						t: t, r: rand.New(rand.NewPCG(seed, 7)), store: open(t), term: term,
