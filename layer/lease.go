@@ -186,6 +186,7 @@ func (l *leases) putBack(asks []stint.Ask, ds []stint.Decision) {
 		}
 		a, c := asks[i], ds[i].Charge() // the lease has ended meanwhile
 		a.Cost, a.Charge = -c.Cost, &c
+		l.o.Meter.of(&a.Key).spent.Add(-c.Cost)
 		l.do(func() { l.giveBack([]stint.Ask{a}) })
 	}
 }
@@ -336,6 +337,9 @@ func (l *leases) fetch(e *lease, n int64) {
 		e.heard(now, &e.ask, &ds[0])
 		e.add(e.newBatch(ds, begin, now))
 		e.timer.Reset(e.next(now))
+	}
+	if back != nil {
+		e.meter.lent.Add(n) // and given back at once
 	}
 	e.mu.Unlock()
 	l.giveBack(back)

@@ -67,6 +67,16 @@ func TestLeaseUnused(t *testing.T) {
 	}
 }
 
+// sound checks that a meter accounts for all that was lent by a node that is closed.
+func sound(t testing.TB, meter *layer.LeaseMeter) {
+	t.Helper()
+	for _, m := range meter.Read() {
+		if m.Counters != 0 || m.Held != 0 || m.Lent != m.Spent+m.Back+m.Kept {
+			t.Errorf("%+v; want that what was lent was spent, given back or kept", m)
+		}
+	}
+}
+
 // warm takes until the counter of the ask is leased.
 func warm(t testing.TB, s stint.Store, a stint.Ask) {
 	t.Helper()
@@ -104,6 +114,37 @@ func TestLeaseCold(t *testing.T) {
 	})
 }
 
+// TestLeaseKeep has the meter forget a limit that is leased, which it does when the lease has ended.
+func TestLeaseKeep(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		meter := layer.NewLeaseMeter()
+		s := must(t)(layer.Lease(memory(t, time.Now), layer.LeaseOptions{Meter: meter}))
+		for _, name := range []string{"old:limit", "new:limit"} {
+			a := leaseAsk(t, "1000000/1h", 100*time.Millisecond)
+			a.Key.Name = name + ":/path"
+			warm(t, s, a)
+		}
+		limits := func() (names []string) {
+			meter.Keep(func(limit string) bool { return limit == "new:limit" })
+			for _, l := range meter.Read() {
+				names = append(names, l.Limit)
+			}
+			return names
+		}
+		if got := limits(); !slices.Equal(got, []string{"new:limit", "old:limit"}) {
+			t.Errorf("%v while both are leased", got)
+		}
+		<-time.After(250 * time.Millisecond)
+		if got := limits(); !slices.Equal(got, []string{"new:limit"}) {
+			t.Errorf("%v after the leases have ended", got)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 // TestLeaseRoom has more hot counters than may be leased.
 func TestLeaseRoom(t *testing.T) {
 	t.Parallel()
@@ -132,7 +173,8 @@ func TestLeaseSeveral(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := memory(t, time.Now)
-		node := newLeasing(t, store, time.Millisecond, layer.LeaseOptions{})
+		meter := layer.NewLeaseMeter()
+		node := newLeasing(t, store, time.Millisecond, layer.LeaseOptions{Meter: meter})
 		wide := leaseAsk(t, "100000/1h", 100*time.Millisecond)
 		tight := leaseAsk(t, "300/1h", 100*time.Millisecond)
 		tight.Key.Subject = "alice"
@@ -165,6 +207,7 @@ func TestLeaseSeveral(t *testing.T) {
 			t.Errorf("%+v, %v; want that the store has decided", ds, err)
 		}
 		_ = node.Close()
+		sound(t, meter)
 		for _, a := range both {
 			a.Cost = 0
 			used := a.Limit.Max - decide(t, store, a).Remaining
@@ -245,6 +288,7 @@ func TestLeaseAway(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
+		sound(t, meter)
 	})
 }
 
@@ -253,7 +297,8 @@ func TestLeaseClose(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := memory(t, time.Now)
-		node := newLeasing(t, store, 10*time.Millisecond, layer.LeaseOptions{})
+		meter := layer.NewLeaseMeter()
+		node := newLeasing(t, store, 10*time.Millisecond, layer.LeaseOptions{Meter: meter})
 		a := leaseAsk(t, "100000/1h", time.Second)
 		admitted := int64(0)
 		done := make(chan struct{})
@@ -281,6 +326,7 @@ func TestLeaseClose(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-done
+		sound(t, meter)
 		if admitted < 1000 {
 			t.Errorf("only %d admitted", admitted)
 		}
@@ -325,8 +371,8 @@ func TestLeaseEarly(t *testing.T) {
 		for _, n := range nodes {
 			_ = n.Close()
 		}
-		if m := slices.Concat(meters[0].Read(), meters[1].Read()); m[0].Held+m[1].Held != 0 {
-			t.Errorf("%+v are held after Close", m)
+		for _, m := range meters {
+			sound(t, m)
 		}
 	})
 }

@@ -66,6 +66,15 @@ func (m *LeaseMeter) Read() []Leased {
 	return out
 }
 
+// Keep forgets the limits that keep does not want, unless they are leased now.
+func (m *LeaseMeter) Keep(keep func(limit string) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.limits, func(name string, x *limitMeter) bool {
+		return name != "" && x.counters.Load() == 0 && !keep(name)
+	})
+}
+
 // Full returns how often a counter was not leased because there were too many.
 func (m *LeaseMeter) Full() uint64 { return m.full.Load() }
 

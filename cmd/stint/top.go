@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -34,6 +35,10 @@ func newTop(t *terminal) *cobra.Command {
 the busiest rules, and the users, tenants, API keys and addresses with the most requests and
 the most denied requests. Rates and latency cover the last 10 seconds, counts the last 10 to
 20. Only this server is shown, not others that share its database.
+
+If limits are leased, it also shows the units that the server has taken ahead of requests since
+it was started, how many of these were spent and given back, how many it holds, and how many
+requests were denied while other servers had taken units ahead: these may be too early.
 
 On a terminal, the display is updated until it is interrupted. Otherwise, each interval is
 printed as a block of text, as a JSON object with -o json, or as a row with -o csv.`,
@@ -208,6 +213,12 @@ func picture(s *record.Snapshot, width, rows int) []string {
 	for _, r := range s.Rules[:min(rows, len(s.Rules))] {
 		out = append(out, fmt.Sprintf("%-*s%12s%12s", width-24, clip(clean(r.Name), width-25), rate(r.Requests), rate(r.Refused)))
 	}
+	if len(s.Leases) > 0 {
+		out = append(out, "", leaseLine(width, "LEASED LIMIT", "LENT", "SPENT", "BACK", "HELD", "DENIED EARLY"))
+	}
+	for _, l := range s.Leases[:min(rows, len(s.Leases))] {
+		out = append(out, leaseLine(width, clean(l.Limit), units(l.Lent), units(l.Spent), units(l.Back), units(l.Held), units(l.Early)))
+	}
 	t := &s.Talkers
 	for _, k := range []struct {
 		name string
@@ -232,6 +243,21 @@ func picture(s *record.Snapshot, width, rows int) []string {
 		}
 	}
 	return out
+}
+
+// leaseLine returns a line about a limit that is leased.
+func leaseLine(width int, limit, lent, spent, back, held, early string) string {
+	name := width - 4*9 - 13
+	return fmt.Sprintf("%-*s%9s%9s%9s%9s%13s", name, clip(limit, name-1), lent, spent, back, held, early)
+}
+
+// units returns a number of at most eight digits: millions if there are more.
+func units(n int64) string {
+	const million = 1_000_000
+	if n < 100*million {
+		return strconv.FormatInt(n, 10)
+	}
+	return strconv.FormatInt(n/million, 10) + "M"
 }
 
 // column returns the lines of a list of clients, with bars. Counts may be too low by off.

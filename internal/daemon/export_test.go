@@ -3,6 +3,7 @@ package daemon
 import (
 	"time"
 
+	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 )
 
@@ -11,6 +12,9 @@ var (
 	NewErrorLog = newErrorLog
 	NewRecorder = func() engine.Recorder { return newMetrics(nil) }
 )
+
+// Store returns the store of counters, with its layers.
+func (d *Daemon) Store() stint.Store { return d.store }
 
 // DelayUntil ends server.drain_delay when the channel is closed, however long it is.
 func (d *Daemon) DelayUntil(done <-chan time.Time) {

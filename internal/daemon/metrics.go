@@ -1,7 +1,9 @@
 package daemon
 
 import (
+	"cmp"
 	"maps"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -47,6 +49,14 @@ var exported = []Metric{
 	{"stint_accept_errors_total", "counter", []string{"listener"}, "How often a listener could not accept connections, mostly for lack of open files."},
 	{"stint_envoy_hits_total", "counter", []string{"limit", "hits"}, "Hits of Envoy's descriptors, by limit: within the limit, near it (a part of those within), over it, and shadow (a part of those over that passed in shadow_mode)."},
 	{"stint_replicas", "gauge", nil, "Nodes that share the limits, as far as is known. Only if counters are in Redis."},
+	{"stint_lease_units_total", "counter", []string{"limit", "what"}, "Units that this node has taken ahead (lent), by rule and limit, and what became of them: spent, given_back, or kept, which were not spent and stay used because Redis failed. Only for limits that it has leased, like the next six; other stands for those beyond 1,000."},
+	{"stint_lease_units_held", "gauge", []string{"limit"}, "Units that were taken ahead and are held now, as of the last term."},
+	{"stint_lease_counters", "gauge", []string{"limit"}, "Counters that are leased now."},
+	{"stint_lease_denied_total", "counter", []string{"limit"}, "Denials of leased counters."},
+	{"stint_lease_denied_early_total", "counter", []string{"limit"}, "Those of them while other nodes had taken units ahead: they may have been too early, by at most one term."},
+	{"stint_lease_others_most_units", "gauge", []string{"limit"}, "The most units that other nodes had taken ahead at such a denial."},
+	{"stint_lease_most_used_ratio", "gauge", []string{"limit"}, "The most that was used of a counter in its window, on all nodes, as a fraction of its capacity. Never above 1."},
+	{"stint_lease_full_total", "counter", nil, "How often a counter was not leased because this node had too many leases. Only if counters are in Redis."},
 	{"stint_catalog_revision", "gauge", nil, "The revision of the database in use. Only with a database, like all of the following."},
 	{"stint_catalog_current", "gauge", nil, "1 if the newest known revision is in use, 0 if it could not be used or the rules come from disk."},
 	{"stint_catalog_history_refused", "gauge", nil, "1 if the database was emptied, set back or replaced, and what was in use before stays in use until someone accepts it."},
@@ -67,6 +77,7 @@ var exported = []Metric{
 type metrics struct {
 	registry *prometheus.Registry
 	meter    layer.Meter
+	leases   *layer.LeaseMeter
 	daemon   *Daemon
 	descs    map[string]*prometheus.Desc // all but that of held
 
@@ -92,7 +103,7 @@ type tally struct {
 var _ engine.Recorder = (*metrics)(nil)
 
 func newMetrics(d *Daemon) *metrics {
-	m := &metrics{registry: prometheus.NewRegistry(), daemon: d, descs: map[string]*prometheus.Desc{}}
+	m := &metrics{registry: prometheus.NewRegistry(), leases: layer.NewLeaseMeter(), daemon: d, descs: map[string]*prometheus.Desc{}}
 	m.rules.Store(&map[string]*place{"": new(place)})
 	for _, e := range exported {
 		if e.Name == "stint_held_seconds" {
@@ -261,6 +272,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		} {
 			total("stint_redis_total", float64(n), what)
 		}
+		m.collectLeases(gauge, total)
 	}
 	if d.control != nil {
 		d.control.collect(gauge, total, count)
@@ -279,6 +291,37 @@ func (m *metrics) takes() (alone, all uint64) {
 		}
 	}
 	return alone, all
+}
+
+// leased returns what this node has leased: for limits of current rules, and of removed ones while a lease lasts.
+func (m *metrics) leased() []layer.Leased {
+	rules := *m.rules.Load()
+	m.leases.Keep(func(limit string) bool {
+		name, _, _ := strings.Cut(limit, ":")
+		return rules[name] != nil
+	})
+	all := m.leases.Read()
+	for i := range all {
+		all[i].Limit = cmp.Or(all[i].Limit, "other") // which no limit is called: all have a colon
+	}
+	return all
+}
+
+// collectLeases collects the metrics of leases. Limits that were never leased have none.
+func (m *metrics) collectLeases(gauge, total func(name string, n float64, labels ...string)) {
+	total("stint_lease_full_total", float64(m.leases.Full()))
+	for _, l := range m.leased() {
+		limit := l.Limit
+		for what, n := range map[string]int64{"lent": l.Lent, "spent": l.Spent, "given_back": l.Back, "kept": l.Kept} {
+			total("stint_lease_units_total", float64(n), limit, what)
+		}
+		gauge("stint_lease_units_held", float64(l.Held), limit)
+		gauge("stint_lease_counters", float64(l.Counters), limit)
+		total("stint_lease_denied_total", float64(l.Denied), limit)
+		total("stint_lease_denied_early_total", float64(l.Early), limit)
+		gauge("stint_lease_others_most_units", float64(l.MostOut), limit)
+		gauge("stint_lease_most_used_ratio", float64(l.MostUsed)/float64(max(l.Cap, 1)), limit)
+	}
 }
 
 // collect collects the metrics of the database.

@@ -127,6 +127,7 @@ func TestMetrics(t *testing.T) {
 		strings.NewReader(`{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "alice"}]}]}`))
 	do(t, err)
 	do(t, answer.Body.Close())
+	p.lease(t, "many:many")
 	_, text := p.get(t, "admin", "/metrics")
 	var has, want []string
 	for line := range strings.Lines(text) {

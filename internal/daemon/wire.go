@@ -79,12 +79,13 @@ func (d *Daemon) build(ctx context.Context) error {
 		Observer: &d.metrics.meter, Log: d.log, Replicas: d.countReplicas,
 		Breaker: func(c layer.Change) { d.counters.breaker(c.Server, c.To == layer.BreakerOpen, c.Reason) },
 		Memory:  func(s *memstore.Store) { d.memory = s },
+		Leases:  d.metrics.leases,
 	})
 	if err != nil {
 		return err
 	}
 	var database *Content
-	if d.live, d.tap, err = d.config.newLive(); err != nil {
+	if d.live, d.tap, err = d.config.newLive(d.leased); err != nil {
 		return err
 	}
 	all := recorders{d.metrics, d.live, d.tap}
@@ -145,6 +146,7 @@ type StoreOptions struct {
 	Replicas func() int            // how many nodes share the limits
 	Breaker  func(layer.Change)    // called when the breaker of a server changes; nil: not called
 	Memory   func(*memstore.Store) // called with the counters in memory; nil: not called
+	Leases   *layer.LeaseMeter     // counts what is leased; nil: it is not counted
 }
 
 // OpenStore returns the store of counters, in memory or in Redis. One in Redis has the
@@ -185,6 +187,7 @@ func (c *Config) OpenStore(o StoreOptions) (stint.Store, *redisstore.Store, erro
 				o.Log.Info("redis is back", "charged", r.Paid, "lost", r.Lost, "recovered", r.Expired)
 			},
 		},
+		Lease:    layer.LeaseOptions{Meter: o.Leases},
 		Observer: o.Observer,
 	})
 	if err != nil {
@@ -196,14 +199,22 @@ func (c *Config) OpenStore(o StoreOptions) (stint.Store, *redisstore.Store, erro
 
 // newLive returns the live view and the tap of decisions. They show addresses as they
 // would be recorded, even if there is no record.
-func (c *Config) newLive() (*record.Live, *record.Tap, error) {
+func (c *Config) newLive(leases func() []record.Leased) (*record.Live, *record.Tap, error) {
 	o := c.recorder()
-	live, err := record.NewLive(record.LiveOptions{Node: o.Node, Privacy: o.Privacy, HashKey: o.HashKey})
+	live, err := record.NewLive(record.LiveOptions{Node: o.Node, Privacy: o.Privacy, HashKey: o.HashKey, Leases: leases})
 	if err != nil {
 		return nil, nil, err
 	}
 	tap, err := record.NewTap(record.TapOptions{Region: o.Region, Node: o.Node, Privacy: o.Privacy, HashKey: o.HashKey})
 	return live, tap, err
+}
+
+// leased returns what this node has leased, for the live view.
+func (d *Daemon) leased() (out []record.Leased) {
+	for _, l := range d.metrics.leased() {
+		out = append(out, record.Leased(l))
+	}
+	return out
 }
 
 // OpenCatalog returns the catalog in the configured database, which need not be reachable

@@ -28,6 +28,8 @@ type LiveOptions struct {
 	// hashes.
 	Privacy Privacy
 	HashKey []byte
+	// Leases returns what this node has leased, in a slice of its own. Nil: there are no leases.
+	Leases func() []Leased
 	// Now is the clock of the engine. Default time.Now.
 	Now func() time.Time
 }
@@ -55,6 +57,7 @@ type Snapshot struct {
 	Latency  LiveLatency        `json:"latency_us" doc:"The time that decisions took, in microseconds, without the time that requests were held."`
 	Rules    []RuleRate         `json:"rules" nullable:"false" doc:"The rules that decided the most requests, at most 50, the first first. The name other stands for those that are not counted one by one."`
 	Talkers  LiveTalkers        `json:"talkers" doc:"The clients with the most requests."`
+	Leases   []Leased           `json:"leases,omitempty" doc:"What this node has leased since it was started, of the limits with the most units lent, at most 50, the first first. Missing, if it has leased nothing."`
 }
 
 // RuleRate is how many requests per second a rule has decided, and refused.
@@ -185,6 +188,9 @@ func NewLive(o LiveOptions) (*Live, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Leases == nil {
+		o.Leases = func() []Leased { return nil }
+	}
 	switch {
 	case o.Counters < 2 || o.Counters > 1<<15:
 		return nil, invalid("Counters", strconv.Itoa(o.Counters), "2 to 32768, or 0 for the default")
@@ -300,6 +306,7 @@ func (l *Live) Snapshot() Snapshot {
 		Latency: LiveLatency{
 			sum.latency.Quantile(0.5).Microseconds(), sum.latency.Quantile(0.95).Microseconds(), sum.latency.Quantile(0.99).Microseconds(),
 		},
+		Leases: mostLent(l.o.Leases()),
 	}
 	for o, n := range sum.outcomes {
 		rate := float64(n) / seconds

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"net/netip"
 	"slices"
@@ -178,6 +179,29 @@ func TestLiveRules(t *testing.T) {
 		if math.Abs(r.Requests/perSecond-2) > 0.1 || i > 0 && r.Name <= got.Rules[i].Name {
 			t.Errorf("%+v", r)
 		}
+	}
+}
+
+// TestLiveLeases shows the limits with the most units lent.
+func TestLiveLeases(t *testing.T) {
+	t.Parallel()
+	var leased []record.Leased
+	l := newLive(t, record.LiveOptions{Now: (&hand{noon}).now, Leases: func() []record.Leased { return slices.Clone(leased) }})
+	for i := range int64(100) {
+		leased = append(leased, record.Leased{Limit: fmt.Sprintf("rule:limit-%02d", i), Lent: i / 2, Held: i})
+	}
+	got := l.Snapshot().Leases
+	if len(got) != 50 || got[0] != leased[98] || got[1] != leased[99] || got[49] != leased[51] {
+		t.Errorf("%d: %+v", len(got), got)
+	}
+	leased = []record.Leased{{
+		Limit: "search:hourly", Counters: 1, Held: 2, Lent: 3, Spent: 4, Back: 5, Kept: 6, Denied: 7, Early: 8, MostOut: 9, MostUsed: 10, Cap: 11,
+	}}
+	text, err := json.Marshal(l.Snapshot())
+	const want = `"leases":[{"limit":"search:hourly","counters":1,"held":2,"lent":3,"spent":4,"given_back":5,"kept":6,` +
+		`"denied":7,"denied_early":8,"others_most":9,"most_used":10,"capacity":11}]}`
+	if err != nil || !strings.HasSuffix(string(text), want) {
+		t.Errorf("%v, %s, want\n%s", err, text, want)
 	}
 }
 

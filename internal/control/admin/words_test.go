@@ -177,6 +177,7 @@ var words = map[string][2]string{
 	"FoundSubject":                       {"A subject that was found.", ""},
 	"Health":                             {"The health of a node.", ""},
 	"Key":                                {"An API key, without the hash of its secret.", ""},
+	"Leased":                             {"What a node has leased of a limit since it was started.", ""},
 	"LiveLatency":                        {"Latency of decisions, in microseconds.", ""},
 	"LiveTalkers":                        {"The clients with the most requests.", ""},
 	"LiveTalkers.addresses":              {"Addresses, truncated or hashed as configured.", ""},

@@ -506,6 +506,34 @@ export interface Key {
   user?: string
 }
 
+/** What a node has leased of a limit since it was started. */
+export interface Leased {
+  /** The capacity of the counter that had most_used. */
+  capacity: number
+  /** Counters that are leased now. */
+  counters: number
+  /** Denials of leased counters. */
+  denied: number
+  /** Denials of leased counters while other nodes had taken units ahead. They may have been too early. */
+  denied_early: number
+  /** Units that were taken ahead, not spent, and given back. */
+  given_back: number
+  /** Units that were taken ahead and are held now, as of the last term. */
+  held: number
+  /** Units that were taken ahead, not spent, and could not be given back: they stay used. */
+  kept: number
+  /** Units that were taken ahead. */
+  lent: number
+  /** The rule and its limit. The name other stands for limits that are not counted one by one. */
+  limit: string
+  /** The most units that were used of a counter in its window, on all nodes. */
+  most_used: number
+  /** The most units that other nodes had taken ahead when a leased counter denied. */
+  others_most: number
+  /** Units that were taken ahead and spent. */
+  spent: number
+}
+
 /** Latency of decisions, in microseconds. */
 export interface LiveLatency {
   /** The median. */
@@ -1100,6 +1128,8 @@ export interface Snapshot {
   at: string
   /** Latency of decisions in microseconds, without the time that requests were delayed. */
   latency_us: LiveLatency
+  /** What this node has leased since it was started, of the limits with the most units lent, at most 50, the first first. Missing, if it has leased nothing. */
+  leases?: Leased[]
   /** The node. */
   node?: string
   /** Requests per second by outcome. Every outcome is listed. */
