@@ -24,15 +24,6 @@ func TestLeaseTraces(t *testing.T) {
 	})
 }
 
-// TestLeaseConforms runs the suite through leases that nothing asks for.
-func TestLeaseConforms(t *testing.T) {
-	t.Parallel()
-	storetest.Run(t, func(t testing.TB, now func() time.Time) stint.Store {
-		t.Helper()
-		return must(t)(layer.Lease(memory(t, now), layer.LeaseOptions{}))
-	})
-}
-
 // TestLeaseUnused has four nodes ask for twice what the limit allows: hardly anything of it is left unused.
 func TestLeaseUnused(t *testing.T) {
 	t.Parallel()
