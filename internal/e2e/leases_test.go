@@ -1,0 +1,62 @@
+package e2e_test
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/stintdev/stint/internal/test/testredis"
+)
+
+// TestLeasedRule has two nodes with a rule whose limit is leased and divided, on a Cluster. They decide by
+// themselves, admit exactly the limit together, and show what they have done. A node that stops gives back
+// what it holds.
+func TestLeasedRule(t *testing.T) {
+	t.Parallel()
+	const limit = 3000
+	config := fmt.Sprintf(`
+[server]
+counters = %q
+replicas = 2
+store_budget = "2s" # the machine may be busy
+[[rules]]
+name   = "everyone"
+limits = [{ name = "total", limit = "%d/1d fixed_window", lease = "1s", split = 4 }]
+`, testredis.StartCluster(t).URL()+"?timeout=2s", limit)
+	var nodes []*server
+	for range 2 {
+		nodes = append(nodes, serve(t, config, "STINT_SERVER_ADMIN_ADDRESS=127.0.0.1:0", "STINT_SERVER_DRAIN_DELAY=0s"))
+	}
+	admitted, leased := 0, false
+	ask := func(s *server) (allowed bool) {
+		t.Helper()
+		var v struct {
+			Allowed bool
+			Limits  []struct{ Basis string }
+		}
+		if err := post(http.DefaultClient, s.api+"/v1/check", `{"path": "/", "ip": "192.0.2.1"}`, &v); err != nil {
+			t.Fatal(err)
+		}
+		leased = leased || v.Limits[0].Basis == "leased"
+		if v.Allowed {
+			admitted++
+		}
+		return v.Allowed
+	}
+	for range 500 {
+		for _, s := range nodes {
+			ask(s)
+		}
+	}
+	shown := nodes[0].scrape(t)
+	if lent := shown[`stint_lease_units_total{limit="everyone:total",what="lent"}`]; !leased || lent < 100 {
+		t.Errorf("leased: %t, %v units lent", leased, lent)
+	}
+	// The first node stops in the middle of its term. The other gets all that is left, at once.
+	nodes[0].stop(t)
+	for ask(nodes[1]) {
+	}
+	if admitted != limit {
+		t.Errorf("%d admitted, want %d: the node that has stopped gives back what it held", admitted, limit)
+	}
+}
