@@ -93,6 +93,36 @@ func ExampleSplit() {
 	// false 400 of 1000
 }
 
+// A counter that is asked for often is leased: this process takes units ahead, and spends them in memory.
+func ExampleLease() {
+	local, err := memstore.New(memstore.Options{}) // or redisstore.Open, and layer.New around it
+	if err != nil {
+		panic(err)
+	}
+	store, err := layer.Lease(local, layer.LeaseOptions{})
+	if err != nil {
+		panic(err)
+	}
+	defer store.Close()
+	limiter, err := stint.New(store, stint.Options{
+		Limit: stint.PerMinute(6_000_000), Policy: &stint.Policy{Lease: 100 * time.Millisecond},
+	})
+	if err != nil {
+		panic(err)
+	}
+	for {
+		d, err := limiter.Take(context.Background(), "everyone")
+		if err != nil {
+			panic(err)
+		}
+		if d.Basis == stint.Leased {
+			break
+		}
+	}
+	fmt.Println("leased")
+	// Output: leased
+}
+
 // capped is a layer of this program's own: a store is asked for no more than so many units
 // at once.
 type capped struct {
