@@ -200,7 +200,8 @@ func (l *leases) takeStored(ctx context.Context, asks []stint.Ask, ds []stint.De
 	if err != nil {
 		return err
 	}
-	if denied(ds) && l.surrender(ctx, asks, ds) {
+	// A denial that is remembered was one of the store before, when this node gave back what it held.
+	if denied(ds) && ds[0].Basis != stint.Remembered && l.surrender(ctx, asks, ds) {
 		if err = l.next.Take(ctx, asks, ds); err != nil {
 			return err
 		}
@@ -229,17 +230,17 @@ func (l *leases) heard(asks []stint.Ask, ds []stint.Decision, begin bool) {
 		if e == nil {
 			continue
 		}
-		e.mu.Lock()
 		if d.Basis == stint.Counted {
+			e.mu.Lock()
 			if e.heard(now, a, d); begin {
 				l.extend(e, now)
 			}
+			e.mu.Unlock()
 		}
-		if !d.Allowed {
-			e.denied++
+		if !d.Allowed { // without the lock, since there may be very many
+			e.denied.Add(1)
 			l.askOthers(e, now)
 		}
-		e.mu.Unlock()
 	}
 }
 
@@ -413,13 +414,12 @@ func (l *leases) told(asks []stint.Ask, ds []stint.Decision) {
 	}
 }
 
-// askOthers finds out, at most once in a term, how many units other nodes hold of a counter that denies. The
-// caller holds the lease.
+// askOthers finds out, at most once in a term, how many units other nodes hold of a counter that denies.
 func (l *leases) askOthers(e *lease, now time.Duration) {
-	if now < e.asked {
+	next := e.asked.Load()
+	if int64(now) < next || !e.asked.CompareAndSwap(next, int64(now+e.term)) {
 		return
 	}
-	e.asked = now + e.term
 	l.do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), background) //nolint:forbidigo // no caller waits for this
 		defer cancel()

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stintdev/stint"
@@ -37,9 +38,10 @@ type lease struct {
 	inTerm int64         // takes in it
 
 	// For the meter: what it has not been told yet.
-	spent, denied, told int64
-	asked               time.Duration // when it may be found out again what other nodes hold
-	recent              []taken       // what this node has taken ahead in the last term
+	spent, told int64
+	denied      atomic.Int64
+	asked       atomic.Int64 // when it may be found out again what other nodes hold, like now
+	recent      []taken      // what this node has taken ahead in the last term
 }
 
 // taken is units that were taken ahead less than a term ago.

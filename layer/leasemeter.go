@@ -137,13 +137,13 @@ func (x *limitMeter) note(e *lease) {
 	e.told, e.spent = held, 0
 }
 
-// denials counts what a lease has denied while other nodes had taken units ahead. The caller holds it.
+// denials counts what a lease has denied while other nodes had taken so many units ahead.
 func (x *limitMeter) denials(e *lease, out int64) {
-	x.denied.Add(e.denied)
+	n := e.denied.Swap(0)
+	x.denied.Add(n)
 	if out > 0 {
-		x.early.Add(e.denied)
+		x.early.Add(n)
 	}
-	e.denied = 0
 	x.mu.Lock()
 	x.mostOut = max(x.mostOut, out)
 	x.mu.Unlock()
