@@ -60,16 +60,6 @@ func redis(t testing.TB, url string, now func() time.Time) stint.Store {
 	return s
 }
 
-// redisAt opens a store whose counters others may share.
-func redisAt(t testing.TB, url string) stint.Store {
-	t.Helper()
-	s, err := redisstore.Open(url, redisstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
 // must is for layers whose options are written here.
 func must(t testing.TB) func(stint.Store, error) stint.Store {
 	t.Helper()

@@ -224,7 +224,7 @@ func (s leaseSim) run(t *testing.T, meter *layer.LeaseMeter) *ledger {
 					case event == 11: // it crashes: what it held stays charged
 						old := node.Swap(start())
 						old.wire.fail(away)
-						defer old.Close() //nolint:errcheck // it can tell no one
+						defer old.Close()
 					case event == 12:
 						node.Load().wire.fail(away)
 					default:

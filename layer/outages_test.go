@@ -15,8 +15,19 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/test/testredis"
 	"github.com/stintdev/stint/layer"
+	"github.com/stintdev/stint/redisstore"
 	"github.com/stintdev/stint/storetest"
 )
+
+// redisAt opens a store whose counters others may share.
+func redisAt(t testing.TB, url string) stint.Store {
+	t.Helper()
+	s, err := redisstore.Open(url, redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
 
 // measured is how an outage went, over all nodes and clients.
 type measured struct {
