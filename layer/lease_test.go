@@ -197,6 +197,12 @@ func (s leaseSim) run(t *testing.T, meter *layer.LeaseMeter) *ledger {
 	store := memory(t, nil)
 	a := leaseAsk(t, s.limit, s.term)
 	g := newLedger(a.Limit, s.term)
+	// The limit is lowered by a tenth now and then, and raised again, for all nodes.
+	lower := a
+	lower.Limit.Max -= lower.Limit.Max / 10
+	lower.Plan = nil
+	var now atomic.Pointer[stint.Ask]
+	now.Store(&a)
 	perSecond := s.load * float64(a.Limit.Max) / a.Limit.Window.Length().Seconds() / float64(s.nodes*s.callers)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -231,7 +237,7 @@ func (s leaseSim) run(t *testing.T, meter *layer.LeaseMeter) *ledger {
 						node.Load().wire.heal()
 					}
 					for range int(pause.Seconds()*load + r.Float64()) {
-						ask := a
+						ask := *now.Load()
 						if r.IntN(10) == 0 {
 							ask.Cost = 1 + r.Int64N(5)
 						}
@@ -250,7 +256,12 @@ func (s leaseSim) run(t *testing.T, meter *layer.LeaseMeter) *ledger {
 			g.calls += node.Load().wire.calls.Load()
 		}()
 	}
-	<-time.After(s.length)
+	for end := time.Now().Add(s.length); time.Now().Before(end); {
+		<-time.After(700 * time.Millisecond)
+		if now.Swap(&lower) == &lower {
+			now.Store(&a)
+		}
+	}
 	close(stop)
 	wg.Wait()
 	return g

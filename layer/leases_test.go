@@ -74,3 +74,36 @@ func TestLeaseLoad(t *testing.T) { //nolint:paralleltest // it measures
 		}
 	}
 }
+
+// TestLeaseFailover has the primary of Sentinels die while units are lent. What it had not replicated is
+// forgotten, so that a window may have more than the limit: it prints how much.
+func TestLeaseFailover(t *testing.T) { //nolint:paralleltest // it measures
+	const limit = 5000
+	sentinels := testredis.StartSentinels(t)
+	c := startLeaseCluster(t, leaseWorker{
+		URL: sentinels.URL() + "?timeout=500ms", Limit: fmt.Sprintf("%d/1s fixed_window", limit),
+		Term: 100 * time.Millisecond, Nodes: 4, Callers: 4, Pause: 4 * time.Millisecond,
+	})
+	leasing := func() {
+		t.Helper()
+		_, _, _, before := c.read()
+		eventually(t, func() error {
+			if _, _, _, n := c.read(); n < before+8000 {
+				return fmt.Errorf("%d takes were leased since then", n-before)
+			}
+			return nil
+		})
+	}
+	leasing()
+	sentinels.Primary(t).Kill(t)
+	leasing()
+	windows, allowed, _, leased := c.stop()
+	most := int64(0)
+	for _, n := range windows {
+		most = max(most, n)
+	}
+	t.Logf("%d allowed, %d of them leased; a window has at most %d of %d", allowed, leased, most, limit)
+	if most > limit+limit/20 {
+		t.Errorf("%d admitted in a window of %d", most, limit)
+	}
+}

@@ -2,8 +2,10 @@ package daemon
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"net/http/pprof"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,8 +82,22 @@ func (d *Daemon) nodeState() admin.NodeState {
 		if d.counters.problem() != "" {
 			s.Store = degraded
 		}
+		s.Servers = d.counterServers()
 	}
 	return s
+}
+
+// counterServers returns the Redis servers with their shares, if there are several.
+func (d *Daemon) counterServers() (out []admin.CounterServer) {
+	shares, up := d.redis.Shares(), d.counters.up()
+	if len(shares) < 2 {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(shares)) {
+		works, known := up[name]
+		out = append(out, admin.CounterServer{Name: name, Up: works || !known, Share: shares[name]})
+	}
+	return out
 }
 
 // envoyLimits returns the limits of descriptors, and their hits.

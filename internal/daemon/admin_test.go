@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/internal/test/testpostgres"
+	"github.com/stintdev/stint/internal/test/testredis"
 )
 
 // tokenFile matches the file with the first token, in what a daemon prints.
@@ -217,4 +219,32 @@ func TestAdminStatus(t *testing.T) {
 	if n := nodes.Items[0]; n.Name != "n2" || !n.Self || n.Behind || n.Revision != 1 || n.State.Status != "ok" || n.State.Counters != "memory" || n.State.Breaker != "none" || n.State.Replicas != 1 {
 		t.Errorf("%+v, %+v", n, n.State)
 	}
+}
+
+// TestAdminServers checks that a node reports the servers of a ring with their shares, and which is down.
+func TestAdminServers(t *testing.T) {
+	t.Parallel()
+	ring := testredis.StartRing(t, 2)
+	p := start(t, strings.ReplaceAll(inDatabase, "%", fill(t, few)), set("server.counters", ring.URL()))
+	servers := func(up ...bool) {
+		t.Helper()
+		until(t, fmt.Sprint("servers that are up: ", up), func() bool {
+			code, body := p.get(t, "admin", "/admin/v1/nodes")
+			var nodes admin.NodeList
+			if err := json.Unmarshal([]byte(body), &nodes); err != nil || code != http.StatusOK {
+				t.Fatal(code, body, err)
+			}
+			if len(nodes.Items) != 1 || nodes.Items[0].State == nil {
+				return false
+			}
+			is, share := map[string]bool{}, 0.0
+			for _, s := range nodes.Items[0].State.Servers {
+				is[s.Name], share = s.Up, share+s.Share
+			}
+			return len(is) == 2 && share > 0.999 && share < 1.001 && is[ring.Nodes()[0].Addr()] == up[0] && is[ring.Nodes()[1].Addr()] == up[1]
+		})
+	}
+	servers(true, true)
+	ring.Nodes()[1].Kill(t)
+	servers(true, false)
 }

@@ -72,6 +72,15 @@ type NodeState struct {
 	Requests float64 `json:"requests_per_second" doc:"Requests, per second." example:"1200.5"`
 	Refused  float64 `json:"refused_per_second" doc:"Requests that did not pass, per second." example:"34.2"`
 	P99      int64   `json:"p99_us" doc:"99th percentile of latency, in microseconds." example:"900"`
+	// Servers is left out where there is one, or none.
+	Servers []CounterServer `json:"servers,omitempty" doc:"The servers that have the counters, if there are several."`
+}
+
+// CounterServer is a server that has counters.
+type CounterServer struct {
+	Name  string  `json:"name" doc:"Its address." example:"10.0.0.7:6379"`
+	Up    bool    `json:"up" doc:"Whether it makes decisions." example:"true"`
+	Share float64 `json:"share" doc:"The part of all subjects that it has, from 0 to 1." example:"0.334"`
 }
 
 // NodeList is all nodes.

@@ -103,6 +103,16 @@ export interface Clients {
   exact: boolean
 }
 
+/** undefined */
+export interface CounterServer {
+  /** Its address. */
+  name: string
+  /** The part of all subjects that it has, from 0 to 1. */
+  share: number
+  /** Whether it makes decisions. */
+  up: boolean
+}
+
 /** A new API key, with its text. */
 export interface CreatedKey {
   /** When it was created. */
@@ -659,6 +669,8 @@ export interface NodeState {
   replicas: number
   /** Requests, per second. */
   requests_per_second: number
+  /** The servers that have the counters, if there are several. */
+  servers?: CounterServer[]
   /** The result. */
   status: 'ok' | 'degraded' | 'not_ready'
   /** The state of the store. */
