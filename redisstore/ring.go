@@ -35,9 +35,9 @@ type node struct {
 // fair share, and by 2 % more for ten servers, which have 1,638 slots each. Of 100 rings, the server that was
 // furthest from its fair share was off by (go test -run TestRingSpread -v ./redisstore)
 //
-//	points      128   1024   2048   4096
-//	3 servers  19 %    7 %    6 %    4 %
-//	10 servers 29 %   11 %    8 %    7 %
+//	points      128   1024   2048
+//	3 servers  19 %    7 %    6 %
+//	10 servers 29 %   11 %    8 %
 //
 // so the default of virtual_nodes is 2048.
 func owners(nodes []node, virtualNodes int) []uint16 {
