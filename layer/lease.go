@@ -326,12 +326,14 @@ func (l *leases) fetch(e *lease, n int64) {
 	switch {
 	case err != nil:
 		e.pause = now + e.term
-	case denied(ds) && ds[0].Basis == stint.Counted:
-		e.heard(now, &e.ask, &ds[0])
-	case denied(ds): // it says nothing about now
+	case ds[0].Basis == stint.Remembered: // it says nothing about now
 	case ds[0].Basis != stint.Counted:
 		e.pause = now + e.term // the store is away; what was counted without it is not for later
-		back = stint.Refund(asks, ds)
+		if !denied(ds) {
+			back = stint.Refund(asks, ds)
+		}
+	case denied(ds):
+		e.heard(now, &e.ask, &ds[0])
 	case e.closed:
 		back = stint.Refund(asks, ds)
 	default:

@@ -23,7 +23,7 @@ func TestLeaseSimulation(t *testing.T) { //nolint:paralleltest // it uses all pr
 		} {
 			for _, term := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second} {
 				synctest.Test(t, func(t *testing.T) {
-					g := leaseSim{limit: text, term: term, nodes: 4, callers: 8, load: 1.3, faults: true, length: 12 * time.Second}.run(t, layer.NewLeaseMeter())
+					g := leaseSim{limit: text, term: term, nodes: 4, callers: 8, load: 1.3, faults: true, changes: true, length: 12 * time.Second}.run(t, layer.NewLeaseMeter())
 					takes += g.asked.Load()
 					runs++
 				})
