@@ -189,6 +189,7 @@ var words = map[string][2]string{
 	"NewToken":                           {"A token to create.", `{"name":"deploy","role":"operator","expires_in_seconds":7776000}`},
 	"Node":                               {"A node that shares the catalog.", ""},
 	"NodeList":                           {"All nodes.", ""},
+	"CounterServer":                      {"A Redis server that has counters.", ""},
 	"NodeState":                          {"The state of a node, as the node reports it.", ""},
 	"Point":                              {"A point of a series.", ""},
 	"Preview":                            {"What a rule would have done. Requests are estimated from a sample.", ""},

@@ -103,7 +103,7 @@ export interface Clients {
   exact: boolean
 }
 
-/** undefined */
+/** A Redis server that has counters. */
 export interface CounterServer {
   /** Its address. */
   name: string
