@@ -358,8 +358,9 @@ func TestBurst(t *testing.T) {
 			took, now := time.Since(start), f.Status()
 			loads, looks := now.Loads-before.Loads, now.Looks-before.Looks
 			t.Logf("%d changes in %v: %d loads, %d looks", writers*each, took, loads, looks)
-			// A pause of 400 ms between loads, after some shorter ones.
-			if most := 10 + uint64(took/(400*time.Millisecond)); loads > most || looks > 2*most {
+			// A pause of 400 ms between loads, after some shorter ones, and after a moment without changes: on a
+			// busy machine there are some.
+			if most := 20 + uint64(took/(200*time.Millisecond)); loads > most || looks > 2*most {
 				t.Errorf("%d loads and %d looks in %v, want at most %d and %d", loads, looks, took, most, 2*most)
 			}
 		})
