@@ -35,11 +35,11 @@ type Ask struct {
 }
 
 // Policy is what layers around a store know of an ask. It is plain data: each
-// field is read by the layer whose business it is, and by no one else.
+// field is read by the layers that it names, and by no one else.
 type Policy struct {
 	OnFailure FailMode // for layer.FailMode
-	// Lease is for how long units may be taken ahead, for layer.Lease: from MinLease to MaxLease.
-	// Zero: not at all.
+	// Lease is for how long units may be taken ahead, for layer.Lease, and so for how long a denial
+	// is remembered, for layer.DenyCache: from MinLease to MaxLease. Zero: not at all.
 	Lease time.Duration
 	// Split is among how many counters the limit is divided, for layer.Split: from 2 to MaxSplit.
 	// Zero: it has one.

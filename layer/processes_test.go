@@ -13,10 +13,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/testserver"
 	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/redisstore"
 )
@@ -38,30 +38,13 @@ const leaseWorkerEnv = "STINT_TEST_LEASES"
 
 // tally is the file of a worker: the units that were admitted, by window, and takes by what became of them.
 type tally struct {
-	windows                [1 << 16]atomic.Int64 // by number, of which the lower bits are used
-	allowed, denied, leads atomic.Int64
-}
-
-func mapTally(path string) (*tally, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	size := int(unsafe.Sizeof(tally{}))
-	if err := f.Truncate(int64(size)); err != nil {
-		return nil, err
-	}
-	b, err := syscall.Mmap(int(f.Fd()), 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
-	if err != nil {
-		return nil, err
-	}
-	return (*tally)(unsafe.Pointer(&b[0])), nil
+	windows                 [1 << 16]atomic.Int64 // by number, of which the lower bits are used
+	allowed, denied, leased atomic.Int64
 }
 
 // run is the main function of the process.
 func (w leaseWorker) run() error {
-	t, err := mapTally(w.File)
+	t, err := testserver.Memory[tally](w.File)
 	if err != nil {
 		return err
 	}
@@ -111,7 +94,7 @@ func (w leaseWorker) run() error {
 				}
 				at := window(before)
 				if ds[0].Basis == stint.Leased {
-					t.leads.Add(1)
+					t.leased.Add(1)
 				} else {
 					at = window(time.UnixMicro(ds[0].At))
 				}
@@ -160,7 +143,7 @@ func startLeaseProcess(t testing.TB, w leaseWorker) *leaseProcess {
 type leaseCluster struct {
 	t       testing.TB
 	worker  leaseWorker
-	files   []string
+	tallies []*tally
 	running []*leaseProcess
 }
 
@@ -176,8 +159,12 @@ func startLeaseCluster(t testing.TB, w leaseWorker) *leaseCluster {
 func (c *leaseCluster) start(i int) {
 	c.t.Helper()
 	w := c.worker
-	w.File = filepath.Join(c.t.TempDir(), fmt.Sprint("tally", len(c.files)))
-	c.files = append(c.files, w.File)
+	w.File = filepath.Join(c.t.TempDir(), "tally")
+	t, err := testserver.Memory[tally](w.File)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.tallies = append(c.tallies, t)
 	c.running[i] = startLeaseProcess(c.t, w)
 }
 
@@ -198,17 +185,13 @@ func (c *leaseCluster) stop() (windows map[int]int64, allowed, denied, leased in
 func (c *leaseCluster) read() (windows map[int]int64, allowed, denied, leased int64) {
 	c.t.Helper()
 	windows = map[int]int64{}
-	for _, f := range c.files {
-		t, err := mapTally(f)
-		if err != nil {
-			c.t.Fatal(err)
-		}
+	for _, t := range c.tallies {
 		for w := range t.windows {
 			if n := t.windows[w].Load(); n > 0 {
 				windows[w] += n
 			}
 		}
-		allowed, denied, leased = allowed+t.allowed.Load(), denied+t.denied.Load(), leased+t.leads.Load()
+		allowed, denied, leased = allowed+t.allowed.Load(), denied+t.denied.Load(), leased+t.leased.Load()
 	}
 	return windows, allowed, denied, leased
 }

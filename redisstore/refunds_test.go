@@ -12,13 +12,12 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/testserver"
 	"github.com/stintdev/stint/redisstore"
 	"github.com/stintdev/stint/storetest"
 )
@@ -80,23 +79,6 @@ type ledger struct {
 	held [128]atomic.Int64
 	sure [refunders][128]atomic.Int64
 	may  [refunders][128]atomic.Int64
-}
-
-func openLedger(file string) (*ledger, error) {
-	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	size := int(unsafe.Sizeof(ledger{}))
-	if err := f.Truncate(int64(size)); err != nil {
-		return nil, err
-	}
-	memory, err := syscall.Mmap(int(f.Fd()), 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
-	if err != nil {
-		return nil, err
-	}
-	return (*ledger)(unsafe.Pointer(unsafe.SliceData(memory))), nil
 }
 
 // refunder is one process.
@@ -286,7 +268,7 @@ func refund(url string) int {
 		return 1
 	}
 	p := &refunder{name: name}
-	if p.ledger, err = openLedger(os.Getenv(ledgerFile)); err != nil {
+	if p.ledger, err = testserver.Memory[ledger](os.Getenv(ledgerFile)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -329,7 +311,7 @@ func TestRefundsOfProcesses(t *testing.T) {
 	const turns = 2000
 	url := fmt.Sprintf("%s?prefix=p%d&timeout=10s", testredis.SharedCluster(t).URL(), stores.Add(1))
 	file := filepath.Join(t.TempDir(), "ledger")
-	l, err := openLedger(file)
+	l, err := testserver.Memory[ledger](file)
 	if err != nil {
 		t.Fatal(err)
 	}
