@@ -44,7 +44,40 @@ type Policy struct {
 	// Split is among how many counters the limit is divided, for layer.Split: from 2 to MaxSplit.
 	// Zero: it has one.
 	Split int
+	// Regions says how the counter is shared among regions, for internal/region. The others are for
+	// it, too: Credit is how many units of a gossiped counter a region may have admitted before the
+	// other regions know of them (0: a tenth of the limit), OnCredit what becomes of a take beyond
+	// that, and Follow says that the parts of a quota follow the demand.
+	Regions  Regions
+	Credit   int64
+	OnCredit OnCredit
+	Follow   bool
 }
+
+// Regions is how a counter is shared among regions.
+type Regions uint8
+
+const (
+	// RegionsOwn has every region count by itself: the limit holds in each.
+	RegionsOwn Regions = iota
+	// RegionsCentral has the counter in one region, which all others ask.
+	RegionsCentral
+	// RegionsQuota gives each region a part of the limit.
+	RegionsQuota
+	// RegionsGossip has every region count by itself, and tell the others what it has admitted.
+	RegionsGossip
+)
+
+// OnCredit is what becomes of a take for which a region has no credit left, if the other regions
+// cannot be reached.
+type OnCredit uint8
+
+const (
+	// CreditShare has the region decide by its share of what remained.
+	CreditShare OnCredit = iota
+	// CreditDeny denies the take.
+	CreditDeny
+)
 
 // The bounds of Policy.
 const (

@@ -1,0 +1,28 @@
+package gossip
+
+import "github.com/stintdev/stint"
+
+// Sender is a process that tells what it has admitted.
+type Sender struct {
+	Region string
+	Node   string
+	// Run is another number each time the process starts. The numbers of batches begin anew with it.
+	Run uint64
+}
+
+// Entry says that units of a counter were admitted in the sender's region, or, if there are less than
+// none, given back. At is when that was at the latest, by the clock of the sender's store, in
+// microseconds since the Unix epoch. All of it was in the same window.
+type Entry struct {
+	Key   stint.Key
+	Limit stint.Limit
+	At    int64
+	Units int64
+}
+
+// Batch is what a sender tells at a time. The first one of a run has the number 1, and each of the
+// following the next. A batch is applied once, however often it arrives.
+type Batch struct {
+	Number  uint64
+	Entries []Entry
+}
