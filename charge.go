@@ -16,7 +16,8 @@ type Charge struct {
 	// Reset is how long after At the counter would have recovered, in microseconds. It tells
 	// what had been used before.
 	Reset int64
-	// Counter is the store's mark of the counter, by which it rejects charges of others.
+	// Counter is the store's mark of the counter, by which it rejects charges of others. Zero: the charge
+	// was made by another store, for the counter that the ask names.
 	Counter uint32
 	// Local says that it was charged to this process's share of the limit, while the
 	// store was out of reach.
@@ -135,7 +136,7 @@ func (c *Charge) Validate() error {
 // made by now.
 func (c *Charge) ValidateFor(counter uint32, now int64) error {
 	switch {
-	case c.Counter != counter:
+	case c.Counter != counter && c.Counter != 0:
 		return invalid("charge", c.String(), "a charge of this counter: same key, algorithm and window")
 	case c.At > now+MaxPlaces:
 		return invalid("charge", c.String(), "a time that is not in the future")

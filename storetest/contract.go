@@ -244,6 +244,43 @@ func checkCharges(t rapid.TB, store stint.Store, clock *Clock) {
 	}
 }
 
+// checkElsewhere charges what was charged by another store, at the instant at which that was, and gives back a part
+// of it.
+func checkElsewhere(t rapid.TB, store stint.Store, clock *Clock) {
+	ctx := context.Background()
+	for _, l := range everyLimit(10) {
+		if l.Algorithm == stint.Concurrency {
+			continue // what another store holds is held there
+		}
+		key := stint.Key{Subject: "alice", Name: "elsewhere"}
+		peek := stint.Ask{Key: key, Limit: l}
+		before, err := Take(ctx, store, []stint.Ask{peek})
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := clock.Now().UnixMicro()
+		clock.Add(time.Millisecond)
+		for _, by := range []int64{4, -1, 2} {
+			a := peek
+			a.Cost, a.Charge = by, &stint.Charge{At: at, Cost: max(by, -by)}
+			if _, err := Adjust(ctx, store, []stint.Ask{a}); err != nil {
+				t.Fatalf("%v: %v", l, err)
+			}
+		}
+		after, err := Take(ctx, store, []stint.Ask{peek})
+		if err != nil {
+			t.Fatal(err)
+		}
+		most := int64(5)
+		if l.Algorithm == stint.TokenBucket || l.Algorithm == stint.LeakyBucket {
+			most++ // it is charged now, and what may have drained since is not given back
+		}
+		if used := before[0].Remaining - after[0].Remaining; used < 5 || used > most {
+			t.Fatalf("%v: %d units used after 4, -1 and 2 that were charged elsewhere; want 5, and of a bucket at most 6", l, used)
+		}
+	}
+}
+
 // checkEmptyCalls makes calls without asks, and calls with a hundred.
 func checkEmptyCalls(t rapid.TB, store stint.Store, _ *Clock) {
 	ctx := context.Background()

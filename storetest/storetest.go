@@ -118,6 +118,7 @@ func checks() []check {
 		{"reset", checkReset},
 		{"bad input", checkBadInput},
 		{"charges", checkCharges},
+		{"elsewhere", checkElsewhere},
 		{"empty calls", checkEmptyCalls},
 		{"many asks", checkMany},
 		{"close", checkClose},
