@@ -10,14 +10,18 @@ type Sender struct {
 	Run uint64
 }
 
-// Entry says that units of a counter were admitted in the sender's region, or, if there are less than
-// none, given back. At is when that was at the latest, by the clock of the sender's store, in
-// microseconds since the Unix epoch. All of it was in the same window.
+// Entry says that units of a counter were admitted in the sender's region, or, if they are less than
+// none, given back. At is when the last of it was, by the clock of the sender's store, in microseconds
+// since the Unix epoch. All of it was in the same window.
 type Entry struct {
 	Key   stint.Key
 	Limit stint.Limit
 	At    int64
 	Units int64
+	// ID, if there is one, is that of [stint.Charge.ID]: the sender was told to make this change once.
+	ID string
+	// Reset says that the counter was reset, and nothing else.
+	Reset bool
 }
 
 // Batch is what a sender tells at a time. The first one of a run has the number 1, and each of the
@@ -26,3 +30,6 @@ type Batch struct {
 	Number  uint64
 	Entries []Entry
 }
+
+// MaxEntries is how many entries a batch has at most.
+const MaxEntries = 1024

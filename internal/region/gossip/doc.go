@@ -1,3 +1,57 @@
-// Package gossip keeps the counters of several regions together: each region counts by itself, tells the
-// others what it has admitted, and they charge it at the instant at which it was used.
+// Package gossip keeps the counters of several regions together. Each region counts by itself, in its own store,
+// and tells the others what it has admitted. They charge it at the instant at which it was used.
+//
+// # The bound
+//
+// A region may be ahead of what the others have acknowledged by its credit, in units of a counter, which its nodes
+// share. So what a region does not know of is at most the credit of each of the others, and when it admits
+// something that passes by what it knows, then all together are beyond the limit by at most
+//
+//	(regions - 1) x credit
+//
+// whatever the load, and however long messages take. A cost that is larger than the credit passes when all else is
+// acknowledged; then it takes the place of the credit in the bound. In a window, a window of the limit counts; a
+// bucket is at most like one whose max and burst are larger by that much. Instants are those of the clocks of the
+// regions' stores: by any other clock, what is admitted while they differ comes on top. With more nodes in a region
+// than units of credit, each has one.
+//
+// A take that finds no credit left waits for an acknowledgement (Options.Wait), and the others are told at once. Then
+// it is denied, with the basis [stint.Local].
+//
+// # Partitions
+//
+// A region that is cut off from another keeps to its share of what remained: the limit, by weight, of which as much is
+// used as of the counter. So do all that hear from it. With [stint.CreditDeny] it keeps to its credit.
+//
+// This does not add to the bound, because no region that keeps to its share acknowledges anything: a region that
+// has not heard of the partition soon has no credit left. In detail:
+//
+//   - A node that hears from another region marks that in the store of its own region. A mark is kept for Options.Cut.
+//   - A region is cut off from another if there is no mark: then a node admits shares.
+//   - A node acknowledges only while it knows, by its own clock, of marks for all other regions. So when a
+//     region is cut off, none of its nodes acknowledges.
+//   - When regions begin with shares, each knows of all that was admitted, but for the credit of the others. Their
+//     shares of what remains add up to what remains. So all of them together are beyond the limit by what they did not
+//     know of, and this is the bound again.
+//   - A share stays what it is until the others know of all that was admitted from it, or it has recovered.
+//
+// If the store of a region is out of reach, its nodes decide as its layers say, without shares, and acknowledge what
+// they charge there.
+//
+// # What is told
+//
+// Batches are numbered by the process that sends them, and sent again until they are acknowledged. A receiver marks in
+// its region's store that it has a batch, and then charges it, so no batch is charged twice, whichever nodes receive
+// it. Lost are: what a process has not told when it is killed, and what a receiver had not charged yet when it is
+// killed or its store fails in the middle of it: at most what was admitted in one interval, and on the way.
+//
+// What was admitted in one window is told together, at its last instant. Changes of charges are told as they were made;
+// resets are told, too. Penalties are not: bans hold in their own region. Concurrency cannot be gossiped, since places
+// are held and not spent.
+//
+// # Bounds of memory
+//
+// There is an account for each counter of which something was admitted here that has not recovered, for up to
+// Options.MaxCounters, of about 300 bytes with two other regions. Of further counters, a node admits its share. A region that
+// does not answer costs a pointer for each of them, and 8 batches.
 package gossip

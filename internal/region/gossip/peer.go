@@ -1,0 +1,255 @@
+package gossip
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stintdev/stint"
+)
+
+const (
+	// maxSent is how many batches a region may have to acknowledge at a time.
+	maxSent = 8
+	// doubtful is how long a batch is sent again. A receiver remembers longer than that which it has applied.
+	doubtful = 30 * time.Minute
+)
+
+// peer is another region, and what is on the way to it.
+type peer struct {
+	index int
+	name  string
+	// heard is when it last answered, by the clock of this process, in microseconds since the start.
+	heard atomic.Int64
+	// linked is until when this region is surely not cut off from it, like heard.
+	linked atomic.Int64
+	// cut says that no node of this region hears from it.
+	cut atomic.Bool
+	// alone says that it is cut off from some region, as it last said.
+	alone atomic.Bool
+
+	mu     sync.Mutex
+	queue  []*account // that it has to be told of
+	number uint64     // of the last batch
+	sent   []sent     // not acknowledged, oldest first
+	again  int        // how many of them have been sent in this connection
+	lag    int64      // how long the last one that was acknowledged took, in microseconds
+}
+
+// sent is a batch on its way.
+type sent struct {
+	Batch
+	of []*account // of each entry
+	at int64      // when it was made, like heard
+}
+
+// never is the time of what has not happened.
+const never = -1 << 62
+
+func newPeer(index int, name string) *peer {
+	p := &peer{index: index, name: name}
+	p.heard.Store(never)
+	p.linked.Store(never)
+	return p
+}
+
+// peer returns the region of that name, or nil.
+func (s *Store) peer(name string) *peer {
+	for _, p := range s.peers {
+		if p.name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+// queue has all regions told of a counter, whose shard is locked.
+func (s *Store) queue(acc *account) {
+	for i, p := range s.peers {
+		if bit := uint32(1) << i; acc.queued&bit == 0 {
+			acc.queued |= bit
+			p.mu.Lock()
+			p.queue = append(p.queue, acc)
+			p.mu.Unlock()
+		}
+	}
+}
+
+// Next returns the next batch for a region: at first those that it has not acknowledged when the connection to
+// it was lost. It returns false if there is nothing to tell, or too much on the way. One goroutine calls it for
+// a region.
+func (s *Store) Next(region string) (Batch, bool) {
+	p := s.peer(region)
+	if p == nil {
+		return Batch{}, false
+	}
+	if b, ok := p.resend(); ok {
+		return b, true
+	}
+	p.mu.Lock()
+	n := min(len(p.queue), MaxEntries/2) // most have one entry, some two
+	if len(p.sent) >= maxSent || n == 0 {
+		p.mu.Unlock()
+		return Batch{}, false
+	}
+	due := append([]*account(nil), p.queue[:n]...)
+	p.queue = append(p.queue[:0], p.queue[n:]...)
+	p.mu.Unlock()
+
+	now, out := s.clock(), sent{at: s.elapsed()}
+	for _, acc := range due {
+		acc.shard.mu.Lock()
+		acc.queued &^= 1 << p.index
+		acc.expire(now)
+		for _, e := range acc.tell(p.index) {
+			out.Entries, out.of = append(out.Entries, e), append(out.of, acc)
+		}
+		acc.shard.mu.Unlock()
+	}
+	if len(out.Entries) == 0 {
+		return Batch{}, false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.number++
+	out.Number = p.number
+	p.sent = append(p.sent, out)
+	p.again = len(p.sent)
+	return out.Batch, true
+}
+
+// resend returns the next batch that has to be sent again.
+func (p *peer) resend() (Batch, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.again >= len(p.sent) {
+		return Batch{}, false
+	}
+	p.again++
+	return p.sent[p.again-1].Batch, true
+}
+
+// Unsent says that the last batch that Next has returned for a region could not be sent: it is returned again.
+func (s *Store) Unsent(region string) {
+	if p := s.peer(region); p != nil {
+		p.mu.Lock()
+		p.again = max(p.again-1, 0)
+		p.mu.Unlock()
+	}
+}
+
+// Connected says that there is a new connection to a region. What was not acknowledged is sent again.
+func (s *Store) Connected(region string) {
+	if p := s.peer(region); p != nil {
+		p.mu.Lock()
+		p.again = 0
+		p.mu.Unlock()
+	}
+}
+
+// Acknowledged says that a region has charged all batches up to that number.
+func (s *Store) Acknowledged(region string, number uint64) {
+	p := s.peer(region)
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	n := 0
+	for n < len(p.sent) && p.sent[n].Number <= number {
+		n++
+	}
+	done := append([]sent(nil), p.sent[:n]...)
+	if n > 0 {
+		p.lag = s.elapsed() - done[n-1].at
+	}
+	p.sent = append(p.sent[:0], p.sent[n:]...)
+	p.again = max(p.again-n, 0)
+	p.mu.Unlock()
+	for i := range done {
+		p.settle(&done[i])
+	}
+}
+
+// settle notes that a region knows of what is in a batch.
+func (p *peer) settle(b *sent) {
+	for i := range b.Entries {
+		acc := b.of[i]
+		acc.shard.mu.Lock()
+		acc.acknowledge(p.index, &b.Entries[i])
+		acc.shard.mu.Unlock()
+	}
+}
+
+// forget gives up batches of which it is not known for too long whether they were charged. It returns how many
+// units they have.
+func (p *peer) forget(now int64) (units int64) {
+	p.mu.Lock()
+	var old []sent
+	for len(p.sent) > 0 && now-p.sent[0].at > doubtful.Microseconds() {
+		old, p.sent = append(old, p.sent[0]), p.sent[1:]
+		p.again = max(p.again-1, 0)
+	}
+	p.mu.Unlock()
+	for i := range old {
+		for _, e := range old[i].Entries {
+			units += max(e.Units, 0)
+		}
+		p.settle(&old[i])
+	}
+	return units
+}
+
+// Heard says that a region has answered: the connection to it works both ways. Alone is what [Store.Alone] says
+// there.
+func (s *Store) Heard(region string, alone bool) {
+	if p := s.peer(region); p != nil {
+		p.alone.Store(alone)
+		p.heard.Store(s.elapsed())
+	}
+}
+
+// hears reports whether this node has heard from a region a moment ago.
+func (s *Store) hears(p *peer) bool { return s.elapsed()-p.heard.Load() < s.o.Cut.Microseconds()/2 }
+
+// Alone reports whether this region is cut off from another.
+func (s *Store) Alone() bool {
+	for _, p := range s.peers {
+		if p.cut.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// divided reports whether all regions are to keep to their shares: this one, or one that it hears from, is cut off
+// from another.
+func (s *Store) divided() bool {
+	for _, p := range s.peers {
+		if p.cut.Load() || p.alone.Load() && s.hears(p) {
+			return true
+		}
+	}
+	return false
+}
+
+// Acknowledges reports whether this node may acknowledge what it was told by others.
+//
+// While a region is cut off from another, it admits its share of what remained, and no one must go on as if it
+// did not: so whoever has not heard of that gets no acknowledgement, and is held to its credit.
+func (s *Store) Acknowledges() bool {
+	now := s.elapsed()
+	for _, p := range s.peers {
+		if now >= p.linked.Load() {
+			return false
+		}
+	}
+	return true
+}
+
+// mark is the counter by which nodes of a region tell each other that one of them hears from another region.
+func (s *Store) mark(p *peer) stint.Ask {
+	return stint.Ask{
+		Key:   stint.Key{Subject: "region:" + p.name, Name: "~heard:" + s.o.Self.Region},
+		Limit: stint.Limit{Algorithm: stint.SlidingLog, Max: 1 << 12, Window: stint.Every(s.o.Cut)},
+	}
+}

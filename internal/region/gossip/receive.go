@@ -1,0 +1,205 @@
+package gossip
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/stintdev/stint"
+)
+
+// Bounds of what is accepted from others.
+const (
+	// remembered is how long a receiver knows which batches it has applied.
+	remembered = time.Hour
+	// future is how far the clock of another region may be ahead of this one's.
+	future = time.Minute
+	// atOnce is how many entries are charged at a time.
+	atOnce = 64
+)
+
+// ErrRefused is wrapped by errors about what another region has sent, of which nothing was charged.
+var ErrRefused = errors.New("refused")
+
+// Receive charges what a node of another region has admitted, at the instants at which that was. A batch that
+// was charged before, by whichever node of this region, is not charged again. When it returns nil, the batch may
+// be acknowledged, if [Store.Acknowledges] says so.
+//
+// If the clock of the other region is ahead, it waits until this one's is there: otherwise units might be
+// charged in the window before theirs.
+//
+// If it is interrupted, by the end of the process or because the store does not say whether it has charged, as
+// many units as were on the way are lost, and never counted twice.
+func (s *Store) Receive(ctx context.Context, from Sender, b Batch) error {
+	if err := s.check(from, &b); err != nil {
+		s.meters.refused.Add(1)
+		return err
+	}
+	for {
+		wait, err := s.receive(ctx, from, &b)
+		if err != nil || wait == 0 {
+			return err
+		}
+		if err := pause(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// receive charges a batch. If it is from the future, it does nothing, and returns how long to wait.
+func (s *Store) receive(ctx context.Context, from Sender, b *Batch) (wait time.Duration, err error) {
+	if ahead := b.last() - s.clock(); ahead > 0 {
+		return time.Duration(ahead) * time.Microsecond, nil
+	}
+	var ds [1]stint.Decision
+	began := s.elapsed()
+	first := stint.Ask{
+		Key: stint.Key{
+			Subject: "region:" + from.Region + "/" + from.Node,
+			Name:    "~told:" + s.o.Self.Region + ":" + strconv.FormatUint(from.Run, 36) + ":" + strconv.FormatUint(b.Number, 36),
+		},
+		Limit: stint.Limit{Algorithm: stint.SlidingLog, Max: 1, Window: stint.Every(remembered)},
+		Cost:  1, Policy: &stint.Policy{OnFailure: stint.FailError},
+	}
+	if err := s.next.Take(ctx, []stint.Ask{first}, ds[:]); err != nil {
+		return 0, err
+	}
+	s.hear(began, ds[:], nil)
+	if !ds[0].Allowed {
+		s.meters.duplicate.Add(1)
+		return 0, nil
+	}
+	return 0, s.charge(ctx, b.Entries, ds[0].At)
+}
+
+// last returns the instant of the last entry.
+func (b *Batch) last() (at int64) {
+	for i := range b.Entries {
+		at = max(at, b.Entries[i].At)
+	}
+	return at
+}
+
+// check returns an error if a batch cannot be what the sender has admitted.
+func (s *Store) check(from Sender, b *Batch) error {
+	refuse := func(format string, args ...any) error {
+		return fmt.Errorf("gossip: batch %d of region %q: %s: %w", b.Number, from.Region, fmt.Sprintf(format, args...), ErrRefused)
+	}
+	switch {
+	case s.peer(from.Region) == nil:
+		return refuse("no such region")
+	case b.Number == 0:
+		return refuse("it has no number")
+	case len(b.Entries) > MaxEntries:
+		return refuse("%d entries: want at most %d", len(b.Entries), MaxEntries)
+	}
+	if ahead := b.last() - s.clock(); ahead > future.Microseconds() {
+		return refuse("it is from the future, by %s: want clocks that differ by less than %s", time.Duration(ahead)*time.Microsecond, future)
+	}
+	for i := range b.Entries {
+		e := &b.Entries[i]
+		if err := e.Key.Validate(); err != nil {
+			return refuse("entry %d: %v", i, err)
+		}
+		if err := e.Limit.Validate(); err != nil {
+			return refuse("entry %d: %v", i, err)
+		}
+		// In a window there are as many as the limit has, and in a bucket as much again comes back meanwhile;
+		// each region may be ahead of the others.
+		most := 4 * (e.Limit.Cap() + e.Limit.Max)
+		if !e.Reset && (e.Units == 0 || e.Units > most || e.Units < -most) {
+			return refuse("entry %d: %d units of %v", i, e.Units, e.Limit)
+		}
+		if e.At < 1 || len(e.ID) > stint.MaxChargeID || e.Limit.Algorithm == stint.Concurrency {
+			return refuse("entry %d: %+v", i, *e)
+		}
+	}
+	return nil
+}
+
+// charge charges entries, in their order.
+func (s *Store) charge(ctx context.Context, entries []Entry, now int64) error {
+	var asks []stint.Ask
+	var charges [atOnce]stint.Charge
+	ds := make([]stint.Decision, atOnce)
+	flush := func() error {
+		err := s.settled(ctx, asks, ds[:len(asks)])
+		asks = asks[:0]
+		return err
+	}
+	for i := range entries {
+		e := &entries[i]
+		a := stint.Ask{Key: e.Key, Limit: e.Limit, Cost: e.Units, Policy: gossipPolicy}
+		if s.o.Known != nil && !s.o.Known(a.Key.Limit()) {
+			continue
+		}
+		if e.Reset {
+			if err := flush(); err != nil {
+				return err
+			}
+			if err := s.next.Reset(ctx, []stint.Ask{a}); err != nil {
+				return err
+			}
+			continue
+		}
+		c := &charges[len(asks)]
+		*c = stint.Charge{At: min(e.At, now), Cost: max(e.Units, -e.Units), ID: e.ID}
+		a.Charge = c
+		if asks = append(asks, a); len(asks) == atOnce {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return flush()
+}
+
+var gossipPolicy = &stint.Policy{Regions: stint.RegionsGossip}
+
+// settled charges asks. It tries again as long as the store has surely not charged them.
+func (s *Store) settled(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	for len(asks) > 0 {
+		err := s.next.Adjust(ctx, asks, ds)
+		switch {
+		case err == nil:
+			s.charged(asks, ds)
+			return nil
+		case !errors.Is(err, stint.ErrNotApplied):
+			for i := range asks {
+				s.meters.lost.Add(max(asks[i].Cost, 0))
+			}
+			return nil
+		}
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// charged notes what other regions have admitted, and how far beyond a limit that is.
+func (s *Store) charged(asks []stint.Ask, ds []stint.Decision) {
+	now := s.clock()
+	for i := range asks {
+		a := &asks[i]
+		s.meters.of(a.Key.Limit()).received.Add(max(a.Cost, 0))
+		if ds[i].Remaining > 0 || a.Cost < 0 {
+			continue
+		}
+		if acc := s.account(a, now); acc != nil {
+			raise(&acc.meter.beyond, acc.exceed(a.Charge.At, a.Cost))
+			acc.shard.mu.Unlock()
+		}
+	}
+}

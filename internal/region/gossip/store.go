@@ -1,0 +1,382 @@
+package gossip
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/layer"
+)
+
+// Options are the options of [New].
+type Options struct {
+	Self  Sender
+	Peers []string // the other regions, at most MaxPeers
+	// Weight is how much of what remains of a limit is this region's, in percent, in a partition.
+	Weight int
+	// Nodes returns how many nodes this region has now. They share its credit. Nil: one.
+	Nodes func() int
+	// Local is where this node counts its share in a partition: a memory store of its own. It is closed
+	// with the layer.
+	Local stint.Store
+	// Wait is how long a take waits at most for credit. Zero: not at all.
+	Wait time.Duration
+	// Cut is how long no node of this region has heard from another when that counts as cut off. Default 5 s.
+	Cut time.Duration
+	// Now is the clock of this process. It must be monotonic. Default time.Now.
+	Now func() time.Time
+	// MaxCounters is for how many counters it is remembered what the others know of them. Default 1,048,576.
+	// Of further ones, this node admits its share of the limit.
+	MaxCounters int
+	// Known reports whether there is a limit of this name ([stint.Key.Limit]), which is gossiped. What others
+	// tell of other limits is not charged. Nil: all are.
+	Known func(name string) bool
+}
+
+// Store is a layer around the store of a region. See the package doc. It is safe for concurrent use.
+type Store struct {
+	next   stint.Store
+	o      Options
+	ledger *ledger
+	peers  []*peer
+	start  time.Time
+	// offset is the clock of the store less the time since start, in microseconds; 0: not known.
+	offset atomic.Int64
+	meters meters
+	pool   sync.Pool // of *[]stint.Ask
+
+	// urgent has room for one value, which is there if someone waits for credit.
+	urgent chan struct{}
+}
+
+// New returns a layer that tells other regions what asks whose policy says [stint.RegionsGossip] have been
+// admitted. The caller carries what [Store.Next] returns to the others, what comes from them to
+// [Store.Receive], and calls [Store.Tick] every second or more often. Closing it closes the store.
+func New(next stint.Store, o Options) (*Store, error) {
+	if o.Cut == 0 {
+		o.Cut = 5 * time.Second
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.MaxCounters == 0 {
+		o.MaxCounters = 1 << 20
+	}
+	if o.Nodes == nil {
+		o.Nodes = func() int { return 1 }
+	}
+	switch {
+	case next == nil || o.Local == nil:
+		return nil, errors.New("gossip: a store of the region and one of this node's own are needed")
+	case len(o.Peers) > MaxPeers:
+		return nil, errors.New("gossip: too many regions")
+	case o.Weight < 1 || o.Weight > 100:
+		return nil, errors.New("gossip: the weight must be from 1 to 100 percent")
+	}
+	s := &Store{next: next, o: o, ledger: newLedger(o.MaxCounters), start: o.Now(), urgent: make(chan struct{}, 1)}
+	for i, name := range o.Peers {
+		s.peers = append(s.peers, newPeer(i, name))
+	}
+	return s, nil
+}
+
+// gossiped reports whether an ask is of a counter that regions tell each other of.
+func gossiped(a *stint.Ask) bool {
+	return a.Policy != nil && a.Policy.Regions == stint.RegionsGossip && a.Penalty == nil
+}
+
+func anyGossiped(asks []stint.Ask) bool {
+	for i := range asks {
+		if gossiped(&asks[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// Take decides with the store, if this region has credit left.
+func (s *Store) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if !anyGossiped(asks) {
+		return s.next.Take(ctx, asks, ds)
+	}
+	if err := stint.ValidateTake(asks, ds); err != nil {
+		return err
+	}
+	var room [4]hold
+	holds, short := s.hold(ctx, asks, room[:0])
+	if short >= 0 {
+		return s.deny(ctx, asks, ds, short)
+	}
+	refused, err := s.takeShares(ctx, asks, holds)
+	switch {
+	case err != nil:
+		s.release(holds)
+		return err
+	case refused >= 0:
+		s.release(holds)
+		return s.deny(ctx, asks, ds, refused)
+	}
+	began := s.elapsed()
+	err = s.next.Take(ctx, asks, ds)
+	s.hear(began, ds, err)
+	if err != nil || denied(ds) {
+		s.giveBackShares(ctx, asks, holds)
+		s.release(holds)
+		return err
+	}
+	for i := range holds {
+		if holds[i].units > 0 {
+			s.spend(&holds[i], &asks[i], &ds[i])
+		}
+	}
+	return nil
+}
+
+func denied(ds []stint.Decision) bool {
+	return slices.ContainsFunc(ds, func(d stint.Decision) bool { return !d.Allowed })
+}
+
+// hold is the credit that a take has for one of its asks. It is zero if that needs none.
+type hold struct {
+	account *account // nil: there was no room for one
+	units   int64
+	share   bool // this node's share must allow it, too
+	charge  stint.Charge
+}
+
+// hold takes credit for all asks that need it. If one gets none in time, it returns its number, and else -1.
+func (s *Store) hold(ctx context.Context, asks []stint.Ask, holds []hold) ([]hold, int) {
+	var deadline <-chan time.Time
+	for {
+		short, wait := -1, (<-chan struct{})(nil)
+		for i := range asks {
+			var h hold
+			if a := &asks[i]; gossiped(a) && a.Cost > 0 {
+				if h, wait = s.holdOne(a); wait != nil {
+					short = i
+					break
+				}
+			}
+			holds = append(holds, h)
+		}
+		if short < 0 {
+			return holds, -1
+		}
+		s.release(holds)
+		holds = holds[:0]
+		s.hurry()
+		if s.o.Wait <= 0 {
+			return nil, short
+		}
+		if deadline == nil {
+			timer := time.NewTimer(s.o.Wait)
+			defer timer.Stop()
+			deadline = timer.C
+		}
+		select {
+		case <-wait:
+		case <-deadline:
+			return nil, short
+		case <-ctx.Done():
+			return nil, short
+		}
+	}
+}
+
+// holdOne takes credit for an ask. If there is not enough, it returns a channel that is closed when there may be.
+func (s *Store) holdOne(a *stint.Ask) (h hold, wait <-chan struct{}) {
+	now := s.clock()
+	acc := s.account(a, now)
+	if acc == nil {
+		return hold{units: a.Cost, share: true}, nil
+	}
+	defer acc.shard.mu.Unlock()
+	raise(&acc.meter.bound, int64(len(s.peers))*max(Credit(a.Policy, a.Limit), a.Cost))
+	ahead := int64(0)
+	for i := range s.peers {
+		ahead = max(ahead, acc.ahead(i, now))
+	}
+	if ahead == 0 {
+		acc.begun = false
+	}
+	h = hold{account: acc, units: a.Cost, share: a.Policy.OnCredit == stint.CreditShare && s.divided()}
+	// A cost above the credit passes when the others know of all else.
+	if !h.share && ahead > 0 && ahead+a.Cost > s.credit(a) {
+		return hold{}, acc.waiting()
+	}
+	acc.held += a.Cost
+	return h, nil
+}
+
+// account returns the account of an ask's counter, with its shard locked, or nil if there is no room.
+func (s *Store) account(a *stint.Ask, now int64) *account {
+	acc := s.ledger.account(a, now)
+	if acc != nil && acc.meter == nil {
+		acc.meter, acc.left = s.meters.of(a.Key.Limit()), a.Limit.Cap()
+	}
+	return acc
+}
+
+// credit returns by how many units this node may be ahead of what the others know of a counter.
+func (s *Store) credit(a *stint.Ask) int64 {
+	return max(Credit(a.Policy, a.Limit)/int64(s.o.Nodes()), 1)
+}
+
+// Credit returns by how many units a region may be ahead of what the others know of a counter: as many as the
+// policy says, or else a tenth of the limit, and at least one.
+func Credit(p *stint.Policy, l stint.Limit) int64 {
+	if p.Credit > 0 {
+		return p.Credit
+	}
+	return max(l.Cap()/10, 1)
+}
+
+// hurry has the others told at once, and not at the end of the interval.
+func (s *Store) hurry() {
+	select {
+	case s.urgent <- struct{}{}:
+	default:
+	}
+}
+
+// Urgent returns a channel that has a value when a take waits for credit, so that the others should be told at
+// once.
+func (s *Store) Urgent() <-chan struct{} { return s.urgent }
+
+func (s *Store) release(holds []hold) {
+	for i := range holds {
+		if h := &holds[i]; h.account != nil {
+			h.account.shard.mu.Lock()
+			h.account.held -= h.units
+			h.account.shard.mu.Unlock()
+		}
+	}
+}
+
+// spend notes that what a hold was for was admitted.
+func (s *Store) spend(h *hold, a *stint.Ask, d *stint.Decision) {
+	acc := h.account
+	if acc == nil {
+		return
+	}
+	acc.meter.admitted.Add(a.Cost)
+	if h.share {
+		acc.meter.shares.Add(1)
+	}
+	acc.shard.mu.Lock()
+	defer acc.shard.mu.Unlock()
+	acc.held -= h.units
+	acc.seen(d)
+	if d.Cost > 0 {
+		acc.record(d.At, recovered(&a.Limit, d), d.Cost, "", len(s.peers))
+		s.queue(acc)
+	}
+}
+
+// deny answers a take for which there is no credit, or no share: nothing is charged.
+func (s *Store) deny(ctx context.Context, asks []stint.Ask, ds []stint.Decision, short int) error {
+	s.meters.of(asks[short].Key.Limit()).short.Add(1)
+	mine, ok := s.pool.Get().(*[]stint.Ask)
+	if !ok {
+		mine = new([]stint.Ask)
+	}
+	defer func() {
+		clear(*mine)
+		s.pool.Put(mine)
+	}()
+	*mine = append((*mine)[:0], asks...)
+	a := &(*mine)[short]
+	a.Cost = a.Limit.Cap() + 1 // so that it is denied, and described
+	if err := s.next.Take(ctx, *mine, ds); err != nil {
+		return err
+	}
+	d := &ds[short]
+	d.Allowed, d.Cost, d.Basis, d.RetryAfter = false, 0, stint.Local, s.retryAfter()
+	return nil
+}
+
+// retryAfter returns when a take that was denied for want of credit may pass.
+func (s *Store) retryAfter() time.Duration { return time.Second }
+
+// Adjust adjusts counters of this region, and has the others told.
+func (s *Store) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	began := s.elapsed()
+	err := s.next.Adjust(ctx, asks, ds)
+	if err != nil || !anyGossiped(asks) {
+		return err
+	}
+	s.hear(began, ds, nil)
+	now := s.clock()
+	for i := range asks {
+		a, d := &asks[i], &ds[i]
+		if !gossiped(a) || a.Cost == 0 {
+			continue
+		}
+		at, id := d.At, ""
+		if a.Charge != nil {
+			at, id = a.Charge.At, a.Charge.ID
+		}
+		if acc := s.account(a, now); acc != nil {
+			acc.record(at, recovered(&a.Limit, d), a.Cost, id, len(s.peers))
+			s.queue(acc)
+			acc.shard.mu.Unlock()
+		}
+	}
+	return nil
+}
+
+// Reset resets counters of this region, and has the others told.
+func (s *Store) Reset(ctx context.Context, asks []stint.Ask) error {
+	err := s.next.Reset(ctx, asks)
+	if err != nil || !anyGossiped(asks) {
+		return err
+	}
+	now := s.clock()
+	for i := range asks {
+		a := &asks[i]
+		if !gossiped(a) {
+			continue
+		}
+		if acc := s.account(a, now); acc != nil {
+			// What was not told yet is forgotten, too.
+			acc.spans = append(acc.spans[:0], span{
+				start: windowStart(&a.Limit, now), reset: true, at: now, until: now + stint.Once.Microseconds(), spent: 1, known: make([]known, len(s.peers)),
+			})
+			acc.begun = false
+			s.queue(acc)
+			acc.shard.mu.Unlock()
+		}
+	}
+	return nil
+}
+
+// Place is outside of the layers that decide how a region counts.
+func (*Store) Place() layer.Place { return layer.PlaceFailMode + 50 }
+
+// Close closes the store, and that of the shares.
+func (s *Store) Close() error { return errors.Join(s.next.Close(), s.o.Local.Close()) }
+
+// elapsed returns the time since the layer was made, in microseconds.
+func (s *Store) elapsed() int64 { return s.o.Now().Sub(s.start).Microseconds() }
+
+// hear notes the clock of the store, if it has just decided.
+func (s *Store) hear(began int64, ds []stint.Decision, err error) {
+	if err == nil && len(ds) > 0 && ds[0].Basis == stint.Counted && ds[0].At > 0 {
+		s.offset.Store(ds[0].At - began)
+	}
+}
+
+// clock returns the time by the clock of the store, as far as it is known.
+func (s *Store) clock() int64 {
+	if offset := s.offset.Load(); offset != 0 {
+		return s.elapsed() + offset
+	}
+	return s.o.Now().UnixMicro()
+}
+
+// Clock returns the time by the clock of the store, in microseconds since the Unix epoch, as it was last heard.
+func (s *Store) Clock() int64 { return s.clock() }
