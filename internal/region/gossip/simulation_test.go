@@ -453,7 +453,7 @@ func (w *world) attack() {
 // die: no counter is ever further beyond its limit than the credit of the other regions.
 func TestSimulation(t *testing.T) {
 	t.Parallel()
-	simulations(t, 40_000, 6)
+	simulations(t, 20_000, 3)
 }
 
 func simulations(t *testing.T, requests, seeds int) {
