@@ -74,23 +74,13 @@ func denied(ds []stint.Decision) bool {
 
 // undo gives back what a take has charged. The decisions then describe the counters as they stand.
 func (s *Store) undo(ctx context.Context, p *part) error {
-	back := stint.Refund(p.asks, p.ds)
-	if len(back) == 0 {
-		return nil
-	}
-	ds := make([]stint.Decision, len(back))
-	if err := s.central.Adjust(context.WithoutCancel(ctx), back, ds); err != nil {
-		return err
-	}
-	next := 0
-	for i := range p.ds {
-		if d := &p.ds[i]; d.Charge().Cost > 0 && p.asks[i].Penalty == nil {
-			after := ds[next]
-			d.Cost, d.Remaining, d.ResetAfter, d.Before = 0, after.Remaining, after.ResetAfter, after.Before
-			next++
+	ctx = context.WithoutCancel(ctx)
+	if back := stint.Refund(p.asks, p.ds); len(back) > 0 {
+		if err := s.central.Adjust(ctx, back, make([]stint.Decision, len(back))); err != nil {
+			return err
 		}
 	}
-	return nil
+	return s.central.Take(ctx, p.withDenial(), p.room(1))
 }
 
 // Adjust adjusts each counter where it is.
