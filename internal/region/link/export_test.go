@@ -10,12 +10,17 @@ import (
 	"github.com/stintdev/stint/internal/region/link/linkpb"
 )
 
-// Hasten makes a node ping, give up and connect again faster.
+// Hasten makes a node ping and connect again faster.
 func (i *Identity) Hasten() {
 	i.pace = usualPace
-	i.pace.ping, i.pace.silence = 20*time.Millisecond, 500*time.Millisecond
-	i.pace.handshake = 500 * time.Millisecond
+	i.pace.ping = 20 * time.Millisecond
 	i.pace.firstBackoff, i.pace.mostBackoff = time.Millisecond, 50*time.Millisecond
+}
+
+// Hurry makes a node give up faster, too.
+func (i *Identity) Hurry() {
+	i.Hasten()
+	i.pace.silence, i.pace.handshake = 300*time.Millisecond, 300*time.Millisecond
 }
 
 // Answer returns the hello with which the node answers a challenge.
