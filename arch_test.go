@@ -43,8 +43,10 @@ var floors = map[string]int{
 	"redisstore/doctor":                    2, // what is wrong with the servers of a Redis store
 	"internal/daemon/envoyenv":             2, // the environment of envoyproxy/ratelimit, as settings
 	"engine":                               2,
-	"internal/region":                      3, // one limit in several regions
+	"internal/region":                      4, // one limit in several regions
+	"internal/region/link":                 3, // the wire between regions
 	"internal/region/gossip":               2, // what regions tell each other of their counters
+	"internal/region/link/linkpb":          0, // its messages, generated
 	"memstore":                             1,
 	"redisstore":                           1,
 	"layer":                                1,

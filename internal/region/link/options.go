@@ -1,0 +1,188 @@
+package link
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/kit/quiet"
+	"github.com/stintdev/stint/internal/region/gossip"
+)
+
+// The bounds of a stream.
+const (
+	MaxMessage   = 1 << 20
+	MaxEntries   = 1 << 14
+	MaxAsks      = 1 << 13 // whose decisions fit into a message
+	MaxBatches   = 16
+	MaxCalls     = 1024
+	MaxCallBytes = 16 << 20
+	MaxStreams   = 1024
+	MaxRegions   = 64
+	MinSecret    = 16
+
+	maxName = 255 // bytes of the name of a region or a node
+)
+
+// Region is a region and its weight.
+type Region struct {
+	Name   string
+	Weight uint32
+}
+
+// Identity is what both ends of a link have to know of this node.
+type Identity struct {
+	Self gossip.Sender
+	// Regions are all regions with their weights, in any order, also this one. The other side must know the
+	// same.
+	Regions []Region
+	// Secret is what all regions share, of at least MinSecret bytes. None: there are certificates.
+	Secret []byte
+	// Clock is the clock of this region's store, in microseconds since the Unix epoch. It is read for each
+	// ping and should not wait for anything.
+	Clock func() int64
+	// Log is for streams that begin, end or are refused: at most one such line a second. Default: none.
+	Log *slog.Logger
+
+	pace pace
+}
+
+// pace is how fast a stream has to be.
+type pace struct {
+	ping                      time.Duration // between pings
+	silence                   time.Duration // without any message, after which a stream is over
+	handshake                 time.Duration
+	firstBackoff, mostBackoff time.Duration
+	steady                    time.Duration // a stream of this length lets the backoff begin anew
+	longestCall               time.Duration // if the caller has no deadline
+}
+
+var usualPace = pace{
+	ping: time.Second, silence: 5 * time.Second, handshake: 5 * time.Second,
+	firstBackoff: 100 * time.Millisecond, mostBackoff: 5 * time.Second, steady: time.Second,
+	longestCall: 30 * time.Second,
+}
+
+// settle checks the identity, and brings it into the form that is used.
+func (i *Identity) settle() error {
+	i.Regions = slices.Clone(i.Regions)
+	slices.SortFunc(i.Regions, func(a, b Region) int { return cmp.Compare(a.Name, b.Name) })
+	switch n := len(i.Regions); {
+	case n < 2 || n > MaxRegions:
+		return invalid("Regions", strconv.Itoa(n)+" of them", "2 to "+strconv.Itoa(MaxRegions))
+	case !i.knows(i.Self.Region):
+		return invalid("Self.Region", i.Self.Region, "one of Regions")
+	case !validName(i.Self.Node):
+		return invalid("Self.Node", i.Self.Node, nameWant)
+	case len(i.Secret) > 0 && len(i.Secret) < MinSecret:
+		return invalid("Secret", strconv.Itoa(len(i.Secret))+" bytes", "at least "+strconv.Itoa(MinSecret)+", or none")
+	case i.Clock == nil:
+		return invalid("Clock", "nil", "the clock of this region's store")
+	}
+	for n, r := range i.Regions {
+		if !validName(r.Name) {
+			return invalid("Regions", r.Name, nameWant)
+		}
+		if n > 0 && r.Name == i.Regions[n-1].Name {
+			return invalid("Regions", r.Name, "each region once")
+		}
+	}
+	if i.Log == nil {
+		i.Log = slog.New(slog.DiscardHandler)
+	}
+	i.Log = slog.New(quiet.New(i.Log.Handler(), "region", "reason"))
+	if i.pace == (pace{}) {
+		i.pace = usualPace
+	}
+	return nil
+}
+
+func (i *Identity) knows(region string) bool {
+	return slices.ContainsFunc(i.Regions, func(r Region) bool { return r.Name == region })
+}
+
+const nameWant = "a name of 1 to 255 bytes in UTF-8"
+
+func validName(s string) bool { return s != "" && len(s) <= maxName && utf8.ValidString(s) }
+
+func invalid(field, value, want string) error {
+	return fmt.Errorf("link: %s %q: want %s", field, value, want)
+}
+
+// Options are the options of a [Link].
+type Options struct {
+	Identity
+	// Region is the other region, and URL where its nodes listen: https://host:port, or http://host:port in
+	// private networks.
+	Region string
+	URL    string
+	// TLS is for https. Default: the authorities of the system.
+	TLS *tls.Config
+
+	// Connected is called when a handshake is done, with the process that was reached. Until it returns,
+	// Send returns ErrDown. A process whose Run is another one has received nothing on earlier streams.
+	Connected func(region string, server gossip.Sender)
+	// Acknowledged is called when the batch with this number and all that were sent before it on this
+	// stream have been received. Callbacks are made one after the other, and hold no lock of the link; the
+	// link waits while they run.
+	Acknowledged func(region string, number uint64)
+}
+
+func (o *Options) settle() (target string, err error) {
+	if err := o.Identity.settle(); err != nil {
+		return "", err
+	}
+	if o.Region == o.Self.Region || !o.knows(o.Region) {
+		return "", invalid("Region", o.Region, "another one of Regions")
+	}
+	u, err := url.Parse(o.URL)
+	if err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Hostname() == "" || u.Port() == "" ||
+		u.User != nil || (u.Path != "" && u.Path != "/") || u.RawQuery != "" || u.Fragment != "" {
+		return "", invalid("URL", o.URL, "https://host:port or http://host:port")
+	}
+	secure := u.Scheme == "https"
+	switch {
+	case !secure && o.TLS != nil:
+		return "", invalid("URL", o.URL, "https://, since there is TLS")
+	case secure && o.TLS == nil:
+		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	if len(o.Secret) == 0 && (!secure || len(o.TLS.Certificates) == 0 && o.TLS.GetClientCertificate == nil) {
+		return "", invalid("Secret", "", "a secret, or https with a certificate of this region")
+	}
+	if o.Connected == nil {
+		o.Connected = func(string, gossip.Sender) {}
+	}
+	if o.Acknowledged == nil {
+		o.Acknowledged = func(string, uint64) {}
+	}
+	return u.Host, nil
+}
+
+// Receiver takes batches of other regions.
+type Receiver interface {
+	// Receive takes a batch. For a stream it is called in the order in which they were sent, and never at
+	// the same time. Nil means that the batch may be acknowledged, and an error ends the stream. Limits are
+	// valid. Keys, instants and units are what the peer says.
+	Receive(ctx context.Context, from gossip.Sender, b gossip.Batch) error
+}
+
+// ServerOptions are the options of a [Server].
+type ServerOptions struct {
+	Identity
+	// TLS is the server's. If it asks for certificates, it has to verify them, and they name regions.
+	// Default: none.
+	TLS *tls.Config
+	// Receiver takes the batches.
+	Receiver Receiver
+	// Central has the central counters. Nil: they are in another region, and calls are refused.
+	Central stint.Store
+}
