@@ -11,6 +11,8 @@ import (
 const (
 	// maxSent is how many batches a region may have to acknowledge at a time.
 	maxSent = 8
+	// maxBytes is about how many bytes the names in a batch have at most.
+	maxBytes = 256 << 10
 	// doubtful is how long a batch is sent again. A receiver remembers longer than that which it has applied.
 	doubtful = 30 * time.Minute
 )
@@ -87,7 +89,11 @@ func (s *Store) Next(region string) (Batch, bool) {
 		return b, true
 	}
 	p.mu.Lock()
-	n := min(len(p.queue), MaxEntries/2) // most have one entry, some two
+	n, size := 0, 0
+	for n < min(len(p.queue), MaxEntries/2) && size < maxBytes { // most have one entry, some two
+		size += len(p.queue[n].key.Subject) + len(p.queue[n].key.Name)
+		n++
+	}
 	if len(p.sent) >= maxSent || n == 0 {
 		p.mu.Unlock()
 		return Batch{}, false

@@ -58,7 +58,7 @@ func (s *Store) share(a *stint.Ask, cost int64) stint.Ask {
 // shares returns of how many shares of a limit this node has one.
 func (s *Store) shares() int64 {
 	weight := int64(s.o.Weight)
-	return (100*int64(s.o.Nodes()) + weight - 1) / weight
+	return (int64(s.o.Weights)*int64(s.o.Nodes()) + weight - 1) / weight
 }
 
 // begin opens this node's share of a counter, unless it is open: with a share of what remains now, which recovers

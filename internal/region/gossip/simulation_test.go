@@ -168,7 +168,7 @@ func (n *simNode) start() {
 	}
 	n.run++
 	n.store, err = New(shared{n.region.store}, Options{
-		Self: Sender{n.region.name, n.name, n.run}, Peers: peers, Weight: 100 / len(w.regions),
+		Self: Sender{n.region.name, n.name, n.run}, Peers: peers, Weight: 1, Weights: len(w.regions),
 		Nodes: func() int { return len(n.region.nodes) }, Local: local, Now: func() time.Time { return w.now },
 	})
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 type Options struct {
 	Self  Sender
 	Peers []string // the other regions, at most MaxPeers
-	// Weight is how much of what remains of a limit is this region's, in percent, in a partition.
-	Weight int
+	// Weight is the share of this region, of Weights: in a partition, that much of what remains of a limit is its.
+	Weight, Weights int
 	// Nodes returns how many nodes this region has now. They share its credit. Nil: one.
 	Nodes func() int
 	// Local is where this node counts its share in a partition: a memory store of its own. It is closed
@@ -74,8 +74,8 @@ func New(next stint.Store, o Options) (*Store, error) {
 		return nil, errors.New("gossip: a store of the region and one of this node's own are needed")
 	case len(o.Peers) > MaxPeers:
 		return nil, errors.New("gossip: too many regions")
-	case o.Weight < 1 || o.Weight > 100:
-		return nil, errors.New("gossip: the weight must be from 1 to 100 percent")
+	case o.Weight < 1 || o.Weight > o.Weights:
+		return nil, errors.New("gossip: the weight must be from 1 to that of all regions")
 	}
 	s := &Store{next: next, o: o, ledger: newLedger(o.MaxCounters), start: o.Now(), urgent: make(chan struct{}, 1)}
 	for i, name := range o.Peers {

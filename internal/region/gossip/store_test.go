@@ -36,7 +36,7 @@ func newPair(t testing.TB, wait time.Duration) *pair {
 	open := func(name, other string) *Store {
 		home := memory(t, time.Now)
 		s, err := New(home, Options{
-			Self: Sender{Region: name, Node: "n", Run: 1}, Peers: []string{other}, Weight: 50, Local: memory(t, time.Now), Wait: wait, Now: time.Now,
+			Self: Sender{Region: name, Node: "n", Run: 1}, Peers: []string{other}, Weight: 1, Weights: 2, Local: memory(t, time.Now), Wait: wait, Now: time.Now,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -146,7 +146,7 @@ func TestTwice(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	other, err := New(p.home[p.b], Options{Self: Sender{"b", "m", 9}, Peers: []string{"a"}, Weight: 50, Local: memory(t, nil)})
+	other, err := New(p.home[p.b], Options{Self: Sender{"b", "m", 9}, Peers: []string{"a"}, Weight: 1, Weights: 2, Local: memory(t, nil)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,7 +341,7 @@ func TestClockAhead(t *testing.T) {
 // TestFull has more counters than there is room for: of further ones, a node admits its share.
 func TestFull(t *testing.T) {
 	t.Parallel()
-	s, err := New(memory(t, nil), Options{Self: Sender{"a", "n", 1}, Peers: []string{"b"}, Weight: 25, Local: memory(t, nil), MaxCounters: 64})
+	s, err := New(memory(t, nil), Options{Self: Sender{"a", "n", 1}, Peers: []string{"b"}, Weight: 1, Weights: 4, Local: memory(t, nil), MaxCounters: 64})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -388,7 +388,7 @@ func (s policed) Reset(ctx context.Context, asks []stint.Ask) error {
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t testing.TB, now func() time.Time) stint.Store {
-		s, err := New(memory(t, now), Options{Self: Sender{"a", "n", 1}, Weight: 100, Local: memory(t, now), Now: now})
+		s, err := New(memory(t, now), Options{Self: Sender{"a", "n", 1}, Weight: 1, Weights: 1, Local: memory(t, now), Now: now})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -74,6 +74,7 @@ func (s *speller) batch(b gossip.Batch) (*linkpb.Batch, error) {
 	for i := range b.Entries {
 		from, e := &b.Entries[i], &all[i]
 		e.Subject, e.Name, e.At, e.Units = []byte(from.Key.Subject), []byte(from.Key.Name), from.At, from.Units
+		e.Id, e.Reset_ = []byte(from.ID), from.Reset
 		e.Limit, e.LimitText = s.refer(from.Limit)
 		m.Entries[i] = e
 	}
@@ -115,7 +116,7 @@ func (g *glossary) batch(m *linkpb.Batch) (gossip.Batch, error) {
 		}
 		b.Entries[i] = gossip.Entry{
 			Key:   stint.Key{Subject: string(e.GetSubject()), Name: string(e.GetName())},
-			Limit: l, At: e.GetAt(), Units: e.GetUnits(),
+			Limit: l, At: e.GetAt(), Units: e.GetUnits(), ID: string(e.GetId()), Reset: e.GetReset_(),
 		}
 	}
 	return b, nil

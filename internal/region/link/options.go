@@ -49,6 +49,9 @@ type Identity struct {
 	// Clock is the clock of this region's store, in microseconds since the Unix epoch. It is read for each
 	// ping and should not wait for anything.
 	Clock func() int64
+	// Alone says whether this region is cut off from another. It is asked for each ping, like Clock. Nil: it
+	// never is.
+	Alone func() bool
 	// Log is for streams that begin, end or are refused: at most one such line a second. Default: none.
 	Log *slog.Logger
 
@@ -95,6 +98,9 @@ func (i *Identity) settle() error {
 			return invalid("Regions", r.Name, "each region once")
 		}
 	}
+	if i.Alone == nil {
+		i.Alone = func() bool { return false }
+	}
 	if i.Log == nil {
 		i.Log = slog.New(slog.DiscardHandler)
 	}
@@ -134,6 +140,8 @@ type Options struct {
 	// stream have been received. Callbacks are made one after the other, and hold no lock of the link; the
 	// link waits while they run.
 	Acknowledged func(region string, number uint64)
+	// Heard is called for each answer to a ping, with what Identity.Alone says there.
+	Heard func(region string, alone bool)
 }
 
 func (o *Options) settle() (target string, err error) {
@@ -163,6 +171,9 @@ func (o *Options) settle() (target string, err error) {
 	}
 	if o.Acknowledged == nil {
 		o.Acknowledged = func(string, uint64) {}
+	}
+	if o.Heard == nil {
+		o.Heard = func(string, bool) {}
 	}
 	return u.Host, nil
 }

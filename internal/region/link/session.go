@@ -32,7 +32,9 @@ type session struct {
 	pace    pace
 	traffic *traffic
 	meter   meter
-	work    sync.WaitGroup // the two goroutines
+	alone   func() bool      // of this region
+	heard   func(alone bool) // called for each pong; nil: no one asks
+	work    sync.WaitGroup   // the two goroutines
 
 	// queue has what makes messages, just before they are sent. Those who put something in it bound how much
 	// that can be: for a client it always has room.
@@ -48,7 +50,7 @@ var errSilent = errors.New("nothing has arrived for too long")
 
 func newSession(ctx context.Context, end context.CancelCauseFunc, wire stream, i *Identity, t *traffic) *session {
 	return &session{
-		wire: wire, ctx: ctx, end: end, pace: i.pace, traffic: t, meter: meter{clock: i.Clock},
+		wire: wire, ctx: ctx, end: end, pace: i.pace, traffic: t, meter: meter{clock: i.Clock}, alone: i.Alone,
 		queue: make(chan func() *linkpb.Frame, MaxBatches+MaxCalls), wake: make(chan struct{}, 1),
 	}
 }
@@ -82,7 +84,9 @@ func (s *session) read(watchdog *time.Timer, handle func(*linkpb.Frame) error) e
 		case *linkpb.Frame_Ping:
 			s.small(func() { s.pong = &linkpb.Pong{Id: k.Ping.GetId()} })
 		case *linkpb.Frame_Pong:
-			err = s.meter.pong(k.Pong, time.Now())
+			if err = s.meter.pong(k.Pong, time.Now()); err == nil && s.heard != nil {
+				s.heard(k.Pong.GetAlone())
+			}
 		default:
 			err = handle(f)
 		}
@@ -142,7 +146,7 @@ func (s *session) sendSmall() error {
 	s.pong, s.ack = nil, 0
 	s.mu.Unlock()
 	if pong != nil {
-		pong.Clock = s.meter.clock()
+		pong.Clock, pong.Alone = s.meter.clock(), s.alone()
 		if err := s.send(&linkpb.Frame{Kind: &linkpb.Frame_Pong{Pong: pong}}); err != nil {
 			return err
 		}

@@ -623,6 +623,8 @@ type Entry struct {
 	LimitText     string                 `protobuf:"bytes,4,opt,name=limit_text,json=limitText,proto3" json:"limit_text,omitempty"` // this limit takes the place
 	At            int64                  `protobuf:"varint,5,opt,name=at,proto3" json:"at,omitempty"`
 	Units         int64                  `protobuf:"zigzag64,6,opt,name=units,proto3" json:"units,omitempty"`
+	Id            []byte                 `protobuf:"bytes,7,opt,name=id,proto3" json:"id,omitempty"`
+	Reset_        bool                   `protobuf:"varint,8,opt,name=reset,proto3" json:"reset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -697,6 +699,20 @@ func (x *Entry) GetUnits() int64 {
 		return x.Units
 	}
 	return 0
+}
+
+func (x *Entry) GetId() []byte {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *Entry) GetReset_() bool {
+	if x != nil {
+		return x.Reset_
+	}
+	return false
 }
 
 type Call struct {
@@ -1337,6 +1353,7 @@ type Pong struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	Clock         int64                  `protobuf:"varint,2,opt,name=clock,proto3" json:"clock,omitempty"`
+	Alone         bool                   `protobuf:"varint,3,opt,name=alone,proto3" json:"alone,omitempty"` // the region is cut off from another
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1385,6 +1402,13 @@ func (x *Pong) GetClock() int64 {
 	return 0
 }
 
+func (x *Pong) GetAlone() bool {
+	if x != nil {
+		return x.Alone
+	}
+	return false
+}
+
 var File_internal_region_link_linkpb_link_proto protoreflect.FileDescriptor
 
 const file_internal_region_link_linkpb_link_proto_rawDesc = "" +
@@ -1419,7 +1443,7 @@ const file_internal_region_link_linkpb_link_proto_rawDesc = "" +
 	"\aentries\x18\x02 \x01(\fR\aentries\x12\x12\n" +
 	"\x04zstd\x18\x03 \x01(\bR\x04zstd\"@\n" +
 	"\aEntries\x125\n" +
-	"\aentries\x18\x01 \x03(\v2\x1b.stint.region.link.v1.EntryR\aentries\"\x90\x01\n" +
+	"\aentries\x18\x01 \x03(\v2\x1b.stint.region.link.v1.EntryR\aentries\"\xb6\x01\n" +
 	"\x05Entry\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\fR\asubject\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\fR\x04name\x12\x14\n" +
@@ -1427,7 +1451,9 @@ const file_internal_region_link_linkpb_link_proto_rawDesc = "" +
 	"\n" +
 	"limit_text\x18\x04 \x01(\tR\tlimitText\x12\x0e\n" +
 	"\x02at\x18\x05 \x01(\x03R\x02at\x12\x14\n" +
-	"\x05units\x18\x06 \x01(\x12R\x05units\"\x8f\x01\n" +
+	"\x05units\x18\x06 \x01(\x12R\x05units\x12\x0e\n" +
+	"\x02id\x18\a \x01(\fR\x02id\x12\x14\n" +
+	"\x05reset\x18\b \x01(\bR\x05reset\"\x8f\x01\n" +
 	"\x04Call\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12.\n" +
 	"\x04verb\x18\x02 \x01(\x0e2\x1a.stint.region.link.v1.VerbR\x04verb\x12\x18\n" +
@@ -1487,10 +1513,11 @@ const file_internal_region_link_linkpb_link_proto_rawDesc = "" +
 	"\x10KIND_UNAVAILABLE\x10\x02\x12\x14\n" +
 	"\x10KIND_NOT_APPLIED\x10\x03\"\x16\n" +
 	"\x04Ping\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x04R\x02id\",\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\"B\n" +
 	"\x04Pong\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
-	"\x05clock\x18\x02 \x01(\x03R\x05clock*L\n" +
+	"\x05clock\x18\x02 \x01(\x03R\x05clock\x12\x14\n" +
+	"\x05alone\x18\x03 \x01(\bR\x05alone*L\n" +
 	"\x04Verb\x12\x14\n" +
 	"\x10VERB_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tVERB_TAKE\x10\x01\x12\x0f\n" +

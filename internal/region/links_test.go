@@ -1,0 +1,183 @@
+package region_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/region"
+	"github.com/stintdev/stint/internal/region/gossip"
+	"github.com/stintdev/stint/internal/region/link"
+)
+
+// node is a node of a region, with a listener for the others.
+type node struct {
+	name  string
+	home  stint.Store // of the region
+	store stint.Store
+	links *region.Links
+	close func()
+}
+
+// world starts regions of one node each, which know each other. The first has the central counters.
+func world(t *testing.T, names ...string) []*node {
+	t.Helper()
+	listeners, urls := map[string]net.Listener{}, map[string]string{}
+	var table []link.Region
+	for _, name := range names {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		listeners[name], urls[name] = l, "http://"+l.Addr().String()
+		table = append(table, link.Region{Name: name, Weight: 1})
+	}
+	var out []*node
+	for _, name := range names {
+		out = append(out, start(t, name, names[0], table, urls, listeners[name]))
+	}
+	return out
+}
+
+func start(t *testing.T, name, central string, table []link.Region, urls map[string]string, l net.Listener) *node {
+	t.Helper()
+	n := &node{name: name, home: memory(t, nil)}
+	peers, others := map[string]string{}, []string(nil)
+	for _, r := range table {
+		if r.Name != name {
+			peers[r.Name], others = urls[r.Name], append(others, r.Name)
+		}
+	}
+	self := gossip.Sender{Region: name, Node: "n", Run: 1}
+	told, err := gossip.New(n.home, gossip.Options{Self: self, Peers: others, Weight: 1, Weights: len(table), Local: memory(t, nil), Wait: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	identity := link.Identity{Self: self, Regions: table, Secret: []byte("a secret of the regions"), Clock: told.Clock, Alone: told.Alone}
+	if n.links, err = region.OpenLinks(region.LinksOptions{Identity: identity, Peers: peers, Gossip: told, Interval: 100 * time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	o := link.ServerOptions{Identity: identity, Receiver: n.links}
+	n.store = told
+	if name == central {
+		o.Central = n.home
+	} else {
+		n.store = region.NewStore(told, n.links.Central(central))
+	}
+	server, err := link.NewServer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	n.close = func() {
+		if err := n.links.Close(); err != nil {
+			t.Error(err)
+		}
+		_ = server.Close()
+		<-served
+	}
+	t.Cleanup(func() { n.close() })
+	return n
+}
+
+func take(t *testing.T, s stint.Store, a stint.Ask, cost int64) stint.Decision {
+	t.Helper()
+	a.Cost = cost
+	var ds [1]stint.Decision
+	if err := s.Take(t.Context(), []stint.Ask{a}, ds[:]); err != nil {
+		t.Fatal(err)
+	}
+	return ds[0]
+}
+
+// eventually waits until something is so.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for !is() {
+		select {
+		case <-ctx.Done():
+			t.Fatal("not so in time: " + what)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func linked(nodes []*node) func() bool {
+	return func() bool {
+		for _, n := range nodes {
+			for _, s := range n.links.States() {
+				if !s.Link.Up || !s.Told.Heard || s.Told.Cut {
+					return false
+				}
+			}
+		}
+		return true
+	}
+}
+
+// TestLinks has three regions tell each other what they admit, over TCP, and one of them leave: it tells what it has
+// not told yet, and the others go on with their shares.
+func TestLinks(t *testing.T) {
+	t.Parallel()
+	nodes := world(t, "asia", "europe", "us")
+	eventually(t, "all hear from each other", linked(nodes))
+	a := stint.Ask{
+		Key:    stint.Key{Subject: "alice", Name: "api:limit"},
+		Limit:  stint.Limit{Algorithm: stint.FixedWindow, Max: 100, Window: stint.Every(time.Hour)},
+		Policy: &stint.Policy{Regions: stint.RegionsGossip, Credit: 10},
+	}
+	for range 3 {
+		for _, n := range nodes {
+			if d := take(t, n.store, a, 5); !d.Allowed {
+				t.Fatalf("%s: %+v", n.name, d)
+			}
+		}
+	}
+	left := func(n *node) int64 { return take(t, n.home, a, 0).Remaining }
+	eventually(t, "every region knows of all 45 units", func() bool {
+		return left(nodes[0]) == 55 && left(nodes[1]) == 55 && left(nodes[2]) == 55
+	})
+	take(t, nodes[2].store, a, 5)
+	nodes[2].close()
+	nodes[2].close = func() {}
+	if left(nodes[0]) != 50 || left(nodes[1]) != 50 {
+		t.Errorf("%d and %d left after a region has left; want 50", left(nodes[0]), left(nodes[1]))
+	}
+	eventually(t, "the others find that it is gone", func() bool {
+		return nodes[0].links.States()[1].Told.Cut && nodes[1].links.States()[1].Told.Cut
+	})
+	n := 0
+	for take(t, nodes[0].store, a, 1).Allowed {
+		n++
+	}
+	if n != 16 {
+		t.Errorf("%d admitted by one of three regions after one is gone; want a third of 50", n)
+	}
+}
+
+// TestCentral has a region ask another for its central counters, and fail while that is away.
+func TestCentral(t *testing.T) {
+	t.Parallel()
+	nodes := world(t, "asia", "europe")
+	eventually(t, "all hear from each other", linked(nodes))
+	a := stint.Ask{
+		Key:    stint.Key{Subject: "alice", Name: "api:limit"},
+		Limit:  stint.Limit{Algorithm: stint.FixedWindow, Max: 10, Window: stint.Every(time.Hour)},
+		Policy: centralPolicy,
+	}
+	for i, n := range []*node{nodes[0], nodes[1], nodes[1]} {
+		if d := take(t, n.store, a, 3); !d.Allowed || d.Remaining != 7-3*int64(i) {
+			t.Fatalf("take %d, in %s: %+v", i, n.name, d)
+		}
+	}
+	for _, n := range nodes {
+		if d := take(t, n.store, a, 2); d.Allowed {
+			t.Errorf("beyond the limit, in %s: %+v", n.name, d)
+		}
+	}
+}
