@@ -7,11 +7,14 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"pgregory.net/rapid"
 
 	"github.com/stintdev/stint"
@@ -80,26 +83,19 @@ func TestBatches(t *testing.T) {
 	}{
 		"again":     {batch(41), link.ErrOrder},
 		"earlier":   {batch(1), link.ErrOrder},
-		"too large": {gossip.Batch{Number: 99, Entries: make([]gossip.Entry, 0)}, nil},
-		"too many":  {gossip.Batch{Number: 100, Entries: append(make([]gossip.Entry, 0, link.MaxEntries+1), repeat(many[0], link.MaxEntries+1)...)}, link.ErrTooLarge},
-		"invalid":   {gossip.Batch{Number: 101, Entries: []gossip.Entry{{}}}, new(stint.InvalidError)},
+		"too many":  {gossip.Batch{Number: 100, Entries: slices.Repeat(many[:1], link.MaxEntries+1)}, link.ErrTooLarge},
+		"too large": {gossip.Batch{Number: 100, Entries: slices.Repeat([]gossip.Entry{{Key: stint.Key{Subject: noise(4096)}, Limit: stint.PerHour(1)}}, 300)}, link.ErrTooLarge},
 	} {
-		err := l.Send(c.b)
-		if invalid := (*stint.InvalidError)(nil); !errors.Is(err, c.want) && !errors.As(err, &invalid) {
+		if err := l.Send(c.b); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
+	}
+	if err := l.Send(gossip.Batch{Number: 100, Entries: make([]gossip.Entry, 1)}); !errors.As(err, new(*stint.InvalidError)) {
+		t.Errorf("a batch of no limit: %v, want an InvalidError", err)
 	}
 	if !l.State().Up {
 		t.Error("a batch that was not sent has ended the stream")
 	}
-}
-
-func repeat(e gossip.Entry, n int) []gossip.Entry {
-	out := make([]gossip.Entry, n)
-	for i := range out {
-		out[i] = e
-	}
-	return out
 }
 
 // TestFits sends the largest batches and calls, which are as large as was foretold at most.
@@ -416,8 +412,8 @@ func TestReplaced(t *testing.T) {
 			return ctx.Err()
 		})
 	})
-	first := connected(t, open(t, addr, nil))
-	do(t, first.Send(batch(1)))
+	first := login(t, addr) // a link would come back, and replace the second
+	do(t, first.Send(frame(t, batch(1))))
 	<-began
 	r := login(t, addr)
 	do(t, r.Send(frame(t, batch(2))))
@@ -430,5 +426,7 @@ func TestReplaced(t *testing.T) {
 	if n := len(s.Peers()); n != 1 {
 		t.Errorf("%d peers", n)
 	}
-	first.Close()
+	if err := first.end(); status.Code(err) != codes.Unavailable {
+		t.Errorf("the first has ended with %v", err)
+	}
 }

@@ -20,7 +20,7 @@ func (i *Identity) Hasten() {
 // Hurry makes a node give up faster, too.
 func (i *Identity) Hurry() {
 	i.Hasten()
-	i.pace.silence, i.pace.handshake = 300*time.Millisecond, 300*time.Millisecond
+	i.pace.silence, i.pace.handshake = time.Second, time.Second
 }
 
 // Answer returns the hello with which the node answers a challenge.
@@ -102,3 +102,28 @@ func (i *Identity) ReadHello(m *linkpb.Sealed, nonce []byte) error {
 var CheckCall = checkCall
 
 const Places = places
+
+// Meter is a meter with a clock that the test sets.
+type Meter struct {
+	meter
+	now int64 // microseconds
+}
+
+// Trip has a ping answered after this time, by a clock that showed so much more than this one did when it
+// was sent.
+func (m *Meter) Trip(length time.Duration, theirs int64) error {
+	m.now += 1_000_000
+	m.clock = func() int64 { return m.now }
+	began := m.now
+	id := m.ping(time.UnixMicro(began)).GetId()
+	m.now += length.Microseconds()
+	return m.pong(&linkpb.Pong{Id: id, Clock: began + theirs}, time.UnixMicro(m.now))
+}
+
+// Pong has an answer arrive.
+func (m *Meter) Pong(id uint64, clock int64) error {
+	return m.pong(&linkpb.Pong{Id: id, Clock: clock}, time.UnixMicro(m.now))
+}
+
+// Measured returns what was measured.
+func (m *Meter) Measured() Measured { return m.measured() }

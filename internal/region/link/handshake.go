@@ -113,6 +113,7 @@ func (i *Identity) sameTable(hello *linkpb.Hello) error {
 	}
 }
 
+// String returns the region and its weight.
 func (r Region) String() string { return fmt.Sprintf("%s=%d", r.Name, r.Weight) }
 
 // answer returns the client's hello, and a function that checks the server's answer to it.

@@ -37,11 +37,8 @@ type inbound struct {
 // serve serves the session until it ends, and returns why.
 func (in *inbound) serve() error {
 	in.begin(in.receive)
-	in.server.work.Go(func() {
-		<-in.ctx.Done()
-		in.work.Wait() // until the stream has ended
-	})
 	err := in.run(in.handle)
+	in.server.work.Go(in.work.Wait) // they end after this stream, and Close waits for them
 	in.gate.Lock()
 	in.shut = true
 	in.gate.Unlock()

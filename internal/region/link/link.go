@@ -96,7 +96,8 @@ func Open(o Options) (*Link, error) {
 	return l, nil
 }
 
-// Close ends the stream. What was not acknowledged or answered may have been received.
+// Close ends the stream, and waits for callbacks; they must not call it. What was not acknowledged or
+// answered may have been received.
 func (l *Link) Close() error {
 	l.cancel(errStopped)
 	l.work.Wait()
