@@ -43,6 +43,7 @@ var floors = map[string]int{
 	"redisstore/doctor":                    2, // what is wrong with the servers of a Redis store
 	"internal/daemon/envoyenv":             2, // the environment of envoyproxy/ratelimit, as settings
 	"engine":                               2,
+	"internal/region/quota":                2, // limits that are divided among regions
 	"internal/region/gossip":               1, // what regions tell each other of their counters
 	"memstore":                             1,
 	"redisstore":                           1,
