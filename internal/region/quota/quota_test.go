@@ -15,7 +15,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	defer testredis.StopShared()
+	defer testredis.StopShared() // and PostgreSQL
 	m.Run()
 }
 
