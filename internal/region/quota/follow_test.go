@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -214,6 +215,31 @@ func TestManyRules(t *testing.T) {
 			t.Fatalf("rule %d has a part of %d", i, d.Limit)
 		}
 	}
+}
+
+// TestTogether takes while weights are read, reported and changed, for the race detector.
+func TestTogether(t *testing.T) {
+	t.Parallel()
+	of := table(t, "eu", quota.Region{Name: "eu"}, quota.Region{Name: "us"})
+	book := &quota.Book{Now: time.Now}
+	weights := book.Join(t, func() bool { return false }, quota.WeightsOptions{Table: of, Node: "n"})
+	s := around(t, memory(t, nil), quota.Options{Table: of, Weights: weights})
+	var group sync.WaitGroup
+	for i := range 4 {
+		group.Go(func() {
+			for j := range 200 {
+				policy := *following
+				policy.Rule = strconv.Itoa(j % 20)
+				if _, err := storetest.Take(t.Context(), s, []stint.Ask{ask(t, "1000/1s", int64(i), &policy)}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for i := range 50 {
+		weights.Step(t.Context(), i%2 == 0)
+	}
+	group.Wait()
 }
 
 // TestRun runs a node, whose database is away for a while.
