@@ -131,6 +131,10 @@ bench-capacity: ## Give USERS (10 million) a counter each in Redis, and ask for 
 bench-leases: ## Simulate leases with 10^8 decisions, and make 10^7 in four processes on each kind of Redis; takes minutes
 	$(GO) test -tags scale -run '^TestLease(Simulation|Load|Failover)$$' -count=1 -timeout 1h -v ./layer
 
+.PHONY: bench-regions
+bench-regions: ## Divide limits among 3 and 5 regions whose demand moves, with 10^7 requests in virtual time
+	$(GO) test -tags scale -run '^TestSimulation$$' -count=1 -timeout 30m -v ./internal/region/quota
+
 .PHONY: bench-split
 bench-split: ## Ask for one hot counter on a Cluster of four primaries, in one part and in eight; takes a minute
 	$(GO) test -tags scale -run '^TestSplitLoad$$' -count=1 -timeout 30m -v ./layer

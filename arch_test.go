@@ -47,6 +47,7 @@ var floors = map[string]int{
 	"internal/region/link":                 3, // the wire between regions
 	"internal/region/gossip":               2, // what regions tell each other of their counters
 	"internal/region/link/linkpb":          0, // its messages, generated
+	"internal/region/quota":                2, // limits that are divided among regions
 	"memstore":                             1,
 	"redisstore":                           1,
 	"layer":                                1,

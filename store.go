@@ -47,11 +47,13 @@ type Policy struct {
 	// Regions says how the counter is shared among regions, for internal/region. The others are for
 	// it, too: Credit is how many units of a gossiped counter a region may have admitted before the
 	// other regions know of them (0: a tenth of the limit), OnCredit what becomes of a take beyond
-	// that, and Follow says that the parts of a quota follow the demand.
+	// that, and Follow says that the parts of a quota follow the demand for the limits of Rule, the
+	// name of the rule, which is empty unless Follow is set.
 	Regions  Regions
 	Credit   int64
 	OnCredit OnCredit
 	Follow   bool
+	Rule     string
 }
 
 // Regions is how a counter is shared among regions.

@@ -95,6 +95,9 @@ func Compile(f File) (*Set, error) {
 		compile(&compiled[i], &checked.rules[i], shared)
 		s.rules[i] = &compiled[i]
 		policy := stint.Policy{OnFailure: failModes[compiled[i].OnFailure]}
+		if policy.Follow {
+			policy.Rule = compiled[i].Name // of others not, so that rules share policies
+		}
 		compiled[i].policy = treated.shared(policy)
 		for j := range compiled[i].limits {
 			l, written := &compiled[i].limits[j], &f.Rules[i].Limits[j]
