@@ -221,7 +221,7 @@ func (d *Daemon) leased() (out []record.Leased) {
 // yet. The caller must close it.
 func (c *Config) OpenCatalog(side catalog.Side) (*catalog.Catalog, error) {
 	k, err := catalog.Open(string(c.Server.Database), catalog.Options{
-		KeyPrefix: c.Identity.APIKeyPrefix, Pepper: c.credentials.pepper, Side: side, Case: c.Case,
+		KeyPrefix: c.Identity.APIKeyPrefix, Pepper: c.credentials.pepper, Side: side, Case: c.Case, World: new(c.World()),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("server.database: %w", err)
@@ -449,7 +449,7 @@ func (d *Daemon) openAdmin(ctx context.Context) (err error) {
 		File: d.source.Path, Status: d.status, NodeState: d.nodeState,
 		Settings: func() []admin.Setting { return d.reloader.Config().Settings() },
 		Token:    d.config.credentials.adminToken, Web: web.Files(), Log: d.log,
-		Document: func() *catalog.Document { return &d.reloader.Config().Document },
+		Document: func() *catalog.Document { return &d.reloader.Config().Document }, World: new(d.config.World()),
 	}
 	if c := d.control; c != nil {
 		o.Catalog, o.NodeID, o.Look = c.catalog, c.node.ID(), c.node.Refresh
