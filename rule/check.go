@@ -126,14 +126,16 @@ func (c *checker) checkName(path, name string) bool {
 		c.Add(path, "missing, want a name", "")
 		return false
 	}
-	if !validName(name) {
+	if !ValidName(name) {
 		c.Refuse(path, name, "letters and digits, with . _ or - between them, at most "+strconv.Itoa(maxName)+" bytes", "")
 		return false
 	}
 	return true
 }
 
-func validName(name string) bool {
+// ValidName reports whether something in a file can have the name: letters and digits, with
+// . _ or - between them, at most 64 bytes.
+func ValidName(name string) bool {
 	for i := range len(name) {
 		switch c := name[i]; {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
@@ -209,6 +211,7 @@ func (c *checker) checkRule(r *checked) {
 	c.checkCountBy(r)
 	c.checkAction(r)
 	c.checkLimits(r)
+	c.checkRegions(r)
 	c.checkCost(r)
 	c.checkPenalty(r)
 	c.checkResponse(r)

@@ -200,7 +200,7 @@ func (c *checker) checkTierLimits() {
 	for i := range c.rules {
 		r := &c.rules[i]
 		for n, l := range r.Limits[:len(r.values)] {
-			if validName(l.Name) && !slices.ContainsFunc(r.Limits[:n], func(o Limit) bool { return o.Name == l.Name }) {
+			if ValidName(l.Name) && !slices.ContainsFunc(r.Limits[:n], func(o Limit) bool { return o.Name == l.Name }) {
 				named[l.Name] = append(named[l.Name], r)
 			}
 		}
@@ -231,6 +231,7 @@ func (c *checker) checkTierLimits() {
 				}
 				if r.sound {
 					c.checkTierSpread(path, r, r.limit(name), v)
+					c.checkTierRegions(path, r, v)
 				}
 			}
 		}

@@ -49,6 +49,7 @@ type Compiled struct {
 	entries []*entry      // one for each path, the most specific first, or one if there are no paths
 	limits  []limit
 	cost    Cost
+	regions Regions
 }
 
 // entry is a rule with one of its paths, or without a path.
@@ -99,6 +100,7 @@ func Compile(f File) (*Set, error) {
 			policy.Rule = compiled[i].Name // of others not, so that rules share policies
 		}
 		compiled[i].policy = treated.shared(policy)
+		f.Rules[i].share(&policy)
 		for j := range compiled[i].limits {
 			l, written := &compiled[i].limits[j], &f.Rules[i].Limits[j]
 			l.plan = s.plan(l.value)
@@ -224,6 +226,7 @@ func compile(c *Compiled, r *checked, shared map[string]*conditions) {
 		Message:   r.Response.Message,
 		match:     r.Match.clone(),
 		cost:      r.Cost,
+		regions:   r.Regions,
 	}
 	key := r.conditionsKey()
 	if c.conditions = shared[key]; c.conditions == nil {

@@ -29,9 +29,10 @@ type ExplainedLimit struct {
 	Limit  string `json:"limit"`         // or "unlimited"
 	Source string `json:"source"`        // api_key, user, tier NAME, or rule
 	Key    string `json:"key,omitempty"` // as stint.Key.String writes it; none if unlimited
-	// Lease and Split are those of the rule; zero if unlimited.
-	Lease Duration `json:"lease,omitzero"`
-	Split int      `json:"split,omitempty"`
+	// Lease, Split and Regions are those of the rule; zero if unlimited.
+	Lease   Duration `json:"lease,omitzero"`
+	Split   int      `json:"split,omitempty"`
+	Regions Regions  `json:"regions,omitempty"`
 }
 
 // Explain says of every rule, including disabled ones, by priority and name, why it
@@ -185,6 +186,7 @@ func (s *Set) explainLimits(e *entry, a *Attrs) []ExplainedLimit {
 		if v != (stint.Limit{}) {
 			x.Limit, x.Key = v.String(), asks[0].Key.String()
 			x.Lease, x.Split = Duration(asks[0].Policy.Lease), asks[0].Policy.Split
+			x.Regions = e.rule.regions
 			asks = asks[1:]
 		}
 		if x.Source == fromTier {

@@ -46,8 +46,14 @@ type Rule struct {
 
 	Penalty        *Penalty  `json:"penalty,omitempty"`
 	OnStoreFailure OnFailure `json:"on_store_failure,omitempty"` // default Local
-	Response       Response  `json:"response,omitzero"`
-	Enabled        *bool     `json:"enabled,omitempty"` // nil: yes
+	// Regions is how the counters are shared among regions. Credit and OnCredit are for those
+	// that gossip, Weights for those that have a quota.
+	Regions  Regions  `json:"regions,omitempty"` // default: each region counts by itself
+	Credit   Credit   `json:"credit,omitempty"`
+	OnCredit OnCredit `json:"on_credit,omitempty"` // default CreditShare
+	Weights  Weights  `json:"weights,omitempty"`   // default WeightsFixed
+	Response Response `json:"response,omitzero"`
+	Enabled  *bool    `json:"enabled,omitempty"` // nil: yes
 }
 
 // Match holds the conditions of a rule. All of them must hold; a condition holds if

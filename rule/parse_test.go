@@ -30,11 +30,16 @@ priority = 100
 group    = "per-user"
 penalty  = { threshold = 3, within = "1h", cooldown = "1m", multipliers = [1, 2, 4, 8] }
 on_store_failure = "closed"
+regions  = "gossip"
+credit   = 5
+on_credit = "deny"
 response = { status = 429, message = "Search is limited on the free plan." }
 enabled  = true
 
 [[rules]]
 name = "upload"
+regions = "quota"
+weights = "follow"
 cost = { units = 3, header = "X-Cost", max = 100 }
 limits = [{ name = "upload", limit = "1000/day tz=Europe/Berlin", lease = "1500ms", split = 8 }]
 
@@ -76,13 +81,18 @@ func TestParse(t *testing.T) {
 					Threshold: 3, Within: rule.Duration(time.Hour), Cooldown: rule.Duration(time.Minute), Multipliers: []int64{1, 2, 4, 8},
 				},
 				OnStoreFailure: rule.Closed,
+				Regions:        rule.RegionsGossip,
+				Credit:         5,
+				OnCredit:       rule.CreditDeny,
 				Response:       rule.Response{Status: 429, Message: "Search is limited on the free plan."},
 				Enabled:        &on,
 			},
 			{
-				Name:   "upload",
-				Cost:   rule.Cost{Units: 3, Header: "X-Cost", Max: 100},
-				Limits: []rule.Limit{{Name: "upload", Limit: "1000/day tz=Europe/Berlin", Lease: rule.Duration(1500 * time.Millisecond), Split: 8}},
+				Name:    "upload",
+				Regions: rule.RegionsQuota,
+				Weights: rule.WeightsFollow,
+				Cost:    rule.Cost{Units: 3, Header: "X-Cost", Max: 100},
+				Limits:  []rule.Limit{{Name: "upload", Limit: "1000/day tz=Europe/Berlin", Lease: rule.Duration(1500 * time.Millisecond), Split: 8}},
 			},
 			{Name: "shut", Match: rule.Match{IPRanges: []string{"192.0.2.0/24"}}, Action: rule.Block, Enabled: &off},
 		},

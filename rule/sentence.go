@@ -23,10 +23,10 @@ import (
 func (r *Rule) Sentence() string {
 	all := []string{r.sayAll()}
 	if r.counts() && len(r.Limits) > 0 {
-		all = []string{r.sayLimits(), r.sayCost(), r.saySpread(), r.sayPenalty(), failures[r.OnStoreFailure]}
+		all = []string{r.sayLimits(), r.sayCost(), r.saySpread(), r.sayRegions(), r.sayPenalty(), failures[r.OnStoreFailure]}
 	}
 	if r.Action == LogOnly {
-		all = []string{"log only: no request is denied", all[0], r.sayCost(), r.saySpread()}
+		all = []string{"log only: no request is denied", all[0], r.sayCost(), r.saySpread(), r.sayRegions()}
 	}
 	if !r.enabled() {
 		all = slices.Insert(all, 0, "disabled")

@@ -370,7 +370,7 @@ func printRules(t *terminal, all []rule.Explained) error {
 	return printTable(t, all, "", []string{"RULE", "APPLIES", "WHY"}, func(r *rule.Explained) []any {
 		var limits []string
 		for _, l := range r.Limits {
-			limits = append(limits, fmt.Sprintf("%s %s%s (%s)", l.Name, l.Limit, spread(l.Lease, l.Split), l.Source))
+			limits = append(limits, fmt.Sprintf("%s %s%s (%s)", l.Name, l.Limit, spread(l.Lease, l.Split, l.Regions), l.Source))
 		}
 		switch {
 		case !r.Matched:

@@ -134,7 +134,7 @@ func (d *doctor) look(ctx context.Context, f *databaseFlags) error {
 	if err == nil {
 		d.config(source.Path, config)
 		if config.Server.Database == "" { // database checks those in a database
-			d.rules(&config.File)
+			d.rules(&config.File, config.World())
 			d.file = config.File
 		}
 		d.counters(ctx, config)

@@ -53,7 +53,7 @@ func (d *doctor) database(ctx context.Context, c *daemon.Config) {
 		return
 	}
 	document.Case = c.Case
-	d.rules(&document.File)
+	d.rules(&document.File, c.World())
 	d.file = document.File
 	d.nodes(ctx, k)
 }

@@ -13,7 +13,11 @@ import (
 
 const tryRedis = "server.counters with the URL of Redis, or no "
 
-func (d *doctor) rules(f *rule.File) {
+// rules checks rules, and whether they fit the regions. Those that do not are in use.
+func (d *doctor) rules(f *rule.File, w rule.World) {
+	for _, p := range f.CheckIn(w) {
+		d.note("rules.regions", findFail, p.String(), "correct [region] or the rule; until then, the rule does not hold as it reads")
+	}
 	problems := f.Check()
 	for _, p := range problems {
 		d.note("rules", findFail, p.String(), "correct the rule; until then, the previous rules stay in use")

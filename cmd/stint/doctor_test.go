@@ -269,3 +269,31 @@ func TestDoctorLeases(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 }
+
+// TestDoctorRegions examines rules of a database that regions share, on nodes with and without regions.
+func TestDoctorRegions(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file, database := filepath.Join(dir, "stint.toml"), []string{"--database", "sqlite:" + filepath.Join(dir, "stint.db")}
+	text := "[region]\nname = \"eu\"\n[[rules]]\nname = \"search\"\nregions = \"gossip\"\nlimits = [{ name = \"n\", limit = \"10/1s\" }]\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	for _, args := range [][]string{{"migrate", "up"}, {"apply", "-f", file}} {
+		if code := stint.Run(t.Context(), append(args, database...), nil, &out, &out); code != 0 {
+			t.Fatal(out.String())
+		}
+	}
+	args := append(append(database, "--set", "server.catalog.last_good=none", "--set", "server.record.spool=none"), elsewhere...)
+	code, all := examine(t, nil, args...)
+	has(t, all, "rules.regions", "fail", `rules\[0\].regions: "gossip": this is no region: add \[region\] with a name and peers, or remove regions`)
+	if code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+	code, all = examine(t, nil, append(args, "--set", "region.name=eu")...)
+	has(t, all, "rules", "ok", "rules: 1")
+	if code != 0 {
+		t.Errorf("exit code %d: %v", code, all)
+	}
+}

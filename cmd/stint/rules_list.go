@@ -148,7 +148,7 @@ func listRule(r *rule.Rule) listed {
 		if l.Burst != 0 {
 			text += fmt.Sprintf(" burst=%d", l.Burst)
 		}
-		out.Limits = append(out.Limits, text+spread(l.Lease, l.Split))
+		out.Limits = append(out.Limits, text+spread(l.Lease, l.Split, r.Regions))
 	}
 	if p := r.Penalty; p != nil {
 		penalty := stint.Penalty{Threshold: p.Threshold, Within: time.Duration(p.Within), Cooldown: time.Duration(p.Cooldown), Multipliers: p.Multipliers}
@@ -157,14 +157,17 @@ func listRule(r *rule.Rule) listed {
 	return out
 }
 
-// spread describes for how long units of a limit are taken ahead, and among how many counters
-// it is divided.
-func spread(lease rule.Duration, split int) (text string) {
+// spread describes for how long units of a limit are taken ahead, among how many counters
+// it is divided, and how regions share it.
+func spread(lease rule.Duration, split int, regions rule.Regions) (text string) {
 	if lease != 0 {
 		text += " lease=" + lease.String()
 	}
 	if split != 0 {
 		text += " split=" + strconv.Itoa(split)
+	}
+	if regions != "" {
+		text += " regions=" + string(regions)
 	}
 	return text
 }

@@ -120,6 +120,7 @@ func TestServer(t *testing.T) {
 		"rules order ip search", "rules order ip none", "rules order ip", "rules order search ip --dry-run",
 		"rules set search limits[0].lease=1s limits[0].split=2", "rules set search limits[0].lease=1ms limits[0].split=9", "rules list", "rules show search",
 		"explain /search --user alice -H 'X-App: mobile' --rules", "rules set search limits[0].lease= limits[0].split=",
+		"rules set search regions=gossip credit=0", "rules set search regions=gosip credit=99 weights=fixed", "rules validate search regions=gossip credit=99", "rules set search regions=gossip credit=5 on_credit=deny",
 		"rules delete search", "rules delete search none --yes", "rules delete search --dry-run",
 
 		"tiers create premium --display-name Premium --price '49 EUR a month' --limit requests=2/1h", "tiers create free limits.requests=1/1h", "tiers create x --limit 5", "tiers list", "tiers show premium",

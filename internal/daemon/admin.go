@@ -51,7 +51,7 @@ func (d *Daemon) startAdmin(ctx context.Context) {
 func (d *Daemon) status() admin.Status {
 	s := admin.Status{
 		Version: d.version, Mode: "file", File: d.source.Path, Database: "none", Counters: d.countersKind(),
-		Rules: d.engine.Rules().Len(), Node: d.config.nodeName(), Health: d.Health(), Now: time.Now().UTC(), Envoy: d.envoy != nil,
+		Rules: d.engine.Rules().Len(), Node: d.config.nodeName(), Region: d.config.Region.Name, Health: d.Health(), Now: time.Now().UTC(), Envoy: d.envoy != nil,
 		Doors: admin.Doors{HTTP: d.URL(httpListener), Gateway: d.URL(gatewayListener), GRPC: d.URL(grpcListener), Admin: d.URL(adminListener)},
 	}
 	if c := d.control; c != nil {

@@ -26,6 +26,7 @@ func (c *Config) check(named bool) strict.Problems {
 	k.checkIdentity()
 	k.Problems = append(k.Problems, c.CheckPeople(named, i.Pepper != "" || i.PepperFile != "")...)
 	k.checkLeases()
+	k.checkRegion()
 	k.checkUpstreams()
 	k.checkEnvoy()
 	return k.Problems

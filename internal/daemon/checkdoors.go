@@ -28,6 +28,7 @@ const (
 	httpListener    = "http"
 	grpcListener    = "grpc"
 	adminListener   = "admin"
+	regionListener  = "region"
 )
 
 // door is a listener and its name.
@@ -36,7 +37,18 @@ type door struct {
 	*Listener
 }
 
-// doors returns all listeners, in the order in which they are opened.
+// path returns the name of the door's settings.
+func (d door) path() string {
+	if d.name == regionListener {
+		return "region.listener"
+	}
+	return "server." + d.name
+}
+
+// isGRPC reports whether only gRPC is spoken at the door.
+func (d door) isGRPC() bool { return d.name == grpcListener || d.name == regionListener }
+
+// doors returns all listeners, in the order in which they are opened, except that of other regions.
 func (s *Server) doors() []door {
 	return []door{{gatewayListener, &s.Gateway}, {httpListener, &s.HTTP.Listener}, {grpcListener, &s.GRPC.Listener}, {adminListener, &s.Admin.Listener}}
 }
@@ -45,13 +57,13 @@ func (k *checker) checkListeners() {
 	c := k.config
 	c.credentials.tls = map[string]*tls.Config{}
 	var before []door
-	for _, l := range c.Server.doors() {
-		path := "server." + l.name
+	for _, l := range append(c.Server.doors(), c.Region.door()) {
+		path := l.path()
 		if l.name != grpcListener || !strings.HasPrefix(l.Address, unixPrefix) {
 			k.checkAddress(path, l.Address)
 		}
 		if i := slices.IndexFunc(before, func(o door) bool { return clash(o.Address, l.Address) }); i >= 0 {
-			k.Refuse(path+".address", l.Address, "a different address: server."+before[i].name+" uses "+before[i].Address, "")
+			k.Refuse(path+".address", l.Address, "a different address: "+before[i].path()+" uses "+before[i].Address, "")
 		}
 		before = append(before, l)
 		switch {
@@ -64,7 +76,7 @@ func (k *checker) checkListeners() {
 		case l.TLSClientCA != "":
 			k.Add(path+".tls_client_ca", "needs tls_cert and tls_key: clients present certificates only over TLS", "")
 		}
-		if l.ProxyProtocol && l.name == grpcListener {
+		if l.ProxyProtocol && l.isGRPC() {
 			k.Add(path+".proxy_protocol", "is not supported here: the gRPC service does not use the client address", "")
 		}
 		if l.ProxyProtocol && len(c.Identity.TrustedProxies) == 0 {
@@ -120,7 +132,7 @@ func (k *checker) checkAddress(path, address string) {
 
 // checkTLS reads a certificate and its key, and the certificate authorities of clients.
 func (k *checker) checkTLS(l door) {
-	c, path := k.config, "server."+l.name
+	c, path := k.config, l.path()
 	cert, err := c.readNamed(l.TLSCert)
 	if err != nil {
 		k.refuseFile(path+".tls_cert", l.TLSCert, err)
@@ -142,7 +154,7 @@ func (k *checker) checkTLS(l door) {
 		return
 	}
 	t := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"}}
-	if l.name != grpcListener {
+	if !l.isGRPC() {
 		t.NextProtos = append(t.NextProtos, "http/1.1")
 	}
 	if clients != nil {
@@ -156,7 +168,7 @@ func (k *checker) readClientCA(l door) *x509.CertPool {
 	if l.TLSClientCA == "" {
 		return nil
 	}
-	path := "server." + l.name + ".tls_client_ca"
+	path := l.path() + ".tls_client_ca"
 	text, err := k.config.readNamed(l.TLSClientCA)
 	k.config.named[len(k.config.named)-1].other = true
 	if err != nil {

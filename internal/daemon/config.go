@@ -44,6 +44,7 @@ type Config struct {
 	Server   Server   `json:"server"`
 	Identity Identity `json:"identity"`
 	Envoy    Envoy    `json:"envoy"`
+	Region   Region   `json:"region"`
 	// Document is the catalog, if it is not in a database.
 	catalog.Document
 	Upstreams []Upstream `json:"upstreams,omitempty"`
@@ -62,13 +63,14 @@ type Config struct {
 // credentials are the values of secret settings, or the contents of their files. They are
 // behind a pointer because fmt prints unexported fields without calling their String.
 type credentials struct {
-	pepper     identity.Secret
-	ipKey      identity.Secret
-	adminToken identity.Secret
-	secret     identity.Secret // of JWTs
-	publicKeys string
-	tls        map[string]*tls.Config // by the name of the listener
-	tokens     map[string]tokens      // of http and grpc
+	pepper       identity.Secret
+	ipKey        identity.Secret
+	adminToken   identity.Secret
+	secret       identity.Secret // of JWTs
+	publicKeys   string
+	regionSecret identity.Secret
+	tls          map[string]*tls.Config // by the name of the listener
+	tokens       map[string]tokens      // of http and grpc
 }
 
 // namedFile is a file that the configuration names, as it was read.
@@ -126,7 +128,7 @@ type Record struct {
 	MaxRate      int             `json:"max_rate" doc:"how many events of one client, rule and outcome are stored in a second; the last one has the number of all the others, so that sums stay exact; 0: all are stored"`
 	MaxSize      int64           `json:"max_size" doc:"about how large the record may be, in bytes; then the oldest events are deleted, and their roll-ups stay; 0: no limit"`
 	MinFree      int64           `json:"min_free" doc:"with SQLite, nothing is recorded while the disk has less than this many bytes left, so that rules, users and tokens can still be written; 0: it is not checked"`
-	Region       string          `json:"region" doc:"the region of this node, for the record"`
+	Region       string          `json:"region" doc:"the region of this node, for the record; by default region.name"`
 	IP           string          `json:"ip" doc:"how addresses are recorded: keep (in full), truncate (24 bits, or 48 for IPv6) or hash"`
 	IPKey        identity.Secret `json:"ip_key" doc:"the secret key for hashing addresses, at least 16 bytes"`
 	IPKeyFile    string          `json:"ip_key_file" doc:"a file with that key"`
@@ -301,6 +303,7 @@ func defaults() *Config {
 			OnStoreFailure: onFailureLocal, LimitHeader: rls.DefaultHeaders.Limit, RemainingHeader: rls.DefaultHeaders.Remaining, ResetHeader: rls.DefaultHeaders.Reset,
 			NearLimitPercent: 80, MaxConnectionAge: Duration(24 * time.Hour), XDS: XDS{NodeID: "default", MaxMessage: 16 << 20},
 		},
+		Region: Region{Interval: Duration(time.Second)},
 	}
 }
 
@@ -376,8 +379,12 @@ func (s Source) parse(data []byte) (*Config, strict.Problems) {
 	if c.Server.Case == string(rule.IgnoreCase) {
 		c.Case = rule.IgnoreCase
 	}
+	if c.Server.Record.Region == "" {
+		c.Server.Record.Region = c.Region.Name
+	}
 	if complete {
 		invalid = append(invalid, c.Check()...) // rules and tiers
+		invalid = append(invalid, c.CheckIn(c.World())...)
 	} else {
 		problems = withRules(problems, path, data)
 	}

@@ -23,7 +23,7 @@ const (
 	flagPrefix = "--"
 )
 
-// Setting is a setting of [server], [identity] or [envoy], and where its value comes from:
+// Setting is a setting of [server], [identity], [envoy] or [region], and where its value comes from:
 // default, FILE:LINE, a variable or a flag. Lists are joined by commas, secrets masked.
 type Setting = admin.Setting
 
@@ -39,7 +39,7 @@ func (c *Config) Settings() []Setting {
 // Defaults returns every setting with its default.
 func Defaults() []Setting { return defaults().Settings() }
 
-// setting is a field of [Server], [Identity], [Envoy] or of their structs.
+// setting is a field of [Server], [Identity], [Envoy], [Region] or of their structs.
 type setting struct {
 	name, doc string
 	value     reflect.Value
@@ -49,7 +49,8 @@ type setting struct {
 func (c *Config) settings() []setting {
 	all := fields(nil, "server", reflect.ValueOf(&c.Server).Elem())
 	all = fields(all, "identity", reflect.ValueOf(&c.Identity).Elem())
-	return fields(all, "envoy", reflect.ValueOf(&c.Envoy).Elem())
+	all = fields(all, "envoy", reflect.ValueOf(&c.Envoy).Elem())
+	return fields(all, "region", reflect.ValueOf(&c.Region).Elem())
 }
 
 func fields(all []setting, path string, v reflect.Value) []setting {
@@ -58,6 +59,9 @@ func fields(all []setting, path string, v reflect.Value) []setting {
 		if f.Anonymous {
 			all = fields(all, path, v.Field(i))
 			continue
+		}
+		if f.Type.Kind() == reflect.Slice && f.Type.Elem().Kind() == reflect.Struct {
+			continue // a list of tables, which only a file can have
 		}
 		name := strict.Member(path, f.Tag.Get("json"))
 		if f.Type.Kind() == reflect.Struct {

@@ -374,12 +374,17 @@ func (r *Reloader) inUse() Status {
 		was, is := before[i].value, after.value
 		switch {
 		case strings.HasPrefix(after.name, "identity."), after.name == "server.reload_interval", reflect.DeepEqual(was.Interface(), is.Interface()):
+		case strings.HasPrefix(after.name, "region."):
+			s.NeedsRestart = append(s.NeedsRestart, after.name)
 		case strings.HasSuffix(after.name, ".tls_client_ca"), strings.HasSuffix(after.name, ".tokens"), strings.HasSuffix(after.name, ".token_files"):
 		case after.name == "server.case" && r.config.Server.Database == "": // it was used to compile the rules of the file
 		case strings.HasPrefix(after.name, "server.") && strings.Contains(after.name, ".tls_") && !was.IsZero() && !is.IsZero(): // a different file is loaded without a restart
 		default:
 			s.NeedsRestart = append(s.NeedsRestart, after.name)
 		}
+	}
+	if !slices.Equal(r.first.Region.Peers, r.config.Region.Peers) {
+		s.NeedsRestart = append(s.NeedsRestart, "region.peers")
 	}
 	if len(r.first.Upstreams) == 0 && len(r.config.Upstreams) > 0 {
 		s.NeedsRestart = append(s.NeedsRestart, "upstreams") // the gateway does not listen

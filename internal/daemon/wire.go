@@ -21,6 +21,7 @@ import (
 	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/redisstore"
+	"github.com/stintdev/stint/rule"
 	"github.com/stintdev/stint/web"
 )
 
@@ -218,10 +219,18 @@ func (d *Daemon) leased() (out []record.Leased) {
 }
 
 // OpenCatalog returns the catalog in the configured database, which need not be reachable
-// yet. The caller must close it.
+// yet. The caller must close it. Rules that are written are checked against the regions only if
+// some are configured: those of the nodes may be elsewhere.
 func (c *Config) OpenCatalog(side catalog.Side) (*catalog.Catalog, error) {
+	if !c.hasRegion() {
+		return c.openCatalog(side, nil)
+	}
+	return c.openCatalog(side, new(c.World()))
+}
+
+func (c *Config) openCatalog(side catalog.Side, world *rule.World) (*catalog.Catalog, error) {
 	k, err := catalog.Open(string(c.Server.Database), catalog.Options{
-		KeyPrefix: c.Identity.APIKeyPrefix, Pepper: c.credentials.pepper, Side: side, Case: c.Case,
+		KeyPrefix: c.Identity.APIKeyPrefix, Pepper: c.credentials.pepper, Side: side, Case: c.Case, World: world,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("server.database: %w", err)
@@ -236,7 +245,7 @@ func (d *Daemon) openCatalog(ctx context.Context) (*Content, error) {
 	if d.redis != nil {
 		side = d.redis.Side()
 	}
-	c, err := d.config.OpenCatalog(side)
+	c, err := d.config.openCatalog(side, new(d.config.World()))
 	if err != nil {
 		return nil, err
 	}
@@ -449,7 +458,7 @@ func (d *Daemon) openAdmin(ctx context.Context) (err error) {
 		File: d.source.Path, Status: d.status, NodeState: d.nodeState,
 		Settings: func() []admin.Setting { return d.reloader.Config().Settings() },
 		Token:    d.config.credentials.adminToken, Web: web.Files(), Log: d.log,
-		Document: func() *catalog.Document { return &d.reloader.Config().Document },
+		Document: func() *catalog.Document { return &d.reloader.Config().Document }, World: new(d.config.World()),
 	}
 	if c := d.control; c != nil {
 		o.Catalog, o.NodeID, o.Look = c.catalog, c.node.ID(), c.node.Refresh

@@ -17,6 +17,7 @@ import (
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/record/rollup"
+	"github.com/stintdev/stint/rule"
 )
 
 // Prefix is the path of the API.
@@ -39,6 +40,7 @@ type Options struct {
 	Tap    *record.Tap
 
 	Document func() *catalog.Document // the contents of File, without a Catalog
+	World    *rule.World              // the regions that rules in File are used in; nil: not known
 	File     string                   // the name of the config file
 
 	Status    func() Status

@@ -102,12 +102,13 @@ type ExplainedRule struct {
 
 // ExplainedRuleLimit is a limit of a rule, with the value for a request.
 type ExplainedRuleLimit struct {
-	Name   string        `json:"name" doc:"The name of the limit." example:"per-minute"`
-	Limit  string        `json:"limit" doc:"The limit, or unlimited." example:"100/1m"`
-	Source string        `json:"source" doc:"Where the limit comes from: api_key, user, tier NAME, or rule." example:"tier pro"`
-	Key    string        `json:"key,omitempty" doc:"The key of the counter; empty if unlimited." example:"search.per-minute:user=alice"`
-	Lease  rule.Duration `json:"lease,omitzero" doc:"For how long nodes take units ahead of requests. Empty: not at all." example:"100ms"`
-	Split  int           `json:"split,omitempty" doc:"Among how many counters the limit is divided. 0: it has one." example:"8"`
+	Name    string        `json:"name" doc:"The name of the limit." example:"per-minute"`
+	Limit   string        `json:"limit" doc:"The limit, or unlimited." example:"100/1m"`
+	Source  string        `json:"source" doc:"Where the limit comes from: api_key, user, tier NAME, or rule." example:"tier pro"`
+	Key     string        `json:"key,omitempty" doc:"The key of the counter; empty if unlimited." example:"search.per-minute:user=alice"`
+	Lease   rule.Duration `json:"lease,omitzero" doc:"For how long nodes take units ahead of requests. Empty: not at all." example:"100ms"`
+	Split   int           `json:"split,omitempty" doc:"Among how many counters the limit is divided. 0: it has one." example:"8"`
+	Regions rule.Regions  `json:"regions,omitempty" doc:"How regions share the counter. Empty: each has its own." example:"gossip"`
 }
 
 func (a *API) addExplain() {

@@ -62,6 +62,9 @@ func (a *API) checkRule(ctx context.Context, r *rule.Rule, replacing string) (st
 		f.Rules[i] = *r
 	}
 	problems := f.Check()
+	if w := a.options.World; w != nil {
+		problems = append(problems, f.CheckIn(*w)...)
+	}
 	for j := range problems {
 		if rest, ok := strings.CutPrefix(problems[j].Path, strict.Item("rules", i)); ok {
 			problems[j].Path = strings.TrimPrefix(rest, ".")

@@ -121,3 +121,22 @@ func TestApplyAndExport(t *testing.T) {
 	}
 	h.ask(http.MethodPost, "/apply", d, "", h.viewer).want(http.StatusForbidden)
 }
+
+// TestValidateInRegions checks a rule for a file that regions share, where there are some and where not.
+func TestValidateInRegions(t *testing.T) {
+	t.Parallel()
+	r := searchRule()
+	r.Regions = rule.RegionsCentral
+	for want, world := range map[string]*rule.World{
+		"": nil,
+		`"central": this is no region: add [region] with a name and peers, or remove regions`: {},
+		`"central": no region has the counters: set region.central to the name of one`:        {Regions: 3},
+	} {
+		h := newFileAPI(t, catalog.Document{}, func(o *admin.Options) { o.World = world })
+		var c admin.Checked
+		h.ask(http.MethodPost, "/rules/validate", r, "", h.viewer).want(http.StatusOK).into(&c)
+		if c.OK != (want == "") || !c.OK && (len(c.Problems) != 1 || c.Problems[0].Field != "regions" || c.Problems[0].Message != want) {
+			t.Errorf("%+v: %+v", world, c)
+		}
+	}
+}

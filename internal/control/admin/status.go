@@ -21,6 +21,7 @@ type Status struct {
 	Revision int64     `json:"revision" doc:"The revision of the catalog in use; 0 in file mode." example:"42"`
 	Rules    int       `json:"rules" doc:"The number of rules in use." example:"12"`
 	Node     string    `json:"node" doc:"The name of the node." example:"node-7"`
+	Region   string    `json:"region,omitempty" doc:"The name of its region. Empty: it has none." example:"eu-west"`
 	Health   Health    `json:"health" doc:"Its health."`
 	Doors    Doors     `json:"doors" doc:"The addresses that it listens on."`
 	Now      time.Time `json:"now" doc:"The time of the node." example:"2026-01-31T12:00:00Z"`

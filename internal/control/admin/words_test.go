@@ -59,6 +59,15 @@ var schemas = map[reflect.Type]func() object{
 	reflect.TypeFor[rule.Action](): func() object {
 		return object{"type": "string", "enum": []rule.Action{rule.Reject, rule.Throttle, rule.LogOnly, rule.Block, rule.Allow}}
 	},
+	reflect.TypeFor[rule.Regions](): func() object {
+		return object{"type": "string", "enum": []rule.Regions{rule.RegionsCentral, rule.RegionsQuota, rule.RegionsGossip}}
+	},
+	reflect.TypeFor[rule.OnCredit](): func() object {
+		return object{"type": "string", "enum": []rule.OnCredit{rule.CreditShare, rule.CreditDeny}}
+	},
+	reflect.TypeFor[rule.Weights](): func() object {
+		return object{"type": "string", "enum": []rule.Weights{rule.WeightsFixed, rule.WeightsFollow}}
+	},
 	reflect.TypeFor[rule.OnFailure](): func() object {
 		return object{"type": "string", "enum": []rule.OnFailure{rule.Local, rule.Open, rule.Closed}}
 	},
@@ -239,16 +248,20 @@ var words = map[string][2]string{
 	"Rule.action":                        {"What to do with requests over a limit: reject (deny), throttle (delay) or log_only. Or block or allow, for every request that matches. Default reject.", `"reject"`},
 	"Rule.cost":                          {"How many units a request takes. Default 1.", "1"},
 	"Rule.count_by":                      {"What has a counter of its own: global, tenant, user, api_key, ip, endpoint, method, header:NAME or claim:NAME. Default: one counter for all requests.", `["user"]`},
+	"Rule.credit":                        {"How many units of a counter a region may let pass before the others know of them, if regions is gossip. Default: a tenth of each limit.", "50"},
 	"Rule.enabled":                       {"Whether the rule is in use. Default true.", "true"},
 	"Rule.group":                         {"The group. Only the first rule of a group that matches applies.", `"public"`},
 	"Rule.limits":                        {"The limits.", ""},
 	"Rule.match":                         {"The conditions. All of them must be met; a rule without conditions matches every request.", ""},
 	"Rule.max_delay":                     {"The longest time that a request may be delayed by throttle or by a leaky bucket.", `"2s"`},
 	"Rule.name":                          {"The name of the rule and of its counters: letters, digits, and . _ - between them.", `"search"`},
+	"Rule.on_credit":                     {"What to do with a request for which a region has no credit left, while the other regions cannot be reached: share (its share of the rest decides) or deny. Default share.", `"share"`},
 	"Rule.on_store_failure":              {"What to do with a request while counters cannot be reached: local, open or closed. Default local.", `"local"`},
 	"Rule.penalty":                       {"A ban for clients that keep sending requests that are denied.", ""},
 	"Rule.priority":                      {"The order of rules in a group: the lowest number comes first.", "10"},
+	"Rule.regions":                       {"How regions share the counters: central (one region has them), quota (each region has a part of each limit) or gossip (each region counts by itself, and tells the others). Default: each region counts by itself, and the limits hold in each.", `"gossip"`},
 	"Rule.response":                      {"The response to a request that is denied.", ""},
+	"Rule.weights":                       {"What the parts of regions depend on, if regions is quota: fixed (their weights) or follow (their demand). Default fixed.", `"fixed"`},
 	"RuleLimit":                          {"A named limit. API keys, users and tiers can override its value.", ""},
 	"RuleLimit.algorithm":                {"The algorithm: token_bucket, leaky_bucket, fixed_window, sliding_window or sliding_log.", `"token_bucket"`},
 	"RuleLimit.burst":                    {"How many requests may come at once (token_bucket), or wait (leaky_bucket).", "20"},

@@ -1,6 +1,7 @@
 package catalog_test
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -79,3 +80,61 @@ func TestCheckIsBounded(t *testing.T) {
 		t.Errorf("got %d problems, want %d", len(got), strict.MaxProblems)
 	}
 }
+
+// TestWorld writes rules and tiers to a catalog that knows of three regions, or of none: what is
+// written must fit them, and what was there before need not.
+func TestWorld(t *testing.T) {
+	t.Parallel()
+	ctx, url := t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "stint.db")
+	before := open(t, url)
+	in := func(w rule.World) *catalog.Catalog {
+		c, err := catalog.Open(url, catalog.Options{World: &w})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	quota := func(name, limit string) catalog.Rule {
+		return catalog.Rule{Name: name, Limits: []rule.Limit{{Name: name, Limit: limit}}, Regions: rule.RegionsQuota}
+	}
+	tier := func(name, limit, value string) catalog.Tier {
+		return catalog.Tier{Name: name, Limits: map[string]string{limit: value}}
+	}
+	for _, err := range []error{
+		failure(before.Rules.Create(ctx, writer, quota("old", "2/1s"))),
+		failure(before.Rules.Create(ctx, writer, catalog.Rule{Name: "new", Limits: []rule.Limit{{Name: "new", Limit: "5/1s"}}})),
+		failure(before.Tiers.Create(ctx, writer, tier("free", "new", "2/1s"))),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	none, three := in(rule.World{}), in(rule.World{Regions: 3})
+	gossip := quota("gossip", "1/1s")
+	gossip.Regions = rule.RegionsGossip
+	central := gossip
+	central.Name, central.Regions = "central", rule.RegionsCentral
+	for _, c := range []struct {
+		what string
+		err  error
+		want string
+	}{
+		{"gossip without regions", failure(none.Rules.Create(ctx, writer, gossip)), `regions: "gossip": this is no region: add [region] with a name and peers, or remove regions`},
+		{"gossip", failure(three.Rules.Create(ctx, writer, gossip)), ""},
+		{"central without one", failure(three.Rules.Create(ctx, writer, central)), `regions: "central": no region has the counters: set region.central to the name of one`},
+		{"a small quota", failure(three.Rules.Create(ctx, writer, quota("few", "2/1s"))), `limits[0].limit: "2/1s": want at least 3, one unit for each region`},
+		{"a rule that divides a tier's value", failure(three.Rules.Modify(ctx, writer, "new", func(r *catalog.Rule) error { r.Regions = rule.RegionsQuota; return nil })), `tier "free".limits.new: after this change: the rule "new" gives each region a part (quota)`},
+		{"a tier", failure(three.Tiers.Create(ctx, writer, tier("pro", "old", "1/1s"))), `limits.old: the rule "old" gives each region a part (quota)`},
+		{"a tier that fits", failure(three.Tiers.Create(ctx, writer, tier("pro", "old", "3/1s"))), ""},
+	} {
+		if (c.err == nil) != (c.want == "") || c.err != nil && !strings.HasPrefix(c.err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %s", c.what, c.err, c.want)
+		}
+	}
+	if problems, err := three.CheckRule(ctx, quota("old", "1/1s"), "old"); err != nil || len(problems) != 1 || problems[0].Path != "limits[0].limit" {
+		t.Errorf("%v, %v", problems, err)
+	}
+}
+
+func failure[T any](_ T, err error) error { return err }

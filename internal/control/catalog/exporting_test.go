@@ -184,7 +184,9 @@ func drawDocument(t *rapid.T) catalog.Document {
 			Match:    rule.Match{Paths: some("paths", text), Methods: some("methods", text), Headers: table("headers")},
 			Priority: rapid.Int().Draw(t, "priority"), Action: rule.Action(text.Draw(t, "action")), MaxDelay: length("delay"),
 			Response: rule.Response{Message: text.Draw(t, "message")},
-			Cost:     rule.Cost{Units: rapid.Int64Range(0, 5).Draw(t, "units"), Header: text.Draw(t, "header")},
+			Regions:  rule.Regions(text.Draw(t, "regions")), Credit: rule.Credit(rapid.Int64().Draw(t, "credit")),
+			OnCredit: rule.OnCredit(text.Draw(t, "on_credit")), Weights: rule.Weights(text.Draw(t, "weights")),
+			Cost: rule.Cost{Units: rapid.Int64Range(0, 5).Draw(t, "units"), Header: text.Draw(t, "header")},
 		}
 		for _, by := range some("count_by", text) {
 			r.CountBy = append(r.CountBy, rule.Dimension(by))

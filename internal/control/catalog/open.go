@@ -25,6 +25,9 @@ type Options struct {
 	Side Side
 	// Case says whether the case of paths matters to rules.
 	Case rule.Case
+	// World is the regions in which rules are used: those that are written must fit. Rules that
+	// are stored already are used in any case. Nil: it is not known.
+	World *rule.World
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 }

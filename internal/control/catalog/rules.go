@@ -49,14 +49,15 @@ func (c *Catalog) CheckRule(ctx context.Context, r Rule, replacing string) (prob
 	} else {
 		file.Rules[i] = r
 	}
-	found := file.Check()
+	touched := []touch{{kindRule, r.Name, ""}}
+	found := c.checkFile(&file, touched)
 	if taken { // problems of other rules come from the rule that it has replaced here
 		found = slices.DeleteFunc(found, func(p strict.Problem) bool {
 			kind, name, _, ok := ruleOf(&file, p.Path)
 			return !ok || kind != kindRule || name != r.Name
 		})
 	}
-	return append(k.Problems, relate(&file, []touch{{kindRule, r.Name, ""}}, found)...), nil
+	return append(k.Problems, relate(&file, touched, found)...), nil
 }
 
 // OrderRules gives the named rules the priorities 10, 20, ... in this order, in one write, and

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -262,9 +263,28 @@ func (t *tx) check(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		t.problems = append(t.problems, relate(file, t.touched, file.Check())...)
+		t.problems = append(t.problems, relate(file, t.touched, t.c.checkFile(file, t.touched))...)
 	}
 	return t.problems.Err()
+}
+
+// checkFile returns the problems of all rules and tiers, and of those that are written also
+// whether they fit the regions: a region more must not keep others from being changed.
+func (c *Catalog) checkFile(file *rule.File, touched []touch) strict.Problems {
+	problems := file.Check()
+	if c.options.World == nil {
+		return problems
+	}
+	written := map[[2]string]bool{}
+	for _, t := range touched {
+		written[[2]string{t.kind, t.id}] = true
+	}
+	// Values of tiers are divided as soon as a rule that does so is written.
+	divided := slices.ContainsFunc(file.Rules, func(r Rule) bool { return r.Regions == rule.RegionsQuota && written[[2]string{kindRule, r.Name}] })
+	return append(problems, slices.DeleteFunc(file.CheckIn(*c.options.World), func(p strict.Problem) bool {
+		kind, name, _, _ := ruleOf(file, p.Path)
+		return !written[[2]string{kind, name}] && (kind != kindTier || !divided)
+	})...)
 }
 
 // checkOne notes the problems of one value. Those that depend on other rules are left to check.

@@ -72,6 +72,21 @@ it('shows and edits the lease and the split of a limit', () => {
   expect(toRule(draft!).limits).toEqual([{ name: 'b', limit: '100/1m', lease: '1s', split: 4 }])
 })
 
+it('shows and edits how regions share the counters', () => {
+  let draft: Draft | undefined
+  show({ name: 'a', limits: [{ name: 'b', limit: '100/1m' }], regions: 'gossip', credit: 5, on_credit: 'deny' }, [{ field: 'credit', message: 'want at most 4' }], (d) => (draft = d))
+  expect([control('Regions').value, control('Credit').value, control('Without credit').value]).toEqual(['gossip', '5', 'deny'])
+  expect(says('Credit')).toContain('want at most 4')
+  expect(() => control('Weights')).toThrow()
+  control('Credit').value = ''
+  control('Credit').dispatchEvent(new Event('input', { bubbles: true }))
+  Object.assign(draft!, { regions: 'quota', on_credit: 'share', weights: 'follow' })
+  flushSync()
+  expect(() => control('Credit')).toThrow()
+  expect([control('Regions').value, control('Weights').value]).toEqual(['quota', 'follow'])
+  expect(toRule(draft!)).toEqual({ name: 'a', limits: [{ name: 'b', limit: '100/1m' }], regions: 'quota', weights: 'follow' })
+})
+
 it('finds the row of a limit also if one before it is still empty', () => {
   show({ ...rule, limits: [{ name: 'b', limit: 'ten' }] }, [{ field: 'limits[0].limit', message: 'want MAX/WINDOW' }], (d) =>
     d.limits.unshift(emptyLimit()),

@@ -17,6 +17,9 @@ const whole: Rule = {
   group: 'per-user',
   penalty: { threshold: 3, within: '1h', cooldown: '1m', multipliers: [1, 5, 30] },
   on_store_failure: 'closed',
+  regions: 'gossip',
+  credit: 50,
+  on_credit: 'deny',
   response: { status: 503, message: 'Later.' },
   enabled: false,
 }
@@ -27,6 +30,8 @@ describe('form and JSON', () => {
     ['least', { name: 'a', limits: [{ name: 'b', limit: '1/1s' }] }],
     ['a cost that is a number', { name: 'a', limits: [{ name: 'b', limit: '10/1s' }], cost: 10 }],
     ['defaults that are given', { name: 'a', limits: [{ name: 'b', limit: '1/1s' }], action: 'reject', on_store_failure: 'local', enabled: true }],
+    ['a quota', { name: 'a', limits: [{ name: 'b', limit: '10/1s' }], regions: 'quota', weights: 'follow' }],
+    ['defaults of regions that are given', { name: 'a', limits: [{ name: 'b', limit: '10/1s' }], regions: 'gossip', on_credit: 'share' }],
     ['block', { name: 'a', match: { ip_ranges: ['198.51.100.0/24'] }, action: 'block', response: { status: 403 } }],
   ])('%s goes there and back unchanged', (_, rule) => {
     expect(toRule(fromRule(rule))).toEqual(rule)
@@ -40,6 +45,8 @@ describe('form and JSON', () => {
     d.limits[1]!.burst = '9007199254740993'
     expect(toRule(d).priority).toBe('first')
     expect(toRule(d).limits![1]!.burst).toBe('9007199254740993')
+    d.credit = 'some'
+    expect(toRule(d).credit).toBe('some')
     d.limits[0]!.split = 'many'
     d.limits[0]!.lease = '1 fortnight '
     expect(toRule(d).limits![0]).toEqual({ name: 'points', limit: '5000/1h', lease: '1 fortnight', split: 'many' })

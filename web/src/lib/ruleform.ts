@@ -28,6 +28,10 @@ export interface Draft {
   group: string
   penalty: { on: boolean; threshold: string; within: string; cooldown: string; multipliers: string }
   on_store_failure: string
+  regions: string
+  credit: string
+  on_credit: string
+  weights: string
   response: { status: string; message: string }
   enabled: boolean
   /** Fields that the rule gives although they have their default. */
@@ -42,6 +46,13 @@ export const actions: { value: Action; label: string; says: string }[] = [
   { value: 'allow', label: 'Allow', says: 'All matching requests pass. Nothing is counted.' },
 ]
 
+export const regionModes: { value: string; label: string; says: string }[] = [
+  { value: '', label: 'Each by itself', says: 'The limits hold in each region, whatever is used in others.' },
+  { value: 'central', label: 'Central', says: 'One region has the counters, and all others ask it.' },
+  { value: 'quota', label: 'Quota', says: 'Each region has a part of each limit.' },
+  { value: 'gossip', label: 'Gossip', says: 'Each region counts by itself, and tells the others what it has let pass.' },
+]
+
 /** counts tells whether rules with this action have limits. */
 export const counts = (action: string) => action !== 'block' && action !== 'allow'
 
@@ -49,7 +60,7 @@ const text = (v: unknown) => (v === undefined || v === null ? '' : String(v))
 const texts = (v: unknown) => (Array.isArray(v) ? v.map(text) : [])
 const table = (v: unknown) => (v && typeof v === 'object' && !Array.isArray(v) ? (v as Record<string, unknown>) : {})
 
-const defaults: Record<string, unknown> = { action: 'reject', on_store_failure: 'local', enabled: true }
+const defaults: Record<string, unknown> = { action: 'reject', on_store_failure: 'local', on_credit: 'share', weights: 'fixed', enabled: true }
 
 export function fromRule(rule: unknown): Draft {
   const r = table(rule)
@@ -88,6 +99,10 @@ export function fromRule(rule: unknown): Draft {
       multipliers: texts(penalty.multipliers).join(', '),
     },
     on_store_failure: text(r.on_store_failure) || 'local',
+    regions: text(r.regions),
+    credit: text(r.credit),
+    on_credit: text(r.on_credit) || 'share',
+    weights: text(r.weights) || 'fixed',
     response: { status: text(response.status), message: text(response.message) },
     enabled: r.enabled !== false,
     given: Object.keys(defaults).filter((k) => r[k] === defaults[k]),
@@ -149,6 +164,10 @@ export function toRule(d: Draft): Rule {
           }
         : undefined,
     on_store_failure: keep('on_store_failure', d.on_store_failure),
+    regions: d.regions,
+    credit: number(d.credit),
+    on_credit: keep('on_credit', d.on_credit),
+    weights: keep('weights', d.weights),
     response: some({ status: number(d.response.status), message: d.response.message }),
     enabled: keep('enabled', d.enabled),
   })

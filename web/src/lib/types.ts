@@ -389,6 +389,8 @@ export interface ExplainedRuleLimit {
   limit: string
   /** The name of the limit. */
   name: string
+  /** How regions share the counter. Empty: each has its own. */
+  regions?: 'central' | 'quota' | 'gossip'
   /** Where the limit comes from: api_key, user, tier NAME, or rule. */
   source: string
   /** Among how many counters the limit is divided. 0: it has one. */
@@ -972,6 +974,8 @@ export interface Rule {
   }
   /** What has a counter of its own: global, tenant, user, api_key, ip, endpoint, method, header:NAME or claim:NAME. Default: one counter for all requests. */
   count_by?: string[]
+  /** How many units of a counter a region may let pass before the others know of them, if regions is gossip. Default: a tenth of each limit. */
+  credit?: number
   /** Whether the rule is in use. Default true. */
   enabled?: boolean
   /** The group. Only the first rule of a group that matches applies. */
@@ -984,14 +988,20 @@ export interface Rule {
   max_delay?: string
   /** The name of the rule and of its counters: letters, digits, and . _ - between them. */
   name: string
+  /** What to do with a request for which a region has no credit left, while the other regions cannot be reached: share (its share of the rest decides) or deny. Default share. */
+  on_credit?: 'share' | 'deny'
   /** What to do with a request while counters cannot be reached: local, open or closed. Default local. */
   on_store_failure?: 'local' | 'open' | 'closed'
   /** A ban for clients that keep sending requests that are denied. */
   penalty?: RulePenalty
   /** The order of rules in a group: the lowest number comes first. */
   priority?: number
+  /** How regions share the counters: central (one region has them), quota (each region has a part of each limit) or gossip (each region counts by itself, and tells the others). Default: each region counts by itself, and the limits hold in each. */
+  regions?: 'central' | 'quota' | 'gossip'
   /** The response to a request that is denied. */
   response?: RuleResponse
+  /** What the parts of regions depend on, if regions is quota: fixed (their weights) or follow (their demand). Default fixed. */
+  weights?: 'fixed' | 'follow'
 }
 
 /** A named limit. API keys, users and tiers can override its value. */
@@ -1182,6 +1192,8 @@ export interface Status {
   now: string
   /** Whether decisions are recorded. */
   record: boolean
+  /** The name of its region. Empty: it has none. */
+  region?: string
   /** The revision of the catalog in use; 0 in file mode. */
   revision: number
   /** The number of rules in use. */

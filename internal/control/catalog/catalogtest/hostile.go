@@ -159,6 +159,9 @@ func checkHostileRules(s *suite) {
 		"limits[0].limit":    func(r *catalog.Rule, text string) { r.Limits[0].Limit = text },
 		"group":              func(r *catalog.Rule, text string) { r.Group = text },
 		"action":             func(r *catalog.Rule, text string) { r.Action = rule.Action(text) },
+		"regions":            func(r *catalog.Rule, text string) { r.Regions = rule.Regions(text) },
+		"on_credit":          func(r *catalog.Rule, text string) { r.Regions, r.OnCredit = rule.RegionsGossip, rule.OnCredit(text) },
+		"weights":            func(r *catalog.Rule, text string) { r.Regions, r.Weights = rule.RegionsQuota, rule.Weights(text) },
 		"on_store_failure":   func(r *catalog.Rule, text string) { r.OnStoreFailure = rule.OnFailure(text) },
 	} {
 		some := few

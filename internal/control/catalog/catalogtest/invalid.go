@@ -96,6 +96,7 @@ func checkLikeFile(s *suite) {
 		`{"name":"r","limits":[{"name":"x","limit":"-10/1s"},{"name":"x","limit":"10 per second"}]}`,
 		`{"name":"r","limits":[{"name":"x","limit":"1/1s"},{"name":"x","limit":"1/1s"}]}`,
 		`{"name":"r","limits":[{"name":"x","limit":"5/1s","lease":"2s","split":6},{"name":"y","limit":"5/1s","lease":"1h","split":65}]}`,
+		`{"name":"r","limits":[{"name":"x","limit":"5/1s"}],"regions":"gossip","credit":6,"on_credit":"never","weights":"fixed"}`,
 		`{"name":"a b","limits":[{"name":"x","limit":"1/1s"}]}`,
 		`{"name":"r","limits":[{"name":"x","limit":"1/1s","algorithm":"tokenbucket"}],"action":"rejct"}`,
 		`{"name":"r","limits":[{"name":"x","limit":"1/1s"}],"count_by":["user","usr","endpoint"]}`,

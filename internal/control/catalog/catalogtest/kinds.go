@@ -213,9 +213,9 @@ func checkFields(s *suite) {
 		Action:   rule.Throttle,
 		MaxDelay: rule.Duration(1500 * time.Millisecond), Priority: -100, Group: "per-user",
 		Penalty:        &rule.Penalty{Threshold: 3, Within: rule.Duration(time.Hour), Cooldown: rule.Duration(time.Minute), Multipliers: []int64{1, 2, 4}},
-		OnStoreFailure: rule.Closed, Response: rule.Response{Status: 503, Message: `Später, "Ann" <3 & \ ☂ 🦔`}, Enabled: &yes,
+		OnStoreFailure: rule.Closed, Regions: rule.RegionsGossip, Credit: 10, OnCredit: rule.CreditDeny, Response: rule.Response{Status: 503, Message: `Später, "Ann" <3 & \ ☂ 🦔`}, Enabled: &yes,
 	}, catalog.Rule{
-		Name: "units", Match: rule.Match{Paths: []string{"/units"}}, Limits: []namedLimit{{Name: "units", Limit: "2501999792983/1h"}},
+		Name: "units", Match: rule.Match{Paths: []string{"/units"}}, Regions: rule.RegionsQuota, Weights: rule.WeightsFollow, Limits: []namedLimit{{Name: "units", Limit: "2501999792983/1h"}},
 		Cost: rule.Cost{Units: 1 << 40}, Action: rule.LogOnly, Enabled: &no,
 	}, catalog.Rule{Name: "block", Match: rule.Match{Methods: []string{"TRACE"}}, Action: rule.Block})
 	stores(s, s.Tiers, func(v *catalog.Tier) string { return v.Name },
