@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/kit/slot"
 	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/storetest"
 )
@@ -80,6 +82,14 @@ func take(t testing.TB, s stint.Store, asks ...stint.Ask) []stint.Decision {
 	return ds
 }
 
+// partsOf returns a question about each part of a counter.
+func partsOf(t testing.TB, limit stint.Limit, parts int) []stint.Ask {
+	t.Helper()
+	h := &heard{Store: memory(t, nil)}
+	take(t, must(t)(layer.Split(h)), splitAsk(limit, parts, 0))
+	return h.asks
+}
+
 // TestSplitParts checks what the parts of a counter are: limits that add up to the whole, names that no client can make,
 // and the same client.
 func TestSplitParts(t *testing.T) {
@@ -120,6 +130,37 @@ func TestSplitParts(t *testing.T) {
 		}
 		if err := s.Reset(t.Context(), []stint.Ask{splitAsk(limit, c.split, 0)}); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestSplitSpread has the parts of counters lie evenly over the slots of a Redis Cluster, whatever their names: if these
+// are divided into a power of two of equal ranges, none has a part more than it must, and of three or five at most two.
+func TestSplitSpread(t *testing.T) {
+	t.Parallel()
+	h := &heard{Store: memory(t, nil)}
+	s := must(t)(layer.Split(h))
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same each time
+	letters := []rune("abc:/019%{} #\x00é日🦔")
+	for range 10_000 {
+		subject := make([]rune, 1+random.IntN(30))
+		for i := range subject {
+			subject[i] = letters[random.IntN(len(letters))]
+		}
+		for _, parts := range []int{5, 8, 16} {
+			h.since()
+			a := splitAsk(stint.PerHour(1000), parts, 0)
+			a.Key.Subject = string(subject)
+			take(t, s, a)
+			for ranges, more := range map[int]int{2: 0, 4: 0, 8: 0, 16: 0, 3: 2, 5: 2} {
+				in := make([]int, ranges)
+				for i := range h.asks {
+					in[slot.Of(h.asks[i].Key.String())*ranges/slot.Count]++
+				}
+				if most := (parts+ranges-1)/ranges + more; slices.Max(in) > most {
+					t.Fatalf("%d parts of %q: %v, want at most %d", parts, a.Key.Subject, in, most)
+				}
+			}
 		}
 	}
 }
@@ -311,7 +352,10 @@ func TestSplitPenalties(t *testing.T) {
 func TestSplitAway(t *testing.T) {
 	t.Parallel()
 	limit := parse(t, "40/1h fixed_window")
-	subjects := []string{"everyone", "everyone\xff1", "everyone\xff2", "everyone\xff3"}
+	var subjects []string
+	for _, a := range partsOf(t, limit, 4) {
+		subjects = append(subjects, a.Key.Subject)
+	}
 	open := func(t *testing.T, err error, away ...string) (stint.Store, *heard) {
 		t.Helper()
 		h := &heard{Store: memory(t, nil)}

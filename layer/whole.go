@@ -2,11 +2,13 @@ package layer
 
 import (
 	"math/bits"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/kit/slot"
 )
 
 // whole is a counter that is split, and what this node knows of it.
@@ -43,9 +45,9 @@ func newWhole(a *stint.Ask, chance uint64) *whole {
 		return w
 	}
 	w.parts = make([]part, n)
-	for i, plan := range plans {
+	for i, subject := range partSubjects(w.key.Subject, n) {
 		p := &w.parts[i]
-		p.subject, p.limit, p.plan = partSubject(w.key.Subject, i), plan.Limit(), plan
+		p.subject, p.limit, p.plan = subject, plans[i].Limit(), plans[i]
 	}
 	w.at.Store(int32(chance % uint64(n)))
 	return w
@@ -90,14 +92,38 @@ func equal(all int64, n, i int) int64 {
 	return each
 }
 
-// partSubject returns the subject of part i. Those of a counter differ in the last byte alone, and so Redis
-// has them in different slots, evenly spread. A byte of 0xFF is in no valid key.
-func partSubject(subject string, i int) string {
-	if i == 0 {
-		return subject
+// partSubjects returns the subjects of n parts. The first is that of the counter, and the others have endings by which
+// the parts are evenly spread over the slots of a Redis Cluster: part i is in the zone that differs from the zone of
+// the first by the bits of i in reverse order, so two parts are in different halves, four in different quarters, and
+// so on. The zone before the endings is the exclusive or of one that was tried; see [slot.Of].
+//
+// A byte of 0xFF is in no valid key. Keys that are so long that they are hashed are spread by chance.
+func partSubjects(subject string, n int) []string {
+	out := make([]string, n)
+	out[0] = subject
+	turn := zoneOf(subject) ^ zoneOf(subject+"\xff"+endings[0]) ^ zone(endings[0])
+	for i := 1; i < n; i++ {
+		reversed := bits.Reverse8(uint8(i)) / (256 / stint.MaxSplit)
+		out[i] = subject + "\xff" + endings[turn^int(reversed)]
 	}
-	return subject + "\xff" + string(rune('0'+i))
+	return out
 }
+
+// endings has an ending for each of the zones, which are equal ranges of slots.
+var endings = func() (all [stint.MaxSplit]string) {
+	for n, found := 100, 0; found < len(all); n++ {
+		if text := strconv.Itoa(n); all[zone(text)] == "" {
+			all[zone(text)] = text
+			found++
+		}
+	}
+	return all
+}()
+
+// zone returns the zone of a key.
+func zone(key string) int { return slot.Of(key) / (slot.Count / stint.MaxSplit) }
+
+func zoneOf(subject string) int { return zone(stint.Key{Subject: subject}.String()) }
 
 // known is set in a mark that is known.
 const known = 1 << 32
