@@ -298,6 +298,35 @@ func TestSplitEstimate(t *testing.T) {
 	}
 }
 
+// TestSplitTurns has a node go round the parts, so that all servers have as much to do, and hear what others have used.
+func TestSplitTurns(t *testing.T) {
+	t.Parallel()
+	const parts, turn = 8, 1024
+	h := &heard{Store: memory(t, nil)}
+	s := must(t)(layer.Split(h))
+	limit := parse(t, "1000000/1h fixed_window")
+	others := take(t, must(t)(layer.Split(h.Store)), splitAsk(limit, parts, 1000))[0].Cost
+	h.since()
+	var last stint.Decision
+	for range parts * turn {
+		last = take(t, s, splitAsk(limit, parts, 1))[0]
+	}
+	takes := map[string]int{}
+	for i := range h.asks {
+		if takes[h.asks[i].Key.Subject]++; takes[h.asks[i].Key.Subject] > 1 && h.asks[i].Key.Subject != h.asks[i-1].Key.Subject {
+			t.Fatalf("take %d goes back to a part", i)
+		}
+	}
+	for subject, n := range takes {
+		if n != turn || len(takes) != parts {
+			t.Errorf("%d takes of %q, one of %d parts; want %d of each of %d", n, subject, len(takes), turn, parts)
+		}
+	}
+	if want := limit.Max - parts*turn - others; last.Remaining != want {
+		t.Errorf("after a round: %+v; want %d that remain", last, want)
+	}
+}
+
 // TestSplitChanged splits a counter that was used before, in other numbers of parts, and unsplits it.
 func TestSplitChanged(t *testing.T) {
 	t.Parallel()

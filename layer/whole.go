@@ -17,8 +17,9 @@ type whole struct {
 	limit stint.Limit
 	split int
 	cap   int64
-	parts []part       // none: it has only one unit, or its parts would not be exact
-	at    atomic.Int32 // the part at which takes begin
+	parts []part        // none: it has only one unit, or its parts would not be exact
+	at    atomic.Int32  // the part at which takes begin
+	takes atomic.Uint32 // that have passed where they began
 }
 
 // part is a counter that is a part of another.
@@ -124,6 +125,19 @@ var endings = func() (all [stint.MaxSplit]string) {
 func zone(key string) int { return slot.Of(key) / (slot.Count / stint.MaxSplit) }
 
 func zoneOf(subject string) int { return zone(stint.Key{Subject: subject}.String()) }
+
+// turn is how many takes of a node begin at the same part, if it passes them. They are many, so that takes are
+// sent together.
+const turn = 1024
+
+// moveOn has takes begin at the next part after a turn. Nodes begin by chance, several at one part and none at
+// another, but in the end each is at all of them as often, and has heard of all.
+func (w *whole) moveOn(at int32, d *stint.Decision) {
+	if w.takes.Add(1)%turn == 0 && w.at.Load() == at {
+		w.parts[at].hear(d)
+		w.at.Store((at + 1) % int32(len(w.parts)))
+	}
+}
 
 // known is set in a mark that is known.
 const known = 1 << 32
