@@ -149,41 +149,33 @@ type run struct {
 	uneven    bool
 }
 
-// markOf returns the mark of a charge to a run of parts: that of one part is its own.
-func (w *whole) markOf(r run) uint32 {
+// number returns a number for each run of several parts, which is not 0.
+func (r run) number() uint32 {
 	if r.uneven {
-		return ^uint32(w.parts[0].mark.Load())
+		return 1
 	}
-	mark := uint32(0)
-	for i := range r.parts {
-		mark ^= uint32(w.parts[(r.at+i)%len(w.parts)].mark.Load())
-	}
-	return mark
+	return uint32(r.parts<<8 | r.at)
 }
+
+// markOf returns the mark of a charge to a run of several parts: that of the first part, changed by the number of the run.
+func (w *whole) markOf(r run) uint32 { return uint32(w.parts[0].mark.Load()) ^ r.number() }
 
 // charged returns which parts have made a charge with this mark. If it returns none, either no part has, or the marks of
 // those that have are not known yet.
 func (w *whole) charged(mark uint32) run {
-	n := len(w.parts)
 	for i := range w.parts {
 		if w.parts[i].mark.Load() == known|uint64(mark) {
 			return run{at: i, parts: 1}
 		}
 	}
-	for at := range n {
-		sum := uint32(0)
-		for i := range n {
-			m := w.parts[(at+i)%n].mark.Load()
-			if m == 0 {
-				break
-			}
-			if sum ^= uint32(m); sum == mark {
-				return run{at: at, parts: i + 1}
-			}
-		}
-	}
-	if uneven := (run{parts: n, uneven: true}); w.parts[0].mark.Load() != 0 && w.markOf(uneven) == mark {
-		return uneven
+	n := len(w.parts)
+	number := w.markOf(run{}) ^ mark
+	switch at, parts := int(number&0xff), int(number>>8); {
+	case w.parts[0].mark.Load() == 0:
+	case number == run{uneven: true}.number():
+		return run{parts: n, uneven: true}
+	case at < n && parts > 1 && parts <= n:
+		return run{at: at, parts: parts}
 	}
 	return run{}
 }
