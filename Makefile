@@ -121,7 +121,7 @@ bench-capacity: ## Give USERS (10 million) a counter each in Redis, and ask for 
 
 .PHONY: bench-leases
 bench-leases: ## Simulate leases with 10^8 decisions, and make 10^7 in four processes on each kind of Redis; takes minutes
-	$(GO) test -tags scale -run '^TestLease(Simulation|Load|Failover)$$' -count=1 -timeout 1h -v ./layer
+	$(GO) test -tags scale -run '^TestLease(Simulation|Load|Failover|ClockSteps)$$' -count=1 -timeout 1h -v ./layer
 
 .PHONY: bench-split
 bench-split: ## Ask for one hot counter on a Cluster of four primaries, in one part and in eight; takes a minute
