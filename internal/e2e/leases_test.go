@@ -60,3 +60,43 @@ limits = [{ name = "total", limit = "%d/1d fixed_window", lease = "1s", split = 
 		t.Errorf("%d admitted, want %d: the node that has stopped gives back what it held", admitted, limit)
 	}
 }
+
+// TestOwnLimitsOfBusyRule has users with limits of their own, for which the split and the lease of the rule are too much,
+// or of an algorithm that has neither. They hold exactly.
+func TestOwnLimitsOfBusyRule(t *testing.T) {
+	t.Parallel()
+	config := fmt.Sprintf(`
+[server]
+counters = %q
+store_budget = "2s" # the machine may be busy
+[[rules]]
+name     = "busy"
+count_by = ["user"]
+limits   = [{ name = "total", limit = "1000/1d fixed_window", lease = "10s", split = 64 }]
+`, testredis.SharedCluster(t).URL()+"?timeout=2s&prefix=own")
+	for user, own := range map[string]string{
+		"few":   "5/1d fixed_window",
+		"one":   "1/1d fixed_window",
+		"slide": "7/1d",
+		"drip":  "5/1d leaky_bucket",
+		"burst": "5/1d burst=3 token_bucket",
+	} {
+		config += fmt.Sprintf("[[users]]\nid = %q\nlimits = { total = %q }\n", user, own)
+	}
+	s := serve(t, config, "STINT_SERVER_DRAIN_DELAY=0s")
+	for user, want := range map[string]int{"few": 5, "one": 1, "slide": 7, "drip": 1, "burst": 3} {
+		admitted := 0
+		for range 30 {
+			var v struct{ Allowed bool }
+			if err := post(http.DefaultClient, s.api+"/v1/check", fmt.Sprintf(`{"path": "/", "user": %q}`, user), &v); err != nil {
+				t.Fatal(err)
+			}
+			if v.Allowed {
+				admitted++
+			}
+		}
+		if admitted != want {
+			t.Errorf("%s: %d admitted, want %d", user, admitted, want)
+		}
+	}
+}
