@@ -18,10 +18,9 @@ import (
 // to the limit exactly. A limit with fewer than N units has as many parts as units. Asks without a split are
 // passed on.
 //
-// A take begins at one part, by chance another one on each node, and after 1,024 takes at the next, so that the servers of
-// all parts have as much to do. If that denies, all parts are asked for what
-// remains, at about the same time, and the take goes to one that can pass it, or gathers its cost from
-// several, all or nothing. Following takes of this node begin there. So most takes are one call for one
+// A take begins at one part, by chance another one on each node, and after 1,024 takes at the next, so that the
+// servers of all parts have as much to do. If that denies, all parts are asked for what remains, at about the same
+// time, and the take goes to one that can pass it, or gathers its cost from several, all or nothing. Following takes of this node begin there. So most takes are one call for one
 // counter, and a denial is three calls. If others are faster, a take tries again, at most as often as there
 // are parts. So no more passes than the limit allows, and what is denied could not be passed by any parts
 // together. In a sliding_window, each part rounds what is left of the window before up to a unit. In a

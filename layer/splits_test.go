@@ -37,10 +37,10 @@ func cpu(t *testing.T, s *testredis.Server) (sum time.Duration) {
 	return sum
 }
 
-// Servers that are throttled run, one after the other, for throttleRun of each throttlePeriod, and are stopped for the
-// rest of it.
+// Servers that are throttled run, one after the other and evenly spaced, for throttleRun of each throttlePeriod, and
+// are stopped for the rest of it.
 const (
-	throttleRun, throttlePeriod = time.Millisecond, 10 * time.Millisecond
+	throttleRun, throttlePeriod = time.Millisecond, 12 * time.Millisecond
 	throttleEnv                 = "STINT_TEST_THROTTLE" // the pids
 )
 
@@ -98,13 +98,14 @@ func TestThrottle(t *testing.T) { //nolint:paralleltest // it is alone in its pr
 	for _, pid := range pids {
 		signal(pid, syscall.SIGSTOP)
 	}
-	for n := 0; !over.Load(); n = (n + 1) % int(throttlePeriod/throttleRun) {
+	each := int(throttlePeriod/throttleRun) / len(pids)
+	for n := 0; !over.Load(); n = (n + 1) % (each * len(pids)) {
 		<-ticks.C
-		if n < len(pids) {
-			signal(pids[n], syscall.SIGCONT)
-		}
-		if n > 0 && n <= len(pids) {
-			signal(pids[n-1], syscall.SIGSTOP)
+		switch n % each {
+		case 0:
+			signal(pids[n/each], syscall.SIGCONT)
+		case 1:
+			signal(pids[n/each], syscall.SIGSTOP)
 		}
 	}
 	for _, pid := range pids {
@@ -114,13 +115,16 @@ func TestThrottle(t *testing.T) { //nolint:paralleltest // it is alone in its pr
 
 // TestSplitLoad has nodes ask for one counter on a Cluster of four primaries, as fast as they can, in one part and in
 // eight, in turn. It measures decisions, and what they cost each primary. Two processors do not keep a primary busy: the
-// nodes are the bottleneck. So it does the same with primaries that are throttled, each to a tenth of a processor.
+// nodes are the bottleneck. So it does the same with primaries that are throttled, each to a twelfth of a processor.
 func TestSplitLoad(t *testing.T) { //nolint:paralleltest // it measures
 	cluster := testredis.StartPrimaries(t, 4)
+	for _, s := range cluster.Nodes() { // they do not take each other for dead while they are stopped
+		s.Do(t, "CONFIG", "SET", "cluster-node-timeout", "60000")
+	}
 	for _, c := range []struct {
 		nodes, callers int
 		throttled      bool
-	}{{16, 16, false}, {256, 2, true}} {
+	}{{16, 16, false}, {128, 2, true}} {
 		t.Run(fmt.Sprintf("%d nodes of %d callers, throttled %v", c.nodes, c.callers, c.throttled), func(t *testing.T) {
 			var all []stint.Store
 			for range c.nodes {
