@@ -129,7 +129,7 @@ bench-capacity: ## Give USERS (10 million) a counter each in Redis, and ask for 
 
 .PHONY: bench-leases
 bench-leases: ## Simulate leases with 10^8 decisions, and make 10^7 in four processes on each kind of Redis; takes minutes
-	$(GO) test -tags scale -run '^TestLease(Simulation|Load|Failover)$$' -count=1 -timeout 1h -v ./layer
+	$(GO) test -tags scale -run '^TestLease(Simulation|Load|Failover|ClockSteps)$$' -count=1 -timeout 1h -v ./layer
 
 .PHONY: bench-regions
 bench-regions: ## Divide limits among 3 and 5 regions whose demand moves, with 10^7 requests in virtual time

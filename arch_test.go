@@ -72,6 +72,7 @@ var floors = map[string]int{
 	"internal/kit/network":  0, // addresses and networks
 	"internal/kit/presence": 0, // which nodes are alive
 	"internal/kit/quiet":    0, // bounds logs
+	"internal/kit/slot":     0, // where a Redis Cluster keeps a key
 	"internal/kit/strict":   0, // reads files, and says where they are wrong
 	"web":                   0, // the dashboard, as files
 	".":                     0,

@@ -179,6 +179,24 @@ func TestLeaseBound(t *testing.T) {
 	}
 }
 
+// TestLeaseOfShortWindow has limits whose windows are shorter than the lease, as those of a client may be. What is
+// admitted in addition is no more than they give back in one window, since a lease has at most half of what remains.
+func TestLeaseOfShortWindow(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"500/100ms fixed_window", "500/100ms sliding_window", "500/100ms token_bucket", "500/100ms burst=50 leaky_bucket"} {
+		t.Run(text, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				meter := layer.NewLeaseMeter()
+				leaseSim{limit: text, term: stint.MaxLease, nodes: 4, callers: 8, load: 1.5, faults: true, changes: true, length: 3 * time.Second}.run(t, meter)
+				if shown := meter.Read(); len(shown) != 1 || shown[0].Lent == 0 {
+					t.Errorf("%+v, want that units were lent", shown)
+				}
+			})
+		})
+	}
+}
+
 // leaseSim is nodes that lease from one store, and what befalls them.
 type leaseSim struct {
 	limit   string
@@ -197,7 +215,7 @@ func (s leaseSim) run(t *testing.T, meter *layer.LeaseMeter) *ledger {
 	seed := rand.Uint64()
 	store := memory(t, nil)
 	a := leaseAsk(t, s.limit, s.term)
-	g := newLedger(a.Limit, s.term)
+	g := newLedger(a.Limit, min(s.term, a.Limit.Window.Length()))
 	lower := a
 	lower.Limit.Max -= lower.Limit.Max / 10
 	lower.Plan = nil

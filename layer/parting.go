@@ -278,10 +278,12 @@ func (p *parting) pass() {
 		if to == from+1 {
 			*d = p.out[from]
 			at := p.from[from].part
-			v.widen(d, int(at))
-			if v.at.Load() != at {
+			if v.heard == nil {
+				v.moveOn(at, d)
+			} else {
 				v.at.Store(at)
 			}
+			v.widen(d, int(at))
 			return
 		}
 		*d = v.describe()

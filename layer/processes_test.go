@@ -2,6 +2,7 @@ package layer_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -30,7 +31,9 @@ type leaseWorker struct {
 	Nodes   int
 	Callers int
 	Pause   time.Duration // of a caller after 20 takes
+	Calm    time.Duration // of a caller after each take, in every second window
 	File    string
+	Binary  string // the test's own, if empty
 }
 
 // leaseWorkerEnv has a leaseWorker, as JSON.
@@ -40,6 +43,14 @@ const leaseWorkerEnv = "STINT_TEST_LEASES"
 type tally struct {
 	windows                 [1 << 16]atomic.Int64 // by number, of which the lower bits are used
 	allowed, denied, leased atomic.Int64
+	ahead, behind           atomic.Int64 // takes while the clock of the process was wrong by a minute or more
+}
+
+// clock returns the time of the machine. That of package time may have been stepped.
+func clock() time.Time {
+	var now syscall.Timeval
+	_ = syscall.Gettimeofday(&now) // it cannot fail
+	return time.Unix(now.Unix())
 }
 
 // run is the main function of the process.
@@ -87,7 +98,17 @@ func (w leaseWorker) run() error {
 				if w.Pause > 0 && n%20 == 0 {
 					<-time.After(w.Pause)
 				}
-				before := time.Now()
+				before := clock()
+				if w.Calm > 0 && window(before)%2 == 0 {
+					<-time.After(w.Calm)
+					before = clock()
+				}
+				switch wrong := time.Since(before); {
+				case wrong > time.Minute:
+					t.ahead.Add(1)
+				case wrong < -time.Minute:
+					t.behind.Add(1)
+				}
 				if s.Take(context.Background(), asks, ds) != nil || !ds[0].Allowed {
 					t.denied.Add(1)
 					continue
@@ -98,7 +119,7 @@ func (w leaseWorker) run() error {
 				} else {
 					at = window(time.UnixMicro(ds[0].At))
 				}
-				if at != window(time.Now()) { // the window has turned, or the process was stopped meanwhile
+				if at != window(clock()) { // the window has turned, or the process was stopped meanwhile
 					at = window(time.UnixMicro(ds[0].At))
 				}
 				t.windows[at%int64(len(t.windows))].Add(1)
@@ -125,7 +146,7 @@ func startLeaseProcess(t testing.TB, w leaseWorker) *leaseProcess {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &leaseProcess{Cmd: exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")}
+	p := &leaseProcess{Cmd: exec.CommandContext(t.Context(), cmp.Or(w.Binary, os.Args[0]), "-test.run=^$")}
 	p.Env = append(os.Environ(), leaseWorkerEnv+"="+string(text))
 	p.Stderr = &p.errs
 	in, err := p.StdinPipe()

@@ -13,14 +13,14 @@ import (
 )
 
 // Split divides counters that are too busy for one server, those of asks whose [stint.Policy.Split] is N.
-// Such a counter consists of N parts, from 2 to [stint.MaxSplit], which are counters of their own, so that a Redis
-// Cluster keeps them in different slots. Each has a part of the limit's max and burst, and the parts add up
+// Such a counter consists of N parts, from 2 to [stint.MaxSplit], which are counters of their own. A Redis Cluster
+// keeps them in different slots, evenly spread. Each has a part of the limit's max and burst, and the parts add up
 // to the limit exactly. A limit with fewer than N units has as many parts as units. Asks without a split are
 // passed on.
 //
-// A take begins at one part, by chance another one on each node. If that denies, all parts are asked for what
-// remains, at about the same time, and the take goes to one that can pass it, or gathers its cost from
-// several, all or nothing. Following takes of this node begin there. So most takes are one call for one
+// A take begins at one part, by chance another one on each node, and after 1,024 takes at the next, so that the
+// servers of all parts have as much to do. If that denies, all parts are asked for what remains, at about the same
+// time, and the take goes to one that can pass it, or gathers its cost from several, all or nothing. Following takes of this node begin there. So most takes are one call for one
 // counter, and a denial is three calls. If others are faster, a take tries again, at most as often as there
 // are parts. So no more passes than the limit allows, and what is denied could not be passed by any parts
 // together. In a sliding_window, each part rounds what is left of the window before up to a unit. In a
@@ -57,8 +57,9 @@ import (
 //
 // # Names
 //
-// The first part has the name of the counter. Part i has a subject with two more bytes: 0xFF, which no valid key
-// has, and the digit i (or a later character). If a limit is split from now on, its first part goes on with
+// The first part has the name of the counter. The others have a subject with four more bytes: 0xFF, which no valid key
+// has, and three digits, by which each quarter of the slots, and of the other powers of two, has at most one part
+// more than another. They are spread by chance if the subject is longer than 124 bytes. If a limit is split from now on, its first part goes on with
 // what was used before, and the others begin at nothing: until it has recovered, at most N-1 Nths of the limit may
 // pass in addition. If N is raised, the same holds for the new parts. If it is lowered, or the split is removed,
 // what was used of the parts that are gone is forgotten, and charges of them are charges of another counter. If max
@@ -164,9 +165,8 @@ func (l *split) Reset(ctx context.Context, asks []stint.Ask) error {
 			all = append(all, a)
 			continue
 		}
-		for n := range min(a.Policy.Split, stint.MaxSplit) {
-			part := a
-			part.Key.Subject = partSubject(a.Key.Subject, n)
+		part := a
+		for _, part.Key.Subject = range partSubjects(a.Key.Subject, min(a.Policy.Split, stint.MaxSplit)) {
 			all = append(all, part)
 		}
 	}

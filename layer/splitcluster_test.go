@@ -3,7 +3,6 @@ package layer_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -55,16 +54,15 @@ func TestSplitCluster(t *testing.T) {
 	if n := passed.Load(); n != units {
 		t.Errorf("%d passed, want %d", n, units)
 	}
-	h := &heard{Store: memory(t, nil)}
-	take(t, must(t)(layer.Split(h)), splitAsk(limit, parts, 0))
-	slots, servers := map[any]bool{}, map[string]bool{}
-	for i := range h.asks {
-		servers[all[0].Server(&h.asks[i])] = true
-		tag := "{" + strings.TrimPrefix(strings.Split(h.asks[i].Key.String(), "}")[0], "{") + "}"
-		slots[cluster.Nodes()[0].Do(t, "CLUSTER", "KEYSLOT", tag)] = true
+	slots, servers := map[any]bool{}, map[string]int{}
+	for _, a := range partsOf(t, limit, parts) {
+		servers[all[0].Server(&a)]++
+		slots[cluster.Nodes()[0].Do(t, "CLUSTER", "KEYSLOT", a.Key.String())] = true
 	}
-	if len(slots) != parts || len(servers) < 2 {
-		t.Errorf("%d parts are in %d slots on %d servers", parts, len(slots), len(servers))
+	for _, n := range servers {
+		if len(slots) != parts || len(servers) != 3 || n > 3 {
+			t.Errorf("%d parts are in %d slots on servers with %v; want 3, 3 and 2", parts, len(slots), servers)
+		}
 	}
 	d := take(t, must(t)(layer.Split(all[1])), splitAsk(limit, parts, 1))[0]
 	if d.Allowed || d.Remaining != 0 || d.Limit != units || d.RetryAfter <= 0 || d.RetryAfter > d.ResetAfter {
@@ -97,12 +95,10 @@ func TestSplitShardDown(t *testing.T) {
 	})
 	const parts, units = 8, 80_000
 	limit := stint.Limit{Algorithm: stint.FixedWindow, Max: units, Window: parse(t, "1/year").Window}
-	h := &heard{Store: memory(t, nil)}
-	take(t, must(t)(layer.Split(h)), splitAsk(limit, parts, 0))
 	dead, lost := cluster.Nodes()[0], int64(0)
-	for i := range h.asks {
-		if shared.Server(&h.asks[i]) == dead.Addr() {
-			lost += h.asks[i].Limit.Max
+	for _, a := range partsOf(t, limit, parts) {
+		if shared.Server(&a) == dead.Addr() {
+			lost += a.Limit.Max
 		}
 	}
 	if lost == 0 || lost == units {

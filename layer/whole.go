@@ -2,11 +2,13 @@ package layer
 
 import (
 	"math/bits"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/kit/slot"
 )
 
 // whole is a counter that is split, and what this node knows of it.
@@ -15,8 +17,9 @@ type whole struct {
 	limit stint.Limit
 	split int
 	cap   int64
-	parts []part       // none: it has only one unit, or its parts would not be exact
-	at    atomic.Int32 // the part at which takes begin
+	parts []part        // none: it has only one unit, or its parts would not be exact
+	at    atomic.Int32  // the part at which takes begin
+	takes atomic.Uint32 // that have passed where they began
 }
 
 // part is a counter that is a part of another.
@@ -43,9 +46,9 @@ func newWhole(a *stint.Ask, chance uint64) *whole {
 		return w
 	}
 	w.parts = make([]part, n)
-	for i, plan := range plans {
+	for i, subject := range partSubjects(w.key.Subject, n) {
 		p := &w.parts[i]
-		p.subject, p.limit, p.plan = partSubject(w.key.Subject, i), plan.Limit(), plan
+		p.subject, p.limit, p.plan = subject, plans[i].Limit(), plans[i]
 	}
 	w.at.Store(int32(chance % uint64(n)))
 	return w
@@ -90,13 +93,50 @@ func equal(all int64, n, i int) int64 {
 	return each
 }
 
-// partSubject returns the subject of part i. Those of a counter differ in the last byte alone, and so Redis
-// has them in different slots, evenly spread. A byte of 0xFF is in no valid key.
-func partSubject(subject string, i int) string {
-	if i == 0 {
-		return subject
+// partSubjects returns the subjects of n parts. The first is that of the counter, and the others have endings by which
+// the parts are evenly spread over the slots of a Redis Cluster: part i is in the zone that differs from the zone of
+// the first by the bits of i in reverse order, so two parts are in different halves, four in different quarters, and
+// so on. The zone before the endings is the exclusive or of one that was tried; see [slot.Of].
+//
+// A byte of 0xFF is in no valid key. Keys that are so long that they are hashed are spread by chance.
+func partSubjects(subject string, n int) []string {
+	out := make([]string, n)
+	out[0] = subject
+	turn := zoneOf(subject) ^ zoneOf(subject+"\xff"+endings[0]) ^ zone(endings[0])
+	for i := 1; i < n; i++ {
+		reversed := bits.Reverse8(uint8(i)) / (256 / stint.MaxSplit)
+		out[i] = subject + "\xff" + endings[turn^int(reversed)]
 	}
-	return subject + "\xff" + string(rune('0'+i))
+	return out
+}
+
+// endings has an ending for each of the zones, which are equal ranges of slots.
+var endings = func() (all [stint.MaxSplit]string) {
+	for n, found := 100, 0; found < len(all); n++ {
+		if text := strconv.Itoa(n); all[zone(text)] == "" {
+			all[zone(text)] = text
+			found++
+		}
+	}
+	return all
+}()
+
+// zone returns the zone of a key.
+func zone(key string) int { return slot.Of(key) / (slot.Count / stint.MaxSplit) }
+
+func zoneOf(subject string) int { return zone(stint.Key{Subject: subject}.String()) }
+
+// turn is how many takes of a node begin at the same part, if it passes them. They are many, so that takes are
+// sent together.
+const turn = 1024
+
+// moveOn has takes begin at the next part after a turn. Nodes begin by chance, several at one part and none at
+// another, but in the end each is at all of them as often, and has heard of all.
+func (w *whole) moveOn(at int32, d *stint.Decision) {
+	if w.takes.Add(1)%turn == 0 && w.at.Load() == at {
+		w.parts[at].hear(d)
+		w.at.Store((at + 1) % int32(len(w.parts)))
+	}
 }
 
 // known is set in a mark that is known.
@@ -109,41 +149,33 @@ type run struct {
 	uneven    bool
 }
 
-// markOf returns the mark of a charge to a run of parts: that of one part is its own.
-func (w *whole) markOf(r run) uint32 {
+// number returns a number for each run of several parts, which is not 0.
+func (r run) number() uint32 {
 	if r.uneven {
-		return ^uint32(w.parts[0].mark.Load())
+		return 1
 	}
-	mark := uint32(0)
-	for i := range r.parts {
-		mark ^= uint32(w.parts[(r.at+i)%len(w.parts)].mark.Load())
-	}
-	return mark
+	return uint32(r.parts<<8 | r.at)
 }
+
+// markOf returns the mark of a charge to a run of several parts: that of the first part, changed by the number of the run.
+func (w *whole) markOf(r run) uint32 { return uint32(w.parts[0].mark.Load()) ^ r.number() }
 
 // charged returns which parts have made a charge with this mark. If it returns none, either no part has, or the marks of
 // those that have are not known yet.
 func (w *whole) charged(mark uint32) run {
-	n := len(w.parts)
 	for i := range w.parts {
 		if w.parts[i].mark.Load() == known|uint64(mark) {
 			return run{at: i, parts: 1}
 		}
 	}
-	for at := range n {
-		sum := uint32(0)
-		for i := range n {
-			m := w.parts[(at+i)%n].mark.Load()
-			if m == 0 {
-				break
-			}
-			if sum ^= uint32(m); sum == mark {
-				return run{at: at, parts: i + 1}
-			}
-		}
-	}
-	if uneven := (run{parts: n, uneven: true}); w.parts[0].mark.Load() != 0 && w.markOf(uneven) == mark {
-		return uneven
+	n := len(w.parts)
+	number := w.markOf(run{}) ^ mark
+	switch at, parts := int(number&0xff), int(number>>8); {
+	case w.parts[0].mark.Load() == 0:
+	case number == run{uneven: true}.number():
+		return run{parts: n, uneven: true}
+	case at < n && parts > 1 && parts <= n:
+		return run{at: at, parts: parts}
 	}
 	return run{}
 }

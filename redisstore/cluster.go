@@ -6,59 +6,14 @@ import (
 	"sort"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/kit/slot"
 )
-
-// slots is the number of slots of a Redis Cluster.
-const slots = 16384
-
-// slot returns the slot of a key, which depends on the subject alone: the text in braces.
-func slot[T string | []byte](key T) int {
-	tag := key
-	for i := range len(key) {
-		if key[i] != '{' {
-			continue
-		}
-		for j := i + 1; j < len(key); j++ {
-			if key[j] == '}' {
-				if j > i+1 {
-					tag = key[i+1 : j]
-				}
-				break
-			}
-		}
-		break
-	}
-	return int(crc16(tag)) % slots
-}
-
-// crc16 is the XMODEM variant, which Redis Cluster uses.
-func crc16[T string | []byte](s T) (crc uint16) {
-	for i := range len(s) {
-		crc = crc<<8 ^ crcTable[byte(crc>>8)^s[i]]
-	}
-	return crc
-}
-
-var crcTable = func() (t [256]uint16) {
-	for i := range t {
-		c := uint16(i) << 8
-		for range 8 {
-			if c&0x8000 != 0 {
-				c = c<<1 ^ 0x1021
-			} else {
-				c <<= 1
-			}
-		}
-		t[i] = c
-	}
-	return t
-}()
 
 // home returns where the counter of a key is, as the number of its lane.
 func (s *Store) home(key string) home {
 	switch s.config.topology {
 	case cluster:
-		return home{now: slot(key), was: -1}
+		return home{now: slot.Of(key), was: -1}
 	case ring:
 		return s.ring.of(key)
 	case single, sentinel:

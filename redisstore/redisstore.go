@@ -83,6 +83,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/kit/deadline"
 	"github.com/stintdev/stint/internal/kit/pulse"
+	"github.com/stintdev/stint/internal/kit/slot"
 )
 
 // MaxAsks is the most asks in one Take or Adjust.
@@ -142,7 +143,7 @@ func open(c config, o Options) *Store {
 	lanes := 1
 	switch c.topology {
 	case cluster:
-		lanes = slots
+		lanes = slot.Count
 	case ring:
 		s.ring = newPlacement(&c)
 		lanes = len(s.ring.addrs)

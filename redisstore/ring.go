@@ -6,6 +6,8 @@ import (
 	"iter"
 	"slices"
 	"strconv"
+
+	"github.com/stintdev/stint/internal/kit/slot"
 )
 
 // A ring is several servers that do not know each other. Every subject has a slot, as in a Cluster, and
@@ -41,8 +43,8 @@ type node struct {
 //
 // so the default of virtual_nodes is 2048.
 func owners(nodes []node, virtualNodes int) []uint16 {
-	const none = slots
-	out, nearest := slices.Repeat([]uint16{none}, slots), make([]uint64, slots)
+	const none = slot.Count
+	out, nearest := slices.Repeat([]uint16{none}, slot.Count), make([]uint64, slot.Count)
 	for n := range nodes {
 		for p := range nodes[n].points(virtualNodes) {
 			// Slot k is at k * 2^50. Only the first point after it matters.
@@ -53,7 +55,7 @@ func owners(nodes []node, virtualNodes int) []uint16 {
 	}
 	next := uint16(none)
 	for range 2 { // the last slots may belong to the first point
-		for k := slots - 1; k >= 0; k-- {
+		for k := slot.Count - 1; k >= 0; k-- {
 			if out[k] == none {
 				out[k] = next
 			}
@@ -93,7 +95,7 @@ type home struct{ now, was int }
 
 // newPlacement returns the placement of a ring.
 func newPlacement(c *config) *placement {
-	p := &placement{slots: make([]uint16, slots)}
+	p := &placement{slots: make([]uint16, slot.Count)}
 	index := func(addr string) int {
 		i := slices.Index(p.addrs, addr)
 		if i < 0 {
@@ -128,7 +130,7 @@ func newPlacement(c *config) *placement {
 }
 
 // of returns the home of a key.
-func (p *placement) of(key string) home { return p.homes[p.slots[slot(key)]] }
+func (p *placement) of(key string) home { return p.homes[p.slots[slot.Of(key)]] }
 
 // name returns the name of a home: that of its server, or, while its counters are moved, old->new. Takes
 // of these need both, so that they fail if either does, and have a breaker of their own.
@@ -153,7 +155,7 @@ func (p *placement) shares() (all []Share, moves float64) {
 	for _, addr := range p.addrs {
 		all = append(all, Share{Server: addr})
 	}
-	const one = 1.0 / slots
+	const one = 1.0 / slot.Count
 	for _, at := range p.slots {
 		h := p.homes[at]
 		all[h.now].Now += one

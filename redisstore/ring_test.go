@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stintdev/stint/internal/kit/slot"
 )
 
 // nodesFor returns n servers of weight 1.
@@ -19,7 +21,7 @@ func nodesFor(n int) (nodes []node) {
 
 // holders returns the names of the slots' servers.
 func holders(nodes []node, virtualNodes int) []string {
-	names := make([]string, slots)
+	names := make([]string, slot.Count)
 	for k, n := range owners(nodes, virtualNodes) {
 		names[k] = nodes[n].addr
 	}
@@ -58,7 +60,7 @@ func TestRingGolden(t *testing.T) {
 	}
 	var got []string
 	for _, subject := range []string{"alice", "bob", "user:1", "user:2", "ip:192.0.2.1", "tenant:acme"} {
-		got = append(got, subject+" "+names[slot("rl:{"+subject+"}:api:sw1h")])
+		got = append(got, subject+" "+names[slot.Of("rl:{"+subject+"}:api:sw1h")])
 	}
 	if want := "alice a:6379, bob c:6379, user:1 b:6379, user:2 c:6379, ip:192.0.2.1 a:6379, tenant:acme b:6379"; strings.Join(got, ", ") != want {
 		t.Errorf("got %s, want %s", strings.Join(got, ", "), want)
@@ -80,7 +82,7 @@ func TestRingShares(t *testing.T) {
 		nodes := nodesFor(n)
 		now := holders(nodes, 2048)
 		for name, got := range shares(now) {
-			fair(t, fmt.Sprintf("%s of %d", name, n), got, float64(slots)/float64(n))
+			fair(t, fmt.Sprintf("%s of %d", name, n), got, float64(slot.Count)/float64(n))
 		}
 		moved := 0
 		for k := range before {
@@ -92,7 +94,7 @@ func TestRingShares(t *testing.T) {
 			}
 		}
 		if n > 1 {
-			fair(t, fmt.Sprintf("what moved to server %d", n), moved, float64(slots)/float64(n))
+			fair(t, fmt.Sprintf("what moved to server %d", n), moved, float64(slot.Count)/float64(n))
 		}
 		before = now
 	}
@@ -126,7 +128,7 @@ func TestRingSpread(t *testing.T) {
 					nodes = append(nodes, node{fmt.Sprintf("redis-%d-%d:6379", ring, i), 1})
 				}
 				for _, got := range shares(holders(nodes, points)) {
-					worst = max(worst, math.Abs(float64(n*got)/slots-1))
+					worst = max(worst, math.Abs(float64(n*got)/slot.Count-1))
 				}
 			}
 			t.Logf("%d points, %d servers: %.0f %%", points, n, 100*worst)
@@ -145,7 +147,7 @@ func TestRingWeights(t *testing.T) {
 	now := holders(nodes, 2048)
 	n := shares(now)
 	for i, want := range []float64{1, 2, 5, 1} {
-		fair(t, nodes[i].addr, n[nodes[i].addr], want/9*slots)
+		fair(t, nodes[i].addr, n[nodes[i].addr], want/9*slot.Count)
 	}
 	for k := range now {
 		if now[k] != before[k] && now[k] != nodes[1].addr && now[k] != nodes[2].addr {

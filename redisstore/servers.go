@@ -14,6 +14,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/kit/slot"
 )
 
 // servers are the servers that have counters, and the slots of each.
@@ -25,11 +26,11 @@ type servers struct {
 
 func newServers(names []string, owners []uint16) *servers {
 	m := &servers{names: names, slots: owners, probe: make([]string, len(names))}
-	for n, found := 0, 0; found < len(names) && n < 8*slots; n++ {
+	for n, found := 0, 0; found < len(names) && n < 8*slot.Count; n++ {
 		subject := "probe:" + strconv.Itoa(n)
 		at := uint16(0)
 		if owners != nil {
-			at = owners[slot("{"+subject+"}")]
+			at = owners[slot.Of("{"+subject+"}")]
 		}
 		if int(at) < len(names) && m.probe[at] == "" {
 			m.probe[at] = subject
@@ -83,7 +84,7 @@ func (s *Store) Shares() map[string]float64 {
 	}
 	out := make(map[string]float64, len(m.names))
 	for i, name := range m.names {
-		out[name] = float64(count[i]) / slots
+		out[name] = float64(count[i]) / slot.Count
 	}
 	return out
 }
@@ -96,7 +97,7 @@ func (s *Store) Server(a *stint.Ask) string {
 		return m.names[0]
 	}
 	var buf [192]byte
-	return m.of(slot(s.appendKey(buf[:0], a)))
+	return m.of(slot.Of(s.appendKey(buf[:0], a)))
 }
 
 // probeLimit is of the counters that pings use, which expire after two seconds.
@@ -187,7 +188,7 @@ func readSlots(ranges []rueidis.RedisMessage, addr string) (names []string, owne
 		if p.first, err = fields[0].AsInt64(); err != nil {
 			return nil, nil, false
 		}
-		if p.last, err = fields[1].AsInt64(); err != nil || p.first < 0 || p.last >= slots {
+		if p.last, err = fields[1].AsInt64(); err != nil || p.first < 0 || p.last >= slot.Count {
 			return nil, nil, false
 		}
 		primary, err := fields[2].ToArray() // host, port, id
@@ -207,7 +208,7 @@ func readSlots(ranges []rueidis.RedisMessage, addr string) (names []string, owne
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
-	owners = slices.Repeat([]uint16{slots}, slots) // no one's
+	owners = slices.Repeat([]uint16{slot.Count}, slot.Count) // no one's
 	for _, p := range parts {
 		at, _ := slices.BinarySearch(names, p.name)
 		for i := p.first; i <= p.last; i++ {
@@ -237,7 +238,7 @@ func (s *Store) blame(err error, failed []*part) error {
 	e := &partsError{error: err}
 	for _, p := range failed {
 		for i := range p.items {
-			if name := m.of(slot(p.items[i].key)); !slices.Contains(e.servers, name) {
+			if name := m.of(slot.Of(p.items[i].key)); !slices.Contains(e.servers, name) {
 				e.servers = append(e.servers, name)
 			}
 		}

@@ -236,6 +236,12 @@ func (s *site) traffic(t testing.TB) {
 		}
 		batches = append(batches, text)
 	}
+	s.repeat(t, 250*time.Millisecond, batches...)
+}
+
+// repeat sends batches of checks, one after the other, until the test has ended.
+func (s *site) repeat(t testing.TB, every time.Duration, batches ...[]byte) {
+	t.Helper()
 	ended, stopped := make(chan struct{}), make(chan struct{})
 	t.Cleanup(func() {
 		close(ended)
@@ -243,7 +249,7 @@ func (s *site) traffic(t testing.TB) {
 	})
 	go func() {
 		defer close(stopped)
-		tick := time.NewTicker(250 * time.Millisecond)
+		tick := time.NewTicker(every)
 		defer tick.Stop()
 		for i := 0; ; i++ {
 			w, err := http.Post(s.api+"/v1/check/batch", "application/json", bytes.NewReader(batches[i%len(batches)]))

@@ -1,9 +1,12 @@
 package e2e_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stintdev/stint/internal/test/testredis"
 )
@@ -58,5 +61,85 @@ limits = [{ name = "total", limit = "%d/1d fixed_window", lease = "1s", split = 
 	}
 	if admitted != limit {
 		t.Errorf("%d admitted, want %d: the node that has stopped gives back what it held", admitted, limit)
+	}
+}
+
+// TestOwnLimitsOfBusyRule has users with limits of their own, for which the split and the lease of the rule are too much,
+// or of an algorithm that has neither. They hold exactly.
+func TestOwnLimitsOfBusyRule(t *testing.T) {
+	t.Parallel()
+	config := fmt.Sprintf(`
+[server]
+counters = %q
+store_budget = "2s" # the machine may be busy
+[[rules]]
+name     = "busy"
+count_by = ["user"]
+limits   = [{ name = "total", limit = "1000/1d fixed_window", lease = "10s", split = 64 }]
+`, testredis.SharedCluster(t).URL()+"?timeout=2s&prefix=own")
+	for user, own := range map[string]string{
+		"few":   "5/1d fixed_window",
+		"one":   "1/1d fixed_window",
+		"slide": "7/1d",
+		"drip":  "5/1d leaky_bucket",
+		"burst": "5/1d burst=3 token_bucket",
+	} {
+		config += fmt.Sprintf("[[users]]\nid = %q\nlimits = { total = %q }\n", user, own)
+	}
+	s := serve(t, config, "STINT_SERVER_DRAIN_DELAY=0s")
+	for user, want := range map[string]int{"few": 5, "one": 1, "slide": 7, "drip": 1, "burst": 3} {
+		admitted := 0
+		for range 30 {
+			var v struct{ Allowed bool }
+			if err := post(http.DefaultClient, s.api+"/v1/check", fmt.Sprintf(`{"path": "/", "user": %q}`, user), &v); err != nil {
+				t.Fatal(err)
+			}
+			if v.Allowed {
+				admitted++
+			}
+		}
+		if admitted != want {
+			t.Errorf("%s: %d admitted, want %d", user, admitted, want)
+		}
+	}
+}
+
+// TestLeasedRulePage looks at the page of a rule whose limit is leased, while it is. It writes screenshots like
+// TestDashboardPages.
+func TestLeasedRulePage(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, inSQLite, "STINT_SERVER_COUNTERS="+testredis.Shared(t).URL()+"?timeout=2s&prefix=leasedpage", "STINT_SERVER_STORE_BUDGET=2s")
+	s.must(t, http.MethodPost, "/apply", map[string]any{"rules": []any{map[string]any{
+		"name": "everyone", "count_by": []any{"global"},
+		"limits": []any{
+			map[string]any{"name": "second", "limit": "2000/1s", "lease": "100ms", "split": 4},
+			map[string]any{"name": "total", "limit": "2000000/1d fixed_window", "lease": "100ms", "split": 4},
+		},
+	}}})
+	batch, err := json.Marshal(map[string]any{"requests": slices.Repeat([]any{map[string]any{"path": "/", "ip": "198.51.100.7"}}, 100)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.repeat(t, 40*time.Millisecond, batch) // a little more than the limit
+	s.wait(t, func() error {
+		if lent := s.scrape(t)[`stint_lease_units_total{limit="everyone:total",what="lent"}`]; lent < 1000 {
+			return fmt.Errorf("%v units lent", lent)
+		}
+		return nil
+	})
+	for name, size := range map[string][2]int64{"wide": wide, "narrow": narrow} {
+		t.Run(name, func(t *testing.T) {
+			w := s.signIn(t, size)
+			w.open("/")
+			w.injectAxe()
+			w.visit(at("/rules/edit/everyone"))
+			for _, theme := range []string{"light", "dark"} {
+				w.theme(theme)
+				w.settled("everyone")
+				w.says("Leases on this node", "Nothing passes beyond the limit.", "Units taken ahead", "of 2,000,000")
+				w.look("rule-leased", theme)
+				w.keep(fmt.Sprintf("rule-leased-%d-%s", size[0], theme))
+			}
+		})
 	}
 }

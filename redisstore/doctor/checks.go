@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/stintdev/stint/internal/kit/slot"
 )
 
 // checks are run in this order. Each has at least one finding for every server.
@@ -199,8 +201,8 @@ func (s *server) checkCluster(ctx context.Context) ([]Finding, error) {
 		}}, nil
 	}
 	m := fields(text)
-	f := Finding{Found: fmt.Sprintf("cluster_state %s, %s of %d slots served", m["cluster_state"], m["cluster_slots_ok"], slots)}
-	if m["cluster_state"] != "ok" || m["cluster_slots_ok"] != strconv.Itoa(slots) {
+	f := Finding{Found: fmt.Sprintf("cluster_state %s, %s of %d slots served", m["cluster_state"], m["cluster_slots_ok"], slot.Count)}
+	if m["cluster_state"] != "ok" || m["cluster_slots_ok"] != strconv.Itoa(slot.Count) {
 		f.Severity = Problem
 		f.Advice = "restore the missing primaries, or assign their slots to others: redis-cli --cluster fix " + s.addr
 	}

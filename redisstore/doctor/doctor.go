@@ -149,8 +149,6 @@ func compareClocks(servers []*server) []Finding {
 	}}
 }
 
-const slots = 16384 // of a Redis Cluster
-
 // errAnswer means that Redis did not send this reply.
 var errAnswer = errors.New("unexpected reply; does the URL point to Redis, with no other server in between?")
 
