@@ -96,8 +96,8 @@ func Compile(f File) (*Set, error) {
 		compile(&compiled[i], &checked.rules[i], shared)
 		s.rules[i] = &compiled[i]
 		policy := stint.Policy{OnFailure: failModes[compiled[i].OnFailure]}
-		if policy.Follow {
-			policy.Rule = compiled[i].Name // of others not, so that rules share policies
+		if f.Rules[i].Regions == RegionsCentral {
+			policy.Regions = stint.RegionsCentral // a penalty is where the limits are that it answers for
 		}
 		compiled[i].policy = treated.shared(policy)
 		f.Rules[i].share(&policy)

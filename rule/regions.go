@@ -12,7 +12,7 @@ import (
 )
 
 // Regions is how the counters of a rule are shared among regions. Empty: every region counts
-// by itself, and the limits hold in each. Bans always count in their own region.
+// by itself, and the limits hold in each. Bans are central with the limits, and else count in their own region.
 type Regions string
 
 // The choices.
@@ -67,6 +67,9 @@ func (r *Rule) share(p *stint.Policy) {
 	p.Regions, p.Credit, p.Follow = sharing[r.Regions], int64(r.Credit), r.Weights == WeightsFollow
 	if r.OnCredit == CreditDeny {
 		p.OnCredit = stint.CreditDeny
+	}
+	if p.Follow {
+		p.Rule = r.Name // of others not, so that rules share policies
 	}
 }
 

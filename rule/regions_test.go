@@ -17,7 +17,10 @@ func TestRegionPolicies(t *testing.T) {
 	s := compile(t, rule.File{
 		Rules: []rule.Rule{
 			{Name: "own", Limits: limits},
-			{Name: "central", Limits: limits, Regions: rule.RegionsCentral, OnStoreFailure: rule.Closed},
+			{
+				Name: "central", CountBy: []rule.Dimension{"user"}, Limits: limits, Regions: rule.RegionsCentral, OnStoreFailure: rule.Closed,
+				Penalty: &rule.Penalty{Threshold: 3, Within: rule.Duration(time.Hour), Cooldown: rule.Duration(time.Minute)},
+			},
 			{Name: "fixed", Limits: limits, Regions: rule.RegionsQuota, Weights: rule.WeightsFixed},
 			{Name: "follow", Limits: limits, Regions: rule.RegionsQuota, Weights: rule.WeightsFollow},
 			{Name: "gossip", Limits: limits, Regions: rule.RegionsGossip, OnCredit: rule.CreditShare},
@@ -32,13 +35,13 @@ func TestRegionPolicies(t *testing.T) {
 		"own":     {},
 		"central": {Regions: stint.RegionsCentral, OnFailure: stint.FailClosed},
 		"fixed":   {Regions: stint.RegionsQuota},
-		"follow":  {Regions: stint.RegionsQuota, Follow: true},
+		"follow":  {Regions: stint.RegionsQuota, Follow: true, Rule: "follow"},
 		"gossip":  {Regions: stint.RegionsGossip},
 		"deny":    {Regions: stint.RegionsGossip, Credit: 5, OnCredit: stint.CreditDeny},
 	}
 	for _, a := range []rule.Attrs{{User: "1"}, {User: "1", Tier: "pro"}, {User: "1", UserLimits: rule.Values{"l": {Max: 7, Window: stint.Every(time.Hour)}}}} {
 		asks, _ := s.Asks(nil, s.Match(nil, &a), &a, nil)
-		if len(asks) != 2*len(want)+1 {
+		if len(asks) != 2*len(want)+2 {
 			t.Fatalf("%d asks", len(asks))
 		}
 		for _, ask := range asks {
@@ -48,7 +51,9 @@ func TestRegionPolicies(t *testing.T) {
 			case "m":
 				policy.Split = 2
 			case "penalty!":
-				policy = stint.Policy{}
+				if name != "central" { // where it is with the limits that it answers for
+					policy = stint.Policy{}
+				}
 			}
 			if *ask.Policy != policy {
 				t.Errorf("%+v: %s: %+v, want %+v", a, ask.Key.Name, *ask.Policy, policy)

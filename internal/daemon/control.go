@@ -105,10 +105,10 @@ func (d *Daemon) countReplicas() int {
 	switch {
 	case d.config.Server.Replicas > 0:
 		return d.config.Server.Replicas
-	case d.control != nil && d.control.node != nil:
-		return d.control.node.Replicas()
 	case d.peers != nil:
 		return d.peers.Count()
+	case d.control != nil && d.control.node != nil:
+		return d.control.node.Replicas()
 	default:
 		return 1
 	}
@@ -119,10 +119,10 @@ func (d *Daemon) nodesProblem() string {
 	switch {
 	case d.config.Server.Replicas > 0:
 		return ""
-	case d.control != nil:
-		return d.control.node.CountProblem()
-	default:
+	case d.peers != nil:
 		return d.peers.Problem()
+	default:
+		return d.control.node.CountProblem()
 	}
 }
 

@@ -155,7 +155,13 @@ func (d *Daemon) Start(ctx context.Context) error {
 	if d.control != nil {
 		d.control.start(ctx, d)
 	}
-	d.failed = make(chan error, len(d.servers)+1)
+	d.failed = make(chan error, len(d.servers)+2)
+	if d.regional != nil {
+		d.regional.start(ctx, d)
+		if l := d.regional.listener; l != nil {
+			d.logBound(ctx, regionListener, d.URL(regionListener), l)
+		}
+	}
 	for _, s := range d.servers {
 		s.accepting.Add(1)
 		d.work.Go(func() {
@@ -200,15 +206,20 @@ func (d *Daemon) listen(ctx context.Context) error {
 		d.servers = append(d.servers, s)
 	}
 	if d.envoy != nil && d.config.Server.GRPC.Address != "" {
-		d.envoy.grpc, err = d.listenGRPC(ctx)
+		if d.envoy.grpc, err = d.listenGRPC(ctx); err != nil {
+			return err
+		}
 	}
-	return err
+	if d.regional != nil {
+		return d.regional.listen(ctx, d)
+	}
+	return nil
 }
 
 // Failed returns a channel with the errors of listeners that stopped on their own.
 func (d *Daemon) Failed() <-chan error { return d.failed }
 
-// URL returns the URL of a listener on this machine: gateway, http, grpc or admin. It is
+// URL returns the URL of a listener on this machine: gateway, http, grpc, admin or region. It is
 // empty if there is no such listener.
 func (d *Daemon) URL(listener string) string {
 	for _, s := range d.servers {
@@ -218,6 +229,9 @@ func (d *Daemon) URL(listener string) string {
 	}
 	if listener == grpcListener && d.envoy != nil && d.envoy.grpc != nil {
 		return d.envoy.grpc.URL()
+	}
+	if listener == regionListener && d.regional != nil && d.regional.listener != nil {
+		return d.regional.URL()
 	}
 	return ""
 }
@@ -320,6 +334,9 @@ func every(ctx context.Context, interval time.Duration, do func() bool) {
 func (d *Daemon) close(ctx context.Context) {
 	if d.operators != nil {
 		d.operators.close()
+	}
+	if d.regional != nil {
+		d.regional.stop()
 	}
 	if d.control != nil {
 		d.control.close(ctx)

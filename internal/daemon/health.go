@@ -45,6 +45,9 @@ func (d *Daemon) Health() Health {
 	if d.redis != nil {
 		check("nodes", d.nodesProblem(), degraded)
 	}
+	if d.regional != nil {
+		check("regions", d.regional.problem(), degraded)
+	}
 	if d.control != nil {
 		check("catalog", d.catalogProblem(), degraded)
 		if d.control.record != nil {

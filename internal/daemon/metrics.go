@@ -57,6 +57,23 @@ var exported = []Metric{
 	{"stint_lease_others_most_units", "gauge", []string{"limit"}, "The most units that other nodes had taken ahead at such a denial."},
 	{"stint_lease_most_used_ratio", "gauge", []string{"limit"}, "The most that was used of a counter in its window, on all nodes, as a fraction of its capacity. Never above 1."},
 	{"stint_lease_full_total", "counter", nil, "How often a counter was not leased because this node had too many leases. Only if counters are in Redis."},
+	{"stint_region_link_up", "gauge", []string{"region"}, "1 if this node is connected to the region. Only with other regions, like all of the following that begin with stint_region."},
+	{"stint_region_cut", "gauge", []string{"region"}, "1 if no node of this region hears from the region: gossiped limits are divided by weight."},
+	{"stint_region_round_trip_seconds", "gauge", []string{"region"}, "How long a message to the region and back takes, smoothed."},
+	{"stint_region_skew_seconds", "gauge", []string{"region"}, "By how much the clock of the region's store is ahead of the clock of this one's."},
+	{"stint_region_lag_seconds", "gauge", []string{"region"}, "How long the region took to acknowledge the last batch, or takes for one that it has not."},
+	{"stint_region_backlog", "gauge", []string{"region"}, "Of how many counters the region has to be told."},
+	{"stint_region_bytes_total", "counter", []string{"region", "direction"}, "Bytes of messages to and from the region: sent and received."},
+	{"stint_region_total", "counter", []string{"what"}, "Units that other regions may never have been told of (lost_units), and batches of others that were refused or had come before (refused_batches, duplicate_batches)."},
+	{"stint_region_counters", "gauge", nil, "Gossiped counters of which this node has admitted something that has not recovered."},
+	{"stint_region_units_total", "counter", []string{"limit", "what"}, "Units of a gossiped limit: admitted by this node, and received from other regions."},
+	{"stint_region_denied_total", "counter", []string{"limit"}, "Takes of a gossiped limit that were denied for want of credit, or of a share."},
+	{"stint_region_shares_total", "counter", []string{"limit"}, "Takes of a gossiped limit that were decided by this node's share, while a region was cut off."},
+	{"stint_region_bound_units", "gauge", []string{"limit"}, "How many units all regions together may admit beyond a gossiped limit."},
+	{"stint_region_beyond_units", "gauge", []string{"limit"}, "The most units beyond a gossiped limit that this node has seen."},
+	{"stint_region_central_up", "gauge", nil, "1 if the central region decides, 0 if this node applies its share of central limits. Not in the central region."},
+	{"stint_region_weights_fresh", "gauge", nil, "1 if the weights of quotas that follow demand were read a moment ago."},
+	{"stint_region_refused_total", "counter", []string{"reason"}, "Streams of other regions that were refused, or ended, by reason."},
 	{"stint_catalog_revision", "gauge", nil, "The revision of the database in use. Only with a database, like all of the following."},
 	{"stint_catalog_current", "gauge", nil, "1 if the newest known revision is in use, 0 if it could not be used or the rules come from disk."},
 	{"stint_catalog_history_refused", "gauge", nil, "1 if the database was emptied, set back or replaced, and what was in use before stays in use until someone accepts it."},
@@ -273,6 +290,9 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 			total("stint_redis_total", float64(n), what)
 		}
 		m.collectLeases(gauge, total)
+	}
+	if d.regional != nil {
+		d.regional.collect(gauge, total)
 	}
 	if d.control != nil {
 		d.control.collect(gauge, total, count)

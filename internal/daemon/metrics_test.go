@@ -17,6 +17,7 @@ import (
 	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/internal/test/testdoc"
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/testserver"
 )
 
 // series returns the series of the daemon with their values, without those of Go and the
@@ -108,9 +109,12 @@ func TestRulesVanish(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	redis := testredis.Start(t)
-	database := fill(t, many+"[[rules]]\nname = \"tried\"\naction = \"log_only\"\nlimits = [{ name = \"none\", limit = \"1/1h\" }]\n")
+	database := fill(t, many+"[[rules]]\nname = \"tried\"\naction = \"log_only\"\nlimits = [{ name = \"none\", limit = \"1/1h\" }]\n[[rules]]\nname = \"told\"\nregions = \"gossip\"\nlimits = [{ name = \"l\", limit = \"1000/1h\" }]\n")
+	names, addresses := []string{"asia", "europe"}, []string{testserver.FreeAddr(t), testserver.FreeAddr(t)}
+	start(t, regionsText(0, names, addresses, few))
 	p := start(t, "[server]\ncounters = \""+redis.URL()+"\"\ndatabase = \""+database+"\"\ncatalog = { last_good = \"none\" }\n"+
-		"[identity.jwt]\nsecret = \""+secret+"\"\n"+echo(t), set("envoy.config", write(t, "shop.yaml", shop)))
+		"[identity.jwt]\nsecret = \""+secret+"\"\n"+regionsText(1, names, addresses, echo(t)), set("envoy.config", write(t, "shop.yaml", shop)))
+	p.becomes(t, "regions", "ok", "")
 	for range 3 {
 		check(t, p)
 	}
@@ -128,6 +132,10 @@ func TestMetrics(t *testing.T) {
 	do(t, err)
 	do(t, answer.Body.Close())
 	p.lease(t, "many:many")
+	until(t, "the other region has answered", func() bool {
+		_, text := p.get(t, "admin", "/metrics")
+		return strings.Contains(text, "\nstint_region_round_trip_seconds{")
+	})
 	_, text := p.get(t, "admin", "/metrics")
 	var has, want []string
 	for line := range strings.Lines(text) {

@@ -34,6 +34,7 @@ type parts struct {
 	redis     *redisstore.Store // nil: counters are in memory
 	memory    *memstore.Store   // the counters in memory or, with Redis, those of local decisions
 	counters  counterHealth     // of Redis
+	regional  *regional         // nil: there are no other regions
 	engine    *engine.Engine
 	control   *control // nil: rules are in the file
 	live      *record.Live
@@ -102,8 +103,12 @@ func (d *Daemon) build(ctx context.Context) error {
 			all = append(all, d.control.record.recorder)
 		}
 	}
-	if d.redis != nil && d.control == nil && d.config.Server.Replicas == 0 {
+	// A database may be that of several regions. Those that share counters are the nodes of one Redis.
+	if d.redis != nil && (d.control == nil || d.config.hasRegion()) && d.config.Server.Replicas == 0 {
 		d.peers = d.newPeers()
+	}
+	if err = d.openRegions(); err != nil {
+		return err
 	}
 	content, err := d.config.content(database)
 	if err != nil {

@@ -9,13 +9,14 @@ import (
 	"testing"
 )
 
-// TestWire checks that only wire.go imports the parts of a daemon.
+// TestWire checks that only wire.go, and wireregion.go for other regions, import the parts of a daemon.
 func TestWire(t *testing.T) {
 	t.Parallel()
 	const module = "github.com/stintdev/stint/"
 	allowed := map[string][]string{
-		"memstore": {"wire.go"}, "redisstore": {"wire.go"}, "internal/record": {"wire.go"}, "internal/record/archive": {"wire.go"}, "internal/record/rollup": {"wire.go"}, "internal/kit/blob": {"wire.go"}, "web": {"wire.go"},
-		"layer": {"wire.go", "metrics.go"}, // which has histograms like those of layers
+		"memstore": {"wire.go", "wireregion.go"}, "redisstore": {"wire.go"}, "internal/record": {"wire.go"}, "internal/record/archive": {"wire.go"}, "internal/record/rollup": {"wire.go"}, "internal/kit/blob": {"wire.go"}, "web": {"wire.go"},
+		"internal/region": {"wireregion.go", "regional.go"},           // which shows the state of links
+		"layer":           {"wire.go", "wireregion.go", "metrics.go"}, // which has histograms like those of layers
 	}
 	files, err := filepath.Glob("*.go")
 	do(t, err)

@@ -1,0 +1,222 @@
+package daemon
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/region"
+	"github.com/stintdev/stint/internal/region/gossip"
+	"github.com/stintdev/stint/internal/region/link"
+	"github.com/stintdev/stint/internal/region/quota"
+	"github.com/stintdev/stint/layer"
+	"github.com/stintdev/stint/memstore"
+)
+
+// This file builds what connects a node with other regions, around the store of its own.
+
+const (
+	// centralBudget is how long a decision may wait for the central region.
+	centralBudget = time.Second
+	// creditWait is how long a take waits until other regions know what was admitted here.
+	creditWait = 300 * time.Millisecond
+)
+
+// regional is what connects a node with other regions.
+type regional struct {
+	*regions
+	gossip  *gossip.Store
+	links   *region.Links
+	server  *link.Server
+	weights *quota.Weights // nil: there is no database, and none follow demand
+	away    awayRegion     // the central one
+
+	listener *acceptor // nil: it does not listen
+	tls      bool      // it has a certificate
+}
+
+// weight returns the weight of this region, and that of all.
+func (r *regions) weight() (own, all int) {
+	for _, w := range r.all {
+		if all += w.weight; w.name == r.own {
+			own = w.weight
+		}
+	}
+	return own, all
+}
+
+// openRegions puts what connects this node with other regions around its store, if there are any.
+func (d *Daemon) openRegions() error {
+	of := d.config.regions()
+	if of == nil || len(of.all) < 2 {
+		return nil
+	}
+	r := &regional{regions: of}
+	home, err := d.openQuota(r)
+	if err != nil {
+		return err
+	}
+	local, err := memstore.New(memstore.Options{MaxKeys: d.config.Server.MaxKeys})
+	if err != nil {
+		return err
+	}
+	self := gossip.Sender{Region: of.own, Node: d.config.nodeName() + "-" + rand.Text()[:6], Run: newRun()}
+	own, all := of.weight()
+	identity := link.Identity{Self: self, Secret: []byte(of.secret), Log: d.log}
+	peers, names := map[string]string{}, []string(nil)
+	for _, w := range of.all {
+		identity.Regions = append(identity.Regions, link.Region{Name: w.name, Weight: uint32(w.weight)})
+		if w.url != "" {
+			peers[w.name], names = w.url, append(names, w.name)
+		}
+	}
+	r.gossip, err = gossip.New(home, gossip.Options{
+		Self: self, Peers: names, Weight: own, Weights: all, Nodes: d.countReplicas, Local: local, Wait: creditWait,
+	})
+	if err != nil {
+		return err
+	}
+	certificates := d.config.credentials.tls[regionListener]
+	r.tls = certificates != nil
+	r.links, err = region.OpenLinks(region.LinksOptions{
+		Identity: identity, Peers: peers, TLS: callerTLS(certificates), Gossip: r.gossip, Interval: of.interval,
+	})
+	if err != nil {
+		return err
+	}
+	d.regional = r
+	identity.Clock, identity.Alone = r.gossip.Clock, r.gossip.Alone
+	o := link.ServerOptions{Identity: identity, TLS: certificates, Receiver: r.links}
+	if of.central == of.own {
+		o.Central = d.store
+	}
+	if of.listener.Address != "" {
+		if r.server, err = link.NewServer(o); err != nil {
+			return err
+		}
+	}
+	d.store = r.gossip
+	if of.central != "" && of.central != of.own {
+		central, err := d.openCentral(r)
+		if err != nil {
+			return err
+		}
+		d.store = region.NewStore(r.gossip, central)
+	}
+	return nil
+}
+
+// openQuota puts this region's parts of quotas around the store.
+func (d *Daemon) openQuota(r *regional) (stint.Store, error) {
+	var all []quota.Region
+	for _, w := range r.all {
+		all = append(all, quota.Region{Name: w.name, Weight: w.weight})
+	}
+	table, err := quota.NewTable(r.own, all)
+	if err != nil {
+		return nil, err
+	}
+	if d.control != nil {
+		r.weights, err = quota.NewWeights(d.control.catalog.Database(), quota.WeightsOptions{
+			Table: table, Node: r.own + "/" + d.config.nodeName() + "/" + rand.Text()[:6], Log: d.log,
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return quota.New(d.store, quota.Options{Table: table, Weights: r.weights})
+}
+
+// openCentral returns the counters of the central region, with the layers that a store needs. While it cannot be
+// reached, this node has its share of what remained: of that of the region, which its nodes share.
+func (d *Daemon) openCentral(r *regional) (stint.Store, error) {
+	local, err := memstore.New(memstore.Options{MaxKeys: d.config.Server.MaxKeys})
+	if err != nil {
+		return nil, err
+	}
+	own, all := r.weight()
+	return layer.New(r.links.Central(r.central), layer.Options{
+		Retry: layer.RetryOptions{Budget: centralBudget},
+		Breaker: layer.BreakerOptions{
+			Slow: slowFor(centralBudget),
+			OnChange: func(c layer.Change) {
+				d.log.Warn("central region", "region", r.central, "breaker", c.To.String(), "reason", c.Reason)
+				r.away.set(c.To == layer.BreakerOpen, c.Reason)
+			},
+		},
+		Fallback: &layer.FallbackOptions{
+			Local: local, Replicas: func() int { return (all*d.countReplicas() + own - 1) / own },
+			OnReturn: func(back layer.Return) {
+				d.log.Info("the central region is back", "region", r.central, "charged", back.Paid, "lost", back.Lost, "recovered", back.Expired)
+			},
+		},
+		Lease: layer.LeaseOptions{Meter: d.metrics.leases},
+	})
+}
+
+// newRun returns a number that no other process of this node has.
+func newRun() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+// callerTLS returns how this node calls other regions: with the certificate of its own listener. If clients of that
+// need one of some authorities, so do the listeners of the others.
+func callerTLS(listener *tls.Config) *tls.Config {
+	if listener == nil {
+		return nil
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: listener.Certificates, RootCAs: listener.ClientCAs}
+}
+
+// listen opens the listener for other regions.
+func (r *regional) listen(ctx context.Context, d *Daemon) error {
+	if r.server == nil {
+		return nil
+	}
+	var config net.ListenConfig
+	l, err := config.Listen(ctx, "tcp", r.regions.listener.Address)
+	if err != nil {
+		return errors.Join(&ListenError{regionListener, err}, r.server.Close())
+	}
+	r.listener = &acceptor{Listener: l, log: d.log.With("listener", regionListener)}
+	return nil
+}
+
+// URL returns the URL of the listener on this machine.
+func (r *regional) URL() string {
+	scheme := "http://"
+	if r.tls {
+		scheme = "https://"
+	}
+	return scheme + localAddress(r.listener)
+}
+
+// start serves other regions, and follows demand, until ctx ends.
+func (r *regional) start(ctx context.Context, d *Daemon) {
+	if r.weights != nil {
+		d.work.Go(func() { r.weights.Run(ctx) })
+	}
+	if r.listener == nil {
+		return
+	}
+	d.work.Go(func() {
+		if err := r.server.Serve(r.listener); err != nil {
+			d.failed <- err
+		}
+	})
+}
+
+// stop tells the other regions what they do not know yet, and leaves them.
+func (r *regional) stop() {
+	_ = r.links.Close() // what could not be told is lost
+	if r.server != nil {
+		_ = r.server.Close()
+	}
+}
