@@ -163,6 +163,9 @@ func (w *whole) markOf(r run) uint32 { return uint32(w.parts[0].mark.Load()) ^ r
 // charged returns which parts have made a charge with this mark. If it returns none, either no part has, or the marks of
 // those that have are not known yet.
 func (w *whole) charged(mark uint32) run {
+	if mark == 0 { // another store has made it
+		return run{parts: len(w.parts), uneven: true}
+	}
 	for i := range w.parts {
 		if w.parts[i].mark.Load() == known|uint64(mark) {
 			return run{at: i, parts: 1}

@@ -111,7 +111,7 @@ func (s *Store) Peers() []PeerStats {
 		if len(p.sent) > 0 {
 			lag = max(lag, now-p.sent[0].at)
 		}
-		hears := s.hears(p)
+		hears := s.hears(p, now)
 		out[i] = PeerStats{
 			Region: p.name, Heard: hears, Cut: p.cut.Load(), Alone: hears && p.alone.Load(),
 			Backlog: len(p.queue), Unacknowledged: len(p.sent), Lag: time.Duration(lag) * time.Microsecond,

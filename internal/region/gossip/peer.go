@@ -215,7 +215,7 @@ func (s *Store) Heard(region string, alone bool) {
 }
 
 // hears reports whether this node has heard from a region a moment ago.
-func (s *Store) hears(p *peer) bool { return s.elapsed()-p.heard.Load() < s.o.Cut.Microseconds()/2 }
+func (s *Store) hears(p *peer, now int64) bool { return now-p.heard.Load() < s.o.Cut.Microseconds()/2 }
 
 // Alone reports whether this region is cut off from another.
 func (s *Store) Alone() bool {
@@ -229,9 +229,9 @@ func (s *Store) Alone() bool {
 
 // divided reports whether all regions are to keep to their shares: this one, or one that it hears from, is cut off
 // from another.
-func (s *Store) divided() bool {
+func (s *Store) divided(now int64) bool {
 	for _, p := range s.peers {
-		if p.cut.Load() || p.alone.Load() && s.hears(p) {
+		if p.cut.Load() || p.alone.Load() && s.hears(p, now) {
 			return true
 		}
 	}

@@ -34,16 +34,18 @@ func (s *Store) takeShare(ctx context.Context, a *stint.Ask, h *hold) (passed bo
 	if err := s.o.Local.Take(ctx, []stint.Ask{s.share(a, a.Cost)}, ds[:]); err != nil {
 		return false, err
 	}
-	h.charge = ds[0].Charge()
+	if c := ds[0].Charge(); c.Cost > 0 {
+		h.charge = &c
+	}
 	return ds[0].Allowed, nil
 }
 
 // giveBackShares gives back what was taken from shares.
 func (s *Store) giveBackShares(ctx context.Context, asks []stint.Ask, holds []hold) {
 	for i := range holds {
-		if h := &holds[i]; h.charge.Cost > 0 {
+		if h := &holds[i]; h.charge != nil {
 			a := s.share(&asks[i], -h.charge.Cost)
-			a.Charge = &h.charge
+			a.Charge = h.charge
 			var ds [1]stint.Decision
 			_ = s.o.Local.Adjust(ctx, []stint.Ask{a}, ds[:]) // of memory: it does not fail
 		}

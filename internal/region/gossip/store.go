@@ -45,13 +45,17 @@ type Store struct {
 	peers  []*peer
 	start  time.Time
 	// offset is the clock of the store less the time since start, in microseconds; 0: not known.
-	offset atomic.Int64
-	meters meters
-	pool   sync.Pool // of *[]stint.Ask
+	offset  atomic.Int64
+	meters  meters
+	pool    sync.Pool    // of *taking
+	waiting atomic.Int64 // takes, for credit
 
 	// urgent has room for one value, which is there if someone waits for credit.
 	urgent chan struct{}
 }
+
+// maxWaiting is how many takes wait for credit at a time. Further ones are denied at once.
+const maxWaiting = 1024
 
 // New returns a layer that tells other regions what asks whose policy says [stint.RegionsGossip] have been
 // admitted. The caller carries what [Store.Next] returns to the others, what comes from them to
@@ -106,10 +110,29 @@ func (s *Store) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision)
 	if err := stint.ValidateTake(asks, ds); err != nil {
 		return err
 	}
-	var room [4]hold
-	holds, short := s.hold(ctx, asks, room[:0])
-	if short >= 0 {
-		return s.deny(ctx, asks, ds, short)
+	t, ok := s.pool.Get().(*taking)
+	if !ok {
+		t = new(taking)
+	}
+	defer func() {
+		clear(t.holds)
+		clear(t.asks)
+		s.pool.Put(t)
+	}()
+	return s.take(ctx, t, asks, ds)
+}
+
+// taking is the room that a take needs.
+type taking struct {
+	holds []hold
+	asks  []stint.Ask
+}
+
+func (s *Store) take(ctx context.Context, t *taking, asks []stint.Ask, ds []stint.Decision) error {
+	began := s.elapsed()
+	holds, short := s.hold(ctx, began, asks, t.holds[:0])
+	if t.holds = holds; short >= 0 {
+		return s.deny(ctx, t, asks, ds, short)
 	}
 	refused, err := s.takeShares(ctx, asks, holds)
 	switch {
@@ -118,9 +141,8 @@ func (s *Store) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision)
 		return err
 	case refused >= 0:
 		s.release(holds)
-		return s.deny(ctx, asks, ds, refused)
+		return s.deny(ctx, t, asks, ds, refused)
 	}
-	began := s.elapsed()
 	err = s.next.Take(ctx, asks, ds)
 	s.hear(began, ds, err)
 	if err != nil || denied(ds) {
@@ -144,52 +166,60 @@ func denied(ds []stint.Decision) bool {
 type hold struct {
 	account *account // nil: there was no room for one
 	units   int64
-	share   bool // this node's share must allow it, too
-	charge  stint.Charge
+	share   bool          // this node's share must allow it, too
+	charge  *stint.Charge // what was taken from that
 }
 
 // hold takes credit for all asks that need it. If one gets none in time, it returns its number, and else -1.
-func (s *Store) hold(ctx context.Context, asks []stint.Ask, holds []hold) ([]hold, int) {
-	var deadline <-chan time.Time
-	for {
-		short, wait := -1, (<-chan struct{})(nil)
-		for i := range asks {
-			var h hold
-			if a := &asks[i]; gossiped(a) && a.Cost > 0 {
-				if h, wait = s.holdOne(a); wait != nil {
-					short = i
-					break
-				}
-			}
-			holds = append(holds, h)
+func (s *Store) hold(ctx context.Context, began int64, asks []stint.Ask, holds []hold) (_ []hold, short int) {
+	holds, short, wait := s.holdAll(began, asks, holds)
+	if short < 0 {
+		return holds, -1
+	}
+	s.hurry()
+	if s.o.Wait <= 0 || s.waiting.Add(1) > maxWaiting {
+		if s.o.Wait > 0 {
+			s.waiting.Add(-1)
 		}
-		if short < 0 {
-			return holds, -1
-		}
-		s.release(holds)
-		holds = holds[:0]
-		s.hurry()
-		if s.o.Wait <= 0 {
-			return nil, short
-		}
-		if deadline == nil {
-			timer := time.NewTimer(s.o.Wait)
-			defer timer.Stop()
-			deadline = timer.C
-		}
+		return holds, short
+	}
+	defer s.waiting.Add(-1)
+	deadline := time.NewTimer(s.o.Wait)
+	defer deadline.Stop()
+	for short >= 0 {
 		select {
 		case <-wait:
-		case <-deadline:
-			return nil, short
+		case <-deadline.C:
+			return holds, short
 		case <-ctx.Done():
-			return nil, short
+			return holds, short
+		}
+		if holds, short, wait = s.holdAll(s.elapsed(), asks, holds[:0]); short >= 0 {
+			s.hurry()
 		}
 	}
+	return holds, -1
+}
+
+// holdAll takes credit for all asks that need it, or for none: then it returns the number of the first for which
+// there is not enough, and a channel that is closed when there may be.
+func (s *Store) holdAll(began int64, asks []stint.Ask, holds []hold) (_ []hold, short int, wait <-chan struct{}) {
+	for i := range asks {
+		var h hold
+		if a := &asks[i]; gossiped(a) && a.Cost > 0 {
+			if h, wait = s.holdOne(began, a); wait != nil {
+				s.release(holds)
+				return holds[:0], i, wait
+			}
+		}
+		holds = append(holds, h)
+	}
+	return holds, -1, nil
 }
 
 // holdOne takes credit for an ask. If there is not enough, it returns a channel that is closed when there may be.
-func (s *Store) holdOne(a *stint.Ask) (h hold, wait <-chan struct{}) {
-	now := s.clock()
+func (s *Store) holdOne(began int64, a *stint.Ask) (h hold, wait <-chan struct{}) {
+	now := s.clockAt(began)
 	acc := s.account(a, now)
 	if acc == nil {
 		return hold{units: a.Cost, share: true}, nil
@@ -203,7 +233,7 @@ func (s *Store) holdOne(a *stint.Ask) (h hold, wait <-chan struct{}) {
 	if ahead == 0 {
 		acc.begun = false
 	}
-	h = hold{account: acc, units: a.Cost, share: a.Policy.OnCredit == stint.CreditShare && s.divided()}
+	h = hold{account: acc, units: a.Cost, share: a.Policy.OnCredit == stint.CreditShare && s.divided(began)}
 	// A cost above the credit passes when the others know of all else.
 	if !h.share && ahead > 0 && ahead+a.Cost > s.credit(a) {
 		return hold{}, acc.waiting()
@@ -278,20 +308,12 @@ func (s *Store) spend(h *hold, a *stint.Ask, d *stint.Decision) {
 }
 
 // deny answers a take for which there is no credit, or no share: nothing is charged.
-func (s *Store) deny(ctx context.Context, asks []stint.Ask, ds []stint.Decision, short int) error {
+func (s *Store) deny(ctx context.Context, t *taking, asks []stint.Ask, ds []stint.Decision, short int) error {
 	s.meters.of(asks[short].Key.Limit()).short.Add(1)
-	mine, ok := s.pool.Get().(*[]stint.Ask)
-	if !ok {
-		mine = new([]stint.Ask)
-	}
-	defer func() {
-		clear(*mine)
-		s.pool.Put(mine)
-	}()
-	*mine = append((*mine)[:0], asks...)
-	a := &(*mine)[short]
+	t.asks = append(t.asks[:0], asks...)
+	a := &t.asks[short]
 	a.Cost = a.Limit.Cap() + 1 // so that it is denied, and described
-	if err := s.next.Take(ctx, *mine, ds); err != nil {
+	if err := s.next.Take(ctx, t.asks, ds); err != nil {
 		return err
 	}
 	d := &ds[short]
@@ -371,11 +393,14 @@ func (s *Store) hear(began int64, ds []stint.Decision, err error) {
 }
 
 // clock returns the time by the clock of the store, as far as it is known.
-func (s *Store) clock() int64 {
+func (s *Store) clock() int64 { return s.clockAt(s.elapsed()) }
+
+// clockAt returns the time by the clock of the store, so long after the layer was made.
+func (s *Store) clockAt(elapsed int64) int64 {
 	if offset := s.offset.Load(); offset != 0 {
-		return s.elapsed() + offset
+		return elapsed + offset
 	}
-	return s.o.Now().UnixMicro()
+	return s.start.UnixMicro() + elapsed
 }
 
 // Clock returns the time by the clock of the store, in microseconds since the Unix epoch, as it was last heard.

@@ -24,7 +24,7 @@ func (s *Store) Tick(ctx context.Context) {
 func (s *Store) tick(ctx context.Context, p *peer) {
 	began := s.elapsed()
 	s.meters.lost.Add(p.forget(began))
-	hears, a := s.hears(p), s.mark(p)
+	hears, a := s.hears(p, began), s.mark(p)
 	if hears {
 		a.Cost = 1
 	}
