@@ -20,12 +20,8 @@ import (
 
 // This file builds what connects a node with other regions, around the store of its own.
 
-const (
-	// centralBudget is how long a decision may wait for the central region.
-	centralBudget = time.Second
-	// creditWait is how long a take waits until other regions know what was admitted here.
-	creditWait = 300 * time.Millisecond
-)
+// creditWait is how long a take waits until other regions know what was admitted here.
+const creditWait = 300 * time.Millisecond
 
 // regional is what connects a node with other regions.
 type regional struct {
@@ -132,30 +128,22 @@ func (d *Daemon) openQuota(r *regional) (stint.Store, error) {
 	return quota.New(d.store, quota.Options{Table: table, Weights: r.weights})
 }
 
-// openCentral returns the counters of the central region, with the layers that a store needs. While it cannot be
-// reached, this node has its share of what remained: of that of the region, which its nodes share.
+// openCentral returns the counters of the central region.
 func (d *Daemon) openCentral(r *regional) (stint.Store, error) {
 	local, err := memstore.New(memstore.Options{MaxKeys: d.config.Server.MaxKeys})
 	if err != nil {
 		return nil, err
 	}
 	own, all := r.weight()
-	return layer.New(r.links.Central(r.central), layer.Options{
-		Retry: layer.RetryOptions{Budget: centralBudget},
-		Breaker: layer.BreakerOptions{
-			Slow: slowFor(centralBudget),
-			OnChange: func(c layer.Change) {
-				d.log.Warn("central region", "region", r.central, "breaker", c.To.String(), "reason", c.Reason)
-				r.away.set(c.To == layer.BreakerOpen, c.Reason)
-			},
+	return region.Central(r.links.Central(r.central), region.CentralOptions{
+		Local: local, Weight: own, Weights: all, Nodes: d.countReplicas, Leases: d.metrics.leases,
+		OnChange: func(open bool, reason string) {
+			d.log.Warn("the central region", "region", r.central, "reachable", !open, "reason", reason)
+			r.away.set(open, reason)
 		},
-		Fallback: &layer.FallbackOptions{
-			Local: local, Replicas: func() int { return (all*d.countReplicas() + own - 1) / own },
-			OnReturn: func(back layer.Return) {
-				d.log.Info("the central region is back", "region", r.central, "charged", back.Paid, "lost", back.Lost, "recovered", back.Expired)
-			},
+		OnReturn: func(back layer.Return) {
+			d.log.Info("the central region is back", "region", r.central, "charged", back.Paid, "lost", back.Lost, "recovered", back.Expired)
 		},
-		Lease: layer.LeaseOptions{Meter: d.metrics.leases},
 	})
 }
 
