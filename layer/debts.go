@@ -15,13 +15,19 @@ type counter struct {
 	kind uint64 // of the limit
 }
 
-// debt is units of a counter that were admitted but not charged in the store, the limit they were
-// last charged under, and how many nodes shared that limit at the time.
+// debt is units of a counter that were admitted but not charged in the store.
 type debt struct {
-	key   stint.Key
-	limit stint.Limit
-	nodes int64
+	key stint.Key
+	terms
 	span
+}
+
+// terms are the limit that a counter was last charged under, how that is treated, and how many nodes shared it at
+// the time.
+type terms struct {
+	limit  stint.Limit
+	policy *stint.Policy
+	nodes  int64
 }
 
 // span is units that were admitted in one window, or, of a log, within an eighth of one.
@@ -31,17 +37,20 @@ type span struct {
 	until int64         // when the first of them have recovered, by the store's clock: it tells spans apart
 }
 
+func (s *span) join(x span) {
+	s.units, s.at = max(-maxUnits, min(s.units+x.units, maxUnits)), max(s.at, x.at)
+}
+
 const (
 	// logSpans is into how many spans the window of a log is divided.
 	logSpans = 8
-	// maxSpans is how many spans of a counter are kept. When there is one more, the first has recovered.
-	maxSpans = logSpans + 1
+	// maxSpans is how many spans of a counter are kept. When there is one more, the first two have recovered.
+	maxSpans = logSpans + 2
 )
 
 // account is the debts of a counter.
 type account struct {
-	limit stint.Limit
-	nodes int64
+	terms
 	spans []span // by until
 }
 
@@ -70,7 +79,6 @@ type debts struct {
 	// max of them.
 	changes []stint.Ask
 	lost    int64 // units of counters that did not fit
-	expired int64 // units of spans that have recovered
 }
 
 // maxUnits is the most that a counter can hold.
@@ -93,7 +101,7 @@ func (d *debts) add(x debt) {
 		// Clone, since the caller's strings may be parts of larger ones.
 		c.key = stint.Key{Subject: strings.Clone(c.key.Subject), Name: strings.Clone(c.key.Name)}
 	}
-	owed.limit, owed.nodes = x.limit, x.nodes
+	owed.terms = x.terms
 	x.units = max(-maxUnits, min(x.units, maxUnits))
 	for i := len(owed.spans) - 1; i >= 0 && x.units < 0; i-- {
 		back := min(-x.units, max(owed.spans[i].units, 0))
@@ -101,10 +109,9 @@ func (d *debts) add(x debt) {
 		x.units += back
 	}
 	if i, found := owed.find(x.until); found {
-		s := &owed.spans[i]
-		s.units, s.at = max(-maxUnits, min(s.units+x.units, maxUnits)), max(s.at, x.at)
+		owed.spans[i].join(x.span)
 	} else if owed.spans = slices.Insert(owed.spans, i, x.span); len(owed.spans) > maxSpans {
-		d.expired += max(owed.spans[0].units, 0)
+		owed.spans[1].join(owed.spans[0])
 		owed.spans = slices.Delete(owed.spans, 0, 1)
 	}
 	d.all[c] = owed
@@ -136,7 +143,7 @@ func (d *debts) takeSome(n int) (some []debt) {
 			break
 		}
 		for _, s := range owed.spans {
-			some = append(some, debt{c.key, owed.limit, owed.nodes, s})
+			some = append(some, debt{c.key, owed.terms, s})
 		}
 		delete(d.all, c)
 	}
@@ -146,13 +153,13 @@ func (d *debts) takeSome(n int) (some []debt) {
 	return some
 }
 
-// takeLost returns the units that were lost, or have recovered, since its last call.
-func (d *debts) takeLost() (lost, expired int64) {
+// takeLost returns the units lost since its last call.
+func (d *debts) takeLost() int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	lost, expired = d.lost, d.expired
-	d.lost, d.expired = 0, 0
-	return lost, expired
+	lost := d.lost
+	d.lost = 0
+	return lost
 }
 
 // change remembers a change of a charge that the store has made. One that does not fit is lost: units that

@@ -58,7 +58,7 @@ type Return struct {
 // When the store is back it decides again, and for a while (Settle) this node's share holds, too: a take
 // beyond it is denied here. What was admitted here and has not recovered is charged
 // there ([stint.Store.Adjust]) in the background, once, as far as possible, and as of when it was admitted: in its
-// window, and in a log within an eighth of the window. What the store may have
+// window, and in a log at most an eighth of the window and 0.1 s late. What the store may have
 // charged for takes that timed out stays charged, so a client may be charged twice, but not too little.
 //
 // Violations that penalties record locally are not sent to the store.
@@ -184,7 +184,7 @@ func (l *fallback) takeHere(ctx context.Context, asks []stint.Ask, ds []stint.De
 // answered notes that the store has decided a take.
 func (l *fallback) answered(asks []stint.Ask, ds []stint.Decision) {
 	l.back(asks)
-	if l.owing.Load() {
+	if len(asks) > 0 && l.owing.Load() {
 		l.clock.hear(time.Since(l.born), ds)
 		l.pay()
 	}

@@ -34,9 +34,11 @@ const apart = 100 * time.Millisecond
 // window. Of a bucket it is never: that depends on what else is charged.
 func recovers(p *stint.Plan, at int64) int64 {
 	switch p.Limit().Algorithm {
-	case stint.FixedWindow, stint.SlidingWindow, stint.SlidingLog:
+	case stint.FixedWindow, stint.SlidingWindow:
 		_, d := p.TakeState(stint.State{}, at, 1)
 		return at + d.ResetAfter.Microseconds()
+	case stint.SlidingLog:
+		return at + p.Limit().Window.Length().Microseconds()
 	default:
 		return math.MaxInt64
 	}
@@ -75,7 +77,7 @@ func (l *fallback) debt(a *stint.Ask, d *stint.Decision, n int64) debt {
 	if chargedHere(*a) {
 		at -= time.Duration(max(d.At-a.Charge.At, 0)) * time.Microsecond // it was charged then
 	}
-	x := debt{key: a.Key, limit: a.Limit, nodes: n, span: span{units: a.Cost, at: at}}
+	x := debt{a.Key, terms{a.Limit, a.Policy, n}, span{units: a.Cost, at: at}}
 	var room stint.Plan
 	if plan, err := a.CompileIn(&room); err == nil {
 		x.until = recovers(plan, ahead+at.Microseconds())
@@ -108,8 +110,7 @@ func (l *fallback) pay() {
 			}
 			away = l.amend(change, &r)
 		}
-		lost, expired := l.debts.takeLost()
-		r.Lost, r.Expired = r.Lost+lost, r.Expired+expired
+		r.Lost += l.debts.takeLost()
 		l.mu.Lock()
 		l.paying.Store(false)
 		if l.owing.Load() {
@@ -151,22 +152,20 @@ func (l *fallback) charge(due []debt, r *Return) (away bool) {
 	return r.Paid == paid
 }
 
-// claim returns the ask that charges what has not recovered of a debt. It names the instant, unless that is so
-// close to now that it might be in the future of a server: then an earlier one of the same window, or else none.
+// claim returns the ask that charges what has not recovered of a debt.
 func (l *fallback) claim(ctx context.Context, d *debt) stint.Ask {
-	a := stint.Ask{Key: d.key, Limit: d.limit, Cost: d.units}
+	a := stint.Ask{Key: d.key, Limit: d.limit, Policy: d.policy, Cost: d.units}
 	plan, err := d.limit.Compile()
-	ahead := l.clock.ahead.Load()
-	if err != nil || ahead == 0 {
-		return a
+	if err != nil {
+		return a // the store says what is wrong with it
 	}
 	a.Plan = plan
+	ahead := l.clock.ahead.Load()
 	now, at := ahead+time.Since(l.born).Microseconds(), ahead+d.at.Microseconds()
-	until := recovers(plan, at)
-	switch {
-	case until <= now:
+	switch until := recovers(plan, at); {
+	case ahead != 0 && until <= now:
 		a.Cost = 0
-	case until == math.MaxInt64 && a.Cost > 0:
+	case a.Cost > 0 && (ahead == 0 || until == math.MaxInt64):
 		// The local counter says how much has not recovered. What it began with is older, and
 		// recovers before what was charged here.
 		var peek [1]stint.Decision
@@ -174,10 +173,24 @@ func (l *fallback) claim(ctx context.Context, d *debt) stint.Ask {
 			a.Cost = min(a.Cost, peek[0].Limit-peek[0].Remaining)
 		}
 	}
-	if at = min(at, now-apart.Microseconds()); a.Cost > 0 && recovers(plan, at) == until {
+	if at = past(plan, at, now); ahead != 0 && at > 0 && a.Cost > 0 {
 		a.Charge = &stint.Charge{At: at, Cost: a.Cost}
 	}
 	return a
+}
+
+// past returns the instant that a charge is to name, so that it is in the future of no server, or 0 if it is to
+// be made as of now: an instant that is too close to now is either of the same window as now, or of the one
+// before, of which there is an earlier one.
+func past(p *stint.Plan, at, now int64) int64 {
+	early, until := now-apart.Microseconds(), recovers(p, at)
+	switch {
+	case at <= early:
+		return at
+	case recovers(p, now) != until && recovers(p, early) == until:
+		return early
+	}
+	return 0
 }
 
 // send charges asks in the store. It reports whether the store is away; then they are kept, if keep is true.
