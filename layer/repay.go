@@ -198,7 +198,8 @@ func (l *fallback) send(ctx context.Context, asks []stint.Ask, of []debt, r *Ret
 	ds := make([]stint.Decision, len(asks))
 	err := l.next.Adjust(ctx, asks, ds)
 	var future *stint.InvalidError
-	if errors.As(err, &future) { // the store's clock was set back
+	if errors.As(err, &future) {
+		// A clock was set back. If there are several servers, others may have charged theirs, and do so again.
 		for i := range asks {
 			asks[i].Charge = nil
 		}
