@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -14,21 +15,66 @@ type counter struct {
 	kind uint64 // of the limit
 }
 
-// debt is the units of a counter that were admitted but not charged in the store, the limit they were
-// last charged under, and how many nodes shared that limit at the time.
+// debt is units of a counter that were admitted but not charged in the store.
 type debt struct {
-	units int64
-	limit stint.Limit
-	nodes int64
-	until time.Duration // since the layer was made: by then all of it has recovered
+	key stint.Key
+	terms
+	span
 }
 
-// debts holds the debts of this node, at most max of them.
+// terms are the limit that a counter was last charged under, how that is treated, and how many nodes shared it at
+// the time.
+type terms struct {
+	limit  stint.Limit
+	policy *stint.Policy
+	nodes  int64
+}
+
+// span is units that were admitted in one window, or, of a log, within an eighth of one.
+type span struct {
+	units int64         // negative if more was given back than admitted
+	at    time.Duration // when the last of them were, since the layer was made
+	until int64         // when the first of them have recovered, by the store's clock: it tells spans apart
+}
+
+func (s *span) join(x span) {
+	s.units, s.at = max(-maxUnits, min(s.units+x.units, maxUnits)), max(s.at, x.at)
+}
+
+const (
+	// logSpans is into how many spans the window of a log is divided.
+	logSpans = 8
+	// maxSpans is how many spans of a counter are kept. When there is one more, the first two have recovered.
+	maxSpans = logSpans + 2
+)
+
+// account is the debts of a counter.
+type account struct {
+	terms
+	spans []span // by until
+}
+
+// find returns the place of the span to which units belong that have recovered at the time until, or where it
+// would be.
+func (a *account) find(until int64) (i int, found bool) {
+	length := a.limit.Window.Length().Microseconds()/logSpans + 1 // windows are further apart
+	return slices.BinarySearchFunc(a.spans, until, func(s span, until int64) int {
+		switch d := s.until - until; {
+		case d <= -length:
+			return -1
+		case d >= length:
+			return 1
+		}
+		return 0
+	})
+}
+
+// debts holds the debts of this node, for at most max counters.
 type debts struct {
 	max int
 
 	mu  sync.Mutex
-	all map[counter]debt
+	all map[counter]account
 	// changes are of charges that the store has made, to be made when it is back. There are at most
 	// max of them.
 	changes []stint.Ask
@@ -38,62 +84,73 @@ type debts struct {
 // maxUnits is the most that a counter can hold.
 const maxUnits = 1<<53 - 1
 
-// add adds units to the debt of an ask's counter, whose limit is shared by n nodes. They have recovered
-// at the time until.
-func (d *debts) add(a *stint.Ask, units, n int64, until time.Duration) {
+// add adds a debt. Units that are given back are the last that were admitted.
+func (d *debts) add(x debt) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	c := counter{a.Key, a.Limit.Kind()}
+	c := counter{x.key, x.limit.Kind()}
 	owed, known := d.all[c]
 	if !known {
 		if len(d.all) >= d.max {
-			d.lost += max(units, 0)
+			d.lost += max(x.units, 0)
 			return
 		}
 		if d.all == nil {
-			d.all = map[counter]debt{}
+			d.all = map[counter]account{}
 		}
 		// Clone, since the caller's strings may be parts of larger ones.
 		c.key = stint.Key{Subject: strings.Clone(c.key.Subject), Name: strings.Clone(c.key.Name)}
 	}
-	units = max(-maxUnits, min(units, maxUnits))
-	d.all[c] = debt{max(-maxUnits, min(owed.units+units, maxUnits)), a.Limit, n, max(owed.until, until)}
+	owed.terms = x.terms
+	x.units = max(-maxUnits, min(x.units, maxUnits))
+	for i := len(owed.spans) - 1; i >= 0 && x.units < 0; i-- {
+		back := min(-x.units, max(owed.spans[i].units, 0))
+		owed.spans[i].units -= back
+		x.units += back
+	}
+	if i, found := owed.find(x.until); found {
+		owed.spans[i].join(x.span)
+	} else if owed.spans = slices.Insert(owed.spans, i, x.span); len(owed.spans) > maxSpans {
+		owed.spans[1].join(owed.spans[0])
+		owed.spans = slices.Delete(owed.spans, 0, 1)
+	}
+	d.all[c] = owed
 }
 
-// giveBack lowers the debt of an ask's counter, if there is one: a charge was given back before it was paid.
-func (d *debts) giveBack(a *stint.Ask, units int64) {
+// giveBack lowers a debt, if there is one: a charge was given back before it was paid.
+func (d *debts) giveBack(x debt) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	c := counter{a.Key, a.Limit.Kind()}
-	if owed := d.all[c]; owed.units > 0 {
-		owed.units = max(owed.units-units, 0)
-		d.all[c] = owed
+	owed := d.all[counter{x.key, x.limit.Kind()}]
+	if i, found := owed.find(x.until); found && owed.spans[i].units > 0 {
+		owed.spans[i].units = max(owed.spans[i].units+x.units, 0)
 	}
 }
 
-// forget removes the debt of an ask's counter.
+// forget removes the debts of an ask's counter.
 func (d *debts) forget(a *stint.Ask) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.all, counter{a.Key, a.Limit.Kind()})
 }
 
-// takeSome removes and returns up to n debts.
-func (d *debts) takeSome(n int) map[counter]debt {
+// takeSome removes and returns the debts of some counters: n, or a few more.
+func (d *debts) takeSome(n int) (some []debt) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	out := map[counter]debt{}
 	for c, owed := range d.all {
-		if len(out) == n {
+		if len(some) >= n {
 			break
 		}
-		out[c] = owed
+		for _, s := range owed.spans {
+			some = append(some, debt{c.key, owed.terms, s})
+		}
 		delete(d.all, c)
 	}
 	if len(d.all) == 0 {
 		d.all = nil // free its memory
 	}
-	return out
+	return some
 }
 
 // takeLost returns the units lost since its last call.

@@ -57,7 +57,8 @@ type Return struct {
 //
 // When the store is back it decides again, and for a while (Settle) this node's share holds, too: a take
 // beyond it is denied here. What was admitted here and has not recovered is charged
-// there ([stint.Store.Adjust]) in the background, once, as far as possible. What the store may have
+// there ([stint.Store.Adjust]) in the background, once, as far as possible, and as of when it was admitted: in its
+// window, and in a log at most an eighth of the window and 0.1 s late. What the store may have
 // charged for takes that timed out stays charged, so a client may be charged twice, but not too little.
 //
 // Violations that penalties record locally are not sent to the store.
@@ -109,6 +110,7 @@ type fallback struct {
 	outages outages
 	asks    sync.Pool // of *[]stint.Ask
 	debts   debts
+	clock   clock
 	owing   atomic.Bool // there are debts, and no payment has started
 	paying  atomic.Bool // written under the lock
 
@@ -126,7 +128,7 @@ func (l *fallback) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decisi
 	}
 	err := l.next.Take(ctx, asks, ds)
 	if err == nil {
-		if l.answered(asks); l.settling(asks) { // it was not when the call began
+		if l.answered(asks, ds); l.settling(asks) { // it was not when the call began
 			return l.confirm(ctx, asks, ds)
 		}
 		l.heard(asks, ds)
@@ -180,9 +182,10 @@ func (l *fallback) takeHere(ctx context.Context, asks []stint.Ask, ds []stint.De
 }
 
 // answered notes that the store has decided a take.
-func (l *fallback) answered(asks []stint.Ask) {
+func (l *fallback) answered(asks []stint.Ask, ds []stint.Decision) {
 	l.back(asks)
-	if l.owing.Load() {
+	if len(asks) > 0 && l.owing.Load() {
+		l.clock.hear(time.Since(l.born), ds)
 		l.pay()
 	}
 }
@@ -190,7 +193,9 @@ func (l *fallback) answered(asks []stint.Ask) {
 // heard remembers an answer of the store, unless there is something that it does not know of yet.
 func (l *fallback) heard(asks []stint.Ask, ds []stint.Decision) {
 	if l.memory.sets != nil && !l.owing.Load() && !l.paying.Load() {
-		l.remember(asks, ds)
+		now := time.Since(l.born)
+		l.clock.hear(now, ds)
+		l.remember(asks, ds, now)
 	}
 }
 
@@ -339,149 +344,4 @@ func Share(l stint.Limit, n int64) stint.Limit {
 		l.Burst = 0 // with the lower rate, the burst is too large to be exact
 	}
 	return l
-}
-
-// owe records what was not charged in the store, to be paid when it is back.
-func (l *fallback) owe(asks []stint.Ask, ds []stint.Decision, n int64, refunds bool) {
-	now := time.Since(l.born)
-	for i := range asks {
-		a := &asks[i]
-		switch {
-		case a.Penalty != nil || a.Limit.Algorithm == stint.Concurrency || a.Cost == 0:
-			continue // what is held here is held here only
-		case a.Charge != nil && a.Charge.ID != "" && !a.Charge.Local:
-			l.debts.change(a) // it is made once
-		case a.Cost < 0 && chargedHere(*a):
-			l.debts.giveBack(a, -a.Cost)
-			continue
-		case a.Cost < 0 && !refunds:
-			continue // it may have been given back already
-		case a.Charge != nil && !a.Charge.Local:
-			l.debts.change(a)
-		default:
-			l.debts.add(a, a.Cost, n, now+ds[i].ResetAfter)
-		}
-		if !l.owing.Load() {
-			l.owing.Store(true)
-		}
-	}
-}
-
-// pay charges the debts in the store, in the background.
-func (l *fallback) pay() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed || l.paying.Load() || time.Now().Before(l.again) || !l.owing.Swap(false) {
-		return
-	}
-	l.paying.Store(true)
-	l.work.Go(func() {
-		var r Return
-		for away := false; !away; {
-			const atOnce = 32 // small, since the store has just come back
-			due := l.debts.takeSome(atOnce)
-			if len(due) == 0 {
-				break
-			}
-			away = l.charge(due, &r)
-		}
-		for away := false; !away; {
-			change, ok := l.debts.takeChange()
-			if !ok {
-				break
-			}
-			away = l.amend(change, &r)
-		}
-		r.Lost += l.debts.takeLost()
-		l.mu.Lock()
-		l.paying.Store(false)
-		if l.owing.Load() {
-			const pause = 100 * time.Millisecond // or every take would try, while one server is away
-			l.again = time.Now().Add(pause)
-		}
-		l.mu.Unlock()
-		if l.o.OnReturn != nil && r != (Return{}) {
-			l.o.OnReturn(r)
-		}
-	})
-}
-
-// charge charges debts in the store, as far as they have not recovered. It reports whether the store
-// failed again; then they are kept.
-func (l *fallback) charge(due map[counter]debt, r *Return) (away bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // no caller waits for this
-	defer cancel()
-	var asks []stint.Ask
-	var of []debt // of each ask
-	ds := make([]stint.Decision, len(due))
-	now := time.Since(l.born)
-	for c, d := range due {
-		if d.units > 0 && now >= d.until {
-			r.Expired += d.units
-			d.units = 0
-		}
-		if d.units > 0 {
-			// The local counter says how much has not recovered. What it began with is older, and
-			// recovers before what was charged here.
-			peek := []stint.Ask{{Key: c.key, Limit: Share(d.limit, d.nodes)}}
-			if l.o.Local.Take(ctx, peek, ds[:1]) == nil {
-				left := min(d.units, ds[0].Limit-ds[0].Remaining)
-				r.Expired += d.units - left
-				d.units = left
-			}
-		}
-		if d.units != 0 {
-			asks, of = append(asks, stint.Ask{Key: c.key, Limit: d.limit, Cost: d.units}), append(of, d)
-		}
-	}
-	if len(asks) == 0 {
-		return false
-	}
-	if away = l.send(ctx, asks, of, r, len(asks) == 1); !away || len(asks) == 1 {
-		return away
-	}
-	// Perhaps only one server of several is away.
-	paid := r.Paid
-	for i := range asks {
-		l.send(ctx, asks[i:i+1], of[i:i+1], r, true)
-	}
-	return r.Paid == paid
-}
-
-// send charges asks in the store. It reports whether the store is away; then they are kept, if keep is true.
-func (l *fallback) send(ctx context.Context, asks []stint.Ask, of []debt, r *Return, keep bool) (away bool) {
-	err := l.next.Adjust(ctx, asks, make([]stint.Decision, len(asks)))
-	if away = errors.Is(err, stint.ErrNotApplied); away && !keep {
-		return true
-	}
-	for i := range asks {
-		switch a := &asks[i]; {
-		case away:
-			l.debts.add(a, a.Cost, of[i].nodes, of[i].until)
-			l.owing.Store(true)
-		case err != nil:
-			r.Lost += max(a.Cost, 0)
-		default:
-			r.Paid += max(a.Cost, 0)
-		}
-	}
-	return away
-}
-
-// amend changes a charge in the store. It reports whether the store is away again, so that it has to
-// wait.
-func (l *fallback) amend(a stint.Ask, r *Return) (away bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // no caller waits for this
-	defer cancel()
-	switch err := l.next.Adjust(ctx, []stint.Ask{a}, make([]stint.Decision, 1)); {
-	case errors.Is(err, stint.ErrNotApplied):
-		l.debts.change(&a)
-		l.owing.Store(true)
-		return true
-	case err != nil:
-		r.Lost += max(a.Cost, 0)
-	default:
-		r.Paid += max(a.Cost, 0)
-	}
-	return false
 }

@@ -9,8 +9,7 @@ import (
 )
 
 // remember keeps what the store has said of the counters of asks.
-func (l *fallback) remember(asks []stint.Ask, ds []stint.Decision) {
-	now := time.Since(l.born)
+func (l *fallback) remember(asks []stint.Ask, ds []stint.Decision, now time.Duration) {
 	for i := range asks {
 		a, d := &asks[i], &ds[i]
 		switch {

@@ -117,7 +117,7 @@ func (l *fallback) settle(ctx context.Context, asks []stint.Ask, ds []stint.Deci
 		l.owe(asks, ds, n, true)
 		return nil
 	case err == nil:
-		l.answered(asks) // and the local counter knows it, so nothing is remembered
+		l.answered(asks, ds) // and the local counter knows it, so nothing is remembered
 		if !slices.ContainsFunc(ds, denied) {
 			return nil
 		}

@@ -175,7 +175,7 @@ func (w *whole) charged(mark uint32) run {
 	number := w.markOf(run{}) ^ mark
 	switch at, parts := int(number&0xff), int(number>>8); {
 	case w.parts[0].mark.Load() == 0:
-	case number == run{uneven: true}.number():
+	case mark == 0 || number == run{uneven: true}.number(): // without a mark, another store has made it
 		return run{parts: n, uneven: true}
 	case at < n && parts > 1 && parts <= n:
 		return run{at: at, parts: parts}
