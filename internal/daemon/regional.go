@@ -47,6 +47,8 @@ func (r *regional) problem() string {
 			out = append(out, fmt.Sprintf("this region is cut off from %s%s, and applies its share of gossiped limits", l.Region, downSince(l)))
 		case s.Told.Alone:
 			out = append(out, "region "+l.Region+" is cut off from another, and all regions apply their shares of gossiped limits")
+		case !s.Told.Consents && l.Up:
+			out = append(out, "region "+l.Region+" applies shares of gossiped limits until all know what was admitted, and this one has its credit until then")
 		case !l.Up:
 			out = append(out, fmt.Sprintf("this node is not connected to region %s%s", l.Region, downSince(l)))
 		case l.Pings > 0 && l.Skew.Abs() > mostSkew:

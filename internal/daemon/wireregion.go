@@ -86,7 +86,7 @@ func (d *Daemon) openRegions() error {
 		return err
 	}
 	d.regional = r
-	identity.Clock, identity.Alone = r.gossip.Clock, r.gossip.Alone
+	identity.Clock, identity.Standing = r.gossip.Clock, r.gossip.Standing
 	o := link.ServerOptions{Identity: identity, TLS: certificates, Receiver: r.links}
 	if of.central == of.own {
 		o.Central = d.store

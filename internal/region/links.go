@@ -15,7 +15,7 @@ import (
 
 // LinksOptions are the options of [OpenLinks].
 type LinksOptions struct {
-	// Identity is this node. Its Clock and Alone are those of Gossip.
+	// Identity is this node. Its Clock and Standing are those of Gossip.
 	Identity link.Identity
 	// Peers are the URLs of the other regions, by name.
 	Peers map[string]string
@@ -45,7 +45,7 @@ type told struct {
 // OpenLinks returns links, which connect in the background. The caller must close them.
 func OpenLinks(o LinksOptions) (*Links, error) {
 	o.Interval = cmp.Or(o.Interval, time.Second)
-	o.Identity.Clock, o.Identity.Alone = o.Gossip.Clock, o.Gossip.Alone
+	o.Identity.Clock, o.Identity.Standing = o.Gossip.Clock, o.Gossip.Standing
 	ctx, stop := context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
 	l := &Links{o: o, links: map[string]*told{}, stop: stop}
 	for region := range o.Peers {
@@ -129,19 +129,9 @@ func (l *Links) tick(ctx context.Context) {
 	}
 }
 
-// Receive charges what a node of another region has told, and waits until that may be acknowledged.
+// Receive charges what a node of another region has told.
 func (l *Links) Receive(ctx context.Context, from gossip.Sender, b gossip.Batch) error {
-	if err := l.o.Gossip.Receive(ctx, from, b); err != nil {
-		return err
-	}
-	for !l.o.Gossip.Acknowledges() {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-	return nil
+	return l.o.Gossip.Receive(ctx, from, b)
 }
 
 // Central returns the store of a region, for its central counters, or nil if it is not known.

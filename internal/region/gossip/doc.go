@@ -23,20 +23,26 @@
 // A region that is cut off from another keeps to its share of what remained: the limit, by weight, of which as much is
 // used as of the counter. So do all that hear from it. With [stint.CreditDeny] it keeps to its credit.
 //
-// This does not add to the bound, because no region that keeps to its share acknowledges anything: a region that
-// has not heard of the partition soon has no credit left. In detail:
+// This does not add to the bound, because no region goes on as usual while another one admits shares: that takes the
+// consent of all others, and what was acknowledged without it frees no credit. In detail:
 //
-//   - A node that hears from another region marks that in the store of its own region. A mark is kept for Options.Cut.
-//   - A region is cut off from another if there is no mark: then a node admits shares.
-//   - A node acknowledges only while it knows, by its own clock, of marks for all other regions. So when a
-//     region is cut off, none of its nodes acknowledges.
-//   - When regions begin with shares, each knows of all that was admitted, but for the credit of the others. Their
-//     shares of what remains add up to what remains. So all of them together are beyond the limit by what they did not
-//     know of, and this is the bound again.
-//   - A share stays what it is until the others know of all that was admitted from it, or it has recovered.
+//   - A node that hears from another region marks that in the store of its own region. A mark is kept for Options.Cut. A
+//     region is cut off from another if there is no mark. It says so in its answers to pings.
+//   - A node whose region is cut off, or hears from one that is, sets another mark. It removes it when the regions
+//     are together again, and the others know of all that it has admitted.
+//   - A node that finds no such mark consents that others go on, in its answers to pings, for 3 s from when it began
+//     to look. Another region counts them from when it has sent the ping, by its own clock.
+//   - A node admits shares 3 s after it has set its mark. So then no other region has the consent of this one.
 //
-// If the store of a region is out of reach, its nodes decide as its layers say, without shares, and acknowledge what
-// they charge there.
+// Hence, when a region goes on as usual, no other one admits shares, and it knows of all but their credit. When regions
+// begin with shares, each knows of all that was admitted, but for the credit of the others, which they have once. Their
+// shares of what remains add up to what remains. So all of them together are beyond the limit by what they did not know
+// of, and this is the bound again. A share stays what it is until the regions are together, and the others know of all
+// that was admitted from it, or it has recovered.
+//
+// If the store of a region is out of reach, its nodes decide as its layers say, without shares, and consent. A node that
+// is killed, or stands still for longer than 30 s, while it has admitted shares is not waited for: what it has not told
+// comes on top.
 //
 // # What is told
 //

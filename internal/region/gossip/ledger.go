@@ -70,8 +70,9 @@ type span struct {
 	known     []known // by region
 }
 
-// known is how much of a span a region was told, and has acknowledged.
-type known struct{ told, acked int64 }
+// known is how much of a span a region was told, and has acknowledged, and how much of that had it acknowledged when
+// it last had its consent.
+type known struct{ told, acked, freed int64 }
 
 // MaxPeers is how many other regions there are at most.
 const MaxPeers = 15
@@ -108,7 +109,7 @@ func (l *ledger) account(a *stint.Ask, now int64) *account {
 // sweep removes the accounts in which nothing is left. It returns how many these were.
 func (sh *shard) sweep(now int64) (n int) {
 	for c, acc := range sh.accounts {
-		if acc.expire(now); len(acc.spans) == 0 && acc.held == 0 && acc.queued == 0 {
+		if acc.expire(now); len(acc.spans) == 0 && acc.held == 0 && acc.queued == 0 && !acc.begun {
 			delete(sh.accounts, c)
 			n++
 		}
@@ -131,15 +132,38 @@ func (acc *account) expire(now int64) {
 	acc.spans = acc.spans[:n]
 }
 
-// ahead returns how many units a region may not know of.
-func (acc *account) ahead(peer int, now int64) int64 {
+// ahead returns by how many units this node is ahead of what a region knew when this one last had its consent. That is
+// now, if consents is true.
+func (acc *account) ahead(peer int, now int64, consents bool) int64 {
 	n := acc.held
 	for i := range acc.spans {
-		if s := &acc.spans[i]; !s.reset && s.until > now {
-			n += s.spent - s.known[peer].acked
+		s := &acc.spans[i]
+		if s.reset || s.until <= now {
+			continue
 		}
+		k := &s.known[peer]
+		if consents {
+			k.freed = k.acked
+		}
+		n += s.spent - k.freed
 	}
 	return n
+}
+
+// everyoneKnows reports whether the other regions have acknowledged all that was admitted and has not recovered.
+func (acc *account) everyoneKnows(now int64) bool {
+	for i := range acc.spans {
+		s := &acc.spans[i]
+		if s.reset || s.until <= now {
+			continue
+		}
+		for p := range s.known {
+			if s.known[p].acked != s.spent {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // record notes that units were admitted, or given back. There are that many other regions.
@@ -167,12 +191,14 @@ func (acc *account) tell(peer int) (entries []Entry) {
 	return entries
 }
 
-// acknowledge notes that a region knows of an entry.
-func (acc *account) acknowledge(peer int, e *Entry) {
+// acknowledge notes that a region knows of an entry. Consents says that this one has its consent now.
+func (acc *account) acknowledge(peer int, e *Entry, consents bool) {
 	start := windowStart(&e.Limit, e.At)
 	for i := range acc.spans {
 		if s := &acc.spans[i]; s.start == start && s.id == e.ID && s.reset == e.Reset {
-			s.known[peer].acked += e.Units
+			if s.known[peer].acked += e.Units; consents {
+				s.known[peer].freed = s.known[peer].acked
+			}
 		}
 	}
 	if acc.wake != nil {

@@ -95,6 +95,8 @@ type PeerStats struct {
 	Heard  bool // it has answered a moment ago
 	Cut    bool // no node of this region hears from it
 	Alone  bool // it says that it is cut off from some region
+	// Consents says that none of its nodes admits shares, so that this region goes on as usual.
+	Consents bool
 	// Backlog is of how many counters it has to be told, and Unacknowledged how many batches it has not
 	// acknowledged. Lag is how long ago the oldest of them was made, or how long the last one took.
 	Backlog, Unacknowledged int
@@ -113,7 +115,7 @@ func (s *Store) Peers() []PeerStats {
 		}
 		hears := s.hears(p, now)
 		out[i] = PeerStats{
-			Region: p.name, Heard: hears, Cut: p.cut.Load(), Alone: hears && p.alone.Load(),
+			Region: p.name, Heard: hears, Cut: p.cut.Load(), Alone: hears && p.alone.Load(), Consents: now < p.consent.Load(),
 			Backlog: len(p.queue), Unacknowledged: len(p.sent), Lag: time.Duration(lag) * time.Microsecond,
 		}
 		p.mu.Unlock()

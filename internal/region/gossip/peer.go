@@ -4,8 +4,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/stintdev/stint"
 )
 
 const (
@@ -23,8 +21,8 @@ type peer struct {
 	name  string
 	// heard is when it last answered, by the clock of this process, in microseconds since the start.
 	heard atomic.Int64
-	// linked is until when this region is surely not cut off from it, like heard.
-	linked atomic.Int64
+	// consent is until when it consents that others go on, since none of its nodes admits shares, like heard.
+	consent atomic.Int64
 	// cut says that no node of this region hears from it.
 	cut atomic.Bool
 	// alone says that it is cut off from some region, as it last said.
@@ -51,7 +49,6 @@ const never = -1 << 62
 func newPeer(index int, name string) *peer {
 	p := &peer{index: index, name: name}
 	p.heard.Store(never)
-	p.linked.Store(never)
 	return p
 }
 
@@ -172,23 +169,25 @@ func (s *Store) Acknowledged(region string, number uint64) {
 	p.again = max(p.again-n, 0)
 	p.mu.Unlock()
 	for i := range done {
-		p.settle(&done[i])
+		s.settle(p, &done[i])
 	}
 }
 
 // settle notes that a region knows of what is in a batch.
-func (p *peer) settle(b *sent) {
+func (s *Store) settle(p *peer, b *sent) {
+	now := s.elapsed()
 	for i := range b.Entries {
 		acc := b.of[i]
 		acc.shard.mu.Lock()
-		acc.acknowledge(p.index, &b.Entries[i])
+		acc.acknowledge(p.index, &b.Entries[i], now < p.consent.Load())
+		s.close(acc, now)
 		acc.shard.mu.Unlock()
 	}
 }
 
 // forget gives up batches of which it is not known for too long whether they were charged. It returns how many
 // units they have.
-func (p *peer) forget(now int64) (units int64) {
+func (s *Store) forget(p *peer, now int64) (units int64) {
 	p.mu.Lock()
 	var old []sent
 	for len(p.sent) > 0 && now-p.sent[0].at > doubtful.Microseconds() {
@@ -200,17 +199,19 @@ func (p *peer) forget(now int64) (units int64) {
 		for _, e := range old[i].Entries {
 			units += max(e.Units, 0)
 		}
-		p.settle(&old[i])
+		s.settle(p, &old[i])
 	}
 	return units
 }
 
-// Heard says that a region has answered: the connection to it works both ways. Alone is what [Store.Alone] says
-// there.
-func (s *Store) Heard(region string, alone bool) {
+// Heard says that a region has answered, so the connection to it works both ways. Alone and consent are what
+// [Store.Alone] and [Store.Consents] said there, so long after it was asked.
+func (s *Store) Heard(region string, after time.Duration, alone bool, consent time.Duration) {
 	if p := s.peer(region); p != nil {
+		now := s.elapsed()
 		p.alone.Store(alone)
-		p.heard.Store(s.elapsed())
+		p.consent.Store(now + (min(consent, maxConsent) - after).Microseconds())
+		p.heard.Store(now)
 	}
 }
 
@@ -236,26 +237,4 @@ func (s *Store) divided(now int64) bool {
 		}
 	}
 	return false
-}
-
-// Acknowledges reports whether this node may acknowledge what it was told by others.
-//
-// While a region is cut off from another, it admits its share of what remained, and no one must go on as if it
-// did not: so whoever has not heard of that gets no acknowledgement, and is held to its credit.
-func (s *Store) Acknowledges() bool {
-	now := s.elapsed()
-	for _, p := range s.peers {
-		if now >= p.linked.Load() {
-			return false
-		}
-	}
-	return true
-}
-
-// mark is the counter by which nodes of a region tell each other that one of them hears from another region.
-func (s *Store) mark(p *peer) stint.Ask {
-	return stint.Ask{
-		Key:   stint.Key{Subject: "region:" + p.name, Name: "~heard:" + s.o.Self.Region},
-		Limit: stint.Limit{Algorithm: stint.SlidingLog, Max: 1 << 12, Window: stint.Every(s.o.Cut)},
-	}
 }

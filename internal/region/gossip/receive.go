@@ -24,8 +24,8 @@ const (
 var ErrRefused = errors.New("refused")
 
 // Receive charges what a node of another region has admitted, at the instants at which that was. A batch that
-// was charged before, by whichever node of this region, is not charged again. When it returns nil, the batch may
-// be acknowledged, if [Store.Acknowledges] says so.
+// was charged before, by whichever node of this region, is not charged again. When it returns nil, the batch is to be
+// acknowledged.
 //
 // If the clock of the other region is ahead, it waits until this one's is there: otherwise units might be
 // charged in the window before theirs.

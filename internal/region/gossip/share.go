@@ -92,5 +92,6 @@ func (s *Store) begin(ctx context.Context, a *stint.Ask, acc *account) error {
 	acc.shard.mu.Lock()
 	acc.begun = true
 	acc.shard.mu.Unlock()
+	s.opened.Add(1)
 	return nil
 }

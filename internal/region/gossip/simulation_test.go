@@ -183,7 +183,7 @@ func (n *simNode) kill() {
 		if acc := n.store.ledger.account(&w.limits[i], n.store.clock()); acc != nil {
 			most := int64(0)
 			for p := range n.store.peers {
-				most = max(most, acc.ahead(p, n.store.clock()))
+				most = max(most, acc.ahead(p, n.store.clock(), true))
 			}
 			w.lost[i] += most
 			acc.shard.mu.Unlock()
@@ -238,9 +238,10 @@ func (l *simLink) run() {
 		case l.at != nil && w.faults && w.random.IntN(60) == 0:
 			l.cut()
 		case l.at != nil:
+			asked, store := w.now, n.store
 			l.deliver(func() {
-				alone := l.at.store.Alone()
-				l.deliver(func() { n.store.Heard(l.to.name, alone) })
+				alone, consent := l.at.store.Alone(), l.at.store.Consents()
+				l.deliver(func() { store.Heard(l.to.name, w.now.Sub(asked), alone, consent) })
 			})
 		}
 	})
@@ -284,8 +285,6 @@ func (l *simLink) receive() {
 		w.t.Fatal(err)
 	case wait > 0:
 		later(wait)
-	case !store.Acknowledges():
-		later(200 * time.Millisecond)
 	default:
 		l.queue = l.queue[1:]
 		if w.random.IntN(20) == 0 { // a batch that arrives twice

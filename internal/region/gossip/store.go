@@ -50,6 +50,12 @@ type Store struct {
 	pool    sync.Pool    // of *taking
 	waiting atomic.Int64 // takes, for credit
 
+	// Times are like that of offset. consent is until when this region consents that others go on; sharing is when
+	// this node has last marked that it admits shares, and sharingSince since when it has, without a gap.
+	consent, sharing, sharingSince atomic.Int64
+	opened                         atomic.Int64 // shares
+	shareMark                      stint.Charge // this node's mark that it admits shares; Tick's
+
 	// urgent has room for one value, which is there if someone waits for credit.
 	urgent chan struct{}
 }
@@ -82,6 +88,8 @@ func New(next stint.Store, o Options) (*Store, error) {
 		return nil, errors.New("gossip: the weight must be from 1 to that of all regions")
 	}
 	s := &Store{next: next, o: o, ledger: newLedger(o.MaxCounters), start: o.Now(), urgent: make(chan struct{}, 1)}
+	s.consent.Store(never)
+	s.sharing.Store(never)
 	for i, name := range o.Peers {
 		s.peers = append(s.peers, newPeer(i, name))
 	}
@@ -226,14 +234,12 @@ func (s *Store) holdOne(began int64, a *stint.Ask) (h hold, wait <-chan struct{}
 	}
 	defer acc.shard.mu.Unlock()
 	raise(&acc.meter.bound, int64(len(s.peers))*max(Credit(a.Policy, a.Limit), a.Cost))
+	s.close(acc, began)
+	h = hold{account: acc, units: a.Cost, share: a.Policy.OnCredit == stint.CreditShare && s.divided(began) && s.mayShare(began)}
 	ahead := int64(0)
-	for i := range s.peers {
-		ahead = max(ahead, acc.ahead(i, now))
+	for i, p := range s.peers {
+		ahead = max(ahead, acc.ahead(i, now, began < p.consent.Load()))
 	}
-	if ahead == 0 {
-		acc.begun = false
-	}
-	h = hold{account: acc, units: a.Cost, share: a.Policy.OnCredit == stint.CreditShare && s.divided(began)}
 	// A cost above the credit passes when the others know of all else.
 	if !h.share && ahead > 0 && ahead+a.Cost > s.credit(a) {
 		return hold{}, acc.waiting()
@@ -368,7 +374,6 @@ func (s *Store) Reset(ctx context.Context, asks []stint.Ask) error {
 			acc.spans = append(acc.spans[:0], span{
 				start: windowStart(&a.Limit, now), reset: true, at: now, until: now + stint.Once.Microseconds(), spent: 1, known: make([]known, len(s.peers)),
 			})
-			acc.begun = false
 			s.queue(acc)
 			acc.shard.mu.Unlock()
 		}

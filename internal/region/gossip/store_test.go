@@ -52,13 +52,16 @@ func newPair(t testing.TB, wait time.Duration) *pair {
 // link has both regions hear from each other.
 func (p *pair) link(t testing.TB) {
 	t.Helper()
-	p.a.Heard("b", p.b.Alone())
-	p.b.Heard("a", p.a.Alone())
+	p.ping()
 	p.a.Tick(t.Context())
 	p.b.Tick(t.Context())
-	if !p.a.Acknowledges() || !p.b.Acknowledges() {
-		t.Fatal("regions that hear from each other do not acknowledge")
-	}
+	p.ping()
+}
+
+// ping has both regions hear what the other says.
+func (p *pair) ping() {
+	p.a.Heard("b", 0, p.b.Alone(), p.b.Consents())
+	p.b.Heard("a", 0, p.a.Alone(), p.a.Consents())
 }
 
 // tell carries what a region has to tell to the other, and the acknowledgement back.
@@ -234,13 +237,13 @@ func TestCut(t *testing.T) {
 		p.tell(t, p.a, p.b)
 		take(t, p.a, a, 10)
 		take(t, p.b, a, 10)
-		for range 18 {
+		for range 26 {
 			<-time.After(500 * time.Millisecond)
 			p.a.Tick(t.Context())
 			p.b.Tick(t.Context())
 		}
-		if !p.a.Alone() || !p.b.Alone() || p.a.Acknowledges() || p.b.Acknowledges() {
-			t.Fatal("regions that have not heard from each other for 9s are not cut off")
+		if !p.a.Alone() || !p.b.Alone() || p.a.Consents() > 0 || p.b.Consents() > 0 {
+			t.Fatal("regions that have not heard from each other for 13s are not cut off")
 		}
 		total := 30
 		for range 100 {
@@ -262,6 +265,12 @@ func TestCut(t *testing.T) {
 		}
 		p.link(t)
 		p.link(t) // now they have heard that neither is alone
+		for range 6 {
+			p.tell(t, p.a, p.b)
+			p.tell(t, p.b, p.a)
+			<-time.After(500 * time.Millisecond)
+			p.link(t)
+		}
 		if p.a.Alone() || p.b.Alone() {
 			t.Fatal("regions that hear from each other are cut off")
 		}

@@ -117,12 +117,14 @@ func (m *Meter) Trip(length time.Duration, theirs int64) error {
 	began := m.now
 	id := m.ping(time.UnixMicro(began)).GetId()
 	m.now += length.Microseconds()
-	return m.pong(&linkpb.Pong{Id: id, Clock: began + theirs}, time.UnixMicro(m.now))
+	_, err := m.pong(&linkpb.Pong{Id: id, Clock: began + theirs}, time.UnixMicro(m.now))
+	return err
 }
 
 // Pong has an answer arrive.
 func (m *Meter) Pong(id uint64, clock int64) error {
-	return m.pong(&linkpb.Pong{Id: id, Clock: clock}, time.UnixMicro(m.now))
+	_, err := m.pong(&linkpb.Pong{Id: id, Clock: clock}, time.UnixMicro(m.now))
+	return err
 }
 
 // Measured returns what was measured.

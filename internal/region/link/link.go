@@ -171,7 +171,9 @@ func (l *Link) connect() (time.Duration, error) {
 		session: newSession(ctx, end, wire, &l.o.Identity, &l.traffic),
 		link:    l, server: server, calls: map[uint64]*call{},
 	}
-	out.heard = func(alone bool) { l.o.Heard(l.o.Region, alone) }
+	out.heard = func(after time.Duration, alone bool, consent time.Duration) {
+		l.o.Heard(l.o.Region, after, alone, consent)
+	}
 	l.o.Log.Info("connected to another region", "region", l.o.Region, "url", l.o.URL, "node", server.Node)
 	l.o.Connected(l.o.Region, server)
 	l.up(out)

@@ -11,6 +11,7 @@ const (
 	outstanding = 16      // pings that may be answered late
 	samples     = 16      // pings of which the fastest tells the skew
 	maxClock    = 1 << 53 // microseconds; stores keep no later instants
+	maxConsent  = 1 << 40 // microseconds
 )
 
 // meter measures round trips, and by how much the clocks of two stores differ.
@@ -40,19 +41,23 @@ func (m *meter) ping(now time.Time) *linkpb.Ping {
 	return &linkpb.Ping{Id: m.last}
 }
 
-// pong notes an answer that has arrived now. It ignores one to no ping, or a second one.
-func (m *meter) pong(p *linkpb.Pong, now time.Time) error {
+// pong notes an answer that has arrived now, and returns how long after the ping that is. It ignores one to no ping,
+// or a second one: then it returns 0.
+func (m *meter) pong(p *linkpb.Pong, now time.Time) (after time.Duration, err error) {
+	if c := p.GetConsent(); c > maxConsent {
+		return 0, refuse(BadMessage, "a consent for %d microseconds, want at most %d", c, uint64(maxConsent))
+	}
 	if c := p.GetClock(); c < 0 || c > maxClock {
-		return refuse(BadMessage, "a clock of %d microseconds, want 0 to %d", c, int64(maxClock))
+		return 0, refuse(BadMessage, "a clock of %d microseconds, want 0 to %d", c, int64(maxClock))
 	}
 	ours := m.clock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	sent := &m.sent[p.GetId()%outstanding]
 	if p.GetId() > m.last || m.last-p.GetId() >= outstanding || sent.IsZero() {
-		return nil
+		return 0, nil
 	}
-	trip := max(now.Sub(*sent), 0)
+	trip := max(now.Sub(*sent), 1)
 	*sent = time.Time{}
 	m.latest = trip
 	if m.answered == 0 {
@@ -62,7 +67,7 @@ func (m *meter) pong(p *linkpb.Pong, now time.Time) error {
 	// The clock was read half a round trip ago, and less exactly so the longer that took.
 	m.samples[m.answered%samples] = sample{trip, p.GetClock() - (ours - trip.Microseconds()/2)}
 	m.answered++
-	return nil
+	return trip, nil
 }
 
 // Measured is what pings have measured.

@@ -49,9 +49,9 @@ type Identity struct {
 	// Clock is the clock of this region's store, in microseconds since the Unix epoch. It is read for each
 	// ping and should not wait for anything.
 	Clock func() int64
-	// Alone says whether this region is cut off from another. It is asked for each ping, like Clock. Nil: it
-	// never is.
-	Alone func() bool
+	// Standing says whether this region is cut off from another, and for how long it consents that others go on. It
+	// is asked for each ping, like Clock. Nil: it never is, and never consents.
+	Standing func() (alone bool, consent time.Duration)
 	// Log is for streams that begin, end or are refused: at most one such line a second. Default: none.
 	Log *slog.Logger
 
@@ -98,8 +98,8 @@ func (i *Identity) settle() error {
 			return invalid("Regions", r.Name, "each region once")
 		}
 	}
-	if i.Alone == nil {
-		i.Alone = func() bool { return false }
+	if i.Standing == nil {
+		i.Standing = func() (bool, time.Duration) { return false, 0 }
 	}
 	if i.Log == nil {
 		i.Log = slog.New(slog.DiscardHandler)
@@ -140,8 +140,8 @@ type Options struct {
 	// stream have been received. Callbacks are made one after the other, and hold no lock of the link; the
 	// link waits while they run.
 	Acknowledged func(region string, number uint64)
-	// Heard is called for each answer to a ping, with what Identity.Alone says there.
-	Heard func(region string, alone bool)
+	// Heard is called for each answer to a ping, so long after it was sent, with what Identity.Standing says there.
+	Heard func(region string, after time.Duration, alone bool, consent time.Duration)
 }
 
 func (o *Options) settle() (target string, err error) {
@@ -173,7 +173,7 @@ func (o *Options) settle() (target string, err error) {
 		o.Acknowledged = func(string, uint64) {}
 	}
 	if o.Heard == nil {
-		o.Heard = func(string, bool) {}
+		o.Heard = func(string, time.Duration, bool, time.Duration) {}
 	}
 	return u.Host, nil
 }

@@ -26,15 +26,15 @@ type traffic struct{ sent, received atomic.Uint64 }
 // session is a stream after its handshake, as both sides use it. One goroutine reads and never waits for
 // anything else. One writes, and alone waits for the network.
 type session struct {
-	wire    stream
-	ctx     context.Context
-	end     context.CancelCauseFunc // ends the session; the first cause holds
-	pace    pace
-	traffic *traffic
-	meter   meter
-	alone   func() bool      // of this region
-	heard   func(alone bool) // called for each pong; nil: no one asks
-	work    sync.WaitGroup   // the two goroutines
+	wire     stream
+	ctx      context.Context
+	end      context.CancelCauseFunc // ends the session; the first cause holds
+	pace     pace
+	traffic  *traffic
+	meter    meter
+	standing func() (alone bool, consent time.Duration)                   // of this region
+	heard    func(after time.Duration, alone bool, consent time.Duration) // called for each pong; nil: no one asks
+	work     sync.WaitGroup                                               // the two goroutines
 
 	// queue has what makes messages, just before they are sent. Those who put something in it bound how much
 	// that can be: for a client it always has room.
@@ -50,7 +50,7 @@ var errSilent = errors.New("nothing has arrived for too long")
 
 func newSession(ctx context.Context, end context.CancelCauseFunc, wire stream, i *Identity, t *traffic) *session {
 	return &session{
-		wire: wire, ctx: ctx, end: end, pace: i.pace, traffic: t, meter: meter{clock: i.Clock}, alone: i.Alone,
+		wire: wire, ctx: ctx, end: end, pace: i.pace, traffic: t, meter: meter{clock: i.Clock}, standing: i.Standing,
 		queue: make(chan func() *linkpb.Frame, MaxBatches+MaxCalls), wake: make(chan struct{}, 1),
 	}
 }
@@ -84,8 +84,9 @@ func (s *session) read(watchdog *time.Timer, handle func(*linkpb.Frame) error) e
 		case *linkpb.Frame_Ping:
 			s.small(func() { s.pong = &linkpb.Pong{Id: k.Ping.GetId()} })
 		case *linkpb.Frame_Pong:
-			if err = s.meter.pong(k.Pong, time.Now()); err == nil && s.heard != nil {
-				s.heard(k.Pong.GetAlone())
+			var after time.Duration
+			if after, err = s.meter.pong(k.Pong, time.Now()); err == nil && after > 0 && s.heard != nil {
+				s.heard(after, k.Pong.GetAlone(), time.Duration(k.Pong.GetConsent())*time.Microsecond)
 			}
 		default:
 			err = handle(f)
@@ -146,7 +147,8 @@ func (s *session) sendSmall() error {
 	s.pong, s.ack = nil, 0
 	s.mu.Unlock()
 	if pong != nil {
-		pong.Clock, pong.Alone = s.meter.clock(), s.alone()
+		alone, consent := s.standing()
+		pong.Clock, pong.Alone, pong.Consent = s.meter.clock(), alone, uint64(max(consent, 0).Microseconds())
 		if err := s.send(&linkpb.Frame{Kind: &linkpb.Frame_Pong{Pong: pong}}); err != nil {
 			return err
 		}

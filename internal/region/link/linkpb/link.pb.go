@@ -1353,7 +1353,8 @@ type Pong struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	Clock         int64                  `protobuf:"varint,2,opt,name=clock,proto3" json:"clock,omitempty"`
-	Alone         bool                   `protobuf:"varint,3,opt,name=alone,proto3" json:"alone,omitempty"` // the region is cut off from another
+	Alone         bool                   `protobuf:"varint,3,opt,name=alone,proto3" json:"alone,omitempty"`     // the region is cut off from another
+	Consent       uint64                 `protobuf:"varint,4,opt,name=consent,proto3" json:"consent,omitempty"` // for how many microseconds the region consents that others go on
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1407,6 +1408,13 @@ func (x *Pong) GetAlone() bool {
 		return x.Alone
 	}
 	return false
+}
+
+func (x *Pong) GetConsent() uint64 {
+	if x != nil {
+		return x.Consent
+	}
+	return 0
 }
 
 var File_internal_region_link_linkpb_link_proto protoreflect.FileDescriptor
@@ -1513,11 +1521,12 @@ const file_internal_region_link_linkpb_link_proto_rawDesc = "" +
 	"\x10KIND_UNAVAILABLE\x10\x02\x12\x14\n" +
 	"\x10KIND_NOT_APPLIED\x10\x03\"\x16\n" +
 	"\x04Ping\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x04R\x02id\"B\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\"\\\n" +
 	"\x04Pong\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05clock\x18\x02 \x01(\x03R\x05clock\x12\x14\n" +
-	"\x05alone\x18\x03 \x01(\bR\x05alone*L\n" +
+	"\x05alone\x18\x03 \x01(\bR\x05alone\x12\x18\n" +
+	"\aconsent\x18\x04 \x01(\x04R\aconsent*L\n" +
 	"\x04Verb\x12\x14\n" +
 	"\x10VERB_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tVERB_TAKE\x10\x01\x12\x0f\n" +
