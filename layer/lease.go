@@ -20,8 +20,9 @@ type LeaseOptions struct {
 	Replicas func() int
 	// Counters is how many counters may be leased at once. Default 4,096, at most 1 << 20.
 	Counters int
-	// Begin is how many takes of a counter in one term begin a lease. It ends with a term that has fewer
-	// than half of that. Default 8: a lease costs the store up to two calls in a term.
+	// Begin is how many takes of a counter in one term begin a lease. After a term that has fewer than half
+	// of that, it gives back its units, and ends within a few terms. Default 8: a lease costs the store up
+	// to two calls in a term.
 	Begin int
 	// Meter, if not nil, counts what is leased.
 	Meter *LeaseMeter
