@@ -161,8 +161,11 @@ func (r run) number() uint32 {
 func (w *whole) markOf(r run) uint32 { return uint32(w.parts[0].mark.Load()) ^ r.number() }
 
 // charged returns which parts have made a charge with this mark. If it returns none, either no part has, or the marks of
-// those that have are not known yet.
+// those that have are not known yet. A charge of another store has no mark, and is one of all parts.
 func (w *whole) charged(mark uint32) run {
+	if mark == 0 {
+		return run{parts: len(w.parts), uneven: true}
+	}
 	for i := range w.parts {
 		if w.parts[i].mark.Load() == known|uint64(mark) {
 			return run{at: i, parts: 1}
