@@ -20,8 +20,9 @@ type LeaseOptions struct {
 	Replicas func() int
 	// Counters is how many counters may be leased at once. Default 4,096, at most 1 << 20.
 	Counters int
-	// Begin is how many takes of a counter in one term begin a lease. It ends with a term that has fewer
-	// than half of that. Default 8: a lease costs the store up to two calls in a term.
+	// Begin is how many takes of a counter in one term begin a lease. After a term that has fewer than half
+	// of that, it gives back its units, and ends within a few terms. Default 8: a lease costs the store up
+	// to two calls in a term.
 	Begin int
 	// Meter, if not nil, counts what is leased.
 	Meter *LeaseMeter
@@ -238,8 +239,8 @@ func (l *leases) heard(asks []stint.Ask, ds []stint.Decision, begin bool) {
 			e.mu.Unlock()
 		}
 		if !d.Allowed { // without the lock, since there may be very many
-			e.denied.Add(1)
 			l.askOthers(e, now)
+			e.denied.Add(1)
 		}
 	}
 }
@@ -318,27 +319,34 @@ func (l *leases) fetch(e *lease, n int64) {
 	begin := time.Since(l.born) // before the store decides, so that no deadline is too late
 	asks, ds := []stint.Ask{e.ask, e.lent}, make([]stint.Decision, 2)
 	asks[0].Cost, asks[1].Cost = n, n
+	e.mu.Lock()
+	c := e.charging(begin, n)
+	e.mu.Unlock()
 	err := l.next.Take(ctx, asks, ds)
 	now := time.Since(l.born)
 	e.mu.Lock()
+	c.until = e.recoveredBy(now)
 	e.fetched = nil
 	var back []stint.Ask
 	switch {
 	case err != nil:
 		e.pause = now + e.term
 	case ds[0].Basis == stint.Remembered: // it says nothing about now
+		e.notCharged(c)
 	case ds[0].Basis != stint.Counted:
 		e.pause = now + e.term // the store is away; what was counted without it is not for later
 		if !denied(ds) {
 			back = stint.Refund(asks, ds)
 		}
 	case denied(ds):
+		e.notCharged(c)
 		e.heard(now, &e.ask, &ds[0])
 	case e.closed:
 		back = stint.Refund(asks, ds)
 	default:
 		e.heard(now, &e.ask, &ds[0])
-		e.add(e.newBatch(ds, begin, now))
+		c.charge = ds[1].Charge()
+		e.add(e.newBatch(ds[0], c, begin, now))
 		e.timer.Reset(e.next(now))
 	}
 	if back != nil {
@@ -348,27 +356,33 @@ func (l *leases) fetch(e *lease, n int64) {
 	l.giveBack(back)
 }
 
-// turn ends the batches of a lease whose time is over, and the lease itself if it has few takes.
+// turn ends the batches of a lease whose time is over. If it has few takes, it ends all of them, and the lease
+// itself as soon as nothing of this node is in the companion: another lease would take that for units of others.
 func (l *leases) turn(e *lease) {
 	now := time.Since(l.born)
 	e.mu.Lock()
-	back := e.expire(now)
-	cold := e.cold(now, int64(l.o.Begin))
-	if !e.closed && !cold {
+	few := e.few(now, int64(l.o.Begin))
+	back := e.remove(func(b *batch) bool { return few || now >= b.deadline })
+	over := few && e.fetched == nil && e.own(now) == 0
+	if over {
+		e.closed = true // it fetches nothing more
+	} else if !e.closed {
 		e.timer.Reset(e.next(now))
 	}
 	e.meter.note(e)
+	e.meter.denials(e)
 	e.mu.Unlock()
-	if cold {
+	if over {
 		back = append(back, l.end(e)...)
 	}
-	l.giveBack(back)
+	l.giveBack(back, e)
 }
 
 // surrender gives back what this node holds of the counters of asks, or of those that ds denies, and what it
 // is about to hold. It reports whether there was anything.
 func (l *leases) surrender(ctx context.Context, asks []stint.Ask, ds []stint.Decision) bool {
 	var back []stint.Ask
+	var of []*lease
 	for i := range asks {
 		if ds != nil && ds[i].Allowed {
 			continue
@@ -383,14 +397,14 @@ func (l *leases) surrender(ctx context.Context, asks []stint.Ask, ds []stint.Dec
 			case <-ctx.Done():
 			}
 		}
-		back = append(back, e.empty()...)
+		back, of = append(back, e.empty()...), append(of, e)
 	}
-	l.giveBack(back)
+	l.giveBack(back, of...)
 	return len(back) > 0
 }
 
-// giveBack changes charges in the store. If that fails, the units stay charged.
-func (l *leases) giveBack(back []stint.Ask) {
+// giveBack changes charges in the store, those of these leases. If that fails, the units stay charged.
+func (l *leases) giveBack(back []stint.Ask, of ...*lease) {
 	if len(back) == 0 {
 		return
 	}
@@ -401,6 +415,13 @@ func (l *leases) giveBack(back []stint.Ask) {
 	l.o.Meter.back(back, err)
 	if err == nil {
 		l.told(back, ds)
+	} else {
+		ds = nil
+	}
+	for _, e := range of {
+		e.mu.Lock()
+		e.answered(back, ds)
+		e.mu.Unlock()
 	}
 }
 
@@ -414,23 +435,4 @@ func (l *leases) told(asks []stint.Ask, ds []stint.Decision) {
 			e.mu.Unlock()
 		}
 	}
-}
-
-// askOthers finds out, at most once in a term, how many units other nodes hold of a counter that denies.
-func (l *leases) askOthers(e *lease, now time.Duration) {
-	next := e.asked.Load()
-	if int64(now) < next || !e.asked.CompareAndSwap(next, int64(now+e.term)) {
-		return
-	}
-	l.do(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), background) //nolint:forbidigo // no caller waits for this
-		defer cancel()
-		asks, ds := []stint.Ask{e.lent}, make([]stint.Decision, 1)
-		if l.next.Take(ctx, asks, ds) != nil || ds[0].Basis != stint.Counted {
-			return
-		}
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.meter.denials(e, max(ds[0].Limit-ds[0].Remaining-e.lately(time.Since(l.born)), 0))
-	})
 }

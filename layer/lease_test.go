@@ -19,20 +19,26 @@ import (
 type distant struct {
 	faulty
 	random func() time.Duration
+	mute   atomic.Bool // its answers are lost
+}
+
+// answer waits for the answer to a call.
+func (s *distant) answer(err error) error {
+	<-time.After(s.random())
+	if err == nil && s.mute.Load() {
+		return errUnknown
+	}
+	return err
 }
 
 func (s *distant) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	<-time.After(s.random())
-	err := s.faulty.Take(ctx, asks, ds)
-	<-time.After(s.random())
-	return err
+	return s.answer(s.faulty.Take(ctx, asks, ds))
 }
 
 func (s *distant) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	<-time.After(s.random())
-	err := s.faulty.Adjust(ctx, asks, ds)
-	<-time.After(s.random())
-	return err
+	return s.answer(s.faulty.Adjust(ctx, asks, ds))
 }
 
 func (s *distant) Close() error { return nil } // others use the store, too

@@ -14,7 +14,7 @@ import (
 type lease struct {
 	id    uint64
 	ask   stint.Ask // for units of the counter, without a cost
-	lent  stint.Ask // counts what all nodes have taken ahead in the last term
+	lent  stint.Ask // for what all nodes have taken ahead of it
 	term  time.Duration
 	meter *limitMeter
 	timer *time.Timer // calls turn
@@ -41,13 +41,10 @@ type lease struct {
 	spent, told int64
 	denied      atomic.Int64
 	asked       atomic.Int64 // when it may be found out again what other nodes hold, like now
-	recent      []taken      // what this node has taken ahead in the last term
-}
-
-// taken is units that were taken ahead less than a term ago.
-type taken struct {
-	until time.Duration
-	units int64
+	asking      bool         // that is to be found out now
+	out         int64        // what they held then
+	aheads      []*ahead     // what may be of this node in lent
+	charged     int64        // all that this node has charged to lent
 }
 
 // batch is units that were charged together.
@@ -57,14 +54,11 @@ type batch struct {
 	arrived    time.Duration // when it had answered
 	deadline   time.Duration // no unit is spent from then on
 	decision   stint.Decision
-	lent       stint.Charge
+	ahead      *ahead
 }
 
 // maxBatch is how many units a batch has at most.
 const maxBatch = 1 << 30
-
-// lentName begins the names of counters of what is taken ahead. The name of no rule does.
-const lentName = "~lent:"
 
 func newLease(a *stint.Ask, id uint64, now time.Duration) *lease {
 	e := &lease{id: id, term: min(max(a.Policy.Lease, stint.MinLease), stint.MaxLease), since: now, turned: now}
@@ -77,17 +71,12 @@ func newLease(a *stint.Ask, id uint64, now time.Duration) *lease {
 	if !a.Compiled() {
 		e.ask.Plan, _ = a.Limit.Compile() // the store has accepted it
 	}
-	e.lent = stint.Ask{
-		Key:   stint.Key{Subject: e.ask.Key.Subject, Name: lentName + e.ask.Key.Name},
-		Limit: stint.Limit{Algorithm: stint.SlidingWindow, Max: 2 * maxBatch, Window: stint.Every(e.term)}, Client: e.ask.Client,
-	}
-	e.lent.Plan, _ = e.lent.Limit.Compile()
+	e.lent = companion(&e.ask, e.term)
 	return e
 }
 
 // newBatch returns the units that a take of e.ask and e.lent has charged.
-func (e *lease) newBatch(ds []stint.Decision, begin, now time.Duration) batch {
-	d := ds[0]
+func (e *lease) newBatch(d stint.Decision, c *ahead, begin, now time.Duration) batch {
 	life := e.term
 	switch e.ask.Limit.Algorithm {
 	case stint.FixedWindow:
@@ -98,7 +87,7 @@ func (e *lease) newBatch(ds []stint.Decision, begin, now time.Duration) batch {
 	case stint.TokenBucket, stint.LeakyBucket, stint.SlidingLog, stint.Concurrency:
 	}
 	life -= life / 1000 // the store's clock may be faster
-	return batch{size: d.Cost, left: d.Cost, begin: begin, arrived: now, deadline: begin + life, decision: d, lent: ds[1].Charge()}
+	return batch{size: d.Cost, left: d.Cost, begin: begin, arrived: now, deadline: begin + life, decision: d, ahead: c}
 }
 
 // spend spends units of the oldest batch that has enough. It also returns how many are left in all.
@@ -199,13 +188,7 @@ func (e *lease) fetching() <-chan struct{} {
 // add adds a batch.
 func (e *lease) add(b batch) {
 	e.batches = append(slices.DeleteFunc(e.batches, func(b batch) bool { return b.left == 0 }), b)
-	e.recent = append(slices.DeleteFunc(e.recent, func(t taken) bool { return b.arrived >= t.until }), taken{b.begin + e.term, b.size})
 	e.meter.lent.Add(b.size)
-}
-
-// expire removes batches whose time is over, and returns what is to be given back.
-func (e *lease) expire(now time.Duration) []stint.Ask {
-	return e.remove(func(b *batch) bool { return now >= b.deadline })
 }
 
 // empty removes all batches, and returns what is to be given back.
@@ -219,11 +202,14 @@ func (e *lease) empty() []stint.Ask {
 func (e *lease) end() []stint.Ask {
 	e.timer.Stop()
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.closed = true
-	e.mu.Unlock()
-	return e.empty()
+	back := e.remove(func(*batch) bool { return true })
+	return append(back, e.release()...)
 }
 
+// remove removes batches, and returns what is to be given back. With nothing to give back of the counter, the
+// companion is not worth a call.
 func (e *lease) remove(gone func(*batch) bool) (back []stint.Ask) {
 	keep := e.batches[:0]
 	for i := range e.batches {
@@ -235,31 +221,25 @@ func (e *lease) remove(gone func(*batch) bool) (back []stint.Ask) {
 		if b.left == 0 {
 			continue
 		}
-		for j := range e.recent {
-			if r := &e.recent[j]; r.until == b.begin+e.term {
-				r.units -= b.left
-			}
-		}
-		for _, of := range []struct {
-			ask    stint.Ask
-			charge stint.Charge
-		}{{e.ask, b.decision.Charge()}, {e.lent, b.lent}} {
-			of.ask.Cost, of.ask.Charge = -b.left, &of.charge
-			back = append(back, of.ask)
-		}
+		a, c := e.ask, b.decision.Charge()
+		a.Cost, a.Charge = -b.left, &c
+		back = append(back, a)
 	}
 	e.batches = keep
+	if len(back) > 0 {
+		back = append(back, e.release()...)
+	}
 	return back
 }
 
-// cold reports, at the end of a term, whether it had too few takes.
-func (e *lease) cold(now time.Duration, begin int64) bool {
+// few reports, at the end of a term, whether it had too few takes.
+func (e *lease) few(now time.Duration, begin int64) bool {
 	if now-e.turned < e.term {
 		return false
 	}
-	cold := 2*e.inTerm < begin
+	few := 2*e.inTerm < begin
 	e.turned, e.inTerm = now, 0
-	return cold
+	return few
 }
 
 // next returns how long it is until the next batch expires, or the term ends.
@@ -271,14 +251,4 @@ func (e *lease) next(now time.Duration) time.Duration {
 		}
 	}
 	return max(at-now, 0)
-}
-
-// lately returns how many units this node has taken ahead in the last term.
-func (e *lease) lately(now time.Duration) (units int64) {
-	for _, r := range e.recent {
-		if now < r.until {
-			units += r.units
-		}
-	}
-	return units
 }

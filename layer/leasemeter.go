@@ -21,6 +21,13 @@ type LeaseMeter struct {
 const maxMetered = 1000
 
 // Leased is what the leases of this node have done for a limit. Units are those of the limit.
+//
+// Early counts denials while other nodes held units of the same counter that they had not spent. With one node it is
+// always 0. What others hold is asked at a denial, at most once in a term, and the answer holds for the denials of
+// one term, though units may be spent or given back meanwhile. A batch counts whole until all of it is spent or given
+// back. If it was spent and its node has neither given back units nor denied since, it counts until up to two terms
+// after it was taken, as do those of a node that has crashed. While this node does not know what became of its own
+// units, since the store has not answered, it counts fewer.
 type Leased struct {
 	Limit    string // as [stint.Key.Limit] returns it; empty for all that did not fit
 	Counters int64  // leased now
@@ -30,8 +37,8 @@ type Leased struct {
 	Back     int64  // of Lent, given back
 	Kept     int64  // of Lent, not spent, and not given back because the store failed
 	Denied   int64  // takes that were denied
-	Early    int64  // of Denied, while other nodes had taken units ahead, so that they may have been early
-	MostOut  int64  // the most units that other nodes had taken ahead when a take was denied
+	Early    int64  // of Denied, while other nodes held units, so that they may have been early
+	MostOut  int64  // the most units that other nodes had in such batches at a denial
 	MostUsed int64  // the most units that were used of a counter in its window, and Cap, its capacity then
 	Cap      int64
 }
@@ -107,7 +114,10 @@ func (m *LeaseMeter) end(e *lease) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.meter.counters.Add(-1)
-	e.meter.denials(e, 0)
+	if e.asking {
+		e.asking, e.out = false, 0
+	}
+	e.meter.denials(e)
 	e.meter.note(e)
 }
 
@@ -137,15 +147,18 @@ func (x *limitMeter) note(e *lease) {
 	e.told, e.spent = held, 0
 }
 
-// denials counts what a lease has denied while other nodes had taken so many units ahead.
-func (x *limitMeter) denials(e *lease, out int64) {
+// denials counts what a lease has denied, unless it is being found out what other nodes hold. The caller holds it.
+func (x *limitMeter) denials(e *lease) {
+	if e.asking {
+		return
+	}
 	n := e.denied.Swap(0)
 	x.denied.Add(n)
-	if out > 0 {
+	if e.out > 0 {
 		x.early.Add(n)
 	}
 	x.mu.Lock()
-	x.mostOut = max(x.mostOut, out)
+	x.mostOut = max(x.mostOut, e.out)
 	x.mu.Unlock()
 }
 

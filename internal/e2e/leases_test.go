@@ -142,4 +142,9 @@ func TestLeasedRulePage(t *testing.T) {
 			}
 		})
 	}
+	shown := s.scrape(t)
+	const of = `{limit="everyone:second"}`
+	if early := shown["stint_lease_denied_early_total"+of]; early != 0 {
+		t.Errorf("%v of %v denials may have been early, want none: there is no other node", early, shown["stint_lease_denied_total"+of])
+	}
 }
