@@ -44,8 +44,7 @@ func TestThreeRegions(t *testing.T) {
 		texts[file] = string(text)
 	}
 	for where, text := range texts {
-		t.Run(filepath.Base(where), func(t *testing.T) {
-			t.Parallel()
+		t.Run(filepath.Base(where), func(t *testing.T) { // one after the other: each has three daemons and three Redis servers
 			w := newWorld(t, text)
 			var all []*process
 			for i := range w.names {
@@ -163,16 +162,23 @@ func (w *world) ask(t *testing.T, all []*process, r *rule.Rule) {
 	do(t, err)
 	var parts []int64
 	for i, p := range all {
+		text, at := "", -1
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("the rule %s in %s: %s", r.Name, w.names[i], text)
+			}
+		})
 		var answer struct {
 			Allowed bool
 			Limits  []decided
 		}
-		_, text := p.send(t, p.client, http.MethodPost, p.URL("http")+"/v1/check", body, "Authorization", "Bearer "+httpToken)
-		do(t, json.Unmarshal([]byte(text), &answer))
-		at := slices.IndexFunc(answer.Limits, func(l decided) bool { return l.Rule == r.Name })
-		if !answer.Allowed || at < 0 || answer.Limits[at].Basis != "" {
-			t.Fatalf("the rule %s in %s: %s", r.Name, w.names[i], text)
-		}
+		until(t, "a decision of "+r.Name+" in "+w.names[i], func() bool { // a busy machine may make one locally
+			_, text = p.send(t, p.client, http.MethodPost, p.URL("http")+"/v1/check", body, "Authorization", "Bearer "+httpToken)
+			answer.Allowed, answer.Limits = false, nil
+			do(t, json.Unmarshal([]byte(text), &answer))
+			at = slices.IndexFunc(answer.Limits, func(l decided) bool { return l.Rule == r.Name })
+			return answer.Allowed && at >= 0 && answer.Limits[at].Basis == ""
+		})
 		parts = append(parts, answer.Limits[at].Max)
 	}
 	sum, want := int64(0), value.Max*int64(len(all))
