@@ -110,6 +110,7 @@ var runBy = map[string]string{
 	"docs/nginx.md nginx":            "internal/e2e TestNginx",
 	"docs/redis-url.md text":         "redisstore TestURLDocument",
 	"docs/redis.md text":             "redisstore TestACL",
+	"docs/regions.md toml":           "internal/daemon TestThreeRegions",
 	"docs/rules.md text":             "rule TestDocumentedPatterns",
 	"docs/traefik.md yaml":           "internal/e2e TestTraefik",
 	"deploy/backup/README.md sh":     "internal/e2e TestRecoveryDocument",
