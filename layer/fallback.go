@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"errors"
+	"math/bits"
 	"slices"
 	"strconv"
 	"sync"
@@ -328,14 +329,17 @@ func (l *fallback) replicas() int64 {
 }
 
 // Share returns one of n shares of a limit: at least one unit.
-func Share(l stint.Limit, n int64) stint.Limit {
-	if l.Validate() != nil || n <= 1 {
+func Share(l stint.Limit, n int64) stint.Limit { return Portion(l, 1, n) }
+
+// Portion returns so many of n shares of a limit: at least one unit.
+func Portion(l stint.Limit, shares, n int64) stint.Limit {
+	if l.Validate() != nil || n <= shares {
 		return l
 	}
-	l.Max = max(l.Max/n, 1)
+	l.Max = max(portion(l.Max, shares, n), 1)
 	if l.Burst > 0 {
 		// In a token bucket, a burst of 0 would mean a burst of Max.
-		l.Burst /= n
+		l.Burst = portion(l.Burst, shares, n)
 		if l.Algorithm == stint.TokenBucket {
 			l.Burst = max(l.Burst, 1)
 		}
@@ -344,4 +348,11 @@ func Share(l stint.Limit, n int64) stint.Limit {
 		l.Burst = 0 // with the lower rate, the burst is too large to be exact
 	}
 	return l
+}
+
+// portion returns units * shares / n, rounded down.
+func portion(units, shares, n int64) int64 {
+	hi, lo := bits.Mul64(uint64(units), uint64(shares))
+	part, _ := bits.Div64(hi, lo, uint64(n)) // shares are fewer than n
+	return int64(part)
 }

@@ -63,7 +63,7 @@ func (d *Daemon) openRegions() error {
 	}
 	self := gossip.Sender{Region: of.own, Node: d.config.nodeName() + "-" + rand.Text()[:6], Run: newRun()}
 	own, all := of.weight()
-	identity := link.Identity{Self: self, Secret: []byte(of.secret), Log: d.log}
+	identity := link.Identity{Self: self, Central: of.central, Secret: []byte(of.secret), Log: d.log}
 	peers, names := map[string]string{}, []string(nil)
 	for _, w := range of.all {
 		identity.Regions = append(identity.Regions, link.Region{Name: w.name, Weight: uint32(w.weight)})

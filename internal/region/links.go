@@ -102,6 +102,9 @@ func (l *Links) tellAll() {
 func (l *Links) tellOne(region string, t *told) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if !t.State().Up {
+		return false // what is told later is told as it is then
+	}
 	b, ok := l.o.Gossip.Next(region)
 	if !ok {
 		return false

@@ -167,7 +167,11 @@ func (s *Store) Acknowledged(region string, number uint64) {
 	}
 	p.sent = append(p.sent[:0], p.sent[n:]...)
 	p.again = max(p.again-n, 0)
+	more := n > 0 && len(p.queue) > 0
 	p.mu.Unlock()
+	if more {
+		s.hurry()
+	}
 	for i := range done {
 		s.settle(p, &done[i])
 	}
@@ -185,21 +189,17 @@ func (s *Store) settle(p *peer, b *sent) {
 	}
 }
 
-// forget gives up batches of which it is not known for too long whether they were charged. It returns how many
-// units they have.
-func (s *Store) forget(p *peer, now int64) (units int64) {
+// forget gives up batches of which it is not known for too long whether they were charged. Their units stay unknown to
+// the region until they have recovered. It returns how many units they have.
+func (p *peer) forget(now int64) (units int64) {
 	p.mu.Lock()
-	var old []sent
+	defer p.mu.Unlock()
 	for len(p.sent) > 0 && now-p.sent[0].at > doubtful.Microseconds() {
-		old, p.sent = append(old, p.sent[0]), p.sent[1:]
-		p.again = max(p.again-1, 0)
-	}
-	p.mu.Unlock()
-	for i := range old {
-		for _, e := range old[i].Entries {
+		for _, e := range p.sent[0].Entries {
 			units += max(e.Units, 0)
 		}
-		s.settle(p, &old[i])
+		p.sent = p.sent[1:]
+		p.again = max(p.again-1, 0)
 	}
 	return units
 }

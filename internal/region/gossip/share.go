@@ -54,14 +54,11 @@ func (s *Store) giveBackShares(ctx context.Context, asks []stint.Ask, holds []ho
 
 // share returns the ask of this node's share of a limit.
 func (s *Store) share(a *stint.Ask, cost int64) stint.Ask {
-	return stint.Ask{Key: a.Key, Limit: layer.Share(a.Limit, s.shares()), Cost: cost}
+	return stint.Ask{Key: a.Key, Limit: layer.Portion(a.Limit, int64(s.o.Weight), s.shares()), Cost: cost}
 }
 
-// shares returns of how many shares of a limit this node has one.
-func (s *Store) shares() int64 {
-	weight := int64(s.o.Weight)
-	return (int64(s.o.Weights)*int64(s.o.Nodes()) + weight - 1) / weight
-}
+// shares returns how many shares there are, of which this node has as many as its region has weight.
+func (s *Store) shares() int64 { return int64(s.o.Weights) * int64(s.o.Nodes()) }
 
 // begin opens this node's share of a counter, unless it is open: with a share of what remains now, which recovers
 // as the limit says. It stays open until the others know of all that was admitted here.
@@ -84,7 +81,7 @@ func (s *Store) begin(ctx context.Context, a *stint.Ask, acc *account) error {
 		return err
 	}
 	local := s.share(a, 0)
-	if local.Cost = local.Limit.Cap() - ds[0].Remaining/s.shares(); local.Cost > 0 {
+	if local.Cost = local.Limit.Cap() - ds[0].Remaining*int64(s.o.Weight)/s.shares(); local.Cost > 0 {
 		if err := s.o.Local.Adjust(ctx, []stint.Ask{local}, ds[:]); err != nil {
 			return err
 		}

@@ -59,7 +59,7 @@ func (s *Store) look(ctx context.Context, a stint.Ask, set bool) (d stint.Decisi
 
 func (s *Store) tick(ctx context.Context, p *peer) {
 	began := s.elapsed()
-	s.meters.lost.Add(s.forget(p, began))
+	s.meters.lost.Add(p.forget(began))
 	d, counted := s.look(ctx, s.mark("heard:"+p.name, s.o.Cut), s.hears(p, began))
 	p.cut.Store(counted && d.Remaining == d.Limit)
 }

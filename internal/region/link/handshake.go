@@ -50,7 +50,7 @@ func seal(secret []byte, by string, hello []byte, nonces ...[]byte) []byte {
 
 // hello returns what this node says of itself as a client.
 func (i *Identity) hello(nonce []byte) ([]byte, error) {
-	m := &linkpb.Hello{Version: version, Region: i.Self.Region, Node: i.Self.Node, Run: i.Self.Run, Nonce: nonce}
+	m := &linkpb.Hello{Version: version, Region: i.Self.Region, Node: i.Self.Node, Run: i.Self.Run, Nonce: nonce, Central: i.Central}
 	for _, r := range i.Regions {
 		m.Regions = append(m.Regions, &linkpb.Region{Name: r.Name, Weight: r.Weight})
 	}
@@ -104,6 +104,8 @@ func (i *Identity) sameTable(hello *linkpb.Hello) error {
 	}
 	sameNames := func(a, b Region) bool { return a.Name == b.Name }
 	switch {
+	case slices.Equal(theirs, i.Regions) && hello.GetCentral() != i.Central:
+		return refuse(OtherCentral, "for region %s the central region is %q, and for region %s %q", hello.GetRegion(), hello.GetCentral(), i.Self.Region, i.Central)
 	case slices.Equal(theirs, i.Regions):
 		return nil
 	case !slices.EqualFunc(theirs, i.Regions, sameNames):

@@ -66,6 +66,7 @@ func TestRefused(t *testing.T) {
 		"weights": {link.OtherWeights, "region eu has the weights [eu=50 us=50], and region us has [eu=40 us=60]", func(o *link.Options) {
 			o.Regions = []link.Region{{Name: "us", Weight: 50}, {Name: "eu", Weight: 50}}
 		}},
+		"central": {link.OtherCentral, `for region eu the central region is "eu", and for region us ""`, func(o *link.Options) { o.Central = "eu" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -44,6 +44,8 @@ type Identity struct {
 	// Regions are all regions with their weights, in any order, also this one. The other side must know the
 	// same.
 	Regions []Region
+	// Central is the region that has the central counters, the same for all, or none.
+	Central string
 	// Secret is what all regions share, of at least MinSecret bytes. None: there are certificates.
 	Secret []byte
 	// Clock is the clock of this region's store, in microseconds since the Unix epoch. It is read for each

@@ -19,6 +19,7 @@ const (
 	OwnRegion        Reason = "own_region"
 	OtherNames       Reason = "other_names"   // it knows other regions
 	OtherWeights     Reason = "other_weights" // or other weights
+	OtherCentral     Reason = "other_central" // or another central one
 	NewerVersion     Reason = "version"
 	TooSlow          Reason = "timeout" // in the handshake
 	TooMany          Reason = "too_many"
@@ -28,7 +29,7 @@ const (
 
 // Reasons are all reasons.
 var Reasons = []Reason{
-	WrongSecret, WrongCertificate, UnknownRegion, OwnRegion, OtherNames, OtherWeights, NewerVersion,
+	WrongSecret, WrongCertificate, UnknownRegion, OwnRegion, OtherNames, OtherWeights, OtherCentral, NewerVersion,
 	TooSlow, TooMany, BadMessage, NotReceived,
 }
 
@@ -60,7 +61,7 @@ func (r *refusal) GRPCStatus() *status.Status {
 		code = codes.InvalidArgument
 	case NotReceived:
 		code = codes.Aborted
-	case OtherNames, OtherWeights, NewerVersion:
+	case OtherNames, OtherWeights, OtherCentral, NewerVersion:
 	}
 	return status.New(code, r.Error())
 }

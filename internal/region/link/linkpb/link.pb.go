@@ -383,6 +383,7 @@ type Hello struct {
 	Run           uint64                 `protobuf:"varint,4,opt,name=run,proto3" json:"run,omitempty"`
 	Nonce         []byte                 `protobuf:"bytes,5,opt,name=nonce,proto3" json:"nonce,omitempty"`     // the client's
 	Regions       []*Region              `protobuf:"bytes,6,rep,name=regions,proto3" json:"regions,omitempty"` // all that the client knows
+	Central       string                 `protobuf:"bytes,7,opt,name=central,proto3" json:"central,omitempty"` // the region that has the central counters, or none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -457,6 +458,13 @@ func (x *Hello) GetRegions() []*Region {
 		return x.Regions
 	}
 	return nil
+}
+
+func (x *Hello) GetCentral() string {
+	if x != nil {
+		return x.Central
+	}
+	return ""
 }
 
 type Region struct {
@@ -1435,14 +1443,15 @@ const file_internal_region_link_linkpb_link_proto_rawDesc = "" +
 	"\x04kind\"0\n" +
 	"\x06Sealed\x12\x14\n" +
 	"\x05hello\x18\x01 \x01(\fR\x05hello\x12\x10\n" +
-	"\x03mac\x18\x02 \x01(\fR\x03mac\"\xad\x01\n" +
+	"\x03mac\x18\x02 \x01(\fR\x03mac\"\xc7\x01\n" +
 	"\x05Hello\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x16\n" +
 	"\x06region\x18\x02 \x01(\tR\x06region\x12\x12\n" +
 	"\x04node\x18\x03 \x01(\tR\x04node\x12\x10\n" +
 	"\x03run\x18\x04 \x01(\x04R\x03run\x12\x14\n" +
 	"\x05nonce\x18\x05 \x01(\fR\x05nonce\x126\n" +
-	"\aregions\x18\x06 \x03(\v2\x1c.stint.region.link.v1.RegionR\aregions\"4\n" +
+	"\aregions\x18\x06 \x03(\v2\x1c.stint.region.link.v1.RegionR\aregions\x12\x18\n" +
+	"\acentral\x18\a \x01(\tR\acentral\"4\n" +
 	"\x06Region\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\rR\x06weight\"M\n" +
