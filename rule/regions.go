@@ -141,6 +141,7 @@ func (c *checker) checkTierRegions(path string, r *checked, v stint.Limit) {
 type World struct {
 	Regions int  // how many there are; 0: none is configured
 	Central bool // one of them has the counters of central rules
+	Fixed   bool // weights cannot follow demand, since there is no database
 }
 
 // CheckIn returns the problems that the rules of a file have in these regions, and that
@@ -160,6 +161,9 @@ func (f *File) CheckIn(w World) Problems {
 		case r.Regions == RegionsCentral && !w.Central:
 			k.Add(path+".regions", strict.Quote(string(r.Regions))+": no region has the counters: set region.central to the name of one", "")
 		case r.Regions == RegionsQuota:
+			if r.Weights == WeightsFollow && w.Fixed {
+				k.Refuse(path+".weights", string(r.Weights), "fixed, or server.database, which all regions share: weights that follow demand are kept there", "")
+			}
 			for j, l := range r.Limits[:min(len(r.Limits), maxLimits)] {
 				quotas[l.Name] = append(quotas[l.Name], r)
 				if v, err := l.Value(); err == nil && parts(r.held(v)) < int64(w.Regions) {

@@ -90,6 +90,8 @@ func TestCheckIn(t *testing.T) {
 		"central":           {world: rule.World{Regions: 3, Central: true}, rule: rule.Rule{Limits: limit("1/1s"), Regions: rule.RegionsCentral}},
 		"central nowhere":   {world: rule.World{Regions: 3}, rule: rule.Rule{Limits: limit("1/1s"), Regions: rule.RegionsCentral}, want: `rules[0].regions: "central"` + noCentral},
 		"quota":             {world: rule.World{Regions: 3}, rule: rule.Rule{Limits: limit("3/1s"), Regions: rule.RegionsQuota}, tiers: map[string]string{"a": "3/1s", "b": "unlimited", "c": "x"}},
+		"follow":            {world: rule.World{Regions: 3}, rule: rule.Rule{Limits: limit("3/1s"), Regions: rule.RegionsQuota, Weights: rule.WeightsFollow}},
+		"no database":       {world: rule.World{Regions: 3, Fixed: true}, rule: rule.Rule{Limits: limit("3/1s"), Regions: rule.RegionsQuota, Weights: rule.WeightsFollow}, want: `rules[0].weights: "follow": want fixed, or server.database`},
 		"small quota":       {world: rule.World{Regions: 3}, rule: rule.Rule{Limits: limit("2/1s"), Regions: rule.RegionsQuota}, want: `rules[0].limits[1].limit: "2/1s": want at least 3, one unit for each region: the rule gives each a part (quota)`},
 		"small burst":       {world: rule.World{Regions: 3}, rule: rule.Rule{Limits: limit("9/1s burst=2 token_bucket"), Regions: rule.RegionsQuota}, want: `rules[0].limits[1].limit: "9/1s burst=2 token_bucket": want at least 3, one unit`},
 		"none waiting":      {world: rule.World{Regions: 3}, rule: rule.Rule{Limits: limit("9/1s leaky_bucket"), Regions: rule.RegionsQuota}},

@@ -71,7 +71,7 @@ func (c *Config) World() rule.World {
 	if !c.hasRegion() {
 		return rule.World{}
 	}
-	return rule.World{Regions: 1 + len(c.Region.Peers), Central: c.Region.Central != ""}
+	return rule.World{Regions: 1 + len(c.Region.Peers), Central: c.Region.Central != "", Fixed: c.Server.Database == ""}
 }
 
 // regions returns all regions, or nil if none is configured.
