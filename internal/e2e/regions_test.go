@@ -14,14 +14,14 @@ import (
 func TestRegionPages(t *testing.T) {
 	t.Parallel()
 	names := []string{"asia", "europe", "us"}
-	at3 := [3]string{testserver.FreeAddr(t), testserver.FreeAddr(t), testserver.FreeAddr(t)}
+	listeners := [3]string{testserver.FreeAddr(t), testserver.FreeAddr(t), testserver.FreeAddr(t)}
 	var all []*site
 	for own, name := range names {
 		var b strings.Builder
-		fmt.Fprintf(&b, "[region]\nname = %q\ncentral = \"asia\"\nsecret = \"the secret of three regions\"\ninterval = \"100ms\"\n[region.listener]\naddress = %q\n", name, at3[own])
+		fmt.Fprintf(&b, "[region]\nname = %q\ncentral = \"asia\"\nsecret = \"the secret of three regions\"\ninterval = \"100ms\"\n[region.listener]\naddress = %q\n", name, listeners[own])
 		for i, peer := range names {
 			if i != own {
-				fmt.Fprintf(&b, "[[region.peers]]\nname = %q\nurl = \"http://%s\"\n", peer, at3[i])
+				fmt.Fprintf(&b, "[[region.peers]]\nname = %q\nurl = \"http://%s\"\n", peer, listeners[i])
 			}
 		}
 		b.WriteString("[[rules]]\nname = \"search\"\nregions = \"gossip\"\ncount_by = [\"ip\"]\nlimits = [{ name = \"hourly\", limit = \"300/1h\" }]\n")
@@ -41,16 +41,25 @@ func TestRegionPages(t *testing.T) {
 		}
 	}
 	w.says("search:hourly", "Declared beyond")
-	see := func(name string, says ...string) {
+	see := func(w *tab, name string, size [2]int64, says ...string) {
 		for _, theme := range []string{"light", "dark"} {
 			w.theme(theme)
 			w.says(says...)
 			w.look(name, theme)
-			w.keep(fmt.Sprintf("%s-%d-%s", name, wide[0], theme))
+			w.keep(fmt.Sprintf("%s-%d-%s", name, size[0], theme))
 		}
 	}
-	see("regions", "All is well", "search:hourly")
+	see(w, "regions", wide, "All is well", "search:hourly")
 	w.visit(at("/rules/edit/search"))
 	w.settled("search")
-	see("rule-gossiped", "Between regions", "At most 60 units beyond the limit")
+	see(w, "rule-gossiped", wide, "Between regions", "At most 60 units beyond the limit")
+
+	all[0].stop(t)
+	phone := all[1].signIn(t, narrow)
+	phone.open("/")
+	phone.injectAxe()
+	phone.visit(at("/regions"))
+	see(phone, "regions-cut", narrow, "This region is cut off from asia", "cut off", "search:hourly")
+	w.visit(at("/regions"))
+	see(w, "regions-cut", wide, "This region is cut off from asia", "connection refused")
 }
