@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"google.golang.org/grpc/status"
+
 	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/region"
 	"github.com/stintdev/stint/internal/region/gossip"
@@ -29,7 +31,10 @@ func (d *Daemon) regions() admin.Regions {
 		}
 	}
 	for _, s := range r.links.States() {
-		out.Links = append(out.Links, newRegionLink(&s, urls[s.Link.Region]))
+		l := newRegionLink(&s, urls[s.Link.Region])
+		if out.Links = append(out.Links, l); l.Region == r.central && !l.Up && out.Central.Up { // no request has found out yet
+			out.Central.Up, out.Central.Since, out.Central.Reason = false, l.Since, l.Why
+		}
 	}
 	for i := range stats.Limits {
 		out.Limits = append(out.Limits, newRegionLimit(&stats.Limits[i]))
@@ -57,7 +62,7 @@ func newRegionLink(s *region.State, url string) admin.RegionLink {
 		Backlog: t.Backlog, Unacked: t.Unacknowledged, Calls: l.Calls, Sent: l.Sent, Received: l.Received, Refused: l.Refused,
 	}
 	if l.Why != nil {
-		out.Why = l.Why.Error()
+		out.Why = status.Convert(l.Why).Message() // the code says no more
 	}
 	return out
 }

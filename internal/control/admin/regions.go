@@ -38,7 +38,7 @@ type RegionInfo struct {
 // CentralRegion is the region that has the counters of central rules.
 type CentralRegion struct {
 	Region string    `json:"region" doc:"The name of the region." example:"us-east"`
-	Up     bool      `json:"up" doc:"Whether it decides. If it does not, this node applies its share of central limits." example:"true"`
+	Up     bool      `json:"up" doc:"Whether it can be reached, and decides. If not, this node applies its share of central limits." example:"true"`
 	Since  time.Time `json:"since,omitzero" doc:"Since when it does not." example:"2026-01-31T12:00:00Z"`
 	Reason string    `json:"reason,omitempty" doc:"Why it does not." example:"consecutive failures"`
 }

@@ -49,7 +49,7 @@ export interface CentralRegion {
   region: string
   /** Since when it does not. */
   since?: string
-  /** Whether it decides. If it does not, this node applies its share of central limits. */
+  /** Whether it can be reached, and decides. If not, this node applies its share of central limits. */
   up: boolean
 }
 
