@@ -33,7 +33,7 @@ type doctor struct {
 	serverFlags
 	named bool // --server or $STINT_SERVER is given
 	file  rule.File
-	alive int // nodes that use the database
+	alive int // nodes of this region that use the database
 	all   []finding
 }
 
@@ -44,12 +44,12 @@ func newDoctor(t *terminal) *cobra.Command {
 		Use:   "doctor",
 		Short: "Diagnose problems of a server",
 		Long: `Check everything that a server needs, and say how to fix problems: the config file, rules,
-the Redis servers with the counters, the database, clocks, ports, directories, the archive,
-whether upstreams ignore the case of paths, the limit of open files, and the health and the
-admin API of a server that is already running here. It changes nothing, except that it asks
-Redis for decisions, about a counter that expires within two seconds, and is safe while a
-server is running. Upstreams get up to three GET requests each, for the path of their health
-check.
+the Redis servers with the counters, the database, other regions, clocks, ports, directories,
+the archive, whether upstreams ignore the case of paths, the limit of open files, and the
+health and the admin API of a server that is already running here. It changes nothing, except
+that it asks Redis for decisions, about a counter that expires within two seconds, and is safe
+while a server is running. Upstreams get up to three GET requests each, for the path of their
+health check.
 
 With --server it also checks the health of that server, and whether all nodes are healthy
 and use the latest rules.
@@ -140,6 +140,7 @@ func (d *doctor) look(ctx context.Context, f *databaseFlags) error {
 		d.counters(ctx, config)
 		d.database(ctx, config)
 		d.spread(config)
+		d.regions(ctx, config)
 		d.archive(ctx, config)
 		d.directories(config)
 		d.pathCase(ctx, config)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -55,7 +56,7 @@ func (d *doctor) database(ctx context.Context, c *daemon.Config) {
 	document.Case = c.Case
 	d.rules(&document.File, c.World())
 	d.file = document.File
-	d.nodes(ctx, k)
+	d.nodes(ctx, k, c.Region.Name)
 }
 
 // room checks that the disk has room for the record, and so for everything else.
@@ -157,16 +158,19 @@ func (d *doctor) notifications(ctx context.Context, db *database.DB) {
 }
 
 // nodes checks the nodes that share the database.
-func (d *doctor) nodes(ctx context.Context, k *catalog.Catalog) {
+func (d *doctor) nodes(ctx context.Context, k *catalog.Catalog, region string) {
 	const recent = time.Minute
 	all, err := k.Nodes(ctx, recent)
 	if err != nil {
 		d.note("nodes", findFail, err.Error(), "")
 		return
 	}
-	d.alive = len(all)
 	latest := int64(0)
 	for _, n := range all {
+		var state struct{ Region string }
+		if _ = json.Unmarshal(n.State, &state); state.Region == "" || state.Region == region { // older nodes report none
+			d.alive++
+		}
 		latest = max(latest, n.Revision)
 	}
 	for _, n := range all {

@@ -23,7 +23,7 @@ var documented = []string{
 	"tiers list", "tiers create", "users list", "users create", "tenants list", "tenants create", "keys list", "keys create", "keys revoke", "exempt list", "exempt add", "exempt remove", "ban add",
 	"apply", "export", "changes list", "changes show", "changes revert",
 	"usage", "reset", "explain", "check",
-	"status", "nodes", "top", "events list", "events follow", "events export", "events top", "events series", "events violations", "events clients",
+	"status", "nodes", "regions", "top", "events list", "events follow", "events export", "events top", "events series", "events violations", "events clients",
 	"tokens list", "tokens create", "tokens revoke", "migrate status", "migrate up", "migrate down", "archive run", "archive list", "archive verify", "archive restore", "archive expire", "envoy check", "envoy convert", "version",
 }
 

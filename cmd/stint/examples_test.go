@@ -270,7 +270,7 @@ func runExample(t *testing.T, line string, environ, args []string) string {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		t.Errorf("%s: still runs after 20 s, %s", line, out.text)
 	}
-	if code != 0 && (code != 1 || !regexp.MustCompile(`^stint (check|explain|doctor|nodes|rules check)`).MatchString(line)) {
+	if code != 0 && (code != 1 || !regexp.MustCompile(`^stint (check|explain|doctor|nodes|regions|rules check)`).MatchString(line)) {
 		t.Errorf("%s: exit code %d, %s", line, code, out.text)
 	}
 	return string(out.text)

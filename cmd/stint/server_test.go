@@ -105,7 +105,7 @@ func TestServer(t *testing.T) {
 	var got strings.Builder
 	key, token := "", ""
 	for _, line := range []string{
-		"status", "status -o csv", "nodes", "nodes -o json",
+		"status", "status -o csv", "nodes", "nodes -o json", "regions",
 
 		"rules create", "rules create login --limit 5/1m --limit burst=2/1s --count-by ip,user --path /login --method POST --group g --priority 7 --dry-run",
 		"rules create -f " + search, "rules create -f " + search, "rules create -f " + bad, "rules create -f " + whole,

@@ -74,7 +74,7 @@ func (d *Daemon) countersKind() string {
 func (d *Daemon) nodeState() admin.NodeState {
 	h, now := d.Health(), d.live.Snapshot()
 	s := admin.NodeState{
-		Status: h.Status, Checks: h.Checks, Counters: d.countersKind(), Store: healthy, Breaker: "none", Replicas: d.countReplicas(),
+		Status: h.Status, Checks: h.Checks, Region: d.config.Region.Name, Counters: d.countersKind(), Store: healthy, Breaker: "none", Replicas: d.countReplicas(),
 		Requests: now.Requests, Refused: now.Refused, P99: now.Latency.P99,
 	}
 	if d.redis != nil {

@@ -1,11 +1,13 @@
 package daemon_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 
+	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/test/testserver"
 )
 
@@ -98,6 +100,19 @@ func TestRegionsTogether(t *testing.T) {
 	if _, text := all[0].get(t, "admin", "/metrics"); !strings.Contains(text, `stint_region_bound_units{limit="told:l"} 6`) {
 		t.Errorf("the bound is not among the metrics:\n%s", text)
 	}
+	r := regionsOf(t, all[1])
+	if r.Region != "europe" || len(r.Items) != 3 || r.Items[1].Weight != 1 || !r.Items[1].Self || r.Items[1].Nodes != 1 || r.Central == nil || r.Central.Region != "asia" || !r.Central.Up || r.Alone {
+		t.Errorf("%+v", r)
+	}
+	if l := r.Links; len(l) != 2 || l[0].Region != "asia" || l[1].Region != "us" || !l[1].Up || l[1].Peer == "" || l[1].URL != "http://"+addresses[2] || l[1].Sent == 0 || l[1].Received == 0 {
+		t.Errorf("links: %+v", l)
+	}
+	if l := r.Limits; len(l) != 1 || l[0].Limit != "told:l" || l[0].Bound != 6 || l[0].Beyond > 6 || l[0].Admitted == 0 || l[0].Received == 0 {
+		t.Errorf("limits: %+v", l)
+	}
+	if s := r.Streams; len(s) != 2 || s[0].Region != "asia" || s[1].Region != "us" || len(r.Refused) == 0 || r.Refused["secret"] != 0 {
+		t.Errorf("streams: %+v, refused: %v", s, r.Refused)
+	}
 	// The central region stops: the others have their shares.
 	if err := all[0].Stop(t.Context()); err != nil {
 		t.Fatal(err)
@@ -106,4 +121,20 @@ func TestRegionsTogether(t *testing.T) {
 	if ask(all[1], "/far") {
 		t.Error("an exhausted central limit begins anew when the central region is away")
 	}
+	if r := regionsOf(t, all[1]); !r.Alone || !r.Links[0].Cut || r.Links[0].Up || r.Links[0].Why == "" {
+		t.Errorf("without the central region: %+v", r)
+	}
+	if c := regionsOf(t, all[1]).Central; c.Up || c.Since.IsZero() || c.Reason == "" {
+		t.Errorf("the central region: %+v", c)
+	}
+}
+
+// regionsOf returns how a node stands with other regions.
+func regionsOf(t *testing.T, p *process) (r admin.Regions) {
+	t.Helper()
+	code, text := p.get(t, "admin", "/admin/v1/regions")
+	if err := json.Unmarshal([]byte(text), &r); err != nil || code != http.StatusOK {
+		t.Fatal(code, text, err)
+	}
+	return r
 }

@@ -483,6 +483,9 @@ func (d *Daemon) openAdmin(ctx context.Context) (err error) {
 	if d.envoy != nil {
 		o.Envoy = d.envoyLimits
 	}
+	if d.regional != nil {
+		o.Regions = d.regions
+	}
 	o.Tokens = d.operators.tokens
 	d.operators.api, err = admin.New(o)
 	return err

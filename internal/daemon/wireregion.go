@@ -46,6 +46,31 @@ func (r *regions) weight() (own, all int) {
 	return own, all
 }
 
+// identity returns what both ends of a link have to know of a process.
+func (r *regions) identity(self gossip.Sender) link.Identity {
+	out := link.Identity{Self: self, Central: r.central, Secret: []byte(r.secret)}
+	for _, w := range r.all {
+		out.Regions = append(out.Regions, link.Region{Name: w.name, Weight: uint32(w.weight)})
+	}
+	return out
+}
+
+// RegionLinks returns the options of links to the other regions, for a process of this region that has the name
+// node. They have no clock.
+func (c *Config) RegionLinks(node string) (out []link.Options) {
+	of := c.regions()
+	if of == nil {
+		return nil
+	}
+	identity := of.identity(gossip.Sender{Region: of.own, Node: node, Run: newRun()})
+	for _, w := range of.all {
+		if w.url != "" {
+			out = append(out, link.Options{Identity: identity, Region: w.name, URL: w.url, TLS: callerTLS(c.credentials.tls[regionListener])})
+		}
+	}
+	return out
+}
+
 // openRegions puts what connects this node with other regions around its store, if there are any.
 func (d *Daemon) openRegions() error {
 	of := d.config.regions()
@@ -63,10 +88,10 @@ func (d *Daemon) openRegions() error {
 	}
 	self := gossip.Sender{Region: of.own, Node: d.config.nodeName() + "-" + rand.Text()[:6], Run: newRun()}
 	own, all := of.weight()
-	identity := link.Identity{Self: self, Central: of.central, Secret: []byte(of.secret), Log: d.log}
+	identity := of.identity(self)
+	identity.Log = d.log
 	peers, names := map[string]string{}, []string(nil)
 	for _, w := range of.all {
-		identity.Regions = append(identity.Regions, link.Region{Name: w.name, Weight: uint32(w.weight)})
 		if w.url != "" {
 			peers[w.name], names = w.url, append(names, w.name)
 		}

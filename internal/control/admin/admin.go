@@ -45,6 +45,7 @@ type Options struct {
 
 	Status    func() Status
 	NodeState func() NodeState    // of this node
+	Regions   func() Regions      // without the revisions; nil: there are no other regions
 	NodeID    string              // of this node in the catalog
 	Settings  func() []Setting    // with secrets masked
 	Envoy     func() []EnvoyLimit // the limits of descriptors; nil: Envoy is not served
@@ -111,7 +112,7 @@ func New(o Options) (*API, error) {
 	a.closing, a.close = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
 	for _, add := range []func(){
 		a.addDocument, a.addSession, a.addTokens, a.addRules, a.addResources, a.addKeys, a.addApply, a.addSubjects, a.addUsage,
-		a.addBans, a.addOverrides, a.addExplain, a.addRecord, a.addLive, a.addStatus, a.addEnvoy, a.addChanges,
+		a.addBans, a.addOverrides, a.addExplain, a.addRecord, a.addLive, a.addStatus, a.addRegions, a.addEnvoy, a.addChanges,
 	} {
 		add()
 	}

@@ -66,6 +66,7 @@ type Node struct {
 type NodeState struct {
 	Status   string  `json:"status" enum:"ok,degraded,not_ready" doc:"The result." example:"ok"`
 	Checks   []Check `json:"checks" nullable:"false" doc:"The checks."`
+	Region   string  `json:"region,omitempty" doc:"The name of its region. Empty: it has none, or is of an older version." example:"eu-west"`
 	Counters string  `json:"counters" enum:"memory,redis" doc:"Where counters are stored." example:"redis"`
 	Store    string  `json:"store" doc:"The state of the store." example:"ok"`
 	Breaker  string  `json:"breaker" enum:"closed,open,half_open,none" doc:"The state of the circuit breakers of the store: open if the breaker of any server is. Only nodes of older versions report half_open." example:"closed"`
@@ -118,7 +119,7 @@ func (a *API) addStatus() {
 		ID: "listNodes", Method: http.MethodGet, Path: "/nodes", Tag: tagSystem,
 		Summary: "List nodes", Description: "Returns the nodes that share the catalog, and the state that each reports.",
 	}, catalog.Viewer, func(ctx context.Context, _ *struct{}) (NodeList, error) {
-		all, err := a.nodes(ctx)
+		all, err := a.nodes(ctx, nodesWithin)
 		return NodeList{all}, err
 	})
 
@@ -143,8 +144,8 @@ func (a *API) status() Status {
 	return s
 }
 
-// nodes returns all nodes; without a catalog, only this one.
-func (a *API) nodes(ctx context.Context) ([]Node, error) {
+// nodes returns the nodes that were seen within this time; without a catalog, only this one.
+func (a *API) nodes(ctx context.Context, within time.Duration) ([]Node, error) {
 	status := a.status()
 	var state *NodeState
 	if a.options.NodeState != nil {
@@ -154,7 +155,7 @@ func (a *API) nodes(ctx context.Context) ([]Node, error) {
 	if a.options.Catalog == nil {
 		return []Node{{Name: status.Node, Version: status.Version, Seen: status.Now, Self: true, State: state}}, nil
 	}
-	all, err := a.options.Catalog.Nodes(ctx, nodesWithin)
+	all, err := a.options.Catalog.Nodes(ctx, within)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,8 @@ export interface Entry {
   role?: Role
   /** Only where Envoy is served. */
   envoy?: boolean
+  /** Only where there are regions. */
+  regions?: boolean
 }
 
 export const navigation: { title: string; entries: Entry[] }[] = [
@@ -21,6 +23,7 @@ export const navigation: { title: string; entries: Entry[] }[] = [
       { section: '/', label: 'Overview', icon: 'overview', key: 'o' },
       { section: '/events', label: 'Events', icon: 'events', key: 'e' },
       { section: '/nodes', label: 'Nodes', icon: 'nodes', key: 'n' },
+      { section: '/regions', label: 'Regions', icon: 'regions', key: 'l', regions: true },
       { section: '/envoy', label: 'Envoy', icon: 'envoy', key: 'v', envoy: true },
     ],
   },

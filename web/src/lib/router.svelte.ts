@@ -29,6 +29,7 @@ const patterns: Pattern[] = [
   { path: '/access', page: 'Access', title: 'Exemptions and bans' },
   { path: '/events', page: 'Events', title: 'Events' },
   { path: '/nodes', page: 'Nodes', title: 'Nodes' },
+  { path: '/regions', page: 'Regions', title: 'Regions' },
   { path: '/envoy', page: 'Envoy', title: 'Envoy' },
   { path: '/changes', page: 'Changes', title: 'Change log' },
   { path: '/try', page: 'TryIt', title: 'Try it' },

@@ -41,6 +41,18 @@ export interface Blocked {
   until?: string
 }
 
+/** The region that has the counters of central rules. */
+export interface CentralRegion {
+  /** Why it does not. */
+  reason?: string
+  /** The name of the region. */
+  region: string
+  /** Since when it does not. */
+  since?: string
+  /** Whether it can be reached, and decides. If not, this node applies its share of central limits. */
+  up: boolean
+}
+
 /** An entry of the change log. */
 export interface Change {
   /** What was done. */
@@ -667,6 +679,8 @@ export interface NodeState {
   p99_us: number
   /** Requests that did not pass, per second. */
   refused_per_second: number
+  /** The name of its region. Empty: it has none, or is of an older version. */
+  region?: string
   /** The number of nodes that share limits while the store is unreachable. */
   replicas: number
   /** Requests, per second. */
@@ -935,6 +949,134 @@ export interface Refusals {
   name: string
   /** Requests that did not pass, for any reason. */
   refused: number
+}
+
+/** What went wrong between regions. */
+export interface RegionGossip {
+  /** Batches of others that came again, and were not charged again. */
+  duplicate_batches: number
+  /** Units that other regions may never have been told of. */
+  lost_units: number
+  /** Batches of others that were refused. */
+  refused_batches: number
+}
+
+/** A region. */
+export interface RegionInfo {
+  /** Whether a node that shares the database uses a newer revision. */
+  behind: boolean
+  /** The name of the region. */
+  name: string
+  /** How many of its nodes have reported to the database of this node within the last minute. 0: none does, or they are of an older version. */
+  nodes: number
+  /** The oldest revision of the rules that these nodes use; 0 if there are none. */
+  revision: number
+  /** Whether it is the region of this node. */
+  self: boolean
+  /** Its weight: it means something beside those of the others. */
+  weight: number
+}
+
+/** A gossiped limit: what regions may admit beyond it, and what a node has measured. */
+export interface RegionLimit {
+  /** Units that this node has admitted. */
+  admitted: number
+  /** The most units beyond the limit that this node has seen. */
+  beyond: number
+  /** How many units all regions together may admit beyond the limit: (regions - 1) x credit. */
+  bound: number
+  /** The rule and its limit. Empty: further limits, together. */
+  limit: string
+  /** Units that other regions have admitted, as this node was told. */
+  received: number
+  /** Requests that were decided by the share of this node. */
+  shares: number
+  /** Requests that were denied for want of credit, or of a share. */
+  short: number
+}
+
+/** A link of a node to another region. */
+export interface RegionLink {
+  /** Whether it says that it is cut off from some region, so that all apply their shares. */
+  alone: boolean
+  /** Of how many counters the region has to be told. */
+  backlog: number
+  /** Calls of central counters that are not answered. */
+  calls: number
+  /** Whether no node of this region hears from it, so that this region applies its share of gossiped limits. */
+  cut: boolean
+  /** How long the last batch took to be acknowledged, or takes, in microseconds. */
+  lag_us: number
+  /** The node that it is connected to, or was last. */
+  peer?: string
+  /** How many pings were answered on this connection. If none was, delay and skew are unknown. */
+  pings: number
+  /** Bytes of messages received, since this node started. */
+  received_bytes: number
+  /** How often the other side has refused a connection, since this node started. */
+  refused: number
+  /** The other region. */
+  region: string
+  /** How long a message there and back takes, in microseconds, smoothed. */
+  round_trip_us: number
+  /** Bytes of messages sent, since this node started. */
+  sent_bytes: number
+  /** Since when it is, or is not. */
+  since: string
+  /** By how much the clock of the store there is ahead of the clock of the store here, in microseconds. */
+  skew_us: number
+  /** Batches that were made and are not acknowledged. */
+  unacknowledged: number
+  /** Whether this node is connected to it. */
+  up: boolean
+  /** Where its nodes listen. */
+  url: string
+  /** Why it is not connected. */
+  why?: string
+}
+
+/** The stream of a node of another region. */
+export interface RegionStream {
+  /** The node. */
+  node: string
+  /** How many pings it has answered. If none, delay and skew are unknown. */
+  pings: number
+  /** The region of the node. */
+  region: string
+  /** How long a message there and back takes, in microseconds, smoothed. */
+  round_trip_us: number
+  /** Since when it is connected. */
+  since: string
+  /** By how much the clock of the store there is ahead of the clock of the store here, in microseconds. */
+  skew_us: number
+}
+
+/** How a node stands with other regions. */
+export interface Regions {
+  /** Whether this region is cut off from another one, and applies its share of gossiped limits. */
+  alone: boolean
+  /** The region that has the counters of central rules, if there is one. */
+  central?: CentralRegion
+  /** Gossiped counters of which this node has admitted something that has not recovered. */
+  counters: number
+  /** What went wrong between regions since this node started. */
+  gossip: RegionGossip
+  /** All regions, ordered by name. */
+  items: RegionInfo[]
+  /** The gossiped limits that this node has had to do with since it started, ordered by name: at most 1024, and one more for the rest. */
+  limits: RegionLimit[]
+  /** The links of this node to the other regions, ordered by region. */
+  links: RegionLink[]
+  /** The name of this node. */
+  node: string
+  /** Streams of other regions that this node has refused or ended since it started, by reason. Every reason is listed, if it listens. */
+  refused: Record<string, number>
+  /** The region of this node. Empty: there are no other regions, and the rest is empty. */
+  region: string
+  /** The streams that nodes of other regions have to this node, ordered by region and node. */
+  streams: RegionStream[]
+  /** Where this node has the weights of quotas that follow demand from: the configuration, because there is no database (fixed); the database (fresh); or nowhere, because it could not read them lately, and applies the lowest part (stale). */
+  weights: 'fixed' | 'fresh' | 'stale'
 }
 
 /** Which counters to reset. */
