@@ -242,25 +242,38 @@ func (a *attack) run(region, node int, path string) {
 	}
 }
 
-// note counts an answer in the window that it names: the one that ends after it says.
+// note counts an answer.
 func (a *attack) note(region int, path string, v *verdictOf, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	took := v.answered.Sub(v.asked)
-	switch {
-	case err != nil:
+	if err != nil {
 		a.failed++
-	case !v.Allowed:
-	case took > attackWindow*3/4:
-		a.skipped++
-	default:
-		reset := time.Duration(v.Limits[0].ResetAfter * float64(time.Second))
-		n := windowOf(v.asked.Add(took/2 + reset - attackWindow/2)) // in the middle of it, but for half of what it took
-		if a.admitted[path][n] == nil {
-			a.admitted[path][n] = new([3]int64)
-		}
-		a.admitted[path][n][region]++
+		return
 	}
+	if !v.Allowed {
+		return
+	}
+	n, ok := v.window()
+	if !ok {
+		a.skipped++
+		return
+	}
+	if a.admitted[path][n] == nil {
+		a.admitted[path][n] = new([3]int64)
+	}
+	a.admitted[path][n][region]++
+}
+
+// window returns the window in which it was admitted: that which ends when the answer says. An answer by a lease says
+// so as of when its units were charged, but they are spent in the same window. It is not known if the answer took
+// too long.
+func (v *verdictOf) window() (n int64, ok bool) {
+	if v.Limits[0].Basis == "leased" {
+		n = windowOf(v.answered)
+		return n, n == windowOf(v.asked)
+	}
+	took, reset := v.answered.Sub(v.asked), time.Duration(v.Limits[0].ResetAfter*float64(time.Second))
+	return windowOf(v.asked.Add(took/2 + reset - attackWindow/2)), took < attackWindow*3/4 // in its middle, but for half of what it took
 }
 
 // windowOf returns the number of the window that has the instant.
