@@ -2,64 +2,284 @@ package e2e_test
 
 import (
 	"fmt"
-	"net/http"
-	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stintdev/stint/internal/test/testserver"
+	"github.com/stintdev/stint/rule"
 )
 
-// TestRegionPages looks at the pages of regions, and of a gossiped rule, with three regions, of which one then goes
-// away. It writes screenshots like TestDashboardPages.
-func TestRegionPages(t *testing.T) {
+// attacked is the limit of each counter that is attacked, and told the credit of a region where it is gossiped.
+const attacked, told = 60, 6
+
+// by returns a rule whose counters regions share in that way, for a path of its name.
+func by(name string, regions rule.Regions, limit string, lease time.Duration) rule.Rule {
+	return rule.Rule{
+		Name: name, Match: rule.Match{Paths: []string{"/" + name}}, CountBy: []rule.Dimension{"ip"}, Regions: regions,
+		Limits: []rule.Limit{{Name: name, Limit: limit, Lease: rule.Duration(lease)}},
+	}
+}
+
+// TestRegions has three regions with two nodes each, 100 to 300 ms apart, attacked at all nodes at once: while all
+// is well, while a region is cut off, while one does not hear another, and when a node is killed. No window has more
+// than its bound, and every region always has its share.
+func TestRegions(t *testing.T) {
 	t.Parallel()
-	names := []string{"asia", "europe", "us"}
-	listeners := [3]string{testserver.FreeAddr(t), testserver.FreeAddr(t), testserver.FreeAddr(t)}
-	var all []*site
-	for own, name := range names {
-		var b strings.Builder
-		fmt.Fprintf(&b, "[region]\nname = %q\ncentral = \"asia\"\nsecret = \"the secret of three regions\"\ninterval = \"100ms\"\n[region.listener]\naddress = %q\n", name, listeners[own])
-		for i, peer := range names {
-			if i != own {
-				fmt.Fprintf(&b, "[[region.peers]]\nname = %q\nurl = \"http://%s\"\n", peer, listeners[i])
+	limit := fmt.Sprintf("%d/%s fixed_window", attacked, attackWindow)
+	w := newWorld(t,
+		by("gossip", rule.RegionsGossip, limit, 0), by("quota", rule.RegionsQuota, limit, 0), by("central", rule.RegionsCentral, limit, time.Second),
+		by("told", rule.RegionsGossip, "100000/1h fixed_window", 0),
+	)
+	w.converge(t)
+	a := w.startAttack(t, "/gossip", "/quota", "/central")
+
+	calm := a.windows(1)
+	a.held(t, "calm", calm, 1, 0)
+	a.usable(t, "calm", calm)
+
+	begin := windowOf(time.Now())
+	w.isolate(t, 2)
+	for r := range w.nodes[:2] {
+		w.nodes[r][0].ready(t, "degraded", "cut off from us")
+	}
+	w.nodes[2][0].ready(t, "degraded", "cut off from asia", "cut off from europe")
+	a.heldSince(t, "a region is cut off", begin, attacked/3)
+
+	begin = windowOf(time.Now())
+	w.heal(t)
+	w.silence(t, 0, 1)
+	w.nodes[0][0].ready(t, "degraded", "cut off from europe")
+	w.nodes[1][0].ready(t, "degraded", "cut off from asia")
+	a.heldSince(t, "a region does not hear another", begin, 2*attacked/3) // two have been cut off from the central one
+	w.heal(t)
+	w.each(func(r, i int) { w.nodes[r][i].ready(t, allWell) })
+
+	healed := a.windows(1)
+	a.held(t, "healed", healed, 1, 0)
+	a.usable(t, "healed", healed)
+	a.stop()
+	if a.failed > 0 || a.skipped > 20 {
+		t.Errorf("%d requests have failed, and %d took too long to tell their window", a.failed, a.skipped)
+	}
+	w.killOne(t)
+}
+
+// usable checks that the limits can be used up in a window.
+func (a *attack) usable(t *testing.T, when string, window int64) {
+	t.Helper()
+	for _, path := range a.paths {
+		if _, n := a.in(path, window); n < attacked*8/10 {
+			t.Errorf("%s, %s: %d of %d admitted, though all is well", when, path, n, attacked)
+		}
+	}
+}
+
+// heldSince waits for a whole window, and checks all since the first: also that every region has its share in the last.
+func (a *attack) heldSince(t *testing.T, when string, first, apart int64) {
+	t.Helper()
+	last := a.windows(1)
+	a.held(t, when, first, last-first+1, apart)
+	for _, path := range a.paths {
+		if n, _ := a.in(path, last); n[0] == 0 || n[1] == 0 || n[2] == 0 {
+			t.Errorf("%s, %s: %d admitted in the regions; want some in each", when, path, n)
+		}
+	}
+}
+
+// held checks the bounds of windows. Apart is what regions that do not reach the central one may admit.
+func (a *attack) held(t *testing.T, when string, first, windows, apart int64) {
+	t.Helper()
+	for n := first; n < first+windows; n++ {
+		for path, most := range map[string]int64{"/gossip": attacked + 2*told, "/quota": attacked, "/central": attacked + apart} {
+			regions, all := a.in(path, n)
+			t.Logf("%s, window %d, %s: %d of at most %d, %d", when, n-first, path, all, most, regions)
+			if all > most {
+				t.Errorf("%s, %s: %d admitted in a window, in the regions %d; want at most %d", when, path, all, regions, most)
 			}
 		}
-		b.WriteString("[[rules]]\nname = \"search\"\nregions = \"gossip\"\ncount_by = [\"ip\"]\nlimits = [{ name = \"hourly\", limit = \"300/1h\" }]\n")
-		s := &site{server: serve(t, b.String(), "STINT_SERVER_ADMIN_ADDRESS=127.0.0.1:0", "STINT_SERVER_ADMIN_TOKEN="+adminToken, "STINT_SERVER_CATALOG_NODE="+name+"-1")}
-		s.findAdmin(t)
-		all = append(all, s)
 	}
-	w := all[1].signIn(t, wide)
-	w.open("/")
-	w.injectAxe()
-	w.visit(at("/regions"))
-	w.settled("Regions")
-	w.says("europe-1 in europe is connected to 2 other regions")
-	for i := range 120 {
-		if err := post(http.DefaultClient, all[i%3].api+"/v1/check", `{"path": "/", "ip": "192.0.2.1"}`, new(struct{ Allowed bool })); err != nil {
+}
+
+// converge has clients use something in one region, and measures when the others know of it.
+func (w *world) converge(t *testing.T) {
+	t.Helper()
+	const clients, promise = 48, 1500 * time.Millisecond
+	var (
+		mu    sync.Mutex
+		ips   [3][]string // of those that have used something there
+		since = map[string]time.Time{}
+		took  []time.Duration
+		work  sync.WaitGroup
+	)
+	known := [3]map[string]bool{{}, {}, {}}
+	look := func(r int) {
+		mu.Lock()
+		var asked []string
+		for other, all := range ips {
+			for _, ip := range all {
+				if other != r && !known[r][ip] {
+					asked = append(asked, ip)
+				}
+			}
+		}
+		mu.Unlock()
+		if len(asked) == 0 {
+			return
+		}
+		used, err := w.used(w.nodes[r][1], "/told", asked...)
+		if err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for i := range used {
+			if used[i] > 0 {
+				known[r][asked[i]] = true
+				took = append(took, time.Since(since[asked[i]]))
+			}
+		}
+	}
+	work.Go(func() { // a client every 40 ms, so that they are anywhere in the intervals
+		tick := time.NewTicker(40 * time.Millisecond)
+		defer tick.Stop()
+		for i := range clients {
+			<-tick.C
+			ip, r := fmt.Sprint("198.51.100.", i), i%3
+			v, err := w.ask(w.nodes[r][i/3%nodesEach], "/told", ip)
+			if err != nil || !v.Allowed {
+				t.Errorf("%+v, %v", v, err)
+			}
+			mu.Lock()
+			ips[r], since[ip] = append(ips[r], ip), v.answered
+			mu.Unlock()
+		}
+	})
+	err := testserver.Poll(patience, func() error {
+		for r := range known {
+			look(r)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if want := clients * (len(known) - 1); len(took) < want {
+			return fmt.Errorf("%d of %d have arrived", len(took), want)
+		}
+		return nil
+	})
+	work.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log("what a region has used is known to another after", quantiles(took))
+	if p99 := quantile(took, 0.99); p99 > promise {
+		t.Errorf("the others know after %v, want %v", p99, promise)
+	}
+}
+
+// killOne kills a node while all are used, and starts it anew. Nothing is counted twice, and lost is at most what was
+// admitted in the last interval.
+func (w *world) killOne(t *testing.T) {
+	t.Helper()
+	const region, node, ip = 1, 0, "203.0.113.1"
+	var (
+		mu         sync.Mutex
+		admitted   [3][nodesEach][]time.Time
+		unanswered int64
+		work       sync.WaitGroup
+		quit       = make(chan struct{})
+		total      = func() (n int64) {
+			for r := range admitted {
+				for i := range admitted[r] {
+					n += int64(len(admitted[r][i]))
+				}
+			}
+			return n
+		}
+	)
+	w.each(func(r, i int) {
+		s := w.nodes[r][i]
+		work.Go(func() {
+			tick := time.NewTicker(20 * time.Millisecond)
+			defer tick.Stop()
+			for {
+				select {
+				case <-quit:
+					return
+				case <-tick.C:
+				}
+				v, err := w.ask(s, "/told", ip)
+				mu.Lock()
+				switch {
+				case err != nil && (r != region || i != node):
+					t.Error(err)
+				case err != nil:
+					unanswered++
+					mu.Unlock()
+					return
+				case v.Allowed:
+					admitted[r][i] = append(admitted[r][i], v.answered)
+				}
+				mu.Unlock()
+			}
+		})
+	})
+	await := func(more int64) {
+		t.Helper()
+		mu.Lock()
+		want := total() + more
+		mu.Unlock()
+		eventually(t, patience, func() error {
+			mu.Lock()
+			defer mu.Unlock()
+			if n := total(); n < want {
+				return fmt.Errorf("%d admitted of %d", n, want)
+			}
+			return nil
+		})
+	}
+	await(400)
+	killed := time.Now()
+	w.nodes[region][node].kill(t)
+	await(100)
+	w.start(t, region, node)
+	await(100)
+	close(quit)
+	work.Wait()
+	w.each(func(r, i int) { w.nodes[r][i].ready(t, allWell) })
+
+	late := func(all []time.Time, within time.Duration) (n int64) {
+		for _, at := range all {
+			if d := killed.Sub(at); d >= 0 && d < within {
+				n++
+			}
+		}
+		return n
+	}
+	// Lost may be what the node had not told, and what it was about to charge.
+	const interval = 1500 * time.Millisecond // with the way
+	var lost [3]int64
+	for r := range lost {
+		lost[r] = late(admitted[region][node], interval)
+	}
+	lost[region] = late(admitted[0][node], 2*interval) + late(admitted[2][node], 2*interval)
+	for r := range w.nodes {
+		eventually(t, patience, func() error {
+			used, err := w.used(w.nodes[r][0], "/told", ip)
+			if err == nil && used[0] < total()-lost[r] {
+				err = fmt.Errorf("region %d: %d used of %d; at most %d may be lost", r, used, total(), lost[r])
+			}
+			return err
+		})
+	}
+	<-time.After(interval) // what is sent again comes until then
+	for r := range w.nodes {
+		used, err := w.used(w.nodes[r][0], "/told", ip)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	w.says("search:hourly", "Declared beyond")
-	see := func(w *tab, name string, size [2]int64, says ...string) {
-		for _, theme := range []string{"light", "dark"} {
-			w.theme(theme)
-			w.says(says...)
-			w.look(name, theme)
-			w.keep(fmt.Sprintf("%s-%d-%s", name, size[0], theme))
+		t.Logf("region %d: %d used of %d admitted, %d unanswered; at most %d may be lost", r, used, total(), unanswered, lost[r])
+		if most := total() + unanswered; used[0] > most {
+			t.Errorf("region %d: %d used, of %d admitted: some was counted twice", r, used, most)
 		}
 	}
-	see(w, "regions", wide, "All is well", "search:hourly")
-	w.visit(at("/rules/edit/search"))
-	w.settled("search")
-	see(w, "rule-gossiped", wide, "Between regions", "At most 60 units beyond the limit")
-
-	all[0].stop(t)
-	phone := all[1].signIn(t, narrow)
-	phone.open("/")
-	phone.injectAxe()
-	phone.visit(at("/regions"))
-	see(phone, "regions-cut", narrow, "This region is cut off from asia", "cut off", "search:hourly")
-	w.visit(at("/regions"))
-	see(w, "regions-cut", wide, "This region is cut off from asia", "connection refused")
 }

@@ -24,16 +24,18 @@ type Proxy struct {
 type Fault struct {
 	Refuse  bool          // new connections are refused, and open ones closed
 	Swallow bool          // data is lost; connections stay open
+	Mute    bool          // what clients send is lost
+	Deaf    bool          // what servers answer is lost
 	Latency time.Duration // in each direction
 	Reset   float64       // the fraction of packets that reset the connection
 	Trickle time.Duration // between bytes
 }
 
-// link is a connection of a client and that to the server. Once it has lost a byte it
-// is dead, but stays open.
+// link is a connection of a client and that to the server. Once a direction has lost a byte
+// it is dead, but stays open.
 type link struct {
 	client, server net.Conn
-	dead           bool
+	mute, deaf     bool // what the client sends, and what the server answers, is lost
 }
 
 // StartProxy starts a proxy to an address, until t ends.
@@ -77,7 +79,7 @@ func (p *Proxy) Forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for l := range p.links {
-		l.dead = true
+		l.mute, l.deaf = true, true
 		l.server.Close()
 	}
 }
@@ -148,13 +150,15 @@ func (p *Proxy) copy(l *link, from, to net.Conn, fromClient bool) {
 	for {
 		n, err := from.Read(buf)
 		p.mu.Lock()
-		f := p.fault
-		if f.Swallow && n > 0 {
-			l.dead = true
+		f, dead := p.fault, &l.deaf
+		lost := f.Swallow || f.Deaf
+		if fromClient {
+			dead, lost = &l.mute, f.Swallow || f.Mute
 		}
-		dead := l.dead
+		*dead = *dead || lost && n > 0
+		isDead := *dead
 		p.mu.Unlock()
-		if dead && (err == nil || !fromClient) {
+		if isDead && (err == nil || !fromClient) {
 			if err != nil {
 				return // without closing the connection of the client
 			}

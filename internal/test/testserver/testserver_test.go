@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -208,6 +209,14 @@ func TestDiesWithProcess(t *testing.T) {
 	}
 }
 
+// count counts the bytes that are written to it.
+type count struct{ atomic.Int64 }
+
+func (c *count) Write(p []byte) (int, error) {
+	c.Add(int64(len(p)))
+	return len(p), nil
+}
+
 func TestProxy(t *testing.T) {
 	t.Parallel()
 	echo, err := net.Listen("tcp", "127.0.0.1:0")
@@ -215,6 +224,7 @@ func TestProxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	var work sync.WaitGroup
+	var heard count
 	t.Cleanup(func() { echo.Close(); work.Wait() })
 	work.Go(func() {
 		for {
@@ -224,7 +234,7 @@ func TestProxy(t *testing.T) {
 			}
 			work.Go(func() {
 				defer c.Close()
-				_, _ = io.Copy(c, c) // until the proxy closes it
+				_, _ = io.Copy(io.MultiWriter(c, &heard), c) // until the proxy closes it
 			})
 		}
 	})
@@ -274,6 +284,22 @@ func TestProxy(t *testing.T) {
 	p.Set(t, testserver.Fault{})
 	if err := say(c, soon); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("after bytes were lost: %v", err)
+	}
+
+	for _, f := range []testserver.Fault{{Mute: true}, {Deaf: true}} {
+		c = dial()
+		if err := say(c, late); err != nil {
+			t.Fatal(err)
+		}
+		p.Set(t, f)
+		heard.Store(0)
+		if err := say(c, soon); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%+v: %v", f, err)
+		}
+		if n := heard.Load(); (n > 0) != f.Deaf {
+			t.Errorf("%+v: the server has heard %d bytes", f, n)
+		}
+		p.Set(t, testserver.Fault{})
 	}
 
 	c = dial()
