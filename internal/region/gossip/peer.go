@@ -167,7 +167,7 @@ func (s *Store) Acknowledged(region string, number uint64) {
 	}
 	p.sent = append(p.sent[:0], p.sent[n:]...)
 	p.again = max(p.again-n, 0)
-	more := n > 0 && len(p.queue) > 0
+	more := n > 0 && len(p.queue) >= MaxEntries/2 // others wait for the interval
 	p.mu.Unlock()
 	if more {
 		s.hurry()
