@@ -43,6 +43,7 @@ func (d *doctor) regions(ctx context.Context, c *daemon.Config) {
 			case rule.RegionsQuota:
 				shared++
 				d.quota(name, v, all[0].Regions)
+			case rule.RegionsCentral: // its link was tried
 			}
 		}
 	}

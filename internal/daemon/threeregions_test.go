@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -136,7 +137,7 @@ func (w *world) start(t *testing.T, i int) *process {
 		set("region.listener.tls_client_ca", filepath.Join(w.dir, "regions-ca.crt")), // which the machine does not trust by itself
 	}
 	if w.weights[i] > 0 {
-		flags = append(flags, set("region.weight", fmt.Sprint(w.weights[i])))
+		flags = append(flags, set("region.weight", strconv.Itoa(w.weights[i])))
 	}
 	return start(t, text, flags...)
 }

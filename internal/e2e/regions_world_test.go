@@ -200,6 +200,7 @@ const (
 
 // startAttack attacks until it is stopped.
 func (w *world) startAttack(t testing.TB, paths ...string) *attack {
+	t.Helper()
 	a := &attack{w: w, paths: paths, quit: make(chan struct{}), admitted: map[string]map[int64]*[3]int64{}}
 	for _, p := range paths {
 		a.admitted[p] = map[int64]*[3]int64{}

@@ -65,6 +65,7 @@ func TestCentralNeverBeyond(t *testing.T) {
 }
 
 func centralSimulation(t *testing.T, requests int) {
+	t.Helper()
 	for _, mode := range []stint.FailMode{stint.FailClosed, stint.FailLocal} {
 		for _, lease := range []time.Duration{0, 200 * time.Millisecond} {
 			t.Run(fmt.Sprint("closed ", mode == stint.FailClosed, ", lease ", lease), func(t *testing.T) {
@@ -76,6 +77,7 @@ func centralSimulation(t *testing.T, requests int) {
 }
 
 func simulateCentral(t *testing.T, mode stint.FailMode, lease time.Duration, requests int) {
+	t.Helper()
 	const regions, limit, window = 3, 300, 10 * time.Second
 	home := memory(t, time.Now)
 	cuts := [regions]atomic.Bool{}

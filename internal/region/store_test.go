@@ -54,6 +54,7 @@ func (s spread) Reset(ctx context.Context, asks []stint.Ask) error {
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t testing.TB, now func() time.Time) stint.Store {
+		t.Helper()
 		return spread{region.NewStore(memory(t, now), memory(t, now))}
 	})
 }

@@ -153,9 +153,8 @@ func (s *Store) charge(ctx context.Context, entries []Entry, now int64) error {
 			}
 			continue
 		}
-		c := &charges[len(asks)]
-		*c = stint.Charge{At: min(e.At, now), Cost: max(e.Units, -e.Units), ID: e.ID}
-		a.Charge = c
+		a.Charge = &charges[len(asks)]
+		*a.Charge = stint.Charge{At: min(e.At, now), Cost: max(e.Units, -e.Units), ID: e.ID}
 		if asks = append(asks, a); len(asks) == atOnce {
 			if err := flush(); err != nil {
 				return err

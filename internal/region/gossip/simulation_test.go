@@ -118,6 +118,7 @@ type shared struct{ stint.Store }
 func (shared) Close() error { return nil }
 
 func newWorld(t *testing.T, seed uint64, regions, nodes int, asks []stint.Ask) *world {
+	t.Helper()
 	w := &world{
 		t: t, random: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_800_000_000, 0), limits: asks,
 		admitted: make([][]simUnit, len(asks)), lost: make([]int64, len(asks)),
@@ -298,10 +299,10 @@ func (l *simLink) receive() {
 }
 
 // request takes from a counter, at a node of a region.
-func (w *world) request(r *simRegion, counter int, cost int64) bool {
+func (w *world) request(r *simRegion, counter int, cost int64) {
 	n := r.nodes[w.random.IntN(len(r.nodes))]
 	if n.paused {
-		return false
+		return
 	}
 	w.requests++
 	a := w.limits[counter]
@@ -320,7 +321,6 @@ func (w *world) request(r *simRegion, counter int, cost int64) bool {
 	if ds[0].Allowed {
 		w.admitted[counter] = append(w.admitted[counter], simUnit{ds[0].At, cost})
 	}
-	return ds[0].Allowed
 }
 
 // check has a single counter decide all that was admitted, in the order of the instants, with a limit that is

@@ -197,7 +197,7 @@ func TestImpostors(t *testing.T) {
 	}
 
 	// Another region than was expected, with the secret.
-	regions := append(identity("eu").Regions, link.Region{Name: "asia"})
+	regions := slices.Concat(identity("eu").Regions, []link.Region{{Name: "asia"}})
 	_, addr := serve(t, func(o *link.ServerOptions) { o.Regions = regions })
 	l := open(t, addr, func(o *link.Options) { o.Regions, o.Region = regions, "asia" })
 	eventually(t, "the other region is noticed", func() bool { return strings.Contains(l.State().Why.Error(), `is region "us", want asia`) })

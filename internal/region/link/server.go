@@ -47,7 +47,7 @@ type node struct{ region, name string }
 
 // NewServer returns a server. It does nothing until [Server.Serve] is called.
 func NewServer(o ServerOptions) (*Server, error) {
-	if err := o.Identity.settle(); err != nil {
+	if err := o.settle(); err != nil {
 		return nil, err
 	}
 	if o.Receiver == nil {

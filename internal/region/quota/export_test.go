@@ -108,15 +108,16 @@ func (b *Book) Rows() (all, settled int) {
 
 // Weights returns the weight of a region before and after the change of the first row.
 func (b *Book) Weights(region string) (before, after int, settled bool) {
-	for _, r := range b.sorted() {
-		for _, s := range r.shares {
-			if s.Region == region {
-				return s.Before, s.After, r.settled
-			}
-		}
-		return 0, 0, r.settled
+	rows := b.sorted()
+	if len(rows) == 0 {
+		return 0, 0, false
 	}
-	return 0, 0, false
+	for _, s := range rows[0].shares {
+		if s.Region == region {
+			return s.Before, s.After, rows[0].settled
+		}
+	}
+	return 0, 0, rows[0].settled
 }
 
 // Join returns the weights of a node that has its database in memory.

@@ -3,6 +3,7 @@ package quota_test
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -178,7 +179,7 @@ func TestStart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		regions := make([]quota.Region, rapid.IntRange(1, 12).Draw(t, "regions"))
 		for i := range regions {
-			regions[i] = quota.Region{Name: fmt.Sprint(i), Weight: rapid.OneOf(rapid.IntRange(1, 100), rapid.IntRange(1, 1_000_000)).Draw(t, "weight")}
+			regions[i] = quota.Region{Name: strconv.Itoa(i), Weight: rapid.OneOf(rapid.IntRange(1, 100), rapid.IntRange(1, 1_000_000)).Draw(t, "weight")}
 		}
 		table, err := quota.NewTable("0", regions)
 		if err != nil {

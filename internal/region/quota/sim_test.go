@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 	"time"
 
@@ -75,7 +76,7 @@ func (s *sim) start(g *simRegion) *simNode {
 	s.restarts++
 	born := s.now
 	w := s.book.Join(s.t, func() bool { return s.now < g.cut }, quota.WeightsOptions{
-		Table: g.table, Node: fmt.Sprint(s.restarts), Now: func() time.Duration { return s.now - born },
+		Table: g.table, Node: strconv.Itoa(s.restarts), Now: func() time.Duration { return s.now - born },
 	})
 	return &simNode{weights: w, layer: around(s.t, g.store, quota.Options{Table: g.table, Weights: w}), next: s.now + time.Duration(s.r.IntN(5000))*time.Millisecond}
 }
