@@ -325,6 +325,7 @@ func (l *leases) fetch(e *lease, n int64) {
 	err := l.next.Take(ctx, asks, ds)
 	now := time.Since(l.born)
 	e.mu.Lock()
+	e.trip = max(now-begin, e.trip-e.trip/8)
 	c.until = e.recoveredBy(now)
 	e.fetched = nil
 	var back []stint.Ask

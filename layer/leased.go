@@ -23,6 +23,7 @@ type lease struct {
 	closed    bool
 	batches   []batch       // oldest first
 	low       int64         // more is fetched when no more than that is held
+	trip      time.Duration // how long a fetch takes, at most, lately
 	remaining int64         // in the store, as it last said
 	recovered time.Duration // when all is back, if nothing was taken since
 
@@ -173,7 +174,8 @@ func (e *lease) need(now time.Duration, nodes int64) int64 {
 	if n < worth*max(e.units/e.takes, 1) {
 		return 0
 	}
-	e.low = int64(inTerm / 8)
+	// What is held must last until more is here, also from a store that is far away.
+	e.low = int64(e.rate * float64(min(max(e.term/8, 2*e.trip), e.term/2)))
 	e.since, e.takes, e.units = now, 0, 0
 	return n
 }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +24,36 @@ func TestLeaseTraces(t *testing.T) {
 	storetest.RunLeased(t, term, func(t testing.TB) stint.Store {
 		t.Helper()
 		return must(t)(layer.Lease(memory(t, time.Now), layer.LeaseOptions{Begin: 2}))
+	})
+}
+
+// TestLeaseFar leases from a store that is 150 ms away: once units are here, no request waits for more.
+func TestLeaseFar(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memory(t, nil)
+		w := &distant{faulty: faulty{Store: store}, random: func() time.Duration { return 75 * time.Millisecond }}
+		node := must(t)(layer.Lease(must(t)(layer.DenyCache(w, layer.DenyCacheOptions{})), layer.LeaseOptions{}))
+		defer node.Close()
+		a := leaseAsk(t, "1000000/1h", time.Second)
+		var waited atomic.Int64
+		var wg sync.WaitGroup
+		for range 16 {
+			wg.Go(func() {
+				for i := range 600 {
+					<-time.After(90*time.Millisecond + rand.N(20*time.Millisecond))
+					began := time.Now()
+					decide(t, node, a)
+					if time.Since(began) > 0 && i > 50 {
+						waited.Add(1)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if n := waited.Load(); n > 0 {
+			t.Errorf("%d requests have waited for a store that is 150ms away", n)
+		}
 	})
 }
 
