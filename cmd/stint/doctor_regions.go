@@ -139,7 +139,7 @@ func (d *doctor) storeClock(ctx context.Context, c *daemon.Config) time.Duration
 // credit checks whether a gossiped limit can be used up: what a region may be ahead of the others has to last until
 // they have acknowledged it.
 func (d *doctor) credit(c *daemon.Config, name string, credit int64, v stint.Limit, delay time.Duration) {
-	const check, hint = "rules.credit", "a larger credit, or none for a tenth of the limit; or a shorter region.interval"
+	const check, hint = "rules.credit", "a larger credit, or none for a tenth of the limit"
 	nodes := int64(cmp.Or(c.Server.Replicas, d.alive, 1))
 	if credit < nodes {
 		d.note(check, findWarn, fmt.Sprintf("%s: the credit is %d, and this region has %d nodes, each of which has at least 1: more than the bound may pass", name, credit, nodes), hint)
@@ -147,7 +147,8 @@ func (d *doctor) credit(c *daemon.Config, name string, credit int64, v stint.Lim
 	}
 	from, to := v.Window.Bounds(now())
 	lasts := time.Duration(float64(credit) / float64(v.Max) * float64(to.Sub(from)))
-	if known := delay + time.Duration(c.Region.Interval); lasts < known {
+	const charging = 100 * time.Millisecond // in the other region, at most
+	if known := delay + charging; lasts < known { // who waits has the others told at once
 		d.note(check, findWarn, fmt.Sprintf("%s: at the rate of the limit, the credit of %d lasts for %v, and the others know after up to %v: requests may wait, or be denied, before the limit is used up",
 			name, credit, lasts.Round(time.Millisecond), known.Round(time.Millisecond)), hint)
 	}

@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"strings"
+
 	"google.golang.org/grpc/status"
 
 	"github.com/stintdev/stint/internal/control/admin"
@@ -22,7 +24,7 @@ func (d *Daemon) regions() admin.Regions {
 		urls[w.name] = w.url
 	}
 	if r.central != "" {
-		since, reason := r.away.get()
+		since, reason := r.centralAway()
 		out.Central = &admin.CentralRegion{Region: r.central, Up: since.IsZero(), Since: since.UTC(), Reason: reason}
 	}
 	if r.weights != nil {
@@ -31,10 +33,7 @@ func (d *Daemon) regions() admin.Regions {
 		}
 	}
 	for _, s := range r.links.States() {
-		l := newRegionLink(&s, urls[s.Link.Region])
-		if out.Links = append(out.Links, l); l.Region == r.central && !l.Up && out.Central.Up { // no request has found out yet
-			out.Central.Up, out.Central.Since, out.Central.Reason = false, l.Since, l.Why
-		}
+		out.Links = append(out.Links, newRegionLink(&s, urls[s.Link.Region]))
 	}
 	for i := range stats.Limits {
 		out.Limits = append(out.Limits, newRegionLimit(&stats.Limits[i]))
@@ -61,10 +60,20 @@ func newRegionLink(s *region.State, url string) admin.RegionLink {
 		Pings: l.Pings, Delay: l.RoundTrip.Microseconds(), Skew: l.Skew.Microseconds(), Lag: t.Lag.Microseconds(),
 		Backlog: t.Backlog, Unacked: t.Unacknowledged, Calls: l.Calls, Sent: l.Sent, Received: l.Received, Refused: l.Refused,
 	}
-	if l.Why != nil {
-		out.Why = status.Convert(l.Why).Message() // the code says no more
-	}
+	out.Why = whyDown(l.Why)
 	return out
+}
+
+// whyDown returns why a link is down, without what gRPC says around it.
+func whyDown(err error) string {
+	if err == nil {
+		return ""
+	}
+	text := status.Convert(err).Message() // the code says no more
+	if inner, ok := strings.CutPrefix(text, `connection error: desc = "transport: `); ok {
+		text = strings.TrimPrefix(strings.TrimSuffix(inner, `"`), "Error while dialing: ")
+	}
+	return text
 }
 
 func newRegionLimit(l *gossip.LimitStats) admin.RegionLimit {

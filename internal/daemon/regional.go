@@ -30,13 +30,27 @@ func (a *awayRegion) get() (since time.Time, reason string) {
 	return a.since, a.reason
 }
 
+// centralAway returns since when the central region does not decide, and why. Where no request has found out yet, the
+// link says so. If it decides, or this is it, the time is zero.
+func (r *regional) centralAway() (since time.Time, reason string) {
+	if since, reason = r.away.get(); !since.IsZero() || r.central == r.own {
+		return since, reason
+	}
+	for _, s := range r.links.States() {
+		if l := &s.Link; l.Region == r.central && !l.Up {
+			return l.Since, whyDown(l.Why)
+		}
+	}
+	return time.Time{}, ""
+}
+
 // mostSkew is by how much the clocks of two regions' stores may differ before that is a problem.
 const mostSkew = time.Second
 
 // problem describes what is wrong between this region and the others, and its effect.
 func (r *regional) problem() string {
 	var out []string
-	if since, reason := r.away.get(); !since.IsZero() {
+	if since, reason := r.centralAway(); !since.IsZero() {
 		out = append(out, fmt.Sprintf("the central region %s cannot be reached since %s, and this node applies its share of the limits: %s",
 			r.central, since.UTC().Format(time.RFC3339), reason))
 	}
@@ -67,8 +81,8 @@ func downSince(l *link.State) string {
 		return ""
 	}
 	text := " since " + l.Since.UTC().Format(time.RFC3339)
-	if l.Why != nil {
-		text += " (" + l.Why.Error() + ")"
+	if why := whyDown(l.Why); why != "" {
+		text += " (" + why + ")"
 	}
 	return text
 }
@@ -108,7 +122,7 @@ func (r *regional) collect(gauge, total func(name string, n float64, labels ...s
 		gauge("stint_region_beyond_units", float64(l.Beyond), limit)
 	}
 	if r.central != "" && r.central != r.own {
-		since, _ := r.away.get()
+		since, _ := r.centralAway()
 		gauge("stint_region_central_up", oneIf(since.IsZero()))
 	}
 	if r.weights != nil {

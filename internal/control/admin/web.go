@@ -32,7 +32,11 @@ func readFiles(web fs.FS) (map[string]*file, error) {
 	if web == nil {
 		return files, nil
 	}
-	err := fs.WalkDir(web, ".", func(name string, d fs.DirEntry, err error) error {
+	z, err := gzip.NewWriterLevel(nil, gzip.BestCompression) // one for all: it needs more than a megabyte
+	if err != nil {
+		return nil, err
+	}
+	err = fs.WalkDir(web, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
@@ -45,10 +49,7 @@ func readFiles(web fs.FS) (map[string]*file, error) {
 			f.cacheControl = "public, max-age=31536000, immutable"
 		}
 		var b bytes.Buffer
-		z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
-		if err != nil {
-			return err
-		}
+		z.Reset(&b)
 		if _, err := z.Write(plain); err != nil {
 			return err
 		}

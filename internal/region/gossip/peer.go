@@ -96,7 +96,9 @@ func (s *Store) Next(region string) (Batch, bool) {
 		return Batch{}, false
 	}
 	due := append([]*account(nil), p.queue[:n]...)
-	p.queue = append(p.queue[:0], p.queue[n:]...)
+	if p.queue = p.queue[n:]; len(p.queue) == 0 {
+		p.queue = nil
+	}
 	p.mu.Unlock()
 
 	now, out := s.clock(), sent{at: s.elapsed()}

@@ -54,7 +54,9 @@ type Store struct {
 	// this node has last marked that it admits shares, and sharingSince since when it has, without a gap.
 	consent, sharing, sharingSince atomic.Int64
 	opened                         atomic.Int64 // shares
-	shareMark                      stint.Charge // this node's mark that it admits shares; Tick's
+	// What Tick alone uses: this node's mark that it admits shares, and which shards were swept last.
+	shareMark stint.Charge
+	swept     int
 
 	// urgent has room for one value, which is there if someone waits for credit.
 	urgent chan struct{}
@@ -138,7 +140,7 @@ type taking struct {
 
 func (s *Store) take(ctx context.Context, t *taking, asks []stint.Ask, ds []stint.Decision) error {
 	began := s.elapsed()
-	holds, short := s.hold(ctx, began, asks, t.holds[:0])
+	holds, began, short := s.hold(ctx, began, asks, t.holds[:0])
 	if t.holds = holds; short >= 0 {
 		return s.deny(ctx, t, asks, ds, short)
 	}
@@ -178,18 +180,19 @@ type hold struct {
 	charge  *stint.Charge // what was taken from that
 }
 
-// hold takes credit for all asks that need it. If one gets none in time, it returns its number, and else -1.
-func (s *Store) hold(ctx context.Context, began int64, asks []stint.Ask, holds []hold) (_ []hold, short int) {
+// hold takes credit for all asks that need it, and returns when it has it. If one gets none in time, it returns its
+// number, and else -1.
+func (s *Store) hold(ctx context.Context, began int64, asks []stint.Ask, holds []hold) (_ []hold, has int64, short int) {
 	holds, short, wait := s.holdAll(began, asks, holds)
 	if short < 0 {
-		return holds, -1
+		return holds, began, -1
 	}
 	s.hurry()
 	if s.o.Wait <= 0 || s.waiting.Add(1) > maxWaiting {
 		if s.o.Wait > 0 {
 			s.waiting.Add(-1)
 		}
-		return holds, short
+		return holds, began, short
 	}
 	defer s.waiting.Add(-1)
 	deadline := time.NewTimer(s.o.Wait)
@@ -198,15 +201,16 @@ func (s *Store) hold(ctx context.Context, began int64, asks []stint.Ask, holds [
 		select {
 		case <-wait:
 		case <-deadline.C:
-			return holds, short
+			return holds, began, short
 		case <-ctx.Done():
-			return holds, short
+			return holds, began, short
 		}
-		if holds, short, wait = s.holdAll(s.elapsed(), asks, holds[:0]); short >= 0 {
+		began = s.elapsed()
+		if holds, short, wait = s.holdAll(began, asks, holds[:0]); short >= 0 {
 			s.hurry()
 		}
 	}
-	return holds, -1
+	return holds, began, -1
 }
 
 // holdAll takes credit for all asks that need it, or for none: then it returns the number of the first for which

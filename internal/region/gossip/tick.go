@@ -24,17 +24,33 @@ func (s *Store) Tick(ctx context.Context) {
 	for _, p := range s.peers {
 		s.tick(ctx, p)
 	}
-	now := s.clock()
+	s.sweep()
+	s.tickShares(ctx)
+}
+
+// sweep forgets what has recovered, in some of the shards: there may be very many counters. While there are open shares,
+// it looks at all of them, and closes those that are not needed any more.
+func (s *Store) sweep() {
+	const atOnce = 4
+	elapsed, open := s.elapsed(), s.opened.Load() > 0
 	for i := range s.ledger.shards {
 		sh := &s.ledger.shards[i]
-		sh.mu.Lock()
-		for _, acc := range sh.accounts {
-			s.close(acc, s.elapsed())
+		due := i/atOnce == s.swept
+		if !due && !open {
+			continue
 		}
-		sh.sweep(now)
+		sh.mu.Lock()
+		if open {
+			for _, acc := range sh.accounts {
+				s.close(acc, elapsed)
+			}
+		}
+		if due {
+			sh.sweep(s.clockAt(elapsed))
+		}
 		sh.mu.Unlock()
 	}
-	s.tickShares(ctx)
+	s.swept = (s.swept + 1) % (len(s.ledger.shards) / atOnce)
 }
 
 // mark returns the ask of a mark that nodes of this region see for so long.
