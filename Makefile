@@ -132,9 +132,10 @@ bench-leases: ## Simulate leases with 10^8 decisions, and make 10^7 in four proc
 	$(GO) test -tags scale -run '^TestLease(Simulation|Load|Failover|ClockSteps)$$' -count=1 -timeout 1h -v ./layer
 
 .PHONY: bench-regions
-bench-regions: ## Simulate quotas and gossip of 3 and 5 regions with 10^7 requests, and measure 3 real ones; takes minutes
+bench-regions: ## Simulate quotas, gossip and a central region with 10^7 requests each, and measure 3 real regions; takes minutes
 	$(GO) test -tags scale -run '^TestSimulation$$' -count=1 -timeout 30m -v ./internal/region/quota
 	$(GO) test -tags scale -run '^TestSimulationLong$$' -count=1 -timeout 30m -v ./internal/region/gossip
+	$(GO) test -tags scale -run '^TestCentralLong$$' -count=1 -timeout 30m -v ./internal/region
 	$(GO) test -tags scale -run '^TestRegionsScale$$' -count=1 -timeout 30m -v ./internal/e2e
 
 .PHONY: bench-split

@@ -15,8 +15,8 @@ func TestWire(t *testing.T) {
 	const module = "github.com/stintdev/stint/"
 	allowed := map[string][]string{
 		"memstore": {"wire.go", "wireregion.go"}, "redisstore": {"wire.go"}, "internal/record": {"wire.go"}, "internal/record/archive": {"wire.go"}, "internal/record/rollup": {"wire.go"}, "internal/kit/blob": {"wire.go"}, "web": {"wire.go"},
-		"internal/region": {"wireregion.go", "regional.go"},           // which shows the state of links
-		"layer":           {"wire.go", "wireregion.go", "metrics.go"}, // which has histograms like those of layers
+		"internal/region": {"wireregion.go", "regional.go", "adminregion.go"}, // which show the state of links
+		"layer":           {"wire.go", "wireregion.go", "metrics.go"},         // which has histograms like those of layers
 	}
 	files, err := filepath.Glob("*.go")
 	do(t, err)
