@@ -41,7 +41,8 @@ type link struct {
 // StartProxy starts a proxy to an address, until t ends.
 func StartProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
-	p := &Proxy{target: target, addr: addr(0), links: map[*link]bool{}}
+	// It is not ephemeral: while connections are refused, no other process must get it.
+	p := &Proxy{target: target, addr: FreeAddr(t), links: map[*link]bool{}}
 	if err := p.listen(); err != nil {
 		t.Fatal(err)
 	}
