@@ -147,7 +147,7 @@ func (d *doctor) credit(c *daemon.Config, name string, credit int64, v stint.Lim
 	}
 	from, to := v.Window.Bounds(now())
 	lasts := time.Duration(float64(credit) / float64(v.Max) * float64(to.Sub(from)))
-	const charging = 100 * time.Millisecond // in the other region, at most
+	const charging = 100 * time.Millisecond       // in the other region, at most
 	if known := delay + charging; lasts < known { // who waits has the others told at once
 		d.note(check, findWarn, fmt.Sprintf("%s: at the rate of the limit, the credit of %d lasts for %v, and the others know after up to %v: requests may wait, or be denied, before the limit is used up",
 			name, credit, lasts.Round(time.Millisecond), known.Round(time.Millisecond)), hint)

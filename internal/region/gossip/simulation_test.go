@@ -378,6 +378,7 @@ func (w *world) trouble() {
 }
 
 func simAsk(t *testing.T, name, limit string, credit int64, on stint.OnCredit) stint.Ask {
+	t.Helper()
 	l, err := stint.ParseLimit(limit)
 	if err != nil {
 		t.Fatal(err)
@@ -393,6 +394,7 @@ func simAsk(t *testing.T, name, limit string, credit int64, on stint.OnCredit) s
 }
 
 func simAsks(t *testing.T) []stint.Ask {
+	t.Helper()
 	return []stint.Ask{
 		simAsk(t, "a", "100/10s fixed_window", 0, stint.CreditShare),
 		simAsk(t, "b", "100/10s sliding_window", 0, stint.CreditShare),
@@ -405,6 +407,7 @@ func simAsks(t *testing.T) []stint.Ask {
 
 // simulate lets attackers loose on all regions at once, and returns how much was beyond the bound.
 func simulate(t *testing.T, seed uint64, regions, nodes, requests int, trouble bool) *world {
+	t.Helper()
 	w := newWorld(t, seed, regions, nodes, simAsks(t))
 	if trouble {
 		w.trouble()
@@ -456,6 +459,7 @@ func TestSimulation(t *testing.T) {
 }
 
 func simulations(t *testing.T, requests, seeds int) {
+	t.Helper()
 	for _, shape := range []struct{ regions, nodes int }{{3, 1}, {3, 2}, {5, 2}} {
 		t.Run(fmt.Sprint(shape.regions, " regions of ", shape.nodes), func(t *testing.T) {
 			t.Parallel()

@@ -95,6 +95,7 @@ func (p *pair) left(t testing.TB, s *Store, a stint.Ask) int64 {
 }
 
 func gossip(t *testing.T, limit string, credit int64) stint.Ask {
+	t.Helper()
 	return simAsk(t, "alice", limit, credit, stint.CreditShare)
 }
 

@@ -208,8 +208,12 @@ func BenchmarkTake(b *testing.B) {
 		name string
 		open func(testing.TB) stint.Store
 	}{
-		{"memory", func(t testing.TB) stint.Store { return memory(t, nil) }},
+		{"memory", func(t testing.TB) stint.Store {
+			t.Helper()
+			return memory(t, nil)
+		}},
 		{"redis", func(t testing.TB) stint.Store {
+			t.Helper()
 			s, err := redisstore.Open(testredis.Shared(t).URL(), redisstore.Options{})
 			if err != nil {
 				t.Fatal(err)
