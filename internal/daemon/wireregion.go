@@ -78,7 +78,8 @@ func (d *Daemon) openRegions() error {
 		return nil
 	}
 	r := &regional{regions: of}
-	home, err := d.openQuota(r)
+	self := gossip.Sender{Region: of.own, Node: d.config.nodeName() + "-" + rand.Text()[:6], Run: newRun()}
+	home, err := d.openQuota(r, self)
 	if err != nil {
 		return err
 	}
@@ -86,7 +87,6 @@ func (d *Daemon) openRegions() error {
 	if err != nil {
 		return err
 	}
-	self := gossip.Sender{Region: of.own, Node: d.config.nodeName() + "-" + rand.Text()[:6], Run: newRun()}
 	own, all := of.weight()
 	identity := of.identity(self)
 	identity.Log = d.log
@@ -133,7 +133,7 @@ func (d *Daemon) openRegions() error {
 }
 
 // openQuota puts this region's parts of quotas around the store.
-func (d *Daemon) openQuota(r *regional) (stint.Store, error) {
+func (d *Daemon) openQuota(r *regional, self gossip.Sender) (stint.Store, error) {
 	var all []quota.Region
 	for _, w := range r.all {
 		all = append(all, quota.Region{Name: w.name, Weight: w.weight})
@@ -144,7 +144,7 @@ func (d *Daemon) openQuota(r *regional) (stint.Store, error) {
 	}
 	if d.control != nil {
 		r.weights, err = quota.NewWeights(d.control.catalog.Database(), quota.WeightsOptions{
-			Table: table, Node: r.own + "/" + d.config.nodeName() + "/" + rand.Text()[:6], Log: d.log,
+			Table: table, Node: self.Region + "/" + self.Node, Log: d.log,
 		})
 		if err != nil {
 			return nil, err

@@ -141,9 +141,6 @@ func (s *Store) charge(ctx context.Context, entries []Entry, now int64) error {
 	for i := range entries {
 		e := &entries[i]
 		a := stint.Ask{Key: e.Key, Limit: e.Limit, Cost: e.Units, Policy: gossipPolicy}
-		if s.o.Known != nil && !s.o.Known(a.Key.Limit()) {
-			continue
-		}
 		if e.Reset {
 			if err := flush(); err != nil {
 				return err

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/stintdev/stint"
-	"github.com/stintdev/stint/layer"
 )
 
 // Options are the options of [New].
@@ -32,9 +31,6 @@ type Options struct {
 	// MaxCounters is for how many counters it is remembered what the others know of them. Default 1,048,576.
 	// Of further ones, this node admits its share of the limit.
 	MaxCounters int
-	// Known reports whether there is a limit of this name ([stint.Key.Limit]), which is gossiped. What others
-	// tell of other limits is not charged. Nil: all are.
-	Known func(name string) bool
 }
 
 // Store is a layer around the store of a region. See the package doc. It is safe for concurrent use.
@@ -327,12 +323,12 @@ func (s *Store) deny(ctx context.Context, t *taking, asks []stint.Ask, ds []stin
 		return err
 	}
 	d := &ds[short]
-	d.Allowed, d.Cost, d.Basis, d.RetryAfter = false, 0, stint.Local, s.retryAfter()
+	d.Allowed, d.Cost, d.Basis, d.RetryAfter = false, 0, stint.Local, retryAfter
 	return nil
 }
 
-// retryAfter returns when a take that was denied for want of credit may pass.
-func (s *Store) retryAfter() time.Duration { return time.Second }
+// retryAfter is when a take that was denied for want of credit, or of a share, may pass.
+const retryAfter = time.Second
 
 // Adjust adjusts counters of this region, and has the others told.
 func (s *Store) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
@@ -384,9 +380,6 @@ func (s *Store) Reset(ctx context.Context, asks []stint.Ask) error {
 	}
 	return nil
 }
-
-// Place is outside of the layers that decide how a region counts.
-func (*Store) Place() layer.Place { return layer.PlaceFailMode + 50 }
 
 // Close closes the store, and that of the shares.
 func (s *Store) Close() error { return errors.Join(s.next.Close(), s.o.Local.Close()) }
