@@ -175,7 +175,8 @@ func (e *lease) need(now time.Duration, nodes int64) int64 {
 		return 0
 	}
 	// What is held must last until more is here, also from a store that is far away.
-	e.low = int64(e.rate * float64(min(max(e.term/8, 2*e.trip), e.term/2)))
+	// At most a quarter of the term: then a fetch is for half of one, and there are few.
+	e.low = int64(e.rate * float64(min(max(e.term/8, 2*e.trip), e.term/4)))
 	e.since, e.takes, e.units = now, 0, 0
 	return n
 }
