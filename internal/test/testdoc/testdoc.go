@@ -162,6 +162,7 @@ var varying = []struct {
 	replacement string
 }{
 	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`), "TIME"},
+	{regexp.MustCompile(`, \d+ requests so far, the last at TIME`), ""}, // of a user, known only after some seconds
 	{regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`), "UUID"},
 	{regexp.MustCompile(`(https?://)?(127\.0\.0\.1|localhost):\d+`), "ADDRESS"},
 	{regexp.MustCompile(`(?m) (\d+(\.\d+)?(µs|ms|s|m|h))+( |$)`), " DURATION$4"}, // a column
