@@ -267,6 +267,9 @@ type Decision struct {
 	// Basis is what the answer rests on: the count, unless a layer around the
 	// store says otherwise.
 	Basis Basis
+	// Repeated means, in Adjust, that a change with the ID of the charge had been made before, so that
+	// this one changed nothing.
+	Repeated bool
 	// Counter is the store's mark of the counter, for [Charge.Counter].
 	Counter uint32
 	// At is when it was decided, by the store's clock, in microseconds since the Unix epoch.

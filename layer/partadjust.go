@@ -224,8 +224,10 @@ func (p *parting) adjusted(i int, v *view, j, end int) {
 		return
 	}
 	*d = v.describe()
+	d.Repeated = j < end
 	var charges []stint.Decision
 	for _, out := range p.out[j:end] {
+		d.Repeated = d.Repeated && out.Repeated
 		if d.Cost += out.Cost; out.Cost > 0 {
 			charges = append(charges, out)
 		}

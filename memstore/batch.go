@@ -329,6 +329,7 @@ func (s *Store) Adjust(_ context.Context, asks []stint.Ask, ds []stint.Decision)
 			states[k], *d = a.Plan.AdjustState(before, now, a.Cost)
 		case a.Charge.ID != "" && s.madeBefore(items, made, it.id, a, now):
 			states[k], *d = a.Plan.TakeState(before, now, 0)
+			d.Repeated = true
 		default:
 			states[k], *d = a.Plan.AmendState(before, now, *a.Charge, a.Cost)
 		}

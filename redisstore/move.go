@@ -166,7 +166,7 @@ func (s *Store) adopt(ctx context.Context, r *request, old []*part, index func(p
 // tighten adds what the old place says about a counter to what the new one says. The result is the tighter
 // of the two, but names the charge of the new place, if there is one.
 func tighten(d *stint.Decision, old stint.Decision) {
-	named := *d
+	named, repeated := *d, d.Repeated && old.Repeated
 	if named.Cost == 0 {
 		named = old
 	}
@@ -176,6 +176,7 @@ func tighten(d *stint.Decision, old stint.Decision) {
 	if named.Cost > 0 {
 		d.At, d.Cost, d.ResetAfter = named.At, named.Cost, named.ResetAfter
 	}
+	d.Repeated = repeated
 }
 
 // tighter reports whether a leaves less than b.

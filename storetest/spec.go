@@ -109,6 +109,7 @@ func (cs counters) adjust(asks []stint.Ask, now time.Time) (counters, []stint.De
 			next[id], out[i] = a.Limit.Adjust(next[id], now, a.Cost)
 		case next.made(id, c, now):
 			next[id], out[i] = a.Limit.Take(next[id], now, 0)
+			out[i].Repeated = true
 		default:
 			next[id], out[i] = a.Limit.Amend(next[id], now, *c, a.Cost)
 		}

@@ -166,7 +166,7 @@ if kinds >= 128 then -- not all groups are takes
   end
 
   -- amend changes a charge by units, as Limit.Amend does in Go, unless that was done before or the
-  -- counter was reset since. It returns 0 if it changed nothing; of a hold, how many places it has then;
+  -- counter was reset since. It returns -1 or 0 if it changed nothing; of a hold, how many places it has then;
   -- of others 1, and of a bucket what was given back before in addition.
   function amend(l, o, by, change, undo)
     local p = past(change.reset)
@@ -176,7 +176,7 @@ if kinds >= 128 then -- not all groups are takes
     end
     if made or change.at <= p.reset then
       look(l, o)
-      return 0
+      return made and -1 or 0
     end
     if logs[l.algorithm] then
       local held = logs[l.algorithm].amend(l, o, now, change, by)

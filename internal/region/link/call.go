@@ -141,7 +141,7 @@ func packDecisions(ds []stint.Decision) []*linkpb.Decision {
 		out[i] = &linkpb.Decision{
 			Allowed: d.Allowed, Basis: uint32(d.Basis), Counter: d.Counter, At: d.At, Cost: d.Cost,
 			Limit: d.Limit, Remaining: d.Remaining, Before: d.Before,
-			RetryAfter: int64(d.RetryAfter), ResetAfter: int64(d.ResetAfter), Delay: int64(d.Delay),
+			RetryAfter: int64(d.RetryAfter), ResetAfter: int64(d.ResetAfter), Delay: int64(d.Delay), MadeBefore: d.Repeated,
 		}
 	}
 	return out
@@ -160,6 +160,7 @@ func unpackDecisions(messages []*linkpb.Decision, ds []stint.Decision) error {
 			Allowed: m.GetAllowed(), Basis: stint.Basis(m.GetBasis()), Counter: m.GetCounter(), At: m.GetAt(), Cost: m.GetCost(),
 			Limit: m.GetLimit(), Remaining: m.GetRemaining(), Before: m.GetBefore(),
 			RetryAfter: time.Duration(m.GetRetryAfter()), ResetAfter: time.Duration(m.GetResetAfter()), Delay: time.Duration(m.GetDelay()),
+			Repeated: m.GetMadeBefore(),
 		}
 	}
 	return nil

@@ -1124,6 +1124,7 @@ type Decision struct {
 	RetryAfter    int64                  `protobuf:"varint,9,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"` // nanoseconds, as are the others
 	ResetAfter    int64                  `protobuf:"varint,10,opt,name=reset_after,json=resetAfter,proto3" json:"reset_after,omitempty"`
 	Delay         int64                  `protobuf:"varint,11,opt,name=delay,proto3" json:"delay,omitempty"`
+	MadeBefore    bool                   `protobuf:"varint,12,opt,name=made_before,json=madeBefore,proto3" json:"made_before,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1233,6 +1234,13 @@ func (x *Decision) GetDelay() int64 {
 		return x.Delay
 	}
 	return 0
+}
+
+func (x *Decision) GetMadeBefore() bool {
+	if x != nil {
+		return x.MadeBefore
+	}
+	return false
 }
 
 // Failure is an error of the far store.
@@ -1502,7 +1510,7 @@ const file_internal_region_link_linkpb_link_proto_rawDesc = "" +
 	"\x06Answer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12<\n" +
 	"\tdecisions\x18\x02 \x03(\v2\x1e.stint.region.link.v1.DecisionR\tdecisions\x127\n" +
-	"\afailure\x18\x03 \x01(\v2\x1d.stint.region.link.v1.FailureR\afailure\"\x9c\x02\n" +
+	"\afailure\x18\x03 \x01(\v2\x1d.stint.region.link.v1.FailureR\afailure\"\xbd\x02\n" +
 	"\bDecision\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x14\n" +
 	"\x05basis\x18\x02 \x01(\rR\x05basis\x12\x18\n" +
@@ -1517,7 +1525,9 @@ const file_internal_region_link_linkpb_link_proto_rawDesc = "" +
 	"\vreset_after\x18\n" +
 	" \x01(\x03R\n" +
 	"resetAfter\x12\x14\n" +
-	"\x05delay\x18\v \x01(\x03R\x05delay\"\xf1\x01\n" +
+	"\x05delay\x18\v \x01(\x03R\x05delay\x12\x1f\n" +
+	"\vmade_before\x18\f \x01(\bR\n" +
+	"madeBefore\"\xf1\x01\n" +
 	"\aFailure\x126\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\".stint.region.link.v1.Failure.KindR\x04kind\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\fR\x04text\x12\x14\n" +
