@@ -27,6 +27,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -55,8 +56,10 @@ type Request struct {
 	// trusted, but the headers may be the client's: they set costs only if the peer is a trusted
 	// proxy, or if Subject.Trusted is set. If nil, it is determined from the headers and the peer.
 	Subject *identity.Subject
-	// Cost, if not 0, overrides the costs in rules.
-	Cost int64
+	// Cost, if not 0, overrides the costs in rules: if a rule that applies has a meter, in those that
+	// have one, and otherwise in all. Usage overrides the costs of the meters that it has.
+	Cost  int64
+	Usage map[rule.Meter]int64
 }
 
 // Options are an engine's settings. Store and Rules are required.
@@ -86,6 +89,7 @@ type Engine struct {
 	maxPath  int
 	now      func() time.Time
 	since    func(time.Time) time.Duration
+	node     uint64 // identifies this engine among all
 
 	current atomic.Pointer[setup]
 	bans    bans
@@ -133,7 +137,7 @@ func New(o Options) (*Engine, error) {
 		}
 		o.Identity = who
 	}
-	e := &Engine{store: store, recorder: o.Recorder, maxPath: o.MaxPath, waits: newWaits(o.MaxWaiting), now: o.Now, since: since}
+	e := &Engine{store: store, recorder: o.Recorder, maxPath: o.MaxPath, waits: newWaits(o.MaxWaiting), now: o.Now, since: since, node: rand.Uint64()}
 	e.work.New = func() any { return &work{event: new(Event)} }
 	if err := e.Use(o.Rules, o.Identity); err != nil {
 		return nil, err
@@ -181,6 +185,8 @@ type work struct {
 	step    Step
 	ds      []stint.Decision // for the step's asks
 	text    []byte
+	// reservation, if not nil, gets what is charged.
+	reservation *Reservation
 	// event is for the recorder. It is reused, since each would have to be allocated.
 	event *Event
 }
@@ -216,27 +222,31 @@ func (e *PathError) Error() string {
 // that it could not be decided: the context is done, the lookup of a key failed, a counter cannot be
 // read, or it is a [*PathError]. If the store cannot be reached, that is not an error: rules determine what happens.
 func (e *Engine) Decide(ctx context.Context, q Request) (v Verdict, err error) {
-	err = e.answer(ctx, &q, &v, false)
+	err = e.answer(ctx, &q, &v, false, nil)
 	return v, err
 }
 
 // DecideInto is like Decide, but stores the verdict in v and reuses the memory of v.Limits, which copies
 // of v share. After an error v is zero. The request must not point into v.
 func (e *Engine) DecideInto(ctx context.Context, q *Request, v *Verdict) error {
-	return e.answer(ctx, q, v, false)
+	return e.answer(ctx, q, v, false, nil)
 }
 
 // Peek returns what Decide would, without changing anything or holding the request.
 func (e *Engine) Peek(ctx context.Context, q Request) (v Verdict, err error) {
-	err = e.answer(ctx, &q, &v, true)
+	err = e.answer(ctx, &q, &v, true, nil)
 	return v, err
 }
 
-func (e *Engine) answer(ctx context.Context, q *Request, v *Verdict, peek bool) error {
+func (e *Engine) answer(ctx context.Context, q *Request, v *Verdict, peek bool, r *Reservation) error {
 	limits := v.Limits[:0]
 	if q.Cost < 0 {
 		*v = Verdict{}
 		return invalid("cost", strconv.FormatInt(q.Cost, 10), "1 or more, or 0 for the costs in rules")
+	}
+	if err := (&Usage{Meters: q.Usage}).validate(); err != nil {
+		*v = Verdict{}
+		return err
 	}
 	if len(q.Path) > e.maxPath && !strings.ContainsAny(q.Path[:e.maxPath+1], "?#") {
 		*v = Verdict{}
@@ -246,6 +256,7 @@ func (e *Engine) answer(ctx context.Context, q *Request, v *Verdict, peek bool) 
 	*v = Verdict{ID: NewID(now), At: now, Limits: limits}
 	w := e.begin(now)
 	defer e.end(w)
+	w.reservation = r
 	if err := e.decide(ctx, q, w, v, peek); err != nil {
 		*v = Verdict{}
 		return err
@@ -268,6 +279,7 @@ func (e *Engine) decide(ctx context.Context, q *Request, w *work, v *Verdict, pe
 	}
 	w.hits = w.setup.rules.Match(w.hits, &w.attrs)
 	if !decided(w.hits, v) {
+		w.attrs.Metered = (q.Cost > 0 || w.reservation != nil) && rule.Metered(w.hits)
 		enforced := partition(w.hits)
 		if err := e.enforce(ctx, w, v, enforced, peek); err != nil {
 			return err
@@ -318,7 +330,7 @@ func (e *Engine) identify(ctx context.Context, q *Request, w *work, v *Verdict) 
 	w.attrs = rule.Attrs{
 		Method: v.Method, Path: q.Path, IgnoreCase: q.IgnoreCase, Headers: q.Headers, Trusted: s.Trusted, Named: q.Subject != nil,
 		IP: s.IP, Net: s.Net, User: s.User, Tenant: s.Tenant, APIKey: s.Key, Tier: s.Tier, Claims: s.Claims,
-		KeyLimits: s.KeyLimits, UserLimits: s.UserLimits, Cost: q.Cost,
+		KeyLimits: s.KeyLimits, UserLimits: s.UserLimits, Cost: q.Cost, Usage: q.Usage,
 	}
 	return false, nil
 }

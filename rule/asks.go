@@ -162,8 +162,10 @@ const (
 // costOf returns the cost of a request under the rule. With several lines of the
 // header the highest counts: a client may send one through the proxy.
 func (r *Compiled) costOf(a *Attrs) int64 {
-	switch {
-	case a.Cost > 0:
+	switch metered := r.cost.Meter != ""; {
+	case metered && a.Usage[r.cost.Meter] > 0:
+		return a.Usage[r.cost.Meter]
+	case a.Cost > 0 && (metered || !a.Metered):
 		return a.Cost
 	case r.cost.Header == "" || !a.Trusted:
 		return r.cost.Units

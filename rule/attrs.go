@@ -34,8 +34,11 @@ type Attrs struct {
 	// name of the limit.
 	KeyLimits, UserLimits Values
 
-	// Cost, if it is not 0, overrides the cost in rules.
-	Cost int64
+	// Cost, if it is not 0, overrides the cost in rules: in all or, if Metered is set, in those with a
+	// meter. Usage overrides the costs of the meters that it has.
+	Cost    int64
+	Metered bool // one of the rules that apply has a meter: see [Metered]
+	Usage   map[Meter]int64
 }
 
 // lines returns the last lines of a header: what a proxy adds comes after what a

@@ -120,8 +120,12 @@ func (c *checker) checkCost(r *checked) {
 		return
 	}
 	switch {
+	case cost.Meter != "":
+		c.checkMetered(path, r)
+	case cost.Reserve != 0:
+		c.Add(path+".reserve", "is charged until a meter tells the cost, and there is none: want meter", "")
 	case cost.Header == "" && cost.Max != 0:
-		c.Add(path+".max", "bounds the value of a header, and there is none: want header", "")
+		c.Add(path+".max", "bounds the value of a header or a meter, and there is none: want header or meter", "")
 	case cost.Header != "":
 		c.checkHeader(path+".header", cost.Header, cost.Header)
 		if cost.Max < 1 || cost.Max > maxCost {
@@ -133,8 +137,11 @@ func (c *checker) checkCost(r *checked) {
 		if v.Max == 0 {
 			continue
 		}
-		if tooCostly(cost.Units, v) && c.holds(r, l.Name) {
-			c.Add(path, fmt.Sprintf("%d units can never pass the limit %s (%v)", cost.Units, strict.Quote(l.Name), v), "")
+		if least := max(cost.Units, cost.Reserve); tooCostly(least, v) && c.holds(r, l.Name) {
+			c.Add(path, fmt.Sprintf("%d units can never pass the limit %s (%v)", least, strict.Quote(l.Name), v), "")
+		}
+		if cost.Meter != "" {
+			continue // what was used beyond a limit is charged all the same
 		}
 		never := func(tier Values) bool { return tooCostly(cost.Max, r.valueFor(l.Name, tier)) }
 		if never(nil) && c.always(r, never) {
@@ -226,8 +233,8 @@ func (c *checker) checkTierLimits() {
 					continue
 				}
 				v := r.held(v)
-				if tooCostly(r.Cost.Units, v) {
-					c.Add(path, fmt.Sprintf("the rule %s costs %d units, which can never pass %v", strict.Quote(r.Name), r.Cost.Units, v), "")
+				if least := max(r.Cost.Units, r.Cost.Reserve); tooCostly(least, v) {
+					c.Add(path, fmt.Sprintf("the rule %s costs %d units, which can never pass %v", strict.Quote(r.Name), least, v), "")
 				}
 				if r.sound {
 					c.checkTierSpread(path, r, r.limit(name), v)

@@ -239,7 +239,8 @@ func compile(c *Compiled, r *checked, shared map[string]*conditions) {
 			Multipliers: slices.Clone(p.Multipliers),
 		}
 	}
-	c.cost.Units = cmp.Or(c.cost.Units, 1)
+	c.cost.Units = cmp.Or(c.cost.Units, c.cost.Reserve, 1)
+	c.cost.Meter, _ = ParseMeter(string(c.cost.Meter))
 	c.cost.Header = textproto.CanonicalMIMEHeaderKey(c.cost.Header)
 	c.limits = make([]limit, len(r.Limits))
 	for i, l := range r.Limits {
@@ -267,6 +268,15 @@ func (all policies) shared(p stint.Policy) *stint.Policy {
 		all[p] = known
 	}
 	return known
+}
+
+// Meter returns what the rule's costs are measured in after requests, and the most that one may cost, or 0. It
+// is empty if costs are known before.
+func (r *Compiled) Meter() (m Meter, most int64) {
+	if r.cost.Meter == "" {
+		return "", 0
+	}
+	return r.cost.Meter, r.cost.Max
 }
 
 // longestDelay returns how long the rule may hold a request.

@@ -82,11 +82,14 @@ type Limit struct {
 }
 
 // Cost is what a request costs: a number of units, or the value of a header, up to
-// Max, if a trusted proxy sent it.
+// Max, if a trusted proxy sent it. With a meter, it is what the request turns out to have
+// used, up to Max: Reserve is charged before, and corrected when that is known.
 type Cost struct {
-	Units  int64  `json:"units,omitempty"` // default 1
-	Header string `json:"header,omitempty"`
-	Max    int64  `json:"max,omitempty"`
+	Units   int64  `json:"units,omitempty"` // default 1
+	Header  string `json:"header,omitempty"`
+	Meter   Meter  `json:"meter,omitempty"`
+	Reserve int64  `json:"reserve,omitempty"` // default 1
+	Max     int64  `json:"max,omitempty"`
 }
 
 // Penalty is a [stint.Penalty] as written in a file.

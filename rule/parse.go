@@ -74,12 +74,12 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// MarshalJSON implements [json.Marshaler]: a cost without a header is a number.
+// MarshalJSON implements [json.Marshaler]: a cost that has only units is a number.
 func (c Cost) MarshalJSON() ([]byte, error) {
-	if c.Header == "" && c.Max == 0 {
+	if c == (Cost{Units: c.Units}) {
 		return strconv.AppendInt(nil, c.Units, 10), nil
 	}
-	return json.Marshal(costTable{units(c.Units), c.Header, c.Max})
+	return json.Marshal(costTable{units(c.Units), c.Header, c.Meter, units(c.Reserve), c.Max})
 }
 
 // UnmarshalJSON implements [json.Unmarshaler].
@@ -99,14 +99,16 @@ func (c *Cost) UnmarshalStrict(found strict.Kind, decode func(into any)) error {
 	default:
 		return errors.New("found " + found.String() + `, want an integer or a table such as { header = "X-Cost", max = 100 }`)
 	}
-	*c = Cost{int64(t.Units), t.Header, t.Max}
+	*c = Cost{int64(t.Units), t.Header, t.Meter, int64(t.Reserve), t.Max}
 	return nil
 }
 
 type costTable struct {
-	Units  units  `json:"units,omitempty"`
-	Header string `json:"header,omitempty"`
-	Max    int64  `json:"max,omitempty"`
+	Units   units  `json:"units,omitempty"`
+	Header  string `json:"header,omitempty"`
+	Meter   Meter  `json:"meter,omitempty"`
+	Reserve units  `json:"reserve,omitempty"`
+	Max     int64  `json:"max,omitempty"`
 }
 
 // units are the units of a cost. A cost of 0 is an error, while a cost that is left out is 1.

@@ -133,18 +133,31 @@ func (r *Rule) response() string {
 }
 
 // inUnits reports whether some requests cost other than one unit.
-func (r *Rule) inUnits() bool { return r.Cost.Header != "" || r.Cost.Units != 0 && r.Cost.Units != 1 }
+func (r *Rule) inUnits() bool {
+	return r.Cost.Header != "" || r.Cost.Meter != "" || r.Cost.Units != 0 && r.Cost.Units != 1
+}
 
 func (r *Rule) sayCost() string {
 	n := cmp.Or(r.Cost.Units, 1)
 	switch {
 	case !r.inUnits():
 		return ""
+	case r.Cost.Meter != "":
+		return r.sayMeter()
 	case r.Cost.Header == "":
 		return "a request costs " + count(n, "unit")
 	}
 	return "a request costs as many units as a trusted proxy sets in the header " + headerName(r.Cost.Header) +
 		", up to " + figure(r.Cost.Max) + ", or " + figure(n) + " without it"
+}
+
+// sayMeter says what a request costs that is measured afterwards.
+func (r *Rule) sayMeter() string {
+	text := "a request is charged " + count(cmp.Or(r.Cost.Reserve, 1), "unit") + " before, and what it has used after, by the meter " + string(r.Cost.Meter)
+	if r.Cost.Max > 0 {
+		text += ", up to " + figure(r.Cost.Max)
+	}
+	return text
 }
 
 func (r *Rule) sayPenalty() string {

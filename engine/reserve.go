@@ -1,0 +1,293 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/rule"
+)
+
+// Usage is how many units something uses, before or after it is known.
+type Usage struct {
+	// Cost is for the limits of rules that have a meter; if none of the rules that apply has one, for all
+	// limits.
+	Cost int64
+	// Meters, if not nil, replaces Cost: units by meter. What it leaves out stays as it was reserved.
+	Meters map[rule.Meter]int64
+}
+
+func (u *Usage) validate() error {
+	if u.Cost < 0 {
+		return invalid("cost", strconv.FormatInt(u.Cost, 10), "0 or more")
+	}
+	for m, n := range u.Meters {
+		if n < 0 {
+			return invalid("usage", string(m)+"="+strconv.FormatInt(n, 10), "0 or more")
+		}
+	}
+	return nil
+}
+
+// Reservation is what a request has been charged before its cost was known, and the places that it holds
+// under limits of [stint.Concurrency]. [Engine.Commit] or [Engine.Cancel] settles it, once: all further
+// settlements change nothing. If nothing settles it, what was charged stays charged, and the places come back
+// by themselves.
+//
+// It is not safe for concurrent use, except for Commit and Cancel.
+type Reservation struct {
+	ID ID // of the verdict
+
+	node  uint64 // which process has made it
+	items []reserved
+}
+
+// reserved is what was charged to one counter.
+type reserved struct {
+	rule, name string
+	meter      rule.Meter
+	most       int64 // a request costs no more than that, or 0
+	ask        stint.Ask
+	// open means that the cost is settled: otherwise it was known before.
+	open   bool
+	shadow bool
+	// charges are made by Reserve, and by each Extend.
+	charges []stint.Charge
+}
+
+func (r *reserved) place() bool { return r.ask.Limit.Algorithm == stint.Concurrency }
+
+// cost returns how many units are charged.
+func (r *reserved) cost() (units int64) {
+	for i := range r.charges {
+		units += r.charges[i].Cost
+	}
+	return units
+}
+
+// used returns how many of the units were used.
+func (r *reserved) used(u *Usage) int64 {
+	units, known := u.Cost, true
+	if u.Meters != nil {
+		units, known = u.Meters[r.meter]
+	}
+	switch {
+	case !r.open || !known:
+		return r.cost()
+	case r.most > 0:
+		return min(units, r.most)
+	}
+	return units
+}
+
+// Reserve decides a request like [Engine.Decide], and returns what it was charged, to be settled when its cost
+// is known. The reservation is nil if the request does not pass, or nothing was counted.
+func (e *Engine) Reserve(ctx context.Context, q Request) (v Verdict, r *Reservation, err error) {
+	r = &Reservation{node: e.node}
+	if err = e.answer(ctx, &q, &v, false, r); err != nil || !v.Outcome.Passed() || len(r.items) == 0 {
+		return v, nil, err
+	}
+	r.ID = v.ID
+	return v, r, nil
+}
+
+// add adds what the asks of rules were charged.
+func (r *Reservation) add(hits []rule.Hit, asks []stint.Ask, ds []stint.Decision, metered, shadow bool) {
+	for i := range hits {
+		h := &hits[i]
+		meter, most := h.Rule.Meter()
+		for j := h.From; j < h.To; j++ {
+			c := ds[j].Charge()
+			if c.Cost == 0 || asks[j].Penalty != nil {
+				continue
+			}
+			a := asks[j]
+			a.Cost = 0
+			r.items = append(r.items, reserved{
+				rule: h.Rule.Name, name: h.LimitOf(asks, j), meter: meter, most: most, ask: a,
+				open:    a.Limit.Algorithm != stint.Concurrency && (meter != "" || !metered),
+				shadow:  shadow,
+				charges: []stint.Charge{c},
+			})
+		}
+	}
+}
+
+// Settled is a limit of a reservation.
+type Settled struct {
+	Rule, Name string
+	Meter      rule.Meter // empty if the rule has none
+	Limit      stint.Limit
+	Shadow     bool // the rule is log_only
+	// Reserved is how many units were charged before, and Used how many are charged now. Those that are
+	// used but were not reserved are the overshoot.
+	Reserved, Used int64
+	// Decision is the state of the counter now.
+	Decision stint.Decision
+}
+
+// Receipt says what became of a reservation.
+type Receipt struct {
+	ID     ID // of the verdict
+	Limits []Settled
+	// Repeated means that it had been settled before, and nothing was changed now.
+	Repeated bool
+}
+
+// Commit settles a reservation by what was used, in one call to the store. What was used beyond the reservation
+// is charged in full, and what was not used is given back, both as if it had been known when it was reserved.
+// Places are released. Limits whose cost was known before stay as they are.
+//
+// After an error it may be called again: what was applied is not applied twice.
+func (e *Engine) Commit(ctx context.Context, r *Reservation, u Usage) (Receipt, error) {
+	if err := u.validate(); err != nil {
+		return Receipt{}, err
+	}
+	return e.settle(ctx, r, func(it *reserved) int64 { return it.used(&u) })
+}
+
+// Cancel settles a reservation as if the request had never been made: everything is given back.
+func (e *Engine) Cancel(ctx context.Context, r *Reservation) (Receipt, error) {
+	return e.settle(ctx, r, func(*reserved) int64 { return 0 })
+}
+
+func (e *Engine) settle(ctx context.Context, r *Reservation, used func(*reserved) int64) (Receipt, error) {
+	receipt := Receipt{ID: r.ID, Limits: make([]Settled, len(r.items))}
+	var asks []stint.Ask
+	var of []int // the items of the asks
+	for i := range r.items {
+		it, s := &r.items[i], &receipt.Limits[i]
+		*s = it.settled(used(it))
+		if it.place() {
+			s.Used = 0
+		}
+		change := s.Used - s.Reserved
+		// The latest charge is given back first: of the others, more has recovered.
+		for j := len(it.charges) - 1; j >= 0; j-- {
+			c := it.charges[j]
+			if !it.place() { // a place that was released is not there to be released again
+				c.ID = r.ID.String() + "." + strconv.Itoa(j)
+			}
+			a := it.ask
+			a.Cost, a.Charge = max(change, -c.Cost), &c
+			change -= a.Cost
+			if e.made(r, &c) {
+				asks, of = append(asks, a), append(of, i)
+			}
+		}
+	}
+	ds := make([]stint.Decision, len(asks))
+	if err := e.adjust(ctx, asks, ds); err != nil {
+		return Receipt{}, err
+	}
+	for j := range ds {
+		receipt.Limits[of[j]].Decision = ds[j]
+		receipt.Repeated = receipt.Repeated || ds[j].Repeated
+	}
+	return receipt, nil
+}
+
+// made reports whether a charge can be changed: one that this process has made to its own share of a limit is
+// unknown to others.
+func (e *Engine) made(r *Reservation, c *stint.Charge) bool { return !c.Local || r.node == e.node }
+
+func (e *Engine) adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if len(asks) == 0 {
+		return nil
+	}
+	err := e.store.Adjust(ctx, asks, ds)
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+func (r *reserved) settled(used int64) Settled {
+	return Settled{Rule: r.rule, Name: r.name, Meter: r.meter, Limit: r.ask.Limit, Shadow: r.shadow, Reserved: r.cost(), Used: used}
+}
+
+// Extension says whether more was reserved.
+type Extension struct {
+	Allowed bool
+	// RetryAfter is how long until that could pass, or [stint.Never].
+	RetryAfter time.Duration
+	Limits     []Settled
+}
+
+// Extend reserves more for a request: of all limits whose costs are settled, or of none. It also renews the
+// places that the request holds. A place that was lost, because it was not renewed in time, is taken again;
+// if there is none, the extension is denied.
+func (e *Engine) Extend(ctx context.Context, r *Reservation, more Usage) (x Extension, err error) {
+	if err := more.validate(); err != nil {
+		return x, err
+	}
+	lost, err := e.renew(ctx, r)
+	if err != nil {
+		return x, err
+	}
+	var asks []stint.Ask
+	var of []int
+	for i := range r.items {
+		it := &r.items[i]
+		a := it.ask
+		if a.Cost = more.Cost; more.Meters != nil {
+			a.Cost = more.Meters[it.meter]
+		}
+		if slices.Contains(lost, i) {
+			a.Cost = 1
+		} else if !it.open || it.shadow { // what a log_only rule counts denies nothing
+			continue
+		}
+		asks, of = append(asks, a), append(of, i)
+	}
+	ds := make([]stint.Decision, len(asks))
+	if len(asks) > 0 {
+		if err := e.take(ctx, asks, ds); err != nil {
+			return x, err
+		}
+	}
+	x.Allowed = !denied(ds)
+	for j := range ds {
+		it := &r.items[of[j]]
+		x.RetryAfter = max(x.RetryAfter, ds[j].RetryAfter)
+		if c := ds[j].Charge(); x.Allowed && c.Cost > 0 {
+			it.charges = append(it.charges, c)
+		}
+		s := it.settled(0)
+		s.Decision = ds[j]
+		x.Limits = append(x.Limits, s)
+	}
+	return x, nil
+}
+
+// renew renews the places of a reservation, and returns which were lost.
+func (e *Engine) renew(ctx context.Context, r *Reservation) (lost []int, err error) {
+	var asks []stint.Ask
+	var of []int
+	for i := range r.items {
+		if it := &r.items[i]; it.place() {
+			if len(it.charges) == 0 {
+				lost = append(lost, i)
+				continue
+			}
+			a := it.ask
+			a.Charge = &it.charges[0]
+			asks, of = append(asks, a), append(of, i)
+		}
+	}
+	ds := make([]stint.Decision, len(asks))
+	if err := e.adjust(ctx, asks, ds); err != nil {
+		return nil, err
+	}
+	for j := range ds {
+		it := &r.items[of[j]]
+		if it.charges = it.charges[:0]; ds[j].Cost > 0 {
+			it.charges = append(it.charges, ds[j].Charge())
+		} else {
+			lost = append(lost, of[j])
+		}
+	}
+	return lost, nil
+}

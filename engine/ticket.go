@@ -1,0 +1,233 @@
+package engine
+
+import (
+	"cmp"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/rule"
+)
+
+// MaxTicket is the most bytes that a ticket has.
+const MaxTicket = 2 << 10
+
+// Tickets turns reservations into texts for those who will settle them, and back. A ticket has everything that
+// is needed to settle: no node keeps anything for it, so any node that has the key accepts it. It is encrypted,
+// cannot be altered, and expires.
+type Tickets struct {
+	keys [][]byte
+	now  func() time.Time
+}
+
+// NewTickets returns tickets under keys of at least 32 random bytes. The first one makes tickets, and all of
+// them open tickets, so that keys can be replaced. Now is the clock, by default time.Now.
+func NewTickets(now func() time.Time, keys ...[]byte) (*Tickets, error) {
+	if len(keys) == 0 {
+		return nil, invalid("ticket keys", "none", "at least one")
+	}
+	for _, k := range keys {
+		if len(k) < sha256.Size {
+			return nil, invalid("ticket key", strconv.Itoa(len(k))+" bytes", "at least "+strconv.Itoa(sha256.Size)+" random bytes")
+		}
+	}
+	if now == nil {
+		now = time.Now
+	}
+	return &Tickets{keys, now}, nil
+}
+
+// TicketError is the error for a text that is no ticket, or one that cannot be used.
+type TicketError struct{ Problem string }
+
+func (e *TicketError) Error() string { return "ticket: " + e.Problem }
+
+var (
+	errForged  = &TicketError{"it was not made by this cluster, or was altered"}
+	errExpired = &TicketError{"it has expired"}
+)
+
+const (
+	ticketVersion = 1
+	saltSize      = 16
+)
+
+// sealer returns the cipher of one ticket. Each has a key of its own, so that the nonce may be the same.
+func sealer(key, salt []byte) cipher.AEAD {
+	derived, err := hkdf.Key(sha256.New, key, salt, "stint ticket", 32)
+	if err == nil {
+		var block cipher.Block
+		if block, err = aes.NewCipher(derived); err == nil {
+			var aead cipher.AEAD
+			if aead, err = cipher.NewGCM(block); err == nil {
+				return aead
+			}
+		}
+	}
+	panic("engine: " + err.Error()) // the sizes are right
+}
+
+// Seal returns a ticket for the reservation, which expires after life. It is an error if it would be longer than
+// [MaxTicket].
+func (t *Tickets) Seal(r *Reservation, life time.Duration) (string, error) {
+	sealed := make([]byte, 1+saltSize, MaxTicket)
+	sealed[0] = ticketVersion
+	_, _ = rand.Read(sealed[1:]) // it never fails
+	aead := sealer(t.keys[0], sealed[1:])
+	sealed = aead.Seal(sealed, make([]byte, aead.NonceSize()), r.append(nil, t.now().Add(life)), sealed[:1])
+	if n := base64.RawURLEncoding.EncodedLen(len(sealed)); n > MaxTicket {
+		return "", invalid("ticket", strconv.Itoa(n)+" bytes", "at most "+strconv.Itoa(MaxTicket)+": too many limits apply to this request, or it was extended too often")
+	}
+	return base64.RawURLEncoding.EncodeToString(sealed), nil
+}
+
+// Open returns the reservation of a ticket. The error is a [*TicketError].
+func (t *Tickets) Open(text string) (*Reservation, error) {
+	sealed, bad := base64.RawURLEncoding.Strict().DecodeString(text)
+	if len(text) > MaxTicket || bad != nil || len(sealed) < 1+saltSize || sealed[0] != ticketVersion {
+		return nil, errForged
+	}
+	for _, key := range t.keys {
+		aead := sealer(key, sealed[1:1+saltSize])
+		plain, bad := aead.Open(nil, make([]byte, aead.NonceSize()), sealed[1+saltSize:], sealed[:1])
+		if bad != nil {
+			continue
+		}
+		r, expires, err := readReservation(plain)
+		switch {
+		case err != nil:
+			return nil, &TicketError{"it is from another version: " + err.Error()}
+		case t.now().Unix() >= expires:
+			return nil, errExpired
+		}
+		return r, nil
+	}
+	return nil, errForged
+}
+
+// append appends the reservation for a ticket: numbers as varints, and texts with their lengths.
+func (r *Reservation) append(b []byte, expires time.Time) []byte {
+	b = append(b, r.ID[:]...)
+	b = appendNumbers(b, int64(r.node), expires.Unix())
+	var before string // the subject of the item before, which is mostly the same
+	for i := range r.items {
+		it := &r.items[i]
+		a := &it.ask
+		subject := a.Key.Subject
+		if subject == before {
+			subject = ""
+		}
+		before = a.Key.Subject
+		b = appendTexts(b, subject, a.Key.Name, a.Client, a.Limit.String(), string(it.meter))
+		p := a.Policy
+		if p == nil {
+			p = &stint.Policy{}
+		}
+		b = appendTexts(b, p.Rule)
+		b = appendNumbers(b, int64(p.OnFailure), int64(p.Lease), int64(p.Split), int64(p.Regions), p.Credit, int64(p.OnCredit), bit(p.Follow))
+		b = appendNumbers(b, it.most, bit(it.open), bit(it.shadow), int64(len(it.charges)))
+		for _, c := range it.charges {
+			b = appendNumbers(b, c.At, c.Cost, c.Reset, int64(c.Counter), bit(c.Local))
+		}
+	}
+	return b
+}
+
+func appendNumbers(b []byte, ns ...int64) []byte {
+	for _, n := range ns {
+		b = binary.AppendVarint(b, n)
+	}
+	return b
+}
+
+func appendTexts(b []byte, texts ...string) []byte {
+	for _, s := range texts {
+		b = append(appendNumbers(b, int64(len(s))), s...)
+	}
+	return b
+}
+
+func bit(set bool) int64 {
+	if set {
+		return 1
+	}
+	return 0
+}
+
+// ticketReader reads what append has written. What is not there is zero.
+type ticketReader struct {
+	b   []byte
+	bad bool
+}
+
+func (t *ticketReader) number() int64 {
+	n, size := binary.Varint(t.b)
+	if size <= 0 {
+		t.bad, t.b = true, nil
+		return 0
+	}
+	t.b = t.b[size:]
+	return n
+}
+
+func (t *ticketReader) bytes(n int64) (out []byte) {
+	if n < 0 || n > int64(len(t.b)) {
+		t.bad, t.b = true, nil
+		return nil
+	}
+	out, t.b = t.b[:n], t.b[n:]
+	return out
+}
+
+func (t *ticketReader) text() string { return string(t.bytes(t.number())) }
+
+func readReservation(b []byte) (r *Reservation, expires int64, err error) {
+	t := &ticketReader{b: b}
+	r = &Reservation{}
+	copy(r.ID[:], t.bytes(int64(len(r.ID))))
+	r.node = uint64(t.number())
+	expires = t.number()
+	for before := ""; len(t.b) > 0; {
+		it := t.item(before)
+		if it.ask.Plan, err = it.ask.Limit.Compile(); err != nil {
+			return nil, expires, err
+		}
+		before = it.ask.Key.Subject
+		r.items = append(r.items, it)
+	}
+	if t.bad || len(r.items) == 0 {
+		return nil, expires, errors.New("it is incomplete")
+	}
+	return r, expires, nil
+}
+
+func (t *ticketReader) item(before string) (it reserved) {
+	a := &it.ask
+	a.Key = stint.Key{Subject: cmp.Or(t.text(), before), Name: t.text()}
+	a.Client = t.text()
+	a.Limit, _ = stint.ParseLimit(t.text()) // which does not compile if it is bad
+	it.meter = rule.Meter(t.text())
+	a.Policy = &stint.Policy{
+		Rule: t.text(), OnFailure: stint.FailMode(t.number()), Lease: time.Duration(t.number()), Split: int(t.number()),
+		Regions: stint.Regions(t.number()), Credit: t.number(), OnCredit: stint.OnCredit(t.number()), Follow: t.number() == 1,
+	}
+	it.most, it.open, it.shadow = t.number(), t.number() == 1, t.number() == 1
+	for n := t.number(); n > 0 && len(t.b) > 0; n-- {
+		it.charges = append(it.charges, stint.Charge{
+			At: t.number(), Cost: t.number(), Reset: t.number(), Counter: uint32(t.number()), Local: t.number() == 1,
+		})
+	}
+	var rest string
+	it.rule, rest, _ = strings.Cut(a.Key.Name, ":") // see rule.Set.Asks
+	it.name, _, _ = strings.Cut(rest, ":")
+	return it
+}

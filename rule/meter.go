@@ -1,0 +1,79 @@
+package rule
+
+import (
+	"net/textproto"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/stintdev/stint"
+)
+
+// Meter is what a cost is measured in that is known only after the request: request_bytes,
+// response_bytes, response_seconds, header:NAME or json:PATH of the response, or one of llm.input_tokens,
+// llm.output_tokens, llm.total_tokens and llm.cost.
+type Meter string
+
+// meters are the meters without a name or path.
+var meters = []string{
+	"request_bytes", "response_bytes", "response_seconds",
+	"llm.input_tokens", "llm.output_tokens", "llm.total_tokens", "llm.cost",
+}
+
+const (
+	meterHeader = "header:"
+	meterJSON   = "json:"
+	maxMeter    = 128 // bytes
+)
+
+// jsonPath is a path of members and indexes: usage.total, items[0].cost.
+var jsonPath = regexp.MustCompile(`^[^\s.[\]"]+(\[\d{1,6}\])*(\.[^\s.[\]"]+(\[\d{1,6}\])*)*$`)
+
+// Metered reports whether one of the rules has a meter.
+func Metered(hits []Hit) bool {
+	return slices.ContainsFunc(hits, func(h Hit) bool { return h.Rule.cost.Meter != "" })
+}
+
+// ParseMeter reads a meter.
+func ParseMeter(text string) (Meter, bool) {
+	name, isHeader := strings.CutPrefix(text, meterHeader)
+	path, isPath := strings.CutPrefix(text, meterJSON)
+	switch {
+	case len(text) > maxMeter:
+		return "", false
+	case isHeader:
+		return Meter(meterHeader + textproto.CanonicalMIMEHeaderKey(name)), IsToken(name)
+	case isPath:
+		return Meter(text), jsonPath.MatchString(path)
+	}
+	return Meter(text), slices.Contains(meters, text)
+}
+
+func (c *checker) checkMeter(path string, m Meter) {
+	if _, ok := ParseMeter(string(m)); ok {
+		return
+	}
+	c.Refuse(path, string(m), "request_bytes, response_bytes, response_seconds, header:NAME, json:PATH such as json:usage.total, "+
+		"llm.input_tokens, llm.output_tokens, llm.total_tokens or llm.cost, of at most "+strconv.Itoa(maxMeter)+" bytes", c.Closest(string(m), meters))
+}
+
+// checkMetered checks a cost with a meter.
+func (c *checker) checkMetered(path string, r *checked) {
+	cost := r.Cost
+	c.checkMeter(path+".meter", cost.Meter)
+	if cost.Header != "" || cost.Units != 0 {
+		c.Add(path, "has a meter and a cost that is known before: want meter, or units and header", "")
+	}
+	if cost.Reserve < 0 || cost.Reserve > maxCost {
+		c.refuseNumber(path+".reserve", cost.Reserve, "what a request is charged before its cost is known, from 1 to "+strconv.FormatInt(maxCost, 10))
+	}
+	if least := max(cost.Reserve, 1); cost.Max != 0 && (cost.Max < least || cost.Max > maxCost) {
+		c.refuseNumber(path+".max", cost.Max, "the most that a request may cost, from "+strconv.FormatInt(least, 10)+", which is reserved, to "+strconv.FormatInt(maxCost, 10))
+	}
+	for i, v := range r.values {
+		if v.Algorithm == stint.Concurrency {
+			c.Add("limits["+strconv.Itoa(i)+"].limit", "counts requests, while the cost of the rule has a meter: want a rule of its own for it", "")
+		}
+	}
+}
