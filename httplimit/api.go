@@ -40,6 +40,9 @@ type APIOptions struct {
 	// differ from those of rules.
 	Store   stint.Store
 	Headers HeaderSet // default X and IETF
+	// Tickets are for the calls that reserve and settle: reserve, commit, cancel and extend. Default: there
+	// are no such calls.
+	Tickets *engine.Tickets
 	// Operators wraps the handler of DELETE /v1/usage, which resets counters: it passes on
 	// the requests of operators, and answers all others. Default: nobody may reset counters.
 	Operators func(next http.Handler) http.Handler
@@ -51,8 +54,8 @@ type APIOptions struct {
 	OnError func(w http.ResponseWriter, r *http.Request, err error)
 }
 
-// API returns the decision API, below /v1/: check, check/batch, take, usage,
-// forward-auth, and openapi.json, which describes them.
+// API returns the decision API, below /v1/: check, take, usage, forward-auth, with tickets
+// reserve, commit, cancel and extend, batches of these, and openapi.json, which describes them.
 //
 // It believes what its callers say about who is asking and what it costs. It is not for
 // clients, but for the programs that serve them.
@@ -71,14 +74,23 @@ func API(o APIOptions) (http.Handler, error) {
 	if o.Operators != nil {
 		usage[http.MethodDelete] = o.Operators(http.HandlerFunc(a.reset)).ServeHTTP
 	}
-	return paths{
+	served := paths{
 		"/v1/check":        methods{http.MethodPost: a.check},
 		"/v1/check/batch":  methods{http.MethodPost: a.batch},
 		"/v1/take":         methods{http.MethodPost: a.take},
 		"/v1/usage":        usage,
 		"/v1/openapi.json": methods{http.MethodGet: serveOpenAPI},
 		"/v1/forward-auth": http.HandlerFunc(a.forwardAuth),
-	}, nil
+	}
+	if o.Tickets != nil {
+		for path, op := range map[string]*operation{
+			"/v1/reserve": &reserveOp, "/v1/commit": &commitOp, "/v1/cancel": &cancelOp, "/v1/extend": &extendOp,
+		} {
+			served[path] = methods{http.MethodPost: a.one(op)}
+			served[path+"/batch"] = methods{http.MethodPost: a.several(op)}
+		}
+	}
+	return served, nil
 }
 
 // openAPI describes the decision API.
@@ -132,6 +144,11 @@ func notFound(w http.ResponseWriter, r *http.Request) {
 // badRequest answers a call with bad input.
 func badRequest(w http.ResponseWriter, r *http.Request, err error) {
 	Problem{Status: http.StatusBadRequest, Detail: err.Error()}.Write(w, r)
+}
+
+// isInput reports whether a call failed because of its input.
+func isInput(err error) bool {
+	return tooLong(err) || errors.As(err, new(*engine.TicketError)) || errors.As(err, new(*stint.InvalidError))
 }
 
 // failed answers a call that failed.

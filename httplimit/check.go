@@ -28,43 +28,52 @@ var checkFields = []string{"method", "path", "ip", "user", "tenant", "api_key", 
 
 // check reads the description of a request.
 func (s *scanner) check(c *check) *inputError {
-	q := &c.request
-	q.Method = http.MethodGet
-	err := s.object(checkFields, func(i int) (err *inputError) {
-		switch checkFields[i] {
-		case "method":
-			q.Method, err = s.method()
-		case "path":
-			q.Path, err = s.path()
-		case "ip":
-			q.Peer, err = s.address()
-		case "user":
-			c.subject.User, err = s.id()
-		case "tenant":
-			c.subject.Tenant, err = s.id()
-		case "api_key":
-			c.subject.Key, err = s.id()
-		case "tier":
-			c.subject.Tier, err = s.id()
-		case "headers":
-			q.Headers, err = s.headers()
-		case "cost":
-			q.Cost, err = s.cost(1)
-		case "peek":
-			c.peek, err = s.boolean()
-		}
+	c.request.Method = http.MethodGet
+	if err := s.object(checkFields, func(i int) *inputError { return s.checkField(c, checkFields[i]) }); err != nil {
 		return err
-	})
-	if err == nil && q.Path == "" {
-		err = &inputError{"path", "want the path of the request, such as /search"}
 	}
-	// If the caller does not say who is asking, headers and address do.
+	return c.complete()
+}
+
+func (s *scanner) checkField(c *check, name string) (err *inputError) {
+	q := &c.request
+	switch name {
+	case "method":
+		q.Method, err = s.method()
+	case "path":
+		q.Path, err = s.path()
+	case "ip":
+		q.Peer, err = s.address()
+	case "user":
+		c.subject.User, err = s.id()
+	case "tenant":
+		c.subject.Tenant, err = s.id()
+	case "api_key":
+		c.subject.Key, err = s.id()
+	case "tier":
+		c.subject.Tier, err = s.id()
+	case "headers":
+		q.Headers, err = s.headers()
+	case "cost":
+		q.Cost, err = s.cost(1)
+	case "peek":
+		c.peek, err = s.boolean()
+	}
+	return err
+}
+
+// complete checks that the request has a path. If the caller does not say who is asking, headers and address
+// do.
+func (c *check) complete() *inputError {
+	if c.request.Path == "" {
+		return &inputError{"path", "want the path of the request, such as /search"}
+	}
 	who := &c.subject
 	c.named = who.User != "" || who.Tenant != "" || who.Key != "" || who.Tier != ""
 	if c.named {
-		who.IP = q.Peer
+		who.IP = c.request.Peer
 	}
-	return err
+	return nil
 }
 
 func (s *scanner) method() (string, *inputError) {
@@ -178,7 +187,7 @@ func (a *api) batch(w http.ResponseWriter, r *http.Request) {
 		badRequest(w, r, err)
 		return
 	}
-	a.decideAll(r.Context(), b.checks)
+	a.each(len(b.checks), func(i int) { a.decide(r.Context(), &b.checks[i]) })
 	b.out = append(b.out, `{"verdicts":[`...)
 	for i := range b.checks {
 		if i > 0 {
@@ -195,17 +204,17 @@ func (a *api) batch(w http.ResponseWriter, r *http.Request) {
 	b.write(w)
 }
 
-// decideAll decides the checks, in several goroutines if decisions take long, as over a
+// each calls do for each of n decisions, in several goroutines if decisions take long, as over a
 // network. In memory, starting goroutines would take longer than deciding.
-func (a *api) decideAll(ctx context.Context, checks []check) {
+func (a *api) each(n int, do func(i int)) {
 	const (
 		maxGoroutines = 16
 		slowDecision  = 5 * time.Microsecond // longer than in memory, and shorter than over a network
 	)
 	var next atomic.Int64
 	decide := func() {
-		for i := int(next.Add(1)) - 1; i < len(checks); i = int(next.Add(1)) - 1 {
-			a.decide(ctx, &checks[i])
+		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+			do(i)
 		}
 	}
 	delay := time.Millisecond
@@ -216,7 +225,7 @@ func (a *api) decideAll(ctx context.Context, checks []check) {
 	started := make(chan struct{})
 	timer := time.AfterFunc(delay, func() {
 		defer close(started)
-		for range min(len(checks), maxGoroutines) - 1 {
+		for range min(n, maxGoroutines) - 1 {
 			helpers.Go(decide)
 		}
 	})
@@ -228,5 +237,5 @@ func (a *api) decideAll(ctx context.Context, checks []check) {
 	}()
 	began := time.Now()
 	decide()
-	a.slow.Store(time.Since(began) > time.Duration(len(checks))*slowDecision)
+	a.slow.Store(time.Since(began) > time.Duration(n)*slowDecision)
 }
