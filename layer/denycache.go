@@ -35,7 +35,8 @@ type DenyCacheOptions struct {
 // remembered. A denial that a penalty might count as a violation is not remembered before the ban.
 //
 // A denial by a limit that may be leased ([stint.Policy.Lease]) is remembered for at least half a term, even if
-// units recover before, and for at most one term.
+// units recover before, and for at most one term. Then one caller asks the store again, and until that is answered
+// the others are still denied, for as long again at most: so there is one call, however many callers there are.
 //
 // Its own decisions have the basis [stint.Remembered]. Their RetryAfter and ResetAfter count down from
 // the original denial. Decisions about asks that would have passed are as old as the denial.
@@ -97,13 +98,15 @@ const (
 	ended = 1<<32 - 1
 )
 
-// denial is a denied take. It is immutable.
+// denial is a denied take. It is immutable, but for asked.
 type denial struct {
 	asks      []stint.Ask
 	decisions []stint.Decision
 	changes   []uint64      // of each key, before the store was asked
 	at, until time.Duration // valid from at, when the store was asked
 	told      time.Duration // when the store had answered
+	again     time.Duration // from then on one caller asks the store again
+	asked     atomic.Bool   // one does
 }
 
 func (*denyCache) Place() Place { return PlaceDenyCache }
@@ -188,6 +191,9 @@ func (l *denyCache) answer(d *denial, asks []stint.Ask, ds []stint.Decision, key
 			return false
 		}
 	}
+	if now >= d.again && d.asked.CompareAndSwap(false, true) {
+		return false
+	}
 	copy(ds, d.decisions)
 	passed := max(0, now-d.told) // since the reply, so that no client comes back before the store would let it pass
 	for i := range ds {
@@ -195,7 +201,7 @@ func (l *denyCache) answer(d *denial, asks []stint.Ask, ds []stint.Decision, key
 		x.Basis = stint.Remembered
 		x.ResetAfter = max(x.ResetAfter-passed, 0)
 		if x.RetryAfter != stint.Never && !x.Allowed {
-			x.RetryAfter = max(x.RetryAfter-passed, d.until-now)
+			x.RetryAfter = max(x.RetryAfter-passed, d.again-now, time.Microsecond)
 		}
 	}
 	return true
@@ -213,7 +219,7 @@ func counts(asks []stint.Ask, ds []stint.Decision) bool {
 
 // remember stores the denial of a take, if it was denied.
 func (l *denyCache) remember(place *atomic.Pointer[denial], asks []stint.Ask, ds []stint.Decision, changes []uint64, now time.Duration) {
-	length, denied := l.length, false
+	length, denied, leased := l.length, false, false
 	for i := range ds {
 		if ds[i].Basis != stint.Counted {
 			return // another layer decided, which is fast but may soon be wrong
@@ -225,6 +231,7 @@ func (l *denyCache) remember(place *atomic.Pointer[denial], asks []stint.Ask, ds
 				// Within half a term, enough units have recovered to take several at once. Within a
 				// term, other nodes give back what they hold.
 				retry = min(max(retry, p.Lease/2), p.Lease)
+				leased = true
 			}
 			length = min(length, retry)
 		}
@@ -244,7 +251,10 @@ func (l *denyCache) remember(place *atomic.Pointer[denial], asks []stint.Ask, ds
 		k := &asks[i].Key
 		k.Subject, k.Name = strings.Clone(k.Subject), strings.Clone(k.Name)
 	}
-	place.Store(&denial{
-		asks: asks, decisions: slices.Clone(ds), changes: slices.Clone(changes), at: now, until: now + length, told: told,
-	})
+	d := &denial{asks: asks, decisions: slices.Clone(ds), changes: slices.Clone(changes), at: now, told: told}
+	d.again, d.until = now+length, now+length
+	if leased {
+		d.until += length
+	}
+	place.Store(d)
 }

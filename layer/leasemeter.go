@@ -23,8 +23,8 @@ const maxMetered = 1000
 // Leased is what the leases of this node have done for a limit. Units are those of the limit.
 //
 // Early counts denials while other nodes held units of the same counter that they had not spent. With one node it is
-// always 0. What others hold is asked at a denial, at most once in a term, and the answer holds for the denials of
-// one term, though units may be spent or given back meanwhile. A batch counts whole until all of it is spent or given
+// always 0. What others hold is asked at a denial, at most once in two terms, and the answer holds for the denials of
+// these, though units may be spent or given back meanwhile. A batch counts whole until all of it is spent or given
 // back. If it was spent and its node has neither given back units nor denied since, it counts until up to two terms
 // after it was taken, as do those of a node that has crashed. While this node does not know what became of its own
 // units, since the store has not answered, it counts fewer.

@@ -101,11 +101,11 @@ func (e *lease) unsettled() bool {
 	return e.fetched != nil || slices.ContainsFunc(e.aheads, func(c *ahead) bool { return c.waiting })
 }
 
-// askOthers is called before a denial is counted. At most once in a term it finds out how many units other nodes
-// hold: that says of this denial, and of those within one term after it, whether they are early.
+// askOthers is called before a denial is counted. At most once in two terms it finds out how many units other nodes
+// hold: that says of this denial, and of those within two terms after it, whether they are early.
 func (l *leases) askOthers(e *lease, now time.Duration) {
 	next := e.asked.Load()
-	if int64(now) < next || !e.asked.CompareAndSwap(next, int64(now+e.term)) {
+	if int64(now) < next || !e.asked.CompareAndSwap(next, int64(now+2*e.term)) {
 		return
 	}
 	e.mu.Lock()
