@@ -168,9 +168,8 @@ func (r *Response) EndText(e meter.Event) {
 			r.complete = true
 		case "error":
 			r.failed = true
-		case "":
-			r.complete = r.complete || e.Name == nil // a body that is not a stream
 		}
+		r.complete = r.complete || e.Name == nil // a body that is not a stream
 		r.failed = r.failed || r.kind == "response.failed"
 	}
 	r.complete = r.complete || e.Done

@@ -17,7 +17,8 @@ type Reader interface {
 
 // Event is a JSON text that has ended.
 type Event struct {
-	// Name is the name of the server-sent event, valid during the call only.
+	// Name is the name of the server-sent event, valid during the call only. It is nil if the
+	// text is the body.
 	Name []byte
 	// Whole says that the text is JSON, and complete.
 	Whole bool
