@@ -44,7 +44,7 @@ func ReadRequest(shape Shape, body []byte, size int64) Request {
 	r.json = scan.NewJSON(r)
 	r.json.Write(body)
 	r.Whole = r.json.Close() && size == int64(len(body)) && r.isObject
-	r.finish(max(size, int64(len(body))))
+	r.finish(min(max(size, int64(len(body))), scan.MaxNumber))
 	return r.Request
 }
 
@@ -112,11 +112,10 @@ type requestReader struct {
 	match *scan.Match
 	json  *scan.JSON
 
-	isObject  bool
-	seen      [requestPathCount]bool
-	numbers   [requestPathCount]int64
-	prompts   int64
-	embedding bool // the model's name says so
+	isObject bool
+	seen     [requestPathCount]bool
+	numbers  [requestPathCount]int64
+	prompts  int64
 
 	depth   int
 	names   [scan.MaxDepth + 1]role // of the last member on each level
@@ -268,10 +267,9 @@ func (r *requestReader) finish(size int64) {
 	if r.Shape == Unknown {
 		r.Shape = r.guess()
 	}
-	max1 := func(n int64) int64 { return max(n, 1) }
-	r.N = max1(max(r.numbers[pN], r.numbers[pBestOf]))
+	r.N = max(r.numbers[pN], r.numbers[pBestOf], 1)
 	if r.Shape == Completions {
-		r.N = times(r.N, max1(r.prompts))
+		r.N = times(r.N, max(r.prompts, 1))
 	}
 	r.Cap = max(r.numbers[pMaxTokens], r.numbers[pMaxCompletionTokens], r.numbers[pMaxOutputTokens])
 	if budget := r.numbers[pBudget]; budget >= r.numbers[pMaxTokens] { // it is not part of max_tokens

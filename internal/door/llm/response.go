@@ -81,11 +81,10 @@ func NewResponse(shape Shape, prompt int64, header http.Header) *Response {
 	return r
 }
 
-// Write reads a piece of the body, as it is sent. It never fails.
-func (r *Response) Write(p []byte) (int, error) {
+// Write reads a piece of the body, as it is sent.
+func (r *Response) Write(p []byte) {
 	r.bytes += int64(len(p))
 	r.body.Write(p)
-	return len(p), nil
 }
 
 // End ends the answer, whole or not, and returns its usage. It must be called; further calls

@@ -267,3 +267,33 @@ func BenchmarkResponse(b *testing.B) {
 		})
 	}
 }
+
+// FuzzResponse checks that usage does not depend on how an answer is cut into pieces, and is
+// never free.
+func FuzzResponse(f *testing.F) {
+	for name, a := range answers {
+		f.Add(load(f, name), uint8(a.shape), uint8(5), strings.HasSuffix(name, ".sse"))
+	}
+	f.Fuzz(func(t *testing.T, body []byte, shape, size uint8, stream bool) {
+		h := header("x.json")
+		if stream {
+			h = header("x.sse")
+		}
+		kind := llm.Shape(shape % 6)
+		var at []int
+		for i := int(size%32) + 1; i < len(body); i += int(size%32) + 1 {
+			at = append(at, i)
+		}
+		whole, pieces := usage(kind, h, body), usage(kind, h, body, at...)
+		if whole != pieces {
+			t.Fatalf("%q in pieces: %+v, whole: %+v", body, pieces, whole)
+		}
+		if whole.Input < 0 || whole.Output < 0 || whole.Total < max(whole.Input, whole.Output) || whole.Total > 1<<53-1 {
+			t.Fatalf("%q: %+v", body, whole)
+		}
+		if !bytes.Contains(body, []byte("tokens")) && !bytes.Contains(body, []byte(`\u`)) &&
+			(!whole.Estimated || whole.Input != prompt || (whole.Output == 0 && kind != llm.Embeddings)) {
+			t.Fatalf("%q is free: %+v", body, whole)
+		}
+	})
+}

@@ -14,8 +14,8 @@ type splice struct {
 	start, end int64 // of the value, or of the first byte of an object
 }
 
-// AskUsage returns the body of the request with usage asked for in its stream. All other
-// bytes are as they were. It returns false, and no body, if that is not needed, or not
+// AskUsage returns the body of the request with usage asked for in its stream: it is longer,
+// and all other bytes are as they were. It returns false, and no body, if that is not needed, or not
 // possible: the stream reports usage anyway, or the body is not whole.
 //
 // Who sends this body must remove what the client has not asked for: see [Filter].

@@ -9,7 +9,7 @@
 //
 //   - A body is not held back and not copied. Nothing is allocated for a piece.
 //   - Meters of bytes, seconds and headers need about 100 bytes for each response, those of
-//     JSON 3 KB, and 56 KB if it is compressed: 32 KB of that is the window of deflate. A test
+//     JSON 2 KB, and 56 KB if it is compressed: 32 KB of that is the window of deflate. A test
 //     measures this.
 //   - At most [MaxDecoded] bytes of a body are decoded, and at most [MaxRatio] times what was
 //     sent. JSON may be nested [scan.MaxDepth] deep.

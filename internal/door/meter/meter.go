@@ -172,13 +172,12 @@ func (s *Set) Response(header http.Header) *Response {
 	return r
 }
 
-// Write observes a piece of the body, as it is sent. It never fails.
-func (r *Response) Write(p []byte) (int, error) {
+// Write observes a piece of the body, as it is sent.
+func (r *Response) Write(p []byte) {
 	r.bytes = min(r.bytes+int64(len(p)), scan.MaxNumber)
 	if r.body != nil {
 		r.body.Write(p)
 	}
-	return len(p), nil
 }
 
 // End is what is known at the end of a response.
@@ -223,10 +222,15 @@ func seconds(d time.Duration) int64 {
 	return int64((d-1)/time.Second) + 1
 }
 
-// fromHeader reads a trailer, or else a header. Of several values, the last one holds.
+// fromHeader reads a trailer, or else a header. Of several values, the last one holds. Names
+// may be in lower case, as in gRPC.
 func (r *Response) fromHeader(name string, trailer http.Header) Units {
 	for _, h := range [...]http.Header{trailer, r.header} {
-		if values := h[name]; len(values) > 0 {
+		values := h[name]
+		if len(values) == 0 {
+			values = h[strings.ToLower(name)]
+		}
+		if len(values) > 0 {
 			if n, ok := scan.Ceil(values[len(values)-1]); ok {
 				return Units{N: n}
 			}

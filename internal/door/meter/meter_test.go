@@ -77,6 +77,7 @@ func TestUnits(t *testing.T) {
 		"header":          {meter: "header:X-Cost", header: header("X-Cost", "7.2"), want: 8},
 		"last header":     {meter: "header:X-Cost", header: header("X-Cost", "7", "X-Cost", "9"), want: 9},
 		"trailer":         {meter: "header:X-Cost", header: header("X-Cost", "7"), end: meter.End{Trailer: header("X-Cost", "11")}, want: 11},
+		"metadata":        {meter: "header:X-Cost", header: http.Header{"x-cost": {"7"}}, want: 7},
 		"no header":       {meter: "header:X-Cost", want: 1, because: meter.Missing},
 		"not a number":    {meter: "header:X-Cost", header: header("X-Cost", "many"), want: 1, because: meter.Missing},
 		"negative header": {meter: "header:X-Cost", header: header("X-Cost", "-5"), want: 0},
@@ -108,9 +109,7 @@ func TestUnits(t *testing.T) {
 		for size := 1; size <= len(c.body)+1; size += max(1, len(c.body)/20) {
 			r := parse(t, c.meter, "response_bytes").Response(c.header)
 			for p := []byte(c.body); len(p) > 0; p = p[min(size, len(p)):] {
-				if n, err := r.Write(p[:min(size, len(p))]); err != nil || n != min(size, len(p)) {
-					t.Fatal(n, err)
-				}
+				r.Write(p[:min(size, len(p))])
 			}
 			got := r.End(nil, c.end)
 			if want := (meter.Units{N: c.want, Why: c.because}); got[0] != want || got[0].Estimated() != (c.because != meter.Exact) {
@@ -305,17 +304,18 @@ func TestForgotten(t *testing.T) {
 
 // TestMemory measures what a response needs while it is under way.
 func TestMemory(t *testing.T) {
-	const responses = 200
-	for name, c := range map[string]struct {
+	const responses = 1000
+	for _, c := range []struct { // in this order: the stacks of gzip's coroutines are freed late
+		name   string
 		set    *meter.Set
 		header http.Header
 		body   []byte
 		atMost uint64
 	}{
-		"bytes": {parse(t, "response_bytes", "response_seconds", "header:X-Cost"), nil, []byte("hello"), 200},
-		"json":  {parse(t, "json:usage.total", "json:results[0].cost", "response_bytes"), nil, []byte("data: {\"usage\":{\"to"), 3 << 10},
-		"gzip": {
-			parse(t, "json:usage.total", "json:results[0].cost", "response_bytes"), http.Header{"Content-Encoding": {"gzip"}},
+		{"bytes", parse(t, "response_bytes", "response_seconds", "header:X-Cost"), nil, []byte("hello"), 200},
+		{"json", parse(t, "json:usage.total", "json:results[0].cost", "response_bytes"), nil, []byte("data: {\"usage\":{\"to"), 2 << 10},
+		{
+			"gzip", parse(t, "json:usage.total", "json:results[0].cost", "response_bytes"), http.Header{"Content-Encoding": {"gzip"}},
 			encode(t, "gzip", strings.Repeat("data: {\"usage\":{\"total\":77}}\n\n", 2000))[:2000], 56 << 10,
 		},
 	} {
@@ -331,9 +331,9 @@ func TestMemory(t *testing.T) {
 		runtime.GC()
 		runtime.ReadMemStats(&after)
 		each := (after.HeapAlloc + after.StackInuse - before.HeapAlloc - before.StackInuse) / responses
-		t.Logf("%s: %d bytes", name, each)
+		t.Logf("%s: %d bytes", c.name, each)
 		if each > c.atMost {
-			t.Errorf("%s: %d bytes for a response, want at most %d", name, each, c.atMost)
+			t.Errorf("%s: %d bytes for a response, want at most %d", c.name, each, c.atMost)
 		}
 		for _, r := range all {
 			r.End(nil, meter.End{})
@@ -363,6 +363,65 @@ func BenchmarkResponse(b *testing.B) {
 			r := set.Response(h)
 			r.Write(encoded)
 			r.End(nil, meter.End{})
+		}
+	})
+}
+
+// FuzzDecoder compares with the standard library's decoder of a whole body.
+func FuzzDecoder(f *testing.F) {
+	f.Add(encode(f, "gzip", "one\ntwo\n"), uint8(1))
+	f.Add(encode(f, "gzip", strings.Repeat("a long line of text\n", 100)), uint8(9))
+	f.Add(append(encode(f, "gzip", "a"), encode(f, "gzip", "b")...), uint8(3))
+	f.Add([]byte("\x1f\x8b\x08"), uint8(0))
+	f.Fuzz(func(t *testing.T, body []byte, size uint8) {
+		var got bytes.Buffer
+		d := meter.NewDecoder("gzip", func(p []byte) { got.Write(p) })
+		for p := body; len(p) > 0; {
+			n := min(int(size%32)+1, len(p))
+			d.Write(p[:n])
+			p = p[n:]
+		}
+		d.Close()
+		var want []byte
+		r, err := gzip.NewReader(bytes.NewReader(body))
+		if err == nil {
+			want, err = io.ReadAll(io.LimitReader(r, 1<<20))
+		}
+		if len(want) == 1<<20 {
+			return
+		}
+		if !bytes.Equal(got.Bytes(), want) {
+			t.Fatalf("%q: got %d bytes, want %d", body, got.Len(), len(want))
+		}
+		if (d.Why() == meter.Exact) != (err == nil || len(body) == 0) {
+			t.Fatalf("%q: %s, and %v", body, d.Why(), err)
+		}
+	})
+}
+
+// FuzzResponse checks that units do not depend on how a body is cut into pieces.
+func FuzzResponse(f *testing.F) {
+	f.Add([]byte(`{"usage":{"total":42}}`), uint8(1), "application/json")
+	f.Add([]byte("data: {\"usage\":{\"total\":1}}\r\n\r\ndata: [DONE]\n\n"), uint8(3), "text/event-stream")
+	f.Add([]byte("  \n{\"usage\":{\"total\":1}}"), uint8(0), "")
+	f.Fuzz(func(t *testing.T, body []byte, size uint8, kind string) {
+		set := parse(t, "json:usage.total", "response_bytes")
+		read := func(size int) meter.Units {
+			r := set.Response(http.Header{"Content-Type": {kind}})
+			for p := body; len(p) > 0; {
+				n := min(size, len(p))
+				r.Write(p[:n])
+				p = p[n:]
+			}
+			u := r.End(nil, meter.End{})
+			if u[1].N != int64(len(body)) {
+				t.Fatalf("%q: %d bytes", body, u[1].N)
+			}
+			return u[0]
+		}
+		whole, pieces := read(len(body)+1), read(int(size%16)+1)
+		if whole != pieces || whole.N < 0 || whole.N > scan.MaxNumber || (whole.Estimated() && whole.N == 0) {
+			t.Fatalf("%q in pieces: %v, whole: %v", body, pieces, whole)
 		}
 	})
 }

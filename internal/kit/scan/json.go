@@ -65,6 +65,7 @@ type JSON struct {
 	hex    [4]byte
 	hexLen int
 	high   rune // the first half of a surrogate pair, or 0
+	char   [utf8.UTFMax]byte
 
 	offset, start int64
 }
@@ -249,10 +250,19 @@ func (j *JSON) letter(c byte) {
 	}
 }
 
+// special are the bytes that do not stand for themselves in a string.
+var special = func() (table [256]bool) {
+	for c := range ' ' {
+		table[c] = true
+	}
+	table['"'], table['\\'] = true, true
+	return table
+}()
+
 // text reads a string up to its end or to an escape, and returns how many bytes it read.
 func (j *JSON) text(p []byte) int {
 	n := 0
-	for n < len(p) && p[n] != '"' && p[n] != '\\' && p[n] >= ' ' {
+	for n < len(p) && !special[p[n]] {
 		n++
 	}
 	if n > 0 {
@@ -297,11 +307,13 @@ func (j *JSON) emit(p []byte) {
 	j.cut = j.cut || n < len(p)
 }
 
+var replacement = []byte(string(utf8.RuneError))
+
 // loneHalf replaces the first half of a surrogate pair that has no second one.
 func (j *JSON) loneHalf() {
 	if j.high != 0 {
 		j.high = 0
-		j.emit([]byte(string(utf8.RuneError)))
+		j.emit(replacement)
 	}
 }
 
@@ -326,7 +338,7 @@ func (j *JSON) escape(c byte) {
 		j.state = broken
 		return
 	}
-	j.emit([]byte{c})
+	j.emit(append(j.char[:0], c))
 }
 
 // digit reads a digit of \uXXXX.
@@ -361,5 +373,5 @@ func (j *JSON) unit(r rune) {
 		j.high = r
 		return
 	}
-	j.emit(utf8.AppendRune(nil, r)) // half a pair becomes the replacement character
+	j.emit(utf8.AppendRune(j.char[:0], r)) // half a pair becomes the replacement character
 }

@@ -18,6 +18,8 @@ type tokens struct {
 	inText bool
 }
 
+var _ scan.Visitor = (*tokens)(nil)
+
 func (t *tokens) Begin(array bool) {
 	if array {
 		t.WriteString("[ ")

@@ -11,7 +11,7 @@ import (
 // finds writes down what is found.
 type finds struct{ strings.Builder }
 
-func (f *finds) Text(path int, piece []byte) {}
+func (*finds) Text(int, []byte) {}
 
 func (f *finds) Value(path int, v scan.Value) {
 	fmt.Fprintf(f, "%d=", path)
