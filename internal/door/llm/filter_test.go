@@ -43,7 +43,7 @@ func TestFilter(t *testing.T) {
 				if removed := len(report.FindAll(stream, -1)); removed > 1 || (removed == 0) != bytes.Equal(want, stream) {
 					t.Fatalf("%s has %d reports", name, removed)
 				}
-				cuts(len(stream), func(at ...int) bool {
+				cuts(len(stream), 1, func(at ...int) bool {
 					got, _ := filter(stream, at...)
 					if !bytes.Equal(got, want) {
 						t.Errorf("%s cut at %v: got %q, want %q", variant, at, got, want)

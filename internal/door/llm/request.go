@@ -12,6 +12,9 @@ import (
 // as large as providers take it.
 const PartTokens = 1600
 
+// perMessage is for what providers put around a message.
+const perMessage = 4
+
 // Request is what a request says about the tokens that it may use.
 type Request struct {
 	Shape  Shape
@@ -123,7 +126,7 @@ type requestReader struct {
 	media   bool
 	text    Estimate // of the string
 	prompt  Estimate
-	numeric int64 // tokens that are given as numbers
+	numeric int64 // tokens that are not text
 }
 
 // role is what a member of a request is for.
@@ -157,6 +160,9 @@ var _ scan.Visitor = (*requestReader)(nil)
 // Begin implements [scan.Visitor].
 func (r *requestReader) Begin(array bool) {
 	r.isObject = r.isObject || (r.depth == 0 && !array)
+	if r.depth == 2 && !array && r.names[1] == words {
+		r.numeric += perMessage
+	}
 	r.depth++
 	r.names[r.depth] = other
 	if array && r.depth > 1 { // elements are what the array is

@@ -61,13 +61,13 @@ func TestRequest(t *testing.T) {
 		},
 		"a cap that is repeated": {
 			shape: llm.Chat, body: `{"max_tokens":10000,"messages":[{"content":"a"}],"max_tokens":1}`,
-			n: 1, cap: 10000, prompt: [2]int64{1, 2}, reserve: 10000,
+			n: 1, cap: 10000, prompt: [2]int64{5, 6}, reserve: 10000,
 		},
 		"no cap": {
-			shape: llm.Chat, body: `{"model":"m","messages":[{"content":"a"}]}`, model: "m", n: 1, prompt: [2]int64{1, 2}, uncapped: true,
+			shape: llm.Chat, body: `{"model":"m","messages":[{"content":"a"}]}`, model: "m", n: 1, prompt: [2]int64{5, 6}, uncapped: true,
 		},
 		"no end": {
-			shape: llm.Chat, body: `{"messages":[{"content":"a"}],"max_tokens":-1}`, n: 1, prompt: [2]int64{1, 2}, uncapped: true,
+			shape: llm.Chat, body: `{"messages":[{"content":"a"}],"max_tokens":-1}`, n: 1, prompt: [2]int64{5, 6}, uncapped: true,
 		},
 		"responses": {
 			shape: llm.Responses, body: `{"model":"m","instructions":"Be brief.","input":[{"role":"user","content":[{"type":"input_text","text":"Hello there"},{"type":"input_image","image_url":"data:image/png;base64,` + image + `"}]}],"max_output_tokens":50}`,
@@ -91,11 +91,11 @@ func TestRequest(t *testing.T) {
 		},
 		"thinking within max_tokens": {
 			shape: llm.Messages, body: `{"max_tokens":16000,"thinking":{"type":"enabled","budget_tokens":10000},"messages":[{"content":"a"}]}`,
-			n: 1, cap: 16000, prompt: [2]int64{1, 2}, reserve: 16000,
+			n: 1, cap: 16000, prompt: [2]int64{5, 6}, reserve: 16000,
 		},
 		"thinking apart": {
 			shape: llm.Messages, body: `{"max_tokens":4000,"thinking":{"budget_tokens":10000},"messages":[{"content":"a"}]}`,
-			n: 1, cap: 14000, prompt: [2]int64{1, 2}, reserve: 14000,
+			n: 1, cap: 14000, prompt: [2]int64{5, 6}, reserve: 14000,
 		},
 		"embeddings": {
 			shape: llm.Embeddings, body: `{"model":"e","input":["one two","three"],"dimensions":256}`, model: "e", n: 1, prompt: [2]int64{2, 5},
@@ -112,11 +112,11 @@ func TestRequest(t *testing.T) {
 		},
 		"enormous": {
 			shape: llm.Chat, body: `{"max_tokens":1e300,"n":1e300,"messages":[{"content":"a"}]}`,
-			n: 1<<53 - 1, cap: 1<<53 - 1, prompt: [2]int64{1, 1}, reserve: 1<<53 - 2,
+			n: 1<<53 - 1, cap: 1<<53 - 1, prompt: [2]int64{5, 5}, reserve: 1<<53 - 6,
 		},
 		"null": {
 			shape: llm.Chat, body: `{"model":null,"n":null,"max_tokens":null,"stream":null,"messages":[{"content":null}]}`,
-			n: 1, prompt: [2]int64{10, 30}, uncapped: true,
+			n: 1, prompt: [2]int64{4, 4}, uncapped: true,
 		},
 	} {
 		r := readRequest(c.shape, c.body)
