@@ -199,6 +199,22 @@ func TestUsageCut(t *testing.T) {
 	}
 }
 
+// TestUsageBroken checks that a report that was cut is none.
+func TestUsageBroken(t *testing.T) {
+	t.Parallel()
+	const body = `{"usage":{"prompt_tokens":4,"completion_tokens":2,"total_tokens":6,`
+	for _, h := range []http.Header{header("x.sse"), header("x.json")} {
+		stream := body
+		if h.Get("Content-Type") != "application/json" {
+			stream = "data: " + body + "\n\n"
+		}
+		got := usage(llm.Chat, h, []byte(stream))
+		if want := (llm.Usage{Input: prompt, Output: 1, Total: prompt + 1, Estimated: true}); got != want {
+			t.Errorf("%s: got %+v, want %+v", stream, got, want)
+		}
+	}
+}
+
 // TestUsageUnread estimates what cannot be read from its bytes.
 func TestUsageUnread(t *testing.T) {
 	t.Parallel()

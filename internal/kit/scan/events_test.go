@@ -33,6 +33,8 @@ func read(stream []byte, cuts ...int) (events string, between bool) {
 }
 
 var streams = map[string]string{
+	"data: a\r\ndata: b\r\n\r\ndata: c\r\r\n":             `|"a\nb" |"c" `,
+	"data: a\rdata: b\ndata: c\r\n\n":                     `|"a\nb\nc" `,
 	"data: a\n\n":                                         `|"a" `,
 	"data:a\r\n\r\n":                                      `|"a" `,
 	"data:a\r\rdata:b\r\r":                                `|"a" |"b" `,

@@ -65,6 +65,16 @@ func TestMatch(t *testing.T) {
 
 func TestMatchBounds(t *testing.T) {
 	t.Parallel()
+	long := `{"a":1,"` + strings.Repeat("n", 200) + `":2}`
+	if compiled, err := scan.NewPaths("a"); err != nil {
+		t.Fatal(err)
+	} else {
+		var got finds
+		scan.NewJSON(scan.NewMatch(compiled, &got)).Write([]byte(long))
+		if got.String() != "0=1 " {
+			t.Errorf("%s: got %s", long, got.String())
+		}
+	}
 	longest := "a" + strings.Repeat(".a", scan.MaxPath-1)
 	compiled, err := scan.NewPaths(longest)
 	if err != nil {
