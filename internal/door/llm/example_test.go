@@ -12,8 +12,8 @@ import (
 func Example() {
 	body := []byte(`{"model":"gpt-4o","stream":true,"max_tokens":50,"messages":[{"role":"user","content":"How many geese?"}]}`)
 	request := llm.ReadRequest(llm.ShapeOf("/v1/chat/completions"), body, int64(len(body)))
-	tokens, capped := request.Reserve()
-	fmt.Println("reserve", tokens, capped)
+	most, capped := request.Reserve()
+	fmt.Println("reserve", most.Input, most.Output, capped)
 
 	asking, asked := request.AskUsage(body)
 	fmt.Println("send", len(asking)-len(body), "bytes more")
@@ -46,7 +46,7 @@ data: [DONE]
 	fmt.Println("costs", cost, err)
 	fmt.Println("events", strings.Count(string(client), "data"))
 	// Output:
-	// reserve 59 true
+	// reserve 9 50 true
 	// send 40 bytes more
 	// used 11 3 false
 	// costs 58 <nil>

@@ -51,10 +51,12 @@ func ReadRequest(shape Shape, body []byte, size int64) Request {
 	return r.Request
 }
 
-// Reserve returns how many tokens to reserve: the prompt and the cap of every answer. If no
-// cap is declared it is the prompt alone, and capped is false.
-func (r *Request) Reserve() (tokens int64, capped bool) {
-	return min(r.Prompt+times(r.Cap, r.N), scan.MaxNumber), r.Cap > 0 || r.Shape == Embeddings
+// Reserve returns what to reserve: the prompt as input, and the cap of every answer as output.
+// If no cap is declared it is the prompt alone, and capped is false.
+func (r *Request) Reserve() (u Usage, capped bool) {
+	u = Usage{Input: r.Prompt, Output: times(r.Cap, r.N), Model: r.Model, Estimated: true}
+	u.Total = add(u.Input, u.Output)
+	return u, r.Cap > 0 || r.Shape == Embeddings
 }
 
 // times multiplies, up to scan.MaxNumber.

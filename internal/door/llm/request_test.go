@@ -120,10 +120,10 @@ func TestRequest(t *testing.T) {
 		},
 	} {
 		r := readRequest(c.shape, c.body)
-		tokens, capped := r.Reserve()
+		most, capped := r.Reserve()
 		if r.Shape != c.shape || !r.Whole || r.Model != c.model || r.N != c.n || r.Cap != c.cap || r.Parts != c.parts ||
-			tokens-r.Prompt != c.reserve || capped == c.uncapped {
-			t.Errorf("%s: got %+v, reserves %d beside the prompt, capped %v", name, r, tokens-r.Prompt, capped)
+			most.Total-r.Prompt != c.reserve || most.Input != r.Prompt || most.Model != c.model || capped == c.uncapped {
+			t.Errorf("%s: got %+v, reserves %d beside the prompt, capped %v", name, r, most.Total-r.Prompt, capped)
 		}
 		if r.Prompt < c.prompt[0] || r.Prompt > c.prompt[1] {
 			t.Errorf("%s: a prompt of %d, want %v", name, r.Prompt, c.prompt)
@@ -231,7 +231,7 @@ func FuzzAskUsage(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		r := llm.ReadRequest(llm.Chat, body, int64(len(body)))
-		if tokens, _ := r.Reserve(); tokens < r.Prompt || r.Prompt < 0 || r.N < 1 {
+		if most, _ := r.Reserve(); most.Total < r.Prompt || r.Prompt < 0 || r.N < 1 {
 			t.Fatalf("%q: %+v", body, r)
 		}
 		got, ok := r.AskUsage(body)
