@@ -39,7 +39,7 @@
 //
 //	text                        o200k  cl100k   bytes/4: o200k  cl100k
 //	English, documents            -1%     -1%              -5%     -5%
-//	English, licences            +19%    +18%             +20%    +20%
+//	English, licenses            +19%    +18%             +20%    +20%
 //	Go                             0%     -1%             -17%    -17%
 //	Python                        +3%     +4%              +8%     +9%
 //	TypeScript                    -1%     -1%             -11%    -10%

@@ -23,6 +23,7 @@
 // # What it does not do
 //
 // It reads no clock and starts no goroutine of its own: decoders are coroutines, which run
-// only during a Write ([Decoder] says why). It does not decode br and zstd, whose windows of
-// up to 16 MB would break the bound on memory. Ask targets for gzip, or for no encoding.
+// only during a Write ([Decoder] says why). It does not decode zstd and br: their windows of
+// up to 8 and 16 MB, and usually 2 and 4, would break the bound on memory. Ask targets for
+// gzip, or for no encoding.
 package meter
