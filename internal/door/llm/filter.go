@@ -11,13 +11,13 @@ const MaxHeld = 16 << 10
 
 // Filter removes from an OpenAI stream the event that reports usage, for a client that has
 // not asked for it: an object with usage and without choices. Every other byte is passed on
-// unchanged and in order; comments are, too, if they stand before that event.
+// unchanged and in order, also comments that stand in that event.
 //
 // It holds back an event until it cannot be that one: usually until its first choice, else
 // until its end, and at most MaxHeld bytes.
 //
 // It needs the stream without a Content-Encoding: who asks for usage in a client's name does
-// not pass on the client's Accept-Encoding.
+// not pass on the client's Accept-Encoding. A length of the response does not hold any more.
 type Filter struct {
 	events  *scan.Events
 	json    *scan.JSON
@@ -35,7 +35,7 @@ var filterPaths = mustPaths(0, "usage", 1, "choices[*]", 2, "error")
 // NewFilter returns a filter for one stream.
 func NewFilter() *Filter {
 	f := &Filter{}
-	f.match = scan.NewMatch(filterPaths, f)
+	f.match = scan.NewMatch(filterPaths, (*filterFinder)(f))
 	f.json = scan.NewJSON(f.match)
 	f.events = scan.NewEvents(f.data)
 	return f
@@ -100,8 +100,11 @@ func (f *Filter) Held() int { return len(f.held) }
 
 func (f *Filter) data(p []byte) { f.json.Write(p) }
 
+// filterFinder is a Filter that gets what is found in an event.
+type filterFinder Filter
+
 // Value implements [scan.Finder].
-func (f *Filter) Value(path int, v scan.Value) {
+func (f *filterFinder) Value(path int, v scan.Value) {
 	switch path {
 	case 0:
 		f.usage = v.Kind == scan.Object
@@ -113,7 +116,7 @@ func (f *Filter) Value(path int, v scan.Value) {
 }
 
 // Text implements [scan.Finder].
-func (f *Filter) Text(int, []byte) {}
+func (*filterFinder) Text(int, []byte) {}
 
 // appendComments adds the comments of an event to dst.
 func appendComments(dst, event []byte) []byte {

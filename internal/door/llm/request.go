@@ -18,7 +18,7 @@ const perMessage = 4
 // Request is what a request says about the tokens that it may use.
 type Request struct {
 	Shape  Shape
-	Model  string // as far as scan.MaxText
+	Model  string // its first scan.MaxText bytes
 	Stream bool
 	// AsksUsage says that the client has asked for usage in the stream.
 	AsksUsage bool
@@ -31,8 +31,8 @@ type Request struct {
 	Prompt int64
 	// Parts is how many images, recordings and files the prompt has.
 	Parts int64
-	// Whole says that the whole body was read, and is JSON. Otherwise the rest is what was
-	// read before it.
+	// Whole says that the whole body was read, and is a JSON object. Otherwise the other
+	// fields are what was found before it was cut or broken.
 	Whole bool
 
 	splice splice

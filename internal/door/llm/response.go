@@ -77,7 +77,7 @@ type Response struct {
 // its prompt. The header is that of the response.
 func NewResponse(shape Shape, prompt int64, header http.Header) *Response {
 	r := &Response{shape: shape, prompt: prompt}
-	r.body = meter.NewBody(header, responsePaths, r)
+	r.body = meter.NewBody(header, responsePaths, (*jsonReader)(r))
 	return r
 }
 
@@ -115,8 +115,13 @@ func (r *Response) Usage() Usage {
 	return u
 }
 
+// jsonReader is a Response that gets what is found in its JSON.
+type jsonReader Response
+
+var _ meter.Reader = (*jsonReader)(nil)
+
 // Value implements [scan.Finder].
-func (r *Response) Value(path int, v scan.Value) {
+func (r *jsonReader) Value(path int, v scan.Value) {
 	switch what := found[path]; what {
 	case isModel:
 		if v.Kind == scan.String && len(v.Text) > 0 && string(v.Text) != r.model {
@@ -147,14 +152,14 @@ func typeOf(name []byte) string {
 }
 
 // Text implements [scan.Finder].
-func (r *Response) Text(path int, piece []byte) {
+func (r *jsonReader) Text(path int, piece []byte) {
 	if found[path] == isText {
 		r.text.Add(piece)
 	}
 }
 
 // EndText implements [meter.Reader]: an event has ended, or the whole answer.
-func (r *Response) EndText(e meter.Event) {
+func (r *jsonReader) EndText(e meter.Event) {
 	r.events++
 	if e.Whole && r.event.isUsage() {
 		r.report.merge(&r.event)

@@ -167,7 +167,7 @@ func (s *Set) Response(header http.Header) *Response {
 			both[i].Why = Missing
 		}
 		r.found, r.event = both[:len(s.meters)], both[len(s.meters):]
-		r.body = NewBody(header, s.paths, r)
+		r.body = NewBody(header, s.paths, (*jsonReader)(r))
 	}
 	return r
 }
@@ -248,18 +248,23 @@ func (r *Response) fromJSON(path int) Units {
 	return Units{max((read+BytesPerUnit-1)/BytesPerUnit, 1), max(u.Why, r.body.Why())}
 }
 
+// jsonReader is a Response that gets what is found in its JSON.
+type jsonReader Response
+
+var _ Reader = (*jsonReader)(nil)
+
 // Value implements [scan.Finder].
-func (r *Response) Value(path int, v scan.Value) {
+func (r *jsonReader) Value(path int, v scan.Value) {
 	if v.Kind == scan.Number {
 		r.event[path] = Units{N: v.Number}
 	}
 }
 
 // Text implements [scan.Finder].
-func (r *Response) Text(int, []byte) {}
+func (*jsonReader) Text(int, []byte) {}
 
 // EndText implements [Reader]: what the text has holds from now on, if it is whole.
-func (r *Response) EndText(e Event) {
+func (r *jsonReader) EndText(e Event) {
 	for i, u := range r.event {
 		if e.Whole && u.Why == Exact {
 			r.found[i] = u
