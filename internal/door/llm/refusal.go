@@ -51,7 +51,7 @@ func (r *Response) Between() bool { return !r.body.Streams() || r.body.Position(
 // all that is left then is to close the connection.
 //
 // What the client has of an event that is not complete cannot be taken back: cut streams
-// where [Response.Between] is true.
+// where [Response.Between] is true. What a [Filter] holds back then is not flushed.
 func (r *Response) Cut(dst []byte, message string) []byte {
 	if !r.body.Streams() {
 		return dst
