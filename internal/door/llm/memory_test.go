@@ -1,0 +1,66 @@
+package llm_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stintdev/stint/internal/door/llm"
+)
+
+// TestMemory measures what an answer needs while it is under way.
+func TestMemory(t *testing.T) {
+	const answers = 400
+	stream := []byte(strings.Repeat("data: {\"choices\":[{\"delta\":{\"content\":\"some words\"}}]}\n\n", 100) + "data: {\"id\":\"x")
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	if _, err := w.Write(stream); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	type open struct {
+		response *llm.Response
+		filter   *llm.Filter
+	}
+	for _, c := range []struct {
+		name   string
+		header http.Header
+		body   []byte
+		filter bool
+		atMost int64
+	}{
+		{"stream", header("x.sse"), stream, false, 2 << 10},
+		{"filtered", header("x.sse"), stream, true, 4 << 10},
+		{"gzip", http.Header{"Content-Encoding": {"gzip"}}, packed.Bytes()[:packed.Len()-9], false, 56 << 10},
+	} {
+		var before, after runtime.MemStats
+		out := make([]byte, 0, 2*len(stream))
+		runtime.GC()
+		runtime.GC() // empties the pools
+		runtime.ReadMemStats(&before)
+		all := make([]open, answers)
+		for i := range all {
+			all[i].response = llm.NewResponse(llm.Chat, prompt, c.header)
+			all[i].response.Write(c.body)
+			if c.filter {
+				all[i].filter = llm.NewFilter()
+				out = all[i].filter.Append(out[:0], c.body)
+			}
+		}
+		runtime.ReadMemStats(&after)
+		// All that was allocated, also what is garbage, and the stacks of coroutines.
+		each := int64(after.TotalAlloc-before.TotalAlloc)/answers + max(int64(after.StackInuse)-int64(before.StackInuse), 0)/answers
+		t.Logf("%s: %d bytes", c.name, each)
+		if each > c.atMost {
+			t.Errorf("%s: %d bytes for an answer, want at most %d", c.name, each, c.atMost)
+		}
+		for _, o := range all {
+			o.response.End()
+		}
+	}
+}
