@@ -20,7 +20,8 @@ func TestRegions(t *testing.T) {
 		fmt.Sprintf(ofEU, "")[1:]: "eu central= [{asia https://asia:7443 1} {eu  1} {us http://us:7443 1}] secret=0123456789abcdef every 1s at ",
 		threeWeighted(40, 50, 10): "eu central=us [{asia https://asia:7443 10} {eu  40} {us http://us:7443 50}] secret=0123456789abcdef every 100ms at :7443",
 		threeWeighted(98, 1, 1):   "eu central=us [{asia https://asia:7443 1} {eu  98} {us http://us:7443 1}] secret=0123456789abcdef every 100ms at :7443",
-		"[server.record]\nregion=\"here\"\n[region]\nname = \"eu\"": "eu central= [{eu  1}] secret= every 1s at ",
+		strings.Replace(threeWeighted(98, 1, 1), "abcdef", "abcdef\\nfedcba9876543210", 1): "eu central=us [{asia https://asia:7443 1} {eu  98} {us http://us:7443 1}] secret=0123456789abcdef,fedcba9876543210 every 100ms at :7443",
+		"[server.record]\nregion=\"here\"\n[region]\nname = \"eu\"":                        "eu central= [{eu  1}] secret= every 1s at ",
 	} {
 		c := load(t, text)
 		if got := c.DescribeRegions(); got != want {
@@ -69,6 +70,9 @@ func TestRegionProblems(t *testing.T) {
 			text += fmt.Sprintf("[[region.peers]]\nname = \"r%d\"\nurl = \"http://r%d:1\"\n", i, i)
 		}
 		return text
+	}
+	file := func(secret string) string {
+		return "[region]\nname = \"eu\"\nsecret_file = \"" + write(t, "secret", secret) + "\"\n" + peers(1)
 	}
 	gossip := func(field string) string {
 		return "[[rules]]\nname = \"a\"\n" + field + "\nlimits = [{ name = \"l\", limit = \"2/1s\" }]\n"
@@ -123,13 +127,21 @@ func TestRegionProblems(t *testing.T) {
 		"path":      {text: of("") + "[[region.peers]]\nname = \"x\"\nurl = \"https://us:1/x\"", want: `"https://us:1/x"` + wantURL},
 		"password":  {text: of("") + "[[region.peers]]\nname = \"x\"\nurl = \"https://me:hunter2@us:1\"", want: `"https://[redacted]@us:1"` + wantURL},
 
-		"no secret":    {text: "[region]\nname = \"eu\"\n" + peers(1), want: "stint.toml:1:1: region.secret: missing, want secret or secret_file, the same in all regions, or region.listener.tls_client_ca: otherwise anyone could speak for a region"},
-		"short secret": {text: "[region]\nname = \"eu\"\nsecret = \"hunter2........\"\n" + peers(1), want: "stint.toml:3:10: region.secret: has 15 bytes, want at least 16"},
-		"secret file":  {text: "[region]\nname = \"eu\"\nsecret_file = \"" + write(t, "secret", "0123456789abcdef\n") + "\"\n" + peers(1)},
-		"short file":   {text: "[region]\nname = \"eu\"\nsecret_file = \"" + write(t, "secret", "hunter2\n") + "\"\n" + peers(1), want: "stint.toml:3:15: region.secret_file: has 7 bytes, want at least 16"},
-		"no file":      {text: "[region]\nname = \"eu\"\nsecret_file = \"/nowhere\"\n" + peers(1), want: `stint.toml:3:15: region.secret_file: "/nowhere": want a file that can be read: no such file`},
-		"both secrets": {text: of("secret_file = \"x\""), want: `region.secret_file: is set together with secret, want one of them`},
-		"certificates": {text: fmt.Sprintf("[region]\nname = \"eu\"\nlistener = { address = \":7443\", tls_cert = %q, tls_key = %q, tls_client_ca = %[1]q }\n", cert, key) + peers(1)},
+		"no secret":      {text: "[region]\nname = \"eu\"\n" + peers(1), want: "stint.toml:1:1: region.secret: missing, want secret or secret_file, the same in all regions, or region.listener.tls_client_ca: otherwise anyone could speak for a region"},
+		"short secret":   {text: "[region]\nname = \"eu\"\nsecret = \"hunter2........\"\n" + peers(1), want: "stint.toml:3:10: region.secret: has 15 bytes, want at least 16"},
+		"secret file":    {text: file("0123456789abcdef\n")},
+		"short file":     {text: file("hunter2\n"), want: "stint.toml:3:15: region.secret_file: has 7 bytes, want at least 16"},
+		"no file":        {text: "[region]\nname = \"eu\"\nsecret_file = \"/nowhere\"\n" + peers(1), want: `stint.toml:3:15: region.secret_file: "/nowhere": want a file that can be read: no such file`},
+		"two secrets":    {text: "[region]\nname = \"eu\"\nsecret = \"\"\"\n  0123456789abcdef\nfedcba9876543210 \"\"\"\n" + peers(1)},
+		"two in a file":  {text: file("0123456789abcdef\r\nfedcba9876543210\r\n")},
+		"second short":   {text: file("0123456789abcdef\nhunter2\n"), want: "stint.toml:3:15: region.secret_file: line 2 has 7 bytes, want at least 16"},
+		"both short":     {text: file("hunter2\nhunter2\n"), want: "stint.toml:3:15: region.secret_file: line 1 has 7 bytes, want at least 16\nstint.toml:3:15: region.secret_file: line 2 has 7 bytes, want at least 16"},
+		"empty line":     {text: file(" \n0123456789abcdef"), want: "stint.toml:3:15: region.secret_file: line 1 is empty, want a secret"},
+		"only spaces":    {text: file("                 "), want: "stint.toml:3:15: region.secret_file: is empty, want a secret"},
+		"twice the same": {text: file("0123456789abcdef\n0123456789abcdef"), want: "stint.toml:3:15: region.secret_file: line 2 has the same secret as line 1, want another, or one line"},
+		"three secrets":  {text: file("0123456789abcdef\n\nfedcba9876543210"), want: "stint.toml:3:15: region.secret_file: has 3 lines, want one secret, or two while it is replaced, on a line each"},
+		"both secrets":   {text: of("secret_file = \"x\""), want: `region.secret_file: is set together with secret, want one of them`},
+		"certificates":   {text: fmt.Sprintf("[region]\nname = \"eu\"\nlistener = { address = \":7443\", tls_cert = %q, tls_key = %q, tls_client_ca = %[1]q }\n", cert, key) + peers(1)},
 
 		"listener":       {text: of("listener.address = \":7443\"")},
 		"no peers":       {text: "[region]\nname = \"eu\"\n[region.listener]\naddress = \":7443\"", want: `stint.toml:4:11: region.listener.address: ":7443": want none, or region.peers: there is no other region to listen to`},
@@ -197,12 +209,13 @@ func TestPresets(t *testing.T) {
 	}
 }
 
-// TestRegionRestart changes everything of the regions: nothing of it is used before a restart.
+// TestRegionRestart changes everything of the regions: nothing of it is used before a restart, except for secrets, as
+// long as there are other regions and TLS is neither turned on nor off.
 func TestRegionRestart(t *testing.T) {
 	t.Parallel()
 	path := write(t, "stint.toml", version("one")+threeWeighted(40, 50, 10))
 	r := newRig(t, path)
-	put(t, path, version("two")+threeWeighted(40, 50, 10))
+	put(t, path, version("two")+strings.Replace(threeWeighted(40, 50, 10), `secret = "0123456789abcdef"`, fmt.Sprintf("secret_file = %q", write(t, "secret", "fedcba9876543210\n0123456789abcdef")), 1))
 	do(t, r.Reload(t.Context()))
 	if s := r.Status(); s.NeedsRestart != nil {
 		t.Errorf("%+v", s)
