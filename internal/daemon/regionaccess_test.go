@@ -1,6 +1,9 @@
 package daemon_test
 
 import (
+	"bytes"
+	"crypto/tls"
+	"encoding/pem"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -118,5 +121,77 @@ func TestRotateSecret(t *testing.T) {
 	w.cut(t)
 	for i, p := range w.regions {
 		until(t, pairNames[i]+" refuses the other", func() bool { return regionsOf(t, p).Refused["secret"] > 0 })
+	}
+}
+
+// presents reports whether a server presents the certificate of a file.
+func presents(t *testing.T, address, file string) bool {
+	t.Helper()
+	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	do(t, err)
+	defer conn.Close()
+	block, _ := pem.Decode(mustRead(t, file))
+	return bytes.Equal(conn.ConnectionState().PeerCertificates[0].Raw, block.Bytes)
+}
+
+// TestRotateCertificates replaces certificates and their authorities of two regions that have no secret, without a
+// restart: they accept each other all the time.
+func TestRotateCertificates(t *testing.T) {
+	t.Parallel()
+	w := &pair{dir: t.TempDir()}
+	trusted := filepath.Join(w.dir, "ca.crt")
+	trust := func(kinds ...string) {
+		var all []byte
+		for i := range pairNames {
+			for _, kind := range kinds {
+				all = append(all, mustRead(t, w.file(i, kind))...)
+			}
+		}
+		put(t, trusted, string(all))
+	}
+	for i, name := range pairNames {
+		newPair(t, w.file(i, "crt"), w.file(i, "key"), name)
+		newPair(t, w.file(i, "next.crt"), w.file(i, "next.key"), name)
+		put(t, w.file(i, "old.crt"), string(mustRead(t, w.file(i, "crt"))))
+	}
+	trust("old.crt")
+	startPair(t, w, "https", func(int) string { return "" }, func(i int) string {
+		return fmt.Sprintf("tls_cert = %q\ntls_key = %q\ntls_client_ca = %q", w.file(i, "crt"), w.file(i, "key"), trusted)
+	})
+	reload := func(i int) {
+		t.Helper()
+		do(t, w.regions[i].Reload(t.Context()))
+	}
+	shows := func(i int, kind string) {
+		t.Helper()
+		if !presents(t, w.proxies[i].Addr(), w.file(i, kind)) {
+			t.Errorf("%s does not present %s", pairNames[i], w.file(i, kind))
+		}
+	}
+	shows(0, "old.crt")
+	trust("old.crt", "next.crt")
+	reload(0)
+	w.again(t, "both authorities in eu")
+	reload(1)
+	w.again(t, "both authorities in us")
+	for i, name := range pairNames {
+		for _, kind := range []string{"crt", "key"} {
+			put(t, w.file(i, kind), string(mustRead(t, w.file(i, "next."+kind))))
+		}
+		reload(i)
+		shows(i, "next.crt")
+		w.again(t, "the next certificate of "+name)
+	}
+	trust("next.crt")
+	for i, name := range pairNames {
+		reload(i)
+		w.again(t, "only the next authorities in "+name)
+	}
+	// A certificate that is not trusted is not accepted, neither of a client nor of a server.
+	newPair(t, w.file(0, "crt"), w.file(0, "key"), "eu")
+	reload(0)
+	w.cut(t)
+	for i := range w.regions {
+		until(t, pairNames[i]+" is not connected", func() bool { l := regionsOf(t, w.regions[i]).Links[0]; return !l.Up && l.Why != "" })
 	}
 }
