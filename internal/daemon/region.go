@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/kit/strict"
+	"github.com/stintdev/stint/internal/region/link"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -105,10 +105,16 @@ func (k *checker) checkRegion() {
 	k.checkRegionSecret()
 	k.between("region.interval", r.Interval, 100*time.Millisecond, 10*time.Second)
 	for i, p := range r.Peers {
-		u, err := url.Parse(string(p.URL))
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
-			k.Refuse(strict.Item("region.peers", i)+".url", p.URL.String(), "https://HOST:PORT, or http://HOST:PORT in a private network, such as https://stint.us-east.example.com:7443", "")
+		path := strict.Item("region.peers", i) + ".url"
+		switch _, secure, ok := link.ParseURL(string(p.URL)); {
+		case !ok:
+			k.Refuse(path, p.URL.String(), "https://HOST:PORT, or http://HOST:PORT in a private network, such as https://stint.us-east.example.com:7443", "")
+		case !secure && r.Listener.TLSCert != "":
+			k.Refuse(path, p.URL.String(), "https://HOST:PORT: region.listener has a certificate, with which this region calls the others", "")
 		}
+	}
+	if most := longestName - runSuffix; len(r.Peers) > 0 && len(c.Server.Catalog.Node) > most {
+		k.Refuse("server.catalog.node", c.Server.Catalog.Node, "at most "+strconv.Itoa(most)+" bytes, since other regions are told it with a suffix", "")
 	}
 	if r.Listener.Address != "" && len(r.Peers) == 0 {
 		k.Refuse("region.listener.address", r.Listener.Address, "none, or region.peers: there is no other region to listen to", "")

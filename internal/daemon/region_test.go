@@ -81,6 +81,9 @@ func TestRegionProblems(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
 	newPair(t, cert, key, "eu")
+	certified := func(listener, more string) string {
+		return fmt.Sprintf("[region]\nname = \"eu\"\n%slistener = { address = \":7443\", tls_cert = %q, tls_key = %q%s }\n", more, cert, key, listener)
+	}
 	for name, c := range map[string]struct {
 		text    string
 		environ []string
@@ -124,6 +127,10 @@ func TestRegionProblems(t *testing.T) {
 		"scheme":    {text: of("") + "[[region.peers]]\nname = \"x\"\nurl = \"grpc://us:7443\"", want: `"grpc://us:7443"` + wantURL},
 		"no host":   {text: of("") + "[[region.peers]]\nname = \"x\"\nurl = \"https://:7443\"", want: `"https://:7443"` + wantURL},
 		"no port":   {text: of("") + "[[region.peers]]\nname = \"x\"\nurl = \"https://us\"", want: `"https://us"` + wantURL},
+		"slashes":   {text: of("") + "[[region.peers]]\nname = \"x\"\nurl = \"https://us:1//\"", want: `"https://us:1//"` + wantURL},
+		"high port": {text: of("") + "[[region.peers]]\nname = \"x\"\nurl = \"https://us:65536\"", want: `"https://us:65536"` + wantURL},
+		"port 0":    {text: of("") + "[[region.peers]]\nname = \"x\"\nurl = \"https://us:0\"", want: `"https://us:0"` + wantURL},
+		"slash":     {text: of("") + "[[region.peers]]\nname = \"x\"\nurl = \"https://us:1/\""},
 		"path":      {text: of("") + "[[region.peers]]\nname = \"x\"\nurl = \"https://us:1/x\"", want: `"https://us:1/x"` + wantURL},
 		"password":  {text: of("") + "[[region.peers]]\nname = \"x\"\nurl = \"https://me:hunter2@us:1\"", want: `"https://[redacted]@us:1"` + wantURL},
 
@@ -141,14 +148,19 @@ func TestRegionProblems(t *testing.T) {
 		"twice the same": {text: file("0123456789abcdef\n0123456789abcdef"), want: "stint.toml:3:15: region.secret_file: line 2 has the same secret as line 1, want another, or one line"},
 		"three secrets":  {text: file("0123456789abcdef\n\nfedcba9876543210"), want: "stint.toml:3:15: region.secret_file: has 3 lines, want one secret, or two while it is replaced, on a line each"},
 		"both secrets":   {text: of("secret_file = \"x\""), want: `region.secret_file: is set together with secret, want one of them`},
-		"certificates":   {text: fmt.Sprintf("[region]\nname = \"eu\"\nlistener = { address = \":7443\", tls_cert = %q, tls_key = %q, tls_client_ca = %[1]q }\n", cert, key) + peers(1)},
+		"certificates":   {text: certified(", tls_client_ca = \""+cert+"\"", "") + strings.Replace(peers(1), "http:", "https:", 1)},
+		"TLS":            {text: certified("", "secret = \"0123456789abcdef\"\n") + strings.Replace(peers(1), "http:", "https:", 1)},
+		"plain peer":     {text: certified("", "secret = \"0123456789abcdef\"\n") + peers(1), want: `stint.toml:7:7: region.peers[0].url: "http://r0:1": want https://HOST:PORT: region.listener has a certificate, with which this region calls the others`},
+		"plain peers":    {text: certified(", tls_client_ca = \""+cert+"\"", "") + peers(2), want: "stint.toml:6:7: region.peers[0].url: \"http://r0:1\": want https://HOST:PORT\nstint.toml:9:7: region.peers[1].url: \"http://r1:1\": want https://HOST:PORT"},
+		"long node":      {text: of("") + "[server.catalog]\nnode = \"" + strings.Repeat("n", 249) + "\"", want: `: want at most 248 bytes, since other regions are told it with a suffix`},
+		"longest node":   {text: of("") + "[server.catalog]\nnode = \"" + strings.Repeat("n", 248) + "\""},
 
 		"listener":       {text: of("listener.address = \":7443\"")},
 		"no peers":       {text: "[region]\nname = \"eu\"\n[region.listener]\naddress = \":7443\"", want: `stint.toml:4:11: region.listener.address: ":7443": want none, or region.peers: there is no other region to listen to`},
 		"address":        {text: of("listener.address = \"7443\""), want: `region.listener.address: "7443": want host:port`},
 		"socket":         {text: of("listener.address = \"unix:/x\""), want: `region.listener.address: "unix:/x": want host:port`},
 		"same address":   {text: of("listener.address = \"127.0.0.1:9090\""), want: `stint.toml:4:20: region.listener.address: "127.0.0.1:9090": want a different address: server.admin uses 127.0.0.1:9090`},
-		"no key":         {text: of("listener = { address = \":1\", tls_cert = \"x\" }"), want: "region.listener.tls_cert: needs tls_key, the file with its key"},
+		"no key":         {text: of("listener = { address = \":1\", tls_cert = \"x\" }"), want: "region.listener.tls_cert: needs tls_key, the file with its key\nregion.peers[0].url: \"http://us:7443\": want https://HOST:PORT: region.listener has a certificate"},
 		"proxy protocol": {text: of("listener.proxy_protocol = true") + "[identity]\ntrusted_proxies = [\"10.0.0.0/8\"]", want: "region.listener.proxy_protocol: is not supported here"},
 
 		"gossip nowhere":    {text: gossip("regions = \"gossip\""), want: `stint.toml:3:11: rules[0].regions: "gossip": this is no region: add [region] with a name and peers, or remove regions`},

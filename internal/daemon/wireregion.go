@@ -24,6 +24,9 @@ import (
 // creditWait is how long a take waits until other regions know what was admitted here.
 const creditWait = 300 * time.Millisecond
 
+// runSuffix is how many bytes the name of a node is longer for other regions, so that no two processes have the same.
+const runSuffix = 7
+
 // regional is what connects a node with other regions.
 type regional struct {
 	*regions
@@ -96,7 +99,7 @@ func (d *Daemon) openRegions() error {
 	}
 	r := &regional{regions: of}
 	r.admit(d.config)
-	self := gossip.Sender{Region: of.own, Node: d.config.nodeName() + "-" + rand.Text()[:6], Run: newRun()}
+	self := gossip.Sender{Region: of.own, Node: d.config.nodeName() + "-" + rand.Text()[:runSuffix-1], Run: newRun()}
 	home, err := d.openQuota(r, self)
 	if err != nil {
 		return err

@@ -162,13 +162,10 @@ func (o *Options) settle() (target string, err error) {
 	if o.Region == o.Self.Region || !o.knows(o.Region) {
 		return "", invalid("Region", o.Region, "another one of Regions")
 	}
-	u, err := url.Parse(o.URL)
-	if err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Hostname() == "" || u.Port() == "" ||
-		u.User != nil || (u.Path != "" && u.Path != "/") || u.RawQuery != "" || u.Fragment != "" {
-		return "", invalid("URL", o.URL, "https://host:port or http://host:port")
-	}
-	secure := u.Scheme == "https"
+	target, secure, ok := ParseURL(o.URL)
 	switch {
+	case !ok:
+		return "", invalid("URL", o.URL, "https://host:port or http://host:port")
 	case !secure && o.TLS != nil:
 		return "", invalid("URL", o.URL, "https://, since there is TLS")
 	case secure && o.TLS == nil:
@@ -186,7 +183,19 @@ func (o *Options) settle() (target string, err error) {
 	if o.Heard == nil {
 		o.Heard = func(string, time.Duration, bool, time.Duration) {}
 	}
-	return u.Host, nil
+	return target, nil
+}
+
+// ParseURL returns host and port of the URL of a region, and whether its nodes are called over TLS. It is not ok unless it
+// is https://host:port or http://host:port.
+func ParseURL(text string) (target string, secure, ok bool) {
+	u, err := url.Parse(text)
+	if err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Hostname() == "" || u.User != nil ||
+		(u.Path != "" && u.Path != "/") || u.RawQuery != "" || u.Fragment != "" {
+		return "", false, false
+	}
+	port, err := strconv.ParseUint(u.Port(), 10, 16)
+	return u.Host, u.Scheme == "https", err == nil && port > 0
 }
 
 // hasCertificate reports whether a client has a certificate.
