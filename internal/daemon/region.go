@@ -6,9 +6,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/kit/strict"
 	"github.com/stintdev/stint/internal/region/link"
+	"github.com/stintdev/stint/internal/region/quota"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -72,7 +74,23 @@ func (c *Config) World() rule.World {
 	if !c.hasRegion() {
 		return rule.World{}
 	}
-	return rule.World{Regions: 1 + len(c.Region.Peers), Central: c.Region.Central != "", Fixed: c.Server.Database == ""}
+	return rule.World{
+		Regions: 1 + len(c.Region.Peers), Central: c.Region.Central != "", Fixed: c.Server.Database == "", Least: c.regions().least,
+	}
+}
+
+// least returns the part of a limit through which the smallest cost passes, and its region.
+func (r *regions) least(l stint.Limit) (region string, part stint.Limit) {
+	var weights []int
+	for _, w := range r.all {
+		weights = append(weights, w.weight)
+	}
+	for i, w := range r.all {
+		if p, _ := quota.Part(l, weights, i); region == "" || p.Cap() < part.Cap() {
+			region, part = w.name, p
+		}
+	}
+	return region, part
 }
 
 // regions returns all regions, or nil if none is configured.

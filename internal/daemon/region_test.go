@@ -173,6 +173,19 @@ func TestRegionProblems(t *testing.T) {
 			text: strings.ReplaceAll(gossip("regions = \"quota\""), "2/1s", "9/1s") + "[[tiers]]\nname = \"t\"\nlimits = { l = \"2/1s\" }\n" + of(""),
 			want: `stint.toml:7:16: tiers[0].limits.l: the rule "a" gives each region a part (quota): want at least 3, one unit for each`,
 		},
+		"costly": {
+			text: strings.ReplaceAll(gossip("cost = 5\nregions = \"quota\""), "2/1s", "40/1s") + threeWeighted(50, 40, 10),
+			want: `stint.toml:3:8: rules[0].cost: 5 units can never pass the limit "l" in the region "asia", whose part of 40/1s (quota) is 4/1s`,
+		},
+		"costly header": {
+			text: strings.ReplaceAll(gossip("cost = { header = \"X-Cost\", max = 5 }\nregions = \"quota\""), "2/1s", "14/1s") + of(""),
+			want: `stint.toml:3:35: rules[0].cost.max: 5 units can never pass the limit "l" in the region "us", whose part of 14/1s (quota) is 4/1s`,
+		},
+		"as costly as the parts": {text: strings.ReplaceAll(gossip("cost = 5\nregions = \"quota\""), "2/1s", "15/1s") + of("")},
+		"costly tier": {
+			text: strings.ReplaceAll(gossip("cost = 5\nregions = \"quota\""), "2/1s", "99/1s") + "[[tiers]]\nname = \"t\"\nlimits = { l = \"12/1s\" }\n" + of(""),
+			want: `stint.toml:8:16: tiers[0].limits.l: the rule "a" costs 5 units, which can never pass in the region "asia", whose part of 12/1s (quota) is 4/1s`,
+		},
 		"gossip": {text: gossip("regions = \"gossip\"\ncredit = 1\non_credit = \"deny\"") + of("")},
 	} {
 		t.Run(name, func(t *testing.T) {
