@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stintdev/stint/internal/test/testserver"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -80,7 +81,7 @@ func TestRegionProblems(t *testing.T) {
 	wantURL := ": want https://HOST:PORT, or http://HOST:PORT in a private network, such as https://stint.us-east.example.com:7443"
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
-	newPair(t, cert, key, "eu")
+	testserver.WritePair(t, cert, key, "eu")
 	certified := func(listener, more string) string {
 		return fmt.Sprintf("[region]\nname = \"eu\"\n%slistener = { address = \":7443\", tls_cert = %q, tls_key = %q%s }\n", more, cert, key, listener)
 	}
@@ -207,7 +208,7 @@ func TestRegionProblems(t *testing.T) {
 func TestPresets(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	newPair(t, filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), "region")
+	testserver.WritePair(t, filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), "region")
 	put(t, filepath.Join(dir, "region.secret"), "0123456789abcdef")
 	put(t, filepath.Join(dir, "http.token"), "0123456789abcdef")
 	const secret = " secret=0123456789abcdef every 1s at :7443"
@@ -247,7 +248,7 @@ func TestRegionRestart(t *testing.T) {
 	}
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
-	newPair(t, cert, key, "eu")
+	testserver.WritePair(t, cert, key, "eu")
 	put(t, path, version("three")+fmt.Sprintf("[region]\nname = \"eu\"\nweight = 100\nlistener = { tls_cert = %q, tls_key = %q, tls_client_ca = %[1]q }", cert, key))
 	do(t, r.Reload(t.Context()))
 	want := []string{

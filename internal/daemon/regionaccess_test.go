@@ -150,8 +150,8 @@ func TestRotateCertificates(t *testing.T) {
 		put(t, trusted, string(all))
 	}
 	for i, name := range pairNames {
-		newPair(t, w.file(i, "crt"), w.file(i, "key"), name)
-		newPair(t, w.file(i, "next.crt"), w.file(i, "next.key"), name)
+		testserver.WritePair(t, w.file(i, "crt"), w.file(i, "key"), name)
+		testserver.WritePair(t, w.file(i, "next.crt"), w.file(i, "next.key"), name)
 		put(t, w.file(i, "old.crt"), string(mustRead(t, w.file(i, "crt"))))
 	}
 	trust("old.crt")
@@ -188,7 +188,7 @@ func TestRotateCertificates(t *testing.T) {
 		w.again(t, "only the next authorities in "+name)
 	}
 	// A certificate that is not trusted is not accepted, neither of a client nor of a server.
-	newPair(t, w.file(0, "crt"), w.file(0, "key"), "eu")
+	testserver.WritePair(t, w.file(0, "crt"), w.file(0, "key"), "eu")
 	reload(0)
 	w.cut(t)
 	for i := range w.regions {
