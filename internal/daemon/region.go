@@ -6,11 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/kit/strict"
-	"github.com/stintdev/stint/internal/region/link"
-	"github.com/stintdev/stint/internal/region/quota"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -79,20 +76,6 @@ func (c *Config) World() rule.World {
 	}
 }
 
-// least returns the part of a limit through which the smallest cost passes, and its region.
-func (r *regions) least(l stint.Limit) (region string, part stint.Limit) {
-	var weights []int
-	for _, w := range r.all {
-		weights = append(weights, w.weight)
-	}
-	for i, w := range r.all {
-		if p, _ := quota.Part(l, weights, i); region == "" || p.Cap() < part.Cap() {
-			region, part = w.name, p
-		}
-	}
-	return region, part
-}
-
 // regions returns all regions, or nil if none is configured.
 func (c *Config) regions() *regions {
 	if !c.hasRegion() {
@@ -124,7 +107,7 @@ func (k *checker) checkRegion() {
 	k.between("region.interval", r.Interval, 100*time.Millisecond, 10*time.Second)
 	for i, p := range r.Peers {
 		path := strict.Item("region.peers", i) + ".url"
-		switch _, secure, ok := link.ParseURL(string(p.URL)); {
+		switch secure, ok := p.secure(); {
 		case !ok:
 			k.Refuse(path, p.URL.String(), "https://HOST:PORT, or http://HOST:PORT in a private network, such as https://stint.us-east.example.com:7443", "")
 		case !secure && r.Listener.TLSCert != "":

@@ -52,6 +52,26 @@ func (r *regions) weight() (own, all int) {
 	return own, all
 }
 
+// least returns the part of a limit through which the smallest cost passes, and its region.
+func (r *regions) least(l stint.Limit) (region string, part stint.Limit) {
+	var weights []int
+	for _, w := range r.all {
+		weights = append(weights, w.weight)
+	}
+	for i, w := range r.all {
+		if p, _ := quota.Part(l, weights, i); region == "" || p.Cap() < part.Cap() {
+			region, part = w.name, p
+		}
+	}
+	return region, part
+}
+
+// secure reports whether a peer is called over TLS. It is not ok if no link can use the URL.
+func (p *Peer) secure() (secure, ok bool) {
+	_, secure, ok = link.ParseURL(string(p.URL))
+	return secure, ok
+}
+
 // identity returns what both ends of a link have to know of a process.
 func (r *regions) identity(self gossip.Sender, secrets func() [][]byte) link.Identity {
 	out := link.Identity{Self: self, Central: r.central, Secrets: secrets}
