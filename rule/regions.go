@@ -142,13 +142,16 @@ type World struct {
 	Regions int  // how many there are; 0: none is configured
 	Central bool // one of them has the counters of central rules
 	Fixed   bool // weights cannot follow demand, since there is no database
+	// Least returns the smallest part that a region has of a limit by its weight, and the region. Nil: it is not known.
+	Least func(stint.Limit) (region string, part stint.Limit)
 }
 
 // CheckIn returns the problems that the rules of a file have in these regions, and that
 // [File.Check] cannot know of.
 func (f *File) CheckIn(w World) Problems {
-	var k strict.Report
-	quotas := map[string][]*Rule{} // by the names of their limits
+	c := quotaChecker{checker: checker{file: f, tiers: map[string]int{}}, world: &w, quotas: map[string][]*Rule{}}
+	c.checkTierNames()
+	c.Problems = nil // those of names are for Check
 	for i := range f.Rules {
 		r := &f.Rules[i]
 		path := strict.Item("rules", i)
@@ -157,33 +160,88 @@ func (f *File) CheckIn(w World) Problems {
 		}
 		switch {
 		case w.Regions == 0:
-			k.Add(path+".regions", strict.Quote(string(r.Regions))+": this is no region: add [region] with a name and peers, or remove regions", "")
+			c.Add(path+".regions", strict.Quote(string(r.Regions))+": this is no region: add [region] with a name and peers, or remove regions", "")
 		case r.Regions == RegionsCentral && !w.Central:
-			k.Add(path+".regions", strict.Quote(string(r.Regions))+": no region has the counters: set region.central to the name of one", "")
+			c.Add(path+".regions", strict.Quote(string(r.Regions))+": no region has the counters: set region.central to the name of one", "")
 		case r.Regions == RegionsQuota:
-			if r.Weights == WeightsFollow && w.Fixed {
-				k.Refuse(path+".weights", string(r.Weights), "fixed, or server.database, which all regions share: weights that follow demand are kept there", "")
-			}
-			for j, l := range r.Limits[:min(len(r.Limits), maxLimits)] {
-				quotas[l.Name] = append(quotas[l.Name], r)
-				if v, err := l.Value(); err == nil && parts(r.held(v)) < int64(w.Regions) {
-					k.Refuse(strict.Item(path+".limits", j)+".limit", l.Limit, "at least "+strconv.Itoa(w.Regions)+", one unit for each region: the rule gives each a part (quota)", "")
-				}
-			}
+			c.checkQuota(path, r)
 		}
 	}
 	for i, t := range f.Tiers {
 		for _, name := range slices.Sorted(maps.Keys(t.Limits)) {
-			v, err := ParseValue(t.Limits[name])
-			for _, r := range quotas[name] {
-				if err == nil && v.Max > 0 && r.appliesTo(t.Name) && parts(r.held(v)) < int64(w.Regions) {
-					k.Add(strict.Member(strict.Item("tiers", i)+".limits", name),
-						fmt.Sprintf("the rule %s gives each region a part (quota): want at least %d, one unit for each", strict.Quote(r.Name), w.Regions), "")
-				}
-			}
+			c.checkTierQuota(strict.Member(strict.Item("tiers", i)+".limits", name), t.Name, name, t.Limits[name])
 		}
 	}
-	return k.Problems
+	return c.Problems
+}
+
+// quotaChecker checks rules that give each region a part of their limits.
+type quotaChecker struct {
+	checker
+	world  *World
+	quotas map[string][]*Rule // by the names of their limits
+}
+
+func (c *quotaChecker) checkQuota(path string, r *Rule) {
+	if r.Weights == WeightsFollow && c.world.Fixed {
+		c.Refuse(path+".weights", string(r.Weights), "fixed, or server.database, which all regions share: weights that follow demand are kept there", "")
+	}
+	for j, l := range r.Limits[:min(len(r.Limits), maxLimits)] {
+		c.quotas[l.Name] = append(c.quotas[l.Name], r)
+		v, err := l.Value()
+		if err != nil {
+			continue
+		}
+		own := r.held(v)
+		if parts(own) < int64(c.world.Regions) {
+			c.Refuse(strict.Item(path+".limits", j)+".limit", l.Limit, "at least "+strconv.Itoa(c.world.Regions)+", one unit for each region: the rule gives each a part (quota)", "")
+			continue
+		}
+		if where := c.bars(r, r.Cost.Units, own); where != "" && c.holds(&checked{Rule: r}, l.Name) {
+			c.Add(path+".cost", fmt.Sprintf("%d units can never pass the limit %s %s", r.Cost.Units, strict.Quote(l.Name), where), "")
+		}
+		never := func(tier Values) bool {
+			v := own
+			if of, ok := tier[l.Name]; ok {
+				v = r.held(of)
+			}
+			return tooCostly(r.Cost.Max, v) || c.bars(r, r.Cost.Max, v) != ""
+		}
+		if where := c.bars(r, r.Cost.Max, own); where != "" && c.always(&checked{Rule: r}, never) {
+			c.Add(path+".cost.max", fmt.Sprintf("%d units can never pass the limit %s %s", r.Cost.Max, strict.Quote(l.Name), where), "")
+		}
+	}
+}
+
+// checkTierQuota checks a tier's value of a limit of which each region has a part.
+func (c *quotaChecker) checkTierQuota(path, tier, limit, text string) {
+	v, err := ParseValue(text)
+	if err != nil || v.Max == 0 {
+		return // Check reports it, or it is unlimited
+	}
+	for _, r := range c.quotas[limit] {
+		if !r.appliesTo(tier) {
+			continue
+		}
+		if v := r.held(v); parts(v) < int64(c.world.Regions) {
+			c.Add(path, fmt.Sprintf("the rule %s gives each region a part (quota): want at least %d, one unit for each", strict.Quote(r.Name), c.world.Regions), "")
+		} else if where := c.bars(r, r.Cost.Units, v); where != "" {
+			c.Add(path, fmt.Sprintf("the rule %s costs %d units, which can never pass %s", strict.Quote(r.Name), r.Cost.Units, where), "")
+		}
+	}
+}
+
+// bars says in which region a cost can never pass, though it can pass the whole limit. It is empty if there is none,
+// or if parts follow demand: then they may grow.
+func (c *quotaChecker) bars(r *Rule, units int64, v stint.Limit) (where string) {
+	if units < 2 || c.world.Least == nil || r.Weights == WeightsFollow || tooCostly(units, v) {
+		return ""
+	}
+	region, part := c.world.Least(v)
+	if !tooCostly(units, part) {
+		return ""
+	}
+	return fmt.Sprintf("in the region %s, whose part of %v (quota) is %v", strict.Quote(region), v, part)
 }
 
 // parts returns among how many regions a limit can be divided at most.

@@ -74,6 +74,10 @@ func TestCheckIn(t *testing.T) {
 	limit := func(text string) []rule.Limit {
 		return []rule.Limit{{Name: "k", Limit: "100/1s"}, {Name: "l", Limit: text}}
 	}
+	divided := rule.World{Regions: 3, Central: true, Least: func(l stint.Limit) (string, stint.Limit) {
+		l.Max, l.Burst = l.Max/3, l.Burst/3
+		return "us", l
+	}}
 	for name, c := range map[string]struct {
 		world rule.World
 		rule  rule.Rule
@@ -96,6 +100,37 @@ func TestCheckIn(t *testing.T) {
 		"small burst":       {world: rule.World{Regions: 3}, rule: rule.Rule{Limits: limit("9/1s burst=2 token_bucket"), Regions: rule.RegionsQuota}, want: `rules[0].limits[1].limit: "9/1s burst=2 token_bucket": want at least 3, one unit`},
 		"none waiting":      {world: rule.World{Regions: 3}, rule: rule.Rule{Limits: limit("9/1s leaky_bucket"), Regions: rule.RegionsQuota}},
 		"no limit":          {world: rule.World{Regions: 3}, rule: rule.Rule{Limits: limit("many"), Regions: rule.RegionsQuota}},
+		"costly": {
+			world: divided, rule: rule.Rule{Limits: limit("9/1s"), Cost: rule.Cost{Units: 4}, Regions: rule.RegionsQuota},
+			want: `rules[0].cost: 4 units can never pass the limit "l" in the region "us", whose part of 9/1s (quota) is 3/1s`,
+		},
+		"as costly as the part":  {world: divided, rule: rule.Rule{Limits: limit("9/1s"), Cost: rule.Cost{Units: 3}, Regions: rule.RegionsQuota}},
+		"too costly anywhere":    {world: divided, rule: rule.Rule{Limits: limit("9/1s"), Cost: rule.Cost{Units: 10}, Regions: rule.RegionsQuota}}, // which Check reports
+		"costly, where it grows": {world: divided, rule: rule.Rule{Limits: limit("9/1s"), Cost: rule.Cost{Units: 4}, Regions: rule.RegionsQuota, Weights: rule.WeightsFollow}},
+		"costly, and central":    {world: divided, rule: rule.Rule{Limits: limit("9/1s"), Cost: rule.Cost{Units: 4}, Regions: rule.RegionsCentral}},
+		"parts not known":        {world: rule.World{Regions: 3}, rule: rule.Rule{Limits: limit("9/1s"), Cost: rule.Cost{Units: 4}, Regions: rule.RegionsQuota}},
+		"costly burst": {
+			world: divided, rule: rule.Rule{Limits: limit("30/1s burst=9 token_bucket"), Cost: rule.Cost{Units: 4}, Regions: rule.RegionsQuota},
+			want: `rules[0].cost: 4 units can never pass the limit "l" in the region "us", whose part of 30/1s burst=9 token_bucket (quota) is 10/1s burst=3 token_bucket`,
+		},
+		"costly header": {
+			world: divided, rule: rule.Rule{Limits: limit("9/1s"), Cost: rule.Cost{Header: "X-Cost", Max: 4}, Regions: rule.RegionsQuota},
+			tiers: map[string]string{"few": "6/1s", "a": "3/1s"}, // of which the last passes it nowhere
+			want:  `rules[0].cost.max: 4 units can never pass the limit "l" in the region "us", whose part of 9/1s (quota) is 3/1s`,
+		},
+		"costly header of some": {
+			world: divided, rule: rule.Rule{Limits: limit("9/1s"), Cost: rule.Cost{Header: "X-Cost", Max: 4}, Regions: rule.RegionsQuota},
+			tiers: map[string]string{"few": "6/1s", "many": "unlimited"},
+		},
+		"costly in a tier": {
+			world: divided, rule: rule.Rule{Limits: limit("90/1s"), Cost: rule.Cost{Units: 4}, Regions: rule.RegionsQuota},
+			tiers: map[string]string{"few": "9/1s", "many": "12/1s", "a": "unlimited"},
+			want:  `tiers[0].limits.l: the rule "a" costs 4 units, which can never pass in the region "us", whose part of 9/1s (quota) is 3/1s`,
+		},
+		"costly for no one": {
+			world: divided, rule: rule.Rule{Match: rule.Match{Tiers: []string{"many"}}, Limits: limit("9/1s"), Cost: rule.Cost{Units: 4}, Regions: rule.RegionsQuota},
+			tiers: map[string]string{"few": "9/1s", "many": "12/1s"},
+		},
 		"tiers": {
 			world: rule.World{Regions: 3}, rule: rule.Rule{Match: rule.Match{Tiers: []string{"few", "many"}}, Limits: limit("3/1s"), Regions: rule.RegionsQuota},
 			tiers: map[string]string{"few": "2/1s", "many": "9/1s", "others": "1/1s"},

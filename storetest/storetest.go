@@ -101,6 +101,35 @@ func Adjust(ctx context.Context, s stint.Store, asks []stint.Ask) ([]stint.Decis
 	return ds, nil
 }
 
+// Rewrite returns a store that changes each ask before it passes it on, for a store that looks at more than the suite
+// sets, such as policies. What change sees is a copy, and it must not change what the ask points to.
+func Rewrite(next stint.Store, change func(*stint.Ask)) stint.Store { return rewriting{next, change} }
+
+type rewriting struct {
+	stint.Store
+	change func(*stint.Ask)
+}
+
+func (r rewriting) asks(asks []stint.Ask) []stint.Ask {
+	out := slices.Clone(asks)
+	for i := range out {
+		r.change(&out[i])
+	}
+	return out
+}
+
+func (r rewriting) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	return r.Store.Take(ctx, r.asks(asks), ds)
+}
+
+func (r rewriting) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	return r.Store.Adjust(ctx, r.asks(asks), ds)
+}
+
+func (r rewriting) Reset(ctx context.Context, asks []stint.Ask) error {
+	return r.Store.Reset(ctx, r.asks(asks))
+}
+
 // check is one part of the suite. Each gets its own store.
 type check struct {
 	name string

@@ -1,6 +1,7 @@
 package storetest_test
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -64,5 +65,20 @@ func TestBadScript(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%q: %v; want an error that says %q", c.text, err, c.says)
 		}
+	}
+}
+
+// TestRewrite changes asks on their way to a store, and not those of the caller.
+func TestRewrite(t *testing.T) {
+	t.Parallel()
+	s := storetest.Rewrite(storetest.Spec(storetest.NewClock().Now), func(a *stint.Ask) { a.Limit.Max, a.Plan = 2, nil })
+	asks := []stint.Ask{{Key: stint.Key{Subject: "alice", Name: "n"}, Limit: stint.Limit{Algorithm: stint.FixedWindow, Max: 9, Window: stint.Every(time.Hour)}, Cost: 1}}
+	for _, call := range []func(context.Context, stint.Store, []stint.Ask) ([]stint.Decision, error){storetest.Take, storetest.Adjust} {
+		if ds, err := call(t.Context(), s, asks); err != nil || ds[0].Limit != 2 || asks[0].Limit.Max != 9 {
+			t.Errorf("%+v, %v; asked for %+v", ds, err, asks[0])
+		}
+	}
+	if err := s.Reset(t.Context(), asks); err != nil || asks[0].Limit.Max != 9 {
+		t.Errorf("%v; asked for %+v", err, asks[0])
 	}
 }

@@ -31,19 +31,17 @@ func (d *doctor) regions(ctx context.Context, c *daemon.Config) {
 		if r.Enabled != nil && !*r.Enabled {
 			continue
 		}
-		for _, l := range r.Limits {
-			v, err := l.Value()
-			if err != nil || v == (stint.Limit{}) {
-				continue // it was reported, or is unlimited
-			}
-			switch name := r.Name + "/" + l.Name; r.Regions {
-			case rule.RegionsGossip:
-				shared++
-				d.credit(c, name, gossip.Credit(&stint.Policy{Credit: int64(r.Credit)}, v), v, delay)
-			case rule.RegionsQuota:
-				shared++
-				d.quota(name, v, all[0].Regions)
-			case rule.RegionsCentral: // its link was tried
+		if r.Regions != rule.RegionsGossip && r.Regions != rule.RegionsQuota {
+			continue // the link of a central one was tried
+		}
+		for j := range r.Limits {
+			shared++
+			for _, v := range d.values(r, &r.Limits[j]) {
+				if r.Regions == rule.RegionsQuota {
+					d.quota(v, all[0].Regions)
+				} else {
+					d.credit(c, v, gossip.Credit(&stint.Policy{Credit: int64(r.Credit)}, v.Limit), delay)
+				}
 			}
 		}
 	}
@@ -94,10 +92,10 @@ func (d *doctor) link(o *link.Options, s *link.State) {
 	at := o.Region + ": " + o.URL
 	switch {
 	case s.Refused > 0 && s.Why != nil:
-		d.note("regions.link", findFail, at+" refuses this region: "+s.Why.Error(), "the same region.secret, the same names of regions and the same weights, in all regions")
+		d.note("regions.link", findFail, at+" refuses this region: "+s.Why.Error(), "the same region.secret, the same names of regions and the same weights, in all regions, and a certificate that names this one")
 		return
 	case s.Why != nil:
-		d.note("regions.link", findFail, at+" cannot be reached: "+s.Why.Error(), "region.listener.address there, region.peers here, and whether a firewall is between them")
+		d.note("regions.link", findFail, at+" cannot be reached: "+s.Why.Error(), "region.listener.address there, region.peers here, certificates and their authorities, and whether a firewall is between them")
 		return
 	case s.Pings == 0:
 		d.note("regions.link", findWarn, at+" accepts this region, and does not answer", "the log of the servers there")
@@ -138,11 +136,11 @@ func (d *doctor) storeClock(ctx context.Context, c *daemon.Config) time.Duration
 
 // credit checks whether a gossiped limit can be used up: what a region may be ahead of the others has to last until
 // they have acknowledged it.
-func (d *doctor) credit(c *daemon.Config, name string, credit int64, v stint.Limit, delay time.Duration) {
+func (d *doctor) credit(c *daemon.Config, v value, credit int64, delay time.Duration) {
 	const check, hint = "rules.credit", "a larger credit, or none for a tenth of the limit"
 	nodes := int64(cmp.Or(c.Server.Replicas, d.alive, 1))
 	if credit < nodes {
-		d.note(check, findWarn, fmt.Sprintf("%s: the credit is %d, and this region has %d nodes, each of which has at least 1: more than the bound may pass", name, credit, nodes), hint)
+		d.note(check, findWarn, fmt.Sprintf("%s: the credit is %d, and this region has %d nodes, each of which has at least 1: more than the bound may pass", v.name, credit, nodes), hint)
 		return
 	}
 	from, to := v.Window.Bounds(now())
@@ -150,20 +148,20 @@ func (d *doctor) credit(c *daemon.Config, name string, credit int64, v stint.Lim
 	const charging = 100 * time.Millisecond       // in the other region, at most
 	if known := delay + charging; lasts < known { // who waits has the others told at once
 		d.note(check, findWarn, fmt.Sprintf("%s: at the rate of the limit, the credit of %d lasts for %v, and the others know after up to %v: requests may wait, or be denied, before the limit is used up",
-			name, credit, lasts.Round(time.Millisecond), known.Round(time.Millisecond)), hint)
+			v.name, credit, lasts.Round(time.Millisecond), known.Round(time.Millisecond)), hint)
 	}
 }
 
 // quota checks whether each region has enough units of a limit.
-func (d *doctor) quota(name string, v stint.Limit, regions []link.Region) {
+func (d *doctor) quota(v value, regions []link.Region) {
 	const check, few = "rules.quota", 5
 	weights := make([]int, len(regions))
 	for i, r := range regions {
 		weights[i] = int(r.Weight)
 	}
 	for i, r := range regions {
-		if part, _ := quota.Part(v, weights, i); part.Max < few {
-			d.note(check, findWarn, fmt.Sprintf("%s: the region %s has %d of %d units: clients that it serves are denied early", name, r.Name, part.Max, v.Max),
+		if part, _ := quota.Part(v.Limit, weights, i); part.Max < few {
+			d.note(check, findWarn, fmt.Sprintf("%s: the region %s has %d of %d units: clients that it serves are denied early", v.name, r.Name, part.Max, v.Max),
 				`a larger limit; or regions = "central" or "gossip"`)
 		}
 	}

@@ -88,26 +88,40 @@ func (d *doctor) lease(c *daemon.Config, r *rule.Rule, l *rule.Limit) {
 // inTerm returns how many requests pass within the lease of a limit, at the rate of its value or of
 // the highest one of a tier.
 func (d *doctor) inTerm(r *rule.Rule, l *rule.Limit) (most float64, ok bool) {
-	own, err := l.Value()
-	if err != nil {
-		return 0, false // which was reported
+	values := d.values(r, l)
+	for _, v := range values {
+		from, to := v.Window.Bounds(now())
+		most = max(most, float64(v.Max)*float64(l.Lease)/float64(to.Sub(from)))
 	}
-	values := []stint.Limit{own}
+	return most / float64(max(r.Cost.Units, 1)), len(values) > 0
+}
+
+// value is a value of a limit.
+type value struct {
+	stint.Limit
+	name string // of the rule, the limit, and the tier if it is that of one
+}
+
+// values returns the values that a limit of a rule has: its own, unless it never applies, and those of tiers. What is
+// unlimited, or was reported, is left out.
+func (d *doctor) values(r *rule.Rule, l *rule.Limit) (all []value) {
+	name, own := r.Name+"/"+l.Name, len(r.Match.Tiers) == 0
 	for _, t := range d.file.Tiers {
 		if len(r.Match.Tiers) > 0 && !slices.Contains(r.Match.Tiers, t.Name) {
 			continue
 		}
-		if v, err := rule.ParseValue(t.Limits[l.Name]); err == nil {
-			values = append(values, v)
+		text, replaced := t.Limits[l.Name]
+		if own = own || !replaced; !replaced {
+			continue
+		}
+		if v, err := rule.ParseValue(text); err == nil && v != (stint.Limit{}) {
+			all = append(all, value{v, name + " of the tier " + t.Name})
 		}
 	}
-	for _, v := range values {
-		if v != (stint.Limit{}) { // which is unlimited, and never leased
-			from, to := v.Window.Bounds(now())
-			most = max(most, float64(v.Max)*float64(l.Lease)/float64(to.Sub(from)))
-		}
+	if v, err := l.Value(); own && err == nil && v != (stint.Limit{}) {
+		all = slices.Insert(all, 0, value{v, name})
 	}
-	return most / float64(max(r.Cost.Units, 1)), true
+	return all
 }
 
 // split checks whether there are several servers for the counters of a limit.

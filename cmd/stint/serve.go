@@ -92,8 +92,11 @@ func serve(ctx context.Context, t *terminal, source daemon.Source, notes []strin
 		failed = attend(ctx, d, signals)
 	}
 	if taken := new(daemon.ListenError); errors.As(failed, &taken) {
-		failed = advice{failed, fmt.Sprintf("stint serve --%s with another address, such as %s",
-			taken.Listener, map[string]string{"gateway": "127.0.0.1:8001", "http": "127.0.0.1:8090", "grpc": "127.0.0.1:8091", "admin": "127.0.0.1:9091"}[taken.Listener])}
+		try := "another region.listener.address, which the others have to know, too"
+		if other, ok := map[string]string{"gateway": "127.0.0.1:8001", "http": "127.0.0.1:8090", "grpc": "127.0.0.1:8091", "admin": "127.0.0.1:9091"}[taken.Listener]; ok {
+			try = fmt.Sprintf("stint serve --%s with another address, such as %s", taken.Listener, other)
+		}
+		failed = advice{failed, try}
 	}
 	return errors.Join(failed, stop(ctx, d, signals))
 }

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/stintdev/stint/internal/daemon"
+	"github.com/stintdev/stint/internal/test/testserver"
 )
 
 // client returns a client that trusts the server, and presents a certificate unless its
@@ -70,7 +71,7 @@ func TestClientCA(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
 	for _, name := range []string{"server", "alice", "mallory"} {
-		newPair(t, path(name+".crt"), path(name+".key"), name)
+		testserver.WritePair(t, path(name+".crt"), path(name+".key"), name)
 	}
 	text, err := os.ReadFile(path("alice.crt"))
 	do(t, err)
@@ -120,7 +121,7 @@ func TestClientCAProblems(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
-	newPair(t, path("a.crt"), path("a.key"), "a")
+	testserver.WritePair(t, path("a.crt"), path("a.key"), "a")
 	pair := fmt.Sprintf("tls_cert = %q\ntls_key = %q\n", path("a.crt"), path("a.key"))
 	for name, c := range map[string]struct{ pair, ca, want string }{
 		"good":     {pair, path("a.crt"), ""},

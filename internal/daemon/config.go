@@ -63,14 +63,14 @@ type Config struct {
 // credentials are the values of secret settings, or the contents of their files. They are
 // behind a pointer because fmt prints unexported fields without calling their String.
 type credentials struct {
-	pepper       identity.Secret
-	ipKey        identity.Secret
-	adminToken   identity.Secret
-	secret       identity.Secret // of JWTs
-	publicKeys   string
-	regionSecret identity.Secret
-	tls          map[string]*tls.Config // by the name of the listener
-	tokens       map[string]tokens      // of http and grpc
+	pepper        identity.Secret
+	ipKey         identity.Secret
+	adminToken    identity.Secret
+	secret        identity.Secret // of JWTs
+	publicKeys    string
+	regionSecrets []identity.Secret      // the first is presented, and all are accepted
+	tls           map[string]*tls.Config // by the name of the listener
+	tokens        map[string]tokens      // of http and grpc
 }
 
 // namedFile is a file that the configuration names, as it was read.

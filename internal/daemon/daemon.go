@@ -120,6 +120,9 @@ func (d *Daemon) prepare(next *Config) (func(context.Context), error) {
 		if d.envoy != nil && d.envoy.grpc != nil {
 			d.envoy.grpc.tls.replace(next.credentials.tls[grpcListener])
 		}
+		if d.regional != nil && d.config.admitsLike(next) {
+			d.regional.admit(next)
+		}
 		if d.envoy != nil && next.descriptors != nil && next.Envoy.readsLike(&d.config.Envoy) {
 			d.useDescriptors(next.descriptors)
 		}

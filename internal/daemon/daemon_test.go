@@ -190,14 +190,19 @@ func TestTaken(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	do(t, err)
 	defer l.Close()
-	for _, name := range []string{"gateway", "http", "admin"} {
-		flags := anywhere(set("server."+name+".address", l.Addr().String()))
-		d, err := daemon.New(t.Context(), daemon.Options{Source: daemon.Source{Path: write(t, "stint.toml", few+echo(t)), Flags: flags}, Out: io.Discard})
+	for name, setting := range map[string]string{
+		"gateway": "server.gateway.address", "http": "server.http.address", "admin": "server.admin.address", "region": "region.listener.address",
+	} {
+		text := few + echo(t)
+		if name == "region" {
+			text += fmt.Sprintf(ofEU, "")
+		}
+		d, err := daemon.New(t.Context(), daemon.Options{Source: daemon.Source{Path: write(t, "stint.toml", text), Flags: anywhere(set(setting, l.Addr().String()))}, Out: io.Discard})
 		do(t, err)
 		err = d.Start(t.Context())
 		taken := new(daemon.ListenError)
 		if !errors.As(err, &taken) || taken.Listener != name || !errors.Is(err, syscall.EADDRINUSE) ||
-			!strings.HasPrefix(err.Error(), "server."+name+".address: ") {
+			!strings.HasPrefix(err.Error(), setting+": ") {
 			t.Errorf("%s: %v", name, err)
 		}
 		opened := d.URL("gateway")

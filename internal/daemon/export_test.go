@@ -2,10 +2,12 @@ package daemon
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/identity"
 )
 
 // For tests.
@@ -20,7 +22,16 @@ func (c *Config) DescribeRegions() string {
 	if r == nil {
 		return "none"
 	}
-	return fmt.Sprintf("%s central=%s %v secret=%s every %v at %s", r.own, r.central, r.all, string(r.secret), r.interval, r.listener.Address)
+	return fmt.Sprintf("%s central=%s %v secret=%s every %v at %s", r.own, r.central, r.all, printed(r.secrets), r.interval, r.listener.Address)
+}
+
+// printed returns secrets as they are.
+func printed(all []identity.Secret) string {
+	var out []string
+	for _, s := range all {
+		out = append(out, string(s))
+	}
+	return strings.Join(out, ",")
 }
 
 // Store returns the store of counters, with its layers.

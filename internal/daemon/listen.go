@@ -24,11 +24,13 @@ const maxHeader = 64 << 10
 
 // ListenError is the error of a listener that could not be opened.
 type ListenError struct {
-	Listener string // gateway, http or admin
+	Listener string // gateway, http, grpc, admin or region
 	Err      error
 }
 
-func (e *ListenError) Error() string { return "server." + e.Listener + ".address: " + e.Err.Error() }
+func (e *ListenError) Error() string {
+	return door{name: e.Listener}.path() + ".address: " + e.Err.Error()
+}
 
 // Unwrap returns the cause.
 func (e *ListenError) Unwrap() error { return e.Err }

@@ -2,17 +2,11 @@ package daemon_test
 
 import (
 	"bufio"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -25,33 +19,8 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/internal/daemon"
+	"github.com/stintdev/stint/internal/test/testserver"
 )
-
-// newPair writes a certificate for 127.0.0.1 with a name, and its key.
-func newPair(t testing.TB, cert, key, name string) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{{127, 0, 0, 1}},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: secret}} {
-		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
 
 // certificate returns the name of the certificate of a server.
 func certificate(t testing.TB, url string) string {
@@ -69,7 +38,7 @@ func TestTLS(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	newPair(t, cert, key, "first")
+	testserver.WritePair(t, cert, key, "first")
 	var flags []daemon.Flag
 	for _, l := range []string{"http", "gateway", "admin"} {
 		flags = append(flags, set("server."+l+".tls_cert", cert), set("server."+l+".tls_key", key))
@@ -94,14 +63,14 @@ func TestTLS(t *testing.T) {
 		t.Error("it speaks TLS 1.1")
 	}
 
-	newPair(t, cert, filepath.Join(dir, "other.pem"), "unfit")
+	testserver.WritePair(t, cert, filepath.Join(dir, "other.pem"), "unfit")
 	if err := p.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "a certificate in PEM whose key is in tls_key") {
 		t.Error(err)
 	}
 	if got := certificate(t, p.URL("http")); got != "first" {
 		t.Errorf("%s is shown, and is not any more what the key is for", got)
 	}
-	newPair(t, cert, key, "second")
+	testserver.WritePair(t, cert, key, "second")
 	until(t, "the second certificate", func() bool { return certificate(t, p.URL("gateway")) == "second" })
 	if h := p.Health(); h.Status != "ok" {
 		t.Errorf("%+v", h)
@@ -122,8 +91,8 @@ func TestPairs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
-	newPair(t, path("a.crt"), path("a.key"), "a")
-	newPair(t, path("b.crt"), path("b.key"), "b")
+	testserver.WritePair(t, path("a.crt"), path("a.key"), "a")
+	testserver.WritePair(t, path("b.crt"), path("b.key"), "b")
 	put(t, path("nonsense"), "hunter2")
 	for name, c := range map[string]struct{ cert, key, want string }{
 		"good":     {path("a.crt"), path("a.key"), ""},
@@ -216,7 +185,7 @@ func TestUnread(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	newPair(t, cert, key, "x")
+	testserver.WritePair(t, cert, key, "x")
 	for name, secure := range map[string]bool{"plain": false, "TLS": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

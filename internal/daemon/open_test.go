@@ -21,6 +21,7 @@ import (
 
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/daemon"
+	"github.com/stintdev/stint/internal/test/testserver"
 )
 
 // TestLoopback checks that listeners without an address are on the loopback interface.
@@ -208,7 +209,7 @@ func TestResetDoors(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
 	for _, name := range []string{"server", "alice"} {
-		newPair(t, path(name+".crt"), path(name+".key"), name)
+		testserver.WritePair(t, path(name+".crt"), path(name+".key"), name)
 	}
 	put(t, path("shop.yaml"), shop)
 	url := fill(t, few)

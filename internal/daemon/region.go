@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,13 +11,13 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// Region configures this region, and names the others. It is read at startup.
+// Region configures this region, and names the others. It is read at startup, except for secrets and certificates.
 type Region struct {
 	Name       string          `json:"name" doc:"the name of this region, as the others know it"`
 	Weight     int             `json:"weight" doc:"this region's part of quotas, and of limits while other regions cannot be reached, in percent; all regions have one, 100 together, or none has and their parts are equal"`
 	Central    string          `json:"central" doc:"the region that has the counters of central rules; the same in all regions"`
-	Secret     identity.Secret `json:"secret" doc:"a secret of at least 16 bytes, the same in all regions, by which they know each other"`
-	SecretFile string          `json:"secret_file" doc:"a file with the secret"`
+	Secret     identity.Secret `json:"secret" doc:"a secret of at least 16 bytes, the same in all regions, by which they know each other; or two, on a line each, to replace it: the first is presented to other regions, and both are accepted"`
+	SecretFile string          `json:"secret_file" doc:"a file with the secret, or with two, reloaded when it changes"`
 	Interval   Duration        `json:"interval" doc:"how often other regions are told what was used here, 100ms to 10s"`
 	Listener   Listener        `json:"listener"`
 	Peers      []Peer          `json:"peers,omitempty"`
@@ -34,6 +33,7 @@ type Peer struct {
 const (
 	maxPeers     = 15
 	leastSecret  = 16  // bytes
+	mostSecrets  = 2   // one, and while it is replaced its successor
 	wholePercent = 100 // all weights together
 	wantRegion   = "letters and digits, with . _ or - between them, at most 64 bytes"
 )
@@ -41,9 +41,9 @@ const (
 // regions are all regions, as a valid configuration has them.
 type regions struct {
 	own      string
-	central  string          // empty: none
-	all      []weighted      // by name, so that the order is the same in every region
-	secret   identity.Secret // empty: certificates alone say who is calling
+	central  string            // empty: none
+	all      []weighted        // by name, so that the order is the same in every region
+	secrets  []identity.Secret // empty: certificates alone say who is calling
 	interval time.Duration
 	listener door // its address may be empty
 }
@@ -71,7 +71,9 @@ func (c *Config) World() rule.World {
 	if !c.hasRegion() {
 		return rule.World{}
 	}
-	return rule.World{Regions: 1 + len(c.Region.Peers), Central: c.Region.Central != "", Fixed: c.Server.Database == ""}
+	return rule.World{
+		Regions: 1 + len(c.Region.Peers), Central: c.Region.Central != "", Fixed: c.Server.Database == "", Least: c.regions().least,
+	}
 }
 
 // regions returns all regions, or nil if none is configured.
@@ -82,7 +84,7 @@ func (c *Config) regions() *regions {
 	r := &c.Region
 	out := &regions{
 		own: r.Name, central: r.Central, all: []weighted{{name: r.Name, weight: max(r.Weight, 1)}},
-		secret: c.credentials.regionSecret, interval: time.Duration(r.Interval), listener: r.door(),
+		secrets: c.credentials.regionSecrets, interval: time.Duration(r.Interval), listener: r.door(),
 	}
 	for _, p := range r.Peers {
 		out.all = append(out.all, weighted{p.Name, string(p.URL), max(p.Weight, 1)})
@@ -104,10 +106,16 @@ func (k *checker) checkRegion() {
 	k.checkRegionSecret()
 	k.between("region.interval", r.Interval, 100*time.Millisecond, 10*time.Second)
 	for i, p := range r.Peers {
-		u, err := url.Parse(string(p.URL))
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
-			k.Refuse(strict.Item("region.peers", i)+".url", p.URL.String(), "https://HOST:PORT, or http://HOST:PORT in a private network, such as https://stint.us-east.example.com:7443", "")
+		path := strict.Item("region.peers", i) + ".url"
+		switch secure, ok := p.secure(); {
+		case !ok:
+			k.Refuse(path, p.URL.String(), "https://HOST:PORT, or http://HOST:PORT in a private network, such as https://stint.us-east.example.com:7443", "")
+		case !secure && r.Listener.TLSCert != "":
+			k.Refuse(path, p.URL.String(), "https://HOST:PORT: region.listener has a certificate, with which this region calls the others", "")
 		}
+	}
+	if most := longestName - runSuffix; len(r.Peers) > 0 && len(c.Server.Catalog.Node) > most {
+		k.Refuse("server.catalog.node", c.Server.Catalog.Node, "at most "+strconv.Itoa(most)+" bytes, since other regions are told it with a suffix", "")
 	}
 	if r.Listener.Address != "" && len(r.Peers) == 0 {
 		k.Refuse("region.listener.address", r.Listener.Address, "none, or region.peers: there is no other region to listen to", "")
@@ -179,19 +187,50 @@ func (k *checker) checkRegionSecret() {
 	c, r := k.config, &k.config.Region
 	before, path := len(k.Problems), "region.secret"
 	read := len(c.named)
-	secret := k.readSecret(path, r.Secret, r.SecretFile)
+	text := k.readSecret(path, r.Secret, r.SecretFile)
 	for i := range c.named[read:] {
 		c.named[read+i].other = true
 	}
-	c.credentials.regionSecret = secret
 	if r.SecretFile != "" {
 		path += "_file"
 	}
-	switch n := len(secret); {
+	switch {
 	case len(k.Problems) > before: // it could not be read
-	case n > 0 && n < leastSecret:
-		k.Add(path, "has "+strconv.Itoa(n)+" bytes, want at least "+strconv.Itoa(leastSecret), "")
-	case n == 0 && r.Listener.TLSClientCA == "" && len(r.Peers) > 0:
+	case text != "":
+		c.credentials.regionSecrets = k.splitSecrets(path, text)
+	case r.Listener.TLSClientCA == "" && len(r.Peers) > 0:
 		k.Add(path, "missing, want secret or secret_file, the same in all regions, or region.listener.tls_client_ca: otherwise anyone could speak for a region", "")
 	}
+}
+
+// splitSecrets returns the secrets of a text, one on each line.
+func (k *checker) splitSecrets(path string, text identity.Secret) (all []identity.Secret) {
+	lines := strings.Split(string(text), "\n")
+	if n := len(lines); n > mostSecrets {
+		k.Add(path, "has "+strconv.Itoa(n)+" lines, want one secret, or two while it is replaced, on a line each", "")
+		return nil
+	}
+	for i, line := range lines {
+		where, secret := "", identity.Secret(strings.TrimSpace(line))
+		if len(lines) > 1 {
+			where = "line " + strconv.Itoa(i+1) + " "
+		}
+		switch n := len(secret); {
+		case n == 0:
+			k.Add(path, where+"is empty, want a secret", "")
+		case n < leastSecret:
+			k.Add(path, where+"has "+strconv.Itoa(n)+" bytes, want at least "+strconv.Itoa(leastSecret), "")
+		case slices.Contains(all, secret):
+			k.Add(path, where+"has the same secret as line 1, want another, or one line", "")
+		}
+		all = append(all, secret)
+	}
+	return all
+}
+
+// admitsLike reports whether regions can prove who they are in the way of another configuration without a restart:
+// secrets and certificates are replaced, but TLS is not turned on or off.
+func (c *Config) admitsLike(o *Config) bool {
+	a, b := &c.Region, &o.Region
+	return len(a.Peers) > 0 && len(b.Peers) > 0 && (a.Listener.TLSCert == "") == (b.Listener.TLSCert == "")
 }

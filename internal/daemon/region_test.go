@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stintdev/stint/internal/test/testserver"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -20,7 +21,8 @@ func TestRegions(t *testing.T) {
 		fmt.Sprintf(ofEU, "")[1:]: "eu central= [{asia https://asia:7443 1} {eu  1} {us http://us:7443 1}] secret=0123456789abcdef every 1s at ",
 		threeWeighted(40, 50, 10): "eu central=us [{asia https://asia:7443 10} {eu  40} {us http://us:7443 50}] secret=0123456789abcdef every 100ms at :7443",
 		threeWeighted(98, 1, 1):   "eu central=us [{asia https://asia:7443 1} {eu  98} {us http://us:7443 1}] secret=0123456789abcdef every 100ms at :7443",
-		"[server.record]\nregion=\"here\"\n[region]\nname = \"eu\"": "eu central= [{eu  1}] secret= every 1s at ",
+		strings.Replace(threeWeighted(98, 1, 1), "abcdef", "abcdef\\nfedcba9876543210", 1): "eu central=us [{asia https://asia:7443 1} {eu  98} {us http://us:7443 1}] secret=0123456789abcdef,fedcba9876543210 every 100ms at :7443",
+		"[server.record]\nregion=\"here\"\n[region]\nname = \"eu\"":                        "eu central= [{eu  1}] secret= every 1s at ",
 	} {
 		c := load(t, text)
 		if got := c.DescribeRegions(); got != want {
@@ -70,13 +72,19 @@ func TestRegionProblems(t *testing.T) {
 		}
 		return text
 	}
+	file := func(secret string) string {
+		return "[region]\nname = \"eu\"\nsecret_file = \"" + write(t, "secret", secret) + "\"\n" + peers(1)
+	}
 	gossip := func(field string) string {
 		return "[[rules]]\nname = \"a\"\n" + field + "\nlimits = [{ name = \"l\", limit = \"2/1s\" }]\n"
 	}
 	wantURL := ": want https://HOST:PORT, or http://HOST:PORT in a private network, such as https://stint.us-east.example.com:7443"
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
-	newPair(t, cert, key, "eu")
+	testserver.WritePair(t, cert, key, "eu")
+	certified := func(listener, more string) string {
+		return fmt.Sprintf("[region]\nname = \"eu\"\n%slistener = { address = \":7443\", tls_cert = %q, tls_key = %q%s }\n", more, cert, key, listener)
+	}
 	for name, c := range map[string]struct {
 		text    string
 		environ []string
@@ -120,23 +128,40 @@ func TestRegionProblems(t *testing.T) {
 		"scheme":    {text: of("") + "[[region.peers]]\nname = \"x\"\nurl = \"grpc://us:7443\"", want: `"grpc://us:7443"` + wantURL},
 		"no host":   {text: of("") + "[[region.peers]]\nname = \"x\"\nurl = \"https://:7443\"", want: `"https://:7443"` + wantURL},
 		"no port":   {text: of("") + "[[region.peers]]\nname = \"x\"\nurl = \"https://us\"", want: `"https://us"` + wantURL},
+		"slashes":   {text: of("") + "[[region.peers]]\nname = \"x\"\nurl = \"https://us:1//\"", want: `"https://us:1//"` + wantURL},
+		"high port": {text: of("") + "[[region.peers]]\nname = \"x\"\nurl = \"https://us:65536\"", want: `"https://us:65536"` + wantURL},
+		"port 0":    {text: of("") + "[[region.peers]]\nname = \"x\"\nurl = \"https://us:0\"", want: `"https://us:0"` + wantURL},
+		"slash":     {text: of("") + "[[region.peers]]\nname = \"x\"\nurl = \"https://us:1/\""},
 		"path":      {text: of("") + "[[region.peers]]\nname = \"x\"\nurl = \"https://us:1/x\"", want: `"https://us:1/x"` + wantURL},
 		"password":  {text: of("") + "[[region.peers]]\nname = \"x\"\nurl = \"https://me:hunter2@us:1\"", want: `"https://[redacted]@us:1"` + wantURL},
 
-		"no secret":    {text: "[region]\nname = \"eu\"\n" + peers(1), want: "stint.toml:1:1: region.secret: missing, want secret or secret_file, the same in all regions, or region.listener.tls_client_ca: otherwise anyone could speak for a region"},
-		"short secret": {text: "[region]\nname = \"eu\"\nsecret = \"hunter2........\"\n" + peers(1), want: "stint.toml:3:10: region.secret: has 15 bytes, want at least 16"},
-		"secret file":  {text: "[region]\nname = \"eu\"\nsecret_file = \"" + write(t, "secret", "0123456789abcdef\n") + "\"\n" + peers(1)},
-		"short file":   {text: "[region]\nname = \"eu\"\nsecret_file = \"" + write(t, "secret", "hunter2\n") + "\"\n" + peers(1), want: "stint.toml:3:15: region.secret_file: has 7 bytes, want at least 16"},
-		"no file":      {text: "[region]\nname = \"eu\"\nsecret_file = \"/nowhere\"\n" + peers(1), want: `stint.toml:3:15: region.secret_file: "/nowhere": want a file that can be read: no such file`},
-		"both secrets": {text: of("secret_file = \"x\""), want: `region.secret_file: is set together with secret, want one of them`},
-		"certificates": {text: fmt.Sprintf("[region]\nname = \"eu\"\nlistener = { address = \":7443\", tls_cert = %q, tls_key = %q, tls_client_ca = %[1]q }\n", cert, key) + peers(1)},
+		"no secret":      {text: "[region]\nname = \"eu\"\n" + peers(1), want: "stint.toml:1:1: region.secret: missing, want secret or secret_file, the same in all regions, or region.listener.tls_client_ca: otherwise anyone could speak for a region"},
+		"short secret":   {text: "[region]\nname = \"eu\"\nsecret = \"hunter2........\"\n" + peers(1), want: "stint.toml:3:10: region.secret: has 15 bytes, want at least 16"},
+		"secret file":    {text: file("0123456789abcdef\n")},
+		"short file":     {text: file("hunter2\n"), want: "stint.toml:3:15: region.secret_file: has 7 bytes, want at least 16"},
+		"no file":        {text: "[region]\nname = \"eu\"\nsecret_file = \"/nowhere\"\n" + peers(1), want: `stint.toml:3:15: region.secret_file: "/nowhere": want a file that can be read: no such file`},
+		"two secrets":    {text: "[region]\nname = \"eu\"\nsecret = \"\"\"\n  0123456789abcdef\nfedcba9876543210 \"\"\"\n" + peers(1)},
+		"two in a file":  {text: file("0123456789abcdef\r\nfedcba9876543210\r\n")},
+		"second short":   {text: file("0123456789abcdef\nhunter2\n"), want: "stint.toml:3:15: region.secret_file: line 2 has 7 bytes, want at least 16"},
+		"both short":     {text: file("hunter2\nhunter2\n"), want: "stint.toml:3:15: region.secret_file: line 1 has 7 bytes, want at least 16\nstint.toml:3:15: region.secret_file: line 2 has 7 bytes, want at least 16"},
+		"empty line":     {text: file(" \n0123456789abcdef"), want: "stint.toml:3:15: region.secret_file: line 1 is empty, want a secret"},
+		"only spaces":    {text: file("                 "), want: "stint.toml:3:15: region.secret_file: is empty, want a secret"},
+		"twice the same": {text: file("0123456789abcdef\n0123456789abcdef"), want: "stint.toml:3:15: region.secret_file: line 2 has the same secret as line 1, want another, or one line"},
+		"three secrets":  {text: file("0123456789abcdef\n\nfedcba9876543210"), want: "stint.toml:3:15: region.secret_file: has 3 lines, want one secret, or two while it is replaced, on a line each"},
+		"both secrets":   {text: of("secret_file = \"x\""), want: `region.secret_file: is set together with secret, want one of them`},
+		"certificates":   {text: certified(", tls_client_ca = \""+cert+"\"", "") + strings.Replace(peers(1), "http:", "https:", 1)},
+		"TLS":            {text: certified("", "secret = \"0123456789abcdef\"\n") + strings.Replace(peers(1), "http:", "https:", 1)},
+		"plain peer":     {text: certified("", "secret = \"0123456789abcdef\"\n") + peers(1), want: `stint.toml:7:7: region.peers[0].url: "http://r0:1": want https://HOST:PORT: region.listener has a certificate, with which this region calls the others`},
+		"plain peers":    {text: certified(", tls_client_ca = \""+cert+"\"", "") + peers(2), want: "stint.toml:6:7: region.peers[0].url: \"http://r0:1\": want https://HOST:PORT\nstint.toml:9:7: region.peers[1].url: \"http://r1:1\": want https://HOST:PORT"},
+		"long node":      {text: of("") + "[server.catalog]\nnode = \"" + strings.Repeat("n", 249) + "\"", want: `: want at most 248 bytes, since other regions are told it with a suffix`},
+		"longest node":   {text: of("") + "[server.catalog]\nnode = \"" + strings.Repeat("n", 248) + "\""},
 
 		"listener":       {text: of("listener.address = \":7443\"")},
 		"no peers":       {text: "[region]\nname = \"eu\"\n[region.listener]\naddress = \":7443\"", want: `stint.toml:4:11: region.listener.address: ":7443": want none, or region.peers: there is no other region to listen to`},
 		"address":        {text: of("listener.address = \"7443\""), want: `region.listener.address: "7443": want host:port`},
 		"socket":         {text: of("listener.address = \"unix:/x\""), want: `region.listener.address: "unix:/x": want host:port`},
 		"same address":   {text: of("listener.address = \"127.0.0.1:9090\""), want: `stint.toml:4:20: region.listener.address: "127.0.0.1:9090": want a different address: server.admin uses 127.0.0.1:9090`},
-		"no key":         {text: of("listener = { address = \":1\", tls_cert = \"x\" }"), want: "region.listener.tls_cert: needs tls_key, the file with its key"},
+		"no key":         {text: of("listener = { address = \":1\", tls_cert = \"x\" }"), want: "region.listener.tls_cert: needs tls_key, the file with its key\nregion.peers[0].url: \"http://us:7443\": want https://HOST:PORT: region.listener has a certificate"},
 		"proxy protocol": {text: of("listener.proxy_protocol = true") + "[identity]\ntrusted_proxies = [\"10.0.0.0/8\"]", want: "region.listener.proxy_protocol: is not supported here"},
 
 		"gossip nowhere":    {text: gossip("regions = \"gossip\""), want: `stint.toml:3:11: rules[0].regions: "gossip": this is no region: add [region] with a name and peers, or remove regions`},
@@ -148,6 +173,19 @@ func TestRegionProblems(t *testing.T) {
 		"small tier": {
 			text: strings.ReplaceAll(gossip("regions = \"quota\""), "2/1s", "9/1s") + "[[tiers]]\nname = \"t\"\nlimits = { l = \"2/1s\" }\n" + of(""),
 			want: `stint.toml:7:16: tiers[0].limits.l: the rule "a" gives each region a part (quota): want at least 3, one unit for each`,
+		},
+		"costly": {
+			text: strings.ReplaceAll(gossip("cost = 5\nregions = \"quota\""), "2/1s", "40/1s") + threeWeighted(50, 40, 10),
+			want: `stint.toml:3:8: rules[0].cost: 5 units can never pass the limit "l" in the region "asia", whose part of 40/1s (quota) is 4/1s`,
+		},
+		"costly header": {
+			text: strings.ReplaceAll(gossip("cost = { header = \"X-Cost\", max = 5 }\nregions = \"quota\""), "2/1s", "14/1s") + of(""),
+			want: `stint.toml:3:35: rules[0].cost.max: 5 units can never pass the limit "l" in the region "us", whose part of 14/1s (quota) is 4/1s`,
+		},
+		"as costly as the parts": {text: strings.ReplaceAll(gossip("cost = 5\nregions = \"quota\""), "2/1s", "15/1s") + of("")},
+		"costly tier": {
+			text: strings.ReplaceAll(gossip("cost = 5\nregions = \"quota\""), "2/1s", "99/1s") + "[[tiers]]\nname = \"t\"\nlimits = { l = \"12/1s\" }\n" + of(""),
+			want: `stint.toml:8:16: tiers[0].limits.l: the rule "a" costs 5 units, which can never pass in the region "asia", whose part of 12/1s (quota) is 4/1s`,
 		},
 		"gossip": {text: gossip("regions = \"gossip\"\ncredit = 1\non_credit = \"deny\"") + of("")},
 	} {
@@ -170,7 +208,7 @@ func TestRegionProblems(t *testing.T) {
 func TestPresets(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	newPair(t, filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), "region")
+	testserver.WritePair(t, filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), "region")
 	put(t, filepath.Join(dir, "region.secret"), "0123456789abcdef")
 	put(t, filepath.Join(dir, "http.token"), "0123456789abcdef")
 	const secret = " secret=0123456789abcdef every 1s at :7443"
@@ -197,19 +235,20 @@ func TestPresets(t *testing.T) {
 	}
 }
 
-// TestRegionRestart changes everything of the regions: nothing of it is used before a restart.
+// TestRegionRestart changes everything of the regions: nothing of it is used before a restart, except for secrets, as
+// long as there are other regions and TLS is neither turned on nor off.
 func TestRegionRestart(t *testing.T) {
 	t.Parallel()
 	path := write(t, "stint.toml", version("one")+threeWeighted(40, 50, 10))
 	r := newRig(t, path)
-	put(t, path, version("two")+threeWeighted(40, 50, 10))
+	put(t, path, version("two")+strings.Replace(threeWeighted(40, 50, 10), `secret = "0123456789abcdef"`, fmt.Sprintf("secret_file = %q", write(t, "secret", "fedcba9876543210\n0123456789abcdef")), 1))
 	do(t, r.Reload(t.Context()))
 	if s := r.Status(); s.NeedsRestart != nil {
 		t.Errorf("%+v", s)
 	}
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
-	newPair(t, cert, key, "eu")
+	testserver.WritePair(t, cert, key, "eu")
 	put(t, path, version("three")+fmt.Sprintf("[region]\nname = \"eu\"\nweight = 100\nlistener = { tls_cert = %q, tls_key = %q, tls_client_ca = %[1]q }", cert, key))
 	do(t, r.Reload(t.Context()))
 	want := []string{

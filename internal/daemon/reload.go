@@ -374,6 +374,7 @@ func (r *Reloader) inUse() Status {
 		was, is := before[i].value, after.value
 		switch {
 		case strings.HasPrefix(after.name, "identity."), after.name == "server.reload_interval", reflect.DeepEqual(was.Interface(), is.Interface()):
+		case (strings.HasPrefix(after.name, "region.secret") || strings.HasPrefix(after.name, "region.listener.tls_")) && r.first.admitsLike(r.config):
 		case strings.HasPrefix(after.name, "region."):
 			s.NeedsRestart = append(s.NeedsRestart, after.name)
 		case strings.HasSuffix(after.name, ".tls_client_ca"), strings.HasSuffix(after.name, ".tokens"), strings.HasSuffix(after.name, ".token_files"):

@@ -83,7 +83,7 @@ func newWorld(t *testing.T, text string) *world {
 	w := &world{dir: t.TempDir()}
 	put(t, filepath.Join(w.dir, "http.token"), httpToken)
 	put(t, filepath.Join(w.dir, "region.secret"), "the secret of three regions")
-	newPair(t, filepath.Join(w.dir, "tls.crt"), filepath.Join(w.dir, "tls.key"), "of no region")
+	testserver.WritePair(t, filepath.Join(w.dir, "tls.crt"), filepath.Join(w.dir, "tls.key"), "of no region")
 	put(t, filepath.Join(w.dir, "regions-ca.crt"), string(mustRead(t, filepath.Join(w.dir, "tls.crt"))))
 	text = strings.ReplaceAll(text, "/etc/stint", w.dir)
 	c := load(t, text)
@@ -106,7 +106,7 @@ func (w *world) add(t *testing.T, name string, weight int) {
 	t.Helper()
 	w.names, w.weights, w.addresses = append(w.names, name), append(w.weights, weight), append(w.addresses, testserver.FreeAddr(t))
 	cert := filepath.Join(w.dir, name+".crt")
-	newPair(t, cert, filepath.Join(w.dir, name+".key"), name)
+	testserver.WritePair(t, cert, filepath.Join(w.dir, name+".key"), name)
 	ca := filepath.Join(w.dir, "regions-ca.crt")
 	put(t, ca, string(mustRead(t, ca))+string(mustRead(t, cert)))
 }

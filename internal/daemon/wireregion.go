@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/stintdev/stint"
@@ -23,6 +24,9 @@ import (
 // creditWait is how long a take waits until other regions know what was admitted here.
 const creditWait = 300 * time.Millisecond
 
+// runSuffix is how many bytes the name of a node is longer for other regions, so that no two processes have the same.
+const runSuffix = 7
+
 // regional is what connects a node with other regions.
 type regional struct {
 	*regions
@@ -33,7 +37,9 @@ type regional struct {
 	away    awayRegion     // the central one
 
 	listener *acceptor // nil: it does not listen
-	tls      bool      // it has a certificate
+	// By what regions know each other. A reload replaces it.
+	certificates tlsPointer // of the listener
+	secrets      atomic.Pointer[[][]byte]
 }
 
 // weight returns the weight of this region, and that of all.
@@ -46,9 +52,29 @@ func (r *regions) weight() (own, all int) {
 	return own, all
 }
 
+// least returns the part of a limit through which the smallest cost passes, and its region.
+func (r *regions) least(l stint.Limit) (region string, part stint.Limit) {
+	var weights []int
+	for _, w := range r.all {
+		weights = append(weights, w.weight)
+	}
+	for i, w := range r.all {
+		if p, _ := quota.Part(l, weights, i); region == "" || p.Cap() < part.Cap() {
+			region, part = w.name, p
+		}
+	}
+	return region, part
+}
+
+// secure reports whether a peer is called over TLS. It is not ok if no link can use the URL.
+func (p *Peer) secure() (secure, ok bool) {
+	_, secure, ok = link.ParseURL(string(p.URL))
+	return secure, ok
+}
+
 // identity returns what both ends of a link have to know of a process.
-func (r *regions) identity(self gossip.Sender) link.Identity {
-	out := link.Identity{Self: self, Central: r.central, Secret: []byte(r.secret)}
+func (r *regions) identity(self gossip.Sender, secrets func() [][]byte) link.Identity {
+	out := link.Identity{Self: self, Central: r.central, Secrets: secrets}
 	for _, w := range r.all {
 		out.Regions = append(out.Regions, link.Region{Name: w.name, Weight: uint32(w.weight)})
 	}
@@ -62,14 +88,28 @@ func (c *Config) RegionLinks(node string) (out []link.Options) {
 	if of == nil {
 		return nil
 	}
-	identity := of.identity(gossip.Sender{Region: of.own, Node: node, Run: newRun()})
+	var r regional
+	r.admit(c)
+	identity := of.identity(gossip.Sender{Region: of.own, Node: node, Run: newRun()}, r.currentSecrets)
 	for _, w := range of.all {
 		if w.url != "" {
-			out = append(out, link.Options{Identity: identity, Region: w.name, URL: w.url, TLS: callerTLS(c.credentials.tls[regionListener])})
+			out = append(out, link.Options{Identity: identity, Region: w.name, URL: w.url, TLS: r.callerTLS()})
 		}
 	}
 	return out
 }
+
+// admit sets by what regions know each other.
+func (r *regional) admit(c *Config) {
+	var secrets [][]byte
+	for _, s := range c.credentials.regionSecrets {
+		secrets = append(secrets, []byte(s))
+	}
+	r.secrets.Store(&secrets)
+	r.certificates.Store(c.credentials.tls[regionListener])
+}
+
+func (r *regional) currentSecrets() [][]byte { return *r.secrets.Load() }
 
 // openRegions puts what connects this node with other regions around its store, if there are any.
 func (d *Daemon) openRegions() error {
@@ -78,7 +118,8 @@ func (d *Daemon) openRegions() error {
 		return nil
 	}
 	r := &regional{regions: of}
-	self := gossip.Sender{Region: of.own, Node: d.config.nodeName() + "-" + rand.Text()[:6], Run: newRun()}
+	r.admit(d.config)
+	self := gossip.Sender{Region: of.own, Node: d.config.nodeName() + "-" + rand.Text()[:runSuffix-1], Run: newRun()}
 	home, err := d.openQuota(r, self)
 	if err != nil {
 		return err
@@ -88,7 +129,7 @@ func (d *Daemon) openRegions() error {
 		return err
 	}
 	own, all := of.weight()
-	identity := of.identity(self)
+	identity := of.identity(self, r.currentSecrets)
 	identity.Log = d.log
 	peers, names := map[string]string{}, []string(nil)
 	for _, w := range of.all {
@@ -102,17 +143,18 @@ func (d *Daemon) openRegions() error {
 	if err != nil {
 		return err
 	}
-	certificates := d.config.credentials.tls[regionListener]
-	r.tls = certificates != nil
 	r.links, err = region.OpenLinks(region.LinksOptions{
-		Identity: identity, Peers: peers, TLS: callerTLS(certificates), Gossip: r.gossip, Interval: of.interval,
+		Identity: identity, Peers: peers, TLS: r.callerTLS(), Gossip: r.gossip, Interval: of.interval,
 	})
 	if err != nil {
 		return err
 	}
 	d.regional = r
 	identity.Clock, identity.Standing = r.gossip.Clock, r.gossip.Standing
-	o := link.ServerOptions{Identity: identity, TLS: certificates, Receiver: r.links}
+	o := link.ServerOptions{Identity: identity, Receiver: r.links}
+	if r.certificates.Load() != nil {
+		o.TLS = r.certificates.config()
+	}
 	if of.central == of.own {
 		o.Central = d.store
 	}
@@ -180,12 +222,15 @@ func newRun() uint64 {
 }
 
 // callerTLS returns how this node calls other regions: with the certificate of its own listener. If clients of that
-// need one of some authorities, so do the listeners of the others.
-func callerTLS(listener *tls.Config) *tls.Config {
-	if listener == nil {
+// need one of some authorities, so do the listeners of the others. Nil: there is no certificate.
+func (r *regional) callerTLS() func() *tls.Config {
+	if r.certificates.Load() == nil {
 		return nil
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: listener.Certificates, RootCAs: listener.ClientCAs}
+	return func() *tls.Config {
+		listener := r.certificates.Load()
+		return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: listener.Certificates, RootCAs: listener.ClientCAs}
+	}
 }
 
 // listen opens the listener for other regions.
@@ -205,7 +250,7 @@ func (r *regional) listen(ctx context.Context, d *Daemon) error {
 // URL returns the URL of the listener on this machine.
 func (r *regional) URL() string {
 	scheme := "http://"
-	if r.tls {
+	if r.certificates.Load() != nil {
 		scheme = "https://"
 	}
 	return scheme + localAddress(r.listener)

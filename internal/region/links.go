@@ -19,8 +19,8 @@ type LinksOptions struct {
 	Identity link.Identity
 	// Peers are the URLs of the other regions, by name.
 	Peers map[string]string
-	// TLS is for URLs that begin with https. Default: the authorities of the system.
-	TLS *tls.Config
+	// TLS is for URLs that begin with https, and called for each connection. Default: the authorities of the system.
+	TLS func() *tls.Config
 	// Gossip has what is to be told.
 	Gossip *gossip.Store
 	// Interval is how often the others are told. Default 1 s.

@@ -55,7 +55,7 @@ func start(t *testing.T, name, central string, table []link.Region, urls map[str
 	if err != nil {
 		t.Fatal(err)
 	}
-	identity := link.Identity{Self: self, Regions: table, Secret: []byte("a secret of the regions"), Clock: told.Clock, Standing: told.Standing}
+	identity := link.Identity{Self: self, Regions: table, Secrets: func() [][]byte { return [][]byte{[]byte("a secret of the regions")} }, Clock: told.Clock, Standing: told.Standing}
 	if n.links, err = region.OpenLinks(region.LinksOptions{Identity: identity, Peers: peers, Gossip: told, Interval: 100 * time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package gossip
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"sync"
@@ -367,32 +366,6 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// policed sets the policy of all asks.
-type policed struct {
-	stint.Store
-	policy *stint.Policy
-}
-
-func (s policed) with(asks []stint.Ask) []stint.Ask {
-	out := append([]stint.Ask(nil), asks...)
-	for i := range out {
-		out[i].Policy = s.policy
-	}
-	return out
-}
-
-func (s policed) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
-	return s.Store.Take(ctx, s.with(asks), ds)
-}
-
-func (s policed) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
-	return s.Store.Adjust(ctx, s.with(asks), ds)
-}
-
-func (s policed) Reset(ctx context.Context, asks []stint.Ask) error {
-	return s.Store.Reset(ctx, s.with(asks))
-}
-
 // TestConformance has a single region do what every store does.
 func TestConformance(t *testing.T) {
 	t.Parallel()
@@ -402,7 +375,7 @@ func TestConformance(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return policed{s, &stint.Policy{Regions: stint.RegionsGossip}}
+		return storetest.Rewrite(s, func(a *stint.Ask) { a.Policy = &stint.Policy{Regions: stint.RegionsGossip} })
 	})
 }
 

@@ -7,8 +7,9 @@
 //
 // The server begins with a random nonce. The client answers with who it is, which regions it knows with
 // which weights, and a nonce of its own, sealed by HMAC-SHA256 with the secret that the regions share; the
-// server answers in the same way. So both have proved that they know the secret, and a recorded stream is
-// worth nothing. If the client has shown a certificate that the server's TLS has verified, the region must
+// server answers in the same way, with the same secret. So both have proved that they know it, and a recorded
+// stream is worth nothing. A server may accept several secrets, of which clients use the first, so that one can
+// be replaced. A stream that exists goes on, whatever becomes of its secret and certificates. If the client has shown a certificate that the server's TLS has verified, the region must
 // be one of its DNS names or its common name; then there need be no secret. Without either, streams are
 // refused. A secret alone protects the handshake and not what follows it: outside of private networks
 // there must be TLS, too.

@@ -42,7 +42,7 @@ func (i Identity) Answer(challenge []byte, change func(*linkpb.Hello)) (*linkpb.
 			return nil, err
 		}
 	}
-	return &linkpb.Sealed{Hello: text, Mac: seal(i.Secret, byClient, text, challenge)}, nil
+	return &linkpb.Sealed{Hello: text, Mac: seal(i.Secrets()[0], byClient, text, challenge)}, nil
 }
 
 // Wire is both ends of a dictionary.
@@ -94,7 +94,10 @@ func ReadAnswer(body []byte, ds []stint.Decision) error {
 
 // ReadHello reads a hello that was sealed for this nonce.
 func (i *Identity) ReadHello(m *linkpb.Sealed, nonce []byte) error {
-	_, err := i.check(m, nonce, nil)
+	_, err := i.prove(m, nonce, nil)
+	if err == nil {
+		_, err = i.check(m, nil)
+	}
 	return err
 }
 

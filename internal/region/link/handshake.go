@@ -57,25 +57,36 @@ func (i *Identity) hello(nonce []byte) ([]byte, error) {
 	return proto.Marshal(m)
 }
 
-// welcome answers a client's hello.
-func (i *Identity) welcome(nonce []byte, client *linkpb.Hello) (*linkpb.Sealed, error) {
+// welcome answers a client's hello, with the secret by which that was proved.
+func (i *Identity) welcome(nonce []byte, client *linkpb.Hello, secret []byte) (*linkpb.Sealed, error) {
 	hello, err := proto.Marshal(&linkpb.Hello{
 		Version: client.GetVersion(), Region: i.Self.Region, Node: i.Self.Node, Run: i.Self.Run,
 	})
-	return &linkpb.Sealed{Hello: hello, Mac: seal(i.Secret, byServer, hello, nonce, client.GetNonce())}, err
+	return &linkpb.Sealed{Hello: hello, Mac: seal(secret, byServer, hello, nonce, client.GetNonce())}, err
 }
 
-// check reads the hello of a client that has got this nonce. Certificate is the one that TLS has verified,
-// or nil. What it says is believed once it is proved, and nothing before.
-func (i *Identity) check(m *linkpb.Sealed, nonce []byte, certificate *x509.Certificate) (*linkpb.Hello, error) {
+// prove returns the secret by which a client that has got this nonce has sealed its hello, or none if there are
+// certificates alone. Certificate is the one that TLS has verified, or nil.
+func (i *Identity) prove(m *linkpb.Sealed, nonce []byte, certificate *x509.Certificate) (secret []byte, err error) {
+	secrets := i.Secrets()
 	switch {
-	case len(i.Secret) == 0 && certificate == nil:
+	case len(secrets) == 0 && certificate == nil:
 		return nil, refuse(WrongSecret, "neither a secret nor a certificate")
 	case len(m.GetHello()) > maxHello:
 		return nil, refuse(BadMessage, "a hello of %d bytes, want at most %d", len(m.GetHello()), maxHello)
-	case !hmac.Equal(m.GetMac(), seal(i.Secret, byClient, m.GetHello(), nonce)):
-		return nil, refuse(WrongSecret, "another secret than region %s has, or a stream that was recorded", i.Self.Region)
+	case len(secrets) == 0:
+		secrets = [][]byte{nil}
 	}
+	for _, secret := range secrets {
+		if hmac.Equal(m.GetMac(), seal(secret, byClient, m.GetHello(), nonce)) {
+			return secret, nil
+		}
+	}
+	return nil, refuse(WrongSecret, "another secret than region %s has, or a stream that was recorded", i.Self.Region)
+}
+
+// check reads the hello of a client, which is proved: nothing of it is believed before.
+func (i *Identity) check(m *linkpb.Sealed, certificate *x509.Certificate) (*linkpb.Hello, error) {
 	hello := new(linkpb.Hello)
 	if err := unpack(m.GetHello(), 6, MaxRegions, hello); err != nil {
 		return nil, err
@@ -123,6 +134,10 @@ func (o *Options) answer(challenge []byte) (*linkpb.Sealed, func(*linkpb.Sealed)
 	if len(challenge) != nonceSize {
 		return nil, nil, fmt.Errorf("the server begins with %d bytes, want a nonce of %d", len(challenge), nonceSize)
 	}
+	var secret []byte
+	if secrets := o.Secrets(); len(secrets) > 0 {
+		secret = secrets[0]
+	}
 	nonce := newNonce()
 	hello, err := o.hello(nonce)
 	if err != nil {
@@ -130,7 +145,7 @@ func (o *Options) answer(challenge []byte) (*linkpb.Sealed, func(*linkpb.Sealed)
 	}
 	check := func(m *linkpb.Sealed) (gossip.Sender, error) {
 		var from gossip.Sender
-		if !hmac.Equal(m.GetMac(), seal(o.Secret, byServer, m.GetHello(), challenge, nonce)) {
+		if !hmac.Equal(m.GetMac(), seal(secret, byServer, m.GetHello(), challenge, nonce)) {
 			return from, errors.New("the server has another secret")
 		}
 		welcome := new(linkpb.Hello)
@@ -148,5 +163,5 @@ func (o *Options) answer(challenge []byte) (*linkpb.Sealed, func(*linkpb.Sealed)
 		}
 		return from, nil
 	}
-	return &linkpb.Sealed{Hello: hello, Mac: seal(o.Secret, byClient, hello, challenge)}, check, nil
+	return &linkpb.Sealed{Hello: hello, Mac: seal(secret, byClient, hello, challenge)}, check, nil
 }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -59,7 +60,7 @@ func TestRefused(t *testing.T) {
 		says   string
 		client func(*link.Options)
 	}{
-		"secret":  {link.WrongSecret, "another secret than region us has", func(o *link.Options) { o.Secret = []byte("another secret...") }},
+		"secret":  {link.WrongSecret, "another secret than region us has", func(o *link.Options) { o.Secrets = secrets("another secret...") }},
 		"unknown": {link.UnknownRegion, `region "asia" is not one of the peers of region us`, func(o *link.Options) { o.Self.Region, o.Regions = "asia", append(o.Regions, asia) }},
 		"own":     {link.OwnRegion, "region us is this one", func(o *link.Options) { o.Self.Region, o.Region = "us", "eu" }},
 		"names":   {link.OtherNames, "region eu knows [asia=0 eu=40 us=60], and region us knows [eu=40 us=60]", func(o *link.Options) { o.Regions = append(o.Regions, asia) }},
@@ -91,6 +92,39 @@ func TestRefused(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSecrets connects regions that are at different steps of replacing their secret: those that are one step apart
+// accept each other, and others only by a secret that both have.
+func TestSecrets(t *testing.T) {
+	t.Parallel()
+	const next = "fedcba9876543210"
+	steps := []func() [][]byte{secrets(secret), secrets(secret, next), secrets(next, secret), secrets(next)}
+	for here, mine := range steps {
+		for there, theirs := range steps {
+			s, addr := serve(t, func(o *link.ServerOptions) { o.Secrets = theirs })
+			l := open(t, addr, func(o *link.Options) { o.Secrets = mine })
+			if slices.ContainsFunc(theirs(), func(s []byte) bool { return string(s) == string(mine()[0]) }) {
+				connected(t, l)
+				continue
+			}
+			if max(here-there, there-here) == 1 {
+				t.Errorf("step %d has to be accepted at step %d", here, there)
+			}
+			eventually(t, "it is refused", func() bool { return s.Refused()[link.WrongSecret] > 0 })
+			if l.State().Up {
+				t.Errorf("step %d is accepted at step %d", here, there)
+			}
+		}
+	}
+	// They are read for each handshake.
+	var current atomic.Pointer[func() [][]byte]
+	current.Store(&steps[0])
+	s, addr := serve(t, func(o *link.ServerOptions) { o.Secrets = steps[3] })
+	l := open(t, addr, func(o *link.Options) { o.Secrets = func() [][]byte { return (*current.Load())() } })
+	eventually(t, "it is refused", func() bool { return s.Refused()[link.WrongSecret] > 0 })
+	current.Store(&steps[2])
+	connected(t, l)
 }
 
 // TestHellos says hello as no link does.
@@ -245,10 +279,10 @@ func TestTLS(t *testing.T) {
 	cn := &x509.Certificate{Subject: pkix.Name{CommonName: "eu"}}
 	dns := &x509.Certificate{DNSNames: []string{"stint.example.com", "eu"}}
 	us := &x509.Certificate{Subject: pkix.Name{CommonName: "us"}, DNSNames: []string{"us"}}
-	secret, none := identity("eu").Secret, []byte(nil)
+	one, none := secrets(secret), secrets()
 	for name, c := range map[string]struct {
 		auth           tls.ClientAuthType
-		server, client []byte // secrets
+		server, client func() [][]byte // secrets
 		certificate    *tls.Certificate
 		reason         link.Reason // or none
 		says           string
@@ -258,27 +292,28 @@ func TestTLS(t *testing.T) {
 		"another region's":    {auth: tls.RequireAndVerifyClientCert, certificate: new(ca.issue(t, us)), reason: link.WrongCertificate, says: "not for region eu"},
 		"another authority's": {auth: tls.RequireAndVerifyClientCert, certificate: new(other.issue(t, cn)), says: "certificate"},
 		"not verified":        {auth: tls.RequireAnyClientCert, certificate: new(ca.issue(t, cn)), reason: link.WrongSecret, says: "neither a secret nor a certificate"},
-		"secret":              {server: secret, client: secret},
-		"both":                {auth: tls.RequireAndVerifyClientCert, server: secret, client: secret, certificate: new(ca.issue(t, cn))},
+		"secret":              {server: one, client: one},
+		"both":                {auth: tls.RequireAndVerifyClientCert, server: one, client: one, certificate: new(ca.issue(t, cn))},
 		"both, another region's": {
-			auth: tls.RequireAndVerifyClientCert, server: secret, client: secret, certificate: new(ca.issue(t, us)),
+			auth: tls.RequireAndVerifyClientCert, server: one, client: one, certificate: new(ca.issue(t, us)),
 			reason: link.WrongCertificate, says: "not for region eu",
 		},
-		"a certificate, and no secret": {auth: tls.RequireAndVerifyClientCert, server: secret, client: none, certificate: new(ca.issue(t, cn)), reason: link.WrongSecret, says: "another secret"},
-		"a secret, and none there":     {server: none, client: secret, reason: link.WrongSecret, says: "neither a secret nor a certificate"},
+		"a certificate, and no secret": {auth: tls.RequireAndVerifyClientCert, server: one, client: none, certificate: new(ca.issue(t, cn)), reason: link.WrongSecret, says: "another secret"},
+		"a secret, and none there":     {server: none, client: one, reason: link.WrongSecret, says: "neither a secret nor a certificate"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, addr := serve(t, func(o *link.ServerOptions) {
-				o.Secret = c.server
+				o.Secrets = c.server
 				o.TLS = &tls.Config{Certificates: []tls.Certificate{server}, ClientAuth: c.auth, ClientCAs: pool, MinVersion: tls.VersionTLS12}
 			})
 			l := open(t, addr, func(o *link.Options) {
-				o.URL, o.Secret = "https://"+addr, c.client
-				o.TLS = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+				o.URL, o.Secrets = "https://"+addr, c.client
+				config := &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 				if c.certificate != nil {
-					o.TLS.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.certificate, nil }
+					config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.certificate, nil }
 				}
+				o.TLS = func() *tls.Config { return config }
 			})
 			if c.says == "" {
 				connected(t, l)
@@ -295,7 +330,7 @@ func TestTLS(t *testing.T) {
 		o.TLS = &tls.Config{Certificates: []tls.Certificate{other.issue(t, &x509.Certificate{IPAddresses: []net.IP{{127, 0, 0, 1}}})}, MinVersion: tls.VersionTLS12}
 	})
 	l := open(t, addr, func(o *link.Options) {
-		o.URL, o.TLS = "https://"+addr, &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+		o.URL, o.TLS = "https://"+addr, func() *tls.Config { return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12} }
 	})
 	eventually(t, "it is not trusted", func() bool { return strings.Contains(l.State().Why.Error(), "unknown authority") })
 }

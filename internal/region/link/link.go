@@ -79,13 +79,8 @@ func Open(o Options) (*Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	secure := insecure.NewCredentials()
-	if o.TLS != nil {
-		secure = credentials.NewTLS(o.TLS)
-	}
 	l := &Link{o: o, target: "passthrough:///" + target, since: time.Now(), why: errFirst}
 	l.dial = []grpc.DialOption{
-		grpc.WithTransportCredentials(secure),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessage), grpc.MaxCallSendMsgSize(MaxMessage)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.WithDisableServiceConfig(),
@@ -152,7 +147,11 @@ func (l *Link) connect() (time.Duration, error) {
 	defer end(nil)
 	timer := time.AfterFunc(l.o.pace.handshake, func() { end(errTooSlow) })
 	defer timer.Stop()
-	conn, err := grpc.NewClient(l.target, l.dial...)
+	secure := insecure.NewCredentials()
+	if l.o.TLS != nil {
+		secure = credentials.NewTLS(l.o.TLS())
+	}
+	conn, err := grpc.NewClient(l.target, append(slices.Clone(l.dial), grpc.WithTransportCredentials(secure))...)
 	if err != nil {
 		return l.down(err), err
 	}

@@ -43,12 +43,22 @@ func TestMain(m *testing.M) {
 
 const secret = "0123456789abcdef"
 
+// secrets returns what returns these.
+func secrets(all ...string) func() [][]byte {
+	return func() (out [][]byte) {
+		for _, s := range all {
+			out = append(out, []byte(s))
+		}
+		return out
+	}
+}
+
 // identity returns a node of a region, of which there are eu and us.
 func identity(region string) link.Identity {
 	i := link.Identity{
 		Self:    gossip.Sender{Region: region, Node: region + "-1", Run: 7},
 		Regions: []link.Region{{Name: "us", Weight: 60}, {Name: "eu", Weight: 40}},
-		Secret:  []byte(secret),
+		Secrets: secrets(secret),
 		Clock:   func() int64 { return time.Now().UnixMicro() },
 	}
 	i.Hasten()
@@ -224,19 +234,19 @@ func (l *lines) count(text string) int {
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	for says, change := range map[string]func(*link.Options){
-		`Regions "1 of them"`:      func(o *link.Options) { o.Regions = o.Regions[:1] },
-		`Regions "eu": want each`:  func(o *link.Options) { o.Regions = append(o.Regions, o.Regions[1]) },
-		`Regions ""`:               func(o *link.Options) { o.Regions = append(slices.Clone(o.Regions), link.Region{}) },
-		`Self.Region "asia"`:       func(o *link.Options) { o.Self.Region = "asia" },
-		`Self.Node ""`:             func(o *link.Options) { o.Self.Node = "" },
-		`Secret "15 bytes"`:        func(o *link.Options) { o.Secret = o.Secret[1:] },
-		`Secret "": want a secret`: func(o *link.Options) { o.Secret = nil },
-		`Clock "nil"`:              func(o *link.Options) { o.Clock = nil },
-		`Region "eu"`:              func(o *link.Options) { o.Region = "eu" },
-		`Region "asia"`:            func(o *link.Options) { o.Region = "asia" },
-		`URL "127.0.0.1:1"`:        func(o *link.Options) { o.URL = "127.0.0.1:1" },
-		`URL "http://host"`:        func(o *link.Options) { o.URL = "http://host" },
-		`URL "http://a:1/path"`:    func(o *link.Options) { o.URL = "http://a:1/path" },
+		`Regions "1 of them"`:       func(o *link.Options) { o.Regions = o.Regions[:1] },
+		`Regions "eu": want each`:   func(o *link.Options) { o.Regions = append(o.Regions, o.Regions[1]) },
+		`Regions ""`:                func(o *link.Options) { o.Regions = append(slices.Clone(o.Regions), link.Region{}) },
+		`Self.Region "asia"`:        func(o *link.Options) { o.Self.Region = "asia" },
+		`Self.Node ""`:              func(o *link.Options) { o.Self.Node = "" },
+		`Secrets "15 bytes"`:        func(o *link.Options) { o.Secrets = secrets(secret, secret[1:]) },
+		`Secrets "": want a secret`: func(o *link.Options) { o.Secrets = nil },
+		`Clock "nil"`:               func(o *link.Options) { o.Clock = nil },
+		`Region "eu"`:               func(o *link.Options) { o.Region = "eu" },
+		`Region "asia"`:             func(o *link.Options) { o.Region = "asia" },
+		`URL "127.0.0.1:1"`:         func(o *link.Options) { o.URL = "127.0.0.1:1" },
+		`URL "http://host"`:         func(o *link.Options) { o.URL = "http://host" },
+		`URL "http://a:1/path"`:     func(o *link.Options) { o.URL = "http://a:1/path" },
 	} {
 		o := link.Options{Identity: identity("eu"), Region: "us", URL: "http://127.0.0.1:1"}
 		change(&o)

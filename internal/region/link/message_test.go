@@ -274,7 +274,7 @@ func FuzzMessages(f *testing.F) {
 		f.Add(b)
 	}
 	nobody := identity("us")
-	nobody.Secret = nil
+	nobody.Secrets = secrets()
 	f.Fuzz(func(t *testing.T, body []byte) {
 		var w link.Wire
 		for range 2 { // the second knows the limits of the first

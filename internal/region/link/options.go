@@ -46,8 +46,10 @@ type Identity struct {
 	Regions []Region
 	// Central is the region that has the central counters, the same for all, or none.
 	Central string
-	// Secret is what all regions share, of at least MinSecret bytes. None: there are certificates.
-	Secret []byte
+	// Secrets returns what all regions share, each of at least MinSecret bytes: a client proves that it knows the
+	// first, and a server accepts all of them, so that one can be replaced while regions are connected. It is called
+	// for each handshake, and when the options are checked. Nil, or none: there are certificates.
+	Secrets func() [][]byte
 	// Clock is the clock of this region's store, in microseconds since the Unix epoch. It is read for each
 	// ping and should not wait for anything.
 	Clock func() int64
@@ -87,8 +89,6 @@ func (i *Identity) settle() error {
 		return invalid("Self.Region", i.Self.Region, "one of Regions")
 	case !validName(i.Self.Node):
 		return invalid("Self.Node", i.Self.Node, nameWant)
-	case len(i.Secret) > 0 && len(i.Secret) < MinSecret:
-		return invalid("Secret", strconv.Itoa(len(i.Secret))+" bytes", "at least "+strconv.Itoa(MinSecret)+", or none")
 	case i.Clock == nil:
 		return invalid("Clock", "nil", "the clock of this region's store")
 	}
@@ -98,6 +98,14 @@ func (i *Identity) settle() error {
 		}
 		if n > 0 && r.Name == i.Regions[n-1].Name {
 			return invalid("Regions", r.Name, "each region once")
+		}
+	}
+	if i.Secrets == nil {
+		i.Secrets = func() [][]byte { return nil }
+	}
+	for _, s := range i.Secrets() {
+		if len(s) < MinSecret {
+			return invalid("Secrets", strconv.Itoa(len(s))+" bytes", "at least "+strconv.Itoa(MinSecret)+", or none")
 		}
 	}
 	if i.Standing == nil {
@@ -132,8 +140,9 @@ type Options struct {
 	// private networks.
 	Region string
 	URL    string
-	// TLS is for https. Default: the authorities of the system.
-	TLS *tls.Config
+	// TLS returns the configuration for https. It is called for each connection. Default: the authorities of the
+	// system.
+	TLS func() *tls.Config
 
 	// Connected is called when a handshake is done, with the process that was reached. Until it returns,
 	// Send returns ErrDown. A process whose Run is another one has received nothing on earlier streams.
@@ -153,20 +162,17 @@ func (o *Options) settle() (target string, err error) {
 	if o.Region == o.Self.Region || !o.knows(o.Region) {
 		return "", invalid("Region", o.Region, "another one of Regions")
 	}
-	u, err := url.Parse(o.URL)
-	if err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Hostname() == "" || u.Port() == "" ||
-		u.User != nil || (u.Path != "" && u.Path != "/") || u.RawQuery != "" || u.Fragment != "" {
-		return "", invalid("URL", o.URL, "https://host:port or http://host:port")
-	}
-	secure := u.Scheme == "https"
+	target, secure, ok := ParseURL(o.URL)
 	switch {
+	case !ok:
+		return "", invalid("URL", o.URL, "https://host:port or http://host:port")
 	case !secure && o.TLS != nil:
 		return "", invalid("URL", o.URL, "https://, since there is TLS")
 	case secure && o.TLS == nil:
-		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+		o.TLS = func() *tls.Config { return &tls.Config{MinVersion: tls.VersionTLS12} }
 	}
-	if len(o.Secret) == 0 && (!secure || len(o.TLS.Certificates) == 0 && o.TLS.GetClientCertificate == nil) {
-		return "", invalid("Secret", "", "a secret, or https with a certificate of this region")
+	if len(o.Secrets()) == 0 && (!secure || !hasCertificate(o.TLS())) {
+		return "", invalid("Secrets", "", "a secret, or https with a certificate of this region")
 	}
 	if o.Connected == nil {
 		o.Connected = func(string, gossip.Sender) {}
@@ -177,7 +183,24 @@ func (o *Options) settle() (target string, err error) {
 	if o.Heard == nil {
 		o.Heard = func(string, time.Duration, bool, time.Duration) {}
 	}
-	return u.Host, nil
+	return target, nil
+}
+
+// ParseURL returns host and port of the URL of a region, and whether its nodes are called over TLS. It is not ok unless it
+// is https://host:port or http://host:port.
+func ParseURL(text string) (target string, secure, ok bool) {
+	u, err := url.Parse(text)
+	if err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Hostname() == "" || u.User != nil ||
+		(u.Path != "" && u.Path != "/") || u.RawQuery != "" || u.Fragment != "" {
+		return "", false, false
+	}
+	port, err := strconv.ParseUint(u.Port(), 10, 16)
+	return u.Host, u.Scheme == "https", err == nil && port > 0
+}
+
+// hasCertificate reports whether a client has a certificate.
+func hasCertificate(c *tls.Config) bool {
+	return len(c.Certificates) > 0 || c.GetClientCertificate != nil
 }
 
 // Receiver takes batches of other regions.

@@ -171,7 +171,7 @@ func (s *Server) accept(ctx context.Context, end context.CancelCauseFunc, wire s
 	})
 	defer timer.Stop()
 	nonce := newNonce()
-	hello, err := s.greet(ctx, wire, nonce)
+	hello, secret, err := s.greet(ctx, wire, nonce)
 	if err != nil {
 		return from, err
 	}
@@ -184,7 +184,7 @@ func (s *Server) accept(ctx context.Context, end context.CancelCauseFunc, wire s
 		return from, err
 	}
 	defer s.leave(in)
-	welcome, err := s.o.welcome(nonce, hello)
+	welcome, err := s.o.welcome(nonce, hello, secret)
 	if err != nil {
 		return from, err
 	}
@@ -196,10 +196,10 @@ func (s *Server) accept(ctx context.Context, end context.CancelCauseFunc, wire s
 	return from, in.serve()
 }
 
-// greet sends a challenge, and returns the hello that answers it.
-func (s *Server) greet(ctx context.Context, wire stream, nonce []byte) (*linkpb.Hello, error) {
+// greet sends a challenge, and returns the hello that answers it, and the secret by which that is proved.
+func (s *Server) greet(ctx context.Context, wire stream, nonce []byte) (hello *linkpb.Hello, secret []byte, err error) {
 	if err := wire.Send(&linkpb.Frame{Kind: &linkpb.Frame_Challenge{Challenge: nonce}}); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	type arrival struct {
 		frame *linkpb.Frame
@@ -212,16 +212,21 @@ func (s *Server) greet(ctx context.Context, wire stream, nonce []byte) (*linkpb.
 	})
 	select {
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return nil, nil, context.Cause(ctx)
 	case a := <-first:
 		if a.err != nil {
-			return nil, a.err
+			return nil, nil, a.err
 		}
 		m := a.frame.GetHello()
 		if m == nil {
-			return nil, unexpected(a.frame)
+			return nil, nil, unexpected(a.frame)
 		}
-		return s.o.check(m, nonce, certificate(ctx))
+		from := certificate(ctx)
+		if secret, err = s.o.prove(m, nonce, from); err != nil {
+			return nil, nil, err
+		}
+		hello, err = s.o.check(m, from)
+		return hello, secret, err
 	}
 }
 

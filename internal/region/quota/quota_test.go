@@ -1,7 +1,6 @@
 package quota_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -52,37 +51,17 @@ func around(t testing.TB, next stint.Store, o quota.Options) stint.Store {
 	return s
 }
 
-// times has every limit be that many times the one that is asked for, if that is a limit: so its part by a weight of one
-// in so many is what is asked for.
-type times struct {
-	stint.Store
-	n int64
-}
-
-func (s times) asks(asks []stint.Ask) []stint.Ask {
-	out := make([]stint.Ask, len(asks))
-	for i, a := range asks {
+// times has every limit be n times the one that is asked for, if that is a limit: so its part by a weight of one in n is
+// what is asked for.
+func times(next stint.Store, n int64) stint.Store {
+	return storetest.Rewrite(next, func(a *stint.Ask) {
 		more := a.Limit
-		more.Max *= s.n
-		more.Burst *= s.n
+		more.Max *= n
+		more.Burst *= n
 		if more.Validate() == nil && a.Limit.Validate() == nil {
 			a.Limit, a.Plan, a.Policy = more, nil, divided
 		}
-		out[i] = a
-	}
-	return out
-}
-
-func (s times) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
-	return s.Store.Take(ctx, s.asks(asks), ds)
-}
-
-func (s times) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
-	return s.Store.Adjust(ctx, s.asks(asks), ds)
-}
-
-func (s times) Reset(ctx context.Context, asks []stint.Ask) error {
-	return s.Store.Reset(ctx, s.asks(asks))
+	})
 }
 
 // TestStore runs the suite with the whole of each limit, and with parts that are what is asked for.
@@ -100,7 +79,7 @@ func TestStore(t *testing.T) {
 			t.Parallel()
 			storetest.Run(t, func(t testing.TB, now func() time.Time) stint.Store {
 				t.Helper()
-				return times{around(t, memory(t, now), quota.Options{Table: c.table}), c.n}
+				return times(around(t, memory(t, now), quota.Options{Table: c.table}), c.n)
 			})
 		})
 	}
