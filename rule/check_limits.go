@@ -137,14 +137,11 @@ func (c *checker) checkCost(r *checked) {
 		if v.Max == 0 {
 			continue
 		}
-		if least := max(cost.Units, cost.Reserve); tooCostly(least, v) && c.holds(r, l.Name) {
+		if least := cost.least(); tooCostly(least, v) && c.holds(r, l.Name) {
 			c.Add(path, fmt.Sprintf("%d units can never pass the limit %s (%v)", least, strict.Quote(l.Name), v), "")
 		}
-		if cost.Meter != "" {
-			continue // what was used beyond a limit is charged all the same
-		}
 		never := func(tier Values) bool { return tooCostly(cost.Max, r.valueFor(l.Name, tier)) }
-		if never(nil) && c.always(r, never) {
+		if cost.Meter == "" && never(nil) && c.always(r, never) {
 			c.Add(path+".max", fmt.Sprintf("%d units can never pass the limit %s (%v)", cost.Max, strict.Quote(l.Name), v), "")
 		}
 	}
@@ -233,7 +230,7 @@ func (c *checker) checkTierLimits() {
 					continue
 				}
 				v := r.held(v)
-				if least := max(r.Cost.Units, r.Cost.Reserve); tooCostly(least, v) {
+				if least := r.Cost.least(); tooCostly(least, v) {
 					c.Add(path, fmt.Sprintf("the rule %s costs %d units, which can never pass %v", strict.Quote(r.Name), least, v), "")
 				}
 				if r.sound {

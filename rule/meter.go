@@ -58,6 +58,9 @@ func (c *checker) checkMeter(path string, m Meter) {
 		"llm.input_tokens, llm.output_tokens, llm.total_tokens or llm.cost, of at most "+strconv.Itoa(maxMeter)+" bytes", c.Closest(string(m), meters))
 }
 
+// least returns what a request is charged that says nothing about its cost.
+func (c *Cost) least() int64 { return max(c.Units, c.Reserve) }
+
 // checkMetered checks a cost with a meter.
 func (c *checker) checkMetered(path string, r *checked) {
 	cost := r.Cost

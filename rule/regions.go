@@ -197,8 +197,8 @@ func (c *quotaChecker) checkQuota(path string, r *Rule) {
 			c.Refuse(strict.Item(path+".limits", j)+".limit", l.Limit, "at least "+strconv.Itoa(c.world.Regions)+", one unit for each region: the rule gives each a part (quota)", "")
 			continue
 		}
-		if where := c.bars(r, r.Cost.Units, own); where != "" && c.holds(&checked{Rule: r}, l.Name) {
-			c.Add(path+".cost", fmt.Sprintf("%d units can never pass the limit %s %s", r.Cost.Units, strict.Quote(l.Name), where), "")
+		if where := c.bars(r, r.Cost.least(), own); where != "" && c.holds(&checked{Rule: r}, l.Name) {
+			c.Add(path+".cost", fmt.Sprintf("%d units can never pass the limit %s %s", r.Cost.least(), strict.Quote(l.Name), where), "")
 		}
 		never := func(tier Values) bool {
 			v := own
@@ -207,7 +207,7 @@ func (c *quotaChecker) checkQuota(path string, r *Rule) {
 			}
 			return tooCostly(r.Cost.Max, v) || c.bars(r, r.Cost.Max, v) != ""
 		}
-		if where := c.bars(r, r.Cost.Max, own); where != "" && c.always(&checked{Rule: r}, never) {
+		if where := c.bars(r, r.Cost.Max, own); r.Cost.Meter == "" && where != "" && c.always(&checked{Rule: r}, never) {
 			c.Add(path+".cost.max", fmt.Sprintf("%d units can never pass the limit %s %s", r.Cost.Max, strict.Quote(l.Name), where), "")
 		}
 	}
@@ -225,8 +225,8 @@ func (c *quotaChecker) checkTierQuota(path, tier, limit, text string) {
 		}
 		if v := r.held(v); parts(v) < int64(c.world.Regions) {
 			c.Add(path, fmt.Sprintf("the rule %s gives each region a part (quota): want at least %d, one unit for each", strict.Quote(r.Name), c.world.Regions), "")
-		} else if where := c.bars(r, r.Cost.Units, v); where != "" {
-			c.Add(path, fmt.Sprintf("the rule %s costs %d units, which can never pass %s", strict.Quote(r.Name), r.Cost.Units, where), "")
+		} else if where := c.bars(r, r.Cost.least(), v); where != "" {
+			c.Add(path, fmt.Sprintf("the rule %s costs %d units, which can never pass %s", strict.Quote(r.Name), r.Cost.least(), where), "")
 		}
 	}
 }
