@@ -21,7 +21,8 @@ import (
 // fromReplica for users and keys. What holds:
 //
 //   - The node's revision never falls. What the replica has is used only if it continues the
-//     history that the node has followed, by the stamps of revisions, as for the database itself.
+//     history that the node has followed, by the stamps of revisions. That another history was
+//     accepted counts only if the database says so.
 //   - A change that the database has is waited for, for replicaWait. A replica that lacks one for
 //     longer is not waited for until it has it: the database is read at once. What was written
 //     through this node is never waited for.
@@ -174,7 +175,7 @@ func (n *Node) askEither(ctx context.Context, from position, patient bool) (got 
 	if where == readReplica && from.Revision >= n.at.Revision { // unless it is to start over
 		got, err = n.read(ctx, n.c.replica.db.Read, from)
 		switch {
-		case err == nil && got.refusal == nil:
+		case err == nil && got.refusal == nil && (got.extent != otherHistory || from.Revision <= 0):
 			if got.away = s.away; got.Revision < s.database.Revision {
 				nudge(n.wake) // for the rest
 			}
@@ -227,7 +228,9 @@ func (n *Node) see(ctx context.Context, from position) (s sight, err error) {
 	if errors.Is(err, ErrUnavailable) {
 		s.away, err = err, nil
 	}
-	r.fit.Store(s.unfit == nil)
+	if ctx.Err() == nil {
+		r.fit.Store(s.unfit == nil)
+	}
 	return s, err
 }
 

@@ -177,6 +177,9 @@ func TestReplicaBehind(t *testing.T) {
 
 	// What was written here is in use here at once.
 	revision := ban(t, f.c, "eve")
+	if got, err := f.c.Bans.Get(t.Context(), "user:eve"); err != nil || got.Version != revision {
+		t.Errorf("read back: %+v, %v", got, err)
+	}
 	if err := f.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -326,16 +329,18 @@ func TestReplicaOfAnother(t *testing.T) {
 	ban(t, other.c, "u1")
 	ban(t, other.c, "u2")
 	f.replica(t, "it is at revision 3, which does not continue revision 2 in use")
+	accept(t, other.c) // which is said of another database
+	f.replica(t, "it is at revision 4, which does not continue revision 2 in use")
 	if s := f.Status(); s.Revision != 2 || s.Refused {
 		t.Errorf("it follows another database: %+v", s)
 	}
 	f.stop()
 	// One that knows nothing has to believe it, until the database says otherwise.
 	f = p.follow(t, catalog.NodeOptions{LastGood: t.TempDir()})
-	f.serves(t, 3)
+	f.serves(t, 4)
 	p.link.Set(t, testserver.Fault{})
 	f.serves(t, 2)
-	f.replica(t, "its revision 3 is not one of the database, which is at 2")
+	f.replica(t, "its revision 4 is not one of the database, which is at 2")
 	if s := f.last(); !banned(s, "eve") || banned(s, "u1") {
 		t.Error("what is in use is not that of the database")
 	}
