@@ -308,6 +308,9 @@ func TestReplicaAlone(t *testing.T) {
 	if _, err := f.Directory().User(t.Context(), "ann"); !errors.Is(err, catalog.ErrUnavailable) { // she may have changed since
 		t.Errorf("a user as of an older revision: %v", err)
 	}
+	if err := f.Look(t.Context()); !errors.Is(err, catalog.ErrUnavailable) || f.Status().Revision != 3 { // only the database can be accepted
+		t.Errorf("a reload: %v, and it serves %d", err, f.Status().Revision)
+	}
 	p.resume(t)
 	f.replica(t, "")
 	f.rises(t)
