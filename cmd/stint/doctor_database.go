@@ -33,6 +33,7 @@ func (d *doctor) database(ctx context.Context, c *daemon.Config) {
 	}
 	err = k.Ping(ctx)
 	d.result("database.reach", err, c.Server.Database.String()+" can be reached", hint)
+	d.replica(ctx, c, k)
 	if err != nil || !d.schema(ctx, k) {
 		return
 	}
@@ -57,6 +58,38 @@ func (d *doctor) database(ctx context.Context, c *daemon.Config) {
 	d.rules(&document.File, c.World())
 	d.file = document.File
 	d.nodes(ctx, k, c.Region.Name)
+}
+
+// replica checks the replica of the database.
+func (d *doctor) replica(ctx context.Context, c *daemon.Config, k *catalog.Catalog) {
+	if c.Server.ReadReplica == "" {
+		return
+	}
+	const check = "database.replica"
+	r, away := k.CheckReplica(ctx)
+	at := fmt.Sprintf("%s is at revision %d", c.Server.ReadReplica, r.Revision)
+	switch {
+	case r.Promoted:
+		d.note(check, findWarn, c.Server.ReadReplica.String()+" is no standby: nodes read it only while the database is away, and if it continues what they have in use", "a standby of server.database, made with pg_basebackup --write-recovery-conf")
+		return
+	case r.Problem != "":
+		d.note(check, findFail, c.Server.ReadReplica.String()+": "+r.Problem, "a standby of server.database that can be reached from this machine, and the same name of the database in both URLs")
+		return
+	case away != nil:
+		d.note(check, findWarn, at+"; it cannot be compared with the database, which is out of reach", "again, when the database is back")
+		return
+	}
+	lag := "it does not say how old that is"
+	if r.Lag >= 0 {
+		lag = fmt.Sprintf("%.1f s old", r.Lag.Seconds())
+	}
+	text := fmt.Sprintf("%s, %d behind the database, and %s", at, r.Behind, lag)
+	const most = 10 * time.Second
+	if r.Behind > 0 || r.Lag > most {
+		d.note(check, findWarn, text+": nodes wait for it, and then read from the database", "again in a moment; then its log, and pg_stat_replication of the database")
+		return
+	}
+	d.note(check, findOK, text, "")
 }
 
 // room checks that the disk has room for the record, and so for everything else.

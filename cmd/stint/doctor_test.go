@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	stint "github.com/stintdev/stint/cmd/stint"
+	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/test/testpostgres"
 	"github.com/stintdev/stint/internal/test/testredis"
 )
@@ -296,4 +297,46 @@ func TestDoctorRegions(t *testing.T) {
 	if code != 0 {
 		t.Errorf("exit code %d: %v", code, all)
 	}
+}
+
+// TestDoctorReplica checks what is said of a replica of the database.
+func TestDoctorReplica(t *testing.T) {
+	t.Parallel()
+	server := testpostgres.Start(t)
+	database := server.Database(t)
+	var out bytes.Buffer
+	for _, args := range [][]string{{"migrate", "up"}, {"apply", "-f", "testdata/catalog.toml"}} {
+		if code := stint.Run(t.Context(), append(args, "--database", database), nil, &out, &out); code != 0 {
+			t.Fatal(out.String())
+		}
+	}
+	standby := server.Standby(t)
+	near := strings.Replace(database, server.Addr(), standby.Addr(), 1)
+	look := func(replica, status, saying string) {
+		t.Helper()
+		_, all := examine(t, []string{"HOME=" + t.TempDir()}, append([]string{"--database", database, "--set", "server.database_replica=" + replica}, elsewhere...)...)
+		has(t, all, "database.replica", status, saying)
+	}
+	look(near, "ok", `is at revision 1, 0 behind the database, and \d+\.\d s old`)
+	look(strings.Replace(near, "postgres@", "postgres:hunter2@", 1), "ok", `^postgres://\[redacted\]@`)
+	look(standby.URL(), "fail", "it has no tables of Stint")
+	look("postgres://me:hunter2@127.0.0.1:1/stint", "fail", "it cannot be read: the database is out of reach")
+	testpostgres.Exec(t, standby.URL(), "select pg_wal_replay_pause()")
+	c, err := catalog.Open(database, catalog.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, user := range []string{"u1", "u2"} {
+		if _, err := c.Bans.Create(t.Context(), "test", catalog.Entry{User: user}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look(near, "warn", `is at revision 1, 2 behind the database, and \d+\.\d s old`)
+	testpostgres.Exec(t, standby.URL(), "select pg_wal_replay_resume()")
+	server.Pause(t)
+	look(near, "warn", "cannot be compared with the database")
+	server.Resume(t)
+	standby.Promote(t)
+	look(near, "warn", "is no standby")
 }

@@ -268,6 +268,9 @@ func tryRoute(r httplimit.Route) (invalid *stint.InvalidError) {
 // checkCatalog checks the settings of the database, without connecting to it.
 func (k *checker) checkCatalog() {
 	s, c := &k.config.Server, &k.config.Server.Catalog
+	if s.Database == "" && s.ReadReplica != "" {
+		k.Add("server.database_replica", "is set without server.database: want the URL of the database that it is a replica of", "")
+	}
 	if s.Database != "" {
 		if db, err := k.config.OpenCatalog(nil); err != nil { // which does not connect
 			k.refuseDatabase(err)
@@ -327,9 +330,9 @@ func years(n int) time.Duration { return time.Duration(n) * 366 * 24 * time.Hour
 // password.
 func (k *checker) refuseDatabase(err error) {
 	if invalid := new(stint.InvalidError); errors.As(err, &invalid) && invalid.Value == "" {
-		k.Add("server.database", "want "+invalid.Want, "")
+		k.Add(databaseSetting(err), "want "+invalid.Want, "")
 	} else {
-		k.refuseErr("server.database", err)
+		k.refuseErr(databaseSetting(err), err)
 	}
 }
 

@@ -85,6 +85,7 @@ type namedFile struct {
 type Server struct {
 	Counters       URL      `json:"counters" doc:"where counters are stored: memory: in this process, or a Redis URL, shared by all nodes"`
 	Database       URL      `json:"database" doc:"where rules, tiers, users and keys are stored: sqlite:FILE, or a PostgreSQL URL, shared by all nodes; if empty, in this file"`
+	ReadReplica    URL      `json:"database_replica" doc:"a PostgreSQL URL of a standby of the database that is nearer to this node, which then reads rules, users and keys there; everything is written to the database"`
 	Catalog        Catalog  `json:"catalog"`
 	Record         Record   `json:"record"`
 	StoreBudget    Duration `json:"store_budget" doc:"how long a decision may wait for Redis, including retries; after that, this node decides on its own"`

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/kit/presence"
@@ -173,11 +175,22 @@ func (d *Daemon) countPeers(ctx context.Context) {
 	_ = side.Leave(ctx, group, id, 2*within) // otherwise the others miss its heartbeat
 }
 
+// databaseSetting returns the setting that an error of catalog.Open is about.
+func databaseSetting(err error) string {
+	if invalid := new(stint.InvalidError); errors.As(err, &invalid) && invalid.Field == catalog.FieldReplica {
+		return "server.database_replica"
+	}
+	return "server.database"
+}
+
 // catalogProblem describes problems with the database, and their effect.
 func (d *Daemon) catalogProblem() string {
 	s := d.control.node.Status()
 	var out []string
-	if s.Away != nil {
+	if r := s.Replica; s.Away != nil && r != nil && r.Problem == "" {
+		out = append(out, fmt.Sprintf("the database cannot be reached since %s: rules, users and keys are read from the replica, which is at revision %d, and nothing can be changed: %v",
+			s.AwayAt.UTC().Format(time.RFC3339), r.Revision, s.Away))
+	} else if s.Away != nil {
 		out = append(out, fmt.Sprintf("the database cannot be reached since %s, and revision %d stays in use: %v",
 			s.AwayAt.UTC().Format(time.RFC3339), s.Revision, s.Away))
 	}
@@ -194,6 +207,15 @@ func (d *Daemon) catalogProblem() string {
 		out = append(out, "the last good rules cannot be saved to disk, so this node could not start without the database: "+s.Unkept.Error())
 	}
 	return strings.Join(out, "; ")
+}
+
+// replicaProblem describes why the replica of the database is not read.
+func (d *Daemon) replicaProblem() string {
+	r := d.control.node.Status().Replica
+	if r == nil || r.Problem == "" {
+		return ""
+	}
+	return fmt.Sprintf("the replica is not read since %s, and what it would answer is asked of the database: %s", r.ProblemAt.UTC().Format(time.RFC3339), r.Problem)
 }
 
 // recorders passes events to several recorders.

@@ -50,6 +50,9 @@ func (d *Daemon) Health() Health {
 	}
 	if d.control != nil {
 		check("catalog", d.catalogProblem(), degraded)
+		if d.config.Server.ReadReplica != "" {
+			check("replica", d.replicaProblem(), degraded)
+		}
 		if d.control.record != nil {
 			check("record", d.recordProblem(), degraded)
 		}

@@ -78,6 +78,9 @@ var exported = []Metric{
 	{"stint_catalog_current", "gauge", nil, "1 if the newest known revision is in use, 0 if it could not be used or the rules come from disk."},
 	{"stint_catalog_history_refused", "gauge", nil, "1 if the database was emptied, set back or replaced, and what was in use before stays in use until someone accepts it."},
 	{"stint_database_up", "gauge", nil, "1 if the last query of the database succeeded."},
+	{"stint_database_replica_up", "gauge", nil, "1 if the replica of the database is read, 0 if it cannot be, is behind, or is not its replica. Only with server.database_replica, like the next two."},
+	{"stint_database_replica_lag_revisions", "gauge", nil, "How many revisions the replica lacks, as of the last look. Not while the database is out of reach."},
+	{"stint_database_replica_lag_seconds", "gauge", nil, "How old what the replica has is: 0 if all that has arrived there is in use. Not if it does not say so."},
 	{"stint_catalog_loads_total", "counter", nil, "How often rules and lists were read from the database."},
 	{"stint_directory_lookups_total", "counter", []string{"kind", "result"}, "Lookups of keys, users and tenants: hit, negative (cached as missing), stale (cached, and could not be refreshed), miss, and failed loads."},
 	{"stint_directory_hit_ratio", "gauge", []string{"kind"}, "The fraction of these lookups since startup that did not wait for the database."},
@@ -351,6 +354,15 @@ func (c *control) collect(gauge, total func(name string, n float64, labels ...st
 	gauge("stint_catalog_current", oneIf(s.Problem == "" && s.Saved.IsZero()))
 	gauge("stint_catalog_history_refused", oneIf(s.Refused))
 	gauge("stint_database_up", oneIf(s.Away == nil))
+	if r := s.Replica; r != nil {
+		gauge("stint_database_replica_up", oneIf(r.Problem == ""))
+		if s.Away == nil {
+			gauge("stint_database_replica_lag_revisions", float64(r.Behind))
+		}
+		if r.Lag >= 0 {
+			gauge("stint_database_replica_lag_seconds", r.Lag.Seconds())
+		}
+	}
 	count("stint_catalog_loads_total", s.Loads)
 	for kind, l := range c.node.Lookups() {
 		for result, n := range map[string]int64{

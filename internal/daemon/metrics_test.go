@@ -109,11 +109,11 @@ func TestRulesVanish(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	redis := testredis.Start(t)
-	database := fill(t, many+"[[rules]]\nname = \"tried\"\naction = \"log_only\"\nlimits = [{ name = \"none\", limit = \"1/1h\" }]\n[[rules]]\nname = \"told\"\nregions = \"gossip\"\nlimits = [{ name = \"l\", limit = \"1000/1h\" }]\n")
+	_, _, database, replica := fillPair(t, many+"[[rules]]\nname = \"tried\"\naction = \"log_only\"\nlimits = [{ name = \"none\", limit = \"1/1h\" }]\n[[rules]]\nname = \"told\"\nregions = \"gossip\"\nlimits = [{ name = \"l\", limit = \"1000/1h\" }]\n")
 	names, addresses := []string{"asia", "europe"}, []string{testserver.FreeAddr(t), testserver.FreeAddr(t)}
 	start(t, regionsText(0, names, addresses, few))
 	p := start(t, "[server]\ncounters = \""+redis.URL()+"\"\ndatabase = \""+database+"\"\ncatalog = { last_good = \"none\" }\n"+
-		"[identity.jwt]\nsecret = \""+secret+"\"\n"+regionsText(1, names, addresses, echo(t)), set("envoy.config", write(t, "shop.yaml", shop)))
+		"[identity.jwt]\nsecret = \""+secret+"\"\n"+regionsText(1, names, addresses, echo(t)), set("envoy.config", write(t, "shop.yaml", shop)), set("server.database_replica", replica))
 	p.becomes(t, "regions", "ok", "")
 	for range 3 {
 		check(t, p)

@@ -235,10 +235,10 @@ func (c *Config) OpenCatalog(side catalog.Side) (*catalog.Catalog, error) {
 
 func (c *Config) openCatalog(side catalog.Side, world *rule.World) (*catalog.Catalog, error) {
 	k, err := catalog.Open(string(c.Server.Database), catalog.Options{
-		KeyPrefix: c.Identity.APIKeyPrefix, Pepper: c.credentials.pepper, Side: side, Case: c.Case, World: world,
+		Replica: string(c.Server.ReadReplica), KeyPrefix: c.Identity.APIKeyPrefix, Pepper: c.credentials.pepper, Side: side, Case: c.Case, World: world,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("server.database: %w", err)
+		return nil, fmt.Errorf("%s: %w", databaseSetting(err), err)
 	}
 	return k, nil
 }

@@ -19,9 +19,10 @@ import (
 // directory looks up keys, users and tenants, and caches them: in this process and, if the
 // catalog has a side, there for all nodes.
 //
-// A value from the side was read from the database at some mark, by any node. It is used only
-// if this node knows that mark, and no later change of the value. So it is never older than
-// what this node would have read itself, and never of another history or database.
+// A value from the side was read at some mark, by any node, and one from the replica may be behind.
+// Such a value is used only if this node knows its mark, and no later change of the value; or, of
+// the replica, if that continues the history of this node. So it is never older than what this
+// node has followed, and never of another history or database.
 type directory struct {
 	c    *Catalog
 	size int
@@ -160,29 +161,16 @@ type onSide struct {
 
 func sideName(kind, id string) string { return "directory:" + kind + ":" + id }
 
-// load reads a row, from the side or the database.
+// load reads a row, from the side, the replica or the database.
 func (d *directory) load(ctx context.Context, k *kind, id string) (got onSide, err error) {
 	if got, ok := d.fromSide(ctx, k, id); ok {
 		return got, nil
 	}
-	var text sql.NullString
-	var continued bool
-	d.mu.Lock()
-	at := d.logged
-	d.mu.Unlock()
-	err = d.c.reading.QueryRowContext(ctx, `SELECT c.revision, c.stamp, t.body,
-			c.revision >= $2 AND EXISTS (SELECT 1 FROM stint_changes WHERE revision = $2 AND stamp = $3)
-		FROM stint_catalog c LEFT JOIN `+k.table+" t ON t.id = $1", id, at.Revision, at.Stamp).
-		Scan(&got.Revision, &got.Stamp, &text, &continued)
-	if at.Revision > 0 && (d.c.noCatalog(err) || err == nil && !continued) {
-		// The node refuses it, or will as soon as it looks: an emptied database knows no keys.
-		return onSide{}, fmt.Errorf("%w: %w", ErrUnavailable, &HistoryError{Revision: got.Revision, Served: at.Revision, tables: err != nil})
-	}
-	if err != nil {
-		return onSide{}, d.c.wrap(err)
-	}
-	if text.Valid {
-		got.Body = []byte(text.String)
+	got, ok := d.fromReplica(ctx, k, id)
+	if !ok {
+		if got, err = d.fromDatabase(ctx, k, id); err != nil {
+			return onSide{}, err
+		}
 	}
 	if d.sideUp() {
 		if packed, err := json.Marshal(got); err == nil {
@@ -192,6 +180,37 @@ func (d *directory) load(ctx context.Context, k *kind, id string) (got onSide, e
 		}
 	}
 	return got, nil
+}
+
+// fromDatabase reads a row from the database.
+func (d *directory) fromDatabase(ctx context.Context, k *kind, id string) (onSide, error) {
+	at := d.followed()
+	got, continued, err := query(ctx, d.c.reading, k, id, at)
+	if at.Revision > 0 && (d.c.noCatalog(err) || err == nil && !continued) {
+		// The node refuses it, or will as soon as it looks: an emptied database knows no keys.
+		return onSide{}, fmt.Errorf("%w: %w", ErrUnavailable, &HistoryError{Revision: got.Revision, Served: at.Revision, tables: err != nil})
+	}
+	return got, d.c.wrap(err)
+}
+
+// followed returns the last mark in the log that the node has followed.
+func (d *directory) followed() mark {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.logged
+}
+
+// query reads a row, and reports whether where it was read continues the history after a mark.
+func query(ctx context.Context, db *sql.DB, k *kind, id string, at mark) (got onSide, continued bool, err error) {
+	var text sql.NullString
+	err = db.QueryRowContext(ctx, `SELECT c.revision, c.stamp, t.body,
+			c.revision >= $2 AND EXISTS (SELECT 1 FROM stint_changes WHERE revision = $2 AND stamp = $3)
+		FROM stint_catalog c LEFT JOIN `+k.table+" t ON t.id = $1", id, at.Revision, at.Stamp).
+		Scan(&got.Revision, &got.Stamp, &text, &continued)
+	if text.Valid {
+		got.Body = []byte(text.String)
+	}
+	return got, continued, err
 }
 
 // sideUp reports whether to ask the side. After a failure it is not asked for a moment, or
@@ -217,10 +236,16 @@ func (d *directory) fromSide(ctx context.Context, k *kind, id string) (got onSid
 	if err != nil || !ok || json.Unmarshal(packed, &got) != nil {
 		return got, false
 	}
+	return got, d.current(k, id, got.mark)
+}
+
+// current reports whether what was read at a mark is what this node has followed: it knows the
+// mark, and no later change.
+func (d *directory) current(k *kind, id string, at mark) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	stamp, ok := d.stamps[got.Revision]
-	return got, ok && stamp == got.Stamp && got.Revision >= d.recent[k.name+":"+id]
+	stamp, ok := d.stamps[at.Revision]
+	return ok && stamp == at.Stamp && at.Revision >= d.recent[k.name+":"+id]
 }
 
 // begin sets the mark from which the node knows all changes, and the last one in the log.

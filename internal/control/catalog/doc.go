@@ -25,6 +25,9 @@
 // restored from a backup, or is another one. The node refuses it, when it starts as when it
 // runs, and uses nothing of it, until someone accepts it: [ApplyOptions].
 //
+// With a replica of the database, [Options], a node reads there what the replica has of its
+// history, and everything else from the database: see replica.go.
+//
 // # What holds
 //
 //   - Rules that do not compile are not stored. A write that fails changes nothing.

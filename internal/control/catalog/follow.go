@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,7 +31,7 @@ func (n *Node) follow(ctx context.Context) {
 		case <-n.wake:
 		}
 		n.looking.Lock()
-		changed := n.look(ctx, n.at)
+		changed := n.look(ctx, n.at, true)
 		n.looking.Unlock()
 		if n.Status().Away != nil {
 			nudge(n.wake)
@@ -62,7 +63,7 @@ func (n *Node) Look(ctx context.Context) error {
 	n.looking.Lock()
 	defer n.looking.Unlock()
 	n.ready = n.ready && !n.Status().Refused
-	n.look(ctx, nowhere)
+	n.look(ctx, nowhere, false)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -76,31 +77,37 @@ func (n *Node) Look(ctx context.Context) error {
 	return nil
 }
 
-// Refresh looks now, for a caller that has just written something.
+// Refresh looks now, for a caller that has just written something. It does not wait for the
+// replica.
 func (n *Node) Refresh(ctx context.Context) error {
 	n.looking.Lock()
 	defer n.looking.Unlock()
-	n.look(ctx, n.at)
+	n.look(ctx, n.at, false)
 	return ctx.Err()
 }
 
 // look brings the node from a position to where the database is, and reports whether that
-// is another point than before. The position is the node's own, or nowhere to start over.
+// is another point than before, or is about to be. The position is the node's own, or nowhere to
+// start over. A patient look waits for the replica, by asking to be repeated.
 //
 // Rules come first and the directory second. The node moves on even if the rules cannot be
 // used: users and keys must not wait for them.
-func (n *Node) look(ctx context.Context, from position) (changed bool) {
+func (n *Node) look(ctx context.Context, from position, patient bool) (changed bool) {
 	n.count(func(s *NodeStatus) { s.Looks++ })
-	got, err := n.ask(ctx, from)
-	switch {
+	got, err := n.ask(ctx, from, patient)
+	switch err = cmp.Or(err, got.away); {
 	case ctx.Err() != nil:
 		return false
 	case err != nil:
 		n.away(ctx, err)
-		return false
+	default:
+		n.reached(ctx)
 	}
-	n.reached(ctx)
 	switch {
+	case err != nil && got.away == nil:
+		return false
+	case got.waiting:
+		return true
 	case got.refusal != nil:
 		n.reject(ctx, got.refusal)
 		return false
@@ -108,9 +115,15 @@ func (n *Node) look(ctx context.Context, from position) (changed bool) {
 		if !n.at.stale {
 			n.serve(n.at.mark) // it may have been set back meanwhile
 		}
+		if n.at.unconfirmed && got.away == nil {
+			n.at.unconfirmed = false
+			if !n.at.stale {
+				n.save(n.at.snapshot.at(&n.at))
+			}
+		}
 		return false
 	}
-	next := position{mark: got.mark, logged: got.logged, accepted: got.remember(n.at.accepted), snapshot: from.snapshot, stale: from.stale}
+	next := position{mark: got.mark, logged: got.logged, accepted: got.remember(n.at.accepted), snapshot: from.snapshot, stale: from.stale, unconfirmed: from.unconfirmed && got.away != nil}
 	if got.extent == otherHistory {
 		next.snapshot = nil
 	}
@@ -125,7 +138,7 @@ func (n *Node) look(ctx context.Context, from position) (changed bool) {
 	if !next.stale {
 		n.serve(got.mark)
 	}
-	if !next.stale && next.snapshot != nil {
+	if !next.stale && !next.unconfirmed && next.snapshot != nil {
 		n.save(next.snapshot.at(&next))
 	}
 	changed = got.mark != n.at.mark

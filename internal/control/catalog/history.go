@@ -172,7 +172,7 @@ func (c *Catalog) CheckHistory(ctx context.Context, dir string) error {
 	if err != nil {
 		return nil //nolint:nilerr // there is nothing to compare with
 	}
-	n, err := c.since(ctx, good.position())
+	n, err := c.since(ctx, c.reading, good.position())
 	if err == nil && n.refusal != nil {
 		err = n.refusal
 	}

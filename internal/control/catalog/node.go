@@ -3,6 +3,7 @@ package catalog
 import (
 	"context"
 	"crypto/rand"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -98,8 +99,8 @@ func (c *Catalog) NewNode(o NodeOptions) (*Node, error) {
 	return n, nil
 }
 
-// First returns the snapshot to start with: that of the database or, if it cannot be
-// reached or used, or does not continue the history of the last good one, the last good one
+// First returns the snapshot to start with: that of the database or of its replica or, if they
+// cannot be reached or used, or do not continue the history of the last good one, the last good one
 // from disk.
 func (n *Node) First(ctx context.Context) (*Snapshot, error) {
 	n.looking.Lock()
@@ -112,16 +113,22 @@ func (n *Node) First(ctx context.Context) (*Snapshot, error) {
 	} else if !errors.Is(unread, fs.ErrNotExist) && n.good.path != "" {
 		n.o.Log.WarnContext(ctx, "cannot read the last good rules: it is not known whether the database was set back", "problem", unread.Error())
 	}
-	got, err := n.ask(ctx, from)
+	got, err := n.ask(ctx, from, false)
 	if err == nil && got.refusal != nil {
 		err = got.refusal
 	}
 	if err == nil {
 		var s *Snapshot
 		if s, err = got.compile(); err == nil {
-			n.at = position{mark: s.mark, logged: got.logged, accepted: got.remember(from.accepted), snapshot: s}
+			n.at = position{mark: s.mark, logged: got.logged, accepted: got.remember(from.accepted), snapshot: s,
+				unconfirmed: got.away != nil && from.Revision < 0}
 			n.begin(s, time.Time{})
-			n.keep(ctx, s.at(&n.at))
+			if !n.at.unconfirmed {
+				n.keep(ctx, s.at(&n.at))
+			}
+			if got.away != nil {
+				n.away(ctx, got.away)
+			}
 			return s, nil
 		}
 	}
@@ -145,7 +152,7 @@ func (n *Node) begin(s *Snapshot, saved time.Time) {
 	n.directory.begin(s.mark, n.at.logged)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.status = NodeStatus{mark: s.mark, Since: n.c.options.Now(), Saved: saved, Loads: 1}
+	n.status = NodeStatus{mark: s.mark, Since: n.c.options.Now(), Saved: saved, Loads: 1, Replica: n.status.Replica}
 }
 
 // Start follows the catalog until ctx ends or Stop is called. Each new snapshot is given
@@ -203,19 +210,29 @@ func (n *Node) Replicas() int { return n.nodes.Count() }
 func (n *Node) CountProblem() string { return n.nodes.Problem() }
 
 // ask reads what has changed since a position. The first call checks or migrates the schema.
-func (n *Node) ask(ctx context.Context, from position) (news, error) {
-	if !n.ready {
-		if err := n.prepare(ctx); err != nil {
-			return news{}, err
-		}
-		n.ready = true
+func (n *Node) ask(ctx context.Context, from position, patient bool) (news, error) {
+	if n.c.replica != nil {
+		return n.askEither(ctx, from, patient)
 	}
-	ctx, cancel := context.WithTimeout(ctx, loadLimit)
-	defer cancel()
-	return n.c.since(ctx, from)
+	if err := n.prepare(ctx); err != nil {
+		return news{}, err
+	}
+	return n.read(ctx, n.c.reading, from)
 }
 
-func (n *Node) prepare(ctx context.Context) error {
+// read reads what has changed since a position.
+func (n *Node) read(ctx context.Context, db *sql.DB, from position) (news, error) {
+	ctx, cancel := context.WithTimeout(ctx, loadLimit)
+	defer cancel()
+	return n.c.since(ctx, db, from)
+}
+
+// prepare checks or migrates the schema, unless it is known to be up to date.
+func (n *Node) prepare(ctx context.Context) (err error) {
+	if n.ready {
+		return nil
+	}
+	defer func() { n.ready = err == nil }()
 	ctx, cancel := context.WithTimeout(ctx, migrateLimit)
 	defer cancel()
 	if n.o.Migrate {

@@ -20,6 +20,9 @@ type Options struct {
 	KeyPrefix string
 	// Pepper, if it is set, is a secret that is hashed with the secrets of new API keys.
 	Pepper identity.Secret
+	// Replica is the URL of a standby of the database, of which nodes read what it has: see
+	// replica.go. Empty: there is none.
+	Replica string
 	// Side carries notifications and cached lookups between nodes, beside the database.
 	// Nil: there is none.
 	Side Side
@@ -46,8 +49,9 @@ type Catalog struct {
 	options Options
 	clock   func() time.Time // Options.Now as it was given, or nil
 	dialect *database.DB
-	db      *sql.DB // to write
-	reading *sql.DB // to read
+	db      *sql.DB  // to write
+	reading *sql.DB  // to read
+	replica *replica // nil: there is none
 
 	memory *memory
 	// refusal is why the node of this process, if there is one, refuses the history.
@@ -78,7 +82,11 @@ func Open(url string, o Options) (*Catalog, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Catalog{options: o, clock: clock, dialect: d, db: d.Write, reading: d.Read, memory: new(memory), refusal: new(atomic.Pointer[HistoryError]), wakers: new(wakers), used: new(uses)}
+	r, err := openReplica(d, o.Replica)
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	c := &Catalog{replica: r, options: o, clock: clock, dialect: d, db: d.Write, reading: d.Read, memory: new(memory), refusal: new(atomic.Pointer[HistoryError]), wakers: new(wakers), used: new(uses)}
 	c.makeTables()
 	return c, nil
 }
@@ -96,8 +104,8 @@ func (c *Catalog) Trial() *Catalog {
 // the catalog.
 func (c *Catalog) Database() *database.DB { return c.dialect }
 
-// Close closes the connections to the database.
-func (c *Catalog) Close() error { return c.dialect.Close() }
+// Close closes the connections to the database, and to its replica.
+func (c *Catalog) Close() error { return errors.Join(c.dialect.Close(), c.replica.close()) }
 
 // Types of package database.
 type (

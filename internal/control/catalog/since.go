@@ -28,6 +28,9 @@ type position struct {
 	// snapshot is the last one in use, if it is of the same history as mark. Records that
 	// have not changed are taken from it.
 	snapshot *Snapshot
+	// unconfirmed means that a replica was read, and nothing else is known: the database could not
+	// be asked whether it has this position.
+	unconfirmed bool
 	// stale means that the rules and lists of mark could not be used, and older ones are in
 	// use. The next revision is tried again.
 	stale bool
@@ -65,18 +68,22 @@ type news struct {
 	accepted []string
 	// refusal is why nothing was read. Nil: the extent is not refused.
 	refusal *HistoryError
+	// away is why the database could not be asked: the replica was, in its place.
+	away error
+	// waiting means that nothing was read yet: the replica is about to have it.
+	waiting bool
 }
 
-// since returns what has changed since a position, as of one moment: it asks for the
+// since returns what a database, or a replica, says has changed since a position, as of one moment: it asks for the
 // current mark, and only if that is another one reads the log of changes and, if the log
 // says so or does not reach back, the rules and lists.
 //
 // A database that does not have the position any more is refused, unless someone has
 // accepted it since: see history.go.
-func (c *Catalog) since(ctx context.Context, p position) (n news, err error) {
+func (c *Catalog) since(ctx context.Context, db *sql.DB, p position) (n news, err error) {
 	// Usually nothing is new, and the answer comes at once or not at all.
 	brief, cancel := context.WithTimeout(ctx, askLimit)
-	n.mark, err = current(brief, c.reading)
+	n.mark, err = current(brief, db)
 	cancel()
 	if p.Revision > 0 && c.noCatalog(err) {
 		n.refuse(p, true)
@@ -85,7 +92,7 @@ func (c *Catalog) since(ctx context.Context, p position) (n news, err error) {
 	if err != nil || (n.mark == p.mark && !p.unread) {
 		return n, c.wrap(err)
 	}
-	tx, err := c.reading.BeginTx(ctx, c.dialect.ReadOnly())
+	tx, err := db.BeginTx(ctx, c.dialect.ReadOnly())
 	if err != nil {
 		return n, c.wrap(err)
 	}

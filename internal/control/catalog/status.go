@@ -21,6 +21,8 @@ type NodeStatus struct {
 	// Away is why the last look failed to reach the database. Nil: it did not fail.
 	Away   error
 	AwayAt time.Time // since when
+	// Replica is what is known of the replica. Nil: there is none, or nothing is known yet.
+	Replica *ReplicaStatus
 	// Unkept is why the last good rules could not be written to disk.
 	Unkept error
 	// Looks is how often the node has looked for changes, and Loads how often it has read

@@ -7,8 +7,8 @@
 // # What holds
 //
 //   - Open does not connect: the database need not be up yet.
-//   - Of several PostgreSQL hosts the writable one is used, and one that hangs does not
-//     keep the others from being tried.
+//   - Of several PostgreSQL hosts the writable one is used, or any of a replica, and one that
+//     hangs does not keep the others from being tried.
 //   - A migration is applied once, however many processes start at the same time.
 //   - On SQLite the record of decisions has a file of its own, so that neither its size nor its
 //     writes nor its damage keep others from writing to the database.
@@ -29,6 +29,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/stintdev/stint"
 )
@@ -56,7 +58,7 @@ func Open(url string) (*DB, error) {
 	var err error
 	switch scheme, _, _ := strings.Cut(url, ":"); scheme {
 	case "postgres", "postgresql":
-		own, err = newPostgres(url)
+		own, err = newPostgres(url, pgconn.ValidateConnectTargetSessionAttrsReadWrite)
 	case "sqlite":
 		own, err = newSQLite(url)
 	default:
@@ -76,6 +78,19 @@ func Open(url string) (*DB, error) {
 		}
 	}
 	return d, nil
+}
+
+// OpenReplica returns a replica of a PostgreSQL database, to read from. It does not connect yet.
+// Close it.
+func OpenReplica(url string) (*DB, error) {
+	if scheme, _, _ := strings.Cut(url, "://"); scheme != "postgres" && scheme != "postgresql" {
+		return nil, &stint.InvalidError{Field: "replica", Want: "a URL that begins with postgres://"}
+	}
+	own, err := newPostgres(url, nil)
+	if err != nil {
+		return nil, err
+	}
+	return open(own)
 }
 
 // open opens one database, which is also that of the record.

@@ -70,6 +70,16 @@ func (d *DB) Schema(ctx context.Context) (s Schema, err error) {
 	return s, nil
 }
 
+// Latest returns the version of the schema of this program.
+func (d *DB) Latest() (int64, error) {
+	p, err := d.provider()
+	if err != nil {
+		return 0, err
+	}
+	all := p.ListSources()
+	return all[len(all)-1].Version, nil
+}
+
 // nameOf returns the name of a migration without its number and ending.
 func nameOf(file string) string {
 	var version int

@@ -39,7 +39,9 @@ const (
 	listenProbe, listenLimit = 5 * time.Second, 3 * time.Second
 )
 
-func newPostgres(url string) (*postgres, error) {
+// newPostgres returns the database at a URL. Of several hosts, one is used that passes choose; nil:
+// any.
+func newPostgres(url string, choose pgconn.ValidateConnectFunc) (*postgres, error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
 		// The error of the parser may contain the password.
@@ -63,8 +65,7 @@ func newPostgres(url string) (*postgres, error) {
 			host.ConnectTimeout = ConnectLimit / time.Duration(len(p.hosts))
 		}
 		if host.ValidateConnect == nil && len(p.hosts) > 1 {
-			// Of several hosts, the one that can be written to.
-			host.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+			host.ValidateConnect = choose
 		}
 	}
 	return p, nil
