@@ -120,8 +120,10 @@ func (n *Node) First(ctx context.Context) (*Snapshot, error) {
 	if err == nil {
 		var s *Snapshot
 		if s, err = got.compile(); err == nil {
-			n.at = position{mark: s.mark, logged: got.logged, accepted: got.remember(from.accepted), snapshot: s,
-				unconfirmed: got.away != nil && from.Revision < 0}
+			n.at = position{
+				mark: s.mark, logged: got.logged, accepted: got.remember(from.accepted), snapshot: s,
+				unconfirmed: got.away != nil && from.Revision < 0,
+			}
 			n.begin(s, time.Time{})
 			if !n.at.unconfirmed {
 				n.keep(ctx, s.at(&n.at))

@@ -85,10 +85,12 @@ func (e *Estimate) addRun(c class, n int64) {
 		had = 0
 	}
 	e.last, e.run = c, had+n
-	if c == letter {
+	switch c {
+	case letter:
 		e.words.add(had, e.run, 6)
-	} else if c == mark {
+	case mark:
 		e.marks.add(had, e.run, 4)
+	default:
 	}
 }
 

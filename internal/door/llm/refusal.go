@@ -63,18 +63,16 @@ func (r *Response) Cut(dst []byte, message string) []byte {
 	default:
 		dst = append(dst, "\n\n"...)
 	}
-	name, data := "error", ""
-	switch {
+	var data string
+	switch name := "event: error\n"; {
 	case r.shape.anthropic():
-		data = string(anthropicError(message))
+		dst, data = append(dst, name...), string(anthropicError(message))
 	case r.shape == Responses:
+		dst = append(dst, name...)
 		data = `{"type":"error","code":"rate_limit_exceeded","message":` + quote(message) +
 			`,"param":null,"sequence_number":` + strconv.FormatInt(r.events, 10) + `}`
 	default:
-		name, data = "", string(openAIError(message, RefusedTokens))
-	}
-	if name != "" {
-		dst = append(dst, "event: "+name+"\n"...)
+		data = string(openAIError(message, RefusedTokens))
 	}
 	return append(dst, "data: "+data+"\n\n"...)
 }

@@ -256,7 +256,7 @@ func FuzzAskUsage(f *testing.F) {
 		for end < len(body)-start && body[len(body)-1-end] == got[len(got)-1-end] {
 			end++
 		}
-		if out := string(bytes.TrimSpace(body[start : len(body)-end])); !strings.Contains("false null", out) {
+		if out := string(bytes.TrimSpace(body[start : len(body)-end])); !strings.HasPrefix("false", out) && !strings.HasPrefix("null", out) { //nolint:gocritic // part of a word that was replaced
 			t.Fatalf("%q becomes %q: %q is gone", body, got, out)
 		}
 		delete(options, "include_usage")

@@ -87,13 +87,13 @@ func (m Meter) String() string {
 type Why uint8
 
 const (
-	// Exact: they are not an estimate.
+	// Exact means that they are none.
 	Exact Why = iota
-	// Missing: there is no such header, or no such number in the JSON as far as it came.
+	// Missing means that there is no such header, or no such number in the JSON as far as it came.
 	Missing
-	// Encoded: the body has an encoding that is not decoded, or is damaged.
+	// Encoded means that the body has an encoding that is not decoded, or is damaged.
 	Encoded
-	// TooLarge: the body is larger than what is decoded of it.
+	// TooLarge means that the body is larger than what is decoded of it.
 	TooLarge
 )
 

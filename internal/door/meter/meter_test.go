@@ -311,7 +311,8 @@ func TestMemory(t *testing.T) {
 		{"bytes", parse(t, "response_bytes", "response_seconds", "header:X-Cost"), nil, []byte("hello"), 200},
 		{"json", parse(t, "json:usage.total", "json:results[0].cost", "response_bytes"), nil, []byte("data: {\"usage\":{\"to"), 2 << 10},
 		{
-			"gzip", parse(t, "json:usage.total", "json:results[0].cost", "response_bytes"), http.Header{"Content-Encoding": {"gzip"}},
+			"gzip", parse(t, "json:usage.total", "json:results[0].cost", "response_bytes"),
+			http.Header{"Content-Encoding": {"gzip"}},
 			encode(t, "gzip", strings.Repeat("data: {\"usage\":{\"total\":77}}\n\n", 2000))[:2000], 56 << 10,
 		},
 	} {

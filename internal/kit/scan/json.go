@@ -186,11 +186,11 @@ func (j *JSON) begin(c byte) {
 		j.state, j.number = inNumber, number{}
 		j.number.add(c)
 	case c == 't':
-		j.state, j.word, j.rest = inWord, c, "rue"
+		j.state, j.word, j.rest = inWord, c, "true"[1:]
 	case c == 'f':
-		j.state, j.word, j.rest = inWord, c, "alse"
+		j.state, j.word, j.rest = inWord, c, "false"[1:]
 	case c == 'n':
-		j.state, j.word, j.rest = inWord, c, "ull"
+		j.state, j.word, j.rest = inWord, c, "null"[1:]
 	default:
 		j.state = broken
 	}

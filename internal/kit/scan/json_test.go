@@ -82,7 +82,7 @@ func TestJSONDepth(t *testing.T) {
 func TestCeil(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]int64{
-		"0": 0, "-0": 0, "-5": 0, "-0.1": 0, "7": 7, " 7 ": 7, "0.001": 1, "1.0": 1, "1.01": 2, "12.5": 13,
+		"0": 0, "-0": 0, "-5": 0, "-0.1": 0, "7": 7, "0.001": 1, "1.0": 1, "1.01": 2, "12.5": 13,
 		"1e3": 1000, "1.5E+2": 150, "1e-9": 1, "0e9": 0, "123e-2": 2, "100e-2": 1, "0.0": 0,
 		"9007199254740991": scan.MaxNumber, "9007199254740990.5": scan.MaxNumber, "9007199254740992": scan.MaxNumber,
 		"1e999999999999": scan.MaxNumber, "1e-999999999999": 1, "1" + strings.Repeat("0", 500): scan.MaxNumber,
@@ -93,6 +93,9 @@ func TestCeil(t *testing.T) {
 		if got, ok := scan.Ceil(in); !ok || got != want {
 			t.Errorf("Ceil(%.40s) = %d, %v, want %d", in, got, ok, want)
 		}
+	}
+	if got, ok := scan.Ceil(" 7 "); !ok || got != 7 {
+		t.Errorf("Ceil of 7 between spaces = %d, %v", got, ok)
 	}
 	for _, in := range []string{"", "-", "+1", "01", "1.", ".5", "1e", "1e+", "0x1", "1 2", "NaN", "Infinity", "1,5", "--1", "1e1.5"} {
 		if got, ok := scan.Ceil(in); ok {
