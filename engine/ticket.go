@@ -54,6 +54,7 @@ func (e *TicketError) Error() string { return "ticket: " + e.Problem }
 var (
 	errForged  = &TicketError{"it was not made by this cluster, or was altered"}
 	errExpired = &TicketError{"it has expired"}
+	errTooLong = &TicketError{"it would have more than " + strconv.Itoa(MaxTicket) + " bytes: too many limits apply to this request, or it was extended too often"}
 )
 
 const (
@@ -77,15 +78,15 @@ func sealer(key, salt []byte) cipher.AEAD {
 }
 
 // Seal returns a ticket for the reservation, which expires after life. It is an error if it would be longer than
-// [MaxTicket].
+// [MaxTicket]. The error is a [*TicketError].
 func (t *Tickets) Seal(r *Reservation, life time.Duration) (string, error) {
 	sealed := make([]byte, 1+saltSize, MaxTicket)
 	sealed[0] = ticketVersion
 	_, _ = rand.Read(sealed[1:]) // it never fails
 	aead := sealer(t.keys[0], sealed[1:])
 	sealed = aead.Seal(sealed, make([]byte, aead.NonceSize()), r.append(nil, t.now().Add(life)), sealed[:1])
-	if n := base64.RawURLEncoding.EncodedLen(len(sealed)); n > MaxTicket {
-		return "", invalid("ticket", strconv.Itoa(n)+" bytes", "at most "+strconv.Itoa(MaxTicket)+": too many limits apply to this request, or it was extended too often")
+	if base64.RawURLEncoding.EncodedLen(len(sealed)) > MaxTicket {
+		return "", errTooLong
 	}
 	return base64.RawURLEncoding.EncodeToString(sealed), nil
 }
@@ -112,6 +113,23 @@ func (t *Tickets) Open(text string) (*Reservation, error) {
 		return r, nil
 	}
 	return nil, errForged
+}
+
+// Extendable returns an error if a ticket of the reservation might be too long after one more [Engine.Extend]. It
+// is a [*TicketError].
+func (t *Tickets) Extendable(r *Reservation) error {
+	const maxCharge = 5 * binary.MaxVarintLen64
+	n := len(r.append(nil, t.now()))
+	for i := range r.items {
+		if it := &r.items[i]; it.open && !it.shadow {
+			n += maxCharge
+		}
+	}
+	const envelope = 1 + saltSize + 16 // with the tag of the cipher
+	if base64.RawURLEncoding.EncodedLen(n+envelope) > MaxTicket {
+		return errTooLong
+	}
+	return nil
 }
 
 // append appends the reservation for a ticket: numbers as varints, and texts with their lengths.

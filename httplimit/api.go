@@ -146,11 +146,6 @@ func badRequest(w http.ResponseWriter, r *http.Request, err error) {
 	Problem{Status: http.StatusBadRequest, Detail: err.Error()}.Write(w, r)
 }
 
-// isInput reports whether a call failed because of its input.
-func isInput(err error) bool {
-	return tooLong(err) || errors.As(err, new(*engine.TicketError)) || errors.As(err, new(*stint.InvalidError))
-}
-
 // failed answers a call that failed.
 func (a *api) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if unavailable(err) || tooLong(err) {
