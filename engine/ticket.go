@@ -12,6 +12,7 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/stintdev/stint"
@@ -25,25 +26,35 @@ const MaxTicket = 2 << 10
 // is needed to settle: no node keeps anything for it, so any node that has the key accepts it. It is encrypted,
 // cannot be altered, and expires.
 type Tickets struct {
-	keys [][]byte
+	keys atomic.Pointer[[][]byte]
 	now  func() time.Time
 }
 
 // NewTickets returns tickets under keys of at least 32 random bytes. The first one makes tickets, and all of
 // them open tickets, so that keys can be replaced. Now is the clock, by default time.Now.
 func NewTickets(now func() time.Time, keys ...[]byte) (*Tickets, error) {
-	if len(keys) == 0 {
-		return nil, invalid("ticket keys", "none", "at least one")
-	}
-	for _, k := range keys {
-		if len(k) < sha256.Size {
-			return nil, invalid("ticket key", strconv.Itoa(len(k))+" bytes", "at least "+strconv.Itoa(sha256.Size)+" random bytes")
-		}
-	}
 	if now == nil {
 		now = time.Now
 	}
-	return &Tickets{keys, now}, nil
+	t := &Tickets{now: now}
+	if err := t.Use(keys...); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// Use replaces the keys, while tickets are made and opened. After an error they are as before.
+func (t *Tickets) Use(keys ...[]byte) error {
+	if len(keys) == 0 {
+		return invalid("ticket keys", "none", "at least one")
+	}
+	for _, k := range keys {
+		if len(k) < sha256.Size {
+			return invalid("ticket key", strconv.Itoa(len(k))+" bytes", "at least "+strconv.Itoa(sha256.Size)+" random bytes")
+		}
+	}
+	t.keys.Store(&keys)
+	return nil
 }
 
 // TicketError is the error for a text that is no ticket, or one that cannot be used.
@@ -83,7 +94,7 @@ func (t *Tickets) Seal(r *Reservation, life time.Duration) (string, error) {
 	sealed := make([]byte, 1+saltSize, MaxTicket)
 	sealed[0] = ticketVersion
 	_, _ = rand.Read(sealed[1:]) // it never fails
-	aead := sealer(t.keys[0], sealed[1:])
+	aead := sealer((*t.keys.Load())[0], sealed[1:])
 	sealed = aead.Seal(sealed, make([]byte, aead.NonceSize()), r.append(nil, t.now().Add(life)), sealed[:1])
 	if base64.RawURLEncoding.EncodedLen(len(sealed)) > MaxTicket {
 		return "", errTooLong
@@ -97,7 +108,7 @@ func (t *Tickets) Open(text string) (*Reservation, error) {
 	if len(text) > MaxTicket || bad != nil || len(sealed) < 1+saltSize || sealed[0] != ticketVersion {
 		return nil, errForged
 	}
-	for _, key := range t.keys {
+	for _, key := range *t.keys.Load() {
 		aead := sealer(key, sealed[1:1+saltSize])
 		plain, bad := aead.Open(nil, make([]byte, aead.NonceSize()), sealed[1+saltSize:], sealed[:1])
 		if bad != nil {

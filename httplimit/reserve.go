@@ -140,6 +140,9 @@ func (a *api) settle(ctx context.Context, o *operation, s *settlement) {
 		}
 	}
 	s.err = o.do(a, ctx, r, s)
+	if bad := new(stint.InvalidError); r != nil && errors.As(s.err, &bad) && bad.Field == "charge" {
+		s.err = &engine.TicketError{Problem: "what it reserved is not counted here, but in the memory of another node or of an earlier process"}
+	}
 }
 
 func (a *api) reserve(ctx context.Context, _ *engine.Reservation, s *settlement) (err error) {

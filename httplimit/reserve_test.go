@@ -200,20 +200,25 @@ func TestBadTickets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	elsewhere := worldOf(t, meteredRules, identity.Options{}) // which has the key, but not the counters
 	expired := ticketOf(t, h, `{"path":"/","user":"alice","expires_in":1}`)
 	w.clock.Add(time.Second)
 	good := ticketOf(t, h, aliceAsks)
 	altered := []byte(good)
 	altered[len(altered)/2] ^= 1
 	for about, c := range map[string]struct{ ticket, says string }{
-		"forged":  {"AQ" + strings.Repeat("A", 200), "ticket: it was not made by this cluster, or was altered"},
-		"altered": {string(altered), "ticket: it was not made by this cluster, or was altered"},
-		"foreign": {ticketOf(t, foreign, aliceAsks), "ticket: it was not made by this cluster, or was altered"},
-		"expired": {expired, "ticket: it has expired"},
+		"forged":            {"AQ" + strings.Repeat("A", 200), "ticket: it was not made by this cluster, or was altered"},
+		"altered":           {string(altered), "ticket: it was not made by this cluster, or was altered"},
+		"foreign":           {ticketOf(t, foreign, aliceAsks), "ticket: it was not made by this cluster, or was altered"},
+		"expired":           {expired, "ticket: it has expired"},
+		"of other counters": {ticketOf(t, apiOf(t, elsewhere), aliceAsks), "ticket: what it reserved is not counted here, but in the memory of another node"},
 	} {
 		for path, body := range map[string]string{
 			"/v1/commit": fmt.Sprintf(usedCost, c.ticket, 7), "/v1/cancel": fmt.Sprintf(oneTicket, c.ticket), "/v1/extend": fmt.Sprintf(usedCost, c.ticket, 7),
 		} {
+			if about == "of other counters" && path == "/v1/extend" {
+				continue // which takes anew
+			}
 			if rec := call(h, "POST", path, body); rec.Code != 400 || !strings.Contains(rec.Body.String(), c.says) {
 				t.Errorf("%s %s: %s", path, about, transcript(rec))
 			}

@@ -140,6 +140,9 @@ func (d *Daemon) build(ctx context.Context) error {
 	if err := d.openAdmin(ctx); err != nil {
 		return err
 	}
+	if err := d.openTickets(ctx); err != nil {
+		return err
+	}
 	d.gateway.engine, d.gateway.log = d.engine, d.log
 	d.gateway.headers, d.gateway.maxBody = d.config.headers(), int64(d.config.Server.MaxBody)
 	return nil
