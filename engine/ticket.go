@@ -28,6 +28,8 @@ const MaxTicket = 2 << 10
 type Tickets struct {
 	keys atomic.Pointer[[][]byte]
 	now  func() time.Time
+
+	rejected atomic.Uint64
 }
 
 // NewTickets returns tickets under keys of at least 32 random bytes. The first one makes tickets, and all of
@@ -102,8 +104,19 @@ func (t *Tickets) Seal(r *Reservation, life time.Duration) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(sealed), nil
 }
 
+// Rejected returns how many texts were no tickets, or could not be used.
+func (t *Tickets) Rejected() uint64 { return t.rejected.Load() }
+
 // Open returns the reservation of a ticket. The error is a [*TicketError].
 func (t *Tickets) Open(text string) (*Reservation, error) {
+	r, err := t.open(text)
+	if err != nil {
+		t.rejected.Add(1)
+	}
+	return r, err
+}
+
+func (t *Tickets) open(text string) (*Reservation, error) {
 	sealed, bad := base64.RawURLEncoding.Strict().DecodeString(text)
 	if len(text) > MaxTicket || bad != nil || len(sealed) < 1+saltSize || sealed[0] != ticketVersion {
 		return nil, errForged

@@ -129,3 +129,35 @@ func TestTicketKeyProblems(t *testing.T) {
 		}
 	}
 }
+
+// TestSettlementMetrics counts what was reserved, and what became of it.
+func TestSettlementMetrics(t *testing.T) {
+	t.Parallel()
+	p := start(t, metered)
+	less, more, none := p.reserve(t), p.reserve(t), p.reserve(t)
+	p.reserve(t) // which no one settles
+	for _, c := range []struct{ path, body string }{
+		{"commit", fmt.Sprintf(`{"ticket":%q,"cost":40}`, less)},
+		{"commit", fmt.Sprintf(`{"ticket":%q,"cost":40}`, less)},
+		{"commit", fmt.Sprintf(`{"ticket":%q,"cost":130}`, more)},
+		{"cancel", fmt.Sprintf(`{"ticket":%q}`, none)},
+		{"cancel", `{"ticket":"AAAA"}`},
+	} {
+		p.send(t, p.client, "POST", p.URL("http")+"/v1/"+c.path, c.body)
+	}
+	series := p.series(t)
+	for name, want := range map[string]string{
+		`stint_units_total{meter="llm.total_tokens",rule="tokens",what="reserved"}`:   "400",
+		`stint_units_total{meter="llm.total_tokens",rule="tokens",what="used"}`:       "170",
+		`stint_units_total{meter="llm.total_tokens",rule="tokens",what="given_back"}`: "160",
+		`stint_units_total{meter="llm.total_tokens",rule="tokens",what="overshoot"}`:  "30",
+		`stint_settlements_total{result="committed"}`:                                 "2",
+		`stint_settlements_total{result="cancelled"}`:                                 "1",
+		`stint_settlements_total{result="repeated"}`:                                  "1",
+		`stint_settlements_total{result="rejected"}`:                                  "1",
+	} {
+		if got := series[name]; got != want {
+			t.Errorf("%s is %q, want %s", name, got, want)
+		}
+	}
+}
