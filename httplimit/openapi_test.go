@@ -168,6 +168,7 @@ func TestOpenAPI(t *testing.T) {
 	send(h, "POST", "/v1/check", kind, `{"path":"/new","user":"carol","cost":2}`)
 	send(h, "POST", "/v1/check", kind, `{"path":"/admin/x"}`)
 
+	send(apiOf(t, worldOf(t, meteredRules, identity.Options{})), "GET", auth+"?ticket=60", kind, "", "X-Forwarded-Uri", "/", "X-User", "bob")
 	strict := apiOf(t, worldOf(t, apiRules, identity.Options{Require: true}))
 	send(strict, "GET", auth, kind, "", "X-Forwarded-Uri", "/")
 	ignoring := apiOf(t, worldOf(t, apiRules, identity.Options{JWT: &identity.JWTOptions{Secret: tokenSecret, IgnoreBad: true}}))
