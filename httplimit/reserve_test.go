@@ -414,3 +414,18 @@ func FuzzReserve(f *testing.F) {
 		}
 	})
 }
+
+func BenchmarkReserve(b *testing.B) {
+	w := worldOf(b, roomy, identity.Options{})
+	h := apiOf(b, w)
+	const ask = `{"path":"/search","user":"alice","ip":"192.0.2.1"}`
+	b.Run("reserve", func(b *testing.B) { benchAPI(b, h, "/v1/reserve", ask) })
+	b.Run("reserve and commit", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if rec := call(h, "POST", "/v1/commit", fmt.Sprintf(usedCost, ticketOf(b, h, ask), 2)); rec.Code != 200 {
+				b.Fatal(transcript(rec))
+			}
+		}
+	})
+}
