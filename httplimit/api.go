@@ -3,7 +3,6 @@ package httplimit
 import (
 	"bytes"
 	"context"
-	_ "embed" // for openAPI
 	"errors"
 	"io"
 	"maps"
@@ -91,16 +90,6 @@ func API(o APIOptions) (http.Handler, error) {
 		}
 	}
 	return served, nil
-}
-
-// openAPI describes the decision API.
-//
-//go:embed openapi.json
-var openAPI []byte
-
-func serveOpenAPI(w http.ResponseWriter, _ *http.Request) {
-	w.Header()["Content-Type"] = typeJSON
-	_, _ = w.Write(openAPI) // the caller may be gone
 }
 
 type api struct {
