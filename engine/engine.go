@@ -72,6 +72,8 @@ type Options struct {
 	Identity *identity.Resolver
 	// Recorder, if not nil, records every verdict.
 	Recorder Recorder
+	// Ledger, if not nil, is told what becomes of reservations.
+	Ledger Ledger
 	// MaxWaiting is how many requests may be held at once. One client may have a sixteenth of
 	// them. Further requests are denied instead of held. Default 10,000.
 	MaxWaiting int
@@ -86,6 +88,7 @@ type Options struct {
 type Engine struct {
 	store    stint.Store
 	recorder Recorder
+	ledger   Ledger
 	maxPath  int
 	now      func() time.Time
 	since    func(time.Time) time.Duration
@@ -137,7 +140,7 @@ func New(o Options) (*Engine, error) {
 		}
 		o.Identity = who
 	}
-	e := &Engine{store: store, recorder: o.Recorder, maxPath: o.MaxPath, waits: newWaits(o.MaxWaiting), now: o.Now, since: since, node: rand.Uint64()}
+	e := &Engine{store: store, recorder: o.Recorder, ledger: o.Ledger, maxPath: o.MaxPath, waits: newWaits(o.MaxWaiting), now: o.Now, since: since, node: rand.Uint64()}
 	e.work.New = func() any { return &work{event: new(Event)} }
 	if err := e.Use(o.Rules, o.Identity); err != nil {
 		return nil, err

@@ -82,6 +82,15 @@ func (r *reserved) used(u *Usage) int64 {
 	return units
 }
 
+// Ledger is told what becomes of reservations. It must not block.
+type Ledger interface {
+	// Reserved tells how many units were reserved under a rule, by Reserve or Extend. The meter is empty if the
+	// rule has none.
+	Reserved(rule string, m rule.Meter, units int64)
+	// Settled tells of a Commit, or of a Cancel. If the receipt is repeated, nothing was changed.
+	Settled(r *Receipt, cancelled bool)
+}
+
 // Reserve decides a request like [Engine.Decide], and returns what it was charged, to be settled when its cost
 // is known. The reservation is nil if the request does not pass, or nothing was counted.
 func (e *Engine) Reserve(ctx context.Context, q Request) (v Verdict, r *Reservation, err error) {
@@ -90,6 +99,13 @@ func (e *Engine) Reserve(ctx context.Context, q Request) (v Verdict, r *Reservat
 		return v, nil, err
 	}
 	r.ID = v.ID
+	before := ""
+	for i := range r.items {
+		if it := &r.items[i]; e.ledger != nil && it.rule != before && !it.place() { // all limits of a rule have the same cost
+			e.ledger.Reserved(it.rule, it.meter, it.cost())
+			before = it.rule
+		}
+	}
 	return v, r, nil
 }
 
@@ -145,15 +161,15 @@ func (e *Engine) Commit(ctx context.Context, r *Reservation, u Usage) (Receipt, 
 	if err := u.validate(); err != nil {
 		return Receipt{}, err
 	}
-	return e.settle(ctx, r, func(it *reserved) int64 { return it.used(&u) })
+	return e.settle(ctx, r, false, func(it *reserved) int64 { return it.used(&u) })
 }
 
 // Cancel settles a reservation as if the request had never been made: everything is given back.
 func (e *Engine) Cancel(ctx context.Context, r *Reservation) (Receipt, error) {
-	return e.settle(ctx, r, func(*reserved) int64 { return 0 })
+	return e.settle(ctx, r, true, func(*reserved) int64 { return 0 })
 }
 
-func (e *Engine) settle(ctx context.Context, r *Reservation, used func(*reserved) int64) (Receipt, error) {
+func (e *Engine) settle(ctx context.Context, r *Reservation, cancelled bool, used func(*reserved) int64) (Receipt, error) {
 	receipt := Receipt{ID: r.ID, Limits: make([]Settled, len(r.items))}
 	var asks []stint.Ask
 	var of []int // the items of the asks
@@ -185,6 +201,9 @@ func (e *Engine) settle(ctx context.Context, r *Reservation, used func(*reserved
 	for j := range ds {
 		receipt.Limits[of[j]].Decision = ds[j]
 		receipt.Repeated = receipt.Repeated || ds[j].Repeated
+	}
+	if e.ledger != nil {
+		e.ledger.Settled(&receipt, cancelled)
 	}
 	return receipt, nil
 }
@@ -249,11 +268,16 @@ func (e *Engine) Extend(ctx context.Context, r *Reservation, more Usage) (x Exte
 		}
 	}
 	x.Allowed = !denied(ds)
+	before := ""
 	for j := range ds {
 		it := &r.items[of[j]]
 		x.RetryAfter = max(x.RetryAfter, ds[j].RetryAfter)
 		if c := ds[j].Charge(); x.Allowed && c.Cost > 0 {
 			it.charges = append(it.charges, c)
+			if e.ledger != nil && it.rule != before && !it.place() {
+				e.ledger.Reserved(it.rule, it.meter, c.Cost)
+				before = it.rule
+			}
 		}
 		s := it.settled(0)
 		s.Decision = ds[j]

@@ -149,6 +149,55 @@ func TestReserve(t *testing.T) {
 	}
 }
 
+// book notes what a ledger is told.
+type book []string
+
+func (b *book) Reserved(rule string, m rule.Meter, units int64) {
+	*b = append(*b, fmt.Sprintf("%s %s %d reserved", rule, m, units))
+}
+
+func (b *book) Settled(r *engine.Receipt, cancelled bool) {
+	note := fmt.Sprintf("cancelled %t repeated %t:", cancelled, r.Repeated)
+	for _, l := range r.Limits {
+		note += fmt.Sprintf(" %s %d of %d", l.Name, l.Used, l.Reserved)
+	}
+	*b = append(*b, note)
+}
+
+// TestLedger is told of reservations by rule, and of all settlements.
+func TestLedger(t *testing.T) {
+	t.Parallel()
+	var b book
+	e := start(t, tokens, engine.Options{Now: storetest.NewClock().Now, Ledger: &b})
+	r := reserve(t, e, from("alice", "POST", "/"))
+	denied := from("alice", "POST", "/")
+	denied.Cost = 1001
+	if _, none, err := e.Reserve(t.Context(), denied); none != nil || err != nil {
+		t.Fatal(none, err)
+	}
+	for _, more := range []int64{50, 1000} { // of which the second is denied
+		if _, err := e.Extend(t.Context(), r, engine.Usage{Cost: more}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if _, err := e.Commit(t.Context(), r, engine.Usage{Cost: 70}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := e.Cancel(t.Context(), reserve(t, e, from("bob", "POST", "/"))); err != nil {
+		t.Fatal(err)
+	}
+	const reserved = "requests  1 reserved, tokens llm.total_tokens 100 reserved, trial llm.output_tokens 1 reserved, "
+	want := reserved + "tokens llm.total_tokens 50 reserved, " +
+		"cancelled false repeated false: requests 1 of 1 minute 70 of 150 hour 70 of 150 trial 70 of 1, " +
+		"cancelled false repeated true: requests 1 of 1 minute 70 of 150 hour 70 of 150 trial 70 of 1, " +
+		reserved + "cancelled true repeated false: requests 0 of 1 minute 0 of 100 hour 0 of 100 trial 0 of 1"
+	if got := strings.Join(b, ", "); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
 // TestReserveDenied gives no reservation if one limit does not suffice, and no extension; then nothing is charged.
 func TestReserveDenied(t *testing.T) {
 	t.Parallel()

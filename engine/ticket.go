@@ -12,6 +12,7 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/stintdev/stint"
@@ -25,25 +26,37 @@ const MaxTicket = 2 << 10
 // is needed to settle: no node keeps anything for it, so any node that has the key accepts it. It is encrypted,
 // cannot be altered, and expires.
 type Tickets struct {
-	keys [][]byte
+	keys atomic.Pointer[[][]byte]
 	now  func() time.Time
+
+	rejected atomic.Uint64
 }
 
 // NewTickets returns tickets under keys of at least 32 random bytes. The first one makes tickets, and all of
 // them open tickets, so that keys can be replaced. Now is the clock, by default time.Now.
 func NewTickets(now func() time.Time, keys ...[]byte) (*Tickets, error) {
-	if len(keys) == 0 {
-		return nil, invalid("ticket keys", "none", "at least one")
-	}
-	for _, k := range keys {
-		if len(k) < sha256.Size {
-			return nil, invalid("ticket key", strconv.Itoa(len(k))+" bytes", "at least "+strconv.Itoa(sha256.Size)+" random bytes")
-		}
-	}
 	if now == nil {
 		now = time.Now
 	}
-	return &Tickets{keys, now}, nil
+	t := &Tickets{now: now}
+	if err := t.Use(keys...); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// Use replaces the keys, while tickets are made and opened. After an error they are as before.
+func (t *Tickets) Use(keys ...[]byte) error {
+	if len(keys) == 0 {
+		return invalid("ticket keys", "none", "at least one")
+	}
+	for _, k := range keys {
+		if len(k) < sha256.Size {
+			return invalid("ticket key", strconv.Itoa(len(k))+" bytes", "at least "+strconv.Itoa(sha256.Size)+" random bytes")
+		}
+	}
+	t.keys.Store(&keys)
+	return nil
 }
 
 // TicketError is the error for a text that is no ticket, or one that cannot be used.
@@ -54,6 +67,7 @@ func (e *TicketError) Error() string { return "ticket: " + e.Problem }
 var (
 	errForged  = &TicketError{"it was not made by this cluster, or was altered"}
 	errExpired = &TicketError{"it has expired"}
+	errTooLong = &TicketError{"it would have more than " + strconv.Itoa(MaxTicket) + " bytes: too many limits apply to this request, or it was extended too often"}
 )
 
 const (
@@ -77,26 +91,37 @@ func sealer(key, salt []byte) cipher.AEAD {
 }
 
 // Seal returns a ticket for the reservation, which expires after life. It is an error if it would be longer than
-// [MaxTicket].
+// [MaxTicket]. The error is a [*TicketError].
 func (t *Tickets) Seal(r *Reservation, life time.Duration) (string, error) {
 	sealed := make([]byte, 1+saltSize, MaxTicket)
 	sealed[0] = ticketVersion
 	_, _ = rand.Read(sealed[1:]) // it never fails
-	aead := sealer(t.keys[0], sealed[1:])
+	aead := sealer((*t.keys.Load())[0], sealed[1:])
 	sealed = aead.Seal(sealed, make([]byte, aead.NonceSize()), r.append(nil, t.now().Add(life)), sealed[:1])
-	if n := base64.RawURLEncoding.EncodedLen(len(sealed)); n > MaxTicket {
-		return "", invalid("ticket", strconv.Itoa(n)+" bytes", "at most "+strconv.Itoa(MaxTicket)+": too many limits apply to this request, or it was extended too often")
+	if base64.RawURLEncoding.EncodedLen(len(sealed)) > MaxTicket {
+		return "", errTooLong
 	}
 	return base64.RawURLEncoding.EncodeToString(sealed), nil
 }
 
+// Rejected returns how many texts were no tickets, or could not be used.
+func (t *Tickets) Rejected() uint64 { return t.rejected.Load() }
+
 // Open returns the reservation of a ticket. The error is a [*TicketError].
 func (t *Tickets) Open(text string) (*Reservation, error) {
+	r, err := t.open(text)
+	if err != nil {
+		t.rejected.Add(1)
+	}
+	return r, err
+}
+
+func (t *Tickets) open(text string) (*Reservation, error) {
 	sealed, bad := base64.RawURLEncoding.Strict().DecodeString(text)
 	if len(text) > MaxTicket || bad != nil || len(sealed) < 1+saltSize || sealed[0] != ticketVersion {
 		return nil, errForged
 	}
-	for _, key := range t.keys {
+	for _, key := range *t.keys.Load() {
 		aead := sealer(key, sealed[1:1+saltSize])
 		plain, bad := aead.Open(nil, make([]byte, aead.NonceSize()), sealed[1+saltSize:], sealed[:1])
 		if bad != nil {
@@ -112,6 +137,23 @@ func (t *Tickets) Open(text string) (*Reservation, error) {
 		return r, nil
 	}
 	return nil, errForged
+}
+
+// Extendable returns an error if a ticket of the reservation might be too long after one more [Engine.Extend]. It
+// is a [*TicketError].
+func (t *Tickets) Extendable(r *Reservation) error {
+	const maxCharge = 5 * binary.MaxVarintLen64
+	n := len(r.append(nil, t.now()))
+	for i := range r.items {
+		if it := &r.items[i]; it.open && !it.shadow {
+			n += maxCharge
+		}
+	}
+	const envelope = 1 + saltSize + 16 // with the tag of the cipher
+	if base64.RawURLEncoding.EncodedLen(n+envelope) > MaxTicket {
+		return errTooLong
+	}
+	return nil
 }
 
 // append appends the reservation for a ticket: numbers as varints, and texts with their lengths.

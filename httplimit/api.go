@@ -3,7 +3,6 @@ package httplimit
 import (
 	"bytes"
 	"context"
-	_ "embed" // for openAPI
 	"errors"
 	"io"
 	"maps"
@@ -93,16 +92,6 @@ func API(o APIOptions) (http.Handler, error) {
 	return served, nil
 }
 
-// openAPI describes the decision API.
-//
-//go:embed openapi.json
-var openAPI []byte
-
-func serveOpenAPI(w http.ResponseWriter, _ *http.Request) {
-	w.Header()["Content-Type"] = typeJSON
-	_, _ = w.Write(openAPI) // the caller may be gone
-}
-
 type api struct {
 	APIOptions
 	slow atomic.Bool // decisions of the last batch were slow, as over a network
@@ -144,11 +133,6 @@ func notFound(w http.ResponseWriter, r *http.Request) {
 // badRequest answers a call with bad input.
 func badRequest(w http.ResponseWriter, r *http.Request, err error) {
 	Problem{Status: http.StatusBadRequest, Detail: err.Error()}.Write(w, r)
-}
-
-// isInput reports whether a call failed because of its input.
-func isInput(err error) bool {
-	return tooLong(err) || errors.As(err, new(*engine.TicketError)) || errors.As(err, new(*stint.InvalidError))
 }
 
 // failed answers a call that failed.

@@ -23,7 +23,7 @@ import (
 // apiOf is the decision API of a world.
 func apiOf(tb testing.TB, w world) http.Handler {
 	tb.Helper()
-	h, err := httplimit.API(httplimit.APIOptions{Engine: w.Engine, Store: w.store, Operators: operators})
+	h, err := httplimit.API(httplimit.APIOptions{Engine: w.Engine, Store: w.store, Operators: operators, Tickets: ticketsOf(tb, w, "a")})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -175,15 +175,7 @@ func (a *api) batch(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s := scanner{data: b.in.Bytes()}
-	err := s.document(func() *inputError {
-		return s.object([]string{"requests"}, func(int) *inputError {
-			return s.array(maxRequests, func() *inputError { return s.check(b.add()) })
-		})
-	})
-	if err == nil && len(b.checks) == 0 {
-		err = &inputError{"requests", "want at least one request"}
-	}
-	if err != nil {
+	if err := s.requests(func() *inputError { return s.check(b.add()) }); err != nil {
 		badRequest(w, r, err)
 		return
 	}
@@ -202,6 +194,23 @@ func (a *api) batch(w http.ResponseWriter, r *http.Request) {
 	}
 	b.out = append(b.out, `]}`...)
 	b.write(w)
+}
+
+// requests reads the requests of a batch, and calls one to read each.
+func (s *scanner) requests(one func() *inputError) *inputError {
+	n := 0
+	err := s.document(func() *inputError {
+		return s.object([]string{"requests"}, func(int) *inputError {
+			return s.array(maxRequests, func() *inputError {
+				n++
+				return one()
+			})
+		})
+	})
+	if err == nil && n == 0 {
+		err = &inputError{"requests", "want at least one request"}
+	}
+	return err
 }
 
 // each calls do for each of n decisions, in several goroutines if decisions take long, as over a

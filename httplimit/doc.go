@@ -1,7 +1,7 @@
 // Package httplimit limits HTTP requests. It has a middleware for handlers, a JSON API
-// that other programs ask before they serve a request, forward-auth for proxies, a
-// gateway that is a proxy itself, and a transport for clients that keep to the limits of
-// servers.
+// that other programs ask before they serve a request, a client for it, forward-auth for
+// proxies, a gateway that is a proxy itself, and a transport for clients that keep to the
+// limits of servers.
 //
 // A program that needs one limit and no rules:
 //

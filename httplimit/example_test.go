@@ -2,6 +2,7 @@ package httplimit_test
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"log"
@@ -197,4 +198,64 @@ func ExampleTransport() {
 	server.Close()
 	fmt.Println(response.StatusCode, "after", calls, "calls")
 	// Output: 200 after 2 calls
+}
+
+// A program asks a Stint server before it asks a language model, and says afterwards what that has used.
+func ExampleClient() {
+	server := newServer()
+	defer server.Close()
+	client := httplimit.Client{URL: server.URL} // and a Token, if the server wants one
+
+	ctx := context.Background()
+	answer, err := client.Reserve(ctx, httplimit.Ask{
+		Method: "POST", Path: "/v1/chat/completions", User: "alice", Usage: map[rule.Meter]int64{"llm.total_tokens": 800},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if !answer.Allowed {
+		fmt.Println(answer.Status, answer.Reason)
+		return
+	}
+	// Here the model answers. If it cannot be reached: client.Cancel(ctx, answer.Ticket)
+	receipt, err := client.Commit(ctx, answer.Ticket, engine.Usage{Meters: map[rule.Meter]int64{"llm.total_tokens": 650}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, l := range receipt.Limits {
+		fmt.Println(l.Name, "used", l.Used, "of", l.Reserved, "reserved; remaining", l.Remaining)
+	}
+	// Output:
+	// tokens used 650 of 800 reserved; remaining 99350
+}
+
+// newServer returns a server with the decision API.
+func newServer() *httptest.Server {
+	e, store := newEngine()
+	file, err := rule.ParseTOML("rules.toml", []byte(`
+		[[rules]]
+		name     = "tokens"
+		count_by = ["user"]
+		cost     = { meter = "llm.total_tokens", reserve = 500 }
+		limits   = [ { name = "tokens", limit = "100000/month" } ]
+	`))
+	if err != nil {
+		log.Fatal(err)
+	}
+	rules, err := rule.Compile(file)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := e.Use(rules, e.Identity()); err != nil {
+		log.Fatal(err)
+	}
+	tickets, err := engine.NewTickets(nil, []byte(rand.Text()+rand.Text()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	api, err := httplimit.API(httplimit.APIOptions{Engine: e, Store: store, Tickets: tickets})
+	if err != nil {
+		log.Fatal(err)
+	}
+	return httptest.NewServer(api)
 }

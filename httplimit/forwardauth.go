@@ -1,9 +1,12 @@
 package httplimit
 
 import (
+	"context"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/stintdev/stint/engine"
 )
@@ -11,7 +14,7 @@ import (
 // forwardAuth decides a request that a proxy describes in headers. The proxy is the
 // peer: the engine's identity says whether it is trusted about the client's address.
 func (a *api) forwardAuth(w http.ResponseWriter, r *http.Request) {
-	denial, err := statusOfDenials(r)
+	denial, life, err := a.asked(r)
 	if err != nil {
 		badRequest(w, r, err)
 		return
@@ -24,20 +27,27 @@ func (a *api) forwardAuth(w http.ResponseWriter, r *http.Request) {
 	b := scratches.Get().(*scratch)
 	defer b.release()
 	v := &b.add().verdict
-	if err := a.Engine.DecideInto(r.Context(), &q, v); err != nil {
-		if denial != 0 && tooLong(err) { // it is no failure, which the proxy might let pass
-			p := undecidedProblem(err)
-			p.Status = denial
-			p.Write(w, r)
-			return
-		}
-		a.failed(w, r, err)
+	held, failure := a.hold(r.Context(), &q, v, life > 0)
+	switch {
+	case denial != 0 && tooLong(failure): // it is no failure, which the proxy might let pass
+		p := undecidedProblem(failure)
+		p.Status = denial
+		p.Write(w, r)
+		return
+	case failure != nil:
+		a.failed(w, r, failure)
 		return
 	}
 	a.Headers.Set(w.Header(), v)
 	if v.Outcome.Passed() {
 		if v.Subject.BadToken { // for a proxy that can remove it
 			w.Header().Set("X-Stint-Unaccepted", v.Subject.Unaccepted.String())
+		}
+		if held != nil && slices.ContainsFunc(v.Limits, metered) {
+			// Without a ticket, if it would be too long, what was reserved stays charged.
+			if ticket, err := a.Tickets.Seal(held, life); err == nil {
+				w.Header().Set("Stint-Ticket", ticket)
+			}
 		}
 		w.WriteHeader(http.StatusOK)
 		return
@@ -49,18 +59,45 @@ func (a *api) forwardAuth(w http.ResponseWriter, r *http.Request) {
 	p.Write(w, r)
 }
 
-// statusOfDenials returns the status that the proxy asks for in place of those that it
-// cannot pass on, or 0: nginx treats all but 401 and 403 as an error of its own.
-func statusOfDenials(r *http.Request) (int, *inputError) {
+// hold decides a request, and returns what it reserves, if that is wanted.
+func (a *api) hold(ctx context.Context, q *engine.Request, v *engine.Verdict, wanted bool) (held *engine.Reservation, err error) {
+	if !wanted {
+		return nil, a.Engine.DecideInto(ctx, q, v)
+	}
+	*v, held, err = a.Engine.Reserve(ctx, *q)
+	return held, err
+}
+
+// metered reports whether the cost under a limit is known afterwards.
+func metered(l engine.Limit) bool {
+	meter, _ := l.Rule.Meter()
+	return meter != ""
+}
+
+// asked returns what the proxy asks for beside a decision. Denial is the status in place of those that it cannot pass
+// on, or 0: nginx treats all but 401 and 403 as an error of its own. Life is how long a ticket is to be valid, or 0 for
+// none.
+func (a *api) asked(r *http.Request) (denial int, life time.Duration, err *inputError) {
 	if r.URL.RawQuery == "" {
-		return 0, nil
+		return 0, 0, nil
 	}
-	text := r.URL.Query().Get("status")
-	status, err := strconv.Atoi(text)
-	if text != "" && (err != nil || status < 400 || status > 599) {
-		return 0, &inputError{"status", "want a status from 400 to 599, such as 403, found " + strconv.Quote(text)}
+	number := func(name, want string, least, most int) (int, *inputError) {
+		text := r.URL.Query().Get(name)
+		n, bad := strconv.Atoi(text)
+		if text != "" && (bad != nil || n < least || n > most) {
+			return 0, &inputError{name, "want " + want + ", found " + strconv.Quote(text)}
+		}
+		return n, nil
 	}
-	return status, nil
+	if denial, err = number("status", "a status from 400 to 599, such as 403", 400, 599); err != nil {
+		return 0, 0, err
+	}
+	const longest = int(maxTicketLife / time.Second)
+	seconds, err := number("ticket", "for how many seconds the ticket is valid, from 1 to "+strconv.Itoa(longest), 1, longest)
+	if err == nil && seconds > 0 && a.Tickets == nil {
+		err = &inputError{"ticket", "there are no tickets here"}
+	}
+	return denial, time.Duration(seconds) * time.Second, err
 }
 
 // original returns the method and the path of the request that the proxy asks about. It

@@ -2,11 +2,14 @@ package httplimit_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/identity"
 )
 
@@ -70,6 +73,9 @@ func TestForwardAuth(t *testing.T) {
 		{"a status that is none", auth + "?status=200", []string{"X-Original-URI", "/admin"}, 400, "status: want a status from 400 to 599"},
 		{"a status that is no number", auth + "?status=x", []string{"X-Original-URI", "/admin"}, 400, `found "x"`},
 		{"blocked", auth, []string{"X-Forwarded-Uri", "/admin"}, 403, ""},
+		{"a ticket for no time", auth + "?ticket=0", []string{"X-Original-URI", "/other"}, 400, `ticket: want for how many seconds the ticket is valid, from 1 to 3600, found "0"`},
+		{"a ticket for too long", auth + "?ticket=3601", []string{"X-Original-URI", "/other"}, 400, `found "3601"`},
+		{"a ticket, and it is denied", auth + "?ticket=60", []string{"X-Original-URI", "/search", "X-Forwarded-For", "192.0.2.1"}, 429, ""},
 	} {
 		h := apiOf(t, worldOf(t, forwardRules, identity.Options{}))
 		if rec := forward(h, auth, "X-Forwarded-Uri", "/search", "X-Forwarded-For", "192.0.2.1"); rec.Code != 200 || rec.Body.Len() > 0 {
@@ -102,6 +108,45 @@ func TestForwardAuthMethods(t *testing.T) {
 		if h.ServeHTTP(rec, r); rec.Code != 200 {
 			t.Errorf("%s: %d", method, rec.Code)
 		}
+	}
+}
+
+// TestForwardAuthTicket gives a ticket to a proxy that asks for one, if there is something to settle.
+func TestForwardAuthTicket(t *testing.T) {
+	t.Parallel()
+	w := worldOf(t, meteredRules, identity.Options{})
+	h := apiOf(t, w)
+	const auth, ticket = "/v1/forward-auth", "Stint-Ticket"
+	if rec := forward(h, auth, "X-Forwarded-Uri", "/", "X-User", "alice"); rec.Code != 200 || rec.Header().Get(ticket) != "" {
+		t.Errorf("not asked for: %s", transcript(rec))
+	}
+	if rec := forward(h, auth+"?ticket=60", "X-Forwarded-Uri", "/"); rec.Code != 200 || rec.Header().Get(ticket) != "" {
+		t.Errorf("nothing is counted: %s", transcript(rec))
+	}
+	rec := forward(h, auth+"?ticket=60&status=403", "X-Forwarded-Uri", "/", "X-User", "alice")
+	if rec.Code != 200 || rec.Header().Get(ticket) == "" || rec.Header().Get("X-Ratelimit-Limit") == "" {
+		t.Fatalf("there is no ticket: %s", transcript(rec))
+	}
+	settle := fmt.Sprintf(usedCost, rec.Header().Get(ticket), 30)
+	if rec := call(h, "POST", "/v1/commit", settle); rec.Code != 200 {
+		t.Error(transcript(rec))
+	}
+	wantUsed(t, w, 2, 130, 31)
+	w.clock.Add(time.Minute)
+	if rec := call(h, "POST", "/v1/commit", settle); rec.Code != 400 {
+		t.Errorf("it lives too long: %s", transcript(rec))
+	}
+
+	plain := apiOf(t, worldOf(t, forwardRules, identity.Options{}))
+	if rec := forward(plain, auth+"?ticket=60", "X-Forwarded-Uri", "/search"); rec.Code != 200 || rec.Header().Get(ticket) != "" {
+		t.Errorf("no rule has a meter: %s", transcript(rec))
+	}
+	none, err := httplimit.API(httplimit.APIOptions{Engine: w.Engine, Store: w.store})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rec := forward(none, auth+"?ticket=60", "X-Forwarded-Uri", "/"); rec.Code != 400 || !strings.Contains(rec.Body.String(), "there are no tickets here") {
+		t.Error(transcript(rec))
 	}
 }
 

@@ -53,6 +53,16 @@ func (b *broken) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision
 	return b.Store.Take(ctx, asks, ds)
 }
 
+func (b *broken) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	switch {
+	case b.down:
+		return stint.ErrUnavailable
+	case b.bad:
+		return errors.New("secret of ours")
+	}
+	return b.Store.Adjust(ctx, asks, ds)
+}
+
 func (b *broken) Reset(ctx context.Context, asks []stint.Ask) error {
 	if b.down {
 		return stint.ErrUnavailable
@@ -110,6 +120,8 @@ func from(client, method, target string) *http.Request {
 
 var ids = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}`)
 
+var tickets = regexp.MustCompile(`"ticket":"[A-Za-z0-9_-]+"`)
+
 // transcript is a response as text.
 func transcript(rec *httptest.ResponseRecorder) string {
 	var b strings.Builder
@@ -120,7 +132,7 @@ func transcript(rec *httptest.ResponseRecorder) string {
 	if body := rec.Body.String(); body != "" {
 		fmt.Fprintf(&b, "\n%s\n", strings.TrimSpace(body))
 	}
-	return ids.ReplaceAllString(b.String(), "ID")
+	return tickets.ReplaceAllString(ids.ReplaceAllString(b.String(), "ID"), `"ticket":"TICKET"`)
 }
 
 func mapKeys(h http.Header) func(func(string) bool) {

@@ -1,7 +1,9 @@
 package httplimit_test
 
 import (
+	"crypto/rand"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -25,6 +27,9 @@ func (d document) at(v any, path ...string) any { return testopenapi.At(d.root, 
 func (d document) validate(schema, v any, where string) []string {
 	return testopenapi.Validate(d.root, schema, v, where)
 }
+
+// shownTicket is in the examples, in place of a good one.
+const shownTicket = "AdPb0cWq2Yk3mH7xq9vJt1rLw5s8f4nKb6Zy0aXg"
 
 // TestOpenAPI holds the document against the handler: every request in it is sent,
 // every response that comes is in it and is as it says, every response in it comes,
@@ -99,15 +104,17 @@ func TestOpenAPI(t *testing.T) {
 			}
 			content := doc.at(operation, "requestBody", "content", "application/json")
 			for _, value := range examples(content) {
-				body, err := json.Marshal(value)
+				text, err := json.Marshal(value)
 				if err != nil {
 					t.Fatal(err)
 				}
+				ticket := ticketOf(t, h, `{"path":"/","user":"`+rand.Text()+`"}`)
+				body := strings.ReplaceAll(string(text), shownTicket, ticket)
 				for _, wrong := range doc.validate(doc.at(content, "schema"), value, path) {
 					t.Error(wrong)
 				}
-				rec := call(h, strings.ToUpper(method), path, string(body))
-				if check(method, path, string(body), rec); rec.Code != http.StatusOK {
+				rec := call(h, strings.ToUpper(method), path, body)
+				if check(method, path, body, rec); rec.Code != http.StatusOK {
 					t.Errorf("%s %s: %s", path, body, rec.Body)
 				}
 			}
@@ -129,7 +136,11 @@ func TestOpenAPI(t *testing.T) {
 	}
 	const kind = "application/json"
 	large := strings.Repeat(" ", 4<<20+1)
-	for _, path := range []string{"/v1/check", "/v1/check/batch", "/v1/take"} {
+	settling := []string{"/v1/commit", "/v1/cancel", "/v1/extend"}
+	for _, path := range append([]string{
+		"/v1/check", "/v1/check/batch", "/v1/take", "/v1/reserve",
+		"/v1/reserve/batch", "/v1/commit/batch", "/v1/cancel/batch", "/v1/extend/batch",
+	}, settling...) {
 		send(h, "POST", path, kind, `{"x":1}`)
 		send(h, "POST", path, kind, large)
 		send(h, "POST", path, "text/plain", "hello")
@@ -157,6 +168,7 @@ func TestOpenAPI(t *testing.T) {
 	send(h, "POST", "/v1/check", kind, `{"path":"/new","user":"carol","cost":2}`)
 	send(h, "POST", "/v1/check", kind, `{"path":"/admin/x"}`)
 
+	send(apiOf(t, worldOf(t, meteredRules, identity.Options{})), "GET", auth+"?ticket=60", kind, "", "X-Forwarded-Uri", "/", "X-User", "bob")
 	strict := apiOf(t, worldOf(t, apiRules, identity.Options{Require: true}))
 	send(strict, "GET", auth, kind, "", "X-Forwarded-Uri", "/")
 	ignoring := apiOf(t, worldOf(t, apiRules, identity.Options{JWT: &identity.JWTOptions{Secret: tokenSecret, IgnoreBad: true}}))
@@ -170,6 +182,8 @@ func TestOpenAPI(t *testing.T) {
 	bad.store.(*broken).bad = true
 	send(apiOf(t, bad), "POST", "/v1/check", kind, `{"path":"/search","ip":"192.0.2.1"}`)
 	send(apiOf(t, bad), "GET", auth, kind, "", "X-Forwarded-Uri", "/search")
+	send(failed, "POST", "/v1/reserve", kind, `{"path":"/","api_key":"0123456789abcdef"}`)
+	send(apiOf(t, bad), "POST", "/v1/reserve", kind, `{"path":"/search","ip":"192.0.2.1"}`)
 	gone := worldOf(t, apiRules, identity.Options{})
 	gone.store.(*broken).down = true
 	send(apiOf(t, gone), "POST", "/v1/take", kind, `{"subject":"a","limit":"1/1s"}`)
@@ -180,6 +194,18 @@ func TestOpenAPI(t *testing.T) {
 	closed.store.(*broken).down = true
 	send(apiOf(t, closed), "GET", auth, kind, "", "X-Forwarded-Uri", "/search")
 	send(apiOf(t, closed), "POST", "/v1/check", kind, `{"path":"/search","ip":"192.0.2.1"}`)
+
+	for _, path := range settling {
+		body := fmt.Sprintf(oneTicket, ticketOf(t, h, `{"path":"/","user":"eve"}`))
+		if path == "/v1/commit" {
+			body = fmt.Sprintf(usedCost, ticketOf(t, h, `{"path":"/","user":"eve"}`), 1)
+		}
+		send(h, "POST", path, kind, strings.Replace(body, `{"ticket":"`, `{"ticket":"x`, 1))
+		for _, w := range []world{bad, gone} {
+			send(apiOf(t, w), "POST", path, kind, body)
+		}
+		send(h, "POST", path, kind, body)
+	}
 
 	for path, methods := range paths {
 		if path == "/healthz" || path == "/readyz" {

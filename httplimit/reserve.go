@@ -2,7 +2,9 @@ package httplimit
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -21,76 +23,61 @@ const (
 type settlement struct {
 	check // of a call that reserves
 
-	text   string // of the ticket
+	ticket string // that of the call, and then that of the answer, if it has one
 	usage  engine.Usage
-	life   time.Duration
 	told   bool // the call has a cost or a usage
-	ticket string
+	life   time.Duration
 
 	receipt   engine.Receipt
 	extension engine.Extension
-	err       error
 }
 
 // operation is one of the calls about reservations.
 type operation struct {
 	fields []string
-	// needs is what a call must have beside a ticket, or nil.
-	needs func(s *settlement) *inputError
-	do    func(a *api, ctx context.Context, s *settlement)
-	write func(b []byte, s *settlement) []byte
-	list  string // the answers of a batch
+	least  int64 // that a cost can be
+	tells  bool  // it must have a cost or a usage
+	do     func(a *api, ctx context.Context, r *engine.Reservation, s *settlement) error
+	write  func(b []byte, s *settlement) []byte
+	list   string // the answers of a batch
 }
 
 var (
 	reserveOp = operation{
-		fields: append(append([]string{}, checkFields[:len(checkFields)-1]...), "usage", "expires_in"),
-		do:     (*api).makeReservation, write: appendReserved, list: "verdicts",
+		fields: append(slices.Clone(checkFields[:len(checkFields)-1]), "usage", "expires_in"), least: 1, // it cannot peek
+		do: (*api).reserve, write: appendReserved, list: "verdicts",
 	}
 	commitOp = operation{
-		fields: []string{"ticket", "cost", "usage"},
-		needs: func(s *settlement) *inputError {
-			if !s.told {
-				return &inputError{"cost", "want what was used: cost, or usage by meter"}
-			}
-			return nil
-		},
-		do:    (*api).commitReservation,
-		write: appendReceipt, list: "receipts",
+		fields: []string{"ticket", "cost", "usage"}, tells: true,
+		do: (*api).commit, write: appendReceipt, list: "receipts",
 	}
-	cancelOp = operation{
-		fields: []string{"ticket"},
-		do:     (*api).cancelReservation,
-		write:  appendReceipt, list: "receipts",
-	}
+	cancelOp = operation{fields: []string{"ticket"}, do: (*api).cancel, write: appendReceipt, list: "receipts"}
 	extendOp = operation{
 		fields: []string{"ticket", "cost", "usage", "expires_in"},
-		do:     (*api).extendReservation,
-		write:  appendExtension, list: "extensions",
+		do:     (*api).extend, write: appendExtension, list: "extensions",
 	}
 )
+
+// settles reports whether a call has a ticket.
+func (o *operation) settles() bool { return o.fields[0] == "ticket" }
 
 // settlement reads a call.
 func (s *scanner) settlement(o *operation, c *settlement) *inputError {
 	c.life = ticketLife
 	c.request.Method = http.MethodGet
-	var text []byte
 	err := s.object(o.fields, func(i int) (err *inputError) {
 		switch o.fields[i] {
 		case "ticket":
+			var text []byte
 			text, err = s.text()
-			c.text = string(text)
+			c.ticket = string(text)
 		case "cost":
 			c.told = true
-			c.usage.Cost, err = s.cost(0)
+			c.usage.Cost, err = s.cost(o.least)
 		case "usage":
-			c.usage.Meters, err = s.meters()
+			c.usage.Meters, err = s.meters(o.least)
 		case "expires_in":
-			var seconds int64
-			if seconds, err = s.cost(1); err == nil && seconds > int64(maxTicketLife/time.Second) {
-				err = &inputError{says: "want at most " + strconv.Itoa(int(maxTicketLife/time.Second)) + " seconds"}
-			}
-			c.life = time.Duration(seconds) * time.Second
+			c.life, err = s.life()
 		default:
 			err = s.checkField(&c.check, o.fields[i])
 		}
@@ -101,23 +88,30 @@ func (s *scanner) settlement(o *operation, c *settlement) *inputError {
 		return err
 	case c.told && c.usage.Meters != nil:
 		return &inputError{"usage", "want either cost or usage, not both"}
-	}
-	c.told = c.told || c.usage.Meters != nil
-	if o.fields[0] != "ticket" {
+	case !o.settles():
 		c.request.Cost, c.request.Usage = c.usage.Cost, c.usage.Meters
 		return c.complete()
-	}
-	if c.text == "" {
+	case c.ticket == "":
 		return &inputError{"ticket", "want the ticket of a reservation"}
-	}
-	if o.needs != nil {
-		return o.needs(c)
+	case o.tells && !c.told && c.usage.Meters == nil:
+		return &inputError{"cost", "want what was used: cost, or usage by meter"}
 	}
 	return nil
 }
 
+// life reads how many seconds a ticket is valid.
+func (s *scanner) life() (time.Duration, *inputError) {
+	const longest = int64(maxTicketLife / time.Second)
+	start := s.i
+	seconds, err := s.cost(0)
+	if err != nil || seconds < 1 || seconds > longest {
+		return 0, s.wrong(start, "a whole number of seconds from 1 to "+strconv.FormatInt(longest, 10))
+	}
+	return time.Duration(seconds) * time.Second, nil
+}
+
 // meters reads units by meter.
-func (s *scanner) meters() (map[rule.Meter]int64, *inputError) {
+func (s *scanner) meters(least int64) (map[rule.Meter]int64, *inputError) {
 	usage := map[rule.Meter]int64{}
 	return usage, s.members(func(raw []byte) *inputError {
 		name := string(raw)
@@ -128,7 +122,7 @@ func (s *scanner) meters() (map[rule.Meter]int64, *inputError) {
 		if _, twice := usage[m]; twice || len(usage) == maxMeters {
 			return &inputError{name, "want it only once, and at most " + strconv.Itoa(maxMeters) + " meters"}
 		}
-		n, err := s.cost(0)
+		n, err := s.cost(least)
 		if err != nil {
 			return err.within(name)
 		}
@@ -137,42 +131,59 @@ func (s *scanner) meters() (map[rule.Meter]int64, *inputError) {
 	})
 }
 
-func (a *api) makeReservation(ctx context.Context, s *settlement) {
+// settle carries out a call.
+func (a *api) settle(ctx context.Context, o *operation, s *settlement) {
+	var r *engine.Reservation
+	if o.settles() {
+		if r, s.err = a.Tickets.Open(s.ticket); s.err != nil {
+			return
+		}
+	}
+	s.err = o.do(a, ctx, r, s)
+	if bad := new(stint.InvalidError); r != nil && errors.As(s.err, &bad) && bad.Field == "charge" {
+		s.err = &engine.TicketError{Problem: "what it reserved is not counted here, but in the memory of another node or of an earlier process"}
+	}
+}
+
+func (a *api) reserve(ctx context.Context, _ *engine.Reservation, s *settlement) (err error) {
 	if s.named {
 		s.request.Subject = &s.subject
 	}
 	var r *engine.Reservation
-	if s.verdict, r, s.err = a.Engine.Reserve(ctx, s.request); s.err != nil || r == nil {
-		return
+	if s.verdict, r, err = a.Engine.Reserve(ctx, s.request); err != nil || r == nil {
+		return err
 	}
-	if s.ticket, s.err = a.Tickets.Seal(r, s.life); s.err != nil {
+	if s.ticket, err = a.Tickets.Seal(r, s.life); err != nil {
 		// No one could settle it. If this fails, it stays charged, as every reservation that is not settled.
 		_, _ = a.Engine.Cancel(context.WithoutCancel(ctx), r)
 	}
+	return err
 }
 
-func (a *api) commitReservation(ctx context.Context, s *settlement) {
-	var r *engine.Reservation
-	if r, s.err = a.Tickets.Open(s.text); s.err == nil {
-		s.receipt, s.err = a.Engine.Commit(ctx, r, s.usage)
-	}
+func (a *api) commit(ctx context.Context, r *engine.Reservation, s *settlement) (err error) {
+	s.receipt, err = a.Engine.Commit(ctx, r, s.usage)
+	return err
 }
 
-func (a *api) cancelReservation(ctx context.Context, s *settlement) {
-	var r *engine.Reservation
-	if r, s.err = a.Tickets.Open(s.text); s.err == nil {
-		s.receipt, s.err = a.Engine.Cancel(ctx, r)
-	}
+func (a *api) cancel(ctx context.Context, r *engine.Reservation, s *settlement) (err error) {
+	s.receipt, err = a.Engine.Cancel(ctx, r)
+	return err
 }
 
-func (a *api) extendReservation(ctx context.Context, s *settlement) {
-	var r *engine.Reservation
-	if r, s.err = a.Tickets.Open(s.text); s.err != nil {
-		return
+func (a *api) extend(ctx context.Context, r *engine.Reservation, s *settlement) (err error) {
+	if err = a.Tickets.Extendable(r); err != nil {
+		return err
 	}
-	if s.extension, s.err = a.Engine.Extend(ctx, r, s.usage); s.err == nil {
-		s.ticket, s.err = a.Tickets.Seal(r, s.life)
+	if s.extension, err = a.Engine.Extend(ctx, r, s.usage); err != nil {
+		return err
 	}
+	s.ticket, err = a.Tickets.Seal(r, s.life)
+	return err
+}
+
+// isInput reports whether a call failed because of its input.
+func isInput(err error) bool {
+	return tooLong(err) || errors.As(err, new(*engine.TicketError)) || errors.As(err, new(*stint.InvalidError))
 }
 
 // one serves a call.
@@ -189,22 +200,22 @@ func (a *api) one(o *operation) http.HandlerFunc {
 			badRequest(w, r, err)
 			return
 		}
-		switch o.do(a, r.Context(), &c); {
+		switch a.settle(r.Context(), o, &c); {
 		case isInput(c.err):
 			badRequest(w, r, c.err)
+			return
 		case c.err != nil:
 			a.failed(w, r, c.err)
-		default:
-			if !c.verdict.At.IsZero() {
-				a.Headers.Set(w.Header(), &c.verdict)
-			}
-			b.out = o.write(b.out, &c)
-			b.write(w)
+			return
+		case !o.settles():
+			a.Headers.Set(w.Header(), &c.verdict)
 		}
+		b.out = o.write(b.out, &c)
+		b.write(w)
 	}
 }
 
-// several serves a call about several reservations.
+// several serves a call about several reservations: each has its own answer.
 func (a *api) several(o *operation) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		b := scratches.Get().(*scratch)
@@ -214,22 +225,14 @@ func (a *api) several(o *operation) http.HandlerFunc {
 		}
 		var all []settlement
 		s := scanner{data: b.in.Bytes()}
-		err := s.document(func() *inputError {
-			return s.object([]string{"requests"}, func(int) *inputError {
-				return s.array(maxRequests, func() *inputError {
-					all = append(all, settlement{})
-					return s.settlement(o, &all[len(all)-1])
-				})
-			})
-		})
-		if err == nil && len(all) == 0 {
-			err = &inputError{"requests", "want at least one request"}
-		}
-		if err != nil {
+		if err := s.requests(func() *inputError {
+			all = append(all, settlement{})
+			return s.settlement(o, &all[len(all)-1])
+		}); err != nil {
 			badRequest(w, r, err)
 			return
 		}
-		a.each(len(all), func(i int) { o.do(a, r.Context(), &all[i]) })
+		a.each(len(all), func(i int) { a.settle(r.Context(), o, &all[i]) })
 		b.out = append(append(append(b.out, `{"`...), o.list...), `":[`...)
 		for i := range all {
 			if i > 0 {
@@ -267,7 +270,7 @@ func (s *settlement) appendTicket(b []byte) []byte {
 func appendReceipt(b []byte, s *settlement) []byte {
 	b, _ = s.receipt.ID.AppendText(append(b, `{"decision_id":"`...)) // it never fails
 	b = strconv.AppendBool(append(b, `","repeated":`...), s.receipt.Repeated)
-	return append(appendSettled(b, s.receipt.Limits, true), '}')
+	return append(appendSettled(b, s.receipt.Limits, !s.receipt.Repeated), '}')
 }
 
 func appendExtension(b []byte, s *settlement) []byte {

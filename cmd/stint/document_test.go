@@ -111,6 +111,8 @@ var runBy = map[string]string{
 	"docs/redis-url.md text":         "redisstore TestURLDocument",
 	"docs/redis.md text":             "redisstore TestACL",
 	"docs/regions.md toml":           "internal/daemon TestThreeRegions",
+	"docs/reserve.md json":           "internal/e2e TestReserveDocument",
+	"docs/reserve.md sh":             "internal/e2e TestReserveDocument",
 	"docs/rules.md text":             "rule TestDocumentedPatterns",
 	"docs/traefik.md yaml":           "internal/e2e TestTraefik",
 	"deploy/backup/README.md sh":     "internal/e2e TestRecoveryDocument",

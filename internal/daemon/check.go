@@ -119,6 +119,7 @@ func (k *checker) checkServer() {
 	if s.Trace.Sample < 0 || s.Trace.Sample > allRequests {
 		k.Refuse("server.trace.sample", strconv.Itoa(s.Trace.Sample), "from 0 to 10000", "")
 	}
+	k.readTicketKeys()
 	k.oneOf("server.log_format", s.LogFormat, "json", "text")
 	k.oneOf("server.log_level", s.LogLevel, "debug", "info", "warn", "error")
 }

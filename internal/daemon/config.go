@@ -69,6 +69,7 @@ type credentials struct {
 	secret        identity.Secret // of JWTs
 	publicKeys    string
 	regionSecrets []identity.Secret      // the first is presented, and all are accepted
+	ticketKeys    [][]byte               // the first makes tickets, and all open them
 	tls           map[string]*tls.Config // by the name of the listener
 	tokens        map[string]tokens      // of http and grpc
 }
@@ -81,7 +82,7 @@ type namedFile struct {
 }
 
 // Server configures the process. It is read at startup, except for ReloadInterval,
-// certificates, and the tokens of HTTP and GRPC.
+// certificates, the tokens of HTTP and GRPC, and the keys of tickets.
 type Server struct {
 	Counters       URL      `json:"counters" doc:"where counters are stored: memory: in this process, or a Redis URL, shared by all nodes"`
 	Database       URL      `json:"database" doc:"where rules, tiers, users and keys are stored: sqlite:FILE, or a PostgreSQL URL, shared by all nodes; if empty, in this file"`
@@ -110,6 +111,9 @@ type Server struct {
 	Trace          Trace    `json:"trace"`
 	LogFormat      string   `json:"log_format" doc:"json or text"`
 	LogLevel       string   `json:"log_level" doc:"the lowest level that is logged: debug, info, warn or error"`
+
+	TicketKey     identity.Secret `json:"ticket_key" doc:"the key of tickets, at least 32 random bytes, the same on all nodes; by default a random one, which the nodes of a database share"`
+	TicketKeyFile string          `json:"ticket_key_file" doc:"a file with that key, reloaded when it changes; if it has several lines, the first makes tickets and all accept them, to replace a key"`
 }
 
 // Catalog configures how nodes use the database.

@@ -46,6 +46,7 @@ type Daemon struct {
 	token        string                            // the file with the first admin token, if there is one
 	tokenProblem string                            // why there is none, as it was logged
 	tokens       struct{ http, grpc tokenPointer } // of callers
+	tickets      ticketKeys
 	gateway      gateway
 	envoy        *envoy   // nil: not served
 	demo         *demo    // nil: this is not a demo
@@ -114,6 +115,7 @@ func (d *Daemon) prepare(next *Config) (func(context.Context), error) {
 		d.gateway.use(ctx, routes)
 		d.tokens.http.replace(next.credentials.tokens[httpListener])
 		d.tokens.grpc.replace(next.credentials.tokens[grpcListener])
+		d.tickets.configure(next.credentials.ticketKeys)
 		for _, s := range d.servers {
 			s.tls.replace(next.credentials.tls[s.name])
 		}
@@ -179,6 +181,7 @@ func (d *Daemon) Start(ctx context.Context) error {
 		d.startEnvoy(ctx)
 	}
 	d.startAdmin(ctx)
+	d.startTickets(ctx)
 	d.log.InfoContext(ctx, "ready", "rules", d.engine.Rules().Len(), "counters", d.config.Server.Counters.String(), "database", d.config.Server.Database.String())
 	notify(d.source.Environ, "READY=1")
 	return nil

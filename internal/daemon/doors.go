@@ -18,7 +18,7 @@ import (
 // api returns the handler of the decision API.
 func (d *Daemon) api() (http.Handler, error) {
 	decisions, err := httplimit.API(httplimit.APIOptions{
-		Engine: d.engine, Store: d.store, Headers: d.config.headers(), OnError: d.undecided,
+		Engine: d.engine, Store: d.store, Headers: d.config.headers(), OnError: d.undecided, Tickets: d.tickets.tickets,
 		Operators: d.operators.api.Operators, OnReset: d.logReset,
 	})
 	if err != nil {

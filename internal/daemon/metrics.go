@@ -33,6 +33,8 @@ var exported = []Metric{
 	{"stint_held_seconds", "histogram", nil, "How long requests were held, for those that were."},
 	{"stint_waiting_requests", "gauge", nil, "Requests that are being held."},
 	{"stint_shadow_denied_total", "counter", []string{"rule"}, "Requests that passed and that a log_only rule would have denied."},
+	{"stint_units_total", "counter", []string{"rule", "meter", "what"}, "Units of reservations, by rule and meter: reserved before the cost was known, used of those that were settled, given_back because they were not used, and overshoot, which were used without having been reserved. Only for rules of which something was reserved."},
+	{"stint_settlements_total", "counter", []string{"result"}, "Settlements of reservations: committed, cancelled, repeated (they had been settled before), and rejected (tickets that were not made by this cluster, were altered, or had expired)."},
 	{"stint_credentials_unaccepted_total", "counter", []string{"reason"}, "API keys, tokens and proxy headers that were not accepted, by reason. Requests that were rejected for it have the outcome unauthorized; the others continued without credentials."},
 	{"stint_rules", "gauge", nil, "Rules in use, including disabled ones."},
 	{"stint_config_last_reload_successful", "gauge", nil, "1 if the current configuration is in use, 0 if it is invalid and the previous one stays in use."},
@@ -98,6 +100,7 @@ type metrics struct {
 	registry *prometheus.Registry
 	meter    layer.Meter
 	leases   *layer.LeaseMeter
+	ledger   ledger
 	daemon   *Daemon
 	descs    map[string]*prometheus.Desc // all but that of held
 
@@ -205,6 +208,7 @@ func (m *metrics) keep() {
 		}
 	}
 	m.rules.Store(&kept)
+	m.ledger.keep(func(rule string) bool { return kept[rule] != nil })
 }
 
 // Describe implements [prometheus.Collector].
@@ -227,6 +231,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 			total(name, float64(n), labels...)
 		}
 	}
+	d := m.daemon
 	for name, p := range *m.rules.Load() {
 		t := p.Load()
 		if t == nil {
@@ -239,11 +244,12 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 			}
 		}
 	}
+	m.ledger.collect(count)
+	count("stint_settlements_total", d.tickets.tickets.Rejected(), "rejected")
 	for reason := range m.unaccepted {
 		count("stint_credentials_unaccepted_total", m.unaccepted[reason].Load(), identity.Reason(reason).String())
 	}
 	out <- m.histogram("stint_decision_seconds", m.latency.Read())
-	d := m.daemon
 	gauge("stint_waiting_requests", float64(d.engine.Waiting()))
 	gauge("stint_rules", float64(d.engine.Rules().Len()))
 	status := d.reloader.Status()

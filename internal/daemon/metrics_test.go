@@ -115,6 +115,7 @@ func TestMetrics(t *testing.T) {
 	p := start(t, "[server]\ncounters = \""+redis.URL()+"\"\ndatabase = \""+database+"\"\ncatalog = { last_good = \"none\" }\n"+
 		"[identity.jwt]\nsecret = \""+secret+"\"\n"+regionsText(1, names, addresses, echo(t)), set("envoy.config", write(t, "shop.yaml", shop)), set("server.database_replica", replica))
 	p.becomes(t, "regions", "ok", "")
+	p.commit(t, p.reserve(t))
 	for range 3 {
 		check(t, p)
 	}

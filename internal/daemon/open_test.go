@@ -97,6 +97,7 @@ func TestTokens(t *testing.T) {
 	guarded := map[string]string{
 		"POST /v1/check": `{"path":"/","ip":"192.0.2.1","peek":true}`, "POST /v1/check/batch": `{"requests":[{"path":"/","peek":true}]}`,
 		"POST /v1/take": `{"subject":"a","limit":"9/1m"}`, "GET /v1/usage?user=a": "", "GET /v1/openapi.json": "", "GET /v1/forward-auth": "",
+		"POST /v1/reserve": `{"path":"/","ip":"192.0.2.1"}`, "POST /v1/commit": `{"ticket":"x","cost":1}`, "POST /v1/cancel/batch": `{"requests":[{"ticket":"x"}]}`,
 		"POST /json": oneCall, "GET /v1/descriptors?domain=shop&entry=user=a": "", "GET /v1/nothing": "",
 	}
 	answer := func(request string, headers ...string) int {

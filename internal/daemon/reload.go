@@ -377,7 +377,8 @@ func (r *Reloader) inUse() Status {
 		case (strings.HasPrefix(after.name, "region.secret") || strings.HasPrefix(after.name, "region.listener.tls_")) && r.first.admitsLike(r.config):
 		case strings.HasPrefix(after.name, "region."):
 			s.NeedsRestart = append(s.NeedsRestart, after.name)
-		case strings.HasSuffix(after.name, ".tls_client_ca"), strings.HasSuffix(after.name, ".tokens"), strings.HasSuffix(after.name, ".token_files"):
+		case strings.HasSuffix(after.name, ".tls_client_ca"), strings.HasSuffix(after.name, ".tokens"), strings.HasSuffix(after.name, ".token_files"),
+			strings.HasPrefix(after.name, ticketKeySetting):
 		case after.name == "server.case" && r.config.Server.Database == "": // it was used to compile the rules of the file
 		case strings.HasPrefix(after.name, "server.") && strings.Contains(after.name, ".tls_") && !was.IsZero() && !is.IsZero(): // a different file is loaded without a restart
 		default:

@@ -119,7 +119,7 @@ func (d *Daemon) build(ctx context.Context) error {
 		return err
 	}
 	d.engine, err = engine.New(engine.Options{
-		Store: d.store, Rules: content.Rules, Identity: who, Recorder: all, MaxWaiting: d.config.Server.MaxWaiting,
+		Store: d.store, Rules: content.Rules, Identity: who, Recorder: all, Ledger: &d.metrics.ledger, MaxWaiting: d.config.Server.MaxWaiting,
 		MaxPath: d.config.Server.MaxPath,
 	})
 	if err != nil {
@@ -138,6 +138,9 @@ func (d *Daemon) build(ctx context.Context) error {
 	}
 	d.metrics.keep()
 	if err := d.openAdmin(ctx); err != nil {
+		return err
+	}
+	if err := d.openTickets(ctx); err != nil {
 		return err
 	}
 	d.gateway.engine, d.gateway.log = d.engine, d.log

@@ -87,6 +87,8 @@ func Validate(root, schema, v any, where string) (problems []string) {
 			fail(isList && len(list) < int(bound), "%d items, want at least %v", len(list), want)
 		case "maxItems":
 			fail(isList && len(list) > int(bound), "%d items, want at most %v", len(list), want)
+		case "maxProperties":
+			fail(isObject && len(members) > int(bound), "%d members, want at most %v", len(members), want)
 		case "items":
 			for i, item := range list {
 				check(want, item, fmt.Sprintf("%s[%d]", where, i))

@@ -55,6 +55,7 @@ func Run(t *testing.T, open Open, only ...string) {
 		"keys":            checkKeys,
 		"tokens":          checkTokens,
 		"first token":     checkFirstToken,
+		"ticket key":      checkTicketKey,
 		"invalid tokens":  checkInvalidTokens,
 		"sessions":        checkSessions,
 		"changes":         checkChanges,

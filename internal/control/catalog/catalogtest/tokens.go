@@ -1,6 +1,7 @@
 package catalogtest
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -53,6 +54,30 @@ func checkFirstToken(s *suite) {
 	s.check(s.RevokeToken(ctx, actor, first.ID))
 	if again, err := s.FirstToken(ctx, actor, want); err != nil || again == "" || again == texts[0] {
 		s.t.Errorf("after it was revoked: got %d letters, %v", len(again), err)
+	}
+}
+
+// checkTicketKey has several nodes ask for the key of tickets at once: they get the same one, which no document has.
+func checkTicketKey(s *suite) {
+	keys := make([][]byte, 8)
+	var all sync.WaitGroup
+	for i := range keys {
+		all.Go(func() {
+			var err error
+			if keys[i], err = s.TicketKey(s.t.Context()); err != nil {
+				s.t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	for _, k := range keys {
+		if len(k) != 32 || !bytes.Equal(k, keys[0]) {
+			s.t.Errorf("a key of %d bytes, want the same 32", len(k))
+		}
+	}
+	before := s.revision()
+	if again, err := s.TicketKey(s.t.Context()); err != nil || !bytes.Equal(again, keys[0]) || s.revision() != before {
+		s.t.Errorf("asked again: another key, or a revision, %v", err)
 	}
 }
 
