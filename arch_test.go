@@ -35,6 +35,8 @@ var floors = map[string]int{
 	"grpclimit/xds":                        3,
 	"internal/door/field":                  3, // what clients are told, in headers and trailers
 	"internal/door/single":                 3, // the engine of one limit
+	"internal/door/llm":                    1, // what requests to language models may use, and have used
+	"internal/door/meter":                  0, // what a response has used; rules name its meters
 	"internal/control/catalog":             3,
 	"internal/record":                      3,
 	"internal/record/query":                2, // what questions to the record have in common
@@ -76,6 +78,7 @@ var floors = map[string]int{
 	"internal/kit/strict":   0, // reads files, and says where they are wrong
 	"web":                   0, // the dashboard, as files
 	".":                     0,
+	"internal/kit/scan":     -1, // JSON and events that pass, also through meters
 	"testdata/limits":       -1, // the scripts, for storetest
 }
 

@@ -1,0 +1,3 @@
+// Package llm reads what requests to language models may use, and what their answers have
+// used.
+package llm
