@@ -68,9 +68,7 @@ func (e *Engine) enforce(ctx context.Context, w *work, v *Verdict, n int, peek b
 	}
 	s.Conclude(v, w.ds)
 	if v.Outcome.Passed() {
-		if w.reservation != nil {
-			w.reservation.add(s.Hits, s.Asks, w.ds, w.attrs.Metered, false)
-		}
+		e.reserve(w, s.Hits, s.Asks, w.ds, false)
 		return e.space(ctx, v)
 	}
 	return nil
@@ -279,8 +277,8 @@ func (e *Engine) tryOut(ctx context.Context, w *work, v *Verdict, hits []rule.Hi
 		counted := errs[i] == nil && !slices.ContainsFunc(ds[hits[i].From:hits[i].To], func(d stint.Decision) bool { return d.Basis == stint.Closed })
 		if counted { // otherwise it is left out silently
 			v.add(hits[i:i+1], asks, ds, true)
-			if w.reservation != nil && !denied(ds[hits[i].From:hits[i].To]) {
-				w.reservation.add(hits[i:i+1], asks, ds, w.attrs.Metered, true)
+			if !denied(ds[hits[i].From:hits[i].To]) {
+				e.reserve(w, hits[i:i+1], asks, ds, true)
 			}
 		}
 	}
