@@ -20,6 +20,7 @@ type Serving struct {
 	engine *Engine
 	ctx    context.Context // that of the request, without its end
 	r      *Reservation
+	began  time.Time
 	every  time.Duration // between renewals; 0 if there are no places
 
 	mu       sync.Mutex
@@ -40,6 +41,7 @@ func (e *Engine) Serve(ctx context.Context, q *Request, v *Verdict) (*Serving, e
 		return nil, err
 	}
 	s := e.serving(ctx, r)
+	s.began = v.At.Add(v.Waited)
 	if s.every > 0 {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -77,6 +79,9 @@ next:
 	}
 	return dst
 }
+
+// Took returns how long the request has been served, without the time that it was held before.
+func (s *Serving) Took() time.Duration { return max(s.engine.since(s.began), 0) }
 
 // End says that the request has ended, and what it has used, by meter. What is not among that stays as it was
 // reserved. Failed says that the server has failed to answer: rules with on_error = "refund" then charge nothing.
