@@ -97,6 +97,7 @@ type Engine struct {
 	current atomic.Pointer[setup]
 	bans    bans
 	waits   waits
+	lines   lines
 	settler settler
 	work    sync.Pool
 }
@@ -189,6 +190,7 @@ type work struct {
 	step        Step
 	ds          []stint.Decision // for the step's asks
 	text        []byte
+	spot        *spot // in a line for a place
 	purpose     purpose
 	reservation *Reservation // what was charged, if that will be settled
 	// event is for the recorder. It is reused, since each would have to be allocated.

@@ -194,6 +194,9 @@ func (e *Engine) settle(ctx context.Context, r *Reservation, used func(*reserved
 		return Receipt{}, err
 	}
 	for j := range ds {
+		if it := &r.items[of[j]]; it.place() {
+			e.lines.released(it.ask.Key)
+		}
 		receipt.Limits[of[j]].Decision = ds[j]
 		receipt.Repeated = receipt.Repeated || ds[j].Repeated
 	}

@@ -32,6 +32,8 @@ var exported = []Metric{
 	{"stint_decision_seconds", "histogram", nil, "How long decisions took, without the time that requests were held."},
 	{"stint_held_seconds", "histogram", nil, "How long requests were held, for those that were."},
 	{"stint_waiting_requests", "gauge", nil, "Requests that are being held."},
+	{"stint_unsettled_requests", "gauge", nil, "Requests that have ended, and whose places and costs wait to be settled."},
+	{"stint_unsettled_lost_total", "counter", nil, "Requests that could not be settled: they cost what was reserved, and their places come back by themselves."},
 	{"stint_shadow_denied_total", "counter", []string{"rule"}, "Requests that passed and that a log_only rule would have denied."},
 	{"stint_credentials_unaccepted_total", "counter", []string{"reason"}, "API keys, tokens and proxy headers that were not accepted, by reason. Requests that were rejected for it have the outcome unauthorized; the others continued without credentials."},
 	{"stint_rules", "gauge", nil, "Rules in use, including disabled ones."},
@@ -242,6 +244,9 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	out <- m.histogram("stint_decision_seconds", m.latency.Read())
 	d := m.daemon
 	gauge("stint_waiting_requests", float64(d.engine.Waiting()))
+	unsettled, lost := d.engine.Unsettled()
+	gauge("stint_unsettled_requests", float64(unsettled))
+	count("stint_unsettled_lost_total", lost)
 	gauge("stint_rules", float64(d.engine.Rules().Len()))
 	status := d.reloader.Status()
 	gauge("stint_config_last_reload_successful", oneIf(status.Problem == ""))
