@@ -246,7 +246,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	gauge("stint_waiting_requests", float64(d.engine.Waiting()))
 	unsettled, lost := d.engine.Unsettled()
 	gauge("stint_unsettled_requests", float64(unsettled))
-	count("stint_unsettled_lost_total", lost)
+	total("stint_unsettled_lost_total", float64(lost))
 	gauge("stint_rules", float64(d.engine.Rules().Len()))
 	status := d.reloader.Status()
 	gauge("stint_config_last_reload_successful", oneIf(status.Problem == ""))
