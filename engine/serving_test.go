@@ -162,7 +162,7 @@ func TestServeKeepsPlaces(t *testing.T) {
 		if got := taken(t, e, "alice", "open"); got != " 1" {
 			t.Errorf("after a release,%s places are held", got)
 		}
-		_ = stay // its holder is lost: the timer stops with the bubble
+
 		stay.End(nil, false)
 		settled(t, e)
 	})
@@ -284,5 +284,28 @@ limits = [ { name = "open", limit = "1/30s concurrency" } ]
 			t.Errorf("request %d: %s, %v", i+1, summary(*v), err)
 		}
 		settled(t, e)
+	}
+}
+
+// TestServeReload ends a request whose rules are gone.
+func TestServeReload(t *testing.T) {
+	t.Parallel()
+	e := start(t, places, engine.Options{})
+	s, _ := serve(t, e, "alice")
+	before, who := e.Rules(), e.Identity()
+	none, err := rule.Compile(rule.File{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Use(none, who); err != nil {
+		t.Fatal(err)
+	}
+	s.End(map[rule.Meter]int64{"response_bytes": 7}, false)
+	settled(t, e)
+	if err := e.Use(before, who); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := taken(t, e, "alice", "open", "bytes", "seconds"), " 0 7 10"; got != want {
+		t.Errorf("%s is used, want%s", got, want)
 	}
 }
