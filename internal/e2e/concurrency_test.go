@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/testserver"
 )
 
 // observer is a target that sees how many requests there are at once. It does not count those whose clients
@@ -56,7 +57,7 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // TestConcurrency has 64 clients ask for 10 places through three nodes, while clients leave, targets die in the
-// middle of responses, a node is killed and another one is drained. There are never more than 10 at once, and
+// middle of responses, a node is killed, another one is drained, and Redis is out of reach for a while. There are never more than 10 at once, and
 // afterwards all places are back within their time.
 func TestConcurrency(t *testing.T) {
 	o := &observer{full: make(chan struct{})}
@@ -75,7 +76,7 @@ max_delay = "100ms"
 on_store_failure = "closed"
 limits = [{ name = "at-once", limit = "10/3s concurrency" }]
 `, target.URL)
-	redis := testredis.Start(t)
+	redis := testredis.StartProxy(t, testredis.Start(t))
 	var nodes []*server
 	for range 3 {
 		nodes = append(nodes, serve(t, config, "STINT_SERVER_COUNTERS="+redis.URL()))
@@ -100,7 +101,7 @@ limits = [{ name = "at-once", limit = "10/3s concurrency" }]
 		_, _ = io.Copy(io.Discard, res.Body)
 		return res.StatusCode
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
 	defer cancel()
 	var clients sync.WaitGroup
 	for i := range 64 {
@@ -125,6 +126,10 @@ limits = [{ name = "at-once", limit = "10/3s concurrency" }]
 	nodes[0].kill(t)
 	<-time.After(time.Second)
 	nodes[1].terminate()
+	<-time.After(500 * time.Millisecond)
+	redis.Set(t, testserver.Fault{Refuse: true})
+	<-time.After(500 * time.Millisecond)
+	redis.Set(t, testserver.Fault{})
 	clients.Wait()
 	if most := o.most.Load(); most > 10 {
 		t.Errorf("%d were there at once, want at most 10", most)
