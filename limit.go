@@ -270,7 +270,8 @@ func (l *Limit) ValidateRate() error {
 		return nil
 	}
 	return invalid("algorithm", l.Algorithm.String(), "one that counts over time: sliding_window, fixed_window, sliding_log, "+
-		"token_bucket (or gcra) or leaky_bucket; what concurrency holds must be released, as Limiter.Hold does")
+		"token_bucket (or gcra) or leaky_bucket; what concurrency holds must be released, as "+
+		"rules do at the gateway, in middlewares and gRPC servers, and Limiter.Hold in programs")
 }
 
 func parseLimit(text string) (Limit, error) {

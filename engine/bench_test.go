@@ -134,6 +134,33 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
+// BenchmarkServe measures decisions of doors into a verdict: as DecideInto, where nothing is settled, and with a
+// place that is released.
+func BenchmarkServe(b *testing.B) {
+	held := hierarchy(1000, "ip")
+	held.Rules = append(held.Rules, rule.Rule{Name: "place", CountBy: []rule.Dimension{"ip"}, Limits: []rule.Limit{{Name: "place", Limit: "10000/30s concurrency"}}})
+	q := engine.Request{Method: "GET", Path: "/api/v1/items-7", Peer: netip.MustParseAddr("192.0.2.1")}
+	for name, f := range map[string]rule.File{"nothing to settle": hierarchy(1000, "ip"), "a place": held} {
+		b.Run(name, func(b *testing.B) {
+			e := newEngine(b, f, identity.Options{})
+			var v engine.Verdict
+			b.ReportAllocs()
+			for b.Loop() {
+				s, err := e.Serve(b.Context(), &q, &v)
+				if err != nil || v.Outcome != engine.Allowed {
+					b.Fatal(v, err)
+				}
+				if s != nil {
+					s.End(nil, false)
+					if err := e.Settled(b.Context()); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+		})
+	}
+}
+
 // BenchmarkUse measures decisions while rules are replaced a thousand times a second,
 // and while they are not: the median, and the slowest of a thousand.
 func BenchmarkUse(b *testing.B) {

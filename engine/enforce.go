@@ -40,6 +40,10 @@ func (e *Engine) enforce(ctx context.Context, w *work, v *Verdict, n int, peek b
 		}
 		defer e.waits.leave(w.client)
 	}
+	if key, most, found := e.lineFor(s); found {
+		e.standInLine(ctx, w, key, most) // no one overtakes those who wait
+	}
+	defer e.leaveLine(w)
 	for s.Begin(); ; {
 		if err := e.take(ctx, s.Asks, w.ds); err != nil {
 			return err
@@ -47,8 +51,7 @@ func (e *Engine) enforce(ctx context.Context, w *work, v *Verdict, n int, peek b
 		if !denied(w.ds) {
 			break
 		}
-		if wait := s.Hold(w.ds); wait > 0 && e.wait(ctx, w.client, wait) {
-			s.Waited += wait
+		if e.hold(ctx, w) {
 			if banned := e.bans.find(&v.Subject, e.now()); banned != nil {
 				v.Waited = s.Waited
 				v.ban(banned)
@@ -68,12 +71,25 @@ func (e *Engine) enforce(ctx context.Context, w *work, v *Verdict, n int, peek b
 	}
 	s.Conclude(v, w.ds)
 	if v.Outcome.Passed() {
-		if w.reservation != nil {
-			w.reservation.add(s.Hits, s.Asks, w.ds, w.attrs.Metered, false)
-		}
+		e.reserve(w, s.Hits, s.Asks, w.ds, false)
+		e.leaveLine(w)
 		return e.space(ctx, v)
 	}
 	return nil
+}
+
+// hold holds a request that is denied, until it is time to take again. It returns false if it is not held.
+func (e *Engine) hold(ctx context.Context, w *work) bool {
+	s := &w.step
+	if key, most := s.missing(w.ds); most > 0 {
+		return e.standInLine(ctx, w, key, most)
+	}
+	wait := s.Hold(w.ds)
+	if wait == 0 || !e.wait(ctx, w.client, wait) {
+		return false
+	}
+	s.Waited += wait
+	return true
 }
 
 // penalized reports whether a penalty bans another identity that the request presents beside its
@@ -279,8 +295,8 @@ func (e *Engine) tryOut(ctx context.Context, w *work, v *Verdict, hits []rule.Hi
 		counted := errs[i] == nil && !slices.ContainsFunc(ds[hits[i].From:hits[i].To], func(d stint.Decision) bool { return d.Basis == stint.Closed })
 		if counted { // otherwise it is left out silently
 			v.add(hits[i:i+1], asks, ds, true)
-			if w.reservation != nil && !denied(ds[hits[i].From:hits[i].To]) {
-				w.reservation.add(hits[i:i+1], asks, ds, w.attrs.Metered, true)
+			if !denied(ds[hits[i].From:hits[i].To]) {
+				e.reserve(w, hits[i:i+1], asks, ds, true)
 			}
 		}
 	}

@@ -60,6 +60,9 @@ type Request struct {
 	// have one, and otherwise in all. Usage overrides the costs of the meters that it has.
 	Cost  int64
 	Usage map[rule.Meter]int64
+	// Held says that this is a part of a request that is being served, such as a message of a stream: it
+	// is counted by all limits but those of concurrency, under which the request holds its places already.
+	Held bool
 }
 
 // Options are an engine's settings. Store and Rules are required.
@@ -97,6 +100,8 @@ type Engine struct {
 	current atomic.Pointer[setup]
 	bans    bans
 	waits   waits
+	lines   lines
+	settler settler
 	work    sync.Pool
 }
 
@@ -181,15 +186,16 @@ type work struct {
 	who   identity.Request
 	// refused is why the credentials were rejected. Rules that count by address still count such
 	// a request: otherwise guessing credentials would be free.
-	refused *identity.RefusedError
-	client  client
-	attrs   rule.Attrs
-	hits    []rule.Hit
-	step    Step
-	ds      []stint.Decision // for the step's asks
-	text    []byte
-	// reservation, if not nil, gets what is charged.
-	reservation *Reservation
+	refused     *identity.RefusedError
+	client      client
+	attrs       rule.Attrs
+	hits        []rule.Hit
+	step        Step
+	ds          []stint.Decision // for the step's asks
+	text        []byte
+	spot        *spot // in a line for a place
+	purpose     purpose
+	reservation *Reservation // what was charged, if that will be settled
 	// event is for the recorder. It is reused, since each would have to be allocated.
 	event *Event
 }
@@ -225,50 +231,71 @@ func (e *PathError) Error() string {
 // that it could not be decided: the context is done, the lookup of a key failed, a counter cannot be
 // read, or it is a [*PathError]. If the store cannot be reached, that is not an error: rules determine what happens.
 func (e *Engine) Decide(ctx context.Context, q Request) (v Verdict, err error) {
-	err = e.answer(ctx, &q, &v, false, nil)
+	_, err = e.answer(ctx, &q, &v, deciding)
 	return v, err
 }
 
 // DecideInto is like Decide, but stores the verdict in v and reuses the memory of v.Limits, which copies
 // of v share. After an error v is zero. The request must not point into v.
 func (e *Engine) DecideInto(ctx context.Context, q *Request, v *Verdict) error {
-	return e.answer(ctx, q, v, false, nil)
+	_, err := e.answer(ctx, q, v, deciding)
+	return err
 }
 
 // Peek returns what Decide would, without changing anything or holding the request.
 func (e *Engine) Peek(ctx context.Context, q Request) (v Verdict, err error) {
-	err = e.answer(ctx, &q, &v, true, nil)
+	_, err = e.answer(ctx, &q, &v, peeking)
 	return v, err
 }
 
-func (e *Engine) answer(ctx context.Context, q *Request, v *Verdict, peek bool, r *Reservation) error {
+// purpose is what a decision is for.
+type purpose uint8
+
+const (
+	deciding purpose = iota
+	peeking
+	reserving // all that is charged will be settled
+	serving   // what has a meter will be settled, and places
+)
+
+// answer decides a request. It returns what will be settled of it if it passes.
+func (e *Engine) answer(ctx context.Context, q *Request, v *Verdict, p purpose) (*Reservation, error) {
 	limits := v.Limits[:0]
 	if q.Cost < 0 {
 		*v = Verdict{}
-		return invalid("cost", strconv.FormatInt(q.Cost, 10), "1 or more, or 0 for the costs in rules")
+		return nil, invalid("cost", strconv.FormatInt(q.Cost, 10), "1 or more, or 0 for the costs in rules")
 	}
 	if err := (&Usage{Meters: q.Usage}).validate(); err != nil {
 		*v = Verdict{}
-		return err
+		return nil, err
 	}
 	if len(q.Path) > e.maxPath && !strings.ContainsAny(q.Path[:e.maxPath+1], "?#") {
 		*v = Verdict{}
-		return &PathError{Most: e.maxPath}
+		return nil, &PathError{Most: e.maxPath}
 	}
 	now := e.now()
 	*v = Verdict{ID: NewID(now), At: now, Limits: limits}
 	w := e.begin(now)
 	defer e.end(w)
-	w.reservation = r
-	if err := e.decide(ctx, q, w, v, peek); err != nil {
-		*v = Verdict{}
-		return err
+	w.purpose = p
+	err := e.decide(ctx, q, w, v, p == peeking)
+	r := w.reservation
+	if r != nil {
+		e.tell(r)
+		if r.ID = v.ID; err != nil || !v.Outcome.Passed() {
+			e.abandon(ctx, r)
+			r = nil
+		}
 	}
-	if e.recorder != nil && !peek {
+	if err != nil {
+		*v = Verdict{}
+		return nil, err
+	}
+	if e.recorder != nil && p != peeking {
 		v.fill(w.event, e.since(now))
 		e.recorder.Record(w.event)
 	}
-	return nil
+	return r, nil
 }
 
 func (e *Engine) decide(ctx context.Context, q *Request, w *work, v *Verdict, peek bool) error {
@@ -282,7 +309,7 @@ func (e *Engine) decide(ctx context.Context, q *Request, w *work, v *Verdict, pe
 	}
 	w.hits = w.setup.rules.Match(w.hits, &w.attrs)
 	if !decided(w.hits, v) {
-		w.attrs.Metered = (q.Cost > 0 || w.reservation != nil) && rule.Metered(w.hits)
+		w.attrs.Metered = (q.Cost > 0 || w.purpose == reserving) && rule.Metered(w.hits)
 		enforced := partition(w.hits)
 		if err := e.enforce(ctx, w, v, enforced, peek); err != nil {
 			return err
@@ -333,7 +360,7 @@ func (e *Engine) identify(ctx context.Context, q *Request, w *work, v *Verdict) 
 	w.attrs = rule.Attrs{
 		Method: v.Method, Path: q.Path, IgnoreCase: q.IgnoreCase, Headers: q.Headers, Trusted: s.Trusted, Named: q.Subject != nil,
 		IP: s.IP, Net: s.Net, User: s.User, Tenant: s.Tenant, APIKey: s.Key, Tier: s.Tier, Claims: s.Claims,
-		KeyLimits: s.KeyLimits, UserLimits: s.UserLimits, Cost: q.Cost, Usage: q.Usage,
+		KeyLimits: s.KeyLimits, UserLimits: s.UserLimits, Cost: q.Cost, Usage: q.Usage, Held: q.Held,
 	}
 	return false, nil
 }

@@ -26,5 +26,12 @@ func TestAllocations(t *testing.T) {
 		}); n > 1 {
 			t.Errorf("%s, into a verdict: %v allocations, want 1 at most", name, n)
 		}
+		if n := testing.AllocsPerRun(1000, func() {
+			if _, err := e.Serve(t.Context(), &q, &v); err != nil {
+				t.Fatal(err)
+			}
+		}); n > 1 {
+			t.Errorf("%s, by a door that could settle it: %v allocations, want 1 at most", name, n)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -53,6 +54,8 @@ type reserved struct {
 	// open means that the cost is settled: otherwise it was known before.
 	open   bool
 	shadow bool
+	// refund means that nothing is charged if the server has failed.
+	refund bool
 	// charges are made by Reserve, and by each Extend.
 	charges []stint.Charge
 }
@@ -94,37 +97,52 @@ type Ledger interface {
 // Reserve decides a request like [Engine.Decide], and returns what it was charged, to be settled when its cost
 // is known. The reservation is nil if the request does not pass, or nothing was counted.
 func (e *Engine) Reserve(ctx context.Context, q Request) (v Verdict, r *Reservation, err error) {
-	r = &Reservation{node: e.node}
-	if err = e.answer(ctx, &q, &v, false, r); err != nil || !v.Outcome.Passed() || len(r.items) == 0 {
-		return v, nil, err
+	r, err = e.answer(ctx, &q, &v, reserving)
+	return v, r, err
+}
+
+// tell tells the ledger what was reserved.
+func (e *Engine) tell(r *Reservation) {
+	if e.ledger == nil {
+		return
 	}
-	r.ID = v.ID
 	before := ""
 	for i := range r.items {
-		if it := &r.items[i]; e.ledger != nil && it.rule != before && !it.place() { // all limits of a rule have the same cost
+		if it := &r.items[i]; it.rule != before && !it.place() { // all limits of a rule have the same cost
 			e.ledger.Reserved(it.rule, it.meter, it.cost())
 			before = it.rule
 		}
 	}
-	return v, r, nil
 }
 
-// add adds what the asks of rules were charged.
-func (r *Reservation) add(hits []rule.Hit, asks []stint.Ask, ds []stint.Decision, metered, shadow bool) {
+// reserve notes what the asks of rules were charged, as far as it will be settled.
+func (e *Engine) reserve(w *work, hits []rule.Hit, asks []stint.Ask, ds []stint.Decision, shadow bool) {
+	if w.purpose < reserving {
+		return
+	}
 	for i := range hits {
 		h := &hits[i]
 		meter, most := h.Rule.Meter()
 		for j := h.From; j < h.To; j++ {
-			c := ds[j].Charge()
-			if c.Cost == 0 || asks[j].Penalty != nil {
+			a := &asks[j]
+			place := a.Limit.Algorithm == stint.Concurrency
+			if a.Penalty != nil || w.purpose == serving && meter == "" && !place {
 				continue
 			}
-			a := asks[j]
-			a.Cost = 0
-			r.items = append(r.items, reserved{
-				rule: h.Rule.Name, name: h.LimitOf(asks, j), meter: meter, most: most, ask: a,
-				open:    a.Limit.Algorithm != stint.Concurrency && (meter != "" || !metered),
+			c := ds[j].Charge()
+			if c.Cost == 0 {
+				continue
+			}
+			if w.reservation == nil {
+				w.reservation = &Reservation{node: e.node}
+			}
+			bare := *a
+			bare.Cost = 0
+			w.reservation.items = append(w.reservation.items, reserved{
+				rule: h.Rule.Name, name: h.LimitOf(asks, j), meter: meter, most: most, ask: bare,
+				open:    !place && (meter != "" || !w.attrs.Metered),
 				shadow:  shadow,
+				refund:  h.Rule.Refunds(),
 				charges: []stint.Charge{c},
 			})
 		}
@@ -199,6 +217,9 @@ func (e *Engine) settle(ctx context.Context, r *Reservation, cancelled bool, use
 		return Receipt{}, err
 	}
 	for j := range ds {
+		if it := &r.items[of[j]]; it.place() {
+			e.lines.released(it.ask.Key)
+		}
 		receipt.Limits[of[j]].Decision = ds[j]
 		receipt.Repeated = receipt.Repeated || ds[j].Repeated
 	}
@@ -302,7 +323,10 @@ func (e *Engine) renew(ctx context.Context, r *Reservation) (lost []int, err err
 		}
 	}
 	ds := make([]stint.Decision, len(asks))
-	if err := e.adjust(ctx, asks, ds); err != nil {
+	err = e.adjust(ctx, asks, ds)
+	if invalid := new(stint.InvalidError); errors.As(err, &invalid) {
+		clear(ds) // the store's clock was set back, and it does not know of them
+	} else if err != nil {
 		return nil, err
 	}
 	for j := range ds {

@@ -54,11 +54,15 @@ func (s *Step) Hold(ds []stint.Decision) (wait time.Duration) {
 			if d.Allowed {
 				continue
 			}
-			if s.Asks[j].Penalty != nil || h.Rule.Action != rule.Throttle || d.RetryAfter > h.Rule.MaxDelay-s.Waited || d.Basis > stint.Local {
+			need := d.RetryAfter
+			if s.Asks[j].Limit.Algorithm == stint.Concurrency {
+				need = min(need, pollPlace) // it may be released at any time
+			}
+			if s.Asks[j].Penalty != nil || h.Rule.Action != rule.Throttle || need > h.Rule.MaxDelay-s.Waited || d.Basis > stint.Local {
 				return 0
 			}
 			// At least a millisecond, so that a denial without a wait does not cause a busy loop.
-			wait = max(wait, d.RetryAfter, time.Millisecond)
+			wait = max(wait, need, time.Millisecond)
 		}
 	}
 	return wait

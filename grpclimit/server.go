@@ -65,6 +65,12 @@ type Options struct {
 
 // Server limits the calls of a server. Unary and Stream are its interceptors. Put them
 // before interceptors that do work.
+//
+// Under rules with a meter or limits of concurrency, a call is served until its handler returns or
+// panics. Then its places are released, and its costs corrected to what was measured, in the
+// background: see [engine.Engine.Settled]. Bytes are those of messages as protobuf encodes them, and
+// header:NAME is metadata that the handler sends, as a header or a trailer; a json:PATH is not measured. With
+// PerMessage, messages take no further places, and the costs of each stay as they were reserved.
 type Server struct{ o Options }
 
 // New returns interceptors for a server.
@@ -82,12 +88,15 @@ func (s *Server) Unary(ctx context.Context, message any, info *grpc.UnaryServerI
 	}
 	q := s.request(ctx, info.FullMethod)
 	d := &field.Decided{Context: ctx}
-	err := s.decide(ctx, &q, message, &d.Verdict)
+	serving, err := s.decide(ctx, &q, message, &d.Verdict)
 	_ = grpc.SetTrailer(ctx, s.trailers(&d.Verdict)) // it fails if no server made the context, as in a test
 	if err != nil {
 		return nil, err
 	}
 	withoutBadToken(d)
+	if serving != nil {
+		return serveUntilEnd(serving).unary(d, message, handler)
+	}
 	return handler(d, message)
 }
 
@@ -100,7 +109,7 @@ func (s *Server) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	ctx := stream.Context()
 	q := s.request(ctx, info.FullMethod)
 	d := &field.Decided{Context: ctx}
-	err := s.decide(ctx, &q, nil, &d.Verdict)
+	serving, err := s.decide(ctx, &q, nil, &d.Verdict)
 	if err != nil || !s.o.PerMessage {
 		stream.SetTrailer(s.trailers(&d.Verdict))
 	}
@@ -108,9 +117,14 @@ func (s *Server) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 		return err
 	}
 	withoutBadToken(d)
+	if serving != nil {
+		next := handler
+		handler = func(srv any, stream grpc.ServerStream) error { return serveUntilEnd(serving).stream(srv, stream, next) }
+	}
 	if !s.o.PerMessage {
 		return handler(srv, &opened{stream, d})
 	}
+	q.Held = true
 	m := &metered{opened: opened{stream, d}, server: s, request: q}
 	m.last.Store(&metering{verdict: d.Verdict})
 	err = handler(srv, m)
@@ -146,18 +160,19 @@ func (s *Server) request(ctx context.Context, method string) engine.Request {
 }
 
 // decide decides a call or a message, and returns the status if it is denied. If it could
-// not be decided, the verdict is zero.
-func (s *Server) decide(ctx context.Context, q *engine.Request, message any, v *engine.Verdict) error {
+// not be decided, the verdict is zero. The serving is what has to be settled of it, or nil.
+func (s *Server) decide(ctx context.Context, q *engine.Request, message any, v *engine.Verdict) (*engine.Serving, error) {
 	if s.o.Cost != nil {
 		q.Cost = s.o.Cost(ctx, q.Path, message)
 	}
-	if err := s.o.Engine.DecideInto(ctx, q, v); err != nil {
-		return s.undecided(ctx, q.Path, err)
+	serving, err := s.o.Engine.Serve(ctx, q, v)
+	if err != nil {
+		return nil, s.undecided(ctx, q.Path, err)
 	}
 	if !v.Outcome.Passed() {
-		return denial(v)
+		return nil, denial(v)
 	}
-	return nil
+	return serving, nil
 }
 
 // undecided returns the status if deciding failed. It does not say why: errors may hold
@@ -249,7 +264,7 @@ func (m *metered) RecvMsg(message any) error {
 		return err // io.EOF, or the connection failed
 	}
 	next := new(metering)
-	next.err = m.server.decide(m.ctx, &m.request, message, &next.verdict)
+	_, next.err = m.server.decide(m.ctx, &m.request, message, &next.verdict) // what it costs stays as reserved
 	m.last.Store(next)
 	return next.err
 }

@@ -58,6 +58,10 @@ type GatewayOptions struct {
 //
 // Upgrades to a protocol that could carry further requests, such as h2c, are not passed
 // on: those requests would not be counted.
+//
+// Under rules with a meter or limits of concurrency, a request is served until its response was passed on,
+// or both directions of an upgraded connection have ended. Then its places are released, and its costs
+// corrected to what was measured, in the background: see [engine.Engine.Settled].
 type Gateway struct {
 	engine  *engine.Engine
 	headers HeaderSet
@@ -229,7 +233,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t := &trip{Context: r.Context(), route: to}
 	peer := peerOf(r)
 	q := engine.Request{Method: r.Method, Path: path, IgnoreCase: to.IgnoreCase, Headers: r.Header, Peer: peer, Cost: to.Cost}
-	err := g.engine.DecideInto(t.Context, &q, &t.verdict)
+	serving, err := g.engine.Serve(t.Context, &q, &t.verdict)
 	switch v := &t.verdict; {
 	case err != nil && r.Context().Err() != nil:
 		w.WriteHeader(statusGone)
@@ -241,6 +245,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !v.Outcome.Passed():
 		Deny(w, r, g.headers, v)
 	case g.maxBody > 0 && r.ContentLength > g.maxBody:
+		if serving != nil {
+			serving.End(nil, false)
+		}
 		g.headers.Set(w.Header(), v)
 		g.tooLarge().Write(w, r)
 	default:
@@ -248,6 +255,10 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			t.peer = peer.String()
 		}
 		t.guard.Headers = g.engine.Identity().Headers()
-		g.pass(w, r, t)
+		if serving == nil {
+			g.pass(w, w, r, t)
+			return
+		}
+		serveUntilEnd(w, r.WithContext(t.Context), serving, func(counting http.ResponseWriter, r *http.Request) { g.pass(w, counting, r, t) })
 	}
 }

@@ -34,6 +34,11 @@ type Options struct {
 // The handler gets the server's own ResponseWriter, with the headers of the verdict
 // already set, and finds the verdict with [VerdictOf]. A token that was not accepted, and did
 // not lead to a rejection, is not among the headers that it gets.
+//
+// If rules that apply have a meter, or limits of concurrency, the handler gets a ResponseWriter
+// that does the same and counts. When the handler has returned or panicked, and a connection that
+// it has hijacked is closed, places are released, and costs corrected to what was measured, in
+// the background: see [engine.Engine.Settled].
 func New(o Options) (func(http.Handler) http.Handler, error) {
 	if o.Engine == nil {
 		return nil, invalid("Engine", "nil", "what engine.New returns")
@@ -108,7 +113,8 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if m.Subject != nil {
 		q.Subject = m.Subject(r)
 	}
-	if err := m.Engine.DecideInto(ctx.Context, &q, &ctx.Verdict); err != nil {
+	serving, err := m.Engine.Serve(ctx.Context, &q, &ctx.Verdict)
+	if err != nil {
 		m.OnError(w, r, err)
 		return
 	}
@@ -121,6 +127,10 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if ctx.Verdict.Subject.BadToken {
 		r.Header = r.Header.Clone()
 		delete(r.Header, "Authorization")
+	}
+	if serving != nil {
+		serveUntilEnd(w, r, serving, m.next.ServeHTTP)
+		return
 	}
 	m.next.ServeHTTP(w, r)
 }

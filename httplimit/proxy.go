@@ -82,8 +82,9 @@ func (b *body) closeIfUnread(h http.Header) {
 	}
 }
 
-// pass sends the request to a target, and the response to the client.
-func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, t *trip) {
+// pass sends the request to a target, and the response to the client. The response may be counted on its way to
+// the server's own writer.
+func (g *Gateway) pass(own, w http.ResponseWriter, r *http.Request, t *trip) {
 	var ctx context.Context = t
 	if t.route.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -98,7 +99,7 @@ func (g *Gateway) pass(w http.ResponseWriter, r *http.Request, t *trip) {
 		t.body.unread.Store(true)
 	}
 	if g.maxBody > 0 && r.Body != nil {
-		r.Body = http.MaxBytesReader(w, r.Body, g.maxBody)
+		r.Body = http.MaxBytesReader(own, r.Body, g.maxBody)
 	}
 	t.route.proxy.ServeHTTP(w, r)
 }

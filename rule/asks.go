@@ -16,7 +16,8 @@ import (
 
 // Asks appends the asks of the hits to dst, and records in each hit where its asks
 // are. Rules that block or allow have none, nor does a limit that is unlimited for
-// this request. A rule's asks are its limits in order and then, if there are any, its
+// this request, or whose place it holds already. Under a limit of concurrency, every
+// request costs one unit: its place. A rule's asks are its limits in order and then, if there are any, its
 // penalty. Rules with a penalty come first, because a penalty covers the asks before
 // it.
 //
@@ -92,8 +93,15 @@ func (w *asking) add(spans []keySpan, h *Hit) []keySpan {
 		if source != fromRule {
 			plan = w.plans[v] // nil for the limit of a single user or API key
 		}
+		units := cost
+		if v.Algorithm == stint.Concurrency {
+			if w.attrs.Held {
+				continue
+			}
+			units = 1 // a request has one place, whatever it costs
+		}
 		w.asks = append(w.asks, stint.Ask{
-			Key: stint.Key{Subject: e.subject, Name: e.names[i]}, Limit: v, Cost: cost, Plan: plan, Policy: l.policy,
+			Key: stint.Key{Subject: e.subject, Name: e.names[i]}, Limit: v, Cost: units, Plan: plan, Policy: l.policy,
 		})
 	}
 	if r.Penalty != nil && len(w.asks) > h.From {

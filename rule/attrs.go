@@ -39,6 +39,9 @@ type Attrs struct {
 	Cost    int64
 	Metered bool // one of the rules that apply has a meter: see [Metered]
 	Usage   map[Meter]int64
+	// Held says that this is a part of a request that holds its places already: limits of concurrency
+	// do not count it again.
+	Held bool
 }
 
 // lines returns the last lines of a header: what a proxy adds comes after what a

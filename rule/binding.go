@@ -69,11 +69,17 @@ func (r *checked) hiddenBy(i int, tier Values) (first string, never bool) {
 //   - A token_bucket is never empty if it is as deep as the burst and fills at
 //     least at the rate.
 //   - A leaky_bucket holds requests even if it denies none.
+//   - How many come does not tell how many are there at once, nor the other way round: concurrency
+//     is compared with concurrency only.
 //
 // Nothing is claimed of limits with a tick coarser than a microsecond, because they round.
 func alwaysFirst(a, b stint.Limit) bool {
 	if a.Tick() != time.Microsecond || b.Tick() != time.Microsecond {
 		return false
+	}
+	if a.Algorithm == stint.Concurrency || b.Algorithm == stint.Concurrency {
+		// Only holds bound holds: who has a place under a has one under b, which comes back no later.
+		return a.Algorithm == b.Algorithm && a.Max <= b.Max && a.Window.Length() >= b.Window.Length()
 	}
 	if a.Window == b.Window && a.Algorithm == b.Algorithm && a.Algorithm <= stint.SlidingLog {
 		return a.Max <= b.Max // both count in the same way

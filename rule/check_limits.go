@@ -80,9 +80,7 @@ func (c *checker) checkLimit(l Limit) (v stint.Limit, ok bool) {
 func (c *checker) algorithmHint(name string) string {
 	var names []string
 	for _, a := range stint.Algorithms() {
-		if a != stint.Concurrency { // no rule can have it
-			names = append(names, a.String())
-		}
+		names = append(names, a.String())
 	}
 	return c.Closest(name, append(names, "gcra"))
 }
@@ -122,6 +120,8 @@ func (c *checker) checkCost(r *checked) {
 	switch {
 	case cost.Meter != "":
 		c.checkMetered(path, r)
+	case cost.OnError != "":
+		c.Add(path+".on_error", "says what a request costs whose cost is measured after it, and there is no meter: want meter", "")
 	case cost.Reserve != 0:
 		c.Add(path+".reserve", "is charged until a meter tells the cost, and there is none: want meter", "")
 	case cost.Header == "" && cost.Max != 0:
@@ -137,6 +137,10 @@ func (c *checker) checkCost(r *checked) {
 		if v.Max == 0 {
 			continue
 		}
+		if v.Algorithm == stint.Concurrency && r.inUnits() {
+			c.Add(strict.Item("limits", i)+".limit", onePlace, "")
+			continue
+		}
 		if least := cost.least(); tooCostly(least, v) && c.holds(r, l.Name) {
 			c.Add(path, fmt.Sprintf("%d units can never pass the limit %s (%v)", least, strict.Quote(l.Name), v), "")
 		}
@@ -146,6 +150,8 @@ func (c *checker) checkCost(r *checked) {
 		}
 	}
 }
+
+const onePlace = "counts the requests that are served at once, whatever they cost, while this rule has a cost: want a rule of its own for it"
 
 // held returns the value of a limit with the rule's max_delay applied.
 func (r *Rule) held(v stint.Limit) stint.Limit {
@@ -230,7 +236,9 @@ func (c *checker) checkTierLimits() {
 					continue
 				}
 				v := r.held(v)
-				if least := r.Cost.least(); tooCostly(least, v) {
+				if least := r.Cost.least(); v.Algorithm == stint.Concurrency && r.inUnits() {
+					c.Add(path, "the rule "+strict.Quote(r.Name)+" has a cost: want a value that counts over time, since concurrency counts requests, whatever they cost", "")
+				} else if tooCostly(least, v) {
 					c.Add(path, fmt.Sprintf("the rule %s costs %d units, which can never pass %v", strict.Quote(r.Name), least, v), "")
 				}
 				if r.sound {

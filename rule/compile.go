@@ -279,6 +279,9 @@ func (r *Compiled) Meter() (m Meter, most int64) {
 	return r.cost.Meter, r.cost.Max
 }
 
+// Refunds reports whether a request that the server fails to answer costs nothing.
+func (r *Compiled) Refunds() bool { return r.cost.OnError == OnErrorRefund }
+
 // longestDelay returns how long the rule may hold a request.
 func (r *Compiled) longestDelay() time.Duration { return cmp.Or(r.MaxDelay, MaxDelay) }
 

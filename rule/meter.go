@@ -1,13 +1,10 @@
 package rule
 
 import (
-	"net/textproto"
-	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 
-	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/door/meter"
 )
 
 // Meter is what a cost is measured in that is known only after the request: request_bytes,
@@ -21,14 +18,9 @@ var meters = []string{
 	"llm.input_tokens", "llm.output_tokens", "llm.total_tokens", "llm.cost",
 }
 
-const (
-	meterHeader = "header:"
-	meterJSON   = "json:"
-	maxMeter    = 128 // bytes
-)
+var onErrors = []string{string(OnErrorCharge), string(OnErrorRefund)}
 
-// jsonPath is a path of members and indexes: usage.total, items[0].cost.
-var jsonPath = regexp.MustCompile(`^[^\s.[\]"]+(\[\d{1,6}\])*(\.[^\s.[\]"]+(\[\d{1,6}\])*)*$`)
+const maxMeter = 128 // bytes
 
 // Metered reports whether one of the rules has a meter.
 func Metered(hits []Hit) bool {
@@ -37,15 +29,11 @@ func Metered(hits []Hit) bool {
 
 // ParseMeter reads a meter.
 func ParseMeter(text string) (Meter, bool) {
-	name, isHeader := strings.CutPrefix(text, meterHeader)
-	path, isPath := strings.CutPrefix(text, meterJSON)
-	switch {
-	case len(text) > maxMeter:
+	if len(text) > maxMeter {
 		return "", false
-	case isHeader:
-		return Meter(meterHeader + textproto.CanonicalMIMEHeaderKey(name)), IsToken(name)
-	case isPath:
-		return Meter(text), jsonPath.MatchString(path)
+	}
+	if m, err := meter.Parse(text); err == nil {
+		return Meter(m.String()), true
 	}
 	return Meter(text), slices.Contains(meters, text)
 }
@@ -74,9 +62,7 @@ func (c *checker) checkMetered(path string, r *checked) {
 	if least := max(cost.Reserve, 1); cost.Max != 0 && (cost.Max < least || cost.Max > maxCost) {
 		c.refuseNumber(path+".max", cost.Max, "the most that a request may cost, from "+strconv.FormatInt(least, 10)+", which is reserved, to "+strconv.FormatInt(maxCost, 10))
 	}
-	for i, v := range r.values {
-		if v.Algorithm == stint.Concurrency {
-			c.Add("limits["+strconv.Itoa(i)+"].limit", "counts requests, while the cost of the rule has a meter: want a rule of its own for it", "")
-		}
+	if cost.OnError != "" && !slices.Contains(onErrors, string(cost.OnError)) {
+		c.refuseOf(path+".on_error", string(cost.OnError), onErrors)
 	}
 }

@@ -83,14 +83,30 @@ type Limit struct {
 
 // Cost is what a request costs: a number of units, or the value of a header, up to
 // Max, if a trusted proxy sent it. With a meter, it is what the request turns out to have
-// used, up to Max: Reserve is charged before, and corrected when that is known.
+// used, up to Max: Reserve is charged before, and corrected when that is known. What no door
+// can measure stays as it was reserved: that is the case for all meters with Envoy, forward-auth and
+// /v1/check without a ticket, for json:PATH in gRPC servers, and for those that begin with llm. everywhere
+// but in calls that commit a reservation.
 type Cost struct {
 	Units   int64  `json:"units,omitempty"` // default 1
 	Header  string `json:"header,omitempty"`
 	Meter   Meter  `json:"meter,omitempty"`
 	Reserve int64  `json:"reserve,omitempty"` // default 1
 	Max     int64  `json:"max,omitempty"`
+	// OnError is what a request with a meter costs that the server fails to answer. Default
+	// OnErrorCharge.
+	OnError OnError `json:"on_error,omitempty"`
 }
+
+// OnError is what a request costs that ends with a server error: a status of 500 or more, a target
+// that does not answer or breaks off, or a handler that panics. A client that leaves pays.
+type OnError string
+
+// The choices.
+const (
+	OnErrorCharge OnError = "charge" // what was measured, or else reserved
+	OnErrorRefund OnError = "refund" // nothing
+)
 
 // Penalty is a [stint.Penalty] as written in a file.
 type Penalty struct {

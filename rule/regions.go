@@ -107,7 +107,7 @@ func (c *checker) checkRegions(r *checked) {
 
 // holds reports whether the limit is one of concurrency.
 func (l Limit) holds() bool {
-	v, _ := l.Value() // checkLimit reports that no rule can have it
+	v, _ := l.Value() // checkLimit reports what is wrong
 	return v.Algorithm == stint.Concurrency
 }
 
@@ -132,6 +132,10 @@ func (c *checker) checkCredit(r *checked) {
 
 // checkTierRegions checks a tier's value of a limit whose counters regions share.
 func (c *checker) checkTierRegions(path string, r *checked, v stint.Limit) {
+	if r.Regions == RegionsGossip && v.Algorithm == stint.Concurrency {
+		c.Add(path, "the rule "+strict.Quote(r.Name)+" has its counters told to other regions (gossip): want a value of another algorithm: "+held, "")
+		return
+	}
 	if r.Regions == RegionsGossip && v.Max > 0 && int64(r.Credit) > v.Max {
 		c.Add(path, fmt.Sprintf("the rule %s lets a region be ahead of the others by %d units (credit): want at least %[2]d, or a smaller credit", strict.Quote(r.Name), r.Credit), "")
 	}

@@ -157,6 +157,9 @@ func (r *Rule) sayMeter() string {
 	if r.Cost.Max > 0 {
 		text += ", up to " + figure(r.Cost.Max)
 	}
+	if r.Cost.OnError == OnErrorRefund {
+		text += "; one that ends with a server error costs nothing"
+	}
 	return text
 }
 
@@ -354,6 +357,8 @@ func spoken(l stint.Limit) (per, how string) {
 		return "in any " + strings.TrimPrefix(amount(d), "1 "), "counted exactly"
 	case stint.TokenBucket:
 		return per + " on average", "up to " + figure(cmp.Or(l.Burst, l.Max)) + " at once"
+	case stint.Concurrency:
+		return "at once", "with places that come back after " + amount(d) + " if their holder is lost"
 	case stint.LeakyBucket:
 		if l.Burst == 0 {
 			return per, "evenly spaced, with none waiting"

@@ -58,6 +58,8 @@ func (c *checker) checkTierSpread(path string, r *checked, l *Limit, v stint.Lim
 		c.Add(path, of+"takes units ahead for "+l.Lease.String()+" (lease): want a window of at least that, or a shorter lease", "")
 	}
 	switch {
+	case v.Algorithm == stint.Concurrency && (l.Split != 0 || l.Lease != 0):
+		c.Add(path, of+"takes units ahead or divides the limit (lease, split): want a value of another algorithm: "+held, "")
 	case l.Split == 0 || v.Max == 0: // one counter, or unlimited
 	case v.Algorithm == stint.LeakyBucket:
 		c.Add(path, of+"divides the limit (split): want a value of another algorithm: "+spaced, "")

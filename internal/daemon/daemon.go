@@ -304,6 +304,7 @@ func (d *Daemon) drain(ctx context.Context) error {
 	defer cancel()
 	// The admin listener stops last, so that operators can watch.
 	err := stopAll(waiting, doors)
+	_ = d.engine.Settled(waiting) // otherwise places come back by themselves
 	d.operators.api.Close()
 	err = errors.Join(err, stopAll(waiting, admin))
 	d.trace.close(waiting)

@@ -32,6 +32,8 @@ var exported = []Metric{
 	{"stint_decision_seconds", "histogram", nil, "How long decisions took, without the time that requests were held."},
 	{"stint_held_seconds", "histogram", nil, "How long requests were held, for those that were."},
 	{"stint_waiting_requests", "gauge", nil, "Requests that are being held."},
+	{"stint_unsettled_requests", "gauge", nil, "Requests that have ended, and whose places and costs wait to be settled."},
+	{"stint_unsettled_lost_total", "counter", nil, "Requests that could not be settled: they cost what was reserved, and their places come back by themselves."},
 	{"stint_shadow_denied_total", "counter", []string{"rule"}, "Requests that passed and that a log_only rule would have denied."},
 	{"stint_units_total", "counter", []string{"rule", "meter", "what"}, "Units of reservations, by rule and meter: reserved before the cost was known, used of those that were settled, given_back because they were not used, and overshoot, which were used without having been reserved. Only for rules of which something was reserved."},
 	{"stint_settlements_total", "counter", []string{"result"}, "Settlements of reservations: committed, cancelled, repeated (they had been settled before), and rejected (tickets that were not made by this cluster, were altered, or had expired)."},
@@ -251,6 +253,9 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	out <- m.histogram("stint_decision_seconds", m.latency.Read())
 	gauge("stint_waiting_requests", float64(d.engine.Waiting()))
+	unsettled, lost := d.engine.Unsettled()
+	gauge("stint_unsettled_requests", float64(unsettled))
+	total("stint_unsettled_lost_total", float64(lost))
 	gauge("stint_rules", float64(d.engine.Rules().Len()))
 	status := d.reloader.Status()
 	gauge("stint_config_last_reload_successful", oneIf(status.Problem == ""))

@@ -88,13 +88,19 @@ var schemas = map[reflect.Type]func() object{
 			return object{"type": "integer", "format": "int64", "description": text, "examples": []any{example}}
 		}
 		return object{
-			"description": "How many units a request takes: a number, or the value of a header sent by a trusted proxy, up to max.",
+			"description": "How many units a request takes: a number, the value of a header sent by a trusted proxy, up to max, or what a meter measures after it.",
 			"oneOf": []object{
 				units("The number of units.", 1),
 				{"type": "object", "additionalProperties": false, "properties": object{
 					"units":  units("The number of units if the header is missing. Default 1.", 1),
 					"header": object{"type": "string", "description": "The header with the number of units.", "examples": []any{"X-Cost"}},
-					"max":    units("The highest number that is accepted from the header.", 100),
+					"max":    units("The highest number that is accepted from the header or the meter.", 100),
+					"meter": object{
+						"type": "string", "examples": []any{"response_bytes"},
+						"description": "What is measured: request_bytes, response_bytes, response_seconds, header:NAME, json:PATH, llm.input_tokens, llm.output_tokens, llm.total_tokens or llm.cost.",
+					},
+					"reserve":  units("The number of units that are charged until the meter tells the cost. Default 1.", 1000),
+					"on_error": object{"type": "string", "enum": []any{"charge", "refund"}, "description": "What a request with a meter costs that the server fails to answer: what was measured, or nothing. Default charge.", "examples": []any{"refund"}},
 				}},
 			},
 			"examples": []any{1},

@@ -50,6 +50,7 @@ type replay struct {
 	stopped  time.Time     // zero: everything was replayed
 	window   time.Duration // the longest window of a limit
 	crowded  bool          // too many requests had to be held
+	places   bool          // the rule has limits of concurrency
 	seq      int64         // of the last request that was held
 
 	// The numbers of requests in notes; sampled counts events.
@@ -220,6 +221,10 @@ func (r *replay) asksFor(tier string) []stint.Ask {
 	}
 	for _, q := range r.values.Quotas(&rule.Attrs{Tier: tier}) {
 		if q.Unlimited() {
+			continue
+		}
+		if q.Ask.Limit.Algorithm == stint.Concurrency {
+			r.places = true // the record does not say how long requests took
 			continue
 		}
 		plan, _ := q.Ask.Limit.Compile() // the rule is valid

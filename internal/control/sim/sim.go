@@ -189,6 +189,7 @@ func (r *replay) notes() []string {
 	say(r.off, "The rule is disabled: this is what it would do if it were enabled.")
 	say(r.rule.Action == rule.LogOnly, "The rule is log_only: this is what it would deny if it were enforced.")
 	say(r.rule.Group != "", "Other rules of the group %s are ignored: one of them may apply to some requests instead.", r.rule.Group)
+	say(r.places, "Limits of concurrency are left out: the record does not say how long requests were served.")
 	say(r.sampled > 0, "Requests that passed were sampled, and many of one client in a second are one event: %s for %s, which are replayed at the same instant. Short bursts look larger than they were.",
 		count(r.sampled, "event"), requests(r.sampledFor))
 	say(4*r.window > r.preview.To.Sub(r.preview.From), "Counters are empty at the start, and windows are up to %v long: with earlier usage, more requests would be denied.", stint.Every(r.window))

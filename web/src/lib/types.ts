@@ -1109,8 +1109,14 @@ export interface Rule {
   cost?: number | {
     /** The header with the number of units. */
     header?: string
-    /** The highest number that is accepted from the header. */
+    /** The highest number that is accepted from the header or the meter. */
     max?: number
+    /** What is measured: request_bytes, response_bytes, response_seconds, header:NAME, json:PATH, llm.input_tokens, llm.output_tokens, llm.total_tokens or llm.cost. */
+    meter?: string
+    /** What a request with a meter costs that the server fails to answer: what was measured, or nothing. Default charge. */
+    on_error?: 'charge' | 'refund'
+    /** The number of units that are charged until the meter tells the cost. Default 1. */
+    reserve?: number
     /** The number of units if the header is missing. Default 1. */
     units?: number
   }

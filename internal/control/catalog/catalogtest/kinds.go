@@ -218,8 +218,8 @@ func checkFields(s *suite) {
 		Name: "units", Match: rule.Match{Paths: []string{"/units"}}, Regions: rule.RegionsQuota, Weights: rule.WeightsFollow, Limits: []namedLimit{{Name: "units", Limit: "2501999792983/1h"}},
 		Cost: rule.Cost{Units: 1 << 40}, Action: rule.LogOnly, Enabled: &no,
 	}, catalog.Rule{
-		Name: "metered", Match: rule.Match{Paths: []string{"/metered"}}, Limits: []namedLimit{{Name: "tokens", Limit: "1000/1h"}},
-		Cost: rule.Cost{Meter: "llm.total_tokens", Reserve: 100, Max: 900},
+		Name: "metered", Match: rule.Match{Paths: []string{"/metered"}}, Limits: []namedLimit{{Name: "metered", Limit: "1000/1h"}},
+		Cost: rule.Cost{Meter: "response_bytes", Reserve: 10, Max: 500, OnError: rule.OnErrorRefund},
 	}, catalog.Rule{Name: "block", Match: rule.Match{Methods: []string{"TRACE"}}, Action: rule.Block})
 	stores(s, s.Tiers, func(v *catalog.Tier) string { return v.Name },
 		catalog.Tier{Name: "T.1_x-y", DisplayName: "Größe L", Price: "49 €", Limits: map[string]string{limit: "1/day", "other": "unlimited"}})

@@ -1,0 +1,278 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/rule"
+)
+
+// Serving is a request that has passed and is being served, under rules that have a meter or limits of
+// [stint.Concurrency]. It keeps its places, which it renews every third of the limit's window, until
+// [Serving.End] is called. If that is never called, because the process dies, what was charged stays charged
+// and the places come back by themselves.
+//
+// It is safe for concurrent use.
+type Serving struct {
+	engine *Engine
+	ctx    context.Context // that of the request, without its end
+	r      *Reservation
+	began  time.Time
+	every  time.Duration // between renewals; 0 if there are no places
+
+	mu       sync.Mutex
+	timer    *time.Timer
+	renewing bool
+	ended    bool
+	usage    Usage
+	failed   bool
+	tries    int // of settling
+}
+
+// Serve decides a request like [Engine.DecideInto], for a door that serves the request and calls [Serving.End]
+// when that has ended. The serving is nil if there is nothing to settle: the request does not pass, or no rule
+// that applies has a meter or places. That costs no more than DecideInto.
+func (e *Engine) Serve(ctx context.Context, q *Request, v *Verdict) (*Serving, error) {
+	r, err := e.answer(ctx, q, v, serving)
+	if r == nil {
+		return nil, err
+	}
+	s := e.serving(ctx, r)
+	s.began = v.At.Add(v.Waited)
+	if s.every > 0 {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.timer = time.AfterFunc(s.every, s.renew)
+	}
+	return s, nil
+}
+
+func (e *Engine) serving(ctx context.Context, r *Reservation) *Serving {
+	s := &Serving{engine: e, ctx: context.WithoutCancel(ctx), r: r}
+	for i := range r.items {
+		if it := &r.items[i]; it.place() {
+			third := max(it.ask.Limit.Window.Length()/3, time.Millisecond)
+			if s.every == 0 || third < s.every {
+				s.every = third
+			}
+		}
+	}
+	return s
+}
+
+// Meters appends the meters of the rules that apply, each once.
+func (s *Serving) Meters(dst []rule.Meter) []rule.Meter {
+next:
+	for i := range s.r.items {
+		m := s.r.items[i].meter
+		for _, known := range dst {
+			if m == known {
+				continue next
+			}
+		}
+		if m != "" {
+			dst = append(dst, m)
+		}
+	}
+	return dst
+}
+
+// Took returns how long the request has been served, without the time that it was held before.
+func (s *Serving) Took() time.Duration { return max(s.engine.since(s.began), 0) }
+
+// End says that the request has ended, and what it has used, by meter. What is not among that stays as it was
+// reserved. Failed says that the server has failed to answer: rules with on_error = "refund" then charge nothing.
+// Only the first call counts.
+//
+// It does not wait: places are released and charges corrected in the background, which [Engine.Settled] waits
+// for. If the store is out of reach, that is tried again a few times.
+func (s *Serving) End(used map[rule.Meter]int64, failed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return
+	}
+	s.ended = true
+	if used == nil {
+		used = map[rule.Meter]int64{}
+	}
+	for m, n := range used {
+		used[m] = max(n, 0)
+	}
+	s.usage, s.failed = Usage{Meters: used}, failed
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	if !s.renewing { // otherwise what the renewal has charged must be known first
+		s.engine.settler.add(s)
+	}
+}
+
+// renew keeps the places for another window. If the store fails, there are two more tries before they are lost.
+func (s *Serving) renew() {
+	s.mu.Lock()
+	if s.ended {
+		s.mu.Unlock()
+		return
+	}
+	s.renewing = true
+	s.mu.Unlock()
+
+	ctx, cancel := context.WithTimeout(s.ctx, s.every)
+	s.engine.keep(ctx, s.r)
+	cancel()
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.renewing = false; s.ended {
+		s.engine.settler.add(s)
+		return
+	}
+	s.timer.Reset(s.every)
+}
+
+// keep renews the places of a reservation. Those that were lost are taken again, one by one.
+func (e *Engine) keep(ctx context.Context, r *Reservation) {
+	lost, err := e.renew(ctx, r)
+	if err != nil {
+		return
+	}
+	for _, i := range lost {
+		it := &r.items[i]
+		a := it.ask
+		a.Cost = 1
+		asks, ds := []stint.Ask{a}, []stint.Decision{{}}
+		if err := e.take(ctx, asks, ds); err == nil && ds[0].Allowed {
+			if c := ds[0].Charge(); c.Cost > 0 {
+				it.charges = append(it.charges, c)
+			}
+		}
+	}
+}
+
+// abandon releases the places of a request that is not served. What else it was charged stays charged.
+func (e *Engine) abandon(ctx context.Context, r *Reservation) {
+	if s := e.serving(ctx, r); s.every > 0 {
+		s.End(nil, false)
+	}
+}
+
+// settle settles what was charged. It reports whether it has to be tried again.
+func (s *Serving) settle() (again bool) {
+	const longest = 2 * time.Second
+	ctx, cancel := context.WithTimeout(s.ctx, longest)
+	defer cancel()
+	_, err := s.engine.settle(ctx, s.r, false, func(it *reserved) int64 {
+		if s.failed && it.refund {
+			return 0
+		}
+		return it.used(&s.usage)
+	})
+	invalid := new(stint.InvalidError)
+	return err != nil && !errors.As(err, &invalid)
+}
+
+const (
+	maxUnsettled = 10_000
+	maxSettlers  = 32
+	maxTries     = 5
+	firstRetry   = 100 * time.Millisecond // four times as long after each
+)
+
+// settler settles requests in the background. It has goroutines only while there is something to do.
+type settler struct {
+	mu      sync.Mutex
+	queue   []*Serving
+	workers int
+	open    int // what is queued, being settled, or waiting to be tried again
+	lost    uint64
+	idle    []chan struct{} // closed when nothing is open
+}
+
+// add queues a request that has ended. If too many are open, it is given up.
+func (t *settler) add(s *Serving) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.open >= maxUnsettled {
+		t.lost++
+		return
+	}
+	t.open++
+	t.push(s)
+}
+
+func (t *settler) push(s *Serving) {
+	t.queue = append(t.queue, s)
+	if t.workers < maxSettlers {
+		t.workers++
+		go t.work()
+	}
+}
+
+func (t *settler) work() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for len(t.queue) > 0 {
+		s := t.queue[0]
+		t.queue[0] = nil
+		t.queue = t.queue[1:]
+		t.mu.Unlock()
+		again := s.settle()
+		t.mu.Lock()
+		t.conclude(s, again)
+	}
+	t.queue = nil // the memory of a burst
+	t.workers--
+}
+
+// conclude has a request tried again later, or forgets it.
+func (t *settler) conclude(s *Serving, again bool) {
+	if s.tries++; again && s.tries < maxTries {
+		time.AfterFunc(firstRetry<<(2*(s.tries-1)), func() {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.push(s)
+		})
+		return
+	}
+	if again {
+		t.lost++
+	}
+	if t.open--; t.open == 0 {
+		for _, c := range t.idle {
+			close(c)
+		}
+		t.idle = nil
+	}
+}
+
+// Settled waits until all requests whose serving has ended are settled, or given up. Call it before the store is
+// closed. It returns the error of ctx if that is done first.
+func (e *Engine) Settled(ctx context.Context) error {
+	t := &e.settler
+	t.mu.Lock()
+	if t.open == 0 {
+		t.mu.Unlock()
+		return nil
+	}
+	done := make(chan struct{})
+	t.idle = append(t.idle, done)
+	t.mu.Unlock()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Unsettled returns how many requests have ended and wait to be settled, and how many were given up since the
+// start: because the store was out of reach for too long, or too many waited.
+func (e *Engine) Unsettled() (waiting int, lost uint64) {
+	e.settler.mu.Lock()
+	defer e.settler.mu.Unlock()
+	return e.settler.open, e.settler.lost
+}

@@ -1,0 +1,153 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint/internal/test/testredis"
+	"github.com/stintdev/stint/internal/test/testserver"
+)
+
+// observer is a target that sees how many requests there are at once. It does not count those whose clients
+// leave: it learns of that later than the gateway, which may have given their places to others by then.
+type observer struct {
+	now, most, served atomic.Int64
+	full              chan struct{} // closed when ten are there at the end
+}
+
+func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	hold := time.Duration(rand.IntN(60)) * time.Millisecond
+	if r.Header.Get("X-Leaves") == "" {
+		n := o.now.Add(1)
+		defer o.now.Add(-1)
+		for most := o.most.Load(); n > most && !o.most.CompareAndSwap(most, n); most = o.most.Load() {
+		}
+		if r.URL.Path == "/last" {
+			if n == 10 {
+				close(o.full)
+			}
+			select {
+			case <-o.full:
+			case <-r.Context().Done():
+			}
+			return
+		}
+	}
+	select {
+	case <-time.After(hold):
+	case <-r.Context().Done():
+		return
+	}
+	if o.served.Add(1)%7 == 0 { // it dies in the middle of a response
+		w.Header().Set("Content-Length", "100")
+		_, _ = io.WriteString(w, "half")
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	_, _ = io.WriteString(w, "done")
+}
+
+// TestConcurrency has 64 clients ask for 10 places through three nodes, while clients leave, targets die in the
+// middle of responses, a node is killed, another one is drained, and Redis is out of reach for a while. There are never more than 10 at once, and
+// afterwards all places are back within their time.
+func TestConcurrency(t *testing.T) {
+	o := &observer{full: make(chan struct{})}
+	target := httptest.NewUnstartedServer(o)
+	target.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo) // it dies on purpose
+	target.Start()
+	t.Cleanup(target.Close)
+	config := fmt.Sprintf(`
+[[upstreams]]
+targets = [%q]
+
+[[rules]]
+name = "at-once"
+action = "throttle"
+max_delay = "100ms"
+on_store_failure = "closed"
+limits = [{ name = "at-once", limit = "10/3s concurrency" }]
+`, target.URL)
+	redis := testredis.StartProxy(t, testredis.Start(t))
+	var nodes []*server
+	for range 3 {
+		nodes = append(nodes, serve(t, config, "STINT_SERVER_COUNTERS="+redis.URL()))
+	}
+	var passed, denied atomic.Int64
+	transport := &http.Transport{MaxIdleConnsPerHost: 64}
+	t.Cleanup(transport.CloseIdleConnections)
+	send := func(ctx context.Context, url string, leaves bool) int {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		if leaves {
+			r.Header.Set("X-Leaves", "1")
+		}
+		res, err := transport.RoundTrip(r)
+		if err != nil {
+			return 0 // its node was killed, or it has left
+		}
+		defer res.Body.Close()
+		_, _ = io.Copy(io.Discard, res.Body)
+		return res.StatusCode
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+	defer cancel()
+	var clients sync.WaitGroup
+	for i := range 64 {
+		clients.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				mine, leave := context.WithTimeout(t.Context(), time.Minute)
+				leaves := (i+n)%5 == 0
+				if leaves {
+					mine, leave = context.WithTimeout(t.Context(), time.Duration(rand.IntN(30))*time.Millisecond)
+				}
+				switch send(mine, nodes[(i+n)%len(nodes)].gateway+"/", leaves) {
+				case http.StatusOK:
+					passed.Add(1)
+				case http.StatusTooManyRequests:
+					denied.Add(1)
+				}
+				leave()
+			}
+		})
+	}
+	<-time.After(1500 * time.Millisecond)
+	nodes[0].kill(t)
+	<-time.After(time.Second)
+	nodes[1].terminate()
+	<-time.After(500 * time.Millisecond)
+	redis.Set(t, testserver.Fault{Refuse: true})
+	<-time.After(500 * time.Millisecond)
+	redis.Set(t, testserver.Fault{})
+	clients.Wait()
+	if most := o.most.Load(); most > 10 {
+		t.Errorf("%d were there at once, want at most 10", most)
+	}
+	if o.most.Load() < 8 || passed.Load() < 100 || denied.Load() == 0 {
+		t.Errorf("%d at once, %d passed, %d were denied: too little to tell", o.most.Load(), passed.Load(), denied.Load())
+	}
+	// All places are back, if ten requests can be there at once.
+	end, stop := context.WithTimeout(t.Context(), 10*time.Second)
+	defer stop()
+	for range 10 {
+		clients.Go(func() {
+			for end.Err() == nil && send(end, nodes[2].gateway+"/last", false) != http.StatusOK {
+			}
+		})
+	}
+	clients.Wait()
+	if end.Err() != nil {
+		t.Errorf("after 10 s, not all places are back: %d are there", o.now.Load())
+	}
+}
