@@ -31,7 +31,7 @@ func TestLine(t *testing.T) {
 		}
 		here := start(t, onePlace, engine.Options{Store: store, Now: time.Now})
 		there := start(t, onePlace, engine.Options{Store: store, Now: time.Now})
-		s, _ := serve(t, here, "alice")
+		s, _ := serve(t, here)
 		type passed struct {
 			user string
 			s    *engine.Serving

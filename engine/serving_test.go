@@ -38,10 +38,10 @@ count_by = ["user"]
 limits = [ { name = "requests", limit = "1000/1h fixed_window" } ]
 `
 
-// taken returns what is used of the limits of a user, in the order of the names.
-func taken(tb testing.TB, e *engine.Engine, user string, names ...string) (out string) {
+// taken returns what alice has used of the limits, in the order of the names.
+func taken(tb testing.TB, e *engine.Engine, names ...string) (out string) {
 	tb.Helper()
-	v, err := e.Peek(tb.Context(), from(user, "GET", "/"))
+	v, err := e.Peek(tb.Context(), from("alice", "GET", "/"))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -55,9 +55,9 @@ func taken(tb testing.TB, e *engine.Engine, user string, names ...string) (out s
 	return out
 }
 
-func serve(tb testing.TB, e *engine.Engine, user string) (*engine.Serving, *engine.Verdict) {
+func serve(tb testing.TB, e *engine.Engine) (*engine.Serving, *engine.Verdict) {
 	tb.Helper()
-	v, q := new(engine.Verdict), from(user, "GET", "/")
+	v, q := new(engine.Verdict), from("alice", "GET", "/")
 	s, err := e.Serve(tb.Context(), &q, v)
 	if err != nil {
 		tb.Fatal(err)
@@ -91,18 +91,18 @@ func TestServe(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := start(t, places, engine.Options{})
-			s, _ := serve(t, e, "alice")
+			s, _ := serve(t, e)
 			if got, want := fmt.Sprint(s.Meters(nil)), "[response_seconds response_bytes]"; got != want {
 				t.Errorf("the meters are %s, want %s", got, want)
 			}
-			if got, want := taken(t, e, "alice", all...), " 1 100 10 1"; got != want {
+			if got, want := taken(t, e, all...), " 1 100 10 1"; got != want {
 				t.Errorf("while it is served,%s is used, want%s", got, want)
 			}
 			for range 3 { // once
 				s.End(c.used, c.failed)
 				settled(t, e)
 				c.used = map[rule.Meter]int64{"response_bytes": 77}
-				if got := taken(t, e, "alice", all...); got != c.left {
+				if got := taken(t, e, all...); got != c.left {
 					t.Errorf("afterwards,%s is used, want%s", got, c.left)
 				}
 			}
@@ -124,7 +124,7 @@ match = { paths = ["/streams"] }
 limits = [ { name = "open", limit = "1/30s concurrency" } ]
 `, engine.Options{})
 	for i := range 3 {
-		if s, v := serve(t, e, "alice"); s != nil || v.Outcome.Passed() != (i < 2) {
+		if s, v := serve(t, e); s != nil || v.Outcome.Passed() != (i < 2) {
 			t.Errorf("request %d: %s, to be settled: %t", i+1, summary(*v), s != nil)
 		}
 	}
@@ -151,15 +151,15 @@ func TestServeKeepsPlaces(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, places, engine.Options{})
-		s, _ := serve(t, e, "alice")
-		stay, _ := serve(t, e, "alice")
+		s, _ := serve(t, e)
+		stay, _ := serve(t, e)
 		<-time.After(95 * time.Second)
-		if none, v := serve(t, e, "alice"); none != nil || v.Outcome != engine.Denied {
+		if none, v := serve(t, e); none != nil || v.Outcome != engine.Denied {
 			t.Fatalf("after three windows: %s", summary(*v))
 		}
 		s.End(nil, false)
 		settled(t, e)
-		if got := taken(t, e, "alice", "open"); got != " 1" {
+		if got := taken(t, e, "open"); got != " 1" {
 			t.Errorf("after a release,%s places are held", got)
 		}
 
@@ -201,7 +201,7 @@ func TestServeWithoutStore(t *testing.T) {
 		}
 		store := &broken{Store: memory}
 		e := start(t, places, engine.Options{Store: store})
-		s, _ := serve(t, e, "alice")
+		s, _ := serve(t, e)
 		store.down.Store(true)
 		s.End(map[rule.Meter]int64{"response_bytes": 7}, false)
 		<-time.After(time.Second)
@@ -215,11 +215,11 @@ func TestServeWithoutStore(t *testing.T) {
 		}
 		store.down.Store(false)
 		settled(t, e)
-		if got, want := taken(t, e, "alice", "open", "bytes"), " 0 7"; got != want {
+		if got, want := taken(t, e, "open", "bytes"), " 0 7"; got != want {
 			t.Errorf("with the store back,%s is used, want%s", got, want)
 		}
 
-		s, _ = serve(t, e, "alice")
+		s, _ = serve(t, e)
 		store.down.Store(true)
 		<-time.After(12 * time.Second) // a renewal fails
 		s.End(nil, false)
@@ -229,7 +229,7 @@ func TestServeWithoutStore(t *testing.T) {
 		}
 		store.down.Store(false)
 		<-time.After(20 * time.Second)
-		if got, want := taken(t, e, "alice", "open"), " 0"; got != want {
+		if got, want := taken(t, e, "open"), " 0"; got != want {
 			t.Errorf("after its window,%s places are held, want%s", got, want)
 		}
 	})
@@ -244,7 +244,7 @@ func TestServeLostPlace(t *testing.T) {
 			t.Fatal(err)
 		}
 		e := start(t, places, engine.Options{Store: memory})
-		s, v := serve(t, e, "alice")
+		s, v := serve(t, e)
 		for i := range v.Limits {
 			if l := &v.Limits[i]; l.Name == "open" {
 				ask := stint.Ask{Key: stint.Key{Subject: "user:alice", Name: "streams:open"}, Limit: l.Limit}
@@ -253,16 +253,16 @@ func TestServeLostPlace(t *testing.T) {
 				}
 			}
 		}
-		if got := taken(t, e, "alice", "open"); got != " 0" {
+		if got := taken(t, e, "open"); got != " 0" {
 			t.Errorf("after a reset,%s places are held", got)
 		}
 		<-time.After(11 * time.Second)
-		if got := taken(t, e, "alice", "open"); got != " 1" {
+		if got := taken(t, e, "open"); got != " 1" {
 			t.Errorf("after a renewal,%s places are held", got)
 		}
 		s.End(nil, false)
 		settled(t, e)
-		if got := taken(t, e, "alice", "open"); got != " 0" {
+		if got := taken(t, e, "open"); got != " 0" {
 			t.Errorf("after the end,%s places are held", got)
 		}
 	})
@@ -291,7 +291,7 @@ limits = [ { name = "open", limit = "1/30s concurrency" } ]
 func TestServeReload(t *testing.T) {
 	t.Parallel()
 	e := start(t, places, engine.Options{})
-	s, _ := serve(t, e, "alice")
+	s, _ := serve(t, e)
 	before, who := e.Rules(), e.Identity()
 	none, err := rule.Compile(rule.File{})
 	if err != nil {
@@ -305,7 +305,7 @@ func TestServeReload(t *testing.T) {
 	if err := e.Use(before, who); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := taken(t, e, "alice", "open", "bytes", "seconds"), " 0 7 10"; got != want {
+	if got, want := taken(t, e, "open", "bytes", "seconds"), " 0 7 10"; got != want {
 		t.Errorf("%s is used, want%s", got, want)
 	}
 }

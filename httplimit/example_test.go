@@ -203,7 +203,6 @@ func ExampleTransport() {
 // A program asks a Stint server before it asks a language model, and says afterwards what that has used.
 func ExampleClient() {
 	server := newServer()
-	defer server.Close()
 	client := httplimit.Client{URL: server.URL} // and a Token, if the server wants one
 
 	ctx := context.Background()
@@ -214,8 +213,7 @@ func ExampleClient() {
 		log.Fatal(err)
 	}
 	if !answer.Allowed {
-		fmt.Println(answer.Status, answer.Reason)
-		return
+		log.Fatal(answer.Status, answer.Reason)
 	}
 	// Here the model answers. If it cannot be reached: client.Cancel(ctx, answer.Ticket)
 	receipt, err := client.Commit(ctx, answer.Ticket, engine.Usage{Meters: map[rule.Meter]int64{"llm.total_tokens": 650}})
@@ -225,6 +223,7 @@ func ExampleClient() {
 	for _, l := range receipt.Limits {
 		fmt.Println(l.Name, "used", l.Used, "of", l.Reserved, "reserved; remaining", l.Remaining)
 	}
+	server.Close()
 	// Output:
 	// tokens used 650 of 800 reserved; remaining 99350
 }

@@ -154,6 +154,7 @@ func TestServed(t *testing.T) {
 			panic(http.ErrAbortHandler)
 		}
 	}, func(t *testing.T, e *engine.Engine, url string) {
+		t.Helper()
 		before := [6]int{}
 		for _, c := range []struct {
 			path string
@@ -202,6 +203,7 @@ func TestServedUntilEnd(t *testing.T) {
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
 	}, func(t *testing.T, e *engine.Engine, url string) {
+		t.Helper()
 		for range 3 {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
@@ -235,12 +237,15 @@ func TestServedUntilEnd(t *testing.T) {
 func TestServedUpgrade(t *testing.T) {
 	t.Parallel()
 	test := func(t *testing.T, e *engine.Engine, s *httptest.Server) {
+		t.Helper()
 		conn, r := connect(t, s)
 		fmt.Fprintf(conn, "GET /place/chat HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"+
 			"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
-		if res, err := http.ReadResponse(r, nil); err != nil || res.StatusCode != http.StatusSwitchingProtocols {
+		res, err := http.ReadResponse(r, nil)
+		if err != nil || res.StatusCode != http.StatusSwitchingProtocols {
 			t.Fatalf("%v, %v", res, err)
 		}
+		defer res.Body.Close()
 		for range 3 {
 			fmt.Fprint(conn, "hello\n")
 			if line, err := r.ReadString('\n'); err != nil || line != "hello\n" {

@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -62,7 +63,7 @@ func TestTicketKeyOfDatabase(t *testing.T) {
 			key, err := c.TicketKey(t.Context())
 			do(t, err)
 			for _, p := range nodes {
-				if strings.Contains(p.log.String(), string(key)) || strings.Contains(p.log.String(), fmt.Sprintf("%x", key)) {
+				if strings.Contains(p.log.String(), string(key)) || strings.Contains(p.log.String(), hex.EncodeToString(key)) {
 					t.Error("the log has the key")
 				}
 			}
