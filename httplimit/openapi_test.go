@@ -206,6 +206,15 @@ func TestOpenAPI(t *testing.T) {
 		}
 		send(h, "POST", path, kind, body)
 	}
+	places := worldOf(t, `
+		[[rules]]
+		name     = "exports"
+		count_by = ["user"]
+		limits   = [ { name = "places", limit = "2/30s concurrency" } ]
+	`, identity.Options{})
+	body := fmt.Sprintf(oneTicket, ticketOf(t, apiOf(t, places), `{"path":"/","user":"eve"}`))
+	places.store.(*broken).down = true
+	send(apiOf(t, places), "POST", "/v1/extend", kind, body)
 
 	for path, methods := range paths {
 		if path == "/healthz" || path == "/readyz" {
