@@ -25,5 +25,6 @@ func (c *Catalog) TicketKey(ctx context.Context) (key []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return key, read()
+	err = read()
+	return key, err
 }
