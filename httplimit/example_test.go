@@ -213,7 +213,8 @@ func ExampleClient() {
 		log.Fatal(err)
 	}
 	if !answer.Allowed {
-		log.Fatal(answer.Status, answer.Reason)
+		fmt.Println(answer.Status, answer.Reason)
+		return
 	}
 	// Here the model answers. If it cannot be reached: client.Cancel(ctx, answer.Ticket)
 	receipt, err := client.Commit(ctx, answer.Ticket, engine.Usage{Meters: map[rule.Meter]int64{"llm.total_tokens": 650}})
