@@ -22,6 +22,7 @@ import (
 	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/record"
+	"github.com/stintdev/stint/internal/test/testserver"
 )
 
 // serve serves the API on a socket.
@@ -417,8 +418,14 @@ func TestStreamsEnd(t *testing.T) {
 	h.get("/events/follow").want(http.StatusServiceUnavailable)
 	h.get("/live").want(http.StatusOK)
 	buf := make([]byte, 4<<20)
-	if stacks := string(buf[:runtime.Stack(buf, true)]); strings.Contains(stacks, "admin.(*hub)") || strings.Contains(stacks, "admin.(*API).send") {
-		t.Errorf("goroutines are left:\n%s", stacks)
+	err := testserver.Poll(10*time.Second, func() error { // what tells a stream may end after it
+		if stacks := string(buf[:runtime.Stack(buf, true)]); strings.Contains(stacks, "admin.(*hub)") || strings.Contains(stacks, "admin.(*API).send") {
+			return errors.New(stacks)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Errorf("goroutines are left:\n%v", err)
 	}
 }
 
