@@ -143,22 +143,29 @@ func (w *world) touch(t *testing.T, s *server, path string, first, n int) {
 	}
 }
 
-// measureMemory has a node know 100,000 counters. Another one in its region has as many clients, of whom it tells no one.
+// measureMemory has a node know a million counters. Another one in its region has as many clients, of whom it tells no one.
+// When all regions know them, it measures what is still sent.
 func (w *world) measureMemory(t *testing.T) {
-	const clients = 100_000
+	const clients = 1_000_000
+	sent := fmt.Sprintf("stint_region_bytes_total{direction=%q,region=%q}", "sent", regionNames[0])
 	for i, path := range []string{"/told", "/plain"} {
 		s := w.nodes[1][i]
 		before, _ := s.rss(t)
+		began, bytes := time.Now(), s.scrape(t)[sent]
 		w.touch(t, s, path, 1<<20, clients)
-		eventually(t, patience, func() error {
+		eventually(t, 10*patience, func() error {
 			if n := s.scrape(t)[fmt.Sprintf("stint_region_backlog{region=%q}", regionNames[0])]; n > 0 {
 				return fmt.Errorf("a backlog of %v", n)
 			}
 			return nil
 		})
 		now, peak := s.rss(t)
-		t.Logf("%d clients of %s, %v known counters: %d MB resident, %d MB at most, %d MB before",
-			clients, path, s.scrape(t)["stint_region_counters"], now>>20, peak>>20, before>>20)
+		t.Logf("%d clients of %s, %v known counters: %d MB resident, %d MB at most, %d MB before; %.0f bytes sent in %.0f s",
+			clients, path, s.scrape(t)["stint_region_counters"], now>>20, peak>>20, before>>20, s.scrape(t)[sent]-bytes, time.Since(began).Seconds())
+		const idle = 5 * time.Second
+		bytes = s.scrape(t)[sent]
+		<-time.After(idle)
+		t.Logf("then, %.0f bytes a second", (s.scrape(t)[sent]-bytes)/idle.Seconds())
 	}
 }
 

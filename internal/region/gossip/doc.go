@@ -58,6 +58,6 @@
 // # Bounds of memory
 //
 // There is an account for each counter of which something was admitted here that has not recovered, for up to
-// Options.MaxCounters, of about 300 bytes with two other regions. Of further counters, a node admits its share. A region that
+// Options.MaxCounters, of about 900 bytes resident with two other regions, garbage included. Of further counters, a node admits its share. A region that
 // does not answer costs a pointer for each of them, and 8 batches.
 package gossip
