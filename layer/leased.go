@@ -29,6 +29,7 @@ type lease struct {
 
 	fetched chan struct{} // closed when the units are here that are being fetched; nil: none are
 	pause   time.Duration // nothing is fetched before
+	hurried atomic.Int64  // takes while units were being fetched
 
 	// What callers have asked for since the last fetch, and the rate before that, in units per nanosecond.
 	since        time.Duration
