@@ -151,7 +151,7 @@ func BenchmarkServe(b *testing.B) {
 					b.Fatal(v, err)
 				}
 				if s != nil {
-					s.End(nil, false)
+					s.End(engine.Usage{}, false)
 					if err := e.Settled(b.Context()); err != nil {
 						b.Fatal(err)
 					}

@@ -282,6 +282,8 @@ func (e *Engine) answer(ctx context.Context, q *Request, v *Verdict, p purpose) 
 	r := w.reservation
 	if r != nil {
 		e.tell(r)
+		who := &v.Subject
+		r.Payer = Payer{who.User, who.Tenant, who.Key, who.Tier}
 		if r.ID = v.ID; err != nil || !v.Outcome.Passed() {
 			e.abandon(ctx, r)
 			r = nil

@@ -53,7 +53,7 @@ func TestLine(t *testing.T) {
 		began := time.Now()
 		for i := range 3 {
 			<-time.After(time.Second)
-			s.End(nil, false)
+			s.End(engine.Usage{}, false)
 			p := <-order
 			if p.user != fmt.Sprint("user-", i) || p.s == nil || p.v.Outcome != engine.Throttled {
 				t.Errorf("%s is next: %s", p.user, summary(p.v))
@@ -64,12 +64,12 @@ func TestLine(t *testing.T) {
 			s = p.s
 		}
 		// One that comes now waits behind those that are there, although a place is free for a moment.
-		s.End(nil, false)
+		s.End(engine.Usage{}, false)
 		p := <-order
 		if p.user != "user-3" {
 			t.Errorf("%s is next", p.user)
 		}
-		p.s.End(nil, false)
+		p.s.End(engine.Usage{}, false)
 		if p = <-order; p.user != "user-4" {
 			t.Errorf("%s is next", p.user)
 		}
@@ -85,7 +85,7 @@ func TestLine(t *testing.T) {
 			other <- s
 		}()
 		synctest.Wait()
-		p.s.End(nil, false)
+		p.s.End(engine.Usage{}, false)
 		s = <-other
 		if took := time.Since(began); s == nil || took > 100*time.Millisecond {
 			t.Errorf("after %v: %v", took, s)
@@ -109,7 +109,7 @@ func TestLine(t *testing.T) {
 		if n := there.Waiting(); n != 0 {
 			t.Errorf("%d wait", n)
 		}
-		s.End(nil, false)
+		s.End(engine.Usage{}, false)
 		settled(t, there)
 	})
 }

@@ -18,7 +18,14 @@ type Usage struct {
 	Cost int64
 	// Meters, if not nil, replaces Cost: units by meter. What it leaves out stays as it was reserved.
 	Meters map[rule.Meter]int64
+	// Model is the language model that was used, and Estimated says that some of the usage was not reported, but
+	// estimated. Both are for the [Ledger].
+	Model     string
+	Estimated bool
 }
+
+// Payer is whom a reservation is counted for.
+type Payer struct{ User, Tenant, Key, Tier string }
 
 func (u *Usage) validate() error {
 	if u.Cost < 0 {
@@ -39,7 +46,8 @@ func (u *Usage) validate() error {
 //
 // It is not safe for concurrent use, except for Commit and Cancel.
 type Reservation struct {
-	ID ID // of the verdict
+	ID    ID // of the verdict
+	Payer Payer
 
 	node  uint64 // which process has made it
 	items []reserved
@@ -165,7 +173,11 @@ type Settled struct {
 // Receipt says what became of a reservation.
 type Receipt struct {
 	ID     ID // of the verdict
+	Payer  Payer
 	Limits []Settled
+	// Model and Estimated are those of the [Usage].
+	Model     string
+	Estimated bool
 	// Repeated means that it had been settled before, and nothing was changed now.
 	Repeated bool
 }
@@ -179,21 +191,28 @@ func (e *Engine) Commit(ctx context.Context, r *Reservation, u Usage) (Receipt, 
 	if err := u.validate(); err != nil {
 		return Receipt{}, err
 	}
-	return e.settle(ctx, r, false, func(it *reserved) int64 { return it.used(&u) })
+	return e.settle(ctx, r, settlement{Usage: u, used: func(it *reserved) int64 { return it.used(&u) }})
 }
 
 // Cancel settles a reservation as if the request had never been made: everything is given back.
 func (e *Engine) Cancel(ctx context.Context, r *Reservation) (Receipt, error) {
-	return e.settle(ctx, r, true, func(*reserved) int64 { return 0 })
+	return e.settle(ctx, r, settlement{cancelled: true, used: func(*reserved) int64 { return 0 }})
 }
 
-func (e *Engine) settle(ctx context.Context, r *Reservation, cancelled bool, used func(*reserved) int64) (Receipt, error) {
-	receipt := Receipt{ID: r.ID, Limits: make([]Settled, len(r.items))}
+// settlement is how a reservation is settled.
+type settlement struct {
+	Usage
+	cancelled bool
+	used      func(*reserved) int64
+}
+
+func (e *Engine) settle(ctx context.Context, r *Reservation, how settlement) (Receipt, error) {
+	receipt := Receipt{ID: r.ID, Payer: r.Payer, Limits: make([]Settled, len(r.items)), Model: how.Model, Estimated: how.Estimated}
 	var asks []stint.Ask
 	var of []int // the items of the asks
 	for i := range r.items {
 		it, s := &r.items[i], &receipt.Limits[i]
-		*s = it.settled(used(it))
+		*s = it.settled(how.used(it))
 		if it.place() {
 			s.Used = 0
 		}
@@ -224,7 +243,7 @@ func (e *Engine) settle(ctx context.Context, r *Reservation, cancelled bool, use
 		receipt.Repeated = receipt.Repeated || ds[j].Repeated
 	}
 	if e.ledger != nil {
-		e.ledger.Settled(&receipt, cancelled)
+		e.ledger.Settled(&receipt, how.cancelled)
 	}
 	return receipt, nil
 }

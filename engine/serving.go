@@ -83,26 +83,26 @@ next:
 // Took returns how long the request has been served, without the time that it was held before.
 func (s *Serving) Took() time.Duration { return max(s.engine.since(s.began), 0) }
 
-// End says that the request has ended, and what it has used, by meter. What is not among that stays as it was
+// End says that the request has ended, and what it has used, by meter. A meter that is missing stays as it was
 // reserved. Failed says that the server has failed to answer: rules with on_error = "refund" then charge nothing.
 // Only the first call counts.
 //
 // It does not wait: places are released and charges corrected in the background, which [Engine.Settled] waits
 // for. If the store is out of reach, that is tried again a few times.
-func (s *Serving) End(used map[rule.Meter]int64, failed bool) {
+func (s *Serving) End(u Usage, failed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
 		return
 	}
 	s.ended = true
-	if used == nil {
-		used = map[rule.Meter]int64{}
+	if u.Meters == nil {
+		u.Meters = map[rule.Meter]int64{}
 	}
-	for m, n := range used {
-		used[m] = max(n, 0)
+	for m, n := range u.Meters {
+		u.Meters[m] = max(n, 0)
 	}
-	s.usage, s.failed = Usage{Meters: used}, failed
+	s.usage, s.failed = u, failed
 	if s.timer != nil {
 		s.timer.Stop()
 	}
@@ -156,7 +156,7 @@ func (e *Engine) keep(ctx context.Context, r *Reservation) {
 // abandon releases the places of a request that is not served. What else it was charged stays charged.
 func (e *Engine) abandon(ctx context.Context, r *Reservation) {
 	if s := e.serving(ctx, r); s.every > 0 {
-		s.End(nil, false)
+		s.End(Usage{}, false)
 	}
 }
 
@@ -165,12 +165,12 @@ func (s *Serving) settle() (again bool) {
 	const longest = 2 * time.Second
 	ctx, cancel := context.WithTimeout(s.ctx, longest)
 	defer cancel()
-	_, err := s.engine.settle(ctx, s.r, false, func(it *reserved) int64 {
+	_, err := s.engine.settle(ctx, s.r, settlement{Usage: s.usage, used: func(it *reserved) int64 {
 		if s.failed && it.refund {
 			return 0
 		}
 		return it.used(&s.usage)
-	})
+	}})
 	invalid := new(stint.InvalidError)
 	return err != nil && !errors.As(err, &invalid)
 }

@@ -99,7 +99,7 @@ func TestServe(t *testing.T) {
 				t.Errorf("while it is served,%s is used, want%s", got, want)
 			}
 			for range 3 { // once
-				s.End(c.used, c.failed)
+				s.End(engine.Usage{Meters: c.used}, c.failed)
 				settled(t, e)
 				c.used = map[rule.Meter]int64{"response_bytes": 77}
 				if got := taken(t, e, all...); got != c.left {
@@ -157,13 +157,13 @@ func TestServeKeepsPlaces(t *testing.T) {
 		if none, v := serve(t, e); none != nil || v.Outcome != engine.Denied {
 			t.Fatalf("after three windows: %s", summary(*v))
 		}
-		s.End(nil, false)
+		s.End(engine.Usage{}, false)
 		settled(t, e)
 		if got := taken(t, e, "open"); got != " 1" {
 			t.Errorf("after a release,%s places are held", got)
 		}
 
-		stay.End(nil, false)
+		stay.End(engine.Usage{}, false)
 		settled(t, e)
 	})
 }
@@ -203,7 +203,7 @@ func TestServeWithoutStore(t *testing.T) {
 		e := start(t, places, engine.Options{Store: store})
 		s, _ := serve(t, e)
 		store.down.Store(true)
-		s.End(map[rule.Meter]int64{"response_bytes": 7}, false)
+		s.End(engine.Usage{Meters: map[rule.Meter]int64{"response_bytes": 7}}, false)
 		<-time.After(time.Second)
 		if n, lost := e.Unsettled(); n != 1 || lost != 0 {
 			t.Errorf("%d wait, %d are lost", n, lost)
@@ -222,7 +222,7 @@ func TestServeWithoutStore(t *testing.T) {
 		s, _ = serve(t, e)
 		store.down.Store(true)
 		<-time.After(12 * time.Second) // a renewal fails
-		s.End(nil, false)
+		s.End(engine.Usage{}, false)
 		settled(t, e)
 		if n, lost := e.Unsettled(); n != 0 || lost != 1 {
 			t.Errorf("%d wait, %d are lost", n, lost)
@@ -260,7 +260,7 @@ func TestServeLostPlace(t *testing.T) {
 		if got := taken(t, e, "open"); got != " 1" {
 			t.Errorf("after a renewal,%s places are held", got)
 		}
-		s.End(nil, false)
+		s.End(engine.Usage{}, false)
 		settled(t, e)
 		if got := taken(t, e, "open"); got != " 0" {
 			t.Errorf("after the end,%s places are held", got)
@@ -300,7 +300,7 @@ func TestServeReload(t *testing.T) {
 	if err := e.Use(none, who); err != nil {
 		t.Fatal(err)
 	}
-	s.End(map[rule.Meter]int64{"response_bytes": 7}, false)
+	s.End(engine.Usage{Meters: map[rule.Meter]int64{"response_bytes": 7}}, false)
 	settled(t, e)
 	if err := e.Use(before, who); err != nil {
 		t.Fatal(err)

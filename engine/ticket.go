@@ -160,6 +160,7 @@ func (t *Tickets) Extendable(r *Reservation) error {
 func (r *Reservation) append(b []byte, expires time.Time) []byte {
 	b = append(b, r.ID[:]...)
 	b = appendNumbers(b, int64(r.node), expires.Unix())
+	b = appendTexts(b, r.Payer.User, r.Payer.Tenant, r.Payer.Key, r.Payer.Tier)
 	var before string // the subject of the item before, which is mostly the same
 	for i := range r.items {
 		it := &r.items[i]
@@ -238,6 +239,7 @@ func readReservation(b []byte) (r *Reservation, expires int64, err error) {
 	copy(r.ID[:], t.bytes(int64(len(r.ID))))
 	r.node = uint64(t.number())
 	expires = t.number()
+	r.Payer = Payer{t.text(), t.text(), t.text(), t.text()}
 	for before := ""; len(t.b) > 0; {
 		it := t.item(before)
 		if it.ask.Plan, err = it.ask.Limit.Compile(); err != nil {

@@ -48,7 +48,7 @@ func (d *served) end(ctx context.Context, returned bool, err error) {
 			used[m] = n
 		}
 	}
-	d.serving.End(used, (!returned || isServerError(err)) && ctx.Err() == nil)
+	d.serving.End(engine.Usage{Meters: used}, (!returned || isServerError(err)) && ctx.Err() == nil)
 }
 
 func (d *served) measured(m rule.Meter) (int64, bool) {

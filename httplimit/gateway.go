@@ -246,7 +246,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Deny(w, r, g.headers, v)
 	case g.maxBody > 0 && r.ContentLength > g.maxBody:
 		if serving != nil {
-			serving.End(nil, false)
+			serving.End(engine.Usage{}, false)
 		}
 		g.headers.Set(w.Header(), v)
 		g.tooLarge().Write(w, r)

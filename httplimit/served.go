@@ -66,7 +66,7 @@ func (d *served) end(panicked bool) {
 	}
 	d.over = true
 	failed := (panicked || d.status >= http.StatusInternalServerError) && !d.gone && d.client.Err() == nil
-	d.serving.End(d.used(), failed)
+	d.serving.End(engine.Usage{Meters: d.used()}, failed)
 }
 
 // used returns what the meters say. What they cannot say stays as it was reserved.
