@@ -44,7 +44,7 @@ func newBereaved(t *testing.T, args ...string) *bereaved {
 	doors := [2]string{freeAddress(t), freeAddress(t)}
 	for r := range b.nodes {
 		var text strings.Builder
-		fmt.Fprintf(&text, "[server]\ncounters = \"%s?timeout=500ms\"\nstore_budget = \"500ms\"\n", b.redis[r].URL())
+		fmt.Fprintf(&text, "[server]\ncounters = \"%s?timeout=2s\"\nstore_budget = \"2s\" # the machine may be busy\n", b.redis[r].URL())
 		fmt.Fprintf(&text, "[region]\nname = %q\ncentral = %q\nsecret = \"the secret of two regions\"\ninterval = \"200ms\"\n[region.listener]\naddress = %q\n",
 			regionNames[r], regionNames[mourning], doors[r])
 		fmt.Fprintf(&text, "[[region.peers]]\nname = %q\nurl = \"http://%s\"\n", regionNames[1-r], doors[1-r])
@@ -171,7 +171,7 @@ func TestRegionRedisKilled(t *testing.T) {
 			t.Parallel()
 			var args []string
 			if kept {
-				args = []string{"--appendonly", "yes", "--appendfsync", "always"}
+				args = []string{"--appendonly", "yes", "--appendfsync", "no"} // it writes before it answers, and a kill loses nothing of that
 			}
 			b := newBereaved(t, args...)
 			b.start(t)
@@ -261,9 +261,10 @@ func (b *bereaved) check(t *testing.T, kept bool, told int64) {
 	of("/gossip")
 	all := admitted[0] + admitted[1]
 	within("/gossip", survivor, all, all)
-	// A take whose reply was lost is decided again. A batch whose mark was made is not charged if that is not known.
+	// A take whose reply was lost, or late, is decided again. A batch whose mark was made is not charged if that is not known.
+	again := func() int64 { return 1 + most[mourning] - least[mourning] }
 	if kept {
-		within("/gossip", mourning, all-told, all+1)
+		within("/gossip", mourning, all-told, all+again())
 	} else {
 		within("/gossip", mourning, all-told-most[mourning], all-least[mourning])
 	}
@@ -271,7 +272,7 @@ func (b *bereaved) check(t *testing.T, kept bool, told int64) {
 	of("/quota")
 	within("/quota", survivor, admitted[survivor], admitted[survivor])
 	if kept {
-		within("/quota", mourning, admitted[mourning], admitted[mourning]+1)
+		within("/quota", mourning, admitted[mourning], admitted[mourning]+again())
 	} else {
 		within("/quota", mourning, admitted[mourning]-most[mourning], admitted[mourning]-least[mourning])
 	}
@@ -280,7 +281,7 @@ func (b *bereaved) check(t *testing.T, kept bool, told int64) {
 	all = admitted[0] + admitted[1]
 	ended := b.nodes[mourning].metric(t, `stint_region_refused_total{reason="receiver"}`) // and calls with them
 	if kept {
-		within("/central", mourning, all, all+2+ended)
+		within("/central", mourning, all, all+again()+1+most[survivor]-least[survivor]+ended)
 	} else {
 		within("/central", mourning, all-most[0]-most[1], all-least[0]-least[1]+ended)
 	}
