@@ -183,6 +183,11 @@ func (s *Server) undecided(ctx context.Context, method string, err error) error 
 			return err
 		}
 	}
+	return notDecided(ctx, err)
+}
+
+// notDecided is the default of OnError.
+func notDecided(ctx context.Context, err error) error {
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
 	}
