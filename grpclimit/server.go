@@ -69,7 +69,8 @@ type Options struct {
 // Under rules with a meter or limits of concurrency, a call is served until its handler returns or
 // panics. Then its places are released, and its costs corrected to what was measured, in the
 // background: see [engine.Engine.Settled]. Bytes are those of messages as protobuf encodes them, and
-// header:NAME is metadata that the handler sends, as a header or a trailer; a json:PATH is not measured. With
+// header:NAME is metadata that the handler sends, as a header or a trailer; a json:PATH and tokens are not measured. What
+// the handler says with [Use] holds in place of that. With
 // PerMessage, messages take no further places, and the costs of each stay as they were reserved.
 type Server struct{ o Options }
 
