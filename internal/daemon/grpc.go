@@ -165,6 +165,12 @@ func (s *grpcServer) stop(ctx context.Context) error {
 	case <-ended:
 		return nil
 	case <-ctx.Done():
+	}
+	const moment = 100 * time.Millisecond // in which it ends if there are no calls
+	select {
+	case <-ended:
+		return nil
+	case <-time.After(moment):
 		s.grpc.Stop()
 		<-ended
 		return fmt.Errorf("%s: calls were cut off: %w", grpcListener, ctx.Err())
