@@ -244,6 +244,59 @@ func TestBadReservations(t *testing.T) {
 	r.leaves(t, "4 400")
 }
 
+// FuzzReservations sends any message: there is an answer, or a status that a caller can understand.
+func FuzzReservations(f *testing.F) {
+	w := worldOf(f, reserveRules, identity.Options{})
+	tickets, err := engine.NewTickets(w.clock.Now, []byte(strings.Repeat("k", 32)))
+	if err != nil {
+		f.Fatal(err)
+	}
+	s, err := grpclimit.NewReservations(grpclimit.ReservationsOptions{Engine: w.Engine, Tickets: tickets})
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, m := range []proto.Message{
+		&stintpb.ReserveRequest{Request: alice(), Usage: tokens(5), ExpiresIn: 9}, &stintpb.CheckRequest{Request: alice(), Cost: 3},
+		&stintpb.CommitRequest{Ticket: "x", Usage: &stintpb.Usage{Cost: proto.Int64(1)}, Model: "m"},
+	} {
+		data, err := proto.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		check := func(m, answer proto.Message, call func() (proto.Message, error)) {
+			if proto.Unmarshal(data, m) != nil {
+				return
+			}
+			switch out, err := call(); {
+			case err != nil && status.Code(err) != codes.InvalidArgument:
+				t.Errorf("%v: %v", m, err)
+			case err == nil:
+				text, err := proto.Marshal(out)
+				if err != nil || proto.Unmarshal(text, answer) != nil {
+					t.Errorf("%v: %v", m, err)
+				}
+			}
+		}
+		var (
+			ask      stintpb.CheckRequest
+			reserve  stintpb.ReserveRequest
+			commit   stintpb.CommitRequest
+			extend   stintpb.ExtendRequest
+			verdict  stintpb.Verdict
+			reserved stintpb.Reserved
+			receipt  stintpb.Receipt
+			extended stintpb.Extended
+		)
+		check(&ask, &verdict, func() (proto.Message, error) { return s.Check(t.Context(), &ask) })
+		check(&reserve, &reserved, func() (proto.Message, error) { return s.Reserve(t.Context(), &reserve) })
+		check(&commit, &receipt, func() (proto.Message, error) { return s.Commit(t.Context(), &commit) })
+		check(&extend, &extended, func() (proto.Message, error) { return s.Extend(t.Context(), &extend) })
+	})
+}
+
 // TestReservationsUndecided has the store out of reach.
 func TestReservationsUndecided(t *testing.T) {
 	t.Parallel()
