@@ -10,6 +10,7 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -17,6 +18,7 @@ const (
 	ticketLife    = 10 * time.Minute
 	maxTicketLife = time.Hour
 	maxMeters     = 16 // in a usage
+	maxModel      = 128
 )
 
 // settlement is a call about a reservation: one that makes it, or one that has its ticket.
@@ -48,7 +50,7 @@ var (
 		do: (*api).reserve, write: appendReserved, list: "verdicts",
 	}
 	commitOp = operation{
-		fields: []string{"ticket", "cost", "usage"}, tells: true,
+		fields: []string{"ticket", "cost", "usage", "model"}, tells: true,
 		do: (*api).commit, write: appendReceipt, list: "receipts",
 	}
 	cancelOp = operation{fields: []string{"ticket"}, do: (*api).cancel, write: appendReceipt, list: "receipts"}
@@ -76,6 +78,8 @@ func (s *scanner) settlement(o *operation, c *settlement) *inputError {
 			c.usage.Cost, err = s.cost(o.least)
 		case "usage":
 			c.usage.Meters, err = s.meters(o.least)
+		case "model":
+			c.usage.Model, err = s.model()
 		case "expires_in":
 			c.life, err = s.life()
 		default:
@@ -97,6 +101,16 @@ func (s *scanner) settlement(o *operation, c *settlement) *inputError {
 		return &inputError{"cost", "want what was used: cost, or usage by meter"}
 	}
 	return nil
+}
+
+// model reads the name of a model.
+func (s *scanner) model() (string, *inputError) {
+	start := s.i
+	text, err := s.text()
+	if err == nil && len(text) > 0 && (len(text) > maxModel || !identity.ValidID(string(text))) {
+		err = s.wrong(start, "at most "+strconv.Itoa(maxModel)+" bytes without control characters")
+	}
+	return string(text), err
 }
 
 // life reads how many seconds a ticket is valid.

@@ -45,13 +45,7 @@ func (l *ledger) Settled(r *engine.Receipt, cancelled bool) {
 	default:
 		s.committed++
 	}
-	before := ""
-	for i := range r.Limits {
-		s := &r.Limits[i]
-		if s.Rule == before { // all limits of a rule have the same cost
-			continue
-		}
-		before = s.Rule
+	for s := range r.Rules() {
 		u := l.of(account{s.Rule, s.Meter})
 		u.used += uint64(s.Used)
 		u.givenBack += uint64(max(s.Reserved-s.Used, 0))
