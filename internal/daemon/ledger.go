@@ -85,3 +85,20 @@ func (l *ledger) collect(count func(name string, n uint64, labels ...string)) {
 	count("stint_settlements_total", s.cancelled, "cancelled")
 	count("stint_settlements_total", s.repeated, "repeated")
 }
+
+// ledgers tells several ledgers.
+type ledgers []engine.Ledger
+
+// Reserved implements [engine.Ledger].
+func (l ledgers) Reserved(rule string, m rule.Meter, n int64) {
+	for _, one := range l {
+		one.Reserved(rule, m, n)
+	}
+}
+
+// Settled implements [engine.Ledger].
+func (l ledgers) Settled(r *engine.Receipt, cancelled bool) {
+	for _, one := range l {
+		one.Settled(r, cancelled)
+	}
+}

@@ -52,6 +52,7 @@ type Book struct {
 		sync.Mutex
 		problem string
 		since   time.Time
+		waiting int // entries that are taken, and not written
 	}
 	stop, abort context.CancelFunc // nil: it was not started
 	work        sync.WaitGroup
@@ -161,13 +162,14 @@ type BookState struct {
 	Since   time.Time
 }
 
-// State returns the current state. Accounts of a write that is under way are not counted.
+// State returns the current state, without accounts whose first write is under way.
 func (b *Book) State() (s BookState) {
 	b.mu.Lock()
 	s.Waiting, s.Other = len(b.accounts), b.other
 	b.mu.Unlock()
 	b.state.Lock()
 	defer b.state.Unlock()
+	s.Waiting += b.state.waiting
 	s.Problem, s.Since = b.state.problem, b.state.since
 	return s
 }
@@ -255,6 +257,10 @@ func (b *Book) write(ctx context.Context) error {
 func (b *Book) report(ctx context.Context, err error) {
 	b.state.Lock()
 	defer b.state.Unlock()
+	b.state.waiting = 0
+	for i := range b.waiting {
+		b.state.waiting += len(b.waiting[i].entries)
+	}
 	before := b.state.problem
 	if b.state.problem = ""; err != nil {
 		b.state.problem = err.Error()

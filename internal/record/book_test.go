@@ -177,7 +177,7 @@ func TestBookKeeps(t *testing.T) {
 		began := time.Now()
 		b.Settled(receiptOf("gpt", settled("tokens", "llm.total_tokens", 100, 70)), false)
 		pass(time.Minute)
-		if got := b.State(); got.Problem != "the database is down" || got.Since.Sub(began) != 5*time.Second {
+		if got := b.State(); got.Waiting != 2 || got.Problem != "the database is down" || got.Since.Sub(began) != 5*time.Second {
 			t.Errorf("%+v", got)
 		}
 		if ids := slices.Compact(slices.Clone(s.ids)); len(ids) != 1 || len(s.ids) < 11 {
