@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"iter"
 	"slices"
 	"strconv"
 	"time"
@@ -184,6 +185,23 @@ type Receipt struct {
 	Estimated bool
 	// Repeated means that it had been settled before, and nothing was changed now.
 	Repeated bool
+}
+
+// Rules yields one limit of each rule that counts units, since all limits of a rule have the same cost. Places are
+// not units.
+func (r *Receipt) Rules() iter.Seq[*Settled] {
+	return func(yield func(*Settled) bool) {
+		before := ""
+		for i := range r.Limits {
+			s := &r.Limits[i]
+			if s.Rule == before || s.Limit.Algorithm == stint.Concurrency {
+				continue
+			}
+			if before = s.Rule; !yield(s) {
+				return
+			}
+		}
+	}
 }
 
 // Commit settles a reservation by what was used, in one call to the store. What was used beyond the reservation

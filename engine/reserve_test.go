@@ -279,6 +279,44 @@ func TestTickets(t *testing.T) {
 	}
 }
 
+// TestPayer has on the receipt who has reserved, which model was used, and whether that is an estimate, also if
+// another node settles the ticket.
+func TestPayer(t *testing.T) {
+	t.Parallel()
+	clock := storetest.NewClock()
+	store := newStore(t, clock.Now)
+	first, second := start(t, tokens, engine.Options{Store: store, Now: clock.Now}), start(t, tokens, engine.Options{Store: store, Now: clock.Now})
+	who := identity.Subject{User: "alice", Tenant: "acme", Key: "k1", Tier: "pro"}
+	tickets := newTickets(t, clock.Now, "a")
+	for _, other := range []bool{false, true} {
+		r, at := reserve(t, first, engine.Request{Subject: &who, Method: "POST", Path: "/"}), first
+		if other {
+			text, err := tickets.Seal(r, time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r, err = tickets.Open(text); err != nil {
+				t.Fatal(err)
+			}
+			at = second
+		}
+		receipt, err := at.Commit(t.Context(), r, engine.Usage{Cost: 7, Model: "gpt", Estimated: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := (engine.Payer{User: "alice", Tenant: "acme", Key: "k1", Tier: "pro"}); receipt.Payer != want || receipt.Model != "gpt" || !receipt.Estimated {
+			t.Errorf("another node %t: %+v %q %t", other, receipt.Payer, receipt.Model, receipt.Estimated)
+		}
+		var rules []string
+		for s := range receipt.Rules() {
+			rules = append(rules, fmt.Sprintf("%s %s %d", s.Rule, s.Meter, s.Used))
+		}
+		if got, want := strings.Join(rules, ", "), "requests  1, tokens llm.total_tokens 7, trial llm.output_tokens 7"; got != want {
+			t.Errorf("another node %t: %s, want %s", other, got, want)
+		}
+	}
+}
+
 // TestBadTickets rejects what is not a ticket of this cluster, and what has expired.
 func TestBadTickets(t *testing.T) {
 	t.Parallel()

@@ -114,8 +114,8 @@ func (s *Reservations) Commit(ctx context.Context, m *stintpb.CommitRequest) (*s
 		return nil, noTicket()
 	case !told:
 		return nil, bad("usage", "want what was used: cost, or units by meter")
-	case len(usage.Model) > settle.MaxModel:
-		return nil, bad("model", "want at most "+strconv.Itoa(settle.MaxModel)+" bytes")
+	case !settle.ValidModel(usage.Model):
+		return nil, bad("model", "want "+settle.WantModel)
 	}
 	r, err := s.desk.Commit(ctx, m.GetTicket(), usage)
 	if err != nil {

@@ -222,7 +222,7 @@ func TestBadReservations(t *testing.T) {
 		{"usage: want what was used", commit(ticket, nil, "")},
 		{"usage: want what was used", commit(ticket, &stintpb.Usage{}, "")},
 		{"usage.cost: want", commit(ticket, &stintpb.Usage{Cost: proto.Int64(-1)}, "")},
-		{"model: want at most 255 bytes", commit(ticket, tokens(1), strings.Repeat("m", 256))},
+		{"model: want at most 128 bytes", commit(ticket, tokens(1), strings.Repeat("m", 256))},
 		{"ticket: it was not made by this cluster, or was altered", commit("nonsense", tokens(1), "")},
 		{"ticket: it was not made by this cluster, or was altered", cancel(ticket[:len(ticket)-2])},
 		{"ticket: it was not made by this cluster, or was altered", extend(&stintpb.ExtendRequest{Ticket: foreign, Usage: tokens(1)})},

@@ -137,6 +137,7 @@ type settling struct {
 	Ticket string               `json:"ticket"`
 	Cost   *int64               `json:"cost,omitempty"`
 	Usage  map[rule.Meter]int64 `json:"usage,omitempty"`
+	Model  string               `json:"model,omitempty"`
 }
 
 func settlingOf(ticket string, u *engine.Usage) settling {
@@ -146,9 +147,11 @@ func settlingOf(ticket string, u *engine.Usage) settling {
 	return settling{Ticket: ticket, Cost: &u.Cost}
 }
 
-// Commit settles a reservation by what was used.
+// Commit settles a reservation by what was used, and tells the model.
 func (c *Client) Commit(ctx context.Context, ticket string, used engine.Usage) (out Settlement, err error) {
-	return out, c.call(ctx, "commit", settlingOf(ticket, &used), &out, c.retries())
+	body := settlingOf(ticket, &used)
+	body.Model = used.Model
+	return out, c.call(ctx, "commit", body, &out, c.retries())
 }
 
 // Cancel gives a reservation back.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/internal/door/llm"
+	"github.com/stintdev/stint/internal/door/settle"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -123,7 +124,9 @@ func (c *modelCall) answer(res *http.Response) {
 
 // used adds what the answer has used.
 func (c *modelCall) used(u *engine.Usage) (failed bool) {
-	u.Model = c.request.Model
+	if u.Model = c.request.Model; !settle.ValidModel(u.Model) {
+		u.Model = "" // the client has sent it
+	}
 	if c.response == nil {
 		return true
 	}
@@ -131,7 +134,7 @@ func (c *modelCall) used(u *engine.Usage) (failed bool) {
 	for m, n := range c.units(&got) {
 		u.Meters[m] = n
 	}
-	if got.Model != "" {
+	if got.Model != "" && settle.ValidModel(got.Model) {
 		u.Model = got.Model
 	}
 	u.Estimated = got.Estimated

@@ -42,7 +42,7 @@ var (
 		do: (*api).reserve, write: appendReserved, list: "verdicts",
 	}
 	commitOp = operation{
-		fields: []string{"ticket", "cost", "usage"}, tells: true,
+		fields: []string{"ticket", "cost", "usage", "model"}, tells: true,
 		do: (*api).commit, write: appendReceipt, list: "receipts",
 	}
 	cancelOp = operation{fields: []string{"ticket"}, do: (*api).cancel, write: appendReceipt, list: "receipts"}
@@ -70,6 +70,8 @@ func (s *scanner) settlement(o *operation, c *settlement) *inputError {
 			c.usage.Cost, err = s.cost(o.least)
 		case "usage":
 			c.usage.Meters, err = s.meters(o.least)
+		case "model":
+			c.usage.Model, err = s.model()
 		case "expires_in":
 			c.life, err = s.life()
 		default:
@@ -91,6 +93,16 @@ func (s *scanner) settlement(o *operation, c *settlement) *inputError {
 		return &inputError{"cost", "want what was used: cost, or usage by meter"}
 	}
 	return nil
+}
+
+// model reads the name of a model.
+func (s *scanner) model() (string, *inputError) {
+	start := s.i
+	text, err := s.text()
+	if err == nil && !settle.ValidModel(string(text)) {
+		err = s.wrong(start, settle.WantModel)
+	}
+	return string(text), err
 }
 
 // life reads how many seconds a ticket is valid.

@@ -119,7 +119,7 @@ file that has problems; 2 on errors.`,
 		{"Serve:", []*cobra.Command{newServe(t), newConfig(t), newDoctor(t)}},
 		{"Rules and users:", []*cobra.Command{newRules(t), newTiers(t), newUsers(t), newKeys(t), newTenants(t), newExempt(t), newBan(t), newApply(t), newExport(t), newChanges(t)}},
 		{"Limits:", []*cobra.Command{newUsage(t), newReset(t), newExplain(t), newCheck(t)}},
-		{"Monitoring:", []*cobra.Command{newStatus(t), newNodes(t), newRegions(t), newTop(t), newEvents(t)}},
+		{"Monitoring:", []*cobra.Command{newStatus(t), newNodes(t), newRegions(t), newTop(t), newEvents(t), newConsumption(t)}},
 		{"Administration:", []*cobra.Command{newTokens(t), newMigrate(t), newArchive(t), newEnvoy(t), newVersion(t)}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})

@@ -85,6 +85,18 @@ func TestRecord(t *testing.T) {
 				}
 				more = n > 0
 			}
+			var used []record.Entry
+			for i, tenant := range []string{"acme", "=SUM(A1)"} {
+				for _, rule := range []string{"", "tokens"} {
+					used = append(used, record.Entry{
+						Account: record.Account{Start: time.Date(2024, 3, 30+i, 12, 0, 0, 0, time.UTC), Rule: rule, Meter: "llm.total_tokens", Tenant: tenant, User: "alice", Model: "gpt\x1b[2J"},
+						Units:   record.Units{Requests: 3, Reserved: 300, Used: 450 - 400*int64(i), GivenBack: 250 * int64(i), Overshoot: 150 - 150*int64(i), Estimated: 7},
+					})
+				}
+			}
+			if err := store.AddConsumption(t.Context(), "one", used); err != nil {
+				t.Fatal(err)
+			}
 			if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -143,6 +155,18 @@ func TestRecord(t *testing.T) {
 				"events series -o csv --step 1m --from 2024-03-30T12:00:00Z --to 2024-03-30T12:02:00Z",
 				"events violations -o csv"+during,
 				"events clients -o csv"+during,
+
+				"consumption --month 2024-03",
+				"consumption --month 2024-03 --by month,tenant,model -o csv",
+				"consumption --by rule,user,meter --tenant acme -o json"+during,
+				"consumption --by= --limit 1"+during,
+				"consumption --month 2024-02",
+				"consumption --month 2024-03 --shadow",
+				"consumption --month march",
+				"consumption --month 2024-03 --since 7d",
+				"consumption --by tennant",
+				"consumption --by day,month",
+				"consumption --limit 0",
 
 				"archive run",
 				"archive run --archive none",

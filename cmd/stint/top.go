@@ -36,6 +36,9 @@ the busiest rules, and the users, tenants, API keys and addresses with the most 
 the most denied requests. Rates and latency cover the last 10 seconds, counts the last 10 to
 20. Only this server is shown, not others that share its database.
 
+If rules have a meter, it also shows the units per second that requests have used under them,
+such as tokens.
+
 If limits are leased, it also shows the units that the server has taken ahead of requests since
 it was started, how many of these were spent and given back, how many it holds, and how many
 requests were denied while other servers had taken units ahead: these may be too early.
@@ -212,6 +215,12 @@ func picture(s *record.Snapshot, width, rows int) []string {
 	}
 	for _, r := range s.Rules[:min(rows, len(s.Rules))] {
 		out = append(out, fmt.Sprintf("%-*s%12s%12s", width-24, clip(clean(r.Name), width-25), rate(r.Requests), rate(r.Refused)))
+	}
+	if len(s.Units) > 0 {
+		out = append(out, "", fmt.Sprintf("%-*s%28s%12s", width-40, "RULE", "METER", "USED/S"))
+	}
+	for _, u := range s.Units[:min(rows, len(s.Units))] {
+		out = append(out, fmt.Sprintf("%-*s%28s%12s", width-40, clip(clean(u.Rule), width-41), clip(clean(u.Meter), 27), rate(u.Used)))
 	}
 	if len(s.Leases) > 0 {
 		out = append(out, "", leaseLine(width, "LEASED LIMIT", "LENT", "SPENT", "BACK", "HELD", "DENIED EARLY"))

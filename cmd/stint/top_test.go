@@ -31,6 +31,7 @@ const busy = `{"at":"2026-03-01T12:00:00Z","node":"node-7","seconds":9.5,"reques
 	`"tenants":{"by_requests":[],"by_refused":[],"requests_off":0,"refused_off":0},"keys":{"by_requests":[{"name":"0123456789ABCDEF","requests":3,"refused":0}],"by_refused":[],"requests_off":0,"refused_off":0},` +
 	`"addresses":{"by_requests":[{"name":"192.0.2.1","requests":700,"refused":20},{"name":"2001:db8::1","requests":650,"refused":90}],` +
 	`"by_refused":[{"name":"2001:db8::1","requests":650,"refused":90},{"name":"192.0.2.1","requests":700,"refused":20}],"requests_off":17,"refused_off":2}},` +
+	`"units":[{"rule":"tokens","meter":"llm.total_tokens","used_per_second":51200.5},{"rule":"lo\u001b[2Jgin","meter":"json:a.very.long.path.of.a.number","used_per_second":0.25}],` +
 	`"leases":[{"limit":"search:hourly","counters":12,"held":340,"lent":300000000,"spent":299998000,"given_back":1660,"kept":0,"denied":70,"denied_early":9,"others_most":25,"most_used":998,"capacity":1000},` +
 	`{"limit":"lo\u001b[2Jgin:per-minute","counters":0,"held":0,"lent":8,"spent":5,"given_back":2,"kept":1,"denied":0,"denied_early":0,"others_most":0,"most_used":7,"capacity":50}]}`
 

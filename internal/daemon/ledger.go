@@ -45,13 +45,7 @@ func (l *ledger) Settled(r *engine.Receipt, cancelled bool) {
 	default:
 		s.committed++
 	}
-	before := ""
-	for i := range r.Limits {
-		s := &r.Limits[i]
-		if s.Rule == before { // all limits of a rule have the same cost
-			continue
-		}
-		before = s.Rule
+	for s := range r.Rules() {
 		u := l.of(account{s.Rule, s.Meter})
 		u.used += uint64(s.Used)
 		u.givenBack += uint64(max(s.Reserved-s.Used, 0))
@@ -90,4 +84,21 @@ func (l *ledger) collect(count func(name string, n uint64, labels ...string)) {
 	count("stint_settlements_total", s.committed, "committed")
 	count("stint_settlements_total", s.cancelled, "cancelled")
 	count("stint_settlements_total", s.repeated, "repeated")
+}
+
+// ledgers tells several ledgers.
+type ledgers []engine.Ledger
+
+// Reserved implements [engine.Ledger].
+func (l ledgers) Reserved(rule string, m rule.Meter, n int64) {
+	for _, one := range l {
+		one.Reserved(rule, m, n)
+	}
+}
+
+// Settled implements [engine.Ledger].
+func (l ledgers) Settled(r *engine.Receipt, cancelled bool) {
+	for _, one := range l {
+		one.Settled(r, cancelled)
+	}
 }

@@ -94,6 +94,8 @@ var exported = []Metric{
 	{"stint_record_bytes", "gauge", nil, "About how large the record is, with its roll-ups."},
 	{"stint_record_max_bytes", "gauge", nil, "How large it may be: server.record.max_size; 0: no limit."},
 	{"stint_record_spooled_bytes", "gauge", nil, "Bytes of events on disk that wait for the database."},
+	{"stint_record_usage_waiting", "gauge", nil, "Accounts whose usage is in memory and waits for the database."},
+	{"stint_record_usage_other_total", "counter", nil, "How often usage was counted as that of other users, keys and models, because there were too many at once."},
 }
 
 // metrics are the metrics of a daemon. Labels come from the configuration and the program,
@@ -398,6 +400,9 @@ func (c *control) collect(gauge, total func(name string, n float64, labels ...st
 		gauge("stint_record_bytes", float64(stored.Bytes))
 		gauge("stint_record_max_bytes", float64(r.maxBytes))
 		gauge("stint_record_spooled_bytes", float64(state.Spooled))
+		booked := r.book.State()
+		gauge("stint_record_usage_waiting", float64(booked.Waiting))
+		total("stint_record_usage_other_total", float64(booked.Other))
 	}
 	u := c.usage.Stats()
 	for what, n := range map[string]float64{"written": float64(u.Flushed), "dropped": float64(u.Dropped), "failed": float64(u.Errors)} {

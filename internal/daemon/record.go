@@ -17,6 +17,7 @@ func (r *recording) start(ctx context.Context, d *Daemon) {
 	r.started = true
 	r.store.Start(ctx)
 	r.pipeline.Start(ctx)
+	r.book.Start(ctx)
 	if r.archive == nil {
 		return
 	}
@@ -36,14 +37,15 @@ func (r *recording) start(ctx context.Context, d *Daemon) {
 	}()
 }
 
-// close flushes events to the database or the spool.
+// close flushes events to the database or the spool, and what was used to the database.
 func (r *recording) close(ctx context.Context) {
 	if r.quit != nil {
 		r.quit()
 		<-r.done
 	}
 	if r.started {
-		_ = r.pipeline.Stop(ctx) // which logs errors
+		_ = r.book.Stop(ctx)     // which logs errors
+		_ = r.pipeline.Stop(ctx) // as does this
 		r.store.Stop()
 	}
 	if r.spool != nil {
@@ -55,11 +57,14 @@ func (r *recording) close(ctx context.Context) {
 func (d *Daemon) recordProblem() string {
 	const recent = time.Hour
 	r := d.control.record
-	s, stored := r.pipeline.State(), r.store.State()
+	s, booked, stored := r.pipeline.State(), r.book.State(), r.store.State()
 	switch {
 	case s.Problem != "":
 		return fmt.Sprintf("events cannot be written since %s; %d bytes are in the spool, and %d events were dropped: %s",
 			s.Since.UTC().Format(time.RFC3339), s.Spooled, s.Dropped, s.Problem)
+	case booked.Problem != "":
+		return fmt.Sprintf("usage cannot be written since %s; that of %d accounts is in memory, and lost if the process ends: %s",
+			booked.Since.UTC().Format(time.RFC3339), booked.Waiting, booked.Problem)
 	case stored.Problem != "":
 		return "events are written, but not rolled up: " + stored.Problem
 	case time.Since(stored.Cut) < recent:

@@ -1,12 +1,15 @@
 package daemon_test
 
 import (
+	"context"
 	"net/http"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/record/query"
@@ -141,5 +144,43 @@ func TestRecordProblems(t *testing.T) {
 				t.Errorf("%v; want %s", err, c.want)
 			}
 		})
+	}
+}
+
+// TestUsageRecorded has two nodes of a database record what was used: it adds up, and nothing is lost when they stop.
+func TestUsageRecorded(t *testing.T) {
+	t.Parallel()
+	url := fill(t, metered)
+	var nodes []*process
+	for range 2 {
+		nodes = append(nodes, start(t, strings.ReplaceAll(inDatabase, "%", url)))
+	}
+	for _, p := range nodes {
+		c := httplimit.Client{URL: p.URL("http"), HTTP: p.client}
+		for i := range 3 {
+			a, err := c.Reserve(t.Context(), httplimit.Ask{Path: "/", User: "alice", Tenant: "acme"})
+			do(t, err)
+			if _, err = c.Commit(t.Context(), a.Ticket, engine.Usage{Cost: 70, Model: "gpt"}); err == nil && i == 2 {
+				_, err = c.Commit(t.Context(), a.Ticket, engine.Usage{Cost: 70, Model: "gpt"}) // again
+			}
+			do(t, err)
+		}
+		if s := p.series(t); s["stint_record_usage_other_total"] != "0" {
+			t.Error(s)
+		}
+		if got := p.live(t).Units; len(got) != 1 || got[0].Rule != "tokens" || got[0].Meter != "llm.total_tokens" || got[0].Used <= 0 {
+			t.Errorf("the live view has %+v", got)
+		}
+	}
+	for _, p := range nodes {
+		do(t, p.Stop(context.WithoutCancel(t.Context())))
+	}
+	store, err := rollup.New(openCatalog(t, url).Database(), rollup.Options{})
+	do(t, err)
+	rows, more, err := store.Consumption(t.Context(), record.ConsumptionQuery{By: []string{"tenant", "user", "model"}})
+	do(t, err)
+	want := record.Consumption{Meter: "llm.total_tokens", Tenant: "acme", User: "alice", Model: "gpt", Units: record.Units{Requests: 6, Reserved: 600, Used: 420, GivenBack: 180}}
+	if len(rows) != 1 || more || rows[0] != want {
+		t.Errorf("%+v, want %+v", rows, want)
 	}
 }

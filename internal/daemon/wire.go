@@ -56,6 +56,7 @@ type recording struct {
 	recorder *record.Recorder
 	spool    *record.Spool // nil: none
 	pipeline *record.Pipeline
+	book     *record.Book
 	store    *rollup.Store
 	maxBytes int64                       // of the store; 0: no limit
 	archive  func(context.Context) error // nil: events stay
@@ -90,7 +91,7 @@ func (d *Daemon) build(ctx context.Context) error {
 	if d.live, d.tap, err = d.config.newLive(d.leased); err != nil {
 		return err
 	}
-	all := recorders{d.metrics, d.live, d.tap}
+	all, used := recorders{d.metrics, d.live, d.tap}, ledgers{&d.metrics.ledger, d.live}
 	if d.config.Server.Database != "" {
 		if database, err = d.openCatalog(ctx); err != nil {
 			return err
@@ -100,7 +101,7 @@ func (d *Daemon) build(ctx context.Context) error {
 			if err = d.openRecord(ctx); err != nil {
 				return err
 			}
-			all = append(all, d.control.record.recorder)
+			all, used = append(all, d.control.record.recorder), append(used, d.control.record.book)
 		}
 	}
 	// A database may be that of several regions. Those that share counters are the nodes of one Redis.
@@ -119,7 +120,7 @@ func (d *Daemon) build(ctx context.Context) error {
 		return err
 	}
 	d.engine, err = engine.New(engine.Options{
-		Store: d.store, Rules: content.Rules, Identity: who, Recorder: all, Ledger: &d.metrics.ledger, MaxWaiting: d.config.Server.MaxWaiting,
+		Store: d.store, Rules: content.Rules, Identity: who, Recorder: all, Ledger: used, MaxWaiting: d.config.Server.MaxWaiting,
 		MaxPath: d.config.Server.MaxPath,
 	})
 	if err != nil {
@@ -344,6 +345,9 @@ func (d *Daemon) openRecord(ctx context.Context) (err error) {
 		d.log.WarnContext(ctx, "events cannot be recorded yet", "problem", err.Error())
 	}
 	if r.recorder, err = record.NewRecorder(d.config.recorder()); err != nil {
+		return err
+	}
+	if r.book, err = record.NewBook(record.BookOptions{Add: r.store.AddConsumption, Log: d.log}); err != nil {
 		return err
 	}
 	if r.spool, err = d.openSpool(ctx); err != nil {

@@ -16,6 +16,7 @@ import (
 var pages = []struct{ name, path, title string }{
 	{"events", at("/events"), "Events"},
 	{"events-live", at("/events", "follow", "true"), "Events"},
+	{"usage", at("/usage"), "Usage"},
 	{"nodes", at("/nodes"), "Nodes"},
 	{"envoy", at("/envoy"), "Envoy"},
 	{"rules", at("/rules"), "Rules"},
@@ -159,6 +160,7 @@ func TestDashboardFile(t *testing.T) {
 		{at("/rules"), "Rules", "stint.toml"},
 		{at("/rules/edit/per-address"), "per-address", "stint.toml"},
 		{at("/events"), "Events", "There is no record"},
+		{at("/usage"), "Usage", "There is no record"},
 		{at("/changes"), "Change log", "There is no change log"},
 		{at("/tiers"), "Tiers", "stint.toml"},
 		{at("/keys"), "API keys", "stint.toml"},

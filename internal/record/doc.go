@@ -7,6 +7,9 @@
 // has the id of its decision, and is stored once however often it is written. [Live] and [Tap]
 // show current decisions.
 //
+// A [Book] adds up what requests have used under rules with a meter, and writes that to the
+// Store: each settlement once, and under the name [Other] beyond its bound.
+//
 // Roll-ups and the archive are packages of their own, which import this one.
 //
 // # What holds

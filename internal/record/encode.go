@@ -60,7 +60,7 @@ type encoder struct {
 func newEncoder(region, node string, privacy Privacy, key []byte) encoder {
 	c := encoder{privacy: privacy}
 	for _, text := range []string{region, node} {
-		text = beginning(text)
+		text = beginning(text, longestText)
 		c.place = append(binary.LittleEndian.AppendUint16(c.place, uint16(len(text))), text...)
 	}
 	if privacy == HashIP {
@@ -100,7 +100,7 @@ func (c *encoder) append(b Batch, e *engine.Event, weight int64) Batch {
 	}
 	n := textsAt
 	for i, text := range [texts]*string{&e.User, &e.Tenant, &e.Key, &e.Tier, &e.Rule, &e.Limit, &e.Endpoint, &e.Method} {
-		t := beginning(*text)
+		t := beginning(*text, longestText)
 		binary.LittleEndian.PutUint16(head[lengthsAt+2*i:], uint16(len(t)))
 		n += copy(p[n:], t)
 	}
@@ -109,13 +109,13 @@ func (c *encoder) append(b Batch, e *engine.Event, weight int64) Batch {
 	return b[:len(b)+frameBytes+n]
 }
 
-// beginning returns the part of a text that is stored, without half a character.
-func beginning(text string) string {
-	if len(text) <= longestText {
+// beginning returns the first bytes of a text, without half a character.
+func beginning(text string, longest int) string {
+	if len(text) <= longest {
 		return text
 	}
-	n := longestText
-	for n > longestText-utf8.UTFMax && !utf8.RuneStart(text[n]) {
+	n := longest
+	for n > longest-utf8.UTFMax && !utf8.RuneStart(text[n]) {
 		n--
 	}
 	return text[:n]

@@ -41,6 +41,7 @@ type Live struct {
 	began  time.Time
 	seed   maphash.Seed
 	shards []liveShard // a power of 2
+	units  liveUnits
 }
 
 var _ engine.Recorder = (*Live)(nil)
@@ -57,6 +58,7 @@ type Snapshot struct {
 	Latency  LiveLatency        `json:"latency_us" doc:"The time that decisions took, in microseconds, without the time that requests were held."`
 	Rules    []RuleRate         `json:"rules" nullable:"false" doc:"The rules that decided the most requests, at most 50, the first first. The name other stands for those that are not counted one by one."`
 	Talkers  LiveTalkers        `json:"talkers" doc:"The clients with the most requests."`
+	Units    []UnitRate         `json:"units,omitempty" doc:"The units that requests have used under rules with a meter, at most 50, the most first. Missing, if there were none."`
 	Leases   []Leased           `json:"leases,omitempty" doc:"What this node has leased since it was started, of the limits with the most units lent, at most 50, the first first. Missing, if it has leased nothing."`
 }
 
@@ -306,6 +308,7 @@ func (l *Live) Snapshot() Snapshot {
 		Latency: LiveLatency{
 			sum.latency.Quantile(0.5).Microseconds(), sum.latency.Quantile(0.95).Microseconds(), sum.latency.Quantile(0.99).Microseconds(),
 		},
+		Units:  l.units.rates(second, seconds),
 		Leases: mostLent(l.o.Leases()),
 	}
 	for o, n := range sum.outcomes {

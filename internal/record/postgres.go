@@ -165,7 +165,7 @@ func (p postgresTables) alone(ctx context.Context, f func(func() (*sql.Tx, error
 // size adds up the tables. Above the limit, it estimates how much of each partition is in use
 // from its number of events, since files of tables do not shrink.
 func (p postgresTables) size(ctx context.Context, limit int64) (all int64, err error) {
-	const others = "'stint_rollup_counts'::regclass, 'stint_rollup_lists'::regclass, 'stint_rollup_todo'::regclass"
+	const others = "'stint_rollup_counts'::regclass, 'stint_rollup_lists'::regclass, 'stint_rollup_todo'::regclass, 'stint_consumption'::regclass"
 	err = p.db.Read.QueryRowContext(ctx, `SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class WHERE oid IN (`+others+`)
 		OR oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = 'stint_events'::regclass)`).Scan(&all)
 	if err != nil || limit == 0 || all <= limit {

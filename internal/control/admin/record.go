@@ -226,6 +226,7 @@ func (a *API) addRecord() {
 			return EventList{converted(events, NewEvent), next.String()}, err
 		})
 	a.addExport()
+	a.addConsumption()
 
 	type seriesInput struct {
 		During
@@ -434,29 +435,34 @@ func newNDJSON(w io.Writer) eventWriter {
 func (w ndjson) Write(e *record.Event) error { return w.Encode(NewEvent(e)) }
 func (ndjson) Close() error                  { return nil }
 
-// csvWriter writes the fields of events, with their JSON names as the header.
+// csvWriter writes the fields of structs of one type, with their JSON names as the header.
 type csvWriter struct {
 	*csv.Writer
 	row []string
 	err error
 }
 
-func newCSV(w io.Writer) eventWriter {
+func newCSVOf[T any](w io.Writer) *csvWriter {
 	out := &csvWriter{Writer: csv.NewWriter(w)}
 	out.UseCRLF = true // as in RFC 4180
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Event]()) {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[T]()) {
 		out.row = append(out.row, f.Tag.Get("json"))
 	}
 	out.err = out.Writer.Write(out.row)
 	return out
 }
 
+func newCSV(w io.Writer) eventWriter { return newCSVOf[Event](w) }
+
 // Write implements eventWriter.
-func (w *csvWriter) Write(e *record.Event) error {
+func (w *csvWriter) Write(e *record.Event) error { return w.fields(NewEvent(e)) }
+
+// fields writes the fields of a struct.
+func (w *csvWriter) fields(of any) error {
 	if w.err != nil {
 		return w.err
 	}
-	v := reflect.ValueOf(NewEvent(e))
+	v := reflect.ValueOf(of)
 	for i := range w.row {
 		switch x := v.Field(i).Interface().(type) {
 		case string:

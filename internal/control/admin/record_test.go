@@ -184,7 +184,7 @@ func TestSeries(t *testing.T) {
 func TestNoRecord(t *testing.T) {
 	t.Parallel()
 	h := newFileAPI(t, catalog.Document{})
-	for _, path := range []string{"/events", "/events/export", "/series", "/top", "/violations", "/clients"} {
+	for _, path := range []string{"/events", "/events/export", "/series", "/top", "/violations", "/clients", "/consumption", "/consumption/export"} {
 		if p := h.get(path).want(http.StatusConflict).problem(); p.Detail != "decisions are not recorded: set server.database" {
 			t.Errorf("%s: %+v", path, p)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/identity"
 )
 
 // Bounds of what callers send.
@@ -24,7 +25,7 @@ const (
 	// MaxCost is the highest cost of a request: all stores count up to it exactly.
 	MaxCost = 1<<53 - 1
 	// MaxModel is how many bytes the name of a language model has.
-	MaxModel = 255
+	MaxModel = 128
 
 	maxMethod = 32
 )
@@ -35,8 +36,14 @@ const (
 	WantPath    = "a path that begins with a slash, such as /search"
 	WantAddress = "an address, such as 192.0.2.1 or 2001:db8::1"
 	WantID      = "at most 255 bytes without control characters"
+	WantModel   = "at most 128 bytes without control characters"
 	WantMeter   = "a meter, such as llm.total_tokens or response_bytes"
 )
+
+// ValidModel reports whether this can be the name of a language model, or is empty.
+func ValidModel(name string) bool {
+	return name == "" || len(name) <= MaxModel && identity.ValidID(name)
+}
 
 // ValidMethod reports whether a text can be the method of a request.
 func ValidMethod(text string) bool {

@@ -56,6 +56,7 @@ type Store struct {
 	mu    sync.Mutex // for state
 	state State
 
+	folded  time.Time          // the hour in which maintain has added up consumption
 	running sync.Mutex         // by this process
 	stop    context.CancelFunc // nil: it was not started
 	work    sync.WaitGroup
@@ -127,6 +128,12 @@ func (s *Store) maintain(ctx context.Context) error {
 	}
 	if _, err := s.Run(ctx); err != nil {
 		return err
+	}
+	if hour := s.o.Now().Truncate(time.Hour); !hour.Equal(s.folded) {
+		if err := s.FoldConsumption(ctx); err != nil {
+			return err
+		}
+		s.folded = hour
 	}
 	return s.Bound(ctx)
 }

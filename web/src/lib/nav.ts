@@ -22,6 +22,7 @@ export const navigation: { title: string; entries: Entry[] }[] = [
     entries: [
       { section: '/', label: 'Overview', icon: 'overview', key: 'o' },
       { section: '/events', label: 'Events', icon: 'events', key: 'e' },
+      { section: '/usage', label: 'Usage', icon: 'usage', key: 'u' },
       { section: '/nodes', label: 'Nodes', icon: 'nodes', key: 'n' },
       { section: '/regions', label: 'Regions', icon: 'regions', key: 'l', regions: true },
       { section: '/envoy', label: 'Envoy', icon: 'envoy', key: 'v', envoy: true },

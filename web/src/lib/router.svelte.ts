@@ -28,6 +28,7 @@ const patterns: Pattern[] = [
   { path: '/tiers', page: 'Tiers', title: 'Tiers' },
   { path: '/access', page: 'Access', title: 'Exemptions and bans' },
   { path: '/events', page: 'Events', title: 'Events' },
+  { path: '/usage', page: 'Usage', title: 'Usage' },
   { path: '/nodes', page: 'Nodes', title: 'Nodes' },
   { path: '/regions', page: 'Regions', title: 'Regions' },
   { path: '/envoy', page: 'Envoy', title: 'Envoy' },

@@ -115,6 +115,48 @@ export interface Clients {
   exact: boolean
 }
 
+/** What requests have used under rules with a meter. */
+export interface Consumption {
+  /** Those of the units used that were estimated, because they were not reported. */
+  estimated: number
+  /** Units that were reserved and not used. */
+  given_back: number
+  /** The id of the API key. Empty, if unknown or not grouped by. */
+  key: string
+  /** The meter. Units of different meters are never added up. */
+  meter: string
+  /** The language model. Empty, if unknown or not grouped by. */
+  model: string
+  /** Units that were used and not reserved. */
+  overshoot: number
+  /** The hour, day or month, of UTC. Empty, unless it is grouped by one. */
+  period: string
+  /** Requests that were settled, and not cancelled. */
+  requests: number
+  /** Units that were charged before it was known what the requests use. */
+  reserved: number
+  /** The rule. Empty, unless it is grouped by: then a request counts once for each meter, even if several rules have that meter. */
+  rule: string
+  /** The tenant. Empty, if unknown or not grouped by. As with users, API keys and models, the name other stands for those that were not counted one by one, because there were too many at once. */
+  tenant: string
+  /** Units that were used. */
+  used: number
+  /** The user. Empty, if unknown or not grouped by. */
+  user: string
+}
+
+/** A page of what requests have used. */
+export interface ConsumptionList {
+  /** The start of the time range. */
+  from: string
+  /** What was used, the most first. */
+  items: Consumption[]
+  /** The value of after for the next page. Empty on the last page. */
+  next: string
+  /** The end of the time range. */
+  to: string
+}
+
 /** A Redis server that has counters. */
 export interface CounterServer {
   /** Its address. */
@@ -1320,6 +1362,8 @@ export interface Snapshot {
   shadow_refused_per_second: number
   /** The clients with the most requests. */
   talkers: LiveTalkers
+  /** The units that requests have used under rules with a meter, at most 50, the most first. Missing, if there were none. */
+  units?: UnitRate[]
 }
 
 /** The configuration and the health of a node. */
@@ -1480,6 +1524,16 @@ export interface TokenList {
 export interface Top {
   /** Those with the most denied requests, most first. */
   items: Refusals[]
+}
+
+/** The units per second that requests have used under a rule with a meter. */
+export interface UnitRate {
+  /** The meter of the rule. */
+  meter: string
+  /** The name of the rule. The name other stands for those that are not counted one by one. */
+  rule: string
+  /** Units per second that requests have used, when they ended. */
+  used_per_second: number
 }
 
 /** The limits of a subject, and how much of each is used. */
