@@ -1,6 +1,7 @@
 package testllm
 
 import (
+	"cmp"
 	"net/http"
 	"strings"
 )
@@ -47,4 +48,5 @@ func bearer(h http.Header) string {
 	return key
 }
 
-func apiKey(h http.Header) string { return h.Get("X-Api-Key") }
+// apiKey returns the key of a request to Anthropic. Older clients send it in a header of its own.
+func apiKey(h http.Header) string { return cmp.Or(h.Get("X-Api-Key"), bearer(h)) }
