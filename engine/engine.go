@@ -60,9 +60,21 @@ type Request struct {
 	// have one, and otherwise in all. Usage overrides the costs of the meters that it has.
 	Cost  int64
 	Usage map[rule.Meter]int64
+	// Estimate, if not nil, returns what the request may use of a language model. It is called at most once,
+	// before anything is counted, if a rule that applies has such a meter. It may read the request's body: who
+	// is banned or exempt is known before. Its error is returned.
+	Estimate func(context.Context) (Estimate, error)
 	// Held says that this is a part of a request that is being served, such as a message of a stream: it
 	// is counted by all limits but those of concurrency, under which the request holds its places already.
 	Held bool
+}
+
+// Estimate is what a request may use, before it is served. At most a quarter of a limit is reserved for it.
+type Estimate struct {
+	Meters map[rule.Meter]int64
+	// Open says that the request declares no cap, so that it may use more. What 95 of 100 such requests have
+	// used under a rule is reserved then, or else what the rule reserves.
+	Open bool
 }
 
 // Options are an engine's settings. Store and Rules are required.
@@ -102,6 +114,7 @@ type Engine struct {
 	waits   waits
 	lines   lines
 	settler settler
+	usual   histories
 	work    sync.Pool
 }
 
@@ -167,6 +180,7 @@ func (e *Engine) Use(rules *rule.Set, who *identity.Resolver) error {
 		return invalid("Identity", "nil", "the result of identity.New")
 	}
 	e.current.Store(&setup{rules: rules, identity: who})
+	e.usual.keep(rules)
 	return nil
 }
 
@@ -195,7 +209,8 @@ type work struct {
 	text        []byte
 	spot        *spot // in a line for a place
 	purpose     purpose
-	reservation *Reservation // what was charged, if that will be settled
+	reservation *Reservation  // what was charged, if that will be settled
+	estimating  time.Duration // how long the estimate took
 	// event is for the recorder. It is reused, since each would have to be allocated.
 	event *Event
 }
@@ -294,7 +309,7 @@ func (e *Engine) answer(ctx context.Context, q *Request, v *Verdict, p purpose) 
 		return nil, err
 	}
 	if e.recorder != nil && p != peeking {
-		v.fill(w.event, e.since(now))
+		v.fill(w.event, e.since(now)-w.estimating)
 		e.recorder.Record(w.event)
 	}
 	return r, nil
@@ -312,6 +327,9 @@ func (e *Engine) decide(ctx context.Context, q *Request, w *work, v *Verdict, pe
 	w.hits = w.setup.rules.Match(w.hits, &w.attrs)
 	if !decided(w.hits, v) {
 		w.attrs.Metered = (q.Cost > 0 || w.purpose == reserving) && rule.Metered(w.hits)
+		if err := e.estimate(ctx, q, w); err != nil {
+			return err
+		}
 		enforced := partition(w.hits)
 		if err := e.enforce(ctx, w, v, enforced, peek); err != nil {
 			return err

@@ -49,8 +49,9 @@ type Reservation struct {
 	ID    ID // of the verdict
 	Payer Payer
 
-	node  uint64 // which process has made it
-	items []reserved
+	node     uint64 // which process has made it
+	items    []reserved
+	uncapped bool // the request declares no cap for what a language model may use
 }
 
 // reserved is what was charged to one counter.
@@ -64,6 +65,8 @@ type reserved struct {
 	shadow bool
 	// refund means that nothing is charged if the server has failed.
 	refund bool
+	// cut means that a response is cut that uses more.
+	cut bool
 	// charges are made by Reserve, and by each Extend.
 	charges []stint.Charge
 }
@@ -142,7 +145,7 @@ func (e *Engine) reserve(w *work, hits []rule.Hit, asks []stint.Ask, ds []stint.
 				continue
 			}
 			if w.reservation == nil {
-				w.reservation = &Reservation{node: e.node}
+				w.reservation = &Reservation{node: e.node, uncapped: w.attrs.Usual != nil}
 			}
 			bare := *a
 			bare.Cost = 0
@@ -151,6 +154,7 @@ func (e *Engine) reserve(w *work, hits []rule.Hit, asks []stint.Ask, ds []stint.
 				open:    !place && (meter != "" || !w.attrs.Metered),
 				shadow:  shadow,
 				refund:  h.Rule.Refunds(),
+				cut:     h.Rule.Cuts(),
 				charges: []stint.Charge{c},
 			})
 		}
@@ -286,20 +290,28 @@ func (e *Engine) Extend(ctx context.Context, r *Reservation, more Usage) (x Exte
 	if err != nil {
 		return x, err
 	}
+	return e.extend(ctx, r, func(i int) (units int64, ok bool) {
+		it := &r.items[i]
+		if units = more.Cost; more.Meters != nil {
+			units = more.Meters[it.meter]
+		}
+		if slices.Contains(lost, i) {
+			return 1, true
+		}
+		return units, it.open && !it.shadow // what a log_only rule counts denies nothing
+	})
+}
+
+// extend takes more units for some items of a reservation, or for none.
+func (e *Engine) extend(ctx context.Context, r *Reservation, more func(item int) (units int64, ok bool)) (x Extension, err error) {
 	var asks []stint.Ask
 	var of []int
 	for i := range r.items {
-		it := &r.items[i]
-		a := it.ask
-		if a.Cost = more.Cost; more.Meters != nil {
-			a.Cost = more.Meters[it.meter]
+		if units, ok := more(i); ok {
+			a := r.items[i].ask
+			a.Cost = units
+			asks, of = append(asks, a), append(of, i)
 		}
-		if slices.Contains(lost, i) {
-			a.Cost = 1
-		} else if !it.open || it.shadow { // what a log_only rule counts denies nothing
-			continue
-		}
-		asks, of = append(asks, a), append(of, i)
 	}
 	ds := make([]stint.Decision, len(asks))
 	if len(asks) > 0 {

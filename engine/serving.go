@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,14 +23,15 @@ type Serving struct {
 	r      *Reservation
 	began  time.Time
 	every  time.Duration // between renewals; 0 if there are no places
+	denied bool          // there is no more to reserve: see Covers
 
-	mu       sync.Mutex
-	timer    *time.Timer
-	renewing bool
-	ended    bool
-	usage    Usage
-	failed   bool
-	tries    int // of settling
+	mu      sync.Mutex
+	timer   *time.Timer
+	working int // renewals and extensions under way
+	ended   bool
+	usage   Usage
+	failed  bool
+	tries   int // of settling
 }
 
 // Serve decides a request like [Engine.DecideInto], for a door that serves the request and calls [Serving.End]
@@ -106,7 +108,7 @@ func (s *Serving) End(u Usage, failed bool) {
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	if !s.renewing { // otherwise what the renewal has charged must be known first
+	if s.working == 0 { // otherwise what is being charged must be known first
 		s.engine.settler.add(s)
 	}
 }
@@ -118,7 +120,7 @@ func (s *Serving) renew() {
 		s.mu.Unlock()
 		return
 	}
-	s.renewing = true
+	s.working++
 	s.mu.Unlock()
 
 	ctx, cancel := context.WithTimeout(s.ctx, s.every)
@@ -127,12 +129,64 @@ func (s *Serving) renew() {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.renewing = false; s.ended {
-		s.engine.settler.add(s)
-		return
+	if s.done() {
+		s.timer.Reset(s.every)
 	}
-	s.timer.Reset(s.every)
 }
+
+// done says that a renewal or an extension has ended. It reports whether the request is still served.
+func (s *Serving) done() bool {
+	s.working--
+	if s.ended && s.working == 0 {
+		s.engine.settler.add(s)
+	}
+	return !s.ended
+}
+
+// Cuts reports whether a response is cut that uses more than was reserved: see [Serving.Covers].
+func (s *Serving) Cuts() bool {
+	return slices.ContainsFunc(s.r.items, func(it reserved) bool { return it.cuts() })
+}
+
+// Covers reports whether what was used so far is reserved, as far as rules cut responses that use more. If it is not, it
+// reserves that, and as much as at first. Once that was denied, it returns false: then the response is to be cut.
+//
+// It must be called by one goroutine at a time, and not after End. It takes a call to the store when what was reserved is used up.
+func (s *Serving) Covers(ctx context.Context, used func(rule.Meter) int64) bool {
+	missing := func(i int) int64 {
+		it := &s.r.items[i]
+		if !it.cuts() {
+			return 0
+		}
+		n := used(it.meter)
+		if it.most > 0 {
+			n = min(n, it.most)
+		}
+		return max(n-it.cost(), 0)
+	}
+	short := false
+	for i := range s.r.items {
+		short = short || missing(i) > 0
+	}
+	if !short || s.denied {
+		return !short
+	}
+	s.mu.Lock()
+	s.working++
+	s.mu.Unlock()
+	x, err := s.engine.extend(ctx, s.r, func(i int) (units int64, ok bool) {
+		n := missing(i)
+		return n + s.r.items[i].charges[0].Cost, n > 0
+	})
+	s.denied = err != nil || !x.Allowed
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.done()
+	return !s.denied
+}
+
+// cuts reports whether a response is cut that uses more than is reserved.
+func (r *reserved) cuts() bool { return r.cut && r.open && !r.shadow }
 
 // keep renews the places of a reservation. Those that were lost are taken again, one by one.
 func (e *Engine) keep(ctx context.Context, r *Reservation) {
@@ -165,12 +219,15 @@ func (s *Serving) settle() (again bool) {
 	const longest = 2 * time.Second
 	ctx, cancel := context.WithTimeout(s.ctx, longest)
 	defer cancel()
-	_, err := s.engine.settle(ctx, s.r, settlement{Usage: s.usage, used: func(it *reserved) int64 {
+	receipt, err := s.engine.settle(ctx, s.r, settlement{Usage: s.usage, used: func(it *reserved) int64 {
 		if s.failed && it.refund {
 			return 0
 		}
 		return it.used(&s.usage)
 	}})
+	if err == nil && !s.failed {
+		s.engine.learn(s.r, &receipt)
+	}
 	invalid := new(stint.InvalidError)
 	return err != nil && !errors.As(err, &invalid)
 }

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +18,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/internal/door/llm"
 	"github.com/stintdev/stint/internal/kit/quiet"
 	"github.com/stintdev/stint/rule"
 )
@@ -28,9 +31,11 @@ type GatewayOptions struct {
 	Headers HeaderSet
 	// MaxBody is how many bytes the body of a request may have. Zero: no limit.
 	MaxBody int64
+	// Prices are those of language models, by model, for rules with the meter llm.cost.
+	Prices map[string]ModelPrice
 	// Logger logs failures of targets: of lines that repeat, one a second. Default: none.
 	Logger *slog.Logger
-	// Now is the clock for the time that a failing target is left out. Default time.Now.
+	// Now is the clock for headers, and for the time that a failing target is left out. Default time.Now.
 	Now func() time.Time
 }
 
@@ -62,17 +67,26 @@ type GatewayOptions struct {
 // Under rules with a meter or limits of concurrency, a request is served until its response was passed on,
 // or both directions of an upgraded connection have ended. Then its places are released, and its costs
 // corrected to what was measured, in the background: see [engine.Engine.Settled].
+//
+// Under rules with a meter of language models, it reads up to 1 MiB of a request before that is decided, to reserve what
+// it may use, and the usage that the answer reports as it passes. Where OpenAI's API would not report it in a stream, it asks
+// for it, and removes that from the stream.
 type Gateway struct {
 	engine  *engine.Engine
 	headers HeaderSet
 	maxBody int64
+	prices  *llm.Prices
 	log     *slog.Logger
+	now     func() time.Time
 	hosts   map[string][]*route // by host, by .domain for all names below it, and "" for any host
 
 	mu     sync.Mutex
 	stop   context.CancelFunc // ends the checks; nil if none run
 	checks sync.WaitGroup
 }
+
+// ModelPrice is what a language model costs: millionths of a currency's unit for a million tokens.
+type ModelPrice = llm.Price
 
 // NewGateway returns a gateway. Call Start to begin its health checks.
 func NewGateway(o GatewayOptions) (*Gateway, error) {
@@ -91,7 +105,11 @@ func NewGateway(o GatewayOptions) (*Gateway, error) {
 	case o.MaxBody < 0:
 		return nil, invalid("MaxBody", strconv.FormatInt(o.MaxBody, 10), "1 or more, or 0 for no limit")
 	}
-	g := &Gateway{engine: o.Engine, headers: o.Headers, maxBody: o.MaxBody, log: o.Logger, hosts: map[string][]*route{}}
+	prices, err := llm.NewPrices(o.Prices)
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{engine: o.Engine, headers: o.Headers, maxBody: o.MaxBody, prices: prices, log: o.Logger, now: o.Now, hosts: map[string][]*route{}}
 	for i := range o.Routes {
 		r := &route{Route: o.Routes[i]}
 		if err := g.add(r, o.Now); err != nil {
@@ -233,17 +251,26 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t := &trip{Context: r.Context(), route: to}
 	peer := peerOf(r)
 	q := engine.Request{Method: r.Method, Path: path, IgnoreCase: to.IgnoreCase, Headers: r.Header, Peer: peer, Cost: to.Cost}
+	if g.engine.Rules().OfModels() {
+		t.model = &modelCall{ctx: r.Context(), prices: g.prices, path: path}
+		q.Estimate = t.model.estimator(r)
+	}
 	serving, err := g.engine.Serve(t.Context, &q, &t.verdict)
+	if t.model != nil && !t.model.read {
+		t.model = nil // no rule that applies is about language models
+	}
 	switch v := &t.verdict; {
 	case err != nil && r.Context().Err() != nil:
 		w.WriteHeader(statusGone)
+	case isUnread(err):
+		unreadable(errors.Is(err, os.ErrDeadlineExceeded)).Write(w, r)
 	case err != nil:
 		if !tooLong(err) {
 			g.log.LogAttrs(r.Context(), slog.LevelError, "request undecided", slog.String("route", to.name), slog.Any("error", err))
 		}
 		undecided(w, r, err)
 	case !v.Outcome.Passed():
-		Deny(w, r, g.headers, v)
+		g.deny(w, r, v)
 	case g.maxBody > 0 && r.ContentLength > g.maxBody:
 		if serving != nil {
 			serving.End(engine.Usage{}, false)
@@ -259,6 +286,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			g.pass(w, w, r, t)
 			return
 		}
-		serveUntilEnd(w, r.WithContext(t.Context), serving, func(counting http.ResponseWriter, r *http.Request) { g.pass(w, counting, r, t) })
+		if t.model != nil {
+			t.model.serving = serving
+		}
+		serveUntilEnd(w, r.WithContext(t.Context), serving, t.model, func(counting http.ResponseWriter, r *http.Request) { g.pass(w, counting, r, t) })
 	}
 }

@@ -129,7 +129,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		delete(r.Header, "Authorization")
 	}
 	if serving != nil {
-		serveUntilEnd(w, r, serving, m.next.ServeHTTP)
+		serveUntilEnd(w, r, serving, nil, m.next.ServeHTTP)
 		return
 	}
 	m.next.ServeHTTP(w, r)

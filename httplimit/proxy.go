@@ -33,7 +33,8 @@ type trip struct {
 	// path and rawPath are sent to the target, after the target's own path.
 	path, rawPath string
 	body          body
-	forwarded     [4]string // values of the headers that setForwarded sets
+	model         *modelCall // nil: not a request to a language model
+	forwarded     [4]string  // values of the headers that setForwarded sets
 }
 
 type tripKey struct{}
@@ -122,6 +123,9 @@ func rewrite(pr *httputil.ProxyRequest) {
 		out.Header.Del("Upgrade")
 		out.Header.Del("Connection")
 	}
+	if t.model != nil && t.model.asked {
+		out.Header.Set("Accept-Encoding", "identity") // or the report could not be removed
+	}
 	t.guard.clean(out.Header, &t.verdict.Subject)
 	out.Trailer = pr.In.Trailer // its values come after the body
 	t.guard.cleanTrailer(out.Trailer)
@@ -202,6 +206,9 @@ func (g *Gateway) addHeaders(res *http.Response) error {
 	if res.StatusCode != http.StatusSwitchingProtocols {
 		t.body.closeIfUnread(res.Header)
 	}
+	if t.model != nil {
+		t.model.answer(res)
+	}
 	v := &t.verdict
 	if v.Binding() == nil {
 		return nil
@@ -212,6 +219,9 @@ func (g *Gateway) addHeaders(res *http.Response) error {
 		delete(res.Header, name)
 	}
 	g.headers.Set(res.Header, v)
+	if shape, ok := modelStyle(v, t.path); ok {
+		setModelHeaders(res.Header, shape, v, g.now())
+	}
 	return nil
 }
 
@@ -241,10 +251,8 @@ func (g *Gateway) diagnose(ctx context.Context, t *trip, err error) Problem {
 	switch {
 	case large:
 		return g.tooLarge()
-	case t.body.slow.Load():
-		return Problem{Status: http.StatusRequestTimeout, Detail: "The body of the request came too slowly."}
-	case t.body.failed.Load():
-		return Problem{Status: http.StatusBadRequest, Detail: "The body of the request could not be read."}
+	case t.body.slow.Load(), t.body.failed.Load():
+		return unreadable(t.body.slow.Load())
 	case t.target == nil:
 		return Problem{Status: http.StatusBadRequest, Detail: "The protocol to upgrade to has no valid name."}
 	case ctx.Err() != nil:
@@ -262,6 +270,14 @@ func (g *Gateway) diagnose(ctx context.Context, t *trip, err error) Problem {
 	default:
 		return Problem{Status: http.StatusBadGateway, Detail: "The upstream sent no valid response."}
 	}
+}
+
+// unreadable is the problem of a body that could not be read.
+func unreadable(slow bool) Problem {
+	if slow {
+		return Problem{Status: http.StatusRequestTimeout, Detail: "The body of the request came too slowly."}
+	}
+	return Problem{Status: http.StatusBadRequest, Detail: "The body of the request could not be read."}
 }
 
 func (g *Gateway) tooLarge() Problem {

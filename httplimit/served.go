@@ -25,6 +25,7 @@ type served struct {
 	meters  *meters
 	client  context.Context // ends when the client leaves
 	head    bool            // a HEAD request, whose response has no body
+	model   *modelCall      // nil: not a request to a language model
 	body    countedBody
 
 	mu       sync.Mutex // a handler may leave goroutines behind
@@ -37,9 +38,9 @@ type served struct {
 	over     bool
 }
 
-// serveUntilEnd serves a request, and settles it when it has ended, also if the handler panics.
-func serveUntilEnd(w http.ResponseWriter, r *http.Request, s *engine.Serving, serve func(http.ResponseWriter, *http.Request)) {
-	d := &served{ResponseWriter: w, serving: s, meters: metersOf(s), client: r.Context(), head: r.Method == http.MethodHead}
+// serveUntilEnd serves a request, and settles it when it has ended, also if the handler panics. A model may be nil.
+func serveUntilEnd(w http.ResponseWriter, r *http.Request, s *engine.Serving, model *modelCall, serve func(http.ResponseWriter, *http.Request)) {
+	d := &served{ResponseWriter: w, serving: s, meters: metersOf(s), client: r.Context(), head: r.Method == http.MethodHead, model: model}
 	if r.Body != nil && r.Body != http.NoBody && d.meters.request {
 		d.body.ReadCloser, d.body.of = r.Body, d
 		r.Body = &d.body
@@ -65,8 +66,12 @@ func (d *served) end(panicked bool) {
 		return
 	}
 	d.over = true
-	failed := (panicked || d.status >= http.StatusInternalServerError) && !d.gone && d.client.Err() == nil
-	d.serving.End(engine.Usage{Meters: d.used()}, failed)
+	failed := panicked || d.status >= http.StatusInternalServerError
+	u := engine.Usage{Meters: d.used()}
+	if d.model != nil {
+		failed = d.model.used(&u) || failed
+	}
+	d.serving.End(u, failed && !d.gone && d.client.Err() == nil)
 }
 
 // used returns what the meters say. What they cannot say stays as it was reserved.

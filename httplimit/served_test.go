@@ -51,20 +51,20 @@ match = { paths = ["/metered/**"] }
 cost = { meter = "json:usage.total", reserve = 5 }
 limits = [{ name = "json", limit = "100000/1h fixed_window" }]
 [[rules]]
-name = "model"
+name = "missing"
 match = { paths = ["/metered/**"] }
-cost = { meter = "llm.total_tokens", reserve = 5 }
-limits = [{ name = "model", limit = "100000/1h fixed_window" }]
+cost = { meter = "header:x-missing", reserve = 5 }
+limits = [{ name = "missing", limit = "100000/1h fixed_window" }]
 `
 
-// used returns what is used of the limits that apply to a path: in, out, seconds, header, json, model, place.
+// used returns what is used of the limits that apply to a path: in, out, seconds, header, json, missing, place.
 func used(tb testing.TB, e *engine.Engine, path string) (out string) {
 	tb.Helper()
 	v, err := e.Peek(tb.Context(), engine.Request{Method: "GET", Path: path, Peer: netip.MustParseAddr("127.0.0.1")})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	for _, name := range []string{"in", "out", "seconds", "header", "json", "model", "place"} {
+	for _, name := range []string{"in", "out", "seconds", "header", "json", "missing", "place"} {
 		for i := range v.Limits {
 			if l := &v.Limits[i]; l.Name == name {
 				out += fmt.Sprint(" ", l.Decision.Limit-l.Decision.Remaining)
@@ -158,7 +158,7 @@ func TestServed(t *testing.T) {
 		before := [6]int{}
 		for _, c := range []struct {
 			path string
-			used [6]int // in, out, seconds, header, json, model
+			used [6]int // in, out, seconds, header, json, missing
 		}{
 			{"/metered/plain", [6]int{4, len(usage), 1, 17, 321, 5}},
 			{"/metered/trailer", [6]int{0, 4, 1, 18, 5, 5}},

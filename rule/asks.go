@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
+	"math"
 	"net/textproto"
 	"slices"
 	"strconv"
@@ -83,6 +84,9 @@ func (w *asking) add(spans []keySpan, h *Hit) []keySpan {
 	r, e, dims := h.Rule, h.entry, h.Rule.countedBy(w.attrs)
 	h.From = len(w.asks)
 	cost := r.costOf(w.attrs)
+	if estimate := r.estimate(w.attrs); estimate > 0 {
+		cost = max(min(estimate, r.least(w.attrs, w.tier)/4), 1)
+	}
 	for i := range r.limits {
 		l := &r.limits[i]
 		v, source := r.valueOf(l, w.attrs, w.tier)
@@ -188,6 +192,32 @@ func (r *Compiled) costOf(a *Attrs) int64 {
 		return r.cost.Units
 	}
 	return min(most, r.cost.Max)
+}
+
+// estimate returns what to reserve for a request that says what it may use, or 0.
+func (r *Compiled) estimate(a *Attrs) int64 {
+	units := a.Estimate[r.cost.Meter]
+	if units == 0 || a.Usage[r.cost.Meter] > 0 || a.Cost > 0 {
+		return 0
+	}
+	if a.Usual != nil {
+		units = max(units, cmp.Or(a.Usual(r.Name), r.cost.Reserve))
+	}
+	if r.cost.Max > 0 {
+		units = min(units, r.cost.Max)
+	}
+	return units
+}
+
+// least returns the smallest of the rule's limits for a request, apart from places.
+func (r *Compiled) least(a *Attrs, tier Values) int64 {
+	least := int64(math.MaxInt64)
+	for i := range r.limits {
+		if v, _ := r.valueOf(&r.limits[i], a, tier); v != (stint.Limit{}) && v.Algorithm != stint.Concurrency {
+			least = min(least, v.Cap())
+		}
+	}
+	return least
 }
 
 // dim is a [Dimension], compiled.

@@ -39,6 +39,11 @@ type Attrs struct {
 	Cost    int64
 	Metered bool // one of the rules that apply has a meter: see [Metered]
 	Usage   map[Meter]int64
+	// Estimate is what a request to a language model may use, as far as it says so. At most a quarter of a
+	// limit is reserved for it. If it declares no cap, Usual is not nil, and returns what most requests
+	// without one have used under a rule, or 0 if that is not known.
+	Estimate map[Meter]int64
+	Usual    func(rule string) int64
 	// Held says that this is a part of a request that holds its places already: limits of concurrency
 	// do not count it again.
 	Held bool

@@ -306,6 +306,9 @@ func (c *checker) checkResponse(r *checked) {
 	if s := r.Response.Status; s != 0 && (s < 400 || s > 599) {
 		c.refuseNumber(path+".status", int64(s), "from 400 to 599")
 	}
+	if s := r.Response.Style; s != "" && !slices.Contains(styles, string(s)) {
+		c.refuseOf(path+".style", string(s), styles)
+	}
 	switch m := r.Response.Message; {
 	case len(m) > maxMessage:
 		c.Add(path+".message", "has "+strconv.Itoa(len(m))+" bytes, want at most "+strconv.Itoa(maxMessage), "")

@@ -117,6 +117,9 @@ func (c *checker) checkCost(r *checked) {
 		c.refuseNumber(path, cost.Units, "from 1 to "+strconv.FormatInt(maxCost, 10)+" units")
 		return
 	}
+	if cost.OnOverrun != "" && !cost.Meter.OfModels() {
+		c.Add(path+".on_overrun", "says what happens to an answer of a language model that uses more than was reserved: want a meter such as llm.total_tokens", "")
+	}
 	switch {
 	case cost.Meter != "":
 		c.checkMetered(path, r)

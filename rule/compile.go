@@ -26,7 +26,8 @@ type Set struct {
 	pathCase Case
 	other    bucket // enabled rules without paths
 
-	methods map[string]string // the methods that are told apart
+	methods  map[string]string // the methods that are told apart
+	ofModels bool              // a rule has a meter that reads answers of language models
 }
 
 // Compiled is a rule as a [Set] holds it, with its defaults filled in. It is shared and
@@ -42,6 +43,7 @@ type Compiled struct {
 	OnFailure OnFailure
 	Status    int
 	Message   string
+	Style     Style
 
 	*conditions
 	policy  *stint.Policy // of the penalty
@@ -129,6 +131,7 @@ func Compile(f File) (*Set, error) {
 		for _, m := range r.methods {
 			s.methods[m] = m
 		}
+		s.ofModels = s.ofModels || r.Enabled && r.cost.Meter.OfModels()
 		for _, e := range r.entries {
 			e.hit = Hit{Rule: r, Endpoint: e.path.text, entry: e, rank: rank, group: group}
 		}
@@ -224,6 +227,7 @@ func compile(c *Compiled, r *checked, shared map[string]*conditions) {
 		OnFailure: cmp.Or(r.OnStoreFailure, Local),
 		Status:    r.status(),
 		Message:   r.Response.Message,
+		Style:     r.Response.Style,
 		match:     r.Match.clone(),
 		cost:      r.Cost,
 		regions:   r.Regions,
@@ -282,6 +286,9 @@ func (r *Compiled) Meter() (m Meter, most int64) {
 // Refunds reports whether a request that the server fails to answer costs nothing.
 func (r *Compiled) Refunds() bool { return r.cost.OnError == OnErrorRefund }
 
+// Cuts reports whether answers that use more than was reserved are cut.
+func (r *Compiled) Cuts() bool { return r.cost.OnOverrun == OnOverrunCut }
+
 // longestDelay returns how long the rule may hold a request.
 func (r *Compiled) longestDelay() time.Duration { return cmp.Or(r.MaxDelay, MaxDelay) }
 
@@ -339,6 +346,9 @@ func (s *Set) Rules() []*Compiled { return slices.Clone(s.rules) }
 
 // Len returns how many rules there are, including disabled ones.
 func (s *Set) Len() int { return len(s.rules) }
+
+// OfModels reports whether a rule that is enabled has a meter that reads answers of language models.
+func (s *Set) OfModels() bool { return s.ofModels }
 
 // Case says whether the case of paths matters: what [File.Case] was.
 func (s *Set) Case() Case { return s.pathCase }

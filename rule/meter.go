@@ -3,6 +3,7 @@ package rule
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/stintdev/stint/internal/door/meter"
 )
@@ -21,6 +22,20 @@ var meters = []string{
 var onErrors = []string{string(OnErrorCharge), string(OnErrorRefund)}
 
 const maxMeter = 128 // bytes
+
+// onOverruns and styles are the choices of rules.
+var (
+	onOverruns = []string{string(OnOverrunFinish), string(OnOverrunCut)}
+	styles     = []string{string(StyleOpenAI), string(StyleAnthropic), string(StyleAuto)}
+)
+
+// OfModels reports whether a meter reads answers of language models.
+func (m Meter) OfModels() bool { return strings.HasPrefix(string(m), "llm.") }
+
+// OfModels reports whether one of the rules has a meter that reads answers of language models.
+func OfModels(hits []Hit) bool {
+	return slices.ContainsFunc(hits, func(h Hit) bool { return h.Rule.cost.Meter.OfModels() })
+}
 
 // Metered reports whether one of the rules has a meter.
 func Metered(hits []Hit) bool {
@@ -64,5 +79,8 @@ func (c *checker) checkMetered(path string, r *checked) {
 	}
 	if cost.OnError != "" && !slices.Contains(onErrors, string(cost.OnError)) {
 		c.refuseOf(path+".on_error", string(cost.OnError), onErrors)
+	}
+	if cost.OnOverrun != "" && !slices.Contains(onOverruns, string(cost.OnOverrun)) {
+		c.refuseOf(path+".on_overrun", string(cost.OnOverrun), onOverruns)
 	}
 }

@@ -96,7 +96,21 @@ type Cost struct {
 	// OnError is what a request with a meter costs that the server fails to answer. Default
 	// OnErrorCharge.
 	OnError OnError `json:"on_error,omitempty"`
+	// OnOverrun is what happens to an answer of a language model that uses more than was reserved. Default
+	// OnOverrunFinish.
+	OnOverrun OnOverrun `json:"on_overrun,omitempty"`
 }
+
+// OnOverrun is what happens to an answer that uses more than was reserved.
+type OnOverrun string
+
+// The choices.
+const (
+	OnOverrunFinish OnOverrun = "finish" // it ends as it would, and what it uses is charged
+	// OnOverrunCut reserves more while the answer is sent. If there is no more, a stream is ended with an
+	// error event; another answer ends as it would.
+	OnOverrunCut OnOverrun = "cut"
+)
 
 // OnError is what a request costs that ends with a server error: a status of 500 or more, a target
 // that does not answer or breaks off, or a handler that panics. A client that leaves pays.
@@ -120,7 +134,20 @@ type Penalty struct {
 type Response struct {
 	Status  int    `json:"status,omitempty"` // default 429, and 403 for Block
 	Message string `json:"message,omitempty"`
+	// Style is whose clients understand the responses, also of requests that pass: their headers tell about
+	// limits as those clients know it. Default: clients of HTTP.
+	Style Style `json:"style,omitempty"`
 }
+
+// Style is whose clients understand a response.
+type Style string
+
+// The choices.
+const (
+	StyleOpenAI    Style = "openai"
+	StyleAnthropic Style = "anthropic"
+	StyleAuto      Style = "auto" // that of the API whose path was requested
+)
 
 // Tier is a plan: a name, and values for named limits, as stint.ParseLimit reads
 // them, or "unlimited".

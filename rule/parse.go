@@ -79,7 +79,7 @@ func (c Cost) MarshalJSON() ([]byte, error) {
 	if c == (Cost{Units: c.Units}) {
 		return strconv.AppendInt(nil, c.Units, 10), nil
 	}
-	return json.Marshal(costTable{units(c.Units), c.Header, c.Meter, units(c.Reserve), c.Max, c.OnError})
+	return json.Marshal(costTable{units(c.Units), c.Header, c.Meter, units(c.Reserve), c.Max, c.OnError, c.OnOverrun})
 }
 
 // UnmarshalJSON implements [json.Unmarshaler].
@@ -99,17 +99,18 @@ func (c *Cost) UnmarshalStrict(found strict.Kind, decode func(into any)) error {
 	default:
 		return errors.New("found " + found.String() + `, want an integer or a table such as { header = "X-Cost", max = 100 }`)
 	}
-	*c = Cost{int64(t.Units), t.Header, t.Meter, int64(t.Reserve), t.Max, t.OnError}
+	*c = Cost{int64(t.Units), t.Header, t.Meter, int64(t.Reserve), t.Max, t.OnError, t.OnOverrun}
 	return nil
 }
 
 type costTable struct {
-	Units   units   `json:"units,omitempty"`
-	Header  string  `json:"header,omitempty"`
-	Meter   Meter   `json:"meter,omitempty"`
-	Reserve units   `json:"reserve,omitempty"`
-	Max     int64   `json:"max,omitempty"`
-	OnError OnError `json:"on_error,omitempty"`
+	Units     units     `json:"units,omitempty"`
+	Header    string    `json:"header,omitempty"`
+	Meter     Meter     `json:"meter,omitempty"`
+	Reserve   units     `json:"reserve,omitempty"`
+	Max       int64     `json:"max,omitempty"`
+	OnError   OnError   `json:"on_error,omitempty"`
+	OnOverrun OnOverrun `json:"on_overrun,omitempty"`
 }
 
 // units are the units of a cost. A cost of 0 is an error, while a cost that is left out is 1.

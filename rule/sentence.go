@@ -129,6 +129,9 @@ func (r *Rule) response() string {
 	if r.Response.Message != "" {
 		text += " and the message " + strict.Quote(r.Response.Message)
 	}
+	if r.Response.Style != "" {
+		text += ", for clients of " + map[Style]string{StyleOpenAI: "OpenAI", StyleAnthropic: "Anthropic", StyleAuto: "the API that is requested"}[r.Response.Style]
+	}
 	return text
 }
 
@@ -159,6 +162,9 @@ func (r *Rule) sayMeter() string {
 	}
 	if r.Cost.OnError == OnErrorRefund {
 		text += "; one that ends with a server error costs nothing"
+	}
+	if r.Cost.OnOverrun == OnOverrunCut {
+		text += "; a stream that uses more is cut when there is no more to reserve"
 	}
 	return text
 }

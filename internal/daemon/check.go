@@ -28,6 +28,7 @@ func (c *Config) check(named bool) strict.Problems {
 	k.checkLeases()
 	k.checkRegion()
 	k.checkUpstreams()
+	k.checkPrices()
 	k.checkEnvoy()
 	return k.Problems
 }

@@ -48,6 +48,7 @@ type Config struct {
 	// Document is the catalog, if it is not in a database.
 	catalog.Document
 	Upstreams []Upstream `json:"upstreams,omitempty"`
+	Prices    []Price    `json:"prices,omitempty"`
 
 	file    bool              // there is a config file
 	origins map[string]string // where settings that are not defaults come from, by name

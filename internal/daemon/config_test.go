@@ -79,6 +79,8 @@ const (
 	someSum = "ee9c859c26d6b7e6e3b663354ed5947d41ef6e14f87c9dfa625f960a84bdd935"
 )
 
+const noPrice = `is not a price, want one such as "2.50": units of a currency for a million tokens, up to 1000000, with up to six decimals`
+
 // tooMany is more targets than an upstream may have.
 func tooMany() string {
 	var targets []string
@@ -179,6 +181,15 @@ func TestProblems(t *testing.T) {
 				"stint.toml:4:46: upstreams[0].targets[2]: \"http://a\": want each target only once\n" +
 				"stint.toml:5:8: upstreams[0].cost: \"-1\": want 1 or more\n" +
 				"stint.toml:6:18: upstreams[0].check.path: \"up\": want a path such as /healthz",
+		},
+		"prices": {text: "[[prices]]\nmodel = \"gpt-4o\"\ninput = \"2.50\"\noutput = 10\ncached = 1.25\n[[prices]]\nmodel = \"*\"\ninput = 0.000001\noutput = \"1\""},
+		"prices that are none": {
+			text: "[[prices]]\nmodel = \"gpt-*-x\"\ninput = \"2,50\"\noutput = -1\n[[prices]]\nmodel = \"a\"\noutput = 0.0000001\n[[prices]]\nmodel = \"a\"\noutput = true",
+			want: "stint.toml:2:9: prices[0].model: \"gpt-*-x\": want the name of a model such as gpt-4o, the beginning of names such as gpt-*, or * for all others\n" +
+				"stint.toml:3:9: prices[0].input: \"2,50\" " + noPrice + "\n" + "stint.toml:4:10: prices[0].output: \"-1\" " + noPrice + "\n" +
+				"stint.toml:7:10: prices[1].output: \"0.0000001\" " + noPrice + "\n" +
+				"stint.toml:9:9: prices[2].model: \"a\": want each model only once\n" +
+				"stint.toml:10:10: prices[2].output: found a boolean, want a price such as \"2.50\"",
 		},
 		"upstream nowhere": {text: "[[upstreams]]\nhost = \"a\"", want: "stint.toml:1:1: upstreams[0].targets: \"0\": want 1 to 64 of them"},
 		"upstream many":    {text: "[[upstreams]]\ntargets = [" + tooMany() + "]", want: `stint.toml:2:1: upstreams[0].targets: "65": want 1 to 64 of them`},

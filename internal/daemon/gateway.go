@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -28,6 +29,7 @@ type gateway struct {
 type upstreams struct {
 	*httplimit.Gateway // nil: there are none
 	settings           []Upstream
+	prices             []Price
 	requests           inflight
 }
 
@@ -35,17 +37,17 @@ type upstreams struct {
 // with their connections and the health of their targets.
 func (g *gateway) prepare(c *Config) (*upstreams, error) {
 	u := g.current.Load()
-	if u != nil && reflect.DeepEqual(u.settings, c.Upstreams) {
+	if u != nil && reflect.DeepEqual(u.settings, c.Upstreams) && slices.Equal(u.prices, c.Prices) {
 		return u, nil
 	}
-	u = &upstreams{settings: c.Upstreams}
+	u = &upstreams{settings: c.Upstreams, prices: c.Prices}
 	routes := c.routes()
 	if len(routes) == 0 {
 		return u, nil
 	}
 	var err error
 	u.Gateway, err = httplimit.NewGateway(httplimit.GatewayOptions{
-		Engine: g.engine, Routes: routes, Headers: g.headers, MaxBody: g.maxBody, Logger: g.log,
+		Engine: g.engine, Routes: routes, Headers: g.headers, MaxBody: g.maxBody, Prices: c.prices(), Logger: g.log,
 	})
 	return u, err
 }

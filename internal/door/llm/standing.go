@@ -3,6 +3,7 @@ package llm
 import (
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -17,16 +18,22 @@ type Standing struct {
 // out.
 type Standings struct {
 	Requests, Tokens *Standing
-	// Input and Output are limits of Anthropic's.
+	// Input and Output are limits of Anthropic's. For clients of OpenAI, the tightest limit of tokens counts.
 	Input, Output *Standing
 }
 
 // SetHeaders sets the headers that clients of this shape know: x-ratelimit-limit-requests
 // and the like with times as 6m0s, or anthropic-ratelimit-requests-limit and the like with
-// times of RFC 3339. Times are rounded up, to milliseconds and seconds.
+// times of RFC 3339. Times are rounded up, to milliseconds and seconds. Headers of that kind that the provider has set
+// are removed.
 //
 // Retry-After is not among them: package field sets it.
 func (s Shape) SetHeaders(h http.Header, now time.Time, to Standings) {
+	for name := range h {
+		if strings.HasPrefix(name, "Anthropic-Ratelimit-") || strings.HasPrefix(name, "X-Ratelimit-") && isOpenAI(name) {
+			delete(h, name) // those of the provider
+		}
+	}
 	if s.anthropic() {
 		setAnthropic(h, now, "Requests", to.Requests)
 		setAnthropic(h, now, "Tokens", to.Tokens)
@@ -35,7 +42,17 @@ func (s Shape) SetHeaders(h http.Header, now time.Time, to Standings) {
 		return
 	}
 	setOpenAI(h, "Requests", to.Requests)
-	setOpenAI(h, "Tokens", to.Tokens)
+	tokens := to.Tokens
+	for _, s := range [...]*Standing{to.Input, to.Output} {
+		if s != nil && (tokens == nil || s.Remaining < tokens.Remaining) {
+			tokens = s
+		}
+	}
+	setOpenAI(h, "Tokens", tokens)
+}
+
+func isOpenAI(name string) bool {
+	return strings.HasSuffix(name, "-Requests") || strings.HasSuffix(name, "-Tokens")
 }
 
 func setOpenAI(h http.Header, of string, s *Standing) {

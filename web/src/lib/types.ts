@@ -1115,6 +1115,8 @@ export interface Rule {
     meter?: string
     /** What a request with a meter costs that the server fails to answer: what was measured, or nothing. Default charge. */
     on_error?: 'charge' | 'refund'
+    /** What happens to an answer of a language model that uses more than was reserved: it ends as it would, or a stream is cut when there is no more to reserve. Default finish. */
+    on_overrun?: 'finish' | 'cut'
     /** The number of units that are charged until the meter tells the cost. Default 1. */
     reserve?: number
     /** The number of units if the header is missing. Default 1. */
@@ -1234,6 +1236,8 @@ export interface RuleResponse {
   message?: string
   /** The HTTP status. Default 429, or 403 for block. */
   status?: number
+  /** Whose clients understand the responses and their headers: openai, anthropic, or auto, which is the API that was requested. By default, those of HTTP. */
+  style?: string
 }
 
 /** Decisions over time. */

@@ -1,0 +1,210 @@
+package httplimit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/internal/door/llm"
+	"github.com/stintdev/stint/rule"
+)
+
+// maxPrompt is how many bytes of a request to a language model are read before it is decided. Of a longer one, the
+// rest is estimated by its length.
+const maxPrompt = 1 << 20
+
+// modelCall is a request to a language model that passes through a gateway, and its answer.
+type modelCall struct {
+	prices  *llm.Prices
+	path    string
+	request llm.Request
+	read    bool // the request
+	asked   bool // for usage, in the client's name
+
+	ctx      context.Context // of the request
+	serving  *engine.Serving // nil: nothing is counted
+	response *llm.Response   // nil before the answer
+	failed   bool            // it is an error
+}
+
+// estimator returns what finds out what a request may use of a language model.
+func (c *modelCall) estimator(r *http.Request) func(context.Context) (engine.Estimate, error) {
+	return func(context.Context) (engine.Estimate, error) { return c.estimate(r) }
+}
+
+// estimate reads the request's body, or the beginning of it, and returns what it may use. The request gets a body
+// that begins with what was read.
+func (c *modelCall) estimate(r *http.Request) (engine.Estimate, error) {
+	if c.read = true; r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
+		return engine.Estimate{}, nil
+	}
+	begin, err := io.ReadAll(io.LimitReader(r.Body, maxPrompt))
+	if err != nil {
+		return engine.Estimate{}, &bodyError{err}
+	}
+	size := max(r.ContentLength, -1)
+	if size < 0 && len(begin) < maxPrompt {
+		size = int64(len(begin))
+	}
+	c.request = llm.ReadRequest(llm.ShapeOf(c.path), begin, size)
+	if spliced, ok := c.request.AskUsage(begin); ok && !isSigned(r.Header) {
+		c.asked, begin = true, spliced
+		r.ContentLength = int64(len(spliced))
+	}
+	r.Body = &begunBody{Reader: io.MultiReader(bytes.NewReader(begin), r.Body), Closer: r.Body}
+	u, capped := c.request.Reserve()
+	return engine.Estimate{Meters: c.units(&u), Open: !capped}, nil
+}
+
+// begunBody is a body of which the beginning was read before.
+type begunBody struct {
+	io.Reader
+	io.Closer
+}
+
+// bodyError is the error for a body that could not be read.
+type bodyError struct{ error }
+
+func (e *bodyError) Unwrap() error { return e.error }
+
+func isUnread(err error) bool {
+	_, ok := errors.AsType[*bodyError](err)
+	return ok
+}
+
+// isSigned reports whether a request's headers depend on its body, so that it must not be changed.
+func isSigned(h http.Header) bool {
+	for _, name := range [...]string{"Content-Digest", "Digest", "Content-Md5", "Signature", "X-Amz-Content-Sha256", "Content-Encoding"} {
+		if len(h[name]) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// units returns a usage in the units of meters. Without a price there is no cost.
+func (c *modelCall) units(u *llm.Usage) map[rule.Meter]int64 {
+	units := map[rule.Meter]int64{}
+	for _, m := range [...]llm.Meter{llm.InputTokens, llm.OutputTokens, llm.TotalTokens} {
+		units[rule.Meter(m.String())] = u.Tokens(m)
+	}
+	if cost, err := c.prices.Cost(u, c.request.Model); err == nil {
+		units[rule.Meter(llm.Cost.String())] = cost
+	}
+	return units
+}
+
+// answer has a response read on its way to the client.
+func (c *modelCall) answer(res *http.Response) {
+	if res.StatusCode == http.StatusSwitchingProtocols || res.Body == nil {
+		return
+	}
+	c.failed = res.StatusCode >= http.StatusBadRequest
+	c.response = llm.NewResponse(c.request.Shape, c.request.Prompt, res.Header)
+	b := &answerBody{ReadCloser: res.Body, call: c, cuts: c.serving != nil && c.serving.Cuts()}
+	if c.asked && strings.Contains(strings.ToLower(res.Header.Get("Content-Type")), "event-stream") && res.Header.Get("Content-Encoding") == "" {
+		b.filter = llm.NewFilter()
+		res.Header.Del("Content-Length")
+		res.ContentLength = -1
+	}
+	res.Body = b
+}
+
+// used adds what the answer has used.
+func (c *modelCall) used(u *engine.Usage) (failed bool) {
+	u.Model = c.request.Model
+	if c.response == nil {
+		return true
+	}
+	got := c.response.End()
+	for m, n := range c.units(&got) {
+		u.Meters[m] = n
+	}
+	if got.Model != "" {
+		u.Model = got.Model
+	}
+	u.Estimated = got.Estimated
+	return c.failed || got.Failed
+}
+
+// answerBody is the body of an answer. What passes is read, the report that the client has not asked for is removed,
+// and a stream that uses too much is cut.
+type answerBody struct {
+	io.ReadCloser
+	call   *modelCall
+	filter *llm.Filter // nil: everything passes
+	cuts   bool
+	late   int // reads since it should have been cut
+
+	pending, room []byte // what was read and is to be passed on
+	err           error  // after that
+}
+
+const (
+	maxLate    = 16 // reads until a stream is cut within an event
+	cutMessage = "The answer uses more than the limit allows, and was cut."
+)
+
+func (b *answerBody) Read(p []byte) (int, error) {
+	for len(b.pending) == 0 {
+		if b.err != nil || len(p) == 0 {
+			return 0, b.err
+		}
+		n, err := b.ReadCloser.Read(p)
+		b.call.response.Write(p[:n])
+		cut := b.cut(err)
+		if b.filter == nil && cut == nil {
+			return n, err
+		}
+		b.err = err
+		b.room = b.pass(b.room[:0], p[:n], cut)
+		b.pending = b.room
+	}
+	n := copy(p, b.pending)
+	b.pending = b.pending[n:]
+	return n, nil
+}
+
+// pass adds what is passed on of a piece.
+func (b *answerBody) pass(dst, p, cut []byte) []byte {
+	if b.filter == nil {
+		dst = append(dst, p...)
+	} else {
+		dst = b.filter.Append(dst, p)
+	}
+	switch {
+	case cut != nil:
+		b.err = io.EOF
+		return append(dst, cut...)
+	case b.filter != nil && errors.Is(b.err, io.EOF):
+		dst = b.filter.Flush(dst)
+	}
+	return dst
+}
+
+// cut returns the end of a stream that uses more than was reserved, or nil if it goes on.
+func (b *answerBody) cut(err error) []byte {
+	if !b.cuts || err != nil || b.call.covered() {
+		return nil
+	}
+	if b.late++; b.late < maxLate && !b.call.response.Between() {
+		return nil
+	}
+	return b.call.response.Cut(nil, cutMessage)
+}
+
+// covered reports whether what the answer has used so far is reserved.
+func (c *modelCall) covered() bool {
+	var units map[rule.Meter]int64
+	return c.serving.Covers(c.ctx, func(m rule.Meter) int64 {
+		if units == nil {
+			u := c.response.Usage()
+			units = c.units(&u)
+		}
+		return units[m]
+	})
+}

@@ -1,0 +1,337 @@
+package httplimit_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/httplimit"
+	"github.com/stintdev/stint/identity"
+)
+
+const modelRules = `
+[[rules]]
+name = "tokens"
+match = { paths = ["/v1/**"] }
+cost = { meter = "llm.total_tokens", reserve = 50 }
+limits = [{ name = "tokens", limit = "10000/1h fixed_window" }]
+response = { style = "auto" }
+[[rules]]
+name = "output"
+match = { paths = ["/v1/**"] }
+cost = { meter = "llm.output_tokens", on_error = "refund" }
+limits = [{ name = "output", limit = "100000/1h fixed_window" }]
+[[rules]]
+name = "money"
+match = { paths = ["/v1/**"] }
+cost = { meter = "llm.cost", reserve = 7 }
+limits = [{ name = "money", limit = "1000000/1h fixed_window" }]
+[[rules]]
+name = "cut"
+match = { paths = ["/cut/**"] }
+cost = { meter = "llm.output_tokens", on_overrun = "cut" }
+limits = [{ name = "cut", limit = "400/1h fixed_window" }]
+[[rules]]
+name = "requests"
+match = { paths = ["/v1/**"] }
+limits = [{ name = "requests", limit = "100/1h fixed_window" }]
+`
+
+// models is a gateway to a provider of language models.
+type models struct {
+	*engine.Engine
+	url string
+}
+
+func newModels(tb testing.TB, provider http.HandlerFunc) models {
+	tb.Helper()
+	e := gatewayEngine(tb, modelRules, identity.Options{})
+	_, s := gateway(tb, httplimit.GatewayOptions{
+		Engine: e, Routes: to(serve(tb, provider, false).URL),
+		Prices: map[string]httplimit.ModelPrice{"gpt-x": {Input: 2_000_000, Output: 10_000_000}},
+	})
+	return models{e, s.URL}
+}
+
+// used returns what is used of a limit, when all requests are settled.
+func (m models) used(tb testing.TB, path, limit string) int64 {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 10*time.Second)
+	defer cancel()
+	if err := m.Settled(ctx); err != nil {
+		tb.Fatal(err)
+	}
+	v, err := m.Peek(ctx, engine.Request{Method: "POST", Path: path, Peer: netip.MustParseAddr("127.0.0.1")})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for i := range v.Limits {
+		if l := &v.Limits[i]; l.Name == limit {
+			return l.Decision.Limit - l.Decision.Remaining
+		}
+	}
+	tb.Fatalf("no limit %s", limit)
+	return 0
+}
+
+// want waits until limits are used: a request is settled after the client has its response.
+func (m models) want(tb testing.TB, path string, want map[string]int64) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 10*time.Second)
+	defer cancel()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for limit, units := range want {
+		for m.used(tb, path, limit) != units {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				tb.Fatalf("%s: %d are used of %s, want %d", path, m.used(tb, path, limit), limit, units)
+			}
+		}
+	}
+}
+
+func prompt(tb testing.TB, url, body string) (answer, string) {
+	tb.Helper()
+	r, err := http.NewRequestWithContext(tb.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	return ask(tb, r)
+}
+
+// TestModelAnswers counts what answers report. Clients get them as they are.
+func TestModelAnswers(t *testing.T) {
+	t.Parallel()
+	const (
+		hello  = `data: {"model":"gpt-x","choices":[{"delta":{"content":"hello"}}]}` + "\n\n"
+		report = `data: {"model":"gpt-x","choices":[],"usage":{"prompt_tokens":30,"completion_tokens":12,"total_tokens":42}}` + "\n\n"
+		done   = "data: [DONE]\n\n"
+		whole  = `{"model":"gpt-x","choices":[{"message":{"content":"hello"}}],"usage":{"prompt_tokens":30,"completion_tokens":12,"total_tokens":42}}`
+		ofX    = `{"model":"gpt-x","max_tokens":20,"messages":[{"role":"user","content":"hi"}]`
+	)
+	for name, c := range map[string]struct {
+		request  string
+		sent     string // what the provider gets, if it is not the request
+		status   int
+		answer   string
+		received string // what the client gets, if it is not the answer
+		want     map[string]int64
+	}{
+		"json":         {request: ofX + "}", answer: whole, want: map[string]int64{"tokens": 42, "output": 12, "money": 180, "requests": 1}},
+		"stream":       {request: ofX + `,"stream":true,"stream_options":{"include_usage":true}}`, answer: hello + report + done, want: map[string]int64{"tokens": 42, "money": 180}},
+		"asked for it": {request: ofX + `,"stream":true}`, sent: `{"stream_options":{"include_usage":true},` + ofX[1:] + `,"stream":true}`, answer: hello + report + done, received: hello + done, want: map[string]int64{"tokens": 42, "output": 12}},
+		"no report":    {request: ofX + `,"stream":true,"stream_options":{"include_usage":true}}`, answer: hello + done, want: map[string]int64{"output": 1}},
+		"other model":  {request: strings.Replace(ofX, "gpt-x", "other", 1) + "}", answer: strings.Replace(whole, "gpt-x", "other", 1), want: map[string]int64{"tokens": 42, "money": 7}},
+		"error":        {request: ofX + "}", status: http.StatusBadRequest, answer: `{"error":{"message":"no"}}`, want: map[string]int64{"output": 0}},
+		"long":         {request: ofX + `,"stream":true,"user":"` + strings.Repeat("u", 2<<20) + `"}`, answer: hello + report + done, want: map[string]int64{"tokens": 42}},
+		"not json":     {request: "hello", answer: "world", want: map[string]int64{"output": 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sent := c.sent
+			if sent == "" {
+				sent = c.request
+			}
+			m := newModels(t, func(w http.ResponseWriter, r *http.Request) {
+				if b, err := io.ReadAll(r.Body); err != nil || string(b) != sent || r.ContentLength != int64(len(sent)) {
+					t.Errorf("the provider got %d bytes %.300q with length %d, %v", len(b), b, r.ContentLength, err)
+				}
+				if strings.HasPrefix(c.answer, "data:") {
+					w.Header().Set("Content-Type", "text/event-stream")
+				} else {
+					w.Header().Set("Content-Type", "application/json")
+				}
+				w.Header().Set("X-Ratelimit-Remaining-Tokens", "1")
+				if c.status != 0 {
+					w.WriteHeader(c.status)
+				}
+				_, _ = io.WriteString(w, c.answer)
+			})
+			got, body := prompt(t, m.url+"/v1/chat/completions", c.request)
+			want := c.received
+			if want == "" {
+				want = c.answer
+			}
+			if body != want {
+				t.Errorf("the client got %q, want %q", body, want)
+			}
+			if left := got.header.Get("X-Ratelimit-Remaining-Requests"); left != "99" || got.header.Get("X-Ratelimit-Remaining-Tokens") == "1" {
+				t.Errorf("headers: %v", got.header)
+			}
+			m.want(t, "/v1/chat/completions", c.want)
+		})
+	}
+}
+
+// TestModelReserve reserves what a request may use while it is served: its prompt and its cap, but not more than a quarter
+// of the limit. Without a cap it is what the rule says, and what such requests have used once there are enough of them.
+func TestModelReserve(t *testing.T) {
+	t.Parallel()
+	serving, goOn := make(chan struct{}), make(chan struct{})
+	m := newModels(t, func(w http.ResponseWriter, _ *http.Request) {
+		serving <- struct{}{}
+		<-goOn
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"usage":{"prompt_tokens":30,"completion_tokens":70}}`)
+	})
+	reserved := func(request string) int64 {
+		t.Helper()
+		before := m.used(t, "/v1/messages", "tokens")
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			prompt(t, m.url+"/v1/messages", request)
+		}()
+		<-serving
+		during := m.used(t, "/v1/messages", "tokens")
+		goOn <- struct{}{}
+		<-done
+		m.want(t, "/v1/messages", map[string]int64{"tokens": before + 100})
+		return during - before
+	}
+	const hi = `"messages":[{"role":"user","content":"hi"}]`
+	if n := reserved(`{"max_tokens":200,` + hi + `}`); n < 203 || n > 210 {
+		t.Errorf("with a cap of 200: %d", n)
+	}
+	if n := reserved(`{"max_tokens":1000000,` + hi + `}`); n != 2500 {
+		t.Errorf("with a cap beyond the limit: %d", n)
+	}
+	for range 21 {
+		if n := reserved(`{` + hi + `}`); n != 50 && n < 100 {
+			t.Errorf("without a cap: %d", n)
+		}
+	}
+	if n := reserved(`{` + hi + `}`); n < 100 || n > 120 {
+		t.Errorf("after requests that used 100: %d", n)
+	}
+}
+
+// TestModelDenied denies requests as clients of the providers know it.
+func TestModelDenied(t *testing.T) {
+	t.Parallel()
+	m := newModels(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"usage":{"prompt_tokens":30000,"completion_tokens":1}}`)
+	})
+	const request = `{"max_tokens":20,"messages":[{"role":"user","content":"hi"}]}`
+	prompt(t, m.url+"/v1/messages", request)
+	m.want(t, "/v1/messages", map[string]int64{"output": 1})
+	for path, want := range map[string]struct{ body, header string }{
+		"/v1/chat/completions": {`{"error":{"message":"The limit tokens (10000/1h fixed_window) is used up.`, "X-Ratelimit-Reset-Tokens"},
+		"/v1/messages":         {`{"type":"error","error":{"type":"rate_limit_error","message":"The limit tokens`, "Anthropic-Ratelimit-Tokens-Reset"},
+	} {
+		a, body := prompt(t, m.url+path, request)
+		if a.status != http.StatusTooManyRequests || !strings.HasPrefix(body, want.body) || a.header.Get(want.header) == "" ||
+			a.header.Get("Retry-After") == "" || a.header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s: %d %v %s", path, a.status, a.header, body)
+		}
+	}
+}
+
+// TestModelCut cuts a stream that uses more than can be reserved, after a whole event, and ends the response as usual.
+func TestModelCut(t *testing.T) {
+	t.Parallel()
+	const event = `data: {"choices":[{"delta":{"content":"one two three four five six seven eight"}}]}` + "\n\n"
+	more, gone := make(chan struct{}), make(chan struct{})
+	m := newModels(t, func(w http.ResponseWriter, r *http.Request) {
+		defer close(gone)
+		w.Header().Set("Content-Type", "text/event-stream")
+		for {
+			_, _ = io.WriteString(w, event)
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-more:
+			case <-r.Context().Done():
+				return
+			}
+		}
+	})
+	const path = "/cut/chat/completions"
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, m.url+path, strings.NewReader(`{"stream":true,"max_tokens":50,"messages":[]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	events, lines := 0, bufio.NewReader(res.Body)
+	for {
+		data, err := lines.ReadString('\n')
+		if err != nil {
+			t.Fatalf("after %d events: %q, %v", events, data, err)
+		}
+		if data+"\n" != event {
+			if !strings.Contains(data, `"code":"rate_limit_exceeded"`) {
+				t.Errorf("the last event is %s", data)
+			}
+			break
+		}
+		_, _ = lines.ReadString('\n')
+		events++
+		select {
+		case more <- struct{}{}:
+		case <-gone:
+		}
+	}
+	if rest, err := io.ReadAll(lines); err != nil || string(rest) != "\n" {
+		t.Errorf("and then %q, %v", rest, err)
+	}
+	<-gone
+	sent := int64(events) * 8
+	if used := m.used(t, path, "cut"); used < sent*3/4 || used > 400 || used < 300 {
+		t.Errorf("%d of 400 are used after about %d were sent", used, sent)
+	}
+}
+
+// TestModelLeaves charges a client that leaves for what the provider has sent.
+func TestModelLeaves(t *testing.T) {
+	t.Parallel()
+	m := newModels(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for i := range 50 {
+			_, _ = fmt.Fprintf(w, "data: {\"choices\":[{\"delta\":{\"content\":\"word%d \"}}]}\n\n", i)
+		}
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, m.url+"/v1/chat/completions", strings.NewReader(`{"stream":true,"max_tokens":2000,"messages":[]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	lines := bufio.NewReader(res.Body)
+	for range 99 {
+		if _, err := lines.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leave()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for n := int64(0); ; <-tick.C {
+		if n = m.used(t, "/v1/chat/completions", "output"); n < 2000 {
+			if n < 50 || n > 200 {
+				t.Errorf("%d tokens for 50 words", n)
+			}
+			return
+		}
+	}
+}
