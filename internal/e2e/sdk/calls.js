@@ -2,7 +2,7 @@
 //
 //	node calls.js calls URL   calls everything once, as JSON and as a stream
 //	node calls.js retry URL   calls twice with each client, which repeats what is refused
-//	node calls.js refuse URL  calls once with each client, which repeats nothing
+//	node calls.js refuse URL  calls twice with each client, which repeats nothing
 //	node calls.js cut URL     reads a stream with each client, to its end or its error
 //
 // URL is that of the gateway: /openai and /anthropic are below it.
@@ -52,14 +52,17 @@ async function read(stream) {
   return { text, usage };
 }
 
+// said is what a client says of an error.
+const said = (e) => ({ class: e.constructor.name, status: e.status, code: e.code, type: e.type, message: e.message });
+
 const steps = {
   async calls() {
     const { openai, anthropic } = clients(0);
     const out = {};
+    const limits = (response) => Object.fromEntries([...response.headers].filter(([name]) => name.includes("ratelimit")));
 
     const { data, response } = await chat(openai, "chat").withResponse();
     out.chat = { text: data.choices[0].message.content, usage: data.usage };
-    out.headers = Object.fromEntries([...response.headers].filter(([name]) => name.includes("ratelimit")));
     out["chat-stream"] = await read(await chat(openai, "chat-stream", { stream: true }));
     out["chat-stream-usage"] = await read(
       await chat(openai, "chat-stream-usage", { stream: true, stream_options: { include_usage: true } }),
@@ -82,11 +85,10 @@ const steps = {
 
     const whole = await message(anthropic, "messages").withResponse();
     out.messages = { text: whole.data.content[0].text, usage: whole.data.usage };
-    out.anthropicHeaders = Object.fromEntries([...whole.response.headers].filter(([name]) => name.includes("ratelimit")));
     const stream = anthropic.messages.stream({ model: "claude-test", messages, max_tokens: 100 }, id("messages-stream"));
     const last = await stream.finalMessage();
     out["messages-stream"] = { text: last.content[0].text, usage: last.usage };
-    return out;
+    return { calls: out, openai: limits(response), anthropic: limits(whole.response) };
   },
 
   async retry() {
@@ -102,11 +104,12 @@ const steps = {
   async refuse() {
     const { openai, anthropic } = clients(0);
     const error = async (call, client) => {
+      await call(client, "passed");
       try {
         await call(client, "refused");
-        return { passed: true };
+        return null;
       } catch (e) {
-        return { class: e.constructor.name, status: e.status, code: e.code, type: e.type, message: e.message, body: e.error };
+        return said(e);
       }
     };
     return { openai: await error(chat, openai), anthropic: await error(message, anthropic) };
@@ -120,14 +123,14 @@ const steps = {
         out.openai.text += chunk.choices[0]?.delta?.content ?? "";
       }
     } catch (e) {
-      Object.assign(out.openai, { error: e.message, type: e.type, code: e.code });
+      Object.assign(out.openai, said(e));
     }
     try {
       for await (const event of await message(anthropic, "cut", { stream: true, max_tokens: 1 })) {
         if (event.type === "content_block_delta") out.anthropic.text += event.delta.text;
       }
     } catch (e) {
-      Object.assign(out.anthropic, { error: e.message, type: e.type, body: e.error });
+      Object.assign(out.anthropic, said(e));
     }
     return out;
   },
