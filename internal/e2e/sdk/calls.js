@@ -1,7 +1,7 @@
 // Calls language models with the official clients, and prints what they say, as JSON.
 //
 //	node calls.js calls URL   calls everything once, as JSON and as a stream
-//	node calls.js retry URL   calls twice with each client, which repeats what is refused
+//	node calls.js retry URL   calls twice at once with each client, which repeats what is refused
 //	node calls.js refuse URL  calls twice with each client, which repeats nothing
 //	node calls.js cut URL     reads a stream with each client, to its end or its error
 //
@@ -93,10 +93,7 @@ const steps = {
 
   async retry() {
     const { openai, anthropic, statuses } = clients(3);
-    const twice = async (call, client) => {
-      await call(client, "first");
-      await call(client, "second");
-    };
+    const twice = (call, client) => Promise.all([call(client, "first"), call(client, "second")]);
     await Promise.all([twice(chat, openai), twice(message, anthropic)]);
     return statuses;
   },
