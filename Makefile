@@ -111,12 +111,12 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s)
 	done
 
 .PHONY: proto
-proto: ## Generate the messages between regions anew
+proto: ## Generate the messages of gRPC anew: between regions, and of reservations
 	@tools/install.sh protoc:protobuf-compiler
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 		$(GO) build -modfile=tools/go.mod -o "$$dir/" google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc && \
 		PATH="$$dir:$$PATH" protoc --go_out=. --go_opt=paths=source_relative \
-		--go-grpc_out=. --go-grpc_opt=paths=source_relative internal/region/link/linkpb/link.proto
+		--go-grpc_out=. --go-grpc_opt=paths=source_relative internal/region/link/linkpb/link.proto grpclimit/stintpb/stint.proto
 
 .PHONY: bench
 bench: ## Measure against the peers, in one run, and print the ratios

@@ -34,6 +34,7 @@ var floors = map[string]int{
 	"grpclimit/rls":                        3,
 	"grpclimit/xds":                        3,
 	"internal/door/field":                  3, // what clients are told, in headers and trailers
+	"internal/door/settle":                 3, // calls about reservations
 	"internal/door/single":                 3, // the engine of one limit
 	"internal/door/llm":                    1, // what requests to language models may use, and have used
 	"internal/door/meter":                  0, // what a response has used; rules name its meters
@@ -42,6 +43,7 @@ var floors = map[string]int{
 	"internal/record/query":                2, // what questions to the record have in common
 	"internal/control/sim":                 3,
 	"grpclimit/descriptor":                 2, // what Envoy is limited by
+	"grpclimit/stintpb":                    0, // the messages of reservations, generated
 	"redisstore/doctor":                    2, // what is wrong with the servers of a Redis store
 	"internal/daemon/envoyenv":             2, // the environment of envoyproxy/ratelimit, as settings
 	"engine":                               2,

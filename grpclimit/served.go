@@ -1,6 +1,7 @@
 package grpclimit
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"strings"
@@ -27,7 +28,39 @@ type served struct {
 	in, out int64
 	sized   bool // all messages could be measured
 	sent    metadata.MD
+	told    engine.Usage // by the handler
 	over    bool
+}
+
+type servedKey struct{}
+
+// Use says what the call of this context has used, in place of what is measured, or where nothing is: the tokens of a
+// model, rows, seconds of a processor. Units are by meter, or, if used.Meters is nil, used.Cost for all meters of the
+// rules that apply. It can be called as the work goes on: of each meter, the last value before the handler returns
+// counts, and negative ones count as 0. Without rules that have a meter, it does nothing.
+//
+// The context is that of the handler: of a unary call, or of a stream that the handler was given. It is safe for
+// concurrent use.
+func Use(ctx context.Context, used engine.Usage) {
+	if d, ok := ctx.Value(servedKey{}).(*served); ok {
+		d.use(used)
+	}
+}
+
+func (d *served) use(u engine.Usage) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.told.Meters == nil {
+		d.told.Meters = map[rule.Meter]int64{}
+	}
+	for _, m := range d.meters { // others have no rule
+		if n, ok := u.Meters[m]; ok {
+			d.told.Meters[m] = n
+		} else if u.Meters == nil {
+			d.told.Meters[m] = u.Cost
+		}
+	}
+	d.told.Model, d.told.Estimated = cmp.Or(u.Model, d.told.Model), u.Estimated
 }
 
 func serveUntilEnd(s *engine.Serving) *served {
@@ -44,11 +77,13 @@ func (d *served) end(ctx context.Context, returned bool, err error) {
 	d.over = true
 	used := make(map[rule.Meter]int64, len(d.meters))
 	for _, m := range d.meters {
-		if n, ok := d.measured(m); ok {
+		if n, ok := d.told.Meters[m]; ok {
+			used[m] = n
+		} else if n, ok := d.measured(m); ok {
 			used[m] = n
 		}
 	}
-	d.serving.End(engine.Usage{Meters: used}, (!returned || isServerError(err)) && ctx.Err() == nil)
+	d.serving.End(engine.Usage{Meters: used, Model: d.told.Model, Estimated: d.told.Estimated}, (!returned || isServerError(err)) && ctx.Err() == nil)
 }
 
 func (d *served) measured(m rule.Meter) (int64, bool) {
@@ -107,6 +142,7 @@ func (d *served) unary(ctx context.Context, message any, handler grpc.UnaryHandl
 	returned := false
 	defer func() { d.end(ctx, returned, err) }()
 	d.count(&d.in, message)
+	ctx = context.WithValue(ctx, servedKey{}, d)
 	if t := grpc.ServerTransportStreamFromContext(ctx); t != nil {
 		answer, err = handler(grpc.NewContextWithServerTransportStream(ctx, &servedTransport{t, d}), message)
 	} else {
@@ -123,7 +159,7 @@ func (d *served) unary(ctx context.Context, message any, handler grpc.UnaryHandl
 func (d *served) stream(srv any, stream grpc.ServerStream, handler grpc.StreamHandler) (err error) {
 	returned := false
 	defer func() { d.end(stream.Context(), returned, err) }()
-	err = handler(srv, &servedStream{stream, d})
+	err = handler(srv, &servedStream{stream, d, context.WithValue(stream.Context(), servedKey{}, d)})
 	returned = true
 	return err
 }
@@ -152,8 +188,12 @@ func (t *servedTransport) SetTrailer(md metadata.MD) error {
 // servedStream measures the messages and notes the metadata of a stream.
 type servedStream struct {
 	grpc.ServerStream
-	of *served
+	of  *served
+	ctx context.Context
 }
+
+// Context implements [grpc.ServerStream].
+func (s *servedStream) Context() context.Context { return s.ctx }
 
 func (s *servedStream) SetHeader(md metadata.MD) error {
 	s.of.note(md)

@@ -69,7 +69,8 @@ type Options struct {
 // Under rules with a meter or limits of concurrency, a call is served until its handler returns or
 // panics. Then its places are released, and its costs corrected to what was measured, in the
 // background: see [engine.Engine.Settled]. Bytes are those of messages as protobuf encodes them, and
-// header:NAME is metadata that the handler sends, as a header or a trailer; a json:PATH is not measured. With
+// header:NAME is metadata that the handler sends, as a header or a trailer; a json:PATH and tokens are not measured. What
+// the handler says with [Use] holds in place of that. With
 // PerMessage, messages take no further places, and the costs of each stay as they were reserved.
 type Server struct{ o Options }
 
@@ -183,6 +184,11 @@ func (s *Server) undecided(ctx context.Context, method string, err error) error 
 			return err
 		}
 	}
+	return notDecided(ctx, err)
+}
+
+// notDecided is the default of OnError.
+func notDecided(ctx context.Context, err error) error {
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
 	}

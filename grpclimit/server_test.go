@@ -56,6 +56,13 @@ func (b *broken) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision
 	return b.Store.Take(ctx, asks, ds)
 }
 
+func (b *broken) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if b.down.Load() {
+		return stint.ErrUnavailable
+	}
+	return b.Store.Adjust(ctx, asks, ds)
+}
+
 // worldOf is a world with rules in TOML.
 func worldOf(tb testing.TB, toml string, o identity.Options) world {
 	tb.Helper()
@@ -133,6 +140,12 @@ func serve(tb testing.TB, o grpclimit.Options, s *service) string {
 		grpc.ChainUnaryInterceptor(limit.Unary), grpc.ChainStreamInterceptor(limit.Stream))
 	grpc_testing.RegisterTestServiceServer(server, s)
 	grpc_health_v1.RegisterHealthServer(server, health.NewServer())
+	return start(tb, server)
+}
+
+// start starts a server on the loopback interface, until the test is over, and returns its address.
+func start(tb testing.TB, server *grpc.Server) string {
+	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)

@@ -21,6 +21,7 @@ import (
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/door/field"
+	"github.com/stintdev/stint/internal/door/settle"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -440,13 +441,13 @@ func subjectOf(query string, more ...string) (s identity.Subject, values url.Val
 		case len(all) > 1:
 			return s, nil, &inputError{name, "want it only once"}
 		case all[0] != "" && !identity.ValidID(all[0]):
-			return s, nil, &inputError{name, "want " + wantID}
+			return s, nil, &inputError{name, "want " + settle.WantID}
 		}
 	}
 	s.User, s.Tenant, s.Key = values.Get("user"), values.Get("tenant"), values.Get("api_key")
 	if text := values.Get("ip"); text != "" {
 		if s.IP, bad = netip.ParseAddr(text); bad != nil {
-			return s, nil, &inputError{"ip", "want " + wantAddress + ", found " + strconv.Quote(text)}
+			return s, nil, &inputError{"ip", "want " + settle.WantAddress + ", found " + strconv.Quote(text)}
 		}
 	}
 	if s.User == "" && s.Tenant == "" && s.Key == "" && !s.IP.IsValid() {

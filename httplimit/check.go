@@ -1,7 +1,6 @@
 package httplimit
 
 import (
-	"bytes"
 	"context"
 	"net/http"
 	"net/netip"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/door/settle"
 )
 
 // check is a request that a caller describes, and the verdict on it.
@@ -82,18 +82,18 @@ func (s *scanner) method() (string, *inputError) {
 	if err != nil {
 		return "", err
 	}
-	const longest = 32
-	if len(text) == 0 || len(text) > longest || len(bytes.Trim(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")) > 0 {
-		return "", s.wrong(start, "a method in upper case, such as GET")
+	method := string(text)
+	if !settle.ValidMethod(method) {
+		return "", s.wrong(start, settle.WantMethod)
 	}
-	return string(text), nil
+	return method, nil
 }
 
 func (s *scanner) path() (string, *inputError) {
 	start := s.i
 	text, err := s.text()
 	if err == nil && (len(text) == 0 || text[0] != '/') {
-		err = s.wrong(start, "a path that begins with a slash, such as /search")
+		err = s.wrong(start, settle.WantPath)
 	}
 	return string(text), err
 }
@@ -106,15 +106,10 @@ func (s *scanner) address() (netip.Addr, *inputError) {
 	}
 	a, bad := netip.ParseAddr(string(text))
 	if bad != nil {
-		return a, s.wrong(start, wantAddress)
+		return a, s.wrong(start, settle.WantAddress)
 	}
 	return a, nil
 }
-
-const (
-	wantAddress = "an address, such as 192.0.2.1 or 2001:db8::1"
-	wantID      = "at most 255 bytes without control characters"
-)
 
 // id reads the id of a user, tenant, key or tier. It may be empty, which means none.
 func (s *scanner) id() (string, *inputError) {
@@ -125,7 +120,7 @@ func (s *scanner) id() (string, *inputError) {
 	}
 	id := string(text)
 	if id != "" && !identity.ValidID(id) {
-		return "", s.wrong(start, wantID)
+		return "", s.wrong(start, settle.WantID)
 	}
 	return id, nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/internal/door/settle"
 )
 
 // forwardAuth decides a request that a proxy describes in headers. The proxy is the
@@ -92,7 +93,7 @@ func (a *api) asked(r *http.Request) (denial int, life time.Duration, err *input
 	if denial, err = number("status", "a status from 400 to 599, such as 403", 400, 599); err != nil {
 		return 0, 0, err
 	}
-	const longest = int(maxTicketLife / time.Second)
+	const longest = int(settle.MaxLife / time.Second)
 	seconds, err := number("ticket", "for how many seconds the ticket is valid, from 1 to "+strconv.Itoa(longest), 1, longest)
 	if err == nil && seconds > 0 && a.Tickets == nil {
 		err = &inputError{"ticket", "there are no tickets here"}

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/stintdev/stint/internal/door/settle"
 )
 
 // scanner reads JSON of a known shape, strictly: unknown and repeated fields, other types
@@ -213,9 +215,6 @@ func (s *scanner) escaped(start int) ([]byte, *inputError) {
 	return []byte(text), nil
 }
 
-// maxCost is the highest cost of a request: all stores count up to it exactly.
-const maxCost = 1<<53 - 1
-
 // cost reads a whole number of at least least.
 func (s *scanner) cost(least int64) (int64, *inputError) {
 	start := s.i
@@ -224,8 +223,8 @@ func (s *scanner) cost(least int64) (int64, *inputError) {
 	}
 	digits := s.data[start:s.i]
 	n, err := strconv.ParseInt(string(digits), 10, 64)
-	if err != nil || n < least || n > maxCost || (len(digits) > 1 && digits[0] < '1') { // a sign or a leading zero
-		return 0, s.wrong(start, "a whole number from "+strconv.FormatInt(least, 10)+" to "+strconv.FormatInt(maxCost, 10))
+	if err != nil || n < least || n > settle.MaxCost || (len(digits) > 1 && digits[0] < '1') { // a sign or a leading zero
+		return 0, s.wrong(start, "a whole number from "+strconv.FormatInt(least, 10)+" to "+strconv.FormatInt(settle.MaxCost, 10))
 	}
 	return n, nil
 }

@@ -89,13 +89,20 @@ func isSigned(h http.Header) bool {
 // units returns a usage in the units of meters. Without a price there is no cost.
 func (c *modelCall) units(u *llm.Usage) map[rule.Meter]int64 {
 	units := map[rule.Meter]int64{}
-	for _, m := range [...]llm.Meter{llm.InputTokens, llm.OutputTokens, llm.TotalTokens} {
-		units[rule.Meter(m.String())] = u.Tokens(m)
-	}
-	if cost, err := c.prices.Cost(u, c.request.Model); err == nil {
-		units[rule.Meter(llm.Cost.String())] = cost
+	for _, m := range [...]llm.Meter{llm.InputTokens, llm.OutputTokens, llm.TotalTokens, llm.Cost} {
+		if n, ok := c.unitsOf(u, m); ok {
+			units[rule.Meter(m.String())] = n
+		}
 	}
 	return units
+}
+
+func (c *modelCall) unitsOf(u *llm.Usage, m llm.Meter) (units int64, ok bool) {
+	if m != llm.Cost {
+		return u.Tokens(m), true
+	}
+	units, err := c.prices.Cost(u, c.request.Model)
+	return units, err == nil
 }
 
 // answer has a response read on its way to the client.
@@ -199,12 +206,13 @@ func (b *answerBody) cut(err error) []byte {
 
 // covered reports whether what the answer has used so far is reserved.
 func (c *modelCall) covered() bool {
-	var units map[rule.Meter]int64
-	return c.serving.Covers(c.ctx, func(m rule.Meter) int64 {
-		if units == nil {
-			u := c.response.Usage()
-			units = c.units(&u)
+	u := c.response.Usage()
+	return c.serving.Covers(c.ctx, func(of rule.Meter) int64 {
+		m, err := llm.ParseMeter(string(of))
+		if err != nil {
+			return 0 // another meter cuts nothing
 		}
-		return units[m]
+		n, _ := c.unitsOf(&u, m)
+		return n
 	})
 }

@@ -2,7 +2,6 @@ package httplimit
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -10,13 +9,8 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/internal/door/settle"
 	"github.com/stintdev/stint/rule"
-)
-
-const (
-	ticketLife    = 10 * time.Minute
-	maxTicketLife = time.Hour
-	maxMeters     = 16 // in a usage
 )
 
 // settlement is a call about a reservation: one that makes it, or one that has its ticket.
@@ -37,7 +31,7 @@ type operation struct {
 	fields []string
 	least  int64 // that a cost can be
 	tells  bool  // it must have a cost or a usage
-	do     func(a *api, ctx context.Context, r *engine.Reservation, s *settlement) error
+	do     func(a *api, ctx context.Context, s *settlement) error
 	write  func(b []byte, s *settlement) []byte
 	list   string // the answers of a batch
 }
@@ -63,7 +57,7 @@ func (o *operation) settles() bool { return o.fields[0] == "ticket" }
 
 // settlement reads a call.
 func (s *scanner) settlement(o *operation, c *settlement) *inputError {
-	c.life = ticketLife
+	c.life = settle.Life
 	c.request.Method = http.MethodGet
 	err := s.object(o.fields, func(i int) (err *inputError) {
 		switch o.fields[i] {
@@ -101,7 +95,7 @@ func (s *scanner) settlement(o *operation, c *settlement) *inputError {
 
 // life reads how many seconds a ticket is valid.
 func (s *scanner) life() (time.Duration, *inputError) {
-	const longest = int64(maxTicketLife / time.Second)
+	const longest = int64(settle.MaxLife / time.Second)
 	start := s.i
 	seconds, err := s.cost(0)
 	if err != nil || seconds < 1 || seconds > longest {
@@ -117,10 +111,10 @@ func (s *scanner) meters(least int64) (map[rule.Meter]int64, *inputError) {
 		name := string(raw)
 		m, ok := rule.ParseMeter(name)
 		if !ok {
-			return &inputError{strconv.Quote(name[:min(len(name), 64)]), "want a meter, such as llm.total_tokens or response_bytes"}
+			return &inputError{strconv.Quote(name[:min(len(name), 64)]), "want " + settle.WantMeter}
 		}
-		if _, twice := usage[m]; twice || len(usage) == maxMeters {
-			return &inputError{name, "want it only once, and at most " + strconv.Itoa(maxMeters) + " meters"}
+		if _, twice := usage[m]; twice || len(usage) == settle.MaxMeters {
+			return &inputError{name, "want it only once, and at most " + strconv.Itoa(settle.MaxMeters) + " meters"}
 		}
 		n, err := s.cost(least)
 		if err != nil {
@@ -131,59 +125,33 @@ func (s *scanner) meters(least int64) (map[rule.Meter]int64, *inputError) {
 	})
 }
 
-// settle carries out a call.
-func (a *api) settle(ctx context.Context, o *operation, s *settlement) {
-	var r *engine.Reservation
-	if o.settles() {
-		if r, s.err = a.Tickets.Open(s.ticket); s.err != nil {
-			return
-		}
-	}
-	s.err = o.do(a, ctx, r, s)
-	if bad := new(stint.InvalidError); r != nil && errors.As(s.err, &bad) && bad.Field == "charge" {
-		s.err = &engine.TicketError{Problem: "what it reserved is not counted here, but in the memory of another node or of an earlier process"}
-	}
-}
+// desk returns where reservations are made and settled.
+func (a *api) desk() *settle.Desk { return &settle.Desk{Engine: a.Engine, Tickets: a.Tickets} }
 
-func (a *api) reserve(ctx context.Context, _ *engine.Reservation, s *settlement) (err error) {
+// settle carries out a call.
+func (a *api) settle(ctx context.Context, o *operation, s *settlement) { s.err = o.do(a, ctx, s) }
+
+func (a *api) reserve(ctx context.Context, s *settlement) (err error) {
 	if s.named {
 		s.request.Subject = &s.subject
 	}
-	var r *engine.Reservation
-	if s.verdict, r, err = a.Engine.Reserve(ctx, s.request); err != nil || r == nil {
-		return err
-	}
-	if s.ticket, err = a.Tickets.Seal(r, s.life); err != nil {
-		// No one could settle it. If this fails, it stays charged, as every reservation that is not settled.
-		_, _ = a.Engine.Cancel(context.WithoutCancel(ctx), r)
-	}
+	s.verdict, s.ticket, err = a.desk().Reserve(ctx, s.request, s.life)
 	return err
 }
 
-func (a *api) commit(ctx context.Context, r *engine.Reservation, s *settlement) (err error) {
-	s.receipt, err = a.Engine.Commit(ctx, r, s.usage)
+func (a *api) commit(ctx context.Context, s *settlement) (err error) {
+	s.receipt, err = a.desk().Commit(ctx, s.ticket, s.usage)
 	return err
 }
 
-func (a *api) cancel(ctx context.Context, r *engine.Reservation, s *settlement) (err error) {
-	s.receipt, err = a.Engine.Cancel(ctx, r)
+func (a *api) cancel(ctx context.Context, s *settlement) (err error) {
+	s.receipt, err = a.desk().Cancel(ctx, s.ticket)
 	return err
 }
 
-func (a *api) extend(ctx context.Context, r *engine.Reservation, s *settlement) (err error) {
-	if err = a.Tickets.Extendable(r); err != nil {
-		return err
-	}
-	if s.extension, err = a.Engine.Extend(ctx, r, s.usage); err != nil {
-		return err
-	}
-	s.ticket, err = a.Tickets.Seal(r, s.life)
+func (a *api) extend(ctx context.Context, s *settlement) (err error) {
+	s.extension, s.ticket, err = a.desk().Extend(ctx, s.ticket, s.usage, s.life)
 	return err
-}
-
-// isInput reports whether a call failed because of its input.
-func isInput(err error) bool {
-	return tooLong(err) || errors.As(err, new(*engine.TicketError)) || errors.As(err, new(*stint.InvalidError))
 }
 
 // one serves a call.
@@ -201,7 +169,7 @@ func (a *api) one(o *operation) http.HandlerFunc {
 			return
 		}
 		switch a.settle(r.Context(), o, &c); {
-		case isInput(c.err):
+		case settle.IsInput(c.err):
 			badRequest(w, r, c.err)
 			return
 		case c.err != nil:
@@ -239,7 +207,7 @@ func (a *api) several(o *operation) http.HandlerFunc {
 				b.out = append(b.out, ',')
 			}
 			switch c := &all[i]; {
-			case isInput(c.err):
+			case settle.IsInput(c.err):
 				b.out = (&Problem{Status: http.StatusBadRequest, Detail: c.err.Error()}).append(b.out)
 			case c.err != nil:
 				p := undecidedProblem(c.err)

@@ -140,7 +140,7 @@ func (l *failMode) giveBack(ctx context.Context, asks []stint.Ask, ds []stint.De
 
 func (l *failMode) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	err := l.Store.Adjust(ctx, asks, ds)
-	if err == nil && local(ds) && slices.ContainsFunc(asks, func(a stint.Ask) bool { return a.OnFailure() == stint.FailError }) {
+	if err == nil && local(ds) && slices.ContainsFunc(asks, fails) {
 		return errLocal
 	}
 	return err

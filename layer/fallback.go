@@ -64,7 +64,8 @@ type Return struct {
 //
 // Violations that penalties record locally are not sent to the store.
 //
-// Resets go to both stores. Adjustments that fail in the store go to the local one. A charge is changed
+// Resets go to both stores. Adjustments that fail in the store go to the local one, unless the policy of an ask is
+// [stint.FailError]: then they fail, and are not made up for. A charge is changed
 // where it was made: one that the store has made, when it is back. Places of concurrency that were taken
 // locally are not charged in the store.
 func Fallback(next stint.Store, o FallbackOptions) (stint.Store, error) {
@@ -211,7 +212,9 @@ func (l *fallback) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Deci
 		}
 		return nil
 	}
-	if !unreachable(err) || ctx.Err() != nil {
+	// A caller who has an answer to the error makes the change again if need be: made up for here, too, it would be
+	// made twice.
+	if !unreachable(err) || ctx.Err() != nil || slices.ContainsFunc(asks, fails) {
 		return err
 	}
 	if err := stint.ValidateAdjust(asks, ds); err != nil {
@@ -220,6 +223,9 @@ func (l *fallback) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Deci
 	// What may have been given back already is not given back again.
 	return l.adjustHere(ctx, asks, ds, errors.Is(err, stint.ErrNotApplied))
 }
+
+// fails reports whether the caller wants an error while the store is out of reach.
+func fails(a stint.Ask) bool { return a.OnFailure() == stint.FailError }
 
 // chargedHere reports whether the ask changes a charge that was made by this node alone.
 func chargedHere(a stint.Ask) bool { return a.Charge != nil && a.Charge.Local }

@@ -804,6 +804,31 @@ func TestMeter(t *testing.T) {
 	}
 }
 
+// TestFallbackFails makes adjustments that are to fail if the store does: they are not made up for when it is back.
+func TestFallbackFails(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, f *faulty) {
+		t.Helper()
+		s := must(t)(layer.Fallback(f, layer.FallbackOptions{Local: memory(t, nil)}))
+		for _, how := range []func(context.Context) error{away, unknown} {
+			f.fail(how)
+			a := ask("alice", 100, 10)
+			a[0].Policy = &stint.Policy{OnFailure: stint.FailError}
+			if _, err := storetest.Adjust(t.Context(), s, a); !errors.Is(err, how(t.Context())) {
+				t.Errorf("%v, want %v", err, how(t.Context()))
+			}
+			f.heal()
+		}
+		for range 2 { // the first has debts paid
+			out, err := storetest.Take(t.Context(), s, ask("alice", 100, 0))
+			if err != nil || out[0].Remaining != 100 {
+				t.Errorf("%+v, %v; want 100 remaining", out, err)
+			}
+			synctest.Wait()
+		}
+	})
+}
+
 // TestFallbackCharges changes charges while the store is out of reach, and afterwards: each where it was
 // made, once.
 func TestFallbackCharges(t *testing.T) {

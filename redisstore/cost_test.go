@@ -95,3 +95,42 @@ func TestConcurrencyCost(t *testing.T) {
 		}
 	}
 }
+
+// TestReserveCost compares a reservation, and its settlement by what was used, with a take. A busy machine gets five tries.
+func TestReserveCost(t *testing.T) {
+	server := testredis.Start(t)
+	s := openURL(t, server.URL(), redisstore.Options{})
+	ask := stint.Ask{Key: stint.Key{Subject: "alice", Name: "tokens"}, Limit: parse(t, "1000000000/1h"), Cost: 100}
+	n := 0
+	ops := []func(){
+		func() { // a take
+			if _, err := storetest.Take(t.Context(), s, []stint.Ask{ask}); err != nil {
+				t.Fatal(err)
+			}
+		},
+		func() { // a reservation that is settled
+			ds, err := storetest.Take(t.Context(), s, []stint.Ask{ask})
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, c := ask, ds[0].Charge()
+			n++
+			c.ID = "reservation." + strconv.Itoa(n)
+			a.Cost, a.Charge = -40, &c
+			if err := s.Adjust(t.Context(), []stint.Ask{a}, ds); err != nil || ds[0].Repeated {
+				t.Fatal(ds, err)
+			}
+		},
+	}
+	for tries := 1; ; tries++ {
+		got := costs(t, server, ops)
+		wall, inRedis := float64(got[1].wall)/float64(got[0].wall), float64(got[1].redis)/float64(got[0].redis)
+		t.Logf("a take: %v (in Redis %v); a reservation and its settlement: %.2f times that (in Redis %.2f)", got[0].wall, got[0].redis, wall, inRedis)
+		if wall <= 3 {
+			return
+		}
+		if tries == 5 {
+			t.Fatal("want at most 3 times a take, which is about 2.2 on a quiet machine")
+		}
+	}
+}

@@ -22,7 +22,7 @@ func (d *doctor) ports(ctx context.Context, c *daemon.Config) {
 	}{
 		{"http", c.Server.HTTP.Listener, true, "/healthz"},
 		{"gateway", c.Server.Gateway, len(c.Upstreams) > 0, ""},
-		{"grpc", c.Server.GRPC.Listener, c.Envoy.Config != "" || c.Envoy.XDS.Server != "", ""},
+		{"grpc", c.Server.GRPC.Listener, c.ServesGRPC(), ""},
 		{"admin", c.Server.Admin.Listener, true, "/healthz"},
 	} {
 		setting := "server." + l.name + ".address"
@@ -59,7 +59,7 @@ func (d *doctor) guards(c *daemon.Config) {
 		name   string
 		at     *daemon.Guarded
 		served bool
-	}{{"http", &c.Server.HTTP, true}, {"grpc", &c.Server.GRPC, c.Envoy.Config != "" || c.Envoy.XDS.Server != ""}} {
+	}{{"http", &c.Server.HTTP, true}, {"grpc", &c.Server.GRPC, c.ServesGRPC()}} {
 		if setting := "server." + l.name; l.served && l.at.Open() {
 			d.note("ports", findWarn, setting+".address: other machines can ask for decisions at "+l.at.Address+" without a token",
 				setting+".tokens or "+setting+".tls_client_ca; or a loopback address, or a firewall")

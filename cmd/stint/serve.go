@@ -22,7 +22,7 @@ func newServe(t *terminal) *cobra.Command {
 		{"database", "server.database", "the `URL` of the database: sqlite:FILE or a PostgreSQL URL (default: none, with rules in the config file)"},
 		{"http", "server.http.address", "the `address` of the decision API"},
 		{"gateway", "server.gateway.address", "the `address` of the gateway"},
-		{"grpc", "server.grpc.address", "the `address` of the rate limit service of Envoy"},
+		{"grpc", "server.grpc.address", "the `address` for gRPC: Envoy, and reservations"},
 		{"admin", "server.admin.address", "the `address` of the admin API, the dashboard, metrics and health"},
 	}
 	values := make([]string, len(shortcuts))

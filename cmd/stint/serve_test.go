@@ -37,7 +37,7 @@ func serve(t *testing.T, args ...string) *server {
 // serveIn starts a server with additional environment variables.
 func serveIn(t *testing.T, environ []string, args ...string) *server {
 	t.Helper()
-	args = append([]string{"serve", "--http", "127.0.0.1:0", "--gateway", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, args...)
+	args = append([]string{"serve", "--http", "127.0.0.1:0", "--gateway", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, args...)
 	s := &server{Cmd: exec.CommandContext(t.Context(), os.Args[0], args...), state: t.TempDir()}
 	s.Env = append(append(os.Environ(), asStint+"=1", "STATE_DIRECTORY="+s.state), environ...)
 	s.Stdout = &s.out

@@ -48,9 +48,10 @@ type Daemon struct {
 	tokens       struct{ http, grpc tokenPointer } // of callers
 	tickets      ticketKeys
 	gateway      gateway
-	envoy        *envoy   // nil: not served
-	demo         *demo    // nil: this is not a demo
-	trace        *tracing // nil: no tracing
+	envoy        *envoy      // nil: not served
+	grpc         *grpcServer // nil: it does not listen
+	demo         *demo       // nil: this is not a demo
+	trace        *tracing    // nil: no tracing
 
 	servers  []*server
 	failed   chan error // from listeners that stopped on their own
@@ -119,8 +120,8 @@ func (d *Daemon) prepare(next *Config) (func(context.Context), error) {
 		for _, s := range d.servers {
 			s.tls.replace(next.credentials.tls[s.name])
 		}
-		if d.envoy != nil && d.envoy.grpc != nil {
-			d.envoy.grpc.tls.replace(next.credentials.tls[grpcListener])
+		if d.grpc != nil {
+			d.grpc.tls.replace(next.credentials.tls[grpcListener])
 		}
 		if d.regional != nil && d.config.admitsLike(next) {
 			d.regional.admit(next)
@@ -180,6 +181,9 @@ func (d *Daemon) Start(ctx context.Context) error {
 	if d.envoy != nil {
 		d.startEnvoy(ctx)
 	}
+	if d.grpc != nil {
+		d.startGRPC(ctx)
+	}
 	d.startAdmin(ctx)
 	d.startTickets(ctx)
 	d.log.InfoContext(ctx, "ready", "rules", d.engine.Rules().Len(), "counters", d.config.Server.Counters.String(), "database", d.config.Server.Database.String())
@@ -211,8 +215,8 @@ func (d *Daemon) listen(ctx context.Context) error {
 		}
 		d.servers = append(d.servers, s)
 	}
-	if d.envoy != nil && d.config.Server.GRPC.Address != "" {
-		if d.envoy.grpc, err = d.listenGRPC(ctx); err != nil {
+	if d.config.ServesGRPC() {
+		if d.grpc, err = d.listenGRPC(ctx); err != nil {
 			return err
 		}
 	}
@@ -233,8 +237,8 @@ func (d *Daemon) URL(listener string) string {
 			return s.URL()
 		}
 	}
-	if listener == grpcListener && d.envoy != nil && d.envoy.grpc != nil {
-		return d.envoy.grpc.URL()
+	if listener == grpcListener && d.grpc != nil {
+		return d.grpc.URL()
 	}
 	if listener == regionListener && d.regional != nil && d.regional.listener != nil {
 		return d.regional.URL()
@@ -266,8 +270,8 @@ func (d *Daemon) Stop(ctx context.Context) error {
 func (d *Daemon) drain(ctx context.Context) error {
 	notify(d.source.Environ, "STOPPING=1")
 	was := d.state.Swap(stopping)
-	if d.envoy != nil {
-		d.envoy.health.Shutdown() // which reports that it is not serving
+	if d.grpc != nil {
+		d.grpc.health.Shutdown() // which reports that it is not serving
 	}
 	type stopper interface {
 		stop(ctx context.Context) error
@@ -281,8 +285,8 @@ func (d *Daemon) drain(ctx context.Context) error {
 			doors = append(doors, s)
 		}
 	}
-	if d.envoy != nil && d.envoy.grpc != nil {
-		doors = append(doors, d.envoy.grpc)
+	if d.grpc != nil {
+		doors = append(doors, d.grpc)
 	}
 	stopAll := func(ctx context.Context, servers []stopper) error {
 		errs := make([]error, len(servers))

@@ -9,20 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/http"
 	"os"
 	"strings"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	grpctls "google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/reflection"
-	"google.golang.org/grpc/status"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/grpclimit/descriptor"
@@ -199,7 +192,6 @@ type envoy struct {
 	service *rls.Service
 	health  *health.Server
 	xds     *xds.Client // nil: domains come from files
-	grpc    *grpcServer // nil: it does not listen
 }
 
 // newEnvoy returns nil if Envoy is not served.
@@ -265,14 +257,6 @@ func (d *Daemon) startEnvoy(ctx context.Context) {
 	if d.envoy.xds != nil {
 		d.work.Go(func() { _ = d.envoy.xds.Run(ctx) }) // until ctx ends
 	}
-	if s := d.envoy.grpc; s != nil {
-		d.work.Go(func() {
-			if err := s.serve(); err != nil {
-				d.failed <- err
-			}
-		})
-		d.logBound(ctx, grpcListener, s.URL(), s.acceptor)
-	}
 }
 
 // ready reports the service as serving, once there are descriptors.
@@ -298,102 +282,3 @@ func (e *envoy) problem() string {
 	}
 	return ""
 }
-
-const (
-	maxCall  = 1 << 20 // bytes, more than descriptors need
-	maxCalls = 10_000  // at once, per connection
-)
-
-// grpcServer is the gRPC listener.
-type grpcServer struct {
-	ending   chan struct{} // closed when it stops
-	acceptor *acceptor
-	grpc     *grpc.Server
-	tls      tlsPointer
-}
-
-// listenGRPC opens the gRPC listener.
-func (d *Daemon) listenGRPC(ctx context.Context) (*grpcServer, error) {
-	c, e, log := d.config, d.envoy, d.log
-	l := &c.Server.GRPC
-	network, address := "tcp", l.Address
-	if path, ok := strings.CutPrefix(l.Address, unixPrefix); ok {
-		network, address = "unix", path
-		// Remove a stale socket of a process that was killed.
-		if conn, err := net.Dial(network, address); err == nil {
-			_ = conn.Close()
-		} else if info, err := os.Stat(path); err == nil && info.Mode()&fs.ModeSocket != 0 {
-			_ = os.Remove(path) // otherwise listening fails
-		}
-	}
-	var config net.ListenConfig
-	listener, err := config.Listen(ctx, network, address)
-	if err != nil {
-		return nil, &ListenError{grpcListener, err}
-	}
-	s := &grpcServer{acceptor: &acceptor{Listener: listener, log: log.With("listener", grpcListener)}, ending: make(chan struct{})}
-	options := []grpc.ServerOption{
-		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionIdle: time.Duration(c.Server.IdleTimeout), MaxConnectionAge: time.Duration(c.Envoy.MaxConnectionAge),
-			MaxConnectionAgeGrace: time.Duration(c.Server.Drain),
-		}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
-		grpc.ConnectionTimeout(time.Duration(c.Server.HeaderTimeout)),
-		grpc.MaxHeaderListSize(maxHeader), grpc.MaxRecvMsgSize(maxCall), grpc.MaxConcurrentStreams(maxCalls),
-		grpc.StreamInterceptor(s.stream), grpc.InTapHandle(d.admitCall),
-	}
-	if t := c.credentials.tls[grpcListener]; t != nil {
-		s.tls.Store(t)
-		options = append(options, grpc.Creds(grpctls.NewTLS(s.tls.config())))
-	}
-	s.grpc = rls.NewGRPC(e.service, options...)
-	grpc_health_v1.RegisterHealthServer(s.grpc, e.health)
-	reflection.Register(s.grpc)
-	return s, nil
-}
-
-// unixPrefix is the prefix of addresses of unix sockets.
-const unixPrefix = "unix:"
-
-// serve serves until the server is stopped.
-func (s *grpcServer) serve() error {
-	if err := s.grpc.Serve(s.acceptor); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-		return fmt.Errorf("%s: %w", grpcListener, err)
-	}
-	return nil
-}
-
-// stream serves a stream, and ends it when the server stops: streams of health checks and
-// of reflection would never end.
-func (s *grpcServer) stream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	ended := make(chan error, 1)
-	go func() { ended <- next(srv, stream) }() // it ends with the stream, at the latest
-	select {
-	case err := <-ended:
-		return err
-	case <-s.ending:
-		return status.Error(codes.Unavailable, "the server is stopping")
-	}
-}
-
-// stop stops listening and waits for calls to end. When ctx ends, it cuts off the rest and
-// returns an error.
-func (s *grpcServer) stop(ctx context.Context) error {
-	close(s.ending)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		s.grpc.GracefulStop()
-	}()
-	select {
-	case <-ended:
-		return nil
-	case <-ctx.Done():
-		s.grpc.Stop()
-		<-ended
-		return fmt.Errorf("%s: calls were cut off: %w", grpcListener, ctx.Err())
-	}
-}
-
-// URL returns the address of the server on this machine.
-func (s *grpcServer) URL() string { return localAddress(s.acceptor) }

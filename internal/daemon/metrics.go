@@ -273,8 +273,8 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	for _, s := range d.servers {
 		total("stint_accept_errors_total", float64(s.acceptor.failed.Load()), s.name)
 	}
-	if d.envoy != nil && d.envoy.grpc != nil {
-		total("stint_accept_errors_total", float64(d.envoy.grpc.acceptor.failed.Load()), grpcListener)
+	if d.grpc != nil {
+		total("stint_accept_errors_total", float64(d.grpc.acceptor.failed.Load()), grpcListener)
 	}
 	if d.envoy != nil {
 		for limit, n := range d.envoy.service.Stats() {

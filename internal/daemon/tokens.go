@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
+	"github.com/stintdev/stint/grpclimit/stintpb"
 	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/daemon/envoyenv"
@@ -136,10 +137,13 @@ func bearer(value string) string {
 	return text
 }
 
-// admitCall rejects gRPC calls without a token of server.grpc.tokens, before they are read.
-// Health checks need none.
+// admitCall rejects gRPC calls without a token of server.grpc.tokens, before they are read. If there are none, those of
+// server.http.tokens hold for reservations: it would be a way around them. Health checks need none.
 func (d *Daemon) admitCall(ctx context.Context, call *tap.Info) (context.Context, error) {
-	t := d.tokens.grpc.Load()
+	t, setting := d.tokens.grpc.Load(), "server.grpc.tokens"
+	if t == nil && strings.HasPrefix(call.FullMethodName, "/"+stintpb.Reservations_ServiceDesc.ServiceName+"/") {
+		t, setting = d.tokens.http.Load(), "server.http.tokens"
+	}
 	if t == nil || strings.HasPrefix(call.FullMethodName, "/"+grpc_health_v1.Health_ServiceDesc.ServiceName+"/") {
 		return ctx, nil
 	}
@@ -155,7 +159,7 @@ func (d *Daemon) admitCall(ctx context.Context, call *tap.Info) (context.Context
 		from = p.Addr.String()
 	}
 	d.log.WarnContext(ctx, "grpc: token refused", "from", from, "method", call.FullMethodName)
-	return ctx, status.Error(codes.Unauthenticated, "want a token of server.grpc.tokens, as the metadata authorization: Bearer TOKEN")
+	return ctx, status.Error(codes.Unauthenticated, "want a token of "+setting+", as the metadata authorization: Bearer TOKEN")
 }
 
 func firstOf(md metadata.MD, name string) string {

@@ -161,7 +161,8 @@ func (s *Store) charge(ctx context.Context, entries []Entry, now int64) error {
 	return flush()
 }
 
-var gossipPolicy = &stint.Policy{Regions: stint.RegionsGossip}
+// gossipPolicy has the store say if it fails. Layers that make up for that might charge what was charged.
+var gossipPolicy = &stint.Policy{Regions: stint.RegionsGossip, OnFailure: stint.FailError}
 
 // settled charges asks. It tries again as long as the store has surely not charged them.
 func (s *Store) settled(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {

@@ -1,6 +1,7 @@
 package gossip
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/storetest"
 )
@@ -414,4 +416,52 @@ func TestWithoutCredit(t *testing.T) {
 			t.Errorf("%v: the bound holds without credit: the attack proves nothing", a.Limit)
 		}
 	}
+}
+
+// unsure is a store that fails to say whether it has made a change, or says that it has not.
+type unsure struct {
+	stint.Store
+	fails []error // of the next adjustments
+}
+
+func (u *unsure) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if len(u.fails) == 0 {
+		return u.Store.Adjust(ctx, asks, ds)
+	}
+	err := u.fails[0]
+	u.fails = u.fails[1:]
+	if !errors.Is(err, stint.ErrNotApplied) {
+		_ = u.Store.Adjust(ctx, asks, ds)
+	}
+	return err
+}
+
+// TestUnsure has the store of a region fail while it charges a batch, under the layer that decides without it. If it may
+// have charged it, it is not charged again.
+func TestUnsure(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		home := &unsure{Store: memory(t, time.Now), fails: []error{errors.Join(stint.ErrUnavailable, stint.ErrNotApplied), stint.ErrUnavailable}}
+		layered, err := layer.New(home, layer.Options{Fallback: &layer.FallbackOptions{Local: memory(t, time.Now)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer layered.Close()
+		s, err := New(layered, Options{Self: Sender{"b", "n", 1}, Peers: []string{"a"}, Weight: 1, Weights: 2, Local: memory(t, time.Now)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, a := newPair(t, 0), gossip(t, "100/1h fixed_window", 50)
+		take(t, p.a, a, 7)
+		batch, _ := p.a.Next("b")
+		if err := s.Receive(t.Context(), p.a.o.Self, batch); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Second) // the layers pay what they owe
+		take(t, layered, a, 1)
+		synctest.Wait()
+		if left := take(t, home.Store, a, 0).Remaining; left != 92 {
+			t.Errorf("%d left after 7 of 100 were told, and 1 taken; want 92", left)
+		}
+	})
 }
