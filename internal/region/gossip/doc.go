@@ -40,7 +40,9 @@
 // of, and this is the bound again. A share stays what it is until the regions are together, and the others know of all
 // that was admitted from it, or it has recovered.
 //
-// If the store of a region is out of reach, its nodes decide as its layers say, without shares, and consent. A node that
+// If the store of a region is out of reach for Options.Cut, its nodes say that it is cut off, since nothing that they are
+// told is charged: so the other regions keep to their shares, and do not wait for it. The nodes themselves decide as
+// their layers say, without shares and credit, and consent: this comes on top of the bound. A node that
 // is killed, or stands still for longer than 30 s, while it has admitted shares is not waited for: what it has not told
 // comes on top.
 //

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -462,6 +463,91 @@ func TestUnsure(t *testing.T) {
 		synctest.Wait()
 		if left := take(t, home.Store, a, 0).Remaining; left != 92 {
 			t.Errorf("%d left after 7 of 100 were told, and 1 taken; want 92", left)
+		}
+	})
+}
+
+// gone is a store that can be out of reach.
+type gone struct {
+	stint.Store
+	away atomic.Bool
+}
+
+func (g *gone) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if g.away.Load() {
+		return errors.Join(stint.ErrUnavailable, stint.ErrNotApplied)
+	}
+	return g.Store.Take(ctx, asks, ds)
+}
+
+func (g *gone) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if g.away.Load() {
+		return errors.Join(stint.ErrUnavailable, stint.ErrNotApplied)
+	}
+	return g.Store.Adjust(ctx, asks, ds)
+}
+
+// TestStoreAway has a region lose its own store. It decides without it, and the other one does not wait for it: it keeps to its
+// share of what remained. When the store is back, both know what the other has admitted.
+func TestStoreAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, a := newPair(t, 0), gossip(t, "1000/1h fixed_window", 10)
+		home := &gone{Store: p.home[p.b]}
+		layered, err := layer.New(home, layer.Options{Fallback: &layer.FallbackOptions{Local: memory(t, time.Now)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer layered.Close()
+		if p.b, err = New(layered, Options{Self: Sender{"b", "n", 1}, Peers: []string{"a"}, Weight: 1, Weights: 2, Local: memory(t, time.Now), Now: time.Now}); err != nil {
+			t.Fatal(err)
+		}
+		p.home[p.b] = home.Store
+		turn := func() {
+			<-time.After(500 * time.Millisecond)
+			p.link(t)
+			for from, to := range map[*Store]*Store{p.a: p.b, p.b: p.a} {
+				for b, ok := from.Next(to.o.Self.Region); ok; b, ok = from.Next(to.o.Self.Region) {
+					if to.Receive(t.Context(), from.o.Self, b) != nil {
+						break // it is sent again
+					}
+					from.Acknowledged(to.o.Self.Region, b.Number)
+				}
+			}
+		}
+		admit := func(s *Store) (n int) {
+			for range 100 {
+				if take(t, s, a, 1).Allowed {
+					n++
+				}
+			}
+			return n
+		}
+		turn()
+		home.away.Store(true)
+		for range 30 {
+			turn()
+		}
+		if n := admit(p.a); n != 100 {
+			t.Errorf("a region that hears from one without a store admits %d of 100", n)
+		}
+		if n := admit(p.b); n != 100 {
+			t.Errorf("a region without a store admits %d of 100", n)
+		}
+		home.away.Store(false)
+		for range 60 {
+			turn()
+		}
+		if p.a.Alone() || p.b.Alone() {
+			t.Fatal("regions that hear from each other are cut off")
+		}
+		for name, s := range map[string]*Store{"a": p.a, "b": p.b} {
+			if left := p.left(t, s, a); left != 800 {
+				t.Errorf("%s: %d left of 1000 after both have admitted 100", name, left)
+			}
+			if n := admit(s); n != 10 {
+				t.Errorf("%s admits %d, and has a credit of 10", name, n)
+			}
 		}
 	})
 }

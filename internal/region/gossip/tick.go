@@ -70,7 +70,10 @@ func (s *Store) look(ctx context.Context, a stint.Ask, set bool) (d stint.Decisi
 	began := s.elapsed()
 	err := s.next.Take(ctx, []stint.Ask{a}, ds[:])
 	s.hear(began, ds[:], err)
-	return ds[0], err == nil && ds[0].Basis == stint.Counted
+	if counted = err == nil && ds[0].Basis == stint.Counted; counted {
+		s.counted.Store(began)
+	}
+	return ds[0], counted
 }
 
 func (s *Store) tick(ctx context.Context, p *peer) {
