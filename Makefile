@@ -52,13 +52,13 @@ web: web/dist/index.html ## Build the dashboard
 web/dist/index.html: web/node_modules/.package-lock.json web/index.html $(wildcard web/*.ts web/*.js) $(shell find web/src -type f)
 	cd web && npm run --silent build
 
-web/node_modules/.package-lock.json: web/package.json web/package-lock.json | node
-	cd web && npm ci --no-audit --no-fund
+web/node_modules/.package-lock.json internal/e2e/sdk/node_modules/.package-lock.json: %/node_modules/.package-lock.json: %/package.json %/package-lock.json | node
+	cd $* && npm ci --no-audit --no-fund
 	@touch $@
 
 .PHONY: node
 node:
-	@test -n "$(NODE)" || { echo "the dashboard and its tests need npm and Node 20.19 or later; found: node $$(node --version 2>/dev/null || echo none), npm $$(npm --version 2>/dev/null || echo none)" >&2; exit 1; }
+	@test -n "$(NODE)" || { echo "the dashboard and the tests need npm and Node 20.19 or later; found: node $$(node --version 2>/dev/null || echo none), npm $$(npm --version 2>/dev/null || echo none)" >&2; exit 1; }
 
 .PHONY: no-web
 no-web:
@@ -68,8 +68,11 @@ no-web:
 test-web: node web ## Check the dashboard's types, and run its tests
 	cd web && npm run --silent check && npm test --silent
 
+.PHONY: sdk
+sdk: internal/e2e/sdk/node_modules/.package-lock.json ## Install the official clients of language models, for their tests
+
 .PHONY: test
-test: node deps test-exact test-web test-race ## Install what is missing, and run every test: the fast ones first
+test: node deps test-exact test-web sdk test-race ## Install what is missing, and run every test: the fast ones first
 
 .PHONY: test-race
 test-race: ## Run every test under the race detector, in random order: fast packages first, the whole program last
@@ -152,4 +155,4 @@ bench-scale: ## Look up API keys among USERS, list them, and ask about EVENTS (1
 .PHONY: deps
 deps: ## Install the Debian packages that the tests need, without starting their services
 	@tools/install.sh cc:gcc cc:libc6-dev redis-server:redis-server postgres:postgresql sqlite3:sqlite3 luacheck:lua-check \
-		nginx:nginx-light caddy:caddy curl:curl h2load:nghttp2-client chromium:chromium promtool:prometheus
+		nginx:nginx-light caddy:caddy curl:curl python3:python3 h2load:nghttp2-client chromium:chromium promtool:prometheus

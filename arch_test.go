@@ -65,6 +65,7 @@ var floors = map[string]int{
 	"internal/test/testserver":   0, // what starts them
 	"internal/test/testdoc":      0, // the blocks of the documents
 	"internal/test/testopenapi":  0, // validates JSON by OpenAPI documents
+	"internal/test/testllm":      0, // answers like a provider of language models
 
 	"internal/kit/database": 1, // PostgreSQL or SQLite
 

@@ -2,8 +2,9 @@
 //
 // A test builds stint and starts it as a process, together with the programs that it
 // needs: nginx, Caddy, Redis, PostgreSQL, envoyproxy/ratelimit. It uses curl, h2load and
-// sockets, and the dashboard in Chromium. The configurations of nginx and Caddy are those
-// in the documents, so that these are tested, too.
+// sockets, the official clients of language models for Node (directory sdk), and the
+// dashboard in Chromium. The configurations of nginx and Caddy are those in the documents,
+// so that these are tested, too.
 //
 // If a program is missing, a test fails and says what to install; it is never skipped.
 // The tests run on Linux only.

@@ -66,7 +66,7 @@ func buildProgram(t testing.TB) {
 
 // packages are the Debian packages of commands.
 var packages = map[string]string{
-	"prlimit": "util-linux", "nginx": "nginx-light", "caddy": "caddy", "curl": "curl", "h2load": "nghttp2-client", "promtool": "prometheus",
+	"prlimit": "util-linux", "nginx": "nginx-light", "caddy": "caddy", "curl": "curl", "h2load": "nghttp2-client", "promtool": "prometheus", "python3": "python3",
 }
 
 // tool returns the path of a command. Servers may be in a directory that only root has in
