@@ -156,7 +156,6 @@ func ExampleReservations() {
 	reservations.Register(server)
 
 	conn, stop := serveExample(server)
-	defer stop()
 	client := stintpb.NewReservationsClient(conn)
 
 	ctx := context.Background()
@@ -181,6 +180,7 @@ func ExampleReservations() {
 	for _, l := range receipt.GetLimits() {
 		fmt.Println(l.GetName(), "used", l.GetUsed(), "of", l.GetReserved(), "reserved; remaining", l.GetRemaining())
 	}
+	stop()
 	// Output: tokens used 650 of 800 reserved; remaining 99350
 }
 

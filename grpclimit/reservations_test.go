@@ -67,7 +67,7 @@ func tokens(n int64) *stintpb.Usage {
 // left returns what remains of alice's tokens and requests.
 func (r *reservations) left(t *testing.T) string {
 	t.Helper()
-	v, err := r.Engine.Peek(t.Context(), engine.Request{Method: "POST", Path: "/v1/chat/completions", Subject: &identity.Subject{User: "alice"}})
+	v, err := r.Peek(t.Context(), engine.Request{Method: "POST", Path: "/v1/chat/completions", Subject: &identity.Subject{User: "alice"}})
 	if err != nil {
 		t.Fatal(err)
 	}

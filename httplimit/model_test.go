@@ -232,7 +232,7 @@ func TestModelDenied(t *testing.T) {
 	} {
 		a, body := prompt(t, m.url+path, request)
 		if a.status != http.StatusTooManyRequests || !strings.HasPrefix(body, want.body) || a.header.Get(want.header) == "" ||
-			a.header.Get("Retry-After") == "" || a.header.Get("Content-Type") != "application/json" {
+			a.header.Get("Retry-After") == "" || a.header.Get("X-Should-Retry") != "false" || a.header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s: %d %v %s", path, a.status, a.header, body)
 		}
 	}
@@ -326,8 +326,8 @@ func TestModelLeaves(t *testing.T) {
 	leave()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for n := int64(0); ; <-tick.C {
-		if n = m.used(t, "/v1/chat/completions", "output"); n < 2000 {
+	for ; ; <-tick.C {
+		if n := m.used(t, "/v1/chat/completions", "output"); n < 2000 {
 			if n < 50 || n > 200 {
 				t.Errorf("%d tokens for 50 words", n)
 			}

@@ -63,6 +63,9 @@ func tighter(known *llm.Standing, s llm.Standing) *llm.Standing {
 	return &s
 }
 
+// longestRetry is how long clients should wait by themselves.
+const longestRetry = time.Minute
+
 // deny answers a request that was denied: if it is over a limit, as the clients know it that the rule names.
 func (g *Gateway) deny(w http.ResponseWriter, r *http.Request, v *engine.Verdict) {
 	shape, ok := modelStyle(v, r.URL.Path)
@@ -79,6 +82,10 @@ func (g *Gateway) deny(w http.ResponseWriter, r *http.Request, v *engine.Verdict
 		}
 	}
 	h := w.Header()
+	// The providers' clients repeat a request by themselves, and wait for as long as Retry-After says.
+	if wait, ok := field.RetryAfter(v); !ok || wait > longestRetry {
+		h["X-Should-Retry"] = []string{"false"}
+	}
 	h["Content-Type"] = typeJSON
 	h["X-Content-Type-Options"] = noSniff
 	w.WriteHeader(v.Status)

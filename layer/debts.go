@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -75,11 +76,16 @@ type debts struct {
 
 	mu  sync.Mutex
 	all map[counter]account
+	// paid is what was charged in the store, as long as it may be given back: for keptPaid.
+	paid map[counter]account
 	// changes are of charges that the store has made, to be made when it is back. There are at most
 	// max of them.
 	changes []stint.Ask
 	lost    int64 // units of counters that did not fit
 }
+
+// keptPaid is how long it is known what was paid: as long as a ticket may be valid.
+const keptPaid = time.Hour
 
 // maxUnits is the most that a counter can hold.
 const maxUnits = 1<<53 - 1
@@ -88,15 +94,21 @@ const maxUnits = 1<<53 - 1
 func (d *debts) add(x debt) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if !d.addTo(&d.all, x) {
+		d.lost += max(x.units, 0)
+	}
+}
+
+// addTo adds a debt to those that are owed, or paid. It returns false if there is no room.
+func (d *debts) addTo(all *map[counter]account, x debt) bool {
 	c := counter{x.key, x.limit.Kind()}
-	owed, known := d.all[c]
+	owed, known := (*all)[c]
 	if !known {
-		if len(d.all) >= d.max {
-			d.lost += max(x.units, 0)
-			return
+		if len(*all) >= d.max {
+			return false
 		}
-		if d.all == nil {
-			d.all = map[counter]account{}
+		if *all == nil {
+			*all = map[counter]account{}
 		}
 		// Clone, since the caller's strings may be parts of larger ones.
 		c.key = stint.Key{Subject: strings.Clone(c.key.Subject), Name: strings.Clone(c.key.Name)}
@@ -114,17 +126,39 @@ func (d *debts) add(x debt) {
 		owed.spans[1].join(owed.spans[0])
 		owed.spans = slices.Delete(owed.spans, 0, 1)
 	}
-	d.all[c] = owed
+	(*all)[c] = owed
+	return true
 }
 
-// giveBack lowers a debt, if there is one: a charge was given back before it was paid.
-func (d *debts) giveBack(x debt) {
+// settled notes that a debt was paid. Those that were paid long ago are forgotten.
+func (d *debts) settled(x debt, now time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	owed := d.all[counter{x.key, x.limit.Kind()}]
-	if i, found := owed.find(x.until); found && owed.spans[i].units > 0 {
-		owed.spans[i].units = max(owed.spans[i].units+x.units, 0)
+	if x.units > 0 && !d.addTo(&d.paid, x) {
+		maps.DeleteFunc(d.paid, func(_ counter, a account) bool { return now-a.spans[len(a.spans)-1].at > keptPaid })
+		d.addTo(&d.paid, x) // if there is no room, it is not given back
 	}
+}
+
+// giveBack lowers a debt. It returns how many of the units were paid before, so that the store is to give them back.
+func (d *debts) giveBack(x debt) (paid int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := counter{x.key, x.limit.Kind()}
+	rest := -x.units
+	rest -= lower(d.all[c], x.until, rest)
+	return lower(d.paid[c], x.until, rest)
+}
+
+// lower lowers what an account has in the span of the time until, and returns by how much.
+func lower(a account, until, by int64) int64 {
+	i, found := a.find(until)
+	if !found {
+		return 0
+	}
+	by = max(min(by, a.spans[i].units), 0)
+	a.spans[i].units -= by
+	return by
 }
 
 // forget removes the debts of an ask's counter.
@@ -132,6 +166,7 @@ func (d *debts) forget(a *stint.Ask) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.all, counter{a.Key, a.Limit.Kind()})
+	delete(d.paid, counter{a.Key, a.Limit.Kind()})
 }
 
 // takeSome removes and returns the debts of some counters: n, or a few more.
@@ -162,7 +197,7 @@ func (d *debts) takeLost() int64 {
 	return lost
 }
 
-// change remembers a change of a charge that the store has made. One that does not fit is lost: units that
+// change remembers a change of what the store has charged. One that does not fit is lost: units that
 // would be given back stay charged.
 func (d *debts) change(a *stint.Ask) {
 	d.mu.Lock()
@@ -171,10 +206,13 @@ func (d *debts) change(a *stint.Ask) {
 		d.lost += max(a.Cost, 0)
 		return
 	}
-	later, charge := *a, *a.Charge
+	later := *a
 	later.Key = stint.Key{Subject: strings.Clone(a.Key.Subject), Name: strings.Clone(a.Key.Name)}
-	charge.ID = strings.Clone(charge.ID)
-	later.Charge = &charge
+	if a.Charge != nil {
+		charge := *a.Charge
+		charge.ID = strings.Clone(charge.ID)
+		later.Charge = &charge
+	}
 	d.changes = append(d.changes, later)
 }
 

@@ -246,7 +246,9 @@ func (l *fallback) adjustApart(ctx context.Context, asks []stint.Ask, ds []stint
 		out := make([]stint.Decision, len(part))
 		var err error
 		if here {
-			err = l.adjustHere(ctx, part, out, true)
+			if err = l.adjustHere(ctx, part, out, true); l.owing.Load() {
+				l.pay() // there may be no take for a while that would
+			}
 		} else if len(part) > 0 {
 			err = l.Adjust(ctx, part, out)
 		}

@@ -51,11 +51,16 @@ func (l *fallback) owe(asks []stint.Ask, ds []stint.Decision, n int64, refunds b
 		switch {
 		case a.Penalty != nil || a.Limit.Algorithm == stint.Concurrency || a.Cost == 0:
 			continue // what is held here is held here only
+		case ds[i].Repeated:
+			continue // it was owed before
 		case a.Charge != nil && a.Charge.ID != "" && !a.Charge.Local:
 			l.debts.change(a) // it is made once
 		case a.Cost < 0 && chargedHere(*a):
-			l.debts.giveBack(l.debt(a, &ds[i], n))
-			continue
+			x := l.debt(a, &ds[i], n)
+			if x.units = -l.debts.giveBack(x); x.units == 0 {
+				continue
+			}
+			l.reclaim(&x)
 		case a.Cost < 0 && !refunds:
 			continue // it may have been given back already
 		case a.Charge != nil && !a.Charge.Local:
@@ -83,6 +88,20 @@ func (l *fallback) debt(a *stint.Ask, d *stint.Decision, n int64) debt {
 		x.until = recovers(plan, ahead+at.Microseconds())
 	}
 	return x
+}
+
+// reclaim has units given back that the store was paid, when it can be reached.
+func (l *fallback) reclaim(x *debt) {
+	plan, err := x.limit.Compile()
+	ahead := l.clock.ahead.Load()
+	if err != nil || ahead == 0 {
+		return // without the store's clock, nothing was paid for an instant
+	}
+	a := stint.Ask{Key: x.key, Limit: x.limit, Plan: plan, Policy: x.policy, Cost: x.units}
+	if at := past(plan, ahead+x.at.Microseconds(), ahead+time.Since(l.born).Microseconds()); at > 0 {
+		a.Charge = &stint.Charge{At: at, Cost: -x.units}
+	}
+	l.debts.change(&a)
 }
 
 // pay charges the debts in the store, in the background.
@@ -217,6 +236,7 @@ func (l *fallback) send(ctx context.Context, asks []stint.Ask, of []debt, r *Ret
 			r.Lost += max(a.Cost, 0)
 		default:
 			r.Paid += max(a.Cost, 0)
+			l.debts.settled(of[i], time.Since(l.born))
 		}
 	}
 	return away

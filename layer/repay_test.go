@@ -51,6 +51,15 @@ func (w *lived) back(t testing.TB) {
 	synctest.Wait()
 }
 
+// backAfterTry is back if a payment may have failed meanwhile, after which there is a pause.
+func (w *lived) backAfterTry(t testing.TB) {
+	t.Helper()
+	w.back(t)
+	<-time.After(100 * time.Millisecond)
+	decide(t, w.node, ask("nobody", 1, 0)[0])
+	synctest.Wait()
+}
+
 // take has the node decide, and what it admits charged by the oracle.
 func (w *lived) take(t testing.TB, cost int64) stint.Decision {
 	t.Helper()
@@ -180,7 +189,7 @@ func TestRepaidAlways(t *testing.T) {
 						}
 					}
 					<-time.After(some(400 * time.Millisecond))
-					w.back(t)
+					w.backAfterTry(t)
 					log := w.ask.Limit.Algorithm == stint.SlidingLog
 					if known && !log {
 						w.compare(t, fmt.Sprint("seed ", seed))
@@ -296,5 +305,51 @@ func TestRepaidToParts(t *testing.T) {
 				t.Errorf("%s: %d admitted, of 15 that remained", text, n)
 			}
 		})
+	}
+}
+
+// TestRepaidThenSettled has a node reserve units while its store is away, and settle that when the store has been charged
+// for them: what was not used is given back there, and what was used in addition is charged, once each.
+func TestRepaidThenSettled(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"100/1h fixed_window", "100/1h sliding_window", "100/1h sliding_log", "100/100h token_bucket"} {
+		for _, by := range []int64{-7, -20, 5} {
+			for _, when := range []string{"before it is back", "at once", "later"} {
+				t.Run(fmt.Sprintln(text, by, when), func(t *testing.T) {
+					t.Parallel()
+					synctest.Test(t, func(t *testing.T) {
+						w := newLived(t, text, time.Hour)
+						w.take(t, 3) // the store's clock is known
+						w.leave()
+						<-time.After(time.Second)
+						d := w.take(t, 20)
+						if d.Basis != stint.Local || !d.Allowed {
+							t.Fatalf("%+v", d)
+						}
+						<-time.After(time.Second)
+						if when != "before it is back" {
+							w.back(t)
+						}
+						if when == "later" {
+							<-time.After(time.Minute)
+						}
+						c := d.Charge()
+						c.ID = "a"
+						for range 3 { // it is made once
+							w.adjust(t, w.node, by, &c)
+							synctest.Wait()
+						}
+						if when == "before it is back" {
+							w.backAfterTry(t)
+						}
+						synctest.Wait()
+						a := w.ask
+						if used := a.Limit.Cap() - decide(t, w.Store, a).Remaining; used != 23+by {
+							t.Errorf("%d are charged in the store, want %d", used, 23+by)
+						}
+					})
+				})
+			}
+		}
 	}
 }

@@ -1,7 +1,6 @@
 package daemon_test
 
 import (
-	"context"
 	"encoding/json"
 	"path/filepath"
 	"strings"
@@ -45,7 +44,8 @@ func TestReservationsOverGRPC(t *testing.T) {
 	post := func(path, body string) (out struct {
 		Ticket   string
 		Repeated bool
-	}) {
+	},
+	) {
 		t.Helper()
 		code, text := p.send(t, p.client, "POST", p.URL("http")+path, body)
 		if err := json.Unmarshal([]byte(text), &out); err != nil || code != 200 {
@@ -92,7 +92,7 @@ func TestReservationsGuarded(t *testing.T) {
 			t.Parallel()
 			client, _ := overGRPC(t, start(t, metered, c.flags...))
 			for token, want := range c.codes {
-				ctx := context.Context(t.Context())
+				ctx := t.Context()
 				if token != "" {
 					ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 				}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -55,7 +56,7 @@ func TestModelDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	node := exec.CommandContext(t.Context(), "node", program)
-	node.Env = append(keys, key)
+	node.Env = slices.Concat(keys, []string{key})
 	const text = "word0 word1 word2 "
 	if out, err := node.CombinedOutput(); err != nil || string(out) != text+text+"\n" {
 		t.Errorf("the program for Node: %v: %s", err, out)

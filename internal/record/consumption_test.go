@@ -167,7 +167,7 @@ func TestFoldConsumption(t *testing.T) {
 		}
 		addUsed(t, s, "late", entry(old, "acme", "alice", "gpt", 5)...)
 		fold(s, "2 hours, 6 days, 33 batches")
-		q.Range.To = now.AddDate(0, 0, -1)
+		q.To = now.AddDate(0, 0, -1)
 		q.By = nil
 		if got, want := consumed(t, s, q), "total_tokens 32/306 of 3200 -2894 +0 ~0"; got != want {
 			t.Errorf("%s, want %s", got, want)

@@ -55,7 +55,8 @@ func TestShapes(t *testing.T) {
 		{"/v1/chat/completions", `{"model": "m", "messages": [], "max_tokens": 4}`, []string{`"finish_reason":"length"`}, 40, 4, true},
 		{
 			"/v1/chat/completions", `{"model": "m", "messages": [], "stream": true, "stream_options": {"include_usage": true}, "n": 2, "max_completion_tokens": 3}`,
-			[]string{`"choices":[]`, `"index":1`, `"finish_reason":"length"`, "word2", "data: [DONE]\n\n"}, 40, 6, true,
+			[]string{`"choices":[]`, `"index":1`, `"finish_reason":"length"`, "word2", "data: [DONE]\n\n"},
+			40, 6, true,
 		},
 		{"/v1/chat/completions", `{"model": "m", "messages": [], "stream": true}`, []string{"word2", "data: [DONE]\n\n"}, 40, 9, false},
 		{"/openai/v1/responses", `{"model": "m", "input": "x"}`, []string{`"status":"completed"`, "word2"}, 40, 9, true},
@@ -69,7 +70,7 @@ func TestShapes(t *testing.T) {
 			p := &testllm.Provider{Decide: func(testllm.Call) testllm.Answer {
 				return testllm.Answer{Input: 40, Cached: 16, Output: 9, Gzip: encoded}
 			}}
-			res := post(t.Context(), t, start(t, p)+c.path, c.body)
+			res := post(t.Context(), t, start(t, p)+c.path, c.body) //nolint:bodyclose // post closes it at the end
 			reader := llm.NewResponse(llm.ShapeOf(c.path), 1, res.Header)
 			body, err := io.ReadAll(res.Body)
 			if err != nil || res.StatusCode != http.StatusOK || (res.Header.Get("Content-Encoding") != "") != encoded {
@@ -115,7 +116,7 @@ func TestSteps(t *testing.T) {
 		}
 		return nil
 	}
-	text, err := io.ReadAll(post(t.Context(), t, url, body).Body)
+	text, err := io.ReadAll(post(t.Context(), t, url, body).Body) //nolint:bodyclose // likewise
 	if err == nil || !strings.Contains(string(text), "word1 ") || strings.Contains(string(text), "word2 ") {
 		t.Errorf("got %v after %s", err, text)
 	}
@@ -129,7 +130,7 @@ func TestSteps(t *testing.T) {
 		}
 	}
 	step <- waiting
-	first := post(t.Context(), t, url, body)
+	first := post(t.Context(), t, url, body) //nolint:bodyclose // likewise
 	ctx, leave := context.WithCancel(t.Context())
 	step <- waiting
 	post(ctx, t, url, body)
