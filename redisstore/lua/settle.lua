@@ -1,6 +1,6 @@
 -- A single change of a charge to a window: nearly every settlement of a reservation. It is decided here, since creating
--- the functions of other calls takes longer than the change: a reservation and its settlement take as long as 2.2
--- takes, and without this 3.1. All that is unusual is left to them: changes that were made before, counters that
+-- the functions of other calls takes longer than the change: a reservation and its settlement take as long as 2.1
+-- to 2.6 takes, and without this 3.1. All that is unusual is left to them: changes that were made before, counters that
 -- were reset or have no state, clocks that were ahead, calendar windows.
 
 if (kinds == 129 or kinds == 130) and group_count == 1 and limit_count == 1 then
@@ -37,7 +37,7 @@ if (kinds == 129 or kinds == 130) and group_count == 1 and limit_count == 1 then
       return
     end
 
-    local charge = sliding_charge
+    local charge, a0, x0, r0 = sliding_charge, a, x, r
     if algorithm == FIXED then
       charge = fixed_charge
       _, a, u, x = fixed_judge(a, u, x, now, tick, window, rate, unit, cap)
@@ -62,6 +62,8 @@ if (kinds == 129 or kinds == 130) and group_count == 1 and limit_count == 1 then
     local y, length = algorithm == FIXED and 0 or x, (r - a) / SECOND
     if r == 0 then
       call('DEL', name)
+    elseif a == a0 and x == x0 and r == r0 and (#raw == 28 or u < 65536) then -- only the count has changed
+      call('SETRANGE', name, #raw == 28 and '7' or '8', pack(#raw == 28 and '>I7' or '>I2', u))
     elseif u < 65536 and y < 65536 and a % SECOND == 0 and length % 1 == 0 and length < 16777216 then -- as write in main.lua
       call('PSETEX', name, format('%d', (r - now) / 1000 + 1001), pack('>I5I3I2I2', a / SECOND, length, u, y))
     else

@@ -133,7 +133,7 @@ func TestSteps(t *testing.T) {
 	first := post(t.Context(), t, url, body) //nolint:bodyclose // likewise
 	ctx, leave := context.WithCancel(t.Context())
 	step <- waiting
-	post(ctx, t, url, body)
+	post(ctx, t, url, body) //nolint:bodyclose // likewise
 	if now, most := p.Open(); now != 2 || most != 2 {
 		t.Errorf("%d are open, at most %d were: want 2", now, most)
 	}
@@ -173,7 +173,7 @@ func TestErrors(t *testing.T) {
 		{"/v1/responses", `{"model": "m"}`, 400, `"param":null`},
 		{"/v1/models", `{}`, 404, ""},
 	} {
-		res := post(t.Context(), t, url+c.path, c.body)
+		res := post(t.Context(), t, url+c.path, c.body) //nolint:bodyclose // likewise
 		text, err := io.ReadAll(res.Body)
 		if err != nil || res.StatusCode != c.status || !strings.Contains(string(text), c.has) {
 			t.Errorf("%s %s: got %s %s, %v", c.path, c.body, res.Status, text, err)
