@@ -33,6 +33,8 @@ type GatewayOptions struct {
 	MaxBody int64
 	// Prices are those of language models, by model, for rules with the meter llm.cost.
 	Prices map[string]ModelPrice
+	// Models counts what language models are used for. Default: one that no one sees.
+	Models *ModelMeter
 	// Logger logs failures of targets: of lines that repeat, one a second. Default: none.
 	Logger *slog.Logger
 	// Now is the clock for headers, and for the time that a failing target is left out. Default time.Now.
@@ -76,6 +78,7 @@ type Gateway struct {
 	headers HeaderSet
 	maxBody int64
 	prices  *llm.Prices
+	models  *ModelMeter
 	log     *slog.Logger
 	now     func() time.Time
 	hosts   map[string][]*route // by host, by .domain for all names below it, and "" for any host
@@ -105,11 +108,14 @@ func NewGateway(o GatewayOptions) (*Gateway, error) {
 	case o.MaxBody < 0:
 		return nil, invalid("MaxBody", strconv.FormatInt(o.MaxBody, 10), "1 or more, or 0 for no limit")
 	}
+	if o.Models == nil {
+		o.Models = new(ModelMeter)
+	}
 	prices, err := llm.NewPrices(o.Prices)
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{engine: o.Engine, headers: o.Headers, maxBody: o.MaxBody, prices: prices, log: o.Logger, now: o.Now, hosts: map[string][]*route{}}
+	g := &Gateway{engine: o.Engine, headers: o.Headers, maxBody: o.MaxBody, prices: prices, models: o.Models, log: o.Logger, now: o.Now, hosts: map[string][]*route{}}
 	for i := range o.Routes {
 		r := &route{Route: o.Routes[i]}
 		if err := g.add(r, o.Now); err != nil {
@@ -252,7 +258,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	peer := peerOf(r)
 	q := engine.Request{Method: r.Method, Path: path, IgnoreCase: to.IgnoreCase, Headers: r.Header, Peer: peer, Cost: to.Cost}
 	if g.engine.Rules().OfModels() {
-		t.model = &modelCall{ctx: r.Context(), prices: g.prices, path: path}
+		t.model = &modelCall{ctx: r.Context(), prices: g.prices, meter: g.models, path: path}
 		q.Estimate = t.model.estimator(r)
 	}
 	serving, err := g.engine.Serve(t.Context, &q, &t.verdict)

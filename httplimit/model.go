@@ -21,6 +21,7 @@ const maxPrompt = 1 << 20
 // modelCall is a request to a language model that passes through a gateway, and its answer.
 type modelCall struct {
 	prices  *llm.Prices
+	meter   *ModelMeter
 	path    string
 	request llm.Request
 	read    bool // the request
@@ -30,6 +31,7 @@ type modelCall struct {
 	serving  *engine.Serving // nil: nothing is counted
 	response *llm.Response   // nil before the answer
 	failed   bool            // it is an error
+	cut      bool
 }
 
 // estimator returns what finds out what a request may use of a language model.
@@ -138,7 +140,9 @@ func (c *modelCall) used(u *engine.Usage) (failed bool) {
 		u.Model = got.Model
 	}
 	u.Estimated = got.Estimated
-	return c.failed || got.Failed
+	failed = c.failed || got.Failed
+	c.meter.add(&got, failed, c.cut)
+	return failed
 }
 
 // answerBody is the body of an answer. What passes is read, the report that the client has not asked for is removed,
@@ -188,7 +192,7 @@ func (b *answerBody) pass(dst, p, cut []byte) []byte {
 	}
 	switch {
 	case cut != nil:
-		b.err = io.EOF
+		b.err, b.call.cut = io.EOF, true
 		return append(dst, cut...)
 	case b.filter != nil && errors.Is(b.err, io.EOF):
 		dst = b.filter.Flush(dst)

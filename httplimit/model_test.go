@@ -216,6 +216,49 @@ func TestModelReserve(t *testing.T) {
 	}
 }
 
+// TestModelMeter counts answers and their tokens, those from a cache and those of reasoning apart.
+func TestModelMeter(t *testing.T) {
+	t.Parallel()
+	answers := []string{
+		`{"usage":{"prompt_tokens":30,"completion_tokens":70,"prompt_tokens_details":{"cached_tokens":16},"completion_tokens_details":{"reasoning_tokens":50}}}`,
+		`{"usage":{"input_tokens":5,"output_tokens":7,"cache_read_input_tokens":3,"cache_creation_input_tokens":2}}`,
+		`{"choices":[{"message":{"content":"hello"}}]}`,
+		`{"error":{"message":"overloaded"}}`,
+	}
+	next := make(chan string, 1)
+	provider := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, <-next)
+	}), false)
+	var meter httplimit.ModelMeter
+	e := gatewayEngine(t, modelRules, identity.Options{})
+	_, s := gateway(t, httplimit.GatewayOptions{Engine: e, Routes: to(provider.URL), Models: &meter})
+	for _, answer := range answers {
+		next <- answer
+		prompt(t, s.URL+"/v1/chat/completions", `{"max_tokens":20,"messages":[]}`)
+	}
+	want := httplimit.ModelCounts{Answers: 4, Estimated: 2, Failed: 1, Cached: 19, CacheWritten: 2, Reasoning: 50}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(10 * time.Second); ; {
+		got := meter.Counts()
+		if got.Answers == want.Answers {
+			if got.Input < 40 || got.Output < 78 {
+				t.Errorf("%+v: want an input of 40 and an output of 78, and what is estimated", got)
+			}
+			if got.Input, got.Output = 0, 0; got != want {
+				t.Errorf("%+v, want %+v", got, want)
+			}
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("%+v after 10 s", got)
+		}
+	}
+}
+
 // TestModelDenied denies requests as clients of the providers know it.
 func TestModelDenied(t *testing.T) {
 	t.Parallel()

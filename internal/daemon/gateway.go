@@ -19,6 +19,7 @@ type gateway struct {
 	engine  *engine.Engine
 	headers httplimit.HeaderSet
 	maxBody int64
+	models  httplimit.ModelMeter
 	log     *slog.Logger
 
 	current  atomic.Pointer[upstreams]
@@ -47,7 +48,7 @@ func (g *gateway) prepare(c *Config) (*upstreams, error) {
 	}
 	var err error
 	u.Gateway, err = httplimit.NewGateway(httplimit.GatewayOptions{
-		Engine: g.engine, Routes: routes, Headers: g.headers, MaxBody: g.maxBody, Prices: c.prices(), Logger: g.log,
+		Engine: g.engine, Routes: routes, Headers: g.headers, MaxBody: g.maxBody, Prices: c.prices(), Models: &g.models, Logger: g.log,
 	})
 	return u, err
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -84,6 +85,18 @@ func (l *ledger) collect(count func(name string, n uint64, labels ...string)) {
 	count("stint_settlements_total", s.committed, "committed")
 	count("stint_settlements_total", s.cancelled, "cancelled")
 	count("stint_settlements_total", s.repeated, "repeated")
+}
+
+// collectModels counts what language models were used for.
+func collectModels(c httplimit.ModelCounts, count func(name string, n uint64, labels ...string)) {
+	for kind, n := range map[string]uint64{"all": c.Answers, "estimated": c.Estimated, "failed": c.Failed, "cut": c.Cut} {
+		count("stint_model_answers_total", n, kind)
+	}
+	for kind, n := range map[string]uint64{
+		"input": c.Input, "cached": c.Cached, "cache_written": c.CacheWritten, "output": c.Output, "reasoning": c.Reasoning,
+	} {
+		count("stint_model_tokens_total", n, kind)
+	}
 }
 
 // ledgers tells several ledgers.

@@ -32,6 +32,8 @@ var exported = []Metric{
 	{"stint_decision_seconds", "histogram", nil, "How long decisions took, without the time that requests were held."},
 	{"stint_held_seconds", "histogram", nil, "How long requests were held, for those that were."},
 	{"stint_waiting_requests", "gauge", nil, "Requests that are being held."},
+	{"stint_model_answers_total", "counter", []string{"kind"}, "Answers of language models: all, and of them those whose usage was estimated, that failed, or that were cut."},
+	{"stint_model_tokens_total", "counter", []string{"kind"}, "Tokens that language models have used: input, of it cached and cache_written; output, of it reasoning."},
 	{"stint_unsettled_requests", "gauge", nil, "Requests that have ended, and whose places and costs wait to be settled."},
 	{"stint_unsettled_lost_total", "counter", nil, "Requests that could not be settled: they cost what was reserved, and their places come back by themselves."},
 	{"stint_shadow_denied_total", "counter", []string{"rule"}, "Requests that passed and that a log_only rule would have denied."},
@@ -249,6 +251,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	m.ledger.collect(count)
+	collectModels(d.gateway.models.Counts(), count)
 	count("stint_settlements_total", d.tickets.tickets.Rejected(), "rejected")
 	for reason := range m.unaccepted {
 		count("stint_credentials_unaccepted_total", m.unaccepted[reason].Load(), identity.Reason(reason).String())
