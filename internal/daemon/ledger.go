@@ -88,14 +88,14 @@ func (l *ledger) collect(count func(name string, n uint64, labels ...string)) {
 }
 
 // collectModels counts what language models were used for.
-func collectModels(c httplimit.ModelCounts, count func(name string, n uint64, labels ...string)) {
+func collectModels(c httplimit.ModelCounts, total func(name string, n float64, labels ...string)) {
 	for kind, n := range map[string]uint64{"all": c.Answers, "estimated": c.Estimated, "failed": c.Failed, "cut": c.Cut} {
-		count("stint_model_answers_total", n, kind)
+		total("stint_model_answers_total", float64(n), kind)
 	}
 	for kind, n := range map[string]uint64{
 		"input": c.Input, "cached": c.Cached, "cache_written": c.CacheWritten, "output": c.Output, "reasoning": c.Reasoning,
 	} {
-		count("stint_model_tokens_total", n, kind)
+		total("stint_model_tokens_total", float64(n), kind)
 	}
 }
 

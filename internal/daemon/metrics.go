@@ -251,7 +251,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	m.ledger.collect(count)
-	collectModels(d.gateway.models.Counts(), count)
+	collectModels(d.gateway.models.Counts(), total)
 	count("stint_settlements_total", d.tickets.tickets.Rejected(), "rejected")
 	for reason := range m.unaccepted {
 		count("stint_credentials_unaccepted_total", m.unaccepted[reason].Load(), identity.Reason(reason).String())
