@@ -219,7 +219,7 @@ func checkFields(s *suite) {
 		Cost: rule.Cost{Units: 1 << 40}, Action: rule.LogOnly, Enabled: &no,
 	}, catalog.Rule{
 		Name: "metered", Match: rule.Match{Paths: []string{"/metered"}}, Limits: []namedLimit{{Name: "metered", Limit: "1000/1h"}},
-		Cost: rule.Cost{Meter: "response_bytes", Reserve: 10, Max: 500, OnError: rule.OnErrorRefund},
+		Cost: rule.Cost{Meter: "llm.total_tokens", Reserve: 10, Max: 500, OnError: rule.OnErrorRefund, OnOverrun: rule.OnOverrunCut}, Response: rule.Response{Style: rule.StyleAuto},
 	}, catalog.Rule{Name: "block", Match: rule.Match{Methods: []string{"TRACE"}}, Action: rule.Block})
 	stores(s, s.Tiers, func(v *catalog.Tier) string { return v.Name },
 		catalog.Tier{Name: "T.1_x-y", DisplayName: "Größe L", Price: "49 €", Limits: map[string]string{limit: "1/day", "other": "unlimited"}})
