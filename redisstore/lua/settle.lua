@@ -64,7 +64,8 @@ if (kinds == 129 or kinds == 130) and group_count == 1 and limit_count == 1 then
       call('DEL', name)
     elseif a == a0 and x == x0 and r == r0 and (#raw == 28 or u < 65536) then -- only the count has changed
       call('SETRANGE', name, #raw == 28 and '7' or '8', pack(#raw == 28 and '>I7' or '>I2', u))
-    elseif u < 65536 and y < 65536 and a % SECOND == 0 and length % 1 == 0 and length < 16777216 then -- as write in main.lua
+    elseif u < 65536 and y < 65536 and a % SECOND == 0 and length % 1 == 0 and length < 16777216 then
+      -- as write in main.lua
       call('PSETEX', name, format('%d', (r - now) / 1000 + 1001), pack('>I5I3I2I2', a / SECOND, length, u, y))
     else
       call('PSETEX', name, format('%d', (r - now) / 1000 + 1001), pack('>I7I7I7I7', a, u, x, r))
