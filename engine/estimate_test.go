@@ -16,7 +16,7 @@ name = "tokens"
 match = { paths = ["/"] }
 count_by = ["user"]
 cost = { meter = "llm.total_tokens", reserve = 10, max = 300, on_overrun = "cut" }
-limits = [{ name = "tokens", limit = "1000/1h fixed_window" }, { name = "most", limit = "5000/1d fixed_window" }]
+limits = [{ name = "tokens", limit = "1000/1000h fixed_window" }, { name = "most", limit = "5000/6000h fixed_window" }]
 [[rules]]
 name = "places"
 match = { paths = ["/"] }

@@ -21,27 +21,27 @@ const modelRules = `
 name = "tokens"
 match = { paths = ["/v1/**"] }
 cost = { meter = "llm.total_tokens", reserve = 50 }
-limits = [{ name = "tokens", limit = "10000/1h fixed_window" }]
+limits = [{ name = "tokens", limit = "10000/1000h fixed_window" }]
 response = { style = "auto" }
 [[rules]]
 name = "output"
 match = { paths = ["/v1/**"] }
 cost = { meter = "llm.output_tokens", on_error = "refund" }
-limits = [{ name = "output", limit = "100000/1h fixed_window" }]
+limits = [{ name = "output", limit = "100000/1000h fixed_window" }]
 [[rules]]
 name = "money"
 match = { paths = ["/v1/**"] }
 cost = { meter = "llm.cost", reserve = 7 }
-limits = [{ name = "money", limit = "1000000/1h fixed_window" }]
+limits = [{ name = "money", limit = "1000000/1000h fixed_window" }]
 [[rules]]
 name = "cut"
 match = { paths = ["/cut/**"] }
 cost = { meter = "llm.output_tokens", on_overrun = "cut" }
-limits = [{ name = "cut", limit = "400/1h fixed_window" }]
+limits = [{ name = "cut", limit = "400/1000h fixed_window" }]
 [[rules]]
 name = "requests"
 match = { paths = ["/v1/**"] }
-limits = [{ name = "requests", limit = "100/1h fixed_window" }]
+limits = [{ name = "requests", limit = "100/1000h fixed_window" }]
 `
 
 // models is a gateway to a provider of language models.
@@ -270,7 +270,7 @@ func TestModelDenied(t *testing.T) {
 	prompt(t, m.url+"/v1/messages", request)
 	m.want(t, "/v1/messages", map[string]int64{"output": 1})
 	for path, want := range map[string]struct{ body, header string }{
-		"/v1/chat/completions": {`{"error":{"message":"The limit tokens (10000/1h fixed_window) is used up.`, "X-Ratelimit-Reset-Tokens"},
+		"/v1/chat/completions": {`{"error":{"message":"The limit tokens (10000/1000h fixed_window) is used up.`, "X-Ratelimit-Reset-Tokens"},
 		"/v1/messages":         {`{"type":"error","error":{"type":"rate_limit_error","message":"The limit tokens`, "Anthropic-Ratelimit-Tokens-Reset"},
 	} {
 		a, body := prompt(t, m.url+path, request)

@@ -29,32 +29,32 @@ limits = [{ name = "place", limit = "1/30s concurrency" }]
 name = "in"
 match = { paths = ["/metered/**"] }
 cost = { meter = "request_bytes", reserve = 5 }
-limits = [{ name = "in", limit = "100000/1h fixed_window" }]
+limits = [{ name = "in", limit = "100000/1000h fixed_window" }]
 [[rules]]
 name = "out"
 match = { paths = ["/metered/**"] }
 cost = { meter = "response_bytes", reserve = 5, on_error = "refund" }
-limits = [{ name = "out", limit = "100000/1h fixed_window" }]
+limits = [{ name = "out", limit = "100000/1000h fixed_window" }]
 [[rules]]
 name = "seconds"
 match = { paths = ["/metered/**"] }
 cost = { meter = "response_seconds", reserve = 5 }
-limits = [{ name = "seconds", limit = "100000/1h fixed_window" }]
+limits = [{ name = "seconds", limit = "100000/1000h fixed_window" }]
 [[rules]]
 name = "header"
 match = { paths = ["/metered/**"] }
 cost = { meter = "header:x-cost", reserve = 5 }
-limits = [{ name = "header", limit = "100000/1h fixed_window" }]
+limits = [{ name = "header", limit = "100000/1000h fixed_window" }]
 [[rules]]
 name = "json"
 match = { paths = ["/metered/**"] }
 cost = { meter = "json:usage.total", reserve = 5 }
-limits = [{ name = "json", limit = "100000/1h fixed_window" }]
+limits = [{ name = "json", limit = "100000/1000h fixed_window" }]
 [[rules]]
 name = "missing"
 match = { paths = ["/metered/**"] }
 cost = { meter = "header:x-missing", reserve = 5 }
-limits = [{ name = "missing", limit = "100000/1h fixed_window" }]
+limits = [{ name = "missing", limit = "100000/1000h fixed_window" }]
 `
 
 // used returns what is used of the limits that apply to a path: in, out, seconds, header, json, missing, place.

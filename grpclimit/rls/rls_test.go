@@ -763,10 +763,10 @@ func TestMadeUpValues(t *testing.T) {
 domain: shop
 descriptors:
   - key: remote_address
-    rate_limit: { unit: hour, requests_per_unit: 2 }
+    rate_limit: { unit: year, requests_per_unit: 2 }
     descriptors:
       - key: session
-        rate_limit: { unit: day, requests_per_unit: 1 }`
+        rate_limit: { unit: year, requests_per_unit: 1 }`
 	for _, key := range []string{"remote_address", "masked_remote_address"} {
 		store, err := memstore.New(memstore.Options{MaxKeys: 200})
 		if err != nil {
