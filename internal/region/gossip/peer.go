@@ -222,7 +222,7 @@ func (s *Store) hears(p *peer, now int64) bool { return now-p.heard.Load() < s.o
 
 // Alone reports whether this region is cut off from another, or from its own store: then it charges nothing that it is told.
 func (s *Store) Alone() bool {
-	if s.blind(s.elapsed()) {
+	if s.blind.Load() {
 		return true
 	}
 	for _, p := range s.peers {
@@ -232,9 +232,6 @@ func (s *Store) Alone() bool {
 	}
 	return false
 }
-
-// blind reports whether this node has not reached the store of its own region for so long as counts as cut off.
-func (s *Store) blind(now int64) bool { return now-s.counted.Load() > s.o.Cut.Microseconds() }
 
 // divided reports whether all regions are to keep to their shares: this one, or one that it hears from, is cut off
 // from another.

@@ -42,8 +42,10 @@ type Store struct {
 	start  time.Time
 	// offset is the clock of the store less the time since start, in microseconds; 0: not known.
 	offset atomic.Int64
-	// counted is when this node has last asked its store and got an answer, in microseconds since start.
-	counted atomic.Int64
+	// blind says that no tick has reached the store for Options.Cut, and none was answered since: failing is when the
+	// first of them was, in microseconds since start, or 0.
+	blind   atomic.Bool
+	failing int64
 	meters  meters
 	pool    sync.Pool    // of *taking
 	waiting atomic.Int64 // takes, for credit
@@ -244,7 +246,7 @@ func (s *Store) holdOne(began int64, a *stint.Ask) (h hold, wait <-chan struct{}
 	}
 	// A cost above the credit passes when the others know of all else. Without its store, the region decides as its layers
 	// say: what the others know is not what it decides by.
-	if !h.share && !s.blind(began) && ahead > 0 && ahead+a.Cost > s.credit(a) {
+	if !h.share && !s.blind.Load() && ahead > 0 && ahead+a.Cost > s.credit(a) {
 		return hold{}, acc.waiting()
 	}
 	acc.held += a.Cost
@@ -394,6 +396,9 @@ func (s *Store) elapsed() int64 { return s.o.Now().Sub(s.start).Microseconds() }
 func (s *Store) hear(began int64, ds []stint.Decision, err error) {
 	if err == nil && len(ds) > 0 && ds[0].Basis == stint.Counted && ds[0].At > 0 {
 		s.offset.Store(ds[0].At - began)
+		if s.blind.Load() {
+			s.blind.Store(false)
+		}
 	}
 }
 

@@ -551,3 +551,16 @@ func TestStoreAway(t *testing.T) {
 		}
 	})
 }
+
+// TestStoodStill has a node stand still for longer than counts as cut off: it has its credit then, and no more.
+func TestStoodStill(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, a := newPair(t, 0), gossip(t, "1000/1h fixed_window", 10)
+		take(t, p.a, a, 10)
+		<-time.After(time.Minute)
+		if d := take(t, p.a, a, 1); d.Allowed {
+			t.Errorf("%+v: want a denial, since the other region knows of nothing", d)
+		}
+	})
+}

@@ -70,8 +70,14 @@ func (s *Store) look(ctx context.Context, a stint.Ask, set bool) (d stint.Decisi
 	began := s.elapsed()
 	err := s.next.Take(ctx, []stint.Ask{a}, ds[:])
 	s.hear(began, ds[:], err)
-	if counted = err == nil && ds[0].Basis == stint.Counted; counted {
-		s.counted.Store(began)
+	// Only a failure counts, and not the time since the last answer: this node may have stood still.
+	switch counted = err == nil && ds[0].Basis == stint.Counted; {
+	case counted:
+		s.failing = 0
+	case s.failing == 0:
+		s.failing = max(began, 1)
+	case began-s.failing > s.o.Cut.Microseconds():
+		s.blind.Store(true)
 	}
 	return ds[0], counted
 }
