@@ -258,7 +258,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	peer := peerOf(r)
 	q := engine.Request{Method: r.Method, Path: path, IgnoreCase: to.IgnoreCase, Headers: r.Header, Peer: peer, Cost: to.Cost}
 	if g.engine.Rules().OfModels() {
-		t.model = &modelCall{ctx: r.Context(), prices: g.prices, meter: g.models, path: path}
+		t.model = &modelCall{ctx: r.Context(), prices: g.prices, meter: g.models, maxBody: g.maxBody, path: path}
 		q.Estimate = t.model.estimator(r)
 	}
 	serving, err := g.engine.Serve(t.Context, &q, &t.verdict)

@@ -22,6 +22,7 @@ const maxPrompt = 1 << 20
 type modelCall struct {
 	prices  *llm.Prices
 	meter   *ModelMeter
+	maxBody int64 // of a request; 0: any
 	path    string
 	request llm.Request
 	read    bool // the request
@@ -54,7 +55,8 @@ func (c *modelCall) estimate(r *http.Request) (engine.Estimate, error) {
 		size = int64(len(begin))
 	}
 	c.request = llm.ReadRequest(llm.ShapeOf(c.path), begin, size)
-	if spliced, ok := c.request.AskUsage(begin); ok && !isSigned(r.Header) {
+	spliced, ok := c.request.AskUsage(begin)
+	if fits := c.maxBody == 0 || int64(len(spliced)) <= c.maxBody; ok && fits && !isSigned(r.Header) {
 		c.asked, begin = true, spliced
 		r.ContentLength = int64(len(spliced))
 	}

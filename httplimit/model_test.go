@@ -259,6 +259,21 @@ func TestModelMeter(t *testing.T) {
 	}
 }
 
+// TestModelLargest passes a request that is as large as one may be: usage is not asked for, as it would be larger then.
+func TestModelLargest(t *testing.T) {
+	t.Parallel()
+	const request = `{"stream":true,"max_tokens":20,"messages":[]}`
+	provider := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if b, err := io.ReadAll(r.Body); string(b) != request {
+			t.Errorf("the provider got %q, %v", b, err)
+		}
+	}), false)
+	_, s := gateway(t, httplimit.GatewayOptions{Engine: gatewayEngine(t, modelRules, identity.Options{}), Routes: to(provider.URL), MaxBody: int64(len(request))})
+	if a, body := prompt(t, s.URL+"/v1/chat/completions", request); a.status != http.StatusOK {
+		t.Errorf("%d %s", a.status, body)
+	}
+}
+
 // TestModelDenied denies requests as clients of the providers know it.
 func TestModelDenied(t *testing.T) {
 	t.Parallel()

@@ -34,10 +34,14 @@ func (m *ModelMeter) Counts() ModelCounts {
 // add counts an answer.
 func (m *ModelMeter) add(u *llm.Usage, failed, cut bool) {
 	m.answers.Add(1)
-	for count, is := range map[*atomic.Uint64]bool{&m.estimated: u.Estimated, &m.failed: failed, &m.cut: cut} {
-		if is {
-			count.Add(1)
-		}
+	if u.Estimated {
+		m.estimated.Add(1)
+	}
+	if failed {
+		m.failed.Add(1)
+	}
+	if cut {
+		m.cut.Add(1)
 	}
 	m.input.Add(uint64(u.Input))
 	m.cached.Add(uint64(u.Cached))
