@@ -6,7 +6,7 @@ SHELL := /bin/sh
 
 GO       ?= go
 LINT     := $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
-MODULES  := . bench examples
+MODULES  := . bench examples tools/release
 FUZZTIME ?= 10s
 PREFIX   ?= /usr/local
 # The tag of this commit, if it has one. Otherwise Go writes the commit into the binary.
@@ -14,7 +14,8 @@ VERSION  ?= $(shell git describe --tags --exact-match 2>/dev/null)
 # No symbols for debuggers, and no tracing pages of gRPC, which would link html/template:
 # together they halve the binary.
 BUILD    := CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -ldflags '-s -w$(if $(VERSION), -X main.version=$(VERSION))'
-MAX_SIZE := 50000000 # bytes of the binary
+# Bytes of the binary: 50 MB, and 5 % for what has no other place. The code of the admin operations is the first to look at.
+MAX_SIZE := 52500000
 # Not empty if npm and a Node are here that can build the dashboard. An older Node counts as none.
 NODE     := $(shell command -v npm >/dev/null && node -e 'const [a, b] = process.versions.node.split(".").map(Number); if (a > 20 || a === 20 && b >= 19) console.log(process.version)' 2>/dev/null)
 # SQLite is C, translated to Go: under the race detector it takes eight times as long, and it
@@ -46,10 +47,19 @@ install: ## Install what make build has built: PREFIX (/usr/local), DESTDIR
 	@test -x stint || $(MAKE) build
 	install -D -m 755 stint $(DESTDIR)$(PREFIX)/bin/stint
 
+.PHONY: release
+release: node web ## Build what people install into dist/: archives, packages, the image; of the commit, and of the newest version in CHANGELOG.md
+	cd tools/release && $(GO) run . -root $(CURDIR) -out $(CURDIR)/dist
+
+.PHONY: push
+push: ## Push the image of make release to a registry: IMAGE=registry.example.com/stint:0.1.0
+	@test -n "$(IMAGE)" || { echo "want IMAGE=REGISTRY/NAME:TAG" >&2; exit 1; }
+	cd tools/release && $(GO) run . -out $(CURDIR)/dist push $(IMAGE)
+
 .PHONY: web
 web: web/dist/index.html ## Build the dashboard
 
-web/dist/index.html: web/node_modules/.package-lock.json web/index.html $(wildcard web/*.ts web/*.js) $(shell find web/src -type f)
+web/dist/index.html: web/node_modules/.package-lock.json web/index.html web/docs.html httplimit/openapi.json $(wildcard web/*.ts web/*.js) $(shell find web/src -type f)
 	cd web && npm run --silent build
 
 web/node_modules/.package-lock.json internal/e2e/sdk/node_modules/.package-lock.json: %/node_modules/.package-lock.json: %/package.json %/package-lock.json | node
@@ -68,6 +78,10 @@ no-web:
 test-web: node web ## Check the dashboard's types, and run its tests
 	cd web && npm run --silent check && npm test --silent
 
+.PHONY: screenshots
+screenshots: web ## Take the pictures of docs/dashboard.md anew; takes some minutes
+	STINT_DOC_SCREENSHOTS=$(CURDIR)/docs/images $(GO) test -run '^TestDashboardPages$$' -count=1 -timeout 15m ./internal/e2e
+
 .PHONY: sdk
 sdk: internal/e2e/sdk/node_modules/.package-lock.json ## Install the official clients of language models, for their tests
 
@@ -78,6 +92,33 @@ test: node deps test-exact test-web sdk test-race ## Install what is missing, an
 test-race: ## Run every test under the race detector, in random order: fast packages first, the whole program last
 	$(GO) test $(RACE) -timeout 30m $(FAST) $$($(GO) list ./... | grep -v /internal/e2e$$) ./internal/e2e
 	cd examples && $(GO) test -count=1 ./...
+
+.PHONY: test-envoy
+test-envoy: ## Run the tests of envoyproxy/ratelimit with Stint in its place, on the ports that they expect; takes two minutes
+	$(GO) test -tags reference -run '^TestReferenceSuite$$' -count=1 -timeout 15m ./internal/e2e
+
+.PHONY: test-gateway
+test-gateway: ## Run Stint as the rate limit service of Envoy Gateway, whose code takes minutes to download and compile
+	cd internal/e2e/gateway && $(GO) mod tidy -diff && $(GO) mod verify && $(GO) vet ./...
+	$(GO) test -tags gateway -run '^TestEnvoyGateway$$' -count=1 -timeout 30m ./internal/e2e
+
+.PHONY: test-release
+test-release: node web ## Build a release twice, install its packages on a fresh Debian, run its image; as root, and it takes minutes
+	@tools/install.sh debootstrap:debootstrap rpm:rpm systemd-analyze:systemd unshare:util-linux
+	cd tools/release && export PATH="$$PATH:/usr/sbin:/sbin" && $(GO) test -count=1 -timeout 60m $(if $(filter-out 0,$(shell id -u)),-exec "sudo -n env PATH=$$PATH HOME=$$HOME") ./...
+
+.PHONY: test-deploy
+test-deploy: ## Check the Helm chart, the manifests and the files for Compose, by the code of Helm, Kubernetes and Compose, which takes minutes to compile
+	cd tools/deploy && $(GO) mod tidy -diff && $(GO) mod verify && $(GO) vet ./... && $(GO) test -count=1 ./...
+
+# The version before this one. Until there is a tag, the last commit whose schema had no migration of this version.
+FROM ?= $(shell git describe --tags --abbrev=0 2>/dev/null || echo 71d0ce9)
+
+.PHONY: test-upgrade
+test-upgrade: ## Have nodes of an earlier version and of this one serve together, and go back: FROM=v0.1.0
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && mkdir "$$dir/src" && git archive $(FROM) | tar -x -C "$$dir/src" && \
+		(cd "$$dir/src" && CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -o "$$dir/stint" ./cmd/stint) && \
+		STINT_OLD="$$dir/stint" $(GO) test -tags upgrade -run '^TestUpgrade$$' -count=1 -timeout 15m ./internal/e2e
 
 .PHONY: test-exact
 test-exact: ## Run the tests that count allocations and memory, which the race detector would disturb
@@ -96,6 +137,7 @@ lint: ## Run the linters over every module
 verify: ## Check module files, other processors, and the size of the binary
 	@for m in $(MODULES) bench/ratelimit tools; do echo "verify $$m"; (cd $$m && $(GO) mod tidy -diff && $(GO) mod verify) || exit 1; done
 	$(GO) build ./...
+	$(GO) vet -tags 'gateway reference scale upgrade' ./... # tests that make test does not run
 	cd bench && $(GO) build -o /dev/null .
 	@for a in $(ARCHS); do echo "verify $$a"; GOARCH=$$a $(GO) build $(LIBRARY) || exit 1; done
 	@echo "verify the size of the binary"; f=$$(mktemp) && trap 'rm -f "$$f"' EXIT && $(BUILD) -o "$$f" ./cmd/stint && size=$$(wc -c <"$$f") && \
@@ -132,10 +174,14 @@ bench-capacity: ## Give USERS (10 million) a counter each in Redis, and ask for 
 
 .PHONY: bench-leases
 bench-leases: ## Simulate leases with 10^8 decisions, and make 10^7 in four processes on each kind of Redis; takes minutes
-	$(GO) test -tags scale -run '^TestLease(Simulation|Load|Failover|ClockSteps)$$' -count=1 -timeout 1h -v ./layer
+	$(GO) test -tags scale -run '^TestLease(Simulation|Load|Latency|Failover|ClockSteps)$$' -count=1 -timeout 1h -v ./layer
+
+.PHONY: bench-quotas
+bench-quotas: ## Simulate 50 Envoys with quotas for ten minutes of their time
+	$(GO) test -tags scale -run '^TestFleet$$' -count=1 -timeout 30m -v ./grpclimit/rlqs
 
 .PHONY: bench-regions
-bench-regions: ## Simulate quotas, gossip and a central region with 10^7 requests each, and measure 3 real regions; takes minutes
+bench-regions: ## Simulate quotas, gossip and a central region with 10^7 requests each (the last one differs each time, in the order of goroutines at one instant), and measure 3 real regions; takes minutes
 	$(GO) test -tags scale -run '^TestSimulation$$' -count=1 -timeout 30m -v ./internal/region/quota
 	$(GO) test -tags scale -run '^TestSimulationLong$$' -count=1 -timeout 30m -v ./internal/region/gossip
 	$(GO) test -tags scale -run '^TestCentralLong$$' -count=1 -timeout 30m -v ./internal/region
@@ -146,11 +192,12 @@ bench-split: ## Ask for one hot counter on a Cluster of four primaries, in one p
 	$(GO) test -tags scale -run '^TestSplitLoad$$' -count=1 -timeout 30m -v ./layer
 
 .PHONY: bench-scale
-bench-scale: ## Look up API keys among USERS, list them, and ask about EVENTS (10 million each), in PostgreSQL; takes minutes and gigabytes
+bench-scale: ## Look up API keys among USERS, list them, ask about EVENTS (10 million each), and open pages beside 50 nodes, in PostgreSQL; takes minutes and gigabytes
 	$(GO) test -tags scale -run '^TestScale$$' -count=1 -timeout 2h -v ./internal/control/catalog -args -users $(or $(USERS),10000000)
 	$(GO) test -tags scale -run '^TestScale$$' -count=1 -timeout 2h -v ./internal/control/admin -args -users $(or $(USERS),1000000) -events $(or $(EVENTS),10000000)
 	$(GO) test -tags scale -run '^TestScale' -count=1 -timeout 2h -v ./internal/record
 	$(GO) test -tags scale -run '^TestScale' -count=1 -timeout 2h -v ./internal/record/rollup -args -events $(or $(EVENTS),10000000)
+	$(GO) test -tags scale -run '^TestDashboardScale$$' -count=1 -timeout 2h -v ./internal/e2e
 
 .PHONY: deps
 deps: ## Install the Debian packages that the tests need, without starting their services

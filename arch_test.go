@@ -24,6 +24,7 @@ var floors = map[string]int{
 	"cmd/stint":                            7,
 	"internal/daemon":                      6,
 	"internal/e2e":                         8, // the whole, with the clients that people have; for tests
+	"clients":                              0, // clients in other languages; for tests
 	"internal/control/admin":               5,
 	"internal/control/catalog/catalogtest": 4, // the suite of its databases
 	"internal/record/recordtest":           5, // stores for tests, and events for them
@@ -31,9 +32,11 @@ var floors = map[string]int{
 	"internal/record/archive":              4,
 	"httplimit":                            4,
 	"grpclimit":                            4,
-	"grpclimit/rls":                        3,
+	"grpclimit/rlqs":                       5,
+	"grpclimit/compare":                    3, // the answers of two services of Envoy
+	"grpclimit/rls":                        4,
 	"grpclimit/xds":                        3,
-	"internal/door/field":                  3, // what clients are told, in headers and trailers
+	"internal/door/field":                  3, // what clients and targets are told, in headers and trailers
 	"internal/door/settle":                 3, // calls about reservations
 	"internal/door/single":                 3, // the engine of one limit
 	"internal/door/llm":                    1, // what requests to language models may use, and have used
@@ -41,11 +44,23 @@ var floors = map[string]int{
 	"internal/control/catalog":             3,
 	"internal/record":                      3,
 	"internal/record/query":                2, // what questions to the record have in common
+	"internal/control/recorded":            2, // requests as the record has them
+	"internal/control/replay":              4, // recorded requests through two rule sets
+	"internal/control/exact":               4, // captured decisions, made again
+	"internal/record/capture":              3, // files with all that decisions depended on
+	"internal/control/fitting":             4, // which limits would fit
+	"internal/control/accesslog":           3, // access logs, as requests
 	"internal/control/sim":                 3,
+	"internal/control/virtual":             3, // an engine in virtual time
+	"internal/control/ruletest":            5, // tests of rules, with the headers that clients get
+	"internal/control/alert":               2, // what alerts say, and their messages
+	"internal/control/importer":            4, // the limits of other programs, as rules
+	"internal/control/signin":              4, // people sign in with an identity provider
 	"grpclimit/descriptor":                 2, // what Envoy is limited by
 	"grpclimit/stintpb":                    0, // the messages of reservations, generated
 	"redisstore/doctor":                    2, // what is wrong with the servers of a Redis store
 	"internal/daemon/envoyenv":             2, // the environment of envoyproxy/ratelimit, as settings
+	"internal/daemon/envoystats":           5, // counts, under the names of envoyproxy/ratelimit
 	"engine":                               2,
 	"internal/region":                      4, // one limit in several regions
 	"internal/region/link":                 3, // the wire between regions
@@ -65,6 +80,7 @@ var floors = map[string]int{
 	"internal/test/testserver":   0, // what starts them
 	"internal/test/testdoc":      0, // the blocks of the documents
 	"internal/test/testopenapi":  0, // validates JSON by OpenAPI documents
+	"internal/test/testoidc":     0, // runs an OpenID Connect provider
 	"internal/test/testllm":      0, // answers like a provider of language models
 
 	"internal/kit/database": 1, // PostgreSQL or SQLite
@@ -75,6 +91,7 @@ var floors = map[string]int{
 	"internal/kit/blob":     0, // files under names, in a directory or in S3
 	"internal/kit/lookup":   0, // a cache of what a database says about ids
 	"internal/kit/network":  0, // addresses and networks
+	"internal/kit/packed":   0, // large texts in the binary, compressed
 	"internal/kit/presence": 0, // which nodes are alive
 	"internal/kit/quiet":    0, // bounds logs
 	"internal/kit/slot":     0, // where a Redis Cluster keeps a key

@@ -25,11 +25,15 @@ type Charge struct {
 	// ID, if it is not empty, has a change applied once, however often it is sent within
 	// [Once] or until the charge has recovered, if that is later.
 	ID string
+	// Keep, if it is not 0, is how long the ID is remembered at least, instead: what is not sent again for as
+	// long as that takes less memory then. It is not part of the text form.
+	Keep time.Duration
 }
 
 const (
-	// Once is how long a store remembers the [Charge.ID] of a change at least.
-	Once = 10 * time.Minute
+	// Once is how long a store remembers the [Charge.ID] of a change at least. It is longer than a ticket of a
+	// reservation is valid, also if the clocks of nodes differ.
+	Once = 70 * time.Minute
 	// MaxChargeID is the most bytes that a Charge.ID may have.
 	MaxChargeID = 128
 )
@@ -47,6 +51,15 @@ func (d *Decision) Charge() Charge {
 // Until returns when the counter would have recovered from the charge, in microseconds since the Unix
 // epoch. From then on there is nothing left of it to give back.
 func (c *Charge) Until() int64 { return c.At + c.Reset }
+
+// KeptUntil returns, for stores, until when the ID of a change that is made now is remembered at least, in
+// microseconds since the Unix epoch.
+func (c *Charge) KeptUntil(now int64) int64 {
+	if c.Keep > 0 {
+		return now + c.Keep.Microseconds()
+	}
+	return max(c.Until(), now+Once.Microseconds())
+}
 
 // Amended returns the charge as it is after it was changed.
 func (c Charge) Amended(by int64) Charge {
@@ -128,6 +141,8 @@ func (c *Charge) Validate() error {
 		return invalid("charge", c.String(), "the microseconds to its recovery")
 	case len(c.ID) > MaxChargeID:
 		return invalid("charge", c.String(), "an ID of at most "+strconv.Itoa(MaxChargeID)+" bytes")
+	case c.Keep < 0 || c.Keep > Once:
+		return invalid("charge", c.Keep.String(), "a time to keep its ID from 0 to "+Once.String())
 	}
 	return validPart("charge", c.ID)
 }

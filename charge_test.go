@@ -3,6 +3,7 @@ package stint_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +15,7 @@ import (
 
 // TestAmend changes charges of a random history, while it goes on, and compares the counter, then and later,
 // with one to which the right costs were charged in the first place: it is the same, or, of a bucket, shows
-// at least as much.
+// at least as much, to a tick.
 func TestAmend(t *testing.T) {
 	t.Parallel()
 	for _, a := range stint.Algorithms() {
@@ -26,6 +27,12 @@ func testAmend(t *rapid.T, a stint.Algorithm) {
 	l := drawLimit(t, a)
 	bucket := a == stint.TokenBucket || a == stint.LeakyBucket
 	span := max(l.Window.Length(), time.Microsecond)
+	// Where a tick is long, a bucket that was charged less may have been empty within it, so that a charge counts as made at the tick's
+	// end, when the other has drained for a tick already.
+	coarse := int64(0)
+	if tick := l.Tick(); bucket && tick > time.Microsecond {
+		coarse = int64(math.Ceil(float64(l.Max) / float64(span) * float64(tick)))
+	}
 	now := time.UnixMicro(1_800_000_000_000_000 + rapid.Int64Range(0, 1<<40).Draw(t, "now"))
 	move := func() {
 		if rapid.Bool().Draw(t, "later") {
@@ -88,7 +95,7 @@ func testAmend(t *rapid.T, a stint.Algorithm) {
 	for range 5 {
 		_, got := l.Take(s, now, 0)
 		_, want := l.Take(ideal, now, 0)
-		if !bucket && (got.Remaining != want.Remaining || got.ResetAfter != want.ResetAfter) || bucket && got.Remaining > want.Remaining {
+		if !bucket && (got.Remaining != want.Remaining || got.ResetAfter != want.ResetAfter) || bucket && got.Remaining > want.Remaining+coarse {
 			t.Fatalf("%v at %d:\n got %+v, %+v\nwant %+v, %+v", l, now.UnixMicro(), s, got, ideal, want)
 		}
 		move()

@@ -47,12 +47,13 @@ func services() []service {
 	return []service{
 		{name: emptyEnvoy, descriptors: 1, start: startSelf(serveGRPC)},
 		{name: theirEnvoy, descriptors: 1, redis: true, start: startRatelimit},
-		{name: "envoy: stint, Redis", descriptors: 1, redis: true, start: startEnvoy, empty: 1.3, theirs: 0.4, redisCPU: 0.6, p99: 0.5},
-		{name: "envoy: stint, in memory", descriptors: 1, start: startEnvoy, empty: 1.1},
+		{name: "envoy: stint, Redis", descriptors: 1, redis: true, start: startEnvoy(), empty: 1.3, theirs: 0.35, redisCPU: 0.6, p99: 0.5},
+		{name: "envoy: stint, in memory", descriptors: 1, start: startEnvoy(), empty: 1.1},
 		{name: emptyEnvoy + many, descriptors: envoyMany, start: startSelf(serveGRPC)},
 		{name: theirEnvoy + many, descriptors: envoyMany, redis: true, start: startRatelimit},
-		{name: "envoy: stint, Redis" + many, descriptors: envoyMany, redis: true, start: startEnvoy, theirs: 0.4},
-		{name: "envoy: stint, in memory" + many, descriptors: envoyMany, start: startEnvoy},
+		{name: "envoy: stint, Redis" + many, descriptors: envoyMany, redis: true, start: startEnvoy(), theirs: 0.35, redisCPU: 1.1},
+		{name: "envoy: stint, Redis, independent" + many, descriptors: envoyMany, redis: true, start: startEnvoy("STINT_ENVOY_INDEPENDENT=true"), theirs: 0.35, redisCPU: 1.1, p99: 0.5},
+		{name: "envoy: stint, in memory" + many, descriptors: envoyMany, start: startEnvoy()},
 	}
 }
 
@@ -77,19 +78,22 @@ func envoyConfig(dir string) (string, error) {
 	return dir, os.WriteFile(filepath.Join(dir, "bench.yaml"), []byte(text.String()), 0o600)
 }
 
-func startEnvoy(dir, redis string) (*process, error) {
-	config, err := envoyConfig(dir)
-	if err != nil {
-		return nil, err
+// startEnvoy starts Stint with some settings.
+func startEnvoy(settings ...string) func(dir, redis string) (*process, error) {
+	return func(dir, redis string) (*process, error) {
+		config, err := envoyConfig(dir)
+		if err != nil {
+			return nil, err
+		}
+		cmd := exec.Command(filepath.Join(dir, "stint"), "serve")
+		cmd.Env = append([]string{
+			"STINT_ENVOY_CONFIG=" + config, "STINT_SERVER_GRPC_ADDRESS=127.0.0.1:0", "STINT_SERVER_HTTP_ADDRESS=127.0.0.1:0", "STINT_SERVER_ADMIN_ADDRESS=",
+		}, settings...)
+		if redis != "" {
+			cmd.Env = append(cmd.Env, "STINT_SERVER_COUNTERS=redis://"+redis)
+		}
+		return startProcess(cmd, "", listening("grpc"))
 	}
-	cmd := exec.Command(filepath.Join(dir, "stint"), "serve")
-	cmd.Env = []string{
-		"STINT_ENVOY_CONFIG=" + config, "STINT_SERVER_GRPC_ADDRESS=127.0.0.1:0", "STINT_SERVER_HTTP_ADDRESS=127.0.0.1:0", "STINT_SERVER_ADMIN_ADDRESS=",
-	}
-	if redis != "" {
-		cmd.Env = append(cmd.Env, "STINT_SERVER_COUNTERS=redis://"+redis)
-	}
-	return startProcess(cmd, "", listening("grpc"))
 }
 
 func startRatelimit(dir, redis string) (*process, error) {

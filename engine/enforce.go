@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -36,12 +36,13 @@ func (e *Engine) enforce(ctx context.Context, w *work, v *Verdict, n int, peek b
 		}
 		if !queued {
 			s.Conclude(v, w.ds)
+			e.watches.count(s.Hits, w.ds)
 			return nil
 		}
 		defer e.waits.leave(w.client)
 	}
-	if key, most, found := e.lineFor(s); found {
-		e.standInLine(ctx, w, key, most) // no one overtakes those who wait
+	if key, most, found := e.lineFor(s); found || w.tape.again() && w.tape.at(TurnLine) {
+		w.tape.turn(TurnLine, s, func() bool { return e.standInLine(ctx, w, key, most) }) // no one overtakes those who wait
 	}
 	defer e.leaveLine(w)
 	for s.Begin(); ; {
@@ -52,7 +53,7 @@ func (e *Engine) enforce(ctx context.Context, w *work, v *Verdict, n int, peek b
 			break
 		}
 		if e.hold(ctx, w) {
-			if banned := e.bans.find(&v.Subject, e.now()); banned != nil {
+			if banned := w.tape.banned(func() *identity.Entry { return e.bans.find(&v.Subject, e.now()) }); banned != nil {
 				v.Waited = s.Waited
 				v.ban(banned)
 				return nil
@@ -70,6 +71,7 @@ func (e *Engine) enforce(ctx context.Context, w *work, v *Verdict, n int, peek b
 		break
 	}
 	s.Conclude(v, w.ds)
+	e.watches.count(s.Hits, w.ds)
 	if v.Outcome.Passed() {
 		e.reserve(w, s.Hits, s.Asks, w.ds, false)
 		e.leaveLine(w)
@@ -82,14 +84,16 @@ func (e *Engine) enforce(ctx context.Context, w *work, v *Verdict, n int, peek b
 func (e *Engine) hold(ctx context.Context, w *work) bool {
 	s := &w.step
 	if key, most := s.missing(w.ds); most > 0 {
-		return e.standInLine(ctx, w, key, most)
+		return w.tape.turn(TurnHold, s, func() bool { return e.standInLine(ctx, w, key, most) })
 	}
 	wait := s.Hold(w.ds)
-	if wait == 0 || !e.wait(ctx, w.client, wait) {
-		return false
-	}
-	s.Waited += wait
-	return true
+	return wait > 0 && w.tape.turn(TurnHold, s, func() bool {
+		held := e.wait(ctx, w.client, wait)
+		if held {
+			s.Waited += wait
+		}
+		return held
+	})
 }
 
 // penalized reports whether a penalty bans another identity that the request presents beside its
@@ -100,7 +104,7 @@ func (e *Engine) penalized(ctx context.Context, w *work, v *Verdict) (bool, erro
 		o, a := &v.Subject.Others[i], w.attrs
 		a.User, a.Tenant, a.APIKey, a.Tier = o.User, o.Tenant, o.Key, o.Tier
 		a.Claims, a.KeyLimits, a.UserLimits = o.Claims, o.KeyLimits, o.UserLimits
-		hits := slices.DeleteFunc(w.setup.rules.Match(nil, &a), func(h rule.Hit) bool { return h.Rule.Penalty == nil })
+		hits := slices.DeleteFunc(w.setup.rules.Match(nil, &a), func(h rule.Hit) bool { return h.Rule.Penalty == nil || h.Shadow })
 		if len(hits) == 0 {
 			continue
 		}
@@ -126,7 +130,12 @@ func (e *Engine) penalized(ctx context.Context, w *work, v *Verdict) (bool, erro
 
 // take calls the store. It returns the error of ctx if that is done.
 func (e *Engine) take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
-	err := e.store.Take(ctx, asks, ds)
+	var err error
+	if c := e.capture.Load(); c != nil {
+		err = e.call(ctx, c.to, TakeCall, asks, ds, func() error { return e.store.Take(ctx, asks, ds) })
+	} else {
+		err = e.store.Take(ctx, asks, ds)
+	}
 	if err != nil && ctx.Err() != nil {
 		return ctx.Err() // the caller has gone; the store may be fine
 	}
@@ -148,7 +157,10 @@ func spaced(asks []stint.Ask) bool {
 // queue returns false, and the decisions are in w.ds. A request that gives up while it waits stays
 // charged.
 func (e *Engine) queue(ctx context.Context, w *work, v *Verdict) (queued bool, err error) {
-	entered := e.waits.enter(w.client)
+	entered := w.tape.turn(TurnQueue, &w.step, func() bool { return e.waits.enter(w.client) })
+	if entered && w.tape.again() {
+		e.waits.force(w.client)
+	}
 	deadline, hasDeadline := ctx.Deadline()
 	if entered && !hasDeadline {
 		return true, nil
@@ -182,18 +194,7 @@ func (e *Engine) wait(ctx context.Context, c client, d time.Duration) bool {
 		return false
 	}
 	defer e.waits.leave(c)
-	return pause(ctx, d)
-}
-
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return e.timers.Pause(ctx, d, nil)
 }
 
 // look peeks at the counters, and decides the costs by what remains.
@@ -257,47 +258,10 @@ func (e *Engine) space(ctx context.Context, v *Verdict) error {
 	if turn == 0 {
 		return nil
 	}
-	if !pause(ctx, turn) {
+	if !e.timers.Pause(ctx, turn, nil) {
 		return ctx.Err()
 	}
 	v.Outcome = Throttled
 	v.Waited += turn
 	return nil
-}
-
-// tryOut takes the limits of log_only rules, each rule separately and all in parallel.
-func (e *Engine) tryOut(ctx context.Context, w *work, v *Verdict, hits []rule.Hit, peek bool) {
-	if len(hits) == 0 {
-		return
-	}
-	ask := e.take
-	if peek {
-		ask = e.look
-	}
-	asks, _ := w.setup.rules.Asks(nil, hits, &w.attrs, nil)
-	ds := make([]stint.Decision, len(asks))
-	errs := make([]error, len(hits))
-	var wg sync.WaitGroup
-	for i := range hits {
-		from, to := hits[i].From, hits[i].To
-		if from == to {
-			continue
-		}
-		try := func() { errs[i] = ask(ctx, asks[from:to], ds[from:to]) }
-		if i == len(hits)-1 {
-			try()
-		} else {
-			wg.Go(try)
-		}
-	}
-	wg.Wait()
-	for i := range hits {
-		counted := errs[i] == nil && !slices.ContainsFunc(ds[hits[i].From:hits[i].To], func(d stint.Decision) bool { return d.Basis == stint.Closed })
-		if counted { // otherwise it is left out silently
-			v.add(hits[i:i+1], asks, ds, true)
-			if !denied(ds[hits[i].From:hits[i].To]) {
-				e.reserve(w, hits[i:i+1], asks, ds, true)
-			}
-		}
-	}
 }

@@ -5,7 +5,7 @@
 // A decision reads the clock once, resolves an identity, matches the rules, and makes one take for all
 // limits of all rules. With a [Recorder] it reads the clock again, and records an event. Only two
 // actions cost more: throttle, which may hold the request, and log_only, which makes a take for each
-// such rule after the request has passed.
+// such rule after the request has passed. So does a rule that is in force for a part of clients, for the others.
 //
 // # Guarantees
 //
@@ -97,6 +97,8 @@ type Options struct {
 	MaxPath int
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
+	// Timers wait in the time of Now. By default, they wait in real time.
+	Timers Timers
 }
 
 // Engine decides requests. It is safe for concurrent use.
@@ -107,14 +109,18 @@ type Engine struct {
 	maxPath  int
 	now      func() time.Time
 	since    func(time.Time) time.Duration
+	timers   Timers
 	node     uint64 // identifies this engine among all
 
 	current atomic.Pointer[setup]
+	using   sync.Mutex // held while current is replaced
+	capture atomic.Pointer[capture]
 	bans    bans
 	waits   waits
 	lines   lines
 	settler settler
 	usual   histories
+	watches watches
 	work    sync.Pool
 }
 
@@ -122,6 +128,7 @@ type Engine struct {
 type setup struct {
 	rules    *rule.Set
 	identity *identity.Resolver
+	era      uint64 // one more each time that the rules become others
 }
 
 // New returns an engine.
@@ -135,6 +142,9 @@ func New(o Options) (*Engine, error) {
 	since := func(t time.Time) time.Duration { return o.Now().Sub(t) }
 	if o.Now == nil {
 		o.Now, since = time.Now, time.Since // time.Since takes half the time
+	}
+	if o.Timers == nil {
+		o.Timers = realTimers{}
 	}
 	switch {
 	case o.Store == nil:
@@ -158,7 +168,8 @@ func New(o Options) (*Engine, error) {
 		}
 		o.Identity = who
 	}
-	e := &Engine{store: store, recorder: o.Recorder, ledger: o.Ledger, maxPath: o.MaxPath, waits: newWaits(o.MaxWaiting), now: o.Now, since: since, node: rand.Uint64()}
+	e := &Engine{store: store, recorder: o.Recorder, ledger: o.Ledger, maxPath: o.MaxPath, waits: newWaits(o.MaxWaiting), now: o.Now, since: since, timers: o.Timers, node: rand.Uint64() &^ 1}
+	e.lines.now, e.lines.timers = o.Now, o.Timers
 	e.work.New = func() any { return &work{event: new(Event)} }
 	if err := e.Use(o.Rules, o.Identity); err != nil {
 		return nil, err
@@ -179,7 +190,14 @@ func (e *Engine) Use(rules *rule.Set, who *identity.Resolver) error {
 	if who == nil {
 		return invalid("Identity", "nil", "the result of identity.New")
 	}
-	e.current.Store(&setup{rules: rules, identity: who})
+	e.watches.keep(rules)
+	e.using.Lock()
+	defer e.using.Unlock()
+	next := &setup{rules: rules, identity: who, era: e.eraOf(rules)}
+	e.current.Store(next)
+	if c := e.capture.Load(); c != nil && c.era != next.era {
+		e.endCapture(c)
+	}
 	e.usual.keep(rules)
 	return nil
 }
@@ -213,6 +231,7 @@ type work struct {
 	estimating  time.Duration // how long the estimate took
 	// event is for the recorder. It is reused, since each would have to be allocated.
 	event *Event
+	tape  *tape // nil: nothing is captured
 }
 
 func (e *Engine) begin(now time.Time) *work {
@@ -293,12 +312,20 @@ func (e *Engine) answer(ctx context.Context, q *Request, v *Verdict, p purpose) 
 	w := e.begin(now)
 	defer e.end(w)
 	w.purpose = p
+	if c := e.capture.Load(); c != nil {
+		w.tape = c.begin(ctx, q, w)
+		ctx = w.tape.within(ctx)
+	}
 	err := e.decide(ctx, q, w, v, p == peeking)
+	if w.tape != nil {
+		w.tape.decided(v, err)
+	}
 	r := w.reservation
 	if r != nil {
 		e.tell(r)
 		who := &v.Subject
 		r.Payer = Payer{who.User, who.Tenant, who.Key, who.Tier}
+		r.notable = !routine(v.Outcome, v.Shadowed() != nil)
 		if r.ID = v.ID; err != nil || !v.Outcome.Passed() {
 			e.abandon(ctx, r)
 			r = nil
@@ -309,8 +336,9 @@ func (e *Engine) answer(ctx context.Context, q *Request, v *Verdict, p purpose) 
 		return nil, err
 	}
 	if e.recorder != nil && p != peeking {
-		v.fill(w.event, e.since(now)-w.estimating)
-		e.recorder.Record(w.event)
+		v.fill(w.event, q.Path, e.since(now)-w.estimating)
+		e.recorder.Record(ctx, w.event)
+		w.event.Path = "" // the pool must not keep the request
 	}
 	return r, nil
 }
@@ -334,8 +362,8 @@ func (e *Engine) decide(ctx context.Context, q *Request, w *work, v *Verdict, pe
 		if err := e.enforce(ctx, w, v, enforced, peek); err != nil {
 			return err
 		}
-		if v.Outcome.Passed() && w.refused == nil {
-			e.tryOut(ctx, w, v, w.hits[enforced:], peek)
+		if w.refused == nil {
+			e.tryOut(ctx, w, v, enforced, peek)
 		}
 	}
 	if v.Outcome.Passed() && w.refused != nil {
@@ -347,7 +375,10 @@ func (e *Engine) decide(ctx context.Context, q *Request, w *work, v *Verdict, pe
 // identify determines who is asking, and reports whether that already decides the request.
 func (e *Engine) identify(ctx context.Context, q *Request, w *work, v *Verdict) (done bool, err error) {
 	s := &v.Subject
-	if q.Subject != nil {
+	v.Method = w.setup.rules.Method(q.Method)
+	if w.tape.again() {
+		*s, w.refused = w.tape.facts.Subject, w.tape.facts.Refused
+	} else if q.Subject != nil {
 		*s = *q.Subject
 		s.Trusted = s.Trusted || w.setup.identity.Trusts(q.Peer)
 		err = w.setup.identity.Describe(ctx, w.now, s)
@@ -361,9 +392,10 @@ func (e *Engine) identify(ctx context.Context, q *Request, w *work, v *Verdict) 
 		}
 		s.Unaccepted = w.refused.Reason
 	}
-	if s.Banned == nil {
+	if s.Banned == nil && !w.tape.again() {
 		s.Banned = e.bans.find(s, w.now)
 	}
+	w.tape.identified(w, s)
 	switch {
 	case s.Banned != nil:
 		v.ban(s.Banned)
@@ -376,11 +408,10 @@ func (e *Engine) identify(ctx context.Context, q *Request, w *work, v *Verdict) 
 		return true, nil
 	}
 	w.client = clientOf(s)
-	v.Method = w.setup.rules.Method(q.Method)
 	w.attrs = rule.Attrs{
 		Method: v.Method, Path: q.Path, IgnoreCase: q.IgnoreCase, Headers: q.Headers, Trusted: s.Trusted, Named: q.Subject != nil,
 		IP: s.IP, Net: s.Net, User: s.User, Tenant: s.Tenant, APIKey: s.Key, Tier: s.Tier, Claims: s.Claims,
-		KeyLimits: s.KeyLimits, UserLimits: s.UserLimits, Cost: q.Cost, Usage: q.Usage, Held: q.Held,
+		KeyLimits: s.KeyLimits, UserLimits: s.UserLimits, Cost: q.Cost, Usage: q.Usage, Held: q.Held, Now: w.now,
 	}
 	return false, nil
 }

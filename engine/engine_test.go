@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -729,7 +730,7 @@ type recorder struct {
 	events []engine.Event
 }
 
-func (r *recorder) Record(e *engine.Event) {
+func (r *recorder) Record(_ context.Context, e *engine.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, *e)
@@ -742,7 +743,8 @@ func TestRecorder(t *testing.T) {
 	r := new(recorder)
 	e := start(t, everyRule, engine.Options{Now: clock.Now, Recorder: r})
 	ids := map[engine.ID]bool{}
-	for _, path := range []string{"/search", "/search", "/admin/x", "/export", "/"} {
+	paths := []string{"/search", "/search", "/admin/x", "/export", "/"}
+	for _, path := range paths {
 		ids[decide(t, e, from("alice", "GET", path)).ID] = true
 	}
 	if _, err := e.Peek(t.Context(), from("alice", "GET", "/")); err != nil {
@@ -752,8 +754,8 @@ func TestRecorder(t *testing.T) {
 		t.Fatalf("%d events for %d decisions", len(r.events), len(ids))
 	}
 	var got []string
-	for _, ev := range r.events {
-		if !ids[ev.ID] || ev.User != "alice" || ev.IP.String() != "192.0.2.7" || ev.Method != http.MethodGet || !ev.At.Equal(clock.Now()) {
+	for i, ev := range r.events {
+		if !ids[ev.ID] || ev.Path != paths[i] || ev.User != "alice" || ev.IP.String() != "192.0.2.7" || ev.Method != http.MethodGet || !ev.At.Equal(clock.Now()) {
 			t.Errorf("%+v", ev)
 		}
 		got = append(got, fmt.Sprint(ev.Outcome, " ", ev.Shadow, " ", ev.Rule, " ", ev.Limit, " ", ev.Endpoint, " ", ev.Used, "/", ev.Max, " ", ev.Cost, " ", ev.Status))
@@ -783,6 +785,16 @@ func TestID(t *testing.T) {
 			t.Fatalf("%s after %s", id, last)
 		}
 		last = id
+	}
+	for micros := range int64(2000) {
+		at := time.UnixMicro(1_790_000_000_000_000 + micros)
+		id := engine.NewID(at.Add(999 * time.Nanosecond))
+		if got, first := id.Time(), engine.FirstID(at); !got.Equal(at) || bytes.Compare(first[:], id[:]) > 0 {
+			t.Fatalf("%s is of %v and not before %s, want %v", id, got, first, at)
+		}
+		if next := engine.FirstID(at.Add(time.Microsecond)); bytes.Compare(id[:], next[:]) >= 0 {
+			t.Fatalf("%s of %v is not before %s", id, at, next)
+		}
 	}
 	id := engine.ID{0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0x7c, 0xde, 0x8f, 0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd}
 	const want = "01234567-89ab-7cde-8f01-23456789abcd"

@@ -1,7 +1,10 @@
 package engine
 
 import (
+	"bytes"
 	"encoding/binary"
+	"encoding/hex"
+	"fmt"
 	"math/rand/v2"
 	"time"
 )
@@ -17,6 +20,20 @@ func NewID(now time.Time) (id ID) {
 	binary.BigEndian.PutUint64(id[:8], millis<<16|0x7000|fraction)
 	binary.BigEndian.PutUint64(id[8:], rand.Uint64()&^(3<<62)|2<<62)
 	return id
+}
+
+// FirstID returns the lowest ID for a decision at the given time or later.
+func FirstID(at time.Time) (id ID) {
+	id = NewID(at)
+	clear(id[8:])
+	return id
+}
+
+// Time returns the time of the decision, in whole microseconds of UTC.
+func (id ID) Time() time.Time {
+	n := binary.BigEndian.Uint64(id[:8])
+	millis, fraction := n>>16, n&0xfff
+	return time.UnixMicro(int64(millis*1000 + (fraction*1000+0xfff)>>12)).UTC()
 }
 
 // String returns the ID in the usual form of a UUID.
@@ -39,4 +56,18 @@ func (id ID) AppendText(b []byte) ([]byte, error) {
 		text[at], text[at+1] = digits[id[i]>>4], digits[id[i]&15]
 	}
 	return b, nil
+}
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (id *ID) UnmarshalText(text []byte) (err error) {
+	var read ID
+	digits := bytes.ReplaceAll(text, []byte("-"), nil)
+	if len(digits) == hex.EncodedLen(len(read)) {
+		_, err = hex.Decode(read[:], digits)
+	}
+	if err != nil || read.String() != string(text) {
+		return fmt.Errorf("id %q: want a UUID", text)
+	}
+	*id = read
+	return nil
 }

@@ -15,6 +15,9 @@ import (
 // a line asks the store: at once when a place is released here, and otherwise now and then, since other processes
 // release places too.
 type lines struct {
+	now    func() time.Time
+	timers Timers
+
 	count atomic.Int32 // of lines, so that most requests need no lock
 	mu    sync.Mutex
 	all   map[stint.Key][]*spot
@@ -25,8 +28,7 @@ type spot struct {
 	of   *lines
 	key  stint.Key
 	turn chan struct{} // it has become the first, or a place was released
-	end  *time.Timer   // it has waited long enough
-	over bool
+	end  time.Time     // it has waited long enough
 }
 
 // A line asks the store for a place every pollPlace, and all lines together at most once every pollLines.
@@ -37,7 +39,7 @@ const (
 
 // join puts a request at the end of a line, for at most that long.
 func (l *lines) join(key stint.Key, most time.Duration) *spot {
-	p := &spot{of: l, key: key, turn: make(chan struct{}, 1), end: time.NewTimer(most)}
+	p := &spot{of: l, key: key, turn: make(chan struct{}, 1), end: l.now().Add(most)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.all == nil {
@@ -52,7 +54,6 @@ func (l *lines) join(key stint.Key, most time.Duration) *spot {
 
 // leave takes the request out of its line. If it was the first, the next one tries.
 func (p *spot) leave() {
-	p.end.Stop()
 	l := p.of
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -96,29 +97,18 @@ func (l *lines) busy(key stint.Key) bool {
 // wait waits until it is time to ask the store. It returns false if the request has waited long enough, or when ctx is
 // done.
 func (p *spot) wait(ctx context.Context) bool {
-	if p.over {
+	l := p.of
+	left := p.end.Sub(l.now())
+	if left <= 0 {
 		return false
 	}
-	var poll <-chan time.Time
-	p.of.mu.Lock()
-	first := p.of.all[p.key][0] == p
-	p.of.mu.Unlock()
-	if first { // otherwise it is called when it is
-		t := time.NewTimer(max(pollPlace, time.Duration(p.of.count.Load())*pollLines))
-		defer t.Stop()
-		poll = t.C
+	d := left
+	l.mu.Lock()
+	if l.all[p.key][0] == p { // otherwise it is called when it is
+		d = min(d, max(pollPlace, time.Duration(l.count.Load())*pollLines))
 	}
-	select {
-	case <-p.turn:
-		return true
-	case <-poll:
-		return true
-	case <-p.end.C:
-		p.over = true
-		return false
-	case <-ctx.Done():
-		return false
-	}
+	l.mu.Unlock()
+	return l.timers.Pause(ctx, d, p.turn) && l.now().Before(p.end)
 }
 
 // standInLine holds a request until it may ask for a place. It returns false if it cannot wait, or not any longer.

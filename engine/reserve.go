@@ -50,9 +50,11 @@ type Reservation struct {
 	ID    ID // of the verdict
 	Payer Payer
 
-	node     uint64 // which process has made it
+	node     uint64 // which process has made it; it is even
+	notable  bool   // see Receipt
 	items    []reserved
-	uncapped bool // the request declares no cap for what a language model may use
+	uncapped bool  // the request declares no cap for what a language model may use
+	expires  int64 // when its ticket does, in seconds since the Unix epoch; 0: it has none
 }
 
 // reserved is what was charged to one counter.
@@ -183,6 +185,8 @@ type Receipt struct {
 	// Model and Estimated are those of the [Usage].
 	Model     string
 	Estimated bool
+	// Notable means that the event of the verdict is not routine: see [Event.Routine].
+	Notable bool
 	// Repeated means that it had been settled before, and nothing was changed now.
 	Repeated bool
 }
@@ -226,10 +230,11 @@ type settlement struct {
 	Usage
 	cancelled bool
 	used      func(*reserved) int64
+	keep      time.Duration // for stint.Charge.Keep
 }
 
 func (e *Engine) settle(ctx context.Context, r *Reservation, how settlement) (Receipt, error) {
-	receipt := Receipt{ID: r.ID, Payer: r.Payer, Limits: make([]Settled, len(r.items)), Model: how.Model, Estimated: how.Estimated}
+	receipt := Receipt{ID: r.ID, Payer: r.Payer, Notable: r.notable, Limits: make([]Settled, len(r.items)), Model: how.Model, Estimated: how.Estimated}
 	var asks []stint.Ask
 	var of []int // the items of the asks
 	for i := range r.items {
@@ -243,7 +248,7 @@ func (e *Engine) settle(ctx context.Context, r *Reservation, how settlement) (Re
 		for j := len(it.charges) - 1; j >= 0; j-- {
 			c := it.charges[j]
 			if !it.place() { // a place that was released is not there to be released again
-				c.ID = r.ID.String() + "." + strconv.Itoa(j)
+				c.ID, c.Keep = r.ID.String()+"."+strconv.Itoa(j), how.keep
 			}
 			a := it.ask
 			a.Cost, a.Charge = max(change, -c.Cost), &c
@@ -278,7 +283,12 @@ func (e *Engine) adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decisi
 	if len(asks) == 0 {
 		return nil
 	}
-	err := e.store.Adjust(ctx, asks, ds)
+	var err error
+	if c := e.capture.Load(); c != nil {
+		err = e.call(ctx, c.to, AdjustCall, asks, ds, func() error { return e.store.Adjust(ctx, asks, ds) })
+	} else {
+		err = e.store.Adjust(ctx, asks, ds)
+	}
 	if err != nil && ctx.Err() != nil {
 		return ctx.Err()
 	}

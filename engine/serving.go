@@ -26,8 +26,8 @@ type Serving struct {
 	denied bool          // there is no more to reserve: see Covers
 
 	mu      sync.Mutex
-	timer   *time.Timer
-	working int // renewals and extensions under way
+	stop    func() bool // of the next renewal
+	working int         // renewals and extensions under way
 	ended   bool
 	usage   Usage
 	failed  bool
@@ -47,7 +47,7 @@ func (e *Engine) Serve(ctx context.Context, q *Request, v *Verdict) (*Serving, e
 	if s.every > 0 {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.timer = time.AfterFunc(s.every, s.renew)
+		s.stop = e.timers.AfterFunc(s.every, s.renew)
 	}
 	return s, nil
 }
@@ -105,8 +105,8 @@ func (s *Serving) End(u Usage, failed bool) {
 		u.Meters[m] = max(n, 0)
 	}
 	s.usage, s.failed = u, failed
-	if s.timer != nil {
-		s.timer.Stop()
+	if s.stop != nil {
+		s.stop()
 	}
 	if s.working == 0 { // otherwise what is being charged must be known first
 		s.engine.settler.add(s)
@@ -130,7 +130,7 @@ func (s *Serving) renew() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.done() {
-		s.timer.Reset(s.every)
+		s.stop = s.engine.timers.AfterFunc(s.every, s.renew)
 	}
 }
 
@@ -219,7 +219,8 @@ func (s *Serving) settle() (again bool) {
 	const longest = 2 * time.Second
 	ctx, cancel := context.WithTimeout(s.ctx, longest)
 	defer cancel()
-	receipt, err := s.engine.settle(ctx, s.r, settlement{Usage: s.usage, used: func(it *reserved) int64 {
+	const keep = 10 * time.Minute // there is no ticket, and the last try is sooner
+	receipt, err := s.engine.settle(ctx, s.r, settlement{Usage: s.usage, keep: keep, used: func(it *reserved) int64 {
 		if s.failed && it.refund {
 			return 0
 		}

@@ -91,7 +91,7 @@ func (s *Step) Denied(ds []stint.Decision) (again bool) {
 // its turn in a leaky_bucket: for the longest Delay of its limits.
 func (s *Step) Conclude(v *Verdict, ds []stint.Decision) {
 	v.Waited = s.Waited
-	v.add(s.Hits, s.Asks, ds, false)
+	v.add(s.Hits, s.Asks, ds)
 	v.conclude()
 	if v.Outcome == Allowed && v.Waited > 0 {
 		v.Outcome = Throttled
@@ -130,11 +130,11 @@ func decided(hits []rule.Hit, v *Verdict) bool {
 	return true
 }
 
-// partition moves log_only rules to the end, and returns the number of other rules.
+// partition moves the rules that are tried out to the end, and returns the number of other rules.
 func partition(hits []rule.Hit) int {
 	n := 0
 	for i := range hits {
-		if hits[i].Rule.Action != rule.LogOnly {
+		if !hits[i].Shadow {
 			hits[n], hits[i] = hits[i], hits[n]
 			n++
 		}

@@ -27,7 +27,7 @@ func (e *Engine) attributes(ctx context.Context, w *work, given identity.Subject
 	// Use given.Tenant: the counters of a user's tenant are not the user's.
 	return rule.Attrs{
 		Trusted: true, IP: s.IP, Net: s.Net, User: given.User, Tenant: given.Tenant, APIKey: given.Key, Tier: s.Tier,
-		KeyLimits: s.KeyLimits, UserLimits: s.UserLimits,
+		KeyLimits: s.KeyLimits, UserLimits: s.UserLimits, Now: w.now,
 	}, nil
 }
 
@@ -63,7 +63,7 @@ func (e *Engine) Usage(ctx context.Context, s identity.Subject) ([]Limit, error)
 		return nil, stint.ErrUnavailable // the store could not be reached
 	}
 	var v Verdict
-	v.add(hits, asks, ds, false)
+	v.add(hits, asks, ds)
 	return v.Limits, nil
 }
 
@@ -103,7 +103,12 @@ func (e *Engine) Reset(ctx context.Context, s identity.Subject, ruleName string)
 		choose()
 	}
 	for part := range slices.Chunk(chosen, perCall) {
-		if err := e.store.Reset(ctx, part); err != nil {
+		reset := func() error { return e.store.Reset(ctx, part) }
+		if c := e.capture.Load(); c != nil {
+			do := reset
+			reset = func() error { return e.call(ctx, c.to, ResetCall, part, nil, do) }
+		}
+		if err := reset(); err != nil {
 			return err
 		}
 	}

@@ -19,8 +19,12 @@ import (
 	"github.com/stintdev/stint/rule"
 )
 
-// MaxTicket is the most bytes that a ticket has.
-const MaxTicket = 2 << 10
+const (
+	// MaxTicket is the most bytes that a ticket has.
+	MaxTicket = 2 << 10
+	// MaxLife is how long a ticket is valid at most.
+	MaxLife = time.Hour
+)
 
 // Tickets turns reservations into texts for those who will settle them, and back. A ticket has everything that
 // is needed to settle: no node keeps anything for it, so any node that has the key accepts it. It is encrypted,
@@ -90,18 +94,25 @@ func sealer(key, salt []byte) cipher.AEAD {
 	panic("engine: " + err.Error()) // the sizes are right
 }
 
-// Seal returns a ticket for the reservation, which expires after life. It is an error if it would be longer than
-// [MaxTicket]. The error is a [*TicketError].
+// Seal returns a ticket for the reservation, which expires after life: at most [MaxLife], since stores do not remember
+// for longer that it was settled. If the reservation is from a ticket that is valid for longer, so is the new one. It is an error
+// if it would be longer than [MaxTicket]. The error is a [*TicketError].
 func (t *Tickets) Seal(r *Reservation, life time.Duration) (string, error) {
+	r.expires = max(t.now().Add(min(life, MaxLife)).Unix(), r.expires)
 	sealed := make([]byte, 1+saltSize, MaxTicket)
 	sealed[0] = ticketVersion
 	_, _ = rand.Read(sealed[1:]) // it never fails
 	aead := sealer((*t.keys.Load())[0], sealed[1:])
-	sealed = aead.Seal(sealed, make([]byte, aead.NonceSize()), r.append(nil, t.now().Add(life)), sealed[:1])
+	sealed = aead.Seal(sealed, make([]byte, aead.NonceSize()), r.append(nil), sealed[:1])
 	if base64.RawURLEncoding.EncodedLen(len(sealed)) > MaxTicket {
 		return "", errTooLong
 	}
 	return base64.RawURLEncoding.EncodeToString(sealed), nil
+}
+
+// Left returns for how long the latest ticket of the reservation is valid, in whole seconds.
+func (t *Tickets) Left(r *Reservation) time.Duration {
+	return time.Duration(max(r.expires-t.now().Unix(), 0)) * time.Second
 }
 
 // Rejected returns how many texts were no tickets, or could not be used.
@@ -127,11 +138,11 @@ func (t *Tickets) open(text string) (*Reservation, error) {
 		if bad != nil {
 			continue
 		}
-		r, expires, err := readReservation(plain)
+		r, err := readReservation(plain)
 		switch {
 		case err != nil:
 			return nil, &TicketError{"it is from another version: " + err.Error()}
-		case t.now().Unix() >= expires:
+		case t.now().Unix() >= r.expires:
 			return nil, errExpired
 		}
 		return r, nil
@@ -143,7 +154,7 @@ func (t *Tickets) open(text string) (*Reservation, error) {
 // is a [*TicketError].
 func (t *Tickets) Extendable(r *Reservation) error {
 	const maxCharge = 5 * binary.MaxVarintLen64
-	n := len(r.append(nil, t.now()))
+	n := len(r.append(nil))
 	for i := range r.items {
 		if it := &r.items[i]; it.open && !it.shadow {
 			n += maxCharge
@@ -156,10 +167,12 @@ func (t *Tickets) Extendable(r *Reservation) error {
 	return nil
 }
 
-// append appends the reservation for a ticket: numbers as varints, and texts with their lengths.
-func (r *Reservation) append(b []byte, expires time.Time) []byte {
+// append appends the reservation for a ticket: numbers as varints, and texts with their lengths. The lowest bit of the
+// node says whether the reservation is notable. That of earlier versions is random, and they ignore this one: at worst,
+// the settlement of an event is recorded that is not.
+func (r *Reservation) append(b []byte) []byte {
 	b = append(b, r.ID[:]...)
-	b = appendNumbers(b, int64(r.node), expires.Unix())
+	b = appendNumbers(b, int64(r.node)|bit(r.notable), r.expires)
 	b = appendTexts(b, r.Payer.User, r.Payer.Tenant, r.Payer.Key, r.Payer.Tier)
 	var before string // the subject of the item before, which is mostly the same
 	for i := range r.items {
@@ -233,25 +246,26 @@ func (t *ticketReader) bytes(n int64) (out []byte) {
 
 func (t *ticketReader) text() string { return string(t.bytes(t.number())) }
 
-func readReservation(b []byte) (r *Reservation, expires int64, err error) {
+func readReservation(b []byte) (r *Reservation, err error) {
 	t := &ticketReader{b: b}
 	r = &Reservation{}
 	copy(r.ID[:], t.bytes(int64(len(r.ID))))
-	r.node = uint64(t.number())
-	expires = t.number()
+	node := uint64(t.number())
+	r.node, r.notable = node&^1, node&1 == 1
+	r.expires = t.number()
 	r.Payer = Payer{t.text(), t.text(), t.text(), t.text()}
 	for before := ""; len(t.b) > 0; {
 		it := t.item(before)
 		if it.ask.Plan, err = it.ask.Limit.Compile(); err != nil {
-			return nil, expires, err
+			return nil, err
 		}
 		before = it.ask.Key.Subject
 		r.items = append(r.items, it)
 	}
 	if t.bad || len(r.items) == 0 {
-		return nil, expires, errors.New("it is incomplete")
+		return nil, errors.New("it is incomplete")
 	}
-	return r, expires, nil
+	return r, nil
 }
 
 func (t *ticketReader) item(before string) (it reserved) {

@@ -1,6 +1,9 @@
 package engine
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/stintdev/stint"
@@ -19,9 +22,11 @@ type Verdict struct {
 	// Rule is the rule that decided: that of the binding limit, or the one that blocks or allows
 	// the request. Nil if there is none.
 	Rule *rule.Compiled
-	// Limits are all limits that applied, the binding one first. Those of log_only rules come
+	// Limits are all limits that applied, the binding one first. Those that are only tried out come
 	// last.
 	Limits []Limit
+	// Eased means that the request is denied, and would pass if the candidate of the limit, or of the rule, were in its place.
+	Eased bool
 	// RetryAfter is how long until a denied request could pass, or [stint.Never].
 	RetryAfter time.Duration
 	// Waited is how long the request was held.
@@ -44,8 +49,9 @@ type Limit struct {
 	// Penalty, if not nil, means that this is not a limit but the rule's penalty, which denies
 	// while the subject is banned. Decision.Remaining is the number of violations until a ban.
 	Penalty *stint.Penalty
-	// Shadow means that the rule is log_only.
-	Shadow bool
+	// Shadow means that the rule decides nothing on the request, or that this is the candidate of a limit. See [rule.Hit].Shadow.
+	Shadow    bool
+	Candidate bool
 }
 
 // Outcome is the outcome of a request.
@@ -82,6 +88,16 @@ func (o Outcome) String() string { return outcomes[o] }
 // MarshalText implements [encoding.TextMarshaler].
 func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
 
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (o *Outcome) UnmarshalText(text []byte) error {
+	n := slices.Index(outcomes[:], string(text))
+	if n < 0 {
+		return fmt.Errorf("outcome %q: want %s", text, strings.Join(outcomes[:], ", "))
+	}
+	*o = Outcome(n)
+	return nil
+}
+
 // Passed reports whether the request may pass.
 func (o Outcome) Passed() bool { return o <= Exempt }
 
@@ -93,8 +109,11 @@ func (v *Verdict) Binding() *Limit {
 	return &v.Limits[0]
 }
 
-// Shadowed returns the limit of a log_only rule that would have denied the request, or nil.
+// Shadowed returns the limit that is only tried out and would have denied the request, which has passed, or nil.
 func (v *Verdict) Shadowed() *Limit {
+	if !v.Outcome.Passed() {
+		return nil
+	}
 	for i := range v.Limits {
 		if l := &v.Limits[i]; l.Shadow && !l.Decision.Allowed {
 			return l
@@ -102,6 +121,9 @@ func (v *Verdict) Shadowed() *Limit {
 	}
 	return nil
 }
+
+// Marks reports whether the limit is one of a mark rule, and the request, which passes, is over it: its target is to be told.
+func (l *Limit) Marks() bool { return l.Rule.Action == rule.Mark && !l.Decision.Allowed }
 
 // ban sets the verdict for a subject on a ban list.
 func (v *Verdict) ban(entry *identity.Entry) {
@@ -120,13 +142,13 @@ func (v *Verdict) refuse(why *identity.RefusedError) {
 }
 
 // add adds the limits of hits with the store's decisions.
-func (v *Verdict) add(hits []rule.Hit, asks []stint.Ask, ds []stint.Decision, shadow bool) {
+func (v *Verdict) add(hits []rule.Hit, asks []stint.Ask, ds []stint.Decision) {
 	for i := range hits {
 		h := &hits[i]
 		for j := h.From; j < h.To; j++ {
 			v.Limits = append(v.Limits, Limit{
 				Rule: h.Rule, Name: h.LimitOf(asks, j), Endpoint: h.Endpoint, Limit: asks[j].Limit, Cost: asks[j].Cost,
-				Penalty: asks[j].Penalty, Decision: ds[j], Shadow: shadow,
+				Penalty: asks[j].Penalty, Decision: ds[j], Shadow: h.Shadow, Candidate: h.Candidate,
 			})
 		}
 	}

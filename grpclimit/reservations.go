@@ -149,7 +149,7 @@ func (s *Reservations) Extend(ctx context.Context, m *stintpb.ExtendRequest) (*s
 	if m.GetTicket() == "" {
 		return nil, noTicket()
 	}
-	x, ticket, err := s.desk.Extend(ctx, m.GetTicket(), usage, life)
+	x, ticket, life, err := s.desk.Extend(ctx, m.GetTicket(), usage, life)
 	if err != nil {
 		return nil, s.failed(ctx, stintpb.Reservations_Extend_FullMethodName, err)
 	}

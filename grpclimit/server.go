@@ -23,8 +23,8 @@ import (
 	"github.com/stintdev/stint/internal/door/field"
 )
 
-// TrailerSet says which trailers tell a client about its limits. The zero value is X
-// and IETF. It is the same type as httplimit.HeaderSet.
+// TrailerSet says which trailers tell a client about its limits. The zero value is X,
+// IETF and ID. It is the same type as httplimit.HeaderSet.
 type TrailerSet = field.Set
 
 const (
@@ -33,14 +33,16 @@ const (
 	X = field.X
 	// IETF is ratelimit-policy and ratelimit, of all limits.
 	IETF = field.IETF
-	// None is neither. A denied call still gets retry-after.
+	// None is none of them. A denied call still gets retry-after.
 	None = field.None
+	// ID is stint-decision, the id of the decision, whether a limit applied or not.
+	ID = field.ID
 )
 
 // Options are the settings of a server's interceptors. Engine is required.
 type Options struct {
 	Engine   *engine.Engine
-	Trailers TrailerSet // default X and IETF
+	Trailers TrailerSet // default X, IETF and ID
 	// Cost returns what a call costs, in place of what rules say; 0 leaves it to them. The
 	// message is the request, with PerMessage a message of the stream, or nil when a stream
 	// is opened.
@@ -65,6 +67,9 @@ type Options struct {
 
 // Server limits the calls of a server. Unary and Stream are its interceptors. Put them
 // before interceptors that do work.
+//
+// The metadata stint-over says which limits of mark rules a call is over, and by how much. With PerMessage it is about the call,
+// and not about its messages.
 //
 // Under rules with a meter or limits of concurrency, a call is served until its handler returns or
 // panics. Then its places are released, and its costs corrected to what was measured, in the
@@ -94,7 +99,7 @@ func (s *Server) Unary(ctx context.Context, message any, info *grpc.UnaryServerI
 	if err != nil {
 		return nil, err
 	}
-	withoutBadToken(d)
+	tell(d)
 	if serving != nil {
 		return serveUntilEnd(serving).unary(d, message, handler)
 	}
@@ -117,7 +122,7 @@ func (s *Server) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	if err != nil {
 		return err
 	}
-	withoutBadToken(d)
+	tell(d)
 	if serving != nil {
 		next := handler
 		handler = func(srv any, stream grpc.ServerStream) error { return serveUntilEnd(serving).stream(srv, stream, next) }
@@ -137,14 +142,28 @@ func (s *Server) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	return err
 }
 
-// withoutBadToken removes a token that was not accepted, and did not lead to a rejection,
-// from the metadata that the handler gets.
-func withoutBadToken(d *field.Decided) {
-	if d.Verdict.Subject.BadToken {
-		md, _ := metadata.FromIncomingContext(d.Context) // a copy
-		md.Delete("authorization")
-		d.Context = metadata.NewIncomingContext(d.Context, md)
+// over is the metadata that says which limits of mark rules a call is over.
+var over = strings.ToLower(field.Over)
+
+// tell changes the metadata that the handler gets. It removes a token that was not accepted, and did not lead to a rejection, and
+// says which limits of mark rules the call is over, whatever the client says.
+func tell(d *field.Decided) {
+	text, bad := field.OverOf(&d.Verdict), d.Verdict.Subject.BadToken
+	if text == "" && !bad && metadata.ValueFromIncomingContext(d.Context, over) == nil {
+		return
 	}
+	md, _ := metadata.FromIncomingContext(d.Context) // a copy
+	if md == nil {
+		md = metadata.MD{}
+	}
+	md.Delete(over)
+	if text != "" {
+		md.Set(over, text)
+	}
+	if bad {
+		md.Delete("authorization")
+	}
+	d.Context = metadata.NewIncomingContext(d.Context, md)
 }
 
 // passes reports whether the method is not limited at all.

@@ -199,7 +199,8 @@ func told(err error, trailer metadata.MD) string {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(trailer)) {
-		if name != "content-type" && !strings.HasPrefix(name, "grpc-") { // of a response that is trailers only
+		// Of a response that is trailers only; and an id, which TestDecisionTrailer checks.
+		if name != "content-type" && name != "stint-decision" && !strings.HasPrefix(name, "grpc-") {
 			fmt.Fprintf(&b, "%s: %s\n", name, strings.Join(trailer[name], " | "))
 		}
 	}
@@ -213,6 +214,67 @@ const oneLimit = `
 	count_by = ["ip"]
 	limits   = [ { name = "calls", limit = "2/1m fixed_window" } ]
 `
+
+// TestDecisionTrailer checks that a client gets the id of the decision, the same as in the details.
+func TestDecisionTrailer(t *testing.T) {
+	t.Parallel()
+	for set, sent := range map[grpclimit.TrailerSet]bool{0: true, grpclimit.ID: true, grpclimit.X | grpclimit.IETF: false, grpclimit.None: false} {
+		w := worldOf(t, oneLimit, identity.Options{})
+		s := client(t, grpclimit.Options{Engine: w.Engine, Trailers: set}, &service{})
+		for range 3 {
+			var trailer metadata.MD
+			_, err := s.EmptyCall(t.Context(), &grpc_testing.Empty{}, grpc.Trailer(&trailer))
+			got := strings.Join(trailer["stint-decision"], " ")
+			if (len(got) == 36) != sent {
+				t.Errorf("set %d: %q", set, got)
+			}
+			for _, detail := range status.Convert(err).Details() {
+				if d, ok := detail.(*errdetails.ErrorInfo); ok && sent && d.GetMetadata()["decision_id"] != got {
+					t.Errorf("set %d: %q, in the details %v", set, got, d)
+				}
+			}
+		}
+	}
+}
+
+// TestMarks checks that handlers, and no clients, are told which limits of mark rules a call is over, whatever the client says.
+func TestMarks(t *testing.T) {
+	t.Parallel()
+	w := worldOf(t, strings.ReplaceAll(oneLimit, "count_by", "action = \"mark\"\ncount_by"), identity.Options{})
+	var told []string
+	tell := func(ctx context.Context) {
+		md, _ := metadata.FromIncomingContext(ctx)
+		told = append(told, strings.Join(md["stint-over"], "|"))
+	}
+	s := client(t, grpclimit.Options{Engine: w.Engine}, &service{
+		call: func(ctx context.Context) error {
+			tell(ctx)
+			return nil
+		},
+		duplex: func(stream grpc.BidiStreamingServer[grpc_testing.StreamingOutputCallRequest, grpc_testing.StreamingOutputCallResponse]) error {
+			tell(stream.Context())
+			return nil
+		},
+	})
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "stint-over", "made up", "stint-over", "twice")
+	for range 3 {
+		var header, trailer metadata.MD
+		if _, err := s.EmptyCall(ctx, &grpc_testing.Empty{}, grpc.Header(&header), grpc.Trailer(&trailer)); err != nil || header["stint-over"] != nil || trailer["stint-over"] != nil {
+			t.Fatal(header, trailer, err)
+		}
+	}
+	stream, err := s.FullDuplexCall(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	over := `"calls/calls";q=2;over=1;t=60`
+	if want := []string{"", "", over, over}; !slices.Equal(told, want) {
+		t.Errorf("handlers are told %q, want %q", told, want)
+	}
+}
 
 // TestAnswers compares what clients see.
 func TestAnswers(t *testing.T) {

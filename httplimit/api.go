@@ -39,7 +39,7 @@ type APIOptions struct {
 	// Store holds the counters of /v1/take. It may be the engine's store: their names
 	// differ from those of rules.
 	Store   stint.Store
-	Headers HeaderSet // default X and IETF
+	Headers HeaderSet // default X, IETF and ID
 	// Tickets are for the calls that reserve and settle: reserve, commit, cancel and extend. Default: there
 	// are no such calls.
 	Tickets *engine.Tickets
@@ -245,6 +245,9 @@ func appendVerdict(b []byte, v *engine.Verdict) []byte {
 	if !v.Outcome.Passed() {
 		b = strconv.AppendInt(append(b, `,"status":`...), int64(v.Status), 10)
 		b = appendString(append(b, `,"reason":`...), reason(v))
+	}
+	if over := field.OverOf(v); over != "" {
+		b = appendString(append(b, `,"over":`...), over)
 	}
 	if v.Subject.BadToken {
 		b = appendString(append(b, `,"unaccepted":`...), v.Subject.Unaccepted.String())

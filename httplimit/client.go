@@ -80,6 +80,9 @@ type Answer struct {
 	Status     int     `json:"status"` // for the client, if it is denied
 	Reason     string  `json:"reason"` // for the client, if it is denied
 	DecisionID string  `json:"decision_id"`
+	// Over says which limits of mark rules the request is over, and by how much: for the header Stint-Over of the request that
+	// is passed on.
+	Over string `json:"over"`
 	// Ticket is what settles a reservation. It is empty if there is nothing to settle.
 	Ticket string `json:"ticket"`
 }
@@ -106,7 +109,8 @@ type Settlement struct {
 type Extended struct {
 	Allowed    bool           `json:"allowed"`
 	RetryAfter Seconds        `json:"retry_after"`
-	Ticket     string         `json:"ticket"` // to use from now on, whether it is allowed or not
+	Ticket     string         `json:"ticket"`     // to use from now on, whether it is allowed or not
+	ExpiresIn  int64          `json:"expires_in"` // how many seconds it is valid
 	Limits     []SettledLimit `json:"limits"`
 }
 
@@ -134,14 +138,15 @@ func (c *Client) Reserve(ctx context.Context, a Ask) (out Answer, err error) {
 
 // settling is the body of a call with a ticket.
 type settling struct {
-	Ticket string               `json:"ticket"`
-	Cost   *int64               `json:"cost,omitempty"`
-	Usage  map[rule.Meter]int64 `json:"usage,omitempty"`
-	Model  string               `json:"model,omitempty"`
+	Ticket    string               `json:"ticket"`
+	Cost      *int64               `json:"cost,omitempty"`
+	Usage     map[rule.Meter]int64 `json:"usage,omitzero"`
+	Model     string               `json:"model,omitempty"`
+	ExpiresIn int64                `json:"expires_in,omitempty"`
 }
 
 func settlingOf(ticket string, u *engine.Usage) settling {
-	if len(u.Meters) > 0 {
+	if u.Meters != nil {
 		return settling{Ticket: ticket, Usage: u.Meters}
 	}
 	return settling{Ticket: ticket, Cost: &u.Cost}
@@ -159,9 +164,12 @@ func (c *Client) Cancel(ctx context.Context, ticket string) (out Settlement, err
 	return out, c.call(ctx, "cancel", settling{Ticket: ticket}, &out, c.retries())
 }
 
-// Extend reserves more. That there is no more is not an error.
-func (c *Client) Extend(ctx context.Context, ticket string, more engine.Usage) (out Extended, err error) {
-	return out, c.call(ctx, "extend", settlingOf(ticket, &more), &out, 0)
+// Extend reserves more, and has the ticket be valid for that long, in whole seconds; 0: 10 minutes. It is never shortened. That
+// there is no more is not an error.
+func (c *Client) Extend(ctx context.Context, ticket string, more engine.Usage, life time.Duration) (out Extended, err error) {
+	body := settlingOf(ticket, &more)
+	body.ExpiresIn = int64(life / time.Second)
+	return out, c.call(ctx, "extend", body, &out, 0)
 }
 
 func (c *Client) retries() int { return cmp.Or(c.MaxRetries, 5) }

@@ -42,11 +42,11 @@ func TestClient(t *testing.T) {
 	if err != nil || !a.Allowed || a.Ticket == "" || time.Duration(a.ResetAfter) != time.Minute {
 		t.Fatalf("a reservation: %+v, %v", a, err)
 	}
-	x, err := c.Extend(ctx, a.Ticket, engine.Usage{Cost: 100})
-	if err != nil || !x.Allowed || x.Ticket == a.Ticket || x.Limits[0].Reserved != 300 {
+	x, err := c.Extend(ctx, a.Ticket, engine.Usage{Cost: 100}, time.Hour)
+	if err != nil || !x.Allowed || x.Ticket == a.Ticket || x.Limits[0].Reserved != 300 || x.ExpiresIn != 3600 {
 		t.Fatalf("an extension: %+v, %v", x, err)
 	}
-	if x, err := c.Extend(ctx, x.Ticket, engine.Usage{Cost: 1000}); err != nil || x.Allowed || x.Ticket == "" {
+	if x, err := c.Extend(ctx, x.Ticket, engine.Usage{Cost: 1000}, 0); err != nil || x.Allowed || x.Ticket == "" {
 		t.Errorf("an extension: %+v, %v", x, err)
 	}
 	for _, repeated := range []bool{false, true} {
@@ -59,10 +59,18 @@ func TestClient(t *testing.T) {
 	if a, err = c.Reserve(ctx, httplimit.Ask{Path: "/", User: "alice"}); err != nil {
 		t.Fatal(err)
 	}
+	// Nothing is known of any meter, so it stays as it was reserved.
+	if s, err := c.Commit(ctx, a.Ticket, engine.Usage{Meters: meters{}}); err != nil || s.Limits[1].Used != 100 {
+		t.Errorf("a commit of no meters: %+v, %v", s, err)
+	}
+	wantUsed(t, w, 2, 100, 2)
+	if a, err = c.Reserve(ctx, httplimit.Ask{Path: "/", User: "alice"}); err != nil {
+		t.Fatal(err)
+	}
 	if s, err := c.Cancel(ctx, a.Ticket); err != nil || s.Repeated {
 		t.Errorf("a cancel: %+v, %v", s, err)
 	}
-	wantUsed(t, w, 1, 0, 1)
+	wantUsed(t, w, 2, 100, 2)
 
 	for name, c := range map[string]struct {
 		client httplimit.Client

@@ -8,7 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/internal/door/field"
 	"github.com/stintdev/stint/internal/door/settle"
 )
 
@@ -41,10 +43,13 @@ func (a *api) forwardAuth(w http.ResponseWriter, r *http.Request) {
 	}
 	a.Headers.Set(w.Header(), v)
 	if v.Outcome.Passed() {
+		if over := field.OverOf(v); over != "" {
+			w.Header().Set(field.Over, over)
+		}
 		if v.Subject.BadToken { // for a proxy that can remove it
 			w.Header().Set("X-Stint-Unaccepted", v.Subject.Unaccepted.String())
 		}
-		if held != nil && slices.ContainsFunc(v.Limits, metered) {
+		if held != nil && slices.ContainsFunc(v.Limits, settled) {
 			// Without a ticket, if it would be too long, what was reserved stays charged.
 			if ticket, err := a.Tickets.Seal(held, life); err == nil {
 				w.Header().Set("Stint-Ticket", ticket)
@@ -69,10 +74,10 @@ func (a *api) hold(ctx context.Context, q *engine.Request, v *engine.Verdict, wa
 	return held, err
 }
 
-// metered reports whether the cost under a limit is known afterwards.
-func metered(l engine.Limit) bool {
+// settled reports whether there is something to settle under a limit: a cost that is known afterwards, or a place.
+func settled(l engine.Limit) bool {
 	meter, _ := l.Rule.Meter()
-	return meter != ""
+	return meter != "" || l.Penalty == nil && l.Limit.Algorithm == stint.Concurrency
 }
 
 // asked returns what the proxy asks for beside a decision. Denial is the status in place of those that it cannot pass

@@ -137,6 +137,21 @@ func TestForwardAuthTicket(t *testing.T) {
 		t.Errorf("it lives too long: %s", transcript(rec))
 	}
 
+	places := apiOf(t, worldOf(t, `
+		[[rules]]
+		name   = "places"
+		limits = [ { name = "places", limit = "1/1m concurrency" } ]
+	`, identity.Options{}))
+	for range 2 {
+		rec = forward(places, auth+"?ticket=60", "X-Forwarded-Uri", "/")
+		if rec.Code != 200 || rec.Header().Get(ticket) == "" {
+			t.Fatalf("there is no ticket for a place: %s", transcript(rec))
+		}
+		if rec := call(places, "POST", "/v1/commit", fmt.Sprintf(usedCost, rec.Header().Get(ticket), 0)); rec.Code != 200 {
+			t.Error(transcript(rec))
+		}
+	}
+
 	plain := apiOf(t, worldOf(t, forwardRules, identity.Options{}))
 	if rec := forward(plain, auth+"?ticket=60", "X-Forwarded-Uri", "/search"); rec.Code != 200 || rec.Header().Get(ticket) != "" {
 		t.Errorf("no rule has a meter: %s", transcript(rec))

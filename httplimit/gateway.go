@@ -27,7 +27,7 @@ import (
 type GatewayOptions struct {
 	Engine *engine.Engine
 	Routes []Route
-	// Headers are the headers that tell clients about their limits. Default X and IETF.
+	// Headers are the headers that tell clients about their limits. Default X, IETF and ID.
 	Headers HeaderSet
 	// MaxBody is how many bytes the body of a request may have. Zero: no limit.
 	MaxBody int64
@@ -49,7 +49,8 @@ type GatewayOptions struct {
 // Targets find the client's address in X-Real-IP, and X-Forwarded-For, -Host and -Proto.
 // If the peer is a trusted proxy, its X-Forwarded headers are kept and its address is
 // added; otherwise they are replaced, and other X-Forwarded headers are removed. Forwarded
-// is always removed.
+// is always removed. The id of the decision is in Stint-Decision, unless Headers leaves it out. Over which
+// limits of mark rules the request is, and by how much, is in Stint-Over.
 //
 // Headers that the engine's identity accepts from trusted proxies only are removed from
 // other requests, and from trailers. So are, from all requests, other spellings of them
@@ -287,6 +288,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if peer.IsValid() {
 			t.peer = peer.String()
 		}
+		if g.headers.Has(ID) {
+			t.id = v.ID.String()
+		}
 		t.guard.Headers = g.engine.Identity().Headers()
 		if serving == nil {
 			g.pass(w, w, r, t)
@@ -295,6 +299,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if t.model != nil {
 			t.model.serving = serving
 		}
-		serveUntilEnd(w, r.WithContext(t.Context), serving, t.model, func(counting http.ResponseWriter, r *http.Request) { g.pass(w, counting, r, t) })
+		serveUntilEnd(w, r.WithContext(t.Context), serving, t.model, func(counting http.ResponseWriter, r *http.Request) {
+			t.reads = counting.(*served).meters.json
+			g.pass(w, counting, r, t)
+		})
 	}
 }

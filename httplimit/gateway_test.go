@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -28,6 +29,11 @@ import (
 const noRules = ""
 
 func gatewayEngine(tb testing.TB, toml string, o identity.Options) *engine.Engine {
+	tb.Helper()
+	return ledgerEngine(tb, toml, o, nil)
+}
+
+func ledgerEngine(tb testing.TB, toml string, o identity.Options, ledger engine.Ledger) *engine.Engine {
 	tb.Helper()
 	f, err := rule.ParseTOML("test.toml", []byte(toml))
 	if err != nil {
@@ -46,7 +52,7 @@ func gatewayEngine(tb testing.TB, toml string, o identity.Options) *engine.Engin
 	if err != nil {
 		tb.Fatal(err)
 	}
-	e, err := engine.New(engine.Options{Store: store, Rules: rules, Identity: who})
+	e, err := engine.New(engine.Options{Store: store, Rules: rules, Identity: who, Ledger: ledger})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -296,6 +302,7 @@ func TestGatewayForwarded(t *testing.T) {
 				got[name] = strings.Join(values, "|")
 			}
 			delete(got, "Accept-Encoding")
+			delete(got, "Stint-Decision") // TestGatewayDecision
 			for k, v := range c.want {
 				c.want[k] = strings.Replace(v, "HOST", s.Listener.Addr().String(), 1)
 			}
@@ -303,6 +310,40 @@ func TestGatewayForwarded(t *testing.T) {
 				t.Errorf("%v\nwant %v", got, c.want)
 			}
 		})
+	}
+}
+
+// TestGatewayDecision checks who is told the id of a decision: the target what no client can make up, and the client the
+// same, or that of the target's own decision.
+func TestGatewayDecision(t *testing.T) {
+	t.Parallel()
+	const twice = `
+		[[rules]]
+		name     = "twice"
+		match    = { paths = ["/twice"] }
+		count_by = ["ip"]
+		limits   = [ { name = "address", limit = "1/1h" } ]
+	`
+	target := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/own" {
+			w.Header().Set("Stint-Decision", "own")
+		}
+		w.Header().Set("Told", strings.Join(r.Header["Stint-Decision"], "|")+strings.Join(r.Header["Stint_decision"], "|"))
+	}), false).URL
+	for sets, sent := range map[httplimit.HeaderSet]bool{0: true, httplimit.ID: true, httplimit.X | httplimit.IETF: false, httplimit.None: false} {
+		_, s := gateway(t, httplimit.GatewayOptions{Engine: gatewayEngine(t, twice, identity.Options{}), Routes: to(target), Headers: sets})
+		for _, path := range []string{"/", "/twice", "/own", "/twice"} {
+			res, body := ask(t, get(t, s.URL+path, "Stint-Decision", "made up", "Stint_Decision", "made up"))
+			told, id := res.header.Get("Told"), res.header.Get("Stint-Decision")
+			switch {
+			case res.status == http.StatusTooManyRequests:
+				if told != "" || (len(id) == 36 && strings.Contains(body, `"decision_id":"`+id+`"`)) != sent {
+					t.Errorf("set %d: denied, and told %q: %s", sets, id, body)
+				}
+			case (len(told) == 36) != sent, path != "/own" && told != id, path == "/own" && id != "own":
+				t.Errorf("set %d, %s: the target is told %q, the client %q", sets, path, told, id)
+			}
+		}
 	}
 }
 
@@ -360,5 +401,63 @@ func TestEcho(t *testing.T) {
 	httplimit.Echo().ServeHTTP(w, httptest.NewRequest(http.MethodPut, "http://x.test/a%2Fb?c=d", http.NoBody))
 	if s := parseEcho(t, w.Body.String()); s.Method != http.MethodPut || s.Host != "x.test" || s.Path != "/a%2Fb" || s.Query != "c=d" {
 		t.Errorf("%+v", s)
+	}
+}
+
+// marking marks all but the first request of a client.
+const marking = `
+	[[rules]]
+	name     = "fair"
+	count_by = ["ip"]
+	limits   = [ { name = "one", limit = "1/1h fixed_window" }, { name = "two", limit = "2/1d fixed_window" } ]
+	action   = "mark"
+`
+
+// marks are what the targets of three requests are told, of which each costs 1 but the last, which costs 3.
+var marks = [...]string{"", `"fair/one";q=1;over=1;t=3600`, `"fair/one";q=1;over=3, "fair/two";q=2;over=2`}
+
+// TestMarks has every door tell the target, and only the target, which limits of mark rules a request is over, whatever the client
+// says. In gRPC that is tested there.
+func TestMarks(t *testing.T) {
+	t.Parallel()
+	echo := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Told", strings.Join(slices.Concat(r.Header["Stint-Over"], r.Header["Stint_over"]), "|"))
+	})
+	target := serve(t, echo, false).URL
+	worlds := func() world { return worldOf(t, marking, identity.Options{}) }
+	_, s := gateway(t, httplimit.GatewayOptions{Engine: worlds().Engine, Routes: []httplimit.Route{{Targets: []string{target}}, {Prefix: "/dear", Targets: []string{target}, Cost: 3}}})
+	for i, want := range marks {
+		res, _ := ask(t, get(t, s.URL+[]string{"/", "/", "/dear"}[i], "Stint-Over", "made up", "Stint_Over", "made up"))
+		if got := res.header.Get("Told"); res.status != 200 || got != want || res.header.Get("Stint-Over") != "" {
+			t.Errorf("gateway, request %d: %d, the target is told %q, want %q", i, res.status, got, want)
+		}
+	}
+	w := worlds()
+	h := limited(t, httplimit.Options{Engine: w.Engine, Cost: func(r *http.Request) int64 { return int64(len(r.URL.RawQuery)) }}, echo.ServeHTTP)
+	for i, want := range marks {
+		r := httptest.NewRequest(http.MethodGet, []string{"/", "/", "/?abc"}[i], http.NoBody)
+		r.Header["Stint-Over"] = []string{"made up", "twice"}
+		rec := httptest.NewRecorder()
+		if h.ServeHTTP(rec, r); rec.Code != 200 || rec.Header().Get("Told") != want || rec.Header().Get("Stint-Over") != "" {
+			t.Errorf("middleware, request %d: %d, the handler is told %q, want %q", i, rec.Code, rec.Header().Get("Told"), want)
+		}
+		if len(r.Header["Stint-Over"]) != 2 {
+			t.Errorf("middleware, request %d: the caller's headers are now %v", i, r.Header)
+		}
+	}
+	api := apiOf(t, worlds())
+	for i, want := range marks[:2] {
+		rec := forward(api, "/v1/forward-auth", "X-Forwarded-Uri", "/", "Stint-Over", "made up")
+		if got := rec.Header().Get("Stint-Over"); rec.Code != 200 || got != want {
+			t.Errorf("forward-auth, request %d: %d, the proxy is told %q, want %q", i, rec.Code, got, want)
+		}
+	}
+	api = apiOf(t, worlds())
+	for i, want := range marks {
+		var got httplimit.Answer
+		rec := call(api, "POST", "/v1/check", []string{`{"path":"/","ip":"192.0.2.1"}`, `{"path":"/","ip":"192.0.2.1"}`, `{"path":"/","ip":"192.0.2.1","cost":3}`}[i])
+		if err := json.Unmarshal(rec.Body.Bytes(), &got); err != nil || !got.Allowed || got.Over != want {
+			t.Errorf("check %d: %s, %v, want %q", i, rec.Body, err, want)
+		}
 	}
 }

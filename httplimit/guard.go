@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/door/field"
 )
 
 // guard removes from requests what a target would believe, and what only trusted proxies may
@@ -46,7 +47,7 @@ func (g *guard) owner(name string) (owned, exact bool) {
 	if len(name) > len(forwarded) && folds(name[:len(forwarded)], forwarded) {
 		return true, strings.HasPrefix(name, forwarded) && !strings.ContainsFunc(name[len(forwarded):], isOdd)
 	}
-	for _, guarded := range [...]string{g.Key, g.User, g.Tenant, g.Tier, g.Forwarded, "X-Real-Ip", "Forwarded"} {
+	for _, guarded := range [...]string{g.Key, g.User, g.Tenant, g.Tier, g.Forwarded, "X-Real-Ip", "Forwarded", field.Decision, field.Over} {
 		if folds(name, guarded) {
 			return true, name == guarded
 		}

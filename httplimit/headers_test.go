@@ -285,7 +285,7 @@ func TestParseHeaderSets(t *testing.T) {
 		{names: []string{"x"}, want: httplimit.X},
 		{names: []string{"ietf", "x"}, want: httplimit.X | httplimit.IETF},
 		{names: []string{"none"}, want: httplimit.None},
-		{names: []string{"x", "none"}, says: `headers "none": want "x", "ietf" or both, or "none" alone`},
+		{names: []string{"x", "none"}, says: `headers "none": want one or more of "x", "ietf" and "id", or "none" alone`},
 		{names: []string{"X"}, says: `headers "X"`},
 	} {
 		got, err := httplimit.ParseHeaderSets(c.names)

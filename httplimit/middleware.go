@@ -17,7 +17,7 @@ import (
 // Options are the settings of a middleware. Engine is required.
 type Options struct {
 	Engine  *engine.Engine
-	Headers HeaderSet // default X and IETF
+	Headers HeaderSet // default X, IETF and ID
 	// Cost returns what a request costs, in place of what rules say; 0 leaves it to them.
 	Cost func(*http.Request) int64
 	// Subject returns who is asking, if the program knows: any of User, Tenant, Key, Tier
@@ -33,7 +33,8 @@ type Options struct {
 // New returns a middleware that decides each request once, before the handler sees it.
 // The handler gets the server's own ResponseWriter, with the headers of the verdict
 // already set, and finds the verdict with [VerdictOf]. A token that was not accepted, and did
-// not lead to a rejection, is not among the headers that it gets.
+// not lead to a rejection, is not among the headers that it gets. If the request is over a limit of a
+// mark rule, Stint-Over is.
 //
 // If rules that apply have a meter, or limits of concurrency, the handler gets a ResponseWriter
 // that does the same and counts. When the handler has returned or panicked, and a connection that
@@ -124,12 +125,21 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	m.Headers.Set(w.Header(), &ctx.Verdict)
 	r = r.WithContext(ctx)
-	if ctx.Verdict.Subject.BadToken {
+	over := field.OverOf(&ctx.Verdict)
+	if _, told := r.Header[field.Over]; told || over != "" || ctx.Verdict.Subject.BadToken {
 		r.Header = r.Header.Clone()
-		delete(r.Header, "Authorization")
+		r.Header.Del(field.Over) // of the client
+		if over != "" {
+			r.Header.Set(field.Over, over)
+		}
+		if ctx.Verdict.Subject.BadToken {
+			r.Header.Del("Authorization")
+		}
 	}
 	if serving != nil {
-		serveUntilEnd(w, r, serving, nil, m.next.ServeHTTP)
+		serveUntilEnd(w, r, serving, nil, func(w http.ResponseWriter, r *http.Request) {
+			m.next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), servedKey{}, w.(*served))))
+		})
 		return
 	}
 	m.next.ServeHTTP(w, r)

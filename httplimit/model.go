@@ -31,9 +31,14 @@ type modelCall struct {
 	ctx      context.Context // of the request
 	serving  *engine.Serving // nil: nothing is counted
 	response *llm.Response   // nil before the answer
+	upgraded bool            // the connection is for something else than an answer
 	failed   bool            // it is an error
 	cut      bool
 }
+
+// cuts reports whether an answer is cut that uses too much, and changes whether one may be changed on its way.
+func (c *modelCall) cuts() bool    { return c.serving != nil && c.serving.Cuts() }
+func (c *modelCall) changes() bool { return c.asked || c.cuts() }
 
 // estimator returns what finds out what a request may use of a language model.
 func (c *modelCall) estimator(r *http.Request) func(context.Context) (engine.Estimate, error) {
@@ -112,12 +117,12 @@ func (c *modelCall) unitsOf(u *llm.Usage, m llm.Meter) (units int64, ok bool) {
 
 // answer has a response read on its way to the client.
 func (c *modelCall) answer(res *http.Response) {
-	if res.StatusCode == http.StatusSwitchingProtocols || res.Body == nil {
+	if c.upgraded = res.StatusCode == http.StatusSwitchingProtocols; c.upgraded || res.Body == nil {
 		return
 	}
 	c.failed = res.StatusCode >= http.StatusBadRequest
 	c.response = llm.NewResponse(c.request.Shape, c.request.Prompt, res.Header)
-	b := &answerBody{ReadCloser: res.Body, call: c, cuts: c.serving != nil && c.serving.Cuts()}
+	b := &answerBody{ReadCloser: res.Body, call: c, cuts: c.cuts()}
 	if c.asked && strings.Contains(strings.ToLower(res.Header.Get("Content-Type")), "event-stream") && res.Header.Get("Content-Encoding") == "" {
 		b.filter = llm.NewFilter()
 		res.Header.Del("Content-Length")
@@ -126,24 +131,30 @@ func (c *modelCall) answer(res *http.Response) {
 	res.Body = b
 }
 
-// used adds what the answer has used.
+// used adds what the answer has used. Without an answer, the provider may have read the prompt, and the client has got nothing.
+// What a connection was used for that was upgraded is not known.
 func (c *modelCall) used(u *engine.Usage) (failed bool) {
 	if u.Model = c.request.Model; !settle.ValidModel(u.Model) {
 		u.Model = "" // the client has sent it
 	}
-	if c.response == nil {
-		return true
+	if c.upgraded {
+		return false
 	}
-	got := c.response.End()
+	got := llm.Usage{Input: c.request.Prompt, Total: c.request.Prompt, Estimated: true, Failed: true}
+	if c.response != nil {
+		got = c.response.End()
+	}
 	for m, n := range c.units(&got) {
 		u.Meters[m] = n
 	}
 	if got.Model != "" && settle.ValidModel(got.Model) {
 		u.Model = got.Model
 	}
-	u.Estimated = got.Estimated
+	u.Estimated = u.Estimated || got.Estimated
 	failed = c.failed || got.Failed
-	c.meter.add(&got, failed, c.cut)
+	if c.response != nil {
+		c.meter.add(&got, failed, c.cut)
+	}
 	return failed
 }
 

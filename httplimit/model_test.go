@@ -14,6 +14,8 @@ import (
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/test/testllm"
+	"github.com/stintdev/stint/rule"
 )
 
 const modelRules = `
@@ -350,6 +352,169 @@ func TestModelCut(t *testing.T) {
 	sent := int64(events) * 8
 	if used := m.used(t, path, "cut"); used < sent*3/4 || used > 400 || used < 300 {
 		t.Errorf("%d of 400 are used after about %d were sent", used, sent)
+	}
+}
+
+// TestModelEncoded has answers encoded so that they can be read, whatever the client accepts, and not at all if they may be
+// changed: then a stream is cut as one is that was never encoded.
+func TestModelEncoded(t *testing.T) {
+	t.Parallel()
+	const (
+		object = `{"model":"gpt-x","max_tokens":200,"messages":[{"role":"user","content":"hi"}]}`
+		stream = `{"model":"gpt-x","max_tokens":200,"stream":true,"messages":[{"role":"user","content":"hi"}]}`
+		asking = `{"model":"gpt-x","max_tokens":200,"stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"hi"}]}`
+	)
+	for name, c := range map[string]struct {
+		path, accepts, body string
+		want                string
+	}{
+		"unknown here":      {"/v1/chat/completions", "br, zstd", object, "identity"},
+		"several":           {"/v1/chat/completions", "br;q=1.0, GZIP;q=0.8, *;q=0.1", object, "gzip"},
+		"not gzip":          {"/v1/chat/completions", "gzip;q=0.0, br", object, "identity"},
+		"none":              {"/v1/chat/completions", "identity", object, "identity"},
+		"stream":            {"/v1/chat/completions", "gzip, br", asking, "gzip"},
+		"asked for usage":   {"/v1/chat/completions", "gzip, br", stream, "identity"},
+		"cut":               {"/cut/chat/completions", "gzip, br", asking, "identity"},
+		"no rule of models": {"/chat/completions", "br", object, "br"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			provider := &testllm.Provider{Decide: func(call testllm.Call) testllm.Answer {
+				if got := call.Header.Get("Accept-Encoding"); got != c.want {
+					t.Errorf("the provider may encode as %q, want %q", got, c.want)
+				}
+				return testllm.Answer{Input: 30, Output: 120, Pieces: 20, Gzip: true}
+			}}
+			m := newModels(t, provider.ServeHTTP)
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, m.url+c.path, strings.NewReader(c.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Authorization", "Bearer key")
+			r.Header.Set("Accept-Encoding", c.accepts)
+			a, body := ask(t, r)
+			if a.status != http.StatusOK || len(body) == 0 {
+				t.Fatalf("%d %q", a.status, body)
+			}
+			if got := a.header.Get("Content-Encoding"); (got == "gzip") != (c.want == "gzip") {
+				t.Errorf("the client got an answer that is encoded as %q", got)
+			}
+			if strings.HasPrefix(c.path, "/v1/") {
+				m.want(t, c.path, map[string]int64{"tokens": 150, "output": 120})
+			}
+		})
+	}
+}
+
+// TestModelCutEncoded cuts the stream of a client that accepts gzip.
+func TestModelCutEncoded(t *testing.T) {
+	t.Parallel()
+	gone := make(chan struct{})
+	provider := &testllm.Provider{Decide: func(testllm.Call) testllm.Answer {
+		return testllm.Answer{Input: 10, Output: 100_000, Pieces: 5000, Gzip: true}
+	}}
+	m := newModels(t, func(w http.ResponseWriter, r *http.Request) {
+		defer close(gone)
+		provider.ServeHTTP(w, r)
+	})
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, m.url+"/cut/chat/completions", strings.NewReader(`{"model":"gpt-x","stream":true,"stream_options":{"include_usage":true},"messages":[]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer key")
+	r.Header.Set("Accept-Encoding", "gzip")
+	if a, body := ask(t, r); a.status != http.StatusOK || !strings.Contains(body, `"code":"rate_limit_exceeded"`) {
+		t.Errorf("%d ... %q", a.status, body[max(0, len(body)-200):])
+	}
+	<-gone
+}
+
+// TestModelUnanswered charges requests that get no answer for their prompt, by an estimate that is marked so. A connection that
+// is upgraded stays charged as it was reserved, and is no failure.
+func TestModelUnanswered(t *testing.T) {
+	t.Parallel()
+	const request = `{"model":"gpt-x","max_tokens":2000,"messages":[{"role":"user","content":"How many geese are there on the pond today?"}]}`
+	for name, c := range map[string]struct {
+		provider func(arrived chan<- struct{}) http.HandlerFunc
+		route    httplimit.Route
+		leaves   bool
+		status   int
+		tokens   [2]int64 // from, to
+		output   int64
+		guessed  bool
+	}{
+		"broken": {provider: func(chan<- struct{}) http.HandlerFunc {
+			return func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+		}, status: http.StatusBadGateway, tokens: [2]int64{8, 30}, guessed: true},
+		"slow":    {provider: waiting, route: httplimit.Route{Timeout: 50 * time.Millisecond}, status: http.StatusGatewayTimeout, tokens: [2]int64{8, 30}, guessed: true},
+		"leaving": {provider: waiting, leaves: true, tokens: [2]int64{8, 30}, guessed: true},
+		"upgraded": {provider: func(chan<- struct{}) http.HandlerFunc {
+			return func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Connection", "Upgrade")
+				w.Header().Set("Upgrade", "words")
+				w.WriteHeader(http.StatusSwitchingProtocols)
+			}
+		}, status: http.StatusSwitchingProtocols, tokens: [2]int64{2008, 2030}, output: 2000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			arrived := make(chan struct{}, 1)
+			book := make(receipts, 1)
+			e := ledgerEngine(t, modelRules, identity.Options{}, book)
+			c.route.Targets = []string{serve(t, c.provider(arrived), false).URL}
+			_, s := gateway(t, httplimit.GatewayOptions{Engine: e, Routes: []httplimit.Route{c.route}})
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/v1/chat/completions", strings.NewReader(request))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.status == http.StatusSwitchingProtocols {
+				r.Header.Set("Connection", "Upgrade")
+				r.Header.Set("Upgrade", "words")
+			}
+			if c.leaves {
+				go func() {
+					<-arrived
+					leave()
+				}()
+			}
+			res, err := http.DefaultClient.Do(r)
+			if (err != nil) != c.leaves {
+				t.Fatal(err)
+			}
+			if err == nil {
+				res.Body.Close()
+				if res.StatusCode != c.status {
+					t.Errorf("%d, want %d", res.StatusCode, c.status)
+				}
+			}
+			receipt := <-book
+			if receipt.Estimated != c.guessed || receipt.Model != "gpt-x" {
+				t.Errorf("an estimate: %t, of %q", receipt.Estimated, receipt.Model)
+			}
+			for s := range receipt.Rules() {
+				switch {
+				case s.Rule == "tokens" && (s.Used < c.tokens[0] || s.Used > c.tokens[1]), s.Rule == "output" && s.Used != c.output:
+					t.Errorf("%s: %d of %d", s.Rule, s.Used, s.Reserved)
+				}
+			}
+		})
+	}
+}
+
+// receipts is a ledger.
+type receipts chan engine.Receipt
+
+func (receipts) Reserved(string, rule.Meter, int64)        {}
+func (r receipts) Settled(receipt *engine.Receipt, _ bool) { r <- *receipt }
+
+// waiting is a provider that never answers.
+func waiting(arrived chan<- struct{}) http.HandlerFunc {
+	return func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // only then the server notices that the client leaves
+		arrived <- struct{}{}
+		<-r.Context().Done()
 	}
 }
 

@@ -1,18 +1,21 @@
 package httplimit_test
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/kit/packed"
 	"github.com/stintdev/stint/internal/test/testopenapi"
 )
 
@@ -241,4 +244,23 @@ func examples(content any) (out []any) {
 		out = append(out, e.(object)["value"])
 	}
 	return out
+}
+
+// TestOpenAPIPacked checks that the document that is served is openapi.json.
+func TestOpenAPIPacked(t *testing.T) {
+	t.Parallel()
+	want, err := os.ReadFile("openapi.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile("openapi.json.gz", packed.Pack(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	w := worldOf(t, apiRules, identity.Options{})
+	if rec := call(apiOf(t, w), "GET", "/v1/openapi.json", ""); !bytes.Equal(rec.Body.Bytes(), want) {
+		t.Error("openapi.json.gz is stale: run go test ./httplimit -run TestOpenAPIPacked -update")
+	}
 }

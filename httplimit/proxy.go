@@ -18,6 +18,7 @@ import (
 	"syscall"
 
 	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/internal/door/field"
 )
 
 // trip is the state of a request on its way to a target. It is the request's context.
@@ -34,7 +35,9 @@ type trip struct {
 	path, rawPath string
 	body          body
 	model         *modelCall // nil: not a request to a language model
-	forwarded     [4]string  // values of the headers that setForwarded sets
+	reads         bool       // a meter reads the response's body
+	id            string     // of the decision; empty: it is not sent
+	forwarded     [6]string  // values of the headers that setForwarded sets
 }
 
 type tripKey struct{}
@@ -123,8 +126,8 @@ func rewrite(pr *httputil.ProxyRequest) {
 		out.Header.Del("Upgrade")
 		out.Header.Del("Connection")
 	}
-	if t.model != nil && t.model.asked {
-		out.Header.Set("Accept-Encoding", "identity") // or the report could not be removed
+	if t.model != nil || t.reads {
+		acceptReadable(out.Header, t.model != nil && t.model.changes())
 	}
 	t.guard.clean(out.Header, &t.verdict.Subject)
 	out.Trailer = pr.In.Trailer // its values come after the body
@@ -134,6 +137,21 @@ func rewrite(pr *httputil.ProxyRequest) {
 		out.Body = &t.body
 	}
 	t.setForwarded(pr.In, out.Header)
+}
+
+// acceptReadable has the target encode its response so that it can be read here, whatever else the client accepts: with gzip,
+// or not at all. If it is plain, it may be changed, too.
+func acceptReadable(h http.Header, plain bool) {
+	encoding := "identity"
+	for _, name := range strings.Split(strings.Join(h["Accept-Encoding"], ","), ",") {
+		name, weight, _ := strings.Cut(name, ";")
+		_, q, _ := strings.Cut(weight, "=")
+		refused := q != "" && strings.Trim(q, " 0.") == ""
+		if !plain && !refused && strings.EqualFold(strings.TrimSpace(name), "gzip") {
+			encoding = "gzip"
+		}
+	}
+	h.Set("Accept-Encoding", encoding)
 }
 
 // isHTTP reports whether a protocol to upgrade to can carry further requests.
@@ -167,8 +185,8 @@ func (t *trip) setTarget(u *url.URL, to *target, mask uint64) {
 	}
 }
 
-// setForwarded sets the headers that tell the target about the client. Those that the
-// client has sent were removed from h.
+// setForwarded sets the headers that tell the target about the client and the decision. Those that the
+// client has sent do not get there.
 func (t *trip) setForwarded(in *http.Request, h http.Header) {
 	client, chain, host, proto := "", t.peer, in.Host, "http"
 	if ip := t.verdict.Subject.IP; ip.IsValid() {
@@ -186,8 +204,8 @@ func (t *trip) setForwarded(in *http.Request, h http.Header) {
 		host = cmp.Or(in.Header.Get("X-Forwarded-Host"), host)
 		proto = cmp.Or(in.Header.Get("X-Forwarded-Proto"), proto)
 	}
-	t.forwarded = [...]string{client, chain, host, proto}
-	for i, name := range [...]string{"X-Real-Ip", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+	t.forwarded = [...]string{client, chain, host, proto, t.id, field.OverOf(&t.verdict)}
+	for i, name := range [...]string{"X-Real-Ip", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", field.Decision, field.Over} {
 		if t.forwarded[i] == "" {
 			delete(h, name)
 		} else {
@@ -197,7 +215,8 @@ func (t *trip) setForwarded(in *http.Request, h http.Header) {
 }
 
 // addHeaders adds our headers to a response. They replace those of limits of the target,
-// as clients could not tell them apart. If we have none, the target's stay.
+// as clients could not tell them apart. If we have none, the target's stay. So does the id of
+// a decision of its own, since that is the last one.
 func (g *Gateway) addHeaders(res *http.Response) error {
 	if len(res.Trailer) > 0 {
 		res.Header.Del("Content-Length") // HTTP/1.1 has trailers only without a length
@@ -210,7 +229,11 @@ func (g *Gateway) addHeaders(res *http.Response) error {
 		t.model.answer(res)
 	}
 	v := &t.verdict
+	own := res.Header[field.Decision]
 	if v.Binding() == nil {
+		if own == nil && t.id != "" {
+			res.Header[field.Decision] = t.forwarded[4:5:5]
+		}
 		return nil
 	}
 	for _, name := range [...]string{
@@ -219,6 +242,9 @@ func (g *Gateway) addHeaders(res *http.Response) error {
 		delete(res.Header, name)
 	}
 	g.headers.Set(res.Header, v)
+	if own != nil {
+		res.Header[field.Decision] = own
+	}
 	if shape, ok := modelStyle(v, t.path); ok {
 		setModelHeaders(res.Header, shape, v, g.now())
 	}

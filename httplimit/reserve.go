@@ -162,7 +162,7 @@ func (a *api) cancel(ctx context.Context, s *settlement) (err error) {
 }
 
 func (a *api) extend(ctx context.Context, s *settlement) (err error) {
-	s.extension, s.ticket, err = a.desk().Extend(ctx, s.ticket, s.usage, s.life)
+	s.extension, s.ticket, s.life, err = a.desk().Extend(ctx, s.ticket, s.usage, s.life)
 	return err
 }
 

@@ -274,6 +274,128 @@ func TestCommitOnce(t *testing.T) {
 	wantUsed(t, w, 1, 70, 70)
 }
 
+// TestCommitLate commits a ticket again as long as it is valid, also when what it used has long recovered: it is applied
+// once.
+func TestCommitLate(t *testing.T) {
+	t.Parallel()
+	w := worldOf(t, `
+		[[rules]]
+		name     = "tokens"
+		count_by = ["user"]
+		cost     = { meter = "llm.total_tokens" }
+		limits   = [ { name = "minute", limit = "100/1m token_bucket" } ]
+	`, identity.Options{})
+	h := apiOf(t, w)
+	ticket := ticketOf(t, h, `{"path":"/","user":"alice","expires_in":3600}`)
+	for i, after := range []time.Duration{0, 11 * time.Minute, 48*time.Minute + 59*time.Second} {
+		w.clock.Add(after)
+		rec := call(h, "POST", "/v1/commit", fmt.Sprintf(usedCost, ticket, 700))
+		if rec.Code != 200 || !strings.Contains(rec.Body.String(), fmt.Sprintf(`"repeated":%t`, i > 0)) {
+			t.Error(after, transcript(rec))
+		}
+	}
+	if got := usedOf(t, w, "minute"); got[0] != 0 {
+		t.Errorf("%d is used an hour later", got)
+	}
+	w.clock.Add(time.Second)
+	if rec := call(h, "POST", "/v1/commit", fmt.Sprintf(usedCost, ticket, 700)); rec.Code != 400 {
+		t.Error(transcript(rec))
+	}
+}
+
+// TestPlaceByTicket holds a place by a ticket: it is kept by extensions, released by a settlement, and comes back by itself.
+// One that was lost is taken again by an extension, if there is one.
+func TestPlaceByTicket(t *testing.T) {
+	t.Parallel()
+	w := worldOf(t, `
+		[[rules]]
+		name     = "jobs"
+		count_by = ["user"]
+		limits   = [ { name = "jobs", limit = "1/30s concurrency" } ]
+	`, identity.Options{})
+	h := apiOf(t, w)
+	const job = `{"path":"/","user":"alice"}`
+	reserve := func() string {
+		t.Helper()
+		return ticketOf(t, h, job)
+	}
+	denied := func(about string) {
+		t.Helper()
+		if rec := call(h, "POST", "/v1/reserve", job); rec.Code != 200 || !strings.Contains(rec.Body.String(), `"outcome":"denied"`) {
+			t.Errorf("%s: %s", about, transcript(rec))
+		}
+	}
+	extend := func(ticket string, allowed bool) string {
+		t.Helper()
+		rec := call(h, "POST", "/v1/extend", fmt.Sprintf(oneTicket, ticket))
+		if !strings.HasPrefix(rec.Body.String(), fmt.Sprintf(`{"allowed":%t,`, allowed)) {
+			t.Errorf("extended: %s", transcript(rec))
+		}
+		return ticketIn(t, rec)
+	}
+	settle := func(path, ticket string) {
+		t.Helper()
+		body := fmt.Sprintf(oneTicket, ticket)
+		if path == "/v1/commit" {
+			body = fmt.Sprintf(usedCost, ticket, 0)
+		}
+		if rec := call(h, "POST", path, body); rec.Code != 200 {
+			t.Error(transcript(rec))
+		}
+	}
+
+	first := reserve()
+	denied("while it is held")
+	for range 4 { // longer than the window
+		w.clock.Add(20 * time.Second)
+		first = extend(first, true)
+		denied("while it is renewed")
+	}
+	settle("/v1/commit", first)
+	second := reserve()
+	settle("/v1/cancel", second)
+
+	lost := reserve()
+	w.clock.Add(31 * time.Second)
+	taken := extend(lost, true)
+	denied("when it was taken again")
+	w.clock.Add(31 * time.Second)
+	other := reserve()
+	taken = extend(taken, false)
+	settle("/v1/commit", taken) // it has no place to release
+	denied("while another has it")
+	settle("/v1/commit", other)
+	w.clock.Add(time.Second)
+	settle("/v1/commit", other) // which is not there to be released again
+	last := reserve()
+	denied("at the end")
+	settle("/v1/commit", last)
+}
+
+// TestExtendLater extends a ticket: it is never valid for less time than before.
+func TestExtendLater(t *testing.T) {
+	t.Parallel()
+	w := worldOf(t, meteredRules, identity.Options{})
+	h := apiOf(t, w)
+	ticket := ticketOf(t, h, `{"path":"/","user":"alice","expires_in":3600}`)
+	w.clock.Add(10 * time.Minute)
+	for _, c := range []struct{ body, want string }{
+		{`{"ticket":%q}`, `"expires_in":3000`},
+		{`{"ticket":%q,"expires_in":1}`, `"expires_in":3000`},
+		{`{"ticket":%q,"expires_in":3200}`, `"expires_in":3200`},
+	} {
+		rec := call(h, "POST", "/v1/extend", fmt.Sprintf(c.body, ticket))
+		if rec.Code != 200 || !strings.Contains(rec.Body.String(), c.want) {
+			t.Errorf("%s: %s", c.body, transcript(rec))
+		}
+		ticket = ticketIn(t, rec)
+	}
+	w.clock.Add(3199 * time.Second)
+	if rec := call(h, "POST", "/v1/commit", fmt.Sprintf(usedCost, ticket, 1)); rec.Code != 200 {
+		t.Error(transcript(rec))
+	}
+}
+
 // TestCommitBatch settles many reservations, some of which are not to be settled: this does not concern the others.
 func TestCommitBatch(t *testing.T) {
 	t.Parallel()

@@ -2,9 +2,11 @@ package httplimit
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -33,9 +35,40 @@ type served struct {
 	sent     int64
 	gone     bool            // writing to the client has failed
 	response *meter.Response // nil before the first byte
+	told     engine.Usage    // by the handler
 	hijacked bool
 	left     bool // the handler has returned
 	over     bool
+}
+
+type servedKey struct{}
+
+// Use says what the request of this context has used, in place of what is measured, or where nothing is: the tokens of a
+// model, rows, seconds of a processor. Units are by meter, or, if used.Meters is nil, used.Cost for all meters of the
+// rules that apply. It can be called as the work goes on: of each meter, the last value before the handler returns
+// counts, and negative ones count as 0. Without rules that have a meter, it does nothing.
+//
+// The context is that of the request that a handler behind the middleware of [New] was given. It is safe for concurrent use.
+func Use(ctx context.Context, used engine.Usage) {
+	if d, ok := ctx.Value(servedKey{}).(*served); ok {
+		d.use(used)
+	}
+}
+
+func (d *served) use(u engine.Usage) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.told.Meters == nil {
+		d.told.Meters = map[rule.Meter]int64{}
+	}
+	for _, m := range d.serving.Meters(nil) { // others have no rule
+		if n, ok := u.Meters[m]; ok {
+			d.told.Meters[m] = n
+		} else if u.Meters == nil {
+			d.told.Meters[m] = u.Cost
+		}
+	}
+	d.told.Model, d.told.Estimated = cmp.Or(u.Model, d.told.Model), u.Estimated
 }
 
 // serveUntilEnd serves a request, and settles it when it has ended, also if the handler panics. A model may be nil.
@@ -67,32 +100,40 @@ func (d *served) end(panicked bool) {
 	}
 	d.over = true
 	failed := panicked || d.status >= http.StatusInternalServerError
-	u := engine.Usage{Meters: d.used()}
+	u := engine.Usage{Model: d.told.Model}
+	u.Meters, u.Estimated = d.used()
 	if d.model != nil {
 		failed = d.model.used(&u) || failed
 	}
 	d.serving.End(u, failed && !d.gone && d.client.Err() == nil)
 }
 
-// used returns what the meters say. What they cannot say stays as it was reserved.
-func (d *served) used() map[rule.Meter]int64 {
-	used := make(map[rule.Meter]int64, len(d.meters.names))
+// used returns what the handler has told, and else what the meters say, and whether some of it is an estimate. What they cannot
+// say stays as it was reserved.
+func (d *served) used() (used map[rule.Meter]int64, estimated bool) {
+	used, estimated = make(map[rule.Meter]int64, len(d.meters.names)), d.told.Estimated
+	maps.Copy(used, d.told.Meters)
 	if len(d.meters.names) == 0 {
-		return used
+		return used, estimated
 	}
 	if d.response == nil {
 		d.response = d.meters.set.Response(d.Header())
 	}
 	units := d.response.End(nil, meter.End{Trailer: trailer(d.Header()), RequestBytes: d.body.n, Took: d.serving.Took()})
 	for i, m := range d.meters.names {
-		switch {
-		case m == responseBytes:
+		if _, told := used[m]; told {
+			continue
+		}
+		if m == responseBytes {
 			used[m] = d.sent
-		case units[i].Why != meter.Missing:
+			continue
+		}
+		if units[i].Why != meter.Missing {
 			used[m] = units[i].N
 		}
+		estimated = estimated || units[i].Estimated()
 	}
-	return used
+	return used, estimated
 }
 
 // trailer returns the trailers that a handler has set without announcing them. The others are in the header.

@@ -17,6 +17,7 @@ import (
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/httplimit"
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/rule"
 )
 
 // servedRules have one place, and a meter for each path.
@@ -328,6 +329,110 @@ func TestServedWriter(t *testing.T) {
 	}
 	if got := used(t, e, "/metered/x"); !strings.HasPrefix(got, "0 5 ") {
 		t.Errorf("%s is used", got)
+	}
+}
+
+// TestServedEstimated says that what a meter could not read is an estimate.
+func TestServedEstimated(t *testing.T) {
+	t.Parallel()
+	const rules = `
+		[[rules]]
+		name = "json"
+		cost = { meter = "json:usage.total", reserve = 5 }
+		limits = [{ name = "json", limit = "100000/1000h fixed_window" }]
+	`
+	for name, c := range map[string]struct {
+		body, encoding string
+		used           int64
+		guessed        bool
+	}{
+		"exact":   {`{"usage":{"total":321}}`, "", 321, false},
+		"missing": {`{"usage":{}}`, "", 5, true},
+		"encoded": {strings.Repeat("?", 400), "br", 100, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			book := make(receipts, 1)
+			target := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if got := r.Header.Get("Accept-Encoding"); got != "gzip" {
+					t.Errorf("the target may encode as %q", got)
+				}
+				w.Header().Set("Content-Type", "application/json")
+				if c.encoding != "" {
+					w.Header().Set("Content-Encoding", c.encoding)
+				}
+				_, _ = io.WriteString(w, c.body)
+			}), false)
+			_, s := gateway(t, httplimit.GatewayOptions{Engine: ledgerEngine(t, rules, identity.Options{}, book), Routes: to(target.URL)})
+			ask(t, get(t, s.URL+"/x", "Accept-Encoding", "br, gzip"))
+			receipt := <-book
+			if receipt.Estimated != c.guessed || receipt.Limits[0].Used != c.used {
+				t.Errorf("%d, an estimate: %t; want %d, %t", receipt.Limits[0].Used, receipt.Estimated, c.used, c.guessed)
+			}
+		})
+	}
+}
+
+// TestUse has a handler say what it has used: that holds in place of what is measured, and of each meter the last value.
+func TestUse(t *testing.T) {
+	t.Parallel()
+	const rules = `
+		[[rules]]
+		name = "tokens"
+		match = { paths = ["/metered/**"] }
+		cost = { meter = "llm.total_tokens", reserve = 50 }
+		limits = [{ name = "tokens", limit = "100000/1000h fixed_window" }]
+		[[rules]]
+		name = "json"
+		match = { paths = ["/metered/**"] }
+		cost = { meter = "json:rows", reserve = 5 }
+		limits = [{ name = "json", limit = "100000/1000h fixed_window" }]
+		[[rules]]
+		name = "out"
+		match = { paths = ["/metered/**"] }
+		cost = { meter = "response_bytes" }
+		limits = [{ name = "out", limit = "100000/1000h fixed_window" }]
+	`
+	type meters = map[rule.Meter]int64
+	for name, c := range map[string]struct {
+		path    string
+		told    []engine.Usage
+		want    string
+		guessed bool
+		model   string
+	}{
+		"nothing":   {"/metered/x", nil, "json 5, out 7, tokens 50", true, ""},
+		"by meter":  {"/metered/x", []engine.Usage{{Meters: meters{"llm.total_tokens": 10, "json:rows": 2}, Model: "large"}, {Meters: meters{"llm.total_tokens": 650, "llm.cost": 9}}}, "json 2, out 7, tokens 650", false, "large"},
+		"of all":    {"/metered/x", []engine.Usage{{Cost: 8}}, "json 8, out 8, tokens 8", false, ""},
+		"estimated": {"/metered/x", []engine.Usage{{Meters: meters{"llm.total_tokens": -1, "json:rows": 0}, Estimated: true}}, "json 0, out 7, tokens 0", true, ""},
+		"no meters": {"/x", []engine.Usage{{Cost: 8}}, "", false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			book := make(receipts, 1)
+			e := ledgerEngine(t, rules, identity.Options{}, book)
+			h := limited(t, httplimit.Options{Engine: e}, func(w http.ResponseWriter, r *http.Request) {
+				for _, u := range c.told {
+					httplimit.Use(r.Context(), u)
+				}
+				if httplimit.VerdictOf(r.Context()) == nil {
+					t.Error("there is no verdict")
+				}
+				_, _ = io.WriteString(w, "7 bytes")
+			})
+			h.ServeHTTP(httptest.NewRecorder(), from("192.0.2.1", "GET", c.path))
+			if c.want == "" {
+				return
+			}
+			receipt := <-book
+			var got []string
+			for s := range receipt.Rules() {
+				got = append(got, fmt.Sprint(s.Rule, " ", s.Used))
+			}
+			if text := strings.Join(got, ", "); text != c.want || receipt.Estimated != c.guessed || receipt.Model != c.model {
+				t.Errorf("%s, an estimate: %t, of %q", text, receipt.Estimated, receipt.Model)
+			}
+		})
 	}
 }
 

@@ -337,6 +337,12 @@ func (r *Resolver) Ready() error { return r.jwks.ready() }
 // KeyHeader returns the header of API keys, in its canonical form.
 func (r *Resolver) KeyHeader() string { return r.keys.header }
 
+// DefaultTier returns the tier of subjects that have no other.
+func (r *Resolver) DefaultTier() string { return r.tier }
+
+// IPv6Prefix returns how many bits of an IPv6 address are counted.
+func (r *Resolver) IPv6Prefix() int { return r.bits }
+
 // Headers are the names of the headers that a resolver reads, in their canonical form. One
 // that it does not read is empty.
 type Headers struct {

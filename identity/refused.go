@@ -22,9 +22,9 @@ type RefusedError struct {
 
 func (e *RefusedError) Error() string {
 	if e.Key != "" {
-		return "identity: key " + e.Key + ": " + e.Reason.text()
+		return "identity: key " + e.Key + ": " + e.Reason.Text()
 	}
-	return "identity: " + e.Reason.text()
+	return "identity: " + e.Reason.Text()
 }
 
 // Reason is why a credential was not accepted. There are few, so that metrics can count
@@ -87,7 +87,7 @@ var reasons = [...]struct{ name, text string }{
 // reasonError is a reason as an error.
 type reasonError Reason
 
-func (e reasonError) Error() string { return Reason(e).text() }
+func (e reasonError) Error() string { return Reason(e).Text() }
 
 // String returns the reason's name, such as "token_expired". That of [NoReason] is
 // empty.
@@ -98,7 +98,8 @@ func (r Reason) String() string {
 	return reasons[r].name
 }
 
-func (r Reason) text() string {
+// Text returns the reason in words, such as "the token has expired".
+func (r Reason) Text() string {
 	if int(r) >= len(reasons) {
 		return r.String()
 	}

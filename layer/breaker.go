@@ -35,6 +35,8 @@ type BreakerOptions struct {
 	// Probes is how many probes in a row must succeed before the breaker closes. After one that
 	// succeeds, the next follows at once. Default 3.
 	Probes int
+	// Random is as in [RetryOptions].
+	Random func(time.Duration) time.Duration
 	// Server returns the name of the server that has the counter of an ask, if the store has
 	// several: each then has a breaker of its own. It is called for every ask, so it must be fast.
 	// The error of a call to several servers should say which of them have failed, by a method
@@ -107,6 +109,9 @@ func Breaker(next stint.Store, o BreakerOptions) (stint.Store, error) {
 	}
 	if o.Probes == 0 {
 		o.Probes = 3
+	}
+	if o.Random == nil {
+		o.Random = rand.N[time.Duration]
 	}
 	switch {
 	case o.Failures < 0:
@@ -418,7 +423,7 @@ func (l *breaker) probe(c *circuit) string {
 	for n := 0; n < l.o.Probes; {
 		if n == 0 {
 			select {
-			case <-time.After(l.o.Probe/2 + rand.N(l.o.Probe)):
+			case <-time.After(l.o.Probe/2 + l.o.Random(l.o.Probe)):
 			case <-l.ctx.Done():
 				return ""
 			}

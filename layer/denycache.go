@@ -35,7 +35,7 @@ type DenyCacheOptions struct {
 // remembered. A denial that a penalty might count as a violation is not remembered before the ban.
 //
 // A denial by a limit that may be leased ([stint.Policy.Lease]) is remembered for at least half a term, even if
-// units recover before, and for at most one term. Then one caller asks the store again, and until that is answered
+// units recover before, and for at most one term; but not for longer than For. Then one caller asks the store again, and until that is answered
 // the others are still denied, for as long again at most: so there is one call, however many callers there are.
 //
 // Its own decisions have the basis [stint.Remembered]. Their RetryAfter and ResetAfter count down from

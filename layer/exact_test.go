@@ -4,6 +4,7 @@ package layer_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"testing"
@@ -81,6 +82,38 @@ func TestSplitAllocations(t *testing.T) {
 		if got != 0 {
 			t.Errorf("%s: %v allocations", name, got)
 		}
+	}
+}
+
+// TestLeaseAllocations counts what a take allocates that is answered by a lease: nothing.
+func TestLeaseAllocations(t *testing.T) {
+	s := must(t)(layer.Lease(memory(t, nil), layer.LeaseOptions{}))
+	asks, ds := []stint.Ask{leaseAsk(t, "1099511627776/1h", 100*time.Millisecond)}, make([]stint.Decision, 1)
+	leased := 0
+	take := func() {
+		if err := s.Take(context.Background(), asks, ds); err != nil {
+			t.Fatal(err)
+		}
+		if ds[0].Basis == stint.Leased {
+			leased++
+		}
+	}
+	eventually(t, func() error {
+		for range 20 { // at once, since few takes in a term begin no lease
+			take()
+		}
+		if leased == 0 {
+			return errors.New("it is not leased")
+		}
+		return nil
+	})
+	leased = 0
+	const runs = 100_000
+	if got := testing.AllocsPerRun(runs, take); got != 0 || leased < runs/2 {
+		t.Errorf("%v allocations, and %d of %d takes are leased", got, leased, runs)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -2,6 +2,7 @@ package layer
 
 import (
 	"context"
+	"errors"
 	"hash/maphash"
 	"math/bits"
 	"runtime"
@@ -179,7 +180,11 @@ func (l *leases) spend(e *lease, a *stint.Ask, d *stint.Decision) (ok bool, fetc
 	now := time.Since(l.born)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed || a.Limit != e.ask.Limit {
+	if e.closed {
+		return false, nil
+	}
+	if !e.is(a) {
+		e.replace(a)
 		return false, nil
 	}
 	e.inTerm++
@@ -247,7 +252,7 @@ func (l *leases) heard(asks []stint.Ask, ds []stint.Decision, begin bool) {
 		}
 		if d.Basis == stint.Counted {
 			e.mu.Lock()
-			if e.heard(now, a, d); begin {
+			if e.heard(now, a, d); begin && e.is(a) {
 				l.extend(e, now)
 			}
 			e.mu.Unlock()
@@ -346,6 +351,10 @@ func (l *leases) fetch(e *lease, n int64) {
 	switch {
 	case err != nil:
 		e.pause = now + e.term
+		if !errors.Is(err, stint.ErrNotApplied) { // it may have been charged
+			e.meter.lent.Add(n)
+			e.meter.kept.Add(n)
+		}
 	case ds[0].Basis == stint.Remembered: // it says nothing about now
 		e.notCharged(c)
 	case ds[0].Basis != stint.Counted:
@@ -426,12 +435,12 @@ func (l *leases) giveBack(back []stint.Ask, of ...*lease) {
 	ctx, cancel := context.WithTimeout(context.Background(), background) //nolint:forbidigo // units of no caller
 	defer cancel()
 	ds := make([]stint.Decision, len(back))
-	err := l.next.Adjust(ctx, back, ds)
-	l.o.Meter.back(back, err)
-	if err == nil {
-		l.told(back, ds)
-	} else {
+	if l.next.Adjust(ctx, back, ds) != nil {
 		ds = nil
+	}
+	l.o.Meter.back(back, ds)
+	if ds != nil {
+		l.told(back, ds)
 	}
 	for _, e := range of {
 		e.mu.Lock()

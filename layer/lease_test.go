@@ -65,7 +65,8 @@ type leasing struct {
 func newLeasing(t testing.TB, store stint.Store, latency time.Duration, o layer.LeaseOptions) *leasing {
 	t.Helper()
 	w := &distant{faulty: faulty{Store: store}, random: func() time.Duration { return rand.N(latency) + 1 }}
-	return &leasing{must(t)(layer.Lease(must(t)(layer.DenyCache(w, layer.DenyCacheOptions{})), o)), w}
+	divided := must(t)(layer.Split(w)) // which passes on what is not split
+	return &leasing{must(t)(layer.Lease(must(t)(layer.DenyCache(divided, layer.DenyCacheOptions{})), o)), w}
 }
 
 // TestLeases has a steady load on one counter: nearly all of it is decided without the store, which is called at
@@ -168,16 +169,30 @@ func (g *ledger) admit(d *stint.Decision) (beyond bool) {
 // Nothing is admitted beyond it: in windows at all, in buckets and logs more than a term gives back.
 func TestLeaseBound(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{
-		"5000/1s fixed_window", "5000/1s sliding_window", "3000/1s sliding_log", "5000/1s token_bucket", "5000/1s burst=500 leaky_bucket",
-		"20000/10s fixed_window", "20000/10s sliding_window", "200/1s fixed_window",
+	for _, c := range []struct {
+		limit string
+		split int
+	}{
+		{"5000/1s fixed_window", 0},
+		{"5000/1s sliding_window", 0},
+		{"3000/1s sliding_log", 0},
+		{"5000/1s token_bucket", 0},
+		{"5000/1s burst=500 leaky_bucket", 0},
+		{"20000/10s fixed_window", 0},
+		{"20000/10s sliding_window", 0},
+		{"200/1s fixed_window", 0},
+		{"5000/1s fixed_window", 8},
+		{"5000/1s sliding_window", 8},
+		{"3000/1s sliding_log", 4},
+		{"5000/1s token_bucket", 8},
+		{"200/1s fixed_window", 64},
 	} {
 		for _, term := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond} {
-			t.Run(fmt.Sprint(text, " for ", term), func(t *testing.T) {
+			t.Run(fmt.Sprint(c.limit, " in ", max(c.split, 1), " for ", term), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					meter := layer.NewLeaseMeter()
-					g := leaseSim{limit: text, term: term, nodes: 4, callers: 8, load: 1.5, faults: true, changes: true, length: 6 * time.Second}.run(t, meter)
+					g := leaseSim{limit: c.limit, split: c.split, term: term, nodes: 4, callers: 8, load: 1.5, faults: true, changes: true, length: 6 * time.Second}.run(t, meter)
 					t.Logf("%d takes, %d units admitted, at most %d in a window; %+v", g.takes, g.total, g.worst, meter.Read())
 				})
 			})
@@ -206,6 +221,7 @@ func TestLeaseOfShortWindow(t *testing.T) {
 // leaseSim is nodes that lease from one store, and what befalls them.
 type leaseSim struct {
 	limit   string
+	split   int // among how many counters it is divided; 0: it has one
 	term    time.Duration
 	nodes   int
 	callers int     // of each node
@@ -221,6 +237,7 @@ func (s leaseSim) run(t *testing.T, meter *layer.LeaseMeter) *ledger {
 	seed := rand.Uint64()
 	store := memory(t, nil)
 	a := leaseAsk(t, s.limit, s.term)
+	a.Policy.Split = s.split
 	g := newLedger(a.Limit, min(s.term, a.Limit.Window.Length()))
 	lower := a
 	lower.Limit.Max -= lower.Limit.Max / 10

@@ -21,6 +21,7 @@ type lease struct {
 
 	mu        sync.Mutex
 	closed    bool
+	replaced  bool          // the limit has another policy now: the lease ends
 	batches   []batch       // oldest first
 	low       int64         // more is fetched when no more than that is held
 	trip      time.Duration // how long a fetch takes, at most, lately
@@ -79,17 +80,42 @@ func newLease(a *stint.Ask, id uint64, now time.Duration) *lease {
 
 // newBatch returns the units that a take of e.ask and e.lent has charged.
 func (e *lease) newBatch(d stint.Decision, c *ahead, begin, now time.Duration) batch {
-	life := e.term
-	switch e.ask.Limit.Algorithm {
-	case stint.FixedWindow:
-		life = min(life, d.ResetAfter)
-	case stint.SlidingWindow: // which recovers one window after its own
-		terms := e.ask.Plan.Terms()
-		life = min(life, d.ResetAfter-time.Duration(terms.Window*terms.Tick)*time.Microsecond)
-	case stint.TokenBucket, stint.LeakyBucket, stint.SlidingLog, stint.Concurrency:
-	}
+	life := min(e.term, WindowLeft(&e.ask, &d))
 	life -= life / 1000 // the store's clock may be faster
 	return batch{size: d.Cost, left: d.Cost, begin: begin, arrived: now, deadline: begin + life, decision: d, ahead: c}
+}
+
+// WindowLeft returns how long it is until the window ends in which a was charged, if d is the decision: units that are
+// taken before they are needed must not be spent later. It goes by the instant of the charge alone: ResetAfter may be
+// about other parts of a split counter. Limits without windows have [stint.Never]. The Plan of a must be that of its
+// limit.
+func WindowLeft(a *stint.Ask, d *stint.Decision) time.Duration { return windowLeft(a.Plan, d.At) }
+
+// windowLeft returns how long it is from an instant until the end of its window.
+func windowLeft(p *stint.Plan, at int64) time.Duration {
+	switch p.Limit().Algorithm {
+	case stint.FixedWindow:
+		return time.Duration(recovers(p, at)-at) * time.Microsecond
+	case stint.SlidingWindow: // which recovers one window after its own
+		terms := p.Terms()
+		return time.Duration(recovers(p, at)-at-terms.Window*terms.Tick) * time.Microsecond
+	case stint.TokenBucket, stint.LeakyBucket, stint.SlidingLog, stint.Concurrency:
+	}
+	return stint.Never
+}
+
+// is reports whether the lease is for asks like a. It is not for another limit of the same key, and not for another
+// policy: by that, the counter may be divided differently.
+func (e *lease) is(a *stint.Ask) bool {
+	return a.Limit == e.ask.Limit && a.Policy != nil && (a.Policy == e.ask.Policy || *a.Policy == *e.ask.Policy)
+}
+
+// replace ends the lease soon if a, for which it is not, is its limit with another policy. The caller holds it.
+func (e *lease) replace(a *stint.Ask) {
+	if a.Limit == e.ask.Limit && !e.replaced {
+		e.replaced = true
+		e.timer.Reset(0)
+	}
 }
 
 // spend spends units of the oldest batch that has enough. It also returns how many are left in all.
@@ -146,7 +172,7 @@ func (e *lease) spendable(now time.Duration) (left int64) {
 
 // heard notes what the store has said of the counter, and adds to it what this node holds.
 func (e *lease) heard(now time.Duration, a *stint.Ask, d *stint.Decision) {
-	if a.Limit == e.ask.Limit {
+	if e.is(a) {
 		e.remaining, e.recovered = d.Remaining, later(now, d.ResetAfter)
 		e.meter.used(d.Limit-d.Remaining, d.Limit)
 	}
@@ -160,7 +186,7 @@ func (e *lease) heard(now time.Duration, a *stint.Ask, d *stint.Decision) {
 // It is at most this node's part of half of what remains, so that other nodes find some. If that is not worth
 // a call, it is 0: the store decides.
 func (e *lease) need(now time.Duration, nodes int64) int64 {
-	if e.closed || e.fetched != nil || now < e.pause || e.takes == 0 {
+	if e.closed || e.replaced || e.fetched != nil || now < e.pause || e.takes == 0 {
 		return 0
 	}
 	left := e.spendable(now)
@@ -236,8 +262,11 @@ func (e *lease) remove(gone func(*batch) bool) (back []stint.Ask) {
 	return back
 }
 
-// few reports, at the end of a term, whether it had too few takes.
+// few reports, at the end of a term, whether it had too few takes, or whether the lease is replaced.
 func (e *lease) few(now time.Duration, begin int64) bool {
+	if e.replaced {
+		return true
+	}
 	if now-e.turned < e.term {
 		return false
 	}
@@ -248,6 +277,9 @@ func (e *lease) few(now time.Duration, begin int64) bool {
 
 // next returns how long it is until the next batch expires, or the term ends.
 func (e *lease) next(now time.Duration) time.Duration {
+	if e.replaced {
+		return stint.MinLease // until nothing of this node is in the companion
+	}
 	at := e.turned + e.term
 	for i := range e.batches {
 		if b := &e.batches[i]; b.left > 0 {

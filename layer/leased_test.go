@@ -57,7 +57,8 @@ func TestLeaseFar(t *testing.T) {
 	})
 }
 
-// TestLeaseUnused has four nodes ask for twice what the limit allows: hardly anything of it is left unused.
+// TestLeaseUnused has four nodes ask for twice what the limit allows: hardly anything of it is left unused, and the store
+// gets no more calls than docs/scale.md says.
 func TestLeaseUnused(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -85,6 +86,9 @@ func TestLeaseUnused(t *testing.T) {
 				t.Logf("at least %d in a window, %d takes a second, %d calls a second and node; %+v", least, 2*20000/10, g.calls/21/4, meter.Read())
 				if least < c.least {
 					t.Errorf("a window has %d, want at least %d", least, c.least)
+				}
+				if n := g.calls / 21 / 4; n > 410 {
+					t.Errorf("%d calls a second and node, want at most 410", n)
 				}
 			})
 		})
@@ -273,7 +277,7 @@ func TestLeasePenalty(t *testing.T) {
 	})
 }
 
-// TestLeaseAway has the store go away: what is held is spent, and then the local share decides. Nothing is
+// TestLeaseAway has the store go away: what is held is spent or kept, and then the local share decides. Nothing is
 // taken ahead of that share, and all is paid when the store is back.
 func TestLeaseAway(t *testing.T) {
 	t.Parallel()
@@ -295,6 +299,11 @@ func TestLeaseAway(t *testing.T) {
 		}
 		ask(500)
 		wire.fail(away)
+		ask(10)
+		<-time.After(200 * time.Millisecond) // what is held cannot be given back
+		if m := meter.Read()[0]; m.Kept == 0 || m.Held != 0 {
+			t.Errorf("%+v; want that units are kept, and none held", m)
+		}
 		ask(500)
 		if passed[stint.Local] < 300 {
 			t.Errorf("%v; want local decisions while the store is away", passed)
@@ -355,4 +364,34 @@ func TestLeaseClose(t *testing.T) {
 			t.Errorf("only %d admitted", admitted)
 		}
 	})
+}
+
+// TestLeaseUnknown has the store fail while units are fetched: those that it may have charged are kept, and those that
+// it has not charged for sure do not count.
+func TestLeaseUnknown(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		how  func(context.Context) error
+		kept bool
+	}{{unknown, true}, {away, false}} {
+		synctest.Test(t, func(t *testing.T) {
+			meter := layer.NewLeaseMeter()
+			node := newLeasing(t, memory(t, nil), time.Millisecond, layer.LeaseOptions{Meter: meter})
+			a := leaseAsk(t, "100000/1h", 100*time.Millisecond)
+			warm(t, node, a)
+			node.wire.fail(c.how)
+			for range 100 { // it spends what is held, and fetches more
+				_, _ = storetest.Take(t.Context(), node, []stint.Ask{a})
+				<-time.After(100 * time.Microsecond)
+			}
+			node.wire.heal()
+			if err := node.Close(); err != nil {
+				t.Fatal(err)
+			}
+			sound(t, meter)
+			if m := meter.Read()[0]; m.Kept > 0 != c.kept {
+				t.Errorf("%+v after %v", m, c.how(t.Context()))
+			}
+		})
+	}
 }

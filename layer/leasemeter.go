@@ -35,11 +35,11 @@ type Leased struct {
 	Lent     int64  // units that were taken ahead
 	Spent    int64  // of Lent
 	Back     int64  // of Lent, given back
-	Kept     int64  // of Lent, not spent, and not given back because the store failed
+	Kept     int64  // of Lent, neither spent nor given back, since the store failed; a [Fallback] may give them back later
 	Denied   int64  // takes that were denied
 	Early    int64  // of Denied, while other nodes held units, so that they may have been early
 	MostOut  int64  // the most units that other nodes had in such batches at a denial
-	MostUsed int64  // the most units that were used of a counter in its window, and Cap, its capacity then
+	MostUsed int64  // the most units that the store has counted of a counter in its window: at most Cap, its capacity then
 	Cap      int64
 }
 
@@ -121,14 +121,15 @@ func (m *LeaseMeter) end(e *lease) {
 	e.meter.note(e)
 }
 
-// back notes that units were given back, if err is nil.
-func (m *LeaseMeter) back(asks []stint.Ask, err error) {
+// back notes which units were given back: ds is the answer of the store, and nil if there was none. A charge of this
+// node alone is given back here.
+func (m *LeaseMeter) back(asks []stint.Ask, ds []stint.Decision) {
 	for i := range asks {
 		a := &asks[i]
 		if len(a.Key.Name) >= len(lentName) && a.Key.Name[:len(lentName)] == lentName {
 			continue
 		}
-		if x := m.of(&a.Key); err == nil {
+		if x := m.of(&a.Key); ds != nil && (ds[i].Basis == stint.Counted || a.Charge.Local) {
 			x.back.Add(-a.Cost)
 		} else {
 			x.kept.Add(-a.Cost)
@@ -162,7 +163,7 @@ func (x *limitMeter) denials(e *lease) {
 	x.mu.Unlock()
 }
 
-// used notes how much of a counter is used.
+// used notes how much the store has counted of a counter. That is never above the limit, whatever was admitted.
 func (x *limitMeter) used(units, limit int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

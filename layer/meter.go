@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"context"
 	"math/bits"
 	"slices"
 	"sync"
@@ -29,6 +30,18 @@ type Outcome struct {
 	Verb   Verb
 	Result Result
 	Basis  stint.Basis // of a take
+}
+
+// Outcome returns the kind of result of the call.
+func (c *Call) Outcome() Outcome {
+	o := Outcome{Layer: c.Layer, Verb: c.Verb, Basis: min(c.Basis, stint.Closed)}
+	switch {
+	case c.Err != nil:
+		o.Result = Failed
+	case !c.Allowed:
+		o.Result = Denied
+	}
+	return o
 }
 
 // Result is the result of a call.
@@ -104,15 +117,9 @@ func (h *Histogram) Read() Latency {
 }
 
 // Observe implements [Observer].
-func (m *Meter) Observe(c Call) {
-	result := Allowed
-	switch {
-	case c.Err != nil:
-		result = Failed
-	case !c.Allowed:
-		result = Denied
-	}
-	cell := &m.of(c.Layer).cells[c.Verb][result][min(c.Basis, stint.Closed)]
+func (m *Meter) Observe(_ context.Context, c Call) {
+	o := c.Outcome()
+	cell := &m.of(o.Layer).cells[o.Verb][o.Result][o.Basis]
 	h := cell.Load()
 	if h == nil {
 		cell.CompareAndSwap(nil, new(Histogram))

@@ -10,7 +10,7 @@ import (
 // Observer is notified of every call through a layer that [Observe] returns. Its method is called on the
 // caller's goroutine and must be fast.
 type Observer interface {
-	Observe(Call)
+	Observe(ctx context.Context, c Call)
 }
 
 // Call is a call that has ended.
@@ -71,21 +71,21 @@ func (l *observed) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decisi
 			c.Basis = max(c.Basis, ds[i].Basis)
 		}
 	}
-	l.o.Observe(c)
+	l.o.Observe(ctx, c)
 	return err
 }
 
 func (l *observed) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
 	start := time.Now()
 	err := l.next.Adjust(ctx, asks, ds)
-	l.o.Observe(Call{Layer: l.name, Verb: Adjust, Asks: len(asks), Err: err, Allowed: err == nil, Took: time.Since(start)})
+	l.o.Observe(ctx, Call{Layer: l.name, Verb: Adjust, Asks: len(asks), Err: err, Allowed: err == nil, Took: time.Since(start)})
 	return err
 }
 
 func (l *observed) Reset(ctx context.Context, asks []stint.Ask) error {
 	start := time.Now()
 	err := l.next.Reset(ctx, asks)
-	l.o.Observe(Call{Layer: l.name, Verb: Reset, Asks: len(asks), Err: err, Allowed: err == nil, Took: time.Since(start)})
+	l.o.Observe(ctx, Call{Layer: l.name, Verb: Reset, Asks: len(asks), Err: err, Allowed: err == nil, Took: time.Since(start)})
 	return err
 }
 

@@ -288,6 +288,7 @@ func (p *parting) pass() {
 		}
 		*d = v.describe()
 		d.Allowed, d.RetryAfter = true, 0
+		v.date(d, p.out[from:to])
 		d.Cost, d.Counter = p.asks[i].Cost, v.markOf(p.wants[i].run)
 		v.at.Store(int32(v.most()))
 	})

@@ -20,6 +20,9 @@ type RetryOptions struct {
 	// Pause is the longest first pause between attempts. It doubles with each attempt, up to a
 	// quarter of the budget. Actual pauses are random, between zero and this. Default 2 ms.
 	Pause time.Duration
+	// Random returns a random duration from zero to below its argument. Simulations that must be
+	// repeatable have their own. Default [rand.N].
+	Random func(time.Duration) time.Duration
 }
 
 // Retry gives every call a time limit, and repeats it within that limit if this is safe: if the error says
@@ -36,6 +39,9 @@ func Retry(next stint.Store, o RetryOptions) (stint.Store, error) {
 	if o.Pause == 0 {
 		o.Pause = 2 * time.Millisecond
 	}
+	if o.Random == nil {
+		o.Random = rand.N[time.Duration]
+	}
 	switch {
 	case o.Budget < 0:
 		return nil, invalid("budget", o.Budget, "a positive duration")
@@ -50,12 +56,13 @@ func Retry(next stint.Store, o RetryOptions) (stint.Store, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // lives until Close
-	return &retry{next: next, pause: o.Pause, budget: deadline.New(ctx, o.Budget), cancel: cancel}, nil
+	return &retry{next: next, pause: o.Pause, random: o.Random, budget: deadline.New(ctx, o.Budget), cancel: cancel}, nil
 }
 
 type retry struct {
 	next   stint.Store
 	pause  time.Duration
+	random func(time.Duration) time.Duration
 	budget *deadline.Shared
 	cancel context.CancelFunc
 }
@@ -103,7 +110,7 @@ func (l *retry) Close() error {
 func (l *retry) again(ctx context.Context, err error, harmless bool, call func() error) error {
 	longest := max(l.pause, l.budget.Length()/4) // so that the budget is used
 	for bound := l.pause; unreachable(err) && (harmless || errors.Is(err, stint.ErrNotApplied)); bound = min(2*bound, longest) {
-		pause := rand.N(bound)
+		pause := l.random(bound)
 		if d, ok := ctx.Deadline(); ok && time.Until(d) <= pause {
 			return err
 		}

@@ -47,7 +47,8 @@ import (
 // it does not tell how much each was charged. Together they never give back more than was charged and has not recovered. In
 // windows they give back all of it, unless a part has used less than it gives back; in a sliding_log, what each part
 // was charged at the instant of the charge, by the clock of its server; in a token_bucket, what would be left if what
-// was charged to each part had drained from then on.
+// was charged to each part had drained from then on. If the servers' clocks were in different windows when a cost was
+// gathered, the charge is one of the earlier window, and gives back nothing of the later one.
 //
 // More is charged to the part of the charge as far as something remains, and then to others; with an ID, which must
 // change the same parts each time, to all in proportion. The same holds for adjustments without a charge. They give

@@ -289,7 +289,9 @@ func TestSplitClocks(t *testing.T) {
 	t.Parallel()
 	const much = 60_000_000
 	parts := partsOf(t, parse(t, "40/7d"), 4)
-	base := skewed{memory(t, storetest.NewClock().Now), map[string]int64{parts[1].Key.Subject: much, parts[2].Key.Subject: -much}}
+	now := storetest.NewClock()
+	now.Add(time.Hour) // windows of seven days begin when it does
+	base := skewed{memory(t, now.Now), map[string]int64{parts[1].Key.Subject: much, parts[2].Key.Subject: -much}}
 	for _, algorithm := range []stint.Algorithm{stint.FixedWindow, stint.SlidingWindow, stint.TokenBucket} {
 		limit := stint.Limit{Algorithm: algorithm, Max: 40, Window: stint.Every(24 * time.Hour)}
 		if algorithm != stint.TokenBucket {

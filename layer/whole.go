@@ -249,6 +249,19 @@ func (v *view) describe() stint.Decision {
 	return d
 }
 
+// date gives a decision about several parts the instant of a charge to these: that of the part whose window ends first,
+// since their servers' clocks differ, and all of it must be spent by then.
+func (w *whole) date(d *stint.Decision, charged []stint.Decision) {
+	at, left := d.At, stint.Never
+	for i := range charged {
+		if n := windowLeft(w.parts[0].plan, charged[i].At); n < left {
+			at, left = charged[i].At, n
+		}
+	}
+	d.ResetAfter += time.Duration(d.At-at) * time.Microsecond
+	d.At = at
+}
+
 // missing returns why a part could not be asked, if there is one.
 func (v *view) missing() error {
 	for _, err := range v.away {

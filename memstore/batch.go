@@ -148,7 +148,7 @@ func (s *Store) takeAll(asks []stint.Ask, ds []stint.Decision) error {
 	limits := s.identify(items, asks)
 	now := s.clock.micros()
 	if twins := order(items); !limits || twins || !s.takeLocked(items, asks, ds, now) {
-		s.transact(items, asks, ds, now)
+		s.transact(items, asks, ds)
 	}
 	for i := range items {
 		ds[items[i].ask].Counter = items[i].id.mark()
@@ -171,6 +171,9 @@ func (s *Store) takeLocked(items []item, asks []stint.Ask, ds []stint.Decision, 
 	counters := room[:min(len(items), onStack)] // the old state of each cell; for one with a log, the new state
 	if len(items) > onStack {
 		counters = make([]stint.Counter, len(items))
+	}
+	for i := range items {
+		now = s.notBefore(items[i].cell, now)
 	}
 	for i := range items {
 		if x := items[i].cell; x.Aux < 0 && x.At > now {
@@ -201,18 +204,19 @@ func (s *Store) takeLocked(items []item, asks []stint.Ask, ds []stint.Decision, 
 			s.logs.take(x, a.Plan, now, 0, d)
 			d.Allowed = true // this ask does not deny
 		}
-		x.note(d)
+		x.note(d, now)
 	}
 	return true
 }
 
 // transact takes items, which are sorted, in the general case: takes that create counters, ask one more
 // than once, or have a penalty.
-func (s *Store) transact(items []item, asks []stint.Ask, ds []stint.Decision, now int64) {
+func (s *Store) transact(items []item, asks []stint.Ask, ds []stint.Decision) {
 	states := make([]stint.State, len(items))
 	changed := make([]bool, len(items))
-	at := time.UnixMicro(now) // for penalties
 	defer s.unlockAll(s.lockAll(items))
+	now := s.clock.micros()
+	at := time.UnixMicro(now) // for penalties
 
 	allowed := true
 	for k := range items {
@@ -310,6 +314,7 @@ func (s *Store) Adjust(_ context.Context, asks []stint.Ask, ds []stint.Decision)
 	}
 	order(items)
 	defer s.unlockAll(s.lockAll(items))
+	now = s.clock.micros()
 	states := make([]stint.State, len(items))
 	changed := make([]bool, len(items))
 	made := map[id]change{} // changes that have an ID, by their marks
@@ -354,7 +359,7 @@ func (s *Store) madeBefore(items []item, made map[id]change, c id, a *stint.Ask,
 	if x := cellOf(items, m); made[m].until != 0 || x != nil && x.Until > now {
 		return true
 	}
-	made[m] = change{s.fromOf(a), max(a.Charge.Until(), now+stint.Once.Microseconds())}
+	made[m] = change{s.fromOf(a), a.Charge.KeptUntil(now)}
 	return false
 }
 
@@ -370,7 +375,7 @@ func (s *Store) write(items []item, asks []stint.Ask, ds []stint.Decision, state
 		if changed[k] {
 			s.logs.put(it.cell, states[k])
 		}
-		it.cell.note(&ds[it.ask])
+		it.cell.note(&ds[it.ask], now)
 	}
 	releaseAll(items)
 	for k := range items {
@@ -390,7 +395,7 @@ func (s *Store) write(items []item, asks []stint.Ask, ds []stint.Decision, state
 		case st.Until != 0 && it.cell == nil:
 			x := s.shardOf(it.id).insert(it.id, s.keeping(&asks[it.ask]), now)
 			s.logs.put(x, st)
-			x.note(&ds[it.ask])
+			x.note(&ds[it.ask], now)
 			x.release(it.id)
 		}
 	}

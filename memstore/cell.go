@@ -21,20 +21,23 @@ type cell struct {
 	// are used, which cost a tenth.
 	owner, lo uint64
 	stint.Counter
-	place uint32 // in its table
-	from         // set when the counter is inserted, like ban, and read under the shard's lock
-	ban   bool   // it is the state of a penalty
-	worth uint8  // see note
-	_     [2]byte
+	// decided is when it was last decided: the low bits of an instant. An idle counter may seem to have been
+	// decided in the future, which costs another reading of the clock.
+	decided uint32
+	from          // set when the counter is inserted, like ban, and read under the shard's lock
+	ban     bool  // it is the state of a penalty
+	worth   uint8 // see note
+	_       [2]byte
 }
 
 // exhausted is set in the worth of a counter that denies.
 const exhausted = 1 << 6
 
-// note keeps what a decision says about the cell's counter: its worth is what its client would gain if
-// it were evicted. A counter that denies is worth more than any that does not, and otherwise the one of
+// note keeps when a decision was made, and what it says about the cell's counter: its worth is what its
+// client would gain if it were evicted. A counter that denies is worth more than any that does not, and otherwise the one of
 // which more units are used, to a power of two. The caller holds the cell.
-func (x *cell) note(d *stint.Decision) {
+func (x *cell) note(d *stint.Decision, now int64) {
+	x.decided = uint32(now)
 	x.worth = uint8(bits.Len64(uint64(d.Limit - d.Remaining)))
 	if d.Remaining == 0 || !d.Allowed {
 		x.worth |= exhausted

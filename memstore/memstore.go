@@ -14,6 +14,9 @@
 // order, so there are no deadlocks. If a counter does not exist yet, the take also holds the shard's
 // lock, so that no one else can insert it meanwhile.
 //
+// The instants of a counter are in the order of its decisions, also of those that charge nothing: no one
+// gains from a clock that was read before others decided, and captured calls can be put in order.
+//
 // # Bounds
 //
 // The store holds at most MaxKeys counters, divided equally between shards. Each call sweeps a few
@@ -183,10 +186,11 @@ func (s *Store) takeOne(a *stint.Ask, plan *stint.Plan, d *stint.Decision) {
 	now := s.clock.micros()
 	t := s.tableOf(c)
 	if x := t.acquire(c); x == nil {
-		s.takeFirst(c, a, plan, now, d)
+		s.takeFirst(c, a, plan, d)
 	} else {
+		now = s.notBefore(x, now)
 		s.logs.take(x, plan, now, a.Cost, d)
-		x.note(d)
+		x.note(d, now)
 		x.release(c)
 	}
 	d.Counter = c.mark()
@@ -195,11 +199,22 @@ func (s *Store) takeOne(a *stint.Ask, plan *stint.Plan, d *stint.Decision) {
 	}
 }
 
+// notBefore returns now, or a later instant if that is before the last decision of a cell, which the caller
+// holds. The clock is read before cells are locked, since that takes longer than a decision, and others may
+// have decided in between. So the instants of a counter are in the order of its decisions.
+func (s *Store) notBefore(x *cell, now int64) int64 {
+	if int32(uint32(now)-x.decided) < 0 {
+		return s.clock.micros()
+	}
+	return now
+}
+
 // takeFirst takes from a counter that probably does not exist yet.
-func (s *Store) takeFirst(c id, a *stint.Ask, plan *stint.Plan, now int64, d *stint.Decision) {
+func (s *Store) takeFirst(c id, a *stint.Ask, plan *stint.Plan, d *stint.Decision) {
 	sh := s.lock(c)
 	defer s.unlock(sh)
-	x := sh.acquire(c) // someone else may have inserted it
+	x := sh.acquire(c)      // someone else may have inserted it
+	now := s.clock.micros() // nothing says when a counter that does not exist was last decided
 	before, log := s.logs.load(x)
 	var next stint.State
 	next, *d = plan.TakeState(stint.State{Counter: before, Log: log}, now, a.Cost)
@@ -210,7 +225,7 @@ func (s *Store) takeFirst(c id, a *stint.Ask, plan *stint.Plan, now int64, d *st
 		if next.Counter != before {
 			s.logs.put(x, next)
 		}
-		x.note(d)
+		x.note(d, now)
 		x.release(c)
 	}
 }
@@ -220,19 +235,19 @@ func (s *Store) Reset(_ context.Context, asks []stint.Ask) error {
 	if s.closed.Load() {
 		return stint.ErrClosed
 	}
-	now := s.clock.micros()
 	for i := range asks {
-		s.reset(&asks[i], now)
+		s.reset(&asks[i])
 	}
 	return nil
 }
 
 // reset forgets a counter. As long as charges from before might be given back, its past remains.
-func (s *Store) reset(a *stint.Ask, now int64) {
+func (s *Store) reset(a *stint.Ask) {
 	c, m := s.idOf(a), s.markOf(s.idOf(a), "")
 	items := []item{{id: c}, {id: m}}
 	order(items)
 	defer s.unlockAll(s.lockAll(items))
+	now := s.clock.micros()
 	counter, _ := s.logs.load(cellOf(items, c))
 	before := stint.State{Counter: counter, Past: s.past(cellOf(items, m))}
 	releaseAll(items)

@@ -490,6 +490,50 @@ func TestClockInBubble(t *testing.T) {
 	})
 }
 
+// TestInstants has callers charge one counter and look at it: whoever has seen more charges has decided later.
+func TestInstants(t *testing.T) {
+	const callers, each = 8, 5_000
+	for _, asks := range []int{1, 2} {
+		s := newStore(t, memstore.Options{})
+		charged := make([]int64, callers*each/2+2) // when the n-th unit was charged, in microseconds
+		type look struct{ at, used int64 }
+		looks := make([][]look, callers)
+		var g sync.WaitGroup
+		for i := range callers {
+			g.Go(func() {
+				as, ds := make([]stint.Ask, asks), make([]stint.Decision, asks)
+				for n := range each {
+					for k := range as {
+						as[k] = ask(strconv.Itoa(k), "10000000/8000h")
+						as[k].Cost = int64((n + i) % 2)
+					}
+					if err := s.Take(t.Context(), as, ds); err != nil {
+						t.Error(err)
+						return
+					}
+					if used := ds[0].Limit - ds[0].Remaining; as[0].Cost > 0 {
+						charged[used] = ds[0].At
+					} else {
+						looks[i] = append(looks[i], look{ds[0].At, used})
+					}
+				}
+			})
+		}
+		g.Wait()
+		const units = callers * each / 2
+		for n := 2; n <= units; n++ {
+			if charged[n] < charged[n-1] {
+				t.Fatalf("%d asks: the unit %d was charged %d µs before the unit before it", asks, n, charged[n-1]-charged[n])
+			}
+		}
+		for _, l := range slices.Concat(looks...) {
+			if l.used > 0 && charged[l.used] > l.at || l.used < units && charged[l.used+1] < l.at {
+				t.Fatalf("%d asks: at %d, %d units were used; they were charged at %d, and the next one at %d", asks, l.at, l.used, charged[l.used], charged[l.used+1])
+			}
+		}
+	}
+}
+
 // TestCloseWhileInUse closes a store that others are using.
 func TestCloseWhileInUse(t *testing.T) {
 	t.Parallel()

@@ -109,7 +109,6 @@ func (t *table) seat(c id) (x *cell, word *uint64, next uint64) {
 		if free := ^now & highs; free != 0 {
 			i := bits.TrailingZeros64(free) / 8
 			x := &t.cells[g*group+i]
-			x.place = uint32(g*group + i)
 			t.live++
 			return x, word, now | (c.lo|highs)&(0xff<<(8*i))
 		}
@@ -123,7 +122,7 @@ func (t *table) seat(c id) (x *cell, word *uint64, next uint64) {
 // settle puts a new counter into a free cell, and returns it locked.
 func (t *table) settle(c id, counter stint.Counter, k kept) *cell {
 	x, word, next := t.seat(c)
-	x.Counter, x.worth = counter, 0
+	x.Counter, x.decided, x.worth = counter, 0, 0
 	t.give(x, k.from, k.ban)
 	atomic.StoreUint64(&x.lo, c.lo)
 	atomic.StoreUint64(&x.owner, c.hi|held)
@@ -143,15 +142,28 @@ func (t *table) remove(x *cell) {
 	if x.ban {
 		t.bans--
 	}
-	last := int(x.place / group)
-	for g := t.home(x.id().lo); g != last; g = t.after(g) {
-		if word := atomic.LoadUint64(&t.words[g]); word>>56 != stuck {
+	for g := t.home(x.id().lo); ; g = t.after(g) {
+		word := atomic.LoadUint64(&t.words[g])
+		if i := t.index(g, x); i >= 0 {
+			atomic.StoreUint64(&t.words[g], word&^(0xff<<(8*i)))
+			break
+		}
+		if word>>56 != stuck {
 			atomic.StoreUint64(&t.words[g], word-past)
 		}
 	}
-	atomic.StoreUint64(&t.words[last], atomic.LoadUint64(&t.words[last])&^(0xff<<(8*(x.place%group))))
 	t.live--
 	atomic.StoreUint64(&x.owner, 0)
+}
+
+// index returns which cell of a group it is, or -1.
+func (t *table) index(g int, x *cell) int {
+	for i := range group {
+		if x == &t.cells[g*group+i] {
+			return i
+		}
+	}
+	return -1
 }
 
 // moveTo moves all counters to other tables, which are not visible yet. choose returns the table for
@@ -162,7 +174,7 @@ func (t *table) moveTo(choose func(c id) *table) {
 		x.leave(c)
 		table := choose(c)
 		to, word, next := table.seat(c)
-		to.Counter, to.worth = x.Counter, x.worth
+		to.Counter, to.decided, to.worth = x.Counter, x.decided, x.worth
 		table.give(to, x.from, x.ban)
 		to.lo, to.owner, *word = c.lo, c.hi, next
 	}

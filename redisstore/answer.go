@@ -90,11 +90,7 @@ func (c *call) unpack(answer rueidis.RedisMessage) (reports []rueidis.RedisMessa
 		if k.long {
 			continue
 		}
-		m := &states[k.place-1]
-		if m.IsNil() {
-			continue
-		}
-		text, err := m.ToString()
+		text, err := states[k.place-1].ToString()
 		if err != nil {
 			return nil, errAnswer
 		}

@@ -254,7 +254,7 @@ const redisClock = -1
 //	an ask: place in KEYS (2), number of the limit (2; 0: a penalty), cost (8, signed);
 //	  for an adjustment, an undo and a reset, the charge to change: instant, cost (0: there is
 //	  none), when it recovers, and the places in KEYS of the mark of a reset (2) and of the
-//	  mark of this change (2; 0: none);
+//	  mark of this change (2; 0: none), and how long that is kept (0: as stint.Once says);
 //	  for a penalty, how many asks it guards (2), threshold (2), within, number of bans (1),
 //	  their lengths
 //
@@ -408,7 +408,8 @@ func (c *call) appendChange(b []byte, r *request, it *item) []byte {
 	}
 	b = put(b, it.charge.At, it.charge.Cost, min(it.charge.Until(), maxInt))
 	b = binary.BigEndian.AppendUint16(b, pastMark)
-	return binary.BigEndian.AppendUint16(b, changeMark)
+	b = binary.BigEndian.AppendUint16(b, changeMark)
+	return put(b, it.charge.Keep.Microseconds())
 }
 
 // markSeparator stands between a counter's key and the ID of a change, or nothing: a mark beside the

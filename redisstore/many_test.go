@@ -46,8 +46,8 @@ type pair struct {
 	clock *storetest.Clock
 }
 
-// slow is part of a URL.
-const slow = "&timeout=30s"
+// slow is part of a URL: a busy machine may take long to answer, and to connect.
+const slow = "&timeout=30s&dial_timeout=30s"
 
 func newPair(t testing.TB, url string) *pair {
 	t.Helper()

@@ -64,8 +64,10 @@ func TestMovingScripts(t *testing.T) {
 	for _, script := range storetest.Scripts() {
 		t.Run(script.Name, func(t *testing.T) {
 			t.Parallel()
-			clock := storetest.NewClock()
-			script.Run(t, newChange(t, "0,1", "2", redisstore.Options{Now: clock.Now}).moving, clock)
+			script.RunOpen(t, func(t testing.TB, now func() time.Time) stint.Store {
+				t.Helper()
+				return newChange(t, "0,1", "2", redisstore.Options{Now: now}).moving
+			})
 		})
 	}
 }
@@ -347,7 +349,7 @@ func TestMoveNeedsBoth(t *testing.T) {
 	t.Parallel()
 	r := testredis.StartRing(t, 3)
 	n := r.Nodes()
-	s := openURL(t, fmt.Sprintf("redis+ring://%s,%s?was=%s,%s,%s&dial_timeout=5s%s", n[0].Addr(), n[1].Addr(), n[0].Addr(), n[1].Addr(), n[2].Addr(), slow), redisstore.Options{})
+	s := openURL(t, fmt.Sprintf("redis+ring://%s,%s?was=%s,%s,%s%s", n[0].Addr(), n[1].Addr(), n[0].Addr(), n[1].Addr(), n[2].Addr(), slow), redisstore.Options{})
 	eventually(t, 10*time.Second, func() error { return s.Ping(t.Context()) })
 	n[2].Kill(t)
 	failed, fine := 0, 0

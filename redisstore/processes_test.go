@@ -110,7 +110,7 @@ func TestProcesses(t *testing.T) {
 	for name, urlOf := range topologies {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := fmt.Sprintf("%s?prefix=p%d&timeout=10s", urlOf(t), stores.Add(1))
+			url := fmt.Sprintf("%s?prefix=p%d&timeout=10s&dial_timeout=10s", urlOf(t), stores.Add(1))
 			var workers [processes]*worker
 			for i := range workers {
 				workers[i] = startWorker(t, url)

@@ -309,7 +309,7 @@ func refund(url string) int {
 func TestRefundsOfProcesses(t *testing.T) {
 	t.Parallel()
 	const turns = 2000
-	url := fmt.Sprintf("%s?prefix=p%d&timeout=10s", testredis.SharedCluster(t).URL(), stores.Add(1))
+	url := fmt.Sprintf("%s?prefix=p%d&timeout=10s&dial_timeout=10s", testredis.SharedCluster(t).URL(), stores.Add(1))
 	file := filepath.Join(t.TempDir(), "ledger")
 	l, err := testserver.Memory[ledger](file)
 	if err != nil {

@@ -127,7 +127,7 @@ func TestRingTakesTogether(t *testing.T) {
 func TestRingServerDown(t *testing.T) {
 	t.Parallel()
 	r := testredis.StartRing(t, 3)
-	s := openURL(t, r.URL()+"?dial_timeout=5s"+slow, redisstore.Options{})
+	s := openURL(t, r.URL()+"?"+slow[1:], redisstore.Options{})
 	dead := r.Nodes()[1]
 	var gone, well [][]stint.Ask
 	for i := 0; len(gone) < 10 || len(well) < 10; i++ {
@@ -209,7 +209,7 @@ func TestRingServerDown(t *testing.T) {
 func TestRingServerHangs(t *testing.T) {
 	t.Parallel()
 	r := testredis.StartRing(t, 3)
-	s := openURL(t, r.URL()+"?dial_timeout=5s"+slow, redisstore.Options{})
+	s := openURL(t, r.URL()+"?"+slow[1:], redisstore.Options{})
 	eventually(t, 10*time.Second, func() error { return s.Ping(t.Context()) })
 	r.Nodes()[1].Pause(t)
 	defer r.Nodes()[1].Resume(t)
@@ -239,7 +239,7 @@ func TestRingStartsApart(t *testing.T) {
 	r := testredis.StartRing(t, 2)
 	dead := r.Nodes()[0]
 	dead.Kill(t)
-	s := openURL(t, r.URL()+"?dial_timeout=5s"+slow, redisstore.Options{})
+	s := openURL(t, r.URL()+"?"+slow[1:], redisstore.Options{})
 	for i := range 30 {
 		a := ask(fmt.Sprint("user:", i), 10)
 		_, err := storetest.Take(t.Context(), s, a)

@@ -9,12 +9,16 @@ const penaltySuffix = ":pn"
 
 const numberSize = 7 // bytes
 
+// noState is the state of a counter that is not there.
+const noState = "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+
 // decodeState reads a counter's state as lua/main.lua writes it: 12 bytes for windows of whole
 // seconds with small counts and for buckets that recover soon, otherwise 28. The script rejects
 // other sizes.
 func decodeState(s string, a stint.Algorithm, now int64) (c stint.Counter) {
 	const second, wrap, ahead = 1_000_000, 1 << 48, 1 << 40
 	switch {
+	case s == noState:
 	case len(s) == 12 && (a == stint.TokenBucket || a == stint.LeakyBucket):
 		c.At = now + ahead - (now+ahead-uintOf(s[:6])+wrap)%wrap
 		c.Used = uintOf(s[6:10])

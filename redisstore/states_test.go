@@ -23,7 +23,7 @@ func keyOf(a stint.Ask) string {
 	return fmt.Sprintf("rl:%s:%s", a.Key, a.Limit.AppendKind(nil))
 }
 
-// TestTTL checks the time to live of counters, and that it is restored after it was removed.
+// TestTTL checks the time to live of counters, and that it is restored soon after it was removed.
 func TestTTL(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -43,6 +43,14 @@ func TestTTL(t *testing.T) {
 		key := keyOf(a)
 		check := func(what string, reset time.Duration) {
 			t.Helper()
+			for range 1000 { // one call in 16 looks for it
+				if ttl(key) > 0 {
+					break
+				}
+				if _, err := storetest.Take(t.Context(), s, []stint.Ask{{Key: a.Key, Limit: l}}); err != nil {
+					t.Fatal(err)
+				}
+			}
 			if got := ttl(key); got < reset || got > reset+2*time.Second {
 				t.Errorf("%s, %s: lives for %v, resets after %v", text, what, got, reset)
 			}

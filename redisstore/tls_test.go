@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -118,4 +119,31 @@ func TestACL(t *testing.T) {
 		allow(t, "stint-sentinel", s.Nodes()...)
 		suiteAs(t, "stint", s.URL()+"?client_name=test&db=2&sentinel_user=stint-sentinel&sentinel_password=PASSWORD")
 	})
+}
+
+// TestSocket takes from a server at a unix socket.
+func TestSocket(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "redis.sock")
+	testredis.Start(t, "--unixsocket", socket)
+	s := openURL(t, "redis://nowhere.invalid?socket="+socket+slow, redisstore.Options{})
+	if d, err := storetest.Take(t.Context(), s, ask("user:1", 10)); err != nil || !d[0].Allowed {
+		t.Errorf("%v, %v", d, err)
+	}
+}
+
+// TestAnyName accepts a certificate with another name, but none of another authority.
+func TestAnyName(t *testing.T) {
+	t.Parallel()
+	server, other := testredis.StartTLS(t), testredis.StartTLS(t)
+	for query, want := range map[string]bool{
+		"?tls_ca=" + server.CAFile + "&tls_server_name=other.example":                   false,
+		"?tls_ca=" + server.CAFile + "&tls_server_name=other.example&tls_any_name=true": true,
+		"?tls_ca=" + other.CAFile + "&tls_any_name=true":                                false,
+	} {
+		s := openURL(t, server.URL()+query+slow, redisstore.Options{})
+		if _, err := storetest.Take(t.Context(), s, ask("user:1", 10)); (err == nil) != want {
+			t.Errorf("%s: %v", query, err)
+		}
+	}
 }

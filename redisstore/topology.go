@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"math/rand/v2"
 	"net"
@@ -17,7 +18,7 @@ import (
 
 // options returns the options of every connection.
 func (c *config) options() rueidis.ClientOption {
-	return rueidis.ClientOption{
+	o := rueidis.ClientOption{
 		InitAddress:   c.addrs,
 		Username:      c.user,
 		Password:      c.password,
@@ -37,6 +38,19 @@ func (c *config) options() rueidis.ClientOption {
 		DisableRetry:        true, // Store.retry does it
 		ForceSingleClient:   c.topology == single || c.topology == ring,
 	}
+	if c.socket != "" {
+		o.DialCtxFn = c.dialSocket
+	}
+	return o
+}
+
+// dialSocket connects to the unix socket.
+func (c *config) dialSocket(ctx context.Context, _ string, d *net.Dialer, t *tls.Config) (net.Conn, error) {
+	if t != nil {
+		d := tls.Dialer{NetDialer: d, Config: t}
+		return d.DialContext(ctx, "unix", c.socket)
+	}
+	return d.DialContext(ctx, "unix", c.socket)
 }
 
 // link is a client of a server of a ring, or of all servers.

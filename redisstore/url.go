@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"crypto/tls"
-	"errors"
 	"net"
 	"net/netip"
 	"net/url"
@@ -28,6 +27,8 @@ const (
 const (
 	upToMinute = "a duration from 1ms to 1m, such as 250ms"
 	numberOfDB = "a number from 0 to 1000000; in a cluster 0"
+	aSocket    = "redis://localhost?socket=/run/redis.sock"
+	notMixed   = "redis+cluster://, or redis+ring:// for servers that are not a Cluster: a Cluster places keys by itself"
 )
 
 // schemes are the supported URL schemes.
@@ -48,23 +49,27 @@ var schemes = []struct {
 
 // otherSchemes are common mistakes, and what to write instead.
 var otherSchemes = map[string]string{
-	"http":            "redis://",
-	"https":           "rediss://",
-	"redis+ssl":       "rediss://",
-	"redis+tls":       "rediss://",
-	"redis-cluster":   "redis+cluster://",
-	"rediss-cluster":  "rediss+cluster://",
-	"redis-sentinel":  "redis+sentinel://",
-	"rediss-sentinel": "rediss+sentinel://",
-	"redis-ring":      "redis+ring://",
-	"rediss-ring":     "rediss+ring://",
-	"sentinel":        "redis+sentinel://",
-	"valkey":          "redis://, also for Valkey",
-	"valkeys":         "rediss://, also for Valkey",
-	"unix":            "redis://host:port; unix sockets are not supported",
-	"redis+unix":      "redis://host:port; unix sockets are not supported",
-	"redis+socket":    "redis://host:port; unix sockets are not supported",
-	"redis-socket":    "redis://host:port; unix sockets are not supported",
+	"http":                "redis://",
+	"https":               "rediss://",
+	"redis+ssl":           "rediss://",
+	"redis+tls":           "rediss://",
+	"redis-cluster":       "redis+cluster://",
+	"rediss-cluster":      "rediss+cluster://",
+	"redis-sentinel":      "redis+sentinel://",
+	"rediss-sentinel":     "rediss+sentinel://",
+	"redis+ring+cluster":  notMixed,
+	"rediss+ring+cluster": notMixed,
+	"redis+cluster+ring":  notMixed,
+	"rediss+cluster+ring": notMixed,
+	"redis-ring":          "redis+ring://",
+	"rediss-ring":         "rediss+ring://",
+	"sentinel":            "redis+sentinel://",
+	"valkey":              "redis://, also for Valkey",
+	"valkeys":             "rediss://, also for Valkey",
+	"unix":                aSocket,
+	"redis+unix":          aSocket,
+	"redis+socket":        aSocket,
+	"redis-socket":        aSocket,
 }
 
 // param is a query parameter. A test compares these with the table in docs/redis-url.md.
@@ -131,6 +136,10 @@ var params = slices.Concat([]param{
 		set: func(c *config, v string) bool { c.clientName = v; return len(v) <= 64 && consistsOf(v, "._-:") },
 	},
 	{
+		name: "socket", takes: "a path", means: "the unix socket to connect to, instead of the host", only: single,
+		set: func(c *config, v string) bool { c.socket = v; return v != "" },
+	},
+	{
 		name: "tls_ca", takes: "a PEM file", means: "the authorities to trust, instead of the system's", tls: true,
 		set: func(c *config, v string) bool { c.caFile = v; return v != "" },
 	},
@@ -146,6 +155,10 @@ var params = slices.Concat([]param{
 		name: "tls_server_name", takes: "a host name", means: "the name that the certificates of all servers must bear, instead of each server's host", tls: true,
 		set: func(c *config, v string) bool { c.tls.ServerName = v; return consistsOf(v, "._-:") },
 	},
+	{
+		name: "tls_any_name", takes: "true or false", def: "false", means: "accept certificates of the authorities whatever names they bear", tls: true,
+		set: func(c *config, v string) bool { c.anyName = v == "true"; return v == "true" || v == "false" },
+	},
 }, ringParams)
 
 // multiplexes maps a number of connections to rueidis' PipelineMultiplex, an exponent of two. One
@@ -156,6 +169,7 @@ var multiplexes = map[string]int{"1": -1, "2": 1, "4": 2, "8": 3, "16": 4}
 type config struct {
 	topology topology
 	addrs    []string // host:port, IPv6 in brackets; of the server, the sentinels, the cluster's seeds or the ring
+	socket   string   // connected to instead
 	primary  string   // the primary's name, for sentinel
 	db       int
 	ringConfig
@@ -165,6 +179,7 @@ type config struct {
 
 	tls                       *tls.Config // for sentinels too; nil: none
 	caFile, certFile, keyFile string      // already read into tls
+	anyName                   bool
 
 	prefix               string
 	clientName           string
@@ -174,9 +189,28 @@ type config struct {
 	buffer               int           // bytes, of the read and of the write buffer
 }
 
-// parseURL parses a URL. Every error is a *stint.InvalidError, and none contains a password,
-// wherever it is in the URL.
+// CheckURL returns what is wrong with a Redis URL, as a [*stint.InvalidError] that shows no password, wherever it is in
+// the URL. It reads no files: those that the URL names may not be here.
+func CheckURL(url string) error {
+	_, err := readURL(url)
+	return err
+}
+
+// parseURL parses a URL, and reads the files that it names. Every error is a *stint.InvalidError, and none contains a
+// password.
 func parseURL(raw string) (config, error) {
+	c, err := readURL(raw)
+	if err != nil {
+		return config{}, err
+	}
+	if err := c.readFiles(); err != nil {
+		return config{}, err
+	}
+	return c, nil
+}
+
+// readURL is parseURL without the files.
+func readURL(raw string) (config, error) {
 	u, err := splitURL(raw)
 	if err != nil {
 		return config{}, err
@@ -187,7 +221,7 @@ func parseURL(raw string) (config, error) {
 			return config{}, a.wrong(a.takes)
 		}
 	}
-	if err := errors.Join(c.setRing(), c.readFiles()); err != nil {
+	if err := c.setRing(); err != nil {
 		return config{}, err
 	}
 	return c, nil
@@ -256,6 +290,9 @@ func splitURL(raw string) (urlParts, error) {
 		}
 		seen["user"], seen["password"] = true, true
 		rest = rest[len(userinfo)+1:]
+	}
+	if strings.Contains(rest, "://") {
+		return u, badURL("host", hidden, "hosts without schemes: all of them are of one kind, such as the servers of a ring or the nodes of a Cluster")
 	}
 	hosts, path, _ := strings.Cut(rest, "/")
 	if err := u.setHosts(hosts); err != nil {

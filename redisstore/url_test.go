@@ -131,8 +131,12 @@ func TestParseURLRefuses(t *testing.T) {
 		{"http://:S@h", `scheme "http": want redis://`},
 		{"valkey://:S@h", `scheme "valkey": want redis://, also for Valkey`},
 		{"valkeys://:S@h", `scheme "valkeys": want rediss://`},
-		{"unix:///run/redis.sock", `unix sockets are not supported`},
-		{"unix:/run/redis.sock", `unix sockets are not supported`},
+		{"unix:///run/redis.sock", `redis://localhost?socket=/run/redis.sock`},
+		{"unix:/run/redis.sock", `redis://localhost?socket=/run/redis.sock`},
+		{"redis://h?socket=", `redis url socket "": want a path`},
+		{"redis+cluster://h?socket=/s", `no socket with redis+cluster://`},
+		{"redis://h?tls_any_name=true", `no tls_any_name without TLS`},
+		{"rediss://h?tls_any_name=yes", `redis url tls_any_name "yes": want true or false`},
 		{"redis:S@h", `after the scheme "xxxxx": want //`},
 
 		// A password that is not escaped, or not where it belongs.
@@ -248,6 +252,8 @@ func TestParseURLRefuses(t *testing.T) {
 		// Rings.
 		{"redis+ring://:S@a", `host "one server": want two or more; redis:// is for one`},
 		{"redis+ring://a,b:6379,A:6379", `host 3 "xxxxx": want a server that is not in the list before, as number 1`},
+		{"redis+ring+cluster://:S@a,b", `scheme "redis+ring+cluster": want redis+cluster://, or redis+ring:// for servers that are not a Cluster`},
+		{"redis+ring://:S@a,redis+cluster://b", `host "xxxxx": want hosts without schemes`},
 		{"redis+ring://a,b:x", `host 2 port "xxxxx": want a number from 1 to 65535`},
 		{"redis+ring://" + strings.Repeat("h,", 64) + "h", `host "65 servers": want at most 64`},
 		{"redis+ring://a,b/main", `db "xxxxx": want a number`},
@@ -368,7 +374,7 @@ func TestURLDocument(t *testing.T) {
 		if p.def != "" {
 			def = "`" + p.def + "`"
 		}
-		where := map[topology]string{sentinel: "sentinel", ring: "ring"}[p.only]
+		where := map[topology]string{single: "one server", sentinel: "sentinel", ring: "ring"}[p.only]
 		if p.tls {
 			where = "TLS"
 		}

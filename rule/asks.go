@@ -82,7 +82,7 @@ func (s span) cut(text string, part *string) {
 // add appends the asks of a hit, and where their keys are.
 func (w *asking) add(spans []keySpan, h *Hit) []keySpan {
 	r, e, dims := h.Rule, h.entry, h.Rule.countedBy(w.attrs)
-	h.From = len(w.asks)
+	h.From, h.tried = len(w.asks), 0
 	cost := r.costOf(w.attrs)
 	if estimate := r.estimate(w.attrs); estimate > 0 {
 		cost = max(min(estimate, r.least(w.attrs, w.tier)/4), 1)
@@ -103,6 +103,9 @@ func (w *asking) add(spans []keySpan, h *Hit) []keySpan {
 				continue
 			}
 			units = 1 // a request has one place, whatever it costs
+		}
+		if l.candidate != nil && source == fromRule {
+			h.tried |= 1 << (len(w.asks) - h.From)
 		}
 		w.asks = append(w.asks, stint.Ask{
 			Key: stint.Key{Subject: e.subject, Name: e.names[i]}, Limit: v, Cost: units, Plan: plan, Policy: l.policy,
@@ -148,6 +151,7 @@ func (h *Hit) LimitOf(asks []stint.Ask, i int) string {
 		return r.limits[n].name
 	}
 	name, _, _ := strings.Cut(asks[i].Key.Name[len(r.Name)+1:], ":")
+	name, _, _ = strings.Cut(name, counterMark)
 	return name
 }
 

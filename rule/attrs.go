@@ -1,6 +1,9 @@
 package rule
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+)
 
 // Attrs is what rules look at in a request.
 type Attrs struct {
@@ -44,6 +47,8 @@ type Attrs struct {
 	// without one have used under a rule, or 0 if that is not known.
 	Estimate map[Meter]int64
 	Usual    func(rule string) int64
+	// Now is the instant of the request, which decides how far a rule is rolled out. Zero: all steps are done.
+	Now time.Time
 	// Held says that this is a part of a request that holds its places already: limits of concurrency
 	// do not count it again.
 	Held bool

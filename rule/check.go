@@ -28,7 +28,7 @@ const (
 )
 
 var (
-	actions    = []string{string(Reject), string(Throttle), string(LogOnly), string(Block), string(Allow)}
+	actions    = []string{string(Reject), string(Throttle), string(LogOnly), string(Mark), string(Block), string(Allow)}
 	onFailures = []string{string(Local), string(Open), string(Closed)}
 	dimensions = []string{"global", "tenant", "user", "api_key", "ip", "endpoint", "method", "header:", "claim:"}
 	methods    = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE"}
@@ -49,6 +49,7 @@ func (f *File) check(whole bool) *checker {
 	c.checkRules()
 	c.checkTierLimits()
 	if whole {
+		c.checkReplaces()
 		c.checkNeverReached()
 		c.checkUnreachable()
 	}
@@ -74,6 +75,8 @@ type checked struct {
 	headers  map[string]string // by canonical name; nil if there are none
 	countBy  []Dimension       // canonical, without those that every request has
 	values   []stint.Limit     // of its limits; zero if invalid, or if the name is not unique
+	// candidates are the values of what may take the place of its limits.
+	candidates []stint.Limit
 }
 
 // path returns where the rule is in the file.
@@ -210,6 +213,8 @@ func (c *checker) checkRule(r *checked) {
 	c.checkMatch(r)
 	c.checkCountBy(r)
 	c.checkAction(r)
+	c.checkEnforce(r)
+	c.checkRollout(r)
 	c.checkLimits(r)
 	c.checkRegions(r)
 	c.checkCost(r)
@@ -261,8 +266,8 @@ func (c *checker) checkPenalty(r *checked) {
 	switch {
 	case !r.counts():
 		c.Add(path, "the action "+string(r.Action)+" counts nothing: want none", "")
-	case r.Action == LogOnly:
-		c.Add(path, "the action log_only denies nothing: want none", "")
+	case r.Action.Passes():
+		c.Add(path, "the action "+string(r.Action)+" denies nothing: want none", "")
 	case !slices.ContainsFunc(r.CountBy, Dimension.isClient):
 		c.Add(path, "a ban affects all clients that share a counter, and one could get the others banned: want user, api_key or ip in count_by", "")
 	}

@@ -24,7 +24,7 @@ func (c *checker) checkLimits(r *checked) {
 		c.Add(list, "has "+strconv.Itoa(n)+" limits, want at most "+strconv.Itoa(maxLimits), "")
 		return
 	}
-	r.values = make([]stint.Limit, len(r.Limits))
+	r.values, r.candidates = make([]stint.Limit, len(r.Limits)), make([]stint.Limit, len(r.Limits))
 	for i, l := range r.Limits {
 		before := len(c.Problems)
 		first := slices.IndexFunc(r.Limits, func(o Limit) bool { return o.Name == l.Name })
@@ -37,6 +37,7 @@ func (c *checker) checkLimits(r *checked) {
 		}
 		c.checkLease(l, v)
 		c.checkSplit(l, v)
+		r.candidates[i] = c.checkCandidate(r, l)
 		for n := before; n < len(c.Problems); n++ {
 			c.Problems[n].Path = strict.Item(list, i) + "." + c.Problems[n].Path
 		}

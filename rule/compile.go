@@ -17,6 +17,7 @@ import (
 // many goroutines at once.
 type Set struct {
 	rules []*Compiled // by priority and name
+	file  File
 	tiers map[string]Values
 	plans map[stint.Limit]*stint.Plan // of the limits of rules and tiers
 	paths *tree                       // enabled rules with paths
@@ -27,23 +28,27 @@ type Set struct {
 	other    bucket // enabled rules without paths
 
 	methods  map[string]string // the methods that are told apart
+	partial  bool              // a rule is in force for a part of clients
 	ofModels bool              // a rule has a meter that reads answers of language models
 }
 
 // Compiled is a rule as a [Set] holds it, with its defaults filled in. It is shared and
 // read-only.
 type Compiled struct {
-	Name      string
-	Enabled   bool
-	Action    Action
-	MaxDelay  time.Duration
-	Priority  int
-	Group     string
-	Penalty   *stint.Penalty // nil: none
-	OnFailure OnFailure
-	Status    int
-	Message   string
-	Style     Style
+	Name     string
+	Enabled  bool
+	Action   Action
+	MaxDelay time.Duration
+	Priority int
+	Group    string
+	Replaces string // the rule that this one may take the place of
+	// ReplacedBy is the rule that may take the place of this one.
+	ReplacedBy string
+	Penalty    *stint.Penalty // nil: none
+	OnFailure  OnFailure
+	Status     int
+	Message    string
+	Style      Style
 
 	*conditions
 	policy  *stint.Policy // of the penalty
@@ -52,6 +57,7 @@ type Compiled struct {
 	limits  []limit
 	cost    Cost
 	regions Regions
+	share   *share // nil: the rule is in force, or tried out, for all clients
 }
 
 // entry is a rule with one of its paths, or without a path.
@@ -60,6 +66,8 @@ type entry struct {
 	rule *Compiled
 	path pattern
 	hit  Hit
+	// trial is hit.group for clients on whom the rule is tried out.
+	trial int32
 
 	// subject and names are the parts of keys that are the same for every request. The
 	// subject is empty if it depends on the request. There is a name for each limit, and
@@ -71,10 +79,13 @@ type entry struct {
 }
 
 type limit struct {
-	name   string
-	value  stint.Limit
-	plan   *stint.Plan   // nil: unlimited
-	policy *stint.Policy // whatever the value is
+	name    string
+	counter string // the name, with the number of the counter
+	value   stint.Limit
+	plan    *stint.Plan   // nil: unlimited
+	policy  *stint.Policy // whatever the value is
+	// candidate is what may take its place; nil: nothing.
+	candidate *limit
 }
 
 // Compile checks the file and makes a set of it. The error is [Problems].
@@ -83,7 +94,7 @@ func Compile(f File) (*Set, error) {
 	if len(checked.Problems) > 0 {
 		return nil, checked.Problems
 	}
-	s := &Set{tiers: make(map[string]Values, len(f.Tiers)), plans: map[stint.Limit]*stint.Plan{}}
+	s := &Set{file: f, tiers: make(map[string]Values, len(f.Tiers)), plans: map[stint.Limit]*stint.Plan{}}
 	for i, t := range f.Tiers {
 		s.tiers[t.Name] = checked.values[i]
 		for _, l := range checked.values[i] {
@@ -108,6 +119,14 @@ func Compile(f File) (*Set, error) {
 			l.plan = s.plan(l.value)
 			policy.Lease, policy.Split = time.Duration(written.Lease), written.Split
 			l.policy = treated.shared(policy)
+			if l.candidate != nil {
+				l.candidate.plan, l.candidate.policy = s.plan(l.candidate.value), l.policy
+			}
+		}
+	}
+	for _, r := range s.rules {
+		if r.Enabled && r.Replaces != "" {
+			s.rules[slices.IndexFunc(s.rules, func(o *Compiled) bool { return o.Name == r.Replaces })].ReplacedBy = r.Name
 		}
 	}
 	slices.SortFunc(s.rules, func(a, b *Compiled) int {
@@ -121,19 +140,27 @@ func Compile(f File) (*Set, error) {
 	entries := make([]*entry, 0, len(s.rules))
 	for i, r := range s.rules {
 		rank := int32(i)
-		group := rank
-		of := rivalsOf(r.Group, r.Action)
-		if first, ok := groups[of]; ok {
-			group = first
-		} else if r.Group != "" {
-			groups[of] = rank
+		groupOf := func(of rivals) int32 {
+			if r.Group == "" {
+				return rank
+			}
+			if _, ok := groups[of]; !ok {
+				groups[of] = int32(len(s.rules) + len(groups)) // none of the ranks
+			}
+			return groups[of]
+		}
+		group, trial := groupOf(rivals{r.Group, r.trial()}), rank
+		if r.share != nil {
+			trial = groupOf(rivals{r.Group, true})
+			s.partial = s.partial || r.Enabled
 		}
 		for _, m := range r.methods {
 			s.methods[m] = m
 		}
 		s.ofModels = s.ofModels || r.Enabled && r.cost.Meter.OfModels()
 		for _, e := range r.entries {
-			e.hit = Hit{Rule: r, Endpoint: e.path.text, entry: e, rank: rank, group: group}
+			e.trial = trial
+			e.hit = Hit{Rule: r, Endpoint: e.path.text, entry: e, rank: rank, group: group, Shadow: r.shadow()}
 		}
 		entries = append(entries, r.entries...)
 	}
@@ -171,14 +198,19 @@ func (s *Set) plan(l stint.Limit) *stint.Plan {
 	return p
 }
 
-// rivals are the rules of a group of which only one applies. A log_only rule never takes
+// rivals are the rules of a group of which only one applies. A rule that is tried out never takes
 // the place of a rule that is in force, so these are rivals only among themselves.
 type rivals struct {
-	group   string
-	logOnly bool
+	group string
+	trial bool
 }
 
-func rivalsOf(group string, a Action) rivals { return rivals{group, a == LogOnly} }
+// trial reports whether the rule is only tried out. Then it takes the place of no rule that is in force.
+func (r *Rule) trial() bool     { return r.Action == LogOnly || r.Replaces != "" }
+func (r *Compiled) trial() bool { return r.Action == LogOnly || r.Replaces != "" }
+
+// shadow reports whether the rule counts, and decides nothing.
+func (r *Compiled) shadow() bool { return r.Action.Passes() || r.Replaces != "" }
 
 // compareEntries orders entries by priority, by how specific they are, and by name; those
 // of one rule by their paths.
@@ -224,6 +256,7 @@ func compile(c *Compiled, r *checked, shared map[string]*conditions) {
 		MaxDelay:  time.Duration(r.MaxDelay),
 		Priority:  r.Priority,
 		Group:     r.Group,
+		Replaces:  r.Replaces,
 		OnFailure: cmp.Or(r.OnStoreFailure, Local),
 		Status:    r.status(),
 		Message:   r.Response.Message,
@@ -231,6 +264,7 @@ func compile(c *Compiled, r *checked, shared map[string]*conditions) {
 		match:     r.Match.clone(),
 		cost:      r.Cost,
 		regions:   r.Regions,
+		share:     shareOf(r.Rule),
 	}
 	key := r.conditionsKey()
 	if c.conditions = shared[key]; c.conditions == nil {
@@ -248,7 +282,10 @@ func compile(c *Compiled, r *checked, shared map[string]*conditions) {
 	c.cost.Header = textproto.CanonicalMIMEHeaderKey(c.cost.Header)
 	c.limits = make([]limit, len(r.Limits))
 	for i, l := range r.Limits {
-		c.limits[i] = limit{name: l.Name, value: r.values[i]}
+		c.limits[i] = limit{name: l.Name, counter: l.counter(0), value: r.values[i]}
+		if l.Candidate != "" {
+			c.limits[i].candidate = &limit{name: l.Name, counter: l.counter(1), value: r.candidates[i]}
+		}
 	}
 	patterns := r.patterns
 	if len(patterns) == 0 {
@@ -333,7 +370,7 @@ func (r *Compiled) under(p pattern) *entry {
 	}
 	e.names = make([]string, 0, len(r.limits)+1)
 	for _, l := range r.limits {
-		e.names = append(e.names, r.Name+":"+l.name+tail)
+		e.names = append(e.names, r.Name+":"+l.counter+tail)
 	}
 	if r.Penalty != nil {
 		e.names = append(e.names, r.Name+":penalty!"+tail)
@@ -343,6 +380,33 @@ func (r *Compiled) under(p pattern) *entry {
 
 // Rules returns every rule, including disabled ones, by priority and name.
 func (s *Set) Rules() []*Compiled { return slices.Clone(s.rules) }
+
+// File returns what the set was compiled from. It is shared and read-only.
+func (s *Set) File() File { return s.file }
+
+// LooksAt returns the names of the headers and claims that rules match on, count by, or take a cost from.
+func (s *Set) LooksAt() (headers, claims []string) {
+	for _, r := range s.rules {
+		if r.cost.Header != "" {
+			headers = append(headers, textproto.CanonicalMIMEHeaderKey(r.cost.Header))
+		}
+		for _, w := range r.headers {
+			headers = append(headers, w.name)
+		}
+		for _, d := range r.dims[1] {
+			switch d.kind {
+			case byHeader:
+				headers = append(headers, d.name)
+			case byClaim:
+				claims = append(claims, d.name)
+			default:
+			}
+		}
+	}
+	slices.Sort(headers)
+	slices.Sort(claims)
+	return slices.Compact(headers), slices.Compact(claims)
+}
 
 // Len returns how many rules there are, including disabled ones.
 func (s *Set) Len() int { return len(s.rules) }

@@ -18,9 +18,11 @@ type Explained struct {
 	// credentials are left out.
 	Reason string `json:"reason,omitempty"`
 	// BeatenBy is the rule of its group that applies instead.
-	BeatenBy string           `json:"beaten_by,omitempty"`
-	Endpoint string           `json:"endpoint,omitempty"`
-	Limits   []ExplainedLimit `json:"limits,omitempty"` // if it matched
+	BeatenBy string `json:"beaten_by,omitempty"`
+	Endpoint string `json:"endpoint,omitempty"`
+	// Shadow says that the rule is only tried out on the request.
+	Shadow bool             `json:"shadow,omitempty"`
+	Limits []ExplainedLimit `json:"limits,omitempty"` // if it matched
 }
 
 // ExplainedLimit is a limit as it applies to a request.
@@ -69,12 +71,13 @@ func (s *Set) Explain(a *Attrs) []Explained {
 			continue
 		case applied != nil:
 			e = applied
-		case best[reading][e.hit.group] == r:
+		case best[reading][e.groupFor(a)] == r:
 			x.Reason = "path " + printable(paths[0]) + " can also be read as another path, which the rule does not match"
 			continue
 		default:
-			x.BeatenBy = best[reading][e.hit.group].Name
+			x.BeatenBy = best[reading][e.groupFor(a)].Name
 		}
+		x.Shadow = len(r.limits) > 0 && r.triedOut(a)
 		x.Matched, x.Endpoint, x.Limits = true, e.path.text, s.explainLimits(e, a)
 	}
 	return out

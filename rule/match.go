@@ -19,11 +19,18 @@ type Hit struct {
 	Endpoint string
 	// From and To bound the asks of the rule in what [Set.Asks] returns.
 	From, To int
+	// Shadow says that the rule decides nothing on this request: it counts, and what it would do is recorded. That is so for
+	// log_only and mark rules, for those that may replace another, and for clients who are not among the part for whom the rule
+	// is in force.
+	Shadow bool
+	// Candidate says that this is about the candidate of one limit of the rule: see [Set.Candidates].
+	Candidate bool
 
 	entry *entry
-	rank  int32 // of the rule among all rules, by priority and name
-	group int32 // the same for all rivals; a rule without a group has its own
-	place int32 // of the entry among all entries, by priority, specificity and name
+	rank  int32  // of the rule among all rules, by priority and name
+	group int32  // the same for all rivals; a rule without a group has its own
+	place int32  // of the entry among all entries, by priority, specificity and name
+	tried uint32 // which of the asks have a candidate
 }
 
 // Match appends the rules that apply to the request to dst, by priority and name: all that
@@ -84,6 +91,9 @@ func (s *Set) match(dst []Hit, path string, a *Attrs) []Hit {
 	}
 	dst = paths.collect(dst, 0, strings.TrimSuffix(path, "/"), a)
 	dst = s.other.collect(dst, a)
+	if s.partial {
+		tryOut(dst[start:], a)
+	}
 	if len(dst)-start < 2 {
 		return dst
 	}
@@ -138,14 +148,14 @@ func (s *Set) Every(dst []Hit, a *Attrs) []Hit {
 		if !r.Enabled || len(r.limits) == 0 || !r.countsSubject(a) || !r.takesTier(a) || (a.IP.IsValid() && !r.takesAddress(a)) {
 			continue
 		}
-		if !r.countsEndpoint() {
-			h := r.entries[0].hit
-			h.Endpoint = "" // any
-			dst = append(dst, h)
-			continue
-		}
+		shadow, from := r.triedOut(a), len(dst)
 		for _, e := range r.entries {
 			dst = append(dst, e.hit)
+			dst[len(dst)-1].Shadow = shadow
+		}
+		if !r.countsEndpoint() {
+			dst = dst[:from+1]
+			dst[from].Endpoint = "" // any
 		}
 	}
 	return dst

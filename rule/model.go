@@ -43,6 +43,15 @@ type Rule struct {
 	// Priority decides among the rules of a group: lower first.
 	Priority int    `json:"priority,omitempty"`
 	Group    string `json:"group,omitempty"`
+	// Replaces is the name of a rule that this one may take the place of. Until then this one decides nothing: it counts, and what
+	// it would do in place of the other is recorded.
+	Replaces string `json:"replaces,omitempty"`
+	// Enforce is for which part of clients the rule is in force. Zero: for all. On the others it is tried out: it
+	// counts their requests, and what it would do is recorded. Always the same clients are among a part, and among
+	// every larger one.
+	Enforce Percent `json:"enforce,omitzero"`
+	// Rollout, in place of Enforce, is in which steps the rule comes into force.
+	Rollout *Rollout `json:"rollout,omitempty"`
 
 	Penalty        *Penalty  `json:"penalty,omitempty"`
 	OnStoreFailure OnFailure `json:"on_store_failure,omitempty"` // default Local
@@ -79,6 +88,12 @@ type Limit struct {
 	Lease Duration `json:"lease,omitzero"`
 	// Split is among how many counters the limit is divided, from 2 to 64. Zero: it has one.
 	Split int `json:"split,omitempty"`
+	// Candidate is a limit that may take the place of this one, as [stint.ParseLimit] reads it. It counts by itself, and what it
+	// would do is recorded, but it denies nothing. It is about requests for which the rule's own value applies.
+	Candidate string `json:"candidate,omitempty"`
+	// Counter numbers the counters of the limit, if that is more than 1: when a candidate takes its place, the limit goes on with
+	// the counters of the candidate, which have the next number. 0 is 1.
+	Counter int `json:"counter,omitempty"`
 }
 
 // Cost is what a request costs: a number of units, or the value of a header, up to
@@ -173,9 +188,13 @@ const (
 	Reject   Action = "reject"   // deny requests over a limit
 	Throttle Action = "throttle" // hold them for up to MaxDelay, and then deny them
 	LogOnly  Action = "log_only" // decide and record, and let them pass
+	Mark     Action = "mark"     // the same, and tell the target that they are over a limit, and by how much
 	Block    Action = "block"    // let no matching request pass, and count nothing
 	Allow    Action = "allow"    // let every matching request pass, and count nothing
 )
+
+// Passes reports whether requests over a limit pass all the same: the rule denies nothing.
+func (a Action) Passes() bool { return a == LogOnly || a == Mark }
 
 // OnFailure is what happens to a request when the store cannot count it.
 type OnFailure string

@@ -133,7 +133,7 @@ func TestParseError(t *testing.T) {
 	}
 	want := rule.Problem{
 		File: "stint.json", Line: 1, Column: 36, Path: "rules[0].action",
-		Message: `"bloc": want one of reject, throttle, log_only, block, allow`, Hint: `did you mean "block"?`,
+		Message: `"bloc": want one of reject, throttle, log_only, mark, block, allow`, Hint: `did you mean "block"?`,
 	}
 	if problems[0] != want {
 		t.Errorf("got %+v, want %+v", problems[0], want)
@@ -149,7 +149,7 @@ func TestEmbedded(t *testing.T) {
 	}
 	doc, problems := strict.TOML("stint.toml", []byte("listen = 80\n[[rules]]\nname = 'a'\naction = 'alow'\n"), &config)
 	want := `stint.toml:1:10: listen: found an integer, want a string; write it in quotes
-stint.toml:4:10: rules[0].action: "alow": want one of reject, throttle, log_only, block, allow; did you mean "allow"?`
+stint.toml:4:10: rules[0].action: "alow": want one of reject, throttle, log_only, mark, block, allow; did you mean "allow"?`
 	if got := problems.And(doc.Locate(config.Check())).Error(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

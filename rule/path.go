@@ -232,7 +232,8 @@ func cleanPath(p string) (path string, found marks) {
 	return string(b), found
 }
 
-func withoutQuery(p string) string {
+// WithoutQuery returns a path without its query, as it was sent otherwise.
+func WithoutQuery(p string) string {
 	for _, c := range [...]byte{'?', '#'} { // faster than strings.IndexAny
 		if i := strings.IndexByte(p, c); i >= 0 {
 			p = p[:i]
@@ -244,7 +245,7 @@ func withoutQuery(p string) string {
 // decode appends a path to b, with a slash before it, without a query, and with escapes
 // decoded like [CleanPath] does. Doing that twice changes nothing.
 func decode(b []byte, p string) []byte {
-	p = withoutQuery(p)
+	p = WithoutQuery(p)
 	b = append(slices.Grow(b, 1+len(p)), '/')
 	for {
 		i := strings.IndexByte(p, '%')

@@ -14,6 +14,8 @@ type Quota struct {
 	Endpoint string
 	// Source is where the limit comes from: api_key, user, tier NAME, or rule.
 	Source string
+	// Shadow says that the rule is only tried out on the subject.
+	Shadow bool
 	// Ask reads the counter and takes nothing. If the subject is unlimited, its Limit
 	// is zero and the key is empty.
 	Ask stint.Ask
@@ -45,7 +47,8 @@ func (s *Set) Quotas(a *Attrs) []Quota {
 		for _, e := range r.entries {
 			switch {
 			case r.Group != "":
-				groups[e.hit.group] = append(groups[e.hit.group], e)
+				group := e.groupFor(a)
+				groups[group] = append(groups[group], e)
 			case r.Action == Block || r.Action == Allow:
 				deciding = append(deciding, e)
 			}
@@ -57,7 +60,7 @@ func (s *Set) Quotas(a *Attrs) []Quota {
 			continue
 		}
 		entries := slices.DeleteFunc(slices.Clone(r.entries), func(e *entry) bool {
-			return e.hiddenBy(groups[e.hit.group], true, a) || e.hiddenBy(deciding, false, a)
+			return e.hiddenBy(groups[e.groupFor(a)], true, a) || e.hiddenBy(deciding, false, a)
 		})
 		lacks := r.lacksDim(a)
 		if lacks != nil || !r.countsEndpoint() {
@@ -84,6 +87,7 @@ func (s *Set) appendQuotas(dst []Quota, e *entry, endpoint string, lacks *dim, a
 	} else {
 		asks, _ = s.Asks(nil, hits, a, nil)
 	}
+	shadow := lacks == nil && e.rule.triedOut(a)
 	next := 0
 	for i := range e.rule.limits {
 		l := &e.rule.limits[i]
@@ -91,7 +95,7 @@ func (s *Set) appendQuotas(dst []Quota, e *entry, endpoint string, lacks *dim, a
 		if source == fromTier {
 			source += " " + a.Tier
 		}
-		q := Quota{Rule: e.rule, Name: l.name, Endpoint: endpoint, Source: source, Ask: stint.Ask{Limit: v}, Unknown: unknown}
+		q := Quota{Rule: e.rule, Name: l.name, Endpoint: endpoint, Source: source, Shadow: shadow, Ask: stint.Ask{Limit: v}, Unknown: unknown}
 		if lacks == nil && !q.Unlimited() {
 			q.Ask = asks[next]
 			Peek(&q.Ask)
@@ -102,7 +106,7 @@ func (s *Set) appendQuotas(dst []Quota, e *entry, endpoint string, lacks *dim, a
 	if next < len(asks) {
 		p := asks[next]
 		Peek(&p)
-		dst = append(dst, Quota{Rule: e.rule, Name: hits[0].LimitOf(asks, next), Endpoint: endpoint, Source: fromRule, Ask: p})
+		dst = append(dst, Quota{Rule: e.rule, Name: hits[0].LimitOf(asks, next), Endpoint: endpoint, Source: fromRule, Shadow: shadow, Ask: p})
 	}
 	return dst
 }

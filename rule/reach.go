@@ -58,7 +58,7 @@ func (r *checked) hides() (scope rivals, ok bool) {
 	if r.Group == "" {
 		return exempt, !r.counts()
 	}
-	return rivalsOf(r.Group, r.Action), true
+	return rivals{r.Group, r.trial()}, !r.Partial()
 }
 
 // place is a key of the index of rules that may hide others.
@@ -82,7 +82,7 @@ func (h *hiding) among(scope rivals) bool {
 // find returns a rule that hides r, or nil.
 func (h *hiding) find(r *checked) *checked {
 	scopes := make([]rivals, 0, 2)
-	if own := rivalsOf(r.Group, r.Action); h.among(own) {
+	if own := (rivals{r.Group, r.trial()}); h.among(own) {
 		scopes = append(scopes, own)
 	}
 	if r.counts() && h.among(exempt) {

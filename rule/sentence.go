@@ -23,10 +23,17 @@ import (
 func (r *Rule) Sentence() string {
 	all := []string{r.sayAll()}
 	if r.counts() && len(r.Limits) > 0 {
-		all = []string{r.sayLimits(), r.sayCost(), r.saySpread(), r.sayRegions(), r.sayPenalty(), failures[r.OnStoreFailure]}
+		all = []string{r.sayLimits(), r.sayCost(), r.saySpread(), r.sayCandidates(), r.sayRegions(), r.sayPenalty(), r.sayShare(), failures[r.OnStoreFailure]}
 	}
-	if r.Action == LogOnly {
-		all = []string{"log only: no request is denied", all[0], r.sayCost(), r.saySpread(), r.sayRegions()}
+	if r.Action.Passes() {
+		only := "log only"
+		if r.Action == Mark {
+			only = "mark only"
+		}
+		all = []string{only + ": no request is denied", all[0], r.sayCost(), r.saySpread(), r.sayRegions()}
+	}
+	if r.Replaces != "" {
+		all = slices.Insert(all, 0, "tried out in place of the rule "+printable(r.Replaces)+": no request is denied yet")
 	}
 	if !r.enabled() {
 		all = slices.Insert(all, 0, "disabled")
@@ -116,6 +123,8 @@ func (r *Rule) sayOver() string {
 		return over + "are held for up to " + amount(time.Duration(r.MaxDelay)) + ", or denied" + r.response() + " if that is not enough"
 	case r.Action == LogOnly:
 		return over + "pass, and are recorded"
+	case r.Action == Mark:
+		return over + "pass, with the header Stint-Over for the target, and are recorded"
 	case r.Action.known():
 		return over + "are denied" + r.response()
 	default:
@@ -200,7 +209,10 @@ func (r *Rule) sayGroup() string {
 		return ""
 	}
 	text := "only the best rule of the group " + printable(r.Group) + " applies to a request"
-	if r.Action == LogOnly {
+	switch {
+	case r.Replaces != "":
+		text = "only the best rule of the group " + printable(r.Group) + " that is tried out applies to a request"
+	case r.Action == LogOnly:
 		text = "only the best log_only rule of the group " + printable(r.Group) + " applies to a request"
 	}
 	if r.Priority != 0 {

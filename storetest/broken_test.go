@@ -9,12 +9,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/internal/test/testdoc"
+	"github.com/stintdev/stint/layer"
 	"github.com/stintdev/stint/memstore"
 )
 
@@ -531,10 +533,14 @@ func TestBroken(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			all := checks()
+			for _, s := range Scripts() {
+				all = append(all, check{"script " + s.Name, s.Run})
+			}
 			missed := slices.Clone(c.caught)
 			// A race is not lost every time, least of all on a busy machine.
 			for tries := 0; len(missed) > 0 && tries < 30; tries++ {
-				for _, ch := range checks() {
+				for _, ch := range all {
 					wanted := func(name string) bool { return strings.HasPrefix(ch.name, name) }
 					if !slices.ContainsFunc(missed, wanted) {
 						continue
@@ -548,6 +554,85 @@ func TestBroken(t *testing.T) {
 			}
 			if len(missed) > 0 {
 				t.Errorf("not caught by %q", missed)
+			}
+		})
+	}
+}
+
+// TestBrokenLeases breaks a store that leases, and checks that RunLeased notices.
+func TestBrokenLeases(t *testing.T) {
+	const term = 50 * time.Millisecond
+	as := func(algorithm stint.Algorithm, asks []stint.Ask) []stint.Ask {
+		asks = slices.Clone(asks)
+		for i := range asks {
+			if asks[i].Policy != nil { // not what leases count for themselves
+				asks[i].Limit.Algorithm, asks[i].Plan = algorithm, nil
+			}
+		}
+		return asks
+	}
+	for _, c := range []struct {
+		name            string
+		outside, inside fault
+		caught          bool
+	}{
+		{name: "nothing"},
+		{
+			name: "spends units after the window in which they were charged",
+			// Leases take it for a limit without windows, and the store counts in windows.
+			outside: fault{
+				take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+					return Take(context.Background(), b.Store, as(stint.SlidingLog, asks))
+				},
+				adjust: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+					return Adjust(context.Background(), b.Store, as(stint.SlidingLog, asks))
+				},
+				reset: func(b *broken, asks []stint.Ask) error {
+					return b.Store.Reset(context.Background(), as(stint.SlidingLog, asks))
+				},
+			},
+			inside: fault{
+				take: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+					return Take(context.Background(), b.Store, as(stint.FixedWindow, asks))
+				},
+				adjust: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+					return Adjust(context.Background(), b.Store, as(stint.FixedWindow, asks))
+				},
+				reset: func(b *broken, asks []stint.Ask) error {
+					return b.Store.Reset(context.Background(), as(stint.FixedWindow, asks))
+				},
+			},
+			caught: true,
+		},
+		{
+			name: "loses one of the units that it gives back",
+			inside: fault{adjust: func(b *broken, asks []stint.Ask) ([]stint.Decision, error) {
+				less := slices.Clone(asks)
+				for i := range less {
+					if len(asks) > 1 && less[i].Policy != nil { // with what leases count for themselves: it is no refund of the caller
+						less[i].Cost++
+					}
+				}
+				return Adjust(context.Background(), b.Store, less)
+			}},
+			caught: true,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			caught := ""
+			for seed := uint64(0); seed < 8 && caught == ""; seed++ {
+				synctest.Test(t, func(t *testing.T) {
+					leased, err := layer.Lease(&broken{Store: Spec(time.Now), fault: c.inside}, layer.LeaseOptions{Begin: 2})
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer leased.Close()
+					store := &broken{Store: leased, fault: c.outside}
+					caught = attempt(func(t rapid.TB) { newLeasedTrace(t, seed, "500/1s fixed_window", term, store).run(seed) })
+				})
+			}
+			if caught != "" != c.caught || !strings.Contains(caught, "remains") && c.caught {
+				t.Errorf("it has caught %q", caught)
 			}
 		})
 	}

@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/stintdev/stint"
 )
 
@@ -19,7 +21,7 @@ import (
 // It may differ from the specification in this, and no more:
 //
 //   - Limits of fixed_window and sliding_window: verdicts are the same. Remaining is the same for a
-//     fixed_window, and otherwise from up to one term before.
+//     fixed_window. Otherwise it is from up to one term before, and only compared with the capacity.
 //   - Buckets and logs: units count from up to one term before they are taken. So a take may be allowed up to
 //     one term before it should be; and since refunds of buckets are rounded in the limit's favour, one may be
 //     denied that passes one term later.
@@ -37,11 +39,7 @@ func RunLeased(t *testing.T, term time.Duration, open func(t testing.TB) stint.S
 			t.Parallel()
 			for seed := range uint64(4) {
 				synctest.Test(t, func(t *testing.T) {
-					tr := leasedTrace{
-						t: t, r: rand.New(rand.NewPCG(seed, 7)), store: open(t), term: term,
-						limit: must(stint.ParseLimit(text)), model: counters{},
-					}
-					tr.run(seed)
+					newLeasedTrace(t, seed, text, term, open(t)).run(seed)
 				})
 				if t.Failed() {
 					return
@@ -52,7 +50,7 @@ func RunLeased(t *testing.T, term time.Duration, open func(t testing.TB) stint.S
 }
 
 type leasedTrace struct {
-	t       *testing.T
+	t       rapid.TB
 	r       *rand.Rand
 	store   stint.Store
 	term    time.Duration
@@ -62,6 +60,12 @@ type leasedTrace struct {
 	log     []string
 
 	leased, decisions int
+}
+
+func newLeasedTrace(t rapid.TB, seed uint64, limit string, term time.Duration, store stint.Store) *leasedTrace {
+	return &leasedTrace{
+		t: t, r: rand.New(rand.NewPCG(seed, 7)), store: store, term: term, limit: must(stint.ParseLimit(limit)), model: counters{},
+	}
 }
 
 func (tr *leasedTrace) run(seed uint64) {

@@ -125,7 +125,7 @@ func (cs counters) made(id counterID, c *stint.Charge, now time.Time) bool {
 	id.change = c.ID
 	made := cs[id].Until > now.UnixMicro()
 	if !made {
-		cs[id] = stint.State{Counter: stint.Counter{Until: max(c.Until(), now.Add(stint.Once).UnixMicro())}}
+		cs[id] = stint.State{Counter: stint.Counter{Until: c.KeptUntil(now.UnixMicro())}}
 	}
 	return made
 }

@@ -130,14 +130,14 @@ func (r rewriting) Reset(ctx context.Context, asks []stint.Ask) error {
 	return r.Store.Reset(ctx, r.asks(asks))
 }
 
-// check is one part of the suite. Each gets its own store.
+// check is one part of the suite, beside the scripts. Each gets its own store.
 type check struct {
 	name string
 	run  func(t rapid.TB, s stint.Store, c *Clock)
 }
 
 func checks() []check {
-	out := []check{
+	return []check{
 		{"traces", checkTraces},
 		{"one key", checkOneKey},
 		{"hierarchies", checkHierarchies},
@@ -152,10 +152,6 @@ func checks() []check {
 		{"many asks", checkMany},
 		{"close", checkClose},
 	}
-	for _, s := range Scripts() {
-		out = append(out, check{"script " + s.Name, s.Run})
-	}
-	return out
 }
 
 // Run runs the suite against the stores that open returns.
@@ -175,6 +171,11 @@ func RunExcept(t *testing.T, open Open, names ...string) {
 			clock := NewClock()
 			c.run(t, open(t, clock.Now), clock)
 		})
+	}
+	for _, s := range Scripts() {
+		if name := "script " + s.Name; !slices.Contains(names, name) {
+			t.Run(name, func(t *testing.T) { s.RunOpen(t, open) })
+		}
 	}
 }
 

@@ -230,6 +230,7 @@ func (tr *trace) amend() {
 		}
 		if rapid.IntRange(0, 3).Draw(tr.t, "once") == 0 {
 			c.ID = rapid.SampledFrom([]string{"a", "b"}).Draw(tr.t, "id")
+			c.Keep = rapid.SampledFrom([]time.Duration{0, time.Second, 10 * time.Minute}).Draw(tr.t, "keep")
 		}
 		for _, l := range tr.limits {
 			if tr.setBack && l.Algorithm == a.Limit.Algorithm && l.Window == a.Limit.Window {

@@ -1,3 +1,5 @@
+import { readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import { gzipSync } from 'node:zlib'
 import { svelte } from '@sveltejs/vite-plugin-svelte'
 import tailwindcss from '@tailwindcss/vite'
@@ -27,7 +29,7 @@ function weigh(): Plugin {
         styles?.forEach(add)
       }
       for (const chunk of Object.values(bundle)) {
-        if (chunk.type === 'chunk' && firstLoad.some((f) => chunk.facadeModuleId?.endsWith(f) || (chunk.isEntry && f === firstLoad[0]))) add(chunk.fileName)
+        if (chunk.type === 'chunk' && firstLoad.some((f) => chunk.facadeModuleId?.endsWith(f) || (chunk.facadeModuleId?.endsWith('/index.html') && f === firstLoad[0]))) add(chunk.fileName)
       }
       let bytes = 0
       for (const name of files) {
@@ -41,16 +43,37 @@ function weigh(): Plugin {
   }
 }
 
+// pack compresses what browsers fetch once, so that neither the binary nor a server that starts has to.
+function pack(): Plugin {
+  return {
+    name: 'pack',
+    apply: 'build',
+    writeBundle({ dir }, bundle) {
+      for (const name of Object.keys(bundle).filter((name) => name.startsWith('assets/'))) {
+        const file = join(dir!, name)
+        const plain = readFileSync(file)
+        const packed = gzipSync(plain, { level: 9 })
+        if (packed.length < plain.length) {
+          writeFileSync(`${file}.gz`, packed)
+          rmSync(file)
+        }
+      }
+    },
+  }
+}
+
 export default defineConfig({
-  plugins: [tailwindcss(), svelte(), weigh()],
+  plugins: [tailwindcss(), svelte(), weigh(), pack()],
   resolve: process.env.VITEST ? { conditions: ['browser'] } : {},
   build: {
     target: 'es2022',
     // Small files are files, too: the policy of the server has no data: but for images.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
+    rolldownOptions: { input: ['index.html', 'docs.html'] },
   },
   server: {
+    fs: { allow: ['..'] }, // for the document of the decision API
     proxy: { '/admin': process.env.STINT_ADMIN ?? 'http://127.0.0.1:9090' },
   },
   test: {

@@ -27,14 +27,14 @@ func newApply(t *terminal) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "Apply a file of rules, tiers, users and keys",
-		Long: `Change the rules, tiers, tenants, users, API keys, exemptions and bans of a server or a
-database to those in a file, and show what was changed. Either everything is changed, as one
+		Long: `Change the rules, tiers, tenants, users, API keys, exemptions, bans, webhooks and alerts of a
+server or a database to those in a file, and show what was changed. Either everything is changed, as one
 revision, or nothing; nodes use it at once. The file is a config file, whose settings are
 ignored, or the output of "stint export", in TOML or JSON; - is the standard input.
 
 What is not in the file is kept. With --prune it is deleted: rules, tiers, exemptions and
-bans always, and tenants, users and API keys only if the file has any of that kind, since
-many files have none. An empty file is rejected then. Before anything is deleted, the
+bans always, tenants, users and API keys only if the file has any of that kind, and webhooks
+and alerts only if it has any of either, since many files have none. An empty file is rejected then. Before anything is deleted, the
 command asks for confirmation, unless --yes is given.
 
 A database that was emptied, restored from a backup or replaced does not continue the
@@ -78,7 +78,9 @@ the resulting catalog has problems.`,
 					if o.AcceptHistory {
 						q.Set("accept_history", "true") // an older server would reject it
 					}
-					err = a.do(c.Context(), call{method: http.MethodPost, path: "/apply", query: q, body: document, into: &diff})
+					err = t.waits("the server applies "+objects(document), func() error {
+						return a.do(c.Context(), call{method: http.MethodPost, path: "/apply", query: q, body: document, into: &diff})
+					})
 					if p := new(problem); errors.As(err, &p) && p.Status == http.StatusUnprocessableEntity && len(p.Errors) > 0 {
 						return diff, p.fields()
 					}
@@ -129,6 +131,15 @@ func readDocument(c *cobra.Command, file string) (*catalog.Document, func(strict
 		return nil, nil, advice{err, "correct the problems"}
 	}
 	return document, locate, nil
+}
+
+// objects says how many objects a document has.
+func objects(d *catalog.Document) string {
+	n := len(d.Rules) + len(d.Tiers) + len(d.Tenants) + len(d.Users) + len(d.APIKeys) + len(d.Exemptions) + len(d.Bans) + len(d.Webhooks) + len(d.Alerts)
+	if n == 1 {
+		return "1 object"
+	}
+	return strconv.Itoa(n) + " objects"
 }
 
 type applyFunc func(catalog.ApplyOptions) (catalog.Diff, error)
@@ -189,9 +200,10 @@ func newExport(t *terminal) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "export",
 		Short: "Export rules, tiers, users and keys to a file",
-		Long: `Export the rules, tiers, tenants, users, API keys, exemptions and bans of a server or a
-database as TOML, in a consistent state. The file can be used as a config file, and "stint
-apply" copies it to another database. It has the hashes of keys, not the keys themselves.
+		Long: `Export the rules, tiers, tenants, users, API keys, exemptions, bans, webhooks and alerts of a
+server or a database as TOML, in a consistent state. The file can be used as a config file, and "stint
+apply" copies it to another database. It has the hashes of keys, not the keys themselves, and no
+secrets of webhooks.
 
 A file has at most 16 MiB: for a database with hundreds of thousands of users, use
 --without-users.`,

@@ -17,7 +17,7 @@ import (
 )
 
 func newChanges(t *terminal) *cobra.Command {
-	return family("changes", "Show and revert changes", newChangesList(t), newChangesShow(t), newChangesRevert(t))
+	return family("changes", "Show and revert changes", newChangesList(t), newChangesRevisions(t), newChangesShow(t), newChangesRevert(t))
 }
 
 // diffRow is a changed field in CSV. An object without changed fields has one row.
@@ -120,19 +120,96 @@ func listChanges(c *cobra.Command, t *terminal, a *client, path string, q url.Va
 }
 
 func newChangesList(t *terminal) *cobra.Command {
-	var kind, id, actor string
+	var f changeFilters
 	var limit int
 	c := queryCommand(t, &cobra.Command{
 		Use: "list", Short: "List changes",
 		Long:    "List the changes of rules, tiers, users and keys, newest first: who changed what, and when.",
 		Example: "  stint changes list\n  stint changes list --kind rule --id search\n  stint changes list --by deploy --limit 0 -o json",
 	}, func(c *cobra.Command, a *client, _ []string) error {
-		return listChanges(c, t, a, "/changes", parameters("kind", kind, "id", id, "actor", actor), limit)
+		q, err := f.query(c)
+		if err != nil {
+			return err
+		}
+		return listChanges(c, t, a, "/changes", q, limit)
 	})
+	f.add(c)
+	addLimit(c, &limit, 50)
+	return c
+}
+
+// changeFilters are the flags that filter changes.
+type changeFilters struct{ kind, id, actor, from, to string }
+
+func (f *changeFilters) add(c *cobra.Command) {
 	addFilters(c,
-		filter{&kind, "kind", "only of this `kind`: rule, tier, tenant, user, api_key, exemption, ban, token or counters"},
-		filter{&id, "id", "only of the object with this `id`, with --kind"},
-		filter{&actor, "by", "only by this `name`"})
+		filter{&f.kind, "kind", "only of this `kind`: rule, tier, tenant, user, api_key, exemption, ban, webhook, alert, token, counters or capture"},
+		filter{&f.id, "id", "only of the object with this `id`, with --kind; that of counters is a subject, such as user:alice"},
+		filter{&f.actor, "by", "only by this `name`"},
+		filter{&f.from, "from", "only from this `time` on, such as 2026-01-31T12:00:00Z, or 24h or 7d before now"},
+		filter{&f.to, "to", "only before this `time`, in the same forms"})
+}
+
+// query returns the parameters of the flags.
+func (f *changeFilters) query(c *cobra.Command) (url.Values, error) {
+	q := parameters("kind", f.kind, "id", f.id, "actor", f.actor)
+	for name, text := range map[string]string{"from": f.from, "to": f.to} {
+		if text == "" {
+			continue
+		}
+		at, err := parseTime(text, now())
+		if err != nil {
+			return nil, usageError(c, "--%s: %v", name, err)
+		}
+		q.Set(name, at.UTC().Format(time.RFC3339Nano))
+	}
+	return q, nil
+}
+
+// revisionRow is a revision in CSV.
+type revisionRow struct {
+	Revision int64     `json:"revision"`
+	At       time.Time `json:"at"`
+	Actor    string    `json:"actor"`
+	Total    int64     `json:"total"`
+}
+
+func newChangesRevisions(t *terminal) *cobra.Command {
+	var f changeFilters
+	var limit int
+	c := queryCommand(t, &cobra.Command{
+		Use: "revisions", Short: "List changes that were made together",
+		Long: `List the revisions, newest first: what one apply, one revert or one write has changed is one
+entry. "stint changes show" shows all changes of a revision.`,
+		Example: "  stint changes revisions\n  stint changes revisions --kind user --id alice\n  stint changes revisions --by deploy --from 7d",
+	}, func(c *cobra.Command, a *client, _ []string) error {
+		q, err := f.query(c)
+		if err != nil {
+			return err
+		}
+		q.Set("limit", "200") // the largest page
+		all, err := gather[admin.LoggedRevision](c.Context(), t, a, "/revisions", "before", q, limit)
+		if err != nil {
+			return err
+		}
+		rows := []revisionRow{}
+		for _, r := range all {
+			rows = append(rows, revisionRow{r.Revision, r.At, r.Actor, r.Total})
+		}
+		return t.print(all, rows, func() error {
+			return printTable(t, all, "there are no such changes", []string{"REVISION", "TIME", "BY", "CHANGES", "WHAT"}, func(r *admin.LoggedRevision) []any {
+				var what []string
+				for _, ch := range r.Changes {
+					what = append(what, actionSigns[ch.Action]+" "+ch.Kind+" "+ch.ID)
+				}
+				if int64(len(what)) < r.Total {
+					what = append(what, "...")
+				}
+				return []any{r.Revision, r.At, r.Actor, r.Total, what}
+			})
+		})
+	})
+	f.add(c)
 	addLimit(c, &limit, 50)
 	return c
 }

@@ -133,7 +133,7 @@ func effect(allowed, shadow bool) string {
 		text = "denies"
 	}
 	if shadow {
-		text += " (log_only)"
+		text += " (not enforced)"
 	}
 	return text
 }
@@ -311,20 +311,33 @@ func newExplain(t *terminal) *cobra.Command {
 		all     bool
 	)
 	c := queryCommand(t, &cobra.Command{
-		Use:   "explain [METHOD] PATH",
-		Short: "Explain step by step how a server would decide a request",
+		Use:   "explain [METHOD] PATH | ID",
+		Short: "Explain how a server would decide a request, or has decided one",
 		Long: `Explain step by step how a server would decide a request, with its current rules and
 counters: who the client is and how it was identified, whether it is banned or exempt, each
 rule that applies and the state of its limits, and the decision. The request is not counted.
 
 The client is given by --user, --tenant, --api-key or --tier; without these, it is
 identified by --ip and headers, like any client. The exit code is 1 if the request is
-denied.`,
-		Example: `  stint explain GET /search --user alice
+denied.
+
+With the ID of a decision, from the header Stint-Decision or from decision_id, it explains
+that decision, as it was recorded: what was decided and why, who else used the counter, what
+has changed since, what would be decided now, and what to tell the customer.`,
+		Example: `  stint explain 0199a3c4-7b1e-7c55-9a41-3f2b7a6c1d00
+  stint explain GET /search --user alice
   stint explain POST /login --ip 192.0.2.1 -H 'X-App: mobile' --rules
   stint explain /search --api-key k3jq8w2n -o json`,
-		Args: wants(1, 2, "a METHOD and a PATH, such as GET /search"),
+		Args: wants(1, 2, "a METHOD and a PATH, such as GET /search, or the ID of a decision"),
 	}, func(c *cobra.Command, a *client, args []string) error {
+		if len(args) == 1 && decisionID.MatchString(args[0]) {
+			for _, name := range []string{"ip", "user", "tenant", "api-key", "tier", "header", "cost"} {
+				if c.Flags().Changed(name) {
+					return usageError(c, "--%s: the record has the client of a decision, want the id alone", name)
+				}
+			}
+			return explainDecision(c.Context(), t, a, args[0], all)
+		}
 		if q.Path = args[len(args)-1]; len(args) == 2 {
 			q.Method = strings.ToUpper(args[0])
 		}
@@ -379,6 +392,9 @@ func printRules(t *terminal, all []rule.Explained) error {
 			return []any{r.Rule, false, r.BeatenBy + " in the same group applies instead"}
 		case len(limits) == 0:
 			return []any{r.Rule, true, "it matches"}
+		}
+		if r.Shadow {
+			limits = append(limits, "tried out: it denies nothing")
 		}
 		return []any{r.Rule, true, limits}
 	})

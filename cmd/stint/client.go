@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -296,11 +297,7 @@ func (a *client) send(ctx context.Context, c call) (*http.Response, error) {
 		}
 		body = bytes.NewReader(data)
 	}
-	to := a.base + "/admin/v1" + c.path
-	if len(c.query) > 0 {
-		to += "?" + c.query.Encode()
-	}
-	r, err := http.NewRequestWithContext(ctx, cmp.Or(c.method, http.MethodGet), to, body)
+	r, err := http.NewRequestWithContext(ctx, cmp.Or(c.method, http.MethodGet), a.address(c), body)
 	if err != nil {
 		return nil, advice{fmt.Errorf("--server: %w", err), "--server " + defaultServer}
 	}
@@ -315,7 +312,10 @@ func (a *client) send(ctx context.Context, c call) (*http.Response, error) {
 	} else if c.version != nil {
 		r.Header.Set("If-Match", fmt.Sprintf("%q", strconv.FormatInt(*c.version, 10)))
 	}
-	response, err := a.http.Do(r)
+	if r.Method != http.MethodGet {
+		r.Header.Set(onceHeader, rand.Text())
+	}
+	response, err := a.repeatedly(r)
 	if err != nil {
 		return nil, advice{fmt.Errorf("cannot reach the server: %w", err), "--server with the URL of an admin API, server.admin.address in \"stint config\"; or stint serve, to start a server"}
 	}
@@ -427,16 +427,24 @@ func gather[T any](ctx context.Context, t *terminal, a *client, path, cursor str
 	if limit < 0 {
 		return nil, advice{fmt.Errorf("--limit %d: want 0, for all, or more", limit), "--limit 1000"}
 	}
-	all := []T{}
-	for item, err := range pages[T](ctx, a, path, cursor, query) {
-		if err != nil {
-			return nil, err
+	all, more := []T{}, false
+	err := t.waits("waiting for the server", func() error {
+		for item, err := range pages[T](ctx, a, path, cursor, query) {
+			if err != nil {
+				return err
+			}
+			if more = limit > 0 && len(all) == limit; more {
+				break
+			}
+			all = append(all, item)
 		}
-		if limit > 0 && len(all) == limit {
-			t.notes(fmt.Sprintf("there are more than %d: --limit 0 shows all", limit))
-			break
-		}
-		all = append(all, item)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if more {
+		t.notes(fmt.Sprintf("there are more than %d: --limit 0 shows all", limit))
 	}
 	return all, nil
 }

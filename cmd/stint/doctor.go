@@ -54,6 +54,9 @@ health check.
 With --server it also checks the health of that server, and whether all nodes are healthy
 and use the latest rules.
 
+Of limits with a lease it looks at the limit only: whether it lets enough requests pass for a
+lease to save calls. How many requests there are is not examined; stint top shows it.
+
 Each finding is ok, a warning about something that does not work in all cases, or a failure.
 The exit code is 1 if there are failures.`,
 		Example: `  stint doctor --config stint.toml

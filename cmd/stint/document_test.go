@@ -14,17 +14,28 @@ import (
 	stint "github.com/stintdev/stint/cmd/stint"
 	"github.com/stintdev/stint/internal/daemon"
 	"github.com/stintdev/stint/internal/test/testdoc"
+	"github.com/stintdev/stint/rule"
 )
 
 // documented are all commands, in the order of the document.
 var documented = []string{
 	"serve", "config", "doctor",
-	"rules list", "rules show", "rules create", "rules set", "rules edit", "rules enable", "rules disable", "rules delete", "rules history", "rules validate", "rules preview", "rules order", "rules check",
-	"tiers list", "tiers create", "users list", "users create", "tenants list", "tenants create", "keys list", "keys create", "keys revoke", "exempt list", "exempt add", "exempt remove", "ban add",
-	"apply", "export", "changes list", "changes show", "changes revert",
-	"usage", "reset", "explain", "check",
-	"status", "nodes", "regions", "top", "events list", "events follow", "events export", "events top", "events series", "events violations", "events clients",
-	"tokens list", "tokens create", "tokens revoke", "migrate status", "migrate up", "migrate down", "archive run", "archive list", "archive verify", "archive restore", "archive expire", "envoy check", "envoy convert", "version",
+	"rules list", "rules show", "rules create", "rules set", "rules edit", "rules enable", "rules disable", "rules delete", "rules history", "rules validate", "rules preview", "rules advise", "rules candidates", "rules promote", "rules rollout", "rules order", "rules check", "rules test",
+	"tiers list", "tiers create", "users list", "users create", "tenants list", "tenants create", "keys list", "keys create", "keys revoke", "keys rotate", "exempt list", "exempt add", "exempt remove", "ban add",
+	"apply", "export", "changes list", "changes revisions", "changes show", "changes revert",
+	"usage", "reset", "explain", "check", "replay", "try",
+	"me show", "me usage", "me keys", "me rotate",
+	"find", "status", "health", "nodes", "regions", "top", "events list", "events follow", "events export", "events top", "events series", "events violations", "events clients", "record full", "record status", "record stop", "record download", "record remove", "consumption",
+	"alerts firing", "alerts history", "alerts ack", "alerts unack", "alerts silence", "alerts silences", "alerts unsilence", "alerts list", "alerts create",
+	"webhooks list", "webhooks create", "webhooks secret", "webhooks test", "webhooks deliveries", "webhooks retry",
+	"tokens list", "tokens create", "tokens revoke", "migrate status", "migrate up", "migrate down", "archive run", "archive list", "archive verify", "archive restore", "archive expire", "envoy check", "envoy convert", "envoy compare", "import nginx", "import ingress-nginx", "import kong", "import traefik", "import envoy", "man", "version",
+}
+
+// asOthers are the nouns whose verbs need no help of their own where another noun has the same verb: all objects of the catalog have
+// the same commands, as the document says.
+var asOthers = map[string]string{
+	"tiers": "rules", "users": "rules", "tenants": "rules", "keys": "rules", "alerts": "rules", "webhooks": "rules",
+	"ban": "exempt",
 }
 
 // TestCommandsDocumented checks that docs/cli.md has the help of every command.
@@ -34,6 +45,12 @@ func TestCommandsDocumented(t *testing.T) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, command := range stint.Commands() {
+		noun, verb, _ := strings.Cut(command, " ")
+		if !slices.Contains(documented, command) && (asOthers[noun] == "" || !slices.Contains(documented, asOthers[noun]+" "+verb)) {
+			t.Errorf("%s has no help of %s: add it, and the command to documented", path, command)
+		}
 	}
 	got := string(text)
 	for _, command := range documented {
@@ -83,27 +100,35 @@ func TestDocumentedTOML(t *testing.T) {
 // runBy says which test runs the blocks of a language, in one document or in all. A block that
 // is not here is run by no test.
 var runBy = map[string]string{
-	"toml":    "cmd/stint TestDocumentedTOML",
-	"go":      ". TestDocumentedCode",
-	"sh":      "cmd/stint TestDocumentedCommands",
-	"console": "cmd/stint TestDocumentedCommands",
+	"toml":     "cmd/stint TestDocumentedTOML",
+	"go":       ". TestDocumentedCode",
+	"sh":       "cmd/stint TestDocumentedCommands",
+	"console":  "cmd/stint TestDocumentedCommands",
+	"ruletest": "cmd/stint TestDocumentedRuleTests",
 
 	"docs/admin-api.md sh":           "internal/e2e TestDocumentedAdmin",
 	"docs/admin-api.md json":         "internal/e2e TestDocumentedAdmin",
+	"docs/alerts.md console":         "internal/control/alert TestDocumentedSignature",
 	"docs/archive.md text":           "cmd/stint TestDocumentedCommands",
 	"docs/archive.md sql":            "internal/record/archive TestParquetQuery",
 	"docs/behaviour-scripts.md text": "storetest TestDocument",
 	"docs/caddy.md caddyfile":        "internal/e2e TestCaddy",
 	"docs/cli.md text":               "cmd/stint TestCommandsDocumented",
+	"docs/clients.md js":             "internal/e2e TestClientsDocument",
+	"docs/clients.md python":         "internal/e2e TestClientsDocument",
 	"docs/disaster-recovery.md sh":   "internal/e2e TestRecoveryDocument",
 	"docs/envoy.md json":             "internal/e2e TestEnvoyDocument",
 	"docs/envoy.md sh":               "internal/e2e TestEnvoyDocument",
 	"docs/envoy.md yaml":             "internal/e2e TestEnvoyDocument",
-	"docs/getting-started.md ini":    "cmd/stint TestDocumentedUnit",
 	"docs/grpc.md text":              "grpclimit TestDocument",
 	"docs/http.md json":              "internal/e2e TestDocumentedCurl",
 	"docs/http.md sh":                "internal/e2e TestDocumentedCurl",
 	"docs/http.md text":              "internal/e2e TestDocumentedCurl",
+	"docs/import.md nginx":           "cmd/stint TestDocumentedCommands",
+	"docs/install.md sh":             "tools/release TestInstallDocument",
+	"docs/compose.md sh":             "tools/deploy TestDocument",
+	"docs/kubernetes.md sh":          "tools/deploy TestDocument",
+	"docs/kubernetes.md yaml":        "tools/deploy TestDocument",
 	"docs/limits.md text":            ". TestDocumentedLimits",
 	"docs/llm.md js":                 "internal/e2e TestModelDocument",
 	"docs/llm.md json":               "internal/e2e TestModelDocument",
@@ -125,6 +150,9 @@ var runBy = map[string]string{
 	"deploy/backup/README.md text":   "internal/e2e TestRecoveryDocument",
 	"ARCHITECTURE.md text":           ". TestPathsExist",
 	"README.md text":                 "", // one drawing
+
+	"clients/js/README.md js":         "internal/e2e TestClientsDocument",
+	"clients/python/README.md python": "internal/e2e TestClientsDocument",
 }
 
 // TestDocumentedBlocks checks that every block of the documents is run by a test.
@@ -184,12 +212,12 @@ func TestDocumentedCommands(t *testing.T) {
 	var dir, file string
 	var w *demo
 	for _, b := range testdoc.Blocks(t) {
-		name := regexp.MustCompile(`^# ([a-z]+\.toml)\n`).FindStringSubmatch(b.Text)
+		name := regexp.MustCompile(`^# ([a-z]+\.(?:toml|ruletest))\n`).FindStringSubmatch(b.Text)
 		by, own := runBy[b.File+" "+b.Language]
 		if !own {
 			by = runBy[b.Language]
 		}
-		if !strings.HasSuffix(by, t.Name()) && (b.Language != "toml" || name == nil) {
+		if !strings.HasSuffix(by, t.Name()) && (b.Language != "toml" && b.Language != "ruletest" || name == nil) {
 			continue
 		}
 		if b.File != file {
@@ -197,7 +225,12 @@ func TestDocumentedCommands(t *testing.T) {
 			file = b.File
 		}
 		switch b.Language {
-		case "toml":
+		case "nginx":
+			if err := os.WriteFile(filepath.Join(dir, "shop.conf"), []byte(b.Text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		case "toml", "ruletest":
 			if err := os.WriteFile(filepath.Join(dir, name[1]), []byte(w.substitute(b.Text)), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -250,4 +283,54 @@ func (d *demo) curl(t *testing.T, text string, pass bool) string {
 		t.Errorf("%s: %v, %s", script, err, out)
 	}
 	return string(out)
+}
+
+// TestDashboardExamples runs the examples that pages of the dashboard show: configurations, a rule in JSON, and commands.
+func TestDashboardExamples(t *testing.T) {
+	t.Parallel()
+	text := read(t, filepath.Join(testdoc.Root(t), "web/src/lib/examples.ts"))
+	examples := regexp.MustCompile("(?s)export const (\\w+) = `([^`$]*)`").FindAllStringSubmatch(text, -1)
+	if len(examples) < 10 || len(examples) != strings.Count(text, "export const ") {
+		t.Fatalf("%d examples are found of %d", len(examples), strings.Count(text, "export const "))
+	}
+	dir := t.TempDir()
+	database := "sqlite:" + filepath.Join(dir, "stint.db")
+	// Tiers and users name limits of a rule that is there already.
+	rules := strings.Builder{}
+	rules.WriteString("[[rules]]\nname = \"all\"\nlimits = [{ name = \"hourly\", limit = \"1/1h\" }, { name = \"monthly\", limit = \"1/month\" }]\n")
+	for _, e := range examples {
+		name, text := e[1], e[2]
+		var err error
+		switch {
+		case strings.HasPrefix(text, "stint "):
+			continue // below, with all that can be in its file
+		case strings.HasPrefix(text, "{"):
+			_, err = rule.ParseJSON(name, []byte(`{"rules": [`+text+`]}`))
+		default:
+			if _, _, err = daemon.ReadDocument(name, []byte(text)); strings.HasPrefix(text, "[[") && name != "regions" {
+				rules.WriteString(text + "\n")
+			}
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "rules.toml"), []byte(rules.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if code := stint.Run(t.Context(), []string{"migrate", "up", "--database", database}, nil, &out, &out); code != 0 {
+		t.Fatal(out.String())
+	}
+	for _, e := range examples {
+		args, ok := strings.CutPrefix(e[2], "stint ")
+		if !ok {
+			continue
+		}
+		out.Reset()
+		args = strings.ReplaceAll(args, "rules.toml", filepath.Join(dir, "rules.toml"))
+		if code := stint.Run(t.Context(), append(strings.Fields(args), "--database", database), nil, &out, &out); code != 0 {
+			t.Errorf("%s: %s: %s", e[1], e[2], out.String())
+		}
+	}
 }

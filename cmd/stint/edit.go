@@ -104,7 +104,7 @@ func (k *kind[T]) editing(ctx context.Context, a *client, e *editing, r stored[T
 			if len(f.Errors) > 0 {
 				problems = f.lines()
 			}
-		case http.StatusConflict:
+		case http.StatusPreconditionFailed, http.StatusConflict: // the latter from older servers
 			if was, err = k.get(ctx, a, r.ID); err != nil {
 				return true, err
 			}

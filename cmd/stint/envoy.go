@@ -17,39 +17,57 @@ import (
 )
 
 func newEnvoy(t *terminal) *cobra.Command {
-	return family("envoy", "Check and convert configurations of envoyproxy/ratelimit", newEnvoyCheck(t), newEnvoyConvert(t))
+	return family("envoy", "Check, compare and convert configurations of envoyproxy/ratelimit", newEnvoyCheck(t), newEnvoyCompare(t), newEnvoyConvert(t))
 }
 
 // envoyFlags are the flags that correspond to settings in [envoy].
-type envoyFlags struct{ descriptor.Options }
+type envoyFlags struct {
+	descriptor.Options
+	dir descriptor.DirOptions
+}
 
 func (f *envoyFlags) add(c *cobra.Command) {
 	c.Flags().BoolVar(&f.Merge, "merge-domains", false, "allow several files with descriptors of the same domain")
 	c.Flags().BoolVar(&f.FixedMonths, "fixed-months", false, "use weeks, months and years of fixed length, like envoyproxy/ratelimit")
 	c.Flags().BoolVar(&f.Independent, "independent", false, "count each descriptor of a request separately")
+	c.Flags().BoolVar(&f.dir.DotFiles, "dot-files", false, "also read files and directories whose names begin with a dot")
+	c.Flags().BoolVar(&f.dir.Siblings, "siblings", false, "also read files and directories beside DIR whose names continue its name with a dot")
 }
 
 // read reads the files of a directory. The error is [rule.Problems], unless they cannot be
 // read.
-func (f *envoyFlags) read(dir string) (files int, limits *descriptor.Config, err error) {
-	all, err := descriptor.ReadDir(dir)
+func (f *envoyFlags) read(dir string) (files int, skipped []descriptor.Skipped, limits *descriptor.Config, err error) {
+	all, skipped, err := descriptor.ReadDir(dir, f.dir)
+	if !f.dir.Siblings {
+		skipped = append(skipped, descriptor.Siblings(dir)...)
+	}
+	if err == nil && len(all) == 0 {
+		err = fmt.Errorf("%s: there is no file to read", dir)
+	}
 	if err != nil {
-		return 0, nil, advice{err, "a directory of YAML files of envoyproxy/ratelimit, or one of these files"}
+		return 0, skipped, nil, advice{err, "a directory of YAML files of envoyproxy/ratelimit, or one of these files"}
 	}
 	limits, err = descriptor.Read(all, f.Options)
-	return len(all), limits, err
+	return len(all), skipped, limits, err
 }
 
 // descriptors is the output of "envoy check".
 type descriptors struct {
 	Dir         string        `json:"dir"`
 	Files       int           `json:"files"`
+	Skipped     []skippedFile `json:"skipped"`
 	Domains     []string      `json:"domains"`
 	Limits      int           `json:"limits"`
 	Problems    rule.Problems `json:"problems"`
 	Differences []difference  `json:"differences"`
 	General     []string      `json:"general"`
 	Request     *traced       `json:"request,omitempty"`
+}
+
+// skippedFile is a [descriptor.Skipped] in JSON.
+type skippedFile struct {
+	Path string `json:"path"`
+	Why  string `json:"why"`
 }
 
 // difference is a [descriptor.Difference] in JSON.
@@ -78,9 +96,9 @@ func newEnvoyCheck(t *terminal) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check DIR",
 		Short: "Check a configuration, and list differences from envoyproxy/ratelimit",
-		Long: `Check the YAML files of a directory, and list all problems with file, line and column; or, if
-there are none, what envoyproxy/ratelimit would do differently. The exit code is 1 if there
-are problems.
+		Long: `Check all files of a directory and of those in it, and list all problems with file, line and
+column; or, if there are none, what envoyproxy/ratelimit would do differently. Files that are
+not read are listed with the reason. The exit code is 1 if there are problems.
 
 With --entry, show entry by entry how the limit of a descriptor is found, and whether a
 request would be allowed if none had been counted yet. The exit code is 1 if it would not.`,
@@ -92,15 +110,18 @@ request would be allowed if none had been counted yet. The exit code is 1 if it 
 			if err := q.parse(); err != nil {
 				return err
 			}
-			x := descriptors{Dir: args[0], Domains: []string{}, Problems: rule.Problems{}, Differences: []difference{}, General: descriptor.General()}
-			files, limits, err := f.read(args[0])
+			x := descriptors{Dir: args[0], Skipped: []skippedFile{}, Domains: []string{}, Problems: rule.Problems{}, Differences: []difference{}, General: descriptor.General()}
+			files, skipped, limits, err := f.read(args[0])
 			x.Files = files
+			for _, s := range skipped {
+				x.Skipped = append(x.Skipped, skippedFile(s))
+			}
 			if err == nil {
 				x.Domains = limits.Domains()
 				for range limits.Limits() {
 					x.Limits++
 				}
-				for _, d := range limits.Differences() {
+				for _, d := range slices.Concat(limits.Ignored(), limits.Differences()) {
 					x.Differences = append(x.Differences, difference(d))
 				}
 				x.Request, err = q.ask(limits)
@@ -124,6 +145,9 @@ request would be allowed if none had been counted yet. The exit code is 1 if it 
 }
 
 func (x *descriptors) show(t *terminal) error {
+	for _, s := range x.Skipped {
+		fmt.Fprintf(t.out, "%s: not read: %s\n", s.Path, s.Why)
+	}
 	if len(x.Problems) > 0 {
 		_, err := fmt.Fprintln(t.out, x.Problems.Error())
 		return err
@@ -242,7 +266,7 @@ known; any other key is assumed to be the name of a header.`,
 					}
 				}
 			}
-			_, limits, err := f.read(args[0])
+			_, skipped, limits, err := f.read(args[0])
 			if problems := rule.Problems(nil); errors.As(err, &problems) {
 				return advice{err, "correct the problems, then: stint envoy check " + args[0]}
 			} else if err != nil {
@@ -250,6 +274,9 @@ known; any other key is assumed to be the name of a header.`,
 			}
 			text, notes := limits.Convert(descriptor.ConvertOptions{Map: meanings})
 			fmt.Fprint(t.out, text)
+			for _, s := range skipped {
+				notes = append(notes, s.Path+": not read: "+s.Why)
+			}
 			t.notes(notes...)
 			return nil
 		},

@@ -145,6 +145,7 @@ func (f *eventFlags) command(t *terminal, c *cobra.Command, run func(c *cobra.Co
 		filter{&f.IP, "ip", "only of this `address`, as it is recorded"},
 		filter{&f.Rule, "rule", "only by this `rule`"},
 		filter{&f.Endpoint, "endpoint", "only at this `endpoint`: the path pattern of a rule"},
+		filter{&f.Path, "path", "only of paths that begin with this `text`, as they are recorded"},
 		filter{&f.Method, "method", "only with this `method`"},
 		filter{&f.Region, "region", "only of nodes in this `region`"},
 		filter{&f.Node, "node", "only of this `node`"},
@@ -174,7 +175,12 @@ func newEventsList(t *terminal) *cobra.Command {
 		Long: `List recorded decisions, newest first: all requests that were denied or throttled, those
 that a log_only rule would have denied, and a sample of those that were allowed. The
 default range is the last day; a range can be at most 366 days long. Archived months are
-not included ("stint archive").`,
+not included ("stint archive").
+
+PATH is that of the request, or what the settings keep of it; if it is not recorded, the
+pattern of the rule that matched. SETTLED is what became of what a request had reserved,
+by rule: "tokens 730/1000 back 270" if it has used 730 of 1000, and "tokens 1200/1000 over
+200" if it has used more.`,
 		Example: `  stint events list --user alice --since 1h
   stint events list --from 2026-01-31T00:00:00Z --to 2026-02-01T00:00:00Z --limit 100000 -o json`,
 	}, func(c *cobra.Command, s recordSource, q record.EventQuery) error { return s.write(c.Context(), q, t) })
@@ -187,8 +193,10 @@ func newEventsFollow(t *terminal) *cobra.Command {
 	c := f.command(t, &cobra.Command{
 		Use:   "follow",
 		Short: "Follow decisions live",
-		Long: `Show decisions as they are made, until interrupted. A server shows its own decisions:
-requests that are denied or throttled, and a sample of the others, at most 50 per second.
+		Long: `Show decisions as they are made, until interrupted: requests that are denied or throttled,
+and a sample of the others. A server shows those of all nodes that share its database or,
+without one, Redis: at most 50 per second of its own, and 250 of the others, which come one or
+two seconds later.
 
 A database shows what all nodes record: first what is already there, oldest first, and then
 new decisions. Decisions that are recorded more than ten seconds late, such as by a node
@@ -246,8 +254,9 @@ func newEventsTop(t *terminal) *cobra.Command {
 	c := f.command(t, &cobra.Command{
 		Use:   "top",
 		Short: "Show who or what was denied most",
-		Long: `Show which users, tenants, API keys, addresses, rules or endpoints had the most denied
-requests: denied by limits, and denied for any reason.` + rolledUp,
+		Long: `Show which users, tenants, API keys, addresses, paths, rules or endpoints had the most
+denied requests: denied by limits, and denied for any reason. Of paths, the first 100 of a
+minute and 1,000 of an hour are counted.` + rolledUp,
 		Example: `  stint events top --by user --since 7d
   stint events top --by ip --rule search --limit 100 -o json`,
 	}, func(c *cobra.Command, s recordSource, r query.Range) error {
@@ -262,7 +271,7 @@ requests: denied by limits, and denied for any reason.` + rolledUp,
 			return []any{r.Name, r.Denied, r.Refused}
 		})
 	})
-	c.Flags().StringVar(&q.By, "by", "user", "the `kind`: user, tenant, key, ip, rule or endpoint")
+	c.Flags().StringVar(&q.By, "by", "user", "the `kind`: user, tenant, key, ip, path, rule or endpoint")
 	c.Flags().IntVar(&q.Limit, "limit", 10, "show at most this `number`, from 1 to 1,000")
 	addFilters(c, filter{&q.Rule, "rule", "only by this `rule`"})
 	return c

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	stint "github.com/stintdev/stint/cmd/stint"
+	"github.com/stintdev/stint/internal/record/recordtest"
 )
 
 // startDemo starts a server without any configuration, and returns what it prints, which
@@ -43,7 +44,7 @@ func startDemo(t *testing.T) string {
 			t.Error(c.ProcessState)
 		}
 	})
-	for end := time.Now().Add(20 * time.Second); ; {
+	for end := time.Now().Add(time.Minute); ; { // the machine may be busy
 		text, err := os.ReadFile(out.Name())
 		if strings.Contains(string(text), "Ctrl-C") {
 			return string(text)
@@ -86,16 +87,19 @@ var notRun = map[string]string{
 	`postgres:|DATABASE_URL`:           "a PostgreSQL",
 	`s3:`:                              "a bucket",
 	`archive (verify|restore) 2026-01`: "a month in an archive",
-	`\| jq`:                            "jq; the command itself is in another example",
+	`alerts (ack|unack|unsilence) |webhooks retry [^-]`: "something that fires, a silence or a dead letter",
+	`envoy compare `: "an envoyproxy/ratelimit; internal/e2e runs the command",
+	`\| jq`:          "jq; the command itself is in another example",
 }
 
 // endless are examples that run until they are interrupted.
-var endless = regexp.MustCompile(`serve|top( --server.*)?$|follow`)
+var endless = regexp.MustCompile(`serve|top( --(server|node).*)?$|follow`)
 
 // demo is a server without any configuration.
 type demo struct {
 	gateway, api, admin string
 	environ             []string
+	me                  string                   // a token for the user alice
 	files               string                   // the files that commands name, as they are at the start
 	catalog             string                   // a file that has the catalog as it is at the start
 	substitute          func(line string) string // replaces what a document names by what there is
@@ -170,16 +174,45 @@ func (d *demo) run(t *testing.T, dir, line string) string {
 	t.Helper()
 	given, call, _ := strings.Cut(line, "stint ")
 	call, _, _ = strings.Cut(call, " > ")
+	environ := slices.Clip(d.environ)
 	switch {
 	case strings.HasPrefix(call, "check ") && !strings.Contains(call, "--http") && !strings.Contains(call, "--config"):
 		call += " --http " + d.api
 	case strings.HasPrefix(call, "serve"):
 		call += " --http 127.0.0.1:0 --admin 127.0.0.1:0 --gateway 127.0.0.1:0 --set server.drain_delay=0s"
+	case strings.HasPrefix(call, "health"):
+		call += " --set server.admin.address=" + strings.TrimPrefix(d.admin, "http://")
 	case strings.HasPrefix(call, "changes ") && strings.Contains(call, " 42"):
 		d.must(t, "rules", "set", "search", "group=some")
 		n := regexp.MustCompile(`"revision": (\d+)`).FindStringSubmatch(d.must(t, "changes", "list", "--limit", "1", "-o", "json"))
 		call = strings.ReplaceAll(call, " 42", " "+n[1])
-	case strings.HasPrefix(call, "keys revoke"):
+	case strings.HasPrefix(call, "rules rollout"):
+		d.must(t, "rules", "set", "search", `rollout={"steps":["1%","50%","100%"],"every":"1h"}`)
+	case strings.HasPrefix(call, "rules advise") && strings.Contains(call, "toml"):
+		d.denial(t) // so that there is something to suggest
+	case strings.HasPrefix(call, "rules promote"):
+		d.must(t, "rules", "set", "search", "limits[0].candidate=7/1m")
+	case strings.HasPrefix(call, "webhooks ") && !strings.HasPrefix(call, "webhooks create"):
+		if !strings.Contains(d.must(t, "webhooks", "list"), "oncall") {
+			d.must(t, "webhooks", "create", "oncall", "url=http://127.0.0.1:1")
+		}
+	case strings.HasPrefix(call, "explain "+shownDecision):
+		call = strings.Replace(call, shownDecision, d.denial(t), 1)
+	case strings.HasPrefix(call, "record full"):
+		call = strings.Replace(call+" --for 1s", "--for 10m ", "", 1)
+	case strings.HasPrefix(call, "record stop"):
+		defer d.capturing(t)()
+	case strings.HasPrefix(call, "record download"), strings.HasPrefix(call, "record remove"), strings.HasPrefix(call, "replay --capture"):
+		d.must(t, "record", "full", "--for", "1s", "--file", filepath.Join(dir, "capture.stint"))
+	case strings.HasPrefix(call, "man "):
+		call = "man " + dir + "/man1"
+	case strings.HasPrefix(call, "me "):
+		if d.me == "" {
+			d.me = strings.TrimSpace(d.must(t, "tokens", "create", "alice-laptop", "--user", "alice"))
+		}
+		call = strings.ReplaceAll(call, "k3jq8w2n", d.made(t, "keys", "create", "user=alice"))
+		environ = append([]string{"STINT_TOKEN=" + d.me}, environ...)
+	case strings.HasPrefix(call, "keys revoke"), strings.HasPrefix(call, "keys rotate"):
 		call = strings.ReplaceAll(call, "k3jq8w2n", d.made(t, "keys", "create", "user=alice"))
 	case strings.HasPrefix(call, "tokens revoke"):
 		call = strings.ReplaceAll(call, "4mqyx7bn2kcd6wvr", d.made(t, "tokens", "create", "someone"))
@@ -190,20 +223,56 @@ func (d *demo) run(t *testing.T, dir, line string) string {
 	call = strings.NewReplacer("http://localhost:8080", d.api, "http://127.0.0.1:9090", d.admin, "$PWD", dir).Replace(call)
 	args := words(call)
 	for i, a := range args { // files are in the directory
-		args[i] = regexp.MustCompile(`^(sqlite:)?([a-z]+\.(toml|db|csv|parquet)|ratelimit/config)$`).ReplaceAllString(a, "${1}"+dir+"/$2")
+		args[i] = regexp.MustCompile(`^(sqlite:)?([a-z-]+\.(toml|ruletest|xml|db|csv|parquet|txt|conf|yaml|log|html|stint)|ratelimit/config)$`).ReplaceAllString(a, "${1}"+dir+"/$2")
 		args[i] = strings.Replace(args[i], "envoy.config=", "envoy.config="+dir+"/", 1)
 	}
 	stop := func() {}
 	if strings.HasPrefix(call, "events follow") {
 		stop = traffic(t, d.api)
 	}
-	out := runExample(t, line, append(slices.Clip(d.environ), strings.Fields(strings.ReplaceAll(given, "'code --wait'", "true"))...), args)
+	out := runExample(t, line, append(environ, strings.Fields(strings.ReplaceAll(given, "'code --wait'", "true"))...), args)
 	stop()
 	return strings.ReplaceAll(out, dir+"/", "")
 }
 
+// capturing has the decisions of the demo captured, by a command that ends when that does.
+func (d *demo) capturing(t *testing.T) (wait func()) {
+	t.Helper()
+	var work sync.WaitGroup
+	work.Go(func() {
+		stint.Run(t.Context(), []string{"record", "full", "--for", "1h"}, d.environ, io.Discard, io.Discard)
+	})
+	recordtest.Eventually(t, "it is under way", func() bool { return strings.Contains(d.must(t, "record", "status"), "capturing until") })
+	return work.Wait
+}
+
+// shownDecision is the id of a decision in documents.
+const shownDecision = "0199a3c4-7b1e-7c55-9a41-3f2b7a6c1d00"
+
+// denial returns the id of a request that the demo has denied, and recorded.
+func (d *demo) denial(t *testing.T) string {
+	t.Helper()
+	var v struct {
+		Allowed bool
+		ID      string `json:"decision_id"`
+	}
+	for v.Allowed = true; v.Allowed; {
+		var out bytes.Buffer
+		stint.Run(t.Context(), []string{"check", "/search/cats", "--ip", "192.0.2.44", "--take", "--http", d.api, "-o", "json"}, d.environ, &out, &out)
+		if err := json.Unmarshal(out.Bytes(), &v); err != nil {
+			t.Fatalf("%v: %s", err, out.String())
+		}
+	}
+	recordtest.Eventually(t, "the denial is recorded", func() bool {
+		var out bytes.Buffer
+		stint.Run(t.Context(), []string{"explain", v.ID}, d.environ, &out, &out)
+		return strings.Contains(out.String(), "For the customer:")
+	})
+	return v.ID
+}
+
 // asks are commands that ask for confirmation.
-var asks = regexp.MustCompile(`^(\w+ (delete|revoke|revert|expire|down)|reset|apply .*--prune$)`)
+var asks = regexp.MustCompile(`^(\w+ (delete|revoke|revert|expire|down\b)|reset|apply .*--prune$)`)
 
 // TestExamples runs the examples of all help texts against the demo. Those of each command
 // begin with the initial catalog and files.
@@ -270,7 +339,7 @@ func runExample(t *testing.T, line string, environ, args []string) string {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		t.Errorf("%s: still runs after 20 s, %s", line, out.text)
 	}
-	if code != 0 && (code != 1 || !regexp.MustCompile(`^stint (check|explain|doctor|nodes|regions|rules check)`).MatchString(line)) {
+	if code != 0 && (code != 1 || !regexp.MustCompile(`^stint (check|explain|doctor|nodes|regions|rules check|rules test broken|webhooks test|import nginx shop)`).MatchString(line)) {
 		t.Errorf("%s: exit code %d, %s", line, code, out.text)
 	}
 	return string(out.text)
@@ -293,22 +362,63 @@ func (s *said) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// accessLog returns an hour of an access log: 30 clients who ask now and then, one who asks four times a second for five minutes, and a
+// line that is cut off.
+func accessLog() string {
+	var log strings.Builder
+	line := func(second, client, n int) {
+		path := []string{"/", "/search?q=tea", fmt.Sprintf("/orders/%d", 100_000+n)}[n%3]
+		fmt.Fprintf(&log, "192.0.2.%d - - [31/Jan/2026:12:%02d:%02d +0000] \"GET %s HTTP/1.1\" 200 512 \"-\" \"curl/8.5.0\"\n", client, second/60, second%60, path)
+	}
+	for second := range 3600 {
+		line(second, 1+second*7%30, second/30)
+		for n := range 4 {
+			if 1200 <= second && second < 1500 {
+				line(second, 99, second+n)
+			}
+		}
+	}
+	log.WriteString("192.0.2.7 - - [31/Jan/2026:13:00:00 +0000] \"GET /se")
+	return log.String()
+}
+
 // newFiles returns a directory with the files that examples name.
 func newFiles(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"stint.toml":   "[server]\nlog_format = \"text\"\n[[rules]]\nname = \"search\"\ncount_by = [\"user\"]\nlimits = [ { name = \"search\", limit = \"5/1m\" } ]\n",
-		"node.toml":    "[server]\ndatabase = \"sqlite::memory:\"\nlog_level = \"error\"\n",
-		"rules.toml":   "[[rules]]\nname = \"search\"\ncount_by = [\"user\"]\nlimits = [ { name = \"search\", limit = \"5/1m\" } ]\n",
-		"search.toml":  "name = \"search\"\ncount_by = [\"user\"]\nlimits = [ { name = \"search\", limit = \"5/1m\" } ]\n",
-		"reports.toml": "count_by = [\"user\"]\nlimits = [ { name = \"reports\", limit = \"5/1m\" } ]\n",
-		"gold.toml":    "price = \"49 EUR a month\"\n",
-		"carol.toml":   "tier = \"premium\"\n",
-		"globex.toml":  "tier = \"premium\"\n",
-		"key.toml":     "user = \"alice\"\n",
+		"stint.toml":         "[server]\nlog_format = \"text\"\n[[rules]]\nname = \"search\"\ncount_by = [\"user\"]\nlimits = [ { name = \"search\", limit = \"5/1m\" } ]\n",
+		"search.ruletest":    "test five a minute\nat 0s GET /search user=alice x6 -> allow 5 deny 1\n",
+		"demo.ruletest":      read(t, "../../internal/daemon/testdata/demo.ruletest"),
+		"node.toml":          "[server]\ndatabase = \"sqlite::memory:\"\nlog_level = \"error\"\n",
+		"rules.toml":         "[[rules]]\nname = \"search\"\ncount_by = [\"user\"]\nlimits = [ { name = \"search\", limit = \"5/1m\" } ]\n",
+		"candidate.toml":     "[[rules]]\nname = \"per-client\"\ncount_by = [\"ip\"]\nlimits = [ { name = \"minute\", limit = \"20/1m\" } ]\n",
+		"access.log":         accessLog(),
+		"search.toml":        "name = \"search\"\ncount_by = [\"user\"]\nlimits = [ { name = \"search\", limit = \"5/1m\" } ]\n",
+		"reports.toml":       "count_by = [\"user\"]\nlimits = [ { name = \"reports\", limit = \"5/1m\" } ]\n",
+		"gold.toml":          "price = \"49 EUR a month\"\n",
+		"carol.toml":         "tier = \"premium\"\n",
+		"globex.toml":        "tier = \"premium\"\n",
+		"key.toml":           "user = \"alice\"\n",
+		"denials.toml":       "kind = \"rule\"\npercent = 20\n",
+		"search-denies.toml": "kind = \"rule\"\npercent = 20\n",
+		"chat.toml":          "url = \"http://127.0.0.1:1\"\n",
+		"oncall.toml":        "url = \"http://127.0.0.1:1\"\n",
+		"secret.txt":         "whsec_0123456789\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, file := range map[string]string{
+		"nginx.conf": "nginx/login.conf", "ingresses.yaml": "ingress-nginx/rps.yaml", "kong.yaml": "kong/minute.yaml",
+		"traefik.yaml": "traefik/basic.yaml", "envoy.yaml": "envoy/local.yaml",
+	} {
+		text, err := os.ReadFile(corpus + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

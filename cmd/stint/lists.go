@@ -77,11 +77,12 @@ func (l entries) command(t *terminal) *cobra.Command {
 
 func (l entries) list(t *terminal) *cobra.Command {
 	var limit int
+	var sort string
 	c := queryCommand(t, &cobra.Command{
-		Use: "list", Short: "List " + l.path, Long: "List " + l.path + ", sorted by subject.",
+		Use: "list", Short: "List " + l.path, Long: "List " + l.path + ", sorted by subject, or as --sort says.",
 		Example: "  stint " + l.verb + " list\n  stint " + l.verb + " list -o csv",
 	}, func(c *cobra.Command, a *client, _ []string) error {
-		all, err := gather[admin.Record[catalog.Entry]](c.Context(), t, a, "/"+l.path, "after", url.Values{}, limit)
+		all, err := gather[admin.Record[catalog.Entry]](c.Context(), t, a, "/"+l.path, "after", parameters("sort", sort), limit)
 		if err != nil {
 			return err
 		}
@@ -89,6 +90,7 @@ func (l entries) list(t *terminal) *cobra.Command {
 			return []any{r.ID, r.Value.Reason, r.Value.Until.Time, r.Created, r.By}
 		})
 	})
+	addSort(c, &sort, "id", "created_at", "updated_at")
 	addLimit(c, &limit, 1000)
 	return c
 }

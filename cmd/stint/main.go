@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -32,6 +33,7 @@ type terminal struct {
 	out, err io.Writer
 	format   string      // the value of -o
 	csv      *csv.Writer // once writeCSV has written the header
+	document bool        // writeYAML has written one
 }
 
 // Exit codes.
@@ -59,8 +61,17 @@ func answer(printed error, yes bool) error {
 	return printed
 }
 
-// run runs a command and returns its exit code. args[0] is the program.
+// run runs a command and returns its exit code. args[0] is the program. The program called
+// ratelimit, as that of envoyproxy/ratelimit is, in whatever directory, is "stint serve
+// --envoy-env": containers that start it need another image, and nothing else. Where the entry
+// point of the image stays, the program is the first argument.
 func run(ctx context.Context, args, environ []string, out, err io.Writer) int {
+	if len(args) > 1 && args[1] == "/bin/ratelimit" {
+		args = args[1:]
+	}
+	if filepath.Base(args[0]) == "ratelimit" {
+		args = append([]string{"stint", "serve", "--envoy-env"}, args[1:]...)
+	}
 	t := &terminal{program: args[0], environ: environ, out: out, err: err}
 	root := newRoot(t)
 	root.SetArgs(args[1:])
@@ -118,9 +129,9 @@ file that has problems; 2 on errors.`,
 	}{
 		{"Serve:", []*cobra.Command{newServe(t), newConfig(t), newDoctor(t)}},
 		{"Rules and users:", []*cobra.Command{newRules(t), newTiers(t), newUsers(t), newKeys(t), newTenants(t), newExempt(t), newBan(t), newApply(t), newExport(t), newChanges(t)}},
-		{"Limits:", []*cobra.Command{newUsage(t), newReset(t), newExplain(t), newCheck(t)}},
-		{"Monitoring:", []*cobra.Command{newStatus(t), newNodes(t), newRegions(t), newTop(t), newEvents(t), newConsumption(t)}},
-		{"Administration:", []*cobra.Command{newTokens(t), newMigrate(t), newArchive(t), newEnvoy(t), newVersion(t)}},
+		{"Limits:", []*cobra.Command{newUsage(t), newReset(t), newExplain(t), newCheck(t), newReplay(t), newTry(t), newMe(t)}},
+		{"Monitoring:", []*cobra.Command{newFind(t), newStatus(t), newHealth(t), newNodes(t), newRegions(t), newTop(t), newEvents(t), newRecord(t), newConsumption(t), newAlerts(t), newWebhooks(t)}},
+		{"Administration:", []*cobra.Command{newTokens(t), newMigrate(t), newArchive(t), newEnvoy(t), newImport(t), newManual(t), newVersion(t)}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
 		for _, c := range g.commands {
@@ -136,11 +147,13 @@ file that has problems; 2 on errors.`,
 // topics are the help topics that are not commands.
 func topics() []*cobra.Command {
 	return []*cobra.Command{
+		newLogsTopic(),
 		{Use: "exit-codes", Short: "What exit codes mean", Long: `Exit codes are the same for all commands:
 
   0  Success, or the answer is yes.
   1  The answer is no: the request is denied ("check", "explain"), a file or a rule has
-     problems ("rules check", "rules validate"), a server is not ready ("status"), a node does
+     problems ("rules check", "rules validate"), a test of rules fails ("rules test"), an
+     import is not complete ("import"), a server is not ready ("status", "health"), a node does
      not use the latest rules ("nodes"), an archive is damaged, the doctor found a failure, or
      the user did not confirm. The output is the answer.
   2  Error: the command line is wrong, the server cannot be reached or rejects the request,
@@ -167,6 +180,7 @@ names one and --server is not given.`},
   table  For people. It may change between versions. This is the default.
   json   Fields keep their names and meanings; new ones may be added. Lists are arrays;
          endless output, such as that of "events follow", is one object per line.
+  yaml   The same as JSON, for people and programs; endless output is one document each.
   csv    The header has the names of the JSON fields. Nested fields have columns such as
          value.tier; lists and maps are JSON.
 
@@ -202,10 +216,14 @@ func noArgs(c *cobra.Command, args []string) error {
 // family returns a command that has only subcommands.
 func family(name, short string, commands ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
-		Use: name, Short: short,
+		Use: name, Short: short, SuggestionsMinimumDistance: 2,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usageError(c, "unknown command %q for %q", args[0], c.CommandPath())
+				problem := fmt.Sprintf("unknown command %q for %q", args[0], c.CommandPath())
+				if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+					problem += "; did you mean " + strings.Join(near, " or ") + "?"
+				}
+				return usageError(c, "%s", problem)
 			}
 			return c.Help()
 		},
@@ -275,13 +293,15 @@ func completeIDs(t *terminal, path string) cobra.CompletionFunc {
 	}
 }
 
-// version is set by the Makefile when it builds a tag. Otherwise, the version is that of the
-// module or the commit, which Go writes into the binary.
-var version string
+// version is set by the Makefile when it builds a tag, and all three by a release, which does
+// not depend on the repository that it is built in. Otherwise they are those of the module or
+// the commit, which Go writes into the binary.
+var version, commit, date string
 
 type versionInfo struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit,omitempty"`
+	Date     string `json:"date,omitempty"` // of the commit
 	Modified bool   `json:"modified,omitempty"`
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
@@ -315,7 +335,7 @@ func (v *versionInfo) String() string {
 }
 
 func versionOf() versionInfo {
-	v := versionInfo{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	v := versionInfo{Version: version, Commit: commit, Date: date, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if b, ok := debug.ReadBuildInfo(); ok {
 		if v.Version == "" && b.Main.Version != "(devel)" {
 			v.Version = b.Main.Version
@@ -323,7 +343,9 @@ func versionOf() versionInfo {
 		for _, s := range b.Settings {
 			switch s.Key {
 			case "vcs.revision":
-				v.Commit = s.Value
+				v.Commit = cmp.Or(v.Commit, s.Value)
+			case "vcs.time":
+				v.Date = cmp.Or(v.Date, s.Value)
 			case "vcs.modified":
 				v.Modified = s.Value == "true"
 			}

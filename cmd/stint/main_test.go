@@ -36,6 +36,9 @@ func TestMain(m *testing.M) {
 
 const file = "testdata/stint.toml"
 
+// corpus has configurations of other programs.
+const corpus = "../../internal/control/importer/testdata/corpus/"
+
 // asEnvoy is an environment of envoyproxy/ratelimit.
 var asEnvoy = []string{"REDIS_URL=redis:6379", "REDIS_AUTH=me:hunter2", "RUNTIME_ROOT=testdata", "RUNTIME_APPDIRECTORY=envoy", "LOCAL_CACHE_SIZE_IN_BYTES=4096", "USE_STATSD=true", "STATSD_HOST=statsd"}
 
@@ -96,9 +99,33 @@ func TestOutput(t *testing.T) {
 		"help-check":         {args: []string{"check", "--help"}},
 		"help-rules":         {args: []string{"rules"}},
 		"help-rules-check":   {args: []string{"rules", "check", "--help"}},
+		"help-rules-test":    {args: []string{"rules", "test", "--help"}},
+		"rules-test":         {args: []string{"rules", "test", "testdata/good.ruletest", "--coverage"}},
+		"rules-test-failed":  {args: []string{"rules", "test", "testdata/good.ruletest", "testdata/failing.ruletest"}, code: 1},
+		"rules-test-json":    {args: []string{"rules", "test", "testdata/failing.ruletest", "--coverage", "-o", "json"}, code: 1},
+		"rules-test-csv":     {args: []string{"rules", "test", "testdata/failing.ruletest", "--run", "^p", "-o", "csv"}},
+		"rules-test-junit":   {args: []string{"rules", "test", "testdata/failing.ruletest", "--junit", "-"}, code: 1},
+		"rules-test-bad":     {args: []string{"rules", "test", "testdata/bad.ruletest", "testdata/good.ruletest"}, code: 2},
+		"rules-test-names":   {args: []string{"rules", "test", "testdata/good.ruletest", "--config", "testdata/catalog.toml"}, code: 2},
+		"rules-test-run":     {args: []string{"rules", "test", "testdata/good.ruletest", "--run", "nothing"}, code: 2},
+		"rules-test-regexp":  {args: []string{"rules", "test", "testdata/good.ruletest", "--run", "("}, code: 2},
+		"rules-test-config":  {args: []string{"rules", "test", "testdata/good.ruletest", "--config", "testdata/none.toml"}, code: 2},
+		"rules-test-missing": {args: []string{"rules", "test", "testdata/none.ruletest"}, code: 2},
+		"rules-test-none":    {args: []string{"rules", "test"}, code: 2},
 		"help-rules-list":    {args: []string{"rules", "list", "--help"}},
 		"help-envoy":         {args: []string{"envoy"}},
 		"help-envoy-check":   {args: []string{"envoy", "check", "--help"}},
+		"help-import":        {args: []string{"import"}},
+		"import-nginx":       {args: []string{"import", "nginx", corpus + "nginx/static-inside.conf", "--nodes", "3"}, code: 1},
+		"import-nginx-whole": {args: []string{"import", "nginx", corpus + "nginx/login.conf"}},
+		"import-kong-json":   {args: []string{"import", "kong", corpus + "kong/advanced-groups.yaml", "-o", "json"}},
+		"import-traefik-csv": {args: []string{"import", "traefik", corpus + "traefik/in-flight.yaml", "-o", "csv"}},
+		"import-broken":      {args: []string{"import", "nginx", "testdata/envoy.toml"}, code: 2},
+		"import-not-there":   {args: []string{"import", "envoy", "testdata/not-there.yaml"}, code: 2},
+		"import-no-host":     {args: []string{"import", "nginx", corpus + "nginx/vhosts.conf", "--host", "other.example.com"}, code: 2},
+		"import-nodes":       {args: []string{"import", "nginx", corpus + "nginx/login.conf", "--nodes", "0"}, code: 2},
+		"import-no-file":     {args: []string{"import", "nginx"}, code: 2},
+		"import-unwritable":  {args: []string{"import", "nginx", corpus + "nginx/login.conf", "--write", "testdata/not-there/stint.toml"}, code: 2},
 		"help-envoy-convert": {args: []string{"envoy", "convert", "--help"}},
 		"help-apply":         {args: []string{"apply", "--help"}},
 		"help-export":        {args: []string{"export", "--help"}},
@@ -163,6 +190,8 @@ func TestOutput(t *testing.T) {
 		"rules-list-args":  {args: []string{"rules", "list", "x"}, code: 2},
 
 		"envoy-check":         {args: []string{"envoy", "check", "testdata/envoy"}},
+		"envoy-check-files":   {args: []string{"envoy", "check", "testdata/envoy-files"}},
+		"envoy-check-dots":    {args: []string{"envoy", "check", "testdata/envoy-files", "--dot-files", "-o", "json"}},
 		"envoy-check-fixed":   {args: []string{"envoy", "check", "testdata/envoy", "--fixed-months"}},
 		"envoy-check-json":    {args: []string{"envoy", "check", "testdata/envoy", "-o", "json", "--domain", "shop", "--entry", "path=/files/a"}},
 		"envoy-check-bad":     {args: []string{"envoy", "check", "testdata/envoy-bad"}, code: 1},
@@ -179,7 +208,7 @@ func TestOutput(t *testing.T) {
 		"envoy-check-entries": {args: []string{"envoy", "check", "testdata/envoy", "--domain", "shop"}, code: 2},
 		"envoy-check-no-hits": {args: []string{"envoy", "check", "testdata/envoy", "--entry", "a=b", "--hits", "0"}, code: 2},
 		"envoy-check-missing": {args: []string{"envoy", "check", "testdata/none"}, code: 2},
-		"envoy-check-empty":   {args: []string{"envoy", "check", "."}, code: 2},
+		"envoy-check-empty":   {args: []string{"envoy", "check", "testdata/envoy-none"}, code: 2},
 		"envoy-check-args":    {args: []string{"envoy", "check"}, code: 2},
 		"envoy-convert":       {args: []string{"envoy", "convert", "testdata/envoy", "--map", "user=user", "--map", "sender=header:X-Sender"}},
 		"envoy-convert-map":   {args: []string{"envoy", "convert", "testdata/envoy", "--map", "user=usr"}, code: 2},
@@ -240,6 +269,26 @@ func TestOutput(t *testing.T) {
 	}
 }
 
+// TestImported checks that a server accepts what is made of all configurations of other programs.
+func TestImported(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob(corpus + "*/*.*")
+	if err != nil || len(files) < 60 {
+		t.Fatalf("there are %d files: %v", len(files), err)
+	}
+	into := filepath.Join(t.TempDir(), "stint.toml")
+	for _, file := range files {
+		var out bytes.Buffer
+		if code := stint.Run(t.Context(), []string{"import", filepath.Base(filepath.Dir(file)), file, "--write", into}, nil, &out, &out); code == 2 {
+			t.Errorf("%s: %s", file, &out)
+			continue
+		}
+		if code := stint.Run(t.Context(), []string{"rules", "check", into}, nil, &out, &out); code != 0 {
+			t.Errorf("%s: %s", file, &out)
+		}
+	}
+}
+
 // transcript runs a command and returns the command line, the output and the exit code.
 func transcript(t *testing.T, line string, args, environ []string) string {
 	t.Helper()
@@ -282,12 +331,27 @@ func TestCompletion(t *testing.T) {
 		"__complete ser":  "serve\tRun the server",
 		"__complete config --set server.http.addr": "server.http.address=\thost:port",
 		"__complete rules check x":                 "toml",
+		"__complete rules test x":                  "ruletest",
 		"__complete envoy c":                       "check\tCheck a configuration",
 		"__complete serve --config x":              "toml",
 	} {
 		var out, errs bytes.Buffer
 		if code := stint.Run(t.Context(), strings.Fields(args), nil, &out, &errs); code != 0 || !strings.Contains(out.String(), want) {
 			t.Errorf("%s: %d, %.200s %s", args, code, out.String(), errs.String())
+		}
+	}
+}
+
+// TestCalledRatelimit calls the program as containers of envoyproxy/ratelimit do.
+func TestCalledRatelimit(t *testing.T) {
+	t.Parallel()
+	environ := []string{"RUNTIME_ROOT=testdata", "CONFIG_TYPE=nonsense"}
+	var want bytes.Buffer
+	stint.Run(t.Context(), []string{"serve", "--envoy-env"}, environ, &want, &want)
+	for _, args := range [][]string{{"/bin/ratelimit"}, {"ratelimit"}, {"./ratelimit"}, {"/bin/stint", "/bin/ratelimit"}} {
+		var got bytes.Buffer
+		if code := stint.Main(t.Context(), args, environ, &got, &got); code != 2 || got.String() != want.String() {
+			t.Errorf("%s: exit code %d\n%s\nwant\n%s", args, code, &got, &want)
 		}
 	}
 }

@@ -19,12 +19,15 @@ import (
 	"unicode"
 
 	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/term"
 )
 
 // Output formats.
 const (
 	asTable   = "table" // for people
 	asJSON    = "json"
+	asYAML    = "yaml"
 	asCSV     = "csv"
 	asTOML    = "toml"
 	asParquet = "parquet"
@@ -63,18 +66,20 @@ func addChoice(c *cobra.Command, value *string, name, short, usage string, value
 // addOutput adds -o, which terminal.format gets. Without formats, it has the usual ones.
 func addOutput(c *cobra.Command, formats ...string) {
 	if len(formats) == 0 {
-		formats = []string{asTable, asJSON, asCSV}
+		formats = []string{asTable, asJSON, asYAML, asCSV}
 	}
 	last := len(formats) - 1
 	addChoice(c, new(string), "output", "o", "the output `format`: "+strings.Join(formats[:last], ", ")+" or "+formats[last], formats...)
 }
 
-// print writes a value in the format of -o: as JSON; as CSV, with a row for each element of
+// print writes a value in the format of -o: as JSON or YAML; as CSV, with a row for each element of
 // rows, or of the value if rows is nil; or for people.
 func (t *terminal) print(value, rows any, people func() error) error {
 	switch t.format {
 	case asJSON:
 		return t.writeJSON(value, "  ")
+	case asYAML:
+		return t.writeYAML(value)
 	case asCSV:
 		if rows == nil {
 			rows = value
@@ -112,6 +117,35 @@ func (t *terminal) writeJSON(v any, indent string) error {
 	e.SetEscapeHTML(false)
 	e.SetIndent("", indent)
 	return e.Encode(v)
+}
+
+// writeYAML writes a value with the names, the order and the numbers of its JSON. A second value begins a
+// new document.
+func (t *terminal) writeYAML(v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	var n yaml.Node
+	if err := yaml.Unmarshal(text, &n); err != nil { // JSON is YAML
+		return err
+	}
+	plain(&n)
+	if t.document {
+		fmt.Fprintln(t.out, "---")
+	}
+	t.document = true
+	e := yaml.NewEncoder(t.out)
+	e.SetIndent(2)
+	return errors.Join(e.Encode(&n), e.Close())
+}
+
+// plain removes braces, and quotes that are not needed.
+func plain(n *yaml.Node) {
+	n.Style = 0
+	for _, c := range n.Content {
+		plain(c)
+	}
 }
 
 // writeCSV writes a slice of structs, after a header at the first call. There is a column
@@ -294,7 +328,7 @@ func (y consent) ask(c *cobra.Command, t *terminal, what string) error {
 		return nil
 	}
 	in, ok := c.InOrStdin().(*os.File)
-	if !ok || !isTerminal(in) {
+	if !ok || !term.IsTerminal(int(in.Fd())) {
 		return advice{fmt.Errorf("%s: cannot ask for confirmation without a terminal", what), "the same with --yes"}
 	}
 	fmt.Fprintf(t.err, "%s%s. Continue? [y/N] ", strings.ToUpper(what[:1]), what[1:])
@@ -350,7 +384,7 @@ const clearLine = "\r\x1b[K"
 
 // screen returns the standard error if it is a terminal, or nil.
 func (t *terminal) screen() *os.File {
-	if f, ok := t.err.(*os.File); ok && isTerminal(f) {
+	if f, ok := t.err.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		return f
 	}
 	return nil
@@ -381,11 +415,13 @@ func newProgress(w io.Writer, bar bool) func(done, all int64, what string) {
 type counter struct {
 	io.Writer
 	screen        *os.File // nil: it shows nothing
+	begin         func()   // called before something is written, and at the end
 	bytes, showed int64
 }
 
 func (c *counter) Write(p []byte) (int, error) {
 	const step = 256 << 10
+	c.begin()
 	n, err := c.Writer.Write(p)
 	if c.bytes += int64(n); c.screen != nil && c.bytes-c.showed >= step {
 		c.showed = c.bytes
@@ -395,22 +431,31 @@ func (c *counter) Write(p []byte) (int, error) {
 }
 
 func (c *counter) end() {
+	c.begin()
 	if c.showed > 0 {
 		fmt.Fprint(c.screen, clearLine)
 	}
 }
 
+// firstData is what an export waits for first.
+const firstData = "waiting for the first data"
+
 // writeTo writes to a file, or to the standard output if path is empty or "-". The file is
 // replaced as a whole or not at all, and only its owner can read it.
 func (t *terminal) writeTo(path string, write func(io.Writer) error) error {
 	if path == "" || path == "-" {
-		return write(t.out)
+		c := &counter{Writer: t.out, begin: t.waiting(firstData)}
+		if f, ok := t.out.(*os.File); ok && !term.IsTerminal(int(f.Fd())) { // or both would be on one screen
+			c.screen = t.screen()
+		}
+		defer c.end()
+		return write(c)
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return advice{err, "-f with a file in a directory that can be written to"}
 	}
-	c := &counter{Writer: f, screen: t.screen()}
+	c := &counter{Writer: f, screen: t.screen(), begin: t.waiting(firstData)}
 	err = errors.Join(write(c), f.Close())
 	c.end()
 	if err == nil {

@@ -92,7 +92,7 @@ func newUsers(t *terminal) *cobra.Command {
 
 func newTenants(t *terminal) *cobra.Command {
 	k := kind[catalog.Tenant]{
-		path: "tenants", one: "tenant", key: "id", example: "acme", unused: "globex", fields: "name='Acme Inc.' tier=premium",
+		path: "tenants", one: "tenant", sorts: []string{"name"}, key: "id", example: "acme", unused: "globex", fields: "name='Acme Inc.' tier=premium",
 		filters: []filter{{name: "tier", usage: "only those of this `tier`"}},
 		flags:   []fieldFlag{textFlag("name", "name", "the display name, as a `text`"), textFlag("tier", "tier", "the `tier` of its users and keys that have no other")},
 		head:    []string{"ID", "NAME", "TIER"},
@@ -103,7 +103,7 @@ func newTenants(t *terminal) *cobra.Command {
 
 func newKeys(t *terminal) *cobra.Command {
 	k := kind[admin.Key]{
-		path: "keys", one: "key", example: "k3jq8w2n", fields: "name='mobile app' user=alice",
+		path: "keys", one: "key", sorts: []string{"name"}, example: "k3jq8w2n", fields: "name='mobile app' user=alice",
 		filters: []filter{{name: "user", usage: "only those of this `user`"}, {name: "tier", usage: "only those of this `tier`"}, {name: "tenant", usage: "only those of this `tenant`"}},
 		flags: []fieldFlag{
 			textFlag("name", "name", "the display name, as a `text`"), textFlag("user", "user", "the `user` that it belongs to"),
@@ -115,23 +115,30 @@ func newKeys(t *terminal) *cobra.Command {
 				return err
 			}},
 		},
-		head: []string{"ID", "NAME", "USER", "TENANT", "TIER", "LIMITS", "STATE"},
+		head: []string{"ID", "NAME", "USER", "TENANT", "TIER", "LIMITS", "LAST USED", "STATE"},
 		cells: func(r *stored[admin.Key]) []any {
-			v, state := &r.Value, "active"
-			switch {
-			case !v.Revoked.IsZero():
-				state = "revoked " + cell(v.Revoked.Time) + " by " + v.RevokedBy
-			case v.Disabled:
-				state = "disabled"
-			case !v.Expires.IsZero() && v.Expires.Before(now()):
-				state = "expired " + cell(v.Expires.Time)
-			case !v.Expires.IsZero():
-				state = "active until " + cell(v.Expires.Time)
-			}
-			return []any{r.ID, v.Name, v.User, v.Tenant, v.Tier, formatLimits(v.Limits), state}
+			v := &r.Value
+			return []any{r.ID, v.Name, v.User, v.Tenant, v.Tier, formatLimits(v.Limits), r.LastUsed, stateOf(v)}
 		},
 	}
-	return family("keys", "Manage API keys", append(k.commands(t), newKeysRevoke(t, &k))...)
+	return family("keys", "Manage API keys", append(k.commands(t), newKeysRotate(t, &k), newKeysRevoke(t, &k))...)
+}
+
+// stateOf says whether a key is valid.
+func stateOf(v *admin.Key) string {
+	switch {
+	case !v.Revoked.IsZero() && v.RevokedBy == "":
+		return "revoked " + cell(v.Revoked.Time)
+	case !v.Revoked.IsZero():
+		return "revoked " + cell(v.Revoked.Time) + " by " + v.RevokedBy
+	case v.Disabled:
+		return "disabled"
+	case !v.Expires.IsZero() && v.Expires.Before(now()):
+		return "expired " + cell(v.Expires.Time)
+	case !v.Expires.IsZero():
+		return "active until " + cell(v.Expires.Time)
+	}
+	return "active"
 }
 
 func newKeysRevoke(t *terminal, k *kind[admin.Key]) *cobra.Command {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -61,7 +62,7 @@ func eventParameters(q record.EventQuery) url.Values {
 	}
 	return rangeParameters(
 		q.Range, q.Limit, "user", q.User, "tenant", q.Tenant, "key", q.Key, "ip", q.IP, "rule", q.Rule, "endpoint", q.Endpoint,
-		"method", q.Method, "region", q.Region, "node", q.Node, "outcome", q.Outcome, "shadow", shadow,
+		"path", q.Path, "method", q.Method, "region", q.Region, "node", q.Node, "outcome", q.Outcome, "shadow", shadow,
 	)
 }
 
@@ -229,9 +230,9 @@ func statistics[T, S any](ctx context.Context, r recordSource, path string, quer
 
 // eventHeader and eventFormat are for lines that are written one by one, so that the widths
 // of columns are fixed.
-var eventHeader = []any{"TIME", "OUTCOME", "RULE", "LIMIT", "SUBJECT", "ENDPOINT", "USED", "RETRY"}
+var eventHeader = []any{"TIME", "OUTCOME", "RULE", "LIMIT", "SUBJECT", "METHOD", "PATH", "USED", "RETRY", "SETTLED"}
 
-const eventFormat = "%-27s  %-12s  %-16s  %-12s  %-20s  %-20s  %-9s  %s\n"
+const eventFormat = "%-27s  %-12s  %-16s  %-12s  %-20s  %-7s  %-30s  %-9s  %-7s  %s\n"
 
 func eventCells(r *admin.Event) []any {
 	outcome, used, retry, subject := visible(r.Outcome), "-", "-", ""
@@ -256,7 +257,31 @@ func eventCells(r *admin.Event) []any {
 			break
 		}
 	}
-	return []any{r.Time.Format("2006-01-02T15:04:05.000000Z"), outcome, visible(r.Rule), visible(r.Limit), visible(subject), visible(r.Endpoint), used, retry}
+	return []any{r.Time.Format("2006-01-02T15:04:05.000000Z"), outcome, visible(r.Rule), visible(r.Limit), visible(subject), visible(r.Method), visible(cmp.Or(r.Path, r.Endpoint)), used, retry, settledText(r.Settled)}
+}
+
+// settledText says what became of the reservation of an event: what was used of what was reserved, by rule.
+func settledText(all []admin.Settlement) string {
+	var texts []string
+	for _, s := range all {
+		text := fmt.Sprintf("%s %d/%d", visible(s.Rule), s.Used, s.Reserved)
+		switch {
+		case s.Cancelled:
+			text += " cancelled"
+		case s.GivenBack > 0:
+			text += fmt.Sprintf(" back %d", s.GivenBack)
+		case s.Overshoot > 0:
+			text += fmt.Sprintf(" over %d", s.Overshoot)
+		}
+		if s.Estimated {
+			text += " estimated"
+		}
+		if s.Shadow {
+			text += " (shadow)"
+		}
+		texts = append(texts, text)
+	}
+	return cmp.Or(strings.Join(texts, ", "), "-")
 }
 
 // eventWriter writes events one by one. Only a table that is not live is kept in memory.
@@ -281,6 +306,8 @@ func (w *eventWriter) row(e *admin.Event) (err error) {
 	switch {
 	case w.t.format == asJSON:
 		err = w.t.writeJSON(e, "")
+	case w.t.format == asYAML:
+		err = w.t.writeYAML(e)
 	case w.t.format == asCSV:
 		err = w.t.writeCSV([]*admin.Event{e})
 	case w.live:

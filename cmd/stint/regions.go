@@ -75,7 +75,11 @@ func showRegions(t *terminal, r *admin.Regions) error {
 			if name == "" {
 				name = "(others)"
 			}
-			return []any{name, l.Bound, l.Beyond, l.Admitted, l.Received, l.Short, l.Shares}
+			beyond := any(l.Beyond)
+			if !l.Measured {
+				beyond = nil
+			}
+			return []any{name, l.Bound, beyond, l.Admitted, l.Received, l.Short, l.Shares}
 		})
 	}
 	t.notes(regionNotes(r)...)
@@ -101,7 +105,7 @@ func linkCells(l *admin.RegionLink) []any {
 	case !l.Up:
 		status = "down"
 	case l.Alone:
-		status = "alone" // it is cut off from another
+		status = "alone" // it is cut off from another, or from its store
 	}
 	var delay, skew any
 	if l.Pings > 0 {
@@ -116,7 +120,7 @@ func regionNotes(r *admin.Regions) (out []string) {
 		out = append(out, fmt.Sprintf("the central region %s does not decide, and this node applies its share of central limits: %s", printable(c.Region), clean(c.Reason)))
 	}
 	if r.Alone {
-		out = append(out, "this region is cut off from another, and applies its share of gossiped limits")
+		out = append(out, "this region is cut off from another, and applies its share of gossiped limits, or from its store, and decides them alone")
 	}
 	if r.Weights == "stale" {
 		out = append(out, "the weights of quotas that follow demand cannot be read from the database, and this node applies the lowest part")

@@ -21,14 +21,14 @@ func TestRegions(t *testing.T) {
 		Links: []admin.RegionLink{{
 			Region: "us", URL: "https://us:7443", Up: true, Since: at, Peer: "node-9-K5XW2A", Pings: 12, Delay: 81_000, Skew: -1200, Lag: 95_000, Backlog: 2, Unacked: 1, Sent: 2048, Received: 1024,
 		}},
-		Limits:  []admin.RegionLimit{{Limit: "search:n", Bound: 50, Beyond: 7, Admitted: 900, Received: 1200, Short: 1}, {Bound: 5}},
+		Limits:  []admin.RegionLimit{{Limit: "search:n", Bound: 50, Beyond: 7, Measured: true, Admitted: 900, Received: 1200, Short: 1}, {Bound: 5}},
 		Streams: []admin.RegionStream{}, Refused: map[string]uint64{"secret": 0},
 	}
 	ill := well
 	ill.Alone, ill.Weights, ill.Refused = true, "stale", map[string]uint64{"secret": 2, "other_weights": 1}
 	ill.Central = &admin.CentralRegion{Region: "us", Since: at, Reason: "5 failures in a row"}
 	ill.Links = []admin.RegionLink{{Region: "us", Since: at, Why: "connection refused", Cut: true, Lag: 12_000_000, Backlog: 900}}
-	ill.Limits = []admin.RegionLimit{{Limit: "search:n", Bound: 50, Beyond: 51, Shares: 77}}
+	ill.Limits = []admin.RegionLimit{{Limit: "search:n", Bound: 50, Beyond: 51, Measured: true, Shares: 77}}
 	var got strings.Builder
 	for _, c := range []struct {
 		name string

@@ -24,6 +24,9 @@ import (
 type stored[T any] struct {
 	admin.Record[T]
 	Reading string `json:"reading,omitempty"` // of a rule: the rule as a sentence
+	// Of a key: its use.
+	LastUsed time.Time `json:"last_used_at,omitzero"`
+	Total    int64     `json:"usage_total,omitempty"`
 }
 
 // kind describes objects of one kind. All kinds have the same commands.
@@ -35,6 +38,7 @@ type kind[T any] struct {
 	fields      string // an example of assignments
 	firstFields string // an example of assignments for create; default fields
 	filters     []filter
+	sorts       []string    // fields to sort by, beside id, created_at and updated_at
 	flags       []fieldFlag // of create
 	head        []string
 	cells       func(*stored[T]) []any
@@ -70,7 +74,7 @@ func (k *kind[T]) commands(t *terminal) []*cobra.Command {
 }
 
 func (k *kind[T]) list(t *terminal) *cobra.Command {
-	var prefix string
+	var prefix, sort string
 	var limit int
 	for i := range k.filters {
 		k.filters[i].into = new(string)
@@ -78,10 +82,10 @@ func (k *kind[T]) list(t *terminal) *cobra.Command {
 	c := queryCommand(t, &cobra.Command{
 		Use:     "list",
 		Short:   "List " + k.path,
-		Long:    "List " + k.path + ", sorted by id.",
+		Long:    "List " + k.path + ", sorted by id, or as --sort says.",
 		Example: fmt.Sprintf("  stint %s list\n  stint %s list --prefix %s -o json", k.path, k.path, k.example[:1]),
 	}, func(c *cobra.Command, a *client, _ []string) error {
-		q := parameters("prefix", prefix)
+		q := parameters("prefix", prefix, "sort", sort)
 		for _, f := range k.filters {
 			if *f.into != "" {
 				q.Set(f.name, *f.into)
@@ -98,9 +102,21 @@ func (k *kind[T]) list(t *terminal) *cobra.Command {
 		return t.print(all, rows, func() error { return printTable(t, all, "", k.head, k.cells) })
 	})
 	c.Flags().StringVar(&prefix, "prefix", "", "only those whose id starts with this `text`")
+	addSort(c, &sort, append([]string{"id", "created_at", "updated_at"}, k.sorts...)...)
 	addFilters(c, k.filters...)
 	addLimit(c, &limit, 1000)
 	return c
+}
+
+// addSort adds the flag of lists that a server sorts.
+func addSort(c *cobra.Command, into *string, fields ...string) {
+	c.Flags().StringVar(into, "sort", "", "sort by this `field`: "+strings.Join(fields, ", ")+"; with a minus before it, the last comes first")
+	_ = c.RegisterFlagCompletionFunc("sort", func(*cobra.Command, []string, string) (out []string, _ cobra.ShellCompDirective) { // the flag exists
+		for _, f := range fields {
+			out = append(out, f, "-"+f)
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	})
 }
 
 func (k *kind[T]) show(t *terminal) *cobra.Command {
@@ -256,7 +272,8 @@ in config files; a nested field is written as limits[0].limit.`,
 func (k *kind[T]) post(c *cobra.Command, t *terminal, a *client, f *valueFlags, fields tree) error {
 	var created struct {
 		stored[T]
-		Text string `json:"key,omitempty"` // of an API key
+		Text   string `json:"key,omitempty"`    // of an API key
+		Secret string `json:"secret,omitempty"` // of a webhook, if it was made
 	}
 	if err := a.do(c.Context(), call{method: http.MethodPost, path: "/" + k.path, query: dryRunParameter(f.dryRun), body: fields, into: &created}); err != nil {
 		return err
@@ -265,8 +282,13 @@ func (k *kind[T]) post(c *cobra.Command, t *terminal, a *client, f *valueFlags, 
 	if created.Text != "" {
 		value, row = created, admin.CreatedKey{Record: any(created.Record).(admin.Record[admin.Key]), Text: created.Text}
 	}
+	if created.Secret != "" {
+		value, row = created, nil
+	}
 	return t.print(value, row, func() error {
 		switch {
+		case created.Secret != "":
+			return t.printSecret(created.ID, created.Secret)
 		case created.Text != "" && !f.dryRun: // only the key, so that it can go to a file
 			t.notes(fmt.Sprintf("this is the key %s; it is not stored, and cannot be shown again", printable(created.ID)))
 			_, err := fmt.Fprintln(t.out, printable(created.Text))

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -16,37 +17,43 @@ import (
 	"github.com/stintdev/stint/grpclimit/descriptor"
 	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/daemon"
+	"github.com/stintdev/stint/internal/kit/strict"
 	"github.com/stintdev/stint/rule"
 )
 
 // listed is a rule, or a limit of a descriptor.
 type listed struct {
-	Name     string    `json:"name"`
-	CountBy  []string  `json:"count_by"`
-	Limits   []string  `json:"limits"`
-	Action   string    `json:"action"`
-	Penalty  string    `json:"penalty,omitempty"`
-	Group    string    `json:"group,omitempty"`
-	Priority int       `json:"priority,omitempty"`
-	Enabled  bool      `json:"enabled"`
-	Version  int64     `json:"version,omitempty"` // 0 in a file
-	Updated  time.Time `json:"updated_at,omitzero"`
-	By       string    `json:"updated_by,omitempty"`
+	Name     string        `json:"name"`
+	CountBy  []string      `json:"count_by"`
+	Limits   []string      `json:"limits"`
+	Action   string        `json:"action"`
+	Enforce  string        `json:"enforce,omitempty"`
+	Rollout  *rule.Rollout `json:"rollout,omitempty"`
+	Penalty  string        `json:"penalty,omitempty"`
+	Group    string        `json:"group,omitempty"`
+	Priority int           `json:"priority,omitempty"`
+	Enabled  bool          `json:"enabled"`
+	Version  int64         `json:"version,omitempty"` // 0 in a file
+	Updated  time.Time     `json:"updated_at,omitzero"`
+	By       string        `json:"updated_by,omitempty"`
 }
 
 func newRulesList(t *terminal) *cobra.Command {
 	var (
 		f                         eitherFlags
 		contains, action, group   string
+		sort                      string
 		onlyEnabled, onlyDisabled bool
 	)
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List the rules, and the limits of Envoy's descriptors",
-		Long: `List the rules of a server or a database, sorted by name; or those of a config file, in the
-order of the file, followed by the limits of the descriptors in envoy.config: what they
-count by, their limits, and what happens to requests over the limit.`,
+		Long: `List the rules of a server or a database, sorted by name, or as --sort says; or those of
+a config file, in the order of the file, or as --sort says, followed by the limits of the
+descriptors in envoy.config: what they count by, their limits, and what happens to requests
+over the limit.`,
 		Example: `  stint rules list
+  stint rules list --sort priority
   stint rules list --contains search --enabled -o json
   stint rules list --config stint.toml
   stint rules list --set envoy.config=ratelimit/config -o csv`,
@@ -70,8 +77,23 @@ count by, their limits, and what happens to requests over the limit.`,
 				return !strings.Contains(l.Name, contains) || action != "" && l.Action != action || group != "" && l.Group != group ||
 					onlyEnabled && !l.Enabled || onlyDisabled && l.Enabled
 			})
+			if err := sortRules(all, sort); err != nil {
+				return err
+			}
 			return printList(t, all, "", []string{"NAME", "COUNTED BY", "LIMITS", "ACTION"}, func(l *listed) []any {
 				action := l.Action
+				if l.Enforce != "" {
+					action += ", for " + l.Enforce
+				}
+				switch o := l.Rollout; {
+				case o == nil:
+				case o.Stopped == nil:
+					action += ", in steps"
+				case o.Stopped.Share == 0:
+					action += ", rollout taken back"
+				default:
+					action += ", for " + o.Stopped.Share.String()
+				}
 				if l.Penalty != "" {
 					action += ", penalty " + l.Penalty
 				}
@@ -91,8 +113,34 @@ count by, their limits, and what happens to requests over the limit.`,
 	c.Flags().BoolVar(&onlyEnabled, "enabled", false, "only those that are enabled")
 	c.Flags().BoolVar(&onlyDisabled, "disabled", false, "only those that are disabled")
 	c.MarkFlagsMutuallyExclusive("enabled", "disabled")
+	addSort(c, &sort, slices.Sorted(maps.Keys(ruleOrders))...)
 	addOutput(c)
 	return c
+}
+
+// ruleOrders are what rules can be sorted by.
+var ruleOrders = map[string]func(x, y listed) int{
+	"name":       func(x, y listed) int { return strings.Compare(x.Name, y.Name) },
+	"priority":   func(x, y listed) int { return cmp.Compare(x.Priority, y.Priority) },
+	"updated_at": func(x, y listed) int { return x.Updated.Compare(y.Updated) },
+}
+
+func sortRules(all []listed, by string) error {
+	if by == "" {
+		return nil
+	}
+	field, down := strings.CutPrefix(by, "-")
+	compare, ok := ruleOrders[field]
+	if !ok {
+		return advice{fmt.Errorf("--sort %s: want one of %s, or with a minus before it", strict.Quote(by), strings.Join(slices.Sorted(maps.Keys(ruleOrders)), ", ")), "--sort priority"}
+	}
+	slices.SortStableFunc(all, func(x, y listed) int {
+		if down {
+			return compare(y, x)
+		}
+		return compare(x, y)
+	})
+	return nil
 }
 
 func listServer(ctx context.Context, a *client) ([]listed, error) {
@@ -148,11 +196,19 @@ func listRule(r *rule.Rule) listed {
 		if l.Burst != 0 {
 			text += fmt.Sprintf(" burst=%d", l.Burst)
 		}
-		out.Limits = append(out.Limits, text+spread(l.Lease, l.Split, r.Regions))
+		text += spread(l.Lease, l.Split, r.Regions)
+		if l.Candidate != "" {
+			text += " candidate=" + strings.Join(strings.Fields(l.Candidate), ",")
+		}
+		out.Limits = append(out.Limits, text)
 	}
 	if p := r.Penalty; p != nil {
 		penalty := stint.Penalty{Threshold: p.Threshold, Within: time.Duration(p.Within), Cooldown: time.Duration(p.Cooldown), Multipliers: p.Multipliers}
 		out.Penalty = penalty.String()
+	}
+	out.Rollout = r.Rollout
+	if r.Enforce != 0 {
+		out.Enforce = r.Enforce.String()
 	}
 	return out
 }
@@ -185,6 +241,8 @@ func listDescriptor(l *descriptor.Limit, e *daemon.Envoy) listed {
 		out.Limits = append(out.Limits, strings.TrimSpace(l.Name+" "+l.Limit.String()))
 	}
 	switch {
+	case l.Mark:
+		out.Action = string(rule.Mark)
 	case l.Shadow || e.ShadowMode:
 		out.Action = string(rule.LogOnly)
 	case l.Quota || e.QuotaMode:

@@ -81,18 +81,26 @@ func serve(ctx context.Context, t *terminal, source daemon.Source, notes []strin
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGTERM, syscall.SIGINT)
 	defer signal.Stop(signals)
 	defer runtime.KeepAlive(reserve())
-	d, err := daemon.New(ctx, daemon.Options{Source: source, Notes: notes, Program: t.program, Version: versionOf().Version, Out: t.err, Print: t.out})
+	v := versionOf()
+	d, err := daemon.New(ctx, daemon.Options{Source: source, Notes: notes, Program: t.program, Version: v.Version, Commit: v.Commit, Date: v.Date, Out: t.err, Print: t.out})
 	if err != nil {
 		return advise(source, err)
 	}
 	failed := d.Start(ctx)
 	if failed == nil {
 		debug.FreeOSMemory() // startup leaves 13 MB of garbage
+		calm, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go relieve(calm)
 		fmt.Fprint(t.out, d.Demo())
 		failed = attend(ctx, d, signals)
 	}
 	if taken := new(daemon.ListenError); errors.As(failed, &taken) {
-		try := "another region.listener.address, which the others have to know, too"
+		try := map[string]string{
+			"region":  "another region.listener.address, which the others have to know, too",
+			"debug":   "another envoy.debug.address (with --envoy-env: DEBUG_PORT)",
+			"metrics": "another envoy.metrics.address (with --envoy-env: PROMETHEUS_ADDR)",
+		}[taken.Listener]
 		if other, ok := map[string]string{"gateway": "127.0.0.1:8001", "http": "127.0.0.1:8090", "grpc": "127.0.0.1:8091", "admin": "127.0.0.1:9091"}[taken.Listener]; ok {
 			try = fmt.Sprintf("stint serve --%s with another address, such as %s", taken.Listener, other)
 		}
@@ -139,9 +147,3 @@ func stop(ctx context.Context, d *daemon.Daemon, signals <-chan os.Signal) error
 	}
 	return nil
 }
-
-// reserve returns memory that is never touched, and so takes no space, but counts for the
-// garbage collector. Without it, a server with a few megabytes of rules would be collected
-// hundreds of times per second, which takes a tenth of its time. With it, the heap grows to
-// about 64 MB before the first collection.
-func reserve() []byte { return make([]byte, 32<<20) }

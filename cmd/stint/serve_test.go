@@ -255,12 +255,13 @@ func TestTwice(t *testing.T) {
 func TestEnvoyEnv(t *testing.T) {
 	t.Parallel()
 	s := serveIn(t, []string{
-		"RUNTIME_ROOT=testdata", "RUNTIME_APPDIRECTORY=envoy", "LOG_FORMAT=text", "LOG_LEVEL=info", "USE_STATSD=true",
+		"RUNTIME_ROOT=testdata", "RUNTIME_APPDIRECTORY=envoy", "LOG_FORMAT=text", "LOG_LEVEL=info", "EXPIRATION_JITTER_MAX_SECONDS=5", "DEBUG_PORT=0",
 		"REDIS_URL=redis:6379", "REDIS_AUTH=hunter2", "STINT_SERVER_DRAIN_DELAY=0",
 	}, "--envoy-env", "--counters", "memory:")
-	s.logs(t, `level=WARN msg=note text="USE_STATSD: metrics are served to Prometheus`)
+	s.logs(t, `level=WARN msg=note text="EXPIRATION_JITTER_MAX_SECONDS: counters expire`)
 	s.logs(t, `level=WARN msg=note text="REDIS_URL, REDIS_AUTH: --counters sets where counters are stored"`)
 	url := s.logs(t, "listener=http url=(.*)")
+	s.logs(t, "listener=debug")
 	s.logs(t, "listener=grpc")
 	const ask = `{"domain": "mail", "descriptors": [{"entries": [{"key": "sender", "value": "%s"}]}]}`
 	for sender, want := range map[string]int{"bob": http.StatusOK, "banned": http.StatusTooManyRequests} {

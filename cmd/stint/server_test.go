@@ -131,7 +131,7 @@ func TestServer(t *testing.T) {
 
 		"rules set search match.headers= match.paths=/search",
 		"check /search --user alice --ip 192.0.2.1 --take --http $HTTP", "check /search --user alice --ip 192.0.2.1 --take --http $HTTP",
-		"usage user:alice", "usage 192.0.2.1 -o json", "usage user:bob", "usage key:none", "usage alice", "explain GET /search --user alice", "explain /search --ip 192.0.2.1 --rules", "explain POST /search --user bob -o json", "explain search", "explain",
+		"usage user:alice", "usage 192.0.2.1 -o json", "usage user:bob", "usage key:none", "usage alice", "explain GET /search --user alice", "explain /search --ip 192.0.2.1 --rules", "explain POST /search --user bob -o json", "explain search", "explain", "explain 0199a3c4-7b1e", "explain 0199a3c4-7b1e-7c55-9a41-3f2b7a6c1d00", "explain 0199a3c4-7b1e-7c55-9a41-3f2b7a6c1d00 --user alice",
 		"reset user:alice --rule search", "reset user:alice", "reset user:alice --yes", "usage user:alice -o csv",
 
 		"ban add ip:198.51.100.0/24 --reason scraping --until 2030-01-01T00:00:00Z", "ban add user:x --for 1x", "ban add user:x --until soon", "ban add user:x --for 1h --until 2030-01-01T00:00:00Z", "ban add x", "ban list", "ban list -o csv",
@@ -140,7 +140,7 @@ func TestServer(t *testing.T) {
 		"changes list --limit 3", "changes list --kind rule --id search --limit 2 -o json", "changes list --by no-one", "changes show 2", "changes show 1 -o csv", "changes show 999", "changes show x",
 		"changes revert 1 --dry-run", "changes revert 1 --force", "changes revert 1 --force --dry-run -o json", "changes revert 1 --kind rule", "changes list --kind ban --limit 1",
 
-		"tokens create alice", "tokens create alice --role owner", "tokens create --role viewer", "tokens list", "tokens revoke $TOKEN", "tokens revoke $TOKEN --yes", "tokens revoke $TOKEN --yes", "tokens create temp --role operator --until 2030-01-01T00:00:00Z -o json",
+		"tokens create alice", "tokens create alice --role owner", "tokens create a --user alice --role viewer", "tokens create a --user nobody", "tokens list --sort nme", "me show", "users list --sort -id", "users list --sort nme", "rules list --sort -priority", "rules list --sort size", "tokens create --role viewer", "tokens list", "tokens revoke $TOKEN", "tokens revoke $TOKEN --yes", "tokens revoke $TOKEN --yes", "tokens create temp --role operator --until 2030-01-01T00:00:00Z -o json",
 
 		"export", "export --without-users -o json", "apply -f testdata/catalog.toml --dry-run", "apply -f testdata/catalog.toml --prune", "apply -f testdata/catalog.toml --prune --yes", "apply -f testdata/catalog.toml --actor me", "apply -f " + wrong,
 

@@ -80,6 +80,8 @@ func followUsage(ctx context.Context, t *terminal, a *client, s subject) error {
 		switch t.format {
 		case asJSON:
 			return t.writeJSON(u, "")
+		case asYAML:
+			return t.writeYAML(u)
 		case asCSV:
 			var rows []usageRow
 			for _, q := range u.Items {

@@ -96,6 +96,79 @@ func TestTopScreen(t *testing.T) {
 	}
 }
 
+// TestTopKeys presses keys on a terminal.
+func TestTopKeys(t *testing.T) {
+	t.Parallel()
+	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "event: live\ndata: %s\n\n", busy)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	t.Cleanup(admin.CloseClientConnections)
+	ours, theirs := openTerminal(t, 60, 100)
+	c := exec.CommandContext(t.Context(), os.Args[0], "top", "--server", admin.URL)
+	c.Env = append(os.Environ(), asStint+"=1", "TERM=xterm")
+	c.Stdin, c.Stdout = theirs, theirs
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	theirs.Close()
+	var all strings.Builder
+	part := make([]byte, 64<<10)
+	// press presses keys, and waits until the last picture is right.
+	press := func(keys string, right func(picture string) bool) {
+		t.Helper()
+		if _, err := ours.WriteString(keys); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			n, err := ours.Read(part)
+			all.Write(part[:n])
+			text := all.String()
+			if picture := text[strings.LastIndex(text, "\x1b[H")+1:]; strings.HasSuffix(picture, "\x1b[J") && right(picture) {
+				return
+			}
+			if err != nil {
+				t.Fatalf("%q: it ended: %q", keys, text)
+			}
+		}
+	}
+	has := func(words ...string) func(string) bool {
+		return func(picture string) bool {
+			for _, w := range words {
+				if without, ok := strings.CutPrefix(w, "!"); strings.Contains(picture, without) == ok {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	press("", has("requests/s", "q quit", "sort: requests", "alice", "\x1b[32m"))
+	press("?", has("show or hide this help", "!alice"))
+	press("?", has("alice"))
+	press("s", has("sort: denied"))
+	press("s", func(p string) bool {
+		return strings.Contains(p, "sort: name") && strings.Index(p, "192.0.2.1") < strings.Index(p, "2001:db8::1")
+	})
+	press("/AL", has("/AL", "alice", "!192.0.2.1", "!search"))
+	press("\x7f\x7fse\r", has(`only "se"`, "search", "!alice"))
+	press("\x1b[A", has("search")) // an arrow
+	press("\x1b", has("alice", "!only"))
+	press(" ", has("stopped: space goes on"))
+	press(" ", has("!stopped"))
+	if _, err := ours.WriteString("q"); err != nil {
+		t.Fatal(err)
+	}
+	for err := error(nil); err == nil; {
+		var n int
+		n, err = ours.Read(part)
+		all.Write(part[:n])
+	}
+	if err := c.Wait(); err != nil || !strings.HasSuffix(all.String(), "\x1b[?7h\x1b[?25h\x1b[?1049l") {
+		t.Errorf("%v: %q", err, all.String())
+	}
+}
+
 // TestConfirmation asks for confirmation on a terminal.
 func TestConfirmation(t *testing.T) {
 	t.Parallel()

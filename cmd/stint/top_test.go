@@ -23,7 +23,7 @@ import (
 const adminToken = "the-token-of-these-tests-0123456789"
 
 // busy is a snapshot of a server with a malicious client.
-const busy = `{"at":"2026-03-01T12:00:00Z","node":"node-7","seconds":9.5,"requests_per_second":1234.5,"refused_per_second":34.25,"shadow_refused_per_second":2,` +
+const busy = `{"at":"2026-03-01T12:00:00Z","node":"node-7","nodes":[{"name":"node-7","requests_per_second":1234.5,"refused_per_second":34.25}],"nodes_alive":1,"seconds":9.5,"requests_per_second":1234.5,"refused_per_second":34.25,"shadow_refused_per_second":2,` +
 	`"outcomes_per_second":{"allowed":1200,"banned":4.25,"blocked":0,"denied":30,"exempt":0.25,"throttled":0,"unauthorized":0,"unavailable":0},` +
 	`"latency_us":{"p50":0,"p95":180,"p99":2500},"rules":[{"name":"search","requests_per_second":1100.5,"refused_per_second":30},{"name":"lo\u001b[2Jgin","requests_per_second":4,"refused_per_second":0}],"talkers":{"seconds":15,` +
 	`"users":{"by_requests":[{"name":"alice","requests":9000,"refused":0},{"name":"bob\u001b[2J\u0007","requests":4500,"refused":300},{"name":"a-name-that-is-longer-than-there-is-room-for","requests":1,"refused":0}],` +
@@ -46,6 +46,12 @@ func TestTopOutput(t *testing.T) {
 				return
 			}
 			fmt.Fprintf(w, "retry: 2000\n\nevent: live\ndata: %s\n\n: still here\n\n", busy)
+		case "/three/admin/v1/live/stream":
+			several := strings.Replace(busy, `"node":"node-7","nodes":[{"name":"node-7",`, `"nodes":[{"name":"n\u001b[2Jode-1","requests_per_second":0.5,"refused_per_second":0},{"name":"node-7",`, 1)
+			several = strings.Replace(several, `"nodes_alive":1,`, `"nodes_alive":3,"problem":"the other nodes cannot be read: it is away\u001b[2J",`, 1)
+			fmt.Fprintf(w, "event: live\ndata: %s\n\n", several)
+		case "/one/admin/v1/live/stream":
+			fmt.Fprintf(w, "event: live\ndata: {\"node\":%q}\n\n", r.FormValue("node"))
 		case "/nonsense/admin/v1/live/stream":
 			fmt.Fprint(w, "event: live\ndata: nonsense\n\n")
 		default:
@@ -66,6 +72,8 @@ func TestTopOutput(t *testing.T) {
 		{"top --once -o json --server " + admin.URL + "/ --token-file " + token, 0},
 		{"top --once -o csv --server " + admin.URL + " --token-file " + token, 0},
 		{"top -o csv --server " + admin.URL + " --token-file " + token, 2},
+		{"top --once --server " + admin.URL + "/three", 0},
+		{"top --once --node node-9 --server " + admin.URL + "/one", 0},
 		{"top --server " + admin.URL, 2},
 		{"top --server http://127.0.0.1:1", 2},
 		{"top --server " + admin.URL + "/elsewhere", 2},
@@ -94,6 +102,63 @@ func TestTopOutput(t *testing.T) {
 	text = strings.ReplaceAll(text, token, "TOKEN")
 	text = regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d `).ReplaceAllString(text, "TIME ") // local time
 	compare(t, "testdata/top.txt", text)
+}
+
+// TestTopWidths draws for terminals of every width: no line is wider.
+func TestTopWidths(t *testing.T) {
+	t.Parallel()
+	var s record.Snapshot
+	if err := json.Unmarshal([]byte(busy), &s); err != nil {
+		t.Fatal(err)
+	}
+	for width := 26; width < 200; width++ {
+		lines := stint.Picture(&s, width, 3)
+		for _, line := range lines {
+			if n := stint.ScreenWidth(line); n > width {
+				t.Errorf("%d: a line has %d: %q", width, n, line)
+			}
+		}
+		for _, name := range []string{"search", "alice", "192.0.2.1"} {
+			if !strings.Contains(strings.Join(lines, "\n"), name) {
+				t.Errorf("%d: %s is missing:\n%s", width, name, strings.Join(lines, "\n"))
+			}
+		}
+	}
+}
+
+// TestTopWideNames draws names of which a character takes two columns or none: columns stay below each other.
+func TestTopWideNames(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"検索サービスの規則", "🙂🙃😀 emoji", "e\u0301te\u0301", strings.Repeat("検", 60)} {
+		text := strings.NewReplacer(`"search"`, `"`+name+`"`, `"alice"`, `"`+name+`"`, `"search:hourly"`, `"`+name+`"`, `"tokens"`, `"`+name+`"`, `"llm.total_tokens"`, `"`+name+`"`).Replace(busy)
+		var s record.Snapshot
+		if err := json.Unmarshal([]byte(text), &s); err != nil {
+			t.Fatal(err)
+		}
+		for _, wide := range []int{26, 40, 61, 80, 120} {
+			lines, plain := stint.Picture(&s, wide, 3), stint.Picture(plainly(t, text, name), wide, 3)
+			for i, line := range lines {
+				if n, want := stint.ScreenWidth(line), stint.ScreenWidth(plain[i]); n != want {
+					t.Errorf("%d: a line has %d columns, want %d: %q", wide, n, want, line)
+				}
+			}
+		}
+	}
+	for text, want := range map[string]int{"alice": 5, "検索": 4, "🙂": 2, "e\u0301": 1, "ｱ": 1, "Ａ": 2, "█≥µ…": 4} {
+		if n := stint.ScreenWidth(text); n != want {
+			t.Errorf("%q: %d columns, want %d", text, n, want)
+		}
+	}
+}
+
+// plainly returns a snapshot with letters that take the columns of a name instead of it.
+func plainly(t *testing.T, text, name string) *record.Snapshot {
+	t.Helper()
+	s := new(record.Snapshot)
+	if err := json.Unmarshal([]byte(strings.ReplaceAll(text, name, strings.Repeat("x", stint.ScreenWidth(name)))), s); err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 // TestTopLines writes a line of JSON per snapshot, until the command or the server stops.

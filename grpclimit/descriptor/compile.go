@@ -190,8 +190,11 @@ func (c *compiler) descriptor(l *level, path string, d *Descriptor) {
 		l.add(n)
 	}
 	if d.ShareThreshold && n.kind != ValuePattern && n.kind != KeyPattern {
-		c.problem(path+".share_threshold", "it applies to patterns, and there is no * in the value", "")
-		n.shared = false
+		if n.shared = false; strings.Contains(n.key, "*") {
+			c.differ(path+".share_threshold", "it has no effect: a * in a key is a character, unless it ends the key and there is no value")
+		} else {
+			c.problem(path+".share_threshold", "it applies to patterns, and there is no * in the value", "")
+		}
 	}
 	c.differDescriptor(path, n, d)
 	c.chain = append(c.chain, n)
@@ -231,7 +234,7 @@ func (c *compiler) limit(path string, d *Descriptor) *Limit {
 	r := d.RateLimit
 	l := &Limit{
 		Path: c.tree.domain, Name: r.Name, Requests: r.RequestsPerUnit, Unlimited: r.Unlimited,
-		Shadow: d.ShadowMode, Quota: d.QuotaMode, Metadata: d.Metadata,
+		Shadow: d.ShadowMode || r.Mark, Mark: r.Mark, Quota: d.QuotaMode, Metadata: d.Metadata,
 		tree: c.tree, chain: slices.Clone(c.chain), detailed: d.DetailedMetric,
 	}
 	for i, n := range l.chain {
@@ -255,8 +258,10 @@ func (c *compiler) limit(path string, d *Descriptor) *Limit {
 	}
 	if r.Unlimited {
 		fields := r.extensions()
-		if r.Unit != "" {
+		if slices.Contains(words[Second:], strings.ToLower(r.Unit)) {
 			fields = append([]string{"unit"}, fields...)
+		} else if r.Unit != "" {
+			c.ignore(c.origin(path+".unit"), path+".unit", "an unlimited rate_limit has no unit: it has no effect", "")
 		}
 		for _, name := range fields {
 			c.problem(path+"."+name, "an unlimited rate_limit has none", "remove it, or unlimited")
@@ -265,6 +270,9 @@ func (c *compiler) limit(path string, d *Descriptor) *Limit {
 	}
 	c.counted(path, l, r)
 	c.penalty(path+".penalty", l, r)
+	if l.Mark && l.Quota {
+		c.problem(path+".mark", "with quota_mode this limit denies requests together with others", "remove one of them")
+	}
 	c.differLimit(path, r)
 	return l
 }
@@ -375,7 +383,7 @@ func (c *compiler) penalty(path string, l *Limit, r *RateLimit) {
 	case err != nil:
 		c.invalid(path, err, "")
 	case l.Shadow:
-		c.problem(path, "with shadow_mode no request is denied, so no client would be banned", "remove one of them")
+		c.problem(path, "with shadow_mode or mark no request is denied, so no client would be banned", "remove one of them")
 	case l.Quota:
 		c.problem(path, "with quota_mode this limit alone denies no request, so no client would be banned", "remove one of them")
 	case r.RequestsPerUnit == 0:

@@ -103,9 +103,11 @@ func (v *converter) fill(r *converted) (why string) {
 		r.Action = rule.Allow
 		r.notes = append(r.notes, "an allow rule lets requests pass whatever other rules say")
 	case l.Requests == 0 && l.Shadow:
-		return "a block rule cannot be in shadow_mode"
+		return "a block rule cannot be in shadow_mode, or mark"
 	case l.Requests == 0:
 		r.Action = rule.Block
+	case l.Mark:
+		r.Action = rule.Mark
 	case l.Shadow:
 		r.Action = rule.LogOnly
 	}

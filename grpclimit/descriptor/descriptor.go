@@ -68,6 +68,8 @@ type RateLimit struct {
 	Algorithm string `json:"algorithm,omitempty"` // default fixed_window
 	Burst     int64  `json:"burst,omitempty"`
 	Penalty   string `json:"penalty,omitempty"` // as stint.ParsePenalty reads it
+	// Mark lets requests over the limit pass, and tells their target so.
+	Mark bool `json:"mark,omitempty"`
 }
 
 // Replace names a limit that does not apply to requests to which this one applies.
@@ -122,7 +124,8 @@ type Limit struct {
 	Counter string
 
 	Unlimited bool
-	Shadow    bool
+	Shadow    bool // it denies nothing
+	Mark      bool // Envoy adds the header Stint-Over to requests that are over it; Shadow is set, too
 	Quota     bool
 	// Shared says by what each entry is counted instead of its own key and value: its key
 	// and the pattern of values, or the pattern of keys. It is zero for entries that are

@@ -31,13 +31,13 @@ func (c *Config) Differences() []Difference { return c.differences }
 func General() []string {
 	return []string{
 		"A denied request is not charged, except that a descriptor that is counted independently and does not fit uses up what remains. envoyproxy/ratelimit charges every request, even over the limit.",
-		"All descriptors of a request are charged, or none, unless the domain has compat: independent. envoyproxy/ratelimit charges each independently.",
+		"All descriptors of a request are charged, or none, unless the domain has compat: independent, or envoy.independent is set, as with --envoy-env. envoyproxy/ratelimit charges each independently.",
 		"A key and its value are never joined, neither to find a limit nor to count, so no client can choose a value that is counted under another descriptor.",
 		"An entry without a value does not match a descriptor with a value. In envoyproxy/ratelimit it matches key_* and keys that end in _.",
 		"Counters of one request are charged in one step, by one clock. envoyproxy/ratelimit increments them one by one, by the clock of each node.",
 		"A check without hits (hits_addend: 0) of a limit that is used up returns OVER_LIMIT. In envoyproxy/ratelimit it does so only after another request was denied.",
 		"If Redis cannot be reached, each node decides by itself, with its share of the limits. In envoyproxy/ratelimit calls fail, as they do here with envoy.on_store_failure = \"error\".",
-		"Only files in the directory itself whose names end in .yaml or .yml are read. envoyproxy/ratelimit reads all files, including those in subdirectories.",
+		"A volume of Kubernetes is read once. envoyproxy/ratelimit reads its files twice, which is an error, without RUNTIME_IGNOREDOTFILES=true.",
 		"A limit keeps its counters when its requests_per_unit changes, and starts new ones when its unit changes.",
 	}
 }
@@ -47,6 +47,15 @@ func (c *compiler) differ(path, text string) { c.differAt(c.origin(path), path, 
 
 func (c *compiler) differAt(at origin, path, text string) {
 	c.config.differences = append(c.config.differences, Difference{path, at.file, at.line, at.column, text})
+}
+
+// ignore adds something that has no effect.
+func (c *compiler) ignore(at origin, path, text, hint string) {
+	text += ", as in envoyproxy/ratelimit"
+	if hint != "" {
+		text += "; " + hint
+	}
+	c.config.ignored = append(c.config.ignored, Difference{path, at.file, at.line, at.column, text})
 }
 
 func (c *compiler) differDescriptor(path string, n *node, d *Descriptor) {
@@ -88,9 +97,9 @@ func (c *compiler) differLimit(path string, r *RateLimit) {
 
 // extensions returns the names of the fields in use that envoyproxy/ratelimit does not have.
 func (r *RateLimit) extensions() (names []string) {
-	for i, used := range []bool{r.Window != "", r.Algorithm != "", r.Burst != 0, r.Penalty != ""} {
+	for i, used := range []bool{r.Window != "", r.Algorithm != "", r.Burst != 0, r.Penalty != "", r.Mark} {
 		if used {
-			names = append(names, []string{"window", "algorithm", "burst", "penalty"}[i])
+			names = append(names, []string{"window", "algorithm", "burst", "penalty", "mark"}[i])
 		}
 	}
 	return names

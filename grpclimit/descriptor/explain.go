@@ -109,7 +109,10 @@ func (l *Limit) describe() string {
 		text = "the limit is " + l.Limit.String()
 	}
 	var notes []string
-	if l.Shadow {
+	switch {
+	case l.Mark:
+		notes = append(notes, "mark: it denies nothing, and adds Stint-Over to requests over it")
+	case l.Shadow:
 		notes = append(notes, "shadow_mode: it denies nothing")
 	}
 	if l.Quota {

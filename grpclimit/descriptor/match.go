@@ -14,6 +14,7 @@ type Config struct {
 	limits      []*Limit
 	windows     windows
 	differences []Difference
+	ignored     []Difference
 }
 
 // Domain returns the descriptors of a domain, or nil if it does not exist.
@@ -21,6 +22,10 @@ func (c *Config) Domain(name string) *Tree { return c.trees[name] }
 
 // Domains returns the names of the domains, sorted.
 func (c *Config) Domains() []string { return slices.Sorted(maps.Keys(c.trees)) }
+
+// Ignored returns what has no effect, neither here nor in envoyproxy/ratelimit, and is probably
+// a mistake: fields in the wrong place, and all documents of a file but the first.
+func (c *Config) Ignored() []Difference { return c.ignored }
 
 // Limits returns all limits, in the order of their declaration.
 func (c *Config) Limits() iter.Seq[*Limit] { return slices.Values(c.limits) }

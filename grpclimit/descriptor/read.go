@@ -1,10 +1,7 @@
 package descriptor
 
 import (
-	"errors"
-	"fmt"
-	"io"
-	"os"
+	"cmp"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,7 +11,7 @@ import (
 
 // The bounds of a configuration.
 const (
-	// MaxFiles is how many files a directory may have.
+	// MaxFiles is how many files and directories may be below a directory.
 	MaxFiles = 10_000
 	// MaxBytes is how many bytes all files may have together.
 	MaxBytes = 64 << 20
@@ -59,9 +56,37 @@ func Read(files []File, o Options) (*Config, error) {
 	for _, f := range files {
 		var d Domain
 		doc, problems := strict.YAML(f.Name, f.Data, &d)
-		all = append(all, problems.And(doc.Locate(c.add(f.Name, &d, doc)))...)
+		problems = c.tolerate(problems).And(doc.Locate(c.add(f.Name, &d, doc)))
+		if len(problems) > 0 && !slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(f.Name)) {
+			problems[0].Hint = cmp.Or(problems[0].Hint, "all files of the directory are read: if it has no descriptors, move it elsewhere")
+		}
+		all = append(all, problems...)
 	}
 	return c.finish(all)
+}
+
+// theirFields are the fields of envoyproxy/ratelimit, which ignores them in the wrong place.
+var theirFields = []string{
+	"domain", "key", "value", "descriptors", "rate_limit", "unit", "requests_per_unit", "unlimited", "shadow_mode", "quota_mode", "name",
+	"replaces", "detailed_metric", "value_to_metric", "share_threshold", "metadata",
+}
+
+// tolerate takes out the problems with what envoyproxy/ratelimit ignores: fields in the wrong
+// place, and all documents of a file but the first.
+func (c *compiler) tolerate(problems Problems) (left Problems) {
+	for _, p := range problems {
+		field := p.Path[strings.LastIndexByte(p.Path, '.')+1:]
+		if p.Message != strict.SecondDocument && (p.Message != strict.UnknownField || !slices.Contains(theirFields, field)) {
+			left = append(left, p)
+			continue
+		}
+		text := "it has no effect here"
+		if p.Message == strict.SecondDocument {
+			text = "a second document begins here, which has no effect"
+		}
+		c.ignore(origin{p.File, p.Line, p.Column}, p.Path, text, p.Hint)
+	}
+	return left
 }
 
 // Compile checks and compiles domains like [Read]. Problems have the name as their file, and
@@ -78,71 +103,4 @@ func Compile(domains []Named, o Options) (*Config, error) {
 		all = append(all, found...)
 	}
 	return c.finish(all)
-}
-
-// ReadDir returns the files of a directory whose names end in .yaml or .yml, sorted by name.
-// Names that begin with a dot are skipped, so that a mounted ConfigMap, whose files are links
-// into ..data, is read once. If dir is a file, ReadDir returns this file.
-func ReadDir(dir string) ([]File, error) {
-	info, err := os.Stat(dir)
-	if err != nil {
-		return nil, err
-	}
-	left := int64(MaxBytes)
-	if !info.IsDir() {
-		f, err := readFile(dir, &left)
-		return []File{f}, err
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	var files []File
-	for _, e := range entries {
-		name := e.Name()
-		if strings.HasPrefix(name, ".") || !slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(name)) {
-			continue
-		}
-		path := filepath.Join(dir, name)
-		if info, err := os.Stat(path); err != nil {
-			return nil, err
-		} else if info.IsDir() {
-			continue
-		}
-		if len(files) == MaxFiles {
-			return nil, fmt.Errorf("%s: too many files, want at most %d", dir, MaxFiles)
-		}
-		f, err := readFile(path, &left)
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, f)
-	}
-	if len(files) == 0 {
-		return nil, fmt.Errorf("%s: no file name ends in .yaml or .yml", dir)
-	}
-	return files, nil
-}
-
-// readFile reads a file of at most left bytes.
-func readFile(path string, left *int64) (File, error) {
-	// Other files, such as pipes, may block or never end.
-	if info, err := os.Stat(path); err != nil {
-		return File{}, err
-	} else if !info.Mode().IsRegular() {
-		return File{}, &os.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return File{}, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, *left+1))
-	if err != nil {
-		return File{}, err
-	}
-	if *left -= int64(len(data)); *left < 0 {
-		return File{}, fmt.Errorf("%s: all files up to this one have more than %d bytes", path, MaxBytes)
-	}
-	return File{path, data}, nil
 }

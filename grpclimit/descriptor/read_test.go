@@ -2,8 +2,6 @@ package descriptor_test
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -138,11 +136,9 @@ func TestProblems(t *testing.T) {
 		"domain: d\ndescriptors: [":           "f.yaml:2:1: did not find expected node content",
 		"domain: d\ncompat: independents":     `f.yaml:2:9: compat: "independents": want "independent", or nothing; did you mean "independent"?`,
 		"domain: d\ndescriptors: {}":          "f.yaml:2:14: descriptors: found a table, want an array",
-		"domain: d\n---\ndomain: e":           "f.yaml:2:1: a second document begins here, want one; put it into its own file",
 		"domain: d\ndescriptors:\n- value: v": "f.yaml:3:3: descriptors[0].key: missing, want a key",
 		"domain: d\ndescriptors:\n-":          "f.yaml:3:2: descriptors[0].key: missing, want a key",
 		one("vlaue: x"):                       `f.yaml:4:3: descriptors[0].vlaue: unknown field; did you mean "value"?`,
-		one("unit: x"):                        `f.yaml:4:3: descriptors[0].unit: unknown field; did you mean "rate_limit.unit"?`,
 		one("\n- key: k"):                     `f.yaml:2:1: did not find expected key`,
 		"domain: d\ndescriptors: [{key: a}, {key: a, value: b}, {key: a}, {key: a, value: b}]": `f.yaml:2:45: descriptors[2]: "a" is already declared at f.yaml:2:15` +
 			"\n" + `f.yaml:2:55: descriptors[3]: "a_b" is already declared at f.yaml:2:25`,
@@ -171,7 +167,7 @@ func TestProblems(t *testing.T) {
 		one("rate_limit: {unit: second, algorithm: sliding_log, requests_per_unit: 1000000}"): `f.yaml:4:73: descriptors[0].rate_limit.requests_per_unit: "1000000": want at most`,
 		one("rate_limit: {unit: second, requests_per_unit: 1, penalty: much}"):                `f.yaml:4:61: descriptors[0].rate_limit.penalty: "much": want VIOLATIONS/WINDOW and cooldown=`,
 		one("rate_limit: {unit: second, penalty: 3/1h cooldown=1m}"):                          "f.yaml:4:39: descriptors[0].rate_limit.penalty: with requests_per_unit 0 nothing is counted, so no client would be banned; remove it: nothing passes anyway",
-		one("shadow_mode: true\nrate_limit: {unit: second, penalty: 3/1h cooldown=1m}"):       "f.yaml:5:39: descriptors[0].rate_limit.penalty: with shadow_mode no request is denied, so no client would be banned; remove one of them",
+		one("shadow_mode: true\nrate_limit: {unit: second, penalty: 3/1h cooldown=1m}"):       "f.yaml:5:39: descriptors[0].rate_limit.penalty: with shadow_mode or mark no request is denied, so no client would be banned; remove one of them",
 		one("quota_mode: true\nrate_limit: {unit: second, penalty: 3/1h cooldown=1m}"):        "f.yaml:5:39: descriptors[0].rate_limit.penalty: with quota_mode this limit alone denies no request, so no client would be banned; remove one of them",
 		one("rate_limit: {unit: second, name: a, replaces: [{name: a}, {name: ''}, {}, a]}"): `f.yaml:4:57: descriptors[0].rate_limit.replaces[0].name: "a" is the limit's own name: want the name of another limit
 f.yaml:4:68: descriptors[0].rate_limit.replaces[1].name: missing, want the name of a limit
@@ -188,6 +184,32 @@ f.yaml:4:77: descriptors[0].rate_limit.replaces[3]: found a string, want a table
 		} else if n := strings.Count(want, "\n") + 1; len(problems) != n {
 			t.Errorf("%.100s\ngot  %s, want %d problems", text, got, n)
 		}
+	}
+}
+
+// TestIgnored checks what is read as in envoyproxy/ratelimit, where it has no effect.
+func TestIgnored(t *testing.T) {
+	t.Parallel()
+	const there = ", as in envoyproxy/ratelimit"
+	for text, want := range map[string]string{
+		"domain: d\n---\ndomain: e": "f.yaml:2:1: a second document begins here, which has no effect" + there + "; put it into its own file",
+		one("unit: x"):              `f.yaml:4:3: descriptors[0].unit: it has no effect here` + there + `; did you mean "rate_limit.unit"?`,
+		one("rate_limit: {unit: day, shadow_mode: true}"):   `f.yaml:4:27: descriptors[0].rate_limit.shadow_mode: it has no effect here` + there + `; did you mean "descriptors[0].shadow_mode"?`,
+		one("rate_limit: {unlimited: true, unit: unknown}"): `f.yaml:4:39: descriptors[0].rate_limit.unit: an unlimited rate_limit has no unit: it has no effect` + there,
+		"domain: d\nkey: k\nmetadata: {a: b}\ndescriptors: []": `f.yaml:2:1: key: it has no effect here` + there + `; did you mean "descriptors[0].key"?` + "\n" +
+			`f.yaml:3:1: metadata: it has no effect here` + there + `; did you mean "descriptors[0].metadata"?`,
+	} {
+		var got []string
+		for _, i := range read(t, text, descriptor.Options{}).Ignored() {
+			got = append(got, i.String())
+		}
+		if text := strings.Join(got, "\n"); text != want {
+			t.Errorf("got\n%s\nwant\n%s", text, want)
+		}
+	}
+	// A * in a key is a character.
+	if c := read(t, "domain: d\ndescriptors: [{key: 'k*x', share_threshold: true}]", descriptor.Options{}); len(c.Differences()) != 1 {
+		t.Errorf("%v", c.Differences())
 	}
 }
 
@@ -315,66 +337,5 @@ func TestWindow(t *testing.T) {
 		if got != w.want {
 			t.Errorf("%v x %d: got %s, want %s", w.unit, w.multiplier, got, w.want)
 		}
-	}
-}
-
-func TestReadDir(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	write := func(name, text string) {
-		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := descriptor.ReadDir(dir); err == nil || !strings.Contains(err.Error(), "no file name ends in .yaml or .yml") {
-		t.Errorf("an empty directory: %v", err)
-	}
-	if _, err := descriptor.ReadDir(filepath.Join(dir, "missing")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a missing directory: %v", err)
-	}
-	// As a ConfigMap is mounted: names are links into a directory that is a link.
-	if err := os.Mkdir(filepath.Join(dir, "..2026"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for link, to := range map[string]string{"..data": "..2026", "b.yaml": "..data/b.yaml", "c.yml": "..data/c.yml"} {
-		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Mkdir(filepath.Join(dir, "directory.yaml"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	write("..2026/b.yaml", "b")
-	if _, err := descriptor.ReadDir(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a link to nothing: %v", err)
-	}
-	write("..2026/c.yml", "c")
-	write("a.yaml", "a")
-	write(".hidden.yaml", "x")
-	write("README.md", "x")
-	files, err := descriptor.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []descriptor.File{
-		{Name: filepath.Join(dir, "a.yaml"), Data: []byte("a")},
-		{Name: filepath.Join(dir, "b.yaml"), Data: []byte("b")},
-		{Name: filepath.Join(dir, "c.yml"), Data: []byte("c")},
-	}
-	if !reflect.DeepEqual(files, want) {
-		t.Errorf("got %s, want %s", files, want)
-	}
-	if files, err := descriptor.ReadDir(filepath.Join(dir, "README.md")); err != nil || len(files) != 1 || string(files[0].Data) != "x" {
-		t.Errorf("a file: %s, %v", files, err)
-	}
-	if _, err := descriptor.ReadDir("/dev/zero"); err == nil || !strings.Contains(err.Error(), "not a regular file") {
-		t.Errorf("what never ends: %v", err)
-	}
-	if err := os.Truncate(filepath.Join(dir, "a.yaml"), descriptor.MaxBytes); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := descriptor.ReadDir(dir); err == nil || !strings.Contains(err.Error(), "more than 67108864 bytes") {
-		t.Errorf("very much: %v", err)
 	}
 }

@@ -1,12 +1,17 @@
 package rls
 
 import (
+	"cmp"
 	"math"
 	"strconv"
 
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/internal/door/field"
 )
 
 // The codes of the protocol.
@@ -52,12 +57,34 @@ func (s *Service) answer(w *work, a *answer) error {
 			header{h.Remaining, strconv.FormatUint(uint64(t.remaining), 10)},
 			header{h.Reset, strconv.FormatInt(t.reset, 10)})
 	}
+	if name := s.o.DecisionHeader; name != "" && w.event.ID != (engine.ID{}) {
+		a.headers = append(a.headers, header{name, w.event.ID.String()})
+	}
+	if !w.over {
+		a.over = w.marks()
+	}
 	if s.o.Metadata {
 		var err error
 		a.metadata, err = proto.Marshal(s.metadata(w))
 		return err
 	}
 	return nil
+}
+
+// marks returns which limits with mark the request is over, for its target.
+func (w *work) marks() string {
+	var text []byte
+	for i := range w.items {
+		it := &w.items[i]
+		if l := it.limit; it.over && l.Mark {
+			d := it.decision
+			if l.Requests == 0 {
+				d.RetryAfter = stint.Never
+			}
+			text = field.AppendOver(text, cmp.Or(l.Name, l.Path), it.cost, &d)
+		}
+	}
+	return string(text)
 }
 
 // metadata returns what Envoy gets for its logs and other filters: the request, which

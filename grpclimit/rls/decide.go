@@ -2,9 +2,11 @@ package rls
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -80,6 +82,7 @@ type work struct {
 	keys  string
 	over  bool // the request as a whole
 	quiet bool // it is neither recorded nor counted in metrics
+	alone bool // this process decided by itself, because the store is out of reach
 	began time.Time
 	event engine.Event // here, because a local variable would be allocated for each request
 }
@@ -104,30 +107,53 @@ func (s *Service) end(w *work) {
 
 // decide decides the request: each descriptor, and the request as a whole.
 func (s *Service) decide(ctx context.Context, w *work) error {
-	if err := w.q.check(); err != nil {
+	u, err := s.prepare(w)
+	if err != nil {
+		w.failed(&s.stats.invalid)
 		return err
 	}
-	u := s.current.Load()
-	if u == nil {
-		return status.Error(codes.Unavailable, "no limits are loaded yet")
-	}
-	w.began = s.o.Now()
-	tree := u.config.Domain(w.q.domain)
-	apart := tree != nil && tree.Independent()
-	if err := w.find(u.config, tree, apart); err != nil {
-		return err
-	}
-	w.writeKeys()
-	err := ctx.Err()
-	if err == nil {
-		err = s.count(unending, w)
+	if err = ctx.Err(); err == nil {
+		if err = s.count(unending, w); err != nil {
+			w.failed(&s.stats.undecided)
+		}
 	}
 	if err != nil {
 		return failure(err)
 	}
+	if w.alone && !w.quiet {
+		s.stats.alone.Add(1)
+	}
 	w.over = s.denies(w)
-	s.record(w, u)
+	s.record(ctx, w, u)
 	return nil
+}
+
+// failed counts a call that failed.
+func (w *work) failed(calls *atomic.Uint64) {
+	if !w.quiet {
+		calls.Add(1)
+	}
+}
+
+// prepare checks the request, and finds the limits of its descriptors.
+func (s *Service) prepare(w *work) (*setup, error) {
+	if err := w.q.check(); err != nil {
+		return nil, err
+	}
+	u := s.current.Load()
+	if u == nil {
+		return nil, status.Error(codes.Unavailable, "no limits are loaded yet")
+	}
+	w.began = s.o.Now()
+	tree := u.config.Domain(w.q.domain)
+	if tree == nil && !w.quiet {
+		s.stats.missing(w.q.domain, len(w.q.descriptors))
+	}
+	if err := w.find(u.config, tree, tree != nil && tree.Independent()); err != nil {
+		return nil, err
+	}
+	w.writeKeys()
+	return u, nil
 }
 
 // unending is the context of calls of the store. A caller that leaves does not cancel them:
@@ -227,11 +253,15 @@ func (it *item) override(config *descriptor.Config, d *asked) error {
 // quota reports whether the limit is in quota_mode.
 func (it *item) quota(all bool) bool { return all || it.limit.Quota }
 
-// denied reports whether the limits deny the request.
+// denied reports whether the limits deny the request. If all limits are in quota_mode, a
+// descriptor without a limit is a quota with room, as in envoyproxy/ratelimit.
 func (w *work) denied(allQuota bool) bool {
 	quotas, over := 0, 0
 	for i := range w.items {
 		it := &w.items[i]
+		if it.limit == nil && allQuota {
+			quotas++
+		}
 		if it.limit == nil || it.limit.Unlimited {
 			continue
 		}
@@ -362,6 +392,7 @@ func (w *work) learn() (denied bool) {
 			it.decision.RetryAfter = d.RetryAfter
 		}
 		denied = denied || !d.Allowed
+		w.alone = w.alone || d.Basis >= stint.Local
 	}
 	w.unfold()
 	return denied
@@ -430,9 +461,12 @@ func (it *item) reset(now time.Time) int64 {
 }
 
 // record adds the request to the metrics, and records it with its tightest limit.
-func (s *Service) record(w *work, u *setup) {
+func (s *Service) record(ctx context.Context, w *work, u *setup) {
 	if w.quiet {
 		return
+	}
+	if s.o.Shadow && w.denied(s.o.Quota) {
+		s.stats.shadowed.Add(1)
 	}
 	var which *item
 	for i := range w.items {
@@ -440,7 +474,7 @@ func (s *Service) record(w *work, u *setup) {
 		if it.limit == nil {
 			continue
 		}
-		s.stats.add(u, w, i, s.o.NearRatio)
+		s.stats.add(u, w, i, float32(s.o.NearRatio))
 		switch {
 		case which == nil, it.over && !which.over, it.over == which.over && it.remaining() < which.remaining():
 			which = it
@@ -455,6 +489,7 @@ func (s *Service) record(w *work, u *setup) {
 		ID: engine.NewID(w.began), At: w.began, Source: identity.ByHeader, Rule: which.limit.Path, Limit: which.limit.Name, Cost: which.cost,
 		Max: int64(which.limit.Requests), Used: max(int64(which.limit.Requests)-d.Remaining, 0), Latency: s.o.Now().Sub(w.began),
 	}
+	e.Method, e.Path = w.q.called()
 	switch {
 	case w.over && which.banned:
 		e.Outcome, e.Status, e.RetryAfter = engine.Banned, 429, d.RetryAfter
@@ -463,7 +498,28 @@ func (s *Service) record(w *work, u *setup) {
 	case which.over:
 		e.Shadow, e.RetryAfter = true, d.RetryAfter
 	}
-	s.o.Recorder.Record(e)
+	s.o.Recorder.Record(ctx, e)
+}
+
+// called returns what a request called, if an entry of a descriptor says so: Envoy sends headers under any name, and these are
+// the usual ones.
+func (q *request) called() (method, path string) {
+	for i := range q.entries {
+		switch e := &q.entries[i]; e.Key {
+		case "path", ":path":
+			path = e.Value
+		case "method", ":method":
+			if i := slices.Index(methods, e.Value); i >= 0 {
+				method = methods[i]
+			}
+		}
+	}
+	return method, path
+}
+
+// methods are those that are recorded: clients may invent others.
+var methods = []string{
+	http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions, http.MethodConnect, http.MethodTrace,
 }
 
 // remaining returns what remains of the limit.

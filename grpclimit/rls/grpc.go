@@ -109,6 +109,10 @@ func shouldRateLimit(srv any, ctx context.Context, dec func(any) error, intercep
 	if err := dec(&w.q); err != nil {
 		return nil, err
 	}
+	if s.o.Served != nil {
+		began := s.o.Now()
+		defer func() { s.o.Served(s.o.Now().Sub(began)) }()
+	}
 	if interceptor == nil {
 		return s.serve(ctx, w)
 	}

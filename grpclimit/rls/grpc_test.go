@@ -302,25 +302,54 @@ func newRequest(method, url string, body io.Reader) *http.Request {
 	return r
 }
 
-// TestJSONType checks that /json accepts nothing that a page of another site can make a
-// browser send: browsers ask before they send application/json.
+// TestJSONType checks that /json accepts any Content-Type, like envoyproxy/ratelimit.
 func TestJSONType(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, plain, nil)
-	for _, kind := range []string{"", "text/plain", "text/plain; charset=UTF-8", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/jsonx", "application/json, text/plain", ";"} {
+	for i, kind := range []string{"", "application/x-www-form-urlencoded", "text/plain; charset=UTF-8", ";"} {
 		r := newRequest("POST", "/json", strings.NewReader(`{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}`))
 		r.Header.Set("Content-Type", kind)
 		if kind == "" {
 			r.Header.Del("Content-Type")
 		}
+		want := http.StatusOK
+		if i == 3 {
+			want = http.StatusTooManyRequests // the limit is 3
+		}
 		w := httptest.NewRecorder()
-		if b.Handler().ServeHTTP(w, r); w.Code != http.StatusUnsupportedMediaType || !strings.Contains(w.Body.String(), "want application/json") {
-			t.Errorf("%q: %d %s", kind, w.Code, w.Body)
+		if b.Handler().ServeHTTP(w, r); w.Code != want {
+			t.Errorf("%q: got %d %s, want %d", kind, w.Code, w.Body, want)
+		}
+	}
+}
+
+// TestJSONOrigin checks that pages of other sites cannot use up limits from the browser of
+// someone who can reach the server.
+func TestJSONOrigin(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, plain, nil)
+	ask := func(name, value string) *httptest.ResponseRecorder {
+		r := newRequest("POST", "http://limits.test/json", strings.NewReader(`{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}`))
+		r.Header.Set("Content-Type", "text/plain") // of which browsers do not ask first
+		r.Header.Set(name, value)
+		w := httptest.NewRecorder()
+		b.Handler().ServeHTTP(w, r)
+		return w
+	}
+	for _, header := range [][2]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "http://elsewhere.test"}, {"Origin", "null"}} {
+		w := ask(header[0], header[1])
+		if w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "cross-origin") {
+			t.Errorf("%q: got %d %s", header, w.Code, w.Body)
 		}
 	}
 	u, err := b.Usage(t.Context(), "d", []descriptor.Entry{{Key: "user", Value: "a"}})
 	if err != nil || u.Decision.Remaining != 3 {
 		t.Errorf("something was counted: %+v, %v", u, err)
+	}
+	for _, header := range [][2]string{{"Sec-Fetch-Site", "same-origin"}, {"Origin", "http://limits.test"}} {
+		if w := ask(header[0], header[1]); w.Code != http.StatusOK {
+			t.Errorf("%q: got %d %s", header, w.Code, w.Body)
+		}
 	}
 }
 

@@ -62,6 +62,9 @@ type Options struct {
 	Shadow, Quota bool
 	// Headers are added to responses, with the state of the tightest limit. Default: none.
 	Headers *Headers
+	// DecisionHeader is the name of a header that is added to responses, with the id of the
+	// decision, if a limit applied. Default: none.
+	DecisionHeader string
 	// Metadata sends Envoy the request, and the configured metadata of limits that passed,
 	// as dynamic metadata.
 	Metadata bool
@@ -75,6 +78,9 @@ type Options struct {
 	// OnReset is called before the counter of a descriptor is reset there. If it returns an
 	// error, nothing is reset. Default: nothing is done.
 	OnReset func(ctx context.Context, domain string, entries []descriptor.Entry) error
+	// Served is called after each call to a server of [NewGRPC], with how long it took. Default:
+	// nothing is done.
+	Served func(took time.Duration)
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 }

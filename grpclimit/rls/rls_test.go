@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -377,6 +378,9 @@ func TestModesOfAll(t *testing.T) {
 	}
 	quota.want(ask("d", "user=a", "path=/"), "OK [OVER 0, OK 9]")
 	quota.want(ask("d", "user=a"), "OVER [OVER 0]")
+	// A descriptor without a limit is a quota with room.
+	quota.want(ask("d", "user=a", "unknown=x"), "OK [OVER 0, OK none]")
+	quota.want(ask("d", "user=a", "unknown=x", "user=a"), "OK [OVER 0, OK none, OVER 0]")
 }
 
 // TestKeys: descriptors that read alike when they are joined are counted apart.
@@ -457,6 +461,57 @@ descriptors:
 	a = b.send(ask("d", "user=b", "path=/y"))
 	if h := a.GetResponseHeadersToAdd(); len(h) != 3 || h[0].GetValue() != "1" || h[1].GetValue() != "0" {
 		t.Error(h)
+	}
+}
+
+// TestDecisionHeader checks that Envoy adds the id of the recorded decision if that is wanted, and nothing else.
+func TestDecisionHeader(t *testing.T) {
+	t.Parallel()
+	var kept events
+	b := newBench(t, plain, func(o *rls.Options) { o.DecisionHeader, o.Recorder = "stint-decision", &kept })
+	h := b.send(ask("d", "user=a")).GetResponseHeadersToAdd()
+	if len(h) != 1 || h[0].GetKey() != "stint-decision" || len(kept.all) != 1 || kept.all[0].ID.String() != h[0].GetValue() {
+		t.Errorf("%v, recorded %v", h, kept.all)
+	}
+	if h := b.send(ask("other", "user=a")).GetResponseHeadersToAdd(); len(h) != 0 {
+		t.Errorf("%v, but no limit applied", h)
+	}
+}
+
+// TestMark checks that Envoy adds a header to requests that pass and are over a limit with mark, and to no others.
+func TestMark(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, `
+domain: d
+descriptors:
+  - key: user
+    rate_limit: { unit: minute, requests_per_unit: 2, mark: true, name: fair }
+  - key: all
+    rate_limit: { unit: minute, requests_per_unit: 4 }
+  - key: never
+    rate_limit: { unit: minute, requests_per_unit: 0, mark: true }
+`, nil)
+	for i, want := range []string{"", "", `"fair";q=2;over=1;t=15`, `"fair";q=2;over=1;t=15`, "denied"} {
+		a := b.send(ask("d", "user=a", "all=1"))
+		got := "denied"
+		if a.GetOverallCode() == rlsv3.RateLimitResponse_OK {
+			got = ""
+			for _, h := range a.GetRequestHeadersToAdd() {
+				got += h.GetValue()
+				if h.GetKey() != "Stint-Over" {
+					t.Errorf("request %d: %v", i, h)
+				}
+			}
+		} else if len(a.GetRequestHeadersToAdd()) > 0 {
+			t.Errorf("request %d: denied, and marked: %v", i, a)
+		}
+		if got != want || len(a.GetResponseHeadersToAdd()) > 0 {
+			t.Errorf("request %d: %v, want %q", i, a, want)
+		}
+	}
+	a := b.send(ask("d", "never=1", "user=b"))
+	if h := a.GetRequestHeadersToAdd(); a.GetOverallCode() != rlsv3.RateLimitResponse_OK || len(h) != 1 || h[0].GetValue() != `"d.never";q=0;over=1` {
+		t.Errorf("%v", a)
 	}
 }
 
@@ -572,7 +627,7 @@ type events struct {
 	all []engine.Event
 }
 
-func (e *events) Record(v *engine.Event) {
+func (e *events) Record(_ context.Context, v *engine.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.all = append(e.all, *v)
@@ -605,6 +660,11 @@ func TestRecorded(t *testing.T) {
 	}
 	if v := e.all[3]; v.Status != 429 || v.RetryAfter != 15*time.Second || v.ID == (engine.ID{}) || !v.At.Equal(start) {
 		t.Error(v)
+	}
+	b.send(ask("d", "path=/search", "method=GET", "user=b"))
+	b.send(ask("d", "method=INVENTED", "user=b"))
+	if v, w := e.all[len(e.all)-2], e.all[len(e.all)-1]; e.all[0].Path != "/" || v.Method != http.MethodGet || v.Path != "/search" || w.Method != "" || w.Path != "" {
+		t.Errorf("%+v, %+v", v, w)
 	}
 }
 

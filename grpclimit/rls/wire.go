@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/stintdev/stint/grpclimit/descriptor"
+	"github.com/stintdev/stint/internal/door/field"
 )
 
 // The protocol's messages are few and small. They are read and written here rather than by
@@ -175,9 +176,10 @@ func (m *message) wrapped() (v uint64) {
 type answer struct {
 	code     int32
 	statuses []descriptorStatus
-	headers  []header
-	metadata []byte // a google.protobuf.Struct; nil if there is none
-	text     []byte // a buffer for the encoded answer
+	headers  []header // for the client
+	over     string   // the value of Stint-Over, for the target; empty if there is none
+	metadata []byte   // a google.protobuf.Struct; nil if there is none
+	text     []byte   // a buffer for the encoded answer
 }
 
 type header struct{ key, value string }
@@ -258,6 +260,10 @@ func (a *answer) append(b []byte) []byte {
 	}
 	for i := range a.headers {
 		b = appendMessage(b, 3, a.headers[i].append)
+	}
+	if a.over != "" {
+		over := header{field.Over, a.over}
+		b = appendMessage(b, 4, over.append)
 	}
 	if a.metadata != nil {
 		b = appendMessage(b, 6, func(b []byte) []byte { return append(b, a.metadata...) })

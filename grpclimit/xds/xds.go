@@ -85,6 +85,10 @@ type State struct {
 	Version string    `json:"version,omitempty"` // the server's name for the version in use
 	Used    time.Time `json:"used,omitzero"`     // since when it is in use; zero if there is none
 
+	Accepted uint64 `json:"accepted"`        // versions that were used so far
+	Rejected uint64 `json:"rejected"`        // and that were not
+	Stale    bool   `json:"stale,omitempty"` // the last response was rejected
+
 	// Problem is why there is no stream, or why the last response is not in use. It is empty
 	// if there is no problem.
 	Problem   string    `json:"problem,omitempty"`
@@ -293,10 +297,12 @@ func (c *Client) answer(ctx context.Context, r *discovery.DiscoveryResponse) *di
 	case err == nil:
 		c.change(func(s *State, now time.Time) {
 			s.Version, s.Used, s.Problem, s.ProblemAt = r.GetVersionInfo(), now, "", time.Time{}
+			s.Accepted, s.Stale = s.Accepted+1, false
 		})
 		c.o.Log.LogAttrs(ctx, slog.LevelInfo, "xds version used", version, slog.Int("resources", len(domains)))
 	case ctx.Err() == nil: // otherwise Use failed because ctx has ended
 		err = brief(err)
+		c.change(func(s *State, _ time.Time) { s.Rejected, s.Stale = s.Rejected+1, true })
 		c.problem("version " + strconv.Quote(r.GetVersionInfo()) + " was rejected: " + err.Error())
 		c.o.Log.LogAttrs(ctx, slog.LevelError, "xds version rejected", version, slog.Any("error", err))
 	}

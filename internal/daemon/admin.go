@@ -29,7 +29,7 @@ func (d *Daemon) admin() http.Handler {
 	m, api := http.NewServeMux(), d.operators.api
 	m.Handle("/", api)
 	d.serveHealth(m)
-	m.Handle("GET /metrics", promhttp.HandlerFor(d.metrics.registry, promhttp.HandlerOpts{ErrorLog: newErrorLog(d.log)}))
+	m.Handle("GET /metrics", promhttp.HandlerFor(d.metrics.registry, promhttp.HandlerOpts{ErrorLog: newErrorLog(d.log), EnableOpenMetrics: true}))
 	if d.envoy != nil {
 		m.Handle("GET /rlconfig", api.Authorize(catalog.Viewer, http.HandlerFunc(d.envoy.service.ServeConfig)))
 	}
@@ -42,6 +42,7 @@ func (d *Daemon) admin() http.Handler {
 
 // startAdmin creates the first token. If the database is down, it retries.
 func (d *Daemon) startAdmin(ctx context.Context) {
+	d.startSignIn(ctx)
 	if d.URL(adminListener) != "" && d.createToken(ctx) != nil {
 		d.work.Go(func() { every(ctx, time.Second, func() bool { return d.createToken(ctx) != nil }) })
 	}
@@ -51,7 +52,7 @@ func (d *Daemon) startAdmin(ctx context.Context) {
 func (d *Daemon) status() admin.Status {
 	s := admin.Status{
 		Version: d.version, Mode: "file", File: d.source.Path, Database: "none", Counters: d.countersKind(),
-		Rules: d.engine.Rules().Len(), Node: d.config.nodeName(), Region: d.config.Region.Name, Health: d.Health(), Now: time.Now().UTC(), Envoy: d.envoy != nil,
+		Rules: d.engine.Rules().Len(), Node: d.config.nodeName(), Region: d.config.Region.Name, Health: d.Health(), Now: time.Now().UTC(), Envoy: d.envoy != nil, Firing: d.firing(),
 		Doors: admin.Doors{HTTP: d.URL(httpListener), Gateway: d.URL(gatewayListener), GRPC: d.URL(grpcListener), Admin: d.URL(adminListener)},
 	}
 	if c := d.control; c != nil {
@@ -75,7 +76,7 @@ func (d *Daemon) nodeState() admin.NodeState {
 	h, now := d.Health(), d.live.Snapshot()
 	s := admin.NodeState{
 		Status: h.Status, Checks: h.Checks, Region: d.config.Region.Name, Counters: d.countersKind(), Store: healthy, Breaker: "none", Replicas: d.countReplicas(),
-		Requests: now.Requests, Refused: now.Refused, P99: now.Latency.P99,
+		Requests: now.Requests, Refused: now.Refused, P99: now.Latency.P99, Passed: d.passed(),
 	}
 	if d.redis != nil {
 		s.Breaker = d.counters.breakerState()
@@ -100,23 +101,26 @@ func (d *Daemon) counterServers() (out []admin.CounterServer) {
 	return out
 }
 
-// envoyLimits returns the limits of descriptors, and their hits.
-func (d *Daemon) envoyLimits() []admin.EnvoyLimit {
+// envoyLimits returns the limits of descriptors and their hits, and the files that were not
+// read.
+func (d *Daemon) envoyLimits() (limits []admin.EnvoyLimit, skipped []admin.EnvoySkipped) {
 	c := d.envoy.service.Config()
 	if c == nil {
-		return nil
+		return nil, nil
+	}
+	for _, s := range d.reloader.Config().skipped {
+		skipped = append(skipped, admin.EnvoySkipped(s))
 	}
 	hits := map[string]admin.EnvoyHits{}
 	for name, h := range d.envoy.service.Stats() {
 		hits[name] = admin.EnvoyHits{Within: h.Within, Near: h.Near, Over: h.Over, Shadow: h.Shadow}
 	}
-	var out []admin.EnvoyLimit
 	for l := range c.Limits() {
 		one := admin.EnvoyLimit{Path: l.Path, Name: l.Name, Limit: l.Limit.String(), Shadow: l.Shadow, Quota: l.Quota, Hits: hits[l.Path]}
 		if l.Unlimited {
 			one.Limit = "unlimited"
 		}
-		out = append(out, one)
+		limits = append(limits, one)
 	}
-	return out
+	return limits, skipped
 }

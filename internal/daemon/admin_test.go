@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -196,14 +197,19 @@ func TestAdminStatus(t *testing.T) {
 			t.Fatal(path, code, body, err)
 		}
 	}
-	p := start(t, few, set("server.catalog.node", "n1"), set("envoy.config", write(t, "shop.yaml", shop)))
+	dir := filepath.Dir(write(t, "shop.yaml", shop))
+	if err := os.WriteFile(filepath.Join(dir, ".hidden"), []byte(shop), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, few, set("server.catalog.node", "n1"), set("envoy.config", dir))
 	var s admin.Status
 	if ask(p, "status", &s); s.Mode != "file" || s.File != p.path || s.Database != "none" || s.Counters != "memory" || s.Rules != 1 || s.Node != "n1" ||
 		!s.Envoy || s.Record || s.Health.Status != "ok" || s.Doors.HTTP != p.URL("http") || s.Doors.Admin != p.URL("admin") {
 		t.Errorf("%+v", s)
 	}
 	var limits admin.EnvoyList
-	if ask(p, "envoy", &limits); !limits.Served || len(limits.Items) != 1 || limits.Items[0].Limit == "" {
+	if ask(p, "envoy", &limits); !limits.Served || len(limits.Items) != 1 || limits.Items[0].Limit == "" ||
+		!slices.Equal(limits.Skipped, []admin.EnvoySkipped{{Path: filepath.Join(dir, ".hidden"), Why: "its name begins with a dot"}}) {
 		t.Errorf("%+v", limits)
 	}
 	p = start(t, strings.ReplaceAll(inDatabase, "%", fill(t, few)), set("server.catalog.node", "n2"))

@@ -78,6 +78,6 @@ func whyDown(err error) string {
 
 func newRegionLimit(l *gossip.LimitStats) admin.RegionLimit {
 	return admin.RegionLimit{
-		Limit: l.Limit, Bound: l.Bound, Beyond: l.Beyond, Admitted: l.Admitted, Received: l.Received, Short: l.Short, Shares: l.Shares,
+		Limit: l.Limit, Bound: l.Bound, Beyond: l.Beyond, Measured: l.Measured, Admitted: l.Admitted, Received: l.Received, Short: l.Short, Shares: l.Shares,
 	}
 }

@@ -149,7 +149,11 @@ func TestOpenStore(t *testing.T) {
 			t.Errorf("%s: %d remain of a share of 2, want 1", name, ds[0].Remaining)
 		}
 	}
-	c, err := loadFile("", []string{"STINT_SERVER_COUNTERS=redis://me:hunter2@a?hunter2"})
+	_, err := loadFile("", []string{"STINT_SERVER_COUNTERS=redis://me:hunter2@a?hunter2"})
+	if err == nil || !strings.HasPrefix(err.Error(), "STINT_SERVER_COUNTERS: ") || strings.Contains(err.Error(), "hunter2") {
+		t.Error(err)
+	}
+	c, err := loadFile("", []string{"STINT_SERVER_COUNTERS=rediss://me:hunter2@a?tls_ca=/no/such/file"})
 	if err != nil {
 		t.Fatal(err)
 	}

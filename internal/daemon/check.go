@@ -71,6 +71,19 @@ func (k *checker) between(path string, d Duration, shortest, longest time.Durati
 	}
 }
 
+// checkCounters checks where counters are. Values are not shown: they may have a password, in any place.
+func (k *checker) checkCounters(path string, counters string) {
+	switch {
+	case counters == inMemory:
+	case !strings.HasPrefix(counters, "redis"):
+		k.Add(path, "want "+inMemory+" or a URL that starts with "+strings.Join(redisSchemes, ", "), "")
+	default:
+		if invalid := new(stint.InvalidError); errors.As(checkRedis(counters), &invalid) { // which shows none
+			k.Add(path, strings.TrimPrefix(invalid.Error(), "stint: redis url "), "")
+		}
+	}
+}
+
 // redisSchemes are the schemes of Redis URLs.
 var redisSchemes = []string{
 	"redis://", "rediss://", "redis+sentinel://", "rediss+sentinel://", "redis+cluster://", "rediss+cluster://",
@@ -79,12 +92,7 @@ var redisSchemes = []string{
 
 func (k *checker) checkServer() {
 	s := &k.config.Server
-	if s.Counters != inMemory && !slices.ContainsFunc(redisSchemes, func(scheme string) bool {
-		return strings.HasPrefix(string(s.Counters), scheme)
-	}) {
-		// The value is not shown: it may be a password.
-		k.Add("server.counters", "want "+inMemory+" or a URL that starts with "+strings.Join(redisSchemes, ", "), "")
-	}
+	k.checkCounters("server.counters", string(s.Counters))
 	k.checkCatalog()
 	k.checkRecord()
 	k.between("server.store_budget", s.StoreBudget, time.Millisecond, time.Minute)
@@ -96,7 +104,7 @@ func (k *checker) checkServer() {
 	}
 	k.checkListeners()
 	for n, name := range s.Headers {
-		k.oneOf(strict.Item("server.headers", n), name, "x", "ietf", "none")
+		k.oneOf(strict.Item("server.headers", n), name, "x", "ietf", "id", "none")
 	}
 	if _, err := httplimit.ParseHeaderSets(s.Headers); err != nil && !k.has("server.headers") {
 		k.refuseErr("server.headers", err)

@@ -29,6 +29,8 @@ const (
 	grpcListener    = "grpc"
 	adminListener   = "admin"
 	regionListener  = "region"
+	debugListener   = "debug"
+	metricsListener = "metrics"
 )
 
 // door is a listener and its name.
@@ -39,8 +41,11 @@ type door struct {
 
 // path returns the name of the door's settings.
 func (d door) path() string {
-	if d.name == regionListener {
+	switch d.name {
+	case regionListener:
 		return "region.listener"
+	case debugListener, metricsListener:
+		return "envoy." + d.name
 	}
 	return "server." + d.name
 }
@@ -48,7 +53,8 @@ func (d door) path() string {
 // isGRPC reports whether only gRPC is spoken at the door.
 func (d door) isGRPC() bool { return d.name == grpcListener || d.name == regionListener }
 
-// doors returns all listeners, in the order in which they are opened, except that of other regions.
+// doors returns the listeners, in the order in which they are opened, except that of other regions and those for
+// the operators of Envoy.
 func (s *Server) doors() []door {
 	return []door{{gatewayListener, &s.Gateway}, {httpListener, &s.HTTP.Listener}, {grpcListener, &s.GRPC.Listener}, {adminListener, &s.Admin.Listener}}
 }
@@ -57,7 +63,7 @@ func (k *checker) checkListeners() {
 	c := k.config
 	c.credentials.tls = map[string]*tls.Config{}
 	var before []door
-	for _, l := range append(c.Server.doors(), c.Region.door()) {
+	for _, l := range slices.Concat(c.Server.doors(), []door{c.Region.door()}, c.Envoy.doors()) {
 		path := l.path()
 		if l.name != grpcListener || !strings.HasPrefix(l.Address, unixPrefix) {
 			k.checkAddress(path, l.Address)
@@ -76,6 +82,9 @@ func (k *checker) checkListeners() {
 		case l.TLSClientCA != "":
 			k.Add(path+".tls_client_ca", "needs tls_cert and tls_key: clients present certificates only over TLS", "")
 		}
+		if l.TLSClientSAN != "" && l.TLSClientCA == "" {
+			k.Add(path+".tls_client_san", "needs tls_client_ca: without it, clients present no certificates", "")
+		}
 		if l.ProxyProtocol && l.isGRPC() {
 			k.Add(path+".proxy_protocol", "is not supported here: the gRPC service does not use the client address", "")
 		}
@@ -88,6 +97,7 @@ func (k *checker) checkListeners() {
 			"a loopback address, such as 127.0.0.1:9090, or server.admin.tls_cert, or server.admin.insecure = true", "")
 	}
 	k.checkToken()
+	k.checkOIDC()
 	c.credentials.tokens = map[string]tokens{}
 	k.readTokens(httpListener, &c.Server.HTTP)
 	k.readTokens(grpcListener, &c.Server.GRPC)
@@ -159,6 +169,9 @@ func (k *checker) checkTLS(l door) {
 	}
 	if clients != nil {
 		t.ClientCAs, t.ClientAuth = clients, tls.RequireAndVerifyClientCert
+		if l.TLSClientSAN != "" {
+			t.VerifyConnection = func(s tls.ConnectionState) error { return s.PeerCertificates[0].VerifyHostname(l.TLSClientSAN) }
+		}
 	}
 	c.credentials.tls[l.name] = t
 }
@@ -302,6 +315,7 @@ func (k *checker) checkRecord() {
 		k.Refuse("server.record.min_free", strconv.FormatInt(r.MinFree, 10), "a number of bytes, or 0 for none", "")
 	}
 	k.oneOf("server.record.ip", r.IP, keepIP, truncateIP, hashIP)
+	k.oneOf("server.record.path", r.Path, redactPath, keepPath, offPath)
 	k.config.credentials.ipKey = k.readSecret("server.record.ip_key", r.IPKey, r.IPKeyFile)
 	const shortest = 16
 	if n := len(k.config.credentials.ipKey); r.IP == hashIP && n < shortest && !k.has("server.record.ip_key") {

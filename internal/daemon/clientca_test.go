@@ -116,6 +116,42 @@ func TestClientCA(t *testing.T) {
 	}
 }
 
+// TestClientSAN requires a name in the certificates of clients, and then another.
+func TestClientSAN(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	var all string
+	for _, name := range []string{"server", "alice", "mallory"} {
+		testserver.WritePair(t, path(name+".crt"), path(name+".key"), name)
+		text, err := os.ReadFile(path(name + ".crt"))
+		do(t, err)
+		all += string(text)
+	}
+	put(t, path("ca.crt"), all)
+	put(t, path("shop.yaml"), shop)
+	config := func(san string) string {
+		listener := fmt.Sprintf("tls_cert = %q\ntls_key = %q\ntls_client_ca = %q\ntls_client_san = %q\n", path("server.crt"), path("server.key"), path("ca.crt"), san)
+		return fmt.Sprintf("[envoy]\nconfig = %q\n[server.http]\n%s[server.grpc]\n%s", path("shop.yaml"), listener, listener)
+	}
+	p := start(t, config("alice"))
+	for _, row := range []struct{ san, in, out string }{{"alice", "alice", "mallory"}, {"mallory", "mallory", "alice"}} {
+		put(t, p.path, config(row.san))
+		do(t, p.Reload(t.Context()))
+		for _, l := range []string{"http", "grpc"} {
+			if err := p.asks(t, l, client(t, dir, row.in)); err != nil {
+				t.Errorf("%s: %v", l, err)
+			}
+			if err := p.asks(t, l, client(t, dir, row.out)); err == nil {
+				t.Errorf("%s: %q is let in", l, row.out)
+			}
+		}
+	}
+	if got, want := problems(t, "[server.http]\ntls_client_san = \"alice\"\n"), "server.http.tls_client_san: needs tls_client_ca"; !strings.Contains(got, want) {
+		t.Error(got)
+	}
+}
+
 // TestClientCAProblems checks the problems of files of authorities.
 func TestClientCAProblems(t *testing.T) {
 	t.Parallel()

@@ -14,7 +14,8 @@
 //   - Errors, logs and [Setting] values contain no secrets.
 //   - A stopping daemon announces it first, and cuts off no request that ends in time.
 //     [Daemon.Stop] leaves nothing running.
-//   - Clients cannot create new metrics.
+//   - Clients cannot create new metrics, except where files for Envoy want their values in names, up
+//     to a bound.
 //
 // # What it does not do
 //
@@ -35,6 +36,7 @@ import (
 	"github.com/stintdev/stint/grpclimit/rls"
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/daemon/envoystats"
 	"github.com/stintdev/stint/internal/kit/strict"
 	"github.com/stintdev/stint/rule"
 )
@@ -55,8 +57,10 @@ type Config struct {
 	named   []namedFile       // in the order of reading
 	hash    [sha256.Size]byte // of the file
 
-	descriptors        *descriptor.Config // of the files in envoy.config; nil: none
-	descriptorProblems strict.Problems    // which have files and lines of their own
+	descriptors        *descriptor.Config   // of the files in envoy.config; nil: none
+	descriptorsHash    [sha256.Size]byte    // of these files
+	skipped            []descriptor.Skipped // beside them
+	descriptorProblems strict.Problems      // which have files and lines of their own
 
 	credentials *credentials
 }
@@ -67,6 +71,7 @@ type credentials struct {
 	pepper        identity.Secret
 	ipKey         identity.Secret
 	adminToken    identity.Secret
+	clientSecret  identity.Secret // of server.admin.oidc
 	secret        identity.Secret // of JWTs
 	publicKeys    string
 	regionSecrets []identity.Secret      // the first is presented, and all are accepted
@@ -80,6 +85,9 @@ type namedFile struct {
 	path  string
 	hash  [sha256.Size]byte // zero, if it could not be read
 	other bool              // it is not for the resolver
+
+	dir     descriptor.DirOptions // of a directory
+	reports bool                  // what is beside it
 }
 
 // Server configures the process. It is read at startup, except for ReloadInterval,
@@ -98,7 +106,7 @@ type Server struct {
 	Gateway        Listener `json:"gateway"`
 	GRPC           Guarded  `json:"grpc"`
 	Admin          Admin    `json:"admin"`
-	Headers        []string `json:"headers" doc:"the rate limit headers of responses: x (X-RateLimit-...), ietf (RateLimit, RateLimit-Policy), or both"`
+	Headers        []string `json:"headers" doc:"the headers of responses: x (X-RateLimit-...), ietf (RateLimit, RateLimit-Policy), id (Stint-Decision), or none"`
 	Case           string   `json:"case" doc:"whether rules tell paths apart that differ only in case: exact (/search and /SEARCH are two paths) or ignore, for servers that serve both as one; the same on all nodes"`
 	MaxPath        int      `json:"max_path" doc:"the longest path of a request, in bytes, without its query; longer ones are answered with 414"`
 	MaxBody        int      `json:"max_body" doc:"the largest body of a request through the gateway, in bytes; 0: no limit"`
@@ -138,6 +146,7 @@ type Record struct {
 	IP           string          `json:"ip" doc:"how addresses are recorded: keep (in full), truncate (24 bits, or 48 for IPv6) or hash"`
 	IPKey        identity.Secret `json:"ip_key" doc:"the secret key for hashing addresses, at least 16 bytes"`
 	IPKeyFile    string          `json:"ip_key_file" doc:"a file with that key"`
+	Path         string          `json:"path" doc:"how paths of requests are recorded: redact (parts that a rule names, or that look like ids or secrets, are replaced), keep (in full) or off; the query is never recorded"`
 	Spool        string          `json:"spool" doc:"the directory that holds events while the database is down, used by one process, or none; by default stint/spool in the state directory of systemd or the user"`
 	SpoolSize    int             `json:"spool_size" doc:"the maximum size of the spool, in bytes; events beyond it are dropped and counted"`
 	Retention    Duration        `json:"retention" doc:"how long events stay in the database; a month is removed when all of it is older"`
@@ -151,6 +160,7 @@ type Listener struct {
 	TLSCert       string `json:"tls_cert" doc:"a file with the certificate, in PEM, reloaded when it changes; without it there is no TLS"`
 	TLSKey        string `json:"tls_key" doc:"a file with the key of the certificate"`
 	TLSClientCA   string `json:"tls_client_ca" doc:"a file with certificate authorities, in PEM, reloaded when it changes; clients must then present a certificate from one of them"`
+	TLSClientSAN  string `json:"tls_client_san" doc:"a DNS name or an IP address that the certificate of a client must have; any, if it is empty"`
 	ProxyProtocol bool   `json:"proxy_protocol" doc:"trusted proxies send the client address with the PROXY protocol"`
 }
 
@@ -167,6 +177,29 @@ type Admin struct {
 	Insecure  bool            `json:"insecure" doc:"allow an address that other machines can reach without TLS"`
 	Token     identity.Secret `json:"token" doc:"an administrator token of at least 16 characters, in addition to those created with stint tokens; without any token, the first start creates one, in a file whose name it prints"`
 	TokenFile string          `json:"token_file" doc:"a file with the token"`
+	OIDC      OIDC            `json:"oidc"`
+}
+
+// OIDC configures how people sign in with an identity provider.
+type OIDC struct {
+	Issuer           string          `json:"issuer" doc:"the URL of an identity provider that people sign in with, by OpenID Connect; empty: they sign in with tokens"`
+	Name             string          `json:"name" doc:"its name, on the sign-in page"`
+	ClientID         string          `json:"client_id" doc:"the client that is registered there"`
+	ClientSecret     identity.Secret `json:"client_secret" doc:"the secret of the client; empty for a public client, which PKCE alone protects"`
+	ClientSecretFile string          `json:"client_secret_file" doc:"a file with the secret"`
+	RedirectURL      string          `json:"redirect_url" doc:"where the provider sends browsers back to, such as https://stint.example.com/admin/v1/sign-in/callback; needed behind a proxy that has TLS; empty: as browsers call this server"`
+	Scopes           []string        `json:"scopes" doc:"what is asked for, beside openid; with offline_access, sessions are renewed when the ID token expires"`
+	Claim            string          `json:"claim" doc:"the claim with the groups of a person; a path, such as realm_access.roles"`
+	NameClaim        string          `json:"name_claim" doc:"the claim with the name of a person for the change log; empty: the email, if it is verified, or else the subject"`
+	EmailDomains     []string        `json:"email_domains" doc:"only people with a verified email of these domains may sign in; empty: all"`
+	Groups           []OIDCGroup     `json:"groups,omitempty"`
+}
+
+// OIDCGroup gives people who are in a group a role.
+type OIDCGroup struct {
+	Group   string       `json:"group"`
+	Role    catalog.Role `json:"role"`
+	Tenants []string     `json:"tenants,omitempty"` // none: all
 }
 
 // Trace configures tracing.
@@ -179,21 +212,30 @@ type Trace struct {
 // It is served if Config or XDS.Server is set. It is read at startup, except for the
 // contents of the files.
 type Envoy struct {
-	Config           string   `json:"config" doc:"the directory with the YAML files of envoyproxy/ratelimit, or one such file; changes apply at once"`
+	Config           string   `json:"config" doc:"the directory with the YAML files of envoyproxy/ratelimit, or one such file; all files are read, whatever their names, and those in its directories; changes apply at once"`
+	DotFiles         bool     `json:"dot_files" doc:"also read files and directories whose names begin with a dot"`
+	Siblings         bool     `json:"siblings" doc:"also read files and directories beside envoy.config whose names continue its name with a dot, such as config.yaml beside config"`
+	AllowEmpty       bool     `json:"allow_empty" doc:"start even if there are no files, without limits until there are some, or if they have problems; then calls of Envoy fail until they have none"`
 	MergeDomains     bool     `json:"merge_domains" doc:"allow several files to define descriptors of the same domain"`
 	FixedMonths      bool     `json:"fixed_months" doc:"count weeks, months and years as envoyproxy/ratelimit does: 7, 30 and 365 days, starting on January 1, 1970"`
 	Independent      bool     `json:"independent" doc:"count each descriptor of a request independently, unless its domain says otherwise; by default either all are charged or none"`
 	OnStoreFailure   string   `json:"on_store_failure" doc:"what happens while Redis is unreachable: local (this node applies its share of the limits) or error (calls fail, and Envoy's failure_mode_deny decides)"`
 	ShadowMode       bool     `json:"shadow_mode" doc:"deny nothing, only count what would be denied"`
-	QuotaMode        bool     `json:"quota_mode" doc:"put all limits in quota_mode"`
+	QuotaMode        bool     `json:"quota_mode" doc:"put all limits in quota_mode; a descriptor without a limit is then a quota with room"`
 	ResponseHeaders  bool     `json:"response_headers" doc:"make Envoy add response headers with the state of the tightest limit"`
 	LimitHeader      string   `json:"limit_header" doc:"the name of the header with the limit"`
 	RemainingHeader  string   `json:"remaining_header" doc:"the name of the header with the units left"`
 	ResetHeader      string   `json:"reset_header" doc:"the name of the header with the seconds until the limit resets"`
+	DecisionHeader   string   `json:"decision_header" doc:"the name of a header with the id of the decision, such as stint-decision, that Envoy is to add to responses if a limit applied; by default none"`
 	DynamicMetadata  bool     `json:"dynamic_metadata" doc:"send Envoy the descriptors, and the metadata of the limits that allowed them, as dynamic metadata"`
 	NearLimitPercent int      `json:"near_limit_percent" doc:"the percentage of a limit above which hits count as near the limit"`
+	QuotaTerm        Duration `json:"quota_term" doc:"experimental: also serve Envoy's rate limit quota service, and assign quotas that last at most that long, from 100ms to 1m; 0: it is not served"`
+	HealthNeeds      []string `json:"health_needs" doc:"what health checks need, besides limits: domains (at least one domain), redis (a Redis server that decides), or both; by default neither"`
 	MaxConnectionAge Duration `json:"max_connection_age" doc:"how long a connection may last before its client is asked to reconnect, so that connections spread over nodes; 0: forever"`
 	XDS              XDS      `json:"xds"`
+
+	Debug   EnvoyDebug   `json:"debug"`
+	Metrics EnvoyMetrics `json:"metrics"`
 }
 
 // XDS configures the management server of domains.
@@ -291,11 +333,11 @@ func defaults() *Config {
 		Server: Server{
 			Counters: inMemory, StoreBudget: Duration(50 * time.Millisecond), MaxKeys: 1 << 20,
 			MaxWaiting: 10_000, Case: string(rule.ExactCase), MaxPath: 8 << 10, Catalog: Catalog{Migrate: true, Poll: Duration(5 * time.Second), CacheSize: 100_000, CacheTTL: Duration(5 * time.Minute)},
-			Record:         Record{Enabled: true, SampleEvery: 100, MaxRate: 10, MaxSize: 20 << 30, MinFree: 128 << 20, IP: keepIP, SpoolSize: 1 << 30, Retention: Duration(90 * 24 * time.Hour), ArchiveYears: 7},
+			Record:         Record{Enabled: true, SampleEvery: 100, MaxRate: 10, MaxSize: 20 << 30, MinFree: 128 << 20, IP: keepIP, Path: redactPath, SpoolSize: 1 << 30, Retention: Duration(90 * 24 * time.Hour), ArchiveYears: 7},
 			ReloadInterval: Duration(time.Second), LogFormat: "json", LogLevel: "info",
 			HTTP: Guarded{Listener: Listener{Address: "127.0.0.1:8080"}}, Gateway: Listener{Address: "127.0.0.1:8000"}, GRPC: Guarded{Listener: Listener{Address: "127.0.0.1:8081"}},
-			Admin: Admin{Listener: Listener{Address: "127.0.0.1:9090"}},
-			Trace: Trace{Sample: 100}, Headers: []string{"x", "ietf"}, HeaderTimeout: Duration(10 * time.Second), StallTimeout: Duration(30 * time.Second), MinBodyRate: 500,
+			Admin: Admin{Listener: Listener{Address: "127.0.0.1:9090"}, OIDC: OIDC{Name: "single sign-on", Scopes: []string{"profile", "email"}, Claim: "groups"}},
+			Trace: Trace{Sample: 100}, Headers: []string{"x", "ietf", "id"}, HeaderTimeout: Duration(10 * time.Second), StallTimeout: Duration(30 * time.Second), MinBodyRate: 500,
 			IdleTimeout: Duration(2 * time.Minute), DrainDelay: Duration(time.Second), Drain: Duration(30 * time.Second),
 		},
 		Identity: Identity{
@@ -308,6 +350,7 @@ func defaults() *Config {
 		Envoy: Envoy{
 			OnStoreFailure: onFailureLocal, LimitHeader: rls.DefaultHeaders.Limit, RemainingHeader: rls.DefaultHeaders.Remaining, ResetHeader: rls.DefaultHeaders.Reset,
 			NearLimitPercent: 80, MaxConnectionAge: Duration(24 * time.Hour), XDS: XDS{NodeID: "default", MaxMessage: 16 << 20},
+			Metrics: EnvoyMetrics{Path: "/metrics", Protocol: envoystats.TCP, Interval: Duration(10 * time.Second)},
 		},
 		Region: Region{Interval: Duration(time.Second)},
 	}
@@ -344,6 +387,23 @@ func (s Source) Load() (*Config, error) {
 		return nil, err
 	}
 	c, problems := s.parse(data)
+	if err := problems.Err(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// begin is Load for a server that starts. Problems with the files of Envoy do not end it if
+// envoy.allow_empty is set: the configuration has them, and no descriptors.
+func (s Source) begin() (*Config, error) {
+	data, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	c, problems := s.parse(data)
+	if c.Envoy.AllowEmpty && len(problems) == len(c.descriptorProblems) {
+		problems = nil
+	}
 	if err := problems.Err(); err != nil {
 		return nil, err
 	}
@@ -391,6 +451,7 @@ func (s Source) parse(data []byte) (*Config, strict.Problems) {
 	if complete {
 		invalid = append(invalid, c.Check()...) // rules and tiers
 		invalid = append(invalid, c.CheckIn(c.World())...)
+		invalid = append(invalid, c.checkRolloutStarts()...)
 	} else {
 		problems = withRules(problems, path, data)
 	}

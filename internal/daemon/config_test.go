@@ -141,13 +141,38 @@ func TestProblems(t *testing.T) {
 			environ: []string{"STINT_SERVER_COUNTERS=redis://redis:6379"},
 		},
 
-		"counters":        {text: "[server]\ncounters = \"postgres://me:hunter2@db\"", want: `stint.toml:2:12: server.counters: want memory: or a URL that starts with redis://`},
-		"store budget":    {text: "[server]\nstore_budget = \"0\"", want: `server.store_budget: "0": want from 1ms to 1m`},
-		"interval":        {text: "[server]\nreload_interval = \"1us\"", want: `server.reload_interval: "1us": want from 10ms to`},
-		"interval off":    {text: "[server]\nreload_interval = \"0\""},
-		"interval number": {text: "[server]\nreload_interval = 5", want: "server.reload_interval: found an integer, want a string; write it in quotes"},
-		"waiting":         {text: "[server]\nmax_waiting = -1", want: "server.max_waiting: -1: want 1 or more"},
-		"format":          {text: "[server]\nlog_format = \"jsn\"", want: `"jsn": want one of json, text; did you mean "json"?`},
+		"counters": {text: "[server]\ncounters = \"postgres://me:hunter2@db\"", want: `stint.toml:2:12: server.counters: want memory: or a URL that starts with redis://`},
+		"a ring of one": {
+			text: "[server]\ncounters = \"redis+ring://:hunter2@a\"",
+			want: `stint.toml:2:12: server.counters: host "one server": want two or more; redis:// is for one`,
+		},
+		"a server twice": {
+			text: "[server]\ncounters = \"redis+ring://:hunter2@a,b:6379,A:6379\"",
+			want: `stint.toml:2:12: server.counters: host 3 "xxxxx": want a server that is not in the list before, as number 1`,
+		},
+		"too few weights": {
+			text: "[server]\ncounters = \"redis+ring://a,b,c?weights=1,2\"",
+			want: `stint.toml:2:12: server.counters: weights "2 numbers": want 3 numbers, one for each server`,
+		},
+		"no weight": {
+			text: "[server]\ncounters = \"redis+ring://a,b?weights=1,0\"",
+			want: `stint.toml:2:12: server.counters: weights "1,0": want whole numbers from 1 to 100, one for each server`,
+		},
+		"a ring and a Cluster": {
+			text: "[server]\ncounters = \"redis+ring://a,redis+cluster://b\"",
+			want: `stint.toml:2:12: server.counters: host "xxxxx": want hosts without schemes`,
+		},
+		"a ring of a Cluster": {
+			text: "[server]\ncounters = \"redis+ring+cluster://a,b\"",
+			want: `stint.toml:2:12: server.counters: scheme "redis+ring+cluster": want redis+cluster://, or redis+ring:// for servers that are not a Cluster`,
+		},
+		"a ring with a file that is not here": {text: "[server]\ncounters = \"rediss+ring://a,b?tls_ca=/no/such/file\""},
+		"store budget":                        {text: "[server]\nstore_budget = \"0\"", want: `server.store_budget: "0": want from 1ms to 1m`},
+		"interval":                            {text: "[server]\nreload_interval = \"1us\"", want: `server.reload_interval: "1us": want from 10ms to`},
+		"interval off":                        {text: "[server]\nreload_interval = \"0\""},
+		"interval number":                     {text: "[server]\nreload_interval = 5", want: "server.reload_interval: found an integer, want a string; write it in quotes"},
+		"waiting":                             {text: "[server]\nmax_waiting = -1", want: "server.max_waiting: -1: want 1 or more"},
+		"format":                              {text: "[server]\nlog_format = \"jsn\"", want: `"jsn": want one of json, text; did you mean "json"?`},
 
 		"address":         {text: "[server.http]\naddress = \"8080\"", want: `stint.toml:2:11: server.http.address: "8080": want host:port, such as 127.0.0.1:8080`},
 		"address port":    {text: "[server.gateway]\naddress = \":99999\"", want: `server.gateway.address: ":99999": want host:port`},
@@ -162,8 +187,8 @@ func TestProblems(t *testing.T) {
 		"admin insecure":  {text: "[server.admin]\naddress = \":9090\"\ninsecure = true"},
 		"insecure http":   {text: "[server.http]\ninsecure = true", want: "stint.toml:2:1: server.http.insecure: unknown field"},
 		"no proxies":      {text: "[server.http]\nproxy_protocol = true", want: "stint.toml:2:18: server.http.proxy_protocol: needs identity.trusted_proxies"},
-		"headers":         {text: "[server]\nheaders = [\"x\", \"itef\"]", want: `stint.toml:2:17: server.headers[1]: "itef": want one of x, ietf, none; did you mean "ietf"?`},
-		"headers none":    {text: "[server]\nheaders = [\"none\", \"x\"]", want: `server.headers: "x": want "x", "ietf" or both, or "none" alone`},
+		"headers":         {text: "[server]\nheaders = [\"x\", \"itef\"]", want: `stint.toml:2:17: server.headers[1]: "itef": want one of x, ietf, id, none; did you mean "ietf"?`},
+		"headers none":    {text: "[server]\nheaders = [\"none\", \"x\"]", want: `server.headers: "x": want one or more of "x", "ietf" and "id", or "none" alone`},
 		"body":            {text: "[server]\nmax_body = -1", want: "server.max_body: -1: want 0 or more"},
 		"times": {
 			text: "[server]\nheader_timeout = \"0\"\nstall_timeout = \"2h\"\nidle_timeout = \"1ms\"\ndrain_delay = \"1h\"\ndrain = \"2h\"",

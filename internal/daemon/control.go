@@ -222,8 +222,8 @@ func (d *Daemon) replicaProblem() string {
 type recorders []engine.Recorder
 
 // Record implements [engine.Recorder].
-func (r recorders) Record(e *engine.Event) {
+func (r recorders) Record(ctx context.Context, e *engine.Event) {
 	for _, one := range r {
-		one.Record(e)
+		one.Record(ctx, e)
 	}
 }

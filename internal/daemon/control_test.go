@@ -13,7 +13,12 @@ import (
 // fill creates a database with the contents of a file, and returns its URL.
 func fill(t *testing.T, text string) string {
 	t.Helper()
-	url := "sqlite:" + filepath.Join(t.TempDir(), "stint.db")
+	return fillAt(t, "sqlite:"+filepath.Join(t.TempDir(), "stint.db"), text)
+}
+
+// fillAt is fill for the database of a URL.
+func fillAt(t *testing.T, url, text string) string {
+	t.Helper()
 	c := openCatalog(t, url)
 	_, err := c.Up(t.Context(), 0)
 	do(t, err)

@@ -99,6 +99,17 @@ func (h *counterHealth) up() map[string]bool {
 	return out
 }
 
+// allDown reports whether no server decides.
+func (h *counterHealth) allDown() bool {
+	up := h.up()
+	for _, works := range up {
+		if works {
+			return false
+		}
+	}
+	return len(up) > 0
+}
+
 // problem describes what is wrong. Empty: Redis makes the decisions.
 func (h *counterHealth) problem() string {
 	h.mu.Lock()

@@ -10,6 +10,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/stintdev/stint/internal/kit/presence"
@@ -24,8 +25,9 @@ type Options struct {
 	Notes  []string // about the source, logged at startup as warnings
 	// Program is the command that started it, such as ./stint, for the commands that the
 	// daemon prints. Default stint.
-	Program string
-	Version string // of the program
+	Program      string
+	Version      string // of the program
+	Commit, Date string // from which it was built, if they are known
 	// Out is the destination of logs, and Print that of the name of the file with the first
 	// admin token. Default os.Stderr and os.Stdout.
 	Out, Print io.Writer
@@ -36,7 +38,8 @@ type Daemon struct {
 	source  Source
 	program string
 	version string
-	config  *Config // as it was at startup
+	built   [2]string // the commit, and its date
+	config  *Config   // as it was at startup
 	log     *slog.Logger
 	parts
 	reloader     *Reloader
@@ -51,6 +54,7 @@ type Daemon struct {
 	envoy        *envoy      // nil: not served
 	grpc         *grpcServer // nil: it does not listen
 	demo         *demo       // nil: this is not a demo
+	captures     *captures   // nil: there is no directory for them
 	trace        *tracing    // nil: no tracing
 
 	servers  []*server
@@ -79,9 +83,9 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 	if o.Print == nil {
 		o.Print = os.Stdout
 	}
-	d := &Daemon{source: o.Source, program: cmp.Or(o.Program, "stint"), version: o.Version, print: o.Print, after: time.After}
+	d := &Daemon{source: o.Source, program: cmp.Or(o.Program, "stint"), version: o.Version, built: [2]string{o.Commit, o.Date}, print: o.Print, after: time.After}
 	var err error
-	if d.config, err = d.source.Load(); err != nil {
+	if d.config, err = d.source.begin(); err != nil {
 		return nil, err
 	}
 	if d.config.bare() {
@@ -99,6 +103,7 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 		d.log.Warn("note", "text", note)
 	}
 	if err := d.build(ctx); err != nil {
+		d.trace.close(ctx)
 		d.close(ctx)
 		return nil, err
 	}
@@ -127,6 +132,8 @@ func (d *Daemon) prepare(next *Config) (func(context.Context), error) {
 			d.regional.admit(next)
 		}
 		if d.envoy != nil && next.descriptors != nil && next.Envoy.readsLike(&d.config.Envoy) {
+			d.envoy.loads.use(next.descriptorsHash)
+			d.logFiles(ctx, next)
 			d.useDescriptors(next.descriptors)
 		}
 		d.metrics.keep()
@@ -141,9 +148,6 @@ func (d *Daemon) Start(ctx context.Context) error {
 		return err
 	}
 	use(ctx)
-	if d.trace, err = newTracing(ctx, d.config.Server.Trace); err != nil {
-		return err
-	}
 	if err := d.listen(ctx); err != nil {
 		return err
 	}
@@ -161,6 +165,10 @@ func (d *Daemon) Start(ctx context.Context) error {
 	if d.control != nil {
 		d.control.start(ctx, d)
 	}
+	d.work.Go(func() { d.cluster.Run(ctx) })
+	d.alerts.runner.Start(ctx)
+	d.work.Go(func() { d.followAlerts(ctx, d.alerts.definitions) })
+	d.work.Go(func() { d.countMinutes(ctx) })
 	d.failed = make(chan error, len(d.servers)+2)
 	if d.regional != nil {
 		d.regional.start(ctx, d)
@@ -201,15 +209,23 @@ func (d *Daemon) listen(ctx context.Context) error {
 	if len(d.config.Upstreams) > 0 {
 		handlers[gatewayListener] = &d.gateway
 	}
-	for _, l := range d.config.Server.doors() {
+	if d.envoy != nil {
+		handlers[debugListener], handlers[metricsListener] = d.envoyDebug(), d.envoyMetrics()
+	}
+	for _, l := range append(d.config.Server.doors(), d.config.Envoy.doors()...) {
 		h := handlers[l.name]
 		if h == nil || l.Address == "" {
 			continue
 		}
-		if l.name != adminListener {
+		if !l.forOperators() {
 			h = d.trace.around(l.name, h)
 		}
 		s, err := d.config.listen(ctx, l, h, d.log)
+		if l.name == adminListener && d.adminMoves() && errors.Is(err, syscall.EADDRINUSE) {
+			elsewhere := *l.Listener
+			elsewhere.Address = anyPort
+			s, err = d.config.listen(ctx, door{l.name, &elsewhere}, h, d.log)
+		}
 		if err != nil {
 			return err
 		}
@@ -229,7 +245,7 @@ func (d *Daemon) listen(ctx context.Context) error {
 // Failed returns a channel with the errors of listeners that stopped on their own.
 func (d *Daemon) Failed() <-chan error { return d.failed }
 
-// URL returns the URL of a listener on this machine: gateway, http, grpc, admin or region. It is
+// URL returns the URL of a listener on this machine: gateway, http, grpc, admin, region, debug or metrics. It is
 // empty if there is no such listener.
 func (d *Daemon) URL(listener string) string {
 	for _, s := range d.servers {
@@ -276,12 +292,15 @@ func (d *Daemon) drain(ctx context.Context) error {
 	type stopper interface {
 		stop(ctx context.Context) error
 	}
-	var doors, admin []stopper
+	var doors, admin, debug []stopper
 	for _, s := range d.servers {
 		s.closing.Store(true)
-		if s.name == adminListener {
+		switch s.name {
+		case adminListener, metricsListener:
 			admin = append(admin, s)
-		} else {
+		case debugListener:
+			debug = append(debug, s)
+		default:
 			doors = append(doors, s)
 		}
 	}
@@ -306,10 +325,16 @@ func (d *Daemon) drain(ctx context.Context) error {
 	}
 	waiting, cancel := context.WithTimeout(ctx, time.Duration(d.config.Server.Drain))
 	defer cancel()
-	// The admin listener stops last, so that operators can watch.
+	// The listeners of operators stop last, so that they can watch.
 	err := stopAll(waiting, doors)
-	_ = d.engine.Settled(waiting) // otherwise places come back by themselves
+	const longest = 10 * time.Second // as for all tries, also of requests that were cut off: the time to drain is over then
+	settling, cancelSettling := context.WithTimeout(context.WithoutCancel(ctx), longest)
+	defer cancelSettling()
+	_ = d.engine.Settled(settling) // otherwise places come back by themselves
 	d.operators.api.Close()
+	soon, cancelSoon := context.WithTimeout(waiting, time.Second)
+	defer cancelSoon()
+	_ = stopAll(soon, debug) // which cuts off profiles: nobody waits for those
 	err = errors.Join(err, stopAll(waiting, admin))
 	d.trace.close(waiting)
 	if d.quit != nil {
@@ -343,8 +368,14 @@ func every(ctx context.Context, interval time.Duration, do func() bool) {
 
 // close closes what New has opened.
 func (d *Daemon) close(ctx context.Context) {
+	if d.alerts.runner != nil {
+		d.alerts.runner.Stop(ctx)
+	}
 	if d.operators != nil {
 		d.operators.close()
+	}
+	if d.captures != nil {
+		d.captures.Close(context.WithoutCancel(ctx))
 	}
 	if d.regional != nil {
 		d.regional.stop()

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/stintdev/stint/internal/test/testredis"
 )
 
 // many is a rule that denies nothing.
@@ -219,6 +221,41 @@ func TestCutOff(t *testing.T) {
 				t.Error("a request that was cut off, and was not")
 			}
 		})
+	}
+}
+
+// TestCutOffSettled stops a daemon while there are requests that do not end: their places are released before the store is
+// closed, though the time to drain is over by then, and there are more than are settled at once.
+func TestCutOffSettled(t *testing.T) {
+	t.Parallel()
+	const places = 100
+	g := newGate(t)
+	proxy := testredis.StartProxy(t, testredis.Start(t))
+	rules := fmt.Sprintf("[[rules]]\nname = \"places\"\nlimits = [{ name = \"places\", limit = \"%d/1h concurrency\" }]\n", places) + g.upstreams()
+	redis, budget := set("server.counters", proxy.URL()), set("server.store_budget", "10s")
+	p := start(t, rules, redis, budget, set("server.drain", "10ms"), set("server.drain_delay", "10ms"))
+	var clients sync.WaitGroup
+	for range places {
+		clients.Go(func() {
+			answer, err := p.client.Get(p.URL("gateway") + "/slow")
+			if err == nil {
+				_ = answer.Body.Close()
+			}
+		})
+	}
+	for range places {
+		<-g.begun
+	}
+	proxy.Set(t, testredis.Fault{Latency: 50 * time.Millisecond})
+	if err := p.Stop(context.WithoutCancel(t.Context())); err == nil || !strings.Contains(err.Error(), "gateway: requests were cut off") {
+		t.Error(err)
+	}
+	clients.Wait()
+	proxy.Set(t, testredis.Fault{})
+	next := start(t, rules, redis, budget)
+	status, body := next.send(t, next.client, http.MethodPost, next.URL("http")+"/v1/check", `{"path": "/", "ip": "127.0.0.1", "peek": true}`)
+	if status != http.StatusOK || !strings.Contains(body, fmt.Sprintf(`"remaining":%d,`, places)) {
+		t.Errorf("the places are not free: %d %s", status, body)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/health"
@@ -19,8 +20,10 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/grpclimit/descriptor"
+	"github.com/stintdev/stint/grpclimit/rlqs"
 	"github.com/stintdev/stint/grpclimit/rls"
 	"github.com/stintdev/stint/grpclimit/xds"
+	"github.com/stintdev/stint/internal/daemon/envoystats"
 	"github.com/stintdev/stint/internal/kit/strict"
 	"github.com/stintdev/stint/rule"
 )
@@ -38,12 +41,18 @@ func (e *Envoy) options() descriptor.Options {
 	return descriptor.Options{Merge: e.MergeDomains, FixedMonths: e.FixedMonths, Independent: e.Independent}
 }
 
+func (e *Envoy) dir() descriptor.DirOptions {
+	return descriptor.DirOptions{DotFiles: e.DotFiles, Siblings: e.Siblings}
+}
+
 // Descriptors returns the descriptors of the files in envoy.config, or nil.
 func (c *Config) Descriptors() *descriptor.Config { return c.descriptors }
 
 // readsLike reports whether both read the same files in the same way. Otherwise a restart
 // is needed.
-func (e *Envoy) readsLike(o *Envoy) bool { return e.Config == o.Config && e.options() == o.options() }
+func (e *Envoy) readsLike(o *Envoy) bool {
+	return e.Config == o.Config && e.dir() == o.dir() && e.options() == o.options()
+}
 
 // checkEnvoy checks the settings of Envoy, and reads the files of descriptors.
 func (k *checker) checkEnvoy() {
@@ -63,10 +72,14 @@ func (k *checker) checkEnvoy() {
 	if e.NearLimitPercent < 1 || e.NearLimitPercent > 100 {
 		k.Add("envoy.near_limit_percent", fmt.Sprintf("%d: want 1 to 100", e.NearLimitPercent), "")
 	}
+	if e.QuotaTerm != 0 {
+		k.between("envoy.quota_term", e.QuotaTerm, 100*time.Millisecond, time.Minute)
+	}
 	if e.MaxConnectionAge != 0 {
 		k.between("envoy.max_connection_age", e.MaxConnectionAge, time.Second, 365*24*time.Hour)
 	}
 	k.checkXDS()
+	k.checkEnvoyOperate()
 	if e.Config != "" {
 		k.readDescriptors()
 	}
@@ -74,9 +87,10 @@ func (k *checker) checkEnvoy() {
 
 func (k *checker) readDescriptors() {
 	c := k.config
-	files, err := descriptor.ReadDir(c.Envoy.Config)
-	mark := namedFile{path: c.Envoy.Config, other: true}
-	if err != nil {
+	// In the place of envoyproxy/ratelimit, someone may expect that what is beside it is read, too.
+	mark := namedFile{path: c.Envoy.Config, other: true, dir: c.Envoy.dir(), reports: c.Envoy.AllowEmpty}
+	files, skipped, err := mark.readDir()
+	if err != nil && (!c.Envoy.AllowEmpty || !errors.Is(err, fs.ErrNotExist)) {
 		c.named = append(c.named, mark)
 		if errors.Is(err, fs.ErrNotExist) {
 			k.Refuse("envoy.config", c.Envoy.Config, "a directory of YAML files, or one such file", "")
@@ -85,11 +99,19 @@ func (k *checker) readDescriptors() {
 		}
 		return
 	}
-	mark.hash = hashFiles(files)
-	if files[0].Name == mark.path { // a single file is hashed like other files
+	if err == nil {
+		mark.hash = hashFiles(files, skipped)
+	}
+	if len(files) == 1 && files[0].Name == mark.path { // a single file is hashed like other files
 		mark.hash = sha256.Sum256(files[0].Data)
 	}
+	c.descriptorsHash = mark.hash
 	c.named = append(c.named, mark)
+	if len(files) == 0 && !c.Envoy.AllowEmpty {
+		k.Refuse("envoy.config", c.Envoy.Config, "a directory with YAML files, or one such file: there is none to read", "set envoy.allow_empty to start without limits")
+		return
+	}
+	c.skipped = skipped
 	c.descriptors, err = descriptor.Read(files, c.Envoy.options())
 	if problems := strict.Problems(nil); errors.As(err, &problems) {
 		c.descriptorProblems = append(c.descriptorProblems, problems...)
@@ -98,12 +120,14 @@ func (k *checker) readDescriptors() {
 	}
 }
 
-func hashFiles(files []descriptor.File) [sha256.Size]byte {
+// hashFiles hashes the files of a directory, and the names of those that were skipped.
+func hashFiles(files []descriptor.File, skipped []descriptor.Skipped) [sha256.Size]byte {
 	h := sha256.New()
 	for _, f := range files {
 		fmt.Fprintf(h, "%q %d\n", f.Name, len(f.Data))
 		h.Write(f.Data)
 	}
+	fmt.Fprintf(h, "%q", skipped)
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
@@ -190,8 +214,13 @@ func pairs[T ~string](list []T) map[string]string {
 // envoy is the rate limit service for Envoy.
 type envoy struct {
 	service *rls.Service
+	quotas  *rlqs.Server // nil: they are not served
 	health  *health.Server
 	xds     *xds.Client // nil: domains come from files
+	loads   envoyLoads  // of files
+	stats   *envoystats.Stats
+
+	telling sync.Mutex // held while health is changed
 }
 
 // newEnvoy returns nil if Envoy is not served.
@@ -202,7 +231,7 @@ func (d *Daemon) newEnvoy() (*envoy, error) {
 	}
 	o := rls.Options{
 		Store: d.store, Config: d.config.descriptors, Recorder: recorders{d.metrics, d.live, d.tap}, Shadow: c.ShadowMode, Quota: c.QuotaMode,
-		Metadata: c.DynamicMetadata, NearRatio: float64(c.NearLimitPercent) / 100,
+		Metadata: c.DynamicMetadata, DecisionHeader: c.DecisionHeader, NearRatio: float64(c.NearLimitPercent) / 100,
 		// The admin API does not exist yet.
 		Operators: func(next http.Handler) http.Handler { return d.operators.api.Operators(next) }, OnReset: d.logDescriptorReset,
 	}
@@ -212,11 +241,23 @@ func (d *Daemon) newEnvoy() (*envoy, error) {
 	if c.ResponseHeaders {
 		o.Headers = &rls.Headers{Limit: c.LimitHeader, Remaining: c.RemainingHeader, Reset: c.ResetHeader}
 	}
-	service, err := rls.New(o)
-	if err != nil {
+	e := &envoy{health: health.NewServer()}
+	if c.isWatched() {
+		o.Served = func(took time.Duration) { e.stats.Served(envoystats.Limit, took) }
+	}
+	var err error
+	if e.service, err = rls.New(o); err != nil {
 		return nil, err
 	}
-	e := &envoy{service: service, health: health.NewServer()}
+	if c.QuotaTerm > 0 {
+		e.quotas, err = rlqs.New(rlqs.Options{
+			Limits: e.service, Store: d.store, OnFailure: o.OnFailure, Shadow: c.ShadowMode, Nodes: d.countReplicas, Term: time.Duration(c.QuotaTerm),
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	e.stats = envoystats.New(envoystats.Options{Service: e.service, Loads: e.loaded, LocalCache: c.Metrics.LocalCache, Tags: c.Metrics.Tags})
 	e.health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	e.health.SetServingStatus(envoyService, grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	if c.XDS.Server != "" {
@@ -243,27 +284,43 @@ func (d *Daemon) newEnvoy() (*envoy, error) {
 // envoyService is the name of the service in health checks, as in envoyproxy/ratelimit.
 const envoyService = "ratelimit"
 
+// logFiles logs which files were not read, what has no effect in the others, and whether
+// there are none.
+func (d *Daemon) logFiles(ctx context.Context, c *Config) {
+	var skipped, ignored []string
+	for _, s := range c.skipped {
+		skipped = append(skipped, s.Path+": "+s.Why)
+	}
+	for _, i := range c.descriptors.Ignored() {
+		ignored = append(ignored, i.String())
+	}
+	for _, text := range shorten(skipped) {
+		d.log.WarnContext(ctx, "file not read: its limits do not apply", "text", text)
+	}
+	for _, text := range shorten(ignored) {
+		d.log.WarnContext(ctx, "part of a file has no effect", "text", text)
+	}
+	if len(c.descriptors.Domains()) == 0 {
+		d.log.WarnContext(ctx, "there are no limits: no file was read", "directory", c.Envoy.Config)
+	}
+}
+
 // useDescriptors replaces the descriptors.
 func (d *Daemon) useDescriptors(limits *descriptor.Config) {
 	d.envoy.service.Use(limits)
-	if d.state.Load() == serving {
-		d.envoy.ready()
-	}
+	d.tellEnvoy()
 }
 
 // startEnvoy starts the service in the background.
 func (d *Daemon) startEnvoy(ctx context.Context) {
-	d.envoy.ready()
+	d.tellEnvoy()
 	if d.envoy.xds != nil {
 		d.work.Go(func() { _ = d.envoy.xds.Run(ctx) }) // until ctx ends
 	}
-}
-
-// ready reports the service as serving, once there are descriptors.
-func (e *envoy) ready() {
-	if e.service.Config() != nil {
-		e.health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)
-		e.health.SetServingStatus(envoyService, grpc_health_v1.HealthCheckResponse_SERVING)
+	if m := &d.config.Envoy.Metrics; m.Statsd != "" {
+		d.work.Go(func() {
+			d.envoy.stats.Send(ctx, envoystats.Statsd{Address: m.Statsd, Protocol: m.Protocol, Interval: time.Duration(m.Interval), Log: d.log})
+		})
 	}
 }
 

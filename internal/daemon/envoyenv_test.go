@@ -30,26 +30,31 @@ func TestEnvoyEnvLoads(t *testing.T) {
 	got := settings(c)
 	for name, want := range map[string][2]string{
 		"server.counters":          {"redis://[redacted]@redis:6379", "REDIS_URL"},
-		"server.admin.address":     {":9090", "USE_PROMETHEUS"},
+		"server.admin.address":     {"127.0.0.1:9091", "USE_PROMETHEUS"},
+		"envoy.metrics.address":    {":9090", "USE_PROMETHEUS"},
+		"envoy.metrics.statsd":     {"", "default"},
 		"server.log_format":        {"text", "STINT_SERVER_LOG_FORMAT"},
 		"server.log_level":         {"error", "LOG_LEVEL"},
 		"server.trace.sample":      {"10000", "TRACING_ENABLED"},
 		"envoy.config":             {path, "RUNTIME_ROOT"},
 		"envoy.max_connection_age": {"36h", "GRPC_MAX_CONNECTION_AGE"},
 		"envoy.near_limit_percent": {"90", "NEAR_LIMIT_RATIO"},
-		"envoy.fixed_months":       {"false", "default"},
+		"envoy.fixed_months":       {"true", "--envoy-env"},
+		"envoy.independent":        {"true", "--envoy-env"},
+		"envoy.allow_empty":        {"true", "--envoy-env"},
+		"envoy.dot_files":          {"true", "--envoy-env"},
+		"envoy.siblings":           {"false", "--envoy-env"},
 	} {
 		if s := got[name]; s.Value != want[0] || s.Origin != want[1] {
 			t.Errorf("%s: %q of %s, want %q of %s", name, s.Value, s.Origin, want[0], want[1])
 		}
 	}
-	environ = []string{"REDIS_URL=redis:6379", "RUNTIME_ROOT=/nowhere", "PORT=99999", "GRPC_MAX_CONNECTION_AGE=1ms"}
+	environ = []string{"REDIS_URL=redis:6379", "RUNTIME_ROOT=" + path, "PORT=99999"}
 	given, _, err = daemon.EnvoyEnv(environ)
 	do(t, err)
 	_, err = daemon.Source{Given: given, Environ: environ}.Load()
-	const want = `PORT: "0.0.0.0:99999": want host:port, such as 127.0.0.1:8080, :8080 for all addresses, or "" to disable it
-GRPC_MAX_CONNECTION_AGE: "1ms": want from 1s to 365d
-RUNTIME_ROOT: "/nowhere/config": want a directory of YAML files, or one such file`
+	want := `PORT: "0.0.0.0:99999": want host:port, such as 127.0.0.1:8080, :8080 for all addresses, or "" to disable it
+RUNTIME_ROOT: stat ` + path + `/config: not a directory`
 	if err == nil || err.Error() != want {
 		t.Error(err)
 	}
@@ -103,7 +108,7 @@ func TestEnvoyEnvFlags(t *testing.T) {
 		t.Errorf("%s\nwant:\n%s", got, want)
 	}
 	for _, f := range given {
-		if f.Setting != "server.http.address" && f.Setting != "server.grpc.address" {
+		if f.Setting == "server.counters" || f.Setting == "envoy.config" {
 			t.Error(f)
 		}
 	}

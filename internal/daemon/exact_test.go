@@ -13,7 +13,7 @@ import (
 func TestRecordAllocations(t *testing.T) {
 	r := daemon.NewRecorder()
 	e := engine.Event{Rule: "search", Outcome: engine.Denied, Shadow: true, Latency: time.Microsecond, Waited: time.Second}
-	if n := testing.AllocsPerRun(1000, func() { r.Record(&e) }); n > 0 {
+	if n := testing.AllocsPerRun(1000, func() { r.Record(t.Context(), &e) }); n > 0 {
 		t.Errorf("%v allocations, want none", n)
 	}
 }
@@ -23,7 +23,7 @@ func BenchmarkRecord(b *testing.B) {
 	e := engine.Event{Rule: "search", Latency: time.Microsecond}
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			r.Record(&e)
+			r.Record(b.Context(), &e)
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/layer"
 )
 
 // For tests.
@@ -41,3 +42,12 @@ func (d *Daemon) Store() stint.Store { return d.store }
 func (d *Daemon) DelayUntil(done <-chan time.Time) {
 	d.after = func(time.Duration) <-chan time.Time { return done }
 }
+
+// Returns returns the function that adds up what is told of outages.
+func Returns(tell func(layer.Return)) func(layer.Return) { return (&returns{tell: tell}).add }
+
+// HealthFindings is healthFindings, and GivenUp is givenUp.
+var (
+	HealthFindings = healthFindings
+	GivenUp        = givenUp
+)

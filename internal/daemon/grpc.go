@@ -117,10 +117,17 @@ func (d *Daemon) listenGRPC(ctx context.Context) (*grpcServer, error) {
 	}
 	if e != nil {
 		s.health, s.grpc = e.health, rls.NewGRPC(e.service, options...)
+		if e.quotas != nil {
+			e.quotas.Register(s.grpc)
+		}
 	} else {
 		s.health, s.grpc = health.NewServer(), grpc.NewServer(options...)
 	}
-	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
+	if e != nil && c.Envoy.isWatched() {
+		grpc_health_v1.RegisterHealthServer(s.grpc, countedHealth{s.health, e.stats})
+	} else {
+		grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
+	}
 	reflection.Register(s.grpc)
 	if err := d.registerReservations(s.grpc); err != nil {
 		return nil, errors.Join(err, listener.Close())

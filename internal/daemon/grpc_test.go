@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	quotav3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -21,10 +22,16 @@ import (
 // overGRPC connects to the gRPC listener.
 func overGRPC(t *testing.T, p *process) (stintpb.ReservationsClient, grpc_health_v1.HealthClient) {
 	t.Helper()
+	cc := p.dial(t)
+	return stintpb.NewReservationsClient(cc), grpc_health_v1.NewHealthClient(cc)
+}
+
+func (p *process) dial(t *testing.T) *grpc.ClientConn {
+	t.Helper()
 	cc, err := grpc.NewClient("passthrough:///"+p.URL("grpc"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	do(t, err)
 	t.Cleanup(func() { _ = cc.Close() })
-	return stintpb.NewReservationsClient(cc), grpc_health_v1.NewHealthClient(cc)
+	return cc
 }
 
 // reserving is a call that reserves, as both doors read it.
@@ -120,4 +127,16 @@ func TestNoGRPC(t *testing.T) {
 	if !load("[server.grpc]\naddress = \"127.0.0.1:8081\"\n") {
 		t.Error("there is no gRPC listener at the address that is set")
 	}
+}
+
+// quota gets an assignment for a bucket, as Envoy does.
+func (p *process) quota(t *testing.T, bucket map[string]string) {
+	t.Helper()
+	stream, err := quotav3.NewRateLimitQuotaServiceClient(p.dial(t)).StreamRateLimitQuotas(t.Context())
+	do(t, err)
+	do(t, stream.Send(&quotav3.RateLimitQuotaUsageReports{Domain: "shop", BucketQuotaUsages: []*quotav3.RateLimitQuotaUsageReports_BucketQuotaUsage{{
+		BucketId: &quotav3.BucketId{Bucket: bucket}, NumRequestsAllowed: 1,
+	}}}))
+	_, err = stream.Recv()
+	do(t, err)
 }

@@ -58,11 +58,16 @@ func (d *Daemon) Health() Health {
 		}
 	}
 	check("identity", d.identityProblem(), degraded)
+	check("alerts", d.alertsProblem(), degraded)
 	if len(d.config.Upstreams) > 0 {
 		check("upstreams", d.upstreamsProblem(), degraded)
 	}
 	if d.envoy != nil {
-		check("envoy", d.envoy.problem(), degraded)
+		if lacks := d.envoyLacks(); lacks != "" {
+			check("envoy", lacks, notReady)
+		} else {
+			check("envoy", d.envoy.problem(), degraded)
+		}
 	}
 	return h
 }
@@ -115,8 +120,11 @@ func (d *Daemon) upstreamsProblem() string {
 func (d *Daemon) watchCounters(ctx context.Context) {
 	h := &d.counters
 	h.budget = time.Duration(d.config.Server.StoreBudget)
-	if d.control != nil {
-		h.report = d.control.node.Report
+	h.report = func() {
+		if d.control != nil {
+			d.control.node.Report()
+		}
+		d.tellEnvoy()
 	}
 	soon, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -129,8 +137,8 @@ func (d *Daemon) watchCounters(ctx context.Context) {
 }
 
 // serveHealth adds /healthz, which is always 200, and /readyz, which is 503 while the
-// daemon starts or stops. Both return all checks. A degraded node stays ready: the other
-// nodes probably have the same problem.
+// daemon starts or stops, and while it has no limits for Envoy. Both return all checks. A
+// degraded node stays ready: the other nodes probably have the same problem.
 func (d *Daemon) serveHealth(m *http.ServeMux) {
 	serve := func(path string, bad int) {
 		m.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {

@@ -40,10 +40,10 @@ func (p *process) lease(t *testing.T, limit string) {
 }
 
 // leased returns the leases of the live view.
-func (p *process) leased(t *testing.T) []record.Leased {
+func (p *process) leased(t *testing.T, query string) []record.Leased {
 	t.Helper()
 	var s record.Snapshot
-	code, body := p.get(t, "admin", "/admin/v1/live")
+	code, body := p.get(t, "admin", "/admin/v1/live"+query)
 	if err := json.Unmarshal([]byte(body), &s); err != nil || code != http.StatusOK || strings.Contains(body, `"leases"`) != (s.Leases != nil) {
 		t.Fatal(code, body, err)
 	}
@@ -69,9 +69,9 @@ func (p *process) leaseSeries(t *testing.T) map[string]float64 {
 func TestLeasesShown(t *testing.T) {
 	t.Parallel()
 	config := "[server]\ncounters = \"" + testredis.Start(t).URL() + "\"\nreplicas = 2\n"
-	p, q := start(t, config+many), start(t, config+many)
+	p, q := start(t, config+many, set("server.catalog.node", "p")), start(t, config+many, set("server.catalog.node", "q"))
 	check(t, p)
-	if s, l := p.leaseSeries(t), p.leased(t); len(s) > 0 || l != nil {
+	if s, l := p.leaseSeries(t), p.leased(t, "?node=p"); len(s) > 0 || l != nil {
 		t.Errorf("%v and %+v before anything is leased", s, l)
 	}
 	const of, what = `{limit="many:many"}`, `units_total{limit="many:many",what="`
@@ -93,7 +93,7 @@ func TestLeasesShown(t *testing.T) {
 	if len(s) != 10 || s[what+`spent"}`] == 0 || s["most_used_ratio"+of] <= 0 || s["most_used_ratio"+of] > 1 {
 		t.Errorf("%v", s)
 	}
-	got := p.leased(t)
+	got := p.leased(t, "?node=p")
 	if len(got) != 1 {
 		t.Fatalf("%+v", got)
 	}
@@ -109,7 +109,7 @@ func TestLeasesShown(t *testing.T) {
 
 	put(t, p.path, config+few)
 	do(t, p.Reload(t.Context()))
-	if s, l := p.leaseSeries(t), p.leased(t); len(s) > 0 || l != nil {
+	if s, l := p.leaseSeries(t), p.leased(t, "?node=p"); len(s) > 0 || l != nil {
 		t.Errorf("%v and %+v after the rule was removed", s, l)
 	}
 }
@@ -123,7 +123,7 @@ func TestNoLeasesInMemory(t *testing.T) {
 			t.Fatalf("%+v", d)
 		}
 	}
-	if l := p.leased(t); l != nil {
+	if l := p.leased(t, ""); l != nil {
 		t.Errorf("%+v", l)
 	}
 	for name := range p.series(t) {

@@ -24,7 +24,7 @@ const maxHeader = 64 << 10
 
 // ListenError is the error of a listener that could not be opened.
 type ListenError struct {
-	Listener string // gateway, http, grpc, admin or region
+	Listener string // gateway, http, grpc, admin, region, debug or metrics
 	Err      error
 }
 

@@ -11,10 +11,10 @@ import (
 	"github.com/stintdev/stint/internal/record"
 )
 
-// live returns the live view.
-func (p *process) live(t *testing.T) (s record.Snapshot) {
+// live returns the live view that a query selects.
+func (p *process) live(t testing.TB, query string) (s record.Snapshot) {
 	t.Helper()
-	code, body := p.get(t, "admin", "/admin/v1/live")
+	code, body := p.get(t, "admin", "/admin/v1/live"+query)
 	if err := json.Unmarshal([]byte(body), &s); err != nil || code != http.StatusOK {
 		t.Fatal(code, body, err)
 	}
@@ -37,7 +37,7 @@ func TestLive(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := start(t, c.text, append(c.flags, set("envoy.config", write(t, "shop.yaml", shop)), set("server.catalog.node", "n1"))...)
-			if s := p.live(t); s.Node != "n1" || s.Requests != 0 || len(s.Outcomes) != 8 || s.Talkers.Users.ByRequests == nil {
+			if s := p.live(t, ""); s.Node != "n1" || s.Requests != 0 || len(s.Outcomes) != 8 || s.Talkers.Users.ByRequests == nil {
 				t.Errorf("before anything: %+v", s)
 			}
 			for _, user := range []string{"alice", "alice", "bob", "alice", "alice"} {
@@ -50,7 +50,7 @@ func TestLive(t *testing.T) {
 				strings.NewReader(`{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "alice"}]}]}`))
 			do(t, err)
 			do(t, answer.Body.Close())
-			s := p.live(t)
+			s := p.live(t, "")
 			if s.Requests <= s.Refused || s.Refused <= 0 || s.Refused != s.Outcomes["denied"] {
 				t.Errorf("%+v", s)
 			}

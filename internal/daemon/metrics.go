@@ -2,10 +2,13 @@ package daemon
 
 import (
 	"cmp"
+	"context"
 	"maps"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -13,6 +16,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/control/alert"
 	"github.com/stintdev/stint/layer"
 )
 
@@ -40,8 +44,9 @@ var exported = []Metric{
 	{"stint_units_total", "counter", []string{"rule", "meter", "what"}, "Units of reservations, by rule and meter: reserved before the cost was known, used of those that were settled, given_back because they were not used, and overshoot, which were used without having been reserved. Only for rules of which something was reserved."},
 	{"stint_settlements_total", "counter", []string{"result"}, "Settlements of reservations: committed, cancelled, repeated (they had been settled before), and rejected (tickets that were not made by this cluster, were altered, or had expired)."},
 	{"stint_credentials_unaccepted_total", "counter", []string{"reason"}, "API keys, tokens and proxy headers that were not accepted, by reason. Requests that were rejected for it have the outcome unauthorized; the others continued without credentials."},
+	{"stint_build_info", "gauge", []string{"version", "commit", "date", "go"}, "Always 1. The labels say which version of Stint runs, from which commit and of what date, and with which version of Go it was built."},
 	{"stint_rules", "gauge", nil, "Rules in use, including disabled ones."},
-	{"stint_config_last_reload_successful", "gauge", nil, "1 if the current configuration is in use, 0 if it is invalid and the previous one stays in use."},
+	{"stint_config_last_reload_successful", "gauge", nil, "1 if the current configuration is in use, 0 if it, or the last one over xDS, is invalid and the previous one stays in use."},
 	{"stint_config_loaded_timestamp_seconds", "gauge", nil, "When the configuration in use was loaded, in Unix seconds."},
 	{"stint_config_needs_restart", "gauge", nil, "Settings that have changed and need a restart."},
 	{"stint_store_seconds", "histogram", []string{"layer", "call", "result", "basis"}, "Duration of calls to Redis and to each layer around it, by result, and by what the answer is based on."},
@@ -53,31 +58,39 @@ var exported = []Metric{
 	{"stint_memory_evictions_total", "counter", []string{"reason"}, "Counters that memory had no room for before they had recovered: of any client (full), of a client that had more than its share (share), and bans beyond their half (bans)."},
 	{"stint_upstream_up", "gauge", []string{"route", "target"}, "1 if a target of the gateway gets requests, 0 if it is down."},
 	{"stint_accept_errors_total", "counter", []string{"listener"}, "How often a listener could not accept connections, mostly for lack of open files."},
-	{"stint_envoy_hits_total", "counter", []string{"limit", "hits"}, "Hits of Envoy's descriptors, by limit: within the limit, near it (a part of those within), over it, and shadow (a part of those over that passed in shadow_mode)."},
+	{"stint_envoy_quota_requests_total", "counter", []string{"limit", "requests"}, "Requests under quotas of Envoy, by limit: assigned (they may pass), passed and denied (as Envoys report), back (assigned, not used, and given back), and unassigned (a part of those that passed, without an assignment or beyond it)."},
+	{"stint_envoy_quota_streams", "gauge", nil, "Envoys that are connected for quotas."},
+	{"stint_envoy_quota_buckets", "gauge", nil, "Buckets of Envoys that have quotas now."},
+	{"stint_envoy_quota_refused_total", "counter", nil, "Reports of buckets that have no quota, because there are more than 100,000 or their names are longer than 4 KiB."},
+	{"stint_envoy_hits_total", "counter", []string{"limit", "hits"}, "Hits of Envoy's descriptors, by limit: within the limit, near it, over it, remembered (a part of those over, denied again without asking Redis), and shadow (a part of those over that passed in shadow_mode)."},
+	{"stint_envoy_folded_hits_total", "counter", nil, "Hits that are counted under the limit others, because there are 10,000 names of limits, and descriptors of unknown domains beyond 100."},
+	{"stint_envoy_loads_total", "counter", []string{"result"}, "Configurations of Envoy's limits, from files or over xDS: used and rejected."},
 	{"stint_replicas", "gauge", nil, "Nodes that share the limits, as far as is known. Only if counters are in Redis."},
-	{"stint_lease_units_total", "counter", []string{"limit", "what"}, "Units that this node has taken ahead (lent), by rule and limit, and what became of them: spent, given_back, or kept, which were not spent and stay used because Redis failed. Only for limits that it has leased, like the next six; other stands for those beyond 1,000."},
+	{"stint_lease_units_total", "counter", []string{"limit", "what"}, "Units that this node has taken ahead (lent), by rule and limit, and what became of them: spent, given_back, or kept, which were not spent and stay used because Redis failed, at least until it is back. Only for limits that it has leased, like the next six; other stands for those beyond 1,000."},
 	{"stint_lease_units_held", "gauge", []string{"limit"}, "Units that were taken ahead and are held now, as of the last term."},
 	{"stint_lease_counters", "gauge", []string{"limit"}, "Counters that are leased now."},
 	{"stint_lease_denied_total", "counter", []string{"limit"}, "Denials of leased counters."},
 	{"stint_lease_denied_early_total", "counter", []string{"limit"}, "Those of them while other nodes had taken units ahead: they may have been too early, by at most one term."},
 	{"stint_lease_others_most_units", "gauge", []string{"limit"}, "The most units that other nodes had taken ahead at such a denial."},
-	{"stint_lease_most_used_ratio", "gauge", []string{"limit"}, "The most that was used of a counter in its window, on all nodes, as a fraction of its capacity. Never above 1."},
+	{"stint_lease_most_used_ratio", "gauge", []string{"limit"}, "The most that Redis has counted of a counter in its window, from all nodes, as a fraction of its capacity: how close to its limit it came. Never above 1."},
 	{"stint_lease_full_total", "counter", nil, "How often a counter was not leased because this node had too many leases. Only if counters are in Redis."},
 	{"stint_region_link_up", "gauge", []string{"region"}, "1 if this node is connected to the region. Only with other regions, like all of the following that begin with stint_region."},
 	{"stint_region_cut", "gauge", []string{"region"}, "1 if no node of this region hears from the region: gossiped limits are divided by weight."},
+	{"stint_region_alone", "gauge", []string{"region"}, "1 if the region says that it is cut off from another one, or from its own store: gossiped limits are divided by weight."},
 	{"stint_region_round_trip_seconds", "gauge", []string{"region"}, "How long a message to the region and back takes, smoothed."},
 	{"stint_region_skew_seconds", "gauge", []string{"region"}, "By how much the clock of the region's store is ahead of the clock of this one's."},
 	{"stint_region_lag_seconds", "gauge", []string{"region"}, "How long the region took to acknowledge the last batch, or takes for one that it has not."},
 	{"stint_region_backlog", "gauge", []string{"region"}, "Of how many counters the region has to be told."},
 	{"stint_region_bytes_total", "counter", []string{"region", "direction"}, "Bytes of messages to and from the region: sent and received."},
-	{"stint_region_total", "counter", []string{"what"}, "Units that other regions may never have been told of (lost_units), and batches of others that were refused or had come before (refused_batches, duplicate_batches)."},
+	{"stint_region_total", "counter", []string{"what"}, "Units that other regions may never learn of (lost_units, without those of nodes that were killed: nobody can count them), and batches of others that were refused or had come before (refused_batches, duplicate_batches)."},
 	{"stint_region_counters", "gauge", nil, "Gossiped counters of which this node has admitted something that has not recovered."},
 	{"stint_region_units_total", "counter", []string{"limit", "what"}, "Units of a gossiped limit: admitted by this node, and received from other regions."},
 	{"stint_region_denied_total", "counter", []string{"limit"}, "Takes of a gossiped limit that were denied for want of credit, or of a share."},
 	{"stint_region_shares_total", "counter", []string{"limit"}, "Takes of a gossiped limit that were decided by this node's share, while a region was cut off."},
 	{"stint_region_bound_units", "gauge", []string{"limit"}, "How many units all regions together may admit beyond a gossiped limit."},
-	{"stint_region_beyond_units", "gauge", []string{"limit"}, "The most units beyond a gossiped limit that this node has seen."},
+	{"stint_region_beyond_units", "gauge", []string{"limit"}, "The most units beyond a gossiped limit that this node has seen, of fixed_window and sliding_window."},
 	{"stint_region_central_up", "gauge", nil, "1 if the central region decides, 0 if this node applies its share of central limits. Not in the central region."},
+	{"stint_region_central_units_total", "counter", []string{"what"}, "Units of central limits that this node has admitted without the central region: charged there when it was back, lost since it may have been, or recovered by then. Not in the central region."},
 	{"stint_region_weights_fresh", "gauge", nil, "1 if the weights of quotas that follow demand were read a moment ago."},
 	{"stint_region_refused_total", "counter", []string{"reason"}, "Streams of other regions that were refused, or ended, by reason."},
 	{"stint_catalog_revision", "gauge", nil, "The revision of the database in use. Only with a database, like all of the following."},
@@ -98,6 +111,15 @@ var exported = []Metric{
 	{"stint_record_spooled_bytes", "gauge", nil, "Bytes of events on disk that wait for the database."},
 	{"stint_record_usage_waiting", "gauge", nil, "Accounts whose usage is in memory and waits for the database."},
 	{"stint_record_usage_other_total", "counter", nil, "How often usage was counted as that of other users, keys and models, because there were too many at once."},
+	{"stint_capture_running", "gauge", nil, "1 if all decisions of this node are being captured. Only if there is a directory for that, like the next three, which are about the last capture of this process."},
+	{"stint_capture_decisions", "gauge", nil, "Decisions that were captured."},
+	{"stint_capture_lost", "gauge", nil, "Records that were not captured because they came too fast. If there are any, a replay is not exact."},
+	{"stint_capture_bytes", "gauge", nil, "How large the file of captured decisions is."},
+	{"stint_alerts_firing", "gauge", nil, "Causes of alerts that fire, on all nodes that share the database."},
+	{"stint_alerts_evaluated_timestamp_seconds", "gauge", nil, "When all alerts were last evaluated, by one of these nodes."},
+	{"stint_alert_messages", "gauge", []string{"state"}, "Messages of alerts to webhooks: waiting, and dead, which were given up."},
+	{"stint_alert_deliveries_total", "counter", []string{"what"}, "Attempts of this node to deliver a message: delivered, failed, and those after which it was given up (dead)."},
+	{"stint_record_settlements_total", "counter", []string{"what"}, "What became of the reservations of recorded events, by rule: written, and dropped because there were too many while the database was out of reach."},
 }
 
 // metrics are the metrics of a daemon. Labels come from the configuration and the program,
@@ -108,6 +130,7 @@ type metrics struct {
 	leases   *layer.LeaseMeter
 	ledger   ledger
 	daemon   *Daemon
+	trace    *tracing                    // nil: none
 	descs    map[string]*prometheus.Desc // all but that of held
 
 	latency    layer.Histogram // of all decisions, so it must be cheap
@@ -148,9 +171,9 @@ func newMetrics(d *Daemon) *metrics {
 }
 
 // Record implements [engine.Recorder].
-func (m *metrics) Record(e *engine.Event) {
+func (m *metrics) Record(ctx context.Context, e *engine.Event) {
 	decided := e.Rule
-	if e.Shadow {
+	if e.Shadow && e.Outcome.Passed() { // otherwise the rule has denied it, and what may take its place would not
 		m.of(e.Rule).shadow.Add(1)
 		decided = ""
 	}
@@ -162,6 +185,13 @@ func (m *metrics) Record(e *engine.Event) {
 	if e.Waited > 0 {
 		m.held.Observe(e.Waited.Seconds())
 	}
+	m.trace.record(ctx, e)
+}
+
+// Observe implements [layer.Observer].
+func (m *metrics) Observe(ctx context.Context, c layer.Call) {
+	m.meter.Observe(ctx, c)
+	m.trace.observe(ctx, &c)
 }
 
 // of returns the tally of a rule.
@@ -256,14 +286,15 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	for reason := range m.unaccepted {
 		count("stint_credentials_unaccepted_total", m.unaccepted[reason].Load(), identity.Reason(reason).String())
 	}
-	out <- m.histogram("stint_decision_seconds", m.latency.Read())
+	out <- m.histogram("stint_decision_seconds", decisions, m.latency.Read())
 	gauge("stint_waiting_requests", float64(d.engine.Waiting()))
 	unsettled, lost := d.engine.Unsettled()
 	gauge("stint_unsettled_requests", float64(unsettled))
 	total("stint_unsettled_lost_total", float64(lost))
+	gauge("stint_build_info", 1, d.version, d.built[0], d.built[1], runtime.Version())
 	gauge("stint_rules", float64(d.engine.Rules().Len()))
 	status := d.reloader.Status()
-	gauge("stint_config_last_reload_successful", oneIf(status.Problem == ""))
+	gauge("stint_config_last_reload_successful", oneIf(status.Problem == "" && !d.envoy.isStale()))
 	gauge("stint_config_loaded_timestamp_seconds", float64(status.Loaded.UnixMicro())/1e6)
 	gauge("stint_config_needs_restart", float64(len(status.NeedsRestart)))
 	memory := d.memory.Stats()
@@ -286,8 +317,16 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 			count("stint_envoy_hits_total", n.Within, limit, "within")
 			count("stint_envoy_hits_total", n.Near, limit, "near")
 			count("stint_envoy_hits_total", n.Over, limit, "over")
+			count("stint_envoy_hits_total", n.Remembered, limit, "remembered")
 			count("stint_envoy_hits_total", n.Shadow, limit, "shadow")
 		}
+		if quotas := d.envoy.quotas; quotas != nil {
+			collectQuotas(quotas, gauge, total, count)
+		}
+		total("stint_envoy_folded_hits_total", float64(d.envoy.service.Totals().Folded))
+		used, rejected := d.envoy.loaded()
+		total("stint_envoy_loads_total", float64(used), "used")
+		total("stint_envoy_loads_total", float64(rejected), "rejected")
 	}
 	if d.redis != nil {
 		gauge("stint_redis_up", oneIf(d.counters.problem() == ""))
@@ -299,7 +338,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		}
 		gauge("stint_replicas", float64(d.countReplicas()))
 		for o, l := range m.meter.Read() {
-			out <- m.histogram("stint_store_seconds", l, o.Layer, o.Verb.String(), o.Result.String(), o.Basis.String())
+			out <- m.histogram("stint_store_seconds", o, l, o.Layer, o.Verb.String(), o.Result.String(), o.Basis.String())
 		}
 		s := d.redis.Stats()
 		for what, n := range map[string]uint64{
@@ -313,9 +352,38 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	if d.regional != nil {
 		d.regional.collect(gauge, total)
 	}
+	if d.captures != nil {
+		d.captures.collect(gauge)
+	}
+	if d.alerts.runner != nil {
+		d.alerts.collect(gauge, total)
+	}
 	if d.control != nil {
 		d.control.collect(gauge, total, count)
 	}
+}
+
+// decided returns how many requests each rule has decided so far, and denied; also those of clients that it has banned.
+func (m *metrics) decided() map[string]alert.Minute {
+	out := map[string]alert.Minute{}
+	for name, p := range *m.rules.Load() {
+		t := p.Load()
+		if t == nil || name == "" {
+			continue
+		}
+		var n alert.Minute
+		for outcome := range t.verdicts {
+			for source := range t.verdicts[outcome] {
+				count := int64(t.verdicts[outcome][source].Load())
+				n.Requests += count
+				if o := engine.Outcome(outcome); o == engine.Denied || o == engine.Banned {
+					n.Denied += count
+				}
+			}
+		}
+		out[name] = n
+	}
+	return out
 }
 
 // takes returns how many takes have been decided so far: without Redis, and all. Those that failed are not
@@ -406,6 +474,8 @@ func (c *control) collect(gauge, total func(name string, n float64, labels ...st
 		booked := r.book.State()
 		gauge("stint_record_usage_waiting", float64(booked.Waiting))
 		total("stint_record_usage_other_total", float64(booked.Other))
+		total("stint_record_settlements_total", float64(booked.Settled), "written")
+		total("stint_record_settlements_total", float64(booked.Dropped), "dropped")
 	}
 	u := c.usage.Stats()
 	for what, n := range map[string]float64{"written": float64(u.Flushed), "dropped": float64(u.Dropped), "failed": float64(u.Errors)} {
@@ -413,14 +483,24 @@ func (c *control) collect(gauge, total func(name string, n float64, labels ...st
 	}
 }
 
+// bounds are the bounds of exported histograms, a fourth of those that are counted: every series has its own
+// buckets, and there are many series.
+var bounds = [...]time.Duration{
+	4 * time.Microsecond, 16 * time.Microsecond, 64 * time.Microsecond, 256 * time.Microsecond,
+	1024 * time.Microsecond, 4096 * time.Microsecond, 16384 * time.Microsecond, 65536 * time.Microsecond,
+	262144 * time.Microsecond, 1048576 * time.Microsecond, 4194304 * time.Microsecond,
+}
+
 // histogram converts a histogram, to seconds.
-func (m *metrics) histogram(name string, l layer.Latency, labels ...string) prometheus.Metric {
-	buckets, sum := make(map[float64]uint64, len(l.Buckets)), uint64(0)
-	for i, n := range l.Buckets[:len(l.Buckets)-1] {
-		sum += n
-		buckets[l.Bound(i).Seconds()] = sum
+func (m *metrics) histogram(name string, of layer.Outcome, l layer.Latency, labels ...string) prometheus.Metric {
+	buckets, sum, next := make(map[float64]uint64, len(bounds)), uint64(0), 0
+	for i, n := range l.Buckets {
+		if sum += n; next < len(bounds) && l.Bound(i) == bounds[next] {
+			buckets[bounds[next].Seconds()] = sum
+			next++
+		}
 	}
-	return prometheus.MustNewConstHistogram(m.descs[name], l.Calls, l.Total.Seconds(), buckets, labels...)
+	return m.trace.examples(prometheus.MustNewConstHistogram(m.descs[name], l.Calls, l.Total.Seconds(), buckets, labels...), of)
 }
 
 func oneIf(b bool) float64 {

@@ -112,8 +112,8 @@ func TestMetrics(t *testing.T) {
 	_, _, database, replica := fillPair(t, many+"[[rules]]\nname = \"tried\"\naction = \"log_only\"\nlimits = [{ name = \"none\", limit = \"1/1h\" }]\n[[rules]]\nname = \"told\"\nregions = \"gossip\"\nlimits = [{ name = \"l\", limit = \"1000/1h\" }]\n")
 	names, addresses := []string{"asia", "europe"}, []string{testserver.FreeAddr(t), testserver.FreeAddr(t)}
 	start(t, regionsText(0, names, addresses, few))
-	p := start(t, "[server]\ncounters = \""+redis.URL()+"\"\ndatabase = \""+database+"\"\ncatalog = { last_good = \"none\" }\n"+
-		"[identity.jwt]\nsecret = \""+secret+"\"\n"+regionsText(1, names, addresses, echo(t)), set("envoy.config", write(t, "shop.yaml", shop)), set("server.database_replica", replica))
+	p := startIn(t, []string{"STATE_DIRECTORY=" + t.TempDir()}, "[server]\ncounters = \""+redis.URL()+"\"\ndatabase = \""+database+"\"\ncatalog = { last_good = \"none\" }\n"+
+		"[identity.jwt]\nsecret = \""+secret+"\"\n"+regionsText(1, names, addresses, echo(t)), set("envoy.config", write(t, "shop.yaml", shop)), set("envoy.quota_term", "1s"), set("server.database_replica", replica))
 	p.becomes(t, "regions", "ok", "")
 	p.commit(t, p.reserve(t))
 	for range 3 {
@@ -133,6 +133,7 @@ func TestMetrics(t *testing.T) {
 	do(t, err)
 	do(t, answer.Body.Close())
 	p.lease(t, "many:many")
+	p.quota(t, map[string]string{"user": "alice"})
 	until(t, "the other region has answered", func() bool {
 		_, text := p.get(t, "admin", "/metrics")
 		return strings.Contains(text, "\nstint_region_round_trip_seconds{")

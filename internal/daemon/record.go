@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// The values of server.record.ip, and that of server.record.archive that deletes.
+// The values of server.record.ip and server.record.path, and that of server.record.archive that deletes.
 const (
-	keepIP, truncateIP, hashIP = "keep", "truncate", "hash"
-	archiveNone                = "none"
+	keepIP, truncateIP, hashIP    = "keep", "truncate", "hash"
+	redactPath, keepPath, offPath = "redact", "keep", "off"
+	archiveNone                   = "none"
 )
 
 func (r *recording) start(ctx context.Context, d *Daemon) {

@@ -168,7 +168,7 @@ func TestUsageRecorded(t *testing.T) {
 		if s := p.series(t); s["stint_record_usage_other_total"] != "0" {
 			t.Error(s)
 		}
-		if got := p.live(t).Units; len(got) != 1 || got[0].Rule != "tokens" || got[0].Meter != "llm.total_tokens" || got[0].Used <= 0 {
+		if got := p.live(t, "").Units; len(got) != 1 || got[0].Rule != "tokens" || got[0].Meter != "llm.total_tokens" || got[0].Used <= 0 {
 			t.Errorf("the live view has %+v", got)
 		}
 	}

@@ -60,7 +60,7 @@ func (r *regional) problem() string {
 		case s.Told.Cut:
 			out = append(out, fmt.Sprintf("this region is cut off from %s%s, and applies its share of gossiped limits", l.Region, downSince(l)))
 		case s.Told.Alone:
-			out = append(out, "region "+l.Region+" is cut off from another, and all regions apply their shares of gossiped limits")
+			out = append(out, "region "+l.Region+" is cut off from another, or from its store, and the regions that reach each other apply their shares of gossiped limits")
 		case !s.Told.Consents && l.Up:
 			out = append(out, "region "+l.Region+" applies shares of gossiped limits until all know what was admitted, and this one has its credit until then")
 		case !l.Up:
@@ -93,6 +93,7 @@ func (r *regional) collect(gauge, total func(name string, n float64, labels ...s
 		l, t := &s.Link, &s.Told
 		gauge("stint_region_link_up", oneIf(l.Up), l.Region)
 		gauge("stint_region_cut", oneIf(t.Cut), l.Region)
+		gauge("stint_region_alone", oneIf(t.Alone), l.Region)
 		if l.Pings > 0 {
 			gauge("stint_region_round_trip_seconds", l.RoundTrip.Seconds(), l.Region)
 			gauge("stint_region_skew_seconds", l.Skew.Seconds(), l.Region)
@@ -119,11 +120,16 @@ func (r *regional) collect(gauge, total func(name string, n float64, labels ...s
 		total("stint_region_denied_total", float64(l.Short), limit)
 		total("stint_region_shares_total", float64(l.Shares), limit)
 		gauge("stint_region_bound_units", float64(l.Bound), limit)
-		gauge("stint_region_beyond_units", float64(l.Beyond), limit)
+		if l.Measured {
+			gauge("stint_region_beyond_units", float64(l.Beyond), limit)
+		}
 	}
 	if r.central != "" && r.central != r.own {
 		since, _ := r.centralAway()
 		gauge("stint_region_central_up", oneIf(since.IsZero()))
+		total("stint_region_central_units_total", float64(r.repaid.charged.Load()), "charged")
+		total("stint_region_central_units_total", float64(r.repaid.lost.Load()), "lost")
+		total("stint_region_central_units_total", float64(r.repaid.recovered.Load()), "recovered")
 	}
 	if r.weights != nil {
 		gauge("stint_region_weights_fresh", oneIf(r.weights.Fresh()))

@@ -127,6 +127,27 @@ func TestRegionsTogether(t *testing.T) {
 	if c := regionsOf(t, all[1]).Central; c.Up || c.Since.IsZero() || c.Reason == "" {
 		t.Errorf("the central region: %+v", c)
 	}
+	metric := func(p *process, line string) func() bool {
+		return func() bool {
+			_, text := p.get(t, "admin", "/metrics")
+			return strings.Contains(text, "\n"+line+"\n")
+		}
+	}
+	until(t, "another region says that it is alone", metric(all[1], `stint_region_alone{region="us"} 1`))
+	other := func() bool {
+		_, text := all[1].send(t, all[1].client, http.MethodPost, all[1].URL("http")+"/v1/check", `{"path": "/far", "ip": "192.0.2.2"}`)
+		return strings.Contains(text, `"allowed":true`)
+	}
+	if !other() {
+		t.Error("without the central region, a share of a central limit denies at once")
+	}
+	// It is back: it is charged for that.
+	all[0] = start(t, regionsText(0, names, addresses, regionRules))
+	nothing := metric(all[1], `stint_region_central_units_total{what="charged"} 0`)
+	until(t, "the central region is charged for what was admitted without it", func() bool {
+		ask(all[1], "/far")
+		return !nothing()
+	})
 }
 
 // regionsOf returns how a node stands with other regions.

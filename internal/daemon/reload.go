@@ -39,6 +39,9 @@ type ReloaderOptions struct {
 	// Prepare builds what else depends on a configuration, or rejects it. The function
 	// that it returns is called right after the engine has been updated.
 	Prepare func(next *Config) (use func(context.Context), err error)
+	// Rejected is called with a configuration that could be read and is not used. Default: nothing
+	// is done.
+	Rejected func(*Config)
 	// Now is the clock of Status. Default time.Now.
 	Now func() time.Time
 }
@@ -48,19 +51,20 @@ type ReloaderOptions struct {
 //
 // If the configuration is invalid, or the file is missing or empty, nothing changes.
 type Reloader struct {
-	source  Source
-	engine  *engine.Engine
-	log     *slog.Logger
-	prepare func(*Config) (func(context.Context), error)
-	now     func() time.Time
-	first   *Config // as it was at startup
+	source   Source
+	engine   *engine.Engine
+	log      *slog.Logger
+	prepare  func(*Config) (func(context.Context), error)
+	rejected func(*Config)
+	now      func() time.Time
+	first    *Config // as it was at startup
 
 	resolver atomic.Pointer[identity.Resolver] // replaced by the holder of turn
 	turn     sync.Mutex                        // held while a configuration is read and applied
 	config   *Config                           // in use
 	database *Content                          // nil: content is in the file
 	closed   bool
-	named    []string          // the files that the last configuration named, valid or not
+	named    []namedFile       // the files that the last configuration named, valid or not
 	seen     [sha256.Size]byte // the fingerprint of the last configuration that was tried
 	pending  [sha256.Size]byte // that of a changed one, until it has settled
 	missed   bool              // the file could not be read the last time
@@ -94,16 +98,23 @@ func NewReloader(o ReloaderOptions) (*Reloader, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Rejected == nil {
+		o.Rejected = func(*Config) {}
+	}
 	if o.Prepare == nil {
 		o.Prepare = func(*Config) (func(context.Context), error) { return func(context.Context) {}, nil }
 	}
 	r := &Reloader{
-		source: o.Source, engine: o.Engine, log: o.Log, prepare: o.Prepare, now: o.Now,
+		source: o.Source, engine: o.Engine, log: o.Log, prepare: o.Prepare, rejected: o.Rejected, now: o.Now,
 		first: o.Config, config: o.Config, database: o.Database, changed: make(chan struct{}, 1),
 	}
 	r.resolver.Store(o.Resolver)
 	r.note(o.Config)
 	r.status = r.inUse()
+	if err := o.Config.descriptorProblems.Err(); err != nil {
+		r.status.Problem, r.status.ProblemAt = err.Error(), r.now()
+		r.log.Error("files of Envoy rejected: calls of Envoy fail until they have no problems", "directory", o.Config.Envoy.Config, "problem", err.Error())
+	}
 	return r, nil
 }
 
@@ -235,21 +246,30 @@ func (r *Reloader) read() (data []byte, mark [sha256.Size]byte, err error) {
 		return nil, mark, fmt.Errorf("%s is empty", r.source.Path)
 	}
 	var named []namedFile
-	for _, path := range r.named {
-		named = append(named, readMark(path))
+	for _, f := range r.named {
+		named = append(named, f.read())
 	}
 	return data, fingerprint(sha256.Sum256(data), named), nil
 }
 
-// readMark hashes a file, or the files in a directory.
-func readMark(path string) namedFile {
-	f := namedFile{path: path}
-	if text, err := os.ReadFile(path); err == nil {
+// read returns the file as it is now. It may be a directory.
+func (f namedFile) read() namedFile {
+	f.hash = [sha256.Size]byte{}
+	if text, err := os.ReadFile(f.path); err == nil {
 		f.hash = sha256.Sum256(text)
-	} else if files, err := descriptor.ReadDir(path); err == nil {
-		f.hash = hashFiles(files)
+	} else if files, skipped, err := f.readDir(); err == nil {
+		f.hash = hashFiles(files, skipped)
 	}
 	return f
+}
+
+// readDir reads a directory, and lists what is beside it, if that is not read but reported.
+func (f namedFile) readDir() ([]descriptor.File, []descriptor.Skipped, error) {
+	files, skipped, err := descriptor.ReadDir(f.path, f.dir)
+	if f.reports && !f.dir.Siblings {
+		skipped = append(skipped, descriptor.Siblings(f.path)...)
+	}
+	return files, skipped, err
 }
 
 func fingerprint(hash [sha256.Size]byte, named []namedFile) [sha256.Size]byte {
@@ -262,10 +282,7 @@ func fingerprint(hash [sha256.Size]byte, named []namedFile) [sha256.Size]byte {
 
 // note remembers the files and the fingerprint of a configuration that was tried.
 func (r *Reloader) note(c *Config) {
-	r.named = nil
-	for _, f := range c.named {
-		r.named = append(r.named, f.path)
-	}
+	r.named = c.named
 	r.seen, r.pending = fingerprint(c.hash, c.named), [sha256.Size]byte{}
 }
 
@@ -279,6 +296,7 @@ func (r *Reloader) apply(ctx context.Context, data []byte) error {
 	}
 	if err != nil {
 		r.reject(ctx, err)
+		r.rejected(next)
 		return err
 	}
 	before := r.config
@@ -360,7 +378,7 @@ func (c *Config) identifiesLike(o *Config) bool {
 	of := func(c *Config) part {
 		named := slices.DeleteFunc(slices.Clone(c.named), func(f namedFile) bool { return f.other })
 		people := c.Document
-		people.File = rule.File{}
+		people.File, people.Alerts, people.Webhooks = rule.File{}, nil, nil
 		return part{c.Identity, people, named}
 	}
 	return reflect.DeepEqual(of(c), of(o))
@@ -377,7 +395,7 @@ func (r *Reloader) inUse() Status {
 		case (strings.HasPrefix(after.name, "region.secret") || strings.HasPrefix(after.name, "region.listener.tls_")) && r.first.admitsLike(r.config):
 		case strings.HasPrefix(after.name, "region."):
 			s.NeedsRestart = append(s.NeedsRestart, after.name)
-		case strings.HasSuffix(after.name, ".tls_client_ca"), strings.HasSuffix(after.name, ".tokens"), strings.HasSuffix(after.name, ".token_files"),
+		case strings.HasSuffix(after.name, ".tls_client_ca"), strings.HasSuffix(after.name, ".tls_client_san"), strings.HasSuffix(after.name, ".tokens"), strings.HasSuffix(after.name, ".token_files"),
 			strings.HasPrefix(after.name, ticketKeySetting):
 		case after.name == "server.case" && r.config.Server.Database == "": // it was used to compile the rules of the file
 		case strings.HasPrefix(after.name, "server.") && strings.Contains(after.name, ".tls_") && !was.IsZero() && !is.IsZero(): // a different file is loaded without a restart

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/control/signin"
 	"github.com/stintdev/stint/internal/kit/blob"
 	"github.com/stintdev/stint/internal/kit/strict"
 	"github.com/stintdev/stint/internal/record"
@@ -39,7 +41,10 @@ type parts struct {
 	control   *control // nil: rules are in the file
 	live      *record.Live
 	tap       *record.Tap
+	cluster   *record.Cluster // both, of all nodes
 	operators *operators
+	alerts    alerts
+	minutes   *record.Minutes // for alerts, where nothing is recorded; nil: it is
 }
 
 // control is the database, and what the daemon writes there.
@@ -67,7 +72,8 @@ type recording struct {
 
 // operators is the admin API.
 type operators struct {
-	api *admin.API
+	api    *admin.API
+	signIn *signin.Provider // nil: none
 	// tokens is the catalog of the rules or, if there is none, one in memory, whose
 	// tokens are lost with the process.
 	tokens *catalog.Catalog
@@ -78,8 +84,12 @@ type operators struct {
 func (d *Daemon) build(ctx context.Context) error {
 	d.metrics = newMetrics(d)
 	var err error
+	if d.trace, err = newTracing(ctx, d.config.Server.Trace); err != nil {
+		return err
+	}
+	d.metrics.trace = d.trace
 	d.store, d.redis, err = d.config.OpenStore(StoreOptions{
-		Observer: &d.metrics.meter, Log: d.log, Replicas: d.countReplicas,
+		Observer: d.metrics, Log: d.log, Replicas: d.countReplicas,
 		Breaker: func(c layer.Change) { d.counters.breaker(c.Server, c.To == layer.BreakerOpen, c.Reason) },
 		Memory:  func(s *memstore.Store) { d.memory = s },
 		Leases:  d.metrics.leases,
@@ -87,12 +97,20 @@ func (d *Daemon) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if d.trace != nil {
+		d.trace.counted = d.redis == nil
+	}
 	var database *Content
 	if d.live, d.tap, err = d.config.newLive(d.leased); err != nil {
 		return err
 	}
-	all, used := recorders{d.metrics, d.live, d.tap}, ledgers{&d.metrics.ledger, d.live}
-	if d.config.Server.Database != "" {
+	all, used := recorders{d.metrics, d.live, d.tap}, ledgers{&d.metrics.ledger, d.live, d.tap}
+	if d.config.Server.Database == "" {
+		if d.minutes, err = record.NewMinutes(d.config.recorder().Privacy, d.config.recorder().HashKey); err != nil {
+			return err
+		}
+		all = append(all, d.minutes)
+	} else {
 		if database, err = d.openCatalog(ctx); err != nil {
 			return err
 		}
@@ -108,6 +126,7 @@ func (d *Daemon) build(ctx context.Context) error {
 	if d.redis != nil && (d.control == nil || d.config.hasRegion()) && d.config.Server.Replicas == 0 {
 		d.peers = d.newPeers()
 	}
+	d.cluster = d.newCluster()
 	if err = d.openRegions(); err != nil {
 		return err
 	}
@@ -128,7 +147,7 @@ func (d *Daemon) build(ctx context.Context) error {
 		return err
 	}
 	d.reloader, err = NewReloader(ReloaderOptions{
-		Source: d.source, Config: d.config, Database: database, Resolver: who, Engine: d.engine, Log: d.log, Prepare: d.prepare,
+		Source: d.source, Config: d.config, Database: database, Resolver: who, Engine: d.engine, Log: d.log, Prepare: d.prepare, Rejected: d.rejected,
 	})
 	if err != nil {
 		_ = who.Close()
@@ -137,6 +156,7 @@ func (d *Daemon) build(ctx context.Context) error {
 	if d.envoy, err = d.newEnvoy(); err != nil {
 		return err
 	}
+	d.rejected(d.config) // if its files have problems
 	d.metrics.keep()
 	if err := d.openAdmin(ctx); err != nil {
 		return err
@@ -158,6 +178,9 @@ type StoreOptions struct {
 	Memory   func(*memstore.Store) // called with the counters in memory; nil: not called
 	Leases   *layer.LeaseMeter     // counts what is leased; nil: it is not counted
 }
+
+// checkRedis reports what is wrong with the URL of a Redis store, without its values.
+func checkRedis(url string) error { return redisstore.CheckURL(url) }
 
 // OpenStore returns the store of counters, in memory or in Redis. One in Redis has the
 // recommended layers around it, and falls back to counters in memory with this node's
@@ -193,9 +216,9 @@ func (c *Config) OpenStore(o StoreOptions) (stint.Store, *redisstore.Store, erro
 		},
 		Fallback: &layer.FallbackOptions{
 			Local: local, Replicas: o.Replicas,
-			OnReturn: func(r layer.Return) {
+			OnReturn: (&returns{tell: func(r layer.Return) {
 				o.Log.Info("redis is back", "charged", r.Paid, "lost", r.Lost, "recovered", r.Expired)
-			},
+			}}).add,
 		},
 		Lease:    layer.LeaseOptions{Meter: o.Leases},
 		Observer: o.Observer,
@@ -215,8 +238,22 @@ func (c *Config) newLive(leases func() []record.Leased) (*record.Live, *record.T
 	if err != nil {
 		return nil, nil, err
 	}
-	tap, err := record.NewTap(record.TapOptions{Region: o.Region, Node: o.Node, Privacy: o.Privacy, HashKey: o.HashKey})
+	tap, err := record.NewTap(record.TapOptions{Region: o.Region, Node: o.Node, Privacy: o.Privacy, HashKey: o.HashKey, Paths: o.Paths})
 	return live, tap, err
+}
+
+// newCluster returns the live view of all nodes. They meet in the database, or in Redis if there is none.
+func (d *Daemon) newCluster() *record.Cluster {
+	o := record.ClusterOptions{Live: d.live, Tap: d.tap}
+	switch {
+	case d.control != nil:
+		o.Board, o.ID, o.Nodes = d.control.catalog.Board(), d.control.node.ID(), d.control.node.Replicas
+	case d.peers != nil:
+		o.Board, o.ID, o.Nodes = d.redis.Side().Board(), d.peers.Self(), d.peers.Count
+	case d.redis != nil: // the settings say how many nodes there are
+		o.Board, o.ID, o.Nodes = d.redis.Side().Board(), rand.Text(), d.countReplicas
+	}
+	return record.NewCluster(o)
 }
 
 // leased returns what this node has leased, for the live view.
@@ -347,7 +384,7 @@ func (d *Daemon) openRecord(ctx context.Context) (err error) {
 	if r.recorder, err = record.NewRecorder(d.config.recorder()); err != nil {
 		return err
 	}
-	if r.book, err = record.NewBook(record.BookOptions{Add: r.store.AddConsumption, Log: d.log}); err != nil {
+	if r.book, err = record.NewBook(record.BookOptions{Add: r.store.AddConsumption, Settle: r.store.AddSettlements, Keeps: r.recorder.Keeps, Log: d.log}); err != nil {
 		return err
 	}
 	if r.spool, err = d.openSpool(ctx); err != nil {
@@ -372,6 +409,12 @@ func (c *Config) recorder() record.RecorderOptions {
 		o.Privacy = record.TruncateIP
 	case hashIP:
 		o.Privacy, o.HashKey = record.HashIP, []byte(c.credentials.ipKey)
+	}
+	switch s.Path {
+	case keepPath:
+		o.Paths = record.KeepPath
+	case offPath:
+		o.Paths = record.NoPath
 	}
 	return o
 }
@@ -466,7 +509,7 @@ func (c *Config) OpenArchive(ctx context.Context, store archive.Source, retentio
 func (d *Daemon) openAdmin(ctx context.Context) (err error) {
 	d.operators = new(operators)
 	o := admin.Options{
-		Engine: d.engine, Resolver: d.reloader.Resolver, Store: d.store, Live: d.live, Tap: d.tap,
+		Engine: d.engine, Resolver: d.reloader.Resolver, Store: d.store, Live: d.cluster,
 		File: d.source.Path, Status: d.status, NodeState: d.nodeState,
 		Settings: func() []admin.Setting { return d.reloader.Config().Settings() },
 		Token:    d.config.credentials.adminToken, Web: web.Files(), Log: d.log,
@@ -475,7 +518,7 @@ func (d *Daemon) openAdmin(ctx context.Context) (err error) {
 	if c := d.control; c != nil {
 		o.Catalog, o.NodeID, o.Look = c.catalog, c.node.ID(), c.node.Refresh
 		if c.record != nil {
-			o.Record = c.record.store
+			o.Record, o.Unsampled = c.record.store, d.config.Server.Record.SampleEvery == 0
 		}
 		d.operators.tokens = c.catalog
 	} else {
@@ -494,6 +537,12 @@ func (d *Daemon) openAdmin(ctx context.Context) (err error) {
 		o.Regions = d.regions
 	}
 	o.Tokens = d.operators.tokens
+	if err := d.openAlerts(); err != nil {
+		return err
+	}
+	o.Alerts, o.Wake = d.alerts.store, d.alerts.runner.Wake
+	d.openSignIn(&o)
+	d.openCaptures(ctx, &o)
 	d.operators.api, err = admin.New(o)
 	return err
 }

@@ -35,11 +35,22 @@ type regional struct {
 	server  *link.Server
 	weights *quota.Weights // nil: there is no database, and none follow demand
 	away    awayRegion     // the central one
+	repaid  repaid         // to it
 
 	listener *acceptor // nil: it does not listen
 	// By what regions know each other. A reload replaces it.
 	certificates tlsPointer // of the listener
 	secrets      atomic.Pointer[[][]byte]
+}
+
+// repaid counts units that were admitted without the central region, and charged there when it was back, lost, or recovered
+// by then.
+type repaid struct{ charged, lost, recovered atomic.Int64 }
+
+func (r *repaid) add(back layer.Return) {
+	r.charged.Add(back.Paid)
+	r.lost.Add(back.Lost)
+	r.recovered.Add(back.Expired)
 }
 
 // weight returns the weight of this region, and that of all.
@@ -202,6 +213,9 @@ func (d *Daemon) openCentral(r *regional) (stint.Store, error) {
 		return nil, err
 	}
 	own, all := r.weight()
+	told := &returns{tell: func(back layer.Return) {
+		d.log.Info("the central region is back", "region", r.central, "charged", back.Paid, "lost", back.Lost, "recovered", back.Expired)
+	}}
 	return region.Central(r.links.Central(r.central), region.CentralOptions{
 		Local: local, Weight: own, Weights: all, Nodes: d.countReplicas, Leases: d.metrics.leases,
 		OnChange: func(open bool, reason string) {
@@ -209,7 +223,8 @@ func (d *Daemon) openCentral(r *regional) (stint.Store, error) {
 			r.away.set(open, reason)
 		},
 		OnReturn: func(back layer.Return) {
-			d.log.Info("the central region is back", "region", r.central, "charged", back.Paid, "lost", back.Lost, "recovered", back.Expired)
+			r.repaid.add(back)
+			told.add(back)
 		},
 	})
 }

@@ -72,8 +72,9 @@ var chromiumFlags = []string{
 // do: it finds elements by role and name, clicks and types.
 type tab struct {
 	testing.TB
-	ctx  context.Context
-	site string // where the dashboard is
+	ctx    context.Context
+	site   string // where the dashboard is
+	clicks int    // and choices, and keys by key: not what is typed, nor getting into a field to do so
 
 	mu        sync.Mutex
 	told      []string                     // errors on the console, and violations of the content security policy
@@ -87,7 +88,7 @@ type tab struct {
 // The sizes of windows: a desktop and a phone.
 var (
 	wide   = [2]int64{1440, 900}
-	narrow = [2]int64{360, 740}
+	narrow = [2]int64{390, 844}
 )
 
 // newTab opens an empty tab for the dashboard of a site.
@@ -111,7 +112,9 @@ func newTab(t testing.TB, site string, size [2]int64) *tab {
 			w.Logf("the browser said: %q %q", w.told, w.refused)
 		}
 	})
-	call(w, network.Enable, network.EnableParams{})
+	if _, err := chromedp.Call(ctx, network.Enable, network.EnableParams{}); err != nil { // the first call opens the tab, which ends with its context
+		t.Fatal(err)
+	}
 	call(w, log.Enable, cdp.Empty{})
 	listen(w, &listeners, network.RequestWillBeSent, w.requested)
 	listen(w, &listeners, network.LoadingFinished, func(e network.EventLoadingFinished) {
@@ -132,10 +135,21 @@ func newTab(t testing.TB, site string, size [2]int64) *tab {
 	return w
 }
 
-// call sends a command to the browser.
+// Chromium does not answer some of the commands that it gets while a page gives way to that of another site. What only reads
+// the page is asked again soon.
+const readLimit, answerLimit = 5 * time.Second, time.Minute
+
+// tell sends a command to the browser, and waits for its answer for some time.
+func tell[P, R any](w *tab, limit time.Duration, command cdp.Command[P, R], params P) (R, error) {
+	ctx, cancel := context.WithTimeout(w.ctx, limit)
+	defer cancel()
+	return chromedp.Call(ctx, command, params)
+}
+
+// call sends a command to the browser, which has to succeed.
 func call[P, R any](w *tab, command cdp.Command[P, R], params P) R {
 	w.Helper()
-	r, err := chromedp.Call(w.ctx, command, params)
+	r, err := tell(w, answerLimit, command, params)
 	if err != nil {
 		w.Fatalf("%s: %v", command.Method, err)
 	}
@@ -261,7 +275,7 @@ func eval[T any](w *tab, expression string) T {
 }
 
 func tryEval[T any](w *tab, expression string) (v T, err error) {
-	r, err := chromedp.Call(w.ctx, runtime.Evaluate, runtime.EvaluateParams{Expression: expression, ReturnByValue: new(true), AwaitPromise: new(true)})
+	r, err := tell(w, answerLimit, runtime.Evaluate, runtime.EvaluateParams{Expression: expression, ReturnByValue: new(true), AwaitPromise: new(true)})
 	if err == nil && r.ExceptionDetails != nil {
 		err = &chromedp.ExceptionError{ExceptionDetails: r.ExceptionDetails}
 	}
@@ -284,7 +298,7 @@ type element struct {
 // all returns the current elements with a role and one of the names, or any name if none is
 // given.
 func (w *tab) all(role string, names ...string) ([]element, error) {
-	r, err := chromedp.Call(w.ctx, dom.GetDocument, dom.GetDocumentParams{Depth: new(int64)})
+	r, err := tell(w, readLimit, dom.GetDocument, dom.GetDocumentParams{Depth: new(int64)})
 	if err != nil {
 		return nil, err
 	}
@@ -292,7 +306,7 @@ func (w *tab) all(role string, names ...string) ([]element, error) {
 }
 
 func (w *tab) allIn(root cdp.BackendNodeID, role string, names ...string) ([]element, error) {
-	found, err := chromedp.Call(w.ctx, accessibility.QueryAXTree, accessibility.QueryAXTreeParams{BackendNodeID: root, Role: role})
+	found, err := tell(w, readLimit, accessibility.QueryAXTree, accessibility.QueryAXTreeParams{BackendNodeID: root, Role: role})
 	if err != nil {
 		return nil, err
 	}
@@ -388,12 +402,12 @@ func shorten(text string) string { return text[:min(len(text), 3000)] }
 
 // apply calls a JavaScript function with the element as this.
 func (e element) apply(function string, into any, args ...any) error {
-	found, err := chromedp.Call(e.w.ctx, dom.ResolveNode, dom.ResolveNodeParams{BackendNodeID: e.node, ObjectGroup: "apply"})
+	found, err := tell(e.w, answerLimit, dom.ResolveNode, dom.ResolveNodeParams{BackendNodeID: e.node, ObjectGroup: "apply"})
 	if err != nil {
 		return err
 	}
 	defer func() {
-		_, _ = chromedp.Call(e.w.ctx, runtime.ReleaseObjectGroup, runtime.ReleaseObjectGroupParams{ObjectGroup: "apply"})
+		_, _ = tell(e.w, answerLimit, runtime.ReleaseObjectGroup, runtime.ReleaseObjectGroupParams{ObjectGroup: "apply"})
 	}()
 	params := runtime.CallFunctionOnParams{FunctionDeclaration: function, ObjectID: found.Object.ObjectID, ReturnByValue: new(true)}
 	for _, a := range args {
@@ -403,7 +417,7 @@ func (e element) apply(function string, into any, args ...any) error {
 		}
 		params.Arguments = append(params.Arguments, &runtime.CallArgument{Value: text})
 	}
-	r, err := chromedp.Call(e.w.ctx, runtime.CallFunctionOn, params)
+	r, err := tell(e.w, answerLimit, runtime.CallFunctionOn, params)
 	if err == nil && r.ExceptionDetails != nil {
 		err = &chromedp.ExceptionError{ExceptionDetails: r.ExceptionDetails}
 	}
@@ -433,6 +447,12 @@ func (w *tab) click(role, name string) {
 }
 
 func (w *tab) clickOn(find func() (element, error)) {
+	w.Helper()
+	w.clicks++
+	w.point(find)
+}
+
+func (w *tab) point(find func() (element, error)) {
 	w.Helper()
 	var at [2]float64
 	w.until(patience, func() error {
@@ -465,7 +485,7 @@ func (w *tab) fill(label, text string) {
 		}
 		return element{}, fmt.Errorf("there is no field %q, or more than one", label)
 	}
-	w.clickOn(find)
+	w.point(find)
 	w.until(patience, func() error {
 		e, err := find()
 		if err != nil {
@@ -483,6 +503,7 @@ func (w *tab) fill(label, text string) {
 // choose picks an option of a list.
 func (w *tab) choose(label, option string) {
 	w.Helper()
+	w.clicks++
 	w.until(patience, func() error {
 		e, err := w.one("combobox", label)
 		if err != nil {
@@ -520,6 +541,13 @@ func (w *tab) press(keys string) {
 	}
 }
 
+// key presses a key that opens or chooses something.
+func (w *tab) key(key string) {
+	w.Helper()
+	w.clicks++
+	w.press(key)
+}
+
 // focused returns the role and the name of the focused element, or "nothing".
 func (w *tab) focused() string {
 	w.Helper()
@@ -528,7 +556,7 @@ func (w *tab) focused() string {
 	}
 	r := call(w, runtime.Evaluate, runtime.EvaluateParams{Expression: "document.activeElement", ObjectGroup: "focus"})
 	defer call(w, runtime.ReleaseObjectGroup, runtime.ReleaseObjectGroupParams{ObjectGroup: "focus"})
-	found, err := chromedp.Call(w.ctx, accessibility.GetPartialAXTree, accessibility.GetPartialAXTreeParams{ObjectID: r.Result.ObjectID, FetchRelatives: new(false)})
+	found, err := tell(w, readLimit, accessibility.GetPartialAXTree, accessibility.GetPartialAXTreeParams{ObjectID: r.Result.ObjectID, FetchRelatives: new(false)})
 	if err != nil || len(found.Nodes) == 0 || found.Nodes[0].Role == nil || found.Nodes[0].Name == nil {
 		return "something without a role"
 	}
@@ -592,7 +620,7 @@ func (w *tab) keep(name string) {
 	if dir == "" {
 		return
 	}
-	picture, err := chromedp.Call(w.ctx, page.CaptureScreenshot, page.CaptureScreenshotParams{})
+	picture, err := tell(w, answerLimit, page.CaptureScreenshot, page.CaptureScreenshotParams{})
 	if err == nil {
 		err = errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, name+".png"), picture.Data, 0o600))
 	}

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,6 +23,8 @@ var pages = []struct{ name, path, title string }{
 	{"rules", at("/rules"), "Rules"},
 	{"rule-new", at("/rules/new"), "New rule"},
 	{"rule", at("/rules/edit/search"), "search"},
+	{"rule-tried", at("/rules/edit/items"), "items"},
+	{"rule-rollout", at("/rules/edit/items-by-address"), "items-by-address"},
 	{"tiers", at("/tiers"), "Tiers"},
 	{"subjects", at("/subjects", "q", "a"), "Subjects"},
 	{"users", at("/subjects", "tab", "users"), "Subjects"},
@@ -30,6 +33,7 @@ var pages = []struct{ name, path, title string }{
 	{"keys", at("/keys"), "API keys"},
 	{"access", at("/access"), "Exemptions and bans"},
 	{"try", at("/try", "method", "GET", "path", "/v1/search/books", "user", "alice"), "Try it"},
+	{"what-if-search", at("/what-if", "rule", "search"), "What if"},
 	{"changes", at("/changes"), "Change log"},
 	{"tokens", at("/tokens"), "Admin tokens"},
 	{"settings", at("/settings"), "Settings"},
@@ -38,25 +42,55 @@ var pages = []struct{ name, path, title string }{
 	{"nowhere", at("/nowhere"), "Page not found"},
 }
 
-// dialogs are the dialogs of pages: the button that opens each, and its title.
-var dialogs = []struct{ name, path, title, button, dialog string }{
-	{"shortcuts", at("/rules"), "Rules", "Keyboard shortcuts", "Keyboard shortcuts"},
-	{"ban", at("/subjects/user/bob"), "bob", "Ban", "Ban bob"},
-	{"override", at("/subjects/user/bob"), "bob", "Override a limit", "Override a limit of bob"},
-	{"new-key", at("/keys"), "API keys", "New key", "New API key"},
-	{"edit-tier", at("/tiers"), "Tiers", "New tier", "New tier"},
-	{"change", at("/changes", "kind", "rule", "id", "search"), "Change log", "Details of revision 10, search", "Revision 10"},
+// dialogs are the dialogs of pages: the button that opens each, and its title. Some buttons are only in wide windows.
+var dialogs = []struct {
+	name, path, title, button, dialog string
+	wide                              bool
+}{
+	{"shortcuts", at("/rules"), "Rules", "Keyboard shortcuts", "Keyboard shortcuts", false},
+	{"turn-off", at("/rules"), "Rules", "Turn off login", "Turn off login", true},
+	{"delete-rule", at("/rules/edit/search"), "search", "Delete", "Delete the rule search", false},
+	{"enforce", at("/rules/edit/uploads-trial"), "uploads-trial", "Enforce", "Enforce uploads-trial", false},
+	{"promote", at("/rules/edit/items"), "items", "Promote", "Promote what is tried out for items", false},
+	{"ban", at("/subjects/user/bob"), "bob", "Ban", "Ban bob", false},
+	{"exempt", at("/subjects/user/bob"), "bob", "Exempt", "Exempt bob", false},
+	{"reset", at("/subjects/user/bob"), "bob", "Reset counters", "Reset all counters", false},
+	{"edit-user", at("/subjects/user/bob"), "bob", "Edit", "Edit the user bob", false},
+	{"raise", at("/subjects/user/bob"), "bob", "Raise per-user, hourly", "Override a limit of bob", false},
+	{"delete-user", at("/subjects", "tab", "users"), "Subjects", "Delete bob", "Delete the user bob", false},
+	{"new-tenant", at("/subjects", "tab", "tenants"), "Subjects", "New tenant", "New tenant", false},
+	{"new-key", at("/keys"), "API keys", "New key", "New API key", false},
+	{"edit-key", at("/keys"), "API keys", "Edit mobile app", "Edit the API key mobile app", false},
+	{"revoke-key", at("/keys"), "API keys", "Revoke mobile app", "Revoke the key mobile app", false},
+	{"new-tier", at("/tiers"), "Tiers", "New tier", "New tier", false},
+	{"edit-tier", at("/tiers"), "Tiers", "Edit pro", "Edit the tier pro", false},
+	{"delete-tier", at("/tiers"), "Tiers", "Delete pro", "Delete the tier pro", false},
+	{"new-ban", at("/access"), "Exemptions and bans", "New ban", "New ban", false},
+	{"end-ban", at("/access"), "Exemptions and bans", "End the ban of user:mallory", "End the ban of user:mallory", false},
+	{"new-exemption", at("/access", "tab", "exemptions"), "Exemptions and bans", "New exemption", "New exemption", false},
+	{"new-token", at("/tokens"), "Admin tokens", "New token", "New token", false},
+	{"revoke-token", at("/tokens"), "Admin tokens", "Revoke deploy", "Revoke the token deploy", false},
+	{"change", at("/changes", "kind", "rule", "id", "search"), "Change log", "Details of revision 10, search", "Revision 10", false},
 }
 
 // TestDashboardPages checks every page, on a desktop and a phone, in light and dark: it has
 // no errors, does not overflow, loads nothing from elsewhere, and is accessible.
 //
-// It writes screenshots to STINT_SCREENSHOTS, and the pictures of the documents to
-// STINT_DOC_SCREENSHOTS, if these are set.
+// It writes screenshots to STINT_SCREENSHOTS, if that is set. If STINT_DOC_SCREENSHOTS is, it only writes the pictures of the
+// documents there: make screenshots does that.
 func TestDashboardPages(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, inPostgres, envoyToo(t)...)
 	s.furnish(t)
+	if os.Getenv("STINT_DOC_SCREENSHOTS") == "" {
+		type table = map[string]any
+		items := table{"paths": []string{"/v1/items"}}
+		s.must(t, http.MethodPost, "/rules", table{"name": "items", "match": items, "count_by": []string{"user"}, "limits": []table{{"name": "items", "limit": "2000/1m", "candidate": "20/1m"}}})
+		s.must(t, http.MethodPost, "/rules", table{
+			"name": "items-by-address", "match": items, "count_by": []string{"ip"}, "limits": []table{{"name": "items-by-address", "limit": "5000/1m"}},
+			"rollout": table{"steps": []string{"1%", "10%", "100%"}, "every": "1h", "back_if": "denied > 2%"},
+		})
+	}
 	s.traffic(t)
 	t.Run("sizes", func(t *testing.T) {
 		for name, size := range map[string][2]int64{"wide": wide, "narrow": narrow} {
@@ -64,15 +98,16 @@ func TestDashboardPages(t *testing.T) {
 				t.Parallel()
 				w := s.signIn(t, size)
 				w.open("/")
+				if to := os.Getenv("STINT_DOC_SCREENSHOTS"); to != "" {
+					w.illustrate(to, size)
+					return
+				}
 				w.injectAxe()
 				see := func(page, theme string) {
 					w.look(page, theme)
 					w.keep(fmt.Sprintf("%s-%d-%s", page, size[0], theme))
 				}
 				themes := []string{"light", "dark"}
-				if size == narrow { // colours are the same in every window
-					themes = themes[:1]
-				}
 				for _, p := range pages {
 					w.visit(p.path)
 					for _, theme := range themes {
@@ -81,27 +116,97 @@ func TestDashboardPages(t *testing.T) {
 						see(p.name, theme)
 					}
 				}
-				w.theme("light")
+				both := func(name string) {
+					t.Helper()
+					for _, theme := range themes {
+						w.theme(theme)
+						see(name, theme)
+					}
+				}
+				on := ""
 				for _, d := range dialogs {
-					w.visit(d.path)
-					w.settled(d.title)
+					if d.wide && size == narrow {
+						continue
+					}
+					if d.path != on {
+						on = d.path
+						w.visit(on)
+						w.settled(d.title)
+					}
 					if d.name == "shortcuts" && size == narrow {
 						w.click("button", "Menu")
 						w.see("dialog", "Menu")
-						see("menu", "light")
+						both("menu")
+					}
+					if d.name == "enforce" { // what is above the button is checked when typing pauses
+						w.says("Log only: no request is denied", "It would have denied")
 					}
 					w.click("button", d.button)
 					w.see("dialog", d.dialog)
-					see(d.name, "light")
+					both(d.name)
+					if d.name == "change" {
+						w.click("button", "Undo this")
+						w.see("dialog", "Undo revision 10")
+						w.says("This will change.")
+						both("undo")
+						d.dialog = "Undo revision 10"
+					}
 					w.press(kb.Escape)
 					w.closed(d.dialog)
 				}
-				if to := os.Getenv("STINT_DOC_SCREENSHOTS"); to != "" {
-					w.illustrate(to, size)
-				}
+				s.otherDialogs(t, w, both)
 			})
 		}
 	})
+}
+
+// otherDialogs opens what more than a click opens: a decision, a secret, a conflict of two people, and what the search has found.
+func (s *site) otherDialogs(t *testing.T, w *tab, see func(name string)) {
+	t.Helper()
+	w.visit(at("/events", "outcome", "denied"))
+	w.settled("Events")
+	eval[any](w, `document.querySelector('main button[aria-label^="Details of the decision"]').click()`)
+	w.see("dialog", "Decision")
+	see("event")
+	w.press(kb.Escape)
+
+	w.visit(at("/tokens"))
+	w.settled("Admin tokens")
+	w.click("button", "New token")
+	w.fill("Name", fmt.Sprintf("token of %s", t.Name()[len(t.Name())-6:]))
+	w.click("button", "Create the token")
+	w.see("dialog", "The new token")
+	see("secret")
+	w.click("button", "I have saved it")
+
+	w.visit(at("/rules/edit/login"))
+	w.settled("login")
+	w.fill("Paths", "/sign-in")
+	s.must(t, http.MethodPatch, "/rules/login", map[string]any{"response": map[string]any{"message": fmt.Sprintf("Wait a minute, and try again. (%d)", eval[int64](w, "innerWidth"))}}, "If-Match", "*")
+	w.click("button", "Save")
+	w.see("dialog", "Someone else has changed this rule")
+	w.clean(true) // the server has refused it
+	see("conflict")
+	w.click("button", "Keep editing")
+	w.click("button", "Discard changes")
+
+	w.visit(at("/rules/edit/search"))
+	w.settled("search")
+	w.click("button", "Ask for advice")
+	w.says("the most that clients use within a window", "The rule for a config file")
+	eval[any](w, `void [...document.querySelectorAll('main h2')].find((h) => h.textContent === 'Advice').scrollIntoView()`)
+	see("advice")
+	w.click("button", "Use these limits")
+	w.says("They are not saved yet.", "Not saved")
+	w.click("button", "Discard changes")
+
+	w.press("/")
+	w.focuses("combobox", "Find anything")
+	w.press("bob")
+	w.see("option", "Ban the user bob for 1 day")
+	eval[any](w, "void (window.looked = false)") // it is in the frame
+	see("found")
+	w.press(kb.Escape)
 }
 
 // illustrate takes the screenshots of the documents.
@@ -115,17 +220,18 @@ func (w *tab) illustrate(dir string, size [2]int64) {
 		paths[p.name], titles[p.name] = p.path, p.title
 	}
 	shots := []struct{ page, theme, says string }{
-		{"overview", "light", "per-user"},
-		{"overview", "dark", "per-user"},
-		{"rule", "light", "and would have"},
+		{"rule", "light", "the rule would have denied"},
 		{"subject", "light", "GET /v1/search/{index}"},
 		{"events", "light", "Denied"},
 		{"try", "light", "Step by step"},
 		{"changes", "light", "Rule search"},
+		{"overview", "dark", "per-user"},
+		{"overview", "light", "per-user"},
 	}
 	if size == narrow {
-		shots = shots[:1]
+		shots = shots[len(shots)-1:]
 	}
+	begun := time.Now()
 	for _, shot := range shots {
 		name := "dashboard-" + shot.page
 		if shot.theme == "dark" {
@@ -136,12 +242,43 @@ func (w *tab) illustrate(dir string, size [2]int64) {
 		}
 		w.theme(shot.theme)
 		w.visit(paths[shot.page])
-		w.until(3*time.Minute, func() error { return w.saysNow(shot.says) }) // what is added up by the minute takes one
+		w.until(3*time.Minute, func() error { // what is added up by the minute takes one, and charts take some
+			if has := time.Since(begun); shot.page == "overview" && has < 2*time.Minute {
+				return fmt.Errorf("the chart has only %v", has)
+			}
+			return w.saysNow(shot.says)
+		})
 		w.settled(titles[shot.page])
-		picture := call(w, page.CaptureScreenshot, page.CaptureScreenshotParams{Format: page.CaptureScreenshotFormatWebp, Quality: new(int64(90))})
-		if err := os.WriteFile(filepath.Join(dir, name+".webp"), picture.Data, 0o644); err != nil {
-			w.Fatal(err)
-		}
+		w.picture(filepath.Join(dir, name+".webp"))
+	}
+	if size == wide {
+		w.theme("light")
+		w.visit(at("/rules/edit/uploads-trial"))
+		w.says("It would have denied", "dave", "the rule would have denied")
+		w.settled("uploads-trial")
+		w.picture(filepath.Join(dir, "dashboard-shadow.webp"))
+		w.visit(at("/what-if", "rule", "per-user", "range", "15m"))
+		w.settled("What if")
+		w.fill("Rules and tiers in TOML", strings.ReplaceAll(eval[string](w, `document.querySelector('main textarea').value`), "20/1s burst=40", "10/1s burst=20"))
+		w.click("button", "Run")
+		w.says("It newly denies", "Over time")
+		w.settled("What if")
+		w.picture(filepath.Join(dir, "dashboard-what-if.webp"))
+		w.visit(at("/"))
+		w.settled("Overview")
+		w.press("/")
+		w.focuses("combobox", "Find anything")
+		w.press("bob")
+		w.see("option", "Ban the user bob for 1 day")
+		w.picture(filepath.Join(dir, "dashboard-find.webp"))
+	}
+}
+
+func (w *tab) picture(file string) {
+	w.Helper()
+	taken := call(w, page.CaptureScreenshot, page.CaptureScreenshotParams{Format: page.CaptureScreenshotFormatWebp, Quality: new(int64(90))})
+	if err := os.WriteFile(file, taken.Data, 0o644); err != nil {
+		w.Fatal(err)
 	}
 }
 
@@ -161,6 +298,7 @@ func TestDashboardFile(t *testing.T) {
 		{at("/rules/edit/per-address"), "per-address", "stint.toml"},
 		{at("/events"), "Events", "There is no record"},
 		{at("/usage"), "Usage", "There is no record"},
+		{at("/what-if"), "What if", "There is no record"},
 		{at("/changes"), "Change log", "There is no change log"},
 		{at("/tiers"), "Tiers", "stint.toml"},
 		{at("/keys"), "API keys", "stint.toml"},
@@ -214,15 +352,27 @@ func (w *tab) injectAxe() {
 func (w *tab) look(name, theme string) {
 	w.Helper()
 	w.clean(false)
-	if over := eval[string](w, sticksOut); over != "" {
-		w.Errorf("%s, %s: wider than the window: %s", name, theme, over)
+	fits := func() {
+		w.Helper()
+		if over := eval[string](w, sticksOut); over != "" {
+			w.Errorf("%s, %s: wider than the window: %s", name, theme, over)
+		}
+	}
+	if fits(); theme == "light" && eval[int64](w, "innerWidth") == narrow[0] { // there are narrower phones
+		w.resize([2]int64{360, narrow[1]})
+		w.drawn() // charts follow
+		fits()
+		w.resize(narrow)
+		w.drawn()
+	}
+	if cut := eval[string](w, cutOff); cut != "" {
+		w.Errorf("%s, %s: text is cut off: %s", name, theme, cut)
 	}
 	rules := `{ type: 'tag', values: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] }`
 	if theme == "dark" { // only colours are others
 		rules = `{ type: 'rule', values: ['color-contrast'] }`
 	}
-	colours := eval[int64](w, "innerWidth") > narrow[0] // which take axe most of its time
-	if found := eval[[]string](w, fmt.Sprintf(askAxe, colours, rules)); len(found) > 0 {
+	if found := eval[[]string](w, fmt.Sprintf(askAxe, rules)); len(found) > 0 {
 		w.Errorf("%s, %s: %s", name, theme, strings.Join(found, "\n"))
 	}
 }
@@ -233,8 +383,8 @@ func (w *tab) look(name, theme string) {
 const askAxe = `(async () => {
 	const on = document.querySelector('dialog[open]') ?? (window.looked ? document.querySelector('main') : document)
 	window.looked = true
-	const run = async (runOnly) => (await axe.run(on, { resultTypes: ['violations'], runOnly, rules: { 'color-contrast': { enabled: %t } } })).violations
-	const found = (await run(%s)).filter((v) => v.impact === 'serious' || v.impact === 'critical')
+	const run = async (runOnly) => (await axe.run(on, { resultTypes: ['violations'], preload: false, runOnly })).violations
+	const found = await run(%s)
 	for (const v of found.filter((v) => v.id === 'target-size')) {
 		document.querySelector(v.nodes[0].target[0]).scrollIntoView({ block: 'center' })
 		const again = (await run({ type: 'rule', values: [v.id] })).flatMap((a) => a.nodes.map((n) => String(n.target)))
@@ -252,4 +402,17 @@ const sticksOut = `(() => {
 	if (page.scrollWidth <= innerWidth) return ''
 	const out = [...document.querySelectorAll('body *')].filter((e) => e.getBoundingClientRect().right > innerWidth + 0.5)
 	return page.scrollWidth + ' px: ' + out.slice(0, 3).map((e) => e.outerHTML.slice(0, 160)).join(' | ')
+})()`
+
+// cutOff returns texts that have no room, and that are nowhere else in full: neither in a title, nor by scrolling. A dialog is
+// in the middle of the window.
+const cutOff = `(() => {
+	const dialog = document.querySelector('dialog[open]'), on = dialog ?? document.body
+	const r = dialog?.getBoundingClientRect()
+	if (r && Math.abs(r.top - (innerHeight - r.bottom)) > 2) return 'the dialog is at ' + r.top
+	const out = [...on.querySelectorAll('*')].filter((e) => {
+		if (e.scrollWidth <= e.clientWidth + 1 || e.clientWidth < 2 || !e.innerText?.trim() || e.closest('[title]') || e.querySelector('[title]')) return false
+		return ['hidden', 'clip'].includes(getComputedStyle(e).overflowX) && !['INPUT', 'SELECT', 'HTML', 'BODY'].includes(e.tagName)
+	})
+	return out.slice(0, 3).map((e) => e.outerHTML.slice(0, 200)).join(' | ')
 })()`

@@ -101,7 +101,7 @@ func TestDashboardStory(t *testing.T) {
 	w.fill("Reason", "takes too much")
 	w.clickIn("dialog", "Ban alice", "button", "Ban")
 	w.says("alice is banned.")
-	w.says("Banned permanently", "takes too much")
+	w.says("Banned until", "(in 24 h)", "takes too much")
 	s.aliceGets(t, http.StatusForbidden, "/other")
 	w.click("button", "Unban")
 	w.click("button", "End the ban")

@@ -30,7 +30,7 @@ func TestDashboardKeyboard(t *testing.T) {
 	w.press("gr")
 	w.see("heading", "Rules")
 	w.says("free-search")
-	w.press("/")
+	w.press("f")
 	w.focuses("searchbox", "Search rules")
 	w.press("login")
 	w.says("1 rule")
@@ -123,7 +123,7 @@ func TestDashboardManyRules(t *testing.T) {
 	if rows := eval[int](w, "document.querySelectorAll('main tr').length"); rows > 200 {
 		t.Errorf("%d rows are drawn", rows)
 	}
-	w.press("/")
+	w.press("f")
 	w.focuses("searchbox", "Search rules")
 	took = w.takes(func() { w.press("rule-09876") }, func() error { return w.saysNow("1 rule\n", "rule-09876") })
 	t.Logf("what was searched for is there after %v", took)

@@ -411,6 +411,7 @@ func TestEnvoyContract(t *testing.T) {
 			t.Errorf("%s: %s", row.sentence, wrong)
 		}
 		switch wrong := references[setting].answers(t, q, row.answer); {
+		case isNewer(): // the table is of the other
 		case row.theirs && wrong != "":
 			t.Errorf("%s: %s", row.sentence, wrong)
 		case !row.theirs && wrong == "":

@@ -1,27 +1,34 @@
 package e2e_test
 
 import (
+	"cmp"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	mutationv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_mutation/v3"
+	quotav3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rate_limit_quota/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	managerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/stintdev/stint/grpclimit/descriptor"
+	"github.com/stintdev/stint/internal/door/field"
 	"github.com/stintdev/stint/internal/test/testdoc"
 	"github.com/stintdev/stint/internal/test/testredis"
 )
@@ -68,6 +75,7 @@ func TestEnvoyDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	var boot bootstrapv3.Bootstrap
+	var quotas managerv3.HttpConnectionManager
 	var files []descriptor.File
 	for _, b := range blocks(t, "envoy.md", "yaml") {
 		switch {
@@ -75,6 +83,15 @@ func TestEnvoyDocument(t *testing.T) {
 			decode(t, b, &boot)
 		case strings.HasPrefix(b, "rate_limits:"):
 			decode(t, "name: x\ndomains: [\"*\"]\n"+b, new(routev3.VirtualHost))
+		case strings.HasPrefix(b, "http_filters:"):
+			decode(t, "stat_prefix: x\nroute_config: {}\n"+b, &quotas)
+		case strings.HasPrefix(b, "name: envoy.filters.http.header_mutation"):
+			var filter managerv3.HttpFilter
+			decode(t, b, &filter)
+			m := opened(t, filter.GetTypedConfig(), &mutationv3.HeaderMutation{}).GetMutations().GetRequestMutations()
+			if len(m) != 1 || !strings.EqualFold(m[0].GetRemove(), field.Over) {
+				t.Errorf("%v", m)
+			}
 		case strings.HasPrefix(b, "domain:"):
 			files = append(files, descriptor.File{Name: "envoy.md", Data: []byte(b)})
 		default:
@@ -84,6 +101,19 @@ func TestEnvoyDocument(t *testing.T) {
 	config, err := descriptor.Read(files, descriptor.Options{})
 	if err != nil || len(files) != 2 {
 		t.Fatalf("%d domains, %v", len(files), err)
+	}
+
+	// So are the documented buckets of its quotas.
+	q := opened(t, quotas.GetHttpFilters()[0].GetTypedConfig(), &quotav3.RateLimitQuotaFilterConfig{})
+	matcher := q.GetBucketMatchers().GetMatcherList().GetMatchers()[0]
+	settings := opened(t, matcher.GetOnMatch().GetAction().GetTypedConfig(), &quotav3.RateLimitQuotaBucketSettings{})
+	var bucket []descriptor.Entry
+	for _, key := range slices.Sorted(maps.Keys(settings.GetBucketIdBuilder().GetBucketIdBuilder())) {
+		value := settings.GetBucketIdBuilder().GetBucketIdBuilder()[key].GetStringValue()
+		bucket = append(bucket, descriptor.Entry{Key: key, Value: cmp.Or(value, "alice")})
+	}
+	if config.Domain(q.GetDomain()).Find(bucket) == nil {
+		t.Errorf("%v has no limit", bucket)
 	}
 
 	// Requests of the documented Envoy configuration are limited.
@@ -137,41 +167,57 @@ func TestEnvoyDocument(t *testing.T) {
 	for _, b := range testdoc.In(t, "docs/envoy.md", "sh") {
 		commands = append(commands, b.Commands()...)
 	}
-	if len(commands) != 4 || commands[0].Text != "stint serve --envoy-env" || len(blocks(t, "envoy.md", "json")) != 1 {
+	if len(commands) != 8 || len(blocks(t, "envoy.md", "json")) != 1 {
 		t.Fatalf("the document has the commands %q", commands)
 	}
-	serveAsEnvoy(t, strings.Fields(commands[0].Text)[1:], files[0].Data)
+	migrate(t, commands[:5], files[0].Data)
 	ask := func(c testdoc.Command) string {
 		text := strings.ReplaceAll(c.Text, "$STINT_TOKEN", adminToken)
 		return command(t, "sh", "-c", strings.Replace(replace(t, text, "localhost:8080", s.api), "curl", "'"+tool(t, "curl")+"' -fsS", 1))
 	}
-	if err := testdoc.SameJSON(ask(commands[1]), blocks(t, "envoy.md", "json")[0], "reset_after"); err != nil {
+	if err := testdoc.SameJSON(ask(commands[5]), blocks(t, "envoy.md", "json")[0], "reset_after"); err != nil {
 		t.Error(err)
 	}
-	ask(commands[2])
-	has(t, ask(commands[3]), `"overallCode":"OK"`)
+	ask(commands[6])
+	has(t, ask(commands[7]), `"overallCode":"OK"`)
 	s.same(t, "shop: route=shop,user=alice", "OK: OK 999")
 	if w := caller.do(t, http.MethodGet, "/v1/descriptors?domain=shop&entry=user=alice", ""); w.status != http.StatusNotFound {
 		t.Errorf("got %d %s, want 404", w.status, w.body)
 	}
 }
 
-// serveAsEnvoy runs a command in the environment of a container of envoyproxy/ratelimit.
-func serveAsEnvoy(t *testing.T, args []string, domain []byte) {
+// migrate follows the steps of the document: check, run beside it, compare, switch, look, and go back.
+func migrate(t *testing.T, steps []testdoc.Command, domain []byte) {
 	t.Helper()
-	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "config"), 0o700); err != nil {
-		t.Fatal(err)
+	dir := writeDomains(t, map[string]string{"shop": strings.ReplaceAll(string(domain), "unit: hour", "unit: year")})
+	theirs := startReference(t, dir)
+	replacements := []string{
+		"/data/ratelimit/config", dir, "localhost:8081", theirs.conn.Target(), "stint envoy", program.path + " envoy", "stint serve", program.path + " serve",
+		"curl ", tool(t, "curl") + " -fsS ",
 	}
-	write(t, filepath.Join(dir, "config", "shop.yaml"), string(domain))
-	_, port, _ := strings.Cut(freeAddress(t), ":")
-	_, other, _ := strings.Cut(freeAddress(t), ":")
-	cmd := exec.Command(program.path, args...)
+	var address string
+	for _, port := range []string{"9080", "9070", "9081"} {
+		address = freeAddress(t)
+		_, free, _ := strings.Cut(address, ":")
+		replacements = append(replacements, port, free)
+	}
+	step := func(i int) string { return strings.NewReplacer(replacements...).Replace(steps[i].Text) }
+	const alice = "shop: route=shop,user=alice"
+	theirs.same(t, alice, "OK: OK 999")
+
+	has(t, command(t, "sh", "-c", step(0)), "limits: 3, no problems")
+	cmd := exec.Command("sh", "-c", "exec env "+step(1))
 	cmd.Env = []string{
-		"REDIS_URL=" + strings.TrimPrefix(testredis.Start(t).URL(), "redis://"), "RUNTIME_ROOT=" + dir, "GRPC_PORT=" + port, "GRPC_HOST=127.0.0.1",
-		"PORT=" + other, "HOST=127.0.0.1", "STINT_SERVER_ADMIN_ADDRESS=", "STINT_SERVER_DRAIN_DELAY=0s",
+		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + testredis.Start(t).Addr(), "RUNTIME_ROOT=" + filepath.Dir(dir), "RUNTIME_APPDIRECTORY=" + filepath.Base(dir),
+		"HOST=127.0.0.1", "GRPC_HOST=127.0.0.1", "DEBUG_HOST=127.0.0.1", "USE_STATSD=false", "STINT_SERVER_ADMIN_ADDRESS=", "STINT_SERVER_DRAIN_DELAY=0s",
+		"STINT_SERVER_STORE_BUDGET=20s",
 	}
-	startProxy(t, "127.0.0.1:"+port, cmd)
+	ours := connect(t, "stint", run(t, cmd), address)
+	has(t, command(t, "sh", "-c", step(2)), "limits: 3, ", "differences: 0")
+	ours.same(t, alice, "OK: OK 999") // counters start from zero
+	has(t, command(t, "sh", "-c", step(3)), "shop.route_shop.user: unit=YEAR requests_per_unit=1000")
+	has(t, command(t, "sh", "-c", step(4)), "ratelimit.service.rate_limit.shop.route_shop.user.total_hits: ")
+	theirs.same(t, alice, "OK: OK 998") // and there they go on
 }
 
 // fieldsOf returns the names of the fields, also of those within.

@@ -24,6 +24,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/stintdev/stint/internal/test/testredis"
 )
 
 const threeADay = "domain: contract\ndescriptors:\n  - key: three\n    rate_limit: {unit: day, requests_per_unit: 3}\n"
@@ -75,7 +77,7 @@ func TestEnvoyReferenceDies(t *testing.T) {
 		t.Error("the reference answers")
 	}
 	select {
-	case <-theirs.ended:
+	case <-theirs.process.ended:
 	case <-time.After(patience):
 		t.Error("the reference lives")
 	}
@@ -116,6 +118,9 @@ func TestEnvoyNewer(t *testing.T) {
 		c.p.same(t, "three=y", c.next)
 	}
 
+	if isNewer() {
+		return
+	}
 	refused := startReference(t, writeDomains(t, map[string]string{"newer": newerDomains}))
 	if _, err := refused.try(t, short(t, "newer: plan=x")); err == nil {
 		t.Error("the reference has read metadata")
@@ -156,6 +161,58 @@ func TestEnvoyAllOrNone(t *testing.T) {
 	}
 	if refused < 50 || refused > 399 {
 		t.Errorf("%d were refused, which shows little", refused)
+	}
+}
+
+// The difference "stopped".
+func TestEnvoyStopped(t *testing.T) {
+	t.Parallel()
+	dir := writeDomains(t, map[string]string{"contract": threeADay + `
+  - key: shadow
+    shadow_mode: true
+    rate_limit: {unit: day, requests_per_unit: 1}
+  - key: quota
+    quota_mode: true
+    rate_limit: {unit: day, requests_per_unit: 1}
+  - key: room
+    quota_mode: true
+    rate_limit: {unit: day, requests_per_unit: 100}
+`})
+	const stop = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true"
+	theirs, ours := startReference(t, dir, stop), startInPlace(t, dir, stop)
+	for _, text := range []string{"shadow=x | three=shadow", "quota=x | room=x | three=quota"} {
+		for i, want := range []struct{ theirs, ours string }{{"OK 2", "OK 2"}, {"OK 2", "OK 1"}, {"OK 2", "OK 0"}, {"OK 2", "OVER_LIMIT 0"}} {
+			for p, want := range map[*peer]string{theirs: want.theirs, ours: want.ours} {
+				all := p.ask(t, short(t, text)).GetStatuses()
+				last := all[len(all)-1]
+				if got := fmt.Sprint(last.GetCode(), " ", last.GetLimitRemaining()); got != want {
+					t.Errorf("%s, request %d: %s answers %s, want %s", text, i+1, p.name, got, want)
+				}
+			}
+		}
+	}
+}
+
+// The difference "down".
+func TestEnvoyRedisDown(t *testing.T) {
+	t.Parallel()
+	dir := writeDomains(t, map[string]string{"contract": threeADay})
+	for _, c := range []struct {
+		name, want string
+		start      func(testing.TB, string, ...string) *peer
+	}{{"there", "Unknown", startReference}, {"here", "OK: OK 2", startInPlace}} {
+		redis, metrics := testredis.Start(t), freeAddress(t)
+		p := c.start(t, dir, "REDIS_URL="+redis.Addr(), "REDIS_TIMEOUT=1s", "DISABLE_STATS=false", "USE_STATSD=false", "USE_PROMETHEUS=true",
+			"PROMETHEUS_ADDR="+metrics, "STATS_FLUSH_INTERVAL=100ms")
+		redis.Kill(t)
+		p.same(t, "three=x", c.want)
+		caller := newClient(t, "127.0.0.1", "http://"+metrics)
+		p.process.wait(t, func() error {
+			if w := caller.do(t, http.MethodGet, "/metrics", ""); !strings.Contains(w.body, `ratelimit_service_should_rate_limit_error{err_type="redis_error"} 1`) {
+				return errors.New(c.name + ": there is no redis_error")
+			}
+			return nil
+		})
 	}
 }
 
@@ -388,6 +445,48 @@ func TestEnvoyBadInput(t *testing.T) {
 		code, part, _ := strings.Cut(want, " ")
 		if strconv.Itoa(w.status) != code || !strings.Contains(plain.Replace(w.body), part) {
 			t.Errorf("got %d %s, want %s", w.status, w.body, want)
+		}
+	}
+}
+
+// The difference "http".
+func TestEnvoyHTTP(t *testing.T) {
+	t.Parallel()
+	dir := writeDomains(t, map[string]string{"contract": threeADay})
+	const ask = `{"domain":"contract","descriptors":[{"entries":[{"key":"three","value":"x"}]}]}`
+	clients := map[string]*client{}
+	for name, start := range map[string]func(testing.TB, string, ...string) *peer{"there": startReference, "here": startInPlace} {
+		address := freeAddress(t)
+		_, port, _ := strings.Cut(address, ":")
+		start(t, dir, "PORT="+port)
+		clients[name] = newClient(t, "127.0.0.1", "http://"+address)
+	}
+	for _, c := range []struct {
+		method, path, body string
+		headers            []string
+		theirs, ours       string
+	}{
+		{"POST", "/json", ask, nil, "200", "200"},
+		{"POST", "/json", ask, []string{"Content-Type", "application/x-www-form-urlencoded"}, "200", "200"},
+		{"POST", "/json", ask, []string{"Content-Type", "text/plain", "Origin", "http://elsewhere.test"}, "200", "403 JSON"},
+		{"PUT", "/json", ask, nil, "429", "404 JSON"},
+		{"POST", "/json", "{", nil, "400", "400 JSON"},
+		{"POST", "/json", `{"domain":"contract"}`, nil, "400", "400 JSON"},
+	} {
+		for name, want := range map[string]string{"there": c.theirs, "here": c.ours} {
+			w := clients[name].do(t, c.method, c.path, c.body, c.headers...)
+			got := strconv.Itoa(w.status)
+			if w.status >= 400 && w.status != http.StatusTooManyRequests && strings.HasPrefix(w.body, "{") {
+				got += " JSON"
+			}
+			if got != want {
+				t.Errorf("%s %s %s %q: %s: got %s, want %s: %s", c.method, c.path, c.body, c.headers, name, got, want, w.body)
+			}
+		}
+	}
+	for name, want := range map[string]string{"there": "OK", "here": `"status"`} {
+		if w := clients[name].do(t, http.MethodGet, "/healthcheck", ""); w.status != http.StatusOK || !strings.Contains(w.body, want) {
+			t.Errorf("/healthcheck: %s: got %d %s, want %s", name, w.status, w.body, want)
 		}
 	}
 }

@@ -28,7 +28,8 @@ import (
 	"github.com/stintdev/stint/internal/test/testredis"
 )
 
-// reference is envoyproxy/ratelimit, in the version of the module bench/ratelimit.
+// reference is envoyproxy/ratelimit, in the version of the module bench/ratelimit, or the program in
+// the variable STINT_REFERENCE: to look for differences from another version.
 var reference struct {
 	build sync.Once
 	err   error
@@ -37,6 +38,9 @@ var reference struct {
 // buildReference builds it, once, and returns its path.
 func buildReference(t testing.TB) string {
 	t.Helper()
+	if path := os.Getenv("STINT_REFERENCE"); path != "" {
+		return path
+	}
 	path := filepath.Join(filepath.Dir(program.path), "ratelimit")
 	reference.build.Do(func() {
 		out, err := exec.Command("go", "build", "-C", "../../bench/ratelimit", "-ldflags=-s -w", "-o", path, "github.com/envoyproxy/ratelimit/src/service_cmd").CombinedOutput()
@@ -53,9 +57,9 @@ func buildReference(t testing.TB) string {
 // peer is a rate limit service, and a connection to it.
 type peer struct {
 	rlsv3.RateLimitServiceClient
-	name  string
-	conn  *grpc.ClientConn
-	ended <-chan struct{} // closed when its process is gone
+	name    string
+	conn    *grpc.ClientConn
+	process *process
 }
 
 // connect connects to a service, and waits until it is serving.
@@ -75,20 +79,32 @@ func connect(t testing.TB, name string, p *process, target string) *peer {
 		}
 		return err
 	})
-	return &peer{rlsv3.NewRateLimitServiceClient(conn), name, conn, p.ended}
+	return &peer{rlsv3.NewRateLimitServiceClient(conn), name, conn, p}
 }
 
-// startReference starts the reference with the files of a directory, and its own Redis.
+// startReference starts envoyproxy/ratelimit with the files of a directory.
 func startReference(t testing.TB, dir string, environ ...string) *peer {
 	t.Helper()
-	cmd := exec.Command(buildReference(t))
+	return startFrom(t, "envoyproxy/ratelimit", exec.Command(buildReference(t)), dir, environ...)
+}
+
+// startInPlace starts a stint in the same environment.
+func startInPlace(t testing.TB, dir string, environ ...string) *peer {
+	t.Helper()
+	buildProgram(t)
+	return startFrom(t, "stint --envoy-env", exec.Command(program.path, "serve", "--envoy-env"), dir, environ...)
+}
+
+// startFrom starts a program that has its settings from the variables of envoyproxy/ratelimit, with a Redis of its own.
+func startFrom(t testing.TB, name string, cmd *exec.Cmd, dir string, environ ...string) *peer {
+	t.Helper()
 	socket := filepath.Join(t.TempDir(), "grpc")
 	cmd.Env = append([]string{
-		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + testredis.Start(t).Addr(), "DISABLE_STATS=true", "LOG_LEVEL=error",
+		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + testredis.Start(t).Addr(), "REDIS_TIMEOUT=20s", "DISABLE_STATS=true", "LOG_LEVEL=error",
 		"RUNTIME_ROOT=" + filepath.Dir(dir), "RUNTIME_APPDIRECTORY=" + filepath.Base(dir), "RUNTIME_WATCH_ROOT=false",
 		"HOST=127.0.0.1", "DEBUG_HOST=127.0.0.1", "PORT=0", "DEBUG_PORT=0", "GRPC_UDS=" + socket,
 	}, environ...)
-	return connect(t, "envoyproxy/ratelimit", run(t, cmd), "unix:"+socket)
+	return connect(t, name, run(t, cmd), "unix:"+socket)
 }
 
 // envoyServer is a stint that serves Envoy.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os/exec"
+	"sync"
 	"testing"
 	"time"
 )
@@ -38,6 +39,39 @@ func TestIdleMemory(t *testing.T) {
 			return fmt.Errorf("%d MB are resident, want at most %d", resident>>20, limit>>20)
 		}
 		t.Logf("%d MB are resident", resident>>20)
+		return nil
+	})
+}
+
+// TestEnvoyIdleMemory serves Envoy for a while, and checks that the memory which that took is given
+// back: a server that is idle again has at most 2.5 times the memory of the reference.
+func TestEnvoyIdleMemory(t *testing.T) {
+	t.Parallel()
+	dir := writeDomains(t, countedDomains)
+	theirs, ours := startReference(t, dir), serveEnvoy(t, dir, inRedis(t)...)
+	for _, p := range []*peer{theirs, ours.peer} {
+		var work sync.WaitGroup
+		for i := range 8 {
+			work.Go(func() {
+				q := short(t, fmt.Sprintf("shop: user=%d", i))
+				for range 2000 {
+					if _, err := p.try(t, q); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		work.Wait()
+	}
+	const most = 2.5
+	eventually(t, 2*time.Minute, func() error {
+		there, _ := theirs.process.rss(t)
+		here, _ := ours.rss(t)
+		if ratio := float64(here) / float64(there); ratio > most {
+			return fmt.Errorf("%d MB are resident, %.1f times those of the reference, want at most %v", here>>20, ratio, most)
+		}
+		t.Logf("%d MB are resident, and %d MB of the reference", here>>20, there>>20)
 		return nil
 	})
 }

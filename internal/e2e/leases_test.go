@@ -136,7 +136,7 @@ func TestLeasedRulePage(t *testing.T) {
 			for _, theme := range []string{"light", "dark"} {
 				w.theme(theme)
 				w.settled("everyone")
-				w.says("Leases on this node", "Nothing passes beyond the limit.", "Units taken ahead", "of 2,000,000")
+				w.says("Leases", "Nothing passes beyond the limit.", "Units taken ahead", "of 2,000,000")
 				w.look("rule-leased", theme)
 				w.keep(fmt.Sprintf("rule-leased-%d-%s", size[0], theme))
 			}

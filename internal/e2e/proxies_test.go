@@ -54,6 +54,13 @@ name   = "closed"
 match  = { paths = ["/closed/**"], methods = ["DELETE"] }
 action = "block"
 
+[[rules]]
+name     = "marked"
+match    = { paths = ["/marked"] }
+count_by = ["ip"]
+limits   = [{ name = "hour", limit = "1/1h fixed_window" }]
+action   = "mark"
+
 [[exemptions]]
 ip = "127.0.0.9"
 
@@ -66,19 +73,23 @@ hash = "sha256:ee9c859c26d6b7e6e3b663354ed5947d41ef6e14f87c9dfa625f960a84bdd935"
 type app struct {
 	address string
 	served  atomic.Int64
+	marks   chan string // what it is told of requests for /marked
 }
 
 func newApp(t testing.TB) *app {
 	t.Helper()
-	a := new(app)
+	a := &app{marks: make(chan string, 8)}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.served.Add(1)
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)
 		}
-		if r.URL.Path == "/own" {
+		switch r.URL.Path {
+		case "/own":
 			w.WriteHeader(http.StatusForbidden)
+		case "/marked":
+			a.marks <- strings.Join(r.Header["Stint-Over"], "|")
 		}
 		_, _ = w.Write(body) // the client would tell
 	}))
@@ -141,6 +152,7 @@ func TestNginx(t *testing.T) {
 	address := strings.TrimPrefix(s.api, "http://")
 	closed := startNginx(t, a, address, guide[0])
 	open := startNginx(t, a, address, replace(t, guide[0], "internal;", "internal;\n"+guide[1], "location @refused", guide[2]+"location @refused"))
+	checkMarks(t, closed, a)
 	checkProxy(t, closed, a, func(a answer) {
 		var problem struct {
 			Status     int
@@ -171,8 +183,14 @@ func TestNginx(t *testing.T) {
 // startNginx starts nginx with a server in front of the app, and returns its URL.
 func startNginx(t testing.TB, a *app, stint, site string) string {
 	t.Helper()
-	dir, address := t.TempDir(), freeAddress(t)
-	site = replace(t, site, "listen 80;", "listen "+address+";", "stint:8080", stint, "app:3000", a.address)
+	address := freeAddress(t)
+	return runNginx(t, address, replace(t, site, "listen 80;", "listen "+address+";", "stint:8080", stint, "app:3000", a.address))
+}
+
+// runNginx starts nginx with a server that listens at an address, and returns its URL.
+func runNginx(t testing.TB, address, site string) string {
+	t.Helper()
+	dir := t.TempDir()
 	const main = `
 daemon off;
 master_process off;
@@ -207,6 +225,7 @@ func TestCaddy(t *testing.T) {
 	s := serve(t, blocks(t, "caddy.md", "toml")[0]+others)
 	address := strings.TrimPrefix(s.api, "http://")
 	long, short := startCaddy(t, a, address, guide[0]), startCaddy(t, a, address, guide[1])
+	checkMarks(t, long, a)
 	checkProxy(t, long, a, func(a answer) {
 		has(t, a.body, "quota-exceeded", `"violated-policies":["address"]`)
 	})
@@ -255,6 +274,7 @@ func TestTraefik(t *testing.T) {
 		t.Fatalf("traefik.md has %d configurations", len(config))
 	}
 	url := startTraefik(t, replace(t, config[0], "http://stint:8080", s.api, "app:3000", a.address))
+	checkMarks(t, url, a)
 	c := newClient(t, "127.0.0.2", url)
 	for i := range 10 {
 		w := c.do(t, http.MethodPost, "/search", "hello", "X-Forwarded-For", "192.0.2."+strconv.Itoa(i), "X-Original-URI", "/"+strconv.Itoa(i), "X-Original-Method", "PUT")
@@ -285,7 +305,10 @@ func startTraefik(t testing.TB, config string) string {
 		Headers struct {
 			CustomRequestHeaders map[string]string `yaml:"customRequestHeaders"`
 		}
-		ForwardAuth struct{ Address string } `yaml:"forwardAuth"`
+		ForwardAuth struct {
+			Address             string
+			AuthResponseHeaders []string `yaml:"authResponseHeaders"`
+		} `yaml:"forwardAuth"`
 	}
 	var c struct {
 		HTTP struct {
@@ -318,7 +341,7 @@ func startTraefik(t testing.TB, config string) string {
 					r.Header.Del(header)
 				}
 			}
-			if m.ForwardAuth.Address != "" && !forwardAuth(t, w, r, m.ForwardAuth.Address) {
+			if m.ForwardAuth.Address != "" && !forwardAuth(t, w, r, m.ForwardAuth.Address, m.ForwardAuth.AuthResponseHeaders) {
 				return
 			}
 		}
@@ -329,7 +352,7 @@ func startTraefik(t testing.TB, config string) string {
 }
 
 // forwardAuth asks about a request as Traefik does, and answers it if it does not pass.
-func forwardAuth(t testing.TB, w http.ResponseWriter, r *http.Request, address string) (pass bool) {
+func forwardAuth(t testing.TB, w http.ResponseWriter, r *http.Request, address string, copied []string) (pass bool) {
 	t.Helper()
 	ask, err := http.NewRequestWithContext(r.Context(), http.MethodGet, address, http.NoBody)
 	if err != nil {
@@ -349,6 +372,11 @@ func forwardAuth(t testing.TB, w http.ResponseWriter, r *http.Request, address s
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode < 300 {
+		for _, name := range copied {
+			if r.Header.Del(name); answer.Header.Get(name) != "" {
+				r.Header.Set(name, answer.Header.Get(name))
+			}
+		}
 		return true
 	}
 	maps.Copy(w.Header(), answer.Header)
@@ -368,11 +396,26 @@ func startProxy(t testing.TB, address string, cmd *exec.Cmd) {
 	})
 }
 
+// checkMarks checks that a proxy tells the app which requests are over a limit of a mark rule, whatever clients say.
+func checkMarks(t *testing.T, url string, a *app) {
+	t.Helper()
+	c := newClient(t, "127.0.0.5", url)
+	for _, want := range []string{"", `"marked/hour";q=1;over=1;t=`} {
+		if w := c.do(t, http.MethodGet, "/marked", "", "Stint-Over", "made up"); w.status != http.StatusOK {
+			t.Fatalf("got %d", w.status)
+		}
+		if got := <-a.marks; !strings.HasPrefix(got, want) || want == "" && got != "" {
+			t.Errorf("the app is told %q, want %q", got, want)
+		}
+	}
+}
+
 // checkProxy checks that a proxy limits clients to ten requests a minute, by address, and
 // sends them the headers.
 func checkProxy(t *testing.T, url string, a *app, refusal func(answer)) {
 	t.Helper()
 	const policy = `"address";q=10;w=60`
+	before := a.served.Load()
 	c := newClient(t, "127.0.0.2", url)
 	for i := range 10 {
 		// What a client says of itself counts for nothing.
@@ -401,7 +444,7 @@ func checkProxy(t *testing.T, url string, a *app, refusal func(answer)) {
 		t.Errorf("got %q and %q, want that nothing is left", got, w.header.Get("Ratelimit-Policy"))
 	}
 	refusal(w)
-	if n := a.served.Load(); n != 10 {
+	if n := a.served.Load() - before; n != 10 {
 		t.Errorf("the app has seen %d requests, want 10", n)
 	}
 

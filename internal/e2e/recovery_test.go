@@ -359,7 +359,7 @@ func TestRecoveryPostgres(t *testing.T) {
 	url := pg.Database(t)
 	// rows returns the data, except for what nodes write themselves.
 	rows := func() string {
-		cmd := testpostgres.Command(t, "pg_dump", "-t", "stint_*", "-T", "stint_nodes", "-T", "stint_*_usage", url)
+		cmd := testpostgres.Command(t, "pg_dump", "-t", "stint_*", "-T", "stint_nodes", "-T", "stint_*_usage", "-T", "stint_alert_turn", "-T", "stint_rule_minutes", url)
 		out := must[[]byte](t)(cmd.Output())
 		return string(slices.Concat(slices.DeleteFunc(bytes.SplitAfter(out, []byte("\n")), func(line []byte) bool {
 			return bytes.HasPrefix(line, []byte(`\restrict `)) || bytes.HasPrefix(line, []byte(`\unrestrict `)) // each time another word
@@ -465,7 +465,7 @@ func TestRecoveryPostgres(t *testing.T) {
 	if mode := must[string](t)(do("postgres", "-D", place("then"), "-C", "archive_mode")); mode != "off" {
 		t.Errorf("archive_mode of a server apart is %s", mode)
 	}
-	then := run(t, testpostgres.Command(t, "postgres", "-D", place("then"), "-p", port, "-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "max_connections=200"))
+	then := run(t, testpostgres.Command(t, "postgres", "-D", place("then"), "-p", port, "-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "max_connections=400"))
 	then.wait(t, func() error {
 		replaying, err := testpostgres.Try(replace(t, url, fmt.Sprint(":", pg.Port), ":"+port), "select pg_is_in_recovery()")
 		if err == nil && replaying[0][0] != "f" {

@@ -98,7 +98,6 @@ func (s *Store) adoptMonth(ctx context.Context, old *Store, m Month) (moved int6
 // adoptTable moves the rows of a table, some at a time. Rows with keys that are known stay as
 // they are here.
 func (s *Store) adoptTable(ctx context.Context, table, key string) error {
-	const rowsAtOnce = 100
 	keys := strings.Split(key, ", ")
 	for {
 		var rows [][]any

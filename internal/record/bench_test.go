@@ -1,6 +1,7 @@
 package record_test
 
 import (
+	"context"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -21,7 +22,7 @@ func denial(at time.Time) engine.Event {
 	return engine.Event{
 		ID: engine.NewID(at), At: at, Outcome: engine.Denied,
 		User: "u-48213", Tenant: "acme", Key: "0123456789ABCDEF", Tier: "pro", IP: netip.MustParseAddr("203.0.113.77"),
-		Rule: "search-per-user", Limit: "per-minute", Endpoint: "/v1/search/{index}", Method: "GET",
+		Rule: "search-per-user", Limit: "per-minute", Endpoint: "/v1/search/{index}", Method: "GET", Path: "/v1/search/books",
 		Used: 600, Max: 600, Cost: 1, Status: 429, RetryAfter: 12345678 * time.Microsecond, Latency: 180 * time.Microsecond,
 	}
 }
@@ -48,7 +49,7 @@ func BenchmarkRecord(b *testing.B) {
 			at := time.Now()
 			record := func(e *engine.Event, i int) {
 				e.ID[15] = byte(i)
-				r.Record(e)
+				r.Record(b.Context(), e)
 				if i%4096 == 0 {
 					mu.Lock()
 					taken = r.Take(taken[:0])
@@ -76,7 +77,7 @@ func BenchmarkRecord(b *testing.B) {
 // indifferent is told of decisions, and keeps nothing.
 type indifferent struct{}
 
-func (indifferent) Record(*engine.Event) {}
+func (indifferent) Record(context.Context, *engine.Event) {}
 
 // BenchmarkDecide tells what recording adds to a decision that refuses, all of which are
 // kept: to one of which someone is told already, as the metrics of every server are, and to
@@ -180,7 +181,7 @@ func BenchmarkFlood(b *testing.B) {
 				}
 				for i := range flood {
 					e := denial(began.Add(time.Duration(i) * time.Minute / flood))
-					r.Record(&e)
+					r.Record(b.Context(), &e)
 					if now = e.At; i%5000 == 4999 {
 						put(r.Take)
 					}

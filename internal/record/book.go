@@ -27,6 +27,13 @@ type BookOptions struct {
 	// that fails. Beyond that, users, keys and models are counted as [Other], and at twice that tenants, too: nothing is
 	// dropped. Default 20,000, of about 500 bytes each.
 	MaxAccounts int
+	// Settle stores what became of the reservations of single events, as [Store.AddSettlements] does, and Keeps says whether
+	// an event is recorded, as [Recorder.Keeps] does. Nil: none are stored.
+	Settle func(ctx context.Context, all []Settlement) error
+	Keeps  func(r *engine.Receipt) bool
+	// MaxSettlements is how many of these are kept between two writes; as many again may wait for a write that fails.
+	// Beyond that they are dropped and counted. Default 20,000, of about 300 bytes each.
+	MaxSettlements int
 	// Log reports writes that fail. Default: none are reported.
 	Log *slog.Logger
 	// Now is the clock. Default time.Now.
@@ -34,7 +41,8 @@ type BookOptions struct {
 }
 
 // Book adds up what requests have used under rules with a meter, and adds that to the database from time to time, as
-// other nodes do. Reservations that are repeated, and those that are never settled, are not in it.
+// other nodes do. Settlements that are repeated, and reservations that are never settled, are not in it. Of events that are
+// recorded it also stores each settlement.
 //
 // What could not be written is kept, and written later, once. A process that is killed loses what it has settled since
 // the last write.
@@ -44,6 +52,8 @@ type Book struct {
 	mu       sync.Mutex
 	accounts map[Account]*Units
 	other    int64
+	settled  []Settlement
+	dropped  int64
 
 	turn    chan struct{} // of capacity 1: held by the writer, and guards waiting
 	waiting []batch       // taken, and not written yet
@@ -52,26 +62,27 @@ type Book struct {
 		sync.Mutex
 		problem string
 		since   time.Time
-		waiting int // entries that are taken, and not written
+		waiting int   // accounts that are taken, and not written
+		written int64 // settlements
 	}
 	stop, abort context.CancelFunc // nil: it was not started
 	work        sync.WaitGroup
 }
 
-// batch is entries that are written at once, under an id, so that they are added once.
+// batch is what is written at once: accounts, or settlements. Write adds it once, however often it is called.
 type batch struct {
-	id      string
-	entries []Entry
+	accounts, settlements int
+	write                 func(context.Context) error
 }
 
-// batchEntries is how many entries are written in one transaction.
+// batchEntries is how many accounts, or settlements, are written in one transaction.
 const batchEntries = 2000
 
 var _ engine.Ledger = (*Book)(nil)
 
 // NewBook returns an empty book. Start it, and Stop it.
 func NewBook(o BookOptions) (*Book, error) {
-	o.Interval, o.MaxAccounts = cmp.Or(o.Interval, 5*time.Second), cmp.Or(o.MaxAccounts, 20_000)
+	o.Interval, o.MaxAccounts, o.MaxSettlements = cmp.Or(o.Interval, 5*time.Second), cmp.Or(o.MaxAccounts, 20_000), cmp.Or(o.MaxSettlements, 20_000)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
@@ -83,6 +94,10 @@ func NewBook(o BookOptions) (*Book, error) {
 		return nil, invalid("Interval", o.Interval.String(), "some time, or 0 for the default")
 	case o.MaxAccounts < 0:
 		return nil, invalid("MaxAccounts", "less than 0", "a number of accounts, or 0 for the default")
+	case o.MaxSettlements < 0:
+		return nil, invalid("MaxSettlements", "less than 0", "a number of settlements, or 0 for the default")
+	case (o.Settle == nil) != (o.Keeps == nil):
+		return nil, invalid("Keeps", "without Settle, or Settle without it", "both or none")
 	}
 	return &Book{o: o, accounts: map[Account]*Units{}, turn: make(chan struct{}, 1)}, nil
 }
@@ -95,12 +110,18 @@ func (b *Book) Settled(r *engine.Receipt, cancelled bool) {
 	if r.Repeated {
 		return
 	}
+	now := b.o.Now().UTC()
 	account := Account{
-		Start: b.o.Now().UTC().Truncate(time.Hour), Tenant: nameOf(r.Payer.Tenant), User: nameOf(r.Payer.User), Key: nameOf(r.Payer.Key), Model: nameOf(r.Model),
+		Start: now.Truncate(time.Hour), Tenant: nameOf(r.Payer.Tenant), User: nameOf(r.Payer.User), Key: nameOf(r.Payer.Key), Model: nameOf(r.Model),
+	}
+	var kept []Settlement
+	if b.o.Keeps != nil && b.o.Keeps(r) {
+		kept = settlementsOf(r, cancelled, now)
 	}
 	var whole []engine.Settled // the most of each meter, without a rule
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.note(kept)
 	for s := range r.Rules() {
 		if s.Meter == "" {
 			continue
@@ -115,6 +136,13 @@ func (b *Book) Settled(r *engine.Receipt, cancelled bool) {
 	for i := range whole {
 		b.add(account, &whole[i], r.Estimated, cancelled)
 	}
+}
+
+// note keeps settlements to be stored, as far as there is room.
+func (b *Book) note(all []Settlement) {
+	room := min(len(all), b.o.MaxSettlements-len(b.settled))
+	b.settled = append(b.settled, all[:room]...)
+	b.dropped += int64(len(all) - room)
 }
 
 // nameOf returns a name as a database can have it, without what it may be a part of.
@@ -157,6 +185,8 @@ func (b *Book) of(a Account) *Units {
 type BookState struct {
 	Waiting int   // accounts that are not written yet
 	Other   int64 // how often units were counted as [Other]
+	// Settled is how many settlements were stored, and Dropped for how many there was no room.
+	Settled, Dropped int64
 	// Problem is why nothing is written, and Since when that began. Empty: there is none.
 	Problem string
 	Since   time.Time
@@ -165,11 +195,12 @@ type BookState struct {
 // State returns the current state, without accounts whose first write is under way.
 func (b *Book) State() (s BookState) {
 	b.mu.Lock()
-	s.Waiting, s.Other = len(b.accounts), b.other
+	s.Waiting, s.Other, s.Dropped = len(b.accounts), b.other, b.dropped
 	b.mu.Unlock()
 	b.state.Lock()
 	defer b.state.Unlock()
 	s.Waiting += b.state.waiting
+	s.Settled = b.state.written
 	s.Problem, s.Since = b.state.problem, b.state.since
 	return s
 }
@@ -224,29 +255,36 @@ func (b *Book) Flush(ctx context.Context) error {
 // take takes what was added up.
 func (b *Book) take() {
 	b.mu.Lock()
-	taken := b.accounts
-	b.accounts = map[Account]*Units{} // maps do not shrink
+	taken, settled := b.accounts, b.settled
+	b.accounts, b.settled = map[Account]*Units{}, nil // maps do not shrink
 	b.mu.Unlock()
 	entries := make([]Entry, 0, len(taken))
 	for a, u := range taken {
 		entries = append(entries, Entry{a, *u})
 	}
 	for some := range slices.Chunk(entries, batchEntries) {
-		b.waiting = append(b.waiting, batch{rand.Text(), some})
+		id := rand.Text() // by which it is added once
+		b.waiting = append(b.waiting, batch{accounts: len(some), write: func(ctx context.Context) error { return b.o.Add(ctx, id, some) }})
+	}
+	for some := range slices.Chunk(settled, batchEntries) {
+		b.waiting = append(b.waiting, batch{settlements: len(some), write: func(ctx context.Context) error { return b.o.Settle(ctx, some) }})
 	}
 }
 
-// write writes what waits, with the id that it has had from the start.
+// write writes what waits.
 func (b *Book) write(ctx context.Context) error {
 	const limit = 10 * time.Second
 	for len(b.waiting) > 0 {
 		first := &b.waiting[0]
 		ctx, cancel := context.WithTimeout(ctx, limit)
-		err := b.o.Add(ctx, first.id, first.entries)
+		err := first.write(ctx)
 		cancel()
 		if err != nil {
 			return err
 		}
+		b.state.Lock()
+		b.state.written += int64(first.settlements)
+		b.state.Unlock()
 		b.waiting = b.waiting[1:]
 	}
 	b.waiting = nil
@@ -259,7 +297,7 @@ func (b *Book) report(ctx context.Context, err error) {
 	defer b.state.Unlock()
 	b.state.waiting = 0
 	for i := range b.waiting {
-		b.state.waiting += len(b.waiting[i].entries)
+		b.state.waiting += b.waiting[i].accounts
 	}
 	before := b.state.problem
 	if b.state.problem = ""; err != nil {

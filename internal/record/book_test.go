@@ -199,11 +199,105 @@ func TestBookKeeps(t *testing.T) {
 	})
 }
 
+// notes keeps what books settle, and fails if it has to.
+type notes struct {
+	mu  sync.Mutex
+	err error
+	all []record.Settlement
+}
+
+func (n *notes) settle(_ context.Context, all []record.Settlement) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.err == nil {
+		n.all = append(n.all, all...)
+	}
+	return n.err
+}
+
+// String has a line for each settlement.
+func (n *notes) String() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var lines []string
+	for _, s := range n.all {
+		lines = append(lines, fmt.Sprintf("%d %q %q %d of %d %q, shadow %t, estimated %t, cancelled %t, %s", number(s.Event), s.Rule, s.Meter, s.Used, s.Reserved, s.Model, s.Shadow, s.Estimated, s.Cancelled, s.At.Format("15:04:05.999999999")))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// TestBookSettles stores each settlement of an event that is recorded, by rule, and once.
+func TestBookSettles(t *testing.T) {
+	t.Parallel()
+	var n notes
+	r := newRecorder(t, record.RecorderOptions{Sample: 0.5})
+	b := newBook(t, record.BookOptions{Add: new(shelf).add, Settle: n.settle, Keeps: r.Keeps, Now: func() time.Time { return settledAt.Add(1234 * time.Nanosecond) }})
+	at := func(id int, receipt *engine.Receipt) *engine.Receipt {
+		receipt.ID = numbered(id)
+		return receipt
+	}
+	trial := settled("trial", "", 1, 0)
+	trial.Shadow = true
+	first := at(1, receiptOf("gpt\x00", settled("requests", "", 1, 1), settled("tokens", tokens, 100, 70), settled("tokens", tokens, 100, 70), trial))
+	first.Estimated = true
+	b.Settled(first, false)
+	first.Repeated = true
+	b.Settled(first, false)
+	b.Settled(at(2, receiptOf("", settled("tokens", tokens, 1<<60, 1<<61))), true)
+	other := at(3, receiptOf("gpt", settled("tokens", tokens, 100, 70)))
+	other.ID[8] = 0x20 // in the second half of the sample
+	b.Settled(other, false)
+	other.ID, other.Notable = numbered(4), true
+	other.ID[8] = 0x20
+	b.Settled(other, false)
+	flush(t, b)
+	flush(t, b)
+	const want = `1 "requests" "" 1 of 1 "gpt\uFFFD", shadow false, estimated true, cancelled false, 12:34:56.000001
+1 "tokens" "llm.total_tokens" 70 of 100 "gpt\uFFFD", shadow false, estimated true, cancelled false, 12:34:56.000001
+1 "trial" "" 0 of 1 "gpt\uFFFD", shadow true, estimated true, cancelled false, 12:34:56.000001
+2 "tokens" "llm.total_tokens" 9007199254740991 of 9007199254740991 "", shadow false, estimated false, cancelled true, 12:34:56.000001
+4 "tokens" "llm.total_tokens" 70 of 100 "gpt", shadow false, estimated false, cancelled false, 12:34:56.000001`
+	if got := strings.ReplaceAll(n.String(), "\uFFFD", `\uFFFD`); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if got := b.State(); got.Settled != 5 || got.Dropped != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestBookSettlesLater keeps settlements that cannot be written, up to a number, and writes them later.
+func TestBookSettlesLater(t *testing.T) {
+	t.Parallel()
+	n := notes{err: errors.New("the database is down")}
+	add := func(context.Context, string, []record.Entry) error { return nil }
+	b := newBook(t, record.BookOptions{Add: add, Settle: n.settle, Keeps: func(*engine.Receipt) bool { return true }, MaxSettlements: 3})
+	settle := func() {
+		b.Settled(receiptOf("gpt", settled("tokens", tokens, 100, 70), settled("answers", tokens, 100, 70)), false)
+	}
+	settle()
+	for range 2 {
+		if err := b.Flush(t.Context()); err == nil {
+			t.Error("no error")
+		}
+	}
+	for range 3 {
+		settle()
+	}
+	if got := b.State(); got.Settled != 0 || got.Dropped != 3 || got.Problem == "" {
+		t.Errorf("%+v", got)
+	}
+	n.err = nil
+	flush(t, b)
+	if got := b.State(); got.Settled != 5 || got.Dropped != 3 || got.Problem != "" || len(n.all) != 5 {
+		t.Errorf("%+v, and %d are stored", got, len(n.all))
+	}
+}
+
 // TestBadBook rejects settings.
 func TestBadBook(t *testing.T) {
 	t.Parallel()
 	add := new(shelf).add
-	for field, o := range map[string]record.BookOptions{"Add": {}, "Interval": {Add: add, Interval: -1}, "MaxAccounts": {Add: add, MaxAccounts: -1}} {
+	for field, o := range map[string]record.BookOptions{"Add": {}, "Interval": {Add: add, Interval: -1}, "MaxAccounts": {Add: add, MaxAccounts: -1}, "MaxSettlements": {Add: add, MaxSettlements: -1}, "Keeps": {Add: add, Settle: new(notes).settle}} {
 		invalid := new(stint.InvalidError)
 		if _, err := record.NewBook(o); !errors.As(err, &invalid) || invalid.Field != field {
 			t.Errorf("%s: %v", field, err)

@@ -105,7 +105,6 @@ func (s *Store) AddConsumption(ctx context.Context, id string, entries []Entry) 
 		if n, err := result.RowsAffected(); err != nil || n == 0 {
 			return err
 		}
-		const rowsAtOnce = 100
 		for some := range slices.Chunk(entries, rowsAtOnce) {
 			if err := s.addEntries(ctx, tx, some); err != nil {
 				return err
@@ -117,20 +116,14 @@ func (s *Store) AddConsumption(ctx context.Context, id string, entries []Entry) 
 
 func (s *Store) addEntries(ctx context.Context, tx *sql.Tx, entries []Entry) error {
 	var args []any
-	var rows []string
 	for i := range entries {
-		e, before := &entries[i], len(args)
+		e := &entries[i]
 		args = append(args, hourLevel, s.db.Time(e.Start), e.Rule, e.Meter, e.Shadow, e.Tenant, e.User, e.Key, e.Model)
 		for _, n := range e.all() {
 			args = append(args, *n)
 		}
-		var row []string
-		for j := before; j < len(args); j++ {
-			row = append(row, "$"+strconv.Itoa(j+1))
-		}
-		rows = append(rows, "("+strings.Join(row, ", ")+")")
 	}
-	_, err := tx.ExecContext(ctx, intoConsumption+"VALUES "+strings.Join(rows, ", ")+addUnits, args...)
+	_, err := tx.ExecContext(ctx, intoConsumption+"VALUES "+rowsOf(len(entries), len(args))+addUnits, args...)
 	return err
 }
 

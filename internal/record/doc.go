@@ -8,7 +8,8 @@
 // show current decisions.
 //
 // A [Book] adds up what requests have used under rules with a meter, and writes that to the
-// Store: each settlement once, and under the name [Other] beyond its bound.
+// Store: each settlement once, and under the name [Other] beyond its bound. A [Settlement] of an
+// event that is recorded is also stored by itself, by the id of the event, and found with it.
 //
 // Roll-ups and the archive are packages of their own, which import this one.
 //
@@ -19,7 +20,9 @@
 //     lose its last commits when the machine loses power, not when the process dies.) A
 //     process that is killed loses the events of the last two intervals of the [Pipeline].
 //   - Totals are right: an event that stands for several decisions has their number.
-//   - A client costs few rows, however often it is denied in a second by a rule.
+//   - A client costs few rows, however often it is denied in a second by a rule. (What it is
+//     granted may cost more: a settlement whose event is one that another stands for is stored,
+//     as far as the bound of the [Book] goes, but not found.)
 //   - On SQLite the record is a file of its own, and leaves room on the disk for others.
 //   - The parts of addresses that must not be stored, by the settings, never leave memory.
 //

@@ -13,10 +13,12 @@ import (
 	"unicode/utf8"
 
 	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/identity"
 )
 
 // An encoded event of a [Batch] begins with fields at fixed offsets: numbers, which are
-// little-endian, and the lengths of its texts. Then come the texts, and last region and node.
+// little-endian, and the lengths of its texts. Then come the texts, then region, node and path, and last a byte each for the
+// source and why credentials were not accepted.
 const (
 	versionAt = iota
 	outcomeAt
@@ -32,7 +34,8 @@ const (
 	numbers = 8 // at, used, max, cost, retry after, waited, latency, weight
 	texts   = 8 // user, tenant, key, tier, rule, limit, endpoint, method
 
-	version = 3 // other versions are rejected
+	// Other versions are rejected, but for those of events without a source, and without a path, which a spool may have.
+	version, versionNoSource, versionNoPath = 5, 4, 3
 )
 
 const (
@@ -40,7 +43,7 @@ const (
 	// shorter.
 	longestText = 512
 	// longestRecord is the largest size of an event in a [Batch].
-	longestRecord = frameBytes + textsAt + texts*longestText + 2*(2+longestText)
+	longestRecord = frameBytes + textsAt + texts*longestText + 2*(2+longestText) + 2 + longestPath + 2
 )
 
 const (
@@ -55,10 +58,11 @@ type encoder struct {
 	place   []byte // region and node, encoded
 	privacy Privacy
 	hasher  *hasher // nil: addresses are not hashed
+	paths   Paths
 }
 
-func newEncoder(region, node string, privacy Privacy, key []byte) encoder {
-	c := encoder{privacy: privacy}
+func newEncoder(region, node string, paths Paths, privacy Privacy, key []byte) encoder {
+	c := encoder{privacy: privacy, paths: paths}
 	for _, text := range []string{region, node} {
 		text = beginning(text, longestText)
 		c.place = append(binary.LittleEndian.AppendUint16(c.place, uint16(len(text))), text...)
@@ -69,8 +73,8 @@ func newEncoder(region, node string, privacy Privacy, key []byte) encoder {
 	return c
 }
 
-// append appends an event that stands for weight decisions.
-func (c *encoder) append(b Batch, e *engine.Event, weight int64) Batch {
+// append appends an event that stands for weight decisions, with a path that [Paths].appendPath has returned.
+func (c *encoder) append(b Batch, e *engine.Event, path []byte, weight int64) Batch {
 	b = slices.Grow(b, longestRecord)
 	frame := b[len(b) : len(b)+longestRecord]
 	p := frame[frameBytes:]
@@ -105,8 +109,27 @@ func (c *encoder) append(b Batch, e *engine.Event, weight int64) Batch {
 		n += copy(p[n:], t)
 	}
 	n += copy(p[n:], c.place)
+	stored := c.paths.appendStored(p[n+2:n+2:len(p)], path, e.Endpoint)
+	binary.LittleEndian.PutUint16(p[n:], uint16(len(stored)))
+	n += 2 + len(stored)
+	p[n], p[n+1] = sourceOf(e), byte(e.Unaccepted)
+	n += 2
 	binary.LittleEndian.PutUint64(frame, frameOf(n))
 	return b[:len(b)+frameBytes+n]
+}
+
+// sources are the names of sources, by what events have: 0 if the client is not known.
+var sources = [...]string{"", identity.ByIP.String(), identity.ByKey.String(), identity.ByJWT.String(), identity.ByHeader.String(), SourceGiven}
+
+func sourceOf(e *engine.Event) byte {
+	named := e.User != "" || e.Tenant != "" || e.Key != ""
+	switch {
+	case !named && !e.IP.IsValid():
+		return 0
+	case named && e.Source == identity.ByIP:
+		return byte(len(sources) - 1)
+	}
+	return byte(e.Source) + 1
 }
 
 // beginning returns the first bytes of a text, without half a character.
@@ -125,7 +148,7 @@ func beginning(text string, longest int) string {
 // replaced, since databases reject them.
 func (e *Event) UnmarshalBinary(data []byte) error {
 	switch {
-	case len(data) > 0 && data[versionAt] != version:
+	case len(data) > 0 && (data[versionAt] < versionNoPath || data[versionAt] > version):
 		return fmt.Errorf("record: event of version %d, want %d", data[versionAt], version)
 	case len(data) < textsAt:
 		return errTooShort
@@ -154,20 +177,31 @@ func (e *Event) UnmarshalBinary(data []byte) error {
 		e.IP = Privacy(privacy - 1).text([16]byte(head[addressAt:]))
 	}
 	rest := string(data[textsAt:]) // texts are cut from one copy
-	for i, text := range [texts + 2]*string{&e.User, &e.Tenant, &e.Key, &e.Tier, &e.Rule, &e.Limit, &e.Endpoint, &e.Method, &e.Region, &e.Node} {
+	for i, text := range [texts + 3]*string{&e.User, &e.Tenant, &e.Key, &e.Tier, &e.Rule, &e.Limit, &e.Endpoint, &e.Method, &e.Region, &e.Node, &e.Path} {
 		var size int
 		switch {
+		case text == &e.Path && head[versionAt] == versionNoPath:
 		case i < texts:
 			size = int(binary.LittleEndian.Uint16(head[lengthsAt+2*i:]))
 		case len(rest) < 2:
 			return errTooShort
-		default: // the place has them before its texts
+		default: // the place and the path have them before their texts
 			size, rest = int(rest[0])|int(rest[1])<<8, rest[2:]
 		}
 		if size > len(rest) || size > longestText {
 			return errTooShort
 		}
 		*text, rest = clean(rest[:size]), rest[size:]
+	}
+	if head[versionAt] == version {
+		if len(rest) < 2 {
+			return errTooShort
+		}
+		source, why := rest[0], identity.Reason(rest[1])
+		if int(source) >= len(sources) || why > identity.HeaderInvalid {
+			return fmt.Errorf("record: event with unknown source %d or reason %d", source, byte(why))
+		}
+		e.Source, e.Unaccepted, rest = sources[source], why.String(), rest[2:]
 	}
 	if rest != "" {
 		return fmt.Errorf("record: event with %d extra bytes", len(rest))

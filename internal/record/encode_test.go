@@ -1,6 +1,7 @@
 package record_test
 
 import (
+	"context"
 	"math"
 	"net/netip"
 	"reflect"
@@ -13,7 +14,9 @@ import (
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/record"
+	"github.com/stintdev/stint/internal/record/recordtest"
 )
 
 // recorded returns an event as it comes back.
@@ -24,7 +27,7 @@ func recorded(tb rapid.TB, e engine.Event, o record.RecorderOptions) record.Even
 	if err != nil {
 		tb.Fatal(err)
 	}
-	r.Record(&e)
+	r.Record(context.Background(), &e)
 	b := r.Take(nil)
 	out, size, err := b.Events(nil, 2)
 	if err != nil || size != len(b) || len(out) != 1 {
@@ -57,22 +60,30 @@ func TestRoundTrip(t *testing.T) {
 			User: want.User, Tenant: want.Tenant, Key: want.Key, Tier: want.Tier, Rule: want.Rule, Limit: want.Limit, Endpoint: want.Endpoint, Method: want.Method,
 			Used: want.Used, Max: want.Max, Cost: want.Cost, Status: want.Status, RetryAfter: want.RetryAfter, Waited: want.Waited, Latency: want.Latency,
 		}
+		in.Source, in.Unaccepted = identity.Source(rapid.Uint8Max(uint8(identity.ByHeader)).Draw(t, "source")), identity.Reason(rapid.Uint8Max(uint8(identity.HeaderInvalid)).Draw(t, "reason"))
+		want.Source, want.Unaccepted = in.Source.String(), in.Unaccepted.String()
 		if rapid.Bool().Draw(t, "addressed") {
 			in.IP, _ = netip.AddrFromSlice(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "ip"))
 			want.IP = in.IP.Unmap().String()
 		}
-		if got := recorded(t, in, record.RecorderOptions{Region: want.Region, Node: want.Node}); got != want {
+		switch named := want.User+want.Tenant+want.Key != ""; {
+		case !named && want.IP == "":
+			want.Source = ""
+		case named && in.Source == identity.ByIP:
+			want.Source = record.SourceGiven
+		}
+		if got := recorded(t, in, record.RecorderOptions{Region: want.Region, Node: want.Node}); !recordtest.Same(got, want) {
 			t.Fatalf("%+v\nwant\n%+v", got, want)
 		}
 	})
-	// And none is left out here.
+	// And none is left out here, but for what is known later.
 	v := reflect.ValueOf(recorded(t, engine.Event{
 		ID: numbered(1), At: time.UnixMicro(1).UTC(), Outcome: 1, Shadow: true, Cached: true,
-		User: "u", Tenant: "t", Key: "k", Tier: "t", IP: netip.IPv6Loopback(), Rule: "r", Limit: "l", Endpoint: "e", Method: "m",
+		User: "u", Tenant: "t", Key: "k", Tier: "t", IP: netip.IPv6Loopback(), Unaccepted: identity.KeyRevoked, Rule: "r", Limit: "l", Endpoint: "e", Method: "m", Path: "/p",
 		Used: 1, Max: 1, Cost: 1, Status: 1, RetryAfter: 1000, Waited: 1000, Latency: 1000,
 	}, record.RecorderOptions{Region: "r", Node: "n"}))
 	for i := range v.NumField() {
-		if v.Field(i).IsZero() {
+		if v.Field(i).IsZero() && v.Type().Field(i).Name != "Settled" {
 			t.Errorf("%s is lost", v.Type().Field(i).Name)
 		}
 	}
@@ -91,8 +102,8 @@ func TestWhatIsKept(t *testing.T) {
 		"nanoseconds": {engine.Event{RetryAfter: 1999, Waited: 999, Latency: -1}, record.Event{RetryAfter: 1000}},
 		"set back":    {engine.Event{Latency: -time.Hour}, record.Event{Latency: -time.Hour}},
 		"largest":     {engine.Event{Latency: math.MaxInt64, Used: math.MinInt64}, record.Event{Latency: math.MaxInt64 / 1000 * 1000, Used: math.MinInt64}},
-		"not UTF-8":   {engine.Event{User: "a\xffb\x00c"}, record.Event{User: "a\uFFFDb\uFFFDc"}},
-		"long":        {engine.Event{User: long, Method: long}, record.Event{User: long[:512], Method: long[:512]}},
+		"not UTF-8":   {engine.Event{User: "a\xffb\x00c"}, record.Event{User: "a\uFFFDb\uFFFDc", Source: "given"}},
+		"long":        {engine.Event{User: long, Method: long}, record.Event{User: long[:512], Source: "given", Method: long[:512]}},
 		"long runes":  {engine.Event{Rule: "x" + strings.Repeat("é", 300)}, record.Event{Rule: "x" + strings.Repeat("é", 255)}},
 		"long, and none": {
 			engine.Event{Rule: strings.Repeat("\x80", 1000)},
@@ -101,7 +112,7 @@ func TestWhatIsKept(t *testing.T) {
 	} {
 		c.in.At = time.UnixMicro(1).In(time.FixedZone("", 3600))
 		c.want.At, c.want.Weight = time.UnixMicro(1).UTC(), 1
-		if got := recorded(t, c.in, record.RecorderOptions{}); got != c.want {
+		if got := recorded(t, c.in, record.RecorderOptions{}); !recordtest.Same(got, c.want) {
 			t.Errorf("%s: %+v\nwant\n%+v", name, got, c.want)
 		}
 	}
@@ -117,7 +128,7 @@ func encoded(tb testing.TB) []byte {
 	r := newRecorder(tb, record.RecorderOptions{Node: "n1"})
 	e := denial(noon)
 	e.RetryAfter = stint.Never
-	r.Record(&e)
+	r.Record(tb.Context(), &e)
 	return r.Take(nil)[8:]
 }
 
@@ -167,7 +178,7 @@ func FuzzEvent(f *testing.F) {
 		if e.Outcome > engine.Unavailable {
 			t.Errorf("there is no outcome %d", e.Outcome)
 		}
-		for _, text := range []string{e.User, e.Tenant, e.Key, e.Tier, e.IP, e.Rule, e.Limit, e.Endpoint, e.Method, e.Region, e.Node} {
+		for _, text := range []string{e.User, e.Tenant, e.Key, e.Tier, e.IP, e.Rule, e.Limit, e.Endpoint, e.Method, e.Region, e.Node, e.Path} {
 			if !utf8.ValidString(text) || strings.Contains(text, "\x00") {
 				t.Errorf("%q is accepted", text)
 			}

@@ -19,7 +19,7 @@ func TestAllocations(t *testing.T) {
 		e := denial(time.Now())
 		taken := make(record.Batch, 0, 1<<20)
 		if n := testing.AllocsPerRun(1000, func() {
-			r.Record(&e)
+			r.Record(t.Context(), &e)
 			taken = r.Take(taken[:0])
 		}); n != 0 || len(taken) == 0 {
 			t.Errorf("%v: %v allocations, want none", privacy, n)
@@ -58,7 +58,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 		for i := range n {
 			e.ID = numbered(i)
 			e.ID[15] = byte(i)
-			r.Record(&e)
+			r.Record(t.Context(), &e)
 		}
 	}
 	const many, few = 50_000, 10

@@ -20,6 +20,7 @@ type EventQuery struct {
 	query.Range
 	User, Tenant, Key, IP  string
 	Rule, Endpoint, Method string
+	Path                   string // how the path begins
 	Region, Node           string
 	Outcome                string // the name of one
 	Shadow                 *bool
@@ -34,7 +35,7 @@ const maxEvents = 1000
 // events that an index finds one by one. Tests read fewer.
 var scanned, scannedApart = 20_000, 2_000
 
-// Find returns events, the newest first, and the Cursor of the next page: zero if there are no
+// Find returns events with their settlements, the newest first, and the Cursor of the next page: zero if there are no
 // more. Since it reads a limited number of events, a page may have fewer than Limit, even none,
 // although there are more: to find all, continue until the Cursor is zero.
 func (s *Store) Find(ctx context.Context, q EventQuery) ([]Event, Cursor, error) {
@@ -62,10 +63,10 @@ func (s *Store) Find(ctx context.Context, q EventQuery) ([]Event, Cursor, error)
 			}
 			events, next = append(events, some...), end
 			if len(events) > q.Limit || end != (Cursor{}) {
-				return nil
+				break
 			}
 		}
-		return nil
+		return s.settle(ctx, tx, events)
 	})
 	if err != nil {
 		return nil, Cursor{}, s.wrap("find events", err)
@@ -92,7 +93,7 @@ func (s *Store) findIn(ctx context.Context, tx *sql.Tx, m Month, q EventQuery, m
 		return nil, Cursor{}, nil
 	}
 	w.And("at >= ? AND at < ?", s.db.Time(from), s.db.Time(to))
-	outcome, named := outcomes[q.Outcome]
+	outcome, named := ParseOutcome(q.Outcome)
 	switch {
 	case q.User != "":
 		w.Is("user_id", q.User)
@@ -117,6 +118,9 @@ func (s *Store) findIn(ctx context.Context, tx *sql.Tx, m Month, q EventQuery, m
 		{"node", q.Node},
 	} {
 		rest.Is(is[0], is[1])
+	}
+	if q.Path != "" {
+		rest.And("substr("+PathColumn+", 1, length(CAST(? AS TEXT))) = CAST(? AS TEXT)", q.Path, q.Path)
 	}
 	if named {
 		rest.And("outcome = ?", int64(outcome))

@@ -2,6 +2,7 @@ package record
 
 import (
 	"net/netip"
+	"slices"
 	"sync/atomic"
 
 	"github.com/stintdev/stint/engine"
@@ -22,7 +23,7 @@ type folder struct {
 }
 
 // streak is what the events have in common that may be folded. It has everything that roll-ups
-// and lists tell apart, and nothing that a client can vary at will, such as the method.
+// and lists tell apart, and nothing that a client can vary at will, such as the method and the path.
 type streak struct {
 	second                  int64
 	user, tenant, key, tier string
@@ -51,7 +52,7 @@ func (f *folder) add(b Batch, c *encoder, d *draft) Batch {
 	s := f.streaks[k]
 	if s == nil {
 		if len(f.streaks) >= maxStreaks {
-			return c.append(b, e, d.weight)
+			return c.append(b, e, d.path, d.weight)
 		}
 		s = new(streakState)
 		f.streaks[k] = s
@@ -59,9 +60,9 @@ func (f *folder) add(b Batch, c *encoder, d *draft) Batch {
 	switch {
 	case s.stored < f.perSecond-1:
 		s.stored++
-		return c.append(b, e, d.weight)
+		return c.append(b, e, d.path, d.weight)
 	case s.last == nil:
-		s.last = &draft{*e, d.weight}
+		s.last = &draft{*e, slices.Clone(d.path), d.weight}
 		f.waiting.Add(1)
 	default:
 		s.last.weight += d.weight
@@ -102,7 +103,7 @@ func (f *folder) flush(b Batch, c *encoder, s *streakState) Batch {
 	if s.last == nil {
 		return b
 	}
-	b = c.append(b, &s.last.event, s.last.weight)
+	b = c.append(b, &s.last.event, s.last.path, s.last.weight)
 	s.last = nil
 	f.waiting.Add(-1)
 	return b

@@ -52,7 +52,7 @@ func TestFold(t *testing.T) {
 		}
 		e.Method = "M" + strconv.Itoa(n) // which a client chooses
 		want[of(e.At, e.User, e.Tenant, e.Key, e.Tier, e.IP.String(), e.Rule, e.Endpoint, e.Shadow, e.Cached, e.Outcome)]++
-		r.Record(&e)
+		r.Record(t.Context(), &e)
 		if now = at; n%777 == 0 {
 			batch = r.Take(batch)
 		}
@@ -91,7 +91,7 @@ func TestFoldLate(t *testing.T) {
 	flood := func(at time.Time, n int) {
 		for range n {
 			e := denial(at)
-			r.Record(&e)
+			r.Record(t.Context(), &e)
 		}
 	}
 	step := func(want ...int64) {
@@ -132,7 +132,7 @@ func TestFoldMany(t *testing.T) {
 	for n := range clients * each {
 		e := denial(noon)
 		e.ID, e.User = numbered(n), "u"+strconv.Itoa(n%clients)
-		r.Record(&e)
+		r.Record(t.Context(), &e)
 	}
 	total, all := int64(0), events(t, r.TakeAll(nil))
 	for _, e := range all {

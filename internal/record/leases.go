@@ -2,11 +2,10 @@ package record
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 )
 
-// Leased is what a node has leased of a limit since it was started. Units are those of the limit. The tags
+// Leased is what nodes have leased of a limit since they were started. Units are those of the limit. The tags
 // document its fields.
 type Leased struct {
 	Limit    string `json:"limit" doc:"The rule and its limit. The name other stands for limits that are not counted one by one." example:"search:hourly"`
@@ -15,11 +14,11 @@ type Leased struct {
 	Lent     int64  `json:"lent" doc:"Units that were taken ahead." example:"90000"`
 	Spent    int64  `json:"spent" doc:"Units that were taken ahead and spent." example:"88000"`
 	Back     int64  `json:"given_back" doc:"Units that were taken ahead, not spent, and given back." example:"1660"`
-	Kept     int64  `json:"kept" doc:"Units that were taken ahead, not spent, and could not be given back: they stay used." example:"0"`
+	Kept     int64  `json:"kept" doc:"Units that were taken ahead, not spent, and could not be given back in time: they stay used, at least until the store is back." example:"0"`
 	Denied   int64  `json:"denied" doc:"Denials of leased counters." example:"70"`
 	Early    int64  `json:"denied_early" doc:"Denials of leased counters while other nodes had taken units ahead. They may have been too early." example:"9"`
 	MostOut  int64  `json:"others_most" doc:"The most units that other nodes had taken ahead when a leased counter denied." example:"25"`
-	MostUsed int64  `json:"most_used" doc:"The most units that were used of a counter in its window, on all nodes." example:"998"`
+	MostUsed int64  `json:"most_used" doc:"The most units that the store has counted of a counter in its window, from all nodes: at most the capacity." example:"998"`
 	Cap      int64  `json:"capacity" doc:"The capacity of the counter that had most_used." example:"1000"`
 }
 
@@ -27,8 +26,18 @@ const liveLeasesShown = 50
 
 // mostLent returns the limits with the most units lent.
 func mostLent(all []Leased) []Leased {
-	slices.SortFunc(all, func(a, b Leased) int {
+	return first(all, liveLeasesShown, func(a, b Leased) int {
 		return cmp.Or(cmp.Compare(b.Lent, a.Lent), strings.Compare(a.Limit, b.Limit))
 	})
-	return all[:min(len(all), liveLeasesShown)]
+}
+
+// add adds what another node has leased of the same limit.
+func (l Leased) add(o Leased) Leased {
+	if o.MostUsed > l.MostUsed || l.Cap == 0 {
+		l.MostUsed, l.Cap = o.MostUsed, o.Cap
+	}
+	l.Counters, l.Held, l.Lent, l.Spent = l.Counters+o.Counters, l.Held+o.Held, l.Lent+o.Lent, l.Spent+o.Spent
+	l.Back, l.Kept, l.Denied, l.Early = l.Back+o.Back, l.Kept+o.Kept, l.Denied+o.Denied, l.Early+o.Early
+	l.MostOut = max(l.MostOut, o.MostOut)
+	return l
 }

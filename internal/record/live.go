@@ -2,12 +2,12 @@ package record
 
 import (
 	"cmp"
+	"context"
 	"hash/maphash"
 	"math/bits"
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -49,7 +49,10 @@ var _ engine.Recorder = (*Live)(nil)
 // Snapshot is the state of a [Live] at one time. The tags document its fields.
 type Snapshot struct {
 	At       time.Time          `json:"at" doc:"The time of the snapshot." example:"2026-01-31T12:00:00Z"`
-	Node     string             `json:"node,omitempty" doc:"The name of the node." example:"node-7"`
+	Node     string             `json:"node,omitempty" doc:"The name of the node, if only one is shown." example:"node-7"`
+	Nodes    []NodeRate         `json:"nodes" nullable:"false" doc:"The nodes that are shown, by name."`
+	Alive    int                `json:"nodes_alive" doc:"How many nodes there are. If fewer are shown, the others have sent nothing for some seconds." example:"3"`
+	Problem  string             `json:"problem,omitempty" doc:"Why the other nodes are not shown." example:"the database cannot be reached"`
 	Seconds  float64            `json:"seconds" doc:"The length of the window of rates and latency, in seconds: 10, or less just after the start." example:"9.5"`
 	Requests float64            `json:"requests_per_second" doc:"Requests per second." example:"1234.5"`
 	Refused  float64            `json:"refused_per_second" doc:"Requests per second that were refused." example:"34.25"`
@@ -59,7 +62,14 @@ type Snapshot struct {
 	Rules    []RuleRate         `json:"rules" nullable:"false" doc:"The rules that decided the most requests, at most 50, the first first. The name other stands for those that are not counted one by one."`
 	Talkers  LiveTalkers        `json:"talkers" doc:"The clients with the most requests."`
 	Units    []UnitRate         `json:"units,omitempty" doc:"The units that requests have used under rules with a meter, at most 50, the most first. Missing, if there were none."`
-	Leases   []Leased           `json:"leases,omitempty" doc:"What this node has leased since it was started, of the limits with the most units lent, at most 50, the first first. Missing, if it has leased nothing."`
+	Leases   []Leased           `json:"leases,omitempty" doc:"What nodes have leased since they were started, of the limits with the most units lent, at most 50, the first first. Missing, if they have leased nothing."`
+}
+
+// NodeRate is how many requests per second a node has decided, and refused.
+type NodeRate struct {
+	Name     string  `json:"name" doc:"The name of the node." example:"node-7"`
+	Requests float64 `json:"requests_per_second" doc:"Requests per second that it decided." example:"400"`
+	Refused  float64 `json:"refused_per_second" doc:"Requests per second of these that were refused." example:"12.5"`
 }
 
 // RuleRate is how many requests per second a rule has decided, and refused.
@@ -110,7 +120,10 @@ const (
 
 	liveRules      = 256 // that a shard counts one by one in a second
 	liveRulesShown = 50
-	otherRules     = "other"
+	// liveTold is how many times as many clients a node tells of as are shown: one that is not among the first of a node may be
+	// among the first of all nodes.
+	liveTold   = 5
+	otherRules = "other"
 )
 
 // The kinds of talkers, and what they are counted by.
@@ -218,7 +231,7 @@ func NewLive(o LiveOptions) (*Live, error) {
 }
 
 // Record implements [engine.Recorder]. It reads no clock, as an event has its time and duration.
-func (l *Live) Record(e *engine.Event) {
+func (l *Live) Record(_ context.Context, e *engine.Event) {
 	second := int64(max(0, e.At.Sub(l.began)+e.Waited+e.Latency) / time.Second)
 	refused := !e.Outcome.Passed()
 	// Hash before the shard is locked.
@@ -245,7 +258,7 @@ func (l *Live) Record(e *engine.Event) {
 		now.rules.reset()
 	}
 	now.outcomes[e.Outcome]++
-	if e.Shadow {
+	if e.Shadow && e.Outcome.Passed() {
 		now.shadow++
 	}
 	now.latency.Add(e.Latency, 1)
@@ -288,6 +301,13 @@ func (w *liveTalk) begin(at int64) {
 
 // Snapshot returns the decisions of the last seconds.
 func (l *Live) Snapshot() Snapshot {
+	s := Merge([]Part{l.Part()}, l.o.Top)
+	s.Alive = 1
+	return s
+}
+
+// Part returns the decisions of the last seconds, to be added to those of other nodes.
+func (l *Live) Part() Part {
 	now := l.o.Now()
 	elapsed := max(0, now.Sub(l.began))
 	second := int64(elapsed / time.Second)
@@ -302,26 +322,19 @@ func (l *Live) Snapshot() Snapshot {
 	for i := range l.shards {
 		l.shards[i].add(&sum, rules, second)
 	}
-	seconds := since(second - liveSeconds + 1)
-	s := Snapshot{
-		At: now.UTC(), Node: l.o.Node, Seconds: seconds, Shadow: float64(sum.shadow) / seconds, Outcomes: map[string]float64{},
-		Latency: LiveLatency{
-			sum.latency.Quantile(0.5).Microseconds(), sum.latency.Quantile(0.95).Microseconds(), sum.latency.Quantile(0.99).Microseconds(),
-		},
-		Units:  l.units.rates(second, seconds),
-		Leases: mostLent(l.o.Leases()),
-	}
-	for o, n := range sum.outcomes {
-		rate := float64(n) / seconds
-		s.Outcomes[engine.Outcome(o).String()] = rate
-		s.Requests += rate
-		if !engine.Outcome(o).Passed() {
-			s.Refused += rate
-		}
-	}
-	s.Rules = ratesOf(rules, seconds)
-
 	window := second / liveWindow
+	p := Part{
+		Node: l.o.Node, At: now.UTC(), Seconds: since(second - liveSeconds + 1), Outcomes: map[string]int64{}, Shadow: sum.shadow,
+		Units: l.units.sums(second), Leases: mostLent(l.o.Leases()), Talked: since((window - 1) * liveWindow),
+	}
+	p.Latency, _ = sum.latency.AppendBinary(nil)
+	for o, n := range sum.outcomes {
+		p.Outcomes[engine.Outcome(o).String()] = n
+	}
+	for name, c := range rules {
+		p.Rules = append(p.Rules, partRule{name, c.requests, c.refused})
+	}
+
 	text := func(name []byte) string { return string(name) }
 	hasher := newHasher(l.o.HashKey)
 	address := func(name []byte) string {
@@ -331,26 +344,13 @@ func (l *Live) Snapshot() Snapshot {
 		}
 		return l.o.Privacy.text(raw)
 	}
-	s.Talkers = LiveTalkers{
-		Seconds:   since((window - 1) * liveWindow),
-		Users:     l.talkers(liveUser, window, text),
-		Tenants:   l.talkers(liveTenant, window, text),
-		Keys:      l.talkers(liveKey, window, text),
-		Addresses: l.talkers(liveAddress, window, address),
+	for kind, to := range p.kinds() {
+		if kind == liveAddress {
+			text = address
+		}
+		*to = l.talkers(kind, window, text)
 	}
-	return s
-}
-
-// ratesOf returns the rules with the most decisions.
-func ratesOf(rules map[string]ruleCount, seconds float64) []RuleRate {
-	out := make([]RuleRate, 0, len(rules))
-	for name, c := range rules {
-		out = append(out, RuleRate{name, float64(c.requests) / seconds, float64(c.refused) / seconds})
-	}
-	slices.SortFunc(out, func(a, b RuleRate) int {
-		return cmp.Or(cmp.Compare(b.Requests, a.Requests), strings.Compare(a.Name, b.Name))
-	})
-	return out[:min(len(out), liveRulesShown)]
+	return p
 }
 
 // add adds the last seconds.
@@ -380,7 +380,7 @@ func (s *liveShard) add(sum *liveSecond, rules map[string]ruleCount, last int64)
 }
 
 // talkers returns the clients of one kind, in the last two windows.
-func (l *Live) talkers(kind int, last int64, text func(name []byte) string) Talkers {
+func (l *Live) talkers(kind int, last int64, text func(name []byte) string) partTalkers {
 	type talker struct {
 		name []byte
 		n    [2]int64
@@ -411,19 +411,21 @@ func (l *Live) talkers(kind int, last int64, text func(name []byte) string) Talk
 	for i := range all { // every refused request was a request
 		all[i].n[byRequests] = max(all[i].n[byRequests], all[i].n[byRefused])
 	}
-	first := func(by int) []Talker {
-		slices.SortFunc(all, func(a, b talker) int {
+	out := partTalkers{Heard: []Talker{}, Lost: off}
+	for by := range off {
+		rest := all[len(out.Heard):]
+		slices.SortFunc(rest, func(a, b talker) int {
 			return cmp.Or(cmp.Compare(b.n[by], a.n[by]), cmp.Compare(b.n[byRequests], a.n[byRequests]), slices.Compare(a.name, b.name))
 		})
-		out := []Talker{} // not null
-		for _, t := range all[:min(l.o.Top, len(all))] {
-			if t.n[by] > 0 {
-				out = append(out, Talker{text(t.name), t.n[byRequests], t.n[byRefused]})
+		for i, t := range rest {
+			if i == liveTold*l.o.Top || t.n[by] == 0 {
+				out.Left[by] = t.n[by]
+				break
 			}
+			out.Heard = append(out.Heard, Talker{text(t.name), t.n[byRequests], t.n[byRefused]})
 		}
-		return out
 	}
-	return Talkers{ByRequests: first(byRequests), ByRefused: first(byRefused), RequestsOff: off[byRequests], RefusedOff: off[byRefused]}
+	return out
 }
 
 // copy appends the counters of a table, with copies of their names, so that they can be sorted

@@ -21,7 +21,7 @@ func TestLiveAllocations(t *testing.T) {
 		var ip [4]byte
 		binary.BigEndian.PutUint32(ip[:], n)
 		e.IP, e.ID[15] = netip.AddrFrom4(ip), byte(n)
-		l.Record(&e)
+		l.Record(t.Context(), &e)
 	}
 	for range 1000 {
 		record()

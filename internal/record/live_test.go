@@ -51,7 +51,7 @@ func TestLive(t *testing.T) {
 		default:
 			e.Outcome = engine.Allowed
 		}
-		l.Record(&e)
+		l.Record(t.Context(), &e)
 	}
 	c.Time = noon.Add(9999 * time.Millisecond)
 	s := l.Snapshot()
@@ -116,7 +116,7 @@ func TestLive(t *testing.T) {
 	// It goes on after a pause, and after the clock was set back.
 	for _, at := range []time.Time{c.Time, noon.Add(time.Minute)} {
 		c.Time = at
-		l.Record(new(denial(at)))
+		l.Record(t.Context(), new(denial(at)))
 		if s := l.Snapshot(); s.Requests == 0 || len(s.Talkers.Users.ByRefused) != 1 || s.Talkers.Users.ByRefused[0].Requests != 1 {
 			t.Errorf("%v: %+v", at, s)
 		}
@@ -129,7 +129,7 @@ func TestLiveEmpty(t *testing.T) {
 	s := newLive(t, record.LiveOptions{Now: (&hand{noon}).now}).Snapshot()
 	text, err := json.Marshal(s)
 	const none = `{"by_requests":[],"by_refused":[],"requests_off":0,"refused_off":0}`
-	const want = `{"at":"2026-03-01T12:00:00.000001999Z","seconds":1,"requests_per_second":0,"refused_per_second":0,"shadow_refused_per_second":0,` +
+	const want = `{"at":"2026-03-01T12:00:00.000001999Z","nodes":[{"name":"","requests_per_second":0,"refused_per_second":0}],"nodes_alive":1,"seconds":1,"requests_per_second":0,"refused_per_second":0,"shadow_refused_per_second":0,` +
 		`"outcomes_per_second":{"allowed":0,"banned":0,"blocked":0,"denied":0,"exempt":0,"throttled":0,"unauthorized":0,"unavailable":0},` +
 		`"latency_us":{"p50":0,"p95":0,"p99":0},"rules":[],"talkers":{"seconds":1,"users":` + none + `,"tenants":` + none + `,"keys":` + none + `,"addresses":` + none + `}}`
 	if err != nil || string(text) != want {
@@ -146,7 +146,7 @@ func TestLiveRules(t *testing.T) {
 		for i := range n {
 			e := engine.Event{At: c.Time, Rule: rule, Outcome: outcome}
 			e.ID[15] = byte(i)
-			l.Record(&e)
+			l.Record(t.Context(), &e)
 		}
 	}
 	decide(30, "search", engine.Allowed)
@@ -166,8 +166,8 @@ func TestLiveRules(t *testing.T) {
 	const rules = 1000
 	for i := range rules {
 		e := engine.Event{At: c.Time, Rule: "rule-" + strconv.Itoa(i)}
-		l.Record(&e)
-		l.Record(&e)
+		l.Record(t.Context(), &e)
+		l.Record(t.Context(), &e)
 	}
 	c.Time = c.Add(time.Second)
 	got := l.Snapshot()
@@ -215,8 +215,8 @@ func TestLivePrivacy(t *testing.T) {
 			l := newLive(t, record.LiveOptions{Privacy: privacy, HashKey: key, Now: (&hand{noon}).now})
 			e := denial(noon)
 			e.IP, _ = netip.ParseAddr(ip)
-			r.Record(&e)
-			l.Record(&e)
+			r.Record(t.Context(), &e)
+			l.Record(t.Context(), &e)
 			want := events(t, r.Take(nil))[0].IP
 			got := l.Snapshot().Talkers.Addresses.ByRequests
 			if (want != "" || len(got) > 0) && (len(got) != 1 || got[0].Name != want) {
@@ -227,7 +227,7 @@ func TestLivePrivacy(t *testing.T) {
 	// Those of one network are one.
 	l := newLive(t, record.LiveOptions{Privacy: record.TruncateIP, Now: (&hand{noon}).now})
 	for i := range byte(100) {
-		l.Record(&engine.Event{At: noon, IP: netip.AddrFrom4([4]byte{203, 0, 113, i})})
+		l.Record(t.Context(), &engine.Event{At: noon, IP: netip.AddrFrom4([4]byte{203, 0, 113, i})})
 	}
 	if got := l.Snapshot().Talkers.Addresses.ByRequests; !slices.Equal(got, []record.Talker{{Name: "203.0.113.0/24", Requests: 100}}) {
 		t.Errorf("%+v", got)
@@ -265,7 +265,7 @@ func TestLiveFlood(t *testing.T) {
 					e.User, e.IP = "mallory", netip.MustParseAddr("192.0.2.1")
 				}
 				e.ID[15] = byte(i + thread)
-				l.Record(&e)
+				l.Record(t.Context(), &e)
 			}
 		})
 	}
@@ -331,7 +331,7 @@ func BenchmarkLive(b *testing.B) {
 						binary.BigEndian.PutUint32(ip[:], uint32(i))
 						e.IP = netip.AddrFrom4(ip)
 					}
-					l.Record(&e)
+					l.Record(b.Context(), &e)
 				}
 			})
 		})

@@ -1,9 +1,6 @@
 package record
 
 import (
-	"cmp"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -59,23 +56,20 @@ func (l *Live) Settled(r *engine.Receipt, cancelled bool) {
 	}
 }
 
-// rates returns the rules with the most units used, in the last seconds.
-func (u *liveUnits) rates(last int64, seconds float64) (out []UnitRate) {
-	sums := map[metered]float64{}
+// sums returns the units that were used in the last seconds.
+func (u *liveUnits) sums(last int64) (out []partUnits) {
+	sums := map[metered]int64{}
 	u.mu.Lock()
 	for at := max(0, last-liveSeconds+1); at <= last; at++ {
 		if one := &u.seconds[at%liveRing]; one.at == at {
 			for of, n := range one.used {
-				sums[of] += float64(n)
+				sums[of] += n
 			}
 		}
 	}
 	u.mu.Unlock()
 	for of, n := range sums {
-		out = append(out, UnitRate{of.rule, of.meter, n / seconds})
+		out = append(out, partUnits{of.rule, of.meter, n})
 	}
-	slices.SortFunc(out, func(a, b UnitRate) int {
-		return cmp.Or(cmp.Compare(b.Used, a.Used), strings.Compare(a.Rule, b.Rule), strings.Compare(a.Meter, b.Meter))
-	})
-	return out[:min(len(out), liveRulesShown)]
+	return out
 }

@@ -1,7 +1,6 @@
 package record
 
 import (
-	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
@@ -52,7 +51,10 @@ func (m *Month) UnmarshalText(text []byte) (err error) {
 }
 
 // table is the name of the table of a month.
-func (m Month) table() string { return fmt.Sprintf("stint_events_%04d_%02d", m.Year, m.Month) }
+func (m Month) table() string { return m.partition("stint_events") }
+
+// partition is the name of the part of a table that has a month.
+func (m Month) partition(of string) string { return fmt.Sprintf("%s_%04d_%02d", of, m.Year, m.Month) }
 
 // monthsOf returns the months of tables, and ignores other names.
 func monthsOf(names []string) (out []Month) {
@@ -105,12 +107,6 @@ func ParseCursor(text string) (c Cursor, err error) {
 
 // ParseID reads the id of an event as its String writes it.
 func ParseID(text string) (id engine.ID, err error) {
-	digits := strings.ReplaceAll(text, "-", "")
-	if len(digits) == hex.EncodedLen(len(id)) {
-		_, err = hex.Decode(id[:], []byte(digits))
-	}
-	if err != nil || id.String() != text {
-		return engine.ID{}, fmt.Errorf("id %s: want a UUID", strict.Quote(text))
-	}
-	return id, nil
+	err = id.UnmarshalText([]byte(text))
+	return id, err
 }

@@ -88,7 +88,7 @@ func recordSome(r *record.Recorder, from, to int) {
 	e := denial(noon)
 	for n := from; n < to; n++ {
 		e.ID = numbered(n)
-		r.Record(&e)
+		r.Record(context.Background(), &e)
 	}
 }
 
@@ -138,7 +138,7 @@ func trouble(t *testing.T, all int, flood bool) (most int64) {
 			for n := part; n < all; n += recorders {
 				e.ID = numbered(n)
 				e.ID[15] = byte(n / recorders) // of all shards
-				r.Record(&e)
+				r.Record(t.Context(), &e)
 				if n%1000 != part {
 					continue
 				}
@@ -416,7 +416,7 @@ func TestUnknown(t *testing.T) {
 	p := newPipeline(t, record.PipelineOptions{Recorder: r, Sink: db, Spool: s, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	p.Start(t.Context())
 	recordtest.Eventually(t, "written", func() bool { return db.len() == 4 })
-	r.Record(&engine.Event{ID: numbered(5), Outcome: 99}) // there is no such outcome
+	r.Record(t.Context(), &engine.Event{ID: numbered(5), Outcome: 99}) // there is no such outcome
 	recordSome(r, 6, 8)
 	stop(t, p)
 	if got := p.State(); db.len() != 6 || got.Bad != 1 || got.Written != 6 || got.Dropped != 1 || len(segments(t, dir, ".bad")) != 1 {

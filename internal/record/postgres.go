@@ -1,7 +1,6 @@
 package record
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -17,7 +16,7 @@ import (
 	"github.com/stintdev/stint/internal/record/query"
 )
 
-// postgresTables are the partitions of stint_events.
+// postgresTables are the partitions of stint_events and stint_settlements.
 type postgresTables struct{ db *database.DB }
 
 const (
@@ -43,28 +42,42 @@ func (postgresTables) id(id engine.ID) any    { return id.String() }
 func (postgresTables) missing(err error) bool { return codeOf(err) == checkViolation }
 func bound(t time.Time) string                { return "'" + t.Format("2006-01-02 15:04:05+00") + "'" }
 
-// create creates a table and attaches it as a partition, which does not block readers and
-// writers of other partitions.
+// create creates tables and attaches them as partitions, which does not block readers and
+// writers of other partitions. An earlier version may have created only the first one.
 func (p postgresTables) create(ctx context.Context, m Month) error {
 	return inTx(ctx, p.db.Write, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", int64(lockTables)); err != nil {
 			return err
 		}
-		var there bool
-		if err := tx.QueryRowContext(ctx, "SELECT to_regclass($1) IS NOT NULL", m.table()).Scan(&there); err != nil || there {
-			return err
-		}
-		_, err := tx.ExecContext(ctx, "CREATE TABLE "+m.table()+" (LIKE stint_events INCLUDING DEFAULTS)")
+		err := attach(ctx, tx, "stint_events", m, bound)
 		if err == nil {
-			_, err = tx.ExecContext(ctx, "ALTER TABLE stint_events ATTACH PARTITION "+m.table()+" FOR VALUES FROM ("+bound(m.Start())+") TO ("+bound(m.End())+")")
+			err = attach(ctx, tx, "stint_settlements", m, func(t time.Time) string { return "'" + engine.FirstID(t).String() + "'" })
 		}
 		return err
 	})
 }
 
+// attach creates the partition of a table, if it is missing.
+func attach(ctx context.Context, tx *sql.Tx, table string, m Month, bound func(time.Time) string) error {
+	name := m.partition(table)
+	var there bool
+	if err := tx.QueryRowContext(ctx, "SELECT to_regclass($1) IS NOT NULL", name).Scan(&there); err != nil || there {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, "CREATE TABLE "+name+" (LIKE "+table+" INCLUDING DEFAULTS)")
+	if err == nil {
+		_, err = tx.ExecContext(ctx, "ALTER TABLE "+table+" ATTACH PARTITION "+name+" FOR VALUES FROM ("+bound(m.Start())+") TO ("+bound(m.End())+")")
+	}
+	return err
+}
+
+func (postgresTables) dropSettlements(ctx context.Context, tx *sql.Tx, m Month) error {
+	_, err := tx.ExecContext(ctx, "DROP TABLE IF EXISTS "+m.partition("stint_settlements"))
+	return err
+}
+
 func (postgresTables) list(ctx context.Context, q query.Querier) ([]Month, error) {
-	names, err := query.Strings(ctx, q,
-		"SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'stint_events'::regclass ORDER BY c.relname")
+	names, err := query.Strings(ctx, q, partitionsOf, "stint_events")
 	return monthsOf(names), err
 }
 
@@ -162,43 +175,63 @@ func (p postgresTables) alone(ctx context.Context, f func(func() (*sql.Tx, error
 	return err
 }
 
+// partitioned are the tables with a partition for each month, and the first columns of their keys.
+var partitioned = map[string]string{"stint_events": "at", "stint_settlements": "id"}
+
+const partitionsOf = "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = $1::regclass ORDER BY c.relname"
+
 // size adds up the tables. Above the limit, it estimates how much of each partition is in use
-// from its number of events, since files of tables do not shrink.
+// from its number of rows, since files of tables do not shrink.
 func (p postgresTables) size(ctx context.Context, limit int64) (all int64, err error) {
 	const others = "'stint_rollup_counts'::regclass, 'stint_rollup_lists'::regclass, 'stint_rollup_todo'::regclass, 'stint_consumption'::regclass"
 	err = p.db.Read.QueryRowContext(ctx, `SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class WHERE oid IN (`+others+`)
-		OR oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = 'stint_events'::regclass)`).Scan(&all)
+		OR oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent IN ('stint_events'::regclass, 'stint_settlements'::regclass))`).Scan(&all)
 	if err != nil || limit == 0 || all <= limit {
 		return all, err
 	}
-	months, err := p.list(ctx, p.db.Read)
-	for _, m := range months {
-		var files, events int64
-		if err == nil {
-			err = p.db.Read.QueryRowContext(ctx, "SELECT pg_total_relation_size($1::regclass), coalesce(pg_stat_get_live_tuples($1::regclass), 0)", m.table()).Scan(&files, &events)
-		}
-		if err == nil && events == 0 && files > 1<<20 { // statistics were reset
-			_, err = p.db.Write.ExecContext(ctx, "ANALYZE "+m.table())
-		}
-		each, sampling := p.rowBytes(ctx, m)
-		if err = cmp.Or(err, sampling); err != nil {
+	for table, key := range partitioned {
+		names, err := query.Strings(ctx, p.db.Read, partitionsOf, table)
+		if err != nil {
 			return 0, err
 		}
-		if events > 0 {
-			all -= max(0, files-events*each)
+		for _, name := range names {
+			unused, err := p.unused(ctx, name, key)
+			if err != nil {
+				return 0, err
+			}
+			all -= unused
 		}
 	}
-	return all, err
+	return all, nil
 }
 
-// rowBytes adds up the row, as the newest events have it, and its entries in the indexes.
-func (p postgresTables) rowBytes(ctx context.Context, m Month) (n int64, err error) {
+// unused estimates how many bytes of a partition deleted rows have left.
+func (p postgresTables) unused(ctx context.Context, name, key string) (int64, error) {
+	var files, rows int64
+	err := p.db.Read.QueryRowContext(ctx, "SELECT pg_total_relation_size($1::regclass), coalesce(pg_stat_get_live_tuples($1::regclass), 0)", name).Scan(&files, &rows)
+	if err == nil && rows == 0 && files > 1<<20 { // statistics were reset
+		_, err = p.db.Write.ExecContext(ctx, "ANALYZE "+name)
+	}
+	if err != nil || rows == 0 {
+		return 0, err
+	}
+	each, err := p.bytesOf(ctx, name, key)
+	return max(0, files-rows*each), err
+}
+
+func (p postgresTables) rowBytes(ctx context.Context, m Month) (int64, error) {
+	return p.bytesOf(ctx, m.table(), "at")
+}
+
+// bytesOf adds up a row, as the newest of a partition have it, and its entries in the indexes.
+func (p postgresTables) bytesOf(ctx context.Context, name, key string) (n int64, err error) {
 	const indexes = 130
-	err = p.db.Read.QueryRowContext(ctx, "SELECT coalesce(avg(pg_column_size(e)), 0)::bigint FROM (SELECT * FROM "+m.table()+" ORDER BY at DESC LIMIT 500) AS e").Scan(&n)
+	err = p.db.Read.QueryRowContext(ctx, "SELECT coalesce(avg(pg_column_size(e)), 0)::bigint FROM (SELECT * FROM "+name+" ORDER BY "+key+" DESC LIMIT 500) AS e").Scan(&n)
 	return n + indexes, err
 }
 
+// reclaim vacuums all settlements: a part of them may be missing.
 func (p postgresTables) reclaim(ctx context.Context, m Month) error {
-	_, err := p.db.Write.ExecContext(ctx, "VACUUM "+m.table())
+	_, err := p.db.Write.ExecContext(ctx, "VACUUM "+m.table()+", stint_settlements")
 	return err
 }

@@ -44,7 +44,7 @@ func killPostgres(t *testing.T, n int) {
 			}
 			e.At = now.Add(time.Duration(i) * 100 * time.Microsecond)
 			e.ID = engine.NewID(e.At)
-			r.Record(&e)
+			r.Record(t.Context(), &e)
 		}
 	}()
 	recordtest.Eventually(t, "some are written", func() bool { return p.State().Written > int64(n/8) })

@@ -2,6 +2,7 @@ package record
 
 import (
 	"cmp"
+	"context"
 	"encoding/binary"
 	"math"
 	"math/bits"
@@ -21,7 +22,7 @@ type RecorderOptions struct {
 	// number. Default 0.01; negative: none.
 	Sample float64
 	// Buffer is how many events a shard holds until they are taken, in steps of 64, at about
-	// 280 bytes each; as many again may arrive meanwhile. There are as many shards as threads,
+	// 320 bytes each and their paths; as many again may arrive meanwhile. There are as many shards as threads,
 	// at most 64. Unused memory is freed. Default 4096, at least 256.
 	Buffer int
 	// PerSecond is how many events of a second are stored that have the same client, rule,
@@ -33,6 +34,8 @@ type RecorderOptions struct {
 	// hashes.
 	Privacy Privacy
 	HashKey []byte
+	// Paths says how paths are stored.
+	Paths Paths
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 }
@@ -60,28 +63,39 @@ var _ engine.Recorder = (*Recorder)(nil)
 // memory.
 type shard struct {
 	mu      sync.Mutex
-	filling []draft   // the last chunk
-	full    [][]draft // those before it
-	free    [][]draft
+	filling chunk   // the last one
+	full    []chunk // those before it
+	free    []chunk
 	woken   bool // the pipeline was notified that the shard is half full
 	dropped int64
 
-	taken [][]draft // used by Take alone
-	_     [8]byte   // so that shards do not share a cache line
+	taken []chunk  // used by Take alone
+	_     [48]byte // so that shards do not share a cache line
+}
+
+// chunk is some drafts, and their paths.
+type chunk struct {
+	drafts []draft
+	paths  []byte
 }
 
 // draft is an event of the engine and the number of decisions that it stands for. It is
 // encoded when it is taken, so that recording is only a copy. Its texts belong to rules or are
-// short names of clients, so none of them keeps a request in memory.
+// short names of clients, and its path is copied, so none of them keeps a request in memory.
 type draft struct {
-	event  engine.Event
+	event  engine.Event // without its path
+	path   []byte       // of the chunk
 	weight int64
 }
 
 var draftBytes = int64(reflect.TypeFor[draft]().Size())
 
-// chunkDrafts is how many drafts a chunk has: making one takes a microsecond or two.
-const chunkDrafts = 64
+const (
+	// chunkDrafts is how many drafts a chunk has: making one takes a microsecond or two.
+	chunkDrafts = 64
+	// chunkPaths is how many bytes of paths a chunk keeps room for.
+	chunkPaths = chunkDrafts * 64
+)
 
 // NewRecorder returns a recorder.
 func NewRecorder(o RecorderOptions) (*Recorder, error) {
@@ -97,9 +111,12 @@ func NewRecorder(o RecorderOptions) (*Recorder, error) {
 	if err := o.Privacy.check(o.HashKey); err != nil {
 		return nil, err
 	}
+	if err := o.Paths.check(); err != nil {
+		return nil, err
+	}
 	r := &Recorder{
 		chunks:  (o.Buffer + chunkDrafts - 1) / chunkDrafts,
-		encoder: newEncoder(o.Region, o.Node, o.Privacy, o.HashKey),
+		encoder: newEncoder(o.Region, o.Node, o.Paths, o.Privacy, o.HashKey),
 		shards:  make([]shard, 1<<bits.Len(uint(min(64, runtime.GOMAXPROCS(0))-1))),
 		half:    make(chan struct{}, 1),
 	}
@@ -120,11 +137,10 @@ func invalid(field, value, want string) error {
 }
 
 // Record implements [engine.Recorder]. It copies what it keeps.
-func (r *Recorder) Record(e *engine.Event) {
+func (r *Recorder) Record(_ context.Context, e *engine.Event) {
 	weight := int64(1)
-	if (e.Outcome == engine.Allowed || e.Outcome == engine.Exempt) && !e.Shadow {
-		// The 62 random bits of the id are a fraction; it is recorded if that is below 1/every.
-		if n, _ := bits.Mul64(binary.BigEndian.Uint64(e.ID[8:])<<2, r.every); n > 0 || r.every == 0 {
+	if e.Routine() {
+		if !r.samples(e.ID) {
 			return
 		}
 		weight = int64(r.every)
@@ -132,17 +148,22 @@ func (r *Recorder) Record(e *engine.Event) {
 	s := &r.shards[int(e.ID[15])&(len(r.shards)-1)]
 	s.mu.Lock()
 	wake := false
-	if len(s.filling) == cap(s.filling) {
-		if len(s.full) == r.chunks-1 && s.filling != nil {
+	c := &s.filling
+	if len(c.drafts) == cap(c.drafts) {
+		if len(s.full) == r.chunks-1 && c.drafts != nil {
 			s.dropped++
 			s.mu.Unlock()
 			return
 		}
 		wake = s.next(r.chunks / 2)
 	}
-	s.filling = s.filling[:len(s.filling)+1]
-	d := &s.filling[len(s.filling)-1]
+	c.drafts = c.drafts[:len(c.drafts)+1]
+	d := &c.drafts[len(c.drafts)-1]
 	d.event, d.weight = *e, weight
+	d.event.Path = ""
+	from := len(c.paths)
+	c.paths = r.encoder.paths.appendPath(c.paths, e.Path)
+	d.path = c.paths[from:len(c.paths):len(c.paths)]
 	s.mu.Unlock()
 	if wake {
 		select {
@@ -152,16 +173,29 @@ func (r *Recorder) Record(e *engine.Event) {
 	}
 }
 
+// samples reports whether a request that passed is recorded: if the 62 random bits of its id, as a fraction, are below
+// 1/every.
+func (r *Recorder) samples(id engine.ID) bool {
+	n, _ := bits.Mul64(binary.BigEndian.Uint64(id[8:])<<2, r.every)
+	return n == 0 && r.every > 0
+}
+
+// Keeps reports whether the event of a receipt is recorded, by this node or another one with the same Sample, unless
+// there was no room for it or another event stands for it.
+func (r *Recorder) Keeps(receipt *engine.Receipt) bool {
+	return receipt.Notable || r.samples(receipt.ID)
+}
+
 // next begins another chunk, and reports whether to notify the pipeline that half of them are
 // full.
 func (s *shard) next(half int) (wake bool) {
-	if s.filling != nil {
+	if s.filling.drafts != nil {
 		s.full = append(s.full, s.filling)
 	}
 	if last := len(s.free) - 1; last >= 0 {
 		s.filling, s.free = s.free[last], s.free[:last]
 	} else {
-		s.filling = make([]draft, 0, chunkDrafts)
+		s.filling = chunk{drafts: make([]draft, 0, chunkDrafts)}
 	}
 	wake = !s.woken && len(s.full) >= half
 	s.woken = s.woken || wake
@@ -169,13 +203,13 @@ func (s *shard) next(half int) (wake bool) {
 }
 
 // take takes all chunks.
-func (s *shard) take() [][]draft {
+func (s *shard) take() []chunk {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.full, s.taken = s.taken[:0], s.full
-	if s.filling != nil {
+	if s.filling.drafts != nil {
 		s.taken = append(s.taken, s.filling)
-		s.filling = nil
+		s.filling = chunk{}
 	}
 	s.woken = false
 	return s.taken
@@ -183,9 +217,13 @@ func (s *shard) take() [][]draft {
 
 // giveBack returns the chunks that were taken. As many of them stay free as were needed.
 func (s *shard) giveBack() {
-	for i, drafts := range s.taken {
-		clear(drafts) // so that their texts can be freed
-		s.taken[i] = drafts[:0]
+	for i := range s.taken {
+		c := &s.taken[i]
+		clear(c.drafts) // so that their texts can be freed
+		if c.drafts = c.drafts[:0]; cap(c.paths) > chunkPaths {
+			c.paths = nil // clients can make it grow
+		}
+		c.paths = c.paths[:0]
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,12 +257,12 @@ func (r *Recorder) TakeAll(b Batch) Batch {
 func (r *Recorder) drain(b Batch) Batch {
 	for i := range r.shards {
 		s := &r.shards[i]
-		for _, drafts := range s.take() {
-			for j := range drafts {
-				if r.fold != nil {
-					b = r.fold.add(b, &r.encoder, &drafts[j])
+		for _, c := range s.take() {
+			for j := range c.drafts {
+				if d := &c.drafts[j]; r.fold != nil {
+					b = r.fold.add(b, &r.encoder, d)
 				} else {
-					b = r.encoder.append(b, &drafts[j].event, drafts[j].weight)
+					b = r.encoder.append(b, &d.event, d.path, d.weight)
 				}
 			}
 		}
@@ -243,7 +281,7 @@ func (r *Recorder) stats() (dropped, folded, buffered int64) {
 		s := &r.shards[i]
 		s.mu.Lock()
 		dropped += s.dropped
-		buffered += int64(len(s.full)*chunkDrafts+len(s.filling)) * draftBytes
+		buffered += int64(len(s.full)*chunkDrafts+len(s.filling.drafts)) * draftBytes
 		s.mu.Unlock()
 	}
 	return dropped, folded, buffered

@@ -13,6 +13,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/internal/record"
+	"github.com/stintdev/stint/internal/record/recordtest"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 1999, time.UTC)
@@ -23,16 +24,16 @@ func TestRecord(t *testing.T) {
 	r := newRecorder(t, record.RecorderOptions{Region: "eu", Node: "n1"})
 	e := denial(noon)
 	e.Cached, e.Waited = true, time.Second
-	r.Record(&e)
+	r.Record(t.Context(), &e)
 	got := events(t, r.Take(nil))
 	want := record.Event{
 		ID: e.ID, At: noon.Truncate(time.Microsecond), Outcome: engine.Denied, Cached: true,
-		User: "u-48213", Tenant: "acme", Key: "0123456789ABCDEF", Tier: "pro", IP: "203.0.113.77",
-		Rule: "search-per-user", Limit: "per-minute", Endpoint: "/v1/search/{index}", Method: "GET",
+		User: "u-48213", Tenant: "acme", Key: "0123456789ABCDEF", Tier: "pro", IP: "203.0.113.77", Source: "given",
+		Rule: "search-per-user", Limit: "per-minute", Endpoint: "/v1/search/{index}", Method: "GET", Path: "/v1/search/{index}",
 		Used: 600, Max: 600, Cost: 1, Status: 429, RetryAfter: e.RetryAfter, Waited: time.Second, Latency: e.Latency,
 		Region: "eu", Node: "n1", Weight: 1,
 	}
-	if len(got) != 1 || got[0] != want {
+	if len(got) != 1 || !recordtest.Same(got[0], want) {
 		t.Errorf("%+v\nwant\n%+v", got, want)
 	}
 	if again := r.Take(nil); len(again) != 0 {
@@ -58,7 +59,7 @@ func TestSample(t *testing.T) {
 			return id
 		}
 		for i := range n {
-			r.Record(&engine.Event{ID: id(), Outcome: []engine.Outcome{engine.Allowed, engine.Exempt}[i%2]})
+			r.Record(t.Context(), &engine.Event{ID: id(), Outcome: []engine.Outcome{engine.Allowed, engine.Exempt}[i%2]})
 		}
 		var total, kept int64
 		for _, e := range events(t, r.Take(nil)) {
@@ -74,7 +75,7 @@ func TestSample(t *testing.T) {
 		}
 
 		for o := engine.Allowed; o <= engine.Unavailable; o++ {
-			r.Record(&engine.Event{ID: id(), Outcome: o, Shadow: o.Passed() && o != engine.Throttled})
+			r.Record(t.Context(), &engine.Event{ID: id(), Outcome: o, Shadow: o.Passed() && o != engine.Throttled})
 		}
 		if got := events(t, r.Take(nil)); len(got) != int(engine.Unavailable)+1 {
 			t.Errorf("%v: %d events of refusals and what is like them, want all", c.sample, len(got))
@@ -110,7 +111,7 @@ func TestPrivacy(t *testing.T) {
 		e := denial(noon)
 		e.IP, _ = netip.ParseAddr(c.ip)
 		for range 3 {
-			r.Record(&e)
+			r.Record(t.Context(), &e)
 		}
 		b := r.Take(nil)
 		for _, got := range events(t, b) {
@@ -139,7 +140,7 @@ func TestFull(t *testing.T) {
 				e := denial(noon)
 				for i := range n / 4 {
 					e.ID = numbered(part*n + i)
-					r.Record(&e)
+					r.Record(t.Context(), &e)
 				}
 			})
 		}
@@ -152,7 +153,7 @@ func TestFull(t *testing.T) {
 		}
 	}
 	long := strings.Repeat("x", 1<<20)
-	r.Record(&engine.Event{
+	r.Record(t.Context(), &engine.Event{
 		Outcome: engine.Denied, User: long, Tenant: long, Key: long, Tier: long, Rule: long, Limit: long, Endpoint: long, Method: long,
 		Used: math.MinInt64, Max: math.MinInt64, Cost: math.MinInt64, Status: math.MinInt, RetryAfter: math.MaxInt64, Waited: math.MinInt64, Latency: math.MinInt64,
 	})

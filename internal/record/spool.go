@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/stintdev/stint/internal/kit/disk"
 )
 
 // SpoolOptions are the settings of a [Spool]. Dir is required.
@@ -85,7 +87,7 @@ func OpenSpool(o SpoolOptions) (_ *Spool, err error) {
 	if s.lock, err = os.OpenFile(filepath.Join(o.Dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return nil, fmt.Errorf("record: spool: %w", err)
 	}
-	if err := lock(s.lock); err != nil {
+	if err := disk.Lock(s.lock); err != nil {
 		return nil, errors.Join(fmt.Errorf("record: the spool in %s is in use by another process: each needs a directory of its own: %w", o.Dir, err), s.lock.Close())
 	}
 	if err := s.list(); err != nil {
@@ -303,5 +305,5 @@ func (s *Spool) Close() error {
 	if s.r != nil {
 		_ = s.r.Close() // it was only read
 	}
-	return errors.Join(unlock(s.lock), s.lock.Close())
+	return errors.Join(disk.Unlock(s.lock), s.lock.Close())
 }

@@ -2,6 +2,7 @@ package record_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,7 +23,7 @@ func batch(from, to int) (b record.Batch) {
 		panic(err)
 	}
 	for n := from; n < to; n++ {
-		r.Record(&engine.Event{ID: numbered(n), Outcome: engine.Denied, User: fmt.Sprint("user-", n)})
+		r.Record(context.Background(), &engine.Event{ID: numbered(n), Outcome: engine.Denied, User: fmt.Sprint("user-", n)})
 	}
 	return r.Take(nil)
 }

@@ -71,6 +71,11 @@ func (s sqliteTables) insert(ctx context.Context, events []Event, todos []todo) 
 	})
 }
 
+func (s sqliteTables) dropSettlements(ctx context.Context, tx *sql.Tx, m Month) error {
+	_, err := tx.ExecContext(ctx, "DELETE FROM stint_settlements WHERE id >= $1 AND id < $2", s.id(engine.FirstID(m.Start())), s.id(engine.FirstID(m.End())))
+	return err
+}
+
 // hold needs no lock, like alone.
 func (sqliteTables) hold(ctx context.Context, tx *sql.Tx, m Month) (there bool, err error) {
 	err = tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = $1)", m.table()).Scan(&there)

@@ -33,8 +33,8 @@ type StoreOptions struct {
 	Now func() time.Time
 }
 
-// Store stores events in a database, in one table for each month. With the events it writes
-// which minutes have to be rolled up.
+// Store stores events in a database, in one table for each month, and what became of their
+// reservations. With the events it writes which minutes have to be rolled up.
 //
 // An event is identified by its time and id, and stored once, in the month of its time even if
 // the clock was wrong. Events of years before 2020 or after 2099 are counted and dropped.
@@ -82,6 +82,8 @@ type tables interface {
 	size(ctx context.Context, limit int64) (int64, error)
 	// rowBytes returns about how many bytes an event of a month takes.
 	rowBytes(ctx context.Context, m Month) (int64, error)
+	// dropSettlements removes the settlements of the events of a month.
+	dropSettlements(ctx context.Context, tx *sql.Tx, m Month) error
 	// reclaim lets the room of deleted events be used again.
 	reclaim(ctx context.Context, m Month) error
 }
@@ -104,27 +106,40 @@ var page = 1000
 // columns are those of an event, in the order of values and scan.
 var columns = []string{
 	"id", "at", "outcome", "shadow", "cached", "user_id", "tenant", "key_id", "tier", "ip", "rule", "limit_name", "endpoint", "method",
-	"used", "max", "cost", "status", "retry_after_us", "waited_us", "latency_us", "region", "node", "weight",
+	"used", "max", "cost", "status", "retry_after_us", "waited_us", "latency_us", "region", "node", "weight", "path", "source", "unaccepted",
 }
 
 // values appends an event as a row.
 func (e *Event) values(row []any, id, at any) []any {
 	return append(row, id, at, int64(e.Outcome), e.Shadow, e.Cached, e.User, e.Tenant, e.Key, e.Tier, e.IP, e.Rule, e.Limit, e.Endpoint, e.Method,
-		e.Used, e.Max, e.Cost, int64(e.Status), RetryMicros(e.RetryAfter), e.Waited.Microseconds(), e.Latency.Microseconds(), e.Region, e.Node, e.Weight)
+		e.Used, e.Max, e.Cost, int64(e.Status), RetryMicros(e.RetryAfter), e.Waited.Microseconds(), e.Latency.Microseconds(), e.Region, e.Node, e.Weight, e.storedPath(), orNull(e.Source), orNull(e.Unaccepted))
 }
 
 // scan reads an event from a row.
 func (e *Event) scan(rows *sql.Rows) error {
 	var at database.Stamp
 	var retry, waited, latency int64
+	var path, source, unaccepted sql.NullString // earlier versions have none of these
 	err := rows.Scan((*rowID)(&e.ID), &at, (*uint8)(&e.Outcome), &e.Shadow, &e.Cached, &e.User, &e.Tenant, &e.Key, &e.Tier, &e.IP, &e.Rule, &e.Limit, &e.Endpoint, &e.Method,
-		&e.Used, &e.Max, &e.Cost, &e.Status, &retry, &waited, &latency, &e.Region, &e.Node, &e.Weight)
+		&e.Used, &e.Max, &e.Cost, &e.Status, &retry, &waited, &latency, &e.Region, &e.Node, &e.Weight, &path, &source, &unaccepted)
 	if err == nil && e.Outcome > engine.Unavailable {
 		err = fmt.Errorf("the event %v has the outcome %d, a newer version may have written it", e.ID, byte(e.Outcome))
 	}
 	e.At = at.Time
+	if e.Path = path.String; e.Path == samePath {
+		e.Path = e.Endpoint
+	}
+	e.Source, e.Unaccepted = source.String, unaccepted.String
 	e.RetryAfter, e.Waited, e.Latency = RetryAfter(retry), time.Duration(waited)*time.Microsecond, time.Duration(latency)*time.Microsecond
 	return err
+}
+
+// orNull returns a text, or nil if it is empty: most are.
+func orNull(text string) any {
+	if text == "" {
+		return nil
+	}
+	return text
 }
 
 // rowID is the id of a row, which is text in PostgreSQL and bytes in SQLite.
@@ -269,11 +284,16 @@ func (s *Store) write(ctx context.Context, given []Event) error {
 			months = append(months, m)
 		}
 	}
+	return s.into(ctx, months, func() error { return s.tables.insert(ctx, events, todos) })
+}
+
+// into writes to the tables of months, which it creates.
+func (s *Store) into(ctx context.Context, months []Month, write func() error) error {
 	for again := true; ; again = false {
 		if err := s.ensure(ctx, months); err != nil {
 			return err
 		}
-		err := s.tables.insert(ctx, events, todos)
+		err := write()
 		if !again || !s.tables.missing(err) {
 			return err
 		}
@@ -320,6 +340,9 @@ func (s *Store) Events(ctx context.Context, m Month, after Cursor) iter.Seq2[Eve
 		for {
 			// Read page by page, so that a slow reader holds no transaction.
 			events, err := s.events(ctx, s.db.Read, text, s.db.Time(after.At), s.tables.id(after.ID), s.db.Time(m.Start()), s.db.Time(m.End()))
+			if err == nil {
+				err = s.settle(ctx, s.db.Read, events)
+			}
 			if err != nil {
 				yield(Event{}, s.wrap("read events", err))
 				return
@@ -347,7 +370,7 @@ func (s *Store) events(ctx context.Context, q query.Querier, text string, args .
 	return out, err
 }
 
-// Drop removes a month if it has this number of events, and all of them were rolled up.
+// Drop removes a month, with the settlements of its events, if it has this number of events, and all of them were rolled up.
 // Otherwise it removes nothing, and the error is [ErrChanged] if the number is wrong. It is no
 // error if the month does not exist and events is 0. From then on the roll-ups of the month
 // stay as they are, even if more events of it arrive.
@@ -366,8 +389,8 @@ func (s *Store) Drop(ctx context.Context, m Month, events int64) error {
 		if n != events {
 			return fmt.Errorf("it has %d events, not %d: %w", n, events, ErrChanged)
 		}
-		if !there {
-			return nil
+		if err := s.tables.dropSettlements(ctx, tx, m); err != nil || !there {
+			return err
 		}
 		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM stint_rollup_todo WHERE start >= $1 AND start < $2", s.db.Time(m.Start()), s.db.Time(m.End())).Scan(&left); err != nil {
 			return err
@@ -400,12 +423,20 @@ func inTx(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// Restore adds events of a month, except those that it has.
+// Restore adds events of a month and their settlements, except those that it has.
 func (s *Store) Restore(ctx context.Context, m Month, events []Event) error {
 	for i := range events {
 		if MonthOf(events[i].At) != m {
 			return fmt.Errorf("record: restore %v: the event %v is of %v", m, events[i].ID, events[i].At)
 		}
 	}
-	return s.wrap("restore "+m.String(), s.write(ctx, events))
+	err := s.write(ctx, events)
+	var settled []Settlement
+	for i := range events {
+		settled = append(settled, events[i].Settled...)
+	}
+	if err == nil {
+		err = s.addSettlements(ctx, settled)
+	}
+	return s.wrap("restore "+m.String(), err)
 }

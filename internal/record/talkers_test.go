@@ -43,7 +43,7 @@ func TestTalkersExact(t *testing.T) {
 				exact[e.User].Refused++
 				refused++
 			}
-			l.Record(&e)
+			l.Record(t.Context(), &e)
 		}
 		s := l.Snapshot().Talkers
 		for kind, all := range map[string]record.Talkers{"users": s.Users, "tenants": s.Tenants, "keys": s.Keys, "addresses": s.Addresses} {

@@ -2,12 +2,14 @@ package record
 
 import (
 	"cmp"
+	"context"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/rule"
 )
 
 // TapOptions are the settings of a [Tap].
@@ -20,10 +22,16 @@ type TapOptions struct {
 	// hashes.
 	Privacy Privacy
 	HashKey []byte
+	// Paths says how paths are shown.
+	Paths Paths
+	// Now is the clock of settlements. Default time.Now.
+	Now func() time.Time
 }
 
 // Tap shows decisions as they are made: requests that were denied or held or would have been,
-// and a few of the others, up to a number per second. Without a [Watch] it does nothing.
+// and a few of the others, up to a number per second. Of those that it has shown a moment ago it
+// also shows what became of their reservations, if this process settles them. Without a [Watch]
+// it does nothing.
 type Tap struct {
 	o TapOptions
 
@@ -39,9 +47,13 @@ type Tap struct {
 	next    int64 // number of the next event
 	encoder encoder
 	batch   Batch // of one
+	path    []byte
 }
 
-var _ engine.Recorder = (*Tap)(nil)
+var (
+	_ engine.Recorder = (*Tap)(nil)
+	_ engine.Ledger   = (*Tap)(nil)
+)
 
 const (
 	tapShards = 8
@@ -66,11 +78,17 @@ func NewTap(o TapOptions) (*Tap, error) {
 	if err := o.Privacy.check(o.HashKey); err != nil {
 		return nil, err
 	}
-	return &Tap{o: o, encoder: newEncoder(o.Region, o.Node, o.Privacy, o.HashKey)}, nil
+	if err := o.Paths.check(); err != nil {
+		return nil, err
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &Tap{o: o, encoder: newEncoder(o.Region, o.Node, o.Paths, o.Privacy, o.HashKey)}, nil
 }
 
 // Record implements [engine.Recorder]. It reads no clock, as an event has its time and duration.
-func (t *Tap) Record(e *engine.Event) {
+func (t *Tap) Record(_ context.Context, e *engine.Event) {
 	if t.watching.Load() > 0 {
 		t.record(e)
 	}
@@ -79,7 +97,7 @@ func (t *Tap) Record(e *engine.Event) {
 func (t *Tap) record(e *engine.Event) {
 	at := e.At.UnixNano() + int64(e.Waited+e.Latency)
 	second, counts := at/int64(time.Second), &t.counts[e.ID[15]%tapShards]
-	if (e.Outcome == engine.Allowed || e.Outcome == engine.Exempt) && !e.Shadow {
+	if e.Routine() {
 		counts.routine.Add(1)
 		slot, last := at/int64(tapSlot), t.slot.Load()
 		if slot == last || t.full.Load() == second || !t.slot.CompareAndSwap(last, slot) {
@@ -111,13 +129,38 @@ func (t *Tap) take(e *engine.Event, second int64, sample bool) bool {
 		}
 	}
 	// Encoded and decoded as in the record: texts are copied and cut.
-	t.batch = t.encoder.append(t.batch[:0], e, weight)
+	t.path = t.o.Paths.appendPath(t.path[:0], e.Path)
+	t.batch = t.encoder.append(t.batch[:0], e, t.path, weight)
 	if t.ring[t.next%tapRing].UnmarshalBinary(t.batch[frameBytes:]) != nil {
 		return false // a duration is too long
 	}
 	t.taken++
 	t.next++
 	return true
+}
+
+// Reserved implements [engine.Ledger]. What is reserved is the cost of the decision.
+func (*Tap) Reserved(string, rule.Meter, int64) {}
+
+// Settled implements [engine.Ledger]. It shows a decision that is still among the last ones again, with its settlements.
+func (t *Tap) Settled(r *engine.Receipt, cancelled bool) {
+	if t.watching.Load() == 0 || r.Repeated {
+		return
+	}
+	all := settlementsOf(r, cancelled, t.o.Now())
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ring == nil || len(all) == 0 {
+		return
+	}
+	for n := t.next - 1; n >= max(0, t.next-tapRing); n-- {
+		if e := t.ring[n%tapRing]; e.ID == r.ID {
+			e.Settled = all
+			t.ring[t.next%tapRing] = e
+			t.next++
+			return
+		}
+	}
 }
 
 func (t *Tap) skipped() (n int64) {
@@ -150,7 +193,8 @@ func (t *Tap) Watch() *Watch {
 	return &Watch{t: t, next: t.next, skipped: t.skipped()}
 }
 
-// Take appends the decisions since the last call, in order, and returns how many were skipped
+// Take appends the decisions since the last call, in order, and those that were settled since
+// then again. It returns how many were skipped
 // because there were too many, or because the last call was long ago. Requests that a sample
 // stands for do not count as skipped: the sample has their number.
 func (w *Watch) Take(events []Event) (_ []Event, skipped int64) {

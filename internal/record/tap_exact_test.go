@@ -13,7 +13,7 @@ import (
 func TestTapAllocations(t *testing.T) {
 	tap := newTap(t, record.TapOptions{PerSecond: 1})
 	e := denial(noon)
-	record := func() { tap.Record(&e) }
+	record := func() { tap.Record(t.Context(), &e) }
 	if n := testing.AllocsPerRun(1000, record); n != 0 {
 		t.Errorf("%v allocations while no one watches, want none", n)
 	}

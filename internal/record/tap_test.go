@@ -11,6 +11,7 @@ import (
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/internal/record"
+	"github.com/stintdev/stint/internal/record/recordtest"
 )
 
 func newTap(tb testing.TB, o record.TapOptions) *record.Tap {
@@ -33,7 +34,7 @@ func passed(at time.Time) engine.Event {
 func TestTap(t *testing.T) {
 	t.Parallel()
 	tap := newTap(t, record.TapOptions{Region: "eu", Node: "n1"})
-	tap.Record(new(denial(noon))) // that no one sees
+	tap.Record(t.Context(), new(denial(noon))) // that no one sees
 	w := tap.Watch()
 	defer w.Close()
 	start := noon.Truncate(time.Second).Add(-denial(noon).Latency) // so that all of a second are decided in it
@@ -42,7 +43,7 @@ func TestTap(t *testing.T) {
 	// tenth of the second of the others, which stands for those before it.
 	for i := range 20_000 {
 		at := start.Add(time.Duration(i) * 50 * time.Microsecond)
-		tap.Record(new(passed(at)))
+		tap.Record(t.Context(), new(passed(at)))
 		if i%700 == 699 {
 			e := denial(at)
 			switch i % 3 {
@@ -51,7 +52,7 @@ func TestTap(t *testing.T) {
 			case 2:
 				e.Outcome, e.Shadow = engine.Allowed, true
 			}
-			tap.Record(&e)
+			tap.Record(t.Context(), &e)
 		}
 	}
 	events, skipped := w.Take(nil)
@@ -73,13 +74,13 @@ func TestTap(t *testing.T) {
 
 	// One with 1,000 that are refused: as many as there can be, and the rest is counted.
 	for i := range 1000 {
-		tap.Record(new(denial(start.Add(time.Second + time.Duration(i)*time.Millisecond))))
+		tap.Record(t.Context(), new(denial(start.Add(time.Second+time.Duration(i)*time.Millisecond))))
 	}
 	if events, skipped = w.Take(events[:0]); len(events) != 50 || skipped != 950 {
 		t.Errorf("%d, and %d skipped", len(events), skipped)
 	}
 	// And now that the clock was set back, it goes on.
-	tap.Record(new(denial(start.Add(-time.Hour))))
+	tap.Record(t.Context(), new(denial(start.Add(-time.Hour))))
 	if events, skipped = w.Take(events[:0]); len(events) != 1 || skipped != 0 {
 		t.Errorf("%d, and %d skipped", len(events), skipped)
 	}
@@ -99,7 +100,7 @@ func TestTapBehind(t *testing.T) {
 	for i := range seconds * 50 {
 		e := denial(noon.Add(time.Duration(i) * 20 * time.Millisecond))
 		e.ID = numbered(i)
-		tap.Record(&e)
+		tap.Record(t.Context(), &e)
 		if i%100 == 99 {
 			events, skipped := quick.Take(nil)
 			if seen += len(events); skipped != 0 {
@@ -124,16 +125,16 @@ func TestTapAgain(t *testing.T) {
 	tap := newTap(t, record.TapOptions{PerSecond: 1})
 	w := tap.Watch()
 	for range 10 {
-		tap.Record(new(denial(noon)))
+		tap.Record(t.Context(), new(denial(noon)))
 	}
 	w.Close()
-	tap.Record(new(denial(noon)))
+	tap.Record(t.Context(), new(denial(noon)))
 	w = tap.Watch()
 	defer w.Close()
 	if events, skipped := w.Take(nil); len(events) != 0 || skipped != 0 {
 		t.Errorf("%d, and %d skipped", len(events), skipped)
 	}
-	tap.Record(new(denial(noon.Add(time.Second))))
+	tap.Record(t.Context(), new(denial(noon.Add(time.Second))))
 	if events, skipped := w.Take(nil); len(events) != 1 || skipped != 0 {
 		t.Errorf("%d, and %d skipped", len(events), skipped)
 	}
@@ -151,11 +152,11 @@ func TestTapTexts(t *testing.T) {
 			e := denial(noon)
 			e.IP, _ = netip.ParseAddr(ip)
 			e.User, e.Tenant, e.Endpoint = strings.Repeat("ü", 1000), "a\x00b\xff", "/\x1b[31m"
-			r.Record(&e)
-			tap.Record(&e)
+			r.Record(t.Context(), &e)
+			tap.Record(t.Context(), &e)
 			want := events(t, r.Take(nil))[0]
 			got, _ := w.Take(nil)
-			if len(got) != 1 || got[0] != want {
+			if len(got) != 1 || !recordtest.Same(got[0], want) {
 				t.Errorf("%d: %s is shown as %+v, and recorded as %+v", privacy, ip, got, want)
 			}
 			w.Close()
@@ -177,7 +178,7 @@ func TestTapAtOnce(t *testing.T) {
 					e.Outcome = engine.Allowed
 				}
 				e.ID[15] = byte(thread)
-				tap.Record(&e)
+				tap.Record(t.Context(), &e)
 			}
 		})
 		watching.Go(func() {
@@ -235,9 +236,51 @@ func BenchmarkTap(b *testing.B) {
 				e.Outcome = c.outcome
 				for i := 0; pb.Next(); i++ {
 					e.ID[15] = byte(i)
-					tap.Record(&e)
+					tap.Record(b.Context(), &e)
 				}
 			})
 		})
+	}
+}
+
+// TestTapSettled shows a decision again when it is settled, once, while it is one of the last.
+func TestTapSettled(t *testing.T) {
+	t.Parallel()
+	tap := newTap(t, record.TapOptions{Now: func() time.Time { return settledAt }})
+	first := denial(noon)
+	first.ID, first.Outcome = numbered(1), engine.Throttled
+	receipt := receiptOf("gpt", settled("tokens", tokens, 100, 70))
+	receipt.ID = first.ID
+	tap.Settled(receipt, false) // that no one sees
+	w := tap.Watch()
+	defer w.Close()
+	tap.Settled(receipt, false) // and this is of a decision that was not shown
+	tap.Record(t.Context(), &first)
+	shown, _ := w.Take(nil)
+	tap.Settled(receipt, false)
+	receipt.Repeated = true
+	tap.Settled(receipt, false)
+	again, skipped := w.Take(nil)
+	if len(shown) != 1 || len(again) != 1 || skipped != 0 {
+		t.Fatalf("shown %+v, and then %+v, %d skipped", shown, again, skipped)
+	}
+	want := shown[0]
+	want.Settled = []record.Settlement{{Event: first.ID, Rule: "tokens", Meter: tokens, At: settledAt, Reserved: 100, Used: 70, Model: "gpt"}}
+	if !recordtest.Same(again[0], want) {
+		t.Errorf("%+v\nwant\n%+v", again[0], want)
+	}
+	// It is forgotten after as many others.
+	receipt.Repeated = false
+	for i := range 300 {
+		e := denial(noon.Add(time.Duration(i) * time.Second))
+		e.ID = numbered(2 + i)
+		tap.Record(t.Context(), &e)
+	}
+	if _, skipped := w.Take(nil); skipped != 44 {
+		t.Errorf("%d are skipped", skipped)
+	}
+	tap.Settled(receipt, false)
+	if again, _ = w.Take(nil); len(again) != 0 {
+		t.Errorf("%+v", again)
 	}
 }

@@ -21,7 +21,8 @@ type CentralOptions struct {
 	OnChange func(open bool, reason string)
 	// OnReturn is called after the central region has come back and was charged.
 	OnReturn func(layer.Return)
-	Leases   *layer.LeaseMeter // nil: leases are not counted
+	Leases   *layer.LeaseMeter                 // nil: leases are not counted
+	Random   func(time.Duration) time.Duration // as in [layer.RetryOptions]
 }
 
 // Central returns the counters of the central region with the layers that a distant store needs, with leases
@@ -33,9 +34,10 @@ type CentralOptions struct {
 // be exceeded has the fail mode [stint.FailClosed].
 func Central(far stint.Store, o CentralOptions) (stint.Store, error) {
 	return layer.New(far, layer.Options{
-		Retry: layer.RetryOptions{Budget: centralBudget},
+		Retry: layer.RetryOptions{Budget: centralBudget, Random: o.Random},
 		Breaker: layer.BreakerOptions{
 			Slow:     centralBudget * 4 / 5,
+			Random:   o.Random,
 			OnChange: func(c layer.Change) { o.OnChange(c.To == layer.BreakerOpen, c.Reason) },
 		},
 		Fallback: &layer.FallbackOptions{

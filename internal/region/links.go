@@ -5,10 +5,12 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/stintdev/stint"
+	"github.com/stintdev/stint/internal/kit/quiet"
 	"github.com/stintdev/stint/internal/region/gossip"
 	"github.com/stintdev/stint/internal/region/link"
 )
@@ -31,6 +33,7 @@ type LinksOptions struct {
 // [link.Receiver] for what they tell.
 type Links struct {
 	o     LinksOptions
+	log   *slog.Logger
 	links map[string]*told
 	stop  context.CancelFunc
 	work  sync.WaitGroup
@@ -47,7 +50,10 @@ func OpenLinks(o LinksOptions) (*Links, error) {
 	o.Interval = cmp.Or(o.Interval, time.Second)
 	o.Identity.Clock, o.Identity.Standing = o.Gossip.Clock, o.Gossip.Standing
 	ctx, stop := context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
-	l := &Links{o: o, links: map[string]*told{}, stop: stop}
+	l := &Links{o: o, log: slog.New(slog.DiscardHandler), links: map[string]*told{}, stop: stop}
+	if o.Identity.Log != nil {
+		l.log = slog.New(quiet.New(o.Identity.Log.Handler(), "region"))
+	}
 	for region := range o.Peers {
 		l.links[region] = new(told)
 	}
@@ -109,11 +115,15 @@ func (l *Links) tellOne(region string, t *told) bool {
 	if !ok {
 		return false
 	}
-	if t.Send(b) != nil { // it is down, or slow
-		l.o.Gossip.Unsent(region)
-		return false
+	err := t.Send(b)
+	if err == nil {
+		return true
 	}
-	return true
+	l.o.Gossip.Unsent(region)
+	if !errors.Is(err, link.ErrDown) && !errors.Is(err, link.ErrFull) { // then it is sent later
+		l.log.Error("cannot tell another region what was admitted", "region", region, "batch", b.Number, "error", err)
+	}
+	return false
 }
 
 func (l *Links) tick(ctx context.Context) {

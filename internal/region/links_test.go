@@ -2,7 +2,11 @@ package region_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,7 +47,7 @@ func world(t *testing.T, names ...string) []*node {
 
 func start(t *testing.T, name, central string, table []link.Region, urls map[string]string, l net.Listener) *node {
 	t.Helper()
-	n := &node{name: name, home: memory(t, nil)}
+	n := &node{name: name, home: &gate{Store: memory(t, nil)}}
 	peers, others := map[string]string{}, []string(nil)
 	for _, r := range table {
 		if r.Name != name {
@@ -81,6 +85,22 @@ func start(t *testing.T, name, central string, table []link.Region, urls map[str
 	}
 	t.Cleanup(func() { n.close() })
 	return n
+}
+
+// gate is a store that adjusts when it may, and keeps to its context.
+type gate struct {
+	stint.Store
+	pass atomic.Pointer[func()]
+}
+
+func (g *gate) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	if pass := g.pass.Load(); pass != nil {
+		(*pass)()
+	}
+	if err := ctx.Err(); err != nil {
+		return errors.Join(stint.ErrUnavailable, stint.ErrNotApplied, err)
+	}
+	return g.Store.Adjust(ctx, asks, ds)
 }
 
 func take(t *testing.T, s stint.Store, a stint.Ask, cost int64) stint.Decision {
@@ -165,6 +185,46 @@ func TestLinks(t *testing.T) {
 	}
 	if n > 16+10 {
 		t.Errorf("%d admitted by one of three regions after one is gone; want a third of 50, and its credit", n)
+	}
+}
+
+// TestStopWhileCharging has a node stop while it charges what another region has told: it charges it to the end.
+func TestStopWhileCharging(t *testing.T) {
+	t.Parallel()
+	nodes := world(t, "asia", "europe")
+	eventually(t, "all hear from each other", linked(nodes))
+	reached, further := make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() {
+		close(reached)
+		<-further
+	})
+	nodes[0].home.(*gate).pass.Store(&once)
+	const counters = 300
+	asks, ds := make([]stint.Ask, counters), make([]stint.Decision, counters)
+	for i := range asks {
+		asks[i] = stint.Ask{
+			Key:    stint.Key{Subject: fmt.Sprint("user ", i), Name: "api:limit"},
+			Limit:  stint.Limit{Algorithm: stint.FixedWindow, Max: 100, Window: stint.Every(7 * 24 * time.Hour)},
+			Policy: &stint.Policy{Regions: stint.RegionsGossip, Credit: 10}, Cost: 1,
+		}
+	}
+	if err := nodes[1].store.Take(t.Context(), asks, ds); err != nil {
+		t.Fatal(err)
+	}
+	<-reached
+	stop, stopped := nodes[0].close, make(chan struct{})
+	nodes[0].close = func() {}
+	go func() {
+		stop()
+		close(stopped)
+	}()
+	eventually(t, "the link is down", func() bool { return !nodes[1].links.States()[0].Link.Up })
+	close(further)
+	<-stopped
+	for i := range asks {
+		if left := take(t, nodes[0].home, asks[i], 0).Remaining; left != 99 {
+			t.Fatalf("%d left of counter %d, after one unit of 100 was told", left, i)
+		}
 	}
 }
 

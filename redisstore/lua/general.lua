@@ -41,7 +41,7 @@ local function load(k, algorithm)
   else
     local a, u, x, r = decode(k, algorithm)
     if a then
-      o = { at = a, used = u, aux = x, recovery = r, new = not states[k] }
+      o = { at = a, used = u, aux = x, recovery = r, new = states[k] == none }
     else
       problem = u
     end
@@ -172,7 +172,8 @@ if kinds >= 128 then -- not all groups are takes
     local p = past(change.reset)
     local made = past(change.once).last > 0
     if change.once > 0 and not made then
-      set_past(change.once, { reset = now, last = math.max(change.last, now + ONCE), unit = 0 })
+      local last = change.keep > 0 and now + change.keep or math.max(change.last, now + ONCE)
+      set_past(change.once, { reset = now, last = last, unit = 0 })
     end
     if made or change.at <= p.reset then
       look(l, o)
@@ -277,7 +278,8 @@ local function group(kind, count, n)
     l = limits[l] or NONE
     if kind == ADJUST or kind == UNDO or kind == RESET then
       change = {}
-      change.at, change.cost, change.last, change.reset, change.once, pos = unpack_('>I7I7I7I2I2', blob, pos)
+      change.at, change.cost, change.last, change.reset, change.once, change.keep, pos =
+        unpack_('>I7I7I7I2I2I7', blob, pos)
       if kind == ADJUST and change.at > now + 10000 then
         problem = 'CHARGE ' .. i
       end

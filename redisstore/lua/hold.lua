@@ -36,7 +36,7 @@ if kinds % 128 == 32 and group_count == 1 and limit_count == 1 then
       return { now, 0, pack('>I7I7I7I7', newest, used, ends, 0) }
     end
 
-    at, units, _, _, once = unpack_('>I7I7I7I2I2', blob, pos)
+    at, units, _, _, once = unpack_('>I7I7I7I2I2I7', blob, pos)
     if units == 0 or cost > 0 or once > 0 or at > newest then
       return
     end

@@ -21,15 +21,30 @@
 -- has changed nothing); the state of each counter as it was found, except logs; what each ask of a
 -- log found. From this the caller computes the decisions, with the Go functions that this script
 -- mirrors. In the usual case, that all groups passed and all states have 12 bytes, the reply is
--- one string, which is cheaper: the time and the states.
+-- one string, which is cheaper: the time and the states. The state of a counter that is not there
+-- is 12 zeros, which is none of a counter.
 
 local names = KEYS
+local none = '\0\0\0\0\0\0\0\0\0\0\0\0' -- the state of a counter that is not there
 local states = state_count > 0 and call('MGET', unpack(names, 1, state_count)) or {}
-local simple = true
+local simple, absent = true, nil
 for k = 1, state_count do
   local raw = states[k]
-  if not raw or #raw ~= 12 then
+  if not raw then
+    absent = absent or {}
+    absent[#absent + 1] = names[k]
+    states[k] = none
+  elseif #raw ~= 12 then
     simple = false
+  end
+end
+-- MGET finds nothing either where a key is no string.
+if absent and call('EXISTS', unpack(absent)) > 0 then
+  simple = false
+  for k = 1, state_count do
+    if states[k] == none and call('EXISTS', names[k]) == 1 then
+      states[k] = 'WRONGTYPE'
+    end
   end
 end
 
@@ -38,14 +53,10 @@ if not simple or kinds >= 8 or plain_count > 0 or limit_count > 0 then
   -- decode returns the numbers of a counter, or false and what is wrong with it.
   function decode(k, algorithm)
     local raw = states[k]
-    if not raw then
-      if call('EXISTS', names[k]) == 1 then
-        return false, 'WRONGTYPE'
-      end
-      return 0, 0, 0, 0
-    end
     local a, u, x, r
-    if #raw == 12 and algorithm <= FIXED then
+    if raw == none then
+      return 0, 0, 0, 0
+    elseif #raw == 12 and algorithm <= FIXED then
       a, r, u, x = unpack_('>I5I3I2I2', raw)
       a = a * SECOND
       r = a + r * SECOND
@@ -61,6 +72,8 @@ if not simple or kinds >= 8 or plain_count > 0 or limit_count > 0 then
       x = (x - tens) / 16 * 10 ^ tens
     elseif #raw == 28 then
       a, u, x, r = unpack_('>I7I7I7I7', raw)
+    elseif raw == 'WRONGTYPE' then
+      return false, raw
     else
       return false, 'STATE of ' .. #raw .. ' bytes'
     end
@@ -84,9 +97,10 @@ local function ttl(r)
   return px
 end
 
--- heal sets the time to live of a counter that has lost it.
+-- heal sets the time to live of a counter that has lost it. Only people take it away, so one call in
+-- 16 looks: with many counters in a call, that saves a fourth of Redis' time.
 local function heal(k, r)
-  if call('PTTL', names[k]) == -1 then
+  if now % 16 == 0 and call('PTTL', names[k]) == -1 then
     call('PEXPIRE', names[k], ttl(r))
   end
 end
@@ -126,6 +140,26 @@ local function write(k, algorithm, short, a0, x0, r0, a, u, x, r)
   call('PSETEX', name, px_for == r and px or ttl(r), pack('>I7I7I7I7', a, u, x, r))
 end
 
+-- counted returns how many units were used of a fixed window that now is in, if as many more would fit into the
+-- 12 bytes of its state. A take of such a counter changes nothing but this number, which recount writes: so are
+-- most counters of Envoy's, and a call of 16 of them takes three quarters of the time.
+local function counted(raw, more)
+  if #raw == 12 then
+    local a, length, u = unpack_('>I5I3I2', raw)
+    return a * SECOND <= now and now < (a + length) * SECOND and u + more < 65536 and u
+  end
+end
+
+local function recount(k, used, units)
+  if units > 0 then
+    call('SETRANGE', names[k], '8', pack('>I2', used + units))
+  end
+  if now % 16 == 0 then -- see heal
+    local a, length = unpack_('>I5I3', states[k])
+    heal(k, (a + length) * SECOND)
+  end
+end
+
 local lone_count, denied_count, out = 0, 0, nil
 for _ = 1, run_count do
   local n, count, c, algorithm, tick, window, rate, unit, cap, most, edges
@@ -142,48 +176,52 @@ for _ = 1, run_count do
     judge, charge = leaky_judge, leaky_charge
   end
   for k = lone_count + 1, lone_count + n do
-    local a, u, x, r, value
-    local raw = states[k]
-    if raw and #raw == 12 and algorithm <= FIXED then
-      -- The same as decode, inlined for the most common case.
-      a, r, u, x = unpack_('>I5I3I2I2', raw)
-      a = a * SECOND
-      r = a + r * SECOND
-      if algorithm == FIXED then
-        x = r
-      end
+    local raw, units, value = states[k], c * count, nil
+    local before = algorithm == FIXED and c > 0 and counted(raw, units)
+    if before and before + units <= cap then
+      recount(k, before, units)
     else
-      a, u, x, r = decode(k, algorithm)
-    end
-    if not a then
-      value = u
-    else
-      local ahead = false
-      if now >= r then
-        a, u, x = 0, 0, 0
-      elseif a > now and (algorithm <= FIXED or a - now >= tick) then
-        -- A clock ahead of this one wrote it: see moveBack in Go.
+      local a, u, x, r
+      if #raw == 12 and algorithm <= FIXED then
+        -- The same as decode, inlined for the most common case.
+        a, r, u, x = unpack_('>I5I3I2I2', raw)
+        a = a * SECOND
+        r = a + r * SECOND
         if algorithm == FIXED then
-          x = x - (a - now)
+          x = r
         end
-        a, r, ahead = now, r - (a - now), true
-      end
-      local room, at, used, aux, moved = judge(a, u, x, now, tick, window, rate, unit, cap, most, edges, r)
-      if not room then
-        value = format('EDGES %.0f', at)
       else
-        local units = c * count
-        if units > room then
-          value = 0
-          if c <= room then
-            value = whole(room, c)
+        a, u, x, r = decode(k, algorithm)
+      end
+      if not a then
+        value = u
+      else
+        local ahead = false
+        if now >= r then
+          a, u, x = 0, 0, 0
+        elseif a > now and (algorithm <= FIXED or a - now >= tick) then
+          -- A clock ahead of this one wrote it: see moveBack in Go.
+          if algorithm == FIXED then
+            x = x - (a - now)
           end
-          units = c * value
+          a, r, ahead = now, r - (a - now), true
         end
-        if units > 0 or moved or ahead then
-          write(k, algorithm, most, not ahead and a, x, r, charge(at, used, aux, units, tick, window, rate, unit))
-        elseif raw then
-          heal(k, r)
+        local room, at, used, aux, moved = judge(a, u, x, now, tick, window, rate, unit, cap, most, edges, r)
+        if not room then
+          value = format('EDGES %.0f', at)
+        else
+          if units > room then
+            value = 0
+            if c <= room then
+              value = whole(room, c)
+            end
+            units = c * value
+          end
+          if units > 0 or moved or ahead then
+            write(k, algorithm, most, not ahead and a, x, r, charge(at, used, aux, units, tick, window, rate, unit))
+          elseif raw ~= none then
+            heal(k, r)
+          end
         end
       end
     end
@@ -214,7 +252,7 @@ local plain_keys = lone_count
 for g = lone_count + 1, lone_count + plain_count do
   local count, runs_of, problem
   count, runs_of, pos = unpack_('>I2I2', blob, pos)
-  local pass, runs, judged, i, k = count, {}, {}, 0, plain_keys
+  local pass, runs, counts, judged, i, k = count, {}, {}, {}, 0, plain_keys
   for run = 1, runs_of do
     local n, c, algorithm, tick, window, rate, unit, cap, most, edges
     n, c, algorithm, tick, window, rate, unit, cap, most, pos = unpack_('>I2i8BI3I7I7I7I7I7', blob, pos)
@@ -224,8 +262,17 @@ for g = lone_count + 1, lone_count + plain_count do
     local judge = judges[algorithm]
     for _ = 1, n do
       k = k + 1
-      local a, u, x, r = decode(k, algorithm)
-      if not a then
+      local before = algorithm == FIXED and c > 0 and counted(states[k], c * count)
+      local a, u, x, r
+      if not before then
+        a, u, x, r = decode(k, algorithm)
+      end
+      if before then
+        counts[k] = before
+        if c * pass > cap - before then
+          pass = before < cap and whole(cap - before, c) or 0
+        end
+      elseif not a then
         problem = u
       else
         local ahead = false
@@ -261,14 +308,18 @@ for g = lone_count + 1, lone_count + plain_count do
     local n, c, algorithm, tick, window, rate, unit, most = unpack(runs[run])
     local charge, units = charges[algorithm], c * pass
     for key = plain_keys + 1, plain_keys + n do
-      local r = judged[i + 6]
-      if units > 0 or judged[i + 7] then
-        write(key, algorithm, most, judged[i + 4], judged[i + 5], r,
-          charge(judged[i + 1], judged[i + 2], judged[i + 3], units, tick, window, rate, unit))
-      elseif states[key] then
-        heal(key, r)
+      if counts[key] then
+        recount(key, counts[key], units)
+      else
+        local r = judged[i + 6]
+        if units > 0 or judged[i + 7] then
+          write(key, algorithm, most, judged[i + 4], judged[i + 5], r,
+            charge(judged[i + 1], judged[i + 2], judged[i + 3], units, tick, window, rate, unit))
+        elseif states[key] ~= none then
+          heal(key, r)
+        end
+        i = i + 7
       end
-      i = i + 7
     end
     plain_keys = plain_keys + n
   end

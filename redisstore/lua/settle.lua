@@ -11,7 +11,7 @@ if (kinds == 129 or kinds == 130) and group_count == 1 and limit_count == 1 then
     if kind ~= 1 or count ~= 1 or n ~= 1 or window == 0 then
       return
     end
-    local at, cost, last, reset, once = unpack_('>I7I7I7I2I2', blob, pos)
+    local at, cost, last, reset, once, keep = unpack_('>I7I7I7I2I2I7', blob, pos)
     if cost == 0 or reset == 0 or once == 0 or at > now then
       return
     end
@@ -55,7 +55,9 @@ if (kinds == 129 or kinds == 130) and group_count == 1 and limit_count == 1 then
     end
     a, u, x, r = charge(a, u, x, 0, tick, window)
 
-    if last < now + ONCE then
+    if keep > 0 then
+      last = now + keep
+    elseif last < now + ONCE then
       last = now + ONCE
     end
     call('PSETEX', KEYS[once], format('%d', (last - now) / 1000 + 1001), pack('>I7I7I7', now, last, 0))

@@ -7,14 +7,18 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"path"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/control/alert"
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/control/signin"
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/record/rollup"
 	"github.com/stintdev/stint/rule"
@@ -36,19 +40,27 @@ type Options struct {
 	Store    stint.Store               // of counters; required
 
 	Record *rollup.Store // of decisions; nil: none
-	Live   *record.Live
-	Tap    *record.Tap
+	// Unsampled says that requests that pass without being held are not recorded.
+	Unsampled bool
+	Live      *record.Cluster
+	// Captures captures decisions; nil: it cannot. NoCaptures is why the settings forbid it.
+	Captures   Captures
+	NoCaptures string
+	Alerts     *alert.Store // the state of alerts; required
+	Wake       func()       // called when there may be a message to deliver; nil: it is found soon
 
 	Document func() *catalog.Document // the contents of File, without a Catalog
 	World    *rule.World              // the regions that rules in File are used in; nil: not known
 	File     string                   // the name of the config file
 
 	Status    func() Status
-	NodeState func() NodeState    // of this node
-	Regions   func() Regions      // without the revisions; nil: there are no other regions
-	NodeID    string              // of this node in the catalog
-	Settings  func() []Setting    // with secrets masked
-	Envoy     func() []EnvoyLimit // the limits of descriptors; nil: Envoy is not served
+	NodeState func() NodeState // of this node
+	Regions   func() Regions   // without the revisions; nil: there are no other regions
+	NodeID    string           // of this node in the catalog
+	Settings  func() []Setting // with secrets masked
+	// Envoy returns the limits of descriptors, and the files that were not read. Nil: Envoy
+	// is not served.
+	Envoy func() ([]EnvoyLimit, []EnvoySkipped)
 
 	// Token is the token in the configuration, which is in no database. Empty: none.
 	Token identity.Secret
@@ -57,9 +69,14 @@ type Options struct {
 	// Secure reports whether a request came over TLS, so that its cookie can be limited
 	// to TLS. Default: whether the connection to this process uses TLS.
 	Secure func(*http.Request) bool
-	Web    fs.FS // the dashboard; nil: none
-	Log    *slog.Logger
-	Now    func() time.Time // default time.Now
+	// SignIn is the identity provider that people sign in with, and SignInName its name. Nil: none.
+	SignIn     *signin.Provider
+	SignInName string
+	SignInURL  *url.URL // where it sends browsers back to; nil: as browsers call this server
+
+	Web fs.FS // the dashboard; nil: none
+	Log *slog.Logger
+	Now func() time.Time // default time.Now
 }
 
 // API is the handler of the admin listener. Close it.
@@ -74,6 +91,8 @@ type API struct {
 	origins    *http.CrossOriginProtection
 	files      map[string]*file
 	streams    streams
+	running    inFlight
+	advised    atomic.Int64
 	turn       chan struct{} // for writes with If-Match: *, one at a time
 	closing    context.Context
 	close      context.CancelFunc
@@ -86,6 +105,8 @@ func New(o Options) (*API, error) {
 		return nil, errors.New("admin: Tokens is missing, want a catalog")
 	case o.Engine == nil || o.Resolver == nil || o.Store == nil:
 		return nil, errors.New("admin: want an Engine, a Resolver and a Store")
+	case o.Alerts == nil:
+		return nil, errors.New("admin: Alerts is missing, want a store of alerts")
 	case o.Catalog == nil && o.Document == nil:
 		return nil, errors.New("admin: want a Catalog or a Document")
 	}
@@ -111,8 +132,9 @@ func New(o Options) (*API, error) {
 	}
 	a.closing, a.close = context.WithCancel(context.Background()) //nolint:forbidigo // it ends with Close
 	for _, add := range []func(){
-		a.addDocument, a.addSession, a.addTokens, a.addRules, a.addResources, a.addKeys, a.addApply, a.addSubjects, a.addUsage,
-		a.addBans, a.addOverrides, a.addExplain, a.addRecord, a.addLive, a.addStatus, a.addRegions, a.addEnvoy, a.addChanges,
+		a.addDocument, a.addSession, a.addSignIn, a.addTokens, a.addMe, a.addRules, a.addResources, a.addKeys, a.addApply, a.addSubjects, a.addUsage, a.addDecisions,
+		a.addBans, a.addOverrides, a.addExplain, a.addRecord, a.addReplay, a.addCaptures, a.addLive, a.addStatus, a.addRegions, a.addEnvoy, a.addChanges, a.addRevisions, a.addSearch,
+		a.addAlerts, a.addCauses, a.addDeliveries,
 	} {
 		add()
 	}

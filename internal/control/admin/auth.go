@@ -47,7 +47,7 @@ func actor(ctx context.Context) string { return personOf(ctx).Name }
 func (a *API) Authorize(role catalog.Role, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.secure(w)
-		admitted, err := a.admit(r, role)
+		admitted, err := a.admit(r, role, false)
 		if err != nil {
 			a.problem(w, r, err)
 			return
@@ -71,7 +71,7 @@ func (a *API) Operators(next http.Handler) http.Handler {
 			p, err = a.bearer(r)
 		}
 		if err == nil {
-			err = p.may(catalog.Operator)
+			err = p.may(catalog.Operator, false)
 		}
 		if err != nil {
 			a.problem(w, r, err)
@@ -97,8 +97,9 @@ func nameOf(c *x509.Certificate) string {
 	return name
 }
 
-// admit returns the request with its person in the context, if that has the role.
-func (a *API) admit(r *http.Request, role catalog.Role) (*http.Request, error) {
+// admit returns the request with its person in the context, if that has the role, and is for all tenants unless the
+// operation is scoped.
+func (a *API) admit(r *http.Request, role catalog.Role, scoped bool) (*http.Request, error) {
 	if err := a.origins.Check(r); err != nil {
 		return r, errOrigin
 	}
@@ -114,13 +115,22 @@ func (a *API) admit(r *http.Request, role catalog.Role) (*http.Request, error) {
 	if p.session != nil && !safe && subtle.ConstantTimeCompare([]byte(r.Header.Get("X-Csrf-Token")), []byte(p.session.CSRF)) != 1 {
 		return r, fail(http.StatusForbidden, "the header X-CSRF-Token does not match the session")
 	}
-	return r, p.may(role)
+	return r, p.may(role, scoped)
 }
 
-// may returns an error if the person does not have a role.
-func (p *person) may(role catalog.Role) error {
+// may returns an error if the person does not have a role, or is restricted to tenants where the operation is not.
+func (p *person) may(role catalog.Role, scoped bool) error {
+	if role == catalog.OfUser {
+		if p.User == "" {
+			return fail(http.StatusForbidden, "this is for tokens of one user, and "+strconv.Quote(p.Name)+" is none: stint tokens create NAME --user ID creates one")
+		}
+		return nil
+	}
 	if !p.Role.Includes(role) {
 		return fail(http.StatusForbidden, fmt.Sprintf("this needs the role %s, and %s has the role %s", role, strconv.Quote(p.Name), p.Role))
+	}
+	if p.scoped() && !scoped {
+		return errScoped(p)
 	}
 	return nil
 }
@@ -148,6 +158,9 @@ func (a *API) authenticate(r *http.Request) (person, error) {
 		s, err = a.options.Tokens.SessionOf(r.Context(), cookie.Value)
 		if err == nil && strings.HasPrefix(s.Token.ID, configPrefix) && s.Token.ID != a.config.id {
 			return catalog.ErrBadToken // the token in the configuration has changed
+		}
+		if err == nil && strings.HasPrefix(s.Token.ID, signInPrefix) {
+			s, err = a.current(r.Context(), cookie.Value, s)
 		}
 		return err
 	})
@@ -181,7 +194,8 @@ func (a *API) tokenOf(r *http.Request, text string) (t catalog.Token, err error)
 	return t, err
 }
 
-const configPrefix = "config:"
+// The prefixes of ids of tokens that are in no table.
+const configPrefix, signInPrefix = "config:", "oidc:"
 
 // configToken is the token in the configuration.
 type configToken struct {
@@ -329,7 +343,7 @@ func peer(r *http.Request) string {
 // cookieName is the name of the session cookie. With TLS it has the prefix __Host-, which
 // browsers accept only over TLS and from this host.
 func (a *API) cookieName(r *http.Request) string {
-	if a.options.Secure(r) {
+	if a.secureRequest(r) {
 		return "__Host-stint_session"
 	}
 	return "stint_session"
@@ -339,7 +353,7 @@ func (a *API) cookieName(r *http.Request) string {
 func (a *API) cookie(r *http.Request, text string, lives time.Duration) *http.Cookie {
 	c := &http.Cookie{
 		Name: a.cookieName(r), Value: text, Path: "/", MaxAge: int(lives / time.Second),
-		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: a.options.Secure(r),
+		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: a.secureRequest(r),
 	}
 	if text == "" {
 		c.MaxAge = -1

@@ -39,12 +39,13 @@ type input struct {
 	queries      []string // the names of query parameters
 	body, raw    []int    // the fields Body and RawBody; nil: the input has none
 	optionalBody bool
+	anyQuery     bool
 	contentTypes []string // of bodies
 	maxBody      int64
 }
 
 func newInput(op *operation) *input {
-	in := &input{maxBody: cmp.Or(op.MaxBody, maxBody)}
+	in := &input{maxBody: cmp.Or(op.MaxBody, maxBody), anyQuery: op.AnyQuery}
 	for _, f := range fieldsOf(op.In, nil) {
 		switch f.Name {
 		case "Body":
@@ -116,6 +117,9 @@ func (in *input) bind(w http.ResponseWriter, r *http.Request, into reflect.Value
 	}
 	for name, values := range query {
 		if !slices.Contains(in.queries, name) {
+			if in.anyQuery {
+				continue
+			}
 			hint := "this operation has no parameters"
 			if word, ok := strict.Closest(name, in.queries); ok {
 				hint = strict.DidYouMean(word)

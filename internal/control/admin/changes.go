@@ -15,7 +15,7 @@ type Change struct {
 	Place    int64               `json:"place" doc:"The position within the revision, from 0." example:"0"`
 	At       time.Time           `json:"at" doc:"When the change was made." example:"2026-01-31T12:00:00Z"`
 	Actor    string              `json:"actor" doc:"Who made the change." example:"deploy"`
-	Kind     string              `json:"kind" enum:"rule,tier,tenant,user,api_key,exemption,ban,token,history,counters" doc:"The kind of object; counters, which are of a subject such as user:alice, are deleted when they are reset." example:"rule"`
+	Kind     string              `json:"kind" enum:"rule,tier,tenant,user,api_key,exemption,ban,webhook,alert,token,history,counters,capture" doc:"The kind of object; counters, which are of a subject such as user:alice, are deleted when they are reset; a capture is of the decisions of a node." example:"rule"`
 	ID       string              `json:"id" doc:"The id of the object." example:"search"`
 	Action   string              `json:"action" enum:"create,update,delete" doc:"What was done." example:"update"`
 	Fields   []catalog.FieldDiff `json:"fields" nullable:"false" doc:"For an update: the fields that changed."`
@@ -39,24 +39,34 @@ type Revert struct {
 // changes returns changes of the catalog.
 func (a *API) changes(ctx context.Context, q catalog.ChangeQuery) (ChangeList, error) {
 	if a.options.Catalog == nil {
-		return ChangeList{}, fail(http.StatusConflict, "there is no change log: rules are in the file "+a.options.File)
+		return ChangeList{}, a.errNoLog()
 	}
 	items, next, err := a.options.Catalog.Changes(ctx, q)
 	if err != nil {
 		return ChangeList{}, asParameters(err)
 	}
-	return ChangeList{converted(items, func(c *catalog.LoggedChange) Change {
-		return Change{c.Revision, c.Place, c.At, c.Actor, c.Kind, c.ID, c.Action, c.Fields, c.Before, c.After}
-	}), next}, nil
+	return ChangeList{converted(items, changeOf), next}, nil
+}
+
+func changeOf(c *catalog.LoggedChange) Change {
+	return Change{c.Revision, c.Place, c.At, c.Actor, c.Kind, c.ID, c.Action, c.Fields, c.Before, c.After}
+}
+
+// errNoLog is the error of the change log if rules are in a file.
+func (a *API) errNoLog() error {
+	return fail(http.StatusConflict, "there is no change log: rules are in the file "+a.options.File)
 }
 
 func (a *API) addChanges() {
 	type listInput struct {
-		Kind   string `query:"kind" enum:"rule,tier,tenant,user,api_key,exemption,ban,token,history,counters" doc:"Only for this kind of object." example:"rule"`
-		ID     string `query:"id" maxLength:"1024" doc:"Only for the object with this id; requires kind." example:"search"`
-		Actor  string `query:"actor" maxLength:"1024" doc:"Only by this actor." example:"deploy"`
-		Before string `query:"before" maxLength:"64" doc:"Only changes before this revision, or the next of the previous page." example:"41.3"`
-		Limit  int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"The maximum number of results." example:"100"`
+		Kind     string    `query:"kind" enum:"rule,tier,tenant,user,api_key,exemption,ban,webhook,alert,token,history,counters,capture" doc:"Only for this kind of object." example:"rule"`
+		ID       string    `query:"id" maxLength:"1024" doc:"Only for the object with this id; requires kind." example:"search"`
+		Actor    string    `query:"actor" maxLength:"1024" doc:"Only by this actor." example:"deploy"`
+		From     time.Time `query:"from" doc:"Only from this time on." example:"2026-01-01T00:00:00Z"`
+		To       time.Time `query:"to" doc:"Only before this time." example:"2026-02-01T00:00:00Z"`
+		Revision int64     `query:"revision" minimum:"1" doc:"Only of this revision." example:"42"`
+		Before   string    `query:"before" maxLength:"64" doc:"Only changes before this revision, or the next of the previous page." example:"41.3"`
+		Limit    int       `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"The maximum number of results." example:"100"`
 	}
 	addQuery(a, operation{
 		ID: "listChanges", Method: http.MethodGet, Path: "/changes", Tag: tagChanges,
@@ -81,7 +91,7 @@ func (a *API) addChanges() {
 		if a.options.Catalog == nil {
 			return nil, a.errFile()
 		}
-		o := catalog.RevertOptions{Actor: actor(ctx), Revision: in.Revision, DryRun: in.DryRun.DryRun}
+		o := catalog.RevertOptions{Actor: actor(ctx), Revision: in.Revision, DryRun: in.DryRun.DryRun, Fixed: fixed(ctx)}
 		if in.Body != nil {
 			o.Kind, o.ID, o.Force = in.Body.Kind, in.Body.ID, in.Body.Force
 		}

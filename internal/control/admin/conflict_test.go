@@ -51,7 +51,7 @@ func TestConflicts(t *testing.T) {
 				switch h.api.ServeHTTP(w, r); w.Code {
 				case http.StatusOK:
 					won.Add(1)
-				case http.StatusConflict:
+				case http.StatusPreconditionFailed:
 					lost.Add(1)
 				default:
 					t.Errorf("%d: %s", w.Code, w.Body)
@@ -92,7 +92,7 @@ func TestNoLostUpdates(t *testing.T) {
 			switch h.api.ServeHTTP(w, r); w.Code {
 			case http.StatusOK:
 				return true
-			case http.StatusConflict:
+			case http.StatusPreconditionFailed:
 				conflicts.Add(1)
 			default:
 				t.Errorf("%d: %s", w.Code, w.Body)

@@ -82,9 +82,12 @@ func (a *API) addConsumption() {
 		Limit int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"The maximum number of results." example:"100"`
 		After int    `query:"after" default:"0" minimum:"0" maximum:"1000000" doc:"The next of the previous page. Results that change between two pages may be on both, or on none." example:"100"`
 	}
-	ask(a, "listConsumption", "/consumption", "List what was used",
+	ask(a, true, "listConsumption", "/consumption", "List what was used",
 		"Returns what requests have used under rules with a meter, the most first: tokens, bytes, seconds or money."+settledHours,
 		func(ctx context.Context, s *rollup.Store, in *listInput) (ConsumptionList, error) {
+			if err := narrowSums(ctx, &in.Tenant); err != nil {
+				return ConsumptionList{}, err
+			}
 			q := in.query(in.By, in.During, a.now())
 			q.Limit, q.Skip = in.Limit, in.After
 			rows, more, err := s.Consumption(ctx, q)
@@ -107,7 +110,7 @@ func (a *API) addConsumption() {
 		Body        []byte
 	}
 	add(a, operation{
-		ID: "exportConsumption", Method: http.MethodGet, Path: "/consumption/export", Tag: tagRecord, Timeout: 30 * time.Second,
+		ID: "exportConsumption", Method: http.MethodGet, Path: "/consumption/export", Tag: tagRecord, Timeout: 30 * time.Second, Scoped: true,
 		Summary: "Export what was used",
 		Description: "Returns what GET /consumption lists as a file of CSV with a header line, by month and tenant unless something else is asked for. " +
 			"A text that a spreadsheet would read as a formula starts with an apostrophe.",
@@ -116,6 +119,9 @@ func (a *API) addConsumption() {
 	}, catalog.Viewer, func(ctx context.Context, in *exportInput) (*file, error) {
 		s, err := a.record()
 		if err != nil {
+			return nil, err
+		}
+		if err := narrowSums(ctx, &in.Tenant); err != nil {
 			return nil, err
 		}
 		q := in.query(in.By, in.During, a.now())

@@ -15,9 +15,9 @@ import (
 )
 
 // used records what users of tenants have used: each a tenth of the one before.
-func (h *testAPI) used(tenants ...string) (month time.Time) {
+func (h *testAPI) used(tenants ...string) {
 	h.Helper()
-	month = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	month := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	n := int64(1000)
 	var entries []record.Entry
 	for i, tenant := range tenants {
@@ -32,7 +32,6 @@ func (h *testAPI) used(tenants ...string) (month time.Time) {
 	if err := h.record.AddConsumption(h.Context(), "a batch", entries); err != nil {
 		h.Fatal(err)
 	}
-	return month
 }
 
 // TestConsumption lists what was used, in pages, and exports it.

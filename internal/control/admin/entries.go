@@ -67,9 +67,12 @@ func (a *API) addEntries(list *entryList, put, putLong, remove, removeLong strin
 	const here = " If rules are in a file, a ban applies to this node only, until it stops, and exemptions cannot be set."
 	add(a, operation{
 		ID: "put" + list.word(), Method: http.MethodPut, Path: path, Tag: tagSubjects,
-		Summary: put, Description: putLong + here, Problems: []int{http.StatusConflict},
+		Scoped: list == bans, Summary: put, Description: putLong + here, Problems: []int{http.StatusConflict},
 	}, catalog.Operator, func(ctx context.Context, in *putInput) (*Recorded[Record[catalog.Entry]], error) {
 		s, err := in.subject()
+		if err == nil {
+			err = a.ownsClient(ctx, s)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -92,10 +95,13 @@ func (a *API) addEntries(list *entryList, put, putLong, remove, removeLong strin
 	}
 	add(a, operation{
 		ID: "end" + list.word(), Method: http.MethodDelete, Path: path, Tag: tagSubjects,
-		Summary: remove, Description: removeLong + " Entries for its network or tenant stay.",
+		Scoped: list == bans, Summary: remove, Description: removeLong + " Entries for its network or tenant stay.",
 		Problems: []int{http.StatusConflict},
 	}, catalog.Operator, func(ctx context.Context, in *deleteInput) (*Gone, error) {
 		s, err := in.subject()
+		if err == nil {
+			err = a.ownsClient(ctx, s)
+		}
 		if err != nil {
 			return nil, err
 		}

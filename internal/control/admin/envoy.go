@@ -15,7 +15,7 @@ type EnvoyLimit struct {
 	Name   string    `json:"name,omitempty" doc:"The name, if it has one." example:"by-address"`
 	Limit  string    `json:"limit" doc:"The limit, or unlimited." example:"100/minute"`
 	Shadow bool      `json:"shadow" doc:"Whether the limit is in shadow mode and denies nothing."`
-	Quota  bool      `json:"quota" doc:"Whether hits over the limit are reported to Envoy and pass."`
+	Quota  bool      `json:"quota" doc:"Whether hits over the limit pass, unless all quotas of the request are used up."`
 	Hits   EnvoyHits `json:"hits"`
 }
 
@@ -27,12 +27,22 @@ type EnvoyHits struct {
 	Shadow uint64 `json:"shadow" doc:"Of these, hits that passed because of shadow mode." example:"0"`
 }
 
+// EnvoySkipped is a file or a directory that was not read.
+type EnvoySkipped struct {
+	Path string `json:"path" doc:"The path on this node." example:"/data/ratelimit/config/.shop.yaml"`
+	Why  string `json:"why" doc:"Why it was not read." example:"its name begins with a dot"`
+}
+
 // EnvoyList is a page of limits.
 type EnvoyList struct {
-	Served bool         `json:"served" doc:"Whether this node serves Envoy." example:"true"`
-	Items  []EnvoyLimit `json:"items" nullable:"false"`
-	Next   string       `json:"next" doc:"The value of after for the next page. Empty on the last page."`
+	Served  bool           `json:"served" doc:"Whether this node serves Envoy." example:"true"`
+	Items   []EnvoyLimit   `json:"items" nullable:"false"`
+	Skipped []EnvoySkipped `json:"skipped,omitempty" doc:"The first 100 files and directories in envoy.config that were not read: their limits do not apply."`
+	Next    string         `json:"next" doc:"The value of after for the next page. Empty on the last page."`
 }
+
+// maxSkipped is how many skipped files are shown.
+const maxSkipped = 100
 
 // addEnvoy adds the operation that lists limits of Envoy.
 func (a *API) addEnvoy() {
@@ -51,7 +61,8 @@ func (a *API) addEnvoy() {
 			return out, nil
 		}
 		out.Served = true
-		all := a.options.Envoy()
+		all, skipped := a.options.Envoy()
+		out.Skipped = skipped[:min(len(skipped), maxSkipped)]
 		for i := in.After; i < len(all); i++ {
 			if l := &all[i]; !strings.Contains(l.Path, in.Q) && !strings.Contains(l.Name, in.Q) {
 				continue

@@ -339,16 +339,21 @@ func ruleSays(r *rule.Explained, v *engine.Verdict) string {
 			says = append(says, shown(r.Rule)+"/"+shown(l.Name)+": unlimited, by "+l.Source)
 		}
 	}
-	tried := false
+	tried := ""
 	for i := range v.Limits {
 		if l := &v.Limits[i]; l.Rule.Name == r.Rule {
 			says = append(says, limitSays(l))
-			tried = l.Shadow
+			switch {
+			case l.Rule.Action == rule.LogOnly:
+				tried = ", in log_only mode"
+			case l.Rule.Action == rule.Mark:
+				tried = ", and marks requests over its limits"
+			case l.Shadow:
+				tried = ", and is only tried out on this client"
+			}
 		}
 	}
-	if tried {
-		text += ", in log_only mode"
-	}
+	text += tried
 	switch {
 	case len(says) > 0:
 		return text + ". " + strings.Join(says, "; ") + "."
@@ -419,7 +424,7 @@ func decides(v *engine.Verdict) string {
 			text += " The limit with the smallest share left is " + limit + "."
 		}
 		if l := v.Shadowed(); l != nil {
-			text += " Rule " + shown(l.Rule.Name) + " would deny it, but is log_only."
+			text += " Rule " + shown(l.Rule.Name) + " would deny it, but is only tried out."
 		}
 		return text
 	case engine.Denied:

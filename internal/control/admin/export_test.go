@@ -3,16 +3,43 @@ package admin
 import (
 	"context"
 	"reflect"
+	"time"
 )
+
+// Previews and replays read few events here, so that few are too many.
+func init() { maxPreview, maxReplay = 2000, 4000 }
+
+// TellAlways has replays say how far they are at every step, until the function that it returns is called.
+func TellAlways() func() {
+	was := replayTells
+	replayTells = 0
+	return func() { replayTells = was }
+}
+
+// LimitReplays has replays take no longer, until the function that it returns is called.
+func LimitReplays(to time.Duration) func() {
+	was := replayLimit
+	replayLimit = to
+	return func() { replayLimit = was }
+}
+
+// OccupyReplays takes the places of all replays.
+func OccupyReplays(a *API) (leave func()) {
+	a.streams.replays.Add(maxReplays)
+	return func() { a.streams.replays.Add(-maxReplays) }
+}
 
 // Operation is an operation, for the test that generates openapi.json.
 type Operation = operation
+
+// Writes reports whether the operation changes something.
+func (op *operation) Writes() bool { return op.writes() }
 
 // Operations returns all operations of an API.
 func Operations(a *API) []Operation { return a.operations }
 
 // OpenAPI is the document that is served.
-func OpenAPI() []byte { return openAPI }
+func OpenAPI() []byte { return openAPI() }
 
 // FieldsOf returns the fields of an input or an output.
 func FieldsOf(t reflect.Type) []reflect.StructField { return fieldsOf(t, nil) }
@@ -24,4 +51,10 @@ func Join(ctx context.Context, open, then func()) {
 	h.join(ctx, b)
 	then()
 	h.leave(b)
+}
+
+// Advise takes all places of those who get advice, and returns what frees them.
+func Advise(a *API) (leave func()) {
+	a.advised.Add(maxAdvised)
+	return func() { a.advised.Add(-maxAdvised) }
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/stintdev/stint/internal/control/admin"
 	"github.com/stintdev/stint/internal/control/catalog"
+	"github.com/stintdev/stint/internal/control/fitting"
+	"github.com/stintdev/stint/internal/control/replay"
 	"github.com/stintdev/stint/internal/control/sim"
 	"github.com/stintdev/stint/rule"
 )
@@ -66,11 +68,15 @@ func (g *generator) operation(op *admin.Operation) object {
 		"x-stint-role": op.Role,
 	}
 	if op.Role != "anyone" {
+		out["x-stint-scoped"] = op.Scoped
 		session := object{"session": []string{}}
 		if op.Method != http.MethodGet {
 			session["csrf"] = []string{}
 		}
 		out["security"] = []object{{"token": []string{}}, session}
+		if op.Role == catalog.OfUser {
+			out["security"] = []object{{"token": []string{}}}
+		}
 	}
 	hasBody := false
 	var parameters []object
@@ -93,6 +99,11 @@ func (g *generator) operation(op *admin.Operation) object {
 			}
 			out["requestBody"] = object{"required": true, "content": contents}
 		default:
+			parameters = append(parameters, g.parameter(op, f))
+		}
+	}
+	if op.Writes() {
+		for _, f := range admin.FieldsOf(reflect.TypeFor[admin.Repeatable]()) {
 			parameters = append(parameters, g.parameter(op, f))
 		}
 	}
@@ -133,7 +144,11 @@ func (g *generator) success(op *admin.Operation) object {
 		out["description"] = op.Answer
 	}
 	contents, headers := object{}, object{}
-	for _, f := range admin.FieldsOf(op.Out) {
+	fields := admin.FieldsOf(op.Out)
+	if op.Writes() {
+		fields = append(fields, admin.FieldsOf(reflect.TypeFor[admin.Replayed]())...)
+	}
+	for _, f := range fields {
 		switch name := f.Tag.Get("header"); {
 		case f.Tag.Get("hidden") == "true":
 		case name != "":
@@ -290,9 +305,19 @@ var schemaNames = map[reflect.Type]string{
 	reflect.TypeFor[rule.Match]():    "RuleMatch",
 	reflect.TypeFor[rule.Limit]():    "RuleLimit",
 	reflect.TypeFor[rule.Penalty]():  "RulePenalty",
+	reflect.TypeFor[rule.Rollout]():  "RuleRollout",
+	reflect.TypeFor[rule.Stopped]():  "RuleStopped",
 	reflect.TypeFor[rule.Response](): "RuleResponse",
 	reflect.TypeFor[sim.Subject]():   "PreviewSubject",
 	reflect.TypeFor[sim.Point]():     "PreviewPoint",
+
+	reflect.TypeFor[fitting.Use]():        "AdviceLimit",
+	reflect.TypeFor[fitting.Denials]():    "AdviceDenials",
+	reflect.TypeFor[fitting.Suggestion](): "AdviceSuggestion",
+	reflect.TypeFor[fitting.Overview]():   "AdviceOverview",
+	reflect.TypeFor[replay.Side]():        "ReplaySide",
+	reflect.TypeFor[replay.Row]():         "ReplayRow",
+	reflect.TypeFor[replay.Point]():       "ReplayPoint",
 }
 
 // describe adds what is not in the types.
@@ -356,6 +381,9 @@ func problemsOf(op *admin.Operation, hasBody bool) []int {
 	}
 	if hasBody {
 		out = append(out, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity)
+	}
+	if op.Writes() {
+		out = append(out, http.StatusConflict, http.StatusUnprocessableEntity)
 	}
 	if strings.Contains(op.Path, "{") {
 		out = append(out, http.StatusNotFound)

@@ -21,6 +21,15 @@ type Key struct {
 	Expires   catalog.Time                `json:"expires,omitzero" doc:"When the key expires." example:"2026-12-31T00:00:00Z"`
 	Revoked   catalog.Time                `json:"revoked,omitzero" doc:"When the key was revoked. Read-only." example:"2026-06-01T00:00:00Z"`
 	RevokedBy string                      `json:"revoked_by,omitempty" doc:"Who revoked it. Read-only." example:"alice"`
+	Replaces  string                      `json:"replaces,omitempty" doc:"The key that this one has replaced. Read-only." example:"h2mzt5xc"`
+	Replaced  string                      `json:"replaced_by,omitempty" doc:"The key that has replaced this one. Read-only." example:"p9wd4ktb"`
+}
+
+// KeyRecord is an API key, as stored, and its use.
+type KeyRecord struct {
+	Record[Key]
+	LastUsed time.Time `json:"last_used_at,omitzero" doc:"When the key was last used, on any node, a few seconds late. Never, if it is missing." example:"2026-01-31T12:00:00Z"`
+	Total    int64     `json:"usage_total,omitempty" doc:"The number of requests with it so far." example:"120000"`
 }
 
 // NewKey is an API key to create.
@@ -40,7 +49,7 @@ type CreatedKey struct {
 }
 
 func keyOf(k *catalog.APIKey) Key {
-	return Key{k.ID, k.Prefix, k.Name, k.User, k.Tenant, k.Tier, k.Limits, k.Disabled, k.Expires, k.Revoked, k.RevokedBy}
+	return Key{k.ID, k.Prefix, k.Name, k.User, k.Tenant, k.Tier, k.Limits, k.Disabled, k.Expires, k.Revoked, k.RevokedBy, k.Replaces, k.ReplacedBy}
 }
 
 // put updates a stored key, or rejects changes of read-only fields.
@@ -50,9 +59,11 @@ func (k Key) put(into *catalog.APIKey) error {
 		{"prefix", k.Prefix, into.Prefix},
 		{"revoked", k.Revoked.String(), into.Revoked.String()},
 		{"revoked_by", k.RevokedBy, into.RevokedBy},
+		{"replaces", k.Replaces, into.Replaces},
+		{"replaced_by", k.Replaced, into.ReplacedBy},
 	} {
 		if f.is != f.was {
-			return blame(http.StatusUnprocessableEntity, f.name, "cannot be changed", "a key is revoked by POST /keys/{id}/revoke")
+			return blame(http.StatusUnprocessableEntity, f.name, "cannot be changed", "a key is revoked by POST /keys/{id}/revoke, and replaced by /rotate")
 		}
 	}
 	into.Name, into.User, into.Tenant, into.Tier = k.Name, k.User, k.Tenant, k.Tier
@@ -60,19 +71,36 @@ func (k Key) put(into *catalog.APIKey) error {
 	return nil
 }
 
-var keys = &resource[catalog.APIKey, Key, Record[Key]]{
+var keys = &resource[catalog.APIKey, Key, KeyRecord]{
 	path: "keys", one: "key", tag: tagKeys, example: "k3jq8w2n", key: "id", patch: object{"disabled": true},
 	table: func(c *catalog.Catalog) *catalog.Table[catalog.APIKey] { return c.APIKeys },
 	filed: func(d *catalog.Document) []catalog.APIKey { return d.APIKeys },
 	id:    func(k *catalog.APIKey) string { return k.ID },
-	wire:  keyOf, put: Key.put, show: plain[Key],
+	wire:  keyOf, put: Key.put, show: func(_ *API, r Record[Key]) KeyRecord { return KeyRecord{Record: r} },
+	visible: func(p *person, k *catalog.APIKey) bool { return p.Covers(k.Tenant) }, byTenant: true,
+	fill: fillKeys,
 }
+
+// fillKeys adds when keys were last used.
+func fillKeys(ctx context.Context, a *API, all []KeyRecord) error {
+	if a.options.Catalog == nil {
+		return nil
+	}
+	uses, err := a.options.Catalog.KeyUses(ctx, converted(all, func(k *KeyRecord) string { return k.ID }))
+	for i := range all {
+		use := uses[all[i].ID]
+		all[i].LastUsed, all[i].Total = use.Last, use.Total
+	}
+	return err
+}
+
+func init() { keys.keep = keepKey } // which uses keys
 
 func (a *API) addKeys() {
 	addList(a, keys, filterKeys)
 
 	create := keys.op(http.MethodPost, "", "createKey", "Create a key", "Creates an API key and returns its text, which is shown only once.", http.StatusConflict)
-	create.Status = http.StatusCreated
+	create.Status, create.Scoped = http.StatusCreated, true
 	add(a, create, catalog.Operator, func(ctx context.Context, in *struct {
 		DryRun
 		Body NewKey
@@ -83,9 +111,11 @@ func (a *API) addKeys() {
 			return nil, err
 		}
 		n := &in.Body
-		text, made, version, err := c.CreateKey(ctx, actor(ctx), catalog.APIKey{
-			Name: n.Name, User: n.User, Tenant: n.Tenant, Tier: n.Tier, Limits: n.Limits, Expires: n.Expires,
-		})
+		key := catalog.APIKey{Name: n.Name, User: n.User, Tenant: n.Tenant, Tier: n.Tier, Limits: n.Limits, Expires: n.Expires}
+		if err := keys.change(ctx, a, &catalog.APIKey{}, &key); err != nil {
+			return nil, err
+		}
+		text, made, version, err := c.CreateKey(ctx, actor(ctx), key)
 		if err != nil {
 			return nil, err
 		}
@@ -99,12 +129,27 @@ func (a *API) addKeys() {
 	addReading(a, keys)
 	addPatching(a, keys)
 
-	add(a, keys.op(http.MethodPost, "/{id}/revoke", "revokeKey", "Revoke a key", "Revokes a key, at once. A key that is revoked stays as it is.", http.StatusConflict, http.StatusUnprocessableEntity),
+	rotate := keys.op(http.MethodPost, "/{id}/rotate", "rotateKey", "Rotate a key",
+		"Creates a key with the same settings, and returns its text, which is shown only once. The old key stays valid for the grace, and then expires. Keys that were replaced earlier, and have expired, are deleted. "+
+			"Rules that count by API key count the new one from zero.", http.StatusConflict)
+	rotate.Status, rotate.Scoped = http.StatusCreated, true
+	add(a, rotate, catalog.Operator, func(ctx context.Context, in *struct {
+		ByID
+		DryRun
+		Body *Rotation
+	},
+	) (*Made[RotatedKey], error) {
+		return a.rotate(ctx, in.DryRun, in.ID, in.Body, func(r catalog.Record[catalog.APIKey]) error { return keys.exists(ctx, in.ID, &r.Value) })
+	})
+
+	revoke := keys.op(http.MethodPost, "/{id}/revoke", "revokeKey", "Revoke a key", "Revokes a key, at once. A key that is revoked stays as it is.", http.StatusConflict, http.StatusUnprocessableEntity)
+	revoke.Scoped = true
+	add(a, revoke,
 		catalog.Operator, func(ctx context.Context, in *struct {
 			ByID
 			DryRun
 		},
-		) (*Recorded[Record[Key]], error) {
+		) (*Recorded[KeyRecord], error) {
 			return keys.replace(ctx, a, in.DryRun, in.ID, anyVersion, func(k *catalog.APIKey) error {
 				if now := a.now().UTC().Truncate(time.Microsecond); k.Revoked.IsZero() || k.Revoked.After(now) {
 					k.Revoked, k.RevokedBy = catalog.Time{Time: now}, actor(ctx)

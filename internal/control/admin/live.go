@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/stintdev/stint/internal/control/catalog"
@@ -18,13 +19,17 @@ const (
 )
 
 // followSource sends decisions.
-func followSource(tap *record.Tap) source {
-	watch := tap.Watch()
+func followSource(live *record.Cluster) source {
+	watch := live.Watch()
 	var room []record.Event
-	return source{close: watch.Close, next: func(context.Context) (items []item, skipped int64) {
-		room, skipped = watch.Take(room[:0])
+	return source{close: watch.Close, next: func(ctx context.Context) (items []item, skipped int64) {
+		room, skipped = watch.Take(ctx, room[:0])
 		for _, e := range room {
-			items = append(items, newItems("decision", NewEvent(&e), &e)...)
+			name := "decision"
+			if len(e.Settled) > 0 {
+				name = "settled"
+			}
+			items = append(items, newItems(name, NewEvent(&e), &e)...)
 		}
 		return items, skipped
 	}}
@@ -33,49 +38,60 @@ func followSource(tap *record.Tap) source {
 // errNoLive is the error of a node without live traffic.
 var errNoLive = fail(http.StatusConflict, "live traffic is not available on this node")
 
+// LiveQuery selects nodes.
+type LiveQuery struct {
+	Node string `query:"node" maxLength:"512" doc:"Only what nodes with this name decided. By default, that of all nodes is added up." example:"node-7"`
+}
+
 func (a *API) addLive() {
-	live, tap := a.options.Live, a.options.Tap
-	a.streams.live = hub{every: lookEvery, latest: true, open: func() source {
-		return source{next: func(context.Context) ([]item, int64) { return newItems("live", live.Snapshot(), nil), 0 }}
-	}}
-	a.streams.follow = hub{every: followEvery, open: func() source { return followSource(tap) }}
-	a.streams.usage = map[string]*hub{}
+	live := a.options.Live
+	a.streams.follow = hub{every: followEvery, open: func() source { return followSource(live) }}
 	conflict := []int{http.StatusConflict}
 
 	addQuery(a, operation{
 		ID: "getLive", Method: http.MethodGet, Path: "/live", Tag: tagLive, Problems: conflict,
-		Summary:     "Get live traffic",
-		Description: "Returns what this node decided in the last seconds: rates, latency, rules, and the clients with the most requests.",
-	}, catalog.Viewer, func(context.Context, *struct{}) (record.Snapshot, error) {
+		Summary: "Get live traffic",
+		Description: "Returns what the nodes decided in the last seconds: rates, latency, rules, and the clients with the most requests. " +
+			"Other nodes are those that share the database or, without one, Redis. If they cannot be read, only this node is shown, and problem says why.",
+	}, catalog.Viewer, func(ctx context.Context, in *LiveQuery) (record.Snapshot, error) {
 		if live == nil {
 			return record.Snapshot{}, errNoLive
 		}
-		return live.Snapshot(), nil
+		return live.Snapshot(ctx, in.Node), nil
 	})
 
 	add(a, operation{
 		ID: "streamLive", Method: http.MethodGet, Path: "/live/stream", Tag: tagLive, Problems: conflict,
 		Summary: "Stream live traffic", Description: "Streams the response of GET /live, once a second.",
 		Answer: streamDoc("An event live is sent every second, with the response of GET /live."), Produces: eventStream,
-	}, catalog.Viewer, func(ctx context.Context, _ *struct{}) (*streamed, error) {
+	}, catalog.Viewer, func(ctx context.Context, in *LiveQuery) (*streamed, error) {
 		if live == nil {
 			return nil, errNoLive
 		}
-		return a.stream(ctx, &a.streams.live, newMailbox(1, nil), func() {})
+		h, leave := a.streams.hub("live "+in.Node, func(ctx context.Context) ([]item, int64) {
+			return newItems("live", live.Snapshot(ctx, in.Node), nil), 0
+		})
+		return a.stream(ctx, h, newMailbox(1, nil), leave)
 	})
 
 	add(a, operation{
-		ID: "followEvents", Method: http.MethodGet, Path: "/events/follow", Tag: tagRecord, Problems: conflict,
+		ID: "followEvents", Method: http.MethodGet, Path: "/events/follow", Tag: tagRecord, Problems: conflict, Scoped: true,
 		Summary: "Follow events",
-		Description: "Streams decisions of this node: those that denied or delayed a request, those that a log_only rule would have denied, " +
-			"and a sample of the others, whose weight says how many decisions they represent. At most 50 a second are sent, before filtering.",
-		Answer: streamDoc(`An event decision is as in GET /events; an event skipped, such as {"n":12}, says how many more were denied or delayed.`), Produces: eventStream,
+		Description: "Streams decisions of all nodes: those that denied or delayed a request, those that a log_only rule would have denied, " +
+			"and a sample of the others, whose weight says how many decisions they represent. At most 50 a second are sent of the node that is asked, " +
+			"and 250 of all others, which are one or two seconds late, before filtering.",
+		Answer: streamDoc(`An event decision is as in GET /events; an event settled is the same again, with what became of its reservation, if this node has settled it soon after; an event skipped, such as {"n":12}, says how many more were denied or delayed.`), Produces: eventStream,
 	}, catalog.Viewer, func(ctx context.Context, in *EventFilter) (*streamed, error) {
-		if tap == nil {
+		if live == nil {
 			return nil, errNoLive
 		}
-		q := in.query()
-		return a.stream(ctx, &a.streams.follow, newMailbox(maxFollowed, func(e *record.Event) bool { return wanted(&q, e) }), func() {})
+		q, p := in.query(), personOf(ctx)
+		if p.scoped() && q.Tenant != "" {
+			if err := narrow(ctx, &q.Tenant); err != nil {
+				return nil, err
+			}
+		}
+		return a.stream(ctx, &a.streams.follow, newMailbox(maxFollowed, func(e *record.Event) bool { return p.Covers(e.Tenant) && wanted(&q, e) }), func() {})
 	})
 }
 
@@ -97,5 +113,5 @@ func wanted(q *record.EventQuery, e *record.Event) bool {
 			return false
 		}
 	}
-	return q.Shadow == nil || *q.Shadow == e.Shadow
+	return strings.HasPrefix(e.Path, q.Path) && (q.Shadow == nil || *q.Shadow == e.Shadow)
 }

@@ -3,22 +3,27 @@ package admin
 import (
 	"context"
 	"crypto/sha256"
-	_ "embed" // for openapi.json
+	_ "embed" // for openapi.json.gz
 	"encoding/hex"
 	"net/http"
 	"reflect"
+
+	"github.com/stintdev/stint/internal/kit/packed"
 )
 
-// openAPI describes the API. A test generates it from the operations and their types,
-// and fails if the file is stale: go test ./internal/control/admin -run TestDocument -update.
+// packedAPI is openapi.json, which describes the API: as it is, it would be a hundredth of the binary. A test generates both from
+// the operations and their types, and fails if they are stale: go test ./internal/control/admin -run TestDocument -update.
 //
-//go:embed openapi.json
-var openAPI []byte
+//go:embed openapi.json.gz
+var packedAPI []byte
+
+var openAPI = packed.Text(packedAPI)
 
 // The sections of the document.
 const (
 	tagDocument = "Document"
 	tagAccess   = "Access"
+	tagMe       = "Self-service"
 	tagRules    = "Rules"
 	tagTiers    = "Tiers"
 	tagUsers    = "Users"
@@ -26,12 +31,14 @@ const (
 	tagTenants  = "Tenants"
 	tagLists    = "Lists"
 	tagWhole    = "Documents"
+	tagSearch   = "Search"
 	tagSubjects = "Subjects"
 	tagRecord   = "Record"
 	tagLive     = "Live"
 	tagSystem   = "System"
 	tagEnvoy    = "Envoy"
 	tagChanges  = "Changes"
+	tagAlerts   = "Alerts"
 )
 
 // addDocument serves the document.
@@ -41,7 +48,7 @@ func (a *API) addDocument() {
 		ETag        string `header:"ETag" hidden:"true"`
 		Body        []byte
 	}
-	sum := sha256.Sum256(openAPI)
+	sum := sha256.Sum256(packedAPI)
 	etag := `"` + hex.EncodeToString(sum[:8]) + `"`
 	add(a, operation{
 		ID: "getOpenAPI", Method: http.MethodGet, Path: "/openapi.json", Tag: tagDocument,
@@ -49,6 +56,6 @@ func (a *API) addDocument() {
 		Answer:   "The document.",
 		Produces: []content{{"application/json", reflect.TypeFor[map[string]any](), "An OpenAPI 3.1 document."}},
 	}, anyone, func(context.Context, *struct{}) (*document, error) {
-		return &document{"application/json", etag, openAPI}, nil
+		return &document{"application/json", etag, openAPI()}, nil
 	})
 }

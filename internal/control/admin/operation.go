@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"crypto/sha256"
 	"log/slog"
 	"net/http"
 	"reflect"
@@ -43,6 +44,10 @@ type operation struct {
 	Produces  []content // what a success returns, if that is not the JSON of Body
 	Example   any       // of a RawBody
 	ExampleID string    // of {id} in Path
+	// Scoped says that people who are restricted to tenants may use it: it checks what it is about.
+	Scoped bool
+	// AnyQuery ignores parameters that are not known: others add to the address.
+	AnyQuery bool
 
 	// add sets these.
 	Role    catalog.Role
@@ -71,7 +76,7 @@ type content struct {
 //
 // Errors are those of the catalog, [strict.Problems], or what fail and blame return.
 func add[I, O any](a *API, op operation, role catalog.Role, do func(ctx context.Context, in *I) (*O, error)) {
-	if !slices.Contains([]catalog.Role{anyone, catalog.Viewer, catalog.Operator, catalog.Administrator}, role) {
+	if !slices.Contains([]catalog.Role{anyone, catalog.OfUser, catalog.Viewer, catalog.Operator, catalog.Administrator}, role) {
 		panic("admin: " + op.Method + " " + op.Path + " has no role")
 	}
 	op.Role, op.In, op.Out = role, reflect.TypeFor[I](), reflect.TypeFor[O]()
@@ -96,20 +101,37 @@ func add[I, O any](a *API, op operation, role catalog.Role, do func(ctx context.
 			defer cancel()
 		}
 		status := op.Status
-		r, err := a.admit(r.WithContext(ctx), role)
+		r, err := a.admit(r.WithContext(ctx), role, op.Scoped)
 		if err == nil {
 			var input I
-			if err = in.bind(w, r, reflect.ValueOf(&input).Elem()); err == nil {
-				var output *O
-				if output, err = do(context.WithValue(r.Context(), requestKey{}, request{r, w}), &input); err == nil {
-					out.write(w, status, reflect.ValueOf(output).Elem())
+			body := sha256.New()
+			if op.writes() && r.Body != nil {
+				r.Body = hashing(r.Body, body)
+			}
+			respond := func(ctx context.Context, w http.ResponseWriter) error {
+				output, err := do(context.WithValue(ctx, requestKey{}, request{r, w}), &input)
+				if err == nil {
+					out.write(w, op.Status, reflect.ValueOf(output).Elem())
 				}
+				return err
+			}
+			var once *catalog.Once
+			if err = in.bind(w, r, reflect.ValueOf(&input).Elem()); err == nil && op.writes() {
+				once, err = repeatable(r, body)
+			}
+			switch {
+			case err != nil:
+			case once != nil:
+				status, err = a.once(w, r, once, respond)
+			default:
+				err = respond(r.Context(), w)
 			}
 		}
 		if err != nil {
 			status = a.problem(w, r, err)
 		}
-		if r.Method != http.MethodGet && r.Method != http.MethodHead && role != catalog.Viewer {
+		dry := slices.Contains(in.queries, "dry_run") && r.URL.Query().Get("dry_run") == "true"
+		if r.Method != http.MethodGet && r.Method != http.MethodHead && role != catalog.Viewer && !dry {
 			// Not the path: a client may send the whole text of a token or key as an id.
 			ctx, who := r.Context(), actor(r.Context())
 			if who != "" {

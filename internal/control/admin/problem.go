@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 
+	"github.com/stintdev/stint/internal/control/alert"
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/kit/strict"
 )
@@ -14,11 +15,11 @@ import (
 // Problem is an error response, as in RFC 9457.
 type Problem struct {
 	Type   string `json:"type" doc:"Always about:blank." example:"about:blank"`
-	Title  string `json:"title" doc:"The name of the status." example:"Conflict"`
-	Status int    `json:"status" doc:"The HTTP status." example:"409"`
+	Title  string `json:"title" doc:"The name of the status." example:"Precondition Failed"`
+	Status int    `json:"status" doc:"The HTTP status." example:"412"`
 	Detail string `json:"detail" doc:"What is wrong, for people." example:"the rule \"search\" is of version 14 now, not 12: it has changed since it was read"`
 	// Version is the current version of the object.
-	Version int64          `json:"version,omitempty" doc:"For a conflict: the current version." example:"14"`
+	Version int64          `json:"version,omitempty" doc:"For 409 and 412: the current version." example:"14"`
 	Errors  []FieldProblem `json:"errors,omitempty" doc:"The fields that are invalid, if any."`
 
 	header http.Header
@@ -29,7 +30,7 @@ type FieldProblem struct {
 	Field   string `json:"field,omitempty" doc:"The path in the body, or the name of the parameter. Missing, if it is about the whole." example:"limits[0].limit"`
 	Message string `json:"message" doc:"What is wrong." example:"\"10/fortnight\" is not a limit"`
 	Hint    string `json:"hint,omitempty" doc:"A suggestion." example:"did you mean \"10/day\"?"`
-	Line    int    `json:"line,omitempty" doc:"The line in the body, from 1, if it cannot be parsed." example:"3"`
+	Line    int    `json:"line,omitempty" doc:"The line in the body, or in the text of a candidate, from 1." example:"3"`
 	Column  int    `json:"column,omitempty" doc:"The column, in characters, from 1." example:"7"`
 }
 
@@ -83,6 +84,7 @@ func (a *API) problemOf(r *http.Request, err error) *Problem {
 		problems strict.Problems
 		large    *http.MaxBytesError
 		history  *catalog.HistoryError
+		kept     *catalog.FixedError
 		refusing *catalog.RefusingNodeError
 	)
 	switch {
@@ -93,9 +95,21 @@ func (a *API) problemOf(r *http.Request, err error) *Problem {
 	case errors.As(err, &problems) && len(problems) > 0:
 		return blameAll(http.StatusUnprocessableEntity, problems)
 	case errors.As(err, &conflict):
-		p := fail(http.StatusConflict, err.Error())
+		status := http.StatusConflict
+		if conflict.Seen != 0 && r.Header.Get("If-Match") != "" {
+			status = http.StatusPreconditionFailed
+		}
+		p := fail(status, err.Error())
 		p.Version = conflict.Found
 		return p
+	case errors.Is(err, catalog.ErrInFlight):
+		return fail(http.StatusConflict, "a request with the same Idempotency-Key is being carried out: try again").with("Retry-After", "1")
+	case errors.As(err, &kept):
+		return fail(http.StatusForbidden, kept.Error()+", which needs the role admin: nothing was changed")
+	case errors.Is(err, alert.ErrNotFound):
+		return fail(http.StatusNotFound, "there is none with this id, or it is over")
+	case errors.Is(err, alert.ErrOvertaken):
+		return fail(http.StatusConflict, "it is not sent again, because a newer message about the same cause was delivered: GET /causes says how it is now, and POST /webhooks/{id}/test tests the webhook")
 	case errors.As(err, &history):
 		return fail(http.StatusServiceUnavailable, "nothing was changed: "+history.Error())
 	case errors.As(err, &refusing):

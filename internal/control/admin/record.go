@@ -31,7 +31,7 @@ type Event struct {
 	ID         string    `json:"decision_id" doc:"The id of the decision, as in logs and traces." example:"0199a3c4-7b1e-7c55-9a41-3f2b7a6c1d00"`
 	Time       time.Time `json:"time" doc:"When the decision was made." example:"2026-01-31T12:00:00.123456Z"`
 	Outcome    string    `json:"outcome" enum:"allowed,throttled,exempt,denied,banned,blocked,unauthorized,unavailable" doc:"The outcome." example:"denied"`
-	Shadow     bool      `json:"shadow" doc:"True if the request passed and a log_only rule would have denied it: rule, limit and the other fields are about that rule." example:"false"`
+	Shadow     bool      `json:"shadow" doc:"True if what is only tried out, such as a log_only rule or a candidate, would have decided otherwise. If the request passed, that would have denied it, and rule, limit and the other fields are about that; if it was denied, it would have passed." example:"false"`
 	Cached     bool      `json:"cached" doc:"True if the decision is based on a remembered denial, not on a count." example:"false"`
 	User       string    `json:"user_id" doc:"The user. Empty, if unknown." example:"alice"`
 	Tenant     string    `json:"tenant_id" doc:"The tenant. Empty, if unknown." example:"acme"`
@@ -42,6 +42,7 @@ type Event struct {
 	Limit      string    `json:"limit_name" doc:"The limit of the rule with the smallest share left." example:"per-minute"`
 	Endpoint   string    `json:"endpoint" doc:"The path pattern that matched." example:"/v1/search/{index}"`
 	Method     string    `json:"method" doc:"The method." example:"GET"`
+	Path       string    `json:"path" doc:"The path of the request, as rules match it, or what the settings keep of it: {name} stands for a part that is not recorded, and /** at the end for more of them. Empty, if it is not recorded." example:"/v1/search/books"`
 	Used       int64     `json:"count" doc:"The units used of the limit." example:"100"`
 	Max        int64     `json:"limit_value" doc:"The size of the limit." example:"100"`
 	Cost       int64     `json:"cost" doc:"The cost of the request." example:"1"`
@@ -52,17 +53,25 @@ type Event struct {
 	Region     string    `json:"region" doc:"The region of the node." example:"eu-west-1"`
 	Node       string    `json:"node" doc:"The node." example:"node-7"`
 	Weight     int64     `json:"weight" doc:"How many decisions the event represents. Those that passed are sampled; of many that are alike, in one second, the last event represents all that have none of their own." example:"1"`
+	Source     string    `json:"source" enum:",key,jwt,header,ip,given" doc:"How the client was identified: by an API key, a token, a header of a trusted proxy or its address only, or given by the program that asked. Empty, if that is not known." example:"key"`
+	Unaccepted string    `json:"unaccepted" doc:"Why its credentials were not accepted. Empty, if they were, or there were none, or that is not known." example:""`
+	// Settled is missing, not empty, if there is nothing to say.
+	Settled []Settlement `json:"settled,omitempty" nullable:"false" doc:"What became of what the request had reserved, by rule. Missing, if it has reserved nothing, or that is not settled, or was settled in the last seconds."`
 }
 
 // NewEvent converts a recorded event.
 func NewEvent(e *record.Event) Event {
 	out := Event{
 		ID: e.ID.String(), Time: e.At, Outcome: e.Outcome.String(), Shadow: e.Shadow, Cached: e.Cached, User: e.User, Tenant: e.Tenant, Key: e.Key, Tier: e.Tier, IP: e.IP,
-		Rule: e.Rule, Limit: e.Limit, Endpoint: e.Endpoint, Method: e.Method, Used: e.Used, Max: e.Max, Cost: e.Cost, Status: e.Status,
+		Rule: e.Rule, Limit: e.Limit, Endpoint: e.Endpoint, Method: e.Method, Path: e.Path, Used: e.Used, Max: e.Max, Cost: e.Cost, Status: e.Status,
 		RetryAfter: e.RetryAfter.Microseconds(), Waited: e.Waited.Microseconds(), Latency: e.Latency.Microseconds(), Region: e.Region, Node: e.Node, Weight: e.Weight,
+		Source: e.Source, Unaccepted: e.Unaccepted,
 	}
 	if e.RetryAfter == stint.Never {
 		out.RetryAfter = -1
+	}
+	if len(e.Settled) > 0 {
+		out.Settled = converted(e.Settled, newSettlement)
 	}
 	return out
 }
@@ -78,6 +87,7 @@ type Series struct {
 	Name   string  `json:"name" doc:"The outcome, rule, tier, endpoint or region." example:"denied"`
 	Rest   bool    `json:"rest" doc:"True for the sum of all that are not listed. It has no name." example:"false"`
 	Points []Point `json:"points" nullable:"false" doc:"The points, in order. All series have points at the same times."`
+	Whole  Point   `json:"whole" doc:"All points together."`
 }
 
 // Point is a point of a series.
@@ -91,6 +101,10 @@ type Point struct {
 	P99    int64     `json:"p99_us" doc:"99th percentile of latency, in microseconds." example:"900"`
 }
 
+func newPoint(p *rollup.Point) Point {
+	return Point{p.Start, p.Total, p.Events, p.Cached, p.P50.Microseconds(), p.P95.Microseconds(), p.P99.Microseconds()}
+}
+
 // SeriesList is a list of series.
 type SeriesList struct {
 	From  time.Time `json:"from" doc:"The start of the time range." example:"2026-01-31T00:00:00Z"`
@@ -101,7 +115,7 @@ type SeriesList struct {
 
 // Refusals counts denied requests.
 type Refusals struct {
-	Name    string `json:"name" doc:"The client, rule or endpoint." example:"alice"`
+	Name    string `json:"name" doc:"The client, path, rule or endpoint." example:"alice"`
 	Denied  int64  `json:"denied" doc:"Requests denied by a limit." example:"120"`
 	Refused int64  `json:"refused" doc:"Requests that did not pass, for any reason." example:"125"`
 }
@@ -155,16 +169,17 @@ type EventFilter struct {
 	IP       string `query:"ip" maxLength:"512" doc:"Only for this address, as it is recorded." example:"192.0.2.1"`
 	Rule     string `query:"rule" maxLength:"512" doc:"Only for this rule." example:"search"`
 	Endpoint string `query:"endpoint" maxLength:"512" doc:"Only for this endpoint: the path pattern of a rule." example:"/v1/search/{index}"`
+	Path     string `query:"path" maxLength:"512" doc:"Only for paths that begin like this, as they are recorded." example:"/v1/search"`
 	Method   string `query:"method" maxLength:"512" doc:"Only for this method." example:"GET"`
 	Region   string `query:"region" maxLength:"512" doc:"Only for this region." example:"eu-west-1"`
 	Node     string `query:"node" maxLength:"512" doc:"Only for this node." example:"node-7"`
 	Outcome  string `query:"outcome" enum:"allowed,throttled,exempt,denied,banned,blocked,unauthorized,unavailable" doc:"Only for this outcome." example:"denied"`
-	Shadow   string `query:"shadow" enum:"true,false" doc:"Only those that a log_only rule would have denied, or only the others." example:"true"`
+	Shadow   string `query:"shadow" enum:"true,false" doc:"Only those that what is tried out, such as a log_only rule, would have decided otherwise, or only the others." example:"true"`
 }
 
 func (f *EventFilter) query() record.EventQuery {
 	q := record.EventQuery{
-		User: f.User, Tenant: f.Tenant, Key: f.Key, IP: f.IP, Rule: f.Rule, Endpoint: f.Endpoint, Method: f.Method,
+		User: f.User, Tenant: f.Tenant, Key: f.Key, IP: f.IP, Rule: f.Rule, Endpoint: f.Endpoint, Method: f.Method, Path: f.Path,
 		Region: f.Region, Node: f.Node, Outcome: f.Outcome, Shadow: truth(f.Shadow),
 	}
 	if ip, err := netip.ParseAddr(q.IP); err == nil {
@@ -191,10 +206,11 @@ func (a *API) record() (*rollup.Store, error) {
 }
 
 // ask adds an operation that queries the record.
-func ask[I, O any](a *API, id, path, summary, description string, do func(ctx context.Context, s *rollup.Store, in *I) (O, error)) {
+func ask[I, O any](a *API, scoped bool, id, path, summary, description string, do func(ctx context.Context, s *rollup.Store, in *I) (O, error)) {
 	addQuery(a, operation{
 		ID: id, Method: http.MethodGet, Path: path, Tag: tagRecord, Summary: summary, Description: description,
 		Problems: []int{http.StatusConflict}, Timeout: 30 * time.Second,
+		Scoped: scoped,
 	}, catalog.Viewer, func(ctx context.Context, in *I) (out O, err error) {
 		s, err := a.record()
 		if err == nil {
@@ -214,9 +230,12 @@ func (a *API) addRecord() {
 		Limit int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"The maximum number of results." example:"100"`
 		After string `query:"after" doc:"The next of the previous page." example:"1769860800123456.0199a3c4-7b1e-7c55-9a41-3f2b7a6c1d00"`
 	}
-	ask(a, "listEvents", "/events", "List events",
+	ask(a, true, "listEvents", "/events", "List events",
 		"Returns recorded decisions, newest first: all that denied or delayed a request or would have, and a sample of the others. Archived months are not included.",
 		func(ctx context.Context, s *rollup.Store, in *eventsInput) (out EventList, err error) {
+			if err := narrow(ctx, &in.Tenant); err != nil {
+				return out, err
+			}
 			q := in.query()
 			q.Range, q.Limit = in.at(a.now()), in.Limit
 			if q.After, err = record.ParseCursor(in.After); err != nil {
@@ -237,10 +256,10 @@ func (a *API) addRecord() {
 		Endpoint string  `query:"endpoint" maxLength:"512" doc:"Only for this endpoint." example:"/v1/search/{index}"`
 		Region   string  `query:"region" maxLength:"512" doc:"Only for this region." example:"eu-west-1"`
 		Outcome  string  `query:"outcome" enum:"allowed,throttled,exempt,denied,banned,blocked,unauthorized,unavailable" doc:"Only for this outcome." example:"denied"`
-		Shadow   string  `query:"shadow" enum:"true,false" doc:"Only those that a log_only rule would have denied, or only the others." example:"false"`
+		Shadow   string  `query:"shadow" enum:"true,false" doc:"Only those that what is tried out, such as a log_only rule, would have decided otherwise, or only the others." example:"false"`
 		Limit    int     `query:"limit" default:"20" minimum:"1" maximum:"50" doc:"The maximum number of series; the rest are added up in one." example:"20"`
 	}
-	ask(a, "getSeries", "/series", "Count decisions over time",
+	ask(a, false, "getSeries", "/series", "Count decisions over time",
 		"Returns the number of decisions over time, in total or by outcome, rule, tier, endpoint or region, and how long they took. Numbers cover complete minutes, and all decisions, not only those that were sampled.",
 		func(ctx context.Context, s *rollup.Store, in *seriesInput) (out SeriesList, err error) {
 			q := rollup.SeriesQuery{
@@ -250,10 +269,8 @@ func (a *API) addRecord() {
 			all, err := s.Series(ctx, q)
 			out = SeriesList{From: q.From, To: q.To, Step: in.Step, Items: make([]Series, len(all))}
 			for i, one := range all {
-				points := converted(one.Points, func(p *rollup.Point) Point {
-					return Point{p.Start, p.Total, p.Events, p.Cached, p.P50.Microseconds(), p.P95.Microseconds(), p.P99.Microseconds()}
-				})
-				out.Items[i] = Series{one.Name, one.Rest, points}
+				points := converted(one.Points, newPoint)
+				out.Items[i] = Series{one.Name, one.Rest, points, newPoint(&one.Whole)}
 				if len(points) > 1 {
 					out.Step = points[1].Start.Sub(points[0].Start).Seconds()
 				}
@@ -263,12 +280,12 @@ func (a *API) addRecord() {
 
 	type topInput struct {
 		During
-		By    string `query:"by" default:"user" enum:"user,tenant,key,ip,rule,endpoint" doc:"What to rank." example:"user"`
+		By    string `query:"by" default:"user" enum:"user,tenant,key,ip,path,rule,endpoint" doc:"What to rank." example:"user"`
 		Rule  string `query:"rule" maxLength:"512" doc:"Only for this rule." example:"search"`
 		Limit int    `query:"limit" default:"10" minimum:"1" maximum:"1000" doc:"The maximum number of results." example:"10"`
 	}
-	ask(a, "getTop", "/top", "Rank clients, rules or endpoints",
-		"Returns the users, tenants, API keys, addresses, rules or endpoints with the most denied requests."+rolled,
+	ask(a, false, "getTop", "/top", "Rank clients, paths, rules or endpoints",
+		"Returns the users, tenants, API keys, addresses, paths, rules or endpoints with the most denied requests. Of paths, the first 100 of a minute and 1,000 of an hour are counted."+rolled,
 		func(ctx context.Context, s *rollup.Store, in *topInput) (Top, error) {
 			all, err := s.Top(ctx, rollup.TopQuery{Range: in.at(a.now()), By: in.By, Rule: in.Rule, Limit: in.Limit})
 			return Top{converted(all, func(r *rollup.Refusals) Refusals { return Refusals(*r) })}, err
@@ -280,8 +297,17 @@ func (a *API) addRecord() {
 		Rule  string `query:"rule" maxLength:"512" doc:"Only for this rule." example:"search"`
 		Limit int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"The maximum number of results." example:"100"`
 	}
-	ask(a, "listViolations", "/violations", "List violations", "Returns how often each rule denied requests of each user."+rolled,
+	ask(a, true, "listViolations", "/violations", "List violations", "Returns how often each rule denied requests of each user."+rolled,
 		func(ctx context.Context, s *rollup.Store, in *violationsInput) (ViolationList, error) {
+			if p := personOf(ctx); p.scoped() { // the numbers have users, and no tenants
+				_, err := users.mine(ctx, a, in.User)
+				if errors.As(err, new(*catalog.NotFoundError)) {
+					err = fail(http.StatusForbidden, "user: "+strict.Quote(in.User)+": want a user of "+tenantsOf(&p))
+				}
+				if err != nil {
+					return ViolationList{}, err
+				}
+			}
 			all, err := s.Violations(ctx, rollup.ViolationQuery{Range: in.at(a.now()), User: in.User, Rule: in.Rule, Limit: in.Limit})
 			return ViolationList{converted(all, func(v *rollup.Violation) Violation { return Violation(*v) })}, err
 		})
@@ -291,7 +317,7 @@ func (a *API) addRecord() {
 		By   string `query:"by" default:"user" enum:"user,tenant,key,ip" doc:"The kind of client." example:"user"`
 		Rule string `query:"rule" maxLength:"512" doc:"Only for this rule." example:"search"`
 	}
-	ask(a, "countClients", "/clients", "Count limited clients", "Returns how many different users, tenants, API keys or addresses had requests denied by a limit."+rolled,
+	ask(a, false, "countClients", "/clients", "Count limited clients", "Returns how many different users, tenants, API keys or addresses had requests denied by a limit."+rolled,
 		func(ctx context.Context, s *rollup.Store, in *clientsInput) (Clients, error) {
 			n, exact, err := s.Distinct(ctx, rollup.DistinctQuery{Range: in.at(a.now()), By: in.By, Rule: in.Rule})
 			return Clients{in.By, n, exact}, err
@@ -351,10 +377,10 @@ func (a *API) addExport() {
 		Limit  int    `query:"limit" default:"100000" minimum:"1" maximum:"1000000" doc:"The maximum number of events; the newest are returned." example:"100000"`
 	}
 	add(a, operation{
-		ID: "exportEvents", Method: http.MethodGet, Path: "/events/export", Tag: tagRecord,
+		ID: "exportEvents", Method: http.MethodGet, Path: "/events/export", Tag: tagRecord, Scoped: true,
 		Summary: "Export events",
 		Description: "Returns all events that GET /events lists as a file: CSV with a header line, Parquet as in the archive, or one JSON object per line. " +
-			"In CSV, a text that a spreadsheet would read as a formula starts with an apostrophe. If the connection breaks, the file is incomplete.",
+			"In CSV, a text that a spreadsheet would read as a formula starts with an apostrophe, and settled is as in JSON. If the connection breaks, the file is incomplete.",
 		Problems: []int{http.StatusConflict},
 		Answer:   "The file.",
 		Produces: []content{
@@ -365,6 +391,9 @@ func (a *API) addExport() {
 	}, catalog.Viewer, func(ctx context.Context, in *exportInput) (*streamed, error) {
 		s, err := a.record()
 		if err != nil {
+			return nil, err
+		}
+		if err := narrow(ctx, &in.Tenant); err != nil {
 			return nil, err
 		}
 		leave, ok := occupy(&a.streams.exports, maxExports)
@@ -446,7 +475,8 @@ func newCSVOf[T any](w io.Writer) *csvWriter {
 	out := &csvWriter{Writer: csv.NewWriter(w)}
 	out.UseCRLF = true // as in RFC 4180
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[T]()) {
-		out.row = append(out.row, f.Tag.Get("json"))
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		out.row = append(out.row, name)
 	}
 	out.err = out.Writer.Write(out.row)
 	return out
@@ -469,6 +499,8 @@ func (w *csvWriter) fields(of any) error {
 			w.row[i] = harmless(x)
 		case time.Time:
 			w.row[i] = x.Format(time.RFC3339Nano)
+		case []Settlement:
+			w.row[i] = settledText(x)
 		default:
 			w.row[i] = fmt.Sprint(x)
 		}

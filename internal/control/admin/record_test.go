@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -82,7 +83,7 @@ func TestEvents(t *testing.T) {
 		ID: e.ID, Time: e.Time, Outcome: "banned", User: "bob", Tenant: "acme", Key: "k3jq8w2n", Tier: "free", IP: "192.0.2.1", Rule: "search", Limit: "searches",
 		Endpoint: "/search", Method: "GET", Used: 100, Max: 100, Cost: 1, Status: 429, RetryAfter: -1, Latency: 80, Region: "eu", Node: "node-1", Weight: 1,
 	}
-	if e != want || e.ID == "" {
+	if !reflect.DeepEqual(e, want) || e.ID == "" {
 		t.Errorf("%+v, want %+v", e, want)
 	}
 
@@ -218,7 +219,7 @@ func TestExport(t *testing.T) {
 		t.Errorf("%s, want %s", name, want)
 	}
 	rows, err := csv.NewReader(bytes.NewReader(a.body)).ReadAll()
-	if err != nil || len(rows) != n+1 || !bytes.Contains(a.body, []byte(",weight\r\n")) {
+	if err != nil || len(rows) != n+1 || !bytes.Contains(a.body, []byte(",weight,source,unaccepted,settled\r\n")) {
 		t.Fatalf("%v, %d rows", err, len(rows))
 	}
 	cell := func(row int, column string) string { return rows[row][slices.Index(rows[0], column)] }

@@ -15,7 +15,7 @@ type Regions struct {
 	Items    []RegionInfo   `json:"items" nullable:"false" doc:"All regions, ordered by name."`
 	Central  *CentralRegion `json:"central,omitempty" doc:"The region that has the counters of central rules, if there is one."`
 	Weights  string         `json:"weights" enum:"fixed,fresh,stale" doc:"Where this node has the weights of quotas that follow demand from: the configuration, because there is no database (fixed); the database (fresh); or nowhere, because it could not read them lately, and applies the lowest part (stale)." example:"fresh"`
-	Alone    bool           `json:"alone" doc:"Whether this region is cut off from another one, and applies its share of gossiped limits." example:"false"`
+	Alone    bool           `json:"alone" doc:"Whether this region is cut off from another one, and applies its share of gossiped limits, or from its own store, and decides them without the others." example:"false"`
 	Links    []RegionLink   `json:"links" nullable:"false" doc:"The links of this node to the other regions, ordered by region."`
 	Limits   []RegionLimit  `json:"limits" nullable:"false" doc:"The gossiped limits that this node has had to do with since it started, ordered by name: at most 1024, and one more for the rest."`
 	Counters int            `json:"counters" doc:"Gossiped counters of which this node has admitted something that has not recovered." example:"120"`
@@ -52,7 +52,7 @@ type RegionLink struct {
 	Why     string    `json:"why,omitempty" doc:"Why it is not connected." example:"connection refused"`
 	Peer    string    `json:"peer,omitempty" doc:"The node that it is connected to, or was last." example:"node-3-K5XW2A"`
 	Cut     bool      `json:"cut" doc:"Whether no node of this region hears from it, so that this region applies its share of gossiped limits." example:"false"`
-	Alone   bool      `json:"alone" doc:"Whether it says that it is cut off from some region, so that all apply their shares." example:"false"`
+	Alone   bool      `json:"alone" doc:"Whether it says that it is cut off from some region, or from its own store, so that the others apply their shares." example:"false"`
 	Pings   int       `json:"pings" doc:"How many pings were answered on this connection. If none was, delay and skew are unknown." example:"3600"`
 	Delay   int64     `json:"round_trip_us" doc:"How long a message there and back takes, in microseconds, smoothed." example:"81000"`
 	Skew    int64     `json:"skew_us" doc:"By how much the clock of the store there is ahead of the clock of the store here, in microseconds." example:"-1200"`
@@ -70,7 +70,8 @@ type RegionLink struct {
 type RegionLimit struct {
 	Limit    string `json:"limit" doc:"The rule and its limit. Empty: further limits, together." example:"search:hourly"`
 	Bound    int64  `json:"bound" doc:"How many units all regions together may admit beyond the limit: (regions - 1) x credit." example:"100"`
-	Beyond   int64  `json:"beyond" doc:"The most units beyond the limit that this node has seen." example:"7"`
+	Beyond   int64  `json:"beyond" doc:"The most units beyond the limit that this node has seen. Changes of what was charged, as by metered costs, do not count, and of a cost above the credit as much as the credit." example:"7"`
+	Measured bool   `json:"measured" doc:"Whether that is measured: it is for fixed_window and sliding_window. Of others, beyond is 0." example:"true"`
 	Admitted int64  `json:"admitted" doc:"Units that this node has admitted." example:"90000"`
 	Received int64  `json:"received" doc:"Units that other regions have admitted, as this node was told." example:"60000"`
 	Short    int64  `json:"short" doc:"Requests that were denied for want of credit, or of a share." example:"3"`
@@ -79,7 +80,7 @@ type RegionLimit struct {
 
 // RegionGossip counts what went wrong between regions.
 type RegionGossip struct {
-	Lost      int64 `json:"lost_units" doc:"Units that other regions may never have been told of." example:"0"`
+	Lost      int64 `json:"lost_units" doc:"Units that other regions may never learn of. What a node had not told when it was killed is not among them: nobody can count that." example:"0"`
 	Refused   int64 `json:"refused_batches" doc:"Batches of others that were refused." example:"0"`
 	Duplicate int64 `json:"duplicate_batches" doc:"Batches of others that came again, and were not charged again." example:"2"`
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,19 +26,20 @@ type Record[T any] struct {
 
 // RecordList is a page of records.
 type RecordList[T any] struct {
-	Items []T    `json:"items" nullable:"false" doc:"The items, ordered by id."`
+	Items []T    `json:"items" nullable:"false" doc:"The items."`
 	Next  string `json:"next" doc:"The value of after for the next page. Empty on the last page." example:""`
 }
 
 // Page selects a page of a list.
 type Page struct {
 	Limit  int    `query:"limit" default:"100" minimum:"1" maximum:"1000" doc:"The maximum number of results." example:"100"`
-	After  string `query:"after" doc:"Only ids after this one: the next of the previous page." example:"search"`
+	After  string `query:"after" doc:"Only what comes after this: the next of the previous page. In lists by id it is an id." example:"search"`
 	Prefix string `query:"prefix" doc:"Only ids that start with this text." example:"se"`
 }
 
-func (p *Page) query() catalog.Query {
-	return catalog.Query{Limit: p.Limit, After: p.After, Prefix: p.Prefix}
+// sorted returns the page of a list that is sorted.
+func (p *Page) sorted(sort string) catalog.Query {
+	return catalog.Query{Limit: p.Limit, After: p.After, Prefix: p.Prefix, Sort: sort}
 }
 
 // DryRun is the parameter of writes that only check.
@@ -98,7 +98,22 @@ type resource[T, W, R any] struct {
 	// put updates the stored object, or rejects changes of read-only fields.
 	put  func(W, *T) error
 	show func(*API, Record[W]) R
+
+	writer catalog.Role // the least role that changes it; default operator
+
+	// For people who are restricted to tenants: visible reports whether an object exists for them (nil: none does), keep
+	// checks what they change (nil: they change nothing), byTenant says that lists have the filter tenant, and theirs
+	// returns the ids of their objects, if these are known.
+	visible  func(*person, *T) bool
+	keep     func(ctx context.Context, a *API, was, now *T) error
+	byTenant bool
+	theirs   func(*person) []string
+	// fill adds to records what is not part of them. Nil: nothing.
+	fill func(ctx context.Context, a *API, all []R) error
 }
+
+// writes returns the least role that changes it.
+func (s *resource[T, W, R]) writes() catalog.Role { return cmp.Or(s.writer, catalog.Operator) }
 
 // same is for objects that are shown as they are stored.
 func same[T any](v *T) T { return *v }
@@ -111,6 +126,15 @@ func plain[W any](_ *API, r Record[W]) Record[W] { return r }
 
 func (s *resource[T, W, R]) record(r *catalog.Record[T]) Record[W] {
 	return Record[W]{s.id(&r.Value), r.Version, r.Created, r.Updated, r.By, s.wire(&r.Value)}
+}
+
+// shown is record for the person of the request. Who is restricted to tenants is not told who else works here.
+func (s *resource[T, W, R]) shown(ctx context.Context, r *catalog.Record[T]) Record[W] {
+	out := s.record(r)
+	if p := personOf(ctx); p.scoped() {
+		out.By = ""
+	}
+	return out
 }
 
 // errFile is the error of writes if rules are in a file.
@@ -127,16 +151,6 @@ func (a *API) writing(d DryRun) (*catalog.Catalog, error) {
 		return a.options.Catalog.Trial(), nil
 	default:
 		return a.options.Catalog, nil
-	}
-}
-
-// written makes this node load what was written. An error does not matter: the node polls.
-func (a *API) written(ctx context.Context, d DryRun) {
-	if d.DryRun || a.options.Look == nil {
-		return
-	}
-	if err := a.options.Look(ctx); err != nil {
-		a.log.WarnContext(ctx, "admin: the change is not in use on this node yet", "error", err)
 	}
 }
 
@@ -171,17 +185,20 @@ func (s *resource[T, W, R]) list(ctx context.Context, a *API, q catalog.Query, k
 	}
 	var out []catalog.Record[T]
 	for _, v := range s.filed(a.options.Document()) {
-		if id := s.id(&v); id > q.After && strings.HasPrefix(id, q.Prefix) && keeps(&v) {
+		if keeps(&v) {
 			out = append(out, catalog.Record[T]{Value: v})
 		}
 	}
-	slices.SortFunc(out, func(x, y catalog.Record[T]) int { return cmp.Compare(s.id(&x.Value), s.id(&y.Value)) })
-	return out[:min(len(out), q.Limit)], nil
+	return catalog.PageOf(out, q, s.id)
 }
 
 // kept returns the record of an object that was just written.
 func (s *resource[T, W, R]) kept(ctx context.Context, a *API, d DryRun, v *T, version int64, was catalog.Record[T]) Record[W] {
 	now := a.now().UTC().Truncate(time.Microsecond)
+	once := catalog.OnceOf(ctx)
+	if at := once.Now(); !at.IsZero() {
+		now = at
+	}
 	r := catalog.Record[T]{Value: *v, Version: version, Created: was.Created, Updated: now, By: actor(ctx)}
 	switch {
 	case was.Version == version: // nothing was changed
@@ -189,7 +206,7 @@ func (s *resource[T, W, R]) kept(ctx context.Context, a *API, d DryRun, v *T, ve
 	case was.Created.IsZero():
 		r.Created = now
 	}
-	if !d.DryRun {
+	if !d.DryRun && once == nil {
 		// Someone else may have changed it since: the response is what this client has written.
 		if found, err := s.table(a.options.Catalog).Get(ctx, s.id(v)); err == nil && found.Version == version {
 			r = found
@@ -226,11 +243,17 @@ func (s *resource[T, W, R]) replace(ctx context.Context, a *API, d DryRun, id st
 		if err != nil {
 			return nil, err
 		}
+		value := was.Value
+		if err := s.exists(ctx, id, &was.Value); err != nil {
+			return nil, err
+		}
 		if seen != 0 && was.Version != seen {
 			return nil, &catalog.ConflictError{Kind: s.one, ID: id, Seen: seen, Found: was.Version}
 		}
-		value := was.Value
 		if err := change(&value); err != nil {
+			return nil, err
+		}
+		if err := s.change(ctx, a, &was.Value, &value); err != nil {
 			return nil, err
 		}
 		if now := s.id(&value); now != id {
@@ -333,19 +356,30 @@ func (s *resource[T, W, R]) word() string { return strings.ToUpper(s.one[:1]) + 
 // addList adds the operation that lists a resource. The function converts a filter to a
 // query and, for file mode, to a predicate.
 func addList[F any, T, W, R any](a *API, s *resource[T, W, R], convert func(*F) (catalog.Query, func(*T) bool)) {
-	addQuery(a, s.op(http.MethodGet, "", "list"+strings.ToUpper(s.path[:1])+s.path[1:], "List "+s.path, "Returns "+s.path+", ordered by id, in pages."),
+	op := s.op(http.MethodGet, "", "list"+strings.ToUpper(s.path[:1])+s.path[1:], "List "+s.path, "Returns "+s.path+" in pages, ordered by id, or as sort says.")
+	op.Scoped = s.visible != nil
+	addQuery(a, op,
 		catalog.Viewer, func(ctx context.Context, in *F) (RecordList[R], error) {
 			q, keeps := convert(in)
-			found, err := s.list(ctx, a, q, keeps)
+			found, err := s.found(ctx, a, q, keeps)
 			if err != nil {
 				return RecordList[R]{}, asParameters(err)
 			}
-			list := RecordList[R]{Items: converted(found, func(r *catalog.Record[T]) R { return s.show(a, s.record(r)) })}
+			list := RecordList[R]{Items: converted(found, func(r *catalog.Record[T]) R { return s.show(a, s.shown(ctx, r)) })}
 			if len(found) == q.Limit {
-				list.Next = s.id(&found[len(found)-1].Value)
+				list.Next = s.cursor(q, found)
 			}
-			return list, nil
+			if s.fill != nil {
+				err = s.fill(ctx, a, list.Items)
+			}
+			return list, err
 		})
+}
+
+// cursor returns what continues a list after a page.
+func (s *resource[T, W, R]) cursor(q catalog.Query, page []catalog.Record[T]) string {
+	last := &page[len(page)-1]
+	return catalog.Cursor(q, last, s.id(&last.Value))
 }
 
 // asParameters makes problems of a query bad requests.
@@ -358,13 +392,21 @@ func asParameters(err error) error {
 
 // addReading adds the operations that get and delete an object.
 func addReading[T, W, R any](a *API, s *resource[T, W, R]) {
-	add(a, s.op(http.MethodGet, "/{id}", "get"+s.word(), "Get a "+s.one, "Returns the "+s.one+" with an id."),
+	get := s.op(http.MethodGet, "/{id}", "get"+s.word(), "Get a "+s.one, "Returns the "+s.one+" with an id.")
+	get.Scoped = s.visible != nil
+	add(a, get,
 		catalog.Viewer, func(ctx context.Context, in *ByID) (*Recorded[R], error) {
-			r, err := s.get(ctx, a, in.ID)
+			r, err := s.mine(ctx, a, in.ID)
 			if err != nil {
 				return nil, err
 			}
-			return s.recorded(a, DryRun{}, s.record(&r)), nil
+			out := s.recorded(a, DryRun{}, s.shown(ctx, &r))
+			if s.fill != nil {
+				one := []R{out.Body}
+				err = s.fill(ctx, a, one)
+				out.Body = one[0]
+			}
+			return out, err
 		})
 
 	type target struct {
@@ -373,8 +415,8 @@ func addReading[T, W, R any](a *API, s *resource[T, W, R]) {
 		DryRun
 	}
 	add(a, s.op(http.MethodDelete, "/{id}", "delete"+s.word(), "Delete a "+s.one, "Deletes the version in If-Match.",
-		http.StatusConflict, http.StatusPreconditionRequired, http.StatusUnprocessableEntity),
-		catalog.Operator, func(ctx context.Context, in *target) (*Gone, error) {
+		http.StatusConflict, http.StatusPreconditionFailed, http.StatusPreconditionRequired, http.StatusUnprocessableEntity),
+		s.writes(), func(ctx context.Context, in *target) (*Gone, error) {
 			seen, err := in.version()
 			if err != nil {
 				return nil, err
@@ -387,9 +429,10 @@ func addReading[T, W, R any](a *API, s *resource[T, W, R]) {
 func addPatching[T, W, R any](a *API, s *resource[T, W, R]) {
 	op := s.op(http.MethodPatch, "/{id}", "patch"+s.word(), "Update fields of a "+s.one,
 		"Applies a merge patch, as in RFC 7396: null deletes a field, an object is merged, and any other value replaces the old one. Fields that are not in the body stay.",
-		http.StatusConflict, http.StatusPreconditionRequired)
+		http.StatusConflict, http.StatusPreconditionFailed, http.StatusPreconditionRequired)
+	op.Scoped = s.keep != nil
 	op.Consumes, op.Example = []string{"application/json", "application/merge-patch+json"}, s.patch
-	add(a, op, catalog.Operator, func(ctx context.Context, in *struct {
+	add(a, op, s.writes(), func(ctx context.Context, in *struct {
 		ByID
 		Seen
 		DryRun
@@ -414,7 +457,7 @@ func addPatching[T, W, R any](a *API, s *resource[T, W, R]) {
 func addWriting[T, W, R any](a *API, s *resource[T, W, R]) {
 	create := s.op(http.MethodPost, "", "create"+s.word(), "Create a "+s.one, "Creates a "+s.one+".", http.StatusConflict)
 	create.Status = http.StatusCreated
-	add(a, create, catalog.Operator, func(ctx context.Context, in *struct {
+	add(a, create, s.writes(), func(ctx context.Context, in *struct {
 		DryRun
 		Body W
 	},
@@ -435,10 +478,16 @@ func addWriting[T, W, R any](a *API, s *resource[T, W, R]) {
 		r := s.kept(ctx, a, in.DryRun, &value, version, catalog.Record[T]{})
 		return &Made[R]{*s.recorded(a, in.DryRun, r), s.location(r.ID)}, nil
 	})
+	addReplacing(a, s)
+}
 
-	add(a, s.op(http.MethodPut, "/{id}", "replace"+s.word(), "Replace a "+s.one, "Replaces the version of a "+s.one+" in If-Match. The id cannot change.",
-		http.StatusConflict, http.StatusPreconditionRequired),
-		catalog.Operator, func(ctx context.Context, in *struct {
+// addReplacing adds the operation that replaces an object.
+func addReplacing[T, W, R any](a *API, s *resource[T, W, R]) {
+	replace := s.op(http.MethodPut, "/{id}", "replace"+s.word(), "Replace a "+s.one, "Replaces the version of a "+s.one+" in If-Match. The id cannot change.",
+		http.StatusConflict, http.StatusPreconditionFailed, http.StatusPreconditionRequired)
+	replace.Scoped = s.keep != nil
+	add(a, replace,
+		s.writes(), func(ctx context.Context, in *struct {
 			ByID
 			Seen
 			DryRun

@@ -185,7 +185,7 @@ func TestResources(t *testing.T) {
 				if method == http.MethodDelete {
 					body = nil
 				}
-				if p := h.do(method, one, body, "If-Match", old).want(http.StatusConflict).problem(); p.Version != changed.Version {
+				if p := h.do(method, one, body, "If-Match", old).want(http.StatusPreconditionFailed).problem(); p.Version != changed.Version {
 					t.Errorf("%s: %+v", method, p)
 				}
 				h.do(method, one, body).want(http.StatusPreconditionRequired)
@@ -214,7 +214,7 @@ func TestIfMatch(t *testing.T) {
 		"*":                                    http.StatusOK,
 		fmt.Sprintf(`"%d"`, version):           http.StatusOK,
 		fmt.Sprintf(`W/"%d"`, version):         http.StatusOK,
-		fmt.Sprintf(`"%d"`, version+1):         http.StatusConflict,
+		fmt.Sprintf(`"%d"`, version+1):         http.StatusPreconditionFailed,
 		strconv.FormatInt(version, 10):         http.StatusBadRequest,
 		`"0"`:                                  http.StatusBadRequest,
 		`"-1"`:                                 http.StatusBadRequest,

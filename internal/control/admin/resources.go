@@ -11,17 +11,24 @@ import (
 
 // The filters of lists.
 type (
+	// Sorted is a list without filters.
+	Sorted struct {
+		Page
+		Sort string `query:"sort" enum:"id,-id,created_at,-created_at,updated_at,-updated_at" default:"id" doc:"What to sort by; with a minus, the last comes first." example:"-created_at"`
+	}
 	// RuleFilter filters rules.
 	RuleFilter struct {
 		Page
+		Sort    string `query:"sort" enum:"id,-id,created_at,-created_at,updated_at,-updated_at,priority,-priority" default:"id" doc:"What to sort by; with a minus, the last comes first." example:"-created_at"`
 		Q       string `query:"q" doc:"A part of the name. Case does not matter." example:"sear"`
-		Action  string `query:"action" enum:"reject,throttle,log_only,block,allow" doc:"Only rules with this action." example:"reject"`
+		Action  string `query:"action" enum:"reject,throttle,log_only,mark,block,allow" doc:"Only rules with this action." example:"reject"`
 		Enabled string `query:"enabled" enum:"true,false" doc:"Only rules that are enabled, or disabled." example:"true"`
 		Group   string `query:"group" doc:"Only rules in this group." example:"public"`
 	}
 	// UserFilter filters users.
 	UserFilter struct {
 		Page
+		Sort    string `query:"sort" enum:"id,-id,created_at,-created_at,updated_at,-updated_at" default:"id" doc:"What to sort by; with a minus, the last comes first." example:"-created_at"`
 		Tier    string `query:"tier" doc:"Only those with this tier." example:"pro"`
 		Tenant  string `query:"tenant" doc:"Only those of this tenant." example:"acme"`
 		Blocked bool   `query:"blocked" doc:"Only users that were blocked, even if the block has ended." example:"true"`
@@ -29,6 +36,7 @@ type (
 	// KeyFilter filters API keys.
 	KeyFilter struct {
 		Page
+		Sort   string `query:"sort" enum:"id,-id,created_at,-created_at,updated_at,-updated_at,name,-name" default:"id" doc:"What to sort by; with a minus, the last comes first." example:"-created_at"`
 		User   string `query:"user" doc:"Only those of this user." example:"alice"`
 		Tier   string `query:"tier" doc:"Only those with this tier." example:"pro"`
 		Tenant string `query:"tenant" doc:"Only those of this tenant." example:"acme"`
@@ -36,6 +44,7 @@ type (
 	// TenantFilter filters tenants.
 	TenantFilter struct {
 		Page
+		Sort string `query:"sort" enum:"id,-id,created_at,-created_at,updated_at,-updated_at,name,-name" default:"id" doc:"What to sort by; with a minus, the last comes first." example:"-created_at"`
 		Tier string `query:"tier" doc:"Only those with this tier." example:"pro"`
 	}
 )
@@ -55,12 +64,12 @@ func with(q catalog.Query, filters ...string) catalog.Query {
 func is(asked, value string) bool { return asked == "" || asked == value }
 
 // unfiltered is for lists without filters.
-func unfiltered[T any](p *Page) (catalog.Query, func(*T) bool) {
-	return p.query(), func(*T) bool { return true }
+func unfiltered[T any](p *Sorted) (catalog.Query, func(*T) bool) {
+	return p.sorted(p.Sort), func(*T) bool { return true }
 }
 
 func filterRules(f *RuleFilter) (catalog.Query, func(*rule.Rule) bool) {
-	q := with(f.query(), "action", f.Action, "enabled", f.Enabled, "group", f.Group)
+	q := with(f.sorted(f.Sort), "action", f.Action, "enabled", f.Enabled, "group", f.Group)
 	q.Contains = f.Q
 	return q, func(r *rule.Rule) bool {
 		enabled := strconv.FormatBool(r.Enabled == nil || *r.Enabled)
@@ -70,7 +79,7 @@ func filterRules(f *RuleFilter) (catalog.Query, func(*rule.Rule) bool) {
 }
 
 func filterUsers(f *UserFilter) (catalog.Query, func(*catalog.User) bool) {
-	q := with(f.query(), "tier", f.Tier, "tenant", f.Tenant)
+	q := with(f.sorted(f.Sort), "tier", f.Tier, "tenant", f.Tenant)
 	q.Blocked = f.Blocked
 	return q, func(u *catalog.User) bool {
 		return is(f.Tier, u.Tier) && is(f.Tenant, u.Tenant) && (!f.Blocked || u.Blocked != nil)
@@ -78,13 +87,13 @@ func filterUsers(f *UserFilter) (catalog.Query, func(*catalog.User) bool) {
 }
 
 func filterKeys(f *KeyFilter) (catalog.Query, func(*catalog.APIKey) bool) {
-	return with(f.query(), "user_id", f.User, "tier", f.Tier, "tenant", f.Tenant), func(k *catalog.APIKey) bool {
+	return with(f.sorted(f.Sort), "user_id", f.User, "tier", f.Tier, "tenant", f.Tenant), func(k *catalog.APIKey) bool {
 		return is(f.User, k.User) && is(f.Tier, k.Tier) && is(f.Tenant, k.Tenant)
 	}
 }
 
 func filterTenants(f *TenantFilter) (catalog.Query, func(*catalog.Tenant) bool) {
-	return with(f.query(), "tier", f.Tier), func(t *catalog.Tenant) bool { return is(f.Tier, t.Tier) }
+	return with(f.sorted(f.Sort), "tier", f.Tier), func(t *catalog.Tenant) bool { return is(f.Tier, t.Tier) }
 }
 
 // object is JSON.
@@ -98,6 +107,7 @@ var (
 		filed: func(d *catalog.Document) []rule.Tier { return d.Tiers },
 		id:    func(t *rule.Tier) string { return t.Name },
 		wire:  same[rule.Tier], put: assign[rule.Tier], show: plain[rule.Tier],
+		visible: func(*person, *rule.Tier) bool { return true },
 	}
 	users = &resource[catalog.User, catalog.User, Record[catalog.User]]{
 		path: "users", one: "user", tag: tagUsers, example: "alice", key: "id", patch: object{"tier": "pro", "blocked": nil},
@@ -105,6 +115,7 @@ var (
 		filed: func(d *catalog.Document) []catalog.User { return d.Users },
 		id:    func(u *catalog.User) string { return u.ID },
 		wire:  same[catalog.User], put: assign[catalog.User], show: plain[catalog.User],
+		visible: func(p *person, u *catalog.User) bool { return p.Covers(u.Tenant) }, keep: keepUser, byTenant: true,
 	}
 	tenants = &resource[catalog.Tenant, catalog.Tenant, Record[catalog.Tenant]]{
 		path: "tenants", one: "tenant", tag: tagTenants, example: "acme", key: "id", patch: object{"tier": "pro"},
@@ -112,6 +123,7 @@ var (
 		filed: func(d *catalog.Document) []catalog.Tenant { return d.Tenants },
 		id:    func(t *catalog.Tenant) string { return t.ID },
 		wire:  same[catalog.Tenant], put: assign[catalog.Tenant], show: plain[catalog.Tenant],
+		visible: func(p *person, t *catalog.Tenant) bool { return p.Covers(t.ID) }, theirs: func(p *person) []string { return p.Tenants },
 	}
 )
 

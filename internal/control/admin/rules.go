@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -11,8 +10,6 @@ import (
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/control/sim"
 	"github.com/stintdev/stint/internal/kit/strict"
-	"github.com/stintdev/stint/internal/record"
-	"github.com/stintdev/stint/internal/record/query"
 	"github.com/stintdev/stint/rule"
 )
 
@@ -73,66 +70,6 @@ func (a *API) checkRule(ctx context.Context, r *rule.Rule, replacing string) (st
 	return problems, nil
 }
 
-// maxPreview is how many events a preview replays.
-const maxPreview = 20_000
-
-// preview returns what a rule would have done.
-func (a *API) preview(ctx context.Context, r *rule.Rule, replacing string, since time.Duration) (sim.Preview, error) {
-	store, err := a.record()
-	if err != nil {
-		return sim.Preview{}, err
-	}
-	problems, err := a.checkRule(ctx, r, replacing)
-	if err == nil {
-		err = problems.Err()
-	}
-	if err != nil {
-		return sim.Preview{}, err
-	}
-	tiers, err := a.tiers(ctx)
-	if err != nil {
-		return sim.Preview{}, err
-	}
-	o := sim.Options{Rule: *r, Tiers: tiers, Case: a.options.Engine.Rules().Case(), To: a.now().UTC()}
-	o.From = o.To.Add(-since)
-	var events []sim.Request // the newest first
-	for page, err := range find(ctx, store, record.EventQuery{Range: query.Range{From: o.From, To: o.To}}, maxPreview) {
-		if err != nil {
-			return sim.Preview{}, err
-		}
-		for i := range page {
-			events = append(events, simulated(&page[i]))
-		}
-	}
-	cut := len(events) == maxPreview
-	if cut {
-		o.From = events[len(events)-1].At
-	}
-	p, err := sim.Run(ctx, o, func(yield func(sim.Request, error) bool) {
-		for _, q := range slices.Backward(events) {
-			if !yield(q, nil) {
-				return
-			}
-		}
-	})
-	if cut {
-		p.Notes = append(p.Notes, fmt.Sprintf("There were more than %d events: only the latest were replayed, since %s.", maxPreview, o.From.Format(time.RFC3339)))
-	}
-	return p, err
-}
-
-// simulated converts an event to a request that can be replayed.
-func simulated(e *record.Event) sim.Request {
-	q := sim.Request{
-		At: e.At, Method: e.Method, Endpoint: e.Endpoint, User: e.User, Tenant: e.Tenant, Key: e.Key, Tier: e.Tier,
-		IP: e.IP, Cost: e.Cost, Weight: e.Weight, Refused: !e.Outcome.Passed(),
-	}
-	if q.Refused {
-		q.RefusedBy = e.Rule
-	}
-	return q
-}
-
 // tiers returns all tiers.
 func (a *API) tiers(ctx context.Context) (out []rule.Tier, err error) {
 	if a.options.Catalog == nil {
@@ -158,7 +95,7 @@ func (a *API) addRules() {
 		table: func(c *catalog.Catalog) *catalog.Table[rule.Rule] { return c.Rules },
 		filed: func(d *catalog.Document) []rule.Rule { return d.Rules },
 		id:    func(r *rule.Rule) string { return r.Name },
-		wire:  same[rule.Rule], put: assign[rule.Rule],
+		wire:  same[rule.Rule], put: assign[rule.Rule], visible: harmlessRule,
 		show: func(_ *API, r Record[rule.Rule]) RuleRecord { return RuleRecord{r, r.Value.Sentence()} },
 	}
 	addWhole(a, rules, filterRules)
@@ -175,6 +112,31 @@ func (a *API) addRules() {
 	}
 	toggle("enable", "Enable a rule", "Enables a rule. A rule that is enabled stays as it is.", nil)
 	toggle("disable", "Disable a rule", "Disables a rule without deleting it.", new(bool))
+
+	add(a, rules.op(http.MethodPost, "/{id}/promote", "promoteRule", "Promote what is tried out",
+		"Puts the candidates of the rule's limits in their place or, if there are none, the rule that replaces it, and deletes this one. They keep what they have counted. The answer is the revision.",
+		http.StatusConflict, http.StatusUnprocessableEntity),
+		catalog.Operator, func(ctx context.Context, in *struct {
+			ByID
+			DryRun
+		},
+		) (*Changed[Revision], error) {
+			c, err := a.writing(in.DryRun)
+			if err != nil {
+				return nil, err
+			}
+			revision, err := c.PromoteRule(ctx, actor(ctx), in.ID)
+			if err != nil {
+				return nil, err
+			}
+			a.written(ctx, in.DryRun)
+			return new(changed(in.DryRun, Revision{revision})), nil
+		})
+	a.addCandidates(rules, rules.op(http.MethodGet, "/{id}/candidates", "getCandidates", "Compare what is tried out",
+		"Returns how many requests would have been decided otherwise if what is tried out were in the place of the rule, or of its limits: those that would have been denied, and those that would have passed. "+
+			"The clients are those of the newest 1,000 of such requests.", http.StatusConflict, http.StatusNotFound))
+	a.addRollouts(rules)
+	a.addAdvice(rules)
 
 	add(a, rules.op(http.MethodPost, "/order", "orderRules", "Order rules", "Sets the priorities of rules to 10, 20, 30 and so on, in this order, in one change. Other rules keep theirs.", http.StatusConflict),
 		catalog.Operator, func(ctx context.Context, in *struct {
@@ -209,7 +171,8 @@ func (a *API) addRules() {
 
 	preview := rules.op(http.MethodPost, "/preview", "previewRule", "Preview a rule",
 		"Replays recorded events of the last hour, or of another time, against a rule that need not be stored, and returns what it would have denied. "+
-			"Requests that passed may be sampled, and are then estimated; if there are too many events, only the latest are replayed. It changes nothing.",
+			"It says how many requests are known to match, are known not to match, and are unclear, because the record does not tell. "+
+			"Requests that passed may be sampled, and are then estimated; if there are more than 20,000 events, a part of them is read evenly from the whole time, and the roll-ups say for how many each stands. It changes nothing.",
 		http.StatusConflict, http.StatusNotFound)
 	preview.Timeout = 30 * time.Second
 	addQuery(a, preview,

@@ -22,6 +22,7 @@ import (
 	"github.com/stintdev/stint/engine"
 	"github.com/stintdev/stint/identity"
 	"github.com/stintdev/stint/internal/control/admin"
+	"github.com/stintdev/stint/internal/control/alert"
 	"github.com/stintdev/stint/internal/control/catalog"
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/record/rollup"
@@ -36,9 +37,9 @@ const configToken = "the token of the config"
 // recorders passes events to several recorders.
 type recorders []engine.Recorder
 
-func (r recorders) Record(e *engine.Event) {
+func (r recorders) Record(ctx context.Context, e *engine.Event) {
 	for _, one := range r {
-		one.Record(e)
+		one.Record(ctx, e)
 	}
 }
 
@@ -59,6 +60,7 @@ type testAPI struct {
 	api31    document // which every answer is held to
 
 	viewer, operator, admin string // tokens
+	user                    string // that of alice
 	clock                   *clock
 }
 
@@ -229,7 +231,7 @@ func (h *testAPI) build(directory identity.Directory, set *rule.Set, lists ident
 		h.Fatal(err)
 	}
 	h.options = admin.Options{
-		Tokens: h.tokens, Engine: h.engine, Store: store, Live: h.live, Tap: h.tap,
+		Tokens: h.tokens, Alerts: alert.NewStore(h.tokens.Database(), h.clock.now), Engine: h.engine, Store: store, Live: record.NewCluster(record.ClusterOptions{Live: h.live, Tap: h.tap}),
 		Resolver: func() *identity.Resolver { return h.resolver },
 		Status: func() admin.Status {
 			return admin.Status{Version: "test", Mode: "database", Database: "sqlite", Counters: "memory", Node: "node-1", Health: admin.Health{Status: "ok", Checks: []admin.Check{}}, Now: h.clock.now().UTC()}
@@ -259,6 +261,7 @@ func (h *testAPI) make(change []func(*admin.Options)) {
 	}
 	h.Cleanup(h.api.Close)
 	h.api31 = openAPI()
+	h.user = h.ofUser("alice")
 	h.viewer, h.operator, h.admin = h.token("vera", catalog.Viewer), h.token("otto", catalog.Operator), h.token("ada", catalog.Administrator)
 }
 
@@ -266,6 +269,24 @@ func (h *testAPI) make(change []func(*admin.Options)) {
 func (h *testAPI) token(name string, role catalog.Role) string {
 	h.Helper()
 	text, _, err := h.tokens.CreateToken(h.Context(), "test", catalog.Token{Name: name, Role: role})
+	if err != nil {
+		h.Fatal(err)
+	}
+	return text
+}
+
+// may returns a token for an operation.
+func (h *testAPI) may(pattern string) string {
+	if h.api31.operation(pattern)["x-stint-role"] == string(catalog.OfUser) {
+		return h.user
+	}
+	return h.admin
+}
+
+// ofUser returns a token for one user.
+func (h *testAPI) ofUser(user string) string {
+	h.Helper()
+	text, _, err := h.tokens.CreateToken(h.Context(), "test", catalog.Token{Name: user + "-laptop", Role: catalog.OfUser, User: user})
 	if err != nil {
 		h.Fatal(err)
 	}

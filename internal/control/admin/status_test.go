@@ -78,7 +78,7 @@ func TestNodes(t *testing.T) {
 	if len(list.Items) != 1 || !list.Items[0].Self || list.Items[0].Name != "node-1" || list.Items[0].State == nil {
 		t.Errorf("%+v", list)
 	}
-	if h := newFileAPI(t, catalog.Document{}, func(o *admin.Options) { o.Live, o.Tap, o.Status, o.NodeState, o.Settings = nil, nil, nil, nil, nil }); true {
+	if h := newFileAPI(t, catalog.Document{}, func(o *admin.Options) { o.Live, o.Status, o.NodeState, o.Settings = nil, nil, nil, nil }); true {
 		h.get("/live").want(http.StatusConflict)
 		h.get("/live/stream").want(http.StatusConflict)
 		h.get("/events/follow").want(http.StatusConflict)

@@ -31,12 +31,33 @@ const (
 
 // streams are the open streams, and what they send.
 type streams struct {
-	open, exports atomic.Int64
-	live, follow  hub
+	open, exports, replays atomic.Int64
+	follow                 hub
 
-	mu    sync.Mutex
-	usage map[string]*hub // by subject, while it is watched
-	held  map[string]int  // the streams of each token that has any, by its id
+	mu   sync.Mutex
+	hubs map[string]*hub // what is watched of nodes and subjects, by what it is
+	held map[string]int  // the streams of each token that has any, by its id
+}
+
+// hub returns the hub of what is sent under a name once a second, which next returns. The caller must call leave.
+func (s *streams) hub(name string, next func(context.Context) ([]item, int64)) (h *hub, leave func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h = s.hubs[name]; h == nil {
+		if s.hubs == nil {
+			s.hubs = map[string]*hub{}
+		}
+		h = &hub{every: lookEvery, latest: true, open: func() source { return source{next: next} }}
+		s.hubs[name] = h
+	}
+	h.users++
+	return h, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if h.users--; h.users == 0 {
+			delete(s.hubs, name)
+		}
+	}
 }
 
 // view takes one of the places of a token, if fewer than maxViewed are taken. The caller
@@ -148,7 +169,7 @@ type hub struct {
 	// latest says that each item replaces the one before. A new mailbox gets the last one
 	// at once.
 	latest bool
-	users  int // of the hub of a subject: how many streams use it
+	users  int // of a hub with a name: how many streams use it
 
 	mu    sync.Mutex
 	boxes map[*mailbox]struct{}
@@ -300,7 +321,11 @@ func (a *API) send(ctx context.Context, s *sender, b *mailbox) {
 // stillMay reports whether the credentials of a stream are still valid. If the database
 // does not answer, the stream goes on.
 func (a *API) stillMay(r *http.Request) bool {
-	_, err := a.admit(r, catalog.Viewer)
+	was := personOf(r.Context())
+	again, err := a.admit(r, catalog.Viewer, true)
+	if err == nil && !slices.Equal(was.Tenants, personOf(again.Context()).Tenants) {
+		return false // a stream is for the tenants that it began with
+	}
 	var p *Problem
 	return !errors.As(err, &p) || p.Status != http.StatusUnauthorized && p.Status != http.StatusForbidden
 }

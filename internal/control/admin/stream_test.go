@@ -193,7 +193,7 @@ func TestFollowFlood(t *testing.T) {
 	const n = 5000
 	now := h.clock.now()
 	for range n {
-		h.tap.Record(&engine.Event{ID: engine.NewID(now), At: now, Outcome: engine.Denied})
+		h.tap.Record(t.Context(), &engine.Event{ID: engine.NewID(now), At: now, Outcome: engine.Denied})
 	}
 	shown, skipped := 0, 0
 	for shown+skipped < n {

@@ -112,17 +112,26 @@ func (a *API) addSubjects() {
 	}
 	addQuery(a, operation{
 		ID: "findSubjects", Method: http.MethodGet, Path: "/subjects", Tag: tagSubjects,
-		Summary: "Find subjects", Description: "Returns users, API keys and tenants whose ids start with a text. A user or an address that the catalog does not have is returned, too.",
+		Scoped: true, Summary: "Find subjects", Description: "Returns users, API keys and tenants whose ids start with a text. A user or an address that the catalog does not have is returned, too.",
 	}, catalog.Viewer, func(ctx context.Context, in *findInput) (SubjectList, error) {
-		all, err := a.findSubjects(ctx, in.Q, in.Limit)
+		find := a.findSubjects
+		if p := personOf(ctx); p.scoped() {
+			find = func(ctx context.Context, q string, limit int) ([]FoundSubject, error) {
+				return a.findOwn(ctx, &p, q, limit)
+			}
+		}
+		all, err := find(ctx, in.Q, in.Limit)
 		return SubjectList{all}, err
 	})
 
 	addQuery(a, operation{
 		ID: "getSubject", Method: http.MethodGet, Path: "/subjects/{kind}/{id}", Tag: tagSubjects,
-		Summary: "Get a subject", Description: "Returns what is known about a user, API key, tenant or address, even if the catalog does not have it.",
+		Scoped: true, Summary: "Get a subject", Description: "Returns what is known about a user, API key, tenant or address, even if the catalog does not have it.",
 	}, catalog.Viewer, func(ctx context.Context, in *SubjectPath) (Subject, error) {
 		s, err := in.subject()
+		if err == nil {
+			err = a.owns(ctx, s)
+		}
 		if err != nil {
 			return Subject{}, err
 		}

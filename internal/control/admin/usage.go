@@ -31,6 +31,7 @@ type Quota struct {
 	Limit      string           `json:"limit" doc:"The limit, or unlimited." example:"100/1m"`
 	Source     string           `json:"source" doc:"Where the limit comes from: api_key, user, tier NAME, or rule." example:"tier pro"`
 	Penalty    bool             `json:"penalty" doc:"True for the penalty of the rule: used is then the number of violations that count towards a ban, and retry_after the rest of a ban." example:"false"`
+	Shadow     bool             `json:"shadow" doc:"True if the rule is only tried out on this subject, and denies nothing." example:"false"`
 	Unknown    rule.Dimension   `json:"unknown,omitempty" doc:"What the rule counts by that only a request can tell. The numbers are then unknown." example:"header:X-Project"`
 	Max        int64            `json:"max" doc:"The size of the limit." example:"100"`
 	Used       int64            `json:"used" doc:"The units used." example:"12"`
@@ -50,10 +51,13 @@ type ResetSubject struct {
 // addUsage adds the operations that show and reset counters.
 func (a *API) addUsage() {
 	addQuery(a, operation{
-		ID: "getUsage", Method: http.MethodGet, Path: "/subjects/{kind}/{id}/usage", Tag: tagSubjects,
+		ID: "getUsage", Method: http.MethodGet, Path: "/subjects/{kind}/{id}/usage", Tag: tagSubjects, Scoped: true,
 		Summary: "Get usage", Description: "Returns every limit that applies to requests of the subject, including those that it shares with others, and how much of each is used. It counts nothing.",
 	}, catalog.Viewer, func(ctx context.Context, in *SubjectPath) (Usage, error) {
 		s, err := in.addressed()
+		if err == nil {
+			err = a.owns(ctx, s)
+		}
 		if err != nil {
 			return Usage{}, err
 		}
@@ -61,20 +65,29 @@ func (a *API) addUsage() {
 	})
 
 	add(a, operation{
-		ID: "streamUsage", Method: http.MethodGet, Path: "/subjects/{kind}/{id}/live", Tag: tagSubjects,
+		ID: "streamUsage", Method: http.MethodGet, Path: "/subjects/{kind}/{id}/live", Tag: tagSubjects, Scoped: true,
 		Summary: "Stream usage", Description: "Streams the response of GET /subjects/{kind}/{id}/usage, once a second.",
 		Answer: streamDoc("An event usage is sent every second, with the response of GET /subjects/{kind}/{id}/usage."), Produces: eventStream,
 	}, catalog.Viewer, func(ctx context.Context, in *SubjectPath) (*streamed, error) {
 		s, err := in.addressed()
+		if err == nil {
+			err = a.owns(ctx, s)
+		}
 		if err != nil {
 			return nil, err
 		}
-		h, leave := a.usageHub(s)
+		h, leave := a.streams.hub("usage "+s.kind+":"+s.id, func(ctx context.Context) ([]item, int64) {
+			usage, err := a.usage(ctx, s)
+			if err != nil {
+				return nil, 0 // it may work the next time
+			}
+			return newItems("usage", usage, nil), 0
+		})
 		return a.stream(ctx, h, newMailbox(1, nil), leave)
 	})
 
 	add(a, operation{
-		ID: "resetSubject", Method: http.MethodPost, Path: "/subjects/{kind}/{id}/reset", Tag: tagSubjects, Status: http.StatusNoContent,
+		ID: "resetSubject", Method: http.MethodPost, Path: "/subjects/{kind}/{id}/reset", Tag: tagSubjects, Status: http.StatusNoContent, Scoped: true,
 		Summary: "Reset counters", Description: "Resets the counters of the subject, its violations, and the bans that followed from them. Counters that it shares with others stay.",
 	}, catalog.Operator, func(ctx context.Context, in *struct {
 		SubjectPath
@@ -82,6 +95,9 @@ func (a *API) addUsage() {
 	},
 	) (*struct{}, error) {
 		s, err := in.addressed()
+		if err == nil {
+			err = a.owns(ctx, s)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -105,7 +121,7 @@ func (a *API) addUsage() {
 func (a *API) LogReset(ctx context.Context, subject, rule string) error {
 	subject = keyText.ReplaceAllString(subject, "$1")
 	if a.options.Catalog != nil {
-		if err := a.options.Catalog.LogReset(ctx, actor(ctx), subject, rule); err != nil {
+		if err := a.options.Catalog.LogReset(catalog.Apart(ctx), actor(ctx), subject, rule); err != nil {
 			return err
 		}
 	}
@@ -129,7 +145,7 @@ func (a *API) usage(ctx context.Context, s *subject) (Usage, error) {
 func quotaOf(q *catalog.Quota) Quota {
 	out := Quota{
 		Rule: q.Rule, Action: q.Action, CountBy: append([]rule.Dimension{}, q.CountBy...), Endpoint: q.Endpoint, Name: q.Name, Limit: q.Limit, Source: q.Source,
-		Penalty: q.Penalty, Unknown: q.Unknown, Max: q.Max, Used: q.Used, Remaining: q.Remaining,
+		Penalty: q.Penalty, Shadow: q.Shadow, Unknown: q.Unknown, Max: q.Max, Used: q.Used, Remaining: q.Remaining,
 		ResetAfter: q.Reset.Seconds(), RetryAfter: wait(q.Retry), Basis: q.Basis.String(),
 	}
 	if q.Penalty {
@@ -154,33 +170,4 @@ func wait(d time.Duration) *float64 {
 	}
 	seconds := d.Seconds()
 	return &seconds
-}
-
-// usageHub returns the hub of a subject. The caller must call leave.
-func (a *API) usageHub(s *subject) (h *hub, leave func()) {
-	id := s.kind + ":" + s.id
-	all := &a.streams
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	h = all.usage[id]
-	if h == nil {
-		h = &hub{every: lookEvery, latest: true, open: func() source {
-			return source{next: func(ctx context.Context) ([]item, int64) {
-				usage, err := a.usage(ctx, s)
-				if err != nil {
-					return nil, 0 // it may work the next time
-				}
-				return newItems("usage", usage, nil), 0
-			}}
-		}}
-		all.usage[id] = h
-	}
-	h.users++
-	return h, func() {
-		all.mu.Lock()
-		defer all.mu.Unlock()
-		if h.users--; h.users == 0 {
-			delete(all.usage, id)
-		}
-	}
 }

@@ -1,9 +1,7 @@
 package admin
 
 import (
-	"bytes"
 	"cmp"
-	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -14,52 +12,43 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/stintdev/stint/internal/kit/packed"
 )
 
 // file is a file of the dashboard, in memory.
 type file struct {
 	contentType  string
-	plain        []byte
-	gzipped      []byte // nil: it would not be smaller
+	plain        func() []byte
+	gzipped      []byte // nil: it is not packed
 	etag         string
 	cacheControl string
 }
 
 // readFiles reads the dashboard. Files in assets/ have hashes of their contents in their
-// names, and can be cached forever.
+// names, and can be cached forever. Those that end in .gz were packed when it was built.
 func readFiles(web fs.FS) (map[string]*file, error) {
 	files := map[string]*file{}
 	if web == nil {
 		return files, nil
 	}
-	z, err := gzip.NewWriterLevel(nil, gzip.BestCompression) // one for all: it needs more than a megabyte
-	if err != nil {
-		return nil, err
-	}
-	err = fs.WalkDir(web, ".", func(name string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(web, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		plain, err := fs.ReadFile(web, name)
+		content, err := fs.ReadFile(web, name)
 		if err != nil {
 			return err
 		}
-		f := &file{plain: plain, contentType: contentTypeOf(name), cacheControl: "no-cache"}
+		f := &file{plain: func() []byte { return content }, cacheControl: "no-cache"}
+		if unpacked, ok := strings.CutSuffix(name, ".gz"); ok {
+			name, f.gzipped, f.plain = unpacked, content, packed.Text(content)
+		}
+		f.contentType = contentTypeOf(name)
 		if strings.HasPrefix(name, "assets/") {
 			f.cacheControl = "public, max-age=31536000, immutable"
 		}
-		var b bytes.Buffer
-		z.Reset(&b)
-		if _, err := z.Write(plain); err != nil {
-			return err
-		}
-		if err := z.Close(); err != nil {
-			return err
-		}
-		if b.Len() < len(plain) {
-			f.gzipped = b.Bytes()
-		}
-		sum := sha256.Sum256(plain)
+		sum := sha256.Sum256(content)
 		f.etag = hex.EncodeToString(sum[:8])
 		files["/"+name] = f
 		return nil
@@ -69,6 +58,9 @@ func readFiles(web fs.FS) (map[string]*file, error) {
 	}
 	if files["/"] = files["/index.html"]; files["/"] == nil {
 		return nil, fmt.Errorf("no index.html among %d files", len(files)-1)
+	}
+	if files["/docs"] = files["/docs.html"]; files["/docs"] == nil {
+		files["/docs"] = files["/"] // which says how to build it
 	}
 	return files, nil
 }
@@ -99,13 +91,13 @@ func (a *API) serveFile(w http.ResponseWriter, r *http.Request) {
 		a.problem(w, r, fail(http.StatusMethodNotAllowed, "method "+shown(r.Method)+" is not allowed, want GET or HEAD"))
 		return
 	}
-	body, etag, h := f.plain, `"`+f.etag+`"`, w.Header()
+	etag, h, pack := `"`+f.etag+`"`, w.Header(), f.gzipped != nil && takesGzip(r.Header.Values("Accept-Encoding"))
 	if f.gzipped != nil {
 		h.Set("Vary", "Accept-Encoding")
-		if takesGzip(r.Header.Values("Accept-Encoding")) {
-			body, etag = f.gzipped, `"`+f.etag+`-gzip"`
-			h.Set("Content-Encoding", "gzip")
-		}
+	}
+	if pack {
+		etag = `"` + f.etag + `-gzip"`
+		h.Set("Content-Encoding", "gzip")
 	}
 	h.Set("Cache-Control", f.cacheControl)
 	h.Set("Content-Type", f.contentType)
@@ -113,6 +105,10 @@ func (a *API) serveFile(w http.ResponseWriter, r *http.Request) {
 	if slices.Contains(strings.Split(strings.ReplaceAll(r.Header.Get("If-None-Match"), " ", ""), ","), etag) {
 		w.WriteHeader(http.StatusNotModified)
 		return
+	}
+	body := f.gzipped
+	if !pack {
+		body = f.plain()
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	if r.Method == http.MethodGet {

@@ -25,7 +25,7 @@ func (c *Catalog) attrs(ctx context.Context, who *identity.Resolver, s identity.
 	}
 	return &rule.Attrs{
 		Trusted: true, IP: s.IP, Net: s.Net, User: s.User, Tenant: s.Tenant, APIKey: s.Key, Tier: s.Tier, Claims: s.Claims,
-		KeyLimits: s.KeyLimits, UserLimits: s.UserLimits,
+		KeyLimits: s.KeyLimits, UserLimits: s.UserLimits, Now: c.options.Now(),
 	}, nil
 }
 
@@ -41,6 +41,8 @@ type Quota struct {
 	// Penalty says that this is the rule's penalty rather than a limit: Used is the number
 	// of violations that count towards a ban, and during a ban Retry is how long it lasts.
 	Penalty bool
+	// Shadow says that the rule is only tried out on the subject: it denies nothing.
+	Shadow bool
 	// Unknown is a dimension that only a request has, such as a header. There is a counter
 	// for each of its values, so the fields below are zero.
 	Unknown rule.Dimension
@@ -69,7 +71,7 @@ func (c *Catalog) QuotaOf(ctx context.Context, rules *rule.Set, who *identity.Re
 	for _, q := range rules.Quotas(a) {
 		one := Quota{
 			Rule: q.Rule.Name, Action: q.Rule.Action, CountBy: q.Rule.CountBy(), Endpoint: q.Endpoint, Name: q.Name,
-			Limit: q.Ask.Limit.String(), Source: q.Source, Penalty: q.Ask.Penalty != nil, Unknown: q.Unknown,
+			Limit: q.Ask.Limit.String(), Source: q.Source, Penalty: q.Ask.Penalty != nil, Unknown: q.Unknown, Shadow: q.Shadow,
 		}
 		switch {
 		case one.Penalty:
@@ -161,4 +163,36 @@ func (c *Catalog) KeyStatus(ctx context.Context, id string) (s KeyStatus, err er
 	}
 	s.LastUsed = used.Time
 	return s, nil
+}
+
+// KeyUse is the use of an API key, as far as it has been written.
+type KeyUse struct {
+	Total int64
+	Last  time.Time
+}
+
+// KeyUses returns the use of API keys by id. Those that were never used are not in it.
+func (c *Catalog) KeyUses(ctx context.Context, ids []string) (out map[string]KeyUse, err error) {
+	defer func() { err = withCause(ctx, err) }()
+	out = map[string]KeyUse{}
+	where, args := among(ids)
+	if len(args) == 0 {
+		return out, nil
+	}
+	rows, err := c.reading.QueryContext(ctx, "SELECT id, total, last_used FROM stint_key_usage "+where, args...)
+	if err != nil {
+		return nil, c.wrap(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id string
+		var use KeyUse
+		var last stamp
+		if err := rows.Scan(&id, &use.Total, &last); err != nil {
+			return nil, c.wrap(err)
+		}
+		use.Last = last.Time
+		out[id] = use
+	}
+	return out, c.wrap(rows.Err())
 }

@@ -67,6 +67,7 @@ func (n *Node) beat(ctx context.Context) {
 	case err == nil:
 		n.nodes.Seen(ctx, beats, left)
 		_, _ = n.c.db.ExecContext(ctx, "DELETE FROM stint_nodes WHERE seen_at < "+d.Ago(forgotten)) // or the next time
+		_, _ = n.c.db.ExecContext(ctx, "DELETE FROM stint_answers WHERE at < "+d.Ago(OnceTime))     // as above
 	case errors.Is(ctx.Err(), context.Canceled): // the node stops
 	default:
 		n.nodes.Failed(ctx, err)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/stintdev/stint/internal/kit/strict"
 )
@@ -19,6 +20,10 @@ type ChangeQuery struct {
 	Kind  string
 	ID    string // of a record of the kind
 	Actor string
+	// From and To select changes from a time up to, but not including, another. Zero: any.
+	From, To time.Time
+	// Revision selects the changes of one revision. Zero: of any.
+	Revision int64
 	// Before selects changes before a revision, or, with the value that the last page
 	// returned, the next page.
 	Before string
@@ -33,8 +38,8 @@ type LoggedChange struct {
 	Fields []FieldDiff `json:"fields"` // of an update
 }
 
-// loggedKinds are the kinds of changes.
-var loggedKinds = append(slices.Clone(kindOrder), kindToken, kindHistory, kindCounters)
+// LoggedKinds are the kinds of changes, which ChangeQuery.Kind may have.
+var LoggedKinds = append(slices.Clone(kindOrder), kindToken, kindHistory, kindCounters, kindCapture)
 
 // Changes returns changes, newest first, and the Before of the next page. Empty: there are no
 // more.
@@ -50,15 +55,19 @@ func (c *Catalog) Changes(ctx context.Context, q ChangeQuery) (items []LoggedCha
 	// The index by actor is sorted by kind first.
 	of := []string{q.Kind}
 	if q.Kind == "" && q.Actor != "" {
-		of = loggedKinds
+		of = LoggedKinds
 	}
 	tx, err := c.reading.BeginTx(ctx, c.dialect.ReadOnly())
 	if err != nil {
 		return nil, "", c.wrap(err)
 	}
 	defer tx.Rollback() //nolint:errcheck // it was only read
+	during, err := c.during(ctx, tx, &q)
+	if err != nil {
+		return nil, "", c.wrap(err)
+	}
 	for _, q.Kind = range of {
-		query, args := q.sql(revision, place)
+		query, args := q.sql(revision, place, during)
 		found, err := logged(ctx, tx, query, args...)
 		if err != nil {
 			return nil, "", c.wrap(err)
@@ -85,14 +94,20 @@ func (q *ChangeQuery) check() (revision, place int64, err error) {
 	if q.Limit < 1 || q.Limit > 1000 {
 		k.Add("limit", strconv.Itoa(q.Limit)+": want from 1 to 1000", "")
 	}
-	if q.Kind != "" && !slices.Contains(loggedKinds, q.Kind) {
-		k.Refuse("kind", q.Kind, "one of "+strings.Join(loggedKinds, ", "), k.Closest(q.Kind, loggedKinds))
+	if q.Kind != "" && !slices.Contains(LoggedKinds, q.Kind) {
+		k.Refuse("kind", q.Kind, "one of "+strings.Join(LoggedKinds, ", "), k.Closest(q.Kind, LoggedKinds))
 	}
 	if q.ID != "" && q.Kind == "" {
 		k.Add("kind", "missing, want the kind of the id", "")
 	}
 	k.checkStorable("id", q.ID)
 	k.checkStorable("actor", q.Actor)
+	if q.Revision < 0 {
+		k.Add("revision", strconv.FormatInt(q.Revision, 10)+": want the number of a revision", "")
+	}
+	if !q.From.IsZero() && !q.To.IsZero() && !q.From.Before(q.To) {
+		k.Refuse("from", q.From.Format(time.RFC3339), "a time before to, which is "+q.To.Format(time.RFC3339), "")
+	}
 	revision, place = math.MaxInt64, 0
 	if q.Before != "" {
 		before, within, more := strings.Cut(q.Before, ".")
@@ -108,8 +123,9 @@ func (q *ChangeQuery) check() (revision, place int64, err error) {
 }
 
 // sql returns the query, for one change more than the limit, to see whether there are more.
-func (q *ChangeQuery) sql(revision, place int64) (query string, args []any) {
+func (q *ChangeQuery) sql(revision, place int64, during conditions) (query string, args []any) {
 	query, args = "WHERE (revision, place) < ($1, $2)", []any{revision, place}
+	query, args = during.add(query, args)
 	for _, f := range []struct{ column, value string }{{"kind", q.Kind}, {"subject", q.ID}, {"actor", q.Actor}} {
 		if f.value != "" {
 			args = append(args, f.value)
@@ -190,6 +206,8 @@ type RevertOptions struct {
 	Force bool
 	// DryRun does everything, checks included, and then rolls it back.
 	DryRun bool
+	// Fixed are kinds of records that it must not change, because who reverts it may not.
+	Fixed []string
 }
 
 // Revert restores what a revision has changed, in one transaction, which makes a new revision.
@@ -204,6 +222,9 @@ func (c *Catalog) Revert(ctx context.Context, o RevertOptions) (Diff, error) {
 		changes, err := t.changesOf(ctx, &o)
 		if err == nil {
 			err = t.revert(ctx, changes, o.Force)
+		}
+		if err == nil {
+			err = t.checkFixed(o.Fixed)
 		}
 		return t.end(ctx, err, o.DryRun)
 	})
@@ -250,6 +271,8 @@ func (t *tx) revert(ctx context.Context, changes []LoggedChange, force bool) err
 				message = "changes of tokens cannot be reverted: create another token in place of a revoked one, or revoke one that was created"
 			case kindCounters:
 				message = "counters that were reset cannot be brought back"
+			case kindCapture:
+				message = "a capture cannot be undone: stint record remove deletes its file"
 			}
 			return strict.Problems{{Path: ch.Kind + " " + strict.Quote(ch.ID), Message: message}}
 		}

@@ -67,7 +67,7 @@ func Status(err error) int {
 		return http.StatusUnauthorized
 	case errors.As(err, new(*NotFoundError)):
 		return http.StatusNotFound
-	case errors.As(err, new(*ConflictError)):
+	case errors.As(err, new(*ConflictError)), errors.Is(err, ErrInFlight):
 		return http.StatusConflict
 	case errors.As(err, &problems):
 		return http.StatusUnprocessableEntity

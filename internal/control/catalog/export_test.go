@@ -10,12 +10,12 @@ func DB(c *Catalog) *sql.DB { return c.db }
 
 // SQL returns what is asked for a page of a table.
 func (t *Table[T]) SQL(q Query) (query string, args []any) {
-	where, args := q.where(&t.kind)
+	where, args, _ := q.where(t.c, &t.kind)
 	return "SELECT id, body FROM " + t.table + " " + where, args
 }
 
 // SQL returns what is asked for a page of the log of changes.
-func (q ChangeQuery) SQL() (query string, args []any) { return q.sql(math.MaxInt64/2, 0) }
+func (q ChangeQuery) SQL() (query string, args []any) { return q.sql(math.MaxInt64/2, 0, nil) }
 
 // ReplicaWait is how long a change is waited for.
 const ReplicaWait = replicaWait

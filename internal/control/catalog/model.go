@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/stintdev/stint/identity"
+	"github.com/stintdev/stint/internal/control/alert"
 	"github.com/stintdev/stint/internal/kit/strict"
 	"github.com/stintdev/stint/rule"
 )
@@ -16,16 +16,26 @@ import (
 // Document is the content of a catalog, as it is written in a file.
 type Document struct {
 	rule.File
-	Tenants    []Tenant `json:"tenants,omitempty"`
-	Users      []User   `json:"users,omitempty"`
-	APIKeys    []APIKey `json:"api_keys,omitempty"`
-	Exemptions []Entry  `json:"exemptions,omitempty"`
-	Bans       []Entry  `json:"bans,omitempty"`
+	Tenants    []Tenant  `json:"tenants,omitempty"`
+	Users      []User    `json:"users,omitempty"`
+	APIKeys    []APIKey  `json:"api_keys,omitempty"`
+	Exemptions []Entry   `json:"exemptions,omitempty"`
+	Bans       []Entry   `json:"bans,omitempty"`
+	Webhooks   []Webhook `json:"webhooks,omitempty"`
+	Alerts     []Alert   `json:"alerts,omitempty"`
 }
+
+// Types of package alert.
+type (
+	// Alert is the definition of an alert.
+	Alert = alert.Alert
+	// Webhook is where the messages of alerts are delivered.
+	Webhook = alert.Webhook
+)
 
 // Empty reports whether the document has no records.
 func (d *Document) Empty() bool {
-	return len(d.Rules)+len(d.Tiers)+len(d.Tenants)+len(d.Users)+len(d.APIKeys)+len(d.Exemptions)+len(d.Bans) == 0
+	return len(d.Rules)+len(d.Tiers)+len(d.Tenants)+len(d.Users)+len(d.APIKeys)+len(d.Exemptions)+len(d.Bans)+len(d.Webhooks)+len(d.Alerts) == 0
 }
 
 // Tenant is a tenant. Those without a tier need not be listed.
@@ -67,6 +77,9 @@ type APIKey struct {
 	Expires   Time   `json:"expires,omitzero"`
 	Revoked   Time   `json:"revoked,omitzero"`
 	RevokedBy string `json:"revoked_by,omitempty"`
+	// Replaces is the id of the key that this one was made instead of, and ReplacedBy that of the one made instead of this.
+	Replaces   string `json:"replaces,omitempty"`
+	ReplacedBy string `json:"replaced_by,omitempty"`
 }
 
 // Entry exempts or bans one of IP, which may be a network, User, Tenant and Key.
@@ -161,29 +174,7 @@ func (o *Override) UnmarshalStrict(found strict.Kind, decode func(into any)) err
 }
 
 // Time is a time that is written as in RFC 3339, or as a TOML date and time with a zone.
-type Time struct{ time.Time }
-
-// UnmarshalText implements [encoding.TextUnmarshaler].
-func (t *Time) UnmarshalText(text []byte) (err error) {
-	for _, layout := range []string{time.RFC3339Nano, "2006-01-02 15:04:05.999999999Z07:00"} {
-		if t.Time, err = time.Parse(layout, strings.ToUpper(string(text))); err == nil {
-			if _, err = t.MarshalText(); err == nil { // some zones can be parsed but not written
-				return nil
-			}
-		}
-	}
-	return fmt.Errorf("%.64q is not a time, want a date, a time and a zone, such as 2026-12-31T23:59:59Z", text)
-}
-
-// UnmarshalJSON implements [json.Unmarshaler]. That of time.Time does not accept a space
-// between date and time.
-func (t *Time) UnmarshalJSON(data []byte) error {
-	var text string
-	if err := json.Unmarshal(data, &text); err != nil {
-		return err
-	}
-	return t.UnmarshalText([]byte(text))
-}
+type Time = rule.Time
 
 // values returns the overrides that apply at a time, and when the first of them ends; zero:
 // never.

@@ -26,7 +26,7 @@ import (
 const (
 	// soon is far less than a poll that is not to be waited for, and far more than
 	// anything takes.
-	soon = 10 * time.Second
+	soon = 30 * time.Second
 	rare = 10 * time.Minute
 	// often is a poll for changes that no one is told of.
 	often = 50 * time.Millisecond
@@ -73,10 +73,11 @@ func newFollower(t testing.TB, url string, o catalog.Options, n catalog.NodeOpti
 // begin has a node begin.
 func (f *follower) begin(t testing.TB) *follower {
 	t.Helper()
-	first, err := f.First(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	var first *catalog.Snapshot
+	within(t, soon, func() (err error) { // connecting may take too long on a busy machine
+		first, err = f.First(t.Context())
+		return err
+	})
 	f.used = append(f.used, first)
 	f.Start(t.Context(), f.use)
 	return f

@@ -204,9 +204,12 @@ func TestReplicaBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.serves(t, 5)
-	if k, err := f.Directory().Key(t.Context(), revoked); err != nil || k != nil {
-		t.Errorf("a revoked key: %v, %v", k, err)
-	}
+	within(t, soon, func() error { // a busy database that does not answer within a second leaves what was known
+		if k, err := f.Directory().Key(t.Context(), revoked); err != nil || k != nil {
+			return fmt.Errorf("a revoked key: %v, %w", k, err)
+		}
+		return nil
+	})
 	_, key, _, err = p.c.CreateKey(t.Context(), writer, catalog.APIKey{User: "ann"})
 	if err != nil {
 		t.Fatal(err)
@@ -388,11 +391,12 @@ func TestReplicaSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	before := schema.Migrations[len(schema.Migrations)-2].Version
 	p.standBy(t)
 	f := p.follow(t, catalog.NodeOptions{Migrate: true})
 	f.replica(t, "")
 	f.stop()
-	if _, err := p.c.Down(t.Context(), schema.Latest-1); err != nil {
+	if _, err := p.c.Down(t.Context(), before); err != nil {
 		t.Fatal(err)
 	}
 	f.serves(t, 0)
@@ -402,7 +406,7 @@ func TestReplicaSchema(t *testing.T) {
 		t.Errorf("without migrating: %v", err)
 	}
 	f = p.follow(t, catalog.NodeOptions{Migrate: true})
-	f.replica(t, fmt.Sprintf("its schema has version %d, and %d is needed", schema.Latest-1, schema.Latest))
+	f.replica(t, fmt.Sprintf("its schema has version %d, and %d is needed", before, schema.Latest))
 	f.serves(t, ban(t, p.c, "eve"))
 	p.resume(t)
 	f.replica(t, "")

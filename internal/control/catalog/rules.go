@@ -100,3 +100,58 @@ func (c *Catalog) OrderRules(ctx context.Context, actor string, names []string) 
 		return x.problems.Err()
 	})
 }
+
+// PromoteRule puts what is tried out in the place of a rule, with the counters that it has: the candidates of its limits or, if it has
+// none, the rule that replaces it, and then the rule is deleted. It returns the revision.
+func (c *Catalog) PromoteRule(ctx context.Context, actor, name string) (revision int64, err error) {
+	return c.write(ctx, actor, func(x *tx) error {
+		found, err := x.find(ctx, c.Rules.table, name)
+		if err != nil {
+			return err
+		}
+		if found == nil {
+			return &NotFoundError{kindRule, name}
+		}
+		put := func(found *row, r *Rule, change func() error) error {
+			if err := c.Rules.decode(found.body, true, r); err != nil {
+				return &unreadableError{kindRule, r.Name, err}
+			}
+			if err := change(); err != nil {
+				return err
+			}
+			return x.put(ctx, &c.Rules.kind, r.Name, found, r, kindRule+" "+strict.Quote(r.Name))
+		}
+		file, err := x.read(ctx)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(file.Rules, func(r Rule) bool { return r.Replaces == name })
+		var r Rule
+		some := false
+		err = put(found, &r, func() error {
+			if some = r.Promote(); !some && i < 0 {
+				return strict.Problems{{Path: "name", Message: "the rule " + strict.Quote(name) + " has nothing that could take its place: want a limit with a candidate, or another rule with replaces = " + strict.Quote(name)}}
+			}
+			return nil
+		})
+		if err != nil || some {
+			return err
+		}
+		by := file.Rules[i].Name
+		successor, err := x.find(ctx, c.Rules.table, by)
+		if err == nil && successor == nil {
+			err = &NotFoundError{kindRule, by}
+		}
+		if err != nil {
+			return err
+		}
+		var next Rule
+		if err := put(successor, &next, func() error { next.Replaces = ""; return nil }); err != nil {
+			return err
+		}
+		if found, err = x.find(ctx, c.Rules.table, name); err != nil {
+			return err
+		}
+		return x.remove(ctx, &c.Rules.kind, name, found)
+	})
+}

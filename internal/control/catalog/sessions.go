@@ -2,11 +2,14 @@ package catalog
 
 import (
 	"context"
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/hmac"
 	"crypto/sha256"
 	"database/sql"
 	"encoding/hex"
 	"errors"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +22,8 @@ type Session struct {
 	// CSRF is the secret that pages of the session send with every write.
 	CSRF    string
 	Expires time.Time
+	// Kept is what was given to [Catalog.CreateSignIn] or [Catalog.Renew], or nil.
+	Kept []byte
 }
 
 const (
@@ -28,24 +33,53 @@ const (
 	sweep = 1000
 	// configToken is the prefix of the ids of tokens of the configuration.
 	configToken = "config:"
+	// signInToken is the prefix of the ids of people who have signed in with an identity provider.
+	signInToken = "oidc:"
+	// maxKept is how many bytes a session may keep.
+	maxKept = 32 << 10
+	// RenewalTime is how long one node may take to ask an identity provider about the person of a session.
+	RenewalTime = 20 * time.Second
 )
 
 // CreateSession begins a session with a token. The text is returned only here, and not
 // stored. The session ends with the token at the latest. A token of the configuration has
 // an id that begins with "config:" and no row: the caller checks that it is still valid.
 func (c *Catalog) CreateSession(ctx context.Context, t Token, ttl time.Duration) (text string, s Session, err error) {
+	return c.createSession(ctx, t, ttl, nil, false)
+}
+
+// CreateSignIn begins the session of a person who has signed in with an identity provider. The id of the token begins
+// with "oidc:", and it has no row: the caller checks that the provider is still in use. The token expires when the
+// provider no longer vouches for the person. The session ends then, too, unless it renews: then [Catalog.Renew] is to be
+// called. What is kept for that is encrypted by the text of the session, which is not stored.
+func (c *Catalog) CreateSignIn(ctx context.Context, t Token, ttl time.Duration, kept []byte, renews bool) (text string, s Session, err error) {
+	if !strings.HasPrefix(t.ID, signInToken) || t.Expires.IsZero() || len(kept) > maxKept {
+		return "", Session{}, strict.Problems{{Message: "a sign-in needs an id of a provider, an expiry, and at most " + strconv.Itoa(maxKept) + " bytes to keep"}}
+	}
+	return c.createSession(ctx, t, ttl, kept, renews)
+}
+
+func (c *Catalog) createSession(ctx context.Context, t Token, ttl time.Duration, kept []byte, renews bool) (text string, s Session, err error) {
 	defer func() { err = withCause(ctx, err) }()
 	now := c.options.Now().UTC().Truncate(time.Microsecond)
 	if ttl <= 0 || !t.valid(now) {
 		return "", Session{}, strict.Problems{{Message: "a session needs a positive duration and a valid token"}}
 	}
 	text = newText()
-	s = Session{Token: t, CSRF: csrfOf(text), Expires: earlier(now.Add(ttl).Truncate(time.Microsecond), t.Expires)}
+	t.Expires = t.Expires.Truncate(time.Microsecond)
+	s = Session{Token: t, CSRF: csrfOf(text), Expires: now.Add(ttl).Truncate(time.Microsecond), Kept: kept}
+	if !renews {
+		s.Expires = earlier(s.Expires, t.Expires)
+	}
 	if c.trial {
 		return text, s, nil
 	}
-	_, err = c.db.ExecContext(ctx, "INSERT INTO stint_sessions (hash, token, name, role, created_at, expires_at) VALUES ($1, $2, $3, $4, $5, $6)",
-		hashText(text), t.ID, t.Name, string(t.Role), c.dialect.Time(now), c.dialect.Time(s.Expires))
+	var until time.Time
+	if strings.HasPrefix(t.ID, signInToken) {
+		until = t.Expires
+	}
+	_, err = c.db.ExecContext(ctx, "INSERT INTO stint_sessions (hash, token, name, role, created_at, expires_at, tenants, valid_until, sealed) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+		hashText(text), t.ID, t.Name, string(t.Role), c.dialect.Time(now), c.dialect.Time(s.Expires), scopeText(t.Tenants), c.dialect.Time(until), seal(text, kept))
 	if err != nil {
 		return "", Session{}, c.wrap(err)
 	}
@@ -57,6 +91,22 @@ func (c *Catalog) CreateSession(ctx context.Context, t Token, ttl time.Duration)
 	return text, s, nil
 }
 
+// box returns what encrypts what a session keeps. Its key is derived from the text of the session.
+func box(text string) cipher.AEAD {
+	h := hmac.New(sha256.New, []byte(text))
+	h.Write([]byte("seal"))
+	block, _ := aes.NewCipher(h.Sum(nil)) // the key has the right length
+	aead, _ := cipher.NewGCMWithRandomNonce(block)
+	return aead
+}
+
+func seal(text string, kept []byte) any {
+	if kept == nil {
+		return nil
+	}
+	return box(text).Seal(nil, nil, kept, nil)
+}
+
 // csrfOf derives the secret from the text of the session, so that no table has it.
 func csrfOf(text string) string {
 	h := hmac.New(sha256.New, []byte(text))
@@ -64,7 +114,8 @@ func csrfOf(text string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// SessionOf returns the session with a text, or [ErrBadToken].
+// SessionOf returns the session with a text, or [ErrBadToken]. That of a person who has signed in with an identity
+// provider may be one whose token has expired, if it can be renewed: see [Session.Kept].
 func (c *Catalog) SessionOf(ctx context.Context, text string) (s Session, err error) {
 	defer func() { err = withCause(ctx, err) }()
 	if len(text) != textSize {
@@ -72,9 +123,13 @@ func (c *Catalog) SessionOf(ctx context.Context, text string) (s Session, err er
 	}
 	// It is found by its hash, so that timing tells nothing about the text.
 	s.CSRF = csrfOf(text)
-	var expires stamp
-	err = c.reading.QueryRowContext(ctx, "SELECT token, name, role, expires_at FROM stint_sessions WHERE hash = $1", hashText(text)).
-		Scan(&s.Token.ID, &s.Token.Name, &s.Token.Role, &expires)
+	var (
+		expires, until stamp
+		tenants        sql.NullString
+		sealed         []byte
+	)
+	err = c.reading.QueryRowContext(ctx, "SELECT token, name, role, expires_at, tenants, valid_until, sealed FROM stint_sessions WHERE hash = $1", hashText(text)).
+		Scan(&s.Token.ID, &s.Token.Name, &s.Token.Role, &expires, &tenants, &until, &sealed)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return Session{}, ErrBadToken
@@ -85,7 +140,21 @@ func (c *Catalog) SessionOf(ctx context.Context, text string) (s Session, err er
 	if s.Expires = expires.Time; !now.Before(s.Expires) {
 		return Session{}, ErrBadToken // the next CreateSession deletes it
 	}
-	if strings.HasPrefix(s.Token.ID, configToken) {
+	switch {
+	case strings.HasPrefix(s.Token.ID, configToken):
+		return s, nil
+	case strings.HasPrefix(s.Token.ID, signInToken):
+		if s.Token.Tenants, err = scopeOf(tenants); err != nil {
+			return Session{}, c.wrap(err)
+		}
+		if s.Token.Expires = until.Time; sealed != nil {
+			if s.Kept, err = box(text).Open(nil, nil, sealed, nil); err != nil {
+				return Session{}, ErrBadToken
+			}
+		}
+		if s.Kept == nil && !s.Token.valid(now) {
+			return Session{}, ErrBadToken
+		}
 		return s, nil
 	}
 	s.Token, _, err = c.token(ctx, c.reading, s.Token.ID)
@@ -99,6 +168,31 @@ func (c *Catalog) SessionOf(ctx context.Context, text string) (s Session, err er
 	}
 	c.use(ctx, &s.Token, now)
 	return s, nil
+}
+
+// ClaimRenewal reports whether the caller is the one, of all nodes, that is to ask the identity provider again about a
+// session whose token it has seen expire. It has [RenewalTime] for that. If the session was renewed since, it is not: what
+// the caller has kept of it may be valid only once.
+func (c *Catalog) ClaimRenewal(ctx context.Context, text string, expires time.Time) (bool, error) {
+	now := c.options.Now()
+	done, err := c.db.ExecContext(ctx, "UPDATE stint_sessions SET renewing_until = $2 WHERE hash = $1 AND valid_until = $4 AND (renewing_until IS NULL OR renewing_until <= $3)",
+		hashText(text), c.dialect.Time(now.Add(RenewalTime)), c.dialect.Time(now), c.dialect.Time(expires))
+	if err != nil {
+		return false, c.wrap(withCause(ctx, err))
+	}
+	n, err := done.RowsAffected()
+	return n == 1, c.wrap(err)
+}
+
+// Renew stores what the identity provider has said about the person of a session: name, role, tenants and expiry of the
+// token, and what is kept from now on. The id cannot change.
+func (c *Catalog) Renew(ctx context.Context, text string, t Token, kept []byte) error {
+	if len(kept) > maxKept {
+		return strict.Problems{{Message: "want at most " + strconv.Itoa(maxKept) + " bytes to keep"}}
+	}
+	_, err := c.db.ExecContext(ctx, "UPDATE stint_sessions SET name = $3, role = $4, tenants = $5, valid_until = $6, sealed = $7, renewing_until = NULL WHERE hash = $1 AND token = $2",
+		hashText(text), t.ID, t.Name, string(t.Role), scopeText(t.Tenants), c.dialect.Time(t.Expires), seal(text, kept))
+	return c.wrap(withCause(ctx, err))
 }
 
 // EndSession ends the session with a text, if there is one.

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,6 +34,8 @@ const (
 	kindKey       = "api_key"
 	kindExemption = "exemption"
 	kindBan       = "ban"
+	kindWebhook   = "webhook"
+	kindAlert     = "alert"
 )
 
 // people reports whether nodes look up records of a kind one by one. Of other kinds, every
@@ -40,12 +44,13 @@ func people(kind string) bool { return kind == kindTenant || kind == kindUser ||
 
 // kindOrder is the order in which kinds are listed and stored: a kind comes after those
 // that it refers to.
-var kindOrder = []string{kindTier, kindRule, kindTenant, kindUser, kindKey, kindExemption, kindBan}
+var kindOrder = []string{kindTier, kindRule, kindTenant, kindUser, kindKey, kindExemption, kindBan, kindWebhook, kindAlert}
 
 // kind is one kind of records.
 type kind struct {
 	name, table string
 	filters     filters
+	sorts       filters
 	canonical   func(body string) ([]byte, error)
 	parse       func(body []byte) (any, error) // into a pointer
 	// strict rejects unknown fields. If a newer version added a condition to rules, and this
@@ -94,12 +99,14 @@ func (c *Catalog) makeTables() {
 	c.APIKeys = newTable(c, kindKey, "stint_api_keys", func(k *APIKey) string { return k.ID }, columns("tier", "tenant", "user_id"))
 	c.Exemptions = newTable(c, kindExemption, "stint_exemptions", (*Entry).ID, nil)
 	c.Bans = newTable(c, kindBan, "stint_bans", (*Entry).ID, nil)
+	c.Webhooks = newTable(c, kindWebhook, "stint_webhooks", func(w *Webhook) string { return w.Name }, nil)
+	c.Alerts = newTable(c, kindAlert, "stint_alerts", func(a *Alert) string { return a.Name }, nil)
 }
 
 // kinds returns all kinds, by name.
 func (c *Catalog) kinds() map[string]*kind {
 	out := map[string]*kind{}
-	for _, k := range []*kind{&c.Rules.kind, &c.Tiers.kind, &c.Tenants.kind, &c.Users.kind, &c.APIKeys.kind, &c.Exemptions.kind, &c.Bans.kind} {
+	for _, k := range []*kind{&c.Rules.kind, &c.Tiers.kind, &c.Tenants.kind, &c.Users.kind, &c.APIKeys.kind, &c.Exemptions.kind, &c.Bans.kind, &c.Webhooks.kind, &c.Alerts.kind} {
 		out[k.name] = k
 	}
 	return out
@@ -122,7 +129,7 @@ func newTable[T any](c *Catalog, name, table string, id func(*T) string, f filte
 		v := new(T)
 		return v, t.decode(string(body), t.strict, v)
 	}
-	t.kind = kind{name, table, f, canonical, parse, !people(name)}
+	t.kind = kind{name, table, f, c.sorts(name), canonical, parse, !people(name)}
 	return t
 }
 
@@ -143,7 +150,11 @@ func (t *Table[T]) Get(ctx context.Context, id string) (Record[T], error) {
 
 // Query selects the records that meet all of its conditions.
 type Query struct {
-	After  string // ids greater than this one
+	// Sort is the field to sort by: id, created_at, updated_at, of rules priority, and of keys and tenants name. A
+	// minus before it puts the last first. Default id.
+	Sort string
+	// After continues a list: with [Cursor] of the last record of the page before. Sorted by id, that is its id.
+	After  string
 	Prefix string // ids that begin with it
 	// Contains is a part of the id, whatever the case of A to Z. Tenants, users and API keys
 	// cannot be searched by it: there may be millions.
@@ -156,7 +167,7 @@ type Query struct {
 	Blocked bool
 }
 
-// List returns records by id. If there are as many as the limit, there may be more.
+// List returns records. If there are as many as the limit, there may be more.
 func (t *Table[T]) List(ctx context.Context, q Query) ([]Record[T], error) {
 	if q.Limit == 0 {
 		q.Limit = 100
@@ -164,16 +175,40 @@ func (t *Table[T]) List(ctx context.Context, q Query) ([]Record[T], error) {
 	if err := q.check(&t.kind); err != nil {
 		return nil, err
 	}
-	where, args := q.where(&t.kind)
+	where, args, err := q.where(t.c, &t.kind)
+	if err != nil {
+		return nil, err
+	}
 	return t.query(ctx, t.c.reading, where, args...)
 }
 
 // where returns the query as SQL.
-func (q *Query) where(of *kind) (condition string, args []any) {
-	where, args := []string{"id > $1"}, []any{q.After}
+func (q *Query) where(c *Catalog, of *kind) (condition string, args []any, err error) {
+	var where []string
 	add := func(condition string, arg any) {
 		args = append(args, arg)
 		where = append(where, strings.ReplaceAll(condition, "?", "$"+strconv.Itoa(len(args))))
+	}
+	field, down := q.order()
+	compared, direction := " > ", ""
+	if down {
+		compared, direction = " < ", " DESC"
+	}
+	order := "id" + direction
+	first, ok, err := q.after()
+	if err != nil {
+		return "", nil, err
+	}
+	if field != "id" {
+		order = of.sorts[field] + direction + ", " + order
+	}
+	switch {
+	case !ok:
+	case field == "id":
+		add("id"+compared+"?", first.ID)
+	default:
+		args = append(args, first.argument(c))
+		add("("+of.sorts[field]+", id)"+compared+"($"+strconv.Itoa(len(args))+", ?)", first.ID)
 	}
 	if q.Prefix != "" {
 		add("id >= ?", q.Prefix)
@@ -191,7 +226,10 @@ func (q *Query) where(of *kind) (condition string, args []any) {
 		where = append(where, "blocked IS NOT NULL")
 	}
 	args = append(args, q.Limit)
-	return "WHERE " + strings.Join(where, " AND ") + " ORDER BY id LIMIT $" + strconv.Itoa(len(args)), args
+	if len(where) > 0 {
+		condition = "WHERE " + strings.Join(where, " AND ")
+	}
+	return condition + " ORDER BY " + order + " LIMIT $" + strconv.Itoa(len(args)), args, nil
 }
 
 // lower makes A to Z lower case, as lower() does in SQL without a locale.
@@ -209,6 +247,9 @@ func (q *Query) check(of *kind) error {
 	var k checker
 	if q.Limit < 1 || q.Limit > 1000 {
 		k.Add("limit", strconv.Itoa(q.Limit)+": want from 1 to 1000", "")
+	}
+	if field, _ := q.order(); of.sorts[field] == "" {
+		k.Refuse("sort", q.Sort, "one of "+strings.Join(slices.Sorted(maps.Keys(of.sorts)), ", ")+", or with a minus before it", "")
 	}
 	k.checkStorable("after", q.After)
 	k.checkStorable("prefix", q.Prefix)

@@ -245,6 +245,19 @@ func TestPagesUseIndexes(t *testing.T) {
 				query, args := c.Users.SQL(q)
 				list(fmt.Sprintf("users %+v", q), query, args)
 			}
+			last := catalog.Record[catalog.User]{Value: catalog.User{ID: "u77"}, Created: time.UnixMicro(1700000000000000), Updated: time.UnixMicro(1700000000000000)}
+			for _, sort := range []string{"-id", "created_at", "-created_at", "updated_at", "-updated_at"} {
+				q := catalog.Query{Limit: 20, Sort: sort}
+				for range 2 { // the first page, and the next
+					query, args := c.Users.SQL(q)
+					list(fmt.Sprintf("users %+v", q), query, args)
+					q.After = catalog.Cursor(q, &last, "u77")
+				}
+			}
+			for _, sort := range []string{"name", "-name"} {
+				query, args := c.APIKeys.SQL(catalog.Query{Limit: 20, Sort: sort})
+				list("keys by "+sort, query, args)
+			}
 			query, args := c.APIKeys.SQL(catalog.Query{Prefix: "keykeykey12", Limit: 20})
 			list("keys", query, args)
 			query, args = c.Tenants.SQL(catalog.Query{Prefix: "o12", Limit: 20})

@@ -62,10 +62,23 @@ func (c *Catalog) write(ctx context.Context, actor string, do func(*tx) error) (
 		return 0, k.Problems
 	}
 	t := &tx{c: c, actor: actor, now: c.options.Now().UTC().Truncate(time.Microsecond), stamp: rand.Text()}
+	once := OnceOf(ctx)
+	if once != nil && once.held != nil {
+		return 0, errTwice
+	}
 	if t.Tx, err = c.db.BeginTx(ctx, nil); err != nil {
 		return 0, c.wrap(err)
 	}
-	defer t.Rollback() //nolint:errcheck // after a commit there is nothing to undo
+	defer func() {
+		if once == nil || once.held != t {
+			_ = t.Rollback() // after a commit there is nothing to undo
+		}
+	}()
+	if once != nil {
+		if err := once.claim(ctx, t); err != nil {
+			return 0, c.wrap(err)
+		}
+	}
 	err = t.QueryRowContext(ctx, "UPDATE stint_catalog SET revision = revision + 1, stamp = $1 RETURNING revision", t.stamp).Scan(&t.revision)
 	if refusal := c.refusal.Load(); refusal != nil && c.noCatalog(err) {
 		return 0, refusal
@@ -91,14 +104,25 @@ func (c *Catalog) write(ctx context.Context, actor string, do func(*tx) error) (
 	if c.trial {
 		return t.revision, nil
 	}
+	if once != nil {
+		once.held = t
+		return t.revision, nil
+	}
+	return t.revision, t.commit(ctx)
+}
+
+// commit makes the changes, and notifies the nodes.
+func (t *tx) commit(ctx context.Context) error {
 	if err := t.Commit(); err != nil {
-		return 0, c.wrap(err)
+		return t.c.wrap(err)
 	}
 	if t.file != nil {
-		c.memory.Store(&rulesAt{mark{t.revision, t.stamp}, *t.file})
+		t.c.memory.Store(&rulesAt{mark{t.revision, t.stamp}, *t.file})
 	}
-	c.notify(ctx)
-	return t.revision, nil
+	if len(t.changes) > 0 {
+		t.c.notify(ctx)
+	}
+	return nil
 }
 
 // notify notifies the nodes of this process, and those that listen to the side. If it fails,
@@ -166,6 +190,16 @@ func (t *tx) put(ctx context.Context, k *kind, id string, found *row, value any,
 	if err := t.checkOne(ctx, id, found, value, path); err != nil || len(t.problems) > before {
 		return err
 	}
+	if w, ok := value.(*Webhook); ok {
+		stored := *w // the secret is in no body
+		if err := t.putSecret(ctx, &stored, path); err != nil || len(t.problems) > before {
+			return err
+		}
+		value = &stored
+	}
+	if r, ok := value.(*Rule); ok && r.Rollout != nil {
+		value = t.continued(r, found)
+	}
 	body, err := json.Marshal(value)
 	if err != nil {
 		return err
@@ -188,10 +222,25 @@ func (t *tx) put(ctx context.Context, k *kind, id string, found *row, value any,
 		return fmt.Errorf("%s %s: %w", k.name, strict.Quote(id), err)
 	}
 	t.note(ch, path)
+	if err := t.putWords(ctx, k.name, id, ch.Before, body); err != nil {
+		return err
+	}
 	if u, ok := value.(*User); ok {
 		return t.noteTier(ctx, u, ch.Before)
 	}
 	return nil
+}
+
+// continued returns a rule whose rollout has a start: that of the rule in its place, if it is the same rollout. A revert restores the
+// rollout as it was.
+func (t *tx) continued(r *Rule, found *row) *Rule {
+	var before Rule
+	if found != nil && t.restoring == nil {
+		_ = json.Unmarshal([]byte(found.body), &before) // an unreadable rule has no rollout
+	}
+	next := *r
+	next.Rollout = r.Rollout.Continue(before.Rollout, t.now)
+	return &next
 }
 
 // noteTier stores when the tier of a user changes.
@@ -227,21 +276,29 @@ func (t *tx) remove(ctx context.Context, k *kind, id string, found *row) error {
 	if err := t.checkUnused(ctx, k, id); err != nil {
 		return err
 	}
+	if k.name == kindWebhook {
+		if err := t.removeSecret(ctx, id); err != nil {
+			return err
+		}
+	}
 	if _, err := t.ExecContext(ctx, "DELETE FROM "+k.table+" WHERE id = $1", id); err != nil {
 		return err
 	}
 	t.note(Change{Kind: k.name, ID: id, Before: before}, "")
-	return nil
+	return t.putWords(ctx, k.name, id, before, nil)
 }
 
 // references are the columns that refer to tiers and users.
 var references = map[string][]struct{ table, column, what string }{
 	kindTier: {{"stint_users", "tier", "user"}, {"stint_api_keys", "tier", "API key"}, {"stint_tenants", "tier", "tenant"}},
-	kindUser: {{"stint_api_keys", "user_id", "API key"}},
+	kindUser: {{"stint_api_keys", "user_id", "API key"}, {"stint_tokens", "user_id", "token"}},
 }
 
 // checkUnused returns a problem if another record refers to the one with the id.
 func (t *tx) checkUnused(ctx context.Context, k *kind, id string) error {
+	if k.name == kindWebhook {
+		return t.checkUntold(ctx, id)
+	}
 	for _, r := range references[k.name] {
 		var by string
 		err := t.QueryRowContext(ctx, "SELECT id FROM "+r.table+" WHERE "+r.column+" = $1 ORDER BY id LIMIT 1", id).Scan(&by)
@@ -340,6 +397,14 @@ func (t *tx) checkOne(ctx context.Context, id string, found *row, value any, pat
 		seen := listing{checker: check}
 		check.checkEntry(path, v, &seen)
 		seen.check()
+	case *Webhook:
+		v.Check(&check.Report, path)
+	case *Alert:
+		known, err := t.knownTo(ctx, v, found)
+		if err != nil {
+			return err
+		}
+		v.Check(&check.Report, path, known)
 	}
 	t.problems = append(t.problems, check.Problems...)
 	return nil
@@ -348,7 +413,7 @@ func (t *tx) checkOne(ctx context.Context, id string, found *row, value any, pat
 // checkerOf returns the checker for a value. Only people need all rules and tiers.
 func (t *tx) checkerOf(ctx context.Context, value any) (*checker, error) {
 	switch value.(type) {
-	case *Rule, *Tier, *Entry:
+	case *Rule, *Tier, *Entry, *Webhook, *Alert:
 		return new(checker), nil
 	}
 	if t.checker == nil {

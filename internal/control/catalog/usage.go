@@ -160,7 +160,7 @@ func (c *Catalog) NewUsage(o UsageOptions) *Usage {
 }
 
 // Record implements [engine.Recorder]. It writes nothing.
-func (u *Usage) Record(e *engine.Event) {
+func (u *Usage) Record(_ context.Context, e *engine.Event) {
 	if e.User == "" && e.Key == "" || e.Outcome == engine.Unauthorized {
 		return
 	}

@@ -18,7 +18,7 @@ func TestUsageAllocations(t *testing.T) {
 	defer c.Close()
 	u := c.NewUsage(catalog.UsageOptions{})
 	e := engine.Event{User: "ann", Key: "0123456789ABCDEF", At: midnight, Outcome: engine.Denied, Rule: "r"}
-	if n := testing.AllocsPerRun(1000, func() { u.Record(&e) }); n != 0 {
+	if n := testing.AllocsPerRun(1000, func() { u.Record(t.Context(), &e) }); n != 0 {
 		t.Errorf("%v allocations, want none", n)
 	}
 }

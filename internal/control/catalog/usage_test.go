@@ -95,7 +95,7 @@ func TestUsage(t *testing.T) {
 		noon := *c.now
 		is(t, "ann, before", c.user(t, "ann"), "0 today, 0 this month, 0, 0 exceeded, never")
 		for i := range 300 {
-			u.Record(&engine.Event{User: "ann", Key: c.key, At: noon.Add(time.Duration(i) * time.Microsecond)})
+			u.Record(t.Context(), &engine.Event{User: "ann", Key: c.key, At: noon.Add(time.Duration(i) * time.Microsecond)})
 		}
 		for _, e := range []engine.Event{
 			{User: "ann", Outcome: engine.Denied, Rule: "search"},
@@ -111,7 +111,7 @@ func TestUsage(t *testing.T) {
 			{Key: c.key},
 		} {
 			e.At = noon
-			u.Record(&e)
+			u.Record(t.Context(), &e)
 		}
 		if s := u.Stats(); s.Pending != 3+1 && s.Pending != 3+2 { // the key came without ann, too
 			t.Errorf("before: %+v", s)
@@ -147,7 +147,7 @@ func TestUsage(t *testing.T) {
 		if err := c.Users.Delete(t.Context(), "test", "bob", before.Version); err != nil {
 			t.Fatal(err)
 		}
-		u.Record(&engine.Event{User: "bob", At: noon})
+		u.Record(t.Context(), &engine.Event{User: "bob", At: noon})
 		flush(t, u)
 		if _, err := c.Users.Create(t.Context(), "test", catalog.User{ID: "bob"}); err != nil {
 			t.Fatal(err)
@@ -162,7 +162,7 @@ func TestUsageOfDays(t *testing.T) {
 		u, other := c.NewUsage(catalog.UsageOptions{}), c.NewUsage(catalog.UsageOptions{})
 		record := func(u *catalog.Usage, n int, at time.Time) {
 			for range n {
-				u.Record(&engine.Event{User: "ann", At: at})
+				u.Record(t.Context(), &engine.Event{User: "ann", At: at})
 			}
 		}
 		yesterday, today, tomorrow := midnight.Add(-time.Microsecond), midnight, midnight.AddDate(0, 0, 1)
@@ -219,7 +219,7 @@ func TestUsageAddsUp(t *testing.T) {
 					wg.Go(func() {
 						for range rounds {
 							for i := range users {
-								u.Record(&engine.Event{User: fmt.Sprint("user", i), Key: first.key, At: *first.now, Outcome: engine.Denied, Rule: "r"})
+								u.Record(t.Context(), &engine.Event{User: fmt.Sprint("user", i), Key: first.key, At: *first.now, Outcome: engine.Denied, Rule: "r"})
 							}
 							if err := u.Flush(t.Context()); err != nil {
 								t.Error(err)
@@ -257,7 +257,7 @@ func TestUsageIsKept(t *testing.T) {
 		u := c.NewUsage(catalog.UsageOptions{MaxIDs: 3})
 		record := func(users ...string) {
 			for _, id := range users {
-				u.Record(&engine.Event{User: id, At: *c.now, Outcome: engine.Denied, Rule: "r"})
+				u.Record(t.Context(), &engine.Event{User: id, At: *c.now, Outcome: engine.Denied, Rule: "r"})
 			}
 		}
 		if _, err := c.Down(t.Context(), 1); err != nil { // so that there is nothing to write to
@@ -318,18 +318,18 @@ func TestUsageOutlivesTheDatabase(t *testing.T) {
 	var log strings.Builder
 	u := c.NewUsage(catalog.UsageOptions{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	for range 3 {
-		u.Record(&engine.Event{User: "ann", At: *c.now})
+		u.Record(t.Context(), &engine.Event{User: "ann", At: *c.now})
 		flushSoon(t, u)
 		server.Kill(t)
 		for range 2 {
-			u.Record(&engine.Event{User: "ann", At: *c.now})
+			u.Record(t.Context(), &engine.Event{User: "ann", At: *c.now})
 			if err := u.Flush(t.Context()); catalog.Status(err) != 503 {
 				t.Errorf("without a server: %v", err)
 			}
 		}
 		server.Restart(t)
 	}
-	u.Record(&engine.Event{User: "ann", At: *c.now})
+	u.Record(t.Context(), &engine.Event{User: "ann", At: *c.now})
 	flushSoon(t, u)
 	is(t, "ann", c.user(t, "ann"), "10 today, 10 this month, 10, 0 exceeded, Jan 31 12:00:00.000000")
 	if text := log.String(); strings.Count(text, "cannot be written") != 3 || strings.Count(text, "written again") != 3 {
@@ -338,7 +338,7 @@ func TestUsageOutlivesTheDatabase(t *testing.T) {
 
 	// One that does not answer is not waited for.
 	u.Start(t.Context())
-	u.Record(&engine.Event{User: "ann", At: *c.now})
+	u.Record(t.Context(), &engine.Event{User: "ann", At: *c.now})
 	server.Pause(t)
 	hurry, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -356,7 +356,7 @@ func TestUsageIsWrittenBehind(t *testing.T) {
 		t.Helper()
 		u := c.NewUsage(catalog.UsageOptions{Interval: time.Millisecond})
 		u.Start(t.Context())
-		u.Record(&engine.Event{User: "ann", At: *c.now})
+		u.Record(t.Context(), &engine.Event{User: "ann", At: *c.now})
 		for end := time.Now().Add(30 * time.Second); u.Stats().Flushed == 0; <-time.After(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("nothing is written")
@@ -364,7 +364,7 @@ func TestUsageIsWrittenBehind(t *testing.T) {
 		}
 		slow := c.NewUsage(catalog.UsageOptions{Interval: time.Hour})
 		slow.Start(t.Context())
-		slow.Record(&engine.Event{User: "ann", At: *c.now})
+		slow.Record(t.Context(), &engine.Event{User: "ann", At: *c.now})
 		for _, u := range []*catalog.Usage{u, slow, slow, c.NewUsage(catalog.UsageOptions{})} { // the last was not started
 			if err := u.Stop(t.Context()); err != nil {
 				t.Error(err)
@@ -381,7 +381,7 @@ func TestUsageOfAnyText(t *testing.T) {
 		u := c.NewUsage(catalog.UsageOptions{})
 		bad := []string{"a\x00", "\xff", "\ufffd", strings.Repeat("x", 256), "a\nb"}
 		for _, id := range bad {
-			u.Record(&engine.Event{User: id, Key: id, At: *c.now, Outcome: engine.Denied, Rule: id})
+			u.Record(t.Context(), &engine.Event{User: id, Key: id, At: *c.now, Outcome: engine.Denied, Rule: id})
 		}
 		if s := u.Stats(); s.Pending != 0 || s.Dropped != int64(2*len(bad)) {
 			t.Errorf("%+v", s)
@@ -391,7 +391,7 @@ func TestUsageOfAnyText(t *testing.T) {
 			if _, err := c.Users.Create(t.Context(), "test", catalog.User{ID: id}); err != nil {
 				t.Fatal(err)
 			}
-			u.Record(&engine.Event{User: id, At: *c.now, Outcome: engine.Denied, Rule: id})
+			u.Record(t.Context(), &engine.Event{User: id, At: *c.now, Outcome: engine.Denied, Rule: id})
 		}
 		flush(t, u)
 		for _, id := range odd {
@@ -411,7 +411,7 @@ func BenchmarkUsageRecord(b *testing.B) {
 	b.RunParallel(func(pb *testing.PB) {
 		e := engine.Event{User: "a-user-of-twenty-byte", Key: "0123456789ABCDEF", At: midnight}
 		for pb.Next() {
-			u.Record(&e)
+			u.Record(b.Context(), &e)
 		}
 	})
 }

@@ -5,12 +5,12 @@ import (
 	"container/heap"
 	"context"
 	"maps"
-	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/stintdev/stint"
 	"github.com/stintdev/stint/engine"
+	"github.com/stintdev/stint/internal/control/recorded"
 	"github.com/stintdev/stint/memstore"
 	"github.com/stintdev/stint/rule"
 )
@@ -19,20 +19,13 @@ import (
 type replay struct {
 	candidate rule.Rule
 	off       bool // the candidate is switched off
-	// ignoreCase says that the case of paths does not matter.
-	ignoreCase bool
 
-	set      *rule.Set
-	rule     *rule.Compiled
-	values   *rule.Set // the rule's limits only
-	paths    *rule.Set // the rule's paths only; nil if it has none
-	patterns []pattern // the same
-	methods  map[string]bool
-	tiers    map[string]bool
-	networks []netip.Prefix // in order, and none in another
-	by       []rule.Dimension
-	known    map[string]path // endpoints
-	asksOf   map[string][]stint.Ask
+	set     *rule.Set
+	rule    *rule.Compiled
+	values  *rule.Set // the rule's limits only
+	matcher *recorded.Matcher
+	by      []rule.Dimension
+	asksOf  map[string][]stint.Ask
 
 	store *memstore.Store
 	now   time.Time
@@ -43,21 +36,72 @@ type replay struct {
 	verdict engine.Verdict
 	// told, if it is not nil, is called with the outcome of each request, by its number.
 	told func(event int64, refused bool)
+	each func(*Request, Match) // of the options
 
 	preview  Preview
 	step     time.Duration // of the series
-	subjects map[string]*Subject
+	sums     struct{ matched, not, unclear, refused, refusedNow float64 }
+	points   []tally // of the series
+	apart    []cover // each of the points
+	part     time.Time
+	cover    []cover // of the part
+	subjects map[string]*tally
 	stopped  time.Time     // zero: everything was replayed
 	window   time.Duration // the longest window of a limit
+	stretch  time.Duration // for which events follow each other; 0: they all do
 	crowded  bool          // too many requests had to be held
 	places   bool          // the rule has limits of concurrency
 	seq      int64         // of the last request that was held
+	// unsampled: no requests are recorded that passed without being held.
+	unsampled bool
 
 	// The numbers of requests in notes; sampled counts events.
-	unclear                                    [answers]int64
-	sampled, sampledFor, ownCost, recordedCost int64
-	otherRefused, byNetwork, late, full        int64
+	unclear                           [recorded.Answers]float64
+	sampled                           int64
+	sampledFor, ownCost, recordedCost float64
+	otherRefused, byNetwork           float64
+	late, full                        float64
 }
+
+// cover is a point that a part of the time covers, and how much of the part that is.
+type cover struct {
+	point *tally
+	share float64
+}
+
+// covers returns the points of a request.
+func (r *replay) covers(q *Request) []cover {
+	first, last := r.pointAt(q.At), r.pointAt(q.PartEnd)
+	if q.Part.IsZero() || !q.Part.Before(q.PartEnd) {
+		return r.apart[first : first+1]
+	}
+	if q.Part.Equal(r.part) {
+		return r.cover
+	}
+	r.part, r.cover = q.Part, nil
+	for i := r.pointAt(q.Part); i <= last; i++ {
+		start := r.preview.Series[i].Start
+		from, to := start, start.Add(r.step)
+		if from.Before(q.Part) {
+			from = q.Part
+		}
+		if to.After(q.PartEnd) {
+			to = q.PartEnd
+		}
+		if share := float64(to.Sub(from)) / float64(q.PartEnd.Sub(q.Part)); share > 0 {
+			r.cover = append(r.cover, cover{&r.points[i], share})
+		}
+	}
+	return r.cover
+}
+
+// pointAt returns the index of the point of a time.
+func (r *replay) pointAt(t time.Time) int {
+	return min(max(int(t.Sub(r.preview.Series[0].Start)/r.step), 0), len(r.points)-1)
+}
+
+// tally is some requests: those that match, and those of them that would be refused.
+type tally struct{ requests, refused float64 }
 
 func newReplay(o Options) (*replay, error) {
 	if took := o.To.Sub(o.From); took <= 0 || took > longest {
@@ -65,11 +109,11 @@ func newReplay(o Options) (*replay, error) {
 			o.To.Format(time.RFC3339) + ", and at most 366 days before"}
 	}
 	r := &replay{
-		candidate: o.Rule, ignoreCase: o.Case == rule.IgnoreCase, steps: maxSteps, now: o.From,
-		known: map[string]path{}, asksOf: map[string][]stint.Ask{}, subjects: map[string]*Subject{},
+		candidate: o.Rule, each: o.Each, unsampled: o.Unsampled, steps: maxSteps, now: o.From,
+		asksOf: map[string][]stint.Ask{}, subjects: map[string]*tally{},
 	}
 	r.off = o.Rule.Enabled != nil && !*o.Rule.Enabled
-	r.candidate.Enabled = nil
+	r.candidate.Enabled, r.candidate.Replaces = nil, "" // the rule that it may replace is not here
 	// Tiers may have values for other rules.
 	names := map[string]bool{}
 	for _, l := range o.Rule.Limits {
@@ -90,32 +134,24 @@ func newReplay(o Options) (*replay, error) {
 	r.rule = r.set.Rules()[0]
 	r.by = r.rule.CountBy()
 	only := r.candidate
-	only.Match, only.CountBy, only.Penalty, only.Group = rule.Match{Tiers: o.Rule.Match.Tiers}, nil, nil, ""
+	only.Match, only.CountBy, only.Penalty, only.Group, only.Enforce, only.Rollout = rule.Match{Tiers: o.Rule.Match.Tiers}, nil, nil, "", 0, nil
 	if r.values, err = compile(only); err != nil {
 		return nil, err
 	}
-	if paths := o.Rule.Match.Paths; len(paths) > 0 {
-		only := rule.Rule{Name: "paths", Match: rule.Match{Paths: paths}, Action: rule.Block}
-		if r.paths, err = rule.Compile(rule.File{Rules: []rule.Rule{only}, Case: o.Case}); err != nil {
-			return nil, err
-		}
-		for _, text := range paths {
-			r.patterns = append(r.patterns, r.parse(text))
-		}
+	if r.matcher, err = recorded.NewMatcher(&r.candidate, r.set, r.by); err != nil {
+		return nil, err
 	}
-	r.methods, r.tiers, r.networks = setOf(o.Rule.Match.Methods), setOf(o.Rule.Match.Tiers), networksOf(o.Rule.Match.IPRanges)
 	r.preview.From, r.preview.To = o.From.UTC(), o.To.UTC()
 	r.preview.Series, r.step = newSeries(r.preview.From, r.preview.To)
+	r.points = make([]tally, len(r.preview.Series))
+	for i := range r.points {
+		r.apart = append(r.apart, cover{&r.points[i], 1})
+	}
+	r.preview.Recorded, r.stretch = o.Recorded, o.Stretch
+	r.sums.unclear = float64(max(o.Missing, 0))
+	r.unclear[recorded.UnclearMissing] = r.sums.unclear
 	r.store, err = memstore.New(memstore.Options{MaxKeys: maxKeys, Now: func() time.Time { return r.now }})
 	return r, err
-}
-
-func setOf(values []string) map[string]bool {
-	set := make(map[string]bool, len(values))
-	for _, v := range values {
-		set[v] = true
-	}
-	return set
 }
 
 // add replays a request, after held requests that are due.
@@ -124,43 +160,52 @@ func (r *replay) add(q *Request) error {
 		return err
 	}
 	r.steps--
-	weight := min(max(q.Weight, 1), maxWeight)
+	weight := q.Times()
+	n := q.Counts(weight)
 	p := &r.preview
 	p.Events++
-	p.Requests += weight
-	subject, a := r.match(q)
+	before := r.matcher.Steps()
+	subject, a := r.matcher.Match(q)
+	r.steps -= (r.matcher.Steps() - before) / 16
+	cost := r.costOf(q)
+	if r.each != nil {
+		r.each(q, Match{a, subject, min(weight, maxUnits/cost) * cost})
+	}
 	switch a {
-	case no:
+	case recorded.No:
+		r.sums.not += n
 		return nil
-	case yes:
+	case recorded.Yes:
 	default:
-		p.Unclear += weight
-		r.unclear[a] += weight
+		r.sums.unclear += n
+		r.unclear[a] += n
 		return nil
 	}
 	if q.At.Before(r.now) {
-		r.late += weight
+		r.late += n
 	} else {
 		r.now = q.At
 	}
 	if weight > 1 {
 		r.sampled++
-		r.sampledFor += weight
+		r.sampledFor += float64(weight)
 	}
-	point := &p.Series[q.At.Sub(p.Series[0].Start)/r.step]
-	p.Matched += weight
-	point.Matched += weight
+	points := r.covers(q)
+	r.sums.matched += n
+	for _, c := range points {
+		c.point.requests += n * c.share
+	}
 	if q.Refused {
-		p.RefusedNow += weight
-		if q.RefusedBy != r.rule.Name {
-			r.otherRefused += weight
+		r.sums.refusedNow += n
+		if q.Rule != r.rule.Name {
+			r.otherRefused += n
 		}
 	}
-	t := turn{event: p.Events, point: point, left: weight, of: r.subject(subject)}
+	t := turn{event: p.Events, points: points, left: weight, scale: q.Counts(1), of: r.subject(subject)}
 	if t.of != nil {
-		t.of.Requests += weight
+		t.of.requests += n
 	} else {
-		r.full += weight
+		r.full += n
 	}
 	switch r.rule.Action {
 	case rule.Block:
@@ -170,10 +215,16 @@ func (r *replay) add(q *Request) error {
 		return nil
 	default:
 	}
-	if p, ok := network(q.IP); ok && !p.IsSingleIP() && slices.Contains(r.by, "ip") {
-		r.byNetwork += weight
+	if p, ok := recorded.Network(q.IP); ok && !p.IsSingleIP() && slices.Contains(r.by, "ip") {
+		r.byNetwork += n
 	}
-	t.step.Asks, t.cost = slices.Clone(r.asksFor(q.Tier)), r.costOf(q, weight)
+	switch own := max(r.candidate.Cost.Units, 1); {
+	case cost != own:
+		r.recordedCost += n
+	case q.Cost > 0 && q.Cost != own:
+		r.ownCost += n
+	}
+	t.step.Asks, t.cost = slices.Clone(r.asksFor(q.Tier)), cost
 	for i := range t.step.Asks {
 		t.step.Asks[i].Key.Subject = subject
 	}
@@ -182,10 +233,10 @@ func (r *replay) add(q *Request) error {
 }
 
 // subject returns the figures of a subject, or nil if there are too many.
-func (r *replay) subject(name string) *Subject {
+func (r *replay) subject(name string) *tally {
 	s := r.subjects[name]
 	if s == nil && len(r.subjects) < maxSubjects {
-		s = &Subject{Subject: name}
+		s = new(tally)
 		r.subjects[name] = s
 	}
 	return s
@@ -193,20 +244,17 @@ func (r *replay) subject(name string) *Subject {
 
 // costOf returns the cost of a request. If a header sets it, only the recorded cost is
 // known.
-func (r *replay) costOf(q *Request, weight int64) int64 {
+func (r *replay) costOf(q *Request) int64 {
 	own := max(r.candidate.Cost.Units, 1)
 	switch {
 	case q.Cost <= 0 || q.Cost == own:
 		return own
 	case r.candidate.Cost.Header != "":
-		r.recordedCost += weight
 		return min(q.Cost, r.candidate.Cost.Max)
 	case own > 1:
-		r.ownCost += weight
 		return own
 	default:
-		r.recordedCost += weight
-		return q.Cost
+		return min(q.Cost, maxUnits)
 	}
 }
 
@@ -241,21 +289,25 @@ func (r *replay) asksFor(tier string) []stint.Ask {
 
 // turn is identical requests at the same instant.
 type turn struct {
-	event int64 // their number
-	point *Point
-	of    *Subject    // nil: there are too many subjects
-	step  engine.Step // of the next of them
-	cost  int64       // of each
-	left  int64       // how many are left
-	at    time.Time   // when they are due again
-	seq   int64       // orders those with the same time
+	event  int64 // their number
+	points []cover
+	of     *tally      // nil: there are too many subjects
+	scale  float64     // how many requests each of them stands for in sums
+	step   engine.Step // of the next of them
+	cost   int64       // of each
+	left   int64       // how many are left
+	at     time.Time   // when they are due again
+	seq    int64       // orders those with the same time
 }
 
 func (r *replay) refuse(t *turn, n int64) {
-	r.preview.WouldRefuse += n
-	t.point.WouldRefuse += n
+	sum := float64(n) * t.scale
+	r.sums.refused += sum
+	for _, c := range t.points {
+		c.point.refused += sum * c.share
+	}
 	if t.of != nil {
-		t.of.WouldRefuse += n
+		t.of.refused += sum
 	}
 	r.settle(t, n, true)
 }

@@ -227,7 +227,7 @@ func TestMatch(t *testing.T) {
 		{`{"match": {"paths": ["/a/*"]}`, sim.Request{Endpoint: "/a/b"}, "global"},
 		{`{"match": {"paths": ["/a/**"]}`, sim.Request{Endpoint: "/a//b/"}, "global"},
 		{`{"match": {"paths": ["/a/b"]}`, sim.Request{Endpoint: "/a/c"}, "no"},
-		{`{"match": {"paths": ["/a/b"]}`, sim.Request{}, "no path is recorded"},
+		{`{"match": {"paths": ["/a/b"]}`, sim.Request{}, "recorded without a path"},
 		{`{"match": {"paths": ["/a/*"]}`, sim.Request{Endpoint: "/a/*"}, "global"},
 		{`{"match": {"paths": ["/a/*"]}`, sim.Request{Endpoint: "/a/{id}"}, "global"},
 		{`{"match": {"paths": ["/a/**"]}`, sim.Request{Endpoint: "/a/*/b"}, "global"},
@@ -240,6 +240,14 @@ func TestMatch(t *testing.T) {
 		{`{"match": {"paths": ["/b/*"]}`, sim.Request{Endpoint: "/a/*"}, "no"},
 		{`{"match": {"paths": ["/a/*"]}`, sim.Request{Endpoint: "/a/*/c"}, "no"},
 		{`{"match": {"paths": ["/a/%2A"]}`, sim.Request{Endpoint: "/a/*"}, "only overlaps with the paths"},
+		{`{"match": {"paths": ["/a/b"]}`, sim.Request{Path: "/a/b", Endpoint: "/**"}, "global"},
+		{`{"match": {"paths": ["/a/b"]}`, sim.Request{Path: "/a/c", Endpoint: "/**"}, "no"},
+		{`{"match": {"paths": ["/a/b"]}`, sim.Request{Path: "/a/{id}", Endpoint: "/a/b"}, "only overlaps with the paths"},
+		{`{"match": {"paths": ["/a/*"]}`, sim.Request{Path: "/a/{id}"}, "global"},
+		{`{"match": {"paths": ["/a/b/*"]}`, sim.Request{Path: "/a/**"}, "only overlaps with the paths"},
+		{`{"match": {"paths": ["/a/**"]}`, sim.Request{Path: "/a/b/**"}, "global"},
+		{`{"match": {"paths": ["/b/**"]}`, sim.Request{Path: "/a/b/**"}, "no"},
+		{`{"match": {"paths": ["/a/b"]}`, sim.Request{Path: "/a%2Fb"}, "global"}, // a reading of it matches
 		{`{"match": {"paths": ["/a/b", "/a/**"]}, "count_by": ["endpoint"]`, sim.Request{Endpoint: "/a/b"}, "endpoint:/a/b"},
 		{`{"match": {"paths": ["/a/b", "/a/**"]}, "count_by": ["endpoint"]`, sim.Request{Endpoint: "/a/**"}, "several paths"},
 		{`{"match": {"paths": ["/a/**", "/b"]}, "count_by": ["endpoint"]`, sim.Request{Endpoint: "/a/*"}, "endpoint:/a/**"},
@@ -376,7 +384,7 @@ func TestActions(t *testing.T) {
 		{"other times", `{"limits": [{"limit": "1/1s"}]}`, []sim.Request{after(-1, "a", 9), after(time.Hour, "a", 9)}, 0, ""},
 		{"long windows", `{"limits": [{"limit": "1/month"}]}`, []sim.Request{after(0, "a", 1)}, 0, "up to 31d long"},
 		{"networks", `{"count_by": ["ip"], "limits": [{"limit": "1/1s"}]}`, []sim.Request{{At: noon, IP: "192.0.2.0/24"}}, 0, "addresses are truncated: 1 request."},
-		{"others", `{"limits": [{"limit": "1/1s"}]}`, []sim.Request{{At: noon, Refused: true, RefusedBy: "other"}}, 0, "for other reasons at the time, and replayed all the same: 1 request."},
+		{"others", `{"limits": [{"limit": "1/1s"}]}`, []sim.Request{{At: noon, Refused: true, Rule: "other"}}, 0, "for other reasons at the time, and replayed all the same: 1 request."},
 	} {
 		p := run(t, hour(parseRule(t, c.rule), tiers...), c.requests...)
 		if p.WouldRefuse != c.want || !strings.Contains(strings.Join(p.Notes, "\n"), c.note) {
@@ -388,7 +396,7 @@ func TestActions(t *testing.T) {
 func TestPreview(t *testing.T) {
 	t.Parallel()
 	r := parseRule(t, `{"count_by": ["user"], "limits": [{"limit": "1/1h fixed_window"}]}`)
-	refused := sim.Request{At: noon.Add(10 * time.Minute), User: "a", Refused: true, RefusedBy: "candidate"}
+	refused := sim.Request{At: noon.Add(10 * time.Minute), User: "a", Refused: true, Rule: "candidate"}
 	p := run(t, sim.Options{Rule: r, From: noon, To: noon.Add(20 * time.Minute)}, after(0, "a", 1), after(time.Second, "b", 1), refused, after(0, "", 4))
 	if len(p.Series) != 40 {
 		t.Errorf("%d points", len(p.Series))
@@ -398,8 +406,10 @@ func TestPreview(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `{"from":"2026-03-02T12:00:00Z","to":"2026-03-02T12:20:00Z","events":4,"requests":7,"matched":3,"would_refuse":1,"refused_now":1,` +
-		`"unclear":0,"subjects":2,"top":[{"subject":"user:a","requests":2,"would_refuse":1}],` +
+	const want = `{"from":"2026-03-02T12:00:00Z","to":"2026-03-02T12:20:00Z","summary":"Of 7 requests, 3 match (43 %) and 4 do not match (57 %). ` +
+		`Of those that match, the rule would have denied 1 (33 %); denied at the time: 1.",` +
+		`"events":4,"requests":7,"matched":3,"not_matched":4,"unclear":0,` +
+		`"shares":{"matched":0.42857142857142855,"not_matched":0.5714285714285714,"unclear":0},"would_refuse":1,"refused_now":1,"subjects":2,"denied_subjects":1,"top":[{"subject":"user:a","requests":2,"would_refuse":1}],` +
 		`"series":[{"start":"2026-03-02T12:00:00Z","matched":2,"would_refuse":0},{"start":"2026-03-02T12:10:00Z","matched":1,"would_refuse":1}],` +
 		`"notes":["Counters are empty at the start, and windows are up to 1h long: with earlier usage, more requests would be denied.",` +
 		`"Overrides of users and API keys are ignored."]}`

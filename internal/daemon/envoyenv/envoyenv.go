@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/stintdev/stint/internal/kit/strict"
@@ -24,8 +25,10 @@ type Setting struct {
 }
 
 // Read converts variables of the form NAME=value. Empty variables count as not set.
-// Settings keep their defaults, except for the directory of the files and the addresses for
-// Envoy, whose defaults are those of envoyproxy/ratelimit: they are open to other machines.
+// Other settings keep their defaults, except those whose defaults in envoyproxy/ratelimit
+// are different in kind: the directory of the files and how it is read, the addresses for
+// Envoy, which are open to other machines, that of statsd, and how descriptors and months are
+// counted.
 //
 // set has the flags and STINT_ variables that set settings, by setting: variables for the
 // same settings have no effect, and are not required.
@@ -45,13 +48,16 @@ func Read(environ []string, set map[string]string) (settings []Setting, notes []
 		case v.note != "" && value != v.fine:
 			r.note(v.name, v.note)
 		case v.setting != "":
-			r.give(v.name, v.setting, value)
+			r.giveUsable(v, value)
 		}
 	}
 	r.addresses()
+	r.certificates()
 	r.files()
+	r.semantics()
 	r.counters()
 	r.tracing()
+	r.operate()
 	for _, why := range r.reasons {
 		notes = append(notes, strings.Join(why.names, ", ")+": "+why.text)
 	}
@@ -87,6 +93,7 @@ func (r *reader) read(environ []string) {
 		}
 		value, ok := v.kind.read(text)
 		switch {
+		case ok && value == "": // the default
 		case ok:
 			r.values[name] = value
 		case v.secret:
@@ -103,6 +110,25 @@ func (r *reader) problem(name, message string) {
 
 func (r *reader) give(variable, setting, value string) {
 	r.settings = append(r.settings, Setting{Variable: variable, Name: setting, Value: value})
+}
+
+// giveUsable gives what Stint can use of a value, which may be nothing.
+func (r *reader) giveUsable(v *variable, value string) {
+	if v.usable != nil {
+		part := v.usable(value)
+		if part != value {
+			r.note(v.name, v.unusable)
+		}
+		if value = part; value == "" {
+			return
+		}
+	}
+	r.give(v.name, v.setting, value)
+}
+
+// giveOr gives the value of a variable, or, if variable is "", a default.
+func (r *reader) giveOr(variable, byDefault, setting, value string) {
+	r.settings = append(r.settings, Setting{Variable: cmp.Or(variable, byDefault), Name: setting, Value: value, Default: variable == ""})
 }
 
 // note adds a variable that has no effect. Variables with the same reason share a note.
@@ -165,38 +191,43 @@ func (r *reader) addresses() {
 	} else {
 		r.listener("server.grpc.address", "GRPC_HOST", "GRPC_PORT")
 	}
+}
+
+// certificates sets the certificates of the gRPC listener, and those for the management
+// server.
+func (r *reader) certificates() {
 	if r.get("GRPC_SERVER_USE_TLS") == "true" && (r.get("GRPC_SERVER_TLS_CERT") == "" || r.get("GRPC_SERVER_TLS_KEY") == "") {
 		r.problem("GRPC_SERVER_USE_TLS", "needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY, the files of the certificate and its key")
 	}
-	if name := r.firstSet("GRPC_CLIENT_TLS_SAN"); name != "" {
-		// Ignoring it would let other clients in.
-		r.problem(name, strict.Quote(r.get(name))+": is not supported: clients can only be required to have a certificate from GRPC_CLIENT_TLS_CACERT")
-	}
-	var admin string
-	name, scrape := r.firstSet("DEBUG_PORT", "DEBUG_HOST"), r.get("USE_PROMETHEUS") == "true"
-	switch {
-	case name != "":
-		admin = net.JoinHostPort(r.get("DEBUG_HOST"), r.get("DEBUG_PORT"))
-		if scrape {
-			r.note(cmp.Or(r.firstSet("PROMETHEUS_ADDR"), "USE_PROMETHEUS"), "metrics are served at DEBUG_HOST and DEBUG_PORT: one listener serves both")
+	if san := r.get("GRPC_CLIENT_TLS_SAN"); san != "" {
+		if r.get("GRPC_CLIENT_TLS_CACERT") != "" {
+			r.give("GRPC_CLIENT_TLS_SAN", "server.grpc.tls_client_san", san)
+		} else {
+			r.note("GRPC_CLIENT_TLS_SAN", "no effect without GRPC_CLIENT_TLS_CACERT")
 		}
-	case scrape:
-		admin, name = r.get("PROMETHEUS_ADDR"), cmp.Or(r.firstSet("PROMETHEUS_ADDR"), "USE_PROMETHEUS")
-	default:
-		return
 	}
-	r.give(name, "server.admin.address", admin)
-	if !IsLoopback(admin) {
-		r.give(name, "server.admin.insecure", "true") // as in envoyproxy/ratelimit
+	if cert, key, ok := r.pair("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY"); ok {
+		r.give("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "envoy.xds.tls_cert", cert)
+		r.give("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "envoy.xds.tls_key", key)
 	}
+}
+
+// pair returns the values of two variables that have an effect only together.
+func (r *reader) pair(cert, key string) (certValue, keyValue string, ok bool) {
+	certValue, keyValue = r.get(cert), r.get(key)
+	switch {
+	case certValue != "" && keyValue == "":
+		r.note(cert, "no effect without "+key)
+	case certValue == "" && keyValue != "":
+		r.note(key, "no effect without "+cert)
+	}
+	return certValue, keyValue, certValue != "" && keyValue != ""
 }
 
 // listener sets the address of a listener, which by default is open to other machines.
 func (r *reader) listener(setting, host, port string) {
 	name := r.firstSet(port, host)
-	r.settings = append(r.settings, Setting{
-		Variable: cmp.Or(name, host), Name: setting, Value: net.JoinHostPort(r.get(host), r.get(port)), Default: name == "",
-	})
+	r.giveOr(name, host, setting, net.JoinHostPort(r.get(host), r.get(port)))
 }
 
 // files sets the source of domains.
@@ -206,6 +237,12 @@ func (r *reader) files() {
 		return
 	}
 	name := r.firstSet("RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY", "RUNTIME_APPDIRECTORY")
+	dots := strconv.FormatBool(r.get("RUNTIME_IGNOREDOTFILES") != "true")
+	r.giveOr(r.firstSet("RUNTIME_IGNOREDOTFILES"), byFlag, "envoy.dot_files", dots)
+	// Without a subdirectory, envoyproxy/ratelimit finds nothing at all in this way.
+	siblings := r.get("RUNTIME_WATCH_ROOT") == "true" && r.get("RUNTIME_SUBDIRECTORY") != ""
+	r.giveOr(r.firstSet("RUNTIME_WATCH_ROOT"), byFlag, "envoy.siblings", strconv.FormatBool(siblings))
+	r.giveOr("", byFlag, "envoy.allow_empty", "true")
 	if by := cmp.Or(r.set["envoy.config"], r.set["envoy.xds.server"]); by != "" {
 		if name != "" {
 			r.note(name, by+" sets where domains come from")
@@ -216,15 +253,42 @@ func (r *reader) files() {
 		filepath.Join(r.get("RUNTIME_ROOT"), r.get("RUNTIME_SUBDIRECTORY"), r.get("RUNTIME_APPDIRECTORY")))
 }
 
+// byFlag is the origin of settings that no variable has.
+const byFlag = "--envoy-env"
+
+// semantics sets how descriptors, months and years are counted. With
+// STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT, a descriptor is not charged if another denies.
+func (r *reader) semantics() {
+	const stop = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"
+	r.giveOr(r.firstSet(stop), byFlag, "envoy.independent", strconv.FormatBool(r.get(stop) != "true"))
+	r.giveOr("", byFlag, "envoy.fixed_months", "true")
+}
+
 // tracing sets the endpoint and the sampling of spans.
 func (r *reader) tracing() {
 	if r.get("TRACING_ENABLED") != "true" {
 		return
 	}
 	if r.get("TRACING_EXPORTER_PROTOCOL") == "grpc" {
-		r.problem("TRACING_EXPORTER_PROTOCOL", `"grpc": want http: spans are sent over HTTP, usually to port 4318`)
+		if r.set["server.trace.endpoint"] == "" {
+			r.note("TRACING_EXPORTER_PROTOCOL", "nothing is traced: spans are sent over HTTP, so set STINT_SERVER_TRACE_ENDPOINT, such as http://localhost:4318")
+			return
+		}
+	} else {
+		name := r.firstSet("OTEL_EXPORTER_OTLP_ENDPOINT")
+		endpoint := strings.TrimRight(r.get("OTEL_EXPORTER_OTLP_ENDPOINT"), "/")
+		const whole, path = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "/v1/traces"
+		switch base, ok := strings.CutSuffix(r.get(whole), path); {
+		case ok:
+			name, endpoint = whole, base
+		case base != "":
+			r.note(whole, "no effect, because it does not end in "+path+": set STINT_SERVER_TRACE_ENDPOINT to what is before that")
+		}
+		if !strings.Contains(endpoint, "://") {
+			endpoint = "http://" + endpoint
+		}
+		r.give(cmp.Or(name, "TRACING_ENABLED"), "server.trace.endpoint", endpoint)
 	}
-	r.give(cmp.Or(r.firstSet("OTEL_EXPORTER_OTLP_ENDPOINT"), "TRACING_ENABLED"), "server.trace.endpoint", strings.TrimRight(r.get("OTEL_EXPORTER_OTLP_ENDPOINT"), "/"))
 	r.give(cmp.Or(r.firstSet("TRACING_SAMPLING_RATE"), "TRACING_ENABLED"), "server.trace.sample", r.get("TRACING_SAMPLING_RATE"))
 }
 
@@ -232,21 +296,22 @@ func (r *reader) tracing() {
 func (r *reader) counters() {
 	if by := r.set["server.counters"]; by != "" {
 		for _, v := range variables {
-			if v.note == "" && (strings.HasPrefix(v.name, "REDIS_") || v.name == "CACHE_KEY_PREFIX" || v.name == "BACKEND_TYPE") && r.firstSet(v.name) != "" {
+			if v.note == "" && v.name != healthOfRedis && (strings.HasPrefix(v.name, "REDIS_") || v.name == "CACHE_KEY_PREFIX" || v.name == "BACKEND_TYPE") && r.firstSet(v.name) != "" {
 				r.note(v.name, by+" sets where counters are stored")
 			}
 		}
 		return
 	}
-	const orElse = ", or STINT_SERVER_COUNTERS=memory: for a single node"
-	switch {
-	case r.get("BACKEND_TYPE") == "memcache":
-		r.problem("BACKEND_TYPE", `"memcache": want redis, and REDIS_URL`+orElse)
-	case r.get("REDIS_URL") == "":
-		r.problem("REDIS_URL", "is not set: want host:port of a Redis"+orElse)
-	default:
-		if u, ok := r.redis(); ok {
-			r.give("REDIS_URL", "server.counters", u)
-		}
+	if r.get("BACKEND_TYPE") == "memcache" && r.values["REDIS_URL"] == "" {
+		r.note("BACKEND_TYPE", "memcached is not supported, so each node counts by itself, in memory: set REDIS_URL for several nodes")
+		r.give("BACKEND_TYPE", "server.counters", "memory:")
+		return
+	}
+	if r.values["REDIS_URL"] == "" {
+		r.note("REDIS_URL", "is not set: Redis is expected at "+r.get("REDIS_URL")+"; STINT_SERVER_COUNTERS=memory: is for a single node")
+	}
+	if u, ok := r.redis(); ok {
+		r.give("REDIS_URL", "server.counters", u)
+		r.budget()
 	}
 }

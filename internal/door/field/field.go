@@ -1,4 +1,4 @@
-// Package field writes a verdict as fields: headers in HTTP, trailers in gRPC. It decides
+// Package field writes a verdict as fields: headers in HTTP, metadata in gRPC. It decides
 // what they say about limits, and how numbers are rounded and written.
 //
 // # Invariants
@@ -23,7 +23,7 @@ import (
 	"github.com/stintdev/stint/engine"
 )
 
-// Set chooses the fields. The zero value is X and IETF.
+// Set chooses the fields. The zero value is X, IETF and ID.
 type Set uint8
 
 const (
@@ -33,16 +33,18 @@ const (
 	// IETF is RateLimit-Policy and RateLimit, of all limits, by
 	// draft-ietf-httpapi-ratelimit-headers-11.
 	IETF
-	// None is neither. A denied client still gets Retry-After.
+	// None is none of them. A denied client still gets Retry-After.
 	None
+	// ID is Stint-Decision, the id of the decision, whether a limit applied or not.
+	ID
 )
 
-// has reports whether one of the sets is chosen.
-func (s Set) has(one Set) bool { return s == 0 || s&one != 0 }
+// Has reports whether one of the sets is chosen.
+func (s Set) Has(one Set) bool { return s&one != 0 || s == 0 && one != None }
 
 // Set sets the headers of a verdict. They describe limits that were counted for this
-// request, without those of log_only rules and without penalties; if there are none, no
-// header is set. A limit that could not be counted has a policy without numbers. For a
+// request, without those of log_only rules and without penalties; if there are none, only the
+// id is set. A limit that could not be counted has a policy without numbers. For a
 // client that is banned by a penalty, nothing remains of that rule's limits until the ban
 // ends.
 //
@@ -59,12 +61,16 @@ func (s Set) set(to map[string][]string, v *engine.Verdict, lower bool) {
 	f := pool.Get().(*fields)
 	defer pool.Put(f)
 	f.text, f.start, f.n = f.text[:0], 0, 0
-	if s.has(X) {
+	if s.Has(X) {
 		f.addX(v)
 	}
-	if s.has(IETF) {
+	if s.Has(IETF) {
 		f.addPolicies(v)
 		f.addStandings(v)
+	}
+	if s.Has(ID) && v.ID != (engine.ID{}) {
+		f.text, _ = v.ID.AppendText(f.text) // it never fails
+		f.end(&decision)
 	}
 	if wait, ok := RetryAfter(v); ok && (v.Status == http.StatusTooManyRequests || v.Status == http.StatusServiceUnavailable) {
 		f.number(&retryAfter, Seconds(wait))
@@ -187,14 +193,48 @@ var (
 	policy     = name{"Ratelimit-Policy", "ratelimit-policy"}
 	rateLimit  = name{"Ratelimit", "ratelimit"}
 	retryAfter = name{"Retry-After", "retry-after"}
+	decision   = name{Decision, "stint-decision"}
 )
+
+// Decision is the header with the id of the decision.
+const Decision = "Stint-Decision"
+
+// Over is the header of a request that passes and is over limits of mark rules: for its target.
+const Over = "Stint-Over"
+
+// OverOf returns the value of [Over], or an empty text if the request is over no such limit. It is a list of structured fields: of
+// each limit its rule and name, how much it allows, how many units were missing, and in how many seconds they are there, if ever.
+func OverOf(v *engine.Verdict) string {
+	if !v.Outcome.Passed() {
+		return ""
+	}
+	var text []byte
+	for i := range v.Limits {
+		if l := &v.Limits[i]; l.Marks() {
+			text = AppendOver(text, l.Rule.Name+"/"+l.Name, l.Cost, &l.Decision)
+		}
+	}
+	return string(text)
+}
+
+// AppendOver appends a limit that a request of this cost is over to the value of [Over].
+func AppendOver(text []byte, name string, cost int64, d *stint.Decision) []byte {
+	f := fields{text: text}
+	f.begin(name)
+	f.parameter(";q=", d.Limit)
+	f.parameter(";over=", max(cost-d.Remaining, 1))
+	if d.RetryAfter != stint.Never {
+		f.parameter(";t=", Seconds(d.RetryAfter))
+	}
+	return f.text
+}
 
 // fields are written into one text that is cut when it is complete.
 type fields struct {
 	text  []byte
 	start int // of the value that is being written
-	names [7]*name
-	ends  [7]int
+	names [8]*name
+	ends  [8]int
 	n     int
 }
 
@@ -265,14 +305,19 @@ func (f *fields) addStandings(v *engine.Verdict) {
 	f.end(&rateLimit)
 }
 
-// item begins an item of a list: the policy's name, as a string.
+// item begins an item of a list with the name of a policy.
 func (f *fields) item(v *engine.Verdict, l *engine.Limit) {
+	rule, slash, name := PolicyName(v, l)
+	f.begin(rule, slash, name)
+}
+
+// begin begins an item of a list: a string of these parts.
+func (f *fields) begin(parts ...string) {
 	if len(f.text) > f.start {
 		f.text = append(f.text, ", "...)
 	}
 	f.text = append(f.text, '"')
-	rule, slash, name := PolicyName(v, l)
-	for _, part := range [...]string{rule, slash, name} {
+	for _, part := range parts {
 		f.text = appendEscaped(f.text, part)
 	}
 	f.text = append(f.text, '"')

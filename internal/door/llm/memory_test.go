@@ -15,13 +15,17 @@ import (
 func TestMemory(t *testing.T) {
 	const answers = 400
 	stream := []byte(strings.Repeat("data: {\"choices\":[{\"delta\":{\"content\":\"some words\"}}]}\n\n", 100) + "data: {\"id\":\"x")
-	var packed bytes.Buffer
-	w := gzip.NewWriter(&packed)
-	if _, err := w.Write(stream); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
+	large := []byte("data: {\"choices\":[{\"delta\":{\"content\":\"" + strings.Repeat("some words ", 20_000)) // of an event that has not ended
+	pack := func(text []byte) []byte {
+		var packed bytes.Buffer
+		w := gzip.NewWriter(&packed)
+		if _, err := w.Write(text); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return packed.Bytes()[:packed.Len()-9]
 	}
 	type open struct {
 		response *llm.Response
@@ -36,10 +40,13 @@ func TestMemory(t *testing.T) {
 	}{
 		{"stream", header("x.sse"), stream, false, 2 << 10},
 		{"filtered", header("x.sse"), stream, true, 4 << 10},
-		{"gzip", http.Header{"Content-Encoding": {"gzip"}}, packed.Bytes()[:packed.Len()-9], false, 56 << 10},
+		{"gzip", http.Header{"Content-Encoding": {"gzip"}}, pack(stream), false, 56 << 10},
+		{"large event", header("x.sse"), large, false, 2 << 10},
+		{"large event, filtered", header("x.sse"), large, true, 4 << 10},
+		{"large event, gzip", http.Header{"Content-Encoding": {"gzip"}}, pack(large), false, 56 << 10},
 	} {
 		var before, after runtime.MemStats
-		out := make([]byte, 0, 2*len(stream))
+		out := make([]byte, 0, 2*len(large))
 		runtime.GC()
 		runtime.GC() // empties the pools
 		runtime.ReadMemStats(&before)

@@ -270,7 +270,7 @@ func (r *requestFinder) Value(path int, v scan.Value) {
 	}
 }
 
-// finish draws the conclusions. What was not read of size bytes counts as text.
+// finish draws the conclusions. What was not read of size bytes of JSON counts as text.
 func (r *requestReader) finish(size int64) {
 	if r.Shape == Unknown {
 		r.Shape = r.guess()
@@ -290,7 +290,10 @@ func (r *requestReader) finish(size int64) {
 		r.prompt.add(&r.text)
 	}
 	r.Prompt = r.prompt.Tokens() + r.numeric + times(r.Parts, PartTokens) + ofBytes(size-r.json.Offset())
-	if r.Prompt == 0 {
+	switch {
+	case !r.isObject && ofBytes(size) > PartTokens: // a form with a file, for example
+		r.Parts, r.Prompt = 1, PartTokens
+	case r.Prompt == 0:
 		r.Prompt = ofBytes(size) // there is no prompt that we know
 	}
 	r.Prompt = min(r.Prompt, scan.MaxNumber)

@@ -176,6 +176,20 @@ func TestRequestCut(t *testing.T) {
 	}
 }
 
+// TestRequestUpload takes what is not JSON, such as a recording with its form, for one part of a prompt: its bytes are not text.
+func TestRequestUpload(t *testing.T) {
+	t.Parallel()
+	form := "--x\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nwhisper-1\r\n--x\r\n" + strings.Repeat("\x00\xff", 1<<19)
+	for body, size := range map[string]int64{form: int64(len(form)), form[:1000]: 10 << 20, "[1]" + form: -1} {
+		if r := llm.ReadRequest(llm.Unknown, []byte(body), size); r.Prompt != llm.PartTokens || r.Parts != 1 || r.Whole {
+			t.Errorf("%d of %d bytes: got %+v", len(body), size, r)
+		}
+	}
+	if r := readRequest(llm.Unknown, "hello there"); r.Prompt < 1 || r.Prompt > 3 {
+		t.Errorf("a small one: got %+v", r)
+	}
+}
+
 // TestAskUsage checks each splice as JSON and as bytes.
 func TestAskUsage(t *testing.T) {
 	t.Parallel()

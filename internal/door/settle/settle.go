@@ -19,7 +19,7 @@ import (
 // Bounds of what callers send.
 const (
 	Life    = 10 * time.Minute // how long a ticket is valid, unless the call says it
-	MaxLife = time.Hour
+	MaxLife = engine.MaxLife
 	// MaxMeters is how many meters a usage has.
 	MaxMeters = 16
 	// MaxCost is the highest cost of a request: all stores count up to it exactly.
@@ -88,8 +88,9 @@ func (d *Desk) Cancel(ctx context.Context, ticket string) (out engine.Receipt, e
 	return out, err
 }
 
-// Extend reserves more, and returns the ticket to use from then on, whether that was allowed or not.
-func (d *Desk) Extend(ctx context.Context, ticket string, more engine.Usage, life time.Duration) (out engine.Extension, next string, err error) {
+// Extend reserves more, and returns the ticket to use from then on, whether that was allowed or not, and how long it is valid:
+// for that long, or as long as the ticket before, if that is longer.
+func (d *Desk) Extend(ctx context.Context, ticket string, more engine.Usage, life time.Duration) (out engine.Extension, next string, left time.Duration, err error) {
 	err = d.with(ticket, func(r *engine.Reservation) (err error) {
 		if err = d.Tickets.Extendable(r); err != nil {
 			return err
@@ -98,9 +99,10 @@ func (d *Desk) Extend(ctx context.Context, ticket string, more engine.Usage, lif
 			return err
 		}
 		next, err = d.Tickets.Seal(r, life)
+		left = d.Tickets.Left(r)
 		return err
 	})
-	return out, next, err
+	return out, next, left, err
 }
 
 // with opens a ticket, and does something with its reservation.

@@ -145,6 +145,8 @@ type dialect interface {
 	open() (write, read *sql.DB, err error)
 	// create creates what the database needs to be opened, if it is missing.
 	create() error
+	// extend adds the columns of their parent table to the tables of single months.
+	extend(ctx context.Context) error
 	// sweep drops the tables of single months after their parent table was dropped.
 	sweep(ctx context.Context) error
 	// unavailable reports whether an error means that the database is down, rather than

@@ -115,6 +115,9 @@ func (d *DB) Up(ctx context.Context, to int64) ([]Migration, error) {
 			break
 		}
 	}
+	if err == nil {
+		err = d.extend(ctx)
+	}
 	return d.applied(all, err)
 }
 

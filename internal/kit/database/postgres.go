@@ -143,6 +143,8 @@ func (*postgres) record() dialect { return nil }
 
 func (*postgres) create() error { return nil } // operators create it
 
+func (*postgres) extend(context.Context) error { return nil } // partitions have the columns of their table
+
 func (*postgres) sweep(context.Context) error { return nil } // partitions are dropped with their table
 
 func (*postgres) Time(t time.Time) any {

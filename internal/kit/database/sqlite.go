@@ -125,30 +125,47 @@ func (e *embedded) create() error {
 	return os.MkdirAll(filepath.Dir(e.path), 0o700)
 }
 
+func (e *embedded) extend(ctx context.Context) error {
+	return e.each(ctx, `SELECT 'ALTER TABLE "' || m.name || '" ADD COLUMN ' || c.name || ' ' || c.type
+		FROM sqlite_master AS m, pragma_table_info('stint_events') AS c
+		WHERE m.type = 'table' AND m.name GLOB 'stint_events_*'
+		AND NOT EXISTS (SELECT 1 FROM pragma_table_info(m.name) AS old WHERE old.name = c.name)`)
+}
+
 func (e *embedded) sweep(ctx context.Context) error {
-	rows, err := e.write.QueryContext(ctx, `SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB 'stint_events_*'
+	return e.each(ctx, `SELECT 'DROP TABLE "' || name || '"' FROM sqlite_master WHERE type = 'table' AND name GLOB 'stint_events_*'
 		AND NOT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'stint_events')`)
+}
+
+// each executes the statements that a query returns, all or nothing.
+func (e *embedded) each(ctx context.Context, query string) error {
+	tx, err := e.write.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	rows, err := tx.QueryContext(ctx, query)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
-	var names []string
+	var statements []string
 	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
+		var text string
+		if err := rows.Scan(&text); err != nil {
 			return err
 		}
-		names = append(names, name)
+		statements = append(statements, text)
 	}
 	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 		return err
 	}
-	for _, name := range names {
-		if _, err := e.write.ExecContext(ctx, `DROP TABLE "`+name+`"`); err != nil {
+	for _, text := range statements {
+		if _, err := tx.ExecContext(ctx, text); err != nil {
 			return err
 		}
 	}
-	return nil
+	return tx.Commit()
 }
 
 func (*embedded) Time(t time.Time) any {

@@ -1,4 +1,4 @@
-// Package disk tells how much room a filesystem has.
+// Package disk tells how much room a filesystem has, and locks files.
 //
 // It answers for directories and files that exist, on systems that have statfs. Otherwise it
 // does not know, and says so: callers then do as if there was room, and get the error of the

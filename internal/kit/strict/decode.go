@@ -193,7 +193,7 @@ func (d *decoder) unknown(table *node, m member, where *place) {
 	} else if len(known.names) > 0 {
 		hint = "want one of " + strings.Join(known.names, ", ")
 	}
-	d.doc.report(m.at, &place{where, m.name, -1}, "unknown field", hint)
+	d.doc.report(m.at, &place{where, m.name, -1}, UnknownField, hint)
 }
 
 func (d *decoder) elsewhere(name string, known *fields) (path string, ok bool) {

@@ -49,6 +49,12 @@ type Problem struct {
 	Hint string `json:"hint,omitempty"`
 }
 
+// Messages of problems that some callers tolerate.
+const (
+	UnknownField   = "unknown field"
+	SecondDocument = "a second document begins here, want one"
+)
+
 // String returns the problem in one line:
 //
 //	stint.toml:12:5: rules[3].actoin: unknown field; did you mean "action"?

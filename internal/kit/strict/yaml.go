@@ -77,7 +77,7 @@ func parseYAML(d *Doc) (root *node) {
 	case err != nil:
 		p.syntax(err)
 	default:
-		d.report(p.offset(second.Line, second.Column), nil, "a second document begins here, want one", "put it into its own file")
+		d.report(p.offset(second.Line, second.Column), nil, SecondDocument, "put it into its own file")
 	}
 	return root
 }

@@ -67,7 +67,7 @@ func archiveLife(t *testing.T, b blob.Bucket) {
 	if got := run(t, a); got != first {
 		t.Errorf("the first run: %s, want %s", got, first)
 	}
-	if left := s.all(); len(left) != 1 || left[0] != all[41] {
+	if left := s.all(); len(left) != 1 || left[0].ID != all[41].ID {
 		t.Errorf("%d are left, want the one of April", len(left))
 	}
 	if got := run(t, a); got != "" {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"path"
 	"strings"
 	"time"
@@ -186,4 +187,50 @@ func (a *Archive) held(ctx context.Context, m record.Month) (time.Time, error) {
 		}
 	}
 	return h.Until, err
+}
+
+// Events iterates over the events of a time, in order. Files are verified before their events are used.
+func (a *Archive) Events(ctx context.Context, from, to time.Time) iter.Seq2[record.Event, error] {
+	return func(yield func(record.Event, error) bool) {
+		months, err := a.List(ctx)
+		if err != nil {
+			yield(record.Event{}, err)
+			return
+		}
+		for _, e := range months {
+			if !e.Month.Start().Before(to) || !e.Month.End().After(from) || e.Manifest == nil && e.Problem == nil {
+				continue // or it is not finished: then its events are in the database
+			}
+			if e.Problem != nil {
+				yield(record.Event{}, fmt.Errorf("archive: read %v: %w", e.Month, e.Problem))
+				return
+			}
+			if !a.monthEvents(ctx, e.Manifest, from, to, yield) {
+				return
+			}
+		}
+	}
+}
+
+// monthEvents yields the events of a month, and reports whether to go on.
+func (a *Archive) monthEvents(ctx context.Context, m *Manifest, from, to time.Time, yield func(record.Event, error) bool) bool {
+	for _, p := range m.Parts {
+		if !p.First.Before(to) || p.Last.Before(from) {
+			continue
+		}
+		file, err := a.part(ctx, m, p)
+		if err != nil {
+			yield(record.Event{}, fmt.Errorf("archive: read %v: %w", m.Month, err))
+			return false
+		}
+		for e, err := range Read(bytes.NewReader(file), int64(len(file))) {
+			if err == nil && (e.At.Before(from) || !e.At.Before(to)) {
+				continue
+			}
+			if !yield(e, err) || err != nil {
+				return false
+			}
+		}
+	}
+	return true
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,14 +30,50 @@ const (
 )
 
 // A row group, which is sorted in memory, ends at groupEvents events, fewer in tests, or
-// groupText bytes of text.
+// groupText bytes of text and of what was settled.
 var groupEvents = 1 << 16
 
 const groupText = 16 << 20
 
+var settledBytes = int(reflect.TypeFor[settled]().Size())
+
 // row is an event in a Parquet file. No column is null: unknown values are empty, as in a
 // [record.Event].
 type row struct {
+	pathRow
+	Source     string `parquet:"source,dict"`
+	Unaccepted string `parquet:"unaccepted,dict"`
+}
+
+// pathRow is a row of a version that did not keep how clients were identified.
+type pathRow struct {
+	settledRow
+	Path string `parquet:"path,dict"`
+}
+
+// settledRow is a row of a version without paths.
+type settledRow struct {
+	columns
+	Settled []settled `parquet:"settled,list"`
+}
+
+// settled is a [record.Settlement] of a row.
+type settled struct {
+	Rule      string `parquet:"rule,dict"`
+	Meter     string `parquet:"meter,dict"`
+	Shadow    bool   `parquet:"shadow"`
+	At        int64  `parquet:"at,timestamp(microsecond:utc)"`
+	Reserved  int64  `parquet:"reserved"`
+	Used      int64  `parquet:"used"`
+	GivenBack int64  `parquet:"given_back"`
+	Overshoot int64  `parquet:"overshoot"`
+	Model     string `parquet:"model,dict"`
+	Estimated bool   `parquet:"estimated"`
+	Cancelled bool   `parquet:"cancelled"`
+}
+
+// columns are those that files of earlier versions have, too.
+type columns struct {
 	ID         engine.ID `parquet:"decision_id,uuid"`
 	At         int64     `parquet:"time,timestamp(microsecond:utc),delta"`
 	User       string    `parquet:"user_id,dict"`
@@ -63,28 +100,56 @@ type row struct {
 	Weight     int64     `parquet:"weight"`
 }
 
-var schema = parquet.NewSchema("event", parquet.SchemaOf(row{}))
+// schema is that of files, and earlier are those of earlier versions, which are read, too.
+var (
+	schema  = parquet.NewSchema("event", parquet.SchemaOf(row{}))
+	earlier = []*parquet.Schema{parquet.NewSchema("event", parquet.SchemaOf(pathRow{})), parquet.NewSchema("event", parquet.SchemaOf(settledRow{})), parquet.NewSchema("event", parquet.SchemaOf(columns{}))}
+)
 
 // rowOf returns an event as a row. Text becomes valid UTF-8, which the format requires, and
 // times become whole microseconds.
 func rowOf(e *record.Event) row {
-	r := row{
+	r := row{Source: e.Source, Unaccepted: e.Unaccepted, pathRow: pathRow{Path: e.Path, settledRow: settledRow{columns: columns{
 		ID: e.ID, At: e.At.UnixMicro(), Outcome: e.Outcome.String(), Shadow: e.Shadow, Cached: e.Cached,
 		User: e.User, Tenant: e.Tenant, Key: e.Key, Tier: e.Tier, IP: e.IP,
 		Rule: e.Rule, Limit: e.Limit, Endpoint: e.Endpoint, Method: e.Method,
 		Used: e.Used, Max: e.Max, Cost: e.Cost, Status: int32(e.Status),
 		RetryAfter: record.RetryMicros(e.RetryAfter), Waited: e.Waited.Microseconds(), Latency: e.Latency.Microseconds(),
 		Region: e.Region, Node: e.Node, Weight: e.Weight,
+	}}}}
+	for _, s := range e.Settled {
+		r.Settled = append(r.Settled, settled{
+			Rule: s.Rule, Meter: s.Meter, Shadow: s.Shadow, At: s.At.UnixMicro(), Reserved: s.Reserved, Used: s.Used, GivenBack: s.GivenBack(), Overshoot: s.Overshoot(),
+			Model: s.Model, Estimated: s.Estimated, Cancelled: s.Cancelled,
+		})
 	}
-	for _, s := range r.texts() {
+	for s := range r.texts() {
 		*s = strings.ToValidUTF8(*s, "\uFFFD")
 	}
 	return r
 }
 
-func (r *row) texts() [12]*string {
-	return [...]*string{
-		&r.User, &r.Tenant, &r.Key, &r.Tier, &r.IP, &r.Rule, &r.Limit, &r.Endpoint, &r.Method, &r.Outcome, &r.Region, &r.Node,
+// texts yields those of the columns, in their order, then those of what was settled, and last what later versions
+// added, as far as it is not empty.
+func (r *row) texts() iter.Seq[*string] {
+	return func(yield func(*string) bool) {
+		for _, s := range [...]*string{
+			&r.User, &r.Tenant, &r.Key, &r.Tier, &r.IP, &r.Rule, &r.Limit, &r.Endpoint, &r.Method, &r.Outcome, &r.Region, &r.Node,
+		} {
+			if !yield(s) {
+				return
+			}
+		}
+		for i := range r.Settled {
+			if s := &r.Settled[i]; !yield(&s.Rule) || !yield(&s.Meter) || !yield(&s.Model) {
+				return
+			}
+		}
+		for _, s := range [...]*string{&r.Path, &r.Source, &r.Unaccepted} {
+			if *s != "" && !yield(s) {
+				return
+			}
+		}
 	}
 }
 
@@ -94,14 +159,21 @@ func (r *row) event() (record.Event, error) {
 		return record.Event{}, fmt.Errorf("outcome %.40q of %v is unknown", r.Outcome, r.ID)
 	}
 	micros := func(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
-	return record.Event{
+	e := record.Event{
 		ID: r.ID, At: time.UnixMicro(r.At).UTC(), Outcome: outcome, Shadow: r.Shadow, Cached: r.Cached,
 		User: r.User, Tenant: r.Tenant, Key: r.Key, Tier: r.Tier, IP: r.IP,
 		Rule: r.Rule, Limit: r.Limit, Endpoint: r.Endpoint, Method: r.Method,
 		Used: r.Used, Max: r.Max, Cost: r.Cost, Status: int(r.Status),
 		RetryAfter: record.RetryAfter(r.RetryAfter), Waited: micros(r.Waited), Latency: micros(r.Latency),
-		Region: r.Region, Node: r.Node, Weight: r.Weight,
-	}, nil
+		Region: r.Region, Node: r.Node, Weight: r.Weight, Path: r.Path, Source: r.Source, Unaccepted: r.Unaccepted,
+	}
+	for _, s := range r.Settled {
+		e.Settled = append(e.Settled, record.Settlement{
+			Event: r.ID, Rule: s.Rule, Meter: s.Meter, Shadow: s.Shadow, At: time.UnixMicro(s.At).UTC(), Reserved: s.Reserved, Used: s.Used,
+			Model: s.Model, Estimated: s.Estimated, Cancelled: s.Cancelled,
+		})
+	}
+	return e, nil
 }
 
 // compare orders rows by time and subject.
@@ -116,7 +188,8 @@ func (r *row) compare(s *row) int {
 // digest, in whatever order.
 type digest [4]uint64
 
-// add adds a row. It returns a scratch buffer for the next call.
+// add adds a row. It returns a scratch buffer for the next call. A row that has nothing of what later versions added has the
+// digest that earlier versions gave it.
 func (d *digest) add(r *row, scratch []byte) []byte {
 	b := scratch[:0]
 	b = append(b, r.ID[:]...)
@@ -124,8 +197,15 @@ func (d *digest) add(r *row, scratch []byte) []byte {
 		b = binary.BigEndian.AppendUint64(b, uint64(n))
 	}
 	b = strconv.AppendBool(strconv.AppendBool(b, r.Shadow), r.Cached)
-	for _, s := range r.texts() {
+	for s := range r.texts() {
 		b = append(binary.AppendUvarint(b, uint64(len(*s))), *s...)
+	}
+	for i := range r.Settled {
+		s := &r.Settled[i]
+		for _, n := range [...]int64{s.At, s.Reserved, s.Used} {
+			b = binary.BigEndian.AppendUint64(b, uint64(n))
+		}
+		b = strconv.AppendBool(strconv.AppendBool(strconv.AppendBool(b, s.Shadow), s.Estimated), s.Cancelled)
 	}
 	sum := sha256.Sum256(b)
 	for i := range d {
@@ -184,9 +264,10 @@ func (w *Writer) Write(e *record.Event) error { return w.write(rowOf(e)) }
 
 func (w *Writer) write(r row) error {
 	w.rows = append(w.rows, r)
-	for _, s := range r.texts() {
+	for s := range r.texts() {
 		w.text += len(*s)
 	}
+	w.text += len(r.Settled) * settledBytes
 	if len(w.rows) < groupEvents && w.text < groupText {
 		return nil
 	}
@@ -269,7 +350,8 @@ func openRows(r io.ReaderAt, size int64) (rows []row, next func() (int, error), 
 	if version, _ := f.Lookup(schemaKey); version != SchemaVersion {
 		return nil, nil, fmt.Errorf("%s is %.20q, want %q", schemaKey, version, SchemaVersion)
 	}
-	if !parquet.EqualNodes(f.Schema(), schema) {
+	same := func(s *parquet.Schema) bool { return parquet.EqualNodes(f.Schema(), s) }
+	if !same(schema) && !slices.ContainsFunc(earlier, same) {
 		return nil, nil, fmt.Errorf("the columns are not those of schema %s", SchemaVersion)
 	}
 	rows = make([]row, 256)

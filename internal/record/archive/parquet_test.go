@@ -7,6 +7,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/stintdev/stint/internal/kit/database"
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/record/archive"
+	"github.com/stintdev/stint/internal/record/recordtest"
 	"github.com/stintdev/stint/internal/test/testdoc"
 )
 
@@ -62,9 +64,16 @@ func someEvents(from time.Time, n int) []record.Event {
 		at := from.Add(time.Duration(i) * time.Second)
 		out[i] = record.Event{
 			ID: engine.NewID(at), At: at, Outcome: engine.Outcome(i % 8), User: fmt.Sprint("user", i%100), Tenant: fmt.Sprint("tenant", i%7),
-			Tier: "gold", IP: "192.0.2.0", Rule: "api", Limit: "api/1", Endpoint: "/orders/{id}", Method: "GET",
+			Tier: "gold", IP: "192.0.2.0", Rule: "api", Limit: "api/1", Endpoint: "/orders/{id}", Method: "GET", Path: "/orders/" + strconv.Itoa(i%20),
 			Used: int64(i), Max: 100, Cost: 1, Status: 429, RetryAfter: time.Second, Latency: time.Duration(i) * time.Microsecond,
 			Region: "eu", Node: "node-1", Weight: 1,
+		}
+		if out[i].Outcome == engine.Allowed {
+			s := record.Settlement{Event: out[i].ID, Rule: "answers", Meter: "llm.output_tokens", At: at.Add(time.Minute), Reserved: 100, Used: int64(i), Model: "gpt"}
+			out[i].Settled = []record.Settlement{s, s}[:1+i%16/8]
+			if len(out[i].Settled) == 2 {
+				out[i].Settled[1].Rule = "tokens"
+			}
 		}
 	}
 	return out
@@ -75,7 +84,7 @@ func TestParquetRoundTrip(t *testing.T) {
 	text := rapid.StringN(-1, -1, 40)
 	micros := rapid.Map(rapid.Int64Range(0, 1<<50), func(n int64) time.Duration { return time.Duration(n) * time.Microsecond })
 	event := rapid.Custom(func(t *rapid.T) record.Event {
-		return record.Event{
+		e := record.Event{
 			ID:      engine.ID(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "id")),
 			At:      time.UnixMicro(rapid.Int64Range(-1<<50, 1<<52).Draw(t, "at")).UTC(),
 			Outcome: rapid.Map(rapid.IntRange(0, 7), func(n int) engine.Outcome { return engine.Outcome(n) }).Draw(t, "outcome"),
@@ -87,6 +96,15 @@ func TestParquetRoundTrip(t *testing.T) {
 			RetryAfter: rapid.OneOf(micros, rapid.Just(stint.Never)).Draw(t, "retry after"), Waited: micros.Draw(t, "waited"), Latency: micros.Draw(t, "latency"),
 			Region: text.Draw(t, "region"), Node: text.Draw(t, "node"), Weight: rapid.Int64().Draw(t, "weight"),
 		}
+		for range rapid.IntRange(0, 3).Draw(t, "settled") {
+			e.Settled = append(e.Settled, record.Settlement{
+				Event: e.ID, Rule: text.Draw(t, "rule"), Meter: text.Draw(t, "meter"), Model: text.Draw(t, "model"),
+				At:       time.UnixMicro(rapid.Int64Range(-1<<50, 1<<52).Draw(t, "at")).UTC(),
+				Reserved: rapid.Int64().Draw(t, "reserved"), Used: rapid.Int64().Draw(t, "used"),
+				Shadow: rapid.Bool().Draw(t, "shadow"), Estimated: rapid.Bool().Draw(t, "estimated"), Cancelled: rapid.Bool().Draw(t, "cancelled"),
+			})
+		}
+		return e
 	})
 	rapid.Check(t, func(r *rapid.T) {
 		events := rapid.SliceOfNDistinct(event, 0, 30, func(e record.Event) engine.ID { return e.ID }).Draw(r, "events")
@@ -94,7 +112,7 @@ func TestParquetRoundTrip(t *testing.T) {
 		if err != nil {
 			r.Fatal(err)
 		}
-		if !slices.Equal(byID(got), byID(events)) {
+		if !slices.EqualFunc(byID(got), byID(events), recordtest.Same) {
 			r.Fatalf("got %+v, want %+v", got, events)
 		}
 	})
@@ -114,6 +132,11 @@ func TestParquetFields(t *testing.T) {
 			v.SetInt(int64(time.Microsecond))
 		case engine.ID:
 			e.ID[0] = 1
+		case []record.Settlement:
+			e.Settled = []record.Settlement{
+				{Event: e.ID, Rule: "a", Meter: "m", Shadow: true, At: time.UnixMicro(1).UTC(), Reserved: 1, Used: 2, Model: "x", Estimated: true, Cancelled: true},
+				{Event: e.ID, Rule: "b", At: time.UnixMicro(2).UTC()},
+			}
 		default:
 			switch v.Kind() {
 			case reflect.String:
@@ -134,7 +157,7 @@ func TestParquetFields(t *testing.T) {
 	}
 	got, events = byID(got), byID(events)
 	for i, e := range events {
-		if got[i] != e {
+		if !recordtest.Same(got[i], e) {
 			t.Errorf("got %+v, want %+v", got[i], e)
 		}
 	}
@@ -158,8 +181,8 @@ func TestParquetDocumented(t *testing.T) {
 	for line := range strings.Lines(table) {
 		got = append(got, strings.Split(strings.ReplaceAll(strings.Split(line, " | ")[0][2:], "`", ""), ", ")...)
 	}
-	for _, c := range f.Schema().Columns() {
-		want = append(want, c[0])
+	for _, field := range f.Schema().Fields() {
+		want = append(want, field.Name())
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("the document has %q, files have %q", got, want)
@@ -193,7 +216,9 @@ func TestParquetQuery(t *testing.T) {
 	}
 	var columns []string
 	for _, c := range f.Schema().Columns() {
-		columns = append(columns, c[0])
+		if len(c) == 1 { // it is not one of a list, which come last
+			columns = append(columns, c[0])
+		}
 	}
 	if _, err := db.Write.ExecContext(t.Context(), "CREATE TABLE archive ("+strings.Join(columns, ", ")+")"); err != nil {
 		t.Fatal(err)
@@ -207,7 +232,7 @@ func TestParquetQuery(t *testing.T) {
 		}
 		for _, row := range buffer {
 			var values []any
-			for i, v := range row {
+			for i, v := range row[:len(columns)] {
 				switch {
 				case columns[i] == "time":
 					values = append(values, time.UnixMicro(v.Int64()).UTC().Format(time.DateTime))
@@ -305,6 +330,26 @@ func TestParquetFile(t *testing.T) {
 	required binary region (STRING);
 	required binary node (STRING);
 	required int64 weight (INT(64,true));
+	required group settled (LIST) {
+		repeated group list {
+			required group element {
+				required binary rule (STRING);
+				required binary meter (STRING);
+				required boolean shadow;
+				required int64 at (TIMESTAMP(isAdjustedToUTC=true,unit=MICROS));
+				required int64 reserved (INT(64,true));
+				required int64 used (INT(64,true));
+				required int64 given_back (INT(64,true));
+				required int64 overshoot (INT(64,true));
+				required binary model (STRING);
+				required boolean estimated;
+				required boolean cancelled;
+			}
+		}
+	}
+	required binary path (STRING);
+	required binary source (STRING);
+	required binary unaccepted (STRING);
 }`
 	if got := f.Schema().String(); got != want {
 		t.Errorf("the schema is\n%s\nwant\n%s", got, want)
@@ -323,7 +368,7 @@ func TestParquetFile(t *testing.T) {
 		}
 	}
 
-	if got, err := fromParquet(file); err != nil || !slices.Equal(byID(got), byID(events)) {
+	if got, err := fromParquet(file); err != nil || !slices.EqualFunc(byID(got), byID(events), recordtest.Same) {
 		t.Errorf("%d events, %v, want the %d that were written", len(got), err, len(events))
 	}
 	// Rows without a struct.
@@ -341,7 +386,7 @@ func TestParquetFile(t *testing.T) {
 	}
 	for i, row := range rows {
 		m, ok := row.(map[string]any)
-		if !ok || len(m) != 24 {
+		if !ok || len(m) != 28 {
 			t.Fatalf("got %v", row)
 		}
 		if i == 0 && (m["time"] != at.UnixMicro() || m["user_id"] != "user0" || m["outcome"] != "allowed" || m["limit_value"] != int64(100) || m["retry_after_us"] != int64(1e6)) {

@@ -22,6 +22,7 @@ import (
 	"github.com/stintdev/stint/internal/kit/blob"
 	"github.com/stintdev/stint/internal/record"
 	"github.com/stintdev/stint/internal/record/archive"
+	"github.com/stintdev/stint/internal/record/recordtest"
 )
 
 // months is a Source in memory.
@@ -227,7 +228,7 @@ func wantArchived(t *testing.T, a *archive.Archive, s *months, m record.Month, w
 	if n, err := a.Restore(t.Context(), m); err != nil || n != int64(len(want)) {
 		t.Errorf("restored %d of %v, %v, want %d", n, m, err, len(want))
 	}
-	if got := s.all(m); !slices.Equal(got, want) {
+	if got := s.all(m); !slices.EqualFunc(got, want, recordtest.Same) {
 		t.Errorf("%v has %d events after it was restored, want the %d that it had", m, len(got), len(want))
 	}
 }

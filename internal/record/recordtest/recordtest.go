@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"testing"
@@ -105,6 +106,9 @@ func Write(t testing.TB, s record.Sink, events ...record.Event) {
 	}
 }
 
+// Same reports whether two events are the same in every field.
+func Same(a, b record.Event) bool { return reflect.DeepEqual(a, b) }
+
 // All returns the events of months, in order of time and id.
 func All(t testing.TB, s *record.Store, months ...record.Month) (out []record.Event) {
 	t.Helper()
@@ -125,7 +129,8 @@ func Denial(n int, at time.Time) record.Event {
 	copy(id[10:], fmt.Sprintf("%06d", n))
 	return record.Event{
 		ID: id, At: at.UTC(), Outcome: engine.Denied, User: "u" + strconv.Itoa(n%7), Tenant: "acme", Key: "k" + strconv.Itoa(n%5), Tier: "free",
-		IP: "192.0.2." + strconv.Itoa(n%250), Rule: "r" + strconv.Itoa(n%3), Limit: "requests", Endpoint: "/v1/" + strconv.Itoa(n%2), Method: "GET",
+		IP: "192.0.2." + strconv.Itoa(n%250), Rule: "r" + strconv.Itoa(n%3), Limit: "requests", Endpoint: "/v1/" + strconv.Itoa(n%2), Method: "GET", Path: "/v1/" + strconv.Itoa(n%4),
+		Source: []string{"key", "jwt", "given"}[n%3], Unaccepted: []string{"", "", "", "token_expired"}[n%4],
 		Used: 10, Max: 10, Cost: 1, Status: 429, RetryAfter: time.Second, Latency: time.Duration(n%1000) * time.Microsecond, Region: "eu", Node: "n1", Weight: 1,
 	}
 }

@@ -84,7 +84,7 @@ func TestAdopt(t *testing.T) {
 			t.Fatalf("%d events, want %d", len(got), len(want))
 		}
 		for i := range got {
-			if got[i] != want[i] {
+			if !recordtest.Same(got[i], want[i]) {
 				t.Fatalf("%+v, want %+v", got[i], want[i])
 			}
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/stintdev/stint/internal/record/query"
 )
 
-// deletedAtOnce is how many events one transaction deletes.
+// deletedAtOnce is how many events or settlements one transaction deletes.
 const deletedAtOnce = 5000
 
 // State is the state of a store, as far as this process knows it.
@@ -97,7 +97,8 @@ func (s *Store) dropOldest(ctx context.Context) error {
 	return err
 }
 
-// cut deletes the first minutes of the oldest month, of about so many bytes. What arrives for
+// cut deletes the first minutes of the oldest month, of about so many bytes, and what became of
+// their reservations, which is not counted and leaves more room. What arrives for
 // these minutes later is not counted: a minute is counted from all of its events.
 func (s *Store) cut(ctx context.Context, bytes int64) error {
 	var m record.Month
@@ -131,6 +132,15 @@ func (s *Store) cut(ctx context.Context, bytes int64) error {
 				if err == nil {
 					n, err = result.RowsAffected()
 				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+		for n := int64(1); n > 0; {
+			err := step(func(tx *sql.Tx) (err error) {
+				n, err = s.DeleteSettlements(ctx, tx, until, deletedAtOnce)
 				return err
 			})
 			if err != nil {

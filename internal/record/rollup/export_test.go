@@ -8,3 +8,10 @@ func init() {
 	eventsAtOnce, countedApart = 200, 1<<11
 	pageSize, pagesAtOnce, headSize, lastSize = 1<<10, 16<<10, 50, 1000
 }
+
+// SetSeen sets the bounds of names that were seen, and returns a function that resets them.
+func SetSeen(fresh, known, all int) (reset func()) {
+	a, b, c := maxNewSeen, maxKnownSeen, maxSeen
+	maxNewSeen, maxKnownSeen, maxSeen = fresh, known, all
+	return func() { maxNewSeen, maxKnownSeen, maxSeen = a, b, c }
+}

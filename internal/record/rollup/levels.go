@@ -142,6 +142,8 @@ func (s *Store) lists(ctx context.Context, q *sql.Tx, r query.Range, kind int, h
 	parts, not := m.parts(r.From, r.To, daily), partHead
 	if heads {
 		not = partOfAll
+	}
+	if heads && kind != kindPath { // there are none of paths for the last 24 hours
 		start, err := s.lastOf(ctx, q)
 		if err != nil {
 			return nil, 0, err

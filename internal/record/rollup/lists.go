@@ -27,6 +27,8 @@ var (
 	// for the last 24 hours.
 	headSize = 1000
 	lastSize = 10_000
+	// pathsAtOnce is how many paths of a minute are in a list. That of an hour or a day is only a head.
+	pathsAtOnce = 100
 )
 
 // The parts of a list, in the numbers of the database.
@@ -134,7 +136,7 @@ func (s *Store) newList(tx *sql.Tx, l level, kind int, start time.Time) *list {
 
 // add adds an entry after those that were added before. It copies what it keeps.
 func (l *list) add(e *entry) {
-	if l.level != last {
+	if l.level != last && !l.onlyHead() {
 		l.page.add(l.rules.all, e)
 	}
 	if len(l.page.body) >= pageSize {
@@ -151,6 +153,9 @@ func (l *list) add(e *entry) {
 		l.cut()
 	}
 }
+
+// onlyHead reports whether the list has only those that were denied most: it is one of paths, of an hour or a day.
+func (l *list) onlyHead() bool { return l.kind == kindPath && l.level != minute }
 
 // maxHead is the largest number of entries of the head.
 func (l *list) maxHead() int {
@@ -176,7 +181,7 @@ func (p *sheet) add(rules []string, e *entry) {
 
 // whole is the part number of the pages with all entries.
 func (l *list) whole() int {
-	if l.level == minute {
+	if l.level == minute || l.onlyHead() {
 		return partNoHead
 	}
 	return partOfAll
@@ -200,8 +205,12 @@ func (l *list) cut() {
 	if len(l.head) <= size {
 		return
 	}
-	slices.SortFunc(l.head, func(a, b entry) int { return cmp.Or(cmp.Compare(b.denied(), a.denied()), compareEntries(a, b)) })
+	slices.SortFunc(l.head, mostDenied)
 	l.head, l.more, l.floor = l.head[:size], true, l.head[size-1].denied()
+}
+
+func mostDenied(a, b entry) int {
+	return cmp.Or(cmp.Compare(b.denied(), a.denied()), compareEntries(a, b))
 }
 
 // flush writes the buffered pages.
@@ -223,6 +232,10 @@ func (l *list) finish(ctx context.Context) error {
 	for i := range l.head {
 		l.page.add(l.rules.all, &l.head[i])
 	}
+	if l.onlyHead() {
+		l.turn(l.whole(), 0)
+		return l.flush(ctx)
+	}
 	atMost := l.floor
 	if l.more {
 		atMost = max(1, atMost) // a client that was left out may have been refused without being denied
@@ -238,7 +251,7 @@ func compareEntries(a, b entry) int {
 // refused counts refusals by client.
 type refused struct {
 	rules words
-	names [4]map[string][]pair // by kind
+	names [kindPath + 1]map[string][]pair // by kind
 }
 
 func newRefused() *refused {
@@ -250,7 +263,7 @@ func newRefused() *refused {
 }
 
 // count counts a refusal for each kind of name.
-func (r *refused) count(rule []byte, names [4]sql.RawBytes, denied bool, weight int64) {
+func (r *refused) count(rule []byte, names [kindPath + 1]sql.RawBytes, denied bool, weight int64) {
 	p := pair{rule: idOf(&r.rules, rule), refused: weight}
 	if denied {
 		p.denied = weight
@@ -272,11 +285,15 @@ func (r *refused) add(kind int, name []byte, p pair) {
 	r.names[kind][string(name)] = append(pairs, p)
 }
 
-// addTo adds the clients of the kind of a list to it.
+// addTo adds the names of the kind of a list to it.
 func (r *refused) addTo(l *list) {
 	all := make([]entry, 0, len(r.names[l.kind]))
 	for name, pairs := range r.names[l.kind] {
 		all = append(all, entry{hash: hashOf([]byte(name)), name: []byte(name), pairs: pairs})
+	}
+	if l.kind == kindPath && len(all) > pathsAtOnce {
+		slices.SortFunc(all, mostDenied)
+		all = all[:pathsAtOnce]
 	}
 	slices.SortFunc(all, compareEntries)
 	l.rules = r.rules

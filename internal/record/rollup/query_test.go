@@ -233,7 +233,7 @@ func TestBadQueries(t *testing.T) {
 		{find(record.EventQuery{Limit: -1}), `limit: "-1": want a number from 1 to 1000`},
 		{cursor, `after: "12.x": want the cursor that the last page returned`},
 		{other, `after: "99999999999999999.00000000-0000-0000-0000-000000000000": want the cursor that the last page returned`},
-		{top(rollup.TopQuery{By: "usr"}), `by: "usr": want one of user, tenant, key, ip, rule, endpoint; did you mean "user"?`},
+		{top(rollup.TopQuery{By: "usr"}), `by: "usr": want one of user, tenant, key, ip, path, rule, endpoint; did you mean "user"?`},
 		{top(rollup.TopQuery{Range: ten, Limit: 5000}), `from: "2020-03-04T12:00:00Z": want at most 366 days before to, which is 2026-03-04T12:00:00Z` + "\n" + `limit: "5000": want a number from 1 to 1000`},
 		{distinct(rollup.DistinctQuery{By: "rule"}), `by: "rule": want one of user, tenant, key, ip`},
 		{violations(rollup.ViolationQuery{Limit: -5}), `limit: "-5": want a number from 1 to 1000`},

@@ -15,12 +15,16 @@ import (
 	"github.com/stintdev/stint/internal/record/query"
 )
 
-// subjects are the columns that identify a client, in the order of their numbers in the
-// database, and kinds are their names.
+// subjects are the columns that lists are made of, in the order of their numbers in the
+// database, and kinds are their names: of clients, and last that of paths.
 var (
-	subjects = []string{"user_id", "tenant", "key_id", "ip"}
-	kinds    = []string{"user", "tenant", "key", "ip"}
+	subjects = []string{"user_id", "tenant", "key_id", "ip", record.PathColumn}
+	kinds    = []string{"user", "tenant", "key", "ip", "path"}
+	clients  = kinds[:kindPath]
 )
+
+// kindPath is the number of paths. A client can invent them, so only those that were denied most are in lists.
+const kindPath = 4
 
 // rollUps are the tables of roll-ups.
 var rollUps = []string{"stint_rollup_counts", "stint_rollup_lists"}
@@ -77,6 +81,9 @@ func (s *Store) Run(ctx context.Context) (done int, err error) {
 		if _, err := step(s.makeLast); err != nil {
 			return err
 		}
+		if _, err := step(s.forgetSeen); err != nil {
+			return err
+		}
 		for range deletesAtOnce {
 			if n, err := step(s.deleteOld); err != nil || n == 0 {
 				return err
@@ -84,6 +91,9 @@ func (s *Store) Run(ctx context.Context) (done int, err error) {
 		}
 		return nil
 	})
+	if err != nil {
+		s.seen = seen{} // what was written may have been rolled back
+	}
 	return done, s.wrap("roll up events", err)
 }
 
@@ -136,7 +146,7 @@ func (s *Store) makeLast(ctx context.Context, tx *sql.Tx) (int, error) {
 			return 0, err
 		}
 	}
-	for kind := range kinds {
+	for kind := range clients {
 		l := s.newList(tx, last, kind, start)
 		if err := s.mergeInto(ctx, tx, l, hour); err != nil {
 			return 0, err
@@ -283,6 +293,9 @@ func (s *Store) countMinute(ctx context.Context, tx *sql.Tx, start time.Time) er
 			return err
 		}
 	}
+	if err := s.putSeen(ctx, tx, start); err != nil {
+		return err
+	}
 	return s.putCounts(ctx, tx, minute, start, counts)
 }
 
@@ -294,8 +307,9 @@ func (s *Store) countEvents(ctx context.Context, tx *sql.Tx, table string, from,
 		var g group
 		var cached bool
 		var weight, latency int64
-		var texts, names [4]sql.RawBytes
-		err := rows.Scan((*uint8)(&g.outcome), &g.shadow, &cached, &weight, &latency, &texts[0], &texts[1], &texts[2], &texts[3], &names[0], &names[1], &names[2], &names[3])
+		var texts [4]sql.RawBytes
+		var names [kindPath + 1]sql.RawBytes
+		err := rows.Scan((*uint8)(&g.outcome), &g.shadow, &cached, &weight, &latency, &texts[0], &texts[1], &texts[2], &texts[3], &names[0], &names[1], &names[2], &names[3], &names[kindPath])
 		if err != nil {
 			return err
 		}
@@ -318,6 +332,7 @@ func (s *Store) countEvents(ctx context.Context, tx *sql.Tx, table string, from,
 			n.cached += weight
 		}
 		n.latency.Add(time.Duration(latency)*time.Microsecond, weight)
+		s.seen.note((*[4]sql.RawBytes)(names[:kindPath])) // paths are no clients
 		if g.outcome >= engine.Denied {
 			refused.count(texts[0], names, g.outcome == engine.Denied, weight)
 		}

@@ -41,6 +41,7 @@ type Series struct {
 	Name   string // the value of By
 	Rest   bool   // it is the sum of all series beyond the limit
 	Points []Point
+	Whole  Point // all points together
 }
 
 // Point is the numbers of one step.
@@ -269,10 +270,11 @@ func (d *drawing) turn(to int) {
 func (d *drawing) end() (out []Series) {
 	d.turn(0)
 	names := slices.SortedFunc(maps.Keys(d.tracks), func(a, b string) int {
-		return cmp.Or(compareBool(a == rest, b == rest), cmp.Compare(d.tracks[b].total, d.tracks[a].total), strings.Compare(a, b))
+		return cmp.Or(compareBool(a == rest, b == rest), cmp.Compare(d.tracks[b].whole.total, d.tracks[a].whole.total), strings.Compare(a, b))
 	})
 	for _, name := range names {
-		one := Series{Name: name, Points: d.tracks[name].points}
+		t := d.tracks[name]
+		one := Series{Name: name, Points: t.points, Whole: t.whole.point(t.points[0].Start)}
 		if name == rest {
 			one.Name, one.Rest = "", true
 		}
@@ -287,9 +289,8 @@ const rest = "\x00"
 // track is a series that is made one point at a time: sketches for all points would take
 // megabytes.
 type track struct {
-	points []Point
-	total  int64
-	now    sums
+	points     []Point
+	whole, now sums
 }
 
 func (q *SeriesQuery) track() *track {
@@ -306,10 +307,15 @@ func (t *track) put(at int) {
 	if n.events == 0 {
 		return
 	}
-	var took [3]time.Duration
-	t.total += n.total
-	n.latency.Quantiles([]float64{0.5, 0.95, 0.99}, took[:])
-	t.points[at] = Point{Start: t.points[at].Start, Total: n.total, Events: n.events, Cached: n.cached, P50: took[0], P95: took[1], P99: took[2]}
+	t.points[at] = n.point(t.points[at].Start)
+	t.whole.merge(n)
 	n.latency.Reset()
 	*n = sums{latency: n.latency}
+}
+
+// point returns the sums as a point.
+func (s *sums) point(start time.Time) Point {
+	var took [3]time.Duration
+	s.latency.Quantiles([]float64{0.5, 0.95, 0.99}, took[:])
+	return Point{Start: start, Total: s.total, Events: s.events, Cached: s.cached, P50: took[0], P95: took[1], P99: took[2]}
 }

@@ -1,6 +1,7 @@
 // Package rollup counts events by minute, hour and day, so that queries about millions of them
 // read only a few rows: numbers over time ([Store.Series]), who or what was denied most
-// ([Store.Top], [Store.Violations]), and how many clients were denied ([Store.Distinct]).
+// ([Store.Top], [Store.Violations]), and how many clients were denied ([Store.Distinct]). It
+// also knows the names of the clients that sent requests ([Store.Seen]).
 //
 // # What holds
 //
@@ -58,6 +59,7 @@ type Store struct {
 
 	folded  time.Time          // the hour in which maintain has added up consumption
 	running sync.Mutex         // by this process
+	seen    seen               // of those that run
 	stop    context.CancelFunc // nil: it was not started
 	work    sync.WaitGroup
 }

@@ -156,7 +156,7 @@ func TestArchiveOfStore(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := recordtest.All(t, s.Store, months...); !slices.Equal(got, want) || len(got) != 400 {
+		if got := recordtest.All(t, s.Store, months...); !slices.EqualFunc(got, want, recordtest.Same) || len(got) != 400 {
 			t.Errorf("%d events are back, want %d", len(got), len(want))
 		}
 	})

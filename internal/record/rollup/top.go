@@ -123,7 +123,7 @@ func (s *Store) top(ctx context.Context, r query.Range, kind, limit int, rule st
 // TopQuery selects who or what was refused most.
 type TopQuery struct {
 	query.Range        // it is widened to whole hours, and where it is older than 90 days to whole days
-	By          string // user, tenant, key, ip, rule or endpoint. Default user
+	By          string // user, tenant, key, ip, path, rule or endpoint. Default user
 	Rule        string // that refused them. Empty: any
 	Limit       int    // from 1 to 1,000. Default 10
 }
@@ -134,8 +134,9 @@ type Refusals struct {
 	Denied, Refused int64
 }
 
-// Top returns those that were denied most, the first first. Numbers are exact. It takes longer
-// if the first hardly differ from the rest.
+// Top returns those that were denied most, the first first. Numbers are exact, but for paths: of these a list
+// has only the first 100 of each minute, and 1,000 of each hour and day. It takes longer if the first hardly differ
+// from the rest.
 func (s *Store) Top(ctx context.Context, q TopQuery) ([]Refusals, error) {
 	var p strict.Report
 	q.Check(&p, s.o.Now())
@@ -284,7 +285,7 @@ func (s *Store) Distinct(ctx context.Context, q DistinctQuery) (n int64, exact b
 	var p strict.Report
 	q.Check(&p, s.o.Now())
 	q.By = cmp.Or(q.By, kinds[0])
-	query.CheckWord(&p, "by", q.By, kinds)
+	query.CheckWord(&p, "by", q.By, clients)
 	if err := p.Problems.Err(); err != nil {
 		return 0, false, err
 	}

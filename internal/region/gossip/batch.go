@@ -31,5 +31,16 @@ type Batch struct {
 	Entries []Entry
 }
 
-// MaxEntries is how many entries a batch has at most.
-const MaxEntries = 1024
+// What a receiver takes, and so what is sent. Batches that are larger are refused.
+const (
+	// MaxEntries is how many entries a batch has at most.
+	MaxEntries = 1024
+	// maxBytes is how many bytes a batch has at most before it gets its last entry, compressed by nothing.
+	maxBytes = 512 << 10
+	// entryBytes is what an entry has at most beside its strings, with the text of its limit.
+	entryBytes = 320
+)
+
+// maxUnits is how many units an entry of a limit has at most. In a window there are as many as the limit has, and in a
+// bucket as much again comes back meanwhile; each region may be ahead of the others.
+func maxUnits(l *stint.Limit) int64 { return 4 * (l.Cap() + l.Max) }

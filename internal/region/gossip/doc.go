@@ -12,7 +12,9 @@
 // whatever the load, and however long messages take. A cost that is larger than the credit passes when all else is
 // acknowledged; then it takes the place of the credit in the bound. In a window, a window of the limit counts; a
 // bucket is at most like one whose max and burst are larger by that much. Instants are those of the clocks of the
-// regions' stores: by any other clock, what is admitted while they differ comes on top. With more nodes in a region
+// regions' stores: by one clock, what is admitted while they differ comes on top. Of a bucket that is its rate times as
+// much time, and of a fixed window what passes within that time at its edges. What changes of charges take beyond what was
+// charged comes on top, too: it was used before it was known, and no credit holds it back. With more nodes in a region
 // than units of credit, each has one.
 //
 // A take that finds no credit left waits for an acknowledgement (Options.Wait), and the others are told at once. Then
@@ -51,10 +53,13 @@
 // Batches are numbered by the process that sends them, and sent again until they are acknowledged. A receiver marks in
 // its region's store that it has a batch, and then charges it, so no batch is charged twice, whichever nodes receive
 // it. Lost are: what a process has not told when it is killed, and what a receiver had not charged yet when it is
-// killed or its store fails in the middle of it: at most what was admitted in one interval, and on the way.
+// killed or its store fails in the middle of it: at most what was admitted in one interval, and on the way. A receiver that
+// stops, or whose stream is cut, charges what it has begun to charge. Stats.Lost has what is lost, but for what is lost with
+// a process that is killed: no one can count that.
 //
-// What was admitted in one window is told together, at its last instant. Changes of charges are told as they were made;
-// resets are told, too. Penalties are not: bans hold in their own region. Concurrency cannot be gossiped, since places
+// What was admitted in one window is told together, at its last instant. Changes of charges are told as they were made,
+// those with an ID with that, so that they are made once, in whichever region a caller makes them. A change counts for at most
+// 4 x (cap + max) units elsewhere. Resets are told, too. Penalties are not: bans hold in their own region. Concurrency cannot be gossiped, since places
 // are held and not spent.
 //
 // # Bounds of memory
@@ -62,4 +67,8 @@
 // There is an account for each counter of which something was admitted here that has not recovered, for up to
 // Options.MaxCounters, of about 900 bytes resident with two other regions, garbage included. Of further counters, a node admits its share. A region that
 // does not answer costs a pointer for each of them, and 8 batches.
+//
+// A change with an ID is kept until all regions know of it, at most 1,024 of a counter and window, and MaxCounters of all
+// counters. When there are more, regions that do not know of the oldest yet are told what it has charged without its ID, and
+// not what it has given back: they count too much until that has recovered, and never too little.
 package gossip

@@ -22,6 +22,7 @@ type meters struct {
 // meter is that of one limit.
 type meter struct {
 	admitted, received, short, shares, bound, beyond atomic.Int64
+	measured                                         atomic.Bool
 }
 
 // of returns the meter of a limit.
@@ -65,8 +66,9 @@ type LimitStats struct {
 	Short    int64  // takes that were denied for want of credit, or of a share
 	Shares   int64  // takes that were decided by this node's share
 	// Bound is how many units all regions together may admit beyond the limit, and Beyond the most that
-	// this node has seen.
+	// this node has seen, if it is measured: see [Measured].
 	Bound, Beyond int64
+	Measured      bool
 }
 
 // Stats returns what this node has done.
@@ -82,7 +84,7 @@ func (s *Store) Stats() Stats {
 	defer s.meters.mu.Unlock()
 	for name, m := range s.meters.limits {
 		out.Limits = append(out.Limits, LimitStats{
-			name, m.admitted.Load(), m.received.Load(), m.short.Load(), m.shares.Load(), m.bound.Load(), m.beyond.Load(),
+			name, m.admitted.Load(), m.received.Load(), m.short.Load(), m.shares.Load(), m.bound.Load(), m.beyond.Load(), m.measured.Load(),
 		})
 	}
 	slices.SortFunc(out.Limits, func(a, b LimitStats) int { return cmp.Compare(a.Limit, b.Limit) })

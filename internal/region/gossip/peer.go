@@ -1,6 +1,7 @@
 package gossip
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -9,8 +10,6 @@ import (
 const (
 	// maxSent is how many batches a region may have to acknowledge at a time.
 	maxSent = 8
-	// maxBytes is about how many bytes the names in a batch have at most.
-	maxBytes = 256 << 10
 	// doubtful is how long a batch is sent again. A receiver remembers longer than that which it has applied.
 	doubtful = 30 * time.Minute
 )
@@ -39,8 +38,25 @@ type peer struct {
 // sent is a batch on its way.
 type sent struct {
 	Batch
-	of []*account // of each entry
-	at int64      // when it was made, like heard
+	of    []told // of each entry
+	at    int64  // when it was made, like heard
+	bytes int
+}
+
+// told is of which counter an entry is, and how often that was reset before.
+type told struct {
+	*account
+	resets uint32
+}
+
+// add adds an entry of a counter, unless there is no room for it.
+func (b *sent) add(e *Entry, acc *account) bool {
+	if len(b.Entries) >= MaxEntries || b.bytes >= maxBytes {
+		return false
+	}
+	b.bytes += entryBytes + len(e.Key.Subject) + len(e.Key.Name) + len(e.ID)
+	b.Entries, b.of = append(b.Entries, *e), append(b.of, told{acc, acc.resets})
+	return true
 }
 
 // never is the time of what has not happened.
@@ -85,34 +101,25 @@ func (s *Store) Next(region string) (Batch, bool) {
 	if b, ok := p.resend(); ok {
 		return b, true
 	}
-	p.mu.Lock()
-	n, size := 0, 0
-	for n < min(len(p.queue), MaxEntries/2) && size < maxBytes { // most have one entry, some two
-		size += len(p.queue[n].key.Subject) + len(p.queue[n].key.Name)
-		n++
-	}
-	if len(p.sent) >= maxSent || n == 0 {
-		p.mu.Unlock()
-		return Batch{}, false
-	}
-	due := append([]*account(nil), p.queue[:n]...)
-	if p.queue = p.queue[n:]; len(p.queue) == 0 {
-		p.queue = nil
-	}
-	p.mu.Unlock()
-
 	now, out := s.clock(), sent{at: s.elapsed()}
-	for _, acc := range due {
-		acc.shard.mu.Lock()
-		acc.queued &^= 1 << p.index
-		acc.expire(now)
-		for _, e := range acc.tell(p.index) {
-			out.Entries, out.of = append(out.Entries, e), append(out.of, acc)
+	for len(out.Entries) == 0 {
+		due := p.due()
+		if len(due) == 0 {
+			return Batch{}, false
 		}
-		acc.shard.mu.Unlock()
-	}
-	if len(out.Entries) == 0 {
-		return Batch{}, false
+		for i, acc := range due {
+			acc.shard.mu.Lock()
+			acc.expire(now)
+			more := acc.tell(p.index, &out)
+			if !more {
+				acc.queued &^= 1 << p.index
+			}
+			acc.shard.mu.Unlock()
+			if more { // the batch is full
+				p.putBack(due[i:])
+				break
+			}
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,6 +128,29 @@ func (s *Store) Next(region string) (Batch, bool) {
 	p.sent = append(p.sent, out)
 	p.again = len(p.sent)
 	return out.Batch, true
+}
+
+// due takes counters from the queue, as many as are told of in a batch: most have one entry, some more. It returns none if
+// there is too much on the way.
+func (p *peer) due() []*account {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := min(len(p.queue), MaxEntries/2)
+	if len(p.sent) >= maxSent || n == 0 {
+		return nil
+	}
+	due := slices.Clone(p.queue[:n])
+	if p.queue = p.queue[n:]; len(p.queue) == 0 {
+		p.queue = nil
+	}
+	return due
+}
+
+// putBack puts counters back into the queue, as the first ones.
+func (p *peer) putBack(accounts []*account) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.queue = append(accounts, p.queue...)
 }
 
 // resend returns the next batch that has to be sent again.
@@ -183,9 +213,11 @@ func (s *Store) Acknowledged(region string, number uint64) {
 func (s *Store) settle(p *peer, b *sent) {
 	now := s.elapsed()
 	for i := range b.Entries {
-		acc := b.of[i]
+		acc := b.of[i].account
 		acc.shard.mu.Lock()
-		acc.acknowledge(p.index, &b.Entries[i], now < p.consent.Load())
+		if acc.resets == b.of[i].resets {
+			acc.acknowledge(p.index, &b.Entries[i], now < p.consent.Load())
+		}
 		s.close(acc, now)
 		acc.shard.mu.Unlock()
 	}
@@ -193,17 +225,15 @@ func (s *Store) settle(p *peer, b *sent) {
 
 // forget gives up batches of which it is not known for too long whether they were charged. Their units stay unknown to
 // the region until they have recovered. It returns how many units they have.
-func (p *peer) forget(now int64) (units int64) {
+func (p *peer) forget(now int64) (n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for len(p.sent) > 0 && now-p.sent[0].at > doubtful.Microseconds() {
-		for _, e := range p.sent[0].Entries {
-			units += max(e.Units, 0)
-		}
+		n += units(p.sent[0].Entries)
 		p.sent = p.sent[1:]
 		p.again = max(p.again-1, 0)
 	}
-	return units
+	return n
 }
 
 // Heard says that a region has answered, so the connection to it works both ways. Alone and consent are what

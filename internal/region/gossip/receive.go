@@ -30,8 +30,9 @@ var ErrRefused = errors.New("refused")
 // If the clock of the other region is ahead, it waits until this one's is there: otherwise units might be
 // charged in the window before theirs.
 //
-// If it is interrupted, by the end of the process or because the store does not say whether it has charged, as
-// many units as were on the way are lost, and never counted twice.
+// A batch that it has begun to charge it charges to its end, also when ctx is done: then for up to 3 s more. If that is not
+// enough, or the store does not say whether it has charged, units are lost, and counted as such. If the process is killed, they
+// are lost, too. None is charged twice.
 func (s *Store) Receive(ctx context.Context, from Sender, b Batch) error {
 	if err := s.check(from, &b); err != nil {
 		s.meters.refused.Add(1)
@@ -62,6 +63,8 @@ func (s *Store) receive(ctx context.Context, from Sender, b *Batch) (wait time.D
 	if ahead := b.last() - s.clock(); ahead > 0 {
 		return time.Duration(ahead) * time.Microsecond, nil
 	}
+	ctx, cancel := afterwards(ctx)
+	defer cancel()
 	var ds [1]stint.Decision
 	began := s.elapsed()
 	first := stint.Ask{
@@ -73,14 +76,45 @@ func (s *Store) receive(ctx context.Context, from Sender, b *Batch) (wait time.D
 		Cost:  1, Policy: &stint.Policy{OnFailure: stint.FailError},
 	}
 	if err := s.next.Take(ctx, []stint.Ask{first}, ds[:]); err != nil {
+		if !errors.Is(err, stint.ErrNotApplied) {
+			s.doubts.Store(from, b.Number)
+		}
 		return 0, err
 	}
 	s.hear(began, ds[:], nil)
+	doubt, _ := s.doubts.LoadAndDelete(from)
 	if !ds[0].Allowed {
 		s.meters.duplicate.Add(1)
+		if doubt == b.Number { // it was marked, and not charged
+			s.meters.lost.Add(units(b.Entries))
+		}
 		return 0, nil
 	}
 	return 0, s.charge(ctx, b.Entries, ds[0].At)
+}
+
+// afterwards returns a context that is done a while after ctx is: a batch that was marked and not charged would be lost.
+func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
+	const grace = 3 * time.Second // less than what a node takes to stop
+	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		select {
+		case <-out.Done():
+		case <-time.After(grace):
+			cancel()
+		}
+	})
+	return out, func() { stop(); cancel() }
+}
+
+// units returns how many units were admitted.
+func units(entries []Entry) (n int64) {
+	for i := range entries {
+		if e := &entries[i]; !e.Reset {
+			n += max(e.Units, 0)
+		}
+	}
+	return n
 }
 
 // last returns the instant of the last entry.
@@ -115,9 +149,7 @@ func (s *Store) check(from Sender, b *Batch) error {
 		if err := e.Limit.Validate(); err != nil {
 			return refuse("entry %d: %v", i, err)
 		}
-		// In a window there are as many as the limit has, and in a bucket as much again comes back meanwhile;
-		// each region may be ahead of the others.
-		most := 4 * (e.Limit.Cap() + e.Limit.Max)
+		most := maxUnits(&e.Limit)
 		if !e.Reset && (e.Units == 0 || e.Units > most || e.Units < -most) {
 			return refuse("entry %d: %d units of %v", i, e.Units, e.Limit)
 		}
@@ -128,15 +160,24 @@ func (s *Store) check(from Sender, b *Batch) error {
 	return nil
 }
 
-// charge charges entries, in their order.
-func (s *Store) charge(ctx context.Context, entries []Entry, now int64) error {
+// charge charges entries, in their order. What it does not get to is lost.
+func (s *Store) charge(ctx context.Context, entries []Entry, now int64) (err error) {
+	done := 0
+	defer func() {
+		if err != nil {
+			s.meters.lost.Add(units(entries[done:]))
+		}
+	}()
 	var asks []stint.Ask
 	var charges [atOnce]stint.Charge
 	ds := make([]stint.Decision, atOnce)
 	flush := func() error {
-		err := s.settled(ctx, asks, ds[:len(asks)])
+		if err := s.settled(ctx, asks, ds[:len(asks)]); err != nil {
+			return err
+		}
+		done += len(asks)
 		asks = asks[:0]
-		return err
+		return nil
 	}
 	for i := range entries {
 		e := &entries[i]
@@ -148,6 +189,7 @@ func (s *Store) charge(ctx context.Context, entries []Entry, now int64) error {
 			if err := s.next.Reset(ctx, []stint.Ask{a}); err != nil {
 				return err
 			}
+			done++
 			continue
 		}
 		a.Charge = &charges[len(asks)]
@@ -170,7 +212,7 @@ func (s *Store) settled(ctx context.Context, asks []stint.Ask, ds []stint.Decisi
 		err := s.next.Adjust(ctx, asks, ds)
 		switch {
 		case err == nil:
-			s.charged(asks, ds)
+			s.charged(ctx, asks, ds)
 			return nil
 		case !errors.Is(err, stint.ErrNotApplied):
 			for i := range asks {
@@ -183,20 +225,4 @@ func (s *Store) settled(ctx context.Context, asks []stint.Ask, ds []stint.Decisi
 		}
 	}
 	return nil
-}
-
-// charged notes what other regions have admitted, and how far beyond a limit that is.
-func (s *Store) charged(asks []stint.Ask, ds []stint.Decision) {
-	now := s.clock()
-	for i := range asks {
-		a := &asks[i]
-		s.meters.of(a.Key.Limit()).received.Add(max(a.Cost, 0))
-		if ds[i].Remaining > 0 || a.Cost < 0 {
-			continue
-		}
-		if acc := s.account(a, now); acc != nil {
-			raise(&acc.meter.beyond, acc.exceed(a.Charge.At, a.Cost))
-			acc.shard.mu.Unlock()
-		}
-	}
 }

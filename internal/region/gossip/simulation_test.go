@@ -28,11 +28,15 @@ type world struct {
 	faults  bool
 
 	requests int
-	admitted [][]simUnit // by counter
-	lost     []int64     // by counter: what killed nodes had not told
+	commits  int
+	admitted [][]*simUnit // by counter
+	lost     []int64      // by counter: what killed nodes had not told
 }
 
 type simUnit struct{ at, cost int64 }
+
+// reserved is the cost of a request of which all but one unit is given back.
+const reserved = 4
 
 type simRegion struct {
 	name  string
@@ -51,6 +55,7 @@ type simNode struct {
 	store  *Store
 	links  []*simLink
 	paused bool
+	cut    bool // from all other regions, though its siblings may not be
 }
 
 // simLink is a stream of a node to another region.
@@ -60,6 +65,8 @@ type simLink struct {
 	at    *simNode // the node that it ends at; nil: it is down
 	epoch int      // of the connection
 	delay time.Duration
+	// blocked says that no connection is made, though there may be one the other way.
+	blocked bool
 	// queue has the batches that have arrived, and are not charged or acknowledged yet.
 	queue []Batch
 }
@@ -121,7 +128,7 @@ func newWorld(t *testing.T, seed uint64, regions, nodes int, asks []stint.Ask) *
 	t.Helper()
 	w := &world{
 		t: t, random: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_800_000_000, 0), limits: asks,
-		admitted: make([][]simUnit, len(asks)), lost: make([]int64, len(asks)),
+		admitted: make([][]*simUnit, len(asks)), lost: make([]int64, len(asks)),
 	}
 	for i := range regions {
 		r := &simRegion{name: fmt.Sprint("r", i), skew: w.between(-250*time.Millisecond, 250*time.Millisecond), deaf: map[*simRegion]bool{}}
@@ -209,17 +216,27 @@ func (l *simLink) cut() {
 	l.at, l.epoch, l.queue = nil, l.epoch+1, nil
 }
 
-// passes reports whether messages between two regions arrive.
-func passes(a, b *simRegion) bool { return !a.deaf[b] && !b.deaf[a] }
+// connects reports whether a connection can be made to a node.
+func (l *simLink) connects(to *simNode) bool {
+	a, b := l.from.region, l.to
+	return !l.blocked && !l.from.cut && !to.cut && !to.paused && !a.deaf[b] && !b.deaf[a]
+}
 
 // deliver does something at the other end of a link, if the connection lasts until then.
-func (l *simLink) deliver(do func()) {
+func (l *simLink) deliver(do func()) { l.carry(l.from.region, l.to, do) }
+
+// reply does something at this end of a link, if the connection lasts until then.
+func (l *simLink) reply(do func()) { l.carry(l.to, l.from.region, do) }
+
+func (l *simLink) carry(a, b *simRegion, do func()) {
 	epoch := l.epoch
 	l.from.w.after(l.delay+l.from.w.between(0, l.delay), func() {
-		if l.epoch == epoch && passes(l.from.region, l.to) && !l.at.paused {
-			do()
-		} else if l.epoch == epoch {
+		switch {
+		case l.epoch != epoch:
+		case a.deaf[b] || l.blocked || l.from.cut || l.at.cut || l.at.paused:
 			l.cut() // what was sent is lost
+		default:
+			do()
 		}
 	})
 }
@@ -230,8 +247,8 @@ func (l *simLink) run() {
 	w.every(time.Second, func() {
 		switch {
 		case n.paused:
-		case l.at == nil && passes(n.region, l.to):
-			if to := l.to.nodes[w.random.IntN(len(l.to.nodes))]; !to.paused {
+		case l.at == nil:
+			if to := l.to.nodes[w.random.IntN(len(l.to.nodes))]; l.connects(to) {
 				l.at, l.epoch = to, l.epoch+1
 				n.store.Connected(l.to.name)
 				l.tell()
@@ -242,7 +259,7 @@ func (l *simLink) run() {
 			asked, store := w.now, n.store
 			l.deliver(func() {
 				alone, consent := l.at.store.Alone(), l.at.store.Consents()
-				l.deliver(func() { store.Heard(l.to.name, w.now.Sub(asked), alone, consent) })
+				l.reply(func() { store.Heard(l.to.name, w.now.Sub(asked), alone, consent) })
 			})
 		}
 	})
@@ -293,7 +310,7 @@ func (l *simLink) receive() {
 				w.t.Fatal(err)
 			}
 		}
-		l.deliver(func() { l.from.store.Acknowledged(l.to.name, b.Number) })
+		l.reply(func() { l.from.store.Acknowledged(l.to.name, b.Number) })
 		l.receive()
 	}
 }
@@ -319,7 +336,35 @@ func (w *world) request(r *simRegion, counter int, cost int64) {
 	default:
 	}
 	if ds[0].Allowed {
-		w.admitted[counter] = append(w.admitted[counter], simUnit{ds[0].At, cost})
+		w.admitted[counter] = append(w.admitted[counter], &simUnit{ds[0].At, cost})
+		if cost == reserved {
+			w.commit(r, counter, ds[0], reserved-1)
+		}
+	}
+}
+
+// commit gives back, some time later, a part of what was admitted last, at another node of the region, and often twice.
+func (w *world) commit(r *simRegion, counter int, d stint.Decision, by int64) {
+	unit := w.admitted[counter][len(w.admitted[counter])-1]
+	charge := d.Charge()
+	w.commits++
+	charge.ID = fmt.Sprint("commit ", w.commits)
+	for range 1 + w.random.IntN(2) {
+		w.after(w.between(0, 4*time.Second), func() {
+			n := r.nodes[w.random.IntN(len(r.nodes))]
+			if n.paused {
+				return
+			}
+			a := w.limits[counter]
+			a.Cost, a.Charge = -by, &charge
+			var ds [1]stint.Decision
+			if err := n.store.Adjust(context.Background(), []stint.Ask{a}, ds[:]); err != nil {
+				w.t.Fatal(err)
+			}
+			if !ds[0].Repeated {
+				unit.cost -= by
+			}
+		})
 	}
 }
 
@@ -332,7 +377,7 @@ func (w *world) check(counter int, more int64) (denied int) {
 		l.Burst += more
 	}
 	units := w.admitted[counter]
-	slices.SortStableFunc(units, func(a, b simUnit) int { return cmp.Compare(a.at, b.at) })
+	slices.SortStableFunc(units, func(a, b *simUnit) int { return cmp.Compare(a.at, b.at) })
 	state := stint.State{}
 	for _, u := range units {
 		var d stint.Decision
@@ -343,6 +388,20 @@ func (w *world) check(counter int, more int64) (denied int) {
 	return denied
 }
 
+// beyond returns the most that a node has measured beyond the limit of a counter since it was started.
+func (w *world) beyond(counter int) (most int64) {
+	for _, r := range w.regions {
+		for _, n := range r.nodes {
+			for _, l := range n.store.Stats().Limits {
+				if l.Limit == w.limits[counter].Key.Limit() {
+					most = max(most, l.Beyond)
+				}
+			}
+		}
+	}
+	return most
+}
+
 // trouble breaks something now and then: links, whole regions, one way, processes.
 func (w *world) trouble() {
 	w.faults = true
@@ -350,7 +409,7 @@ func (w *world) trouble() {
 		a := w.regions[w.random.IntN(len(w.regions))]
 		lasts := w.between(time.Second, 40*time.Second)
 		others := slices.Clone(w.regions)
-		switch w.random.IntN(5) {
+		switch w.random.IntN(7) {
 		case 0: // one region alone
 		case 1: // two regions from each other
 			others = []*simRegion{w.regions[w.random.IntN(len(w.regions))]}
@@ -362,18 +421,41 @@ func (w *world) trouble() {
 			n.paused = true
 			w.after(lasts/2, func() { n.paused = false })
 			return
-		case 4: // streams of one region do not reach another, though the other's do
-			n := a.nodes[w.random.IntN(len(a.nodes))]
-			for _, l := range n.links {
-				l.cut()
-				l.epoch += 1 << 20
+		case 4: // a region cannot connect to another one, which can connect to it
+			b := w.regions[w.random.IntN(len(w.regions))]
+			block := func(blocked bool) {
+				for _, n := range a.nodes {
+					for _, l := range n.links {
+						if l.to == b {
+							l.blocked = blocked
+						}
+					}
+				}
 			}
+			block(true)
+			w.after(lasts, func() { block(false) })
+			return
+		case 5: // what a region says is not heard, though it hears the others
+			for _, b := range others {
+				a.deaf[b] = true
+			}
+			w.after(lasts, func() { clear(a.deaf) })
+			return
+		case 6: // a node is cut off, and its siblings are not
+			n := a.nodes[w.random.IntN(len(a.nodes))]
+			n.cut = true
+			w.after(lasts, func() { n.cut = false })
 			return
 		}
 		for _, b := range others {
-			a.deaf[b] = true
+			a.deaf[b], b.deaf[a] = true, true
 		}
-		w.after(lasts, func() { clear(a.deaf) })
+		w.after(lasts, func() {
+			for _, b := range others {
+				delete(a.deaf, b)
+				delete(b.deaf, a)
+			}
+		})
 	})
 }
 
@@ -388,7 +470,7 @@ func simAsk(t *testing.T, name, limit string, credit int64, on stint.OnCredit) s
 		t.Fatal(err)
 	}
 	return stint.Ask{
-		Key: stint.Key{Subject: name, Name: "rule:limit"}, Limit: l, Plan: plan,
+		Key: stint.Key{Subject: name, Name: "rule:" + name}, Limit: l, Plan: plan,
 		Policy: &stint.Policy{Regions: stint.RegionsGossip, Credit: credit, OnCredit: on},
 	}
 }
@@ -441,6 +523,11 @@ func (w *world) attack() {
 				w.request(w.regions[w.random.IntN(len(w.regions))], i, 1+w.random.Int64N(2))
 			}
 		})
+		w.every(200*time.Millisecond, func() {
+			if !dry {
+				w.request(w.regions[w.random.IntN(len(w.regions))], i, reserved)
+			}
+		})
 		w.every(2*time.Minute, func() {
 			dry = true
 			w.after(w.between(40*time.Second, 70*time.Second), func() {
@@ -470,6 +557,9 @@ func simulations(t *testing.T, requests, seeds int) {
 					bound := int64(shape.regions-1)*max(Credit(a.Policy, a.Limit), 2) + w.lost[i]
 					if n := w.check(i, bound); n > 0 {
 						t.Errorf("seed %d, %v: %d of %d units were admitted beyond %d more (lost %d)", seed, a.Limit, n, len(w.admitted[i]), bound, w.lost[i])
+					}
+					if n := w.beyond(i); n > bound {
+						t.Errorf("seed %d, %v: %d units beyond the limit were measured; want at most %d", seed, a.Limit, n, bound)
 					}
 				}
 				if testing.Verbose() {

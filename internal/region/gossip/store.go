@@ -49,6 +49,7 @@ type Store struct {
 	meters  meters
 	pool    sync.Pool    // of *taking
 	waiting atomic.Int64 // takes, for credit
+	doubts  sync.Map     // by Sender: the number of its last batch, if it is not known whether that was marked
 
 	// Times are like that of offset. consent is until when this region consents that others go on; sharing is when
 	// this node has last marked that it admits shares, and sharingSince since when it has, without a gap.
@@ -257,7 +258,10 @@ func (s *Store) holdOne(began int64, a *stint.Ask) (h hold, wait <-chan struct{}
 func (s *Store) account(a *stint.Ask, now int64) *account {
 	acc := s.ledger.account(a, now)
 	if acc != nil && acc.meter == nil {
-		acc.meter, acc.left = s.meters.of(a.Key.Limit()), a.Limit.Cap()
+		acc.meter = s.meters.of(a.Key.Limit())
+		if Measured(&a.Limit) {
+			acc.meter.measured.Store(true)
+		}
 	}
 	return acc
 }
@@ -311,10 +315,11 @@ func (s *Store) spend(h *hold, a *stint.Ask, d *stint.Decision) {
 	acc.shard.mu.Lock()
 	defer acc.shard.mu.Unlock()
 	acc.held -= h.units
-	acc.seen(d)
+	if d.Remaining > 0 {
+		acc.over = 0
+	}
 	if d.Cost > 0 {
-		acc.record(d.At, recovered(&a.Limit, d), d.Cost, "", len(s.peers))
-		s.queue(acc)
+		s.record(acc, d.At, d, d.Cost, "")
 	}
 }
 
@@ -353,13 +358,34 @@ func (s *Store) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decisio
 		if a.Charge != nil {
 			at, id = a.Charge.At, a.Charge.ID
 		}
+		if d.Repeated && a.Cost < 0 {
+			continue // it gives back once, and so it gives credit once
+		}
 		if acc := s.account(a, now); acc != nil {
-			acc.record(at, recovered(&a.Limit, d), a.Cost, id, len(s.peers))
-			s.queue(acc)
+			// The node that has made it may not have heard that, and so not told it. Others charge it once.
+			if !d.Repeated || !acc.knows(at, id) {
+				s.record(acc, at, d, a.Cost, id)
+			}
 			acc.shard.mu.Unlock()
 		}
 	}
 	return nil
+}
+
+// record notes that units were admitted at an instant, or given back, as a decision says, and has the others told. The
+// shard of the account is locked.
+func (s *Store) record(acc *account, at int64, d *stint.Decision, units int64, id string) {
+	until := recovered(&acc.limit, at, d)
+	if until+late <= d.At {
+		return // its window is over
+	}
+	// Others take no more as one change, and it would not make a difference in a window.
+	most := maxUnits(&acc.limit)
+	s.meters.lost.Add(max(units-most, 0))
+	if acc.record(at, until, max(min(units, most), -most), id, len(s.peers)) {
+		s.hurry()
+	}
+	s.queue(acc)
 }
 
 // Reset resets counters of this region, and has the others told.
@@ -375,10 +401,7 @@ func (s *Store) Reset(ctx context.Context, asks []stint.Ask) error {
 			continue
 		}
 		if acc := s.account(a, now); acc != nil {
-			// What was not told yet is forgotten, too.
-			acc.spans = append(acc.spans[:0], span{
-				start: windowStart(&a.Limit, now), reset: true, at: now, until: now + stint.Once.Microseconds(), spent: 1, known: make([]known, len(s.peers)),
-			})
+			acc.reset(now, len(s.peers))
 			s.queue(acc)
 			acc.shard.mu.Unlock()
 		}

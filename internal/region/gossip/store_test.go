@@ -3,6 +3,7 @@ package gossip
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -284,7 +285,7 @@ func TestCut(t *testing.T) {
 			}
 		}
 		for _, l := range p.a.Stats().Limits {
-			if l.Beyond > l.Bound || l.Beyond == 0 {
+			if l.Limit == "rule:alice" && (l.Beyond > l.Bound || l.Beyond == 0 || !l.Measured) {
 				t.Errorf("%+v: want beyond the limit, and within the bound", l)
 			}
 		}
@@ -415,6 +416,9 @@ func TestWithoutCredit(t *testing.T) {
 	for i, a := range simAsks(t) {
 		if w.check(i, 2*Credit(a.Policy, a.Limit)) == 0 {
 			t.Errorf("%v: the bound holds without credit: the attack proves nothing", a.Limit)
+		}
+		if n := w.beyond(i); (n > 2*Credit(a.Policy, a.Limit)) != Measured(&a.Limit) {
+			t.Errorf("%v: %d units beyond the limit were measured without credit", a.Limit, n)
 		}
 	}
 }
@@ -563,4 +567,124 @@ func TestStoodStill(t *testing.T) {
 			t.Errorf("%+v: want a denial, since the other region knows of nothing", d)
 		}
 	})
+}
+
+// step is a store that calls a function before each adjustment, and keeps to its context.
+type step struct {
+	stint.Store
+	adjust func(n int) error
+	n      int
+}
+
+func (s *step) Adjust(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	s.n++
+	if err := s.adjust(s.n); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return errors.Join(stint.ErrUnavailable, stint.ErrNotApplied, ctx.Err())
+	}
+	return s.Store.Adjust(ctx, asks, ds)
+}
+
+// TestUnsureMark has the store not say whether it has marked a batch, though it has: what is in it is known to be lost.
+func TestUnsureMark(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, a := newPair(t, 0), gossip(t, "100/1h fixed_window", 50)
+		take(t, p.a, a, 7)
+		b, _ := p.a.Next("b")
+		home := p.b.next
+		p.b.next = mute{home}
+		if err := p.b.Receive(t.Context(), p.a.o.Self, b); err == nil {
+			t.Error("a batch is acknowledged, though the store does not say whether it has marked it")
+		}
+		p.b.next = home
+		for range 2 {
+			if err := p.b.Receive(t.Context(), p.a.o.Self, b); err != nil {
+				t.Error(err)
+			}
+		}
+		if lost := p.b.Stats().Lost; lost != 7 {
+			t.Errorf("%d units are known to be lost; want 7", lost)
+		}
+	})
+}
+
+// mute is a store that does what it is asked, and does not answer.
+type mute struct{ stint.Store }
+
+func (m mute) Take(ctx context.Context, asks []stint.Ask, ds []stint.Decision) error {
+	_ = m.Store.Take(ctx, asks, ds)
+	return stint.ErrUnavailable
+}
+
+// TestCutWhileCharging has the stream end while a batch is charged. The rest of it is charged, or is known to be lost.
+func TestCutWhileCharging(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		adjust  func(n int, cut func()) error
+		charged int64
+	}{
+		{"the store works", func(n int, cut func()) error {
+			if n == 2 {
+				cut()
+			}
+			return nil
+		}, 200},
+		{"the store has not charged", func(n int, cut func()) error {
+			if n == 2 {
+				cut()
+			}
+			if n >= 2 {
+				return errors.Join(stint.ErrUnavailable, stint.ErrNotApplied)
+			}
+			return nil
+		}, atOnce},
+		{"the store is back a second later", func(n int, cut func()) error {
+			if n == 2 {
+				cut()
+			}
+			if n >= 2 && n < 12 {
+				return errors.Join(stint.ErrUnavailable, stint.ErrNotApplied)
+			}
+			return nil
+		}, 200},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p, a := newPair(t, 0), gossip(t, "100/1h fixed_window", 50)
+				ctx, cut := context.WithCancel(t.Context())
+				defer cut()
+				p.b.next = &step{Store: p.b.next, adjust: func(n int) error { return c.adjust(n, cut) }}
+				b := Batch{Number: 1}
+				for i := range 200 {
+					e := Entry{Key: a.Key, Limit: a.Limit, At: time.Now().UnixMicro(), Units: 1}
+					e.Key.Subject = fmt.Sprint("user ", i)
+					b.Entries = append(b.Entries, e)
+				}
+				began := time.Now()
+				if err := p.b.Receive(ctx, p.a.o.Self, b); (err == nil) != (c.charged == 200) {
+					t.Errorf("%v after %d of 200 units were charged", err, c.charged)
+				}
+				if took := time.Since(began); took > 10*time.Second {
+					t.Errorf("a stream that has ended is kept for %v", took)
+				}
+				// It is sent again, and acknowledged.
+				if err := p.b.Receive(t.Context(), p.a.o.Self, b); err != nil {
+					t.Error(err)
+				}
+				charged := int64(0)
+				for i := range b.Entries {
+					a.Key = b.Entries[i].Key
+					charged += 100 - p.left(t, p.b, a)
+				}
+				if lost := p.b.Stats().Lost; charged != c.charged || lost != 200-c.charged {
+					t.Errorf("%d charged, %d lost; want %d and %d", charged, lost, c.charged, 200-c.charged)
+				}
+			})
+		})
+	}
 }

@@ -41,7 +41,7 @@ func fits(entries []gossip.Entry) (int, error) {
 			return i, err
 		}
 		m.bytes += entryBytes
-		m.field(len(e.Key.Subject), len(e.Key.Name))
+		m.field(len(e.Key.Subject), len(e.Key.Name), len(e.ID))
 		if m.bytes > MaxMessage {
 			if i == 0 {
 				return 0, fmt.Errorf("link: entry of %d bytes, want at most %d", m.bytes, MaxMessage)

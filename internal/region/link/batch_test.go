@@ -107,6 +107,9 @@ func TestFits(t *testing.T) {
 		"long": func(i int) gossip.Entry {
 			return gossip.Entry{Key: stint.Key{Subject: noise(4096), Name: noise(4096)}, Limit: limits(i % 2), Units: math.MinInt64, At: -1}
 		},
+		"with IDs": func(int) gossip.Entry {
+			return gossip.Entry{Key: stint.Key{Subject: noise(40)}, Limit: limits(0), ID: noise(stint.MaxChargeID), Units: math.MinInt64, At: -1}
+		},
 		"many limits": func(i int) gossip.Entry {
 			return gossip.Entry{Key: stint.Key{Subject: noise(40)}, Limit: limits(i), Units: math.MinInt64, At: -1}
 		},

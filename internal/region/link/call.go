@@ -83,7 +83,7 @@ func (s *speller) asks(asks []stint.Ask) []*linkpb.Ask {
 			m.Limit, m.LimitText = s.refer(a.Limit)
 		}
 		if c := a.Charge; c != nil {
-			m.Charge = &linkpb.Charge{At: c.At, Cost: c.Cost, Reset_: c.Reset, Counter: c.Counter, Local: c.Local, Id: []byte(c.ID)}
+			m.Charge = &linkpb.Charge{At: c.At, Cost: c.Cost, Reset_: c.Reset, Counter: c.Counter, Local: c.Local, Id: []byte(c.ID), Keep: c.Keep.Microseconds()}
 		}
 		if a.Policy != nil {
 			m.Split = uint32(max(a.Policy.Split, 0))
@@ -123,6 +123,7 @@ func (g *glossary) asks(messages []*linkpb.Ask) ([]stint.Ask, error) {
 		if c := m.GetCharge(); c != nil {
 			a.Charge = &stint.Charge{
 				At: c.GetAt(), Cost: c.GetCost(), Reset: c.GetReset_(), Counter: c.GetCounter(), Local: c.GetLocal(), ID: string(c.GetId()),
+				Keep: time.Duration(min(max(c.GetKeep(), -1), maxClock)) * time.Microsecond,
 			}
 		}
 		if m.GetSplit() > stint.MaxSplit {

@@ -34,7 +34,8 @@
 //     either side grow.
 //   - A limit is sent once as text, and then as a number. At most 4096 limits have a number.
 //   - A server has at most [MaxStreams] streams, and one for each node of another region: a new one
-//     replaces the old.
+//     replaces the old. Connections that have not proved who they are do not count: of these there are at most
+//     [MaxHandshakes], and the oldest makes room for another.
 //   - A handshake takes at most 5 s. Both sides ping every second, and a stream on which nothing has
 //     arrived for 5 s is over.
 //   - A link that is down connects again after a random time that doubles from 100 ms to 5 s.

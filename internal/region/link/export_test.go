@@ -23,6 +23,12 @@ func (i *Identity) Hurry() {
 	i.pace.silence, i.pace.handshake = time.Second, time.Second
 }
 
+// Patient makes a node wait longer for a handshake, and for messages.
+func (i *Identity) Patient() {
+	i.pace = usualPace
+	i.pace.silence, i.pace.handshake = time.Minute, time.Minute
+}
+
 // Answer returns the hello with which the node answers a challenge.
 func (i Identity) Answer(challenge []byte, change func(*linkpb.Hello)) (*linkpb.Sealed, error) {
 	if err := i.settle(); err != nil {

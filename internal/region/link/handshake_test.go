@@ -94,6 +94,35 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestHandshakesApart has many connections that say nothing: nodes of other regions connect all the same, and the
+// oldest of the silent ones make room.
+func TestHandshakesApart(t *testing.T) {
+	t.Parallel()
+	s, addr := serve(t, func(o *link.ServerOptions) { o.Patient() })
+	first := dial(t, addr)
+	for range link.MaxHandshakes {
+		dial(t, addr) // until the test ends
+	}
+	if err := first.end(); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("the oldest handshake ends with %v", err)
+	}
+	r := login(t, addr)
+	if n := len(s.Peers()); n != 1 {
+		t.Errorf("%d nodes are connected; want 1", n)
+	}
+	for range link.MaxHandshakes {
+		dial(t, addr)
+	}
+	do(t, r.Send(&linkpb.Frame{Kind: &linkpb.Frame_Ping{Ping: &linkpb.Ping{Id: 1}}}))
+	for {
+		f, err := r.Recv()
+		do(t, err)
+		if f.GetPong() != nil {
+			break
+		}
+	}
+}
+
 // TestSecrets connects regions that are at different steps of replacing their secret: those that are one step apart
 // accept each other, and others only by a secret that both have.
 func TestSecrets(t *testing.T) {

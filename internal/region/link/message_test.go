@@ -127,6 +127,7 @@ func TestHarmless(t *testing.T) {
 		{Verb: linkpb.Verb_VERB_TAKE, Asks: []*linkpb.Ask{{Limit: 1, Cost: 1, Charge: &linkpb.Charge{Cost: 1, At: 1}}}},
 		{Verb: linkpb.Verb_VERB_ADJUST, Asks: []*linkpb.Ask{{Limit: 1, Cost: -1, Charge: &linkpb.Charge{Cost: 1, At: math.MaxInt64}}}},
 		{Verb: linkpb.Verb_VERB_ADJUST, Asks: []*linkpb.Ask{{Limit: 1, Cost: -1, Charge: &linkpb.Charge{Cost: 1, At: time.Now().Add(time.Hour).UnixMicro(), Id: make([]byte, 500)}}}},
+		{Verb: linkpb.Verb_VERB_ADJUST, Asks: []*linkpb.Ask{{Limit: 1, Cost: -1, Charge: &linkpb.Charge{Cost: 1, At: 1, Id: []byte("undo"), Keep: math.MaxInt64}}}},
 		{Verb: 99, Asks: []*linkpb.Ask{{Limit: 1}}},
 	} {
 		m.Id = uint64(id)

@@ -26,8 +26,10 @@ const (
 	MaxCalls     = 1024
 	MaxCallBytes = 16 << 20
 	MaxStreams   = 1024
-	MaxRegions   = 64
-	MinSecret    = 16
+	// MaxHandshakes is how many connections may be in their handshake, apart from streams.
+	MaxHandshakes = 256
+	MaxRegions    = 64
+	MinSecret     = 16
 
 	maxName = 255 // bytes of the name of a region or a node
 )

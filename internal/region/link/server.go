@@ -38,9 +38,13 @@ type Server struct {
 	traffic traffic
 	refused map[Reason]*atomic.Uint64
 
-	mu    sync.Mutex
-	nodes map[node]*inbound
+	mu         sync.Mutex
+	nodes      map[node]*inbound
+	handshakes []*handshake // oldest first
 }
+
+// handshake is one that is not done.
+type handshake struct{ end context.CancelCauseFunc }
 
 // node is whose stream it is. Another run of the process is the same node.
 type node struct{ region, name string }
@@ -162,10 +166,8 @@ func (s *Server) open(wire grpc.BidiStreamingServer[linkpb.Frame, linkpb.Frame])
 
 // accept does the handshake with a client, and serves it.
 func (s *Server) accept(ctx context.Context, end context.CancelCauseFunc, wire stream) (from gossip.Sender, err error) {
-	defer s.streams.Add(-1)
-	if s.streams.Add(1) > MaxStreams {
-		return from, refuse(TooMany, "region %s has %d streams", s.o.Self.Region, MaxStreams)
-	}
+	h := s.begin(end)
+	defer s.done(h)
 	timer := time.AfterFunc(s.o.pace.handshake, func() {
 		end(refuse(TooSlow, "a handshake takes at most %v", s.o.pace.handshake))
 	})
@@ -174,6 +176,11 @@ func (s *Server) accept(ctx context.Context, end context.CancelCauseFunc, wire s
 	hello, secret, err := s.greet(ctx, wire, nonce)
 	if err != nil {
 		return from, err
+	}
+	s.done(h)
+	defer s.streams.Add(-1)
+	if s.streams.Add(1) > MaxStreams {
+		return from, refuse(TooMany, "region %s has %d streams", s.o.Self.Region, MaxStreams)
 	}
 	from = gossip.Sender{Region: hello.GetRegion(), Node: hello.GetNode(), Run: hello.GetRun()}
 	in := &inbound{
@@ -194,6 +201,29 @@ func (s *Server) accept(ctx context.Context, end context.CancelCauseFunc, wire s
 	timer.Stop() // if it was too late, the context is done
 	s.o.Log.Info("a stream of another region", "region", from.Region, "node", from.Node)
 	return from, in.serve()
+}
+
+// begin begins a handshake. If there are too many, the oldest is ended: those who have no secret cannot keep out those who
+// have one, and answer at once.
+func (s *Server) begin(end context.CancelCauseFunc) *handshake {
+	h := &handshake{end}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.handshakes = append(s.handshakes, h)
+	if len(s.handshakes) > MaxHandshakes {
+		s.handshakes[0].end(refuse(TooMany, "region %s has %d newer connections in their handshake", s.o.Self.Region, MaxHandshakes))
+		s.handshakes = slices.Delete(s.handshakes, 0, 1)
+	}
+	return h
+}
+
+// done ends a handshake, if it is not over.
+func (s *Server) done(h *handshake) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.Index(s.handshakes, h); i >= 0 {
+		s.handshakes = slices.Delete(s.handshakes, i, i+1)
+	}
 }
 
 // greet sends a challenge, and returns the hello that answers it, and the secret by which that is proved.

@@ -73,7 +73,7 @@ func TestFields(t *testing.T) {
 	}})
 	penalty, err := stint.ParsePenalty("3/1h cooldown=1m multipliers=1,2,4")
 	do(t, err)
-	charge := stint.Charge{At: 9, Cost: 10, Reset: 11, Counter: 12, Local: true, ID: "undo"}
+	charge := stint.Charge{At: 9, Cost: 10, Reset: 11, Counter: 12, Local: true, ID: "undo", Keep: 13 * time.Microsecond}
 	policy := &stint.Policy{OnFailure: stint.FailOpen, Lease: time.Second, Split: 8, Regions: stint.RegionsCentral}
 	asks := []stint.Ask{
 		{Key: stint.Key{Subject: "a", Name: "b"}, Limit: limit(t, "10/month tz=Europe/Berlin anchor=15"), Cost: 9, Client: "ip:1", Policy: policy},

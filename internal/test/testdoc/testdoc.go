@@ -40,7 +40,7 @@ func Root(t testing.TB) string {
 func Documents(t testing.TB) map[string]string {
 	t.Helper()
 	root, out := Root(t), map[string]string{}
-	for _, pattern := range []string{"README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "docs/*.md", "bench/README.md", "deploy/*/README.md"} {
+	for _, pattern := range []string{"README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "docs/*.md", "bench/README.md", "clients/*/README.md", "deploy/*/README.md"} {
 		paths, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(paths) == 0 {
 			t.Fatalf("%s: %q, %v", pattern, paths, err)

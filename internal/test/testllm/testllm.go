@@ -208,7 +208,7 @@ func readCall(r *http.Request, n int64) (Call, error) {
 		return Call{}, errors.New("want a model, and messages or an input")
 	}
 	c := Call{
-		ID: r.Header.Get("X-Request-Id"), Path: r.URL.Path, Model: body.Model, Stream: body.Stream,
+		ID: r.Header.Get("X-Request-ID"), Path: r.URL.Path, Model: body.Model, Stream: body.Stream,
 		AsksUsage: body.StreamOptions.IncludeUsage, N: max(body.N, 1),
 		Max: max(body.MaxTokens, body.MaxCompletionTokens, body.MaxOutputTokens), Header: r.Header.Clone(),
 	}

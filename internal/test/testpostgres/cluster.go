@@ -71,7 +71,7 @@ func (s *Server) launch() error {
 		"fsync=off",
 		"dynamic_shared_memory_type=mmap", // in its directory, which is removed
 		"wal_keep_size=256MB",             // for paused standbys
-		"max_connections=200",             // for parallel tests
+		"max_connections=400",             // for parallel tests, and one with fifty nodes
 	} {
 		cmd.Args = append(cmd.Args, "-c", setting)
 	}

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// WritePair writes a certificate for [Host] with a common name, and its key, in PEM. It is signed by itself: who trusts
+// WritePair writes a certificate for [Host] and a name, and its key, in PEM. It is signed by itself: who trusts
 // it as an authority accepts it, of a server and of a client.
 func WritePair(t testing.TB, cert, key, name string) {
 	t.Helper()
@@ -23,7 +23,7 @@ func WritePair(t testing.TB, cert, key, name string) {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.ParseIP(Host)},
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, IPAddresses: []net.IP{net.ParseIP(Host)},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)

@@ -101,3 +101,15 @@ it('hides what an action does not have', () => {
   expect(() => control('Shadow')).toThrow()
   expect(toRule(fromRule({ name: 'a', action: 'block' }))).toEqual({ name: 'a', action: 'block' })
 })
+
+it('shows what is wrong with a header to count by at its line, and not at the boxes', () => {
+  show({ ...rule, count_by: ['user', 'header:bad name', 'ip', 'claim:'] }, [
+    { field: 'count_by[3]', message: 'want a name' },
+    { field: 'count_by', message: 'too many' },
+  ])
+  expect(says('Headers and claims to count by')).toContain('line 2: want a name')
+  expect(says('Headers and claims to count by')).not.toContain('too many')
+  const boxes = [...document.querySelectorAll('legend')].find((l) => l.textContent === 'Count by')!.closest('div')!
+  expect(boxes.textContent).toContain('too many')
+  expect(boxes.textContent).not.toContain('want a name')
+})

@@ -25,7 +25,7 @@ const hourly = { ...none, limit: 'search:hourly', held: 340, lent: 90000, spent:
 
 /** show returns what is shown, by limit: names and values. */
 function show(leases?: Leased[]): Record<string, Record<string, string>> {
-  live.last = { node: 'node-7', leases } as Snapshot
+  live.last = { node: 'node-7', nodes: [{ name: 'node-7' }], leases } as Snapshot
   panel ??= mount(RuleLeases, { target: document.body, props: { rule } })
   flushSync()
   const texts = (in_: Element, what: string) => [...in_.querySelectorAll(what)].map((e) => e.textContent?.trim() ?? '')
@@ -42,13 +42,13 @@ it('shows what is declared beside what was measured', () => {
   expect(Object.keys(shown)).toEqual(['hourly', 'burst'])
   expect(shown.hourly).toEqual({
     Declared: 'Nothing passes beyond the limit.',
-    'Most used in a window': '998 of 1,000 (99.8 %)',
+    'Most used in a window': '998 of 1,000 (99.8 %), as Redis has counted',
     'Units taken ahead': '90k: 88k spent, 1.7k given back, 340 held now',
     'Perhaps denied early': '9 of 70 denials, while other nodes had taken at most 25 units ahead',
   })
   expect(shown.burst).toEqual({
     Declared: 'Beyond the limit, at most what it gives back in 100ms.',
-    'Most used at once': '20 of 20 (100 %)',
+    'Most used at once': '20 of 20 (100 %), as Redis has counted',
     'Units taken ahead': '12: 8 spent, 0 given back, 0 held now, 4 lost, because Redis could not be reached',
     'Perhaps denied early': '1 of 1 denial, while other nodes had taken at most 1 unit ahead',
   })

@@ -1,5 +1,5 @@
 import { afterEach, expect, it, vi } from 'vitest'
-import { address, ApiError, call, path, post, remember, rules, whenSignedOut } from './api'
+import { address, ApiError, call, lines, path, post, remember, rules, whenSignedOut } from './api'
 
 function answer(status: number, body: unknown, type = 'application/json') {
   const fetched = vi.fn((_to: string, _how: RequestInit) => Promise.resolve(new Response(typeof body === 'string' ? body : JSON.stringify(body), { status, headers: { 'Content-Type': type } })))
@@ -64,4 +64,42 @@ it('tells when the session has ended, but not when a sign-in fails', async () =>
   expect(ended).not.toHaveBeenCalled()
   await failure(call('GET', '/rules'))
   expect(ended).toHaveBeenCalledOnce()
+})
+
+/** pieces answers with a body that comes in pieces. */
+function pieces(...parts: (string | Error)[]) {
+  const encode = new TextEncoder()
+  const body = new ReadableStream<Uint8Array>({
+    pull(c) {
+      const next = parts.shift()
+      if (next === undefined) c.close()
+      else if (typeof next === 'string') c.enqueue(encode.encode(next))
+      else c.error(next)
+    },
+  })
+  vi.stubGlobal('fetch', vi.fn(() => Promise.resolve(new Response(body, { status: 200 }))))
+}
+
+it('reads lines as they come', async () => {
+  pieces('{"n":1}\n{"n"', ':2}\n\n{"n":3}', '\n')
+  const got: unknown[] = []
+  for await (const line of lines('POST', '/replay', { body: {} })) got.push(line)
+  expect(got).toEqual([{ n: 1 }, { n: 2 }, { n: 3 }])
+})
+
+it('says that lines have broken off, after those that came', async () => {
+  pieces('{"n":1}\n', new TypeError('network'))
+  const got: unknown[] = []
+  const err = await failure(
+    (async () => {
+      for await (const line of lines('POST', '/replay')) got.push(line)
+    })(),
+  )
+  expect([got, err.status]).toEqual([[{ n: 1 }], 0])
+})
+
+it('has the problem of lines that never came', async () => {
+  answer(422, { title: 'Unprocessable Entity', status: 422, detail: 'no', errors: [{ field: 'candidate', message: 'no', line: 3, column: 1 }] }, 'application/problem+json')
+  const err = await failure(lines('POST', '/replay').next())
+  expect(err.errors[0]).toMatchObject({ line: 3 })
 })

@@ -1,7 +1,7 @@
 // The client of the admin API. Every failure is an ApiError that says what to do.
 
 import type { Page, Rec, Trouble } from './shapes'
-import type { Entry, FieldProblem, Key, Rule, RuleRecord, Session, Tenant, Tier, User } from './types'
+import type { Alert, Entry, FieldProblem, Key, KeyRecord, Rule, RuleRecord, Session, Tenant, Tier, User, Webhook } from './types'
 
 export class ApiError extends Error {
   readonly status: number
@@ -12,6 +12,11 @@ export class ApiError extends Error {
     this.name = 'ApiError'
     this.status = problem.status
     this.problem = problem
+  }
+
+  /** Whether someone else has changed it since it was read. */
+  get stale(): boolean {
+    return this.status === 412
   }
 
   /** What fields are to blame for. */
@@ -74,22 +79,49 @@ export function whenSignedOut(call: () => void) {
 }
 
 export async function call<T>(method: string, to: string, r: Request = {}): Promise<T> {
-  const headers: Record<string, string> = { Accept: 'application/json' }
-  if (r.body !== undefined) headers['Content-Type'] = method === 'PATCH' ? 'application/merge-patch+json' : 'application/json'
-  if (method !== 'GET' && csrf) headers['X-CSRF-Token'] = csrf
-  if (r.ifMatch !== undefined) headers['If-Match'] = r.ifMatch === '*' ? '*' : `"${r.ifMatch}"`
-  let answer: Response
-  let text: string
+  const { text } = await exchange(method, to, r)
+  return (text ? JSON.parse(text) : undefined) as T
+}
+
+/** leave ends the session, and returns where to sign out at the identity provider, if there is such a place. */
+export async function leave(): Promise<string> {
+  const { answer } = await exchange('DELETE', '/session', {})
+  return answer.headers.get('Location') ?? ''
+}
+
+/**
+ * lines calls an operation that answers with one object of JSON per line, as they come. An answer that breaks off is an error, but for
+ * what was told before.
+ */
+export async function* lines<T>(method: string, to: string, r: Request = {}): AsyncGenerator<T> {
+  const answer = await send(method, to, r)
+  if (!answer.ok) refuse(to, answer, await read(() => answer.text()))
+  const reader = answer.body!.getReader()
+  const decoder = new TextDecoder()
   try {
-    answer = await fetch(address(to, { ...r.query, dry_run: r.dryRun || undefined }), {
-      method,
-      headers,
-      body: r.body === undefined ? undefined : typeof r.body === 'string' ? r.body : JSON.stringify(r.body),
-      signal: r.signal,
-      credentials: 'same-origin',
-      cache: 'no-store',
-    })
-    text = await answer.text()
+    for (let rest = ''; ; ) {
+      const { done, value } = await read(() => reader.read())
+      const all = (rest + decoder.decode(value, { stream: !done })).split('\n')
+      rest = all.pop()!
+      for (const line of all) if (line) yield JSON.parse(line) as T
+      if (done) return
+    }
+  } finally {
+    await reader.cancel().catch(() => {}) // it may be at its end
+  }
+}
+
+async function exchange(method: string, to: string, r: Request): Promise<{ answer: Response; text: string }> {
+  const answer = await send(method, to, r)
+  const text = await read(() => answer.text())
+  if (!answer.ok) refuse(to, answer, text)
+  return { answer, text }
+}
+
+/** read calls what depends on the connection. */
+async function read<T>(from: () => Promise<T>): Promise<T> {
+  try {
+    return await from()
   } catch (err) {
     if (aborted(err)) throw err
     throw new ApiError({
@@ -98,9 +130,29 @@ export async function call<T>(method: string, to: string, r: Request = {}): Prom
       detail: 'The server does not answer. It may be restarting, or the connection is lost. Your input is not lost: try again in a moment.',
     })
   }
-  if (answer.ok) return (text ? JSON.parse(text) : undefined) as T
+}
+
+/** refuse throws what the server says is wrong. */
+function refuse(to: string, answer: Response, text: string): never {
   if (answer.status === 401 && to !== '/session') onSignedOut()
   throw new ApiError(readProblem(answer, text))
+}
+
+function send(method: string, to: string, r: Request): Promise<Response> {
+  const headers: Record<string, string> = { Accept: 'application/json' }
+  if (r.body !== undefined) headers['Content-Type'] = method === 'PATCH' ? 'application/merge-patch+json' : 'application/json'
+  if (method !== 'GET' && csrf) headers['X-CSRF-Token'] = csrf
+  if (r.ifMatch !== undefined) headers['If-Match'] = r.ifMatch === '*' ? '*' : `"${r.ifMatch}"`
+  return read(() =>
+    fetch(address(to, { ...r.query, dry_run: r.dryRun || undefined }), {
+      method,
+      headers,
+      body: r.body === undefined ? undefined : typeof r.body === 'string' ? r.body : JSON.stringify(r.body),
+      signal: r.signal,
+      credentials: 'same-origin',
+      cache: 'no-store',
+    }),
+  )
 }
 
 function readProblem(answer: Response, text: string): Trouble {
@@ -114,6 +166,7 @@ function readProblem(answer: Response, text: string): Trouble {
 }
 
 export const get = <T>(to: string, query?: Query, signal?: AbortSignal) => call<T>('GET', to, { query, signal })
+export const getText = async (to: string, query?: Query, signal?: AbortSignal) => (await exchange('GET', to, { query, signal })).text
 export const post = <T>(to: string, body?: unknown, r: Request = {}) => call<T>('POST', to, { ...r, body })
 export const put = <T>(to: string, body: unknown, r: Request = {}) => call<T>('PUT', to, { ...r, body })
 export const patch = <T>(to: string, body: unknown, r: Request = {}) => call<T>('PATCH', to, { ...r, body })
@@ -135,6 +188,8 @@ export const rules = resource<Rule, RuleRecord>('rules')
 export const tiers = resource<Tier>('tiers')
 export const users = resource<User>('users')
 export const tenants = resource<Tenant>('tenants')
-export const keys = resource<Key>('keys')
+export const keys = resource<Key, KeyRecord>('keys')
 export const exemptions = resource<Entry>('exemptions')
 export const bans = resource<Entry>('bans')
+export const alerts = resource<Alert>('alerts')
+export const webhooks = resource<Webhook>('webhooks')

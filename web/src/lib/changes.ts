@@ -1,8 +1,9 @@
 // The log of changes, as people read it.
 
+import { exact } from './format'
 import { href } from './router.svelte'
 import type { Difference } from './shapes'
-import type { Change } from './types'
+import type { Change, LoggedRevision } from './types'
 
 export const kindNames: Record<string, string> = {
   rule: 'Rule',
@@ -12,9 +13,12 @@ export const kindNames: Record<string, string> = {
   api_key: 'API key',
   exemption: 'Exemption',
   ban: 'Ban',
+  webhook: 'Webhook',
+  alert: 'Alert',
   token: 'Admin token',
   history: 'History',
   counters: 'Counters',
+  capture: 'Capture',
 }
 
 /** linkOf returns the page of what was changed, if it has one. */
@@ -34,6 +38,10 @@ export function linkOf(c: { kind: string; id: string }): string {
       const [kind = '', ...id] = c.id.split(':')
       return href('/subjects', kind, id.join(':'))
     }
+    case 'alert':
+      return href('/alerts', { tab: 'definitions' })
+    case 'webhook':
+      return href('/alerts', { tab: 'webhooks' })
     case 'token':
       return href('/tokens')
     case 'counters': {
@@ -47,7 +55,7 @@ export function linkOf(c: { kind: string; id: string }): string {
 
 /** canUndo reports whether a change can be undone. */
 export function canUndo(c: { kind: string }): boolean {
-  return !['token', 'history', 'counters'].includes(c.kind)
+  return !['token', 'history', 'counters', 'capture'].includes(c.kind)
 }
 
 /** fieldsOf returns what differs. Of what was made or deleted that is every field. */
@@ -59,4 +67,22 @@ export function fieldsOf(c: Change): Difference[] {
   return [...new Set([...Object.keys(before), ...Object.keys(after)])]
     .map((path) => ({ path, before: before[path], after: after[path] }))
     .filter((f) => JSON.stringify(f.before) !== JSON.stringify(f.after))
+}
+
+/**
+ * bound returns the time of a date that was typed as a filter: its start, or for the end of a
+ * range that of the next day. A whole time stays as it is.
+ */
+export function bound(text: string | undefined, end = false): string | undefined {
+  if (!text || !/^\d{4}-\d\d-\d\d$/.test(text)) return text
+  const at = new Date(text + 'T00:00:00Z')
+  if (isNaN(at.getTime())) return text
+  if (end) at.setUTCDate(at.getUTCDate() + 1)
+  return at.toISOString().replace('.000', '')
+}
+
+/** summary says what a revision with several changes has changed. */
+export function summary(r: LoggedRevision): string {
+  const named = r.changes.map((c) => `${(kindNames[c.kind] ?? c.kind).toLowerCase().replace('api', 'API')} ${c.id}`).join(', ')
+  return r.total > r.changes.length ? `${named} and ${exact(r.total - r.changes.length)} more` : named
 }

@@ -57,7 +57,7 @@ export class Draft<T> {
 
   /** conflict: someone else has changed it meanwhile. */
   get conflict(): boolean {
-    return this.error instanceof ApiError && this.error.status === 409 && this.error.problem.version !== undefined
+    return this.error instanceof ApiError && this.error.stale
   }
 
   /** save has it saved, and closes the form if it was. It tells whether it was. */

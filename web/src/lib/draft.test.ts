@@ -39,7 +39,7 @@ describe('Draft', () => {
     const d = new Draft(make)
     d.begin('', make, 4)
     d.value.name = 'gold'
-    const conflict = new ApiError({ title: 'Conflict', status: 409, version: 5, errors: [{ field: 'name', message: 'no' }] })
+    const conflict = new ApiError({ title: 'Precondition Failed', status: 412, version: 5, errors: [{ field: 'name', message: 'no' }] })
     expect(await d.save(() => Promise.reject(conflict))).toBe(false)
     expect([d.open, d.busy, d.conflict, d.value.name, d.errors[0]?.field]).toEqual([true, false, true, 'gold', 'name'])
     const seen: unknown[] = []

@@ -19,6 +19,13 @@ export class Follow {
     if (this.#next.length > keep) this.#next = this.#next.slice(-keep)
   }
 
+  /** settle has a decision tell what became of its reservation. */
+  settle = (e: Event) => {
+    const known = (all: Event[]) => all.map((o) => (o.decision_id === e.decision_id ? e : o))
+    this.#next = known(this.#next)
+    if (this.rows.some((o) => o.decision_id === e.decision_id)) this.rows = known(this.rows)
+  }
+
   skip = (s: { n: number }) => {
     this.skipped += s.n
   }

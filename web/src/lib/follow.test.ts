@@ -16,6 +16,15 @@ describe('Follow', () => {
     f.show()
     expect(ids(f)).toEqual([3, 2, 1])
   })
+  it('has a decision tell what became of its reservation, shown or waiting', () => {
+    const f = new Follow()
+    f.take(event(1))
+    f.show()
+    f.take(event(2))
+    for (const id of [1, 2, 3]) f.settle({ ...event(id), settled: [] })
+    f.show()
+    expect(f.rows.map((e) => [Number(e.decision_id), e.settled])).toEqual([[2, []], [1, []]])
+  })
   it('waits while it is paused', () => {
     const f = new Follow()
     f.toggle()

@@ -32,7 +32,7 @@ export function algorithmOf(l: RuleLimit): string {
 function factsOf(limit: LeasedLimit | undefined, l: Leased): Fact[] {
   const windows = !!limit && inWindows.includes(algorithmOf(limit))
   const declared = windows ? 'Nothing passes beyond the limit.' : `Beyond the limit, at most what it gives back in ${limit?.lease ?? 'one term'}.`
-  const used = `${exact(l.most_used)} of ${exact(l.capacity)} (${percent(l.most_used, l.capacity)})`
+  const used = `${exact(l.most_used)} of ${exact(l.capacity)} (${percent(l.most_used, l.capacity)}), as Redis has counted`
   const units = [`${count(l.spent)} spent`, `${count(l.given_back)} given back`, `${count(l.held)} held now`]
   if (l.kept > 0) units.push(`${count(l.kept)} lost, because Redis could not be reached`)
   const early = `${exact(l.denied_early)} of ${plural(l.denied, 'denial')}, while other nodes had taken at most ${plural(l.others_most, 'unit')} ahead`

@@ -1,4 +1,4 @@
-// The last 15 minutes of the node that answers, a point a second, kept while the dashboard
+// The last 15 minutes of all nodes, or of one, a point a second, kept while the dashboard
 // is open: pages come and go, and what they show does not begin anew.
 
 import { SvelteMap } from 'svelte/reactivity'
@@ -21,10 +21,13 @@ class LiveState {
   last = $state.raw<Snapshot | null>(null)
   history = $state.raw<Snapshot[]>([])
   rules = new SvelteMap<string, RuleRate>()
+  /** The node that is shown. Empty: all of them. */
+  node = ''
   #stop: (() => void) | undefined
 
   start() {
     this.#stop ??= stream('/live/stream', {
+      query: { node: this.node || undefined },
       on: { live: (s: Snapshot) => this.take(s) },
       state: (s) => (this.state = s),
     })
@@ -36,6 +39,15 @@ class LiveState {
     this.last = null
     this.history = []
     this.rules.clear()
+  }
+
+  /** choose shows another node, or all, from now on. */
+  choose(node: string) {
+    if (node === this.node) return
+    this.node = node
+    if (!this.#stop) return
+    this.stop()
+    this.start()
   }
 
   take(s: Snapshot) {

@@ -9,9 +9,9 @@ const series: SeriesList = {
   to: '2026-01-31T12:03:40Z',
   step_seconds: 60,
   items: [
-    { name: 'allowed', rest: false, points: [point('12:00:00', 60), point('12:01:00', 600, 20), point('12:02:00', 120, 10), point('12:03:00', 5)] },
-    { name: 'denied', rest: false, points: [point('12:00:00', 0), point('12:01:00', 60, 30), point('12:02:00', 0), point('12:03:00', 0)] },
-    { name: 'banned', rest: false, points: [] },
+    { name: 'allowed', rest: false, whole: point('12:00:00', 0), points: [point('12:00:00', 60), point('12:01:00', 600, 20), point('12:02:00', 120, 10), point('12:03:00', 5)] },
+    { name: 'denied', rest: false, whole: point('12:00:00', 0), points: [point('12:00:00', 0), point('12:01:00', 60, 30), point('12:02:00', 0), point('12:03:00', 0)] },
+    { name: 'banned', rest: false, whole: point('12:00:00', 0), points: [] },
   ],
 }
 const whole = [point('12:01:00', 660, 22)]

@@ -14,18 +14,21 @@ export interface Entry {
   envoy?: boolean
   /** Only where there are regions. */
   regions?: boolean
+  /** Not for those who are restricted to tenants. */
+  whole?: boolean
 }
 
 export const navigation: { title: string; entries: Entry[] }[] = [
   {
     title: 'Watch',
     entries: [
-      { section: '/', label: 'Overview', icon: 'overview', key: 'o' },
+      { section: '/', label: 'Overview', icon: 'overview', key: 'o', whole: true },
       { section: '/events', label: 'Events', icon: 'events', key: 'e' },
       { section: '/usage', label: 'Usage', icon: 'usage', key: 'u' },
-      { section: '/nodes', label: 'Nodes', icon: 'nodes', key: 'n' },
-      { section: '/regions', label: 'Regions', icon: 'regions', key: 'l', regions: true },
-      { section: '/envoy', label: 'Envoy', icon: 'envoy', key: 'v', envoy: true },
+      { section: '/alerts', label: 'Alerts', icon: 'alerts', key: 'w', whole: true },
+      { section: '/nodes', label: 'Nodes', icon: 'nodes', key: 'n', whole: true },
+      { section: '/regions', label: 'Regions', icon: 'regions', key: 'l', regions: true, whole: true },
+      { section: '/envoy', label: 'Envoy', icon: 'envoy', key: 'v', envoy: true, whole: true },
     ],
   },
   {
@@ -35,16 +38,17 @@ export const navigation: { title: string; entries: Entry[] }[] = [
       { section: '/tiers', label: 'Tiers', icon: 'tiers', key: 't' },
       { section: '/subjects', label: 'Subjects', icon: 'subjects', key: 's' },
       { section: '/keys', label: 'API keys', icon: 'keys', key: 'k' },
-      { section: '/access', label: 'Exemptions & bans', icon: 'access', key: 'x' },
-      { section: '/try', label: 'Try it', icon: 'try', key: 'y' },
+      { section: '/access', label: 'Exemptions & bans', icon: 'access', key: 'x', whole: true },
+      { section: '/try', label: 'Try it', icon: 'try', key: 'y', whole: true },
+      { section: '/what-if', label: 'What if', icon: 'whatif', key: 'h', whole: true },
     ],
   },
   {
     title: 'System',
     entries: [
-      { section: '/changes', label: 'Change log', icon: 'changes', key: 'c' },
+      { section: '/changes', label: 'Change log', icon: 'changes', key: 'c', whole: true },
       { section: '/tokens', label: 'Admin tokens', icon: 'tokens', key: 'a', role: 'admin' },
-      { section: '/settings', label: 'Settings', icon: 'settings', key: 'i', role: 'admin' },
+      { section: '/settings', label: 'Settings', icon: 'settings', key: 'i', role: 'admin', whole: true },
     ],
   },
 ]

@@ -7,7 +7,7 @@ import { filled, mergePatch } from './merge'
 import { newest, troubleOf } from './nodes'
 import { askedOf, bodyOf, queryOf } from './request'
 import { guess, over, subjectOf } from './subjects'
-import { fromLocal, spanned, toLocal } from './until'
+import { fromLocal, spanOf, spanned, toLocal } from './until'
 import type { NodeInfo } from './shapes'
 import type { Change, Rule } from './types'
 
@@ -62,6 +62,10 @@ describe('until', () => {
   it('begins now', () => {
     expect(spanned('3600', now)).toBe('2026-11-15T13:00:00Z')
     expect(spanned('')).toBe('')
+  })
+  it('is shown as the span that was chosen', () => {
+    expect(['', '3600', '7776000'].map((s) => spanOf(spanned(s, now), now + 900))).toEqual(['', '3600', '7776000'])
+    expect([spanOf(spanned('3600', now), now + 60_000), spanOf('2026-11-15T12:00:01Z', now), spanOf('soon', now)]).toEqual(['at', 'at', 'at'])
   })
   it('is over at its time', () => {
     expect([over(undefined, now), over('2026-11-15T12:00:00Z', now), over('2026-11-15T12:00:01Z', now)]).toEqual([false, true, false])

@@ -19,6 +19,28 @@ export const ranges: Range[] = [
   { name: '90d', label: '90 days', seconds: 90 * 86400, step: 86400 },
 ]
 
+/** A range that ends now, or one between two times, in seconds since 1970. */
+export interface Span extends Range {
+  from?: number
+  to?: number
+}
+
+/** The shortest range between two times: the record adds up minutes. */
+export const shortest = 120
+
+/** spanOf reads what a page shows of time from its query: from and to, or the name of a range. */
+export function spanOf(query: URLSearchParams, fallback = '1h'): Span {
+  const [from, to] = [Number(query.get('from')), Number(query.get('to'))]
+  if (!(from > 0) || !(to - from >= shortest)) return rangeOf(query.get('range'), fallback)
+  return { name: '', label: 'chosen time', seconds: to - from, step: 0, from, to }
+}
+
+/** widened returns a part of time as whole minutes, at least the shortest range. */
+export function widened(from: number, to: number): { from: number; to: number } {
+  const start = Math.floor(from / 60) * 60
+  return { from: start, to: Math.max(Math.ceil(to / 60) * 60, start + shortest) }
+}
+
 export function rangeOf(name: string | null | undefined, fallback = '1h'): Range {
   return ranges.find((r) => r.name === name) ?? ranges.find((r) => r.name === fallback)!
 }

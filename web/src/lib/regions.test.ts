@@ -1,12 +1,12 @@
 import { describe, expect, it } from 'vitest'
-import { bytes, delayOf, gossipedOf, skewOf, stateOf, troublesOf } from './regions'
+import { bytes, delayOf, gossipedOf, sharedOf, skewOf, stateOf, troublesOf } from './regions'
 import type { RegionLimit, RegionLink, Regions, Rule } from './types'
 
 const link: RegionLink = {
   region: 'us', url: 'http://us:1', up: true, since: '2026-01-31T12:00:00Z', cut: false, alone: false, pings: 3, round_trip_us: 81_000, skew_us: 0, lag_us: 0,
   backlog: 0, unacknowledged: 0, calls: 0, sent_bytes: 0, received_bytes: 0, refused: 0,
 }
-const limit: RegionLimit = { limit: 'search:hourly', bound: 50, beyond: 7, admitted: 90_000, received: 60_000, short: 0, shares: 0 }
+const limit: RegionLimit = { limit: 'search:hourly', bound: 50, beyond: 7, measured: true, admitted: 90_000, received: 60_000, short: 0, shares: 0 }
 const well = { region: 'eu', node: 'n', weights: 'fresh', alone: false, links: [link], limits: [limit], central: { region: 'us', up: true } } as Regions
 
 describe('a link', () => {
@@ -61,9 +61,25 @@ describe('a gossiped rule', () => {
       },
     ])
   })
+  it('says that it is not measured', () => expect(gossipedOf(rule, [{ ...limit, beyond: 0, measured: false }])[0]?.facts[1]?.value).toBe('of windows only'))
   it('says that the bound was passed', () => expect(gossipedOf(rule, [{ ...limit, beyond: 51 }])[0]?.beyond).toBe(true))
   it('has nothing to show before anything was counted, or if it is not gossiped', () => {
     expect(gossipedOf(rule)).toEqual([])
     expect(gossipedOf({ ...rule, regions: 'quota' }, [limit])).toEqual([])
+  })
+})
+
+describe('sharedOf', () => {
+  const regions = { weights: 'fixed', items: [{ name: 'eu', weight: 40, self: true }, { name: 'us', weight: 60, self: false }], central: { region: 'us', up: false } } as Regions
+  const rule: Rule = { name: 'search', limits: [{ name: 'burst', limit: '5/1s' }] }
+  const said = (of: Rule, r: Regions) => sharedOf(of, r).map((f) => f.value).join(' ')
+
+  it('says what holds, and what decides now', () => {
+    expect(said({ ...rule, regions: 'central' }, regions)).toContain('Each region by itself: us cannot be reached.')
+    expect(said({ ...rule, regions: 'central' }, { ...regions, central: { region: 'us', up: true } })).toContain('The region us.')
+    expect(said({ ...rule, regions: 'central' }, { ...regions, central: undefined })).toContain('This region, which is the central one.')
+    expect(said({ ...rule, regions: 'quota' }, regions)).toContain('40 %, by its weight')
+    expect(said({ ...rule, regions: 'quota', weights: 'follow' }, { ...regions, weights: 'stale' })).toContain('the lowest part')
+    expect(sharedOf({ ...rule, regions: 'gossip' }, regions)).toEqual([])
   })
 })

@@ -15,6 +15,7 @@ const whole: Rule = {
   max_delay: '3s',
   priority: -10,
   group: 'per-user',
+  enforce: '12.5%',
   penalty: { threshold: 3, within: '1h', cooldown: '1m', multipliers: [1, 5, 30] },
   on_store_failure: 'closed',
   regions: 'gossip',
@@ -32,6 +33,7 @@ describe('form and JSON', () => {
     ['defaults that are given', { name: 'a', limits: [{ name: 'b', limit: '1/1s' }], action: 'reject', on_store_failure: 'local', enabled: true }],
     ['a quota', { name: 'a', limits: [{ name: 'b', limit: '10/1s' }], regions: 'quota', weights: 'follow' }],
     ['defaults of regions that are given', { name: 'a', limits: [{ name: 'b', limit: '10/1s' }], regions: 'gossip', on_credit: 'share' }],
+    ['a rollout', { name: 'a', limits: [{ name: 'b', limit: '10/1s' }], rollout: { steps: ['1%', '100%'], every: '1h', start: '2026-11-20T08:00:00Z', back_if: 'denied > 2%', stopped: { at: '2026-11-20T09:00:00Z', share: '1%' } } }],
     ['block', { name: 'a', match: { ip_ranges: ['198.51.100.0/24'] }, action: 'block', response: { status: 403 } }],
   ])('%s goes there and back unchanged', (_, rule) => {
     expect(toRule(fromRule(rule))).toEqual(rule)

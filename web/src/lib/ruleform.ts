@@ -11,10 +11,13 @@ export interface LimitDraft {
   burst: string
   lease: string
   split: string
+  candidate: string
+  /** Which counters the limit has: the form keeps it. */
+  counter: string
 }
 
 /** emptyLimit is a row for a limit in which nothing was typed yet. */
-export const emptyLimit = (): LimitDraft => ({ name: '', limit: '', algorithm: '', burst: '', lease: '', split: '' })
+export const emptyLimit = (): LimitDraft => ({ name: '', limit: '', algorithm: '', burst: '', lease: '', split: '', candidate: '', counter: '' })
 
 export interface Draft {
   name: string
@@ -26,6 +29,9 @@ export interface Draft {
   max_delay: string
   priority: string
   group: string
+  enforce: string
+  replaces: string
+  rollout: { on: boolean; steps: string; every: string; start: string; back_if: string; stopped?: unknown }
   penalty: { on: boolean; threshold: string; within: string; cooldown: string; multipliers: string }
   on_store_failure: string
   regions: string
@@ -41,6 +47,7 @@ export interface Draft {
 export const actions: { value: Action; label: string; says: string }[] = [
   { value: 'reject', label: 'Reject', says: 'Requests over a limit are denied.' },
   { value: 'throttle', label: 'Throttle', says: 'Requests over a limit are delayed until they can pass, and denied if that takes too long.' },
+  { value: 'mark', label: 'Mark', says: 'Requests over the limit pass, with a header that tells the application by how much they are over.' },
   { value: 'log_only', label: 'Shadow (log_only)', says: 'Requests over a limit pass, and are recorded as requests that would have been denied.' },
   { value: 'block', label: 'Block', says: 'All matching requests are denied. Nothing is counted.' },
   { value: 'allow', label: 'Allow', says: 'All matching requests pass. Nothing is counted.' },
@@ -68,6 +75,7 @@ export function fromRule(rule: unknown): Draft {
   const cost = typeof r.cost === 'object' ? table(r.cost) : { units: r.cost }
   const penalty = table(r.penalty)
   const response = table(r.response)
+  const rollout = table(r.rollout)
   return {
     name: text(r.name),
     match: {
@@ -85,12 +93,24 @@ export function fromRule(rule: unknown): Draft {
       burst: text(l.burst),
       lease: text(l.lease),
       split: text(l.split),
+      candidate: text(l.candidate),
+      counter: text(l.counter),
     })),
     cost: { units: text(cost.units), header: text(cost.header), max: text(cost.max) },
     action: text(r.action) || 'reject',
     max_delay: text(r.max_delay),
     priority: text(r.priority),
     group: text(r.group),
+    replaces: text(r.replaces),
+    enforce: text(r.enforce),
+    rollout: {
+      on: r.rollout !== undefined && r.rollout !== null,
+      steps: texts(rollout.steps).join(', '),
+      every: text(rollout.every),
+      start: text(rollout.start),
+      back_if: text(rollout.back_if),
+      stopped: rollout.stopped,
+    },
     penalty: {
       on: r.penalty !== undefined && r.penalty !== null,
       threshold: text(penalty.threshold),
@@ -143,12 +163,18 @@ export function toRule(d: Draft): Rule {
     count_by: d.count_by,
     limits: d.limits
       .filter(typed)
-      .map((l) => ({ name: l.name.trim(), limit: l.limit.trim(), ...some({ algorithm: l.algorithm, burst: number(l.burst), lease: l.lease.trim(), split: number(l.split) }) })),
+      .map((l) => ({ name: l.name.trim(), limit: l.limit.trim(), ...some({ algorithm: l.algorithm, burst: number(l.burst), lease: l.lease.trim(), split: number(l.split), candidate: l.candidate.trim(), counter: number(l.counter) }) })),
     cost: cost && Object.keys(cost).join() === 'units' ? cost.units : cost,
     action: keep('action', d.action),
     max_delay: d.max_delay.trim(),
     priority: number(d.priority),
     group: d.group.trim(),
+    replaces: d.replaces.trim(),
+    enforce: d.enforce.trim(),
+    rollout:
+      d.rollout.on && counting
+        ? { steps: d.rollout.steps.split(/[\s,]+/).filter(Boolean), every: d.rollout.every.trim(), ...some({ start: d.rollout.start.trim(), back_if: d.rollout.back_if.trim(), stopped: d.rollout.stopped }) }
+        : undefined,
     penalty:
       d.penalty.on && counting
         ? {
@@ -188,7 +214,7 @@ export function canonical(rule: unknown): string {
         .sort(([a], [b]) => (a < b ? -1 : 1))
       return all.length ? Object.fromEntries(all) : undefined
     }
-    return v === '' || v === null || (key in defaults && v === defaults[key]) || (['priority', 'burst', 'split'].includes(key) && v === 0) ? undefined : v
+    return v === '' || v === null || (key in defaults && v === defaults[key]) || (['priority', 'burst', 'split', 'counter'].includes(key) && v === 0) ? undefined : v
   }
   return JSON.stringify(clean(rule) ?? {})
 }

@@ -1,6 +1,6 @@
 // Who is signed in.
 
-import { ApiError, call, del, get, remember, whenSignedOut } from './api'
+import { ApiError, call, get, leave, remember, whenSignedOut } from './api'
 import type { Role } from './shapes'
 import type { Session } from './types'
 
@@ -30,14 +30,21 @@ class SessionState {
   }
 
   async signOut() {
+    let next = ''
     try {
-      await del('/session')
+      next = await leave()
     } catch (err) {
       if (!(err instanceof ApiError && err.status === 401)) throw err
     }
     remember(null)
     this.value = null
-    this.phase = 'out'
+    if (next) location.assign(next)
+    else this.phase = 'out'
+  }
+
+  /** guest tells whether who is signed in is restricted to tenants. */
+  get guest(): boolean {
+    return !!this.value?.tenants?.length
   }
 
   /** can tells whether the role of who is signed in includes another. */

@@ -1,7 +1,8 @@
 // Subjects: the names of their kinds, and what kind a text may be.
 
+import { href } from './router.svelte'
 import type { SubjectKind } from './shapes'
-import type { Entry } from './types'
+import type { Entry, Quota } from './types'
 
 export const kinds: { value: SubjectKind; label: string; many: string; example: string }[] = [
   { value: 'user', label: 'User', many: 'Users', example: 'alice' },
@@ -28,4 +29,28 @@ export function over(until: string | undefined, now = Date.now()): boolean {
 /** guess returns what a text probably names: an address, or a user. */
 export function guess(text: string): SubjectKind {
   return /^[\da-f.:]+(\/\d*)?$/i.test(text) && /[.:]/.test(text) ? 'ip' : 'user'
+}
+
+/** addressOf tells what the record has of an address: all of it, its network, or a hash. */
+export function addressOf(text: string): 'address' | 'network' | 'hash' {
+  if (!/^\d{1,3}(\.\d{1,3}){3}(\/\d{1,2})?$/.test(text) && !/^[\da-f]*:[\da-f:.]*(\/\d{1,3})?$/i.test(text)) return 'hash'
+  return text.includes('/') ? 'network' : 'address'
+}
+
+/** subjectPage returns the page of a subject. There is none of the hash of an address, only its events. */
+export function subjectPage(kind: string, id: string): string {
+  return kind === 'ip' && id && addressOf(id) === 'hash' ? href('/events', { ip: id }) : href('/subjects', kind, id)
+}
+
+/** mostUsed returns the few quotas of which the largest share is used, in the order in which they come. */
+export function mostUsed(quotas: Quota[], few: number): Quota[] {
+  if (quotas.length <= few) return quotas
+  const share = (q: Quota) => (q.max > 0 ? q.used / q.max : 0)
+  const most = new Set([...quotas].sort((a, b) => share(b) - share(a)).slice(0, few))
+  return quotas.filter((q) => most.has(q))
+}
+
+/** identifiedBy says how a client was identified. */
+export const identifiedBy: Record<string, string> = {
+  '': '', given: 'the program that asked', key: 'an API key', jwt: 'a token', header: 'a header of a trusted proxy', ip: 'the address alone',
 }

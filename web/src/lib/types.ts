@@ -21,6 +21,10 @@ export interface APIKey {
   name?: string
   /** The first characters of the key, so that its owner recognizes it. */
   prefix?: string
+  /** The key that has replaced this one. */
+  replaced_by?: string
+  /** The key that this one has replaced. */
+  replaces?: string
   /** When the key was revoked. */
   revoked?: string
   /** Who revoked it. */
@@ -33,12 +37,264 @@ export interface APIKey {
   user?: string
 }
 
+/** Says that someone takes care of a cause. */
+export interface Acknowledgement {
+  /** For others. */
+  note?: string
+}
+
+/** How clients use what a rule or a new one for an endpoint limits, and limits that would fit that. Numbers are found by replaying recorded requests. */
+export interface Advice {
+  /** How many clients were seen: subjects with counters of their own. */
+  clients: number
+  /** What has a counter of its own. */
+  count_by: string[]
+  /** What the limits of the rule would have denied as they are. Missing for an endpoint. */
+  denies?: AdviceDenials
+  /** The endpoint, if the advice is about one: a path pattern. */
+  endpoint?: string
+  /** The start of the time range. */
+  from: string
+  /** The limits, and how much clients use of each. */
+  limits: AdviceLimit[]
+  /** What is not known, and what that means for the numbers. */
+  notes: string[]
+  /** The suggested limits deny at most one client in so many. */
+  one_in: number
+  /** Requests that the rule matches. */
+  requests: number
+  /** The rule, if the advice is about one. */
+  rule?: string
+  /** A rule whose limits fit. Missing, if there is none. */
+  suggestion?: AdviceSuggestion
+  /** The advice in words. */
+  summary: string
+  /** The end of the time range. */
+  to: string
+  /** Requests of which the record does not tell whether the rule matches. */
+  unclear: number
+  /** never_binds: the largest use seen is at most a quarter of each limit; fits: they deny at most one client in one_in; binds_many: they deny more; binds_everyone: they deny at least half of all; too_little: there is too little traffic to tell. If clients share one counter, requests are what is compared. Missing for an endpoint, unless it is too_little. */
+  verdict?: 'never_binds' | 'fits' | 'binds_many' | 'binds_everyone' | 'too_little'
+}
+
+/** What limits would have denied. */
+export interface AdviceDenials {
+  /** Requests that would have been denied. */
+  denied: number
+  /** Clients of which a request would have been denied. */
+  denied_clients: number
+  /** The clients that would have been denied most often. */
+  top: PreviewSubject[]
+}
+
+/** How much clients use of a limit. For each client that is the most within a window: the smallest limit of the kind that would never have denied it, or -1 if there is none, or for a leaky_bucket and for concurrency. */
+export interface AdviceLimit {
+  /** The limit, as it is. Missing for an endpoint. */
+  limit?: string
+  /** The most that any client has used. */
+  max: number
+  /** The name of the limit. */
+  name: string
+  /** What half of all clients have not exceeded. */
+  p50: number
+  /** What 95 % of all clients have not exceeded. */
+  p95: number
+  /** What 99 % of all clients have not exceeded. */
+  p99: number
+  /** The limit that would fit. Missing, if there is none. */
+  suggested?: string
+}
+
+/** Advice about all rules, and about the busiest endpoints that none of them matches. */
+export interface AdviceOverview {
+  /** The endpoints with the most requests that no rule matches, the busiest first. */
+  endpoints: Advice[]
+  /** The start of the time range. */
+  from: string
+  /** What is not known, and what that means for the numbers. */
+  notes: string[]
+  /** The suggested limits deny at most one client in so many. */
+  one_in: number
+  /** The number of requests that were read. */
+  requests: number
+  /** The rules that are enabled and have limits, by name. */
+  rules: Advice[]
+  /** The end of the time range. */
+  to: string
+}
+
+/** A rule whose limits fit, and what it would have denied. */
+export interface AdviceSuggestion {
+  /** Requests that would have been denied. */
+  denied: number
+  /** Clients of which a request would have been denied. */
+  denied_clients: number
+  /** The rule. */
+  rule: Rule
+  /** The same, as a config file has it. */
+  toml: string
+  /** The clients that would have been denied most often. */
+  top: PreviewSubject[]
+}
+
+/** An alert. */
+export interface Alert {
+  /** Of the kind client: which clients. Default user. */
+  by?: 'user' | 'tenant' | 'key' | 'ip'
+  /** Of the kind client: the client is denied more often than this. */
+  denials?: number
+  /** Whether it is evaluated. Default true. */
+  enabled?: boolean
+  /** How long it has to last before the alert fires. Of the kind rule: whole minutes, each of which has to be above percent, from 1m to 60m, default 5m. Of the kind health: up to 24h, default 1m. */
+  for?: string
+  /** What it is about: rule, a rule denies more than a part of its requests; client, a client is denied more than so many times; health, something is wrong with the nodes; rollout, the rollout of a rule was taken back. */
+  kind: 'rule' | 'client' | 'health' | 'rollout'
+  /** Of the kind rule: minutes with fewer requests do not count. Default 10. */
+  min_requests?: number
+  /** The name. */
+  name: string
+  /** Of the kind rule: it denies more than this part of its requests, in percent. */
+  percent?: number
+  /** How often a cause that fires is told of again, from 1m to 720h, until it is acknowledged or resolved. Default 4h. */
+  repeat?: string
+  /** Only this rule. Of the kind rule, without it, each rule is a cause of its own. */
+  rule?: string
+  /** How bad it is, for receivers. Default warning. */
+  severity?: 'info' | 'warning' | 'critical'
+  /** What to do about it, for people. It is part of each message. */
+  text?: string
+  /** The webhooks that are told. Without any, it is only shown. */
+  webhooks?: string[]
+  /** Of the kind health: which conditions: store_away, a node gets no decisions from Redis; node_missing, a node has stopped reporting without saying that it leaves; bound_passed, more was admitted than the credit of regions allows; unhealthy, another health check of a node fails. At least one. Default: all. */
+  when?: string[]
+  /** Of the kind client: within this time, whole minutes from 1m to 60m. Default 10m. */
+  within?: string
+}
+
 /** A block of a user. */
 export interface Blocked {
   /** The reason, for people. */
   reason?: string
   /** When the block ends. Never, if it is missing. */
   until?: string
+}
+
+/** A client for whom something would change. */
+export interface CandidateClient {
+  /** The client: a kind and a name. */
+  client: string
+  /** How many of its requests were denied that would have passed. */
+  fewer_denied: number
+  /** How many of its requests passed that would have been denied. */
+  more_denied: number
+}
+
+/** A limit and what may take its place. */
+export interface CandidateLimit {
+  /** What may take its place. */
+  candidate: string
+  /** The limit. */
+  limit: string
+  /** The name of the limit. */
+  name: string
+}
+
+/** What would change if what is tried out took its place. */
+export interface Candidates {
+  /** The clients for whom most would change, of the newest 1,000 requests for which it would. */
+  clients: CandidateClient[]
+  /** How many requests were denied that would have passed. */
+  fewer_denied: number
+  /** The start of the time range: not before the rule was last changed. */
+  from: string
+  /** The limits that have a candidate. */
+  limits: CandidateLimit[]
+  /** How many requests passed that would have been denied. */
+  more_denied: number
+  /** The rule that may take the place of this one. */
+  replaced_by?: string
+  /** The end of the time range. */
+  to: string
+}
+
+/** The last capture of a node: all its decisions, with everything that they depend on. */
+export interface Capture {
+  /** How large the file is. */
+  bytes: number
+  /** How many calls to the counters are. */
+  calls: number
+  /** How many decisions are in the file. */
+  decisions: number
+  /** When it has ended. */
+  ended?: string
+  /** Whether there is a file: of this capture or, while it is under way, of the one before. */
+  file: boolean
+  /** How many records came faster than they could be written. If there are any, a replay is not exact. */
+  lost: number
+  /** The node whose decisions are captured. */
+  node: string
+  /** Why it has ended: after its time; the file was as large as it may be; the disk had no more room; the rules were replaced by others; someone has stopped it; the node has stopped; the file could not be written. */
+  reason?: 'time' | 'size' | 'disk' | 'rules' | 'stopped' | 'shutdown' | 'error'
+  /** Whether it is under way. */
+  running: boolean
+  /** When it began. Missing, if this process has made none. */
+  started?: string
+  /** How many decisions have begun that are not: they are not written yet or, when it has ended, had not ended. */
+  unfinished: number
+  /** When it ends at the latest. */
+  until?: string
+}
+
+/** What an alert has found. */
+export interface Cause {
+  /** When someone said that they take care of it. */
+  acknowledged_at?: string
+  /** Who said so. */
+  acknowledged_by?: string
+  /** What they said. */
+  acknowledged_note?: string
+  /** The alert. */
+  alert: string
+  /** When it fired. */
+  fired_at?: string
+  /** The id. One that fires again later has another. */
+  id: string
+  /** The kind of the alert. */
+  kind: 'rule' | 'client' | 'health'
+  /** What to do about it: the text of the alert. */
+  note?: string
+  /** Pending: it has not lasted long enough yet. */
+  phase: 'pending' | 'firing' | 'resolved'
+  /** When it was resolved. */
+  resolved_at?: string
+  /** The severity of the alert. */
+  severity: 'info' | 'warning' | 'critical'
+  /** Whether a silence holds back messages about it. */
+  silenced: boolean
+  /** Since when the condition holds. */
+  since: string
+  /** What it is about: the rule, the client, or the condition and the node. */
+  subject: string
+  /** What was found, as a sentence. */
+  text: string
+  /** The value that was passed. */
+  threshold: number
+  /** When a message about it was last sent. Never, if it is missing. */
+  told_at?: string
+  /** The percentage of denials, or the number of them. 0 for the kind health. */
+  value: number
+  /** The webhooks that are told. */
+  webhooks: string[]
+}
+
+/** A page of causes. */
+export interface CauseList {
+  /** How the evaluation of alerts goes. */
+  evaluation: Evaluation
+  /** The causes, the latest first. */
+  items: Cause[]
+  /** The value of before for the next page. Empty on the last page. */
+  next: string
 }
 
 /** The region that has the counters of central rules. */
@@ -69,8 +325,8 @@ export interface Change {
   fields: FieldDiff[]
   /** The id of the object. */
   id: string
-  /** The kind of object; counters, which are of a subject such as user:alice, are deleted when they are reset. */
-  kind: 'rule' | 'tier' | 'tenant' | 'user' | 'api_key' | 'exemption' | 'ban' | 'token' | 'history' | 'counters'
+  /** The kind of object; counters, which are of a subject such as user:alice, are deleted when they are reset; a capture is of the decisions of a node. */
+  kind: 'rule' | 'tier' | 'tenant' | 'user' | 'api_key' | 'exemption' | 'ban' | 'webhook' | 'alert' | 'token' | 'history' | 'counters' | 'capture'
   /** The position within the revision, from 0. */
   place: number
   /** The revision. Changes made together have the same. */
@@ -199,10 +455,70 @@ export interface CreatedToken {
   last_used_at?: string
   /** The owner or the purpose: the actor in the change log. */
   name: string
-  /** The role: viewer may read, operator may change the catalog, admin may also manage tokens. */
-  role: 'viewer' | 'operator' | 'admin'
+  /** The role: viewer may read, operator may change the catalog, admin may also manage tokens; user may use the operations under /me only. */
+  role: 'viewer' | 'operator' | 'admin' | 'user'
+  /** The tenants that it is restricted to. Missing: it is for all. */
+  tenants?: string[]
   /** The text of the token. It is shown only once and not stored. */
   token: string
+  /** With the role user: the user that it is for. */
+  user?: string
+}
+
+/** A new webhook, or one with a new secret. */
+export interface CreatedWebhook {
+  /** When it was created. */
+  created_at?: string
+  /** The id, as used in paths. */
+  id: string
+  /** The secret that was made for it, because none was given. It is shown only once. */
+  secret?: string
+  /** When it was last changed. */
+  updated_at?: string
+  /** Who changed it last. */
+  updated_by?: string
+  /** The value. */
+  value: Webhook
+  /** The version, for If-Match. 0: it is in a file. */
+  version: number
+}
+
+/** A message to a webhook. */
+export interface Delivery {
+  /** The alert. For a test: test. */
+  alert: string
+  /** How many attempts there were. */
+  attempts: number
+  /** When the message was made. */
+  created_at: string
+  /** When it was delivered or given up. */
+  done_at?: string
+  /** The id, which receivers get in the header Stint-Delivery. It is the same for all attempts. */
+  id: string
+  /** While it waits: when it is tried. */
+  next_at?: string
+  /** Why the last attempt failed. */
+  problem?: string
+  /** Whether it waits for an attempt, was delivered, or was given up. */
+  state: 'waiting' | 'delivered' | 'dead'
+  /** The HTTP status of the last answer. Missing, if there was none. */
+  status?: number
+  /** What it is about. */
+  subject?: string
+  /** The text of the message. */
+  text: string
+  /** What the message says. */
+  type: 'alert.firing' | 'alert.still_firing' | 'alert.resolved' | 'test'
+  /** The webhook. */
+  webhook: string
+}
+
+/** A page of deliveries. */
+export interface DeliveryList {
+  /** The deliveries, the latest first. */
+  items: Delivery[]
+  /** The value of before for the next page. Empty on the last page. */
+  next: string
 }
 
 /** A list of changes. */
@@ -227,6 +543,8 @@ export interface DiffItem {
 
 /** The contents of a catalog, in the form of a config file. */
 export interface Document {
+  /** The alerts. */
+  alerts?: Alert[]
   /** The API keys. */
   api_keys?: APIKey[]
   /** The bans. */
@@ -241,6 +559,8 @@ export interface Document {
   tiers?: Tier[]
   /** The users. */
   users?: User[]
+  /** The webhooks. */
+  webhooks?: Webhook[]
 }
 
 /** The addresses that a node listens on. */
@@ -293,7 +613,7 @@ export interface EnvoyLimit {
   name?: string
   /** The domain, and the keys and values of the descriptor. */
   path: string
-  /** Whether hits over the limit are reported to Envoy and pass. */
+  /** Whether hits over the limit pass, unless all quotas of the request are used up. */
   quota: boolean
   /** Whether the limit is in shadow mode and denies nothing. */
   shadow: boolean
@@ -307,6 +627,30 @@ export interface EnvoyList {
   next: string
   /** Whether this node serves Envoy. */
   served: boolean
+  /** The first 100 files and directories in envoy.config that were not read: their limits do not apply. */
+  skipped?: EnvoySkipped[]
+}
+
+/** A file or a directory that was not read. */
+export interface EnvoySkipped {
+  /** The path on this node. */
+  path: string
+  /** Why it was not read. */
+  why: string
+}
+
+/** How the evaluation of alerts goes. */
+export interface Evaluation {
+  /** How many messages were given up. */
+  dead: number
+  /** How many causes fire. */
+  firing: number
+  /** When all alerts were last evaluated. Never, if it is missing. */
+  last?: string
+  /** Why some alerts cannot be evaluated. */
+  problem?: string
+  /** How many messages wait to be delivered. */
+  waiting: number
 }
 
 /** A recorded decision. */
@@ -337,14 +681,20 @@ export interface Event {
   node: string
   /** The outcome. */
   outcome: 'allowed' | 'throttled' | 'exempt' | 'denied' | 'banned' | 'blocked' | 'unauthorized' | 'unavailable'
+  /** The path of the request, as rules match it, or what the settings keep of it: {name} stands for a part that is not recorded, and /** at the end for more of them. Empty, if it is not recorded. */
+  path: string
   /** The region of the node. */
   region: string
   /** Microseconds until the request could pass; -1: never. */
   retry_after_us: number
   /** The rule that decided. */
   rule: string
-  /** True if the request passed and a log_only rule would have denied it: rule, limit and the other fields are about that rule. */
+  /** What became of what the request had reserved, by rule. Missing, if it has reserved nothing, or that is not settled, or was settled in the last seconds. */
+  settled?: Settlement[]
+  /** True if what is only tried out, such as a log_only rule or a candidate, would have decided otherwise. If the request passed, that would have denied it, and rule, limit and the other fields are about that; if it was denied, it would have passed. */
   shadow: boolean
+  /** How the client was identified: by an API key, a token, a header of a trusted proxy or its address only, or given by the program that asked. Empty, if that is not known. */
+  source: '' | 'key' | 'jwt' | 'header' | 'ip' | 'given'
   /** The HTTP status of the response, if the request did not pass. */
   status: number
   /** The tenant. Empty, if unknown. */
@@ -353,6 +703,8 @@ export interface Event {
   tier: string
   /** When the decision was made. */
   time: string
+  /** Why its credentials were not accepted. Empty, if they were, or there were none, or that is not known. */
+  unaccepted: string
   /** The user. Empty, if unknown. */
   user_id: string
   /** Microseconds that the request was delayed. */
@@ -389,6 +741,28 @@ export interface ExplainRequest {
   tier?: string
   /** The user. It is taken as given, and headers are not used to identify the client. */
   user?: string
+}
+
+/** A recorded decision, and all that is known about it. */
+export interface ExplainedDecision {
+  /** What has changed since, of the rule, and of the tier, the tenant, the user and the API key of the client, newest first, at most 20 of each. People who are restricted to tenants get none. */
+  changes: Change[]
+  /** For a request that did not pass: when it could have passed, if no other had come. Missing, if never. */
+  could_pass_at?: string
+  /** What to tell the customer. It names no rules, users or addresses. */
+  customer: string
+  /** The decision, as it was recorded. */
+  event: Event
+  /** What would be decided about the same request now. Missing, if the record has too little of it. People who are restricted to tenants get neither its steps nor its rules. */
+  now?: Explanation
+  /** The revision that had last changed the rule when the decision was made. Missing, if it is not known. */
+  rule_revision?: number
+  /** Who used the same counter. Missing, if that is not known, or no counter decided. */
+  sharing?: Sharing
+  /** The same in sentences: when and where it was made, who the client was, what was asked, and what was decided. */
+  steps: string[]
+  /** What the record does not keep, and what follows from that. */
+  unknown: string[]
 }
 
 /** A limit that applies to the request. */
@@ -507,10 +881,50 @@ export interface FieldProblem {
   field?: string
   /** A suggestion. */
   hint?: string
-  /** The line in the body, from 1, if it cannot be parsed. */
+  /** The line in the body, or in the text of a candidate, from 1. */
   line?: number
   /** What is wrong. */
   message: string
+}
+
+/** What a search has found. */
+export interface FoundAll {
+  /** What was found, by kind. Kinds of which nothing was found are missing. */
+  groups: FoundGroup[]
+}
+
+/** What a search has found of one kind. */
+export interface FoundGroup {
+  /** The items. */
+  items: FoundItem[]
+  /** The kind of the items. Seen are users, tenants and keys that are not in the catalog, and that have sent requests. */
+  kind: 'rule' | 'tier' | 'user' | 'key' | 'tenant' | 'ip' | 'exemption' | 'ban' | 'alert' | 'webhook' | 'seen'
+  /** Whether there are more than limit. */
+  more: boolean
+}
+
+/** Something that a search has found. */
+export interface FoundItem {
+  /** Its id; of an exemption or a ban, the subject, such as user:alice. */
+  id: string
+  /** What it is. */
+  kind: 'rule' | 'tier' | 'user' | 'key' | 'tenant' | 'ip' | 'exemption' | 'ban' | 'alert' | 'webhook'
+  /** Whether it is in the catalog. A client that is not was seen in traffic. */
+  known: boolean
+  /** For a client that was seen in traffic: the last time, to a day. */
+  last_seen_at?: string
+  /** For a key or a tenant: its name. */
+  name?: string
+  /** For a key: the first characters of its text. */
+  prefix?: string
+  /** For an exemption or a ban: its reason. */
+  reason?: string
+  /** The tenant that it belongs to. */
+  tenant?: string
+  /** The tier in the catalog. */
+  tier?: string
+  /** For a key: its user. */
+  user?: string
 }
 
 /** A subject that was found. */
@@ -560,6 +974,10 @@ export interface Key {
   name?: string
   /** The first characters of the key, so that its owner recognizes it. Read-only. */
   prefix?: string
+  /** The key that has replaced this one. Read-only. */
+  replaced_by?: string
+  /** The key that this one has replaced. Read-only. */
+  replaces?: string
   /** When the key was revoked. Read-only. */
   revoked?: string
   /** Who revoked it. Read-only. */
@@ -572,7 +990,27 @@ export interface Key {
   user?: string
 }
 
-/** What a node has leased of a limit since it was started. */
+/** An API key, as stored, and its use. */
+export interface KeyRecord {
+  /** When it was created. */
+  created_at?: string
+  /** The id, as used in paths. */
+  id: string
+  /** When the key was last used, on any node, a few seconds late. Never, if it is missing. */
+  last_used_at?: string
+  /** When it was last changed. */
+  updated_at?: string
+  /** Who changed it last. */
+  updated_by?: string
+  /** The number of requests with it so far. */
+  usage_total?: number
+  /** The value. */
+  value: Key
+  /** The version, for If-Match. 0: it is in a file. */
+  version: number
+}
+
+/** What nodes have leased of a limit since they were started. */
 export interface Leased {
   /** The capacity of the counter that had most_used. */
   capacity: number
@@ -586,13 +1024,13 @@ export interface Leased {
   given_back: number
   /** Units that were taken ahead and are held now, as of the last term. */
   held: number
-  /** Units that were taken ahead, not spent, and could not be given back: they stay used. */
+  /** Units that were taken ahead, not spent, and could not be given back in time: they stay used, at least until the store is back. */
   kept: number
   /** Units that were taken ahead. */
   lent: number
   /** The rule and its limit. The name other stands for limits that are not counted one by one. */
   limit: string
-  /** The most units that were used of a counter in its window, on all nodes. */
+  /** The most units that the store has counted of a counter in its window, from all nodes: at most the capacity. */
   most_used: number
   /** The most units that other nodes had taken ahead when a leased counter denied. */
   others_most: number
@@ -624,10 +1062,70 @@ export interface LiveTalkers {
   users: Talkers
 }
 
+/** Changes that were made together. */
+export interface LoggedRevision {
+  /** Who made them. */
+  actor: string
+  /** When the changes were made. */
+  at: string
+  /** The first of them that match kind and id: at most 5. GET /changes?revision=42 returns all. */
+  changes: Change[]
+  /** The number of the revision. */
+  revision: number
+  /** How many changes the revision has. */
+  total: number
+}
+
 /** Credentials to log in with. */
 export interface Login {
   /** The text of the token. */
   token: string
+}
+
+/** A user, and the token of the request. */
+export interface Me {
+  /** Whether requests of the user are denied, by a block or a ban. */
+  blocked: boolean
+  /** Limits of the user that override those of the tier. */
+  limits: SubjectOverride[]
+  /** The tenant of the user. */
+  tenant?: string
+  /** The tier that applies. */
+  tier?: string
+  /** The name of the token. */
+  token: string
+  /** When the token expires. Never, if it is missing. */
+  token_expires_at?: string
+  /** The user. */
+  user: string
+}
+
+/** A decision about a request of oneself. */
+export interface MyDecision {
+  /** For a request that did not pass: when it could have passed, if no other had come. Missing, if never. */
+  could_pass_at?: string
+  /** The same in plain words. */
+  customer: string
+  /** The id of the decision. */
+  decision_id: string
+  /** The size of the limit that decided. 0: there was none. */
+  limit_value: number
+  /** The method. */
+  method: string
+  /** The outcome. */
+  outcome: 'allowed' | 'throttled' | 'exempt' | 'denied' | 'banned' | 'blocked' | 'unauthorized' | 'unavailable'
+  /** The path, or what is recorded of it. */
+  path: string
+  /** When the decision was made. */
+  time: string
+}
+
+/** How long to capture decisions, and how large the file may become. */
+export interface NewCapture {
+  /** How long, in seconds: 1 to 3600. Default 600. */
+  for_seconds?: number
+  /** How large the file may become, in bytes: 65536 or more. Default 1 GiB. */
+  max_bytes?: number
 }
 
 /** The reason for a ban or an exemption, and when it ends. */
@@ -667,6 +1165,26 @@ export interface NewOverride {
   until?: string
 }
 
+/** A secret to set. */
+export interface NewSecret {
+  /** The new secret, of at least 8 characters. Missing: one is made. */
+  secret?: string
+}
+
+/** A silence to create. */
+export interface NewSilence {
+  /** Only of this alert. Missing: of all. */
+  alert?: string
+  /** How long it lasts, instead of until. */
+  for_seconds?: number
+  /** Why. */
+  reason?: string
+  /** Only about this subject of the alert. Missing: about all. */
+  subject?: string
+  /** When it ends, at most in 30 days. Either this or for_seconds is required. */
+  until?: string
+}
+
 /** A token to create. */
 export interface NewToken {
   /** When the token expires, instead of expires_in_seconds. */
@@ -675,8 +1193,12 @@ export interface NewToken {
   expires_in_seconds?: number
   /** The owner or the purpose. */
   name: string
-  /** The role. */
-  role: 'viewer' | 'operator' | 'admin'
+  /** The role. With a user it may be missing. */
+  role?: 'viewer' | 'operator' | 'admin' | 'user'
+  /** The tenants that it is restricted to, at most 100. Missing: it is for all. Who is restricted to tenants creates tokens for some of these only. */
+  tenants?: string[]
+  /** The user that it is for, who must be in the catalog. It may then use the operations under /me only. A user has at most 10 tokens. */
+  user?: string
 }
 
 /** A node that shares the catalog. */
@@ -709,6 +1231,16 @@ export interface NodeList {
   items: Node[]
 }
 
+/** The request rate of a node. */
+export interface NodeRate {
+  /** The name of the node. */
+  name: string
+  /** Requests per second of these that were refused. */
+  refused_per_second: number
+  /** Requests per second that it decided. */
+  requests_per_second: number
+}
+
 /** The state of a node, as the node reports it. */
 export interface NodeState {
   /** The state of the circuit breakers of the store: open if the breaker of any server is. Only nodes of older versions report half_open. */
@@ -719,6 +1251,8 @@ export interface NodeState {
   counters: 'memory' | 'redis'
   /** 99th percentile of latency, in microseconds. */
   p99_us: number
+  /** Limits of which it has seen more used than the credit of regions allows, in the last minutes. Missing, if there are none. */
+  passed?: Passed[]
   /** Requests that did not pass, per second. */
   refused_per_second: number
   /** The name of its region. Empty: it has none, or is of an older version. */
@@ -733,6 +1267,16 @@ export interface NodeState {
   status: 'ok' | 'degraded' | 'not_ready'
   /** The state of the store. */
   store: string
+}
+
+/** A bound that was passed. */
+export interface Passed {
+  /** How many there may be. */
+  bound: number
+  /** The limit. */
+  limit: string
+  /** How many units were used beyond the limit. */
+  units: number
 }
 
 /** A point of a series. */
@@ -755,22 +1299,32 @@ export interface Point {
 
 /** What a rule would have done. Requests are estimated from a sample. */
 export interface Preview {
+  /** The subjects of which a request would have been denied. */
+  denied_subjects: number
   /** The number of events that were replayed. */
   events: number
   /** The start of the time range. */
   from: string
   /** Requests that the rule would have matched. */
   matched: number
+  /** Requests that the rule would not have matched. */
+  not_matched: number
   /** Notes on how to read the numbers. */
   notes: string[] | null
+  /** The number of events of this time, if not all were replayed. Then the numbers are estimates. */
+  recorded?: number
   /** Matching requests that were denied at the time. */
   refused_now: number
   /** The number of requests that these events represent. */
   requests: number
   /** The same numbers over time. */
   series: PreviewPoint[] | null
+  /** How sure the preview is: the shares of the requests that are known to match, are known not to match, and are unclear. */
+  shares: Shares
   /** The number of separate counters. */
   subjects: number
+  /** The numbers in words. It says that the rule matches no request only if that is known of all. */
+  summary: string
   /** The end of the time range. */
   to: string
   /** The subjects that would have been denied most often. */
@@ -813,14 +1367,14 @@ export interface Problem {
   title: string
   /** Always about:blank. */
   type: string
-  /** For a conflict: the current version. */
+  /** For 409 and 412: the current version. */
   version?: number
 }
 
 /** A limit, and how much of it is used. */
 export interface Quota {
   /** The action of the rule. */
-  action: 'reject' | 'throttle' | 'log_only' | 'block' | 'allow'
+  action: 'reject' | 'throttle' | 'log_only' | 'mark' | 'block' | 'allow'
   /** The algorithm. */
   algorithm?: string
   /** What the numbers are based on: counted, or a substitute. */
@@ -847,12 +1401,30 @@ export interface Quota {
   retry_after: number | null
   /** The rule. */
   rule: string
+  /** True if the rule is only tried out on this subject, and denies nothing. */
+  shadow: boolean
   /** Where the limit comes from: api_key, user, tier NAME, or rule. */
   source: string
   /** What the rule counts by that only a request can tell. The numbers are then unknown. */
   unknown?: string
   /** The units used. */
   used: number
+}
+
+/** An alert, as stored. */
+export interface RecordAlert {
+  /** When it was created. */
+  created_at?: string
+  /** The id, as used in paths. */
+  id: string
+  /** When it was last changed. */
+  updated_at?: string
+  /** Who changed it last. */
+  updated_by?: string
+  /** The value. */
+  value: Alert
+  /** The version, for If-Match. 0: it is in a file. */
+  version: number
 }
 
 /** An exemption or a ban, as stored. */
@@ -871,41 +1443,33 @@ export interface RecordEntry {
   version: number
 }
 
-/** An API key, as stored. */
-export interface RecordKey {
-  /** When it was created. */
-  created_at?: string
-  /** The id, as used in paths. */
-  id: string
-  /** When it was last changed. */
-  updated_at?: string
-  /** Who changed it last. */
-  updated_by?: string
-  /** The value. */
-  value: Key
-  /** The version, for If-Match. 0: it is in a file. */
-  version: number
-}
-
-/** A page of exemptions or bans. */
-export interface RecordListRecordEntry {
-  /** The items, ordered by id. */
-  items: RecordEntry[]
+/** A page of API keys. */
+export interface RecordListKeyRecord {
+  /** The items. */
+  items: KeyRecord[]
   /** The value of after for the next page. Empty on the last page. */
   next: string
 }
 
-/** A page of API keys. */
-export interface RecordListRecordKey {
-  /** The items, ordered by id. */
-  items: RecordKey[]
+/** A page of alerts. */
+export interface RecordListRecordAlert {
+  /** The items. */
+  items: RecordAlert[]
+  /** The value of after for the next page. Empty on the last page. */
+  next: string
+}
+
+/** A page of exemptions or bans. */
+export interface RecordListRecordEntry {
+  /** The items. */
+  items: RecordEntry[]
   /** The value of after for the next page. Empty on the last page. */
   next: string
 }
 
 /** A page of tenants. */
 export interface RecordListRecordTenant {
-  /** The items, ordered by id. */
+  /** The items. */
   items: RecordTenant[]
   /** The value of after for the next page. Empty on the last page. */
   next: string
@@ -913,7 +1477,7 @@ export interface RecordListRecordTenant {
 
 /** A page of tiers. */
 export interface RecordListRecordTier {
-  /** The items, ordered by id. */
+  /** The items. */
   items: RecordTier[]
   /** The value of after for the next page. Empty on the last page. */
   next: string
@@ -921,15 +1485,23 @@ export interface RecordListRecordTier {
 
 /** A page of users. */
 export interface RecordListRecordUser {
-  /** The items, ordered by id. */
+  /** The items. */
   items: RecordUser[]
+  /** The value of after for the next page. Empty on the last page. */
+  next: string
+}
+
+/** A page of webhooks. */
+export interface RecordListRecordWebhook {
+  /** The items. */
+  items: RecordWebhook[]
   /** The value of after for the next page. Empty on the last page. */
   next: string
 }
 
 /** A page of rules. */
 export interface RecordListRuleRecord {
-  /** The items, ordered by id. */
+  /** The items. */
   items: RuleRecord[]
   /** The value of after for the next page. Empty on the last page. */
   next: string
@@ -983,11 +1555,27 @@ export interface RecordUser {
   version: number
 }
 
+/** A webhook, as stored. */
+export interface RecordWebhook {
+  /** When it was created. */
+  created_at?: string
+  /** The id, as used in paths. */
+  id: string
+  /** When it was last changed. */
+  updated_at?: string
+  /** Who changed it last. */
+  updated_by?: string
+  /** The value. */
+  value: Webhook
+  /** The version, for If-Match. 0: it is in a file. */
+  version: number
+}
+
 /** Denied requests of one client, rule or endpoint. */
 export interface Refusals {
   /** Requests denied by a limit. */
   denied: number
-  /** The client, rule or endpoint. */
+  /** The client, path, rule or endpoint. */
   name: string
   /** Requests that did not pass, for any reason. */
   refused: number
@@ -997,7 +1585,7 @@ export interface Refusals {
 export interface RegionGossip {
   /** Batches of others that came again, and were not charged again. */
   duplicate_batches: number
-  /** Units that other regions may never have been told of. */
+  /** Units that other regions may never learn of. What a node had not told when it was killed is not among them: nobody can count that. */
   lost_units: number
   /** Batches of others that were refused. */
   refused_batches: number
@@ -1023,12 +1611,14 @@ export interface RegionInfo {
 export interface RegionLimit {
   /** Units that this node has admitted. */
   admitted: number
-  /** The most units beyond the limit that this node has seen. */
+  /** The most units beyond the limit that this node has seen. Changes of what was charged, as by metered costs, do not count, and of a cost above the credit as much as the credit. */
   beyond: number
   /** How many units all regions together may admit beyond the limit: (regions - 1) x credit. */
   bound: number
   /** The rule and its limit. Empty: further limits, together. */
   limit: string
+  /** Whether that is measured: it is for fixed_window and sliding_window. Of others, beyond is 0. */
+  measured: boolean
   /** Units that other regions have admitted, as this node was told. */
   received: number
   /** Requests that were decided by the share of this node. */
@@ -1039,7 +1629,7 @@ export interface RegionLimit {
 
 /** A link of a node to another region. */
 export interface RegionLink {
-  /** Whether it says that it is cut off from some region, so that all apply their shares. */
+  /** Whether it says that it is cut off from some region, or from its own store, so that the others apply their shares. */
   alone: boolean
   /** Of how many counters the region has to be told. */
   backlog: number
@@ -1095,7 +1685,7 @@ export interface RegionStream {
 
 /** How a node stands with other regions. */
 export interface Regions {
-  /** Whether this region is cut off from another one, and applies its share of gossiped limits. */
+  /** Whether this region is cut off from another one, and applies its share of gossiped limits, or from its own store, and decides them without the others. */
   alone: boolean
   /** The region that has the counters of central rules, if there is one. */
   central?: CentralRegion
@@ -1121,6 +1711,132 @@ export interface Regions {
   weights: 'fixed' | 'fresh' | 'stale'
 }
 
+/** A line of the answer of a replay: one of progress, report and problem. */
+export interface ReplayLine {
+  /** Why there is no result: the last line. */
+  problem?: Problem
+  /** How far the replay is, once a second. */
+  progress?: ReplayProgress
+  /** The result: the last line. */
+  report?: ReplayReport
+}
+
+/** A point in time of a replay. */
+export interface ReplayPoint {
+  /** Those that the candidate denies. */
+  denied_candidate: number
+  /** Those that the live rules deny. */
+  denied_live: number
+  /** Those that only the candidate denies. */
+  newly_denied: number
+  /** Those that only the live rules deny. */
+  newly_passed: number
+  /** The requests. */
+  requests: number
+  /** When the point starts. */
+  start: string
+}
+
+/** How far a replay is. */
+export interface ReplayProgress {
+  /** How many events it has read or replayed. */
+  done: number
+  /** How many it will replay; while it reads, at most. */
+  of: number
+  /** What it does. */
+  step: 'reading' | 'replaying'
+}
+
+/** What would be decided otherwise. Numbers of requests are weighted, and denied is whatever does not pass. */
+export interface ReplayReport {
+  /** What the candidate does. Missing without one. */
+  candidate?: ReplaySide
+  /** How many were denied when they were recorded. */
+  denied_then: number
+  /** How many the live rules decide otherwise now than was decided then. */
+  differently: number
+  /** The endpoints with the most differences: paths without what looks like an id. */
+  endpoints: ReplayRow[]
+  /** The number of events that were replayed. */
+  events: number
+  /** When the first request was sent. Missing, if there is none. */
+  from?: string
+  /** What the live rules do. */
+  live: ReplaySide
+  /** Requests that only the candidate denies. */
+  newly_denied: number
+  /** Requests that only the live rules deny. */
+  newly_passed: number
+  /** Limitations of the replay. */
+  notes: string[]
+  /** The number of events of this time, if not all were replayed. Then the numbers are estimates. */
+  recorded?: number
+  /** The number of requests that these events represent. */
+  requests: number
+  /** The rules with the most differences. */
+  rules: ReplayRow[]
+  /** Whether the candidate is equal to the live rules. */
+  same: boolean
+  /** The same numbers over time. */
+  series: ReplayPoint[]
+  /** Seconds between points. */
+  step_seconds: number
+  /** The clients with the most differences. */
+  subjects: ReplayRow[]
+  /** The numbers in words. */
+  summary: string
+  /** The tiers with the most differences. */
+  tiers: ReplayRow[]
+  /** When the last request was sent. Missing, if there is none. */
+  to?: string
+  /** Requests of which too little is recorded to tell which rules apply. They are replayed all the same. */
+  unclear: number
+}
+
+/** What a replay compares with the live rules. */
+export interface ReplayRequest {
+  /** Rules, tiers and other records as in a config file, in TOML. Empty: the live rules are compared with what was decided at the time. */
+  candidate?: string
+  /** The candidate has all rules and, of other kinds that it has any of, all records. Otherwise it has those that change, and the live ones stay that it does not have. */
+  whole?: boolean
+}
+
+/** The figures of a rule, endpoint, tier or client in a replay. */
+export interface ReplayRow {
+  /** Those that the candidate denies. */
+  denied_candidate: number
+  /** Those that the live rules deny. */
+  denied_live: number
+  /** Of a rule of the candidate: how many clients it denies requests of. */
+  denied_subjects?: number
+  /** Its name. Of clients, it begins with user:, key:, ip: or tenant:. Empty, if that is not known. */
+  name: string
+  /** Those that only the candidate denies. */
+  newly_denied: number
+  /** Those that only the live rules deny. */
+  newly_passed: number
+  /** The requests; of a rule, those that it applies to. */
+  requests: number
+  /** The same of a rule of the candidate. */
+  shadow_candidate?: number
+  /** Those that pass, and that a live rule which is only tried out would have denied. */
+  shadow_live?: number
+}
+
+/** What a rule set does in a replay. */
+export interface ReplaySide {
+  /** Requests that it denies. */
+  denied: number
+  /** How many different clients it denies requests of. */
+  denied_subjects: number
+  /** How long one of them waits at most. */
+  longest_wait_seconds: number
+  /** Requests that it holds and then lets pass. */
+  throttled: number
+  /** How long all of these wait together. */
+  waited_seconds: number
+}
+
 /** Which counters to reset. */
 export interface ResetSubject {
   /** Only reset counters of this rule. */
@@ -1143,10 +1859,80 @@ export interface Revision {
   revision: number
 }
 
+/** A page of revisions. */
+export interface RevisionList {
+  /** The revisions, newest first. */
+  items: LoggedRevision[]
+  /** The value of before for the next page. Empty on the last page. */
+  next: string
+}
+
+/** How far a rule is rolled out. */
+export interface Rollout {
+  /** When it is taken back. */
+  back_if?: string
+  /** The rule. */
+  rule: string
+  /** For which part of clients the rule is in force now; 0%: for none. */
+  share: string
+  /** The number of the step that it is the time for, from 1; 0: the first has not begun. */
+  step: number
+  /** The steps. */
+  steps: RolloutStep[]
+  /** How it has ended before its last step. Missing: it goes on. */
+  stopped?: RuleStopped
+}
+
+/** What a rollout has to do. */
+export interface RolloutChange {
+  /** stop: take it back, so that the rule is only tried out; resume: go on at the beginning of the step at which it was stopped; to: stay at a step. */
+  do: 'stop' | 'resume' | 'to'
+  /** Why it is stopped, for people. */
+  reason?: string
+  /** The step to stay at, if do is to. */
+  share?: string
+}
+
+/** A step of a rollout. */
+export interface RolloutStep {
+  /** When the step begins. */
+  begins: string
+  /** For which part of clients the rule is in force. */
+  share: string
+}
+
+/** A new API key, with its text, and the one that it replaces. */
+export interface RotatedKey {
+  /** When it was created. */
+  created_at?: string
+  /** The id, as used in paths. */
+  id: string
+  /** The text of the key, which clients send. It is shown only once and not stored. Empty for a dry run. */
+  key: string
+  /** When that one expires. */
+  old_expires: string
+  /** The id of the key that it replaces. */
+  old_id: string
+  /** When it was last changed. */
+  updated_at?: string
+  /** Who changed it last. */
+  updated_by?: string
+  /** The value. */
+  value: Key
+  /** The version, for If-Match. 0: it is in a file. */
+  version: number
+}
+
+/** How to rotate a key. */
+export interface Rotation {
+  /** How long the old key stays valid, at most 30 days. Default 86400, a day. 0: it expires at once. */
+  grace_seconds?: number
+}
+
 /** A rule: which requests it matches, what it counts, how many it lets pass, and what it does with the rest. */
 export interface Rule {
-  /** What to do with requests over a limit: reject (deny), throttle (delay) or log_only. Or block or allow, for every request that matches. Default reject. */
-  action?: 'reject' | 'throttle' | 'log_only' | 'block' | 'allow'
+  /** What to do with requests over a limit: reject (deny), throttle (delay), log_only or mark (both let them pass; mark tells the application). Or block or allow, for every request that matches. Default reject. */
+  action?: 'reject' | 'throttle' | 'log_only' | 'mark' | 'block' | 'allow'
   /** How many units a request takes. Default 1. */
   cost?: number | {
     /** The header with the number of units. */
@@ -1170,6 +1956,8 @@ export interface Rule {
   credit?: number
   /** Whether the rule is in use. Default true. */
   enabled?: boolean
+  /** For which part of clients the rule is in force, always the same ones. On the others it is tried out: it counts them, and records what it would do. Default: for all. */
+  enforce?: string
   /** The group. Only the first rule of a group that matches applies. */
   group?: string
   /** The limits. */
@@ -1190,8 +1978,12 @@ export interface Rule {
   priority?: number
   /** How regions share the counters: central (one region has them), quota (each region has a part of each limit) or gossip (each region counts by itself, and tells the others). Default: each region counts by itself, and the limits hold in each. */
   regions?: 'central' | 'quota' | 'gossip'
+  /** The rule that this one may take the place of. Until then it decides nothing: it counts, and what it would do is recorded. */
+  replaces?: string
   /** The response to a request that is denied. */
   response?: RuleResponse
+  /** In which steps the rule comes into force, in place of enforce. */
+  rollout?: RuleRollout
   /** What the parts of regions depend on, if regions is quota: fixed (their weights) or follow (their demand). Default fixed. */
   weights?: 'fixed' | 'follow'
 }
@@ -1202,6 +1994,10 @@ export interface RuleLimit {
   algorithm?: string
   /** How many requests may come at once (token_bucket), or wait (leaky_bucket). */
   burst?: number
+  /** A limit that may take the place of this one. It counts by itself, and denies nothing: what it would do is recorded. It is about clients for whom no tier, user or API key has a value of its own. */
+  candidate?: string
+  /** Which counters the limit has, if not the first: one more for each candidate that has taken its place. */
+  counter?: number
   /** For how long a node may take units ahead of requests, from 10ms to 10s and at most the window. Default: every request asks the store. */
   lease?: string
   /** The limit: a number per second, minute, hour, day, week, month or year, or per duration such as 90s. */
@@ -1282,6 +2078,30 @@ export interface RuleResponse {
   style?: string
 }
 
+/** In which steps a rule comes into force, each for a larger part of clients, always the same ones. */
+export interface RuleRollout {
+  /** When the rollout is taken back: if the rule denies more than this part of the requests in a minute of those for whom it is in force, if these are at least 20. */
+  back_if?: string
+  /** How long a step lasts, at least 1m. */
+  every: string
+  /** When the first step begins. Before, the rule is tried out on all clients. Default: when the rule is stored; of a rule that has the same steps already, its start. */
+  start?: string
+  /** The parts of clients, each larger than the one before. The last one stays. */
+  steps: string[] | null
+  /** How the rollout has ended before its last step. It goes on with another start. */
+  stopped?: RuleStopped
+}
+
+/** That a rollout does not go on. */
+export interface RuleStopped {
+  /** When it was stopped. */
+  at: string
+  /** Why, for people. */
+  reason?: string
+  /** The part of clients for whom the rule stays in force. Default: none, it was taken back. */
+  share?: string
+}
+
 /** Decisions over time. */
 export interface Series {
   /** The outcome, rule, tier, endpoint or region. */
@@ -1290,6 +2110,8 @@ export interface Series {
   points: Point[]
   /** True for the sum of all that are not listed. It has no name. */
   rest: boolean
+  /** All points together. */
+  whole: Point
 }
 
 /** A list of series. */
@@ -1316,6 +2138,8 @@ export interface Session {
   name: string
   /** The role. */
   role: 'viewer' | 'operator' | 'admin'
+  /** The tenants that it is restricted to. Missing: it is for all. */
+  tenants?: string[]
 }
 
 /** A setting of this node. */
@@ -1338,18 +2162,134 @@ export interface SettingList {
   items: Setting[]
 }
 
+/** What became of what a request had reserved under a rule. */
+export interface Settlement {
+  /** When it was settled. */
+  at: string
+  /** True if the reservation was cancelled: everything was given back. */
+  cancelled: boolean
+  /** True if some of what was used is an estimate, because it was not reported. */
+  estimated: boolean
+  /** Units that were reserved and not used. */
+  given_back: number
+  /** The meter of the rule. Empty, if it has none. */
+  meter: string
+  /** The language model. Empty, if there is none or it is unknown. */
+  model: string
+  /** Units that were used and not reserved. */
+  overshoot: number
+  /** Units that were charged before it was known what the request uses. */
+  reserved: number
+  /** The rule. */
+  rule: string
+  /** True if the rule is log_only. */
+  shadow: boolean
+  /** Units that were used. */
+  used: number
+}
+
+/** A client that used a counter. */
+export interface Sharer {
+  /** How many requests did not pass. */
+  denied: number
+  /** The address, as it is recorded. */
+  ip: string
+  /** The id of the API key. */
+  key: string
+  /** When the last one came. */
+  last?: string
+  /** About how many requests passed: of those, a sample is recorded. */
+  passed: number
+  /** The tenant. */
+  tenant: string
+  /** The user. Empty, if unknown. */
+  user: string
+}
+
+/** Shares of requests, from 0 to 1. */
+export interface Shares {
+  /** Of those that are known to match. */
+  matched: number
+  /** Of those that are known not to match. */
+  not_matched: number
+  /** Of those of which it is not known. */
+  unclear: number
+}
+
+/** Who used the counter of a decision in its window, as far as it is recorded. */
+export interface Sharing {
+  /** False if there are more events than were read: the newest 1,000. */
+  complete: boolean
+  /** What has a counter of its own. */
+  count_by: string[]
+  /** The start of the time that is looked at: one window before the decision, or the start of its window. */
+  from: string
+  /** The number of further clients. */
+  more: number
+  /** Other clients, the last to come first, at most 10. */
+  others: Sharer[]
+  /** The client of the decision. */
+  own: Sharer
+  /** Its end, with the decision. */
+  to: string
+}
+
+/** An identity provider that people sign in with. */
+export interface SignInProvider {
+  /** Its name, for people. */
+  name: string
+  /** Whether it was found. If not, that is retried, and tokens can be used. */
+  ready: boolean
+}
+
+/** How one can sign in, beside a token. */
+export interface SignInWays {
+  /** The identity provider. Missing: there is none. */
+  oidc?: SignInProvider
+}
+
+/** Holds back messages until a time. */
+export interface Silence {
+  /** Only of this alert. Missing: of all. */
+  alert?: string
+  /** When it was created. */
+  created_at: string
+  /** Who created it. */
+  created_by: string
+  /** The id. */
+  id: string
+  /** Why. */
+  reason?: string
+  /** Only about this subject of the alert. Missing: about all. */
+  subject?: string
+  /** When it ends, at most in 30 days. */
+  until: string
+}
+
+/** All silences. */
+export interface SilenceList {
+  /** The silences that have not ended, the first to end first. */
+  items: Silence[]
+}
+
 /** Decisions of a node in the last seconds. */
 export interface Snapshot {
   /** The time of the snapshot. */
   at: string
   /** Latency of decisions in microseconds, without the time that requests were delayed. */
   latency_us: LiveLatency
-  /** What this node has leased since it was started, of the limits with the most units lent, at most 50, the first first. Missing, if it has leased nothing. */
+  /** What nodes have leased since they were started, of the limits with the most units lent, at most 50, the first first. Missing, if they have leased nothing. */
   leases?: Leased[]
   /** The node. */
   node?: string
+  /** The nodes that are shown, by name. */
+  nodes: NodeRate[]
+  /** How many nodes there are. If fewer are shown, the others have sent nothing for some seconds. */
+  nodes_alive: number
   /** Requests per second by outcome. Every outcome is listed. */
   outcomes_per_second: Record<string, number>
+  /** Why the other nodes are not shown. */
+  problem?: string
   /** Requests that did not pass, per second. */
   refused_per_second: number
   /** Requests, per second. */
@@ -1368,6 +2308,8 @@ export interface Snapshot {
 
 /** The configuration and the health of a node. */
 export interface Status {
+  /** How many causes of alerts fire. */
+  alerts_firing: number
   /** Where counters are stored. */
   counters: 'memory' | 'redis'
   /** The database of the catalog. */
@@ -1508,8 +2450,12 @@ export interface Token {
   last_used_at?: string
   /** The owner or the purpose: the actor in the change log. */
   name: string
-  /** The role: viewer may read, operator may change the catalog, admin may also manage tokens. */
-  role: 'viewer' | 'operator' | 'admin'
+  /** The role: viewer may read, operator may change the catalog, admin may also manage tokens; user may use the operations under /me only. */
+  role: 'viewer' | 'operator' | 'admin' | 'user'
+  /** The tenants that it is restricted to. Missing: it is for all. */
+  tenants?: string[]
+  /** With the role user: the user that it is for. */
+  user?: string
 }
 
 /** All tokens. */
@@ -1577,4 +2523,20 @@ export interface Violation {
 export interface ViolationList {
   /** The violations, most frequent first. */
   items: Violation[]
+}
+
+/** Where messages are posted. */
+export interface Webhook {
+  /** What is posted: json, a message of this server; slack, a text as Slack and those that are compatible take it; alertmanager, alerts as version 2 of the API of Alertmanager takes them. Default json. */
+  format?: 'json' | 'slack' | 'alertmanager'
+  /** The name. */
+  name: string
+  /** How long a message is tried again before it is a dead letter, from 1m to 72h. Default 1h. */
+  retry_for?: string
+  /** A secret of at least 8 characters that signs messages, and that {secret} in url stands for. It is stored apart, and never shown: without it, the stored one stays. */
+  secret?: string
+  /** When the secret was last set. Missing: there is none, and messages are not signed. Read-only: what is sent is ignored. */
+  secret_set?: string
+  /** Where messages are posted, by http or https. {secret} in it stands for the secret, as in https://hooks.slack.com/services/{secret}. For Alertmanager its address is enough. */
+  url: string
 }

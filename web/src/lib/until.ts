@@ -15,6 +15,13 @@ export function spanned(span: string, now = Date.now()): string {
   return span ? new Date(now + Number(span) * 1000).toISOString().replace(/\.\d+/, '') : ''
 }
 
+/** spanOf returns the span that begins about now and ends then, or "at" if there is none. */
+export function spanOf(until: string, now = Date.now()): string {
+  if (!until) return ''
+  const left = (Date.parse(until) - now) / 1000
+  return spans.find((s) => Math.abs(Number(s.value) - left) < 5)?.value || 'at'
+}
+
 /** toLocal writes a time as an input of the type datetime-local has it, in the zone of the reader. */
 export function toLocal(at: string | null | undefined): string {
   const t = at ? new Date(at) : undefined

@@ -58,6 +58,8 @@ func Run(t *testing.T, open Open, only ...string) {
 		"ticket key":      checkTicketKey,
 		"invalid tokens":  checkInvalidTokens,
 		"sessions":        checkSessions,
+		"scopes":          checkScopes,
+		"sign-ins":        checkSignIns,
 		"changes":         checkChanges,
 		"revert kinds":    checkRevertKinds,
 		"revert all":      checkRevertAll,

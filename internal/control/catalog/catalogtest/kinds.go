@@ -76,6 +76,8 @@ const (
 	keys
 	exemptions
 	bans
+	webhooks
+	alerts
 )
 
 // kinds returns all kinds.
@@ -98,6 +100,12 @@ func (s *suite) kinds() []kind {
 		}),
 		exemptions: kindOf(ctx, "exemption", s.Exemptions, (*catalog.Entry).ID, entry),
 		bans:       kindOf(ctx, "ban", s.Bans, (*catalog.Entry).ID, entry),
+		webhooks: kindOf(ctx, "webhook", s.Webhooks, func(w *catalog.Webhook) string { return w.Name }, func(name string, n int) catalog.Webhook {
+			return catalog.Webhook{Name: name, URL: "https://example.com/" + strconv.Itoa(n)}
+		}),
+		alerts: kindOf(ctx, "alert", s.Alerts, func(a *catalog.Alert) string { return a.Name }, func(name string, n int) catalog.Alert {
+			return catalog.Alert{Name: name, Kind: "client", Denials: int64(n + 1)}
+		}),
 	}
 }
 
@@ -211,15 +219,22 @@ func checkFields(s *suite) {
 		Limits:   []namedLimit{{Name: limit, Limit: "100/1h", Algorithm: "sliding_window"}, {Name: "other", Limit: "10/1s", Algorithm: "token_bucket", Burst: 20, Lease: rule.Duration(150 * time.Millisecond), Split: 8}},
 		Cost:     rule.Cost{Header: "X-Cost", Max: 9},
 		Action:   rule.Throttle,
-		MaxDelay: rule.Duration(1500 * time.Millisecond), Priority: -100, Group: "per-user",
+		MaxDelay: rule.Duration(1500 * time.Millisecond), Priority: -100, Group: "per-user", Enforce: 12_05,
 		Penalty:        &rule.Penalty{Threshold: 3, Within: rule.Duration(time.Hour), Cooldown: rule.Duration(time.Minute), Multipliers: []int64{1, 2, 4}},
 		OnStoreFailure: rule.Closed, Regions: rule.RegionsGossip, Credit: 10, OnCredit: rule.CreditDeny, Response: rule.Response{Status: 503, Message: `Später, "Ann" <3 & \ ☂ 🦔`}, Enabled: &yes,
 	}, catalog.Rule{
 		Name: "units", Match: rule.Match{Paths: []string{"/units"}}, Regions: rule.RegionsQuota, Weights: rule.WeightsFollow, Limits: []namedLimit{{Name: "units", Limit: "2501999792983/1h"}},
 		Cost: rule.Cost{Units: 1 << 40}, Action: rule.LogOnly, Enabled: &no,
 	}, catalog.Rule{
+		Name: "tried", Match: rule.Match{Paths: []string{"/tried"}}, Limits: []namedLimit{{Name: "tried", Limit: "7/1s", Candidate: "20/1s burst=30 token_bucket", Counter: 3}},
+	}, catalog.Rule{
+		Name: "tried-2", Match: rule.Match{Paths: []string{"/tried"}}, Replaces: "tried", Limits: []namedLimit{{Name: "tried-2", Limit: "7/1s"}},
+	}, catalog.Rule{
 		Name: "metered", Match: rule.Match{Paths: []string{"/metered"}}, Limits: []namedLimit{{Name: "metered", Limit: "1000/1h"}},
 		Cost: rule.Cost{Meter: "llm.total_tokens", Reserve: 10, Max: 500, OnError: rule.OnErrorRefund, OnOverrun: rule.OnOverrunCut}, Response: rule.Response{Style: rule.StyleAuto},
+	}, catalog.Rule{
+		Name: "rolled", Match: rule.Match{Paths: []string{"/rolled"}}, CountBy: []dimension{"ip"}, Limits: []namedLimit{{Name: "rolled", Limit: "1000/1h"}},
+		Rollout: &rule.Rollout{Steps: []rule.Percent{50, 100_00}, Every: rule.Duration(time.Hour), Start: at, BackIf: 2_50, Stopped: &rule.Stopped{At: at, Share: 50, Reason: "später"}},
 	}, catalog.Rule{Name: "block", Match: rule.Match{Methods: []string{"TRACE"}}, Action: rule.Block})
 	stores(s, s.Tiers, func(v *catalog.Tier) string { return v.Name },
 		catalog.Tier{Name: "T.1_x-y", DisplayName: "Größe L", Price: "49 €", Limits: map[string]string{limit: "1/day", "other": "unlimited"}})
@@ -229,7 +244,7 @@ func checkFields(s *suite) {
 		catalog.User{ID: "blocked for good", Blocked: &catalog.Blocked{}})
 	stores(s, s.APIKeys, func(v *catalog.APIKey) string { return v.ID }, catalog.APIKey{
 		ID: "abcDEF1234567890", Hash: "hmac-" + hashOf("x"), Prefix: "stint_abcD", Name: "CI", User: "alice", Tenant: "acme", Tier: tier,
-		Limits: overrides, Disabled: true, Expires: at, Revoked: at, RevokedBy: "root",
+		Limits: overrides, Disabled: true, Expires: at, Revoked: at, RevokedBy: "root", Replaces: "h2mzt5xc", ReplacedBy: "p9wd4ktb",
 	})
 	entries := []catalog.Entry{
 		{IP: "2001:db8::/32", Reason: "abuse", Until: at},
@@ -241,6 +256,14 @@ func checkFields(s *suite) {
 	}
 	stores(s, s.Exemptions, (*catalog.Entry).ID, entries...)
 	stores(s, s.Bans, (*catalog.Entry).ID, entries...)
+	s.must(s.Webhooks.Create(s.t.Context(), actor, catalog.Webhook{Name: "oncall", URL: "https://example.com"}))
+	stores(s, s.Alerts, func(v *catalog.Alert) string { return v.Name },
+		catalog.Alert{
+			Name: "denials", Kind: "rule", Enabled: &no, Severity: "critical", Text: "siehe „Handbuch“", Webhooks: []string{"oncall"}, Repeat: rule.Duration(time.Hour),
+			Rule: "all", Percent: 12.5, For: rule.Duration(10 * time.Minute), MinRequests: 7,
+		},
+		catalog.Alert{Name: "greedy", Kind: "client", By: "ip", Denials: 1 << 40, Within: rule.Duration(time.Hour)},
+		catalog.Alert{Name: "nodes", Kind: "health", When: []string{"store_away", "unhealthy"}})
 }
 
 // stores writes values and reads them back, one by one and in a list. Together the values

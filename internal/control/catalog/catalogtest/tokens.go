@@ -188,7 +188,7 @@ func checkInvalidTokens(s *suite) {
 	ctx := s.t.Context()
 	create := func(actor string, token catalog.Token) error {
 		text, made, err := s.CreateToken(ctx, actor, token)
-		if text != "" || made != (catalog.Token{}) {
+		if text != "" || made.ID != "" {
 			s.t.Errorf("%+v: got %+v, want an error", token, made)
 		}
 		return err
@@ -208,6 +208,8 @@ func checkInvalidTokens(s *suite) {
 		{catalog.Token{Name: "a", Role: "Admin"}, "role"},
 		{catalog.Token{Name: "a", Role: catalog.Viewer, Expires: time.Now().Add(-time.Second)}, "expires_at"},
 		{catalog.Token{Name: "a", Role: catalog.Viewer, Expires: time.Now().AddDate(8000, 0, 0)}, "expires_at"},
+		{catalog.Token{Name: "a", Role: catalog.Viewer, Tenants: []string{"acme", "\x00"}}, "tenants[1]"},
+		{catalog.Token{Name: "a", Role: catalog.Viewer, Tenants: []string{"acme", "acme"}}, "tenants[1]"},
 	} {
 		s.problem(create(actor, c.token), c.path)
 	}
@@ -216,8 +218,8 @@ func checkInvalidTokens(s *suite) {
 	unchanged()
 
 	_, made := s.makeToken("one of many", catalog.Viewer)
-	_, err := s.db.ExecContext(ctx, `INSERT INTO stint_tokens
-		SELECT 'n' || n, hash, name, role, created_at, created_by, expires_at, last_used_at FROM stint_tokens,
+	_, err := s.db.ExecContext(ctx, `INSERT INTO stint_tokens (id, hash, name, role, created_at, created_by, expires_at, last_used_at, tenants)
+		SELECT 'n' || n, hash, name, role, created_at, created_by, expires_at, last_used_at, tenants FROM stint_tokens,
 		(WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 999) SELECT n FROM numbers) AS many`)
 	s.check(err)
 	s.rejected(invalid, create(actor, good), "1000 tokens")
@@ -302,4 +304,92 @@ func checkSessions(s *suite) {
 		s.t.Errorf("sessions made revision %d after %d", n, start)
 	}
 	s.check(failure(json.Marshal(session)))
+}
+
+// checkScopes creates tokens and sessions for some tenants.
+func checkScopes(s *suite) {
+	ctx := s.t.Context()
+	text, made, err := s.CreateToken(ctx, actor, catalog.Token{Name: "ann", Role: catalog.Administrator, Tenants: []string{"acme", "b,\"c"}})
+	s.check(err)
+	got, err := s.TokenOf(ctx, text)
+	s.check(err)
+	s.equal("tenants", got.Tenants, []string{"acme", "b,\"c"})
+	if some, err := s.AnyToken(ctx); err != nil || some {
+		s.t.Errorf("a token for some tenants counts as that of an administrator: %v, %v", some, err)
+	}
+	cookie, _, err := s.CreateSession(ctx, made, time.Hour)
+	s.check(err)
+	session, err := s.SessionOf(ctx, cookie)
+	s.check(err)
+	s.equal("tenants of a session", session.Token.Tenants, made.Tenants)
+	// What cannot be read is not for all tenants.
+	for _, broken := range []string{"", "[]", "null", "acme", "{}"} {
+		_, err = s.db.ExecContext(ctx, "UPDATE stint_tokens SET tenants = $1", broken)
+		s.check(err)
+		if got, err := s.TokenOf(ctx, text); err == nil {
+			s.t.Errorf("tenants %q: %+v", broken, got)
+		}
+	}
+}
+
+// checkSignIns has the session of a person that an identity provider vouches for.
+func checkSignIns(s *suite) {
+	ctx := s.t.Context()
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	ann := catalog.Token{ID: "oidc:1:ann", Name: "ann@example.com", Role: catalog.Operator, Tenants: []string{"acme"}, Expires: now.Add(time.Minute)}
+	kept := []byte("a refresh token")
+	text, began, err := s.CreateSignIn(ctx, ann, time.Hour, kept, true)
+	s.check(err)
+	got, err := s.SessionOf(ctx, text)
+	s.check(err)
+	s.equal("session", got, began)
+	if dump := Dump(s.t, s.db); strings.Contains(dump, string(kept)) || strings.Contains(dump, text) {
+		s.t.Error("what a session keeps is in a table")
+	}
+	if got.Expires.Before(now.Add(50 * time.Minute)) {
+		s.t.Errorf("it ends at %v", got.Expires)
+	}
+
+	// One of many renews it.
+	winners := 0
+	for range 3 {
+		won, err := s.ClaimRenewal(ctx, text, began.Token.Expires)
+		s.check(err)
+		if won {
+			winners++
+		}
+	}
+	if winners != 1 {
+		s.t.Errorf("%d may renew it", winners)
+	}
+	ann.Role, ann.Tenants, ann.Expires = catalog.Viewer, nil, now.Add(time.Second)
+	s.check(s.Renew(ctx, text, ann, []byte("another")))
+	got, err = s.SessionOf(ctx, text)
+	s.check(err)
+	s.equal("the token", got.Token, ann)
+	s.equal("what is kept", string(got.Kept), "another")
+	if won, err := s.ClaimRenewal(ctx, text, began.Token.Expires); err != nil || won {
+		s.t.Errorf("who has read it before may renew it again: %v, %v", won, err)
+	}
+	if won, err := s.ClaimRenewal(ctx, text, got.Token.Expires); err != nil || !won {
+		s.t.Errorf("it cannot be renewed again: %v, %v", won, err)
+	}
+	// It is found when it has to be renewed, and not if that is not possible.
+	ann.Expires = now.Add(-time.Second)
+	s.check(s.Renew(ctx, text, ann, []byte("another")))
+	s.check(failure(s.SessionOf(ctx, text)))
+	s.check(s.Renew(ctx, text, ann, nil))
+	s.badToken("over", failure(s.SessionOf(ctx, text)))
+
+	ann.Expires = now.Add(time.Minute)
+	_, began, err = s.CreateSignIn(ctx, ann, time.Hour, kept, false)
+	s.check(err)
+	s.equal("the end", began.Expires, ann.Expires)
+	for _, bad := range []catalog.Token{{ID: "ann", Expires: ann.Expires}, {ID: ann.ID}, {ID: ann.ID, Expires: now.Add(-time.Minute)}} {
+		_, _, err := s.CreateSignIn(ctx, bad, time.Hour, nil, false)
+		s.rejected(invalid, err)
+	}
+	_, _, err = s.CreateSignIn(ctx, ann, time.Hour, make([]byte, 1<<20), true)
+	s.rejected(invalid, err)
+	s.rejected(invalid, s.Renew(ctx, text, ann, make([]byte, 1<<20)))
 }

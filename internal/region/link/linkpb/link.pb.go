@@ -975,6 +975,7 @@ type Charge struct {
 	Counter       uint32                 `protobuf:"varint,4,opt,name=counter,proto3" json:"counter,omitempty"`
 	Local         bool                   `protobuf:"varint,5,opt,name=local,proto3" json:"local,omitempty"`
 	Id            []byte                 `protobuf:"bytes,6,opt,name=id,proto3" json:"id,omitempty"`
+	Keep          int64                  `protobuf:"varint,7,opt,name=keep,proto3" json:"keep,omitempty"` // microseconds
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1049,6 +1050,13 @@ func (x *Charge) GetId() []byte {
 		return x.Id
 	}
 	return nil
+}
+
+func (x *Charge) GetKeep() int64 {
+	if x != nil {
+		return x.Keep
+	}
+	return 0
 }
 
 type Answer struct {
@@ -1499,14 +1507,15 @@ const file_internal_region_link_linkpb_link_proto_rawDesc = "" +
 	"\tthreshold\x18\x01 \x01(\x03R\tthreshold\x12\x16\n" +
 	"\x06within\x18\x02 \x01(\x03R\x06within\x12\x1a\n" +
 	"\bcooldown\x18\x03 \x01(\x03R\bcooldown\x12 \n" +
-	"\vmultipliers\x18\x04 \x03(\x03R\vmultipliers\"\x82\x01\n" +
+	"\vmultipliers\x18\x04 \x03(\x03R\vmultipliers\"\x96\x01\n" +
 	"\x06Charge\x12\x0e\n" +
 	"\x02at\x18\x01 \x01(\x03R\x02at\x12\x12\n" +
 	"\x04cost\x18\x02 \x01(\x03R\x04cost\x12\x14\n" +
 	"\x05reset\x18\x03 \x01(\x03R\x05reset\x12\x18\n" +
 	"\acounter\x18\x04 \x01(\rR\acounter\x12\x14\n" +
 	"\x05local\x18\x05 \x01(\bR\x05local\x12\x0e\n" +
-	"\x02id\x18\x06 \x01(\fR\x02id\"\x8f\x01\n" +
+	"\x02id\x18\x06 \x01(\fR\x02id\x12\x12\n" +
+	"\x04keep\x18\a \x01(\x03R\x04keep\"\x8f\x01\n" +
 	"\x06Answer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12<\n" +
 	"\tdecisions\x18\x02 \x03(\v2\x1e.stint.region.link.v1.DecisionR\tdecisions\x127\n" +
